@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! BPF Type Format: the table of C types that comes with an object and with a kernel.
+//!
+//! Owns: parsing and validating the `.BTF` blob, and lookup of a type by name.
+//! Does not: follow types (see `walk.rs`), apply relocations, know which types matter.
+//! Models: the format of Linux 7.3 (24-bit member counts, kinds up to ENUM64), little endian only.
+//!
+//! After `parse` every type id and string offset inside the table is known to be in range, so an
+//! accessor cannot run out of the blob. Chains may still be cyclic: that is `walk.rs`'s business.
+
+pub mod error;
+pub mod ext;
+mod fmt;
+mod items;
+pub mod special;
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::BtfError;
+pub use items::{ArrayInfo, Enumerator, IntInfo, Member, Param, SecVar};
+pub use walk::{FieldRef, PathError, PathStep};
+
+use std::hash::Hasher;
+
+use rustc_hash::FxHasher;
+
+/// Index into the type table. 0 is `void`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct TypeId(pub u32);
+
+impl TypeId {
+    pub const VOID: TypeId = TypeId(0);
+
+    fn idx(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Kind of a type, numbered as in the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Kind {
+    Void = 0,
+    Int = 1,
+    Ptr = 2,
+    Array = 3,
+    Struct = 4,
+    Union = 5,
+    Enum = 6,
+    Fwd = 7,
+    Typedef = 8,
+    Volatile = 9,
+    Const = 10,
+    Restrict = 11,
+    Func = 12,
+    FuncProto = 13,
+    Var = 14,
+    Datasec = 15,
+    Float = 16,
+    DeclTag = 17,
+    TypeTag = 18,
+    Enum64 = 19,
+}
+
+impl Kind {
+    pub fn is_composite(self) -> bool {
+        matches!(self, Kind::Struct | Kind::Union)
+    }
+
+    pub fn is_enum(self) -> bool {
+        matches!(self, Kind::Enum | Kind::Enum64)
+    }
+
+    /// Types that only wrap another one and change nothing about its layout.
+    pub fn is_wrapper(self) -> bool {
+        matches!(
+            self,
+            Kind::Typedef | Kind::Volatile | Kind::Const | Kind::Restrict | Kind::TypeTag
+        )
+    }
+
+    fn from_raw(raw: u32) -> Option<Kind> {
+        use Kind::*;
+        const KINDS: [Kind; 20] = [
+            Void, Int, Ptr, Array, Struct, Union, Enum, Fwd, Typedef, Volatile, Const, Restrict,
+            Func, FuncProto, Var, Datasec, Float, DeclTag, TypeTag, Enum64,
+        ];
+        KINDS.get(raw as usize).copied().filter(|k| *k != Void)
+    }
+
+    /// Bytes that follow the fixed record of a type with `vlen` items.
+    fn trailing_len(self, vlen: u32) -> u64 {
+        let vlen = u64::from(vlen);
+        match self {
+            Kind::Int | Kind::Var | Kind::DeclTag => 4,
+            Kind::Array => 12,
+            Kind::Struct | Kind::Union | Kind::Datasec | Kind::Enum64 => vlen * 12,
+            Kind::Enum | Kind::FuncProto => vlen * 8,
+            _ => 0,
+        }
+    }
+
+    /// Does the last word of the fixed record name another type (rather than a size)?
+    fn refers_to_type(self) -> bool {
+        self.is_wrapper()
+            || matches!(
+                self,
+                Kind::Ptr | Kind::Func | Kind::FuncProto | Kind::Var | Kind::DeclTag
+            )
+    }
+}
+
+/// The fixed part of a type record.
+#[derive(Clone, Copy, Debug)]
+pub struct Type {
+    name_off: u32,
+    pub kind: Kind,
+    /// Meaning depends on the kind: bitfields in a struct, union for a forward, signed enum.
+    pub kflag: bool,
+    /// Number of items; for a function its linkage.
+    pub vlen: u32,
+    size_or_type: u32,
+    /// Where the trailing items start in the blob.
+    items_at: u32,
+}
+
+impl Type {
+    /// Size in bytes as recorded, for the kinds that record one.
+    pub fn recorded_size(&self) -> Option<u32> {
+        use Kind::*;
+        matches!(
+            self.kind,
+            Int | Struct | Union | Enum | Enum64 | Float | Datasec
+        )
+        .then_some(self.size_or_type)
+    }
+
+    /// The type this one points to, wraps, declares or returns.
+    pub fn target(&self) -> Option<TypeId> {
+        self.kind
+            .refers_to_type()
+            .then_some(TypeId(self.size_or_type))
+    }
+}
+
+/// A parsed type table. Immutable; safe to share between threads.
+pub struct Btf {
+    blob: Box<[u8]>,
+    types: Vec<Type>,
+    str_off: u32,
+    str_len: u32,
+    names: NameIndex,
+}
+
+const MAGIC: u16 = 0xeb9f;
+const HEADER_LEN: usize = 24;
+/// The kernel's own bound (BTF_MAX_TYPE), which keeps hostile tables small.
+const MAX_TYPES: usize = 0x000f_ffff;
+
+impl Btf {
+    /// Parses a raw `.BTF` blob and checks that every id and name in it is in range.
+    pub fn parse(blob: &[u8]) -> Result<Btf, BtfError> {
+        let header = Header::parse(blob)?;
+        let mut types = vec![VOID_TYPE];
+        let (mut at, end) = (header.type_off, header.type_end);
+        while at < end {
+            let (ty, next) = parse_type(blob, at, end, types.len())?;
+            if types.len() > MAX_TYPES {
+                return Err(BtfError::TooManyTypes { max: MAX_TYPES });
+            }
+            types.push(ty);
+            at = next;
+        }
+        let mut btf = Btf {
+            blob: blob.into(),
+            types,
+            str_off: header.str_off as u32,
+            str_len: header.str_len as u32,
+            names: NameIndex::default(),
+        };
+        btf.validate()?;
+        btf.names = NameIndex::build(&btf);
+        Ok(btf)
+    }
+
+    /// An empty table: only `void`. For objects without BTF and for tests.
+    pub fn empty() -> Btf {
+        Btf {
+            blob: Box::new([0]),
+            types: vec![VOID_TYPE],
+            str_off: 0,
+            str_len: 1,
+            names: NameIndex::default(),
+        }
+    }
+
+    /// Number of types including `void`.
+    pub fn len(&self) -> usize {
+        self.types.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.types.len() <= 1
+    }
+
+    /// All ids except `void`, ascending.
+    pub fn ids(&self) -> impl Iterator<Item = TypeId> + use<> {
+        (1..self.types.len() as u32).map(TypeId)
+    }
+
+    pub fn ty(&self, id: TypeId) -> Result<&Type, BtfError> {
+        self.types.get(id.idx()).ok_or(BtfError::NoSuchType {
+            id: id.0,
+            len: self.types.len(),
+        })
+    }
+
+    /// Kind of a type; an id that is out of range counts as `void`.
+    pub fn kind(&self, id: TypeId) -> Kind {
+        self.types.get(id.idx()).map_or(Kind::Void, |t| t.kind)
+    }
+
+    /// Name of a type, empty when it has none.
+    pub fn name(&self, id: TypeId) -> &str {
+        self.types
+            .get(id.idx())
+            .map_or("", |t| self.string(t.name_off))
+    }
+
+    /// String at an offset of the string section; empty when there is none or it is not UTF-8.
+    pub fn string(&self, off: u32) -> &str {
+        self.checked_string(off).unwrap_or("")
+    }
+
+    /// As `string`, telling an offset out of range and bad UTF-8 from an empty string.
+    pub fn checked_string(&self, off: u32) -> Option<&str> {
+        let strings = self.strings();
+        let tail = strings.get(off as usize..)?;
+        let len = tail.iter().position(|b| *b == 0)?;
+        std::str::from_utf8(&tail[..len]).ok()
+    }
+
+    /// First type of that kind with exactly that name.
+    pub fn find(&self, name: &str, kind: Kind) -> Option<TypeId> {
+        self.same_essence(name)
+            .find(|id| self.kind(*id) == kind && self.name(*id) == name)
+    }
+
+    /// Ids, ascending, of all types whose name equals `name` once both lose their flavour.
+    pub fn same_essence<'a>(&'a self, name: &'a str) -> impl Iterator<Item = TypeId> + 'a {
+        let wanted = essential_name(name);
+        self.names
+            .bucket(wanted)
+            .filter(move |id| essential_name(self.name(*id)) == wanted)
+    }
+
+    fn strings(&self) -> &[u8] {
+        &self.blob[self.str_off as usize..(self.str_off + self.str_len) as usize]
+    }
+
+    /// Words of the trailing items of a type; in range because `parse_type` checked.
+    fn word(&self, ty: &Type, index: usize) -> u32 {
+        read_u32(&self.blob, ty.items_at as usize + index * 4).unwrap_or(0)
+    }
+
+    fn validate(&self) -> Result<(), BtfError> {
+        let strings = self.strings();
+        if strings.first() != Some(&0) || strings.last() != Some(&0) {
+            return Err(BtfError::StringSection);
+        }
+        for id in self.ids() {
+            let ty = &self.types[id.idx()];
+            self.check_string(id, ty.name_off)?;
+            if let Some(target) = ty.target() {
+                self.check_id(id, target)?;
+            }
+            self.validate_items(id, ty)?;
+        }
+        Ok(())
+    }
+
+    fn validate_items(&self, id: TypeId, ty: &Type) -> Result<(), BtfError> {
+        let stride = match ty.kind {
+            Kind::Struct | Kind::Union | Kind::Enum64 | Kind::Datasec => 3,
+            Kind::Enum | Kind::FuncProto => 2,
+            Kind::Array => {
+                self.check_id(id, TypeId(self.word(ty, 0)))?;
+                return self.check_id(id, TypeId(self.word(ty, 1)));
+            }
+            _ => return Ok(()),
+        };
+        for item in 0..ty.vlen as usize {
+            let first = self.word(ty, item * stride);
+            match ty.kind {
+                Kind::Datasec => self.check_id(id, TypeId(first))?,
+                _ => self.check_string(id, first)?,
+            }
+            if matches!(ty.kind, Kind::Struct | Kind::Union | Kind::FuncProto) {
+                self.check_id(id, TypeId(self.word(ty, item * stride + 1)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_id(&self, at: TypeId, id: TypeId) -> Result<(), BtfError> {
+        if id.idx() < self.types.len() {
+            return Ok(());
+        }
+        Err(BtfError::DanglingType {
+            at: at.0,
+            id: id.0,
+            len: self.types.len(),
+        })
+    }
+
+    fn check_string(&self, at: TypeId, off: u32) -> Result<(), BtfError> {
+        if off < self.str_len {
+            return Ok(());
+        }
+        Err(BtfError::DanglingString { at: at.0, off })
+    }
+}
+
+/// Only its size: the table itself has thousands of lines.
+impl std::fmt::Debug for Btf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Btf({} types)", self.types.len())
+    }
+}
+
+/// Name without its flavour: `task_struct___old` and `task_struct` describe the same kernel type.
+/// Only the last `___` counts, and only with something on both sides of it.
+pub fn essential_name(name: &str) -> &str {
+    let bytes = name.as_bytes();
+    let mut at = bytes.len().saturating_sub(5);
+    loop {
+        if let Some([before, b'_', b'_', b'_', after]) = bytes.get(at..at + 5)
+            && *before != b'_'
+            && *after != b'_'
+        {
+            return &name[..at + 1];
+        }
+        if at == 0 {
+            return name;
+        }
+        at -= 1;
+    }
+}
+
+const VOID_TYPE: Type = Type {
+    name_off: 0,
+    kind: Kind::Void,
+    kflag: false,
+    vlen: 0,
+    size_or_type: 0,
+    items_at: 0,
+};
+
+struct Header {
+    type_off: usize,
+    type_end: usize,
+    str_off: usize,
+    str_len: usize,
+}
+
+impl Header {
+    fn parse(blob: &[u8]) -> Result<Header, BtfError> {
+        if blob.len() < HEADER_LEN {
+            return Err(BtfError::Truncated {
+                what: "header",
+                at: 0,
+                len: blob.len(),
+            });
+        }
+        let word = |at| read_u32(blob, at).unwrap_or(0) as usize;
+        let magic = u16::from_le_bytes([blob[0], blob[1]]);
+        if magic != MAGIC {
+            return Err(BtfError::Magic { found: magic });
+        }
+        if blob[2] != 1 {
+            return Err(BtfError::Version { found: blob[2] });
+        }
+        let header_len = word(4);
+        let range = |what, off: usize, len: usize| {
+            let start = header_len.checked_add(off);
+            let end = start
+                .and_then(|s| s.checked_add(len))
+                .filter(|e| *e <= blob.len());
+            match (start, end) {
+                (Some(s), Some(e)) => Ok((s, e)),
+                _ => Err(BtfError::Truncated {
+                    what,
+                    at: off,
+                    len: blob.len(),
+                }),
+            }
+        };
+        let (type_off, type_end) = range("types", word(8), word(12))?;
+        let (str_off, str_end) = range("strings", word(16), word(20))?;
+        if str_end == str_off {
+            return Err(BtfError::StringSection);
+        }
+        Ok(Header {
+            type_off,
+            type_end,
+            str_off,
+            str_len: str_end - str_off,
+        })
+    }
+}
+
+/// Parses the record at `at`; returns it and where the next one starts.
+fn parse_type(blob: &[u8], at: usize, end: usize, id: usize) -> Result<(Type, usize), BtfError> {
+    let short = BtfError::Truncated {
+        what: "type record",
+        at,
+        len: end,
+    };
+    if end - at < 12 {
+        return Err(short);
+    }
+    let word = |o| read_u32(blob, at + o).unwrap_or(0);
+    let info = word(4);
+    let raw_kind = (info >> 24) & 0x7f;
+    let kind = Kind::from_raw(raw_kind).ok_or(BtfError::UnknownKind {
+        id: id as u32,
+        kind: raw_kind as u8,
+    })?;
+    let vlen = info & 0x00ff_ffff;
+    let items_at = at + 12;
+    let trailing = kind.trailing_len(vlen);
+    if trailing > (end - items_at) as u64 {
+        return Err(short);
+    }
+    let ty = Type {
+        name_off: word(0),
+        kind,
+        kflag: info >> 31 == 1,
+        vlen,
+        size_or_type: word(8),
+        items_at: items_at as u32,
+    };
+    Ok((ty, items_at + trailing as usize))
+}
+
+pub(crate) fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
+    let raw = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_le_bytes(raw.try_into().ok()?))
+}
+
+/// Chained hash over essential names: `heads` by hash, `next` by type id, ids ascending.
+#[derive(Default)]
+struct NameIndex {
+    heads: Vec<u32>,
+    next: Vec<u32>,
+}
+
+impl NameIndex {
+    fn build(btf: &Btf) -> NameIndex {
+        let size = btf.len().next_power_of_two().max(16);
+        let mut index = NameIndex {
+            heads: vec![0; size],
+            next: vec![0; btf.len()],
+        };
+        for id in (1..btf.len() as u32).rev() {
+            let name = btf.name(TypeId(id));
+            if !name.is_empty() {
+                let slot = index.slot(essential_name(name));
+                index.next[id as usize] = index.heads[slot];
+                index.heads[slot] = id;
+            }
+        }
+        index
+    }
+
+    fn slot(&self, essence: &str) -> usize {
+        let mut hasher = FxHasher::default();
+        hasher.write(essence.as_bytes());
+        // The high bits of FxHash are the mixed ones.
+        (hasher.finish() >> 32) as usize & (self.heads.len() - 1)
+    }
+
+    fn bucket(&self, essence: &str) -> impl Iterator<Item = TypeId> + '_ {
+        let first = if self.heads.is_empty() || essence.is_empty() {
+            0
+        } else {
+            self.heads[self.slot(essence)]
+        };
+        let follow = |id: &u32| self.next.get(*id as usize).copied().filter(|n| *n != 0);
+        std::iter::successors((first != 0).then_some(first), follow).map(TypeId)
+    }
+}

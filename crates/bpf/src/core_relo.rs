@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! CO-RE: fitting instructions to the layout of the kernel's types.
+//!
+//! Owns: what a relocation record means (`spec.rs`), what it becomes against a target, and patching
+//! the instruction accordingly (`patch.rs`).
+//! Does not: parse the records (see `object/program.rs`), or decide what happens when an instruction
+//! whose field does not exist is reached: it is only marked as poisoned.
+//! Models: libbpf `relo_core.c`, v7.3. Differs: no module BTFs, because the target has none; every
+//! walk has a budget, so a hostile object ends in an error.
+
+mod compat;
+mod matches;
+pub mod patch;
+mod spec;
+#[cfg(test)]
+mod tests;
+
+pub use compat::types_are_compat;
+pub use patch::{PatchError, Patched};
+
+use crate::btf::{Btf, BtfError, Kind, TypeId};
+use spec::Spec;
+
+/// A relocation record of an instruction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreRelo {
+    /// Instruction, counted from the start of its function.
+    pub insn: u32,
+    /// Root type, in the object's own BTF.
+    pub ty: TypeId,
+    /// Path from the root, as indices: `0:3:1`.
+    pub access: Box<str>,
+    pub kind: RelocKind,
+}
+
+/// What the instruction wants to know, numbered as in the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum RelocKind {
+    FieldByteOffset = 0,
+    FieldByteSize = 1,
+    FieldExists = 2,
+    FieldSigned = 3,
+    FieldLshiftU64 = 4,
+    FieldRshiftU64 = 5,
+    TypeIdLocal = 6,
+    TypeIdTarget = 7,
+    TypeExists = 8,
+    TypeSize = 9,
+    EnumvalExists = 10,
+    EnumvalValue = 11,
+    TypeMatches = 12,
+}
+
+impl RelocKind {
+    pub fn from_raw(raw: u32) -> Option<RelocKind> {
+        use RelocKind::*;
+        const KINDS: [RelocKind; 13] = [
+            FieldByteOffset,
+            FieldByteSize,
+            FieldExists,
+            FieldSigned,
+            FieldLshiftU64,
+            FieldRshiftU64,
+            TypeIdLocal,
+            TypeIdTarget,
+            TypeExists,
+            TypeSize,
+            EnumvalExists,
+            EnumvalValue,
+            TypeMatches,
+        ];
+        KINDS.get(raw as usize).copied()
+    }
+
+    pub fn is_field(self) -> bool {
+        (self as u8) <= RelocKind::FieldRshiftU64 as u8
+    }
+
+    pub fn is_enumval(self) -> bool {
+        matches!(self, RelocKind::EnumvalExists | RelocKind::EnumvalValue)
+    }
+
+    pub fn is_type(self) -> bool {
+        !self.is_field() && !self.is_enumval()
+    }
+
+    /// Asks whether something exists, so that "no" is an answer.
+    pub fn is_question(self) -> bool {
+        use RelocKind::*;
+        matches!(self, FieldExists | TypeExists | TypeMatches | EnumvalExists)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CoreError {
+    #[error("access string `{access}` does not fit type {ty}")]
+    BadAccess { access: String, ty: String },
+    #[error("{what}: anonymous types cannot be relocated")]
+    Anonymous { what: String },
+    #[error("{what}: the target has several candidates that disagree ({first} and {second})")]
+    Ambiguous {
+        what: String,
+        first: u64,
+        second: u64,
+    },
+    #[error("{what}: the field cannot be read with one load")]
+    Bitfield { what: String },
+    #[error("{what}: not a question that can be asked of an array element")]
+    ArrayElement { what: String },
+    #[error("comparing types takes too many steps")]
+    TooComplex,
+    #[error("comparing types goes too deep")]
+    TooDeep,
+    #[error(transparent)]
+    Btf(#[from] BtfError),
+}
+
+/// What a relocation comes to against one target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// Value that the compiler put into the instruction.
+    pub original: u64,
+    /// Value that belongs there.
+    pub value: u64,
+    /// The target lacks it, and the value is not a yes or no: the instruction must not be executed.
+    pub poison: bool,
+    /// Was anything in the target found? False also where `value` is a plain "no".
+    pub found: bool,
+    /// Whether the instruction must hold `original`.
+    pub validate: bool,
+    /// Sizes of the field, for loads and stores; 0 where they do not matter.
+    pub original_size: u32,
+    pub size: u32,
+    /// The sizes differ and the types are such that a load of another size would be wrong.
+    pub bad_size_change: bool,
+}
+
+/// Steps of comparison that all relocations of an object may take together. Real objects need a
+/// hundredth.
+const BUDGET: u32 = 50_000_000;
+
+/// Counts comparison steps, so that no pair of type graphs can take for ever.
+pub struct Budget(u32);
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget(BUDGET)
+    }
+}
+
+impl Budget {
+    fn spend(&mut self) -> Result<(), CoreError> {
+        self.0 = self.0.checked_sub(1).ok_or(CoreError::TooComplex)?;
+        Ok(())
+    }
+}
+
+/// Finds what one relocation means in `target`.
+pub fn resolve(local: &Btf, target: &Btf, relo: &CoreRelo) -> Result<Resolved, CoreError> {
+    resolve_within(local, target, relo, &mut Budget::default())
+}
+
+/// As `resolve`, for one of many relocations.
+pub fn resolve_within(
+    local: &Btf,
+    target: &Btf,
+    relo: &CoreRelo,
+    budget: &mut Budget,
+) -> Result<Resolved, CoreError> {
+    let spec = Spec::parse(local, relo)?;
+    if relo.kind == RelocKind::TypeIdLocal {
+        let id = u64::from(relo.ty.0);
+        return Ok(Resolved {
+            validate: false,
+            ..plain(id, id, true)
+        });
+    }
+    let name = local.name(relo.ty);
+    if name.is_empty() {
+        return Err(CoreError::Anonymous {
+            what: describe(local, relo),
+        });
+    }
+    let mut best: Option<(Spec, Resolved)> = None;
+    for candidate in candidates(local, relo.ty, target) {
+        let Some(found) = spec.match_in(target, candidate, budget)? else {
+            continue;
+        };
+        let answer = evaluate(&spec, Some(&found), relo)?;
+        match &best {
+            None => best = Some((found, answer)),
+            Some((first_spec, first)) => {
+                check_agreement(first_spec, first, &found, &answer, || describe(local, relo))?
+            }
+        }
+    }
+    match best {
+        Some((_, answer)) => Ok(answer),
+        None => evaluate(&spec, None, relo),
+    }
+}
+
+/// What the relocation is about, for people: `task_struct.scx.slice`, `enum x::VALUE`, `struct y`.
+pub fn describe(local: &Btf, relo: &CoreRelo) -> String {
+    match Spec::parse(local, relo) {
+        Ok(spec) => spec.describe(),
+        Err(_) => format!("{} ({})", local.type_name(relo.ty), relo.access),
+    }
+}
+
+/// Types of the target that may be the local one: same kind and same name but for the flavour.
+fn candidates<'a>(
+    local: &'a Btf,
+    ty: TypeId,
+    target: &'a Btf,
+) -> impl Iterator<Item = TypeId> + 'a {
+    let kind = local.kind(ty);
+    target
+        .same_essence(local.name(ty))
+        .filter(move |id| kinds_agree(kind, target.kind(*id)))
+}
+
+fn kinds_agree(a: Kind, b: Kind) -> bool {
+    a == b || a.is_enum() && b.is_enum()
+}
+
+fn check_agreement(
+    first_spec: &Spec<'_>,
+    first: &Resolved,
+    spec: &Spec<'_>,
+    other: &Resolved,
+    what: impl Fn() -> String,
+) -> Result<(), CoreError> {
+    let (a, b) = if first_spec.bit_off != spec.bit_off {
+        (first_spec.bit_off, spec.bit_off)
+    } else if first.value != other.value || first.poison != other.poison {
+        (first.value, other.value)
+    } else {
+        return Ok(());
+    };
+    Err(CoreError::Ambiguous {
+        what: what(),
+        first: a,
+        second: b,
+    })
+}
+
+fn plain(original: u64, value: u64, found: bool) -> Resolved {
+    Resolved {
+        original,
+        value,
+        poison: false,
+        found,
+        validate: true,
+        original_size: 0,
+        size: 0,
+        bad_size_change: false,
+    }
+}
+
+/// Value of the relocation for the local spec and for the one found, if any.
+fn evaluate(
+    local: &Spec<'_>,
+    found: Option<&Spec<'_>>,
+    relo: &CoreRelo,
+) -> Result<Resolved, CoreError> {
+    if relo.kind.is_field() {
+        return evaluate_field(local, found, relo.kind);
+    }
+    let (original, value) = if relo.kind.is_type() {
+        (
+            type_value(Some(local), relo.kind)?,
+            type_value(found, relo.kind)?,
+        )
+    } else if relo.kind == RelocKind::EnumvalExists {
+        (1, u64::from(found.is_some()))
+    } else {
+        (local.enum_value(), found.map_or(0, Spec::enum_value))
+    };
+    let mut answer = plain(original, value, found.is_some());
+    answer.poison = relo.kind == RelocKind::EnumvalValue && found.is_none();
+    // The linker renumbers types, so the id in the instruction is not to be relied on.
+    answer.validate = relo.kind != RelocKind::TypeIdTarget;
+    Ok(answer)
+}
+
+fn type_value(spec: Option<&Spec<'_>>, kind: RelocKind) -> Result<u64, CoreError> {
+    let Some(spec) = spec else { return Ok(0) };
+    Ok(match kind {
+        RelocKind::TypeIdTarget => u64::from(spec.root.0),
+        RelocKind::TypeSize => spec.btf.size_of(spec.root)?,
+        _ => 1,
+    })
+}
+
+fn evaluate_field(
+    local: &Spec<'_>,
+    found: Option<&Spec<'_>>,
+    kind: RelocKind,
+) -> Result<Resolved, CoreError> {
+    if kind == RelocKind::FieldExists {
+        return Ok(plain(1, u64::from(found.is_some()), found.is_some()));
+    }
+    let original = local.field_value(kind)?;
+    let Some(found) = found else {
+        let mut answer = plain(original.value, 0, false);
+        answer.poison = true;
+        answer.validate = original.validate;
+        return Ok(answer);
+    };
+    let new = found.field_value(kind)?;
+    let mut answer = plain(original.value, new.value, true);
+    answer.validate = original.validate;
+    answer.original_size = original.size;
+    answer.size = new.size;
+    let loads = original.size != 0 && new.size != 0;
+    answer.bad_size_change = original.size != new.size
+        && !(loads && compat::load_size_may_change(local.btf, original.ty, found.btf, new.ty)?);
+    Ok(answer)
+}

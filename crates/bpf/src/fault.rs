@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Why a BPF program was stopped, and where: the report a reader gets instead of a kernel oops.
+//!
+//! Owns: fault kinds, the place (function, instruction, source line), registers and backtrace, and how they print.
+//! Does not: decide what happens to the scheduler (the simulated kernel ejects it).
+
+use std::fmt;
+
+use crate::vm::{FuncId, InstanceId};
+
+#[cfg(test)]
+mod tests;
+
+/// A guest access that memory refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{access} of {len} bytes at {addr:#x}: {why}")]
+pub struct MemFault {
+    pub addr: u64,
+    pub len: u32,
+    pub access: Access,
+    pub why: MemWhy,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Load,
+    Store,
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Access::Load => "load",
+            Access::Store => "store",
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemWhy {
+    /// Within the first or last page of the 64-bit space: a NULL (or error) pointer plus an offset.
+    Null,
+    /// Not an address of the simulation's memory.
+    OutOfRange,
+    /// Memory of the simulation, but nothing is allocated there (a guard page, a freed region).
+    Unmapped,
+    /// Memory that BPF programs may read only.
+    ReadOnly,
+    /// A field of a kernel structure that programs may not write.
+    KernelField,
+}
+
+impl fmt::Display for MemWhy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MemWhy::Null => "NULL pointer",
+            MemWhy::OutOfRange => "no such memory",
+            MemWhy::Unmapped => "nothing is allocated there",
+            MemWhy::ReadOnly => "memory is read-only",
+            MemWhy::KernelField => "programs may not write this kernel memory",
+        })
+    }
+}
+
+/// What a program did wrong, or what we do not model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FaultKind {
+    #[error("{0}")]
+    Mem(MemFault),
+    #[error("instruction limit of {limit} reached")]
+    InsnLimit { limit: u64 },
+    #[error("call depth over {max} frames")]
+    CallDepth { max: u32 },
+    #[error("program invocations nested over {max} deep")]
+    Nesting { max: u32 },
+    #[error("call to {addr:#x}, which is not a function of this program")]
+    BadCall { addr: u64 },
+    #[error("{call}: bad argument: {what}")]
+    BadArgument { call: &'static str, what: String },
+    #[error("lock at {addr:#x}: {what}")]
+    Lock { addr: u64, what: &'static str },
+    #[error("out of simulated memory ({what})")]
+    OutOfMemory { what: &'static str },
+    /// An instruction that was linked against a kernel without what it needs.
+    #[error("use of {what}")]
+    Poison { what: String },
+    #[error("not modelled: {what}")]
+    Unmodelled { what: String },
+    /// For the host: anything else that a kfunc finds wrong.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// A fault with its place. Boxed, so that results stay two words wide in the interpreter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault(pub Box<FaultReport>);
+
+/// What is known of a fault. The interpreter fills in the place while the fault passes through it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultReport {
+    pub kind: FaultKind,
+    /// Innermost frame first. Empty until an interpreter frame has seen the fault.
+    pub backtrace: Vec<Place>,
+    /// Registers r0..r10 of the innermost frame.
+    pub regs: [u64; 11],
+}
+
+/// One frame of a backtrace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub instance: InstanceId,
+    pub object: String,
+    pub func: FuncId,
+    pub func_name: String,
+    pub section: String,
+    /// Index of the instruction slot within its function.
+    pub insn: u32,
+    /// The instruction as llvm-objdump writes it.
+    pub text: String,
+    /// `file:line` and the source text, if the object has line information.
+    pub source: Option<String>,
+}
+
+impl Fault {
+    pub fn new(kind: FaultKind) -> Fault {
+        Fault(Box::new(FaultReport {
+            kind,
+            backtrace: Vec::new(),
+            regs: [0; 11],
+        }))
+    }
+
+    /// A helper, kfunc or feature that the simulation lacks.
+    pub fn unmodelled(what: impl Into<String>) -> Fault {
+        Fault::new(FaultKind::Unmodelled { what: what.into() })
+    }
+
+    pub fn bad_argument(call: &'static str, what: impl Into<String>) -> Fault {
+        Fault::new(FaultKind::BadArgument {
+            call,
+            what: what.into(),
+        })
+    }
+
+    pub fn kind(&self) -> &FaultKind {
+        &self.0.kind
+    }
+}
+
+impl From<MemFault> for Fault {
+    fn from(fault: MemFault) -> Fault {
+        Fault::new(FaultKind::Mem(fault))
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// One line: what and where. Use `{:#}` for the whole report.
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.kind)?;
+        let Some(place) = self.0.backtrace.first() else {
+            return Ok(());
+        };
+        write!(f, ", in {} at instruction {}", place.func_name, place.insn)?;
+        if let Some(source) = &place.source {
+            write!(f, " ({source})")?;
+        }
+        if f.alternate() {
+            self.write_report(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl Fault {
+    fn write_report(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (depth, place) in self.0.backtrace.iter().enumerate() {
+            write!(f, "\n  #{depth} {place}")?;
+        }
+        for (row, regs) in self.0.regs.chunks(4).enumerate() {
+            write!(f, "\n ")?;
+            for (col, value) in regs.iter().enumerate() {
+                write!(f, " r{}={value:#x}", row * 4 + col)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} [{} {}] +{}: {}",
+            self.func_name, self.object, self.section, self.insn, self.text
+        )?;
+        if let Some(source) = &self.source {
+            write!(f, "  ; {source}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Helpers that read and compare memory, and swap a kernel pointer.
+
+use crate::errno::*;
+use crate::fault::{Access, Fault};
+use crate::vm::Host;
+
+type Outcome = Result<u64, Fault>;
+
+/// `bpf_probe_read*`: on a bad source the destination is zeroed and the result is -EFAULT.
+pub fn probe_read<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outcome {
+    let mem = &mut h.vm().mem;
+    let size = u64::from(size as u32);
+    mem.bytes_mut(dst, size)?;
+    if mem.allows(src, size, Access::Load) {
+        mem.copy(dst, src, size)?;
+        return Ok(0);
+    }
+    mem.bytes_mut(dst, size)?.fill(0);
+    Ok(neg(EFAULT))
+}
+
+/// `bpf_probe_read*_str`: length with the NUL, which is always written; a longer string is cut.
+pub fn probe_read_str<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outcome {
+    let mem = &mut h.vm().mem;
+    let size = u64::from(size as u32);
+    mem.bytes_mut(dst, size)?;
+    if size == 0 {
+        return Ok(0);
+    }
+    match mem.c_str(src, size - 1).map(<[u8]>::len) {
+        Ok(len) => {
+            mem.copy(dst, src, len as u64)?;
+            mem.write(dst + len as u64, 0u8)?;
+            Ok(len as u64 + 1)
+        }
+        Err(_) => {
+            mem.bytes_mut(dst, size)?.fill(0);
+            Ok(neg(EFAULT))
+        }
+    }
+}
+
+/// `bpf_strncmp`: the first argument need not end with a NUL, the second does.
+pub fn strncmp<H: Host>(h: &mut H, left: u64, size: u64, right: u64) -> Outcome {
+    let mem = &h.vm().mem;
+    for at in 0..u64::from(size as u32) {
+        let a: u8 = mem.read(left.wrapping_add(at))?;
+        let b: u8 = mem.read(right.wrapping_add(at))?;
+        if a != b {
+            return Ok(if a < b { neg(1) } else { 1 });
+        }
+        if a == 0 {
+            break;
+        }
+    }
+    Ok(0)
+}
+
+/// `bpf_kptr_xchg`: put a reference into a value's field and take out what was there.
+pub fn kptr_xchg<H: Host>(h: &mut H, field: u64, ptr: u64) -> Outcome {
+    let mem = &mut h.vm().mem;
+    let old = mem.read::<u64>(field)?;
+    mem.write(field, ptr)?;
+    Ok(old)
+}

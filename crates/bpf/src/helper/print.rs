@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Helpers that format text.
+
+use crate::errno::*;
+use crate::fault::Fault;
+use crate::fmt::{MAX_TEXT, format, format_bstr};
+use crate::vm::Host;
+
+type Outcome = Result<u64, Fault>;
+
+/// `bpf_trace_printk`: up to three arguments, in registers.
+pub fn trace_printk<H: Host>(h: &mut H, [fmt, size, a, b, c]: [u64; 5]) -> Outcome {
+    let text = match fmt_bytes(h, fmt, size)? {
+        Some(fmt) => format(&h.vm().mem, &fmt, &[a, b, c]),
+        None => Err(EINVAL),
+    };
+    Ok(print(h, text))
+}
+
+/// `bpf_trace_vprintk`: arguments in an array.
+pub fn trace_vprintk<H: Host>(h: &mut H, [fmt, size, data, data_len]: [u64; 4]) -> Outcome {
+    let text = match fmt_bytes(h, fmt, size)? {
+        Some(fmt) => format_bstr(&h.vm().mem, &fmt, data, data_len as u32),
+        None => Err(EINVAL),
+    };
+    Ok(print(h, text))
+}
+
+/// `bpf_snprintf`: the length that the text has or would have, with its NUL.
+pub fn snprintf<H: Host>(h: &mut H, [out, size, fmt, data, data_len]: [u64; 5]) -> Outcome {
+    let mem = &mut h.vm().mem;
+    let size = u64::from(size as u32);
+    mem.bytes_mut(out, size)?;
+    let fmt = mem.c_str(fmt, 1 << 16)?.to_vec();
+    let text = match format_bstr(mem, &fmt, data, data_len as u32) {
+        Ok(text) => text,
+        Err(errno) => return Ok(neg(errno)),
+    };
+    if size > 0 {
+        let kept = text.len().min(size as usize - 1);
+        let to = mem.bytes_mut(out, kept as u64 + 1)?;
+        to[..kept].copy_from_slice(&text[..kept]);
+        to[kept] = 0;
+    }
+    Ok(text.len() as u64 + 1)
+}
+
+/// The format up to its NUL; None if it has none within its size.
+fn fmt_bytes<H: Host>(h: &mut H, fmt: u64, size: u64) -> Result<Option<Vec<u8>>, Fault> {
+    let bytes = h.vm().mem.bytes(fmt, u64::from(size as u32))?;
+    let end = bytes.iter().position(|&byte| byte == 0);
+    Ok(end.map(|end| bytes[..end].to_vec()))
+}
+
+fn print<H: Host>(h: &mut H, text: Result<Vec<u8>, i64>) -> u64 {
+    match text {
+        Ok(text) => {
+            let shown = &text[..text.len().min(MAX_TEXT - 1)];
+            h.printk(&String::from_utf8_lossy(shown));
+            text.len() as u64
+        }
+        Err(errno) => neg(errno),
+    }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Instructions: the raw 8-byte slots of an object, and the decoded form that the interpreter runs.
+//!
+//! Owns: both formats, the addresses that stand for functions, and the text assembler and disassembler.
+//! Does not: resolve relocations (see `link`); execute (see `vm/interp.rs`).
+//! Models: the BPF ISA, versions 1 to 4 (kernel Documentation/bpf/standardization, v7.3). Differs: no legacy packet
+//! access, no indirect `gotox`; an object that uses them is refused by name.
+
+use crate::vm::FuncId;
+
+pub mod asm;
+mod decode;
+mod disasm;
+mod op;
+#[cfg(test)]
+mod tests;
+
+pub use decode::{DecodeError, DecodeErrorKind, decode};
+pub use disasm::disasm;
+pub use op::Op;
+
+/// One 8-byte slot, as in an ELF section.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct RawInsn {
+    pub code: u8,
+    /// Destination in the low nibble, source in the high one.
+    pub regs: u8,
+    pub off: i16,
+    pub imm: i32,
+}
+
+impl RawInsn {
+    pub fn new(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> RawInsn {
+        RawInsn {
+            code,
+            regs: (src << 4) | (dst & 0xf),
+            off,
+            imm,
+        }
+    }
+
+    pub fn dst(self) -> u8 {
+        self.regs & 0xf
+    }
+
+    pub fn src(self) -> u8 {
+        self.regs >> 4
+    }
+}
+
+/// `src` of a raw call instruction that the linker has resolved.
+pub mod call {
+    /// `imm` is a helper id.
+    pub const HELPER: u8 = 0;
+    /// `imm` is the distance in slots from the next slot to the function.
+    pub const FUNC: u8 = 1;
+    /// `imm` is a `KfuncId`, as an i32 bit pattern.
+    pub const KFUNC: u8 = 2;
+}
+
+/// A decoded instruction. `off` is a byte offset for memory operations and an absolute index into the image's
+/// code for jumps; `imm` is a sign-extended immediate, a 64-bit constant, or what is called.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Insn {
+    pub op: Op,
+    pub dst: u8,
+    pub src: u8,
+    pub off: i32,
+    pub imm: i64,
+}
+
+/// Where the addresses begin that stand for functions of a program (callbacks). Nothing is mapped there.
+pub const FUNC_BASE: u64 = 0xffff_ffff_c000_0000;
+
+/// The value a program holds for a pointer to its own function.
+pub fn func_addr(func: FuncId) -> u64 {
+    FUNC_BASE + (u64::from(func.0) << 4)
+}
+
+/// Inverse of `func_addr`; the caller checks that the image has the function.
+pub fn func_of_addr(addr: u64) -> Option<FuncId> {
+    let off = addr.checked_sub(FUNC_BASE)?;
+    (off & 0xf == 0 && off < 1 << 28).then(|| FuncId((off >> 4) as u32))
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Allocation of arena pages by programs.
+
+use crate::errno::*;
+use crate::fault::Fault;
+use crate::map::MapKind;
+use crate::map::arena::Arena;
+use crate::mem::Memory;
+use crate::vm::Vm;
+
+/// `bpf_arena_alloc_pages(map, addr, count, node, flags)`: the first page's address, or 0.
+pub fn alloc(vm: &mut Vm, [map, addr, count, _node, flags]: [u64; 5]) -> Result<u64, Fault> {
+    let Some((arena, mem)) = arena(vm, map) else {
+        return Ok(0);
+    };
+    if flags != 0 {
+        return Ok(0);
+    }
+    Ok(arena.alloc(mem, addr, count as u32).unwrap_or(0))
+}
+
+pub fn free(vm: &mut Vm, map: u64, addr: u64, count: u32) -> Result<u64, Fault> {
+    if let Some((arena, mem)) = arena(vm, map) {
+        if addr != 0 {
+            arena.free(mem, addr, count);
+        }
+    }
+    Ok(0)
+}
+
+/// `bpf_arena_reserve_pages`: keep allocations away from a range.
+pub fn reserve(vm: &mut Vm, map: u64, addr: u64, count: u32) -> Result<u64, Fault> {
+    match arena(vm, map) {
+        Some((arena, _)) => Ok(arena.reserve(addr, count).map_or_else(neg, |()| 0)),
+        None => Ok(neg(EINVAL)),
+    }
+}
+
+fn arena(vm: &mut Vm, map: u64) -> Option<(&mut Arena, &mut Memory)> {
+    let (maps, ctx) = vm.split_maps();
+    match &mut maps.by_addr(map)?.kind {
+        MapKind::Arena(arena) => Some((arena, ctx.mem)),
+        _ => None,
+    }
+}

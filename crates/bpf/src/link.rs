@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Linking: an object and a kernel become an instance that the virtual machine can run.
+//!
+//! Owns: `Target` (what a kernel offers to objects), the time between open and load in which a
+//! frontend edits globals, tables and maps, and load itself.
+//! Does not: parse (see `object.rs`), execute, or know what any kernel function does.
+//! Models: what libbpf does between `bpf_object__open()` and attach, v7.3. Where libbpf refuses, so
+//! does this. Differs: nothing is verified in advance; a relocation that the target cannot satisfy
+//! faults with the field's name when it is executed.
+//!
+//! ```text
+//!   Object --open--> OpenObject --load--> Loaded
+//!                    set globals, resize,           instance in the Vm, addresses of globals,
+//!                    edit struct_ops, autoload      struct_ops tables with their programs
+//! ```
+
+mod code;
+pub mod error;
+mod externs;
+mod globals;
+pub mod knob;
+mod place;
+mod struct_ops;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use code::POISON;
+pub use error::LinkError;
+pub use externs::{ExternState, KconfigValue, resolve_externs};
+pub use globals::{GlobalError, GlobalRef, Globals, Knob};
+pub use place::PlacedSection;
+pub use struct_ops::{LoadedMember, LoadedStructOps, MemberValue, TableEdit, TableError};
+
+use crate::btf::{Btf, TypeId};
+use crate::kfunc::KfuncId;
+use crate::map::MapId;
+use crate::object::{Object, ProgramKind};
+use crate::vm::{FuncId, Host, InstanceId, Vm};
+
+/// The kernel that objects are linked against.
+pub trait Target {
+    /// The kernel's types. A FUNC in it is the prototype that an extern of that name must fit.
+    fn btf(&self) -> &Btf;
+    /// The kernel function of that name (without flavour), if it exists.
+    fn kfunc(&self, name: &str) -> Option<KfuncId>;
+    fn ksym_var(&self, name: &str) -> Option<KsymVar>;
+    /// Configuration values, `LINUX_KERNEL_VERSION` among them.
+    fn kconfig(&self, name: &str) -> Option<KconfigValue>;
+}
+
+/// A variable of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KsymVar {
+    /// What the program holds for it: the variable's address, or what `bpf_per_cpu_ptr` takes.
+    pub addr: u64,
+    /// Its type, or its VAR, in the target's BTF; 0 if it has none.
+    pub btf_id: u32,
+    pub per_cpu: bool,
+}
+
+/// An object between open and load.
+#[derive(Clone, Debug)]
+pub struct OpenObject {
+    object: Arc<Object>,
+    pub globals: Globals,
+    pub tables: Vec<TableEdit>,
+    /// By index of the object's functions: the user's choice whether a program is loaded.
+    autoload: Vec<Option<bool>>,
+    /// By index of the object's maps.
+    max_entries: Vec<Option<u32>>,
+}
+
+/// An object in a virtual machine.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub instance: InstanceId,
+    pub object: Arc<Object>,
+    /// By index of the object's maps.
+    pub maps: Vec<MapId>,
+    /// By index of the object's data sections.
+    pub sections: Vec<PlacedSection>,
+    pub struct_ops: Vec<LoadedStructOps>,
+    /// By index of the object's functions; None for what was not loaded.
+    pub funcs: Vec<Option<FuncId>>,
+}
+
+impl OpenObject {
+    pub fn new(object: Arc<Object>) -> OpenObject {
+        OpenObject {
+            globals: Globals::new(Arc::clone(&object)),
+            tables: object.struct_ops.iter().map(TableEdit::new).collect(),
+            autoload: vec![None; object.functions.len()],
+            max_entries: vec![None; object.maps.len()],
+            object,
+        }
+    }
+
+    pub fn object(&self) -> &Arc<Object> {
+        &self.object
+    }
+
+    /// The struct_ops table of that variable name.
+    pub fn table_mut(&mut self, name: &str) -> Option<&mut TableEdit> {
+        self.tables.iter_mut().find(|t| t.name() == name)
+    }
+
+    /// Chooses whether a program is loaded. False if there is no such program.
+    pub fn set_autoload(&mut self, program: &str, load: bool) -> bool {
+        let found = self.object.programs().find(|(_, f, _)| f.name == program);
+        let Some(index) = found.map(|(index, ..)| index) else {
+            return false;
+        };
+        self.autoload[index] = Some(load);
+        true
+    }
+
+    /// Changes a map's capacity. False if there is no such map.
+    pub fn set_max_entries(&mut self, map: &str, entries: u32) -> bool {
+        let Some(index) = self.object.map(map) else {
+            return false;
+        };
+        self.max_entries[index] = Some(entries);
+        true
+    }
+
+    /// Loads into the host's virtual machine. On failure nothing of it remains there.
+    pub fn load<H: Host>(&self, host: &mut H, target: &impl Target) -> Result<Loaded, LinkError> {
+        self.load_inner(host, target).map_err(|what| LinkError {
+            object: self.object.name.clone(),
+            what,
+        })
+    }
+
+    fn load_inner<H: Host>(
+        &self,
+        host: &mut H,
+        target: &impl Target,
+    ) -> Result<Loaded, error::What> {
+        // Everything that can be refused without touching the machine comes first.
+        let tables = struct_ops::match_kernel(&self.object, &self.tables, target.btf())?;
+        let externs = externs::bind(&self.object, target)?;
+        let programs = self.programs_to_load(&tables)?;
+        let mut code = code::select(&self.object, &programs);
+        code.relocate_core(&self.object, target.btf())?;
+        let instance = host.vm().add_instance(&self.object.name);
+        let placed = self.place(host.vm(), instance, target, &externs, code, tables);
+        if placed.is_err() {
+            crate::vm::remove_instance(host, instance);
+        }
+        placed
+    }
+
+    /// The part of loading that fills the machine.
+    fn place(
+        &self,
+        vm: &mut Vm,
+        instance: InstanceId,
+        target: &impl Target,
+        externs: &[ExternState],
+        mut code: code::Code,
+        tables: Vec<struct_ops::MatchedTable>,
+    ) -> Result<Loaded, error::What> {
+        let object = &self.object;
+        let maps = place::create_maps(vm, instance, object, &self.max_entries, target.btf())?;
+        let sections =
+            place::create_sections(vm, instance, object, &self.globals, &maps, target.btf())?;
+        let kconfig = place::create_kconfig(vm, instance, externs)?;
+        let addresses = code::Addresses {
+            maps: maps
+                .iter()
+                .map(|id| vm.maps.get(*id).map_or(0, |m| m.addr))
+                .collect(),
+            sections: &sections,
+            kconfig,
+            externs,
+        };
+        code.relocate(object, &addresses)?;
+        let funcs = code.funcs_by_object();
+        let parts = code.finish(object, target, externs)?;
+        vm.install(instance, parts);
+        Ok(Loaded {
+            instance,
+            object: Arc::clone(object),
+            maps,
+            sections,
+            struct_ops: tables.into_iter().map(|t| t.bind(&funcs)).collect(),
+            funcs,
+        })
+    }
+
+    /// Which programs are loaded: what the user says; else what a table uses; else all but those of
+    /// optional sections. A struct_ops program that only tables refer to which are not created, or
+    /// by members that the kernel lacks, is not loaded.
+    fn programs_to_load(
+        &self,
+        tables: &[struct_ops::MatchedTable],
+    ) -> Result<Vec<usize>, error::What> {
+        let bound = struct_ops::bound_programs(&self.object, tables);
+        let mentioned = struct_ops::mentioned_programs(&self.object, &self.tables);
+        let mut chosen = Vec::new();
+        for (index, function, kind) in self.object.programs() {
+            let is_struct_ops = matches!(kind, ProgramKind::StructOps { .. });
+            let load = match self.autoload[index] {
+                Some(choice) => choice,
+                None if is_struct_ops && mentioned[index] => bound[index],
+                None => !function.optional,
+            };
+            if !load {
+                continue;
+            }
+            if *kind == ProgramKind::Other && !code::is_known_section(&function.section) {
+                return Err(error::What::ProgramType {
+                    program: function.name.clone(),
+                    section: function.section.clone(),
+                });
+            }
+            chosen.push(index);
+        }
+        Ok(chosen)
+    }
+}
+
+impl Loaded {
+    /// Address and type of a global variable, or of a part of one, such as `cfg.slice[3]`.
+    pub fn global(&self, path: &str) -> Result<PlacedGlobal, GlobalError> {
+        let found = globals::find(&self.object, path, |s| self.sections[s].size)?;
+        Ok(PlacedGlobal {
+            addr: self.sections[found.section].addr + found.offset,
+            size: found.size,
+            ty: found.field.ty,
+        })
+    }
+
+    /// Current value of a global as text.
+    pub fn read_global(&self, vm: &Vm, path: &str) -> Result<String, GlobalError> {
+        let place = self.global(path)?;
+        let bytes = vm
+            .mem
+            .host_slice::<u8>(place.addr, place.size.min(1 << 16) as usize);
+        Ok(knob::format_value(&self.object.btf, place.ty, bytes))
+    }
+
+    /// Sets a global from text, as a frontend does through its mapping. Read-only ones are refused.
+    pub fn write_global(&self, vm: &mut Vm, path: &str, text: &str) -> Result<(), GlobalError> {
+        let place = self.global(path)?;
+        let value = |source| GlobalError::Value {
+            path: path.to_owned(),
+            source,
+        };
+        let bytes = knob::parse_value(&self.object.btf, place.ty, text).map_err(value)?;
+        match vm.mem.bytes_mut(place.addr, bytes.len() as u64) {
+            Ok(slot) => slot.copy_from_slice(&bytes),
+            Err(_) => {
+                return Err(GlobalError::Frozen {
+                    path: path.to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub fn func(&self, name: &str) -> Option<FuncId> {
+        self.object
+            .function(name)
+            .and_then(|index| self.funcs[index])
+    }
+
+    pub fn map(&self, name: &str) -> Option<MapId> {
+        self.object.map(name).map(|index| self.maps[index])
+    }
+
+    /// Loaded programs with the kind that says how they are started.
+    pub fn programs(&self) -> impl Iterator<Item = (FuncId, &str, &ProgramKind)> {
+        self.object
+            .programs()
+            .filter_map(|(index, f, kind)| Some((self.funcs[index]?, f.name.as_str(), kind)))
+    }
+}
+
+/// A global variable in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedGlobal {
+    pub addr: u64,
+    pub size: u64,
+    pub ty: TypeId,
+}

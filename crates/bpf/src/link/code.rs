@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Code: the functions that are loaded, one after the other, with every reference resolved.
+//!
+//! Owns: choosing the functions that programs can reach, patching them, and what remains of an
+//! instruction that must not be executed.
+//! Does not: decode (see `insn::decode`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use indexmap::IndexSet;
+
+use super::Target;
+use super::error::What;
+use super::externs::ExternState;
+use super::place::PlacedSection;
+use crate::btf::{Btf, Kind, TypeId};
+use crate::core_relo::patch::{Patched, patch};
+use crate::core_relo::{self, RelocKind};
+use crate::insn::{self, RawInsn};
+use crate::kfunc::{self, KfuncId};
+use crate::map::{LocalType, LocalTypes};
+use crate::object::{ExternKind, Function, Object, ProgramKind, Reloc, RelocTarget, code};
+use crate::vm::{Func, FuncId, Image, InstanceParts, Line};
+
+/// A call of a kernel function with an id from here on stands for an instruction that must not be
+/// executed: the run stops there. `Image::kfunc_names` says what it would have been.
+pub const POISON: u32 = 0xc000_0000;
+
+/// Code under construction. Function `i` of the image is `order[i]` of the object.
+pub struct Code {
+    order: Vec<usize>,
+    /// Image function of each of the object's functions.
+    index: Vec<Option<usize>>,
+    /// First slot of each image function.
+    starts: Vec<u32>,
+    raw: Vec<RawInsn>,
+    /// Loads through kernel pointers, which read 0 where nothing is mapped.
+    probe: Vec<bool>,
+    /// What instructions that must not be executed would have been.
+    poisons: IndexSet<String>,
+    poisoned: Vec<bool>,
+}
+
+/// What relocations turn into.
+pub struct Addresses<'a> {
+    pub maps: Vec<u64>,
+    pub sections: &'a [PlacedSection],
+    pub kconfig: u64,
+    pub externs: &'a [ExternState],
+}
+
+/// Takes the programs and all functions that they can reach, in the object's order.
+pub fn select(object: &Object, programs: &[usize]) -> Code {
+    let mut wanted = vec![false; object.functions.len()];
+    let mut queue = programs.to_vec();
+    while let Some(f) = queue.pop() {
+        if std::mem::replace(&mut wanted[f], true) {
+            continue;
+        }
+        queue.extend(
+            object.functions[f]
+                .relocs
+                .iter()
+                .filter_map(|r| match r.target {
+                    RelocTarget::Function(callee) if !wanted[callee] => Some(callee),
+                    _ => None,
+                }),
+        );
+    }
+    let order: Vec<usize> = (0..wanted.len()).filter(|f| wanted[*f]).collect();
+    let mut code = Code {
+        index: vec![None; wanted.len()],
+        starts: Vec::with_capacity(order.len()),
+        raw: Vec::new(),
+        probe: Vec::new(),
+        poisons: IndexSet::new(),
+        poisoned: Vec::new(),
+        order,
+    };
+    for (at, f) in code.order.iter().enumerate() {
+        code.index[*f] = Some(at);
+        code.starts.push(code.raw.len() as u32);
+        code.raw.extend_from_slice(&object.functions[*f].insns);
+    }
+    code.probe = vec![false; code.raw.len()];
+    code.poisoned = vec![false; code.raw.len()];
+    code
+}
+
+impl Code {
+    /// Applies the CO-RE relocations.
+    pub fn relocate_core(&mut self, object: &Object, target: &Btf) -> Result<(), What> {
+        let mut budget = core_relo::Budget::default();
+        for (at, f) in self.order.clone().into_iter().enumerate() {
+            let function = &object.functions[f];
+            let start = self.starts[at] as usize;
+            let range = start..start + function.insns.len();
+            for relo in &function.core {
+                let insn = function.section_start + relo.insn;
+                let place = |source| What::Core {
+                    section: function.section.clone(),
+                    insn,
+                    source,
+                };
+                let resolved = core_relo::resolve_within(&object.btf, target, relo, &mut budget)
+                    .map_err(place)?;
+                let insns = &mut self.raw[range.clone()];
+                let patched =
+                    patch(insns, relo.insn as usize, &resolved).map_err(|source| What::Patch {
+                        section: function.section.clone(),
+                        insn,
+                        field: core_relo::describe(&object.btf, relo),
+                        source,
+                    })?;
+                let slot = start + relo.insn as usize;
+                let what = || core_relo::describe(&object.btf, relo);
+                match patched {
+                    Patched::Poisoned => {
+                        self.poison(slot, format!("{}, which the kernel lacks", what()));
+                    }
+                    Patched::WrongSize => {
+                        let why = "whose size the kernel has changed";
+                        self.poison(slot, format!("{}, {why}", what()));
+                    }
+                    Patched::Done => self.mark_probe(slot, relo.kind),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A load of a kernel field goes through a kernel pointer: it reads 0 where nothing is mapped.
+    fn mark_probe(&mut self, slot: usize, kind: RelocKind) {
+        let is_load = code::class(&self.raw[slot]) == code::CLASS_LDX;
+        self.probe[slot] |= is_load && kind == RelocKind::FieldByteOffset;
+    }
+
+    /// Replaces an instruction by one that stops the run with `what`. Dead code may well contain
+    /// some: programs test for a field before they use it.
+    fn poison(&mut self, slot: usize, what: String) {
+        let (n, _) = self.poisons.insert_full(what);
+        let slots = if self.raw[slot].code == code::LD_IMM64 {
+            2
+        } else {
+            1
+        };
+        for at in slot..slot + slots {
+            self.set_call(at, insn::call::KFUNC, (POISON | n as u32) as i32);
+            self.probe[at] = false;
+            self.poisoned[at] = true;
+        }
+    }
+
+    /// Resolves references to maps, data, functions and externs.
+    pub fn relocate(&mut self, object: &Object, to: &Addresses<'_>) -> Result<(), What> {
+        for (at, f) in self.order.clone().into_iter().enumerate() {
+            let function = &object.functions[f];
+            for reloc in &function.relocs {
+                self.relocate_one(object, function, self.starts[at], reloc, to)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn relocate_one(
+        &mut self,
+        object: &Object,
+        function: &Function,
+        start: u32,
+        reloc: &Reloc,
+        to: &Addresses<'_>,
+    ) -> Result<(), What> {
+        let slot = (start + reloc.insn) as usize;
+        let bad = |what: &str| What::Code {
+            section: function.section.clone(),
+            insn: function.section_start + reloc.insn,
+            what: what.to_owned(),
+        };
+        if self.poisoned[slot] {
+            return Ok(());
+        }
+        let is_call = self.raw[slot].code == code::CALL;
+        match reloc.target {
+            RelocTarget::Map(map) => self.set_imm64(slot, to.maps[map]),
+            RelocTarget::Data { section, offset } => {
+                let place = to.sections[section];
+                if offset >= place.size {
+                    return Err(bad("address past the end of its data section"));
+                }
+                self.set_imm64(slot, place.addr + offset);
+            }
+            RelocTarget::Function(callee) => {
+                let callee = self.index[callee].ok_or_else(|| bad("function was not loaded"))?;
+                if is_call {
+                    let distance = i64::from(self.starts[callee]) - slot as i64 - 1;
+                    let distance = i32::try_from(distance).map_err(|_| bad("call too far"))?;
+                    self.set_call(slot, insn::call::FUNC, distance);
+                } else {
+                    self.set_imm64(slot, insn::func_addr(FuncId(callee as u32)));
+                }
+            }
+            RelocTarget::Extern(ext) => {
+                let name = &object.externs[ext].name;
+                match &to.externs[ext] {
+                    ExternState::Kfunc(id) if is_call => {
+                        self.set_call(slot, insn::call::KFUNC, id.0 as i32);
+                    }
+                    ExternState::Kfunc(id) => self.set_imm64(slot, kfunc::kfunc_addr(*id)),
+                    _ if is_call
+                        && !matches!(object.externs[ext].kind, ExternKind::Func { .. }) =>
+                    {
+                        return Err(bad("call of a variable"));
+                    }
+                    ExternState::Absent(why) if is_call => {
+                        self.poison(slot, format!("call of {name}: {why}"));
+                    }
+                    ExternState::Absent(_) => self.set_imm64(slot, 0),
+                    ExternState::Var { addr, .. } => self.set_imm64(slot, *addr),
+                    ExternState::Kconfig { offset, .. } => {
+                        self.set_imm64(slot, to.kconfig + offset);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn set_imm64(&mut self, slot: usize, value: u64) {
+        let dst = self.raw[slot].dst();
+        self.raw[slot] = RawInsn::new(code::LD_IMM64, dst, 0, 0, value as i32);
+        // The second slot exists: loading checked it.
+        self.raw[slot + 1].imm = (value >> 32) as i32;
+    }
+
+    fn set_call(&mut self, slot: usize, kind: u8, imm: i32) {
+        self.raw[slot] = RawInsn::new(code::CALL, 0, kind, 0, imm);
+    }
+
+    /// Image function of each of the object's functions.
+    pub fn funcs_by_object(&self) -> Vec<Option<FuncId>> {
+        self.index
+            .iter()
+            .map(|i| i.map(|i| FuncId(i as u32)))
+            .collect()
+    }
+
+    pub fn finish(
+        self,
+        object: &Object,
+        target: &impl Target,
+        externs: &[ExternState],
+    ) -> Result<InstanceParts, What> {
+        let funcs: Vec<Func> = self
+            .order
+            .iter()
+            .zip(&self.starts)
+            .map(|(f, start)| image_func(&object.functions[*f], *start))
+            .collect();
+        let code = insn::decode(&self.raw, &funcs, &self.probe)?;
+        let bound = object.externs.iter().zip(externs);
+        let mut kfunc_names: BTreeMap<KfuncId, String> = bound
+            .filter_map(|(ext, state)| match state {
+                ExternState::Kfunc(id) => {
+                    Some((*id, crate::btf::essential_name(&ext.name).to_owned()))
+                }
+                _ => None,
+            })
+            .collect();
+        for (n, what) in self.poisons.iter().enumerate() {
+            kfunc_names.insert(KfuncId(POISON | n as u32), what.clone());
+        }
+        let image = Image {
+            name: object.name.clone(),
+            lines: self.lines(object),
+            code,
+            funcs,
+            kfunc_names,
+        };
+        let local_types = local_types(object, target.btf())?;
+        Ok(InstanceParts {
+            image: Arc::new(image),
+            local_types,
+        })
+    }
+
+    /// Line records of the loaded functions, sharing equal texts.
+    fn lines(&self, object: &Object) -> Vec<Line> {
+        let mut texts = rustc_hash::FxHashMap::<u32, Arc<str>>::default();
+        let mut text = |off: u32| {
+            let shared = texts
+                .entry(off)
+                .or_insert_with(|| object.btf.string(off).trim().into());
+            Arc::clone(shared)
+        };
+        let mut lines = Vec::new();
+        for (f, start) in self.order.iter().zip(&self.starts) {
+            for l in &object.functions[*f].lines {
+                lines.push(Line {
+                    pc: start + l.insn,
+                    file: text(l.file),
+                    line: l.line,
+                    text: text(l.text),
+                });
+            }
+        }
+        lines
+    }
+}
+
+fn image_func(function: &Function, start: u32) -> Func {
+    use crate::vm::ProgramKind as Vm;
+    let program = function.program.as_ref().map(|kind| match kind {
+        ProgramKind::StructOps { sleepable } => Vm::StructOps {
+            sleepable: *sleepable,
+        },
+        ProgramKind::Syscall => Vm::Syscall,
+        ProgramKind::Trace { .. } | ProgramKind::Other => {
+            let plain = function
+                .section
+                .strip_prefix('?')
+                .unwrap_or(&function.section);
+            let (kind, target) = plain.split_once('/').unwrap_or((plain, ""));
+            Vm::Other {
+                kind: kind.to_owned(),
+                target: target.to_owned(),
+            }
+        }
+    });
+    Func {
+        name: function.name.clone(),
+        section: function.section.clone(),
+        start,
+        len: function.insns.len() as u32,
+        program,
+    }
+}
+
+/// Types that programs allocate: those whose id they ask for, and those that trees and lists hold.
+fn local_types(object: &Object, target: &Btf) -> Result<LocalTypes, What> {
+    use crate::btf::special::SpecialKind;
+    let mut found = LocalTypes::new();
+    let asked = object.functions.iter().flat_map(|f| &f.core);
+    let mut queue: Vec<TypeId> = asked
+        .filter(|r| r.kind == RelocKind::TypeIdLocal)
+        .map(|r| r.ty)
+        .collect();
+    let note = |fields: &[crate::btf::special::SpecialField], queue: &mut Vec<TypeId>| {
+        for field in fields {
+            match &field.kind {
+                SpecialKind::RbRoot(c) | SpecialKind::ListHead(c) => queue.push(c.ty_id),
+                SpecialKind::Kptr {
+                    pointee,
+                    pointee_id,
+                    ..
+                } if target.find(pointee, Kind::Struct).is_none() => {
+                    queue.push(*pointee_id);
+                }
+                _ => {}
+            }
+        }
+    };
+    for map in &object.maps {
+        note(&map.special, &mut queue);
+    }
+    for datasec in object.sections.iter().filter_map(|s| s.datasec) {
+        note(&object.btf.special_globals(datasec)?, &mut queue);
+    }
+    while let Some(id) = queue.pop() {
+        let resolved = object.btf.resolve(id)?;
+        if object.btf.kind(resolved) != Kind::Struct || found.contains_key(&id.0) {
+            continue;
+        }
+        let fields = object.btf.special_fields(resolved)?;
+        note(&fields, &mut queue);
+        let local = LocalType {
+            name: object.btf.name(resolved).to_owned(),
+            size: object.btf.size_of(resolved)? as u32,
+            special: super::place::special_fields(&fields, target),
+        };
+        found.insert(id.0, local);
+    }
+    Ok(found)
+}
+
+/// Sections that libbpf knows a program type for, beside those that `ProgramKind` names.
+pub fn is_known_section(name: &str) -> bool {
+    const KNOWN: [&str; 36] = [
+        "socket",
+        "sk_reuseport",
+        "uprobe",
+        "uretprobe",
+        "kprobe.multi",
+        "kretprobe.multi",
+        "kprobe.session",
+        "uprobe.multi",
+        "uretprobe.multi",
+        "uprobe.session",
+        "ksyscall",
+        "kretsyscall",
+        "usdt",
+        "tc",
+        "tcx",
+        "classifier",
+        "action",
+        "netkit",
+        "fsession",
+        "freplace",
+        "lsm",
+        "lsm_cgroup",
+        "xdp",
+        "xdp.frags",
+        "perf_event",
+        "lwt_in",
+        "lwt_out",
+        "lwt_xmit",
+        "lwt_seg6local",
+        "sockops",
+        "sk_skb",
+        "sk_msg",
+        "cgroup",
+        "cgroup_skb",
+        "sk_lookup",
+        "netfilter",
+    ];
+    let plain = name.strip_prefix('?').unwrap_or(name);
+    let head = plain.split_once('/').map_or(plain, |(head, _)| head);
+    let base = head.strip_suffix(".s").unwrap_or(head);
+    KNOWN.contains(&base)
+}

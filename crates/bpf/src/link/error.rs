@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Why an object could not be loaded into a simulation.
+
+use crate::btf::BtfError;
+use crate::core_relo::{CoreError, PatchError};
+use crate::insn::DecodeError;
+use crate::map::MapError;
+
+/// The object and what prevents loading it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("object \"{object}\": {what}")]
+pub struct LinkError {
+    pub object: String,
+    #[source]
+    pub what: What,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum What {
+    #[error("{}", missing(.0))]
+    MissingExterns(Vec<MissingExtern>),
+    #[error("extern `{name}`: {what}")]
+    Extern { name: String, what: String },
+    #[error("section \"{section}\", insn {insn}: {source}")]
+    Core {
+        section: String,
+        insn: u32,
+        source: CoreError,
+    },
+    #[error("section \"{section}\", insn {insn}: CO-RE relocation of {field}: {source}")]
+    Patch {
+        section: String,
+        insn: u32,
+        field: String,
+        source: PatchError,
+    },
+    #[error("section \"{section}\", insn {insn}: {what}")]
+    Code {
+        section: String,
+        insn: u32,
+        what: String,
+    },
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    #[error(transparent)]
+    Map(#[from] MapError),
+    #[error("{0}")]
+    Arena(String),
+    #[error("struct_ops `{name}`: {what}")]
+    StructOps { name: String, what: String },
+    #[error("program `{program}`: section \"{section}\" is of no known program type")]
+    ProgramType { program: String, section: String },
+    #[error(transparent)]
+    Btf(#[from] BtfError),
+}
+
+/// A strong extern without which the object does not load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingExtern {
+    pub name: String,
+    pub why: &'static str,
+}
+
+fn missing(list: &[MissingExtern]) -> String {
+    let names: Vec<_> = list
+        .iter()
+        .map(|m| format!("`{}` ({})", m.name, m.why))
+        .collect();
+    format!(
+        "the kernel lacks what it cannot do without: {}",
+        names.join(", ")
+    )
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Values of global variables as text: `slice_ns=20000000`, `mode=SMART`, `name="x"`.
+//!
+//! Owns: reading a value for a type, printing one, and suggesting names for a typo.
+//! Does not: know where variables live (see `globals.rs`).
+
+#[cfg(test)]
+mod tests;
+
+use crate::btf::{Btf, FieldRef, Kind, TypeId};
+
+/// Why a text is not a value of a type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    #[error("`{text}` is not a {ty}{}", if .hint.is_empty() { String::new() } else { format!(" ({})", .hint) })]
+    NotA {
+        text: String,
+        ty: String,
+        hint: String,
+    },
+    #[error("{text} does not fit {ty} ({min}..={max})")]
+    Range {
+        text: String,
+        ty: String,
+        min: i128,
+        max: i128,
+    },
+    #[error("a {ty} cannot be set as a whole; set its parts")]
+    Whole { ty: String },
+}
+
+/// Bytes of a value at most this long are shown or set through text.
+const MAX_STRING: u64 = 1 << 20;
+
+/// Reads `text` as a value of type `ty`, in the bytes that memory holds. Bitfields are not handled
+/// here.
+pub fn parse_value(btf: &Btf, ty: TypeId, text: &str) -> Result<Vec<u8>, ValueError> {
+    let text = text.trim();
+    let name = btf.plain_type_name(ty);
+    let fail = |hint: &str| ValueError::NotA {
+        text: text.to_owned(),
+        ty: name.clone(),
+        hint: hint.to_owned(),
+    };
+    let resolved = btf.resolve(ty).map_err(|_| fail("its type is malformed"))?;
+    match btf.kind(resolved) {
+        Kind::Int => parse_int_type(btf, resolved, text, &name),
+        Kind::Enum | Kind::Enum64 => parse_enum(btf, resolved, text, &name),
+        Kind::Array => parse_char_array(btf, resolved, text, &name),
+        Kind::Ptr => Err(fail("pointers cannot be set")),
+        _ => Err(ValueError::Whole { ty: name }),
+    }
+}
+
+fn parse_int_type(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u8>, ValueError> {
+    let not_a = |hint: &str| ValueError::NotA {
+        text: text.to_owned(),
+        ty: name.to_owned(),
+        hint: hint.to_owned(),
+    };
+    let Some(info) = btf.int(ty) else {
+        return Err(not_a(""));
+    };
+    let value = if info.boolean {
+        parse_bool(text)
+    } else {
+        parse_int(text)
+    };
+    let hint = if info.boolean {
+        "use true or false"
+    } else {
+        ""
+    };
+    let value = value.ok_or_else(|| not_a(hint))?;
+    let bits = info.size.min(16) * 8;
+    let (min, max) = if info.boolean {
+        (0, 1)
+    } else if info.signed {
+        (i128::MIN >> (128 - bits), i128::MAX >> (128 - bits))
+    } else if bits == 128 {
+        (0, i128::MAX)
+    } else {
+        (0, (1i128 << bits) - 1)
+    };
+    if value < min || value > max {
+        return Err(ValueError::Range {
+            text: text.to_owned(),
+            ty: name.to_owned(),
+            min,
+            max,
+        });
+    }
+    Ok(value.to_le_bytes()[..info.size.min(16) as usize].to_vec())
+}
+
+fn parse_enum(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u8>, ValueError> {
+    let size = btf.size_of(ty).unwrap_or(4).min(8) as usize;
+    let value = match btf.enumerators(ty).find(|e| e.name == text) {
+        Some(found) => i128::from(found.value as i64),
+        None => parse_int(text).ok_or_else(|| ValueError::NotA {
+            text: text.to_owned(),
+            ty: name.to_owned(),
+            hint: format!("one of {}", list(btf.enumerators(ty).map(|e| e.name))),
+        })?,
+    };
+    Ok(value.to_le_bytes()[..size].to_vec())
+}
+
+/// A `char` array takes a string; its rest is zeroed and it keeps its final NUL.
+fn parse_char_array(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u8>, ValueError> {
+    let whole = ValueError::Whole {
+        ty: name.to_owned(),
+    };
+    let Some(array) = btf.array(ty) else {
+        return Err(whole);
+    };
+    let len = u64::from(array.len);
+    if !is_char(btf, array.elem) || len > MAX_STRING || len == 0 {
+        return Err(whole);
+    }
+    let quoted = text.strip_prefix('"').and_then(|t| t.strip_suffix('"'));
+    let mut bytes = quoted.unwrap_or(text).as_bytes().to_vec();
+    if bytes.len() as u64 >= len {
+        return Err(ValueError::NotA {
+            text: text.to_owned(),
+            ty: name.to_owned(),
+            hint: format!("at most {} bytes", len - 1),
+        });
+    }
+    bytes.resize(len as usize, 0);
+    Ok(bytes)
+}
+
+fn is_char(btf: &Btf, elem: TypeId) -> bool {
+    let info = btf.resolve(elem).ok().and_then(|id| btf.int(id));
+    info.is_some_and(|i| i.size == 1 && !i.boolean)
+}
+
+fn parse_bool(text: &str) -> Option<i128> {
+    match text {
+        "true" | "1" | "y" | "yes" | "on" => Some(1),
+        "false" | "0" | "n" | "no" | "off" => Some(0),
+        _ => None,
+    }
+}
+
+/// Integers in any base that C or Rust writes, `_` allowed between digits.
+pub fn parse_int(text: &str) -> Option<i128> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let lower = digits.to_ascii_lowercase();
+    let (radix, digits) = match lower.get(..2) {
+        Some("0x") => (16, &lower[2..]),
+        Some("0b") => (2, &lower[2..]),
+        Some("0o") => (8, &lower[2..]),
+        _ => (10, &lower[..]),
+    };
+    let clean: String = digits.chars().filter(|c| *c != '_').collect();
+    if clean.starts_with(['+', '-']) {
+        return None;
+    }
+    let value = i128::from_str_radix(&clean, radix).ok()?;
+    Some(if negative { -value } else { value })
+}
+
+/// Prints the value that `bytes` hold. Long arrays are cut.
+pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
+    const SHOWN: usize = 8;
+    let Ok(resolved) = btf.resolve(ty) else {
+        return "?".to_owned();
+    };
+    match btf.kind(resolved) {
+        Kind::Int => {
+            let info = btf.int(resolved);
+            let value = int_of(bytes, info.is_some_and(|i| i.signed));
+            match info {
+                Some(i) if i.boolean => (value != 0).to_string(),
+                _ => value.to_string(),
+            }
+        }
+        Kind::Enum | Kind::Enum64 => {
+            let signed = btf.ty(resolved).is_ok_and(|t| t.kflag);
+            let value = int_of(bytes, signed);
+            let found = btf.enumerators(resolved).find(|e| {
+                let wide = if signed {
+                    i128::from(e.value as i64)
+                } else {
+                    i128::from(e.value)
+                };
+                wide == value
+            });
+            found.map_or_else(|| value.to_string(), |e| e.name.to_owned())
+        }
+        Kind::Array => {
+            let Some(array) = btf.array(resolved) else {
+                return "?".to_owned();
+            };
+            if is_char(btf, array.elem) {
+                let end = bytes
+                    .iter()
+                    .position(|b| *b == 0)
+                    .unwrap_or(bytes.len())
+                    .min(256);
+                return format!(
+                    "\"{}\"",
+                    String::from_utf8_lossy(&bytes[..end]).escape_debug()
+                );
+            }
+            let size = btf.size_of(array.elem).unwrap_or(0) as usize;
+            if size == 0 {
+                return "[]".to_owned();
+            }
+            let mut parts: Vec<_> = bytes
+                .chunks_exact(size)
+                .take(SHOWN)
+                .map(|part| format_value(btf, array.elem, part))
+                .collect();
+            if bytes.len() / size > SHOWN {
+                parts.push("...".to_owned());
+            }
+            format!("[{}]", parts.join(", "))
+        }
+        Kind::Ptr => format!("{:#x}", int_of(bytes, false)),
+        _ => "{...}".to_owned(),
+    }
+}
+
+/// The integer in little-endian `bytes`; at most 16 of them.
+pub fn int_of(bytes: &[u8], signed: bool) -> i128 {
+    let n = bytes.len().min(16);
+    let fill = if signed && n > 0 && bytes[n - 1] & 0x80 != 0 {
+        0xff
+    } else {
+        0
+    };
+    let mut raw = [fill; 16];
+    raw[..n].copy_from_slice(&bytes[..n]);
+    i128::from_le_bytes(raw)
+}
+
+/// Sets a bitfield inside the bytes of its storage unit, which start at bit `unit_bit` of the struct.
+pub fn set_bitfield(unit: &mut [u8], field: FieldRef, value: i128) {
+    let first = (field.bit_off % 8) as usize;
+    for bit in 0..field.bitfield_bits as usize {
+        let at = first + bit;
+        let Some(byte) = unit.get_mut(at / 8) else {
+            return;
+        };
+        let mask = 1u8 << (at % 8);
+        let on = value >> bit & 1 != 0;
+        *byte = if on { *byte | mask } else { *byte & !mask };
+    }
+}
+
+/// Up to five names close to `wanted`: likely typos first.
+pub fn closest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    const SHOWN: usize = 5;
+    const MAX_NAMES: usize = 20_000;
+    let limit = (wanted.chars().count() / 3).max(2);
+    let lower = wanted.to_ascii_lowercase();
+    let mut scored: Vec<(usize, &str)> = names
+        .filter(|name| !name.is_empty() && name.len() <= 128)
+        .take(MAX_NAMES)
+        .filter_map(|name| {
+            let candidate = name.to_ascii_lowercase();
+            let distance = edit_distance(&lower, &candidate, limit);
+            let contained = lower.len() > 2
+                && (candidate.contains(&lower) || lower.contains(&candidate) && name.len() > 2);
+            match distance {
+                Some(d) => Some((d, name)),
+                None if contained => Some((limit + 1, name)),
+                None => None,
+            }
+        })
+        .collect();
+    scored.sort();
+    scored.dedup();
+    scored
+        .into_iter()
+        .take(SHOWN)
+        .map(|(_, name)| name.to_owned())
+        .collect()
+}
+
+/// Levenshtein distance if it is at most `limit`.
+fn edit_distance(a: &str, b: &str, limit: usize) -> Option<usize> {
+    if a.len().abs_diff(b.len()) > limit || a.len() > 128 {
+        return None;
+    }
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let change = diagonal + usize::from(ca != cb);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row.last().copied().filter(|d| *d <= limit)
+}
+
+fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 12;
+    let all: Vec<_> = names.take(SHOWN + 1).collect();
+    let text = all[..all.len().min(SHOWN)].join(", ");
+    if all.len() > SHOWN {
+        format!("{text}, ...")
+    } else {
+        text
+    }
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Values as text, by type, against the types of `testdata/full.bpf.c`.
+
+use super::*;
+use crate::object::Object;
+use crate::object::tests::full_object;
+
+fn ty_of(object: &Object, name: &str) -> TypeId {
+    let (section, index) = object.variable(name).unwrap();
+    object.sections[section].variables[index].ty
+}
+
+/// Parses `text` for the variable's type and prints it back.
+fn check(variable: &str, text: &str, bytes: &[u8], printed: &str) {
+    let object = full_object();
+    let ty = ty_of(&object, variable);
+    let parsed = parse_value(&object.btf, ty, text);
+    assert_eq!(parsed.as_deref(), Ok(bytes), "{variable}={text}");
+    assert_eq!(
+        format_value(&object.btf, ty, bytes),
+        printed,
+        "{variable}={text}"
+    );
+}
+
+fn refused(variable: &str, text: &str, expected: &str) {
+    let object = full_object();
+    let error = parse_value(&object.btf, ty_of(&object, variable), text)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains(expected), "{variable}={text}: {error}");
+}
+
+#[test]
+fn values_of_every_type() {
+    check(
+        "slice_ns",
+        "20_000_000",
+        &20_000_000u64.to_le_bytes(),
+        "20000000",
+    );
+    check("slice_ns", "0xFF", &255u64.to_le_bytes(), "255");
+    check(
+        "slice_ns",
+        "18446744073709551615",
+        &u64::MAX.to_le_bytes(),
+        "18446744073709551615",
+    );
+    check("smt", "true", &[1], "true");
+    check("smt", "off", &[0], "false");
+    check("nice", "-128", &[0x80], "-128");
+    check("port", "65535", &[0xff, 0xff], "65535");
+    check("offset", " -2147483648 ", &[0, 0, 0, 0x80], "-2147483648");
+    check("mode", "MODE_FAST", &[5, 0, 0, 0], "MODE_FAST");
+    check("mode", "3", &[3, 0, 0, 0], "3");
+    check(
+        "wide_mode",
+        "WIDE",
+        &0x12_3456_7890u64.to_le_bytes(),
+        "WIDE",
+    );
+    check("tag", "\"hi\"", b"hi\0\0\0\0\0\0", "\"hi\"");
+    check("tag", "plain", b"plain\0\0\0", "\"plain\"");
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    refused("nice", "128", "-128..=127");
+    refused("port", "-1", "0..=65535");
+    refused("slice_ns", "18446744073709551616", "does not fit");
+    refused("slice_ns", "20ms", "not a u64");
+    refused("slice_ns", "", "not a u64");
+    refused("slice_ns", "0x", "not a u64");
+    refused("slice_ns", "--5", "not a u64");
+    refused("smt", "2", "true or false");
+    refused("mode", "MODE_FASTER", "one of MODE_SLOW, MODE_FAST");
+    refused("tag", "12345678", "at most 7 bytes");
+    refused("table", "1", "set its parts");
+    refused("cfg", "1", "set its parts");
+}
+
+#[test]
+fn typos_get_suggestions() {
+    let names = [
+        "slice_ns",
+        "slice_us",
+        "smt_enabled",
+        "primary_all",
+        "debug",
+    ];
+    let near = |wanted: &str| closest(wanted, names.iter().copied());
+    assert_eq!(near("slicens"), ["slice_ns", "slice_us"]);
+    assert_eq!(near("smt"), ["smt_enabled"]);
+    assert_eq!(near("SLICE_NS")[0], "slice_ns");
+    assert!(near("nothing_like_it").is_empty());
+    assert!(near(&"x".repeat(10_000)).is_empty());
+}
+
+#[test]
+fn integers_sign_extend() {
+    assert_eq!(int_of(&[0xff], true), -1);
+    assert_eq!(int_of(&[0xff], false), 255);
+    assert_eq!(int_of(&[], true), 0);
+    assert_eq!(int_of(&[0xff; 32], false), -1);
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Maps: what programs and user space share, by type.
+//!
+//! Owns: definitions, creation with the kernel's checks, and dispatch by type. Each type has its file in `map/`.
+//! Does not: know the syscall ABI or names in ELF files (see `link`).
+//! Models: kernel/bpf/*map*.c, hashtab.c, queue_stack_maps.c, ringbuf.c, arena.c, bpf_local_storage.c, v7.3.
+//! Differs: nothing is concurrent; hash maps iterate in order of insertion, and an update overwrites in place.
+
+use std::collections::BTreeMap;
+
+use crate::errno::*;
+use crate::vm::{InstanceId, KptrKind, Storage};
+
+pub mod arena;
+pub mod array;
+mod create;
+pub mod hash;
+mod ops;
+pub mod queue;
+pub mod ringbuf;
+pub mod storage;
+mod table;
+#[cfg(test)]
+mod tests;
+mod user;
+mod value;
+
+pub use create::MapError;
+pub(crate) use ops::Cpus;
+pub use table::MapTable;
+pub(crate) use value::{Ctx, Source};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MapId(pub u32);
+
+impl MapId {
+    pub fn idx(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// `enum bpf_map_type`: the ones that are modelled.
+pub mod map_type {
+    pub const HASH: u32 = 1;
+    pub const ARRAY: u32 = 2;
+    pub const PROG_ARRAY: u32 = 3;
+    pub const PERF_EVENT_ARRAY: u32 = 4;
+    pub const PERCPU_HASH: u32 = 5;
+    pub const PERCPU_ARRAY: u32 = 6;
+    pub const LRU_HASH: u32 = 9;
+    pub const LRU_PERCPU_HASH: u32 = 10;
+    pub const ARRAY_OF_MAPS: u32 = 12;
+    pub const HASH_OF_MAPS: u32 = 13;
+    pub const QUEUE: u32 = 22;
+    pub const STACK: u32 = 23;
+    pub const RINGBUF: u32 = 27;
+    pub const TASK_STORAGE: u32 = 29;
+    pub const USER_RINGBUF: u32 = 31;
+    pub const CGRP_STORAGE: u32 = 32;
+    pub const ARENA: u32 = 33;
+}
+
+/// Flags of map creation.
+pub mod map_flag {
+    pub const NO_PREALLOC: u32 = 1 << 0;
+    pub const NO_COMMON_LRU: u32 = 1 << 1;
+    pub const NUMA_NODE: u32 = 1 << 2;
+    pub const RDONLY: u32 = 1 << 3;
+    pub const WRONLY: u32 = 1 << 4;
+    pub const ZERO_SEED: u32 = 1 << 6;
+    pub const RDONLY_PROG: u32 = 1 << 7;
+    pub const WRONLY_PROG: u32 = 1 << 8;
+    pub const MMAPABLE: u32 = 1 << 10;
+    pub const PRESERVE_ELEMS: u32 = 1 << 11;
+    pub const INNER_MAP: u32 = 1 << 12;
+    pub const SEGV_ON_FAULT: u32 = 1 << 17;
+    pub const NO_USER_CONV: u32 = 1 << 18;
+    pub const RB_OVERWRITE: u32 = 1 << 19;
+}
+
+/// Flags of an element update.
+pub mod update_flag {
+    pub const ANY: u64 = 0;
+    pub const NOEXIST: u64 = 1;
+    pub const EXIST: u64 = 2;
+    pub const LOCK: u64 = 4;
+}
+
+/// What a map is to be: `struct bpf_map_create_attr`, plus what its BTF says about the values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MapDef {
+    pub name: String,
+    pub map_type: u32,
+    pub key_size: u32,
+    pub value_size: u32,
+    pub max_entries: u32,
+    pub map_flags: u32,
+    pub map_extra: u64,
+    pub numa_node: Option<u32>,
+    /// Template of the maps inside a map of maps.
+    pub inner: Option<Box<MapDef>>,
+    /// Fields of the value that the kernel manages, by offset.
+    pub special: Vec<SpecialField>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecialField {
+    pub offset: u32,
+    pub kind: SpecialKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecialKind {
+    SpinLock,
+    ResSpinLock,
+    Timer,
+    /// `__kptr`: a referenced pointer.
+    Kptr(KptrKind),
+    /// `__kptr_untrusted`, `__uptr`: a pointer without a reference.
+    Untrusted,
+    /// `struct bpf_rb_root` whose nodes lie at this offset in objects of this local type.
+    RbRoot {
+        local_type: u32,
+        node_offset: u32,
+    },
+    ListHead {
+        local_type: u32,
+        node_offset: u32,
+    },
+    RbNode,
+    ListNode,
+    Refcount,
+    /// `struct bpf_wq`, `struct bpf_task_work`: kept apart from copies, never run.
+    Opaque {
+        size: u32,
+    },
+}
+
+impl SpecialKind {
+    /// Bytes that copies of a value leave alone.
+    pub fn size(self) -> u32 {
+        match self {
+            SpecialKind::SpinLock | SpecialKind::ResSpinLock | SpecialKind::Refcount => 4,
+            SpecialKind::Kptr(_) | SpecialKind::Untrusted => 8,
+            SpecialKind::Timer => 16,
+            SpecialKind::RbRoot { .. } | SpecialKind::ListHead { .. } => 16,
+            SpecialKind::RbNode => 32,
+            SpecialKind::ListNode => 24,
+            SpecialKind::Opaque { size } => size,
+        }
+    }
+}
+
+/// A type of the object that `bpf_obj_new` can make.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalType {
+    pub name: String,
+    pub size: u32,
+    pub special: Vec<SpecialField>,
+}
+
+/// By BTF id in the object.
+pub type LocalTypes = BTreeMap<u32, LocalType>;
+
+/// What a map operation let go of; `vm::settle` tells the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    Kptr {
+        instance: InstanceId,
+        kind: KptrKind,
+        ptr: u64,
+    },
+    Timer(crate::timer::TimerId),
+}
+
+/// A map. Its contents are reached through `Vm`'s `map_*` operations.
+pub struct Map {
+    pub id: MapId,
+    pub instance: InstanceId,
+    /// What programs hold as a pointer to the map.
+    pub addr: u64,
+    pub def: MapDef,
+    /// User space may not write it any more.
+    pub frozen: bool,
+    pub(crate) kind: MapKind,
+    /// Value size rounded up to 8.
+    pub(crate) stride: u32,
+    /// Something in the value needs work when the value goes away.
+    pub(crate) has_special: bool,
+}
+
+pub(crate) enum MapKind {
+    Array(array::Array),
+    Hash(hash::Hash),
+    Queue(queue::Queue),
+    Ringbuf(ringbuf::Ringbuf),
+    UserRingbuf(ringbuf::UserRingbuf),
+    Storage(Storage, storage::LocalStorage),
+    Arena(arena::Arena),
+    /// PERF_EVENT_ARRAY without events.
+    PerfEvents,
+    /// PROG_ARRAY: targets of tail calls.
+    Progs(BTreeMap<u32, crate::vm::FuncId>),
+}
+
+/// Where the key of a value is found.
+pub(crate) enum KeyAt {
+    Addr(u64),
+    Index(u32),
+}
+
+impl Map {
+    /// The key that belongs to a value's address.
+    pub(crate) fn key_at(&self, value: u64) -> KeyAt {
+        match &self.kind {
+            MapKind::Array(array) => KeyAt::Index(array.index_of(value)),
+            MapKind::Hash(hash) => KeyAt::Addr(hash.key_addr(value)),
+            _ => KeyAt::Index(0),
+        }
+    }
+
+    pub(crate) fn storage_kind(&self) -> Option<Storage> {
+        match self.kind {
+            MapKind::Storage(kind, _) => Some(kind),
+            _ => None,
+        }
+    }
+}
+
+/// Result of a map operation: a positive errno on failure.
+pub type MapResult<T> = Result<T, i64>;
+
+/// `map->ops` refuses what the type cannot do.
+pub(crate) const NOT_SUPPORTED: i64 = EOPNOTSUPP;

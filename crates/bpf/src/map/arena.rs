@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! ARENA: a window of 4 GiB that programs and user space share, page by page.
+//!
+//! Owns: which pages are allocated. Does not: translate addresses (`CastKern`, `CastUser` in `vm/interp.rs`).
+//! Models: kernel/bpf/arena.c, v7.3. Differs: the address that user space sees and the one that programs see are the
+//! same address, so casts only replace the upper half.
+
+use super::{MapDef, map_flag};
+use crate::errno::*;
+use crate::mem::{ARENA_WINDOW, Memory, OutOfMemory, PAGE};
+
+/// Small arenas begin this far into their window, so that the lower half of no address is 0 (a NULL arena pointer).
+const START: u64 = 16 << 20;
+
+pub struct Arena {
+    /// Aligned to 4 GiB.
+    pub window: u64,
+    /// Address of page 0.
+    pub start: u64,
+    pub pages: u64,
+    pub allocated: u64,
+    /// User space may not fault pages in (`BPF_F_SEGV_ON_FAULT`).
+    pub segv_on_fault: bool,
+    /// One bit per page in use, grown as needed.
+    used: Vec<u64>,
+}
+
+pub(super) fn check(def: &MapDef) -> Result<(), (i64, &'static str)> {
+    let known = map_flag::SEGV_ON_FAULT | map_flag::MMAPABLE | map_flag::NO_USER_CONV;
+    if def.key_size != 0 || def.value_size != 0 || def.max_entries == 0 {
+        return Err((EINVAL, "an arena has pages, but no key and no value"));
+    }
+    if def.map_flags & map_flag::MMAPABLE == 0 || def.map_flags & !known != 0 {
+        return Err((
+            EINVAL,
+            "an arena must have BPF_F_MMAPABLE, and few other flags",
+        ));
+    }
+    if !def.map_extra.is_multiple_of(PAGE) {
+        return Err((EINVAL, "the arena's address is not page-aligned"));
+    }
+    if u64::from(def.max_entries) * PAGE > ARENA_WINDOW {
+        return Err((E2BIG, "arena over 4 GiB"));
+    }
+    Ok(())
+}
+
+impl Arena {
+    pub fn new(mem: &mut Memory, def: &MapDef) -> Result<Arena, OutOfMemory> {
+        let pages = u64::from(def.max_entries);
+        let window = mem.reserve_arena(pages)?;
+        let shift = if pages * PAGE + START <= ARENA_WINDOW {
+            START
+        } else {
+            0
+        };
+        let segv_on_fault = def.map_flags & map_flag::SEGV_ON_FAULT != 0;
+        Ok(Arena {
+            window,
+            start: window + shift,
+            pages,
+            allocated: 0,
+            segv_on_fault,
+            used: Vec::new(),
+        })
+    }
+
+    /// `bpf_arena_alloc_pages`: `count` pages at `addr`, or anywhere if it is 0. The address of the first, or None.
+    pub fn alloc(&mut self, mem: &mut Memory, addr: u64, count: u32) -> Option<u64> {
+        let count = u64::from(count);
+        if count == 0 || count > self.pages {
+            return None;
+        }
+        let first = if addr == 0 {
+            self.find_free(count)?
+        } else {
+            let first = self.page_of(addr).filter(|_| addr.is_multiple_of(PAGE))?;
+            (first + count <= self.pages && !self.any_used(first, count)).then_some(first)?
+        };
+        for page in first..first + count {
+            self.set_used(page, true);
+            mem.alloc_arena_page(self.start + page * PAGE);
+        }
+        self.allocated += count;
+        Some(self.start + first * PAGE)
+    }
+
+    /// `bpf_arena_reserve_pages`: take pages out of circulation without giving them memory.
+    pub fn reserve(&mut self, addr: u64, count: u32) -> Result<(), i64> {
+        let first = self.page_of(addr).ok_or(EINVAL)?;
+        let count = u64::from(count);
+        if first + count > self.pages {
+            return Err(EINVAL);
+        }
+        if self.any_used(first, count) {
+            return Err(EBUSY);
+        }
+        (first..first + count).for_each(|page| self.set_used(page, true));
+        self.allocated += count;
+        Ok(())
+    }
+
+    /// `bpf_arena_free_pages`: pages that are not in use are skipped, and so is what lies beyond the arena.
+    pub fn free(&mut self, mem: &mut Memory, addr: u64, count: u32) {
+        let Some(first) = self.page_of(addr & !(PAGE - 1)) else {
+            return;
+        };
+        for page in first..first.saturating_add(u64::from(count)).min(self.pages) {
+            if self.is_used(page) {
+                self.set_used(page, false);
+                self.allocated -= 1;
+                mem.free_arena_page(self.start + page * PAGE);
+            }
+        }
+    }
+
+    /// What a page fault of user space does: allocate every page of the range that is missing.
+    pub fn fault_in(&mut self, mem: &mut Memory, addr: u64, len: u64) -> Result<(), i64> {
+        let first = self.page_of(addr).ok_or(EFAULT)?;
+        let last = self
+            .page_of(addr.wrapping_add(len.max(1) - 1))
+            .filter(|&last| last >= first);
+        for page in first..=last.ok_or(EFAULT)? {
+            if !self.is_used(page) {
+                if self.segv_on_fault {
+                    return Err(EFAULT);
+                }
+                self.alloc(mem, self.start + page * PAGE, 1).ok_or(ENOMEM)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Page number of an address, of which only the lower half counts.
+    fn page_of(&self, addr: u64) -> Option<u64> {
+        let off = u64::from((addr as u32).wrapping_sub(self.start as u32));
+        Some(off / PAGE).filter(|&page| page < self.pages)
+    }
+
+    /// First fit. The kernel takes the best fit, which is the same until pages were freed.
+    fn find_free(&self, count: u64) -> Option<u64> {
+        let (mut first, mut page) = (0, 0);
+        while first + count <= self.pages {
+            let word = self.used.get((page / 64) as usize).copied().unwrap_or(0);
+            if page % 64 == 0 && word == u64::MAX {
+                page += 64;
+                first = page;
+            } else if word >> (page % 64) & 1 != 0 {
+                page += 1;
+                first = page;
+            } else {
+                page += 1;
+                if page - first == count {
+                    return Some(first);
+                }
+            }
+        }
+        None
+    }
+
+    fn any_used(&self, first: u64, count: u64) -> bool {
+        (first..first + count).any(|page| self.is_used(page))
+    }
+
+    fn is_used(&self, page: u64) -> bool {
+        self.used
+            .get((page / 64) as usize)
+            .is_some_and(|word| word >> (page % 64) & 1 != 0)
+    }
+
+    fn set_used(&mut self, page: u64, used: bool) {
+        let word = (page / 64) as usize;
+        if word >= self.used.len() {
+            self.used.resize(word + 1, 0);
+        }
+        let bit = 1 << (page % 64);
+        self.used[word] = if used {
+            self.used[word] | bit
+        } else {
+            self.used[word] & !bit
+        };
+    }
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! HASH, LRU_HASH, their per-CPU forms and HASH_OF_MAPS: keys to elements in guest memory.
+//!
+//! Owns: the index, the order of elements, and eviction. Does not: copy values or release what they hold.
+//! Models: kernel/bpf/hashtab.c, v7.3. Differs: elements are made when needed and iterate in order of insertion (the
+//! kernel's order is that of its buckets and its boot-time seed); the LRU is exact and common to all CPUs, where the
+//! kernel's is approximate and batched per CPU.
+//!
+//! An element in guest memory is its key, padded to 8 bytes, then the value once per CPU. Keys are hashed by their
+//! bytes, so padding inside a key counts, as in the kernel.
+
+use super::{MapDef, map_type};
+use crate::mem::{Memory, OutOfMemory};
+
+const NIL: u32 = u32::MAX;
+
+pub struct Hash {
+    key_size: u32,
+    /// Offset of the value in an element.
+    value_off: u64,
+    elem_size: u64,
+    max_entries: u32,
+    lru: bool,
+    len: u32,
+    /// Heads of chains; a power of two of them.
+    buckets: Vec<u32>,
+    entries: Vec<Entry>,
+    /// Unused entries, chained by `next`.
+    free: u32,
+    /// Oldest (or least recently used) and newest entry.
+    first: u32,
+    last: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    addr: u64,
+    hash: u32,
+    /// Next in the bucket's chain.
+    next: u32,
+    /// Neighbours in order of insertion or use.
+    before: u32,
+    after: u32,
+}
+
+/// What `insert` had to do to make room.
+pub enum Room {
+    /// A new element at this address, zeroed but for its key.
+    Made(u64),
+    /// The map is full.
+    Full,
+}
+
+impl Hash {
+    pub fn new(def: &MapDef, cpus: u32) -> Hash {
+        let value = if def.map_type == map_type::HASH_OF_MAPS {
+            8
+        } else {
+            def.value_size
+        };
+        let value_off = u64::from(def.key_size).next_multiple_of(8);
+        Hash {
+            key_size: def.key_size,
+            value_off,
+            elem_size: value_off + u64::from(value.next_multiple_of(8)) * u64::from(cpus),
+            max_entries: def.max_entries,
+            lru: matches!(def.map_type, map_type::LRU_HASH | map_type::LRU_PERCPU_HASH),
+            len: 0,
+            buckets: vec![NIL; 16],
+            entries: Vec::new(),
+            free: NIL,
+            first: NIL,
+            last: NIL,
+        }
+    }
+
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether the next insertion needs an eviction first.
+    pub fn must_evict(&self) -> bool {
+        self.lru && self.len >= self.max_entries
+    }
+
+    /// The value's address (of CPU 0), if the key is there. Counts as a use for an LRU.
+    #[inline]
+    pub fn lookup(&mut self, mem: &Memory, key: &[u8]) -> Option<u64> {
+        let at = self.find(mem, key)?;
+        if self.lru {
+            self.touch(at);
+        }
+        Some(self.entries[at as usize].addr + self.value_off)
+    }
+
+    /// As `lookup`, without counting as a use: how user space looks.
+    pub fn peek(&self, mem: &Memory, key: &[u8]) -> Option<u64> {
+        let at = self.find(mem, key)?;
+        Some(self.entries[at as usize].addr + self.value_off)
+    }
+
+    #[inline]
+    fn find(&self, mem: &Memory, key: &[u8]) -> Option<u32> {
+        let hash = hash_key(key);
+        let mut at = self.buckets[hash as usize & (self.buckets.len() - 1)];
+        while at != NIL {
+            let entry = &self.entries[at as usize];
+            if entry.hash == hash && same_key(self.key_of(mem, entry), key) {
+                return Some(at);
+            }
+            at = entry.next;
+        }
+        None
+    }
+
+    #[inline]
+    fn key_of<'m>(&self, mem: &'m Memory, entry: &Entry) -> &'m [u8] {
+        mem.host_slice(entry.addr, self.key_size as usize)
+    }
+
+    /// Make an element for a key that is not there.
+    pub fn insert(&mut self, mem: &mut Memory, key: &[u8]) -> Result<Room, OutOfMemory> {
+        if self.len >= self.max_entries {
+            return Ok(Room::Full);
+        }
+        let addr = mem.alloc(self.elem_size, 8)?;
+        mem.host_slice_mut::<u8>(addr, key.len())
+            .copy_from_slice(key);
+        if self.len as usize >= self.buckets.len() {
+            self.grow();
+        }
+        let at = self.take_entry(Entry {
+            addr,
+            hash: hash_key(key),
+            next: NIL,
+            before: NIL,
+            after: NIL,
+        });
+        self.chain(at);
+        self.append(at);
+        self.len += 1;
+        Ok(Room::Made(addr + self.value_off))
+    }
+
+    /// Take the key's element out of the index. The caller releases the value and then calls `free_element`.
+    pub fn remove(&mut self, mem: &Memory, key: &[u8]) -> Option<u64> {
+        let at = self.find(mem, key)?;
+        Some(self.unlink(at))
+    }
+
+    /// Take out the oldest, for eviction and for clearing.
+    pub fn remove_first(&mut self) -> Option<u64> {
+        (self.first != NIL).then(|| self.unlink(self.first))
+    }
+
+    /// Give back the memory of an element that was removed, by its value's address.
+    pub fn free_element(&self, mem: &mut Memory, value: u64) {
+        mem.free(value - self.value_off, self.elem_size);
+    }
+
+    /// Address of the key that belongs to a value.
+    pub fn key_addr(&self, value: u64) -> u64 {
+        value - self.value_off
+    }
+
+    /// Addresses of all values, in order.
+    pub fn values(&self) -> impl Iterator<Item = u64> + '_ {
+        let mut at = self.first;
+        std::iter::from_fn(move || {
+            let entry = self.entries.get(at as usize)?;
+            at = entry.after;
+            Some(entry.addr + self.value_off)
+        })
+    }
+
+    /// The key after this one in iteration order; the first key if this one is absent.
+    pub fn next_key(&self, mem: &Memory, key: Option<&[u8]>) -> Option<Vec<u8>> {
+        let found = key.and_then(|key| self.find(mem, key));
+        let at = found.map_or(self.first, |at| self.entries[at as usize].after);
+        let entry = self.entries.get(at as usize)?;
+        Some(self.key_of(mem, entry).to_vec())
+    }
+
+    fn unlink(&mut self, at: u32) -> u64 {
+        let entry = self.entries[at as usize];
+        self.unchain(at, entry);
+        self.cut(at);
+        self.entries[at as usize].next = self.free;
+        self.free = at;
+        self.len -= 1;
+        entry.addr + self.value_off
+    }
+
+    fn unchain(&mut self, at: u32, entry: Entry) {
+        let bucket = entry.hash as usize & (self.buckets.len() - 1);
+        if self.buckets[bucket] == at {
+            self.buckets[bucket] = entry.next;
+            return;
+        }
+        let mut walk = self.buckets[bucket];
+        while self.entries[walk as usize].next != at {
+            walk = self.entries[walk as usize].next;
+        }
+        self.entries[walk as usize].next = entry.next;
+    }
+
+    fn take_entry(&mut self, entry: Entry) -> u32 {
+        if self.free == NIL {
+            self.entries.push(entry);
+            return self.entries.len() as u32 - 1;
+        }
+        let at = self.free;
+        self.free = self.entries[at as usize].next;
+        self.entries[at as usize] = entry;
+        at
+    }
+
+    fn chain(&mut self, at: u32) {
+        let mask = self.buckets.len() - 1;
+        let entry = &mut self.entries[at as usize];
+        let bucket = &mut self.buckets[entry.hash as usize & mask];
+        entry.next = *bucket;
+        *bucket = at;
+    }
+
+    fn grow(&mut self) {
+        let size = self.buckets.len() * 2;
+        self.buckets.clear();
+        self.buckets.resize(size, NIL);
+        let mut at = self.first;
+        while at != NIL {
+            self.chain(at);
+            at = self.entries[at as usize].after;
+        }
+    }
+
+    /// Move to the most recently used end.
+    fn touch(&mut self, at: u32) {
+        if self.last != at {
+            self.cut(at);
+            self.append(at);
+        }
+    }
+
+    fn append(&mut self, at: u32) {
+        let before = self.last;
+        let entry = &mut self.entries[at as usize];
+        (entry.before, entry.after) = (before, NIL);
+        match self.entries.get_mut(before as usize) {
+            Some(last) => last.after = at,
+            None => self.first = at,
+        }
+        self.last = at;
+    }
+
+    fn cut(&mut self, at: u32) {
+        let Entry { before, after, .. } = self.entries[at as usize];
+        match self.entries.get_mut(before as usize) {
+            Some(entry) => entry.after = after,
+            None => self.first = after,
+        }
+        match self.entries.get_mut(after as usize) {
+            Some(entry) => entry.before = before,
+            None => self.last = before,
+        }
+    }
+}
+
+/// Equality of keys of one length, word by word. `memcmp` reads ahead with masked vector loads, which take hundreds of
+/// nanoseconds where the next page was never touched, as behind a key at the end of a stack.
+#[inline]
+fn same_key(a: &[u8], b: &[u8]) -> bool {
+    let (mut x, mut y) = (a.chunks_exact(8), b.chunks_exact(8));
+    let words = (&mut x).zip(&mut y).all(|(x, y)| word(x) == word(y));
+    words && word(x.remainder()) == word(y.remainder())
+}
+
+/// Up to 8 bytes as a number.
+#[inline]
+fn word(bytes: &[u8]) -> u64 {
+    match bytes.len() {
+        8 => u64::from_le_bytes(bytes.try_into().expect("8 bytes")),
+        4 => u32::from_le_bytes(bytes.try_into().expect("4 bytes")).into(),
+        _ => bytes
+            .iter()
+            .rev()
+            .fold(0, |word, &byte| word << 8 | u64::from(byte)),
+    }
+}
+
+/// FxHash over 8-byte words; its upper half, which every bit of the key reaches.
+#[inline]
+fn hash_key(key: &[u8]) -> u32 {
+    const K: u64 = 0x517c_c1b7_2722_0a95;
+    let mut words = key.chunks_exact(8);
+    let mut hash = 0u64;
+    for bytes in &mut words {
+        hash = (hash.rotate_left(5) ^ word(bytes)).wrapping_mul(K);
+    }
+    let rest = words.remainder();
+    if !rest.is_empty() {
+        hash = (hash.rotate_left(5) ^ word(rest)).wrapping_mul(K);
+    }
+    (hash >> 32) as u32
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The table of all maps of a simulation, and the addresses that programs hold for them.
+//!
+//! Owns: map ids and the readable 64-byte objects that stand for `struct bpf_map`. Does not: know map contents.
+
+use super::{Map, MapId, MapKind};
+use crate::mem::{Memory, OutOfMemory, Perm};
+
+/// Bytes of a map's object in guest memory.
+const OBJECT: u64 = 64;
+pub(super) const MAX_MAPS: usize = 1 << 16;
+
+pub struct MapTable {
+    maps: Vec<Option<Map>>,
+    area: u64,
+    /// Local storage maps: what a dying owner must be looked up in.
+    storage: Vec<MapId>,
+    /// Ring buffers: what a record must be looked up in.
+    rings: Vec<MapId>,
+}
+
+impl MapTable {
+    pub(crate) fn new(mem: &mut Memory) -> Result<MapTable, OutOfMemory> {
+        let area = mem.alloc_region(OBJECT * MAX_MAPS as u64, Perm::Read)?;
+        Ok(MapTable {
+            maps: Vec::new(),
+            area,
+            storage: Vec::new(),
+            rings: Vec::new(),
+        })
+    }
+
+    pub fn get(&self, id: MapId) -> Option<&Map> {
+        self.maps.get(id.idx())?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: MapId) -> Option<&mut Map> {
+        self.maps.get_mut(id.idx())?.as_mut()
+    }
+
+    /// The map that a program means by this pointer.
+    #[inline]
+    pub(crate) fn by_addr(&mut self, addr: u64) -> Option<&mut Map> {
+        let off = addr.wrapping_sub(self.area);
+        if off % OBJECT != 0 {
+            return None;
+        }
+        self.maps
+            .get_mut(usize::try_from(off / OBJECT).ok()?)?
+            .as_mut()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Map> {
+        self.maps.iter().flatten()
+    }
+
+    /// The id that the next map will have and the address of its object, or None when the table is full.
+    pub(super) fn next(&self) -> Option<(MapId, u64)> {
+        let at = self.maps.len();
+        (at < MAX_MAPS).then(|| (MapId(at as u32), self.area + at as u64 * OBJECT))
+    }
+
+    pub(super) fn push(&mut self, map: Map) -> MapId {
+        let id = map.id;
+        assert_eq!(id.idx(), self.maps.len(), "map id out of order");
+        match map.kind {
+            MapKind::Storage(..) => self.storage.push(id),
+            MapKind::Ringbuf(_) => self.rings.push(id),
+            _ => {}
+        }
+        self.maps.push(Some(map));
+        id
+    }
+
+    pub(super) fn remove(&mut self, id: MapId) -> Option<Map> {
+        self.storage.retain(|&storage| storage != id);
+        self.rings.retain(|&ring| ring != id);
+        self.maps.get_mut(id.idx())?.take()
+    }
+
+    /// The ring buffer that a busy record belongs to.
+    pub(crate) fn ring_of(
+        &mut self,
+        mem: &Memory,
+        sample: u64,
+    ) -> Option<&mut super::ringbuf::Ringbuf> {
+        self.rings
+            .iter()
+            .find_map(|&id| match &self.maps.get(id.idx())?.as_ref()?.kind {
+                MapKind::Ringbuf(ring) if ring.owns(mem, sample) => Some(id),
+                _ => None,
+            })
+            .and_then(|id| match &mut self.maps[id.idx()].as_mut()?.kind {
+                MapKind::Ringbuf(ring) => Some(ring),
+                _ => None,
+            })
+    }
+
+    /// Ids of the local storage maps, in order of creation.
+    pub(crate) fn storage_ids(&self) -> Vec<MapId> {
+        self.storage.clone()
+    }
+}

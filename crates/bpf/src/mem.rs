@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Linear memory: every byte that a program of one simulation can touch.
+//!
+//! Owns: the reservation, page permissions, the deterministic allocator, checked access.
+//! Does not: know what lives at an address. Models: kernel virtual memory, as far as a BPF program can see it.
+//! Differs: one flat window at a fixed guest address; a bad access is a value, not an oops.
+//!
+//! ```text
+//!   GUEST_BASE        heap: grows up                                   arenas: 4 GiB windows, grow down    end
+//!   | guard page | slabs | guard | region | guard | ...   ->    ...   <-  | arena 1 | arena 0 |  guard page |
+//! ```
+//!
+//! Pages are committed by the host when first touched, so a region costs nothing until used. Nothing ever moves.
+
+use memmap2::{MmapMut, MmapOptions};
+
+use crate::fault::{Access, MemFault, MemWhy};
+
+mod access;
+mod alloc;
+#[cfg(test)]
+mod tests;
+
+/// First guest address. Kernel-like: negative as a signed number, aligned to 4 GiB.
+pub const GUEST_BASE: u64 = 0xffff_8800_0000_0000;
+pub const PAGE: u64 = 4096;
+const PAGE_SHIFT: u32 = 12;
+/// Size of an arena's window, and the alignment of its address.
+pub const ARENA_WINDOW: u64 = 1 << 32;
+/// Address space reserved by default: 16 windows.
+pub const DEFAULT_SIZE: u64 = 64 << 30;
+
+/// What programs may do with a page. The numbers are bits: 1 load, 2 store, 4 ask the host before a store.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Perm {
+    None = 0,
+    Read = LOAD,
+    ReadWrite = LOAD | STORE,
+    /// Structures of the simulated kernel: readable; a store needs `Host::store_to_kernel`.
+    Kernel = LOAD | ASK,
+}
+
+pub(crate) const LOAD: u8 = 1;
+pub(crate) const STORE: u8 = 2;
+pub(crate) const ASK: u8 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OutOfMemory {
+    #[error("the host refused to reserve {size} bytes of address space")]
+    Reserve { size: u64 },
+    #[error("no {size} bytes left of {limit} bytes of simulated memory")]
+    Exhausted { size: u64, limit: u64 },
+}
+
+/// One reservation of address space and its page tables. Freed as a whole when dropped.
+pub struct Memory {
+    base: *mut u8,
+    perms: *mut u8,
+    size: u64,
+    alloc: alloc::Allocator,
+    /// Arena windows, newest (lowest) first at the end; see `arena_at`.
+    arenas: Vec<ArenaRange>,
+    /// Stores to arena pages that were not allocated: dropped, as the kernel does, but worth a warning.
+    pub arena_stores_dropped: u64,
+    // Only kept alive: all access goes through the raw pointers above.
+    _data: MmapMut,
+    _perms: MmapMut,
+}
+
+/// The pages of an arena: `pages` of them from `start`, inside the window at `window`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArenaRange {
+    pub window: u64,
+    pub pages: u64,
+}
+
+// SAFETY: the pointers lead into mappings that this value owns and that nothing else refers to.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    pub fn new() -> Result<Memory, OutOfMemory> {
+        Memory::with_size(DEFAULT_SIZE)
+    }
+
+    /// `size` is rounded up to whole arena windows.
+    pub fn with_size(size: u64) -> Result<Memory, OutOfMemory> {
+        let windows = size.div_ceil(ARENA_WINDOW).max(1);
+        let size = windows
+            .checked_mul(ARENA_WINDOW)
+            .ok_or(OutOfMemory::Reserve { size })?;
+        let mut data = reserve(size)?;
+        let mut perms = reserve(size >> PAGE_SHIFT)?;
+        Ok(Memory {
+            base: data.as_mut_ptr(),
+            perms: perms.as_mut_ptr(),
+            size,
+            alloc: alloc::Allocator::new(size)?,
+            arenas: Vec::new(),
+            arena_stores_dropped: 0,
+            _data: data,
+            _perms: perms,
+        })
+    }
+
+    /// Bytes of address space, used or not.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Permission of the page that `addr` lies on; `None` outside the memory.
+    pub fn perm(&self, addr: u64) -> Perm {
+        let off = addr.wrapping_sub(GUEST_BASE);
+        if off >= self.size {
+            return Perm::None;
+        }
+        match self.perm_byte(off >> PAGE_SHIFT) {
+            0 => Perm::None,
+            p if p & STORE != 0 => Perm::ReadWrite,
+            p if p & ASK != 0 => Perm::Kernel,
+            _ => Perm::Read,
+        }
+    }
+
+    /// Change the permission of whole pages. `addr` must be page-aligned; `len` is rounded up.
+    pub fn set_perm(&mut self, addr: u64, len: u64, perm: Perm) {
+        let off = addr.wrapping_sub(GUEST_BASE);
+        assert!(
+            off.is_multiple_of(PAGE) && self.in_range(off, len),
+            "set_perm of {len} bytes at {addr:#x}"
+        );
+        for page in off >> PAGE_SHIFT..(off + len).div_ceil(PAGE) {
+            self.set_perm_byte(page, perm as u8);
+        }
+    }
+
+    /// The arena window that contains `addr`, if any.
+    pub fn arena_at(&self, addr: u64) -> Option<ArenaRange> {
+        self.arenas
+            .iter()
+            .copied()
+            .find(|a| addr.wrapping_sub(a.window) < ARENA_WINDOW)
+    }
+
+    fn in_range(&self, off: u64, len: u64) -> bool {
+        off <= self.size && len <= self.size - off
+    }
+
+    fn perm_byte(&self, page: u64) -> u8 {
+        debug_assert!(page < self.size >> PAGE_SHIFT);
+        // SAFETY: callers pass pages below size / PAGE, which is the length of the table.
+        unsafe { *self.perms.add(page as usize) }
+    }
+
+    fn set_perm_byte(&mut self, page: u64, byte: u8) {
+        assert!(page < self.size >> PAGE_SHIFT);
+        // SAFETY: the page was checked against the table's length above.
+        unsafe { *self.perms.add(page as usize) = byte }
+    }
+
+    /// Why an access failed, for the report.
+    pub fn fault(&self, addr: u64, len: u32, access: Access) -> MemFault {
+        let off = addr.wrapping_sub(GUEST_BASE);
+        let why = if addr < PAGE || addr.wrapping_neg() <= PAGE {
+            MemWhy::Null
+        } else if !self.in_range(off, u64::from(len)) {
+            MemWhy::OutOfRange
+        } else {
+            self.page_fault_reason(off, u64::from(len), access)
+        };
+        MemFault {
+            addr,
+            len,
+            access,
+            why,
+        }
+    }
+
+    fn page_fault_reason(&self, off: u64, len: u64, access: Access) -> MemWhy {
+        let pages = off >> PAGE_SHIFT..(off + len).div_ceil(PAGE);
+        for byte in pages.map(|page| self.perm_byte(page)) {
+            if byte & LOAD == 0 {
+                return MemWhy::Unmapped;
+            }
+            if access == Access::Store && byte & STORE == 0 {
+                return if byte & ASK != 0 {
+                    MemWhy::KernelField
+                } else {
+                    MemWhy::ReadOnly
+                };
+            }
+        }
+        MemWhy::Unmapped
+    }
+}
+
+fn reserve(size: u64) -> Result<MmapMut, OutOfMemory> {
+    let len = usize::try_from(size).map_err(|_| OutOfMemory::Reserve { size })?;
+    MmapOptions::new()
+        .len(len)
+        .no_reserve_swap()
+        .map_anon()
+        .map_err(|_| OutOfMemory::Reserve { size })
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Access to linear memory: checked by permission for programs, by range only for the simulator's own structures.
+//!
+//! Owns: the fast path of a guest load and store. Does not: allocate.
+
+use bytemuck::{AnyBitPattern, NoUninit, Pod};
+
+use super::{ASK, GUEST_BASE, LOAD, Memory, PAGE, PAGE_SHIFT, STORE};
+use crate::fault::{Access, MemFault};
+
+/// The raw form of a memory that the interpreter keeps in registers during one stretch of execution. The memory
+/// never moves, and whoever holds a window also holds (through the host) the memory itself.
+#[derive(Clone, Copy)]
+pub(crate) struct Window {
+    base: *mut u8,
+    perms: *const u8,
+    /// Size less 8, so that one comparison keeps an 8-byte access inside. The last page is a guard anyway.
+    limit: u64,
+}
+
+impl Window {
+    /// Load a `T` (at most 8 bytes), or None if the fast path cannot.
+    #[inline(always)]
+    pub fn load<T: Copy>(&self, addr: u64) -> Option<T> {
+        let off = self.offset_if::<T>(addr, LOAD)?;
+        // SAFETY: `offset_if` has checked that all bytes lie inside the mapping.
+        Some(unsafe { self.base.add(off as usize).cast::<T>().read_unaligned() })
+    }
+
+    /// Store a `T` (at most 8 bytes); false if the fast path cannot.
+    #[inline(always)]
+    pub fn store<T: Copy>(&self, addr: u64, value: T) -> bool {
+        let Some(off) = self.offset_if::<T>(addr, STORE) else {
+            return false;
+        };
+        // SAFETY: `offset_if` has checked that all bytes lie inside the mapping.
+        unsafe {
+            self.base
+                .add(off as usize)
+                .cast::<T>()
+                .write_unaligned(value)
+        };
+        true
+    }
+
+    /// Offset of an access that stays on one page which allows it.
+    #[inline(always)]
+    fn offset_if<T>(&self, addr: u64, need: u8) -> Option<u64> {
+        let off = addr.wrapping_sub(GUEST_BASE);
+        if off >= self.limit || (off & (PAGE - 1)) > PAGE - size_of::<T>() as u64 {
+            return None;
+        }
+        // SAFETY: off is below the size of the memory, and the table has a byte for each of its pages.
+        let perm = unsafe { *self.perms.add((off >> PAGE_SHIFT) as usize) };
+        (perm & need != 0).then_some(off)
+    }
+}
+
+impl Memory {
+    pub(crate) fn window(&self) -> Window {
+        Window {
+            base: self.base,
+            perms: self.perms,
+            limit: self.size - 8,
+        }
+    }
+
+    /// Read as a program may: any alignment, every page must be readable.
+    pub fn read<T: AnyBitPattern>(&self, addr: u64) -> Result<T, MemFault> {
+        let ptr = self.check(addr, size_of::<T>() as u64, Access::Load)?;
+        // SAFETY: the range was checked, and any bits are a T.
+        Ok(unsafe { ptr.cast::<T>().read_unaligned() })
+    }
+
+    /// Write as a program may: every page must be writable. Kernel structures are not.
+    pub fn write<T: NoUninit>(&mut self, addr: u64, value: T) -> Result<(), MemFault> {
+        let ptr = self.check(addr, size_of::<T>() as u64, Access::Store)?;
+        // SAFETY: the range was checked; writing initialised bytes is sound for any memory.
+        unsafe { ptr.cast::<T>().write_unaligned(value) };
+        Ok(())
+    }
+
+    pub fn bytes(&self, addr: u64, len: u64) -> Result<&[u8], MemFault> {
+        let ptr = self.check(addr, len, Access::Load)?;
+        // SAFETY: the range was checked; the borrow of self keeps writers away.
+        Ok(unsafe { std::slice::from_raw_parts(ptr, len as usize) })
+    }
+
+    pub fn bytes_mut(&mut self, addr: u64, len: u64) -> Result<&mut [u8], MemFault> {
+        let ptr = self.check(addr, len, Access::Store)?;
+        // SAFETY: the range was checked; the exclusive borrow of self keeps everybody else away.
+        Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len as usize) })
+    }
+
+    /// Whether a program may make this access.
+    pub fn allows(&self, addr: u64, len: u64, access: Access) -> bool {
+        self.check(addr, len, access).is_ok()
+    }
+
+    /// Copy within guest memory, checked like a load and a store. The ranges may overlap.
+    pub fn copy(&mut self, dst: u64, src: u64, len: u64) -> Result<(), MemFault> {
+        let from = self.check(src, len, Access::Load)?;
+        let to = self.check(dst, len, Access::Store)?;
+        // SAFETY: both ranges were checked; `copy` allows overlap.
+        unsafe { std::ptr::copy(from, to, len as usize) };
+        Ok(())
+    }
+
+    /// The bytes of a C string without its NUL: at most `max` bytes are looked at.
+    pub fn c_str(&self, addr: u64, max: u64) -> Result<&[u8], MemFault> {
+        let mut len = 0;
+        while len < max {
+            let at = addr.wrapping_add(len);
+            let chunk = (PAGE - (at & (PAGE - 1))).min(max - len);
+            let bytes = self.bytes(at, chunk)?;
+            if let Some(nul) = bytes.iter().position(|&b| b == 0) {
+                return self.bytes(addr, len + nul as u64);
+            }
+            len += chunk;
+        }
+        self.bytes(addr, len)
+    }
+
+    fn check(&self, addr: u64, len: u64, access: Access) -> Result<*mut u8, MemFault> {
+        let off = addr.wrapping_sub(GUEST_BASE);
+        let need = if access == Access::Load { LOAD } else { STORE };
+        let mut ok = self.in_range(off, len);
+        if ok {
+            let pages = off >> PAGE_SHIFT..(off + len).div_ceil(PAGE);
+            ok = pages
+                .into_iter()
+                .all(|page| self.perm_byte(page) & need != 0);
+        }
+        if !ok {
+            return Err(self.fault(addr, u32::try_from(len).unwrap_or(u32::MAX), access));
+        }
+        // SAFETY: off + len is inside the mapping.
+        Ok(unsafe { self.base.add(off as usize) })
+    }
+}
+
+/// The simulator's own view: no permissions, but range and alignment are our own invariants, so they are asserted.
+impl Memory {
+    pub fn host_ref<T: Pod>(&self, addr: u64) -> &T {
+        // SAFETY: `host_ptr` asserts range and alignment; T accepts any bits; the borrow of self keeps writers away.
+        unsafe { &*self.host_ptr::<T>(addr, 1) }
+    }
+
+    pub fn host_mut<T: Pod>(&mut self, addr: u64) -> &mut T {
+        // SAFETY: as in `host_ref`, and the exclusive borrow of self makes the reference unique.
+        unsafe { &mut *self.host_ptr::<T>(addr, 1) }
+    }
+
+    pub fn host_slice<T: Pod>(&self, addr: u64, n: usize) -> &[T] {
+        // SAFETY: as in `host_ref`, for n consecutive values.
+        unsafe { std::slice::from_raw_parts(self.host_ptr::<T>(addr, n), n) }
+    }
+
+    pub fn host_slice_mut<T: Pod>(&mut self, addr: u64, n: usize) -> &mut [T] {
+        // SAFETY: as in `host_mut`, for n consecutive values.
+        unsafe { std::slice::from_raw_parts_mut(self.host_ptr::<T>(addr, n), n) }
+    }
+
+    /// Copy between places of our own; the ranges may overlap.
+    pub fn host_copy(&mut self, dst: u64, src: u64, len: usize) {
+        let from = self.host_ptr::<u8>(src, len);
+        let to = self.host_ptr::<u8>(dst, len);
+        // SAFETY: both ranges were asserted to lie inside the mapping; `copy` allows overlap.
+        unsafe { std::ptr::copy(from, to, len) };
+    }
+
+    /// `n` 64-bit words, as of a cpumask.
+    pub fn words(&self, addr: u64, n: usize) -> &[u64] {
+        self.host_slice(addr, n)
+    }
+
+    pub fn words_mut(&mut self, addr: u64, n: usize) -> &mut [u64] {
+        self.host_slice_mut(addr, n)
+    }
+
+    #[inline(always)]
+    fn host_ptr<T>(&self, addr: u64, n: usize) -> *mut T {
+        let off = addr.wrapping_sub(GUEST_BASE);
+        let len = n
+            .checked_mul(size_of::<T>())
+            .map_or(u64::MAX, |len| len as u64);
+        assert!(
+            self.in_range(off, len),
+            "host access of {len} bytes at {addr:#x}: outside the memory"
+        );
+        assert!(
+            off.is_multiple_of(align_of::<T>() as u64),
+            "host access at {addr:#x}: not aligned"
+        );
+        // SAFETY: off + len is inside the mapping, which is page-aligned like GUEST_BASE.
+        unsafe { self.base.add(off as usize).cast::<T>() }
+    }
+
+    /// The host agreed to a guest store to kernel memory: do it without asking permission again.
+    pub(crate) fn write_agreed(&mut self, addr: u64, bytes: &[u8]) -> Result<(), MemFault> {
+        let off = addr.wrapping_sub(GUEST_BASE);
+        let len = bytes.len() as u64;
+        let pages = off >> PAGE_SHIFT..off.saturating_add(len).div_ceil(PAGE);
+        let ok = self.in_range(off, len)
+            && pages
+                .into_iter()
+                .all(|page| self.perm_byte(page) & (ASK | STORE) != 0);
+        if !ok {
+            return Err(self.fault(addr, bytes.len() as u32, Access::Store));
+        }
+        self.host_slice_mut::<u8>(addr, bytes.len())
+            .copy_from_slice(bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Allocation in linear memory: slabs of size classes, page regions with guards, arena windows.
+//!
+//! Owns: which bytes are in use. Same calls in the same order give the same addresses on every machine.
+//! Does not: shrink; freed memory is kept for the next allocation of its class or length.
+
+use std::collections::BTreeMap;
+
+use memmap2::MmapMut;
+
+use super::{
+    ARENA_WINDOW, ArenaRange, GUEST_BASE, Memory, OutOfMemory, PAGE, PAGE_SHIFT, Perm, reserve,
+};
+
+/// Object sizes of the slabs. Each divides into 64 KiB with little waste.
+const CLASSES: [u64; 18] = [
+    8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192,
+];
+const SLAB: u64 = 64 << 10;
+/// Slabs exist once per permission that small objects can have.
+const POOLS: [Perm; 2] = [Perm::ReadWrite, Perm::Kernel];
+
+pub(super) struct Allocator {
+    /// Next fresh heap page; the first page stays a guard.
+    heap_page: u64,
+    /// Lowest page of the arenas so far.
+    arena_page: u64,
+    /// Class of the slab that a page belongs to, plus one; 0 for pages of regions.
+    class_of_page: MmapMut,
+    /// Free objects, most recently freed last: [pool][class].
+    free: [[Vec<u64>; CLASSES.len()]; POOLS.len()],
+    /// The part of the newest slab that was never handed out: (next, end).
+    fresh: [[(u64, u64); CLASSES.len()]; POOLS.len()],
+    /// Freed regions by number of pages.
+    free_regions: BTreeMap<u64, Vec<u64>>,
+    free_windows: Vec<u64>,
+}
+
+impl Allocator {
+    pub fn new(size: u64) -> Result<Allocator, OutOfMemory> {
+        Ok(Allocator {
+            heap_page: 1,
+            arena_page: size >> PAGE_SHIFT,
+            class_of_page: reserve(size >> PAGE_SHIFT)?,
+            free: Default::default(),
+            fresh: Default::default(),
+            free_regions: BTreeMap::new(),
+            free_windows: Vec::new(),
+        })
+    }
+}
+
+impl Memory {
+    /// Zeroed memory that programs may write. `align` is a power of two of at most 4096. Free it with `free`.
+    pub fn alloc(&mut self, size: u64, align: u64) -> Result<u64, OutOfMemory> {
+        self.alloc_in(0, size, align)
+    }
+
+    /// Zeroed memory for a structure of the simulated kernel: programs may read it.
+    pub fn alloc_kernel(&mut self, size: u64, align: u64) -> Result<u64, OutOfMemory> {
+        self.alloc_in(1, size, align)
+    }
+
+    fn alloc_in(&mut self, pool: usize, size: u64, align: u64) -> Result<u64, OutOfMemory> {
+        assert!(
+            align.is_power_of_two() && align <= PAGE,
+            "alignment {align}"
+        );
+        // A class is aligned to the largest power of two that divides it, so ask for a multiple of `align`.
+        let need = size
+            .max(1)
+            .checked_next_multiple_of(align)
+            .ok_or(self.exhausted(size))?;
+        if need > self.size {
+            return Err(self.exhausted(size));
+        }
+        let fits = |&class: &u64| class >= need && class.is_multiple_of(align);
+        match CLASSES.iter().position(fits) {
+            Some(class) => self.alloc_class(pool, class),
+            None => self.alloc_region(size, POOLS[pool]),
+        }
+    }
+
+    fn alloc_class(&mut self, pool: usize, class: usize) -> Result<u64, OutOfMemory> {
+        let size = CLASSES[class];
+        if let Some(addr) = self.alloc.free[pool][class].pop() {
+            self.host_slice_mut::<u8>(addr, size as usize).fill(0);
+            return Ok(addr);
+        }
+        if self.alloc.fresh[pool][class].1 - self.alloc.fresh[pool][class].0 < size {
+            let slab = self.take_pages(SLAB >> PAGE_SHIFT, 0)?;
+            self.set_perm(slab, SLAB, POOLS[pool]);
+            let page = ((slab - GUEST_BASE) >> PAGE_SHIFT) as usize;
+            self.alloc.class_of_page[page..page + (SLAB >> PAGE_SHIFT) as usize]
+                .fill(1 + class as u8 + (pool * CLASSES.len()) as u8);
+            self.alloc.fresh[pool][class] = (slab, slab + SLAB);
+        }
+        let fresh = &mut self.alloc.fresh[pool][class];
+        let addr = fresh.0;
+        fresh.0 += size;
+        Ok(addr)
+    }
+
+    /// Give back what `alloc`, `alloc_kernel` or `alloc_region` returned, with the size that was asked for.
+    /// The contents stay readable until the memory is reused, as after `kfree`; a large region is unmapped.
+    pub fn free(&mut self, addr: u64, size: u64) {
+        let off = addr.wrapping_sub(GUEST_BASE);
+        assert!(
+            self.in_range(off, size),
+            "free of {size} bytes at {addr:#x}"
+        );
+        match self.alloc.class_of_page[(off >> PAGE_SHIFT) as usize] {
+            0 => self.free_region(addr, size),
+            tag => {
+                let tag = usize::from(tag - 1);
+                self.alloc.free[tag / CLASSES.len()][tag % CLASSES.len()].push(addr);
+            }
+        }
+    }
+
+    /// Whole zeroed pages with an unmapped page before and after.
+    pub fn alloc_region(&mut self, len: u64, perm: Perm) -> Result<u64, OutOfMemory> {
+        if len > self.size {
+            return Err(self.exhausted(len));
+        }
+        let pages = len.div_ceil(PAGE).max(1);
+        let reused = self.alloc.free_regions.get_mut(&pages).and_then(Vec::pop);
+        let addr = match reused {
+            Some(addr) => addr,
+            None => self.take_pages(pages, 1)?,
+        };
+        self.set_perm(addr, pages * PAGE, perm);
+        Ok(addr)
+    }
+
+    /// As `alloc_region`, with the end of the contents (rounded up to 8) at the end of the last page, so that
+    /// running past the end faults. The address is aligned to 8.
+    pub fn alloc_region_end_aligned(&mut self, len: u64, perm: Perm) -> Result<u64, OutOfMemory> {
+        let len = len
+            .max(1)
+            .checked_next_multiple_of(8)
+            .ok_or(self.exhausted(len))?;
+        let addr = self.alloc_region(len, perm)?;
+        Ok(addr + (len.next_multiple_of(PAGE) - len))
+    }
+
+    /// Give back a region, by the address and length that were asked for. Its pages read as zero when reused.
+    pub fn free_region(&mut self, addr: u64, len: u64) {
+        let start = addr & !(PAGE - 1);
+        let pages = len.div_ceil(PAGE).max(1);
+        self.set_perm(start, pages * PAGE, Perm::None);
+        self.discard(start, pages);
+        self.alloc
+            .free_regions
+            .entry(pages)
+            .or_default()
+            .push(start);
+    }
+
+    /// A window of 4 GiB for an arena of `pages` pages. Its pages have no permission until allocated.
+    pub fn reserve_arena(&mut self, pages: u64) -> Result<u64, OutOfMemory> {
+        assert!(
+            pages <= ARENA_WINDOW >> PAGE_SHIFT,
+            "arena of {pages} pages"
+        );
+        let window = match self.alloc.free_windows.pop() {
+            Some(window) => window,
+            None => {
+                let window_pages = ARENA_WINDOW >> PAGE_SHIFT;
+                let first = self.alloc.arena_page - window_pages.min(self.alloc.arena_page);
+                if first <= self.alloc.heap_page {
+                    return Err(self.exhausted(ARENA_WINDOW));
+                }
+                self.alloc.arena_page = first;
+                GUEST_BASE + (first << PAGE_SHIFT)
+            }
+        };
+        self.arenas.push(ArenaRange { window, pages });
+        Ok(window)
+    }
+
+    pub fn free_arena(&mut self, window: u64) {
+        let before = self.arenas.len();
+        self.arenas.retain(|arena| arena.window != window);
+        assert!(self.arenas.len() < before, "no arena at {window:#x}");
+        for page in 0..ARENA_WINDOW >> PAGE_SHIFT {
+            let addr = window + (page << PAGE_SHIFT);
+            if self.perm(addr) != Perm::None {
+                self.free_arena_page(addr);
+            }
+        }
+        self.alloc.free_windows.push(window);
+    }
+
+    /// Make one page of an arena readable and writable; it reads as zero.
+    pub fn alloc_arena_page(&mut self, addr: u64) {
+        self.set_perm(addr, PAGE, Perm::ReadWrite);
+    }
+
+    pub fn free_arena_page(&mut self, addr: u64) {
+        self.set_perm(addr, PAGE, Perm::None);
+        self.discard(addr, 1);
+    }
+
+    /// `pages` fresh heap pages, followed by `guard` unmapped ones. The page before is a guard or a full slab's end.
+    fn take_pages(&mut self, pages: u64, guard: u64) -> Result<u64, OutOfMemory> {
+        let first = self.alloc.heap_page + guard;
+        let end = first
+            .checked_add(pages)
+            .and_then(|end| end.checked_add(guard));
+        match end.filter(|&end| end <= self.alloc.arena_page.min((self.size >> PAGE_SHIFT) - 1)) {
+            Some(end) => {
+                self.alloc.heap_page = end;
+                Ok(GUEST_BASE + (first << PAGE_SHIFT))
+            }
+            None => Err(self.exhausted(pages.saturating_mul(PAGE))),
+        }
+    }
+
+    fn exhausted(&self, size: u64) -> OutOfMemory {
+        OutOfMemory::Exhausted {
+            size,
+            limit: self.size,
+        }
+    }
+
+    /// Forget the contents of whole pages: they read as zero from now on.
+    fn discard(&mut self, addr: u64, pages: u64) {
+        let off = (addr - GUEST_BASE) as usize;
+        let len = (pages * PAGE) as usize;
+        if len <= SLAB as usize {
+            self.host_slice_mut::<u8>(addr, len).fill(0);
+            return;
+        }
+        // SAFETY: the mapping is private and anonymous, so dropped pages read as zero; no reference into it is
+        // alive while self is borrowed exclusively; offset and length are page-aligned and inside (asserted above).
+        let dropped = unsafe {
+            self._data
+                .unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, off, len)
+        };
+        if dropped.is_err() {
+            self.host_slice_mut::<u8>(addr, len).fill(0);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A compiled BPF object: everything its ELF file says, checked and cross-referenced.
+//!
+//! Owns: reading the file; which functions, maps, data sections, externs and struct_ops tables are
+//! in it and which instruction refers to which of them.
+//! Does not: know a kernel. Binding to one is `link.rs`; nothing here is changed by linking.
+//! Models: libbpf `bpf_object__open()`, v7.3. Where that refuses a file, so does this.
+
+mod elf;
+pub mod error;
+mod externs;
+mod maps;
+mod program;
+mod reloc;
+mod sections;
+mod struct_ops;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use error::ObjectError;
+pub use externs::{Extern, ExternKind};
+pub use maps::{MapSpec, map_type_name};
+pub use program::{Function, LineInfo, ProgramKind, TraceKind};
+pub use reloc::{Reloc, RelocTarget};
+pub use sections::{DataSection, SectionKind, Variable};
+pub use struct_ops::{MemberKind, StructOps, StructOpsMember};
+
+use crate::btf::ext::BtfExt;
+use crate::btf::{Btf, Kind};
+
+/// A parsed object. Immutable; one serves any number of links and threads.
+#[derive(Debug)]
+pub struct Object {
+    /// What messages call it: usually the file's name.
+    pub name: String,
+    pub license: String,
+    pub btf: Btf,
+    /// By section, then by offset. Instructions that no FUNC symbol covers are not here: multi-source
+    /// objects carry dead copies of weak functions.
+    pub functions: Vec<Function>,
+    pub maps: Vec<MapSpec>,
+    pub sections: Vec<DataSection>,
+    pub externs: Vec<Extern>,
+    pub struct_ops: Vec<StructOps>,
+}
+
+/// Operation codes and register markers that loading and linking look at.
+pub mod code {
+    use crate::insn::RawInsn;
+
+    /// Bytes per instruction slot.
+    pub const SLOT: u64 = 8;
+    /// The one instruction of two slots.
+    pub const LD_IMM64: u8 = 0x18;
+    pub const CALL: u8 = 0x85;
+    /// `src` of a call of a function, in the file and after linking.
+    pub const PSEUDO_CALL: u8 = 1;
+    /// `src` of an `ld_imm64` of a function's address, in the file.
+    pub const PSEUDO_FUNC: u8 = 4;
+
+    pub const CLASS_LD: u8 = 0;
+    pub const CLASS_LDX: u8 = 1;
+    pub const CLASS_ST: u8 = 2;
+    pub const CLASS_STX: u8 = 3;
+    pub const CLASS_ALU: u8 = 4;
+    pub const CLASS_ALU64: u8 = 7;
+
+    pub fn class(insn: &RawInsn) -> u8 {
+        insn.code & 7
+    }
+
+    pub fn from_bytes(raw: &[u8; 8]) -> RawInsn {
+        RawInsn {
+            code: raw[0],
+            regs: raw[1],
+            off: i16::from_le_bytes([raw[2], raw[3]]),
+            imm: i32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]),
+        }
+    }
+}
+
+impl Object {
+    /// Reads an ELF file. `name` is only for messages.
+    pub fn parse(bytes: &[u8], name: &str) -> Result<Object, ObjectError> {
+        Self::parse_inner(bytes, name).map_err(|what| ObjectError {
+            object: name.to_owned(),
+            what,
+        })
+    }
+
+    fn parse_inner(bytes: &[u8], name: &str) -> Result<Object, error::What> {
+        elf::Elf::check_machine(bytes)?;
+        let elf = elf::Elf::parse(bytes)?;
+        let btf = match elf.section_by_name(".BTF") {
+            Some(section) => Btf::parse(&elf.relocated_btf(section)?)?,
+            None => return Err(error::What::NoBtf),
+        };
+        let ext = match elf.section_by_name(".BTF.ext") {
+            Some(section) => BtfExt::parse(elf.data(section))?,
+            None => BtfExt::default(),
+        };
+        let sections = sections::collect(&elf, &btf)?;
+        let maps = maps::collect(&elf, &btf)?;
+        let externs = externs::collect(&elf, &btf)?;
+        let mut functions = program::collect(&elf, &btf, &ext)?;
+        let index = reloc::Index {
+            elf: &elf,
+            sections: &sections,
+            maps: &maps,
+            externs: &externs,
+        };
+        reloc::resolve(&index, &mut functions)?;
+        maps::check_arena(&maps, &sections)?;
+        let struct_ops = struct_ops::collect(&elf, &btf, &functions)?;
+        Ok(Object {
+            name: name.to_owned(),
+            license: elf.license(),
+            btf,
+            functions,
+            maps,
+            sections,
+            externs,
+            struct_ops,
+        })
+    }
+
+    pub fn function(&self, name: &str) -> Option<usize> {
+        self.functions.iter().position(|f| f.name == name)
+    }
+
+    pub fn map(&self, name: &str) -> Option<usize> {
+        self.maps.iter().position(|m| m.name == name)
+    }
+
+    pub fn section(&self, name: &str) -> Option<usize> {
+        self.sections.iter().position(|s| s.name == name)
+    }
+
+    /// Section and index in it of the global variable with that name.
+    pub fn variable(&self, name: &str) -> Option<(usize, usize)> {
+        self.sections.iter().enumerate().find_map(|(s, section)| {
+            section
+                .variables
+                .iter()
+                .position(|v| v.name == name)
+                .map(|v| (s, v))
+        })
+    }
+
+    /// Programs (entry points), as opposed to the functions they call.
+    pub fn programs(&self) -> impl Iterator<Item = (usize, &Function, &ProgramKind)> {
+        self.functions
+            .iter()
+            .enumerate()
+            .filter_map(|(i, f)| f.program.as_ref().map(|kind| (i, f, kind)))
+    }
+}
+
+/// Reads the type table out of an ELF file: a kernel's, or one compiled for its types alone.
+pub fn btf_of_elf(bytes: &[u8], name: &str) -> Result<Btf, ObjectError> {
+    let parse = || -> Result<Btf, error::What> {
+        let elf = elf::Elf::parse(bytes)?;
+        let section = elf.section_by_name(".BTF").ok_or(error::What::NoBtf)?;
+        Ok(Btf::parse(&elf.relocated_btf(section)?)?)
+    };
+    parse().map_err(|what| ObjectError {
+        object: name.to_owned(),
+        what,
+    })
+}
+
+/// The data section in the type table with that name.
+fn datasec(btf: &Btf, name: &str) -> Option<crate::btf::TypeId> {
+    btf.find(name, Kind::Datasec)
+}

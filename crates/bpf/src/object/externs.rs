@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Externs: what the object expects the kernel to define.
+//!
+//! Owns: kernel functions, kernel variables and kernel configuration values that are declared.
+//! Does not: find them (see `link/externs.rs`).
+//! Models: libbpf `bpf_object__collect_externs()`, v7.3.
+
+use rustc_hash::FxHashMap;
+
+use super::elf::Elf;
+use super::error::What;
+use crate::btf::{Btf, Kind, TypeId};
+
+#[derive(Clone, Debug)]
+pub struct Extern {
+    /// As declared, with its flavour (`___compat`).
+    pub name: String,
+    pub weak: bool,
+    pub kind: ExternKind,
+    pub(super) symbol: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExternKind {
+    /// A kernel function and its declared prototype.
+    Func { proto: TypeId },
+    /// A kernel variable; `void` when only its address is wanted.
+    Var { ty: TypeId },
+    /// A configuration value, delivered as a variable of that type.
+    Kconfig { ty: TypeId, size: u32, align: u32 },
+}
+
+const MAX_EXTERNS: usize = 8192;
+
+pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<Extern>, What> {
+    let mut found = Vec::new();
+    let sections = section_of_types(btf);
+    let declared = declarations(btf);
+    for (index, symbol) in elf.symbols.iter().enumerate() {
+        if !symbol.undefined || symbol.local || !symbol.no_type || symbol.name.is_empty() {
+            continue;
+        }
+        if found.len() == MAX_EXTERNS {
+            return Err(What::TooMany {
+                section: ".symtab".to_owned(),
+                things: "externs",
+                max: MAX_EXTERNS,
+            });
+        }
+        let kind = classify(btf, &declared, &sections, symbol.name)?;
+        let name = symbol.name.to_owned();
+        found.push(Extern {
+            name,
+            weak: symbol.weak,
+            kind,
+            symbol: index,
+        });
+    }
+    Ok(found)
+}
+
+fn classify(
+    btf: &Btf,
+    declared: &FxHashMap<&str, TypeId>,
+    sections: &FxHashMap<TypeId, ExternSection>,
+    name: &str,
+) -> Result<ExternKind, What> {
+    let bad = |what: &str| What::external(name, what);
+    let id = *declared
+        .get(name)
+        .ok_or_else(|| bad("it has no type information"))?;
+    if btf.linkage(id) != Some(LINKAGE_EXTERN) {
+        return Err(bad("it is declared with another linkage"));
+    }
+    let ty = btf.ty(id)?.target().unwrap_or_default();
+    match (btf.kind(id), sections.get(&id)) {
+        (_, None) => Err(bad(
+            "it is in no section that the kernel fills (.ksyms, .kconfig)",
+        )),
+        (Kind::Func, Some(ExternSection::Ksyms)) => Ok(ExternKind::Func { proto: ty }),
+        (Kind::Func, Some(ExternSection::Kconfig)) => Err(bad("a function cannot be in .kconfig")),
+        (_, Some(ExternSection::Ksyms)) => Ok(ExternKind::Var {
+            ty: btf.resolve(ty)?,
+        }),
+        (_, Some(ExternSection::Kconfig)) => {
+            let size = btf.size_of(ty)?;
+            let align = btf.scalar_align(ty)? as u32;
+            // Only numbers and short strings are delivered this way; the limit keeps a hostile
+            // array from taking memory.
+            if size == 0 || size > 4096 || !align.is_power_of_two() {
+                return Err(bad("a configuration value of that size is not supported"));
+            }
+            Ok(ExternKind::Kconfig {
+                ty,
+                size: size as u32,
+                align,
+            })
+        }
+    }
+}
+
+const LINKAGE_EXTERN: u32 = 2;
+
+#[derive(Clone, Copy)]
+enum ExternSection {
+    Ksyms,
+    Kconfig,
+}
+
+/// Which declarations are in `.ksyms` and `.kconfig`.
+fn section_of_types(btf: &Btf) -> FxHashMap<TypeId, ExternSection> {
+    let mut found = FxHashMap::default();
+    for (name, section) in [
+        (".ksyms", ExternSection::Ksyms),
+        (".kconfig", ExternSection::Kconfig),
+    ] {
+        if let Some(datasec) = super::datasec(btf, name) {
+            found.extend(btf.section_vars(datasec).map(|var| (var.ty, section)));
+        }
+    }
+    found
+}
+
+/// The first variable or function of each name.
+fn declarations(btf: &Btf) -> FxHashMap<&str, TypeId> {
+    let mut found = FxHashMap::default();
+    for id in btf
+        .ids()
+        .filter(|id| matches!(btf.kind(*id), Kind::Var | Kind::Func))
+    {
+        found.entry(btf.name(id)).or_insert(id);
+    }
+    found
+}

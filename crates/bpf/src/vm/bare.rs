@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A host without a kernel: time stands still, one task exists, and everything it is told is written down.
+//!
+//! For tests, examples, benchmarks and fuzzing of programs that need no kernel functions.
+
+use super::{
+    CallSite, Config, FuncId, Host, Image, InstanceId, InstanceParts, KptrKind, Storage, Vm,
+};
+use crate::fault::Fault;
+use crate::insn::asm::assemble;
+use crate::kfunc::KfuncId;
+use crate::map::LocalTypes;
+use crate::mem::OutOfMemory;
+use crate::timer::TimerId;
+
+/// Public fields: set what programs shall see, read what happened.
+pub struct BareHost {
+    pub vm: Vm,
+    pub now_ns: u64,
+    pub cpu: u32,
+    pub task: u64,
+    /// State of `bpf_get_prandom_u32`, a Weyl sequence.
+    pub random: u32,
+    pub allow_kernel_stores: bool,
+    pub dead_owners: Vec<u64>,
+    pub printed: Vec<String>,
+    pub locks: Vec<(u64, bool)>,
+    /// Armed timers: id, expiry, CPU. Cancelled ones are gone.
+    pub timers: Vec<(TimerId, u64, Option<u32>)>,
+    pub released: Vec<(KptrKind, u64)>,
+    /// What kfunc calls return, by id; others are faults.
+    pub kfuncs: Vec<(KfuncId, u64)>,
+    pub kfunc_calls: Vec<(KfuncId, [u64; 5])>,
+}
+
+impl BareHost {
+    pub fn new(config: Config) -> Result<BareHost, OutOfMemory> {
+        let mut vm = Vm::new(config)?;
+        let task = vm.mem.alloc_kernel(64, 8)?;
+        Ok(BareHost {
+            vm,
+            now_ns: 0,
+            cpu: 0,
+            task,
+            random: 0,
+            allow_kernel_stores: false,
+            dead_owners: Vec::new(),
+            printed: Vec::new(),
+            locks: Vec::new(),
+            timers: Vec::new(),
+            released: Vec::new(),
+            kfuncs: Vec::new(),
+            kfunc_calls: Vec::new(),
+        })
+    }
+
+    /// Give an instance its code, from a text for `insn::asm`.
+    pub fn install_text(
+        &mut self,
+        instance: InstanceId,
+        text: &str,
+        local_types: LocalTypes,
+    ) -> Result<(), String> {
+        let assembled = assemble(text).map_err(|err| err.to_string())?;
+        let image: Image = assembled.image("text").map_err(|err| err.to_string())?;
+        self.vm.install(
+            instance,
+            InstanceParts {
+                image: image.into(),
+                local_types,
+            },
+        );
+        Ok(())
+    }
+
+    /// Call a function of an instance by name, with r1 to r5.
+    pub fn run(&mut self, instance: InstanceId, func: &str, regs: [u64; 5]) -> Result<u64, Fault> {
+        let image = self
+            .vm
+            .instance(instance)
+            .map(|instance| instance.image.clone());
+        let func = image
+            .and_then(|image| image.func_by_name(func))
+            .unwrap_or(FuncId(u32::MAX));
+        super::call_raw(self, instance, func, regs)
+    }
+}
+
+impl Host for BareHost {
+    fn vm(&mut self) -> &mut Vm {
+        &mut self.vm
+    }
+
+    fn cpu(&mut self) -> u32 {
+        self.cpu
+    }
+
+    fn ktime_ns(&mut self) -> u64 {
+        self.now_ns
+    }
+
+    fn prandom_u32(&mut self) -> u32 {
+        self.random = self.random.wrapping_add(0x9e37_79b9);
+        self.random
+    }
+
+    fn current_task(&mut self) -> u64 {
+        self.task
+    }
+
+    fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: [u64; 5]) -> Result<u64, Fault> {
+        self.kfunc_calls.push((id, args));
+        let known = self.kfuncs.iter().find(|known| known.0 == id);
+        known
+            .map(|known| known.1)
+            .ok_or_else(|| Fault::unmodelled(format!("kfunc {}", id.0)))
+    }
+
+    fn helper(&mut self, _site: CallSite, id: u32, _args: [u64; 5]) -> Result<u64, Fault> {
+        Err(crate::helper::unmodelled(id))
+    }
+
+    fn store_to_kernel(&mut self, _addr: u64, _len: u32) -> bool {
+        self.allow_kernel_stores
+    }
+
+    fn printk(&mut self, text: &str) {
+        self.printed.push(text.to_owned());
+    }
+
+    fn lock(&mut self, addr: u64) {
+        self.locks.push((addr, true));
+    }
+
+    fn unlock(&mut self, addr: u64) {
+        self.locks.push((addr, false));
+    }
+
+    fn timer_arm(&mut self, timer: TimerId, expires_ns: u64, cpu: Option<u32>) {
+        self.timers.retain(|armed| armed.0 != timer);
+        self.timers.push((timer, expires_ns, cpu));
+    }
+
+    fn timer_cancel(&mut self, timer: TimerId) {
+        self.timers.retain(|armed| armed.0 != timer);
+    }
+
+    fn kptr_release(&mut self, kind: KptrKind, ptr: u64) {
+        self.released.push((kind, ptr));
+    }
+
+    fn owner_alive(&self, _kind: Storage, addr: u64) -> bool {
+        !self.dead_owners.contains(&addr)
+    }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Ways into programs: calls by the kernel, callbacks of helpers, timers; and what must be settled around them.
+//!
+//! Owns: nesting, the limit of the outermost invocation, and that no lock outlives it.
+//! Does not: execute (see `interp.rs`).
+
+use super::interp::{MAX_FRAMES, run};
+use super::{CallSite, FuncId, Host, InstanceId, KptrKind, Storage, Vm};
+use crate::fault::{Fault, FaultKind};
+use crate::insn::func_of_addr;
+use crate::map::{Dropped, MapId};
+use crate::timer::TimerId;
+
+/// Most arguments of a struct_ops function.
+const MAX_ARGS: usize = 64;
+/// Where in the scratch page keys and dynamic pointers for callbacks lie, after the arguments, and how many bytes
+/// each frame has there.
+const CALLBACK_SCRATCH: u64 = 1024;
+const CALLBACK_STRIDE: u64 = 64;
+
+/// Call a struct_ops (or tracing) program: it gets the address of an array of its arguments.
+pub fn call<H: Host>(
+    h: &mut H,
+    instance: InstanceId,
+    func: FuncId,
+    args: &[u64],
+) -> Result<u64, Fault> {
+    assert!(args.len() <= MAX_ARGS, "{} arguments", args.len());
+    invoke(h, instance, func, |vm| {
+        let at = vm.stacks.scratch();
+        vm.mem
+            .host_slice_mut::<u64>(at, args.len())
+            .copy_from_slice(args);
+        [at, 0, 0, 0, 0]
+    })
+}
+
+/// Call a function with registers r1 to r5: a syscall program with its context, or an asynchronous callback.
+pub fn call_raw<H: Host>(
+    h: &mut H,
+    instance: InstanceId,
+    func: FuncId,
+    regs: [u64; 5],
+) -> Result<u64, Fault> {
+    invoke(h, instance, func, |_| regs)
+}
+
+/// Run the callback of a timer that the host was told to arm. A timer that is gone or idle is ignored.
+pub fn fire_timer<H: Host>(h: &mut H, id: TimerId) -> Result<(), Fault> {
+    let vm = h.vm();
+    let Some(timer) = vm.timers.get_mut(id).filter(|timer| timer.armed) else {
+        return Ok(());
+    };
+    timer.armed = false;
+    let timer = *timer;
+    let Some(callback) = timer.callback else {
+        return Ok(());
+    };
+    let outer = vm.timers.running.replace(id);
+    let result = invoke(h, timer.instance, callback, |vm| {
+        // A slot of its own: the callback's helpers use those of its frames.
+        let scratch = vm.callback_scratch(MAX_FRAMES as u32);
+        let (map, key) = vm.callback_key(timer.map, timer.value, scratch);
+        [map, key, timer.value, 0, 0]
+    });
+    h.vm().timers.running = outer;
+    result.map(|_| ())
+}
+
+/// A helper or kfunc calls back into the program that called it: one frame deeper, on the same stack.
+pub(crate) fn callback<H: Host>(
+    h: &mut H,
+    site: CallSite,
+    addr: u64,
+    args: [u64; 5],
+) -> Result<u64, Fault> {
+    let func = func_of_addr(addr).ok_or_else(|| Fault::new(FaultKind::BadCall { addr }))?;
+    run(h, site.instance, func, site.depth + 1, args)
+}
+
+/// Tell the host what map operations let go of. Every invocation begins and ends with it.
+pub fn settle<H: Host>(h: &mut H) {
+    while !h.vm().dropped.is_empty() {
+        for dropped in std::mem::take(&mut h.vm().dropped) {
+            match dropped {
+                Dropped::Timer(id) => h.timer_cancel(id),
+                Dropped::Kptr {
+                    kind: KptrKind::Local(_),
+                    ptr,
+                    ..
+                } => h.vm().drop_object(ptr),
+                Dropped::Kptr { kind, ptr, .. } => h.kptr_release(kind, ptr),
+            }
+        }
+    }
+}
+
+/// A task or cgroup is gone: free its values in all storage maps.
+pub fn storage_owner_gone<H: Host>(h: &mut H, kind: Storage, owner: u64) {
+    let vm = h.vm();
+    for id in vm.maps.storage_ids() {
+        vm.storage_owner_gone_in(id, kind, owner);
+    }
+    settle(h);
+}
+
+/// Unload an object with its maps. No program of it may be running.
+pub fn remove_instance<H: Host>(h: &mut H, id: InstanceId) {
+    assert!(
+        !h.vm().running(),
+        "instance {} removed while a program runs",
+        id.0
+    );
+    let Some(instance) = h.vm().instance(id) else {
+        return;
+    };
+    for map in instance.maps.clone() {
+        h.vm().destroy_map(map);
+    }
+    settle(h);
+    h.vm().instances[id.idx()] = None;
+}
+
+impl Vm {
+    /// Memory for what a helper called in frame `depth` hands to its callback: 64 bytes.
+    pub(crate) fn callback_scratch(&self, depth: u32) -> u64 {
+        self.stacks.scratch() + CALLBACK_SCRATCH + u64::from(depth) * CALLBACK_STRIDE
+    }
+
+    /// The map's address and the address of the key that belongs to a value, for callbacks. An array's key is
+    /// written to `scratch`.
+    pub(crate) fn callback_key(&mut self, map: MapId, value: u64, scratch: u64) -> (u64, u64) {
+        let Some(map) = self.maps.get(map) else {
+            return (0, 0);
+        };
+        match map.key_at(value) {
+            crate::map::KeyAt::Addr(key) => (map.addr, key),
+            crate::map::KeyAt::Index(index) => {
+                let addr = map.addr;
+                *self.mem.host_mut::<u32>(scratch) = index;
+                (addr, scratch)
+            }
+        }
+    }
+
+    fn storage_owner_gone_in(&mut self, id: MapId, kind: Storage, owner: u64) {
+        let (maps, mut ctx) = self.split_maps();
+        if let Some(map) = maps
+            .get_mut(id)
+            .filter(|map| map.storage_kind() == Some(kind))
+        {
+            // Most owners have no value in most maps.
+            let _absent = map.storage_delete(&mut ctx, owner);
+        }
+    }
+}
+
+/// Run a program on a stack level of its own.
+fn invoke<H: Host>(
+    h: &mut H,
+    instance: InstanceId,
+    func: FuncId,
+    setup: impl FnOnce(&mut Vm) -> [u64; 5],
+) -> Result<u64, Fault> {
+    settle(h);
+    let vm = h.vm();
+    let outermost = vm.stacks.level == 0;
+    if outermost {
+        vm.deadline = vm.executed.saturating_add(vm.limits.insns_per_call);
+    }
+    if !vm.stacks.enter() {
+        return Err(Fault::new(FaultKind::Nesting {
+            max: vm.limits.nesting,
+        }));
+    }
+    let args = setup(vm);
+    let result = run(h, instance, func, 0, args);
+    h.vm().stacks.leave();
+    let result = if outermost {
+        release_locks(h, result)
+    } else {
+        result
+    };
+    settle(h);
+    result
+}
+
+/// A program may not end with a lock held; after a fault its locks are taken from it.
+fn release_locks<H: Host>(h: &mut H, result: Result<u64, Fault>) -> Result<u64, Fault> {
+    let Some(&first) = h.vm().locks.first() else {
+        return result;
+    };
+    while let Some(addr) = h.vm().locks.pop() {
+        // Best effort: the program may have freed the memory meanwhile.
+        let _gone = h.vm().mem.write(addr, 0u32);
+        h.unlock(addr);
+    }
+    result.and(Err(Fault::new(FaultKind::Lock {
+        addr: first,
+        what: "still held when the program ended",
+    })))
+}

@@ -1,0 +1,678 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The interpreter: one flat match over decoded instructions.
+//!
+//! Owns: the meaning of every instruction. It is the specification of execution. Does not: implement helpers or
+//! kfuncs, or know why it was called (see `enter.rs`).
+//! Models: the BPF ISA v4 with arena casts and may_goto (kernel/bpf/core.c and the x86 JIT, v7.3). Differs: one thread,
+//! so atomics are plain; memory is checked at every access; `may_goto` counts iterations, not time.
+//!
+//! Every executed instruction counts one. The counter is local and is written back at every call out; the limit is
+//! checked at taken jumps and calls, so a straight line may pass it by its own length.
+
+use super::report::place;
+use super::{CallSite, FuncId, Host, InstanceId};
+use crate::fault::{Fault, FaultKind, MemWhy};
+use crate::insn::{Insn, Op, func_of_addr};
+use crate::kfunc::{self, KfuncId};
+use crate::map::MapKind;
+use crate::vm::stack::FRAME;
+
+/// Frames of one program: `MAX_CALL_FRAMES`. `Limits::call_depth` may only lower it.
+pub(super) const MAX_FRAMES: usize = 8;
+/// `MAX_TAIL_CALL_CNT`.
+const MAX_TAIL_CALLS: u32 = 33;
+
+/// What a call saves: where to go on, the callee-saved registers, and what is left of the frame's loop budget.
+#[derive(Clone, Copy)]
+struct Frame {
+    pc: u32,
+    budget: u32,
+    saved: [u64; 4],
+}
+
+/// Run `func` in frame `depth` of the current stack level until it returns.
+pub(super) fn run<H: Host>(
+    h: &mut H,
+    instance: InstanceId,
+    func: FuncId,
+    depth: u32,
+    args: [u64; 5],
+) -> Result<u64, Fault> {
+    let vm = h.vm();
+    let max_depth = vm.limits.call_depth.min(MAX_FRAMES as u32);
+    if depth >= max_depth {
+        return Err(Fault::new(FaultKind::CallDepth { max: max_depth }));
+    }
+    let (image, arena_base) = match vm.instance(instance) {
+        Some(instance) => (instance.image.clone(), instance.arena_base),
+        None => {
+            return Err(Fault::new(FaultKind::Other(format!(
+                "no instance {}",
+                instance.0
+            ))));
+        }
+    };
+    let Some(start) = image.func(func).map(|func| func.start) else {
+        return Err(Fault::new(FaultKind::Other(format!(
+            "no function {} in {}",
+            func.0, image.name
+        ))));
+    };
+    let window = vm.mem.window();
+    let deadline = vm.deadline;
+    let may_goto = vm.limits.may_goto;
+
+    let code: *const Insn = image.code.as_ptr();
+    let mut pc = start;
+    let mut executed = vm.executed;
+    let mut regs = [0u64; 16];
+    regs[1..6].copy_from_slice(&args);
+    regs[10] = vm.stacks.frame_pointer(depth);
+    let base_depth = depth;
+    let mut depth = depth;
+    let mut frames = [Frame {
+        pc: 0,
+        budget: 0,
+        saved: [0; 4],
+    }; MAX_FRAMES];
+    let mut budget = may_goto;
+    let mut tail_calls = 0;
+
+    macro_rules! dst {
+        ($i:expr) => {
+            regs[usize::from($i.dst & 15)]
+        };
+    }
+    macro_rules! src {
+        ($i:expr) => {
+            regs[usize::from($i.src & 15)]
+        };
+    }
+    macro_rules! alu64 {
+        ($i:expr, |$d:ident| $value:expr) => {{
+            let $d = dst!($i);
+            dst!($i) = $value;
+        }};
+    }
+    macro_rules! alu32 {
+        ($i:expr, |$d:ident| $value:expr) => {{
+            let $d = dst!($i) as u32;
+            dst!($i) = u64::from($value);
+        }};
+    }
+    macro_rules! skip {
+        () => {
+            pc = pc.wrapping_add(1)
+        };
+    }
+    // Stop, or go on, at a place where a program could run for ever.
+    macro_rules! check_limit {
+        () => {
+            if executed >= deadline {
+                let limit = h.vm().limits.insns_per_call;
+                break Fault::new(FaultKind::InsnLimit { limit });
+            }
+        };
+    }
+    macro_rules! jump_if {
+        ($i:expr, $cond:expr) => {
+            if $cond {
+                check_limit!();
+                pc = $i.off as u32;
+            }
+        };
+    }
+    macro_rules! load {
+        ($i:expr, $t:ty, $probe:expr) => {{
+            let addr = src!($i).wrapping_add($i.off as u64);
+            match window.load::<$t>(addr) {
+                Some(value) => dst!($i) = value as u64,
+                None => match load_slow(h, addr, size_of::<$t>() as u32, $probe, arena_base) {
+                    Ok(value) => dst!($i) = value as $t as u64,
+                    Err(fault) => break fault,
+                },
+            }
+        }};
+    }
+    macro_rules! store {
+        ($i:expr, $t:ty, $value:expr) => {{
+            let addr = dst!($i).wrapping_add($i.off as u64);
+            let value = $value as $t;
+            if !window.store::<$t>(addr, value) {
+                h.vm().executed = executed;
+                if let Err(fault) =
+                    store_slow(h, addr, size_of::<$t>() as u32, value as u64, arena_base)
+                {
+                    break fault;
+                }
+            }
+        }};
+    }
+    // Read, modify and write; the value is what was there before.
+    macro_rules! atomic {
+        ($i:expr, $t:ty, |$old:ident, $arg:ident| $new:expr) => {{
+            let addr = dst!($i).wrapping_add($i.off as u64);
+            let $arg = src!($i) as $t;
+            let old = match window.load::<$t>(addr) {
+                Some(old) => old,
+                None => match load_slow(h, addr, size_of::<$t>() as u32, false, arena_base) {
+                    Ok(old) => old as $t,
+                    Err(fault) => break fault,
+                },
+            };
+            let $old = old;
+            let new: $t = $new;
+            if !window.store::<$t>(addr, new) {
+                h.vm().executed = executed;
+                if let Err(fault) =
+                    store_slow(h, addr, size_of::<$t>() as u32, new.into(), arena_base)
+                {
+                    break fault;
+                }
+            }
+            old
+        }};
+    }
+    // Call out of the program: the counter is up to date meanwhile, and may have moved afterwards.
+    macro_rules! call_out {
+        ($counter:ident, |$site:ident, $args:ident| $call:expr) => {{
+            let $site = CallSite {
+                instance,
+                pc: pc.wrapping_sub(1),
+                depth,
+            };
+            let $args = [regs[1], regs[2], regs[3], regs[4], regs[5]];
+            let vm = h.vm();
+            vm.executed = executed;
+            vm.$counter = vm.$counter.wrapping_add(1);
+            let result = $call;
+            executed = h.vm().executed;
+            match result {
+                Ok(value) => regs[0] = value,
+                Err(fault) => break fault,
+            }
+            check_limit!();
+        }};
+    }
+    macro_rules! enter {
+        ($target:expr) => {{
+            if depth + 1 >= max_depth {
+                break Fault::new(FaultKind::CallDepth { max: max_depth });
+            }
+            check_limit!();
+            let saved = [regs[6], regs[7], regs[8], regs[9]];
+            frames[depth as usize & (MAX_FRAMES - 1)] = Frame { pc, budget, saved };
+            depth += 1;
+            budget = may_goto;
+            regs[10] = regs[10].wrapping_sub(FRAME);
+            pc = $target;
+        }};
+    }
+
+    let fault = loop {
+        // SAFETY: decoding has checked that every jump target and fall-through of every function is a slot of the
+        // code, and that functions end in an exit or a jump, so pc is always in bounds. The image is kept alive by
+        // `image`, and nothing modifies it.
+        let i = unsafe { &*code.add(pc as usize) };
+        pc = pc.wrapping_add(1);
+        executed = executed.wrapping_add(1);
+        match i.op {
+            Op::Add64K => alu64!(i, |d| d.wrapping_add(i.imm as u64)),
+            Op::Add64X => alu64!(i, |d| d.wrapping_add(src!(i))),
+            Op::Add32K => alu32!(i, |d| d.wrapping_add(i.imm as u32)),
+            Op::Add32X => alu32!(i, |d| d.wrapping_add(src!(i) as u32)),
+            Op::Sub64K => alu64!(i, |d| d.wrapping_sub(i.imm as u64)),
+            Op::Sub64X => alu64!(i, |d| d.wrapping_sub(src!(i))),
+            Op::Sub32K => alu32!(i, |d| d.wrapping_sub(i.imm as u32)),
+            Op::Sub32X => alu32!(i, |d| d.wrapping_sub(src!(i) as u32)),
+            Op::Mul64K => alu64!(i, |d| d.wrapping_mul(i.imm as u64)),
+            Op::Mul64X => alu64!(i, |d| d.wrapping_mul(src!(i))),
+            Op::Mul32K => alu32!(i, |d| d.wrapping_mul(i.imm as u32)),
+            Op::Mul32X => alu32!(i, |d| d.wrapping_mul(src!(i) as u32)),
+            Op::Or64K => alu64!(i, |d| d | i.imm as u64),
+            Op::Or64X => alu64!(i, |d| d | src!(i)),
+            Op::Or32K => alu32!(i, |d| d | i.imm as u32),
+            Op::Or32X => alu32!(i, |d| d | src!(i) as u32),
+            Op::And64K => alu64!(i, |d| d & i.imm as u64),
+            Op::And64X => alu64!(i, |d| d & src!(i)),
+            Op::And32K => alu32!(i, |d| d & i.imm as u32),
+            Op::And32X => alu32!(i, |d| d & src!(i) as u32),
+            Op::Xor64K => alu64!(i, |d| d ^ i.imm as u64),
+            Op::Xor64X => alu64!(i, |d| d ^ src!(i)),
+            Op::Xor32K => alu32!(i, |d| d ^ i.imm as u32),
+            Op::Xor32X => alu32!(i, |d| d ^ src!(i) as u32),
+            Op::Lsh64K => alu64!(i, |d| d.wrapping_shl(i.imm as u32)),
+            Op::Lsh64X => alu64!(i, |d| d.wrapping_shl(src!(i) as u32)),
+            Op::Lsh32K => alu32!(i, |d| d.wrapping_shl(i.imm as u32)),
+            Op::Lsh32X => alu32!(i, |d| d.wrapping_shl(src!(i) as u32)),
+            Op::Rsh64K => alu64!(i, |d| d.wrapping_shr(i.imm as u32)),
+            Op::Rsh64X => alu64!(i, |d| d.wrapping_shr(src!(i) as u32)),
+            Op::Rsh32K => alu32!(i, |d| d.wrapping_shr(i.imm as u32)),
+            Op::Rsh32X => alu32!(i, |d| d.wrapping_shr(src!(i) as u32)),
+            Op::Arsh64K => alu64!(i, |d| (d as i64).wrapping_shr(i.imm as u32) as u64),
+            Op::Arsh64X => alu64!(i, |d| (d as i64).wrapping_shr(src!(i) as u32) as u64),
+            Op::Arsh32K => alu32!(i, |d| (d as i32).wrapping_shr(i.imm as u32) as u32),
+            Op::Arsh32X => alu32!(i, |d| (d as i32).wrapping_shr(src!(i) as u32) as u32),
+            Op::Div64K => alu64!(i, |d| div64(d, i.imm as u64)),
+            Op::Div64X => alu64!(i, |d| div64(d, src!(i))),
+            Op::Div32K => alu32!(i, |d| div32(d, i.imm as u32)),
+            Op::Div32X => alu32!(i, |d| div32(d, src!(i) as u32)),
+            Op::Mod64K => alu64!(i, |d| rem64(d, i.imm as u64)),
+            Op::Mod64X => alu64!(i, |d| rem64(d, src!(i))),
+            Op::Mod32K => alu32!(i, |d| rem32(d, i.imm as u32)),
+            Op::Mod32X => alu32!(i, |d| rem32(d, src!(i) as u32)),
+            Op::SDiv64K => alu64!(i, |d| sdiv64(d, i.imm as u64)),
+            Op::SDiv64X => alu64!(i, |d| sdiv64(d, src!(i))),
+            Op::SDiv32K => alu32!(i, |d| sdiv32(d, i.imm as u32)),
+            Op::SDiv32X => alu32!(i, |d| sdiv32(d, src!(i) as u32)),
+            Op::SMod64K => alu64!(i, |d| srem64(d, i.imm as u64)),
+            Op::SMod64X => alu64!(i, |d| srem64(d, src!(i))),
+            Op::SMod32K => alu32!(i, |d| srem32(d, i.imm as u32)),
+            Op::SMod32X => alu32!(i, |d| srem32(d, src!(i) as u32)),
+            Op::Mov64K => alu64!(i, |_d| i.imm as u64),
+            Op::Mov64X => alu64!(i, |_d| src!(i)),
+            Op::Mov32K => alu32!(i, |_d| i.imm as u32),
+            Op::Mov32X => alu32!(i, |_d| src!(i) as u32),
+            Op::Neg64 => alu64!(i, |d| d.wrapping_neg()),
+            Op::Neg32 => alu32!(i, |d| d.wrapping_neg()),
+            Op::MovSx8To64 => alu64!(i, |_d| src!(i) as i8 as u64),
+            Op::MovSx16To64 => alu64!(i, |_d| src!(i) as i16 as u64),
+            Op::MovSx32To64 => alu64!(i, |_d| src!(i) as i32 as u64),
+            Op::MovSx8To32 => alu32!(i, |_d| src!(i) as i8 as u32),
+            Op::MovSx16To32 => alu32!(i, |_d| src!(i) as i16 as u32),
+            Op::Le16 => alu64!(i, |d| u64::from(d as u16)),
+            Op::Le32 => alu64!(i, |d| u64::from(d as u32)),
+            Op::Le64 => {}
+            Op::Be16 | Op::Bswap16 => alu64!(i, |d| u64::from((d as u16).swap_bytes())),
+            Op::Be32 | Op::Bswap32 => alu64!(i, |d| u64::from((d as u32).swap_bytes())),
+            Op::Be64 | Op::Bswap64 => alu64!(i, |d| d.swap_bytes()),
+            Op::CastKern | Op::CastUser => alu64!(i, |_d| cast(src!(i), arena_base)),
+            Op::LdImm64 => {
+                alu64!(i, |_d| i.imm as u64);
+                skip!();
+            }
+            Op::LdxB => load!(i, u8, false),
+            Op::LdxProbeB => load!(i, u8, true),
+            Op::LdxH => load!(i, u16, false),
+            Op::LdxProbeH => load!(i, u16, true),
+            Op::LdxW => load!(i, u32, false),
+            Op::LdxProbeW => load!(i, u32, true),
+            Op::LdxDw => load!(i, u64, false),
+            Op::LdxProbeDw => load!(i, u64, true),
+            Op::LdxBs => load!(i, i8, false),
+            Op::LdxProbeBs => load!(i, i8, true),
+            Op::LdxHs => load!(i, i16, false),
+            Op::LdxProbeHs => load!(i, i16, true),
+            Op::LdxWs => load!(i, i32, false),
+            Op::LdxProbeWs => load!(i, i32, true),
+            Op::StxB => store!(i, u8, src!(i)),
+            Op::StB => store!(i, u8, i.imm),
+            Op::LoadAcqB => load!(i, u8, false),
+            Op::StoreRelB => store!(i, u8, src!(i)),
+            Op::StxH => store!(i, u16, src!(i)),
+            Op::StH => store!(i, u16, i.imm),
+            Op::LoadAcqH => load!(i, u16, false),
+            Op::StoreRelH => store!(i, u16, src!(i)),
+            Op::StxW => store!(i, u32, src!(i)),
+            Op::StW => store!(i, u32, i.imm),
+            Op::LoadAcqW => load!(i, u32, false),
+            Op::StoreRelW => store!(i, u32, src!(i)),
+            Op::StxDw => store!(i, u64, src!(i)),
+            Op::StDw => store!(i, u64, i.imm),
+            Op::LoadAcqDw => load!(i, u64, false),
+            Op::StoreRelDw => store!(i, u64, src!(i)),
+            Op::AtomicAddW => {
+                atomic!(i, u32, |old, arg| old.wrapping_add(arg));
+            }
+            Op::AtomicFetchAddW => {
+                let old = atomic!(i, u32, |old, arg| old.wrapping_add(arg));
+                regs[usize::from(i.src & 15)] = old.into();
+            }
+            Op::AtomicAddDw => {
+                atomic!(i, u64, |old, arg| old.wrapping_add(arg));
+            }
+            Op::AtomicFetchAddDw => {
+                let old = atomic!(i, u64, |old, arg| old.wrapping_add(arg));
+                regs[usize::from(i.src & 15)] = old.into();
+            }
+            Op::AtomicOrW => {
+                atomic!(i, u32, |old, arg| old | arg);
+            }
+            Op::AtomicFetchOrW => {
+                let old = atomic!(i, u32, |old, arg| old | arg);
+                regs[usize::from(i.src & 15)] = old.into();
+            }
+            Op::AtomicOrDw => {
+                atomic!(i, u64, |old, arg| old | arg);
+            }
+            Op::AtomicFetchOrDw => {
+                let old = atomic!(i, u64, |old, arg| old | arg);
+                regs[usize::from(i.src & 15)] = old.into();
+            }
+            Op::AtomicAndW => {
+                atomic!(i, u32, |old, arg| old & arg);
+            }
+            Op::AtomicFetchAndW => {
+                let old = atomic!(i, u32, |old, arg| old & arg);
+                regs[usize::from(i.src & 15)] = old.into();
+            }
+            Op::AtomicAndDw => {
+                atomic!(i, u64, |old, arg| old & arg);
+            }
+            Op::AtomicFetchAndDw => {
+                let old = atomic!(i, u64, |old, arg| old & arg);
+                regs[usize::from(i.src & 15)] = old.into();
+            }
+            Op::AtomicXorW => {
+                atomic!(i, u32, |old, arg| old ^ arg);
+            }
+            Op::AtomicFetchXorW => {
+                let old = atomic!(i, u32, |old, arg| old ^ arg);
+                regs[usize::from(i.src & 15)] = old.into();
+            }
+            Op::AtomicXorDw => {
+                atomic!(i, u64, |old, arg| old ^ arg);
+            }
+            Op::AtomicFetchXorDw => {
+                let old = atomic!(i, u64, |old, arg| old ^ arg);
+                regs[usize::from(i.src & 15)] = old.into();
+            }
+            Op::AtomicXchgW => {
+                let old = atomic!(i, u32, |_old, arg| arg);
+                regs[usize::from(i.src & 15)] = old.into();
+            }
+            Op::AtomicCmpxchgW => {
+                let expected = regs[0] as u32;
+                let old = atomic!(i, u32, |old, arg| if old == expected { arg } else { old });
+                regs[0] = old.into();
+            }
+            Op::AtomicXchgDw => {
+                let old = atomic!(i, u64, |_old, arg| arg);
+                regs[usize::from(i.src & 15)] = old.into();
+            }
+            Op::AtomicCmpxchgDw => {
+                let expected = regs[0] as u64;
+                let old = atomic!(i, u64, |old, arg| if old == expected { arg } else { old });
+                regs[0] = old.into();
+            }
+            Op::Jeq64K => jump_if!(i, dst!(i) == i.imm as u64),
+            Op::Jeq64X => jump_if!(i, dst!(i) == src!(i)),
+            Op::Jeq32K => jump_if!(i, (dst!(i) as u32) == i.imm as u32),
+            Op::Jeq32X => jump_if!(i, (dst!(i) as u32) == src!(i) as u32),
+            Op::Jne64K => jump_if!(i, dst!(i) != i.imm as u64),
+            Op::Jne64X => jump_if!(i, dst!(i) != src!(i)),
+            Op::Jne32K => jump_if!(i, (dst!(i) as u32) != i.imm as u32),
+            Op::Jne32X => jump_if!(i, (dst!(i) as u32) != src!(i) as u32),
+            Op::Jgt64K => jump_if!(i, dst!(i) > i.imm as u64),
+            Op::Jgt64X => jump_if!(i, dst!(i) > src!(i)),
+            Op::Jgt32K => jump_if!(i, (dst!(i) as u32) > i.imm as u32),
+            Op::Jgt32X => jump_if!(i, (dst!(i) as u32) > src!(i) as u32),
+            Op::Jge64K => jump_if!(i, dst!(i) >= i.imm as u64),
+            Op::Jge64X => jump_if!(i, dst!(i) >= src!(i)),
+            Op::Jge32K => jump_if!(i, (dst!(i) as u32) >= i.imm as u32),
+            Op::Jge32X => jump_if!(i, (dst!(i) as u32) >= src!(i) as u32),
+            Op::Jlt64K => jump_if!(i, dst!(i) < i.imm as u64),
+            Op::Jlt64X => jump_if!(i, dst!(i) < src!(i)),
+            Op::Jlt32K => jump_if!(i, (dst!(i) as u32) < i.imm as u32),
+            Op::Jlt32X => jump_if!(i, (dst!(i) as u32) < src!(i) as u32),
+            Op::Jle64K => jump_if!(i, dst!(i) <= i.imm as u64),
+            Op::Jle64X => jump_if!(i, dst!(i) <= src!(i)),
+            Op::Jle32K => jump_if!(i, (dst!(i) as u32) <= i.imm as u32),
+            Op::Jle32X => jump_if!(i, (dst!(i) as u32) <= src!(i) as u32),
+            Op::Jsgt64K => jump_if!(i, (dst!(i) as i64) > i.imm),
+            Op::Jsgt64X => jump_if!(i, (dst!(i) as i64) > src!(i) as i64),
+            Op::Jsgt32K => jump_if!(i, (dst!(i) as i32) > i.imm as i32),
+            Op::Jsgt32X => jump_if!(i, (dst!(i) as i32) > src!(i) as i32),
+            Op::Jsge64K => jump_if!(i, (dst!(i) as i64) >= i.imm),
+            Op::Jsge64X => jump_if!(i, (dst!(i) as i64) >= src!(i) as i64),
+            Op::Jsge32K => jump_if!(i, (dst!(i) as i32) >= i.imm as i32),
+            Op::Jsge32X => jump_if!(i, (dst!(i) as i32) >= src!(i) as i32),
+            Op::Jslt64K => jump_if!(i, (dst!(i) as i64) < i.imm),
+            Op::Jslt64X => jump_if!(i, (dst!(i) as i64) < src!(i) as i64),
+            Op::Jslt32K => jump_if!(i, (dst!(i) as i32) < i.imm as i32),
+            Op::Jslt32X => jump_if!(i, (dst!(i) as i32) < src!(i) as i32),
+            Op::Jsle64K => jump_if!(i, (dst!(i) as i64) <= i.imm),
+            Op::Jsle64X => jump_if!(i, (dst!(i) as i64) <= src!(i) as i64),
+            Op::Jsle32K => jump_if!(i, (dst!(i) as i32) <= i.imm as i32),
+            Op::Jsle32X => jump_if!(i, (dst!(i) as i32) <= src!(i) as i32),
+            Op::Jset64K => jump_if!(i, (dst!(i) & (i.imm as u64)) != 0),
+            Op::Jset64X => jump_if!(i, (dst!(i) & src!(i)) != 0),
+            Op::Jset32K => jump_if!(i, (dst!(i) & (i.imm as u64)) as u32 != 0),
+            Op::Jset32X => jump_if!(i, (dst!(i) & src!(i)) as u32 != 0),
+            Op::Ja => {
+                check_limit!();
+                pc = i.off as u32;
+            }
+            Op::MayGoto => {
+                if budget == 0 {
+                    pc = i.off as u32;
+                } else {
+                    budget -= 1;
+                }
+            }
+            Op::CallFunc => enter!(i.off as u32),
+            Op::CallReg => {
+                let addr = dst!(i);
+                match func_of_addr(addr).and_then(|func| image.func(func)) {
+                    Some(func) => enter!(func.start),
+                    None => break Fault::new(FaultKind::BadCall { addr }),
+                }
+            }
+            Op::CallHelper => {
+                let id = i.imm as u32;
+                call_out!(helper_calls, |site, args| crate::helper::call(
+                    h, site, id, args
+                ));
+            }
+            Op::CallKfunc => {
+                let id = KfuncId(i.imm as u32);
+                call_out!(kfunc_calls, |site, args| call_kfunc(h, site, id, args));
+            }
+            Op::TailCall => {
+                h.vm().helper_calls += 1;
+                match tail_target(h, instance, regs[2], regs[3] as u32) {
+                    Ok(Some(target)) if tail_calls < MAX_TAIL_CALLS => {
+                        check_limit!();
+                        tail_calls += 1;
+                        pc = target;
+                    }
+                    Ok(_) => {}
+                    Err(fault) => break fault,
+                }
+            }
+            Op::Exit => {
+                if depth == base_depth {
+                    h.vm().executed = executed;
+                    return Ok(regs[0]);
+                }
+                depth -= 1;
+                let frame = frames[depth as usize & (MAX_FRAMES - 1)];
+                pc = frame.pc;
+                budget = frame.budget;
+                regs[6..10].copy_from_slice(&frame.saved);
+                regs[10] = regs[10].wrapping_add(FRAME);
+            }
+            Op::Pad => unreachable!("decoding lets nothing reach the second slot of a constant"),
+        }
+    };
+    h.vm().executed = executed;
+    let callers = frames[base_depth as usize..depth as usize]
+        .iter()
+        .rev()
+        .map(|frame| frame.pc);
+    let pcs: Vec<u32> = std::iter::once(pc)
+        .chain(callers)
+        .map(|pc| pc.wrapping_sub(1))
+        .collect();
+    Err(locate(h, instance, fault, &pcs, &regs))
+}
+
+/// Add the frames of one stretch of execution to a fault.
+#[cold]
+fn locate<H: Host>(
+    h: &mut H,
+    instance: InstanceId,
+    mut fault: Fault,
+    pcs: &[u32],
+    regs: &[u64; 16],
+) -> Fault {
+    if fault.0.backtrace.is_empty() {
+        fault.0.regs.copy_from_slice(&regs[..11]);
+    }
+    if let Some(instance) = h.vm().instance(instance) {
+        fault
+            .0
+            .backtrace
+            .extend(pcs.iter().map(|&pc| place(instance, pc)));
+    }
+    fault
+}
+
+fn call_kfunc<H: Host>(
+    h: &mut H,
+    site: CallSite,
+    id: KfuncId,
+    args: [u64; 5],
+) -> Result<u64, Fault> {
+    if id.is_builtin() {
+        kfunc::call(h, site, id, args)
+    } else {
+        h.kfunc(site, id, args)
+    }
+}
+
+/// First slot of a tail call's target; None if there is none and the program goes on.
+#[cold]
+fn tail_target<H: Host>(
+    h: &mut H,
+    instance: InstanceId,
+    map: u64,
+    index: u32,
+) -> Result<Option<u32>, Fault> {
+    let vm = h.vm();
+    let bad = || Fault::bad_argument("bpf_tail_call", format!("{map:#x} is not a program array"));
+    let found = match &vm.maps.by_addr(map).ok_or_else(bad)?.kind {
+        MapKind::Progs(progs) => progs.get(&index).copied(),
+        _ => return Err(bad()),
+    };
+    let image = vm.instance(instance).map(|instance| &instance.image);
+    Ok(found
+        .and_then(|func| image.and_then(|image| image.func(func)))
+        .map(|func| func.start))
+}
+
+/// A load that the fast path refused: across pages, in an arena hole, through a probed pointer, or wrong.
+#[cold]
+#[inline(never)]
+fn load_slow<H: Host>(
+    h: &mut H,
+    addr: u64,
+    size: u32,
+    probe: bool,
+    arena_base: u64,
+) -> Result<u64, Fault> {
+    let mem = &h.vm().mem;
+    let addr = arena_low(addr, arena_base);
+    let mut bytes = [0; 8];
+    match mem.bytes(addr, size.into()) {
+        Ok(found) => bytes[..size as usize].copy_from_slice(found),
+        Err(_) if probe || mem.arena_at(addr).is_some() => {}
+        Err(fault) => return Err(fault.into()),
+    }
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// A store that the fast path refused: across pages, into an arena hole (dropped), to a kernel structure, or wrong.
+#[cold]
+#[inline(never)]
+fn store_slow<H: Host>(
+    h: &mut H,
+    addr: u64,
+    size: u32,
+    value: u64,
+    arena_base: u64,
+) -> Result<(), Fault> {
+    let addr = arena_low(addr, arena_base);
+    let bytes = &value.to_le_bytes()[..size as usize];
+    let mem = &mut h.vm().mem;
+    let fault = match mem.bytes_mut(addr, size.into()) {
+        Ok(to) => {
+            to.copy_from_slice(bytes);
+            return Ok(());
+        }
+        Err(fault) => fault,
+    };
+    if mem.arena_at(addr).is_some() {
+        mem.arena_stores_dropped += 1;
+        return Ok(());
+    }
+    if fault.why != MemWhy::KernelField || !h.store_to_kernel(addr, size) {
+        return Err(fault.into());
+    }
+    Ok(h.vm().mem.write_agreed(addr, bytes)?)
+}
+
+/// Programs with an arena may use the lower half of an arena pointer as a pointer: the kernel adds the arena's base
+/// to every access through one.
+fn arena_low(addr: u64, arena_base: u64) -> u64 {
+    let low = addr >> 32 == 0 && arena_base != 0;
+    if low { arena_base | addr } else { addr }
+}
+
+/// Both directions of `addr_space_cast`: NULL stays NULL, anything else lands in the arena's window.
+#[inline(always)]
+fn cast(ptr: u64, arena_base: u64) -> u64 {
+    let low = ptr & 0xffff_ffff;
+    if low == 0 { 0 } else { arena_base | low }
+}
+
+// Division as the ISA defines it: by zero gives 0, and the remainder by zero is the dividend; the one signed overflow
+// wraps.
+
+fn div64(a: u64, b: u64) -> u64 {
+    a.checked_div(b).unwrap_or(0)
+}
+
+fn rem64(a: u64, b: u64) -> u64 {
+    a.checked_rem(b).unwrap_or(a)
+}
+
+fn div32(a: u32, b: u32) -> u32 {
+    a.checked_div(b).unwrap_or(0)
+}
+
+fn rem32(a: u32, b: u32) -> u32 {
+    a.checked_rem(b).unwrap_or(a)
+}
+
+fn sdiv64(a: u64, b: u64) -> u64 {
+    if b == 0 {
+        0
+    } else {
+        (a as i64).wrapping_div(b as i64) as u64
+    }
+}
+
+fn srem64(a: u64, b: u64) -> u64 {
+    if b == 0 {
+        a
+    } else {
+        (a as i64).wrapping_rem(b as i64) as u64
+    }
+}
+
+fn sdiv32(a: u32, b: u32) -> u32 {
+    if b == 0 {
+        0
+    } else {
+        (a as i32).wrapping_div(b as i32) as u32
+    }
+}
+
+fn srem32(a: u32, b: u32) -> u32 {
+    if b == 0 {
+        a
+    } else {
+        (a as i32).wrapping_rem(b as i32) as u32
+    }
+}

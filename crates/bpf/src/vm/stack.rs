@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Guest stacks: one per nesting level, with a frame of 512 bytes for each call and a page for arguments.
+//!
+//! Owns: their addresses and which level runs. Does not: push frames (see `interp.rs`).
+//!
+//! ```text
+//!   level n:  | guard | frames 7 .. 0, each 512 bytes, r10 at its end | arguments, scratch | guard |
+//! ```
+
+use super::Limits;
+use crate::mem::{Memory, OutOfMemory, PAGE, Perm};
+
+/// Bytes of a frame: `MAX_BPF_STACK`.
+pub const FRAME: u64 = 512;
+
+pub struct Stacks {
+    /// Nesting levels in use; 0 when nothing runs.
+    pub level: u32,
+    base: u64,
+    stride: u64,
+    frames: u64,
+    max_level: u32,
+}
+
+impl Stacks {
+    pub fn new(mem: &mut Memory, limits: Limits) -> Result<Stacks, OutOfMemory> {
+        let frames = u64::from(limits.call_depth.max(1)) * FRAME;
+        let used = frames.next_multiple_of(PAGE) + PAGE;
+        let stride = used + PAGE;
+        let max_level = limits.nesting.max(1);
+        let base = mem.alloc_region(stride * u64::from(max_level), Perm::None)?;
+        for level in 0..u64::from(max_level) {
+            mem.set_perm(base + level * stride, used, Perm::ReadWrite);
+        }
+        Ok(Stacks {
+            level: 0,
+            base,
+            stride,
+            frames: frames.next_multiple_of(PAGE),
+            max_level,
+        })
+    }
+
+    /// Begin an invocation; false if they are nested too deep.
+    pub fn enter(&mut self) -> bool {
+        let free = self.level < self.max_level;
+        self.level += u32::from(free);
+        free
+    }
+
+    pub fn leave(&mut self) {
+        self.level -= 1;
+    }
+
+    /// Value of r10 in frame `depth` of the running level.
+    pub fn frame_pointer(&self, depth: u32) -> u64 {
+        self.bottom() + self.frames - u64::from(depth) * FRAME
+    }
+
+    /// The page beside the frames of the running level: program arguments, and scratch for callbacks.
+    pub fn scratch(&self) -> u64 {
+        self.bottom() + self.frames
+    }
+
+    fn bottom(&self) -> u64 {
+        debug_assert!(self.level > 0);
+        self.base + u64::from(self.level.saturating_sub(1)) * self.stride
+    }
+}

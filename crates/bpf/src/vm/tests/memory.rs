@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Loads, stores, atomics, arenas, and what happens when they go wrong.
+
+use super::*;
+
+/// A host with a page that programs may write, and its address.
+fn with_page(text: &str) -> (BareHost, InstanceId, u64) {
+    let (mut h, instance) = host(text);
+    let page = h.vm.mem.alloc_region(PAGE, Perm::ReadWrite).expect("page");
+    (h, instance, page)
+}
+
+fn run(h: &mut BareHost, instance: InstanceId, args: [u64; 5]) -> Result<u64, Fault> {
+    h.run(instance, "main", args)
+}
+
+#[test]
+fn loads_extend_as_they_say() {
+    for (insn, value) in [
+        ("r0 = *(u8 *)(r1 + 0)", 0x88),
+        ("r0 = *(u16 *)(r1 + 0)", 0x9988),
+        ("r0 = *(u32 *)(r1 + 0)", 0xbbaa_9988),
+        ("r0 = *(u64 *)(r1 + 0)", 0xffee_ddcc_bbaa_9988),
+        ("r0 = *(s8 *)(r1 + 0)", 0xffff_ffff_ffff_ff88),
+        ("r0 = *(s16 *)(r1 + 0)", 0xffff_ffff_ffff_9988),
+        ("r0 = *(s32 *)(r1 + 0)", 0xffff_ffff_bbaa_9988),
+        ("r0 = *(u16 *)(r1 + 3)", 0xccbb),
+        ("w0 = load_acquire((u8 *)(r1 + 1))", 0x99),
+        ("r0 = load_acquire((u64 *)(r1 + 0))", 0xffee_ddcc_bbaa_9988),
+        ("probe r0 = *(s16 *)(r1 + 0)", 0xffff_ffff_ffff_9988),
+    ] {
+        let (mut h, instance, page) = with_page(&format!("{insn}\nexit"));
+        h.vm.mem
+            .write(page + 8, 0xffee_ddcc_bbaa_9988u64)
+            .expect("page");
+        assert_eq!(
+            run(&mut h, instance, [page + 8, 0, 0, 0, 0]),
+            Ok(value),
+            "{insn}"
+        );
+    }
+}
+
+#[test]
+fn stores_write_their_width() {
+    for (insn, value) in [
+        ("*(u8 *)(r1 + 0) = r2", 0xffff_ffff_ffff_ff88u64),
+        ("*(u16 *)(r1 + 0) = r2", 0xffff_ffff_ffff_9988),
+        ("*(u32 *)(r1 + 0) = r2", 0xffff_ffff_bbaa_9988),
+        ("*(u64 *)(r1 + 0) = r2", 0xffee_ddcc_bbaa_9988),
+        ("*(u8 *)(r1 + 1) = 5", 0xffff_ffff_ffff_05ff),
+        ("*(u32 *)(r1 + 0) = -2", 0xffff_ffff_ffff_fffe),
+        ("*(u64 *)(r1 + 0) = -2", 0xffff_ffff_ffff_fffe),
+        ("*(u64 *)(r1 + 0) = 2", 2),
+        ("store_release((u16 *)(r1 + 0), w2)", 0xffff_ffff_ffff_9988),
+    ] {
+        let (mut h, instance, page) = with_page(&format!("{insn}\nr0 = *(u64 *)(r1 + 0)\nexit"));
+        h.vm.mem.write(page, u64::MAX).expect("page");
+        let args = [page, 0xffee_ddcc_bbaa_9988, 0, 0, 0];
+        assert_eq!(run(&mut h, instance, args), Ok(value), "{insn}");
+    }
+}
+
+#[test]
+fn atomics_modify_and_fetch() {
+    let (old, arg) = (0x8000_0001_f000_00f0u64, 0x1_0000_1234u64);
+    let low = |value: u64| (old & !0xffff_ffff) | (value & 0xffff_ffff);
+    type Case = (&'static str, u64, Option<u64>);
+    let cases: [Case; 14] = [
+        ("lock *(u64 *)(r1 + 0) += r2", old.wrapping_add(arg), None),
+        (
+            "lock *(u32 *)(r1 + 0) += w2",
+            low(old.wrapping_add(arg)),
+            None,
+        ),
+        ("lock *(u64 *)(r1 + 0) |= r2", old | arg, None),
+        ("lock *(u32 *)(r1 + 0) &= w2", low(old & arg), None),
+        ("lock *(u64 *)(r1 + 0) ^= r2", old ^ arg, None),
+        (
+            "r2 = atomic_fetch_add((u64 *)(r1 + 0), r2)",
+            old.wrapping_add(arg),
+            Some(old),
+        ),
+        (
+            "w2 = atomic_fetch_add((u32 *)(r1 + 0), w2)",
+            low(old.wrapping_add(arg)),
+            Some(old & 0xffff_ffff),
+        ),
+        (
+            "r2 = atomic_fetch_or((u64 *)(r1 + 0), r2)",
+            old | arg,
+            Some(old),
+        ),
+        (
+            "w2 = atomic_fetch_and((u32 *)(r1 + 0), w2)",
+            low(old & arg),
+            Some(old & 0xffff_ffff),
+        ),
+        (
+            "r2 = atomic_fetch_xor((u64 *)(r1 + 0), r2)",
+            old ^ arg,
+            Some(old),
+        ),
+        ("r2 = xchg_64(r1 + 0, r2)", arg, Some(old)),
+        (
+            "w2 = xchg32_32(r1 + 0, w2)",
+            low(arg),
+            Some(old & 0xffff_ffff),
+        ),
+        ("lock *(u32 *)(r1 + 0) |= w2", low(old | arg), None),
+        ("lock *(u64 *)(r1 + 0) &= r2", old & arg, None),
+    ];
+    for (insn, after, fetched) in cases {
+        let (mut h, instance, page) = with_page(&format!("{insn}\nr0 = r2\nexit"));
+        h.vm.mem.write(page, old).expect("page");
+        let got = run(&mut h, instance, [page, arg, 0, 0, 0]);
+        assert_eq!(got, Ok(fetched.unwrap_or(arg)), "{insn}");
+        assert_eq!(h.vm.mem.read::<u64>(page), Ok(after), "{insn}");
+    }
+}
+
+#[test]
+fn compare_and_exchange() {
+    for (insn, expect, matches) in [
+        ("r0 = cmpxchg_64(r1 + 0, r0, r2)", 0x5_0000_0007u64, true),
+        ("r0 = cmpxchg_64(r1 + 0, r0, r2)", 7, false),
+        ("w0 = cmpxchg32_32(r1 + 0, w0, w2)", 0x9_0000_0007, true),
+        ("w0 = cmpxchg32_32(r1 + 0, w0, w2)", 8, false),
+    ] {
+        let (mut h, instance, page) = with_page(&format!("r0 = r3\n{insn}\nexit"));
+        h.vm.mem.write(page, 0x5_0000_0007u64).expect("page");
+        let wide = insn.starts_with('r');
+        let got = run(&mut h, instance, [page, 0x2_0000_0002, expect, 0, 0]);
+        assert_eq!(got, Ok(if wide { 0x5_0000_0007 } else { 7 }), "{insn}");
+        let after = match (matches, wide) {
+            (false, _) => 0x5_0000_0007,
+            (true, true) => 0x2_0000_0002,
+            (true, false) => 0x5_0000_0002,
+        };
+        assert_eq!(h.vm.mem.read::<u64>(page), Ok(after), "{insn}");
+    }
+}
+
+#[test]
+fn bad_accesses_fault_with_their_reason() {
+    let mem_fault = |text: &str, args: [u64; 5], h: &mut BareHost, instance| {
+        h.install_text(instance, text, Default::default())
+            .expect("program");
+        match run(h, instance, args).expect_err(text).kind() {
+            FaultKind::Mem(fault) => (fault.why, fault.addr),
+            other => panic!("{text}: {other}"),
+        }
+    };
+    let (mut h, instance, page) = with_page("exit");
+    let ro = h.vm.mem.alloc_region(PAGE, Perm::Read).expect("page");
+    let load = "r0 = *(u32 *)(r1 + 16)\nexit";
+    let store = "*(u32 *)(r1 + 16) = 1\nexit";
+    let add = "lock *(u64 *)(r1 + 16) += r2\nexit";
+    for (text, addr, why) in [
+        (load, 0, MemWhy::Null),
+        (store, 0, MemWhy::Null),
+        (load, 0x1234_5678, MemWhy::OutOfRange),
+        (store, u64::MAX >> 1, MemWhy::OutOfRange),
+        (load, page + PAGE, MemWhy::Unmapped),
+        (store, page + PAGE - 18, MemWhy::Unmapped),
+        (load, page - 32, MemWhy::Unmapped),
+        (store, ro, MemWhy::ReadOnly),
+        (add, ro, MemWhy::ReadOnly),
+        (store, ro - 16 + PAGE - 2, MemWhy::ReadOnly),
+        (add, 0, MemWhy::Null),
+    ] {
+        let got = mem_fault(text, [addr, 0, 0, 0, 0], &mut h, instance);
+        let expected = (why, addr.wrapping_add(16));
+        // Where the second of two pages decides, the reason may be either page's.
+        let crosses = expected.1 % PAGE > PAGE - 4;
+        assert!(
+            got.1 == expected.1 && (got.0 == why || crosses),
+            "{text} at {addr:#x}: {got:?}"
+        );
+    }
+}
+
+#[test]
+fn probed_loads_read_zero_where_nothing_is() {
+    for addr in [0, 8, 0x1234_0000, u64::MAX, 1 << 63] {
+        assert_eq!(
+            exec("r0 = 7\nprobe r0 = *(u64 *)(r1 + 8)\nexit", &[addr]),
+            Ok(0),
+            "{addr:#x}"
+        );
+    }
+}
+
+#[test]
+fn stores_to_the_kernel_need_its_consent() {
+    let text = "*(u32 *)(r1 + 8) = 5\nr0 = *(u32 *)(r1 + 8)\nexit";
+    let (mut h, instance) = host(text);
+    let task = h.task;
+    let refused = run(&mut h, instance, [task, 0, 0, 0, 0]).expect_err("not allowed");
+    assert!(matches!(refused.kind(), FaultKind::Mem(fault) if fault.why == MemWhy::KernelField));
+    h.allow_kernel_stores = true;
+    assert_eq!(run(&mut h, instance, [task, 0, 0, 0, 0]), Ok(5));
+}
+
+#[test]
+fn arena_holes_read_zero_and_swallow_stores() {
+    let text = "\
+        r2 = addr_space_cast(r1, 0x0, 0x1)
+        *(u64 *)(r2 + 0) = 9
+        r0 = *(u64 *)(r2 + 0)
+        r3 = addr_space_cast(r2, 0x1, 0x0)
+        exit";
+    let (mut h, instance) = host(text);
+    let def = MapDef {
+        name: "arena".into(),
+        map_type: map_type::ARENA,
+        max_entries: 100,
+        map_flags: map_flag::MMAPABLE,
+        ..MapDef::default()
+    };
+    let arena = h.vm.create_map(instance, &def).expect("arena");
+    let (start, len) = h.vm.map_area(arena).expect("area");
+    assert_eq!(len, 100 * PAGE);
+    let page = h.vm.arena_alloc(arena, 0, 1).expect("page");
+    assert_eq!(page, start);
+    assert_eq!(run(&mut h, instance, [page, 0, 0, 0, 0]), Ok(9));
+    assert_eq!(
+        run(&mut h, instance, [page & 0xffff_ffff, 0, 0, 0, 0]),
+        Ok(9),
+        "only the lower half counts"
+    );
+    assert_eq!(
+        run(&mut h, instance, [page + PAGE, 0, 0, 0, 0]),
+        Ok(0),
+        "nothing there"
+    );
+    assert_eq!(h.vm.mem.arena_stores_dropped, 1);
+    h.install_text(instance, "r0 = *(u64 *)(r1 + 0)\nexit", Default::default())
+        .expect("program");
+    assert_eq!(
+        run(&mut h, instance, [page & 0xffff_ffff, 0, 0, 0, 0]),
+        Ok(9),
+        "a pointer without its upper half"
+    );
+    assert_eq!(
+        run(&mut h, instance, [0; 5]),
+        Ok(0),
+        "NULL is a hole of the arena, as in the kernel"
+    );
+}
+
+#[test]
+fn casts_keep_null() {
+    for text in [
+        "r0 = addr_space_cast(r1, 0x0, 0x1)\nexit",
+        "r0 = addr_space_cast(r1, 0x1, 0x0)\nexit",
+    ] {
+        assert_eq!(exec(text, &[0]), Ok(0));
+        assert_eq!(exec(text, &[0x7f00_0000_0000]), Ok(0));
+    }
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the simulated kernel has: the part of Linux 7.3's types that is modelled. A field that is not
+ * here is not modelled: bpf_core_field_exists() says no, and an object that insists on it is refused
+ * with the field's name.
+ *
+ * Owns: names, types and our layout. Layout is free, because every access of an object is relocated
+ * by field name. It is the kernel's own where a program puts the struct on its stack or in its
+ * maps: iterators, locks, timers, lists, and the argument structs in ops.h.
+ * Does not: declare functions (kfuncs.h) or the scheduler's side of sched_ext (ops.h).
+ * Models: 7.3, include/linux/sched.h and friends; checked by tools/check-abi.py against a real kernel's
+ * BTF: each field exists there with the same kind and size.
+ */
+#ifndef ABI_KERNEL_H
+#define ABI_KERNEL_H
+
+#include "types.h"
+#include "enums.h"
+#include "ops.h"
+
+/* Debian's CONFIG_NR_CPUS and CONFIG_NODES_SHIFT. */
+#define NR_CPUS 8192
+#define MAX_NUMNODES 1024
+/* Root included; deeper cgroups are refused by the simulator. The kernel has no such bound. */
+#define CGROUP_LEVELS 32
+
+struct cpumask {
+	unsigned long bits[NR_CPUS / 64];
+};
+typedef struct cpumask cpumask_t;
+
+typedef struct {
+	unsigned long bits[MAX_NUMNODES / 64];
+} nodemask_t;
+
+/* What bpf_cpumask_create() hands out. */
+struct bpf_cpumask {
+	cpumask_t cpumask;
+	refcount_t usage;
+};
+
+/* ---- tasks ---- */
+
+struct load_weight {
+	unsigned long weight;
+	u32 inv_weight;
+};
+
+struct sched_avg {
+	unsigned long load_avg;
+	unsigned long runnable_avg;
+	unsigned long util_avg;
+};
+
+struct sched_entity {
+	struct load_weight load;
+	u64 deadline;
+	u64 exec_start;
+	u64 sum_exec_runtime;
+	u64 prev_sum_exec_runtime;
+	u64 vruntime;
+	s64 vlag;
+	u64 slice;
+	u64 nr_migrations;
+	struct sched_avg avg;
+};
+
+struct sched_ext_entity {
+	/* A direct dispatch that waits for its insert. */
+	u64 ddsp_dsq_id;
+	u64 ddsp_enq_flags;
+	u64 ddsp_slice;
+	u64 ddsp_vtime;
+	u32 dsq_flags;		/* enum scx_ent_dsq_flags */
+	u32 flags;		/* enum scx_ent_flags */
+	u32 weight;		/* 1..10000, 100 at nice 0 */
+	u32 reenq_cnt;
+	s32 sticky_cpu;
+	s32 holding_cpu;
+	s32 selected_cpu;
+	s32 runnable_cpu;
+	unsigned long runnable_at;	/* jiffies */
+	u64 tid;
+	u64 slice;		/* ns left */
+	u64 dsq_vtime;
+	u64 reenq_reason_caps;
+	s32 reenq_reason_cid;
+	bool disallow;
+	ptr(struct cgroup) cgrp_moving_from;
+};
+
+/*
+ * A task takes a slot of 2 KiB in guest memory. Half of it is cpus_mask, which is as long as the kernel's
+ * whatever the machine's size; a test holds the whole under the slot.
+ */
+struct task_struct {
+	unsigned int __state;
+	unsigned int flags;	/* PF_* */
+	u8 on_cpu;
+	u8 on_rq;
+	int recent_used_cpu;
+	int wake_cpu;
+	int prio;
+	int static_prio;
+	int normal_prio;
+	unsigned int rt_priority;
+	unsigned int policy;
+	struct sched_entity se;
+	struct sched_ext_entity scx;
+	const ptr(struct sched_class) sched_class;
+	ptr(struct task_group) sched_task_group;
+	const ptr(cpumask_t) cpus_ptr;
+	ptr(cpumask_t) user_cpus_ptr;
+	cpumask_t cpus_mask;
+	int nr_cpus_allowed;
+	u16 migration_disabled;
+	ptr(struct mm_struct) mm;
+	int exit_state;
+	int exit_code;
+	pid_t pid;
+	pid_t tgid;
+	ptr(struct task_struct) real_parent;
+	ptr(struct task_struct) parent;
+	ptr(struct task_struct) group_leader;
+	ptr(struct pid) thread_pid;
+	struct list_head thread_node;	/* in signal->thread_head */
+	u64 utime;		/* ns */
+	u64 stime;		/* ns */
+	unsigned long nvcsw;
+	unsigned long nivcsw;
+	u64 start_time;		/* ns, monotonic */
+	u64 start_boottime;	/* ns */
+	const ptr(struct cred) real_cred;
+	const ptr(struct cred) cred;
+	char comm[16];
+	ptr(struct signal_struct) signal;
+	ptr(struct css_set) cgroups;
+	ptr(struct mempolicy) mempolicy;
+	int numa_preferred_nid;
+	unsigned long total_numa_faults;
+};
+
+struct mm_struct {
+	atomic_t mm_users;
+	ptr(struct task_struct) owner;
+};
+
+struct cred {
+	kuid_t uid;
+	kgid_t gid;
+	kuid_t suid;
+	kgid_t sgid;
+	kuid_t euid;
+	kgid_t egid;
+};
+
+struct ns_common {
+	unsigned int inum;
+};
+
+/* There is one, the initial one. */
+struct pid_namespace {
+	unsigned int level;
+	struct ns_common ns;
+};
+
+struct upid {
+	int nr;
+	ptr(struct pid_namespace) ns;
+};
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
+
+struct signal_struct {
+	int nr_threads;
+	struct list_head thread_head;
+	ptr(struct pid) pids[PIDTYPE_MAX];
+};
+
+struct mempolicy {
+	unsigned short mode;
+	unsigned short flags;
+	nodemask_t nodes;
+	int home_node;
+};
+
+/* ---- cgroups ---- */
+
+struct kernfs_node {
+	const ptr(char) name;
+	u64 id;
+};
+
+struct percpu_ref {
+	unsigned long percpu_count_ptr;
+};
+
+struct cgroup_subsys_state {
+	ptr(struct cgroup) cgroup;
+	struct percpu_ref refcnt;
+	int id;
+	unsigned int flags;
+	u64 serial_nr;
+	ptr(struct cgroup_subsys_state) parent;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	unsigned long flags;
+	int level;
+	ptr(struct kernfs_node) kn;
+	ptr(struct cgroup_subsys_state) subsys[CGROUP_SUBSYS_COUNT];
+	ptr(struct cgroup) dom_cgrp;
+	ptr(struct cgroup) ancestors[CGROUP_LEVELS];
+};
+
+struct css_set {
+	ptr(struct cgroup_subsys_state) subsys[CGROUP_SUBSYS_COUNT];
+	ptr(struct cgroup) dfl_cgrp;
+};
+
+struct scx_task_group {
+	u32 flags;		/* enum scx_tg_flags */
+	u32 weight;
+	u64 bw_period_us;
+	u64 bw_quota_us;
+	u64 bw_burst_us;
+	bool idle;
+};
+
+/* The cpu controller's state of a cgroup; css comes first, and objects cast between them. */
+struct task_group {
+	struct cgroup_subsys_state css;
+	int idle;
+	unsigned long shares;
+	struct scx_task_group scx;
+	ptr(struct task_group) parent;
+};
+
+/* ---- CPUs ---- */
+
+struct rq {
+	unsigned int nr_running;
+	unsigned long cpu_capacity;
+	ptr(struct task_struct) curr;
+	ptr(struct task_struct) idle;
+	u64 nr_switches;
+	u64 clock_task;
+	u64 clock_pelt;
+	u64 clock;
+	unsigned long lost_idle_time;
+	int cpu;
+	int online;
+};
+
+struct cpufreq_cpuinfo {
+	unsigned int max_freq;	/* kHz, as all of cpufreq */
+	unsigned int min_freq;
+};
+
+struct cpufreq_policy {
+	unsigned int cpu;
+	struct cpufreq_cpuinfo cpuinfo;
+	unsigned int min;
+	unsigned int max;
+	unsigned int cur;
+};
+
+struct kernel_cpustat {
+	u64 cpustat[NR_STATS];	/* ns */
+};
+
+/* ---- what BPF programs own: sizes are the kernel's ---- */
+
+struct bpf_iter_num {
+	u64 __opaque[1];
+};
+
+struct bpf_iter_scx_dsq {
+	u64 __opaque[6];
+};
+
+struct bpf_iter_css {
+	u64 __opaque[3];
+};
+
+struct bpf_iter_css_task {
+	u64 __opaque[1];
+};
+
+struct bpf_iter_task {
+	u64 __opaque[3];
+};
+
+struct bpf_iter_bits {
+	u64 __opaque[2];
+};
+
+struct bpf_timer {
+	u64 __opaque[2];
+};
+
+struct bpf_spin_lock {
+	u32 val;
+};
+
+struct bpf_res_spin_lock {
+	u32 val;
+};
+
+struct bpf_rb_root {
+	u64 __opaque[2];
+};
+
+struct bpf_rb_node {
+	u64 __opaque[4];
+};
+
+struct bpf_list_head {
+	u64 __opaque[2];
+};
+
+struct bpf_list_node {
+	u64 __opaque[3];
+};
+
+struct bpf_refcount {
+	u32 __opaque[1];
+};
+
+struct bpf_dynptr {
+	u64 __opaque[2];
+};
+
+struct bpf_perf_event_value {
+	u64 counter;
+	u64 enabled;
+	u64 running;
+};
+
+/* The context of an iter/task program. */
+struct bpf_iter_meta {
+	ptr(struct seq_file) seq;
+	u64 session_id;
+	u64 seq_num;
+};
+
+struct bpf_iter__task {
+	ptr(struct bpf_iter_meta) meta;
+	ptr(struct task_struct) task;
+};
+
+#endif

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The kernel's types as the simulator writes them and as objects are relocated against.
+//!
+//! Owns: nothing but the two readings of `abi/*.h`, which `build.rs` makes. A pointer field is a guest
+//! address (u64) and a flag field a number; every struct is `Pod`, so it may be viewed in guest memory.
+//! Does not: hold behaviour; a kernel function is one name here and code elsewhere in the crate.
+//! Models: what `abi/kernel.h` says.
+
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unreachable_pub,
+    clippy::all,
+    reason = "generated from C, names are the kernel's"
+)]
+mod bindings {
+    include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+}
+
+pub use bindings::*;
+
+/// BTF of the simulated kernel: types, enumerators, kernel functions and per-CPU variables.
+pub static KERNEL_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernel.btf"));
+
+/// Guest memory set aside for one `task_struct`.
+pub const TASK_SLOT_BYTES: usize = 2048;
+
+const _: () = assert!(size_of::<task_struct>() <= TASK_SLOT_BYTES);
+
+#[cfg(test)]
+mod tests;

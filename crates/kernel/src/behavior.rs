@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The border between the kernel and what its tasks do: a `Behavior` says what each task does next, and
+//! acts on the system through `Sys`, the system calls of the simulation.
+//!
+//! Owns: the vocabulary. Does not: know programs, locks or files (see the workload crate), or schedule.
+
+use scxlab_machine::cpumask::CpuMask;
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+
+/// What a task does next. Time in it passes only while the task runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Work that lasts `work` on a full-speed CPU with a warm cache and an idle sibling.
+    Compute { work: Nanos },
+    /// User code that lasts this much wall time on a CPU, whatever the CPU's speed (rt-app `runtime`).
+    ComputeWall { wall: Nanos },
+    /// Burn the CPU until `Sys::stop_spin`; a spinner does not know that its lock holder is preempted.
+    Spin,
+    /// Sleep until `Sys::wake`. A wake that came since the last step ended makes it return at once.
+    Block,
+    /// Sleep until the time, or an earlier `Sys::wake`.
+    SleepUntil(Nanos),
+    /// `sched_yield(2)`.
+    Yield,
+    /// `execve(2)`: the task is a candidate for another CPU while it has no cache to lose.
+    Exec,
+    /// Leave for ever.
+    Exit,
+}
+
+/// The policies of `sched_setscheduler(2)`, with their parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    Normal,
+    Batch,
+    Idle,
+    /// SCHED_EXT: as Normal until a sched_ext scheduler is loaded.
+    Ext,
+    Fifo { prio: u8 },
+    RoundRobin { prio: u8 },
+    Deadline { runtime: Nanos, deadline: Nanos, period: Nanos },
+}
+
+/// What a new task is. The rest it inherits from its parent, if it has one.
+#[derive(Clone, Debug)]
+pub struct TaskSpec {
+    /// `comm`: cut at 15 bytes.
+    pub name: String,
+    pub policy: Policy,
+    /// -20..=19
+    pub nice: i8,
+    /// EEVDF slice request (`sched_attr.sched_runtime` of a normal task), 0: the default.
+    pub slice_request: Nanos,
+    /// None: every CPU, or the parent's.
+    pub affinity: Option<CpuMask>,
+    pub cgroup: CgroupId,
+    /// The thread group to join; None starts a process of its own.
+    pub thread_group_of: Option<TaskId>,
+    /// A kernel thread has no address space (`mm` is NULL).
+    pub kthread: bool,
+    /// Bytes that the task touches again and again: what a migration must refill.
+    pub footprint_bytes: u64,
+}
+
+/// Limits of a cgroup's cpu controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CgroupSpec {
+    /// `cpu.weight`, 1..=10000
+    pub weight: u32,
+    /// `cpu.max` quota per period; None: no limit
+    pub quota: Option<Nanos>,
+    pub period: Nanos,
+    /// `cpu.max.burst`
+    pub burst: Nanos,
+    /// `cpu.idle`
+    pub idle: bool,
+}
+
+impl Default for CgroupSpec {
+    fn default() -> Self {
+        CgroupSpec { weight: 100, quota: None, period: 100_000_000, burst: 0, idle: false }
+    }
+}
+
+/// Why a system call was refused; the kernel's errno in the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SysError {
+    #[error("invalid argument (EINVAL)")]
+    Invalid,
+    #[error("no such object (ENOENT)")]
+    NoEntry,
+    #[error("no such task (ESRCH)")]
+    NoTask,
+    #[error("busy (EBUSY)")]
+    Busy,
+    #[error("out of memory (ENOMEM)")]
+    NoMemory,
+}
+
+/// What a behaviour may do to the system. Calls take effect at the caller's present instant and their
+/// cost delays the running task.
+pub trait Sys {
+    /// Virtual time at this point of the caller, costs of earlier calls included.
+    fn now(&self) -> Nanos;
+    /// The CPU on which the present step runs.
+    fn this_cpu(&self) -> CpuId;
+    /// The CPU on which `task` runs, or ran last.
+    fn cpu_of(&self, task: TaskId) -> CpuId;
+    fn nr_cpus(&self) -> u32;
+    /// Wakes a blocked or sleeping task; false if it was awake (the wake is remembered for its next
+    /// `Block`). `sync` is the hint that the waker is about to sleep (WF_SYNC).
+    fn wake(&mut self, task: TaskId, sync: bool) -> bool;
+    /// Ends the present `Spin` of a task (or the next one, if it is not spinning yet).
+    fn stop_spin(&mut self, task: TaskId);
+    /// Starts a task; `parent` is None for those that exist when the run starts.
+    fn fork(&mut self, parent: Option<TaskId>, spec: TaskSpec) -> Result<TaskId, SysError>;
+    /// Kernel or library work on behalf of the caller that its steps do not show.
+    fn charge(&mut self, cost: Nanos);
+    /// Asks for `Behavior::on_timer(token)` at that time, in interrupt context of the given CPU.
+    fn post(&mut self, at: Nanos, cpu: CpuId, token: u64);
+    fn set_affinity(&mut self, task: TaskId, cpus: &CpuMask) -> Result<(), SysError>;
+    fn set_nice(&mut self, task: TaskId, nice: i8) -> Result<(), SysError>;
+    fn set_policy(&mut self, task: TaskId, policy: Policy) -> Result<(), SysError>;
+    fn set_footprint(&mut self, task: TaskId, bytes: u64);
+    fn mkdir(&mut self, parent: CgroupId, name: &str, spec: CgroupSpec) -> Result<CgroupId, SysError>;
+    fn rmdir(&mut self, cgroup: CgroupId) -> Result<(), SysError>;
+    fn set_cgroup(&mut self, cgroup: CgroupId, spec: CgroupSpec) -> Result<(), SysError>;
+    fn move_to_cgroup(&mut self, task: TaskId, cgroup: CgroupId) -> Result<(), SysError>;
+    /// Takes a CPU off line or brings it back.
+    fn set_cpu_online(&mut self, cpu: CpuId, online: bool) -> Result<(), SysError>;
+    /// A number from the named random stream of this run; streams do not disturb one another.
+    fn random(&mut self, stream: &'static str, task: TaskId) -> u64;
+    /// Adds to a task's count of finished units of work (the workload's throughput).
+    fn count_work(&mut self, task: TaskId, units: u64);
+    /// Ends the run now, as if its duration had passed.
+    fn finish(&mut self);
+}
+
+/// What the tasks of a run do. One object for all of them, so that they can share locks and queues.
+pub trait Behavior {
+    /// Called once, at time 0, before any task exists.
+    fn start(&mut self, sys: &mut dyn Sys);
+    /// The task has finished its step, and runs: what now? It may call `sys` any number of times first.
+    fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> Step;
+    /// A time asked for with `Sys::post` has come.
+    fn on_timer(&mut self, sys: &mut dyn Sys, token: u64);
+    /// The unit of `Sys::count_work`, singular: "loop", "message".
+    fn unit(&self) -> &str;
+    /// When every event is done and tasks still sleep for ever, what each of them waits for, for the report
+    /// of a deadlock. None: nothing worth saying.
+    fn waits_for(&self, task: TaskId) -> Option<String>;
+}

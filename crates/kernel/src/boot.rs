@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Building a kernel: memory, tables, idle tasks, per-CPU variables that objects may read.
+
+use crate::abi;
+use crate::behavior::Behavior;
+use crate::cgroup::CgroupTable;
+use crate::cpu::Cpu;
+use crate::event::Event;
+use crate::ext::{Ext, ExtCpu};
+use crate::fair::{Fair, FairTopo, Params};
+use crate::kernel::{Exec, Kernel, Limits};
+use crate::metrics::Metrics;
+use crate::rt::RtQueues;
+use crate::streams::Streams;
+use crate::task::TaskTable;
+use crate::warmth::CacheTouch;
+use scxlab_bpf::btf::Btf;
+use scxlab_bpf::mem::{OutOfMemory, Perm};
+use scxlab_bpf::vm::{Config, Vm};
+use scxlab_machine::id::{CpuId, TaskId};
+use scxlab_machine::{EventQueue, Machine, Stream};
+use scxlab_trace::Tracer;
+use std::sync::Arc;
+
+/// What a run is made of, beside its behaviour and scheduler.
+pub struct Setup {
+    pub machine: Arc<Machine>,
+    pub seed: u64,
+    pub limits: Limits,
+    pub tracer: Tracer,
+    /// Address space of guest memory, bytes; only what is touched is used.
+    pub mem_size: u64,
+}
+
+/// Kernel variables that objects may read by name.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelVars {
+    /// Guest address of the block of CPU 0; CPU n's is `n * PERCPU_STRIDE` further.
+    pub percpu: u64,
+}
+
+/// Bytes between the per-CPU blocks.
+pub const PERCPU_STRIDE: u64 = 4096;
+/// Where the variables lie in a block.
+pub mod percpu {
+    pub const RUNQUEUE: u64 = 0;
+    pub const SD_LLC_ID: u64 = 1024;
+    pub const SD_LLC_SIZE: u64 = 1032;
+    pub const CORE_PRIORITY: u64 = 1040;
+}
+
+impl Kernel {
+    /// A booted machine without tasks of its own but init and the idle tasks.
+    pub fn boot(setup: Setup, behavior: Box<dyn Behavior>) -> Result<Kernel, OutOfMemory> {
+        let Setup { machine, seed, limits, tracer, mem_size } = setup;
+        let topology = &machine.topology;
+        let nr_cpus = topology.nr_cpus();
+        let config = Config {
+            nr_cpus: nr_cpus as u32,
+            hz: machine.costs.clock.tick_hz as u32,
+            mem_size,
+            ..Config::default()
+        };
+        let mut vm = Vm::new(config)?;
+        let tasks = TaskTable::new(&mut vm.mem)?;
+        let cgroups = CgroupTable::new(&mut vm.mem)?;
+        let percpu = vm.mem.alloc_region(nr_cpus as u64 * PERCPU_STRIDE, Perm::Kernel)?;
+        let mm_addr = vm.mem.alloc_region(size_of::<abi::mm_struct>() as u64, Perm::Kernel)?;
+        let ext = Ext::new(&mut vm.mem, nr_cpus, topology.nodes().len())?;
+        let tick_ns = machine.costs.tick_period_ns();
+        let mut phases = Stream::new(seed, "tick phase", 0);
+        let tick_phase = (0..nr_cpus).map(|_| phases.below(tick_ns)).collect();
+        let params = Params { tick_ns, seed, ..Params::default() };
+        let mut kernel = Kernel {
+            vm,
+            limits,
+            now: 0,
+            exec: Exec { cpu: CpuId(0), clock: 0, charged_insns: 0, ps_left: 0 },
+            events: EventQueue::new(),
+            cpus: Vec::new(),
+            tasks,
+            cgroups,
+            fair: Fair::new(&FairTopo::new(topology), params),
+            rt: RtQueues::new(nr_cpus),
+            ext,
+            touch: CacheTouch::new(topology.cores().len(), topology.llcs().len()),
+            guest_locks: Default::default(),
+            streams: Streams::new(seed),
+            tracer,
+            metrics: Metrics::default(),
+            stop: None,
+            end_at: None,
+            nr_workload: 0,
+            nr_runnable: 0,
+            pending_wakeups: 0,
+            nr_sync_waiters: 0,
+            migrating: None,
+            tick_ns,
+            tick_phase,
+            vars: KernelVars { percpu },
+            mm_addr,
+            init_task: TaskId(nr_cpus as u32),
+            hotplug_seq: 0,
+            kfuncs: crate::ext::kfunc::handlers(),
+            bpf_timers: Vec::new(),
+            btf: Arc::new(Btf::parse(abi::KERNEL_BTF).expect("the kernel's own BTF is valid")),
+            prandom: Stream::new(seed, "bpf_get_prandom_u32", 0),
+            behavior: Some(behavior),
+            machine: machine.clone(),
+        };
+        kernel.boot_cpus();
+        Ok(kernel)
+    }
+
+    fn boot_cpus(&mut self) {
+        let machine = self.machine.clone();
+        let topology = &machine.topology;
+        for cpu in topology.cpu_ids() {
+            let idle = self.new_idle_task(cpu);
+            self.cpus.push(Cpu::new(cpu, idle));
+            let block = self.vars.percpu + u64::from(cpu.0) * PERCPU_STRIDE;
+            let first = scxlab_machine::cpumask::first(topology.llc_mask(cpu)).unwrap_or(cpu);
+            let size = scxlab_machine::cpumask::weight(topology.llc_mask(cpu));
+            *self.vm.mem.host_mut::<i32>(block + percpu::SD_LLC_ID) = first.0 as i32;
+            *self.vm.mem.host_mut::<i32>(block + percpu::SD_LLC_SIZE) = size as i32;
+            let addr = self.tasks[idle].addr;
+            let rq: &mut abi::rq = self.vm.mem.host_mut(block + percpu::RUNQUEUE);
+            rq.cpu = cpu.0 as i32;
+            rq.online = 1;
+            rq.curr = addr;
+            rq.idle = addr;
+            rq.cpu_capacity = u64::from(topology.cpu(cpu).capacity);
+        }
+        let init = self.new_init_task();
+        debug_assert_eq!(init, self.init_task);
+    }
+
+    /// Guest address of a CPU's `struct rq`.
+    pub(crate) fn rq_addr(&self, cpu: CpuId) -> u64 {
+        self.vars.percpu + u64::from(cpu.0) * PERCPU_STRIDE + percpu::RUNQUEUE
+    }
+
+    /// Guest address of a task's `cpus_mask`.
+    pub(crate) fn cpus_ptr(&self, task: TaskId) -> u64 {
+        self.tasks[task].addr + std::mem::offset_of!(abi::task_struct, cpus_mask) as u64
+    }
+
+    /// Ends the run at that time whatever happens (`Stop::Finished`).
+    pub fn end_at(&mut self, at: scxlab_machine::id::Nanos) {
+        self.events.push(at, Event::End);
+    }
+}
+
+impl Ext {
+    fn new(
+        mem: &mut scxlab_bpf::mem::Memory,
+        nr_cpus: usize,
+        nr_nodes: usize,
+    ) -> Result<Ext, OutOfMemory> {
+        Ok(Ext {
+            dsqs: crate::ext::dsq::DsqTable::new(nr_cpus, nr_nodes),
+            cpus: (0..nr_cpus).map(|_| ExtCpu::default()).collect(),
+            root: None,
+            state: Default::default(),
+            enabled: false,
+            switching_all: false,
+            switched_all: false,
+            init_task_enabled: false,
+            cgroup_enabled: false,
+            idle: crate::ext::idle::IdleState::new(mem, nr_cpus, nr_nodes)?,
+            frames: Vec::new(),
+            direct: Default::default(),
+            remote_activate_flags: 0,
+            arrivals: 0,
+            next_tid: 0,
+            watchdog_gen: 0,
+            watchdog_checked: 0,
+            exits: Vec::new(),
+            op_stats: Default::default(),
+            dump: None,
+            scratch: crate::ext::host::Scratch::new(mem)?,
+            nr_rejected: 0,
+            last_events: Default::default(),
+            printk: Vec::new(),
+        })
+    }
+}

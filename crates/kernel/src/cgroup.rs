@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! cgroups v2 with the cpu controller: the tree, its limits, and what BPF sees of it.
+//!
+//! Owns: directories, their guest structs, which task is where.
+//! Does not: share CPU time (the classes do) or tell the scheduler (see `ext/cgroup.rs`).
+//! Models: kernel `struct cgroup`, `css_set`, `task_group`, 7.3. Differs: every directory has the cpu controller.
+
+use crate::abi;
+use crate::behavior::{CgroupSpec, SysError};
+use crate::kernel::Kernel;
+use scxlab_bpf::mem::{Memory, OutOfMemory, Perm};
+use scxlab_machine::id::{CgroupId, Nanos, TaskId};
+use std::mem::offset_of;
+
+/// Guest bytes of one directory: its cgroup, css_set, kernfs_node, task_group and name.
+const SLOT_BYTES: u64 = 4096;
+const MAX_CGROUPS: u32 = 1 << 16;
+/// Where the parts lie in the slot.
+const CSS_SET: u64 = 1024;
+const KERNFS: u64 = 2048;
+const TASK_GROUP: u64 = 2304;
+const NAME: u64 = 3584;
+const NAME_MAX: usize = 255;
+/// The inode number of the root directory; others follow.
+const ROOT_INO: u64 = 1;
+/// `CGROUP_LEVELS` of the ABI: how deep a path may be.
+pub const MAX_DEPTH: usize = abi::CGROUP_LEVELS as usize - 1;
+
+/// One directory.
+#[derive(Clone, Debug)]
+pub struct Cgroup {
+    pub id: CgroupId,
+    pub parent: Option<CgroupId>,
+    pub name: String,
+    pub path: String,
+    pub level: u32,
+    pub spec: CgroupSpec,
+    /// Guest address of its `struct cgroup`.
+    pub addr: u64,
+    pub children: Vec<CgroupId>,
+    pub nr_tasks: u32,
+    /// `SCX_TG_INITED`: the loaded scheduler knows it.
+    pub ext_inited: bool,
+    /// CPU time of its own tasks.
+    pub run_ns: Nanos,
+}
+
+/// All directories; slots are not reused within a run.
+pub struct CgroupTable {
+    all: Vec<Option<Cgroup>>,
+    base: u64,
+}
+
+impl CgroupTable {
+    pub fn new(mem: &mut Memory) -> Result<Self, OutOfMemory> {
+        let base = mem.alloc_region(u64::from(MAX_CGROUPS) * SLOT_BYTES, Perm::Kernel)?;
+        let mut table = CgroupTable { all: Vec::new(), base };
+        let root = Cgroup {
+            id: CgroupId(0),
+            parent: None,
+            name: "/".into(),
+            path: "/".into(),
+            level: 0,
+            spec: CgroupSpec::default(),
+            addr: base,
+            children: Vec::new(),
+            nr_tasks: 0,
+            ext_inited: false,
+            run_ns: 0,
+        };
+        table.write(mem, &root);
+        table.all.push(Some(root));
+        Ok(table)
+    }
+
+    pub fn exists(&self, id: CgroupId) -> bool {
+        self.get(id).is_some()
+    }
+
+    pub fn get(&self, id: CgroupId) -> Option<&Cgroup> {
+        self.all.get(id.idx())?.as_ref()
+    }
+
+    pub fn get_mut(&mut self, id: CgroupId) -> Option<&mut Cgroup> {
+        self.all.get_mut(id.idx())?.as_mut()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Cgroup> {
+        self.all.iter().flatten()
+    }
+
+    /// The directory whose `struct cgroup` (or its first member, the css) is at `addr`.
+    pub fn at(&self, addr: u64) -> Option<CgroupId> {
+        let off = addr.wrapping_sub(self.base);
+        let id = CgroupId(u32::try_from(off / SLOT_BYTES).ok()?);
+        (off % SLOT_BYTES == 0 && self.exists(id)).then_some(id)
+    }
+
+    /// The directory whose `struct task_group` (or its css) is at `addr`.
+    pub fn at_task_group(&self, addr: u64) -> Option<CgroupId> {
+        self.at(addr.wrapping_sub(TASK_GROUP))
+    }
+
+    /// Self and ancestors, nearest first.
+    pub fn ascend(&self, from: CgroupId) -> Vec<CgroupId> {
+        std::iter::successors(Some(from), |&id| self.get(id)?.parent).collect()
+    }
+
+    /// The directory with that inode number (`cgroup_id()`).
+    pub fn by_ino(&self, ino: u64) -> Option<CgroupId> {
+        let id = CgroupId(u32::try_from(ino.checked_sub(ROOT_INO)?).ok()?);
+        self.exists(id).then_some(id)
+    }
+
+    pub fn css_set_addr(&self, id: CgroupId) -> u64 {
+        self.slot(id) + CSS_SET
+    }
+
+    pub fn task_group_addr(&self, id: CgroupId) -> u64 {
+        self.slot(id) + TASK_GROUP
+    }
+
+    fn slot(&self, id: CgroupId) -> u64 {
+        self.base + u64::from(id.0) * SLOT_BYTES
+    }
+
+    pub fn attach(&mut self, id: CgroupId, _task: TaskId) {
+        if let Some(group) = self.get_mut(id) {
+            group.nr_tasks += 1;
+        }
+    }
+
+    pub fn detach(&mut self, id: CgroupId, _task: TaskId) {
+        if let Some(group) = self.get_mut(id) {
+            group.nr_tasks -= 1;
+        }
+    }
+
+    /// Self and descendants, parents first, siblings in order of creation.
+    pub fn descend_pre(&self, top: CgroupId) -> Vec<CgroupId> {
+        let mut order = Vec::new();
+        let mut stack = vec![top];
+        while let Some(id) = stack.pop() {
+            order.push(id);
+            if let Some(group) = self.get(id) {
+                stack.extend(group.children.iter().rev());
+            }
+        }
+        order
+    }
+
+    /// Self and descendants, children first, siblings in order of creation.
+    pub fn descend_post(&self, top: CgroupId) -> Vec<CgroupId> {
+        let mut order = Vec::new();
+        let mut stack = vec![(top, false)];
+        while let Some((id, expanded)) = stack.pop() {
+            if expanded {
+                order.push(id);
+                continue;
+            }
+            stack.push((id, true));
+            if let Some(group) = self.get(id) {
+                stack.extend(group.children.iter().rev().map(|&c| (c, false)));
+            }
+        }
+        order
+    }
+
+    /// Adds a directory to the tree; the caller tells the classes.
+    fn create(
+        &mut self,
+        mem: &mut Memory,
+        parent: CgroupId,
+        name: &str,
+        spec: CgroupSpec,
+    ) -> Result<CgroupId, SysError> {
+        let id = CgroupId(self.all.len() as u32);
+        let above = self.get(parent).ok_or(SysError::NoEntry)?;
+        let bad_name = name.is_empty() || name.contains('/') || name.len() > NAME_MAX;
+        let taken = above.children.iter().any(|&c| self.get(c).is_some_and(|g| g.name == name));
+        if bad_name || taken || above.level as usize >= MAX_DEPTH {
+            return Err(SysError::Invalid);
+        }
+        if id.0 >= MAX_CGROUPS {
+            return Err(SysError::NoMemory);
+        }
+        let group = Cgroup {
+            id,
+            parent: Some(parent),
+            name: name.into(),
+            path: format!("{}/{name}", above.path.trim_end_matches('/')),
+            level: above.level + 1,
+            spec,
+            addr: self.slot(id),
+            children: Vec::new(),
+            nr_tasks: 0,
+            ext_inited: false,
+            run_ns: 0,
+        };
+        self.write(mem, &group);
+        self.all.push(Some(group));
+        self.get_mut(parent).expect("looked up above").children.push(id);
+        Ok(id)
+    }
+
+    /// Fills the guest structs of a directory.
+    fn write(&self, mem: &mut Memory, group: &Cgroup) {
+        let at = |id: CgroupId| self.slot(id);
+        let slot = at(group.id);
+        let mut name = group.name.as_bytes().to_vec();
+        name.push(0);
+        mem.host_slice_mut::<u8>(slot + NAME, name.len()).copy_from_slice(&name);
+        let kn: &mut abi::kernfs_node = mem.host_mut(slot + KERNFS);
+        kn.id = ROOT_INO + u64::from(group.id.0);
+        kn.name = slot + NAME;
+        let css = slot + TASK_GROUP + offset_of!(abi::task_group, css) as u64;
+        self.write_cgroup(mem, group, css);
+        let set: &mut abi::css_set = mem.host_mut(slot + CSS_SET);
+        set.dfl_cgrp = slot;
+        set.subsys[abi::cpu_cgrp_id as usize] = css;
+        let parent = group.parent.map_or(0, |p| at(p) + TASK_GROUP);
+        let tg: &mut abi::task_group = mem.host_mut(slot + TASK_GROUP);
+        tg.css.cgroup = slot;
+        tg.css.parent = parent;
+        tg.parent = parent;
+        self.write_limits(mem, group);
+    }
+
+    fn write_cgroup(&self, mem: &mut Memory, group: &Cgroup, css: u64) {
+        let slot = self.slot(group.id);
+        let mut ancestors = Vec::new();
+        let mut at = Some(group.id);
+        while let Some(id) = at {
+            ancestors.push(self.slot(id));
+            at = if id == group.id { group.parent } else { self.get(id).and_then(|g| g.parent) };
+        }
+        ancestors.reverse();
+        let cgrp: &mut abi::cgroup = mem.host_mut(slot);
+        cgrp.self_.cgroup = slot;
+        cgrp.self_.parent = group.parent.map_or(0, |p| self.slot(p));
+        cgrp.level = group.level as i32;
+        cgrp.kn = slot + KERNFS;
+        cgrp.dom_cgrp = slot;
+        cgrp.subsys[abi::cpu_cgrp_id as usize] = css;
+        for (to, from) in cgrp.ancestors.iter_mut().zip(ancestors) {
+            *to = from;
+        }
+    }
+
+    fn write_limits(&self, mem: &mut Memory, group: &Cgroup) {
+        let tg: &mut abi::task_group = mem.host_mut(self.slot(group.id) + TASK_GROUP);
+        tg.idle = i32::from(group.spec.idle);
+        tg.scx.weight = group.spec.weight;
+        tg.scx.bw_period_us = group.spec.period / 1000;
+        tg.scx.bw_quota_us = quota_us(&group.spec);
+        tg.scx.bw_burst_us = group.spec.burst / 1000;
+        tg.scx.idle = u8::from(group.spec.idle);
+    }
+}
+
+/// `cpu.max` as schedulers get it; no limit is all ones (RUNTIME_INF).
+pub fn quota_us(spec: &CgroupSpec) -> u64 {
+    spec.quota.map_or(u64::MAX, |q| q / 1000)
+}
+
+/// The ranges that cgroupfs accepts: weight 1..=10000, period 1 ms..=1 s, quota at least 1 ms.
+fn valid_spec(spec: &CgroupSpec) -> bool {
+    const MS: Nanos = 1_000_000;
+    (1..=10_000).contains(&spec.weight)
+        && (MS..=1000 * MS).contains(&spec.period)
+        && spec.quota.is_none_or(|q| q >= MS)
+        && spec.quota.is_none_or(|q| spec.burst <= q)
+}
+
+impl Kernel {
+    pub(crate) fn cgroup_create(
+        &mut self,
+        parent: CgroupId,
+        name: &str,
+        spec: CgroupSpec,
+    ) -> Result<CgroupId, SysError> {
+        if !valid_spec(&spec) {
+            return Err(SysError::Invalid);
+        }
+        let id = self.cgroups.create(&mut self.vm.mem, parent, name, spec)?;
+        self.fair_group_new(id, parent, &spec);
+        self.ext_cgroup_online(id)?;
+        Ok(id)
+    }
+
+    pub(crate) fn cgroup_remove(&mut self, id: CgroupId) -> Result<(), SysError> {
+        let group = self.cgroups.get(id).ok_or(SysError::NoEntry)?;
+        let Some(parent) = group.parent else { return Err(SysError::Invalid) };
+        if group.nr_tasks > 0 || !group.children.is_empty() {
+            return Err(SysError::Busy);
+        }
+        self.ext_cgroup_offline(id);
+        self.fair_group_gone(id);
+        let addr = self.cgroups.get(id).expect("checked").addr;
+        scxlab_bpf::vm::storage_owner_gone(self, scxlab_bpf::vm::Storage::Cgroup, addr);
+        self.cgroups.all[id.idx()] = None;
+        if let Some(parent) = self.cgroups.get_mut(parent) {
+            parent.children.retain(|&c| c != id);
+        }
+        Ok(())
+    }
+
+    /// Writes to `cpu.weight`, `cpu.max`, `cpu.max.burst` and `cpu.idle`.
+    pub(crate) fn cgroup_configure(&mut self, id: CgroupId, spec: CgroupSpec) -> Result<(), SysError> {
+        let old = self.cgroups.get(id).ok_or(SysError::NoEntry)?.spec;
+        if !valid_spec(&spec) || id.0 == 0 {
+            return Err(SysError::Invalid);
+        }
+        self.fair_group_configure(id, &old, &spec);
+        self.ext_cgroup_configure(id, &old, &spec);
+        self.cgroups.get_mut(id).expect("checked").spec = spec;
+        let group = self.cgroups.get(id).expect("checked").clone();
+        self.cgroups.write_limits(&mut self.vm.mem, &group);
+        Ok(())
+    }
+
+    /// Writes a task's pid to `cgroup.threads`.
+    pub(crate) fn cgroup_move_task(&mut self, task: TaskId, to: CgroupId) -> Result<(), SysError> {
+        if !self.cgroups.exists(to) {
+            return Err(SysError::NoEntry);
+        }
+        let from = self.tasks[task].cgroup;
+        if from == to {
+            return Ok(());
+        }
+        self.ext_cgroup_can_attach(task, from, to)?;
+        let change = self.change_begin(task, crate::flags::queue::SAVE | crate::flags::queue::MOVE);
+        self.fair_set_group(task, to);
+        self.tasks[task].cgroup = to;
+        self.cgroups.detach(from, task);
+        self.cgroups.attach(to, task);
+        self.mirror_cgroup(task);
+        self.ext_cgroup_move(task, from, to);
+        self.change_end(change);
+        Ok(())
+    }
+
+    pub(crate) fn mirror_cgroup(&mut self, task: TaskId) {
+        let (addr, cgroup) = (self.tasks[task].addr, self.tasks[task].cgroup);
+        let (set, group) = (self.cgroups.css_set_addr(cgroup), self.cgroups.task_group_addr(cgroup));
+        let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
+        ts.cgroups = set;
+        ts.sched_task_group = group;
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A CPU's run state: what it runs, until when it is in the kernel, and what is pending for it.
+//!
+//! Owns: the per-CPU record. Does not: act on it (see `schedule.rs`, `exec.rs`, `tick.rs`).
+
+use crate::lock::Lock;
+use crate::task::Class;
+use scxlab_machine::id::{CpuId, Nanos, TaskId};
+
+/// Where a CPU's time went, ns. The four parts add up to the time the CPU was on line.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTime {
+    /// Tasks' own steps, cache refills included.
+    pub busy: Nanos,
+    pub idle: Nanos,
+    /// In the kernel: switches, scheduling, interrupts, system calls.
+    pub overhead: Nanos,
+    /// Spinning for locks of the kernel or of BPF, a part of `overhead`.
+    pub lock_wait: Nanos,
+}
+
+/// One CPU.
+#[derive(Debug)]
+pub struct Cpu {
+    pub id: CpuId,
+    pub online: bool,
+    /// The idle task of this CPU; `curr` when nothing else runs.
+    pub idle_task: TaskId,
+    pub curr: TaskId,
+    /// `rq->next_class`: the class of `curr`, or a higher one that will preempt it at the next schedule.
+    pub next_class: Class,
+    pub need_resched: bool,
+    /// `TIF_NEED_RESCHED_LAZY`: schedule at the next return to user mode.
+    pub resched_lazy: bool,
+    /// The current task gave up the CPU of its own accord.
+    pub voluntary: bool,
+    /// CPUs whose pass through the scheduler this one spins for (SCX_KICK_WAIT), with the count seen.
+    pub sync_wait: Vec<(CpuId, u64)>,
+    /// The stopper is to move this task, once off the CPU, to that one.
+    pub pushing: Option<(TaskId, CpuId)>,
+    /// The default class wants a task of this CPU pushed to one that asked for it.
+    pub active_balance: bool,
+    /// A reschedule interrupt is on its way.
+    pub resched_sent: bool,
+    /// End of the kernel path that runs or ran last here.
+    pub kernel_until: Nanos,
+    /// From when `curr` makes progress; later than now while the CPU is in the kernel.
+    pub progress_from: Nanos,
+    /// Speed of `curr` in 1/1024 of full speed.
+    pub speed: u64,
+    /// Tells stale step-end events from the present one.
+    pub run_gen: u32,
+    /// Time of the pending step-end event, if any.
+    pub done_at: Option<Nanos>,
+    pub idle_since: Nanos,
+    pub tick_on: bool,
+    pub tick_gen: u32,
+    /// Of `rq->clock`: the time the present scheduling path took its clock.
+    pub rq_clock: Nanos,
+    pub rq_lock: Lock,
+    /// Woken tasks that this CPU is to enqueue itself (`rq->wake_list`).
+    pub wake_list: Vec<TaskId>,
+    pub time: CpuTime,
+    /// Up to when `time` has been accounted.
+    pub accounted: Nanos,
+    pub kicks: u64,
+    pub switches: u64,
+}
+
+impl Cpu {
+    pub fn new(id: CpuId, idle_task: TaskId) -> Self {
+        Cpu {
+            id,
+            online: true,
+            idle_task,
+            curr: idle_task,
+            next_class: Class::Idle,
+            need_resched: false,
+            resched_lazy: false,
+            voluntary: false,
+            sync_wait: Vec::new(),
+            pushing: None,
+            active_balance: false,
+            resched_sent: false,
+            kernel_until: 0,
+            progress_from: 0,
+            speed: 1024,
+            run_gen: 0,
+            done_at: None,
+            idle_since: 0,
+            tick_on: false,
+            tick_gen: 0,
+            rq_clock: 0,
+            rq_lock: Lock::default(),
+            wake_list: Vec::new(),
+            time: CpuTime::default(),
+            accounted: 0,
+            kicks: 0,
+            switches: 0,
+        }
+    }
+
+    /// On the way back to user mode: whether the scheduler comes first.
+    pub fn must_schedule(&self) -> bool {
+        self.need_resched || self.resched_lazy
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.curr == self.idle_task
+    }
+}

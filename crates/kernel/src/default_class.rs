@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The default class at work: what the kernel asks of `fair` and does with the answers.
+//!
+//! Owns: the bridge. Does not: decide (see `fair.rs`).
+
+use crate::behavior::{CgroupSpec, Policy};
+use crate::cpu::Cpu;
+use crate::event::Event;
+use crate::fair::{
+    BandwidthSpec, DequeueFlags, Dequeued, EnqueueFlags, Env, FairPolicy, Resched, TaskParams,
+    TimerKind, WakeFlags,
+};
+use crate::flags::{queue, wake};
+use crate::kernel::Kernel;
+use crate::task::{Class, State, TaskTable};
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+use scxlab_trace::event::Kind;
+
+/// What the class may look at.
+struct View<'a> {
+    cpus: &'a [Cpu],
+    tasks: &'a TaskTable,
+}
+
+impl Env for View<'_> {
+    fn allowed(&self, task: TaskId) -> &[u64] {
+        &self.tasks[task].cpus
+    }
+
+    fn cpu_idle(&self, cpu: CpuId) -> bool {
+        let c = &self.cpus[cpu.idx()];
+        c.online && c.is_idle() && c.wake_list.is_empty()
+    }
+
+    fn curr_task(&self, cpu: CpuId) -> Option<TaskId> {
+        let c = &self.cpus[cpu.idx()];
+        (!c.is_idle()).then_some(c.curr)
+    }
+
+    fn per_cpu_kthread(&self, task: TaskId) -> bool {
+        self.tasks[task].kthread && self.tasks[task].nr_allowed == 1
+    }
+}
+
+/// The class and what it may look at, borrowed side by side.
+macro_rules! with_view {
+    ($k:ident, |$fair:ident, $view:ident| $body:expr) => {{
+        let $view = View { cpus: &$k.cpus, tasks: &$k.tasks };
+        let $fair = &mut $k.fair;
+        $body
+    }};
+}
+
+impl Kernel {
+    fn fair_params(&self, task: TaskId) -> TaskParams {
+        let t = &self.tasks[task];
+        TaskParams {
+            nice: t.nice,
+            policy: fair_policy(t.policy),
+            slice_request: t.slice_request,
+            group: t.cgroup,
+        }
+    }
+
+    pub(crate) fn fair_task_new(&mut self, task: TaskId) {
+        let params = self.fair_params(task);
+        self.fair.task_new(task, params);
+    }
+
+    pub(crate) fn fair_task_dead(&mut self, task: TaskId) {
+        let at = self.clock();
+        self.fair.task_dead(task, at);
+    }
+
+    pub(crate) fn fair_enqueue(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
+        let restore = flags & (queue::WAKEUP | queue::INITIAL | queue::MIGRATED) == 0;
+        let flags = EnqueueFlags {
+            wakeup: flags & queue::WAKEUP != 0,
+            migrated: flags & queue::MIGRATED != 0 || (restore && self.migrating == Some(task)),
+            initial: flags & queue::INITIAL != 0,
+        };
+        let at = self.cpus[cpu.idx()].rq_clock;
+        self.fair.enqueue(cpu, task, at, flags);
+        self.fair_follow_up(cpu);
+    }
+
+    /// True if the task, though asleep, stays queued.
+    pub(crate) fn fair_dequeue(&mut self, cpu: CpuId, task: TaskId, flags: u64) -> bool {
+        if self.tasks[task].on_cpu {
+            self.charge_curr(cpu);
+        }
+        let flags = DequeueFlags {
+            sleep: flags & queue::SLEEP != 0,
+            special: self.tasks[task].state == State::Dead || flags & queue::CLASS != 0,
+            migrating: self.migrating == Some(task),
+        };
+        let at = self.clock();
+        let delayed = self.fair.dequeue(cpu, task, at, flags) == Dequeued::Delayed;
+        self.fair_follow_up(cpu);
+        delayed
+    }
+
+    /// A task that was woken before its delayed dequeue ended.
+    pub(crate) fn fair_requeue_delayed(&mut self, cpu: CpuId, task: TaskId) {
+        self.charge(self.machine.costs.sched.enqueue_ns);
+        self.fair_enqueue(cpu, task, queue::WAKEUP);
+    }
+
+    pub(crate) fn fair_end_delay(&mut self, task: TaskId) {
+        let at = self.clock();
+        self.fair.end_delay(task, at);
+        self.tasks[task].on_rq = false;
+    }
+
+    /// Whether a sleeping task is still queued, as the class says.
+    pub(crate) fn fair_is_delayed(&self, task: TaskId) -> bool {
+        self.tasks[task].class == Class::Fair && self.fair.delayed_on(task).is_some()
+    }
+
+    pub(crate) fn fair_pick(&mut self, cpu: CpuId) -> Option<TaskId> {
+        if self.ext.switched_all && self.fair.nr_running(cpu) == 0 {
+            return None;
+        }
+        let curr = self.cpus[cpu.idx()].curr;
+        if self.tasks[curr].class == Class::Fair {
+            self.charge_curr(cpu);
+        }
+        let at = self.clock();
+        let mut picked = self.fair.pick_next(cpu, at);
+        if picked.is_none() && self.is_online(cpu) && self.fair_newidle(cpu) {
+            let at = self.clock();
+            picked = self.fair.pick_next(cpu, at);
+        }
+        self.fair_follow_up(cpu);
+        picked
+    }
+
+    pub(crate) fn fair_set_next(&mut self, cpu: CpuId, task: TaskId) {
+        let at = self.clock();
+        self.tasks[task].exec_start = at;
+        self.fair.set_next(cpu, task, at);
+        self.fair_follow_up(cpu);
+    }
+
+    pub(crate) fn fair_put_prev(&mut self, cpu: CpuId, _task: TaskId) {
+        self.charge_curr(cpu);
+        let at = self.clock();
+        self.fair.put_prev(cpu, at);
+        self.fair_follow_up(cpu);
+    }
+
+    pub(crate) fn fair_tick(&mut self, cpu: CpuId) {
+        self.charge_curr(cpu);
+        let at = self.clock();
+        let urgency = self.fair.tick(cpu, at);
+        self.fair_resched(cpu, urgency);
+        self.fair_follow_up(cpu);
+    }
+
+    pub(crate) fn fair_yield(&mut self, cpu: CpuId) {
+        self.charge_curr(cpu);
+        let at = self.clock();
+        self.fair.yield_task(cpu, at);
+        self.fair_follow_up(cpu);
+    }
+
+    pub(crate) fn fair_wakeup_preempt(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
+        let curr = self.cpus[cpu.idx()].curr;
+        if self.tasks[curr].class == Class::Fair {
+            self.charge_remote_curr(cpu);
+        }
+        let at = self.clock();
+        let urgency = self.fair.wakeup_preempt(cpu, task, at, wake_flags(flags));
+        self.fair.take_resched(cpu);
+        self.fair_resched(cpu, urgency);
+    }
+
+    /// Brings the current task of another CPU up to the executing clock.
+    fn charge_remote_curr(&mut self, cpu: CpuId) {
+        self.charge_curr(cpu);
+    }
+
+    pub(crate) fn fair_select_cpu(&mut self, task: TaskId, prev: CpuId, flags: u64) -> CpuId {
+        let costs = &self.machine.costs.sched;
+        let cost = costs.select_ns + costs.select_scan_cpu_ns;
+        self.charge(cost);
+        let (at, here) = (self.clock(), self.exec.cpu);
+        with_view!(self, |fair, view| {
+            fair.select_cpu(&view, task, prev, here, wake_flags(flags), at)
+        })
+    }
+
+    /// A task that is not queued changes CPU: nothing to do before it is enqueued there.
+    pub(crate) fn fair_migrate(&mut self, _task: TaskId, _from: CpuId, _to: CpuId) {}
+
+    pub(crate) fn fair_reweight(&mut self, task: TaskId) {
+        let (nice, policy) = (self.tasks[task].nice, fair_policy(self.tasks[task].policy));
+        let at = self.clock();
+        let urgency = self.fair.reweight(task, nice, policy, at);
+        if self.tasks[task].class == Class::Fair {
+            let cpu = self.tasks[task].cpu;
+            self.fair_resched(cpu, urgency);
+        }
+    }
+
+    pub(crate) fn fair_set_group(&mut self, task: TaskId, group: CgroupId) {
+        let at = self.clock();
+        self.fair.set_group(task, group, at);
+    }
+
+    pub(crate) fn fair_switched_from(&mut self, task: TaskId) {
+        let at = self.clock();
+        self.fair.switched_from(task, at);
+        if self.tasks[task].state != State::Runnable {
+            self.tasks[task].on_rq = false;
+        }
+    }
+
+    pub(crate) fn fair_switched_to(&mut self, task: TaskId) {
+        let (at, cpu) = (self.clock(), self.tasks[task].cpu);
+        self.fair.switched_to(task, cpu, at);
+    }
+
+    pub(crate) fn fair_group_new(&mut self, id: CgroupId, parent: CgroupId, spec: &CgroupSpec) {
+        self.fair.add_group(id, parent);
+        let plain = CgroupSpec::default();
+        self.fair_group_configure(id, &plain, spec);
+    }
+
+    pub(crate) fn fair_group_gone(&mut self, id: CgroupId) {
+        let at = self.clock();
+        self.fair.remove_group(id, at);
+    }
+
+    pub(crate) fn fair_group_configure(&mut self, id: CgroupId, old: &CgroupSpec, new: &CgroupSpec) {
+        let at = self.clock();
+        if old.weight != new.weight {
+            self.fair.set_group_weight(id, new.weight, at);
+        }
+        if old.idle != new.idle {
+            self.fair.set_group_idle(id, new.idle, at);
+        }
+        if (old.quota, old.period, old.burst) != (new.quota, new.period, new.burst) {
+            let spec =
+                BandwidthSpec { quota: new.quota, period: new.period, burst: new.burst, phase: 0 };
+            self.fair.set_group_bandwidth(id, spec, at);
+        }
+        self.fair_arm_timers();
+    }
+
+    fn fair_arm_timers(&mut self) {
+        if self.fair.has_timers() {
+            for timer in self.fair.take_timers() {
+                let slack = timer.kind == TimerKind::Slack;
+                let at = timer.at.max(self.now);
+                self.events.push(at, Event::Bandwidth { cgroup: timer.group, slack, at: timer.at });
+            }
+        }
+    }
+
+    pub(crate) fn bandwidth_timer(&mut self, cgroup: CgroupId, slack: bool, at: Nanos) {
+        let cpu = self.online_or_any(CpuId(0));
+        let kind = if slack { TimerKind::Slack } else { TimerKind::Period };
+        self.on_cpu(cpu, |k| {
+            k.charge(k.machine.costs.irq.timer_ns);
+            for cpu in k.fair.bandwidth_timer(cgroup, kind, at) {
+                k.fair_follow_up(cpu);
+                if k.cpus[cpu.idx()].is_idle() {
+                    k.resched(cpu);
+                }
+            }
+            k.fair_arm_timers();
+        });
+    }
+
+    /// The CPU ran out of tasks: pull some; true if any came.
+    fn fair_newidle(&mut self, cpu: CpuId) -> bool {
+        let at = self.clock();
+        let result = with_view!(self, |fair, view| fair.newidle_balance(&view, cpu, at));
+        self.charge(result.cost_ns);
+        self.fair_balanced(result.balanced)
+    }
+
+    /// At the tick: a balance that is due runs as softirq of the same interrupt; an idle CPU may be asked to
+    /// balance for all that do not tick.
+    pub(crate) fn fair_balance_tick(&mut self, cpu: CpuId) {
+        let at = self.clock();
+        if self.fair.balance_due(cpu, at) {
+            self.fair_balance_here(cpu);
+        }
+        let kicked = with_view!(self, |fair, view| fair.nohz_kick(&view, cpu, at));
+        if let Some(target) = kicked {
+            self.charge(self.machine.costs.irq.ipi_send_ns);
+            let at = self.clock() + self.ipi_latency(cpu, target);
+            self.events.push(at, Event::FairBalance { cpu: target });
+        }
+    }
+
+    pub(crate) fn fair_balance(&mut self, cpu: CpuId) {
+        if !self.is_online(cpu) {
+            return;
+        }
+        self.on_cpu(cpu, |k| {
+            let irq = k.machine.costs.irq.resched_ns + k.idle_exit(cpu);
+            k.charge(irq);
+            k.fair_balance_here(cpu);
+        });
+    }
+
+    fn fair_balance_here(&mut self, cpu: CpuId) {
+        let at = self.clock();
+        let costs = &self.machine.costs.sched;
+        let (fixed, per_cpu) = (costs.balance_ns, costs.balance_scan_cpu_ns);
+        let done = with_view!(self, |fair, view| fair.balance(&view, cpu, at));
+        self.charge(fixed + per_cpu * u64::from(done.scanned));
+        self.fair_balanced(done);
+        self.fair_follow_up(cpu);
+    }
+
+    /// Does the books of what balancing moved, and has running tasks pushed away where it asked for that.
+    fn fair_balanced(&mut self, done: crate::fair::Balanced) -> bool {
+        for moved in &done.moves {
+            self.charge(self.machine.costs.sched.migrate_ns);
+            self.fair_moved(moved.task, moved.to);
+            self.fair_follow_up(moved.to);
+            let to = &self.cpus[moved.to.idx()];
+            if to.next_class < Class::Fair && moved.to != self.exec.cpu {
+                self.resched(moved.to);
+            }
+        }
+        for push in &done.active {
+            self.push_for_balance(push.from);
+        }
+        done.moves.iter().any(|m| !m.delayed)
+    }
+
+    fn fair_moved(&mut self, task: TaskId, to: CpuId) {
+        let from = self.tasks[task].cpu;
+        let t = &mut self.tasks[task];
+        t.cpu = to;
+        t.account.migrations += 1;
+        let distance = self.machine.topology.distance(from, to);
+        self.metrics.count_migration(distance);
+        self.trace(Kind::Migrate { task, from, to });
+        self.mirror_cpu(task);
+    }
+
+    /// The stopper will take what runs on `from` off, and one task goes to the CPU that asked.
+    fn push_for_balance(&mut self, from: CpuId) {
+        self.charge(2 * self.machine.costs.sched.context_switch_ns);
+        self.cpus[from.idx()].active_balance = true;
+        self.resched(from);
+    }
+
+    /// On `cpu`, before it picks: the push that was asked for. The running task counts as put.
+    pub(crate) fn fair_active_balance(&mut self, cpu: CpuId) {
+        if !std::mem::take(&mut self.cpus[cpu.idx()].active_balance) {
+            return;
+        }
+        let at = self.clock();
+        let moved = with_view!(self, |fair, view| fair.active_balance(&view, cpu, at));
+        if let Some(moved) = moved {
+            self.fair_moved(moved.task, moved.to);
+            self.fair_follow_up(moved.to);
+            self.resched(moved.to);
+        }
+    }
+
+    pub(crate) fn fair_cpu_online(&mut self, cpu: CpuId, online: bool) {
+        let at = self.clock();
+        let topo = crate::fair::FairTopo::new(&self.machine.topology);
+        if online {
+            self.fair.cpu_online(&topo, cpu, at);
+        } else {
+            self.fair.cpu_offline(&topo, cpu, at);
+        }
+    }
+
+    pub(crate) fn fair_enter_idle(&mut self, cpu: CpuId) {
+        let at = self.clock();
+        with_view!(self, |fair, view| fair.enter_idle(&view, cpu, at));
+        self.fair.nohz_enter(cpu);
+    }
+
+    /// After a call into the class: timers it wants, and whether the CPU is to schedule.
+    fn fair_follow_up(&mut self, cpu: CpuId) {
+        self.fair_arm_timers();
+        let urgency = self.fair.take_resched(cpu);
+        self.fair_resched(cpu, urgency);
+    }
+
+    fn fair_resched(&mut self, cpu: CpuId, urgency: Resched) {
+        match urgency {
+            Resched::No => {}
+            Resched::Lazy => self.cpus[cpu.idx()].resched_lazy = true,
+            Resched::Now => self.resched(cpu),
+        }
+    }
+}
+
+fn fair_policy(policy: Policy) -> FairPolicy {
+    match policy {
+        Policy::Batch => FairPolicy::Batch,
+        Policy::Idle => FairPolicy::Idle,
+        _ => FairPolicy::Normal,
+    }
+}
+
+fn wake_flags(flags: u64) -> WakeFlags {
+    WakeFlags {
+        ttwu: flags & wake::TTWU != 0,
+        fork: flags & wake::FORK != 0,
+        exec: flags & wake::EXEC != 0,
+        sync: flags & wake::SYNC != 0,
+        current_cpu: false,
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The events of a run, and the loop that takes them in order of (time, seq).
+//!
+//! Owns: which handler an event goes to. Does not: do anything itself.
+
+use crate::kernel::{Exec, Kernel, Stop};
+use scxlab_bpf::timer::TimerId;
+use scxlab_machine::event::Due;
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+
+/// What can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The current task of a CPU may have finished its step.
+    StepEnd { cpu: CpuId, generation: u32 },
+    /// A reschedule interrupt arrives.
+    Resched { cpu: CpuId },
+    /// The scheduler tick.
+    Tick { cpu: CpuId, generation: u32 },
+    /// A sleeping task's timer expires, in interrupt context of the CPU that armed it.
+    SleepEnd { task: TaskId, cpu: CpuId, generation: u32 },
+    /// A CPU finds tasks on its wake list.
+    WakeList { cpu: CpuId },
+    /// `Sys::post`
+    Posted { cpu: CpuId, token: u64 },
+    /// A BPF timer expires.
+    BpfTimer { timer: TimerId, cpu: CpuId, generation: u32 },
+    /// irq_work that runs deferred sched_ext work of a CPU.
+    ExtDeferred { cpu: CpuId },
+    /// irq_work that delivers the kicks a CPU has collected.
+    ExtKick { cpu: CpuId },
+    /// The exit that a scheduler or the kernel asked for is carried out.
+    ExtDisable,
+    /// SCHED_SOFTIRQ: the default class balances.
+    FairBalance { cpu: CpuId },
+    /// The watchdog looks for stalled tasks.
+    ExtWatchdog { generation: u32 },
+    /// A timer of a group's cpu.max: its period, or the slack timer; `at` tells stale ones apart.
+    Bandwidth { cgroup: CgroupId, slack: bool, at: Nanos },
+    /// SCHED_DEADLINE replenishment.
+    DlReplenish { task: TaskId, generation: u32 },
+    /// The run's duration has passed.
+    End,
+}
+
+impl Kernel {
+    /// Runs until something ends the run, and says what.
+    pub fn run(&mut self, duration: Option<Nanos>) -> Stop {
+        if let Some(duration) = duration {
+            self.end_at = Some(duration);
+            self.events.push(duration, Event::End);
+        }
+        self.start_behavior();
+        let mut left = self.limits.max_events;
+        while self.stop.is_none() {
+            let Some(Due { time, what: event, .. }) = self.next_event() else { break };
+            if left == 0 {
+                self.stop_with(Stop::EventLimit { max: self.limits.max_events });
+                break;
+            }
+            left -= 1;
+            debug_assert!(time >= self.now, "time ran backwards");
+            self.now = time;
+            self.metrics.events += 1;
+            self.handle(event);
+        }
+        self.close();
+        self.stop.clone().unwrap_or(Stop::Finished)
+    }
+
+    /// The next event; None when only periodic ones are left and no task can ever run again.
+    fn next_event(&mut self) -> Option<Due<Event>> {
+        if self.nr_workload == 0 && self.metrics.forks > 0 {
+            self.stop_with(Stop::AllExited);
+            return None;
+        }
+        if self.asleep_for_ever() {
+            let waiting = self.describe_waiters();
+            self.stop_with(Stop::Deadlock { waiting });
+            return None;
+        }
+        self.events.pop()
+    }
+
+    /// Whether no event can wake or run a task: all sleep, and no timer, posted call or hand-over is pending.
+    fn asleep_for_ever(&self) -> bool {
+        self.nr_workload > 0 && self.pending_wakeups == 0 && self.nr_runnable == 0
+    }
+
+    fn describe_waiters(&self) -> Vec<String> {
+        let ids: Vec<TaskId> = self
+            .tasks
+            .iter()
+            .filter(|t| t.state == crate::task::State::Sleeping && t.id != self.init_task)
+            .map(|t| t.id)
+            .collect();
+        let behavior = self.behavior.as_deref();
+        ids.iter()
+            .map(|&id| {
+                let task = &self.tasks[id];
+                let what = behavior.and_then(|b| b.waits_for(id));
+                format!("{}[{}]: {}", task.name, task.pid, what.as_deref().unwrap_or("asleep"))
+            })
+            .collect()
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::StepEnd { cpu, generation } => self.step_end(cpu, generation),
+            Event::Resched { cpu } => self.resched_interrupt(cpu),
+            Event::Tick { cpu, generation } => self.tick(cpu, generation),
+            Event::SleepEnd { task, cpu, generation } => self.sleep_end(task, cpu, generation),
+            Event::WakeList { cpu } => self.wake_list_interrupt(cpu),
+            Event::Posted { cpu, token } => self.posted(cpu, token),
+            Event::BpfTimer { timer, cpu, generation } => self.bpf_timer(timer, cpu, generation),
+            Event::ExtDeferred { cpu } => self.on_cpu(cpu, |k| k.ext_deferred_work(cpu)),
+            Event::ExtKick { cpu } => self.on_cpu(cpu, |k| k.ext_deliver_kicks(cpu)),
+            Event::ExtDisable => self.ext_disable_event(),
+            Event::FairBalance { cpu } => self.fair_balance(cpu),
+            Event::ExtWatchdog { generation } => self.ext_watchdog(generation),
+            Event::Bandwidth { cgroup, slack, at } => self.bandwidth_timer(cgroup, slack, at),
+            Event::DlReplenish { task, generation } => self.dl_replenish(task, generation),
+            Event::End => self.stop_with(Stop::Finished),
+        }
+    }
+
+    /// Brings every account up to the last instant.
+    fn close(&mut self) {
+        let ids: Vec<CpuId> = self.cpus.iter().map(|c| c.id).collect();
+        for cpu in ids {
+            self.settle(cpu);
+            self.exec = Exec {
+                cpu,
+                clock: self.now,
+                charged_insns: self.vm.executed,
+                ps_left: 0,
+            };
+            self.charge_curr(cpu);
+        }
+        self.close_waits();
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Progress: how far the task on a CPU gets with its step, and what it does when the step is done.
+//!
+//! Owns: the step, its remaining work, speed and cache debt.
+//! Does not: choose who runs.
+//!
+//! Progress is settled lazily: speed is constant between events that change it. A step-end event that
+//! comes too early (interrupts took time) finds work left and is posted again.
+
+use crate::behavior::{Behavior, Step};
+use crate::event::Event;
+use crate::flags::queue;
+use crate::kernel::{Kernel, Stop};
+use crate::task::State;
+use scxlab_machine::cpumask;
+use scxlab_machine::id::{CpuId, Nanos, TaskId};
+
+/// Work is kept in 1/1024 ns, so that a speed in 1/1024 of full speed divides it without loss.
+const WORK_SHIFT: u32 = 10;
+
+impl Kernel {
+    /// Brings the progress and time accounts of a CPU up to `now`.
+    pub(crate) fn settle(&mut self, cpu: CpuId) {
+        let now = self.now;
+        let c = &mut self.cpus[cpu.idx()];
+        if now <= c.progress_from {
+            return;
+        }
+        let wall = now - c.progress_from;
+        c.progress_from = now;
+        if !c.sync_wait.is_empty() {
+            c.time.overhead += wall;
+            c.time.lock_wait += wall;
+            return;
+        }
+        if c.is_idle() {
+            if c.online {
+                c.time.idle += wall;
+            }
+            return;
+        }
+        c.time.busy += wall;
+        let (speed, task) = (c.speed, c.curr);
+        self.tasks[task].advance(wall, speed);
+    }
+
+    /// Posts the end of the current step, unless an event that will do is pending.
+    pub(crate) fn arm_step_end(&mut self, cpu: CpuId) {
+        let c = &self.cpus[cpu.idx()];
+        if c.is_idle() || !c.sync_wait.is_empty() {
+            return;
+        }
+        let Some(wall) = self.tasks[c.curr].wall_left(c.speed) else { return };
+        let at = c.progress_from + wall;
+        if c.done_at.is_some_and(|pending| pending <= at) {
+            return;
+        }
+        let c = &mut self.cpus[cpu.idx()];
+        c.run_gen = c.run_gen.wrapping_add(1);
+        c.done_at = Some(at);
+        let generation = c.run_gen;
+        self.events.push(at, Event::StepEnd { cpu, generation });
+    }
+
+    pub(crate) fn step_end(&mut self, cpu: CpuId, generation: u32) {
+        let c = &mut self.cpus[cpu.idx()];
+        if c.run_gen != generation {
+            return;
+        }
+        c.done_at = None;
+        if c.is_idle() {
+            return;
+        }
+        self.settle(cpu);
+        let c = &self.cpus[cpu.idx()];
+        let (task, speed) = (c.curr, c.speed);
+        if c.progress_from > self.now || self.tasks[task].wall_left(speed) != Some(0) {
+            self.arm_step_end(cpu);
+            return;
+        }
+        self.on_cpu(cpu, |k| k.next_steps(cpu, task));
+    }
+
+    /// The task on `cpu` goes on to its next step, or several, until one takes time or gives up the CPU.
+    fn next_steps(&mut self, cpu: CpuId, task: TaskId) {
+        self.cpus[cpu.idx()].rq_clock = self.clock();
+        for _ in 0..self.limits.max_instant_steps {
+            let Some(step) = self.ask_step(task) else { return };
+            self.tasks[task].step = Some(step);
+            if self.begin_step(cpu, task, step) || self.stop.is_some() {
+                return;
+            }
+            self.tasks[task].step = None;
+            if self.cpus[cpu.idx()].need_resched {
+                return;
+            }
+        }
+        let name = self.tasks[task].name.clone();
+        self.stop_with(Stop::Livelock { task: name, max: self.limits.max_instant_steps });
+    }
+
+    /// Starts a step; true if it takes time or leaves the CPU, false if it is over at once.
+    fn begin_step(&mut self, cpu: CpuId, task: TaskId, step: Step) -> bool {
+        match step {
+            Step::Compute { work } => self.set_left(task, work.saturating_mul(1 << WORK_SHIFT)),
+            Step::ComputeWall { wall } => self.set_left(task, wall),
+            Step::Spin => !std::mem::take(&mut self.tasks[task].spin_ended),
+            Step::Block => self.block(cpu, task),
+            Step::SleepUntil(until) => self.sleep_until(cpu, task, until),
+            Step::Yield => {
+                self.charge(self.machine.costs.syscall.entry_ns);
+                self.yield_curr(cpu);
+                self.tasks[task].step = None;
+                true
+            }
+            Step::Exec => {
+                self.charge(self.machine.costs.syscall.exec_ns);
+                self.exec_balance(cpu, task);
+                false
+            }
+            Step::Exit => {
+                self.exit_curr(cpu, task);
+                true
+            }
+        }
+    }
+
+    fn set_left(&mut self, task: TaskId, left: u64) -> bool {
+        self.tasks[task].left = left;
+        left > 0
+    }
+
+    fn block(&mut self, cpu: CpuId, task: TaskId) -> bool {
+        if std::mem::take(&mut self.tasks[task].wake_pending) {
+            return false;
+        }
+        self.deschedule(cpu, task);
+        true
+    }
+
+    fn sleep_until(&mut self, cpu: CpuId, task: TaskId, until: Nanos) -> bool {
+        let woken = std::mem::take(&mut self.tasks[task].wake_pending);
+        if woken || until <= self.clock() {
+            return false;
+        }
+        self.charge(self.machine.costs.irq.hrtimer_arm_ns);
+        let t = &mut self.tasks[task];
+        t.sleep_gen = t.sleep_gen.wrapping_add(1);
+        let generation = t.sleep_gen;
+        self.push_wakeup(until, Event::SleepEnd { task, cpu, generation });
+        self.deschedule(cpu, task);
+        true
+    }
+
+    /// The current task goes to sleep and leaves its class.
+    fn deschedule(&mut self, cpu: CpuId, task: TaskId) {
+        self.charge(self.machine.costs.sched.dequeue_ns);
+        let t = &mut self.tasks[task];
+        t.state = State::Sleeping;
+        t.step = None;
+        self.nr_runnable -= 1;
+        self.cpus[cpu.idx()].voluntary = true;
+        self.dequeue_task(cpu, task, queue::SLEEP);
+        self.cpus[cpu.idx()].need_resched = true;
+    }
+
+    pub(crate) fn sleep_end(&mut self, task: TaskId, cpu: CpuId, generation: u32) {
+        self.pending_wakeups -= 1;
+        let stale = self.tasks.get(task).is_none_or(|t| {
+            t.sleep_gen != generation || t.state != State::Sleeping || t.wake_queued.is_some()
+        });
+        if stale {
+            return;
+        }
+        let cpu = self.online_or_any(cpu);
+        self.on_cpu(cpu, |k| {
+            let irq = k.machine.costs.irq.timer_ns + k.idle_exit(cpu);
+            k.charge(irq);
+            k.wake_up(task, 0);
+        });
+    }
+
+    /// Calls `f` with the behaviour, which is away from the kernel meanwhile.
+    pub(crate) fn with_behavior<R>(
+        &mut self,
+        f: impl FnOnce(&mut dyn Behavior, &mut Kernel) -> R,
+    ) -> Option<R> {
+        let mut behavior = self.behavior.take()?;
+        let result = f(&mut *behavior, self);
+        self.behavior = Some(behavior);
+        Some(result)
+    }
+
+    fn ask_step(&mut self, task: TaskId) -> Option<Step> {
+        self.with_behavior(|b, k| b.step(k, task))
+    }
+
+    pub(crate) fn start_behavior(&mut self) {
+        self.on_cpu(CpuId(0), |k| k.with_behavior(|b, k| b.start(k)));
+    }
+
+    pub(crate) fn posted(&mut self, cpu: CpuId, token: u64) {
+        self.pending_wakeups -= 1;
+        let cpu = self.online_or_any(cpu);
+        self.on_cpu(cpu, |k| {
+            let irq = k.machine.costs.irq.timer_ns + k.idle_exit(cpu);
+            k.charge(irq);
+            k.with_behavior(|b, k| b.on_timer(k, token));
+        });
+    }
+
+    /// Posts an event that may wake a task: while one is pending, sleeping tasks are no deadlock.
+    pub(crate) fn push_wakeup(&mut self, at: Nanos, event: Event) {
+        self.pending_wakeups += 1;
+        self.events.push(at, event);
+    }
+
+    /// The current spin of a task ends, or its next one will at once.
+    pub(crate) fn end_spin(&mut self, task: TaskId) {
+        let t = &mut self.tasks[task];
+        t.spin_ended = true;
+        let (cpu, on_cpu) = (t.cpu, t.on_cpu);
+        if on_cpu && self.tasks[task].step == Some(Step::Spin) {
+            self.tasks[task].spin_ended = false;
+            self.tasks[task].step = None;
+            self.tasks[task].left = 0;
+            let at = self.clock() + self.hand_over(self.exec.cpu, cpu);
+            let c = &mut self.cpus[cpu.idx()];
+            c.run_gen = c.run_gen.wrapping_add(1);
+            c.done_at = Some(at);
+            let generation = c.run_gen;
+            self.events.push(at, Event::StepEnd { cpu, generation });
+        }
+    }
+
+    /// The CPU's speed has changed: a sibling began or stopped, or another task runs.
+    pub(crate) fn refresh_speed(&mut self, cpu: CpuId) {
+        let speed = self.speed_of(cpu);
+        if self.cpus[cpu.idx()].speed == speed {
+            return;
+        }
+        self.settle(cpu);
+        let c = &mut self.cpus[cpu.idx()];
+        c.speed = speed;
+        if c.kernel_until <= self.now {
+            c.done_at = None;
+            self.arm_step_end(cpu);
+        }
+    }
+
+    /// The speed at which `cpu` works now, in 1/1024: its capacity, less what busy siblings take.
+    fn speed_of(&self, cpu: CpuId) -> u64 {
+        let info = self.machine.topology.cpu(cpu);
+        let busy_sibling = cpumask::iter(self.machine.topology.core_mask(cpu))
+            .any(|s| s != cpu && self.cpus.get(s.idx()).is_some_and(|c| !c.is_idle()));
+        let full = u64::from(info.capacity);
+        if busy_sibling { self.machine.costs.smt.busy_sibling_speed.of(full) } else { full }
+    }
+}
+
+impl crate::task::Task {
+    /// `wall` ns pass while the task runs at `speed`.
+    fn advance(&mut self, wall: Nanos, speed: u64) {
+        let paid = wall.min(self.debt);
+        self.debt -= paid;
+        let wall = wall - paid;
+        let done = match self.step {
+            Some(Step::Compute { .. }) => wall * speed,
+            Some(Step::ComputeWall { .. }) => wall,
+            _ => 0,
+        };
+        self.left = self.left.saturating_sub(done);
+    }
+
+    /// Wall time until the step is done at `speed`; None: not by itself.
+    fn wall_left(&self, speed: u64) -> Option<Nanos> {
+        match self.step {
+            Some(Step::Spin) if !self.spin_ended => None,
+            Some(Step::Compute { .. }) => Some(self.debt + self.left.div_ceil(speed.max(1))),
+            _ => Some(self.debt + self.left),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Dispatch queues: the ordered sets in which tasks wait between enqueue and run.
+//!
+//! Owns: order within a queue, the table of queues by id, what an iterator may still see.
+//! Does not: touch tasks, charge time, call the scheduler (see `enqueue.rs`, `dispatch.rs`).
+//! Models: kernel `struct scx_dispatch_q`, `scx_dispatch_enqueue()`, `nldsq_cursor_next_task()`, 7.3.
+
+use crate::flags::dsq_id;
+use crate::lock::Lock;
+use scxlab_machine::id::{CpuId, TaskId};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A queue, as an index into the table; never reused within a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DsqId(pub u32);
+
+/// What a queue is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DsqKind {
+    Local(CpuId),
+    Global { node: u32 },
+    Bypass(CpuId),
+    User { id: u64 },
+    /// Destroyed; inserting is an error.
+    Gone { id: u64 },
+}
+
+/// One dispatch queue. Tasks of a FIFO lie by position, those of a priority queue by vtime; a key is
+/// (position or vtime relative to `base`, arrival), so one order serves both.
+#[derive(Debug)]
+pub struct Dsq {
+    pub kind: DsqKind,
+    pub lock: Lock,
+    fifo: VecDeque<(i64, u64, TaskId)>,
+    priq: BTreeMap<(i64, u64), TaskId>,
+    /// vtime that is 0 in the keys: signed differences from it keep their order across wrap-around.
+    base: u64,
+    head_pos: i64,
+    tail_pos: i64,
+    /// Insertions so far; an iterator sees only those before it began.
+    pub seq: u64,
+    /// Tasks inserted with SCX_ENQ_IMMED (local queues).
+    pub nr_immed: u32,
+}
+
+/// Where to put a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Tail,
+    Head,
+    Vtime(u64),
+}
+
+impl Dsq {
+    fn new(kind: DsqKind) -> Self {
+        Dsq {
+            kind,
+            lock: Lock::default(),
+            fifo: VecDeque::new(),
+            priq: BTreeMap::new(),
+            base: 0,
+            head_pos: 0,
+            tail_pos: 0,
+            seq: 0,
+            nr_immed: 0,
+        }
+    }
+
+    /// The id as programs name it.
+    pub fn user_visible_id(&self) -> u64 {
+        match self.kind {
+            DsqKind::Local(_) => dsq_id::LOCAL,
+            DsqKind::Global { .. } => dsq_id::GLOBAL,
+            DsqKind::Bypass(_) => dsq_id::BYPASS,
+            DsqKind::User { id } | DsqKind::Gone { id } => id,
+        }
+    }
+
+    pub fn is_builtin(&self) -> bool {
+        matches!(self.kind, DsqKind::Local(_) | DsqKind::Global { .. } | DsqKind::Bypass(_))
+    }
+
+    pub fn is_local(&self) -> bool {
+        matches!(self.kind, DsqKind::Local(_))
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.fifo.len() + self.priq.len()
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.fifo.is_empty() && self.priq.is_empty()
+    }
+
+    pub fn has_fifo(&self) -> bool {
+        !self.fifo.is_empty()
+    }
+
+    pub fn has_priq(&self) -> bool {
+        !self.priq.is_empty()
+    }
+
+    /// Inserts and returns the key, by which the task is found again.
+    pub fn insert(&mut self, task: TaskId, place: Place) -> (i64, u64) {
+        self.seq += 1;
+        let seq = self.seq;
+        match place {
+            Place::Tail => {
+                self.tail_pos += 1;
+                self.fifo.push_back((self.tail_pos, seq, task));
+                (self.tail_pos, seq)
+            }
+            Place::Head => {
+                self.head_pos -= 1;
+                self.fifo.push_front((self.head_pos, seq, task));
+                (self.head_pos, seq)
+            }
+            Place::Vtime(vtime) => {
+                if self.priq.is_empty() {
+                    self.base = vtime;
+                }
+                let key = (vtime.wrapping_sub(self.base) as i64, seq);
+                self.priq.insert(key, task);
+                key
+            }
+        }
+    }
+
+    pub fn remove(&mut self, key: (i64, u64), on_priq: bool) {
+        if on_priq {
+            self.priq.remove(&key);
+            return;
+        }
+        if self.fifo.front().is_some_and(|e| e.0 == key.0) {
+            self.fifo.pop_front();
+        } else if let Ok(at) = self.fifo.binary_search_by_key(&key.0, |e| e.0) {
+            self.fifo.remove(at);
+        }
+    }
+
+    pub fn first(&self) -> Option<TaskId> {
+        self.fifo.front().map(|e| e.2).or_else(|| self.priq.values().next().copied())
+    }
+
+    /// Tasks in order.
+    pub fn iter(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.fifo.iter().map(|e| e.2).chain(self.priq.values().copied())
+    }
+
+    /// The next task after `cursor` (before it, in reverse) that was inserted no later than `upto`.
+    pub fn next_after(&self, cursor: Option<(i64, u64)>, upto: u64, rev: bool) -> Option<((i64, u64), TaskId)> {
+        if self.priq.is_empty() {
+            self.next_fifo(cursor, upto, rev)
+        } else {
+            self.next_priq(cursor, upto, rev)
+        }
+    }
+
+    fn next_fifo(&self, cursor: Option<(i64, u64)>, upto: u64, rev: bool) -> Option<((i64, u64), TaskId)> {
+        let fits = |e: &&(i64, u64, TaskId)| e.1 <= upto;
+        let found = if rev {
+            let end = cursor.map_or(self.fifo.len(), |c| self.fifo.partition_point(|e| e.0 < c.0));
+            self.fifo.range(..end).rev().find(fits)
+        } else {
+            let start = cursor.map_or(0, |c| self.fifo.partition_point(|e| e.0 <= c.0));
+            self.fifo.range(start..).find(fits)
+        };
+        found.map(|&(pos, seq, task)| ((pos, seq), task))
+    }
+
+    fn next_priq(&self, cursor: Option<(i64, u64)>, upto: u64, rev: bool) -> Option<((i64, u64), TaskId)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let at = cursor.map_or(Unbounded, Excluded);
+        let fits = |(key, _): &(&(i64, u64), &TaskId)| key.1 <= upto;
+        let found = if rev {
+            self.priq.range((Unbounded, at)).rev().find(fits)
+        } else {
+            self.priq.range((at, Unbounded)).find(fits)
+        };
+        found.map(|(&key, &task)| (key, task))
+    }
+}
+
+/// All queues of a run: built-in ones exist always, user queues while their scheduler does.
+#[derive(Debug)]
+pub struct DsqTable {
+    all: Vec<Dsq>,
+    locals: Vec<DsqId>,
+    globals: Vec<DsqId>,
+    bypass: Vec<DsqId>,
+    by_id: rustc_hash::FxHashMap<u64, DsqId>,
+}
+
+impl DsqTable {
+    pub fn new(nr_cpus: usize, nr_nodes: usize) -> Self {
+        let mut table = DsqTable {
+            all: Vec::new(),
+            locals: Vec::new(),
+            globals: Vec::new(),
+            bypass: Vec::new(),
+            by_id: Default::default(),
+        };
+        table.locals = (0..nr_cpus).map(|c| table.add(DsqKind::Local(CpuId(c as u32)))).collect();
+        table.bypass = (0..nr_cpus).map(|c| table.add(DsqKind::Bypass(CpuId(c as u32)))).collect();
+        table.globals =
+            (0..nr_nodes).map(|n| table.add(DsqKind::Global { node: n as u32 })).collect();
+        table
+    }
+
+    fn add(&mut self, kind: DsqKind) -> DsqId {
+        self.all.push(Dsq::new(kind));
+        DsqId(self.all.len() as u32 - 1)
+    }
+
+    #[inline]
+    pub fn get(&self, id: DsqId) -> &Dsq {
+        &self.all[id.0 as usize]
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, id: DsqId) -> &mut Dsq {
+        &mut self.all[id.0 as usize]
+    }
+
+    pub fn has(&self, id: DsqId) -> bool {
+        self.all.len() > id.0 as usize
+    }
+
+    #[inline]
+    pub fn local(&self, cpu: CpuId) -> DsqId {
+        self.locals[cpu.idx()]
+    }
+
+    pub fn global(&self, node: u32) -> DsqId {
+        self.globals[node as usize]
+    }
+
+    pub fn bypass(&self, cpu: CpuId) -> DsqId {
+        self.bypass[cpu.idx()]
+    }
+
+    #[inline]
+    pub fn user(&self, id: u64) -> Option<DsqId> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// A new user queue; None if the id is taken.
+    pub fn create(&mut self, id: u64) -> Option<DsqId> {
+        if self.by_id.contains_key(&id) {
+            return None;
+        }
+        let dsq = self.add(DsqKind::User { id });
+        self.by_id.insert(id, dsq);
+        Some(dsq)
+    }
+
+    /// Takes a user queue out of use.
+    pub fn destroy(&mut self, dsq: DsqId) {
+        if let DsqKind::User { id } = self.get(dsq).kind {
+            self.by_id.remove(&id);
+            self.get_mut(dsq).kind = DsqKind::Gone { id };
+        }
+    }
+
+    /// The user queues in use, in order of creation.
+    pub fn users(&self) -> Vec<DsqId> {
+        (0..self.all.len() as u32)
+            .map(DsqId)
+            .filter(|&d| matches!(self.get(d).kind, DsqKind::User { .. }))
+            .collect()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Dsq> {
+        self.all.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests;

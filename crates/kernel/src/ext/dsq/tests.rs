@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0-only
+use super::*;
+
+fn user() -> Dsq {
+    Dsq::new(DsqKind::User { id: 1 })
+}
+
+fn order(dsq: &Dsq) -> Vec<u32> {
+    dsq.iter().map(|t| t.0).collect()
+}
+
+#[test]
+fn head_goes_before_and_tail_after() {
+    let mut q = user();
+    q.insert(TaskId(1), Place::Tail);
+    q.insert(TaskId(2), Place::Tail);
+    q.insert(TaskId(3), Place::Head);
+    q.insert(TaskId(4), Place::Head);
+    assert_eq!(order(&q), [4, 3, 1, 2]);
+    assert_eq!(q.first(), Some(TaskId(4)));
+}
+
+#[test]
+fn vtime_orders_by_signed_difference_and_arrival() {
+    let mut q = user();
+    q.insert(TaskId(1), Place::Vtime(u64::MAX - 5));
+    q.insert(TaskId(2), Place::Vtime(10));
+    q.insert(TaskId(3), Place::Vtime(u64::MAX - 50));
+    q.insert(TaskId(4), Place::Vtime(10));
+    assert_eq!(order(&q), [3, 1, 2, 4]);
+}
+
+#[test]
+fn removal_from_the_middle_keeps_the_rest() {
+    let mut q = user();
+    let keys: Vec<_> = (0..5).map(|i| q.insert(TaskId(i), Place::Tail)).collect();
+    q.remove(keys[2], false);
+    q.remove(keys[0], false);
+    assert_eq!(order(&q), [1, 3, 4]);
+    assert_eq!(q.len(), 3);
+}
+
+#[test]
+fn an_iterator_does_not_see_what_came_after_it_began() {
+    let mut q = user();
+    q.insert(TaskId(1), Place::Tail);
+    let upto = q.seq;
+    q.insert(TaskId(2), Place::Tail);
+    let (key, task) = q.next_after(None, upto, false).unwrap();
+    assert_eq!(task, TaskId(1));
+    assert_eq!(q.next_after(Some(key), upto, false), None);
+    assert_eq!(q.next_after(None, upto, true).map(|e| e.1), Some(TaskId(1)));
+}
+
+#[test]
+fn ids_are_unique_until_destroyed() {
+    let mut table = DsqTable::new(2, 1);
+    let dsq = table.create(7).unwrap();
+    assert_eq!(table.create(7), None);
+    table.destroy(dsq);
+    assert_eq!(table.user(7), None);
+    assert!(matches!(table.get(dsq).kind, DsqKind::Gone { id: 7 }));
+    assert!(table.create(7).is_some());
+}

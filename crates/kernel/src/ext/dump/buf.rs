@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The buffer of a dump: lines up to a size, and the scheduler's text cut into lines with a prefix.
+//!
+//! Owns: truncation. Models: kernel `struct seq_buf`, `ops_dump_init()`, `ops_dump_flush()`, 7.3.
+
+use crate::flags::limit;
+
+/// What stands at the end of a dump that did not fit.
+const TRUNCATED: &str = "\n\n~~~~ TRUNCATED ~~~~\n";
+
+/// A dump in the making.
+#[derive(Debug, Default)]
+pub struct DumpBuf {
+    text: Vec<u8>,
+    /// Size of the kernel's buffer, its final NUL included.
+    size: usize,
+    overflowed: bool,
+    /// Set while a dump operation of the scheduler runs.
+    remark: Option<Remark>,
+}
+
+/// Text from one dump operation.
+#[derive(Debug)]
+struct Remark {
+    prefix: &'static str,
+    /// Nothing has been written yet; a blank line goes before the first.
+    first: bool,
+    /// Text that has not ended its line.
+    line: String,
+}
+
+/// A place to come back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    len: usize,
+    overflowed: bool,
+}
+
+impl DumpBuf {
+    pub(super) fn new(size: usize) -> Self {
+        DumpBuf { size, ..DumpBuf::default() }
+    }
+
+    /// Adds a line. One that does not fit is cut, and nothing is added after it.
+    pub(super) fn line(&mut self, text: &str) {
+        if self.overflowed {
+            return;
+        }
+        let room = self.size.saturating_sub(1).saturating_sub(self.text.len());
+        self.overflowed = text.len() >= room;
+        self.text.extend_from_slice(&text.as_bytes()[..text.len().min(room)]);
+        if !self.overflowed {
+            self.text.push(b'\n');
+        }
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        Mark { len: self.text.len(), overflowed: self.overflowed }
+    }
+
+    pub(super) fn rewind(&mut self, mark: Mark) {
+        self.text.truncate(mark.len);
+        self.overflowed = mark.overflowed;
+    }
+
+    /// A dump operation begins.
+    pub(super) fn open(&mut self, prefix: &'static str) {
+        self.remark = Some(Remark { prefix, first: true, line: String::new() });
+    }
+
+    /// It ends: what it said last is a line, ended or not.
+    pub(super) fn close(&mut self) {
+        self.flush();
+        self.remark = None;
+    }
+
+    /// Takes text from a dump operation; false if none runs.
+    pub(super) fn append(&mut self, text: &str) -> bool {
+        let Some(remark) = &mut self.remark else { return false };
+        let room = limit::EXIT_MSG_LEN - 1 - remark.line.len();
+        let full = text.len() > room;
+        remark.line.push_str(head(text, room));
+        if full || remark.line.ends_with('\n') {
+            self.flush();
+        }
+        true
+    }
+
+    fn flush(&mut self) {
+        let Some(remark) = &mut self.remark else { return };
+        if remark.line.is_empty() {
+            return;
+        }
+        let text = std::mem::take(&mut remark.line);
+        let prefix = remark.prefix;
+        if std::mem::take(&mut remark.first) {
+            self.line("");
+        }
+        for line in text.strip_suffix('\n').unwrap_or(&text).split('\n') {
+            self.line(&format!("{prefix}{line}"));
+        }
+    }
+
+    pub(super) fn finish(mut self) -> String {
+        // The marker replaces the end, as far as the buffer can hold it and its NUL.
+        if self.overflowed && self.size > TRUNCATED.len() {
+            self.text.truncate(self.size - 1 - TRUNCATED.len());
+            self.text.extend_from_slice(TRUNCATED.as_bytes());
+        }
+        String::from_utf8_lossy(&self.text).into_owned()
+    }
+}
+
+/// The first `max` bytes, less what would split a character.
+fn head(text: &str, max: usize) -> &str {
+    let mut end = max.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// A mask as `%*pb` prints it: hexadecimal, groups of 32 bits, highest first.
+pub(super) fn hex_bitmap(words: &[u64], nr_bits: usize) -> String {
+    let mut text = String::new();
+    for group in (0..nr_bits.div_ceil(32)).rev() {
+        let bits = (nr_bits - group * 32).min(32);
+        let word = words.get(group / 2).copied().unwrap_or(0);
+        let value = (word >> (group % 2 * 32)) & ((1 << bits) - 1);
+        let comma = if text.is_empty() { "" } else { "," };
+        let width = bits.div_ceil(4);
+        text.push_str(&format!("{comma}{value:0width$x}"));
+    }
+    text
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Why a scheduler left: kinds, codes, messages, and the request to leave.
+//!
+//! Owns: the first claim counts. Models: kernel `scx_claim_exit()`, `scx_vexit()`, `scx_exit_reason()`, 7.3.
+
+use crate::event::Event;
+use crate::flags::limit;
+use crate::kernel::Kernel;
+use scxlab_machine::id::{CpuId, Nanos};
+use scxlab_trace::event::Kind;
+
+/// `enum scx_exit_kind`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ExitKind {
+    Done = 1,
+    /// Detached by user space.
+    Unreg = 64,
+    /// The scheduler asked to leave.
+    UnregBpf = 65,
+    /// The kernel asked it to leave (CPU hotplug).
+    UnregKern = 66,
+    Sysrq = 67,
+    /// It did what is not allowed.
+    Error = 1024,
+    /// It reported an error of its own.
+    ErrorBpf = 1025,
+    /// A runnable task waited too long.
+    ErrorStall = 1026,
+    /// A task was re-enqueued again and again without running.
+    ErrorReenq = 1027,
+}
+
+impl ExitKind {
+    /// The kernel's word, lower case, as in JSON output.
+    pub fn name(self) -> &'static str {
+        match self {
+            ExitKind::Done => "done",
+            ExitKind::Unreg => "unreg",
+            ExitKind::UnregBpf => "unreg_bpf",
+            ExitKind::UnregKern => "unreg_kern",
+            ExitKind::Sysrq => "sysrq",
+            ExitKind::Error => "error",
+            ExitKind::ErrorBpf => "error_bpf",
+            ExitKind::ErrorStall => "error_stall",
+            ExitKind::ErrorReenq => "error_reenq",
+        }
+    }
+
+    /// What `scx_exit_info.reason` says.
+    pub fn reason(self) -> &'static str {
+        match self {
+            ExitKind::Done => "none",
+            ExitKind::Unreg => "unregistered from user space",
+            ExitKind::UnregBpf => "unregistered from BPF",
+            ExitKind::UnregKern => "unregistered from the main kernel",
+            ExitKind::Sysrq => "disabled by sysrq-S",
+            ExitKind::Error => "runtime error",
+            ExitKind::ErrorBpf => "scx_bpf_error",
+            ExitKind::ErrorStall => "runnable task stall",
+            ExitKind::ErrorReenq => "reenqueue limit",
+        }
+    }
+
+    pub fn is_error(self) -> bool {
+        self as u32 >= ExitKind::Error as u32
+    }
+}
+
+/// What is known of an exit.
+#[derive(Clone, Debug)]
+pub struct ExitInfo {
+    pub kind: ExitKind,
+    pub code: i64,
+    pub cpu: Option<CpuId>,
+    pub message: String,
+    pub at: Nanos,
+    /// The debug dump, for errors.
+    pub dump: String,
+}
+
+impl Kernel {
+    /// Asks for the loaded scheduler's exit; the first request counts. It is carried out a moment later,
+    /// as by the kernel's irq_work and helper thread.
+    pub(crate) fn ext_exit(&mut self, kind: ExitKind, code: i64, message: &str) {
+        let at = self.clock();
+        let cpu = self.exec.cpu;
+        let Some(sched) = &mut self.ext.root else { return };
+        if sched.exit.is_some() {
+            return;
+        }
+        let mut message = message.to_owned();
+        truncate(&mut message, limit::EXIT_MSG_LEN - 1);
+        let dump = String::new();
+        sched.exit = Some(ExitInfo { kind, code, cpu: Some(cpu), message, at, dump });
+        self.trace(Kind::SchedExit { kind: kind as u32, code });
+        let delay = self.machine.costs.irq.ipi_send_ns + self.machine.costs.sched.wakeup_ns;
+        self.push_wakeup(at + delay, Event::ExtDisable);
+    }
+
+    /// `scx_error()`
+    pub(crate) fn ext_error(&mut self, kind: ExitKind, message: &str) {
+        self.ext_exit(kind, 0, message);
+    }
+
+    /// An error with exit kind ERROR.
+    pub(crate) fn scx_error(&mut self, message: impl AsRef<str>) {
+        self.ext_exit(ExitKind::Error, 0, message.as_ref());
+    }
+
+    pub(crate) fn ext_disable_event(&mut self) {
+        self.pending_wakeups -= 1;
+        let cpu = self.online_or_any(CpuId(0));
+        self.on_cpu(cpu, |k| k.ext_disable());
+    }
+
+    /// Whether an exit has been claimed but not carried out (`sch->aborting`).
+    pub(crate) fn ext_aborting(&self) -> bool {
+        self.ext.root.as_ref().is_some_and(|s| s.exit.is_some())
+    }
+}
+
+/// Cuts at `max` bytes, on a character border.
+fn truncate(text: &mut String, max: usize) {
+    let mut end = max.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+}

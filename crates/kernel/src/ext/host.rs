@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The simulated kernel as the BPF virtual machine sees it, and guest memory for arguments.
+//!
+//! Owns: `Host` and `Target` for objects; scratch structs that operations get pointers to.
+
+use super::exit::ExitInfo;
+use crate::abi;
+use crate::behavior::CgroupSpec;
+use crate::boot::{PERCPU_STRIDE, percpu};
+use crate::cgroup::quota_us;
+use crate::event::Event;
+use crate::flags::limit;
+use crate::kernel::{BOOT_NS, Kernel};
+use scxlab_bpf::btf::{Btf, Kind, TypeId};
+use scxlab_bpf::fault::Fault;
+use scxlab_bpf::kfunc::KfuncId;
+use scxlab_bpf::link::{KconfigValue, KsymVar, Target};
+use scxlab_bpf::mem::{Memory, OutOfMemory};
+use scxlab_bpf::timer::TimerId;
+use scxlab_bpf::vm::{CallSite, Host, KptrKind, Storage, Vm};
+use scxlab_machine::id::{CpuId, TaskId};
+use std::mem::offset_of;
+
+/// Version of the kernel that is modelled, as `LINUX_KERNEL_VERSION` encodes it: 7.3.4.
+const KERNEL_VERSION: i64 = 7 << 16 | 3 << 8 | 4;
+
+/// Guest memory in which arguments of operations are built. One of each suffices: an operation that takes
+/// one is never called within itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Scratch {
+    init_task: u64,
+    exit_task: u64,
+    cgroup_init: u64,
+    cpu_release: u64,
+    exit_info: u64,
+    text: u64,
+    dump_text: u64,
+    pub dump_ctx: u64,
+}
+
+impl Scratch {
+    pub fn new(mem: &mut Memory) -> Result<Self, OutOfMemory> {
+        let mut room = |bytes: usize| mem.alloc_kernel(bytes as u64, 8);
+        Ok(Scratch {
+            init_task: room(size_of::<abi::scx_init_task_args>())?,
+            exit_task: room(size_of::<abi::scx_exit_task_args>())?,
+            cgroup_init: room(size_of::<abi::scx_cgroup_init_args>())?,
+            cpu_release: room(size_of::<abi::scx_cpu_release_args>())?,
+            exit_info: room(size_of::<abi::scx_exit_info>())?,
+            text: room(2 * limit::EXIT_MSG_LEN)?,
+            dump_text: room(limit::EXIT_DUMP_DFL_LEN as usize)?,
+            dump_ctx: room(size_of::<abi::scx_dump_ctx>())?,
+        })
+    }
+}
+
+impl Kernel {
+    pub(crate) fn scratch_init_task_args(&mut self, task: TaskId, fork: bool) -> u64 {
+        let cgroup = self.cgroups.get(self.tasks[task].cgroup).map_or(0, |g| g.addr);
+        let at = self.ext.scratch.init_task;
+        let args: &mut abi::scx_init_task_args = self.vm.mem.host_mut(at);
+        args.fork = u8::from(fork);
+        args.cgroup = cgroup;
+        at
+    }
+
+    pub(crate) fn scratch_exit_task_args(&mut self, cancelled: bool) -> u64 {
+        let at = self.ext.scratch.exit_task;
+        self.vm.mem.host_mut::<abi::scx_exit_task_args>(at).cancelled = u8::from(cancelled);
+        at
+    }
+
+    pub(crate) fn scratch_cgroup_init_args(&mut self, spec: &CgroupSpec) -> u64 {
+        let at = self.ext.scratch.cgroup_init;
+        let args: &mut abi::scx_cgroup_init_args = self.vm.mem.host_mut(at);
+        args.weight = spec.weight;
+        args.bw_period_us = spec.period / 1000;
+        args.bw_quota_us = quota_us(spec);
+        args.bw_burst_us = spec.burst / 1000;
+        args.sched_idle = u8::from(spec.idle);
+        at
+    }
+
+    pub(crate) fn scratch_release_args(&mut self, reason: u32, task: u64) -> u64 {
+        let at = self.ext.scratch.cpu_release;
+        let args: &mut abi::scx_cpu_release_args = self.vm.mem.host_mut(at);
+        args.reason = reason;
+        args.task = task;
+        at
+    }
+
+    /// `struct scx_exit_info` with its strings.
+    pub(crate) fn scratch_exit_info(&mut self, info: &ExitInfo) -> u64 {
+        let s = self.ext.scratch;
+        let msg = s.text + limit::EXIT_MSG_LEN as u64;
+        self.put_text(s.text, info.kind.reason(), limit::EXIT_MSG_LEN);
+        self.put_text(msg, &info.message, limit::EXIT_MSG_LEN);
+        self.put_text(s.dump_text, &info.dump, limit::EXIT_DUMP_DFL_LEN as usize);
+        let cpu = info.cpu.map_or(-1, |c| c.0 as i32);
+        let ei: &mut abi::scx_exit_info = self.vm.mem.host_mut(s.exit_info);
+        ei.kind = info.kind as u32;
+        ei.exit_cpu = cpu;
+        ei.exit_code = info.code;
+        ei.reason = s.text;
+        ei.msg = msg;
+        ei.dump = s.dump_text;
+        s.exit_info
+    }
+
+    /// Writes a C string, cut to the room there is.
+    fn put_text(&mut self, at: u64, text: &str, room: usize) {
+        let len = text.len().min(room - 1);
+        let bytes = self.vm.mem.host_slice_mut::<u8>(at, len + 1);
+        bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+        bytes[len] = 0;
+    }
+
+    /// A BPF timer expires.
+    pub(crate) fn bpf_timer(&mut self, timer: TimerId, cpu: CpuId, generation: u32) {
+        if self.bpf_timers.get(timer.idx()) != Some(&generation) {
+            return;
+        }
+        let cpu = self.online_or_any(cpu);
+        self.on_cpu(cpu, |k| {
+            let irq = k.machine.costs.irq.timer_ns + k.idle_exit(cpu);
+            k.charge(irq);
+            k.ext.frames.push(super::OpFrame {
+                op: None,
+                locked: None,
+                subjects: [0, 0],
+                rq_clock: None,
+            });
+            let result = scxlab_bpf::vm::fire_timer(k, timer);
+            k.ext.frames.pop();
+            if let Err(fault) = result {
+                k.program_faulted("a timer callback", fault);
+            }
+        });
+    }
+}
+
+impl Host for Kernel {
+    #[inline(always)]
+    fn vm(&mut self) -> &mut Vm {
+        &mut self.vm
+    }
+
+    fn cpu(&mut self) -> u32 {
+        self.exec.cpu.0
+    }
+
+    fn ktime_ns(&mut self) -> u64 {
+        self.ktime()
+    }
+
+    fn prandom_u32(&mut self) -> u32 {
+        self.prandom.next_u32()
+    }
+
+    fn current_task(&mut self) -> u64 {
+        self.tasks[self.cpus[self.exec.cpu.idx()].curr].addr
+    }
+
+    fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: [u64; 5]) -> Result<u64, Fault> {
+        self.charge(self.machine.costs.bpf.kfunc_call_ns);
+        let handler = self.kfuncs[id.0 as usize];
+        handler(self, args)
+    }
+
+    fn helper(&mut self, _site: CallSite, id: u32, args: [u64; 5]) -> Result<u64, Fault> {
+        match id {
+            helper::GET_CURRENT_PID_TGID => {
+                let t = &self.tasks[self.cpus[self.exec.cpu.idx()].curr];
+                Ok(u64::from(t.tgid) << 32 | u64::from(t.pid))
+            }
+            helper::PER_CPU_PTR => Ok(self.per_cpu_ptr(args[0], args[1] as u32)),
+            helper::THIS_CPU_PTR => Ok(self.per_cpu_ptr(args[0], self.exec.cpu.0)),
+            _ => Err(scxlab_bpf::helper::unmodelled(id)),
+        }
+    }
+
+    /// The fields of `task_struct` that schedulers may write (`bpf_scx_btf_struct_access()`).
+    fn store_to_kernel(&mut self, addr: u64, len: u32) -> bool {
+        let Some(task) = self.tasks.containing(addr)
+        else {
+            return false;
+        };
+        let off = addr - self.tasks[task].addr;
+        let scx = offset_of!(abi::task_struct, scx) as u64;
+        let field = |at: usize, size: u64| {
+            let start = scx + at as u64;
+            off >= start && off + u64::from(len) <= start + size
+        };
+        field(offset_of!(abi::sched_ext_entity, slice), 8)
+            || field(offset_of!(abi::sched_ext_entity, dsq_vtime), 8)
+            || field(offset_of!(abi::sched_ext_entity, disallow), 1)
+    }
+
+    fn printk(&mut self, text: &str) {
+        self.charge(self.machine.costs.kfunc.printk_ns);
+        let (time, cpu) = (self.clock(), self.exec.cpu);
+        self.tracer.printk(time, cpu, text);
+        if self.ext.printk.len() < PRINTK_LINES {
+            self.ext.printk.push(text.to_owned());
+        }
+    }
+
+    fn lock(&mut self, addr: u64) {
+        self.lock_guest(addr);
+    }
+
+    fn unlock(&mut self, addr: u64) {
+        self.unlock_guest(addr);
+    }
+
+    fn timer_arm(&mut self, timer: TimerId, expires_ns: u64, cpu: Option<u32>) {
+        self.charge(self.machine.costs.kfunc.timer_arm_ns);
+        let generation = self.next_timer_generation(timer);
+        let at = expires_ns.saturating_sub(BOOT_NS).max(self.clock());
+        let cpu = cpu.map_or(self.exec.cpu, CpuId);
+        self.events.push(at, Event::BpfTimer { timer, cpu, generation });
+    }
+
+    fn timer_cancel(&mut self, timer: TimerId) {
+        self.next_timer_generation(timer);
+    }
+
+    fn kptr_release(&mut self, kind: KptrKind, ptr: u64) {
+        let KptrKind::Kernel(btf_id) = kind else { return };
+        let name = self.btf.name(TypeId(btf_id)).to_owned();
+        match name.as_str() {
+            "bpf_cpumask" => {
+                if let Err(fault) = super::kfunc::release_cpumask(self, ptr) {
+                    self.program_faulted("a map element's end", fault);
+                }
+            }
+            "task_struct" => {
+                if let Some(task) = self.tasks.at(ptr) {
+                    self.put_task_ref(task);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn owner_alive(&self, kind: Storage, addr: u64) -> bool {
+        match kind {
+            Storage::Task => self.tasks.at(addr).is_some(),
+            Storage::Cgroup => self.cgroups.at(addr).is_some(),
+        }
+    }
+}
+
+/// Lines of `bpf_printk` kept; the trace has them all.
+const PRINTK_LINES: usize = 1000;
+
+/// Helper numbers of `enum bpf_func_id` that need the kernel.
+mod helper {
+    pub const GET_CURRENT_PID_TGID: u32 = 14;
+    pub const PER_CPU_PTR: u32 = 153;
+    pub const THIS_CPU_PTR: u32 = 154;
+}
+
+impl Kernel {
+    /// `per_cpu_ptr()` of a variable as `ksym_var` handed it out; NULL for a CPU that does not exist.
+    fn per_cpu_ptr(&self, var: u64, cpu: u32) -> u64 {
+        if cpu as usize >= self.cpus.len() { 0 } else { var + u64::from(cpu) * PERCPU_STRIDE }
+    }
+
+    fn next_timer_generation(&mut self, timer: TimerId) -> u32 {
+        if self.bpf_timers.len() <= timer.idx() {
+            self.bpf_timers.resize(timer.idx() + 1, 0);
+        }
+        let slot = &mut self.bpf_timers[timer.idx()];
+        *slot = slot.wrapping_add(1);
+        *slot
+    }
+}
+
+/// This kernel as objects are linked against it.
+pub struct KernelTarget {
+    pub btf: std::sync::Arc<Btf>,
+    percpu: u64,
+    hz: u64,
+}
+
+impl Kernel {
+    pub fn target(&self) -> KernelTarget {
+        KernelTarget {
+            btf: self.btf.clone(),
+            percpu: self.vars.percpu,
+            hz: self.machine.costs.clock.tick_hz,
+        }
+    }
+}
+
+impl Target for KernelTarget {
+    fn btf(&self) -> &Btf {
+        &self.btf
+    }
+
+    fn kfunc(&self, name: &str) -> Option<KfuncId> {
+        super::kfunc::by_name(name)
+    }
+
+    fn ksym_var(&self, name: &str) -> Option<KsymVar> {
+        let off = match name {
+            "runqueues" => percpu::RUNQUEUE,
+            "sd_llc_id" => percpu::SD_LLC_ID,
+            "sd_llc_size" => percpu::SD_LLC_SIZE,
+            "sched_core_priority" => percpu::CORE_PRIORITY,
+            _ => return None,
+        };
+        let btf_id = self.btf.find(name, Kind::Var).map_or(0, |id| id.0);
+        Some(KsymVar { addr: self.percpu + off, btf_id, per_cpu: true })
+    }
+
+    fn kconfig(&self, name: &str) -> Option<KconfigValue> {
+        Some(match name {
+            "LINUX_KERNEL_VERSION" => KconfigValue::Int(KERNEL_VERSION),
+            "CONFIG_NR_CPUS" => KconfigValue::Int(i64::from(abi::NR_CPUS)),
+            "CONFIG_HZ" => KconfigValue::Int(self.hz as i64),
+            "CONFIG_PREEMPT_RCU" | "CONFIG_X86_64" => KconfigValue::Yes,
+            "CONFIG_NO_HZ_IDLE" | "CONFIG_PREEMPT_RT" => KconfigValue::No,
+            "CONFIG_CC_VERSION_TEXT" | "CONFIG_LOCALVERSION" => KconfigValue::Str("scxlab".into()),
+            _ => return None,
+        })
+    }
+}
+

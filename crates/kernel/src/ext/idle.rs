@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Built-in idle tracking: which CPUs are idle and not claimed, and the CPU sets that programs get pointers to.
+//!
+//! Owns: the masks in guest memory, whether tracking is on, the cursors of `cpumask_any_distribute()`.
+//! Does not: choose a CPU (see `idle/pick.rs`), know when a CPU goes idle (`schedule.rs` tells).
+//! Models: kernel/sched/ext/idle.c, 7.3. Differs: one writer, so no claim is ever lost to a race.
+
+pub(crate) mod bits;
+#[cfg(test)]
+pub(crate) mod fixture;
+pub(crate) mod objects;
+mod pick;
+mod topo;
+
+use super::op::Op;
+use crate::abi;
+use crate::flags::{ops, wake};
+use crate::kernel::Kernel;
+use objects::CpumaskObjects;
+use pick::{Idle, Query, Waker};
+use scxlab_bpf::mem::{Memory, OutOfMemory};
+use scxlab_machine::cpumask;
+use scxlab_machine::id::{CpuId, NodeId, TaskId};
+use topo::Siblings;
+
+/// Guest addresses of one pair of masks: idle CPUs, and CPUs of cores that are idle as a whole.
+#[derive(Clone, Copy, Debug)]
+struct IdleMasks {
+    cpu: u64,
+    smt: u64,
+}
+
+/// What was done since it was last charged.
+#[derive(Clone, Copy, Debug, Default)]
+struct Work {
+    scanned_words: u64,
+    claims: u64,
+    mask_words: u64,
+}
+
+/// Intersections that a search needs, kept so that none allocates.
+#[derive(Debug, Default)]
+struct Scratch {
+    allowed: Vec<u64>,
+    llc: Vec<u64>,
+    numa: Vec<u64>,
+}
+
+/// The CPU sets of the machine as programs see them, and the state of built-in idle tracking.
+#[derive(Debug)]
+pub struct IdleState {
+    /// `scx_builtin_idle_enabled`
+    enabled: bool,
+    /// `scx_builtin_idle_per_node`
+    per_node: bool,
+    /// `scx_selcpu_topo_llc`, `scx_selcpu_topo_numa`
+    topo_llc: bool,
+    topo_numa: bool,
+    nr_cpus: usize,
+    global: IdleMasks,
+    nodes: Vec<IdleMasks>,
+    possible: u64,
+    online: u64,
+    none: u64,
+    /// Threads on line, by core; filled when a scheduler is loaded.
+    siblings: Vec<Siblings>,
+    /// `sched_smt_active()`: some core has two threads on line.
+    smt_active: bool,
+    /// `distribute_cpu_mask_prev`, by executing CPU.
+    cursors: Vec<u32>,
+    scratch: Scratch,
+    buffer: Vec<u64>,
+    work: Work,
+    /// What `bpf_cpumask_create()` handed out.
+    pub(crate) objects: CpumaskObjects,
+}
+
+impl IdleState {
+    /// All CPUs are on line and none is idle.
+    pub fn new(mem: &mut Memory, nr_cpus: usize, nr_nodes: usize) -> Result<Self, OutOfMemory> {
+        let mut mask = || mem.alloc_kernel(size_of::<abi::cpumask>() as u64, 8);
+        let global = IdleMasks { cpu: mask()?, smt: mask()? };
+        let pair = |_| Ok(IdleMasks { cpu: mask()?, smt: mask()? });
+        let nodes = (0..nr_nodes).map(pair).collect::<Result<_, OutOfMemory>>()?;
+        let (possible, online, none) = (mask()?, mask()?, mask()?);
+        for all in [possible, online] {
+            bits::fill(mem.words_mut(all, nr_cpus.div_ceil(64)), nr_cpus);
+        }
+        Ok(IdleState {
+            enabled: false,
+            per_node: false,
+            topo_llc: false,
+            topo_numa: false,
+            nr_cpus,
+            global,
+            nodes,
+            possible,
+            online,
+            none,
+            siblings: Vec::new(),
+            smt_active: false,
+            cursors: vec![0; nr_cpus],
+            scratch: Scratch::default(),
+            buffer: Vec::new(),
+            work: Work::default(),
+            objects: CpumaskObjects::default(),
+        })
+    }
+
+    /// Built-in tracking is on.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// There is a pair of masks for each node instead of one for all.
+    pub fn is_per_node(&self) -> bool {
+        self.per_node
+    }
+
+    pub fn nr_cpus(&self) -> usize {
+        self.nr_cpus
+    }
+
+    /// 64-bit words of a mask that stand for CPUs.
+    #[inline]
+    pub fn nr_words(&self) -> usize {
+        self.nr_cpus.div_ceil(64)
+    }
+
+    pub fn nr_nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// `cpu_possible_mask`, as a guest address like those that follow.
+    pub fn possible_mask(&self) -> u64 {
+        self.possible
+    }
+
+    /// `cpu_online_mask`
+    pub fn online_mask(&self) -> u64 {
+        self.online
+    }
+
+    /// `cpu_none_mask`
+    pub fn none_mask(&self) -> u64 {
+        self.none
+    }
+
+    /// The mask of idle CPUs, of one node or (None) of the machine.
+    pub fn idle_mask(&self, node: Option<NodeId>) -> u64 {
+        self.masks(node).cpu
+    }
+
+    /// The mask of CPUs on idle cores; that of idle CPUs if no core has two threads on line.
+    pub fn smt_mask(&self, node: Option<NodeId>) -> u64 {
+        let masks = self.masks(node);
+        if self.smt_active { masks.smt } else { masks.cpu }
+    }
+
+    /// `idle_cpumask()`
+    fn masks(&self, node: Option<NodeId>) -> IdleMasks {
+        node.map_or(self.global, |node| self.nodes[node.idx()])
+    }
+
+    /// `reset_idle_masks()`: all CPUs count as busy until they are seen going idle.
+    fn reset_masks(&self, mem: &mut Memory) {
+        let of_nodes = if self.per_node { &self.nodes[..] } else { &[] };
+        let global = (!self.per_node).then_some(self.global);
+        for masks in of_nodes.iter().copied().chain(global) {
+            mem.words_mut(masks.cpu, self.nr_words()).fill(0);
+            mem.words_mut(masks.smt, self.nr_words()).fill(0);
+        }
+    }
+
+    /// An empty buffer for a mask; it comes back through `keep_buffer`, so that none is allocated in the long run.
+    pub(crate) fn take_buffer(&mut self) -> Vec<u64> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        buffer
+    }
+
+    pub(crate) fn keep_buffer(&mut self, buffer: Vec<u64>) {
+        self.buffer = buffer;
+    }
+
+    /// Some CPU of both sets, the next one after that which this CPU was given last.
+    pub(crate) fn any_distribute(&mut self, here: CpuId, a: &[u64], b: &[u64]) -> Option<CpuId> {
+        let cursor = &mut self.cursors[here.idx()];
+        let found = bits::next_and_wrap(a, b, self.nr_cpus, *cursor + 1, &mut self.work.scanned_words)?;
+        *cursor = found;
+        Some(CpuId(found))
+    }
+}
+
+impl Kernel {
+    /// `scx_idle_enable()`, as the scheduler's flags and operations ask.
+    pub(crate) fn idle_enable(&mut self, flags: u64, has_update_idle: bool) {
+        let idle = &mut self.ext.idle;
+        idle.enabled = !has_update_idle || flags & ops::KEEP_BUILTIN_IDLE != 0;
+        idle.per_node = flags & ops::BUILTIN_IDLE_PER_NODE != 0;
+        idle.refresh_siblings(&self.vm.mem, &self.machine.topology);
+        idle.reset_masks(&mut self.vm.mem);
+    }
+
+    /// `scx_idle_disable()`
+    pub(crate) fn idle_disable(&mut self) {
+        self.ext.idle.enabled = false;
+        self.ext.idle.per_node = false;
+    }
+
+    /// `scx_idle_update_selcpu_topology()`: which steps of the default picker make sense with the CPUs on line.
+    pub(crate) fn idle_update_selcpu_topology(&mut self) {
+        let per_node = self.ext.flags() & ops::BUILTIN_IDLE_PER_NODE != 0;
+        self.ext.idle.update_steps(&self.vm.mem, &self.machine.topology, per_node);
+    }
+
+    /// A CPU comes or goes: `cpu_online_mask` and the sibling masks follow.
+    pub(crate) fn idle_set_online(&mut self, cpu: CpuId, online: bool) {
+        let idle = &mut self.ext.idle;
+        let words = self.vm.mem.words_mut(idle.online, idle.nr_words());
+        let change = if online { cpumask::set } else { cpumask::clear };
+        change(words, cpu);
+        idle.refresh_siblings(&self.vm.mem, &self.machine.topology);
+    }
+
+    /// `scx_update_idle()`: a CPU goes idle, stops being idle, or (`do_notify` false) stays idle after a claim.
+    pub(crate) fn ext_update_idle(&mut self, cpu: CpuId, idle: bool, do_notify: bool) {
+        if !self.ext.enabled {
+            return;
+        }
+        if self.ext.idle.enabled {
+            self.with_idle(|view| view.mark(cpu, idle));
+        }
+        let pcpu = &mut self.ext.cpus[cpu.idx()];
+        if !do_notify && !(idle && pcpu.idle_renotify) {
+            return;
+        }
+        pcpu.idle_renotify = false;
+        if self.ext.has_op(Op::UpdateIdle) && !self.ext.bypassing(cpu) {
+            self.op(Op::UpdateIdle, Some(cpu), &[u64::from(cpu.0), u64::from(idle)]);
+        }
+    }
+
+    /// `scx_select_cpu_dfl()`: claims a CPU for the task; None when there is none for it. The executing CPU counts
+    /// as the waker's. `allowed` restricts the search further than the task's affinity does.
+    pub(crate) fn idle_select_cpu_dfl(
+        &mut self,
+        task: TaskId,
+        prev: CpuId,
+        wake_flags: u64,
+        allowed: Option<&[u64]>,
+        flags: u64,
+    ) -> Option<CpuId> {
+        let waker = (wake_flags & wake::SYNC != 0).then(|| self.idle_waker());
+        let Kernel { vm, machine, tasks, ext, exec, .. } = self;
+        let mut view =
+            Idle { state: &mut ext.idle, mem: &mut vm.mem, topology: &machine.topology, here: exec.cpu };
+        let found = view.select(&Query { affinity: &tasks[task].cpus, allowed, prev, flags, waker });
+        self.charge_idle_work();
+        found
+    }
+
+    /// What a synchronous wake-up may do with the CPU it comes from.
+    fn idle_waker(&self) -> Waker {
+        let cpu = self.exec.cpu;
+        let leaves = self.tasks[self.cpus[cpu.idx()].curr].exiting;
+        let local = self.ext.dsqs.get(self.ext.dsqs.local(cpu));
+        Waker { may_take_over: !leaves && local.is_empty() }
+    }
+
+    /// `scx_pick_idle_cpu()`: claims an idle CPU of `allowed`, starting at `node` in per-node mode.
+    pub(crate) fn idle_pick(&mut self, allowed: &[u64], node: Option<NodeId>, flags: u64) -> Option<CpuId> {
+        self.with_idle(|view| view.pick(allowed, node, flags))
+    }
+
+    /// `scx_idle_test_and_clear_cpu()`
+    pub(crate) fn idle_claim(&mut self, cpu: CpuId) -> bool {
+        self.with_idle(|view| view.claim(cpu))
+    }
+
+    /// The node whose masks have `cpu`; None if there is one pair of masks for all.
+    pub(crate) fn idle_node_of(&self, cpu: CpuId) -> Option<NodeId> {
+        self.ext.idle.per_node.then(|| self.machine.topology.cpu(cpu).node)
+    }
+
+    /// `cpumask_any_and_distribute()` with the executing CPU's cursor.
+    pub(crate) fn cpumask_any_distribute(&mut self, a: &[u64], b: &[u64]) -> Option<CpuId> {
+        let found = self.ext.idle.any_distribute(self.exec.cpu, a, b);
+        self.charge_idle_work();
+        found
+    }
+
+    /// As `cpumask_any_distribute`, of two masks in guest memory that were checked.
+    pub(crate) fn guest_any_distribute(&mut self, a: u64, b: u64) -> Option<CpuId> {
+        let Kernel { vm, ext, exec, .. } = self;
+        let nr_words = ext.idle.nr_words();
+        let found = ext.idle.any_distribute(exec.cpu, vm.mem.words(a, nr_words), vm.mem.words(b, nr_words));
+        self.charge_idle_work();
+        found
+    }
+
+    fn with_idle<R>(&mut self, f: impl FnOnce(&mut Idle<'_>) -> R) -> R {
+        let Kernel { vm, machine, ext, exec, .. } = self;
+        let mut view =
+            Idle { state: &mut ext.idle, mem: &mut vm.mem, topology: &machine.topology, here: exec.cpu };
+        let result = f(&mut view);
+        self.charge_idle_work();
+        result
+    }
+
+    fn charge_idle_work(&mut self) {
+        let work = std::mem::take(&mut self.ext.idle.work);
+        let costs = &self.machine.costs.kfunc;
+        let ns = work.scanned_words * costs.idle_scan_word_ns
+            + work.claims * costs.idle_claim_ns
+            + work.mask_words * costs.cpumask_word_ns;
+        self.charge(ns);
+    }
+}
+
+#[cfg(test)]
+mod tests;

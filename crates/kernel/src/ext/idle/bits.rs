@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Searches in CPU sets that end at a number of CPUs, whatever the bits behind it say.
+//!
+//! A set that a program filled may have bits past the last CPU (`cpumask_setall()` fills whole words), and
+//! the kernel's searches do not see them.
+//!
+//! Owns: nothing. Models: kernel `find_next_and_bit()` and the searches on top of it, 7.3.
+
+/// The bits of the last word that stand for CPUs.
+pub(crate) fn tail(nr_cpus: usize) -> u64 {
+    match nr_cpus % 64 {
+        0 => u64::MAX,
+        n => (1 << n) - 1,
+    }
+}
+
+/// Every CPU, and nothing behind the last.
+pub(crate) fn fill(words: &mut [u64], nr_cpus: usize) {
+    words.fill(u64::MAX);
+    if let Some(last) = words.last_mut() {
+        *last = tail(nr_cpus);
+    }
+}
+
+/// The lowest bit in both sets from `from` up to, not including, `end`. Adds to `seen` the words looked at.
+pub(crate) fn next_and(a: &[u64], b: &[u64], from: usize, end: usize, seen: &mut u64) -> Option<u32> {
+    let mut low = u64::MAX << (from % 64);
+    for at in from / 64..end.div_ceil(64).min(a.len()).min(b.len()) {
+        *seen += 1;
+        let both = a[at] & b[at] & low;
+        low = u64::MAX;
+        if both != 0 {
+            let bit = at * 64 + both.trailing_zeros() as usize;
+            return (bit < end).then_some(bit as u32);
+        }
+    }
+    None
+}
+
+/// As `next_and` over all CPUs, going on from the first when the end is reached.
+pub(crate) fn next_and_wrap(a: &[u64], b: &[u64], nr_cpus: usize, from: u32, seen: &mut u64) -> Option<u32> {
+    let from = from as usize;
+    next_and(a, b, from, nr_cpus, seen).or_else(|| next_and(a, b, 0, from.min(nr_cpus), seen))
+}
+
+/// Whether `test` holds for every pair of words; of the last one only the CPUs' bits are shown to it.
+pub(crate) fn all_words(a: &[u64], b: &[u64], nr_cpus: usize, test: impl Fn(u64, u64) -> bool) -> bool {
+    let last = nr_cpus.div_ceil(64) - 1;
+    let seen = |at| if at == last { tail(nr_cpus) } else { u64::MAX };
+    a.iter().zip(b).enumerate().all(|(at, (a, b))| test(a & seen(at), b & seen(at)))
+}
+
+/// How many CPUs are in both sets.
+pub(crate) fn weight_and(a: &[u64], b: &[u64]) -> u32 {
+    a.iter().zip(b).map(|(a, b)| (a & b).count_ones()).sum()
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Choosing and claiming an idle CPU: the default picker's order, and the searches that it is made of.
+//!
+//! Owns: the idle bits. A claim clears a CPU's bit and its core's, so that nobody else picks it.
+//! Does not: charge time; the work done is counted in `IdleState` and charged by the caller.
+//! Models: kernel `scx_select_cpu_dfl()`, `scx_pick_idle_cpu()`, `scx_idle_test_and_clear_cpu()`,
+//! `update_builtin_idle()`, 7.3.
+
+use super::topo::Spans;
+use super::{IdleState, Scratch};
+use crate::flags::pick_idle;
+use scxlab_bpf::mem::Memory;
+use scxlab_machine::Topology;
+use scxlab_machine::cpumask;
+use scxlab_machine::id::{CpuId, NodeId};
+
+/// The idle state with what it takes to work on it.
+pub(super) struct Idle<'a> {
+    pub state: &'a mut IdleState,
+    pub mem: &'a mut Memory,
+    pub topology: &'a Topology,
+    /// The executing CPU: its cursor is used, and it is the waker's.
+    pub here: CpuId,
+}
+
+/// Whom a CPU is sought for.
+pub(super) struct Query<'a> {
+    pub affinity: &'a [u64],
+    /// A restriction by the scheduler.
+    pub allowed: Option<&'a [u64]>,
+    pub prev: CpuId,
+    /// `SCX_PICK_IDLE_*`
+    pub flags: u64,
+    /// Set for a synchronous wake-up.
+    pub waker: Option<Waker>,
+}
+
+/// The waker of a synchronous wake-up.
+pub(super) struct Waker {
+    /// It is not exiting, and nothing waits on its CPU's local queue.
+    pub may_take_over: bool,
+}
+
+/// A query with its sets worked out.
+struct Search<'a> {
+    allowed: &'a [u64],
+    llc: Option<&'a [u64]>,
+    numa: Option<&'a [u64]>,
+    prev: CpuId,
+    prev_allowed: bool,
+    node: Option<NodeId>,
+    flags: u64,
+}
+
+impl Idle<'_> {
+    /// The default picker.
+    pub fn select(&mut self, query: &Query<'_>) -> Option<CpuId> {
+        let mut sets = std::mem::take(&mut self.state.scratch);
+        let found = self.select_with(query, &mut sets);
+        self.state.scratch = sets;
+        found
+    }
+
+    fn select_with(&mut self, query: &Query<'_>, sets: &mut Scratch) -> Option<CpuId> {
+        let Scratch { allowed, llc, numa } = sets;
+        allowed.clear();
+        match query.allowed {
+            None => allowed.extend_from_slice(query.affinity),
+            Some(only) => allowed.extend(only.iter().zip(query.affinity).map(|(a, b)| a & b)),
+        }
+        if query.allowed.is_some() && cpumask::is_empty(allowed) {
+            return None;
+        }
+        self.fill_spans(query, allowed, llc, numa);
+        let some = |words: &'_ Vec<u64>| !words.is_empty();
+        let search = Search {
+            allowed,
+            llc: some(llc).then_some(llc),
+            numa: some(numa).then_some(numa),
+            prev: query.prev,
+            prev_allowed: cpumask::test(allowed, query.prev),
+            node: self.node_of(query.prev),
+            flags: query.flags,
+        };
+        if let Some(waker) = &query.waker
+            && let Some(cpu) = self.for_sync_wakeup(&search, waker)
+        {
+            return Some(cpu);
+        }
+        self.in_order(&search)
+    }
+
+    /// Works out the task's part of prev's LLC and node, where the picker has steps for them.
+    fn fill_spans(&mut self, query: &Query<'_>, allowed: &[u64], llc: &mut Vec<u64>, numa: &mut Vec<u64>) {
+        let nr_words = self.state.nr_words();
+        let spans =
+            Spans { online: self.mem.words(self.state.online, nr_words), topology: self.topology };
+        llc.clear();
+        numa.clear();
+        if self.state.topo_numa {
+            spans.numa_allowed(query.prev, allowed, numa);
+        }
+        if self.state.topo_llc {
+            spans.llc_allowed(query.prev, allowed, llc);
+        }
+        // A task that may run anywhere uses the domains' own sets; only others cost an intersection.
+        let everywhere = cpumask::weight(query.affinity) as usize >= self.state.nr_cpus;
+        let own = u64::from(query.allowed.is_some() && !everywhere);
+        let steps = u64::from(self.state.topo_llc) + u64::from(self.state.topo_numa);
+        let ands = if everywhere && query.allowed.is_none() { 0 } else { own + steps };
+        self.state.work.mask_words += ands * nr_words as u64;
+    }
+
+    /// The wakee stays near the waker: on its own CPU if that shares the waker's cache and is idle, or on the
+    /// waker's, which is about to sleep, unless all CPUs are busy.
+    fn for_sync_wakeup(&mut self, s: &Search<'_>, waker: &Waker) -> Option<CpuId> {
+        let here = self.here;
+        let online = self.mem.words(self.state.online, self.state.nr_words());
+        let near = Spans { online, topology: self.topology }.share_cache(here, s.prev);
+        if s.prev_allowed && near && self.claim(s.prev) {
+            return Some(s.prev);
+        }
+        let node = self.node_of(here);
+        let right_node = s.flags & pick_idle::IN_NODE == 0 || node == s.node;
+        let fits = waker.may_take_over && right_node && self.any_idle(node);
+        if fits && cpumask::test(s.allowed, here) {
+            self.claim(here);
+            return Some(here);
+        }
+        None
+    }
+
+    fn any_idle(&mut self, node: Option<NodeId>) -> bool {
+        let words = self.mem.words(self.state.masks(node).cpu, self.state.nr_words());
+        let at = words.iter().position(|&w| w != 0);
+        self.state.work.scanned_words += at.map_or(words.len(), |at| at + 1) as u64;
+        at.is_some()
+    }
+
+    /// The order of the questions is the kernel's: whole cores first, near ones before far ones.
+    fn in_order(&mut self, s: &Search<'_>) -> Option<CpuId> {
+        if self.state.smt_active {
+            let core = self.idle_core(s);
+            if core.is_some() || s.flags & pick_idle::CORE != 0 {
+                return core;
+            }
+        }
+        if let Some(c) = self.idle_sibling(s) { return Some(c); }
+        if s.prev_allowed && self.claim(s.prev) {
+            return Some(s.prev);
+        }
+        None
+            .or_else(|| s.llc.and_then(|llc| self.pick_in(llc, s.node, false)))
+            .or_else(|| s.numa.and_then(|numa| self.pick_in(numa, s.node, false)))
+            .or_else(|| self.pick(s.allowed, s.node, s.flags))
+    }
+
+    /// A CPU on a core that is idle as a whole: prev's, in its LLC, in its node, anywhere.
+    fn idle_core(&mut self, s: &Search<'_>) -> Option<CpuId> {
+        let smt = self.mem.words(self.state.masks(s.node).smt, self.state.nr_words());
+        if s.prev_allowed && cpumask::test(smt, s.prev) && self.claim(s.prev) {
+            return Some(s.prev);
+        }
+        s.llc
+            .and_then(|llc| self.pick_in(llc, s.node, true))
+            .or_else(|| s.numa.and_then(|numa| self.pick_in(numa, s.node, true)))
+            .or_else(|| self.pick(s.allowed, s.node, s.flags | pick_idle::CORE))
+    }
+
+    /// Another thread of prev's core.
+    fn idle_sibling(&mut self, s: &Search<'_>) -> Option<CpuId> {
+        if !self.state.smt_active {
+            return None;
+        }
+        let mut n = 0;
+        while let Some(cpu) = self.state.siblings(self.topology, s.prev).and_then(|core| core.nth(n)) {
+            if cpu != s.prev && cpumask::test(s.allowed, cpu) && self.claim(cpu) {
+                return Some(cpu);
+            }
+            n += 1;
+        }
+        None
+    }
+
+    /// `scx_pick_idle_cpu()`
+    pub fn pick(&mut self, allowed: &[u64], node: Option<NodeId>, flags: u64) -> Option<CpuId> {
+        let core = flags & pick_idle::CORE != 0;
+        let found = self.pick_in(allowed, node, core);
+        match node {
+            Some(node) if found.is_none() && flags & pick_idle::IN_NODE == 0 => {
+                self.pick_in_others(allowed, node, core)
+            }
+            _ => found,
+        }
+    }
+
+    /// The other nodes by distance from `start`, equally far ones by number. O(n^2) in nodes, as in the kernel.
+    fn pick_in_others(&mut self, allowed: &[u64], start: NodeId, core: bool) -> Option<CpuId> {
+        let topology = self.topology;
+        let nodes = || (0..topology.nodes().len() as u32).map(NodeId).filter(|&n| n != start);
+        let key = |n: NodeId| (topology.node_distance(start, n), n);
+        let mut last = None;
+        while let Some(next) = nodes().map(key).filter(|&k| last.is_none_or(|l| k > l)).min() {
+            if let Some(cpu) = self.pick_in(allowed, Some(next.1), core) {
+                return Some(cpu);
+            }
+            last = Some(next);
+        }
+        None
+    }
+
+    /// `pick_idle_cpu_in_node()`: a CPU on an idle core, else (unless `core_only`) any idle CPU.
+    fn pick_in(&mut self, allowed: &[u64], node: Option<NodeId>, core_only: bool) -> Option<CpuId> {
+        let masks = self.state.masks(node);
+        // Each failed claim clears bits of the core mask, so this ends.
+        loop {
+            let whole = if self.state.smt_active { self.any(masks.smt, allowed) } else { None };
+            if whole.is_none() && core_only && self.state.smt_active {
+                return None;
+            }
+            let cpu = match whole {
+                Some(cpu) => cpu,
+                None => self.any(masks.cpu, allowed)?,
+            };
+            if self.claim(cpu) {
+                return Some(cpu);
+            }
+        }
+    }
+
+    fn any(&mut self, mask: u64, allowed: &[u64]) -> Option<CpuId> {
+        let words = self.mem.words(mask, self.state.nr_words());
+        self.state.any_distribute(self.here, words, allowed)
+    }
+
+    /// `scx_idle_test_and_clear_cpu()`: the core is not idle as a whole any more, whether the claim succeeds or not.
+    pub fn claim(&mut self, cpu: CpuId) -> bool {
+        let Idle { state, mem, topology, .. } = self;
+        state.work.claims += 1;
+        let nr_words = state.nr_words();
+        let masks = state.masks(state.per_node.then(|| topology.cpu(cpu).node));
+        if state.smt_active {
+            let smt = mem.words_mut(masks.smt, nr_words);
+            match state.siblings(topology, cpu) {
+                Some(siblings) => siblings.remove_from(smt),
+                // A CPU off line is not its own sibling.
+                None => cpumask::clear(smt, cpu),
+            }
+        }
+        let idle = mem.words_mut(masks.cpu, nr_words);
+        let was = cpumask::test(idle, cpu);
+        cpumask::clear(idle, cpu);
+        was
+    }
+
+    /// `update_builtin_idle()`
+    pub fn mark(&mut self, cpu: CpuId, is_idle: bool) {
+        let Idle { state, mem, topology, .. } = self;
+        state.work.claims += 1;
+        let nr_words = state.nr_words();
+        let masks = state.masks(state.per_node.then(|| topology.cpu(cpu).node));
+        let idle = mem.words_mut(masks.cpu, nr_words);
+        let change = if is_idle { cpumask::set } else { cpumask::clear };
+        change(idle, cpu);
+        if !state.smt_active {
+            return;
+        }
+        let Some(siblings) = state.siblings(topology, cpu) else { return };
+        let whole = siblings.all_in(idle);
+        let smt = mem.words_mut(masks.smt, nr_words);
+        match (is_idle, whole) {
+            (true, true) => siblings.add_to(smt),
+            (true, false) => {}
+            (false, _) => siblings.remove_from(smt),
+        }
+    }
+
+    fn node_of(&self, cpu: CpuId) -> Option<NodeId> {
+        self.state.per_node.then(|| self.topology.cpu(cpu).node)
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! kfuncs on cgroups, and the css iterator.
+//!
+//! Models: kernel `bpf_cgroup_*()`, `scx_bpf_task_cgroup()`, `bpf_iter_css_*()`, 7.3. Differs: directories are not
+//! reference-counted; one that is removed stays readable.
+
+use super::{Handler, KfResult, errno};
+use crate::abi;
+use crate::errno::EINVAL;
+use crate::kernel::Kernel;
+use scxlab_machine::id::CgroupId;
+
+pub(super) const TABLE: &[(&str, Handler)] = &[
+    ("bpf_cgroup_acquire", acquire),
+    ("bpf_cgroup_release", release),
+    ("bpf_cgroup_ancestor", ancestor),
+    ("bpf_cgroup_from_id", from_id),
+    ("bpf_task_under_cgroup", under),
+    ("scx_bpf_task_cgroup", task_cgroup),
+    ("bpf_iter_css_new", css_new),
+    ("bpf_iter_css_next", css_next),
+    ("bpf_iter_css_destroy", css_destroy),
+];
+
+fn acquire(_: &mut Kernel, a: [u64; 5]) -> KfResult {
+    Ok(a[0])
+}
+
+fn release(_: &mut Kernel, _: [u64; 5]) -> KfResult {
+    Ok(0)
+}
+
+fn ancestor(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let mut at = k.cgroups.at(a[0]);
+    while let Some(group) = at.and_then(|id| k.cgroups.get(id)) {
+        if group.level as i32 == a[1] as i32 {
+            return Ok(group.addr);
+        }
+        at = group.parent;
+    }
+    Ok(0)
+}
+
+fn from_id(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let group = k.cgroups.by_ino(a[0]).and_then(|id| k.cgroups.get(id));
+    Ok(group.map_or(0, |g| g.addr))
+}
+
+fn under(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let task = k.kf_task(a[0])?;
+    let mut at = Some(k.tasks[task].cgroup);
+    while let Some(group) = at.and_then(|id| k.cgroups.get(id)) {
+        if group.addr == a[1] {
+            return Ok(1);
+        }
+        at = group.parent;
+    }
+    Ok(0)
+}
+
+/// Only for a task that the present operation is about.
+fn task_cgroup(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let root = k.cgroups.get(CgroupId(0)).map_or(0, |g| g.addr);
+    let task = k.kf_task(a[0])?;
+    if !k.ext.frame().is_some_and(|f| f.subjects.contains(&a[0])) {
+        k.scx_error("called on a task not being operated on");
+        return Ok(root);
+    }
+    Ok(k.cgroups.get(k.tasks[task].cgroup).map_or(root, |g| g.addr))
+}
+
+/// The iterator as it lies in the program's `struct bpf_iter_css` (three words).
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Iter {
+    /// css of the directory that the walk starts at; 0: nothing to walk.
+    start: u64,
+    /// Directories returned so far.
+    done: u32,
+    order: u32,
+    pad: u64,
+}
+
+fn css_new(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let order = a[2] as u32;
+    let known = [
+        abi::BPF_CGROUP_ITER_DESCENDANTS_PRE,
+        abi::BPF_CGROUP_ITER_DESCENDANTS_POST,
+        abi::BPF_CGROUP_ITER_ANCESTORS_UP,
+    ];
+    let valid = known.contains(&order);
+    let iter = Iter { start: if valid { a[1] } else { 0 }, done: 0, order, pad: 0 };
+    k.vm.mem.write(a[0], iter)?;
+    Ok(if valid { 0 } else { errno(EINVAL) })
+}
+
+/// The walk is over the tree as it is now: the n-th directory in order is looked up each time.
+fn css_next(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let mut iter: Iter = k.vm.mem.read(a[0])?;
+    if iter.start == 0 {
+        return Ok(0);
+    }
+    let Some((top, is_self)) = k.cgroup_of_css(iter.start) else { return Ok(0) };
+    let order = match iter.order {
+        abi::BPF_CGROUP_ITER_DESCENDANTS_PRE => k.cgroups.descend_pre(top),
+        abi::BPF_CGROUP_ITER_DESCENDANTS_POST => k.cgroups.descend_post(top),
+        _ => k.cgroups.ascend(top),
+    };
+    let Some(&id) = order.get(iter.done as usize) else { return Ok(0) };
+    iter.done += 1;
+    k.vm.mem.write(a[0], iter)?;
+    Ok(if is_self {
+        k.cgroups.get(id).map_or(0, |g| g.addr)
+    } else {
+        k.cgroups.task_group_addr(id)
+    })
+}
+
+fn css_destroy(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    k.vm.mem.write(a[0], 0u64)?;
+    Ok(0)
+}
+
+impl Kernel {
+    /// The directory of a css, and whether it is `cgroup.self` rather than the cpu controller's.
+    fn cgroup_of_css(&self, css: u64) -> Option<(CgroupId, bool)> {
+        if let Some(id) = self.cgroups.at(css) {
+            return Some((id, true));
+        }
+        self.cgroups.at_task_group(css).map(|id| (id, false))
+    }
+}
+
+const _: () = assert!(size_of::<Iter>() == size_of::<abi::bpf_iter_css>());

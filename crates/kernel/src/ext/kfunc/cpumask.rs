@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! CPU sets for programs: `bpf_cpumask` objects and the operations on them, and the machine's own sets.
+//!
+//! Owns: their checks. A set that is only read may be any readable memory; one that is changed
+//! must be a live object, which the verifier ensures by type and we by asking.
+//! Models: kernel/bpf/cpumask.c and lib/cpumask.c with CONFIG_NR_CPUS=8192, 7.3. Differs: none known; bits behind the
+//! last CPU are set and cleared where the kernel's word-wise operations do.
+
+use super::{Handler, KfResult};
+use crate::ext::idle::bits;
+use crate::ext::idle::objects::OBJECT_BYTES;
+use crate::kernel::Kernel;
+use scxlab_bpf::errno::EACCES;
+use scxlab_bpf::fault::Fault;
+use scxlab_machine::cpumask;
+use scxlab_machine::id::CpuId;
+
+pub(super) const TABLE: &[(&str, Handler)] = &[
+    ("bpf_cpumask_create", create),
+    ("bpf_cpumask_acquire", acquire),
+    ("bpf_cpumask_release", release),
+    ("bpf_cpumask_release_dtor", release),
+    ("bpf_cpumask_first", first),
+    ("bpf_cpumask_first_zero", first_zero),
+    ("bpf_cpumask_first_and", first_and),
+    ("bpf_cpumask_set_cpu", set_cpu),
+    ("bpf_cpumask_clear_cpu", clear_cpu),
+    ("bpf_cpumask_test_cpu", test_cpu),
+    ("bpf_cpumask_test_and_set_cpu", test_and_set_cpu),
+    ("bpf_cpumask_test_and_clear_cpu", test_and_clear_cpu),
+    ("bpf_cpumask_setall", setall),
+    ("bpf_cpumask_clear", clear),
+    ("bpf_cpumask_and", and),
+    ("bpf_cpumask_or", or),
+    ("bpf_cpumask_xor", xor),
+    ("bpf_cpumask_equal", equal),
+    ("bpf_cpumask_intersects", intersects),
+    ("bpf_cpumask_subset", subset),
+    ("bpf_cpumask_empty", empty),
+    ("bpf_cpumask_full", full),
+    ("bpf_cpumask_copy", copy),
+    ("bpf_cpumask_any_distribute", any_distribute),
+    ("bpf_cpumask_any_and_distribute", any_and_distribute),
+    ("bpf_cpumask_weight", weight),
+    ("bpf_cpumask_populate", populate),
+    ("scx_bpf_get_possible_cpumask", get_possible_cpumask),
+    ("scx_bpf_get_online_cpumask", get_online_cpumask),
+    ("scx_bpf_put_cpumask", put_cpumask),
+];
+
+/// The result of a kfunc that returns `s32`.
+pub(super) fn s32(value: i64) -> u64 {
+    value as u64
+}
+
+/// The result of a kfunc that returns `bool`.
+pub(super) fn flag(value: bool) -> u64 {
+    u64::from(value)
+}
+
+/// Checks that all words of a set can be read.
+pub(super) fn readable(k: &Kernel, addr: u64) -> Result<u64, Fault> {
+    k.vm.mem.bytes(addr, k.ext.idle.nr_words() as u64 * 8)?;
+    if !addr.is_multiple_of(8) {
+        return Err(Fault::bad_argument("cpumask", format!("{addr:#x} is not aligned")));
+    }
+    Ok(addr)
+}
+
+/// Checks that a set may be changed.
+fn object(k: &Kernel, call: &'static str, addr: u64) -> Result<u64, Fault> {
+    if k.ext.idle.objects.is_live(addr) {
+        return Ok(addr);
+    }
+    // A bad pointer is reported as the access that it would have been.
+    k.vm.mem.bytes(addr, OBJECT_BYTES)?;
+    Err(Fault::bad_argument(call, format!("{addr:#x} is not a bpf_cpumask in use")))
+}
+
+/// Drops a reference to a `bpf_cpumask`, as a program does or a map element that goes away.
+pub(crate) fn release_cpumask(k: &mut Kernel, addr: u64) -> Result<(), Fault> {
+    let addr = object(k, "bpf_cpumask_release", addr)?;
+    k.ext.idle.objects.release(&mut k.vm.mem, addr);
+    Ok(())
+}
+
+/// Time for passing over a whole mask.
+fn charge_mask(k: &mut Kernel) {
+    charge_words(k, k.ext.idle.nr_words() as u64);
+}
+
+fn charge_words(k: &mut Kernel, n: u64) {
+    k.charge(n * k.machine.costs.kfunc.cpumask_word_ns);
+}
+
+fn mask(k: &Kernel, addr: u64) -> &[u64] {
+    k.vm.mem.words(addr, k.ext.idle.nr_words())
+}
+
+fn mask_mut(k: &mut Kernel, addr: u64) -> &mut [u64] {
+    k.vm.mem.words_mut(addr, k.ext.idle.nr_words())
+}
+
+fn nr_cpu_ids(k: &Kernel) -> usize {
+    k.ext.idle.nr_cpus()
+}
+
+fn create(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+    charge_mask(k);
+    let objects = &mut k.ext.idle.objects;
+    // Out of memory is NULL to the program, as in the kernel.
+    Ok(objects.create(&mut k.vm.mem).unwrap_or(0))
+}
+
+fn acquire(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let addr = object(k, "bpf_cpumask_acquire", a[0])?;
+    k.ext.idle.objects.acquire(&mut k.vm.mem, addr);
+    Ok(addr)
+}
+
+fn release(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    release_cpumask(k, a[0])?;
+    Ok(0)
+}
+
+/// The number that stands for "no such CPU", or the CPU's.
+fn cpu_or_end(k: &Kernel, cpu: Option<u32>) -> u64 {
+    cpu.map_or(nr_cpu_ids(k) as u64, u64::from)
+}
+
+fn first(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    first_and(k, [a[0], a[0], 0, 0, 0])
+}
+
+fn first_zero(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let words = mask(k, readable(k, a[0])?);
+    let gap = words.iter().position(|&w| w != u64::MAX);
+    let looked_at = gap.map_or(words.len(), |at| at + 1) as u64;
+    let cpu = gap.map(|at| at as u32 * 64 + words[at].trailing_ones());
+    charge_words(k, looked_at);
+    let nr = nr_cpu_ids(k);
+    Ok(cpu_or_end(k, cpu.filter(|&cpu| (cpu as usize) < nr)))
+}
+
+fn first_and(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let (x, y) = (readable(k, a[0])?, readable(k, a[1])?);
+    let mut seen = 0;
+    let found = bits::next_and(mask(k, x), mask(k, y), 0, nr_cpu_ids(k), &mut seen);
+    charge_words(k, seen);
+    Ok(cpu_or_end(k, found))
+}
+
+/// The CPU that a program named; None if there is none of that number, which these calls ignore.
+fn cpu_arg(k: &Kernel, cpu: u64) -> Option<CpuId> {
+    let cpu = cpu as u32;
+    ((cpu as usize) < nr_cpu_ids(k)).then_some(CpuId(cpu))
+}
+
+/// Sets or clears one bit and returns what it was.
+fn change_cpu(k: &mut Kernel, call: &'static str, a: [u64; 5], to: bool) -> Result<bool, Fault> {
+    let addr = object(k, call, a[1])?;
+    let Some(cpu) = cpu_arg(k, a[0]) else { return Ok(false) };
+    charge_words(k, 1);
+    let words = mask_mut(k, addr);
+    let was = cpumask::test(words, cpu);
+    let change = if to { cpumask::set } else { cpumask::clear };
+    change(words, cpu);
+    Ok(was)
+}
+
+fn set_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    change_cpu(k, "bpf_cpumask_set_cpu", a, true).map(|_| 0)
+}
+
+fn clear_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    change_cpu(k, "bpf_cpumask_clear_cpu", a, false).map(|_| 0)
+}
+
+fn test_and_set_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    change_cpu(k, "bpf_cpumask_test_and_set_cpu", a, true).map(flag)
+}
+
+fn test_and_clear_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    change_cpu(k, "bpf_cpumask_test_and_clear_cpu", a, false).map(flag)
+}
+
+fn test_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let addr = readable(k, a[1])?;
+    let Some(cpu) = cpu_arg(k, a[0]) else { return Ok(0) };
+    charge_words(k, 1);
+    Ok(flag(cpumask::test(mask(k, addr), cpu)))
+}
+
+fn setall(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    fill(k, "bpf_cpumask_setall", a[0], u64::MAX)
+}
+
+fn clear(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    fill(k, "bpf_cpumask_clear", a[0], 0)
+}
+
+fn fill(k: &mut Kernel, call: &'static str, addr: u64, word: u64) -> KfResult {
+    let addr = object(k, call, addr)?;
+    charge_mask(k);
+    mask_mut(k, addr).fill(word);
+    Ok(0)
+}
+
+/// `dst = op(src1, src2)`, whole words. Returns the OR of the words.
+fn combine(
+    k: &mut Kernel,
+    call: &'static str,
+    a: [u64; 5],
+    op: fn(u64, u64) -> u64,
+) -> Result<u64, Fault> {
+    let (dst, x, y) = (object(k, call, a[0])?, readable(k, a[1])?, readable(k, a[2])?);
+    charge_mask(k);
+    let mut any = 0;
+    for at in 0..k.ext.idle.nr_words() {
+        let word = op(mask(k, x)[at], mask(k, y)[at]);
+        mask_mut(k, dst)[at] = word;
+        any |= word;
+    }
+    Ok(any)
+}
+
+/// Of the three only AND clears the bits behind the last CPU: it must say whether anything is left.
+fn and(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    combine(k, "bpf_cpumask_and", a, |x, y| x & y)?;
+    let tail = bits::tail(nr_cpu_ids(k));
+    let words = mask_mut(k, a[0]);
+    if let Some(last) = words.last_mut() {
+        *last &= tail;
+    }
+    Ok(flag(!cpumask::is_empty(words)))
+}
+
+fn or(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    combine(k, "bpf_cpumask_or", a, |x, y| x | y).map(|_| 0)
+}
+
+fn xor(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    combine(k, "bpf_cpumask_xor", a, |x, y| x ^ y).map(|_| 0)
+}
+
+fn copy(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    combine(k, "bpf_cpumask_copy", [a[0], a[1], a[1], 0, 0], |x, _| x).map(|_| 0)
+}
+
+/// Whether a relation holds for all words of two sets.
+fn compare(k: &mut Kernel, x: u64, y: u64, test: fn(u64, u64) -> bool) -> Result<bool, Fault> {
+    let (x, y) = (readable(k, x)?, readable(k, y)?);
+    charge_mask(k);
+    Ok(bits::all_words(mask(k, x), mask(k, y), nr_cpu_ids(k), test))
+}
+
+fn equal(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    compare(k, a[0], a[1], |x, y| x == y).map(flag)
+}
+
+fn intersects(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    compare(k, a[0], a[1], |x, y| x & y == 0).map(|apart| flag(!apart))
+}
+
+fn subset(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    compare(k, a[0], a[1], |x, y| x & !y == 0).map(flag)
+}
+
+fn empty(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    compare(k, a[0], a[0], |x, _| x == 0).map(flag)
+}
+
+fn full(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let possible = k.ext.idle.possible_mask();
+    compare(k, possible, a[0], |all, x| all & !x == 0).map(flag)
+}
+
+fn weight(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let addr = readable(k, a[0])?;
+    charge_mask(k);
+    let possible = k.ext.idle.possible_mask();
+    Ok(u64::from(bits::weight_and(mask(k, addr), mask(k, possible))))
+}
+
+fn any_distribute(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    any_and_distribute(k, [a[0], a[0], 0, 0, 0])
+}
+
+fn any_and_distribute(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let (x, y) = (readable(k, a[0])?, readable(k, a[1])?);
+    let found = k.guest_any_distribute(x, y);
+    Ok(cpu_or_end(k, found.map(|cpu| cpu.0)))
+}
+
+/// Loads a set from a program's buffer, which must be as long as all possible CPUs take.
+fn populate(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let [dst, src, len, ..] = a;
+    let dst = object(k, "bpf_cpumask_populate", dst)?;
+    let nr_words = k.ext.idle.nr_words();
+    if len < nr_words as u64 * 8 {
+        return Ok(s32(-EACCES));
+    }
+    charge_mask(k);
+    for at in 0..nr_words {
+        let word: u64 = k.vm.mem.read(src.wrapping_add(at as u64 * 8))?;
+        mask_mut(k, dst)[at] = word;
+    }
+    Ok(0)
+}
+
+fn get_possible_cpumask(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+    Ok(k.ext.idle.possible_mask())
+}
+
+fn get_online_cpumask(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+    Ok(k.ext.idle.online_mask())
+}
+
+/// The machine's sets are never released.
+fn put_cpumask(_: &mut Kernel, _: [u64; 5]) -> KfResult {
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! kfuncs on dispatch queues: create, insert, move, iterate, count.
+//!
+//! Models: kernel `scx_bpf_dsq_*()`, `scx_dsq_insert_commit()`, `scx_vet_enq_flags()`, `scx_dsq_move()`, 7.3.
+
+use super::{Handler, KfResult, errno};
+use crate::abi;
+use crate::errno::{EEXIST, EINVAL, ENODEV, ENOENT};
+use crate::ext::dsq::{DsqId, DsqKind};
+use crate::ext::entity::{DirectDispatch, OpsState};
+use crate::ext::op::Op;
+use crate::ext::stats::Ev;
+use crate::ext::{BufferedInsert, DirectSlot};
+use crate::flags::{dsq_id, enq, limit, ops, reenq};
+use crate::kernel::Kernel;
+use crate::lock::LockId;
+use scxlab_machine::id::{CpuId, TaskId};
+use scxlab_trace::event::Kind;
+
+pub(super) const TABLE: &[(&str, Handler)] = &[
+    ("scx_bpf_dsq_insert___v2", insert),
+    ("scx_bpf_dsq_insert", insert),
+    ("__scx_bpf_dsq_insert_vtime", insert_vtime_args),
+    ("scx_bpf_dsq_insert_vtime", insert_vtime),
+    ("scx_bpf_create_dsq", create),
+    ("scx_bpf_destroy_dsq", destroy),
+    ("scx_bpf_dsq_nr_queued", nr_queued),
+    ("scx_bpf_dsq_peek", peek),
+    ("scx_bpf_dsq_move_to_local___v2", move_to_local),
+    ("scx_bpf_dsq_move_to_local", move_to_local_v1),
+    ("scx_bpf_dispatch_nr_slots", nr_slots),
+    ("scx_bpf_dispatch_cancel", cancel),
+    ("bpf_iter_scx_dsq_new", iter_new),
+    ("bpf_iter_scx_dsq_next", iter_next),
+    ("bpf_iter_scx_dsq_destroy", iter_destroy),
+    ("scx_bpf_dsq_move", move_fifo),
+    ("scx_bpf_dsq_move_vtime", move_vtime),
+    ("scx_bpf_dsq_move_set_slice", move_set_slice),
+    ("scx_bpf_dsq_move_set_vtime", move_set_vtime),
+    ("scx_bpf_dsq_reenq", dsq_reenq),
+    ("scx_bpf_reenqueue_local___v2", reenqueue_local),
+    ("scx_bpf_reenqueue_local", reenqueue_local_sync),
+];
+
+impl Kernel {
+    /// `scx_bpf_dsq_insert[_vtime]()`; false if the task is not ours to insert.
+    pub fn kf_dsq_insert(
+        &mut self,
+        task: u64,
+        id: u64,
+        slice: u64,
+        vtime: Option<u64>,
+        flags: u64,
+    ) -> KfResult {
+        if self.ext.root.is_none() {
+            return Ok(0);
+        }
+        if task == 0 {
+            self.scx_error("called with NULL task");
+            return Ok(0);
+        }
+        let task = self.kf_task(task)?;
+        if !self.on_sched(task) {
+            self.ext.count(Ev::InsertNotOwned, 1);
+            return Ok(0);
+        }
+        let Some(flags) = self.vet_enq_flags(id, flags) else { return Ok(0) };
+        let priq = if vtime.is_some() { enq::DSQ_PRIQ } else { 0 };
+        self.insert_commit(task, id, slice, vtime.unwrap_or(0), flags | priq);
+        Ok(1)
+    }
+
+    fn vet_enq_flags(&mut self, id: u64, mut flags: u64) -> Option<u64> {
+        let local = id == dsq_id::LOCAL || id & dsq_id::LOCAL_ON == dsq_id::LOCAL_ON;
+        if flags & enq::INTERNAL_MASK != 0 {
+            self.scx_error(format!("invalid enq_flags {flags:#x}"));
+            return None;
+        }
+        if flags & enq::IMMED != 0 && !local {
+            self.scx_error(format!("SCX_ENQ_IMMED on a non-local DSQ {id:#x}"));
+            return None;
+        }
+        if self.ext.flags() & ops::ALWAYS_ENQ_IMMED != 0 && local {
+            flags |= enq::IMMED;
+        }
+        if flags & enq::RESCUE != 0 && !local {
+            self.scx_error(format!("SCX_ENQ_RESCUE on a non-local DSQ {id:#x}"));
+            return None;
+        }
+        Some(flags)
+    }
+
+    fn insert_commit(&mut self, task: TaskId, dsq: u64, slice: u64, vtime: u64, flags: u64) {
+        let open = self.ext.direct;
+        if open != DirectSlot::Closed {
+            let verdict = DirectDispatch { dsq_id: dsq, slice, vtime, enq_flags: flags };
+            self.mark_direct_dispatch(open, task, verdict);
+            return;
+        }
+        let cpu = self.dispatch_cpu();
+        let max = self.ext.root.as_ref().map_or(0, |s| batch(s.data.dispatch_max_batch));
+        let qseq = match self.tasks[task].ext.ops_state {
+            OpsState::Queued { qseq } => qseq,
+            _ => 0,
+        };
+        let entries = &mut self.ext.cpus[cpu.idx()].dispatch.entries;
+        if entries.len() >= max as usize {
+            self.scx_error("dispatch buffer overflow");
+            return;
+        }
+        entries.push(BufferedInsert { task, qseq, dsq_id: dsq, slice, vtime, enq_flags: flags });
+    }
+
+    /// The CPU for which `ops.dispatch` is being called.
+    fn dispatch_cpu(&self) -> CpuId {
+        self.ext.locked_rq().unwrap_or(self.exec.cpu)
+    }
+
+    fn user_dsq(&self, id: u64) -> Option<DsqId> {
+        if id & dsq_id::FLAG_BUILTIN != 0 { None } else { self.ext.dsqs.user(id) }
+    }
+
+    /// `scx_bpf_create_dsq()`
+    pub fn kf_create_dsq(&mut self, id: u64, node: i32) -> u64 {
+        let nodes = self.machine.topology.nodes().len() as i32;
+        if node >= nodes || node < -1 || id & dsq_id::FLAG_BUILTIN != 0 {
+            return errno(EINVAL);
+        }
+        if self.ext.root.is_none() {
+            return errno(ENODEV);
+        }
+        if self.ext.dsqs.create(id).is_some() { 0 } else { errno(EEXIST) }
+    }
+
+    /// `scx_bpf_dsq_move_to_local()`
+    pub fn kf_move_to_local(&mut self, id: u64, flags: u64) -> u64 {
+        if self.ext.root.is_none() {
+            return 0;
+        }
+        let Some(flags) = self.vet_enq_flags(dsq_id::LOCAL, flags) else { return 0 };
+        let cpu = self.dispatch_cpu();
+        self.flush_dispatch(cpu);
+        let Some(dsq) = self.user_dsq(id) else {
+            self.scx_error(format!("invalid DSQ ID {id:#018x}"));
+            return 0;
+        };
+        if !self.consume(cpu, dsq, flags) {
+            return 0;
+        }
+        self.ext.cpus[cpu.idx()].dispatch.nr_tasks += 1;
+        1
+    }
+}
+
+/// 0 means the default.
+fn batch(max: u32) -> u32 {
+    if max == 0 { limit::DSP_DFL_MAX_BATCH } else { max }
+}
+
+fn insert(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    k.kf_dsq_insert(a[0], a[1], a[2], None, a[3])
+}
+
+fn insert_vtime(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    k.kf_dsq_insert(a[0], a[1], a[2], Some(a[3]), a[4])
+}
+
+fn insert_vtime_args(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let [id, slice, vtime, flags]: [u64; 4] = k.vm.mem.read(a[1])?;
+    k.kf_dsq_insert(a[0], id, slice, Some(vtime), flags)
+}
+
+fn create(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    Ok(k.kf_create_dsq(a[0], a[1] as i32))
+}
+
+fn destroy(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let Some(dsq) = k.user_dsq(a[0]) else { return Ok(0) };
+    let nr = k.ext.dsqs.get(dsq).len();
+    if nr > 0 {
+        k.scx_error(format!("attempting to destroy in-use dsq {:#018x} (nr={nr})", a[0]));
+    } else {
+        k.ext.dsqs.destroy(dsq);
+    }
+    Ok(0)
+}
+
+fn nr_queued(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let id = a[0];
+    if k.ext.root.is_none() {
+        return Ok(errno(ENODEV));
+    }
+    let dsq = if id == dsq_id::LOCAL {
+        Some(k.ext.dsqs.local(k.dispatch_cpu()))
+    } else if id & dsq_id::LOCAL_ON == dsq_id::LOCAL_ON {
+        let cpu = k.ext_cpu_valid((id & dsq_id::LOCAL_CPU_MASK) as i32, "");
+        cpu.map(|cpu| k.ext.dsqs.local(cpu))
+    } else {
+        k.user_dsq(id)
+    };
+    Ok(dsq.map_or(errno(ENOENT), |dsq| k.ext.dsqs.get(dsq).len() as u64))
+}
+
+fn peek(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    if k.ext.root.is_none() {
+        return Ok(0);
+    }
+    if a[0] & dsq_id::FLAG_BUILTIN != 0 {
+        k.scx_error(format!("peek disallowed on builtin DSQ {:#x}", a[0]));
+        return Ok(0);
+    }
+    let Some(dsq) = k.user_dsq(a[0]) else {
+        k.scx_error(format!("peek on non-existent DSQ {:#x}", a[0]));
+        return Ok(0);
+    };
+    Ok(k.ext.dsqs.get(dsq).first().map_or(0, |t| k.tasks[t].addr))
+}
+
+fn move_to_local(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    Ok(k.kf_move_to_local(a[0], a[1]))
+}
+
+fn move_to_local_v1(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    Ok(k.kf_move_to_local(a[0], 0))
+}
+
+fn nr_slots(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+    let max = k.ext.root.as_ref().map_or(0, |s| batch(s.data.dispatch_max_batch));
+    let cpu = k.dispatch_cpu();
+    Ok(u64::from(max) - k.ext.cpus[cpu.idx()].dispatch.entries.len() as u64)
+}
+
+fn cancel(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+    let cpu = k.dispatch_cpu();
+    if k.ext.cpus[cpu.idx()].dispatch.entries.pop().is_none() {
+        k.scx_error("dispatch buffer underflow");
+    }
+    Ok(0)
+}
+
+/// An iterator as it lies in the program's `struct bpf_iter_scx_dsq` (six words).
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Iter {
+    /// Table index + 1; 0: no queue.
+    dsq: u32,
+    /// SCX_DSQ_ITER_REV and `ITER_*`
+    flags: u32,
+    /// Key of the last task returned.
+    pos: i64,
+    seq: u64,
+    /// Insertions seen when the iterator began.
+    upto: u64,
+    /// To apply with the next move.
+    slice: u64,
+    vtime: u64,
+}
+
+const ITER_STARTED: u32 = 1;
+const ITER_HAS_SLICE: u32 = 1 << 30;
+const ITER_HAS_VTIME: u32 = 1 << 31;
+
+fn iter_new(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let [at, id, flags, ..] = a;
+    let mut iter = Iter { dsq: 0, flags: 0, pos: 0, seq: 0, upto: 0, slice: 0, vtime: 0 };
+    k.vm.mem.write(at, iter)?;
+    if k.ext.root.is_none() {
+        return Ok(errno(ENODEV));
+    }
+    if flags & !dsq_id::ITER_REV != 0 {
+        return Ok(errno(EINVAL));
+    }
+    let Some(dsq) = k.user_dsq(id) else { return Ok(errno(ENOENT)) };
+    iter.dsq = dsq.0 + 1;
+    iter.upto = k.ext.dsqs.get(dsq).seq;
+    iter.flags = flags as u32;
+    k.vm.mem.write(at, iter)?;
+    Ok(0)
+}
+
+fn iter_next(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let mut iter: Iter = k.vm.mem.read(a[0])?;
+    let Some(dsq) = iter_dsq(k, &iter) else { return Ok(0) };
+    let cursor = (iter.flags & ITER_STARTED != 0).then_some((iter.pos, iter.seq));
+    let rev = u64::from(iter.flags) & dsq_id::ITER_REV != 0;
+    k.charge(k.machine.costs.kfunc.dsq_scan_task_ns);
+    let Some((key, task)) = k.ext.dsqs.get(dsq).next_after(cursor, iter.upto, rev) else {
+        return Ok(0);
+    };
+    (iter.pos, iter.seq) = key;
+    iter.flags |= ITER_STARTED;
+    k.vm.mem.write(a[0], iter)?;
+    Ok(k.tasks[task].addr)
+}
+
+fn iter_destroy(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    k.vm.mem.write(a[0], 0u64)?;
+    Ok(0)
+}
+
+fn iter_dsq(k: &Kernel, iter: &Iter) -> Option<DsqId> {
+    let dsq = DsqId(iter.dsq.checked_sub(1)?);
+    k.ext.dsqs.has(dsq).then_some(dsq)
+}
+
+fn move_set_slice(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let mut iter: Iter = k.vm.mem.read(a[0])?;
+    iter.slice = a[1];
+    iter.flags |= ITER_HAS_SLICE;
+    k.vm.mem.write(a[0], iter)?;
+    Ok(0)
+}
+
+fn move_set_vtime(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let mut iter: Iter = k.vm.mem.read(a[0])?;
+    iter.vtime = a[1];
+    iter.flags |= ITER_HAS_VTIME;
+    k.vm.mem.write(a[0], iter)?;
+    Ok(0)
+}
+
+fn move_fifo(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    dsq_move(k, a, 0)
+}
+
+fn move_vtime(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    dsq_move(k, a, enq::DSQ_PRIQ)
+}
+
+/// `scx_dsq_move()`
+fn dsq_move(k: &mut Kernel, a: [u64; 5], priq: u64) -> KfResult {
+    let mut iter: Iter = k.vm.mem.read(a[0])?;
+    let Some(src) = iter_dsq(k, &iter) else { return Ok(0) };
+    let (has_slice, has_vtime) = (iter.flags & ITER_HAS_SLICE != 0, iter.flags & ITER_HAS_VTIME != 0);
+    let Some(flags) = k.vet_enq_flags(a[2], a[3]) else { return Ok(0) };
+    if k.ext_aborting() {
+        return Ok(0);
+    }
+    let task = k.kf_task(a[1])?;
+    iter.flags &= !(ITER_HAS_SLICE | ITER_HAS_VTIME);
+    k.vm.mem.write(a[0], iter)?;
+    let e = &k.tasks[task].ext;
+    if e.dsq != Some(src) || e.dsq_key.1 > iter.upto {
+        return Ok(0);
+    }
+    if has_vtime {
+        k.scx(task).dsq_vtime = iter.vtime;
+    }
+    if has_slice {
+        k.set_slice(task, iter.slice);
+    }
+    let rq = k.ext.locked_rq().unwrap_or(k.exec.cpu);
+    let dst = k.dsq_for_dispatch(rq, a[2], k.tasks[task].cpu);
+    k.move_between(task, src, dst, flags | priq);
+    Ok(1)
+}
+
+impl Kernel {
+    /// `move_task_between_dsqs()`
+    fn move_between(&mut self, task: TaskId, src: DsqId, mut dst: DsqId, mut flags: u64) {
+        let src_cpu = self.tasks[task].cpu;
+        let mut target = None;
+        if let DsqKind::Local(cpu) = self.ext.dsqs.get(dst).kind {
+            if cpu != src_cpu && !self.can_run_remote(task, cpu, true) {
+                dst = self.global_dsq_of(task);
+                flags |= enq::GDSQ_FALLBACK;
+            } else {
+                target = Some(cpu);
+            }
+        }
+        let from = self.ext.dsqs.get(src).user_visible_id();
+        let to = self.ext.dsqs.get(dst).user_visible_id();
+        self.lock(LockId::Dsq(src));
+        self.dsq_unlink(task);
+        self.unlock(LockId::Dsq(src));
+        self.charge(self.machine.costs.kfunc.dsq_move_ns);
+        self.trace(Kind::DsqMove { task, from, to });
+        match target {
+            Some(cpu) if cpu != src_cpu => self.move_remote_to_local(task, flags, src_cpu, cpu),
+            _ => self.dsq_insert(src_cpu, dst, task, None, flags),
+        }
+    }
+}
+
+fn dsq_reenq(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let (id, mut flags) = (a[0], a[1]);
+    if k.ext.root.is_none() {
+        return Ok(0);
+    }
+    if flags & !reenq::USER_MASK != 0 {
+        k.scx_error(format!("invalid SCX_REENQ flags {flags:#x}"));
+        return Ok(0);
+    }
+    if flags & reenq::FILTER_MASK == 0 {
+        flags |= reenq::ANY;
+    }
+    let rq = k.dispatch_cpu();
+    let dsq = k.dsq_for_dispatch(rq, id, k.exec.cpu);
+    k.schedule_reenq(dsq, flags);
+    Ok(0)
+}
+
+fn reenqueue_local(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+    dsq_reenq(k, [dsq_id::LOCAL, 0, 0, 0, 0])
+}
+
+/// The old form: at once, and only from cpu_release.
+fn reenqueue_local_sync(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+    let cpu = match k.ext.frame() {
+        Some(frame) if frame.op == Some(Op::CpuRelease) => frame.locked,
+        _ => None,
+    };
+    let Some(cpu) = cpu else { return Ok(0) };
+    Ok(u64::from(k.reenq_local(cpu, reenq::ANY)))
+}
+
+const _: () = assert!(size_of::<Iter>() == size_of::<abi::bpf_iter_scx_dsq>());

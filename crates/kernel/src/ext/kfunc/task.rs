@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! kfuncs on tasks.
+//!
+//! Models: kernel `scx_bpf_task_*()`, `bpf_task_from_pid()`, `bpf_task_acquire()`, 7.3.
+
+use super::{Handler, KfResult};
+use crate::flags::ops;
+use crate::kernel::Kernel;
+use crate::task::State;
+
+pub(super) const TABLE: &[(&str, Handler)] = &[
+    ("scx_bpf_task_set_slice", set_slice),
+    ("scx_bpf_task_set_dsq_vtime", set_dsq_vtime),
+    ("scx_bpf_task_running", running),
+    ("scx_bpf_task_cpu", cpu),
+    ("scx_bpf_tid_to_task", tid_to_task),
+    ("bpf_task_from_pid", from_pid),
+    ("bpf_task_from_vpid", from_pid),
+    ("bpf_task_acquire", acquire),
+    ("bpf_task_release", release),
+];
+
+fn set_slice(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let task = k.kf_task(a[0])?;
+    if !k.on_sched(task) {
+        return Ok(0);
+    }
+    let t = &k.tasks[task];
+    let held = k.ext.locked_rq() == Some(t.cpu) && (t.on_cpu || t.ext.runnable.is_some());
+    if held {
+        k.set_slice(task, a[1]);
+    } else {
+        k.tasks[task].ext.slice_oob = Some(a[1]);
+    }
+    Ok(1)
+}
+
+fn set_dsq_vtime(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let task = k.kf_task(a[0])?;
+    if !k.on_sched(task) {
+        return Ok(0);
+    }
+    k.scx(task).dsq_vtime = a[1];
+    Ok(1)
+}
+
+fn running(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let task = k.kf_task(a[0])?;
+    Ok(u64::from(k.tasks[task].on_cpu))
+}
+
+fn cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let task = k.kf_task(a[0])?;
+    Ok(u64::from(k.tasks[task].cpu.0))
+}
+
+fn tid_to_task(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    if k.ext.root.is_none() {
+        return Ok(0);
+    }
+    if k.ext.flags() & ops::TID_TO_TASK == 0 {
+        k.scx_error("scx_bpf_tid_to_task() requires SCX_OPS_TID_TO_TASK");
+        return Ok(0);
+    }
+    let found = k.tasks.iter().find(|t| t.ext.tid == a[0] && t.state != State::Dead);
+    Ok(found.map_or(0, |t| t.addr))
+}
+
+/// The task with that pid, with a reference; NULL once it is unhashed.
+fn from_pid(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let Some(id) = k.tasks.by_pid(a[0] as u32) else { return Ok(0) };
+    k.tasks[id].refs += 1;
+    Ok(k.tasks[id].addr)
+}
+
+fn acquire(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let id = k.kf_task(a[0])?;
+    k.tasks[id].refs += 1;
+    Ok(a[0])
+}
+
+fn release(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let id = k.kf_task(a[0])?;
+    k.put_task_ref(id);
+    Ok(0)
+}

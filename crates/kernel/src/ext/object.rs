@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Attaching a linked object's `struct sched_ext_ops`.
+//!
+//! Owns: reading the table into a program and its data. Models: libbpf `bpf_map__attach_struct_ops()` and kernel
+//! `bpf_scx_reg()`, 7.3.
+
+use super::OpsData;
+use super::enable::AttachError;
+use super::op::Op;
+use super::program::Program;
+use crate::kernel::Kernel;
+use scxlab_bpf::link::{Loaded, LoadedStructOps};
+use scxlab_bpf::vm::FuncId;
+use std::rc::Rc;
+
+/// The kernel struct whose tables can be attached.
+const OPS_TYPE: &str = "sched_ext_ops";
+/// Its form with topological CPU numbers, which is not modelled.
+const OPS_CID_TYPE: &str = "sched_ext_ops_cid";
+
+/// Why a linked object could not be attached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectAttachError {
+    #[error("the object has no struct_ops table named `{wanted}`; it has: {present}")]
+    NoTable { wanted: String, present: String },
+    #[error("the object has no struct sched_ext_ops: it is no scheduler")]
+    NoScheduler,
+    #[error("struct_ops `{table}` is of the cid form (struct sched_ext_ops_cid), which is not modelled")]
+    CidForm { table: String },
+    #[error(transparent)]
+    Refused(#[from] AttachError),
+}
+
+impl Kernel {
+    /// Attaches the named table of a linked object, or its first scheduler.
+    pub fn attach_object(&mut self, loaded: &Loaded, table: Option<&str>) -> Result<(), ObjectAttachError> {
+        let table = find_table(loaded, table)?;
+        let mut funcs: [Option<FuncId>; Op::COUNT] = [None; Op::COUNT];
+        for op in Op::ALL {
+            funcs[op as usize] = table.callback(op.name());
+        }
+        let program = Program::Bpf { instance: loaded.instance, funcs: Rc::new(funcs) };
+        Ok(self.attach(program, ops_data(table))?)
+    }
+}
+
+/// The table to attach.
+pub fn find_table<'a>(
+    loaded: &'a Loaded,
+    wanted: Option<&str>,
+) -> Result<&'a LoadedStructOps, ObjectAttachError> {
+    let schedulers = || loaded.struct_ops.iter().filter(|t| t.type_name.starts_with(OPS_TYPE));
+    let found = match wanted {
+        None => schedulers().next().ok_or(ObjectAttachError::NoScheduler)?,
+        Some(name) => schedulers().find(|t| t.name == name).ok_or_else(|| {
+            let present: Vec<&str> = schedulers().map(|t| &*t.name).collect();
+            ObjectAttachError::NoTable { wanted: name.into(), present: present.join(", ") }
+        })?,
+    };
+    // A flavour suffix (`___x`) does not make another type.
+    if scxlab_bpf::btf::essential_name(&found.type_name) == OPS_CID_TYPE {
+        return Err(ObjectAttachError::CidForm { table: found.name.clone() });
+    }
+    Ok(found)
+}
+
+fn ops_data(table: &LoadedStructOps) -> OpsData {
+    OpsData {
+        name: table.str("name"),
+        flags: table.u64("flags"),
+        timeout_ms: table.u64("timeout_ms") as u32,
+        dispatch_max_batch: table.u64("dispatch_max_batch") as u32,
+        exit_dump_len: table.u64("exit_dump_len") as u32,
+        hotplug_seq: table.u64("hotplug_seq"),
+    }
+}

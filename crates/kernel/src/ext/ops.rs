@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Calling a scheduler's operations: arguments, cost, and what a fault means.
+//!
+//! Owns: the frame that tells kfuncs where they are called from.
+//! Models: kernel `SCX_CALL_OP*()`, `scx_ops_sanitize_err()`, 7.3.
+
+use super::exit::ExitKind;
+use super::op::Op;
+use super::program::Program;
+use super::{DirectSlot, OpFrame};
+use crate::kernel::{Kernel, Stop};
+use scxlab_bpf::fault::{Fault, FaultKind};
+use scxlab_machine::id::{CpuId, TaskId};
+use scxlab_trace::event::Kind;
+
+impl Kernel {
+    /// Calls an operation that is about no task.
+    pub(crate) fn op(&mut self, op: Op, locked: Option<CpuId>, args: &[u64]) -> u64 {
+        self.op_about(op, locked, [0, 0], None, args)
+    }
+
+    /// Calls an operation about a task, which is its first argument.
+    pub(crate) fn op_task(&mut self, op: Op, locked: Option<CpuId>, task: TaskId, rest: &[u64]) -> u64 {
+        let addr = self.tasks[task].addr;
+        let mut args = [0u64; 5];
+        args[0] = addr;
+        args[1..=rest.len()].copy_from_slice(rest);
+        self.op_about(op, locked, [addr, 0], Some(task), &args[..=rest.len()])
+    }
+
+    /// Calls an operation about two tasks; the second may be NULL (0).
+    pub(crate) fn op_two(&mut self, op: Op, locked: Option<CpuId>, a: u64, b: u64) -> u64 {
+        self.op_about(op, locked, [a, b], None, &[a, b])
+    }
+
+    /// `ops.dispatch(cpu, prev)`; prev may be NULL (0).
+    pub(crate) fn op_dispatch(&mut self, cpu: CpuId, prev: u64) {
+        self.op_about(Op::Dispatch, Some(cpu), [prev, 0], None, &[u64::from(cpu.0), prev]);
+    }
+
+    fn op_about(
+        &mut self,
+        op: Op,
+        locked: Option<CpuId>,
+        subjects: [u64; 2],
+        task: Option<TaskId>,
+        args: &[u64],
+    ) -> u64 {
+        let Some(sched) = &self.ext.root else { return 0 };
+        let program = sched.program.clone();
+        let start = self.clock();
+        let insns = self.vm.executed;
+        let rq_clock = locked.map(|cpu| self.cpus[cpu.idx()].rq_clock);
+        self.ext.frames.push(OpFrame { op: Some(op), locked, subjects, rq_clock });
+        self.charge(self.machine.costs.bpf.ops_callback_ns);
+        let result = self.run_program(&program, op, args);
+        self.ext.frames.pop();
+        let cost = self.clock() - start;
+        let stats = &mut self.ext.op_stats.0[op as usize];
+        stats.calls += 1;
+        stats.ns += cost;
+        stats.insns += self.vm.executed - insns;
+        self.trace(Kind::Op { op: op as u8, cost_ns: cost, task });
+        match result {
+            Ok(value) => value,
+            Err(fault) => {
+                self.op_faulted(op, fault);
+                0
+            }
+        }
+    }
+
+    fn run_program(&mut self, program: &Program, op: Op, args: &[u64]) -> Result<u64, Fault> {
+        match program {
+            Program::Bpf { instance, funcs } => match funcs[op as usize] {
+                Some(func) => scxlab_bpf::vm::call(self, *instance, func, args),
+                None => Ok(0),
+            },
+            Program::Native(ops) => Ok(ops.clone().call(self, op, args)),
+        }
+    }
+
+    /// A fault that the verifier would have excluded, or a limit: the scheduler is ejected with the place.
+    pub(crate) fn op_faulted(&mut self, op: Op, fault: Fault) {
+        self.program_faulted(&format!("ops.{}()", op.name()), fault);
+    }
+
+    /// As `op_faulted`, for any program or callback of the scheduler.
+    pub(crate) fn program_faulted(&mut self, what: &str, fault: Fault) {
+        if let FaultKind::Unmodelled { what: name } = fault.kind() {
+            let text = format!("{name} (needed by {what}): {fault}");
+            self.stop_with(Stop::Unmodelled(text));
+            return;
+        }
+        self.ext_error(ExitKind::Error, &format!("BPF fault in {what}: {fault}"));
+    }
+
+    /// Calls select_cpu or enqueue with the direct dispatch slot open for `task`.
+    pub(crate) fn op_direct(&mut self, op: Op, locked: Option<CpuId>, task: TaskId, rest: &[u64]) -> u64 {
+        let outer = std::mem::replace(&mut self.ext.direct, DirectSlot::Open(task));
+        let value = self.op_task(op, locked, task, rest);
+        self.ext.direct = outer;
+        value
+    }
+
+    /// An operation that returns an error number: what the kernel makes of other values.
+    pub(crate) fn sanitize_err(&mut self, op: Op, value: u64) -> i32 {
+        let ret = value as i32;
+        if ret < 0 && ret >= -4095 {
+            return ret;
+        }
+        self.ext_error(
+            ExitKind::Error,
+            &format!("ops.{}() returned an invalid errno {ret}", op.name()),
+        );
+        -71
+    }
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a scheduler is made of: a linked BPF object, or Rust code that stands in for one in tests.
+//!
+//! Owns: the map from operations to code.
+
+use super::op::Op;
+use crate::kernel::Kernel;
+use scxlab_bpf::vm::{FuncId, InstanceId};
+use std::rc::Rc;
+
+/// A scheduler written in Rust. It acts through the same functions that kfuncs do (`Kernel::kf_*`).
+pub trait NativeOps {
+    fn has(&self, op: Op) -> bool;
+    /// Carries out an operation; tasks and cgroups in `args` are guest addresses, as in a BPF context.
+    fn call(&self, k: &mut Kernel, op: Op, args: &[u64]) -> u64;
+}
+
+/// The code of a scheduler.
+#[derive(Clone)]
+pub enum Program {
+    Bpf { instance: InstanceId, funcs: Rc<[Option<FuncId>; Op::COUNT]> },
+    Native(Rc<dyn NativeOps>),
+}
+
+impl Program {
+    pub fn has(&self, op: Op) -> bool {
+        match self {
+            Program::Bpf { funcs, .. } => funcs[op as usize].is_some(),
+            Program::Native(ops) => ops.has(op),
+        }
+    }
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Program::Bpf { instance, .. } => write!(f, "Bpf({instance:?})"),
+            Program::Native(_) => f.write_str("Native"),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Work that must wait until no run queue is held: verdicts for other CPUs, and re-enqueueing.
+//!
+//! Models: kernel `run_deferred()`, `process_ddsp_deferred_locals()`, `reenq_local()`, `reenq_user()`,
+//! `schedule_deferred_locked()`, 7.3.
+
+use super::DirectDispatchArgs;
+use super::dsq::{DsqId, DsqKind};
+use super::entity::DirectDispatch;
+use super::stats::Ev;
+use crate::event::Event;
+use crate::flags::{enq, ent, reenq};
+use crate::kernel::Kernel;
+use scxlab_machine::id::{CpuId, TaskId};
+
+impl Kernel {
+    /// Arranges for `ext_run_deferred` at the first moment that allows it.
+    pub(crate) fn schedule_deferred_locked(&mut self, cpu: CpuId) {
+        let pcpu = &mut self.ext.cpus[cpu.idx()];
+        if pcpu.in_wakeup || pcpu.balance_pending {
+            return;
+        }
+        if pcpu.in_dispatch {
+            pcpu.balance_pending = true;
+            return;
+        }
+        self.schedule_deferred(cpu);
+    }
+
+    fn schedule_deferred(&mut self, cpu: CpuId) {
+        let at = self.clock();
+        if !std::mem::replace(&mut self.ext.cpus[cpu.idx()].deferred_posted, true) {
+            self.push_wakeup(at, Event::ExtDeferred { cpu });
+        }
+    }
+
+    pub(crate) fn ext_deferred_work(&mut self, cpu: CpuId) {
+        self.pending_wakeups -= 1;
+        self.ext.cpus[cpu.idx()].deferred_posted = false;
+        self.ext_run_deferred(cpu);
+    }
+
+    /// What a pass through the scheduler left to do.
+    pub(crate) fn ext_after_schedule(&mut self, cpu: CpuId) {
+        if std::mem::take(&mut self.ext.cpus[cpu.idx()].balance_pending) {
+            self.ext_run_deferred(cpu);
+        }
+        if !self.ext.cpus[cpu.idx()].sync_pending.is_empty() {
+            self.ext_wait_for_kicked(cpu);
+        }
+    }
+
+    /// `run_deferred()`
+    pub(crate) fn ext_run_deferred(&mut self, cpu: CpuId) {
+        while let Some(task) = self.ext.cpus[cpu.idx()].ddsp_deferred.pop_front() {
+            self.deferred_verdict(cpu, task);
+        }
+        if let Some(flags) = self.ext.cpus[cpu.idx()].reenq_local.take() {
+            self.reenq_local(cpu, flags);
+        }
+        for (dsq, flags) in std::mem::take(&mut self.ext.cpus[cpu.idx()].reenq_users) {
+            self.reenq_user(dsq, flags);
+        }
+    }
+
+    fn deferred_verdict(&mut self, cpu: CpuId, task: TaskId) {
+        let verdict = std::mem::replace(&mut self.tasks[task].ext.ddsp, DirectDispatch::default());
+        let dsq = self.dsq_for_dispatch(cpu, verdict.dsq_id, self.tasks[task].cpu);
+        let args = DirectDispatchArgs {
+            slice: verdict.slice,
+            vtime: verdict.vtime,
+            flags: verdict.enq_flags,
+        };
+        self.dispatch_to_local(cpu, dsq, task, args);
+    }
+
+    /// A higher class takes the CPU: tasks that were to run at once may have to go elsewhere.
+    pub(crate) fn ext_preempted_by_class(&mut self, cpu: CpuId) {
+        if self.ext.dsqs.get(self.ext.dsqs.local(cpu)).nr_immed > 0 {
+            self.schedule_reenq_local(cpu, 0);
+        }
+    }
+
+    /// `scx_schedule_reenq_local()`
+    pub(crate) fn schedule_reenq_local(&mut self, cpu: CpuId, flags: u64) {
+        if self.ext.root.as_ref().is_none_or(|s| s.bypass_depth > 0) || !self.is_online(cpu) {
+            return;
+        }
+        let pending = &mut self.ext.cpus[cpu.idx()].reenq_local;
+        *pending = Some(pending.unwrap_or(0) | flags);
+        self.schedule_deferred_locked(cpu);
+    }
+
+    /// `schedule_dsq_reenq()` for a queue named by a program.
+    pub(crate) fn schedule_reenq(&mut self, dsq: DsqId, flags: u64) {
+        match self.ext.dsqs.get(dsq).kind {
+            DsqKind::Local(cpu) => self.schedule_reenq_local(cpu, flags),
+            DsqKind::User { .. } => {
+                if self.ext.root.as_ref().is_none_or(|s| s.bypass_depth > 0) {
+                    return;
+                }
+                let cpu = self.exec.cpu;
+                self.ext.cpus[cpu.idx()].reenq_users.push((dsq, flags));
+                self.schedule_deferred_locked(cpu);
+            }
+            _ => {
+                let id = self.ext.dsqs.get(dsq).user_visible_id();
+                self.scx_error(format!("DSQ {id:#x} not allowed for reenq"));
+            }
+        }
+    }
+
+    /// `reenq_local()`; returns how many tasks went back to the scheduler.
+    pub(crate) fn reenq_local(&mut self, cpu: CpuId, flags: u64) -> u32 {
+        let local = self.ext.dsqs.local(cpu);
+        let open = self.rq_is_open(cpu, 0);
+        let queued: Vec<TaskId> = self.ext.dsqs.get(local).iter().collect();
+        let mut back = Vec::new();
+        for (nth, task) in queued.into_iter().enumerate() {
+            let immed = self.scx_flag(task, ent::IMMED) && !(nth == 0 && open);
+            if !immed && flags & reenq::ANY == 0 {
+                continue;
+            }
+            if immed {
+                self.ext.count(Ev::ReenqImmed, 1);
+            }
+            self.dsq_unlink(task);
+            self.scx(task).flags |= if immed { ent::REENQ_IMMED } else { ent::REENQ_KFUNC };
+            back.push(task);
+        }
+        back.iter().for_each(|&task| self.reenq_task(cpu, task));
+        back.len() as u32
+    }
+
+    fn reenq_user(&mut self, dsq: DsqId, flags: u64) {
+        if flags & reenq::ANY == 0 || matches!(self.ext.dsqs.get(dsq).kind, DsqKind::Gone { .. }) {
+            return;
+        }
+        let queued: Vec<TaskId> = self.ext.dsqs.get(dsq).iter().collect();
+        for task in queued {
+            if self.tasks.get(task).is_none_or(|t| t.ext.dsq != Some(dsq)) {
+                continue;
+            }
+            self.dispatch_dequeue(task);
+            self.scx(task).flags |= ent::REENQ_KFUNC;
+            let cpu = self.tasks[task].cpu;
+            self.reenq_task(cpu, task);
+        }
+    }
+
+    fn reenq_task(&mut self, cpu: CpuId, task: TaskId) {
+        self.ext_do_enqueue(cpu, task, enq::REENQ, None);
+        self.scx(task).flags &= !ent::REENQ_REASON_MASK;
+    }
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The default scheduling class, EEVDF: who runs next on a CPU, where a woken task goes, who is moved.
+//!
+//! Owns: virtual time, load averages, group shares, bandwidth, placement and balancing of the tasks of this
+//! class; all state of it. Integer and deterministic.
+//! Does not: know tasks' lives, events, costs or other classes. The kernel calls in with the CPU's `now`
+//! (`rq_clock_task`) and does what the answers say; what the class must know of the rest arrives by `Env`.
+//! Models: kernel/sched/fair.c and pelt.c, Linux 7.3 (all tasks of a CPU compete in one tree; groups only weigh).
+//! Departures: docs/internals/fidelity-eevdf.md.
+//!
+//! One scheduling pass on a CPU, as the kernel's `__schedule()`:
+//!
+//! ```text
+//!   [dequeue(prev, sleep)]  ->  pick_next  ->  [newidle_balance, pick_next]  ->  put_prev  ->  set_next
+//! ```
+//!
+//! `put_prev` and `set_next` are left out when the pick is the task that runs already.
+//! After any call that takes a CPU, `take_resched(cpu)` tells whether that CPU should make such a pass.
+
+mod balance;
+mod bandwidth;
+mod check;
+mod class;
+mod domain;
+mod eevdf;
+mod group;
+mod idlest;
+mod lb_stats;
+mod load;
+mod migrate;
+mod newidle;
+mod nohz;
+mod params;
+mod pelt;
+mod queue;
+mod select;
+mod shares;
+mod state;
+mod task;
+mod tree;
+mod weight;
+
+pub use balance::{ActiveBalance, Balanced, Move};
+pub use bandwidth::{Timer, TimerKind};
+pub use check::Violation;
+pub use domain::FairTopo;
+pub use group::{BandwidthSpec, BandwidthStat};
+pub use newidle::Newidle;
+pub use params::{CgroupMode, Features, Params, TunableScaling};
+pub use select::WakeFlags;
+pub use state::{FairPolicy, Resched};
+pub use task::{TaskDump, TaskParams};
+pub use weight::{cgroup_weight, nice_weight};
+
+use domain::Domains;
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+use state::{Cpu, Cpus, Ent, Ents, Group, Rq, Rqs, Task};
+
+/// What the class asks about the rest of the system.
+pub trait Env {
+    /// `p->cpus_ptr`: where the task may run, as words of bits. Only active CPUs are used of it.
+    fn allowed(&self, task: TaskId) -> &[u64];
+    /// The CPU runs its idle task and nothing is on its way to it (`idle_rq()`); this class's own queue need
+    /// not be looked at.
+    fn cpu_idle(&self, cpu: CpuId) -> bool;
+    /// The task that runs on a CPU, of whatever class; None: the idle task.
+    fn curr_task(&self, cpu: CpuId) -> Option<TaskId>;
+    /// Queued tasks of other classes, running ones included (they count in `rq->nr_running`).
+    fn nr_running_other(&self, _cpu: CpuId) -> u32 {
+        0
+    }
+    /// A kernel thread bound to one CPU is never moved.
+    fn per_cpu_kthread(&self, _task: TaskId) -> bool {
+        false
+    }
+    /// Exit latency of the idle state that a CPU is in, if it is in one.
+    fn idle_exit_latency(&self, _cpu: CpuId) -> Option<u32> {
+        None
+    }
+}
+
+/// How a task comes to its queue. All false: a task that was taken off for a moment is put back (`ENQUEUE_RESTORE`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EnqueueFlags {
+    /// It slept.
+    pub wakeup: bool,
+    /// It was last queued on another CPU.
+    pub migrated: bool,
+    /// It is new.
+    pub initial: bool,
+}
+
+impl EnqueueFlags {
+    pub const RESTORE: EnqueueFlags = EnqueueFlags {
+        wakeup: false,
+        migrated: false,
+        initial: false,
+    };
+    pub const WAKEUP: EnqueueFlags = EnqueueFlags {
+        wakeup: true,
+        ..EnqueueFlags::RESTORE
+    };
+    pub const INITIAL: EnqueueFlags = EnqueueFlags {
+        initial: true,
+        ..EnqueueFlags::RESTORE
+    };
+}
+
+/// Why a task leaves its queue. All false: for a moment (`DEQUEUE_SAVE`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DequeueFlags {
+    /// It goes to sleep.
+    pub sleep: bool,
+    /// It exits or stops: its dequeue must not be delayed.
+    pub special: bool,
+    /// It is about to be queued on another CPU.
+    pub migrating: bool,
+}
+
+impl DequeueFlags {
+    pub const SAVE: DequeueFlags = DequeueFlags {
+        sleep: false,
+        special: false,
+        migrating: false,
+    };
+    pub const SLEEP: DequeueFlags = DequeueFlags {
+        sleep: true,
+        ..DequeueFlags::SAVE
+    };
+    pub const EXIT: DequeueFlags = DequeueFlags {
+        special: true,
+        ..DequeueFlags::SLEEP
+    };
+    pub const MIGRATE: DequeueFlags = DequeueFlags {
+        migrating: true,
+        ..DequeueFlags::SAVE
+    };
+}
+
+/// What came of a dequeue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dequeued {
+    Done,
+    /// The task sleeps, but still competes until its lag is paid back (DELAY_DEQUEUE). It counts in
+    /// `nr_running`, is never returned by a pick, and is woken where it is (`delayed_on`), without
+    /// `select_cpu`.
+    Delayed,
+}
+
+/// The scheduling class for the whole machine.
+#[derive(Debug)]
+pub struct Fair {
+    params: Params,
+    base_slice: Nanos,
+    nr_online: u32,
+    ents: Ents,
+    free_ents: Vec<Ent>,
+    rqs: Rqs,
+    free_rqs: Vec<Rq>,
+    cpus: Cpus,
+    tasks: Vec<Option<Task>>,
+    groups: Vec<Option<Group>>,
+    domains: Domains,
+    /// Some CPU has more than one task (`rd->overloaded`): newidle balancing is worth a look.
+    overloaded: bool,
+    nohz: nohz::Nohz,
+    timers: Vec<Timer>,
+}
+
+impl Fair {
+    /// The class on an idle machine without tasks. The root group exists.
+    pub fn new(topo: &FairTopo, params: Params) -> Self {
+        let nr_cpus = topo.nr_cpus();
+        let cpus = (0..nr_cpus).map(|i| {
+            let rng = tree::mix(params.seed ^ (i as u64) << 32);
+            Cpu::new(topo.capacity[i], params.migration_cost_ns, rng)
+        });
+        let root = |i| state::CfsRq::new(CpuId(i), None, Ent::NIL, 0);
+        let mut fair = Fair {
+            base_slice: 0,
+            nr_online: nr_cpus as u32,
+            ents: Ents::default(),
+            free_ents: Vec::new(),
+            rqs: Rqs((0..nr_cpus as u32).map(root).collect()),
+            free_rqs: Vec::new(),
+            cpus: Cpus(cpus.collect()),
+            tasks: Vec::new(),
+            groups: Vec::new(),
+            domains: Domains::build(topo, &vec![true; nr_cpus], &params),
+            overloaded: false,
+            nohz: nohz::Nohz::new(nr_cpus),
+            timers: Vec::new(),
+            params,
+        };
+        fair.base_slice = fair.params.scaled_base_slice(fair.nr_online);
+        fair
+    }
+
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The slice of a task that asked for none.
+    pub fn base_slice(&self) -> Nanos {
+        self.base_slice
+    }
+
+    /// Whether the CPU should call the scheduler; asking clears it.
+    pub fn take_resched(&mut self, cpu: CpuId) -> Resched {
+        std::mem::take(&mut self.cpus[cpu].resched)
+    }
+
+    /// Queued tasks, delayed ones and the running one included (`rq->cfs.h_nr_queued`).
+    pub fn nr_running(&self, cpu: CpuId) -> u32 {
+        self.rqs[Rq(cpu.0)].h_nr_queued
+    }
+
+    /// Queued tasks that want to run.
+    pub fn nr_runnable(&self, cpu: CpuId) -> u32 {
+        self.rqs[Rq(cpu.0)].h_nr_runnable
+    }
+
+    /// `cpu_load()`: the load average of the CPU's queue; a nice-0 task that always runs makes 1024.
+    pub fn load(&self, cpu: CpuId) -> u64 {
+        self.rqs[Rq(cpu.0)].avg.load_avg
+    }
+
+    /// `cpu_util_cfs()`: of 1024, how busy this class keeps the CPU.
+    pub fn util(&self, cpu: CpuId) -> u64 {
+        self.cpu_util(cpu, None, false)
+    }
+
+    /// `cfs_rq->avg.runnable_avg`: tasks that run or wait, times 1024.
+    pub fn runnable(&self, cpu: CpuId) -> u64 {
+        self.rqs[Rq(cpu.0)].avg.runnable_avg
+    }
+
+    /// The task of this class that runs on the CPU, as `set_next` and `put_prev` tell.
+    pub fn current(&self, cpu: CpuId) -> Option<TaskId> {
+        self.cpus[cpu].curr.some().and_then(|e| self.ents[e].task)
+    }
+
+    #[inline]
+    fn jiffies(&self, now: Nanos) -> u64 {
+        now / self.params.tick_ns
+    }
+
+    fn want_resched(&mut self, cpu: CpuId, urgency: Resched) {
+        let row = &mut self.cpus[cpu];
+        row.resched = row.resched.max(urgency);
+    }
+
+    fn task(&self, task: TaskId) -> &Task {
+        let row = self.tasks.get(task.idx()).and_then(Option::as_ref);
+        row.unwrap_or_else(|| panic!("task {task} is unknown to the fair class"))
+    }
+
+    fn task_mut(&mut self, task: TaskId) -> &mut Task {
+        let row = self.tasks.get_mut(task.idx()).and_then(Option::as_mut);
+        row.unwrap_or_else(|| panic!("task {task} is unknown to the fair class"))
+    }
+
+    fn group(&self, id: CgroupId) -> Option<&Group> {
+        self.groups.get(id.idx()).and_then(Option::as_ref)
+    }
+
+    fn group_mut(&mut self, id: CgroupId) -> Option<&mut Group> {
+        self.groups.get_mut(id.idx()).and_then(Option::as_mut)
+    }
+}
+
+#[cfg(test)]
+mod tests;

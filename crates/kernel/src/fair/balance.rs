@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Balancing one domain of one CPU: find the busiest group, its busiest CPU, and pull tasks over.
+//!
+//! Owns: the decision; the moves are in `migrate.rs`. A moved task is on its new queue when the call returns.
+//! Does not: tell the tasks; the kernel updates what it keeps about each `Move`, and reschedules (`take_resched`).
+//! Models: `sched_balance_rq()`, `sched_balance_find_src_group()`, `calculate_imbalance()`,
+//! `sched_balance_find_src_rq()`, `need_active_balance()`, fair.c v7.3.
+//! Differs: no misfit, packing, cache-aware or NUMA-preference balancing.
+
+use super::idlest::adjust_numa_imbalance;
+use super::lb_stats::{GroupStats, GroupType};
+use super::select::Words;
+use super::weight::CAPACITY_SCALE;
+use super::{Env, Fair};
+use scxlab_machine::cpumask;
+use scxlab_machine::id::{CpuId, TaskId};
+use smallvec::SmallVec;
+
+/// Longest interval between tries while all tasks are pinned, in milliseconds (`MAX_PINNED_INTERVAL`).
+const MAX_PINNED_INTERVAL: u32 = 512;
+
+/// A task that was moved from one CPU's queue to another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    pub task: TaskId,
+    pub from: CpuId,
+    pub to: CpuId,
+    /// The task sleeps; only its leftover in the competition moved.
+    pub delayed: bool,
+}
+
+/// A request to push a running task away: stop what runs on `from` and call `Fair::active_balance(from)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActiveBalance {
+    pub from: CpuId,
+    pub to: CpuId,
+}
+
+/// What balancing did and wants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Balanced {
+    pub moves: SmallVec<[Move; 4]>,
+    pub active: SmallVec<[ActiveBalance; 2]>,
+    /// CPUs looked at, for whoever charges it.
+    pub scanned: u32,
+}
+
+/// What the balancing CPU is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IdleType {
+    Busy,
+    Idle,
+    NewlyIdle,
+}
+
+/// What is to be moved, and thus what `imbalance` counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Load,
+    Util,
+    Task,
+}
+
+/// One attempt (`struct lb_env`).
+pub(super) struct Attempt {
+    pub this_cpu: CpuId,
+    pub level: usize,
+    pub dst: CpuId,
+    pub src: CpuId,
+    pub idle: IdleType,
+    pub cpus: Words,
+    pub dst_groups: Words,
+    pub kind: Kind,
+    pub imbalance: i64,
+    pub looped: u32,
+    pub loop_max: u32,
+    pub all_pinned: bool,
+    pub some_pinned: bool,
+    pub dst_pinned: bool,
+    pub new_dst: CpuId,
+    pub active: bool,
+}
+
+/// Sums over a domain (`struct sd_lb_stats`).
+struct Survey {
+    local: (usize, GroupStats),
+    busiest: Option<(usize, GroupStats)>,
+    load: u64,
+    capacity: u64,
+}
+
+impl Fair {
+    /// Balances one domain of `this_cpu`. Returns how many tasks came, and whether larger domains are worth it.
+    pub(super) fn balance_domain(
+        &mut self,
+        env: &dyn Env,
+        this_cpu: CpuId,
+        level: usize,
+        idle: IdleType,
+        out: &mut Balanced,
+    ) -> (u32, bool) {
+        let mut lb = self.attempt(this_cpu, level, idle);
+        out.scanned += self.domains.shape(this_cpu, level).span_weight;
+        loop {
+            if !self.should_balance(env, &lb) {
+                self.balanced(&lb, true);
+                return (0, false);
+            }
+            let source = self.find_src_group(env, &mut lb);
+            let source = source.and_then(|group| self.find_src_cpu(env, &lb, group));
+            let Some(src) = source else {
+                self.balanced(&lb, true);
+                return (0, true);
+            };
+            lb.src = src;
+            lb.all_pinned = true;
+            let moved = self.pull(env, &mut lb, out);
+            if lb.all_pinned && self.rq_nr_running(env, src) > 1 {
+                cpumask::clear(&mut lb.cpus, src);
+                if cpumask::is_subset(&lb.cpus, &lb.dst_groups) {
+                    self.balanced(&lb, false);
+                    return (0, true);
+                }
+                lb.looped = 0;
+                continue;
+            }
+            self.settle(env, &mut lb, moved, out);
+            return (moved, true);
+        }
+    }
+
+    pub(super) fn attempt(&self, this_cpu: CpuId, level: usize, idle: IdleType) -> Attempt {
+        let shape = self.domains.shape(this_cpu, level);
+        let own = self.domains.of_cpu[this_cpu.idx()][level].own as usize;
+        let group = &self.domains.groups[shape.groups[own] as usize];
+        Attempt {
+            this_cpu,
+            level,
+            dst: this_cpu,
+            src: this_cpu,
+            idle,
+            cpus: shape.span.iter().copied().collect(),
+            dst_groups: group.balance_mask.iter().copied().collect(),
+            kind: Kind::Load,
+            imbalance: 0,
+            looped: 0,
+            loop_max: 0,
+            all_pinned: false,
+            some_pinned: false,
+            dst_pinned: false,
+            new_dst: this_cpu,
+            active: false,
+        }
+    }
+
+    /// Pulls from the busiest CPU, for another CPU of the group too if tasks may go there only.
+    fn pull(&mut self, env: &dyn Env, lb: &mut Attempt, out: &mut Balanced) -> u32 {
+        let mut moved = 0;
+        let nr_running = self.rq_nr_running(env, lb.src);
+        if nr_running <= 1 {
+            lb.all_pinned = false;
+            return 0;
+        }
+        lb.loop_max = self.params.nr_migrate.min(nr_running);
+        loop {
+            moved += self.detach_and_attach(env, lb, out);
+            if !(lb.dst_pinned && lb.imbalance > 0) {
+                break;
+            }
+            cpumask::clear(&mut lb.cpus, lb.dst);
+            lb.dst = lb.new_dst;
+            lb.dst_pinned = false;
+            lb.looped = 0;
+        }
+        if lb.some_pinned && lb.imbalance > 0 {
+            self.set_parent_imbalance(lb, true);
+        }
+        moved
+    }
+
+    /// After pulling: bookkeeping of the domain, and an active balance if nothing else helps.
+    fn settle(&mut self, env: &dyn Env, lb: &mut Attempt, moved: u32, out: &mut Balanced) {
+        let shape = self.domains.shape(lb.this_cpu, lb.level);
+        let (weight, nice_tries) = (shape.span_weight, shape.cache_nice_tries);
+        let domain = &mut self.domains.of_cpu[lb.this_cpu.idx()][lb.level];
+        if moved != 0 {
+            domain.nr_balance_failed = 0;
+            domain.balance_interval = weight;
+            return;
+        }
+        if lb.idle != IdleType::NewlyIdle {
+            domain.nr_balance_failed += 1;
+        }
+        let stubborn = lb.kind == Kind::Task && domain.nr_balance_failed > nice_tries + 2;
+        if stubborn && !self.request_active(env, lb, out) {
+            self.back_off(lb);
+            return;
+        }
+        self.domains.of_cpu[lb.this_cpu.idx()][lb.level].balance_interval = weight;
+    }
+
+    /// Asks for the running task of the busiest CPU. False if it may not come here.
+    fn request_active(&mut self, env: &dyn Env, lb: &mut Attempt, out: &mut Balanced) -> bool {
+        let Some(curr) = env.curr_task(lb.src) else {
+            return true;
+        };
+        if !cpumask::test(env.allowed(curr), lb.this_cpu) {
+            return false;
+        }
+        lb.all_pinned = false;
+        if self.cpus[lb.src].active_balance.is_none() {
+            self.cpus[lb.src].active_balance = Some(lb.this_cpu);
+            out.active.push(ActiveBalance {
+                from: lb.src,
+                to: lb.this_cpu,
+            });
+        }
+        true
+    }
+
+    /// Nothing to do, or nothing that can be done (`unpin`: pinned tasks are no longer the reason).
+    fn balanced(&mut self, lb: &Attempt, unpin: bool) {
+        if unpin && !lb.all_pinned {
+            self.set_parent_imbalance(lb, false);
+        }
+        self.domains.of_cpu[lb.this_cpu.idx()][lb.level].nr_balance_failed = 0;
+        self.back_off(lb);
+    }
+
+    fn back_off(&mut self, lb: &Attempt) {
+        if lb.idle == IdleType::NewlyIdle {
+            return;
+        }
+        let max = 2 * self.domains.shape(lb.this_cpu, lb.level).span_weight;
+        let domain = &mut self.domains.of_cpu[lb.this_cpu.idx()][lb.level];
+        if lb.all_pinned && domain.balance_interval < MAX_PINNED_INTERVAL
+            || domain.balance_interval < max
+        {
+            domain.balance_interval *= 2;
+        }
+    }
+
+    fn set_parent_imbalance(&mut self, lb: &Attempt, imbalance: bool) {
+        let Some(parent) = self.domains.of_cpu[lb.this_cpu.idx()].get(lb.level + 1) else {
+            return;
+        };
+        let own = self.domains.shapes[parent.shape as usize].groups[parent.own as usize];
+        self.domains.groups[own as usize].imbalance = imbalance;
+    }
+
+    /// Of a group only one CPU balances: the first idle one (on an idle core, if there is one), or the first.
+    fn should_balance(&self, env: &dyn Env, lb: &Attempt) -> bool {
+        if !cpumask::test(&lb.cpus, lb.dst) {
+            return false;
+        }
+        if lb.idle == IdleType::NewlyIdle {
+            return self.rq_nr_running(env, lb.dst) == 0;
+        }
+        let smt_level = self
+            .domains
+            .shape(lb.this_cpu, lb.level)
+            .flags
+            .share_capacity;
+        let mut idle_smt = None;
+        for cpu in cpumask::iter(&lb.dst_groups) {
+            if !cpumask::test(&lb.cpus, cpu) || !self.idle(env, cpu) {
+                continue;
+            }
+            if self.domains.smt_present && !smt_level && !self.core_is_idle(env, cpu) {
+                idle_smt = idle_smt.or(Some(cpu));
+                continue;
+            }
+            return cpu == lb.dst;
+        }
+        match idle_smt {
+            Some(cpu) => cpu == lb.dst,
+            None => cpumask::first(&lb.dst_groups) == Some(lb.dst),
+        }
+    }
+
+    fn survey(&mut self, env: &dyn Env, lb: &Attempt) -> Survey {
+        let pct = self.domains.shape(lb.this_cpu, lb.level).imbalance_pct;
+        let dst_idle = lb.idle != IdleType::Busy;
+        let mut local = None;
+        let mut busiest: Option<(usize, GroupStats)> = None;
+        let (mut load, mut capacity, mut util, mut overloaded) = (0, 0, 0, false);
+        for group in self.groups_from_own(lb.this_cpu, lb.level) {
+            let own = cpumask::test(&self.domains.groups[group].span, lb.dst);
+            let stats = self.balance_stats(env, group, &lb.cpus, own, dst_idle, pct);
+            if own {
+                local = Some((group, stats));
+            } else if self.busier(busiest.as_ref(), group, &stats) {
+                busiest = Some((group, stats));
+            }
+            load += stats.load;
+            capacity += stats.capacity;
+            util += stats.util;
+            overloaded |= stats.overloaded;
+        }
+        if lb.level + 1 == self.domains.of_cpu[lb.this_cpu.idx()].len() {
+            self.overloaded = overloaded;
+        }
+        self.update_idle_scan(lb, util);
+        let local = local.expect("the balancing CPU is in a group of its domain");
+        Survey {
+            local,
+            busiest,
+            load,
+            capacity,
+        }
+    }
+
+    /// Sets how far a wake-up scans the LLC for an idle CPU: the fuller it is, the less.
+    fn update_idle_scan(&mut self, lb: &Attempt, util: u64) {
+        let shape = self.domains.shape(lb.this_cpu, lb.level);
+        let (Some(shared), weight, pct) = (
+            shape.shared,
+            u64::from(shape.span_weight),
+            shape.imbalance_pct,
+        ) else {
+            return;
+        };
+        if lb.idle == IdleType::NewlyIdle || !self.params.features.sis_util {
+            return;
+        }
+        let x = util / weight;
+        let busy = (x * x * pct * pct / (10_000 * CAPACITY_SCALE)).min(CAPACITY_SCALE);
+        let scan = (CAPACITY_SCALE - busy) * weight / CAPACITY_SCALE;
+        self.domains.shared[shared as usize].nr_idle_scan = scan as u32;
+    }
+
+    fn busier(
+        &self,
+        busiest: Option<&(usize, GroupStats)>,
+        group: usize,
+        stats: &GroupStats,
+    ) -> bool {
+        if stats.h_nr_running == 0 {
+            return false;
+        }
+        let none = GroupStats {
+            idle_cpus: u32::MAX,
+            ..GroupStats::default()
+        };
+        let (best_group, best) = busiest.map_or((None, &none), |(g, s)| (Some(*g), s));
+        if stats.kind != best.kind {
+            return stats.kind > best.kind;
+        }
+        let smt = |g: usize| self.domains.groups[g].flags.share_capacity;
+        let has_spare = || {
+            stats.idle_cpus < best.idle_cpus
+                || stats.idle_cpus == best.idle_cpus && stats.nr_running > best.nr_running
+        };
+        match stats.kind {
+            GroupType::Overloaded => stats.avg_load > best.avg_load,
+            GroupType::Imbalanced => false,
+            GroupType::SmtBalance if stats.idle_cpus != 0 || best.idle_cpus != 0 => has_spare(),
+            GroupType::SmtBalance | GroupType::FullyBusy => {
+                stats.avg_load > best.avg_load
+                    || stats.avg_load == best.avg_load && !best_group.is_some_and(smt)
+            }
+            GroupType::HasSpare => match best_group {
+                Some(b) if smt(b) != smt(group) => !(smt(group) && stats.h_nr_running <= 1),
+                _ => has_spare(),
+            },
+        }
+    }
+
+    /// The group to pull from, with how much of what; None if the domain is balanced.
+    fn find_src_group(&mut self, env: &dyn Env, lb: &mut Attempt) -> Option<usize> {
+        let mut survey = self.survey(env, lb);
+        let (group, busiest) = survey.busiest?;
+        if !self.imbalanced(lb, &mut survey, group, &busiest) {
+            return None;
+        }
+        self.calculate_imbalance(lb, &mut survey, group, &busiest);
+        (lb.imbalance != 0).then_some(group)
+    }
+
+    fn imbalanced(
+        &self,
+        lb: &Attempt,
+        survey: &mut Survey,
+        group: usize,
+        busiest: &GroupStats,
+    ) -> bool {
+        let shape = self.domains.shape(lb.this_cpu, lb.level);
+        let idle = lb.idle != IdleType::Busy;
+        let (own, local) = &survey.local;
+        if busiest.kind == GroupType::Imbalanced {
+            return true;
+        }
+        if local.kind > busiest.kind {
+            return false;
+        }
+        if local.kind == GroupType::Overloaded {
+            let average = survey.load * CAPACITY_SCALE / survey.capacity;
+            if local.avg_load >= busiest.avg_load
+                || local.avg_load >= average
+                || 100 * busiest.avg_load <= shape.imbalance_pct * local.avg_load
+            {
+                return false;
+            }
+        }
+        let groups = &self.domains.groups;
+        if groups[group].flags.prefer_sibling
+            && local.kind == GroupType::HasSpare
+            && self.sibling_imbalance(idle, *own, group, local, busiest) > 1
+        {
+            return true;
+        }
+        if busiest.kind == GroupType::Overloaded {
+            return true;
+        }
+        if !idle {
+            return false;
+        }
+        if busiest.kind == GroupType::SmtBalance
+            && groups[*own].flags.share_capacity != groups[group].flags.share_capacity
+        {
+            return true;
+        }
+        let as_idle = busiest.weight > 1 && local.idle_cpus <= busiest.idle_cpus + 1;
+        !as_idle && busiest.h_nr_running != 1
+    }
+
+    /// How many tasks two groups differ by, per core.
+    fn sibling_imbalance(
+        &self,
+        idle: bool,
+        own: usize,
+        group: usize,
+        local: &GroupStats,
+        busiest: &GroupStats,
+    ) -> i64 {
+        if !idle || busiest.nr_running == 0 {
+            return 0;
+        }
+        let there = i64::from(self.domains.groups[group].cores);
+        let here = i64::from(self.domains.groups[own].cores);
+        let (busy_nr, local_nr) = (i64::from(busiest.nr_running), i64::from(local.nr_running));
+        if there == here {
+            return (busy_nr - local_nr).max(0);
+        }
+        let difference = (here * busy_nr - there * local_nr).max(0);
+        let imbalance = (2 * difference + here + there) / (here + there);
+        if imbalance <= 1 && local_nr == 0 && busy_nr > 1 {
+            2
+        } else {
+            imbalance
+        }
+    }
+
+    fn calculate_imbalance(
+        &self,
+        lb: &mut Attempt,
+        survey: &mut Survey,
+        group: usize,
+        busiest: &GroupStats,
+    ) {
+        let shape = self.domains.shape(lb.this_cpu, lb.level);
+        let idle = lb.idle != IdleType::Busy;
+        let (own, local) = &mut survey.local;
+        lb.kind = Kind::Task;
+        lb.imbalance = 1;
+        if matches!(busiest.kind, GroupType::SmtBalance | GroupType::Imbalanced) {
+            return;
+        }
+        if local.kind == GroupType::HasSpare {
+            if busiest.kind > GroupType::FullyBusy && !shape.flags.share_llc {
+                let spare = local.capacity.saturating_sub(local.util) as i64;
+                if spare != 0 || !idle {
+                    (lb.kind, lb.imbalance) = (Kind::Util, spare);
+                }
+                return;
+            }
+            let prefer_sibling = self.domains.groups[group].flags.prefer_sibling;
+            let mut imbalance = if busiest.weight == 1 || prefer_sibling {
+                self.sibling_imbalance(idle, *own, group, local, busiest)
+            } else {
+                (i64::from(local.idle_cpus) - i64::from(busiest.idle_cpus)).max(0)
+            };
+            if shape.flags.numa {
+                let running = local.nr_running + 1;
+                imbalance = adjust_numa_imbalance(imbalance, running, shape.imb_numa_nr);
+            }
+            lb.imbalance = imbalance >> 1;
+            return;
+        }
+        let average = survey.load * CAPACITY_SCALE / survey.capacity;
+        if local.kind < GroupType::Overloaded {
+            local.avg_load = local.load * CAPACITY_SCALE / local.capacity;
+            if local.avg_load >= busiest.avg_load || local.avg_load >= average {
+                lb.imbalance = 0;
+                return;
+            }
+        }
+        lb.kind = Kind::Load;
+        let above = busiest
+            .avg_load
+            .checked_sub(average)
+            .map(|d| d * busiest.capacity);
+        let below = average
+            .checked_sub(local.avg_load)
+            .map(|d| d * local.capacity);
+        let load = above.unwrap_or(u64::MAX).min(below.unwrap_or(u64::MAX));
+        lb.imbalance = (load / CAPACITY_SCALE) as i64;
+    }
+
+    fn find_src_cpu(&mut self, env: &dyn Env, lb: &Attempt, group: usize) -> Option<CpuId> {
+        let mut busiest = None;
+        let (mut top, mut top_capacity) = (0, 1);
+        for cpu in cpumask::iter(&self.domains.groups[group].span) {
+            let nr = self.nr_runnable(cpu);
+            if !cpumask::test(&lb.cpus, cpu) || nr == 0 {
+                continue;
+            }
+            let capacity = self.cpus[cpu].capacity;
+            match lb.kind {
+                Kind::Load => {
+                    let load = self.load(cpu);
+                    let one_too_heavy = nr == 1 && load as i64 > lb.imbalance;
+                    // Compared as load per capacity, without a division.
+                    if !one_too_heavy && load * top_capacity > top * capacity {
+                        (top, top_capacity, busiest) = (load, capacity, Some(cpu));
+                    }
+                }
+                Kind::Util => {
+                    let util = self.cpu_util(cpu, None, true);
+                    if nr > 1 && util > top {
+                        (top, busiest) = (util, Some(cpu));
+                    }
+                }
+                Kind::Task => {
+                    if u64::from(nr) > top {
+                        (top, busiest) = (u64::from(nr), Some(cpu));
+                    }
+                }
+            }
+        }
+        busiest.filter(|&cpu| env.curr_task(cpu).is_some() || self.nr_running(cpu) != 0)
+    }
+
+    /// Total utilisation of an LLC as balancing last saw it bounds wake-up scans; for tests and dumps.
+    pub fn idle_scan_limit(&self, cpu: CpuId) -> Option<u32> {
+        let shared = self.domains.llc_shape(cpu)?.shared?;
+        Some(self.domains.shared[shared as usize].nr_idle_scan)
+    }
+}

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! CPU bandwidth: a group's quota per period, handed to its CPUs in slices, and what happens when it is used up.
+//!
+//! Owns: the global pool and its timers, the local runtimes, throttled queues and the tasks in their limbo.
+//! Does not: arm timers; it says which (`take_timers`) and the kernel calls `bandwidth_timer` at that time.
+//! Models: `account_cfs_rq_runtime()`, `throttle_cfs_rq()`, `unthrottle_cfs_rq()`, `do_sched_cfs_period_timer()`,
+//! `distribute_cfs_runtime()`, the slack timer, fair.c v7.3 (task-based throttling).
+//! Differs: a remote CPU is unthrottled at once, not by an IPI.
+//!
+//! ```text
+//!   queue:  runs --(runtime used up, pool empty)--> throttled --(pool refilled, debt paid)--> runs
+//!   task of it:  queued --(picked)--> limbo --(unthrottled)--> queued
+//! ```
+
+use super::queue::Leave;
+use super::state::{Bandwidth, Ent, Resched, Rq};
+use super::{DequeueFlags, EnqueueFlags, Fair};
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+
+/// A timer of a group's bandwidth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimerKind {
+    /// Refills the pool.
+    Period,
+    /// Hands out what CPUs returned.
+    Slack,
+}
+
+/// A timer to arm. One that was armed before for another time may still fire: it is then ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timer {
+    pub group: CgroupId,
+    pub kind: TimerKind,
+    pub at: Nanos,
+}
+
+impl Fair {
+    /// Timers that have been started since the last call.
+    pub fn take_timers(&mut self) -> Vec<Timer> {
+        std::mem::take(&mut self.timers)
+    }
+
+    /// Whether `take_timers` has any: cheap, for after each call.
+    pub fn has_timers(&self) -> bool {
+        !self.timers.is_empty()
+    }
+
+    /// A timer fires. CPUs that got tasks back want a reschedule if idle (`take_resched`); they are returned.
+    pub fn bandwidth_timer(&mut self, group: CgroupId, kind: TimerKind, now: Nanos) -> Vec<CpuId> {
+        let Some(bw) = self.group_mut(group).map(|g| &mut g.bw) else {
+            return Vec::new();
+        };
+        match kind {
+            TimerKind::Period if bw.period_at == Some(now) => self.period_timer(group, now),
+            TimerKind::Slack if bw.slack_at == Some(now) => self.slack_timer(group, now),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether a task waits in limbo for its group's next period.
+    pub fn is_throttled(&self, task: TaskId) -> bool {
+        self.task(task).throttled
+    }
+
+    fn bw(&mut self, group: CgroupId) -> &mut Bandwidth {
+        &mut self.group_mut(group).expect("a queue's group exists").bw
+    }
+
+    /// Charges a queue. `curr`: its entity that runs or is about to. True if the queue is throttled.
+    pub(super) fn account_runtime(&mut self, rq: Rq, delta: Nanos, curr: Option<Ent>) -> bool {
+        let row = &mut self.rqs[rq];
+        if !row.runtime_enabled {
+            return false;
+        }
+        row.runtime_remaining -= delta as i64;
+        if row.runtime_remaining > 0 {
+            return false;
+        }
+        row.throttled || self.throttle(rq, curr)
+    }
+
+    /// Asks the pool for runtime; without any the queue is throttled. True if it is.
+    fn throttle(&mut self, rq: Rq, curr: Option<Ent>) -> bool {
+        let cpu = self.rqs[rq].cpu;
+        let h_curr = self.rqs[rq].h_curr.some().filter(|&e| self.ents[e].on_rq);
+        let running = h_curr.or(curr).is_some();
+        let target = if running {
+            self.params.bandwidth_slice_ns
+        } else {
+            1
+        };
+        if self.assign_runtime(rq, target) {
+            return false;
+        }
+        let group = self.rqs[rq].group.expect("the root has no quota");
+        self.bw(group).throttled.push(rq);
+        self.walk_below(group, cpu, &mut |fair, rq| fair.throttle_down(rq));
+        self.rqs[rq].throttled = true;
+        if h_curr.is_some() {
+            self.want_resched(cpu, Resched::Now);
+        }
+        true
+    }
+
+    /// Moves runtime from the pool to a queue. True if the queue may run.
+    fn assign_runtime(&mut self, rq: Rq, target: Nanos) -> bool {
+        let now = self.cpus[self.rqs[rq].cpu].clock;
+        let group = self.rqs[rq].group.expect("the root has no quota");
+        let wanted = (target as i64 - self.rqs[rq].runtime_remaining).max(0) as Nanos;
+        let unlimited = self.bw(group).quota.is_none();
+        let amount = if unlimited {
+            wanted
+        } else {
+            self.start_bandwidth(group, now);
+            let bw = self.bw(group);
+            let amount = bw.runtime.min(wanted);
+            if amount != 0 {
+                bw.runtime -= amount;
+                bw.idle = false;
+            }
+            amount
+        };
+        self.rqs[rq].runtime_remaining += amount as i64;
+        self.rqs[rq].runtime_remaining > 0
+    }
+
+    /// Starts the period timer at the next boundary, if it is not running.
+    pub(super) fn start_bandwidth(&mut self, group: CgroupId, now: Nanos) {
+        let bw = self.bw(group);
+        if bw.period_at.is_some() {
+            return;
+        }
+        let phase = bw.phase % bw.period;
+        let at = match now < phase {
+            true => phase,
+            false => phase + ((now - phase) / bw.period + 1) * bw.period,
+        };
+        bw.period_at = Some(at);
+        self.timers.push(Timer {
+            group,
+            kind: TimerKind::Period,
+            at,
+        });
+    }
+
+    fn period_timer(&mut self, group: CgroupId, now: Nanos) -> Vec<CpuId> {
+        let bw = self.bw(group);
+        bw.period_at = None;
+        if bw.quota.is_none() {
+            return Vec::new();
+        }
+        let throttled = !bw.throttled.is_empty();
+        bw.nr_periods += 1;
+        refill(bw);
+        if bw.idle && !throttled {
+            return Vec::new();
+        }
+        let mut cpus = Vec::new();
+        if throttled {
+            bw.nr_throttled += 1;
+            while self.bw(group).runtime > 0 && self.distribute(group, now, &mut cpus) {}
+            self.bw(group).idle = false;
+        } else {
+            bw.idle = true;
+        }
+        self.start_bandwidth(group, now);
+        cpus
+    }
+
+    fn slack_timer(&mut self, group: CgroupId, now: Nanos) -> Vec<CpuId> {
+        let (slice, margin) = (
+            self.params.bandwidth_slice_ns,
+            self.params.min_bandwidth_expiration_ns,
+        );
+        let bw = self.bw(group);
+        bw.slack_at = None;
+        let mut cpus = Vec::new();
+        if !refresh_within(bw, now, margin) && bw.quota.is_some() && bw.runtime > slice {
+            self.distribute(group, now, &mut cpus);
+        }
+        cpus
+    }
+
+    /// Pays the debts of throttled queues from the pool, first throttled first. True if some stay throttled.
+    fn distribute(&mut self, group: CgroupId, now: Nanos, cpus: &mut Vec<CpuId>) -> bool {
+        let waiting = self.bw(group).throttled.clone();
+        for rq in waiting {
+            if self.bw(group).runtime == 0 {
+                return true;
+            }
+            if !self.rqs[rq].throttled {
+                continue;
+            }
+            let cpu = self.rqs[rq].cpu;
+            self.update_clock(cpu, now);
+            if !self.rqs[rq].h_curr.is_nil() {
+                self.update_curr(rq);
+            }
+            let debt = (1 - self.rqs[rq].runtime_remaining).max(0) as Nanos;
+            let bw = self.bw(group);
+            let amount = debt.min(bw.runtime);
+            bw.runtime -= amount;
+            self.rqs[rq].runtime_remaining += amount as i64;
+            if self.rqs[rq].runtime_remaining <= 0 {
+                return true;
+            }
+            self.unthrottle(rq);
+            cpus.push(cpu);
+        }
+        false
+    }
+
+    /// A queue may run again.
+    pub(super) fn unthrottle(&mut self, rq: Rq) {
+        let (cpu, now) = (self.rqs[rq].cpu, self.cpus[self.rqs[rq].cpu].clock);
+        self.update_curr(rq);
+        if self.rqs[rq].runtime_enabled && self.rqs[rq].runtime_remaining <= 0 {
+            return;
+        }
+        let group = self.rqs[rq].group.expect("the root is never throttled");
+        self.rqs[rq].throttled = false;
+        let since = self.rqs[rq].throttled_at.take();
+        let bw = self.bw(group);
+        bw.throttled.retain(|&r| r != rq);
+        bw.throttled_time += since.map_or(0, |at| now - at);
+        self.walk_below_up(group, cpu);
+        if self.cpus[cpu].curr.is_nil() && self.nr_running(cpu) != 0 {
+            self.want_resched(cpu, Resched::Now);
+        }
+    }
+
+    /// Calls `f` for the queues of a group and all below it on a CPU, parents first.
+    fn walk_below(&mut self, group: CgroupId, cpu: CpuId, f: &mut impl FnMut(&mut Fair, Rq)) {
+        let rq = self.queue_of(Some(group), cpu);
+        f(self, rq);
+        let children = self.group(group).map_or(0, |g| g.children.len());
+        for child in 0..children {
+            let child = self.group(group).expect("it has just been there").children[child];
+            self.walk_below(child, cpu, f);
+        }
+    }
+
+    /// Unthrottles a group and all below it on a CPU, children first.
+    fn walk_below_up(&mut self, group: CgroupId, cpu: CpuId) {
+        let children = self.group(group).map_or(0, |g| g.children.len());
+        for child in 0..children {
+            let child = self.group(group).expect("it has just been there").children[child];
+            self.walk_below_up(child, cpu);
+        }
+        let rq = self.queue_of(Some(group), cpu);
+        self.throttle_up(rq);
+    }
+
+    fn throttle_down(&mut self, rq: Rq) {
+        self.rqs[rq].throttle_count += 1;
+        if self.rqs[rq].throttle_count == 1 && self.rqs[rq].nr_queued == 0 {
+            self.stop_pelt_clock(rq);
+        }
+    }
+
+    fn throttle_up(&mut self, rq: Rq) {
+        self.update_curr(rq);
+        self.rqs[rq].throttle_count -= 1;
+        if self.rqs[rq].throttle_count != 0 {
+            return;
+        }
+        self.resume_pelt_clock(rq);
+        let cpu = self.rqs[rq].cpu;
+        let mut limbo = std::mem::take(&mut self.rqs[rq].limbo);
+        while let Some(task) = limbo.pop() {
+            if self.rqs[rq].throttle_count != 0 {
+                limbo.push(task);
+                break;
+            }
+            self.task_mut(task).throttled = false;
+            let e = self.task(task).ent;
+            self.enqueue_task(cpu, e, EnqueueFlags::WAKEUP);
+        }
+        // Enqueuing may have throttled the queue again; newcomers of its limbo stay in front.
+        limbo.append(&mut self.rqs[rq].limbo);
+        self.rqs[rq].limbo = limbo;
+        self.list_leaf(rq);
+    }
+
+    /// Takes a task of a throttled group off the CPU.
+    pub(super) fn send_to_limbo(&mut self, cpu: CpuId, e: Ent) {
+        let leave = Leave {
+            sleep: true,
+            throttle: true,
+            ..Leave::default()
+        };
+        self.dequeue_task(cpu, e, leave);
+        let task = self.ents[e].task.expect("groups are not picked");
+        self.task_mut(task).throttled = true;
+        let rq = self.ents[e].cfs_rq;
+        self.rqs[rq].limbo.push(task);
+    }
+
+    /// A task in limbo goes elsewhere or to sleep.
+    pub(super) fn leave_limbo(&mut self, task: TaskId, flags: DequeueFlags) {
+        let e = self.task(task).ent;
+        let rq = self.ents[e].cfs_rq;
+        self.rqs[rq].limbo.retain(|&t| t != task);
+        if flags.sleep {
+            self.task_mut(task).throttled = false;
+        } else if flags.migrating {
+            self.detach_entity(e);
+            self.ents[e].avg.last_update_time = 0;
+        }
+    }
+
+    /// A task from limbo is queued again: if its new queue is throttled too, it stays in limbo.
+    pub(super) fn stays_in_limbo(&mut self, cpu: CpuId, task: TaskId) -> bool {
+        if !self.task(task).throttled {
+            return false;
+        }
+        let e = self.task(task).ent;
+        let stays = self.in_throttled(e) && self.cpus[cpu].curr != e;
+        if stays {
+            let rq = self.ents[e].cfs_rq;
+            self.rqs[rq].limbo.push(task);
+        }
+        self.task_mut(task).throttled = stays;
+        stays
+    }
+
+    pub(super) fn record_throttle(&mut self, rq: Rq) {
+        let now = self.cpus[self.rqs[rq].cpu].clock;
+        let row = &mut self.rqs[rq];
+        if row.throttled && row.throttled_at.is_none() {
+            row.throttled_at = Some(now);
+        }
+    }
+
+    /// The first task of a queue needs runtime; a queue that ran dry while empty is throttled now.
+    pub(super) fn check_enqueue_throttle(&mut self, rq: Rq) {
+        let row = &self.rqs[rq];
+        if row.runtime_enabled && row.h_curr.is_nil() && !row.throttled {
+            self.account_runtime(rq, 0, None);
+        }
+    }
+
+    /// The last task of a queue left: all but a millisecond goes back to the pool.
+    pub(super) fn return_runtime(&mut self, rq: Rq) {
+        let row = &self.rqs[rq];
+        if !row.runtime_enabled || row.nr_queued != 0 {
+            return;
+        }
+        let slack = row.runtime_remaining - self.params.min_cfs_rq_runtime_ns as i64;
+        let (Some(group), true) = (row.group, slack > 0) else {
+            return;
+        };
+        let (now, slice) = (self.cpus[row.cpu].clock, self.params.bandwidth_slice_ns);
+        self.rqs[rq].runtime_remaining -= slack;
+        let bw = self.bw(group);
+        if bw.quota.is_some() {
+            bw.runtime += slack as Nanos;
+            if bw.runtime > slice && !bw.throttled.is_empty() {
+                self.start_slack(group, now);
+            }
+        }
+    }
+
+    fn start_slack(&mut self, group: CgroupId, now: Nanos) {
+        let (slack, margin) = (
+            self.params.slack_period_ns,
+            self.params.min_bandwidth_expiration_ns,
+        );
+        let bw = self.bw(group);
+        if bw.slack_at.is_some() || refresh_within(bw, now, slack + margin) {
+            return;
+        }
+        let at = now + slack;
+        bw.slack_at = Some(at);
+        self.timers.push(Timer {
+            group,
+            kind: TimerKind::Slack,
+            at,
+        });
+    }
+}
+
+/// A new period's quota. What is over is kept, up to the burst.
+pub(super) fn refill(bw: &mut Bandwidth) {
+    let Some(quota) = bw.quota else { return };
+    bw.runtime += quota;
+    if bw.runtime_snap > bw.runtime {
+        bw.burst_time += bw.runtime_snap - bw.runtime;
+        bw.nr_burst += 1;
+    }
+    bw.runtime = bw.runtime.min(quota + bw.burst);
+    bw.runtime_snap = bw.runtime;
+}
+
+fn refresh_within(bw: &Bandwidth, now: Nanos, margin: Nanos) -> bool {
+    bw.period_at
+        .is_none_or(|at| at.saturating_sub(now) < margin)
+}

@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Scheduling domains: the nested sets of CPUs over which tasks are placed and balanced, and their groups.
+//!
+//! Owns: the domains of each CPU, smallest first, with their groups and the state that balancing keeps in them.
+//! Does not: balance. Groups and spans are shared by all CPUs that see the same ones.
+//! Models: `build_sched_domains()`, `sd_init()`, `build_overlap_sched_groups()`, `adjust_numa_imbalance()`,
+//! `cpu_attach_domain()`, topology.c v7.3: levels SMT, MC (the LLC), PKG (the node), NUMA by distance.
+//! Differs: no CLS level, no asymmetric capacity or packing; a level that adds nothing is never made.
+
+use super::params::Params;
+use scxlab_machine::cpumask::{self, CpuMask};
+use scxlab_machine::id::{CpuId, Nanos};
+use scxlab_machine::topology::Topology;
+
+/// The machine as this class sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FairTopo {
+    /// Per CPU, numbered from 0.
+    pub core: Vec<u32>,
+    pub llc: Vec<u32>,
+    pub node: Vec<u32>,
+    /// 1024 for the fastest.
+    pub capacity: Vec<u64>,
+    /// Per node, to each node; 10 is local.
+    pub distance: Vec<Vec<u32>>,
+}
+
+impl FairTopo {
+    pub fn new(topology: &Topology) -> Self {
+        let of = |f: &dyn Fn(CpuId) -> u32| topology.cpu_ids().map(f).collect::<Vec<_>>();
+        FairTopo {
+            core: of(&|cpu| topology.cpu(cpu).core.0),
+            llc: of(&|cpu| topology.cpu(cpu).llc.0),
+            node: of(&|cpu| topology.cpu(cpu).node.0),
+            capacity: topology
+                .cpu_ids()
+                .map(|cpu| topology.cpu(cpu).capacity.into())
+                .collect(),
+            distance: topology
+                .nodes()
+                .iter()
+                .map(|node| node.distances.clone())
+                .collect(),
+        }
+    }
+
+    pub fn nr_cpus(&self) -> usize {
+        self.core.len()
+    }
+}
+
+/// Properties of a domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Flags {
+    /// SMT siblings.
+    pub share_capacity: bool,
+    pub share_llc: bool,
+    pub numa: bool,
+    pub balance_newidle: bool,
+    /// Fork and exec place tasks across it.
+    pub balance_fork: bool,
+    pub wake_affine: bool,
+    /// Spread over this domain's siblings before filling one.
+    pub prefer_sibling: bool,
+    /// One CPU of the machine balances at a time.
+    pub serialize: bool,
+}
+
+/// What all CPUs of a domain share.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub span: CpuMask,
+    pub span_weight: u32,
+    pub flags: Flags,
+    /// Indices into `Domains::groups`.
+    pub groups: Vec<u32>,
+    pub imbalance_pct: u64,
+    pub cache_nice_tries: u32,
+    pub imb_numa_nr: u32,
+    /// Index into `Domains::shared`, for the LLC domain.
+    pub shared: Option<u32>,
+}
+
+/// A part of a domain that is balanced against the others.
+#[derive(Clone, Debug)]
+pub(super) struct SchedGroup {
+    pub span: CpuMask,
+    pub weight: u32,
+    pub cores: u32,
+    pub capacity: u64,
+    /// Flags of the domain that has this span one level down; none for a single CPU.
+    pub flags: Flags,
+    /// CPUs that may balance for the group.
+    pub balance_mask: CpuMask,
+    /// A pinned task kept the level below from being balanced.
+    pub imbalance: bool,
+}
+
+/// State of an LLC that its CPUs share.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LlcShared {
+    pub has_idle_cores: bool,
+    /// CPUs that a wake-up may look at.
+    pub nr_idle_scan: u32,
+    pub nr_busy_cpus: u32,
+}
+
+/// One CPU's view of a domain.
+#[derive(Clone, Debug)]
+pub(super) struct Domain {
+    pub shape: u32,
+    /// Position of the own group in the shape's list.
+    pub own: u32,
+    /// Milliseconds.
+    pub balance_interval: u32,
+    pub last_balance: u64,
+    pub nr_balance_failed: u32,
+    pub max_newidle_lb_cost: Nanos,
+    pub last_decay: u64,
+    pub newidle_call: u32,
+    pub newidle_success: u32,
+    pub newidle_ratio: u32,
+    pub newidle_stamp: Nanos,
+}
+
+/// The domains of all CPUs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Domains {
+    pub shapes: Vec<Shape>,
+    pub groups: Vec<SchedGroup>,
+    pub shared: Vec<LlcShared>,
+    /// Per CPU, smallest domain first.
+    pub of_cpu: Vec<Vec<Domain>>,
+    /// Per CPU: the span and shared state of its LLC, also when no domain was made for it.
+    pub llc_of: Vec<u32>,
+    pub llc_size: Vec<u32>,
+    /// Per CPU: its position in the list above that is its LLC domain.
+    pub llc_level: Vec<Option<u32>>,
+    /// Per core: its online CPUs. Per CPU: its core.
+    pub cores: Vec<CpuMask>,
+    pub core_of: Vec<u32>,
+    pub smt_present: bool,
+}
+
+/// A level while it is being built: for each CPU the span it sees.
+struct Level {
+    spans: Vec<CpuMask>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Smt,
+    Llc,
+    Node,
+    /// Nodes up to this distance.
+    Numa(u32),
+}
+
+impl Domains {
+    pub fn build(topo: &FairTopo, online: &[bool], params: &Params) -> Self {
+        let n = topo.nr_cpus();
+        let cores = topo.core.iter().max().map_or(0, |&c| c as usize + 1);
+        let mut domains = Domains {
+            of_cpu: vec![Vec::new(); n],
+            llc_of: topo.llc.clone(),
+            llc_size: vec![1; n],
+            llc_level: vec![None; n],
+            cores: vec![CpuMask::new(n); cores],
+            core_of: topo.core.clone(),
+            ..Domains::default()
+        };
+        for cpu in (0..n).filter(|&cpu| online[cpu]) {
+            cpumask::set(
+                &mut domains.cores[topo.core[cpu] as usize],
+                CpuId(cpu as u32),
+            );
+        }
+        domains.smt_present = domains.cores.iter().any(|core| cpumask::weight(core) > 1);
+        let levels = levels(topo, online);
+        for cpu in (0..n).filter(|&cpu| online[cpu]) {
+            domains.llc_size[cpu] = cpumask::weight(&levels[1].spans[cpu]);
+        }
+        domains.add_levels(topo, online, params, &levels);
+        domains
+    }
+
+    fn add_levels(&mut self, topo: &FairTopo, online: &[bool], params: &Params, levels: &[Level]) {
+        for (at, level) in levels.iter().enumerate() {
+            // Shapes of this level by the CPUs that see the same span from the same node.
+            let mut made: Vec<(usize, u32)> = Vec::new();
+            for cpu in (0..topo.nr_cpus()).filter(|&cpu| online[cpu]) {
+                let below = self.of_cpu[cpu].last().map(|d| d.shape);
+                let weight = cpumask::weight(&level.spans[cpu]);
+                if weight < 2
+                    || below.is_some_and(|b| self.shapes[b as usize].span_weight == weight)
+                {
+                    self.merge_level(cpu, level.kind, below);
+                    continue;
+                }
+                let same = made
+                    .iter()
+                    .find(|(other, _)| same_view(topo, level, *other, cpu));
+                let shape = match same {
+                    Some(&(_, shape)) => shape,
+                    None => {
+                        let shape = self.make_shape(topo, params, levels, at, cpu);
+                        made.push((cpu, shape));
+                        shape
+                    }
+                };
+                self.attach(cpu, shape, level.kind);
+            }
+        }
+        self.set_imb_numa();
+    }
+
+    /// A level that is no larger than the one below adds no domain; an LLC that is one core is that core's domain.
+    fn merge_level(&mut self, cpu: usize, kind: Kind, below: Option<u32>) {
+        if kind != Kind::Llc {
+            return;
+        }
+        if let Some(below) = below {
+            self.llc_level[cpu] = Some(self.of_cpu[cpu].len() as u32 - 1);
+            if self.shapes[below as usize].shared.is_none() {
+                self.shapes[below as usize].shared = Some(self.new_shared(below));
+            }
+        }
+    }
+
+    fn new_shared(&mut self, shape: u32) -> u32 {
+        let weight = self.shapes[shape as usize].span_weight;
+        // As after the first balance of an idle machine: idle cores to be found, every CPU worth a look.
+        self.shared.push(LlcShared {
+            has_idle_cores: true,
+            nr_idle_scan: weight,
+            nr_busy_cpus: weight,
+        });
+        self.shared.len() as u32 - 1
+    }
+
+    fn attach(&mut self, cpu: usize, shape: u32, kind: Kind) {
+        let row = &self.shapes[shape as usize];
+        let own = row
+            .groups
+            .iter()
+            .position(|&g| cpumask::test(&self.groups[g as usize].span, CpuId(cpu as u32)));
+        let span_weight = row.span_weight;
+        if kind == Kind::Llc {
+            self.llc_level[cpu] = Some(self.of_cpu[cpu].len() as u32);
+        }
+        self.of_cpu[cpu].push(Domain {
+            shape,
+            own: own.expect("a CPU is in a group of each of its domains") as u32,
+            balance_interval: span_weight,
+            last_balance: 0,
+            nr_balance_failed: 0,
+            max_newidle_lb_cost: 0,
+            last_decay: 0,
+            newidle_call: 512,
+            newidle_success: 256,
+            newidle_ratio: 512,
+            newidle_stamp: 0,
+        });
+    }
+
+    fn make_shape(
+        &mut self,
+        topo: &FairTopo,
+        params: &Params,
+        levels: &[Level],
+        at: usize,
+        cpu: usize,
+    ) -> u32 {
+        let level = &levels[at];
+        let span = level.spans[cpu].clone();
+        let span_weight = cpumask::weight(&span);
+        let (flags, imbalance_pct, cache_nice_tries) = kind_properties(level.kind, params);
+        let groups = self.make_groups(topo, levels, at, cpu);
+        let shape = self.shapes.len() as u32;
+        self.shapes.push(Shape {
+            span,
+            span_weight,
+            flags,
+            groups,
+            imbalance_pct,
+            cache_nice_tries,
+            imb_numa_nr: 0,
+            shared: None,
+        });
+        if level.kind == Kind::Llc {
+            self.shapes[shape as usize].shared = Some(self.new_shared(shape));
+        }
+        shape
+    }
+
+    /// The groups of a domain, that of `cpu` first: what its CPUs see one level down.
+    fn make_groups(
+        &mut self,
+        topo: &FairTopo,
+        levels: &[Level],
+        at: usize,
+        cpu: usize,
+    ) -> Vec<u32> {
+        let span = &levels[at].spans[cpu];
+        let n = topo.nr_cpus();
+        let mut covered = CpuMask::new(n);
+        let mut groups = Vec::new();
+        for i in (0..n).map(|i| (cpu + i) % n) {
+            let id = CpuId(i as u32);
+            if !cpumask::test(span, id) || cpumask::test(&covered, id) {
+                continue;
+            }
+            let child = child_span(levels, at, i, span);
+            for (word, more) in covered.iter_mut().zip(child.iter()) {
+                *word |= more;
+            }
+            self.groups
+                .push(self.make_group(topo, levels, at, i, child));
+            groups.push(self.groups.len() as u32 - 1);
+        }
+        groups
+    }
+
+    fn make_group(
+        &self,
+        topo: &FairTopo,
+        levels: &[Level],
+        at: usize,
+        cpu: usize,
+        span: CpuMask,
+    ) -> SchedGroup {
+        let mut below = self.of_cpu[cpu]
+            .iter()
+            .map(|d| &self.shapes[d.shape as usize]);
+        let flags = below
+            .find(|s| s.span == span)
+            .map(|s| s.flags)
+            .unwrap_or_default();
+        let own_view = |&i: &CpuId| child_span(levels, at, i.idx(), &levels[at].spans[cpu]) == span;
+        let balance_mask = CpuMask::of(topo.nr_cpus(), cpumask::iter(&span).filter(own_view));
+        let mut cores: Vec<u32> = cpumask::iter(&span).map(|i| topo.core[i.idx()]).collect();
+        cores.sort_unstable();
+        cores.dedup();
+        SchedGroup {
+            weight: cpumask::weight(&span),
+            cores: cores.len() as u32,
+            capacity: cpumask::iter(&span).map(|i| topo.capacity[i.idx()]).sum(),
+            flags,
+            balance_mask,
+            imbalance: false,
+            span,
+        }
+    }
+
+    /// How many tasks may be out of balance between nodes, so that communicating ones may stay together.
+    fn set_imb_numa(&mut self) {
+        for cpu in 0..self.of_cpu.len() {
+            let Some(llc) = self.llc_level[cpu] else {
+                continue;
+            };
+            let weight_of = |d: &Domain| self.shapes[d.shape as usize].span_weight;
+            let llc_weight = weight_of(&self.of_cpu[cpu][llc as usize]);
+            let above: Vec<u32> = self.of_cpu[cpu][llc as usize + 1..]
+                .iter()
+                .map(|d| d.shape)
+                .collect();
+            let node_weight = above
+                .iter()
+                .map(|&s| &self.shapes[s as usize])
+                .find(|s| !s.flags.numa)
+                .map_or(llc_weight, |s| s.span_weight);
+            let nr_llcs = node_weight / llc_weight;
+            let imb = if nr_llcs == 1 {
+                node_weight >> 3
+            } else {
+                nr_llcs
+            }
+            .max(1);
+            let numa = |s: &&u32| self.shapes[**s as usize].flags.numa;
+            let unit = above
+                .iter()
+                .find(numa)
+                .map(|&s| self.shapes[s as usize].span_weight);
+            for shape in above {
+                let weight = self.shapes[shape as usize].span_weight;
+                let factor = (weight / unit.unwrap_or(node_weight)).max(1);
+                self.shapes[shape as usize].imb_numa_nr = imb * factor;
+            }
+        }
+    }
+
+    pub fn shape(&self, cpu: CpuId, level: usize) -> &Shape {
+        &self.shapes[self.of_cpu[cpu.idx()][level].shape as usize]
+    }
+
+    /// The LLC's domain of a CPU: its shape.
+    pub fn llc_shape(&self, cpu: CpuId) -> Option<&Shape> {
+        self.llc_level[cpu.idx()].map(|level| self.shape(cpu, level as usize))
+    }
+
+    pub fn llc_shared(&mut self, cpu: CpuId) -> Option<&mut LlcShared> {
+        let shared = self.llc_shape(cpu)?.shared?;
+        Some(&mut self.shared[shared as usize])
+    }
+
+    /// The online CPUs of a CPU's core, itself included.
+    pub fn siblings(&self, cpu: CpuId) -> &CpuMask {
+        &self.cores[self.core_of[cpu.idx()] as usize]
+    }
+
+    pub fn share_cache(&self, a: CpuId, b: CpuId) -> bool {
+        a == b || self.llc_of[a.idx()] == self.llc_of[b.idx()]
+    }
+}
+
+/// The span one level down of a CPU in a domain, which with overlapping NUMA domains may have to be looked for
+/// further down, where it no longer reaches out of the domain.
+fn child_span(levels: &[Level], at: usize, cpu: usize, span: &CpuMask) -> CpuMask {
+    levels[..at]
+        .iter()
+        .rev()
+        .map(|level| &level.spans[cpu])
+        .find(|child| cpumask::is_subset(child, span) && *child != span)
+        .cloned()
+        .unwrap_or_else(|| CpuMask::of(span.len() * 64, [CpuId(cpu as u32)]))
+}
+
+/// Two CPUs share a domain object's shape if they see the same span and groups.
+fn same_view(topo: &FairTopo, level: &Level, a: usize, b: usize) -> bool {
+    level.spans[a] == level.spans[b]
+        && match level.kind {
+            Kind::Numa(_) => topo.node[a] == topo.node[b],
+            _ => true,
+        }
+}
+
+fn levels(topo: &FairTopo, online: &[bool]) -> Vec<Level> {
+    let n = topo.nr_cpus();
+    let by = |kind, of: &dyn Fn(usize, usize) -> bool| Level {
+        kind,
+        spans: (0..n)
+            .map(|a| {
+                let same = (0..n).filter(|&b| online[b] && of(a, b));
+                CpuMask::of(n, same.map(|b| CpuId(b as u32)))
+            })
+            .collect(),
+    };
+    let mut levels = vec![
+        by(Kind::Smt, &|a, b| topo.core[a] == topo.core[b]),
+        by(Kind::Llc, &|a, b| topo.llc[a] == topo.llc[b]),
+        by(Kind::Node, &|a, b| topo.node[a] == topo.node[b]),
+    ];
+    let distance = |a: usize, b: usize| topo.distance[topo.node[a] as usize][topo.node[b] as usize];
+    let mut seen: Vec<u32> = topo.distance.iter().flatten().copied().collect();
+    seen.sort_unstable();
+    seen.dedup();
+    for far in seen.into_iter().skip(1) {
+        levels.push(by(Kind::Numa(far), &|a, b| distance(a, b) <= far));
+    }
+    levels
+}
+
+/// Flags, `imbalance_pct` and `cache_nice_tries` of a level.
+fn kind_properties(kind: Kind, params: &Params) -> (Flags, u64, u32) {
+    let base = Flags {
+        balance_newidle: true,
+        balance_fork: true,
+        wake_affine: true,
+        prefer_sibling: true,
+        ..Flags::default()
+    };
+    match kind {
+        Kind::Smt => (
+            Flags {
+                share_capacity: true,
+                share_llc: true,
+                ..base
+            },
+            110,
+            0,
+        ),
+        Kind::Llc => (
+            Flags {
+                share_llc: true,
+                ..base
+            },
+            117,
+            1,
+        ),
+        Kind::Node => (base, 117, 1),
+        Kind::Numa(distance) => {
+            let near = distance <= params.node_reclaim_distance;
+            let flags = Flags {
+                numa: true,
+                prefer_sibling: false,
+                serialize: true,
+                balance_fork: near,
+                wake_affine: near,
+                ..base
+            };
+            (flags, 117, 2)
+        }
+    }
+}

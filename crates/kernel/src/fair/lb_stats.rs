@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What placement and balancing know about a group of CPUs, and what kind of group that makes it.
+//!
+//! Owns: the sums over a group and its classification.
+//! Models: `update_sg_lb_stats()`, `update_sg_wakeup_stats()`, `group_classify()`, fair.c v7.3.
+//! Differs: group types that need asymmetric capacity, packing or cache-aware balancing do not occur.
+
+use super::select::Words;
+use super::state::Rq;
+use super::weight::CAPACITY_SCALE;
+use super::{Env, Fair};
+use scxlab_machine::cpumask;
+use scxlab_machine::id::TaskId;
+
+/// The pressure to balance, least first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum GroupType {
+    /// It can take more tasks.
+    #[default]
+    HasSpare,
+    /// Busy, and its tasks do not compete much.
+    FullyBusy,
+    /// SMT siblings compete while a whole core is idle elsewhere.
+    SmtBalance,
+    /// Pinned tasks kept it from being balanced.
+    Imbalanced,
+    /// More tasks than it can serve.
+    Overloaded,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct GroupStats {
+    pub avg_load: u64,
+    pub load: u64,
+    pub capacity: u64,
+    pub util: u64,
+    pub runnable: u64,
+    pub nr_running: u32,
+    pub h_nr_running: u32,
+    pub idle_cpus: u32,
+    pub weight: u32,
+    pub kind: GroupType,
+    pub smt_balance: bool,
+    /// Some CPU has more than one task.
+    pub overloaded: bool,
+}
+
+impl Fair {
+    /// For balancing: all CPUs of a group that are in `cpus`. `dst_idle`: the CPU that balances is idle.
+    pub(super) fn balance_stats(
+        &self,
+        env: &dyn Env,
+        group: usize,
+        cpus: &Words,
+        local: bool,
+        dst_idle: bool,
+        imbalance_pct: u64,
+    ) -> GroupStats {
+        let row = &self.domains.groups[group];
+        let mut stats = GroupStats::default();
+        for cpu in cpumask::iter(&row.span).filter(|&cpu| cpumask::test(cpus, cpu)) {
+            let queue = &self.rqs[Rq(cpu.0)];
+            stats.load += queue.avg.load_avg;
+            stats.util += self.cpu_util(cpu, None, false);
+            stats.runnable += queue.avg.runnable_avg;
+            stats.h_nr_running += queue.h_nr_runnable;
+            let nr_running = self.rq_nr_running(env, cpu);
+            stats.nr_running += nr_running;
+            if nr_running == 0 && self.idle(env, cpu) {
+                stats.idle_cpus += 1;
+            }
+            stats.overloaded |= nr_running > 1;
+        }
+        stats.capacity = row.capacity;
+        stats.weight = row.weight;
+        stats.smt_balance =
+            !local && dst_idle && row.flags.share_capacity && stats.h_nr_running > 1;
+        stats.kind = self.classify(group, &stats, imbalance_pct);
+        if stats.kind == GroupType::Overloaded {
+            stats.avg_load = stats.load * CAPACITY_SCALE / stats.capacity;
+        }
+        stats
+    }
+
+    /// For fork and exec: as if `task` were nowhere.
+    pub(super) fn wakeup_stats(
+        &mut self,
+        env: &dyn Env,
+        group: usize,
+        task: TaskId,
+        imbalance_pct: u64,
+    ) -> GroupStats {
+        let mut stats = GroupStats::default();
+        let (e, home) = (self.task(task).ent, self.task(task).cpu);
+        let attached = self.ents[e].avg.last_update_time != 0;
+        let task_load = self.task_h_load(e);
+        let row = &self.domains.groups[group];
+        let allowed = env.allowed(task);
+        for cpu in cpumask::iter(&row.span).filter(|&cpu| cpumask::test(allowed, cpu)) {
+            let queue = &self.rqs[Rq(cpu.0)];
+            let here = home == Some(cpu) && attached;
+            let (load, runnable) = if here {
+                (task_load, self.ents[e].avg.runnable_avg)
+            } else {
+                (0, 0)
+            };
+            let counted = u32::from(here && self.ents[e].on_rq);
+            stats.load += queue.avg.load_avg.saturating_sub(load);
+            stats.util += self.cpu_util(cpu, Some(task), false);
+            stats.runnable += queue.avg.runnable_avg.saturating_sub(runnable);
+            stats.h_nr_running += queue.h_nr_runnable.saturating_sub(counted);
+            let nr_running = self.rq_nr_running(env, cpu).saturating_sub(counted);
+            stats.nr_running += nr_running;
+            if nr_running == 0 && self.idle_without(env, cpu, task) {
+                stats.idle_cpus += 1;
+            }
+        }
+        stats.capacity = row.capacity;
+        stats.weight = row.weight;
+        stats.kind = self.classify(group, &stats, imbalance_pct);
+        if matches!(stats.kind, GroupType::FullyBusy | GroupType::Overloaded) {
+            stats.avg_load = stats.load * CAPACITY_SCALE / stats.capacity;
+        }
+        stats
+    }
+
+    fn idle_without(&self, env: &dyn Env, cpu: scxlab_machine::id::CpuId, task: TaskId) -> bool {
+        env.cpu_idle(cpu) || env.curr_task(cpu) == Some(task)
+    }
+
+    fn classify(&self, group: usize, stats: &GroupStats, imbalance_pct: u64) -> GroupType {
+        match () {
+            _ if overloaded(stats, imbalance_pct) => GroupType::Overloaded,
+            _ if self.domains.groups[group].imbalance => GroupType::Imbalanced,
+            _ if stats.smt_balance => GroupType::SmtBalance,
+            _ if !has_capacity(stats, imbalance_pct) => GroupType::FullyBusy,
+            _ => GroupType::HasSpare,
+        }
+    }
+}
+
+fn overloaded(stats: &GroupStats, imbalance_pct: u64) -> bool {
+    stats.nr_running > stats.weight
+        && (stats.capacity * 100 < stats.util * imbalance_pct
+            || stats.capacity * imbalance_pct < stats.runnable * 100)
+}
+
+fn has_capacity(stats: &GroupStats, imbalance_pct: u64) -> bool {
+    stats.nr_running < stats.weight
+        || stats.capacity * imbalance_pct >= stats.runnable * 100
+            && stats.capacity * 100 > stats.util * imbalance_pct
+}

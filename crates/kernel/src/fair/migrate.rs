@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Moving tasks between CPUs: which may go, which are too hot to, and the push of a running one.
+//!
+//! Owns: the choice among a CPU's tasks, and their passage from queue to queue.
+//! Does not: choose the CPUs (`balance.rs`).
+//! Models: `detach_tasks()`, `can_migrate_task()`, `task_hot()`, `active_load_balance_cpu_stop()`, fair.c v7.3.
+//! Differs: no break after 32 tasks, as no more are moved at a time.
+
+use super::balance::{Attempt, IdleType, Kind, Move};
+use super::queue::Leave;
+use super::state::{Ent, Resched, Rq};
+use super::{Balanced, EnqueueFlags, Env, Fair, WakeFlags};
+use scxlab_machine::cpumask;
+use scxlab_machine::id::{CpuId, Nanos, TaskId};
+use smallvec::SmallVec;
+
+impl Fair {
+    pub(super) fn detach_and_attach(
+        &mut self,
+        env: &dyn Env,
+        lb: &mut Attempt,
+        out: &mut Balanced,
+    ) -> u32 {
+        let now = self.cpus[lb.this_cpu].clock;
+        self.update_clock(lb.src, now);
+        self.update_clock(lb.dst, now);
+        let mut detached: SmallVec<[Ent; 8]> = SmallVec::new();
+        while let Some(e) = self.cpus[lb.src].tasks_tail.some() {
+            if lb.imbalance <= 0
+                || lb.idle != IdleType::Busy && self.rq_nr_running(env, lb.src) <= 1
+            {
+                break;
+            }
+            lb.looped += 1;
+            if lb.looped > lb.loop_max {
+                break;
+            }
+            if !self.can_migrate(env, lb, e) || !self.take_from_imbalance(lb, e) {
+                self.unlist_task(e);
+                self.list_task(e);
+                continue;
+            }
+            self.detach(lb.src, e);
+            detached.push(e);
+            if lb.idle == IdleType::NewlyIdle {
+                break;
+            }
+        }
+        for &e in detached.iter().rev() {
+            out.moves.push(self.attach(e, lb.src, lb.dst, now));
+        }
+        detached.len() as u32
+    }
+
+    /// Whether moving the task brings the domain nearer to balance; if so, it is counted.
+    fn take_from_imbalance(&mut self, lb: &mut Attempt, e: Ent) -> bool {
+        let failed = self.domains.of_cpu[lb.this_cpu.idx()][lb.level].nr_balance_failed;
+        let amount = match lb.kind {
+            Kind::Load => {
+                let load = self.task_h_load(e).max(1);
+                if self.params.features.lb_min && load < 16 && failed == 0 {
+                    return false;
+                }
+                load
+            }
+            Kind::Util => self.ents[e].avg.util_avg.max(self.task_util_est(e)),
+            Kind::Task => {
+                lb.imbalance -= 1;
+                return true;
+            }
+        };
+        // The longer it does not succeed, the larger a task may overshoot.
+        if amount >> failed.min(63) > lb.imbalance as u64 {
+            return false;
+        }
+        lb.imbalance -= amount as i64;
+        true
+    }
+
+    fn can_migrate(&self, env: &dyn Env, lb: &mut Attempt, e: Ent) -> bool {
+        let task = self.ents[e].task.expect("only tasks are listed");
+        let domain = &self.domains.of_cpu[lb.this_cpu.idx()][lb.level];
+        if self.ents[e].sched_delayed && lb.kind != Kind::Load {
+            return false;
+        }
+        if self.throttled_at(task, lb.dst) {
+            return false;
+        }
+        let joins_others = self.nr_running(lb.dst) != 0;
+        if domain.nr_balance_failed == 0
+            && self.params.features.place_lag
+            && joins_others
+            && !self.eligible(lb.src, e)
+        {
+            return false;
+        }
+        if env.per_cpu_kthread(task) {
+            return false;
+        }
+        if !cpumask::test(env.allowed(task), lb.dst) {
+            self.note_pinned(env, lb, task);
+            return false;
+        }
+        lb.all_pinned = false;
+        // For a push the CPU has been stopped: nothing of this class runs.
+        if !lb.active && (self.cpus[lb.src].curr == e || env.curr_task(lb.src) == Some(task)) {
+            return false;
+        }
+        let nice_tries = self.domains.shape(lb.this_cpu, lb.level).cache_nice_tries;
+        lb.active || domain.nr_balance_failed > nice_tries || !self.task_hot(env, lb, e)
+    }
+
+    /// The task may not come here; perhaps to another CPU of the group.
+    fn note_pinned(&self, env: &dyn Env, lb: &mut Attempt, task: TaskId) {
+        lb.some_pinned = true;
+        if lb.idle == IdleType::NewlyIdle || lb.dst_pinned || lb.active {
+            return;
+        }
+        let allowed = env.allowed(task);
+        let other = cpumask::iter(&lb.dst_groups)
+            .find(|&cpu| cpumask::test(&lb.cpus, cpu) && cpumask::test(allowed, cpu));
+        if let Some(cpu) = other {
+            lb.dst_pinned = true;
+            lb.new_dst = cpu;
+        }
+    }
+
+    /// The task's group has no quota left at the destination.
+    fn throttled_at(&self, task: TaskId, cpu: CpuId) -> bool {
+        let group = self.task(task).group.and_then(|id| self.group(id));
+        let rq = group.map(|g| g.rqs[cpu.idx()]).filter(|rq| !rq.is_nil());
+        rq.is_some_and(|rq| self.rqs[rq].throttle_count != 0)
+    }
+
+    /// It ran so recently that its cache is worth more than balance.
+    fn task_hot(&self, env: &dyn Env, lb: &Attempt, e: Ent) -> bool {
+        let cost = self.params.migration_cost_ns;
+        let shape = self.domains.shape(lb.this_cpu, lb.level);
+        if self.has_idle_policy(e) || shape.flags.share_capacity {
+            return false;
+        }
+        let buddy = self.cpus[lb.src].next == e && self.params.features.cache_hot_buddy;
+        if buddy && self.rq_nr_running(env, lb.dst) != 0 {
+            return true;
+        }
+        self.cpus[lb.src]
+            .clock
+            .saturating_sub(self.ents[e].exec_start)
+            < cost
+    }
+
+    fn detach(&mut self, src: CpuId, e: Ent) {
+        self.dequeue_task(
+            src,
+            e,
+            Leave {
+                migrating: true,
+                ..Leave::default()
+            },
+        );
+        self.ents[e].avg.last_update_time = 0;
+    }
+
+    fn attach(&mut self, e: Ent, from: CpuId, to: CpuId, now: Nanos) -> Move {
+        let task = self.ents[e].task.expect("only tasks are moved");
+        self.account_on(task, to, now);
+        self.enqueue_task(
+            to,
+            e,
+            EnqueueFlags {
+                migrated: true,
+                ..EnqueueFlags::RESTORE
+            },
+        );
+        if self.cpus[to].curr.is_nil() {
+            self.want_resched(to, Resched::Now);
+        } else {
+            self.wakeup_preempt(to, task, now, WakeFlags::default());
+        }
+        Move {
+            task,
+            from,
+            to,
+            delayed: self.ents[e].sched_delayed,
+        }
+    }
+
+    /// The CPU has been stopped for a push that balancing asked for: moves one task that may go, also the one that
+    /// runs. If that one went, it counts as put; else it still runs as far as this class knows.
+    pub fn active_balance(&mut self, env: &dyn Env, from: CpuId, now: Nanos) -> Option<Move> {
+        let to = self.cpus[from].active_balance.take()?;
+        self.update_clock(from, now);
+        self.update_clock(to, now);
+        if !self.cpus[from].online || !self.cpus[to].online || self.nr_running(from) == 0 {
+            return None;
+        }
+        let level = (0..self.domains.of_cpu[to.idx()].len())
+            .find(|&l| cpumask::test(&self.domains.shape(to, l).span, from))?;
+        let curr = self.curr_queued(from);
+        if let Some(curr) = curr {
+            self.stop_entity(from, curr);
+        }
+        let moved = self.push_one(env, from, to, level, now);
+        if let Some(curr) =
+            curr.filter(|&e| moved.is_none_or(|m| self.ents[e].task != Some(m.task)))
+        {
+            self.run_entity(from, curr, false);
+        }
+        moved
+    }
+
+    fn push_one(
+        &mut self,
+        env: &dyn Env,
+        from: CpuId,
+        to: CpuId,
+        level: usize,
+        now: Nanos,
+    ) -> Option<Move> {
+        let mut lb = self.attempt(to, level, IdleType::Idle);
+        lb.src = from;
+        lb.active = true;
+        let mut at = self.cpus[from].tasks_tail;
+        while let Some(e) = at.some() {
+            if self.can_migrate(env, &mut lb, e) {
+                self.domains.of_cpu[to.idx()][level].nr_balance_failed = 0;
+                self.detach(from, e);
+                return Some(self.attach(e, from, to, now));
+            }
+            at = self.task_of_mut(e).prev;
+        }
+        None
+    }
+
+    /// The tasks of a CPU's queue that would have to go if it went offline, delayed and throttled ones included.
+    pub fn tasks_on(&self, cpu: CpuId) -> Vec<TaskId> {
+        let queued = |rq: &Rq| self.rqs[*rq].cpu == cpu && !self.rqs[*rq].limbo.is_empty();
+        let limbo = (0..self.rqs.0.len() as u32).map(Rq).filter(queued);
+        let mut tasks: Vec<TaskId> = Vec::new();
+        let mut at = self.cpus[cpu].tasks_head;
+        while let Some(e) = at.some() {
+            let task = self.ents[e].task.expect("only tasks are listed");
+            tasks.push(task);
+            at = self.task(task).next;
+        }
+        for rq in limbo {
+            tasks.extend(&self.rqs[rq].limbo);
+        }
+        tasks.sort_unstable();
+        tasks
+    }
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! When to balance: when a CPU runs out of tasks, and periodically.
+//!
+//! Owns: intervals, the cost of newidle balancing and its rate of success, the average idle time.
+//! Models: `sched_balance_newidle()`, `sched_balance_domains()`, `update_newidle_cost()`, `update_rq_avg_idle()`,
+//! fair.c and core.c v7.3.
+//! Differs: the cost of a newidle balance is `Params::scan_cost_ns` per CPU looked at.
+
+use super::balance::{Balanced, IdleType};
+use super::{Env, Fair};
+use scxlab_machine::id::{CpuId, Nanos};
+
+/// A busy CPU balances this much more rarely (`busy_factor`).
+const BUSY_FACTOR: u64 = 16;
+
+/// What a newidle balance did, and what it cost the CPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Newidle {
+    pub balanced: Balanced,
+    pub cost_ns: Nanos,
+}
+
+impl Fair {
+    /// The CPU has nothing to run: pull a task, if that is likely to be worth the time it is idle.
+    pub fn newidle_balance(&mut self, env: &dyn Env, cpu: CpuId, now: Nanos) -> Newidle {
+        let mut result = Newidle::default();
+        self.update_clock(cpu, now);
+        self.cpus[cpu].idle_stamp = now;
+        let levels = self.domains.of_cpu[cpu.idx()].len();
+        if !self.cpus[cpu].online || levels == 0 {
+            return result;
+        }
+        let mut next_balance = self.jiffies(now) + self.hz();
+        let first = &self.domains.of_cpu[cpu.idx()][0];
+        if !self.overloaded || self.cpus[cpu].avg_idle < first.max_newidle_lb_cost {
+            self.earlier_balance(cpu, 0, &mut next_balance);
+            self.finish_newidle(cpu, next_balance);
+            return result;
+        }
+        self.update_blocked(cpu);
+        for level in 0..levels {
+            self.earlier_balance(cpu, level, &mut next_balance);
+            let cost = self.domains.of_cpu[cpu.idx()][level].max_newidle_lb_cost;
+            if self.cpus[cpu].avg_idle < result.cost_ns + cost {
+                break;
+            }
+            let Some(weight) = self.newidle_dice(cpu, level) else {
+                continue;
+            };
+            let scanned = result.balanced.scanned;
+            let (moved, go_on) =
+                self.balance_domain(env, cpu, level, IdleType::NewlyIdle, &mut result.balanced);
+            let cost = self.params.scan_cost_ns * Nanos::from(result.balanced.scanned - scanned);
+            result.cost_ns += cost;
+            let success = if moved != 0 { weight } else { 0 };
+            self.update_newidle_cost(cpu, level, cost, success);
+            if moved != 0 || !go_on {
+                break;
+            }
+        }
+        let row = &mut self.cpus[cpu];
+        row.max_idle_balance_cost = row.max_idle_balance_cost.max(result.cost_ns);
+        self.finish_newidle(cpu, next_balance);
+        if self.nr_running(cpu) != 0 {
+            self.cpus[cpu].idle_stamp = 0;
+        }
+        result
+    }
+
+    fn finish_newidle(&mut self, cpu: CpuId, next_balance: u64) {
+        let row = &mut self.cpus[cpu];
+        row.next_balance = row.next_balance.min(next_balance);
+    }
+
+    /// A domain whose newidle balancing rarely succeeds is tried as rarely. Some: try, and count a success so often.
+    fn newidle_dice(&mut self, cpu: CpuId, level: usize) -> Option<u32> {
+        let ratio = self.domains.of_cpu[cpu.idx()][level].newidle_ratio;
+        if !self.params.features.ni_random || ratio >= 1024 {
+            return Some(1);
+        }
+        let rng = &mut self.cpus[cpu].rng;
+        *rng = rng.wrapping_add(1);
+        let dice = (super::tree::mix(*rng) % 1024) as u32;
+        let weight = 1 + ratio;
+        if dice > weight {
+            self.update_newidle_stats(cpu, level, 0);
+            return None;
+        }
+        Some((1024 + weight / 2) / weight)
+    }
+
+    fn update_newidle_stats(&mut self, cpu: CpuId, level: usize, success: u32) {
+        let now = self.cpus[cpu].clock;
+        let rate = self.params.features.ni_rate;
+        let domain = &mut self.domains.of_cpu[cpu.idx()][level];
+        domain.newidle_call += 1;
+        domain.newidle_success += success;
+        if domain.newidle_call < 1024 {
+            return;
+        }
+        // A domain that is rarely asked may be asked at any rate: about 4 ms per call make up for a failure.
+        let rare = if rate {
+            (now - domain.newidle_stamp) >> 22
+        } else {
+            0
+        };
+        domain.newidle_stamp = now;
+        domain.newidle_ratio = (rare + u64::from(domain.newidle_success)).min(1024) as u32;
+        domain.newidle_call /= 2;
+        domain.newidle_success /= 2;
+    }
+
+    /// Keeps the largest cost, decayed by about 1 % per second. True if it decayed.
+    fn update_newidle_cost(&mut self, cpu: CpuId, level: usize, cost: Nanos, success: u32) -> bool {
+        if cost != 0 {
+            self.update_newidle_stats(cpu, level, success);
+        }
+        let now = self.jiffies(self.cpus[cpu].clock);
+        let hz = self.hz();
+        let domain = &mut self.domains.of_cpu[cpu.idx()][level];
+        if cost > domain.max_newidle_lb_cost {
+            domain.max_newidle_lb_cost = cost;
+            domain.last_decay = now;
+        } else if now > domain.last_decay + hz {
+            domain.max_newidle_lb_cost = domain.max_newidle_lb_cost * 253 / 256;
+            domain.last_decay = now;
+            return true;
+        }
+        false
+    }
+
+    /// The CPU leaves idle: how long it was is averaged. `set_next` does it for this class; the kernel calls it
+    /// when another class ends the idling.
+    pub fn leave_idle(&mut self, cpu: CpuId, now: Nanos) {
+        self.update_clock(cpu, now);
+        let row = &mut self.cpus[cpu];
+        let stamp = std::mem::take(&mut row.idle_stamp);
+        if stamp == 0 {
+            return;
+        }
+        let idle = (row.clock - stamp) as i64;
+        let diff = idle - row.avg_idle as i64;
+        row.avg_idle = row.avg_idle.saturating_add_signed(diff / 8);
+        row.avg_idle = row.avg_idle.min(2 * row.max_idle_balance_cost);
+    }
+
+    /// Whether a periodic balance is due on a CPU, at its tick.
+    pub fn balance_due(&self, cpu: CpuId, now: Nanos) -> bool {
+        self.cpus[cpu].online && self.jiffies(now) >= self.cpus[cpu].next_balance
+    }
+
+    /// The periodic balance (the softirq), or, on an idle CPU that was kicked, that of all CPUs without a tick.
+    pub fn balance(&mut self, env: &dyn Env, cpu: CpuId, now: Nanos) -> Balanced {
+        let mut out = Balanced::default();
+        self.update_clock(cpu, now);
+        if self.nohz_balance(env, cpu, now, &mut out) {
+            return out;
+        }
+        let idle = if self.idle(env, cpu) {
+            IdleType::Idle
+        } else {
+            IdleType::Busy
+        };
+        self.update_blocked(cpu);
+        self.balance_domains(env, cpu, idle, &mut out);
+        out
+    }
+
+    pub(super) fn balance_domains(
+        &mut self,
+        env: &dyn Env,
+        cpu: CpuId,
+        mut idle: IdleType,
+        out: &mut Balanced,
+    ) {
+        let now = self.jiffies(self.cpus[cpu].clock);
+        let mut next_balance = now + 60 * self.hz();
+        let (mut go_on, mut decayed, mut max_cost) = (true, false, 0);
+        for level in 0..self.domains.of_cpu[cpu.idx()].len() {
+            decayed = self.update_newidle_cost(cpu, level, 0, 0);
+            max_cost += self.domains.of_cpu[cpu.idx()][level].max_newidle_lb_cost;
+            if !go_on {
+                if decayed {
+                    continue;
+                }
+                break;
+            }
+            let busy = idle != IdleType::Idle && !self.sched_idle_rq(env, cpu);
+            let mut interval = self.balance_interval(cpu, level, busy);
+            if now >= self.domains.of_cpu[cpu.idx()][level].last_balance + interval {
+                let (moved, more) = self.balance_domain(env, cpu, level, idle, out);
+                go_on = more;
+                if moved != 0 {
+                    idle = if self.idle(env, cpu) {
+                        IdleType::Idle
+                    } else {
+                        IdleType::Busy
+                    };
+                }
+                self.domains.of_cpu[cpu.idx()][level].last_balance = now;
+                let busy = idle != IdleType::Idle && !self.sched_idle_rq(env, cpu);
+                interval = self.balance_interval(cpu, level, busy);
+            }
+            let last = self.domains.of_cpu[cpu.idx()][level].last_balance;
+            next_balance = next_balance.min(last + interval);
+        }
+        if decayed {
+            self.cpus[cpu].max_idle_balance_cost = max_cost.max(self.params.migration_cost_ns);
+        }
+        self.cpus[cpu].next_balance = next_balance;
+    }
+
+    /// Jiffies between balances of a domain.
+    fn balance_interval(&self, cpu: CpuId, level: usize, busy: bool) -> u64 {
+        let ms = u64::from(self.domains.of_cpu[cpu.idx()][level].balance_interval);
+        let ms = if busy { ms * BUSY_FACTOR } else { ms };
+        let mut jiffies = (ms * 1_000_000).div_ceil(self.params.tick_ns);
+        if busy {
+            // Off the multiples of the smaller domains' intervals.
+            jiffies = jiffies.saturating_sub(1);
+        }
+        jiffies.clamp(1, (self.hz() * u64::from(self.nr_online) / 10).max(1))
+    }
+
+    fn earlier_balance(&self, cpu: CpuId, level: usize, next_balance: &mut u64) {
+        let last = self.domains.of_cpu[cpu.idx()][level].last_balance;
+        *next_balance = (*next_balance).min(last + self.balance_interval(cpu, level, false));
+    }
+
+    /// Jiffies per second.
+    pub(super) fn hz(&self) -> u64 {
+        (1_000_000_000 / self.params.tick_ns).max(1)
+    }
+}

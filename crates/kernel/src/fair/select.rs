@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Where a woken task goes: near its waker or near its cache, onto an idle CPU of that LLC if there is one.
+//!
+//! Owns: the wake-up fast path and its hints (wakee flips, recently used CPU, idle-core flag).
+//! Does not: fork and exec placement over domains (`idlest.rs`).
+//! Models: `select_task_rq_fair()`, `wake_wide()`, `wake_affine()`, `select_idle_sibling()`, `select_idle_core()`,
+//! `select_idle_cpu()`, `select_idle_smt()`, `__update_idle_core()`, fair.c v7.3.
+//! Differs: no energy-aware placement, no asymmetric capacity, no clusters.
+
+use super::state::{Ent, Rq, Waker};
+use super::{Env, Fair};
+use scxlab_machine::cpumask;
+use scxlab_machine::id::{CpuId, Nanos, TaskId};
+use smallvec::SmallVec;
+
+/// A CPU set on the stack, up to 1024 CPUs.
+pub(super) type Words = SmallVec<[u64; 16]>;
+
+/// Why a CPU is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WakeFlags {
+    /// A sleeping task is woken (`WF_TTWU`).
+    pub ttwu: bool,
+    /// A new task starts (`WF_FORK`).
+    pub fork: bool,
+    /// A task calls execve (`WF_EXEC`).
+    pub exec: bool,
+    /// The waker is about to sleep (`WF_SYNC`).
+    pub sync: bool,
+    /// Put it on the waker's CPU if it may run there (`WF_CURRENT_CPU`).
+    pub current_cpu: bool,
+}
+
+impl WakeFlags {
+    pub const TTWU: WakeFlags = WakeFlags {
+        ttwu: true,
+        fork: false,
+        exec: false,
+        sync: false,
+        current_cpu: false,
+    };
+    pub const FORK: WakeFlags = WakeFlags {
+        ttwu: false,
+        fork: true,
+        ..WakeFlags::TTWU
+    };
+    pub const EXEC: WakeFlags = WakeFlags {
+        ttwu: false,
+        exec: true,
+        ..WakeFlags::TTWU
+    };
+}
+
+impl Fair {
+    /// The CPU for a task that wakes, starts or calls execve. `this_cpu` is where the waker runs. The answer may be
+    /// `prev` even if the task may not run there any more; the caller has a fallback for that.
+    pub fn select_cpu(
+        &mut self,
+        env: &dyn Env,
+        task: TaskId,
+        prev: CpuId,
+        this_cpu: CpuId,
+        flags: WakeFlags,
+        now: Nanos,
+    ) -> CpuId {
+        self.update_clock(this_cpu, now);
+        let mut want_affine = false;
+        if flags.ttwu {
+            self.record_wakee(env, task, this_cpu);
+            let allowed = cpumask::test(env.allowed(task), this_cpu);
+            if flags.current_cpu && allowed {
+                return this_cpu;
+            }
+            want_affine = allowed && !self.wake_wide(env, task, this_cpu);
+        }
+        let mut new_cpu = prev;
+        let mut slow = None;
+        for level in 0..self.domains.of_cpu[this_cpu.idx()].len() {
+            let shape = self.domains.shape(this_cpu, level);
+            if want_affine && shape.flags.wake_affine && cpumask::test(&shape.span, prev) {
+                if this_cpu != prev {
+                    let pct = shape.imbalance_pct;
+                    new_cpu = self.wake_affine(env, task, this_cpu, prev, pct, flags.sync);
+                }
+                slow = None;
+                break;
+            }
+            if (flags.fork || flags.exec) && shape.flags.balance_fork {
+                slow = Some(level);
+            } else if !want_affine {
+                break;
+            }
+        }
+        match slow {
+            Some(level) => self.find_idlest_cpu(env, task, this_cpu, prev, level, flags),
+            None if flags.ttwu => self.select_idle_sibling(env, task, prev, new_cpu, this_cpu),
+            None => new_cpu,
+        }
+    }
+
+    /// Idle and free for a task, as far as this class knows.
+    #[inline]
+    pub(super) fn idle(&self, env: &dyn Env, cpu: CpuId) -> bool {
+        self.nr_running(cpu) == 0 && env.cpu_idle(cpu)
+    }
+
+    /// Idle, or busy only with tasks of idle policy that `e` may push aside.
+    pub(super) fn choose_idle(&self, env: &dyn Env, cpu: CpuId, e: Ent) -> bool {
+        self.idle(env, cpu) || self.sched_idle_rq(env, cpu) && !self.has_idle_policy(e)
+    }
+
+    pub(super) fn sched_idle_rq(&self, env: &dyn Env, cpu: CpuId) -> bool {
+        self.sched_idle_cpu(cpu) && env.nr_running_other(cpu) == 0
+    }
+
+    /// `rq->nr_running`: tasks of all classes.
+    #[inline]
+    pub(super) fn rq_nr_running(&self, env: &dyn Env, cpu: CpuId) -> u32 {
+        self.nr_running(cpu) + env.nr_running_other(cpu)
+    }
+
+    fn waker(&mut self, env: &dyn Env, cpu: CpuId) -> &mut Waker {
+        match env.curr_task(cpu).filter(|t| self.knows(*t)) {
+            Some(task) => &mut self.task_mut(task).waker,
+            None => &mut self.cpus[cpu].idle_waker,
+        }
+    }
+
+    pub(super) fn knows(&self, task: TaskId) -> bool {
+        self.tasks.get(task.idx()).is_some_and(Option::is_some)
+    }
+
+    fn record_wakee(&mut self, env: &dyn Env, wakee: TaskId, cpu: CpuId) {
+        let now = self.cpus[cpu].clock;
+        let waker = self.waker(env, cpu);
+        // Halved about once a second of the waker's activity.
+        if now > waker.decay_at + 1_000_000_000 {
+            waker.flips >>= 1;
+            waker.decay_at = now;
+        }
+        if waker.last_wakee != Some(wakee) {
+            waker.last_wakee = Some(wakee);
+            waker.flips += 1;
+        }
+    }
+
+    /// A dispatcher and its many workers would not fit into one LLC: do not pull them together.
+    fn wake_wide(&mut self, env: &dyn Env, wakee: TaskId, cpu: CpuId) -> bool {
+        let factor = self.domains.llc_size[cpu.idx()];
+        let (a, b) = (self.waker(env, cpu).flips, self.task(wakee).waker.flips);
+        let (master, slave) = (a.max(b), a.min(b));
+        slave >= factor && master >= slave.saturating_mul(factor)
+    }
+
+    /// Whether to wake on the waker's CPU instead of the previous one.
+    fn wake_affine(
+        &mut self,
+        env: &dyn Env,
+        task: TaskId,
+        this_cpu: CpuId,
+        prev: CpuId,
+        imbalance_pct: u64,
+        sync: bool,
+    ) -> CpuId {
+        let features = self.params.features;
+        let mut target = None;
+        if features.wa_idle {
+            target = self.wake_affine_idle(env, this_cpu, prev, sync);
+        }
+        if features.wa_weight && target.is_none() {
+            target = self
+                .wake_affine_weight(env, task, this_cpu, prev, imbalance_pct, sync)
+                .then_some(this_cpu);
+        }
+        if target == Some(this_cpu) {
+            this_cpu
+        } else {
+            prev
+        }
+    }
+
+    fn wake_affine_idle(
+        &self,
+        env: &dyn Env,
+        this_cpu: CpuId,
+        prev: CpuId,
+        sync: bool,
+    ) -> Option<CpuId> {
+        // The waker's CPU is idle if an interrupt woke; only then, or the interrupt's place would decide.
+        if self.idle(env, this_cpu) && self.domains.share_cache(this_cpu, prev) {
+            return Some(if self.idle(env, prev) { prev } else { this_cpu });
+        }
+        if sync {
+            let delayed = self.nr_running(this_cpu) - self.nr_runnable(this_cpu);
+            if self.rq_nr_running(env, this_cpu) - delayed == 1 {
+                return Some(this_cpu);
+            }
+        }
+        self.idle(env, prev).then_some(prev)
+    }
+
+    fn wake_affine_weight(
+        &mut self,
+        env: &dyn Env,
+        task: TaskId,
+        this_cpu: CpuId,
+        prev: CpuId,
+        imbalance_pct: u64,
+        sync: bool,
+    ) -> bool {
+        let mut this_load = self.load(this_cpu) as i64;
+        if sync && let Some(curr) = env.curr_task(this_cpu).filter(|t| self.knows(*t)) {
+            let curr_load = self.task_h_load(self.task(curr).ent) as i64;
+            if curr_load > this_load {
+                return true;
+            }
+            this_load -= curr_load;
+        }
+        let task_load = self.task_h_load(self.task(task).ent) as i64;
+        let bias = self.params.features.wa_bias;
+        let (this_pct, prev_pct) = if bias {
+            (100, 100 + (imbalance_pct as i64 - 100) / 2)
+        } else {
+            (1, 1)
+        };
+        let this_eff = (this_load + task_load) * this_pct * self.cpus[prev].capacity as i64;
+        let prev_load = self.load(prev) as i64 - task_load;
+        let prev_eff = prev_load * prev_pct * self.cpus[this_cpu].capacity as i64;
+        // A sync waker makes room: a tie goes to its CPU.
+        this_eff < prev_eff + i64::from(sync)
+    }
+
+    /// An idle CPU that shares the target's cache, or the target.
+    fn select_idle_sibling(
+        &mut self,
+        env: &dyn Env,
+        task: TaskId,
+        prev: CpuId,
+        target: CpuId,
+        this_cpu: CpuId,
+    ) -> CpuId {
+        let e = self.task(task).ent;
+        if self.choose_idle(env, target, e) {
+            return target;
+        }
+        let near = self.domains.share_cache(prev, target);
+        if prev != target && near && self.choose_idle(env, prev, e) {
+            return prev;
+        }
+        // A per-CPU kernel thread that completes work for its queuer: stay, it is about to sleep.
+        if env
+            .curr_task(this_cpu)
+            .is_some_and(|t| env.per_cpu_kthread(t))
+            && prev == this_cpu
+            && self.rq_nr_running(env, this_cpu) <= 1
+        {
+            return prev;
+        }
+        let recent = self.task_mut(task).recent_used_cpu.replace(prev);
+        if let Some(recent) = recent.filter(|&cpu| cpu != prev && cpu != target)
+            && self.domains.share_cache(recent, target)
+            && self.choose_idle(env, recent, e)
+            && cpumask::test(env.allowed(task), recent)
+        {
+            return recent;
+        }
+        if self.domains.llc_level[target.idx()].is_none() {
+            return target;
+        }
+        let mut has_idle_core = false;
+        if self.domains.smt_present {
+            has_idle_core = self
+                .domains
+                .llc_shared(target)
+                .is_some_and(|s| s.has_idle_cores);
+            if !has_idle_core
+                && near
+                && let Some(cpu) = self.select_idle_smt(env, task, e, target, prev)
+            {
+                return cpu;
+            }
+        }
+        self.select_idle_cpu(env, task, e, has_idle_core, target)
+            .unwrap_or(target)
+    }
+
+    fn select_idle_smt(
+        &self,
+        env: &dyn Env,
+        task: TaskId,
+        e: Ent,
+        target: CpuId,
+        prev: CpuId,
+    ) -> Option<CpuId> {
+        let span = &self.domains.llc_shape(target)?.span;
+        cpumask::iter(self.domains.siblings(prev)).find(|&cpu| {
+            cpu != prev
+                && cpumask::test(env.allowed(task), cpu)
+                && cpumask::test(span, cpu)
+                && self.choose_idle(env, cpu, e)
+        })
+    }
+
+    /// Scans the LLC from the target on: for a core that is idle if there may be one, else for any idle CPU, and
+    /// then no further than the LLC's load makes it worth.
+    fn select_idle_cpu(
+        &mut self,
+        env: &dyn Env,
+        task: TaskId,
+        e: Ent,
+        has_idle_core: bool,
+        target: CpuId,
+    ) -> Option<CpuId> {
+        let shape = self.domains.llc_shape(target)?;
+        let mut left = u32::MAX;
+        if let Some(shared) = shape.shared.filter(|_| self.params.features.sis_util) {
+            left = self.domains.shared[shared as usize].nr_idle_scan + 1;
+            if left == 1 {
+                return None;
+            }
+        }
+        let allowed = env.allowed(task);
+        let mut cpus: Words = shape.span.iter().zip(allowed).map(|(a, b)| a & b).collect();
+        let mut found = None;
+        let mut at = Wrap::new(target);
+        while let Some(cpu) = at.next(&cpus) {
+            if has_idle_core {
+                if self.core_idle(env, cpu, e, &mut cpus, &mut found) {
+                    return Some(cpu);
+                }
+                continue;
+            }
+            left -= 1;
+            if left == 0 {
+                return None;
+            }
+            if self.choose_idle(env, cpu, e) {
+                return Some(cpu);
+            }
+        }
+        if has_idle_core && let Some(shared) = self.domains.llc_shared(target) {
+            shared.has_idle_cores = false;
+        }
+        found
+    }
+
+    /// Whether the whole core is idle. If not, it is taken out of `cpus`; an idle CPU of it is noted.
+    fn core_idle(
+        &self,
+        env: &dyn Env,
+        core: CpuId,
+        e: Ent,
+        cpus: &mut Words,
+        found: &mut Option<CpuId>,
+    ) -> bool {
+        let mut idle = true;
+        for cpu in cpumask::iter(self.domains.siblings(core)) {
+            if !self.idle(env, cpu) {
+                idle = false;
+                if found.is_some() {
+                    break;
+                }
+                let pushable = self.sched_idle_rq(env, cpu) && !self.has_idle_policy(e);
+                if pushable && cpumask::test(cpus, cpu) {
+                    *found = Some(cpu);
+                    break;
+                }
+                continue;
+            }
+            if found.is_none() && cpumask::test(cpus, cpu) {
+                *found = Some(cpu);
+            }
+        }
+        if !idle {
+            for cpu in cpumask::iter(self.domains.siblings(core)) {
+                cpumask::clear(cpus, cpu);
+            }
+        }
+        idle
+    }
+
+    /// The CPU runs its idle task from now. If its siblings idle too, wake-ups may look for a whole core again.
+    pub fn enter_idle(&mut self, env: &dyn Env, cpu: CpuId, now: Nanos) {
+        self.update_clock(cpu, now);
+        self.idle_clock_pelt(cpu);
+        if !self.domains.smt_present {
+            return;
+        }
+        let others_idle = cpumask::iter(self.domains.siblings(cpu))
+            .all(|sibling| sibling == cpu || self.idle(env, sibling));
+        if others_idle && let Some(shared) = self.domains.llc_shared(cpu) {
+            shared.has_idle_cores = true;
+        }
+    }
+
+    /// Whether a CPU's siblings are idle.
+    pub(super) fn core_is_idle(&self, env: &dyn Env, cpu: CpuId) -> bool {
+        cpumask::iter(self.domains.siblings(cpu)).all(|s| s == cpu || self.idle(env, s))
+    }
+
+    /// A CPU's utilisation, as if `without` were not there. `boost`: waiting counts, too.
+    pub(super) fn cpu_util(&self, cpu: CpuId, without: Option<TaskId>, boost: bool) -> u64 {
+        let avg = &self.rqs[Rq(cpu.0)].avg;
+        let mut util = avg.util_avg;
+        let mut est = u64::from(avg.util_est);
+        let mut runnable = avg.runnable_avg;
+        let here = without.map(|t| self.task(t)).filter(|t| t.cpu == Some(cpu));
+        if let Some(task) = here.filter(|t| self.ents[t.ent].avg.last_update_time != 0) {
+            let gone = &self.ents[task.ent];
+            util = util.saturating_sub(gone.avg.util_avg);
+            runnable = runnable.saturating_sub(gone.avg.runnable_avg);
+            if gone.on_rq {
+                est = est.saturating_sub(self.task_util_est(task.ent));
+            }
+        }
+        if boost {
+            util = util.max(runnable);
+        }
+        if self.params.features.util_est {
+            util = util.max(est);
+        }
+        util.min(self.cpus[cpu].capacity)
+    }
+}
+
+/// Visits a CPU set once around, beginning after a CPU and ending with it; the set may shrink meanwhile.
+struct Wrap {
+    start: u32,
+    next: u32,
+    wrapped: bool,
+}
+
+impl Wrap {
+    fn new(after: CpuId) -> Self {
+        Wrap {
+            start: after.0 + 1,
+            next: after.0 + 1,
+            wrapped: false,
+        }
+    }
+
+    fn next(&mut self, words: &[u64]) -> Option<CpuId> {
+        if !self.wrapped {
+            if let Some(cpu) = next_bit(words, self.next) {
+                self.next = cpu + 1;
+                return Some(CpuId(cpu));
+            }
+            self.wrapped = true;
+            self.next = 0;
+        }
+        let cpu = next_bit(words, self.next).filter(|&cpu| cpu < self.start)?;
+        self.next = cpu + 1;
+        Some(CpuId(cpu))
+    }
+}
+
+fn next_bit(words: &[u64], from: u32) -> Option<u32> {
+    let mut at = from as usize / 64;
+    let mut word = words.get(at)? & (u64::MAX << (from % 64));
+    while word == 0 {
+        at += 1;
+        word = *words.get(at)?;
+    }
+    Some(at as u32 * 64 + word.trailing_zeros())
+}

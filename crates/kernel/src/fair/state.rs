@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The records of the default class: entities, queues per group and CPU, CPUs, groups.
+//!
+//! Owns: layout and ids. An entity is a task or a group on one CPU; a `CfsRq` is what a group has on one CPU;
+//! since 7.x all tasks of a CPU compete in the root queue's tree, whatever their group, and groups only
+//! decide the tasks' weights.
+//! Models: `sched_entity`, `cfs_rq`, `task_group`, the fair part of `rq`, v7.3.
+
+use super::pelt::SchedAvg;
+use super::weight::NICE_0_LOAD;
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+use std::ops::{Index, IndexMut};
+
+/// An entity's slot; `NIL` is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ent(pub u32);
+/// A queue's slot; `NIL` is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rq(pub u32);
+
+impl Ent {
+    pub const NIL: Ent = Ent(u32::MAX);
+    #[inline]
+    pub fn is_nil(self) -> bool {
+        self.0 == u32::MAX
+    }
+    #[inline]
+    pub fn some(self) -> Option<Ent> {
+        (!self.is_nil()).then_some(self)
+    }
+}
+
+impl Rq {
+    pub const NIL: Rq = Rq(u32::MAX);
+    #[inline]
+    pub fn is_nil(self) -> bool {
+        self.0 == u32::MAX
+    }
+}
+
+/// Entities by slot.
+#[derive(Debug, Default)]
+pub(super) struct Ents(pub Vec<Entity>);
+/// Queues by slot; the root queue of CPU n is slot n.
+#[derive(Debug, Default)]
+pub(super) struct Rqs(pub Vec<CfsRq>);
+#[derive(Debug, Default)]
+pub(super) struct Cpus(pub Vec<Cpu>);
+
+macro_rules! indexed {
+    ($table:ident, $id:ident, $row:ident, $i:ident => $at:expr) => {
+        impl Index<$id> for $table {
+            type Output = $row;
+            #[inline]
+            fn index(&self, $i: $id) -> &$row {
+                &self.0[$at]
+            }
+        }
+        impl IndexMut<$id> for $table {
+            #[inline]
+            fn index_mut(&mut self, $i: $id) -> &mut $row {
+                &mut self.0[$at]
+            }
+        }
+    };
+}
+indexed!(Ents, Ent, Entity, i => i.0 as usize);
+indexed!(Rqs, Rq, CfsRq, i => i.0 as usize);
+indexed!(Cpus, CpuId, Cpu, i => i.idx());
+
+/// A schedulable entity.
+#[derive(Clone, Debug)]
+pub(super) struct Entity {
+    /// Some: the entity is this task. None: it is the group whose queue is `my_q`.
+    pub task: Option<TaskId>,
+    pub my_q: Rq,
+    /// The queue it is accounted in, and that queue's own entity.
+    pub cfs_rq: Rq,
+    pub parent: Ent,
+    /// Weight within its queue.
+    pub load: u64,
+    /// Weight on the CPU: `load` times the shares of all groups above.
+    pub h_load: u64,
+
+    pub vruntime: u64,
+    pub deadline: u64,
+    /// Virtual lag (V - v) while not queued.
+    pub vlag: i64,
+    /// Until this vruntime a running task is not preempted by an equal.
+    pub vprot: u64,
+    pub slice: Nanos,
+    pub on_rq: bool,
+    /// Asleep, but left to compete until its lag is paid back.
+    pub sched_delayed: bool,
+    /// `deadline` is relative to vruntime (kept across a dequeue).
+    pub rel_deadline: bool,
+    pub custom_slice: bool,
+    pub exec_start: Nanos,
+    pub sum_exec_runtime: Nanos,
+    pub prev_sum_exec_runtime: Nanos,
+    /// Runnable tasks below a group entity, as its averages count them.
+    pub runnable_weight: u64,
+    pub avg: SchedAvg,
+
+    pub node: TreeNode,
+}
+
+/// Links of the deadline tree, and what a subtree's root knows about it (see `tree.rs`).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TreeNode {
+    pub left: Ent,
+    pub right: Ent,
+    pub prio: u64,
+    /// Order among equal deadlines: first come.
+    pub seq: u64,
+    pub min_vruntime: u64,
+    pub min_slice: Nanos,
+    pub max_slice: Nanos,
+}
+
+impl Entity {
+    pub fn new(task: Option<TaskId>, my_q: Rq, load: u64, slice: Nanos) -> Self {
+        Entity {
+            task,
+            my_q,
+            cfs_rq: Rq::NIL,
+            parent: Ent::NIL,
+            load,
+            h_load: load,
+            vruntime: 0,
+            deadline: 0,
+            vlag: 0,
+            vprot: 0,
+            slice,
+            on_rq: false,
+            sched_delayed: false,
+            rel_deadline: false,
+            custom_slice: false,
+            exec_start: 0,
+            sum_exec_runtime: 0,
+            prev_sum_exec_runtime: 0,
+            runnable_weight: 0,
+            avg: SchedAvg::default(),
+            node: TreeNode {
+                left: Ent::NIL,
+                right: Ent::NIL,
+                prio: 0,
+                seq: 0,
+                min_vruntime: 0,
+                min_slice: 0,
+                max_slice: 0,
+            },
+        }
+    }
+}
+
+/// What one group has on one CPU.
+#[derive(Clone, Debug)]
+pub(super) struct CfsRq {
+    pub cpu: CpuId,
+    /// None: the root.
+    pub group: Option<CgroupId>,
+    /// The group's entity on this CPU; NIL for the root.
+    pub ent: Ent,
+    pub depth: u32,
+
+    /// Sum of `load` of the entities accounted here.
+    pub load: u64,
+    pub nr_queued: u32,
+    /// Tasks in this group and all below: queued (delayed ones too), runnable, of idle policy or in idle groups.
+    pub h_nr_queued: u32,
+    pub h_nr_runnable: u32,
+    pub h_nr_idle: u32,
+    /// The entity of this queue on the way to the running task.
+    pub h_curr: Ent,
+    pub idle: bool,
+
+    pub avg: SchedAvg,
+    pub removed: Removed,
+    pub propagate: bool,
+    pub prop_runnable_sum: i64,
+    pub tg_load_avg_contrib: u64,
+    pub tg_runnable_avg_contrib: u64,
+    pub last_update_tg: Nanos,
+    pub h_load: u64,
+    /// Jiffy of `h_load`.
+    pub h_load_at: u64,
+    pub on_leaf_list: bool,
+
+    pub runtime_enabled: bool,
+    pub runtime_remaining: i64,
+    pub throttled: bool,
+    /// Throttled queues on the path to the root, this one included.
+    pub throttle_count: u32,
+    pub throttled_at: Option<Nanos>,
+    pub pelt_clock_throttled: bool,
+    pub throttled_clock_pelt: u64,
+    pub throttled_clock_pelt_time: u64,
+    /// Tasks taken off the CPU because this queue is throttled.
+    pub limbo: Vec<TaskId>,
+}
+
+/// Averages of sleepers that left for another CPU, taken off at the next update.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Removed {
+    pub nr: u32,
+    pub load_avg: u64,
+    pub util_avg: u64,
+    pub runnable_avg: u64,
+}
+
+impl CfsRq {
+    pub fn new(cpu: CpuId, group: Option<CgroupId>, ent: Ent, depth: u32) -> Self {
+        CfsRq {
+            cpu,
+            group,
+            ent,
+            depth,
+            load: 0,
+            nr_queued: 0,
+            h_nr_queued: 0,
+            h_nr_runnable: 0,
+            h_nr_idle: 0,
+            h_curr: Ent::NIL,
+            idle: false,
+            avg: SchedAvg::default(),
+            removed: Removed::default(),
+            propagate: false,
+            prop_runnable_sum: 0,
+            tg_load_avg_contrib: 0,
+            tg_runnable_avg_contrib: 0,
+            last_update_tg: 0,
+            h_load: 0,
+            h_load_at: u64::MAX,
+            on_leaf_list: false,
+            runtime_enabled: false,
+            runtime_remaining: 0,
+            throttled: false,
+            throttle_count: 0,
+            throttled_at: None,
+            pelt_clock_throttled: false,
+            throttled_clock_pelt: 0,
+            throttled_clock_pelt_time: 0,
+            limbo: Vec::new(),
+        }
+    }
+}
+
+/// The fair part of a CPU's run queue.
+#[derive(Clone, Debug)]
+pub(super) struct Cpu {
+    pub online: bool,
+    pub capacity: u64,
+    pub clock: Nanos,
+    pub clock_pelt: u64,
+    pub lost_idle_time: u64,
+
+    // The competition: all queued tasks but the running one are in the tree.
+    pub tree: Ent,
+    pub curr: Ent,
+    /// The task to prefer at the next pick.
+    pub next: Ent,
+    pub sum_w_vruntime: i128,
+    pub sum_weight: u64,
+    pub zero_vruntime: u64,
+    pub seq: u64,
+
+    pub resched: Resched,
+    /// Queues with something to decay, children before parents.
+    pub leaves: Vec<Rq>,
+    /// `cfs_tasks`: queued tasks, most recently run first.
+    pub tasks_head: Ent,
+    pub tasks_tail: Ent,
+
+    pub idle_stamp: Nanos,
+    pub avg_idle: Nanos,
+    pub max_idle_balance_cost: Nanos,
+    /// Jiffy of the next periodic balance.
+    pub next_balance: u64,
+    pub active_balance: Option<CpuId>,
+    pub has_blocked_load: bool,
+    pub last_blocked_update: u64,
+    pub nohz_idle: bool,
+    pub nohz_kick: u8,
+    pub rng: u64,
+    pub idle_waker: Waker,
+}
+
+/// Whether, and how urgently, a CPU should call the scheduler.
+///
+/// `Lazy` is what the class asks for at the end of a slice and on wake-up preemption: under lazy preemption
+/// it waits for the next return to user mode on that CPU (no IPI) and becomes `Now` at its next tick;
+/// under full preemption the two are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Resched {
+    #[default]
+    No,
+    Lazy,
+    Now,
+}
+
+/// Whom a task wakes, to tell 1:1 partners from a dispatcher with many workers (`record_wakee()`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waker {
+    pub last_wakee: Option<TaskId>,
+    pub flips: u32,
+    pub decay_at: u64,
+}
+
+impl Cpu {
+    pub fn new(capacity: u64, migration_cost: Nanos, rng: u64) -> Self {
+        Cpu {
+            online: true,
+            capacity,
+            clock: 0,
+            clock_pelt: 0,
+            lost_idle_time: 0,
+            tree: Ent::NIL,
+            curr: Ent::NIL,
+            next: Ent::NIL,
+            sum_w_vruntime: 0,
+            sum_weight: 0,
+            // Starts just below the wrap, so that arithmetic that is not modular fails early.
+            zero_vruntime: (1u64 << 20).wrapping_neg(),
+            seq: 0,
+            resched: Resched::No,
+            leaves: Vec::new(),
+            tasks_head: Ent::NIL,
+            tasks_tail: Ent::NIL,
+            idle_stamp: 0,
+            avg_idle: 2 * migration_cost,
+            max_idle_balance_cost: migration_cost,
+            next_balance: 0,
+            active_balance: None,
+            has_blocked_load: false,
+            last_blocked_update: 0,
+            nohz_idle: false,
+            nohz_kick: 0,
+            rng,
+            idle_waker: Waker::default(),
+        }
+    }
+}
+
+/// What the class knows of a task beside its entity. The entity's slot stays for the task's life.
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    pub ent: Ent,
+    pub policy: FairPolicy,
+    pub group: Option<CgroupId>,
+    /// Where its load is accounted; None before its first enqueue.
+    pub cpu: Option<CpuId>,
+    /// False while another class has it.
+    pub attached: bool,
+    /// In a throttled queue's limbo.
+    pub throttled: bool,
+    pub waker: Waker,
+    pub recent_used_cpu: Option<CpuId>,
+    // Links of `cfs_tasks`.
+    pub prev: Ent,
+    pub next: Ent,
+}
+
+/// The policies of this class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FairPolicy {
+    Normal,
+    Batch,
+    Idle,
+}
+
+/// A cgroup.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub parent: Option<CgroupId>,
+    pub children: Vec<CgroupId>,
+    /// Scaled.
+    pub shares: u64,
+    pub idle: bool,
+    /// Slot per CPU, NIL until the group first has something there.
+    pub rqs: Vec<Rq>,
+    /// CPUs that its cpuset allows; None: all online ones.
+    pub nr_cpus: Option<u32>,
+    pub load_avg: i64,
+    pub runnable_avg: i64,
+    pub bw: Bandwidth,
+}
+
+/// `cpu.max` of a group: the global pool and its timers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bandwidth {
+    /// None: unlimited.
+    pub quota: Option<Nanos>,
+    pub period: Nanos,
+    pub burst: Nanos,
+    pub runtime: Nanos,
+    pub runtime_snap: Nanos,
+    /// Offset of the period boundaries.
+    pub phase: Nanos,
+    /// Expiry of the period timer while it is active.
+    pub period_at: Option<Nanos>,
+    pub slack_at: Option<Nanos>,
+    pub idle: bool,
+    /// Throttled queues, longest first.
+    pub throttled: Vec<Rq>,
+    pub nr_periods: u64,
+    pub nr_throttled: u64,
+    pub throttled_time: Nanos,
+    pub nr_burst: u64,
+    pub burst_time: Nanos,
+}
+
+impl Group {
+    pub fn new(parent: Option<CgroupId>, nr_cpus: usize) -> Self {
+        Group {
+            parent,
+            children: Vec::new(),
+            shares: NICE_0_LOAD,
+            idle: false,
+            rqs: vec![Rq::NIL; nr_cpus],
+            nr_cpus: None,
+            load_avg: 0,
+            runnable_avg: 0,
+            bw: Bandwidth {
+                period: 100_000_000,
+                ..Bandwidth::default()
+            },
+        }
+    }
+}

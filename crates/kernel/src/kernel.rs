@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The simulated kernel: all state of one run, and the clock of the code that runs.
+//!
+//! Owns: construction, the executing CPU's clock, charging of time.
+//! Does not: hold policy; each part has its file (`schedule.rs`, `wake.rs`, `exec.rs`, `tick.rs`, `ext/`, `fair/`).
+//!
+//! Time: events happen at `now`, atomically. Code that runs in one is on `exec.cpu`, whose clock starts at
+//! `now` (or at the end of what that CPU did before) and advances with every cost; what the code causes
+//! elsewhere is stamped with that clock.
+
+use crate::behavior::Behavior;
+use crate::boot::KernelVars;
+use crate::cgroup::CgroupTable;
+use crate::cpu::Cpu;
+use crate::event::Event;
+use crate::ext::Ext;
+use crate::fair::Fair;
+use crate::lock::Lock;
+use crate::metrics::Metrics;
+use crate::ext::kfunc::Handler;
+use crate::rt::RtQueues;
+use crate::streams::Streams;
+use crate::task::TaskTable;
+use crate::warmth::CacheTouch;
+use scxlab_bpf::vm::Vm;
+use scxlab_bpf::btf::Btf;
+use scxlab_machine::id::{CpuId, Nanos, TaskId};
+use scxlab_machine::{EventQueue, Machine, Stream};
+use scxlab_trace::Tracer;
+use scxlab_trace::event::Kind;
+use std::sync::Arc;
+
+/// What BPF's clocks show at virtual time 0: the machine has been up for a while, as any real one has.
+pub const BOOT_NS: Nanos = 100_000_000_000;
+
+/// Bounds and switches of one run.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Events after which the run is given up (`Stop::EventLimit`).
+    pub max_events: u64,
+    /// Zero-time steps that a task may take in a row before it is called a livelock.
+    pub max_instant_steps: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { max_events: u64::MAX, max_instant_steps: 1_000_000 }
+    }
+}
+
+/// Why a run ended, apart from what the scheduler did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The duration passed, or the behaviour called `Sys::finish`.
+    Finished,
+    /// Every task has exited.
+    AllExited,
+    /// Nothing will ever happen again though tasks remain: each with what it waits for.
+    Deadlock { waiting: Vec<String> },
+    EventLimit { max: u64 },
+    /// A task made `max` steps in a row that took no time.
+    Livelock { task: String, max: u32 },
+    /// A BPF program needs something that is not modelled; its name is in the text.
+    Unmodelled(String),
+    /// Guest memory or task slots ran out.
+    OutOfMemory(String),
+}
+
+/// The code that runs: on which CPU, and its clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Exec {
+    pub cpu: CpuId,
+    pub clock: Nanos,
+    /// `vm.executed` up to which instructions have been charged, and picoseconds not yet charged.
+    pub charged_insns: u64,
+    pub ps_left: u64,
+}
+
+/// All state of one run.
+pub struct Kernel {
+    pub vm: Vm,
+    pub machine: Arc<Machine>,
+    pub limits: Limits,
+    pub now: Nanos,
+    pub exec: Exec,
+    pub events: EventQueue<Event>,
+    pub cpus: Vec<Cpu>,
+    pub tasks: TaskTable,
+    pub cgroups: CgroupTable,
+    pub fair: Fair,
+    pub rt: RtQueues,
+    pub ext: Ext,
+    pub touch: CacheTouch,
+    pub guest_locks: rustc_hash::FxHashMap<u64, Lock>,
+    pub streams: Streams,
+    pub tracer: Tracer,
+    pub metrics: Metrics,
+    pub stop: Option<Stop>,
+    pub end_at: Option<Nanos>,
+    /// Tasks of the workload that have not exited.
+    pub nr_workload: usize,
+    /// Tasks that are not asleep, waiting or running.
+    pub nr_runnable: usize,
+    /// Events on their way that may wake or run a task.
+    pub(crate) pending_wakeups: usize,
+    /// CPUs that spin for SCX_KICK_WAIT.
+    pub(crate) nr_sync_waiters: u32,
+    /// The task that is between two run queues (`task_on_rq_migrating()`).
+    pub(crate) migrating: Option<TaskId>,
+    pub(crate) tick_ns: Nanos,
+    pub(crate) tick_phase: Box<[Nanos]>,
+    pub(crate) vars: KernelVars,
+    /// The address space that every user task shares in the eyes of BPF.
+    pub(crate) mm_addr: u64,
+    pub(crate) kfuncs: Box<[Handler]>,
+    pub(crate) prandom: Stream,
+    /// Generation of each BPF timer: a stale expiry is ignored.
+    pub(crate) bpf_timers: Vec<u32>,
+    pub(crate) btf: Arc<Btf>,
+    pub(crate) behavior: Option<Box<dyn Behavior>>,
+    /// The task that stands for init: parent of orphans, `current` of user-space callers.
+    pub(crate) init_task: TaskId,
+    pub(crate) hotplug_seq: u64,
+}
+
+impl Kernel {
+    /// The present instant of the executing code.
+    #[inline]
+    pub fn clock(&mut self) -> Nanos {
+        let executed = self.vm.executed;
+        if executed != self.exec.charged_insns {
+            let ps = (executed - self.exec.charged_insns) * self.machine.costs.bpf.insn_ps
+                + self.exec.ps_left;
+            self.exec.charged_insns = executed;
+            self.exec.clock += ps / 1000;
+            self.exec.ps_left = ps % 1000;
+        }
+        self.exec.clock
+    }
+
+    /// The executing code takes `cost` longer.
+    #[inline]
+    pub fn charge(&mut self, cost: Nanos) {
+        self.exec.clock += cost;
+    }
+
+    /// `ktime_get_ns()` of the executing code.
+    pub fn ktime(&mut self) -> Nanos {
+        BOOT_NS + self.clock()
+    }
+
+    /// Jiffies at that clock, as `p->scx.runnable_at` counts them.
+    pub fn jiffies(&mut self) -> u64 {
+        self.ktime() / self.tick_ns
+    }
+
+    /// Runs `f` as code on `cpu` from `now` on: after it the CPU has been in the kernel for what `f` charged,
+    /// and reschedules if that was asked for. Nested calls run on the CPU of the outermost.
+    pub(crate) fn on_cpu<R>(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel) -> R) -> R {
+        let start = self.now.max(self.cpus[cpu.idx()].kernel_until);
+        self.settle(cpu);
+        self.exec = Exec { cpu, clock: start, charged_insns: self.vm.executed, ps_left: 0 };
+        let result = f(self);
+        self.leave(cpu, start);
+        result
+    }
+
+    /// The kernel path on `cpu` ends: schedule if asked to, then let its task go on.
+    fn leave(&mut self, cpu: CpuId, start: Nanos) {
+        while self.cpus[cpu.idx()].must_schedule() {
+            self.schedule(cpu);
+        }
+        let end = self.clock();
+        let c = &mut self.cpus[cpu.idx()];
+        c.time.overhead += end - start;
+        c.kernel_until = end;
+        c.progress_from = end;
+        if c.is_idle() {
+            c.idle_since = end;
+        }
+        self.arm_step_end(cpu);
+    }
+
+    #[inline]
+    pub(crate) fn trace(&mut self, kind: Kind) {
+        let (time, cpu) = (self.exec.clock, self.exec.cpu);
+        self.tracer.emit(scxlab_trace::event::Event { time, cpu, kind });
+    }
+
+    /// Whether a task is the workload's, not the system's own.
+    pub fn is_workload(&self, task: &crate::task::Task) -> bool {
+        task.pid != 0 && task.id != self.init_task
+    }
+
+    /// Stops the run; the first reason counts.
+    pub(crate) fn stop_with(&mut self, stop: Stop) {
+        self.stop.get_or_insert(stop);
+    }
+}

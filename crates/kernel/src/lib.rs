@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The simulated kernel: tasks, cgroups, CPUs, the default class and sched_ext, in virtual time.
+//!
+//! Owns: what happens when. Does not: know workloads (a `Behavior` tells it what tasks do) or statistics.
+//! Start at: `boot.rs` (a kernel), `event.rs` (its loop), `schedule.rs` and `wake.rs` (the paths that all tasks
+//! take), `ext.rs` (loaded schedulers).
+
+pub mod abi;
+pub mod behavior;
+pub mod boot;
+pub mod cgroup;
+pub mod cpu;
+mod default_class;
+mod errno;
+pub mod event;
+mod exec;
+pub mod ext;
+pub mod fair;
+pub mod flags;
+mod hotplug;
+pub mod kernel;
+mod life;
+pub mod lock;
+pub mod metrics;
+mod rt;
+mod schedule;
+mod streams;
+mod sys;
+pub mod task;
+mod tick;
+mod wake;
+mod warmth;
+
+pub use kernel::Kernel;

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Birth and death of tasks, and the tasks that exist before any workload.
+//!
+//! Owns: fork, exit, the slot's release. Models: kernel `sched_fork()`, `sched_cgroup_fork()`,
+//! `wake_up_new_task()`, `do_exit()`, `finish_task_switch()`, 7.3.
+
+use crate::abi;
+use crate::behavior::{Policy, SysError, TaskSpec};
+use crate::ext::entity::ExtEntity;
+use crate::flags::{queue, wake};
+use crate::kernel::{Kernel, Stop};
+use crate::lock::LockId;
+use crate::task::{Account, Class, State, Task, Warmth, mirror};
+use scxlab_machine::cpumask::{self, CpuMask};
+use scxlab_machine::id::{CgroupId, CpuId, TaskId};
+use scxlab_trace::event::Kind;
+
+impl Kernel {
+    /// Creates the idle task of a CPU; pid 0, never enqueued.
+    pub(crate) fn new_idle_task(&mut self, cpu: CpuId) -> TaskId {
+        let spec = plain_spec(&format!("swapper/{cpu}"));
+        let cpus = CpuMask::of(self.machine.topology.nr_cpus(), [cpu]);
+        let id = self.new_task(&spec, cpus, cpu, 0, Class::Idle).expect("room for idle tasks");
+        self.tasks[id].state = State::Runnable;
+        self.tasks[id].on_cpu = true;
+        id
+    }
+
+    /// Creates init: asleep for ever, parent of all, `current` of what user space does.
+    pub(crate) fn new_init_task(&mut self) -> TaskId {
+        let cpus = CpuMask::all(self.machine.topology.nr_cpus());
+        let pid = self.tasks.next_pid();
+        let id = self
+            .new_task(&plain_spec("init"), cpus, CpuId(0), pid, Class::Fair)
+            .expect("room for init");
+        self.tasks[id].state = State::Sleeping;
+        self.fair_task_new(id);
+        id
+    }
+
+    fn new_task(
+        &mut self,
+        spec: &TaskSpec,
+        cpus: CpuMask,
+        cpu: CpuId,
+        pid: u32,
+        class: Class,
+    ) -> Option<TaskId> {
+        let (id, addr) = self.tasks.reserve()?;
+        self.vm.mem.host_slice_mut::<u8>(addr, crate::task::SLOT_BYTES as usize).fill(0);
+        let task = Box::new(Task {
+            id,
+            addr,
+            pid,
+            tgid: pid,
+            name: spec.name.clone(),
+            state: State::New,
+            class,
+            on_rq: false,
+            on_cpu: false,
+            cpu,
+            policy: spec.policy,
+            nice: spec.nice.clamp(-20, 19),
+            slice_request: spec.slice_request,
+            nr_allowed: cpumask::weight(&cpus),
+            cpus,
+            cgroup: spec.cgroup,
+            kthread: spec.kthread,
+            exiting: false,
+            step: None,
+            left: 0,
+            debt: 0,
+            wake_pending: false,
+            spin_ended: false,
+            sleep_gen: 0,
+            footprint_bytes: spec.footprint_bytes,
+            warmth: Warmth::default(),
+            exec_start: 0,
+            wake_queued: None,
+            ext: ExtEntity::default(),
+            account: Account::default(),
+            refs: 0,
+        });
+        mirror(&mut self.vm.mem, &task);
+        self.tasks.insert(task);
+        self.mirror_links(id);
+        Some(id)
+    }
+
+    /// `fork(2)` or `clone(2)`: the child is runnable when this returns.
+    pub(crate) fn fork_task(
+        &mut self,
+        parent: Option<TaskId>,
+        spec: TaskSpec,
+    ) -> Result<TaskId, SysError> {
+        let nr_cpus = self.cpus.len();
+        let cpus = match (&spec.affinity, parent) {
+            (Some(mask), _) => mask.clone(),
+            (None, Some(parent)) => self.tasks[parent].cpus.clone(),
+            (None, None) => CpuMask::all(nr_cpus),
+        };
+        if !self.cgroups.exists(spec.cgroup) {
+            return Err(SysError::NoEntry);
+        }
+        let usable = self.cpus.iter().any(|c| c.online && cpumask::test(&cpus, c.id));
+        if !usable || !valid_policy(spec.policy) {
+            return Err(SysError::Invalid);
+        }
+        self.charge(self.machine.costs.syscall.fork_ns);
+        let pid = self.tasks.next_pid();
+        let home = parent.map_or(self.exec.cpu, |p| self.tasks[p].cpu);
+        let class = self.class_of(spec.policy);
+        let Some(id) = self.new_task(&spec, cpus, home, pid, class) else {
+            self.stop_with(Stop::OutOfMemory("the task table is full".into()));
+            return Err(SysError::NoMemory);
+        };
+        let leader = spec.thread_group_of.unwrap_or(id);
+        self.tasks[id].tgid = self.tasks[leader].pid;
+        mirror(&mut self.vm.mem, &self.tasks[id]);
+        self.mirror_family(id, parent.unwrap_or(self.init_task), leader);
+        self.cgroups.attach(spec.cgroup, id);
+        self.fair_task_new(id);
+        self.ext_init_entity(id);
+        self.metrics.forks += 1;
+        self.nr_workload += 1;
+        self.trace(Kind::Fork { parent, child: id });
+        if let Err(error) = self.ext_fork(id) {
+            self.nr_workload -= 1;
+            self.free_task(id);
+            return Err(error);
+        }
+        self.wake_up_new(id);
+        Ok(id)
+    }
+
+    /// `wake_up_new_task()`
+    fn wake_up_new(&mut self, task: TaskId) {
+        self.tasks[task].state = State::Runnable;
+        self.nr_runnable += 1;
+        self.name_in_trace(task);
+        let prev = self.tasks[task].cpu;
+        let (cpu, _) = self.select_cpu(task, prev, wake::FORK);
+        self.tasks[task].cpu = cpu;
+        self.mirror_cpu(task);
+        let at = self.clock();
+        self.tasks[task].account.waiting_since = Some(at);
+        self.ext_post_fork(task);
+        self.lock(LockId::Rq(cpu));
+        self.cpus[cpu.idx()].rq_clock = self.clock();
+        self.charge(self.machine.costs.sched.enqueue_ns);
+        self.enqueue_task(cpu, task, queue::NOCLOCK | queue::INITIAL);
+        self.wakeup_preempt(cpu, task, wake::FORK);
+        self.unlock(LockId::Rq(cpu));
+        if self.tasks[task].class == Class::Ext {
+            self.ext_run_deferred(cpu);
+        }
+    }
+
+    /// Tells the trace what the task is called.
+    pub(crate) fn name_in_trace(&mut self, task: TaskId) {
+        let t = &self.tasks[task];
+        let name = scxlab_trace::TaskName {
+            pid: t.pid,
+            tgid: t.tgid,
+            comm: t.name.clone(),
+            prio: t.static_prio(),
+        };
+        self.tracer.names.set_task(task, name);
+    }
+
+    /// The running task leaves for ever.
+    pub(crate) fn exit_curr(&mut self, cpu: CpuId, task: TaskId) {
+        self.charge(self.machine.costs.syscall.exit_ns);
+        self.tasks[task].exiting = true;
+        mirror(&mut self.vm.mem, &self.tasks[task]);
+        self.tasks[task].state = State::Dead;
+        self.tasks[task].step = None;
+        self.nr_runnable -= 1;
+        self.nr_workload -= 1;
+        self.cpus[cpu.idx()].voluntary = true;
+        self.trace(Kind::Exit { task });
+        self.dequeue_task(cpu, task, queue::SLEEP);
+        self.cpus[cpu.idx()].need_resched = true;
+    }
+
+    /// `finish_task_switch()`: what is left to do for the task that was switched away.
+    pub(crate) fn after_switch(&mut self, cpu: CpuId, prev: TaskId) {
+        if self.tasks[prev].state == State::Dead {
+            self.ext_dead(prev);
+            self.fair_task_dead(prev);
+            self.metrics.tasks.push(crate::metrics::TaskReport::of(&self.tasks[prev]));
+            self.free_task(prev);
+        } else if let Some((task, target)) = self.cpus[cpu.idx()].pushing.take() {
+            if task == prev && self.tasks[prev].on_rq && self.tasks[prev].allowed_on(target) {
+                self.move_queued(prev, target);
+            }
+        }
+    }
+
+    /// Unhashes the task, and frees its slot once no BPF program refers to it.
+    fn free_task(&mut self, id: TaskId) {
+        let (pid, cgroup, addr) = {
+            let t = &self.tasks[id];
+            (t.pid, t.cgroup, t.addr)
+        };
+        self.tasks.unhash(pid);
+        self.cgroups.detach(cgroup, id);
+        scxlab_bpf::vm::storage_owner_gone(self, scxlab_bpf::vm::Storage::Task, addr);
+        if self.tasks[id].refs == 0 {
+            self.tasks.remove(id);
+        }
+    }
+
+    /// Drops a reference that a BPF program held.
+    pub(crate) fn put_task_ref(&mut self, id: TaskId) {
+        let t = &mut self.tasks[id];
+        t.refs = t.refs.saturating_sub(1);
+        let gone = t.refs == 0 && t.state == State::Dead && !t.on_cpu;
+        if gone && self.tasks.by_pid(self.tasks[id].pid).is_none() {
+            self.tasks.remove(id);
+        }
+    }
+
+    /// `__setscheduler_class()`: the class of a policy, given the scheduler that is loaded.
+    pub(crate) fn class_of(&self, policy: Policy) -> Class {
+        match policy {
+            Policy::Deadline { .. } => Class::Deadline,
+            Policy::Fifo { .. } | Policy::RoundRobin { .. } => Class::Rt,
+            _ if self.ext_takes(policy) => Class::Ext,
+            _ => Class::Fair,
+        }
+    }
+
+    /// Links that BPF programs follow from a new task.
+    fn mirror_links(&mut self, id: TaskId) {
+        let (addr, cgroup, kthread) = {
+            let t = &self.tasks[id];
+            (t.addr, t.cgroup, t.kthread || t.is_idle_task())
+        };
+        let cpus_ptr = addr + std::mem::offset_of!(abi::task_struct, cpus_mask) as u64;
+        let mm = if kthread { 0 } else { self.mm_addr };
+        let css_set = self.cgroups.css_set_addr(cgroup);
+        let init = self.tasks.get(self.init_task).map_or(addr, |t| t.addr);
+        let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
+        ts.cpus_ptr = cpus_ptr;
+        ts.mm = mm;
+        ts.cgroups = css_set;
+        ts.real_parent = init;
+        ts.group_leader = addr;
+    }
+
+    fn mirror_family(&mut self, id: TaskId, parent: TaskId, leader: TaskId) {
+        let (addr, parent, leader) =
+            (self.tasks[id].addr, self.tasks[parent].addr, self.tasks[leader].addr);
+        let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
+        ts.real_parent = parent;
+        ts.group_leader = leader;
+    }
+
+    /// `thread_info.cpu`-like fields after a move.
+    pub(crate) fn mirror_cpu(&mut self, id: TaskId) {
+        let (addr, cpu) = (self.tasks[id].addr, self.tasks[id].cpu);
+        self.vm.mem.host_mut::<abi::task_struct>(addr).recent_used_cpu = cpu.0 as i32;
+    }
+
+    pub(crate) fn mirror_on_cpu(&mut self, id: TaskId, cpu: CpuId) {
+        let addr = self.tasks[id].addr;
+        let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
+        ts.on_cpu = 1;
+        let rq = self.rq_addr(cpu);
+        self.vm.mem.host_mut::<abi::rq>(rq).curr = addr;
+    }
+
+    pub(crate) fn mirror_off_cpu(&mut self, id: TaskId) {
+        let (addr, v, iv) = {
+            let t = &self.tasks[id];
+            (t.addr, t.account.switches_voluntary, t.account.switches_involuntary)
+        };
+        let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
+        ts.on_cpu = 0;
+        ts.nvcsw = v;
+        ts.nivcsw = iv;
+    }
+}
+
+fn plain_spec(name: &str) -> TaskSpec {
+    TaskSpec {
+        name: name.into(),
+        policy: Policy::Normal,
+        nice: 0,
+        slice_request: 0,
+        affinity: None,
+        cgroup: CgroupId(0),
+        thread_group_of: None,
+        kthread: false,
+        footprint_bytes: 0,
+    }
+}
+
+/// `__checkparam_dl()` and the priority ranges of `sched_setscheduler(2)`.
+pub(crate) fn valid_policy(policy: Policy) -> bool {
+    match policy {
+        Policy::Fifo { prio } | Policy::RoundRobin { prio } => (1..=99).contains(&prio),
+        Policy::Deadline { runtime, deadline, period } => {
+            runtime >= 1024 && runtime <= deadline && deadline <= period
+        }
+        _ => true,
+    }
+}

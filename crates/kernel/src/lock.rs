@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Spin locks in virtual time: a lock has a time at which it is free; whoever needs it earlier spins.
+//!
+//! Owns: the wait. Does not: nest or order locks; events are atomic, so nothing can deadlock here.
+//! Models: `raw_spinlock_t` (queued): FIFO in order of arrival, hand-over paid by distance.
+
+use crate::kernel::Kernel;
+use scxlab_machine::id::{CpuId, Nanos};
+use scxlab_trace::event::Kind;
+
+/// One lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lock {
+    free_at: Nanos,
+    last: Option<CpuId>,
+    /// Times taken, times waited for, and the wait in all.
+    pub taken: u64,
+    pub contended: u64,
+    pub wait_ns: Nanos,
+}
+
+impl Lock {
+    /// What taking the lock costs a CPU whose clock is `at`: (spinning, line transfer).
+    fn arrive(&mut self, k: &Kernel, cpu: CpuId, at: Nanos) -> (Nanos, Nanos) {
+        self.taken += 1;
+        let wait = self.free_at.saturating_sub(at);
+        if wait > 0 {
+            self.contended += 1;
+            self.wait_ns += wait;
+        }
+        let transfer = match self.last {
+            Some(last) if last != cpu => k.hand_over(last, cpu),
+            _ => k.machine.costs.lock.uncontended_ns,
+        };
+        self.last = Some(cpu);
+        (wait, transfer)
+    }
+}
+
+/// Names a lock of the kernel for `Kernel::lock`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockId {
+    Rq(CpuId),
+    Dsq(crate::ext::dsq::DsqId),
+}
+
+impl Kernel {
+    /// Moving a contended cache line, and what it guards, between two CPUs.
+    pub(crate) fn hand_over(&self, from: CpuId, to: CpuId) -> Nanos {
+        self.machine.costs.lock.hand_over_ns[self.machine.topology.distance(from, to)]
+    }
+
+    /// From sending an interrupt until its handler starts.
+    pub(crate) fn ipi_latency(&self, from: CpuId, to: CpuId) -> Nanos {
+        self.machine.costs.irq.ipi_latency_ns[self.machine.topology.distance(from, to)]
+    }
+
+    fn lock_mut(&mut self, id: LockId) -> &mut Lock {
+        match id {
+            LockId::Rq(cpu) => &mut self.cpus[cpu.idx()].rq_lock,
+            LockId::Dsq(dsq) => &mut self.ext.dsqs.get_mut(dsq).lock,
+        }
+    }
+
+    /// Takes the lock on the executing CPU: spins while another CPU holds it.
+    pub(crate) fn lock(&mut self, id: LockId) {
+        let (cpu, at) = (self.exec.cpu, self.clock());
+        let mut lock = *self.lock_mut(id);
+        let (wait, transfer) = lock.arrive(self, cpu, at);
+        *self.lock_mut(id) = lock;
+        self.spun(id.word(), wait, transfer);
+    }
+
+    /// Lets go of the lock at the executing CPU's present instant.
+    pub(crate) fn unlock(&mut self, id: LockId) {
+        let at = self.clock();
+        self.lock_mut(id).free_at = at;
+    }
+
+    /// `bpf_spin_lock` and `bpf_res_spin_lock`, named by guest address.
+    pub(crate) fn lock_guest(&mut self, addr: u64) {
+        let (cpu, at) = (self.exec.cpu, self.clock());
+        let mut lock = self.guest_locks.get(&addr).copied().unwrap_or_default();
+        let (wait, transfer) = lock.arrive(self, cpu, at);
+        self.guest_locks.insert(addr, lock);
+        self.spun(addr, wait, transfer);
+    }
+
+    pub(crate) fn unlock_guest(&mut self, addr: u64) {
+        let at = self.clock();
+        if let Some(lock) = self.guest_locks.get_mut(&addr) {
+            lock.free_at = at;
+        }
+    }
+
+    fn spun(&mut self, lock: u64, wait: Nanos, transfer: Nanos) {
+        self.charge(wait + transfer);
+        if wait > 0 {
+            let cpu = self.exec.cpu;
+            self.cpus[cpu.idx()].time.lock_wait += wait;
+            self.metrics.lock_wait.record(wait);
+            self.trace(Kind::LockWait { lock, wait_ns: wait });
+        }
+    }
+}
+
+impl LockId {
+    /// The lock as a word for the trace: run queues by CPU, DSQs by table index with the top bit set.
+    fn word(self) -> u64 {
+        match self {
+            LockId::Rq(cpu) => u64::from(cpu.0),
+            LockId::Dsq(dsq) => 1 << 63 | u64::from(dsq.0),
+        }
+    }
+}

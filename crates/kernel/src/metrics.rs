@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What is measured of a run: counts and distributions, in integers.
+//!
+//! Owns: accumulators. Does not: interpret (statistics and floats are the lab's).
+
+use crate::task::Task;
+use hdrhistogram::Histogram;
+use scxlab_machine::id::{CgroupId, Nanos};
+use scxlab_machine::topology::Distance;
+
+/// A distribution of times: three significant digits, up to an hour.
+#[derive(Clone, Debug)]
+pub struct Times(Histogram<u64>);
+
+/// Longest time told apart; longer ones count as this.
+const MAX_NS: u64 = 3_600_000_000_000;
+
+impl Default for Times {
+    fn default() -> Self {
+        Times(Histogram::new_with_max(MAX_NS, 3).expect("constant bounds are valid"))
+    }
+}
+
+impl Times {
+    #[inline]
+    pub fn record(&mut self, ns: Nanos) {
+        self.0.saturating_record(ns);
+    }
+
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The value below which `permille` of all lie; 0 when there are none.
+    pub fn permille(&self, permille: u32) -> Nanos {
+        self.0.value_at_quantile(f64::from(permille) / 1000.0)
+    }
+
+    pub fn max(&self) -> Nanos {
+        self.0.max()
+    }
+
+    /// The sum over all, to the histogram's precision.
+    pub fn histogram(&self) -> &Histogram<u64> {
+        &self.0
+    }
+}
+
+/// What is known of a task when it has exited, or when the run ends.
+#[derive(Clone, Debug)]
+pub struct TaskReport {
+    pub name: String,
+    pub pid: u32,
+    pub nice: i8,
+    pub cgroup: CgroupId,
+    pub run_ns: Nanos,
+    pub wait_ns: Nanos,
+    pub switches: u64,
+    pub switches_voluntary: u64,
+    pub migrations: u64,
+    pub work_units: u64,
+    pub exited: bool,
+}
+
+impl TaskReport {
+    pub fn of(task: &Task) -> Self {
+        let account = &task.account;
+        TaskReport {
+            name: task.name.clone(),
+            pid: task.pid,
+            nice: task.nice,
+            cgroup: task.cgroup,
+            run_ns: account.run_ns,
+            wait_ns: account.wait_ns,
+            switches: account.switches_voluntary + account.switches_involuntary,
+            switches_voluntary: account.switches_voluntary,
+            migrations: account.migrations,
+            work_units: account.work_units,
+            exited: task.state == crate::task::State::Dead,
+        }
+    }
+}
+
+/// Accumulators of one run.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    pub events: u64,
+    pub switches: u64,
+    pub wakeups: u64,
+    pub forks: u64,
+    /// From wake-up until the task runs.
+    pub wakeup_latency: Times,
+    /// Every wait for a CPU: after a wake-up, after preemption, after fork.
+    pub run_queue_wait: Times,
+    /// Waits for contended locks.
+    pub lock_wait: Times,
+    /// By `Distance`.
+    pub migrations: [u64; 5],
+    pub refill_ns: Nanos,
+    /// Performance levels that schedulers asked for; they have no effect here.
+    pub cpuperf_requests: u64,
+    /// Finished units of work of all tasks.
+    pub work_units: u64,
+    /// Tasks that have exited.
+    pub tasks: Vec<TaskReport>,
+}
+
+impl Metrics {
+    pub fn count_migration(&mut self, distance: Distance) {
+        self.migrations[distance as usize] += 1;
+    }
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The real-time classes: deadline before FIFO and round robin.
+//!
+//! Owns: their per-CPU queues. Models: kernel/sched/rt.c and deadline.c, 7.3, the parts that a workload sees:
+//! strict priority, round-robin slices, earliest deadline first with budgets, placement by priority, pulling to
+//! an idle CPU. Differs: no bandwidth servers, no priority inheritance, no RT throttling.
+
+use crate::behavior::Policy;
+use crate::event::Event;
+use crate::kernel::Kernel;
+use crate::task::{Class, State};
+use scxlab_machine::cpumask;
+use scxlab_machine::id::{CpuId, Nanos, TaskId};
+use std::collections::BTreeMap;
+
+/// `RR_TIMESLICE`: 100 ms.
+const RR_SLICE: Nanos = 100_000_000;
+
+/// What orders a real-time task on its CPU, smallest first: deadline tasks, then priorities, then arrival.
+type Key = (u64, i64);
+
+/// Keys below this are deadlines; priorities come after.
+const PRIO_BASE: u64 = 1 << 63;
+
+/// A SCHED_DEADLINE task's server.
+#[derive(Clone, Copy, Debug, Default)]
+struct Budget {
+    left: Nanos,
+    deadline: Nanos,
+    generation: u32,
+    throttled: bool,
+}
+
+/// Waiting and running real-time tasks of all CPUs.
+#[derive(Debug)]
+pub struct RtQueues {
+    queues: Vec<BTreeMap<Key, TaskId>>,
+    keys: BTreeMap<TaskId, Key>,
+    budgets: BTreeMap<TaskId, Budget>,
+    rr_left: BTreeMap<TaskId, Nanos>,
+    arrivals: i64,
+    heads: i64,
+}
+
+impl RtQueues {
+    pub fn new(nr_cpus: usize) -> Self {
+        RtQueues {
+            queues: vec![BTreeMap::new(); nr_cpus],
+            keys: BTreeMap::new(),
+            budgets: BTreeMap::new(),
+            rr_left: BTreeMap::new(),
+            arrivals: 0,
+            heads: 0,
+        }
+    }
+
+    pub fn nr_running(&self, cpu: CpuId) -> u32 {
+        self.queues[cpu.idx()].len() as u32
+    }
+
+    fn insert(&mut self, cpu: CpuId, task: TaskId, rank: u64, head: bool) {
+        let order = if head {
+            self.heads -= 1;
+            self.heads
+        } else {
+            self.arrivals += 1;
+            self.arrivals
+        };
+        self.keys.insert(task, (rank, order));
+        self.queues[cpu.idx()].insert((rank, order), task);
+    }
+
+    fn remove(&mut self, cpu: CpuId, task: TaskId) {
+        if let Some(key) = self.keys.remove(&task) {
+            self.queues[cpu.idx()].remove(&key);
+        }
+    }
+}
+
+impl Kernel {
+    /// Smaller runs first.
+    fn rt_rank(&self, task: TaskId) -> u64 {
+        match self.tasks[task].policy {
+            Policy::Fifo { prio } | Policy::RoundRobin { prio } => PRIO_BASE + 99 - u64::from(prio),
+            _ => self.rt.budgets.get(&task).map_or(0, |b| b.deadline),
+        }
+    }
+
+    pub(crate) fn rt_enqueue(&mut self, cpu: CpuId, task: TaskId) {
+        self.rt_refresh_budget(task);
+        let rank = self.rt_rank(task);
+        if !self.rt.budgets.get(&task).is_some_and(|b| b.throttled) {
+            self.rt.insert(cpu, task, rank, false);
+        }
+    }
+
+    /// A waking deadline task gets a new budget when the old one is over.
+    fn rt_refresh_budget(&mut self, task: TaskId) {
+        let Policy::Deadline { runtime, deadline, .. } = self.tasks[task].policy else { return };
+        let now = self.now;
+        let budget = self.rt.budgets.entry(task).or_default();
+        if !budget.throttled && budget.deadline <= now {
+            budget.deadline = now + deadline;
+            budget.left = runtime;
+        }
+    }
+
+    pub(crate) fn rt_dequeue(&mut self, cpu: CpuId, task: TaskId) -> bool {
+        if self.tasks[task].on_cpu {
+            self.rt_update_curr(cpu);
+        }
+        self.rt.remove(cpu, task);
+        if self.tasks[task].state == State::Dead {
+            self.rt.budgets.remove(&task);
+            self.rt.rr_left.remove(&task);
+        }
+        false
+    }
+
+    pub(crate) fn rt_pick(&mut self, cpu: CpuId) -> Option<TaskId> {
+        if self.rt.queues[cpu.idx()].is_empty() && self.tasks[self.cpus[cpu.idx()].curr].class < Class::Rt {
+            self.rt_pull(cpu);
+        }
+        self.rt.queues[cpu.idx()].values().next().copied()
+    }
+
+    /// A CPU without real-time work takes a waiting task from one that has too many.
+    fn rt_pull(&mut self, cpu: CpuId) {
+        if self.rt.keys.len() <= 1 || !self.is_online(cpu) {
+            return;
+        }
+        let waiting = (0..self.cpus.len()).filter(|&c| c != cpu.idx()).find_map(|c| {
+            let queue = &self.rt.queues[c];
+            queue.values().copied().find(|&t| !self.tasks[t].on_cpu && self.tasks[t].allowed_on(cpu))
+        });
+        if let Some(task) = waiting {
+            self.move_queued(task, cpu);
+        }
+    }
+
+    pub(crate) fn rt_set_next(&mut self, _cpu: CpuId, _task: TaskId) {}
+
+    pub(crate) fn rt_put_prev(&mut self, cpu: CpuId, _task: TaskId) {
+        self.rt_update_curr(cpu);
+    }
+
+    /// Charges the running task; a deadline task that has used its budget waits for the next period.
+    fn rt_update_curr(&mut self, cpu: CpuId) -> Nanos {
+        let delta = self.charge_curr(cpu);
+        let curr = self.cpus[cpu.idx()].curr;
+        let Policy::Deadline { .. } = self.tasks[curr].policy else { return delta };
+        let now = self.now;
+        let Some(budget) = self.rt.budgets.get_mut(&curr) else { return delta };
+        budget.left = budget.left.saturating_sub(delta);
+        if budget.left == 0 && !budget.throttled {
+            budget.throttled = true;
+            budget.generation = budget.generation.wrapping_add(1);
+            let (at, generation) = (budget.deadline.max(now), budget.generation);
+            self.rt.remove(cpu, curr);
+            self.push_wakeup(at, Event::DlReplenish { task: curr, generation });
+        }
+        delta
+    }
+
+    pub(crate) fn dl_replenish(&mut self, task: TaskId, generation: u32) {
+        self.pending_wakeups -= 1;
+        let Some(Policy::Deadline { runtime, period, .. }) = self.tasks.get(task).map(|t| t.policy)
+        else {
+            return;
+        };
+        let Some(budget) = self.rt.budgets.get_mut(&task).filter(|b| b.generation == generation)
+        else {
+            return;
+        };
+        budget.throttled = false;
+        budget.left = runtime;
+        budget.deadline += period;
+        let cpu = self.tasks[task].cpu;
+        if self.tasks[task].on_rq {
+            self.on_cpu(cpu, |k| {
+                k.charge(k.machine.costs.irq.timer_ns);
+                let rank = k.rt_rank(task);
+                k.rt.insert(cpu, task, rank, false);
+                k.wakeup_preempt(cpu, task, 0);
+            });
+        }
+    }
+
+    pub(crate) fn rt_tick(&mut self, cpu: CpuId) {
+        let delta = self.rt_update_curr(cpu);
+        let curr = self.cpus[cpu.idx()].curr;
+        if self.rt.budgets.get(&curr).is_some_and(|b| b.throttled) {
+            self.resched(cpu);
+        }
+        if let Policy::RoundRobin { .. } = self.tasks[curr].policy {
+            let left = self.rt.rr_left.entry(curr).or_insert(RR_SLICE);
+            *left = left.saturating_sub(delta);
+            if *left == 0 {
+                *left = RR_SLICE;
+                self.rt_yield(cpu);
+                self.resched(cpu);
+            }
+        }
+    }
+
+    /// To the end of its priority's list.
+    pub(crate) fn rt_yield(&mut self, cpu: CpuId) {
+        let curr = self.cpus[cpu.idx()].curr;
+        if self.rt.keys.contains_key(&curr) {
+            self.rt.remove(cpu, curr);
+            let rank = self.rt_rank(curr);
+            self.rt.insert(cpu, curr, rank, false);
+        }
+    }
+
+    pub(crate) fn rt_wakeup_preempt(&mut self, cpu: CpuId, task: TaskId) {
+        let curr = self.cpus[cpu.idx()].curr;
+        if self.rt_rank(task) < self.rt_rank(curr) {
+            self.resched(cpu);
+        }
+    }
+
+    /// `find_lowest_rq()`: where what runs matters least; its own CPU among equals.
+    pub(crate) fn rt_select_cpu(&mut self, task: TaskId, prev: CpuId) -> CpuId {
+        let rank_there = |c: CpuId| {
+            let curr = self.cpus[c.idx()].curr;
+            match self.tasks[curr].class {
+                Class::Idle => u64::MAX,
+                Class::Ext | Class::Fair => u64::MAX - 1,
+                _ => self.rt_rank(curr),
+            }
+        };
+        let rank = self.rt_rank(task);
+        if self.is_online(prev) && self.tasks[task].allowed_on(prev) && rank_there(prev) > rank {
+            return prev;
+        }
+        cpumask::iter(&self.tasks[task].cpus)
+            .filter(|&c| self.is_online(c))
+            .max_by_key(|&c| (rank_there(c), std::cmp::Reverse(c)))
+            .filter(|&c| rank_there(c) > rank)
+            .unwrap_or(prev)
+    }
+}

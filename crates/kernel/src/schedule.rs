@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `schedule()`: a CPU puts its task back, picks the next and switches to it.
+//!
+//! Owns: the order of classes and the switch. Does not: choose within a class.
+//! Models: kernel `__schedule()`, `__pick_next_task()`, `resched_curr()`, `sched_change_begin/end()`, 7.3.
+
+use crate::event::Event;
+use crate::flags::queue;
+use crate::kernel::Kernel;
+use crate::lock::LockId;
+use crate::task::{Class, State};
+use scxlab_machine::cpumask;
+use scxlab_machine::id::{CpuId, Nanos, TaskId};
+use scxlab_trace::event::{Kind, PrevState};
+
+/// What `change_task` puts back when the change is done.
+pub(crate) struct Change {
+    task: TaskId,
+    queued: bool,
+    running: bool,
+    class: Class,
+    flags: u64,
+}
+
+impl Kernel {
+    /// Picks and switches once.
+    pub(crate) fn schedule(&mut self, cpu: CpuId) {
+        let idle_exit = self.idle_exit(cpu);
+        self.charge(idle_exit + self.machine.costs.sched.pick_ns);
+        self.lock(LockId::Rq(cpu));
+        let at = self.clock();
+        let c = &mut self.cpus[cpu.idx()];
+        c.need_resched = false;
+        c.resched_lazy = false;
+        c.rq_clock = at;
+        let prev = c.curr;
+        let put = self.cpus[cpu.idx()].active_balance;
+        if put {
+            self.put_prev(cpu, prev, None);
+            self.fair_active_balance(cpu);
+        }
+        let next = self.pick_next(cpu, prev);
+        if put {
+            self.set_next(cpu, next);
+            if next != prev {
+                self.switch(cpu, prev, next);
+            }
+        } else if next == prev {
+            self.cpus[cpu.idx()].next_class = self.tasks[prev].class;
+            self.kept(cpu, prev);
+        } else {
+            self.put_prev(cpu, prev, Some(next));
+            self.set_next(cpu, next);
+            self.switch(cpu, prev, next);
+        }
+        self.cpus[cpu.idx()].voluntary = false;
+        self.unlock(LockId::Rq(cpu));
+        self.ext_after_schedule(cpu);
+    }
+
+    /// The highest class that has a task wins; a class may ask to start over when its search let a
+    /// higher one in.
+    fn pick_next(&mut self, cpu: CpuId, prev: TaskId) -> TaskId {
+        loop {
+            if let Some(task) = self.rt_pick(cpu) {
+                return task;
+            }
+            if let Some(task) = self.fair_pick(cpu) {
+                return task;
+            }
+            match self.ext_pick(cpu, prev) {
+                crate::ext::dispatch::Pick::Task(task) => return task,
+                crate::ext::dispatch::Pick::Nothing => break,
+                crate::ext::dispatch::Pick::Retry => continue,
+            }
+        }
+        self.cpus[cpu.idx()].idle_task
+    }
+
+    /// The same task goes on; an idle CPU that stays idle renews its claim to be so.
+    fn kept(&mut self, cpu: CpuId, task: TaskId) {
+        if self.tasks[task].class == Class::Idle {
+            self.ext_update_idle(cpu, true, false);
+        }
+    }
+
+    pub(crate) fn put_prev(&mut self, cpu: CpuId, prev: TaskId, next: Option<TaskId>) {
+        match self.tasks[prev].class {
+            Class::Idle => self.ext_update_idle(cpu, false, true),
+            Class::Ext => self.ext_put_prev(cpu, prev, next),
+            Class::Fair => self.fair_put_prev(cpu, prev),
+            Class::Rt | Class::Deadline => self.rt_put_prev(cpu, prev),
+        }
+    }
+
+    pub(crate) fn set_next(&mut self, cpu: CpuId, next: TaskId) {
+        let at = self.cpus[cpu.idx()].rq_clock;
+        self.tasks[next].exec_start = at;
+        match self.tasks[next].class {
+            Class::Idle => self.ext_update_idle(cpu, true, true),
+            Class::Ext => self.ext_set_next(cpu, next),
+            Class::Fair => self.fair_set_next(cpu, next),
+            Class::Rt | Class::Deadline => self.rt_set_next(cpu, next),
+        }
+    }
+
+    /// `context_switch()`: costs, accounts, and the new task's cache debt.
+    fn switch(&mut self, cpu: CpuId, prev: TaskId, next: TaskId) {
+        let same_mm = self.tasks[prev].tgid == self.tasks[next].tgid;
+        let cost = &self.machine.costs.sched;
+        let switch = cost.context_switch_ns + if same_mm { 0 } else { cost.switch_mm_ns };
+        self.charge(switch);
+        self.leave_cpu(cpu, prev);
+        self.enter_cpu(cpu, next);
+        let prev_state = match self.tasks[prev].state {
+            State::Dead => PrevState::Exited,
+            State::Sleeping => PrevState::Sleeping,
+            _ => PrevState::Runnable,
+        };
+        let some = |k: &Kernel, t: TaskId| (!k.tasks[t].is_idle_task()).then_some(t);
+        let (p, n) = (some(self, prev), some(self, next));
+        self.trace(Kind::Switch { prev: p, next: n, prev_state });
+        self.metrics.switches += 1;
+        self.after_switch(cpu, prev);
+    }
+
+    fn leave_cpu(&mut self, cpu: CpuId, prev: TaskId) {
+        self.cool_down(cpu, prev);
+        let at = self.clock();
+        let voluntary = self.cpus[cpu.idx()].voluntary;
+        let task = &mut self.tasks[prev];
+        task.on_cpu = false;
+        if task.is_idle_task() {
+            return;
+        }
+        if voluntary {
+            task.account.switches_voluntary += 1;
+        } else {
+            task.account.switches_involuntary += 1;
+        }
+        if task.state == State::Runnable {
+            task.account.waiting_since = Some(at);
+        }
+        self.mirror_off_cpu(prev);
+    }
+
+    fn enter_cpu(&mut self, cpu: CpuId, next: TaskId) {
+        let at = self.clock();
+        let idle = self.tasks[next].is_idle_task();
+        let c = &mut self.cpus[cpu.idx()];
+        c.curr = next;
+        c.next_class = self.tasks[next].class;
+        c.switches += 1;
+        c.done_at = None;
+        c.run_gen = c.run_gen.wrapping_add(1);
+        if idle {
+            c.idle_since = at;
+            self.stop_tick(cpu);
+        } else {
+            self.end_wait(next, at);
+            self.warm_up(cpu, next);
+            self.start_tick(cpu);
+        }
+        let task = &mut self.tasks[next];
+        task.on_cpu = true;
+        task.cpu = cpu;
+        self.mirror_on_cpu(next, cpu);
+        self.refresh_speed_around(cpu);
+    }
+
+    /// A CPU became busy or idle: it and its siblings change speed.
+    fn refresh_speed_around(&mut self, cpu: CpuId) {
+        let machine = self.machine.clone();
+        for sibling in cpumask::iter(machine.topology.core_mask(cpu)) {
+            self.refresh_speed(sibling);
+        }
+    }
+
+    /// A wait for the CPU ends at `at`.
+    fn end_wait(&mut self, task: TaskId, at: Nanos) {
+        let account = &mut self.tasks[task].account;
+        let woken_at = account.woken_at.take();
+        let Some(since) = account.waiting_since.take() else { return };
+        let wait = at.saturating_sub(since);
+        account.wait_ns += wait;
+        self.metrics.run_queue_wait.record(wait);
+        if let Some(woken) = woken_at {
+            self.metrics.wakeup_latency.record(at.saturating_sub(woken));
+        }
+    }
+
+    /// Tasks that still wait when the run ends have waited until then.
+    pub(crate) fn close_waits(&mut self) {
+        let now = self.now;
+        for id in self.tasks.ids() {
+            let account = &mut self.tasks[id].account;
+            if let Some(since) = account.waiting_since.take() {
+                account.wait_ns += now.saturating_sub(since);
+            }
+        }
+    }
+
+    /// What it takes to leave the idle state that the CPU has reached, when this path ends its idleness.
+    pub(crate) fn idle_exit(&mut self, cpu: CpuId) -> Nanos {
+        let c = &mut self.cpus[cpu.idx()];
+        if !c.is_idle() || c.idle_since == Nanos::MAX {
+            return 0;
+        }
+        let slept = self.now.saturating_sub(c.idle_since);
+        c.idle_since = Nanos::MAX;
+        self.machine.costs.idle_state(slept).exit_latency_ns
+    }
+
+    /// `resched_curr()`: `cpu` is to schedule as soon as it can.
+    pub(crate) fn resched(&mut self, cpu: CpuId) {
+        let from = self.exec.cpu;
+        let c = &mut self.cpus[cpu.idx()];
+        if c.need_resched {
+            return;
+        }
+        c.need_resched = true;
+        if cpu == from || c.resched_sent {
+            return;
+        }
+        c.resched_sent = true;
+        self.charge(self.machine.costs.irq.ipi_send_ns);
+        let at = self.clock() + self.ipi_latency(from, cpu);
+        self.push_wakeup(at, Event::Resched { cpu });
+    }
+
+    pub(crate) fn resched_interrupt(&mut self, cpu: CpuId) {
+        self.pending_wakeups -= 1;
+        self.cpus[cpu.idx()].resched_sent = false;
+        if self.cpus[cpu.idx()].need_resched {
+            self.on_cpu(cpu, |k| k.charge(k.machine.costs.irq.resched_ns));
+        }
+    }
+
+    /// Takes a task out of its class, and off its CPU's hands, for a change of what it is.
+    pub(crate) fn change_begin(&mut self, task: TaskId, flags: u64) -> Change {
+        let t = &self.tasks[task];
+        let (cpu, running, queued, class) = (t.cpu, t.on_cpu, t.on_rq, t.class);
+        self.cpus[cpu.idx()].rq_clock = self.clock();
+        if queued {
+            self.dequeue_task(cpu, task, flags);
+        }
+        if running {
+            self.put_prev(cpu, task, None);
+        }
+        Change { task, queued, running, class, flags }
+    }
+
+    /// Puts the task back as it now is.
+    pub(crate) fn change_end(&mut self, change: Change) {
+        let Change { task, queued, running, class, flags } = change;
+        let (cpu, new_class) = (self.tasks[task].cpu, self.tasks[task].class);
+        if class != new_class {
+            self.switching_to(task, class, new_class);
+        }
+        if queued {
+            self.enqueue_task(cpu, task, flags | queue::NOCLOCK);
+        }
+        if running {
+            self.set_next(cpu, task);
+        }
+        if class != new_class {
+            self.switched(cpu, task, class, new_class, running);
+        }
+    }
+
+    fn switched(&mut self, cpu: CpuId, task: TaskId, old: Class, new: Class, running: bool) {
+        if running {
+            self.cpus[cpu.idx()].next_class = new;
+            if new < old {
+                self.resched(cpu);
+            }
+        } else if self.tasks[task].on_rq {
+            self.wakeup_preempt(cpu, task, 0);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The system calls of the simulation: what a behaviour may do.
+//!
+//! Owns: `impl Sys`. Does not: hold state.
+
+use crate::behavior::{CgroupSpec, Policy, Sys, SysError, TaskSpec};
+use crate::event::Event;
+use crate::flags::{queue, wake};
+use crate::kernel::{Kernel, Stop};
+use crate::task::{Class, State, mirror};
+use scxlab_machine::cpumask::{self, CpuMask};
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+
+impl Sys for Kernel {
+    fn now(&self) -> Nanos {
+        self.exec.clock
+    }
+
+    fn this_cpu(&self) -> CpuId {
+        self.exec.cpu
+    }
+
+    fn cpu_of(&self, task: TaskId) -> CpuId {
+        self.tasks.get(task).map_or(self.exec.cpu, |t| t.cpu)
+    }
+
+    fn nr_cpus(&self) -> u32 {
+        self.cpus.len() as u32
+    }
+
+    fn wake(&mut self, task: TaskId, sync: bool) -> bool {
+        if self.tasks.get(task).is_none() {
+            return false;
+        }
+        self.wake_up(task, if sync { wake::SYNC } else { 0 })
+    }
+
+    fn stop_spin(&mut self, task: TaskId) {
+        if self.tasks.get(task).is_some() {
+            self.end_spin(task);
+        }
+    }
+
+    fn fork(&mut self, parent: Option<TaskId>, spec: TaskSpec) -> Result<TaskId, SysError> {
+        if parent.is_some_and(|p| self.tasks.get(p).is_none()) {
+            return Err(SysError::NoTask);
+        }
+        self.fork_task(parent, spec)
+    }
+
+    fn charge(&mut self, cost: Nanos) {
+        Kernel::charge(self, cost);
+    }
+
+    fn post(&mut self, at: Nanos, cpu: CpuId, token: u64) {
+        let at = at.max(self.now);
+        self.push_wakeup(at, Event::Posted { cpu, token });
+    }
+
+    fn set_affinity(&mut self, task: TaskId, cpus: &CpuMask) -> Result<(), SysError> {
+        if self.tasks.get(task).is_none() {
+            return Err(SysError::NoTask);
+        }
+        let usable = self.cpus.iter().any(|c| c.online && cpumask::test(cpus, c.id));
+        if !usable {
+            return Err(SysError::Invalid);
+        }
+        Kernel::charge(self, self.machine.costs.syscall.entry_ns);
+        self.do_set_cpus_allowed(task, cpus);
+        self.leave_forbidden_cpu(task);
+        Ok(())
+    }
+
+    fn set_nice(&mut self, task: TaskId, nice: i8) -> Result<(), SysError> {
+        if self.tasks.get(task).is_none() {
+            return Err(SysError::NoTask);
+        }
+        Kernel::charge(self, self.machine.costs.syscall.entry_ns);
+        self.tasks[task].nice = nice.clamp(-20, 19);
+        self.reweight(task);
+        Ok(())
+    }
+
+    fn set_policy(&mut self, task: TaskId, policy: Policy) -> Result<(), SysError> {
+        if self.tasks.get(task).is_none() {
+            return Err(SysError::NoTask);
+        }
+        let disallowed = policy == Policy::Ext && self.ext.enabled && self.scx(task).disallow != 0;
+        if !crate::life::valid_policy(policy) || disallowed {
+            return Err(SysError::Invalid);
+        }
+        Kernel::charge(self, self.machine.costs.syscall.entry_ns);
+        self.change_policy(task, policy);
+        Ok(())
+    }
+
+    fn set_footprint(&mut self, task: TaskId, bytes: u64) {
+        if self.tasks.get(task).is_some() {
+            self.tasks[task].footprint_bytes = bytes;
+        }
+    }
+
+    fn mkdir(&mut self, parent: CgroupId, name: &str, spec: CgroupSpec) -> Result<CgroupId, SysError> {
+        self.cgroup_create(parent, name, spec)
+    }
+
+    fn rmdir(&mut self, cgroup: CgroupId) -> Result<(), SysError> {
+        self.cgroup_remove(cgroup)
+    }
+
+    fn set_cgroup(&mut self, cgroup: CgroupId, spec: CgroupSpec) -> Result<(), SysError> {
+        self.cgroup_configure(cgroup, spec)
+    }
+
+    fn move_to_cgroup(&mut self, task: TaskId, cgroup: CgroupId) -> Result<(), SysError> {
+        if self.tasks.get(task).is_none() {
+            return Err(SysError::NoTask);
+        }
+        Kernel::charge(self, self.machine.costs.syscall.entry_ns);
+        self.cgroup_move_task(task, cgroup)
+    }
+
+    fn set_cpu_online(&mut self, cpu: CpuId, online: bool) -> Result<(), SysError> {
+        self.hotplug(cpu, online)
+    }
+
+    fn random(&mut self, stream: &'static str, task: TaskId) -> u64 {
+        self.streams.next(stream, u64::from(task.0))
+    }
+
+    fn count_work(&mut self, task: TaskId, units: u64) {
+        self.metrics.work_units += units;
+        if self.tasks.get(task).is_some() {
+            self.tasks[task].account.work_units += units;
+        }
+    }
+
+    fn finish(&mut self) {
+        self.stop_with(Stop::Finished);
+    }
+}
+
+impl Kernel {
+    /// `set_cpus_allowed_common()` and the classes' part.
+    pub(crate) fn do_set_cpus_allowed(&mut self, task: TaskId, cpus: &CpuMask) {
+        let change = self.change_begin(task, queue::SAVE);
+        let t = &mut self.tasks[task];
+        t.cpus = cpus.clone();
+        t.nr_allowed = cpumask::weight(cpus);
+        mirror(&mut self.vm.mem, &self.tasks[task]);
+        self.ext_set_cpumask(task);
+        self.change_end(change);
+    }
+
+    /// A task whose CPU it may no longer use moves: at once if it waits, by the stopper if it runs.
+    fn leave_forbidden_cpu(&mut self, task: TaskId) {
+        let t = &self.tasks[task];
+        let cpu = t.cpu;
+        if t.allowed_on(cpu) || t.wake_queued.is_some() {
+            return;
+        }
+        let (on_cpu, on_rq) = (t.on_cpu, t.on_rq);
+        let Some(target) = self.cpus.iter().map(|c| c.id).find(|&c| {
+            self.is_online(c) && self.tasks[task].allowed_on(c)
+        }) else {
+            return;
+        };
+        if on_cpu && on_rq {
+            self.push_away(cpu, task, target);
+        } else if on_rq && self.tasks[task].state == State::Runnable {
+            self.move_queued(task, target);
+        }
+    }
+
+    /// The weight of its nice value or policy has changed.
+    fn reweight(&mut self, task: TaskId) {
+        mirror(&mut self.vm.mem, &self.tasks[task]);
+        self.fair_reweight(task);
+        if self.tasks[task].class == Class::Ext {
+            let change = self.change_begin(task, queue::SAVE);
+            self.ext_reweight(task);
+            self.change_end(change);
+        }
+    }
+
+    fn change_policy(&mut self, task: TaskId, policy: Policy) {
+        let class = self.class_of(policy);
+        let moved = class != self.tasks[task].class;
+        let flags = queue::SAVE | queue::MOVE | if moved { queue::CLASS } else { 0 };
+        let change = self.change_begin(task, flags);
+        self.tasks[task].policy = policy;
+        self.tasks[task].class = class;
+        mirror(&mut self.vm.mem, &self.tasks[task]);
+        self.fair_reweight(task);
+        if !moved && class == Class::Ext {
+            self.ext_reweight(task);
+        }
+        self.change_end(change);
+    }
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tasks: one slot of the task table each, with the kernel's private state here and the part that BPF
+//! programs can see (`struct task_struct` of `abi/kernel.h`) in guest memory.
+//!
+//! Owns: allocation of slots and pids, the mirror of what both sides see.
+//! Does not: decide or charge anything.
+//!
+//! What BPF may write (`scx.slice`, `scx.dsq_vtime`, `scx.disallow`) lives in guest memory alone; the rest
+//! is written there when it changes and never read back.
+
+use crate::abi;
+use crate::behavior::{Policy, Step};
+use crate::ext::entity::ExtEntity;
+use crate::flags::pf;
+use scxlab_bpf::mem::{Memory, Perm};
+use scxlab_machine::cpumask::{self, CpuMask};
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+use std::collections::VecDeque;
+
+/// Bytes between two task slots in guest memory. `cpus_mask` alone takes NR_CPUS/8 = 1 KiB.
+pub const SLOT_BYTES: u64 = 2048;
+/// Address space is reserved for this many tasks; memory is used only by those that exist.
+pub const MAX_TASKS: u32 = 1 << 20;
+/// A freed slot rests while this many others are freed, so that a stale pointer held across a grace
+/// period still reads the task that it meant.
+const REUSE_DELAY: usize = 64;
+/// `MAX_RT_PRIO`: `static_prio` of nice 0 is this plus 20.
+const MAX_RT_PRIO: i32 = 100;
+
+/// Scheduling classes, lowest first, as the kernel ranks them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    Idle,
+    Ext,
+    Fair,
+    Rt,
+    Deadline,
+}
+
+/// Where a task is in its life.
+///
+/// ```text
+///   New --fork--> Runnable <--wake-- Sleeping
+///                    |  \---block------^
+///                    \--exit--> Dead
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    New,
+    Runnable,
+    Sleeping,
+    Dead,
+}
+
+/// Cache contents that a task left behind, to tell what it must fetch again (see `warmth.rs`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Warmth {
+    pub core: Option<u32>,
+    pub llc: Option<u32>,
+    /// Bytes that had been touched in that core and LLC when this task left, in all.
+    pub core_mark: u64,
+    pub llc_mark: u64,
+}
+
+/// What is measured about a task over the run.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    /// CPU time, as the kernel charges it (system calls and switches included).
+    pub run_ns: Nanos,
+    /// Time runnable and not running.
+    pub wait_ns: Nanos,
+    pub switches_voluntary: u64,
+    pub switches_involuntary: u64,
+    pub migrations: u64,
+    pub wakeups: u64,
+    pub work_units: u64,
+    /// Since when it waits for a CPU.
+    pub waiting_since: Option<Nanos>,
+    /// Set while the wait is that after a wake-up.
+    pub woken_at: Option<Nanos>,
+}
+
+/// One task.
+#[derive(Debug)]
+pub struct Task {
+    pub id: TaskId,
+    /// Of its `task_struct` in guest memory.
+    pub addr: u64,
+    pub pid: u32,
+    pub tgid: u32,
+    pub name: String,
+    pub state: State,
+    pub class: Class,
+    /// Enqueued in its class (runnable, running or delayed).
+    pub on_rq: bool,
+    /// The current task of its CPU.
+    pub on_cpu: bool,
+    pub cpu: CpuId,
+    pub policy: Policy,
+    pub nice: i8,
+    pub slice_request: Nanos,
+    pub cpus: CpuMask,
+    pub nr_allowed: u32,
+    pub cgroup: CgroupId,
+    pub kthread: bool,
+    pub exiting: bool,
+    /// The present step, and what is left of it: work in 1/1024 ns for `Compute`, wall ns otherwise.
+    pub step: Option<Step>,
+    pub left: u64,
+    /// Cache refill still to be paid, wall ns.
+    pub debt: Nanos,
+    /// A wake that found the task awake.
+    pub wake_pending: bool,
+    pub spin_ended: bool,
+    /// Tells stale sleep timers from the present one.
+    pub sleep_gen: u32,
+    pub footprint_bytes: u64,
+    pub warmth: Warmth,
+    /// When its CPU time was last charged.
+    pub exec_start: Nanos,
+    /// Queued on a remote CPU's wake list, not yet enqueued.
+    pub wake_queued: Option<u64>,
+    pub ext: ExtEntity,
+    pub account: Account,
+    /// References held by BPF programs; the slot is not freed before they are gone.
+    pub refs: u32,
+}
+
+impl Task {
+    pub fn allowed_on(&self, cpu: CpuId) -> bool {
+        cpumask::test(&self.cpus, cpu)
+    }
+
+    /// `p->static_prio`
+    pub fn static_prio(&self) -> i32 {
+        MAX_RT_PRIO + 20 + i32::from(self.nice)
+    }
+
+    /// The weight of its nice value as `sched_prio_to_weight` gives it; SCHED_IDLE has 3.
+    pub fn load_weight(&self) -> u64 {
+        match self.policy {
+            Policy::Idle => 3,
+            _ => NICE_TO_WEIGHT[(self.nice + 20) as usize],
+        }
+    }
+
+    pub fn is_idle_task(&self) -> bool {
+        self.class == Class::Idle
+    }
+}
+
+/// Load weights by nice level: a step of one is worth about 10 % CPU, a factor of 1.25 (kernel/sched/core.c).
+pub const NICE_TO_WEIGHT: [u64; 40] = [
+    88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916, 9548, 7620, 6100, 4904,
+    3906, 3121, 2501, 1991, 1586, 1277, 1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87,
+    70, 56, 45, 36, 29, 23, 18, 15,
+];
+
+/// `sched_weight_to_cgroup()`: a load weight on the scale of cgroup weights, where nice 0 is 100.
+pub fn weight_to_cgroup(weight: u64) -> u32 {
+    ((weight * 100 + 512) / 1024).clamp(1, 10_000) as u32
+}
+
+/// All tasks, living and resting.
+pub struct TaskTable {
+    slots: Vec<Option<Box<Task>>>,
+    base: u64,
+    resting: VecDeque<TaskId>,
+    next_pid: u32,
+    /// pid -> task of the living.
+    by_pid: rustc_hash::FxHashMap<u32, TaskId>,
+    live: usize,
+}
+
+impl TaskTable {
+    pub fn new(mem: &mut Memory) -> Result<Self, scxlab_bpf::mem::OutOfMemory> {
+        let base = mem.alloc_region(u64::from(MAX_TASKS) * SLOT_BYTES, Perm::Kernel)?;
+        Ok(TaskTable {
+            slots: Vec::new(),
+            base,
+            resting: VecDeque::new(),
+            next_pid: 1,
+            by_pid: Default::default(),
+            live: 0,
+        })
+    }
+
+    /// The task whose `task_struct` is at `addr`, living or resting.
+    #[inline]
+    pub fn at(&self, addr: u64) -> Option<TaskId> {
+        let off = addr.wrapping_sub(self.base);
+        let slot = (off / SLOT_BYTES) as usize;
+        (off % SLOT_BYTES == 0 && self.slots.get(slot).is_some_and(|s| s.is_some()))
+            .then_some(TaskId(slot as u32))
+    }
+
+    /// The task in whose slot `addr` lies.
+    pub fn containing(&self, addr: u64) -> Option<TaskId> {
+        let off = addr.checked_sub(self.base)?;
+        self.at(self.base + off / SLOT_BYTES * SLOT_BYTES)
+    }
+
+    pub fn by_pid(&self, pid: u32) -> Option<TaskId> {
+        self.by_pid.get(&pid).copied()
+    }
+
+    /// Every task that has a slot, ascending by id.
+    pub fn iter(&self) -> impl Iterator<Item = &Task> {
+        self.slots.iter().flatten().map(|t| &**t)
+    }
+
+    pub fn ids(&self) -> Vec<TaskId> {
+        self.iter().map(|t| t.id).collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// A free slot and its guest address; None when the table is full.
+    pub fn reserve(&mut self) -> Option<(TaskId, u64)> {
+        let id = if self.resting.len() > REUSE_DELAY {
+            self.resting.pop_front()?
+        } else if self.slots.len() < MAX_TASKS as usize {
+            self.slots.push(None);
+            TaskId(self.slots.len() as u32 - 1)
+        } else {
+            self.resting.pop_front()?
+        };
+        Some((id, self.base + u64::from(id.0) * SLOT_BYTES))
+    }
+
+    /// The next pid; idle tasks have pid 0 and do not come here.
+    pub fn next_pid(&mut self) -> u32 {
+        let pid = self.next_pid;
+        self.next_pid += 1;
+        pid
+    }
+
+    pub fn insert(&mut self, task: Box<Task>) {
+        let id = task.id;
+        if task.pid != 0 {
+            self.by_pid.insert(task.pid, id);
+        }
+        self.slots[id.idx()] = Some(task);
+        self.live += 1;
+    }
+
+    /// The pid no longer finds the task (it is unhashed), which may live on while referenced.
+    pub fn unhash(&mut self, pid: u32) {
+        self.by_pid.remove(&pid);
+    }
+
+    /// The task is gone; its slot rests before it is used again.
+    pub fn remove(&mut self, id: TaskId) -> Option<Box<Task>> {
+        let task = self.slots.get_mut(id.idx())?.take()?;
+        self.live -= 1;
+        self.resting.push_back(id);
+        Some(task)
+    }
+
+    pub fn get(&self, id: TaskId) -> Option<&Task> {
+        self.slots.get(id.idx())?.as_deref()
+    }
+}
+
+impl std::ops::Index<TaskId> for TaskTable {
+    type Output = Task;
+    #[inline]
+    fn index(&self, id: TaskId) -> &Task {
+        self.slots[id.idx()].as_deref().expect("task id outlived its task")
+    }
+}
+
+impl std::ops::IndexMut<TaskId> for TaskTable {
+    #[inline]
+    fn index_mut(&mut self, id: TaskId) -> &mut Task {
+        self.slots[id.idx()].as_deref_mut().expect("task id outlived its task")
+    }
+}
+
+/// Writes what BPF sees of a task's identity and policy. The scheduling fields have their own writers.
+pub fn mirror(mem: &mut Memory, task: &Task) {
+    let ts: &mut abi::task_struct = mem.host_mut(task.addr);
+    ts.pid = task.pid as i32;
+    ts.tgid = task.tgid as i32;
+    ts.flags = if task.is_idle_task() { pf::IDLE } else { 0 }
+        | if task.kthread { pf::KTHREAD } else { 0 }
+        | if task.exiting { pf::EXITING } else { 0 };
+    let bytes = task.name.as_bytes();
+    let len = bytes.len().min(15);
+    ts.comm = [0; 16];
+    for (to, from) in ts.comm.iter_mut().zip(&bytes[..len]) {
+        *to = *from as _;
+    }
+    ts.static_prio = task.static_prio();
+    (ts.prio, ts.policy, ts.rt_priority) = match task.policy {
+        Policy::Normal => (task.static_prio(), 0, 0),
+        Policy::Fifo { prio } => (MAX_RT_PRIO - 1 - i32::from(prio), 1, u32::from(prio)),
+        Policy::RoundRobin { prio } => (MAX_RT_PRIO - 1 - i32::from(prio), 2, u32::from(prio)),
+        Policy::Batch => (task.static_prio(), 3, 0),
+        Policy::Idle => (task.static_prio(), 5, 0),
+        Policy::Deadline { .. } => (-1, 6, 0),
+        Policy::Ext => (task.static_prio(), 7, 0),
+    };
+    ts.normal_prio = ts.prio;
+    ts.nr_cpus_allowed = task.nr_allowed as i32;
+    for (to, from) in ts.cpus_mask.bits.iter_mut().zip(task.cpus.iter()) {
+        *to = *from;
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The tick: periodic interrupts of CPUs that are busy.
+//!
+//! Owns: when a CPU ticks. Models: kernel `sched_tick()`, NO_HZ_IDLE, 7.3. Differs: no nohz_full.
+
+use crate::event::Event;
+use crate::ext::op::Op;
+use crate::kernel::Kernel;
+use crate::task::Class;
+use scxlab_machine::id::{CpuId, Nanos};
+
+impl Kernel {
+    /// The CPU is busy: it ticks at its phase of the period.
+    pub(crate) fn start_tick(&mut self, cpu: CpuId) {
+        if std::mem::replace(&mut self.cpus[cpu.idx()].tick_on, true) {
+            return;
+        }
+        let c = &mut self.cpus[cpu.idx()];
+        c.tick_gen = c.tick_gen.wrapping_add(1);
+        let at = self.next_tick_time(cpu);
+        let generation = self.cpus[cpu.idx()].tick_gen;
+        self.events.push(at, Event::Tick { cpu, generation });
+    }
+
+    pub(crate) fn stop_tick(&mut self, cpu: CpuId) {
+        self.cpus[cpu.idx()].tick_on = false;
+    }
+
+    /// Ticks of a CPU lie on a grid of their own, spread over the period by the seed.
+    fn next_tick_time(&self, cpu: CpuId) -> Nanos {
+        let phase = self.tick_phase[cpu.idx()];
+        let at = self.exec.clock.max(self.now);
+        let periods = (at + self.tick_ns - phase) / self.tick_ns;
+        periods * self.tick_ns + phase
+    }
+
+    pub(crate) fn tick(&mut self, cpu: CpuId, generation: u32) {
+        let c = &self.cpus[cpu.idx()];
+        if !c.tick_on || c.tick_gen != generation {
+            return;
+        }
+        self.events.push(self.now + self.tick_ns, Event::Tick { cpu, generation });
+        self.on_cpu(cpu, |k| k.tick_work(cpu));
+    }
+
+    fn tick_work(&mut self, cpu: CpuId) {
+        self.charge(self.machine.costs.irq.tick_ns);
+        self.cpus[cpu.idx()].rq_clock = self.clock();
+        let curr = self.cpus[cpu.idx()].curr;
+        match self.tasks[curr].class {
+            Class::Ext => self.ext_task_tick(cpu),
+            Class::Fair => self.fair_tick(cpu),
+            Class::Rt | Class::Deadline => self.rt_tick(cpu),
+            Class::Idle => {}
+        }
+        self.watchdog_tick();
+        self.fair_balance_tick(cpu);
+    }
+
+    /// `task_tick_scx()`
+    fn ext_task_tick(&mut self, cpu: CpuId) {
+        self.ext_update_curr(cpu);
+        let curr = self.cpus[cpu.idx()].curr;
+        if self.ext.bypassing(cpu) {
+            self.set_slice(curr, 0);
+        } else if self.ext.has_op(Op::Tick) {
+            self.op_task(Op::Tick, Some(cpu), curr, &[]);
+        }
+        if self.scx(curr).slice == 0 {
+            self.resched(cpu);
+        }
+    }
+
+    /// `update_curr_common()`: charges the current task up to now; returns how much.
+    pub(crate) fn charge_curr(&mut self, cpu: CpuId) -> Nanos {
+        let at = self.clock();
+        let curr = self.cpus[cpu.idx()].curr;
+        let task = &mut self.tasks[curr];
+        let delta = at.saturating_sub(task.exec_start);
+        if delta == 0 || task.is_idle_task() {
+            return 0;
+        }
+        task.exec_start = at;
+        task.account.run_ns += delta;
+        let (total, addr, cgroup) = (task.account.run_ns, task.addr, task.cgroup);
+        let ts: &mut crate::abi::task_struct = self.vm.mem.host_mut(addr);
+        ts.se.sum_exec_runtime = total;
+        ts.utime = total;
+        if let Some(group) = self.cgroups.get_mut(cgroup) {
+            group.run_ns += delta;
+        }
+        delta
+    }
+
+    /// `sched_yield(2)` of the current task.
+    pub(crate) fn yield_curr(&mut self, cpu: CpuId) {
+        let curr = self.cpus[cpu.idx()].curr;
+        match self.tasks[curr].class {
+            Class::Ext => {
+                if self.ext.has_op(Op::Yield) {
+                    let addr = self.tasks[curr].addr;
+                    self.op_two(Op::Yield, Some(cpu), addr, 0);
+                } else {
+                    self.set_slice(curr, 0);
+                }
+            }
+            Class::Fair => self.fair_yield(cpu),
+            Class::Rt | Class::Deadline => self.rt_yield(cpu),
+            Class::Idle => {}
+        }
+        self.cpus[cpu.idx()].need_resched = true;
+    }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Waking tasks and placing them on CPUs.
+//!
+//! Owns: `try_to_wake_up`, the wake list, moving a queued task, the fallback CPU.
+//! Does not: choose the CPU (the class does).
+//! Models: kernel `try_to_wake_up()`, `ttwu_queue_cond()`, `select_fallback_rq()`, `wakeup_preempt()`, 7.3.
+
+use crate::event::Event;
+use crate::flags::{queue, wake};
+use crate::kernel::Kernel;
+use crate::lock::LockId;
+use crate::task::{Class, State};
+use scxlab_machine::cpumask;
+use scxlab_machine::id::{CpuId, TaskId};
+use scxlab_trace::event::Kind;
+
+impl Kernel {
+    /// Wakes a sleeping task from the executing CPU; false if it was awake.
+    pub(crate) fn wake_up(&mut self, task: TaskId, flags: u64) -> bool {
+        let t = &mut self.tasks[task];
+        match t.state {
+            State::Dead | State::New => return false,
+            State::Runnable => {
+                t.wake_pending = true;
+                return false;
+            }
+            State::Sleeping => {}
+        }
+        t.sleep_gen = t.sleep_gen.wrapping_add(1);
+        t.account.wakeups += 1;
+        t.state = State::Runnable;
+        self.nr_runnable += 1;
+        self.charge(self.machine.costs.sched.wakeup_ns);
+        let at = self.clock();
+        let account = &mut self.tasks[task].account;
+        account.woken_at = Some(at);
+        account.waiting_since = Some(at);
+        self.metrics.wakeups += 1;
+        if self.tasks[task].on_rq {
+            self.wake_delayed(task, flags);
+            return true;
+        }
+        let prev = self.tasks[task].cpu;
+        let (cpu, selected) = self.select_cpu(task, prev, flags | wake::TTWU);
+        let waker = self.tasks[self.cpus[self.exec.cpu.idx()].curr].id;
+        let waker = (!self.tasks[waker].is_idle_task()).then_some(waker);
+        self.trace(Kind::Wakeup { task, target: cpu, waker });
+        let mut enq = queue::WAKEUP | if selected { queue::RQ_SELECTED } else { 0 };
+        if cpu != prev {
+            enq |= queue::MIGRATED;
+            self.set_task_cpu(task, cpu);
+        }
+        if self.queue_on_target(task, cpu) {
+            self.send_to_wake_list(task, cpu, enq);
+        } else {
+            self.activate_woken(cpu, task, enq, flags);
+        }
+        true
+    }
+
+    /// The task was still on its queue (delayed dequeue): it just stays.
+    fn wake_delayed(&mut self, task: TaskId, flags: u64) {
+        let cpu = self.tasks[task].cpu;
+        self.lock(LockId::Rq(cpu));
+        self.cpus[cpu.idx()].rq_clock = self.clock();
+        self.fair_requeue_delayed(cpu, task);
+        self.wakeup_preempt(cpu, task, flags);
+        self.unlock(LockId::Rq(cpu));
+    }
+
+    /// `ttwu_do_activate()` under the CPU's run queue lock.
+    fn activate_woken(&mut self, cpu: CpuId, task: TaskId, enq: u64, flags: u64) {
+        self.lock(LockId::Rq(cpu));
+        self.cpus[cpu.idx()].rq_clock = self.clock();
+        self.charge(self.machine.costs.sched.enqueue_ns);
+        self.enqueue_task(cpu, task, enq);
+        self.wakeup_preempt(cpu, task, flags);
+        self.unlock(LockId::Rq(cpu));
+        if self.tasks.get(task).is_some_and(|t| t.class == Class::Ext) {
+            self.ext_run_deferred(cpu);
+        }
+    }
+
+    /// `ttwu_queue_cond()`: whether the target CPU is to enqueue the task itself.
+    fn queue_on_target(&self, task: TaskId, cpu: CpuId) -> bool {
+        let here = self.exec.cpu;
+        let allowed = self.tasks[task].class != Class::Ext || self.ext_allows_queued_wakeup();
+        if !allowed || !self.cpus[cpu.idx()].online || cpu == here {
+            return false;
+        }
+        !self.machine.topology.same_llc(here, cpu) || self.cpus[cpu.idx()].is_idle()
+    }
+
+    fn send_to_wake_list(&mut self, task: TaskId, cpu: CpuId, enq: u64) {
+        self.tasks[task].wake_queued = Some(enq);
+        let c = &mut self.cpus[cpu.idx()];
+        c.wake_list.push(task);
+        if c.wake_list.len() == 1 {
+            self.charge(self.machine.costs.irq.ipi_send_ns);
+            let at = self.clock() + self.ipi_latency(self.exec.cpu, cpu);
+            self.push_wakeup(at, Event::WakeList { cpu });
+        }
+    }
+
+    pub(crate) fn wake_list_interrupt(&mut self, cpu: CpuId) {
+        self.pending_wakeups -= 1;
+        let tasks = std::mem::take(&mut self.cpus[cpu.idx()].wake_list);
+        if tasks.is_empty() {
+            return;
+        }
+        self.on_cpu(cpu, |k| {
+            let irq = k.machine.costs.irq.resched_ns + k.idle_exit(cpu);
+            k.charge(irq);
+            for task in tasks {
+                if let Some(enq) = k.tasks.get(task).and_then(|t| t.wake_queued) {
+                    k.tasks[task].wake_queued = None;
+                    let cpu = k.tasks[task].cpu;
+                    k.activate_woken(cpu, task, enq, 0);
+                }
+            }
+        });
+    }
+
+    /// Asks the class for a CPU, and repairs an answer that cannot be. Also: whether the class was asked.
+    pub(crate) fn select_cpu(&mut self, task: TaskId, prev: CpuId, flags: u64) -> (CpuId, bool) {
+        let t = &self.tasks[task];
+        let asked = t.nr_allowed > 1;
+        let cpu = if asked {
+            match t.class {
+                Class::Ext => self.ext_select_cpu(task, prev, flags),
+                Class::Fair => self.fair_select_cpu(task, prev, flags),
+                _ => self.rt_select_cpu(task, prev),
+            }
+        } else {
+            cpumask::first(&t.cpus).unwrap_or(prev)
+        };
+        let ok = self.tasks[task].allowed_on(cpu) && self.is_online(cpu);
+        (if ok { cpu } else { self.fallback_cpu(task, prev) }, asked)
+    }
+
+    pub(crate) fn is_online(&self, cpu: CpuId) -> bool {
+        self.cpus.get(cpu.idx()).is_some_and(|c| c.online)
+    }
+
+    /// `cpu` if it is on line, else some CPU that is.
+    pub(crate) fn online_or_any(&self, cpu: CpuId) -> CpuId {
+        if self.is_online(cpu) {
+            return cpu;
+        }
+        self.cpus.iter().find(|c| c.online).map_or(cpu, |c| c.id)
+    }
+
+    /// `select_fallback_rq()`: an allowed CPU of the same node, any allowed one, or any at all; the last
+    /// widens the task's affinity, as the kernel does when none of its CPUs is left.
+    pub(crate) fn fallback_cpu(&mut self, task: TaskId, prev: CpuId) -> CpuId {
+        let machine = self.machine.clone();
+        let topology = &machine.topology;
+        let t = &self.tasks[task];
+        let usable = |c: &CpuId| t.allowed_on(*c) && self.is_online(*c);
+        if usable(&prev) {
+            return prev;
+        }
+        let near = cpumask::iter(&t.cpus).filter(usable).find(|&c| topology.same_node(c, prev));
+        if let Some(cpu) = near.or_else(|| cpumask::iter(&t.cpus).find(usable)) {
+            return cpu;
+        }
+        let all = cpumask::CpuMask::all(self.cpus.len());
+        self.do_set_cpus_allowed(task, &all);
+        self.online_or_any(prev)
+    }
+
+    /// `set_task_cpu()`: accounts a migration; the class's own books are its business.
+    pub(crate) fn set_task_cpu(&mut self, task: TaskId, cpu: CpuId) {
+        let from = self.tasks[task].cpu;
+        if from == cpu {
+            return;
+        }
+        if self.tasks[task].class == Class::Fair {
+            self.fair_migrate(task, from, cpu);
+        }
+        let t = &mut self.tasks[task];
+        t.cpu = cpu;
+        t.account.migrations += 1;
+        let distance = self.machine.topology.distance(from, cpu);
+        self.metrics.count_migration(distance);
+        self.trace(Kind::Migrate { task, from, to: cpu });
+        self.mirror_cpu(task);
+    }
+
+    /// `wakeup_preempt()`: whether the new arrival on `cpu` interrupts what runs there.
+    pub(crate) fn wakeup_preempt(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
+        let (class, next) = (self.tasks[task].class, self.cpus[cpu.idx()].next_class);
+        if class == next {
+            match class {
+                Class::Fair => self.fair_wakeup_preempt(cpu, task, flags),
+                Class::Rt | Class::Deadline => self.rt_wakeup_preempt(cpu, task),
+                Class::Ext | Class::Idle => {}
+            }
+        } else if class > next {
+            if next == Class::Ext {
+                self.ext_preempted_by_class(cpu);
+            }
+            self.cpus[cpu.idx()].next_class = class;
+            self.resched(cpu);
+        }
+    }
+
+    /// Enqueues in the task's class.
+    pub(crate) fn enqueue_task(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
+        self.tasks[task].on_rq = true;
+        match self.tasks[task].class {
+            Class::Ext => self.ext_enqueue(cpu, task, flags),
+            Class::Fair => self.fair_enqueue(cpu, task, flags),
+            _ => self.rt_enqueue(cpu, task),
+        }
+    }
+
+    /// Dequeues from the task's class; a fair task may stay queued though it sleeps.
+    pub(crate) fn dequeue_task(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
+        let delayed = match self.tasks[task].class {
+            Class::Ext => self.ext_dequeue(cpu, task, flags),
+            Class::Fair => self.fair_dequeue(cpu, task, flags),
+            _ => self.rt_dequeue(cpu, task),
+        };
+        self.tasks[task].on_rq = delayed;
+    }
+
+    /// Moves a task that is queued and not running to another CPU's queue.
+    pub(crate) fn move_queued(&mut self, task: TaskId, to: CpuId) {
+        let from = self.tasks[task].cpu;
+        debug_assert!(!self.tasks[task].on_cpu, "a running task is moved by its CPU");
+        self.migrating = Some(task);
+        self.cpus[from.idx()].rq_clock = self.clock();
+        self.dequeue_task(from, task, queue::NOCLOCK);
+        self.set_task_cpu(task, to);
+        self.cpus[to.idx()].rq_clock = self.clock();
+        self.enqueue_task(to, task, 0);
+        self.migrating = None;
+        self.wakeup_preempt(to, task, 0);
+    }
+
+    /// `sched_exec()`: the fork-time balancer looks for a better CPU, now that there is no cache to lose.
+    pub(crate) fn exec_balance(&mut self, cpu: CpuId, task: TaskId) {
+        let (target, _) = self.select_cpu(task, cpu, wake::EXEC);
+        if target != cpu && self.is_online(target) {
+            self.push_away(cpu, task, target);
+        }
+        self.tasks[task].warmth = Default::default();
+    }
+
+    /// The stopper moves the running task of `cpu` to `target`.
+    pub(crate) fn push_away(&mut self, cpu: CpuId, task: TaskId, target: CpuId) {
+        // The stopper task is switched to and back.
+        self.charge(2 * self.machine.costs.sched.context_switch_ns);
+        self.cpus[cpu.idx()].pushing = Some((task, target));
+        self.resched(cpu);
+    }
+}

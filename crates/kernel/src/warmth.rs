@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Cache warmth: what a task must fetch again when it returns to a CPU, or comes to another.
+//!
+//! Owns: how much has been touched in each core and LLC. Does not: model lines or sets: a task's footprint in
+//! a cache shrinks by what others touched there since, and moving over a distance loses what lies below it.
+
+use crate::kernel::Kernel;
+use crate::task::Warmth;
+use scxlab_machine::id::{CpuId, TaskId};
+use scxlab_machine::topology::Distance;
+
+/// Bytes touched in each core and LLC since the start.
+#[derive(Clone, Debug, Default)]
+pub struct CacheTouch {
+    core: Vec<u64>,
+    llc: Vec<u64>,
+}
+
+impl CacheTouch {
+    pub fn new(cores: usize, llcs: usize) -> Self {
+        CacheTouch { core: vec![0; cores], llc: vec![0; llcs] }
+    }
+}
+
+impl Kernel {
+    /// The task takes the CPU: it owes the time to refill what is missing.
+    pub(crate) fn warm_up(&mut self, cpu: CpuId, task: TaskId) {
+        let footprint = self.tasks[task].footprint_bytes;
+        if footprint == 0 {
+            return;
+        }
+        let info = self.machine.topology.cpu(cpu);
+        let (core, llc) = (info.core, info.llc);
+        let l2 = self.machine.topology.core(core).l2_bytes;
+        let l3 = self.machine.topology.llc(llc).size_bytes;
+        let warmth = self.tasks[task].warmth;
+        let same_core = warmth.core == Some(core.0);
+        let same_llc = warmth.llc == Some(llc.0);
+        let others_core = self.touch.core[core.idx()] - if same_core { warmth.core_mark } else { 0 };
+        let others_llc = self.touch.llc[llc.idx()] - if same_llc { warmth.llc_mark } else { 0 };
+        let in_l2 = footprint.min(l2);
+        let in_l3 = footprint.min(l3);
+        let cold_l2 = if same_core { in_l2.min(others_core) } else { in_l2 };
+        let cold_l3 = if same_llc { in_l3.min(others_llc) } else { in_l3 };
+        let far = self.refill_distance(warmth, cpu);
+        let costs = &self.machine.costs;
+        // What the LLC lacks comes from beyond it; what only the core's cache lacks, from the LLC.
+        let debt = costs.refill_ns(far, cold_l3)
+            + costs.refill_ns(Distance::Core, cold_l2.saturating_sub(cold_l3));
+        self.tasks[task].debt = debt;
+        self.metrics.refill_ns += debt;
+        self.touch.core[core.idx()] += cold_l2;
+        self.touch.llc[llc.idx()] += cold_l3;
+    }
+
+    /// How far away the missing data is: over there where the task was, if that is another node.
+    fn refill_distance(&self, warmth: Warmth, cpu: CpuId) -> Distance {
+        let here = self.machine.topology.cpu(cpu).node;
+        let left = warmth.llc.map(|llc| {
+            let cpus = &self.machine.topology.llcs()[llc as usize].cpus;
+            scxlab_machine::cpumask::first(cpus).map(|c| self.machine.topology.cpu(c).node)
+        });
+        match left.flatten() {
+            Some(node) if node != here => Distance::Node,
+            _ => Distance::Llc,
+        }
+    }
+
+    /// The task leaves the CPU: remember what it left behind.
+    pub(crate) fn cool_down(&mut self, cpu: CpuId, task: TaskId) {
+        let info = self.machine.topology.cpu(cpu);
+        self.tasks[task].warmth = Warmth {
+            core: Some(info.core.0),
+            llc: Some(info.llc.0),
+            core_mark: self.touch.core[info.core.idx()],
+            llc_mark: self.touch.llc[info.llc.idx()],
+        };
+    }
+}

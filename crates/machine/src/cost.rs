@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The cost table: what everything that takes time on a machine costs, in integers.
+//!
+//! Owns: the list of constants (names, units, bounds) and the arithmetic that applies them.
+//! Does not: decide when something is charged (the kernel crate does), hold any number itself: the
+//! numbers, each with unit and source, are in `machines/costs/*.toml` and a machine file's overrides.
+
+mod table;
+mod units;
+
+use serde::Serialize;
+
+pub use table::{BASES, Constant, IdleState};
+pub(crate) use table::{Overrides, default_base};
+pub use units::{ByDistance, Ratio};
+
+use crate::id::Nanos;
+use crate::topology::LOCAL_DISTANCE;
+use units::Value;
+
+/// Declares the groups of constants, their typed fields and how they are named in TOML.
+macro_rules! cost_table {
+    ($( $(#[$gdoc:meta])* $group:ident: $Group:ident {
+        $( $(#[$doc:meta])* $field:ident: $ty:ty = $key:literal in $unit:literal; )*
+    } )*) => {
+        $(
+            $(#[$gdoc])*
+            #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+            pub struct $Group { $( $(#[$doc])* pub $field: $ty, )* }
+        )*
+
+        /// The costs of one machine. Fields carry their unit in the name.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+        pub struct CostTable {
+            $( $(#[$gdoc])* pub $group: $Group, )*
+            /// Idle states, shallowest first; never empty.
+            pub idle: Vec<IdleState>,
+            /// Every constant with its unit and source, for reports; in order of name.
+            #[serde(skip)]
+            pub constants: Vec<Constant>,
+        }
+
+        /// Group, key and unit of every constant.
+        pub(crate) const NAMES: &[(&str, &str, &str)] =
+            &[ $( $( (stringify!($group), $key, $unit), )* )* ];
+
+        impl CostTable {
+            /// Fills the fields by asking `get` for each constant by group and key.
+            fn fill<E>(
+                mut get: impl FnMut(&'static str, &'static str) -> Result<Value, E>,
+                mistyped: impl Fn(&'static str, &'static str, &'static str) -> E,
+                idle: Vec<IdleState>,
+                constants: Vec<Constant>,
+            ) -> Result<CostTable, E> {
+                Ok(CostTable {
+                    $( $group: $Group { $(
+                        $field: <$ty as units::FromValue>::from_value(get(stringify!($group), $key)?)
+                            .ok_or_else(|| mistyped(
+                                stringify!($group), $key, <$ty as units::FromValue>::FORM,
+                            ))?,
+                    )* }, )*
+                    idle,
+                    constants,
+                })
+            }
+        }
+    };
+}
+
+cost_table! {
+    /// Execution of BPF programs.
+    bpf: BpfCosts {
+        /// One instruction of JIT-compiled code, on average.
+        insn_ps: u64 = "insn" in "ps";
+        /// Entering and leaving a helper, without what it does.
+        helper_call_ns: u64 = "helper_call" in "ns";
+        /// Entering and leaving a kfunc, without what it does.
+        kfunc_call_ns: u64 = "kfunc_call" in "ns";
+        /// The trampoline and bookkeeping around one struct_ops callback.
+        ops_callback_ns: u64 = "ops_callback" in "ns";
+    }
+    /// What helpers and kfuncs do, beyond the call.
+    kfunc: KfuncCosts {
+        /// Putting a task on a DSQ, without its lock.
+        dsq_insert_ns: u64 = "dsq_insert" in "ns";
+        /// Moving a task between DSQs, without their locks.
+        dsq_move_ns: u64 = "dsq_move" in "ns";
+        /// Looking at one task while walking a DSQ.
+        dsq_scan_task_ns: u64 = "dsq_scan_task" in "ns";
+        /// Looking at one word (64 CPUs) of an idle mask.
+        idle_scan_word_ns: u64 = "idle_scan_word" in "ns";
+        /// Atomically claiming one CPU in an idle mask.
+        idle_claim_ns: u64 = "idle_claim" in "ns";
+        /// One operation on one word of a cpumask.
+        cpumask_word_ns: u64 = "cpumask_word" in "ns";
+        /// Arming or cancelling a bpf_timer.
+        timer_arm_ns: u64 = "timer_arm" in "ns";
+        /// Finding a task's or cgroup's local storage.
+        local_storage_ns: u64 = "local_storage" in "ns";
+        /// Finding a key in a hash map.
+        hash_lookup_ns: u64 = "hash_lookup" in "ns";
+        /// Inserting, replacing or deleting a key of a hash map.
+        hash_update_ns: u64 = "hash_update" in "ns";
+        /// Asking a CPU to reschedule, without the interrupt.
+        kick_ns: u64 = "kick" in "ns";
+        /// Formatting and storing one printed line.
+        printk_ns: u64 = "printk" in "ns";
+    }
+    /// The core scheduler and the default class.
+    sched: SchedCosts {
+        /// schedule() and the switch of registers and stack, without picking.
+        context_switch_ns: u64 = "context_switch" in "ns";
+        /// Changing the address space as well.
+        switch_mm_ns: u64 = "switch_mm" in "ns";
+        /// try_to_wake_up() without anything of the task's class.
+        wakeup_ns: u64 = "wakeup" in "ns";
+        /// The default class: choosing a CPU for a waking task, fixed part.
+        select_ns: u64 = "select" in "ns";
+        /// The default class: looking at one CPU while searching for an idle one.
+        select_scan_cpu_ns: u64 = "select_scan_cpu" in "ns";
+        /// The default class: putting a task on a run queue, per level of the hierarchy.
+        enqueue_ns: u64 = "enqueue" in "ns";
+        /// The default class: taking a task off a run queue, per level of the hierarchy.
+        dequeue_ns: u64 = "dequeue" in "ns";
+        /// The default class: picking the next task, per level of the hierarchy.
+        pick_ns: u64 = "pick" in "ns";
+        /// The default class: one attempt at balancing, fixed part.
+        balance_ns: u64 = "balance" in "ns";
+        /// The default class: looking at one CPU's load while balancing.
+        balance_scan_cpu_ns: u64 = "balance_scan_cpu" in "ns";
+        /// Moving a queued task to another run queue, without locks.
+        migrate_ns: u64 = "migrate" in "ns";
+    }
+    /// Entering the kernel and what tasks ask of it.
+    syscall: SyscallCosts {
+        /// Entry and exit of any system call.
+        entry_ns: u64 = "entry" in "ns";
+        /// fork() or clone() of a thread, in the parent.
+        fork_ns: u64 = "fork" in "ns";
+        /// execve().
+        exec_ns: u64 = "exec" in "ns";
+        /// A task's end.
+        exit_ns: u64 = "exit" in "ns";
+    }
+    /// Interrupts.
+    irq: IrqCosts {
+        /// Sending an IPI: what the sender pays.
+        ipi_send_ns: u64 = "ipi_send" in "ns";
+        /// From sending an IPI until its handler starts on an awake CPU.
+        ipi_latency_ns: ByDistance = "ipi_latency" in "ns";
+        /// A reschedule interrupt: entry, handler, return.
+        resched_ns: u64 = "resched" in "ns";
+        /// The scheduler tick: entry, handler, return, without the class's part.
+        tick_ns: u64 = "tick" in "ns";
+        /// A timer interrupt that expires one timer.
+        timer_ns: u64 = "timer" in "ns";
+        /// Programming the timer hardware for an earlier expiry.
+        hrtimer_arm_ns: u64 = "hrtimer_arm" in "ns";
+    }
+    /// Locks of the kernel.
+    lock: LockCosts {
+        /// Taking and releasing a free lock whose line is in the own cache.
+        uncontended_ns: u64 = "uncontended" in "ns";
+        /// Taking a lock that was last held at this distance: its line, and the data that it guards, move.
+        hand_over_ns: ByDistance = "hand_over" in "ns";
+    }
+    /// Cache warmth.
+    cache: CacheCosts {
+        /// Refilling one KiB of a task's footprint after a move over this distance.
+        refill_ns_per_kib: ByDistance = "refill" in "ns/KiB";
+    }
+    /// Hardware threads.
+    smt: SmtCosts {
+        /// Speed of each thread of a core when another one is busy, relative to running alone.
+        busy_sibling_speed: Ratio = "busy_sibling_speed" in "ratio";
+    }
+    /// Memory access.
+    memory: MemoryCosts {
+        /// Time of an access at node distance 20, relative to distance 10; linear in distance.
+        remote_slowdown: Ratio = "remote_slowdown" in "ratio";
+    }
+    /// The clock tick.
+    clock: ClockCosts {
+        /// Ticks per second (CONFIG_HZ).
+        tick_hz: u64 = "tick" in "hz";
+    }
+}
+
+impl CostTable {
+    /// The table `modern-x86`, for machines that name no other.
+    pub fn modern() -> CostTable {
+        default_base()
+    }
+
+    /// Time between two ticks, as the kernel rounds it.
+    pub fn tick_period_ns(&self) -> Nanos {
+        // Loading refuses 0 Hz.
+        1_000_000_000 / self.clock.tick_hz
+    }
+
+    /// What an op of a workload costs beyond what the kernel model charges, by the op's name.
+    pub fn workload_ns(&self, _name: &str) -> Option<Nanos> {
+        None
+    }
+
+    /// Time of `insns` BPF instructions, to the nearest nanosecond.
+    #[inline]
+    pub fn insns_ns(&self, insns: u64) -> Nanos {
+        insns.saturating_mul(self.bpf.insn_ps).saturating_add(500) / 1000
+    }
+
+    /// Time to bring back `bytes` of a footprint after a move over `distance`.
+    #[inline]
+    pub fn refill_ns(&self, distance: crate::Distance, bytes: u64) -> Nanos {
+        bytes.saturating_mul(self.cache.refill_ns_per_kib[distance]) / 1024
+    }
+
+    /// How much longer a memory access takes over a node distance than locally, 1 or more.
+    pub fn memory_slowdown(&self, node_distance: u32) -> Ratio {
+        let Ratio { num, den } = self.memory.remote_slowdown;
+        let steps = node_distance.saturating_sub(LOCAL_DISTANCE);
+        // Loading bounds num and den by 10^6 and the layout distances by 254: at most 2.6 * 10^8.
+        Ratio { num: den * LOCAL_DISTANCE + (num - den) * steps, den: den * LOCAL_DISTANCE }
+    }
+
+    /// The idle state for an expected idle time: the deepest whose residency it covers.
+    pub fn idle_state(&self, expected_idle_ns: Nanos) -> &IdleState {
+        let deep_enough = |state: &&IdleState| state.min_residency_ns <= expected_idle_ns;
+        self.idle.iter().rev().find(deep_enough).unwrap_or(&self.idle[0])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The shapes a constant can have: a number, one number per distance, a ratio.
+
+use std::ops::Index;
+
+use serde::Serialize;
+
+use crate::id::Nanos;
+use crate::topology::Distance;
+
+/// A ratio of integers; `den` is never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Ratio {
+    /// Numerator.
+    pub num: u32,
+    /// Denominator.
+    pub den: u32,
+}
+
+impl Ratio {
+    /// 1.
+    pub const ONE: Ratio = Ratio { num: 1, den: 1 };
+
+    /// `n` times this ratio, rounded down, at most `u64::MAX`.
+    #[inline]
+    pub fn of(self, n: u64) -> u64 {
+        scale(n, self.num, self.den)
+    }
+
+    /// `n` divided by this ratio, rounded down, at most `u64::MAX`; `u64::MAX` if the ratio is 0.
+    #[inline]
+    pub fn divide(self, n: u64) -> u64 {
+        if self.num == 0 { u64::MAX } else { scale(n, self.den, self.num) }
+    }
+}
+
+impl std::fmt::Display for Ratio {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.num, self.den)
+    }
+}
+
+#[inline]
+fn scale(n: u64, num: u32, den: u32) -> u64 {
+    // The product of 64 and 32 bits fits 128.
+    let exact = u128::from(n) * u128::from(num) / u128::from(den);
+    u64::try_from(exact).unwrap_or(u64::MAX)
+}
+
+/// A constant that depends on how far apart two CPUs are; 0 for a CPU and itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct ByDistance {
+    /// Between threads of a core.
+    pub smt: u64,
+    /// Between cores under one last-level cache.
+    pub core: u64,
+    /// Between last-level caches of one node.
+    pub llc: u64,
+    /// Between nodes.
+    pub node: u64,
+}
+
+impl Index<Distance> for ByDistance {
+    type Output = Nanos;
+    #[inline]
+    fn index(&self, distance: Distance) -> &Nanos {
+        match distance {
+            Distance::Same => &0,
+            Distance::Smt => &self.smt,
+            Distance::Core => &self.core,
+            Distance::Llc => &self.llc,
+            Distance::Node => &self.node,
+        }
+    }
+}
+
+/// A constant as read, before it is known which field it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// One number.
+    Number(u64),
+    /// One per distance.
+    ByDistance(ByDistance),
+    /// A ratio.
+    Ratio(Ratio),
+}
+
+/// A field type of the cost table.
+pub(super) trait FromValue: Sized {
+    /// How the value is written in TOML.
+    const FORM: &'static str;
+    fn from_value(value: Value) -> Option<Self>;
+}
+
+impl FromValue for u64 {
+    const FORM: &'static str = "an integer";
+    fn from_value(value: Value) -> Option<u64> {
+        if let Value::Number(number) = value { Some(number) } else { None }
+    }
+}
+
+impl FromValue for ByDistance {
+    const FORM: &'static str = "{ smt = .., core = .., llc = .., node = .. }";
+    fn from_value(value: Value) -> Option<ByDistance> {
+        if let Value::ByDistance(by) = value { Some(by) } else { None }
+    }
+}
+
+impl FromValue for Ratio {
+    const FORM: &'static str = "{ num = .., den = .. }";
+    fn from_value(value: Value) -> Option<Ratio> {
+        if let Value::Ratio(ratio) = value { Some(ratio) } else { None }
+    }
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Value::Number(number) => number.fmt(f),
+            Value::Ratio(ratio) => ratio.fmt(f),
+            Value::ByDistance(by) => {
+                write!(f, "smt {}, core {}, llc {}, node {}", by.smt, by.core, by.llc, by.node)
+            }
+        }
+    }
+}

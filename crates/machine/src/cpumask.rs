@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Sets of CPUs as words of bits, owned (`CpuMask`) or borrowed (`&[u64]`, which may lie in guest memory).
+//!
+//! Owns: bit arithmetic. Does not: know which CPUs exist; every mask of a run has the same word count.
+
+use crate::id::CpuId;
+
+/// An owned set of CPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CpuMask {
+    words: Box<[u64]>,
+}
+
+impl CpuMask {
+    /// The empty set, with room for `nr_cpus` CPUs.
+    pub fn new(nr_cpus: usize) -> Self {
+        CpuMask { words: vec![0; nr_cpus.div_ceil(64).max(1)].into_boxed_slice() }
+    }
+
+    /// CPUs `0..nr_cpus`.
+    pub fn all(nr_cpus: usize) -> Self {
+        let mut mask = Self::new(nr_cpus);
+        (0..nr_cpus).for_each(|cpu| set(&mut mask.words, CpuId(cpu as u32)));
+        mask
+    }
+
+    /// The given CPUs; those at or past `nr_cpus` rounded up to a word are dropped.
+    pub fn of(nr_cpus: usize, cpus: impl IntoIterator<Item = CpuId>) -> Self {
+        let mut mask = Self::new(nr_cpus);
+        cpus.into_iter().for_each(|cpu| set(&mut mask.words, cpu));
+        mask
+    }
+}
+
+/// The kernel's list form: `0-3,8`.
+impl std::fmt::Display for CpuMask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut cpus = iter(self).peekable();
+        let mut separator = "";
+        while let Some(first) = cpus.next() {
+            let mut last = first;
+            while let Some(next) = cpus.next_if(|next| next.0 == last.0 + 1) {
+                last = next;
+            }
+            write!(f, "{separator}{first}")?;
+            if last != first {
+                write!(f, "-{last}")?;
+            }
+            separator = ",";
+        }
+        Ok(())
+    }
+}
+
+impl serde::Serialize for CpuMask {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl std::ops::Deref for CpuMask {
+    type Target = [u64];
+    fn deref(&self) -> &[u64] {
+        &self.words
+    }
+}
+
+impl std::ops::DerefMut for CpuMask {
+    fn deref_mut(&mut self) -> &mut [u64] {
+        &mut self.words
+    }
+}
+
+/// Whether `cpu` is in the set; a CPU past its end is not.
+#[inline]
+pub fn test(words: &[u64], cpu: CpuId) -> bool {
+    words.get(cpu.idx() / 64).is_some_and(|w| w >> (cpu.0 % 64) & 1 != 0)
+}
+
+/// Adds `cpu`; past the end it does nothing.
+#[inline]
+pub fn set(words: &mut [u64], cpu: CpuId) {
+    if let Some(w) = words.get_mut(cpu.idx() / 64) {
+        *w |= 1 << (cpu.0 % 64);
+    }
+}
+
+/// Removes `cpu`; past the end it does nothing.
+#[inline]
+pub fn clear(words: &mut [u64], cpu: CpuId) {
+    if let Some(w) = words.get_mut(cpu.idx() / 64) {
+        *w &= !(1 << (cpu.0 % 64));
+    }
+}
+
+/// The number of CPUs in the set.
+pub fn weight(words: &[u64]) -> u32 {
+    words.iter().map(|w| w.count_ones()).sum()
+}
+
+/// Whether no CPU is in the set.
+#[inline]
+pub fn is_empty(words: &[u64]) -> bool {
+    words.iter().all(|&w| w == 0)
+}
+
+/// The lowest CPU of the set.
+#[inline]
+pub fn first(words: &[u64]) -> Option<CpuId> {
+    words.iter().position(|&w| w != 0).map(|i| CpuId(i as u32 * 64 + words[i].trailing_zeros()))
+}
+
+/// The lowest CPU in both sets.
+#[inline]
+pub fn first_and(a: &[u64], b: &[u64]) -> Option<CpuId> {
+    a.iter().zip(b).enumerate().find_map(|(i, (a, b))| {
+        let both = a & b;
+        (both != 0).then(|| CpuId(i as u32 * 64 + both.trailing_zeros()))
+    })
+}
+
+/// Whether the sets share a CPU.
+#[inline]
+pub fn intersects(a: &[u64], b: &[u64]) -> bool {
+    a.iter().zip(b).any(|(a, b)| a & b != 0)
+}
+
+/// Whether every CPU of `a` is in `b`.
+#[inline]
+pub fn is_subset(a: &[u64], b: &[u64]) -> bool {
+    a.iter().enumerate().all(|(i, a)| a & !b.get(i).copied().unwrap_or(0) == 0)
+}
+
+/// The CPUs of the set, ascending.
+pub fn iter(words: &[u64]) -> impl Iterator<Item = CpuId> + '_ {
+    words.iter().enumerate().flat_map(|(i, &w)| {
+        let mut left = w;
+        std::iter::from_fn(move || {
+            let bit = (left != 0).then(|| left.trailing_zeros())?;
+            left &= left - 1;
+            Some(CpuId(i as u32 * 64 + bit))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests;

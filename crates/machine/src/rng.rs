@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Random streams with names: each consumer draws from its own, so changing one never shifts another.
+//!
+//! Owns: how (seed, name, index) becomes a generator, and unbiased integers from its words.
+//! Does not: generate the words (xoshiro256**, crate `rand_xoshiro`), draw floats, keep global state.
+
+use rand_xoshiro::Xoshiro256StarStar;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use crate::cost::Ratio;
+use crate::hash::{StableHash, splitmix_finalize};
+
+/// One stream of random numbers; equal (seed, name, index) give equal streams on every machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stream(Xoshiro256StarStar);
+
+impl Stream {
+    /// The stream `name` number `index` (a task, a CPU; 0 where there is only one) of a run's `seed`.
+    ///
+    /// ```
+    /// use scxlab_machine::Stream;
+    /// let mut a = Stream::new(1, "arrivals", 0);
+    /// let mut b = Stream::new(1, "arrivals", 0);
+    /// assert_eq!(a.next_u64(), b.next_u64());
+    /// assert_ne!(a.next_u64(), Stream::new(1, "ties", 0).next_u64());
+    /// ```
+    pub fn new(seed: u64, name: &str, index: u64) -> Self {
+        let mut hash = StableHash::new(seed);
+        hash.add_bytes(name.as_bytes());
+        hash.add(index);
+        Stream(Xoshiro256StarStar::from_seed(expand(hash.finish())))
+    }
+
+    /// The next 64 random bits.
+    #[inline]
+    pub fn next_u64(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// The next 32 random bits: the upper half of a word.
+    #[inline]
+    pub fn next_u32(&mut self) -> u32 {
+        (self.next_u64() >> 32) as u32
+    }
+
+    /// A number in `0..n`, each equally likely; 0 if `n` is 0.
+    ///
+    /// Lemire's method: the high half of `x * n`, redrawn when the low half falls in the biased part.
+    #[inline]
+    pub fn below(&mut self, n: u64) -> u64 {
+        let mut wide = u128::from(self.next_u64()) * u128::from(n);
+        if (wide as u64) < n {
+            // 2^64 mod n: how many low halves would be counted once too often.
+            let biased = n.wrapping_neg() % n;
+            while (wide as u64) < biased {
+                wide = u128::from(self.next_u64()) * u128::from(n);
+            }
+        }
+        (wide >> 64) as u64
+    }
+
+    /// A number in `low..=high`; `low` if the range is empty.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        match high.checked_sub(low) {
+            None => low,
+            Some(u64::MAX) => self.next_u64(),
+            // Cannot overflow: the drawn offset is at most high - low.
+            Some(span) => low + self.below(span + 1),
+        }
+    }
+
+    /// True with probability `p`; a ratio of 1 or more is always true.
+    pub fn chance(&mut self, p: Ratio) -> bool {
+        self.below(u64::from(p.den)) < u64::from(p.num)
+    }
+
+    /// Puts `items` in random order (Fisher-Yates).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last as u64 + 1) as usize);
+        }
+    }
+}
+
+/// Fills the 256 bits of state by SplitMix64, as xoshiro's authors advise (never all zero: the four
+/// words are outputs of a bijection at different inputs).
+fn expand(mut state: u64) -> [u8; 32] {
+    let mut seed = [0; 32];
+    for word in seed.chunks_exact_mut(8) {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        word.copy_from_slice(&splitmix_finalize(state).to_le_bytes());
+    }
+    seed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Workloads of earlier versions must stay what they were. Computed by a second implementation.
+    #[test]
+    fn values_never_change() {
+        let mut stream = Stream::new(42, "arrivals", 3);
+        let got: Vec<u64> = (0..3).map(|_| stream.next_u64()).collect();
+        assert_eq!(got, [429_853_136_209_822_401, 480_183_742_066_535_126, 7_935_107_048_754_154_911]);
+    }
+
+    #[test]
+    fn seed_name_and_index_each_matter() {
+        let first = |seed, name, index| Stream::new(seed, name, index).next_u64();
+        let all = [first(1, "a", 0), first(2, "a", 0), first(1, "b", 0), first(1, "a", 1), first(1, "", 0)];
+        let distinct: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len());
+    }
+
+    #[test]
+    fn below_is_within_range_and_even() {
+        let mut stream = Stream::new(1, "t", 0);
+        // A range just over 2^63: without rejection the lower half would come up twice as often.
+        let n = (1 << 63) + (1 << 62);
+        let low = (0..30_000).filter(|_| stream.below(n) < n / 3).count();
+        assert!((9_500..10_500).contains(&low), "{low} of 30000 in the lower third");
+        for n in [1, 2, 3, 7, u64::MAX] {
+            assert!((0..200).all(|_| stream.below(n) < n));
+        }
+        assert_eq!(stream.below(0), 0);
+    }
+
+    #[test]
+    fn between_takes_its_ends_and_the_whole_range() {
+        let mut stream = Stream::new(1, "t", 0);
+        let seen: std::collections::BTreeSet<_> = (0..200).map(|_| stream.between(5, 7)).collect();
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [5, 6, 7]);
+        assert_eq!(stream.between(9, 3), 9);
+        stream.between(0, u64::MAX);
+    }
+
+    #[test]
+    fn chance_follows_its_ratio() {
+        let mut stream = Stream::new(1, "t", 0);
+        let quarter = Ratio { num: 1, den: 4 };
+        let hits = (0..40_000).filter(|_| stream.chance(quarter)).count();
+        assert!((9_600..10_400).contains(&hits), "{hits}");
+        assert!((0..100).all(|_| stream.chance(Ratio { num: 1, den: 1 })));
+        assert!((0..100).all(|_| !stream.chance(Ratio { num: 0, den: 1 })));
+    }
+
+    #[test]
+    fn shuffle_keeps_the_items() {
+        let mut items: Vec<u32> = (0..100).collect();
+        Stream::new(1, "t", 0).shuffle(&mut items);
+        assert_ne!(items, (0..100).collect::<Vec<_>>());
+        items.sort();
+        assert_eq!(items, (0..100).collect::<Vec<_>>());
+        Stream::new(1, "t", 0).shuffle::<u8>(&mut []);
+    }
+}

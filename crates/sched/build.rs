@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Compiles every `bpf/sched/<name>/<name>.bpf.c` and lists the objects for `lib.rs`.
+//!
+//! Uses `scx_cargo`, the same builder and headers as the schedulers of the scx project, so what it makes loads
+//! on a real kernel too. Needs clang 19 or later (`BPF_CLANG` names it; .cargo/config.toml says
+//! clang-19), libelf and zlib with headers: `make setup`.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use scx_cargo::BpfBuilder;
+
+fn main() {
+    if let Err(reason) = build_all() {
+        eprintln!("scxlab-sched: {reason}");
+        std::process::exit(1);
+    }
+}
+
+fn build_all() -> Result<(), String> {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let dir = Path::new("../../bpf/sched");
+    println!("cargo:rerun-if-changed={}", dir.display());
+    println!("cargo:rerun-if-changed=../../bpf/lib");
+    println!("cargo:rerun-if-changed=../../bpf/include");
+    let mut list = String::from("&[\n");
+    for name in names(dir)? {
+        let source = dir.join(&name).join(format!("{name}.bpf.c"));
+        let text = fs::read_to_string(&source).map_err(|e| format!("{}: {e}", source.display()))?;
+        compile(&out, &source, &name)?;
+        let doc = header_comment(&text).ok_or(format!("{name}: no header comment"))?;
+        let object = out.join(format!("{name}.bpf.o"));
+        writeln!(
+            list,
+            "Shipped {{ name: {name:?}, object: include_bytes!({object:?}), doc: {doc:?} }},"
+        )
+        .expect("a String takes any text");
+    }
+    list.push(']');
+    fs::write(out.join("shipped.rs"), list).map_err(|e| format!("shipped.rs: {e}"))
+}
+
+/// Folder names, sorted: the order of `shipped()`.
+fn names(dir: &Path) -> Result<Vec<String>, String> {
+    let entries = fs::read_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let mut names: Vec<String> = entries
+        .filter_map(Result::ok)
+        .filter(|e| e.path().is_dir())
+        .filter_map(|e| e.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+fn compile(out: &Path, source: &Path, name: &str) -> Result<(), String> {
+    let root = fs::canonicalize("../..").map_err(|e| format!("../..: {e}"))?;
+    let source = fs::canonicalize(source).map_err(|e| format!("{}: {e}", source.display()))?;
+    let source = source.to_str().ok_or("a source's path is not UTF-8")?;
+    let built = BpfBuilder::new().and_then(|mut builder| {
+        builder
+            .add_include_path("../../bpf/include")
+            .add_include_path("../../bpf");
+        // Where it was built is not part of an object: its hash is the same on every machine.
+        builder.add_cflag("-fdebug-compilation-dir=.");
+        builder.add_cflag(&format!("-ffile-prefix-map={}/=", root.display()));
+        builder.add_cflag(&format!(
+            "-ffile-prefix-map={}/scx_utils-bpf_h/=",
+            out.display()
+        ));
+        builder.enable_skel(source, name).build()
+    });
+    built.map_err(|e| format!("{source}: {e:#}"))
+}
+
+/// The first block comment, without its stars.
+fn header_comment(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("/*\n")?;
+    let (comment, _) = rest.split_once("*/")?;
+    let lines = comment.lines().map(|l| {
+        let l = l.trim_start().trim_start_matches('*');
+        l.strip_prefix(' ').unwrap_or(l)
+    });
+    Some(lines.collect::<Vec<_>>().join("\n").trim().to_string())
+}

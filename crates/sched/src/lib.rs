@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The schedulers that scxlab ships, as compiled objects: the same bytes for the simulator, a virtual
+//! machine and this machine's kernel.
+//!
+//! Owns: their names and bytes. Does not: load them, or know what is in them.
+//! Start at: `bpf/sched/<name>/<name>.bpf.c`.
+
+/// One shipped scheduler.
+#[derive(Clone, Copy)]
+pub struct Shipped {
+    /// As in `-s NAME`; also the name of its ops.
+    pub name: &'static str,
+    /// The ELF file.
+    pub object: &'static [u8],
+    /// The header comment of its source: one sentence, then what it shows, suits and lacks, and its knobs.
+    pub doc: &'static str,
+}
+
+impl Shipped {
+    /// What it is, in one sentence.
+    pub fn summary(&self) -> &'static str {
+        let line = self.doc.lines().next().unwrap_or_default();
+        line.split_once(": ").map_or(line, |(_, summary)| summary)
+    }
+}
+
+/// All of them, by name.
+pub fn shipped() -> &'static [Shipped] {
+    include!(concat!(env!("OUT_DIR"), "/shipped.rs"))
+}
+
+/// The one of that name.
+pub fn find(name: &str) -> Option<&'static Shipped> {
+    shipped().iter().find(|s| s.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_a_bpf_object_with_a_summary() {
+        for one in shipped() {
+            assert_eq!(&one.object[..4], b"\x7fELF", "{}", one.name);
+            // EM_BPF
+            assert_eq!(&one.object[18..20], &[247, 0], "{}", one.name);
+            assert!(
+                one.summary().ends_with('.'),
+                "{}: {:?}",
+                one.name,
+                one.summary()
+            );
+            assert!(one.doc.contains("Knobs"), "{}", one.name);
+        }
+    }
+
+    #[test]
+    fn a_scheduler_is_found_by_name() {
+        assert_eq!(find("vtime").map(|s| s.name), Some("vtime"));
+        assert!(find("vtimes").is_none());
+    }
+
+    /// What the object records of where it was built must not depend on the machine.
+    #[test]
+    fn objects_carry_no_build_path() {
+        for path in [env!("OUT_DIR"), env!("CARGO_MANIFEST_DIR")] {
+            for one in shipped() {
+                let leaks = one.object.windows(path.len()).any(|w| w == path.as_bytes());
+                assert!(!leaks, "{} names {path}", one.name);
+            }
+        }
+    }
+}

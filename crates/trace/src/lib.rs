@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Traces: one event schema for simulated, VM and host runs, a hash of every event, Perfetto files.
+//!
+//! Owns: what an event is, the names beside events, the trace hash, the exporters.
+//! Does not: decide when something happens, open files (a sink writes to any `io::Write`).
+//! Start at [`Tracer`].
+
+pub mod event;
+pub mod names;
+pub mod perfetto;
+mod sink;
+mod tracer;
+
+pub use event::{Event, Kind, PrevState};
+pub use names::{Names, TaskName};
+pub use perfetto::PerfettoSink;
+pub use sink::{Sink, VecSink};
+pub use tracer::Tracer;

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The names beside events: tasks, callbacks, DSQs, locks, and the text of the event at hand.
+//!
+//! Owns: what an id is called at this moment (a task's slot is reused after its end).
+//! Does not: keep history; a sink that needs a name later copies it.
+
+use std::collections::BTreeMap;
+
+use scxlab_machine::TaskId;
+
+/// What a task is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskName {
+    /// Its thread id, never reused within a run and never 0.
+    pub pid: u32,
+    /// Its process: the thread id of the first thread.
+    pub tgid: u32,
+    /// Its name, as `comm`.
+    pub comm: String,
+    /// Its priority as the kernel counts: 120 is nice 0, below 100 is real time.
+    pub prio: i32,
+}
+
+/// All names of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    tasks: Vec<Option<Entry>>,
+    ops: Vec<String>,
+    dsqs: BTreeMap<u64, String>,
+    locks: BTreeMap<u64, String>,
+    text: String,
+    changes: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    name: TaskName,
+    version: u64,
+}
+
+impl Names {
+    /// Names a new task, or one that changed its name or priority. Call it before events that refer to it.
+    pub fn set_task(&mut self, task: TaskId, name: TaskName) {
+        if self.tasks.len() <= task.idx() {
+            self.tasks.resize(task.idx() + 1, None);
+        }
+        self.changes += 1;
+        self.tasks[task.idx()] = Some(Entry { name, version: self.changes });
+    }
+
+    /// What `task` is called, if anyone said.
+    pub fn task(&self, task: TaskId) -> Option<&TaskName> {
+        self.tasks.get(task.idx())?.as_ref().map(|entry| &entry.name)
+    }
+
+    /// Grows with every `set_task` of this slot; 0 before the first.
+    pub fn task_version(&self, task: TaskId) -> u64 {
+        self.tasks.get(task.idx()).and_then(Option::as_ref).map_or(0, |entry| entry.version)
+    }
+
+    /// Names the callbacks, by their index.
+    pub fn set_ops<S: Into<String>>(&mut self, ops: impl IntoIterator<Item = S>) {
+        self.ops = ops.into_iter().map(Into::into).collect();
+    }
+
+    /// The callback with this index.
+    pub fn op(&self, op: u8) -> &str {
+        self.ops.get(usize::from(op)).map_or("unknown op", String::as_str)
+    }
+
+    /// Names a DSQ.
+    pub fn set_dsq(&mut self, dsq: u64, name: impl Into<String>) {
+        self.dsqs.insert(dsq, name.into());
+    }
+
+    /// A DSQ's name, by default its number.
+    pub fn dsq(&self, dsq: u64) -> String {
+        self.dsqs.get(&dsq).cloned().unwrap_or_else(|| format!("dsq {dsq:#x}"))
+    }
+
+    /// Names a lock.
+    pub fn set_lock(&mut self, lock: u64, name: impl Into<String>) {
+        self.locks.insert(lock, name.into());
+    }
+
+    /// A lock's name, by default its number.
+    pub fn lock(&self, lock: u64) -> String {
+        self.locks.get(&lock).cloned().unwrap_or_else(|| format!("lock {lock:#x}"))
+    }
+
+    /// The text that belongs to the event being emitted: a printed line, an exit message.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Sets the text of the next event; the buffer is kept.
+    pub(crate) fn set_text(&mut self, text: &str) {
+        self.text.clear();
+        self.text.push_str(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reused_slot_gets_a_new_version() {
+        let mut names = Names::default();
+        let task = |pid| TaskName { pid, tgid: pid, comm: format!("t{pid}"), prio: 120 };
+        assert_eq!(names.task_version(TaskId(3)), 0);
+        assert_eq!(names.task(TaskId(3)), None);
+        names.set_task(TaskId(3), task(10));
+        let first = names.task_version(TaskId(3));
+        names.set_task(TaskId(3), task(11));
+        assert!(names.task_version(TaskId(3)) > first);
+        assert_eq!(names.task(TaskId(3)), Some(&task(11)));
+        assert_eq!(names.task(TaskId(2)), None);
+    }
+
+    #[test]
+    fn nameless_things_have_a_name() {
+        let mut names = Names::default();
+        assert_eq!(names.dsq(0x10), "dsq 0x10");
+        assert_eq!(names.lock(1), "lock 0x1");
+        assert_eq!(names.op(200), "unknown op");
+        names.set_ops(["select_cpu"]);
+        names.set_dsq(0x10, "shared");
+        names.set_lock(1, "rq 0");
+        assert_eq!((names.op(0), &*names.dsq(0x10), &*names.lock(1)), ("select_cpu", "shared", "rq 0"));
+    }
+}

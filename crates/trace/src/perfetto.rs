@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Perfetto files: a trace that opens in the Perfetto UI, written as a stream with bounded memory.
+//!
+//! Owns: how our events look there. Does not: name things (see `names.rs`), open files.
+//!
+//! ```text
+//! scheduling  -> ftrace events      the UI's own CPU tracks, thread states, wake-up arrows
+//! callbacks   -> slices             sched_ext > CPU n          also kicks, ticks as instants
+//! lock waits  -> slices             sched_ext > CPU n locks
+//! DSQ lengths -> counters           DSQs > name
+//! the rest    -> instants           sched_ext                  throttling, printed lines, exits
+//! ```
+
+pub mod schema;
+mod dsq;
+mod ftrace;
+mod packets;
+mod tracks;
+
+use std::io::{self, Write};
+
+use crate::event::{Event, Kind};
+use crate::names::Names;
+use crate::sink::Sink;
+use dsq::DsqLengths;
+use ftrace::Ftrace;
+use packets::Packets;
+use tracks::Tracks;
+
+/// Writes events as a Perfetto trace to `W`. Equal events give equal bytes.
+pub struct PerfettoSink<W> {
+    packets: Packets<W>,
+    ftrace: Ftrace,
+    tracks: Tracks,
+    dsqs: DsqLengths,
+}
+
+impl<W: Write + Send + 'static> PerfettoSink<W> {
+    /// A sink that writes to `out`; give it a buffered writer. `machine_name` is shown in the UI.
+    pub fn new(out: W, machine_name: &str, nr_cpus: usize) -> Self {
+        let mut packets = Packets::new(out);
+        packets.system_info(machine_name, nr_cpus);
+        PerfettoSink {
+            packets,
+            ftrace: Ftrace::new(nr_cpus),
+            tracks: Tracks::new(nr_cpus),
+            dsqs: DsqLengths::default(),
+        }
+    }
+
+    /// Bytes written so far, for a progress display.
+    pub fn written(&self) -> u64 {
+        self.packets.written()
+    }
+
+    /// The writer, after `finish`.
+    pub fn into_inner(self) -> W {
+        self.packets.into_inner()
+    }
+}
+
+impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
+    fn event(&mut self, event: &Event, names: &Names) {
+        let PerfettoSink { packets, ftrace, tracks, dsqs } = self;
+        match event.kind {
+            Kind::Switch { next, .. } => {
+                ftrace.event(packets, event, names);
+                // Whoever runs has left its queue, whatever queue that was.
+                let left = next.and_then(|task| dsqs.leave(task));
+                left.into_iter().for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, names, dsq, len));
+            }
+            Kind::Wakeup { .. }
+            | Kind::Migrate { .. }
+            | Kind::Idle { .. }
+            | Kind::CpuOnline { .. }
+            | Kind::Fork { .. } => ftrace.event(packets, event, names),
+            Kind::DsqInsert { task, dsq, .. } | Kind::DsqMove { task, to: dsq, .. } => {
+                for (dsq, len) in dsqs.enter(task, dsq) {
+                    tracks.dsq_len(packets, event.time, names, dsq, len);
+                }
+            }
+            Kind::Exit { task } => {
+                let left = dsqs.leave(task);
+                left.into_iter().for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, names, dsq, len));
+            }
+            Kind::Op { .. }
+            | Kind::Kick { .. }
+            | Kind::LockWait { .. }
+            | Kind::Throttle { .. }
+            | Kind::Tick
+            | Kind::SchedExit { .. }
+            | Kind::Printk { .. } => tracks.event(packets, event, names),
+        }
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.ftrace.flush(&mut self.packets);
+        self.packets.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Scheduling as the kernel's ftrace records it, which is what the UI draws CPU and thread tracks from.
+//!
+//! Owns: bundles of events per CPU, flushed when full; descriptions of tasks before their first event.
+//! Models: the tracepoints sched_switch, sched_waking, sched_migrate_task, sched_process_free, cpu_idle
+//! and sched_cpu_hotplug. The idle task is pid 0, as there.
+
+use std::io::Write;
+
+use scxlab_machine::{CpuId, Nanos, TaskId};
+
+use super::packets::Packets;
+use super::schema::{self, FtraceEvent, FtraceEventBundle, Process, ProcessTree, Thread};
+use crate::event::{Event, Kind, PrevState};
+use crate::names::Names;
+
+/// Events of one CPU before its bundle is written.
+const BUNDLE: usize = 64;
+/// Events of all CPUs before every bundle is written: the bound on memory on a large machine.
+const PENDING_MAX: usize = 16_384;
+/// The kernel's priority of nice 0.
+const DEFAULT_PRIO: i32 = 120;
+
+pub(super) struct Ftrace {
+    bundles: Vec<Vec<FtraceEvent>>,
+    pending: usize,
+    /// Version of each task's name that readers know, by slot.
+    described: Vec<u64>,
+}
+
+/// A task as a tracepoint names it.
+struct Who {
+    pid: i32,
+    comm: String,
+    prio: i32,
+}
+
+impl Ftrace {
+    pub fn new(nr_cpus: usize) -> Self {
+        Ftrace { bundles: vec![Vec::new(); nr_cpus], pending: 0, described: Vec::new() }
+    }
+
+    pub fn event<W: Write>(&mut self, packets: &mut Packets<W>, event: &Event, names: &Names) {
+        let Event { time, cpu, kind } = *event;
+        match kind {
+            Kind::Switch { prev, next, prev_state } => {
+                self.switch(packets, event, names, (prev, next), prev_state);
+            }
+            Kind::Wakeup { task, target, waker } => {
+                let waker = self.who(packets, time, names, cpu, waker);
+                let woken = self.who(packets, time, names, cpu, Some(task));
+                let waking = schema::SchedWaking {
+                    comm: Some(woken.comm),
+                    pid: Some(woken.pid),
+                    prio: Some(woken.prio),
+                    success: Some(1),
+                    target_cpu: Some(target.0 as i32),
+                };
+                self.push(packets, time, cpu, waker.pid, schema::Ftrace::SchedWaking(waking));
+            }
+            Kind::Migrate { task, from, to } => {
+                let who = self.who(packets, time, names, cpu, Some(task));
+                let migrate = schema::MigrateTask {
+                    comm: Some(who.comm),
+                    pid: Some(who.pid),
+                    prio: Some(who.prio),
+                    orig_cpu: Some(from.0 as i32),
+                    dest_cpu: Some(to.0 as i32),
+                };
+                self.push(packets, time, cpu, 0, schema::Ftrace::MigrateTask(migrate));
+            }
+            Kind::Idle { enter } => {
+                let state = if enter { 0 } else { u32::MAX };
+                let idle = schema::CpuIdle { state: Some(state), cpu_id: Some(cpu.0) };
+                self.push(packets, time, cpu, 0, schema::Ftrace::CpuIdle(idle));
+            }
+            Kind::CpuOnline { online } => {
+                let hotplug = schema::CpuHotplug {
+                    affected_cpu: Some(cpu.0 as i32),
+                    error: Some(0),
+                    status: Some(i32::from(online)),
+                };
+                self.push(packets, time, cpu, 0, schema::Ftrace::CpuHotplug(hotplug));
+            }
+            Kind::Fork { child, .. } => {
+                self.who(packets, time, names, cpu, Some(child));
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes every bundle that has something in it, in order of CPUs.
+    pub fn flush<W: Write>(&mut self, packets: &mut Packets<W>) {
+        (0..self.bundles.len()).for_each(|cpu| self.flush_cpu(packets, cpu));
+    }
+
+    fn switch<W: Write>(
+        &mut self,
+        packets: &mut Packets<W>,
+        event: &Event,
+        names: &Names,
+        (prev, next): (Option<TaskId>, Option<TaskId>),
+        prev_state: PrevState,
+    ) {
+        let Event { time, cpu, .. } = *event;
+        let from = self.who(packets, time, names, cpu, prev);
+        let to = self.who(packets, time, names, cpu, next);
+        let (pid, comm, prio) = (from.pid, from.comm.clone(), from.prio);
+        let switch = schema::SchedSwitch {
+            prev_comm: Some(from.comm),
+            prev_pid: Some(from.pid),
+            prev_prio: Some(from.prio),
+            prev_state: Some(match prev_state {
+                PrevState::Runnable => 0,
+                PrevState::Sleeping => 1,
+                PrevState::Exited => 16,
+            }),
+            next_comm: Some(to.comm),
+            next_pid: Some(to.pid),
+            next_prio: Some(to.prio),
+        };
+        self.push(packets, time, cpu, pid, schema::Ftrace::SchedSwitch(switch));
+        if prev_state == PrevState::Exited && pid != 0 {
+            let free = schema::ProcessFree { comm: Some(comm), pid: Some(pid), prio: Some(prio) };
+            self.push(packets, time, cpu, 0, schema::Ftrace::ProcessFree(free));
+        }
+    }
+
+    /// What the task is called, after making sure that readers know its process. None: the idle task.
+    fn who<W: Write>(
+        &mut self,
+        packets: &mut Packets<W>,
+        time: Nanos,
+        names: &Names,
+        cpu: CpuId,
+        task: Option<TaskId>,
+    ) -> Who {
+        let Some(task) = task else {
+            return Who { pid: 0, comm: format!("swapper/{cpu}"), prio: DEFAULT_PRIO };
+        };
+        self.describe(packets, time, names, task);
+        match names.task(task) {
+            Some(name) => Who { pid: name.pid as i32, comm: name.comm.clone(), prio: name.prio },
+            // Nobody named it: still a track of its own.
+            None => Who { pid: unnamed_pid(task), comm: format!("task {task}"), prio: DEFAULT_PRIO },
+        }
+    }
+
+    fn describe<W: Write>(&mut self, packets: &mut Packets<W>, time: Nanos, names: &Names, task: TaskId) {
+        let Some(name) = names.task(task) else { return };
+        if self.described.len() <= task.idx() {
+            self.described.resize(task.idx() + 1, 0);
+        }
+        let version = names.task_version(task);
+        if std::mem::replace(&mut self.described[task.idx()], version) == version {
+            return;
+        }
+        let (pid, tgid) = (name.pid as i32, name.tgid as i32);
+        let thread = Thread { tid: Some(pid), name: Some(name.comm.clone()), tgid: Some(tgid) };
+        let leader = Process { pid: Some(tgid), ppid: Some(1), cmdline: vec![name.comm.clone()] };
+        let processes = if pid == tgid { vec![leader] } else { Vec::new() };
+        packets.process_tree(time, ProcessTree { processes, threads: vec![thread] });
+    }
+
+    fn push<W: Write>(
+        &mut self,
+        packets: &mut Packets<W>,
+        time: Nanos,
+        cpu: CpuId,
+        pid: i32,
+        event: schema::Ftrace,
+    ) {
+        // An event of a CPU that the machine does not have cannot be drawn.
+        let Some(bundle) = self.bundles.get_mut(cpu.idx()) else { return };
+        bundle.push(FtraceEvent { timestamp: Some(time), pid: Some(pid as u32), event: Some(event) });
+        self.pending += 1;
+        if self.pending >= PENDING_MAX {
+            self.flush(packets);
+        } else if self.bundles[cpu.idx()].len() >= BUNDLE {
+            self.flush_cpu(packets, cpu.idx());
+        }
+    }
+
+    fn flush_cpu<W: Write>(&mut self, packets: &mut Packets<W>, cpu: usize) {
+        let event = std::mem::take(&mut self.bundles[cpu]);
+        self.pending -= event.len();
+        if !event.is_empty() {
+            packets.ftrace(FtraceEventBundle { cpu: Some(cpu as u32), event });
+        }
+    }
+}
+
+/// A pid above all that the kernel gives out (PID_MAX_LIMIT is 2^22).
+fn unnamed_pid(task: TaskId) -> i32 {
+    (task.0 & 0x00ff_ffff | 0x4000_0000) as i32
+}

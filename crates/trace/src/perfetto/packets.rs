@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Packets on their way to the writer: sequences, interned names, the first error.
+//!
+//! Owns: what makes a stream of packets a valid file. Does not: know what they are about.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use prost::Message;
+
+use super::schema::{
+    FtraceEventBundle, InternedData, InternedString, ProcessTree, SEQ_INCREMENTAL_STATE_CLEARED,
+    SEQ_NEEDS_INCREMENTAL_STATE, SystemInfo, TracePacket, TrackDescriptor, TrackEvent,
+};
+
+/// Field 1 of `Trace`, length-delimited.
+const PACKET_KEY: u8 = 1 << 3 | 2;
+/// Names interned at most; later ones are written out each time, so that memory stays bounded.
+const NAMES_MAX: usize = 4096;
+
+/// Our sequences: the kernel's events and descriptions, and our own tracks.
+const SEQUENCE_KERNEL: u32 = 1;
+const SEQUENCE_TRACKS: u32 = 2;
+
+/// A name in a track event: interned, or written out.
+pub(super) enum Name {
+    Interned(u64),
+    Written(String),
+}
+
+pub(super) struct Packets<W> {
+    out: W,
+    buffer: Vec<u8>,
+    names: BTreeMap<String, u64>,
+    annotations: BTreeMap<&'static str, u64>,
+    /// Interned since the last packet, to be written with the next one.
+    pending: InternedData,
+    tracks_started: bool,
+    failed: Option<io::Error>,
+    written: u64,
+}
+
+impl<W: Write> Packets<W> {
+    pub fn new(out: W) -> Self {
+        Packets {
+            out,
+            buffer: Vec::new(),
+            names: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            pending: InternedData::default(),
+            tracks_started: false,
+            failed: None,
+            written: 0,
+        }
+    }
+
+    pub fn system_info(&mut self, machine_name: &str, nr_cpus: usize) {
+        let info = SystemInfo {
+            num_cpus: Some(nr_cpus as u32),
+            machine_name: Some(machine_name.to_owned()),
+        };
+        self.write(TracePacket {
+            trusted_packet_sequence_id: Some(SEQUENCE_KERNEL),
+            system_info: Some(info),
+            ..TracePacket::default()
+        });
+    }
+
+    pub fn ftrace(&mut self, bundle: FtraceEventBundle) {
+        self.write(TracePacket {
+            trusted_packet_sequence_id: Some(SEQUENCE_KERNEL),
+            ftrace_events: Some(bundle),
+            ..TracePacket::default()
+        });
+    }
+
+    pub fn process_tree(&mut self, time: u64, tree: ProcessTree) {
+        self.write(TracePacket {
+            timestamp: Some(time),
+            trusted_packet_sequence_id: Some(SEQUENCE_KERNEL),
+            process_tree: Some(tree),
+            ..TracePacket::default()
+        });
+    }
+
+    pub fn track(&mut self, descriptor: TrackDescriptor) {
+        let sequence_flags = self.tracks_flags();
+        self.write(TracePacket {
+            trusted_packet_sequence_id: Some(SEQUENCE_TRACKS),
+            sequence_flags: Some(sequence_flags),
+            track_descriptor: Some(descriptor),
+            ..TracePacket::default()
+        });
+    }
+
+    pub fn track_event(&mut self, time: u64, event: TrackEvent) {
+        let sequence_flags = self.tracks_flags();
+        let pending = std::mem::take(&mut self.pending);
+        let has_pending = !(pending.event_names.is_empty() && pending.debug_annotation_names.is_empty());
+        self.write(TracePacket {
+            timestamp: Some(time),
+            trusted_packet_sequence_id: Some(SEQUENCE_TRACKS),
+            sequence_flags: Some(sequence_flags),
+            interned_data: has_pending.then_some(pending),
+            track_event: Some(event),
+            ..TracePacket::default()
+        });
+    }
+
+    /// The number of an event's name, known to readers from the next track event on.
+    pub fn name(&mut self, name: &str) -> Name {
+        if let Some(&iid) = self.names.get(name) {
+            return Name::Interned(iid);
+        }
+        if self.names.len() >= NAMES_MAX {
+            return Name::Written(name.to_owned());
+        }
+        let iid = self.names.len() as u64 + 1;
+        self.names.insert(name.to_owned(), iid);
+        let interned = InternedString { iid: Some(iid), name: Some(name.to_owned()) };
+        self.pending.event_names.push(interned);
+        Name::Interned(iid)
+    }
+
+    /// The number of an annotation's name; there are few and all are fixed.
+    pub fn annotation(&mut self, name: &'static str) -> u64 {
+        let next = self.annotations.len() as u64 + 1;
+        let iid = *self.annotations.entry(name).or_insert(next);
+        if iid == next {
+            let interned = InternedString { iid: Some(iid), name: Some(name.to_owned()) };
+            self.pending.debug_annotation_names.push(interned);
+        }
+        iid
+    }
+
+    /// Flushes the writer; gives the first error of all.
+    pub fn finish(&mut self) -> io::Result<()> {
+        match self.failed.take() {
+            Some(error) => Err(error),
+            None => self.out.flush(),
+        }
+    }
+
+    /// Bytes given to the writer so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+
+    fn tracks_flags(&mut self) -> u32 {
+        let first = !std::mem::replace(&mut self.tracks_started, true);
+        SEQ_NEEDS_INCREMENTAL_STATE | if first { SEQ_INCREMENTAL_STATE_CLEARED } else { 0 }
+    }
+
+    fn write(&mut self, packet: TracePacket) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.buffer.clear();
+        self.buffer.push(PACKET_KEY);
+        // Encoding into a Vec fails only when out of memory, which aborts.
+        packet.encode_length_delimited(&mut self.buffer).expect("a Vec grows");
+        self.failed = self.out.write_all(&self.buffer).err();
+        self.written += self.buffer.len() as u64;
+    }
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tracks of our own: callbacks, lock waits, DSQ lengths, and the instants around them.
+//!
+//! Owns: the tree of tracks, described when first used. Does not: draw scheduling (see `ftrace.rs`).
+
+use std::collections::BTreeSet;
+use std::io::Write;
+
+use scxlab_machine::{CpuId, Nanos, TaskId};
+
+use super::packets::{Name, Packets};
+use super::schema::{CounterDescriptor, DebugAnnotation, TrackDescriptor, TrackEvent};
+use crate::event::{Event, Kind};
+use crate::names::Names;
+
+const BEGIN: i32 = 1;
+const END: i32 = 2;
+const INSTANT: i32 = 3;
+const COUNTER: i32 = 4;
+/// `child_ordering`: by rank.
+const ORDERED: i32 = 3;
+
+/// Track numbers: any that differ, and never 0.
+const ROOT: u64 = 1;
+const DSQ_ROOT: u64 = 2;
+const CPU_TRACKS: u64 = 1 << 32;
+const LOCK_TRACKS: u64 = 2 << 32;
+const DSQ_TRACKS: u64 = 3 << 32;
+
+pub(super) struct Tracks {
+    described: BTreeSet<u64>,
+    /// DSQ numbers are 64 bits wide: a track per DSQ in order of appearance.
+    dsqs: Vec<u64>,
+    /// When the last slice of a CPU's callback and lock track ends: slices of a track must not overlap.
+    busy_until: Vec<[Nanos; 2]>,
+}
+
+/// The value of an annotation.
+enum Arg {
+    Number(u64),
+    Signed(i64),
+    Hex(u64),
+    Text(String),
+}
+
+impl Tracks {
+    pub fn new(nr_cpus: usize) -> Self {
+        Tracks { described: BTreeSet::new(), dsqs: Vec::new(), busy_until: vec![[0; 2]; nr_cpus] }
+    }
+
+    pub fn event<W: Write>(&mut self, packets: &mut Packets<W>, event: &Event, names: &Names) {
+        let Event { time, cpu, kind } = *event;
+        let task_arg = |task: TaskId| {
+            let name = names.task(task).map(|name| format!("{} [{}]", name.comm, name.pid));
+            ("task", Arg::Text(name.unwrap_or_else(|| format!("task {task}"))))
+        };
+        match kind {
+            Kind::Op { op, cost_ns, task } => {
+                let args = task.map(task_arg).into_iter().collect();
+                self.slice(packets, (time, cost_ns), cpu, 0, names.op(op), args);
+            }
+            Kind::LockWait { lock, wait_ns } => {
+                self.slice(packets, (time, wait_ns), cpu, 1, &names.lock(lock), Vec::new());
+            }
+            Kind::Kick { target, flags } => {
+                let track = self.cpu_track(packets, cpu);
+                let args = vec![("cpu", Arg::Number(target.0.into())), ("flags", Arg::Hex(flags))];
+                instant(packets, time, track, "kick", args);
+            }
+            Kind::Tick => {
+                let track = self.cpu_track(packets, cpu);
+                instant(packets, time, track, "tick", Vec::new());
+            }
+            Kind::Throttle { cgroup, on } => {
+                self.root_track(packets);
+                let args = vec![("cgroup", Arg::Number(cgroup.0.into())), ("cpu", Arg::Number(cpu.0.into()))];
+                instant(packets, time, ROOT, if on { "throttle" } else { "unthrottle" }, args);
+            }
+            Kind::SchedExit { kind, code } => {
+                self.root_track(packets);
+                let args = vec![
+                    ("kind", Arg::Number(kind.into())),
+                    ("code", Arg::Signed(code)),
+                    ("message", Arg::Text(names.text().to_owned())),
+                ];
+                instant(packets, time, ROOT, "scheduler exit", args);
+            }
+            Kind::Printk { .. } => {
+                self.root_track(packets);
+                let args = vec![
+                    ("cpu", Arg::Number(cpu.0.into())),
+                    ("text", Arg::Text(names.text().to_owned())),
+                ];
+                instant(packets, time, ROOT, "printk", args);
+            }
+            _ => {}
+        }
+    }
+
+    pub fn dsq_len<W: Write>(
+        &mut self,
+        packets: &mut Packets<W>,
+        time: Nanos,
+        names: &Names,
+        dsq: u64,
+        len: i64,
+    ) {
+        let index = self.dsqs.iter().position(|&known| known == dsq).unwrap_or_else(|| {
+            self.dsqs.push(dsq);
+            self.dsqs.len() - 1
+        });
+        let uuid = DSQ_TRACKS + index as u64;
+        if !self.described.contains(&uuid) {
+            self.describe(packets, DSQ_ROOT, || TrackDescriptor {
+                name: Some("DSQs".to_owned()),
+                ..TrackDescriptor::default()
+            });
+            self.describe(packets, uuid, || TrackDescriptor {
+                name: Some(names.dsq(dsq)),
+                parent_uuid: Some(DSQ_ROOT),
+                counter: Some(CounterDescriptor { unit_name: Some("tasks".to_owned()) }),
+                ..TrackDescriptor::default()
+            });
+        }
+        let value = TrackEvent {
+            r#type: Some(COUNTER),
+            track_uuid: Some(uuid),
+            counter_value: Some(len),
+            ..TrackEvent::default()
+        };
+        packets.track_event(time, value);
+    }
+
+    /// A slice on a CPU's callback track (`lane` 0) or lock track (1), behind what is there already.
+    fn slice<W: Write>(
+        &mut self,
+        packets: &mut Packets<W>,
+        (time, length): (Nanos, Nanos),
+        cpu: CpuId,
+        lane: usize,
+        name: &str,
+        args: Vec<(&'static str, Arg)>,
+    ) {
+        let Some(busy) = self.busy_until.get_mut(cpu.idx()) else { return };
+        let begin = time.max(busy[lane]);
+        let end = begin.saturating_add(length);
+        busy[lane] = end;
+        let track =
+            if lane == 0 { self.cpu_track(packets, cpu) } else { self.lock_track(packets, cpu) };
+        let mut event = named(packets, name, args);
+        event.r#type = Some(BEGIN);
+        event.track_uuid = Some(track);
+        packets.track_event(begin, event);
+        let over = TrackEvent { r#type: Some(END), track_uuid: Some(track), ..TrackEvent::default() };
+        packets.track_event(end, over);
+    }
+
+    fn root_track<W: Write>(&mut self, packets: &mut Packets<W>) {
+        self.describe(packets, ROOT, || TrackDescriptor {
+            name: Some("sched_ext".to_owned()),
+            child_ordering: Some(ORDERED),
+            ..TrackDescriptor::default()
+        });
+    }
+
+    fn cpu_track<W: Write>(&mut self, packets: &mut Packets<W>, cpu: CpuId) -> u64 {
+        self.root_track(packets);
+        let uuid = CPU_TRACKS + u64::from(cpu.0);
+        self.describe(packets, uuid, || child(format!("CPU {cpu}"), cpu.0 as i32 * 2));
+        uuid
+    }
+
+    fn lock_track<W: Write>(&mut self, packets: &mut Packets<W>, cpu: CpuId) -> u64 {
+        self.root_track(packets);
+        let uuid = LOCK_TRACKS + u64::from(cpu.0);
+        self.describe(packets, uuid, || child(format!("CPU {cpu} locks"), cpu.0 as i32 * 2 + 1));
+        uuid
+    }
+
+    fn describe<W: Write>(
+        &mut self,
+        packets: &mut Packets<W>,
+        uuid: u64,
+        descriptor: impl FnOnce() -> TrackDescriptor,
+    ) {
+        if self.described.insert(uuid) {
+            packets.track(TrackDescriptor { uuid: Some(uuid), ..descriptor() });
+        }
+    }
+}
+
+fn child(name: String, rank: i32) -> TrackDescriptor {
+    TrackDescriptor {
+        name: Some(name),
+        parent_uuid: Some(ROOT),
+        sibling_order_rank: Some(rank),
+        ..TrackDescriptor::default()
+    }
+}
+
+fn instant<W: Write>(
+    packets: &mut Packets<W>,
+    time: Nanos,
+    track: u64,
+    name: &str,
+    args: Vec<(&'static str, Arg)>,
+) {
+    let mut event = named(packets, name, args);
+    event.r#type = Some(INSTANT);
+    event.track_uuid = Some(track);
+    packets.track_event(time, event);
+}
+
+fn named<W: Write>(packets: &mut Packets<W>, name: &str, args: Vec<(&'static str, Arg)>) -> TrackEvent {
+    let (name_iid, name) = match packets.name(name) {
+        Name::Interned(iid) => (Some(iid), None),
+        Name::Written(name) => (None, Some(name)),
+    };
+    let annotation = |(key, value)| {
+        let mut annotation =
+            DebugAnnotation { name_iid: Some(packets.annotation(key)), ..DebugAnnotation::default() };
+        match value {
+            Arg::Number(number) => annotation.uint_value = Some(number),
+            Arg::Signed(number) => annotation.int_value = Some(number),
+            Arg::Hex(number) => annotation.pointer_value = Some(number),
+            Arg::Text(text) => annotation.string_value = Some(text),
+        }
+        annotation
+    };
+    let debug_annotations = args.into_iter().map(annotation).collect();
+    TrackEvent { debug_annotations, name_iid, name, ..TrackEvent::default() }
+}

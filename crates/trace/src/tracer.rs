@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The tracer: every event passes it once, is hashed, counted, and given to the sink if there is one.
+
+use std::any::Any;
+use std::io;
+
+use scxlab_machine::hash::{StableHash, hash_bytes};
+use scxlab_machine::{CpuId, Nanos};
+
+use crate::event::{Event, Kind};
+use crate::names::Names;
+use crate::sink::Sink;
+
+/// Hashes and counts events always; keeps them only with a sink.
+///
+/// ```
+/// use scxlab_machine::CpuId;
+/// use scxlab_trace::{Event, Kind, Tracer, VecSink};
+/// let mut tracer = Tracer::with_sink(VecSink::default());
+/// tracer.emit(Event { time: 5, cpu: CpuId(0), kind: Kind::Tick });
+/// assert_eq!(tracer.count(), 1);
+/// assert_eq!(tracer.take_sink::<VecSink>().unwrap().events.len(), 1);
+/// ```
+pub struct Tracer {
+    /// What ids are called; whoever creates a task, DSQ or lock says so here.
+    pub names: Names,
+    hash: StableHash,
+    count: u64,
+    sink: Option<Box<dyn Sink>>,
+}
+
+impl Default for Tracer {
+    /// A tracer that only hashes and counts.
+    fn default() -> Self {
+        Tracer { names: Names::default(), hash: StableHash::new(0), count: 0, sink: None }
+    }
+}
+
+impl Tracer {
+    /// A tracer that also gives every event to `sink`.
+    pub fn with_sink(sink: impl Sink) -> Tracer {
+        Tracer { sink: Some(Box::new(sink)), ..Tracer::default() }
+    }
+
+    /// Takes note of an event.
+    #[inline]
+    pub fn emit(&mut self, event: Event) {
+        event.fold_into(&mut self.hash);
+        self.count += 1;
+        if let Some(sink) = &mut self.sink {
+            sink.event(&event, &self.names);
+        }
+    }
+
+    /// Takes note of a printed line.
+    pub fn printk(&mut self, time: Nanos, cpu: CpuId, text: &str) {
+        let kind = Kind::Printk { text_hash: hash_bytes(text.as_bytes()) };
+        self.emit_with_text(Event { time, cpu, kind }, text);
+    }
+
+    /// Takes note of an event that comes with a text, which is not hashed: an exit's message.
+    pub fn emit_with_text(&mut self, event: Event, text: &str) {
+        if self.sink.is_some() {
+            self.names.set_text(text);
+        }
+        self.emit(event);
+        if self.sink.is_some() {
+            self.names.set_text("");
+        }
+    }
+
+    /// Whether events are kept: detail that only a reader of the trace wants can be skipped otherwise.
+    #[inline]
+    pub fn is_recording(&self) -> bool {
+        self.sink.is_some()
+    }
+
+    /// The hash of all events so far.
+    pub fn hash(&self) -> u64 {
+        self.hash.finish()
+    }
+
+    /// How many events there were.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Ends the trace: the sink writes out what it has.
+    pub fn finish(&mut self) -> io::Result<()> {
+        self.sink.as_mut().map_or(Ok(()), |sink| sink.finish())
+    }
+
+    /// Takes the sink out, if there is one and it is an `S`.
+    pub fn take_sink<S: Sink>(&mut self) -> Option<S> {
+        let sink: Box<dyn Any> = self.sink.take()?;
+        sink.downcast().ok().map(|sink| *sink)
+    }
+}
+
+#[cfg(test)]
+mod tests;

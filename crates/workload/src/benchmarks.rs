@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Benchmark models: generators of programs with parameters, spelled `NAME,key=value,...`.
+//!
+//! Owns: the registry, and the reading of parameters. What each one models and leaves out is in its file.
+//! Does not: contain results. A model says what threads do; times come out of the simulation.
+
+use crate::error::WorkloadError;
+use crate::program::{Dur, Program};
+
+mod hackbench;
+mod hogs;
+mod pingpong;
+mod schbench;
+mod sleepers;
+mod spin_barrier;
+
+/// A workload that is made from parameters.
+#[derive(Clone, Copy)]
+pub struct Generator {
+    pub name: &'static str,
+    /// One sentence.
+    pub doc: &'static str,
+    /// The unit of its work, singular.
+    pub unit: &'static str,
+    pub params: &'static [Param],
+    build: fn(&Params) -> Result<Program, WorkloadError>,
+}
+
+/// One parameter.
+#[derive(Clone, Copy, Debug)]
+pub struct Param {
+    pub name: &'static str,
+    pub default: &'static str,
+    pub doc: &'static str,
+}
+
+const fn param(name: &'static str, default: &'static str, doc: &'static str) -> Param {
+    Param { name, default, doc }
+}
+
+/// Every generator, by name.
+pub fn list() -> &'static [Generator] {
+    &[
+        hackbench::GENERATOR,
+        hogs::GENERATOR,
+        pingpong::GENERATOR,
+        schbench::GENERATOR,
+        sleepers::GENERATOR,
+        spin_barrier::GENERATOR,
+    ]
+}
+
+/// What a `-w` argument means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkloadArg {
+    /// A file, whose text the caller reads and gives to `load`.
+    File(String),
+    Program(Box<Program>),
+}
+
+/// Reads a workload argument: a path (it has a `/`, or ends in `.json` or `.toml`) or a generator.
+///
+/// ```
+/// use scxlab_workload::{WorkloadArg, parse_workload_arg};
+/// let WorkloadArg::Program(p) = parse_workload_arg("sleepers,tasks=8").unwrap() else { panic!() };
+/// assert_eq!(p.threads[0].instances, 8);
+/// assert!(parse_workload_arg("sleeper").unwrap_err().to_string().contains("sleepers"));
+/// ```
+pub fn parse_workload_arg(arg: &str) -> Result<WorkloadArg, WorkloadError> {
+    let lower = arg.to_ascii_lowercase();
+    if arg.contains('/') || lower.ends_with(".json") || lower.ends_with(".toml") {
+        return Ok(WorkloadArg::File(arg.to_owned()));
+    }
+    let (name, rest) = arg
+        .split_once(',')
+        .map_or((arg, None), |(n, r)| (n, Some(r)));
+    let Some(generator) = list().iter().find(|g| g.name == name.trim()) else {
+        return Err(WorkloadError::UnknownGenerator {
+            name: name.to_owned(),
+            candidates: list().iter().map(|g| g.name.to_owned()).collect(),
+        });
+    };
+    let pairs = rest
+        .into_iter()
+        .flat_map(|r| r.split(','))
+        .filter(|p| !p.trim().is_empty());
+    generator
+        .generate(pairs)
+        .map(|p| WorkloadArg::Program(Box::new(p)))
+}
+
+impl Generator {
+    /// Makes the program from `key=value` pairs.
+    pub fn generate<'a>(
+        &self,
+        pairs: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Program, WorkloadError> {
+        let mut params = Params {
+            generator: self.name,
+            values: self
+                .params
+                .iter()
+                .map(|p| (p.name, p.default.to_owned()))
+                .collect(),
+        };
+        for pair in pairs {
+            params.set(pair)?;
+        }
+        let mut program = (self.build)(&params)?;
+        program.name = self.name.to_owned();
+        program.doc = self.doc.to_owned();
+        program.unit = self.unit.to_owned();
+        crate::compile::check(&program)?;
+        Ok(program)
+    }
+}
+
+/// The values of a generator's parameters.
+struct Params {
+    generator: &'static str,
+    values: Vec<(&'static str, String)>,
+}
+
+impl Params {
+    fn set(&mut self, pair: &str) -> Result<(), WorkloadError> {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let candidates = || {
+            self.values
+                .iter()
+                .map(|(name, _)| (*name).to_owned())
+                .collect()
+        };
+        let Some(slot) = self.values.iter().position(|(name, _)| *name == key.trim()) else {
+            return Err(WorkloadError::UnknownParam {
+                generator: self.generator,
+                param: key.to_owned(),
+                candidates: candidates(),
+            });
+        };
+        self.values[slot].1 = value.trim().to_owned();
+        Ok(())
+    }
+
+    fn text(&self, name: &str) -> &str {
+        let found = self.values.iter().find(|(n, _)| *n == name);
+        found.map_or("", |(_, value)| value)
+    }
+
+    fn bad(&self, name: &str, expected: impl Into<String>) -> WorkloadError {
+        WorkloadError::BadParam {
+            generator: self.generator,
+            param: name.to_owned(),
+            value: self.text(name).to_owned(),
+            expected: expected.into(),
+        }
+    }
+
+    fn number(&self, name: &str, min: u32, max: u32) -> Result<u32, WorkloadError> {
+        let value = self
+            .text(name)
+            .parse()
+            .ok()
+            .filter(|n| (min..=max).contains(n));
+        value.ok_or_else(|| self.bad(name, format!("a whole number from {min} to {max}")))
+    }
+
+    fn time(&self, name: &str) -> Result<Dur, WorkloadError> {
+        self.text(name)
+            .parse()
+            .map_err(|_| self.bad(name, "a time such as 250us, 4ms or 10s"))
+    }
+
+    /// A time, or `none`.
+    fn maybe_time(&self, name: &str) -> Result<Option<Dur>, WorkloadError> {
+        match self.text(name) {
+            "none" => Ok(None),
+            _ => match self.time(name)? {
+                Dur(0) => Err(self.bad(name, "a time above 0, or none")),
+                time => Ok(Some(time)),
+            },
+        }
+    }
+
+    /// One of some words; gives its number.
+    fn word(&self, name: &str, words: &[&str]) -> Result<usize, WorkloadError> {
+        let found = words.iter().position(|w| *w == self.text(name));
+        found.ok_or_else(|| self.bad(name, format!("one of {}", words.join(", "))))
+    }
+
+    /// Numbers separated by colons; the empty text is the empty list.
+    fn numbers(&self, name: &str, min: i64, max: i64) -> Result<Vec<i64>, WorkloadError> {
+        let text = self.text(name);
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        let parse = |part: &str| part.parse().ok().filter(|n| (min..=max).contains(n));
+        let all: Option<Vec<i64>> = text.split(':').map(parse).collect();
+        all.ok_or_else(|| {
+            self.bad(
+                name,
+                format!("whole numbers from {min} to {max}, separated by colons"),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! hackbench: groups of senders and receivers; every sender writes to every receiver of its group.
+//!
+//! Models: per group `fds` senders and `fds` receivers, one socket (or pipe) into each receiver, messages of
+//! `size` bytes, `loops` rounds; all start together after a barrier; with blocking reads and full buffers.
+//! Leaves out: the parent's forks and waits (all tasks exist at the start), and the copying itself, whose
+//! cost is the machine's `pipe_rw`/`sock_rw` per call and per KiB. The measured time is the run's length.
+
+use super::{Generator, Params, param};
+use crate::error::WorkloadError;
+use crate::program::{BarrierDef, Dur, Op, PipeDef, PipeKind, Program, ThreadTemplate};
+
+pub(super) const GENERATOR: Generator = Generator {
+    name: "hackbench",
+    doc: "Groups of senders that write to all receivers of their group.",
+    unit: "message",
+    params: &[
+        param("groups", "10", "number of groups"),
+        param("fds", "20", "senders, and receivers, of a group"),
+        param("loops", "100", "messages from each sender to each receiver"),
+        param("size", "100", "bytes of a message"),
+        param("ipc", "socket", "socket or pipe"),
+        param(
+            "mode",
+            "process",
+            "process, or thread: all in one address space",
+        ),
+        param("work", "0us", "work of sender and receiver per message"),
+        param(
+            "duration",
+            "none",
+            "length of the run; none: until all messages are through",
+        ),
+    ],
+    build,
+};
+
+fn build(params: &Params) -> Result<Program, WorkloadError> {
+    let groups = params.number("groups", 1, 2_000)?;
+    let fds = params.number("fds", 1, 200)?;
+    let loops = u64::from(params.number("loops", 1, 1_000_000_000)?);
+    let bytes = u64::from(params.number("size", 1, 1 << 20)?);
+    let kind = [PipeKind::Socket, PipeKind::Pipe][params.word("ipc", &["socket", "pipe"])?];
+    let threads = params.word("mode", &["process", "thread"])? == 1;
+    let work = params.time("work")?;
+
+    let busy = |op: Op| {
+        if work == Dur(0) {
+            vec![op]
+        } else {
+            vec![Op::Compute(work), op]
+        }
+    };
+    // Receiver r of group g owns pipe fd<g * fds + r>: its instance number. A sender reaches the first of
+    // its group by dropping the remainder of its own.
+    let to = |r: u32| format!("fd{{i/{fds}*{fds}+{r}}}");
+    let writes = (0..fds)
+        .flat_map(|r| busy(Op::Write { pipe: to(r), bytes }))
+        .collect();
+    let sender = vec![
+        Op::Barrier("start".into()),
+        Op::Loop {
+            times: Some(loops),
+            ops: writes,
+        },
+    ];
+    let mut read = busy(Op::Read {
+        pipe: "fd{i}".into(),
+        bytes,
+    });
+    read.push(Op::Count(1));
+    let messages = loops.saturating_mul(fds.into());
+    let receiver = vec![
+        Op::Barrier("start".into()),
+        Op::Loop {
+            times: Some(messages),
+            ops: read,
+        },
+    ];
+    let template = |name: &str, ops| ThreadTemplate {
+        instances: groups * fds,
+        process: threads.then(|| "hackbench".to_owned()),
+        ..ThreadTemplate::new(name, ops)
+    };
+    Ok(Program {
+        duration: params.maybe_time("duration")?,
+        barriers: vec![BarrierDef {
+            name: "start".into(),
+            parties: groups * fds * 2,
+        }],
+        pipes: vec![PipeDef::new("fd{i}", kind)],
+        threads: vec![template("receiver", receiver), template("sender", sender)],
+        ..Program::default()
+    })
+}

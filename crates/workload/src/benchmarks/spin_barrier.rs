@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! spin_barrier: parallel jobs whose threads compute and then spin until the last of them is there.
+//!
+//! Models: tightly coupled parallel programs (OpenMP with active waiting), the case for gang scheduling: a
+//! preempted thread makes its whole job burn CPU. A unit is one thread's round.
+//! Leaves out: memory traffic, and the fall back to sleeping that some run times have.
+
+use super::{Generator, Params, param};
+use crate::error::WorkloadError;
+use crate::program::{Op, Program, ThreadTemplate};
+
+pub(super) const GENERATOR: Generator = Generator {
+    name: "spin_barrier",
+    doc: "Parallel jobs whose threads compute and then spin at a barrier.",
+    unit: "round",
+    params: &[
+        param("jobs", "2", "number of jobs"),
+        param("threads", "4", "threads of a job"),
+        param("work", "1ms", "work of a thread between barriers"),
+        param("rounds", "none", "barriers; none: until the run ends"),
+        param("cgroups", "no", "yes: each job in a cgroup of its own"),
+        param("duration", "10s", "length of the run, or none"),
+    ],
+    build,
+};
+
+fn build(params: &Params) -> Result<Program, WorkloadError> {
+    let jobs = params.number("jobs", 1, 1_000)?;
+    let threads = params.number("threads", 1, 4_096)?;
+    let work = params.time("work")?;
+    let grouped = params.word("cgroups", &["no", "yes"])? == 1;
+    let times = match params.text("rounds") {
+        "none" => None,
+        _ => Some(u64::from(params.number("rounds", 1, u32::MAX)?)),
+    };
+    let templates = (0..jobs).map(|job| {
+        let round = vec![
+            Op::Compute(work),
+            Op::SpinBarrier(format!("job{job}")),
+            Op::Count(1),
+        ];
+        ThreadTemplate {
+            instances: threads,
+            process: Some(format!("job{job}")),
+            cgroup: grouped.then(|| format!("/job{job}")),
+            ..ThreadTemplate::new(&format!("job{job}"), vec![Op::Loop { times, ops: round }])
+        }
+    });
+    Ok(Program {
+        duration: params.maybe_time("duration")?,
+        threads: templates.collect(),
+        ..Program::default()
+    })
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Every generator with its defaults, and what the arguments may look like.
+
+use super::*;
+use crate::exec::mock::{End, Mock};
+use crate::exec::{ExecConfig, Executor};
+
+fn program(arg: &str) -> Program {
+    match parse_workload_arg(arg) {
+        Ok(WorkloadArg::Program(program)) => *program,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn run(arg: &str, cpus: u32) -> (Mock, End) {
+    let config = ExecConfig {
+        nr_cpus: cpus,
+        ..ExecConfig::default()
+    };
+    let mut executor = Executor::new(&program(arg), config).unwrap();
+    let mut mock = Mock::new(cpus as usize, 7);
+    let end = mock.run(&mut executor, 5_000_000);
+    (mock, end)
+}
+
+fn error(arg: &str) -> String {
+    parse_workload_arg(arg).unwrap_err().to_string()
+}
+
+#[test]
+fn every_generator_runs_with_its_defaults() {
+    for generator in list() {
+        let short = match generator.name {
+            "hackbench" => "groups=1,loops=5,duration=1s",
+            "pingpong" => "work=10us,duration=50ms",
+            _ => "duration=50ms",
+        };
+        assert!(generator.generate([]).is_ok(), "{}", generator.name);
+        let (mock, end) = run(&format!("{},{short}", generator.name), 4);
+        assert_eq!(end, End::Finished, "{}", generator.name);
+        assert!(mock.total_work() > 0, "{}", generator.name);
+    }
+}
+
+#[test]
+fn the_registry_is_sorted_and_says_what_everything_is() {
+    let names: Vec<_> = list().iter().map(|g| g.name).collect();
+    assert!(names.is_sorted());
+    for generator in list() {
+        assert!(generator.doc.ends_with('.') && !generator.unit.is_empty());
+        assert!(generator.params.iter().all(|p| !p.doc.is_empty()));
+    }
+}
+
+#[test]
+fn hackbench_sends_every_message() {
+    for ipc in ["socket", "pipe"] {
+        let (mock, end) = run(&format!("hackbench,groups=3,fds=4,loops=50,ipc={ipc}"), 2);
+        assert_eq!(
+            (end, mock.total_work(), mock.tasks.len()),
+            (End::Finished, 3 * 16 * 50, 24)
+        );
+    }
+    let threads = program("hackbench,groups=2,mode=thread");
+    assert!(threads.threads.iter().all(|t| t.process.is_some()));
+}
+
+#[test]
+fn hackbench_groups_do_not_mix() {
+    let config = ExecConfig {
+        nr_cpus: 2,
+        ..ExecConfig::default()
+    };
+    let mut program = program("hackbench,groups=2,fds=2,loops=1");
+    // Without the senders of the second group its receivers must starve.
+    program.threads[1].instances = 2;
+    program.barriers[0].parties = 6;
+    let mut executor = Executor::new(&program, config).unwrap();
+    let mut mock = Mock::new(2, 1);
+    assert_eq!(mock.run(&mut executor, 10_000), End::Stuck);
+    let work: Vec<_> = mock.tasks.iter().map(|t| t.work).collect();
+    assert_eq!(work, [2, 2, 0, 0, 0, 0]);
+}
+
+#[test]
+fn sleepers_keep_to_their_utilization() {
+    let (mock, _) = run("sleepers,tasks=8,duration=1s", 8);
+    let ran: u64 = mock.tasks.iter().map(|t| t.run_ns).sum();
+    // The 200th turn ends with the run, and is not counted.
+    assert_eq!((ran, mock.total_work()), (8 * 200_000_000, 8 * 199));
+}
+
+#[test]
+fn schbench_serves_every_worker() {
+    let (mock, _) = run("schbench,message_threads=2,workers=3,duration=200ms", 8);
+    let served: Vec<_> = mock.tasks[2..].iter().map(|t| t.work).collect();
+    assert_eq!(served.len(), 6);
+    assert!(served.iter().all(|&n| n >= 60), "{served:?}");
+}
+
+#[test]
+fn hogs_deal_out_nice_values_and_groups() {
+    let hogs = program("hogs,tasks=4,nice=0:5,weights=100:300");
+    let nices: Vec<_> = hogs.threads.iter().map(|t| t.nice).collect();
+    assert_eq!(nices, [0, 5, 0, 5]);
+    assert_eq!(hogs.threads[3].cgroup.as_deref(), Some("/group-1"));
+    assert_eq!(hogs.cgroups[1].weight, 300);
+}
+
+#[test]
+fn wrong_arguments_say_what_would_be_right() {
+    assert_eq!(
+        error("hackbnch"),
+        "unknown workload \"hackbnch\"; there are hackbench, hogs, pingpong, schbench, sleepers, \
+         spin_barrier"
+    );
+    assert_eq!(
+        error("sleepers,task=1"),
+        "workload sleepers: unknown parameter \"task\"; it takes tasks, run, sleep, duration"
+    );
+    assert_eq!(
+        error("sleepers,tasks=0"),
+        "workload sleepers: tasks is \"0\", must be a whole number from 1 to 100000"
+    );
+    assert!(error("sleepers,run=5").contains("must be a time"));
+    assert!(error("hackbench,ipc=shm").contains("one of socket, pipe"));
+    assert!(error("hogs,nice=1:99").contains("separated by colons"));
+    assert!(error("hogs,duration=0s").contains("or none"));
+    assert!(error("hackbench,groups=2000,fds=200").contains("limit"));
+}
+
+#[test]
+fn a_path_is_not_a_generator() {
+    for path in ["a/b", "x.json", "y.TOML", "./hackbench"] {
+        assert_eq!(
+            parse_workload_arg(path),
+            Ok(WorkloadArg::File(path.to_owned()))
+        );
+    }
+}

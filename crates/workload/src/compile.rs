@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! From a program as data to flat code: checks it, numbers its objects, lays out its loops.
+//!
+//! Owns: what a correct program is (with `compile/check.rs`), and every limit on its size.
+//! Does not: know the machine; CPU numbers are checked by the executor, which does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::error::{Place, WorkloadError};
+use crate::program::{CgroupDef, CpuList, Op, Program, ThreadTemplate, TimerMode, Touch, names};
+
+mod check;
+pub mod insn;
+
+use insn::{Insn, Kind, NR_KINDS, PolicyTable, Res, TimerRef};
+
+/// Threads that exist at the start, over all templates.
+pub const MAX_THREADS: u64 = 100_000;
+/// Instructions of all templates together.
+pub const MAX_INSNS: usize = 1 << 20;
+/// Timers that are a thread's own, and names in it that depend on the instance.
+pub const MAX_OBJECTS: usize = 4096;
+/// Nesting of loops and phases.
+pub const MAX_NESTING: u16 = 32;
+/// Bytes that one op may move or touch.
+pub const MAX_BYTES: u64 = 1 << 40;
+
+/// A program ready to run.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    pub code: Vec<Insn>,
+    pub templates: Vec<Template>,
+    pub objects: Objects,
+    pub touches: Vec<Touch>,
+    pub affinities: Vec<CpuList>,
+    pub policies: PolicyTable,
+    /// Every cgroup of the program, a parent before its children. Not the root.
+    pub cgroups: Vec<CgroupDef>,
+}
+
+/// What instances of a template share.
+#[derive(Clone, Debug)]
+pub struct Template {
+    pub name: String,
+    pub entry: u32,
+    pub instances: u32,
+    pub nr_loops: u16,
+    pub nr_own_timers: u16,
+    /// Objects that differ between instances: kind and name pattern. A thread's binding holds their indices.
+    pub slots: Vec<(Kind, String)>,
+    /// Index into `Compiled::cgroups`; None: the root, or the parent's.
+    pub cgroup: Option<u32>,
+}
+
+/// The names of shared objects, and the index that each has within its kind.
+#[derive(Clone, Debug, Default)]
+pub struct Objects {
+    index: BTreeMap<(Kind, String), u32>,
+    names: [Vec<String>; NR_KINDS],
+}
+
+impl Objects {
+    /// The object of that name, made if need be.
+    pub fn intern(&mut self, kind: Kind, name: &str) -> u32 {
+        if let Some(&index) = self.index.get(&(kind, name.to_owned())) {
+            return index;
+        }
+        let names = &mut self.names[kind as usize];
+        let index = u32::try_from(names.len()).unwrap_or(u32::MAX);
+        names.push(name.to_owned());
+        self.index.insert((kind, name.to_owned()), index);
+        index
+    }
+
+    /// The names of a kind, by index.
+    pub fn names(&self, kind: Kind) -> &[String] {
+        &self.names[kind as usize]
+    }
+}
+
+/// Whether the program is correct; the first thing that is not.
+pub fn check(program: &Program) -> Result<(), WorkloadError> {
+    check::program(program)?;
+    lower(program).map(drop)
+}
+
+/// Names along a cycle of threads that fork one another, the first repeated at the end.
+pub fn fork_cycle(program: &Program) -> Option<Vec<String>> {
+    check::fork_cycle(program)
+}
+
+/// Checks and compiles.
+pub fn compile(program: &Program) -> Result<Compiled, WorkloadError> {
+    check::program(program)?;
+    lower(program)
+}
+
+fn lower(program: &Program) -> Result<Compiled, WorkloadError> {
+    let cgroups = check::cgroups(program)?;
+    let mut lowering = Lowering {
+        program,
+        out: Compiled {
+            code: Vec::new(),
+            templates: Vec::new(),
+            objects: Objects::default(),
+            touches: Vec::new(),
+            affinities: Vec::new(),
+            policies: Vec::new(),
+            cgroups,
+        },
+        absolute: absolute_timers(program),
+        template_index: indices(program.threads.iter().map(|t| t.name.as_str())),
+        cgroup_index: BTreeMap::new(),
+        slots: Vec::new(),
+        own_timers: Vec::new(),
+        nr_loops: 0,
+    };
+    let paths: Vec<String> = lowering
+        .out
+        .cgroups
+        .iter()
+        .map(|c| c.path.clone())
+        .collect();
+    lowering.cgroup_index = indices(paths.iter().map(String::as_str));
+    for (i, thread) in program.threads.iter().enumerate() {
+        lowering.thread(i, thread)?;
+    }
+    Ok(lowering.out)
+}
+
+/// A timer is absolute if any of its uses says so (rt-app keeps the mode in the timer): the template for
+/// `unique` ones, None for shared ones, and the name.
+fn absolute_timers(program: &Program) -> BTreeSet<(Option<usize>, String)> {
+    let mut found = BTreeSet::new();
+    for (i, thread) in program.threads.iter().enumerate() {
+        check::visit(&thread.ops, &mut |op| {
+            if let Op::Timer {
+                name,
+                mode: TimerMode::Absolute,
+                unique,
+                ..
+            } = op
+            {
+                found.insert((unique.then_some(i), name.clone()));
+            }
+        });
+    }
+    found
+}
+
+struct Lowering<'a> {
+    program: &'a Program,
+    out: Compiled,
+    absolute: BTreeSet<(Option<usize>, String)>,
+    template_index: BTreeMap<String, u32>,
+    cgroup_index: BTreeMap<String, u32>,
+    /// Of the template at hand.
+    slots: Vec<(Kind, String)>,
+    own_timers: Vec<String>,
+    nr_loops: u16,
+}
+
+impl Lowering<'_> {
+    fn thread(&mut self, index: usize, thread: &ThreadTemplate) -> Result<(), WorkloadError> {
+        self.slots.clear();
+        self.own_timers.clear();
+        self.nr_loops = 0;
+        let entry = self.here();
+        if let Some(delay) = thread.delay {
+            self.emit(Insn::Delay(delay.0))?;
+        }
+        self.ops(index, &thread.ops, 0)?;
+        self.emit(Insn::Exit)?;
+        self.bounded(
+            "number of timers of a thread",
+            self.own_timers.len(),
+            MAX_OBJECTS,
+        )?;
+        self.bounded(
+            "number of {i} names of a thread",
+            self.slots.len(),
+            MAX_OBJECTS,
+        )?;
+        let cgroup = thread.cgroup.as_deref().and_then(|path| self.cgroup(path));
+        self.out.templates.push(Template {
+            name: thread.name.clone(),
+            entry,
+            instances: thread.instances,
+            nr_loops: self.nr_loops,
+            nr_own_timers: u16::try_from(self.own_timers.len()).unwrap_or(u16::MAX),
+            slots: self.slots.clone(),
+            cgroup,
+        });
+        Ok(())
+    }
+
+    fn here(&self) -> u32 {
+        u32::try_from(self.out.code.len()).unwrap_or(u32::MAX)
+    }
+
+    fn emit(&mut self, insn: Insn) -> Result<(), WorkloadError> {
+        self.out.code.push(insn);
+        self.bounded("number of ops", self.out.code.len(), MAX_INSNS)
+    }
+
+    fn bounded(&self, what: &'static str, value: usize, max: usize) -> Result<(), WorkloadError> {
+        if value <= max {
+            return Ok(());
+        }
+        let at = Place::file(&self.program.name);
+        Err(WorkloadError::Limit {
+            at,
+            what,
+            value: value as u64,
+            max: max as u64,
+        })
+    }
+
+    fn ops(&mut self, thread: usize, ops: &[Op], depth: u16) -> Result<(), WorkloadError> {
+        for op in ops {
+            match op {
+                Op::Loop { times, ops } => self.looped(thread, *times, ops, depth, false)?,
+                Op::Phase { times, ops, .. } => self.looped(thread, *times, ops, depth, true)?,
+                op => self.simple(thread, op)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn looped(
+        &mut self,
+        thread: usize,
+        times: Option<u64>,
+        ops: &[Op],
+        depth: u16,
+        phase: bool,
+    ) -> Result<(), WorkloadError> {
+        self.nr_loops = self.nr_loops.max(depth + 1);
+        let init = self.here();
+        if let Some(times) = times {
+            self.emit(Insn::LoopInit {
+                slot: depth,
+                times,
+                end: 0,
+            })?;
+        }
+        let start = self.here();
+        if phase {
+            self.emit(Insn::PhaseBegin)?;
+        }
+        self.ops(thread, ops, depth + 1)?;
+        if phase {
+            self.emit(Insn::PhaseEnd)?;
+        }
+        match times {
+            None => self.emit(Insn::Jump(start))?,
+            Some(_) => self.emit(Insn::LoopNext { slot: depth, start })?,
+        }
+        let after = self.here();
+        if let Some(Insn::LoopInit { end, .. }) = self.out.code.get_mut(init as usize) {
+            *end = after;
+        }
+        Ok(())
+    }
+
+    fn simple(&mut self, thread: usize, op: &Op) -> Result<(), WorkloadError> {
+        let insn = match op {
+            Op::Compute(d) => Insn::Compute(d.0),
+            Op::ComputeWall(d) => Insn::ComputeWall(d.0),
+            Op::Sleep(d) => Insn::Sleep(d.0),
+            Op::Timer {
+                name,
+                period,
+                unique,
+                ..
+            } => self.timer(thread, name, period.0, *unique),
+            Op::Lock(n) => Insn::Lock(self.object(Kind::Mutex, n)),
+            Op::Unlock(n) => Insn::Unlock(self.object(Kind::Mutex, n)),
+            Op::Wait { cond, mutex } => self.wait(cond, mutex),
+            Op::Signal(n) => Insn::Signal(self.object(Kind::Cond, n)),
+            Op::Broadcast(n) => Insn::Broadcast(self.object(Kind::Cond, n)),
+            Op::Barrier(n) => Insn::Barrier(self.object(Kind::Barrier, n)),
+            Op::SemPost(n) => Insn::SemPost(self.object(Kind::Sem, n)),
+            Op::SemWait(n) => Insn::SemWait(self.object(Kind::Sem, n)),
+            Op::Write { pipe, bytes } => Insn::Write {
+                pipe: self.object(Kind::Pipe, pipe),
+                bytes: *bytes,
+            },
+            Op::Read { pipe, bytes } => Insn::Read {
+                pipe: self.object(Kind::Pipe, pipe),
+                bytes: *bytes,
+            },
+            Op::SpinLock(n) => Insn::SpinLock(self.object(Kind::SpinLock, n)),
+            Op::SpinUnlock(n) => Insn::SpinUnlock(self.object(Kind::SpinLock, n)),
+            Op::SpinBarrier(n) => Insn::SpinBarrier(self.object(Kind::SpinBarrier, n)),
+            Op::Touch(touch) => Insn::Touch(push(&mut self.out.touches, *touch)),
+            Op::Io { bytes, null } => Insn::Io {
+                bytes: *bytes,
+                null: *null,
+            },
+            Op::Fork(name) => Insn::Fork(self.template(name)),
+            Op::Join => Insn::Join,
+            Op::Exec => Insn::Exec,
+            Op::Yield => Insn::Yield,
+            Op::Exit => Insn::Exit,
+            Op::SetAffinity(cpus) => {
+                Insn::SetAffinity(push(&mut self.out.affinities, cpus.clone()))
+            }
+            Op::ClearAffinity => Insn::ClearAffinity,
+            Op::SetNice(nice) => Insn::SetNice(*nice),
+            Op::SetPolicy(policy) => Insn::SetPolicy(push(&mut self.out.policies, *policy)),
+            // `check::cgroups` has listed every path that an op names.
+            Op::MoveCgroup(path) => Insn::MoveCgroup(self.cgroup(path).unwrap_or(0)),
+            Op::Suspend(name) => return self.suspend(name),
+            Op::Resume(name) => return self.resume(name),
+            Op::Count(units) => Insn::Count(*units),
+            Op::Loop { .. } | Op::Phase { .. } => return Ok(()),
+        };
+        self.emit(insn)
+    }
+
+    fn wait(&mut self, cond: &str, mutex: &str) -> Insn {
+        let cond = self.object(Kind::Cond, cond);
+        Insn::Wait {
+            cond,
+            mutex: self.object(Kind::Mutex, mutex),
+        }
+    }
+
+    fn suspend(&mut self, name: &str) -> Result<(), WorkloadError> {
+        let mutex = self.object(Kind::Mutex, name);
+        let cond = self.object(Kind::Cond, name);
+        self.emit(Insn::Lock(mutex))?;
+        self.emit(Insn::Wait { cond, mutex })?;
+        self.emit(Insn::Unlock(mutex))
+    }
+
+    fn resume(&mut self, name: &str) -> Result<(), WorkloadError> {
+        let mutex = self.object(Kind::Mutex, name);
+        let cond = self.object(Kind::Cond, name);
+        self.emit(Insn::Lock(mutex))?;
+        self.emit(Insn::Broadcast(cond))?;
+        self.emit(Insn::Unlock(mutex))
+    }
+
+    fn timer(&mut self, thread: usize, name: &str, period: u64, unique: bool) -> Insn {
+        let absolute = self
+            .absolute
+            .contains(&(unique.then_some(thread), name.to_owned()));
+        let timer = if unique {
+            let known = self.own_timers.iter().position(|n| n == name);
+            let slot = known.unwrap_or_else(|| {
+                self.own_timers.push(name.to_owned());
+                self.own_timers.len() - 1
+            });
+            TimerRef::Own(u16::try_from(slot).unwrap_or(u16::MAX))
+        } else {
+            TimerRef::Shared(self.object(Kind::Timer, name))
+        };
+        Insn::Timer {
+            timer,
+            period,
+            absolute,
+        }
+    }
+
+    fn object(&mut self, kind: Kind, name: &str) -> Res {
+        if !names::is_pattern(name) {
+            return Res::direct(self.out.objects.intern(kind, name));
+        }
+        let known = self.slots.iter().position(|(k, n)| *k == kind && n == name);
+        let slot = known.unwrap_or_else(|| {
+            self.slots.push((kind, name.to_owned()));
+            self.slots.len() - 1
+        });
+        Res::bound(u32::try_from(slot).unwrap_or(u32::MAX >> 1))
+    }
+
+    fn template(&self, name: &str) -> u32 {
+        // `check::forks` has refused names that do not exist.
+        self.template_index.get(name).copied().unwrap_or(0)
+    }
+
+    fn cgroup(&self, path: &str) -> Option<u32> {
+        self.cgroup_index.get(path).copied()
+    }
+}
+
+/// Each name and its position.
+fn indices<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<String, u32> {
+    names.map(str::to_owned).zip(0..).collect()
+}
+
+/// Appends and gives the index.
+fn push<T>(table: &mut Vec<T>, item: T) -> u32 {
+    table.push(item);
+    u32::try_from(table.len() - 1).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a program must satisfy before it is compiled.
+//!
+//! Owns: ranges, references, nesting, fork cycles, and unlocks without a lock. A dead lock is not looked
+//! for: the simulation shows it, with what everyone waits for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{MAX_BYTES, MAX_NESTING, MAX_THREADS};
+use crate::error::{Place, WorkloadError};
+use crate::program::dump::op_text;
+use crate::program::dur::MAX_NANOS;
+use crate::program::{CgroupDef, Op, PolicyDef, Program, ThreadTemplate, names};
+
+type Checked = Result<(), WorkloadError>;
+
+/// Everything about the program except its cgroups.
+pub(super) fn program(program: &Program) -> Checked {
+    let total: u64 = program.threads.iter().map(|t| u64::from(t.instances)).sum();
+    let at = || Place::file(&program.name);
+    if total > MAX_THREADS {
+        let what = "number of threads";
+        return Err(WorkloadError::Limit {
+            at: at(),
+            what,
+            value: total,
+            max: MAX_THREADS,
+        });
+    }
+    if program.duration.is_some_and(|d| d.0 == 0) {
+        return invalid(
+            program,
+            "a duration of 0: leave it out to run until every thread exits",
+        );
+    }
+    for pipe in &program.pipes {
+        if pipe.capacity() <= pipe.overhead() || pipe.capacity() > MAX_BYTES {
+            return invalid(
+                program,
+                format!("pipe \"{}\" cannot hold a message", pipe.name),
+            );
+        }
+    }
+    if let Some(barrier) = program.barriers.iter().find(|b| b.parties == 0) {
+        return invalid(
+            program,
+            format!("barrier \"{}\" of 0 parties", barrier.name),
+        );
+    }
+    let mut seen = BTreeSet::new();
+    for thread in &program.threads {
+        if !seen.insert(&thread.name) {
+            return invalid(
+                program,
+                format!("two threads are named \"{}\"", thread.name),
+            );
+        }
+        template(program, thread)?;
+    }
+    forks(program)
+}
+
+fn invalid(program: &Program, problem: impl Into<String>) -> Checked {
+    Err(WorkloadError::Invalid {
+        at: Place::file(&program.name),
+        problem: problem.into(),
+    })
+}
+
+fn template(program: &Program, thread: &ThreadTemplate) -> Checked {
+    let who = |problem: &str| invalid(program, format!("thread \"{}\": {problem}", thread.name));
+    if thread.name.is_empty() {
+        return who("a thread needs a name");
+    }
+    if !(-20..=19).contains(&thread.nice) {
+        return who("nice is from -20 to 19");
+    }
+    if thread.footprint > MAX_BYTES {
+        return who("the footprint is more than 1 TiB");
+    }
+    if let Err(problem) = names::resolve(&thread.name, 0) {
+        return who(&problem);
+    }
+    if let Some(Err(problem)) = thread.process.as_deref().map(|p| names::resolve(p, 0)) {
+        return who(&problem);
+    }
+    policy(thread.policy).or_else(|problem| who(&problem))?;
+    let mut held = Held::default();
+    ops(program, thread, &thread.ops, 0, false, &mut held)
+}
+
+/// The ranges of `sched_setattr(2)`.
+fn policy(policy: PolicyDef) -> Result<(), String> {
+    match policy {
+        PolicyDef::Fifo(prio) | PolicyDef::Rr(prio) if !(1..=99).contains(&prio) => {
+            Err(format!("real-time priority {prio} is not from 1 to 99"))
+        }
+        PolicyDef::Deadline {
+            runtime,
+            deadline,
+            period,
+        } => {
+            let ordered = runtime.0 >= 1024 && runtime <= deadline && deadline <= period;
+            let rule = "a deadline policy needs 1.024us <= runtime <= deadline <= period";
+            if ordered {
+                Ok(())
+            } else {
+                Err(format!("{rule}, not {runtime}, {deadline}, {period}"))
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Mutexes and spin locks that the thread holds at this point of its text, if every loop ran once.
+#[derive(Default)]
+struct Held {
+    mutexes: BTreeSet<String>,
+    spins: BTreeSet<String>,
+}
+
+fn ops(
+    program: &Program,
+    thread: &ThreadTemplate,
+    list: &[Op],
+    depth: u16,
+    in_phase: bool,
+    held: &mut Held,
+) -> Checked {
+    for (i, op) in list.iter().enumerate() {
+        let fail = |problem: &str| {
+            let at = format!("thread \"{}\", op {} ({})", thread.name, i + 1, op_text(op));
+            invalid(program, format!("{at}: {problem}"))
+        };
+        if let Err(problem) = argument(op).and_then(|()| locking(op, held, program.from_rtapp)) {
+            return fail(&problem);
+        }
+        let (body, phase) = match op {
+            Op::Loop { ops, .. } => (ops, false),
+            Op::Phase { ops, .. } => (ops, true),
+            _ => continue,
+        };
+        if body.is_empty() {
+            return fail("has nothing in it");
+        }
+        if depth + 1 >= MAX_NESTING {
+            return fail("loops are nested too deeply (32 levels at most)");
+        }
+        if phase && in_phase {
+            return fail("a phase within a phase; use a loop for the inner one");
+        }
+        ops(program, thread, body, depth + 1, in_phase || phase, held)?;
+    }
+    Ok(())
+}
+
+/// Ranges of an op's own arguments.
+fn argument(op: &Op) -> Result<(), String> {
+    for name in object_names(op) {
+        if name.is_empty() {
+            return Err("an empty name".into());
+        }
+        names::resolve(name, 0)?;
+    }
+    let bytes = match op {
+        Op::Write { bytes, .. } | Op::Read { bytes, .. } | Op::Io { bytes, .. } => *bytes,
+        Op::Touch(t) => {
+            if t.stride == 0 {
+                return Err("a stride of 0".into());
+            }
+            t.size.max(t.count)
+        }
+        _ => 0,
+    };
+    if bytes > MAX_BYTES {
+        return Err("more than 1 TiB".into());
+    }
+    match op {
+        Op::Compute(d) | Op::ComputeWall(d) | Op::Sleep(d) | Op::Timer { period: d, .. }
+            if d.0 > MAX_NANOS =>
+        {
+            Err("longer than 1000000000s".into())
+        }
+        Op::SetNice(nice) if !(-20..=19).contains(nice) => Err("nice is from -20 to 19".into()),
+        Op::SetPolicy(p) => policy(*p),
+        _ => Ok(()),
+    }
+}
+
+/// Names of shared objects that an op uses.
+fn object_names(op: &Op) -> Vec<&str> {
+    match op {
+        Op::Lock(n) | Op::Unlock(n) | Op::Signal(n) | Op::Broadcast(n) | Op::Barrier(n) => vec![n],
+        Op::SemPost(n) | Op::SemWait(n) | Op::SpinLock(n) | Op::SpinUnlock(n) => vec![n],
+        Op::SpinBarrier(n) | Op::Suspend(n) | Op::Resume(n) => vec![n],
+        Op::Wait { cond, mutex } => vec![cond, mutex],
+        Op::Write { pipe, .. } | Op::Read { pipe, .. } => vec![pipe],
+        Op::Timer { name, .. } => vec![name],
+        _ => Vec::new(),
+    }
+}
+
+/// Follows locks through the text.
+fn locking(op: &Op, held: &mut Held, rtapp: bool) -> Result<(), String> {
+    let missing = |name: &str| Err(format!("\"{name}\" is not locked here by this thread"));
+    match op {
+        Op::Lock(name) => {
+            held.mutexes.insert(name.clone());
+        }
+        Op::SpinLock(name) => {
+            held.spins.insert(name.clone());
+        }
+        Op::Unlock(name) if !held.mutexes.remove(name) => return missing(name),
+        Op::SpinUnlock(name) if !held.spins.remove(name) => return missing(name),
+        // It returns with the mutex locked, even if it was not before.
+        Op::Wait { mutex, .. } if held.mutexes.insert(mutex.clone()) && !rtapp => {
+            return missing(mutex);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Every fork names a template, no template forks itself in the end, and each can come to be.
+fn forks(program: &Program) -> Checked {
+    let children = fork_graph(program)?;
+    if let Some(cycle) = find_cycle(&children) {
+        let path: Vec<_> = cycle
+            .iter()
+            .map(|&i| program.threads[i].name.as_str())
+            .collect();
+        return invalid(
+            program,
+            format!("threads fork one another for ever: {}", path.join(" -> ")),
+        );
+    }
+    let started = |i: &usize| program.threads[*i].instances > 0;
+    let mut alive: BTreeSet<usize> = (0..children.len()).filter(started).collect();
+    let mut todo: Vec<usize> = alive.iter().copied().collect();
+    while let Some(i) = todo.pop() {
+        todo.extend(children[i].iter().copied().filter(|&c| alive.insert(c)));
+    }
+    match (0..children.len()).find(|i| !alive.contains(i)) {
+        Some(i) => {
+            let name = &program.threads[i].name;
+            invalid(
+                program,
+                format!("thread \"{name}\" has 0 instances, and nothing forks it"),
+            )
+        }
+        None => Ok(()),
+    }
+}
+
+/// The templates that each template forks.
+fn fork_graph(program: &Program) -> Result<Vec<BTreeSet<usize>>, WorkloadError> {
+    let known: BTreeMap<&str, usize> = program
+        .threads
+        .iter()
+        .enumerate()
+        .map(|(i, t)| (t.name.as_str(), i))
+        .collect();
+    let mut children = vec![BTreeSet::new(); program.threads.len()];
+    for (i, thread) in program.threads.iter().enumerate() {
+        let mut unknown = None;
+        visit(&thread.ops, &mut |op| {
+            if let Op::Fork(name) = op {
+                match known.get(name.as_str()) {
+                    Some(&child) => drop(children[i].insert(child)),
+                    None => unknown = unknown.take().or(Some(name.clone())),
+                }
+            }
+        });
+        if let Some(name) = unknown {
+            let at = Place::file(&program.name);
+            let candidates = known.keys().map(|k| (*k).to_owned()).collect();
+            return Err(WorkloadError::UnknownName {
+                at,
+                kind: "thread",
+                name,
+                candidates,
+            });
+        }
+    }
+    Ok(children)
+}
+
+/// Names along a cycle of forks, the first repeated at the end.
+pub(super) fn fork_cycle(program: &Program) -> Option<Vec<String>> {
+    let cycle = find_cycle(&fork_graph(program).ok()?)?;
+    Some(
+        cycle
+            .into_iter()
+            .map(|i| program.threads[i].name.clone())
+            .collect(),
+    )
+}
+
+/// A cycle of the graph, its first node repeated at the end. Iterative: names may form long chains.
+fn find_cycle(children: &[BTreeSet<usize>]) -> Option<Vec<usize>> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Mark {
+        New,
+        OnPath,
+        Done,
+    }
+    let mut marks = vec![Mark::New; children.len()];
+    for root in 0..children.len() {
+        if marks[root] == Mark::Done {
+            continue;
+        }
+        marks[root] = Mark::OnPath;
+        let mut path = vec![(root, children[root].iter())];
+        while let Some((node, rest)) = path.last_mut() {
+            let node = *node;
+            let Some(&next) = rest.next() else {
+                marks[node] = Mark::Done;
+                path.pop();
+                continue;
+            };
+            match marks[next] {
+                Mark::Done => {}
+                Mark::New => {
+                    marks[next] = Mark::OnPath;
+                    path.push((next, children[next].iter()));
+                }
+                Mark::OnPath => {
+                    let nodes = path.iter().map(|(n, _)| *n).skip_while(|n| *n != next);
+                    return Some(nodes.chain([next]).collect());
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Every op, bodies of loops included.
+pub(super) fn visit<'a>(ops: &'a [Op], f: &mut impl FnMut(&'a Op)) {
+    let mut todo: Vec<std::slice::Iter<'a, Op>> = vec![ops.iter()];
+    while let Some(iter) = todo.last_mut() {
+        match iter.next() {
+            None => drop(todo.pop()),
+            Some(op) => {
+                f(op);
+                if let Op::Loop { ops, .. } | Op::Phase { ops, .. } = op {
+                    todo.push(ops.iter());
+                }
+            }
+        }
+    }
+}
+
+/// Every cgroup of the program, parents first; those that only an op or a path mentions get the defaults.
+pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError> {
+    let mut paths: BTreeMap<String, CgroupDef> = BTreeMap::new();
+    for def in &program.cgroups {
+        cgroup_limits(program, def)?;
+        if paths.insert(def.path.clone(), def.clone()).is_some() {
+            invalid(program, format!("cgroup {} is there twice", def.path))?;
+        }
+    }
+    let mut mentioned: Vec<String> = paths.keys().cloned().collect();
+    for thread in &program.threads {
+        mentioned.extend(thread.cgroup.clone());
+        visit(&thread.ops, &mut |op| {
+            if let Op::MoveCgroup(path) = op {
+                mentioned.push(path.clone());
+            }
+        });
+    }
+    for path in mentioned {
+        cgroup_path(program, &path)?;
+        // Parents have shorter paths, so the map's order puts them first.
+        for (slash, _) in path.match_indices('/').skip(1) {
+            let parent = &path[..slash];
+            paths
+                .entry(parent.to_owned())
+                .or_insert_with(|| CgroupDef::new(parent));
+        }
+        paths
+            .entry(path.clone())
+            .or_insert_with(|| CgroupDef::new(&path));
+    }
+    // "/" is the root: it exists and has no limits to set.
+    paths.remove("/");
+    Ok(paths.into_values().collect())
+}
+
+fn cgroup_path(program: &Program, path: &str) -> Checked {
+    let clean = path.starts_with('/')
+        && (path == "/"
+            || path[1..]
+                .split('/')
+                .all(|part| !matches!(part, "" | "." | "..")));
+    if clean && path.len() <= 1024 {
+        return Ok(());
+    }
+    invalid(
+        program,
+        format!("cgroup path \"{path}\" is not of the form /a/b"),
+    )
+}
+
+fn cgroup_limits(program: &Program, def: &CgroupDef) -> Checked {
+    cgroup_path(program, &def.path)?;
+    let fail = |problem: &str| invalid(program, format!("cgroup {}: {problem}", def.path));
+    if def.path == "/" {
+        return fail("the root has no limits");
+    }
+    if !(1..=10_000).contains(&def.weight) {
+        return fail("weight is from 1 to 10000");
+    }
+    // The bounds of cpu.max.
+    if !(1_000_000..=1_000_000_000).contains(&def.period.0) {
+        return fail("period is from 1ms to 1s");
+    }
+    match def.quota {
+        Some(quota) if quota.0 < 1_000_000 => fail("quota is at least 1ms"),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the checks refuse, and the code that loops become.
+
+use super::*;
+use crate::program::from_toml;
+
+fn error(text: &str) -> String {
+    compile(&from_toml("t.toml", text).unwrap())
+        .unwrap_err()
+        .to_string()
+}
+
+fn with_ops(ops: &str) -> String {
+    format!("name = 't'\n[[thread]]\nname = 'a'\nops = [{ops}]")
+}
+
+#[test]
+fn loops_become_jumps() {
+    let text = with_ops(
+        "{ loop = { times = 3, ops = [{ compute = '1ns' }] } }, \
+                         { loop = { ops = ['yield'] } }",
+    );
+    let compiled = compile(&from_toml("t", &text).unwrap()).unwrap();
+    let expected = [
+        Insn::LoopInit {
+            slot: 0,
+            end: 3,
+            times: 3,
+        },
+        Insn::Compute(1),
+        Insn::LoopNext { slot: 0, start: 1 },
+        Insn::Yield,
+        Insn::Jump(3),
+        Insn::Exit,
+    ];
+    assert_eq!(compiled.code, expected);
+}
+
+#[test]
+fn an_instruction_is_small() {
+    assert!(size_of::<Insn>() <= 24);
+}
+
+#[test]
+fn objects_that_differ_by_instance_go_through_a_slot() {
+    let text = with_ops("{ lock = 'm{i}' }, { unlock = 'm{i}' }, { sem_post = 's' }");
+    let compiled = compile(&from_toml("t", &text).unwrap()).unwrap();
+    assert_eq!(
+        compiled.templates[0].slots,
+        [(Kind::Mutex, "m{i}".to_owned())]
+    );
+    let Insn::Lock(res) = compiled.code[0] else {
+        panic!()
+    };
+    assert_eq!(res.index(&[42]), 42);
+}
+
+#[test]
+fn one_absolute_use_makes_a_timer_absolute() {
+    let text = with_ops(
+        "{ timer = { name = 't', period = '1ms' } }, \
+                         { timer = { name = 't', period = '1ms', mode = 'absolute' } }",
+    );
+    let compiled = compile(&from_toml("t", &text).unwrap()).unwrap();
+    assert!(matches!(
+        compiled.code[0],
+        Insn::Timer { absolute: true, .. }
+    ));
+}
+
+#[test]
+fn mistakes_are_refused_with_the_op_that_makes_them() {
+    let cases = [
+        (
+            "{ unlock = 'm' }",
+            "thread \"a\", op 1 (unlock m): \"m\" is not locked here",
+        ),
+        (
+            "{ wait = { cond = 'c', mutex = 'm' } }",
+            "\"m\" is not locked here",
+        ),
+        ("{ spin_unlock = 's' }", "\"s\" is not locked here"),
+        ("{ loop = { ops = [] } }", "has nothing in it"),
+        ("{ set_nice = 20 }", "nice is from -20 to 19"),
+        (
+            "{ set_policy = { fifo = 0 } }",
+            "real-time priority 0 is not from 1 to 99",
+        ),
+        ("{ lock = '' }", "an empty name"),
+        ("{ lock = 'm{i%0}' }", "is not an expression"),
+        ("{ lock = 'm{i' }", "has a { without its }"),
+        ("{ touch = { size = 1, stride = 0 } }", "a stride of 0"),
+        (
+            "{ read = { pipe = 'p', bytes = 2000000000000 } }",
+            "more than 1 TiB",
+        ),
+        (
+            "{ move_cgroup = 'x' }",
+            "cgroup path \"x\" is not of the form /a/b",
+        ),
+        ("{ fork = 'b' }", "thread \"b\" does not exist; there are a"),
+        (
+            "{ fork = 'a' }",
+            "threads fork one another for ever: a -> a",
+        ),
+        (
+            "{ phase = { name = 'p', ops = [{ phase = { name = 'q', ops = ['yield'] } }] } }",
+            "a phase within a phase",
+        ),
+    ];
+    for (ops, expected) in cases {
+        let message = error(&with_ops(ops));
+        assert!(message.contains(expected), "{ops}: {message}");
+    }
+}
+
+#[test]
+fn mistakes_outside_the_ops_are_refused() {
+    let thread = "[[thread]]\nname = 'a'\nops = ['yield']\n";
+    let cases = [
+        (format!("{thread}{thread}"), "two threads are named \"a\""),
+        (
+            format!("{thread}instances = 0"),
+            "0 instances, and nothing forks it",
+        ),
+        (
+            format!("{thread}instances = 4000000000"),
+            "number of threads 4000000000 is past",
+        ),
+        (format!("{thread}nice = 30"), "nice is from"),
+        (
+            format!(
+                "{thread}policy = {{ deadline = {{ runtime = '5ms', deadline = '2ms', period = '9ms' }} }}"
+            ),
+            "runtime <= deadline <= period",
+        ),
+        (format!("duration = '0s'\n{thread}"), "a duration of 0"),
+        (
+            format!("{thread}[[cgroup]]\npath = '/a'\nweight = 0"),
+            "weight is from 1 to 10000",
+        ),
+        (
+            format!("{thread}[[cgroup]]\npath = '/a'\n[[cgroup]]\npath = '/a'"),
+            "there twice",
+        ),
+        (
+            format!("{thread}[[cgroup]]\npath = '/a/../b'"),
+            "is not of the form",
+        ),
+        (
+            format!("{thread}[[barrier]]\nname = 'b'\nparties = 0"),
+            "of 0 parties",
+        ),
+        (
+            format!("{thread}[[pipe]]\nname = 'b'\ncapacity = 0"),
+            "cannot hold a message",
+        ),
+    ];
+    for (text, expected) in cases {
+        let message = error(&text);
+        assert!(message.contains(expected), "{text}: {message}");
+    }
+}
+
+#[test]
+fn fork_cycles_over_several_threads_are_found() {
+    let fork = |name: &str, of: &str, n: u32| {
+        format!("[[thread]]\nname = '{name}'\ninstances = {n}\nops = [{{ fork = '{of}' }}]\n")
+    };
+    let text = fork("a", "b", 1) + &fork("b", "c", 0) + &fork("c", "b", 0);
+    assert!(error(&text).contains("b -> c -> b"));
+}
+
+#[test]
+fn nesting_is_bounded() {
+    let mut ops = vec![Op::Yield];
+    for _ in 0..100 {
+        ops = vec![Op::Loop {
+            times: Some(2),
+            ops,
+        }];
+    }
+    let program = Program {
+        threads: vec![ThreadTemplate::new("a", ops)],
+        ..Program::default()
+    };
+    let message = compile(&program).unwrap_err().to_string();
+    assert!(message.contains("nested too deeply"), "{message}");
+}

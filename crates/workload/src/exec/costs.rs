@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the library and kernel work behind an op costs, beyond the ops that the kernel model charges.
+//!
+//! Owns: the names. Does not: own values; they come from the machine's cost table. All are 0 by default,
+//! which makes tests exact.
+
+use scxlab_machine::id::Nanos;
+
+use crate::program::{Pattern, PipeKind, Touch, TouchKind};
+
+macro_rules! costs {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Costs in nanoseconds, charged to the calling task's CPU unless they say otherwise.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct SyscallCosts {
+            $($(#[$doc])* pub $name: Nanos,)*
+        }
+
+        impl SyscallCosts {
+            /// The names of all costs.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            /// Fills each cost by its name; 0 where `lookup` has none.
+            pub fn from_lookup(mut lookup: impl FnMut(&'static str) -> Option<Nanos>) -> Self {
+                SyscallCosts { $($name: lookup(stringify!($name)).unwrap_or(0),)* }
+            }
+        }
+    };
+}
+
+costs! {
+    /// Going to sleep on a futex. An uncontended lock or semaphore costs nothing.
+    futex_wait,
+    /// Waking on a futex, once per call, however many wake.
+    futex_wake,
+    /// `clock_nanosleep`: setting the timer.
+    timer,
+    /// A pipe's read or write, per call.
+    pipe_rw,
+    /// A pipe's copy, per KiB.
+    pipe_kib,
+    /// A socket's send or receive, per call.
+    sock_rw,
+    /// A socket's copy, per KiB.
+    sock_kib,
+    /// `sched_yield`, entry and exit.
+    yield_call,
+    /// `clone` or `fork`, in the parent.
+    fork,
+    /// `execve`.
+    exec,
+    /// `exit`.
+    exit,
+    /// `sched_setaffinity`, `setpriority`, `sched_setattr`.
+    sched_set,
+    /// A write to `cgroup.procs`.
+    cgroup_move,
+    /// Submitting an I/O and taking its completion.
+    io_submit,
+    /// Time until the device answers. The task sleeps.
+    io_latency,
+    /// The device's transfer, per KiB. The task sleeps.
+    io_kib,
+    /// Reading memory in sequence, per KiB. Charged as work.
+    mem_read_kib,
+    /// Writing memory in sequence, per KiB. Charged as work.
+    mem_write_kib,
+    /// One access that misses: random order, or a chase. Charged as work.
+    mem_access,
+    /// CPU time of a turn of a loop in which no time has passed; at least 1. A guard, not a model: it
+    /// bounds the events of a program that does nothing.
+    empty_loop,
+}
+
+/// Accesses within this distance of the last one are in the same cache line.
+const LINE: u64 = 64;
+
+impl SyscallCosts {
+    /// One read or write.
+    pub(super) fn pipe(&self, kind: PipeKind, bytes: u64) -> Nanos {
+        match kind {
+            PipeKind::Pipe => self.pipe_rw.saturating_add(per_kib(self.pipe_kib, bytes)),
+            PipeKind::Socket => self.sock_rw.saturating_add(per_kib(self.sock_kib, bytes)),
+        }
+    }
+
+    /// How long the device takes.
+    pub(super) fn io_time(&self, bytes: u64) -> Nanos {
+        self.io_latency.saturating_add(per_kib(self.io_kib, bytes))
+    }
+
+    /// Work of touching memory: by bytes when in order, by accesses when not.
+    pub(super) fn touch(&self, touch: &Touch) -> Nanos {
+        let per_pass = touch.size.div_ceil(touch.stride.max(1));
+        let count = if touch.count == 0 {
+            per_pass
+        } else {
+            touch.count
+        };
+        if touch.kind == TouchKind::Chase || touch.pattern == Pattern::Random {
+            return self.mem_access.saturating_mul(count);
+        }
+        // A stride longer than a line still costs a line per access.
+        let bytes = count.saturating_mul(touch.stride.min(LINE));
+        let rate = if touch.kind == TouchKind::Read {
+            self.mem_read_kib
+        } else {
+            self.mem_write_kib
+        };
+        per_kib(rate, bytes)
+    }
+}
+
+fn per_kib(cost: Nanos, bytes: u64) -> Nanos {
+    let total = u128::from(cost) * u128::from(bytes) / 1024;
+    u64::try_from(total).unwrap_or(Nanos::MAX)
+}

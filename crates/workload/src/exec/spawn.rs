@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Making shared objects and threads.
+//!
+//! Owns: names of threads, processes, bindings of instances to objects, the parties of barriers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use scxlab_kernel::behavior::{Sys, TaskSpec};
+use scxlab_machine::id::{CgroupId, Nanos, TaskId};
+
+use super::pipe::Pipe;
+use super::spin::{SpinBarrier, SpinLock};
+use super::stats::{Pending, Phase};
+use super::sync::{Barrier, Cond, Mutex, Sem};
+use super::thread::{NO_THREAD, Thread, TimerState, Wait};
+use super::{Executor, cpu_mask, instance_name, kernel_policy};
+use crate::compile::insn::{Insn, Kind};
+use crate::program::{PipeDef, PipeKind, names};
+
+impl Executor {
+    /// Interns the objects of every instance that exists at the start, and makes them.
+    pub(super) fn make_objects(&mut self) {
+        let compiled = &mut self.compiled;
+        for template in &compiled.templates {
+            for instance in 0..template.instances {
+                for (kind, pattern) in &template.slots {
+                    compiled
+                        .objects
+                        .intern(*kind, &instance_name(pattern, instance));
+                }
+            }
+        }
+        self.grow_objects();
+        self.set_parties();
+    }
+
+    /// Makes the objects that have a name but do not exist yet. A fork can add some.
+    fn grow_objects(&mut self) {
+        let objects = &self.compiled.objects;
+        let count = |kind| objects.names(kind).len();
+        self.mutexes.resize_with(count(Kind::Mutex), Mutex::default);
+        self.conds.resize_with(count(Kind::Cond), Cond::default);
+        self.timers
+            .resize_with(count(Kind::Timer), TimerState::default);
+        self.spin_locks
+            .resize_with(count(Kind::SpinLock), SpinLock::default);
+        for name in objects
+            .names(Kind::Barrier)
+            .iter()
+            .skip(self.barriers.len())
+        {
+            let parties = declared_parties(self, name).unwrap_or(1);
+            self.barriers.push(Barrier {
+                parties,
+                waiters: Default::default(),
+            });
+        }
+        for name in objects
+            .names(Kind::SpinBarrier)
+            .iter()
+            .skip(self.spin_barriers.len())
+        {
+            let parties = declared_parties(self, name).unwrap_or(1);
+            self.spin_barriers.push(SpinBarrier::new(parties));
+        }
+        for name in objects.names(Kind::Sem).iter().skip(self.sems.len()) {
+            let mut defs = self.program.semaphores.iter();
+            let value = defs
+                .find(|d| matches(&d.name, name))
+                .map_or(0, |d| u64::from(d.value));
+            self.sems.push(Sem::new(value));
+        }
+        for name in objects.names(Kind::Pipe).iter().skip(self.pipes.len()) {
+            let found = self.program.pipes.iter().find(|d| matches(&d.name, name));
+            let fallback = PipeDef::new(name, PipeKind::Pipe);
+            let def = found.unwrap_or(&fallback);
+            self.pipes
+                .push(Pipe::new(def.kind, def.capacity(), def.overhead()));
+        }
+    }
+
+    /// A barrier without a declaration waits for every thread of the start that uses it.
+    fn set_parties(&mut self) {
+        let mut users: BTreeMap<(Kind, u32), u32> = BTreeMap::new();
+        let objects = &mut self.compiled.objects;
+        for (i, template) in self.compiled.templates.iter().enumerate() {
+            let end = self.compiled.templates.get(i + 1).map(|t| t.entry as usize);
+            let code = &self.compiled.code;
+            let body = &code[template.entry as usize..end.unwrap_or(code.len())];
+            let used: BTreeSet<_> = body.iter().filter_map(barrier_of).collect();
+            for instance in 0..template.instances {
+                let binding: Vec<u32> = template
+                    .slots
+                    .iter()
+                    .map(|(kind, p)| objects.intern(*kind, &instance_name(p, instance)))
+                    .collect();
+                for (kind, res) in &used {
+                    *users
+                        .entry((*kind, res.index(&binding) as u32))
+                        .or_default() += 1;
+                }
+            }
+        }
+        for ((kind, index), count) in users {
+            let name = &self.compiled.objects.names(kind)[index as usize];
+            if declared_parties(self, name).is_some() {
+                continue;
+            }
+            match kind {
+                Kind::Barrier => self.barriers[index as usize].parties = count,
+                _ => self.spin_barriers[index as usize].parties = count,
+            }
+        }
+    }
+
+    /// A fork by a running thread.
+    pub(super) fn fork(&mut self, sys: &mut dyn Sys, parent: usize, template: usize) {
+        let instance = self.made_of[template];
+        if self.spawn(sys, Some(parent), template, instance) {
+            self.threads[parent].children += 1;
+        }
+    }
+
+    /// Makes a thread; false if the kernel refused, which is recorded.
+    pub(super) fn spawn(
+        &mut self,
+        sys: &mut dyn Sys,
+        parent: Option<usize>,
+        template: usize,
+        instance: u32,
+    ) -> bool {
+        let name = self.thread_name(template, instance, parent.is_some());
+        let process = self.process_of(template, instance);
+        let spec = self.task_spec(&name, template, parent, process);
+        let cgroup = spec.cgroup;
+        let parent_task = parent.map(|p| self.threads[p].task);
+        let task = match sys.fork(parent_task, spec) {
+            Ok(task) => task,
+            Err(error) => {
+                self.fault(sys.now(), name, "fork", error);
+                return false;
+            }
+        };
+        let zero = if parent.is_none() {
+            self.start_offset(sys, task)
+        } else {
+            0
+        };
+        let thread = self.new_thread(name, task, template, instance, zero);
+        let t = self.place(Thread {
+            cgroup,
+            process,
+            parent: parent.map(|p| (p as u32, self.threads[p].serial)),
+            ..thread
+        });
+        self.adopt(task, t, process);
+        self.made += 1;
+        self.made_of[template] += 1;
+        self.live += 1;
+        true
+    }
+
+    /// rt-app numbers threads over all tasks, and forks once more; a program of ours only where needed.
+    fn thread_name(&self, template: usize, instance: u32, forked: bool) -> String {
+        let t = &self.compiled.templates[template];
+        if self.rtapp_names {
+            let forks = self.made_of[template] - t.instances.min(self.made_of[template]);
+            let suffix = if forked {
+                format!("-{forks}")
+            } else {
+                String::new()
+            };
+            return format!("{}-{}{suffix}", t.name, self.made);
+        }
+        match names::is_pattern(&t.name) {
+            true => instance_name(&t.name, instance),
+            false if t.instances > 1 || forked => format!("{}-{instance}", t.name),
+            false => t.name.clone(),
+        }
+    }
+
+    fn process_of(&mut self, template: usize, instance: u32) -> Option<u32> {
+        let name = instance_name(self.program.threads[template].process.as_deref()?, instance);
+        let number = *self.processes.entry(name).or_insert_with(|| {
+            self.last_of_process.push(NO_THREAD);
+            (self.last_of_process.len() - 1) as u32
+        });
+        Some(number)
+    }
+
+    fn task_spec(
+        &self,
+        name: &str,
+        template: usize,
+        parent: Option<usize>,
+        process: Option<u32>,
+    ) -> TaskSpec {
+        let def = &self.program.threads[template];
+        let inherited = parent.map_or(CgroupId(0), |p| self.threads[p].cgroup);
+        let own = self.compiled.templates[template].cgroup;
+        let nr_cpus = scxlab_machine::cpumask::weight(&self.all_cpus);
+        TaskSpec {
+            name: name.to_owned(),
+            policy: kernel_policy(def.policy),
+            nice: def.nice,
+            slice_request: def.slice.map_or(0, |s| s.0),
+            affinity: def.cpus.as_ref().map(|list| cpu_mask(list, nr_cpus)),
+            cgroup: own
+                .and_then(|i| self.cgroup_ids.get(i as usize).copied())
+                .unwrap_or(inherited),
+            thread_group_of: process.and_then(|p| self.member_of(p, parent)),
+            kthread: false,
+            footprint_bytes: def.footprint,
+        }
+    }
+
+    /// A live thread of the process: the parent if it is one, else the last that joined, else any.
+    fn member_of(&self, process: u32, parent: Option<usize>) -> Option<TaskId> {
+        let belongs =
+            |t: usize| self.threads[t].process == Some(process) && self.threads[t].serial != 0;
+        if let Some(parent) = parent.filter(|&p| belongs(p)) {
+            return Some(self.threads[parent].task);
+        }
+        let last = self.last_of_process[process as usize];
+        let guess = (last != NO_THREAD && belongs(last as usize)).then_some(last as usize);
+        let found = guess.or_else(|| (0..self.threads.len()).find(|&t| belongs(t)))?;
+        Some(self.threads[found].task)
+    }
+
+    fn start_offset(&self, sys: &mut dyn Sys, task: TaskId) -> Nanos {
+        match self.perturb.start_offset_max {
+            0 => 0,
+            max => sys.random("workload.start_offset", task) % max.saturating_add(1),
+        }
+    }
+
+    fn new_thread(
+        &mut self,
+        name: String,
+        task: TaskId,
+        template: usize,
+        instance: u32,
+        zero: Nanos,
+    ) -> Thread {
+        self.serial += 1;
+        let binding = self.bind(template, instance);
+        let t = &self.compiled.templates[template];
+        Thread {
+            task,
+            serial: self.serial,
+            name,
+            template: template as u32,
+            pc: t.entry,
+            wait: if zero > 0 {
+                Wait::Until(zero)
+            } else {
+                Wait::None
+            },
+            pending: Pending::None,
+            zero,
+            last_turn: None,
+            loops: vec![0; t.nr_loops.into()].into(),
+            timers: vec![TimerState::default(); t.nr_own_timers.into()].into(),
+            binding,
+            cgroup: CgroupId(0),
+            process: None,
+            parent: None,
+            children: 0,
+            phase: Phase::default(),
+        }
+    }
+
+    /// The objects that an instance means, making those that a fork is the first to name.
+    fn bind(&mut self, template: usize, instance: u32) -> Box<[u32]> {
+        let objects = &mut self.compiled.objects;
+        let slots = &self.compiled.templates[template].slots;
+        let binding: Box<[u32]> = slots
+            .iter()
+            .map(|(kind, pattern)| objects.intern(*kind, &instance_name(pattern, instance)))
+            .collect();
+        if !binding.is_empty() {
+            self.grow_objects();
+        }
+        binding
+    }
+
+    /// Puts a thread into a free slot of the table, or a new one.
+    fn place(&mut self, thread: Thread) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            self.threads[slot as usize] = thread;
+            return slot;
+        }
+        self.threads.push(thread);
+        (self.threads.len() - 1) as u32
+    }
+
+    fn adopt(&mut self, task: TaskId, t: u32, process: Option<u32>) {
+        if self.by_task.len() <= task.idx() {
+            self.by_task.resize(task.idx() + 1, NO_THREAD);
+        }
+        self.by_task[task.idx()] = t;
+        if let Some(process) = process {
+            self.last_of_process[process as usize] = t;
+        }
+    }
+}
+
+/// The barrier that an instruction uses.
+fn barrier_of(insn: &Insn) -> Option<(Kind, crate::compile::insn::Res)> {
+    match *insn {
+        Insn::Barrier(res) => Some((Kind::Barrier, res)),
+        Insn::SpinBarrier(res) => Some((Kind::SpinBarrier, res)),
+        _ => None,
+    }
+}
+
+fn declared_parties(executor: &Executor, name: &str) -> Option<u32> {
+    executor
+        .program
+        .barriers
+        .iter()
+        .find(|d| matches(&d.name, name))
+        .map(|d| d.parties)
+}
+
+/// Whether a declaration is for this object: the same name, or a pattern that makes it. What the
+/// expression's value is does not matter, only that a number stands there.
+fn matches(declared: &str, name: &str) -> bool {
+    let Some(open) = declared.find("{i") else {
+        return declared == name;
+    };
+    let Some(close) = declared[open..].find('}') else {
+        return false;
+    };
+    let Some(rest) = name.strip_prefix(&declared[..open]) else {
+        return false;
+    };
+    let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    after.len() < rest.len() && matches(&declared[open + close + 1..], after)
+}

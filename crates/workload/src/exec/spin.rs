@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Objects that threads burn CPU on: ticket spin locks and spinning barriers.
+//!
+//! Owns: who is next. A spinner that is preempted keeps its ticket: those behind it wait for it.
+
+use std::collections::VecDeque;
+
+use scxlab_kernel::behavior::{Step, Sys};
+
+use super::{Executor, Flow, Wait};
+use crate::compile::insn::Res;
+
+#[derive(Default)]
+pub(super) struct SpinLock {
+    pub owner: Option<u32>,
+    waiters: VecDeque<u32>,
+}
+
+pub(super) struct SpinBarrier {
+    pub parties: u32,
+    waiters: Vec<u32>,
+}
+
+impl SpinBarrier {
+    pub fn new(parties: u32) -> Self {
+        SpinBarrier {
+            parties,
+            waiters: Vec::new(),
+        }
+    }
+}
+
+impl Executor {
+    pub(super) fn spin_lock(&mut self, _sys: &mut dyn Sys, t: usize, lock: Res) -> Flow {
+        let s = lock.index(&self.threads[t].binding);
+        let lock = &mut self.spin_locks[s];
+        if lock.owner.is_none() {
+            lock.owner = Some(t as u32);
+            return Flow::Next;
+        }
+        lock.waiters.push_back(t as u32);
+        self.threads[t].wait = Wait::SpinLock(s as u32);
+        Flow::Yield(Step::Spin)
+    }
+
+    pub(super) fn spin_unlock(&mut self, sys: &mut dyn Sys, t: usize, lock: Res) -> Flow {
+        let s = lock.index(&self.threads[t].binding);
+        let lock = &mut self.spin_locks[s];
+        if lock.owner == Some(t as u32) {
+            lock.owner = lock.waiters.pop_front();
+            if let Some(next) = lock.owner {
+                self.stop_spin(sys, next);
+            }
+        }
+        Flow::Next
+    }
+
+    pub(super) fn spin_barrier(&mut self, sys: &mut dyn Sys, t: usize, barrier: Res) -> Flow {
+        let s = barrier.index(&self.threads[t].binding);
+        let barrier = &mut self.spin_barriers[s];
+        if barrier.waiters.len() + 1 < barrier.parties as usize {
+            barrier.waiters.push(t as u32);
+            self.threads[t].wait = Wait::SpinBarrier(s as u32);
+            return Flow::Yield(Step::Spin);
+        }
+        let mut others = std::mem::take(&mut barrier.waiters);
+        for &other in &others {
+            self.stop_spin(sys, other);
+        }
+        // The buffer goes back, so that the next round allocates nothing.
+        others.clear();
+        self.spin_barriers[s].waiters = others;
+        Flow::Next
+    }
+
+    fn stop_spin(&mut self, sys: &mut dyn Sys, waiter: u32) {
+        let thread = &mut self.threads[waiter as usize];
+        thread.wait = Wait::None;
+        sys.stop_spin(thread.task);
+    }
+}

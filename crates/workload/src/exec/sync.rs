@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Objects that threads sleep on: mutexes, condition variables, barriers, semaphores.
+//!
+//! Owns: their queues, first come first served. An unlock hands the mutex to its first waiter, and a
+//! signalled thread joins the mutex's queue without waking if it is taken; so nobody wakes in vain. (glibc
+//! lets a running thread overtake the woken one; the order among sleepers is the same.)
+//! Does not: priority inheritance.
+
+use std::collections::VecDeque;
+
+use scxlab_kernel::behavior::{Step, Sys};
+
+use super::{Executor, Flow, Wait};
+use crate::compile::insn::Res;
+
+#[derive(Default)]
+pub(super) struct Mutex {
+    pub owner: Option<u32>,
+    waiters: VecDeque<u32>,
+}
+
+#[derive(Default)]
+pub(super) struct Cond {
+    /// Thread and the mutex to take again.
+    waiters: VecDeque<(u32, u32)>,
+}
+
+pub(super) struct Barrier {
+    pub parties: u32,
+    pub waiters: VecDeque<u32>,
+}
+
+pub(super) struct Sem {
+    value: u64,
+    waiters: VecDeque<u32>,
+}
+
+impl Sem {
+    pub fn new(value: u64) -> Self {
+        Sem {
+            value,
+            waiters: VecDeque::new(),
+        }
+    }
+}
+
+impl Executor {
+    pub(super) fn lock(&mut self, sys: &mut dyn Sys, t: usize, mutex: Res) -> Flow {
+        let m = mutex.index(&self.threads[t].binding);
+        let mutex = &mut self.mutexes[m];
+        if mutex.owner.is_none() {
+            mutex.owner = Some(t as u32);
+            return Flow::Next;
+        }
+        mutex.waiters.push_back(t as u32);
+        self.block(sys, t, Wait::Mutex(m as u32))
+    }
+
+    pub(super) fn unlock(&mut self, sys: &mut dyn Sys, t: usize, mutex: Res) -> Flow {
+        let m = mutex.index(&self.threads[t].binding);
+        self.unlock_index(sys, t, m);
+        Flow::Next
+    }
+
+    /// Hands the mutex on. A thread that does not own it (a wait without a lock, which rt-app's files may
+    /// contain) changes nothing.
+    fn unlock_index(&mut self, sys: &mut dyn Sys, t: usize, m: usize) {
+        let mutex = &mut self.mutexes[m];
+        if mutex.owner != Some(t as u32) {
+            return;
+        }
+        mutex.owner = mutex.waiters.pop_front();
+        if let Some(next) = mutex.owner {
+            sys.charge(self.costs.futex_wake);
+            self.release(sys, next, false);
+        }
+    }
+
+    pub(super) fn wait(&mut self, sys: &mut dyn Sys, t: usize, cond: Res, mutex: Res) -> Flow {
+        let binding = &self.threads[t].binding;
+        let (c, m) = (cond.index(binding), mutex.index(binding));
+        self.conds[c].waiters.push_back((t as u32, m as u32));
+        self.threads[t].wait = Wait::Cond(c as u32);
+        self.unlock_index(sys, t, m);
+        sys.charge(self.costs.futex_wait);
+        Flow::Yield(Step::Block)
+    }
+
+    /// Wakes up to `most` waiters. One `futex_wake` call serves them all.
+    pub(super) fn signal(&mut self, sys: &mut dyn Sys, t: usize, cond: Res, most: usize) -> Flow {
+        let c = cond.index(&self.threads[t].binding);
+        let waiting = self.conds[c].waiters.len().min(most);
+        if waiting > 0 {
+            sys.charge(self.costs.futex_wake);
+        }
+        for _ in 0..waiting {
+            let Some((waiter, m)) = self.conds[c].waiters.pop_front() else {
+                break;
+            };
+            let mutex = &mut self.mutexes[m as usize];
+            if mutex.owner.is_none() {
+                mutex.owner = Some(waiter);
+                self.release(sys, waiter, false);
+            } else {
+                mutex.waiters.push_back(waiter);
+                self.threads[waiter as usize].wait = Wait::Mutex(m);
+            }
+        }
+        Flow::Next
+    }
+
+    pub(super) fn barrier(&mut self, sys: &mut dyn Sys, t: usize, barrier: Res) -> Flow {
+        let b = barrier.index(&self.threads[t].binding);
+        let barrier = &mut self.barriers[b];
+        if barrier.waiters.len() + 1 < barrier.parties as usize {
+            barrier.waiters.push_back(t as u32);
+            return self.block(sys, t, Wait::Barrier(b as u32));
+        }
+        let others = std::mem::take(&mut barrier.waiters);
+        if !others.is_empty() {
+            sys.charge(self.costs.futex_wake);
+        }
+        for &other in &others {
+            self.release(sys, other, false);
+        }
+        Flow::Next
+    }
+
+    pub(super) fn sem_post(&mut self, sys: &mut dyn Sys, t: usize, sem: Res) -> Flow {
+        let s = sem.index(&self.threads[t].binding);
+        match self.sems[s].waiters.pop_front() {
+            None => self.sems[s].value = self.sems[s].value.saturating_add(1),
+            Some(waiter) => {
+                sys.charge(self.costs.futex_wake);
+                self.release(sys, waiter, false);
+            }
+        }
+        Flow::Next
+    }
+
+    pub(super) fn sem_wait(&mut self, sys: &mut dyn Sys, t: usize, sem: Res) -> Flow {
+        let s = sem.index(&self.threads[t].binding);
+        let sem = &mut self.sems[s];
+        if sem.value > 0 {
+            sem.value -= 1;
+            return Flow::Next;
+        }
+        sem.waiters.push_back(t as u32);
+        self.block(sys, t, Wait::Sem(s as u32))
+    }
+
+    /// Sleeps on a futex until someone calls `release`.
+    fn block(&mut self, sys: &mut dyn Sys, t: usize, wait: Wait) -> Flow {
+        self.threads[t].wait = wait;
+        sys.charge(self.costs.futex_wait);
+        Flow::Yield(Step::Block)
+    }
+}

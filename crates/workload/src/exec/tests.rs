@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The executor against a kernel that is nothing but its contract.
+
+use std::sync::{Arc, Mutex};
+
+use super::mock::{End, Mock};
+use super::*;
+use crate::program::from_toml;
+
+const MS: Nanos = 1_000_000;
+
+/// Runs a program in our TOML form; `cpus` CPUs, no costs, no perturbation.
+fn run(text: &str, cpus: u32) -> (Mock, Executor, End) {
+    run_with(
+        text,
+        ExecConfig {
+            nr_cpus: cpus,
+            ..ExecConfig::default()
+        },
+        1,
+    )
+}
+
+fn run_with(text: &str, config: ExecConfig, seed: u64) -> (Mock, Executor, End) {
+    let program = from_toml("test.toml", text).unwrap();
+    let mut mock = Mock::new(config.nr_cpus as usize, seed);
+    let mut executor = Executor::new(&program, config).unwrap();
+    let end = mock.run(&mut executor, 200_000);
+    (mock, executor, end)
+}
+
+#[test]
+fn compute_and_sleep_take_their_time() {
+    let (mock, _, end) = run(
+        "[[thread]]\nname = 'a'\nops = [{ loop = { times = 3, ops = [{ compute = '2ms' }, \
+         { sleep = '3ms' }, { count = 2 }] } }]",
+        1,
+    );
+    assert_eq!(end, End::Finished);
+    assert_eq!(
+        (mock.time(), mock.task("a").run_ns, mock.total_work()),
+        (15 * MS, 6 * MS, 6)
+    );
+}
+
+#[test]
+fn a_mutex_excludes_and_is_handed_over_in_order() {
+    let text = "[[thread]]\nname = 'a'\ninstances = 3\nops = [{ lock = 'm' }, { compute = '1ms' }, \
+                { sleep = '4ms' }, { unlock = 'm' }]";
+    let (mock, _, end) = run(text, 4);
+    assert_eq!(end, End::Finished);
+    let ends: Vec<_> = mock.tasks.iter().map(|t| t.exited_at.unwrap()).collect();
+    assert_eq!(ends, [5 * MS, 10 * MS, 15 * MS]);
+}
+
+#[test]
+fn a_signal_wakes_one_waiter_and_a_broadcast_all() {
+    let text = |wake: &str| {
+        format!(
+            "[[thread]]\nname = 'w'\ninstances = 3\nops = [{{ lock = 'm' }}, \
+             {{ wait = {{ cond = 'c', mutex = 'm' }} }}, {{ compute = '1ms' }}, \
+             {{ unlock = 'm' }}, {{ count = 1 }}]\n[[thread]]\nname = 's'\n\
+             ops = [{{ sleep = '5ms' }}, {{ lock = 'm' }}, {{ {wake} = 'c' }}, {{ unlock = 'm' }}]"
+        )
+    };
+    let (mock, executor, end) = run(&text("signal"), 2);
+    assert_eq!((end, mock.total_work()), (End::Stuck, 1));
+    let stuck = executor.waits_for(TaskId(1)).unwrap();
+    assert_eq!(stuck, "a signal of condition \"c\"");
+    let (mock, _, end) = run(&text("broadcast"), 2);
+    // Each waiter computes under the mutex: one after the other.
+    assert_eq!(
+        (end, mock.total_work(), mock.time()),
+        (End::Finished, 3, 8 * MS)
+    );
+}
+
+#[test]
+fn a_deadlock_names_the_lock_and_its_holder() {
+    let text = "[[thread]]\nname = 'a'\nops = [{ lock = 'x' }, { sleep = '1ms' }, { lock = 'y' }]\n\
+                [[thread]]\nname = 'b'\nops = [{ lock = 'y' }, { sleep = '1ms' }, { lock = 'x' }]";
+    let (_, executor, end) = run(text, 2);
+    assert_eq!(end, End::Stuck);
+    assert_eq!(
+        executor.waits_for(TaskId(0)).unwrap(),
+        "mutex \"y\", held by b"
+    );
+    assert_eq!(
+        executor.waits_for(TaskId(1)).unwrap(),
+        "mutex \"x\", held by a"
+    );
+    assert_eq!(executor.waits_for(TaskId(9)), None);
+}
+
+#[test]
+fn barriers_hold_everyone_back_every_round() {
+    let text = |op: &str| {
+        format!(
+            "[[thread]]\nname = 'fast'\ninstances = 2\nops = [{{ loop = {{ times = 4, \
+             ops = [{{ compute = '1ms' }}, {{ {op} = 'b' }}, {{ count = 1 }}] }} }}]\n[[thread]]\n\
+             name = 'slow'\nops = [{{ loop = {{ times = 4, ops = [{{ compute = '5ms' }}, \
+             {{ {op} = 'b' }}] }} }}]"
+        )
+    };
+    let (mock, _, end) = run(&text("barrier"), 3);
+    assert_eq!(
+        (end, mock.time(), mock.total_work()),
+        (End::Finished, 20 * MS, 8)
+    );
+    assert_eq!(mock.task("fast-0").run_ns, 4 * MS);
+    let (mock, _, end) = run(&text("spin_barrier"), 3);
+    assert_eq!((end, mock.time()), (End::Finished, 20 * MS));
+    assert_eq!(
+        mock.task("fast-0").run_ns,
+        20 * MS,
+        "a spinner burns its CPU"
+    );
+}
+
+#[test]
+fn a_spinner_wastes_the_cpu_that_its_lock_holder_needs() {
+    let text = "[[thread]]\nname = 'a'\ninstances = 2\nops = [{ spin_lock = 's' }, \
+                { compute = '3ms' }, { spin_unlock = 's' }]";
+    let (mock, _, end) = run(text, 1);
+    assert_eq!(end, End::Finished);
+    // 6 ms of work, and slices of 1 ms lost between those of the holder.
+    assert!(mock.time() > 7 * MS, "{}", mock.time());
+}
+
+#[test]
+fn a_pipe_blocks_when_full_and_when_empty() {
+    let text = "[[pipe]]\nname = 'p'\ncapacity = 100\n[[thread]]\nname = 'w'\n\
+                ops = [{ loop = { times = 4, ops = [{ write = { pipe = 'p', bytes = 60 } }, \
+                { count = 1 }] } }]\n[[thread]]\nname = 'r'\nops = [{ loop = { times = 4, \
+                ops = [{ sleep = '1ms' }, { read = { pipe = 'p', bytes = 60 } }] } }]";
+    let (mock, _, end) = run(text, 2);
+    assert_eq!((end, mock.time()), (End::Finished, 4 * MS));
+    // One message fits; each further one waits for a read, at 1, 2 and 3 ms.
+    assert_eq!(mock.task("w").exited_at, Some(3 * MS));
+    assert!(mock.calls.contains(&"wake 0 sync=true".to_owned()));
+}
+
+#[test]
+fn a_large_write_goes_through_a_small_pipe_in_parts() {
+    let text = "[[pipe]]\nname = 'p'\ncapacity = 1000\n[[thread]]\nname = 'w'\n\
+                ops = [{ write = { pipe = 'p', bytes = 1000000 } }]\n[[thread]]\nname = 'r'\n\
+                ops = [{ loop = { times = 10, ops = [{ read = { pipe = 'p', bytes = 100000 } }, \
+                { count = 1 }] } }]";
+    let (mock, _, end) = run(text, 1);
+    assert_eq!((end, mock.total_work()), (End::Finished, 10));
+}
+
+#[test]
+fn a_socket_counts_the_overhead_of_each_message() {
+    let text = "[[pipe]]\nname = 's'\nkind = 'socket'\ncapacity = 1536\n[[thread]]\nname = 'w'\n\
+                ops = [{ loop = { times = 3, ops = [{ write = { pipe = 's', bytes = 100 } }, \
+                { count = 1 }] } }]";
+    let (mock, executor, end) = run(text, 1);
+    assert_eq!(
+        (end, mock.total_work()),
+        (End::Stuck, 2),
+        "768 bytes a message"
+    );
+    assert_eq!(executor.waits_for(TaskId(0)).unwrap(), "room in pipe \"s\"");
+}
+
+#[test]
+fn semaphores_count_and_hand_over() {
+    let text = "[[semaphore]]\nname = 's'\nvalue = 2\n[[thread]]\nname = 'a'\ninstances = 4\n\
+                ops = [{ sem_wait = 's' }, { sleep = '1ms' }, { sem_post = 's' }]";
+    let (mock, _, end) = run(text, 4);
+    assert_eq!((end, mock.time()), (End::Finished, 2 * MS));
+}
+
+#[derive(Default, Clone)]
+struct Rows(Arc<Mutex<Vec<LoopRecord>>>);
+
+impl LoopObserver for Rows {
+    fn on_loop(&mut self, _task: TaskId, _thread: &str, record: &LoopRecord) {
+        self.0.lock().unwrap().push(record.clone());
+    }
+}
+
+/// Passes of 10, 10, 30, 10, 10 ms against a timer of 20 ms: the example of rt-app's tutorial.
+fn overrun(mode: &str) -> Vec<LoopRecord> {
+    let pass = |work: u32| {
+        format!(
+            "{{ phase = {{ name = 'p', times = 1, ops = [{{ compute = '{work}ms' }}, \
+             {{ timer = {{ name = 't', period = '20ms', mode = '{mode}', unique = true }} }}] }} }}"
+        )
+    };
+    let passes = [10, 10, 30, 10, 10].map(pass).join(", ");
+    let program = from_toml("t", &format!("[[thread]]\nname = 'a'\nops = [{passes}]")).unwrap();
+    let config = ExecConfig {
+        nr_cpus: 1,
+        ..ExecConfig::default()
+    };
+    let mut executor = Executor::new(&program, config).unwrap();
+    let rows = Rows::default();
+    executor.observe(Box::new(rows.clone()));
+    assert_eq!(Mock::new(1, 1).run(&mut executor, 1000), End::Finished);
+    assert_eq!(executor.loop_totals().next().unwrap().1.loops, 5);
+    let rows = rows.0.lock().unwrap();
+    rows.clone()
+}
+
+#[test]
+fn a_relative_timer_forgets_a_miss() {
+    let rows = overrun("relative");
+    let ends: Vec<_> = rows.iter().map(|r| r.end / MS).collect();
+    assert_eq!(ends, [20, 40, 70, 90, 110]);
+    let slack: Vec<_> = rows.iter().map(|r| r.slack / 1_000_000).collect();
+    assert_eq!(slack, [10, 10, -10, 10, 10]);
+    assert_eq!(rows[2].missed, 1);
+    assert_eq!(
+        (rows[2].run, rows[2].c_period, rows[2].c_duration),
+        (30 * MS, 20 * MS, 30 * MS)
+    );
+}
+
+#[test]
+fn an_absolute_timer_catches_up() {
+    let rows = overrun("absolute");
+    let ends: Vec<_> = rows.iter().map(|r| r.end / MS).collect();
+    // Due at 20, 40, 60, 80, 100: the third is missed, the fourth is reached on the dot.
+    assert_eq!(ends, [20, 40, 70, 80, 100]);
+    assert_eq!(rows.iter().map(|r| r.missed).sum::<u32>(), 2);
+}
+
+#[test]
+fn wake_up_latency_is_measured_from_the_expiry() {
+    let text = "[[thread]]\nname = 'hog'\nops = [{ compute = '10ms' }]\n[[thread]]\nname = 'a'\n\
+                ops = [{ phase = { name = 'p', times = 1, ops = [{ timer = { name = 't', \
+                period = '500us' } }] } }]";
+    let (_, executor, _) = run(text, 1);
+    let totals = executor
+        .loop_totals()
+        .find(|(name, _)| *name == "a")
+        .unwrap()
+        .1;
+    // The first slice of `hog` ends at 1 ms, the second at 2 ms; the timer is set at 1 ms for 500 us
+    // after time zero, which is past: a miss has no latency.
+    assert_eq!((totals.missed, totals.wu_lat_max), (1, 0));
+    let late = text.replace("500us", "1500us");
+    let (_, executor, _) = run(&late, 1);
+    let totals = executor
+        .loop_totals()
+        .find(|(name, _)| *name == "a")
+        .unwrap()
+        .1;
+    assert_eq!((totals.missed, totals.wu_lat_max), (0, 500_000));
+}
+
+#[test]
+fn forks_are_numbered_waited_for_and_reuse_their_slots() {
+    let text = "[[thread]]\nname = 'parent'\nprocess = 'p'\nops = [{ loop = { times = 50, \
+                ops = [{ fork = 'child' }, { fork = 'child' }, 'join', { count = 1 }] } }]\n\
+                [[thread]]\nname = 'child'\ninstances = 0\nprocess = 'p'\n\
+                ops = ['exec', { compute = '1ms' }, { sem_post = 's{i}' }]";
+    let (mock, executor, end) = run(text, 2);
+    assert_eq!(
+        (end, mock.tasks.len(), mock.time()),
+        (End::Finished, 101, 50 * MS)
+    );
+    assert_eq!(executor.threads.len(), 3);
+    assert_eq!(mock.tasks[100].spec.name, "child-99");
+    assert_eq!(mock.tasks[100].spec.thread_group_of, Some(TaskId(0)));
+}
+
+#[test]
+fn a_loop_that_does_nothing_cannot_hang_the_run() {
+    for op in [
+        "{ sem_post = 's' }",
+        "{ sleep = '0ns' }",
+        "{ compute = '0ns' }",
+        "{ count = 1 }",
+    ] {
+        let text = format!(
+            "duration = '10us'\n[[thread]]\nname = 'a'\nops = [{{ loop = {{ ops = [{op}] }} }}]"
+        );
+        let (mock, _, end) = run(&text, 1);
+        assert_eq!((end, mock.time()), (End::Finished, 10_000), "{op}");
+        assert!(mock.events < 11_000, "{op}: {}", mock.events);
+    }
+}
+
+#[test]
+fn charges_alone_do_not_keep_a_loop_within_one_step() {
+    let text = "duration = '1ms'\n[[thread]]\nname = 'a'\nops = [{ loop = { ops = \
+                [{ lock = 'm' }, { signal = 'c' }, { unlock = 'm' }, { io = { bytes = 9, \
+                null = true } }] } }]";
+    let costs = SyscallCosts {
+        io_submit: 100,
+        ..SyscallCosts::default()
+    };
+    let (mock, _, end) = run_with(
+        text,
+        ExecConfig {
+            nr_cpus: 1,
+            costs,
+            ..Default::default()
+        },
+        1,
+    );
+    assert_eq!((end, mock.time()), (End::Finished, MS));
+}
+
+#[test]
+fn costs_delay_the_caller() {
+    let text = "[[thread]]\nname = 'a'\nops = [{ fork = 'b' }, { touch = { size = 2048 } }, \
+                { io = { bytes = 2048 } }]\n[[thread]]\nname = 'b'\ninstances = 0\n\
+                ops = [{ compute = '1us' }]";
+    let costs = SyscallCosts {
+        fork: 50_000,
+        mem_write_kib: 100,
+        io_submit: 1_000,
+        io_latency: 10_000,
+        io_kib: 500,
+        ..SyscallCosts::default()
+    };
+    let (mock, _, _) = run_with(
+        text,
+        ExecConfig {
+            nr_cpus: 1,
+            costs,
+            ..Default::default()
+        },
+        1,
+    );
+    assert_eq!(
+        mock.task("a").exited_at,
+        Some(50_000 + 200 + 1_000 + 11_000)
+    );
+    assert_eq!(mock.task("a").run_ns, 51_200);
+}
+
+#[test]
+fn settings_reach_the_kernel() {
+    let text = "[[cgroup]]\npath = '/a/b'\nweight = 300\n[[thread]]\nname = 'a'\ncgroup = '/a/b'\n\
+                policy = { fifo = 5 }\ncpus = '1'\nfootprint = 4096\nslice = '3ms'\n\
+                ops = [{ set_affinity = '0-1' }, { set_nice = -5 }, { set_policy = 'batch' }, \
+                { move_cgroup = '/a' }, 'clear_affinity', 'yield']";
+    let (mock, executor, end) = run(text, 2);
+    assert_eq!(end, End::Finished);
+    let expected = [
+        "mkdir 0 a weight=100",
+        "mkdir 1 b weight=300",
+        "fork a by None",
+        "affinity 0 [0, 1]",
+        "nice 0 -5",
+        "policy 0 Batch",
+        "move 0 1",
+        "affinity 0 [0, 1]",
+    ];
+    assert_eq!(mock.calls, expected);
+    let spec = &mock.tasks[0].spec;
+    assert_eq!(
+        (spec.cgroup, spec.policy),
+        (CgroupId(2), Policy::Fifo { prio: 5 })
+    );
+    assert_eq!((spec.footprint_bytes, spec.slice_request), (4096, 3 * MS));
+    assert_eq!(executor.faults().1, 0);
+}
+
+#[test]
+fn a_refused_fork_is_recorded_and_a_missing_cpu_is_an_error() {
+    let text = "[[thread]]\nname = 'a'\ncpus = '7'\nops = [{ compute = '1ms' }]";
+    let program = from_toml("t", text).unwrap();
+    let config = ExecConfig {
+        nr_cpus: 4,
+        ..ExecConfig::default()
+    };
+    let error = Executor::new(&program, config).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "thread \"a\" names CPU 7, but the machine has 4 CPUs (0 to 3)"
+    );
+    let config = ExecConfig {
+        nr_cpus: 8,
+        ..ExecConfig::default()
+    };
+    let mut executor = Executor::new(&program, config).unwrap();
+    let mut mock = Mock::new(8, 1);
+    mock.refuse_forks = true;
+    assert_eq!(mock.run(&mut executor, 10), End::Finished);
+    assert_eq!(
+        executor.faults().0[0].to_string(),
+        "0 ns, a: fork: out of memory (ENOMEM)"
+    );
+}
+
+#[test]
+fn a_seed_perturbs_only_when_asked() {
+    let text = "[[thread]]\nname = 'a'\ninstances = 8\nops = [{ loop = { times = 20, ops = \
+                [{ compute = '1ms' }] } }]";
+    let with = |start, noise, seed| {
+        let perturb = Perturb {
+            start_offset_max: start,
+            compute_noise_permille: noise,
+        };
+        let config = ExecConfig {
+            nr_cpus: 8,
+            perturb,
+            ..ExecConfig::default()
+        };
+        let (mock, _, _) = run_with(text, config, seed);
+        mock.tasks
+            .iter()
+            .map(|t| (t.exited_at.unwrap(), t.run_ns))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(with(0, 0, 1), with(0, 0, 2));
+    assert!(
+        with(0, 0, 1)
+            .iter()
+            .all(|&(end, ran)| end == 20 * MS && ran == 20 * MS)
+    );
+    assert_eq!(with(MS, 50, 1), with(MS, 50, 1));
+    assert_ne!(with(MS, 50, 1), with(MS, 50, 2));
+    assert!(
+        with(MS, 0, 1)
+            .iter()
+            .all(|&(end, ran)| end <= 21 * MS && ran == 20 * MS)
+    );
+    assert!(
+        with(0, 50, 1)
+            .iter()
+            .all(|&(_, ran)| ran.abs_diff(20 * MS) <= MS && ran != 20 * MS)
+    );
+}
+
+#[test]
+fn an_executor_can_move_to_another_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<Executor>();
+}
+
+#[test]
+fn a_stray_wake_up_does_not_end_a_wait() {
+    // b's wait is granted while it computes nothing: the remembered wake must not end its later sleep.
+    let text = "[[thread]]\nname = 'a'\nops = [{ lock = 'm' }, { sleep = '1ms' }, { unlock = 'm' }]\n\
+                [[thread]]\nname = 'b'\nops = [{ lock = 'm' }, { unlock = 'm' }, { sleep = '5ms' }]";
+    let program = from_toml("t", text).unwrap();
+    let config = ExecConfig {
+        nr_cpus: 2,
+        ..ExecConfig::default()
+    };
+    let mut executor = Executor::new(&program, config).unwrap();
+    let mut mock = Mock::new(2, 1);
+    executor.start(&mut mock);
+    mock.wake(TaskId(0), false);
+    mock.wake(TaskId(1), false);
+    struct NoStart<'a>(&'a mut Executor);
+    impl Behavior for NoStart<'_> {
+        fn start(&mut self, _: &mut dyn Sys) {}
+        fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> Step {
+            self.0.step(sys, task)
+        }
+        fn on_timer(&mut self, sys: &mut dyn Sys, token: u64) {
+            self.0.on_timer(sys, token);
+        }
+        fn unit(&self) -> &str {
+            self.0.unit()
+        }
+        fn waits_for(&self, task: TaskId) -> Option<String> {
+            self.0.waits_for(task)
+        }
+    }
+    assert_eq!(mock.run(&mut NoStart(&mut executor), 1000), End::Finished);
+    assert_eq!(mock.time(), 6 * MS);
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Workloads: what the tasks of a run do, as programs of ops.
+//!
+//! Owns: the op vocabulary (`program`), its text forms, rt-app's files (`rtapp`), the benchmark models
+//! (`benchmarks`), and the executor that runs a program on the simulated kernel (`exec`).
+//! Does not: open files (callers pass text), read clocks, schedule, or know a machine's topology.
+
+pub mod benchmarks;
+pub mod compile;
+pub mod error;
+pub mod exec;
+pub mod program;
+pub mod rtapp;
+
+pub use benchmarks::{WorkloadArg, parse_workload_arg};
+pub use error::{Place, WorkloadError};
+pub use exec::{ExecConfig, Executor, Perturb, SyscallCosts};
+pub use program::Program;
+
+/// Reads a workload file: rt-app's JSON, or our own TOML or JSON, told apart by its text.
+///
+/// `name` appears in messages and, less its folder and ending, becomes the program's name.
+///
+/// ```
+/// let text = r#"{ "tasks": { "t": { "loop": 2, "run": 1000, "sleep": 500 } } }"#;
+/// let program = scxlab_workload::load("demo.json", text).unwrap();
+/// assert_eq!(program.name, "demo");
+/// let text = "[[thread]]\nname = 'spinner'\nops = [{ compute = '1ms' }]";
+/// assert_eq!(scxlab_workload::load("a/b.toml", text).unwrap().threads.len(), 1);
+/// ```
+pub fn load(name: &str, text: &str) -> Result<Program, WorkloadError> {
+    let mut program = if looks_like_rtapp(name, text) {
+        rtapp::parse(name, text)?
+    } else if text.trim_start().starts_with('{') {
+        program::from_json(name, text)?
+    } else {
+        program::from_toml(name, text)?
+    };
+    if program.name.is_empty() {
+        program.name = stem(name).to_owned();
+    }
+    compile::check(&program)?;
+    Ok(program)
+}
+
+/// rt-app's files are objects with `tasks`, `global` or `resources` at the top; ours have `thread`.
+/// A file that is neither is given to the rt-app reader, whose messages carry line and column.
+fn looks_like_rtapp(name: &str, text: &str) -> bool {
+    let first = text.trim_start_matches('\u{feff}').trim_start();
+    let is_object = first.starts_with('{') || first.starts_with("/*") || first.starts_with("//");
+    is_object && !name.ends_with(".toml") && !program::is_our_json(text)
+}
+
+/// A file's name without folder and ending.
+fn stem(name: &str) -> &str {
+    let base = name.rsplit(['/', '\\']).next().unwrap_or(name);
+    base.rsplit_once('.')
+        .map_or(base, |(stem, _)| if stem.is_empty() { base } else { stem })
+}
+
+#[cfg(test)]
+mod tests;

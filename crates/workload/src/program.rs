@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Op programs as data: threads, the ops they run, and the objects that they share.
+//!
+//! Owns: the data types and their text form (TOML or JSON through serde). A name of a shared object may
+//! carry an instance expression, `{i}`, `{i/20}`, `{i+1%8}` (see `names`).
+//! Does not: check meaning (see `compile::check`) or run anything.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Place, WorkloadError};
+
+pub mod cpus;
+pub mod dump;
+pub mod dur;
+pub mod names;
+
+pub use cpus::CpuList;
+pub use dur::Dur;
+
+/// A whole workload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    #[serde(default)]
+    pub name: String,
+    /// What it models, for `list` and reports.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub doc: String,
+    /// One unit of finished work, singular.
+    #[serde(default = "default_unit")]
+    pub unit: String,
+    /// When the run ends; absent: when every thread has exited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration: Option<Dur>,
+    /// Mutexes lend their waiters' priority to the owner. Noted, not modelled.
+    #[serde(default)]
+    pub pi_enabled: bool,
+    /// rt-app's `cumulative_slack`: a loop's slack is the sum over its timers, not the last one's.
+    #[serde(default)]
+    pub cumulative_slack: bool,
+    #[serde(default, rename = "cgroup", skip_serializing_if = "Vec::is_empty")]
+    pub cgroups: Vec<CgroupDef>,
+    #[serde(default, rename = "barrier", skip_serializing_if = "Vec::is_empty")]
+    pub barriers: Vec<BarrierDef>,
+    #[serde(default, rename = "semaphore", skip_serializing_if = "Vec::is_empty")]
+    pub semaphores: Vec<SemaphoreDef>,
+    #[serde(default, rename = "pipe", skip_serializing_if = "Vec::is_empty")]
+    pub pipes: Vec<PipeDef>,
+    #[serde(default, rename = "thread")]
+    pub threads: Vec<ThreadTemplate>,
+    /// What the source asked for and the simulation does not do, each with its place.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+    /// From rt-app: threads are named `<task>-<number>`, and a wait without its mutex is legal.
+    #[serde(skip)]
+    pub from_rtapp: bool,
+}
+
+fn default_unit() -> String {
+    "loop".to_owned()
+}
+
+/// A cgroup that exists from the start; parents of `path` are made with default limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CgroupDef {
+    pub path: String,
+    /// `cpu.weight`
+    #[serde(default = "default_weight")]
+    pub weight: u32,
+    /// `cpu.max`: quota per period; absent: no limit
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Dur>,
+    #[serde(default = "default_period")]
+    pub period: Dur,
+    #[serde(default)]
+    pub burst: Dur,
+    /// `cpu.idle`
+    #[serde(default)]
+    pub idle: bool,
+}
+
+fn default_weight() -> u32 {
+    100
+}
+
+fn default_period() -> Dur {
+    Dur(100_000_000)
+}
+
+impl CgroupDef {
+    /// A cgroup with the kernel's default limits.
+    pub fn new(path: &str) -> Self {
+        let (weight, period) = (default_weight(), default_period());
+        CgroupDef {
+            path: path.to_owned(),
+            weight,
+            quota: None,
+            period,
+            burst: Dur(0),
+            idle: false,
+        }
+    }
+}
+
+/// A barrier whose number of parties is not the number of threads that use it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BarrierDef {
+    pub name: String,
+    pub parties: u32,
+}
+
+/// A semaphore that does not start at 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SemaphoreDef {
+    pub name: String,
+    pub value: u32,
+}
+
+/// What carries the bytes of `write` and `read`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PipeKind {
+    #[default]
+    Pipe,
+    /// One direction of a Unix stream socket: each message also occupies `overhead` bytes.
+    Socket,
+}
+
+/// A bounded byte queue. The name may be a pattern; then it describes every queue made from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PipeDef {
+    pub name: String,
+    #[serde(default)]
+    pub kind: PipeKind,
+    /// Bytes it holds. Default: 65,536 (a Linux pipe), 212,992 for a socket (its send buffer).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u64>,
+    /// Bytes that each message occupies beyond its own. Default: 0, 668 for a socket (skb and its
+    /// rounding, so that a 100-byte message takes 768).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead: Option<u64>,
+}
+
+impl PipeDef {
+    pub fn new(name: &str, kind: PipeKind) -> Self {
+        PipeDef {
+            name: name.to_owned(),
+            kind,
+            capacity: None,
+            overhead: None,
+        }
+    }
+
+    pub fn capacity(&self) -> u64 {
+        let default = if self.kind == PipeKind::Pipe {
+            65_536
+        } else {
+            212_992
+        };
+        self.capacity.unwrap_or(default)
+    }
+
+    pub fn overhead(&self) -> u64 {
+        let default = if self.kind == PipeKind::Pipe { 0 } else { 668 };
+        self.overhead.unwrap_or(default)
+    }
+}
+
+/// Scheduling policy as written in a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum PolicyDef {
+    #[default]
+    Normal,
+    Batch,
+    Idle,
+    Ext,
+    Fifo(u8),
+    Rr(u8),
+    Deadline {
+        runtime: Dur,
+        deadline: Dur,
+        period: Dur,
+    },
+}
+
+/// A kind of thread and how many of it there are when the run starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThreadTemplate {
+    pub name: String,
+    /// 0: made only by `fork`.
+    #[serde(default = "one")]
+    pub instances: u32,
+    #[serde(default)]
+    pub policy: PolicyDef,
+    #[serde(default)]
+    pub nice: i8,
+    /// Slice request of a normal task (`sched_attr.sched_runtime`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice: Option<Dur>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuList>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    /// Threads whose process name is the same share an address space; absent: each has its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
+    /// Bytes that the thread touches again and again.
+    #[serde(default)]
+    pub footprint: u64,
+    /// Time from the start of the run until the first op.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Dur>,
+    pub ops: Vec<Op>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl ThreadTemplate {
+    /// One normal thread, in a process of its own.
+    pub fn new(name: &str, ops: Vec<Op>) -> Self {
+        ThreadTemplate {
+            name: name.to_owned(),
+            instances: 1,
+            policy: PolicyDef::Normal,
+            nice: 0,
+            slice: None,
+            cpus: None,
+            cgroup: None,
+            process: None,
+            footprint: 0,
+            delay: None,
+            ops,
+        }
+    }
+}
+
+/// Whether a missed timer period is forgiven.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimerMode {
+    /// A late caller restarts the period from now.
+    #[default]
+    Relative,
+    /// The expiry times are fixed; a late caller catches up.
+    Absolute,
+}
+
+/// How memory is touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TouchKind {
+    Read,
+    #[default]
+    Write,
+    /// Each access needs the one before it (a linked list).
+    Chase,
+}
+
+/// In which order memory is touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pattern {
+    #[default]
+    Sequential,
+    Random,
+}
+
+/// One pass or more over a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Touch {
+    #[serde(default)]
+    pub kind: TouchKind,
+    /// Bytes of the buffer.
+    pub size: u64,
+    /// Accesses; 0: one per stride of `size`.
+    #[serde(default)]
+    pub count: u64,
+    /// Bytes from one access to the next.
+    #[serde(default = "cache_line")]
+    pub stride: u64,
+    #[serde(default)]
+    pub pattern: Pattern,
+}
+
+fn cache_line() -> u64 {
+    64
+}
+
+/// What a thread can do. A string argument names a shared object of the op's kind; objects come into
+/// being by being named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Op {
+    /// Work at reference speed.
+    Compute(Dur),
+    /// CPU time, whatever the speed.
+    ComputeWall(Dur),
+    Sleep(Dur),
+    /// Sleep until the timer's next period ends. `unique` timers belong to one thread.
+    Timer {
+        name: String,
+        period: Dur,
+        #[serde(default)]
+        mode: TimerMode,
+        #[serde(default)]
+        unique: bool,
+    },
+    Lock(String),
+    Unlock(String),
+    /// `pthread_cond_wait`: gives the mutex up, waits, and takes it again.
+    Wait {
+        cond: String,
+        mutex: String,
+    },
+    Signal(String),
+    Broadcast(String),
+    Barrier(String),
+    SemPost(String),
+    SemWait(String),
+    Write {
+        pipe: String,
+        bytes: u64,
+    },
+    Read {
+        pipe: String,
+        bytes: u64,
+    },
+    SpinLock(String),
+    SpinUnlock(String),
+    SpinBarrier(String),
+    Touch(Touch),
+    /// Wait for a device: its latency and the transfer of `bytes`. A `null` device has neither; then
+    /// only the call costs.
+    Io {
+        bytes: u64,
+        #[serde(default)]
+        null: bool,
+    },
+    /// Start one more thread of a template.
+    Fork(String),
+    /// Wait until every thread that this one forked has exited.
+    Join,
+    Exec,
+    Yield,
+    Exit,
+    SetAffinity(CpuList),
+    /// Back to every CPU.
+    ClearAffinity,
+    SetNice(i8),
+    SetPolicy(PolicyDef),
+    MoveCgroup(String),
+    /// rt-app's suspend: wait on the condition variable of that name, under the mutex of that name.
+    Suspend(String),
+    /// rt-app's resume: broadcast it. A resume before the suspend is lost.
+    Resume(String),
+    /// Units of work finished.
+    Count(u64),
+    Loop {
+        /// Absent: for ever.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        times: Option<u64>,
+        ops: Vec<Op>,
+    },
+    /// A loop of which each pass is a row of rt-app's log and one unit of work.
+    Phase {
+        name: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        times: Option<u64>,
+        ops: Vec<Op>,
+    },
+}
+
+/// Reads a program in our TOML form. Unknown keys and wrong types are refused with their place.
+pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
+    toml::from_str(text).map_err(|e| {
+        let start = e.span().map(|s| s.start);
+        let at = start.map_or_else(|| Place::file(name), |s| Place::in_text(name, text, s));
+        WorkloadError::Document {
+            at,
+            message: e.message().trim_end().to_owned(),
+        }
+    })
+}
+
+/// Reads a program in our JSON form: the same keys as in TOML.
+pub fn from_json(name: &str, text: &str) -> Result<Program, WorkloadError> {
+    serde_json::from_str(text).map_err(|e| {
+        let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let at = Place {
+            file: name.to_owned(),
+            line: clamp(e.line()),
+            col: clamp(e.column().max(1)),
+        };
+        let full = e.to_string();
+        let message = full.split(" at line ").next().unwrap_or(&full).to_owned();
+        WorkloadError::Document { at, message }
+    })
+}
+
+/// Whether JSON text is in our form: it has a top-level `thread` and none of rt-app's sections.
+pub fn is_our_json(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Probe {
+        thread: Option<serde::de::IgnoredAny>,
+        tasks: Option<serde::de::IgnoredAny>,
+    }
+    // Text that is not strict JSON (comments, trailing commas) can only be rt-app's. Text of ours with an
+    // error in it still shows its `"thread"` key early.
+    match serde_json::from_str::<Probe>(text) {
+        Ok(probe) => probe.thread.is_some() && probe.tasks.is_none(),
+        Err(_) => text.contains("\"thread\"") && !text.contains("\"tasks\""),
+    }
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Names of shared objects that depend on the instance of the thread that uses them.
+//!
+//! Owns: the expression in braces: `{i}`, then `+n`, `-n`, `*n`, `/n`, `%n` from left to right, without
+//! precedence: `{i+1%8}` is the next of eight. A difference below 0 is 0.
+
+/// Whether the name differs between instances.
+pub fn is_pattern(name: &str) -> bool {
+    name.contains("{i")
+}
+
+/// The name that `instance` means, or what is wrong with the pattern.
+///
+/// ```
+/// use scxlab_workload::program::names::resolve;
+/// assert_eq!(resolve("pipe{i/2}.{i+1%2}", 5).unwrap(), "pipe2.0");
+/// assert!(resolve("p{i%0}", 1).is_err());
+/// ```
+pub fn resolve(name: &str, instance: u32) -> Result<String, String> {
+    let mut out = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some(open) = rest.find("{i") {
+        out.push_str(&rest[..open]);
+        let body = &rest[open + 2..];
+        let close = body
+            .find('}')
+            .ok_or_else(|| format!("\"{name}\" has a {{ without its }}"))?;
+        let value = evaluate(&body[..close], u64::from(instance))
+            .ok_or_else(|| format!("\"{name}\": {{i{}}} is not an expression", &body[..close]))?;
+        out.push_str(&value.to_string());
+        rest = &body[close + 1..];
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+/// Applies a chain such as `+1%8` to `value`.
+fn evaluate(chain: &str, mut value: u64) -> Option<u64> {
+    let mut rest = chain;
+    while let Some(op) = rest.chars().next() {
+        if !op.is_ascii() {
+            return None;
+        }
+        let digits = rest[1..].bytes().take_while(u8::is_ascii_digit).count();
+        let operand: u64 = rest.get(1..1 + digits)?.parse().ok()?;
+        value = match op {
+            '+' => value.checked_add(operand)?,
+            '-' => value.saturating_sub(operand),
+            '*' => value.checked_mul(operand)?,
+            '/' => value.checked_div(operand)?,
+            '%' => value.checked_rem(operand)?,
+            _ => return None,
+        };
+        rest = &rest[1 + digits..];
+    }
+    Some(value)
+}

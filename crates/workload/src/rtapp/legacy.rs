@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The form of rt-app's first years: `exec`, `period`, `lock_order` and per-task `resources`.
+//!
+//! Owns: its meaning. Each period a task goes through its resources in order (mutexes with those they
+//! `access` taken first, each held while `duration` us are computed), computes until `exec` us are spent,
+//! and sleeps to the end of its period unless `sleep` is false.
+//! Also the `resources` section, which says of what type a resource is; later files need none.
+
+use std::collections::BTreeMap;
+
+use super::event::{Reading, known_keys, named};
+use super::global::PolicyName;
+use super::json::{Member, Node, Value};
+use super::read::{Source, get};
+use super::sched::Attributes;
+use crate::error::WorkloadError;
+use crate::program::{Dur, Op, TimerMode};
+
+pub const KEYS: [&str; 6] = [
+    "exec",
+    "period",
+    "deadline",
+    "lock_order",
+    "resources",
+    "sleep",
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Type {
+    Mutex,
+    Wait,
+    Signal,
+    Broadcast,
+    Sync,
+    Run,
+    Sleep,
+    /// Types that later files may declare, but no old task can use.
+    Other,
+}
+
+const TYPES: [(&str, Type); 18] = [
+    ("mutex", Type::Mutex),
+    ("wait", Type::Wait),
+    ("signal", Type::Signal),
+    ("broadcast", Type::Broadcast),
+    ("broad", Type::Broadcast),
+    ("sync", Type::Sync),
+    ("run", Type::Run),
+    ("runtime", Type::Run),
+    ("sleep", Type::Sleep),
+    ("timer", Type::Other),
+    ("suspend", Type::Other),
+    ("resume", Type::Other),
+    ("mem", Type::Other),
+    ("iorun", Type::Other),
+    ("yield", Type::Other),
+    ("barrier", Type::Other),
+    ("fork", Type::Other),
+    ("sem", Type::Other),
+];
+
+/// Declared resources: type, and the condition that a signal is for.
+#[derive(Clone, Debug, Default)]
+pub struct Resources(BTreeMap<String, (Type, Option<String>)>);
+
+/// The `resources` section.
+pub fn resources(src: &Source<'_>, members: &[Member]) -> Result<Resources, WorkloadError> {
+    let mut table = BTreeMap::new();
+    for Member { key, node, .. } in members {
+        let fields = src.object(key, node)?;
+        known_keys(src, key, fields, &["type", "target"])?;
+        let mut kind = Type::Mutex;
+        if let Some(member) = get(fields, "type") {
+            let text = src.string("type", &member.node)?;
+            kind = TYPES
+                .iter()
+                .find(|(name, _)| *name == text)
+                .map(|t| t.1)
+                .ok_or_else(|| {
+                    let all: Vec<_> = TYPES.iter().map(|(name, _)| *name).collect();
+                    src.out_of_range("type", &member.node, format!("one of {}", all.join(", ")))
+                })?;
+        }
+        let target = get(fields, "target")
+            .map(|m| named(src, "target", &m.node))
+            .transpose()?;
+        table.insert(key.clone(), (kind, target));
+    }
+    Ok(Resources(table))
+}
+
+/// Whether a task or phase is written in this form.
+pub fn is_old_form(members: &[Member]) -> bool {
+    get(members, "exec").is_some() || get(members, "lock_order").is_some()
+}
+
+/// `exec`, `period` and `deadline`, checked against one another as the old parser did.
+struct Times {
+    exec: u64,
+    period: Option<u64>,
+    deadline: Option<u64>,
+}
+
+fn times(src: &Source<'_>, members: &[Member]) -> Result<Times, WorkloadError> {
+    let micros = |key: &str| {
+        get(members, key)
+            .map(|m| src.micros(key, &m.node))
+            .transpose()
+    };
+    let exec = micros("exec")?.unwrap_or(0);
+    let (period, deadline) = (micros("period")?, micros("deadline")?);
+    let order = |key: &str, ok: bool, rule: &str| match get(members, key) {
+        Some(member) if !ok => Err(src.out_of_range(key, &member.node, rule)),
+        _ => Ok(()),
+    };
+    order(
+        "period",
+        period.is_none_or(|p| p > 0 && p >= exec),
+        "at least \"exec\", and not 0",
+    )?;
+    let limit = period.unwrap_or(u64::MAX);
+    let fits = deadline.is_none_or(|d| (exec..=limit).contains(&d));
+    order("deadline", fits, "from \"exec\" to \"period\"")?;
+    Ok(Times {
+        exec,
+        period,
+        deadline,
+    })
+}
+
+/// The parameters that a SCHED_DEADLINE task of this form has.
+pub fn deadline(
+    src: &Source<'_>,
+    members: &[Member],
+    policy: PolicyName,
+    into: &mut Attributes,
+) -> Result<(), WorkloadError> {
+    let times = times(src, members)?;
+    if policy == PolicyName::Deadline {
+        into.runtime.get_or_insert(times.exec);
+        into.period = into.period.or(times.period);
+        into.deadline = into.deadline.or(times.deadline);
+    }
+    Ok(())
+}
+
+/// The ops of one period.
+pub fn body(
+    src: &mut Source<'_>,
+    reading: &mut Reading<'_>,
+    owner: &Member,
+    members: &[Member],
+    ops: &mut Vec<Op>,
+) -> Result<(), WorkloadError> {
+    let times = times(src, members)?;
+    let details = match get(members, "resources") {
+        Some(member) => src.object("resources", &member.node)?,
+        None => &[],
+    };
+    let mut spent = 0u64;
+    for name in lock_order(src, members)? {
+        let usage = usage(src, details, &name)?;
+        spent = spent.saturating_add(usage.duration);
+        let Some((kind, target)) = reading.context.resources.0.get(&name).cloned() else {
+            src.note(
+                owner.pos,
+                format!("resource \"{name}\" is not declared: taken as a mutex"),
+            );
+            usage.mutexes(&name, ops);
+            continue;
+        };
+        let target = target.unwrap_or_else(|| name.clone());
+        match kind {
+            Type::Mutex => usage.mutexes(&name, ops),
+            Type::Run => ops.push(Op::Compute(Dur(usage.duration))),
+            Type::Sleep => ops.push(Op::Sleep(Dur(usage.duration))),
+            Type::Wait => usage.waiting(&name, None, ops),
+            Type::Sync => usage.waiting(&target, Some(Op::Signal(target.clone())), ops),
+            Type::Signal => usage.signalling(Op::Signal(target), ops),
+            Type::Broadcast => usage.signalling(Op::Broadcast(target), ops),
+            Type::Other => {
+                let problem = format!("resource \"{name}\" is not of a type for \"lock_order\"");
+                return Err(src.invalid(owner.pos, problem));
+            }
+        }
+    }
+    let rest = times.exec.saturating_sub(spent);
+    ops.push(Op::Compute(Dur(rest)));
+    let sleeps = get(members, "sleep")
+        .map(|m| src.bool("sleep", &m.node))
+        .transpose()?;
+    if let (Some(period), true) = (times.period, sleeps.unwrap_or(true)) {
+        let (name, mode) = ("unique period".to_owned(), TimerMode::Absolute);
+        ops.push(Op::Timer {
+            name,
+            period: Dur(period),
+            mode,
+            unique: true,
+        });
+    }
+    Ok(())
+}
+
+/// Names, or numbers in the oldest files.
+fn lock_order(src: &Source<'_>, members: &[Member]) -> Result<Vec<String>, WorkloadError> {
+    match get(members, "lock_order") {
+        Some(member) => name_list(src, "lock_order", &member.node),
+        None => Ok(Vec::new()),
+    }
+}
+
+fn name_list(src: &Source<'_>, key: &str, node: &Node) -> Result<Vec<String>, WorkloadError> {
+    let Value::Array(items) = &node.value else {
+        return Err(src.wrong_type(key, node, "a list of resources"));
+    };
+    items
+        .iter()
+        .map(|item| match &item.value {
+            Value::Number(_) => Ok(src.int(key, item, 0, 100_000)?.to_string()),
+            _ => named(src, key, item),
+        })
+        .collect()
+}
+
+/// How a task uses a resource.
+struct Usage {
+    /// Nanoseconds.
+    duration: u64,
+    /// Mutexes to hold meanwhile.
+    access: Vec<String>,
+}
+
+fn usage(src: &Source<'_>, details: &[Member], name: &str) -> Result<Usage, WorkloadError> {
+    let Some(member) = get(details, name) else {
+        return Ok(Usage {
+            duration: 0,
+            access: Vec::new(),
+        });
+    };
+    let fields = src.object(name, &member.node)?;
+    known_keys(src, name, fields, &["duration", "access"])?;
+    let duration = get(fields, "duration")
+        .map(|m| src.micros("duration", &m.node))
+        .transpose()?;
+    let access = get(fields, "access")
+        .map(|m| name_list(src, "access", &m.node))
+        .transpose()?;
+    Ok(Usage {
+        duration: duration.unwrap_or(0),
+        access: access.unwrap_or_default(),
+    })
+}
+
+impl Usage {
+    /// Takes what it accesses and then the mutex itself, computes, and gives them back in reverse.
+    fn mutexes(&self, name: &str, ops: &mut Vec<Op>) {
+        let mut all: Vec<&String> = Vec::new();
+        let own = name.to_owned();
+        for mutex in self.access.iter().chain([&own]) {
+            if !all.contains(&mutex) {
+                all.push(mutex);
+            }
+        }
+        ops.extend(all.iter().map(|m| Op::Lock((*m).clone())));
+        ops.push(Op::Compute(Dur(self.duration)));
+        ops.extend(all.iter().rev().map(|m| Op::Unlock((*m).clone())));
+    }
+
+    /// Waits for the condition under the first accessed mutex, or one of its own name.
+    fn waiting(&self, cond: &str, first: Option<Op>, ops: &mut Vec<Op>) {
+        let mutex = self
+            .access
+            .first()
+            .cloned()
+            .unwrap_or_else(|| cond.to_owned());
+        ops.push(Op::Lock(mutex.clone()));
+        ops.extend(first);
+        ops.push(Op::Wait {
+            cond: cond.to_owned(),
+            mutex: mutex.clone(),
+        });
+        ops.push(Op::Unlock(mutex));
+    }
+
+    /// Signals, under the first accessed mutex if there is one.
+    fn signalling(&self, op: Op, ops: &mut Vec<Op>) {
+        ops.extend(self.access.first().cloned().map(Op::Lock));
+        ops.push(op);
+        ops.extend(self.access.first().cloned().map(Op::Unlock));
+    }
+}

@@ -1,0 +1,166 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0-only
+# Compiles the kernel's own example schedulers and selftests of sched_ext, and keeps the kernel itself.
+#
+# The kernel is the one that Debian's trixie-backports ships for clouds; its version is found, not fixed.
+# Its packages are downloaded, never installed, through an apt state of our own: the machine's is untouched.
+#
+# Leaves in build/kernel:
+#   objects/*.bpf.o   the examples (scx_*) and the selftests
+#   vmlinux           the kernel as ELF, with BTF        bzImage   the kernel as it boots
+#   release           its version                        stamp     what all this was made with
+# Does nothing when the stamp says that it is all there. Delete build/kernel to have a newer kernel.
+set -euo pipefail
+
+clang=${BPF_CLANG:-clang-19}
+suite=trixie-backports
+meta=linux-image-cloud-amd64
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+work=$root/build/kernel
+mkdir -p "$work"
+cd "$work"
+
+say() { echo "kernel-objects: $*"; }
+die() { say "$*" >&2; exit 1; }
+
+# Runs a noisy step; its output is shown only if it fails.
+quietly() {
+    what=$1; shift
+    "$@" >"$work/log" 2>&1 || { tail -40 "$work/log" >&2; die "$what failed (all of it: build/kernel/log)"; }
+}
+
+stamp_now() {
+    { cat "$root/tools/kernel-objects.sh"; "$clang" --version; } | sha256sum | cut -d' ' -f1
+}
+
+is_current() {
+    [ -s stamp ] && [ -s vmlinux ] && [ -s bzImage ] && [ -s release ] || return 1
+    [ "$(sed -n 1p stamp)" = "$(stamp_now)" ] || return 1
+    [ "$(sed -n 2p stamp)" = "$(ls objects | wc -l)" ]
+}
+
+# Where this machine gets its own Debian from; the suite we want is on the same server.
+mirror() {
+    apt-get indextargets --format '$(ORIGIN) $(RELEASE) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+        awk '$1 == "Debian" && $2 !~ /security/ { print $3; exit }'
+}
+
+prepare_apt() {
+    uri=$(mirror)
+    if [ -z "$uri" ]; then
+        # Before the first `apt-get update` apt knows no origins: read the files.
+        uri=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list \
+            2>/dev/null | grep -v '^#' | grep -o '[a-z+]*://[^ ]*/debian/\?\( \|$\)' | head -1)
+    fi
+    [ -n "$uri" ] || die "this machine's apt sources name no Debian mirror"
+    mkdir -p apt/lists/partial apt/cache/archives/partial debs
+    cat >apt/debian.sources <<SOURCES
+Types: deb
+URIs: $uri
+Suites: $suite
+Components: main
+Architectures: amd64
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+SOURCES
+    cat >apt/apt.conf <<CONF
+APT::Architecture "amd64";
+APT::Architectures { "amd64"; };
+APT::Sandbox::User "$(id -un)";
+Dir::State "$work/apt";
+Dir::State::lists "$work/apt/lists";
+Dir::State::status "/dev/null";
+Dir::Cache "$work/apt/cache";
+Dir::Etc::sourcelist "$work/apt/debian.sources";
+Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+CONF
+    export APT_CONFIG="$work/apt/apt.conf"
+    quietly "apt-get update of $suite" apt-get -q update
+}
+
+# Sets release, source_package and binary_package.
+find_versions() {
+    release=$(apt-cache depends "$meta" | sed -n 's/.*Depends: linux-image-\([0-9].*\)/\1/p' | head -1)
+    [ -n "$release" ] || die "$suite has no $meta"
+    source_package=linux-source-$(echo "$release" | cut -d. -f1,2)
+    binary_package=linux-binary-$release
+    apt-cache show "$binary_package" >/dev/null 2>&1 || binary_package=linux-image-$release
+}
+
+# One file per package; an old version's goes away.
+download() {
+    (cd debs && quietly "download of $1" apt-get -q download "$1")
+    deb=$(ls -t debs/"$1"_*.deb | head -1)
+    find debs -name "$1_*.deb" ! -path "$deb" -delete
+}
+
+unpack_image() {
+    say "unpacking the image"
+    rm -rf image && mkdir image
+    dpkg-deb --fsys-tarfile "$deb" | tar -x -C image --wildcards '*/vmlinuz*'
+    cp "$(find image -type f -name 'vmlinuz*' | head -1)" bzImage
+    rm -rf image
+}
+
+unpack_source() {
+    say "unpacking what is needed of the source"
+    rm -rf src && mkdir src
+    dpkg-deb --fsys-tarfile "$deb" | tar -xO --wildcards './usr/src/linux-source-*.tar.xz' | xz -dc -T0 |
+        tar -x -C src --strip-components=1 $(printf "$source_package/%s " \
+            scripts kernel/bpf include/uapi include/linux \
+            tools/{arch,bpf/bpftool,build,include,lib,scripts,sched_ext,testing/selftests/sched_ext})
+    sh src/scripts/extract-vmlinux bzImage >vmlinux 2>/dev/null || die "no vmlinux inside the image"
+}
+
+build_tools() {
+    say "building bpftool and vmlinux.h"
+    mkdir -p bpftool libbpf include
+    quietly "bpftool" make -C src/tools/bpf/bpftool OUTPUT="$work/bpftool/" bootstrap
+    quietly "libbpf's headers" make -C src/tools/lib/bpf OUTPUT="$work/libbpf/" prefix= DESTDIR="$work/libbpf" \
+        install_headers
+    bpftool/bootstrap/bpftool btf dump file vmlinux format c >include/vmlinux.h || die "vmlinux has no BTF"
+}
+
+# The flags of the kernel's own makefiles for these files; no path of this machine in the result.
+compile() {
+    "$clang" -g -fdebug-compilation-dir=. -O2 -mcpu=v3 -target bpf -mlittle-endian -D__TARGET_ARCH_x86 -fms-extensions \
+        -I"$tests/include" -I"$examples/include" -I"$examples/include/bpf-compat" \
+        -Iinclude -Ilibbpf/include -Isrc/tools/include/uapi -Isrc/include -I"$examples" -I"$tests" \
+        $system_includes \
+        -Wno-compare-distinct-pointer-types -Wno-incompatible-function-pointer-types \
+        -Wno-microsoft-anon-tag -c "$1" -o "$2"
+}
+
+compile_all() {
+    examples=src/tools/sched_ext
+    tests=src/tools/testing/selftests/sched_ext
+    system_includes=$("$clang" -v -E - </dev/null 2>&1 |
+        sed -n '/<...> search starts here:/,/End of search list./{ s| \(/.*\)|-idirafter \1|p }')
+    rm -rf objects && mkdir objects
+    for file in "$examples"/*.bpf.c "$tests"/*.bpf.c; do
+        name=$(basename "$file" .bpf.c)
+        quietly "$name.bpf.c" compile "$file" "objects/$name.bpf.o"
+    done
+    say "$(ls "$examples"/*.bpf.c | wc -l) examples and $(ls "$tests"/*.bpf.c | wc -l) selftests compiled"
+}
+
+if is_current; then
+    say "up to date ($(cat release), $(ls objects | wc -l) objects)"
+    exit 0
+fi
+rm -f stamp
+say "asking $suite for its kernel"
+prepare_apt
+find_versions
+say "Linux $release: downloading $binary_package and $source_package"
+download "$binary_package"
+unpack_image
+download "$source_package"
+unpack_source
+build_tools
+compile_all
+echo "$release" >release
+rm -rf src libbpf include bpftool/libbpf log
+{ stamp_now; ls objects | wc -l; } >stamp
