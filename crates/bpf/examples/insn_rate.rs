@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use scxlab_bpf::map::{MapDef, map_flag, map_type};
 use scxlab_bpf::vm::bare::BareHost;
-use scxlab_bpf::vm::{Config, Host, Limits};
+use scxlab_bpf::vm::{Config, FuncId, Host, Limits, call};
 
 const RUNS: u32 = 40;
 
@@ -45,7 +45,25 @@ fn main() -> Result<(), String> {
             best_ns as f64 / 1e6
         );
     }
+    println!("{:>16}: {:8.1} ns", "an invocation", invocation_ns()?);
     Ok(())
+}
+
+/// Entering and leaving a program that does nothing.
+fn invocation_ns() -> Result<f64, String> {
+    const CALLS: u32 = 100_000;
+    let mut h = BareHost::new(Config::default()).map_err(|err| err.to_string())?;
+    let instance = h.vm.add_instance("empty");
+    h.install_text(instance, "exit", Default::default())?;
+    let mut best = u128::MAX;
+    for _ in 0..RUNS {
+        let start = Instant::now();
+        for _ in 0..CALLS {
+            call(&mut h, instance, FuncId(0), &[1, 2, 3]).map_err(|fault| format!("{fault:#}"))?;
+        }
+        best = best.min(start.elapsed().as_nanos());
+    }
+    Ok(best as f64 / f64::from(CALLS))
 }
 
 fn measure(name: &str, text: &str) -> Result<(u64, u64), String> {

@@ -219,7 +219,7 @@ impl Printer<'_> {
         self.reserve(8, 4)?;
         let ptr = self.arg();
         // NULL and error pointers are shown as they are.
-        let keep = !hashed || ptr < 4096 || ptr > u64::MAX - 4095;
+        let keep = !hashed || !(4096..=u64::MAX - 4095).contains(&ptr);
         let shown = if keep {
             ptr
         } else {

@@ -82,5 +82,5 @@ pub fn func_addr(func: FuncId) -> u64 {
 /// Inverse of `func_addr`; the caller checks that the image has the function.
 pub fn func_of_addr(addr: u64) -> Option<FuncId> {
     let off = addr.checked_sub(FUNC_BASE)?;
-    (off & 0xf == 0 && off < 1 << 28).then(|| FuncId((off >> 4) as u32))
+    (off & 0xf == 0 && off < 1 << 28).then_some(FuncId((off >> 4) as u32))
 }

@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use crate::errno::*;
 use crate::vm::{InstanceId, KptrKind, Storage};
 
-pub mod arena;
-pub mod array;
+pub(crate) mod arena;
+pub(crate) mod array;
 mod create;
-pub mod hash;
+pub(crate) mod hash;
 mod ops;
-pub mod queue;
-pub mod ringbuf;
-pub mod storage;
+pub(crate) mod queue;
+pub(crate) mod ringbuf;
+pub(crate) mod storage;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -73,6 +73,10 @@ impl Timers {
 
     pub(crate) fn remove(&mut self, id: TimerId) -> Option<Timer> {
         let timer = self.slots.get_mut(id.idx())?.take()?;
+        if self.running == Some(id) {
+            // A timer that takes over the id is another one.
+            self.running = None;
+        }
         self.free.push(id);
         Some(timer)
     }

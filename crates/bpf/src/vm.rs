@@ -21,7 +21,7 @@ mod interp;
 mod report;
 mod stack;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use enter::callback;
 pub use enter::{call, call_raw, fire_timer, remove_instance, settle, storage_owner_gone};

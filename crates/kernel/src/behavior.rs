@@ -134,6 +134,10 @@ pub trait Sys {
     fn count_work(&mut self, task: TaskId, units: u64);
     /// Ends the run now, as if its duration had passed.
     fn finish(&mut self);
+    /// The maps of BPF programs, for a task that is a scheduler's user-space half; None without such.
+    fn bpf(&mut self) -> Option<&mut scxlab_bpf::vm::Vm> {
+        None
+    }
 }
 
 /// What the tasks of a run do. One object for all of them, so that they can share locks and queues.

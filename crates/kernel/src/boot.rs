@@ -5,7 +5,6 @@ use crate::abi;
 use crate::behavior::Behavior;
 use crate::cgroup::CgroupTable;
 use crate::cpu::Cpu;
-use crate::event::Event;
 use crate::ext::{Ext, ExtCpu};
 use crate::fair::{Fair, FairTopo, Params};
 use crate::kernel::{Exec, Kernel, Limits};
@@ -89,7 +88,6 @@ impl Kernel {
             tracer,
             metrics: Metrics::default(),
             stop: None,
-            end_at: None,
             nr_workload: 0,
             nr_runnable: 0,
             pending_wakeups: 0,
@@ -100,7 +98,8 @@ impl Kernel {
             vars: KernelVars { percpu },
             mm_addr,
             init_task: TaskId(nr_cpus as u32),
-            hotplug_seq: 0,
+            // Each CPU but the first has come on line since the kernel started.
+            hotplug_seq: nr_cpus as u64 - 1,
             kfuncs: crate::ext::kfunc::handlers(),
             bpf_timers: Vec::new(),
             btf: Arc::new(Btf::parse(abi::KERNEL_BTF).expect("the kernel's own BTF is valid")),
@@ -143,11 +142,6 @@ impl Kernel {
     /// Guest address of a task's `cpus_mask`.
     pub(crate) fn cpus_ptr(&self, task: TaskId) -> u64 {
         self.tasks[task].addr + std::mem::offset_of!(abi::task_struct, cpus_mask) as u64
-    }
-
-    /// Ends the run at that time whatever happens (`Stop::Finished`).
-    pub fn end_at(&mut self, at: scxlab_machine::id::Nanos) {
-        self.events.push(at, Event::End);
     }
 }
 

@@ -52,6 +52,8 @@ pub struct Cpu {
     pub run_gen: u32,
     /// Time of the pending step-end event, if any.
     pub done_at: Option<Nanos>,
+    /// When the timer fires that ends the default class's slice (HRTICK).
+    pub hrtick_at: Option<Nanos>,
     pub idle_since: Nanos,
     pub tick_on: bool,
     pub tick_gen: u32,
@@ -87,6 +89,7 @@ impl Cpu {
             speed: 1024,
             run_gen: 0,
             done_at: None,
+            hrtick_at: None,
             idle_since: 0,
             tick_on: false,
             tick_gen: 0,

@@ -16,6 +16,9 @@ use crate::task::{Class, State, TaskTable};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use scxlab_trace::event::Kind;
 
+/// `hrtick_start()`: shorter slices are not worth a timer.
+const HRTICK_MIN_NS: Nanos = 10_000;
+
 /// What the class may look at.
 struct View<'a> {
     cpus: &'a [Cpu],
@@ -82,6 +85,7 @@ impl Kernel {
         let at = self.cpus[cpu.idx()].rq_clock;
         self.fair.enqueue(cpu, task, at, flags);
         self.fair_follow_up(cpu);
+        self.fair_hrtick_start(cpu);
     }
 
     /// True if the task, though asleep, stays queued.
@@ -140,6 +144,8 @@ impl Kernel {
         self.tasks[task].exec_start = at;
         self.fair.set_next(cpu, task, at);
         self.fair_follow_up(cpu);
+        self.cpus[cpu.idx()].hrtick_at = None;
+        self.fair_hrtick_start(cpu);
     }
 
     pub(crate) fn fair_put_prev(&mut self, cpu: CpuId, _task: TaskId) {
@@ -167,17 +173,12 @@ impl Kernel {
     pub(crate) fn fair_wakeup_preempt(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
         let curr = self.cpus[cpu.idx()].curr;
         if self.tasks[curr].class == Class::Fair {
-            self.charge_remote_curr(cpu);
+            self.charge_curr(cpu);
         }
         let at = self.clock();
         let urgency = self.fair.wakeup_preempt(cpu, task, at, wake_flags(flags));
         self.fair.take_resched(cpu);
         self.fair_resched(cpu, urgency);
-    }
-
-    /// Brings the current task of another CPU up to the executing clock.
-    fn charge_remote_curr(&mut self, cpu: CpuId) {
-        self.charge_curr(cpu);
     }
 
     pub(crate) fn fair_select_cpu(&mut self, task: TaskId, prev: CpuId, flags: u64) -> CpuId {
@@ -270,6 +271,40 @@ impl Kernel {
                 }
             }
             k.fair_arm_timers();
+        });
+    }
+
+    /// `hrtick_start_fair()`: a timer ends the running task's slice to the nanosecond, if others wait.
+    fn fair_hrtick_start(&mut self, cpu: CpuId) {
+        let c = &self.cpus[cpu.idx()];
+        if c.next_class != Class::Fair && self.tasks[c.curr].class != Class::Fair {
+            return;
+        }
+        let Some(end) = self.fair.slice_end(cpu) else { return };
+        let at = end.max(self.clock() + HRTICK_MIN_NS);
+        if self.cpus[cpu.idx()].hrtick_at == Some(at) {
+            return;
+        }
+        self.charge(self.machine.costs.irq.hrtimer_arm_ns);
+        self.cpus[cpu.idx()].hrtick_at = Some(at);
+        self.events.push(at, Event::HrTick { cpu });
+    }
+
+    /// The slice's timer fires; one that was moved since is ignored.
+    pub(crate) fn hrtick(&mut self, cpu: CpuId) {
+        if self.cpus[cpu.idx()].hrtick_at != Some(self.now) {
+            return;
+        }
+        self.cpus[cpu.idx()].hrtick_at = None;
+        let curr = self.cpus[cpu.idx()].curr;
+        if self.tasks[curr].class != Class::Fair {
+            return;
+        }
+        self.on_cpu(cpu, |k| {
+            k.charge(k.machine.costs.irq.timer_ns);
+            k.cpus[cpu.idx()].rq_clock = k.clock();
+            k.fair_tick(cpu);
+            k.fair_hrtick_start(cpu);
         });
     }
 
@@ -374,6 +409,11 @@ impl Kernel {
         } else {
             self.fair.cpu_offline(&topo, cpu, at);
         }
+    }
+
+    pub(crate) fn fair_leave_idle(&mut self, cpu: CpuId) {
+        let at = self.clock();
+        self.fair.leave_idle(cpu, at);
     }
 
     pub(crate) fn fair_enter_idle(&mut self, cpu: CpuId) {

@@ -2,8 +2,6 @@
 //! Error numbers that kfuncs return (asm-generic/errno*.h).
 
 pub const ENOENT: i32 = 2;
-pub const EBUSY: i32 = 16;
 pub const EEXIST: i32 = 17;
 pub const ENODEV: i32 = 19;
 pub const EINVAL: i32 = 22;
-pub const EOPNOTSUPP: i32 = 95;

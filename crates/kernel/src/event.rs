@@ -17,6 +17,8 @@ pub enum Event {
     Resched { cpu: CpuId },
     /// The scheduler tick.
     Tick { cpu: CpuId, generation: u32 },
+    /// The default class's slice ends.
+    HrTick { cpu: CpuId },
     /// A sleeping task's timer expires, in interrupt context of the CPU that armed it.
     SleepEnd { task: TaskId, cpu: CpuId, generation: u32 },
     /// A CPU finds tasks on its wake list.
@@ -44,28 +46,46 @@ pub enum Event {
 }
 
 impl Kernel {
-    /// Runs until something ends the run, and says what.
+    /// Runs from the start until something ends the run, and says what.
     pub fn run(&mut self, duration: Option<Nanos>) -> Stop {
         if let Some(duration) = duration {
-            self.end_at = Some(duration);
             self.events.push(duration, Event::End);
         }
-        self.start_behavior();
-        let mut left = self.limits.max_events;
+        self.start();
+        self.advance(Nanos::MAX);
+        self.close();
+        self.stop.clone().unwrap_or(Stop::Finished)
+    }
+
+    /// Starts the behaviour. `run` does it; a caller that goes in steps calls it once, then `advance`.
+    pub fn start(&mut self) {
+        self.on_cpu(CpuId(0), |k| k.with_behavior(|b, k| b.start(k)));
+    }
+
+    /// Takes every event up to and including `until`; what ended the run, if something did.
+    pub fn advance(&mut self, until: Nanos) -> Option<&Stop> {
         while self.stop.is_none() {
+            if until != Nanos::MAX && self.events.peek_time().is_none_or(|at| at > until) {
+                self.now = self.now.max(until);
+                break;
+            }
             let Some(Due { time, what: event, .. }) = self.next_event() else { break };
-            if left == 0 {
+            if self.metrics.events >= self.limits.max_events {
                 self.stop_with(Stop::EventLimit { max: self.limits.max_events });
                 break;
             }
-            left -= 1;
-            debug_assert!(time >= self.now, "time ran backwards");
+            assert!(time >= self.now, "time ran backwards");
             self.now = time;
             self.metrics.events += 1;
             self.handle(event);
         }
-        self.close();
-        self.stop.clone().unwrap_or(Stop::Finished)
+        self.stop.as_ref()
+    }
+
+    /// Runs `f` as what user space does now, from outside the workload, on the first CPU that is on line.
+    pub fn user<R>(&mut self, f: impl FnOnce(&mut Kernel) -> R) -> R {
+        let cpu = self.online_or_any(CpuId(0));
+        self.on_cpu(cpu, f)
     }
 
     /// The next event; None when only periodic ones are left and no task can ever run again.
@@ -109,6 +129,7 @@ impl Kernel {
             Event::StepEnd { cpu, generation } => self.step_end(cpu, generation),
             Event::Resched { cpu } => self.resched_interrupt(cpu),
             Event::Tick { cpu, generation } => self.tick(cpu, generation),
+            Event::HrTick { cpu } => self.hrtick(cpu),
             Event::SleepEnd { task, cpu, generation } => self.sleep_end(task, cpu, generation),
             Event::WakeList { cpu } => self.wake_list_interrupt(cpu),
             Event::Posted { cpu, token } => self.posted(cpu, token),
@@ -124,8 +145,8 @@ impl Kernel {
         }
     }
 
-    /// Brings every account up to the last instant.
-    fn close(&mut self) {
+    /// Brings every account up to the last instant; `run` does it at its end.
+    pub fn close(&mut self) {
         let ids: Vec<CpuId> = self.cpus.iter().map(|c| c.id).collect();
         for cpu in ids {
             self.settle(cpu);

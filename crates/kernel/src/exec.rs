@@ -195,10 +195,6 @@ impl Kernel {
         self.with_behavior(|b, k| b.step(k, task))
     }
 
-    pub(crate) fn start_behavior(&mut self) {
-        self.on_cpu(CpuId(0), |k| k.with_behavior(|b, k| b.start(k)));
-    }
-
     pub(crate) fn posted(&mut self, cpu: CpuId, token: u64) {
         self.pending_wakeups -= 1;
         let cpu = self.online_or_any(cpu);

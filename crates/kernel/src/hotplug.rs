@@ -14,6 +14,11 @@ use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
 impl Kernel {
+    /// How often CPUs came and went since boot (`/sys/kernel/sched_ext/hotplug_seq`).
+    pub fn hotplug_seq(&self) -> u64 {
+        self.hotplug_seq
+    }
+
     pub(crate) fn hotplug(&mut self, cpu: CpuId, online: bool) -> Result<(), SysError> {
         if cpu.idx() >= self.cpus.len() {
             return Err(SysError::Invalid);
@@ -28,6 +33,7 @@ impl Kernel {
         self.charge(self.machine.costs.sched.context_switch_ns);
         self.settle(cpu);
         self.cpus[cpu.idx()].online = online;
+        self.metrics.hotplugged = true;
         self.cpus[cpu.idx()].progress_from = self.now;
         self.fair_cpu_online(cpu, online);
         self.idle_set_online(cpu, online);

@@ -96,7 +96,6 @@ pub struct Kernel {
     pub tracer: Tracer,
     pub metrics: Metrics,
     pub stop: Option<Stop>,
-    pub end_at: Option<Nanos>,
     /// Tasks of the workload that have not exited.
     pub nr_workload: usize,
     /// Tasks that are not asleep, waiting or running.

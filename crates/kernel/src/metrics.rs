@@ -97,6 +97,8 @@ pub struct Metrics {
     /// By `Distance`.
     pub migrations: [u64; 5],
     pub refill_ns: Nanos,
+    /// A CPU was off line for a while: its time does not add up to the run's.
+    pub hotplugged: bool,
     /// Performance levels that schedulers asked for; they have no effect here.
     pub cpuperf_requests: u64,
     /// Finished units of work of all tasks.

@@ -111,6 +111,9 @@ impl Kernel {
         let switch = cost.context_switch_ns + if same_mm { 0 } else { cost.switch_mm_ns };
         self.charge(switch);
         self.leave_cpu(cpu, prev);
+        if self.tasks[prev].is_idle_task() {
+            self.fair_leave_idle(cpu);
+        }
         self.enter_cpu(cpu, next);
         let prev_state = match self.tasks[prev].state {
             State::Dead => PrevState::Exited,
@@ -156,6 +159,7 @@ impl Kernel {
         if idle {
             c.idle_since = at;
             self.stop_tick(cpu);
+            self.fair_enter_idle(cpu);
         } else {
             self.end_wait(next, at);
             self.warm_up(cpu, next);
@@ -238,6 +242,11 @@ impl Kernel {
 
     /// Takes a task out of its class, and off its CPU's hands, for a change of what it is.
     pub(crate) fn change_begin(&mut self, task: TaskId, flags: u64) -> Change {
+        let t = &self.tasks[task];
+        if t.state == State::Sleeping && t.on_rq {
+            // A sleeper that still competes (delayed dequeue) would not survive the change.
+            self.fair_end_delay(task);
+        }
         let t = &self.tasks[task];
         let (cpu, running, queued, class) = (t.cpu, t.on_cpu, t.on_rq, t.class);
         self.cpus[cpu.idx()].rq_clock = self.clock();

@@ -138,6 +138,10 @@ impl Sys for Kernel {
     fn finish(&mut self) {
         self.stop_with(Stop::Finished);
     }
+
+    fn bpf(&mut self) -> Option<&mut scxlab_bpf::vm::Vm> {
+        Some(&mut self.vm)
+    }
 }
 
 impl Kernel {

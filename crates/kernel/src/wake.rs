@@ -36,10 +36,11 @@ impl Kernel {
         account.woken_at = Some(at);
         account.waiting_since = Some(at);
         self.metrics.wakeups += 1;
-        if self.tasks[task].on_rq {
+        if self.fair_is_delayed(task) {
             self.wake_delayed(task, flags);
             return true;
         }
+        self.tasks[task].on_rq = false;
         let prev = self.tasks[task].cpu;
         let (cpu, selected) = self.select_cpu(task, prev, flags | wake::TTWU);
         let waker = self.tasks[self.cpus[self.exec.cpu.idx()].curr].id;

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Experiments: a scheduler, a workload and a machine on a target become a `Run`; runs become comparisons.
 //!
-//! Owns: targets, results, statistics, reports. Does not: simulate (see the kernel crate) or parse flags.
-//! Start at: `run.rs` (what a run is), `sim.rs` (the simulated target), `compare.rs`.
+//! Owns: targets, recipes, results, statistics, reports. Does not: simulate (see the kernel crate), parse flags,
+//! or open files; the caller passes bytes and text.
+//! Start at: `session.rs` (many runs), `run.rs` (what a run is), `sim.rs` (the simulated target).
 
+pub mod compare;
+pub mod prepare;
+pub mod recipe;
+pub mod report;
+pub mod results;
 pub mod run;
 pub mod scheduler;
+pub mod session;
 pub mod sim;
+pub mod stats;

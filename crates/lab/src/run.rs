@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What every target returns: the measured result of one scheduler, workload, machine and seed.
 //!
-//! Owns: names and units of metrics; they are stable. Does not: know which target made it.
+//! Owns: the form of a result; names and units are stable (`docs/reference/results.schema.json`).
+//! Does not: know which target made it.
+
+use std::borrow::Cow;
 
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -15,6 +18,7 @@ pub struct Run {
     /// `sim`, `vm` or `host`.
     pub target: &'static str,
     pub exit: Exit,
+    pub stop: StopReason,
     /// Rolling hash of every event, in hexadecimal.
     pub trace_hash: String,
     pub wall_ns: u64,
@@ -22,12 +26,19 @@ pub struct Run {
     pub metrics: IndexMap<String, Metric>,
     pub tasks: Vec<TaskResult>,
     pub cgroups: Vec<CgroupResult>,
-    /// What a reader should know: parts of the workload that are not modelled, why the run stopped early.
+    /// What a reader should know: parts of the workload that are not modelled, system calls that failed.
     pub notes: Vec<String>,
 }
 
+impl Run {
+    /// Whether the scheduler stayed and the workload went on to its end.
+    pub fn went_well(&self) -> bool {
+        self.exit.kind == Exit::NONE && self.stop.is_regular()
+    }
+}
+
 /// How the scheduler left: kind `none` when it did not.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Exit {
     pub kind: String,
     pub code: i64,
@@ -38,16 +49,40 @@ pub struct Exit {
 }
 
 impl Exit {
+    /// The kind of a scheduler that stayed.
+    pub const NONE: &'static str = "none";
+
     pub fn none() -> Self {
-        Exit { kind: "none".into(), code: 0, message: String::new(), dump: String::new() }
+        Exit {
+            kind: Exit::NONE.into(),
+            code: 0,
+            message: String::new(),
+            dump: String::new(),
+        }
+    }
+}
+
+/// Why the run ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StopReason {
+    /// `duration`, `all_exited`, `deadlock`, `livelock`, `event_limit` or `out_of_memory`.
+    pub kind: &'static str,
+    /// The reason in words; empty when there is nothing to say.
+    pub message: String,
+}
+
+impl StopReason {
+    pub fn is_regular(&self) -> bool {
+        matches!(self.kind, "duration" | "all_exited")
     }
 }
 
 /// A measured value with its unit.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Metric {
     pub value: f64,
-    pub unit: &'static str,
+    /// `1` for a count.
+    pub unit: Cow<'static, str>,
 }
 
 /// What a task got.
@@ -62,12 +97,16 @@ pub struct TaskResult {
     pub migrations: u64,
 }
 
-/// What a cgroup's own tasks got, beside what its weight promises.
+/// What a cgroup got, beside what its weight promises among the children of its parent.
 #[derive(Clone, Debug, Serialize)]
 pub struct CgroupResult {
     pub path: String,
     pub weight: u32,
+    /// CPU time of its tasks and of those below it.
     pub run_ns: u64,
-    /// Of all CPU time used, thousandths.
+    /// Of the CPU time of it and its siblings, thousandths.
     pub share_permille: f64,
+    /// Its weight in the sum of its and its siblings' weights, thousandths. Siblings that used no CPU time
+    /// do not count.
+    pub weight_permille: f64,
 }

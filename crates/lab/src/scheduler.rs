@@ -3,6 +3,9 @@
 //!
 //! Owns: the `NAME[,knob=value]...` form. Does not: read files; the caller supplies an object's bytes.
 
+#[cfg(test)]
+mod tests;
+
 /// A scheduler as given with `-s`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerArg {
@@ -10,24 +13,67 @@ pub struct SchedulerArg {
     pub text: String,
     pub name: String,
     pub knobs: Vec<(String, String)>,
+    /// `recipe=`: a shipped recipe's name, a path, or `none`.
+    pub recipe: Option<String>,
+    /// `ops=`: which table of an object that has several.
+    pub ops: Option<String>,
 }
 
 impl SchedulerArg {
-    /// Splits `NAME[,knob=value]...`.
+    /// Splits `NAME[,knob=value]...`. A comma inside double quotes belongs to the value.
+    ///
+    /// ```
+    /// use scxlab_lab::scheduler::SchedulerArg;
+    /// let arg = SchedulerArg::parse("vtime,slice_ns=3000000").unwrap();
+    /// assert_eq!((arg.name.as_str(), arg.knobs.len()), ("vtime", 1));
+    /// assert!(SchedulerArg::parse("vtime,slice_ns").is_err());
+    /// ```
     pub fn parse(text: &str) -> Result<SchedulerArg, SchedulerArgError> {
-        let mut parts = text.split(',');
+        let mut parts = split_outside_quotes(text).into_iter();
         let name = parts.next().unwrap_or_default().trim();
         if name.is_empty() {
             return Err(SchedulerArgError::NoName { text: text.into() });
         }
-        let mut knobs = Vec::new();
+        let mut arg = SchedulerArg {
+            text: text.into(),
+            name: name.into(),
+            knobs: Vec::new(),
+            recipe: None,
+            ops: None,
+        };
         for part in parts {
-            let Some((knob, value)) = part.split_once('=') else {
-                return Err(SchedulerArgError::NoValue { text: text.into(), knob: part.into() });
-            };
-            knobs.push((knob.trim().to_owned(), value.trim().to_owned()));
+            arg.take(part)?;
         }
-        Ok(SchedulerArg { text: text.into(), name: name.into(), knobs })
+        if arg.is_default_class() && arg.has_settings() {
+            return Err(SchedulerArgError::DefaultClass { text: text.into() });
+        }
+        Ok(arg)
+    }
+
+    fn take(&mut self, part: &str) -> Result<(), SchedulerArgError> {
+        let Some((knob, value)) = part.split_once('=') else {
+            return Err(SchedulerArgError::NoValue {
+                text: self.text.clone(),
+                knob: part.trim().into(),
+            });
+        };
+        let (knob, value) = (knob.trim(), value.trim().to_owned());
+        let twice = match knob {
+            "recipe" => self.recipe.replace(value).is_some(),
+            "ops" => self.ops.replace(value).is_some(),
+            _ => {
+                let twice = self.knobs.iter().any(|(name, _)| name == knob);
+                self.knobs.push((knob.into(), value));
+                twice
+            }
+        };
+        if twice {
+            return Err(SchedulerArgError::Twice {
+                text: self.text.clone(),
+                knob: knob.into(),
+            });
+        }
+        Ok(())
     }
 
     /// The kernel's own class, with nothing loaded.
@@ -38,6 +84,18 @@ impl SchedulerArg {
     /// Whether it names a file rather than something shipped.
     pub fn is_path(&self) -> bool {
         self.name.contains('/') || self.name.ends_with(".o")
+    }
+
+    fn has_settings(&self) -> bool {
+        !self.knobs.is_empty() || self.recipe.is_some() || self.ops.is_some()
+    }
+
+    /// Short form for tables and file names: a path loses its folder and endings.
+    pub fn short(&self) -> String {
+        let (name, rest) = self.text.split_at(self.text.find(',').unwrap_or(self.text.len()));
+        let base = name.trim().rsplit('/').next().unwrap_or(name);
+        let base = base.strip_suffix(".o").unwrap_or(base);
+        format!("{}{rest}", base.strip_suffix(".bpf").unwrap_or(base))
     }
 }
 
@@ -51,4 +109,25 @@ pub enum SchedulerArgError {
     NoName { text: String },
     #[error("scheduler \"{text}\": knob \"{knob}\" has no value; write {knob}=VALUE")]
     NoValue { text: String, knob: String },
+    #[error("scheduler \"{text}\": knob \"{knob}\" is given twice")]
+    Twice { text: String, knob: String },
+    #[error("scheduler \"{text}\": the default class is not a BPF object; it has no knobs")]
+    DefaultClass { text: String },
+}
+
+fn split_outside_quotes(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let (mut start, mut quoted) = (0, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'"' => quoted = !quoted,
+            b',' if !quoted => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
 }

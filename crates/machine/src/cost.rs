@@ -218,15 +218,22 @@ impl CostTable {
     /// How much longer a memory access takes over a node distance than locally, 1 or more.
     pub fn memory_slowdown(&self, node_distance: u32) -> Ratio {
         let Ratio { num, den } = self.memory.remote_slowdown;
-        let steps = node_distance.saturating_sub(LOCAL_DISTANCE);
-        // Loading bounds num and den by 10^6 and the layout distances by 254: at most 2.6 * 10^8.
-        Ratio { num: den * LOCAL_DISTANCE + (num - den) * steps, den: den * LOCAL_DISTANCE }
+        // No topology has a distance above 254; with num and den below 10^6 the sum stays below 2^32.
+        let steps = node_distance.saturating_sub(LOCAL_DISTANCE).min(245);
+        Ratio {
+            num: den * LOCAL_DISTANCE + (num - den) * steps,
+            den: den * LOCAL_DISTANCE,
+        }
     }
 
     /// The idle state for an expected idle time: the deepest whose residency it covers.
     pub fn idle_state(&self, expected_idle_ns: Nanos) -> &IdleState {
         let deep_enough = |state: &&IdleState| state.min_residency_ns <= expected_idle_ns;
-        self.idle.iter().rev().find(deep_enough).unwrap_or(&self.idle[0])
+        self.idle
+            .iter()
+            .rev()
+            .find(deep_enough)
+            .unwrap_or(&self.idle[0])
     }
 }
 

@@ -4,8 +4,10 @@
 //! Owns: the order, and the sequence numbers that break ties by order of insertion.
 //! Does not: cancel (an event carries a generation and its receiver drops a stale one), know the present.
 //!
-//! A 4-ary heap: a level less of cache misses than a binary one for the same length, and its four
-//! children lie together. `benches/event_queue.rs` compares it with `std::collections::BinaryHeap`.
+//! A 4-ary heap whose hole goes to the bottom first. `benches/event_queue.rs` compares it with
+//! `std::collections::BinaryHeap` on equal keys: from 1,000 events on it took 0.4 to 0.9 of the time in
+//! every run, at 16 and 100 events 0.5 to 1.2 (a busy machine; mostly below 1). A first form that
+//! compared on the way down was slower than the binary heap between 1,000 and 10,000 events.
 
 use crate::id::Nanos;
 
@@ -49,7 +51,10 @@ impl<T> Due<T> {
 
 impl<T> Default for EventQueue<T> {
     fn default() -> Self {
-        EventQueue { heap: Vec::new(), next_seq: 0 }
+        EventQueue {
+            heap: Vec::new(),
+            next_seq: 0,
+        }
     }
 }
 
@@ -72,7 +77,9 @@ impl<T: Copy> EventQueue<T> {
     #[inline]
     pub fn pop(&mut self) -> Option<Due<T>> {
         let last = self.heap.pop()?;
-        let Some(&first) = self.heap.first() else { return Some(last) };
+        let Some(&first) = self.heap.first() else {
+            return Some(last);
+        };
         self.sift_down(last);
         Some(first)
     }
@@ -150,8 +157,16 @@ fn smallest_child<T>(heap: &[Due<T>], parent: usize) -> Option<usize> {
     if let Some([a, b, c, d]) = heap.get(first..first + ARITY) {
         // A tournament over values, which compiles to conditional moves: which child is smallest is
         // random, so branches here would be mispredicted half of the time.
-        let left = if b.key() < a.key() { (b.key(), 1) } else { (a.key(), 0) };
-        let right = if d.key() < c.key() { (d.key(), 3) } else { (c.key(), 2) };
+        let left = if b.key() < a.key() {
+            (b.key(), 1)
+        } else {
+            (a.key(), 0)
+        };
+        let right = if d.key() < c.key() {
+            (d.key(), 3)
+        } else {
+            (c.key(), 2)
+        };
         return Some(first + if right.0 < left.0 { right.1 } else { left.1 });
     }
     (first..heap.len()).min_by_key(|&child| heap[child].key())

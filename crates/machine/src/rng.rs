@@ -102,13 +102,26 @@ mod tests {
     fn values_never_change() {
         let mut stream = Stream::new(42, "arrivals", 3);
         let got: Vec<u64> = (0..3).map(|_| stream.next_u64()).collect();
-        assert_eq!(got, [429_853_136_209_822_401, 480_183_742_066_535_126, 7_935_107_048_754_154_911]);
+        assert_eq!(
+            got,
+            [
+                429_853_136_209_822_401,
+                480_183_742_066_535_126,
+                7_935_107_048_754_154_911
+            ]
+        );
     }
 
     #[test]
     fn seed_name_and_index_each_matter() {
         let first = |seed, name, index| Stream::new(seed, name, index).next_u64();
-        let all = [first(1, "a", 0), first(2, "a", 0), first(1, "b", 0), first(1, "a", 1), first(1, "", 0)];
+        let all = [
+            first(1, "a", 0),
+            first(2, "a", 0),
+            first(1, "b", 0),
+            first(1, "a", 1),
+            first(1, "", 0),
+        ];
         let distinct: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len());
     }
@@ -119,7 +132,10 @@ mod tests {
         // A range just over 2^63: without rejection the lower half would come up twice as often.
         let n = (1 << 63) + (1 << 62);
         let low = (0..30_000).filter(|_| stream.below(n) < n / 3).count();
-        assert!((9_500..10_500).contains(&low), "{low} of 30000 in the lower third");
+        assert!(
+            (9_500..10_500).contains(&low),
+            "{low} of 30000 in the lower third"
+        );
         for n in [1, 2, 3, 7, u64::MAX] {
             assert!((0..200).all(|_| stream.below(n) < n));
         }

@@ -1,1 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
+//! What the project's tests share: invariant checkers, and the kernel's own objects as tests.
+//!
+//! Owns: checks that hold of every simulation, scenarios. Does not: simulate.
+//! Start at: `checks.rs`, `kernel_objects.rs`.
+
+pub mod canary;
+pub mod checks;
+pub mod kernel_objects;

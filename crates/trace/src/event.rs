@@ -158,13 +158,25 @@ impl Event {
             words.iter().for_each(|&word| hash.add(word));
         };
         match self.kind {
-            Kind::Switch { prev, next, prev_state } => {
+            Kind::Switch {
+                prev,
+                next,
+                prev_state,
+            } => {
                 add(head(0, prev_state as u64), &[opt(prev), opt(next)]);
             }
-            Kind::Wakeup { task, target, waker } => add(head(1, 0), &[pair(task.0, target.0), opt(waker)]),
-            Kind::Migrate { task, from, to } => add(head(2, 0), &[u64::from(task.0), pair(from.0, to.0)]),
+            Kind::Wakeup {
+                task,
+                target,
+                waker,
+            } => add(head(1, 0), &[pair(task.0, target.0), opt(waker)]),
+            Kind::Migrate { task, from, to } => {
+                add(head(2, 0), &[u64::from(task.0), pair(from.0, to.0)])
+            }
             Kind::Op { op, cost_ns, task } => add(head(3, u64::from(op)), &[cost_ns, opt(task)]),
-            Kind::DsqInsert { task, dsq, flags } => add(head(4, 0), &[u64::from(task.0), dsq, flags]),
+            Kind::DsqInsert { task, dsq, flags } => {
+                add(head(4, 0), &[u64::from(task.0), dsq, flags])
+            }
             Kind::DsqMove { task, from, to } => add(head(5, 0), &[u64::from(task.0), from, to]),
             Kind::Kick { target, flags } => add(head(6, 0), &[u64::from(target.0), flags]),
             Kind::LockWait { lock, wait_ns } => add(head(7, 0), &[lock, wait_ns]),

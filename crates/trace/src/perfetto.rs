@@ -11,10 +11,10 @@
 //! the rest    -> instants           sched_ext                  throttling, printed lines, exits
 //! ```
 
-pub mod schema;
 mod dsq;
 mod ftrace;
 mod packets;
+pub mod schema;
 mod tracks;
 
 use std::io::{self, Write};
@@ -61,13 +61,19 @@ impl<W: Write + Send + 'static> PerfettoSink<W> {
 
 impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
     fn event(&mut self, event: &Event, names: &Names) {
-        let PerfettoSink { packets, ftrace, tracks, dsqs } = self;
+        let PerfettoSink {
+            packets,
+            ftrace,
+            tracks,
+            dsqs,
+        } = self;
         match event.kind {
             Kind::Switch { next, .. } => {
                 ftrace.event(packets, event, names);
                 // Whoever runs has left its queue, whatever queue that was.
                 let left = next.and_then(|task| dsqs.leave(task));
-                left.into_iter().for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, names, dsq, len));
+                left.into_iter()
+                    .for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, names, dsq, len));
             }
             Kind::Wakeup { .. }
             | Kind::Migrate { .. }
@@ -81,7 +87,8 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
             }
             Kind::Exit { task } => {
                 let left = dsqs.leave(task);
-                left.into_iter().for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, names, dsq, len));
+                left.into_iter()
+                    .for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, names, dsq, len));
             }
             Kind::Op { .. }
             | Kind::Kick { .. }

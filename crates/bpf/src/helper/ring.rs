@@ -7,6 +7,8 @@ use super::{Dynptr, status};
 use crate::errno::*;
 use crate::fault::Fault;
 use crate::map::MapKind;
+use crate::map::ringbuf::{Ringbuf, UserRingbuf};
+use crate::mem::Memory;
 use crate::vm::{CallSite, Host, Vm, callback};
 
 type Outcome = Result<u64, Fault>;
@@ -40,7 +42,7 @@ fn with_ring<T>(
     vm: &mut Vm,
     call: &'static str,
     map: u64,
-    operation: impl FnOnce(&mut crate::map::ringbuf::Ringbuf, &mut crate::mem::Memory) -> T,
+    operation: impl FnOnce(&mut Ringbuf, &mut Memory) -> T,
 ) -> Result<T, Fault> {
     let (found, ctx) = find(vm, call, map)?;
     match &mut found.kind {
@@ -99,8 +101,7 @@ fn reserve_dynptr(vm: &mut Vm, map: u64, size: u32, flags: u64, out: u64) -> Out
     if size > MAX_SIZE {
         return Ok(neg(E2BIG));
     }
-    let reserve =
-        |ring: &mut crate::map::ringbuf::Ringbuf, mem: &mut _| ring.reserve(mem, size.into());
+    let reserve = |ring: &mut Ringbuf, mem: &mut _| ring.reserve(mem, size.into());
     let data = with_ring(vm, "bpf_ringbuf_reserve_dynptr", map, reserve)?;
     if data == 0 {
         return Ok(neg(EINVAL));
@@ -162,16 +163,7 @@ fn drain_records<H: Host>(h: &mut H, site: CallSite, map: u64, func: u64, ctx: u
     Ok(samples)
 }
 
-fn user_ring<'v>(
-    vm: &'v mut Vm,
-    map: u64,
-) -> Result<
-    (
-        &'v mut crate::map::ringbuf::UserRingbuf,
-        &'v crate::mem::Memory,
-    ),
-    Fault,
-> {
+fn user_ring(vm: &mut Vm, map: u64) -> Result<(&mut UserRingbuf, &Memory), Fault> {
     let (found, ctx) = find(vm, "bpf_user_ringbuf_drain", map)?;
     match &mut found.kind {
         MapKind::UserRingbuf(ring) => Ok((ring, ctx.mem)),

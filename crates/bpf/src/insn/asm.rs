@@ -81,13 +81,10 @@ impl Assembler {
             .and_then(|rest| rest.strip_suffix(':'))
         {
             self.begin_func(name.trim());
-            self.labels
-                .insert(name.trim().to_owned(), self.out.raw.len());
-            return Ok(());
+            return self.label(name.trim());
         }
         if let Some(label) = code.strip_suffix(':') {
-            self.labels.insert(label.to_owned(), self.out.raw.len());
-            return Ok(());
+            return self.label(label);
         }
         if self.out.funcs.is_empty() {
             self.begin_func("main");
@@ -99,6 +96,13 @@ impl Assembler {
             *self.out.probe.last_mut().ok_or("nothing to probe")? = true;
         }
         Ok(())
+    }
+
+    fn label(&mut self, name: &str) -> Parsed<()> {
+        match self.labels.insert(name.to_owned(), self.out.raw.len()) {
+            None => Ok(()),
+            Some(_) => Err("label is defined twice"),
+        }
     }
 
     fn begin_func(&mut self, name: &str) {

@@ -61,7 +61,7 @@ fn special(insn: &Insn, pc: u32, image: &Image) -> Option<String> {
 fn memory(insn: &Insn, name: &str, size: i32) -> String {
     let (d, s) = (insn.dst, insn.src);
     let bits = size * 8;
-    // Narrow atomics name w registers.
+    // Narrow accesses name w registers, but sign extension fills all of r.
     let w = if size == 8 { 'r' } else { 'w' };
     let at = |base: u8| {
         let sign = if insn.off < 0 { '-' } else { '+' };
@@ -72,14 +72,18 @@ fn memory(insn: &Insn, name: &str, size: i32) -> String {
         name.strip_prefix("AtomicFetch"),
     );
     if name.starts_with("Ldx") {
-        let sign = if name.ends_with('s') { 's' } else { 'u' };
-        format!("r{d} = *({sign}{bits} *)({})", at(s))
+        let (sign, w) = if name.ends_with('s') {
+            ('s', 'r')
+        } else {
+            ('u', w)
+        };
+        format!("{w}{d} = *({sign}{bits} *)({})", at(s))
     } else if name.starts_with("LoadAcq") {
         format!("{w}{d} = load_acquire((u{bits} *)({}))", at(s))
     } else if name.starts_with("StoreRel") {
         format!("store_release((u{bits} *)({}), {w}{s})", at(d))
     } else if name.starts_with("Stx") {
-        format!("*(u{bits} *)({}) = r{s}", at(d))
+        format!("*(u{bits} *)({}) = {w}{s}", at(d))
     } else if let Some(op) = fetch {
         let op = operator(op).1;
         format!("{w}{s} = atomic_fetch_{op}((u{bits} *)({}), {w}{s})", at(d))

@@ -43,14 +43,14 @@ r1 = bswap64 r1
 r1 = addr_space_cast(r2, 0x0, 0x1)
 r1 = addr_space_cast(r2, 0x1, 0x0)
 r1 = 0x123456789abcdef0 ll
-r1 = *(u8 *)(r2 + 0x1)
-r1 = *(u16 *)(r2 - 0x2)
-r1 = *(u32 *)(r2 + 0x0)
+w1 = *(u8 *)(r2 + 0x1)
+w1 = *(u16 *)(r2 - 0x2)
+w1 = *(u32 *)(r2 + 0x0)
 r1 = *(u64 *)(r10 - 0x8)
 r1 = *(s8 *)(r2 + 0x1)
 r1 = *(s16 *)(r2 + 0x2)
 r1 = *(s32 *)(r2 + 0x4)
-*(u8 *)(r1 + 0x0) = r2
+*(u8 *)(r1 + 0x0) = w2
 *(u64 *)(r10 - 0x200) = r2
 *(u16 *)(r1 + 0x2) = 0x7
 *(u32 *)(r1 + 0x4) = -0x7
@@ -240,6 +240,7 @@ fn assembler_names_the_line() {
     for (text, line) in [
         ("exit\nnonsense", 2),
         ("goto nowhere\nexit", 1),
+        ("a:\nexit\na:\nexit", 3),
         ("r1 = *(u7 *)(r2 + 0)", 1),
     ] {
         assert_eq!(assemble(text).expect_err(text).line, line);

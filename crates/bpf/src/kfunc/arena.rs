@@ -20,10 +20,8 @@ pub fn alloc(vm: &mut Vm, [map, addr, count, _node, flags]: [u64; 5]) -> Result<
 }
 
 pub fn free(vm: &mut Vm, map: u64, addr: u64, count: u32) -> Result<u64, Fault> {
-    if let Some((arena, mem)) = arena(vm, map) {
-        if addr != 0 {
-            arena.free(mem, addr, count);
-        }
+    if let Some((arena, mem)) = arena(vm, map).filter(|_| addr != 0) {
+        arena.free(mem, addr, count);
     }
     Ok(0)
 }

@@ -27,7 +27,7 @@ pub fn call(
         }
         Builtin::DynptrSlice | Builtin::DynptrSliceRdwr => {
             let writes = builtin == Builtin::DynptrSliceRdwr;
-            let usable = !null && !(writes && ptr.rdonly);
+            let usable = !null && (!writes || !ptr.rdonly);
             if usable {
                 ptr.slice(b, d).unwrap_or(0)
             } else {

@@ -81,11 +81,6 @@ impl Ringbuf {
         *header = (*header & !BUSY) | if discard { DISCARD } else { 0 };
     }
 
-    /// Bytes of the reserved record.
-    pub fn record_size(&self, mem: &Memory, sample: u64) -> u32 {
-        *mem.host_ref::<u32>(sample - HEADER) & !(BUSY | DISCARD)
-    }
-
     /// The next committed record for user space.
     pub fn consume(&mut self, mem: &Memory) -> Option<Vec<u8>> {
         while self.consumer < self.producer {

@@ -42,7 +42,7 @@ impl MapTable {
     #[inline]
     pub(crate) fn by_addr(&mut self, addr: u64) -> Option<&mut Map> {
         let off = addr.wrapping_sub(self.area);
-        if off % OBJECT != 0 {
+        if !off.is_multiple_of(OBJECT) {
             return None;
         }
         self.maps

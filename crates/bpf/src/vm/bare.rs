@@ -31,6 +31,8 @@ pub struct BareHost {
     /// What kfunc calls return, by id; others are faults.
     pub kfuncs: Vec<(KfuncId, u64)>,
     pub kfunc_calls: Vec<(KfuncId, [u64; 5])>,
+    /// A kfunc that runs a program, as dispatching to a child scheduler does.
+    pub nested: Option<(KfuncId, InstanceId, FuncId)>,
 }
 
 impl BareHost {
@@ -51,6 +53,7 @@ impl BareHost {
             released: Vec::new(),
             kfuncs: Vec::new(),
             kfunc_calls: Vec::new(),
+            nested: None,
         })
     }
 
@@ -109,6 +112,9 @@ impl Host for BareHost {
     }
 
     fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: [u64; 5]) -> Result<u64, Fault> {
+        if let Some((_, instance, func)) = self.nested.filter(|nested| nested.0 == id) {
+            return super::call(self, instance, func, &args);
+        }
         self.kfunc_calls.push((id, args));
         let known = self.kfuncs.iter().find(|known| known.0 == id);
         known

@@ -63,7 +63,9 @@ pub(super) fn run<H: Host>(
     let may_goto = vm.limits.may_goto;
 
     let code: *const Insn = image.code.as_ptr();
-    let mut pc = start;
+    let slot = |index: u32| code.wrapping_add(index as usize);
+    let index = |ip: *const Insn| (ip.addr().wrapping_sub(code.addr()) / size_of::<Insn>()) as u32;
+    let mut ip = slot(start);
     let mut executed = vm.executed;
     let mut regs = [0u64; 16];
     regs[1..6].copy_from_slice(&args);
@@ -100,11 +102,6 @@ pub(super) fn run<H: Host>(
             dst!($i) = u64::from($value);
         }};
     }
-    macro_rules! skip {
-        () => {
-            pc = pc.wrapping_add(1)
-        };
-    }
     // Stop, or go on, at a place where a program could run for ever.
     macro_rules! check_limit {
         () => {
@@ -118,7 +115,7 @@ pub(super) fn run<H: Host>(
         ($i:expr, $cond:expr) => {
             if $cond {
                 check_limit!();
-                pc = $i.off as u32;
+                ip = slot($i.off as u32);
             }
         };
     }
@@ -173,12 +170,18 @@ pub(super) fn run<H: Host>(
             old
         }};
     }
+    // The same, and the register gets what was there before.
+    macro_rules! fetch {
+        ($i:expr, $t:ty, |$old:ident, $arg:ident| $new:expr) => {
+            src!($i) = atomic!($i, $t, |$old, $arg| $new) as u64
+        };
+    }
     // Call out of the program: the counter is up to date meanwhile, and may have moved afterwards.
     macro_rules! call_out {
         ($counter:ident, |$site:ident, $args:ident| $call:expr) => {{
             let $site = CallSite {
                 instance,
-                pc: pc.wrapping_sub(1),
+                pc: index(ip).wrapping_sub(1),
                 depth,
             };
             let $args = [regs[1], regs[2], regs[3], regs[4], regs[5]];
@@ -201,20 +204,24 @@ pub(super) fn run<H: Host>(
             }
             check_limit!();
             let saved = [regs[6], regs[7], regs[8], regs[9]];
-            frames[depth as usize & (MAX_FRAMES - 1)] = Frame { pc, budget, saved };
+            frames[depth as usize & (MAX_FRAMES - 1)] = Frame {
+                pc: index(ip),
+                budget,
+                saved,
+            };
             depth += 1;
             budget = may_goto;
             regs[10] = regs[10].wrapping_sub(FRAME);
-            pc = $target;
+            ip = slot($target);
         }};
     }
 
     let fault = loop {
         // SAFETY: decoding has checked that every jump target and fall-through of every function is a slot of the
-        // code, and that functions end in an exit or a jump, so pc is always in bounds. The image is kept alive by
-        // `image`, and nothing modifies it.
-        let i = unsafe { &*code.add(pc as usize) };
-        pc = pc.wrapping_add(1);
+        // code, and that functions end in an exit or a jump, so `ip` points to an instruction here. The image is kept
+        // alive by `image`, and nothing modifies it.
+        let i = unsafe { &*ip };
+        ip = ip.wrapping_add(1);
         executed = executed.wrapping_add(1);
         match i.op {
             Op::Add64K => alu64!(i, |d| d.wrapping_add(i.imm as u64)),
@@ -289,7 +296,7 @@ pub(super) fn run<H: Host>(
             Op::CastKern | Op::CastUser => alu64!(i, |_d| cast(src!(i), arena_base)),
             Op::LdImm64 => {
                 alu64!(i, |_d| i.imm as u64);
-                skip!();
+                ip = ip.wrapping_add(1);
             }
             Op::LdxB => load!(i, u8, false),
             Op::LdxProbeB => load!(i, u8, true),
@@ -324,76 +331,48 @@ pub(super) fn run<H: Host>(
             Op::AtomicAddW => {
                 atomic!(i, u32, |old, arg| old.wrapping_add(arg));
             }
-            Op::AtomicFetchAddW => {
-                let old = atomic!(i, u32, |old, arg| old.wrapping_add(arg));
-                regs[usize::from(i.src & 15)] = old.into();
-            }
+            Op::AtomicFetchAddW => fetch!(i, u32, |old, arg| old.wrapping_add(arg)),
             Op::AtomicAddDw => {
                 atomic!(i, u64, |old, arg| old.wrapping_add(arg));
             }
-            Op::AtomicFetchAddDw => {
-                let old = atomic!(i, u64, |old, arg| old.wrapping_add(arg));
-                regs[usize::from(i.src & 15)] = old.into();
-            }
+            Op::AtomicFetchAddDw => fetch!(i, u64, |old, arg| old.wrapping_add(arg)),
             Op::AtomicOrW => {
                 atomic!(i, u32, |old, arg| old | arg);
             }
-            Op::AtomicFetchOrW => {
-                let old = atomic!(i, u32, |old, arg| old | arg);
-                regs[usize::from(i.src & 15)] = old.into();
-            }
+            Op::AtomicFetchOrW => fetch!(i, u32, |old, arg| old | arg),
             Op::AtomicOrDw => {
                 atomic!(i, u64, |old, arg| old | arg);
             }
-            Op::AtomicFetchOrDw => {
-                let old = atomic!(i, u64, |old, arg| old | arg);
-                regs[usize::from(i.src & 15)] = old.into();
-            }
+            Op::AtomicFetchOrDw => fetch!(i, u64, |old, arg| old | arg),
             Op::AtomicAndW => {
                 atomic!(i, u32, |old, arg| old & arg);
             }
-            Op::AtomicFetchAndW => {
-                let old = atomic!(i, u32, |old, arg| old & arg);
-                regs[usize::from(i.src & 15)] = old.into();
-            }
+            Op::AtomicFetchAndW => fetch!(i, u32, |old, arg| old & arg),
             Op::AtomicAndDw => {
                 atomic!(i, u64, |old, arg| old & arg);
             }
-            Op::AtomicFetchAndDw => {
-                let old = atomic!(i, u64, |old, arg| old & arg);
-                regs[usize::from(i.src & 15)] = old.into();
-            }
+            Op::AtomicFetchAndDw => fetch!(i, u64, |old, arg| old & arg),
             Op::AtomicXorW => {
                 atomic!(i, u32, |old, arg| old ^ arg);
             }
-            Op::AtomicFetchXorW => {
-                let old = atomic!(i, u32, |old, arg| old ^ arg);
-                regs[usize::from(i.src & 15)] = old.into();
-            }
+            Op::AtomicFetchXorW => fetch!(i, u32, |old, arg| old ^ arg),
             Op::AtomicXorDw => {
                 atomic!(i, u64, |old, arg| old ^ arg);
             }
-            Op::AtomicFetchXorDw => {
-                let old = atomic!(i, u64, |old, arg| old ^ arg);
-                regs[usize::from(i.src & 15)] = old.into();
-            }
-            Op::AtomicXchgW => {
-                let old = atomic!(i, u32, |_old, arg| arg);
-                regs[usize::from(i.src & 15)] = old.into();
-            }
+            Op::AtomicFetchXorDw => fetch!(i, u64, |old, arg| old ^ arg),
+            Op::AtomicXchgW => fetch!(i, u32, |_old, arg| arg),
             Op::AtomicCmpxchgW => {
                 let expected = regs[0] as u32;
-                let old = atomic!(i, u32, |old, arg| if old == expected { arg } else { old });
-                regs[0] = old.into();
+                regs[0] = u64::from(atomic!(i, u32, |old, arg| if old == expected {
+                    arg
+                } else {
+                    old
+                }));
             }
-            Op::AtomicXchgDw => {
-                let old = atomic!(i, u64, |_old, arg| arg);
-                regs[usize::from(i.src & 15)] = old.into();
-            }
+            Op::AtomicXchgDw => fetch!(i, u64, |_old, arg| arg),
             Op::AtomicCmpxchgDw => {
-                let expected = regs[0] as u64;
-                let old = atomic!(i, u64, |old, arg| if old == expected { arg } else { old });
-                regs[0] = old.into();
+                let expected = regs[0];
+                regs[0] = atomic!(i, u64, |old, arg| if old == expected { arg } else { old });
             }
             Op::Jeq64K => jump_if!(i, dst!(i) == i.imm as u64),
             Op::Jeq64X => jump_if!(i, dst!(i) == src!(i)),
@@ -441,11 +420,11 @@ pub(super) fn run<H: Host>(
             Op::Jset32X => jump_if!(i, (dst!(i) & src!(i)) as u32 != 0),
             Op::Ja => {
                 check_limit!();
-                pc = i.off as u32;
+                ip = slot(i.off as u32);
             }
             Op::MayGoto => {
                 if budget == 0 {
-                    pc = i.off as u32;
+                    ip = slot(i.off as u32);
                 } else {
                     budget -= 1;
                 }
@@ -474,7 +453,7 @@ pub(super) fn run<H: Host>(
                     Ok(Some(target)) if tail_calls < MAX_TAIL_CALLS => {
                         check_limit!();
                         tail_calls += 1;
-                        pc = target;
+                        ip = slot(target);
                     }
                     Ok(_) => {}
                     Err(fault) => break fault,
@@ -487,7 +466,7 @@ pub(super) fn run<H: Host>(
                 }
                 depth -= 1;
                 let frame = frames[depth as usize & (MAX_FRAMES - 1)];
-                pc = frame.pc;
+                ip = slot(frame.pc);
                 budget = frame.budget;
                 regs[6..10].copy_from_slice(&frame.saved);
                 regs[10] = regs[10].wrapping_add(FRAME);
@@ -500,7 +479,7 @@ pub(super) fn run<H: Host>(
         .iter()
         .rev()
         .map(|frame| frame.pc);
-    let pcs: Vec<u32> = std::iter::once(pc)
+    let pcs: Vec<u32> = std::iter::once(index(ip))
         .chain(callers)
         .map(|pc| pc.wrapping_sub(1))
         .collect();
@@ -572,7 +551,8 @@ fn load_slow<H: Host>(
     arena_base: u64,
 ) -> Result<u64, Fault> {
     let mem = &h.vm().mem;
-    let addr = arena_low(addr, arena_base);
+    // A probed pointer is a kernel pointer, never half an arena pointer.
+    let addr = if probe { addr } else { arena_low(addr, arena_base) };
     let mut bytes = [0; 8];
     match mem.bytes(addr, size.into()) {
         Ok(found) => bytes[..size as usize].copy_from_slice(found),

@@ -15,7 +15,7 @@ mod task;
 pub(crate) use cpumask::release_cpumask;
 
 use crate::kernel::Kernel;
-use scxlab_bpf::fault::{Fault, MemFault};
+use scxlab_bpf::fault::Fault;
 use scxlab_bpf::kfunc::KfuncId;
 use scxlab_machine::id::TaskId;
 
@@ -41,11 +41,6 @@ pub fn by_name(name: &str) -> Option<KfuncId> {
 /// The handlers by id, for the hot path.
 pub fn handlers() -> Box<[Handler]> {
     table().map(|(_, handler)| *handler).collect()
-}
-
-/// A bad guest pointer passed to a kfunc is the program's fault.
-pub(super) fn mem<T>(_k: &Kernel, result: Result<T, MemFault>) -> Result<T, Fault> {
-    result.map_err(Fault::from)
 }
 
 impl Kernel {

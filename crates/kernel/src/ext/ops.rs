@@ -95,6 +95,24 @@ impl Kernel {
         self.ext_error(ExitKind::Error, &format!("BPF fault in {what}: {fault}"));
     }
 
+    /// Runs a syscall program of an object (`bpf_prog_test_run`): its context is copied in and back.
+    pub fn run_syscall(
+        &mut self,
+        instance: scxlab_bpf::vm::InstanceId,
+        func: scxlab_bpf::vm::FuncId,
+        ctx: &mut [u8],
+    ) -> Result<u64, Fault> {
+        let room = ctx.len().max(8) as u64;
+        let at = self.vm.mem.alloc(room, 8).map_err(|_| out_of_memory("a program's context"))?;
+        self.vm.mem.host_slice_mut::<u8>(at, ctx.len()).copy_from_slice(ctx);
+        self.ext.frames.push(OpFrame { op: None, locked: None, subjects: [0, 0], rq_clock: None });
+        let result = scxlab_bpf::vm::call_raw(self, instance, func, [at, 0, 0, 0, 0]);
+        self.ext.frames.pop();
+        ctx.copy_from_slice(self.vm.mem.host_slice::<u8>(at, ctx.len()));
+        self.vm.mem.free(at, room);
+        result
+    }
+
     /// Calls select_cpu or enqueue with the direct dispatch slot open for `task`.
     pub(crate) fn op_direct(&mut self, op: Op, locked: Option<CpuId>, task: TaskId, rest: &[u64]) -> u64 {
         let outer = std::mem::replace(&mut self.ext.direct, DirectSlot::Open(task));
@@ -115,4 +133,8 @@ impl Kernel {
         );
         -71
     }
+}
+
+fn out_of_memory(what: &'static str) -> Fault {
+    Fault::new(FaultKind::OutOfMemory { what })
 }

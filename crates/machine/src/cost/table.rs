@@ -23,8 +23,10 @@ use crate::machine::MachineError;
 use crate::reader::{Document, Item, Table};
 
 /// The base tables that a machine file may name: name and text.
-pub const BASES: &[(&str, &str)] =
-    &[("modern-x86", include_str!("../../../../machines/costs/modern-x86.toml"))];
+pub const BASES: &[(&str, &str)] = &[(
+    "modern-x86",
+    include_str!("../../../../machines/costs/modern-x86.toml"),
+)];
 
 /// No single cost is longer than this, so that sums of them cannot overflow.
 const NS_MAX: u64 = 1_000_000_000;
@@ -84,7 +86,10 @@ impl CostTable {
     }
 
     /// Reads the base table `name` with single constants replaced.
-    pub(crate) fn from_base(name: &str, overrides: Overrides) -> Option<Result<Self, MachineError>> {
+    pub(crate) fn from_base(
+        name: &str,
+        overrides: Overrides,
+    ) -> Option<Result<Self, MachineError>> {
         let (file, text) = BASES.iter().find(|(base, _)| *base == name)?;
         Some(Self::merge(file, text, overrides))
     }
@@ -92,7 +97,9 @@ impl CostTable {
     fn merge(file: &str, text: &str, overrides: Overrides) -> Result<Self, MachineError> {
         let mut all = Overrides::read(Document::parse(file, text)?, &[])?;
         if let Some((ratio, source)) = overrides.scale {
-            all.constants.values_mut().for_each(|(constant, _)| scale(constant, ratio, &source));
+            all.constants
+                .values_mut()
+                .for_each(|(constant, _)| scale(constant, ratio, &source));
         }
         all.constants.extend(overrides.constants);
         all.idle = overrides.idle.or(all.idle);
@@ -113,11 +120,15 @@ impl Overrides {
         let mut groups: Vec<&str> = NAMES.iter().map(|name| name.0).collect();
         groups.dedup();
         for group in &groups {
-            let Some(item) = table.take(group) else { continue };
+            let Some(item) = table.take(group) else {
+                continue;
+            };
             let mut entries = item.table()?;
             let known = NAMES.iter().filter(|name| name.0 == *group);
             for &(_, key, unit) in known.clone() {
-                let Some(item) = entries.take(key) else { continue };
+                let Some(item) = entries.take(key) else {
+                    continue;
+                };
                 let line = item.document.line(&item.span);
                 let name = format!("{group}.{key}");
                 let constant = read_constant(item, &name, unit)?;
@@ -133,10 +144,18 @@ impl Overrides {
 
     /// The typed table; an error if a constant is absent.
     fn complete(self, file: &str) -> Result<CostTable, MachineError> {
-        let error = |line: usize, what: String| MachineError::File { file: file.to_owned(), line, what };
+        let error = |line: usize, what: String| MachineError::File {
+            file: file.to_owned(),
+            line,
+            what,
+        };
         let absent = |name: &str| error(1, format!("missing constant \"{name}\""));
         let idle = self.idle.ok_or_else(|| absent("idle"))?;
-        let list = self.constants.values().map(|(constant, _)| constant.clone()).collect();
+        let list = self
+            .constants
+            .values()
+            .map(|(constant, _)| constant.clone())
+            .collect();
         let find = |group: &str, key: &str| self.constants.get(&format!("{group}.{key}"));
         let table = CostTable::fill(
             |group, key| {
@@ -205,7 +224,13 @@ fn read_constant(item: Item<'_>, name: &str, unit: &'static str) -> Result<Const
     let source = read_source(&mut table)?;
     let note = table.take("note").map_or(Ok(String::new()), Item::string)?;
     table.finish(&["value", "unit", "source", "note"])?;
-    Ok(Constant { name: name.to_owned(), value, unit, source, note })
+    Ok(Constant {
+        name: name.to_owned(),
+        value,
+        unit,
+        source,
+        note,
+    })
 }
 
 /// A source that says something.
@@ -230,7 +255,12 @@ fn read_value(item: Item<'_>, unit: &str) -> Result<Value, MachineError> {
         Value::Ratio(ratio)
     } else {
         let mut get = |key: &str| table.require(key)?.integer(NS_MAX);
-        let by = ByDistance { smt: get("smt")?, core: get("core")?, llc: get("llc")?, node: get("node")? };
+        let by = ByDistance {
+            smt: get("smt")?,
+            core: get("core")?,
+            llc: get("llc")?,
+            node: get("node")?,
+        };
         table.finish(&["smt", "core", "llc", "node"])?;
         Value::ByDistance(by)
     };
@@ -263,7 +293,10 @@ fn read_idle_states(item: Item<'_>) -> Result<Vec<IdleState>, MachineError> {
     let (document, span) = (item.document, item.span.clone());
     let items = item.array()?;
     if items.is_empty() || items.len() > IDLE_STATES_MAX {
-        let what = format!("{} idle states; there must be 1 to {IDLE_STATES_MAX}", items.len());
+        let what = format!(
+            "{} idle states; there must be 1 to {IDLE_STATES_MAX}",
+            items.len()
+        );
         return Err(document.error(&span, what));
     }
     let mut states: Vec<IdleState> = Vec::new();
@@ -276,10 +309,14 @@ fn read_idle_states(item: Item<'_>) -> Result<Vec<IdleState>, MachineError> {
             source: read_source(&mut table)?,
         };
         let deeper = states.last().is_none_or(|last| {
-            last.min_residency_ns < state.min_residency_ns && last.exit_latency_ns <= state.exit_latency_ns
+            last.min_residency_ns < state.min_residency_ns
+                && last.exit_latency_ns <= state.exit_latency_ns
         });
         if !deeper {
-            return Err(table.error(format!("idle state {} is not deeper than the one before", state.name)));
+            return Err(table.error(format!(
+                "idle state {} is not deeper than the one before",
+                state.name
+            )));
         }
         table.finish(&["name", "min_residency_ns", "exit_latency_ns", "source"])?;
         states.push(state);

@@ -82,7 +82,9 @@ pub enum TopologyError {
         nr: u64,
     },
     /// CPU numbers are not 0..n.
-    #[error("CPU {cpu} is missing though CPU {last} exists: CPU numbers must have no holes (a CPU that is offline cannot be described)")]
+    #[error(
+        "CPU {cpu} is missing though CPU {last} exists: CPU numbers must have no holes (a CPU that is offline cannot be described)"
+    )]
     Hole {
         /// The number nobody has.
         cpu: u32,
@@ -212,8 +214,12 @@ impl Topology {
         check_capacities(&layout, nr_cpus)?;
         check_distances(&mut layout.nodes)?;
         // Ids follow the lowest CPU, so that two descriptions of one machine give the same topology.
-        layout.cores.sort_by_key(|core| core.cpus.iter().min().copied());
-        layout.llcs.sort_by_key(|llc| llc.cpus.iter().min().copied());
+        layout
+            .cores
+            .sort_by_key(|core| core.cpus.iter().min().copied());
+        layout
+            .llcs
+            .sort_by_key(|llc| llc.cpus.iter().min().copied());
         let core_of = partition("core", nr_cpus, layout.cores.iter().map(|c| &c.cpus[..]))?;
         let llc_of = partition("LLC", nr_cpus, layout.llcs.iter().map(|l| &l.cpus[..]))?;
         let node_of = partition("node", nr_cpus, layout.nodes.iter().map(|n| &n.cpus[..]))?;
@@ -230,22 +236,49 @@ fn check_cpu_numbers(layout: &Layout) -> Result<usize, TopologyError> {
         return Err(TopologyError::TooManyCpus { nr: total as u64 });
     }
     if layout.nodes.len() > NODES_MAX {
-        return Err(TopologyError::TooManyNodes { nr: layout.nodes.len() as u64 });
+        return Err(TopologyError::TooManyNodes {
+            nr: layout.nodes.len() as u64,
+        });
     }
-    let numbers: BTreeSet<u32> = layout.cores.iter().flat_map(|c| c.cpus.iter().copied()).collect();
+    let numbers: BTreeSet<u32> = layout
+        .cores
+        .iter()
+        .flat_map(|c| c.cpus.iter().copied())
+        .collect();
     let last = *numbers.last().ok_or(TopologyError::NoCpus)?;
-    match (0..=last).zip(&numbers).find(|(expected, got)| expected != *got) {
+    match (0..=last)
+        .zip(&numbers)
+        .find(|(expected, got)| expected != *got)
+    {
         Some((cpu, _)) => Err(TopologyError::Hole { cpu, last }),
         None => Ok(numbers.len()),
     }
 }
 
 fn check_sizes(layout: &Layout) -> Result<(), TopologyError> {
-    let nodes = layout.nodes.iter().map(|n| n.memory_bytes).enumerate().map(|(i, b)| ("node", i, b));
-    let llcs = layout.llcs.iter().map(|l| l.size_bytes).enumerate().map(|(i, b)| ("LLC", i, b));
-    let cores = layout.cores.iter().map(|c| c.l1d_bytes.max(c.l2_bytes)).enumerate();
+    let nodes = layout
+        .nodes
+        .iter()
+        .map(|n| n.memory_bytes)
+        .enumerate()
+        .map(|(i, b)| ("node", i, b));
+    let llcs = layout
+        .llcs
+        .iter()
+        .map(|l| l.size_bytes)
+        .enumerate()
+        .map(|(i, b)| ("LLC", i, b));
+    let cores = layout
+        .cores
+        .iter()
+        .map(|c| c.l1d_bytes.max(c.l2_bytes))
+        .enumerate();
     let cores = cores.map(|(i, b)| ("core", i, b));
-    match nodes.chain(llcs).chain(cores).find(|&(_, _, bytes)| bytes > MEMORY_BYTES_MAX) {
+    match nodes
+        .chain(llcs)
+        .chain(cores)
+        .find(|&(_, _, bytes)| bytes > MEMORY_BYTES_MAX)
+    {
         Some((what, index, bytes)) => Err(TopologyError::TooLarge { what, index, bytes }),
         None => Ok(()),
     }
@@ -254,10 +287,16 @@ fn check_sizes(layout: &Layout) -> Result<(), TopologyError> {
 fn check_capacities(layout: &Layout, nr_cpus: usize) -> Result<(), TopologyError> {
     let given = &layout.capacities;
     if given.len() > nr_cpus {
-        return Err(TopologyError::CapacityCount { given: given.len(), cpus: nr_cpus });
+        return Err(TopologyError::CapacityCount {
+            given: given.len(),
+            cpus: nr_cpus,
+        });
     }
     if let Some(cpu) = given.iter().position(|c| !(1..=CAPACITY_SCALE).contains(c)) {
-        return Err(TopologyError::Capacity { cpu: cpu as u32, capacity: given[cpu] });
+        return Err(TopologyError::Capacity {
+            cpu: cpu as u32,
+            capacity: given[cpu],
+        });
     }
     if given.len() == nr_cpus && !given.contains(&CAPACITY_SCALE) {
         return Err(TopologyError::NoFullCapacity);
@@ -271,12 +310,22 @@ fn check_distances(nodes: &mut [NodeLayout]) -> Result<(), TopologyError> {
     if nodes.iter().all(|node| node.distances.is_empty()) {
         for (i, node) in nodes.iter_mut().enumerate() {
             // 20 is what the kernel assumes between nodes without a SLIT (REMOTE_DISTANCE).
-            node.distances = (0..nr).map(|j| if i == j { LOCAL_DISTANCE } else { 20 }).collect();
+            node.distances = (0..nr)
+                .map(|j| if i == j { LOCAL_DISTANCE } else { 20 })
+                .collect();
         }
         return Ok(());
     }
-    if let Some((node, row)) = nodes.iter().enumerate().find(|(_, n)| n.distances.len() != nr) {
-        return Err(TopologyError::DistanceCount { node, given: row.distances.len(), nodes: nr });
+    if let Some((node, row)) = nodes
+        .iter()
+        .enumerate()
+        .find(|(_, n)| n.distances.len() != nr)
+    {
+        return Err(TopologyError::DistanceCount {
+            node,
+            given: row.distances.len(),
+            nodes: nr,
+        });
     }
     for from in 0..nr {
         for to in 0..nr {
@@ -291,13 +340,25 @@ fn check_distance(nodes: &[NodeLayout], from: usize, to: usize) -> Result<(), To
     let back = nodes[to].distances[from];
     if from == to {
         let ok = distance == LOCAL_DISTANCE;
-        return if ok { Ok(()) } else { Err(TopologyError::LocalDistance { node: from, distance }) };
+        return if ok {
+            Ok(())
+        } else {
+            Err(TopologyError::LocalDistance {
+                node: from,
+                distance,
+            })
+        };
     }
     if !(LOCAL_DISTANCE + 1..=DISTANCE_MAX).contains(&distance) {
         return Err(TopologyError::RemoteDistance { from, to, distance });
     }
     if distance != back {
-        return Err(TopologyError::Asymmetric { from, to, there: distance, back });
+        return Err(TopologyError::Asymmetric {
+            from,
+            to,
+            there: distance,
+            back,
+        });
     }
     Ok(())
 }
@@ -322,8 +383,15 @@ fn partition<'a>(
             }
         }
     }
-    let homeless = |cpu: usize| TopologyError::Homeless { cpu: cpu as u32, what };
-    group_of.into_iter().enumerate().map(|(cpu, group)| group.ok_or_else(|| homeless(cpu))).collect()
+    let homeless = |cpu: usize| TopologyError::Homeless {
+        cpu: cpu as u32,
+        what,
+    };
+    group_of
+        .into_iter()
+        .enumerate()
+        .map(|(cpu, group)| group.ok_or_else(|| homeless(cpu)))
+        .collect()
 }
 
 /// Every inner group must lie in one outer group.
@@ -336,7 +404,11 @@ fn check_nested(
     let mut home: Vec<Option<u32>> = vec![None; inner_of.len()];
     for (cpu, (&i, &o)) in inner_of.iter().zip(outer_of).enumerate() {
         if *home[i as usize].get_or_insert(o) != o {
-            return Err(TopologyError::Split { cpu: cpu as u32, inner, outer });
+            return Err(TopologyError::Split {
+                cpu: cpu as u32,
+                inner,
+                outer,
+            });
         }
     }
     Ok(())
@@ -368,7 +440,11 @@ fn assemble(layout: Layout, core_of: &[u32], llc_of: &[u32], node_of: &[u32]) ->
         llc: LlcId(llc_of[cpu as usize]),
         node: NodeId(node_of[cpu as usize]),
         smt: smt_index(&cores[core_of[cpu as usize] as usize].cpus, cpu),
-        capacity: layout.capacities.get(cpu as usize).copied().unwrap_or(CAPACITY_SCALE),
+        capacity: layout
+            .capacities
+            .get(cpu as usize)
+            .copied()
+            .unwrap_or(CAPACITY_SCALE),
     });
     Topology {
         cpus: cpus.collect(),
@@ -389,5 +465,7 @@ fn assemble(layout: Layout, core_of: &[u32], llc_of: &[u32], node_of: &[u32]) ->
 
 /// How many threads of the core have a lower number.
 fn smt_index(core: &CpuMask, cpu: u32) -> u32 {
-    cpumask::iter(core).take_while(|sibling| sibling.0 < cpu).count() as u32
+    cpumask::iter(core)
+        .take_while(|sibling| sibling.0 < cpu)
+        .count() as u32
 }

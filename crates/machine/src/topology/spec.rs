@@ -43,7 +43,12 @@ pub struct Sizes {
 impl Default for Sizes {
     /// A plain server core of the 2020s: 32 KiB, 1 MiB, 32 MiB under a shared LLC, 64 GiB a node.
     fn default() -> Self {
-        Sizes { l1d_bytes: 32 << 10, l2_bytes: 1 << 20, llc_bytes: 32 << 20, node_memory_bytes: 64 << 30 }
+        Sizes {
+            l1d_bytes: 32 << 10,
+            l2_bytes: 1 << 20,
+            llc_bytes: 32 << 20,
+            node_memory_bytes: 64 << 30,
+        }
     }
 }
 
@@ -66,7 +71,9 @@ pub struct Spec {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SpecError {
     /// Not of the form.
-    #[error("\"{spec}\" is no machine spec: {why} (the form is 2n1l4c2t: nodes, LLCs a node, cores an LLC, threads a core)")]
+    #[error(
+        "\"{spec}\" is no machine spec: {why} (the form is 2n1l4c2t: nodes, LLCs a node, cores an LLC, threads a core)"
+    )]
     Syntax {
         /// The whole string.
         spec: String,
@@ -93,13 +100,24 @@ impl Spec {
     /// assert!(Spec::parse("4c2n").is_err());
     /// ```
     pub fn parse(text: &str) -> Result<Spec, SpecError> {
-        let counts = parse_counts(text)
-            .map_err(|why| SpecError::Syntax { spec: text.to_owned(), why })?;
+        let counts = parse_counts(text).map_err(|why| SpecError::Syntax {
+            spec: text.to_owned(),
+            why,
+        })?;
         let ([nodes, llcs, cores, threads], numbering) = counts;
-        let spec = Spec { nodes, llcs, cores, threads, numbering };
+        let spec = Spec {
+            nodes,
+            llcs,
+            cores,
+            threads,
+            numbering,
+        };
         match spec.check() {
             Ok(()) => Ok(spec),
-            Err(why) => Err(SpecError::Impossible { spec: text.to_owned(), why }),
+            Err(why) => Err(SpecError::Impossible {
+                spec: text.to_owned(),
+                why,
+            }),
         }
     }
 
@@ -108,14 +126,17 @@ impl Spec {
         // Four factors of 32 bits can pass 64 bits; saturated it is too many all the same.
         [self.llcs, self.cores, self.threads]
             .iter()
-            .fold(u64::from(self.nodes), |product, &n| product.saturating_mul(u64::from(n)))
+            .fold(u64::from(self.nodes), |product, &n| {
+                product.saturating_mul(u64::from(n))
+            })
     }
 
     /// The machine's lists of CPUs, every unit with the same sizes.
     pub fn layout(&self, sizes: Sizes) -> Result<Layout, TopologyError> {
         self.check()?;
         let (nodes, llcs, cores, threads) = (self.nodes, self.llcs, self.cores, self.threads);
-        let cpus_of = |first: u32, nr: u32| (first..first + nr).flat_map(|core| self.cpus_of_core(core));
+        let cpus_of =
+            |first: u32, nr: u32| (first..first + nr).flat_map(|core| self.cpus_of_core(core));
         Ok(Layout {
             cores: (0..nodes * llcs * cores)
                 .map(|core| CoreLayout {
@@ -143,7 +164,9 @@ impl Spec {
 
     /// CPU numbers of the `core`th core of the machine.
     fn cpus_of_core(&self, core: u32) -> impl Iterator<Item = u32> + use<> {
-        let Spec { threads, numbering, .. } = *self;
+        let Spec {
+            threads, numbering, ..
+        } = *self;
         let nr_cores = self.nodes * self.llcs * self.cores;
         (0..threads).map(move |thread| match numbering {
             Numbering::Adjacent => core * threads + thread,
@@ -155,9 +178,9 @@ impl Spec {
         match self.nr_cpus() {
             0 => Err(TopologyError::NoCpus),
             nr if nr > CPUS_MAX as u64 => Err(TopologyError::TooManyCpus { nr }),
-            _ if self.nodes as usize > NODES_MAX => {
-                Err(TopologyError::TooManyNodes { nr: u64::from(self.nodes) })
-            }
+            _ if self.nodes as usize > NODES_MAX => Err(TopologyError::TooManyNodes {
+                nr: u64::from(self.nodes),
+            }),
             _ => Ok(()),
         }
     }
@@ -165,7 +188,11 @@ impl Spec {
 
 impl std::fmt::Display for Spec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}n{}l{}c{}t", self.nodes, self.llcs, self.cores, self.threads)?;
+        write!(
+            f,
+            "{}n{}l{}c{}t",
+            self.nodes, self.llcs, self.cores, self.threads
+        )?;
         match self.numbering {
             Numbering::Adjacent => Ok(()),
             Numbering::Firmware => f.write_str("f"),
@@ -176,7 +203,9 @@ impl std::fmt::Display for Spec {
 /// Whether `text` looks like an attempt at a spec string, and not like a name.
 pub fn looks_like_spec(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit())
-        && text.chars().all(|c| c.is_ascii_digit() || "nlctaf".contains(c))
+        && text
+            .chars()
+            .all(|c| c.is_ascii_digit() || "nlctaf".contains(c))
 }
 
 /// The four counts in order and the numbering, or what is wrong.
@@ -188,12 +217,20 @@ fn parse_counts(text: &str) -> Result<([u32; 4], Numbering), String> {
     while rest.starts_with(|c: char| c.is_ascii_digit()) {
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, after) = rest.split_at(digits);
-        let letter = after.chars().next().ok_or(format!("no unit after {number}"))?;
-        let unit = UNITS.iter().position(|&u| u == letter).ok_or(format!("unknown unit '{letter}'"))?;
+        let letter = after
+            .chars()
+            .next()
+            .ok_or(format!("no unit after {number}"))?;
+        let unit = UNITS
+            .iter()
+            .position(|&u| u == letter)
+            .ok_or(format!("unknown unit '{letter}'"))?;
         if unit < next_unit {
             return Err(format!("'{letter}' is repeated or out of order"));
         }
-        counts[unit] = number.parse().map_err(|_| format!("{number} is too large a count"))?;
+        counts[unit] = number
+            .parse()
+            .map_err(|_| format!("{number} is too large a count"))?;
         if counts[unit] == 0 {
             return Err(format!("0{letter} leaves no CPU"));
         }

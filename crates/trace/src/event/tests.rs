@@ -12,7 +12,7 @@ pub(crate) fn task() -> impl Strategy<Value = TaskId> {
 }
 
 fn cpu() -> impl Strategy<Value = CpuId> {
-    (0u32..6).prop_map(CpuId)
+    prop_oneof![8 => 0u32..6, 1 => any::<u32>()].prop_map(CpuId)
 }
 
 fn number() -> impl Strategy<Value = u64> {
@@ -20,22 +20,45 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn state() -> impl Strategy<Value = PrevState> {
-    prop_oneof![Just(PrevState::Runnable), Just(PrevState::Sleeping), Just(PrevState::Exited)]
+    prop_oneof![
+        Just(PrevState::Runnable),
+        Just(PrevState::Sleeping),
+        Just(PrevState::Exited)
+    ]
 }
 
 /// Any kind, with small values often so that fields that are mixed up collide.
 pub(crate) fn kind() -> impl Strategy<Value = Kind> {
     let none_or = || prop::option::of(task());
     prop_oneof![
-        (none_or(), none_or(), state()).prop_map(|(prev, next, prev_state)| Kind::Switch { prev, next, prev_state }),
-        (task(), cpu(), none_or()).prop_map(|(task, target, waker)| Kind::Wakeup { task, target, waker }),
+        (none_or(), none_or(), state()).prop_map(|(prev, next, prev_state)| Kind::Switch {
+            prev,
+            next,
+            prev_state
+        }),
+        (task(), cpu(), none_or()).prop_map(|(task, target, waker)| Kind::Wakeup {
+            task,
+            target,
+            waker
+        }),
         (task(), cpu(), cpu()).prop_map(|(task, from, to)| Kind::Migrate { task, from, to }),
-        (any::<u8>(), number(), none_or()).prop_map(|(op, cost_ns, task)| Kind::Op { op, cost_ns, task }),
-        (task(), number(), number()).prop_map(|(task, dsq, flags)| Kind::DsqInsert { task, dsq, flags }),
+        (any::<u8>(), number(), none_or()).prop_map(|(op, cost_ns, task)| Kind::Op {
+            op,
+            cost_ns,
+            task
+        }),
+        (task(), number(), number()).prop_map(|(task, dsq, flags)| Kind::DsqInsert {
+            task,
+            dsq,
+            flags
+        }),
         (task(), number(), number()).prop_map(|(task, from, to)| Kind::DsqMove { task, from, to }),
         (cpu(), number()).prop_map(|(target, flags)| Kind::Kick { target, flags }),
         (number(), number()).prop_map(|(lock, wait_ns)| Kind::LockWait { lock, wait_ns }),
-        (0u32..6, any::<bool>()).prop_map(|(c, on)| Kind::Throttle { cgroup: CgroupId(c), on }),
+        (0u32..6, any::<bool>()).prop_map(|(c, on)| Kind::Throttle {
+            cgroup: CgroupId(c),
+            on
+        }),
         (none_or(), task()).prop_map(|(parent, child)| Kind::Fork { parent, child }),
         task().prop_map(|task| Kind::Exit { task }),
         Just(Kind::Tick),
@@ -82,12 +105,35 @@ proptest! {
 /// each event are its time and its head; computed by a second implementation.
 #[test]
 fn values_never_change() {
-    let wakeup = Kind::Wakeup { task: TaskId(7), target: CpuId(2), waker: None };
-    let switch = Kind::Switch { prev: None, next: Some(TaskId(7)), prev_state: PrevState::Sleeping };
+    let wakeup = Kind::Wakeup {
+        task: TaskId(7),
+        target: CpuId(2),
+        waker: None,
+    };
+    let switch = Kind::Switch {
+        prev: None,
+        next: Some(TaskId(7)),
+        prev_state: PrevState::Sleeping,
+    };
     let events = [
-        Event { time: 1000, cpu: CpuId(1), kind: wakeup },
-        Event { time: 2500, cpu: CpuId(2), kind: switch },
-        Event { time: 2500, cpu: CpuId(2), kind: Kind::SchedExit { kind: 1026, code: -1 } },
+        Event {
+            time: 1000,
+            cpu: CpuId(1),
+            kind: wakeup,
+        },
+        Event {
+            time: 2500,
+            cpu: CpuId(2),
+            kind: switch,
+        },
+        Event {
+            time: 2500,
+            cpu: CpuId(2),
+            kind: Kind::SchedExit {
+                kind: 1026,
+                code: -1,
+            },
+        },
     ];
     assert_eq!(hash(&events), GOLDEN);
 }

@@ -162,6 +162,31 @@ fn helpers_call_back_on_the_same_stack() {
 }
 
 #[test]
+fn programs_nest_on_stacks_of_their_own() {
+    let outer = "func main:\n*(u64 *)(r10 - 8) = 5\nr1 = 37\ncall $1\nr1 = *(u64 *)(r10 - 8)\nr0 += r1\nexit";
+    let inner = "func main:\nr0 = *(u64 *)(r1 + 0)\n*(u64 *)(r10 - 8) = 1000\nexit";
+    let (mut h, first) = host(outer);
+    let second = h.vm.add_instance("second");
+    h.install_text(second, inner, Default::default())
+        .expect("program");
+    h.nested = Some((KfuncId(1), second, FuncId(0)));
+    assert_eq!(h.run(first, "main", [0; 5]), Ok(42));
+    h.nested = Some((KfuncId(1), first, FuncId(0)));
+    let fault = h.run(first, "main", [0; 5]).expect_err("endless nesting");
+    assert_eq!(fault.kind(), &FaultKind::Nesting { max: 8 });
+    assert_eq!(fault.0.backtrace.len(), 8);
+    assert!(!h.vm.running(), "all levels are left");
+    h.nested = Some((KfuncId(1), second, FuncId(0)));
+    h.install_text(second, "goto -1\nexit", Default::default())
+        .expect("program");
+    let fault = h
+        .run(first, "main", [0; 5])
+        .expect_err("the limit is the outermost's");
+    assert_eq!(fault.kind(), &FaultKind::InsnLimit { limit: 10_000 });
+    assert_eq!(fault.0.backtrace[1].object, "test");
+}
+
+#[test]
 fn tail_calls_replace_the_program() {
     let text = "\
         func main:

@@ -250,6 +250,24 @@ fn arena_holes_read_zero_and_swallow_stores() {
 }
 
 #[test]
+fn a_probed_null_pointer_is_not_the_start_of_the_arena() {
+    let (mut h, instance) = host("probe r0 = *(u64 *)(r1 + 8)\nexit");
+    let def = MapDef {
+        name: "arena".into(),
+        map_type: map_type::ARENA,
+        max_entries: 1 << 20,
+        map_flags: map_flag::MMAPABLE,
+        ..MapDef::default()
+    };
+    let arena = h.vm.create_map(instance, &def).expect("arena");
+    let page = h.vm.arena_alloc(arena, 0, 1).expect("page");
+    assert_eq!(page as u32, 0, "a full arena starts with its window");
+    h.vm.mem.write(page + 8, 7u64).expect("allocated");
+    assert_eq!(run(&mut h, instance, [0; 5]), Ok(0));
+    assert_eq!(run(&mut h, instance, [page, 0, 0, 0, 0]), Ok(7));
+}
+
+#[test]
 fn casts_keep_null() {
     for text in [
         "r0 = addr_space_cast(r1, 0x0, 0x1)\nexit",

@@ -38,7 +38,10 @@ pub(super) struct Mark {
 
 impl DumpBuf {
     pub(super) fn new(size: usize) -> Self {
-        DumpBuf { size, ..DumpBuf::default() }
+        DumpBuf {
+            size,
+            ..DumpBuf::default()
+        }
     }
 
     /// Adds a line. One that does not fit is cut, and nothing is added after it.
@@ -48,14 +51,18 @@ impl DumpBuf {
         }
         let room = self.size.saturating_sub(1).saturating_sub(self.text.len());
         self.overflowed = text.len() >= room;
-        self.text.extend_from_slice(&text.as_bytes()[..text.len().min(room)]);
+        self.text
+            .extend_from_slice(&text.as_bytes()[..text.len().min(room)]);
         if !self.overflowed {
             self.text.push(b'\n');
         }
     }
 
     pub(super) fn mark(&self) -> Mark {
-        Mark { len: self.text.len(), overflowed: self.overflowed }
+        Mark {
+            len: self.text.len(),
+            overflowed: self.overflowed,
+        }
     }
 
     pub(super) fn rewind(&mut self, mark: Mark) {
@@ -65,7 +72,11 @@ impl DumpBuf {
 
     /// A dump operation begins.
     pub(super) fn open(&mut self, prefix: &'static str) {
-        self.remark = Some(Remark { prefix, first: true, line: String::new() });
+        self.remark = Some(Remark {
+            prefix,
+            first: true,
+            line: String::new(),
+        });
     }
 
     /// It ends: what it said last is a line, ended or not.
@@ -76,7 +87,9 @@ impl DumpBuf {
 
     /// Takes text from a dump operation; false if none runs.
     pub(super) fn append(&mut self, text: &str) -> bool {
-        let Some(remark) = &mut self.remark else { return false };
+        let Some(remark) = &mut self.remark else {
+            return false;
+        };
         let room = limit::EXIT_MSG_LEN - 1 - remark.line.len();
         let full = text.len() > room;
         remark.line.push_str(head(text, room));
@@ -87,7 +100,9 @@ impl DumpBuf {
     }
 
     fn flush(&mut self) {
-        let Some(remark) = &mut self.remark else { return };
+        let Some(remark) = &mut self.remark else {
+            return;
+        };
         if remark.line.is_empty() {
             return;
         }

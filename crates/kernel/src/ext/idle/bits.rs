@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Searches in CPU sets that end at a number of CPUs, whatever the bits behind it say.
 //!
-//! A set that a program filled may have bits past the last CPU (`cpumask_setall()` fills whole words), and
-//! the kernel's searches do not see them.
+//! A set that a program filled may have bits past the last CPU (`cpumask_setall()` fills whole
+//! words), and the kernel's searches do not see them.
 //!
 //! Owns: nothing. Models: kernel `find_next_and_bit()` and the searches on top of it, 7.3.
 
@@ -22,8 +22,15 @@ pub(crate) fn fill(words: &mut [u64], nr_cpus: usize) {
     }
 }
 
-/// The lowest bit in both sets from `from` up to, not including, `end`. Adds to `seen` the words looked at.
-pub(crate) fn next_and(a: &[u64], b: &[u64], from: usize, end: usize, seen: &mut u64) -> Option<u32> {
+/// The lowest bit in both sets from `from` up to, not including, `end`. Adds to `seen` the words
+/// looked at.
+pub(crate) fn next_and(
+    a: &[u64],
+    b: &[u64],
+    from: usize,
+    end: usize,
+    seen: &mut u64,
+) -> Option<u32> {
     let mut low = u64::MAX << (from % 64);
     for at in from / 64..end.div_ceil(64).min(a.len()).min(b.len()) {
         *seen += 1;
@@ -38,16 +45,31 @@ pub(crate) fn next_and(a: &[u64], b: &[u64], from: usize, end: usize, seen: &mut
 }
 
 /// As `next_and` over all CPUs, going on from the first when the end is reached.
-pub(crate) fn next_and_wrap(a: &[u64], b: &[u64], nr_cpus: usize, from: u32, seen: &mut u64) -> Option<u32> {
+pub(crate) fn next_and_wrap(
+    a: &[u64],
+    b: &[u64],
+    nr_cpus: usize,
+    from: u32,
+    seen: &mut u64,
+) -> Option<u32> {
     let from = from as usize;
     next_and(a, b, from, nr_cpus, seen).or_else(|| next_and(a, b, 0, from.min(nr_cpus), seen))
 }
 
-/// Whether `test` holds for every pair of words; of the last one only the CPUs' bits are shown to it.
-pub(crate) fn all_words(a: &[u64], b: &[u64], nr_cpus: usize, test: impl Fn(u64, u64) -> bool) -> bool {
+/// Whether `test` holds for every pair of words; of the last one only the CPUs' bits are shown to
+/// it.
+pub(crate) fn all_words(
+    a: &[u64],
+    b: &[u64],
+    nr_cpus: usize,
+    test: impl Fn(u64, u64) -> bool,
+) -> bool {
     let last = nr_cpus.div_ceil(64) - 1;
     let seen = |at| if at == last { tail(nr_cpus) } else { u64::MAX };
-    a.iter().zip(b).enumerate().all(|(at, (a, b))| test(a & seen(at), b & seen(at)))
+    a.iter()
+        .zip(b)
+        .enumerate()
+        .all(|(at, (a, b))| test(a & seen(at), b & seen(at)))
 }
 
 /// How many CPUs are in both sets.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A kernel for unit tests: a machine by spec, tasks that run for ever, and a scheduler of closures.
+//! A kernel for unit tests: a machine by spec, tasks that run for ever, and a scheduler of
+//! closures.
 
 use crate::behavior::{Behavior, Policy, Step, Sys, TaskSpec};
 use crate::boot::Setup;
@@ -35,7 +36,9 @@ impl Behavior for Hogs {
         }
     }
     fn step(&mut self, _: &mut dyn Sys, _: TaskId) -> Step {
-        Step::Compute { work: 1_000_000_000 }
+        Step::Compute {
+            work: 1_000_000_000,
+        }
     }
     fn on_timer(&mut self, _: &mut dyn Sys, _: u64) {}
     fn unit(&self) -> &str {
@@ -81,10 +84,15 @@ pub(crate) fn load(k: &mut Kernel, flags: u64, has: &'static [Op], call: Call) {
         exit_dump_len: 0,
         hotplug_seq: 0,
     };
-    k.attach(Program::Native(Rc::new(Closures(has, call))), data).unwrap();
+    k.attach(Program::Native(Rc::new(Closures(has, call))), data)
+        .unwrap();
 }
 
 /// The message of the exit that the loaded scheduler asked for.
 pub(crate) fn error(k: &Kernel) -> &str {
-    k.ext.root.as_ref().and_then(|s| s.exit.as_ref()).map_or("", |exit| &exit.message)
+    k.ext
+        .root
+        .as_ref()
+        .and_then(|s| s.exit.as_ref())
+        .map_or("", |exit| &exit.message)
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `bpf_cpumask` objects: the CPU sets that programs own, counted references to guest memory.
 //!
-//! Owns: which are alive, and their reference counts. Does not: read or write the sets (see `kfunc/cpumask.rs`).
+//! Owns: which are alive, and their reference counts. Does not: read or write the sets (see
+//! `kfunc/cpumask.rs`).
 //! Models: kernel `bpf_cpumask_create()` and `bpf_cpumask_release()`, 7.3.
 
 use crate::abi;
@@ -9,8 +10,8 @@ use rustc_hash::FxHashSet;
 use scxlab_bpf::mem::{Memory, OutOfMemory};
 use std::collections::VecDeque;
 
-/// Freed objects that wait before their memory is used again, so that a reader in an RCU section still sees
-/// the set that it meant. The kernel waits for a grace period.
+/// Freed objects that wait before their memory is used again, so that a reader in an RCU section
+/// still sees the set that it meant. The kernel waits for a grace period.
 const REUSE_DELAY: usize = 64;
 
 pub(crate) const OBJECT_BYTES: u64 = size_of::<abi::bpf_cpumask>() as u64;

@@ -1,19 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The picker against a model that spells out the documented order with plain sets, over random histories.
+//! The picker against a model that spells out the documented order with plain sets, over random
+//! histories.
+
+mod model;
 
 use super::pick::{Idle, Query, Waker};
 use super::*;
 use crate::flags::pick_idle;
+use model::{Model, Set};
 use proptest::prelude::*;
 use scxlab_machine::topology::{CoreLayout, Layout, LlcLayout, NodeLayout};
 use scxlab_machine::{CpuMask, Machine, Topology};
-use std::collections::BTreeSet;
-
-type Set = BTreeSet<u32>;
 
 /// Machines that differ in which steps of the picker they have.
-const SPECS: [&str; 9] =
-    ["4c1t", "1c2t", "4c2t", "2l2c2t", "2n3c2t", "2n2l2c2t", "4n2c1t", "2n2l2c2tf", "2n2l20c2t"];
+const SPECS: [&str; 11] = [
+    "4c1t",
+    "1c2t",
+    "4c2t",
+    "2c4t",
+    "2l2c2t",
+    "2n3c2t",
+    "2n2l2c2t",
+    "2n2l2c4t",
+    "4n2c1t",
+    "2n2l2c2tf",
+    "2n2l20c2t",
+];
 
 fn machine(spec: &str) -> Topology {
     Machine::from_spec(spec).unwrap().topology
@@ -22,20 +34,53 @@ fn machine(spec: &str) -> Topology {
 /// What happens to the idle state.
 #[derive(Clone, Debug)]
 enum Step {
-    Mark { cpu: u32, idle: bool },
-    Claim { cpu: u32 },
-    Online { cpu: u32, online: bool },
-    Select { here: u32, prev: u32, affinity: u64, allowed: Option<u64>, flags: u64, sync: Option<bool> },
-    Pick { here: u32, node: u32, allowed: u64, flags: u64 },
+    Mark {
+        cpu: u32,
+        idle: bool,
+    },
+    Claim {
+        cpu: u32,
+    },
+    Online {
+        cpu: u32,
+        online: bool,
+    },
+    Select {
+        here: u32,
+        prev: u32,
+        affinity: u64,
+        allowed: Option<u64>,
+        flags: u64,
+        sync: Option<bool>,
+    },
+    Pick {
+        here: u32,
+        node: u32,
+        allowed: u64,
+        flags: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let flags = prop::sample::select(vec![0, 0, pick_idle::CORE, pick_idle::IN_NODE, 3]);
     let mask = prop_oneof![Just(u64::MAX), any::<u64>()].boxed();
-    let select = (any::<[u32; 2]>(), mask.clone(), any::<Option<u64>>(), flags.clone(), any::<Option<bool>>())
-        .prop_map(|([here, prev], affinity, allowed, flags, sync)| Step::Select {
-            here, prev, affinity, allowed, flags, sync,
-        });
+    let select = (
+        any::<[u32; 2]>(),
+        mask.clone(),
+        any::<Option<u64>>(),
+        flags.clone(),
+        any::<Option<bool>>(),
+    )
+        .prop_map(
+            |([here, prev], affinity, allowed, flags, sync)| Step::Select {
+                here,
+                prev,
+                affinity,
+                allowed,
+                flags,
+                sync,
+            },
+        );
     prop_oneof![
         6 => (any::<u32>(), any::<bool>()).prop_map(|(cpu, idle)| Step::Mark { cpu, idle }),
         1 => any::<u32>().prop_map(|cpu| Step::Claim { cpu }),
@@ -48,196 +93,9 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The CPUs of a machine whose bit in a repeated 64-bit pattern is set.
 fn pattern(nr_cpus: u32, bits: u64) -> Set {
-    (0..nr_cpus).filter(|cpu| bits.rotate_left(cpu / 64 * 7) >> (cpu % 64) & 1 != 0).collect()
-}
-
-/// The documented rules on plain sets.
-struct Model<'a> {
-    topology: &'a Topology,
-    per_node: bool,
-    online: Set,
-    idle: Set,
-    /// Marked as a thread of an idle core.
-    whole: Set,
-    cursors: Vec<u32>,
-    llc_step: bool,
-    numa_step: bool,
-}
-
-impl<'a> Model<'a> {
-    fn new(topology: &'a Topology, per_node: bool) -> Self {
-        let nr = topology.nr_cpus() as u32;
-        let mut model = Model {
-            topology,
-            per_node,
-            online: (0..nr).collect(),
-            idle: Set::new(),
-            whole: Set::new(),
-            cursors: vec![0; nr as usize],
-            llc_step: false,
-            numa_step: false,
-        };
-        model.update_steps();
-        model
-    }
-
-    fn cpus_where(&self, test: impl Fn(CpuId) -> bool) -> Set {
-        self.online.iter().copied().filter(|&cpu| test(CpuId(cpu))).collect()
-    }
-
-    fn core(&self, cpu: u32) -> Set {
-        self.same(cpu, |a, b| self.topology.same_core(a, b))
-    }
-
-    fn llc(&self, cpu: u32) -> Set {
-        let cpus = self.same(cpu, |a, b| self.topology.same_llc(a, b));
-        if cpus.len() == 1 { Set::new() } else { cpus }
-    }
-
-    fn node(&self, cpu: u32) -> Set {
-        self.same(cpu, |a, b| self.topology.same_node(a, b))
-    }
-
-    /// The CPUs on line that go with `cpu`; none if it is off line itself.
-    fn same(&self, cpu: u32, test: impl Fn(CpuId, CpuId) -> bool) -> Set {
-        if self.online.contains(&cpu) { self.cpus_where(|c| test(c, CpuId(cpu))) } else { Set::new() }
-    }
-
-    fn smt(&self) -> bool {
-        self.online.iter().any(|&cpu| self.core(cpu).len() > 1)
-    }
-
-    fn update_steps(&mut self) {
-        let Some(&first) = self.online.first() else { return };
-        let nodes: BTreeSet<u32> =
-            self.online.iter().map(|&cpu| self.topology.cpu(CpuId(cpu)).node.0).collect();
-        let numa = |model: &Self, cpu| if nodes.len() > 1 { model.node(cpu).len() } else { 0 };
-        let partial = |n: usize| n > 0 && n < self.online.len();
-        let differ = self.online.iter().any(|&cpu| self.llc(cpu).len() != numa(self, cpu));
-        let llc_step = partial(self.llc(first).len());
-        let numa_step = !self.per_node && partial(numa(self, first)) && differ;
-        (self.llc_step, self.numa_step) = (llc_step, numa_step);
-    }
-
-    fn mark(&mut self, cpu: u32, idle: bool) {
-        let core = self.core(cpu);
-        if idle {
-            self.idle.insert(cpu);
-        } else {
-            self.idle.remove(&cpu);
-        }
-        if !self.smt() {
-            return;
-        }
-        if !idle {
-            self.whole.retain(|c| !core.contains(c));
-        } else if core.is_subset(&self.idle) {
-            self.whole.extend(core);
-        }
-    }
-
-    fn claim(&mut self, cpu: u32) -> bool {
-        if self.smt() {
-            let core = self.core(cpu);
-            self.whole.retain(|c| *c != cpu && !core.contains(c));
-        }
-        self.idle.remove(&cpu)
-    }
-
-    /// Claims by rotation until one succeeds.
-    fn claim_any(&mut self, here: u32, candidates: &Set, core_only: bool) -> Option<u32> {
-        loop {
-            let whole: Set = self.whole.intersection(candidates).copied().collect();
-            let idle: Set = self.idle.intersection(candidates).copied().collect();
-            let from = match (self.smt(), core_only) {
-                (true, true) => whole,
-                (true, false) if !whole.is_empty() => whole,
-                _ => idle,
-            };
-            let cursor = &mut self.cursors[here as usize];
-            let chosen = *from.range(*cursor + 1..).next().or(from.first())?;
-            *cursor = chosen;
-            if self.claim(chosen) {
-                return Some(chosen);
-            }
-        }
-    }
-
-    /// The sets of CPUs to look at one after the other: nodes by distance, or all at once.
-    fn scopes(&self, node: u32, only_it: bool) -> Vec<Set> {
-        if !self.per_node {
-            return vec![(0..self.topology.nr_cpus() as u32).collect()];
-        }
-        let mut nodes: Vec<u32> = (0..self.topology.nodes().len() as u32).collect();
-        nodes.sort_by_key(|&n| {
-            (n != node, self.topology.node_distance(NodeId(node), NodeId(n)), n)
-        });
-        nodes.truncate(if only_it { 1 } else { nodes.len() });
-        let all = 0..self.topology.nr_cpus() as u32;
-        let of = |n: u32| all.clone().filter(|&c| self.node_of(c) == n).collect();
-        nodes.into_iter().map(of).collect()
-    }
-
-    fn node_of(&self, cpu: u32) -> u32 {
-        self.topology.cpu(CpuId(cpu)).node.0
-    }
-
-    fn pick(&mut self, here: u32, allowed: &Set, node: u32, flags: u64) -> Option<u32> {
-        let core = flags & pick_idle::CORE != 0;
-        self.scopes(node, flags & pick_idle::IN_NODE != 0)
-            .into_iter()
-            .find_map(|scope| self.claim_any(here, &(&scope & allowed), core))
-    }
-
-    fn select(&mut self, here: u32, prev: u32, allowed: &Set, flags: u64, sync: Option<bool>) -> Option<u32> {
-        let near = self.scopes(self.node_of(prev), true).remove(0);
-        let prev_ok = allowed.contains(&prev);
-        if let Some(may_take_over) = sync {
-            let shares = here == prev || self.llc(here).contains(&prev);
-            if prev_ok && shares && self.claim(prev) {
-                return Some(prev);
-            }
-            let same_scope = !self.per_node || self.node_of(here) == self.node_of(prev);
-            let around = self.scopes(self.node_of(here), true).remove(0);
-            let wanted = may_take_over && (flags & pick_idle::IN_NODE == 0 || same_scope);
-            if wanted && !self.idle.is_disjoint(&around) && allowed.contains(&here) {
-                self.claim(here);
-                return Some(here);
-            }
-        }
-        let llc = if self.llc_step { &(&self.llc(prev) & allowed) & &near } else { Set::new() };
-        let numa = if self.numa_step { &(&self.node(prev) & allowed) & &near } else { Set::new() };
-        if self.smt() {
-            if prev_ok && near.contains(&prev) && self.whole.contains(&prev) && self.claim(prev) {
-                return Some(prev);
-            }
-            for span in [&llc, &numa] {
-                if let Some(cpu) = self.claim_any(here, span, true) {
-                    return Some(cpu);
-                }
-            }
-            let core = self.pick(here, allowed, self.node_of(prev), flags | pick_idle::CORE);
-            if core.is_some() || flags & pick_idle::CORE != 0 {
-                return core;
-            }
-        }
-        if prev_ok && self.claim(prev) {
-            return Some(prev);
-        }
-        if self.smt() {
-            for sibling in &self.core(prev) & allowed {
-                if sibling != prev && self.claim(sibling) {
-                    return Some(sibling);
-                }
-            }
-        }
-        for span in [&llc, &numa] {
-            if let Some(cpu) = self.claim_any(here, span, false) {
-                return Some(cpu);
-            }
-        }
-        self.pick(here, allowed, self.node_of(prev), flags)
-    }
+    (0..nr_cpus)
+        .filter(|cpu| bits.rotate_left(cpu / 64 * 7) >> (cpu % 64) & 1 != 0)
+        .collect()
 }
 
 /// The real state beside the model.
@@ -253,7 +111,11 @@ impl<'a> Pair<'a> {
         let nr_cpus = topology.nr_cpus();
         let mut state = IdleState::new(&mut mem, nr_cpus, topology.nodes().len()).unwrap();
         (state.enabled, state.per_node) = (true, per_node);
-        let mut pair = Pair { state, mem, model: Model::new(topology, per_node) };
+        let mut pair = Pair {
+            state,
+            mem,
+            model: Model::new(topology, per_node),
+        };
         pair.refresh();
         pair
     }
@@ -261,16 +123,25 @@ impl<'a> Pair<'a> {
     fn refresh(&mut self) {
         let topology = self.model.topology;
         self.state.refresh_siblings(&self.mem, topology);
-        self.state.update_steps(&self.mem, topology, self.model.per_node);
+        self.state
+            .update_steps(&self.mem, topology, self.model.per_node);
     }
 
     fn view(&mut self, here: u32) -> Idle<'_> {
         let topology = self.model.topology;
-        Idle { state: &mut self.state, mem: &mut self.mem, topology, here: CpuId(here) }
+        Idle {
+            state: &mut self.state,
+            mem: &mut self.mem,
+            topology,
+            here: CpuId(here),
+        }
     }
 
     fn words(&self, set: &Set) -> CpuMask {
-        CpuMask::of(self.model.topology.nr_cpus(), set.iter().map(|&cpu| CpuId(cpu)))
+        CpuMask::of(
+            self.model.topology.nr_cpus(),
+            set.iter().map(|&cpu| CpuId(cpu)),
+        )
     }
 
     fn set_online(&mut self, cpu: u32, online: bool) {
@@ -300,22 +171,38 @@ impl<'a> Pair<'a> {
             }
             Step::Claim { cpu } => {
                 let real = self.view(0).claim(CpuId(cpu % nr));
-                (real.then_some(cpu), self.model.claim(cpu % nr).then_some(cpu))
+                (
+                    real.then_some(cpu),
+                    self.model.claim(cpu % nr).then_some(cpu),
+                )
             }
             Step::Online { cpu, online } => {
                 self.set_online(cpu % nr, online);
                 (None, None)
             }
-            Step::Select { here, prev, affinity, allowed, flags, sync } => {
-                self.select(here % nr, prev % nr, affinity, allowed, flags, sync)
-            }
-            Step::Pick { here, node, allowed, flags } => {
+            Step::Select {
+                here,
+                prev,
+                affinity,
+                allowed,
+                flags,
+                sync,
+            } => self.select(here % nr, prev % nr, affinity, allowed, flags, sync),
+            Step::Pick {
+                here,
+                node,
+                allowed,
+                flags,
+            } => {
                 let set = pattern(nr, allowed);
                 let words = self.words(&set);
                 let node = node % self.model.topology.nodes().len() as u32;
                 let at = self.state.per_node.then_some(NodeId(node));
                 let real = self.view(here % nr).pick(&words, at, flags);
-                (real.map(|cpu| cpu.0), self.model.pick(here % nr, &set, node, flags))
+                (
+                    real.map(|cpu| cpu.0),
+                    self.model.pick(here % nr, &set, node, flags),
+                )
             }
         }
     }
@@ -359,7 +246,9 @@ impl<'a> Pair<'a> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 600, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn picker_follows_the_documented_order(
@@ -372,10 +261,11 @@ proptest! {
         for (nth, step) in steps.iter().enumerate() {
             let (real, model) = pair.step(step);
             prop_assert_eq!(real, model, "step {}: {:?}", nth, step);
-            prop_assert_eq!(pair.sets(|m| m.cpu), pair.model.idle.clone(), "idle after {}: {:?}", nth, step);
-            prop_assert_eq!(pair.sets(|m| m.smt), pair.model.whole.clone(), "cores after {}: {:?}", nth, step);
+            prop_assert_eq!(&pair.sets(|m| m.cpu), &pair.model.idle, "idle, {}: {:?}", nth, step);
+            prop_assert_eq!(&pair.sets(|m| m.smt), &pair.model.whole, "cores, {}: {:?}", nth, step);
             let steps = (pair.state.topo_llc, pair.state.topo_numa);
-            prop_assert_eq!(steps, (pair.model.llc_step, pair.model.numa_step), "after {}: {:?}", nth, step);
+            let model = (pair.model.llc_step, pair.model.numa_step);
+            prop_assert_eq!(steps, model, "steps, {}: {:?}", nth, step);
         }
     }
 }
@@ -389,7 +279,14 @@ fn all_idle(topology: &Topology, per_node: bool) -> Pair<'_> {
 }
 
 fn select(pair: &mut Pair<'_>, prev: u32) -> Option<u32> {
-    let step = Step::Select { here: 0, prev, affinity: u64::MAX, allowed: None, flags: 0, sync: None };
+    let step = Step::Select {
+        here: 0,
+        prev,
+        affinity: u64::MAX,
+        allowed: None,
+        flags: 0,
+        sync: None,
+    };
     let (real, model) = pair.step(&step);
     assert_eq!(real, model);
     real
@@ -401,9 +298,22 @@ fn whole_cores_go_first_then_prev_then_its_sibling_then_the_rest() {
     let mut pair = all_idle(&topology, false);
     // CPUs 0-3 are node 0 with cores 0-1 and 2-3. Each pick takes one CPU and no CPU comes back.
     let picks: Vec<_> = (0..9).map(|_| select(&mut pair, 1)).collect();
-    // prev's core; the other core of the LLC; cores of the other node by rotation; prev is taken, so its sibling; then
-    // what is left of the LLC; then of the other node, by rotation.
-    assert_eq!(picks, [Some(1), Some(2), Some(4), Some(6), Some(0), Some(3), Some(5), Some(7), None]);
+    // prev's core; the other core of the LLC; cores of the other node by rotation; prev is taken,
+    // so its sibling; then what is left of the LLC; then of the other node, by rotation.
+    assert_eq!(
+        picks,
+        [
+            Some(1),
+            Some(2),
+            Some(4),
+            Some(6),
+            Some(0),
+            Some(3),
+            Some(5),
+            Some(7),
+            None
+        ]
+    );
 }
 
 #[test]
@@ -414,23 +324,58 @@ fn llc_and_node_steps_exist_only_where_they_say_something() {
         (pair.state.topo_llc, pair.state.topo_numa)
     };
     assert_eq!(steps("8c2t", false), (false, false), "one LLC");
-    assert_eq!(steps("2l4c2t", false), (true, false), "two LLCs in one node");
+    assert_eq!(
+        steps("2l4c2t", false),
+        (true, false),
+        "two LLCs in one node"
+    );
     assert_eq!(steps("2n4c2t", false), (true, false), "nodes are LLCs");
-    assert_eq!(steps("2n2l2c2t", false), (true, true), "two LLCs in each of two nodes");
-    assert_eq!(steps("2n2l2c2t", true), (true, false), "per-node masks stand for the node step");
-    assert_eq!(steps("4l1c1t", false), (false, false), "a CPU that has its LLC to itself has no domain");
+    assert_eq!(
+        steps("2n2l2c2t", false),
+        (true, true),
+        "two LLCs in each of two nodes"
+    );
+    assert_eq!(
+        steps("2n2l2c2t", true),
+        (true, false),
+        "per-node masks stand for the node step"
+    );
+    assert_eq!(
+        steps("4l1c1t", false),
+        (false, false),
+        "a CPU that has its LLC to itself has no domain"
+    );
 }
 
 #[test]
 fn other_nodes_are_searched_by_distance() {
     let layout = Layout {
-        cores: (0..4).map(|cpu| CoreLayout { cpus: vec![cpu], ..CoreLayout::default() }).collect(),
-        llcs: (0..4).map(|cpu| LlcLayout { cpus: vec![cpu], ..LlcLayout::default() }).collect(),
-        nodes: [[10, 40, 20, 30], [40, 10, 30, 20], [20, 30, 10, 40], [30, 20, 40, 10]]
-            .into_iter()
-            .zip(0..)
-            .map(|(row, cpu)| NodeLayout { cpus: vec![cpu], distances: row.to_vec(), ..NodeLayout::default() })
+        cores: (0..4)
+            .map(|cpu| CoreLayout {
+                cpus: vec![cpu],
+                ..CoreLayout::default()
+            })
             .collect(),
+        llcs: (0..4)
+            .map(|cpu| LlcLayout {
+                cpus: vec![cpu],
+                ..LlcLayout::default()
+            })
+            .collect(),
+        nodes: [
+            [10, 40, 20, 30],
+            [40, 10, 30, 20],
+            [20, 30, 10, 40],
+            [30, 20, 40, 10],
+        ]
+        .into_iter()
+        .zip(0..)
+        .map(|(row, cpu)| NodeLayout {
+            cpus: vec![cpu],
+            distances: row.to_vec(),
+            ..NodeLayout::default()
+        })
+        .collect(),
         ..Layout::default()
     };
     let topology = Topology::build(layout).unwrap();
@@ -444,16 +389,30 @@ fn sync_wakeup_takes_the_wakers_cpu_only_while_some_cpu_is_idle() {
     let topology = machine("2n2c1t");
     let sync = |pair: &mut Pair<'_>, may_take_over| {
         let sync = Some(may_take_over);
-        let (real, model) =
-            pair.step(&Step::Select { here: 0, prev: 3, affinity: u64::MAX, allowed: None, flags: 0, sync });
+        let (real, model) = pair.step(&Step::Select {
+            here: 0,
+            prev: 3,
+            affinity: u64::MAX,
+            allowed: None,
+            flags: 0,
+            sync,
+        });
         assert_eq!(real, model);
         real
     };
     let mut pair = Pair::new(&topology, false);
     assert_eq!(sync(&mut pair, true), None, "nothing is idle");
     pair.step(&Step::Mark { cpu: 2, idle: true });
-    assert_eq!(sync(&mut pair, true), Some(0), "the waker's, though it is not idle");
-    assert_eq!(sync(&mut pair, false), Some(2), "something waits on the waker's CPU");
+    assert_eq!(
+        sync(&mut pair, true),
+        Some(0),
+        "the waker's, though it is not idle"
+    );
+    assert_eq!(
+        sync(&mut pair, false),
+        Some(2),
+        "something waits on the waker's CPU"
+    );
 }
 
 #[test]
@@ -461,10 +420,20 @@ fn rotation_skips_cpu_0_first_and_wraps() {
     let topology = machine("4c1t");
     let mut mem = Memory::with_size(1 << 32).unwrap();
     let mut state = IdleState::new(&mut mem, topology.nr_cpus(), 1).unwrap();
-    let any: Vec<_> = (0..5).map(|_| state.any_distribute(CpuId(2), &[0b1011], &[u64::MAX])).collect();
+    let any: Vec<_> = (0..5)
+        .map(|_| state.any_distribute(CpuId(2), &[0b1011], &[u64::MAX]))
+        .collect();
     assert_eq!(any, [1, 3, 0, 1, 3].map(|cpu| Some(CpuId(cpu))));
-    assert_eq!(state.any_distribute(CpuId(1), &[0b1], &[u64::MAX]), Some(CpuId(0)), "own cursor per CPU");
-    assert_eq!(state.any_distribute(CpuId(1), &[0xf0], &[u64::MAX]), None, "bits behind the last CPU");
+    assert_eq!(
+        state.any_distribute(CpuId(1), &[0b1], &[u64::MAX]),
+        Some(CpuId(0)),
+        "own cursor per CPU"
+    );
+    assert_eq!(
+        state.any_distribute(CpuId(1), &[0xf0], &[u64::MAX]),
+        None,
+        "bits behind the last CPU"
+    );
 }
 
 #[test]
@@ -474,7 +443,11 @@ fn work_is_counted_for_charging() {
     pair.state.work = Work::default();
     assert_eq!(select(&mut pair, 5), Some(5));
     let work = std::mem::take(&mut pair.state.work);
-    assert_eq!((work.scanned_words, work.claims), (0, 1), "prev's core was idle: nothing to scan");
+    assert_eq!(
+        (work.scanned_words, work.claims),
+        (0, 1),
+        "prev's core was idle: nothing to scan"
+    );
     pair.step(&Step::Claim { cpu: 4 });
     pair.state.work = Work::default();
     let found = select(&mut pair, 5).unwrap();

@@ -2,9 +2,11 @@
 //! What the picker needs to know of the topology, as far as it is on line.
 //!
 //! Owns: sibling sets, and which of the picker's steps exist.
-//! Models: kernel `scx_idle_update_selcpu_topology()`, `llc_weight()`, `numa_weight()`, `cpu_smt_mask()`, 7.3.
-//! Differs: the kernel asks scheduling domains, which it builds from the CPUs on line; a domain of one CPU, or
-//! one that spans what the domain below spans, does not exist. Here the same follows from counting.
+//! Models: kernel `scx_idle_update_selcpu_topology()`, `llc_weight()`, `numa_weight()`,
+//! `cpu_smt_mask()`, 7.3.
+//! Differs: the kernel asks scheduling domains, which it builds from the CPUs on line; a domain of
+//! one CPU, or one that spans what the domain below spans, does not exist. Here the same follows
+//! from counting.
 
 use super::{IdleState, bits};
 use scxlab_bpf::mem::Memory;
@@ -20,23 +22,35 @@ pub(super) struct Siblings(SmallVec<[(u32, u64); 2]>);
 impl Siblings {
     fn of(core: &[u64], online: &[u64]) -> Self {
         let both = core.iter().zip(online).map(|(a, b)| a & b).enumerate();
-        Siblings(both.filter(|(_, w)| *w != 0).map(|(at, w)| (at as u32, w)).collect())
+        Siblings(
+            both.filter(|(_, w)| *w != 0)
+                .map(|(at, w)| (at as u32, w))
+                .collect(),
+        )
     }
 
     fn has(&self, cpu: CpuId) -> bool {
-        self.0.iter().any(|&(at, bits)| at == cpu.0 / 64 && bits >> (cpu.0 % 64) & 1 != 0)
+        self.0
+            .iter()
+            .any(|&(at, bits)| at == cpu.0 / 64 && bits >> (cpu.0 % 64) & 1 != 0)
     }
 
     pub fn all_in(&self, words: &[u64]) -> bool {
-        self.0.iter().all(|&(at, bits)| words[at as usize] & bits == bits)
+        self.0
+            .iter()
+            .all(|&(at, bits)| words[at as usize] & bits == bits)
     }
 
     pub fn add_to(&self, words: &mut [u64]) {
-        self.0.iter().for_each(|&(at, bits)| words[at as usize] |= bits);
+        self.0
+            .iter()
+            .for_each(|&(at, bits)| words[at as usize] |= bits);
     }
 
     pub fn remove_from(&self, words: &mut [u64]) {
-        self.0.iter().for_each(|&(at, bits)| words[at as usize] &= !bits);
+        self.0
+            .iter()
+            .for_each(|&(at, bits)| words[at as usize] &= !bits);
     }
 
     /// The `n`-th thread, ascending.
@@ -63,7 +77,12 @@ impl IdleState {
     pub(super) fn refresh_siblings(&mut self, mem: &Memory, topology: &Topology) {
         let online = mem.words(self.online, self.nr_words());
         self.siblings.clear();
-        self.siblings.extend(topology.cores().iter().map(|core| Siblings::of(&core.cpus, online)));
+        self.siblings.extend(
+            topology
+                .cores()
+                .iter()
+                .map(|core| Siblings::of(&core.cpus, online)),
+        );
         self.smt_active = self.siblings.iter().any(|core| core.weight() > 1);
     }
 
@@ -75,15 +94,21 @@ impl IdleState {
 
     /// Sets which steps of the picker exist, seen from the first CPU on line as the kernel does.
     pub(super) fn update_steps(&mut self, mem: &Memory, topology: &Topology, per_node: bool) {
-        let view = Spans { online: mem.words(self.online, self.nr_words()), topology };
-        let Some(first) = cpumask::first(view.online) else { return };
+        let view = Spans {
+            online: mem.words(self.online, self.nr_words()),
+            topology,
+        };
+        let Some(first) = cpumask::first(view.online) else {
+            return;
+        };
         let nr_online = cpumask::weight(view.online);
         let partial = |weight: u32| weight > 0 && weight < nr_online;
         let several = view.several_nodes();
         let llc = partial(view.llc_weight(first));
         let numa = !per_node
             && partial(view.numa_weight(first, several))
-            && cpumask::iter(view.online).any(|c| view.llc_weight(c) != view.numa_weight(c, several));
+            && cpumask::iter(view.online)
+                .any(|c| view.llc_weight(c) != view.numa_weight(c, several));
         (self.topo_llc, self.topo_numa) = (llc, numa);
     }
 }
@@ -95,14 +120,19 @@ pub(super) struct Spans<'a> {
 }
 
 impl Spans<'_> {
-    /// CPUs that share the last-level cache with `cpu`, itself included; 0 if it has the cache to itself.
+    /// CPUs that share the last-level cache with `cpu`, itself included; 0 if it has the cache to
+    /// itself.
     fn llc_weight(&self, cpu: CpuId) -> u32 {
         self.domain_weight(cpu, self.topology.llc_mask(cpu))
     }
 
     fn domain_weight(&self, cpu: CpuId, span: &[u64]) -> u32 {
         let weight = bits::weight_and(span, self.online);
-        if weight > 1 && cpumask::test(self.online, cpu) { weight } else { 0 }
+        if weight > 1 && cpumask::test(self.online, cpu) {
+            weight
+        } else {
+            0
+        }
     }
 
     /// CPUs of `cpu`'s node; 0 if no other node has CPUs.
@@ -115,12 +145,19 @@ impl Spans<'_> {
 
     /// Whether more than one node has CPUs on line.
     fn several_nodes(&self) -> bool {
-        let populated = |node: &&scxlab_machine::topology::Node| cpumask::intersects(&node.cpus, self.online);
-        self.topology.nodes().iter().filter(populated).take(2).count() > 1
+        let populated =
+            |node: &&scxlab_machine::topology::Node| cpumask::intersects(&node.cpus, self.online);
+        self.topology
+            .nodes()
+            .iter()
+            .filter(populated)
+            .take(2)
+            .count()
+            > 1
     }
 
-    /// Puts `llc_span(cpu)`, as far as `allowed`, into `out`; it stays empty if there is no such domain or no
-    /// common CPU.
+    /// Puts `llc_span(cpu)`, as far as `allowed`, into `out`; it stays empty if there is no such
+    /// domain or no common CPU.
     pub fn llc_allowed(&self, cpu: CpuId, allowed: &[u64], out: &mut Vec<u64>) {
         let span = self.topology.llc_mask(cpu);
         let exists = self.domain_weight(cpu, span) > 0;
@@ -136,7 +173,12 @@ impl Spans<'_> {
     fn span_allowed(&self, exists: bool, span: &[u64], allowed: &[u64], out: &mut Vec<u64>) {
         out.clear();
         if exists {
-            out.extend(span.iter().zip(self.online).zip(allowed).map(|((a, b), c)| a & b & c));
+            out.extend(
+                span.iter()
+                    .zip(self.online)
+                    .zip(allowed)
+                    .map(|((a, b), c)| a & b & c),
+            );
         }
         if cpumask::is_empty(out) {
             out.clear();

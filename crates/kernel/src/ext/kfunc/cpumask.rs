@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! CPU sets for programs: `bpf_cpumask` objects and the operations on them, and the machine's own sets.
+//! CPU sets for programs: `bpf_cpumask` objects and the operations on them, and the machine's own
+//! sets.
 //!
 //! Owns: their checks. A set that is only read may be any readable memory; one that is changed
 //! must be a live object, which the verifier ensures by type and we by asking.
-//! Models: kernel/bpf/cpumask.c and lib/cpumask.c with CONFIG_NR_CPUS=8192, 7.3. Differs: none known; bits behind the
-//! last CPU are set and cleared where the kernel's word-wise operations do.
+//! Models: kernel/bpf/cpumask.c and lib/cpumask.c with CONFIG_NR_CPUS=8192, 7.3. Differs: none
+//! known; bits behind the last CPU are set and cleared where the kernel's word-wise operations do.
 
 use super::{Handler, KfResult};
 use crate::ext::idle::bits;
@@ -62,7 +63,10 @@ pub(super) fn flag(value: bool) -> u64 {
 pub(super) fn readable(k: &Kernel, addr: u64) -> Result<u64, Fault> {
     k.vm.mem.bytes(addr, k.ext.idle.nr_words() as u64 * 8)?;
     if !addr.is_multiple_of(8) {
-        return Err(Fault::bad_argument("cpumask", format!("{addr:#x} is not aligned")));
+        return Err(Fault::bad_argument(
+            "cpumask",
+            format!("{addr:#x} is not aligned"),
+        ));
     }
     Ok(addr)
 }
@@ -74,7 +78,10 @@ fn object(k: &Kernel, call: &'static str, addr: u64) -> Result<u64, Fault> {
     }
     // A bad pointer is reported as the access that it would have been.
     k.vm.mem.bytes(addr, OBJECT_BYTES)?;
-    Err(Fault::bad_argument(call, format!("{addr:#x} is not a bpf_cpumask in use")))
+    Err(Fault::bad_argument(
+        call,
+        format!("{addr:#x} is not a bpf_cpumask in use"),
+    ))
 }
 
 /// Drops a reference to a `bpf_cpumask`, as a program does or a map element that goes away.
@@ -159,7 +166,9 @@ fn cpu_arg(k: &Kernel, cpu: u64) -> Option<CpuId> {
 /// Sets or clears one bit and returns what it was.
 fn change_cpu(k: &mut Kernel, call: &'static str, a: [u64; 5], to: bool) -> Result<bool, Fault> {
     let addr = object(k, call, a[1])?;
-    let Some(cpu) = cpu_arg(k, a[0]) else { return Ok(false) };
+    let Some(cpu) = cpu_arg(k, a[0]) else {
+        return Ok(false);
+    };
     charge_words(k, 1);
     let words = mask_mut(k, addr);
     let was = cpumask::test(words, cpu);
@@ -186,7 +195,9 @@ fn test_and_clear_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
 
 fn test_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     let addr = readable(k, a[1])?;
-    let Some(cpu) = cpu_arg(k, a[0]) else { return Ok(0) };
+    let Some(cpu) = cpu_arg(k, a[0]) else {
+        return Ok(0);
+    };
     charge_words(k, 1);
     Ok(flag(cpumask::test(mask(k, addr), cpu)))
 }
@@ -213,7 +224,11 @@ fn combine(
     a: [u64; 5],
     op: fn(u64, u64) -> u64,
 ) -> Result<u64, Fault> {
-    let (dst, x, y) = (object(k, call, a[0])?, readable(k, a[1])?, readable(k, a[2])?);
+    let (dst, x, y) = (
+        object(k, call, a[0])?,
+        readable(k, a[1])?,
+        readable(k, a[2])?,
+    );
     charge_mask(k);
     let mut any = 0;
     for at in 0..k.ext.idle.nr_words() {
@@ -279,7 +294,10 @@ fn weight(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     let addr = readable(k, a[0])?;
     charge_mask(k);
     let possible = k.ext.idle.possible_mask();
-    Ok(u64::from(bits::weight_and(mask(k, addr), mask(k, possible))))
+    Ok(u64::from(bits::weight_and(
+        mask(k, addr),
+        mask(k, possible),
+    )))
 }
 
 fn any_distribute(k: &mut Kernel, a: [u64; 5]) -> KfResult {

@@ -12,7 +12,10 @@ use crate::topology::CPUS_MAX;
 const KIND_LATENCY: u64 = 4;
 
 /// Fills in the nodes' distances from the first latency matrix of NUMA nodes, if there is one.
-pub(super) fn read_distances(root: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), LstopoError> {
+pub(super) fn read_distances(
+    root: Node<'_, '_>,
+    nodes: &mut [NumaNode],
+) -> Result<(), LstopoError> {
     let elements = || root.descendants().filter(Node::is_element);
     for matrix in elements().filter(|node| node.has_tag_name("distances2")) {
         let of_nodes = matrix.attribute("type") == Some("NUMANode");
@@ -20,7 +23,12 @@ pub(super) fn read_distances(root: Node<'_, '_>, nodes: &mut [NumaNode]) -> Resu
             return read_format2(matrix, nodes);
         }
     }
-    match elements().find(|node| node.has_tag_name("distances") && node.has_attribute("latency_base")) {
+    // Format 1 does not name the type of what it lists; a matrix of another size is not about nodes.
+    let about_nodes = |node: &Node<'_, '_>| {
+        let listed = node.attribute("nbobjs").and_then(|nr| nr.parse().ok());
+        node.has_tag_name("distances") && listed == Some(nodes.len())
+    };
+    match elements().find(about_nodes) {
         Some(matrix) => read_format1(matrix, nodes),
         None => Ok(()),
     }
@@ -33,7 +41,10 @@ fn read_format2(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), Lsto
         let words = parts.flat_map(|part| part.text().unwrap_or("").split_whitespace());
         let number = |word: &str| {
             let why = || format!("\"{}\" in a distance matrix is no number", shorten(word));
-            word.parse().map_err(|_| LstopoError::Distances { line: line(matrix), why: why() })
+            word.parse().map_err(|_| LstopoError::Distances {
+                line: line(matrix),
+                why: why(),
+            })
         };
         words.map(number).collect()
     };
@@ -44,11 +55,18 @@ fn read_format2(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), Lsto
 fn read_format1(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), LstopoError> {
     let millionths = |node: Node<'_, '_>, name| {
         let text = node.attribute(name).unwrap_or("");
-        parse_millionths(text)
-            .ok_or_else(|| bad(node, name, format!("\"{}\" is no decimal number", shorten(text))))
+        parse_millionths(text).ok_or_else(|| {
+            bad(
+                node,
+                name,
+                format!("\"{}\" is no decimal number", shorten(text)),
+            )
+        })
     };
     let base = millionths(matrix, "latency_base")?;
-    let entries = matrix.children().filter(|node| node.has_tag_name("latency"));
+    let entries = matrix
+        .children()
+        .filter(|node| node.has_tag_name("latency"));
     // Both factors are below 2^42 (see parse_millionths), so the product fits 128 bits easily.
     let scaled = entries.map(|entry| {
         let product = u128::from(millionths(entry, "value")?) * u128::from(base);
@@ -66,13 +84,21 @@ fn assign(
     indexes: &[u64],
     values: &[u64],
 ) -> Result<(), LstopoError> {
-    let wrong = |why: String| LstopoError::Distances { line: line(matrix), why };
+    let wrong = |why: String| LstopoError::Distances {
+        line: line(matrix),
+        why,
+    };
     let nr = nodes.len();
     let position = |node: &NumaNode| indexes.iter().position(|&i| i == u64::from(node.os_index));
     let places: Option<Vec<usize>> = nodes.iter().map(position).collect();
-    let places = places.ok_or_else(|| wrong("a distance matrix does not name every node".to_owned()))?;
+    let places =
+        places.ok_or_else(|| wrong("a distance matrix does not name every node".to_owned()))?;
     if indexes.len() != nr || values.len() != nr * nr {
-        let why = format!("{} distances among {} of {nr} nodes", values.len(), indexes.len());
+        let why = format!(
+            "{} distances among {} of {nr} nodes",
+            values.len(),
+            indexes.len()
+        );
         return Err(wrong(why));
     }
     for (node, &row) in nodes.iter_mut().zip(&places) {
@@ -86,10 +112,15 @@ fn assign(
 /// Capacity by CPU number, in the file's unit, 0 where nothing is said: the kernel's capacity where hwloc
 /// recorded it, else the highest frequency (which understates how much slower small cores are).
 pub(super) fn read_capacities(root: Node<'_, '_>) -> Result<Vec<u32>, LstopoError> {
-    let kinds: Vec<_> = root.children().filter(|node| node.has_tag_name("cpukind")).collect();
+    let kinds: Vec<_> = root
+        .children()
+        .filter(|node| node.has_tag_name("cpukind"))
+        .collect();
     for name in ["LinuxCapacity", "FrequencyMaxMHz", "FrequencyBaseMHz"] {
         let all: Option<Vec<_>> = kinds.iter().map(|kind| info(*kind, name)).collect();
-        let Some(values) = all.filter(|values| !values.is_empty()) else { continue };
+        let Some(values) = all.filter(|values| !values.is_empty()) else {
+            continue;
+        };
         let mut capacities = Vec::new();
         for (kind, value) in kinds.iter().zip(values) {
             for cpu in parse_bitmap(*kind)? {
@@ -105,21 +136,39 @@ pub(super) fn read_capacities(root: Node<'_, '_>) -> Result<Vec<u32>, LstopoErro
 /// The number in `<info name=".." value=".."/>` under a CPU kind.
 fn info(kind: Node<'_, '_>, name: &str) -> Option<u32> {
     let mut infos = kind.children().filter(|node| node.has_tag_name("info"));
-    infos.find(|node| node.attribute("name") == Some(name))?.attribute("value")?.parse().ok()
+    infos
+        .find(|node| node.attribute("name") == Some(name))?
+        .attribute("value")?
+        .parse()
+        .ok()
 }
 
 /// hwloc's bitmaps: words of 32 bits in hexadecimal, most significant first: `0x00000001,0xffff0000`.
 fn parse_bitmap(node: Node<'_, '_>) -> Result<Vec<usize>, LstopoError> {
     let text = node.attribute("cpuset").unwrap_or("");
-    let wrong = || bad(node, "cpuset", format!("\"{}\" is no bitmap", shorten(text)));
+    let wrong = || {
+        bad(
+            node,
+            "cpuset",
+            format!("\"{}\" is no bitmap", shorten(text)),
+        )
+    };
     let mut cpus = Vec::new();
     for (i, word) in text.rsplit(',').enumerate() {
         let digits = word.strip_prefix("0x").unwrap_or(word);
-        let bits = if digits.is_empty() { 0 } else { u32::from_str_radix(digits, 16).map_err(|_| wrong())? };
+        let bits = if digits.is_empty() {
+            0
+        } else {
+            u32::from_str_radix(digits, 16).map_err(|_| wrong())?
+        };
         if bits != 0 && (i + 1) * 32 > CPUS_MAX {
             return Err(wrong());
         }
-        cpus.extend((0..32).filter(|bit| bits >> bit & 1 != 0).map(|bit| i * 32 + bit));
+        cpus.extend(
+            (0..32)
+                .filter(|bit| bits >> bit & 1 != 0)
+                .map(|bit| i * 32 + bit),
+        );
     }
     Ok(cpus)
 }

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Making a scheduler ready: its object is opened, its recipe applied, its knobs set. Once for all runs.
+//!
+//! Owns: the order constants - recipe - knobs; which table is attached. Does not: read files; the caller passes the
+//! object's bytes and, if the user named one, the recipe's text.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use scxlab_bpf::btf::essential_name;
+use scxlab_bpf::link::{GlobalError, OpenObject, Target};
+use scxlab_bpf::object::{Object, ObjectError};
+use scxlab_machine::Machine;
+use scxlab_machine::hash::hash_bytes;
+
+use crate::recipe::{self, Applied, Recipe, RecipeError, Subject};
+use crate::scheduler::{SchedulerArg, SchedulerArgError};
+
+/// A scheduler that runs can start from.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// As given with `-s`.
+    pub label: String,
+    /// For tables.
+    pub short: String,
+    /// None: the default class alone.
+    pub object: Option<PreparedObject>,
+}
+
+/// An object as its frontend would hand it to the kernel.
+#[derive(Clone, Debug)]
+pub struct PreparedObject {
+    pub open: OpenObject,
+    /// The struct_ops table to attach.
+    pub table: String,
+    /// Its `name` member.
+    pub ops_name: String,
+    /// Of the file's bytes.
+    pub hash: u64,
+    pub recipe: Option<PreparedRecipe>,
+    /// Every knob with its value.
+    pub knobs: IndexMap<String, String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct PreparedRecipe {
+    pub recipe: Arc<Recipe>,
+    pub applied: Applied,
+    /// Of the file's text.
+    pub hash: u64,
+}
+
+/// Where an object's bytes come from.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// For messages: the file's name, or the shipped scheduler's.
+    pub name: &'a str,
+    pub bytes: &'a [u8],
+}
+
+/// Which recipe to use.
+#[derive(Clone, Debug)]
+pub enum RecipeChoice<'a> {
+    /// A shipped one for the name of the object's ops, if there is one.
+    Auto,
+    None,
+    /// This text, called that.
+    Text(&'a str, &'a str),
+}
+
+/// Why a scheduler cannot be made ready.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    #[error(transparent)]
+    Argument(#[from] SchedulerArgError),
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    #[error("object \"{object}\" has no struct sched_ext_ops: it is no scheduler")]
+    NoScheduler { object: String },
+    #[error("object \"{object}\" has no ops `{wanted}`; it has {present}")]
+    NoTable { object: String, wanted: String, present: String },
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
+    #[error("scheduler \"{label}\": {error}{also}")]
+    Knob { label: String, error: GlobalError, also: String },
+}
+
+/// The struct whose tables are schedulers.
+const OPS_TYPE: &str = "sched_ext_ops";
+/// Its form with topological CPU numbers.
+const OPS_CID_TYPE: &str = "sched_ext_ops_cid";
+
+impl Prepared {
+    /// The kernel's own class.
+    pub fn default_class(label: &str) -> Prepared {
+        Prepared { label: label.into(), short: label.into(), object: None }
+    }
+
+    /// Opens an object and prepares it for a machine.
+    pub fn object(
+        arg: &SchedulerArg,
+        source: Source<'_>,
+        choice: RecipeChoice<'_>,
+        machine: &Machine,
+        target: &impl Target,
+    ) -> Result<Prepared, PrepareError> {
+        let object = Arc::new(Object::parse(source.bytes, source.name)?);
+        let mut open = OpenObject::new(object.clone());
+        open.globals.fill_enum_globals("__", target.btf());
+        let table = choose_table(&object, arg.ops.as_deref())?;
+        let ops_name = ops_name(&open, &table);
+        let subject = Subject { machine, kernel: target.btf(), table: &table };
+        let recipe = choose_recipe(choice, &ops_name)?;
+        let params = |knob: &str| recipe.as_ref().is_some_and(|(r, _)| r.params.iter().any(|p| p.name == knob));
+        let (given, knobs): (Vec<_>, Vec<_>) = arg.knobs.iter().cloned().partition(|(k, _)| params(k));
+        // The recipe's formulas see what the user sets, and the user has the last word. A knob that exists only
+        // once the recipe has resized its array is refused here and accepted below.
+        for (knob, value) in &knobs {
+            let _ = open.globals.set(knob, value);
+        }
+        let recipe = match recipe {
+            None => None,
+            Some((recipe, hash)) => {
+                let applied = recipe.prepare(subject, &mut open, &given)?;
+                Some(PreparedRecipe { recipe: Arc::new(recipe), applied, hash })
+            }
+        };
+        for (knob, value) in &knobs {
+            let set = open.globals.set(knob, value);
+            set.map_err(|error| knob_error(arg, error, recipe.as_ref()))?;
+        }
+        let knobs = open.globals.knobs().into_iter().map(|k| (k.name, k.default)).collect();
+        let hash = hash_bytes(source.bytes);
+        let object = PreparedObject { open, table, ops_name, hash, recipe, knobs };
+        Ok(Prepared { label: arg.text.clone(), short: arg.short(), object: Some(object) })
+    }
+}
+
+/// A misspelt knob may have been meant for the recipe.
+fn knob_error(arg: &SchedulerArg, error: GlobalError, recipe: Option<&PreparedRecipe>) -> PrepareError {
+    let params = recipe.map_or(&[][..], |r| &r.recipe.params);
+    let also = match &error {
+        GlobalError::NoVariable { .. } if !params.is_empty() => {
+            let names: Vec<_> = params.iter().map(|p| p.name.as_str()).collect();
+            format!("; its recipe takes {}", names.join(", "))
+        }
+        _ => String::new(),
+    };
+    PrepareError::Knob { label: arg.text.clone(), error, also }
+}
+
+fn choose_table(object: &Object, wanted: Option<&str>) -> Result<String, PrepareError> {
+    let is_ops = |name: &str| matches!(essential_name(name), OPS_TYPE | OPS_CID_TYPE);
+    let all: Vec<&str> =
+        object.struct_ops.iter().filter(|t| is_ops(&t.type_name)).map(|t| t.name.as_str()).collect();
+    let Some(first) = all.first() else {
+        return Err(PrepareError::NoScheduler { object: object.name.clone() });
+    };
+    match wanted {
+        None => Ok((*first).to_owned()),
+        Some(wanted) if all.contains(&wanted) => Ok(wanted.to_owned()),
+        Some(wanted) => Err(PrepareError::NoTable {
+            object: object.name.clone(),
+            wanted: wanted.to_owned(),
+            present: all.join(", "),
+        }),
+    }
+}
+
+fn ops_name(open: &OpenObject, table: &str) -> String {
+    let btf = &open.object().btf;
+    let found = open.tables.iter().find(|t| t.name() == table);
+    let text = found.and_then(|t| t.get(btf, "name").ok()).unwrap_or_default();
+    text.trim_matches('"').to_owned()
+}
+
+fn choose_recipe(choice: RecipeChoice<'_>, ops: &str) -> Result<Option<(Recipe, u64)>, PrepareError> {
+    Ok(match choice {
+        RecipeChoice::None => None,
+        RecipeChoice::Auto => recipe::for_ops(ops).map(|(r, text)| (r, hash_bytes(text.as_bytes()))),
+        RecipeChoice::Text(name, text) => Some((Recipe::parse(name, text)?, hash_bytes(text.as_bytes()))),
+    })
+}

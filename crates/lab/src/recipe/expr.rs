@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Formulas in recipes: whole numbers, names, functions and C's operators.
+//!
+//! Owns: the grammar and its arithmetic, which is checked: overflow and division by zero are errors.
+//! Does not: know any name or function (see `facts.rs`). Every error says what was expected.
+//!
+//! ```text
+//! formula  = or [ "?" formula ":" formula ]
+//! or       = C's binary operators, lowest first: ||  &&  |  ^  &  == !=  < <= > >=  << >>  + -  * / %
+//! unary    = ("-" | "!" | "~") unary | primary
+//! primary  = NUMBER | NAME | NAME "(" formula { "," formula } ")" | "(" formula ")"
+//! ```
+
+#[cfg(test)]
+mod tests;
+
+use scxlab_bpf::link::knob::parse_int;
+
+/// A parsed formula.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expr {
+    Number(i128),
+    Name(String),
+    Call(String, Vec<Expr>),
+    Unary(&'static str, Box<Expr>),
+    Binary(&'static str, Box<Expr>, Box<Expr>),
+    Choice(Box<Expr>, Box<Expr>, Box<Expr>),
+}
+
+/// What a formula's names and functions mean.
+pub trait Names {
+    fn name(&self, name: &str) -> Result<i128, ExprError>;
+    fn call(&self, name: &str, args: &[i128]) -> Result<i128, ExprError>;
+}
+
+/// Why a formula has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExprError {
+    #[error("\"{text}\": {found} where {expected} should be")]
+    Syntax { text: String, found: String, expected: &'static str },
+    #[error("a formula is longer than {max} bytes")]
+    Length { max: usize },
+    #[error("\"{text}\" is nested too deeply")]
+    Depth { text: String },
+    #[error("nothing is called `{name}`{}", hint(.candidates))]
+    NoName { name: String, candidates: Vec<String> },
+    #[error("no function is called `{name}`; there are {candidates}")]
+    NoFunction { name: String, candidates: String },
+    #[error("`{name}` takes {wanted} arguments, not {given}")]
+    Arguments { name: String, wanted: usize, given: usize },
+    #[error("`{name}({arg})`: the machine has {what} 0 to {max}")]
+    OutOfRange { name: String, arg: i128, what: &'static str, max: i128 },
+    #[error("division by zero")]
+    DivisionByZero,
+    #[error("a number grows past 128 bits")]
+    Overflow,
+}
+
+fn hint(candidates: &[String]) -> String {
+    if candidates.is_empty() {
+        String::new()
+    } else {
+        format!("; did you mean {}?", candidates.join(", "))
+    }
+}
+
+/// Parentheses and signs in one another, and bytes of a formula: enough for anybody, and the stack is safe.
+const MAX_DEPTH: u32 = 64;
+const MAX_LEN: usize = 4096;
+
+/// Binary operators by how tightly they bind, loosest first. Longer ones before their prefixes.
+const LEVELS: [&[&str]; 10] = [
+    &["||"],
+    &["&&"],
+    &["|"],
+    &["^"],
+    &["&"],
+    &["==", "!="],
+    &["<=", ">=", "<", ">"],
+    &["<<", ">>"],
+    &["+", "-"],
+    &["*", "/", "%"],
+];
+
+impl Expr {
+    pub fn parse(text: &str) -> Result<Expr, ExprError> {
+        if text.len() > MAX_LEN {
+            return Err(ExprError::Length { max: MAX_LEN });
+        }
+        let mut parser = Parser { text, at: 0, depth: 0 };
+        let expr = parser.choice()?;
+        parser.skip_space();
+        if parser.at < text.len() {
+            return Err(parser.unexpected("an operator or the end"));
+        }
+        Ok(expr)
+    }
+
+    pub fn value(&self, names: &dyn Names) -> Result<i128, ExprError> {
+        Ok(match self {
+            Expr::Number(n) => *n,
+            Expr::Name(name) => names.name(name)?,
+            Expr::Call(name, args) => {
+                let args: Result<Vec<i128>, _> = args.iter().map(|a| a.value(names)).collect();
+                names.call(name, &args?)?
+            }
+            Expr::Unary(op, inner) => unary(op, inner.value(names)?)?,
+            Expr::Binary("&&", a, b) => {
+                i128::from(a.value(names)? != 0 && b.value(names)? != 0)
+            }
+            Expr::Binary("||", a, b) => {
+                i128::from(a.value(names)? != 0 || b.value(names)? != 0)
+            }
+            Expr::Binary(op, a, b) => binary(op, a.value(names)?, b.value(names)?)?,
+            Expr::Choice(test, yes, no) => {
+                let chosen = if test.value(names)? != 0 { yes } else { no };
+                chosen.value(names)?
+            }
+        })
+    }
+}
+
+fn unary(op: &str, n: i128) -> Result<i128, ExprError> {
+    match op {
+        "-" => n.checked_neg().ok_or(ExprError::Overflow),
+        "~" => Ok(!n),
+        _ => Ok(i128::from(n == 0)),
+    }
+}
+
+fn binary(op: &str, a: i128, b: i128) -> Result<i128, ExprError> {
+    let truth = |yes| Ok(i128::from(yes));
+    let result = match op {
+        "|" => return Ok(a | b),
+        "^" => return Ok(a ^ b),
+        "&" => return Ok(a & b),
+        "==" => return truth(a == b),
+        "!=" => return truth(a != b),
+        "<" => return truth(a < b),
+        "<=" => return truth(a <= b),
+        ">" => return truth(a > b),
+        ">=" => return truth(a >= b),
+        "/" | "%" if b == 0 => return Err(ExprError::DivisionByZero),
+        "/" => a.checked_div(b),
+        "%" => a.checked_rem(b),
+        "<<" => shift_left(a, b),
+        ">>" => u32::try_from(b).ok().and_then(|by| a.checked_shr(by)),
+        "+" => a.checked_add(b),
+        "-" => a.checked_sub(b),
+        _ => a.checked_mul(b),
+    };
+    result.ok_or(ExprError::Overflow)
+}
+
+/// Shifting bits out of 128 is an overflow, as for `*`.
+fn shift_left(a: i128, by: i128) -> Option<i128> {
+    let factor = 1i128.checked_shl(u32::try_from(by).ok()?).filter(|f| *f > 0)?;
+    a.checked_mul(factor)
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+    depth: u32,
+}
+
+impl Parser<'_> {
+    fn choice(&mut self) -> Result<Expr, ExprError> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(ExprError::Depth { text: self.text.into() });
+        }
+        let test = self.binary(0)?;
+        let expr = if self.eat("?") {
+            let yes = self.choice()?;
+            if !self.eat(":") {
+                return Err(self.unexpected("\":\""));
+            }
+            Expr::Choice(Box::new(test), Box::new(yes), Box::new(self.choice()?))
+        } else {
+            test
+        };
+        self.depth -= 1;
+        Ok(expr)
+    }
+
+    fn binary(&mut self, level: usize) -> Result<Expr, ExprError> {
+        let Some(ops) = LEVELS.get(level) else {
+            return self.unary();
+        };
+        let mut left = self.binary(level + 1)?;
+        while let Some(op) = self.operator(ops) {
+            let right = self.binary(level + 1)?;
+            left = Expr::Binary(op, Box::new(left), Box::new(right));
+        }
+        Ok(left)
+    }
+
+    /// One of the operators of a level: not the beginning of a longer one of another level.
+    fn operator(&mut self, ops: &[&'static str]) -> Option<&'static str> {
+        self.skip_space();
+        let rest = &self.text[self.at..];
+        let longest = LEVELS
+            .iter()
+            .flat_map(|level| level.iter())
+            .filter(|op| rest.starts_with(**op))
+            .max_by_key(|op| op.len())?;
+        let op = ops.iter().find(|op| *op == longest)?;
+        self.at += op.len();
+        Some(op)
+    }
+
+    fn unary(&mut self) -> Result<Expr, ExprError> {
+        self.skip_space();
+        for op in ["-", "!", "~"] {
+            if self.text[self.at..].starts_with(op) {
+                self.depth += 1;
+                if self.depth > MAX_DEPTH {
+                    return Err(ExprError::Depth { text: self.text.into() });
+                }
+                self.at += 1;
+                let inner = self.unary()?;
+                self.depth -= 1;
+                return Ok(Expr::Unary(op, Box::new(inner)));
+            }
+        }
+        self.primary()
+    }
+
+    fn primary(&mut self) -> Result<Expr, ExprError> {
+        if self.eat("(") {
+            let inner = self.choice()?;
+            return if self.eat(")") { Ok(inner) } else { Err(self.unexpected("\")\"")) };
+        }
+        self.skip_space();
+        let start = self.at;
+        let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        let len = self.text.as_bytes()[start..].iter().take_while(|b| is_word(**b)).count();
+        let word = &self.text[start..start + len];
+        let Some(first) = word.bytes().next() else {
+            return Err(self.unexpected("a number, a name or \"(\""));
+        };
+        if first.is_ascii_digit() {
+            let number = parse_int(word).ok_or_else(|| self.unexpected("a number"))?;
+            self.at += len;
+            return Ok(Expr::Number(number));
+        }
+        self.at += len;
+        let name = word.to_owned();
+        if !self.eat("(") {
+            return Ok(Expr::Name(name));
+        }
+        let mut args = Vec::new();
+        while !self.eat(")") {
+            if !args.is_empty() && !self.eat(",") {
+                return Err(self.unexpected("\",\" or \")\""));
+            }
+            args.push(self.choice()?);
+        }
+        Ok(Expr::Call(name, args))
+    }
+
+    fn eat(&mut self, token: &str) -> bool {
+        self.skip_space();
+        let found = self.text[self.at..].starts_with(token);
+        self.at += if found { token.len() } else { 0 };
+        found
+    }
+
+    fn skip_space(&mut self) {
+        let rest = &self.text[self.at..];
+        self.at += rest.len() - rest.trim_start().len();
+    }
+
+    fn unexpected(&self, expected: &'static str) -> ExprError {
+        let found = match self.text[self.at..].chars().next() {
+            None => "the end".to_owned(),
+            Some(c) => format!("\"{c}\""),
+        };
+        ExprError::Syntax { text: self.text.into(), found, expected }
+    }
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The recipes that ship with the program: files under `recipes/`, embedded.
+//!
+//! Owns: nothing but the list. That each loads, and that the list is complete, are tests.
+
+use super::Recipe;
+
+macro_rules! embed {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../../recipes/", $name, ".toml")))),*]
+    };
+}
+
+/// Every shipped recipe: its name and its file's text.
+pub fn shipped() -> &'static [(&'static str, &'static str)] {
+    embed!["bpfland", "central", "flatcg", "pair"]
+}
+
+/// The shipped recipe of that name, with its text.
+pub fn find(name: &str) -> Option<(Recipe, &'static str)> {
+    let (name, text) = shipped().iter().find(|(n, _)| *n == name)?;
+    Some((parse(name, text), text))
+}
+
+/// The shipped recipe for a scheduler whose ops have that name.
+pub fn for_ops(ops: &str) -> Option<(Recipe, &'static str)> {
+    let all = shipped().iter().map(|(name, text)| (parse(name, text), *text));
+    all.into_iter().find(|(recipe, _)| recipe.ops.as_deref() == Some(ops))
+}
+
+fn parse(name: &str, text: &str) -> Recipe {
+    // An embedded recipe is part of the program; that it loads is a test of this crate.
+    Recipe::parse(&format!("recipes/{name}.toml"), text).expect("an embedded recipe is correct")
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Results as text for people: the figures that decide, scaled, with intervals, and what is noise.
+//!
+//! Owns: which metrics a person sees, and how. Everything else is in the results file.
+
+mod format;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use crate::compare::values;
+use crate::results::Results;
+use crate::run::{Exit, Run};
+use crate::session::Session;
+use crate::stats::{Change, Summary, Verdict, change};
+use format::{Align, Scale, grid};
+
+/// What a row shows.
+struct Row {
+    label: String,
+    value: Value,
+    kind: Kind,
+}
+
+enum Value {
+    Metric(&'static str),
+    /// A part of all CPU time, in percent.
+    CpuShare(&'static str),
+    Named(String),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Time,
+    Count,
+    Percent,
+}
+
+/// The whole report.
+pub fn report(session: &Session, results: &Results) -> String {
+    let mut text = header(session, results);
+    let groups: Vec<&[Run]> = results.runs.chunks(session.runs.max(1) as usize).collect();
+    let names: Vec<&str> = session.schedulers.iter().map(|s| s.short.as_str()).collect();
+    text.push_str(&metrics_table(&names, &groups));
+    text.push_str(&cgroups_table(&names, &groups));
+    text.push_str(&legend(&groups));
+    text.push_str(&remarks(&names, &groups));
+    text
+}
+
+fn header(session: &Session, results: &Results) -> String {
+    let m = &results.manifest;
+    let seeds = match m.runs {
+        1 => format!("1 run, seed {}", m.seed),
+        n => format!("{n} runs each, seeds {} to {}", m.seed, session.seed_of_last()),
+    };
+    let description = m.machine.description.split(['.', ';']).next().unwrap_or_default().trim();
+    format!(
+        "workload {}   machine {} ({description})\ntarget {}   {seeds}   {}\n\n",
+        m.workload.workload,
+        m.machine.machine,
+        m.target,
+        length(results),
+    )
+}
+
+/// How long the runs were, in virtual time.
+fn length(results: &Results) -> String {
+    let lengths = results.runs.iter().map(|r| r.virtual_ns);
+    let (min, max) = (lengths.clone().min().unwrap_or(0), lengths.max().unwrap_or(0));
+    let text = |ns: u64| Scale::time(ns as f64).with_unit(ns as f64);
+    if min == max { text(max) } else { format!("{} to {}", text(min), text(max)) }
+}
+
+fn rows(groups: &[&[Run]]) -> Vec<Row> {
+    let row = |label: &str, name, kind| Row { label: label.into(), value: Value::Metric(name), kind };
+    let share = |label: &str, name| Row { label: label.into(), value: Value::CpuShare(name), kind: Kind::Percent };
+    let first = groups.first().and_then(|g| g.first());
+    let unit = first.and_then(|r| r.metrics.get("throughput")).map_or("1/s".into(), |m| m.unit.clone());
+    let mut rows = vec![
+        row(&format!("throughput, {unit}"), "throughput", Kind::Count),
+        row("wake-up latency p50", "wakeup_latency_p50", Kind::Time),
+        row("wake-up latency p99", "wakeup_latency_p99", Kind::Time),
+        row("wake-up latency p99.9", "wakeup_latency_p99.9", Kind::Time),
+        row("run-queue wait p50", "run_queue_wait_p50", Kind::Time),
+        row("run-queue wait p99", "run_queue_wait_p99", Kind::Time),
+        row("run-queue wait p99.9", "run_queue_wait_p99.9", Kind::Time),
+        row("timer latency mean", "timer_latency_mean", Kind::Time),
+        row("timer slack min", "timer_slack_min", Kind::Time),
+        row("context switches", "context_switches", Kind::Count),
+        row("  of them involuntary", "switches_involuntary", Kind::Count),
+        row("migrations to SMT sibling", "migrations_smt", Kind::Count),
+        row("migrations in LLC", "migrations_core", Kind::Count),
+        row("migrations across LLCs", "migrations_llc", Kind::Count),
+        row("migrations across nodes", "migrations_node", Kind::Count),
+        row("kicks", "kicks", Kind::Count),
+        share("CPU busy", "cpu_busy"),
+        share("CPU idle", "cpu_idle"),
+        share("CPU overhead", "cpu_overhead"),
+        share("CPU waiting for locks", "cpu_lock_wait"),
+        row("lock wait p99", "lock_wait_p99", Kind::Time),
+    ];
+    rows.extend(op_rows(groups));
+    rows.retain(|row| groups.iter().any(|g| row.values(g).iter().any(|v| *v != 0.0)));
+    rows
+}
+
+/// The mean cost of each operation that any scheduler has.
+fn op_rows(groups: &[&[Run]]) -> Vec<Row> {
+    let mut seen = BTreeSet::new();
+    let names = groups.iter().flat_map(|g| g.iter()).flat_map(|r| r.metrics.keys());
+    let ops = names.filter_map(|name| name.strip_prefix("op_")?.strip_suffix("_mean"));
+    ops.filter(|op| seen.insert(op.to_owned()))
+        .filter(|op| ["select_cpu", "enqueue", "dispatch", "running", "stopping"].contains(op))
+        .map(|op| Row {
+            label: format!("ops.{op}() mean"),
+            value: Value::Named(format!("op_{op}_mean")),
+            kind: Kind::Time,
+        })
+        .collect()
+}
+
+impl Row {
+    fn values(&self, runs: &[Run]) -> Vec<f64> {
+        match &self.value {
+            Value::Metric(name) => values(runs, name),
+            Value::Named(name) => values(runs, name),
+            Value::CpuShare(name) => runs.iter().map(|r| cpu_share(r, name)).collect(),
+        }
+    }
+
+    /// Whether a run has it at all: a time per operation that a scheduler lacks is not 0.
+    fn applies(&self, runs: &[Run]) -> bool {
+        match &self.value {
+            Value::Metric(name) => runs.iter().any(|r| r.metrics.contains_key(*name)),
+            Value::Named(name) => runs.iter().any(|r| r.metrics.contains_key(name)),
+            Value::CpuShare(_) => true,
+        }
+    }
+}
+
+fn cpu_share(run: &Run, name: &str) -> f64 {
+    let get = |name: &str| run.metrics.get(name).map_or(0.0, |m| m.value);
+    let total = get("cpu_busy") + get("cpu_idle") + get("cpu_overhead");
+    if total == 0.0 { 0.0 } else { get(name) * 100.0 / total }
+}
+
+fn metrics_table(names: &[&str], groups: &[&[Run]]) -> String {
+    let mut head = vec![String::new()];
+    for (at, name) in names.iter().enumerate() {
+        head.push((*name).to_owned());
+        if at > 0 {
+            head.push("change".to_owned());
+        }
+    }
+    let mut lines = vec![head, exit_line(groups)];
+    lines.extend(rows(groups).iter().map(|row| line(row, groups)));
+    let aligns: Vec<Align> = std::iter::once(Align::Left)
+        .chain((0..lines[0].len() - 1).map(|_| Align::Right))
+        .collect();
+    grid(&lines, &aligns)
+}
+
+fn exit_line(groups: &[&[Run]]) -> Vec<String> {
+    let mut line = vec!["exit".to_owned()];
+    for (at, group) in groups.iter().enumerate() {
+        let gone: Vec<&str> = group.iter().map(|r| r.exit.kind.as_str()).filter(|k| *k != Exit::NONE).collect();
+        line.push(match gone.first() {
+            None => Exit::NONE.to_owned(),
+            Some(kind) if group.len() == 1 => (*kind).to_owned(),
+            Some(kind) => format!("{kind} ({} of {})", gone.len(), group.len()),
+        });
+        if at > 0 {
+            line.push(String::new());
+        }
+    }
+    line
+}
+
+fn line(row: &Row, groups: &[&[Run]]) -> Vec<String> {
+    let columns: Vec<Vec<f64>> = groups.iter().map(|g| row.values(g)).collect();
+    let summaries: Vec<Summary> = columns.iter().map(|c| Summary::of(c)).collect();
+    let largest = summaries.iter().map(|s| s.mean.abs()).fold(0.0, f64::max);
+    let scale = match row.kind {
+        Kind::Time => Scale::time(largest),
+        Kind::Count => Scale::count(largest),
+        Kind::Percent => Scale::percent(),
+    };
+    let mut cells = vec![scale.label(&row.label)];
+    for (at, summary) in summaries.iter().enumerate() {
+        let applies = row.applies(groups[at]);
+        cells.push(if applies { scale.summary(summary) } else { "-".into() });
+        if at > 0 {
+            let both = applies && row.applies(groups[0]);
+            let pairs: Vec<_> = columns[0].iter().copied().zip(columns[at].iter().copied()).collect();
+            cells.push(if both { change_text(&change(&pairs)) } else { String::new() });
+        }
+    }
+    cells
+}
+
+/// `+3.1 % ±0.4`, with `~` before what cannot be told from noise.
+fn change_text(change: &Change) -> String {
+    let mark = if change.verdict == Verdict::Noise { "~ " } else { "" };
+    if change.verdict == Verdict::Equal {
+        return "=".into();
+    }
+    let Some(relative) = change.relative else {
+        return mark.trim_end().into();
+    };
+    let percent = relative * 100.0;
+    let digits = usize::from(percent.abs() < 99.95);
+    let mut text = format!("{mark}{percent:+.digits$} %");
+    if let (Some(low), Some(high)) = (change.low, change.high) {
+        let half = (high - low) * 50.0;
+        let digits = usize::from(half < 99.95);
+        let _ = write!(text, " ±{half:.digits$}");
+    }
+    text
+}
+
+/// Shares of cgroups against what their weights promise; nothing when there is but the root.
+fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
+    let Some(first) = groups.first().and_then(|g| g.first()) else {
+        return String::new();
+    };
+    let shown: Vec<_> = first.cgroups.iter().filter(|c| c.path != "/").take(MAX_CGROUPS).collect();
+    if shown.is_empty() {
+        return String::new();
+    }
+    let mut head = vec!["cgroup".to_owned(), "weight".to_owned(), "promised".to_owned()];
+    head.extend(names.iter().map(|n| (*n).to_owned()));
+    let mut lines = vec![head];
+    for cgroup in shown {
+        let promised = format!("{:.1} %", cgroup.weight_permille / 10.0);
+        let mut line = vec![cgroup.path.clone(), cgroup.weight.to_string(), promised];
+        for group in groups {
+            let shares: Vec<f64> = group
+                .iter()
+                .filter_map(|r| r.cgroups.iter().find(|c| c.path == cgroup.path))
+                .map(|c| c.share_permille / 10.0)
+                .collect();
+            line.push(format!("{} %", Scale::percent().summary(&Summary::of(&shares))));
+        }
+        lines.push(line);
+    }
+    let mut aligns = vec![Align::Left];
+    aligns.extend(lines[0].iter().skip(1).map(|_| Align::Right));
+    format!("\nCPU time among the cgroups of one parent\n{}", grid(&lines, &aligns))
+}
+
+/// Lines of the cgroup table; the results file has all.
+const MAX_CGROUPS: usize = 32;
+
+fn legend(groups: &[&[Run]]) -> String {
+    let runs = groups.first().map_or(0, |g| g.len());
+    let mut text = String::new();
+    if runs > 1 {
+        text.push_str("\n± 95 % interval of the mean");
+        if groups.len() > 1 {
+            text.push_str("; changes are paired by seed; ~ cannot be told from noise; = equal in every run");
+        }
+        text.push('\n');
+    } else if groups.len() > 1 {
+        text.push_str("\nOne run each: nothing here can be told from noise. Use -n 5 or more.\n");
+    }
+    text
+}
+
+/// Exits with their messages, runs that ended early, what is not modelled.
+fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
+    let mut seen = BTreeSet::new();
+    let mut text = String::new();
+    let mut add = |line: String| {
+        if seen.insert(line.clone()) {
+            let _ = writeln!(text, "{line}");
+        }
+    };
+    for (name, group) in names.iter().zip(groups) {
+        for run in group.iter().filter(|r| r.exit.kind != Exit::NONE) {
+            let message = if run.exit.message.is_empty() { "no message" } else { &run.exit.message };
+            add(format!("{name}, seed {}: exit {}, code {}: {message}", run.seed, run.exit.kind, run.exit.code));
+        }
+        for run in group.iter().filter(|r| !r.stop.is_regular()) {
+            add(format!("{name}, seed {}: stopped early: {}: {}", run.seed, run.stop.kind, run.stop.message));
+        }
+        for run in *group {
+            run.notes.iter().for_each(|note| add(format!("note: {note}")));
+        }
+    }
+    if text.is_empty() { text } else { format!("\n{text}") }
+}

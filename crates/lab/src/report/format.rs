@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Numbers with few digits and a fitting unit, and columns that line up.
+
+use crate::stats::Summary;
+
+/// A unit that suits a row's largest value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    divisor: f64,
+    unit: &'static str,
+    /// Whether the unit is a word after a comma in the label, or a factor.
+    is_factor: bool,
+}
+
+impl Scale {
+    /// For nanoseconds.
+    pub fn time(largest: f64) -> Scale {
+        let units = [(1e9, "s"), (1e6, "ms"), (1e3, "us")];
+        let found = units.into_iter().find(|(divisor, _)| largest.abs() >= *divisor);
+        let (divisor, unit) = found.unwrap_or((1.0, "ns"));
+        Scale { divisor, unit, is_factor: false }
+    }
+
+    pub fn count(largest: f64) -> Scale {
+        let units = [(1e10, 1e9, "10^9"), (1e7, 1e6, "10^6"), (1e5, 1e3, "10^3")];
+        let found = units.into_iter().find(|(from, ..)| largest.abs() >= *from);
+        let (_, divisor, unit) = found.unwrap_or((0.0, 1.0, ""));
+        Scale { divisor, unit, is_factor: true }
+    }
+
+    pub fn percent() -> Scale {
+        Scale { divisor: 1.0, unit: "%", is_factor: false }
+    }
+
+    pub fn label(&self, label: &str) -> String {
+        match (self.unit, self.is_factor) {
+            ("", _) => label.to_owned(),
+            (unit, true) if label.contains(", ") => label.replacen(", ", &format!(", {unit} "), 1),
+            (unit, _) => format!("{label}, {unit}"),
+        }
+    }
+
+    pub fn with_unit(&self, value: f64) -> String {
+        let scaled = value / self.divisor;
+        let digits = if scaled == scaled.round() { 0 } else { digits(scaled.abs()) };
+        format!("{scaled:.digits$} {}", self.unit)
+    }
+
+    /// `12.3 ±0.4`, both to the digits that the value deserves.
+    pub fn summary(&self, summary: &Summary) -> String {
+        let mean = summary.mean / self.divisor;
+        let half = summary.half_width.map(|h| h / self.divisor);
+        let digits = digits(mean.abs().max(half.unwrap_or(0.0)));
+        match half {
+            Some(half) => format!("{mean:.digits$} ±{half:.digits$}"),
+            None => format!("{mean:.digits$}"),
+        }
+    }
+}
+
+/// Decimals that leave about three significant digits.
+fn digits(largest: f64) -> usize {
+    match largest {
+        0.0 => 0,
+        x if x < 0.01 => 4,
+        x if x < 0.1 => 3,
+        x if x < 10.0 => 2,
+        x if x < 100.0 => 1,
+        _ => 0,
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    Left,
+    Right,
+}
+
+/// Columns as wide as their widest cell, two spaces apart. No line ends in a space.
+pub fn grid(lines: &[Vec<String>], aligns: &[Align]) -> String {
+    let width = |column: usize| {
+        let cells = lines.iter().filter_map(|l| l.get(column));
+        cells.map(|c| c.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..aligns.len()).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        let cells = line.iter().zip(aligns).zip(&widths).map(|((cell, align), width)| {
+            let fill = " ".repeat(width.saturating_sub(cell.chars().count()));
+            match align {
+                Align::Left => format!("{cell}{fill}"),
+                Align::Right => format!("{fill}{cell}"),
+            }
+        });
+        let joined: Vec<String> = cells.collect();
+        text.push_str(joined.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A results file: what was asked for, every run, every comparison.
+//!
+//! Owns: the manifest, from which any figure can be made again. No clock is read for it: equal requests give
+//! equal manifests. The form is `docs/reference/results.schema.json`.
+
+use indexmap::IndexMap;
+use serde::Serialize;
+
+use crate::compare::{Comparison, compare};
+use crate::prepare::Prepared;
+use crate::run::Run;
+use crate::session::Session;
+
+/// Everything that a session gave.
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    pub manifest: Manifest,
+    pub runs: Vec<Run>,
+    pub comparisons: Vec<Comparison>,
+}
+
+/// The resolved request, defaults included.
+#[derive(Clone, Debug, Serialize)]
+pub struct Manifest {
+    pub scxlab: Version,
+    pub target: &'static str,
+    pub schedulers: Vec<SchedulerEntry>,
+    pub workload: WorkloadEntry,
+    pub machine: MachineEntry,
+    pub runs: u32,
+    pub seed: u64,
+    /// None: until the workload ends.
+    pub duration_ns: Option<u64>,
+    pub start_offset_max_ns: u64,
+    pub compute_noise_permille: u32,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Version {
+    pub version: String,
+    /// The commit that the program was built from, if the build was told.
+    pub commit: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct SchedulerEntry {
+    /// As given with `-s`.
+    pub scheduler: String,
+    /// None for the default class.
+    pub object: Option<ObjectEntry>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct ObjectEntry {
+    pub name: String,
+    pub ops: String,
+    pub hash: String,
+    pub recipe: Option<RecipeEntry>,
+    /// Every knob with its value in this session.
+    pub knobs: IndexMap<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct RecipeEntry {
+    pub name: String,
+    pub hash: String,
+    pub params: IndexMap<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkloadEntry {
+    /// As given with `-w`.
+    pub workload: String,
+    pub name: String,
+    /// One unit of work, singular.
+    pub unit: String,
+    /// Of the program that was run, whatever its text form.
+    pub hash: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct MachineEntry {
+    /// As given with `-m`.
+    pub machine: String,
+    pub name: String,
+    pub description: String,
+    pub nr_cpus: usize,
+    /// Of all that can change a run.
+    pub fingerprint: String,
+}
+
+/// The texts of the request that a session does not keep.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub version: Version,
+    pub workload: String,
+    pub machine: String,
+}
+
+impl Results {
+    pub fn new(session: &Session, request: Request, runs: Vec<Run>) -> Results {
+        let comparisons = compare(&runs, session.runs as usize);
+        Results { manifest: manifest(session, request), runs, comparisons }
+    }
+
+    /// The file's text.
+    pub fn to_json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).expect("results are plain data");
+        text.push('\n');
+        text
+    }
+}
+
+fn manifest(session: &Session, request: Request) -> Manifest {
+    let machine = &session.machine;
+    let program = serde_json::to_vec(&session.workload).expect("a program is plain data");
+    Manifest {
+        scxlab: request.version,
+        target: "sim",
+        schedulers: session.schedulers.iter().map(scheduler).collect(),
+        workload: WorkloadEntry {
+            workload: request.workload,
+            name: session.workload.name.clone(),
+            unit: session.workload.unit.clone(),
+            hash: hex(scxlab_machine::hash::hash_bytes(&program)),
+        },
+        machine: MachineEntry {
+            machine: request.machine,
+            name: machine.name.clone(),
+            description: machine.description.clone(),
+            nr_cpus: machine.topology.nr_cpus(),
+            fingerprint: hex(machine.fingerprint()),
+        },
+        runs: session.runs,
+        seed: session.seed,
+        duration_ns: session.duration.or(session.workload.duration.map(|d| d.0)),
+        start_offset_max_ns: session.perturb.start_offset_max,
+        compute_noise_permille: session.perturb.compute_noise_permille,
+    }
+}
+
+fn scheduler(prepared: &Prepared) -> SchedulerEntry {
+    let object = prepared.object.as_ref().map(|o| ObjectEntry {
+        name: o.open.object().name.clone(),
+        ops: o.ops_name.clone(),
+        hash: hex(o.hash),
+        recipe: o.recipe.as_ref().map(|r| RecipeEntry {
+            name: r.recipe.name.clone(),
+            hash: hex(r.hash),
+            params: r.applied.params.iter().map(|(n, v)| (n.clone(), v.to_string())).collect(),
+        }),
+        knobs: o.knobs.clone(),
+    });
+    SchedulerEntry { scheduler: prepared.label.clone(), object }
+}
+
+fn hex(hash: u64) -> String {
+    format!("{hash:016x}")
+}

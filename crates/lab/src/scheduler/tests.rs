@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The form of `-s`.
+
+use super::*;
+
+fn error(text: &str) -> String {
+    SchedulerArg::parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn knobs_and_reserved_words_are_told_apart() {
+    let arg = SchedulerArg::parse("a/b.bpf.o, x=1 ,name=\"p,q\",recipe=none,ops=two").unwrap();
+    let knobs = [("x".to_owned(), "1".to_owned()), ("name".to_owned(), "\"p,q\"".to_owned())];
+    assert_eq!(arg.knobs, knobs);
+    assert_eq!((arg.recipe.as_deref(), arg.ops.as_deref()), (Some("none"), Some("two")));
+    assert!(arg.is_path() && !arg.is_default_class());
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused() {
+    assert!(error(",x=1").contains("has no name"));
+    assert!(error("vtime,x").contains("x=VALUE"));
+    assert!(error("vtime,x=1,x=2").contains("\"x\" is given twice"));
+    assert!(error("vtime,recipe=a,recipe=b").contains("given twice"));
+    assert!(error("eevdf,slice_ns=1").contains("no knobs"));
+}
+
+#[test]
+fn a_path_has_a_short_form() {
+    let short = |text| SchedulerArg::parse(text).unwrap().short();
+    assert_eq!(short("build/x/bpfland.bpf.o,slice_max=1"), "bpfland,slice_max=1");
+    assert_eq!(short("vtime"), "vtime");
+    assert_eq!(short("x.o,recipe=a/b.toml"), "x,recipe=a/b.toml");
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Many runs: every scheduler under every seed, in parallel, merged in the order of the request.
+//!
+//! Owns: which run has which seed; threads; wall time, which is measured around the simulation, never in it.
+//! Does not: let runs share anything that one of them writes: results are the same for any number of threads.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use rayon::prelude::*;
+use scxlab_machine::Machine;
+use scxlab_machine::id::Nanos;
+use scxlab_trace::{PerfettoSink, Tracer};
+use scxlab_workload::{Perturb, Program};
+
+use crate::prepare::Prepared;
+use crate::run::Run;
+use crate::sim::{SimError, SimSpec, simulate};
+
+/// A request for runs.
+pub struct Session {
+    pub machine: Arc<Machine>,
+    pub workload: Program,
+    /// The first is the baseline.
+    pub schedulers: Vec<Prepared>,
+    /// Per scheduler; run i of each has seed `seed + i`, so runs are paired.
+    pub runs: u32,
+    pub seed: u64,
+    pub duration: Option<Nanos>,
+    pub perturb: Perturb,
+    /// 0: one per CPU of the host.
+    pub threads: usize,
+}
+
+/// Which run of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunKey {
+    /// Index into the schedulers.
+    pub scheduler: usize,
+    /// Index of the seed.
+    pub index: u32,
+}
+
+/// Gives a run the file for its trace, or none.
+pub type TraceFor<'a> = dyn Fn(RunKey) -> std::io::Result<Option<Box<dyn Write + Send>>> + Sync + 'a;
+
+/// Why a session gave no results.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error(transparent)]
+    Sim(#[from] SimError),
+    #[error("trace of {scheduler}, seed {seed}: {error}")]
+    Trace { scheduler: String, seed: u64, error: std::io::Error },
+    #[error("threads for {threads} runs at a time could not be started: {why}")]
+    Threads { threads: usize, why: String },
+    #[error("seeds {first} to {first} + {more} do not fit 64 bits")]
+    Seeds { first: u64, more: u32 },
+}
+
+/// How far a session is. Read from another thread.
+#[derive(Debug, Default)]
+pub struct Progress {
+    virtual_ns: Vec<Arc<AtomicU64>>,
+    done: Vec<AtomicBool>,
+    /// What one run is expected to take, 0 if unknown.
+    each_ns: u64,
+}
+
+impl Progress {
+    pub fn new(session: &Session) -> Progress {
+        let count = session.keys().count();
+        Progress {
+            virtual_ns: (0..count).map(|_| Arc::default()).collect(),
+            done: (0..count).map(|_| AtomicBool::new(false)).collect(),
+            each_ns: session.length(),
+        }
+    }
+
+    pub fn runs(&self) -> usize {
+        self.done.len()
+    }
+
+    pub fn runs_done(&self) -> usize {
+        self.done.iter().filter(|d| d.load(Ordering::Relaxed)).count()
+    }
+
+    /// Thousandths of the whole; of the runs alone when nobody knows how long one takes.
+    pub fn permille(&self) -> u64 {
+        let part = |(at, done): (&Arc<AtomicU64>, &AtomicBool)| {
+            if done.load(Ordering::Relaxed) {
+                1000
+            } else {
+                let now = at.load(Ordering::Relaxed).saturating_mul(1000);
+                now.checked_div(self.each_ns).unwrap_or(0).min(1000)
+            }
+        };
+        let total: u64 = self.virtual_ns.iter().zip(&self.done).map(part).sum();
+        total.checked_div(self.done.len() as u64).unwrap_or(0)
+    }
+}
+
+impl Session {
+    /// Every run, in the order of the results.
+    pub fn keys(&self) -> impl Iterator<Item = RunKey> + '_ {
+        let schedulers = 0..self.schedulers.len();
+        schedulers.flat_map(|scheduler| (0..self.runs).map(move |index| RunKey { scheduler, index }))
+    }
+
+    pub fn seed_of(&self, key: RunKey) -> u64 {
+        self.seed.wrapping_add(u64::from(key.index))
+    }
+
+    pub fn seed_of_last(&self) -> u64 {
+        self.seed.wrapping_add(u64::from(self.runs.saturating_sub(1)))
+    }
+
+    /// The duration asked for or the workload's own, 0 if there is neither.
+    fn length(&self) -> Nanos {
+        self.duration.or(self.workload.duration.map(|d| d.0)).unwrap_or(0)
+    }
+
+    /// Carries out every run. The first error in the order of the request is the one reported.
+    pub fn execute(&self, traces: &TraceFor<'_>, progress: &Progress) -> Result<Vec<Run>, SessionError> {
+        let more = self.runs.saturating_sub(1);
+        if self.seed.checked_add(u64::from(more)).is_none() {
+            return Err(SessionError::Seeds { first: self.seed, more });
+        }
+        let keys: Vec<(usize, RunKey)> = self.keys().enumerate().collect();
+        let one = |(at, key): (usize, RunKey)| {
+            let run = self.one(key, traces, &progress.virtual_ns[at]);
+            progress.done[at].store(true, Ordering::Relaxed);
+            run
+        };
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(self.threads)
+            .stack_size(STACK_BYTES)
+            .build()
+            .map_err(|e| SessionError::Threads { threads: self.threads, why: e.to_string() })?;
+        let results: Vec<_> = pool.install(|| keys.into_par_iter().map(one).collect());
+        results.into_iter().collect()
+    }
+
+    fn one(&self, key: RunKey, traces: &TraceFor<'_>, progress: &Arc<AtomicU64>) -> Result<Run, SessionError> {
+        let scheduler = &self.schedulers[key.scheduler];
+        let seed = self.seed_of(key);
+        let failed = |error| SessionError::Trace { scheduler: scheduler.label.clone(), seed, error };
+        let tracer = match traces(key).map_err(failed)? {
+            None => Tracer::default(),
+            Some(out) => {
+                let nr_cpus = self.machine.topology.nr_cpus();
+                Tracer::with_sink(PerfettoSink::new(out, &self.machine.name, nr_cpus))
+            }
+        };
+        let spec = SimSpec {
+            machine: &self.machine,
+            workload: &self.workload,
+            scheduler,
+            seed,
+            duration: self.duration,
+            perturb: self.perturb,
+        };
+        let start = Instant::now();
+        let (mut run, mut tracer) = simulate(&spec, tracer, progress)?;
+        run.wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        tracer.finish().map_err(failed)?;
+        Ok(run)
+    }
+}
+
+/// Programs call helpers that call programs: deep, but bounded.
+const STACK_BYTES: usize = 32 << 20;

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Statistics of few runs: means with 95 % intervals, and the change between two paired samples.
+//!
+//! Owns: the formulas. Floats begin here. Does not: know what is measured.
+
+#[cfg(test)]
+mod tests;
+
+use serde::Serialize;
+
+/// A mean with its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    pub n: usize,
+    pub mean: f64,
+    /// Half the width of the 95 % interval (t distribution); none for fewer than two values.
+    pub half_width: Option<f64>,
+}
+
+impl Summary {
+    /// Of nothing: a mean of 0.
+    pub fn of(values: &[f64]) -> Summary {
+        let n = values.len();
+        let mean = mean(values);
+        let squares: f64 = values.iter().map(|v| (v - mean) * (v - mean)).sum();
+        Summary { n, mean, half_width: half_width(squares, n) }
+    }
+}
+
+/// How much larger the treated values are than the baseline's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// Mean of the treated over mean of the baseline, minus 1. None when the baseline's mean is 0.
+    pub relative: Option<f64>,
+    /// 95 % interval of `relative`; none for fewer than two pairs.
+    pub low: Option<f64>,
+    pub high: Option<f64>,
+    pub verdict: Verdict,
+}
+
+/// Whether a change can be told from noise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Every pair is equal.
+    Equal,
+    /// The interval excludes "no change".
+    Different,
+    /// The interval includes "no change".
+    Noise,
+    /// Fewer than two pairs: nothing can be said.
+    Unknown,
+}
+
+/// Compares pairs `(baseline, treated)` that share a seed.
+///
+/// The relative change is the ratio of means less 1; its interval comes from the spread of
+/// `treated - ratio * baseline` over the pairs (ratio estimator, linearised). So what both have in common under
+/// one seed cancels, and a pair with a zero in it does no harm. With a baseline of mean 0 there is no ratio, and
+/// the verdict is about the difference.
+pub fn change(pairs: &[(f64, f64)]) -> Change {
+    let none = Change { relative: None, low: None, high: None, verdict: Verdict::Unknown };
+    let n = pairs.len();
+    if n == 0 {
+        return none;
+    }
+    let base = mean(&pairs.iter().map(|p| p.0).collect::<Vec<_>>());
+    let treated = mean(&pairs.iter().map(|p| p.1).collect::<Vec<_>>());
+    let verdict = if n >= 2 && pairs.iter().all(|p| p.0 == p.1) {
+        Verdict::Equal
+    } else {
+        verdict_of_differences(pairs)
+    };
+    if base == 0.0 {
+        return Change { verdict, ..none };
+    }
+    let ratio = treated / base;
+    let squares: f64 = pairs.iter().map(|(b, t)| (t - ratio * b) * (t - ratio * b)).sum();
+    let relative = Some(ratio - 1.0);
+    let Some(half) = half_width(squares, n).map(|h| h / base.abs()) else {
+        return Change { relative, ..none };
+    };
+    let (low, high) = (ratio - 1.0 - half, ratio - 1.0 + half);
+    let verdict = match verdict {
+        Verdict::Equal => Verdict::Equal,
+        _ if low > 0.0 || high < 0.0 => Verdict::Different,
+        _ => Verdict::Noise,
+    };
+    Change { relative, low: Some(low), high: Some(high), verdict }
+}
+
+fn verdict_of_differences(pairs: &[(f64, f64)]) -> Verdict {
+    let summary = Summary::of(&pairs.iter().map(|(b, t)| t - b).collect::<Vec<_>>());
+    match summary.half_width {
+        None => Verdict::Unknown,
+        Some(half) if summary.mean.abs() > half => Verdict::Different,
+        Some(_) => Verdict::Noise,
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
+}
+
+/// Of a mean of `n` values whose squared deviations sum to `squares`.
+fn half_width(squares: f64, n: usize) -> Option<f64> {
+    if n < 2 {
+        return None;
+    }
+    let standard_error = (squares / (n - 1) as f64 / n as f64).sqrt();
+    Some(t_quantile_975(n - 1) * standard_error)
+}
+
+/// 97.5 % quantiles of the t distribution for 1 to 30 degrees of freedom.
+const T_975: [f64; 30] = [
+    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604,
+    2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555,
+    2.0518, 2.0484, 2.0452, 2.0423,
+];
+
+/// Beyond the table, Cornish and Fisher's expansion about the normal quantile; exact there to four digits.
+pub fn t_quantile_975(degrees: usize) -> f64 {
+    if let Some(known) = degrees.checked_sub(1).and_then(|at| T_975.get(at)) {
+        return *known;
+    }
+    const Z: f64 = 1.959_963_985;
+    let v = degrees.max(1) as f64;
+    let (z3, z5) = (Z.powi(3), Z.powi(5));
+    Z + (z3 + Z) / (4.0 * v) + (5.0 * z5 + 16.0 * z3 + 3.0 * Z) / (96.0 * v * v)
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Known values, and what noise is called.
+
+use super::*;
+
+fn near(a: f64, b: f64, tolerance: f64) {
+    assert!((a - b).abs() <= tolerance, "{a} is not {b}");
+}
+
+#[test]
+fn quantiles_agree_with_published_tables() {
+    for (degrees, t) in [(1, 12.706), (4, 2.776), (9, 2.262), (30, 2.042), (40, 2.021), (60, 2.000), (120, 1.980)] {
+        near(t_quantile_975(degrees), t, 6e-4);
+    }
+    near(t_quantile_975(1_000_000), 1.959_96, 1e-4);
+    // No step where the table ends.
+    let (last, first) = (t_quantile_975(30), t_quantile_975(31));
+    assert!(first < last && last - first < 0.004, "{last} {first}");
+}
+
+#[test]
+fn a_summary_is_the_textbook_one() {
+    // Mean 5, sample variance 32/7, so the standard error is sqrt(32/7/8).
+    let s = Summary::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]);
+    near(s.mean, 5.0, 1e-12);
+    near(s.half_width.unwrap(), 2.3646 * (32.0f64 / 7.0 / 8.0).sqrt(), 1e-9);
+    assert_eq!(Summary::of(&[3.0]).half_width, None);
+    assert_eq!(Summary::of(&[3.0, 3.0]).half_width, Some(0.0));
+    assert_eq!(Summary::of(&[]).mean, 0.0);
+}
+
+#[test]
+fn pairing_takes_out_what_seeds_have_in_common() {
+    // Seeds differ by a factor of two; the treatment adds 10 % to each.
+    let pairs = [(100.0, 110.0), (200.0, 220.0), (150.0, 165.0)];
+    let c = change(&pairs);
+    near(c.relative.unwrap(), 0.1, 1e-12);
+    near(c.low.unwrap(), 0.1, 1e-9);
+    assert_eq!(c.verdict, Verdict::Different);
+    // The same values in another order have nothing in common.
+    let c = change(&[(100.0, 220.0), (200.0, 165.0), (150.0, 110.0)]);
+    near(c.relative.unwrap(), 0.1, 1e-12);
+    assert_eq!(c.verdict, Verdict::Noise);
+}
+
+#[test]
+fn noise_is_called_noise() {
+    let c = change(&[(100.0, 103.0), (100.0, 98.0), (100.0, 101.0), (100.0, 99.0)]);
+    assert_eq!(c.verdict, Verdict::Noise);
+    assert!(c.low.unwrap() < 0.0 && c.high.unwrap() > 0.0);
+    let c = change(&[(100.0, 108.0), (100.0, 109.0), (100.0, 107.0), (100.0, 108.0)]);
+    assert_eq!(c.verdict, Verdict::Different);
+    near((c.low.unwrap() + c.high.unwrap()) / 2.0, 0.08, 1e-9);
+}
+
+#[test]
+fn what_cannot_be_said_is_not_said() {
+    assert_eq!(change(&[(1.0, 2.0)]).verdict, Verdict::Unknown);
+    assert_eq!(change(&[(1.0, 2.0)]).relative, Some(1.0));
+    assert_eq!(change(&[]).verdict, Verdict::Unknown);
+    assert_eq!(change(&[(5.0, 5.0), (7.0, 7.0)]).verdict, Verdict::Equal);
+    // Nothing before, something after: no ratio, but a difference.
+    let c = change(&[(0.0, 4.0), (0.0, 5.0), (0.0, 6.0)]);
+    assert_eq!((c.relative, c.verdict), (None, Verdict::Different));
+    assert_eq!(change(&[(0.0, 0.0), (0.0, 0.0)]).verdict, Verdict::Equal);
+}
+
+/// The interval covers the truth as often as it says: two samples of one distribution are called different in
+/// about one case of twenty.
+#[test]
+fn false_alarms_are_one_in_twenty() {
+    let mut stream = scxlab_machine::Stream::new(7, "stats test", 0);
+    let mut draw = || (0..12).map(|_| stream.below(1_000_000) as f64 / 1e6).sum::<f64>() + 94.0;
+    let trials = 2000;
+    let alarms = (0..trials)
+        .filter(|_| {
+            let pairs: Vec<_> = (0..6).map(|_| (draw(), draw())).collect();
+            change(&pairs).verdict == Verdict::Different
+        })
+        .count();
+    assert!((60..=150).contains(&alarms), "{alarms} of {trials}");
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Schedulers in Rust: an honest one, and canaries that break one law each, to show that a checker sees it.
+//!
+//! Owns: misbehaviour. A canary reaches into the kernel's state, which no loaded object can.
+
+use scxlab_kernel::Kernel;
+use scxlab_kernel::ext::OpsData;
+use scxlab_kernel::ext::dsq::Place;
+use scxlab_kernel::ext::op::Op;
+use scxlab_kernel::ext::program::{NativeOps, Program};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// What a canary does wrong, once, after it has run honestly for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crime {
+    None,
+    /// Takes a waiting task off its queue and forgets it.
+    LoseTask,
+    /// Queues a waiting task a second time.
+    QueueTwice,
+    /// Makes up CPU time.
+    StretchTime,
+    /// Charges a task for time that no CPU spent.
+    OverchargeTask,
+    /// Leaves its queue alone, so that CPUs idle beside it.
+    IgnoreQueue,
+}
+
+/// The one queue of this scheduler.
+const QUEUE: u64 = 0;
+const SLICE: u64 = 5_000_000;
+/// Enqueues before the crime.
+const HONEST: u32 = 50;
+
+/// One global FIFO, and a crime.
+pub struct Canary {
+    crime: Crime,
+    enqueues: Cell<u32>,
+}
+
+impl Canary {
+    pub fn new(crime: Crime) -> Program {
+        Program::Native(Rc::new(Canary { crime, enqueues: Cell::new(0) }))
+    }
+
+    fn is_time(&self) -> bool {
+        self.enqueues.get() > HONEST
+    }
+
+    fn commit(&self, k: &mut Kernel) {
+        let Some(dsq) = k.ext.dsqs.user(QUEUE) else { return };
+        let waiting = k.ext.dsqs.get(dsq).first();
+        match (self.crime, waiting) {
+            (Crime::LoseTask, Some(task)) => {
+                let (key, priq) = (k.tasks[task].ext.dsq_key, k.tasks[task].ext.on_priq);
+                k.ext.dsqs.get_mut(dsq).remove(key, priq);
+                k.tasks[task].ext.dsq = None;
+            }
+            (Crime::QueueTwice, Some(task)) => {
+                k.ext.dsqs.get_mut(dsq).insert(task, Place::Tail);
+            }
+            (Crime::StretchTime, _) => k.cpus[0].time.busy += 1,
+            (Crime::OverchargeTask, Some(task)) => {
+                k.tasks[task].account.run_ns += 3_600_000_000_000;
+            }
+            _ => return,
+        }
+        self.enqueues.set(0);
+    }
+}
+
+impl NativeOps for Canary {
+    fn has(&self, op: Op) -> bool {
+        matches!(op, Op::Init | Op::Enqueue | Op::Dispatch)
+    }
+
+    fn call(&self, k: &mut Kernel, op: Op, args: &[u64]) -> u64 {
+        match op {
+            Op::Init => k.kf_create_dsq(QUEUE, -1),
+            Op::Enqueue => {
+                self.enqueues.set(self.enqueues.get() + 1);
+                k.kf_dsq_insert(args[0], QUEUE, SLICE, None, args[1] & 0xffff_ffff).unwrap_or(0)
+            }
+            Op::Dispatch if self.crime == Crime::IgnoreQueue && self.is_time() => 0,
+            Op::Dispatch => {
+                if self.is_time() {
+                    self.commit(k);
+                }
+                k.kf_move_to_local(QUEUE, 0)
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Settings of a plain scheduler of that name.
+pub fn ops_data(name: &str) -> OpsData {
+    OpsData {
+        name: name.into(),
+        flags: 0,
+        timeout_ms: 0,
+        dispatch_max_batch: 0,
+        exit_dump_len: 0,
+        hotplug_seq: 0,
+    }
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A simulated machine with a test process on it: what the C half of a test has around it.
+//!
+//! Owns: opening, loading and attaching an object as the tests' headers do (`SCX_OPS_OPEN`, `SCX_OPS_LOAD`,
+//! `RESIZE_ARRAY`), waiting, reading and writing globals.
+//! Does not: know any test. A method that cannot do what it is asked panics: it is the test that failed.
+
+use super::script::{Script, Threads, sleeper, spec};
+use scxlab_bpf::link::{LinkError, Loaded, OpenObject};
+use scxlab_bpf::object::Object;
+use scxlab_kernel::Kernel;
+use scxlab_kernel::behavior::{Sys, TaskSpec};
+use scxlab_kernel::boot::Setup;
+use scxlab_kernel::ext::object::ObjectAttachError;
+use scxlab_kernel::kernel::Limits;
+use scxlab_machine::Machine;
+use scxlab_machine::cpumask::CpuMask;
+use scxlab_machine::id::{CpuId, Nanos, TaskId};
+use scxlab_trace::Tracer;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Nanoseconds of a millisecond.
+pub const MS: Nanos = 1_000_000;
+/// Nanoseconds of a second.
+pub const SEC: Nanos = 1_000_000_000;
+/// Address space of guest memory.
+const MEM_SIZE: u64 = 16 << 30;
+/// Bytes of the debug dump that a frontend makes room for (`UEI_DUMP_DFL_LEN`).
+const UEI_DUMP_LEN: u64 = 32768;
+const SEED: u64 = 1;
+
+/// A machine that runs, with a test process and the kernel threads that every machine has.
+pub struct Bench {
+    pub k: Kernel,
+    pub threads: Threads,
+    /// The test process.
+    pub runner: TaskId,
+}
+
+/// A child of the test process.
+#[derive(Clone, Copy, Debug)]
+pub struct Child {
+    pub task: TaskId,
+    pub pid: u32,
+}
+
+impl Bench {
+    pub fn boot(machine: &str) -> Bench {
+        let machine = Arc::new(Machine::resolve(machine).expect("a machine of the test table"));
+        let setup = Setup {
+            machine,
+            seed: SEED,
+            limits: Limits::default(),
+            tracer: Tracer::default(),
+            mem_size: MEM_SIZE,
+        };
+        let threads = Threads::default();
+        let k = Kernel::boot(setup, Box::new(threads.clone())).expect("guest memory");
+        let mut bench = Bench { k, threads, runner: TaskId(0) };
+        bench.k.start();
+        bench.runner = bench.spawn(spec("runner"), sleeper(50_000, 2 * MS)).task;
+        for cpu in 0..bench.nr_cpus() {
+            let worker = TaskSpec {
+                kthread: true,
+                affinity: Some(bench.cpus([cpu])),
+                ..spec(&format!("kworker/{cpu}"))
+            };
+            bench.spawn(worker, sleeper(20_000, 4 * MS + Nanos::from(cpu) * 100_000));
+        }
+        bench
+    }
+
+    pub fn nr_cpus(&self) -> u32 {
+        self.k.cpus.len() as u32
+    }
+
+    pub fn cpus(&self, cpus: impl IntoIterator<Item = u32>) -> CpuMask {
+        CpuMask::of(self.k.cpus.len(), cpus.into_iter().map(CpuId))
+    }
+
+    /// Starts a child of the test process.
+    pub fn spawn(&mut self, spec: TaskSpec, script: Script) -> Child {
+        let threads = self.threads.clone();
+        let task = self.k.user(|k| threads.fork(k, None, spec, script)).expect("fork");
+        Child { task, pid: self.k.tasks[task].pid }
+    }
+
+    /// `SCX_OPS_OPEN` without the hotplug sequence: an object with its `__SCX_*` constants filled in.
+    pub fn open(&self, name: &str) -> OpenObject {
+        let mut open = OpenObject::new(object(name));
+        open.globals.fill_enum_globals("__", &self.k.target().btf);
+        open
+    }
+
+    /// Whether the object loads, after `SCX_OPS_LOAD`'s preparations.
+    pub fn try_load(&mut self, open: &mut OpenObject) -> Result<Loaded, LinkError> {
+        if open.globals.find("uei_dump_len").is_ok() {
+            set(open, "uei_dump_len", UEI_DUMP_LEN);
+            resize(open, "uei_dump", UEI_DUMP_LEN);
+        }
+        let target = self.k.target();
+        open.load(&mut self.k, &target)
+    }
+
+    pub fn load(&mut self, mut open: OpenObject) -> Loaded {
+        self.try_load(&mut open).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Opens and loads an object that needs no preparation.
+    pub fn open_and_load(&mut self, name: &str) -> Loaded {
+        let open = self.open(name);
+        self.load(open)
+    }
+
+    pub fn try_attach(&mut self, loaded: &Loaded, table: &str) -> Result<(), ObjectAttachError> {
+        self.k.attach_object(loaded, Some(table))
+    }
+
+    /// `bpf_map__attach_struct_ops()`, which must give a link.
+    pub fn attach(&mut self, loaded: &Loaded, table: &str) {
+        self.try_attach(loaded, table).unwrap_or_else(|error| panic!("{table}: {error}"));
+    }
+
+    /// `bpf_link__destroy()`
+    pub fn detach(&mut self) {
+        self.k.detach();
+    }
+
+    /// Lets time pass; nothing may end the run.
+    pub fn sleep(&mut self, ns: Nanos) {
+        let until = self.k.now + ns;
+        if let Some(stop) = self.k.advance(until) {
+            panic!("the run stopped: {stop:?}");
+        }
+    }
+
+    /// Waits, looking every 100 us, until something is so.
+    pub fn wait(&mut self, limit: Nanos, what: &str, mut so: impl FnMut(&mut Kernel) -> bool) {
+        let end = self.k.now + limit;
+        while !so(&mut self.k) {
+            assert!(self.k.now < end, "not within {} ms: {what}", limit / MS);
+            self.sleep(100_000);
+        }
+    }
+
+    /// `waitpid(2)` of all of them.
+    pub fn wait_exited(&mut self, children: &[Child], limit: Nanos) {
+        self.wait(limit, "all children exit", |k| {
+            children.iter().all(|c| k.tasks.by_pid(c.pid) != Some(c.task))
+        });
+    }
+
+    /// A global of at most 8 bytes, zero-extended.
+    pub fn get(&self, loaded: &Loaded, path: &str) -> u64 {
+        get(&self.k, loaded, path)
+    }
+
+    /// A C string.
+    pub fn text(&self, loaded: &Loaded, path: &str) -> String {
+        let place = loaded.global(path).unwrap_or_else(|error| panic!("{error}"));
+        let bytes = self.k.vm.mem.bytes(place.addr, place.size).expect("a global is mapped");
+        let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    }
+
+    /// Writes a global of a loaded object, as the frontend does through its mapping.
+    pub fn put(&mut self, loaded: &Loaded, path: &str, value: u64) {
+        loaded
+            .write_global(&mut self.k.vm, path, &value.to_string())
+            .unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// `memset(&skel->data->..., 0, ...)`
+    pub fn clear(&mut self, loaded: &Loaded, path: &str) {
+        let place = loaded.global(path).unwrap_or_else(|error| panic!("{error}"));
+        let zeros = vec![0; place.size as usize];
+        self.k.vm.poke(place.addr, &zeros).expect("a global can be written");
+    }
+
+    /// Takes a CPU off line or back, as through sysfs.
+    pub fn set_online(&mut self, cpu: u32, online: bool) {
+        self.k.user(|k| k.set_cpu_online(CpuId(cpu), online)).expect("hotplug");
+    }
+
+    /// `bpf_prog_test_run_opts()` of a syscall program; what it returned.
+    pub fn run_syscall(&mut self, loaded: &Loaded, program: &str, ctx: &mut [u8]) -> i32 {
+        let func = loaded.func(program).unwrap_or_else(|| panic!("no program {program}"));
+        let instance = loaded.instance;
+        self.k
+            .user(|k| k.run_syscall(instance, func, ctx))
+            .unwrap_or_else(|fault| panic!("{program}: {fault}")) as i32
+    }
+
+    /// What the object recorded of its exit (`UEI_RECORD`): kind, code and message.
+    pub fn uei(&self, loaded: &Loaded) -> (u64, i64, String) {
+        let kind = self.get(loaded, "uei.kind");
+        (kind, self.get(loaded, "uei.exit_code") as i64, self.text(loaded, "uei.msg"))
+    }
+
+    /// `SCX_EQ(skel->data->uei.kind, kind)`
+    pub fn expect_kind(&self, loaded: &Loaded, kind: u64) {
+        let (actual, code, message) = self.uei(loaded);
+        assert_eq!(actual, kind, "exit kind, with code {code:#x} and message \"{message}\"");
+    }
+
+    /// Brings the accounts up to date and checks what holds of every simulation.
+    pub fn finish(mut self) {
+        self.k.close();
+        crate::checks::after(&self.k);
+    }
+}
+
+/// A global of a loaded object, of at most 8 bytes, zero-extended.
+pub fn get(k: &Kernel, loaded: &Loaded, path: &str) -> u64 {
+    let place = loaded.global(path).unwrap_or_else(|error| panic!("{error}"));
+    let bytes = k.vm.mem.bytes(place.addr, place.size).expect("a global is mapped");
+    let mut value = [0; 8];
+    value[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(value)
+}
+
+/// Sets a global before load.
+pub fn set(open: &mut OpenObject, path: &str, value: u64) {
+    open.globals.set(path, &value.to_string()).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// `RESIZE_ARRAY`
+pub fn resize(open: &mut OpenObject, array: &str, len: u64) {
+    open.globals.resize_array(array, len).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Sets bits in `ops.flags` before load.
+pub fn add_flags(open: &mut OpenObject, table: &str, flags: u64) {
+    let object = open.object().clone();
+    let edit = open.table_mut(table).unwrap_or_else(|| panic!("no table {table}"));
+    let old: u64 = edit.get(&object.btf, "flags").expect("flags").parse().expect("a number");
+    edit.set(&object.btf, "flags", &(old | flags).to_string()).expect("flags");
+}
+
+/// The compiled object of that name.
+fn object(name: &str) -> Arc<Object> {
+    let file = format!("{name}.bpf.o");
+    let path = objects_dir().join(&file);
+    let bytes = std::fs::read(&path).unwrap_or_else(|error| {
+        panic!("{}: {error}; `make kernel-objects` compiles the kernel's objects", path.display())
+    });
+    Arc::new(Object::parse(&bytes, &file).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Where `make kernel-objects` puts them.
+pub fn objects_dir() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../build/kernel/objects")
+}

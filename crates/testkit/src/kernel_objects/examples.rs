@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The kernel's example schedulers, prepared as their frontends do, each under a mixed load.
+
+use super::bench::{Bench, Child, MS, SEC, resize, set};
+use super::ejections::UNREG;
+use super::load::{mixed, mixed_in, run_and_progress, seconds};
+use super::script::{Script, hog, sleeper, spec};
+use scxlab_bpf::link::Loaded;
+use scxlab_bpf::map::{MapDef, map_type};
+use scxlab_kernel::behavior::{CgroupSpec, Sys, TaskSpec};
+use scxlab_machine::id::{CgroupId, Nanos};
+
+const SLICE_DFL: u64 = 20 * MS;
+
+/// Sum over CPUs of one counter of a per-CPU array.
+fn stat(b: &Bench, loaded: &Loaded, map: &str, index: u32) -> u64 {
+    let map = loaded.map(map).expect("the map of counters");
+    let copies = b.k.vm.map_lookup(map, &index.to_le_bytes()).expect("an element");
+    copies.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).sum()
+}
+
+/// Detaches, and sees that this was the only reason to leave.
+fn leave(b: &mut Bench, loaded: &Loaded) {
+    b.detach();
+    b.expect_kind(loaded, UNREG);
+}
+
+pub fn simple(b: &mut Bench) {
+    let tasks = mixed(b);
+    for fifo in [0, 1] {
+        let mut open = b.open("scx_simple");
+        set(&mut open, "fifo_sched", fifo);
+        let loaded = b.load(open);
+        b.attach(&loaded, "simple_ops");
+        run_and_progress(b, &tasks, 2);
+        assert!(stat(b, &loaded, "stats", 0) > 0, "tasks went to local queues");
+        assert!(stat(b, &loaded, "stats", 1) > 1000, "tasks went to the shared queue");
+        leave(b, &loaded);
+        b.k.ext.exits.clear();
+    }
+}
+
+/// All tasks that may run on CPU 0 run there.
+pub fn cpu0(b: &mut Bench) {
+    let tasks = mixed(b);
+    let loaded = b.open_and_load("scx_cpu0");
+    b.attach(&loaded, "cpu0_ops");
+    run_and_progress(b, &tasks, 2);
+    assert!(stat(b, &loaded, "stats", 1) > 50, "tasks went to CPU 0's queue");
+    let hogs = tasks.iter().filter(|t| b.k.tasks[t.task].name == "hog");
+    for t in hogs {
+        assert_eq!(b.k.tasks[t.task].cpu.0, 0, "pid {}", t.pid);
+    }
+    leave(b, &loaded);
+}
+
+/// One CPU decides for all, driven by its timer; the others run infinite slices.
+pub fn central(b: &mut Bench) {
+    let mut open = b.open("scx_central");
+    let nr = u64::from(b.nr_cpus());
+    set(&mut open, "central_cpu", 0);
+    set(&mut open, "nr_cpu_ids", nr);
+    set(&mut open, "slice_ns", SLICE_DFL);
+    resize(&mut open, "cpu_gimme_task", nr);
+    resize(&mut open, "cpu_started_at", nr);
+    let tasks = mixed(b);
+    let loaded = b.load(open);
+    b.attach(&loaded, "central_ops");
+    run_and_progress(b, &tasks, 3);
+    for counter in ["nr_total", "nr_locals", "nr_queued", "nr_dispatches", "nr_timers"] {
+        assert!(b.get(&loaded, counter) > 100, "{counter}: {}", b.get(&loaded, counter));
+    }
+    assert_eq!(b.get(&loaded, "nr_overflows"), 0);
+    leave(b, &loaded);
+}
+
+/// Arena memory for every task, allocated and freed by the scheduler.
+pub fn sdt(b: &mut Bench) {
+    let tasks = mixed(b);
+    let loaded = b.open_and_load("scx_sdt");
+    b.attach(&loaded, "sdt_ops");
+    run_and_progress(b, &tasks, 3);
+    leave(b, &loaded);
+}
+
+/// CPU time follows the product of weights down the tree.
+pub fn flatcg(b: &mut Bench) {
+    let mut open = b.open("scx_flatcg");
+    set(&mut open, "nr_cpus", u64::from(b.nr_cpus()));
+    set(&mut open, "cgrp_slice_ns", SLICE_DFL);
+    let loaded = b.load(open);
+    let weight = |weight| CgroupSpec { weight, ..CgroupSpec::default() };
+    // a: 100 of 400; b: 300 of 400, of which b/x has a third and b/y two thirds.
+    let groups = b.k.user(|k| {
+        let a = k.mkdir(CgroupId(0), "a", weight(100))?;
+        let parent = k.mkdir(CgroupId(0), "b", weight(300))?;
+        Ok::<_, scxlab_kernel::behavior::SysError>([
+            (a, 250),
+            (k.mkdir(parent, "x", weight(100))?, 250),
+            (k.mkdir(parent, "y", weight(200))?, 500),
+        ])
+    });
+    let groups = groups.expect("mkdir");
+    let mut tasks = Vec::new();
+    for (cgroup, _) in groups {
+        let scripts: [(&str, fn() -> Script); 2] = [("hog", hog), ("nap", || sleeper(5 * MS, MS))];
+        for (name, script) in scripts {
+            tasks.extend((0..b.nr_cpus()).map(|_| b.spawn(TaskSpec { cgroup, ..spec(name) }, script())));
+        }
+    }
+    b.attach(&loaded, "flatcg_ops");
+    run_and_progress(b, &tasks, 1);
+    let used = |b: &Bench| groups.map(|(g, _)| b.k.cgroups.get(g).map_or(0, |g| g.run_ns));
+    let before = used(b);
+    run_and_progress(b, &tasks, 4);
+    let ran: Vec<Nanos> = used(b).iter().zip(before).map(|(now, then)| now - then).collect();
+    let total: Nanos = ran.iter().sum();
+    for ((_, permille), ran) in groups.iter().zip(&ran) {
+        let share = ran * 1000 / total;
+        assert!(share.abs_diff(*permille) <= 40, "{share} instead of {permille} permille of {ran:?}");
+    }
+    b.k.user(|k| k.set_cgroup(groups[0].0, weight(900))).expect("weight");
+    b.sleep(SEC / 2);
+    let before = used(b);
+    b.sleep(seconds(2));
+    let ran: Vec<Nanos> = used(b).iter().zip(before).map(|(now, then)| now - then).collect();
+    let share = ran[0] * 1000 / ran.iter().sum::<Nanos>();
+    assert!(share.abs_diff(750) <= 60, "{share} instead of 750 permille after the weight changed");
+    leave(b, &loaded);
+}
+
+/// The two CPUs of a pair run tasks of one cgroup only.
+pub fn pair(b: &mut Bench) {
+    const MAX_CGRPS: u32 = 4096;
+    const MAX_QUEUED: u32 = 4096;
+    let mut open = b.open("scx_pair");
+    pair_up(&mut open, b.nr_cpus());
+    let loaded = b.load(open);
+    let queues = loaded.map("cgrp_q_arr").expect("a map of maps");
+    for i in 0..MAX_CGRPS {
+        let queue = MapDef {
+            name: String::new(),
+            map_type: map_type::QUEUE,
+            key_size: 0,
+            value_size: 4,
+            max_entries: MAX_QUEUED,
+            map_flags: 0,
+            map_extra: 0,
+            numa_node: None,
+            inner: None,
+            special: Vec::new(),
+        };
+        let inner = b.k.vm.create_map(loaded.instance, &queue).expect("a queue");
+        b.k.vm.map_set_inner(queues, &i.to_le_bytes(), inner).expect("a slot");
+    }
+    let group = |b: &mut Bench, name: &str| {
+        b.k.user(|k| k.mkdir(CgroupId(0), name, CgroupSpec::default())).expect("mkdir")
+    };
+    let groups = [group(b, "one"), group(b, "two")];
+    let tasks = mixed_in(b, &groups);
+    b.attach(&loaded, "pair_ops");
+    run_and_progress(b, &tasks, 3);
+    for counter in ["nr_total", "nr_dispatched", "nr_kicks", "nr_exps", "nr_cgrp_next"] {
+        assert!(b.get(&loaded, counter) > 10, "{counter}: {}", b.get(&loaded, counter));
+    }
+    same_cgroup_on_pairs(b);
+    leave(b, &loaded);
+}
+
+/// CPU `i` of the first half is paired with CPU `i` of the second.
+fn pair_up(open: &mut scxlab_bpf::link::OpenObject, nr: u32) {
+    let half = nr / 2;
+    set(open, "nr_cpu_ids", u64::from(nr));
+    set(open, "pair_batch_dur_ns", SLICE_DFL);
+    assert!(open.set_max_entries("pair_ctx", half));
+    for array in ["pair_cpu", "pair_id", "in_pair_idx"] {
+        resize(open, array, u64::from(nr));
+    }
+    for cpu in 0..nr {
+        set(open, &format!("pair_cpu[{cpu}]"), u64::from((cpu + half) % nr));
+        set(open, &format!("pair_id[{cpu}]"), u64::from(cpu % half));
+        set(open, &format!("in_pair_idx[{cpu}]"), u64::from(cpu / half));
+    }
+}
+
+/// Samples what pairs run: apart from the moments of a change, kernel threads and real-time tasks, one cgroup.
+fn same_cgroup_on_pairs(b: &mut Bench) {
+    let half = b.k.cpus.len() / 2;
+    let (mut together, mut apart) = (0, 0);
+    for _ in 0..1000 {
+        b.sleep(MS / 2 + 37_000);
+        for cpu in 0..half {
+            let of = |cpu: usize| {
+                let task = &b.k.tasks[b.k.cpus[cpu].curr];
+                (!task.is_idle_task() && task.cgroup != CgroupId(0)).then_some(task.cgroup)
+            };
+            match (of(cpu), of(cpu + half)) {
+                (Some(one), Some(other)) if one == other => together += 1,
+                (Some(_), Some(_)) => apart += 1,
+                _ => {}
+            }
+        }
+    }
+    assert!(together > 200, "{together} samples of a busy pair");
+    assert!(apart * 20 < together, "{apart} samples with two cgroups, {together} with one");
+}
+
+/// Tasks that a user process orders by virtual time.
+pub fn userland(b: &mut Bench) {
+    super::userland::run(b, |b, loaded, scheduler| {
+        let tasks: Vec<Child> = mixed(b);
+        b.attach(loaded, "userland_ops");
+        run_and_progress(b, &tasks, 3);
+        assert!(b.k.tasks[scheduler.task].account.run_ns > 0);
+        assert!(b.get(loaded, "nr_user_enqueues") > 1000, "tasks were ordered in user space");
+        assert!(b.get(loaded, "nr_kernel_enqueues") > 100, "pinned tasks were not");
+        assert_eq!(b.get(loaded, "nr_failed_enqueues"), 0);
+        leave(b, loaded);
+    });
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tasks that keep a machine busy in many ways, and the check that each of them gets on.
+
+use super::bench::{Bench, Child, MS, SEC};
+use super::script::{Script, exit_at_once, hog, sleeper, spec, yielder};
+use scxlab_kernel::behavior::{Policy, Step, TaskSpec};
+use scxlab_machine::id::{CgroupId, Nanos};
+
+pub const fn seconds(n: u64) -> Nanos {
+    n * SEC
+}
+
+/// What goes on on a machine that nobody uses: things wake up and sleep again.
+pub fn background(b: &mut Bench) -> Vec<Child> {
+    let names = ["init.d", "journal", "udevd", "cron"];
+    let daemon = |(i, name): (usize, &&str)| {
+        b.spawn(spec(name), sleeper(100_000, (3 + i as u64) * MS))
+    };
+    names.iter().enumerate().map(daemon).collect()
+}
+
+/// A mix of everything: saturating, sleeping, yielding, pinned, nice, forking and real-time tasks. Returns those
+/// that live on and must make progress.
+pub fn mixed(b: &mut Bench) -> Vec<Child> {
+    mixed_in(b, &[CgroupId(0)])
+}
+
+/// As `mixed`, spread over cgroups.
+pub fn mixed_in(b: &mut Bench, groups: &[CgroupId]) -> Vec<Child> {
+    let mut tasks = Vec::new();
+    let nr = b.nr_cpus();
+    let mut add = |b: &mut Bench, spec: TaskSpec, script: Script| {
+        let cgroup = groups[tasks.len() % groups.len()];
+        let child = b.spawn(TaskSpec { cgroup, ..spec }, script);
+        tasks.push(child);
+    };
+    for i in 0..nr {
+        add(b, spec("hog"), hog());
+        add(b, spec("sleeper"), sleeper(MS, 4 * MS));
+        add(b, spec("short"), sleeper(30_000, 500_000 + u64::from(i) * 10_000));
+    }
+    for _ in 0..2 {
+        add(b, spec("yielder"), yielder(50_000));
+    }
+    for (nice, name) in [(-5, "eager"), (10, "nice")] {
+        add(b, TaskSpec { nice, ..spec(name) }, hog());
+    }
+    for cpu in [0, nr - 1] {
+        let pinned = TaskSpec { affinity: Some(b.cpus([cpu])), ..spec("pinned") };
+        add(b, pinned.clone(), hog());
+        add(b, pinned, sleeper(200_000, 2 * MS));
+    }
+    let half = TaskSpec { affinity: Some(b.cpus(0..nr / 2)), ..spec("half") };
+    add(b, half, sleeper(3 * MS, MS));
+    add(b, spec("forker"), forker());
+    let realtime = TaskSpec { policy: Policy::Fifo { prio: 10 }, ..spec("realtime") };
+    add(b, realtime, sleeper(200_000, 10 * MS));
+    tasks
+}
+
+/// Forks a child that exits at once, and sleeps, in turn.
+fn forker() -> Script {
+    let mut state = 0;
+    Box::new(move |ctx| {
+        state = (state + 1) % 3;
+        match state {
+            0 => {
+                ctx.fork(spec("child"), exit_at_once()).expect("fork");
+                Step::Compute { work: 50_000 }
+            }
+            1 => Step::Compute { work: 100_000 },
+            _ => ctx.sleep(10 * MS),
+        }
+    })
+}
+
+/// Lets time pass; the scheduler must stay, and in each second every one of the tasks must run.
+pub fn run_and_progress(b: &mut Bench, tasks: &[Child], seconds: u64) {
+    for second in 0..seconds {
+        let before: Vec<Nanos> = tasks.iter().map(|t| b.k.tasks[t.task].account.run_ns).collect();
+        b.sleep(SEC);
+        assert!(b.k.ext.exits.is_empty(), "the scheduler left: {:?}", b.k.ext.exits);
+        assert!(b.k.ext.root.is_some(), "a scheduler is loaded");
+        for (task, before) in tasks.iter().zip(before) {
+            let t = &b.k.tasks[task.task];
+            let ran = t.account.run_ns - before;
+            assert!(ran > 0, "{}[{}] did not run in second {second}", t.name, t.pid);
+        }
+    }
+}

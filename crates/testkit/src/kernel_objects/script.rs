@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tasks whose behaviour is a closure: the user-space side of a test, as its C file would fork it.
+//!
+//! Owns: which closure belongs to which task. Does not: model locks, pipes or files (see the workload crate).
+
+use scxlab_kernel::behavior::{Behavior, Policy, Step, Sys, SysError, TaskSpec};
+use scxlab_machine::id::{CgroupId, Nanos, TaskId};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// What one task does: called for each step, until it says `Step::Exit`.
+pub type Script = Box<dyn FnMut(&mut Ctx) -> Step>;
+
+/// What a script can reach.
+pub struct Ctx<'a> {
+    pub sys: &'a mut dyn Sys,
+    /// The task itself.
+    pub me: TaskId,
+    threads: &'a Threads,
+}
+
+impl Ctx<'_> {
+    /// `fork(2)` by this task.
+    pub fn fork(&mut self, spec: TaskSpec, script: Script) -> Result<TaskId, SysError> {
+        self.threads.fork(self.sys, Some(self.me), spec, script)
+    }
+
+    /// `nanosleep(2)`
+    pub fn sleep(&self, ns: Nanos) -> Step {
+        Step::SleepUntil(self.sys.now() + ns)
+    }
+}
+
+/// All scripted tasks of a kernel. Copies share them, so that a test can add tasks from outside.
+#[derive(Clone, Default)]
+pub struct Threads(Rc<RefCell<BTreeMap<TaskId, Script>>>);
+
+impl Threads {
+    /// Starts a task.
+    pub fn fork(
+        &self,
+        sys: &mut dyn Sys,
+        parent: Option<TaskId>,
+        spec: TaskSpec,
+        script: Script,
+    ) -> Result<TaskId, SysError> {
+        let id = sys.fork(parent, spec)?;
+        self.0.borrow_mut().insert(id, script);
+        Ok(id)
+    }
+}
+
+impl Behavior for Threads {
+    fn start(&mut self, _sys: &mut dyn Sys) {}
+
+    fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> Step {
+        // The script is away while it runs: it may fork, which adds to the table.
+        let script = self.0.borrow_mut().remove(&task);
+        let Some(mut script) = script else { return Step::Exit };
+        let step = script(&mut Ctx { sys, me: task, threads: self });
+        if step != Step::Exit {
+            self.0.borrow_mut().insert(task, script);
+        }
+        step
+    }
+
+    fn on_timer(&mut self, _sys: &mut dyn Sys, _token: u64) {}
+
+    fn unit(&self) -> &str {
+        "step"
+    }
+
+    fn waits_for(&self, _task: TaskId) -> Option<String> {
+        None
+    }
+}
+
+/// A normal task that may run anywhere.
+pub fn spec(name: &str) -> TaskSpec {
+    TaskSpec {
+        name: name.into(),
+        policy: Policy::Normal,
+        nice: 0,
+        slice_request: 0,
+        affinity: None,
+        cgroup: CgroupId(0),
+        thread_group_of: None,
+        kthread: false,
+        footprint_bytes: 0,
+    }
+}
+
+/// Computes for ever.
+pub fn hog() -> Script {
+    Box::new(|_| Step::Compute { work: 1_000_000 })
+}
+
+/// Computes and sleeps in turn, for ever.
+pub fn sleeper(run: Nanos, sleep: Nanos) -> Script {
+    let mut awake = false;
+    Box::new(move |ctx| {
+        awake = !awake;
+        if awake { Step::Compute { work: run } } else { ctx.sleep(sleep) }
+    })
+}
+
+/// Computes and yields in turn, for ever.
+pub fn yielder(run: Nanos) -> Script {
+    let mut ran = false;
+    Box::new(move |_| {
+        ran = !ran;
+        if ran { Step::Compute { work: run } } else { Step::Yield }
+    })
+}
+
+/// Sleeps once, then exits, as a child that only shows up.
+pub fn sleep_and_exit(ns: Nanos) -> Script {
+    let mut slept = false;
+    Box::new(move |ctx| if std::mem::replace(&mut slept, true) { Step::Exit } else { ctx.sleep(ns) })
+}
+
+/// Waits for a wake-up from outside, then exits.
+pub fn block_and_exit() -> Script {
+    let mut waited = false;
+    Box::new(move |_| if std::mem::replace(&mut waited, true) { Step::Exit } else { Step::Block })
+}
+
+/// Exits as soon as it runs.
+pub fn exit_at_once() -> Script {
+    Box::new(|_| Step::Exit)
+}
