@@ -27,6 +27,8 @@
  *   - Sleepers keep at most slice_ns of lag, or a long sleep would be a licence to starve the rest.
  *   - What a task runs beyond its slice, up to a tick, is free; a yield costs the whole slice.
  *   - vtime_now is one word for the machine, written without a lock. A lost update is repeated by the next.
+ *   - Dispatch comes before the task that ran is queued again: on a CPU where others wait, no task gets two slices
+ *     in a row, so none gets more than half of it, whatever its weight.
  *   - The map from CPU to LLC is made at load; after a hotplug the kernel asks for a restart.
  *
  * Knobs:

@@ -20,4 +20,5 @@ pub mod map;
 pub mod mem;
 pub mod object;
 pub mod timer;
+pub mod verify;
 pub mod vm;

@@ -20,7 +20,7 @@ mod externs;
 mod globals;
 pub mod knob;
 mod place;
-mod struct_ops;
+pub(crate) mod struct_ops;
 #[cfg(test)]
 mod tests;
 
@@ -48,6 +48,10 @@ pub trait Target {
     fn ksym_var(&self, name: &str) -> Option<KsymVar>;
     /// Configuration values, `LINUX_KERNEL_VERSION` among them.
     fn kconfig(&self, name: &str) -> Option<KconfigValue>;
+    /// Arguments of a struct's callback, counted from 0, that may be NULL.
+    fn nullable_args(&self, _struct_name: &str, _member: &str) -> &[u32] {
+        &[]
+    }
 }
 
 /// A variable of the kernel.
@@ -144,6 +148,7 @@ impl OpenObject {
         let programs = self.programs_to_load(&tables)?;
         let mut code = code::select(&self.object, &programs);
         code.relocate_core(&self.object, target.btf())?;
+        crate::verify::nullable_args(&self.object, &tables, target)?;
         let instance = host.vm().add_instance(&self.object.name);
         let placed = self.place(host.vm(), instance, target, &externs, code, tables);
         if placed.is_err() {

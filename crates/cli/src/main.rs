@@ -1,2 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0-only
-fn main() {}
+//! The `scxlab` command: flags, messages, exit codes.
+//!
+//! Owns: what a user types and reads; opening files. Does not: decide anything about a run (see the lab crate).
+//! Start at: `args.rs` (the flags), `exit.rs` (the exit codes), `run.rs`.
+
+mod args;
+mod exit;
+mod input;
+mod inspect;
+mod list;
+mod output;
+mod progress;
+mod reference;
+mod run;
+mod topo;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::from_clap(&error),
+    };
+    exit::guarded(|| dispatch(cli.command))
+}
+
+fn dispatch(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Run(args) => run::run(&args),
+        Command::List(args) => list::list(args.what),
+        Command::Topo(args) => topo::topo(&args),
+        Command::Inspect(args) => inspect::inspect(&args),
+        Command::Completions(args) => reference::completions(args.shell),
+        Command::Man(args) => reference::man(args.output.as_deref()),
+    }
+}

@@ -175,6 +175,7 @@ impl Ext {
             scratch: crate::ext::host::Scratch::new(mem)?,
             nr_rejected: 0,
             last_events: Default::default(),
+            sched_switch: Vec::new(),
             printk: Vec::new(),
         })
     }

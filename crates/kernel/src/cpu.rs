@@ -65,6 +65,8 @@ pub struct Cpu {
     pub time: CpuTime,
     /// Up to when `time` has been accounted.
     pub accounted: Nanos,
+    /// Up to when its tasks have been charged.
+    pub charged_until: Nanos,
     pub kicks: u64,
     pub switches: u64,
 }
@@ -98,6 +100,7 @@ impl Cpu {
             wake_list: Vec::new(),
             time: CpuTime::default(),
             accounted: 0,
+            charged_until: 0,
             kicks: 0,
             switches: 0,
         }

@@ -5,7 +5,6 @@
 
 use crate::behavior::{CgroupSpec, Policy};
 use crate::cpu::Cpu;
-use crate::event::Event;
 use crate::fair::{
     BandwidthSpec, DequeueFlags, Dequeued, EnqueueFlags, Env, FairPolicy, Resched, TaskParams,
     TimerKind, WakeFlags,
@@ -14,7 +13,7 @@ use crate::flags::{queue, wake};
 use crate::kernel::Kernel;
 use crate::task::{Class, State, TaskTable};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
-use scxlab_trace::event::Kind;
+use scxlab_trace::event::{Event, Kind};
 
 /// `hrtick_start()`: shorter slices are not worth a timer.
 const HRTICK_MIN_NS: Nanos = 10_000;
@@ -254,7 +253,7 @@ impl Kernel {
             for timer in self.fair.take_timers() {
                 let slack = timer.kind == TimerKind::Slack;
                 let at = timer.at.max(self.now);
-                self.events.push(at, Event::Bandwidth { cgroup: timer.group, slack, at: timer.at });
+                self.events.push(at, crate::event::Event::Bandwidth { cgroup: timer.group, slack, at: timer.at });
             }
         }
     }
@@ -287,7 +286,7 @@ impl Kernel {
         }
         self.charge(self.machine.costs.irq.hrtimer_arm_ns);
         self.cpus[cpu.idx()].hrtick_at = Some(at);
-        self.events.push(at, Event::HrTick { cpu });
+        self.events.push(at, crate::event::Event::HrTick { cpu });
     }
 
     /// The slice's timer fires; one that was moved since is ignored.
@@ -327,7 +326,7 @@ impl Kernel {
         if let Some(target) = kicked {
             self.charge(self.machine.costs.irq.ipi_send_ns);
             let at = self.clock() + self.ipi_latency(cpu, target);
-            self.events.push(at, Event::FairBalance { cpu: target });
+            self.events.push(at, crate::event::Event::FairBalance { cpu: target });
         }
     }
 
@@ -387,11 +386,8 @@ impl Kernel {
         self.resched(from);
     }
 
-    /// On `cpu`, before it picks: the push that was asked for. The running task counts as put.
+    /// On `cpu`, under the stopper: the push that was asked for.
     pub(crate) fn fair_active_balance(&mut self, cpu: CpuId) {
-        if !std::mem::take(&mut self.cpus[cpu.idx()].active_balance) {
-            return;
-        }
         let at = self.clock();
         let moved = with_view!(self, |fair, view| fair.active_balance(&view, cpu, at));
         if let Some(moved) = moved {
@@ -425,8 +421,20 @@ impl Kernel {
     /// After a call into the class: timers it wants, and whether the CPU is to schedule.
     fn fair_follow_up(&mut self, cpu: CpuId) {
         self.fair_arm_timers();
+        if self.fair.has_throttles() {
+            self.fair_trace_throttles();
+        }
         let urgency = self.fair.take_resched(cpu);
         self.fair_resched(cpu, urgency);
+    }
+
+    fn fair_trace_throttles(&mut self) {
+        for (cgroup, cpu, on) in self.fair.take_throttles() {
+            self.metrics.throttles += u64::from(on);
+            let time = self.clock();
+            let kind = Kind::Throttle { cgroup, on };
+            self.tracer.emit(Event { time, cpu, kind });
+        }
     }
 
     fn fair_resched(&mut self, cpu: CpuId, urgency: Resched) {

@@ -26,6 +26,7 @@ pub mod ops;
 pub mod program;
 pub mod reenq;
 pub mod stats;
+pub mod tracing;
 pub mod watchdog;
 
 use dsq::{DsqId, DsqTable};
@@ -33,6 +34,7 @@ use exit::ExitInfo;
 use idle::IdleState;
 use op::Op;
 use program::Program;
+use scxlab_bpf::vm::{FuncId, InstanceId};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use stats::{EventStats, OpStats};
 use std::collections::VecDeque;
@@ -184,6 +186,8 @@ pub struct Ext {
     pub nr_rejected: u64,
     /// Event counters of the last scheduler that left.
     pub last_events: EventStats,
+    /// Programs of the loaded scheduler's object on the tracepoint sched_switch.
+    pub sched_switch: Vec<(InstanceId, FuncId)>,
     /// What the kernel and `bpf_printk` printed.
     pub printk: Vec<String>,
 }

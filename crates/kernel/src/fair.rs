@@ -165,6 +165,7 @@ pub struct Fair {
     overloaded: bool,
     nohz: nohz::Nohz,
     timers: Vec<Timer>,
+    throttles: Vec<(CgroupId, CpuId, bool)>,
 }
 
 impl Fair {
@@ -190,6 +191,7 @@ impl Fair {
             overloaded: false,
             nohz: nohz::Nohz::new(nr_cpus),
             timers: Vec::new(),
+            throttles: Vec::new(),
             params,
         };
         fair.base_slice = fair.params.scaled_base_slice(fair.nr_online);

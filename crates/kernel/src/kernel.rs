@@ -33,6 +33,9 @@ use std::sync::Arc;
 /// What BPF's clocks show at virtual time 0: the machine has been up for a while, as any real one has.
 pub const BOOT_NS: Nanos = 100_000_000_000;
 
+/// Passes through the scheduler that one kernel path may take before it is called a livelock.
+const MAX_PASSES: u32 = 1_000_000;
+
 /// Bounds and switches of one run.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -58,7 +61,7 @@ pub enum Stop {
     /// Nothing will ever happen again though tasks remain: each with what it waits for.
     Deadlock { waiting: Vec<String> },
     EventLimit { max: u64 },
-    /// A task made `max` steps in a row that took no time.
+    /// A task made `max` steps in a row that took no time, or a CPU never left the scheduler.
     Livelock { task: String, max: u32 },
     /// A BPF program needs something that is not modelled; its name is in the text.
     Unmodelled(String),
@@ -166,8 +169,15 @@ impl Kernel {
 
     /// The kernel path on `cpu` ends: schedule if asked to, then let its task go on.
     fn leave(&mut self, cpu: CpuId, start: Nanos) {
+        let mut passes = 0;
         while self.cpus[cpu.idx()].must_schedule() {
             self.schedule(cpu);
+            passes += 1;
+            if passes == MAX_PASSES {
+                let task = format!("CPU {cpu} in the scheduler");
+                self.stop_with(Stop::Livelock { task, max: MAX_PASSES });
+                break;
+            }
         }
         let end = self.clock();
         let c = &mut self.cpus[cpu.idx()];

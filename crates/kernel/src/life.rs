@@ -138,13 +138,13 @@ impl Kernel {
         self.tasks[task].state = State::Runnable;
         self.nr_runnable += 1;
         self.name_in_trace(task);
+        self.ext_post_fork(task);
         let prev = self.tasks[task].cpu;
         let (cpu, _) = self.select_cpu(task, prev, wake::FORK);
         self.tasks[task].cpu = cpu;
         self.mirror_cpu(task);
         let at = self.clock();
         self.tasks[task].account.waiting_since = Some(at);
-        self.ext_post_fork(task);
         self.lock(LockId::Rq(cpu));
         self.cpus[cpu.idx()].rq_clock = self.clock();
         self.charge(self.machine.costs.sched.enqueue_ns);
@@ -184,16 +184,12 @@ impl Kernel {
     }
 
     /// `finish_task_switch()`: what is left to do for the task that was switched away.
-    pub(crate) fn after_switch(&mut self, cpu: CpuId, prev: TaskId) {
+    pub(crate) fn after_switch(&mut self, prev: TaskId) {
         if self.tasks[prev].state == State::Dead {
             self.ext_dead(prev);
             self.fair_task_dead(prev);
             self.metrics.tasks.push(crate::metrics::TaskReport::of(&self.tasks[prev]));
             self.free_task(prev);
-        } else if let Some((task, target)) = self.cpus[cpu.idx()].pushing.take() {
-            if task == prev && self.tasks[prev].on_rq && self.tasks[prev].allowed_on(target) {
-                self.move_queued(prev, target);
-            }
         }
     }
 

@@ -99,6 +99,8 @@ pub struct Metrics {
     pub refill_ns: Nanos,
     /// A CPU was off line for a while: its time does not add up to the run's.
     pub hotplugged: bool,
+    /// Times that a group ran out of quota on a CPU.
+    pub throttles: u64,
     /// Performance levels that schedulers asked for; they have no effect here.
     pub cpuperf_requests: u64,
     /// Finished units of work of all tasks.

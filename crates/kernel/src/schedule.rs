@@ -33,18 +33,12 @@ impl Kernel {
         c.need_resched = false;
         c.resched_lazy = false;
         c.rq_clock = at;
-        let prev = c.curr;
-        let put = self.cpus[cpu.idx()].active_balance;
-        if put {
-            self.put_prev(cpu, prev, None);
-            self.fair_active_balance(cpu);
-        }
+        let stopped = self.run_stopper(cpu);
+        let prev = self.cpus[cpu.idx()].curr;
         let next = self.pick_next(cpu, prev);
-        if put {
+        if stopped {
             self.set_next(cpu, next);
-            if next != prev {
-                self.switch(cpu, prev, next);
-            }
+            self.switch(cpu, prev, next);
         } else if next == prev {
             self.cpus[cpu.idx()].next_class = self.tasks[prev].class;
             self.kept(cpu, prev);
@@ -56,6 +50,50 @@ impl Kernel {
         self.cpus[cpu.idx()].voluntary = false;
         self.unlock(LockId::Rq(cpu));
         self.ext_after_schedule(cpu);
+    }
+
+    /// The stopper takes the CPU if it was asked to: what ran is put and switched away, and may be moved to another
+    /// CPU. True if it did; the CPU then counts as idle until the pick.
+    fn run_stopper(&mut self, cpu: CpuId) -> bool {
+        let c = &mut self.cpus[cpu.idx()];
+        let push = c.pushing.take();
+        let balance = std::mem::take(&mut c.active_balance);
+        let (prev, idle) = (c.curr, c.idle_task);
+        if push.is_none() && !balance {
+            return false;
+        }
+        if prev == idle {
+            self.ext_update_idle(cpu, false, true);
+        } else {
+            self.put_prev(cpu, prev, None);
+            self.leave_cpu(cpu, prev);
+            let c = &mut self.cpus[cpu.idx()];
+            c.curr = idle;
+            c.next_class = Class::Idle;
+            let prev_state = self.prev_state(prev);
+            self.trace(Kind::Switch { prev: Some(prev), next: None, prev_state });
+            self.after_switch(prev);
+        }
+        if let Some((task, target)) = push
+            && let Some(t) = self.tasks.get(task)
+            && (t.cpu, t.on_rq, t.on_cpu) == (cpu, true, false)
+            && t.allowed_on(target)
+            && self.is_online(target)
+        {
+            self.move_queued(task, target);
+        }
+        if balance {
+            self.fair_active_balance(cpu);
+        }
+        true
+    }
+
+    fn prev_state(&self, prev: TaskId) -> PrevState {
+        match self.tasks[prev].state {
+            State::Dead => PrevState::Exited,
+            State::Sleeping => PrevState::Sleeping,
+            _ => PrevState::Runnable,
+        }
     }
 
     /// The highest class that has a task wins; a class may ask to start over when its search let a
@@ -94,8 +132,9 @@ impl Kernel {
     }
 
     pub(crate) fn set_next(&mut self, cpu: CpuId, next: TaskId) {
-        let at = self.cpus[cpu.idx()].rq_clock;
-        self.tasks[next].exec_start = at;
+        // The search for the next task may have been charged to the one before already.
+        let c = &self.cpus[cpu.idx()];
+        self.tasks[next].exec_start = c.rq_clock.max(c.charged_until);
         match self.tasks[next].class {
             Class::Idle => self.ext_update_idle(cpu, true, true),
             Class::Ext => self.ext_set_next(cpu, next),
@@ -110,21 +149,20 @@ impl Kernel {
         let cost = &self.machine.costs.sched;
         let switch = cost.context_switch_ns + if same_mm { 0 } else { cost.switch_mm_ns };
         self.charge(switch);
+        if !self.ext.sched_switch.is_empty() {
+            self.trace_sched_switch(prev, next);
+        }
         self.leave_cpu(cpu, prev);
         if self.tasks[prev].is_idle_task() {
             self.fair_leave_idle(cpu);
         }
         self.enter_cpu(cpu, next);
-        let prev_state = match self.tasks[prev].state {
-            State::Dead => PrevState::Exited,
-            State::Sleeping => PrevState::Sleeping,
-            _ => PrevState::Runnable,
-        };
+        let prev_state = self.prev_state(prev);
         let some = |k: &Kernel, t: TaskId| (!k.tasks[t].is_idle_task()).then_some(t);
         let (p, n) = (some(self, prev), some(self, next));
         self.trace(Kind::Switch { prev: p, next: n, prev_state });
         self.metrics.switches += 1;
-        self.after_switch(cpu, prev);
+        self.after_switch(prev);
     }
 
     fn leave_cpu(&mut self, cpu: CpuId, prev: TaskId) {

@@ -82,6 +82,7 @@ impl Kernel {
         }
         task.exec_start = at;
         task.account.run_ns += delta;
+        self.cpus[cpu.idx()].charged_until = at;
         let (total, addr, cgroup) = (task.account.run_ns, task.addr, task.cgroup);
         let ts: &mut crate::abi::task_struct = self.vm.mem.host_mut(addr);
         ts.se.sum_exec_runtime = total;

@@ -184,6 +184,41 @@ cost_table! {
         /// Ticks per second (CONFIG_HZ).
         tick_hz: u64 = "tick" in "hz";
     }
+    /// What a workload's ops cost beyond what the kernel model charges.
+    workload: WorkloadCosts {
+        /// Going to sleep on a futex.
+        futex_wait_ns: u64 = "futex_wait" in "ns";
+        /// Waking on a futex, per call.
+        futex_wake_ns: u64 = "futex_wake" in "ns";
+        /// clock_nanosleep(): setting the timer.
+        timer_ns: u64 = "timer" in "ns";
+        /// A pipe's read or write, per call.
+        pipe_rw_ns: u64 = "pipe_rw" in "ns";
+        /// A pipe's copy.
+        pipe_ns_per_kib: u64 = "pipe_kib" in "ns/KiB";
+        /// A socket's send or receive, per call.
+        sock_rw_ns: u64 = "sock_rw" in "ns";
+        /// A socket's copy.
+        sock_ns_per_kib: u64 = "sock_kib" in "ns/KiB";
+        /// sched_setaffinity(), setpriority(), sched_setattr(), beyond the entry.
+        sched_set_ns: u64 = "sched_set" in "ns";
+        /// A write to cgroup.procs, beyond the entry.
+        cgroup_move_ns: u64 = "cgroup_move" in "ns";
+        /// Submitting an I/O and taking its completion.
+        io_submit_ns: u64 = "io_submit" in "ns";
+        /// Until a device answers.
+        io_latency_ns: u64 = "io_latency" in "ns";
+        /// A device's transfer.
+        io_ns_per_kib: u64 = "io_kib" in "ns/KiB";
+        /// Reading memory in order.
+        mem_read_ns_per_kib: u64 = "mem_read_kib" in "ns/KiB";
+        /// Writing memory in order.
+        mem_write_ns_per_kib: u64 = "mem_write_kib" in "ns/KiB";
+        /// One access that misses every cache.
+        mem_access_ns: u64 = "mem_access" in "ns";
+        /// A turn of a loop in which no time passes.
+        empty_loop_ns: u64 = "empty_loop" in "ns";
+    }
 }
 
 impl CostTable {
@@ -198,9 +233,29 @@ impl CostTable {
         1_000_000_000 / self.clock.tick_hz
     }
 
-    /// What an op of a workload costs beyond what the kernel model charges, by the op's name.
-    pub fn workload_ns(&self, _name: &str) -> Option<Nanos> {
-        None
+    /// What an op of a workload costs beyond what the kernel model charges, by the op's name; None for ops that it
+    /// charges by itself (fork, exec, exit, yield).
+    pub fn workload_ns(&self, name: &str) -> Option<Nanos> {
+        let w = &self.workload;
+        Some(match name {
+            "futex_wait" => w.futex_wait_ns,
+            "futex_wake" => w.futex_wake_ns,
+            "timer" => w.timer_ns,
+            "pipe_rw" => w.pipe_rw_ns,
+            "pipe_kib" => w.pipe_ns_per_kib,
+            "sock_rw" => w.sock_rw_ns,
+            "sock_kib" => w.sock_ns_per_kib,
+            "sched_set" => w.sched_set_ns,
+            "cgroup_move" => w.cgroup_move_ns,
+            "io_submit" => w.io_submit_ns,
+            "io_latency" => w.io_latency_ns,
+            "io_kib" => w.io_ns_per_kib,
+            "mem_read_kib" => w.mem_read_ns_per_kib,
+            "mem_write_kib" => w.mem_write_ns_per_kib,
+            "mem_access" => w.mem_access_ns,
+            "empty_loop" => w.empty_loop_ns,
+            _ => return None,
+        })
     }
 
     /// Time of `insns` BPF instructions, to the nearest nanosecond.

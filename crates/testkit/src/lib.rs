@@ -7,3 +7,5 @@
 pub mod canary;
 pub mod checks;
 pub mod kernel_objects;
+pub mod recorder;
+pub mod sim;

@@ -1,36 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The laws hold for honest runs of every class, and a canary that breaks one is caught by its checker.
 
-use scxlab_kernel::Kernel;
-use scxlab_kernel::boot::Setup;
-use scxlab_kernel::kernel::Limits;
-use scxlab_machine::Machine;
 use scxlab_testkit::canary::{Canary, Crime, ops_data};
 use scxlab_testkit::checks::{Contract, run_checked};
-use scxlab_workload::{ExecConfig, Executor, WorkloadArg, parse_workload_arg};
-use std::sync::Arc;
+use scxlab_testkit::sim::kernel;
 
 const MS: u64 = 1_000_000;
 
-fn kernel(machine: &str, workload: &str) -> Kernel {
-    let machine = Arc::new(Machine::resolve(machine).expect("a valid machine"));
-    let WorkloadArg::Program(program) = parse_workload_arg(workload).expect("a valid workload") else {
-        panic!("{workload} is a file");
-    };
-    let config = ExecConfig { nr_cpus: machine.topology.nr_cpus() as u32, ..Default::default() };
-    let executor = Executor::new(&program, config).expect("a program that compiles");
-    let setup = Setup {
-        machine,
-        seed: 1,
-        limits: Limits::default(),
-        tracer: Default::default(),
-        mem_size: 16 << 30,
-    };
-    Kernel::boot(setup, Box::new(executor)).expect("memory for a small machine")
-}
-
 fn canary(crime: Crime, contract: Contract) -> Result<(), String> {
-    let mut k = kernel("2n4c2t", "sleepers,tasks=64");
+    let mut k = kernel("2n4c2t", "sleepers,tasks=64", 1);
     k.attach(Canary::new(crime), ops_data("canary")).expect("attached");
     run_checked(&mut k, 500 * MS, 50_000, contract).map_err(|b| format!("{}: {}", b.law, b.what))?;
     assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
@@ -42,7 +20,7 @@ const WORK: Contract = Contract { idle_grace: Some(300_000) };
 #[test]
 fn the_default_class_keeps_the_laws() {
     for workload in ["sleepers", "hackbench,groups=1,loops=50", "pingpong", "hogs", "spin_barrier"] {
-        let mut k = kernel("2n4c2t", workload);
+        let mut k = kernel("2n4c2t", workload, 1);
         if let Err(broken) = run_checked(&mut k, 300 * MS, 100_000, Contract::default()) {
             panic!("{workload}: {broken:#?}");
         }

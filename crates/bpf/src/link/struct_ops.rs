@@ -248,6 +248,24 @@ pub fn match_kernel(
         .collect()
 }
 
+impl MatchedTable {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn type_name(&self) -> &str {
+        &self.type_name
+    }
+
+    /// Members set to a program, with the index of that among the object's functions.
+    pub fn callbacks(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.members.iter().filter_map(|(name, value)| match value {
+            MatchedValue::Callback(Some(program)) => Some((name.as_str(), *program)),
+            _ => None,
+        })
+    }
+}
+
 /// By function of the object: is it a callback of a table that the kernel gets?
 pub fn bound_programs(object: &Object, tables: &[MatchedTable]) -> Vec<bool> {
     let mut bound = vec![false; object.functions.len()];

@@ -552,7 +552,11 @@ fn load_slow<H: Host>(
 ) -> Result<u64, Fault> {
     let mem = &h.vm().mem;
     // A probed pointer is a kernel pointer, never half an arena pointer.
-    let addr = if probe { addr } else { arena_low(addr, arena_base) };
+    let addr = if probe {
+        addr
+    } else {
+        arena_low(addr, arena_base)
+    };
     let mut bytes = [0; 8];
     match mem.bytes(addr, size.into()) {
         Ok(found) => bytes[..size as usize].copy_from_slice(found),

@@ -228,6 +228,7 @@ impl Kernel {
             pcpu.sync_pending.clear();
             pcpu.bypassing = false;
         }
+        self.ext.sched_switch.clear();
         if let Some(sched) = self.ext.root.take() {
             self.ext.last_events = sched.events;
         }

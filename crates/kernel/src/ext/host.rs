@@ -315,6 +315,15 @@ impl Target for KernelTarget {
         Some(KsymVar { addr: self.percpu + off, btf_id, per_cpu: true })
     }
 
+    /// Arguments that the kernel's stubs name `..__nullable`.
+    fn nullable_args(&self, struct_name: &str, member: &str) -> &[u32] {
+        match (struct_name, member) {
+            // prev, and to: NULL for a CPU that was idle, and for a plain sched_yield().
+            ("sched_ext_ops", "dispatch" | "yield") => &[1],
+            _ => &[],
+        }
+    }
+
     fn kconfig(&self, name: &str) -> Option<KconfigValue> {
         Some(match name {
             "LINUX_KERNEL_VERSION" => KconfigValue::Int(KERNEL_VERSION),

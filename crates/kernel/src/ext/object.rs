@@ -40,6 +40,9 @@ impl Kernel {
             funcs[op as usize] = table.callback(op.name());
         }
         let program = Program::Bpf { instance: loaded.instance, funcs: Rc::new(funcs) };
+        if self.ext.root.is_none() {
+            self.attach_tracing(loaded);
+        }
         Ok(self.attach(program, ops_data(table))?)
     }
 }

@@ -40,6 +40,16 @@ impl Fair {
         std::mem::take(&mut self.timers)
     }
 
+    /// Groups that were throttled (true) or set free on a CPU since the last call, in order.
+    pub fn take_throttles(&mut self) -> Vec<(CgroupId, CpuId, bool)> {
+        std::mem::take(&mut self.throttles)
+    }
+
+    /// Whether `take_throttles` has any: cheap, for after each call.
+    pub fn has_throttles(&self) -> bool {
+        !self.throttles.is_empty()
+    }
+
     /// Whether `take_timers` has any: cheap, for after each call.
     pub fn has_timers(&self) -> bool {
         !self.timers.is_empty()
@@ -96,6 +106,7 @@ impl Fair {
         self.bw(group).throttled.push(rq);
         self.walk_below(group, cpu, &mut |fair, rq| fair.throttle_down(rq));
         self.rqs[rq].throttled = true;
+        self.throttles.push((group, cpu, true));
         if h_curr.is_some() {
             self.want_resched(cpu, Resched::Now);
         }
@@ -219,6 +230,7 @@ impl Fair {
         }
         let group = self.rqs[rq].group.expect("the root is never throttled");
         self.rqs[rq].throttled = false;
+        self.throttles.push((group, cpu, false));
         let since = self.rqs[rq].throttled_at.take();
         let bw = self.bw(group);
         bw.throttled.retain(|&r| r != rq);

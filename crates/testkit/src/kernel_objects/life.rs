@@ -115,7 +115,9 @@ fn count_calls(b: &mut Bench, global: bool) {
         (0..NUM_PRE_FORKS).map(|_| b.spawn(spec("waiter"), block_and_exit())).collect();
     b.sleep(SEC / 10);
     b.attach(&loaded, "init_enable_count_ops");
-    b.k.user(|k| waiting.iter().for_each(|c| drop(k.wake(c.task, false))));
+    b.k.user(|k| for c in &waiting {
+            k.wake(c.task, false);
+        });
     b.detach();
     let count = |b: &Bench, name: &str| b.get(&loaded, name);
     assert!(count(b, "init_task_cnt") >= NUM_PRE_FORKS);

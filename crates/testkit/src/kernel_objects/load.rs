@@ -81,10 +81,11 @@ pub fn run_and_progress(b: &mut Bench, tasks: &[Child], seconds: u64) {
         b.sleep(SEC);
         assert!(b.k.ext.exits.is_empty(), "the scheduler left: {:?}", b.k.ext.exits);
         assert!(b.k.ext.root.is_some(), "a scheduler is loaded");
-        for (task, before) in tasks.iter().zip(before) {
+        let ran = tasks.iter().zip(before).map(|(task, before)| {
             let t = &b.k.tasks[task.task];
-            let ran = t.account.run_ns - before;
-            assert!(ran > 0, "{}[{}] did not run in second {second}", t.name, t.pid);
-        }
+            (format!("{}[{}]", t.name, t.pid), t.account.run_ns - before)
+        });
+        let ran: Vec<(String, Nanos)> = ran.collect();
+        assert!(ran.iter().all(|(_, ns)| *ns > 0), "some did not run in second {second}: {ran:?}");
     }
 }

@@ -16,12 +16,12 @@ fn picks_from_user(b: &mut Bench, object: &str) -> Vec<i32> {
     let loaded = b.open_and_load(object);
     b.attach(&loaded, &format!("{object}_ops"));
     let mut picks = Vec::new();
-    pick(b, &loaded, &mut picks);
-    b.sleep(SEC / 2);
-    mixed(b);
-    for _ in 0..50 {
-        b.sleep(SEC / 100);
+    for hundredth in 0..100 {
+        if hundredth == 50 {
+            mixed(b);
+        }
         pick(b, &loaded, &mut picks);
+        b.sleep(SEC / 100);
     }
     b.expect_kind(&loaded, NONE);
     b.detach();

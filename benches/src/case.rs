@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! One simulation: a scheduler's name, a workload's text, a machine's name.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::run::Run;
+use scxlab_lab::scheduler::SchedulerArg;
+use scxlab_lab::sim::{SimSpec, kernel_target, simulate};
+use scxlab_machine::Machine;
+use scxlab_machine::id::Nanos;
+use scxlab_trace::Tracer;
+use scxlab_workload::{Perturb, Program, WorkloadArg, parse_workload_arg};
+
+/// A case that can be run many times.
+pub struct Case {
+    machine: Arc<Machine>,
+    workload: Program,
+    scheduler: Prepared,
+    duration: Nanos,
+}
+
+/// What one run of it took.
+pub struct Measured {
+    pub run: Run,
+    pub wall: Duration,
+}
+
+impl Case {
+    /// `scheduler` is `eevdf` or a shipped one; `workload` is a generator with its parameters.
+    pub fn new(
+        scheduler: &str,
+        workload: &str,
+        machine: &str,
+        duration: Nanos,
+    ) -> Result<Case, Box<dyn Error>> {
+        let machine = Arc::new(Machine::resolve(machine)?);
+        let WorkloadArg::Program(workload) = parse_workload_arg(workload)? else {
+            return Err(format!("{workload} is a file, not a generator").into());
+        };
+        let scheduler = prepare(scheduler, &machine)?;
+        Ok(Case { machine, workload: *workload, scheduler, duration })
+    }
+
+    /// Builds the kernel, runs, and checks that the scheduler stayed.
+    #[allow(clippy::disallowed_methods, reason = "a benchmark is about the clock")]
+    pub fn run(&self, tracer: Tracer) -> Result<Measured, Box<dyn Error>> {
+        let spec = SimSpec {
+            machine: &self.machine,
+            workload: &self.workload,
+            scheduler: &self.scheduler,
+            seed: 1,
+            duration: Some(self.duration),
+            perturb: Perturb::default(),
+        };
+        let start = Instant::now();
+        let (run, mut tracer) = simulate(&spec, tracer, &Arc::default())?;
+        tracer.finish()?;
+        let wall = start.elapsed();
+        if !run.went_well() {
+            return Err(format!("{}: {:?} {:?}", run.scheduler, run.stop, run.exit).into());
+        }
+        Ok(Measured { run, wall })
+    }
+}
+
+impl Measured {
+    /// A metric of the run.
+    pub fn metric(&self, name: &str) -> f64 {
+        self.run.metrics.get(name).map_or(f64::NAN, |metric| metric.value)
+    }
+
+    /// A metric per second of wall time.
+    pub fn rate(&self, name: &str) -> f64 {
+        self.metric(name) / self.wall.as_secs_f64()
+    }
+
+    /// Virtual seconds per second of wall time.
+    pub fn speed(&self) -> f64 {
+        self.run.virtual_ns as f64 / 1e9 / self.wall.as_secs_f64()
+    }
+}
+
+fn prepare(name: &str, machine: &Arc<Machine>) -> Result<Prepared, Box<dyn Error>> {
+    let arg = SchedulerArg::parse(name)?;
+    if arg.is_default_class() {
+        return Ok(Prepared::default_class(name));
+    }
+    let shipped = scxlab_sched::find(&arg.name).ok_or_else(|| format!("no scheduler {name}"))?;
+    let source = Source { name: shipped.name, bytes: shipped.object };
+    let target = kernel_target(machine)?;
+    Ok(Prepared::object(&arg, source, RecipeChoice::Auto, machine, &target)?)
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the benchmarks read of the machine they run on.
+
+/// Most memory that this process has had resident, in bytes; 0 where the kernel does not say.
+pub fn peak_rss() -> u64 {
+    status_kib("VmHWM:") * 1024
+}
+
+fn status_kib(key: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(key));
+    let number = line.and_then(|rest| rest.split_whitespace().next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}

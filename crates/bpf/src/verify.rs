@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What of the kernel's verifier can be said at load: a callback must not dereference an argument that may be NULL
+//! before it has tested it.
+//!
+//! Owns: that one check. Does not: prove anything else; what the verifier would exclude and this does not is a fault
+//! when it happens.
+//! Models: kernel `PTR_MAYBE_NULL` of struct_ops arguments named `..__nullable`, 7.3. Differs: within the program's own
+//! function only, and where paths disagree or a value is not followed it accepts.
+//!
+//! A forward pass over the program's slots. A register or stack slot is the context, a NULL-able argument, or other;
+//! a test of any copy against 0 makes all copies other, on both branches.
+
+#[cfg(test)]
+mod tests;
+
+use crate::insn::RawInsn;
+use crate::link::Target;
+use crate::link::error::What;
+use crate::link::struct_ops::MatchedTable;
+use crate::object::Object;
+
+/// Refuses the first program that dereferences such an argument untested.
+pub(crate) fn nullable_args(
+    object: &Object,
+    tables: &[MatchedTable],
+    target: &impl Target,
+) -> Result<(), What> {
+    for table in tables {
+        for (member, program) in table.callbacks() {
+            let nullable = target.nullable_args(table.type_name(), member);
+            let function = &object.functions[program];
+            let Some(found) = first_null_deref(&function.insns, nullable) else { continue };
+            let (insn, arg) = (found.insn, found.arg + 1);
+            return Err(What::StructOps {
+                name: table.name().to_owned(),
+                what: format!(
+                    "program `{}`, insn {insn}: uses argument {arg} of `{member}`, which may be NULL, without a test",
+                    function.name
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Where a program uses an argument that it has not tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NullDeref {
+    /// Slot of the program.
+    pub insn: usize,
+    /// Argument, counted from 0.
+    pub arg: u32,
+}
+
+/// The first slot at which an argument that may be NULL is dereferenced, or calculated with, untested. `nullable` are
+/// such arguments of the callback, whose context is an array of 8-byte arguments.
+pub fn first_null_deref(insns: &[RawInsn], nullable: &[u32]) -> Option<NullDeref> {
+    if nullable.is_empty() {
+        return None;
+    }
+    let mut states: Vec<Option<State>> = vec![None; insns.len()];
+    let mut queue = vec![(0, State::entry())];
+    while let Some((at, state)) = queue.pop() {
+        let Some(slot) = states.get_mut(at) else { continue };
+        let merged = match slot {
+            Some(old) => old.merge(&state),
+            None => state,
+        };
+        // Merging only ever turns values into `Other`, so each slot is visited a bounded number of times.
+        if *slot == Some(merged) {
+            continue;
+        }
+        *slot = Some(merged);
+        queue.extend(merged.step(insns, at, nullable).next.into_iter().flatten());
+    }
+    // Refused only for what holds after all paths have been merged.
+    let arg_at = |(insn, state): (usize, &Option<State>)| {
+        let arg = state.as_ref()?.step(insns, insn, nullable).deref?;
+        Some(NullDeref { insn, arg })
+    };
+    states.iter().enumerate().find_map(arg_at)
+}
+
+/// What a register or stack slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    Other,
+    Context,
+    /// This argument, untested.
+    MaybeNull(u32),
+}
+
+/// Frame of a program: 512 bytes below r10.
+const STACK_SLOTS: usize = 64;
+const R10: u8 = 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    regs: [Value; 11],
+    /// By distance below r10, in 8 bytes.
+    stack: [Value; STACK_SLOTS],
+}
+
+/// What an instruction does: which argument it uses untested, and where execution goes on.
+#[derive(Default)]
+struct Effect {
+    deref: Option<u32>,
+    next: [Option<(usize, State)>; 2],
+}
+
+mod op {
+    pub const LD: u8 = 0;
+    pub const LDX: u8 = 1;
+    pub const ST: u8 = 2;
+    pub const STX: u8 = 3;
+    pub const JMP: u8 = 5;
+    pub const JMP32: u8 = 6;
+    pub const ALU64: u8 = 7;
+    pub const DW: u8 = 0x18;
+    pub const MODE_MEM: u8 = 0x60;
+    pub const MODE_ATOMIC: u8 = 0xc0;
+    pub const ADD: u8 = 0x00;
+    pub const SUB: u8 = 0x10;
+    pub const MOV: u8 = 0xb0;
+    pub const X: u8 = 0x08;
+    pub const JA: u8 = 0x00;
+    pub const CALL: u8 = 0x80;
+    pub const EXIT: u8 = 0x90;
+}
+
+impl State {
+    fn entry() -> State {
+        let mut regs = [Value::Other; 11];
+        regs[1] = Value::Context;
+        State { regs, stack: [Value::Other; STACK_SLOTS] }
+    }
+
+    fn merge(&self, other: &State) -> State {
+        let join = |a: Value, b: Value| if a == b { a } else { Value::Other };
+        let mut merged = *self;
+        for (to, from) in merged.regs.iter_mut().zip(&other.regs) {
+            *to = join(*to, *from);
+        }
+        for (to, from) in merged.stack.iter_mut().zip(&other.stack) {
+            *to = join(*to, *from);
+        }
+        merged
+    }
+
+    fn reg(&self, reg: u8) -> Value {
+        self.regs.get(usize::from(reg)).copied().unwrap_or(Value::Other)
+    }
+
+    fn set(&mut self, reg: u8, value: Value) {
+        if let Some(slot) = self.regs.get_mut(usize::from(reg)) {
+            *slot = value;
+        }
+    }
+
+    /// The argument that the register holds untested.
+    fn untested(&self, reg: u8) -> Option<u32> {
+        match self.reg(reg) {
+            Value::MaybeNull(arg) => Some(arg),
+            _ => None,
+        }
+    }
+
+    /// Every copy of the argument counts as tested.
+    fn tested(mut self, arg: u32) -> State {
+        for value in self.regs.iter_mut().chain(&mut self.stack) {
+            if *value == Value::MaybeNull(arg) {
+                *value = Value::Other;
+            }
+        }
+        self
+    }
+
+    fn step(mut self, insns: &[RawInsn], at: usize, nullable: &[u32]) -> Effect {
+        let insn = insns[at];
+        let mut effect = Effect::default();
+        let mut next = at + 1;
+        match insn.code & 7 {
+            op::LD => {
+                self.set(insn.dst(), Value::Other);
+                next += usize::from(insn.code == op::LD | op::DW);
+            }
+            op::LDX => {
+                effect.deref = self.untested(insn.src());
+                let value = self.load(insn, nullable);
+                self.set(insn.dst(), value);
+            }
+            op::ST | op::STX => {
+                effect.deref = self.untested(insn.dst());
+                self.store(insn);
+            }
+            op::JMP | op::JMP32 => {
+                effect.next = self.jump(insn, at);
+                return effect;
+            }
+            _ => effect.deref = self.alu(insn),
+        }
+        effect.next[0] = Some((next, self));
+        effect
+    }
+
+    fn load(&self, insn: RawInsn, nullable: &[u32]) -> Value {
+        if insn.code != op::LDX | op::MODE_MEM | op::DW {
+            return Value::Other;
+        }
+        if insn.src() == R10 {
+            return slot(insn.off).map_or(Value::Other, |slot| self.stack[slot]);
+        }
+        let arg = u32::try_from(insn.off / 8).ok().filter(|_| insn.off % 8 == 0);
+        match (self.reg(insn.src()), arg) {
+            (Value::Context, Some(arg)) if nullable.contains(&arg) => Value::MaybeNull(arg),
+            _ => Value::Other,
+        }
+    }
+
+    fn store(&mut self, insn: RawInsn) {
+        let atomic = insn.code & 0xe0 == op::MODE_ATOMIC;
+        if atomic {
+            // With fetch, the source or r0 gets the old value.
+            self.set(insn.src(), Value::Other);
+            self.set(0, Value::Other);
+        }
+        if insn.dst() != R10 {
+            return;
+        }
+        let whole = insn.code == op::STX | op::MODE_MEM | op::DW;
+        let value = if whole { self.reg(insn.src()) } else { Value::Other };
+        match slot(insn.off) {
+            Some(slot) => self.stack[slot] = value,
+            // Between two slots: forget what it may have changed.
+            None => self.stack = [Value::Other; STACK_SLOTS],
+        }
+    }
+
+    /// Arithmetic; sums with an untested pointer are refused as the verifier refuses them.
+    fn alu(&mut self, insn: RawInsn) -> Option<u32> {
+        let (kind, by_reg) = (insn.code & 0xf0, insn.code & op::X != 0);
+        let wide = insn.code & 7 == op::ALU64;
+        if kind == op::MOV {
+            let whole = wide && by_reg && insn.off == 0;
+            let value = if whole { self.reg(insn.src()) } else { Value::Other };
+            self.set(insn.dst(), value);
+            return None;
+        }
+        let used = self.untested(insn.dst()).filter(|_| wide && (kind == op::ADD || kind == op::SUB));
+        self.set(insn.dst(), Value::Other);
+        used
+    }
+
+    fn jump(mut self, insn: RawInsn, at: usize) -> [Option<(usize, State)>; 2] {
+        let wide = insn.code & 7 == op::JMP;
+        let over = |by: i64| usize::try_from(at as i64 + 1 + by).ok();
+        match insn.code & 0xf0 {
+            op::EXIT => return [None, None],
+            op::CALL => {
+                for reg in 0..=5 {
+                    self.set(reg, Value::Other);
+                }
+                // The callee may have been given an address of the stack.
+                self.stack = [Value::Other; STACK_SLOTS];
+                return [Some((at + 1, self)), None];
+            }
+            op::JA => {
+                let by = if wide { i64::from(insn.off) } else { i64::from(insn.imm) };
+                return [over(by).map(|to| (to, self)), None];
+            }
+            _ => {}
+        }
+        let by_reg = insn.code & op::X != 0;
+        // Any comparison may be the test: equality with 0 is, and of the others nothing is known.
+        for reg in [Some(insn.dst()), by_reg.then_some(insn.src())].into_iter().flatten() {
+            if let Some(arg) = self.untested(reg) {
+                self = self.tested(arg);
+            }
+        }
+        [Some((at + 1, self)), over(i64::from(insn.off)).map(|to| (to, self))]
+    }
+}
+
+/// The stack slot of 8 bytes in which `off` lies below r10.
+fn slot(off: i16) -> Option<usize> {
+    let below = usize::try_from(-i32::from(off)).ok()?;
+    let slot = below.div_ceil(8);
+    (1..=STACK_SLOTS).contains(&slot).then(|| slot - 1)
+}

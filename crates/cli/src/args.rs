@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The flags. Their help texts are the manual: the man page and `docs/reference/flags.md` are made of them.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use scxlab_workload::program::Dur;
+
+/// Which CPU scheduler, with which settings, should this workload run on, on this machine?
+///
+/// Runs compiled sched_ext BPF schedulers (and the kernel's default class) on a simulated machine, without root,
+/// the same way every time.
+#[derive(Debug, Parser)]
+#[command(name = "scxlab", version, after_long_help = EXIT_CODES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  the command did what it was asked; a scheduler that is ejected is a result
+  1  with --fail-on-exit: a scheduler was ejected, or a run stopped early
+  2  the command line is wrong: a flag, or a name or knob that does not exist
+  3  an input file cannot be read, is malformed, or does not fit the machine
+  4  the input needs what is not modelled
+  5  a fault of scxlab itself
+  6  a result could not be written";
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a workload under one scheduler, or compare several
+    Run(RunArgs),
+    /// List what there is to choose from
+    List(ListArgs),
+    /// Show what a machine's description means
+    Topo(TopoArgs),
+    /// Show what a BPF object needs, what is missing, and its knobs
+    Inspect(InspectArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write all pages into a folder
+    Man(ManArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// A scheduler; give several to compare them with the first
+    ///
+    /// `eevdf` is the kernel's default class. Other names are shipped schedulers (scxlab list schedulers), and a
+    /// path is a compiled sched_ext object. Knobs follow, separated by commas: they set `const volatile` globals
+    /// and initialised data by name (scxlab inspect shows them). `recipe=` names a recipe, a file of one, or
+    /// `none`; `ops=` chooses among several ops of an object.
+    #[arg(short, long = "scheduler", value_name = "SCHED[,KNOB=VALUE]...", default_value = "eevdf")]
+    pub scheduler: Vec<String>,
+
+    /// The workload: a file (rt-app JSON, or our TOML or JSON), or a generator with its parameters
+    ///
+    /// scxlab list workloads shows the generators.
+    #[arg(short, long, value_name = "WORKLOAD")]
+    pub workload: String,
+
+    /// The machine: a spec such as 2n4c2t, a preset, a .toml file, lstopo's .xml, or `host`
+    #[arg(short, long, value_name = "MACHINE")]
+    pub machine: String,
+
+    /// Runs per scheduler; run i has seed SEED + i under each
+    #[arg(short = 'n', long, value_name = "RUNS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub runs: u32,
+
+    /// Seed of the first run
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Virtual time per run, such as 500ms or 5s; in place of the workload's own
+    ///
+    /// Without it and without one of its own, a workload runs until all its threads have exited, at most 60s.
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<Dur>,
+
+    /// Write a Perfetto trace of the first run of each scheduler
+    ///
+    /// With several schedulers, each one's name is put before the file's ending.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+
+    /// What to print
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
+    pub format: Format,
+
+    /// Also write results.json, report.txt and the first runs' traces into this folder
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+
+    /// Latest start of a thread: each starts at a random time from 0 to this
+    #[arg(long, value_name = "TIME", default_value = "1ms")]
+    pub start_offset: Dur,
+
+    /// Percent by which each computation is longer or shorter at most, at random
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = noise)]
+    pub compute_noise: u32,
+
+    /// Simulations at a time; 0 is one per CPU of this host. Results do not depend on it
+    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
+    pub jobs: usize,
+
+    /// Exit with 1 if a scheduler was ejected or a run stopped early
+    #[arg(long)]
+    pub fail_on_exit: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Table,
+    /// For programs; docs/reference/results.schema.json describes it
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// What to list
+    #[arg(value_enum)]
+    pub what: Listed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Listed {
+    Schedulers,
+    Workloads,
+    Machines,
+}
+
+#[derive(Debug, Args)]
+pub struct TopoArgs {
+    /// As -m of run
+    pub machine: String,
+
+    /// Also show every cost with its unit and source
+    #[arg(long)]
+    pub costs: bool,
+
+    /// What to print; json is the canonical form that the fingerprint is about
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
+    pub format: Format,
+}
+
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// An object file, or a shipped scheduler's name
+    pub object: String,
+
+    /// Also list every program, map, kernel function, field and helper that the object refers to
+    #[arg(long)]
+    pub all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Write a page for the command and each of its subcommands into this folder
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+}
+
+/// Percent with at most one decimal, as thousandths.
+fn noise(text: &str) -> Result<u32, String> {
+    let bad = || format!("\"{text}\" is not a percentage from 0 to 99.9 with at most one decimal");
+    let number = text.trim().trim_end_matches('%').trim_end();
+    let (whole, tenth) = number.split_once('.').unwrap_or((number, "0"));
+    let is_digits = |s: &str| !s.is_empty() && s.len() <= 3 && s.bytes().all(|b| b.is_ascii_digit());
+    if !is_digits(whole) || !is_digits(tenth) || tenth.len() != 1 {
+        return Err(bad());
+    }
+    let whole: u32 = whole.parse().map_err(|_| bad())?;
+    let tenth: u32 = tenth.parse().map_err(|_| bad())?;
+    Some(whole * 10 + tenth).filter(|n| *n <= 999).ok_or_else(bad)
+}
+
+fn jobs(text: &str) -> Result<usize, String> {
+    const MAX: usize = 1024;
+    let parsed = text.parse().ok().filter(|n| *n <= MAX);
+    parsed.ok_or_else(|| format!("\"{text}\" is not a number from 0 to {MAX}"))
+}

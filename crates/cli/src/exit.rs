@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Exit codes: which failure is whose fault. The only place that decides.
+//!
+//! Owns: codes, the catching of panics, the silence about a closed pipe. The list for users is in `args.rs`.
+
+use std::io;
+use std::panic::{self, UnwindSafe};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use scxlab_bpf::link::error::What as LinkWhat;
+use scxlab_bpf::link::{GlobalError, LinkError};
+use scxlab_bpf::object::ObjectError;
+use scxlab_kernel::ext::object::ObjectAttachError;
+use scxlab_lab::prepare::PrepareError;
+use scxlab_lab::recipe::{RecipeError, What as RecipeWhat};
+use scxlab_lab::scheduler::SchedulerArgError;
+use scxlab_lab::session::SessionError;
+use scxlab_lab::sim::SimError;
+use scxlab_machine::MachineError;
+use scxlab_workload::WorkloadError;
+
+/// Failures of the command itself.
+#[derive(Debug)]
+pub enum CliError {
+    Read { path: PathBuf, error: io::Error },
+    NotText { path: PathBuf },
+    Write { what: String, error: io::Error },
+    Unknown { kind: &'static str, name: String, there_are: String },
+    /// `--fail-on-exit`, with the number of runs that did not go well.
+    Ejected { runs: usize, of: usize },
+}
+
+impl std::fmt::Display for CliError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CliError::Read { path, error } => write!(f, "{}: {error}", path.display()),
+            CliError::NotText { path } => write!(f, "{}: not a text file (UTF-8)", path.display()),
+            CliError::Write { what, error } => write!(f, "{what} cannot be written: {error}"),
+            CliError::Unknown { kind, name, there_are } => {
+                write!(f, "unknown {kind} \"{name}\"; there are {there_are}")
+            }
+            CliError::Ejected { runs, of } => {
+                write!(f, "{runs} of {of} runs ended in an ejection or stopped early")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CliError {}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
+    Success = 0,
+    Ejected = 1,
+    Usage = 2,
+    Input = 3,
+    Unmodelled = 4,
+    Internal = 5,
+    Output = 6,
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> ExitCode {
+        ExitCode::from(code as u8)
+    }
+}
+
+/// Help and version are successes; the rest is a wrong command line.
+pub fn from_clap(error: &clap::Error) -> ExitCode {
+    // A reader that has gone needs no message.
+    let _ = error.print();
+    if error.use_stderr() { Code::Usage.into() } else { Code::Success.into() }
+}
+
+/// What the first panic said, of whichever thread.
+static PANIC: Mutex<Option<String>> = Mutex::new(None);
+
+/// Carries out a command and turns its failure, even a panic, into a message and a code.
+pub fn guarded(command: impl FnOnce() -> anyhow::Result<()> + UnwindSafe) -> ExitCode {
+    panic::set_hook(Box::new(|info| {
+        let payload = info.payload();
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let place = info.location().map_or(String::new(), |l| format!(" ({}:{})", l.file(), l.line()));
+        if let Ok(mut first) = PANIC.lock() {
+            first.get_or_insert(format!("{}{place}", text.unwrap_or("panic")));
+        }
+    }));
+    match panic::catch_unwind(command) {
+        Ok(Ok(())) => Code::Success.into(),
+        Ok(Err(error)) => failed(&error),
+        Err(_) => {
+            let said = PANIC.lock().ok().and_then(|mut p| p.take()).unwrap_or_default();
+            eprintln!("error: internal: {said}\nThis is a fault of scxlab. Please report it with the command line.");
+            Code::Internal.into()
+        }
+    }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    if is_closed_pipe(error) {
+        return Code::Success.into();
+    }
+    eprintln!("error: {error:#}");
+    code_of(error).into()
+}
+
+/// `scxlab ... | head` is no failure.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let is = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| match cause.downcast_ref::<CliError>() {
+        Some(CliError::Write { error, .. }) => is(error),
+        _ => cause.downcast_ref::<io::Error>().is_some_and(is),
+    })
+}
+
+fn code_of(error: &anyhow::Error) -> Code {
+    error.chain().find_map(|cause| code_of_cause(cause)).unwrap_or(Code::Internal)
+}
+
+fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
+    if let Some(e) = cause.downcast_ref::<CliError>() {
+        return Some(match e {
+            CliError::Read { .. } | CliError::NotText { .. } => Code::Input,
+            CliError::Write { .. } => Code::Output,
+            CliError::Unknown { .. } => Code::Usage,
+            CliError::Ejected { .. } => Code::Ejected,
+        });
+    }
+    if let Some(e) = cause.downcast_ref::<PrepareError>() {
+        return Some(of_prepare(e));
+    }
+    if let Some(e) = cause.downcast_ref::<SessionError>() {
+        return Some(of_session(e));
+    }
+    if let Some(e) = cause.downcast_ref::<SimError>() {
+        return Some(of_sim(e));
+    }
+    if let Some(e) = cause.downcast_ref::<MachineError>() {
+        return Some(of_machine(e));
+    }
+    if let Some(e) = cause.downcast_ref::<WorkloadError>() {
+        return Some(of_workload(e));
+    }
+    if cause.is::<SchedulerArgError>() {
+        return Some(Code::Usage);
+    }
+    if let Some(e) = cause.downcast_ref::<LinkError>() {
+        return Some(of_link(e));
+    }
+    cause.is::<ObjectError>().then_some(Code::Input)
+}
+
+fn of_prepare(error: &PrepareError) -> Code {
+    match error {
+        PrepareError::Argument(_) | PrepareError::NoTable { .. } => Code::Usage,
+        PrepareError::Knob { error, .. } => of_knob(error),
+        PrepareError::Object(_) | PrepareError::NoScheduler { .. } => Code::Input,
+        PrepareError::Recipe(e) => of_recipe(e),
+    }
+}
+
+/// A knob comes from the command line, whatever is wrong with it.
+fn of_knob(_: &GlobalError) -> Code {
+    Code::Usage
+}
+
+fn of_recipe(error: &RecipeError) -> Code {
+    match error.what {
+        // The machine does not suit the scheduler: a choice of the command line.
+        RecipeWhat::Required(_) => Code::Usage,
+        _ if error.unmodelled().is_some() => Code::Unmodelled,
+        _ => Code::Input,
+    }
+}
+
+fn of_session(error: &SessionError) -> Code {
+    match error {
+        SessionError::Sim(e) => of_sim(e),
+        SessionError::Trace { .. } => Code::Output,
+        SessionError::Threads { .. } => Code::Internal,
+        SessionError::Seeds { .. } => Code::Usage,
+    }
+}
+
+fn of_sim(error: &SimError) -> Code {
+    match error {
+        SimError::Link(e) => of_link(e),
+        SimError::Recipe(e) => of_recipe(e),
+        SimError::Attach { error: ObjectAttachError::CidForm { .. }, .. } => Code::Unmodelled,
+        SimError::Attach { .. } => Code::Input,
+        SimError::Workload(e) => of_workload(e),
+        SimError::Unmodelled { .. } => Code::Unmodelled,
+        SimError::Memory(_) => Code::Internal,
+    }
+}
+
+fn of_link(error: &LinkError) -> Code {
+    match error.what {
+        // A function that this kernel lacks may exist in another: the object may be right.
+        LinkWhat::MissingExterns(_) => Code::Unmodelled,
+        _ => Code::Input,
+    }
+}
+
+fn of_machine(error: &MachineError) -> Code {
+    match error {
+        MachineError::Unknown { .. } | MachineError::Spec(_) => Code::Usage,
+        MachineError::File { .. }
+        | MachineError::Topology { .. }
+        | MachineError::Lstopo { .. }
+        | MachineError::Sysfs(_) => Code::Input,
+    }
+}
+
+fn of_workload(error: &WorkloadError) -> Code {
+    match error {
+        WorkloadError::UnknownGenerator { .. }
+        | WorkloadError::UnknownParam { .. }
+        | WorkloadError::BadParam { .. } => Code::Usage,
+        _ => Code::Input,
+    }
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Turning arguments into a machine, a workload and schedulers: the files are read here.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::recipe;
+use scxlab_lab::scheduler::{DEFAULT_CLASS, SchedulerArg};
+use scxlab_lab::sim::kernel_target;
+use scxlab_machine::Machine;
+use scxlab_machine::topology::sysfs::SysfsReader;
+use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
+
+use crate::exit::CliError;
+
+/// `-m`: a file by its ending or a slash, `host`, else a preset or a spec.
+pub fn machine(arg: &str) -> Result<Arc<Machine>> {
+    let lower = arg.to_ascii_lowercase();
+    let machine = if arg == "host" {
+        Machine::from_sysfs(&Host)?
+    } else if lower.ends_with(".xml") {
+        Machine::from_lstopo(arg, &read_text(arg)?)?
+    } else if lower.ends_with(".toml") {
+        Machine::from_toml(arg, &read_text(arg)?)?
+    } else if arg.contains('/') {
+        let text = read_text(arg)?;
+        if text.trim_start().starts_with('<') {
+            Machine::from_lstopo(arg, &text)?
+        } else {
+            Machine::from_toml(arg, &text)?
+        }
+    } else {
+        Machine::resolve(arg)?
+    };
+    Ok(Arc::new(machine))
+}
+
+/// `-w`
+pub fn workload(arg: &str) -> Result<Program> {
+    match parse_workload_arg(arg)? {
+        WorkloadArg::Program(program) => Ok(*program),
+        WorkloadArg::File(path) => Ok(scxlab_workload::load(&path, &read_text(&path)?)?),
+    }
+}
+
+/// `-s`, each.
+pub fn schedulers(args: &[String], machine: &Arc<Machine>) -> Result<Vec<Prepared>> {
+    let target = kernel_target(machine)?;
+    let mut all = Vec::new();
+    for text in args {
+        let arg = SchedulerArg::parse(text)?;
+        if arg.is_default_class() {
+            all.push(Prepared::default_class(text));
+            continue;
+        }
+        let (bytes, recipe_text);
+        let source = match object_source(&arg.name)? {
+            ObjectSource::Shipped(source) => source,
+            ObjectSource::File(read) => {
+                bytes = read;
+                Source { name: &arg.name, bytes: &bytes }
+            }
+        };
+        let choice = match arg.recipe.as_deref() {
+            None => RecipeChoice::Auto,
+            Some("none") => RecipeChoice::None,
+            Some(name) => {
+                recipe_text = self::recipe_text(name)?;
+                RecipeChoice::Text(name, &recipe_text)
+            }
+        };
+        all.push(Prepared::object(&arg, source, choice, machine, &target)?);
+    }
+    Ok(all)
+}
+
+/// Where an object comes from.
+pub enum ObjectSource {
+    Shipped(Source<'static>),
+    File(Vec<u8>),
+}
+
+/// A shipped object, or a file's bytes.
+pub fn object_source(name: &str) -> Result<ObjectSource> {
+    if let Some(shipped) = scxlab_sched::find(name) {
+        return Ok(ObjectSource::Shipped(Source { name: shipped.name, bytes: shipped.object }));
+    }
+    let is_path = name.contains('/') || name.ends_with(".o");
+    if !is_path && !Path::new(name).is_file() {
+        let mut names = vec![DEFAULT_CLASS];
+        names.extend(scxlab_sched::shipped().iter().map(|s| s.name));
+        return Err(CliError::Unknown {
+            kind: "scheduler",
+            name: name.into(),
+            there_are: format!("{} and object files (a path)", names.join(", ")),
+        }
+        .into());
+    }
+    Ok(ObjectSource::File(read(name)?))
+}
+
+fn recipe_text(name: &str) -> Result<String> {
+    if let Some((_, text)) = recipe::find(name) {
+        return Ok(text.to_owned());
+    }
+    if !name.contains('/') && !name.ends_with(".toml") {
+        let names: Vec<&str> = recipe::shipped().iter().map(|(n, _)| *n).collect();
+        return Err(CliError::Unknown {
+            kind: "recipe",
+            name: name.into(),
+            there_are: format!("{}, none and files (a path)", names.join(", ")),
+        }
+        .into());
+    }
+    read_text(name)
+}
+
+/// More than any object or workload has; a device that never ends is not read for ever.
+const MAX_BYTES: u64 = 256 << 20;
+
+fn read(path: &str) -> Result<Vec<u8>> {
+    use io::Read;
+    let failed = |error| CliError::Read { path: path.into(), error };
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(failed)?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(failed(io::Error::other(format!("larger than {} MiB", MAX_BYTES >> 20))).into());
+    }
+    Ok(bytes)
+}
+
+fn read_text(path: &str) -> Result<String> {
+    String::from_utf8(read(path)?).map_err(|_| CliError::NotText { path: path.into() }.into())
+}
+
+/// This host's sysfs.
+struct Host;
+
+impl SysfsReader for Host {
+    fn read(&self, path: &str) -> io::Result<String> {
+        fs::read_to_string(Path::new("/sys").join(path))
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `scxlab inspect`
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use anyhow::Result;
+use scxlab_bpf::helper;
+use scxlab_bpf::inspect::{ExternClass, MapInfo, Report, inspect as look};
+use scxlab_bpf::link::{ExternState, Knob, OpenObject, Target};
+use scxlab_bpf::object::{Object, ProgramKind};
+use scxlab_lab::recipe;
+use scxlab_lab::sim::kernel_target;
+use scxlab_machine::Machine;
+
+use crate::args::InspectArgs;
+use crate::input::{ObjectSource, object_source};
+use crate::output;
+
+/// What an object needs does not depend on the machine; any will do to ask a kernel.
+const MACHINE: &str = "1n1c1t";
+
+pub fn inspect(args: &InspectArgs) -> Result<()> {
+    let bytes;
+    let source = match object_source(&args.object)? {
+        ObjectSource::Shipped(source) => source.bytes,
+        ObjectSource::File(read) => {
+            bytes = read;
+            &bytes
+        }
+    };
+    let object = Arc::new(Object::parse(source, &args.object)?);
+    let target = kernel_target(&Arc::new(Machine::resolve(MACHINE)?))?;
+    let mut open = OpenObject::new(object);
+    open.globals.fill_enum_globals("__", target.btf());
+    let report = look(&open, &target)?;
+    let mut text = summary(&report);
+    text.push_str(&operations(&report));
+    text.push_str(&verdict(&report));
+    text.push_str(&knobs(&report.knobs));
+    if args.all {
+        text.push_str(&everything(&report));
+    }
+    output::print(&text)
+}
+
+fn summary(r: &Report) -> String {
+    let insns: usize = r.programs.iter().map(|p| p.insns).sum();
+    let syscall = r.programs.iter().filter(|p| p.kind == ProgramKind::Syscall).count();
+    let mut text = format!(
+        "{}: {} programs ({syscall} for its frontend), {insns} instructions, {} maps, licence {}\n",
+        r.name,
+        r.programs.len(),
+        r.maps.len(),
+        r.license
+    );
+    for table in &r.tables {
+        let setting = |wanted: &str| table.settings.iter().find(|(name, _)| name == wanted).map(|(_, v)| v.as_str());
+        let name = setting("name").unwrap_or_default().trim_matches('"');
+        let recipe = recipe::for_ops(name).map_or("no shipped recipe".to_owned(), |(r, _)| format!("recipe {}", r.name));
+        let _ = writeln!(text, "ops {} ({}), named \"{name}\": {recipe}", table.name, table.type_name);
+    }
+    text
+}
+
+fn operations(r: &Report) -> String {
+    let mut text = String::new();
+    for table in &r.tables {
+        let callbacks: Vec<_> = table.callbacks.iter().map(|(name, _)| name.as_str()).collect();
+        let _ = writeln!(text, "  callbacks: {}", callbacks.join(" "));
+        for (name, value) in table.settings.iter().filter(|(name, _)| name != "name") {
+            let _ = writeln!(text, "  {name} = {value}");
+        }
+    }
+    text
+}
+
+fn verdict(r: &Report) -> String {
+    let mut text = String::new();
+    if r.missing.is_empty() {
+        text.push_str("\nNothing that it needs is missing.\n");
+    } else {
+        text.push_str("\nIt does not load, for want of:\n");
+        r.missing.iter().for_each(|line| {
+            let _ = writeln!(text, "  {line}");
+        });
+    }
+    if !r.poisoned.is_empty() {
+        text.push_str("Absent, and used only if code that refers to it is reached:\n");
+        r.poisoned.iter().for_each(|line| {
+            let _ = writeln!(text, "  {line}");
+        });
+    }
+    text
+}
+
+fn knobs(knobs: &[Knob]) -> String {
+    if knobs.is_empty() {
+        return "\nNo knobs.\n".into();
+    }
+    let mut text = String::from("\nKnobs (name, type, default)\n");
+    let name = knobs.iter().map(|k| k.name.len()).max().unwrap_or(0);
+    let ty = knobs.iter().map(|k| k.ty.len()).max().unwrap_or(0);
+    for k in knobs {
+        let _ = write!(text, "  {:name$}  {:ty$}  {}", k.name, k.ty, k.default);
+        if !k.values.is_empty() {
+            let _ = write!(text, "  (one of {})", k.values.join(", "));
+        }
+        text.push_str(if k.constant { "\n" } else { "  (data: programs may change it)\n" });
+    }
+    text
+}
+
+fn everything(r: &Report) -> String {
+    let mut text = String::from("\nPrograms (section, instructions, with what they can reach)\n");
+    for p in &r.programs {
+        let optional = if p.optional { "  optional" } else { "" };
+        let _ = writeln!(text, "  {}  {}  {}  {}{optional}", p.name, p.section, p.insns, p.insns_reachable);
+    }
+    text.push_str("\nMaps\n");
+    r.maps.iter().for_each(|m| map(&mut text, m, "  "));
+    text.push_str("\nHelpers\n");
+    for h in &r.helpers {
+        let name = helper::name(h.id).map_or_else(|| format!("helper {}", h.id), str::to_owned);
+        let _ = writeln!(text, "  {name}  {} sites", h.sites);
+    }
+    text.push_str("\nKernel functions, variables and settings\n");
+    for e in &r.externs {
+        let class = match e.class {
+            ExternClass::Kfunc => "function",
+            ExternClass::Variable => "variable",
+            ExternClass::Kconfig => "setting",
+        };
+        let weak = if e.weak { "weak" } else { "strong" };
+        let state = match &e.state {
+            ExternState::Absent(why) => format!("absent: {why}"),
+            _ => "present".to_owned(),
+        };
+        let _ = writeln!(text, "  {}  {class}  {weak}  {} sites  {state}", e.name, e.sites);
+    }
+    text.push_str("\nKernel types and fields\n");
+    for f in &r.fields {
+        let found = if f.found { "present" } else { "absent" };
+        let _ = writeln!(text, "  {}  {:?}  {} sites  {found}", f.what, f.kind, f.sites);
+    }
+    text
+}
+
+fn map(text: &mut String, m: &MapInfo, indent: &str) {
+    let _ = writeln!(
+        text,
+        "{indent}{}  {}  key {} B, value {} B, {} entries",
+        m.name, m.type_name, m.key_size, m.value_size, m.max_entries
+    );
+    for (what, offset) in &m.special {
+        let _ = writeln!(text, "{indent}  at {offset}: {what}");
+    }
+    if let Some(inner) = &m.inner {
+        map(text, inner, &format!("{indent}  holds "));
+    }
+}

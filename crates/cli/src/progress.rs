@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The progress bar: on standard error, if that is a terminal, and only for work that takes over a second.
+
+use std::io::{IsTerminal, stderr};
+use std::sync::Condvar;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use scxlab_lab::session::Progress;
+
+const QUIET: Duration = Duration::from_secs(1);
+const REFRESH: Duration = Duration::from_millis(100);
+
+/// Does `work` while a bar shows `progress`.
+pub fn with_bar<R>(progress: &Progress, work: impl FnOnce() -> R) -> R {
+    if !stderr().is_terminal() {
+        return work();
+    }
+    let done = Signal::default();
+    thread::scope(|scope| {
+        scope.spawn(|| show(progress, &done));
+        // Also told when `work` panics, or the scope would wait for ever.
+        let _told = OnDrop(&done);
+        work()
+    })
+}
+
+fn show(progress: &Progress, done: &Signal) {
+    if done.wait(QUIET) {
+        return;
+    }
+    let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {msg} [{elapsed}, {eta} left]") {
+        bar.set_style(style);
+    }
+    loop {
+        bar.set_position(progress.permille());
+        bar.set_message(format!("{} of {} runs", progress.runs_done(), progress.runs()));
+        if done.wait(REFRESH) {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+}
+
+#[derive(Default)]
+struct Signal {
+    set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Signal {
+    /// Whether it was given within that time.
+    fn wait(&self, time: Duration) -> bool {
+        let Ok(set) = self.set.lock() else { return true };
+        self.changed.wait_timeout_while(set, time, |set| !*set).map_or(true, |(set, _)| *set)
+    }
+}
+
+struct OnDrop<'a>(&'a Signal);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut set) = self.0.set.lock() {
+            *set = true;
+        }
+        self.0.changed.notify_all();
+    }
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What is made from the flags' declaration: completions, man pages, `docs/reference/flags.md`.
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use anyhow::Result;
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+
+use crate::args::Cli;
+use crate::output;
+
+/// `scxlab completions`
+pub fn completions(shell: Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "scxlab", &mut script);
+    output::print(&String::from_utf8_lossy(&script))
+}
+
+/// `scxlab man`
+pub fn man(folder: Option<&Path>) -> Result<()> {
+    let mut command = Cli::command();
+    command.build();
+    let Some(folder) = folder else {
+        return output::print(&String::from_utf8_lossy(&page(&command)?));
+    };
+    output::make_folder(folder)?;
+    output::write_file(&folder.join("scxlab.1"), &page(&command)?)?;
+    for sub in command.get_subcommands().filter(|c| c.get_name() != "help") {
+        let name = format!("scxlab-{}", sub.get_name());
+        let renamed = sub.clone().name(name.clone());
+        output::write_file(&folder.join(format!("{name}.1")), &page(&renamed)?)?;
+    }
+    Ok(())
+}
+
+fn page(command: &Command) -> Result<Vec<u8>> {
+    let mut text = Vec::new();
+    clap_mangen::Man::new(command.clone()).render(&mut text)?;
+    Ok(text)
+}

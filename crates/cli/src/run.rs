@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `scxlab run`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use scxlab_lab::report::report;
+use scxlab_lab::results::{Request, Results, Version};
+use scxlab_lab::run::Run;
+use scxlab_lab::session::{Progress, RunKey, Session};
+use scxlab_workload::Perturb;
+
+use crate::args::{Format, RunArgs};
+use crate::exit::CliError;
+use crate::progress::with_bar;
+use crate::{input, output};
+
+/// A workload that says nothing of its end is not run for ever.
+const MAX_UNASKED_NS: u64 = 60_000_000_000;
+
+pub fn run(args: &RunArgs) -> Result<()> {
+    let session = session(args)?;
+    if let Some(folder) = &args.output {
+        output::make_folder(folder)?;
+    }
+    let paths = trace_paths(args, &session);
+    let traces = |key: RunKey| match paths.get(key.scheduler) {
+        Some(path) if key.index == 0 => output::create(path).map(Some),
+        _ => Ok(None),
+    };
+    let progress = Progress::new(&session);
+    let mut runs = with_bar(&progress, || session.execute(&traces, &progress))?;
+    if is_unasked(args, &session) {
+        note_cut(&mut runs);
+    }
+    let bad = runs.iter().filter(|r| !r.went_well()).count();
+    let of = runs.len();
+    let results = Results::new(&session, request(args), runs);
+    publish(args, &session, &results)?;
+    if args.fail_on_exit && bad > 0 {
+        return Err(CliError::Ejected { runs: bad, of }.into());
+    }
+    Ok(())
+}
+
+fn session(args: &RunArgs) -> Result<Session> {
+    let machine = input::machine(&args.machine)?;
+    let workload = input::workload(&args.workload)?;
+    let schedulers = input::schedulers(&args.scheduler, &machine)?;
+    let asked = args.duration.map(|d| d.0);
+    let duration = match workload.duration {
+        Some(_) => asked,
+        None => Some(asked.unwrap_or(MAX_UNASKED_NS)),
+    };
+    Ok(Session {
+        machine,
+        workload,
+        schedulers,
+        runs: args.runs,
+        seed: args.seed,
+        duration,
+        perturb: Perturb {
+            start_offset_max: args.start_offset.0,
+            compute_noise_permille: args.compute_noise,
+        },
+        threads: args.jobs,
+    })
+}
+
+fn is_unasked(args: &RunArgs, session: &Session) -> bool {
+    args.duration.is_none() && session.workload.duration.is_none()
+}
+
+fn note_cut(runs: &mut [Run]) {
+    for run in runs.iter_mut().filter(|r| r.stop.kind == "duration" && r.virtual_ns >= MAX_UNASKED_NS) {
+        run.notes.push("the workload has no duration and was stopped after 60s; --duration sets another".into());
+    }
+}
+
+fn request(args: &RunArgs) -> Request {
+    Request {
+        version: Version {
+            version: env!("CARGO_PKG_VERSION").into(),
+            commit: option_env!("SCXLAB_COMMIT").map(str::to_owned),
+        },
+        workload: args.workload.clone(),
+        machine: args.machine.clone(),
+    }
+}
+
+fn publish(args: &RunArgs, session: &Session, results: &Results) -> Result<()> {
+    if let Some(folder) = &args.output {
+        output::write_file(&folder.join("results.json"), results.to_json().as_bytes())?;
+        output::write_file(&folder.join("report.txt"), report(session, results).as_bytes())?;
+    }
+    output::print(&match args.format {
+        Format::Table => report(session, results),
+        Format::Json => results.to_json(),
+    })
+}
+
+/// The trace file of each scheduler's first run; none when no traces are wanted.
+fn trace_paths(args: &RunArgs, session: &Session) -> Vec<PathBuf> {
+    let shorts: Vec<&str> = session.schedulers.iter().map(|s| s.short.as_str()).collect();
+    let in_folder = args.output.as_ref().map(|folder| folder.join("trace.pftrace"));
+    match (&args.trace, in_folder) {
+        (Some(file), _) if shorts.len() == 1 => vec![file.clone()],
+        (Some(file), _) => named(file, &shorts),
+        (None, Some(file)) => named(&file, &shorts),
+        (None, None) => Vec::new(),
+    }
+}
+
+fn named(file: &Path, shorts: &[&str]) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for (at, short) in shorts.iter().enumerate() {
+        let path = output::with_name(file, short);
+        // Two schedulers that look alike in a file's name.
+        let taken = paths.contains(&path);
+        paths.push(if taken { output::with_name(file, &format!("{short}-{}", at + 1)) } else { path });
+    }
+    paths
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tracing programs of a scheduler's object that the simulation runs: those on the tracepoint sched_switch.
+//!
+//! Owns: attaching and calling them. Does not: run programs on any other tracepoint or function; schedulers use
+//! those for statistics, and the links are made without effect.
+//! Models: kernel `trace_sched_switch()` in `__schedule()`, 7.3. Differs: they leave with their scheduler, not with
+//! its process.
+
+use super::OpFrame;
+use crate::kernel::Kernel;
+use crate::task::State;
+use scxlab_bpf::link::Loaded;
+use scxlab_bpf::object::{ProgramKind, TraceKind};
+use scxlab_machine::id::TaskId;
+
+impl Kernel {
+    /// What a frontend's attach does beside the scheduler itself.
+    pub(crate) fn attach_tracing(&mut self, loaded: &Loaded) {
+        let on_switch = loaded.programs().filter(|(_, _, kind)| {
+            matches!(kind, ProgramKind::Trace { kind: TraceKind::TpBtf, target, .. } if target == "sched_switch")
+        });
+        self.ext.sched_switch = on_switch.map(|(func, ..)| (loaded.instance, func)).collect();
+    }
+
+    /// The executing CPU is about to switch; its run queue is locked, though not in the eyes of kfuncs.
+    pub(crate) fn trace_sched_switch(&mut self, prev: TaskId, next: TaskId) {
+        let cpu = self.exec.cpu;
+        let preempt = u64::from(!self.cpus[cpu.idx()].voluntary);
+        let state = match self.tasks[prev].state {
+            State::Sleeping => TASK_INTERRUPTIBLE,
+            State::Dead => TASK_DEAD,
+            _ => 0,
+        };
+        let args = [preempt, self.tasks[prev].addr, self.tasks[next].addr, state];
+        for (instance, func) in self.ext.sched_switch.clone() {
+            self.charge(self.machine.costs.bpf.ops_callback_ns);
+            self.ext.frames.push(OpFrame { op: None, locked: None, subjects: [0, 0], rq_clock: None });
+            let result = scxlab_bpf::vm::call(self, instance, func, &args);
+            self.ext.frames.pop();
+            if let Err(fault) = result {
+                self.program_faulted("tp_btf/sched_switch", fault);
+            }
+        }
+    }
+}
+
+const TASK_INTERRUPTIBLE: u64 = 1;
+const TASK_DEAD: u64 = 0x80;

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Short ways to a simulated kernel with a workload, for tests.
+//!
+//! Owns: nothing but the wiring. Does not: check anything (see `checks.rs`).
+
+use scxlab_bpf::link::OpenObject;
+use scxlab_bpf::object::Object;
+use scxlab_kernel::Kernel;
+use scxlab_kernel::boot::Setup;
+use scxlab_kernel::kernel::Limits;
+use scxlab_machine::Machine;
+use scxlab_workload::{ExecConfig, Executor, Program, WorkloadArg, load, parse_workload_arg};
+use std::sync::Arc;
+
+/// Guest address space of a test; only what is touched is used.
+const MEM_SIZE: u64 = 16 << 30;
+
+/// A workload from a generator's argument, or from TOML text (which has a `[[thread]]`).
+pub fn workload(text: &str) -> Program {
+    if text.contains("[[thread]]") {
+        return load("test.toml", text).unwrap_or_else(|e| panic!("{e}"));
+    }
+    match parse_workload_arg(text) {
+        Ok(WorkloadArg::Program(program)) => *program,
+        Ok(WorkloadArg::File(path)) => panic!("{path} is a file"),
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// A booted machine with that workload, nothing loaded.
+pub fn kernel(machine: &str, text: &str, seed: u64) -> Kernel {
+    let machine = Arc::new(Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")));
+    let config = ExecConfig { nr_cpus: machine.topology.nr_cpus() as u32, ..Default::default() };
+    let executor = Executor::new(&workload(text), config).unwrap_or_else(|e| panic!("{e}"));
+    let limits = Limits::default();
+    let setup = Setup { machine, seed, limits, tracer: Default::default(), mem_size: MEM_SIZE };
+    Kernel::boot(setup, Box::new(executor)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Links an object, knobs set, and attaches its first scheduler.
+pub fn attach(k: &mut Kernel, name: &str, bytes: &[u8], knobs: &[(&str, &str)]) {
+    let object = Arc::new(Object::parse(bytes, name).unwrap_or_else(|e| panic!("{e}")));
+    let target = k.target();
+    let mut open = OpenObject::new(object);
+    open.globals.fill_enum_globals("__", &target.btf);
+    for (knob, value) in knobs {
+        open.globals.set(knob, value).unwrap_or_else(|e| panic!("{e}"));
+    }
+    let loaded = open.load(k, &target).unwrap_or_else(|e| panic!("{e}"));
+    k.attach_object(&loaded, None).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// CPU time of the task of that name, ns.
+pub fn run_ns(k: &Kernel, name: &str) -> u64 {
+    let task = k.tasks.iter().find(|t| t.name == name);
+    task.unwrap_or_else(|| panic!("no task {name}")).account.run_ns
+}
+
+/// CPU time of the cgroup at that path, its own tasks only, ns.
+pub fn group_ns(k: &Kernel, path: &str) -> u64 {
+    let group = k.cgroups.iter().find(|g| g.path == path);
+    group.unwrap_or_else(|| panic!("no cgroup {path}")).run_ns
+}
