@@ -51,7 +51,12 @@ pub struct RunArgs {
     /// path is a compiled sched_ext object. Knobs follow, separated by commas: they set `const volatile` globals
     /// and initialised data by name (scxlab inspect shows them). `recipe=` names a recipe, a file of one, or
     /// `none`; `ops=` chooses among several ops of an object.
-    #[arg(short, long = "scheduler", value_name = "SCHED[,KNOB=VALUE]...", default_value = "eevdf")]
+    #[arg(
+        short,
+        long = "scheduler",
+        value_name = "SCHED[,KNOB=VALUE]...",
+        default_value = "eevdf"
+    )]
     pub scheduler: Vec<String>,
 
     /// The workload: a file (rt-app JSON, or our TOML or JSON), or a generator with its parameters
@@ -173,7 +178,8 @@ fn noise(text: &str) -> Result<u32, String> {
     let bad = || format!("\"{text}\" is not a percentage from 0 to 99.9 with at most one decimal");
     let number = text.trim().trim_end_matches('%').trim_end();
     let (whole, tenth) = number.split_once('.').unwrap_or((number, "0"));
-    let is_digits = |s: &str| !s.is_empty() && s.len() <= 3 && s.bytes().all(|b| b.is_ascii_digit());
+    let is_digits =
+        |s: &str| !s.is_empty() && s.len() <= 3 && s.bytes().all(|b| b.is_ascii_digit());
     if !is_digits(whole) || !is_digits(tenth) || tenth.len() != 1 {
         return Err(bad());
     }

@@ -24,12 +24,27 @@ use scxlab_workload::WorkloadError;
 /// Failures of the command itself.
 #[derive(Debug)]
 pub enum CliError {
-    Read { path: PathBuf, error: io::Error },
-    NotText { path: PathBuf },
-    Write { what: String, error: io::Error },
-    Unknown { kind: &'static str, name: String, there_are: String },
+    Read {
+        path: PathBuf,
+        error: io::Error,
+    },
+    NotText {
+        path: PathBuf,
+    },
+    Write {
+        what: String,
+        error: io::Error,
+    },
+    Unknown {
+        kind: &'static str,
+        name: String,
+        there_are: String,
+    },
     /// `--fail-on-exit`, with the number of runs that did not go well.
-    Ejected { runs: usize, of: usize },
+    Ejected {
+        runs: usize,
+        of: usize,
+    },
 }
 
 impl std::fmt::Display for CliError {
@@ -83,7 +98,8 @@ pub fn guarded(command: impl FnOnce() -> anyhow::Result<()> + UnwindSafe) -> Exi
         let payload = info.payload();
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-        let place = info.location().map_or(String::new(), |l| format!(" ({}:{})", l.file(), l.line()));
+        let place =
+            info.location().map_or(String::new(), |l| format!(" ({}:{})", l.file(), l.line()));
         if let Ok(mut first) = PANIC.lock() {
             first.get_or_insert(format!("{}{place}", text.unwrap_or("panic")));
         }
@@ -93,7 +109,9 @@ pub fn guarded(command: impl FnOnce() -> anyhow::Result<()> + UnwindSafe) -> Exi
         Ok(Err(error)) => failed(&error),
         Err(_) => {
             let said = PANIC.lock().ok().and_then(|mut p| p.take()).unwrap_or_default();
-            eprintln!("error: internal: {said}\nThis is a fault of scxlab. Please report it with the command line.");
+            eprintln!(
+                "error: internal: {said}\nThis is a fault of scxlab. Please report it with the command line."
+            );
             Code::Internal.into()
         }
     }

@@ -55,10 +55,14 @@ fn summary(r: &Report) -> String {
         r.license
     );
     for table in &r.tables {
-        let setting = |wanted: &str| table.settings.iter().find(|(name, _)| name == wanted).map(|(_, v)| v.as_str());
+        let setting = |wanted: &str| {
+            table.settings.iter().find(|(name, _)| name == wanted).map(|(_, v)| v.as_str())
+        };
         let name = setting("name").unwrap_or_default().trim_matches('"');
-        let recipe = recipe::for_ops(name).map_or("no shipped recipe".to_owned(), |(r, _)| format!("recipe {}", r.name));
-        let _ = writeln!(text, "ops {} ({}), named \"{name}\": {recipe}", table.name, table.type_name);
+        let recipe = recipe::for_ops(name)
+            .map_or("no shipped recipe".to_owned(), |(r, _)| format!("recipe {}", r.name));
+        let _ =
+            writeln!(text, "ops {} ({}), named \"{name}\": {recipe}", table.name, table.type_name);
     }
     text
 }
@@ -115,7 +119,11 @@ fn everything(r: &Report) -> String {
     let mut text = String::from("\nPrograms (section, instructions, with what they can reach)\n");
     for p in &r.programs {
         let optional = if p.optional { "  optional" } else { "" };
-        let _ = writeln!(text, "  {}  {}  {}  {}{optional}", p.name, p.section, p.insns, p.insns_reachable);
+        let _ = writeln!(
+            text,
+            "  {}  {}  {}  {}{optional}",
+            p.name, p.section, p.insns, p.insns_reachable
+        );
     }
     text.push_str("\nMaps\n");
     r.maps.iter().for_each(|m| map(&mut text, m, "  "));

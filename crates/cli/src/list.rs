@@ -25,7 +25,8 @@ fn schedulers() -> String {
     let mut text = columns(rows);
     text.push_str("\nAny other sched_ext object is given by its path. Recipes prepare some of them as their own\n");
     text.push_str("frontends do, chosen by the name of the object's ops:\n\n");
-    let recipes = recipe::shipped().iter().filter_map(|(name, _)| Some((*name, recipe::find(name)?.0.doc)));
+    let recipes =
+        recipe::shipped().iter().filter_map(|(name, _)| Some((*name, recipe::find(name)?.0.doc)));
     text.push_str(&columns(recipes.collect()));
     text
 }

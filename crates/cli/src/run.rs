@@ -72,8 +72,13 @@ fn is_unasked(args: &RunArgs, session: &Session) -> bool {
 }
 
 fn note_cut(runs: &mut [Run]) {
-    for run in runs.iter_mut().filter(|r| r.stop.kind == "duration" && r.virtual_ns >= MAX_UNASKED_NS) {
-        run.notes.push("the workload has no duration and was stopped after 60s; --duration sets another".into());
+    for run in
+        runs.iter_mut().filter(|r| r.stop.kind == "duration" && r.virtual_ns >= MAX_UNASKED_NS)
+    {
+        run.notes.push(
+            "the workload has no duration and was stopped after 60s; --duration sets another"
+                .into(),
+        );
     }
 }
 
@@ -117,7 +122,11 @@ fn named(file: &Path, shorts: &[&str]) -> Vec<PathBuf> {
         let path = output::with_name(file, short);
         // Two schedulers that look alike in a file's name.
         let taken = paths.contains(&path);
-        paths.push(if taken { output::with_name(file, &format!("{short}-{}", at + 1)) } else { path });
+        paths.push(if taken {
+            output::with_name(file, &format!("{short}-{}", at + 1))
+        } else {
+            path
+        });
     }
     paths
 }

@@ -42,11 +42,22 @@ fn head(machine: &Machine) -> String {
 fn tree(t: &Topology) -> String {
     let mut text = String::new();
     for (n, node) in t.nodes().iter().enumerate() {
-        let _ = writeln!(text, "node {n}  CPUs {}  memory {}", ranges(&node.cpus), bytes(node.memory_bytes));
+        let _ = writeln!(
+            text,
+            "node {n}  CPUs {}  memory {}",
+            ranges(&node.cpus),
+            bytes(node.memory_bytes)
+        );
         for (l, llc) in t.llcs().iter().enumerate().filter(|(_, llc)| llc.node.idx() == n) {
-            let _ = writeln!(text, "  LLC {l}  CPUs {}  {}", ranges(&llc.cpus), bytes(llc.size_bytes));
+            let _ =
+                writeln!(text, "  LLC {l}  CPUs {}  {}", ranges(&llc.cpus), bytes(llc.size_bytes));
             for (c, core) in t.cores().iter().enumerate().filter(|(_, core)| core.llc.idx() == l) {
-                let _ = writeln!(text, "    core {c}  CPUs {}{}", ranges(&core.cpus), core_detail(t, c));
+                let _ = writeln!(
+                    text,
+                    "    core {c}  CPUs {}{}",
+                    ranges(&core.cpus),
+                    core_detail(t, c)
+                );
             }
         }
     }

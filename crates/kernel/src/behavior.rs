@@ -125,6 +125,8 @@ pub trait Sys {
     fn mkdir(&mut self, parent: CgroupId, name: &str, spec: CgroupSpec) -> Result<CgroupId, SysError>;
     fn rmdir(&mut self, cgroup: CgroupId) -> Result<(), SysError>;
     fn set_cgroup(&mut self, cgroup: CgroupId, spec: CgroupSpec) -> Result<(), SysError>;
+    /// `cpuset.cpus`; None: as the parent's.
+    fn set_cpuset(&mut self, cgroup: CgroupId, cpus: Option<&CpuMask>) -> Result<(), SysError>;
     fn move_to_cgroup(&mut self, task: TaskId, cgroup: CgroupId) -> Result<(), SysError>;
     /// Takes a CPU off line or brings it back.
     fn set_cpu_online(&mut self, cpu: CpuId, online: bool) -> Result<(), SysError>;

@@ -9,6 +9,7 @@ use crate::abi;
 use crate::behavior::{CgroupSpec, SysError};
 use crate::kernel::Kernel;
 use scxlab_bpf::mem::{Memory, OutOfMemory, Perm};
+use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 use std::mem::offset_of;
 
@@ -35,6 +36,8 @@ pub struct Cgroup {
     pub path: String,
     pub level: u32,
     pub spec: CgroupSpec,
+    /// `cpuset.cpus`; None: as the parent's.
+    pub cpuset: Option<CpuMask>,
     /// Guest address of its `struct cgroup`.
     pub addr: u64,
     pub children: Vec<CgroupId>,
@@ -62,6 +65,7 @@ impl CgroupTable {
             path: "/".into(),
             level: 0,
             spec: CgroupSpec::default(),
+            cpuset: None,
             addr: base,
             children: Vec::new(),
             nr_tasks: 0,
@@ -93,7 +97,7 @@ impl CgroupTable {
     pub fn at(&self, addr: u64) -> Option<CgroupId> {
         let off = addr.wrapping_sub(self.base);
         let id = CgroupId(u32::try_from(off / SLOT_BYTES).ok()?);
-        (off % SLOT_BYTES == 0 && self.exists(id)).then_some(id)
+        (off.is_multiple_of(SLOT_BYTES) && self.exists(id)).then_some(id)
     }
 
     /// The directory whose `struct task_group` (or its css) is at `addr`.
@@ -191,6 +195,7 @@ impl CgroupTable {
             path: format!("{}/{name}", above.path.trim_end_matches('/')),
             level: above.level + 1,
             spec,
+            cpuset: None,
             addr: self.slot(id),
             children: Vec::new(),
             nr_tasks: 0,
@@ -337,6 +342,7 @@ impl Kernel {
         self.mirror_cgroup(task);
         self.ext_cgroup_move(task, from, to);
         self.change_end(change);
+        self.apply_affinity(task);
         Ok(())
     }
 

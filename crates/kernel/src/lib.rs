@@ -10,6 +10,7 @@ pub mod behavior;
 pub mod boot;
 pub mod cgroup;
 pub mod cpu;
+mod cpuset;
 mod default_class;
 mod errno;
 pub mod event;

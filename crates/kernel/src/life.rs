@@ -63,6 +63,7 @@ impl Kernel {
             nice: spec.nice.clamp(-20, 19),
             slice_request: spec.slice_request,
             nr_allowed: cpumask::weight(&cpus),
+            user_cpus: cpus.clone(),
             cpus,
             cgroup: spec.cgroup,
             kthread: spec.kthread,
@@ -94,15 +95,16 @@ impl Kernel {
         spec: TaskSpec,
     ) -> Result<TaskId, SysError> {
         let nr_cpus = self.cpus.len();
-        let cpus = match (&spec.affinity, parent) {
+        let wanted = match (&spec.affinity, parent) {
             (Some(mask), _) => mask.clone(),
-            (None, Some(parent)) => self.tasks[parent].cpus.clone(),
+            (None, Some(parent)) => self.tasks[parent].user_cpus.clone(),
             (None, None) => CpuMask::all(nr_cpus),
         };
         if !self.cgroups.exists(spec.cgroup) {
             return Err(SysError::NoEntry);
         }
-        let usable = self.cpus.iter().any(|c| c.online && cpumask::test(&cpus, c.id));
+        let cpus = self.affinity_in(spec.cgroup, &wanted);
+        let usable = self.cpus.iter().any(|c| c.online && cpumask::test(&wanted, c.id));
         if !usable || !valid_policy(spec.policy) {
             return Err(SysError::Invalid);
         }
@@ -116,6 +118,7 @@ impl Kernel {
         };
         let leader = spec.thread_group_of.unwrap_or(id);
         self.tasks[id].tgid = self.tasks[leader].pid;
+        self.tasks[id].user_cpus = wanted;
         mirror(&mut self.vm.mem, &self.tasks[id]);
         self.mirror_family(id, parent.unwrap_or(self.init_task), leader);
         self.cgroups.attach(spec.cgroup, id);

@@ -7,7 +7,7 @@ use crate::behavior::{CgroupSpec, Policy, Sys, SysError, TaskSpec};
 use crate::event::Event;
 use crate::flags::{queue, wake};
 use crate::kernel::{Kernel, Stop};
-use crate::task::{Class, State, mirror};
+use crate::task::{Class, mirror};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
@@ -66,8 +66,8 @@ impl Sys for Kernel {
             return Err(SysError::Invalid);
         }
         Kernel::charge(self, self.machine.costs.syscall.entry_ns);
-        self.do_set_cpus_allowed(task, cpus);
-        self.leave_forbidden_cpu(task);
+        self.tasks[task].user_cpus = cpus.clone();
+        self.apply_affinity(task);
         Ok(())
     }
 
@@ -112,6 +112,10 @@ impl Sys for Kernel {
         self.cgroup_configure(cgroup, spec)
     }
 
+    fn set_cpuset(&mut self, cgroup: CgroupId, cpus: Option<&CpuMask>) -> Result<(), SysError> {
+        self.cpuset_write(cgroup, cpus)
+    }
+
     fn move_to_cgroup(&mut self, task: TaskId, cgroup: CgroupId) -> Result<(), SysError> {
         if self.tasks.get(task).is_none() {
             return Err(SysError::NoTask);
@@ -154,26 +158,6 @@ impl Kernel {
         mirror(&mut self.vm.mem, &self.tasks[task]);
         self.ext_set_cpumask(task);
         self.change_end(change);
-    }
-
-    /// A task whose CPU it may no longer use moves: at once if it waits, by the stopper if it runs.
-    fn leave_forbidden_cpu(&mut self, task: TaskId) {
-        let t = &self.tasks[task];
-        let cpu = t.cpu;
-        if t.allowed_on(cpu) || t.wake_queued.is_some() {
-            return;
-        }
-        let (on_cpu, on_rq) = (t.on_cpu, t.on_rq);
-        let Some(target) = self.cpus.iter().map(|c| c.id).find(|&c| {
-            self.is_online(c) && self.tasks[task].allowed_on(c)
-        }) else {
-            return;
-        };
-        if on_cpu && on_rq {
-            self.push_away(cpu, task, target);
-        } else if on_rq && self.tasks[task].state == State::Runnable {
-            self.move_queued(task, target);
-        }
     }
 
     /// The weight of its nice value or policy has changed.

@@ -99,6 +99,8 @@ pub struct Task {
     pub policy: Policy,
     pub nice: i8,
     pub slice_request: Nanos,
+    /// What it asked for (`p->user_cpus_ptr`), and what of that its cpuset leaves it (`p->cpus_mask`).
+    pub user_cpus: CpuMask,
     pub cpus: CpuMask,
     pub nr_allowed: u32,
     pub cgroup: CgroupId,
@@ -190,7 +192,7 @@ impl TaskTable {
     pub fn at(&self, addr: u64) -> Option<TaskId> {
         let off = addr.wrapping_sub(self.base);
         let slot = (off / SLOT_BYTES) as usize;
-        (off % SLOT_BYTES == 0 && self.slots.get(slot).is_some_and(|s| s.is_some()))
+        (off.is_multiple_of(SLOT_BYTES) && self.slots.get(slot).is_some_and(|s| s.is_some()))
             .then_some(TaskId(slot as u32))
     }
 

@@ -114,8 +114,11 @@ impl Prepared {
         let ops_name = ops_name(&open, &table);
         let subject = Subject { machine, kernel: target.btf(), table: &table };
         let recipe = choose_recipe(choice, &ops_name)?;
-        let params = |knob: &str| recipe.as_ref().is_some_and(|(r, _)| r.params.iter().any(|p| p.name == knob));
-        let (given, knobs): (Vec<_>, Vec<_>) = arg.knobs.iter().cloned().partition(|(k, _)| params(k));
+        let params = |knob: &str| {
+            recipe.as_ref().is_some_and(|(r, _)| r.params.iter().any(|p| p.name == knob))
+        };
+        let (given, knobs): (Vec<_>, Vec<_>) =
+            arg.knobs.iter().cloned().partition(|(k, _)| params(k));
         // The recipe's formulas see what the user sets, and the user has the last word. A knob that exists only
         // once the recipe has resized its array is refused here and accepted below.
         for (knob, value) in &knobs {
@@ -140,7 +143,11 @@ impl Prepared {
 }
 
 /// A misspelt knob may have been meant for the recipe.
-fn knob_error(arg: &SchedulerArg, error: GlobalError, recipe: Option<&PreparedRecipe>) -> PrepareError {
+fn knob_error(
+    arg: &SchedulerArg,
+    error: GlobalError,
+    recipe: Option<&PreparedRecipe>,
+) -> PrepareError {
     let params = recipe.map_or(&[][..], |r| &r.recipe.params);
     let also = match &error {
         GlobalError::NoVariable { .. } if !params.is_empty() => {
@@ -154,8 +161,12 @@ fn knob_error(arg: &SchedulerArg, error: GlobalError, recipe: Option<&PreparedRe
 
 fn choose_table(object: &Object, wanted: Option<&str>) -> Result<String, PrepareError> {
     let is_ops = |name: &str| matches!(essential_name(name), OPS_TYPE | OPS_CID_TYPE);
-    let all: Vec<&str> =
-        object.struct_ops.iter().filter(|t| is_ops(&t.type_name)).map(|t| t.name.as_str()).collect();
+    let all: Vec<&str> = object
+        .struct_ops
+        .iter()
+        .filter(|t| is_ops(&t.type_name))
+        .map(|t| t.name.as_str())
+        .collect();
     let Some(first) = all.first() else {
         return Err(PrepareError::NoScheduler { object: object.name.clone() });
     };
@@ -177,10 +188,17 @@ fn ops_name(open: &OpenObject, table: &str) -> String {
     text.trim_matches('"').to_owned()
 }
 
-fn choose_recipe(choice: RecipeChoice<'_>, ops: &str) -> Result<Option<(Recipe, u64)>, PrepareError> {
+fn choose_recipe(
+    choice: RecipeChoice<'_>,
+    ops: &str,
+) -> Result<Option<(Recipe, u64)>, PrepareError> {
     Ok(match choice {
         RecipeChoice::None => None,
-        RecipeChoice::Auto => recipe::for_ops(ops).map(|(r, text)| (r, hash_bytes(text.as_bytes()))),
-        RecipeChoice::Text(name, text) => Some((Recipe::parse(name, text)?, hash_bytes(text.as_bytes()))),
+        RecipeChoice::Auto => {
+            recipe::for_ops(ops).map(|(r, text)| (r, hash_bytes(text.as_bytes())))
+        }
+        RecipeChoice::Text(name, text) => {
+            Some((Recipe::parse(name, text)?, hash_bytes(text.as_bytes())))
+        }
     })
 }

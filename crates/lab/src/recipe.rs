@@ -85,7 +85,11 @@ enum Action {
     /// Fills that many slots of a map of maps with new maps.
     InnerMaps(Vec<(String, Formula)>),
     /// Runs a syscall program with that context, and checks what it returns.
-    Run { program: String, ctx: Vec<(String, Formula)>, returns: Formula },
+    Run {
+        program: String,
+        ctx: Vec<(String, Formula)>,
+        returns: Formula,
+    },
 }
 
 /// `path[formula] = formula`; an optional one is skipped if the object has no such variable.
@@ -152,7 +156,9 @@ pub enum What {
     Map { map: String, why: String },
     #[error("more than {max} iterations")]
     Iterations { max: u64 },
-    #[error("this step cannot come after a program was run or a map was filled: the object is loaded by then")]
+    #[error(
+        "this step cannot come after a program was run or a map was filled: the object is loaded by then"
+    )]
     TooLate,
 }
 
@@ -339,8 +345,20 @@ impl Reader<'_> {
     }
 
     fn action(&self, line: usize, step: StepFile) -> Result<Action, RecipeError> {
-        let StepFile { require, message, set, ops, resize, max_entries, autoload, inner_maps, run, ctx, returns, .. } =
-            step;
+        let StepFile {
+            require,
+            message,
+            set,
+            ops,
+            resize,
+            max_entries,
+            autoload,
+            inner_maps,
+            run,
+            ctx,
+            returns,
+            ..
+        } = step;
         let lone = [("ctx", ctx.is_some()), ("returns", returns.is_some())];
         if let Some((key, _)) = lone.into_iter().find(|(_, given)| *given && run.is_none()) {
             return Err(self.error(line, What::Lone { key }));
@@ -394,7 +412,8 @@ impl Reader<'_> {
         let mut path = Vec::new();
         while let Some((text, after)) = rest.split_once('[') {
             let syntax = || What::Document(format!("\"{key}\": \"[\" without \"]\""));
-            let (index, tail) = after.split_once(']').ok_or_else(|| self.error(value.line, syntax()))?;
+            let (index, tail) =
+                after.split_once(']').ok_or_else(|| self.error(value.line, syntax()))?;
             path.push(PathPart::Text(text.to_owned()));
             path.push(PathPart::Index(self.formula_text(value.line, index.to_owned())?));
             rest = tail;

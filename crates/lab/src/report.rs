@@ -75,10 +75,16 @@ fn length(results: &Results) -> String {
 }
 
 fn rows(groups: &[&[Run]]) -> Vec<Row> {
-    let row = |label: &str, name, kind| Row { label: label.into(), value: Value::Metric(name), kind };
-    let share = |label: &str, name| Row { label: label.into(), value: Value::CpuShare(name), kind: Kind::Percent };
+    let row =
+        |label: &str, name, kind| Row { label: label.into(), value: Value::Metric(name), kind };
+    let share = |label: &str, name| Row {
+        label: label.into(),
+        value: Value::CpuShare(name),
+        kind: Kind::Percent,
+    };
     let first = groups.first().and_then(|g| g.first());
-    let unit = first.and_then(|r| r.metrics.get("throughput")).map_or("1/s".into(), |m| m.unit.clone());
+    let unit =
+        first.and_then(|r| r.metrics.get("throughput")).map_or("1/s".into(), |m| m.unit.clone());
     let mut rows = vec![
         row(&format!("throughput, {unit}"), "throughput", Kind::Count),
         row("wake-up latency p50", "wakeup_latency_p50", Kind::Time),
@@ -157,16 +163,16 @@ fn metrics_table(names: &[&str], groups: &[&[Run]]) -> String {
     }
     let mut lines = vec![head, exit_line(groups)];
     lines.extend(rows(groups).iter().map(|row| line(row, groups)));
-    let aligns: Vec<Align> = std::iter::once(Align::Left)
-        .chain((0..lines[0].len() - 1).map(|_| Align::Right))
-        .collect();
+    let aligns: Vec<Align> =
+        std::iter::once(Align::Left).chain((0..lines[0].len() - 1).map(|_| Align::Right)).collect();
     grid(&lines, &aligns)
 }
 
 fn exit_line(groups: &[&[Run]]) -> Vec<String> {
     let mut line = vec!["exit".to_owned()];
     for (at, group) in groups.iter().enumerate() {
-        let gone: Vec<&str> = group.iter().map(|r| r.exit.kind.as_str()).filter(|k| *k != Exit::NONE).collect();
+        let gone: Vec<&str> =
+            group.iter().map(|r| r.exit.kind.as_str()).filter(|k| *k != Exit::NONE).collect();
         line.push(match gone.first() {
             None => Exit::NONE.to_owned(),
             Some(kind) if group.len() == 1 => (*kind).to_owned(),
@@ -194,7 +200,8 @@ fn line(row: &Row, groups: &[&[Run]]) -> Vec<String> {
         cells.push(if applies { scale.summary(summary) } else { "-".into() });
         if at > 0 {
             let both = applies && row.applies(groups[0]);
-            let pairs: Vec<_> = columns[0].iter().copied().zip(columns[at].iter().copied()).collect();
+            let pairs: Vec<_> =
+                columns[0].iter().copied().zip(columns[at].iter().copied()).collect();
             cells.push(if both { change_text(&change(&pairs)) } else { String::new() });
         }
     }
@@ -260,7 +267,9 @@ fn legend(groups: &[&[Run]]) -> String {
     if runs > 1 {
         text.push_str("\n± 95 % interval of the mean");
         if groups.len() > 1 {
-            text.push_str("; changes are paired by seed; ~ cannot be told from noise; = equal in every run");
+            text.push_str(
+                "; changes are paired by seed; ~ cannot be told from noise; = equal in every run",
+            );
         }
         text.push('\n');
     } else if groups.len() > 1 {
@@ -280,11 +289,18 @@ fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
     };
     for (name, group) in names.iter().zip(groups) {
         for run in group.iter().filter(|r| r.exit.kind != Exit::NONE) {
-            let message = if run.exit.message.is_empty() { "no message" } else { &run.exit.message };
-            add(format!("{name}, seed {}: exit {}, code {}: {message}", run.seed, run.exit.kind, run.exit.code));
+            let message =
+                if run.exit.message.is_empty() { "no message" } else { &run.exit.message };
+            add(format!(
+                "{name}, seed {}: exit {}, code {}: {message}",
+                run.seed, run.exit.kind, run.exit.code
+            ));
         }
         for run in group.iter().filter(|r| !r.stop.is_regular()) {
-            add(format!("{name}, seed {}: stopped early: {}: {}", run.seed, run.stop.kind, run.stop.message));
+            add(format!(
+                "{name}, seed {}: stopped early: {}: {}",
+                run.seed, run.stop.kind, run.stop.message
+            ));
         }
         for run in *group {
             run.notes.iter().for_each(|note| add(format!("note: {note}")));

@@ -53,12 +53,7 @@ impl Exit {
     pub const NONE: &'static str = "none";
 
     pub fn none() -> Self {
-        Exit {
-            kind: Exit::NONE.into(),
-            code: 0,
-            message: String::new(),
-            dump: String::new(),
-        }
+        Exit { kind: Exit::NONE.into(), code: 0, message: String::new(), dump: String::new() }
     }
 }
 

@@ -68,10 +68,7 @@ impl SchedulerArg {
             }
         };
         if twice {
-            return Err(SchedulerArgError::Twice {
-                text: self.text.clone(),
-                knob: knob.into(),
-            });
+            return Err(SchedulerArgError::Twice { text: self.text.clone(), knob: knob.into() });
         }
         Ok(())
     }

@@ -44,7 +44,8 @@ pub struct RunKey {
 }
 
 /// Gives a run the file for its trace, or none.
-pub type TraceFor<'a> = dyn Fn(RunKey) -> std::io::Result<Option<Box<dyn Write + Send>>> + Sync + 'a;
+pub type TraceFor<'a> =
+    dyn Fn(RunKey) -> std::io::Result<Option<Box<dyn Write + Send>>> + Sync + 'a;
 
 /// Why a session gave no results.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +106,8 @@ impl Session {
     /// Every run, in the order of the results.
     pub fn keys(&self) -> impl Iterator<Item = RunKey> + '_ {
         let schedulers = 0..self.schedulers.len();
-        schedulers.flat_map(|scheduler| (0..self.runs).map(move |index| RunKey { scheduler, index }))
+        schedulers
+            .flat_map(|scheduler| (0..self.runs).map(move |index| RunKey { scheduler, index }))
     }
 
     pub fn seed_of(&self, key: RunKey) -> u64 {
@@ -122,7 +124,11 @@ impl Session {
     }
 
     /// Carries out every run. The first error in the order of the request is the one reported.
-    pub fn execute(&self, traces: &TraceFor<'_>, progress: &Progress) -> Result<Vec<Run>, SessionError> {
+    pub fn execute(
+        &self,
+        traces: &TraceFor<'_>,
+        progress: &Progress,
+    ) -> Result<Vec<Run>, SessionError> {
         let more = self.runs.saturating_sub(1);
         if self.seed.checked_add(u64::from(more)).is_none() {
             return Err(SessionError::Seeds { first: self.seed, more });
@@ -142,10 +148,16 @@ impl Session {
         results.into_iter().collect()
     }
 
-    fn one(&self, key: RunKey, traces: &TraceFor<'_>, progress: &Arc<AtomicU64>) -> Result<Run, SessionError> {
+    fn one(
+        &self,
+        key: RunKey,
+        traces: &TraceFor<'_>,
+        progress: &Arc<AtomicU64>,
+    ) -> Result<Run, SessionError> {
         let scheduler = &self.schedulers[key.scheduler];
         let seed = self.seed_of(key);
-        let failed = |error| SessionError::Trace { scheduler: scheduler.label.clone(), seed, error };
+        let failed =
+            |error| SessionError::Trace { scheduler: scheduler.label.clone(), seed, error };
         let tracer = match traces(key).map_err(failed)? {
             None => Tracer::default(),
             Some(out) => {

@@ -57,7 +57,11 @@ pub enum SimError {
 const MEM_SIZE: u64 = 64 << 30;
 
 /// Runs one simulation, with `tracer` to take its events. `progress` follows virtual time while it runs.
-pub fn simulate(spec: &SimSpec<'_>, tracer: Tracer, progress: &Arc<AtomicU64>) -> Result<(Run, Tracer), SimError> {
+pub fn simulate(
+    spec: &SimSpec<'_>,
+    tracer: Tracer,
+    progress: &Arc<AtomicU64>,
+) -> Result<(Run, Tracer), SimError> {
     let watched = Watched::new(executor(spec)?, progress.clone());
     let mut kernel = boot(spec.machine, spec.seed, tracer, watched.clone())?;
     if let Some(object) = &spec.scheduler.object {
@@ -99,13 +103,19 @@ fn boot(
     Ok(Kernel::boot(setup, Box::new(behavior))?)
 }
 
-fn attach(kernel: &mut Kernel, prepared: &PreparedObject, spec: &SimSpec<'_>) -> Result<(), SimError> {
+fn attach(
+    kernel: &mut Kernel,
+    prepared: &PreparedObject,
+    spec: &SimSpec<'_>,
+) -> Result<(), SimError> {
     let label = || spec.scheduler.label.clone();
     let target = kernel.target();
     let loaded = prepared.open.load(kernel, &target)?;
     if let Some(recipe) = &prepared.recipe {
-        let subject = Subject { machine: spec.machine, kernel: &target.btf, table: &prepared.table };
-        let done = recipe.recipe.after_load(subject, &recipe.applied, &prepared.open, kernel, &loaded);
+        let subject =
+            Subject { machine: spec.machine, kernel: &target.btf, table: &prepared.table };
+        let done =
+            recipe.recipe.after_load(subject, &recipe.applied, &prepared.open, kernel, &loaded);
         done.map_err(|error| match error.unmodelled() {
             Some(what) => SimError::Unmodelled { label: label(), what: what.to_owned() },
             None => SimError::Recipe(error),

@@ -41,7 +41,10 @@ pub struct Canary {
 
 impl Canary {
     pub fn new(crime: Crime) -> Program {
-        Program::Native(Rc::new(Canary { crime, enqueues: Cell::new(0) }))
+        Program::Native(Rc::new(Canary {
+            crime,
+            enqueues: Cell::new(0),
+        }))
     }
 
     fn is_time(&self) -> bool {
@@ -49,7 +52,9 @@ impl Canary {
     }
 
     fn commit(&self, k: &mut Kernel) {
-        let Some(dsq) = k.ext.dsqs.user(QUEUE) else { return };
+        let Some(dsq) = k.ext.dsqs.user(QUEUE) else {
+            return;
+        };
         let waiting = k.ext.dsqs.get(dsq).first();
         match (self.crime, waiting) {
             (Crime::LoseTask, Some(task)) => {
@@ -80,7 +85,8 @@ impl NativeOps for Canary {
             Op::Init => k.kf_create_dsq(QUEUE, -1),
             Op::Enqueue => {
                 self.enqueues.set(self.enqueues.get() + 1);
-                k.kf_dsq_insert(args[0], QUEUE, SLICE, None, args[1] & 0xffff_ffff).unwrap_or(0)
+                k.kf_dsq_insert(args[0], QUEUE, SLICE, None, args[1] & 0xffff_ffff)
+                    .unwrap_or(0)
             }
             Op::Dispatch if self.crime == Crime::IgnoreQueue && self.is_time() => 0,
             Op::Dispatch => {

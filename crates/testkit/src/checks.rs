@@ -38,7 +38,11 @@ pub struct Watch {
 
 impl Watch {
     pub fn new(contract: Contract) -> Self {
-        Watch { contract, idle: idle::IdleWatch::default(), broken: Vec::new() }
+        Watch {
+            contract,
+            idle: idle::IdleWatch::default(),
+            broken: Vec::new(),
+        }
     }
 
     /// Looks at the present state.
@@ -52,7 +56,12 @@ impl Watch {
 }
 
 /// Runs to `duration`, looking every `step`; stops at the first broken law.
-pub fn run_checked(k: &mut Kernel, duration: Nanos, step: Nanos, contract: Contract) -> Result<Stop, Broken> {
+pub fn run_checked(
+    k: &mut Kernel,
+    duration: Nanos,
+    step: Nanos,
+    contract: Contract,
+) -> Result<Stop, Broken> {
     let mut watch = Watch::new(contract);
     k.start();
     let mut at = 0;

@@ -164,8 +164,12 @@ pub static SELFTESTS: [Case; 34] = cases! {
 /// The table in docs/reference/kernel-objects.md.
 pub fn table() -> String {
     let mut out = String::from(HEADER);
-    for (title, cases) in [("Example schedulers", &EXAMPLES[..]), ("Selftests", &SELFTESTS[..])] {
-        out += &format!("\n## {title}\n\n| test | object | checked | outcome |\n|---|---|---|---|\n");
+    for (title, cases) in [
+        ("Example schedulers", &EXAMPLES[..]),
+        ("Selftests", &SELFTESTS[..]),
+    ] {
+        out +=
+            &format!("\n## {title}\n\n| test | object | checked | outcome |\n|---|---|---|---|\n");
         for case in cases {
             let outcome = match case.outcome {
                 Passes => "passes".to_owned(),
@@ -173,7 +177,10 @@ pub fn table() -> String {
                 Partly(missing) => format!("passes in part; not modelled: {missing}"),
                 NotModelled(why) => format!("not modelled: {why}"),
             };
-            out += &format!("| {} | {}.bpf.o | {} | {outcome} |\n", case.name, case.object, case.checks);
+            out += &format!(
+                "| {} | {}.bpf.o | {} | {outcome} |\n",
+                case.name, case.object, case.checks
+            );
         }
     }
     out

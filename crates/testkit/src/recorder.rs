@@ -24,7 +24,11 @@ struct Recorder {
 /// The scheduler and its log. `slice` in ns; the operations in `leaves_out` are not implemented.
 pub fn recorder(slice: u64, leaves_out: &[Op]) -> (Program, Log) {
     let log = Log::default();
-    let ops = Recorder { log: log.clone(), slice, leaves_out: leaves_out.to_vec() };
+    let ops = Recorder {
+        log: log.clone(),
+        slice,
+        leaves_out: leaves_out.to_vec(),
+    };
     (Program::Native(Rc::new(ops)), log)
 }
 
@@ -33,8 +37,23 @@ fn is_about_task(op: Op) -> bool {
     use Op::*;
     matches!(
         op,
-        SelectCpu | Enqueue | Dequeue | Tick | Runnable | Running | Stopping | Quiescent | Yield | SetWeight
-            | SetCpumask | InitTask | ExitTask | Enable | Disable | CgroupPrepMove | CgroupMove
+        SelectCpu
+            | Enqueue
+            | Dequeue
+            | Tick
+            | Runnable
+            | Running
+            | Stopping
+            | Quiescent
+            | Yield
+            | SetWeight
+            | SetCpumask
+            | InitTask
+            | ExitTask
+            | Enable
+            | Disable
+            | CgroupPrepMove
+            | CgroupMove
     )
 }
 
@@ -43,25 +62,45 @@ impl NativeOps for Recorder {
         use Op::*;
         let never = matches!(
             op,
-            UpdateIdle | CpuAcquire | CpuRelease | SubAttach | SubDetach | SubCapsUpdated | SubEcapsUpdated
-                | InitCids | CoreSchedBefore | Dump | DumpCpu | DumpTask | CpuOnline | CpuOffline
+            UpdateIdle
+                | CpuAcquire
+                | CpuRelease
+                | SubAttach
+                | SubDetach
+                | SubCapsUpdated
+                | SubEcapsUpdated
+                | InitCids
+                | CoreSchedBefore
+                | Dump
+                | DumpCpu
+                | DumpTask
+                | CpuOnline
+                | CpuOffline
         );
         !never && !self.leaves_out.contains(&op)
     }
 
     fn call(&self, k: &mut Kernel, op: Op, args: &[u64]) -> u64 {
-        if is_about_task(op) && let Some(task) = k.tasks.at(args[0]) {
+        if is_about_task(op)
+            && let Some(task) = k.tasks.at(args[0])
+        {
             let flags = match op {
-                Op::Enqueue | Op::Dequeue | Op::Runnable | Op::Quiescent => format!(", {:#x}", args[1]),
+                Op::Enqueue | Op::Dequeue | Op::Runnable | Op::Quiescent => {
+                    format!(", {:#x}", args[1])
+                }
                 Op::Stopping | Op::SetWeight => format!(", {}", args[1]),
                 _ => String::new(),
             };
-            self.log.borrow_mut().push(format!("{}({}{flags})", op.name(), k.tasks[task].name));
+            self.log
+                .borrow_mut()
+                .push(format!("{}({}{flags})", op.name(), k.tasks[task].name));
         }
         match op {
             Op::Init => k.kf_create_dsq(QUEUE, -1),
             Op::SelectCpu => args[1],
-            Op::Enqueue => k.kf_dsq_insert(args[0], QUEUE, self.slice, None, 0).unwrap_or(0),
+            Op::Enqueue => k
+                .kf_dsq_insert(args[0], QUEUE, self.slice, None, 0)
+                .unwrap_or(0),
             Op::Dispatch => k.kf_move_to_local(QUEUE, 0),
             _ => 0,
         }
@@ -70,6 +109,6 @@ impl NativeOps for Recorder {
 
 /// What was said of one task, one operation a line.
 pub fn of_task(log: &Log, name: &str) -> Vec<String> {
-    let about = |line: &&String| line.contains(&format!("({name}")) ;
+    let about = |line: &&String| line.contains(&format!("({name}"));
     log.borrow().iter().filter(about).cloned().collect()
 }

@@ -250,6 +250,13 @@ impl Executor {
                 self.fault(sys.now(), def.path.clone(), "mkdir", error);
                 parent
             });
+            if let Some(cpus) = &def.cpus {
+                let cpus = cpus.iter().filter(|&c| c < sys.nr_cpus()).map(CpuId);
+                let cpus = CpuMask::of(sys.nr_cpus() as usize, cpus);
+                if let Err(error) = sys.set_cpuset(id, Some(&cpus)) {
+                    self.fault(sys.now(), def.path.clone(), "cpuset.cpus", error);
+                }
+            }
             ids.insert(def.path.clone(), id);
             self.cgroup_ids.push(id);
         }

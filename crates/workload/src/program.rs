@@ -78,6 +78,9 @@ pub struct CgroupDef {
     /// `cpu.idle`
     #[serde(default)]
     pub idle: bool,
+    /// `cpuset.cpus`; absent: the parent's
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuList>,
 }
 
 fn default_weight() -> u32 {
@@ -99,6 +102,7 @@ impl CgroupDef {
             period,
             burst: Dur(0),
             idle: false,
+            cpus: None,
         }
     }
 }

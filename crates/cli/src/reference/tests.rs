@@ -44,11 +44,13 @@ fn argument(text: &mut String, arg: &Arg) {
         let _ = write!(text, " (`-{short}`)");
     }
     let _ = write!(text, ": {}", help.replace("\n\n", " ").replace('\n', " "));
-    let values: Vec<_> = arg.get_possible_values().iter().map(|v| format!("`{}`", v.get_name())).collect();
+    let values: Vec<_> =
+        arg.get_possible_values().iter().map(|v| format!("`{}`", v.get_name())).collect();
     if !values.is_empty() && arg.get_action().takes_values() {
         let _ = write!(text, ". One of {}", values.join(", "));
     }
-    let defaults: Vec<_> = arg.get_default_values().iter().map(|v| format!("`{}`", v.display())).collect();
+    let defaults: Vec<_> =
+        arg.get_default_values().iter().map(|v| format!("`{}`", v.display())).collect();
     if !defaults.is_empty() && arg.get_action().takes_values() {
         let _ = write!(text, ". Default: {}", defaults.join(" "));
     }

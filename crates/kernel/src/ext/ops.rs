@@ -124,7 +124,7 @@ impl Kernel {
     /// An operation that returns an error number: what the kernel makes of other values.
     pub(crate) fn sanitize_err(&mut self, op: Op, value: u64) -> i32 {
         let ret = value as i32;
-        if ret < 0 && ret >= -4095 {
+        if (-4095..0).contains(&ret) {
             return ret;
         }
         self.ext_error(

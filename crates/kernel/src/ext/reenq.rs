@@ -6,7 +6,6 @@
 
 use super::DirectDispatchArgs;
 use super::dsq::{DsqId, DsqKind};
-use super::entity::DirectDispatch;
 use super::stats::Ev;
 use crate::event::Event;
 use crate::flags::{enq, ent, reenq};
@@ -64,7 +63,7 @@ impl Kernel {
     }
 
     fn deferred_verdict(&mut self, cpu: CpuId, task: TaskId) {
-        let verdict = std::mem::replace(&mut self.tasks[task].ext.ddsp, DirectDispatch::default());
+        let verdict = std::mem::take(&mut self.tasks[task].ext.ddsp);
         let dsq = self.dsq_for_dispatch(cpu, verdict.dsq_id, self.tasks[task].cpu);
         let args = DirectDispatchArgs {
             slice: verdict.slice,

@@ -1,1 +1,76 @@
 // SPDX-License-Identifier: GPL-2.0-only
+//! Knobs, recipes and tables as the user names them.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::sim::kernel_target;
+
+fn prepare(arg: &str, choice: RecipeChoice<'_>) -> Result<PreparedObject, PrepareError> {
+    let arg = SchedulerArg::parse(arg)?;
+    let shipped = scxlab_sched::find("vtime").unwrap();
+    let machine = Arc::new(Machine::resolve("2n4c2t").unwrap());
+    let target = kernel_target(&machine).unwrap();
+    let source = Source { name: shipped.name, bytes: shipped.object };
+    Ok(Prepared::object(&arg, source, choice, &machine, &target)?.object.unwrap())
+}
+
+fn error(arg: &str) -> String {
+    prepare(arg, RecipeChoice::Auto).unwrap_err().to_string()
+}
+
+const RECIPE: &str = "
+    ops = 'vtime'
+    doc = 'd.'
+    source = 's'
+    [params.factor]
+    default = 3
+    doc = 'd'
+    [[step]]
+    set = { slice_ns = 'factor * 1_000_000', pull_ns = 'slice_ns' }";
+
+#[test]
+fn knobs_are_resolved_with_their_defaults() {
+    let object = prepare("vtime,slice_ns=3_000_000", RecipeChoice::Auto).unwrap();
+    assert_eq!(object.knobs["slice_ns"], "3000000");
+    assert_eq!(object.knobs["pull_ns"], "20000000");
+    assert_eq!((object.ops_name.as_str(), object.recipe.is_none()), ("vtime", true));
+}
+
+#[test]
+fn constants_of_the_kernel_are_filled_in() {
+    let object = prepare("vtime", RecipeChoice::Auto).unwrap();
+    assert_eq!(object.open.globals.get("__SCX_SLICE_DFL").unwrap(), "20000000");
+}
+
+#[test]
+fn a_wrong_knob_lists_what_may_have_been_meant() {
+    assert!(error("vtime,slce_ns=1").contains("did you mean slice_ns"));
+    assert!(error("vtime,slice_ns=fast").contains("is not a"));
+    assert!(error("vtime,slice_ns=-1").contains("does not fit"));
+    assert!(error("vtime,ops=other").contains("it has vtime"));
+}
+
+#[test]
+fn the_user_has_the_last_word_over_a_recipe() {
+    let with = |arg: &str| prepare(arg, RecipeChoice::Text("r.toml", RECIPE));
+    let object = with("vtime").unwrap();
+    assert_eq!((&*object.knobs["slice_ns"], &*object.knobs["pull_ns"]), ("3000000", "3000000"));
+    let object = with("vtime,factor=7,pull_ns=1").unwrap();
+    assert_eq!((&*object.knobs["slice_ns"], &*object.knobs["pull_ns"]), ("7000000", "1"));
+    assert_eq!(object.recipe.unwrap().applied.params, [("factor".to_owned(), 7)]);
+    let text = with("vtime,factr=7").unwrap_err().to_string();
+    assert!(text.ends_with("its recipe takes factor"), "{text}");
+}
+
+#[test]
+fn what_is_no_object_is_refused() {
+    let arg = SchedulerArg::parse("x.o").unwrap();
+    let machine = Arc::new(Machine::resolve("1n1c1t").unwrap());
+    let target = kernel_target(&machine).unwrap();
+    for bytes in [&b""[..], b"\x7fELF", &[0; 4096]] {
+        let source = Source { name: "x.o", bytes };
+        let result = Prepared::object(&arg, source, RecipeChoice::Auto, &machine, &target);
+        assert!(matches!(result, Err(PrepareError::Object(_))));
+    }
+}

@@ -340,8 +340,10 @@ impl Recipe {
         if i128::from(value as i32) == wanted {
             return Ok(());
         }
-        let shown: Vec<_> = fields.iter().map(|(name, value, _)| format!("{name} = {value}")).collect();
-        let context = if shown.is_empty() { String::new() } else { format!(" (with {})", shown.join(", ")) };
+        let shown: Vec<_> =
+            fields.iter().map(|(name, value, _)| format!("{name} = {value}")).collect();
+        let context =
+            if shown.is_empty() { String::new() } else { format!(" (with {})", shown.join(", ")) };
         let wanted = wanted as i32;
         let program = program.to_owned();
         Err(self.error(line, What::Returned { program, value: value as i32, wanted, context }))
@@ -367,12 +369,14 @@ impl Recipe {
                 let (program, field) = (program.to_owned(), (*field).to_owned());
                 self.error(*line, What::Context { program, field, why })
             };
-            let place = object.btf.path(ty, &format!(".{field}")).map_err(|e| refuse(e.to_string()))?;
+            let place =
+                object.btf.path(ty, &format!(".{field}")).map_err(|e| refuse(e.to_string()))?;
             let value = knob::parse_value(&object.btf, place.ty, &value.to_string());
             let value = value.map_err(|e| refuse(e.to_string()))?;
             let at = place.byte_off() as usize;
             let slot = bytes.get_mut(at..at + value.len());
-            slot.ok_or_else(|| refuse("it lies outside the struct".into()))?.copy_from_slice(&value);
+            slot.ok_or_else(|| refuse("it lies outside the struct".into()))?
+                .copy_from_slice(&value);
         }
         Ok(bytes)
     }
@@ -389,7 +393,8 @@ impl Recipe {
         name: &str,
         fits: impl Fn(&ProgramKind) -> bool,
     ) -> RecipeError {
-        let present = object.programs().filter(|(_, _, k)| fits(k)).map(|(_, f, _)| f.name.as_str());
+        let present =
+            object.programs().filter(|(_, _, k)| fits(k)).map(|(_, f, _)| f.name.as_str());
         self.missing("such program", line, name, present)
     }
 

@@ -105,12 +105,8 @@ impl Expr {
                 names.call(name, &args?)?
             }
             Expr::Unary(op, inner) => unary(op, inner.value(names)?)?,
-            Expr::Binary("&&", a, b) => {
-                i128::from(a.value(names)? != 0 && b.value(names)? != 0)
-            }
-            Expr::Binary("||", a, b) => {
-                i128::from(a.value(names)? != 0 || b.value(names)? != 0)
-            }
+            Expr::Binary("&&", a, b) => i128::from(a.value(names)? != 0 && b.value(names)? != 0),
+            Expr::Binary("||", a, b) => i128::from(a.value(names)? != 0 || b.value(names)? != 0),
             Expr::Binary(op, a, b) => binary(op, a.value(names)?, b.value(names)?)?,
             Expr::Choice(test, yes, no) => {
                 let chosen = if test.value(names)? != 0 { yes } else { no };

@@ -73,7 +73,10 @@ impl Names for Scope<'_> {
     fn call(&self, name: &str, args: &[i128]) -> Result<i128, ExprError> {
         let Some((_, wanted)) = FUNCTIONS.iter().find(|(n, _)| *n == name) else {
             let candidates: Vec<_> = FUNCTIONS.iter().map(|(n, _)| *n).collect();
-            return Err(ExprError::NoFunction { name: name.into(), candidates: candidates.join(", ") });
+            return Err(ExprError::NoFunction {
+                name: name.into(),
+                candidates: candidates.join(", "),
+            });
         };
         if args.len() != *wanted {
             let (wanted, given) = (*wanted, args.len());

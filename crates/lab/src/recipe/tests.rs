@@ -1,1 +1,159 @@
 // SPDX-License-Identifier: GPL-2.0-only
+//! The form of recipes, and what they do to an object. What they do to real ones: `tests/recipes.rs`.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use scxlab_bpf::link::OpenObject;
+use scxlab_bpf::link::Target;
+use scxlab_bpf::object::Object;
+use scxlab_machine::Machine;
+
+use super::*;
+use crate::sim::kernel_target;
+
+const HEAD: &str = "doc = 'd'\nsource = 's'\n";
+
+fn parse_error(body: &str) -> String {
+    Recipe::parse("r.toml", &format!("{HEAD}{body}")).unwrap_err().to_string()
+}
+
+/// Applies a recipe to the shipped vtime scheduler on 2n4c2t.
+fn apply(body: &str, given: &[(&str, &str)]) -> Result<OpenObject, RecipeError> {
+    let recipe = Recipe::parse("r.toml", &format!("{HEAD}{body}"))?;
+    let bytes = scxlab_sched::find("vtime").unwrap().object;
+    let mut open = OpenObject::new(Arc::new(Object::parse(bytes, "vtime").unwrap()));
+    let machine = Arc::new(Machine::resolve("2n4c2t").unwrap());
+    let target = kernel_target(&machine).unwrap();
+    let table = open.tables[0].name().to_owned();
+    let subject = Subject { machine: &machine, kernel: target.btf(), table: &table };
+    let given: Vec<_> = given.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+    recipe.prepare(subject, &mut open, &given)?;
+    Ok(open)
+}
+
+fn apply_error(body: &str) -> String {
+    apply(body, &[]).unwrap_err().to_string()
+}
+
+#[test]
+fn shipped_recipes_load_and_the_list_is_complete() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes");
+    let mut files: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|e| e.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
+        .collect();
+    files.sort();
+    let names: Vec<&str> = shipped().iter().map(|(name, _)| *name).collect();
+    assert_eq!(files, names);
+    for name in names {
+        let (recipe, _) = find(name).unwrap();
+        assert!(recipe.doc.ends_with('.') && !recipe.source.is_empty(), "{name}");
+        assert_eq!(for_ops(recipe.ops.as_deref().unwrap()).unwrap().0.name, recipe.name);
+    }
+    assert!(for_ops("nothing").is_none());
+}
+
+#[test]
+fn a_malformed_recipe_says_where() {
+    assert!(parse_error("[[step]]\nsett = {}").starts_with("r.toml:4: unknown field `sett`"));
+    assert!(parse_error("[[step]]\nwhen = 1").contains("must have one of require, set"));
+    assert!(parse_error("[[step]]\nset = {}\nops = {}").contains("this one has set and ops"));
+    assert!(parse_error("[[step]]\nset = { a = '1 +' }").starts_with("r.toml:4: \"1 +\": the end"));
+    assert!(parse_error("[[step]]\nset = { 'a[1' = 1 }").contains("\"[\" without \"]\""));
+    assert!(
+        parse_error("[[step]]\neach = 'cpus'\nset = {}")
+            .contains("neither cpu, core, llc, node nor NAME")
+    );
+    assert!(
+        parse_error("[[step]]\nctx = { a = 1 }\nset = {}")
+            .contains("\"ctx\" makes sense only beside \"run\"")
+    );
+    assert!(
+        parse_error("[[step]]\nrun = 'p'\n[[step]]\nset = { a = 1 }")
+            .starts_with("r.toml:5: this step cannot come")
+    );
+    assert!(parse_error("[[step]]\nset = { a = 1.5 }").contains("r.toml:4"));
+    assert!(Recipe::parse("r.toml", "doc = 'd'").unwrap_err().to_string().contains("source"));
+}
+
+#[test]
+fn globals_are_set_from_facts_and_parameters() {
+    let body = "
+        [params.n]
+        default = 'nr_cpus * 2'
+        doc = 'a number'
+        [[step]]
+        set = { slice_ns = 'n * 1_000', 'no_such?' = 1 }
+        [[step]]
+        when = 'smt'
+        set = { pull_ns = 'SCX_SLICE_DFL + slice_ns' }
+        [[step]]
+        when = '!smt'
+        set = { pull_ns = 0 }";
+    let open = apply(body, &[]).unwrap();
+    assert_eq!(open.globals.get("slice_ns").unwrap(), "32000");
+    // A later step sees what an earlier one has set.
+    assert_eq!(open.globals.get("pull_ns").unwrap(), "20032000");
+    let open = apply(body, &[("n", "0x10")]).unwrap();
+    assert_eq!(open.globals.get("slice_ns").unwrap(), "16000");
+}
+
+#[test]
+fn loops_reach_each_element() {
+    let body = "
+        [[step]]
+        each = 'cpu'
+        when = 'cpu % 2 == 1'
+        set = { 'cpu_llc[cpu]' = 'llc(cpu) * 100 + thread(cpu)' }
+        [[step]]
+        each = ['node', 'i < 3']
+        set = { 'last_peer[node * 3 + i]' = '10 * node + i' }";
+    let open = apply(body, &[]).unwrap();
+    let get = |path: &str| open.globals.get(path).unwrap();
+    assert_eq!(
+        (get("cpu_llc[1]"), get("cpu_llc[2]"), get("cpu_llc[15]")),
+        ("1".into(), "0".into(), "101".into())
+    );
+    assert_eq!(
+        (get("last_peer[2]"), get("last_peer[3]"), get("last_peer[5]")),
+        ("2".into(), "10".into(), "12".into())
+    );
+}
+
+#[test]
+fn the_ops_table_is_set_with_the_kernels_names() {
+    let body =
+        "[[step]]\nops = { flags = 'SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_EXITING', timeout_ms = 5000 }";
+    let open = apply(body, &[]).unwrap();
+    let btf = &open.object().btf;
+    assert_eq!(open.tables[0].get(btf, "flags").unwrap(), "6");
+    assert_eq!(open.tables[0].get(btf, "timeout_ms").unwrap(), "5000");
+}
+
+#[test]
+fn what_does_not_fit_the_object_is_an_error_with_a_place() {
+    assert!(apply_error("[[step]]\nset = { slice_n = 1 }").contains("did you mean slice_ns"));
+    assert!(apply_error("[[step]]\nset = { slice_ns = -1 }").contains("does not fit"));
+    assert!(
+        apply_error("[[step]]\nset = { slice_ns = 'nr_cpu' }").contains("did you mean nr_cpus")
+    );
+    assert!(
+        apply_error("[[step]]\nset = { slice_ns = 'llc(16)' }")
+            .contains("the machine has CPUs 0 to 15")
+    );
+    assert!(apply_error("[[step]]\nset = { 'slice_ns?' = 'llc(16)' }").contains("CPUs 0 to 15"));
+    assert!(apply_error("[[step]]\nops = { flag = 1 }").contains("did you mean flags"));
+    assert!(apply_error("[[step]]\nmax_entries = { m = 1 }").contains("the object has no map `m`"));
+    assert!(apply_error("[[step]]\nautoload = { p = 1 }").contains("vtime_enqueue"));
+    assert!(apply_error("[[step]]\nresize = { slice_ns = 4 }").contains("not an array"));
+    assert!(
+        apply_error("[[step]]\nrequire = 'nr_nodes == 1'\nmessage = 'one node only'")
+            .ends_with("one node only")
+    );
+    assert!(
+        apply_error("[[step]]\neach = ['a < 1 << 20', 'b < 1 << 20']\nset = {}")
+            .contains("iterations")
+    );
+}

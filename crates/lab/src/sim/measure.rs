@@ -74,7 +74,12 @@ fn notes(spec: &SimSpec<'_>, watched: &Watched) -> Vec<String> {
 struct Table(IndexMap<String, Metric>);
 
 impl Table {
-    fn put(&mut self, name: impl Into<String>, value: f64, unit: impl Into<std::borrow::Cow<'static, str>>) {
+    fn put(
+        &mut self,
+        name: impl Into<String>,
+        value: f64,
+        unit: impl Into<std::borrow::Cow<'static, str>>,
+    ) {
         self.0.insert(name.into(), Metric { value, unit: unit.into() });
     }
 
@@ -137,7 +142,10 @@ fn switches(t: &mut Table, k: &Kernel) {
     let reports = reports(k);
     t.count("context_switches", m.switches);
     t.count("switches_voluntary", reports.iter().map(|r| r.switches_voluntary).sum());
-    t.count("switches_involuntary", reports.iter().map(|r| r.switches - r.switches_voluntary).sum());
+    t.count(
+        "switches_involuntary",
+        reports.iter().map(|r| r.switches - r.switches_voluntary).sum(),
+    );
     t.count("wakeups", m.wakeups);
     t.count("migrations", m.migrations.iter().sum());
     for distance in [Distance::Smt, Distance::Core, Distance::Llc, Distance::Node] {
@@ -207,7 +215,8 @@ fn cgroups(k: &Kernel) -> Vec<CgroupResult> {
         family.0 += run_of(g);
         family.1 += u64::from(g.spec.weight);
     }
-    let permille = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 * 1000.0 / whole as f64 };
+    let permille =
+        |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 * 1000.0 / whole as f64 };
     let result = |g: &Cgroup| {
         let (family_run, family_weight) = families.get(&g.parent).copied().unwrap_or_default();
         let weight = if run_of(g) > 0 { u64::from(g.spec.weight) } else { 0 };

@@ -9,7 +9,9 @@ fn near(a: f64, b: f64, tolerance: f64) {
 
 #[test]
 fn quantiles_agree_with_published_tables() {
-    for (degrees, t) in [(1, 12.706), (4, 2.776), (9, 2.262), (30, 2.042), (40, 2.021), (60, 2.000), (120, 1.980)] {
+    for (degrees, t) in
+        [(1, 12.706), (4, 2.776), (9, 2.262), (30, 2.042), (40, 2.021), (60, 2.000), (120, 1.980)]
+    {
         near(t_quantile_975(degrees), t, 6e-4);
     }
     near(t_quantile_975(1_000_000), 1.959_96, 1e-4);

@@ -8,7 +8,13 @@ use scxlab_kernel::Kernel;
 const LAW: &str = "time adds up";
 
 pub(super) fn check(k: &Kernel, broken: &mut Vec<Broken>) {
-    let mut say = |what: String| broken.push(Broken { law: LAW, at: k.now, what });
+    let mut say = |what: String| {
+        broken.push(Broken {
+            law: LAW,
+            at: k.now,
+            what,
+        })
+    };
     let mut used = 0;
     for c in &k.cpus {
         let t = &c.time;
@@ -22,7 +28,10 @@ pub(super) fn check(k: &Kernel, broken: &mut Vec<Broken>) {
             ));
         }
         if t.lock_wait > t.overhead {
-            say(format!("CPU {}: waited {} ns for locks in {} ns of kernel", c.id, t.lock_wait, t.overhead));
+            say(format!(
+                "CPU {}: waited {} ns for locks in {} ns of kernel",
+                c.id, t.lock_wait, t.overhead
+            ));
         }
     }
     let living: u64 = k.tasks.iter().map(|t| t.account.run_ns).sum();
@@ -35,6 +44,10 @@ pub(super) fn check(k: &Kernel, broken: &mut Vec<Broken>) {
         .map(|c| k.now.saturating_sub(c.progress_from))
         .sum();
     if living + gone > used + unsettled {
-        say(format!("tasks were charged {} ns of {} ns", living + gone, used + unsettled));
+        say(format!(
+            "tasks were charged {} ns of {} ns",
+            living + gone,
+            used + unsettled
+        ));
     }
 }

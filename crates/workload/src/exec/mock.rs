@@ -346,6 +346,15 @@ impl Sys for Mock {
             self.calls.iter().filter(|c| c.starts_with("mkdir")).count() as u32,
         ))
     }
+    fn set_cpuset(
+        &mut self,
+        cgroup: CgroupId,
+        cpus: Option<&CpuMask>,
+    ) -> Result<(), SysError> {
+        let count = cpus.map_or(0, |c| scxlab_machine::cpumask::weight(c));
+        self.calls.push(format!("cpuset {cgroup} cpus={count}"));
+        Ok(())
+    }
     fn rmdir(&mut self, _cgroup: CgroupId) -> Result<(), SysError> {
         Ok(())
     }

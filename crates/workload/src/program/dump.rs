@@ -44,8 +44,11 @@ fn header(out: &mut String, program: &Program) {
             out,
             0,
             &format!(
-                "cgroup {} weight={} max={quota}/{}",
-                c.path, c.weight, c.period
+                "cgroup {} weight={} max={quota}/{}{}",
+                c.path,
+                c.weight,
+                c.period,
+                c.cpus.as_ref().map_or(String::new(), |l| format!(" cpus={l}"))
             ),
         );
     }

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The cpuset controller: a cgroup may confine its tasks to some CPUs.
+//!
+//! Owns: which CPUs a task may use, given what it asked for and where it is.
+//! Models: kernel/cgroup/cpuset.c, 7.3, cgroup v2: `cpuset.cpus`, its effective set, and `set_cpus_allowed_ptr()`
+//! of each task when one changes. Differs: no partitions, no memory nodes.
+
+use crate::behavior::SysError;
+use crate::kernel::Kernel;
+use crate::task::State;
+use scxlab_machine::cpumask::{self, CpuMask};
+use scxlab_machine::id::{CgroupId, CpuId, TaskId};
+
+impl Kernel {
+    /// Writes `cpuset.cpus`; None is the empty string: as the parent.
+    pub(crate) fn cpuset_write(
+        &mut self,
+        cgroup: CgroupId,
+        cpus: Option<&CpuMask>,
+    ) -> Result<(), SysError> {
+        if !self.cgroups.exists(cgroup) {
+            return Err(SysError::NoEntry);
+        }
+        let unknown = |mask: &CpuMask| cpumask::iter(mask).any(|c| c.idx() >= self.cpus.len());
+        if cgroup.0 == 0 || cpus.is_some_and(|m| cpumask::is_empty(m) || unknown(m)) {
+            return Err(SysError::Invalid);
+        }
+        self.cgroups.get_mut(cgroup).expect("checked").cpuset = cpus.cloned();
+        let below = self.cgroups.descend_pre(cgroup);
+        let members: Vec<TaskId> =
+            self.tasks.iter().filter(|t| below.contains(&t.cgroup)).map(|t| t.id).collect();
+        for task in members {
+            self.apply_affinity(task);
+        }
+        Ok(())
+    }
+
+    /// `cpuset.cpus.effective`: what a directory asks for of what its parent has; all of that if it asks for
+    /// nothing, or for nothing that the parent has.
+    pub(crate) fn cpuset_effective(&self, cgroup: CgroupId) -> CpuMask {
+        let mut path = self.cgroups.ascend(cgroup);
+        path.reverse();
+        let mut effective = CpuMask::all(self.cpus.len());
+        for id in path {
+            if let Some(own) = self.cgroups.get(id).and_then(|g| g.cpuset.as_ref()) {
+                effective = narrowed(&effective, own);
+            }
+        }
+        effective
+    }
+
+    /// Gives a task what it asked for within its cpuset, and moves it if its CPU is not in that.
+    pub(crate) fn apply_affinity(&mut self, task: TaskId) {
+        let t = &self.tasks[task];
+        if t.is_idle_task() || t.state == State::Dead {
+            return;
+        }
+        let allowed = self.affinity_in(t.cgroup, &t.user_cpus);
+        if self.tasks[task].cpus != allowed {
+            self.do_set_cpus_allowed(task, &allowed);
+            self.leave_forbidden_cpu(task);
+        }
+    }
+
+    /// What a task that asks for `wanted` may use in a cgroup.
+    pub(crate) fn affinity_in(&self, cgroup: CgroupId, wanted: &CpuMask) -> CpuMask {
+        narrowed(&self.cpuset_effective(cgroup), wanted)
+    }
+
+    /// A task whose CPU it may no longer use moves: at once if it waits, by the stopper if it runs.
+    pub(crate) fn leave_forbidden_cpu(&mut self, task: TaskId) {
+        let t = &self.tasks[task];
+        let cpu = t.cpu;
+        if t.allowed_on(cpu) || t.wake_queued.is_some() {
+            return;
+        }
+        let (on_cpu, on_rq) = (t.on_cpu, t.on_rq);
+        let mut cpus = self.cpus.iter().map(|c| c.id);
+        let usable = |c: &CpuId| self.is_online(*c) && self.tasks[task].allowed_on(*c);
+        let Some(target) = cpus.find(usable) else { return };
+        if on_cpu && on_rq {
+            self.push_away(cpu, task, target);
+        } else if on_rq && self.tasks[task].state == State::Runnable {
+            self.move_queued(task, target);
+        }
+    }
+}
+
+/// `a` and `b`, or `a` if they share nothing.
+fn narrowed(a: &CpuMask, b: &CpuMask) -> CpuMask {
+    let mut both = a.clone();
+    both.iter_mut().zip(b.iter()).for_each(|(to, from)| *to &= from);
+    if cpumask::is_empty(&both) { a.clone() } else { both }
+}

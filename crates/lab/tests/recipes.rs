@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Shipped recipes on the objects that they are for, unmodified: nothing is ejected, and the tables are as the
+//! frontend would have filled them. The objects come from `make objects`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use scxlab_lab::prepare::{PrepareError, Prepared, PreparedObject, RecipeChoice, Source};
+use scxlab_lab::run::Run;
+use scxlab_lab::scheduler::SchedulerArg;
+use scxlab_lab::sim::{SimError, SimSpec, kernel_target, simulate};
+use scxlab_machine::Machine;
+use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
+
+const MS: u64 = 1_000_000;
+
+fn object(name: &str) -> Vec<u8> {
+    let folder = if name == "bpfland" { "scx" } else { "kernel" };
+    let file = format!("../../build/{folder}/objects/{name}.bpf.o");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file);
+    std::fs::read(&path)
+        .unwrap_or_else(|e| panic!("{}: {e}; `make objects` makes it", path.display()))
+}
+
+fn prepare(
+    name: &str,
+    knobs: &str,
+    machine: &Arc<Machine>,
+    choice: RecipeChoice<'_>,
+) -> Result<Prepared, PrepareError> {
+    let arg = SchedulerArg::parse(&format!("{name}.bpf.o{knobs}")).unwrap();
+    let bytes = object(name);
+    let source = Source { name, bytes: &bytes };
+    Prepared::object(&arg, source, choice, machine, &kernel_target(machine).unwrap())
+}
+
+fn prepared(name: &str, knobs: &str, machine: &str) -> PreparedObject {
+    let machine = Arc::new(Machine::resolve(machine).unwrap());
+    prepare(name, knobs, &machine, RecipeChoice::Auto).unwrap().object.unwrap()
+}
+
+fn workload(text: &str) -> Program {
+    match parse_workload_arg(text).unwrap() {
+        WorkloadArg::Program(program) => *program,
+        WorkloadArg::File(_) => panic!("{text} is a file"),
+    }
+}
+
+fn run(scheduler: &Prepared, work: &str, machine: &Arc<Machine>) -> Result<Run, SimError> {
+    let spec = SimSpec {
+        machine,
+        workload: &workload(work),
+        scheduler,
+        seed: 1,
+        duration: Some(300 * MS),
+        perturb: Default::default(),
+    };
+    simulate(&spec, Default::default(), &Arc::default()).map(|(run, _)| run)
+}
+
+fn stays(name: &str, knobs: &str, machine: &str) {
+    let machine = Arc::new(Machine::resolve(machine).unwrap());
+    let scheduler = prepare(name, knobs, &machine, RecipeChoice::Auto).unwrap();
+    for work in ["hogs,tasks=40", "hackbench,groups=1,loops=20", "sleepers,tasks=30", "schbench"] {
+        let run = run(&scheduler, work, &machine).unwrap();
+        assert_eq!(run.exit.kind, "none", "{name}, {work}: {}", run.exit.message);
+        assert!(run.stop.is_regular(), "{name}, {work}: {:?}", run.stop);
+        assert!(run.metrics["work_units"].value > 0.0, "{name}, {work}");
+        let enqueues = run.metrics.get("op_enqueue_calls").map_or(0.0, |m| m.value);
+        assert!(enqueues > 0.0, "{name}, {work}: the scheduler was not in charge");
+    }
+}
+
+#[test]
+fn bpfland_stays() {
+    stays("bpfland", "", "2n4c2t");
+    stays("bpfland", "", "1n4c1t");
+}
+
+#[test]
+fn the_kernels_schedulers_stay() {
+    for name in ["scx_central", "scx_flatcg", "scx_pair", "scx_cpu0", "scx_simple", "scx_sdt"] {
+        stays(name, "", "2n4c2t");
+    }
+    stays("scx_pair", ",stride=2", "2n4c2t");
+}
+
+#[test]
+fn bpfland_is_prepared_as_by_its_frontend() {
+    let object = prepared("bpfland", "", "2n4c2t");
+    let get = |path: &str| object.open.globals.get(path).unwrap();
+    assert_eq!(
+        (get("smt_enabled"), get("numa_enabled"), get("primary_all")),
+        ("true".into(), "true".into(), "true".into())
+    );
+    assert_eq!(
+        (get("slice_max"), get("local_pcpu"), get("sticky_tasks")),
+        ("1000000".into(), "false".into(), "false".into())
+    );
+    assert_eq!((get("cpu_capacity[15]"), get("preferred_cpus[15]")), ("1024".into(), "15".into()));
+    assert_eq!((get("cpu_capacity[16]"), get("cpufreq_perf_lvl")), ("0".into(), "1024".into()));
+    let flags = |object: &PreparedObject| {
+        object.open.tables[0]
+            .get(&object.open.object().btf, "flags")
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    // ENQ_LAST, ENQ_EXITING, ENQ_MIGRATION_DISABLED, ALLOW_QUEUED_WAKEUP; and BUILTIN_IDLE_PER_NODE on nodes.
+    assert_eq!(flags(&object), 2 | 4 | 16 | 32 | 64);
+    assert_eq!(flags(&prepared("bpfland", "", "1n4c2t")), 2 | 4 | 16 | 32);
+    let object = prepared("bpfland", ",primary=0x0f,slice_max=500000", "2n4c2t");
+    assert_eq!((&*object.knobs["primary_all"], &*object.knobs["slice_max"]), ("false", "500000"));
+}
+
+/// The fastest CPUs come first in the ranking.
+#[test]
+fn bpfland_ranks_cpus_by_capacity() {
+    let object = prepared("bpfland", "", "hybrid-8p8e");
+    let machine = Machine::resolve("hybrid-8p8e").unwrap();
+    let rank = |i: usize| {
+        object.open.globals.get(&format!("preferred_cpus[{i}]")).unwrap().parse::<usize>().unwrap()
+    };
+    let capacities: Vec<u32> = (0..machine.topology.nr_cpus())
+        .map(|i| machine.topology.cpus()[rank(i)].capacity)
+        .collect();
+    assert!(capacities.is_sorted_by(|a, b| a >= b), "{capacities:?}");
+    assert!(capacities.first() > capacities.last());
+}
+
+#[test]
+fn pairs_are_those_of_the_frontend() {
+    let object = prepared("scx_pair", "", "1n4c1t");
+    let get = |name: &str, at: usize| object.open.globals.get(&format!("{name}[{at}]")).unwrap();
+    let all = |name: &str| (0..4).map(|at| get(name, at)).collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        (all("pair_cpu"), all("pair_id"), all("in_pair_idx")),
+        ("2 3 0 1".into(), "0 1 0 1".into(), "0 0 1 1".into())
+    );
+    let machine = Arc::new(Machine::resolve("1n3c1t").unwrap());
+    let error = prepare("scx_pair", "", &machine, RecipeChoice::Auto).unwrap_err().to_string();
+    assert!(error.ends_with("scx_pair needs an even number of CPUs"), "{error}");
+    let machine = Arc::new(Machine::resolve("1n4c1t").unwrap());
+    let error =
+        prepare("scx_pair", ",stride=3", &machine, RecipeChoice::Auto).unwrap_err().to_string();
+    assert!(error.contains("stride must divide"), "{error}");
+}
+
+/// Without its recipe the same object fails: the recipe is what makes the difference.
+#[test]
+fn a_recipe_is_needed() {
+    let machine = Arc::new(Machine::resolve("2n4c2t").unwrap());
+    for name in ["scx_central", "scx_pair"] {
+        let scheduler = prepare(name, "", &machine, RecipeChoice::None).unwrap();
+        let run = run(&scheduler, "hogs,tasks=40", &machine).unwrap();
+        assert_ne!(run.exit.kind, "none", "{name}");
+    }
+}
+
+#[test]
+fn what_a_program_refuses_is_reported() {
+    let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
+    let recipe = |step: &str| format!("doc = 'd'\nsource = 's'\n[[step]]\n{step}");
+    let error = |step: &str| {
+        let text = recipe(step);
+        let scheduler =
+            prepare("bpfland", "", &machine, RecipeChoice::Text("r.toml", &text)).unwrap();
+        run(&scheduler, "hogs", &machine).unwrap_err().to_string()
+    };
+    let no_cpu = "run = 'enable_sibling_cpu'\nctx = { cpu_id = 70000, sibling_cpu_id = 1 }";
+    assert_eq!(
+        error(no_cpu),
+        "r.toml:3: program `enable_sibling_cpu` returned -2 instead of 0 (with cpu_id = 70000, sibling_cpu_id = 1)"
+    );
+    assert!(
+        error("run = 'enable_primary'").contains("it has enable_sibling_cpu, enable_primary_cpu")
+    );
+    assert!(error("run = 'enable_primary_cpu'\nctx = { cpu = 1 }").contains("field `cpu`"));
+    assert!(
+        error("run = 'enable_primary_cpu'\nctx = { cpu_id = '1 << 40' }").contains("does not fit")
+    );
+    assert!(error("inner_maps = { cpu_ctx_stor = 1 }").contains("does not hold maps"));
+}
+
+/// `Run.scheduler` is what the user wrote, so that results can be told apart.
+#[test]
+fn runs_carry_the_argument() {
+    let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
+    let scheduler =
+        prepare("scx_simple", ",fifo_sched=true", &machine, RecipeChoice::Auto).unwrap();
+    let run = run(&scheduler, "hogs", &machine).unwrap();
+    assert_eq!(run.scheduler, "scx_simple.bpf.o,fifo_sched=true");
+}

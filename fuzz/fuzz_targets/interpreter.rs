@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A program: decoded, run twice; both runs must agree and harm nothing.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| scxlab_fuzz::program::check(data));

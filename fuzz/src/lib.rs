@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the fuzz targets check, as plain functions of bytes: each panics when a promise is broken.
+//!
+//! Owns: how bytes become inputs, and the promises. Does not: generate (libFuzzer does).
+//! Start at: `program.rs`; `docs/internals/fuzzing.md` says how to run them.
+
+mod null_sys;
+pub mod object;
+pub mod program;
+pub mod rtapp;
