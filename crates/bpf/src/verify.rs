@@ -55,7 +55,7 @@ pub struct NullDeref {
 /// The first slot at which an argument that may be NULL is dereferenced, or calculated with, untested. `nullable` are
 /// such arguments of the callback, whose context is an array of 8-byte arguments.
 pub fn first_null_deref(insns: &[RawInsn], nullable: &[u32]) -> Option<NullDeref> {
-    if nullable.is_empty() {
+    if nullable.is_empty() || insns.len() > INSNS_MAX {
         return None;
     }
     let mut states: Vec<Option<State>> = vec![None; insns.len()];
@@ -81,13 +81,16 @@ pub fn first_null_deref(insns: &[RawInsn], nullable: &[u32]) -> Option<NullDeref
     states.iter().enumerate().find_map(arg_at)
 }
 
+/// Longer programs are accepted unseen, so that hostile ones take neither time nor memory; the longest known has 6,562.
+const INSNS_MAX: usize = 1 << 16;
+
 /// What a register or stack slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     Other,
     Context,
     /// This argument, untested.
-    MaybeNull(u32),
+    MaybeNull(u8),
 }
 
 /// Frame of a program: 512 bytes below r10.
@@ -160,7 +163,7 @@ impl State {
     /// The argument that the register holds untested.
     fn untested(&self, reg: u8) -> Option<u32> {
         match self.reg(reg) {
-            Value::MaybeNull(arg) => Some(arg),
+            Value::MaybeNull(arg) => Some(u32::from(arg)),
             _ => None,
         }
     }
@@ -168,7 +171,7 @@ impl State {
     /// Every copy of the argument counts as tested.
     fn tested(mut self, arg: u32) -> State {
         for value in self.regs.iter_mut().chain(&mut self.stack) {
-            if *value == Value::MaybeNull(arg) {
+            if matches!(*value, Value::MaybeNull(held) if u32::from(held) == arg) {
                 *value = Value::Other;
             }
         }
@@ -210,9 +213,11 @@ impl State {
         if insn.src() == R10 {
             return slot(insn.off).map_or(Value::Other, |slot| self.stack[slot]);
         }
-        let arg = u32::try_from(insn.off / 8).ok().filter(|_| insn.off % 8 == 0);
+        let arg = u8::try_from(insn.off / 8).ok().filter(|_| insn.off % 8 == 0);
         match (self.reg(insn.src()), arg) {
-            (Value::Context, Some(arg)) if nullable.contains(&arg) => Value::MaybeNull(arg),
+            (Value::Context, Some(arg)) if nullable.contains(&u32::from(arg)) => {
+                Value::MaybeNull(arg)
+            }
             _ => Value::Other,
         }
     }
@@ -246,7 +251,8 @@ impl State {
             self.set(insn.dst(), value);
             return None;
         }
-        let used = self.untested(insn.dst()).filter(|_| wide && (kind == op::ADD || kind == op::SUB));
+        let used =
+            self.untested(insn.dst()).filter(|_| wide && (kind == op::ADD || kind == op::SUB));
         self.set(insn.dst(), Value::Other);
         used
     }

@@ -54,7 +54,9 @@ pub struct Cpu {
     pub done_at: Option<Nanos>,
     /// When the timer fires that ends the default class's slice (HRTICK).
     pub hrtick_at: Option<Nanos>,
-    pub idle_since: Nanos,
+    /// Since when it has been in an idle state; None: awake, or waking until `awake_at`.
+    pub idle_since: Option<Nanos>,
+    pub awake_at: Nanos,
     pub tick_on: bool,
     pub tick_gen: u32,
     /// Of `rq->clock`: the time the present scheduling path took its clock.
@@ -92,7 +94,8 @@ impl Cpu {
             run_gen: 0,
             done_at: None,
             hrtick_at: None,
-            idle_since: 0,
+            idle_since: Some(0),
+            awake_at: 0,
             tick_on: false,
             tick_gen: 0,
             rq_clock: 0,

@@ -12,6 +12,7 @@ use crate::fair::{
 use crate::flags::{queue, wake};
 use crate::kernel::Kernel;
 use crate::task::{Class, State, TaskTable};
+use scxlab_machine::CostTable;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use scxlab_trace::event::{Event, Kind};
 
@@ -22,6 +23,8 @@ const HRTICK_MIN_NS: Nanos = 10_000;
 struct View<'a> {
     cpus: &'a [Cpu],
     tasks: &'a TaskTable,
+    costs: &'a CostTable,
+    now: Nanos,
 }
 
 impl Env for View<'_> {
@@ -39,6 +42,12 @@ impl Env for View<'_> {
         (!c.is_idle()).then_some(c.curr)
     }
 
+    fn idle_exit_latency(&self, cpu: CpuId) -> Option<u32> {
+        let since = self.cpus[cpu.idx()].idle_since?;
+        let latency = self.costs.idle_state(self.now.saturating_sub(since)).exit_latency_ns;
+        Some(u32::try_from(latency).unwrap_or(u32::MAX))
+    }
+
     fn per_cpu_kthread(&self, task: TaskId) -> bool {
         self.tasks[task].kthread && self.tasks[task].nr_allowed == 1
     }
@@ -47,7 +56,8 @@ impl Env for View<'_> {
 /// The class and what it may look at, borrowed side by side.
 macro_rules! with_view {
     ($k:ident, |$fair:ident, $view:ident| $body:expr) => {{
-        let $view = View { cpus: &$k.cpus, tasks: &$k.tasks };
+        let $view =
+            View { cpus: &$k.cpus, tasks: &$k.tasks, costs: &$k.machine.costs, now: $k.now };
         let $fair = &mut $k.fair;
         $body
     }};
@@ -335,8 +345,7 @@ impl Kernel {
             return;
         }
         self.on_cpu(cpu, |k| {
-            let irq = k.machine.costs.irq.resched_ns + k.idle_exit(cpu);
-            k.charge(irq);
+            k.charge(k.machine.costs.irq.resched_ns);
             k.fair_balance_here(cpu);
         });
     }

@@ -45,6 +45,21 @@ pub enum Event {
     End,
 }
 
+impl Event {
+    /// The CPU that an interrupt from outside brings out of idleness; what a CPU does to itself finds it awake.
+    fn interrupted(&self) -> Option<CpuId> {
+        match *self {
+            Event::Resched { cpu }
+            | Event::SleepEnd { cpu, .. }
+            | Event::WakeList { cpu }
+            | Event::Posted { cpu, .. }
+            | Event::BpfTimer { cpu, .. }
+            | Event::FairBalance { cpu } => Some(cpu),
+            _ => None,
+        }
+    }
+}
+
 impl Kernel {
     /// Runs from the start until something ends the run, and says what.
     pub fn run(&mut self, duration: Option<Nanos>) -> Stop {
@@ -125,6 +140,12 @@ impl Kernel {
     }
 
     fn handle(&mut self, event: Event) {
+        if let Some(cpu) = event.interrupted()
+            && let Some(awake_at) = self.leave_idle_state(self.online_or_any(cpu))
+        {
+            self.events.push(awake_at, event);
+            return;
+        }
         match event {
             Event::StepEnd { cpu, generation } => self.step_end(cpu, generation),
             Event::Resched { cpu } => self.resched_interrupt(cpu),

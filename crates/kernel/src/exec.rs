@@ -174,8 +174,7 @@ impl Kernel {
         }
         let cpu = self.online_or_any(cpu);
         self.on_cpu(cpu, |k| {
-            let irq = k.machine.costs.irq.timer_ns + k.idle_exit(cpu);
-            k.charge(irq);
+            k.charge(k.machine.costs.irq.timer_ns);
             k.wake_up(task, 0);
         });
     }
@@ -199,8 +198,7 @@ impl Kernel {
         self.pending_wakeups -= 1;
         let cpu = self.online_or_any(cpu);
         self.on_cpu(cpu, |k| {
-            let irq = k.machine.costs.irq.timer_ns + k.idle_exit(cpu);
-            k.charge(irq);
+            k.charge(k.machine.costs.irq.timer_ns);
             k.with_behavior(|b, k| b.on_timer(k, token));
         });
     }

@@ -185,7 +185,7 @@ impl Kernel {
         c.kernel_until = end;
         c.progress_from = end;
         if c.is_idle() {
-            c.idle_since = end;
+            c.idle_since = Some(end);
         }
         self.arm_step_end(cpu);
     }

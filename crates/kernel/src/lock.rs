@@ -9,8 +9,13 @@ use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_trace::event::Kind;
 
 /// One lock.
+///
+/// Events are atomic, so a path may take a lock at a clock well after its event (after a fork's work, say), and
+/// a later event may ask for it at an earlier clock: it comes first and does not wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lock {
+    /// When the last holder took it and when it let go.
+    taken_at: Nanos,
     free_at: Nanos,
     last: Option<CpuId>,
     /// Times taken, times waited for, and the wait in all.
@@ -23,7 +28,8 @@ impl Lock {
     /// What taking the lock costs a CPU whose clock is `at`: (spinning, line transfer).
     fn arrive(&mut self, k: &Kernel, cpu: CpuId, at: Nanos) -> (Nanos, Nanos) {
         self.taken += 1;
-        let wait = self.free_at.saturating_sub(at);
+        let wait = if at < self.taken_at { 0 } else { self.free_at.saturating_sub(at) };
+        self.taken_at = self.taken_at.max(at + wait);
         if wait > 0 {
             self.contended += 1;
             self.wait_ns += wait;
@@ -34,6 +40,13 @@ impl Lock {
         };
         self.last = Some(cpu);
         (wait, transfer)
+    }
+}
+
+impl Lock {
+    /// The holder lets go at its clock; one that slipped in before the last holder changes nothing.
+    fn release(&mut self, at: Nanos) {
+        self.free_at = self.free_at.max(at);
     }
 }
 
@@ -74,7 +87,7 @@ impl Kernel {
     /// Lets go of the lock at the executing CPU's present instant.
     pub(crate) fn unlock(&mut self, id: LockId) {
         let at = self.clock();
-        self.lock_mut(id).free_at = at;
+        self.lock_mut(id).release(at);
     }
 
     /// `bpf_spin_lock` and `bpf_res_spin_lock`, named by guest address.
@@ -89,7 +102,7 @@ impl Kernel {
     pub(crate) fn unlock_guest(&mut self, addr: u64) {
         let at = self.clock();
         if let Some(lock) = self.guest_locks.get_mut(&addr) {
-            lock.free_at = at;
+            lock.release(at);
         }
     }
 

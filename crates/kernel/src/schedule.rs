@@ -25,8 +25,7 @@ pub(crate) struct Change {
 impl Kernel {
     /// Picks and switches once.
     pub(crate) fn schedule(&mut self, cpu: CpuId) {
-        let idle_exit = self.idle_exit(cpu);
-        self.charge(idle_exit + self.machine.costs.sched.pick_ns);
+        self.charge(self.machine.costs.sched.pick_ns);
         self.lock(LockId::Rq(cpu));
         let at = self.clock();
         let c = &mut self.cpus[cpu.idx()];
@@ -195,7 +194,7 @@ impl Kernel {
         c.done_at = None;
         c.run_gen = c.run_gen.wrapping_add(1);
         if idle {
-            c.idle_since = at;
+            c.idle_since = Some(at);
             self.stop_tick(cpu);
             self.fair_enter_idle(cpu);
         } else {
@@ -242,15 +241,18 @@ impl Kernel {
         }
     }
 
-    /// What it takes to leave the idle state that the CPU has reached, when this path ends its idleness.
-    pub(crate) fn idle_exit(&mut self, cpu: CpuId) -> Nanos {
+    /// An interrupt reaches a CPU: when it can be handled, if the CPU must leave an idle state first.
+    pub(crate) fn leave_idle_state(&mut self, cpu: CpuId) -> Option<Nanos> {
+        let now = self.now;
         let c = &mut self.cpus[cpu.idx()];
-        if !c.is_idle() || c.idle_since == Nanos::MAX {
-            return 0;
+        if !c.is_idle() || !c.online {
+            return None;
         }
-        let slept = self.now.saturating_sub(c.idle_since);
-        c.idle_since = Nanos::MAX;
-        self.machine.costs.idle_state(slept).exit_latency_ns
+        if let Some(since) = c.idle_since.take() {
+            let slept = now.saturating_sub(since);
+            c.awake_at = now + self.machine.costs.idle_state(slept).exit_latency_ns;
+        }
+        (now < c.awake_at).then_some(c.awake_at)
     }
 
     /// `resched_curr()`: `cpu` is to schedule as soon as it can.

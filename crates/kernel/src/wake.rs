@@ -110,8 +110,7 @@ impl Kernel {
             return;
         }
         self.on_cpu(cpu, |k| {
-            let irq = k.machine.costs.irq.resched_ns + k.idle_exit(cpu);
-            k.charge(irq);
+            k.charge(k.machine.costs.irq.resched_ns);
             for task in tasks {
                 if let Some(enq) = k.tasks.get(task).and_then(|t| t.wake_queued) {
                     k.tasks[task].wake_queued = None;

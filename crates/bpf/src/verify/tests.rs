@@ -55,7 +55,8 @@ fn the_stack_and_saved_registers_keep_it() {
     assert_eq!(check(&spilled), Some(3));
     let call = RawInsn::new(0x85, 0, 0, 0, 5);
     assert_eq!(check(&[call, ldx(0, 6, 0)]), Some(2), "r6 outlives a call");
-    let overwritten = [RawInsn::new(0x7b, 10, 6, -8, 0), RawInsn::new(0x62, 10, 0, -4, 1), ldx(3, 10, -8)];
+    let overwritten =
+        [RawInsn::new(0x7b, 10, 6, -8, 0), RawInsn::new(0x62, 10, 0, -4, 1), ldx(3, 10, -8)];
     assert_eq!(check(&[&overwritten[..], &[ldx(0, 3, 0)]].concat()), None);
 }
 
@@ -77,7 +78,15 @@ fn any_code_terminates() {
     for _ in 0..2000 {
         let len = 1 + random() as usize % 40;
         let insns: Vec<RawInsn> = (0..len)
-            .map(|_| RawInsn::new(random() as u8, random() as u8, random() as u8 & 0xf, random() as i16 % 20, random() as i32))
+            .map(|_| {
+                RawInsn::new(
+                    random() as u8,
+                    random() as u8,
+                    random() as u8 & 0xf,
+                    random() as i16 % 20,
+                    random() as i32,
+                )
+            })
             .collect();
         first_null_deref(&insns, &[0, 1]);
     }

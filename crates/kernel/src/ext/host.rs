@@ -122,8 +122,7 @@ impl Kernel {
         }
         let cpu = self.online_or_any(cpu);
         self.on_cpu(cpu, |k| {
-            let irq = k.machine.costs.irq.timer_ns + k.idle_exit(cpu);
-            k.charge(irq);
+            k.charge(k.machine.costs.irq.timer_ns);
             k.ext.frames.push(super::OpFrame {
                 op: None,
                 locked: None,
