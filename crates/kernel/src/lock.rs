@@ -25,8 +25,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// What taking the lock costs a CPU whose clock is `at`: (spinning, line transfer).
-    fn arrive(&mut self, k: &Kernel, cpu: CpuId, at: Nanos) -> (Nanos, Nanos) {
+    /// A CPU whose clock is `at` takes the lock: how long it spins first.
+    fn arrive(&mut self, cpu: CpuId, at: Nanos) -> Nanos {
         self.taken += 1;
         let wait = if at < self.taken_at { 0 } else { self.free_at.saturating_sub(at) };
         self.taken_at = self.taken_at.max(at + wait);
@@ -34,16 +34,10 @@ impl Lock {
             self.contended += 1;
             self.wait_ns += wait;
         }
-        let transfer = match self.last {
-            Some(last) if last != cpu => k.hand_over(last, cpu),
-            _ => k.machine.costs.lock.uncontended_ns,
-        };
         self.last = Some(cpu);
-        (wait, transfer)
+        wait
     }
-}
 
-impl Lock {
     /// The holder lets go at its clock; one that slipped in before the last holder changes nothing.
     fn release(&mut self, at: Nanos) {
         self.free_at = self.free_at.max(at);
@@ -63,6 +57,14 @@ impl Kernel {
         self.machine.costs.lock.hand_over_ns[self.machine.topology.distance(from, to)]
     }
 
+    /// What it takes to get a lock's line that was last at another CPU, or nowhere else.
+    fn transfer(&self, last: Option<CpuId>, cpu: CpuId) -> Nanos {
+        match last {
+            Some(last) if last != cpu => self.hand_over(last, cpu),
+            _ => self.machine.costs.lock.uncontended_ns,
+        }
+    }
+
     /// From sending an interrupt until its handler starts.
     pub(crate) fn ipi_latency(&self, from: CpuId, to: CpuId) -> Nanos {
         self.machine.costs.irq.ipi_latency_ns[self.machine.topology.distance(from, to)]
@@ -78,9 +80,9 @@ impl Kernel {
     /// Takes the lock on the executing CPU: spins while another CPU holds it.
     pub(crate) fn lock(&mut self, id: LockId) {
         let (cpu, at) = (self.exec.cpu, self.clock());
-        let mut lock = *self.lock_mut(id);
-        let (wait, transfer) = lock.arrive(self, cpu, at);
-        *self.lock_mut(id) = lock;
+        let last = self.lock_mut(id).last;
+        let transfer = self.transfer(last, cpu);
+        let wait = self.lock_mut(id).arrive(cpu, at);
         self.spun(id.word(), wait, transfer);
     }
 
@@ -93,9 +95,9 @@ impl Kernel {
     /// `bpf_spin_lock` and `bpf_res_spin_lock`, named by guest address.
     pub(crate) fn lock_guest(&mut self, addr: u64) {
         let (cpu, at) = (self.exec.cpu, self.clock());
-        let mut lock = self.guest_locks.get(&addr).copied().unwrap_or_default();
-        let (wait, transfer) = lock.arrive(self, cpu, at);
-        self.guest_locks.insert(addr, lock);
+        let last = self.guest_locks.get(&addr).and_then(|lock| lock.last);
+        let transfer = self.transfer(last, cpu);
+        let wait = self.guest_locks.entry(addr).or_default().arrive(cpu, at);
         self.spun(addr, wait, transfer);
     }
 

@@ -29,7 +29,12 @@ pub fn workload(text: &str) -> Program {
 
 /// A booted machine with that workload, nothing loaded.
 pub fn kernel(machine: &str, text: &str, seed: u64) -> Kernel {
-    let machine = Arc::new(Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")));
+    kernel_on(Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")), text, seed)
+}
+
+/// As `kernel`, on a machine whose costs a test may have changed.
+pub fn kernel_on(machine: Machine, text: &str, seed: u64) -> Kernel {
+    let machine = Arc::new(machine);
     let config = ExecConfig {
         nr_cpus: machine.topology.nr_cpus() as u32,
         ..Default::default()

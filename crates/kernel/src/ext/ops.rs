@@ -6,7 +6,7 @@
 
 use super::exit::ExitKind;
 use super::op::Op;
-use super::program::Program;
+use super::program::Code;
 use super::{DirectSlot, OpFrame};
 use crate::kernel::{Kernel, Stop};
 use scxlab_bpf::fault::{Fault, FaultKind};
@@ -46,14 +46,16 @@ impl Kernel {
         task: Option<TaskId>,
         args: &[u64],
     ) -> u64 {
-        let Some(sched) = &self.ext.root else { return 0 };
-        let program = sched.program.clone();
+        let Some(code) = self.ext.root.as_ref().and_then(|s| s.program.code(op)) else { return 0 };
         let start = self.clock();
         let insns = self.vm.executed;
         let rq_clock = locked.map(|cpu| self.cpus[cpu.idx()].rq_clock);
         self.ext.frames.push(OpFrame { op: Some(op), locked, subjects, rq_clock });
         self.charge(self.machine.costs.bpf.ops_callback_ns);
-        let result = self.run_program(&program, op, args);
+        let result = match code {
+            Code::Bpf(instance, func) => scxlab_bpf::vm::call(self, instance, func, args),
+            Code::Native(ops) => Ok(ops.call(self, op, args)),
+        };
         self.ext.frames.pop();
         let cost = self.clock() - start;
         let stats = &mut self.ext.op_stats.0[op as usize];
@@ -67,16 +69,6 @@ impl Kernel {
                 self.op_faulted(op, fault);
                 0
             }
-        }
-    }
-
-    fn run_program(&mut self, program: &Program, op: Op, args: &[u64]) -> Result<u64, Fault> {
-        match program {
-            Program::Bpf { instance, funcs } => match funcs[op as usize] {
-                Some(func) => scxlab_bpf::vm::call(self, *instance, func, args),
-                None => Ok(0),
-            },
-            Program::Native(ops) => Ok(ops.clone().call(self, op, args)),
         }
     }
 

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The command as a user meets it: results, traces, comparisons, determinism.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use support::schema::Schema;
+use support::trace::packets;
+
+const RT_APP: &str = "/usr/share/doc/rt-app/examples/browser-short.json";
+
+fn scxlab(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_scxlab"));
+    command.args(args);
+    command
+}
+
+fn output(args: &[&str]) -> Output {
+    let out = scxlab(args).output().unwrap();
+    let code = out.status.code();
+    assert_eq!(code, Some(0), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    out
+}
+
+fn text(args: &[&str]) -> String {
+    String::from_utf8(output(args).stdout).unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    let mut all = args.to_vec();
+    all.extend(["--format", "json"]);
+    serde_json::from_slice(&output(&all).stdout).unwrap()
+}
+
+fn check_schema(results: &Value) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/results.schema.json");
+    let schema = Schema::parse(&fs::read_to_string(path).unwrap());
+    let faults = schema.faults(results);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Everything but the time it took.
+fn without_wall_time(mut results: Value) -> Value {
+    for run in results["runs"].as_array_mut().unwrap() {
+        run["wall_ns"] = Value::from(0);
+    }
+    results
+}
+
+#[test]
+fn twenty_times_the_same_with_one_thread_and_with_many() {
+    let run = |jobs: &str| {
+        let args = ["run", "-s", "eevdf", "-s", "vtime", "-w", "hackbench,groups=1,loops=5", "-m", "2n4c2t", "-n", "3"];
+        let mut args = args.to_vec();
+        args.extend(["-j", jobs]);
+        without_wall_time(json(&args))
+    };
+    let first = run("1");
+    for at in 0..10 {
+        assert_eq!(run("1"), first, "one thread, {at}");
+        assert_eq!(run("4"), first, "four threads, {at}");
+    }
+    let hashes: Vec<&str> =
+        first["runs"].as_array().unwrap().iter().map(|r| r["trace_hash"].as_str().unwrap()).collect();
+    let mut different = hashes.clone();
+    different.sort_unstable();
+    different.dedup();
+    assert_eq!(different.len(), 6, "each seed and scheduler has a trace of its own: {hashes:?}");
+}
+
+#[test]
+fn results_fit_the_schema() {
+    check_schema(&json(&["run", "-w", "hogs", "-m", "1n2c1t", "--duration", "50ms"]));
+    let work = ["-w", "hogs,tasks=6,weights=100:300", "-m", "2n2c2t", "--duration", "50ms", "-n", "2"];
+    let mut args = vec!["run", "-s", "eevdf", "-s", "vtime,slice_ns=1000000"];
+    args.extend(work);
+    let results = json(&args);
+    check_schema(&results);
+    assert_eq!(results["manifest"]["schedulers"][1]["object"]["knobs"]["slice_ns"], "1000000");
+    let order: Vec<_> = results["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| (r["scheduler"].as_str().unwrap().to_owned(), r["seed"].as_u64().unwrap()))
+        .collect();
+    let vtime = "vtime,slice_ns=1000000".to_owned();
+    assert_eq!(order, [("eevdf".into(), 1), ("eevdf".into(), 2), (vtime.clone(), 1), (vtime, 2)]);
+    assert!(results["runs"][0]["metrics"]["context_switches"]["value"].as_f64().unwrap() > 0.0);
+    assert_eq!(results["runs"][0]["exit"]["kind"], "none");
+}
+
+#[test]
+fn the_schema_is_no_formality() {
+    let mut results = json(&["run", "-w", "hogs", "-m", "1n1c1t", "--duration", "5ms"]);
+    results["runs"][0]["exit"]["kind"] = Value::from(1);
+    results["runs"][0]["metrics"]["throughput"]["extra"] = Value::from(1);
+    results["manifest"].as_object_mut().unwrap().remove("seed");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/results.schema.json");
+    let faults = Schema::parse(&fs::read_to_string(path).unwrap()).faults(&results);
+    assert_eq!(faults.len(), 3, "{faults:?}");
+}
+
+#[test]
+fn every_metric_is_described() {
+    let results = json(&["run", "-s", "vtime", "-w", RT_APP, "-m", "2n1c2t", "--duration", "200ms"]);
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md")).unwrap();
+    for name in results["runs"][0]["metrics"].as_object().unwrap().keys() {
+        let quantile = ["p50", "p90", "p99", "p99.9", "max"];
+        let suffix = quantile.iter().find_map(|q| name.strip_suffix(&format!("_{q}")));
+        let described = match (suffix, name.strip_prefix("op_"), name.strip_prefix("cpu")) {
+            (_, Some(op), _) => format!("op_<name>_{}", op.rsplit('_').next().unwrap()),
+            (_, _, Some(rest)) if rest.starts_with(|c: char| c.is_ascii_digit()) => "cpu<n>_busy".into(),
+            _ if page.contains(&format!("`{name}`")) => name.clone(),
+            (Some(base), ..) => format!("{base}_<q>"),
+            _ => name.clone(),
+        };
+        assert!(page.contains(&format!("`{described}`")), "{name} ({described})");
+    }
+}
+
+#[test]
+fn an_rt_app_file_runs_and_its_trace_decodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t.pftrace");
+    let trace = file.to_str().unwrap();
+    let table = text(&["run", "-s", "vtime", "-w", RT_APP, "-m", "2n4c2t", "--duration", "300ms", "--trace", trace]);
+    assert!(table.contains("throughput, loop/s") && table.contains("exit"), "{table}");
+    let packets = packets(&fs::read(&file).unwrap()).expect("a well-formed trace");
+    assert!(packets.len() > 10, "{} packets", packets.len());
+}
+
+/// A trace changes nothing of the run.
+#[test]
+fn tracing_does_not_disturb() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let args = ["run", "-s", "eevdf", "-s", "vtime", "-w", "pingpong", "-m", "1n2c2t", "--duration", "20ms", "-n", "2"];
+    let plain = without_wall_time(json(&args));
+    let mut traced = args.to_vec();
+    traced.extend(["-o", out]);
+    assert_eq!(without_wall_time(json(&traced)), plain);
+    let file = |name: &str| fs::read(folder.path().join(name)).unwrap();
+    let written: Value = serde_json::from_slice(&file("results.json")).unwrap();
+    assert_eq!(without_wall_time(written), plain);
+    assert!(String::from_utf8(file("report.txt")).unwrap().contains("95 % interval"));
+    for name in ["trace.eevdf.pftrace", "trace.vtime.pftrace"] {
+        assert!(packets(&file(name)).unwrap().len() > 10, "{name}");
+    }
+}
+
+#[test]
+fn a_scheduler_differs_from_itself_in_nothing() {
+    let results = json(&["run", "-s", "vtime", "-s", "vtime", "-w", "schbench", "-m", "1n4c1t", "--duration", "30ms", "-n", "3"]);
+    let comparisons = results["comparisons"].as_array().unwrap();
+    assert!(comparisons.len() > 20);
+    assert!(comparisons.iter().all(|c| c["change"]["verdict"] == "equal"));
+}
+
+#[test]
+fn verdicts_tell_an_effect_from_noise() {
+    let results = json(&[
+        "run", "-s", "vtime", "-s", "vtime,slice_ns=1000000", "-w", "hogs,tasks=8", "-m", "1n2c1t", "--duration",
+        "500ms", "-n", "4",
+    ]);
+    let verdict = |metric: &str| {
+        let comparisons = results["comparisons"].as_array().unwrap();
+        let found = comparisons.iter().find(|c| c["metric"] == metric).unwrap();
+        found["change"].clone()
+    };
+    // A fifth of the slice makes several times the switches; that is no noise.
+    let switches = verdict("context_switches");
+    assert_eq!(switches["verdict"], "different");
+    assert!(switches["low"].as_f64().unwrap() > 1.0, "{switches}");
+    // Both CPUs are saturated either way.
+    let busy = verdict("cpu_busy");
+    assert!(busy["relative"].as_f64().unwrap().abs() < 0.02, "{busy}");
+    let one = json(&["run", "-s", "eevdf", "-s", "vtime", "-w", "hogs", "-m", "1n2c1t", "--duration", "20ms"]);
+    assert!(one["comparisons"].as_array().unwrap().iter().all(|c| c["change"]["verdict"] == "unknown"));
+}
+
+#[test]
+fn seeds_are_noise_that_flags_turn_off() {
+    let hashes = |extra: &[&str]| {
+        let mut args = vec!["run", "-w", "sleepers,tasks=9", "-m", "1n2c1t", "--duration", "50ms", "-n", "3"];
+        args.extend(extra);
+        let results = json(&args);
+        let values = |r: &Value| r["tasks"][0]["run_ns"].as_u64().unwrap();
+        results["runs"].as_array().unwrap().iter().map(values).collect::<Vec<_>>()
+    };
+    let noisy = hashes(&[]);
+    assert!(noisy[0] != noisy[1] || noisy[1] != noisy[2], "{noisy:?}");
+    let first = hashes(&["--seed", "7"])[0];
+    assert_eq!(hashes(&["--seed", "6"])[1], first, "run i has seed + i");
+    let manifest = json(&["run", "-w", "hogs", "-m", "1n1c1t", "--duration", "1ms", "--start-offset", "0ms", "--compute-noise", "2.5%"]);
+    assert_eq!(manifest["manifest"]["start_offset_max_ns"], 0);
+    assert_eq!(manifest["manifest"]["compute_noise_permille"], 25);
+}
+
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let out = scxlab(&["list", "machines"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(out.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&out.stderr), "");
+}
+
+#[test]
+fn lists_name_what_is_shipped() {
+    let schedulers = text(&["list", "schedulers"]);
+    assert!(schedulers.contains("eevdf") && schedulers.contains("vtime") && schedulers.contains("bpfland"));
+    assert!(text(&["list", "machines"]).contains("x3650m2"));
+    assert!(text(&["list", "workloads"]).contains("groups=10"));
+}
+
+#[test]
+fn inspect_shows_needs_and_knobs() {
+    let short = text(&["inspect", "vtime"]);
+    assert!(short.contains("slice_ns  u64  5000000") || short.contains("slice_ns"), "{short}");
+    assert!(short.contains("callbacks: select_cpu enqueue"), "{short}");
+    assert!(short.contains("Nothing that it needs is missing."), "{short}");
+    assert!(text(&["inspect", "vtime", "--all"]).contains("scx_bpf_create_dsq  function  strong"));
+}
+
+#[test]
+fn completions_and_man_pages_are_made() {
+    assert!(text(&["completions", "bash"]).contains("_scxlab"));
+    assert!(text(&["completions", "fish"]).contains("fail-on-exit"));
+    assert!(text(&["man"]).contains(".TH scxlab 1"));
+    let folder = tempfile::tempdir().unwrap();
+    text(&["man", "-o", folder.path().to_str().unwrap()]);
+    let page = fs::read_to_string(folder.path().join("scxlab-run.1")).unwrap();
+    assert!(page.contains("compute\\-noise"), "{page}");
+}
+
+/// The canonical form is what the fingerprint in every manifest is about.
+#[test]
+fn topo_as_json_is_the_machine() {
+    let machine: Value = serde_json::from_str(&text(&["topo", "2n4c2t", "--format", "json"])).unwrap();
+    assert_eq!(machine["topology"]["cpus"].as_array().unwrap().len(), 16);
+    let costs = text(&["topo", "2n4c2t", "--costs"]);
+    assert!(costs.contains("workload.pipe_rw") && costs.contains("estimate:"), "{costs}");
+}

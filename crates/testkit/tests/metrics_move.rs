@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Metrics that can disagree: for each, a knob that must move it, and by which sign.
+
+use scxlab_kernel::Kernel;
+use scxlab_kernel::behavior::Sys;
+use scxlab_kernel::ext::op::Op;
+use scxlab_machine::Machine;
+use scxlab_machine::topology::Distance;
+use scxlab_testkit::checks;
+use scxlab_testkit::sim::{attach, group_ns, kernel, kernel_on};
+
+const MS: u64 = 1_000_000;
+
+/// What a run is made of; the rest is as in `Case::default`.
+struct Case {
+    machine: &'static str,
+    tune: fn(&mut Machine),
+    workload: &'static str,
+    scheduler: Option<&'static str>,
+    knobs: &'static [(&'static str, &'static str)],
+}
+
+impl Default for Case {
+    fn default() -> Self {
+        Case {
+            machine: "4c",
+            tune: |_| {},
+            workload: "sleepers,tasks=8",
+            scheduler: Some("vtime"),
+            knobs: &[],
+        }
+    }
+}
+
+fn run(case: Case) -> Kernel {
+    let mut machine = Machine::resolve(case.machine).unwrap();
+    (case.tune)(&mut machine);
+    let mut k = kernel_on(machine, case.workload, 1);
+    if let Some(name) = case.scheduler {
+        attach(&mut k, name, scxlab_sched::find(name).unwrap().object, case.knobs);
+    }
+    k.run(Some(500 * MS));
+    checks::after(&k);
+    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
+    k
+}
+
+/// The metric is greater in the second case than in the first.
+fn grows(metric: fn(&Kernel) -> u64, less: Case, more: Case) {
+    let (less, more) = (metric(&run(less)), metric(&run(more)));
+    assert!(more > less, "{less} should be less than {more}");
+}
+
+fn overhead(k: &Kernel) -> u64 {
+    k.cpus.iter().map(|c| c.time.overhead).sum()
+}
+
+#[test]
+fn throughput_grows_with_cpus() {
+    let hogs = || Case { workload: "hogs,tasks=8", ..Case::default() };
+    grows(|k| k.metrics.work_units, Case { machine: "2c", ..hogs() }, hogs());
+}
+
+#[test]
+fn a_busy_sibling_costs_throughput() {
+    let hogs = || Case { workload: "hogs,tasks=4", ..Case::default() };
+    grows(|k| k.metrics.work_units, Case { machine: "2c2t", ..hogs() }, hogs());
+}
+
+#[test]
+fn wakeup_latency_grows_with_load() {
+    let heavy = Case { workload: "sleepers,tasks=24", ..Case::default() };
+    grows(|k| k.metrics.wakeup_latency.permille(900), Case::default(), heavy);
+}
+
+#[test]
+fn wakeup_latency_grows_with_the_idle_states_exit() {
+    let slow = |m: &mut Machine| m.costs.idle.iter_mut().for_each(|s| s.exit_latency_ns *= 10);
+    // A timer's own CPU wakes before the task does; a partner's CPU wakes after.
+    let light = || Case { workload: "pingpong,pairs=1,work=1ms", ..Case::default() };
+    grows(
+        |k| k.metrics.wakeup_latency.permille(500),
+        light(),
+        Case { tune: slow, ..light() },
+    );
+}
+
+#[test]
+fn run_queue_wait_grows_with_tasks() {
+    let more = Case { workload: "hogs,tasks=16", ..Case::default() };
+    let few = Case { workload: "hogs,tasks=5", ..Case::default() };
+    grows(|k| k.metrics.run_queue_wait.max(), few, more);
+}
+
+#[test]
+fn switches_grow_as_slices_shrink() {
+    let hogs = || Case { workload: "hogs,tasks=8", ..Case::default() };
+    let involuntary = |k: &Kernel| {
+        k.tasks.iter().map(|t| t.account.switches_involuntary).sum::<u64>()
+    };
+    let long: &[_] = &[("slice_ns", "40000000")];
+    let short: &[_] = &[("slice_ns", "4000000")];
+    grows(involuntary, Case { knobs: long, ..hogs() }, Case { knobs: short, ..hogs() });
+    grows(
+        |k| k.metrics.switches,
+        Case { knobs: long, ..hogs() },
+        Case { knobs: short, ..hogs() },
+    );
+}
+
+#[test]
+fn migrations_cross_nodes_only_where_there_are_two() {
+    let across = |k: &Kernel| k.metrics.migrations[Distance::Node as usize];
+    let sleepers = "sleepers,tasks=24";
+    let one = Case { machine: "1n4c", workload: sleepers, ..Case::default() };
+    assert_eq!(across(&run(one)), 0);
+    assert!(across(&run(Case { machine: "2n2c", workload: sleepers, ..Case::default() })) > 0);
+}
+
+#[test]
+fn busy_time_grows_with_work_and_idle_time_shrinks() {
+    let light = || Case { workload: "sleepers,tasks=2", ..Case::default() };
+    let busy = |k: &Kernel| k.cpus.iter().map(|c| c.time.busy).sum::<u64>();
+    let idle = |k: &Kernel| k.cpus.iter().map(|c| c.time.idle).sum::<u64>();
+    grows(busy, light(), Case::default());
+    grows(idle, Case::default(), light());
+}
+
+#[test]
+fn overhead_grows_with_the_price_of_a_switch() {
+    let dear = |m: &mut Machine| m.costs.sched.context_switch_ns *= 10;
+    grows(overhead, Case::default(), Case { tune: dear, ..Case::default() });
+}
+
+#[test]
+fn time_per_op_grows_with_the_price_of_an_instruction() {
+    let dear = |m: &mut Machine| m.costs.bpf.insn_ps *= 20;
+    let enqueue = |k: &Kernel| {
+        let cost = k.ext.op_stats.0[Op::Enqueue as usize];
+        cost.ns / cost.calls
+    };
+    grows(enqueue, Case::default(), Case { tune: dear, ..Case::default() });
+}
+
+#[test]
+fn lock_wait_grows_with_the_cpus_that_share_a_queue() {
+    let short = "sleepers,tasks=64,run=20us,sleep=20us";
+    let wait = |k: &Kernel| k.cpus.iter().map(|c| c.time.lock_wait).sum::<u64>();
+    let few = Case { machine: "2c", workload: short, ..Case::default() };
+    grows(wait, few, Case { machine: "16c", workload: short, ..Case::default() });
+}
+
+#[test]
+fn refills_grow_with_the_footprint() {
+    const SMALL: &str = "[[thread]]\nname = 't'\ninstances = 12\nfootprint = 65536\nops = [{ loop = { ops = [{ compute = '1ms' }, { sleep = '1ms' }] } }]";
+    const LARGE: &str = "[[thread]]\nname = 't'\ninstances = 12\nfootprint = 1048576\nops = [{ loop = { ops = [{ compute = '1ms' }, { sleep = '1ms' }] } }]";
+    grows(
+        |k| k.metrics.refill_ns,
+        Case { workload: SMALL, ..Case::default() },
+        Case { workload: LARGE, ..Case::default() },
+    );
+}
+
+#[test]
+fn throttles_come_with_a_quota() {
+    let capped = |quota: &str| {
+        let text = format!(
+            "duration = '1s'\n[[cgroup]]\npath = '/c'\nquota = '{quota}'\nperiod = '100ms'\n\
+             [[thread]]\nname = 't'\ninstances = 2\ncgroup = '/c'\n\
+             ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]"
+        );
+        let mut k = kernel("2c", &text, 1);
+        k.run(None);
+        (k.metrics.throttles, group_ns(&k, "/c"))
+    };
+    let (few, much) = capped("199ms");
+    let (many, little) = capped("50ms");
+    assert!(many > few, "{many} throttles at 50 ms, {few} at 199 ms");
+    assert!(little < much);
+}
+
+#[test]
+fn overhead_grows_with_ticks() {
+    let often = |m: &mut Machine| m.costs.clock.tick_hz = 1000;
+    let hogs = || Case { workload: "hogs,tasks=4", scheduler: None, ..Case::default() };
+    grows(overhead, hogs(), Case { tune: often, ..hogs() });
+}
+
+#[test]
+fn a_nicer_task_gets_less() {
+    let mut k = kernel("1c", "hogs,tasks=2", 1);
+    k.start();
+    k.advance(10 * MS);
+    let task = k.tasks.iter().find(|t| t.name == "hog-0").unwrap().id;
+    k.user(|k| k.set_nice(task, 10)).unwrap();
+    k.advance(1000 * MS);
+    let ns = |name| scxlab_testkit::sim::run_ns(&k, name);
+    assert!(ns("hog-0") * 5 < ns("hog-1"), "{} of {}", ns("hog-0"), ns("hog-1"));
+}
