@@ -6,9 +6,9 @@
 //! which a simulation needs; rbpf checks an access against the program's stack and buffers.
 
 use std::error::Error;
-use std::time::Instant;
 
 use rbpf::EbpfVmNoData;
+use scxlab_benches::host::cpu_time;
 use scxlab_benches::median;
 use scxlab_bpf::insn::RawInsn;
 use scxlab_bpf::insn::asm::{Assembled, assemble};
@@ -104,9 +104,9 @@ fn timed(
     program: &Program,
     run: impl FnOnce() -> Result<u64, Box<dyn Error>>,
 ) -> Result<f64, Box<dyn Error>> {
-    let start = Instant::now();
+    let start = cpu_time();
     let result = run()?;
-    let seconds = start.elapsed().as_secs_f64();
+    let seconds = cpu_time().saturating_sub(start).as_secs_f64();
     if result != program.result {
         let (name, expected) = (program.name, program.result);
         return Err(format!("{name} returned {result:#x}, not {expected:#x}").into());

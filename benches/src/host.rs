@@ -1,6 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What the benchmarks read of the machine they run on.
 
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Time that this thread has spent on a CPU: what others do to the machine meanwhile does not count.
+pub fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Most memory that this process has had resident, in bytes; 0 where the kernel does not say.
 pub fn peak_rss() -> u64 {
     status_kib("VmHWM:") * 1024

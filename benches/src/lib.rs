@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the benchmarks share: one simulation from its three names, wall time, peak memory.
+//! What the benchmarks share: one simulation from its three names, CPU time, peak memory.
 //!
 //! Owns: how a case is put together and measured. Does not: judge; no benchmark asserts a time.
 //! Start at: `switches.rs`, beside this folder.

@@ -223,6 +223,10 @@ impl Sys for NullSys {
         Ok(())
     }
 
+    fn set_cpuset(&mut self, _: CgroupId, _: Option<&CpuMask>) -> Result<(), SysError> {
+        Ok(())
+    }
+
     fn move_to_cgroup(&mut self, task: TaskId, _: CgroupId) -> Result<(), SysError> {
         self.known(task)
     }

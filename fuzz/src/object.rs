@@ -46,7 +46,7 @@ fn load(data: &[u8], kernel: &Types) {
     let Ok(loaded) = open.load(&mut host, kernel) else {
         return;
     };
-    let image = host.vm.instance(loaded.instance).expect("just loaded").image.clone();
+    let image = host.vm.instance(loaded.instance).expect("just loaded").image().clone();
     for func in &image.funcs {
         let end = u64::from(func.start) + u64::from(func.len);
         assert!(end <= image.code.len() as u64, "{} ends at {end}", func.name);

@@ -201,7 +201,7 @@ fn poisoned<H: Host>(h: &mut H, site: CallSite, id: KfuncId) -> Fault {
     let image = h
         .vm()
         .instance(site.instance)
-        .map(|instance| instance.image.clone());
+        .map(|instance| instance.image().clone());
     match image.as_ref().and_then(|image| image.kfunc_names.get(&id)) {
         Some(what) => Fault::new(FaultKind::Poison { what: what.clone() }),
         None => Fault::unmodelled(format!("built-in kfunc {:#x}", id.0)),

@@ -111,13 +111,20 @@ impl Image {
 pub struct Instance {
     pub id: InstanceId,
     pub name: String,
-    pub image: Arc<Image>,
+    /// Only `Vm::install` writes it, and never while a program runs: the interpreter borrows it.
+    image: Arc<Image>,
     /// In order of creation.
     pub maps: Vec<MapId>,
     /// Window of the arena that its programs use, 0 without one.
     pub arena_base: u64,
     /// Types that `bpf_obj_new` may make, by BTF id of the object.
     pub local_types: LocalTypes,
+}
+
+impl Instance {
+    pub fn image(&self) -> &Arc<Image> {
+        &self.image
+    }
 }
 
 /// What the linker hands over once all addresses are known.
@@ -292,8 +299,9 @@ impl Vm {
         id
     }
 
-    /// Give an instance its code. All its maps exist by now.
+    /// Give an instance its code. All its maps exist by now, and no program runs.
     pub fn install(&mut self, id: InstanceId, parts: InstanceParts) {
+        assert!(!self.running(), "instance {} gets its code while a program runs", id.0);
         let instance = self.instance_mut(id).expect("install: no such instance");
         instance.image = parts.image;
         instance.local_types = parts.local_types;

@@ -121,7 +121,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         return Code::Success.into();
     }
-    eprintln!("error: {error:#}");
+    eprintln!("error: {error}");
     code_of(error).into()
 }
 

@@ -24,9 +24,10 @@ pub fn make_folder(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|error| failed(path, error))
 }
 
-/// A file to be written piece by piece.
+/// A file to be written piece by piece. Its errors name it.
 pub fn create(path: &Path) -> io::Result<Box<dyn Write + Send>> {
-    Ok(Box::new(BufWriter::with_capacity(1 << 20, File::create(path)?)))
+    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+    Ok(Box::new(BufWriter::with_capacity(1 << 20, File::create(path).map_err(named)?)))
 }
 
 fn failed(path: &Path, error: io::Error) -> anyhow::Error {

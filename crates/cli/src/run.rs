@@ -47,18 +47,14 @@ fn session(args: &RunArgs) -> Result<Session> {
     let machine = input::machine(&args.machine)?;
     let workload = input::workload(&args.workload)?;
     let schedulers = input::schedulers(&args.scheduler, &machine)?;
-    let asked = args.duration.map(|d| d.0);
-    let duration = match workload.duration {
-        Some(_) => asked,
-        None => Some(asked.unwrap_or(MAX_UNASKED_NS)),
-    };
     Ok(Session {
         machine,
         workload,
         schedulers,
         runs: args.runs,
         seed: args.seed,
-        duration,
+        duration: args.duration.map(|d| d.0),
+        cap: Some(MAX_UNASKED_NS),
         perturb: Perturb {
             start_offset_max: args.start_offset.0,
             compute_noise_permille: args.compute_noise,

@@ -75,7 +75,8 @@ fn join(sections: &[Section]) -> String {
 #[test]
 fn cases_are_as_expected() {
     let folder = root().join("cases/cli");
-    let mut cases: Vec<PathBuf> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut cases: Vec<PathBuf> =
+        fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
     cases.sort();
     cases.retain(|p| p.extension().is_some_and(|e| e == "case"));
     assert!(cases.len() >= 25, "{} cases", cases.len());
@@ -93,7 +94,11 @@ fn cases_are_as_expected() {
             continue;
         }
         let name = case.file_name().unwrap().to_string_lossy();
-        failures.push(format!("--- {name} expected\n{}--- {name} found\n{}", join(&expected), join(&found)));
+        failures.push(format!(
+            "--- {name} expected\n{}--- {name} found\n{}",
+            join(&expected),
+            join(&found)
+        ));
     }
     let hint = "BLESS=1 cargo test -p scxlab-cli --test cases rewrites them";
     assert!(failures.is_empty(), "{}\n{hint}", failures.join("\n"));

@@ -116,7 +116,9 @@ impl Kernel {
         let topology = &machine.topology;
         for cpu in topology.cpu_ids() {
             let idle = self.new_idle_task(cpu);
-            self.cpus.push(Cpu::new(cpu, idle));
+            let core = scxlab_machine::cpumask::iter(topology.core_mask(cpu));
+            let siblings = core.filter(|&c| c != cpu).collect();
+            self.cpus.push(Cpu::new(cpu, idle, siblings));
             let block = self.vars.percpu + u64::from(cpu.0) * PERCPU_STRIDE;
             let first = scxlab_machine::cpumask::first(topology.llc_mask(cpu)).unwrap_or(cpu);
             let size = scxlab_machine::cpumask::weight(topology.llc_mask(cpu));

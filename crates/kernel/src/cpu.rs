@@ -6,6 +6,7 @@
 use crate::lock::Lock;
 use crate::task::Class;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
+use smallvec::SmallVec;
 
 /// Where a CPU's time went, ns. The four parts add up to the time the CPU was on line.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +24,8 @@ pub struct CpuTime {
 #[derive(Debug)]
 pub struct Cpu {
     pub id: CpuId,
+    /// The other CPUs of its core.
+    pub siblings: SmallVec<[CpuId; 4]>,
     pub online: bool,
     /// The idle task of this CPU; `curr` when nothing else runs.
     pub idle_task: TaskId,
@@ -74,9 +77,10 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    pub fn new(id: CpuId, idle_task: TaskId) -> Self {
+    pub fn new(id: CpuId, idle_task: TaskId, siblings: SmallVec<[CpuId; 4]>) -> Self {
         Cpu {
             id,
+            siblings,
             online: true,
             idle_task,
             curr: idle_task,

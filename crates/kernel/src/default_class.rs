@@ -263,7 +263,7 @@ impl Kernel {
             for timer in self.fair.take_timers() {
                 let slack = timer.kind == TimerKind::Slack;
                 let at = timer.at.max(self.now);
-                self.events.push(at, crate::event::Event::Bandwidth { cgroup: timer.group, slack, at: timer.at });
+                self.events.push(at, crate::event::Event::Bandwidth { cgroup: timer.group, slack, at: crate::event::Wide::new(timer.at) });
             }
         }
     }

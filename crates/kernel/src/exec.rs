@@ -12,7 +12,6 @@ use crate::event::Event;
 use crate::flags::queue;
 use crate::kernel::{Kernel, Stop};
 use crate::task::State;
-use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
 /// Work is kept in 1/1024 ns, so that a speed in 1/1024 of full speed divides it without loss.
@@ -245,8 +244,8 @@ impl Kernel {
     /// The speed at which `cpu` works now, in 1/1024: its capacity, less what busy siblings take.
     fn speed_of(&self, cpu: CpuId) -> u64 {
         let info = self.machine.topology.cpu(cpu);
-        let busy_sibling = cpumask::iter(self.machine.topology.core_mask(cpu))
-            .any(|s| s != cpu && self.cpus.get(s.idx()).is_some_and(|c| !c.is_idle()));
+        let busy = |s: &CpuId| !self.cpus[s.idx()].is_idle();
+        let busy_sibling = self.cpus[cpu.idx()].siblings.iter().any(busy);
         let full = u64::from(info.capacity);
         if busy_sibling { self.machine.costs.smt.busy_sibling_speed.of(full) } else { full }
     }

@@ -143,8 +143,6 @@ pub struct OpFrame {
     pub locked: Option<CpuId>,
     /// Guest addresses of the tasks the call is about.
     pub subjects: [u64; 2],
-    /// `rq->clock` at the call, for `scx_bpf_now`.
-    pub rq_clock: Option<Nanos>,
 }
 
 /// Whom `scx_bpf_dsq_insert` may dispatch directly now.

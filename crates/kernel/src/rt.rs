@@ -117,7 +117,12 @@ impl Kernel {
         false
     }
 
+    #[inline]
     pub(crate) fn rt_pick(&mut self, cpu: CpuId) -> Option<TaskId> {
+        if self.rt.keys.is_empty() { None } else { self.rt_pick_one(cpu) }
+    }
+
+    fn rt_pick_one(&mut self, cpu: CpuId) -> Option<TaskId> {
         if self.rt.queues[cpu.idx()].is_empty() && self.tasks[self.cpus[cpu.idx()].curr].class < Class::Rt {
             self.rt_pull(cpu);
         }

@@ -9,7 +9,6 @@ use crate::flags::queue;
 use crate::kernel::Kernel;
 use crate::lock::LockId;
 use crate::task::{Class, State};
-use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use scxlab_trace::event::{Kind, PrevState};
 
@@ -211,9 +210,9 @@ impl Kernel {
 
     /// A CPU became busy or idle: it and its siblings change speed.
     fn refresh_speed_around(&mut self, cpu: CpuId) {
-        let machine = self.machine.clone();
-        for sibling in cpumask::iter(machine.topology.core_mask(cpu)) {
-            self.refresh_speed(sibling);
+        self.refresh_speed(cpu);
+        for i in 0..self.cpus[cpu.idx()].siblings.len() {
+            self.refresh_speed(self.cpus[cpu.idx()].siblings[i]);
         }
     }
 

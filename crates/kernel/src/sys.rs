@@ -4,7 +4,7 @@
 //! Owns: `impl Sys`. Does not: hold state.
 
 use crate::behavior::{CgroupSpec, Policy, Sys, SysError, TaskSpec};
-use crate::event::Event;
+use crate::event::{Event, Wide};
 use crate::flags::{queue, wake};
 use crate::kernel::{Kernel, Stop};
 use crate::task::{Class, mirror};
@@ -54,7 +54,7 @@ impl Sys for Kernel {
 
     fn post(&mut self, at: Nanos, cpu: CpuId, token: u64) {
         let at = at.max(self.now);
-        self.push_wakeup(at, Event::Posted { cpu, token });
+        self.push_wakeup(at, Event::Posted { cpu, token: Wide::new(token) });
     }
 
     fn set_affinity(&mut self, task: TaskId, cpus: &CpuMask) -> Result<(), SysError> {

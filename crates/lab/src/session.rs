@@ -29,6 +29,8 @@ pub struct Session {
     pub runs: u32,
     pub seed: u64,
     pub duration: Option<Nanos>,
+    /// Ends runs of a workload that has no duration.
+    pub cap: Option<Nanos>,
     pub perturb: Perturb,
     /// 0: one per CPU of the host.
     pub threads: usize,
@@ -171,6 +173,7 @@ impl Session {
             scheduler,
             seed,
             duration: self.duration,
+            cap: self.cap,
             perturb: self.perturb,
         };
         let start = Instant::now();

@@ -33,7 +33,16 @@ pub struct SimSpec<'a> {
     pub seed: u64,
     /// Takes the place of the workload's own duration.
     pub duration: Option<Nanos>,
+    /// Ends a run of a workload that has no duration.
+    pub cap: Option<Nanos>,
     pub perturb: Perturb,
+}
+
+impl SimSpec<'_> {
+    /// The duration asked for, or the workload's own.
+    fn length(&self) -> Option<Nanos> {
+        self.duration.or(self.workload.duration.map(|d| d.0))
+    }
 }
 
 /// Why there is no run. A scheduler that is ejected is no error: its run says so.
@@ -67,12 +76,22 @@ pub fn simulate(
     if let Some(object) = &spec.scheduler.object {
         attach(&mut kernel, object, spec)?;
     }
-    let stop = kernel.run(spec.duration);
+    let stop = kernel.run(spec.length().or(spec.cap));
     if let Stop::Unmodelled(what) = stop {
         return Err(SimError::Unmodelled { label: spec.scheduler.label.clone(), what });
     }
+    sleep_on(&mut kernel, spec, &stop);
     let tracer = std::mem::take(&mut kernel.tracer);
     Ok((measure::result(&kernel, spec, &stop, tracer.hash(), &watched), tracer))
+}
+
+/// Tasks that wait for ever wait until the end of a run that has one: what was done is still per time asked for.
+fn sleep_on(kernel: &mut Kernel, spec: &SimSpec<'_>, stop: &Stop) {
+    let end = spec.length().filter(|end| *end > kernel.now);
+    if let (Stop::Deadlock { .. }, Some(end)) = (stop, end) {
+        kernel.now = end;
+        kernel.close();
+    }
 }
 
 /// The kernel that objects are linked against, without a workload: for preparing and inspecting.
@@ -81,15 +100,17 @@ pub fn kernel_target(machine: &Arc<Machine>) -> Result<KernelTarget, SimError> {
     Ok(kernel.target())
 }
 
+/// The kernel ends the run, not the executor: its timer would look like something that tasks may wait for.
 fn executor(spec: &SimSpec<'_>) -> Result<Executor, SimError> {
     let costs = &spec.machine.costs;
     let config = ExecConfig {
         nr_cpus: spec.machine.topology.nr_cpus() as u32,
         costs: SyscallCosts::from_lookup(|name| costs.workload_ns(name)),
         perturb: spec.perturb,
-        duration: spec.duration,
+        duration: None,
     };
-    Ok(Executor::new(spec.workload, config)?)
+    let endless = Program { duration: None, ..spec.workload.clone() };
+    Ok(Executor::new(&endless, config)?)
 }
 
 fn boot(

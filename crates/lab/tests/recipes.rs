@@ -53,6 +53,7 @@ fn run(scheduler: &Prepared, work: &str, machine: &Arc<Machine>) -> Result<Run, 
         scheduler,
         seed: 1,
         duration: Some(300 * MS),
+        cap: None,
         perturb: Default::default(),
     };
     simulate(&spec, Default::default(), &Arc::default()).map(|(run, _)| run)
@@ -146,15 +147,20 @@ fn pairs_are_those_of_the_frontend() {
     assert!(error.contains("stride must divide"), "{error}");
 }
 
-/// Without its recipe the same object fails: the recipe is what makes the difference.
+/// Without its recipe the same object fails or idles: the recipe is what makes the difference.
 #[test]
 fn a_recipe_is_needed() {
     let machine = Arc::new(Machine::resolve("2n4c2t").unwrap());
-    for name in ["scx_central", "scx_pair"] {
-        let scheduler = prepare(name, "", &machine, RecipeChoice::None).unwrap();
+    let work = |choice: RecipeChoice<'_>| {
+        let scheduler = prepare("scx_central", "", &machine, choice).unwrap();
         let run = run(&scheduler, "hogs,tasks=40", &machine).unwrap();
-        assert_ne!(run.exit.kind, "none", "{name}");
-    }
+        run.metrics["work_units"].value
+    };
+    // It knows of one CPU of sixteen.
+    assert!(work(RecipeChoice::None) < work(RecipeChoice::Auto) / 5.0);
+    let scheduler = prepare("scx_pair", "", &machine, RecipeChoice::None).unwrap();
+    let error = run(&scheduler, "hogs,tasks=40", &machine).unwrap_err().to_string();
+    assert!(error.contains("map \"pair_ctx\""), "{error}");
 }
 
 #[test]

@@ -40,11 +40,9 @@ pub struct Canary {
 }
 
 impl Canary {
-    pub fn new(crime: Crime) -> Program {
-        Program::Native(Rc::new(Canary {
-            crime,
-            enqueues: Cell::new(0),
-        }))
+    /// The scheduler, ready to be attached.
+    pub fn program(crime: Crime) -> Program {
+        Program::Native(Rc::new(Canary { crime, enqueues: Cell::new(0) }))
     }
 
     fn is_time(&self) -> bool {
@@ -85,8 +83,7 @@ impl NativeOps for Canary {
             Op::Init => k.kf_create_dsq(QUEUE, -1),
             Op::Enqueue => {
                 self.enqueues.set(self.enqueues.get() + 1);
-                k.kf_dsq_insert(args[0], QUEUE, SLICE, None, args[1] & 0xffff_ffff)
-                    .unwrap_or(0)
+                k.kf_dsq_insert(args[0], QUEUE, SLICE, None, args[1] & 0xffff_ffff).unwrap_or(0)
             }
             Op::Dispatch if self.crime == Crime::IgnoreQueue && self.is_time() => 0,
             Op::Dispatch => {

@@ -38,11 +38,7 @@ pub struct Watch {
 
 impl Watch {
     pub fn new(contract: Contract) -> Self {
-        Watch {
-            contract,
-            idle: idle::IdleWatch::default(),
-            broken: Vec::new(),
-        }
+        Watch { contract, idle: idle::IdleWatch::default(), broken: Vec::new() }
     }
 
     /// Looks at the present state.

@@ -24,11 +24,7 @@ struct Recorder {
 /// The scheduler and its log. `slice` in ns; the operations in `leaves_out` are not implemented.
 pub fn recorder(slice: u64, leaves_out: &[Op]) -> (Program, Log) {
     let log = Log::default();
-    let ops = Recorder {
-        log: log.clone(),
-        slice,
-        leaves_out: leaves_out.to_vec(),
-    };
+    let ops = Recorder { log: log.clone(), slice, leaves_out: leaves_out.to_vec() };
     (Program::Native(Rc::new(ops)), log)
 }
 
@@ -91,16 +87,12 @@ impl NativeOps for Recorder {
                 Op::Stopping | Op::SetWeight => format!(", {}", args[1]),
                 _ => String::new(),
             };
-            self.log
-                .borrow_mut()
-                .push(format!("{}({}{flags})", op.name(), k.tasks[task].name));
+            self.log.borrow_mut().push(format!("{}({}{flags})", op.name(), k.tasks[task].name));
         }
         match op {
             Op::Init => k.kf_create_dsq(QUEUE, -1),
             Op::SelectCpu => args[1],
-            Op::Enqueue => k
-                .kf_dsq_insert(args[0], QUEUE, self.slice, None, 0)
-                .unwrap_or(0),
+            Op::Enqueue => k.kf_dsq_insert(args[0], QUEUE, self.slice, None, 0).unwrap_or(0),
             Op::Dispatch => k.kf_move_to_local(QUEUE, 0),
             _ => 0,
         }

@@ -35,19 +35,10 @@ pub fn kernel(machine: &str, text: &str, seed: u64) -> Kernel {
 /// As `kernel`, on a machine whose costs a test may have changed.
 pub fn kernel_on(machine: Machine, text: &str, seed: u64) -> Kernel {
     let machine = Arc::new(machine);
-    let config = ExecConfig {
-        nr_cpus: machine.topology.nr_cpus() as u32,
-        ..Default::default()
-    };
+    let config = ExecConfig { nr_cpus: machine.topology.nr_cpus() as u32, ..Default::default() };
     let executor = Executor::new(&workload(text), config).unwrap_or_else(|e| panic!("{e}"));
     let limits = Limits::default();
-    let setup = Setup {
-        machine,
-        seed,
-        limits,
-        tracer: Default::default(),
-        mem_size: MEM_SIZE,
-    };
+    let setup = Setup { machine, seed, limits, tracer: Default::default(), mem_size: MEM_SIZE };
     Kernel::boot(setup, Box::new(executor)).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -58,21 +49,16 @@ pub fn attach(k: &mut Kernel, name: &str, bytes: &[u8], knobs: &[(&str, &str)]) 
     let mut open = OpenObject::new(object);
     open.globals.fill_enum_globals("__", &target.btf);
     for (knob, value) in knobs {
-        open.globals
-            .set(knob, value)
-            .unwrap_or_else(|e| panic!("{e}"));
+        open.globals.set(knob, value).unwrap_or_else(|e| panic!("{e}"));
     }
     let loaded = open.load(k, &target).unwrap_or_else(|e| panic!("{e}"));
-    k.attach_object(&loaded, None)
-        .unwrap_or_else(|e| panic!("{e}"));
+    k.attach_object(&loaded, None).unwrap_or_else(|e| panic!("{e}"));
 }
 
 /// CPU time of the task of that name, ns.
 pub fn run_ns(k: &Kernel, name: &str) -> u64 {
     let task = k.tasks.iter().find(|t| t.name == name);
-    task.unwrap_or_else(|| panic!("no task {name}"))
-        .account
-        .run_ns
+    task.unwrap_or_else(|| panic!("no task {name}")).account.run_ns
 }
 
 /// CPU time of the cgroup at that path, its own tasks only, ns.

@@ -9,27 +9,19 @@ const MS: u64 = 1_000_000;
 
 fn canary(crime: Crime, contract: Contract) -> Result<(), String> {
     let mut k = kernel("2n4c2t", "sleepers,tasks=64", 1);
-    k.attach(Canary::new(crime), ops_data("canary"))
-        .expect("attached");
+    k.attach(Canary::program(crime), ops_data("canary")).expect("attached");
     run_checked(&mut k, 500 * MS, 50_000, contract)
         .map_err(|b| format!("{}: {}", b.law, b.what))?;
     assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
     Ok(())
 }
 
-const WORK: Contract = Contract {
-    idle_grace: Some(300_000),
-};
+const WORK: Contract = Contract { idle_grace: Some(300_000) };
 
 #[test]
 fn the_default_class_keeps_the_laws() {
-    for workload in [
-        "sleepers",
-        "hackbench,groups=1,loops=50",
-        "pingpong",
-        "hogs",
-        "spin_barrier",
-    ] {
+    for workload in ["sleepers", "hackbench,groups=1,loops=50", "pingpong", "hogs", "spin_barrier"]
+    {
         let mut k = kernel("2n4c2t", workload, 1);
         if let Err(broken) = run_checked(&mut k, 300 * MS, 100_000, Contract::default()) {
             panic!("{workload}: {broken:#?}");
@@ -45,19 +37,13 @@ fn an_honest_scheduler_keeps_the_laws_and_its_promise() {
 #[test]
 fn a_lost_task_is_seen() {
     let seen = canary(Crime::LoseTask, Contract::default()).unwrap_err();
-    assert!(
-        seen.starts_with("a task is in one place") && seen.contains("nowhere"),
-        "{seen}"
-    );
+    assert!(seen.starts_with("a task is in one place") && seen.contains("nowhere"), "{seen}");
 }
 
 #[test]
 fn a_task_in_two_queues_is_seen() {
     let seen = canary(Crime::QueueTwice, Contract::default()).unwrap_err();
-    assert!(
-        seen.starts_with("a task is in one place") && seen.contains(" and on "),
-        "{seen}"
-    );
+    assert!(seen.starts_with("a task is in one place") && seen.contains(" and on "), "{seen}");
 }
 
 #[test]
@@ -69,10 +55,7 @@ fn invented_time_is_seen() {
 #[test]
 fn an_overcharged_task_is_seen() {
     let seen = canary(Crime::OverchargeTask, Contract::default()).unwrap_err();
-    assert!(
-        seen.starts_with("time adds up: tasks were charged"),
-        "{seen}"
-    );
+    assert!(seen.starts_with("time adds up: tasks were charged"), "{seen}");
 }
 
 #[test]

@@ -28,9 +28,7 @@ fn threads_change_nothing() {
     let alone = hash("vtime", 3);
     let together: Vec<_> = std::thread::scope(|s| {
         let runs: Vec<_> = (0..4).map(|_| s.spawn(|| hash("vtime", 3))).collect();
-        runs.into_iter()
-            .map(|r| r.join().expect("no panic"))
-            .collect()
+        runs.into_iter().map(|r| r.join().expect("no panic")).collect()
     });
     assert_eq!(together, vec![alone; 4]);
 }

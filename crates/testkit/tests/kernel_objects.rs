@@ -7,11 +7,7 @@ use scxlab_testkit::kernel_objects::{Case, EXAMPLES, SELFTESTS, objects_dir, tab
 
 fn check(name: &str) {
     let find = |c: &&Case| c.name == name;
-    let case = EXAMPLES
-        .iter()
-        .chain(&SELFTESTS)
-        .find(find)
-        .expect("a case of that name");
+    let case = EXAMPLES.iter().chain(&SELFTESTS).find(find).expect("a case of that name");
     case.check();
 }
 
@@ -47,34 +43,21 @@ fn every_case_has_a_test() {
 fn every_object_has_a_case() {
     let dir = objects_dir();
     let files = std::fs::read_dir(&dir).unwrap_or_else(|error| {
-        panic!(
-            "{}: {error}; `make kernel-objects` compiles the kernel's objects",
-            dir.display()
-        )
+        panic!("{}: {error}; `make kernel-objects` compiles the kernel's objects", dir.display())
     });
     for file in files {
-        let name = file
-            .expect("a directory entry")
-            .file_name()
-            .to_string_lossy()
-            .into_owned();
+        let name = file.expect("a directory entry").file_name().to_string_lossy().into_owned();
         let Some(object) = name.strip_suffix(".bpf.o") else {
             continue;
         };
-        let known = EXAMPLES
-            .iter()
-            .chain(&SELFTESTS)
-            .any(|c| c.object == object);
+        let known = EXAMPLES.iter().chain(&SELFTESTS).any(|c| c.object == object);
         assert!(known, "{name} has no test");
     }
 }
 
 #[test]
 fn table_is_fresh() {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../docs/reference/kernel-objects.md"
-    );
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/kernel-objects.md");
     if std::env::var_os("BLESS").is_some() {
         std::fs::create_dir_all(std::path::Path::new(path).parent().expect("a folder"))
             .expect("docs/reference");
@@ -82,8 +65,5 @@ fn table_is_fresh() {
     }
     let shown = std::fs::read_to_string(path).unwrap_or_default();
     let hint = "BLESS=1 cargo test -p scxlab-testkit --test kernel_objects rewrites it";
-    assert!(
-        shown == table(),
-        "docs/reference/kernel-objects.md is stale; {hint}"
-    );
+    assert!(shown == table(), "docs/reference/kernel-objects.md is stale; {hint}");
 }

@@ -78,11 +78,7 @@ fn wakeup_latency_grows_with_the_idle_states_exit() {
     let slow = |m: &mut Machine| m.costs.idle.iter_mut().for_each(|s| s.exit_latency_ns *= 10);
     // A timer's own CPU wakes before the task does; a partner's CPU wakes after.
     let light = || Case { workload: "pingpong,pairs=1,work=1ms", ..Case::default() };
-    grows(
-        |k| k.metrics.wakeup_latency.permille(500),
-        light(),
-        Case { tune: slow, ..light() },
-    );
+    grows(|k| k.metrics.wakeup_latency.permille(500), light(), Case { tune: slow, ..light() });
 }
 
 #[test]
@@ -95,17 +91,12 @@ fn run_queue_wait_grows_with_tasks() {
 #[test]
 fn switches_grow_as_slices_shrink() {
     let hogs = || Case { workload: "hogs,tasks=8", ..Case::default() };
-    let involuntary = |k: &Kernel| {
-        k.tasks.iter().map(|t| t.account.switches_involuntary).sum::<u64>()
-    };
+    let involuntary =
+        |k: &Kernel| k.tasks.iter().map(|t| t.account.switches_involuntary).sum::<u64>();
     let long: &[_] = &[("slice_ns", "40000000")];
     let short: &[_] = &[("slice_ns", "4000000")];
     grows(involuntary, Case { knobs: long, ..hogs() }, Case { knobs: short, ..hogs() });
-    grows(
-        |k| k.metrics.switches,
-        Case { knobs: long, ..hogs() },
-        Case { knobs: short, ..hogs() },
-    );
+    grows(|k| k.metrics.switches, Case { knobs: long, ..hogs() }, Case { knobs: short, ..hogs() });
 }
 
 #[test]

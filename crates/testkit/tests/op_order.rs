@@ -25,11 +25,8 @@ fn thread(ops: &str) -> String {
 
 #[test]
 fn from_fork_to_exit() {
-    let mut k = kernel(
-        "1c",
-        &thread("{ compute = '1ms' }, { sleep = '1ms' }, { compute = '1ms' }"),
-        1,
-    );
+    let mut k =
+        kernel("1c", &thread("{ compute = '1ms' }, { sleep = '1ms' }, { compute = '1ms' }"), 1);
     let (program, log) = recorder(20 * MS, &[Op::Tick]);
     k.attach(program, ops_data("recorder")).unwrap();
     k.run(None);
@@ -73,15 +70,9 @@ fn a_slice_that_ends_goes_through_enqueue_again() {
     k.attach(program, ops_data("recorder")).unwrap();
     k.run(None);
     let lines = of_task(&log, "t");
-    let ended = lines
-        .iter()
-        .position(|l| l == "stopping(t, 1)")
-        .expect("it was preempted");
+    let ended = lines.iter().position(|l| l == "stopping(t, 1)").expect("it was preempted");
     // Still runnable: neither quiescent nor runnable are called.
-    assert_eq!(
-        lines[ended + 1..ended + 3],
-        ["enqueue(t, 0x0)", "running(t)"]
-    );
+    assert_eq!(lines[ended + 1..ended + 3], ["enqueue(t, 0x0)", "running(t)"]);
 }
 
 #[test]
@@ -106,12 +97,7 @@ fn a_change_of_nice_takes_a_queued_task_out_and_back() {
     k.attach(program, ops_data("recorder")).unwrap();
     k.start();
     k.advance(2 * MS);
-    let waiting = k
-        .tasks
-        .iter()
-        .find(|t| k.is_workload(t) && !t.on_cpu)
-        .expect("one waits")
-        .id;
+    let waiting = k.tasks.iter().find(|t| k.is_workload(t) && !t.on_cpu).expect("one waits").id;
     let name = k.tasks[waiting].name.clone();
     log.borrow_mut().clear();
     k.user(|k| k.set_nice(waiting, 5)).unwrap();
@@ -139,13 +125,8 @@ fn affinity_reaches_the_scheduler_and_moves_a_running_task() {
     let task = k.tasks.iter().find(|t| t.name == "t").expect("it runs").id;
     let other = CpuId(1 - k.tasks[task].cpu.0);
     log.borrow_mut().clear();
-    k.user(|k| k.set_affinity(task, &CpuMask::of(2, [other])))
-        .unwrap();
-    assert!(
-        names(&log, "t").contains(&"set_cpumask".to_owned()),
-        "{:?}",
-        log.borrow()
-    );
+    k.user(|k| k.set_affinity(task, &CpuMask::of(2, [other]))).unwrap();
+    assert!(names(&log, "t").contains(&"set_cpumask".to_owned()), "{:?}", log.borrow());
     k.advance(3 * MS);
     assert_eq!(k.tasks[task].cpu, other);
     assert!(k.tasks[task].on_cpu);
@@ -162,16 +143,12 @@ fn a_real_time_task_leaves_the_class_and_comes_back() {
     k.advance(2 * MS);
     let task = k.tasks.iter().find(|t| t.name == "t").expect("it runs").id;
     log.borrow_mut().clear();
-    k.user(|k| k.set_policy(task, Policy::Fifo { prio: 10 }))
-        .unwrap();
+    k.user(|k| k.set_policy(task, Policy::Fifo { prio: 10 })).unwrap();
     assert_eq!(names(&log, "t"), ["stopping", "quiescent", "disable"]);
     k.advance(4 * MS);
     log.borrow_mut().clear();
     k.user(|k| k.set_policy(task, Policy::Normal)).unwrap();
-    assert_eq!(
-        names(&log, "t")[..3],
-        ["enable", "set_weight", "set_cpumask"]
-    );
+    assert_eq!(names(&log, "t")[..3], ["enable", "set_weight", "set_cpumask"]);
     k.advance(60 * MS);
     assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
 }
@@ -189,13 +166,9 @@ fn detaching_gives_every_task_back() {
         let ends = names(&log, &format!("hog-{i}"));
         assert_eq!(ends[ends.len() - 2..], ["disable", "exit_task"], "hog-{i}");
     }
-    let before: u64 = (0..6)
-        .map(|i| scxlab_testkit::sim::run_ns(&k, &format!("hog-{i}")))
-        .sum();
+    let before: u64 = (0..6).map(|i| scxlab_testkit::sim::run_ns(&k, &format!("hog-{i}"))).sum();
     k.advance(150 * MS);
-    let after: u64 = (0..6)
-        .map(|i| scxlab_testkit::sim::run_ns(&k, &format!("hog-{i}")))
-        .sum();
+    let after: u64 = (0..6).map(|i| scxlab_testkit::sim::run_ns(&k, &format!("hog-{i}"))).sum();
     assert!(after > before + 150 * MS, "the default class goes on");
     checks::after(&k);
     assert_eq!(k.ext.exits.len(), 1);

@@ -16,27 +16,16 @@ fn run(k: &mut Kernel) {
 fn assert_share(what: &str, got: u64, whole: u64, wanted: f64, percent: f64) {
     let share = got as f64 / whole as f64;
     let off = (share / wanted - 1.0).abs() * 100.0;
-    assert!(
-        off <= percent,
-        "{what}: share {share:.4}, wanted {wanted:.4}: {off:.2} % off"
-    );
+    assert!(off <= percent, "{what}: share {share:.4}, wanted {wanted:.4}: {off:.2} % off");
 }
 
 fn assert_nice_shares(k: &Kernel, nices: &[i8], percent: f64) {
     let weight = |n: i8| NICE_TO_WEIGHT[(n + 20) as usize] as f64;
     let total: f64 = nices.iter().map(|&n| weight(n)).sum();
-    let used: u64 = (0..nices.len())
-        .map(|i| run_ns(k, &format!("hog-{i}")))
-        .sum();
+    let used: u64 = (0..nices.len()).map(|i| run_ns(k, &format!("hog-{i}"))).sum();
     for (i, &nice) in nices.iter().enumerate() {
         let got = run_ns(k, &format!("hog-{i}"));
-        assert_share(
-            &format!("nice {nice}"),
-            got,
-            used,
-            weight(nice) / total,
-            percent,
-        );
+        assert_share(&format!("nice {nice}"), got, used, weight(nice) / total, percent);
     }
 }
 

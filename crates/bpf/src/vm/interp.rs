@@ -9,6 +9,8 @@
 //! Every executed instruction counts one. The counter is local and is written back at every call out; the limit is
 //! checked at taken jumps and calls, so a straight line may pass it by its own length.
 
+use std::sync::Arc;
+
 use super::report::place;
 use super::{CallSite, FuncId, Host, InstanceId};
 use crate::fault::{Fault, FaultKind, MemWhy};
@@ -44,7 +46,9 @@ pub(super) fn run<H: Host>(
         return Err(Fault::new(FaultKind::CallDepth { max: max_depth }));
     }
     let (image, arena_base) = match vm.instance(instance) {
-        Some(instance) => (instance.image.clone(), instance.arena_base),
+        // SAFETY: while a program runs, its instance keeps its image: `Vm::install` and `remove_instance` refuse.
+        // A counted reference instead would cost two atomic operations per call of a program.
+        Some(found) => (unsafe { &*Arc::as_ptr(&found.image) }, found.arena_base),
         None => {
             return Err(Fault::new(FaultKind::Other(format!(
                 "no instance {}",
@@ -218,8 +222,8 @@ pub(super) fn run<H: Host>(
 
     let fault = loop {
         // SAFETY: decoding has checked that every jump target and fall-through of every function is a slot of the
-        // code, and that functions end in an exit or a jump, so `ip` points to an instruction here. The image is kept
-        // alive by `image`, and nothing modifies it.
+        // code, and that functions end in an exit or a jump, so `ip` points to an instruction here. The image stays,
+        // as above, and nothing modifies it.
         let i = unsafe { &*ip };
         ip = ip.wrapping_add(1);
         executed = executed.wrapping_add(1);

@@ -127,7 +127,6 @@ impl Kernel {
                 op: None,
                 locked: None,
                 subjects: [0, 0],
-                rq_clock: None,
             });
             let result = scxlab_bpf::vm::fire_timer(k, timer);
             k.ext.frames.pop();

@@ -49,8 +49,7 @@ impl Kernel {
         let Some(code) = self.ext.root.as_ref().and_then(|s| s.program.code(op)) else { return 0 };
         let start = self.clock();
         let insns = self.vm.executed;
-        let rq_clock = locked.map(|cpu| self.cpus[cpu.idx()].rq_clock);
-        self.ext.frames.push(OpFrame { op: Some(op), locked, subjects, rq_clock });
+        self.ext.frames.push(OpFrame { op: Some(op), locked, subjects });
         self.charge(self.machine.costs.bpf.ops_callback_ns);
         let result = match code {
             Code::Bpf(instance, func) => scxlab_bpf::vm::call(self, instance, func, args),
@@ -97,7 +96,7 @@ impl Kernel {
         let room = ctx.len().max(8) as u64;
         let at = self.vm.mem.alloc(room, 8).map_err(|_| out_of_memory("a program's context"))?;
         self.vm.mem.host_slice_mut::<u8>(at, ctx.len()).copy_from_slice(ctx);
-        self.ext.frames.push(OpFrame { op: None, locked: None, subjects: [0, 0], rq_clock: None });
+        self.ext.frames.push(OpFrame { op: None, locked: None, subjects: [0, 0] });
         let result = scxlab_bpf::vm::call_raw(self, instance, func, [at, 0, 0, 0, 0]);
         self.ext.frames.pop();
         ctx.copy_from_slice(self.vm.mem.host_slice::<u8>(at, ctx.len()));

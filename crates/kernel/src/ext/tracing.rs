@@ -38,7 +38,6 @@ impl Kernel {
                 op: None,
                 locked: None,
                 subjects: [0, 0],
-                rq_clock: None,
             });
             let result = scxlab_bpf::vm::call(self, instance, func, &args);
             self.ext.frames.pop();

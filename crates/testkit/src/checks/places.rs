@@ -12,42 +12,24 @@ use std::collections::BTreeMap;
 const LAW: &str = "a task is in one place";
 
 pub(super) fn check(k: &Kernel, broken: &mut Vec<Broken>) {
-    let mut say = |what: String| {
-        broken.push(Broken {
-            law: LAW,
-            at: k.now,
-            what,
-        })
-    };
+    let mut say = |what: String| broken.push(Broken { law: LAW, at: k.now, what });
     let mut places: BTreeMap<TaskId, Vec<String>> = BTreeMap::new();
     for c in &k.cpus {
         if !c.is_idle() {
-            places
-                .entry(c.curr)
-                .or_default()
-                .push(format!("running on CPU {}", c.id));
+            places.entry(c.curr).or_default().push(format!("running on CPU {}", c.id));
         }
         for &task in &c.wake_list {
-            places
-                .entry(task)
-                .or_default()
-                .push(format!("on the wake list of CPU {}", c.id));
+            places.entry(task).or_default().push(format!("on the wake list of CPU {}", c.id));
         }
     }
     for (cpu, pcpu) in k.ext.cpus.iter().enumerate() {
         for &task in &pcpu.ddsp_deferred {
-            places
-                .entry(task)
-                .or_default()
-                .push(format!("deferred on CPU {cpu}"));
+            places.entry(task).or_default().push(format!("deferred on CPU {cpu}"));
         }
     }
     for dsq in k.ext.dsqs.iter() {
         for task in dsq.iter() {
-            places
-                .entry(task)
-                .or_default()
-                .push(format!("on {:?}", dsq.kind));
+            places.entry(task).or_default().push(format!("on {:?}", dsq.kind));
         }
     }
     for task in k.tasks.iter().filter(|t| k.is_workload(t)) {
@@ -64,23 +46,13 @@ pub(super) fn check(k: &Kernel, broken: &mut Vec<Broken>) {
         }
         let wanted = usize::from(task.state == State::Runnable);
         if task.state != State::Dead && at.len() != wanted {
-            let where_ = if at.is_empty() {
-                "nowhere".into()
-            } else {
-                at.join(" and ")
-            };
-            say(format!(
-                "{}[{}] is {:?} and {where_}",
-                task.name, task.pid, task.state
-            ));
+            let where_ = if at.is_empty() { "nowhere".into() } else { at.join(" and ") };
+            say(format!("{}[{}] is {:?} and {where_}", task.name, task.pid, task.state));
         }
     }
     for (task, at) in places {
         if k.tasks.get(task).is_none() {
-            say(format!(
-                "task {task} does not exist and is {}",
-                at.join(" and ")
-            ));
+            say(format!("task {task} does not exist and is {}", at.join(" and ")));
         }
     }
 }

@@ -8,13 +8,7 @@ use scxlab_kernel::Kernel;
 const LAW: &str = "time adds up";
 
 pub(super) fn check(k: &Kernel, broken: &mut Vec<Broken>) {
-    let mut say = |what: String| {
-        broken.push(Broken {
-            law: LAW,
-            at: k.now,
-            what,
-        })
-    };
+    let mut say = |what: String| broken.push(Broken { law: LAW, at: k.now, what });
     let mut used = 0;
     for c in &k.cpus {
         let t = &c.time;
@@ -37,17 +31,9 @@ pub(super) fn check(k: &Kernel, broken: &mut Vec<Broken>) {
     let living: u64 = k.tasks.iter().map(|t| t.account.run_ns).sum();
     let gone: u64 = k.metrics.tasks.iter().map(|t| t.run_ns).sum();
     // Progress of running tasks is settled lazily: what has passed since counts as used.
-    let unsettled: u64 = k
-        .cpus
-        .iter()
-        .filter(|c| !c.is_idle())
-        .map(|c| k.now.saturating_sub(c.progress_from))
-        .sum();
+    let unsettled: u64 =
+        k.cpus.iter().filter(|c| !c.is_idle()).map(|c| k.now.saturating_sub(c.progress_from)).sum();
     if living + gone > used + unsettled {
-        say(format!(
-            "tasks were charged {} ns of {} ns",
-            living + gone,
-            used + unsettled
-        ));
+        say(format!("tasks were charged {} ns of {} ns", living + gone, used + unsettled));
     }
 }

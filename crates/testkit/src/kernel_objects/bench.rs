@@ -57,11 +57,7 @@ impl Bench {
         };
         let threads = Threads::default();
         let k = Kernel::boot(setup, Box::new(threads.clone())).expect("guest memory");
-        let mut bench = Bench {
-            k,
-            threads,
-            runner: TaskId(0),
-        };
+        let mut bench = Bench { k, threads, runner: TaskId(0) };
         bench.k.start();
         bench.runner = bench.spawn(spec("runner"), sleeper(50_000, 2 * MS)).task;
         for cpu in 0..bench.nr_cpus() {
@@ -86,14 +82,8 @@ impl Bench {
     /// Starts a child of the test process.
     pub fn spawn(&mut self, spec: TaskSpec, script: Script) -> Child {
         let threads = self.threads.clone();
-        let task = self
-            .k
-            .user(|k| threads.fork(k, None, spec, script))
-            .expect("fork");
-        Child {
-            task,
-            pid: self.k.tasks[task].pid,
-        }
+        let task = self.k.user(|k| threads.fork(k, None, spec, script)).expect("fork");
+        Child { task, pid: self.k.tasks[task].pid }
     }
 
     /// `SCX_OPS_OPEN` without the hotplug sequence: an object with its `__SCX_*` constants filled in.
@@ -114,8 +104,7 @@ impl Bench {
     }
 
     pub fn load(&mut self, mut open: OpenObject) -> Loaded {
-        self.try_load(&mut open)
-            .unwrap_or_else(|error| panic!("{error}"))
+        self.try_load(&mut open).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Opens and loads an object that needs no preparation.
@@ -130,8 +119,7 @@ impl Bench {
 
     /// `bpf_map__attach_struct_ops()`, which must give a link.
     pub fn attach(&mut self, loaded: &Loaded, table: &str) {
-        self.try_attach(loaded, table)
-            .unwrap_or_else(|error| panic!("{table}: {error}"));
+        self.try_attach(loaded, table).unwrap_or_else(|error| panic!("{table}: {error}"));
     }
 
     /// `bpf_link__destroy()`
@@ -159,9 +147,7 @@ impl Bench {
     /// `waitpid(2)` of all of them.
     pub fn wait_exited(&mut self, children: &[Child], limit: Nanos) {
         self.wait(limit, "all children exit", |k| {
-            children
-                .iter()
-                .all(|c| k.tasks.by_pid(c.pid) != Some(c.task))
+            children.iter().all(|c| k.tasks.by_pid(c.pid) != Some(c.task))
         });
     }
 
@@ -172,15 +158,8 @@ impl Bench {
 
     /// A C string.
     pub fn text(&self, loaded: &Loaded, path: &str) -> String {
-        let place = loaded
-            .global(path)
-            .unwrap_or_else(|error| panic!("{error}"));
-        let bytes = self
-            .k
-            .vm
-            .mem
-            .bytes(place.addr, place.size)
-            .expect("a global is mapped");
+        let place = loaded.global(path).unwrap_or_else(|error| panic!("{error}"));
+        let bytes = self.k.vm.mem.bytes(place.addr, place.size).expect("a global is mapped");
         let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
         String::from_utf8_lossy(&bytes[..end]).into_owned()
     }
@@ -194,28 +173,19 @@ impl Bench {
 
     /// `memset(&skel->data->..., 0, ...)`
     pub fn clear(&mut self, loaded: &Loaded, path: &str) {
-        let place = loaded
-            .global(path)
-            .unwrap_or_else(|error| panic!("{error}"));
+        let place = loaded.global(path).unwrap_or_else(|error| panic!("{error}"));
         let zeros = vec![0; place.size as usize];
-        self.k
-            .vm
-            .poke(place.addr, &zeros)
-            .expect("a global can be written");
+        self.k.vm.poke(place.addr, &zeros).expect("a global can be written");
     }
 
     /// Takes a CPU off line or back, as through sysfs.
     pub fn set_online(&mut self, cpu: u32, online: bool) {
-        self.k
-            .user(|k| k.set_cpu_online(CpuId(cpu), online))
-            .expect("hotplug");
+        self.k.user(|k| k.set_cpu_online(CpuId(cpu), online)).expect("hotplug");
     }
 
     /// `bpf_prog_test_run_opts()` of a syscall program; what it returned.
     pub fn run_syscall(&mut self, loaded: &Loaded, program: &str, ctx: &mut [u8]) -> i32 {
-        let func = loaded
-            .func(program)
-            .unwrap_or_else(|| panic!("no program {program}"));
+        let func = loaded.func(program).unwrap_or_else(|| panic!("no program {program}"));
         let instance = loaded.instance;
         self.k
             .user(|k| k.run_syscall(instance, func, ctx))
@@ -225,20 +195,13 @@ impl Bench {
     /// What the object recorded of its exit (`UEI_RECORD`): kind, code and message.
     pub fn uei(&self, loaded: &Loaded) -> (u64, i64, String) {
         let kind = self.get(loaded, "uei.kind");
-        (
-            kind,
-            self.get(loaded, "uei.exit_code") as i64,
-            self.text(loaded, "uei.msg"),
-        )
+        (kind, self.get(loaded, "uei.exit_code") as i64, self.text(loaded, "uei.msg"))
     }
 
     /// `SCX_EQ(skel->data->uei.kind, kind)`
     pub fn expect_kind(&self, loaded: &Loaded, kind: u64) {
         let (actual, code, message) = self.uei(loaded);
-        assert_eq!(
-            actual, kind,
-            "exit kind, with code {code:#x} and message \"{message}\""
-        );
+        assert_eq!(actual, kind, "exit kind, with code {code:#x} and message \"{message}\"");
     }
 
     /// Brings the accounts up to date and checks what holds of every simulation.
@@ -250,13 +213,8 @@ impl Bench {
 
 /// A global of a loaded object, of at most 8 bytes, zero-extended.
 pub fn get(k: &Kernel, loaded: &Loaded, path: &str) -> u64 {
-    let place = loaded
-        .global(path)
-        .unwrap_or_else(|error| panic!("{error}"));
-    let bytes =
-        k.vm.mem
-            .bytes(place.addr, place.size)
-            .expect("a global is mapped");
+    let place = loaded.global(path).unwrap_or_else(|error| panic!("{error}"));
+    let bytes = k.vm.mem.bytes(place.addr, place.size).expect("a global is mapped");
     let mut value = [0; 8];
     value[..bytes.len()].copy_from_slice(bytes);
     u64::from_le_bytes(value)
@@ -264,31 +222,20 @@ pub fn get(k: &Kernel, loaded: &Loaded, path: &str) -> u64 {
 
 /// Sets a global before load.
 pub fn set(open: &mut OpenObject, path: &str, value: u64) {
-    open.globals
-        .set(path, &value.to_string())
-        .unwrap_or_else(|error| panic!("{error}"));
+    open.globals.set(path, &value.to_string()).unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// `RESIZE_ARRAY`
 pub fn resize(open: &mut OpenObject, array: &str, len: u64) {
-    open.globals
-        .resize_array(array, len)
-        .unwrap_or_else(|error| panic!("{error}"));
+    open.globals.resize_array(array, len).unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// Sets bits in `ops.flags` before load.
 pub fn add_flags(open: &mut OpenObject, table: &str, flags: u64) {
     let object = open.object().clone();
-    let edit = open
-        .table_mut(table)
-        .unwrap_or_else(|| panic!("no table {table}"));
-    let old: u64 = edit
-        .get(&object.btf, "flags")
-        .expect("flags")
-        .parse()
-        .expect("a number");
-    edit.set(&object.btf, "flags", &(old | flags).to_string())
-        .expect("flags");
+    let edit = open.table_mut(table).unwrap_or_else(|| panic!("no table {table}"));
+    let old: u64 = edit.get(&object.btf, "flags").expect("flags").parse().expect("a number");
+    edit.set(&object.btf, "flags", &(old | flags).to_string()).expect("flags");
 }
 
 /// The compiled object of that name.
@@ -296,10 +243,7 @@ fn object(name: &str) -> Arc<Object> {
     let file = format!("{name}.bpf.o");
     let path = objects_dir().join(&file);
     let bytes = std::fs::read(&path).unwrap_or_else(|error| {
-        panic!(
-            "{}: {error}; `make kernel-objects` compiles the kernel's objects",
-            path.display()
-        )
+        panic!("{}: {error}; `make kernel-objects` compiles the kernel's objects", path.display())
     });
     Arc::new(Object::parse(&bytes, &file).unwrap_or_else(|error| panic!("{error}")))
 }

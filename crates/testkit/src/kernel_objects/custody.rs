@@ -23,43 +23,28 @@ pub fn dequeue(b: &mut Bench) {
 /// Returns how many dequeues were for a property change.
 fn dequeue_scenario(b: &mut Bench, loaded: &Loaded, scenario: u64) -> u64 {
     const NUM_WORKERS: u64 = 8;
-    const NAMES: [&str; 4] = [
-        "enqueue_cnt",
-        "dequeue_cnt",
-        "dispatch_dequeue_cnt",
-        "change_dequeue_cnt",
-    ];
+    const NAMES: [&str; 4] =
+        ["enqueue_cnt", "dequeue_cnt", "dispatch_dequeue_cnt", "change_dequeue_cnt"];
     b.put(loaded, "test_scenario", scenario);
     let start = NAMES.map(|name| b.get(loaded, name));
     b.attach(loaded, "dequeue_ops");
-    let workers: Vec<Child> = (0..NUM_WORKERS)
-        .map(|id| b.spawn(spec("worker"), worker(id)))
-        .collect();
+    let workers: Vec<Child> =
+        (0..NUM_WORKERS).map(|id| b.spawn(spec("worker"), worker(id))).collect();
     let hammer = affinity_hammer(b, &workers);
     let hammer = b.spawn(spec("hammer"), hammer);
     b.wait_exited(&[hammer], seconds(5));
     b.wait_exited(&workers, seconds(20));
     b.detach();
     b.expect_kind(loaded, UNREG);
-    let mut at = NAMES
-        .into_iter()
-        .zip(start)
-        .map(|(name, start)| b.get(loaded, name) - start);
+    let mut at = NAMES.into_iter().zip(start).map(|(name, start)| b.get(loaded, name) - start);
     let [enqueues, dequeues, dispatched, changed] =
         std::array::from_fn(|_| at.next().expect("four"));
     assert_eq!(dequeues, dispatched + changed);
     if [0, 1, 3, 4].contains(&scenario) {
-        assert_eq!(
-            (enqueues, dequeues),
-            (0, 0),
-            "scenario {scenario} never gives custody"
-        );
+        assert_eq!((enqueues, dequeues), (0, 0), "scenario {scenario} never gives custody");
     } else {
         assert!(enqueues > 100, "scenario {scenario}: {enqueues} enqueues");
-        assert_eq!(
-            enqueues, dequeues,
-            "scenario {scenario}: one dequeue for each enqueue"
-        );
+        assert_eq!(enqueues, dequeues, "scenario {scenario}: one dequeue for each enqueue");
     }
     changed
 }
@@ -88,9 +73,7 @@ fn affinity_hammer(b: &Bench, workers: &[Child]) -> Script {
         }
         let cpu = CpuId((i / workers.len() % 4) as u32);
         // A worker may have exited.
-        let _ = ctx
-            .sys
-            .set_affinity(workers[i % workers.len()].task, &CpuMask::of(nr, [cpu]));
+        let _ = ctx.sys.set_affinity(workers[i % workers.len()].task, &CpuMask::of(nr, [cpu]));
         i += 1;
         Step::Compute { work: 10_000 }
     })
@@ -112,16 +95,11 @@ pub fn dequeue_iter(b: &mut Bench) {
 /// Custody ends before a task runs on another CPU, by LOCAL_ON and by moving to the local queue.
 pub fn dequeue_remote(b: &mut Bench) {
     let mut open = b.open("dequeue_remote");
-    let loaded = b
-        .try_load(&mut open)
-        .unwrap_or_else(|error| panic!("{error}"));
+    let loaded = b.try_load(&mut open).unwrap_or_else(|error| panic!("{error}"));
     for move_to_local in [0, 1] {
-        for counter in [
-            "enqueue_cnt",
-            "dequeue_cnt",
-            "remote_running_cnt",
-            "core_sched_exec_dequeue_cnt",
-        ] {
+        for counter in
+            ["enqueue_cnt", "dequeue_cnt", "remote_running_cnt", "core_sched_exec_dequeue_cnt"]
+        {
             b.put(&loaded, counter, 0);
         }
         b.put(&loaded, "test_use_move_to_local", move_to_local);
@@ -129,16 +107,12 @@ pub fn dequeue_remote(b: &mut Bench) {
         b.attach(&loaded, "dequeue_remote_ops");
         let end = b.k.now + seconds(2);
         let nr = u64::from(2 * b.nr_cpus()).clamp(4, 64);
-        let workers: Vec<Child> = (0..nr)
-            .map(|id| b.spawn(spec("worker"), burst_worker(id, end)))
-            .collect();
+        let workers: Vec<Child> =
+            (0..nr).map(|id| b.spawn(spec("worker"), burst_worker(id, end))).collect();
         b.wait_exited(&workers, seconds(5));
         b.detach();
         b.expect_kind(&loaded, UNREG);
-        assert!(
-            b.get(&loaded, "remote_running_cnt") > 0,
-            "some task ran on another CPU"
-        );
+        assert!(b.get(&loaded, "remote_running_cnt") > 0, "some task ran on another CPU");
         assert_eq!(b.get(&loaded, "enqueue_cnt"), b.get(&loaded, "dequeue_cnt"));
         assert_eq!(b.get(&loaded, "missed_dequeue_cnt"), 0);
         assert_eq!(b.get(&loaded, "core_sched_exec_dequeue_cnt"), 0);
@@ -152,9 +126,7 @@ fn burst_worker(id: u64, end: Nanos) -> Script {
         ran = !ran;
         match ran {
             true if ctx.sys.now() >= end => Step::Exit,
-            true => Step::Compute {
-                work: 20_000 + id * 1_000,
-            },
+            true => Step::Compute { work: 20_000 + id * 1_000 },
             false if id % 2 == 1 => ctx.sleep(100_000),
             false => Step::Yield,
         }
@@ -180,21 +152,12 @@ pub fn peek_dsq(b: &mut Bench) {
     assert_ne!(signed("insert_test_cpu"), -1);
     assert_eq!(signed("dsq_peek_result1"), 0);
     assert_eq!(signed("debug_ksym_exists"), 1);
-    assert_eq!(
-        b.get(&loaded, "dsq_peek_result2"),
-        b.get(&loaded, "dsq_peek_result2_expected")
-    );
-    assert_eq!(
-        b.get(&loaded, "dsq_peek_result2_pid"),
-        b.get(&loaded, "dsq_inserted_pid")
-    );
+    assert_eq!(b.get(&loaded, "dsq_peek_result2"), b.get(&loaded, "dsq_peek_result2_expected"));
+    assert_eq!(b.get(&loaded, "dsq_peek_result2_pid"), b.get(&loaded, "dsq_inserted_pid"));
     assert!(b.get(&loaded, "successful_peeks") as i64 > 0);
     let results = loaded.map("peek_results").expect("a map");
     let seen = (0u32..100).filter(|i| {
-        let pid =
-            b.k.vm
-                .map_lookup(results, &i.to_le_bytes())
-                .expect("an element");
+        let pid = b.k.vm.map_lookup(results, &i.to_le_bytes()).expect("an element");
         i64::from_le_bytes(pid.try_into().expect("8 bytes")) > 0
     });
     assert!(seen.count() > 0, "pids were seen by peeking");

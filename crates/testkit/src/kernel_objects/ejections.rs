@@ -17,35 +17,20 @@ const RSN_HOTPLUG: u64 = 1 << 32;
 
 /// Attaches, waits a second for the error that must come, and sees that the tasks go on without the scheduler.
 fn ejected(b: &mut Bench, object: &str, says: &str) {
-    let hogs: Vec<_> = (0..b.nr_cpus())
-        .map(|_| b.spawn(spec("hog"), hog()))
-        .collect();
+    let hogs: Vec<_> = (0..b.nr_cpus()).map(|_| b.spawn(spec("hog"), hog())).collect();
     background(b);
     let loaded = b.open_and_load(object);
     b.attach(&loaded, &format!("{object}_ops"));
     b.sleep(SEC);
     b.expect_kind(&loaded, ERROR);
     let (_, _, message) = b.uei(&loaded);
-    assert!(
-        message.contains(says),
-        "message \"{message}\" does not say \"{says}\""
-    );
+    assert!(message.contains(says), "message \"{message}\" does not say \"{says}\"");
     b.detach();
-    assert!(
-        b.k.ext.root.is_none() && b.k.ext.exits.len() == 1,
-        "left once"
-    );
-    let before: Vec<_> = hogs
-        .iter()
-        .map(|h| b.k.tasks[h.task].account.run_ns)
-        .collect();
+    assert!(b.k.ext.root.is_none() && b.k.ext.exits.len() == 1, "left once");
+    let before: Vec<_> = hogs.iter().map(|h| b.k.tasks[h.task].account.run_ns).collect();
     b.sleep(SEC);
     for (hog, before) in hogs.iter().zip(before) {
-        assert!(
-            b.k.tasks[hog.task].account.run_ns > before,
-            "pid {} runs on",
-            hog.pid
-        );
+        assert!(b.k.tasks[hog.task].account.run_ns > before, "pid {} runs on", hog.pid);
     }
 }
 
@@ -62,11 +47,7 @@ pub fn bad_dsq(b: &mut Bench) {
 }
 
 pub fn double_dispatch(b: &mut Bench) {
-    ejected(
-        b,
-        "select_cpu_dispatch_dbl_dsp",
-        "already direct-dispatched",
-    );
+    ejected(b, "select_cpu_dispatch_dbl_dsp", "already direct-dispatched");
 }
 
 /// Attach gives a link, and `ops.exit` has run by then.
@@ -103,9 +84,7 @@ pub fn prog_run(b: &mut Bench) {
     let loaded = b.open_and_load("prog_run");
     b.attach(&loaded, "prog_run_ops");
     assert_eq!(b.run_syscall(&loaded, "prog_run_syscall", &mut []), 0);
-    b.wait(SEC, "the scheduler exits", |k| {
-        super::bench::get(k, &loaded, "uei.kind") != NONE
-    });
+    b.wait(SEC, "the scheduler exits", |k| super::bench::get(k, &loaded, "uei.kind") != NONE);
     let (kind, code, _) = b.uei(&loaded);
     assert_eq!((kind, code), (UNREG_BPF, 0xdead_beef));
     b.detach();
@@ -125,30 +104,17 @@ fn hotplug_loaded(b: &mut Bench, onlining: bool, callbacks: bool) {
     if onlining {
         b.set_online(1, false);
     }
-    b.attach(
-        &loaded,
-        if callbacks {
-            "hotplug_cb_ops"
-        } else {
-            "hotplug_nocb_ops"
-        },
-    );
+    b.attach(&loaded, if callbacks { "hotplug_cb_ops" } else { "hotplug_nocb_ops" });
     b.sleep(10 * MS);
     b.expect_kind(&loaded, NONE);
     b.set_online(1, onlining);
-    b.wait(SEC, "the scheduler exits", |k| {
-        super::bench::get(k, &loaded, "uei.kind") != NONE
-    });
+    b.wait(SEC, "the scheduler exits", |k| super::bench::get(k, &loaded, "uei.kind") != NONE);
     let (kind, code, _) = b.uei(&loaded);
     let expected = match callbacks {
         true => (UNREG_BPF, ACT_RESTART | 1 | if onlining { 2 } else { 0 }),
         false => (UNREG_KERN, ACT_RESTART | RSN_HOTPLUG),
     };
-    assert_eq!(
-        (kind, code as u64),
-        expected,
-        "onlining {onlining}, callbacks {callbacks}"
-    );
+    assert_eq!((kind, code as u64), expected, "onlining {onlining}, callbacks {callbacks}");
     if !onlining {
         b.set_online(1, true);
     }
@@ -161,16 +127,12 @@ fn hotplug_before_attach(b: &mut Bench) {
     let mut open = b.open("hotplug");
     let btf_of = open.object().clone();
     let table = open.table_mut("hotplug_nocb_ops").expect("the table");
-    table
-        .set(&btf_of.btf, "hotplug_seq", &seq.to_string())
-        .expect("hotplug_seq");
+    table.set(&btf_of.btf, "hotplug_seq", &seq.to_string()).expect("hotplug_seq");
     let loaded = b.load(open);
     b.set_online(1, false);
     b.attach(&loaded, "hotplug_nocb_ops");
     b.set_online(1, true);
-    b.wait(SEC, "the scheduler exits", |k| {
-        super::bench::get(k, &loaded, "uei.kind") != NONE
-    });
+    b.wait(SEC, "the scheduler exits", |k| super::bench::get(k, &loaded, "uei.kind") != NONE);
     let (kind, code, _) = b.uei(&loaded);
     assert_eq!((kind, code as u64), (UNREG_KERN, ACT_RESTART | RSN_HOTPLUG));
     b.detach();

@@ -13,17 +13,14 @@ use scxlab_machine::id::{CgroupId, Nanos};
 
 const SLICE_DFL: u64 = 20 * MS;
 
+/// Makes the script of one more task.
+type Make = fn() -> Script;
+
 /// Sum over CPUs of one counter of a per-CPU array.
 fn stat(b: &Bench, loaded: &Loaded, map: &str, index: u32) -> u64 {
     let map = loaded.map(map).expect("the map of counters");
-    let copies =
-        b.k.vm
-            .map_lookup(map, &index.to_le_bytes())
-            .expect("an element");
-    copies
-        .chunks_exact(8)
-        .map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes")))
-        .sum()
+    let copies = b.k.vm.map_lookup(map, &index.to_le_bytes()).expect("an element");
+    copies.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).sum()
 }
 
 /// Detaches, and sees that this was the only reason to leave.
@@ -42,17 +39,11 @@ pub fn simple(b: &mut Bench) {
         b.attach(&loaded, "simple_ops");
         if fifo == 0 {
             run_and_progress(b, &quiet, 1);
-            assert!(
-                stat(b, &loaded, "stats", 0) > 100,
-                "tasks went to idle CPUs"
-            );
+            assert!(stat(b, &loaded, "stats", 0) > 100, "tasks went to idle CPUs");
             tasks = mixed(b);
         }
         run_and_progress(b, &tasks, 2);
-        assert!(
-            stat(b, &loaded, "stats", 1) > 1000,
-            "tasks went to the shared queue"
-        );
+        assert!(stat(b, &loaded, "stats", 1) > 1000, "tasks went to the shared queue");
         leave(b, &loaded);
         b.k.ext.exits.clear();
     }
@@ -64,14 +55,9 @@ pub fn cpu0(b: &mut Bench) {
     let loaded = b.open_and_load("scx_cpu0");
     b.attach(&loaded, "cpu0_ops");
     run_and_progress(b, &tasks, 2);
-    assert!(
-        stat(b, &loaded, "stats", 1) > 50,
-        "tasks went to CPU 0's queue"
-    );
+    assert!(stat(b, &loaded, "stats", 1) > 50, "tasks went to CPU 0's queue");
     // A task that ran elsewhere when the scheduler came stays there until it wakes up.
-    let woken = tasks
-        .iter()
-        .filter(|t| ["sleeper", "short"].contains(&&*b.k.tasks[t.task].name));
+    let woken = tasks.iter().filter(|t| ["sleeper", "short"].contains(&&*b.k.tasks[t.task].name));
     for t in woken {
         assert_eq!(b.k.tasks[t.task].cpu.0, 0, "pid {}", t.pid);
     }
@@ -92,11 +78,7 @@ pub fn central(b: &mut Bench) {
     b.attach(&loaded, "central_ops");
     run_and_progress(b, &tasks, 3);
     for counter in ["nr_total", "nr_locals", "nr_dispatches", "nr_timers"] {
-        assert!(
-            b.get(&loaded, counter) > 100,
-            "{counter}: {}",
-            b.get(&loaded, counter)
-        );
+        assert!(b.get(&loaded, counter) > 100, "{counter}: {}", b.get(&loaded, counter));
     }
     assert_eq!(b.get(&loaded, "nr_overflows"), 0);
     leave(b, &loaded);
@@ -117,10 +99,7 @@ pub fn flatcg(b: &mut Bench) {
     set(&mut open, "nr_cpus", u64::from(b.nr_cpus()));
     set(&mut open, "cgrp_slice_ns", SLICE_DFL);
     let loaded = b.load(open);
-    let weight = |weight| CgroupSpec {
-        weight,
-        ..CgroupSpec::default()
-    };
+    let weight = |weight| CgroupSpec { weight, ..CgroupSpec::default() };
     // a: 100 of 400; b: 300 of 400, of which b/x has a third and b/y two thirds.
     let groups = b.k.user(|k| {
         let a = k.mkdir(CgroupId(0), "a", weight(100))?;
@@ -134,17 +113,11 @@ pub fn flatcg(b: &mut Bench) {
     let groups = groups.expect("mkdir");
     let mut tasks = Vec::new();
     for (cgroup, _) in groups {
-        let scripts: [(&str, fn() -> Script); 2] = [("hog", hog), ("nap", || sleeper(5 * MS, MS))];
+        let scripts: [(&str, Make); 2] = [("hog", hog), ("nap", || sleeper(5 * MS, MS))];
         for (name, script) in scripts {
-            tasks.extend((0..b.nr_cpus()).map(|_| {
-                b.spawn(
-                    TaskSpec {
-                        cgroup,
-                        ..spec(name)
-                    },
-                    script(),
-                )
-            }));
+            tasks.extend(
+                (0..b.nr_cpus()).map(|_| b.spawn(TaskSpec { cgroup, ..spec(name) }, script())),
+            );
         }
     }
     b.attach(&loaded, "flatcg_ops");
@@ -152,11 +125,7 @@ pub fn flatcg(b: &mut Bench) {
     let used = |b: &Bench| groups.map(|(g, _)| b.k.cgroups.get(g).map_or(0, |g| g.run_ns));
     let before = used(b);
     run_and_progress(b, &tasks, 4);
-    let ran: Vec<Nanos> = used(b)
-        .iter()
-        .zip(before)
-        .map(|(now, then)| now - then)
-        .collect();
+    let ran: Vec<Nanos> = used(b).iter().zip(before).map(|(now, then)| now - then).collect();
     let total: Nanos = ran.iter().sum();
     for ((_, permille), ran) in groups.iter().zip(&ran) {
         let share = ran * 1000 / total;
@@ -165,21 +134,13 @@ pub fn flatcg(b: &mut Bench) {
             "{share} instead of {permille} permille of {ran:?}"
         );
     }
-    b.k.user(|k| k.set_cgroup(groups[0].0, weight(900)))
-        .expect("weight");
+    b.k.user(|k| k.set_cgroup(groups[0].0, weight(900))).expect("weight");
     b.sleep(SEC / 2);
     let before = used(b);
     b.sleep(seconds(2));
-    let ran: Vec<Nanos> = used(b)
-        .iter()
-        .zip(before)
-        .map(|(now, then)| now - then)
-        .collect();
+    let ran: Vec<Nanos> = used(b).iter().zip(before).map(|(now, then)| now - then).collect();
     let share = ran[0] * 1000 / ran.iter().sum::<Nanos>();
-    assert!(
-        share.abs_diff(750) <= 60,
-        "{share} instead of 750 permille after the weight changed"
-    );
+    assert!(share.abs_diff(750) <= 60, "{share} instead of 750 permille after the weight changed");
     leave(b, &loaded);
 }
 
@@ -205,13 +166,10 @@ pub fn pair(b: &mut Bench) {
             special: Vec::new(),
         };
         let inner = b.k.vm.create_map(loaded.instance, &queue).expect("a queue");
-        b.k.vm
-            .map_set_inner(queues, &i.to_le_bytes(), inner)
-            .expect("a slot");
+        b.k.vm.map_set_inner(queues, &i.to_le_bytes(), inner).expect("a slot");
     }
     let group = |b: &mut Bench, name: &str| {
-        b.k.user(|k| k.mkdir(CgroupId(0), name, CgroupSpec::default()))
-            .expect("mkdir")
+        b.k.user(|k| k.mkdir(CgroupId(0), name, CgroupSpec::default())).expect("mkdir")
     };
     let groups = [group(b, "one"), group(b, "two")];
     let mut tasks = mixed_in(b, &groups);
@@ -219,33 +177,14 @@ pub fn pair(b: &mut Bench) {
     // to have more than their pairs can take.
     for i in 0..4 * b.nr_cpus() {
         let cgroup = groups[i as usize % 2];
-        tasks.push(b.spawn(
-            TaskSpec {
-                cgroup,
-                ..spec("hog")
-            },
-            hog(),
-        ));
+        tasks.push(b.spawn(TaskSpec { cgroup, ..spec("hog") }, hog()));
     }
     b.attach(&loaded, "pair_ops");
     run_and_progress(b, &tasks, 3);
-    for counter in [
-        "nr_total",
-        "nr_dispatched",
-        "nr_kicks",
-        "nr_exps",
-        "nr_cgrp_next",
-    ] {
-        assert!(
-            b.get(&loaded, counter) > 10,
-            "{counter}: {}",
-            b.get(&loaded, counter)
-        );
+    for counter in ["nr_total", "nr_dispatched", "nr_kicks", "nr_exps", "nr_cgrp_next"] {
+        assert!(b.get(&loaded, counter) > 10, "{counter}: {}", b.get(&loaded, counter));
     }
-    assert!(
-        b.get(&loaded, "nr_preemptions") > 100,
-        "sched_switch sees the real-time task"
-    );
+    assert!(b.get(&loaded, "nr_preemptions") > 100, "sched_switch sees the real-time task");
     same_cgroup_on_pairs(b);
     leave(b, &loaded);
 }
@@ -260,11 +199,7 @@ fn pair_up(open: &mut scxlab_bpf::link::OpenObject, nr: u32) {
         resize(open, array, u64::from(nr));
     }
     for cpu in 0..nr {
-        set(
-            open,
-            &format!("pair_cpu[{cpu}]"),
-            u64::from((cpu + half) % nr),
-        );
+        set(open, &format!("pair_cpu[{cpu}]"), u64::from((cpu + half) % nr));
         set(open, &format!("pair_id[{cpu}]"), u64::from(cpu % half));
         set(open, &format!("in_pair_idx[{cpu}]"), u64::from(cpu / half));
     }
@@ -290,10 +225,7 @@ fn same_cgroup_on_pairs(b: &mut Bench) {
         }
     }
     assert!(together > 200, "{together} samples of a busy pair");
-    assert!(
-        apart * 10 < together,
-        "{apart} samples with two cgroups, {together} with one"
-    );
+    assert!(apart * 10 < together, "{apart} samples with two cgroups, {together} with one");
 }
 
 /// Tasks that a user process orders by virtual time.
@@ -303,14 +235,8 @@ pub fn userland(b: &mut Bench) {
         b.attach(loaded, "userland_ops");
         run_and_progress(b, &tasks, 3);
         assert!(b.k.tasks[scheduler.task].account.run_ns > 0);
-        assert!(
-            b.get(loaded, "nr_user_enqueues") > 1000,
-            "tasks were ordered in user space"
-        );
-        assert!(
-            b.get(loaded, "nr_kernel_enqueues") > 100,
-            "pinned tasks were not"
-        );
+        assert!(b.get(loaded, "nr_user_enqueues") > 1000, "tasks were ordered in user space");
+        assert!(b.get(loaded, "nr_kernel_enqueues") > 100, "pinned tasks were not");
         assert_eq!(b.get(loaded, "nr_failed_enqueues"), 0);
         leave(b, loaded);
     });

@@ -16,14 +16,8 @@ pub fn create_dsq(b: &mut Bench) {
     background(b);
     let loaded = b.open_and_load("create_dsq");
     b.attach(&loaded, "create_dsq_ops");
-    assert!(
-        b.k.ext.root.is_some() && b.k.ext.exits.is_empty(),
-        "{:?}",
-        b.k.ext.exits
-    );
-    let children: Vec<Child> = (0..20)
-        .map(|_| b.spawn(spec("child"), exit_at_once()))
-        .collect();
+    assert!(b.k.ext.root.is_some() && b.k.ext.exits.is_empty(), "{:?}", b.k.ext.exits);
+    let children: Vec<Child> = (0..20).map(|_| b.spawn(spec("child"), exit_at_once())).collect();
     b.wait_exited(&children, SEC);
     b.detach();
     assert_eq!(b.k.ext.exits[0].kind as u64, UNREG, "{:?}", b.k.ext.exits);
@@ -34,18 +28,12 @@ pub fn minimal(b: &mut Bench) {
     let loaded = b.open_and_load("minimal");
     for _ in 0..3 {
         b.attach(&loaded, "minimal_ops");
-        let tasks: Vec<Child> = (0..2 * b.nr_cpus())
-            .map(|_| b.spawn(spec("hog"), hog()))
-            .collect();
+        let tasks: Vec<Child> = (0..2 * b.nr_cpus()).map(|_| b.spawn(spec("hog"), hog())).collect();
         run_and_progress_once(b, &tasks);
         b.detach();
         b.sleep(10 * MS);
     }
-    assert!(
-        b.k.ext.exits.iter().all(|e| e.kind as u64 == UNREG),
-        "{:?}",
-        b.k.ext.exits
-    );
+    assert!(b.k.ext.exits.iter().all(|e| e.kind as u64 == UNREG), "{:?}", b.k.ext.exits);
 }
 
 fn run_and_progress_once(b: &mut Bench, tasks: &[Child]) {
@@ -61,9 +49,7 @@ fn run_and_progress_once(b: &mut Bench, tasks: &[Child]) {
 pub fn maximal(b: &mut Bench) {
     let loaded = b.open_and_load("maximal");
     b.attach(&loaded, "maximal_ops");
-    let group =
-        b.k.user(|k| k.mkdir(CgroupId(0), "work", CgroupSpec::default()))
-            .expect("mkdir");
+    let group = b.k.user(|k| k.mkdir(CgroupId(0), "work", CgroupSpec::default())).expect("mkdir");
     let tasks = mixed_in(b, &[CgroupId(0), group]);
     run_and_progress(b, &tasks, 2);
     change_everything(b, &tasks, group);
@@ -81,25 +67,11 @@ fn change_everything(b: &mut Bench, tasks: &[Child], group: CgroupId) {
             k.set_affinity(t.task, &all).expect("affinity");
         }
         k.move_to_cgroup(tasks[0].task, group).expect("move");
-        k.set_cgroup(
-            group,
-            CgroupSpec {
-                weight: 300,
-                ..CgroupSpec::default()
-            },
-        )
-        .expect("weight");
-        let limit = CgroupSpec {
-            weight: 300,
-            quota: Some(50 * MS),
-            ..CgroupSpec::default()
-        };
+        k.set_cgroup(group, CgroupSpec { weight: 300, ..CgroupSpec::default() }).expect("weight");
+        let limit = CgroupSpec { weight: 300, quota: Some(50 * MS), ..CgroupSpec::default() };
         k.set_cgroup(group, limit).expect("bandwidth");
-        k.set_cgroup(group, CgroupSpec::default())
-            .expect("no limit");
-        let empty = k
-            .mkdir(group, "empty", CgroupSpec::default())
-            .expect("mkdir");
+        k.set_cgroup(group, CgroupSpec::default()).expect("no limit");
+        let empty = k.mkdir(group, "empty", CgroupSpec::default()).expect("mkdir");
         k.rmdir(empty).expect("rmdir");
     });
     b.set_online(1, false);
@@ -122,11 +94,7 @@ pub fn reload_loop(b: &mut Bench) {
         b.sleep(MS);
         b.detach();
     }
-    assert!(
-        b.k.ext.exits.iter().all(|e| e.kind as u64 == UNREG),
-        "{:?}",
-        b.k.ext.exits
-    );
+    assert!(b.k.ext.exits.iter().all(|e| e.kind as u64 == UNREG), "{:?}", b.k.ext.exits);
 }
 
 /// Counts of init_task, exit_task, enable and disable, when all tasks switch and when only SCHED_EXT ones do.
@@ -143,9 +111,8 @@ fn count_calls(b: &mut Bench, global: bool) {
         add_flags(&mut open, "init_enable_count_ops", SWITCH_PARTIAL);
     }
     let loaded = b.load(open);
-    let waiting: Vec<Child> = (0..NUM_PRE_FORKS)
-        .map(|_| b.spawn(spec("waiter"), block_and_exit()))
-        .collect();
+    let waiting: Vec<Child> =
+        (0..NUM_PRE_FORKS).map(|_| b.spawn(spec("waiter"), block_and_exit())).collect();
     b.sleep(SEC / 10);
     b.attach(&loaded, "init_enable_count_ops");
     b.k.user(|k| {
@@ -160,28 +127,18 @@ fn count_calls(b: &mut Bench, global: bool) {
     b.wait_exited(&waiting, seconds(5));
 
     b.attach(&loaded, "init_enable_count_ops");
-    let ext: Vec<Child> = (0..NUM_CHILDREN)
-        .map(|i| b.spawn(spec("ext"), becomes_ext(i % 2 == 0)))
-        .collect();
+    let ext: Vec<Child> =
+        (0..NUM_CHILDREN).map(|i| b.spawn(spec("ext"), becomes_ext(i % 2 == 0))).collect();
     b.wait_exited(&ext, SEC);
-    let other: Vec<Child> = (0..NUM_CHILDREN)
-        .map(|_| b.spawn(spec("other"), exit_at_once()))
-        .collect();
+    let other: Vec<Child> =
+        (0..NUM_CHILDREN).map(|_| b.spawn(spec("other"), exit_at_once())).collect();
     b.wait_exited(&other, SEC);
     b.detach();
 
     assert!(count(b, "init_task_cnt") >= 2 * NUM_CHILDREN);
     assert!(count(b, "exit_task_cnt") >= 2 * NUM_CHILDREN);
-    assert_eq!(
-        count(b, "init_task_cnt"),
-        count(b, "exit_task_cnt"),
-        "each that began ended"
-    );
-    assert_eq!(
-        count(b, "enable_cnt"),
-        count(b, "disable_cnt"),
-        "each that began ended"
-    );
+    assert_eq!(count(b, "init_task_cnt"), count(b, "exit_task_cnt"), "each that began ended");
+    assert_eq!(count(b, "enable_cnt"), count(b, "disable_cnt"), "each that began ended");
     if global {
         assert!(count(b, "enable_cnt") >= 2 * NUM_CHILDREN);
     } else {
@@ -208,18 +165,13 @@ fn becomes_ext(back: bool) -> super::script::Script {
 
 /// The part of total_bw that a scheduler has to do with: load on every CPU before, during and after it.
 pub fn total_bw(b: &mut Bench) {
-    let stress: Vec<Child> = (0..b.nr_cpus())
-        .map(|_| b.spawn(spec("stress"), hog()))
-        .collect();
+    let stress: Vec<Child> = (0..b.nr_cpus()).map(|_| b.spawn(spec("stress"), hog())).collect();
     let loaded = b.open_and_load("minimal");
     for attached in [false, true, false] {
         if attached {
             b.attach(&loaded, "minimal_ops");
         }
-        let before: Vec<_> = stress
-            .iter()
-            .map(|t| b.k.tasks[t.task].account.run_ns)
-            .collect();
+        let before: Vec<_> = stress.iter().map(|t| b.k.tasks[t.task].account.run_ns).collect();
         b.sleep(SEC);
         for (t, before) in stress.iter().zip(before) {
             let ran = b.k.tasks[t.task].account.run_ns - before;

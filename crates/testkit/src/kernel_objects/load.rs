@@ -36,11 +36,7 @@ pub fn mixed_in(b: &mut Bench, groups: &[CgroupId]) -> Vec<Child> {
     for i in 0..nr {
         add(b, spec("hog"), hog());
         add(b, spec("sleeper"), sleeper(MS, 4 * MS));
-        add(
-            b,
-            spec("short"),
-            sleeper(30_000, 500_000 + u64::from(i) * 10_000),
-        );
+        add(b, spec("short"), sleeper(30_000, 500_000 + u64::from(i) * 10_000));
     }
     for _ in 0..2 {
         add(b, spec("yielder"), yielder(50_000));
@@ -49,23 +45,14 @@ pub fn mixed_in(b: &mut Bench, groups: &[CgroupId]) -> Vec<Child> {
         add(b, TaskSpec { nice, ..spec(name) }, hog());
     }
     for cpu in [0, nr - 1] {
-        let pinned = TaskSpec {
-            affinity: Some(b.cpus([cpu])),
-            ..spec("pinned")
-        };
+        let pinned = TaskSpec { affinity: Some(b.cpus([cpu])), ..spec("pinned") };
         add(b, pinned.clone(), hog());
         add(b, pinned, sleeper(200_000, 2 * MS));
     }
-    let half = TaskSpec {
-        affinity: Some(b.cpus(0..nr / 2)),
-        ..spec("half")
-    };
+    let half = TaskSpec { affinity: Some(b.cpus(0..nr / 2)), ..spec("half") };
     add(b, half, sleeper(3 * MS, MS));
     add(b, spec("forker"), forker());
-    let realtime = TaskSpec {
-        policy: Policy::Fifo { prio: 10 },
-        ..spec("realtime")
-    };
+    let realtime = TaskSpec { policy: Policy::Fifo { prio: 10 }, ..spec("realtime") };
     add(b, realtime, sleeper(200_000, 10 * MS));
     tasks
 }
@@ -89,25 +76,15 @@ fn forker() -> Script {
 /// Lets time pass; the scheduler must stay, and in each second every one of the tasks must run.
 pub fn run_and_progress(b: &mut Bench, tasks: &[Child], seconds: u64) {
     for second in 0..seconds {
-        let before: Vec<Nanos> = tasks
-            .iter()
-            .map(|t| b.k.tasks[t.task].account.run_ns)
-            .collect();
+        let before: Vec<Nanos> = tasks.iter().map(|t| b.k.tasks[t.task].account.run_ns).collect();
         b.sleep(SEC);
-        assert!(
-            b.k.ext.exits.is_empty(),
-            "the scheduler left: {:?}",
-            b.k.ext.exits
-        );
+        assert!(b.k.ext.exits.is_empty(), "the scheduler left: {:?}", b.k.ext.exits);
         assert!(b.k.ext.root.is_some(), "a scheduler is loaded");
         let ran = tasks.iter().zip(before).map(|(task, before)| {
             let t = &b.k.tasks[task.task];
             (format!("{}[{}]", t.name, t.pid), t.account.run_ns - before)
         });
         let ran: Vec<(String, Nanos)> = ran.collect();
-        assert!(
-            ran.iter().all(|(_, ns)| *ns > 0),
-            "some did not run in second {second}: {ran:?}"
-        );
+        assert!(ran.iter().all(|(_, ns)| *ns > 0), "some did not run in second {second}: {ran:?}");
     }
 }

@@ -39,29 +39,19 @@ fn pick(b: &mut Bench, loaded: &scxlab_bpf::link::Loaded, picks: &mut Vec<i32>) 
 
 pub fn enq_select_cpu(b: &mut Bench) {
     let picks = picks_from_user(b, "enq_select_cpu");
-    assert!(
-        picks.iter().any(|&cpu| cpu >= 0),
-        "some CPU was idle: {picks:?}"
-    );
+    assert!(picks.iter().any(|&cpu| cpu >= 0), "some CPU was idle: {picks:?}");
 }
 
 pub fn allowed_cpus(b: &mut Bench) {
     let picks = picks_from_user(b, "allowed_cpus");
-    assert!(
-        picks.iter().any(|&cpu| cpu >= 0),
-        "some CPU was idle: {picks:?}"
-    );
+    assert!(picks.iter().any(|&cpu| cpu >= 0), "some CPU was idle: {picks:?}");
 }
 
 pub fn numa(b: &mut Bench) {
     const BUILTIN_IDLE_PER_NODE: u64 = 64;
     const PICK_IDLE_IN_NODE: u64 = 2;
     let mut open = b.open("numa");
-    set(
-        &mut open,
-        "__COMPAT_SCX_PICK_IDLE_IN_NODE",
-        PICK_IDLE_IN_NODE,
-    );
+    set(&mut open, "__COMPAT_SCX_PICK_IDLE_IN_NODE", PICK_IDLE_IN_NODE);
     add_flags(&mut open, "numa_ops", BUILTIN_IDLE_PER_NODE);
     let loaded = b.load(open);
     background(b);
@@ -75,9 +65,7 @@ pub fn numa(b: &mut Bench) {
 
 /// Children that sleep a second, as the select_cpu tests fork.
 fn sleeping_children(b: &mut Bench, name: &str) -> Vec<Child> {
-    (0..NUM_CHILDREN)
-        .map(|_| b.spawn(spec(name), sleep_and_exit(SEC)))
-        .collect()
+    (0..NUM_CHILDREN).map(|_| b.spawn(spec(name), sleep_and_exit(SEC))).collect()
 }
 
 pub fn select_cpu_dfl(b: &mut Bench) {
@@ -126,9 +114,8 @@ pub fn dsp_local_on(b: &mut Bench) {
     set(&mut open, "nr_cpus", u64::from(b.nr_cpus()));
     let loaded = b.load(open);
     background(b);
-    let busy: Vec<TaskId> = (0..8)
-        .map(|_| b.spawn(spec("worker"), sleeper(300_000, 700_000)).task)
-        .collect();
+    let busy: Vec<TaskId> =
+        (0..8).map(|_| b.spawn(spec("worker"), sleeper(300_000, 700_000)).task).collect();
     b.attach(&loaded, "dsp_local_on_ops");
     b.sleep(SEC);
     let moves: u64 = busy.iter().map(|&t| b.k.tasks[t].account.migrations).sum();

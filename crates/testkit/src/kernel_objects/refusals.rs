@@ -37,11 +37,7 @@ pub fn maybe_null(b: &mut Bench) {
 }
 
 pub fn maybe_null_dispatch(b: &mut Bench) {
-    refused(
-        b,
-        "maybe_null_fail_dsp",
-        &["maybe_null_fail_dispatch", "NULL"],
-    );
+    refused(b, "maybe_null_fail_dsp", &["maybe_null_fail_dispatch", "NULL"]);
 }
 
 pub fn maybe_null_yield(b: &mut Bench) {
@@ -62,10 +58,7 @@ fn cid_form(b: &mut Bench, object: &str, table: &str) {
             Err(error) => chain(&error),
         },
     };
-    assert!(
-        error.contains("sched_ext_ops_cid"),
-        "\"{error}\" does not name the form"
-    );
+    assert!(error.contains("sched_ext_ops_cid"), "\"{error}\" does not name the form");
 }
 
 pub fn enable_cmask(b: &mut Bench) {

@@ -60,11 +60,7 @@ impl Behavior for Threads {
         let Some(mut script) = script else {
             return Step::Exit;
         };
-        let step = script(&mut Ctx {
-            sys,
-            me: task,
-            threads: self,
-        });
+        let step = script(&mut Ctx { sys, me: task, threads: self });
         if step != Step::Exit {
             self.0.borrow_mut().insert(task, script);
         }
@@ -107,11 +103,7 @@ pub fn sleeper(run: Nanos, sleep: Nanos) -> Script {
     let mut awake = false;
     Box::new(move |ctx| {
         awake = !awake;
-        if awake {
-            Step::Compute { work: run }
-        } else {
-            ctx.sleep(sleep)
-        }
+        if awake { Step::Compute { work: run } } else { ctx.sleep(sleep) }
     })
 }
 
@@ -120,36 +112,24 @@ pub fn yielder(run: Nanos) -> Script {
     let mut ran = false;
     Box::new(move |_| {
         ran = !ran;
-        if ran {
-            Step::Compute { work: run }
-        } else {
-            Step::Yield
-        }
+        if ran { Step::Compute { work: run } } else { Step::Yield }
     })
 }
 
 /// Sleeps once, then exits, as a child that only shows up.
 pub fn sleep_and_exit(ns: Nanos) -> Script {
     let mut slept = false;
-    Box::new(move |ctx| {
-        if std::mem::replace(&mut slept, true) {
-            Step::Exit
-        } else {
-            ctx.sleep(ns)
-        }
-    })
+    Box::new(
+        move |ctx| {
+            if std::mem::replace(&mut slept, true) { Step::Exit } else { ctx.sleep(ns) }
+        },
+    )
 }
 
 /// Waits for a wake-up from outside, then exits.
 pub fn block_and_exit() -> Script {
     let mut waited = false;
-    Box::new(move |_| {
-        if std::mem::replace(&mut waited, true) {
-            Step::Exit
-        } else {
-            Step::Block
-        }
-    })
+    Box::new(move |_| if std::mem::replace(&mut waited, true) { Step::Exit } else { Step::Block })
 }
 
 /// Exits as soon as it runs.

@@ -22,34 +22,18 @@ pub fn cyclic_kick_wait(b: &mut Bench) {
     let workers: Vec<Child> = (0..12)
         .map(|i| {
             let mask = b.cpus([i / 4]);
-            b.spawn(
-                TaskSpec {
-                    affinity: Some(mask),
-                    ..spec("worker")
-                },
-                yield_until(stop.clone()),
-            )
+            b.spawn(TaskSpec { affinity: Some(mask), ..spec("worker") }, yield_until(stop.clone()))
         })
         .collect();
     for _ in 0..5 {
-        let before: Vec<_> = workers
-            .iter()
-            .map(|w| b.k.tasks[w.task].account.run_ns)
-            .collect();
+        let before: Vec<_> = workers.iter().map(|w| b.k.tasks[w.task].account.run_ns).collect();
         b.sleep(SEC);
         for (w, before) in workers.iter().zip(before) {
-            assert!(
-                b.k.tasks[w.task].account.run_ns > before,
-                "worker {} runs",
-                w.pid
-            );
+            assert!(b.k.tasks[w.task].account.run_ns > before, "worker {} runs", w.pid);
         }
     }
     b.expect_kind(&loaded, NONE);
-    assert!(
-        b.get(&loaded, "nr_wait_kicks") > 1000,
-        "CPUs waited for each other"
-    );
+    assert!(b.get(&loaded, "nr_wait_kicks") > 1000, "CPUs waited for each other");
     stop.set(true);
     b.wait_exited(&workers, seconds(2));
     b.detach();
@@ -78,11 +62,8 @@ pub fn nohz_tick(b: &mut Bench) {
     add_flags(&mut open, "nohz_tick_ops", SWITCH_PARTIAL | ENQ_LAST);
     let loaded = b.load(open);
     b.attach(&loaded, "nohz_tick_ops");
-    let pinned = TaskSpec {
-        policy: Policy::Ext,
-        affinity: Some(b.cpus([TEST_CPU])),
-        ..spec("worker")
-    };
+    let pinned =
+        TaskSpec { policy: Policy::Ext, affinity: Some(b.cpus([TEST_CPU])), ..spec("worker") };
     let reach = |b: &mut Bench, counter: &str, value: u64| {
         b.wait(SEC, counter, |k| get(k, &loaded, counter) >= value);
     };
@@ -102,10 +83,7 @@ pub fn nohz_tick(b: &mut Bench) {
     b.wait_exited(&[worker], SEC);
     b.sleep(100 * MS);
 
-    let (running, ticks) = (
-        b.get(&loaded, "nr_finite_running"),
-        b.get(&loaded, "nr_finite_ticks"),
-    );
+    let (running, ticks) = (b.get(&loaded, "nr_finite_running"), b.get(&loaded, "nr_finite_ticks"));
     b.spawn(pinned, hog());
     reach(b, "nr_finite_running", running + 1);
     reach(b, "nr_finite_ticks", ticks + 3);
@@ -115,13 +93,7 @@ pub fn nohz_tick(b: &mut Bench) {
 
 /// Computes in short pieces until told to do something else.
 fn run_until(flag: Rc<Cell<bool>>, then: Step) -> Script {
-    Box::new(move |_| {
-        if flag.get() {
-            then
-        } else {
-            Step::Compute { work: 100_000 }
-        }
-    })
+    Box::new(move |_| if flag.get() { then } else { Step::Compute { work: 100_000 } })
 }
 
 /// The scheduler's side of rt_stall: it stays while a real-time task holds a CPU, and its task runs again after.
@@ -137,25 +109,14 @@ pub fn rt_stall(b: &mut Bench) {
         let stop = Rc::new(Cell::new(false));
         let over = Rc::new(Cell::new(false));
         let ext = b.spawn(
-            TaskSpec {
-                affinity: cpu0.clone(),
-                ..spec("ext")
-            },
+            TaskSpec { affinity: cpu0.clone(), ..spec("ext") },
             run_until(over.clone(), Step::Exit),
         );
-        let fifo = TaskSpec {
-            affinity: cpu0,
-            policy: Policy::Fifo { prio: 50 },
-            ..spec("rt")
-        };
+        let fifo = TaskSpec { affinity: cpu0, policy: Policy::Fifo { prio: 50 }, ..spec("rt") };
         let rt = b.spawn(fifo, run_until(stop.clone(), Step::Exit));
         b.sleep(5 * SEC);
         let ran = |b: &Bench, c: Child| b.k.tasks[c.task].account.run_ns;
-        assert!(
-            ran(b, rt) > 4 * SEC,
-            "the real-time task has the CPU: {}",
-            ran(b, rt)
-        );
+        assert!(ran(b, rt) > 4 * SEC, "the real-time task has the CPU: {}", ran(b, rt));
         if is_ext {
             b.expect_kind(&loaded, NONE);
         }
@@ -163,10 +124,7 @@ pub fn rt_stall(b: &mut Bench) {
         b.wait_exited(&[rt], SEC);
         let before = ran(b, ext);
         b.sleep(SEC / 10);
-        assert!(
-            ran(b, ext) > before + SEC / 20,
-            "round {round}: the other task runs again"
-        );
+        assert!(ran(b, ext) > before + SEC / 20, "round {round}: the other task runs again");
         if is_ext {
             b.expect_kind(&loaded, NONE);
             b.detach();

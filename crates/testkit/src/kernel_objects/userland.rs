@@ -21,10 +21,7 @@ const PASS_NS: u64 = 5_000;
 /// Loads scx_userland with a process as its scheduler, and calls `test`, which attaches it.
 pub fn run(b: &mut Bench, test: impl FnOnce(&mut Bench, &Loaded, Child)) {
     let shared: Rc<RefCell<Option<Scheduler>>> = Rc::default();
-    let process = TaskSpec {
-        policy: Policy::Ext,
-        ..spec("scx_userland")
-    };
+    let process = TaskSpec { policy: Policy::Ext, ..spec("scx_userland") };
     let child = b.spawn(process, main_loop(shared.clone()));
     let mut open = b.open("scx_userland");
     set(&mut open, "num_possible_cpus", u64::from(b.nr_cpus()));
@@ -92,8 +89,7 @@ impl Scheduler {
         while let Ok(record) = vm.map_pop(self.enqueued) {
             self.enqueue(&record);
         }
-        vm.poke(self.nr_queued, &0u64.to_le_bytes())
-            .expect("a global");
+        vm.poke(self.nr_queued, &0u64.to_le_bytes()).expect("a global");
     }
 
     /// `vruntime_enqueue()` of a `struct scx_userland_enqueued_task`: pid, run time, weight.
@@ -115,16 +111,12 @@ impl Scheduler {
                 break;
             };
             self.min_vruntime = key.0;
-            if vm
-                .map_update(self.dispatched, &[], &pid.to_le_bytes(), 0)
-                .is_err()
-            {
+            if vm.map_update(self.dispatched, &[], &pid.to_le_bytes(), 0).is_err() {
                 self.waiting.insert(key, pid);
                 break;
             }
         }
         let waiting = self.waiting.len() as u64;
-        vm.poke(self.nr_scheduled, &waiting.to_le_bytes())
-            .expect("a global");
+        vm.poke(self.nr_scheduled, &waiting.to_le_bytes()).expect("a global");
     }
 }

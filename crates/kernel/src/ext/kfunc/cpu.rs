@@ -48,8 +48,8 @@ fn curr(k: &mut Kernel, a: [u64; 5]) -> KfResult {
 }
 
 fn now(k: &mut Kernel, _: [u64; 5]) -> KfResult {
-    if let Some(at) = k.ext.frame().and_then(|f| f.rq_clock) {
-        return Ok(BOOT_NS + at);
+    if let Some(cpu) = k.ext.locked_rq() {
+        return Ok(BOOT_NS + k.cpus[cpu.idx()].rq_clock);
     }
     Ok(k.ktime())
 }

@@ -166,7 +166,6 @@ fn frame(op: Op, locked: Option<u32>, subject: u64) -> OpFrame {
         op: Some(op),
         locked: locked.map(CpuId),
         subjects: [subject, 0],
-        rq_clock: None,
     }
 }
 

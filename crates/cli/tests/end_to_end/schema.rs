@@ -31,10 +31,15 @@ impl Schema {
                 "type" => has_type(wanted, value),
                 "enum" => wanted.as_array().expect("enum").contains(value),
                 "minimum" => value.as_f64().is_none_or(|v| v >= wanted.as_f64().expect("minimum")),
-                "minLength" => length(value).is_none_or(|n| n >= wanted.as_u64().expect("minLength")),
-                "maxLength" => length(value).is_none_or(|n| n <= wanted.as_u64().expect("maxLength")),
+                "minLength" => {
+                    length(value).is_none_or(|n| n >= wanted.as_u64().expect("minLength"))
+                }
+                "maxLength" => {
+                    length(value).is_none_or(|n| n <= wanted.as_u64().expect("maxLength"))
+                }
                 "required" => {
-                    let keys = wanted.as_array().expect("required").iter().filter_map(Value::as_str);
+                    let keys =
+                        wanted.as_array().expect("required").iter().filter_map(Value::as_str);
                     value.as_object().is_none_or(|o| keys.clone().all(|k| o.contains_key(k)))
                 }
                 "anyOf" => wanted.as_array().expect("anyOf").iter().any(|one| {
@@ -88,7 +93,8 @@ impl Schema {
     }
 
     fn definition(&self, reference: &Value) -> &Value {
-        let name = reference.as_str().and_then(|r| r.strip_prefix("#/$defs/")).expect("a local reference");
+        let name =
+            reference.as_str().and_then(|r| r.strip_prefix("#/$defs/")).expect("a local reference");
         &self.0["$defs"][name]
     }
 }
