@@ -39,7 +39,7 @@ demo: build
 	@mkdir -p $(BUILD)
 	@$(SCXLAB) run -s eevdf -s vtime -w $(RT_APP_EXAMPLE) -m 2n4c2t -n 5 --duration 5s \
 		--trace $(BUILD)/demo.pftrace
-	@echo "The trace is $(BUILD)/demo.pftrace; the Perfetto UI opens it."
+	@echo "Traces: $(BUILD)/demo.eevdf.pftrace, $(BUILD)/demo.vtime.pftrace; the Perfetto UI opens them."
 
 # In order, so that the cheap ones fail first, and each is named when it does.
 test:
@@ -86,4 +86,4 @@ tidy:
 
 clean:
 	@$(CARGO) clean
-	@rm -f $(BUILD)/abi.bpf.o $(BUILD)/demo.pftrace
+	@rm -f $(BUILD)/abi.bpf.o $(BUILD)/demo.*.pftrace

@@ -55,6 +55,7 @@ impl Case {
             scheduler: &self.scheduler,
             seed: 1,
             duration: Some(self.duration),
+            cap: None,
             perturb: Perturb::default(),
         };
         let start = cpu_time();

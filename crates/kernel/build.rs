@@ -26,23 +26,11 @@ fn main() {
 fn write_btf(clang: &str, out: &Path) -> Result<(), String> {
     let object = out.join("abi.o");
     run(Command::new(clang)
-        .args([
-            "-target",
-            "bpf",
-            "-O2",
-            "-g",
-            "-Wall",
-            "-Werror",
-            "-c",
-            "abi/abi.bpf.c",
-            "-o",
-        ])
+        .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Werror", "-c", "abi/abi.bpf.c", "-o"])
         .arg(&object))?;
     let bytes = fs::read(&object).map_err(|e| format!("{}: {e}", object.display()))?;
     let file = object::File::parse(&*bytes).map_err(|e| format!("{}: {e}", object.display()))?;
-    let btf = file
-        .section_by_name(".BTF")
-        .ok_or("clang wrote no .BTF section")?;
+    let btf = file.section_by_name(".BTF").ok_or("clang wrote no .BTF section")?;
     let data = btf.data().map_err(|e| format!(".BTF: {e}"))?;
     fs::write(out.join("kernel.btf"), data).map_err(|e| format!("kernel.btf: {e}"))
 }
@@ -84,10 +72,7 @@ impl bindgen::callbacks::ParseCallbacks for PlainData {
 /// The library of the very clang that makes the BTF: `<dir>/clang/<version>` is its resource folder.
 fn libclang_dir(clang: &str) -> Result<PathBuf, String> {
     let resources = run(Command::new(clang).arg("-print-resource-dir"))?;
-    let dir = Path::new(resources.trim())
-        .ancestors()
-        .nth(2)
-        .map(Path::to_path_buf);
+    let dir = Path::new(resources.trim()).ancestors().nth(2).map(Path::to_path_buf);
     dir.ok_or(format!("`{clang} -print-resource-dir` says {resources:?}"))
 }
 
@@ -99,10 +84,7 @@ fn run(command: &mut Command) -> Result<String, String> {
         )
     })?;
     if !output.status.success() {
-        return Err(format!(
-            "{name} failed:\n{}",
-            String::from_utf8_lossy(&output.stderr)
-        ));
+        return Err(format!("{name} failed:\n{}", String::from_utf8_lossy(&output.stderr)));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -58,16 +58,11 @@ fn compile(out: &Path, source: &Path, name: &str) -> Result<(), String> {
     let source = fs::canonicalize(source).map_err(|e| format!("{}: {e}", source.display()))?;
     let source = source.to_str().ok_or("a source's path is not UTF-8")?;
     let built = BpfBuilder::new().and_then(|mut builder| {
-        builder
-            .add_include_path("../../bpf/include")
-            .add_include_path("../../bpf");
+        builder.add_include_path("../../bpf/include").add_include_path("../../bpf");
         // Where it was built is not part of an object: its hash is the same on every machine.
         builder.add_cflag("-fdebug-compilation-dir=.");
         builder.add_cflag(&format!("-ffile-prefix-map={}/=", root.display()));
-        builder.add_cflag(&format!(
-            "-ffile-prefix-map={}/scx_utils-bpf_h/=",
-            out.display()
-        ));
+        builder.add_cflag(&format!("-ffile-prefix-map={}/scx_utils-bpf_h/=", out.display()));
         builder.enable_skel(source, name).build()
     });
     built.map_err(|e| format!("{source}: {e:#}"))

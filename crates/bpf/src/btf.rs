@@ -105,10 +105,7 @@ impl Kind {
     /// Does the last word of the fixed record name another type (rather than a size)?
     fn refers_to_type(self) -> bool {
         self.is_wrapper()
-            || matches!(
-                self,
-                Kind::Ptr | Kind::Func | Kind::FuncProto | Kind::Var | Kind::DeclTag
-            )
+            || matches!(self, Kind::Ptr | Kind::Func | Kind::FuncProto | Kind::Var | Kind::DeclTag)
     }
 }
 
@@ -130,18 +127,13 @@ impl Type {
     /// Size in bytes as recorded, for the kinds that record one.
     pub fn recorded_size(&self) -> Option<u32> {
         use Kind::*;
-        matches!(
-            self.kind,
-            Int | Struct | Union | Enum | Enum64 | Float | Datasec
-        )
-        .then_some(self.size_or_type)
+        matches!(self.kind, Int | Struct | Union | Enum | Enum64 | Float | Datasec)
+            .then_some(self.size_or_type)
     }
 
     /// The type this one points to, wraps, declares or returns.
     pub fn target(&self) -> Option<TypeId> {
-        self.kind
-            .refers_to_type()
-            .then_some(TypeId(self.size_or_type))
+        self.kind.refers_to_type().then_some(TypeId(self.size_or_type))
     }
 }
 
@@ -211,10 +203,7 @@ impl Btf {
     }
 
     pub fn ty(&self, id: TypeId) -> Result<&Type, BtfError> {
-        self.types.get(id.idx()).ok_or(BtfError::NoSuchType {
-            id: id.0,
-            len: self.types.len(),
-        })
+        self.types.get(id.idx()).ok_or(BtfError::NoSuchType { id: id.0, len: self.types.len() })
     }
 
     /// Kind of a type; an id that is out of range counts as `void`.
@@ -224,9 +213,7 @@ impl Btf {
 
     /// Name of a type, empty when it has none.
     pub fn name(&self, id: TypeId) -> &str {
-        self.types
-            .get(id.idx())
-            .map_or("", |t| self.string(t.name_off))
+        self.types.get(id.idx()).map_or("", |t| self.string(t.name_off))
     }
 
     /// String at an offset of the string section; empty when there is none or it is not UTF-8.
@@ -244,16 +231,13 @@ impl Btf {
 
     /// First type of that kind with exactly that name.
     pub fn find(&self, name: &str, kind: Kind) -> Option<TypeId> {
-        self.same_essence(name)
-            .find(|id| self.kind(*id) == kind && self.name(*id) == name)
+        self.same_essence(name).find(|id| self.kind(*id) == kind && self.name(*id) == name)
     }
 
     /// Ids, ascending, of all types whose name equals `name` once both lose their flavour.
     pub fn same_essence<'a>(&'a self, name: &'a str) -> impl Iterator<Item = TypeId> + 'a {
         let wanted = essential_name(name);
-        self.names
-            .bucket(wanted)
-            .filter(move |id| essential_name(self.name(*id)) == wanted)
+        self.names.bucket(wanted).filter(move |id| essential_name(self.name(*id)) == wanted)
     }
 
     fn strings(&self) -> &[u8] {
@@ -308,11 +292,7 @@ impl Btf {
         if id.idx() < self.types.len() {
             return Ok(());
         }
-        Err(BtfError::DanglingType {
-            at: at.0,
-            id: id.0,
-            len: self.types.len(),
-        })
+        Err(BtfError::DanglingType { at: at.0, id: id.0, len: self.types.len() })
     }
 
     fn check_string(&self, at: TypeId, off: u32) -> Result<(), BtfError> {
@@ -349,14 +329,8 @@ pub fn essential_name(name: &str) -> &str {
     }
 }
 
-const VOID_TYPE: Type = Type {
-    name_off: 0,
-    kind: Kind::Void,
-    kflag: false,
-    vlen: 0,
-    size_or_type: 0,
-    items_at: 0,
-};
+const VOID_TYPE: Type =
+    Type { name_off: 0, kind: Kind::Void, kflag: false, vlen: 0, size_or_type: 0, items_at: 0 };
 
 struct Header {
     type_off: usize,
@@ -368,11 +342,7 @@ struct Header {
 impl Header {
     fn parse(blob: &[u8]) -> Result<Header, BtfError> {
         if blob.len() < HEADER_LEN {
-            return Err(BtfError::Truncated {
-                what: "header",
-                at: 0,
-                len: blob.len(),
-            });
+            return Err(BtfError::Truncated { what: "header", at: 0, len: blob.len() });
         }
         let word = |at| read_u32(blob, at).unwrap_or(0) as usize;
         let magic = u16::from_le_bytes([blob[0], blob[1]]);
@@ -385,16 +355,10 @@ impl Header {
         let header_len = word(4);
         let range = |what, off: usize, len: usize| {
             let start = header_len.checked_add(off);
-            let end = start
-                .and_then(|s| s.checked_add(len))
-                .filter(|e| *e <= blob.len());
+            let end = start.and_then(|s| s.checked_add(len)).filter(|e| *e <= blob.len());
             match (start, end) {
                 (Some(s), Some(e)) => Ok((s, e)),
-                _ => Err(BtfError::Truncated {
-                    what,
-                    at: off,
-                    len: blob.len(),
-                }),
+                _ => Err(BtfError::Truncated { what, at: off, len: blob.len() }),
             }
         };
         let (type_off, type_end) = range("types", word(8), word(12))?;
@@ -402,32 +366,21 @@ impl Header {
         if str_end == str_off {
             return Err(BtfError::StringSection);
         }
-        Ok(Header {
-            type_off,
-            type_end,
-            str_off,
-            str_len: str_end - str_off,
-        })
+        Ok(Header { type_off, type_end, str_off, str_len: str_end - str_off })
     }
 }
 
 /// Parses the record at `at`; returns it and where the next one starts.
 fn parse_type(blob: &[u8], at: usize, end: usize, id: usize) -> Result<(Type, usize), BtfError> {
-    let short = BtfError::Truncated {
-        what: "type record",
-        at,
-        len: end,
-    };
+    let short = BtfError::Truncated { what: "type record", at, len: end };
     if end - at < 12 {
         return Err(short);
     }
     let word = |o| read_u32(blob, at + o).unwrap_or(0);
     let info = word(4);
     let raw_kind = (info >> 24) & 0x7f;
-    let kind = Kind::from_raw(raw_kind).ok_or(BtfError::UnknownKind {
-        id: id as u32,
-        kind: raw_kind as u8,
-    })?;
+    let kind = Kind::from_raw(raw_kind)
+        .ok_or(BtfError::UnknownKind { id: id as u32, kind: raw_kind as u8 })?;
     let vlen = info & 0x00ff_ffff;
     let items_at = at + 12;
     let trailing = kind.trailing_len(vlen);
@@ -460,10 +413,7 @@ struct NameIndex {
 impl NameIndex {
     fn build(btf: &Btf) -> NameIndex {
         let size = btf.len().next_power_of_two().max(16);
-        let mut index = NameIndex {
-            heads: vec![0; size],
-            next: vec![0; btf.len()],
-        };
+        let mut index = NameIndex { heads: vec![0; size], next: vec![0; btf.len()] };
         for id in (1..btf.len() as u32).rev() {
             let name = btf.name(TypeId(id));
             if !name.is_empty() {

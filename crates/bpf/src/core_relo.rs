@@ -99,11 +99,7 @@ pub enum CoreError {
     #[error("{what}: anonymous types cannot be relocated")]
     Anonymous { what: String },
     #[error("{what}: the target has several candidates that disagree ({first} and {second})")]
-    Ambiguous {
-        what: String,
-        first: u64,
-        second: u64,
-    },
+    Ambiguous { what: String, first: u64, second: u64 },
     #[error("{what}: the field cannot be read with one load")]
     Bitfield { what: String },
     #[error("{what}: not a question that can be asked of an array element")]
@@ -171,16 +167,11 @@ pub fn resolve_within(
     let spec = Spec::parse(local, relo)?;
     if relo.kind == RelocKind::TypeIdLocal {
         let id = u64::from(relo.ty.0);
-        return Ok(Resolved {
-            validate: false,
-            ..plain(id, id, true)
-        });
+        return Ok(Resolved { validate: false, ..plain(id, id, true) });
     }
     let name = local.name(relo.ty);
     if name.is_empty() {
-        return Err(CoreError::Anonymous {
-            what: describe(local, relo),
-        });
+        return Err(CoreError::Anonymous { what: describe(local, relo) });
     }
     let mut best: Option<(Spec, Resolved)> = None;
     for candidate in candidates(local, relo.ty, target) {
@@ -216,9 +207,7 @@ fn candidates<'a>(
     target: &'a Btf,
 ) -> impl Iterator<Item = TypeId> + 'a {
     let kind = local.kind(ty);
-    target
-        .same_essence(local.name(ty))
-        .filter(move |id| kinds_agree(kind, target.kind(*id)))
+    target.same_essence(local.name(ty)).filter(move |id| kinds_agree(kind, target.kind(*id)))
 }
 
 fn kinds_agree(a: Kind, b: Kind) -> bool {
@@ -239,11 +228,7 @@ fn check_agreement(
     } else {
         return Ok(());
     };
-    Err(CoreError::Ambiguous {
-        what: what(),
-        first: a,
-        second: b,
-    })
+    Err(CoreError::Ambiguous { what: what(), first: a, second: b })
 }
 
 fn plain(original: u64, value: u64, found: bool) -> Resolved {
@@ -269,10 +254,7 @@ fn evaluate(
         return evaluate_field(local, found, relo.kind);
     }
     let (original, value) = if relo.kind.is_type() {
-        (
-            type_value(Some(local), relo.kind)?,
-            type_value(found, relo.kind)?,
-        )
+        (type_value(Some(local), relo.kind)?, type_value(found, relo.kind)?)
     } else if relo.kind == RelocKind::EnumvalExists {
         (1, u64::from(found.is_some()))
     } else {

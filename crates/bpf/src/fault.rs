@@ -123,11 +123,7 @@ pub struct Place {
 
 impl Fault {
     pub fn new(kind: FaultKind) -> Fault {
-        Fault(Box::new(FaultReport {
-            kind,
-            backtrace: Vec::new(),
-            regs: [0; 11],
-        }))
+        Fault(Box::new(FaultReport { kind, backtrace: Vec::new(), regs: [0; 11] }))
     }
 
     /// A helper, kfunc or feature that the simulation lacks.
@@ -136,10 +132,7 @@ impl Fault {
     }
 
     pub fn bad_argument(call: &'static str, what: impl Into<String>) -> Fault {
-        Fault::new(FaultKind::BadArgument {
-            call,
-            what: what.into(),
-        })
+        Fault::new(FaultKind::BadArgument { call, what: what.into() })
     }
 
     pub fn kind(&self) -> &FaultKind {

@@ -27,9 +27,7 @@ pub fn format_bstr(mem: &Memory, fmt: &[u8], data: u64, data_len: u32) -> Result
     }
     let mut args = [0; MAX_ARGS];
     for (at, arg) in args[..words].iter_mut().enumerate() {
-        *arg = mem
-            .read(data.wrapping_add(at as u64 * 8))
-            .map_err(|_| EFAULT)?;
+        *arg = mem.read(data.wrapping_add(at as u64 * 8)).map_err(|_| EFAULT)?;
     }
     format(mem, fmt, &args[..words])
 }
@@ -37,14 +35,7 @@ pub fn format_bstr(mem: &Memory, fmt: &[u8], data: u64, data_len: u32) -> Result
 /// Format. `fmt` ends at its first NUL or its end; pointers of strings lead into guest memory.
 pub fn format(mem: &Memory, fmt: &[u8], args: &[u64]) -> Result<Vec<u8>, i64> {
     let end = fmt.iter().position(|&byte| byte == 0).unwrap_or(fmt.len());
-    let mut printer = Printer {
-        mem,
-        fmt: &fmt[..end],
-        args,
-        used: 0,
-        binary: 0,
-        out: Vec::new(),
-    };
+    let mut printer = Printer { mem, fmt: &fmt[..end], args, used: 0, binary: 0, out: Vec::new() };
     printer.run()?;
     Ok(printer.out)
 }
@@ -220,17 +211,9 @@ impl Printer<'_> {
         let ptr = self.arg();
         // NULL and error pointers are shown as they are.
         let keep = !hashed || !(4096..=u64::MAX - 4095).contains(&ptr);
-        let shown = if keep {
-            ptr
-        } else {
-            u64::from(hash_pointer(ptr))
-        };
+        let shown = if keep { ptr } else { u64::from(hash_pointer(ptr)) };
         if spec.width == 0 {
-            spec = Spec {
-                width: 16,
-                zero: true,
-                ..spec
-            };
+            spec = Spec { width: 16, zero: true, ..spec };
         }
         self.number("", &format!("{shown:x}"), spec);
         Ok(end)
@@ -239,26 +222,13 @@ impl Printer<'_> {
     fn ip(&mut self, at: usize, kind: u8, version: u8) -> Result<usize, i64> {
         let len = if version == b'4' { 4 } else { 16 };
         let ptr = self.arg();
-        let bytes = self
-            .mem
-            .bytes(ptr, len)
-            .map_or(vec![0; len as usize], <[u8]>::to_vec);
+        let bytes = self.mem.bytes(ptr, len).map_or(vec![0; len as usize], <[u8]>::to_vec);
         let text = match (version, kind) {
-            (b'4', b'I') => bytes
-                .iter()
-                .map(u8::to_string)
-                .collect::<Vec<_>>()
-                .join("."),
-            (b'4', _) => bytes
-                .iter()
-                .map(|b| format!("{b:03}"))
-                .collect::<Vec<_>>()
-                .join("."),
+            (b'4', b'I') => bytes.iter().map(u8::to_string).collect::<Vec<_>>().join("."),
+            (b'4', _) => bytes.iter().map(|b| format!("{b:03}")).collect::<Vec<_>>().join("."),
             _ => {
-                let pairs: Vec<_> = bytes
-                    .chunks(2)
-                    .map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]))
-                    .collect();
+                let pairs: Vec<_> =
+                    bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
                 pairs.join(if kind == b'I' { ":" } else { "" })
             }
         };

@@ -32,12 +32,7 @@ pub struct RawInsn {
 
 impl RawInsn {
     pub fn new(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> RawInsn {
-        RawInsn {
-            code,
-            regs: (src << 4) | (dst & 0xf),
-            off,
-            imm,
-        }
+        RawInsn { code, regs: (src << 4) | (dst & 0xf), off, imm }
     }
 
     pub fn dst(self) -> u8 {

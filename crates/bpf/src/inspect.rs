@@ -114,10 +114,7 @@ pub struct SectionInfo {
 /// Looks at an object as a frontend has prepared it.
 pub fn inspect(open: &OpenObject, target: &impl Target) -> Result<Report, LinkError> {
     let object = open.object();
-    let fail = |what: What| LinkError {
-        object: object.name.clone(),
-        what,
-    };
+    let fail = |what: What| LinkError { object: object.name.clone(), what };
     let externs = externs(object, target).map_err(fail)?;
     let fields = fields(object, target).map_err(fail)?;
     let tables = tables(open, target);
@@ -160,15 +157,10 @@ fn reachable_insns(object: &Object, program: usize) -> usize {
             continue;
         }
         total += object.functions[f].insns.len();
-        queue.extend(
-            object.functions[f]
-                .relocs
-                .iter()
-                .filter_map(|r| match r.target {
-                    RelocTarget::Function(callee) => Some(callee),
-                    _ => None,
-                }),
-        );
+        queue.extend(object.functions[f].relocs.iter().filter_map(|r| match r.target {
+            RelocTarget::Function(callee) => Some(callee),
+            _ => None,
+        }));
     }
     total
 }
@@ -200,8 +192,7 @@ fn tables(open: &OpenObject, target: &impl Target) -> Vec<TableInfo> {
             }
             match m.kind {
                 MemberKind::Callback(Some(f)) => {
-                    info.callbacks
-                        .push((m.name.clone(), object.functions[f].name.clone()));
+                    info.callbacks.push((m.name.clone(), object.functions[f].name.clone()));
                 }
                 MemberKind::Data if is_set => {
                     let value = edit.get(&object.btf, &m.name).unwrap_or_default();
@@ -216,10 +207,7 @@ fn tables(open: &OpenObject, target: &impl Target) -> Vec<TableInfo> {
 }
 
 fn map_info(map: &MapSpec) -> MapInfo {
-    let special = map
-        .special
-        .iter()
-        .map(|f| (special_name(&f.kind), f.offset));
+    let special = map.special.iter().map(|f| (special_name(&f.kind), f.offset));
     MapInfo {
         name: map.name.clone(),
         type_name: map_type_name(map.map_type),
@@ -258,19 +246,13 @@ fn helpers(object: &Object) -> Vec<HelperInfo> {
     let mut found: BTreeMap<u32, usize> = BTreeMap::new();
     for f in &object.functions {
         for (at, insn) in f.insns.iter().enumerate() {
-            let has_reloc = f
-                .relocs
-                .binary_search_by_key(&(at as u32), |r| r.insn)
-                .is_ok();
+            let has_reloc = f.relocs.binary_search_by_key(&(at as u32), |r| r.insn).is_ok();
             if insn.code == code::CALL && insn.src() == 0 && !has_reloc {
                 *found.entry(insn.imm as u32).or_default() += 1;
             }
         }
     }
-    found
-        .into_iter()
-        .map(|(id, sites)| HelperInfo { id, sites })
-        .collect()
+    found.into_iter().map(|(id, sites)| HelperInfo { id, sites }).collect()
 }
 
 fn externs(object: &Object, target: &impl Target) -> Result<Vec<ExternInfo>, What> {
@@ -307,23 +289,15 @@ fn fields(object: &Object, target: &impl Target) -> Result<Vec<FieldInfo>, What>
                 *sites += 1;
                 continue;
             }
-            let answer =
-                resolve(object, target, relo, &mut budget).map_err(|source| What::Core {
-                    section: f.section.clone(),
-                    insn: f.section_start + relo.insn,
-                    source,
-                })?;
+            let answer = resolve(object, target, relo, &mut budget).map_err(|source| {
+                What::Core { section: f.section.clone(), insn: f.section_start + relo.insn, source }
+            })?;
             found.insert(key, (answer, 1));
         }
     }
     Ok(found
         .into_iter()
-        .map(|((what, kind), (found, sites))| FieldInfo {
-            what,
-            kind,
-            found,
-            sites,
-        })
+        .map(|((what, kind), (found, sites))| FieldInfo { what, kind, found, sites })
         .collect())
 }
 
@@ -354,11 +328,7 @@ fn missing(externs: &[ExternInfo], tables: &[TableInfo], target: &impl Target) -
         }
     }
     for table in tables {
-        if target
-            .btf()
-            .find(&table.type_name, crate::btf::Kind::Struct)
-            .is_none()
-        {
+        if target.btf().find(&table.type_name, crate::btf::Kind::Struct).is_none() {
             lines.push(format!("struct_ops type {}", table.type_name));
         } else {
             let settings = table
@@ -376,15 +346,8 @@ fn poisoned(externs: &[ExternInfo], fields: &[FieldInfo]) -> Vec<String> {
         let must_exist = f.kind.is_field() || f.kind == RelocKind::EnumvalValue;
         !f.found && must_exist && !f.kind.is_question()
     };
-    let mut lines: Vec<_> = fields
-        .iter()
-        .filter(absent_field)
-        .map(|f| f.what.clone())
-        .collect();
-    for ext in externs
-        .iter()
-        .filter(|e| e.weak && e.class == ExternClass::Kfunc && e.sites > 0)
-    {
+    let mut lines: Vec<_> = fields.iter().filter(absent_field).map(|f| f.what.clone()).collect();
+    for ext in externs.iter().filter(|e| e.weak && e.class == ExternClass::Kfunc && e.sites > 0) {
         if let ExternState::Absent(why) = ext.state {
             lines.push(format!("{} ({why})", ext.name));
         }

@@ -198,10 +198,7 @@ pub(crate) fn call<H: Host>(
 
 /// The linker turns an instruction that must not be executed into a call of an id from `link::POISON` on.
 fn poisoned<H: Host>(h: &mut H, site: CallSite, id: KfuncId) -> Fault {
-    let image = h
-        .vm()
-        .instance(site.instance)
-        .map(|instance| instance.image().clone());
+    let image = h.vm().instance(site.instance).map(|instance| instance.image().clone());
     match image.as_ref().and_then(|image| image.kfunc_names.get(&id)) {
         Some(what) => Fault::new(FaultKind::Poison { what: what.clone() }),
         None => Fault::unmodelled(format!("built-in kfunc {:#x}", id.0)),

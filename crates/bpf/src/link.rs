@@ -131,10 +131,8 @@ impl OpenObject {
 
     /// Loads into the host's virtual machine. On failure nothing of it remains there.
     pub fn load<H: Host>(&self, host: &mut H, target: &impl Target) -> Result<Loaded, LinkError> {
-        self.load_inner(host, target).map_err(|what| LinkError {
-            object: self.object.name.clone(),
-            what,
-        })
+        self.load_inner(host, target)
+            .map_err(|what| LinkError { object: self.object.name.clone(), what })
     }
 
     fn load_inner<H: Host>(
@@ -173,10 +171,7 @@ impl OpenObject {
             place::create_sections(vm, instance, object, &self.globals, &maps, target.btf())?;
         let kconfig = place::create_kconfig(vm, instance, externs)?;
         let addresses = code::Addresses {
-            maps: maps
-                .iter()
-                .map(|id| vm.maps.get(*id).map_or(0, |m| m.addr))
-                .collect(),
+            maps: maps.iter().map(|id| vm.maps.get(*id).map_or(0, |m| m.addr)).collect(),
             sections: &sections,
             kconfig,
             externs,
@@ -241,35 +236,26 @@ impl Loaded {
     /// Current value of a global as text.
     pub fn read_global(&self, vm: &Vm, path: &str) -> Result<String, GlobalError> {
         let place = self.global(path)?;
-        let bytes = vm
-            .mem
-            .host_slice::<u8>(place.addr, place.size.min(1 << 16) as usize);
+        let bytes = vm.mem.host_slice::<u8>(place.addr, place.size.min(1 << 16) as usize);
         Ok(knob::format_value(&self.object.btf, place.ty, bytes))
     }
 
     /// Sets a global from text, as a frontend does through its mapping. Read-only ones are refused.
     pub fn write_global(&self, vm: &mut Vm, path: &str, text: &str) -> Result<(), GlobalError> {
         let place = self.global(path)?;
-        let value = |source| GlobalError::Value {
-            path: path.to_owned(),
-            source,
-        };
+        let value = |source| GlobalError::Value { path: path.to_owned(), source };
         let bytes = knob::parse_value(&self.object.btf, place.ty, text).map_err(value)?;
         match vm.mem.bytes_mut(place.addr, bytes.len() as u64) {
             Ok(slot) => slot.copy_from_slice(&bytes),
             Err(_) => {
-                return Err(GlobalError::Frozen {
-                    path: path.to_owned(),
-                });
+                return Err(GlobalError::Frozen { path: path.to_owned() });
             }
         }
         Ok(())
     }
 
     pub fn func(&self, name: &str) -> Option<FuncId> {
-        self.object
-            .function(name)
-            .and_then(|index| self.funcs[index])
+        self.object.function(name).and_then(|index| self.funcs[index])
     }
 
     pub fn map(&self, name: &str) -> Option<MapId> {

@@ -165,11 +165,7 @@ pub type LocalTypes = BTreeMap<u32, LocalType>;
 /// What a map operation let go of; `vm::settle` tells the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    Kptr {
-        instance: InstanceId,
-        kind: KptrKind,
-        ptr: u64,
-    },
+    Kptr { instance: InstanceId, kind: KptrKind, ptr: u64 },
     Timer(crate::timer::TimerId),
 }
 

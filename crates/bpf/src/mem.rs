@@ -86,9 +86,7 @@ impl Memory {
     /// `size` is rounded up to whole arena windows.
     pub fn with_size(size: u64) -> Result<Memory, OutOfMemory> {
         let windows = size.div_ceil(ARENA_WINDOW).max(1);
-        let size = windows
-            .checked_mul(ARENA_WINDOW)
-            .ok_or(OutOfMemory::Reserve { size })?;
+        let size = windows.checked_mul(ARENA_WINDOW).ok_or(OutOfMemory::Reserve { size })?;
         let mut data = reserve(size)?;
         let mut perms = reserve(size >> PAGE_SHIFT)?;
         Ok(Memory {
@@ -136,10 +134,7 @@ impl Memory {
 
     /// The arena window that contains `addr`, if any.
     pub fn arena_at(&self, addr: u64) -> Option<ArenaRange> {
-        self.arenas
-            .iter()
-            .copied()
-            .find(|a| addr.wrapping_sub(a.window) < ARENA_WINDOW)
+        self.arenas.iter().copied().find(|a| addr.wrapping_sub(a.window) < ARENA_WINDOW)
     }
 
     fn in_range(&self, off: u64, len: u64) -> bool {
@@ -168,12 +163,7 @@ impl Memory {
         } else {
             self.page_fault_reason(off, u64::from(len), access)
         };
-        MemFault {
-            addr,
-            len,
-            access,
-            why,
-        }
+        MemFault { addr, len, access, why }
     }
 
     fn page_fault_reason(&self, off: u64, len: u64, access: Access) -> MemWhy {
@@ -183,11 +173,7 @@ impl Memory {
                 return MemWhy::Unmapped;
             }
             if access == Access::Store && byte & STORE == 0 {
-                return if byte & ASK != 0 {
-                    MemWhy::KernelField
-                } else {
-                    MemWhy::ReadOnly
-                };
+                return if byte & ASK != 0 { MemWhy::KernelField } else { MemWhy::ReadOnly };
             }
         }
         MemWhy::Unmapped

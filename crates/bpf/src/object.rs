@@ -83,10 +83,7 @@ pub mod code {
 impl Object {
     /// Reads an ELF file. `name` is only for messages.
     pub fn parse(bytes: &[u8], name: &str) -> Result<Object, ObjectError> {
-        Self::parse_inner(bytes, name).map_err(|what| ObjectError {
-            object: name.to_owned(),
-            what,
-        })
+        Self::parse_inner(bytes, name).map_err(|what| ObjectError { object: name.to_owned(), what })
     }
 
     fn parse_inner(bytes: &[u8], name: &str) -> Result<Object, error::What> {
@@ -104,12 +101,7 @@ impl Object {
         let maps = maps::collect(&elf, &btf)?;
         let externs = externs::collect(&elf, &btf)?;
         let mut functions = program::collect(&elf, &btf, &ext)?;
-        let index = reloc::Index {
-            elf: &elf,
-            sections: &sections,
-            maps: &maps,
-            externs: &externs,
-        };
+        let index = reloc::Index { elf: &elf, sections: &sections, maps: &maps, externs: &externs };
         reloc::resolve(&index, &mut functions)?;
         maps::check_arena(&maps, &sections)?;
         let struct_ops = struct_ops::collect(&elf, &btf, &functions)?;
@@ -140,11 +132,7 @@ impl Object {
     /// Section and index in it of the global variable with that name.
     pub fn variable(&self, name: &str) -> Option<(usize, usize)> {
         self.sections.iter().enumerate().find_map(|(s, section)| {
-            section
-                .variables
-                .iter()
-                .position(|v| v.name == name)
-                .map(|v| (s, v))
+            section.variables.iter().position(|v| v.name == name).map(|v| (s, v))
         })
     }
 
@@ -164,10 +152,7 @@ pub fn btf_of_elf(bytes: &[u8], name: &str) -> Result<Btf, ObjectError> {
         let section = elf.section_by_name(".BTF").ok_or(error::What::NoBtf)?;
         Ok(Btf::parse(&elf.relocated_btf(section)?)?)
     };
-    parse().map_err(|what| ObjectError {
-        object: name.to_owned(),
-        what,
-    })
+    parse().map_err(|what| ObjectError { object: name.to_owned(), what })
 }
 
 /// The data section in the type table with that name.

@@ -100,10 +100,7 @@ impl Image {
     }
 
     pub fn func_by_name(&self, name: &str) -> Option<FuncId> {
-        self.funcs
-            .iter()
-            .position(|f| f.name == name)
-            .map(|at| FuncId(at as u32))
+        self.funcs.iter().position(|f| f.name == name).map(|at| FuncId(at as u32))
     }
 }
 
@@ -151,12 +148,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits {
-            insns_per_call: 64 << 20,
-            call_depth: 8,
-            nesting: 8,
-            may_goto: 8 << 20,
-        }
+        Limits { insns_per_call: 64 << 20, call_depth: 8, nesting: 8, may_goto: 8 << 20 }
     }
 }
 
@@ -329,8 +321,6 @@ impl Vm {
         let hz = u64::from(self.hz);
         let initial = u64::from((300 * self.hz).wrapping_neg());
         let (secs, rest) = (ktime_ns / 1_000_000_000, ktime_ns % 1_000_000_000);
-        initial
-            .wrapping_add(secs.wrapping_mul(hz))
-            .wrapping_add(rest * hz / 1_000_000_000)
+        initial.wrapping_add(secs.wrapping_mul(hz)).wrapping_add(rest * hz / 1_000_000_000)
     }
 }

@@ -34,10 +34,7 @@ fn relocations_against_their_own_types_change_nothing() {
                 let what = core_relo::describe(&object.btf, relo);
                 match core_relo::resolve(&object.btf, &object.btf, relo) {
                     Ok(r) => {
-                        assert!(
-                            r.found && !r.poison && r.value == r.original,
-                            "{name}: {what}"
-                        );
+                        assert!(r.found && !r.poison && r.value == r.original, "{name}: {what}");
                         same += 1;
                     }
                     // Two flavours of one type in one object need not agree.
@@ -46,10 +43,7 @@ fn relocations_against_their_own_types_change_nothing() {
                 }
             }
         }
-        assert!(
-            same * 10 >= all * 9,
-            "{name}: only {same} of {all} relocations are the same"
-        );
+        assert!(same * 10 >= all * 9, "{name}: only {same} of {all} relocations are the same");
     }
 }
 
@@ -67,16 +61,8 @@ fn every_object_has_a_scheduler_or_says_why_not() {
             assert_ne!(table.data[at], 0, "{name}: {} has no name", table.name);
         }
         for function in &object.functions {
-            assert!(
-                function.btf_func.is_some(),
-                "{name}: {} has no prototype",
-                function.name
-            );
-            assert!(
-                !function.lines.is_empty(),
-                "{name}: {} has no lines",
-                function.name
-            );
+            assert!(function.btf_func.is_some(), "{name}: {} has no prototype", function.name);
+            assert!(!function.lines.is_empty(), "{name}: {} has no lines", function.name);
         }
     }
 }

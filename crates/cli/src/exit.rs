@@ -135,7 +135,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn code_of(error: &anyhow::Error) -> Code {
-    error.chain().find_map(|cause| code_of_cause(cause)).unwrap_or(Code::Internal)
+    error.chain().find_map(code_of_cause).unwrap_or(Code::Internal)
 }
 
 fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
@@ -186,7 +186,7 @@ fn of_knob(_: &GlobalError) -> Code {
 }
 
 fn of_recipe(error: &RecipeError) -> Code {
-    match error.what {
+    match *error.what {
         // The machine does not suit the scheduler: a choice of the command line.
         RecipeWhat::Required(_) => Code::Usage,
         _ if error.unmodelled().is_some() => Code::Unmodelled,

@@ -36,9 +36,17 @@ pub enum Policy {
     Idle,
     /// SCHED_EXT: as Normal until a sched_ext scheduler is loaded.
     Ext,
-    Fifo { prio: u8 },
-    RoundRobin { prio: u8 },
-    Deadline { runtime: Nanos, deadline: Nanos, period: Nanos },
+    Fifo {
+        prio: u8,
+    },
+    RoundRobin {
+        prio: u8,
+    },
+    Deadline {
+        runtime: Nanos,
+        deadline: Nanos,
+        period: Nanos,
+    },
 }
 
 /// What a new task is. The rest it inherits from its parent, if it has one.
@@ -122,7 +130,12 @@ pub trait Sys {
     fn set_nice(&mut self, task: TaskId, nice: i8) -> Result<(), SysError>;
     fn set_policy(&mut self, task: TaskId, policy: Policy) -> Result<(), SysError>;
     fn set_footprint(&mut self, task: TaskId, bytes: u64);
-    fn mkdir(&mut self, parent: CgroupId, name: &str, spec: CgroupSpec) -> Result<CgroupId, SysError>;
+    fn mkdir(
+        &mut self,
+        parent: CgroupId,
+        name: &str,
+        spec: CgroupSpec,
+    ) -> Result<CgroupId, SysError>;
     fn rmdir(&mut self, cgroup: CgroupId) -> Result<(), SysError>;
     fn set_cgroup(&mut self, cgroup: CgroupId, spec: CgroupSpec) -> Result<(), SysError>;
     /// `cpuset.cpus`; None: as the parent's.

@@ -311,7 +311,11 @@ impl Kernel {
     }
 
     /// Writes to `cpu.weight`, `cpu.max`, `cpu.max.burst` and `cpu.idle`.
-    pub(crate) fn cgroup_configure(&mut self, id: CgroupId, spec: CgroupSpec) -> Result<(), SysError> {
+    pub(crate) fn cgroup_configure(
+        &mut self,
+        id: CgroupId,
+        spec: CgroupSpec,
+    ) -> Result<(), SysError> {
         let old = self.cgroups.get(id).ok_or(SysError::NoEntry)?.spec;
         if !valid_spec(&spec) || id.0 == 0 {
             return Err(SysError::Invalid);
@@ -348,7 +352,8 @@ impl Kernel {
 
     pub(crate) fn mirror_cgroup(&mut self, task: TaskId) {
         let (addr, cgroup) = (self.tasks[task].addr, self.tasks[task].cgroup);
-        let (set, group) = (self.cgroups.css_set_addr(cgroup), self.cgroups.task_group_addr(cgroup));
+        let (set, group) =
+            (self.cgroups.css_set_addr(cgroup), self.cgroups.task_group_addr(cgroup));
         let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
         ts.cgroups = set;
         ts.sched_task_group = group;

@@ -242,7 +242,12 @@ impl Kernel {
         self.fair.remove_group(id, at);
     }
 
-    pub(crate) fn fair_group_configure(&mut self, id: CgroupId, old: &CgroupSpec, new: &CgroupSpec) {
+    pub(crate) fn fair_group_configure(
+        &mut self,
+        id: CgroupId,
+        old: &CgroupSpec,
+        new: &CgroupSpec,
+    ) {
         let at = self.clock();
         if old.weight != new.weight {
             self.fair.set_group_weight(id, new.weight, at);
@@ -263,7 +268,14 @@ impl Kernel {
             for timer in self.fair.take_timers() {
                 let slack = timer.kind == TimerKind::Slack;
                 let at = timer.at.max(self.now);
-                self.events.push(at, crate::event::Event::Bandwidth { cgroup: timer.group, slack, at: crate::event::Wide::new(timer.at) });
+                self.events.push(
+                    at,
+                    crate::event::Event::Bandwidth {
+                        cgroup: timer.group,
+                        slack,
+                        at: crate::event::Wide::new(timer.at),
+                    },
+                );
             }
         }
     }

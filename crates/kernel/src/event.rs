@@ -187,12 +187,7 @@ impl Kernel {
         let ids: Vec<CpuId> = self.cpus.iter().map(|c| c.id).collect();
         for cpu in ids {
             self.settle(cpu);
-            self.exec = Exec {
-                cpu,
-                clock: self.now,
-                charged_insns: self.vm.executed,
-                ps_left: 0,
-            };
+            self.exec = Exec { cpu, clock: self.now, charged_insns: self.vm.executed, ps_left: 0 };
             self.charge_curr(cpu);
         }
         self.close_waits();

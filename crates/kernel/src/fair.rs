@@ -91,19 +91,10 @@ pub struct EnqueueFlags {
 }
 
 impl EnqueueFlags {
-    pub const RESTORE: EnqueueFlags = EnqueueFlags {
-        wakeup: false,
-        migrated: false,
-        initial: false,
-    };
-    pub const WAKEUP: EnqueueFlags = EnqueueFlags {
-        wakeup: true,
-        ..EnqueueFlags::RESTORE
-    };
-    pub const INITIAL: EnqueueFlags = EnqueueFlags {
-        initial: true,
-        ..EnqueueFlags::RESTORE
-    };
+    pub const RESTORE: EnqueueFlags =
+        EnqueueFlags { wakeup: false, migrated: false, initial: false };
+    pub const WAKEUP: EnqueueFlags = EnqueueFlags { wakeup: true, ..EnqueueFlags::RESTORE };
+    pub const INITIAL: EnqueueFlags = EnqueueFlags { initial: true, ..EnqueueFlags::RESTORE };
 }
 
 /// Why a task leaves its queue. All false: for a moment (`DEQUEUE_SAVE`).
@@ -118,23 +109,10 @@ pub struct DequeueFlags {
 }
 
 impl DequeueFlags {
-    pub const SAVE: DequeueFlags = DequeueFlags {
-        sleep: false,
-        special: false,
-        migrating: false,
-    };
-    pub const SLEEP: DequeueFlags = DequeueFlags {
-        sleep: true,
-        ..DequeueFlags::SAVE
-    };
-    pub const EXIT: DequeueFlags = DequeueFlags {
-        special: true,
-        ..DequeueFlags::SLEEP
-    };
-    pub const MIGRATE: DequeueFlags = DequeueFlags {
-        migrating: true,
-        ..DequeueFlags::SAVE
-    };
+    pub const SAVE: DequeueFlags = DequeueFlags { sleep: false, special: false, migrating: false };
+    pub const SLEEP: DequeueFlags = DequeueFlags { sleep: true, ..DequeueFlags::SAVE };
+    pub const EXIT: DequeueFlags = DequeueFlags { special: true, ..DequeueFlags::SLEEP };
+    pub const MIGRATE: DequeueFlags = DequeueFlags { migrating: true, ..DequeueFlags::SAVE };
 }
 
 /// What came of a dequeue.

@@ -5,8 +5,8 @@
 //! Differs: the CPU is emptied in one event, not step by step.
 
 use crate::behavior::SysError;
-use crate::ext::op::Op;
 use crate::ext::exit::ExitKind;
+use crate::ext::op::Op;
 use crate::flags::{ecode, queue};
 use crate::kernel::Kernel;
 use crate::task::State;

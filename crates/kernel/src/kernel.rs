@@ -14,16 +14,16 @@ use crate::cgroup::CgroupTable;
 use crate::cpu::Cpu;
 use crate::event::Event;
 use crate::ext::Ext;
+use crate::ext::kfunc::Handler;
 use crate::fair::Fair;
 use crate::lock::Lock;
 use crate::metrics::Metrics;
-use crate::ext::kfunc::Handler;
 use crate::rt::RtQueues;
 use crate::streams::Streams;
 use crate::task::TaskTable;
 use crate::warmth::CacheTouch;
-use scxlab_bpf::vm::Vm;
 use scxlab_bpf::btf::Btf;
+use scxlab_bpf::vm::Vm;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use scxlab_machine::{EventQueue, Machine, Stream};
 use scxlab_trace::Tracer;
@@ -59,10 +59,17 @@ pub enum Stop {
     /// Every task has exited.
     AllExited,
     /// Nothing will ever happen again though tasks remain: each with what it waits for.
-    Deadlock { waiting: Vec<String> },
-    EventLimit { max: u64 },
+    Deadlock {
+        waiting: Vec<String>,
+    },
+    EventLimit {
+        max: u64,
+    },
     /// A task made `max` steps in a row that took no time, or a CPU never left the scheduler.
-    Livelock { task: String, max: u32 },
+    Livelock {
+        task: String,
+        max: u32,
+    },
     /// A BPF program needs something that is not modelled; its name is in the text.
     Unmodelled(String),
     /// Guest memory or task slots ran out.

@@ -123,7 +123,9 @@ impl Kernel {
     }
 
     fn rt_pick_one(&mut self, cpu: CpuId) -> Option<TaskId> {
-        if self.rt.queues[cpu.idx()].is_empty() && self.tasks[self.cpus[cpu.idx()].curr].class < Class::Rt {
+        if self.rt.queues[cpu.idx()].is_empty()
+            && self.tasks[self.cpus[cpu.idx()].curr].class < Class::Rt
+        {
             self.rt_pull(cpu);
         }
         self.rt.queues[cpu.idx()].values().next().copied()
@@ -136,7 +138,10 @@ impl Kernel {
         }
         let waiting = (0..self.cpus.len()).filter(|&c| c != cpu.idx()).find_map(|c| {
             let queue = &self.rt.queues[c];
-            queue.values().copied().find(|&t| !self.tasks[t].on_cpu && self.tasks[t].allowed_on(cpu))
+            queue
+                .values()
+                .copied()
+                .find(|&t| !self.tasks[t].on_cpu && self.tasks[t].allowed_on(cpu))
         });
         if let Some(task) = waiting {
             self.move_queued(task, cpu);

@@ -17,9 +17,6 @@ impl Streams {
 
     pub fn next(&mut self, name: &'static str, index: u64) -> u64 {
         let seed = self.seed;
-        self.open
-            .entry((name, index))
-            .or_insert_with(|| Stream::new(seed, name, index))
-            .next_u64()
+        self.open.entry((name, index)).or_insert_with(|| Stream::new(seed, name, index)).next_u64()
     }
 }

@@ -100,7 +100,12 @@ impl Sys for Kernel {
         }
     }
 
-    fn mkdir(&mut self, parent: CgroupId, name: &str, spec: CgroupSpec) -> Result<CgroupId, SysError> {
+    fn mkdir(
+        &mut self,
+        parent: CgroupId,
+        name: &str,
+        spec: CgroupSpec,
+    ) -> Result<CgroupId, SysError> {
         self.cgroup_create(parent, name, spec)
     }
 

@@ -36,7 +36,8 @@ impl Kernel {
         let warmth = self.tasks[task].warmth;
         let same_core = warmth.core == Some(core.0);
         let same_llc = warmth.llc == Some(llc.0);
-        let others_core = self.touch.core[core.idx()] - if same_core { warmth.core_mark } else { 0 };
+        let others_core =
+            self.touch.core[core.idx()] - if same_core { warmth.core_mark } else { 0 };
         let others_llc = self.touch.llc[llc.idx()] - if same_llc { warmth.llc_mark } else { 0 };
         let in_l2 = footprint.min(l2);
         let in_l3 = footprint.min(l3);

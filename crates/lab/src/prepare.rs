@@ -85,7 +85,7 @@ pub enum PrepareError {
     #[error(transparent)]
     Recipe(#[from] RecipeError),
     #[error("scheduler \"{label}\": {error}{also}")]
-    Knob { label: String, error: GlobalError, also: String },
+    Knob { label: String, error: Box<GlobalError>, also: String },
 }
 
 /// The struct whose tables are schedulers.
@@ -156,7 +156,7 @@ fn knob_error(
         }
         _ => String::new(),
     };
-    PrepareError::Knob { label: arg.text.clone(), error, also }
+    PrepareError::Knob { label: arg.text.clone(), error: Box::new(error), also }
 }
 
 fn choose_table(object: &Object, wanted: Option<&str>) -> Result<String, PrepareError> {

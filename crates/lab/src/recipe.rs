@@ -121,7 +121,7 @@ pub struct RecipeError {
     pub recipe: String,
     pub line: usize,
     #[source]
-    pub what: What,
+    pub what: Box<What>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -205,7 +205,7 @@ impl Recipe {
     }
 
     fn error(&self, line: usize, what: What) -> RecipeError {
-        RecipeError { recipe: self.name.clone(), line, what }
+        RecipeError { recipe: self.name.clone(), line, what: Box::new(what) }
     }
 }
 
@@ -298,7 +298,7 @@ impl Reader<'_> {
     }
 
     fn error(&self, line: usize, what: What) -> RecipeError {
-        RecipeError { recipe: self.name.to_owned(), line, what }
+        RecipeError { recipe: self.name.to_owned(), line, what: Box::new(what) }
     }
 
     fn formula(&self, raw: Spanned<Raw>) -> Result<Formula, RecipeError> {

@@ -17,21 +17,13 @@ const ROUNDS: usize = 7;
 type What = [u32; 4];
 
 fn main() {
-    println!(
-        "{:>8} {:>12} {:>12} {:>7}",
-        "events", "4-ary ns", "binary ns", "ratio"
-    );
+    println!("{:>8} {:>12} {:>12} {:>7}", "events", "4-ary ns", "binary ns", "ratio");
     for len in [16, 100, 1_000, 10_000, 100_000] {
         let rounds: Vec<_> = (0..ROUNDS).map(|_| (ours(len), std_heap(len))).collect();
         let ours = rounds.iter().map(|round| round.0).min().unwrap_or_default();
         let std = rounds.iter().map(|round| round.1).min().unwrap_or_default();
         let ns = |time: Duration| time.as_secs_f64() * 1e9 / f64::from(STEPS);
-        println!(
-            "{len:>8} {:>12.1} {:>12.1} {:>7.2}",
-            ns(ours),
-            ns(std),
-            ns(ours) / ns(std)
-        );
+        println!("{len:>8} {:>12.1} {:>12.1} {:>7.2}", ns(ours), ns(std), ns(ours) / ns(std));
     }
 }
 

@@ -275,20 +275,13 @@ impl CostTable {
         let Ratio { num, den } = self.memory.remote_slowdown;
         // No topology has a distance above 254; with num and den below 10^6 the sum stays below 2^32.
         let steps = node_distance.saturating_sub(LOCAL_DISTANCE).min(245);
-        Ratio {
-            num: den * LOCAL_DISTANCE + (num - den) * steps,
-            den: den * LOCAL_DISTANCE,
-        }
+        Ratio { num: den * LOCAL_DISTANCE + (num - den) * steps, den: den * LOCAL_DISTANCE }
     }
 
     /// The idle state for an expected idle time: the deepest whose residency it covers.
     pub fn idle_state(&self, expected_idle_ns: Nanos) -> &IdleState {
         let deep_enough = |state: &&IdleState| state.min_residency_ns <= expected_idle_ns;
-        self.idle
-            .iter()
-            .rev()
-            .find(deep_enough)
-            .unwrap_or(&self.idle[0])
+        self.idle.iter().rev().find(deep_enough).unwrap_or(&self.idle[0])
     }
 }
 

@@ -14,9 +14,7 @@ pub struct CpuMask {
 impl CpuMask {
     /// The empty set, with room for `nr_cpus` CPUs.
     pub fn new(nr_cpus: usize) -> Self {
-        CpuMask {
-            words: vec![0; nr_cpus.div_ceil(64).max(1)].into_boxed_slice(),
-        }
+        CpuMask { words: vec![0; nr_cpus.div_ceil(64).max(1)].into_boxed_slice() }
     }
 
     /// CPUs `0..nr_cpus`.
@@ -76,9 +74,7 @@ impl std::ops::DerefMut for CpuMask {
 /// Whether `cpu` is in the set; a CPU past its end is not.
 #[inline]
 pub fn test(words: &[u64], cpu: CpuId) -> bool {
-    words
-        .get(cpu.idx() / 64)
-        .is_some_and(|w| w >> (cpu.0 % 64) & 1 != 0)
+    words.get(cpu.idx() / 64).is_some_and(|w| w >> (cpu.0 % 64) & 1 != 0)
 }
 
 /// Adds `cpu`; past the end it does nothing.
@@ -111,10 +107,7 @@ pub fn is_empty(words: &[u64]) -> bool {
 /// The lowest CPU of the set.
 #[inline]
 pub fn first(words: &[u64]) -> Option<CpuId> {
-    words
-        .iter()
-        .position(|&w| w != 0)
-        .map(|i| CpuId(i as u32 * 64 + words[i].trailing_zeros()))
+    words.iter().position(|&w| w != 0).map(|i| CpuId(i as u32 * 64 + words[i].trailing_zeros()))
 }
 
 /// The lowest CPU in both sets.
@@ -135,9 +128,7 @@ pub fn intersects(a: &[u64], b: &[u64]) -> bool {
 /// Whether every CPU of `a` is in `b`.
 #[inline]
 pub fn is_subset(a: &[u64], b: &[u64]) -> bool {
-    a.iter()
-        .enumerate()
-        .all(|(i, a)| a & !b.get(i).copied().unwrap_or(0) == 0)
+    a.iter().enumerate().all(|(i, a)| a & !b.get(i).copied().unwrap_or(0) == 0)
 }
 
 /// The CPUs of the set, ascending.

@@ -51,10 +51,7 @@ impl<T> Due<T> {
 
 impl<T> Default for EventQueue<T> {
     fn default() -> Self {
-        EventQueue {
-            heap: Vec::new(),
-            next_seq: 0,
-        }
+        EventQueue { heap: Vec::new(), next_seq: 0 }
     }
 }
 
@@ -160,16 +157,8 @@ fn smallest_child<T>(heap: &[Due<T>], parent: usize) -> Option<usize> {
     if let Some([a, b, c, d]) = heap.get(first..first + ARITY) {
         // A tournament over values, which compiles to conditional moves: which child is smallest is
         // random, so branches here would be mispredicted half of the time.
-        let left = if b.key() < a.key() {
-            (b.key(), 1)
-        } else {
-            (a.key(), 0)
-        };
-        let right = if d.key() < c.key() {
-            (d.key(), 3)
-        } else {
-            (c.key(), 2)
-        };
+        let left = if b.key() < a.key() { (b.key(), 1) } else { (a.key(), 0) };
+        let right = if d.key() < c.key() { (d.key(), 3) } else { (c.key(), 2) };
         return Some(first + if right.0 < left.0 { right.1 } else { left.1 });
     }
     (first..heap.len()).min_by_key(|&child| heap[child].key())

@@ -100,19 +100,13 @@ impl Machine {
             return Machine::from_spec(spec_or_name);
         }
         let presets: Vec<_> = presets().iter().map(|(name, _)| *name).collect();
-        Err(MachineError::Unknown {
-            name: spec_or_name.to_owned(),
-            presets: presets.join(", "),
-        })
+        Err(MachineError::Unknown { name: spec_or_name.to_owned(), presets: presets.join(", ") })
     }
 
     /// A regular machine of default sizes and costs.
     pub fn from_spec(text: &str) -> Result<Machine, MachineError> {
         let spec = Spec::parse(text)?;
-        let impossible = |why| SpecError::Impossible {
-            spec: text.to_owned(),
-            why,
-        };
+        let impossible = |why| SpecError::Impossible { spec: text.to_owned(), why };
         let layout = spec.layout(Sizes::default()).map_err(impossible)?;
         let topology = Topology::build(layout).map_err(impossible)?;
         let source = "a spec string; sizes and costs are defaults";
@@ -126,10 +120,8 @@ impl Machine {
 
     /// The machine that an `lstopo --of xml` file shows, with default costs. `file` is only a name.
     pub fn from_lstopo(file: &str, xml: &str) -> Result<Machine, MachineError> {
-        let topology = lstopo::parse(xml).map_err(|why| MachineError::Lstopo {
-            file: file.to_owned(),
-            why,
-        })?;
+        let topology = lstopo::parse(xml)
+            .map_err(|why| MachineError::Lstopo { file: file.to_owned(), why })?;
         let source = "an lstopo file; costs are defaults";
         Ok(Machine::plain(file, describe(&topology), source, topology))
     }
@@ -138,12 +130,7 @@ impl Machine {
     pub fn from_sysfs(reader: &dyn SysfsReader) -> Result<Machine, MachineError> {
         let topology = sysfs::read(reader)?;
         let source = "sysfs of the running host; costs are defaults";
-        Ok(Machine::plain(
-            "host",
-            describe(&topology),
-            source,
-            topology,
-        ))
+        Ok(Machine::plain("host", describe(&topology), source, topology))
     }
 
     fn plain(name: &str, description: String, source: &str, topology: Topology) -> Machine {

@@ -24,12 +24,7 @@ impl<'a> Document<'a> {
         match DeTable::parse(text) {
             Ok(root) => {
                 let span = root.span();
-                Ok(Table {
-                    document,
-                    path: String::new(),
-                    span,
-                    entries: root.into_inner(),
-                })
+                Ok(Table { document, path: String::new(), span, entries: root.into_inner() })
             }
             Err(error) => {
                 Err(document.error(&error.span().unwrap_or(0..0), error.message().to_owned()))
@@ -38,19 +33,11 @@ impl<'a> Document<'a> {
     }
 
     pub fn error(&self, span: &Range<usize>, what: impl Into<String>) -> MachineError {
-        MachineError::File {
-            file: self.file.to_owned(),
-            line: self.line(span),
-            what: what.into(),
-        }
+        MachineError::File { file: self.file.to_owned(), line: self.line(span), what: what.into() }
     }
 
     pub fn line(&self, span: &Range<usize>) -> usize {
-        let before = self
-            .text
-            .as_bytes()
-            .get(..span.start)
-            .unwrap_or(self.text.as_bytes());
+        let before = self.text.as_bytes().get(..span.start).unwrap_or(self.text.as_bytes());
         1 + before.iter().filter(|&&b| b == b'\n').count()
     }
 }
@@ -81,8 +68,7 @@ impl<'a> Table<'a> {
 
     /// Takes `key` out; its absence is an error.
     pub fn require(&mut self, key: &str) -> Result<Item<'a>, MachineError> {
-        self.take(key)
-            .ok_or_else(|| self.error(format!("missing key \"{}\"", self.join(key))))
+        self.take(key).ok_or_else(|| self.error(format!("missing key \"{}\"", self.join(key))))
     }
 
     /// An error if a key was not taken: `known` lists what could have been meant.
@@ -105,33 +91,21 @@ impl<'a> Table<'a> {
     }
 
     fn join(&self, key: &str) -> String {
-        if self.path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.path)
-        }
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 }
 
 fn item<'a>(document: Document<'a>, path: String, value: Spanned<DeValue<'a>>) -> Item<'a> {
     let span = value.span();
-    Item {
-        document,
-        path,
-        span,
-        value: value.into_inner(),
-    }
+    Item { document, path, span, value: value.into_inner() }
 }
 
 impl<'a> Item<'a> {
     pub fn table(self) -> Result<Table<'a>, MachineError> {
         match self.value {
-            DeValue::Table(entries) => Ok(Table {
-                document: self.document,
-                path: self.path,
-                span: self.span,
-                entries,
-            }),
+            DeValue::Table(entries) => {
+                Ok(Table { document: self.document, path: self.path, span: self.span, entries })
+            }
             ref other => Err(self.mismatch("a table", other)),
         }
     }
@@ -168,10 +142,7 @@ impl<'a> Item<'a> {
         };
         match to_u64(digits) {
             Some(value) if value <= max => Ok(value),
-            _ => Err(self.error(format!(
-                "{} is {digits}; it must be in 0..={max}",
-                self.path
-            ))),
+            _ => Err(self.error(format!("{} is {digits}; it must be in 0..={max}", self.path))),
         }
     }
 
@@ -184,11 +155,7 @@ impl<'a> Item<'a> {
     }
 
     fn mismatch(&self, wanted: &str, got: &DeValue<'_>) -> MachineError {
-        self.error(format!(
-            "{} must be {wanted}, not {}",
-            self.path,
-            got.type_str()
-        ))
+        self.error(format!("{} must be {wanted}, not {}", self.path, got.type_str()))
     }
 }
 

@@ -104,11 +104,7 @@ mod tests {
         let got: Vec<u64> = (0..3).map(|_| stream.next_u64()).collect();
         assert_eq!(
             got,
-            [
-                429_853_136_209_822_401,
-                480_183_742_066_535_126,
-                7_935_107_048_754_154_911
-            ]
+            [429_853_136_209_822_401, 480_183_742_066_535_126, 7_935_107_048_754_154_911]
         );
     }
 
@@ -132,10 +128,7 @@ mod tests {
         // A range just over 2^63: without rejection the lower half would come up twice as often.
         let n = (1 << 63) + (1 << 62);
         let low = (0..30_000).filter(|_| stream.below(n) < n / 3).count();
-        assert!(
-            (9_500..10_500).contains(&low),
-            "{low} of 30000 in the lower third"
-        );
+        assert!((9_500..10_500).contains(&low), "{low} of 30000 in the lower third");
         for n in [1, 2, 3, 7, u64::MAX] {
             assert!((0..200).all(|_| stream.below(n) < n));
         }

@@ -50,13 +50,8 @@ pub enum Distance {
 
 impl Distance {
     /// All distances, nearest first.
-    pub const ALL: [Distance; 5] = [
-        Distance::Same,
-        Distance::Smt,
-        Distance::Core,
-        Distance::Llc,
-        Distance::Node,
-    ];
+    pub const ALL: [Distance; 5] =
+        [Distance::Same, Distance::Smt, Distance::Core, Distance::Llc, Distance::Node];
 
     /// The name used in metrics and machine files.
     pub const fn name(self) -> &'static str {
@@ -263,9 +258,7 @@ impl Topology {
 
     /// Whether CPUs differ in capacity (big.LITTLE, hybrid).
     pub fn is_asymmetric(&self) -> bool {
-        self.cpus
-            .windows(2)
-            .any(|pair| pair[0].capacity != pair[1].capacity)
+        self.cpus.windows(2).any(|pair| pair[0].capacity != pair[1].capacity)
     }
 
     /// The memory of all nodes.

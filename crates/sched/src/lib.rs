@@ -44,12 +44,7 @@ mod tests {
             assert_eq!(&one.object[..4], b"\x7fELF", "{}", one.name);
             // EM_BPF
             assert_eq!(&one.object[18..20], &[247, 0], "{}", one.name);
-            assert!(
-                one.summary().ends_with('.'),
-                "{}: {:?}",
-                one.name,
-                one.summary()
-            );
+            assert!(one.summary().ends_with('.'), "{}: {:?}", one.name, one.summary());
             assert!(one.doc.contains("Knobs"), "{}", one.name);
         }
     }

@@ -12,9 +12,7 @@ const ROUNDS: usize = 7;
 
 fn main() {
     let best = |make: &dyn Fn() -> Tracer| {
-        (0..ROUNDS)
-            .map(|_| ns_per_event(make()))
-            .fold(f64::INFINITY, f64::min)
+        (0..ROUNDS).map(|_| ns_per_event(make())).fold(f64::INFINITY, f64::min)
     };
     println!("hash only  {:6.1} ns per event", best(&Tracer::default));
     let perfetto = || Tracer::with_sink(PerfettoSink::new(io::sink(), "bench", 8));
@@ -28,21 +26,9 @@ fn ns_per_event(mut tracer: Tracer) -> f64 {
     for time in 0..EVENTS {
         let (cpu, task) = (CpuId(time as u32 % 8), TaskId(time as u32 % 40));
         let kind = match time % 3 {
-            0 => Kind::Switch {
-                prev: None,
-                next: Some(task),
-                prev_state: PrevState::Runnable,
-            },
-            1 => Kind::Wakeup {
-                task,
-                target: cpu,
-                waker: None,
-            },
-            _ => Kind::Op {
-                op: 1,
-                cost_ns: 300,
-                task: Some(task),
-            },
+            0 => Kind::Switch { prev: None, next: Some(task), prev_state: PrevState::Runnable },
+            1 => Kind::Wakeup { task, target: cpu, waker: None },
+            _ => Kind::Op { op: 1, cost_ns: 300, task: Some(task) },
         };
         tracer.emit(Event { time, cpu, kind });
     }

@@ -158,18 +158,12 @@ impl Event {
             words.iter().for_each(|&word| hash.add(word));
         };
         match self.kind {
-            Kind::Switch {
-                prev,
-                next,
-                prev_state,
-            } => {
+            Kind::Switch { prev, next, prev_state } => {
                 add(head(0, prev_state as u64), &[opt(prev), opt(next)]);
             }
-            Kind::Wakeup {
-                task,
-                target,
-                waker,
-            } => add(head(1, 0), &[pair(task.0, target.0), opt(waker)]),
+            Kind::Wakeup { task, target, waker } => {
+                add(head(1, 0), &[pair(task.0, target.0), opt(waker)])
+            }
             Kind::Migrate { task, from, to } => {
                 add(head(2, 0), &[u64::from(task.0), pair(from.0, to.0)])
             }

@@ -45,26 +45,17 @@ impl Names {
             self.tasks.resize(task.idx() + 1, None);
         }
         self.changes += 1;
-        self.tasks[task.idx()] = Some(Entry {
-            name,
-            version: self.changes,
-        });
+        self.tasks[task.idx()] = Some(Entry { name, version: self.changes });
     }
 
     /// What `task` is called, if anyone said.
     pub fn task(&self, task: TaskId) -> Option<&TaskName> {
-        self.tasks
-            .get(task.idx())?
-            .as_ref()
-            .map(|entry| &entry.name)
+        self.tasks.get(task.idx())?.as_ref().map(|entry| &entry.name)
     }
 
     /// Grows with every `set_task` of this slot; 0 before the first.
     pub fn task_version(&self, task: TaskId) -> u64 {
-        self.tasks
-            .get(task.idx())
-            .and_then(Option::as_ref)
-            .map_or(0, |entry| entry.version)
+        self.tasks.get(task.idx()).and_then(Option::as_ref).map_or(0, |entry| entry.version)
     }
 
     /// Names the callbacks, by their index.
@@ -74,9 +65,7 @@ impl Names {
 
     /// The callback with this index.
     pub fn op(&self, op: u8) -> &str {
-        self.ops
-            .get(usize::from(op))
-            .map_or("unknown op", String::as_str)
+        self.ops.get(usize::from(op)).map_or("unknown op", String::as_str)
     }
 
     /// Names a DSQ.
@@ -86,10 +75,7 @@ impl Names {
 
     /// A DSQ's name, by default its number.
     pub fn dsq(&self, dsq: u64) -> String {
-        self.dsqs
-            .get(&dsq)
-            .cloned()
-            .unwrap_or_else(|| format!("dsq {dsq:#x}"))
+        self.dsqs.get(&dsq).cloned().unwrap_or_else(|| format!("dsq {dsq:#x}"))
     }
 
     /// Names a lock.
@@ -99,10 +85,7 @@ impl Names {
 
     /// A lock's name, by default its number.
     pub fn lock(&self, lock: u64) -> String {
-        self.locks
-            .get(&lock)
-            .cloned()
-            .unwrap_or_else(|| format!("lock {lock:#x}"))
+        self.locks.get(&lock).cloned().unwrap_or_else(|| format!("lock {lock:#x}"))
     }
 
     /// The text that belongs to the event being emitted: a printed line, an exit message.
@@ -124,12 +107,7 @@ mod tests {
     #[test]
     fn a_reused_slot_gets_a_new_version() {
         let mut names = Names::default();
-        let task = |pid| TaskName {
-            pid,
-            tgid: pid,
-            comm: format!("t{pid}"),
-            prio: 120,
-        };
+        let task = |pid| TaskName { pid, tgid: pid, comm: format!("t{pid}"), prio: 120 };
         assert_eq!(names.task_version(TaskId(3)), 0);
         assert_eq!(names.task(TaskId(3)), None);
         names.set_task(TaskId(3), task(10));

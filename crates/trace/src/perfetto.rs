@@ -61,12 +61,7 @@ impl<W: Write + Send + 'static> PerfettoSink<W> {
 
 impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
     fn event(&mut self, event: &Event, names: &Names) {
-        let PerfettoSink {
-            packets,
-            ftrace,
-            tracks,
-            dsqs,
-        } = self;
+        let PerfettoSink { packets, ftrace, tracks, dsqs } = self;
         match event.kind {
             Kind::Switch { next, .. } => {
                 ftrace.event(packets, event, names);

@@ -28,8 +28,7 @@ pub struct VecSink {
 impl Sink for VecSink {
     fn event(&mut self, event: &Event, names: &Names) {
         if !names.text().is_empty() {
-            self.texts
-                .push((self.events.len(), names.text().to_owned()));
+            self.texts.push((self.events.len(), names.text().to_owned()));
         }
         self.events.push(*event);
     }

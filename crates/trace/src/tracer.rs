@@ -32,22 +32,14 @@ pub struct Tracer {
 impl Default for Tracer {
     /// A tracer that only hashes and counts.
     fn default() -> Self {
-        Tracer {
-            names: Names::default(),
-            hash: StableHash::new(0),
-            count: 0,
-            sink: None,
-        }
+        Tracer { names: Names::default(), hash: StableHash::new(0), count: 0, sink: None }
     }
 }
 
 impl Tracer {
     /// A tracer that also gives every event to `sink`.
     pub fn with_sink(sink: impl Sink) -> Tracer {
-        Tracer {
-            sink: Some(Box::new(sink)),
-            ..Tracer::default()
-        }
+        Tracer { sink: Some(Box::new(sink)), ..Tracer::default() }
     }
 
     /// Takes note of an event.
@@ -62,9 +54,7 @@ impl Tracer {
 
     /// Takes note of a printed line.
     pub fn printk(&mut self, time: Nanos, cpu: CpuId, text: &str) {
-        let kind = Kind::Printk {
-            text_hash: hash_bytes(text.as_bytes()),
-        };
+        let kind = Kind::Printk { text_hash: hash_bytes(text.as_bytes()) };
         self.emit_with_text(Event { time, cpu, kind }, text);
     }
 

@@ -71,22 +71,15 @@ pub fn parse_workload_arg(arg: &str) -> Result<WorkloadArg, WorkloadError> {
     if arg.contains('/') || lower.ends_with(".json") || lower.ends_with(".toml") {
         return Ok(WorkloadArg::File(arg.to_owned()));
     }
-    let (name, rest) = arg
-        .split_once(',')
-        .map_or((arg, None), |(n, r)| (n, Some(r)));
+    let (name, rest) = arg.split_once(',').map_or((arg, None), |(n, r)| (n, Some(r)));
     let Some(generator) = list().iter().find(|g| g.name == name.trim()) else {
         return Err(WorkloadError::UnknownGenerator {
             name: name.to_owned(),
             candidates: list().iter().map(|g| g.name.to_owned()).collect(),
         });
     };
-    let pairs = rest
-        .into_iter()
-        .flat_map(|r| r.split(','))
-        .filter(|p| !p.trim().is_empty());
-    generator
-        .generate(pairs)
-        .map(|p| WorkloadArg::Program(Box::new(p)))
+    let pairs = rest.into_iter().flat_map(|r| r.split(',')).filter(|p| !p.trim().is_empty());
+    generator.generate(pairs).map(|p| WorkloadArg::Program(Box::new(p)))
 }
 
 impl Generator {
@@ -97,11 +90,7 @@ impl Generator {
     ) -> Result<Program, WorkloadError> {
         let mut params = Params {
             generator: self.name,
-            values: self
-                .params
-                .iter()
-                .map(|p| (p.name, p.default.to_owned()))
-                .collect(),
+            values: self.params.iter().map(|p| (p.name, p.default.to_owned())).collect(),
         };
         for pair in pairs {
             params.set(pair)?;
@@ -124,12 +113,7 @@ struct Params {
 impl Params {
     fn set(&mut self, pair: &str) -> Result<(), WorkloadError> {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let candidates = || {
-            self.values
-                .iter()
-                .map(|(name, _)| (*name).to_owned())
-                .collect()
-        };
+        let candidates = || self.values.iter().map(|(name, _)| (*name).to_owned()).collect();
         let Some(slot) = self.values.iter().position(|(name, _)| *name == key.trim()) else {
             return Err(WorkloadError::UnknownParam {
                 generator: self.generator,
@@ -156,18 +140,12 @@ impl Params {
     }
 
     fn number(&self, name: &str, min: u32, max: u32) -> Result<u32, WorkloadError> {
-        let value = self
-            .text(name)
-            .parse()
-            .ok()
-            .filter(|n| (min..=max).contains(n));
+        let value = self.text(name).parse().ok().filter(|n| (min..=max).contains(n));
         value.ok_or_else(|| self.bad(name, format!("a whole number from {min} to {max}")))
     }
 
     fn time(&self, name: &str) -> Result<Dur, WorkloadError> {
-        self.text(name)
-            .parse()
-            .map_err(|_| self.bad(name, "a time such as 250us, 4ms or 10s"))
+        self.text(name).parse().map_err(|_| self.bad(name, "a time such as 250us, 4ms or 10s"))
     }
 
     /// A time, or `none`.
@@ -196,10 +174,7 @@ impl Params {
         let parse = |part: &str| part.parse().ok().filter(|n| (min..=max).contains(n));
         let all: Option<Vec<i64>> = text.split(':').map(parse).collect();
         all.ok_or_else(|| {
-            self.bad(
-                name,
-                format!("whole numbers from {min} to {max}, separated by colons"),
-            )
+            self.bad(name, format!("whole numbers from {min} to {max}, separated by colons"))
         })
     }
 }

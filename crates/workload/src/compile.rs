@@ -115,12 +115,7 @@ fn lower(program: &Program) -> Result<Compiled, WorkloadError> {
         own_timers: Vec::new(),
         nr_loops: 0,
     };
-    let paths: Vec<String> = lowering
-        .out
-        .cgroups
-        .iter()
-        .map(|c| c.path.clone())
-        .collect();
+    let paths: Vec<String> = lowering.out.cgroups.iter().map(|c| c.path.clone()).collect();
     lowering.cgroup_index = indices(paths.iter().map(String::as_str));
     for (i, thread) in program.threads.iter().enumerate() {
         lowering.thread(i, thread)?;
@@ -134,13 +129,7 @@ fn absolute_timers(program: &Program) -> BTreeSet<(Option<usize>, String)> {
     let mut found = BTreeSet::new();
     for (i, thread) in program.threads.iter().enumerate() {
         check::visit(&thread.ops, &mut |op| {
-            if let Op::Timer {
-                name,
-                mode: TimerMode::Absolute,
-                unique,
-                ..
-            } = op
-            {
+            if let Op::Timer { name, mode: TimerMode::Absolute, unique, .. } = op {
                 found.insert((unique.then_some(i), name.clone()));
             }
         });
@@ -171,16 +160,8 @@ impl Lowering<'_> {
         }
         self.ops(index, &thread.ops, 0)?;
         self.emit(Insn::Exit)?;
-        self.bounded(
-            "number of timers of a thread",
-            self.own_timers.len(),
-            MAX_OBJECTS,
-        )?;
-        self.bounded(
-            "number of {i} names of a thread",
-            self.slots.len(),
-            MAX_OBJECTS,
-        )?;
+        self.bounded("number of timers of a thread", self.own_timers.len(), MAX_OBJECTS)?;
+        self.bounded("number of {i} names of a thread", self.slots.len(), MAX_OBJECTS)?;
         let cgroup = thread.cgroup.as_deref().and_then(|path| self.cgroup(path));
         self.out.templates.push(Template {
             name: thread.name.clone(),
@@ -208,12 +189,7 @@ impl Lowering<'_> {
             return Ok(());
         }
         let at = Place::file(&self.program.name);
-        Err(WorkloadError::Limit {
-            at,
-            what,
-            value: value as u64,
-            max: max as u64,
-        })
+        Err(WorkloadError::Limit { at, what, value: value as u64, max: max as u64 })
     }
 
     fn ops(&mut self, thread: usize, ops: &[Op], depth: u16) -> Result<(), WorkloadError> {
@@ -238,11 +214,7 @@ impl Lowering<'_> {
         self.nr_loops = self.nr_loops.max(depth + 1);
         let init = self.here();
         if let Some(times) = times {
-            self.emit(Insn::LoopInit {
-                slot: depth,
-                times,
-                end: 0,
-            })?;
+            self.emit(Insn::LoopInit { slot: depth, times, end: 0 })?;
         }
         let start = self.here();
         if phase {
@@ -268,12 +240,7 @@ impl Lowering<'_> {
             Op::Compute(d) => Insn::Compute(d.0),
             Op::ComputeWall(d) => Insn::ComputeWall(d.0),
             Op::Sleep(d) => Insn::Sleep(d.0),
-            Op::Timer {
-                name,
-                period,
-                unique,
-                ..
-            } => self.timer(thread, name, period.0, *unique),
+            Op::Timer { name, period, unique, .. } => self.timer(thread, name, period.0, *unique),
             Op::Lock(n) => Insn::Lock(self.object(Kind::Mutex, n)),
             Op::Unlock(n) => Insn::Unlock(self.object(Kind::Mutex, n)),
             Op::Wait { cond, mutex } => self.wait(cond, mutex),
@@ -282,22 +249,17 @@ impl Lowering<'_> {
             Op::Barrier(n) => Insn::Barrier(self.object(Kind::Barrier, n)),
             Op::SemPost(n) => Insn::SemPost(self.object(Kind::Sem, n)),
             Op::SemWait(n) => Insn::SemWait(self.object(Kind::Sem, n)),
-            Op::Write { pipe, bytes } => Insn::Write {
-                pipe: self.object(Kind::Pipe, pipe),
-                bytes: *bytes,
-            },
-            Op::Read { pipe, bytes } => Insn::Read {
-                pipe: self.object(Kind::Pipe, pipe),
-                bytes: *bytes,
-            },
+            Op::Write { pipe, bytes } => {
+                Insn::Write { pipe: self.object(Kind::Pipe, pipe), bytes: *bytes }
+            }
+            Op::Read { pipe, bytes } => {
+                Insn::Read { pipe: self.object(Kind::Pipe, pipe), bytes: *bytes }
+            }
             Op::SpinLock(n) => Insn::SpinLock(self.object(Kind::SpinLock, n)),
             Op::SpinUnlock(n) => Insn::SpinUnlock(self.object(Kind::SpinLock, n)),
             Op::SpinBarrier(n) => Insn::SpinBarrier(self.object(Kind::SpinBarrier, n)),
             Op::Touch(touch) => Insn::Touch(push(&mut self.out.touches, *touch)),
-            Op::Io { bytes, null } => Insn::Io {
-                bytes: *bytes,
-                null: *null,
-            },
+            Op::Io { bytes, null } => Insn::Io { bytes: *bytes, null: *null },
             Op::Fork(name) => Insn::Fork(self.template(name)),
             Op::Join => Insn::Join,
             Op::Exec => Insn::Exec,
@@ -321,10 +283,7 @@ impl Lowering<'_> {
 
     fn wait(&mut self, cond: &str, mutex: &str) -> Insn {
         let cond = self.object(Kind::Cond, cond);
-        Insn::Wait {
-            cond,
-            mutex: self.object(Kind::Mutex, mutex),
-        }
+        Insn::Wait { cond, mutex: self.object(Kind::Mutex, mutex) }
     }
 
     fn suspend(&mut self, name: &str) -> Result<(), WorkloadError> {
@@ -344,9 +303,7 @@ impl Lowering<'_> {
     }
 
     fn timer(&mut self, thread: usize, name: &str, period: u64, unique: bool) -> Insn {
-        let absolute = self
-            .absolute
-            .contains(&(unique.then_some(thread), name.to_owned()));
+        let absolute = self.absolute.contains(&(unique.then_some(thread), name.to_owned()));
         let timer = if unique {
             let known = self.own_timers.iter().position(|n| n == name);
             let slot = known.unwrap_or_else(|| {
@@ -357,11 +314,7 @@ impl Lowering<'_> {
         } else {
             TimerRef::Shared(self.object(Kind::Timer, name))
         };
-        Insn::Timer {
-            timer,
-            period,
-            absolute,
-        }
+        Insn::Timer { timer, period, absolute }
     }
 
     fn object(&mut self, kind: Kind, name: &str) -> Res {

@@ -16,11 +16,7 @@ pub struct Place {
 impl Place {
     /// A place that is no finer than the file.
     pub fn file(name: &str) -> Self {
-        Place {
-            file: name.to_owned(),
-            line: 0,
-            col: 0,
-        }
+        Place { file: name.to_owned(), line: 0, col: 0 }
     }
 
     /// The place of byte `offset` of `text`; columns count characters.
@@ -33,11 +29,7 @@ impl Place {
         let line = before.bytes().filter(|&b| b == b'\n').count() + 1;
         let col = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
         let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Place {
-            file: file.to_owned(),
-            line: clamp(line),
-            col: clamp(col),
-        }
+        Place { file: file.to_owned(), line: clamp(line), col: clamp(col) }
     }
 }
 
@@ -54,94 +46,39 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
     #[error("{at}: {found} where {expected} should be")]
-    Syntax {
-        at: Place,
-        found: String,
-        expected: &'static str,
-    },
-    #[error(
-        "{at}: unknown key \"{key}\" in {within}{}",
-        listing("; known keys are ", candidates)
-    )]
-    UnknownKey {
-        at: Place,
-        key: String,
-        within: String,
-        candidates: Vec<String>,
-    },
+    Syntax { at: Place, found: String, expected: &'static str },
+    #[error("{at}: unknown key \"{key}\" in {within}{}", listing("; known keys are ", candidates))]
+    UnknownKey { at: Place, key: String, within: String, candidates: Vec<String> },
     #[error("{at}: \"{key}\" is {found}, must be {expected}")]
-    WrongType {
-        at: Place,
-        key: String,
-        found: &'static str,
-        expected: &'static str,
-    },
+    WrongType { at: Place, key: String, found: &'static str, expected: &'static str },
     #[error("{at}: \"{key}\" is {value}, must be {allowed}")]
-    OutOfRange {
-        at: Place,
-        key: String,
-        value: String,
-        allowed: String,
-    },
-    #[error(
-        "{at}: {kind} \"{name}\" does not exist{}",
-        listing("; there are ", candidates)
-    )]
-    UnknownName {
-        at: Place,
-        kind: &'static str,
-        name: String,
-        candidates: Vec<String>,
-    },
+    OutOfRange { at: Place, key: String, value: String, allowed: String },
+    #[error("{at}: {kind} \"{name}\" does not exist{}", listing("; there are ", candidates))]
+    UnknownName { at: Place, kind: &'static str, name: String, candidates: Vec<String> },
     /// A rule of the grammar or of the ops that no other variant names.
     #[error("{at}: {problem}")]
     Invalid { at: Place, problem: String },
     #[error("{at}: {what} {value} is past the limit of {max}")]
-    Limit {
-        at: Place,
-        what: &'static str,
-        value: u64,
-        max: u64,
-    },
+    Limit { at: Place, what: &'static str, value: u64, max: u64 },
     #[error("{at}: {message}")]
     Document { at: Place, message: String },
     #[error("workload \"{program}\" has no thread to run")]
     NoThreads { program: String },
     #[error("unknown workload \"{name}\"{}", listing("; there are ", candidates))]
-    UnknownGenerator {
-        name: String,
-        candidates: Vec<String>,
-    },
+    UnknownGenerator { name: String, candidates: Vec<String> },
     #[error(
         "workload {generator}: unknown parameter \"{param}\"{}",
         listing("; it takes ", candidates)
     )]
-    UnknownParam {
-        generator: &'static str,
-        param: String,
-        candidates: Vec<String>,
-    },
+    UnknownParam { generator: &'static str, param: String, candidates: Vec<String> },
     #[error("workload {generator}: {param} is \"{value}\", must be {expected}")]
-    BadParam {
-        generator: &'static str,
-        param: String,
-        value: String,
-        expected: String,
-    },
+    BadParam { generator: &'static str, param: String, value: String, expected: String },
     #[error("thread \"{thread}\" names CPU {cpu}, but the machine has {nr_cpus} CPUs (0 to {})",
         nr_cpus.saturating_sub(1))]
-    NoSuchCpu {
-        thread: String,
-        cpu: u32,
-        nr_cpus: u32,
-    },
+    NoSuchCpu { thread: String, cpu: u32, nr_cpus: u32 },
 }
 
 /// `"; known keys are a, b, c"`, or nothing for an empty list.
 fn listing(prefix: &str, names: &[String]) -> String {
-    if names.is_empty() {
-        String::new()
-    } else {
-        format!("{prefix}{}", names.join(", "))
-    }
+    if names.is_empty() { String::new() } else { format!("{prefix}{}", names.join(", ")) }
 }

@@ -128,32 +128,19 @@ impl Executor {
     pub fn new(program: &Program, config: ExecConfig) -> Result<Self, WorkloadError> {
         let compiled = compile::compile(program)?;
         if program.threads.iter().all(|t| t.instances == 0) {
-            return Err(WorkloadError::NoThreads {
-                program: program.name.clone(),
-            });
+            return Err(WorkloadError::NoThreads { program: program.name.clone() });
         }
         let nr_cpus = config.nr_cpus;
         for thread in &program.threads {
-            thread
-                .cpus
-                .iter()
-                .try_for_each(|list| known_cpus(&thread.name, list, nr_cpus))?;
+            thread.cpus.iter().try_for_each(|list| known_cpus(&thread.name, list, nr_cpus))?;
         }
         for list in &compiled.affinities {
             known_cpus(&program.name, list, nr_cpus)?;
         }
         let templates = compiled.templates.len();
-        let touch_costs = compiled
-            .touches
-            .iter()
-            .map(|t| config.costs.touch(t))
-            .collect();
+        let touch_costs = compiled.touches.iter().map(|t| config.costs.touch(t)).collect();
         Ok(Executor {
-            masks: compiled
-                .affinities
-                .iter()
-                .map(|l| cpu_mask(l, nr_cpus))
-                .collect(),
+            masks: compiled.affinities.iter().map(|l| cpu_mask(l, nr_cpus)).collect(),
             all_cpus: CpuMask::all(nr_cpus as usize),
             touch_costs,
             unit: program.unit.clone(),
@@ -201,11 +188,7 @@ impl Executor {
 
     /// What the passes of each template's phases add up to, by template name.
     pub fn loop_totals(&self) -> impl Iterator<Item = (&str, &LoopTotals)> {
-        self.compiled
-            .templates
-            .iter()
-            .map(|t| t.name.as_str())
-            .zip(&self.totals)
+        self.compiled.templates.iter().map(|t| t.name.as_str()).zip(&self.totals)
     }
 
     /// When the run ends by itself, if it does.
@@ -216,12 +199,7 @@ impl Executor {
     fn fault(&mut self, at: Nanos, who: String, what: &'static str, error: SysError) {
         self.nr_faults += 1;
         if self.faults.len() < MAX_FAULTS {
-            self.faults.push(Fault {
-                at,
-                who,
-                what,
-                error,
-            });
+            self.faults.push(Fault { at, who, what, error });
         }
     }
 
@@ -311,9 +289,7 @@ impl Executor {
         let idle_turn = thread.last_turn == Some(now);
         thread.last_turn = Some(now);
         if idle_turn {
-            return Flow::Yield(Step::Compute {
-                work: self.costs.empty_loop.max(1),
-            });
+            return Flow::Yield(Step::Compute { work: self.costs.empty_loop.max(1) });
         }
         if std::mem::replace(turned, true) {
             return Flow::Yield(Step::Compute { work: 1 });
@@ -331,11 +307,7 @@ impl Executor {
             }
             Insn::Touch(index) => {
                 let work = self.touch_costs[index as usize];
-                if work == 0 {
-                    Flow::Next
-                } else {
-                    Flow::Yield(Step::Compute { work })
-                }
+                if work == 0 { Flow::Next } else { Flow::Yield(Step::Compute { work }) }
             }
             Insn::Sleep(length) => {
                 sys.charge(self.costs.timer);
@@ -347,11 +319,7 @@ impl Executor {
                 let at = *zero;
                 self.sleep_until(at, t)
             }
-            Insn::Timer {
-                timer,
-                period,
-                absolute,
-            } => self.timer(sys, t, timer, period, absolute),
+            Insn::Timer { timer, period, absolute } => self.timer(sys, t, timer, period, absolute),
             Insn::Lock(m) => self.lock(sys, t, m),
             Insn::Unlock(m) => self.unlock(sys, t, m),
             Insn::Wait { cond, mutex } => self.wait(sys, t, cond, mutex),
@@ -435,11 +403,7 @@ impl Executor {
             Insn::MoveCgroup(index) => {
                 sys.charge(self.costs.cgroup_move);
                 // An empty table means that the only path named is the root.
-                let id = self
-                    .cgroup_ids
-                    .get(index as usize)
-                    .copied()
-                    .unwrap_or(CgroupId(0));
+                let id = self.cgroup_ids.get(index as usize).copied().unwrap_or(CgroupId(0));
                 self.threads[t].cgroup = id;
                 let got = sys.move_to_cgroup(task, id);
                 self.checked(sys, t, "cgroup.procs", got);
@@ -595,10 +559,7 @@ impl Executor {
             Wait::Barrier(b) => {
                 let barrier = &self.barriers[b as usize];
                 let (here, all) = (barrier.waiters.len(), barrier.parties);
-                format!(
-                    "barrier \"{}\", {here} of {all} there",
-                    name(Kind::Barrier, b)
-                )
+                format!("barrier \"{}\", {here} of {all} there", name(Kind::Barrier, b))
             }
             Wait::Sem(s) => format!("a post of semaphore \"{}\"", name(Kind::Sem, s)),
             Wait::PipeRead(p) => format!("bytes in pipe \"{}\"", name(Kind::Pipe, p)),
@@ -616,11 +577,9 @@ impl Executor {
 
 fn known_cpus(thread: &str, list: &CpuList, nr_cpus: u32) -> Result<(), WorkloadError> {
     match list.max() {
-        cpu if cpu >= nr_cpus => Err(WorkloadError::NoSuchCpu {
-            thread: thread.to_owned(),
-            cpu,
-            nr_cpus,
-        }),
+        cpu if cpu >= nr_cpus => {
+            Err(WorkloadError::NoSuchCpu { thread: thread.to_owned(), cpu, nr_cpus })
+        }
         _ => Ok(()),
     }
 }
@@ -637,15 +596,9 @@ fn kernel_policy(policy: PolicyDef) -> Policy {
         PolicyDef::Ext => Policy::Ext,
         PolicyDef::Fifo(prio) => Policy::Fifo { prio },
         PolicyDef::Rr(prio) => Policy::RoundRobin { prio },
-        PolicyDef::Deadline {
-            runtime,
-            deadline,
-            period,
-        } => Policy::Deadline {
-            runtime: runtime.0,
-            deadline: deadline.0,
-            period: period.0,
-        },
+        PolicyDef::Deadline { runtime, deadline, period } => {
+            Policy::Deadline { runtime: runtime.0, deadline: deadline.0, period: period.0 }
+        }
     }
 }
 

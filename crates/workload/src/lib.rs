@@ -54,8 +54,7 @@ fn looks_like_rtapp(name: &str, text: &str) -> bool {
 /// A file's name without folder and ending.
 fn stem(name: &str) -> &str {
     let base = name.rsplit(['/', '\\']).next().unwrap_or(name);
-    base.rsplit_once('.')
-        .map_or(base, |(stem, _)| if stem.is_empty() { base } else { stem })
+    base.rsplit_once('.').map_or(base, |(stem, _)| if stem.is_empty() { base } else { stem })
 }
 
 #[cfg(test)]

@@ -151,20 +151,11 @@ pub struct PipeDef {
 
 impl PipeDef {
     pub fn new(name: &str, kind: PipeKind) -> Self {
-        PipeDef {
-            name: name.to_owned(),
-            kind,
-            capacity: None,
-            overhead: None,
-        }
+        PipeDef { name: name.to_owned(), kind, capacity: None, overhead: None }
     }
 
     pub fn capacity(&self) -> u64 {
-        let default = if self.kind == PipeKind::Pipe {
-            65_536
-        } else {
-            212_992
-        };
+        let default = if self.kind == PipeKind::Pipe { 65_536 } else { 212_992 };
         self.capacity.unwrap_or(default)
     }
 
@@ -388,10 +379,7 @@ pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
     toml::from_str(text).map_err(|e| {
         let start = e.span().map(|s| s.start);
         let at = start.map_or_else(|| Place::file(name), |s| Place::in_text(name, text, s));
-        WorkloadError::Document {
-            at,
-            message: e.message().trim_end().to_owned(),
-        }
+        WorkloadError::Document { at, message: e.message().trim_end().to_owned() }
     })
 }
 
@@ -399,11 +387,8 @@ pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
 pub fn from_json(name: &str, text: &str) -> Result<Program, WorkloadError> {
     serde_json::from_str(text).map_err(|e| {
         let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let at = Place {
-            file: name.to_owned(),
-            line: clamp(e.line()),
-            col: clamp(e.column().max(1)),
-        };
+        let at =
+            Place { file: name.to_owned(), line: clamp(e.line()), col: clamp(e.column().max(1)) };
         let full = e.to_string();
         let message = full.split(" at line ").next().unwrap_or(&full).to_owned();
         WorkloadError::Document { at, message }

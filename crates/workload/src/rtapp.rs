@@ -42,10 +42,7 @@ pub fn parse(name: &str, text: &str) -> Result<Program, WorkloadError> {
 
 /// Reads a workload whose sections lie in several files, given as (name, text).
 pub fn parse_parts(files: &[(&str, &str)]) -> Result<Program, WorkloadError> {
-    let mut src = Source {
-        files,
-        notes: Vec::new(),
-    };
+    let mut src = Source { files, notes: Vec::new() };
     let mut sections = Sections::default();
     for (i, (name, text)) in files.iter().enumerate() {
         let root = json::parse(u16::try_from(i).unwrap_or(u16::MAX), name, text)?;
@@ -53,20 +50,14 @@ pub fn parse_parts(files: &[(&str, &str)]) -> Result<Program, WorkloadError> {
     }
     let global = global::read(&mut src, &sections.global)?;
     let resources = legacy::resources(&src, &sections.resources)?;
-    let mut context = Context {
-        global,
-        resources,
-        ..Context::default()
-    };
+    let mut context = Context { global, resources, ..Context::default() };
     let mut threads = Vec::new();
     for (name, member) in task::names(&sections.tasks) {
         threads.push(task::read(&mut src, &mut context, &name, member)?);
     }
     let place = files.first().map_or("", |f| f.0);
     if threads.is_empty() {
-        src.notes.push(format!(
-            "{place}: no tasks here; this is a part of a workload"
-        ));
+        src.notes.push(format!("{place}: no tasks here; this is a part of a workload"));
     }
     let mut program = Program {
         name: crate::stem(place).to_owned(),
@@ -149,10 +140,7 @@ impl Context {
                 let problem = format!("barrier \"{name}\" is used by tasks of 0 instances only");
                 return Err(src.invalid(*pos, problem));
             }
-            defs.push(BarrierDef {
-                name: name.clone(),
-                parties: *parties,
-            });
+            defs.push(BarrierDef { name: name.clone(), parties: *parties });
         }
         Ok(defs)
     }
@@ -171,10 +159,8 @@ impl Context {
             }
         }
         if let Some(cycle) = compile::fork_cycle(program) {
-            let first = self
-                .forks
-                .iter()
-                .find(|(from, to, _)| *from == cycle[0] && *to == cycle[1]);
+            let first =
+                self.forks.iter().find(|(from, to, _)| *from == cycle[0] && *to == cycle[1]);
             let pos = first.map_or(Pos::default(), |f| f.2);
             let path = cycle.join(" -> ");
             return Err(src.invalid(pos, format!("tasks fork one another for ever: {path}")));

@@ -16,24 +16,13 @@ fn the_form_of_a_file_is_seen_from_its_text() {
     let rtapp = "/* c */ { \"tasks\": { \"thread\": { \"run\": 1, } } }";
     assert!(load("x.json", rtapp).unwrap().from_rtapp);
     let toml = "[[thread]]\nname = 'a'\nops = ['yield']";
-    assert_eq!(
-        load("dir/some.thing.toml", toml).unwrap().name,
-        "some.thing"
-    );
+    assert_eq!(load("dir/some.thing.toml", toml).unwrap().name, "some.thing");
 }
 
 #[test]
 fn a_program_survives_its_own_text_forms() {
-    for name in [
-        "hackbench",
-        "schbench",
-        "hogs,weights=100:200",
-        "spin_barrier",
-        "pingpong",
-    ] {
-        let Ok(WorkloadArg::Program(program)) = parse_workload_arg(name) else {
-            panic!("{name}")
-        };
+    for name in ["hackbench", "schbench", "hogs,weights=100:200", "spin_barrier", "pingpong"] {
+        let Ok(WorkloadArg::Program(program)) = parse_workload_arg(name) else { panic!("{name}") };
         let toml = toml::to_string(&program).unwrap();
         assert_eq!(load("x.toml", &toml).unwrap(), *program, "{toml}");
         let json = serde_json::to_string(&program).unwrap();
@@ -58,29 +47,12 @@ fn durations_are_exact_and_need_a_unit() {
     assert_eq!(dur("2s"), Ok(Dur(2_000_000_000)));
     assert_eq!(dur("0.25us"), Ok(Dur(250)));
     assert_eq!(dur("1 min"), Ok(Dur(60_000_000_000)));
-    for bad in [
-        "",
-        "ms",
-        "1",
-        "-1ms",
-        "1.ms",
-        "0.0001us",
-        "1h",
-        "1.5.5s",
-        "99999999999999999999s",
-    ] {
+    for bad in ["", "ms", "1", "-1ms", "1.ms", "0.0001us", "1h", "1.5.5s", "99999999999999999999s"]
+    {
         assert!(dur(bad).is_err(), "{bad}");
     }
     assert!(dur("1000000001s").unwrap_err().contains("limit"));
-    for nanos in [
-        0,
-        1,
-        999,
-        1_000,
-        1_500_000,
-        2_000_000_000,
-        u64::from(u32::MAX),
-    ] {
+    for nanos in [0, 1, 999, 1_000, 1_500_000, 2_000_000_000, u64::from(u32::MAX)] {
         assert_eq!(dur(&Dur(nanos).to_string()), Ok(Dur(nanos)));
     }
 }

@@ -10,11 +10,7 @@ pub enum BtfError {
     #[error("BTF: version {found} is not 1")]
     Version { found: u8 },
     #[error("BTF: {what} at offset {at} runs past the end ({len} bytes)")]
-    Truncated {
-        what: &'static str,
-        at: usize,
-        len: usize,
-    },
+    Truncated { what: &'static str, at: usize, len: usize },
     #[error("BTF: more than {max} types")]
     TooManyTypes { max: usize },
     #[error("BTF: the string section does not start and end with a NUL")]

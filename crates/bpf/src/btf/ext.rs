@@ -63,19 +63,12 @@ impl BtfExt {
             }
             let off = read_u32(blob, slot).ok_or(bad("the header is truncated"))? as usize;
             let len = read_u32(blob, slot + 4).ok_or(bad("the header is truncated"))? as usize;
-            let start = header_len
-                .checked_add(off)
-                .ok_or(bad("a list is out of range"))?;
-            let end = start
-                .checked_add(len)
-                .ok_or(bad("a list is out of range"))?;
+            let start = header_len.checked_add(off).ok_or(bad("a list is out of range"))?;
+            let end = start.checked_add(len).ok_or(bad("a list is out of range"))?;
             blob.get(start..end).ok_or(bad("a list is out of range"))
         };
         Ok(BtfExt {
-            funcs: parse_list(part(8)?, 8, |w| FuncRec {
-                insn_off: w(0),
-                type_id: w(1),
-            })?,
+            funcs: parse_list(part(8)?, 8, |w| FuncRec { insn_off: w(0), type_id: w(1) })?,
             lines: parse_list(part(16)?, 16, |w| LineRec {
                 insn_off: w(0),
                 file_off: w(1),
@@ -103,14 +96,10 @@ fn parse_list<T>(
     if list.is_empty() {
         return Ok(Vec::new());
     }
-    let truncated = BtfError::Ext {
-        what: "a record list is truncated",
-    };
+    let truncated = BtfError::Ext { what: "a record list is truncated" };
     let record_len = read_u32(list, 0).ok_or(truncated.clone())? as usize;
     if record_len < known_len || !record_len.is_multiple_of(4) {
-        return Err(BtfError::Ext {
-            what: "records are shorter than the format says",
-        });
+        return Err(BtfError::Ext { what: "records are shorter than the format says" });
     }
     let mut sections = Vec::new();
     let mut rest = &list[4..];
@@ -118,18 +107,12 @@ fn parse_list<T>(
         let name = read_u32(rest, 0).ok_or(truncated.clone())?;
         let count = read_u32(rest, 4).ok_or(truncated.clone())? as usize;
         let len = count.checked_mul(record_len).ok_or(truncated.clone())?;
-        let body = rest
-            .get(8..)
-            .and_then(|b| b.get(..len))
-            .ok_or(truncated.clone())?;
+        let body = rest.get(8..).and_then(|b| b.get(..len)).ok_or(truncated.clone())?;
         let records = body
             .chunks_exact(record_len)
             .map(|raw| decode(&|i| read_u32(raw, i * 4).unwrap_or(0)))
             .collect();
-        sections.push(SectionRecs {
-            section_name_off: name,
-            records,
-        });
+        sections.push(SectionRecs { section_name_off: name, records });
         rest = &rest[8 + len..];
     }
     Ok(sections)

@@ -12,9 +12,7 @@ impl Btf {
 
     /// As `type_name`, without the qualifiers: they do not matter to who sets a value.
     pub fn plain_type_name(&self, id: TypeId) -> String {
-        self.type_name(id)
-            .replace("const ", "")
-            .replace("volatile ", "")
+        self.type_name(id).replace("const ", "").replace("volatile ", "")
     }
 
     fn spell(&self, id: TypeId, depth: usize) -> String {
@@ -23,11 +21,7 @@ impl Btf {
         }
         let name = self.name(id);
         let inner = |prefix: &str| {
-            let target = self
-                .ty(id)
-                .ok()
-                .and_then(|t| t.target())
-                .unwrap_or_default();
+            let target = self.ty(id).ok().and_then(|t| t.target()).unwrap_or_default();
             format!("{prefix}{}", self.spell(target, depth - 1))
         };
         match self.kind(id) {
@@ -38,11 +32,7 @@ impl Btf {
             Kind::Enum | Kind::Enum64 => tagged("enum", name),
             Kind::Ptr => {
                 let target = inner("");
-                if target.ends_with('*') {
-                    format!("{target}*")
-                } else {
-                    format!("{target} *")
-                }
+                if target.ends_with('*') { format!("{target}*") } else { format!("{target} *") }
             }
             Kind::Const => inner("const "),
             Kind::Volatile => inner("volatile "),
@@ -52,11 +42,8 @@ impl Btf {
                 None => "?".to_owned(),
             },
             Kind::FuncProto => {
-                let params: Vec<_> = self
-                    .params(id)
-                    .take(6)
-                    .map(|p| self.spell(p.ty, depth / 4))
-                    .collect();
+                let params: Vec<_> =
+                    self.params(id).take(6).map(|p| self.spell(p.ty, depth / 4)).collect();
                 format!("{}({})", inner(""), params.join(", "))
             }
             _ => name.to_owned(),
@@ -65,9 +52,5 @@ impl Btf {
 }
 
 fn tagged(keyword: &str, name: &str) -> String {
-    if name.is_empty() {
-        format!("{keyword} {{...}}")
-    } else {
-        format!("{keyword} {name}")
-    }
+    if name.is_empty() { format!("{keyword} {{...}}") } else { format!("{keyword} {name}") }
 }

@@ -58,11 +58,7 @@ impl Btf {
         let (ty, n) = self.items_of(id, Kind::is_composite);
         (0..n).map(move |i| {
             let raw = self.word(ty, i * 3 + 2);
-            let (bits, bit_off) = if ty.kflag {
-                (raw >> 24, raw & 0x00ff_ffff)
-            } else {
-                (0, raw)
-            };
+            let (bits, bit_off) = if ty.kflag { (raw >> 24, raw & 0x00ff_ffff) } else { (0, raw) };
             Member {
                 name: self.string(self.word(ty, i * 3)),
                 ty: TypeId(self.word(ty, i * 3 + 1)),
@@ -90,22 +86,12 @@ impl Btf {
             Kind::Enum64 => {
                 let low = u64::from(self.word(ty, i * 3 + 1));
                 let high = u64::from(self.word(ty, i * 3 + 2));
-                Enumerator {
-                    name: self.string(self.word(ty, i * 3)),
-                    value: high << 32 | low,
-                }
+                Enumerator { name: self.string(self.word(ty, i * 3)), value: high << 32 | low }
             }
             _ => {
                 let raw = self.word(ty, i * 2 + 1);
-                let value = if ty.kflag {
-                    i64::from(raw as i32) as u64
-                } else {
-                    u64::from(raw)
-                };
-                Enumerator {
-                    name: self.string(self.word(ty, i * 2)),
-                    value,
-                }
+                let value = if ty.kflag { i64::from(raw as i32) as u64 } else { u64::from(raw) };
+                Enumerator { name: self.string(self.word(ty, i * 2)), value }
             }
         })
     }
@@ -121,10 +107,7 @@ impl Btf {
 
     pub fn array(&self, id: TypeId) -> Option<ArrayInfo> {
         let ty = self.ty(id).ok().filter(|t| t.kind == Kind::Array)?;
-        Some(ArrayInfo {
-            elem: TypeId(self.word(ty, 0)),
-            len: self.word(ty, 2),
-        })
+        Some(ArrayInfo { elem: TypeId(self.word(ty, 0)), len: self.word(ty, 2) })
     }
 
     pub fn int(&self, id: TypeId) -> Option<IntInfo> {

@@ -64,11 +64,7 @@ const MAX_STEPS: u32 = 50_000;
 impl Btf {
     /// Special fields of a value of type `value`, by ascending offset.
     pub fn special_fields(&self, value: TypeId) -> Result<Vec<SpecialField>, BtfError> {
-        let mut search = Search {
-            btf: self,
-            steps: MAX_STEPS,
-            tags: None,
-        };
+        let mut search = Search { btf: self, steps: MAX_STEPS, tags: None };
         let mut found = Vec::new();
         search.visit(value, 0, None, MAX_NESTING, &mut found)?;
         found.sort_by_key(|f| f.offset);
@@ -77,11 +73,7 @@ impl Btf {
 
     /// Special fields of the variables in a data section, at section offsets.
     pub fn special_globals(&self, datasec: TypeId) -> Result<Vec<SpecialField>, BtfError> {
-        let mut search = Search {
-            btf: self,
-            steps: MAX_STEPS,
-            tags: None,
-        };
+        let mut search = Search { btf: self, steps: MAX_STEPS, tags: None };
         let mut found = Vec::new();
         for var in self.section_vars(datasec) {
             let Some(ty) = self.ty(var.ty)?.target() else {
@@ -116,10 +108,7 @@ impl<'a> Search<'a> {
         depth: usize,
         found: &mut Vec<SpecialField>,
     ) -> Result<(), BtfError> {
-        self.steps = self
-            .steps
-            .checked_sub(1)
-            .ok_or(BtfError::TooComplex { id: id.0 })?;
+        self.steps = self.steps.checked_sub(1).ok_or(BtfError::TooComplex { id: id.0 })?;
         let (elem, count) = self.element(id)?;
         if count == 0 {
             return Ok(());
@@ -195,16 +184,8 @@ impl<'a> Search<'a> {
         };
         let pointee_id = self.btf.resolve(target)?;
         let pointee = self.btf.name(pointee_id).to_owned();
-        let kind = SpecialKind::Kptr {
-            tag,
-            pointee,
-            pointee_id,
-        };
-        found.push(SpecialField {
-            offset: offset(at, ptr)?,
-            size: 8,
-            kind,
-        });
+        let kind = SpecialKind::Kptr { tag, pointee, pointee_id };
+        found.push(SpecialField { offset: offset(at, ptr)?, size: 8, kind });
         Ok(())
     }
 
@@ -218,11 +199,7 @@ impl<'a> Search<'a> {
     ) -> Result<(), BtfError> {
         if let Some(kind) = self.known_struct(id, declared)? {
             let size = self.btf.size_of(id)? as u32;
-            found.push(SpecialField {
-                offset: offset(at, id)?,
-                size,
-                kind,
-            });
+            found.push(SpecialField { offset: offset(at, id)?, size, kind });
             return Ok(());
         }
         if depth == 0 {
@@ -271,12 +248,9 @@ impl<'a> Search<'a> {
             .find(|(ty, component, _)| *ty == owner && *component == member)
             .map(|(_, _, text)| *text)
             .ok_or(bad("a graph root without a `contains:` tag"))?;
-        let (ty, node) = text
-            .split_once(':')
-            .ok_or(bad("a malformed `contains:` tag"))?;
-        let ty_id = btf
-            .find(ty, Kind::Struct)
-            .ok_or(bad("a `contains:` tag names no known struct"))?;
+        let (ty, node) = text.split_once(':').ok_or(bad("a malformed `contains:` tag"))?;
+        let ty_id =
+            btf.find(ty, Kind::Struct).ok_or(bad("a `contains:` tag names no known struct"))?;
         let field = btf
             .field(ty_id, node)?
             .ok_or(bad("a `contains:` tag names no member of its struct"))?;

@@ -13,11 +13,7 @@ pub(crate) struct Builder {
 
 impl Builder {
     pub fn new() -> Builder {
-        Builder {
-            types: Vec::new(),
-            strings: vec![0],
-            next: 1,
-        }
+        Builder { types: Vec::new(), strings: vec![0], next: 1 }
     }
 
     pub fn name(&mut self, text: &str) -> u32 {
@@ -77,10 +73,7 @@ fn flavours_are_the_last_triple_underscore() {
     let check = |name, essence| assert_eq!(essential_name(name), essence, "{name}");
     check("task_struct", "task_struct");
     check("task_struct___old", "task_struct");
-    check(
-        "scx_bpf_dsq_insert___v2___compat",
-        "scx_bpf_dsq_insert___v2",
-    );
+    check("scx_bpf_dsq_insert___v2___compat", "scx_bpf_dsq_insert___v2");
     check("a___b", "a");
     check("___b", "___b");
     check("a___", "a___");
@@ -117,10 +110,7 @@ fn cycles_end_in_an_error() {
     assert_eq!(btf.resolve(a), Err(BtfError::Cycle { id: 1 }));
     assert_eq!(btf.size_of(a), Err(BtfError::Cycle { id: 1 }));
     assert!(matches!(btf.size_of(array), Err(BtfError::Cycle { .. })));
-    assert!(matches!(
-        btf.special_fields(array),
-        Err(BtfError::Cycle { .. })
-    ));
+    assert!(matches!(btf.special_fields(array), Err(BtfError::Cycle { .. })));
     assert!(matches!(btf.field(own, "x"), Err(BtfError::Cycle { .. })));
     // A struct that contains itself is searched to a fixed depth only.
     assert_eq!(btf.special_fields(own), Ok(Vec::new()));
@@ -137,10 +127,7 @@ fn a_wide_nest_of_structs_is_too_complex_not_endless() {
         inner = b.structure(&format!("s{level}"), 4, &members);
     }
     let btf = b.build();
-    assert!(matches!(
-        btf.special_fields(inner),
-        Err(BtfError::TooComplex { .. })
-    ));
+    assert!(matches!(btf.special_fields(inner), Err(BtfError::TooComplex { .. })));
 }
 
 #[test]
@@ -156,10 +143,7 @@ fn sizes_multiply_and_do_not_overflow() {
     let btf = b.build();
     assert_eq!(btf.size_of(nested), Ok(120));
     assert_eq!(btf.size_of(big), Err(BtfError::SizeOverflow { id: big.0 }));
-    assert_eq!(
-        btf.size_of(huge),
-        Err(BtfError::SizeOverflow { id: huge.0 })
-    );
+    assert_eq!(btf.size_of(huge), Err(BtfError::SizeOverflow { id: huge.0 }));
     assert_eq!(btf.size_of(empty), Ok(0));
     assert!(matches!(btf.size_of(proto), Err(BtfError::NoSize { .. })));
 }
@@ -177,24 +161,11 @@ fn paths_lead_through_structs_and_arrays() {
     assert_eq!(offset(".head"), Ok(0));
     assert_eq!(offset(".deep.row[2]"), Ok(16));
     assert_eq!(offset("deep.row[0]"), Ok(8));
-    assert!(matches!(
-        offset(".deep.row[3]"),
-        Err(PathError::Index { index: 3, .. })
-    ));
-    assert!(matches!(
-        offset(".deep[0]"),
-        Err(PathError::NotNested { .. })
-    ));
+    assert!(matches!(offset(".deep.row[3]"), Err(PathError::Index { index: 3, .. })));
+    assert!(matches!(offset(".deep[0]"), Err(PathError::NotNested { .. })));
     let wrong = offset(".haed").unwrap_err();
     assert!(wrong.to_string().contains("did you mean head?"), "{wrong}");
-    for bad in [
-        ".",
-        "a..b",
-        "deep.row[",
-        "deep.row[x]",
-        "deep.row]",
-        "deep.row[1]x",
-    ] {
+    for bad in [".", "a..b", "deep.row[", "deep.row[x]", "deep.row]", "deep.row[1]x"] {
         assert!(offset(bad).is_err(), "{bad}");
     }
 }
@@ -223,10 +194,7 @@ fn special_fields_repeat_with_their_array() {
         pointee_id: task,
     };
     assert_eq!(found[1].kind, kptr);
-    assert!(matches!(
-        btf.special_fields(many),
-        Err(BtfError::TooComplex { .. })
-    ));
+    assert!(matches!(btf.special_fields(many), Err(BtfError::TooComplex { .. })));
 }
 
 #[test]
@@ -237,16 +205,11 @@ fn a_graph_root_needs_its_tag() {
     let root = b.structure("bpf_rb_root", 16, &[("opaque", opaque, 0)]);
     let value = b.structure("value", 16, &[("root", root, 0)]);
     let untagged = b.build();
-    assert!(matches!(
-        untagged.special_fields(value),
-        Err(BtfError::BadSpecialField { .. })
-    ));
+    assert!(matches!(untagged.special_fields(value), Err(BtfError::BadSpecialField { .. })));
     b.structure("elem", 40, &[("key", long, 0), ("node", opaque, 64)]);
     b.add("contains:elem:node", Kind::DeclTag, 0, value.0, &[0]);
     let found = b.build().special_fields(value).unwrap();
-    let SpecialKind::RbRoot(contains) = &found[0].kind else {
-        panic!("{found:?}")
-    };
+    let SpecialKind::RbRoot(contains) = &found[0].kind else { panic!("{found:?}") };
     assert_eq!((contains.ty.as_str(), contains.node_off), ("elem", 8));
 }
 
@@ -254,26 +217,13 @@ fn a_graph_root_needs_its_tag() {
 fn dangling_references_are_refused() {
     let mut b = Builder::new();
     b.add("p", Kind::Ptr, 0, 9, &[]);
-    assert_eq!(
-        Btf::parse(&b.blob()).unwrap_err(),
-        BtfError::DanglingType {
-            at: 1,
-            id: 9,
-            len: 2
-        }
-    );
+    assert_eq!(Btf::parse(&b.blob()).unwrap_err(), BtfError::DanglingType { at: 1, id: 9, len: 2 });
     let mut b = Builder::new();
     b.add("", Kind::Struct, 1, 4, &[1000, 0, 0]);
-    assert_eq!(
-        Btf::parse(&b.blob()).unwrap_err(),
-        BtfError::DanglingString { at: 1, off: 1000 }
-    );
+    assert_eq!(Btf::parse(&b.blob()).unwrap_err(), BtfError::DanglingString { at: 1, off: 1000 });
     let mut b = Builder::new();
     b.add("f", Kind::FuncProto, 0x00ff_ffff, 0, &[]);
-    assert!(matches!(
-        Btf::parse(&b.blob()),
-        Err(BtfError::Truncated { .. })
-    ));
+    assert!(matches!(Btf::parse(&b.blob()), Err(BtfError::Truncated { .. })));
     let mut blob = Builder::new().blob();
     blob[0] = 0xeb;
     assert!(matches!(Btf::parse(&blob), Err(BtfError::Magic { .. })));

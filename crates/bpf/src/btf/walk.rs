@@ -37,11 +37,7 @@ pub enum PathError {
     #[error("`{path}` is not a path of the form a.b[3].c")]
     Syntax { path: String },
     #[error("`{ty}` has no field `{field}`{}", near(.candidates))]
-    NoField {
-        ty: String,
-        field: String,
-        candidates: Vec<String>,
-    },
+    NoField { ty: String, field: String, candidates: Vec<String> },
     #[error("index {index} is past the end of `{ty}`")]
     Index { ty: String, index: u64 },
     #[error("`{ty}` is neither a struct nor an array, so `{step}` means nothing")]
@@ -99,9 +95,7 @@ impl Btf {
                     None => return Err(BtfError::NoSize { id: id.0, kind }),
                 },
             };
-            let size = count
-                .checked_mul(unit)
-                .filter(|s| *s <= u64::from(u32::MAX));
+            let size = count.checked_mul(unit).filter(|s| *s <= u64::from(u32::MAX));
             return size.ok_or(BtfError::SizeOverflow { id: id.0 });
         }
         Err(BtfError::Cycle { id: id.0 })
@@ -137,16 +131,10 @@ impl Btf {
             return Err(BtfError::Cycle { id: id.0 });
         }
         for m in self.members(id) {
-            *budget = budget
-                .checked_sub(1)
-                .ok_or(BtfError::TooComplex { id: id.0 })?;
+            *budget = budget.checked_sub(1).ok_or(BtfError::TooComplex { id: id.0 })?;
             let bit_off = base + u64::from(m.bit_off);
             if m.name == name {
-                return Ok(Some(FieldRef {
-                    ty: m.ty,
-                    bit_off,
-                    bitfield_bits: m.bitfield_bits,
-                }));
+                return Ok(Some(FieldRef { ty: m.ty, bit_off, bitfield_bits: m.bitfield_bits }));
             }
             if m.name.is_empty() {
                 let inner = self.resolve(m.ty)?;
@@ -161,11 +149,7 @@ impl Btf {
 
     /// Follows a path such as `scx.slice` or `[3].a` from a type.
     pub fn path(&self, root: TypeId, path: &str) -> Result<FieldRef, PathError> {
-        let mut at = FieldRef {
-            ty: root,
-            bit_off: 0,
-            bitfield_bits: 0,
-        };
+        let mut at = FieldRef { ty: root, bit_off: 0, bitfield_bits: 0 };
         for step in parse_path(path)? {
             at = self.step(at, step)?;
         }
@@ -181,21 +165,13 @@ impl Btf {
                     field: name.to_owned(),
                     candidates: crate::link::knob::closest(name, self.members(ty).map(|m| m.name)),
                 })?;
-                Ok(FieldRef {
-                    bit_off: at.bit_off + found.bit_off,
-                    ..found
-                })
+                Ok(FieldRef { bit_off: at.bit_off + found.bit_off, ..found })
             }
             (PathStep::Index(index), Kind::Array) => {
-                let array = self.array(ty).ok_or(BtfError::NoSize {
-                    id: ty.0,
-                    kind: Kind::Array,
-                })?;
+                let array =
+                    self.array(ty).ok_or(BtfError::NoSize { id: ty.0, kind: Kind::Array })?;
                 if index >= u64::from(array.len) {
-                    return Err(PathError::Index {
-                        ty: self.type_name(at.ty),
-                        index,
-                    });
+                    return Err(PathError::Index { ty: self.type_name(at.ty), index });
                 }
                 let elem_bits = self.size_of(array.elem)? * 8;
                 Ok(FieldRef {
@@ -217,9 +193,7 @@ impl Btf {
 
 /// Splits `a.b[3]` into its steps.
 pub fn parse_path(path: &str) -> Result<Vec<PathStep<'_>>, PathError> {
-    let syntax = || PathError::Syntax {
-        path: path.to_owned(),
-    };
+    let syntax = || PathError::Syntax { path: path.to_owned() };
     let mut steps = Vec::new();
     let mut rest = path;
     while !rest.is_empty() {

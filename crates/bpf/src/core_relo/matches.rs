@@ -22,12 +22,7 @@ pub fn types_match(
     target_id: TypeId,
     budget: &mut Budget,
 ) -> Result<bool, CoreError> {
-    Pair {
-        local,
-        target,
-        budget,
-    }
-    .types(local_id, target_id, false, MAX_DEPTH)
+    Pair { local, target, budget }.types(local_id, target_id, false, MAX_DEPTH)
 }
 
 impl Pair<'_, '_> {
@@ -58,11 +53,7 @@ impl Pair<'_, '_> {
                     return Ok(ka == kb || union_fwd);
                 }
                 Kind::Struct | Kind::Union => {
-                    return if ka == kb {
-                        self.composites(a, b, level)
-                    } else {
-                        Ok(false)
-                    };
+                    return if ka == kb { self.composites(a, b, level) } else { Ok(false) };
                 }
                 Kind::Int => {
                     let same = match (self.local.int(a), self.target.int(b)) {

@@ -54,10 +54,7 @@ fn patch_immediate(insn: &mut RawInsn, r: &Resolved) -> Result<Patched, PatchErr
     // The immediate is sign-extended, as it is when the program runs.
     if r.validate && i64::from(insn.imm) as u64 != r.original {
         let found = i64::from(insn.imm);
-        return Err(PatchError::Unexpected {
-            found,
-            expected: r.original,
-        });
+        return Err(PatchError::Unexpected { found, expected: r.original });
     }
     insn.imm = r.value as i32;
     Ok(Patched::Done)
@@ -69,10 +66,7 @@ fn patch_access(insn: &mut RawInsn, r: &Resolved) -> Result<Patched, PatchError>
     }
     if r.validate && i64::from(insn.off) as u64 != r.original {
         let found = i64::from(insn.off);
-        return Err(PatchError::Unexpected {
-            found,
-            expected: r.original,
-        });
+        return Err(PatchError::Unexpected { found, expected: r.original });
     }
     let off = i16::try_from(r.value).map_err(|_| PatchError::Range { value: r.value })?;
     if r.bad_size_change {
@@ -95,10 +89,7 @@ fn resize(code: u8, r: &Resolved) -> Result<u8, PatchError> {
         _ => 8,
     };
     if found != r.original_size {
-        return Err(PatchError::Size {
-            found,
-            expected: r.original_size,
-        });
+        return Err(PatchError::Size { found, expected: r.original_size });
     }
     let size = match r.size {
         4 => 0x00,
@@ -106,10 +97,7 @@ fn resize(code: u8, r: &Resolved) -> Result<u8, PatchError> {
         1 => 0x10,
         8 => 0x18,
         other => {
-            return Err(PatchError::Size {
-                found,
-                expected: other,
-            });
+            return Err(PatchError::Size { found, expected: other });
         }
     };
     Ok(code & !SIZE_MASK | size)
@@ -129,10 +117,7 @@ fn patch_wide(insns: &mut [RawInsn], at: usize, r: &Resolved) -> Result<Patched,
     }
     let found = u64::from(low.imm as u32) | u64::from(high.imm as u32) << 32;
     if r.validate && found != r.original {
-        return Err(PatchError::Unexpected {
-            found: found as i64,
-            expected: r.original,
-        });
+        return Err(PatchError::Unexpected { found: found as i64, expected: r.original });
     }
     low.imm = r.value as i32;
     high.imm = (r.value >> 32) as i32;

@@ -45,47 +45,24 @@ const MAX_STEPS: usize = 64;
 
 impl<'a> Spec<'a> {
     pub fn parse(btf: &'a Btf, relo: &CoreRelo) -> Result<Spec<'a>, CoreError> {
-        let bad = || CoreError::BadAccess {
-            access: relo.access.to_string(),
-            ty: btf.type_name(relo.ty),
-        };
-        let mut spec = Spec {
-            btf,
-            root: relo.ty,
-            kind: relo.kind,
-            steps: Vec::new(),
-            raw_len: 0,
-            bit_off: 0,
-        };
+        let bad =
+            || CoreError::BadAccess { access: relo.access.to_string(), ty: btf.type_name(relo.ty) };
+        let mut spec =
+            Spec { btf, root: relo.ty, kind: relo.kind, steps: Vec::new(), raw_len: 0, bit_off: 0 };
         if relo.kind.is_type() {
-            return if &*relo.access == "0" {
-                Ok(spec)
-            } else {
-                Err(bad())
-            };
+            return if &*relo.access == "0" { Ok(spec) } else { Err(bad()) };
         }
         let indices = parse_access(&relo.access).ok_or_else(bad)?;
         let (&first, rest) = indices.split_first().ok_or_else(bad)?;
         let mut id = btf.resolve(relo.ty)?;
         spec.raw_len = indices.len();
         if relo.kind.is_enumval() {
-            let named = btf
-                .enumerators(id)
-                .nth(first as usize)
-                .filter(|_| rest.is_empty());
+            let named = btf.enumerators(id).nth(first as usize).filter(|_| rest.is_empty());
             let name = Some(named.ok_or_else(bad)?.name);
-            spec.steps.push(Accessor {
-                ty: id,
-                index: first,
-                name,
-            });
+            spec.steps.push(Accessor { ty: id, index: first, name });
             return Ok(spec);
         }
-        spec.steps.push(Accessor {
-            ty: id,
-            index: first,
-            name: None,
-        });
+        spec.steps.push(Accessor { ty: id, index: first, name: None });
         spec.bit_off = u64::from(first) * btf.size_of(id)? * 8;
         for &index in rest {
             id = spec.enter(id, index)?.ok_or_else(bad)?;
@@ -99,11 +76,7 @@ impl<'a> Spec<'a> {
         if let Some(member) = btf.member(at, index as usize) {
             self.bit_off += u64::from(member.bit_off);
             if !member.name.is_empty() {
-                self.steps.push(Accessor {
-                    ty: at,
-                    index,
-                    name: Some(member.name),
-                });
+                self.steps.push(Accessor { ty: at, index, name: Some(member.name) });
             }
             return Ok(Some(btf.resolve(member.ty)?));
         }
@@ -114,11 +87,7 @@ impl<'a> Spec<'a> {
             return Ok(None);
         }
         let elem = btf.resolve(array.elem)?;
-        self.steps.push(Accessor {
-            ty: elem,
-            index,
-            name: None,
-        });
+        self.steps.push(Accessor { ty: elem, index, name: None });
         self.bit_off += u64::from(index) * btf.size_of(elem)? * 8;
         Ok(Some(elem))
     }
@@ -138,14 +107,8 @@ impl<'a> Spec<'a> {
         root: TypeId,
         budget: &mut Budget,
     ) -> Result<Option<Spec<'b>>, CoreError> {
-        let mut found = Spec {
-            btf: target,
-            root,
-            kind: self.kind,
-            steps: Vec::new(),
-            raw_len: 0,
-            bit_off: 0,
-        };
+        let mut found =
+            Spec { btf: target, root, kind: self.kind, steps: Vec::new(), raw_len: 0, bit_off: 0 };
         if self.kind.is_type() {
             let same = match self.kind {
                 RelocKind::TypeMatches => {
@@ -176,17 +139,11 @@ impl<'a> Spec<'a> {
     fn match_enumerator<'b>(&self, mut found: Spec<'b>) -> Result<Option<Spec<'b>>, CoreError> {
         let wanted = crate::btf::essential_name(self.steps[0].name.unwrap_or_default());
         let id = found.btf.resolve(found.root)?;
-        let index = found
-            .btf
-            .enumerators(id)
-            .position(|e| crate::btf::essential_name(e.name) == wanted);
+        let index =
+            found.btf.enumerators(id).position(|e| crate::btf::essential_name(e.name) == wanted);
         let Some(index) = index else { return Ok(None) };
         let name = found.btf.enumerators(id).nth(index).map(|e| e.name);
-        found.steps.push(Accessor {
-            ty: id,
-            index: index as u32,
-            name,
-        });
+        found.steps.push(Accessor { ty: id, index: index as u32, name });
         Ok(Some(found))
     }
 
@@ -232,11 +189,7 @@ impl<'a> Spec<'a> {
                 if !fields_are_compat(self.btf, wanted.ty, target, m.ty)? {
                     return Ok(Search::Incompatible);
                 }
-                found.steps.push(Accessor {
-                    ty: id,
-                    index: index as u32,
-                    name: Some(m.name),
-                });
+                found.steps.push(Accessor { ty: id, index: index as u32, name: Some(m.name) });
                 return Ok(Search::Found(m.ty));
             }
             found.bit_off -= u64::from(m.bit_off);
@@ -267,11 +220,7 @@ impl<'a> Spec<'a> {
             return Err(CoreError::TooDeep);
         }
         self.raw_len += 1;
-        self.steps.push(Accessor {
-            ty: elem,
-            index,
-            name: None,
-        });
+        self.steps.push(Accessor { ty: elem, index, name: None });
         self.bit_off += u64::from(index) * self.btf.size_of(elem)? * 8;
         Ok(Some(elem))
     }
@@ -285,9 +234,7 @@ impl<'a> Spec<'a> {
     /// Answers a field question about the last step.
     pub fn field_value(&self, kind: RelocKind) -> Result<FieldValue, CoreError> {
         let Some(last) = self.steps.last() else {
-            return Err(CoreError::ArrayElement {
-                what: self.describe(),
-            });
+            return Err(CoreError::ArrayElement { what: self.describe() });
         };
         let member = match last.name {
             Some(_) => self.btf.member(last.ty, last.index as usize),
@@ -307,15 +254,10 @@ impl<'a> Spec<'a> {
                 ty,
                 validate: true,
             }),
-            RelocKind::FieldByteSize => Ok(FieldValue {
-                value: self.btf.size_of(ty)?,
-                size: 0,
-                ty,
-                validate: true,
-            }),
-            _ => Err(CoreError::ArrayElement {
-                what: self.describe(),
-            }),
+            RelocKind::FieldByteSize => {
+                Ok(FieldValue { value: self.btf.size_of(ty)?, size: 0, ty, validate: true })
+            }
+            _ => Err(CoreError::ArrayElement { what: self.describe() }),
         }
     }
 
@@ -329,12 +271,7 @@ impl<'a> Spec<'a> {
         };
         let is_bitfield = m.bitfield_bits > 0;
         let top = (self.bit_off + bits).wrapping_sub(byte_off * 8);
-        let mut answer = FieldValue {
-            value: 0,
-            size: 0,
-            ty,
-            validate: !is_bitfield,
-        };
+        let mut answer = FieldValue { value: 0, size: 0, ty, validate: !is_bitfield };
         match kind {
             RelocKind::FieldByteOffset => {
                 answer.value = byte_off;
@@ -353,9 +290,7 @@ impl<'a> Spec<'a> {
                 answer.validate = true;
             }
             _ => {
-                return Err(CoreError::ArrayElement {
-                    what: self.describe(),
-                });
+                return Err(CoreError::ArrayElement { what: self.describe() });
             }
         }
         Ok(answer)
@@ -364,9 +299,7 @@ impl<'a> Spec<'a> {
     /// Offset and size of the smallest aligned load that contains a bitfield.
     fn bitfield_load(&self, m: &Member<'_>, ty: TypeId) -> Result<(u64, u64, u64), CoreError> {
         let bits = u64::from(m.bitfield_bits);
-        let unreadable = || CoreError::Bitfield {
-            what: self.describe(),
-        };
+        let unreadable = || CoreError::Bitfield { what: self.describe() };
         let mut size = self.btf.size_of(ty)?;
         if !size.is_power_of_two() || size > 8 {
             return Err(unreadable());

@@ -56,10 +56,7 @@ fn types() {
     let (object, target) = (core_object(), kernel_btf());
     let mine = object.btf.find("mine", Kind::Struct).unwrap();
     check("id_local", u64::from(mine.0));
-    check(
-        "id_target",
-        u64::from(target.find("list", Kind::Struct).unwrap().0),
-    );
+    check("id_target", u64::from(target.find("list", Kind::Struct).unwrap().0));
     check("type_exists_yes", 1);
     check("type_exists_no", 0);
     check("type_size", 112);
@@ -106,17 +103,7 @@ fn equal_candidates_agree_and_different_ones_are_refused() {
     check("load_twin", 4);
     let torn = Object::parse(&testdata("torn.bpf.o"), "torn.bpf.o").unwrap();
     let refused = resolved(&torn, &kernel_btf(), "ambiguous").unwrap_err();
-    assert!(
-        matches!(
-            refused,
-            CoreError::Ambiguous {
-                first: 32,
-                second: 64,
-                ..
-            }
-        ),
-        "{refused}"
-    );
+    assert!(matches!(refused, CoreError::Ambiguous { first: 32, second: 64, .. }), "{refused}");
 }
 
 #[test]
@@ -138,18 +125,11 @@ fn bad_access_strings_are_refused() {
     let ty = object.btf.find("task_struct", Kind::Struct).unwrap();
     let state = object.btf.find("state", Kind::Enum).unwrap();
     let try_access = |ty, access: &str, kind| {
-        let relo = CoreRelo {
-            insn: 0,
-            ty,
-            access: access.into(),
-            kind,
-        };
+        let relo = CoreRelo { insn: 0, ty, access: access.into(), kind };
         resolve(&object.btf, &target, &relo)
     };
     let long = "0:".repeat(100) + "0";
-    for access in [
-        "", ":", "0:99", "0:", "x", "-1", "0:0:0", "0:1:1:1", "0:10:16", &long,
-    ] {
+    for access in ["", ":", "0:99", "0:", "x", "-1", "0:0:0", "0:1:1:1", "0:10:16", &long] {
         let answer = try_access(ty, access, RelocKind::FieldByteOffset);
         assert!(answer.is_err(), "{access:?}: {answer:?}");
     }
@@ -172,9 +152,6 @@ fn an_instruction_that_holds_something_else_is_refused() {
     ));
     // An exit cannot take an offset.
     let exit = insns.len() - 1;
-    assert!(matches!(
-        patch::patch(&mut insns, exit, &answer),
-        Err(PatchError::Instruction { .. })
-    ));
+    assert!(matches!(patch::patch(&mut insns, exit, &answer), Err(PatchError::Instruction { .. })));
     assert!(patch::patch(&mut insns, 100, &answer).is_err());
 }

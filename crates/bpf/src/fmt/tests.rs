@@ -44,10 +44,7 @@ fn numbers_print_as_in_c() {
 
 #[test]
 fn pointers_are_hashed_alike() {
-    let (a, b) = (
-        show("%p", &[0xffff_8800_0000_1000]),
-        show("%pK", &[0xffff_8800_0000_1000]),
-    );
+    let (a, b) = (show("%p", &[0xffff_8800_0000_1000]), show("%pK", &[0xffff_8800_0000_1000]));
     assert_eq!(a, b);
     let text = a.expect("prints");
     assert_eq!((text.len(), &text[..8]), (16, "00000000"));
@@ -58,9 +55,7 @@ fn pointers_are_hashed_alike() {
 fn strings_come_from_guest_memory() {
     let mut mem = mem();
     let at = mem.alloc(64, 8).expect("alloc");
-    mem.bytes_mut(at, 6)
-        .expect("writable")
-        .copy_from_slice(b"hello\0");
+    mem.bytes_mut(at, 6).expect("writable").copy_from_slice(b"hello\0");
     let show = |fmt: &str, arg| {
         format(&mem, fmt.as_bytes(), &[arg]).map(|text| String::from_utf8(text).expect("ASCII"))
     };
@@ -68,17 +63,10 @@ fn strings_come_from_guest_memory() {
     assert_eq!(show("<%8s>", at).as_deref(), Ok("<   hello>"));
     assert_eq!(show("<%-8s>", at).as_deref(), Ok("<hello   >"));
     assert_eq!(show("%pks.", at).as_deref(), Ok("hello."));
-    assert_eq!(
-        show("<%s>", 0).as_deref(),
-        Ok("<>"),
-        "a bad pointer is an empty string"
-    );
+    assert_eq!(show("<%s>", 0).as_deref(), Ok("<>"), "a bad pointer is an empty string");
     assert_eq!(show("%pI4", at).as_deref(), Ok("104.101.108.108"));
     assert_eq!(show("%pi4", at).as_deref(), Ok("104.101.108.108"));
-    assert_eq!(
-        show("%pI6", at).as_deref(),
-        Ok("6865:6c6c:6f00:0000:0000:0000:0000:0000")
-    );
+    assert_eq!(show("%pI6", at).as_deref(), Ok("6865:6c6c:6f00:0000:0000:0000:0000:0000"));
 }
 
 #[test]
@@ -100,11 +88,7 @@ fn malformed_formats_are_refused() {
     }
     assert_eq!(show("a\tb\n", &[]).as_deref(), Ok("a\tb\n"));
     assert_eq!(show("cut\0%d", &[]).as_deref(), Ok("cut"));
-    assert_eq!(
-        show("none", &[1, 2]).as_deref(),
-        Ok("none"),
-        "too many arguments are fine"
-    );
+    assert_eq!(show("none", &[1, 2]).as_deref(), Ok("none"), "too many arguments are fine");
 }
 
 #[test]
@@ -123,10 +107,7 @@ fn arguments_come_as_words_in_memory() {
     let mut mem = mem();
     let data = mem.alloc(96, 8).expect("alloc");
     mem.write(data, [3u64, 4]).expect("writable");
-    assert_eq!(
-        format_bstr(&mem, b"%d+%d", data, 16).expect("prints"),
-        b"3+4"
-    );
+    assert_eq!(format_bstr(&mem, b"%d+%d", data, 16).expect("prints"), b"3+4");
     assert_eq!(format_bstr(&mem, b"%d", data, 15), Err(EINVAL));
     assert_eq!(format_bstr(&mem, b"%d", data, 8 * 13), Err(EINVAL));
     assert_eq!(format_bstr(&mem, b"%d", 0, 8), Err(EINVAL));

@@ -39,17 +39,9 @@ impl Dynptr {
     }
 
     pub fn store(self, mem: &mut Memory, at: u64) -> Result<(), MemFault> {
-        let kind = if self.ringbuf {
-            TYPE_RINGBUF
-        } else {
-            TYPE_LOCAL
-        };
+        let kind = if self.ringbuf { TYPE_RINGBUF } else { TYPE_LOCAL };
         let flags = if self.rdonly { RDONLY } else { 0 };
-        let word = if self.data == 0 {
-            0
-        } else {
-            self.size | kind << TYPE_SHIFT | flags
-        };
+        let word = if self.data == 0 { 0 } else { self.size | kind << TYPE_SHIFT | flags };
         mem.write(at, self.data)?;
         mem.write(at.wrapping_add(8), [word, self.offset])
     }
@@ -60,10 +52,7 @@ impl Dynptr {
         if len > size || offset > size - len {
             return Err(E2BIG);
         }
-        Ok(self
-            .data
-            .wrapping_add(u64::from(self.offset))
-            .wrapping_add(offset))
+        Ok(self.data.wrapping_add(u64::from(self.offset)).wrapping_add(offset))
     }
 }
 
@@ -77,11 +66,7 @@ pub fn call<H: Host>(h: &mut H, id: u32, [a, b, c, d, e]: [u64; 5]) -> Result<u6
         _ => {
             let ptr = Dynptr::load(mem, a)?;
             let usable = ptr.data != 0 && !ptr.rdonly;
-            Ok(if usable {
-                ptr.slice(b, c).unwrap_or(0)
-            } else {
-                0
-            })
+            Ok(if usable { ptr.slice(b, c).unwrap_or(0) } else { 0 })
         }
     }
 }
@@ -94,15 +79,8 @@ fn from_mem(mem: &mut Memory, data: u64, size: u32, flags: u64, out: u64) -> Res
     } else {
         0
     };
-    let ptr = if errno == 0 {
-        Dynptr {
-            data,
-            size,
-            ..Dynptr::default()
-        }
-    } else {
-        Dynptr::default()
-    };
+    let ptr =
+        if errno == 0 { Dynptr { data, size, ..Dynptr::default() } } else { Dynptr::default() };
     ptr.store(mem, out)?;
     Ok(neg(errno))
 }

@@ -45,29 +45,22 @@ pub fn for_each_map_elem<H: Host>(
     let cpu = h.cpu();
     let vm = h.vm();
     let scratch = vm.callback_scratch(site.depth);
-    let found = vm
-        .maps
-        .by_addr(map)
-        .ok_or_else(|| no_map("bpf_for_each_map_elem", map))?;
+    let found = vm.maps.by_addr(map).ok_or_else(|| no_map("bpf_for_each_map_elem", map))?;
     if !can_walk(found) {
         return Err(wrong("bpf_for_each_map_elem", "array or hash"));
     }
     let id = found.id;
     let values: Vec<u64> = match &found.kind {
-        MapKind::Array(array) => (0..array.entries())
-            .filter_map(|at| array.element(at, 0))
-            .collect(),
+        MapKind::Array(array) => {
+            (0..array.entries()).filter_map(|at| array.element(at, 0)).collect()
+        }
         MapKind::Hash(hash) => hash.values().collect(),
         _ => Vec::new(),
     };
     let mut calls = 0;
     for value in values {
         let vm = h.vm();
-        let Some(copy) = vm
-            .maps
-            .get(id)
-            .and_then(|map| current_copy(vm, map, value, cpu))
-        else {
+        let Some(copy) = vm.maps.get(id).and_then(|map| current_copy(vm, map, value, cpu)) else {
             continue;
         };
         let (map, key) = vm.callback_key(id, value, scratch);
@@ -84,15 +77,9 @@ fn current_copy(vm: &Vm, map: &Map, value: u64, cpu: u32) -> Option<u64> {
     match &map.kind {
         MapKind::Array(array) => array.element(array.index_of(value), cpu),
         MapKind::Hash(hash) => {
-            let key = vm
-                .mem
-                .host_slice::<u8>(hash.key_addr(value), map.def.key_size as usize);
+            let key = vm.mem.host_slice::<u8>(hash.key_addr(value), map.def.key_size as usize);
             let alive = hash.peek(&vm.mem, key) == Some(value);
-            let copy = if map.is_percpu() {
-                u64::from(map.stride) * u64::from(cpu)
-            } else {
-                0
-            };
+            let copy = if map.is_percpu() { u64::from(map.stride) * u64::from(cpu) } else { 0 };
             alive.then_some(value + copy)
         }
         _ => None,

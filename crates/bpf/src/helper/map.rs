@@ -54,13 +54,7 @@ pub fn update<H: Host>(h: &mut H, map: u64, key: u64, value: u64, flags: u64) ->
     ctx.mem.bytes(value, found.def.value_size.into())?;
     let (mut short, mut long) = ([0; SHORT_KEY], Vec::new());
     let key = copy_key(ctx.mem, key, found, &mut short, &mut long)?;
-    Ok(status(found.update(
-        &mut ctx,
-        key,
-        Source::Guest(value),
-        flags,
-        Cpus::One(cpu),
-    )))
+    Ok(status(found.update(&mut ctx, key, Source::Guest(value), flags, Cpus::One(cpu))))
 }
 
 pub fn delete<H: Host>(h: &mut H, map: u64, key: u64) -> Outcome {
@@ -122,17 +116,11 @@ pub fn storage_get<H: Host>(h: &mut H, id: u32, [map, owner, init, flags]: [u64;
         return Ok(0);
     }
     let (found, mut ctx) = find(h.vm(), call, map)?;
-    let source = if init == 0 {
-        Source::Zero
-    } else {
-        Source::Guest(init)
-    };
+    let source = if init == 0 { Source::Zero } else { Source::Guest(init) };
     if init != 0 {
         ctx.mem.bytes(init, found.def.value_size.into())?;
     }
-    Ok(found
-        .storage_get(&mut ctx, owner, true, source)
-        .unwrap_or(0))
+    Ok(found.storage_get(&mut ctx, owner, true, source).unwrap_or(0))
 }
 
 pub fn storage_delete<H: Host>(h: &mut H, map: u64, owner: u64) -> Outcome {
@@ -155,11 +143,7 @@ pub fn perf_event_read<H: Host>(h: &mut H, id: u32, [map, flags, buf, size]: [u6
     if !matches!(found.kind, MapKind::PerfEvents) {
         return Err(wrong("bpf_perf_event_read", "perf event array"));
     }
-    let index = if flags & INDEX == INDEX {
-        cpu
-    } else {
-        flags & INDEX
-    };
+    let index = if flags & INDEX == INDEX { cpu } else { flags & INDEX };
     let errno = if (id == 55 && size != VALUE_SIZE) || flags & !INDEX != 0 {
         EINVAL
     } else if index >= u64::from(found.def.max_entries) {

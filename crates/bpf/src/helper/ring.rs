@@ -27,9 +27,7 @@ pub fn call<H: Host>(h: &mut H, id: u32, args: [u64; 4]) -> Outcome {
             if c != 0 {
                 return Ok(0);
             }
-            with_ring(vm, "bpf_ringbuf_reserve", a, |ring, mem| {
-                ring.reserve(mem, b)
-            })
+            with_ring(vm, "bpf_ringbuf_reserve", a, |ring, mem| ring.reserve(mem, b))
         }
         132 | 133 => commit(vm, a, id == 133).map(|()| 0),
         134 => query(vm, a, b),
@@ -106,13 +104,7 @@ fn reserve_dynptr(vm: &mut Vm, map: u64, size: u32, flags: u64, out: u64) -> Out
     if data == 0 {
         return Ok(neg(EINVAL));
     }
-    Dynptr {
-        data,
-        size,
-        ringbuf: true,
-        ..Dynptr::default()
-    }
-    .store(&mut vm.mem, out)?;
+    Dynptr { data, size, ringbuf: true, ..Dynptr::default() }.store(&mut vm.mem, out)?;
     Ok(0)
 }
 
@@ -147,12 +139,7 @@ fn drain_records<H: Host>(h: &mut H, site: CallSite, map: u64, func: u64, ctx: u
         let Some((data, size)) = peek(vm, map)? else {
             break;
         };
-        Dynptr {
-            data,
-            size,
-            ..Dynptr::default()
-        }
-        .store(&mut vm.mem, at)?;
+        Dynptr { data, size, ..Dynptr::default() }.store(&mut vm.mem, at)?;
         let stop = callback(h, site, func, [at, ctx, 0, 0, 0])? != 0;
         release(h.vm(), map, size)?;
         samples += 1;

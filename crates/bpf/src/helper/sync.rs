@@ -14,11 +14,7 @@ use crate::vm::Host;
 type Outcome = Result<u64, Fault>;
 
 pub fn spin_lock<H: Host>(h: &mut H, addr: u64) -> Outcome {
-    if lock(h, addr)? {
-        Ok(0)
-    } else {
-        Err(lock_fault(addr, "taken while already held"))
-    }
+    if lock(h, addr)? { Ok(0) } else { Err(lock_fault(addr, "taken while already held")) }
 }
 
 pub fn spin_unlock<H: Host>(h: &mut H, addr: u64) -> Outcome {
@@ -41,8 +37,7 @@ pub(crate) fn lock<H: Host>(h: &mut H, addr: u64) -> Result<bool, Fault> {
 pub(crate) fn unlock<H: Host>(h: &mut H, addr: u64) -> Result<(), Fault> {
     let vm = h.vm();
     let held = vm.locks.iter().rposition(|&lock| lock == addr);
-    vm.locks
-        .remove(held.ok_or_else(|| lock_fault(addr, "released while not held"))?);
+    vm.locks.remove(held.ok_or_else(|| lock_fault(addr, "released while not held"))?);
     vm.mem.write(addr, 0u32)?;
     h.unlock(addr);
     Ok(())
@@ -73,16 +68,9 @@ fn timer_init<H: Host>(h: &mut H, addr: u64, map: u64, flags: u64) -> Outcome {
         return Ok(neg(EBUSY));
     }
     let (found, ctx) = find(h.vm(), "bpf_timer_init", map)?;
-    let field = found
-        .def
-        .special
-        .iter()
-        .find(|field| field.kind == SpecialKind::Timer);
+    let field = found.def.special.iter().find(|field| field.kind == SpecialKind::Timer);
     let Some(field) = field else {
-        return Err(Fault::bad_argument(
-            "bpf_timer_init",
-            "the map's values hold no timer",
-        ));
+        return Err(Fault::bad_argument("bpf_timer_init", "the map's values hold no timer"));
     };
     ctx.mem.bytes_mut(addr, 16)?;
     let timer = Timer {
@@ -117,19 +105,11 @@ fn timer_start<H: Host>(h: &mut H, addr: u64, nsecs: u64, flags: u64) -> Outcome
     let Some(id) = timer_at(h, addr)? else {
         return Ok(neg(EINVAL));
     };
-    if h.vm()
-        .timers
-        .get(id)
-        .is_none_or(|timer| timer.callback.is_none())
-    {
+    if h.vm().timers.get(id).is_none_or(|timer| timer.callback.is_none()) {
         return Ok(neg(EINVAL));
     }
     // Times are signed in the kernel, and clamped to the largest.
-    let start = if flags & ABSOLUTE != 0 {
-        0
-    } else {
-        h.ktime_ns()
-    };
+    let start = if flags & ABSOLUTE != 0 { 0 } else { h.ktime_ns() };
     let expires = start.saturating_add(nsecs).min(i64::MAX as u64);
     let cpu = (flags & CPU_PIN != 0).then(|| h.cpu());
     with_timer(h, id, |timer| timer.armed = true);

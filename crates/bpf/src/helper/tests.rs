@@ -48,12 +48,7 @@ impl Bench {
         let (mut h, instance) = host(text);
         let map = h.vm.create_map(instance, &def).expect("map");
         let page = h.vm.mem.alloc_region(PAGE, Perm::ReadWrite).expect("page");
-        Bench {
-            h,
-            instance,
-            map,
-            page,
-        }
+        Bench { h, instance, map, page }
     }
 
     fn addr(&self) -> u64 {
@@ -62,9 +57,7 @@ impl Bench {
 
     fn run(&mut self, args: [u64; 3]) -> Result<i64, Fault> {
         let regs = [self.addr(), self.page, args[0], args[1], args[2]];
-        self.h
-            .run(self.instance, "main", regs)
-            .map(|value| value as i64)
+        self.h.run(self.instance, "main", regs).map(|value| value as i64)
     }
 }
 
@@ -75,12 +68,7 @@ fn one(id: u32) -> String {
 
 #[test]
 fn maps_by_pointers() {
-    for map_type in [
-        map_type::HASH,
-        map_type::ARRAY,
-        map_type::LRU_HASH,
-        map_type::PERCPU_HASH,
-    ] {
+    for map_type in [map_type::HASH, map_type::ARRAY, map_type::LRU_HASH, map_type::PERCPU_HASH] {
         let text = "\
             r6 = r1
             r7 = r2
@@ -97,12 +85,7 @@ fn maps_by_pointers() {
             out:
             exit";
         let mut bench = Bench::new(map_type, text);
-        bench
-            .h
-            .vm
-            .mem
-            .write(bench.page, [3u64, 42])
-            .expect("key and value");
+        bench.h.vm.mem.write(bench.page, [3u64, 42]).expect("key and value");
         assert_eq!(bench.run([0; 3]), Ok(42), "type {map_type}");
     }
 }
@@ -118,15 +101,9 @@ fn map_errors_reach_the_program() {
     assert_eq!(bench.run([0; 3]), Ok(0), "index outside");
     let mut bench = Bench::new(map_type::HASH, "r1 = 5\ncall 1\nexit");
     let fault = bench.run([0; 3]).expect_err("no map");
-    assert!(
-        matches!(fault.kind(), FaultKind::BadArgument { .. }),
-        "{fault}"
-    );
+    assert!(matches!(fault.kind(), FaultKind::BadArgument { .. }), "{fault}");
     let mut bench = Bench::new(map_type::HASH, "r2 = 0\ncall 1\nexit");
-    assert!(matches!(
-        bench.run([0; 3]).expect_err("no key").kind(),
-        FaultKind::Mem(_)
-    ));
+    assert!(matches!(bench.run([0; 3]).expect_err("no key").kind(), FaultKind::Mem(_)));
 }
 
 #[test]
@@ -134,17 +111,9 @@ fn queues_copy_in_and_out() {
     let text = "r6 = r1\nr7 = r2\nr3 = 0\ncall 87\nr1 = r6\nr2 = r7\nr2 += 8\ncall 89\nr1 = r6\nr2 = r7\nr2 += 16\ncall 88\n\
                 r1 = r6\nr2 = r7\nr2 += 24\ncall 88\nexit";
     let mut bench = Bench::new(map_type::QUEUE, text);
-    bench
-        .h
-        .vm
-        .mem
-        .write(bench.page, [7u64, 1, 1, 1])
-        .expect("value");
+    bench.h.vm.mem.write(bench.page, [7u64, 1, 1, 1]).expect("value");
     assert_eq!(bench.run([0; 3]), Ok(-ENOENT), "the second pop");
-    assert_eq!(
-        bench.h.vm.mem.read::<[u64; 4]>(bench.page),
-        Ok([7, 7, 7, 0])
-    );
+    assert_eq!(bench.h.vm.mem.read::<[u64; 4]>(bench.page), Ok([7, 7, 7, 0]));
     let mut bench = Bench::new(map_type::HASH, &one(88));
     assert!(bench.run([0; 3]).is_err(), "not a queue");
 }
@@ -158,10 +127,7 @@ fn per_cpu_lookups_name_a_cpu() {
     assert!(zero != 0 && one > zero && four == 0);
     bench.h.cpu = 1;
     let text = one_of("r0 = 0", 1);
-    bench
-        .h
-        .install_text(bench.instance, &text, Default::default())
-        .expect("program");
+    bench.h.install_text(bench.instance, &text, Default::default()).expect("program");
     assert_eq!(bench.run([0; 3]), Ok(one), "this CPU's");
 }
 
@@ -183,22 +149,13 @@ fn task_storage_is_made_on_demand() {
     bench.h.dead_owners.push(0x55);
     assert_eq!(bench.run([0x55, 1, 0]), Ok(0), "dying");
     let delete = "r2 = r3\ncall 157\nexit";
-    bench
-        .h
-        .install_text(bench.instance, delete, Default::default())
-        .expect("program");
+    bench.h.install_text(bench.instance, delete, Default::default()).expect("program");
     assert_eq!(bench.run([0, 0, 0]), Ok(-EINVAL));
     assert_eq!(bench.run([task, 0, 0]), Ok(0));
     assert_eq!(bench.run([task, 0, 0]), Ok(-ENOENT));
     let wrong = "r2 = r3\nr3 = 0\ncall 210\nexit";
-    bench
-        .h
-        .install_text(bench.instance, wrong, Default::default())
-        .expect("program");
-    assert!(
-        bench.run([task, 1, 0]).is_err(),
-        "cgroup helper on a task map"
-    );
+    bench.h.install_text(bench.instance, wrong, Default::default()).expect("program");
+    assert!(bench.run([task, 1, 0]).is_err(), "cgroup helper on a task map");
 }
 
 #[test]
@@ -213,16 +170,9 @@ fn storage_starts_from_an_initial_value() {
 
 #[test]
 fn probe_reads_survive_bad_pointers() {
-    for (id, good, bad) in [
-        (113, 0, -EFAULT),
-        (4, 0, -EFAULT),
-        (115, 4, -EFAULT),
-        (45, 4, -EFAULT),
-    ] {
-        let mut bench = Bench::new(
-            map_type::ARRAY,
-            &format!("r1 = r2\nr2 = 6\ncall {id}\nexit"),
-        );
+    for (id, good, bad) in [(113, 0, -EFAULT), (4, 0, -EFAULT), (115, 4, -EFAULT), (45, 4, -EFAULT)]
+    {
+        let mut bench = Bench::new(map_type::ARRAY, &format!("r1 = r2\nr2 = 6\ncall {id}\nexit"));
         bench
             .h
             .vm
@@ -232,27 +182,13 @@ fn probe_reads_survive_bad_pointers() {
             .copy_from_slice(b"xxxxxxxxabc\0defg");
         let (page, source) = (bench.page, bench.page + 8);
         assert_eq!(bench.run([source, 0, 0]), Ok(good), "helper {id}");
-        let copied = if id == 113 || id == 4 {
-            b"abc\0dexx"
-        } else {
-            b"abc\0xxxx"
-        };
-        assert_eq!(
-            bench.h.vm.mem.bytes(page, 8),
-            Ok(&copied[..]),
-            "helper {id}"
-        );
+        let copied = if id == 113 || id == 4 { b"abc\0dexx" } else { b"abc\0xxxx" };
+        assert_eq!(bench.h.vm.mem.bytes(page, 8), Ok(&copied[..]), "helper {id}");
         assert_eq!(bench.run([16, 0, 0]), Ok(bad), "helper {id}");
         assert_eq!(bench.h.vm.mem.bytes(page, 6), Ok(&[0; 6][..]), "zeroed");
     }
     let mut bench = Bench::new(map_type::ARRAY, "r1 = r2\nr2 = 3\ncall 115\nexit");
-    bench
-        .h
-        .vm
-        .mem
-        .bytes_mut(bench.page + 8, 6)
-        .expect("page")
-        .copy_from_slice(b"hello\0");
+    bench.h.vm.mem.bytes_mut(bench.page + 8, 6).expect("page").copy_from_slice(b"hello\0");
     let source = bench.page + 8;
     assert_eq!(bench.run([source, 0, 0]), Ok(3), "cut");
     assert_eq!(bench.h.vm.mem.bytes(bench.page, 4), Ok(&b"he\0\0"[..]));
@@ -267,10 +203,8 @@ fn strings_compare() {
         ("abX", "abY\0", 2, 0),
         ("ab\0", "abc\0", 9, -1),
     ] {
-        let mut bench = Bench::new(
-            map_type::ARRAY,
-            "r1 = r2\nr3 = r2\nr3 += 64\nr2 = r4\ncall 182\nexit",
-        );
+        let mut bench =
+            Bench::new(map_type::ARRAY, "r1 = r2\nr3 = r2\nr3 += 64\nr2 = r4\ncall 182\nexit");
         let page = bench.page;
         bench
             .h
@@ -299,38 +233,18 @@ fn kernel_pointers_are_exchanged() {
 
 #[test]
 fn text_is_printed_and_formatted() {
-    let mut bench = Bench::new(
-        map_type::ARRAY,
-        "r1 = r2\nr2 = 8\nr3 = 3\nr4 = -4\nr5 = 255\ncall 6\nexit",
-    );
-    bench
-        .h
-        .vm
-        .mem
-        .bytes_mut(bench.page, 8)
-        .expect("page")
-        .copy_from_slice(b"%d %d %x");
+    let mut bench =
+        Bench::new(map_type::ARRAY, "r1 = r2\nr2 = 8\nr3 = 3\nr4 = -4\nr5 = 255\ncall 6\nexit");
+    bench.h.vm.mem.bytes_mut(bench.page, 8).expect("page").copy_from_slice(b"%d %d %x");
     assert_eq!(bench.run([0; 3]), Ok(-EINVAL), "no NUL in its size");
-    bench
-        .h
-        .vm
-        .mem
-        .bytes_mut(bench.page, 8)
-        .expect("page")
-        .copy_from_slice(b"%d,%d%x\0");
+    bench.h.vm.mem.bytes_mut(bench.page, 8).expect("page").copy_from_slice(b"%d,%d%x\0");
     assert_eq!(bench.run([0; 3]), Ok(6));
     assert_eq!(bench.h.printed, ["3,-4ff"]);
     let text = "r1 = r2\nr3 = r2\nr3 += 32\nr4 = r2\nr4 += 64\nr5 = 8\nr2 = 4\ncall 165\nexit";
     let mut bench = Bench::new(map_type::ARRAY, text);
     let page = bench.page;
     bench.h.vm.mem.bytes_mut(page, 8).expect("page").fill(b'!');
-    bench
-        .h
-        .vm
-        .mem
-        .bytes_mut(page + 32, 6)
-        .expect("page")
-        .copy_from_slice(b"n=%ld\0");
+    bench.h.vm.mem.bytes_mut(page + 32, 6).expect("page").copy_from_slice(b"n=%ld\0");
     bench.h.vm.mem.write(page + 64, 12345u64).expect("page");
     assert_eq!(bench.run([0; 3]), Ok(8), "what it would take, with the NUL");
     assert_eq!(bench.h.vm.mem.bytes(page, 6), Ok(&b"n=1\0!!"[..]));
@@ -338,13 +252,9 @@ fn text_is_printed_and_formatted() {
 
 #[test]
 fn clocks_and_numbers() {
-    for (id, value) in [
-        (5, 1_234_567),
-        (125, 1_234_567),
-        (160, 1_000_000),
-        (118, 0xfffb_6c20 + 1),
-        (8, 2),
-    ] {
+    for (id, value) in
+        [(5, 1_234_567), (125, 1_234_567), (160, 1_000_000), (118, 0xfffb_6c20 + 1), (8, 2)]
+    {
         let (mut h, instance) = host(&one(id));
         (h.now_ns, h.cpu) = (1_234_567, 2);
         assert_eq!(h.run(instance, "main", [0; 5]), Ok(value), "helper {id}");
@@ -360,21 +270,13 @@ fn locks_are_held_by_one() {
     assert_eq!(h.run(instance, "main", [lock, 0, 0, 0, 0]), Ok(0));
     assert_eq!(h.locks, [(lock, true), (lock, false)]);
     for (text, what) in [
-        (
-            "r6 = r1\ncall 93\nr1 = r6\ncall 93\nexit",
-            "taken while already held",
-        ),
+        ("r6 = r1\ncall 93\nr1 = r6\ncall 93\nexit", "taken while already held"),
         ("call 94\nexit", "released while not held"),
         ("call 93\nexit", "still held when the program ended"),
     ] {
-        h.install_text(instance, text, Default::default())
-            .expect("program");
+        h.install_text(instance, text, Default::default()).expect("program");
         let fault = h.run(instance, "main", [lock, 0, 0, 0, 0]).expect_err(what);
-        assert_eq!(
-            fault.kind(),
-            &FaultKind::Lock { addr: lock, what },
-            "{text}"
-        );
+        assert_eq!(fault.kind(), &FaultKind::Lock { addr: lock, what }, "{text}");
         assert_eq!(h.vm.mem.read::<u32>(lock), Ok(0), "given back after {text}");
     }
     let taken = h.locks.iter().filter(|lock| lock.1).count();
@@ -386,10 +288,7 @@ fn loops_have_a_limit() {
     let text = "func main:\nr2 = body ll\nr3 = 0\nr4 = r2\nr4 = 0\ncall 181\nexit\nfunc body:\nr0 = 0\nexit";
     let (mut h, instance) = host(text);
     assert_eq!(h.run(instance, "main", [100, 0, 0, 0, 0]), Ok(100));
-    assert_eq!(
-        h.run(instance, "main", [(8 << 20) + 1, 0, 0, 0, 0]),
-        Ok(neg(E2BIG))
-    );
+    assert_eq!(h.run(instance, "main", [(8 << 20) + 1, 0, 0, 0, 0]), Ok(neg(E2BIG)));
     assert!(
         h.run(instance, "main", [8 << 20, 0, 0, 0, 0]).is_err(),
         "the instruction limit comes first"
@@ -432,23 +331,11 @@ const WALK: &str = "\
 fn all_elements_are_visited_once() {
     let mut bench = Bench::new(map_type::HASH, WALK);
     for key in [1u32, 2, 3, 4] {
-        bench
-            .h
-            .vm
-            .map_update(bench.map, &key.to_ne_bytes(), &[0; 8], 0)
-            .expect("room");
+        bench.h.vm.map_update(bench.map, &key.to_ne_bytes(), &[0; 8], 0).expect("room");
     }
-    assert_eq!(
-        bench.run([0; 3]),
-        Ok(3124),
-        "2 deletes 3: three calls, keys 1 2 4"
-    );
+    assert_eq!(bench.run([0; 3]), Ok(3124), "2 deletes 3: three calls, keys 1 2 4");
     let mut bench = Bench::new(map_type::PERCPU_ARRAY, WALK);
-    assert_eq!(
-        bench.run([0; 3]),
-        Ok(4123),
-        "indices 0 to 3; an array's element cannot be deleted"
-    );
+    assert_eq!(bench.run([0; 3]), Ok(4123), "indices 0 to 3; an array's element cannot be deleted");
     let mut bench = Bench::new(map_type::QUEUE, WALK);
     assert!(bench.run([0; 3]).is_err());
 }
@@ -474,35 +361,19 @@ fn ring_records_from_a_program() {
     let mut bench = Bench::new(map_type::RINGBUF, text);
     assert_eq!(bench.run([0; 3]), Ok(24));
     assert_eq!(bench.run([0; 3]), Ok(48));
-    let record = bench
-        .h
-        .vm
-        .ringbuf_consume(bench.map)
-        .expect("ring")
-        .expect("record");
+    let record = bench.h.vm.ringbuf_consume(bench.map).expect("ring").expect("record");
     assert_eq!(record, [5u64.to_ne_bytes(), 6u64.to_ne_bytes()].concat());
     bench
         .h
-        .install_text(
-            bench.instance,
-            "r1 = r2\ncall 132\nexit",
-            Default::default(),
-        )
+        .install_text(bench.instance, "r1 = r2\ncall 132\nexit", Default::default())
         .expect("program");
     assert!(bench.run([0; 3]).is_err(), "no record");
     let output = "r3 = 8\nr4 = 0\ncall 130\nexit";
-    bench
-        .h
-        .install_text(bench.instance, output, Default::default())
-        .expect("program");
+    bench.h.install_text(bench.instance, output, Default::default()).expect("program");
     assert_eq!(bench.run([0; 3]), Ok(0));
     bench
         .h
-        .install_text(
-            bench.instance,
-            "r3 = 4090\nr4 = 0\ncall 130\nexit",
-            Default::default(),
-        )
+        .install_text(bench.instance, "r3 = 4090\nr4 = 0\ncall 130\nexit", Default::default())
         .expect("program");
     assert_eq!(bench.run([0; 3]), Ok(-EAGAIN));
 }
@@ -574,11 +445,7 @@ fn user_records_are_drained() {
         exit";
     let mut bench = Bench::new(map_type::USER_RINGBUF, text);
     for n in 1..=5u32 {
-        bench
-            .h
-            .vm
-            .user_ringbuf_produce(bench.map, &n.to_ne_bytes())
-            .expect("room");
+        bench.h.vm.user_ringbuf_produce(bench.map, &n.to_ne_bytes()).expect("room");
     }
     assert_eq!(bench.run([0; 3]), Ok(3), "the callback stops at 3");
     assert_eq!(bench.run([0; 3]), Ok(2));
@@ -586,14 +453,8 @@ fn user_records_are_drained() {
     assert_eq!(bench.h.vm.mem.read::<u64>(bench.page), Ok(12345));
     let big = vec![0; 5000];
     assert_eq!(bench.h.vm.user_ringbuf_produce(bench.map, &big), Err(E2BIG));
-    assert_eq!(
-        bench.h.vm.user_ringbuf_produce(bench.map, &big[..4000]),
-        Ok(())
-    );
-    assert_eq!(
-        bench.h.vm.user_ringbuf_produce(bench.map, &big[..200]),
-        Err(ENOSPC)
-    );
+    assert_eq!(bench.h.vm.user_ringbuf_produce(bench.map, &big[..4000]), Ok(()));
+    assert_eq!(bench.h.vm.user_ringbuf_produce(bench.map, &big[..200]), Err(ENOSPC));
 }
 
 const TIMER: &str = "\
@@ -647,10 +508,7 @@ fn timer_def(map_type: u32) -> MapDef {
         key_size: 4,
         value_size: 32,
         max_entries: 4,
-        special: vec![SpecialField {
-            offset: 0,
-            kind: SpecialKind::Timer,
-        }],
+        special: vec![SpecialField { offset: 0, kind: SpecialKind::Timer }],
         ..MapDef::default()
     }
 }
@@ -661,32 +519,18 @@ fn timers_fire_and_rearm() {
         let mut bench = Bench::with(timer_def(map_type), TIMER);
         (bench.h.now_ns, bench.h.cpu) = (100, 2);
         let value = |bench: &BareHost, map| bench.vm.map_lookup(map, &1u32.to_ne_bytes());
-        bench
-            .h
-            .vm
-            .map_update(bench.map, &1u32.to_ne_bytes(), &[0; 32], 0)
-            .expect("element");
+        bench.h.vm.map_update(bench.map, &1u32.to_ne_bytes(), &[0; 32], 0).expect("element");
         assert_eq!(bench.run([0; 3]), Ok(0));
-        let &[(id, expires, cpu)] = &bench.h.timers[..] else {
-            panic!("one timer")
-        };
+        let &[(id, expires, cpu)] = &bench.h.timers[..] else { panic!("one timer") };
         assert_eq!((expires, cpu), (600, Some(2)));
         assert_eq!(bench.run([0; 3]), Ok(-EBUSY), "initialised once");
         fire_timer(&mut bench.h, id).expect("runs");
         assert_eq!(bench.h.timers, [(id, 1000, None)], "armed again, absolute");
         let words = value(&bench.h, bench.map).expect("value");
         assert_eq!(words[16..24], 1u64.to_ne_bytes(), "its key was 1");
-        assert_eq!(
-            words[24..32],
-            neg(EDEADLK).to_ne_bytes(),
-            "cannot cancel itself"
-        );
+        assert_eq!(words[24..32], neg(EDEADLK).to_ne_bytes(), "cannot cancel itself");
         if map_type == map_type::HASH {
-            bench
-                .h
-                .vm
-                .map_delete(bench.map, &1u32.to_ne_bytes())
-                .expect("deleted");
+            bench.h.vm.map_delete(bench.map, &1u32.to_ne_bytes()).expect("deleted");
         } else {
             bench
                 .h
@@ -704,20 +548,15 @@ fn timers_fire_and_rearm() {
 
 #[test]
 fn timer_misuse_has_errnos() {
-    let mut bench = Bench::with(
-        timer_def(map_type::ARRAY),
-        "r1 = r2\nr2 = 1\nr3 = 0\ncall 171\nexit",
-    );
+    let mut bench =
+        Bench::with(timer_def(map_type::ARRAY), "r1 = r2\nr2 = 1\nr3 = 0\ncall 171\nexit");
     assert_eq!(bench.run([0; 3]), Ok(-EINVAL), "not initialised");
     for (text, got) in [
         ("r1 = r2\ncall 172\nexit", -EINVAL),
         ("r5 = r1\nr1 = r2\nr2 = r5\nr3 = 2\ncall 169\nexit", -EINVAL),
         ("r1 = r2\nr2 = 1\nr3 = 4\ncall 171\nexit", -EINVAL),
     ] {
-        bench
-            .h
-            .install_text(bench.instance, text, Default::default())
-            .expect("program");
+        bench.h.install_text(bench.instance, text, Default::default()).expect("program");
         assert_eq!(bench.run([0; 3]), Ok(got), "{text}");
     }
 }
@@ -733,21 +572,10 @@ fn perf_arrays_are_empty() {
         ..MapDef::default()
     };
     let mut bench = Bench::with(def, "r5 = r2\nr2 = r3\nr3 = r5\ncall 55\nexit");
-    bench
-        .h
-        .vm
-        .mem
-        .bytes_mut(bench.page, 32)
-        .expect("page")
-        .fill(1);
+    bench.h.vm.mem.bytes_mut(bench.page, 32).expect("page").fill(1);
     assert_eq!(bench.run([2, 24, 0]), Ok(-ENOENT));
     assert_eq!(
-        bench
-            .h
-            .vm
-            .mem
-            .bytes(bench.page, 25)
-            .map(|bytes| bytes[23..].to_vec()),
+        bench.h.vm.mem.bytes(bench.page, 25).map(|bytes| bytes[23..].to_vec()),
         Ok(vec![0, 1])
     );
     assert_eq!(bench.run([4, 24, 0]), Ok(-E2BIG));
@@ -758,10 +586,7 @@ fn perf_arrays_are_empty() {
 #[test]
 fn released_references_reach_the_host() {
     let def = MapDef {
-        special: vec![SpecialField {
-            offset: 0,
-            kind: SpecialKind::Kptr(KptrKind::Kernel(9)),
-        }],
+        special: vec![SpecialField { offset: 0, kind: SpecialKind::Kptr(KptrKind::Kernel(9)) }],
         ..MapDef {
             name: "k".into(),
             map_type: map_type::HASH,
@@ -772,20 +597,12 @@ fn released_references_reach_the_host() {
         }
     };
     let mut bench = Bench::with(def, &one(3));
-    bench
-        .h
-        .vm
-        .map_update(bench.map, &[0; 4], &[0; 8], 0)
-        .expect("element");
+    bench.h.vm.map_update(bench.map, &[0; 4], &[0; 8], 0).expect("element");
     let map = bench.h.vm.maps.get_mut(bench.map).expect("map");
     let value = map.lookup(&bench.h.vm.mem, &[0; 4], 0);
     bench.h.vm.mem.write(value, 0x99u64).expect("value");
     assert_eq!(bench.run([0; 3]), Ok(0));
-    assert_eq!(
-        bench.h.released,
-        [(KptrKind::Kernel(9), 0x99)],
-        "before the program went on"
-    );
+    assert_eq!(bench.h.released, [(KptrKind::Kernel(9), 0x99)], "before the program went on");
 }
 
 #[test]

@@ -31,12 +31,7 @@ pub struct Assembled {
 impl Assembled {
     pub fn image(&self, name: &str) -> Result<Image, DecodeError> {
         let code = decode(&self.raw, &self.funcs, &self.probe)?;
-        Ok(Image {
-            name: name.to_owned(),
-            code,
-            funcs: self.funcs.clone(),
-            ..Image::default()
-        })
+        Ok(Image { name: name.to_owned(), code, funcs: self.funcs.clone(), ..Image::default() })
     }
 }
 
@@ -46,11 +41,7 @@ pub fn assemble(text: &str) -> Result<Assembled, AsmError> {
     for (at, line) in text.lines().enumerate() {
         let code = line.split([';', '#']).next().unwrap_or("").trim();
         if !code.is_empty() {
-            let wrap = |why| AsmError {
-                line: at + 1,
-                text: code.to_owned(),
-                why,
-            };
+            let wrap = |why| AsmError { line: at + 1, text: code.to_owned(), why };
             asm.line(code, at + 1).map_err(wrap)?;
         }
     }
@@ -76,10 +67,7 @@ type Parsed<T> = Result<T, &'static str>;
 
 impl Assembler {
     fn line(&mut self, code: &str, line: usize) -> Parsed<()> {
-        if let Some(name) = code
-            .strip_prefix("func ")
-            .and_then(|rest| rest.strip_suffix(':'))
-        {
+        if let Some(name) = code.strip_prefix("func ").and_then(|rest| rest.strip_suffix(':')) {
             self.begin_func(name.trim());
             return self.label(name.trim());
         }
@@ -127,11 +115,7 @@ impl Assembler {
     fn finish(mut self) -> Result<Assembled, AsmError> {
         self.end_func();
         for (slot, fixup, label, line) in std::mem::take(&mut self.fixups) {
-            self.fix(slot, fixup, &label).map_err(|why| AsmError {
-                line,
-                text: label,
-                why,
-            })?;
+            self.fix(slot, fixup, &label).map_err(|why| AsmError { line, text: label, why })?;
         }
         Ok(self.out)
     }
@@ -252,12 +236,9 @@ impl Assembler {
     }
 
     fn store_release(&mut self, code: &str) -> Parsed<()> {
-        let inner = code
-            .strip_prefix("store_release(")
-            .and_then(|rest| rest.strip_suffix(')'));
-        let (place, value) = inner
-            .and_then(|inner| inner.rsplit_once(", "))
-            .ok_or("two arguments")?;
+        let inner = code.strip_prefix("store_release(").and_then(|rest| rest.strip_suffix(')'));
+        let (place, value) =
+            inner.and_then(|inner| inner.rsplit_once(", ")).ok_or("two arguments")?;
         let (size, _, dst, off) = location(place)?;
         self.emit(0xc3 | size, dst, reg(value)?.0, off, 0x110)
     }
@@ -324,10 +305,7 @@ impl Assembler {
         if right.starts_with('-') && number(right).is_none() {
             return self.emit(0x80 | class, dst, 0, 0, 0);
         }
-        if let Some((bits, src)) = right
-            .strip_prefix("(s")
-            .and_then(|rest| rest.split_once(')'))
-        {
+        if let Some((bits, src)) = right.strip_prefix("(s").and_then(|rest| rest.split_once(')')) {
             let off = number(bits).ok_or("width")? as i16;
             return self.emit(0xb8 | class, dst, reg(src)?.0, off, 0);
         }
@@ -335,9 +313,7 @@ impl Assembler {
             return self.function(dst, function, arguments.trim_end_matches(')'));
         }
         if let Some((swap, _)) = right.split_once(' ') {
-            let split = swap
-                .find(|c: char| c.is_ascii_digit())
-                .ok_or("byte order")?;
+            let split = swap.find(|c: char| c.is_ascii_digit()).ok_or("byte order")?;
             let imm = number(&swap[split..]).ok_or("width")? as i32;
             let code = match &swap[..split] {
                 "le" => 0xd4,
@@ -360,8 +336,7 @@ impl Assembler {
         self.emit(0, 0, 0, 0, (bits >> 32) as i32)?;
         if value.is_none() {
             let slot = self.out.raw.len() - 2;
-            self.fixups
-                .push((slot, Fixup::FuncAddr, text.to_owned(), line));
+            self.fixups.push((slot, Fixup::FuncAddr, text.to_owned(), line));
         }
         Ok(())
     }
@@ -434,20 +409,14 @@ fn number(text: &str) -> Option<i64> {
         Some(hex) => u64::from_str_radix(hex, 16).ok()?,
         None => digits.parse().ok()?,
     };
-    Some(if negative {
-        (magnitude as i64).wrapping_neg()
-    } else {
-        magnitude as i64
-    })
+    Some(if negative { (magnitude as i64).wrapping_neg() } else { magnitude as i64 })
 }
 
 /// `*(u32 *)(r1 + 4)` or the same without the first star: size bits, signedness, base, offset.
 fn location(text: &str) -> Parsed<(u8, bool, u8, i16)> {
     let text = text.trim().trim_start_matches('*');
-    let (ty, rest) = text
-        .strip_prefix('(')
-        .and_then(|text| text.split_once(" *)"))
-        .ok_or("memory type")?;
+    let (ty, rest) =
+        text.strip_prefix('(').and_then(|text| text.split_once(" *)")).ok_or("memory type")?;
     let size = match &ty[1..] {
         "8" => 0x10,
         "16" => 0x08,

@@ -54,31 +54,19 @@ pub fn decode(raw: &[RawInsn], funcs: &[Func], probe: &[bool]) -> Result<Vec<Ins
     let mut code = vec![PAD; raw.len()];
     let starts = check_bounds(raw, funcs)?;
     for func in funcs {
-        let decoder = Decoder {
-            raw,
-            start: func.start,
-            end: func.start + func.len,
-            starts: &starts,
-        };
-        decoder
-            .function(&mut code, probe)
-            .map_err(|(at, kind)| DecodeError {
-                func: func.name.clone(),
-                insn: at - func.start,
-                code: raw[at as usize].code,
-                kind,
-            })?;
+        let decoder =
+            Decoder { raw, start: func.start, end: func.start + func.len, starts: &starts };
+        decoder.function(&mut code, probe).map_err(|(at, kind)| DecodeError {
+            func: func.name.clone(),
+            insn: at - func.start,
+            code: raw[at as usize].code,
+            kind,
+        })?;
     }
     Ok(code)
 }
 
-const PAD: Insn = Insn {
-    op: Op::Pad,
-    dst: 0,
-    src: 0,
-    off: 0,
-    imm: 0,
-};
+const PAD: Insn = Insn { op: Op::Pad, dst: 0, src: 0, off: 0, imm: 0 };
 
 /// Functions lie inside the code and do not overlap. Returns their starts, sorted.
 fn check_bounds(raw: &[RawInsn], funcs: &[Func]) -> Result<Vec<u32>, DecodeError> {
@@ -88,12 +76,7 @@ fn check_bounds(raw: &[RawInsn], funcs: &[Func]) -> Result<Vec<u32>, DecodeError
     for func in &order {
         let stop = u64::from(func.start) + u64::from(func.len);
         if func.len == 0 || u64::from(func.start) < end || stop > raw.len() as u64 {
-            let error = DecodeError {
-                func: func.name.clone(),
-                insn: 0,
-                code: 0,
-                kind: Bounds,
-            };
+            let error = DecodeError { func: func.name.clone(), insn: 0, code: 0, kind: Bounds };
             return Err(error);
         }
         end = stop;
@@ -116,11 +99,8 @@ impl Decoder<'_> {
         let mut last = at;
         while at < self.end {
             let insn = self.insn(at).map_err(|kind| (at, kind))?;
-            code[at as usize] = if probe.get(at as usize) == Some(&true) {
-                probed(insn)
-            } else {
-                insn
-            };
+            code[at as usize] =
+                if probe.get(at as usize) == Some(&true) { probed(insn) } else { insn };
             last = at;
             at += if insn.op == Op::LdImm64 { 2 } else { 1 };
         }
@@ -166,17 +146,10 @@ impl Decoder<'_> {
     fn load_constant(&self, at: u32, raw: RawInsn) -> Outcome<Insn> {
         if raw.code != 0x18 {
             let legacy = matches!(raw.code >> 5, 1 | 2);
-            return Err(if legacy {
-                Unsupported("legacy packet access")
-            } else {
-                Unknown
-            });
+            return Err(if legacy { Unsupported("legacy packet access") } else { Unknown });
         }
-        let high = self
-            .raw
-            .get(at as usize + 1)
-            .filter(|_| at + 1 < self.end)
-            .ok_or(HalfConstant)?;
+        let high =
+            self.raw.get(at as usize + 1).filter(|_| at + 1 < self.end).ok_or(HalfConstant)?;
         if high.code != 0 || high.regs != 0 || high.off != 0 {
             return Err(HalfConstant);
         }
@@ -185,13 +158,7 @@ impl Decoder<'_> {
             return Err(Reserved);
         }
         let imm = u64::from(raw.imm as u32) | u64::from(high.imm as u32) << 32;
-        Ok(Insn {
-            op: Op::LdImm64,
-            dst: raw.dst(),
-            src: 0,
-            off: 0,
-            imm: imm as i64,
-        })
+        Ok(Insn { op: Op::LdImm64, dst: raw.dst(), src: 0, off: 0, imm: imm as i64 })
     }
 
     fn jump(&self, at: u32, raw: RawInsn, narrow: bool) -> Outcome<Insn> {
@@ -210,10 +177,7 @@ impl Decoder<'_> {
             (0x8, _, false) => self.call(at, raw, register),
             (0x9, false, false) => {
                 zero(raw.regs, raw.off, raw.imm)?;
-                Ok(Insn {
-                    op: Op::Exit,
-                    ..PAD
-                })
+                Ok(Insn { op: Op::Exit, ..PAD })
             }
             (0xe, false, false) => {
                 zero(raw.regs, 0, raw.imm)?;
@@ -227,21 +191,11 @@ impl Decoder<'_> {
         let (constant, register) = branch_ops(raw.code >> 4, narrow).ok_or(Unknown)?;
         let op = operand(raw, constant, register)?;
         let target = self.target(at, raw.off.into())?;
-        Ok(Insn {
-            op,
-            dst: raw.dst(),
-            src: raw.src(),
-            off: target,
-            imm: raw.imm.into(),
-        })
+        Ok(Insn { op, dst: raw.dst(), src: raw.src(), off: target, imm: raw.imm.into() })
     }
 
     fn goto(&self, op: Op, at: u32, distance: i64) -> Outcome<Insn> {
-        Ok(Insn {
-            op,
-            off: self.target(at, distance)?,
-            ..PAD
-        })
+        Ok(Insn { op, off: self.target(at, distance)?, ..PAD })
     }
 
     /// Absolute index of a jump target inside this function.
@@ -255,45 +209,22 @@ impl Decoder<'_> {
     fn call(&self, at: u32, raw: RawInsn, register: bool) -> Outcome<Insn> {
         if register {
             zero(raw.src(), raw.off, raw.imm)?;
-            return Ok(Insn {
-                op: Op::CallReg,
-                dst: raw.dst(),
-                ..PAD
-            });
+            return Ok(Insn { op: Op::CallReg, dst: raw.dst(), ..PAD });
         }
         if raw.dst() != 0 {
             return Err(Reserved);
         }
         match raw.src() {
-            call::HELPER if raw.imm == 12 => Ok(Insn {
-                op: Op::TailCall,
-                imm: 12,
-                ..PAD
-            }),
-            call::HELPER => Ok(Insn {
-                op: Op::CallHelper,
-                imm: raw.imm.into(),
-                ..PAD
-            }),
-            call::KFUNC => Ok(Insn {
-                op: Op::CallKfunc,
-                imm: (raw.imm as u32).into(),
-                ..PAD
-            }),
+            call::HELPER if raw.imm == 12 => Ok(Insn { op: Op::TailCall, imm: 12, ..PAD }),
+            call::HELPER => Ok(Insn { op: Op::CallHelper, imm: raw.imm.into(), ..PAD }),
+            call::KFUNC => Ok(Insn { op: Op::CallKfunc, imm: (raw.imm as u32).into(), ..PAD }),
             call::FUNC => {
                 let target = i64::from(at) + 1 + i64::from(raw.imm);
-                let start = u32::try_from(target)
-                    .ok()
-                    .filter(|at| self.starts.binary_search(at).is_ok());
-                let start = start
-                    .and_then(|at| i32::try_from(at).ok())
-                    .ok_or(CallTarget(target))?;
-                Ok(Insn {
-                    op: Op::CallFunc,
-                    off: start,
-                    imm: start.into(),
-                    ..PAD
-                })
+                let start =
+                    u32::try_from(target).ok().filter(|at| self.starts.binary_search(at).is_ok());
+                let start =
+                    start.and_then(|at| i32::try_from(at).ok()).ok_or(CallTarget(target))?;
+                Ok(Insn { op: Op::CallFunc, off: start, imm: start.into(), ..PAD })
             }
             _ => Err(Reserved),
         }
@@ -302,11 +233,7 @@ impl Decoder<'_> {
 
 /// Fields that an instruction does not use.
 fn zero(regs: u8, off: i16, imm: i32) -> Outcome<()> {
-    if regs == 0 && off == 0 && imm == 0 {
-        Ok(())
-    } else {
-        Err(Reserved)
-    }
+    if regs == 0 && off == 0 && imm == 0 { Ok(()) } else { Err(Reserved) }
 }
 
 /// The form of an operation that a raw instruction's operand bit selects.
@@ -321,13 +248,7 @@ fn operand(raw: RawInsn, constant: Op, register: Op) -> Outcome<Op> {
 }
 
 fn plain(raw: RawInsn, op: Op) -> Outcome<Insn> {
-    Ok(Insn {
-        op,
-        dst: raw.dst(),
-        src: raw.src(),
-        off: raw.off.into(),
-        imm: raw.imm.into(),
-    })
+    Ok(Insn { op, dst: raw.dst(), src: raw.src(), off: raw.off.into(), imm: raw.imm.into() })
 }
 
 fn alu(raw: RawInsn, wide: bool) -> Outcome<Insn> {
@@ -353,10 +274,7 @@ fn alu(raw: RawInsn, wide: bool) -> Outcome<Insn> {
         }
         _ => return Err(Reserved),
     };
-    Ok(Insn {
-        off: 0,
-        ..plain(raw, op)?
-    })
+    Ok(Insn { off: 0, ..plain(raw, op)? })
 }
 
 fn byte_order(raw: RawInsn, wide: bool) -> Outcome<Op> {
@@ -482,11 +400,7 @@ fn check_frame_pointer(insn: Insn) -> Outcome<()> {
         return Ok(());
     };
     let inside = insn.off >= -512 && insn.off <= -size;
-    if base == 10 && !inside {
-        Err(StackOffset(insn.off))
-    } else {
-        Ok(())
-    }
+    if base == 10 && !inside { Err(StackOffset(insn.off)) } else { Ok(()) }
 }
 
 /// The register that an instruction writes, other than r0 to r5 of a call.

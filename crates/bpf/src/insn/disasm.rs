@@ -17,11 +17,7 @@ pub fn disasm(insn: &Insn, pc: u32, image: &Image) -> String {
     if let Some(size) = access_size(insn.op) {
         return memory(insn, &name, size);
     }
-    if name.starts_with('J') {
-        branch(insn, &name, pc)
-    } else {
-        arithmetic(insn, &name)
-    }
+    if name.starts_with('J') { branch(insn, &name, pc) } else { arithmetic(insn, &name) }
 }
 
 fn special(insn: &Insn, pc: u32, image: &Image) -> Option<String> {
@@ -39,10 +35,7 @@ fn special(insn: &Insn, pc: u32, image: &Image) -> Option<String> {
         Neg32 => format!("w{d} = -w{d}"),
         CallReg => format!("callx r{d}"),
         CallFunc => {
-            let func = image
-                .funcs
-                .iter()
-                .find(|func| func.start == insn.off as u32);
+            let func = image.funcs.iter().find(|func| func.start == insn.off as u32);
             format!("call {}", func.map_or("?", |func| &func.name))
         }
         CallHelper | TailCall => match crate::helper::name(insn.imm as u32) {
@@ -67,16 +60,9 @@ fn memory(insn: &Insn, name: &str, size: i32) -> String {
         let sign = if insn.off < 0 { '-' } else { '+' };
         format!("r{base} {sign} {:#x}", insn.off.unsigned_abs())
     };
-    let (atomic, fetch) = (
-        name.strip_prefix("Atomic"),
-        name.strip_prefix("AtomicFetch"),
-    );
+    let (atomic, fetch) = (name.strip_prefix("Atomic"), name.strip_prefix("AtomicFetch"));
     if name.starts_with("Ldx") {
-        let (sign, w) = if name.ends_with('s') {
-            ('s', 'r')
-        } else {
-            ('u', w)
-        };
+        let (sign, w) = if name.ends_with('s') { ('s', 'r') } else { ('u', w) };
         format!("{w}{d} = *({sign}{bits} *)({})", at(s))
     } else if name.starts_with("LoadAcq") {
         format!("{w}{d} = load_acquire((u{bits} *)({}))", at(s))
@@ -91,11 +77,7 @@ fn memory(insn: &Insn, name: &str, size: i32) -> String {
         let call = if size == 8 { "xchg_64" } else { "xchg32_32" };
         format!("{w}{s} = {call}({}, {w}{s})", at(d))
     } else if atomic.is_some_and(|op| op.starts_with("Cmpxchg")) {
-        let call = if size == 8 {
-            "cmpxchg_64"
-        } else {
-            "cmpxchg32_32"
-        };
+        let call = if size == 8 { "cmpxchg_64" } else { "cmpxchg32_32" };
         format!("{w}0 = {call}({}, {w}0, {w}{s})", at(d))
     } else if let Some(op) = atomic {
         format!("lock *(u{bits} *)({}) {}= {w}{s}", at(d), operator(op).0)
@@ -120,16 +102,8 @@ fn branch(insn: &Insn, name: &str, pc: u32) -> String {
         "Jsle" => "s<=",
         _ => "&",
     };
-    let right = if name.ends_with('X') {
-        format!("{w}{}", insn.src)
-    } else {
-        hex(insn.imm)
-    };
-    format!(
-        "if {w}{} {compare} {right} goto {}",
-        insn.dst,
-        distance(insn, pc)
-    )
+    let right = if name.ends_with('X') { format!("{w}{}", insn.src) } else { hex(insn.imm) };
+    format!("if {w}{} {compare} {right} goto {}", insn.dst, distance(insn, pc))
 }
 
 fn arithmetic(insn: &Insn, name: &str) -> String {
@@ -139,18 +113,11 @@ fn arithmetic(insn: &Insn, name: &str) -> String {
         let w = if to == "64" { 'r' } else { 'w' };
         return format!("{w}{d} = (s{from}){w}{s}");
     }
-    if ["Le", "Be", "Bswap"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
-    {
+    if ["Le", "Be", "Bswap"].iter().any(|prefix| name.starts_with(prefix)) {
         return format!("r{d} = {} r{d}", name.to_lowercase());
     }
     let w = if name.contains("32") { 'w' } else { 'r' };
-    let right = if name.ends_with('X') {
-        format!("{w}{s}")
-    } else {
-        hex(insn.imm)
-    };
+    let right = if name.ends_with('X') { format!("{w}{s}") } else { hex(insn.imm) };
     match operator(name).0 {
         "" => format!("{w}{d} = {right}"),
         op => format!("{w}{d} {op}= {right}"),

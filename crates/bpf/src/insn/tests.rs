@@ -107,16 +107,9 @@ fn text_to_slots_to_text() {
 fn calls_are_named() {
     let text =
         "func main:\ncall 1\ncall 12\ncall leaf\ncall $7\nr1 = leaf ll\nexit\nfunc leaf:\nexit";
-    let mut image = assemble(text)
-        .expect("assembles")
-        .image("calls")
-        .expect("decodes");
-    image
-        .kfunc_names
-        .insert(KfuncId(7), "scx_bpf_kick_cpu".to_owned());
-    let shown: Vec<String> = (0..5)
-        .map(|pc| disasm(&image.code[pc], pc as u32, &image))
-        .collect();
+    let mut image = assemble(text).expect("assembles").image("calls").expect("decodes");
+    image.kfunc_names.insert(KfuncId(7), "scx_bpf_kick_cpu".to_owned());
+    let shown: Vec<String> = (0..5).map(|pc| disasm(&image.code[pc], pc as u32, &image)).collect();
     let leaf = format!("r1 = {:#x} ll", func_addr(FuncId(1)));
     let calls = [
         "call bpf_map_lookup_elem#1",
@@ -142,14 +135,8 @@ fn bad_programs_are_refused() {
         ("r10 = 1\nexit", WriteFramePointer),
         ("r10 += 1\nexit", WriteFramePointer),
         ("r10 = *(u64 *)(r1 + 0)\nexit", WriteFramePointer),
-        (
-            "r10 = atomic_fetch_add((u64 *)(r1 + 0), r10)\nexit",
-            WriteFramePointer,
-        ),
-        (
-            "r10 = load_acquire((u64 *)(r1 + 0))\nexit",
-            WriteFramePointer,
-        ),
+        ("r10 = atomic_fetch_add((u64 *)(r1 + 0), r10)\nexit", WriteFramePointer),
+        ("r10 = load_acquire((u64 *)(r1 + 0))\nexit", WriteFramePointer),
         ("*(u64 *)(r10 - 4) = r1\nexit", StackOffset(-4)),
         ("*(u8 *)(r10 - 513) = 1\nexit", StackOffset(-513)),
         ("r1 = *(u8 *)(r10 + 0)\nexit", StackOffset(0)),
@@ -183,10 +170,7 @@ fn bad_slots_are_refused() {
         (RawInsn::new(0xbc, 0, 1, 32, 0), Reserved),
         (RawInsn::new(0xbf, 0, 1, 1, 5), Unsupported("address space")),
         (RawInsn::new(0xd7, 0, 0, 0, 8), Reserved),
-        (
-            RawInsn::new(0x20, 0, 0, 0, 0),
-            Unsupported("legacy packet access"),
-        ),
+        (RawInsn::new(0x20, 0, 0, 0, 0), Unsupported("legacy packet access")),
         (RawInsn::new(0x0d, 1, 0, 0, 0), Unsupported("indirect goto")),
         (RawInsn::new(0x99, 0, 1, 0, 0), Unknown),
         (RawInsn::new(0xdb, 1, 2, 0, 0x10), Unknown),
@@ -196,11 +180,7 @@ fn bad_slots_are_refused() {
         (RawInsn::new(0x85, 0, call::FUNC, 0, 0), CallTarget(1)),
         (RawInsn::new(0x18, 0, 1, 0, 0), HalfConstant),
     ];
-    let func = Func {
-        name: "f".into(),
-        len: 2,
-        ..Func::default()
-    };
+    let func = Func { name: "f".into(), len: 2, ..Func::default() };
     for (raw, kind) in cases {
         let got = decode(&[raw, exit], std::slice::from_ref(&func), &[]).expect_err("refused");
         assert_eq!(got.kind, kind, "{raw:?}");
@@ -211,22 +191,11 @@ fn bad_slots_are_refused() {
 #[test]
 fn functions_must_lie_apart_inside_the_code() {
     let code = [RawInsn::new(0x95, 0, 0, 0, 0); 4];
-    let func = |start, len| Func {
-        name: format!("{start}"),
-        start,
-        len,
-        ..Func::default()
-    };
-    for funcs in [
-        vec![func(0, 5)],
-        vec![func(0, 0)],
-        vec![func(0, 3), func(2, 1)],
-        vec![func(u32::MAX, 2)],
-    ] {
-        assert_eq!(
-            decode(&code, &funcs, &[]).expect_err("bounds").kind,
-            DecodeErrorKind::Bounds
-        );
+    let func = |start, len| Func { name: format!("{start}"), start, len, ..Func::default() };
+    for funcs in
+        [vec![func(0, 5)], vec![func(0, 0)], vec![func(0, 3), func(2, 1)], vec![func(u32::MAX, 2)]]
+    {
+        assert_eq!(decode(&code, &funcs, &[]).expect_err("bounds").kind, DecodeErrorKind::Bounds);
     }
     let code = decode(&code, &[func(2, 1)], &[]).expect("one function in the middle");
     assert_eq!(

@@ -38,47 +38,24 @@ fn report(object: Object) -> Report {
 fn needs_are_listed_with_what_is_missing() {
     let r = report(full_object());
     let missing = r.missing.join("\n");
-    for name in [
-        "kfunc_add",
-        "per_cpu_counter",
-        "CONFIG_HZ",
-        "LINUX_KERNEL_VERSION",
-    ] {
+    for name in ["kfunc_add", "per_cpu_counter", "CONFIG_HZ", "LINUX_KERNEL_VERSION"] {
         assert!(missing.contains(name), "{name} not in {missing}");
     }
-    assert!(
-        !missing.contains("kfunc_absent"),
-        "weak externs do not prevent loading"
-    );
+    assert!(!missing.contains("kfunc_absent"), "weak externs do not prevent loading");
     assert!(r.poisoned.iter().any(|p| p.starts_with("kfunc_absent")));
     let helpers: Vec<_> = r.helpers.iter().map(|h| (h.id, h.sites)).collect();
     assert_eq!(helpers, [(1, 1), (181, 1)]);
     let add = r.externs.iter().find(|e| e.name == "kfunc_add").unwrap();
-    assert_eq!(
-        (add.class, add.weak, add.sites),
-        (ExternClass::Kfunc, false, 1)
-    );
+    assert_eq!((add.class, add.weak, add.sites), (ExternClass::Kfunc, false, 1));
 }
 
 #[test]
 fn tables_maps_and_programs_are_described() {
     let r = report(full_object());
     let first = r.tables.iter().find(|t| t.name == "first").unwrap();
-    assert!(
-        first
-            .callbacks
-            .contains(&("select".to_owned(), "my_select".to_owned()))
-    );
-    assert!(
-        first
-            .settings
-            .contains(&("timeout_ms".to_owned(), "5000".to_owned()))
-    );
-    assert!(
-        first
-            .settings
-            .contains(&("name".to_owned(), "\"first\"".to_owned()))
-    );
+    assert!(first.callbacks.contains(&("select".to_owned(), "my_select".to_owned())));
+    assert!(first.settings.contains(&("timeout_ms".to_owned(), "5000".to_owned())));
+    assert!(first.settings.contains(&("name".to_owned(), "\"first\"".to_owned())));
     assert_eq!(first.unknown, ["newer"]);
     let hash = r.maps.iter().find(|m| m.name == "hash").unwrap();
     assert_eq!(hash.type_name, "hash");
@@ -90,26 +67,13 @@ fn tables_maps_and_programs_are_described() {
 #[test]
 fn kernel_fields_are_asked_for_once_each() {
     let r = report(core_object());
-    let field = |what: &str, kind| {
-        r.fields
-            .iter()
-            .find(|f| f.what == what && f.kind == kind)
-            .unwrap()
-    };
+    let field =
+        |what: &str, kind| r.fields.iter().find(|f| f.what == what && f.kind == kind).unwrap();
     assert!(field("task_struct.pid", RelocKind::FieldByteOffset).found);
-    assert_eq!(
-        field("task_struct.gone", RelocKind::FieldByteOffset).sites,
-        2
-    );
+    assert_eq!(field("task_struct.gone", RelocKind::FieldByteOffset).sites, 2);
     assert!(!field("task_struct.gone", RelocKind::FieldExists).found);
     // The question is no need; the access is.
-    assert_eq!(
-        r.poisoned
-            .iter()
-            .filter(|p| *p == "task_struct.gone")
-            .count(),
-        1
-    );
+    assert_eq!(r.poisoned.iter().filter(|p| *p == "task_struct.gone").count(), 1);
     assert!(r.poisoned.contains(&"enum state::ST_GONE".to_owned()));
     assert!(!r.poisoned.iter().any(|p| p == "struct absent"));
     assert!(r.missing.is_empty(), "{:?}", r.missing);

@@ -28,11 +28,7 @@ pub fn call(
         Builtin::DynptrSlice | Builtin::DynptrSliceRdwr => {
             let writes = builtin == Builtin::DynptrSliceRdwr;
             let usable = !null && (!writes || !ptr.rdonly);
-            if usable {
-                ptr.slice(b, d).unwrap_or(0)
-            } else {
-                0
-            }
+            if usable { ptr.slice(b, d).unwrap_or(0) } else { 0 }
         }
         _ => return Err(Fault::unmodelled(format!("kfunc {name}"))),
     })
@@ -48,11 +44,6 @@ fn adjust(mem: &mut Memory, at: u64, ptr: Dynptr, start: u64, end: u64) -> Resul
         return Ok(neg(ERANGE));
     }
     let offset = ptr.offset.wrapping_add(start as u32);
-    Dynptr {
-        offset,
-        size: (end - start) as u32,
-        ..ptr
-    }
-    .store(mem, at)?;
+    Dynptr { offset, size: (end - start) as u32, ..ptr }.store(mem, at)?;
     Ok(0)
 }

@@ -15,14 +15,7 @@ pub fn new(mem: &mut Memory, at: u64, start: i32, end: i32) -> Result<u64, Fault
     } else {
         0
     };
-    mem.write(
-        at,
-        if errno == 0 {
-            [start.wrapping_sub(1), end]
-        } else {
-            [0, 0]
-        },
-    )?;
+    mem.write(at, if errno == 0 { [start.wrapping_sub(1), end] } else { [0, 0] })?;
     Ok(neg(errno))
 }
 

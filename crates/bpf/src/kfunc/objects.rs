@@ -71,24 +71,15 @@ impl Objects {
 pub fn new<H: Host>(h: &mut H, site: CallSite, local_type: u64) -> Result<u64, Fault> {
     let vm = h.vm();
     let local_type = local_type as u32;
-    let known = vm
-        .instance(site.instance)
-        .and_then(|instance| instance.local_types.get(&local_type));
+    let known =
+        vm.instance(site.instance).and_then(|instance| instance.local_types.get(&local_type));
     let Some(size) = known.map(|known| known.size) else {
-        return Err(Fault::bad_argument(
-            "bpf_obj_new",
-            format!("no local type {local_type}"),
-        ));
+        return Err(Fault::bad_argument("bpf_obj_new", format!("no local type {local_type}")));
     };
     let Ok(addr) = vm.mem.alloc(size.into(), 8) else {
         return Ok(0);
     };
-    let object = Object {
-        instance: site.instance,
-        local_type,
-        size,
-        refs: 1,
-    };
+    let object = Object { instance: site.instance, local_type, size, refs: 1 };
     vm.objects.live.insert(addr, object);
     Ok(addr)
 }
@@ -96,10 +87,7 @@ pub fn new<H: Host>(h: &mut H, site: CallSite, local_type: u64) -> Result<u64, F
 /// `bpf_obj_drop`: give up a reference; the last one frees the object and what it holds.
 pub fn drop<H: Host>(h: &mut H, addr: u64) -> Result<u64, Fault> {
     if !h.vm().objects.live.contains_key(&addr) {
-        return Err(Fault::bad_argument(
-            "bpf_obj_drop",
-            format!("{addr:#x} is no object"),
-        ));
+        return Err(Fault::bad_argument("bpf_obj_drop", format!("{addr:#x} is no object")));
     }
     h.vm().drop_object(addr);
     settle(h);
@@ -113,10 +101,7 @@ pub fn acquire<H: Host>(h: &mut H, addr: u64) -> Result<u64, Fault> {
             object.refs += 1;
             Ok(addr)
         }
-        None => Err(Fault::bad_argument(
-            "bpf_refcount_acquire",
-            format!("{addr:#x} is no object"),
-        )),
+        None => Err(Fault::bad_argument("bpf_refcount_acquire", format!("{addr:#x} is no object"))),
     }
 }
 
@@ -130,16 +115,10 @@ impl Vm {
         if object.refs > 0 {
             return;
         }
-        let Object {
-            instance,
-            local_type,
-            size,
-            ..
-        } = *object;
+        let Object { instance, local_type, size, .. } = *object;
         self.objects.live.remove(&addr);
-        let types = self
-            .instance(instance)
-            .and_then(|instance| instance.local_types.get(&local_type));
+        let types =
+            self.instance(instance).and_then(|instance| instance.local_types.get(&local_type));
         let special = types.map(|known| known.special.clone()).unwrap_or_default();
         let (_, mut ctx) = self.split_maps();
         ctx.release(instance, &special, addr);
@@ -162,12 +141,7 @@ pub fn tree_add<H: Host>(
     let (mut low, mut high) = (0, h.vm().objects.trees.get(&root).map_or(0, Vec::len));
     while low < high {
         let middle = low + (high - low) / 2;
-        let Some(&other) = h
-            .vm()
-            .objects
-            .trees
-            .get(&root)
-            .and_then(|nodes| nodes.get(middle))
+        let Some(&other) = h.vm().objects.trees.get(&root).and_then(|nodes| nodes.get(middle))
         else {
             break;
         };
@@ -271,10 +245,7 @@ pub(super) fn list_remove(vm: &mut Vm, what: Builtin, head: u64, node: u64) -> u
     let taken = match what {
         Builtin::ListPopFront => nodes.pop_front(),
         Builtin::ListPopBack => nodes.pop_back(),
-        _ => nodes
-            .iter()
-            .position(|&other| other == node)
-            .and_then(|at| nodes.remove(at)),
+        _ => nodes.iter().position(|&other| other == node).and_then(|at| nodes.remove(at)),
     };
     if let Some(node) = taken {
         objects.owners.remove(&node);

@@ -26,26 +26,11 @@ fn with_ids(text: &str) -> String {
 fn with_type(text: &str) -> (BareHost, InstanceId) {
     let (mut h, instance) = host("exit");
     let special = vec![
-        SpecialField {
-            offset: 0,
-            kind: SpecialKind::RbNode,
-        },
-        SpecialField {
-            offset: 40,
-            kind: SpecialKind::Kptr(KptrKind::Kernel(3)),
-        },
+        SpecialField { offset: 0, kind: SpecialKind::RbNode },
+        SpecialField { offset: 40, kind: SpecialKind::Kptr(KptrKind::Kernel(3)) },
     ];
-    let types = [(
-        7,
-        LocalType {
-            name: "node".into(),
-            size: 48,
-            special,
-        },
-    )]
-    .into();
-    h.install_text(instance, &with_ids(text), types)
-        .expect("program");
+    let types = [(7, LocalType { name: "node".into(), size: 48, special })].into();
+    h.install_text(instance, &with_ids(text), types).expect("program");
     (h, instance)
 }
 
@@ -88,12 +73,8 @@ fn number_iterators() {
         exit";
     let (mut h, instance) = with_type(text);
     let mut sum = |start: i32, end: i32| {
-        h.run(
-            instance,
-            "main",
-            [start as u32 as u64, end as u32 as u64, 0, 0, 0],
-        )
-        .map(|value| value as i64)
+        h.run(instance, "main", [start as u32 as u64, end as u32 as u64, 0, 0, 0])
+            .map(|value| value as i64)
     };
     assert_eq!(sum(1, 5), Ok(1234));
     assert_eq!(sum(-2, 1), Ok(-210));
@@ -124,27 +105,13 @@ fn objects_are_made_and_dropped() {
         r0 = r7
         exit";
     let (mut h, instance) = with_type(text);
-    assert_eq!(
-        h.run(instance, "main", [0; 5]),
-        Ok(0x55),
-        "alive while there is a reference"
-    );
-    assert_eq!(
-        h.released,
-        [(KptrKind::Kernel(3), 0x55)],
-        "and what it held was released"
-    );
+    assert_eq!(h.run(instance, "main", [0; 5]), Ok(0x55), "alive while there is a reference");
+    assert_eq!(h.released, [(KptrKind::Kernel(3), 0x55)], "and what it held was released");
     let (mut h, instance) = with_type("r1 = 8\ncall $bpf_obj_new\nexit");
     assert!(h.run(instance, "main", [0; 5]).is_err(), "unknown type");
     let (mut h, instance) = with_type("r1 = 8\ncall $bpf_obj_drop\nexit");
     let fault = h.run(instance, "main", [0; 5]).expect_err("no object");
-    assert!(matches!(
-        fault.kind(),
-        FaultKind::BadArgument {
-            call: "bpf_obj_drop",
-            ..
-        }
-    ));
+    assert!(matches!(fault.kind(), FaultKind::BadArgument { call: "bpf_obj_drop", .. }));
 }
 
 /// Adds an object with key r1 to the tree at r2.
@@ -200,11 +167,7 @@ fn trees_are_sorted() {
     for key in keys {
         assert_eq!(h.run(instance, "pop", [root, 0, 0, 0, 0]), Ok(key));
     }
-    assert_eq!(
-        h.run(instance, "pop", [root, 0, 0, 0, 0]),
-        Ok(u64::MAX),
-        "empty"
-    );
+    assert_eq!(h.run(instance, "pop", [root, 0, 0, 0, 0]), Ok(u64::MAX), "empty");
 }
 
 #[test]
@@ -215,14 +178,9 @@ fn a_tree_costs_comparisons_like_a_balanced_one() {
         h.run(instance, "add", [key, root, 0, 0, 0]).expect("added");
     }
     let before = h.vm.executed;
-    h.run(instance, "add", [5000, root, 0, 0, 0])
-        .expect("added");
+    h.run(instance, "add", [5000, root, 0, 0, 0]).expect("added");
     let outside = 13;
-    assert_eq!(
-        (h.vm.executed - before - outside) / 6,
-        10,
-        "ten comparisons among 1023 nodes"
-    );
+    assert_eq!((h.vm.executed - before - outside) / 6, 10, "ten comparisons among 1023 nodes");
 }
 
 #[test]
@@ -254,10 +212,7 @@ fn a_tree_in_a_map_goes_with_it() {
         max_entries: 1,
         special: vec![SpecialField {
             offset: 8,
-            kind: SpecialKind::RbRoot {
-                local_type: 7,
-                node_offset: 0,
-            },
+            kind: SpecialKind::RbRoot { local_type: 7, node_offset: 0 },
         }],
         ..MapDef::default()
     };
@@ -352,10 +307,7 @@ fn resilient_locks_refuse_to_deadlock() {
         exit";
     let (mut h, instance) = with_type(text);
     let lock = h.vm.mem.alloc(8, 8).expect("lock");
-    assert_eq!(
-        h.run(instance, "main", [lock, 0, 0, 0, 0]),
-        Ok(neg(EDEADLK))
-    );
+    assert_eq!(h.run(instance, "main", [lock, 0, 0, 0, 0]), Ok(neg(EDEADLK)));
     assert_eq!(h.locks, [(lock, true), (lock, false)]);
 }
 
@@ -389,16 +341,8 @@ fn programs_allocate_arena_pages() {
     };
     let map = h.vm.create_map(instance, &def).expect("map");
     let addr = h.vm.map(map).expect("map").addr;
-    assert_eq!(
-        h.run(instance, "main", [addr, 1, 0, 0, 0]),
-        Ok(100),
-        "a freed page reads 0"
-    );
-    assert_eq!(
-        h.run(instance, "main", [addr, 5, 0, 0, 0]),
-        Ok(0),
-        "too many"
-    );
+    assert_eq!(h.run(instance, "main", [addr, 1, 0, 0, 0]), Ok(100), "a freed page reads 0");
+    assert_eq!(h.run(instance, "main", [addr, 5, 0, 0, 0]), Ok(0), "too many");
     assert_eq!(h.run(instance, "main", [77, 1, 0, 0, 0]), Ok(0), "no arena");
     assert_eq!(arena::reserve(&mut h.vm, addr, 0, 1), Ok(neg(EINVAL)));
 }
@@ -438,8 +382,5 @@ fn dynptrs_are_cut_and_cloned() {
         exit";
     let (mut h, instance) = with_type(text);
     let data = h.vm.mem.alloc(32, 8).expect("data");
-    assert_eq!(
-        h.run(instance, "main", [data, 0, 0, 0, 0]),
-        Ok(12 * 100 + 8)
-    );
+    assert_eq!(h.run(instance, "main", [data, 0, 0, 0, 0]), Ok(12 * 100 + 8));
 }

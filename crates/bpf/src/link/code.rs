@@ -58,15 +58,10 @@ pub fn select(object: &Object, programs: &[usize]) -> Code {
         if std::mem::replace(&mut wanted[f], true) {
             continue;
         }
-        queue.extend(
-            object.functions[f]
-                .relocs
-                .iter()
-                .filter_map(|r| match r.target {
-                    RelocTarget::Function(callee) if !wanted[callee] => Some(callee),
-                    _ => None,
-                }),
-        );
+        queue.extend(object.functions[f].relocs.iter().filter_map(|r| match r.target {
+            RelocTarget::Function(callee) if !wanted[callee] => Some(callee),
+            _ => None,
+        }));
     }
     let order: Vec<usize> = (0..wanted.len()).filter(|f| wanted[*f]).collect();
     let mut code = Code {
@@ -98,11 +93,7 @@ impl Code {
             let range = start..start + function.insns.len();
             for relo in &function.core {
                 let insn = function.section_start + relo.insn;
-                let place = |source| What::Core {
-                    section: function.section.clone(),
-                    insn,
-                    source,
-                };
+                let place = |source| What::Core { section: function.section.clone(), insn, source };
                 let resolved = core_relo::resolve_within(&object.btf, target, relo, &mut budget)
                     .map_err(place)?;
                 let insns = &mut self.raw[range.clone()];
@@ -140,11 +131,7 @@ impl Code {
     /// some: programs test for a field before they use it.
     fn poison(&mut self, slot: usize, what: String) {
         let (n, _) = self.poisons.insert_full(what);
-        let slots = if self.raw[slot].code == code::LD_IMM64 {
-            2
-        } else {
-            1
-        };
+        let slots = if self.raw[slot].code == code::LD_IMM64 { 2 } else { 1 };
         for at in slot..slot + slots {
             self.set_call(at, insn::call::KFUNC, (POISON | n as u32) as i32);
             self.probe[at] = false;
@@ -239,10 +226,7 @@ impl Code {
 
     /// Image function of each of the object's functions.
     pub fn funcs_by_object(&self) -> Vec<Option<FuncId>> {
-        self.index
-            .iter()
-            .map(|i| i.map(|i| FuncId(i as u32)))
-            .collect()
+        self.index.iter().map(|i| i.map(|i| FuncId(i as u32))).collect()
     }
 
     pub fn finish(
@@ -278,19 +262,14 @@ impl Code {
             kfunc_names,
         };
         let local_types = local_types(object, target.btf())?;
-        Ok(InstanceParts {
-            image: Arc::new(image),
-            local_types,
-        })
+        Ok(InstanceParts { image: Arc::new(image), local_types })
     }
 
     /// Line records of the loaded functions, sharing equal texts.
     fn lines(&self, object: &Object) -> Vec<Line> {
         let mut texts = rustc_hash::FxHashMap::<u32, Arc<str>>::default();
         let mut text = |off: u32| {
-            let shared = texts
-                .entry(off)
-                .or_insert_with(|| object.btf.string(off).trim().into());
+            let shared = texts.entry(off).or_insert_with(|| object.btf.string(off).trim().into());
             Arc::clone(shared)
         };
         let mut lines = Vec::new();
@@ -311,20 +290,12 @@ impl Code {
 fn image_func(function: &Function, start: u32) -> Func {
     use crate::vm::ProgramKind as Vm;
     let program = function.program.as_ref().map(|kind| match kind {
-        ProgramKind::StructOps { sleepable } => Vm::StructOps {
-            sleepable: *sleepable,
-        },
+        ProgramKind::StructOps { sleepable } => Vm::StructOps { sleepable: *sleepable },
         ProgramKind::Syscall => Vm::Syscall,
         ProgramKind::Trace { .. } | ProgramKind::Other => {
-            let plain = function
-                .section
-                .strip_prefix('?')
-                .unwrap_or(&function.section);
+            let plain = function.section.strip_prefix('?').unwrap_or(&function.section);
             let (kind, target) = plain.split_once('/').unwrap_or((plain, ""));
-            Vm::Other {
-                kind: kind.to_owned(),
-                target: target.to_owned(),
-            }
+            Vm::Other { kind: kind.to_owned(), target: target.to_owned() }
         }
     });
     Func {
@@ -341,19 +312,15 @@ fn local_types(object: &Object, target: &Btf) -> Result<LocalTypes, What> {
     use crate::btf::special::SpecialKind;
     let mut found = LocalTypes::new();
     let asked = object.functions.iter().flat_map(|f| &f.core);
-    let mut queue: Vec<TypeId> = asked
-        .filter(|r| r.kind == RelocKind::TypeIdLocal)
-        .map(|r| r.ty)
-        .collect();
+    let mut queue: Vec<TypeId> =
+        asked.filter(|r| r.kind == RelocKind::TypeIdLocal).map(|r| r.ty).collect();
     let note = |fields: &[crate::btf::special::SpecialField], queue: &mut Vec<TypeId>| {
         for field in fields {
             match &field.kind {
                 SpecialKind::RbRoot(c) | SpecialKind::ListHead(c) => queue.push(c.ty_id),
-                SpecialKind::Kptr {
-                    pointee,
-                    pointee_id,
-                    ..
-                } if target.find(pointee, Kind::Struct).is_none() => {
+                SpecialKind::Kptr { pointee, pointee_id, .. }
+                    if target.find(pointee, Kind::Struct).is_none() =>
+                {
                     queue.push(*pointee_id);
                 }
                 _ => {}

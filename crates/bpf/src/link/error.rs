@@ -22,24 +22,11 @@ pub enum What {
     #[error("extern `{name}`: {what}")]
     Extern { name: String, what: String },
     #[error("section \"{section}\", insn {insn}: {source}")]
-    Core {
-        section: String,
-        insn: u32,
-        source: CoreError,
-    },
+    Core { section: String, insn: u32, source: CoreError },
     #[error("section \"{section}\", insn {insn}: CO-RE relocation of {field}: {source}")]
-    Patch {
-        section: String,
-        insn: u32,
-        field: String,
-        source: PatchError,
-    },
+    Patch { section: String, insn: u32, field: String, source: PatchError },
     #[error("section \"{section}\", insn {insn}: {what}")]
-    Code {
-        section: String,
-        insn: u32,
-        what: String,
-    },
+    Code { section: String, insn: u32, what: String },
     #[error(transparent)]
     Decode(#[from] DecodeError),
     #[error(transparent)]
@@ -62,12 +49,6 @@ pub struct MissingExtern {
 }
 
 fn missing(list: &[MissingExtern]) -> String {
-    let names: Vec<_> = list
-        .iter()
-        .map(|m| format!("`{}` ({})", m.name, m.why))
-        .collect();
-    format!(
-        "the kernel lacks what it cannot do without: {}",
-        names.join(", ")
-    )
+    let names: Vec<_> = list.iter().map(|m| format!("`{}` ({})", m.name, m.why)).collect();
+    format!("the kernel lacks what it cannot do without: {}", names.join(", "))
 }

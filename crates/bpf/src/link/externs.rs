@@ -64,18 +64,13 @@ pub fn bind(object: &Object, target: &impl Target) -> Result<Vec<ExternState>, W
         .iter()
         .zip(&states)
         .filter_map(|(ext, state)| match state {
-            ExternState::Absent(why) if !ext.weak => Some(MissingExtern {
-                name: ext.name.clone(),
-                why,
-            }),
+            ExternState::Absent(why) if !ext.weak => {
+                Some(MissingExtern { name: ext.name.clone(), why })
+            }
             _ => None,
         })
         .collect();
-    if missing.is_empty() {
-        Ok(states)
-    } else {
-        Err(What::MissingExterns(missing))
-    }
+    if missing.is_empty() { Ok(states) } else { Err(What::MissingExterns(missing)) }
 }
 
 /// As `bind`, without insisting on strong externs: for `inspect`.
@@ -85,10 +80,7 @@ pub fn resolve_externs(object: &Object, target: &impl Target) -> Result<Vec<Exte
         .externs
         .iter()
         .map(|ext| {
-            let bad = |what: String| What::Extern {
-                name: ext.name.clone(),
-                what,
-            };
+            let bad = |what: String| What::Extern { name: ext.name.clone(), what };
             Ok(match ext.kind {
                 ExternKind::Func { proto } => bind_func(object, target, ext, proto),
                 ExternKind::Var { ty } => bind_var(object, target, ext, ty).map_err(bad)?,
@@ -118,11 +110,7 @@ fn bind_func(object: &Object, target: &impl Target, ext: &Extern, proto: TypeId)
     let Some(func) = btf.find(name, Kind::Func) else {
         return ExternState::Kfunc(id);
     };
-    let kernel_proto = btf
-        .ty(func)
-        .ok()
-        .and_then(|t| t.target())
-        .unwrap_or_default();
+    let kernel_proto = btf.ty(func).ok().and_then(|t| t.target()).unwrap_or_default();
     match types_are_compat(&object.btf, proto, btf, kernel_proto) {
         Ok(true) => ExternState::Kfunc(id),
         _ => ExternState::Absent("the kernel's function has another prototype"),
@@ -138,10 +126,7 @@ fn bind_var(
     let Some(var) = target.ksym_var(&ext.name) else {
         return Ok(ExternState::Absent("no such kernel variable"));
     };
-    let state = ExternState::Var {
-        addr: var.addr,
-        per_cpu: var.per_cpu,
-    };
+    let state = ExternState::Var { addr: var.addr, per_cpu: var.per_cpu };
     if ty == TypeId::VOID || var.btf_id == 0 {
         return Ok(state);
     }

@@ -31,21 +31,13 @@ pub const MAX_SECTION: u64 = 1 << 30;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GlobalError {
     #[error("object \"{object}\" has no variable `{name}`{}", hint(.candidates))]
-    NoVariable {
-        object: String,
-        name: String,
-        candidates: Vec<String>,
-    },
+    NoVariable { object: String, name: String, candidates: Vec<String> },
     #[error("`{path}`: {source}")]
     Path { path: String, source: PathError },
     #[error("`{path}`: {source}")]
     Value { path: String, source: ValueError },
     #[error("`{path}` is {expected} bytes, not {given}")]
-    Length {
-        path: String,
-        expected: u64,
-        given: u64,
-    },
+    Length { path: String, expected: u64, given: u64 },
     #[error("`{path}` is past the end of its section")]
     Range { path: String },
     #[error("`{path}` is constant once the object is loaded")]
@@ -100,10 +92,7 @@ impl Globals {
         let contents = object
             .sections
             .iter()
-            .map(|s| Content {
-                size: s.size,
-                pages: BTreeMap::new(),
-            })
+            .map(|s| Content { size: s.size, pages: BTreeMap::new() })
             .collect();
         Globals { object, contents }
     }
@@ -121,10 +110,7 @@ impl Globals {
     pub fn set(&mut self, path: &str, text: &str) -> Result<(), GlobalError> {
         let place = self.find(path)?;
         let btf = &self.object.btf;
-        let value = |source| GlobalError::Value {
-            path: path.to_owned(),
-            source,
-        };
+        let value = |source| GlobalError::Value { path: path.to_owned(), source };
         let bytes = knob::parse_value(btf, place.field.ty, text).map_err(value)?;
         if place.field.bitfield_bits == 0 {
             return self.set_at(path, place, &bytes);
@@ -133,20 +119,13 @@ impl Globals {
         let number = knob::int_of(&bytes, false);
         if bits < 64 && number >> bits != 0 {
             let (text, ty) = (text.to_owned(), format!("{bits}-bit field"));
-            return Err(value(ValueError::Range {
-                text,
-                ty,
-                min: 0,
-                max: (1 << bits) - 1,
-            }));
+            return Err(value(ValueError::Range { text, ty, min: 0, max: (1 << bits) - 1 }));
         }
         let unit_len = (place.field.bit_off % 8 + u64::from(bits)).div_ceil(8);
         let mut unit = self.bytes(place.section, place.offset, unit_len);
         knob::set_bitfield(&mut unit, place.field, number);
         self.write(place.section, place.offset, &unit)
-            .ok_or_else(|| GlobalError::Range {
-                path: path.to_owned(),
-            })
+            .ok_or_else(|| GlobalError::Range { path: path.to_owned() })
     }
 
     /// Sets a variable, or part of one, from bytes of exactly its size.
@@ -164,9 +143,7 @@ impl Globals {
             });
         }
         self.write(place.section, place.offset, bytes)
-            .ok_or_else(|| GlobalError::Range {
-                path: path.to_owned(),
-            })
+            .ok_or_else(|| GlobalError::Range { path: path.to_owned() })
     }
 
     /// Current value as text.
@@ -179,10 +156,7 @@ impl Globals {
     /// Grows (or shrinks) a section to `size` bytes, as `bpf_map__set_value_size()` does. `name` is
     /// the section, such as `.data.cpu_gimme_task`, or a variable in it.
     pub fn resize(&mut self, name: &str, size: u64) -> Result<(), GlobalError> {
-        let refuse = |why| GlobalError::Resize {
-            name: name.to_owned(),
-            why,
-        };
+        let refuse = |why| GlobalError::Resize { name: name.to_owned(), why };
         let section = match self.object.section(name) {
             Some(section) => section,
             None => self.find(name)?.section,
@@ -196,9 +170,7 @@ impl Globals {
         }
         let vars = &source.variables;
         if let Some(last) = vars.last() {
-            let elem = self
-                .elem_size(last)
-                .ok_or(refuse("its last variable is not an array"))?;
+            let elem = self.elem_size(last).ok_or(refuse("its last variable is not an array"))?;
             let fits = size > last.offset && (size - last.offset).is_multiple_of(elem);
             if !fits {
                 return Err(refuse("the new size is not a whole number of its elements"));
@@ -211,19 +183,12 @@ impl Globals {
     /// Gives an array variable (the last of its section) `len` elements.
     pub fn resize_array(&mut self, name: &str, len: u64) -> Result<(), GlobalError> {
         let place = self.find(name)?;
-        let refuse = |why| GlobalError::Resize {
-            name: name.to_owned(),
-            why,
-        };
+        let refuse = |why| GlobalError::Resize { name: name.to_owned(), why };
         let array = self.object.btf.resolve(place.field.ty).ok();
         let array = array.and_then(|ty| self.object.btf.array(ty));
         let elem = array.and_then(|a| self.object.btf.size_of(a.elem).ok());
-        let elem = elem
-            .filter(|e| *e > 0)
-            .ok_or(refuse("it is not an array"))?;
-        let size = len
-            .checked_mul(elem)
-            .and_then(|bytes| bytes.checked_add(place.offset));
+        let elem = elem.filter(|e| *e > 0).ok_or(refuse("it is not an array"))?;
+        let size = len.checked_mul(elem).and_then(|bytes| bytes.checked_add(place.offset));
         let size = size.ok_or(refuse("its new size is 0 or over 1 GiB"))?;
         let section = self.object.sections[place.section].name.clone();
         let last = self.object.sections[place.section].variables.last();
@@ -246,11 +211,7 @@ impl Globals {
         let object = Arc::clone(&self.object);
         let mut wanted: BTreeMap<&str, (usize, &Variable)> = BTreeMap::new();
         for (index, section) in object.sections.iter().enumerate() {
-            for var in section
-                .variables
-                .iter()
-                .filter(|_| section.kind == SectionKind::Rodata)
-            {
+            for var in section.variables.iter().filter(|_| section.kind == SectionKind::Rodata) {
                 let name = var.name.strip_prefix(prefix).filter(|n| !n.is_empty());
                 if let Some(name) = name.filter(|_| var.size == 8 && var.global) {
                     wanted.insert(name, (index, var));
@@ -280,11 +241,7 @@ impl Globals {
             if !constant && section.name != ".data" {
                 continue;
             }
-            for var in section
-                .variables
-                .iter()
-                .filter(|v| is_knob(btf, section, v, constant))
-            {
+            for var in section.variables.iter().filter(|v| is_knob(btf, section, v, constant)) {
                 let shown = self.bytes(index, var.offset, var.size.min(PAGE as u64));
                 let enum_ty = btf.resolve(var.ty).unwrap_or_default();
                 knobs.push(Knob {
@@ -294,10 +251,7 @@ impl Globals {
                     size: var.size,
                     default: knob::format_value(btf, var.ty, &shown),
                     constant,
-                    values: btf
-                        .enumerators(enum_ty)
-                        .map(|e| e.name.to_owned())
-                        .collect(),
+                    values: btf.enumerators(enum_ty).map(|e| e.name.to_owned()).collect(),
                 });
             }
         }
@@ -308,9 +262,7 @@ impl Globals {
     pub fn bytes(&self, section: usize, offset: u64, len: u64) -> Vec<u8> {
         let base = &self.object.sections[section].bytes;
         let content = &self.contents[section];
-        (offset..offset.saturating_add(len))
-            .map(|at| content.byte(base, at))
-            .collect()
+        (offset..offset.saturating_add(len)).map(|at| content.byte(base, at)).collect()
     }
 
     /// Writes into a section; None past its end.
@@ -377,18 +329,12 @@ pub fn find(
     let var = &object.sections[section].variables[index];
     let is_last = index + 1 == object.sections[section].variables.len();
     let size = section_size(section);
-    let in_path = |source| GlobalError::Path {
-        path: path.to_owned(),
-        source,
-    };
+    let in_path = |source| GlobalError::Path { path: path.to_owned(), source };
     let btf = &object.btf;
     let field = match resized_index(object, var, rest, is_last.then_some(size)) {
         Some((elem, at, tail)) => {
             let below = btf.path(elem, tail).map_err(in_path)?;
-            FieldRef {
-                bit_off: at * 8 + below.bit_off,
-                ..below
-            }
+            FieldRef { bit_off: at * 8 + below.bit_off, ..below }
         }
         None => btf.path(var.ty, rest).map_err(in_path)?,
     };
@@ -398,16 +344,9 @@ pub fn find(
         len = size.saturating_sub(var.offset);
     }
     if offset.checked_add(len).is_none_or(|end| end > size) {
-        return Err(GlobalError::Range {
-            path: path.to_owned(),
-        });
+        return Err(GlobalError::Range { path: path.to_owned() });
     }
-    Ok(GlobalRef {
-        section,
-        offset,
-        size: len,
-        field,
-    })
+    Ok(GlobalRef { section, offset, size: len, field })
 }
 
 /// An index into an array that ends its section may go as far as the section does now: arrays that
@@ -445,9 +384,7 @@ fn is_knob(btf: &Btf, section: &DataSection, var: &Variable, constant: bool) -> 
     if constant {
         return is_volatile(btf, var.ty);
     }
-    let bytes = section
-        .bytes
-        .get(var.offset as usize..(var.offset + var.size) as usize);
+    let bytes = section.bytes.get(var.offset as usize..(var.offset + var.size) as usize);
     bytes.is_some_and(|b| b.iter().any(|byte| *byte != 0))
 }
 

@@ -13,18 +13,9 @@ use crate::btf::{Btf, FieldRef, Kind, TypeId};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
     #[error("`{text}` is not a {ty}{}", if .hint.is_empty() { String::new() } else { format!(" ({})", .hint) })]
-    NotA {
-        text: String,
-        ty: String,
-        hint: String,
-    },
+    NotA { text: String, ty: String, hint: String },
     #[error("{text} does not fit {ty} ({min}..={max})")]
-    Range {
-        text: String,
-        ty: String,
-        min: i128,
-        max: i128,
-    },
+    Range { text: String, ty: String, min: i128, max: i128 },
     #[error("a {ty} cannot be set as a whole; set its parts")]
     Whole { ty: String },
 }
@@ -61,16 +52,8 @@ fn parse_int_type(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u
     let Some(info) = btf.int(ty) else {
         return Err(not_a(""));
     };
-    let value = if info.boolean {
-        parse_bool(text)
-    } else {
-        parse_int(text)
-    };
-    let hint = if info.boolean {
-        "use true or false"
-    } else {
-        ""
-    };
+    let value = if info.boolean { parse_bool(text) } else { parse_int(text) };
+    let hint = if info.boolean { "use true or false" } else { "" };
     let value = value.ok_or_else(|| not_a(hint))?;
     let bits = info.size.min(16) * 8;
     let (min, max) = if info.boolean {
@@ -83,12 +66,7 @@ fn parse_int_type(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u
         (0, (1i128 << bits) - 1)
     };
     if value < min || value > max {
-        return Err(ValueError::Range {
-            text: text.to_owned(),
-            ty: name.to_owned(),
-            min,
-            max,
-        });
+        return Err(ValueError::Range { text: text.to_owned(), ty: name.to_owned(), min, max });
     }
     Ok(value.to_le_bytes()[..info.size.min(16) as usize].to_vec())
 }
@@ -108,9 +86,7 @@ fn parse_enum(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u8>, 
 
 /// A `char` array takes a string; its rest is zeroed and it keeps its final NUL.
 fn parse_char_array(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u8>, ValueError> {
-    let whole = ValueError::Whole {
-        ty: name.to_owned(),
-    };
+    let whole = ValueError::Whole { ty: name.to_owned() };
     let Some(array) = btf.array(ty) else {
         return Err(whole);
     };
@@ -184,11 +160,7 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
             let signed = btf.ty(resolved).is_ok_and(|t| t.kflag);
             let value = int_of(bytes, signed);
             let found = btf.enumerators(resolved).find(|e| {
-                let wide = if signed {
-                    i128::from(e.value as i64)
-                } else {
-                    i128::from(e.value)
-                };
+                let wide = if signed { i128::from(e.value as i64) } else { i128::from(e.value) };
                 wide == value
             });
             found.map_or_else(|| value.to_string(), |e| e.name.to_owned())
@@ -198,15 +170,8 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
                 return "?".to_owned();
             };
             if is_char(btf, array.elem) {
-                let end = bytes
-                    .iter()
-                    .position(|b| *b == 0)
-                    .unwrap_or(bytes.len())
-                    .min(256);
-                return format!(
-                    "\"{}\"",
-                    String::from_utf8_lossy(&bytes[..end]).escape_debug()
-                );
+                let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len()).min(256);
+                return format!("\"{}\"", String::from_utf8_lossy(&bytes[..end]).escape_debug());
             }
             let size = btf.size_of(array.elem).unwrap_or(0) as usize;
             if size == 0 {
@@ -230,11 +195,7 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
 /// The integer in little-endian `bytes`; at most 16 of them.
 pub fn int_of(bytes: &[u8], signed: bool) -> i128 {
     let n = bytes.len().min(16);
-    let fill = if signed && n > 0 && bytes[n - 1] & 0x80 != 0 {
-        0xff
-    } else {
-        0
-    };
+    let fill = if signed && n > 0 && bytes[n - 1] & 0x80 != 0 { 0xff } else { 0 };
     let mut raw = [fill; 16];
     raw[..n].copy_from_slice(&bytes[..n]);
     i128::from_le_bytes(raw)
@@ -277,11 +238,7 @@ pub fn closest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<St
         .collect();
     scored.sort();
     scored.dedup();
-    scored
-        .into_iter()
-        .take(SHOWN)
-        .map(|(_, name)| name.to_owned())
-        .collect()
+    scored.into_iter().take(SHOWN).map(|(_, name)| name.to_owned()).collect()
 }
 
 /// Levenshtein distance if it is at most `limit`.
@@ -307,9 +264,5 @@ fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     const SHOWN: usize = 12;
     let all: Vec<_> = names.take(SHOWN + 1).collect();
     let text = all[..all.len().min(SHOWN)].join(", ");
-    if all.len() > SHOWN {
-        format!("{text}, ...")
-    } else {
-        text
-    }
+    if all.len() > SHOWN { format!("{text}, ...") } else { text }
 }

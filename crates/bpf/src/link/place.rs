@@ -41,15 +41,10 @@ pub fn create_maps(
     }
     for (spec, outer) in object.maps.iter().zip(&ids) {
         for (slot, inner) in &spec.init_slots {
-            vm.map_set_inner(*outer, &slot.to_le_bytes(), ids[*inner])
-                .map_err(|errno| {
-                    let why = format!("slot {slot} cannot hold `{}`", object.maps[*inner].name);
-                    MapError {
-                        map: spec.name.clone(),
-                        errno,
-                        why,
-                    }
-                })?;
+            vm.map_set_inner(*outer, &slot.to_le_bytes(), ids[*inner]).map_err(|errno| {
+                let why = format!("slot {slot} cannot hold `{}`", object.maps[*inner].name);
+                MapError { map: spec.name.clone(), errno, why }
+            })?;
         }
     }
     Ok(ids)
@@ -66,10 +61,7 @@ pub fn definition(spec: &MapSpec, target: &Btf, nr_cpus: u32) -> MapDef {
         map_flags: spec.map_flags,
         map_extra: spec.map_extra,
         numa_node: (spec.map_flags & map_flag::NUMA_NODE != 0).then_some(spec.numa_node),
-        inner: spec
-            .inner
-            .as_ref()
-            .map(|inner| Box::new(definition(inner, target, nr_cpus))),
+        inner: spec.inner.as_ref().map(|inner| Box::new(definition(inner, target, nr_cpus))),
         special: special_fields(&spec.special, target),
     }
 }
@@ -90,10 +82,7 @@ fn capacity(map_type: u32, entries: u32, nr_cpus: u32) -> u32 {
 pub fn special_fields(fields: &[SpecialField], target: &Btf) -> Vec<map::SpecialField> {
     fields
         .iter()
-        .map(|f| map::SpecialField {
-            offset: f.offset,
-            kind: special_kind(f, target),
-        })
+        .map(|f| map::SpecialField { offset: f.offset, kind: special_kind(f, target) })
         .collect()
 }
 
@@ -107,23 +96,12 @@ fn special_kind(field: &SpecialField, target: &Btf) -> map::SpecialKind {
         SpecialKind::Refcount => To::Refcount,
         SpecialKind::RbNode => To::RbNode,
         SpecialKind::ListNode => To::ListNode,
-        SpecialKind::RbRoot(c) => To::RbRoot {
-            local_type: c.ty_id.0,
-            node_offset: c.node_off,
-        },
-        SpecialKind::ListHead(c) => To::ListHead {
-            local_type: c.ty_id.0,
-            node_offset: c.node_off,
-        },
-        SpecialKind::Kptr {
-            tag: KptrTag::Untrusted | KptrTag::User,
-            ..
-        } => To::Untrusted,
-        SpecialKind::Kptr {
-            pointee,
-            pointee_id,
-            ..
-        } => To::Kptr(kptr_kind(pointee, *pointee_id, target)),
+        SpecialKind::RbRoot(c) => To::RbRoot { local_type: c.ty_id.0, node_offset: c.node_off },
+        SpecialKind::ListHead(c) => To::ListHead { local_type: c.ty_id.0, node_offset: c.node_off },
+        SpecialKind::Kptr { tag: KptrTag::Untrusted | KptrTag::User, .. } => To::Untrusted,
+        SpecialKind::Kptr { pointee, pointee_id, .. } => {
+            To::Kptr(kptr_kind(pointee, *pointee_id, target))
+        }
     }
 }
 
@@ -175,10 +153,7 @@ pub fn create_kconfig(
             _ => None,
         })
     };
-    let size = values()
-        .map(|(offset, bytes)| offset + bytes.len() as u64)
-        .max()
-        .unwrap_or(0);
+    let size = values().map(|(offset, bytes)| offset + bytes.len() as u64).max().unwrap_or(0);
     if size == 0 {
         return Ok(0);
     }
@@ -197,11 +172,7 @@ fn place_as_map(
     read_only: bool,
     special: Vec<map::SpecialField>,
 ) -> Result<PlacedSection, What> {
-    let refuse = |why: &str| MapError {
-        map: name.to_owned(),
-        errno: EINVAL,
-        why: why.to_owned(),
-    };
+    let refuse = |why: &str| MapError { map: name.to_owned(), errno: EINVAL, why: why.to_owned() };
     let def = MapDef {
         name: name.to_owned(),
         map_type: map_type::ARRAY,
@@ -213,12 +184,9 @@ fn place_as_map(
         ..MapDef::default()
     };
     let map = vm.create_map(instance, &def)?;
-    let (addr, _) = vm
-        .map_area(map)
-        .map_err(|_| refuse("the section has no address"))?;
+    let (addr, _) = vm.map_area(map).map_err(|_| refuse("the section has no address"))?;
     if read_only {
-        vm.freeze_map(map)
-            .map_err(|_| refuse("the section cannot be frozen"))?;
+        vm.freeze_map(map).map_err(|_| refuse("the section cannot be frozen"))?;
     }
     Ok(PlacedSection { addr, size, map })
 }
@@ -230,22 +198,13 @@ fn place_in_arena(
     maps: &[MapId],
     size: u64,
 ) -> Result<PlacedSection, What> {
-    let arena = object
-        .maps
-        .iter()
-        .position(|m| m.map_type == map_type::ARENA);
-    let map = arena
-        .map(|index| maps[index])
-        .ok_or_else(|| What::Arena("no arena".to_owned()))?;
+    let arena = object.maps.iter().position(|m| m.map_type == map_type::ARENA);
+    let map = arena.map(|index| maps[index]).ok_or_else(|| What::Arena("no arena".to_owned()))?;
     let pages = size.div_ceil(PAGE);
-    let area = vm
-        .map_area(map)
-        .map_err(|_| What::Arena("no arena".to_owned()))?;
+    let area = vm.map_area(map).map_err(|_| What::Arena("no arena".to_owned()))?;
     let (start, total) = (area.0, area.1 / PAGE);
     let first = total.checked_sub(pages).ok_or_else(|| {
-        What::Arena(format!(
-            "an arena of {total} pages cannot hold {size} bytes of variables"
-        ))
+        What::Arena(format!("an arena of {total} pages cannot hold {size} bytes of variables"))
     })?;
     let addr = start + first * PAGE;
     vm.arena_touch(map, addr, size)
@@ -263,7 +222,5 @@ fn fill(vm: &mut Vm, place: PlacedSection, base: &[u8], globals: &Globals, index
 
 /// Writes as the simulator, whatever programs may do there.
 fn write(vm: &mut Vm, addr: u64, bytes: &[u8]) {
-    vm.mem
-        .host_slice_mut::<u8>(addr, bytes.len())
-        .copy_from_slice(bytes);
+    vm.mem.host_slice_mut::<u8>(addr, bytes.len()).copy_from_slice(bytes);
 }

@@ -26,29 +26,18 @@ pub enum TableError {
     } else {
         format!("; did you mean {}?", .candidates.join(", "))
     })]
-    NoMember {
-        table: String,
-        member: String,
-        candidates: Vec<String>,
-    },
+    NoMember { table: String, member: String, candidates: Vec<String> },
     #[error("struct_ops `{table}`: member `{member}` is a callback")]
     Callback { table: String, member: String },
     #[error("struct_ops `{table}`: member `{member}` is not a callback")]
     NotCallback { table: String, member: String },
     #[error("struct_ops `{table}`, member `{member}`: {source}")]
-    Value {
-        table: String,
-        member: String,
-        source: Box<ValueError>,
-    },
+    Value { table: String, member: String, source: Box<ValueError> },
 }
 
 impl TableEdit {
     pub fn new(table: &StructOps) -> TableEdit {
-        TableEdit {
-            table: table.clone(),
-            create: !table.optional,
-        }
+        TableEdit { table: table.clone(), create: !table.optional }
     }
 
     pub fn name(&self) -> &str {
@@ -90,11 +79,7 @@ impl TableEdit {
     pub fn get(&self, btf: &Btf, member: &str) -> Result<String, TableError> {
         let m = &self.table.members[self.index(member)?];
         let at = m.offset as usize;
-        let bytes = self
-            .table
-            .data
-            .get(at..at + m.size as usize)
-            .unwrap_or_default();
+        let bytes = self.table.data.get(at..at + m.size as usize).unwrap_or_default();
         Ok(knob::format_value(btf, m.ty, bytes))
     }
 
@@ -116,14 +101,11 @@ impl TableEdit {
 
     fn index(&self, member: &str) -> Result<usize, TableError> {
         let members = &self.table.members;
-        members
-            .iter()
-            .position(|m| m.name == member)
-            .ok_or_else(|| TableError::NoMember {
-                table: self.table.name.clone(),
-                member: member.to_owned(),
-                candidates: knob::closest(member, members.iter().map(|m| &*m.name)),
-            })
+        members.iter().position(|m| m.name == member).ok_or_else(|| TableError::NoMember {
+            table: self.table.name.clone(),
+            member: member.to_owned(),
+            candidates: knob::closest(member, members.iter().map(|m| &*m.name)),
+        })
     }
 }
 
@@ -169,10 +151,7 @@ pub enum MemberValue {
 
 impl LoadedStructOps {
     pub fn member(&self, name: &str) -> Option<&MemberValue> {
-        self.members
-            .iter()
-            .find(|m| m.name == name)
-            .map(|m| &m.value)
+        self.members.iter().find(|m| m.name == name).map(|m| &m.value)
     }
 
     /// The program of a callback; None if it is not set or not a callback.
@@ -224,10 +203,7 @@ impl MatchedTable {
             members: self
                 .members
                 .into_iter()
-                .map(|(name, v)| LoadedMember {
-                    name,
-                    value: value(v),
-                })
+                .map(|(name, v)| LoadedMember { name, value: value(v) })
                 .collect(),
         }
     }
@@ -239,13 +215,9 @@ pub fn match_kernel(
     tables: &[TableEdit],
     target: &Btf,
 ) -> Result<Vec<MatchedTable>, What> {
-    let mut users = Users {
-        seen: vec![None; object.functions.len()],
-    };
+    let mut users = Users { seen: vec![None; object.functions.len()] };
     let created = tables.iter().filter(|t| t.create);
-    created
-        .map(|t| match_table(object, &t.table, target, &mut users))
-        .collect()
+    created.map(|t| match_table(object, &t.table, target, &mut users)).collect()
 }
 
 impl MatchedTable {
@@ -280,10 +252,7 @@ pub fn bound_programs(object: &Object, tables: &[MatchedTable]) -> Vec<bool> {
 /// By function of the object: is it a callback of any table, as compiled or as edited?
 pub fn mentioned_programs(object: &Object, edits: &[TableEdit]) -> Vec<bool> {
     let mut mentioned = vec![false; object.functions.len()];
-    let tables = object
-        .struct_ops
-        .iter()
-        .chain(edits.iter().map(TableEdit::table));
+    let tables = object.struct_ops.iter().chain(edits.iter().map(TableEdit::table));
     for member in tables.flat_map(|t| &t.members) {
         if let MemberKind::Callback(Some(program)) = member.kind
             && let Some(slot) = mentioned.get_mut(program)
@@ -305,26 +274,17 @@ fn match_table(
     target: &Btf,
     users: &mut Users,
 ) -> Result<MatchedTable, What> {
-    let bad = |what: String| What::StructOps {
-        name: table.name.clone(),
-        what,
-    };
-    let kernel_ty = target.find(&table.type_name, Kind::Struct).ok_or_else(|| {
-        bad(format!(
-            "the kernel has no struct_ops type {}",
-            table.type_name
-        ))
-    })?;
+    let bad = |what: String| What::StructOps { name: table.name.clone(), what };
+    let kernel_ty = target
+        .find(&table.type_name, Kind::Struct)
+        .ok_or_else(|| bad(format!("the kernel has no struct_ops type {}", table.type_name)))?;
     let mut members = Vec::new();
     for m in &table.members {
         let bytes = &table.data[m.offset as usize..(m.offset + m.size) as usize];
         let Some(kernel) = target.members(kernel_ty).find(|k| k.name == m.name) else {
             // A callback that the kernel does not know is dropped, a setting must be unset.
             if m.kind == MemberKind::Data && bytes.iter().any(|b| *b != 0) {
-                return Err(bad(format!(
-                    "the kernel has no member `{}`, but it is set",
-                    m.name
-                )));
+                return Err(bad(format!("the kernel has no member `{}`, but it is set", m.name)));
             }
             continue;
         };
@@ -333,25 +293,17 @@ fn match_table(
         }
         let (ours, theirs) = (object.btf.resolve(m.ty)?, target.resolve(kernel.ty)?);
         if object.btf.kind(ours) != target.kind(theirs) {
-            return Err(bad(format!(
-                "member `{}` is of another kind in the kernel",
-                m.name
-            )));
+            return Err(bad(format!("member `{}` is of another kind in the kernel", m.name)));
         }
         if let MemberKind::Callback(program) = m.kind {
             if let Some(program) = program {
-                users
-                    .claim(program, kernel_ty, &m.name, object)
-                    .map_err(bad)?;
+                users.claim(program, kernel_ty, &m.name, object).map_err(bad)?;
             }
             members.push((m.name.clone(), MatchedValue::Callback(program)));
             continue;
         }
         if target.size_of(theirs)? != u64::from(m.size) {
-            return Err(bad(format!(
-                "member `{}` is of another size in the kernel",
-                m.name
-            )));
+            return Err(bad(format!("member `{}` is of another size in the kernel", m.name)));
         }
         members.push((m.name.clone(), MatchedValue::Data(bytes.to_vec())));
     }
@@ -373,15 +325,12 @@ impl Users {
         object: &Object,
     ) -> Result<(), String> {
         let Some(function) = object.functions.get(program) else {
-            return Err(format!(
-                "member `{member}` is set to a program that does not exist"
-            ));
+            return Err(format!("member `{member}` is set to a program that does not exist"));
         };
         match &self.seen[program] {
-            Some((other, name)) if *other != ty || name != member => Err(format!(
-                "program `{}` is used as `{name}` and as `{member}`",
-                function.name
-            )),
+            Some((other, name)) if *other != ty || name != member => {
+                Err(format!("program `{}` is used as `{name}` and as `{member}`", function.name))
+            }
             _ => {
                 self.seen[program] = Some((ty, member.to_owned()));
                 Ok(())

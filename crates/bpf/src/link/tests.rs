@@ -20,16 +20,12 @@ fn load(object: Object, prepare: impl Fn(&mut OpenObject)) -> (TestKernel, Loade
     let mut open = OpenObject::new(Arc::new(object));
     prepare(&mut open);
     let target = kernel.target();
-    let loaded = open
-        .load(&mut kernel, &*target)
-        .unwrap_or_else(|e| panic!("{e}"));
+    let loaded = open.load(&mut kernel, &*target).unwrap_or_else(|e| panic!("{e}"));
     (kernel, loaded)
 }
 
 fn run(kernel: &mut TestKernel, loaded: &Loaded, program: &str, ctx: u64) -> Result<u64, Fault> {
-    let func = loaded
-        .func(program)
-        .unwrap_or_else(|| panic!("{program} is not loaded"));
+    let func = loaded.func(program).unwrap_or_else(|| panic!("{program} is not loaded"));
     vm::call_raw(kernel, loaded.instance, func, [ctx, 0, 0, 0, 0])
 }
 
@@ -38,14 +34,8 @@ fn refused(object: Object, prepare: impl Fn(&mut OpenObject)) -> String {
     let mut open = OpenObject::new(Arc::new(object));
     prepare(&mut open);
     let target = kernel.target();
-    let Err(error) = open.load(&mut kernel, &*target) else {
-        panic!("it loaded")
-    };
-    assert_eq!(
-        kernel.vm().instances().count(),
-        0,
-        "something of it remains"
-    );
+    let Err(error) = open.load(&mut kernel, &*target) else { panic!("it loaded") };
+    assert_eq!(kernel.vm().instances().count(), 0, "something of it remains");
     error.to_string()
 }
 
@@ -71,21 +61,12 @@ fn what_the_kernel_lacks_faults_only_when_it_is_reached() {
     assert_eq!(run(&mut k, &loaded, "guarded", 0), Ok(42));
     for (program, expected) in [
         ("load_gone", "task_struct.gone, which the kernel lacks"),
-        (
-            "load_wider_signed",
-            "task_struct.grown, whose size the kernel has changed",
-        ),
-        (
-            "enum_value_gone",
-            "enum state::ST_GONE, which the kernel lacks",
-        ),
+        ("load_wider_signed", "task_struct.grown, whose size the kernel has changed"),
+        ("enum_value_gone", "enum state::ST_GONE, which the kernel lacks"),
     ] {
         let fault = run(&mut k, &loaded, program, 0).unwrap_err();
         assert!(fault.to_string().contains(expected), "{program}: {fault}");
-        assert!(
-            format!("{fault:#}").contains("core.bpf.c"),
-            "no source line: {fault:#}"
-        );
+        assert!(format!("{fault:#}").contains("core.bpf.c"), "no source line: {fault:#}");
     }
 }
 
@@ -93,13 +74,7 @@ fn what_the_kernel_lacks_faults_only_when_it_is_reached() {
 fn loads_go_to_the_kernels_offsets() {
     let (mut k, loaded) = load(core_object(), |_| {});
     let task = k.vm.mem.alloc(256, 8).unwrap();
-    for (at, byte) in
-        k.vm.mem
-            .bytes_mut(task, 256)
-            .unwrap()
-            .iter_mut()
-            .enumerate()
-    {
+    for (at, byte) in k.vm.mem.bytes_mut(task, 256).unwrap().iter_mut().enumerate() {
         *byte = at as u8;
     }
     let word = |at: u64| u64::from_le_bytes(std::array::from_fn(|i| (at + i as u64) as u8));
@@ -113,11 +88,7 @@ fn loads_go_to_the_kernels_offsets() {
         ("load_wider", word(16)),
         ("load_flavoured", word(0)),
     ] {
-        assert_eq!(
-            run(&mut k, &loaded, program, task),
-            Ok(expected),
-            "{program}"
-        );
+        assert_eq!(run(&mut k, &loaded, program, task), Ok(expected), "{program}");
         // Through a NULL kernel pointer the kernel reads 0.
         assert_eq!(run(&mut k, &loaded, program, 0), Ok(0), "{program} of NULL");
     }
@@ -151,17 +122,10 @@ fn globals_are_placed_filled_and_protected() {
     loaded.write_global(&mut k.vm, "counter", "100").unwrap();
     assert_eq!(run(&mut k, &loaded, "data", 0), Ok(20 + 105));
     let frozen = loaded.write_global(&mut k.vm, "slice_ns", "5");
-    assert!(
-        matches!(frozen, Err(GlobalError::Frozen { .. })),
-        "{frozen:?}"
-    );
+    assert!(matches!(frozen, Err(GlobalError::Frozen { .. })), "{frozen:?}");
     let arena = loaded.global("arena_var").unwrap();
     let area = k.vm.map_area(loaded.map("arena").unwrap()).unwrap();
-    assert_eq!(
-        arena.addr,
-        area.0 + 99 * 4096,
-        "arena variables are in the last page"
-    );
+    assert_eq!(arena.addr, area.0 + 99 * 4096, "arena variables are in the last page");
 }
 
 #[test]
@@ -184,20 +148,12 @@ fn tables_are_matched_by_member_name() {
         table.set(&object.btf, "timeout_ms", "1500").unwrap();
         table.set(&object.btf, "name", "renamed").unwrap();
         assert!(
-            table
-                .set(&object.btf, "timeout", "1")
-                .unwrap_err()
-                .to_string()
-                .contains("timeout_ms")
+            table.set(&object.btf, "timeout", "1").unwrap_err().to_string().contains("timeout_ms")
         );
         assert!(table.set(&object.btf, "select", "1").is_err());
         table.set_callback("enqueue", None).unwrap();
     });
-    let first = loaded
-        .struct_ops
-        .iter()
-        .find(|t| t.name == "first")
-        .unwrap();
+    let first = loaded.struct_ops.iter().find(|t| t.name == "first").unwrap();
     assert_eq!(first.type_name, "ops");
     assert!(first.link);
     assert_eq!((first.u64("flags"), first.u64("timeout_ms")), (6, 1500));
@@ -205,25 +161,13 @@ fn tables_are_matched_by_member_name() {
     assert_eq!(first.callback("select"), loaded.func("my_select"));
     assert_eq!(first.callback("init"), loaded.func("my_init"));
     assert_eq!(first.callback("enqueue"), None);
-    assert!(
-        first.member("newer").is_none(),
-        "the kernel does not know it"
-    );
+    assert!(first.member("newer").is_none(), "the kernel does not know it");
     // Programs that no table needs any more are not loaded, nor are optional ones.
-    for program in [
-        "my_enqueue",
-        "for_missing_member",
-        "optional_prog",
-        "on_thing",
-    ] {
+    for program in ["my_enqueue", "for_missing_member", "optional_prog", "on_thing"] {
         assert_eq!(loaded.func(program), None, "{program}");
     }
     assert!(loaded.func("on_switch").is_some());
-    let second = loaded
-        .struct_ops
-        .iter()
-        .find(|t| t.name == "second")
-        .unwrap();
+    let second = loaded.struct_ops.iter().find(|t| t.name == "second").unwrap();
     assert_eq!(second.callback("select"), loaded.func("my_select"));
 }
 
@@ -242,15 +186,9 @@ fn programs_can_be_asked_for_and_left_out() {
 fn a_setting_that_the_kernel_lacks_must_be_unset() {
     let text = refused(full_object(), |open| {
         let object = Arc::clone(open.object());
-        open.table_mut("first")
-            .unwrap()
-            .set(&object.btf, "newer_flag", "1")
-            .unwrap();
+        open.table_mut("first").unwrap().set(&object.btf, "newer_flag", "1").unwrap();
     });
-    assert!(
-        text.contains("no member `newer_flag`, but it is set"),
-        "{text}"
-    );
+    assert!(text.contains("no member `newer_flag`, but it is set"), "{text}");
 }
 
 #[test]
@@ -260,16 +198,9 @@ fn strong_externs_must_exist() {
         kernel.hide(hide);
         let open = OpenObject::new(Arc::new(full_object()));
         let target = kernel.target();
-        open.load(&mut kernel, &*target)
-            .map(|_| ())
-            .map_err(|e| e.to_string())
+        open.load(&mut kernel, &*target).map(|_| ()).map_err(|e| e.to_string())
     };
-    for name in [
-        "kfunc_add",
-        "per_cpu_counter",
-        "CONFIG_HZ",
-        "LINUX_KERNEL_VERSION",
-    ] {
+    for name in ["kfunc_add", "per_cpu_counter", "CONFIG_HZ", "LINUX_KERNEL_VERSION"] {
         let text = without(name).unwrap_err();
         assert!(text.contains(&format!("`{name}`")), "{text}");
     }
@@ -286,41 +217,17 @@ fn maps_get_their_definitions() {
         assert!(open.set_max_entries("hash", 7));
         assert!(!open.set_max_entries("no_such", 7));
     });
-    let def = |name: &str| {
-        k.vm.maps
-            .get(loaded.map(name).unwrap())
-            .unwrap()
-            .def
-            .clone()
-    };
+    let def = |name: &str| k.vm.maps.get(loaded.map(name).unwrap()).unwrap().def.clone();
     assert_eq!(def("hash").max_entries, 7);
-    assert_eq!(
-        def("ring").max_entries,
-        8192,
-        "rounded up to a power of two of pages"
-    );
+    assert_eq!(def("ring").max_entries, 8192, "rounded up to a power of two of pages");
     let special = def("hash").special;
     let at = |offset: u32| special.iter().find(|f| f.offset == offset).unwrap().kind;
-    let task = k
-        .target()
-        .btf()
-        .find("task_struct", crate::btf::Kind::Struct)
-        .unwrap();
-    let node = loaded
-        .object
-        .btf
-        .find("node", crate::btf::Kind::Struct)
-        .unwrap();
+    let task = k.target().btf().find("task_struct", crate::btf::Kind::Struct).unwrap();
+    let node = loaded.object.btf.find("node", crate::btf::Kind::Struct).unwrap();
     assert_eq!(at(24), SpecialKind::Kptr(KptrKind::Kernel(task.0)));
     assert_eq!(at(32), SpecialKind::Untrusted);
     assert_eq!(at(56), SpecialKind::Kptr(KptrKind::Local(node.0)));
-    assert_eq!(
-        at(64),
-        SpecialKind::ListHead {
-            local_type: node.0,
-            node_offset: 48
-        }
-    );
+    assert_eq!(at(64), SpecialKind::ListHead { local_type: node.0, node_offset: 48 });
     let local = &k.vm.instance(loaded.instance).unwrap().local_types[&node.0];
     assert_eq!((local.name.as_str(), local.size), ("node", 72));
 }
@@ -329,23 +236,17 @@ fn maps_get_their_definitions() {
 fn conflicting_candidates_are_refused_with_their_place() {
     let object = Object::parse(&testdata("torn.bpf.o"), "torn.bpf.o").unwrap();
     let text = refused(object, |_| {});
-    assert!(
-        text.contains("object \"torn.bpf.o\": section \"syscall\", insn 0: torn.b"),
-        "{text}"
-    );
+    assert!(text.contains("object \"torn.bpf.o\": section \"syscall\", insn 0: torn.b"), "{text}");
 }
 
 #[test]
 fn an_address_past_its_section_is_refused() {
     let mut object = full_object();
     let f = object.function("data").unwrap();
-    let wild = object.functions[f]
-        .relocs
-        .iter_mut()
-        .find_map(|r| match &mut r.target {
-            RelocTarget::Data { offset, .. } => Some(offset),
-            _ => None,
-        });
+    let wild = object.functions[f].relocs.iter_mut().find_map(|r| match &mut r.target {
+        RelocTarget::Data { offset, .. } => Some(offset),
+        _ => None,
+    });
     *wild.unwrap() = 1 << 40;
     let text = refused(object, |_| {});
     assert!(text.contains("section \"syscall\""), "{text}");
@@ -385,8 +286,5 @@ fn damaged_objects_are_survived() {
             }
         }
     }
-    assert!(
-        loaded > 50 && refused > 10,
-        "{loaded} loaded, {refused} refused"
-    );
+    assert!(loaded > 50 && refused > 10, "{loaded} loaded, {refused} refused");
 }

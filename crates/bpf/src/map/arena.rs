@@ -31,10 +31,7 @@ pub(super) fn check(def: &MapDef) -> Result<(), (i64, &'static str)> {
         return Err((EINVAL, "an arena has pages, but no key and no value"));
     }
     if def.map_flags & map_flag::MMAPABLE == 0 || def.map_flags & !known != 0 {
-        return Err((
-            EINVAL,
-            "an arena must have BPF_F_MMAPABLE, and few other flags",
-        ));
+        return Err((EINVAL, "an arena must have BPF_F_MMAPABLE, and few other flags"));
     }
     if !def.map_extra.is_multiple_of(PAGE) {
         return Err((EINVAL, "the arena's address is not page-aligned"));
@@ -49,11 +46,7 @@ impl Arena {
     pub fn new(mem: &mut Memory, def: &MapDef) -> Result<Arena, OutOfMemory> {
         let pages = u64::from(def.max_entries);
         let window = mem.reserve_arena(pages)?;
-        let shift = if pages * PAGE + START <= ARENA_WINDOW {
-            START
-        } else {
-            0
-        };
+        let shift = if pages * PAGE + START <= ARENA_WINDOW { START } else { 0 };
         let segv_on_fault = def.map_flags & map_flag::SEGV_ON_FAULT != 0;
         Ok(Arena {
             window,
@@ -117,9 +110,7 @@ impl Arena {
     /// What a page fault of user space does: allocate every page of the range that is missing.
     pub fn fault_in(&mut self, mem: &mut Memory, addr: u64, len: u64) -> Result<(), i64> {
         let first = self.page_of(addr).ok_or(EFAULT)?;
-        let last = self
-            .page_of(addr.wrapping_add(len.max(1) - 1))
-            .filter(|&last| last >= first);
+        let last = self.page_of(addr.wrapping_add(len.max(1) - 1)).filter(|&last| last >= first);
         for page in first..=last.ok_or(EFAULT)? {
             if !self.is_used(page) {
                 if self.segv_on_fault {
@@ -163,9 +154,7 @@ impl Arena {
     }
 
     fn is_used(&self, page: u64) -> bool {
-        self.used
-            .get((page / 64) as usize)
-            .is_some_and(|word| word >> (page % 64) & 1 != 0)
+        self.used.get((page / 64) as usize).is_some_and(|word| word >> (page % 64) & 1 != 0)
     }
 
     fn set_used(&mut self, page: u64, used: bool) {
@@ -174,10 +163,6 @@ impl Arena {
             self.used.resize(word + 1, 0);
         }
         let bit = 1 << (page % 64);
-        self.used[word] = if used {
-            self.used[word] | bit
-        } else {
-            self.used[word] & !bit
-        };
+        self.used[word] = if used { self.used[word] | bit } else { self.used[word] & !bit };
     }
 }

@@ -23,26 +23,14 @@ impl Array {
     /// Elements are 8 bytes for maps of maps (an address), else the value rounded up to 8. The end of the last
     /// element is the end of a page, so a program that runs over it faults.
     pub fn new(mem: &mut Memory, def: &MapDef, cpus: u32) -> Result<Array, OutOfMemory> {
-        let value = if def.map_type == map_type::ARRAY_OF_MAPS {
-            8
-        } else {
-            def.value_size
-        };
+        let value = if def.map_type == map_type::ARRAY_OF_MAPS { 8 } else { def.value_size };
         let stride = u64::from(value).next_multiple_of(8);
         let unit = if cpus > 1 { 64 } else { 8 };
         let one_cpu = (stride * u64::from(def.max_entries)).next_multiple_of(unit);
-        let len = one_cpu
-            .checked_mul(u64::from(cpus))
-            .filter(|&len| len < mem.size());
-        let len = len.ok_or(OutOfMemory::Exhausted {
-            size: one_cpu,
-            limit: mem.size(),
-        })?;
-        let perm = if def.map_flags & map_flag::RDONLY_PROG != 0 {
-            Perm::Read
-        } else {
-            Perm::ReadWrite
-        };
+        let len = one_cpu.checked_mul(u64::from(cpus)).filter(|&len| len < mem.size());
+        let len = len.ok_or(OutOfMemory::Exhausted { size: one_cpu, limit: mem.size() })?;
+        let perm =
+            if def.map_flags & map_flag::RDONLY_PROG != 0 { Perm::Read } else { Perm::ReadWrite };
         // A mapped section starts on a page; its length decides where it ends.
         let base = if def.map_flags & map_flag::MMAPABLE != 0 {
             mem.alloc_region(len, perm)?
@@ -50,14 +38,7 @@ impl Array {
             mem.alloc_region_end_aligned(len, perm)?
         };
         let cpu_stride = if cpus > 1 { one_cpu } else { 0 };
-        Ok(Array {
-            base,
-            cpu_stride,
-            cpus,
-            entries: def.max_entries,
-            stride,
-            len,
-        })
+        Ok(Array { base, cpu_stride, cpus, entries: def.max_entries, stride, len })
     }
 
     /// Address of the element as this CPU sees it.

@@ -37,21 +37,13 @@ impl Vm {
             errno,
             why: why.to_owned(),
         })?;
-        let refuse = |errno, why: String| MapError {
-            map: def.name.clone(),
-            errno,
-            why,
-        };
+        let refuse = |errno, why: String| MapError { map: def.name.clone(), errno, why };
         let Some((id, addr)) = self.maps.next() else {
             return Err(refuse(ENOMEM, "too many maps".to_owned()));
         };
         let no_memory = |err: OutOfMemory| refuse(ENOMEM, err.to_string());
         let kind = self.make_kind(def).map_err(no_memory)?;
-        let arena_base = if let MapKind::Arena(arena) = &kind {
-            Some(arena.window)
-        } else {
-            None
-        };
+        let arena_base = if let MapKind::Arena(arena) = &kind { Some(arena.window) } else { None };
         let Some(owner) = self.instance_mut(instance) else {
             return Err(refuse(EINVAL, format!("no instance {}", instance.0)));
         };
@@ -201,10 +193,7 @@ fn check_hash(def: &MapDef) -> Check {
     if def.max_entries > 1 << 31 {
         return Err((E2BIG, "too many entries"));
     }
-    let percpu = matches!(
-        def.map_type,
-        map_type::PERCPU_HASH | map_type::LRU_PERCPU_HASH
-    );
+    let percpu = matches!(def.map_type, map_type::PERCPU_HASH | map_type::LRU_PERCPU_HASH);
     if percpu && def.value_size > PERCPU_VALUE_MAX {
         return Err((E2BIG, "per-CPU value over 32 KiB"));
     }
@@ -255,10 +244,7 @@ fn check_ring(def: &MapDef) -> Check {
 
 fn check_storage(def: &MapDef) -> Check {
     if def.map_flags & map_flag::NO_PREALLOC == 0 || def.max_entries != 0 {
-        return Err((
-            EINVAL,
-            "local storage needs BPF_F_NO_PREALLOC and no max_entries",
-        ));
+        return Err((EINVAL, "local storage needs BPF_F_NO_PREALLOC and no max_entries"));
     }
     if def.key_size != 4 || def.value_size == 0 {
         return Err((EINVAL, "local storage needs a 4-byte key and a value"));

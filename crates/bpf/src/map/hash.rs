@@ -53,11 +53,7 @@ pub enum Room {
 
 impl Hash {
     pub fn new(def: &MapDef, cpus: u32) -> Hash {
-        let value = if def.map_type == map_type::HASH_OF_MAPS {
-            8
-        } else {
-            def.value_size
-        };
+        let value = if def.map_type == map_type::HASH_OF_MAPS { 8 } else { def.value_size };
         let value_off = u64::from(def.key_size).next_multiple_of(8);
         Hash {
             key_size: def.key_size,
@@ -124,8 +120,7 @@ impl Hash {
             return Ok(Room::Full);
         }
         let addr = mem.alloc(self.elem_size, 8)?;
-        mem.host_slice_mut::<u8>(addr, key.len())
-            .copy_from_slice(key);
+        mem.host_slice_mut::<u8>(addr, key.len()).copy_from_slice(key);
         if self.len as usize >= self.buckets.len() {
             self.grow();
         }
@@ -281,10 +276,7 @@ fn word(bytes: &[u8]) -> u64 {
     match bytes.len() {
         8 => u64::from_le_bytes(bytes.try_into().expect("8 bytes")),
         4 => u32::from_le_bytes(bytes.try_into().expect("4 bytes")).into(),
-        _ => bytes
-            .iter()
-            .rev()
-            .fold(0, |word, &byte| word << 8 | u64::from(byte)),
+        _ => bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
     }
 }
 

@@ -47,17 +47,11 @@ impl Vm {
 impl Map {
     pub(crate) fn is_percpu(&self) -> bool {
         use map_type::*;
-        matches!(
-            self.def.map_type,
-            PERCPU_ARRAY | PERCPU_HASH | LRU_PERCPU_HASH
-        )
+        matches!(self.def.map_type, PERCPU_ARRAY | PERCPU_HASH | LRU_PERCPU_HASH)
     }
 
     pub(crate) fn holds_maps(&self) -> bool {
-        matches!(
-            self.def.map_type,
-            map_type::ARRAY_OF_MAPS | map_type::HASH_OF_MAPS
-        )
+        matches!(self.def.map_type, map_type::ARRAY_OF_MAPS | map_type::HASH_OF_MAPS)
     }
 
     /// Address of the value as `cpu` sees it, or 0. For a map of maps: the inner map, or 0.
@@ -155,12 +149,7 @@ impl Map {
         };
         let stride = u64::from(self.stride);
         for (cpu, part) in self.parts(source, cpus, ctx.nr_cpus) {
-            let at = value
-                + if self.is_percpu() {
-                    stride * u64::from(cpu)
-                } else {
-                    0
-                };
+            let at = value + if self.is_percpu() { stride * u64::from(cpu) } else { 0 };
             if in_place || found.is_none() {
                 ctx.fill(&self.def, at, part);
             } else {
@@ -313,10 +302,7 @@ impl Map {
     }
 
     fn has_spin_lock(&self) -> bool {
-        self.def
-            .special
-            .iter()
-            .any(|field| field.kind == SpecialKind::SpinLock)
+        self.def.special.iter().any(|field| field.kind == SpecialKind::SpinLock)
     }
 }
 

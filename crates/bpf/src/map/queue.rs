@@ -66,11 +66,7 @@ impl Queue {
             out.fill(0);
             return Err(ENOENT);
         }
-        let start = if self.stack {
-            self.bytes.len() - self.value_size
-        } else {
-            0
-        };
+        let start = if self.stack { self.bytes.len() - self.value_size } else { 0 };
         let next = self.bytes.range(start..start + self.value_size);
         for (to, from) in out.iter_mut().zip(next) {
             *to = *from;

@@ -30,13 +30,7 @@ impl Ringbuf {
     pub fn new(mem: &mut Memory, def: &MapDef) -> Result<Ringbuf, OutOfMemory> {
         let size = u64::from(def.max_entries);
         let data = mem.alloc_region(size * 2, Perm::ReadWrite)?;
-        Ok(Ringbuf {
-            data,
-            size,
-            consumer: 0,
-            producer: 0,
-            pending: 0,
-        })
+        Ok(Ringbuf { data, size, consumer: 0, producer: 0, pending: 0 })
     }
 
     pub fn free(self, mem: &mut Memory) {
@@ -138,13 +132,7 @@ impl UserRingbuf {
     pub fn new(mem: &mut Memory, def: &MapDef) -> Result<UserRingbuf, OutOfMemory> {
         let size = u64::from(def.max_entries);
         let data = mem.alloc_region(size * 2, Perm::Read)?;
-        Ok(UserRingbuf {
-            data,
-            size,
-            consumer: 0,
-            producer: 0,
-            busy: false,
-        })
+        Ok(UserRingbuf { data, size, consumer: 0, producer: 0, busy: false })
     }
 
     pub fn free(self, mem: &mut Memory) {
@@ -153,10 +141,8 @@ impl UserRingbuf {
 
     /// User space: append a record. -ENOSPC when it does not fit now, -E2BIG when it never will.
     pub fn produce(&mut self, mem: &mut Memory, record: &[u8]) -> MapResult<()> {
-        let size = u32::try_from(record.len())
-            .ok()
-            .filter(|&size| size <= DYNPTR_MAX)
-            .ok_or(E2BIG)?;
+        let size =
+            u32::try_from(record.len()).ok().filter(|&size| size <= DYNPTR_MAX).ok_or(E2BIG)?;
         let len = record_len(size);
         if len > self.size {
             return Err(E2BIG);
@@ -166,8 +152,7 @@ impl UserRingbuf {
         }
         let at = self.at(self.producer);
         *mem.host_mut::<u32>(at) = size;
-        mem.host_slice_mut::<u8>(at + HEADER, record.len())
-            .copy_from_slice(record);
+        mem.host_slice_mut::<u8>(at + HEADER, record.len()).copy_from_slice(record);
         self.producer += len;
         Ok(())
     }

@@ -22,12 +22,7 @@ pub struct MapTable {
 impl MapTable {
     pub(crate) fn new(mem: &mut Memory) -> Result<MapTable, OutOfMemory> {
         let area = mem.alloc_region(OBJECT * MAX_MAPS as u64, Perm::Read)?;
-        Ok(MapTable {
-            maps: Vec::new(),
-            area,
-            storage: Vec::new(),
-            rings: Vec::new(),
-        })
+        Ok(MapTable { maps: Vec::new(), area, storage: Vec::new(), rings: Vec::new() })
     }
 
     pub fn get(&self, id: MapId) -> Option<&Map> {
@@ -45,9 +40,7 @@ impl MapTable {
         if !off.is_multiple_of(OBJECT) {
             return None;
         }
-        self.maps
-            .get_mut(usize::try_from(off / OBJECT).ok()?)?
-            .as_mut()
+        self.maps.get_mut(usize::try_from(off / OBJECT).ok()?)?.as_mut()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Map> {

@@ -7,11 +7,7 @@ use crate::vm::bare::BareHost;
 use crate::vm::{Config, settle};
 
 fn host() -> (BareHost, InstanceId) {
-    let config = Config {
-        nr_cpus: 3,
-        mem_size: 6 * ARENA_WINDOW,
-        ..Config::default()
-    };
+    let config = Config { nr_cpus: 3, mem_size: 6 * ARENA_WINDOW, ..Config::default() };
     let mut h = BareHost::new(config).expect("memory");
     let instance = h.vm.add_instance("maps");
     (h, instance)
@@ -46,10 +42,7 @@ fn key(n: u32) -> [u8; 4] {
 fn definitions_are_checked_as_the_kernel_does() {
     use map_type::*;
     let (mut h, instance) = host();
-    let no_flag = |map_type| MapDef {
-        map_flags: 0,
-        ..def(map_type, 4, 8, 0)
-    };
+    let no_flag = |map_type| MapDef { map_flags: 0, ..def(map_type, 4, 8, 0) };
     for (bad, errno) in [
         (def(ARRAY, 8, 8, 1), EINVAL),
         (def(ARRAY, 4, 0, 1), EINVAL),
@@ -58,13 +51,7 @@ fn definitions_are_checked_as_the_kernel_does() {
         (def(HASH, 0, 8, 1), EINVAL),
         (def(HASH, 513, 8, 1), E2BIG),
         (def(HASH, 4, 8, 0), EINVAL),
-        (
-            MapDef {
-                map_flags: map_flag::NO_PREALLOC,
-                ..def(LRU_HASH, 4, 8, 1)
-            },
-            EOPNOTSUPP,
-        ),
+        (MapDef { map_flags: map_flag::NO_PREALLOC, ..def(LRU_HASH, 4, 8, 1) }, EOPNOTSUPP),
         (def(QUEUE, 4, 8, 1), EINVAL),
         (def(QUEUE, 0, 0, 1), EINVAL),
         (def(RINGBUF, 0, 0, 4097), EINVAL),
@@ -76,13 +63,7 @@ fn definitions_are_checked_as_the_kernel_does() {
         (no_flag(CGRP_STORAGE), EINVAL),
         (def(ARENA, 0, 0, 0), EINVAL),
         (def(ARENA, 0, 0, (1 << 20) + 1), E2BIG),
-        (
-            MapDef {
-                map_flags: 0,
-                ..def(ARENA, 0, 0, 1)
-            },
-            EINVAL,
-        ),
+        (MapDef { map_flags: 0, ..def(ARENA, 0, 0, 1) }, EINVAL),
         (def(ARRAY_OF_MAPS, 4, 4, 1), EINVAL),
         (def(11, 4, 4, 1), EOPNOTSUPP),
         (def(ARRAY, 4, 1 << 31, 1), E2BIG),
@@ -91,18 +72,9 @@ fn definitions_are_checked_as_the_kernel_does() {
         let got = h.vm.create_map(instance, &bad).expect_err("refused");
         assert_eq!(got.errno, errno, "{bad:?}: {got}");
     }
-    let outside = SpecialField {
-        offset: 12,
-        kind: SpecialKind::Kptr(KptrKind::Kernel(1)),
-    };
-    let bad = MapDef {
-        special: vec![outside],
-        ..def(ARRAY, 4, 16, 1)
-    };
-    assert_eq!(
-        h.vm.create_map(instance, &bad).expect_err("refused").errno,
-        EINVAL
-    );
+    let outside = SpecialField { offset: 12, kind: SpecialKind::Kptr(KptrKind::Kernel(1)) };
+    let bad = MapDef { special: vec![outside], ..def(ARRAY, 4, 16, 1) };
+    assert_eq!(h.vm.create_map(instance, &bad).expect_err("refused").errno, EINVAL);
 }
 
 #[test]
@@ -114,15 +86,9 @@ fn arrays_hold_values_at_fixed_places() {
     assert_eq!(vm.map_update(id, &key(4), &[7; 12], 0), Ok(()));
     assert_eq!(vm.map_lookup(id, &key(4)), Ok(vec![7; 12]));
     assert_eq!(vm.map_update(id, &key(5), &[7; 12], 0), Err(E2BIG));
-    assert_eq!(
-        vm.map_update(id, &key(0), &[7; 12], update_flag::NOEXIST),
-        Err(EEXIST)
-    );
+    assert_eq!(vm.map_update(id, &key(0), &[7; 12], update_flag::NOEXIST), Err(EEXIST));
     assert_eq!(vm.map_update(id, &key(0), &[7; 12], 3), Err(EINVAL));
-    assert_eq!(
-        vm.map_update(id, &key(0), &[7; 12], update_flag::LOCK),
-        Err(EINVAL)
-    );
+    assert_eq!(vm.map_update(id, &key(0), &[7; 12], update_flag::LOCK), Err(EINVAL));
     assert_eq!(vm.map_update(id, &key(0), &[7; 8], 0), Err(EINVAL));
     assert_eq!(vm.map_delete(id, &key(0)), Err(EINVAL));
     assert_eq!(vm.map_lookup(id, &key(5)), Err(ENOENT));
@@ -136,10 +102,7 @@ fn arrays_hold_values_at_fixed_places() {
 #[test]
 fn huge_arrays_cost_nothing_until_used() {
     let (mut h, instance) = host();
-    let section = MapDef {
-        map_flags: map_flag::MMAPABLE,
-        ..def(map_type::ARRAY, 4, 158 << 20, 1)
-    };
+    let section = MapDef { map_flags: map_flag::MMAPABLE, ..def(map_type::ARRAY, 4, 158 << 20, 1) };
     let id = make(&mut h, instance, &section);
     let (base, _) = h.vm.map_area(id).expect("area");
     assert_eq!(base % PAGE, 0);
@@ -151,30 +114,21 @@ fn huge_arrays_cost_nothing_until_used() {
 #[test]
 fn per_cpu_values_are_apart() {
     let (mut h, instance) = host();
-    for map_type in [
-        map_type::PERCPU_ARRAY,
-        map_type::PERCPU_HASH,
-        map_type::LRU_PERCPU_HASH,
-    ] {
+    for map_type in [map_type::PERCPU_ARRAY, map_type::PERCPU_HASH, map_type::LRU_PERCPU_HASH] {
         let id = make(&mut h, instance, &def(map_type, 4, 12, 2));
         let vm = &mut h.vm;
         assert_eq!(vm.map_value_len(id), Ok(48));
         let all: Vec<u8> = (0..48).collect();
         vm.map_update(id, &key(1), &all, 0).expect("all CPUs");
         assert_eq!(vm.map_lookup_cpu(id, &key(1), 2), Ok(all[32..44].to_vec()));
-        vm.map_update_cpu(id, &key(1), &[9; 12], 1)
-            .expect("one CPU");
+        vm.map_update_cpu(id, &key(1), &[9; 12], 1).expect("one CPU");
         let got = vm.map_lookup(id, &key(1)).expect("found");
         assert_eq!(
             (&got[..12], &got[16..28], &got[32..44]),
             (&all[..12], &[9; 12][..], &all[32..44])
         );
         assert_eq!(vm.map_lookup_cpu(id, &key(1), 3), Err(ERANGE));
-        assert_eq!(
-            vm.map_update(id, &key(1), &[0; 12], 0),
-            Err(EINVAL),
-            "one value for all CPUs"
-        );
+        assert_eq!(vm.map_update(id, &key(1), &[0; 12], 0), Err(EINVAL), "one value for all CPUs");
     }
 }
 
@@ -184,31 +138,16 @@ fn hashes_have_flags_and_a_capacity() {
     let id = make(&mut h, instance, &def(map_type::HASH, 4, 8, 3));
     let vm = &mut h.vm;
     for n in 0..3 {
-        vm.map_update(id, &key(n), &[n as u8; 8], update_flag::NOEXIST)
-            .expect("new");
+        vm.map_update(id, &key(n), &[n as u8; 8], update_flag::NOEXIST).expect("new");
     }
     assert_eq!(vm.map_update(id, &key(9), &[9; 8], 0), Err(E2BIG));
-    assert_eq!(
-        vm.map_update(id, &key(1), &[1; 8], update_flag::NOEXIST),
-        Err(EEXIST)
-    );
-    assert_eq!(
-        vm.map_update(id, &key(9), &[9; 8], update_flag::EXIST),
-        Err(ENOENT)
-    );
-    assert_eq!(
-        vm.map_update(id, &key(1), &[5; 8], update_flag::EXIST),
-        Ok(())
-    );
+    assert_eq!(vm.map_update(id, &key(1), &[1; 8], update_flag::NOEXIST), Err(EEXIST));
+    assert_eq!(vm.map_update(id, &key(9), &[9; 8], update_flag::EXIST), Err(ENOENT));
+    assert_eq!(vm.map_update(id, &key(1), &[5; 8], update_flag::EXIST), Ok(()));
     assert_eq!(vm.map_delete(id, &key(9)), Err(ENOENT));
     assert_eq!(vm.map_delete(id, &key(0)), Ok(()));
     assert_eq!(vm.map_update(id, &key(9), &[9; 8], 0), Ok(()), "room again");
-    let keys: Vec<u8> = vm
-        .map_keys(id)
-        .expect("keys")
-        .iter()
-        .map(|key| key[0])
-        .collect();
+    let keys: Vec<u8> = vm.map_keys(id).expect("keys").iter().map(|key| key[0]).collect();
     assert_eq!(keys, [1, 2, 9], "in order of insertion");
     assert_eq!(
         vm.map_next_key(id, Some(&key(77))),
@@ -228,19 +167,10 @@ fn an_lru_drops_what_was_used_longest_ago() {
         h.vm.map_update(id, &key(n), &[0; 8], 0).expect("room");
     }
     let map = h.vm.maps.get_mut(id).expect("map");
-    assert_ne!(
-        map.lookup(&h.vm.mem, &key(0), 0),
-        0,
-        "a program's lookup is a use"
-    );
+    assert_ne!(map.lookup(&h.vm.mem, &key(0), 0), 0, "a program's lookup is a use");
     h.vm.map_lookup(id, &key(1)).expect("user space's is not");
     h.vm.map_update(id, &key(7), &[0; 8], 0).expect("evicts");
-    let keys: Vec<u8> =
-        h.vm.map_keys(id)
-            .expect("keys")
-            .iter()
-            .map(|key| key[0])
-            .collect();
+    let keys: Vec<u8> = h.vm.map_keys(id).expect("keys").iter().map(|key| key[0]).collect();
     assert_eq!(keys, [2, 0, 7]);
 }
 
@@ -254,18 +184,14 @@ fn queues_and_stacks() {
         vm.map_update(id, &[], &key(1), 0).expect("room");
         vm.map_update(id, &[], &key(2), 0).expect("room");
         assert_eq!(vm.map_update(id, &[], &key(3), 0), Err(E2BIG));
-        assert_eq!(
-            vm.map_update(id, &[], &key(3), update_flag::NOEXIST),
-            Err(EINVAL)
-        );
+        assert_eq!(vm.map_update(id, &[], &key(3), update_flag::NOEXIST), Err(EINVAL));
         assert_eq!(vm.map_update(id, &[], &[1; 3], 0), Err(EINVAL));
         assert_eq!(vm.map_lookup(id, &[]), Ok(key(order[0]).to_vec()), "peek");
         assert_eq!(vm.map_pop(id), Ok(key(order[0]).to_vec()));
         assert_eq!(vm.map_pop(id), Ok(key(order[1]).to_vec()));
         assert_eq!(vm.map_pop(id), Err(ENOENT));
         for n in 1..4 {
-            vm.map_update(id, &[], &key(n), update_flag::EXIST)
-                .expect("replaces the oldest");
+            vm.map_update(id, &[], &key(n), update_flag::EXIST).expect("replaces the oldest");
         }
         assert_eq!(vm.map_len(id), Ok(2));
         let last = if map_type == map_type::QUEUE { 2 } else { 3 };
@@ -276,17 +202,11 @@ fn queues_and_stacks() {
 #[test]
 fn storage_goes_with_its_owner() {
     let (mut h, instance) = host();
-    let kptr = SpecialField {
-        offset: 8,
-        kind: SpecialKind::Kptr(KptrKind::Kernel(5)),
-    };
+    let kptr = SpecialField { offset: 8, kind: SpecialKind::Kptr(KptrKind::Kernel(5)) };
     let task = make(
         &mut h,
         instance,
-        &MapDef {
-            special: vec![kptr],
-            ..def(map_type::TASK_STORAGE, 4, 16, 0)
-        },
+        &MapDef { special: vec![kptr], ..def(map_type::TASK_STORAGE, 4, 16, 0) },
     );
     let cgroup = make(&mut h, instance, &def(map_type::CGRP_STORAGE, 4, 8, 0));
     let owner = 0xffff_8800_0000_9000;
@@ -310,33 +230,15 @@ fn storage_goes_with_its_owner() {
 fn maps_in_maps() {
     let (mut h, instance) = host();
     let inner = def(map_type::QUEUE, 0, 4, 10);
-    let outer = MapDef {
-        inner: Some(Box::new(inner.clone())),
-        ..def(map_type::ARRAY_OF_MAPS, 4, 4, 2)
-    };
-    let hash = MapDef {
-        map_type: map_type::HASH_OF_MAPS,
-        ..outer.clone()
-    };
+    let outer =
+        MapDef { inner: Some(Box::new(inner.clone())), ..def(map_type::ARRAY_OF_MAPS, 4, 4, 2) };
+    let hash = MapDef { map_type: map_type::HASH_OF_MAPS, ..outer.clone() };
     let wrong = make(&mut h, instance, &def(map_type::QUEUE, 0, 8, 10));
-    let right = make(
-        &mut h,
-        instance,
-        &MapDef {
-            max_entries: 99,
-            ..inner
-        },
-    );
-    for outer in [
-        make(&mut h, instance, &outer),
-        make(&mut h, instance, &hash),
-    ] {
+    let right = make(&mut h, instance, &MapDef { max_entries: 99, ..inner });
+    for outer in [make(&mut h, instance, &outer), make(&mut h, instance, &hash)] {
         assert_eq!(h.vm.map_set_inner(outer, &key(1), wrong), Err(EINVAL));
         assert_eq!(h.vm.map_set_inner(outer, &key(1), right), Ok(()));
-        assert_eq!(
-            h.vm.map_lookup(outer, &key(1)),
-            Ok(right.0.to_ne_bytes().to_vec())
-        );
+        assert_eq!(h.vm.map_lookup(outer, &key(1)), Ok(right.0.to_ne_bytes().to_vec()));
         assert_eq!(h.vm.map_lookup(outer, &key(0)), Err(ENOENT));
         let addr = h.vm.map(right).expect("inner").addr;
         let map = h.vm.maps.get_mut(outer).expect("outer");
@@ -349,46 +251,22 @@ fn maps_in_maps() {
 fn values_let_go_of_what_they_hold() {
     let (mut h, instance) = host();
     let special = vec![
-        SpecialField {
-            offset: 8,
-            kind: SpecialKind::Kptr(KptrKind::Kernel(1)),
-        },
-        SpecialField {
-            offset: 0,
-            kind: SpecialKind::SpinLock,
-        },
+        SpecialField { offset: 8, kind: SpecialKind::Kptr(KptrKind::Kernel(1)) },
+        SpecialField { offset: 0, kind: SpecialKind::SpinLock },
     ];
     let hash = make(
         &mut h,
         instance,
-        &MapDef {
-            special: special.clone(),
-            ..def(map_type::HASH, 4, 24, 4)
-        },
+        &MapDef { special: special.clone(), ..def(map_type::HASH, 4, 24, 4) },
     );
-    let array = make(
-        &mut h,
-        instance,
-        &MapDef {
-            special,
-            ..def(map_type::PERCPU_ARRAY, 4, 24, 2)
-        },
-    );
+    let array =
+        make(&mut h, instance, &MapDef { special, ..def(map_type::PERCPU_ARRAY, 4, 24, 2) });
     h.vm.map_update(hash, &key(1), &[0xff; 24], 0).expect("new");
-    let at =
-        h.vm.maps
-            .get_mut(hash)
-            .expect("map")
-            .lookup(&h.vm.mem, &key(1), 0);
+    let at = h.vm.maps.get_mut(hash).expect("map").lookup(&h.vm.mem, &key(1), 0);
     let words = h.vm.mem.read::<[u64; 3]>(at).expect("value");
-    assert_eq!(
-        words,
-        [0xffff_ffff_0000_0000, 0, u64::MAX],
-        "lock and pointer are not copied"
-    );
+    assert_eq!(words, [0xffff_ffff_0000_0000, 0, u64::MAX], "lock and pointer are not copied");
     h.vm.mem.write(at + 8, 0x11u64).expect("value");
-    h.vm.map_update(hash, &key(1), &[0; 24], 0)
-        .expect("replaced");
+    h.vm.map_update(hash, &key(1), &[0; 24], 0).expect("replaced");
     settle(&mut h);
     assert_eq!(h.released, [(KptrKind::Kernel(1), 0x11)]);
     h.vm.mem.write(at + 8, 0x22u64).expect("value");
@@ -396,23 +274,12 @@ fn values_let_go_of_what_they_hold() {
     settle(&mut h);
     assert_eq!(h.released[1..], [(KptrKind::Kernel(1), 0x22)]);
     for cpu in 0..3 {
-        let at =
-            h.vm.maps
-                .get_mut(array)
-                .expect("map")
-                .lookup(&h.vm.mem, &key(1), cpu);
-        h.vm.mem
-            .write(at + 8, 0x30 + u64::from(cpu))
-            .expect("value");
+        let at = h.vm.maps.get_mut(array).expect("map").lookup(&h.vm.mem, &key(1), cpu);
+        h.vm.mem.write(at + 8, 0x30 + u64::from(cpu)).expect("value");
     }
-    h.vm.map_update(array, &key(1), &[0; 72], 0)
-        .expect("overwritten");
+    h.vm.map_update(array, &key(1), &[0; 72], 0).expect("overwritten");
     settle(&mut h);
-    assert_eq!(
-        h.released.len(),
-        2,
-        "an array's value stays, and its reference with it"
-    );
+    assert_eq!(h.released.len(), 2, "an array's value stays, and its reference with it");
     crate::vm::remove_instance(&mut h, instance);
     let last: Vec<u64> = h.released[2..].iter().map(|released| released.1).collect();
     assert_eq!(last, [0x30, 0x31, 0x32]);
@@ -424,9 +291,7 @@ fn ring_buffers_fill_and_drain() {
     let (mut h, instance) = host();
     let id = make(&mut h, instance, &def(map_type::RINGBUF, 0, 0, 4096));
     let (maps, ctx) = h.vm.split_maps();
-    let MapKind::Ringbuf(ring) = &mut maps.get_mut(id).expect("map").kind else {
-        panic!("ring")
-    };
+    let MapKind::Ringbuf(ring) = &mut maps.get_mut(id).expect("map").kind else { panic!("ring") };
     assert_eq!(ring.reserve(ctx.mem, 4096), 0, "never fits with its header");
     for round in 0..50u64 {
         // Three records of 1000 bytes fit, a fifth would touch the consumer.
@@ -460,24 +325,13 @@ fn arena_pages_come_and_go() {
     let (mut h, instance) = host();
     let id = make(&mut h, instance, &def(map_type::ARENA, 0, 0, 1 << 20));
     let (start, len) = h.vm.map_area(id).expect("area");
-    assert_eq!(
-        (start % ARENA_WINDOW, len),
-        (0, ARENA_WINDOW),
-        "a full arena fills its window"
-    );
+    assert_eq!((start % ARENA_WINDOW, len), (0, ARENA_WINDOW), "a full arena fills its window");
     let small = make(&mut h, instance, &def(map_type::ARENA, 0, 0, 8));
     let (start, _) = h.vm.map_area(small).expect("area");
     assert_ne!(start as u32, 0, "no page of a small arena looks like NULL");
     let vm = &mut h.vm;
-    assert_eq!(
-        vm.arena_alloc(small, start + 7 * PAGE, 1),
-        Ok(start + 7 * PAGE)
-    );
-    assert_eq!(
-        vm.arena_alloc(small, start + 7 * PAGE, 1),
-        Err(ENOMEM),
-        "taken"
-    );
+    assert_eq!(vm.arena_alloc(small, start + 7 * PAGE, 1), Ok(start + 7 * PAGE));
+    assert_eq!(vm.arena_alloc(small, start + 7 * PAGE, 1), Err(ENOMEM), "taken");
     assert_eq!(vm.arena_alloc(small, 0, 2), Ok(start));
     assert_eq!(vm.arena_alloc(small, 0, 6), Err(ENOMEM), "five left");
     assert_eq!(vm.arena_alloc(small, 0, 5), Ok(start + 2 * PAGE));
@@ -488,11 +342,7 @@ fn arena_pages_come_and_go() {
     vm.mem.write(start + PAGE, 5u8).expect("allocated");
     arena.free(&mut vm.mem, start + PAGE, 1);
     assert!(vm.mem.read::<u8>(start + PAGE).is_err());
-    assert_eq!(
-        vm.arena_touch(small, start + PAGE + 100, 4000),
-        Ok(()),
-        "user space faults it in"
-    );
+    assert_eq!(vm.arena_touch(small, start + PAGE + 100, 4000), Ok(()), "user space faults it in");
     assert_eq!(vm.mem.read::<u8>(start + PAGE), Ok(0));
     assert_eq!(vm.arena_touch(small, start + 8 * PAGE, 1), Err(EFAULT));
 }

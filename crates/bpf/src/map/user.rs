@@ -51,11 +51,7 @@ impl Vm {
         let read = |at: u64| self.mem.host_slice::<u8>(at, map.def.value_size as usize);
         if map.holds_maps() {
             let inner = *self.mem.host_ref::<u64>(value);
-            let inner = self
-                .maps
-                .iter()
-                .find(|map| map.addr == inner)
-                .ok_or(ENOENT)?;
+            let inner = self.maps.iter().find(|map| map.addr == inner).ok_or(ENOENT)?;
             return Ok(inner.id.0.to_ne_bytes().to_vec());
         }
         if !map.is_percpu() {
@@ -71,20 +67,13 @@ impl Vm {
 
     /// One CPU's copy of a per-CPU value.
     pub fn map_lookup_cpu(&self, id: MapId, key: &[u8], cpu: u32) -> MapResult<Vec<u8>> {
-        let map = self
-            .maps
-            .get(id)
-            .filter(|map| map.is_percpu())
-            .ok_or(EINVAL)?;
+        let map = self.maps.get(id).filter(|map| map.is_percpu()).ok_or(EINVAL)?;
         if cpu >= self.nr_cpus {
             return Err(ERANGE);
         }
         let value = self.value_addr(map, key)?;
         let at = self.copy_addr(map, key, value, cpu)?;
-        Ok(self
-            .mem
-            .host_slice::<u8>(at, map.def.value_size as usize)
-            .to_vec())
+        Ok(self.mem.host_slice::<u8>(at, map.def.value_size as usize).to_vec())
     }
 
     pub fn map_update(&mut self, id: MapId, key: &[u8], value: &[u8], flags: u64) -> MapResult<()> {
@@ -95,11 +84,7 @@ impl Vm {
             return Err(EPERM);
         }
         if let MapKind::Queue(queue) = &mut map.kind {
-            return if value.len() == len {
-                queue.push(value, flags)
-            } else {
-                Err(EINVAL)
-            };
+            return if value.len() == len { queue.push(value, flags) } else { Err(EINVAL) };
         }
         if key.len() != map.def.key_size as usize || value.len() != len || map.holds_maps() {
             return Err(EINVAL);
@@ -116,10 +101,7 @@ impl Vm {
         cpu: u32,
     ) -> MapResult<()> {
         let (maps, mut ctx) = self.split_maps();
-        let map = maps
-            .get_mut(id)
-            .filter(|map| map.is_percpu())
-            .ok_or(EINVAL)?;
+        let map = maps.get_mut(id).filter(|map| map.is_percpu()).ok_or(EINVAL)?;
         let sizes_fit =
             key.len() == map.def.key_size as usize && value.len() == map.def.value_size as usize;
         if !sizes_fit {
@@ -148,15 +130,9 @@ impl Vm {
         let map = self.maps.get(id).ok_or(EBADF)?;
         match &map.kind {
             MapKind::Array(array) => {
-                let at = key
-                    .and_then(|key| key.try_into().ok())
-                    .map(u32::from_ne_bytes);
+                let at = key.and_then(|key| key.try_into().ok()).map(u32::from_ne_bytes);
                 let next = at.filter(|&at| at < array.entries()).map_or(0, |at| at + 1);
-                if next >= array.entries() {
-                    Err(ENOENT)
-                } else {
-                    Ok(next.to_ne_bytes().to_vec())
-                }
+                if next >= array.entries() { Err(ENOENT) } else { Ok(next.to_ne_bytes().to_vec()) }
             }
             MapKind::Hash(hash) => {
                 let key = key.filter(|key| key.len() == map.def.key_size as usize);
@@ -203,11 +179,7 @@ impl Vm {
 
     /// Put a map into a map of maps. Its type and sizes must be those of the template.
     pub fn map_set_inner(&mut self, outer: MapId, key: &[u8], inner: MapId) -> MapResult<()> {
-        let template = self
-            .maps
-            .get(outer)
-            .and_then(|map| map.def.inner.clone())
-            .ok_or(EINVAL)?;
+        let template = self.maps.get(outer).and_then(|map| map.def.inner.clone()).ok_or(EINVAL)?;
         let target = self.maps.get(inner).ok_or(EBADF)?;
         let same = target.def.map_type == template.map_type
             && target.def.key_size == template.key_size
@@ -298,9 +270,7 @@ impl Vm {
 
     pub fn storage_delete(&mut self, id: MapId, owner: u64) -> MapResult<()> {
         let (maps, mut ctx) = self.split_maps();
-        maps.get_mut(id)
-            .ok_or(EBADF)?
-            .storage_delete(&mut ctx, owner)
+        maps.get_mut(id).ok_or(EBADF)?.storage_delete(&mut ctx, owner)
     }
 
     /// Allocate pages of an arena: at an address of it, or anywhere for 0. The address of the first page.
@@ -323,15 +293,11 @@ impl Vm {
 
     /// Write to a mapped array or to kernel-internal memory as user space or the loader may, whatever programs may.
     pub fn poke(&mut self, addr: u64, bytes: &[u8]) -> MapResult<()> {
-        let readable = self
-            .mem
-            .allows(addr, bytes.len() as u64, crate::fault::Access::Load);
+        let readable = self.mem.allows(addr, bytes.len() as u64, crate::fault::Access::Load);
         if !readable || self.mem.perm(addr) == Perm::None {
             return Err(EFAULT);
         }
-        self.mem
-            .host_slice_mut::<u8>(addr, bytes.len())
-            .copy_from_slice(bytes);
+        self.mem.host_slice_mut::<u8>(addr, bytes.len()).copy_from_slice(bytes);
         Ok(())
     }
 

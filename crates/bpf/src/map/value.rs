@@ -37,16 +37,10 @@ impl Ctx<'_> {
     /// New contents for a value that stays, as in an array: timers are cancelled, references stay.
     pub fn overwrite(&mut self, def: &MapDef, at: u64, source: Source<'_>) {
         self.fill(def, at, source);
-        for field in def
-            .special
-            .iter()
-            .filter(|field| field.kind == SpecialKind::Timer)
-        {
+        for field in def.special.iter().filter(|field| field.kind == SpecialKind::Timer) {
             let addr = at + u64::from(field.offset);
             self.release_timer(addr);
-            self.mem
-                .host_slice_mut::<u8>(addr, field.kind.size() as usize)
-                .fill(0);
+            self.mem.host_slice_mut::<u8>(addr, field.kind.size() as usize).fill(0);
         }
     }
 
@@ -83,17 +77,11 @@ impl Ctx<'_> {
             match field.kind {
                 SpecialKind::Timer => self.release_timer(addr),
                 SpecialKind::Kptr(kind) => self.release_kptr(owner, kind, addr),
-                SpecialKind::RbRoot {
-                    local_type,
-                    node_offset,
-                } => {
+                SpecialKind::RbRoot { local_type, node_offset } => {
                     let nodes = self.objects.clear_tree(addr);
                     self.release_nodes(owner, local_type, node_offset, nodes);
                 }
-                SpecialKind::ListHead {
-                    local_type,
-                    node_offset,
-                } => {
+                SpecialKind::ListHead { local_type, node_offset } => {
                     let nodes = self.objects.clear_list(addr);
                     self.release_nodes(owner, local_type, node_offset, nodes);
                 }
@@ -102,9 +90,7 @@ impl Ctx<'_> {
                 SpecialKind::Untrusted | SpecialKind::RbNode | SpecialKind::ListNode => {}
                 SpecialKind::Refcount | SpecialKind::Opaque { .. } => {}
             }
-            self.mem
-                .host_slice_mut::<u8>(addr, field.kind.size() as usize)
-                .fill(0);
+            self.mem.host_slice_mut::<u8>(addr, field.kind.size() as usize).fill(0);
         }
     }
 
@@ -123,11 +109,7 @@ impl Ctx<'_> {
     fn release_kptr(&mut self, instance: InstanceId, kind: KptrKind, addr: u64) {
         let ptr = *self.mem.host_ref::<u64>(addr);
         if ptr != 0 {
-            self.dropped.push(Dropped::Kptr {
-                instance,
-                kind,
-                ptr,
-            });
+            self.dropped.push(Dropped::Kptr { instance, kind, ptr });
         }
     }
 

@@ -34,12 +34,7 @@ impl Window {
             return false;
         };
         // SAFETY: `offset_if` has checked that all bytes lie inside the mapping.
-        unsafe {
-            self.base
-                .add(off as usize)
-                .cast::<T>()
-                .write_unaligned(value)
-        };
+        unsafe { self.base.add(off as usize).cast::<T>().write_unaligned(value) };
         true
     }
 
@@ -58,11 +53,7 @@ impl Window {
 
 impl Memory {
     pub(crate) fn window(&self) -> Window {
-        Window {
-            base: self.base,
-            perms: self.perms,
-            limit: self.size - 8,
-        }
+        Window { base: self.base, perms: self.perms, limit: self.size - 8 }
     }
 
     /// Read as a program may: any alignment, every page must be readable.
@@ -127,9 +118,7 @@ impl Memory {
         let mut ok = self.in_range(off, len);
         if ok {
             let pages = off >> PAGE_SHIFT..(off + len).div_ceil(PAGE);
-            ok = pages
-                .into_iter()
-                .all(|page| self.perm_byte(page) & need != 0);
+            ok = pages.into_iter().all(|page| self.perm_byte(page) & need != 0);
         }
         if !ok {
             return Err(self.fault(addr, u32::try_from(len).unwrap_or(u32::MAX), access));
@@ -181,9 +170,7 @@ impl Memory {
     #[inline(always)]
     fn host_ptr<T>(&self, addr: u64, n: usize) -> *mut T {
         let off = addr.wrapping_sub(GUEST_BASE);
-        let len = n
-            .checked_mul(size_of::<T>())
-            .map_or(u64::MAX, |len| len as u64);
+        let len = n.checked_mul(size_of::<T>()).map_or(u64::MAX, |len| len as u64);
         assert!(
             self.in_range(off, len),
             "host access of {len} bytes at {addr:#x}: outside the memory"
@@ -202,14 +189,11 @@ impl Memory {
         let len = bytes.len() as u64;
         let pages = off >> PAGE_SHIFT..off.saturating_add(len).div_ceil(PAGE);
         let ok = self.in_range(off, len)
-            && pages
-                .into_iter()
-                .all(|page| self.perm_byte(page) & (ASK | STORE) != 0);
+            && pages.into_iter().all(|page| self.perm_byte(page) & (ASK | STORE) != 0);
         if !ok {
             return Err(self.fault(addr, bytes.len() as u32, Access::Store));
         }
-        self.host_slice_mut::<u8>(addr, bytes.len())
-            .copy_from_slice(bytes);
+        self.host_slice_mut::<u8>(addr, bytes.len()).copy_from_slice(bytes);
         Ok(())
     }
 }

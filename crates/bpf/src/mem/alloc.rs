@@ -13,9 +13,8 @@ use super::{
 };
 
 /// Object sizes of the slabs. Each divides into 64 KiB with little waste.
-const CLASSES: [u64; 18] = [
-    8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192,
-];
+const CLASSES: [u64; 18] =
+    [8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192];
 const SLAB: u64 = 64 << 10;
 /// Slabs exist once per permission that small objects can have.
 const POOLS: [Perm; 2] = [Perm::ReadWrite, Perm::Kernel];
@@ -62,15 +61,9 @@ impl Memory {
     }
 
     fn alloc_in(&mut self, pool: usize, size: u64, align: u64) -> Result<u64, OutOfMemory> {
-        assert!(
-            align.is_power_of_two() && align <= PAGE,
-            "alignment {align}"
-        );
+        assert!(align.is_power_of_two() && align <= PAGE, "alignment {align}");
         // A class is aligned to the largest power of two that divides it, so ask for a multiple of `align`.
-        let need = size
-            .max(1)
-            .checked_next_multiple_of(align)
-            .ok_or(self.exhausted(size))?;
+        let need = size.max(1).checked_next_multiple_of(align).ok_or(self.exhausted(size))?;
         if need > self.size {
             return Err(self.exhausted(size));
         }
@@ -105,10 +98,7 @@ impl Memory {
     /// The contents stay readable until the memory is reused, as after `kfree`; a large region is unmapped.
     pub fn free(&mut self, addr: u64, size: u64) {
         let off = addr.wrapping_sub(GUEST_BASE);
-        assert!(
-            self.in_range(off, size),
-            "free of {size} bytes at {addr:#x}"
-        );
+        assert!(self.in_range(off, size), "free of {size} bytes at {addr:#x}");
         match self.alloc.class_of_page[(off >> PAGE_SHIFT) as usize] {
             0 => self.free_region(addr, size),
             tag => {
@@ -136,10 +126,7 @@ impl Memory {
     /// As `alloc_region`, with the end of the contents (rounded up to 8) at the end of the last page, so that
     /// running past the end faults. The address is aligned to 8.
     pub fn alloc_region_end_aligned(&mut self, len: u64, perm: Perm) -> Result<u64, OutOfMemory> {
-        let len = len
-            .max(1)
-            .checked_next_multiple_of(8)
-            .ok_or(self.exhausted(len))?;
+        let len = len.max(1).checked_next_multiple_of(8).ok_or(self.exhausted(len))?;
         let addr = self.alloc_region(len, perm)?;
         Ok(addr + (len.next_multiple_of(PAGE) - len))
     }
@@ -150,19 +137,12 @@ impl Memory {
         let pages = len.div_ceil(PAGE).max(1);
         self.set_perm(start, pages * PAGE, Perm::None);
         self.discard(start, pages);
-        self.alloc
-            .free_regions
-            .entry(pages)
-            .or_default()
-            .push(start);
+        self.alloc.free_regions.entry(pages).or_default().push(start);
     }
 
     /// A window of 4 GiB for an arena of `pages` pages. Its pages have no permission until allocated.
     pub fn reserve_arena(&mut self, pages: u64) -> Result<u64, OutOfMemory> {
-        assert!(
-            pages <= ARENA_WINDOW >> PAGE_SHIFT,
-            "arena of {pages} pages"
-        );
+        assert!(pages <= ARENA_WINDOW >> PAGE_SHIFT, "arena of {pages} pages");
         let window = match self.alloc.free_windows.pop() {
             Some(window) => window,
             None => {
@@ -205,9 +185,7 @@ impl Memory {
     /// `pages` fresh heap pages, followed by `guard` unmapped ones. The page before is a guard or a full slab's end.
     fn take_pages(&mut self, pages: u64, guard: u64) -> Result<u64, OutOfMemory> {
         let first = self.alloc.heap_page + guard;
-        let end = first
-            .checked_add(pages)
-            .and_then(|end| end.checked_add(guard));
+        let end = first.checked_add(pages).and_then(|end| end.checked_add(guard));
         match end.filter(|&end| end <= self.alloc.arena_page.min((self.size >> PAGE_SHIFT) - 1)) {
             Some(end) => {
                 self.alloc.heap_page = end;
@@ -218,10 +196,7 @@ impl Memory {
     }
 
     fn exhausted(&self, size: u64) -> OutOfMemory {
-        OutOfMemory::Exhausted {
-            size,
-            limit: self.size,
-        }
+        OutOfMemory::Exhausted { size, limit: self.size }
     }
 
     /// Forget the contents of whole pages: they read as zero from now on.
@@ -235,8 +210,7 @@ impl Memory {
         // SAFETY: the mapping is private and anonymous, so dropped pages read as zero; no reference into it is
         // alive while self is borrowed exclusively; offset and length are page-aligned and inside (asserted above).
         let dropped = unsafe {
-            self._data
-                .unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, off, len)
+            self._data.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, off, len)
         };
         if dropped.is_err() {
             self.host_slice_mut::<u8>(addr, len).fill(0);

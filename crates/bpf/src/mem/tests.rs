@@ -16,10 +16,7 @@ fn same_calls_give_same_addresses() {
         mem.free(got[6], 100_000);
         got.push(mem.alloc(30, 8).expect("alloc"));
         got.push(mem.alloc(100_000, 8).expect("alloc"));
-        got.push(
-            mem.alloc_region_end_aligned(100, Perm::Read)
-                .expect("region"),
-        );
+        got.push(mem.alloc_region_end_aligned(100, Perm::Read).expect("region"));
         got.push(mem.reserve_arena(16).expect("arena"));
         got
     };
@@ -39,10 +36,7 @@ fn reused_memory_is_zero() {
         mem.free(addr, size);
         assert_eq!(mem.alloc(size, 8).expect("again"), addr);
         assert!(
-            mem.bytes(addr, size)
-                .expect("readable")
-                .iter()
-                .all(|&byte| byte == 0),
+            mem.bytes(addr, size).expect("readable").iter().all(|&byte| byte == 0),
             "size {size}"
         );
     }
@@ -52,15 +46,7 @@ fn reused_memory_is_zero() {
 fn objects_are_aligned_and_apart() {
     let mut mem = mem();
     let mut spans = Vec::new();
-    for (size, align) in [
-        (1, 1),
-        (20, 16),
-        (72, 64),
-        (40, 4096),
-        (6000, 8),
-        (48, 32),
-        (65, 64),
-    ] {
+    for (size, align) in [(1, 1), (20, 16), (72, 64), (40, 4096), (6000, 8), (48, 32), (65, 64)] {
         for _ in 0..5 {
             let addr = mem.alloc(size, align).expect("alloc");
             assert!(addr.is_multiple_of(align), "{size} at {align}");
@@ -74,20 +60,13 @@ fn objects_are_aligned_and_apart() {
 #[test]
 fn regions_have_guards_and_end_at_a_page() {
     let mut mem = mem();
-    let addr = mem
-        .alloc_region_end_aligned(100, Perm::ReadWrite)
-        .expect("region");
+    let addr = mem.alloc_region_end_aligned(100, Perm::ReadWrite).expect("region");
     assert_eq!((addr + 104) % PAGE, 0);
     mem.write(addr + 96, 7u64).expect("last word");
-    let fault = mem
-        .write(addr + 97, 7u64)
-        .expect_err("one byte over the end");
+    let fault = mem.write(addr + 97, 7u64).expect_err("one byte over the end");
     assert_eq!((fault.why, fault.addr), (MemWhy::Unmapped, addr + 97));
     let below = (addr & !(PAGE - 1)) - 1;
-    assert_eq!(
-        mem.read::<u8>(below).expect_err("guard").why,
-        MemWhy::Unmapped
-    );
+    assert_eq!(mem.read::<u8>(below).expect_err("guard").why, MemWhy::Unmapped);
 }
 
 #[test]
@@ -96,29 +75,14 @@ fn permissions_are_kept() {
     let ro = mem.alloc_region(8, Perm::Read).expect("region");
     let kernel = mem.alloc_kernel(64, 8).expect("object");
     assert_eq!(mem.read::<u64>(ro), Ok(0));
-    assert_eq!(
-        mem.write(ro, 1u8).expect_err("read-only").why,
-        MemWhy::ReadOnly
-    );
-    assert_eq!(
-        mem.write(kernel, 1u8).expect_err("kernel").why,
-        MemWhy::KernelField
-    );
+    assert_eq!(mem.write(ro, 1u8).expect_err("read-only").why, MemWhy::ReadOnly);
+    assert_eq!(mem.write(kernel, 1u8).expect_err("kernel").why, MemWhy::KernelField);
     *mem.host_mut::<u64>(kernel) = 5;
     assert_eq!(mem.read::<u64>(kernel), Ok(5));
-    for (addr, why) in [
-        (0, MemWhy::Null),
-        (8, MemWhy::Null),
-        (u64::MAX - 3, MemWhy::Null),
-    ] {
+    for (addr, why) in [(0, MemWhy::Null), (8, MemWhy::Null), (u64::MAX - 3, MemWhy::Null)] {
         assert_eq!(mem.read::<u32>(addr).expect_err("null").why, why);
     }
-    for addr in [
-        0x1_0000,
-        GUEST_BASE - 1,
-        GUEST_BASE + mem.size(),
-        GUEST_BASE + mem.size() - 1,
-    ] {
+    for addr in [0x1_0000, GUEST_BASE - 1, GUEST_BASE + mem.size(), GUEST_BASE + mem.size() - 1] {
         assert!(mem.read::<u32>(addr).is_err(), "{addr:#x}");
     }
 }
@@ -128,20 +92,13 @@ fn access_over_two_pages_needs_both() {
     let mut mem = mem();
     let addr = mem.alloc_region(2 * PAGE, Perm::ReadWrite).expect("region");
     let cross = addr + PAGE - 3;
-    mem.write(cross, 0x1122_3344_5566_7788u64)
-        .expect("both writable");
+    mem.write(cross, 0x1122_3344_5566_7788u64).expect("both writable");
     assert_eq!(mem.read::<u64>(cross), Ok(0x1122_3344_5566_7788));
     mem.set_perm(addr + PAGE, PAGE, Perm::Read);
     assert_eq!(mem.read::<u64>(cross), Ok(0x1122_3344_5566_7788));
-    assert_eq!(
-        mem.write(cross, 0u64).expect_err("second page").why,
-        MemWhy::ReadOnly
-    );
+    assert_eq!(mem.write(cross, 0u64).expect_err("second page").why, MemWhy::ReadOnly);
     mem.set_perm(addr, PAGE, Perm::None);
-    assert_eq!(
-        mem.read::<u64>(cross).expect_err("first page").why,
-        MemWhy::Unmapped
-    );
+    assert_eq!(mem.read::<u64>(cross).expect_err("first page").why, MemWhy::Unmapped);
 }
 
 #[test]
@@ -154,17 +111,9 @@ fn window_agrees_with_checked_access() {
         let at = addr - 8 + off;
         let crosses = at % PAGE > PAGE - 4;
         let fast = window.load::<u32>(at);
-        assert_eq!(
-            fast.is_some(),
-            mem.read::<u32>(at).is_ok() && !crosses,
-            "load at {at:#x}"
-        );
+        assert_eq!(fast.is_some(), mem.read::<u32>(at).is_ok() && !crosses, "load at {at:#x}");
         let stored = window.store::<u32>(at, off as u32);
-        assert_eq!(
-            stored,
-            mem.allows(at, 4, Access::Store) && !crosses,
-            "store at {at:#x}"
-        );
+        assert_eq!(stored, mem.allows(at, 4, Access::Store) && !crosses, "store at {at:#x}");
         if stored {
             assert_eq!(mem.read::<u32>(at), Ok(off as u32));
         }
@@ -180,13 +129,9 @@ fn strings_end_at_nul_page_or_limit() {
     let mut mem = mem();
     let addr = mem.alloc_region(PAGE, Perm::ReadWrite).expect("region");
     let text = addr + PAGE - 4;
-    mem.bytes_mut(text, 4)
-        .expect("end of page")
-        .copy_from_slice(b"abc\0");
+    mem.bytes_mut(text, 4).expect("end of page").copy_from_slice(b"abc\0");
     assert_eq!(mem.c_str(text, 100).expect("ends before the guard"), b"abc");
-    mem.bytes_mut(text, 4)
-        .expect("end of page")
-        .copy_from_slice(b"abcd");
+    mem.bytes_mut(text, 4).expect("end of page").copy_from_slice(b"abcd");
     assert!(mem.c_str(text, 100).is_err(), "runs into the guard");
     assert_eq!(mem.c_str(text, 2).expect("limit"), b"ab");
 }
@@ -196,20 +141,14 @@ fn arenas_are_windows_of_their_own() {
     let mut mem = mem();
     let window = mem.reserve_arena(1 << 20).expect("arena");
     assert_eq!(window % ARENA_WINDOW, 0);
-    assert_eq!(
-        mem.arena_at(window + 5).map(|arena| arena.window),
-        Some(window)
-    );
+    assert_eq!(mem.arena_at(window + 5).map(|arena| arena.window), Some(window));
     assert!(mem.read::<u8>(window).is_err());
     mem.alloc_arena_page(window + PAGE);
     mem.write(window + PAGE, 3u8).expect("allocated");
     mem.free_arena_page(window + PAGE);
     mem.alloc_arena_page(window + PAGE);
     assert_eq!(mem.read::<u8>(window + PAGE), Ok(0), "zero again");
-    assert!(
-        mem.reserve_arena(1).is_err(),
-        "the other window is the heap's"
-    );
+    assert!(mem.reserve_arena(1).is_err(), "the other window is the heap's");
     mem.free_arena(window);
     assert_eq!(mem.reserve_arena(1), Ok(window));
 }
@@ -219,10 +158,7 @@ fn exhaustion_is_an_error() {
     let mut mem = mem();
     assert!(mem.alloc(u64::MAX - 10, 8).is_err());
     assert!(mem.alloc_region(3 * ARENA_WINDOW, Perm::Read).is_err());
-    assert!(
-        mem.alloc(100, 8).is_ok(),
-        "a failed allocation leaves the rest intact"
-    );
+    assert!(mem.alloc(100, 8).is_ok(), "a failed allocation leaves the rest intact");
 }
 
 #[test]

@@ -81,12 +81,7 @@ impl<'a> Elf<'a> {
         for (id, section) in sections.iter().enumerate() {
             by_name.entry(section.name).or_insert(id);
         }
-        Ok(Elf {
-            sections,
-            symbols,
-            reloc_sections,
-            by_name,
-        })
+        Ok(Elf { sections, symbols, reloc_sections, by_name })
     }
 
     /// Refuses files for another machine. A kernel image read for its types may be for any.
@@ -110,15 +105,10 @@ impl<'a> Elf<'a> {
 
     /// Relocations that apply to a section, in file order.
     pub fn relocs(&self, id: SectionId) -> impl Iterator<Item = RawReloc> + '_ {
-        self.reloc_sections
-            .iter()
-            .filter(move |(s, _)| *s == id)
-            .flat_map(|(_, rels)| {
-                rels.iter().map(|rel| RawReloc {
-                    offset: rel.r_offset(LE),
-                    symbol: rel.r_sym(LE) as usize,
-                })
-            })
+        self.reloc_sections.iter().filter(move |(s, _)| *s == id).flat_map(|(_, rels)| {
+            rels.iter()
+                .map(|rel| RawReloc { offset: rel.r_offset(LE), symbol: rel.r_sym(LE) as usize })
+        })
     }
 
     pub fn symbol(&self, index: usize) -> Option<&Symbol<'a>> {
@@ -147,9 +137,7 @@ impl<'a> Elf<'a> {
     }
 
     pub fn license(&self) -> String {
-        let data = self
-            .section_by_name("license")
-            .map_or(&[][..], |id| self.data(id));
+        let data = self.section_by_name("license").map_or(&[][..], |id| self.data(id));
         let end = data.iter().position(|b| *b == 0).unwrap_or(data.len());
         String::from_utf8_lossy(&data[..end.min(128)]).into_owned()
     }
@@ -221,9 +209,7 @@ fn read_relocs<'a>(
         };
         let target = header.sh_info(LE) as usize;
         if target == 0 || target >= table.len() {
-            return Err(What::Elf(
-                "relocations for a section that does not exist".to_owned(),
-            ));
+            return Err(What::Elf("relocations for a section that does not exist".to_owned()));
         }
         if rels.len() > MAX_RELOCS {
             return Err(What::TooMany {

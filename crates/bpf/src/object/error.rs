@@ -28,33 +28,15 @@ pub enum What {
         "section \"{section}\": function `{function}` at {offset}+{size} does not fit \
              ({len} bytes) or is not whole instructions"
     )]
-    FunctionRange {
-        section: String,
-        function: String,
-        offset: u64,
-        size: u64,
-        len: u64,
-    },
+    FunctionRange { section: String, function: String, offset: u64, size: u64, len: u64 },
     #[error("section \"{section}\": functions `{first}` and `{second}` overlap")]
-    FunctionOverlap {
-        section: String,
-        first: String,
-        second: String,
-    },
+    FunctionOverlap { section: String, first: String, second: String },
     #[error("section \"{section}\": static program `{function}`; a program must be global")]
     StaticProgram { section: String, function: String },
     #[error("section \"{section}\", insn {insn}: {what}")]
-    Reloc {
-        section: String,
-        insn: u64,
-        what: String,
-    },
+    Reloc { section: String, insn: u64, what: String },
     #[error("section \"{section}\" has more than {max} {things}")]
-    TooMany {
-        section: String,
-        things: &'static str,
-        max: usize,
-    },
+    TooMany { section: String, things: &'static str, max: usize },
     #[error("extern `{name}`: {what}")]
     Extern { name: String, what: String },
     #[error("map `{map}`: {what}")]
@@ -65,13 +47,7 @@ pub enum What {
         "section \"{section}\": variable `{variable}` at {offset}+{size} lies outside \
              its {len} bytes"
     )]
-    Variable {
-        section: String,
-        variable: String,
-        offset: u64,
-        size: u64,
-        len: u64,
-    },
+    Variable { section: String, variable: String, offset: u64, size: u64, len: u64 },
     #[error("more than one arena map (`{first}` and `{second}`)")]
     TwoArenas { first: String, second: String },
     #[error("section \"{section}\" holds arena variables, but the object defines no arena map")]
@@ -80,23 +56,14 @@ pub enum What {
 
 impl What {
     pub fn map(map: &str, what: impl Into<String>) -> What {
-        What::Map {
-            map: map.to_owned(),
-            what: what.into(),
-        }
+        What::Map { map: map.to_owned(), what: what.into() }
     }
 
     pub fn struct_ops(name: &str, what: impl Into<String>) -> What {
-        What::StructOps {
-            name: name.to_owned(),
-            what: what.into(),
-        }
+        What::StructOps { name: name.to_owned(), what: what.into() }
     }
 
     pub fn external(name: &str, what: impl Into<String>) -> What {
-        What::Extern {
-            name: name.to_owned(),
-            what: what.into(),
-        }
+        What::Extern { name: name.to_owned(), what: what.into() }
     }
 }

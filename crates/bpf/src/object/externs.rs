@@ -49,12 +49,7 @@ pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<Extern>, What> {
         }
         let kind = classify(btf, &declared, &sections, symbol.name)?;
         let name = symbol.name.to_owned();
-        found.push(Extern {
-            name,
-            weak: symbol.weak,
-            kind,
-            symbol: index,
-        });
+        found.push(Extern { name, weak: symbol.weak, kind, symbol: index });
     }
     Ok(found)
 }
@@ -66,22 +61,16 @@ fn classify(
     name: &str,
 ) -> Result<ExternKind, What> {
     let bad = |what: &str| What::external(name, what);
-    let id = *declared
-        .get(name)
-        .ok_or_else(|| bad("it has no type information"))?;
+    let id = *declared.get(name).ok_or_else(|| bad("it has no type information"))?;
     if btf.linkage(id) != Some(LINKAGE_EXTERN) {
         return Err(bad("it is declared with another linkage"));
     }
     let ty = btf.ty(id)?.target().unwrap_or_default();
     match (btf.kind(id), sections.get(&id)) {
-        (_, None) => Err(bad(
-            "it is in no section that the kernel fills (.ksyms, .kconfig)",
-        )),
+        (_, None) => Err(bad("it is in no section that the kernel fills (.ksyms, .kconfig)")),
         (Kind::Func, Some(ExternSection::Ksyms)) => Ok(ExternKind::Func { proto: ty }),
         (Kind::Func, Some(ExternSection::Kconfig)) => Err(bad("a function cannot be in .kconfig")),
-        (_, Some(ExternSection::Ksyms)) => Ok(ExternKind::Var {
-            ty: btf.resolve(ty)?,
-        }),
+        (_, Some(ExternSection::Ksyms)) => Ok(ExternKind::Var { ty: btf.resolve(ty)? }),
         (_, Some(ExternSection::Kconfig)) => {
             let size = btf.size_of(ty)?;
             let align = btf.scalar_align(ty)? as u32;
@@ -90,11 +79,7 @@ fn classify(
             if size == 0 || size > 4096 || !align.is_power_of_two() {
                 return Err(bad("a configuration value of that size is not supported"));
             }
-            Ok(ExternKind::Kconfig {
-                ty,
-                size: size as u32,
-                align,
-            })
+            Ok(ExternKind::Kconfig { ty, size: size as u32, align })
         }
     }
 }
@@ -110,10 +95,8 @@ enum ExternSection {
 /// Which declarations are in `.ksyms` and `.kconfig`.
 fn section_of_types(btf: &Btf) -> FxHashMap<TypeId, ExternSection> {
     let mut found = FxHashMap::default();
-    for (name, section) in [
-        (".ksyms", ExternSection::Ksyms),
-        (".kconfig", ExternSection::Kconfig),
-    ] {
+    for (name, section) in [(".ksyms", ExternSection::Ksyms), (".kconfig", ExternSection::Kconfig)]
+    {
         if let Some(datasec) = super::datasec(btf, name) {
             found.extend(btf.section_vars(datasec).map(|var| (var.ty, section)));
         }
@@ -124,10 +107,7 @@ fn section_of_types(btf: &Btf) -> FxHashMap<TypeId, ExternSection> {
 /// The first variable or function of each name.
 fn declarations(btf: &Btf) -> FxHashMap<&str, TypeId> {
     let mut found = FxHashMap::default();
-    for id in btf
-        .ids()
-        .filter(|id| matches!(btf.kind(*id), Kind::Var | Kind::Func))
-    {
+    for id in btf.ids().filter(|id| matches!(btf.kind(*id), Kind::Var | Kind::Func)) {
         found.entry(btf.name(id)).or_insert(id);
     }
     found

@@ -51,28 +51,18 @@ pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<MapSpec>, What> {
         return Ok(Vec::new());
     };
     let Some(datasec) = super::datasec(btf, SECTION) else {
-        return Err(What::map(
-            "?",
-            "section .maps has no entry in the type table",
-        ));
+        return Err(What::map("?", "section .maps has no entry in the type table"));
     };
     let vars: Vec<_> = btf.section_vars(datasec).collect();
     if vars.len() > MAX_MAPS {
-        return Err(What::TooMany {
-            section: SECTION.to_owned(),
-            things: "maps",
-            max: MAX_MAPS,
-        });
+        return Err(What::TooMany { section: SECTION.to_owned(), things: "maps", max: MAX_MAPS });
     }
     let mut maps = Vec::with_capacity(vars.len());
     for var in vars {
         let name = btf.name(var.ty);
         let end = u64::from(var.offset) + u64::from(var.size);
         if name.is_empty() || btf.kind(var.ty) != Kind::Var {
-            return Err(What::map(
-                "?",
-                format!("definition at {} is not a variable", var.offset),
-            ));
+            return Err(What::map("?", format!("definition at {} is not a variable", var.offset)));
         }
         if end > elf.sections[section].size {
             return Err(What::map(name, "its definition lies past the end of .maps"));
@@ -98,15 +88,10 @@ pub fn check_arena(maps: &[MapSpec], sections: &[DataSection]) -> Result<(), Wha
     let mut arenas = maps.iter().filter(|m| m.map_type == TYPE_ARENA);
     let first = arenas.next();
     if let (Some(first), Some(second)) = (first, arenas.next()) {
-        return Err(What::TwoArenas {
-            first: first.name.clone(),
-            second: second.name.clone(),
-        });
+        return Err(What::TwoArenas { first: first.name.clone(), second: second.name.clone() });
     }
     match sections.iter().find(|s| s.kind == SectionKind::Arena) {
-        Some(section) if first.is_none() => Err(What::NoArena {
-            section: section.name.clone(),
-        }),
+        Some(section) if first.is_none() => Err(What::NoArena { section: section.name.clone() }),
         _ => Ok(()),
     }
 }
@@ -215,16 +200,10 @@ fn parse_values(
     is_inner: bool,
 ) -> Result<(), What> {
     if is_inner {
-        return Err(What::map(
-            &map.name,
-            "maps of maps of maps are not supported",
-        ));
+        return Err(What::map(&map.name, "maps of maps of maps are not supported"));
     }
     if !map.is_map_of_maps() && map.map_type != TYPE_PROG_ARRAY {
-        return Err(What::map(
-            &map.name,
-            "`values` belongs to maps of maps and program arrays",
-        ));
+        return Err(What::map(&map.name, "`values` belongs to maps of maps and program arrays"));
     }
     map.value_size = agree(map, "value", map.value_size, 4)?;
     map.values_off = Some(u64::from(member.bit_off) / 8);
@@ -244,10 +223,7 @@ fn parse_values(
             map.inner = Some(Box::new(parse_def(btf, &name, pointee, true)?));
         }
         kind => {
-            return Err(What::map(
-                &map.name,
-                format!("`values` holds unexpected {kind:?}"),
-            ));
+            return Err(What::map(&map.name, format!("`values` holds unexpected {kind:?}")));
         }
     }
     Ok(())
@@ -260,15 +236,9 @@ fn int_attr(btf: &Btf, map: &MapSpec, member: &Member<'_>) -> Result<u32, What> 
         Kind::Ptr => btf.ty(ptr)?.target(),
         _ => None,
     };
-    target
-        .and_then(|t| btf.array(t))
-        .map(|a| a.len)
-        .ok_or_else(|| {
-            What::map(
-                &map.name,
-                format!("attribute `{}` is not an integer", member.name),
-            )
-        })
+    target.and_then(|t| btf.array(t)).map(|a| a.len).ok_or_else(|| {
+        What::map(&map.name, format!("attribute `{}` is not an integer", member.name))
+    })
 }
 
 /// `__ulong(name, N)` is an enum with the single value N.
@@ -306,36 +276,22 @@ fn collect_init_slots(elf: &Elf<'_>, section: usize, maps: &mut [MapSpec]) -> Re
         let owner = maps.iter().position(|m| m.contains(reloc.offset));
         let symbol = elf.symbol(reloc.symbol);
         let (Some(owner), Some(symbol)) = (owner, symbol) else {
-            return Err(What::map(
-                "?",
-                format!("relocation at {} hits no map", reloc.offset),
-            ));
+            return Err(What::map("?", format!("relocation at {} hits no map", reloc.offset)));
         };
         let map = &maps[owner];
         if map.map_type == TYPE_PROG_ARRAY {
-            return Err(What::map(
-                &map.name,
-                "initial programs of an array are not supported",
-            ));
+            return Err(What::map(&map.name, "initial programs of an array are not supported"));
         }
         let start = match map.values_off {
             Some(off) if map.is_map_of_maps() => map.offset + off,
             _ => {
-                return Err(What::map(
-                    &map.name,
-                    "only a map of maps can have initial values",
-                ));
+                return Err(What::map(&map.name, "only a map of maps can have initial values"));
             }
         };
-        let slot = reloc
-            .offset
-            .checked_sub(start)
-            .filter(|d| d % 8 == 0)
-            .map(|d| d / 8);
+        let slot = reloc.offset.checked_sub(start).filter(|d| d % 8 == 0).map(|d| d / 8);
         let slot = slot.filter(|s| *s < MAX_INIT_SLOTS);
-        let target = maps
-            .iter()
-            .position(|m| symbol.section == Some(section) && m.starts_at(symbol.value));
+        let target =
+            maps.iter().position(|m| symbol.section == Some(section) && m.starts_at(symbol.value));
         let (Some(slot), Some(target)) = (slot, target) else {
             let what = format!("initial value `{}` is not a map", symbol.name);
             return Err(What::map(&map.name, what));

@@ -101,11 +101,7 @@ impl ProgramKind {
             "iter" => TraceKind::Iter,
             _ => return ProgramKind::Other,
         };
-        ProgramKind::Trace {
-            kind,
-            target: target.to_owned(),
-            sleepable,
-        }
+        ProgramKind::Trace { kind, target: target.to_owned(), sleepable }
     }
 }
 
@@ -165,12 +161,7 @@ fn read_function(elf: &Elf<'_>, section: SectionId, symbol: &Symbol<'_>) -> Resu
     Ok(Function {
         name: symbol.name.to_owned(),
         section: section_name.to_owned(),
-        insns: bytes
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .map(code::from_bytes)
-            .collect(),
+        insns: bytes.as_chunks::<8>().0.iter().map(code::from_bytes).collect(),
         program: (section_name != TEXT).then(|| ProgramKind::of_section(plain_name)),
         optional: section_name.starts_with('?'),
         btf_func: None,
@@ -264,20 +255,12 @@ fn attach_records(
             let kind = RelocKind::from_raw(r.kind)
                 .ok_or_else(|| bad(format!("unknown CO-RE relocation kind {}", r.kind)))?;
             if r.type_id as usize >= btf.len() {
-                return Err(bad(format!(
-                    "CO-RE relocation of unknown type [{}]",
-                    r.type_id
-                )));
+                return Err(bad(format!("CO-RE relocation of unknown type [{}]", r.type_id)));
             }
             let access = btf
                 .checked_string(r.access_off)
                 .ok_or_else(|| bad("CO-RE relocation without an access string".to_owned()))?;
-            let relo = CoreRelo {
-                insn,
-                ty: TypeId(r.type_id),
-                access: access.into(),
-                kind,
-            };
+            let relo = CoreRelo { insn, ty: TypeId(r.type_id), access: access.into(), kind };
             f.core.push(relo);
             Ok(())
         },

@@ -59,13 +59,7 @@ pub fn resolve(index: &Index<'_>, functions: &mut [Function]) -> Result<(), What
             };
             let f = &functions[owner];
             let insn = slot as u32 - f.section_start;
-            let target = Place {
-                index,
-                functions,
-                f,
-                insn,
-            }
-            .resolve(&reloc)?;
+            let target = Place { index, functions, f, insn }.resolve(&reloc)?;
             found[owner].push(Reloc { insn, target });
         }
     }
@@ -101,12 +95,7 @@ fn add_local_calls(
             return Err(bad(f, insn, "a function's address without a relocation"));
         }
         let slot = i64::from(f.section_start) + i64::from(insn) + i64::from(raw.imm) + 1;
-        let place = Place {
-            index,
-            functions,
-            f,
-            insn,
-        };
+        let place = Place { index, functions, f, insn };
         let target = place.function_at(f.elf_section, slot)?;
         local.push(Reloc { insn, target });
     }
@@ -136,10 +125,8 @@ impl Place<'_> {
         let raw = self.f.insns[self.insn as usize];
         let is_call = raw.code == code::CALL;
         if !is_call && raw.code != code::LD_IMM64 {
-            let what = format!(
-                "code {:#04x} cannot be relocated (against `{}`)",
-                raw.code, symbol.name
-            );
+            let what =
+                format!("code {:#04x} cannot be relocated (against `{}`)", raw.code, symbol.name);
             return Err(self.bad(what));
         }
         if !is_call && self.insn as usize + 1 >= self.f.insns.len() {
@@ -159,10 +146,7 @@ impl Place<'_> {
 
     fn external(&self, symbol_index: usize, symbol: &Symbol<'_>) -> Result<RelocTarget, What> {
         // Externs are collected in symbol order.
-        let found = self
-            .index
-            .externs
-            .binary_search_by_key(&symbol_index, |e| e.symbol);
+        let found = self.index.externs.binary_search_by_key(&symbol_index, |e| e.symbol);
         let external =
             found.map_err(|_| self.bad(format!("`{}` is not a usable extern", symbol.name)))?;
         Ok(RelocTarget::Extern(external))
@@ -193,14 +177,9 @@ impl Place<'_> {
     ) -> Result<RelocTarget, What> {
         let name = self.index.elf.sections[section].name;
         let addend = i64::from(imm);
-        let offset = i64::try_from(symbol.value)
-            .ok()
-            .and_then(|v| v.checked_add(addend));
+        let offset = i64::try_from(symbol.value).ok().and_then(|v| v.checked_add(addend));
         let offset = offset.filter(|o| *o >= 0).ok_or_else(|| {
-            self.bad(format!(
-                "`{}` plus {imm} is outside section {name}",
-                symbol.name
-            ))
+            self.bad(format!("`{}` plus {imm} is outside section {name}", symbol.name))
         })?;
         if self.index.elf.sections[section].is_code() {
             if offset % code::SLOT as i64 != 0 {
@@ -209,36 +188,22 @@ impl Place<'_> {
             return self.function_at(section, offset / code::SLOT as i64);
         }
         if name == ".maps" {
-            let map = self
-                .index
-                .maps
-                .iter()
-                .position(|m| m.starts_at(symbol.value));
+            let map = self.index.maps.iter().position(|m| m.starts_at(symbol.value));
             return map.map(RelocTarget::Map).ok_or_else(|| {
-                self.bad(format!(
-                    "no map is defined at offset {} of .maps",
-                    symbol.value
-                ))
+                self.bad(format!("no map is defined at offset {} of .maps", symbol.value))
             });
         }
         if name == ".jumptables" {
             return Err(self.bad("indirect jumps (jump tables) are not supported"));
         }
-        let data = self
-            .index
-            .sections
-            .iter()
-            .position(|s| s.elf_id == section)
-            .ok_or_else(|| {
+        let data =
+            self.index.sections.iter().position(|s| s.elf_id == section).ok_or_else(|| {
                 self.bad(format!(
                     "reference to `{}` in section {name}, which is no data",
                     symbol.name
                 ))
             })?;
-        Ok(RelocTarget::Data {
-            section: data,
-            offset: offset as u64,
-        })
+        Ok(RelocTarget::Data { section: data, offset: offset as u64 })
     }
 
     /// The function that starts exactly there. Only functions of `.text` can be called.
@@ -250,9 +215,7 @@ impl Place<'_> {
             .filter(|i| i64::from(self.functions[*i].section_start) == slot)
             .filter(|i| self.functions[*i].program.is_none());
         found.map(RelocTarget::Function).ok_or_else(|| {
-            self.bad(format!(
-                "no function that can be called starts at insn {slot} of {name}"
-            ))
+            self.bad(format!("no function that can be called starts at insn {slot} of {name}"))
         })
     }
 
@@ -263,9 +226,5 @@ impl Place<'_> {
 
 fn bad(f: &Function, insn: u32, what: impl Into<String>) -> What {
     let insn = u64::from(f.section_start) + u64::from(insn);
-    What::Reloc {
-        section: f.section.clone(),
-        insn,
-        what: what.into(),
-    }
+    What::Reloc { section: f.section.clone(), insn, what: what.into() }
 }

@@ -53,9 +53,7 @@ pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<DataSection>, What> {
     let mut found = Vec::new();
     for (id, section) in elf.sections.iter().enumerate() {
         if section.name == "maps" {
-            return Err(What::LegacyMaps {
-                section: section.name.to_owned(),
-            });
+            return Err(What::LegacyMaps { section: section.name.to_owned() });
         }
         let Some(kind) = kind_of(section.name) else {
             continue;
@@ -94,8 +92,7 @@ pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<DataSection>, What> {
 
 fn kind_of(name: &str) -> Option<SectionKind> {
     let is = |base: &str| {
-        name.strip_prefix(base)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        name.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     if is(".data") {
         Some(SectionKind::Data)
@@ -138,13 +135,7 @@ fn variables(
             });
         }
         let global = btf.linkage(var.ty) != Some(0);
-        found.push(Variable {
-            name: btf.name(var.ty).to_owned(),
-            ty,
-            offset,
-            size,
-            global,
-        });
+        found.push(Variable { name: btf.name(var.ty).to_owned(), ty, offset, size, global });
     }
     found.sort_by_key(|v| v.offset);
     Ok(found)

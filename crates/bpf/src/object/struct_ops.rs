@@ -62,10 +62,7 @@ pub fn collect(elf: &Elf<'_>, btf: &Btf, functions: &[Function]) -> Result<Vec<S
             continue;
         };
         let Some(datasec) = super::datasec(btf, name) else {
-            return Err(What::struct_ops(
-                name,
-                "its section has no entry in the type table",
-            ));
+            return Err(What::struct_ops(name, "its section has no entry in the type table"));
         };
         let first = tables.len();
         for var in btf.section_vars(datasec) {
@@ -91,10 +88,7 @@ fn read_table(btf: &Btf, var: TypeId, offset: u64, bytes: &[u8]) -> Result<Struc
     let declared = btf.ty(var)?.target().unwrap_or_default();
     let ty = btf.resolve(declared)?;
     if btf.kind(var) != Kind::Var || btf.kind(ty) != Kind::Struct || btf.name(ty).is_empty() {
-        return Err(What::struct_ops(
-            name,
-            "it is not a variable of a named struct type",
-        ));
+        return Err(What::struct_ops(name, "it is not a variable of a named struct type"));
     }
     let size = btf.size_of(ty)?;
     let data = offset
@@ -171,18 +165,13 @@ fn fill_callbacks(
         if !matches!(member.kind, MemberKind::Callback(_)) {
             return Err(bad("is set to an address, but is not a callback"));
         }
-        let symbol = elf
-            .symbol(reloc.symbol)
-            .ok_or_else(|| bad("has no symbol"))?;
+        let symbol = elf.symbol(reloc.symbol).ok_or_else(|| bad("has no symbol"))?;
         let program = symbol
             .section
             .filter(|_| symbol.value % code::SLOT == 0)
             .and_then(|s| program::find(functions, s, symbol.value / code::SLOT))
             .ok_or_else(|| bad("is set to something that is not a program"))?;
-        if !matches!(
-            functions[program].program,
-            Some(ProgramKind::StructOps { .. })
-        ) {
+        if !matches!(functions[program].program, Some(ProgramKind::StructOps { .. })) {
             return Err(bad("is set to a program that is not of type struct_ops"));
         }
         member.kind = MemberKind::Callback(Some(program));

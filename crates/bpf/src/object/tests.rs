@@ -6,9 +6,7 @@ use crate::btf::special::SpecialKind;
 
 /// A file beside the crate's sources. Only tests read files.
 pub(crate) fn testdata(name: &str) -> Vec<u8> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("testdata")
-        .join(name);
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name);
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
@@ -32,27 +30,14 @@ fn function<'a>(object: &'a Object, name: &str) -> &'a Function {
 fn programs_are_known_by_their_sections() {
     let object = full_object();
     let kind = |name: &str| function(&object, name).program.clone();
-    assert_eq!(
-        kind("my_select"),
-        Some(ProgramKind::StructOps { sleepable: false })
-    );
-    assert_eq!(
-        kind("my_init"),
-        Some(ProgramKind::StructOps { sleepable: true })
-    );
+    assert_eq!(kind("my_select"), Some(ProgramKind::StructOps { sleepable: false }));
+    assert_eq!(kind("my_init"), Some(ProgramKind::StructOps { sleepable: true }));
     assert_eq!(kind("calls"), Some(ProgramKind::Syscall));
     assert_eq!(kind("thrice"), None);
     let trace = |kind, target: &str, sleepable| {
-        Some(ProgramKind::Trace {
-            kind,
-            target: target.to_owned(),
-            sleepable,
-        })
+        Some(ProgramKind::Trace { kind, target: target.to_owned(), sleepable })
     };
-    assert_eq!(
-        kind("on_switch"),
-        trace(TraceKind::TpBtf, "sched_switch", false)
-    );
+    assert_eq!(kind("on_switch"), trace(TraceKind::TpBtf, "sched_switch", false));
     assert_eq!(kind("on_thing"), trace(TraceKind::Fentry, "do_thing", true));
     assert!(function(&object, "on_thing").optional && !function(&object, "on_switch").optional);
     assert_eq!(object.license, "GPL");
@@ -62,13 +47,10 @@ fn programs_are_known_by_their_sections() {
 fn calls_and_callbacks_name_their_functions() {
     let object = full_object();
     let callees = |name: &str| -> Vec<&str> {
-        let targets = function(&object, name)
-            .relocs
-            .iter()
-            .filter_map(|r| match r.target {
-                RelocTarget::Function(f) => Some(object.functions[f].name.as_str()),
-                _ => None,
-            });
+        let targets = function(&object, name).relocs.iter().filter_map(|r| match r.target {
+            RelocTarget::Function(f) => Some(object.functions[f].name.as_str()),
+            _ => None,
+        });
         targets.collect()
     };
     assert_eq!(callees("calls"), ["twice", "thrice"]);
@@ -91,10 +73,7 @@ fn data_references_carry_their_offset() {
         assert!(found, "{name}: {:?}", data.relocs);
     }
     let (section, _) = object.variable("huge").unwrap();
-    assert!(
-        object.sections[section].bytes.is_empty(),
-        "zeroed data takes no memory"
-    );
+    assert!(object.sections[section].bytes.is_empty(), "zeroed data takes no memory");
 }
 
 #[test]
@@ -102,26 +81,12 @@ fn maps_are_read_with_their_attributes() {
     let object = full_object();
     let map = |name: &str| &object.maps[object.map(name).unwrap()];
     let hash = map("hash");
-    assert_eq!(
-        (
-            hash.map_type,
-            hash.key_size,
-            hash.value_size,
-            hash.max_entries
-        ),
-        (1, 4, 96, 128)
-    );
+    assert_eq!((hash.map_type, hash.key_size, hash.value_size, hash.max_entries), (1, 4, 96, 128));
     assert_eq!(hash.special.len(), 9);
-    let roots = hash
-        .special
-        .iter()
-        .filter(|f| matches!(f.kind, SpecialKind::ListHead(_)));
+    let roots = hash.special.iter().filter(|f| matches!(f.kind, SpecialKind::ListHead(_)));
     assert_eq!(roots.count(), 1);
     let outer = map("outer");
-    assert_eq!(
-        outer.inner.as_ref().map(|i| (i.map_type, i.max_entries)),
-        Some((2, 4))
-    );
+    assert_eq!(outer.inner.as_ref().map(|i| (i.map_type, i.max_entries)), Some((2, 4)));
     assert_eq!(outer.init_slots, [(2, object.map("inner_a").unwrap())]);
     assert_eq!(map("arena").map_extra, 0x1000_0000_0000);
 }
@@ -129,11 +94,7 @@ fn maps_are_read_with_their_attributes() {
 #[test]
 fn tables_are_read_by_member_name() {
     let object = full_object();
-    let names: Vec<_> = object
-        .struct_ops
-        .iter()
-        .map(|t| (t.name.as_str(), t.link))
-        .collect();
+    let names: Vec<_> = object.struct_ops.iter().map(|t| (t.name.as_str(), t.link)).collect();
     assert_eq!(names, [("plain", false), ("first", true), ("second", true)]);
     let callback = |table: usize, member: &str| {
         let table: &StructOps = &object.struct_ops[table];
@@ -155,18 +116,8 @@ fn externs_are_classified() {
     let ext = |name: &str| object.externs.iter().find(|e| e.name == name).unwrap();
     assert!(matches!(ext("kfunc_add").kind, ExternKind::Func { .. }));
     assert!(!ext("kfunc_add").weak && ext("kfunc_absent").weak);
-    assert!(matches!(
-        ext("per_cpu_counter").kind,
-        ExternKind::Var { .. }
-    ));
-    assert!(matches!(
-        ext("CONFIG_TEXT").kind,
-        ExternKind::Kconfig {
-            size: 6,
-            align: 1,
-            ..
-        }
-    ));
+    assert!(matches!(ext("per_cpu_counter").kind, ExternKind::Var { .. }));
+    assert!(matches!(ext("CONFIG_TEXT").kind, ExternKind::Kconfig { size: 6, align: 1, .. }));
 }
 
 #[test]

@@ -66,25 +66,14 @@ impl BareHost {
     ) -> Result<(), String> {
         let assembled = assemble(text).map_err(|err| err.to_string())?;
         let image: Image = assembled.image("text").map_err(|err| err.to_string())?;
-        self.vm.install(
-            instance,
-            InstanceParts {
-                image: image.into(),
-                local_types,
-            },
-        );
+        self.vm.install(instance, InstanceParts { image: image.into(), local_types });
         Ok(())
     }
 
     /// Call a function of an instance by name, with r1 to r5.
     pub fn run(&mut self, instance: InstanceId, func: &str, regs: [u64; 5]) -> Result<u64, Fault> {
-        let image = self
-            .vm
-            .instance(instance)
-            .map(|instance| instance.image.clone());
-        let func = image
-            .and_then(|image| image.func_by_name(func))
-            .unwrap_or(FuncId(u32::MAX));
+        let image = self.vm.instance(instance).map(|instance| instance.image.clone());
+        let func = image.and_then(|image| image.func_by_name(func)).unwrap_or(FuncId(u32::MAX));
         super::call_raw(self, instance, func, regs)
     }
 }
@@ -117,9 +106,7 @@ impl Host for BareHost {
         }
         self.kfunc_calls.push((id, args));
         let known = self.kfuncs.iter().find(|known| known.0 == id);
-        known
-            .map(|known| known.1)
-            .ok_or_else(|| Fault::unmodelled(format!("kfunc {}", id.0)))
+        known.map(|known| known.1).ok_or_else(|| Fault::unmodelled(format!("kfunc {}", id.0)))
     }
 
     fn helper(&mut self, _site: CallSite, id: u32, _args: [u64; 5]) -> Result<u64, Fault> {

@@ -28,9 +28,7 @@ pub fn call<H: Host>(
     assert!(args.len() <= MAX_ARGS, "{} arguments", args.len());
     invoke(h, instance, func, |vm| {
         let at = vm.stacks.scratch();
-        vm.mem
-            .host_slice_mut::<u64>(at, args.len())
-            .copy_from_slice(args);
+        vm.mem.host_slice_mut::<u64>(at, args.len()).copy_from_slice(args);
         [at, 0, 0, 0, 0]
     })
 }
@@ -84,11 +82,7 @@ pub fn settle<H: Host>(h: &mut H) {
         for dropped in std::mem::take(&mut h.vm().dropped) {
             match dropped {
                 Dropped::Timer(id) => h.timer_cancel(id),
-                Dropped::Kptr {
-                    kind: KptrKind::Local(_),
-                    ptr,
-                    ..
-                } => h.vm().drop_object(ptr),
+                Dropped::Kptr { kind: KptrKind::Local(_), ptr, .. } => h.vm().drop_object(ptr),
                 Dropped::Kptr { kind, ptr, .. } => h.kptr_release(kind, ptr),
             }
         }
@@ -106,11 +100,7 @@ pub fn storage_owner_gone<H: Host>(h: &mut H, kind: Storage, owner: u64) {
 
 /// Unload an object with its maps. No program of it may be running.
 pub fn remove_instance<H: Host>(h: &mut H, id: InstanceId) {
-    assert!(
-        !h.vm().running(),
-        "instance {} removed while a program runs",
-        id.0
-    );
+    assert!(!h.vm().running(), "instance {} removed while a program runs", id.0);
     let Some(instance) = h.vm().instance(id) else {
         return;
     };
@@ -145,10 +135,7 @@ impl Vm {
 
     fn storage_owner_gone_in(&mut self, id: MapId, kind: Storage, owner: u64) {
         let (maps, mut ctx) = self.split_maps();
-        if let Some(map) = maps
-            .get_mut(id)
-            .filter(|map| map.storage_kind() == Some(kind))
-        {
+        if let Some(map) = maps.get_mut(id).filter(|map| map.storage_kind() == Some(kind)) {
             // Most owners have no value in most maps.
             let _absent = map.storage_delete(&mut ctx, owner);
         }
@@ -169,18 +156,12 @@ fn invoke<H: Host>(
         vm.deadline = vm.executed.saturating_add(vm.limits.insns_per_call);
     }
     if !vm.stacks.enter() {
-        return Err(Fault::new(FaultKind::Nesting {
-            max: vm.limits.nesting,
-        }));
+        return Err(Fault::new(FaultKind::Nesting { max: vm.limits.nesting }));
     }
     let args = setup(vm);
     let result = run(h, instance, func, 0, args);
     h.vm().stacks.leave();
-    let result = if outermost {
-        release_locks(h, result)
-    } else {
-        result
-    };
+    let result = if outermost { release_locks(h, result) } else { result };
     settle(h);
     result
 }

@@ -50,10 +50,7 @@ pub(super) fn run<H: Host>(
         // A counted reference instead would cost two atomic operations per call of a program.
         Some(found) => (unsafe { &*Arc::as_ptr(&found.image) }, found.arena_base),
         None => {
-            return Err(Fault::new(FaultKind::Other(format!(
-                "no instance {}",
-                instance.0
-            ))));
+            return Err(Fault::new(FaultKind::Other(format!("no instance {}", instance.0))));
         }
     };
     let Some(start) = image.func(func).map(|func| func.start) else {
@@ -76,11 +73,7 @@ pub(super) fn run<H: Host>(
     regs[10] = vm.stacks.frame_pointer(depth);
     let base_depth = depth;
     let mut depth = depth;
-    let mut frames = [Frame {
-        pc: 0,
-        budget: 0,
-        saved: [0; 4],
-    }; MAX_FRAMES];
+    let mut frames = [Frame { pc: 0, budget: 0, saved: [0; 4] }; MAX_FRAMES];
     let mut budget = may_goto;
     let mut tail_calls = 0;
 
@@ -183,11 +176,7 @@ pub(super) fn run<H: Host>(
     // Call out of the program: the counter is up to date meanwhile, and may have moved afterwards.
     macro_rules! call_out {
         ($counter:ident, |$site:ident, $args:ident| $call:expr) => {{
-            let $site = CallSite {
-                instance,
-                pc: index(ip).wrapping_sub(1),
-                depth,
-            };
+            let $site = CallSite { instance, pc: index(ip).wrapping_sub(1), depth };
             let $args = [regs[1], regs[2], regs[3], regs[4], regs[5]];
             let vm = h.vm();
             vm.executed = executed;
@@ -208,11 +197,7 @@ pub(super) fn run<H: Host>(
             }
             check_limit!();
             let saved = [regs[6], regs[7], regs[8], regs[9]];
-            frames[depth as usize & (MAX_FRAMES - 1)] = Frame {
-                pc: index(ip),
-                budget,
-                saved,
-            };
+            frames[depth as usize & (MAX_FRAMES - 1)] = Frame { pc: index(ip), budget, saved };
             depth += 1;
             budget = may_goto;
             regs[10] = regs[10].wrapping_sub(FRAME);
@@ -367,11 +352,8 @@ pub(super) fn run<H: Host>(
             Op::AtomicXchgW => fetch!(i, u32, |_old, arg| arg),
             Op::AtomicCmpxchgW => {
                 let expected = regs[0] as u32;
-                regs[0] = u64::from(atomic!(i, u32, |old, arg| if old == expected {
-                    arg
-                } else {
-                    old
-                }));
+                regs[0] =
+                    u64::from(atomic!(i, u32, |old, arg| if old == expected { arg } else { old }));
             }
             Op::AtomicXchgDw => fetch!(i, u64, |_old, arg| arg),
             Op::AtomicCmpxchgDw => {
@@ -443,9 +425,7 @@ pub(super) fn run<H: Host>(
             }
             Op::CallHelper => {
                 let id = i.imm as u32;
-                call_out!(helper_calls, |site, args| crate::helper::call(
-                    h, site, id, args
-                ));
+                call_out!(helper_calls, |site, args| crate::helper::call(h, site, id, args));
             }
             Op::CallKfunc => {
                 let id = KfuncId(i.imm as u32);
@@ -479,14 +459,9 @@ pub(super) fn run<H: Host>(
         }
     };
     h.vm().executed = executed;
-    let callers = frames[base_depth as usize..depth as usize]
-        .iter()
-        .rev()
-        .map(|frame| frame.pc);
-    let pcs: Vec<u32> = std::iter::once(index(ip))
-        .chain(callers)
-        .map(|pc| pc.wrapping_sub(1))
-        .collect();
+    let callers = frames[base_depth as usize..depth as usize].iter().rev().map(|frame| frame.pc);
+    let pcs: Vec<u32> =
+        std::iter::once(index(ip)).chain(callers).map(|pc| pc.wrapping_sub(1)).collect();
     Err(locate(h, instance, fault, &pcs, &regs))
 }
 
@@ -503,10 +478,7 @@ fn locate<H: Host>(
         fault.0.regs.copy_from_slice(&regs[..11]);
     }
     if let Some(instance) = h.vm().instance(instance) {
-        fault
-            .0
-            .backtrace
-            .extend(pcs.iter().map(|&pc| place(instance, pc)));
+        fault.0.backtrace.extend(pcs.iter().map(|&pc| place(instance, pc)));
     }
     fault
 }
@@ -517,11 +489,7 @@ fn call_kfunc<H: Host>(
     id: KfuncId,
     args: [u64; 5],
 ) -> Result<u64, Fault> {
-    if id.is_builtin() {
-        kfunc::call(h, site, id, args)
-    } else {
-        h.kfunc(site, id, args)
-    }
+    if id.is_builtin() { kfunc::call(h, site, id, args) } else { h.kfunc(site, id, args) }
 }
 
 /// First slot of a tail call's target; None if there is none and the program goes on.
@@ -539,9 +507,7 @@ fn tail_target<H: Host>(
         _ => return Err(bad()),
     };
     let image = vm.instance(instance).map(|instance| &instance.image);
-    Ok(found
-        .and_then(|func| image.and_then(|image| image.func(func)))
-        .map(|func| func.start))
+    Ok(found.and_then(|func| image.and_then(|image| image.func(func))).map(|func| func.start))
 }
 
 /// A load that the fast path refused: across pages, in an arena hole, through a probed pointer, or wrong.
@@ -556,11 +522,7 @@ fn load_slow<H: Host>(
 ) -> Result<u64, Fault> {
     let mem = &h.vm().mem;
     // A probed pointer is a kernel pointer, never half an arena pointer.
-    let addr = if probe {
-        addr
-    } else {
-        arena_low(addr, arena_base)
-    };
+    let addr = if probe { addr } else { arena_low(addr, arena_base) };
     let mut bytes = [0; 8];
     match mem.bytes(addr, size.into()) {
         Ok(found) => bytes[..size as usize].copy_from_slice(found),
@@ -634,33 +596,17 @@ fn rem32(a: u32, b: u32) -> u32 {
 }
 
 fn sdiv64(a: u64, b: u64) -> u64 {
-    if b == 0 {
-        0
-    } else {
-        (a as i64).wrapping_div(b as i64) as u64
-    }
+    if b == 0 { 0 } else { (a as i64).wrapping_div(b as i64) as u64 }
 }
 
 fn srem64(a: u64, b: u64) -> u64 {
-    if b == 0 {
-        a
-    } else {
-        (a as i64).wrapping_rem(b as i64) as u64
-    }
+    if b == 0 { a } else { (a as i64).wrapping_rem(b as i64) as u64 }
 }
 
 fn sdiv32(a: u32, b: u32) -> u32 {
-    if b == 0 {
-        0
-    } else {
-        (a as i32).wrapping_div(b as i32) as u32
-    }
+    if b == 0 { 0 } else { (a as i32).wrapping_div(b as i32) as u32 }
 }
 
 fn srem32(a: u32, b: u32) -> u32 {
-    if b == 0 {
-        a
-    } else {
-        (a as i32).wrapping_rem(b as i32) as u32
-    }
+    if b == 0 { a } else { (a as i32).wrapping_rem(b as i32) as u32 }
 }

@@ -9,10 +9,7 @@ impl Image {
     /// The function that contains a slot.
     pub fn func_at(&self, pc: u32) -> Option<FuncId> {
         let inside = |func: &super::Func| pc.wrapping_sub(func.start) < func.len;
-        self.funcs
-            .iter()
-            .position(inside)
-            .map(|at| FuncId(at as u32))
+        self.funcs.iter().position(inside).map(|at| FuncId(at as u32))
     }
 
     /// `file:line: text` of a slot, if the object has line information for it.

@@ -32,13 +32,7 @@ impl Stacks {
         for level in 0..u64::from(max_level) {
             mem.set_perm(base + level * stride, used, Perm::ReadWrite);
         }
-        Ok(Stacks {
-            level: 0,
-            base,
-            stride,
-            frames: frames.next_multiple_of(PAGE),
-            max_level,
-        })
+        Ok(Stacks { level: 0, base, stride, frames: frames.next_multiple_of(PAGE), max_level })
     }
 
     /// Begin an invocation; false if they are nested too deep.

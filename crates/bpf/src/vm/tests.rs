@@ -11,21 +11,11 @@ use crate::mem::{ARENA_WINDOW, PAGE, Perm};
 
 /// A host with one program; small limits, so that endless loops end soon.
 pub(crate) fn host(text: &str) -> (BareHost, InstanceId) {
-    let limits = Limits {
-        insns_per_call: 10_000,
-        may_goto: 100,
-        ..Limits::default()
-    };
-    let config = Config {
-        nr_cpus: 4,
-        limits,
-        mem_size: 4 * ARENA_WINDOW,
-        ..Config::default()
-    };
+    let limits = Limits { insns_per_call: 10_000, may_goto: 100, ..Limits::default() };
+    let config = Config { nr_cpus: 4, limits, mem_size: 4 * ARENA_WINDOW, ..Config::default() };
     let mut h = BareHost::new(config).expect("memory");
     let instance = h.vm.add_instance("test");
-    h.install_text(instance, text, Default::default())
-        .expect("program");
+    h.install_text(instance, text, Default::default()).expect("program");
     (h, instance)
 }
 
@@ -34,9 +24,7 @@ pub(crate) fn exec(text: &str, args: &[u64]) -> Result<u64, Fault> {
     let (mut h, instance) = host(text);
     let mut regs = [0; 5];
     regs[..args.len()].copy_from_slice(args);
-    let entry = h.vm.instance(instance).expect("instance").image.funcs[0]
-        .name
-        .clone();
+    let entry = h.vm.instance(instance).expect("instance").image.funcs[0].name.clone();
     h.run(instance, &entry, regs)
 }
 

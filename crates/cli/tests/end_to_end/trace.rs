@@ -12,8 +12,11 @@ pub fn packets(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     Some(packets)
 }
 
+/// A field's number and, if it has a length, its bytes.
+type Field<'a> = (u64, Option<&'a [u8]>);
+
 /// Field numbers, with the bytes of those that have a length.
-fn fields(mut rest: &[u8]) -> Option<Vec<(u64, Option<&[u8]>)>> {
+fn fields(mut rest: &[u8]) -> Option<Vec<Field<'_>>> {
     let mut all = Vec::new();
     while !rest.is_empty() {
         let tag = varint(&mut rest)?;

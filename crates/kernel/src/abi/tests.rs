@@ -13,16 +13,13 @@ fn btf() -> Btf {
 }
 
 fn structure(btf: &Btf, name: &str) -> TypeId {
-    btf.find(name, Kind::Struct)
-        .unwrap_or_else(|| panic!("BTF has no struct {name}"))
+    btf.find(name, Kind::Struct).unwrap_or_else(|| panic!("BTF has no struct {name}"))
 }
 
 /// Byte offset of a member by its dotted path.
 fn offset_in_btf(btf: &Btf, name: &str, path: &str) -> u64 {
     let field = btf.path(structure(btf, name), path);
-    field
-        .unwrap_or_else(|e| panic!("{name}.{path}: {e}"))
-        .byte_off()
+    field.unwrap_or_else(|e| panic!("{name}.{path}: {e}")).byte_off()
 }
 
 macro_rules! same_layout {
@@ -94,49 +91,30 @@ fn what_programs_own_has_the_kernels_size() {
         ("cpumask", 1024),
     ];
     for (name, bytes) in sizes {
-        assert_eq!(
-            btf.size_of(structure(&btf, name)).ok(),
-            Some(bytes),
-            "{name}"
-        );
+        assert_eq!(btf.size_of(structure(&btf, name)).ok(), Some(bytes), "{name}");
     }
 }
 
 #[test]
 fn functions_variables_and_constants_are_described() {
     let btf = btf();
-    for name in [
-        "scx_bpf_dsq_insert___v2",
-        "bpf_iter_num_new",
-        "bpf_cpumask_create",
-    ] {
+    for name in ["scx_bpf_dsq_insert___v2", "bpf_iter_num_new", "bpf_cpumask_create"] {
         assert!(btf.find(name, Kind::Func).is_some(), "{name}");
     }
     for name in ["sd_llc_id", "runqueues", "cpufreq_cpu_data"] {
         assert!(btf.find(name, Kind::Var).is_some(), "{name}");
     }
-    let kick = btf
-        .find("scx_kick_flags", Kind::Enum)
-        .expect("a 32-bit enum");
+    let kick = btf.find("scx_kick_flags", Kind::Enum).expect("a 32-bit enum");
+    assert!(btf.enumerators(kick).any(|e| e.name == "SCX_KICK_WAIT" && e.value == 4));
+    let dsq = btf.find("scx_dsq_id_flags", Kind::Enum64).expect("a 64-bit enum");
     assert!(
-        btf.enumerators(kick)
-            .any(|e| e.name == "SCX_KICK_WAIT" && e.value == 4)
-    );
-    let dsq = btf
-        .find("scx_dsq_id_flags", Kind::Enum64)
-        .expect("a 64-bit enum");
-    assert!(
-        btf.enumerators(dsq)
-            .any(|e| e.name == "SCX_DSQ_LOCAL_ON" && e.value == SCX_DSQ_LOCAL_ON)
+        btf.enumerators(dsq).any(|e| e.name == "SCX_DSQ_LOCAL_ON" && e.value == SCX_DSQ_LOCAL_ON)
     );
 }
 
 #[test]
 fn a_field_that_is_not_modelled_is_not_there() {
     let btf = btf();
-    assert!(
-        btf.path(structure(&btf, "task_struct"), "core_cookie")
-            .is_err()
-    );
+    assert!(btf.path(structure(&btf, "task_struct"), "core_cookie").is_err());
     assert!(btf.find("scx_bpf_cpu_rq", Kind::Func).is_none());
 }

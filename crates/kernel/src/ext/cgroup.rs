@@ -103,7 +103,12 @@ impl Kernel {
     }
 
     /// The knobs that changed, each through its operation.
-    pub(crate) fn ext_cgroup_configure(&mut self, id: CgroupId, old: &CgroupSpec, new: &CgroupSpec) {
+    pub(crate) fn ext_cgroup_configure(
+        &mut self,
+        id: CgroupId,
+        old: &CgroupSpec,
+        new: &CgroupSpec,
+    ) {
         if !self.ext.cgroup_enabled {
             return;
         }

@@ -141,7 +141,9 @@ impl Kernel {
             if prev_ext && self.may_keep(prev) {
                 return Verdict::Prev;
             }
-            if !self.ext.dsqs.get(self.ext.dsqs.local(cpu)).is_empty() || self.consume(cpu, global, 0) {
+            if !self.ext.dsqs.get(self.ext.dsqs.local(cpu)).is_empty()
+                || self.consume(cpu, global, 0)
+            {
                 return Verdict::Local;
             }
             if self.ext.cpus[cpu.idx()].dispatch.nr_tasks == 0 {
@@ -178,16 +180,29 @@ impl Kernel {
         }
         let task_cpu = self.tasks[task].cpu;
         let dsq = self.dsq_for_dispatch(cpu, entry.dsq_id, task_cpu);
-        let args = DirectDispatchArgs { slice: entry.slice, vtime: entry.vtime, flags: entry.enq_flags };
+        let args =
+            DirectDispatchArgs { slice: entry.slice, vtime: entry.vtime, flags: entry.enq_flags };
         if self.ext.dsqs.get(dsq).is_local() {
             self.dispatch_to_local(cpu, dsq, task, args);
         } else {
-            self.dsq_insert(cpu, dsq, task, Some((args.slice, args.vtime)), args.flags | enq::CLEAR_OPSS);
+            self.dsq_insert(
+                cpu,
+                dsq,
+                task,
+                Some((args.slice, args.vtime)),
+                args.flags | enq::CLEAR_OPSS,
+            );
         }
     }
 
     /// `dispatch_to_local_dsq()`
-    pub(crate) fn dispatch_to_local(&mut self, rq: CpuId, dsq: DsqId, task: TaskId, args: DirectDispatchArgs) {
+    pub(crate) fn dispatch_to_local(
+        &mut self,
+        rq: CpuId,
+        dsq: DsqId,
+        task: TaskId,
+        args: DirectDispatchArgs,
+    ) {
         let DsqKind::Local(dst) = self.ext.dsqs.get(dsq).kind else { return };
         let src = self.tasks[task].cpu;
         let sv = Some((args.slice, args.vtime));
@@ -234,7 +249,13 @@ impl Kernel {
     }
 
     /// `move_remote_task_to_local_dsq()`: dequeue there, enqueue here, straight to the local queue.
-    pub(crate) fn move_remote_to_local(&mut self, task: TaskId, flags: u64, src: CpuId, dst: CpuId) {
+    pub(crate) fn move_remote_to_local(
+        &mut self,
+        task: TaskId,
+        flags: u64,
+        src: CpuId,
+        dst: CpuId,
+    ) {
         self.charge(self.machine.costs.kfunc.dsq_move_ns);
         self.tasks[task].ext.sticky_cpu = Some(dst);
         self.migrating = Some(task);
@@ -274,7 +295,8 @@ impl Kernel {
             return false;
         }
         self.lock(LockId::Dsq(dsq));
-        let aborting = self.ext_aborting() && !matches!(self.ext.dsqs.get(dsq).kind, DsqKind::Bypass(_));
+        let aborting =
+            self.ext_aborting() && !matches!(self.ext.dsqs.get(dsq).kind, DsqKind::Bypass(_));
         let found = if aborting { None } else { self.first_runnable_on(dsq, cpu) };
         let Some(task) = found else {
             self.unlock(LockId::Dsq(dsq));

@@ -18,11 +18,17 @@ pub struct DsqId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DsqKind {
     Local(CpuId),
-    Global { node: u32 },
+    Global {
+        node: u32,
+    },
     Bypass(CpuId),
-    User { id: u64 },
+    User {
+        id: u64,
+    },
     /// Destroyed; inserting is an error.
-    Gone { id: u64 },
+    Gone {
+        id: u64,
+    },
 }
 
 /// One dispatch queue. Tasks of a FIFO lie by position, those of a priority queue by vtime; a key is
@@ -150,7 +156,12 @@ impl Dsq {
     }
 
     /// The next task after `cursor` (before it, in reverse) that was inserted no later than `upto`.
-    pub fn next_after(&self, cursor: Option<(i64, u64)>, upto: u64, rev: bool) -> Option<((i64, u64), TaskId)> {
+    pub fn next_after(
+        &self,
+        cursor: Option<(i64, u64)>,
+        upto: u64,
+        rev: bool,
+    ) -> Option<((i64, u64), TaskId)> {
         if self.priq.is_empty() {
             self.next_fifo(cursor, upto, rev)
         } else {
@@ -158,7 +169,12 @@ impl Dsq {
         }
     }
 
-    fn next_fifo(&self, cursor: Option<(i64, u64)>, upto: u64, rev: bool) -> Option<((i64, u64), TaskId)> {
+    fn next_fifo(
+        &self,
+        cursor: Option<(i64, u64)>,
+        upto: u64,
+        rev: bool,
+    ) -> Option<((i64, u64), TaskId)> {
         let fits = |e: &&(i64, u64, TaskId)| e.1 <= upto;
         let found = if rev {
             let end = cursor.map_or(self.fifo.len(), |c| self.fifo.partition_point(|e| e.0 < c.0));
@@ -170,7 +186,12 @@ impl Dsq {
         found.map(|&(pos, seq, task)| ((pos, seq), task))
     }
 
-    fn next_priq(&self, cursor: Option<(i64, u64)>, upto: u64, rev: bool) -> Option<((i64, u64), TaskId)> {
+    fn next_priq(
+        &self,
+        cursor: Option<(i64, u64)>,
+        upto: u64,
+        rev: bool,
+    ) -> Option<((i64, u64), TaskId)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let at = cursor.map_or(Unbounded, Excluded);
         let fits = |(key, _): &(&(i64, u64), &TaskId)| key.1 <= upto;

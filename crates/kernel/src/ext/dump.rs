@@ -66,10 +66,7 @@ impl Kernel {
         if ctx.len > 0 {
             self.vm.mem.free(ctx.addr, ctx.len);
         }
-        self.ext
-            .dump
-            .take()
-            .map_or_else(String::new, DumpBuf::finish)
+        self.ext.dump.take().map_or_else(String::new, DumpBuf::finish)
     }
 
     /// `scx_bpf_dump_bstr()`: text from the scheduler, only while one of its dump operations runs.
@@ -93,11 +90,7 @@ impl Kernel {
         let size = size_of::<abi::scx_dump_ctx>() as u64;
         let len = size + reason.len() as u64 + 1;
         let Ok(addr) = self.vm.mem.alloc_kernel(len, 8) else {
-            return Context {
-                addr: 0,
-                len: 0,
-                at_jiffies,
-            };
+            return Context { addr: 0, len: 0, at_jiffies };
         };
         let text = self.vm.mem.host_slice_mut::<u8>(addr + size, reason.len());
         text.copy_from_slice(reason);
@@ -106,11 +99,7 @@ impl Kernel {
         ctx.exit_code = exit.map_or(0, |exit| exit.code);
         ctx.reason = addr + size;
         (ctx.at_ns, ctx.at_jiffies) = (at_ns, at_jiffies);
-        Context {
-            addr,
-            len,
-            at_jiffies,
-        }
+        Context { addr, len, at_jiffies }
     }
 
     fn dump_header(&mut self, name: &str, exit: Option<&ExitInfo>) {
@@ -119,14 +108,9 @@ impl Kernel {
             return self.dump_line("Debug dump triggered by SysRq-D");
         };
         let current = &self.tasks[self.cpus[self.exec.cpu.idx()].curr];
-        let place = exit
-            .cpu
-            .map_or(String::new(), |cpu| format!(" on CPU {cpu}"));
+        let place = exit.cpu.map_or(String::new(), |cpu| format!(" on CPU {cpu}"));
         let kind = exit.kind as u32;
-        let line = format!(
-            "{}[{}] triggered exit kind {kind}{place}:",
-            current.name, current.pid
-        );
+        let line = format!("{}[{}] triggered exit kind {kind}{place}:", current.name, current.pid);
         self.dump_line(line);
         self.dump_line(format!("  {} ({})", exit.kind.reason(), exit.message));
         self.dump_line("");
@@ -135,9 +119,7 @@ impl Kernel {
 
     /// The CPU that the exit came from first, so that truncation does not lose it.
     fn dump_order(&self, first: Option<CpuId>) -> Vec<CpuId> {
-        let rest = (0..self.cpus.len() as u32)
-            .map(CpuId)
-            .filter(|&cpu| Some(cpu) != first);
+        let rest = (0..self.cpus.len() as u32).map(CpuId).filter(|&cpu| Some(cpu) != first);
         first.into_iter().chain(rest).collect()
     }
 
@@ -194,12 +176,7 @@ impl Kernel {
             pcpu.kick_sync,
         );
         let t = &self.tasks[curr];
-        let class = format!(
-            "          curr={}[{}] class={}",
-            t.name,
-            t.pid,
-            class_symbol(t.class)
-        );
+        let class = format!("          curr={}[{}] class={}", t.name, t.pid, class_symbol(t.class));
         let kicks = self.kick_lines(cpu);
         self.dump_line("");
         self.dump_line(head);
@@ -227,21 +204,14 @@ impl Kernel {
         let pcpu = &self.ext.cpus[cpu.idx()];
         let nr = self.cpus.len();
         let kicked = |fits: fn(u64) -> bool| {
-            let cpus = pcpu
-                .kick_now
-                .iter()
-                .filter(|(_, flags)| fits(*flags))
-                .map(|(cpu, _)| *cpu);
+            let cpus = pcpu.kick_now.iter().filter(|(_, flags)| fits(*flags)).map(|(cpu, _)| *cpu);
             CpuMask::of(nr, cpus)
         };
         let sync = CpuMask::of(nr, pcpu.sync_pending.iter().map(|(cpu, _)| *cpu));
         [
             ("cpus_to_kick   ", kicked(|flags| flags & kick::IDLE == 0)),
             ("idle_to_kick   ", kicked(|flags| flags & kick::IDLE != 0)),
-            (
-                "cpus_to_preempt",
-                kicked(|flags| flags & kick::PREEMPT != 0),
-            ),
+            ("cpus_to_preempt", kicked(|flags| flags & kick::PREEMPT != 0)),
             ("cpus_to_wait   ", kicked(|flags| flags & kick::WAIT != 0)),
             ("cpus_to_sync   ", sync),
         ]
@@ -265,27 +235,15 @@ impl Kernel {
         let scx = &guest.scx;
         // A task that the scheduler does not own bears no asterisk; there is one scheduler, so its
         // name is known.
-        let owned = if t.ext.phase == TaskPhase::None {
-            ""
-        } else {
-            "*"
-        };
+        let owned = if t.ext.phase == TaskPhase::None { "" } else { "*" };
         let ms = self.jiffies_ms(scx.runnable_at, ctx.at_jiffies);
-        let dsq = t
-            .ext
-            .dsq
-            .map(|dsq| self.ext.dsqs.get(dsq).user_visible_id());
+        let dsq = t.ext.dsq.map(|dsq| self.ext.dsqs.get(dsq).user_visible_id());
         let dsq = dsq.map_or("(n/a)".to_owned(), |id| format!("{id:#x}"));
         let (ops_state, qseq) = ops_state(t);
         let sticky = t.ext.sticky_cpu.map_or(-1, |cpu| i64::from(cpu.0));
         [
             String::new(),
-            format!(
-                " {marker}{} {}[{}] {owned}root {ms:+}ms",
-                state_char(t),
-                t.name,
-                t.pid
-            ),
+            format!(" {marker}{} {}[{}] {owned}root {ms:+}ms", state_char(t), t.name, t.pid),
             format!(
                 "      scx_state/flags={}/{:#x} dsq_flags={:#x} ops_state/qseq={ops_state}/{qseq}",
                 t.ext.phase as u32,
@@ -293,10 +251,7 @@ impl Kernel {
                 u32::from(t.ext.dsq.is_some() && t.ext.on_priq),
             ),
             format!("      sticky/holding_cpu={sticky}/-1 dsq_id={dsq}"),
-            format!(
-                "      dsq_vtime={} slice={} weight={}",
-                scx.dsq_vtime, scx.slice, scx.weight
-            ),
+            format!("      dsq_vtime={} slice={} weight={}", scx.dsq_vtime, scx.slice, scx.weight),
             format!(
                 "      cpus={} no_mig={}",
                 hex_bitmap(&t.cpus, self.cpus.len()),

@@ -54,7 +54,8 @@ impl Kernel {
     }
 
     fn enable(&mut self, program: Program, data: OpsData) {
-        let timeout_ms = if data.timeout_ms == 0 { limit::WATCHDOG_MAX_MS } else { data.timeout_ms };
+        let timeout_ms =
+            if data.timeout_ms == 0 { limit::WATCHDOG_MAX_MS } else { data.timeout_ms };
         self.ext.state = EnableState::Enabling;
         self.ext.root = Some(Box::new(Sched {
             active: [false; Op::COUNT],
@@ -165,7 +166,8 @@ impl Kernel {
 
     /// Every task but the idle ones, and those that are gone.
     fn schedulable_tasks(&self) -> Vec<scxlab_machine::id::TaskId> {
-        let living = |t: &&crate::task::Task| !t.is_idle_task() && t.state != crate::task::State::Dead;
+        let living =
+            |t: &&crate::task::Task| !t.is_idle_task() && t.state != crate::task::State::Dead;
         self.tasks.iter().filter(living).map(|t| t.id).collect()
     }
 

@@ -127,7 +127,13 @@ impl Kernel {
     }
 
     /// `scx_do_enqueue_task()`: the order of the questions is the kernel's.
-    pub(crate) fn ext_do_enqueue(&mut self, cpu: CpuId, task: TaskId, flags: u64, sticky: Option<CpuId>) {
+    pub(crate) fn ext_do_enqueue(
+        &mut self,
+        cpu: CpuId,
+        task: TaskId,
+        flags: u64,
+        sticky: Option<CpuId>,
+    ) {
         if sticky == Some(cpu) {
             let local = self.ext.dsqs.local(cpu);
             self.dsq_insert(cpu, local, task, None, flags);
@@ -215,7 +221,12 @@ impl Kernel {
     }
 
     /// `mark_direct_dispatch()`
-    pub(crate) fn mark_direct_dispatch(&mut self, open: DirectSlot, task: TaskId, verdict: DirectDispatch) {
+    pub(crate) fn mark_direct_dispatch(
+        &mut self,
+        open: DirectSlot,
+        task: TaskId,
+        verdict: DirectDispatch,
+    ) {
         self.ext.direct = DirectSlot::Used;
         let (name, pid) = (self.tasks[task].name.clone(), self.tasks[task].pid);
         match open {
@@ -246,7 +257,13 @@ impl Kernel {
         }
         let enq_flags = self.tasks[task].ext.ddsp.enq_flags;
         self.tasks[task].ext.ddsp = DirectDispatch::default();
-        self.dsq_insert(cpu, dsq, task, Some((verdict.slice, verdict.vtime)), enq_flags | enq::CLEAR_OPSS);
+        self.dsq_insert(
+            cpu,
+            dsq,
+            task,
+            Some((verdict.slice, verdict.vtime)),
+            enq_flags | enq::CLEAR_OPSS,
+        );
     }
 
     /// `find_dsq_for_dispatch()`: a missing queue is an error and means the global one.

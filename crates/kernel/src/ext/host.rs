@@ -123,11 +123,7 @@ impl Kernel {
         let cpu = self.online_or_any(cpu);
         self.on_cpu(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
-            k.ext.frames.push(super::OpFrame {
-                op: None,
-                locked: None,
-                subjects: [0, 0],
-            });
+            k.ext.frames.push(super::OpFrame { op: None, locked: None, subjects: [0, 0] });
             let result = scxlab_bpf::vm::fire_timer(k, timer);
             k.ext.frames.pop();
             if let Err(fault) = result {
@@ -179,8 +175,7 @@ impl Host for Kernel {
 
     /// The fields of `task_struct` that schedulers may write (`bpf_scx_btf_struct_access()`).
     fn store_to_kernel(&mut self, addr: u64, len: u32) -> bool {
-        let Some(task) = self.tasks.containing(addr)
-        else {
+        let Some(task) = self.tasks.containing(addr) else {
             return false;
         };
         let off = addr - self.tasks[task].addr;
@@ -334,4 +329,3 @@ impl Target for KernelTarget {
         })
     }
 }
-

@@ -81,19 +81,9 @@ impl IdleState {
     /// All CPUs are on line and none is idle.
     pub fn new(mem: &mut Memory, nr_cpus: usize, nr_nodes: usize) -> Result<Self, OutOfMemory> {
         let mut mask = || mem.alloc_kernel(size_of::<abi::cpumask>() as u64, 8);
-        let global = IdleMasks {
-            cpu: mask()?,
-            smt: mask()?,
-        };
-        let pair = |_| {
-            Ok(IdleMasks {
-                cpu: mask()?,
-                smt: mask()?,
-            })
-        };
-        let nodes = (0..nr_nodes)
-            .map(pair)
-            .collect::<Result<_, OutOfMemory>>()?;
+        let global = IdleMasks { cpu: mask()?, smt: mask()? };
+        let pair = |_| Ok(IdleMasks { cpu: mask()?, smt: mask()? });
+        let nodes = (0..nr_nodes).map(pair).collect::<Result<_, OutOfMemory>>()?;
         let (possible, online, none) = (mask()?, mask()?, mask()?);
         for all in [possible, online] {
             bits::fill(mem.words_mut(all, nr_cpus.div_ceil(64)), nr_cpus);
@@ -166,11 +156,7 @@ impl IdleState {
     /// The mask of CPUs on idle cores; that of idle CPUs if no core has two threads on line.
     pub fn smt_mask(&self, node: Option<NodeId>) -> u64 {
         let masks = self.masks(node);
-        if self.smt_active {
-            masks.smt
-        } else {
-            masks.cpu
-        }
+        if self.smt_active { masks.smt } else { masks.cpu }
     }
 
     /// `idle_cpumask()`
@@ -203,13 +189,8 @@ impl IdleState {
     /// Some CPU of both sets, the next one after that which this CPU was given last.
     pub(crate) fn any_distribute(&mut self, here: CpuId, a: &[u64], b: &[u64]) -> Option<CpuId> {
         let cursor = &mut self.cursors[here.idx()];
-        let found = bits::next_and_wrap(
-            a,
-            b,
-            self.nr_cpus,
-            *cursor + 1,
-            &mut self.work.scanned_words,
-        )?;
+        let found =
+            bits::next_and_wrap(a, b, self.nr_cpus, *cursor + 1, &mut self.work.scanned_words)?;
         *cursor = found;
         Some(CpuId(found))
     }
@@ -235,9 +216,7 @@ impl Kernel {
     /// CPUs on line.
     pub(crate) fn idle_update_selcpu_topology(&mut self) {
         let per_node = self.ext.flags() & ops::BUILTIN_IDLE_PER_NODE != 0;
-        self.ext
-            .idle
-            .update_steps(&self.vm.mem, &self.machine.topology, per_node);
+        self.ext.idle.update_steps(&self.vm.mem, &self.machine.topology, per_node);
     }
 
     /// A CPU comes or goes: `cpu_online_mask` and the sibling masks follow.
@@ -265,11 +244,7 @@ impl Kernel {
         }
         pcpu.idle_renotify = false;
         if self.ext.has_op(Op::UpdateIdle) && !self.ext.bypassing(cpu) {
-            self.op(
-                Op::UpdateIdle,
-                Some(cpu),
-                &[u64::from(cpu.0), u64::from(idle)],
-            );
+            self.op(Op::UpdateIdle, Some(cpu), &[u64::from(cpu.0), u64::from(idle)]);
         }
     }
 
@@ -285,27 +260,15 @@ impl Kernel {
         flags: u64,
     ) -> Option<CpuId> {
         let waker = (wake_flags & wake::SYNC != 0).then(|| self.idle_waker());
-        let Kernel {
-            vm,
-            machine,
-            tasks,
-            ext,
-            exec,
-            ..
-        } = self;
+        let Kernel { vm, machine, tasks, ext, exec, .. } = self;
         let mut view = Idle {
             state: &mut ext.idle,
             mem: &mut vm.mem,
             topology: &machine.topology,
             here: exec.cpu,
         };
-        let found = view.select(&Query {
-            affinity: &tasks[task].cpus,
-            allowed,
-            prev,
-            flags,
-            waker,
-        });
+        let found =
+            view.select(&Query { affinity: &tasks[task].cpus, allowed, prev, flags, waker });
         self.charge_idle_work();
         found
     }
@@ -315,9 +278,7 @@ impl Kernel {
         let cpu = self.exec.cpu;
         let leaves = self.tasks[self.cpus[cpu.idx()].curr].exiting;
         let local = self.ext.dsqs.get(self.ext.dsqs.local(cpu));
-        Waker {
-            may_take_over: !leaves && local.is_empty(),
-        }
+        Waker { may_take_over: !leaves && local.is_empty() }
     }
 
     /// `scx_pick_idle_cpu()`: claims an idle CPU of `allowed`, starting at `node` in per-node mode.
@@ -337,10 +298,7 @@ impl Kernel {
 
     /// The node whose masks have `cpu`; None if there is one pair of masks for all.
     pub(crate) fn idle_node_of(&self, cpu: CpuId) -> Option<NodeId> {
-        self.ext
-            .idle
-            .per_node
-            .then(|| self.machine.topology.cpu(cpu).node)
+        self.ext.idle.per_node.then(|| self.machine.topology.cpu(cpu).node)
     }
 
     /// `cpumask_any_and_distribute()` with the executing CPU's cursor.
@@ -354,23 +312,14 @@ impl Kernel {
     pub(crate) fn guest_any_distribute(&mut self, a: u64, b: u64) -> Option<CpuId> {
         let Kernel { vm, ext, exec, .. } = self;
         let nr_words = ext.idle.nr_words();
-        let found = ext.idle.any_distribute(
-            exec.cpu,
-            vm.mem.words(a, nr_words),
-            vm.mem.words(b, nr_words),
-        );
+        let found =
+            ext.idle.any_distribute(exec.cpu, vm.mem.words(a, nr_words), vm.mem.words(b, nr_words));
         self.charge_idle_work();
         found
     }
 
     fn with_idle<R>(&mut self, f: impl FnOnce(&mut Idle<'_>) -> R) -> R {
-        let Kernel {
-            vm,
-            machine,
-            ext,
-            exec,
-            ..
-        } = self;
+        let Kernel { vm, machine, ext, exec, .. } = self;
         let mut view = Idle {
             state: &mut ext.idle,
             mem: &mut vm.mem,

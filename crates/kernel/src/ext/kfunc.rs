@@ -46,7 +46,9 @@ pub fn handlers() -> Box<[Handler]> {
 impl Kernel {
     /// The task that a program means by an address; NULL or a stranger is a fault.
     pub(super) fn kf_task(&self, addr: u64) -> Result<TaskId, Fault> {
-        self.tasks.at(addr).ok_or_else(|| Fault::bad_argument("kfunc", format!("{addr:#x} is no task")))
+        self.tasks
+            .at(addr)
+            .ok_or_else(|| Fault::bad_argument("kfunc", format!("{addr:#x} is no task")))
     }
 
     /// Whether a task belongs to the loaded scheduler (`scx_task_on_sched()`).

@@ -85,7 +85,9 @@ impl Kernel {
             }
             _ => "outside the enable path",
         };
-        self.scx_error(format!("ops.init_task() set task->scx.disallow for {name}[{pid}] {where_}"));
+        self.scx_error(format!(
+            "ops.init_task() set task->scx.disallow for {name}[{pid}] {where_}"
+        ));
     }
 
     /// Initialises a task that exists while a scheduler is being loaded.

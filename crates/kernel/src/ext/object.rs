@@ -25,7 +25,9 @@ pub enum ObjectAttachError {
     NoTable { wanted: String, present: String },
     #[error("the object has no struct sched_ext_ops: it is no scheduler")]
     NoScheduler,
-    #[error("struct_ops `{table}` is of the cid form (struct sched_ext_ops_cid), which is not modelled")]
+    #[error(
+        "struct_ops `{table}` is of the cid form (struct sched_ext_ops_cid), which is not modelled"
+    )]
     CidForm { table: String },
     #[error(transparent)]
     Refused(#[from] AttachError),
@@ -33,7 +35,11 @@ pub enum ObjectAttachError {
 
 impl Kernel {
     /// Attaches the named table of a linked object, or its first scheduler.
-    pub fn attach_object(&mut self, loaded: &Loaded, table: Option<&str>) -> Result<(), ObjectAttachError> {
+    pub fn attach_object(
+        &mut self,
+        loaded: &Loaded,
+        table: Option<&str>,
+    ) -> Result<(), ObjectAttachError> {
         let table = find_table(loaded, table)?;
         let mut funcs: [Option<FuncId>; Op::COUNT] = [None; Op::COUNT];
         for op in Op::ALL {

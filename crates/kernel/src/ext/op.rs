@@ -55,25 +55,92 @@ impl Op {
     pub const ALL: [Op; Op::COUNT] = {
         use Op::*;
         [
-            SelectCpu, Enqueue, Dequeue, Dispatch, Tick, Runnable, Running, Stopping, Quiescent,
-            Yield, CoreSchedBefore, SetWeight, SetCpumask, UpdateIdle, InitTask, ExitTask, Enable,
-            Disable, Dump, DumpCpu, DumpTask, CgroupInit, CgroupExit, CgroupPrepMove, CgroupMove,
-            CgroupCancelMove, CgroupSetWeight, CgroupSetBandwidth, CgroupSetIdle, SubAttach,
-            SubDetach, SubCapsUpdated, SubEcapsUpdated, CpuOnline, CpuOffline, InitCids, Init, Exit,
-            CpuAcquire, CpuRelease,
+            SelectCpu,
+            Enqueue,
+            Dequeue,
+            Dispatch,
+            Tick,
+            Runnable,
+            Running,
+            Stopping,
+            Quiescent,
+            Yield,
+            CoreSchedBefore,
+            SetWeight,
+            SetCpumask,
+            UpdateIdle,
+            InitTask,
+            ExitTask,
+            Enable,
+            Disable,
+            Dump,
+            DumpCpu,
+            DumpTask,
+            CgroupInit,
+            CgroupExit,
+            CgroupPrepMove,
+            CgroupMove,
+            CgroupCancelMove,
+            CgroupSetWeight,
+            CgroupSetBandwidth,
+            CgroupSetIdle,
+            SubAttach,
+            SubDetach,
+            SubCapsUpdated,
+            SubEcapsUpdated,
+            CpuOnline,
+            CpuOffline,
+            InitCids,
+            Init,
+            Exit,
+            CpuAcquire,
+            CpuRelease,
         ]
     };
 
     /// The member's name.
     pub fn name(self) -> &'static str {
         const NAMES: [&str; Op::COUNT] = [
-            "select_cpu", "enqueue", "dequeue", "dispatch", "tick", "runnable", "running",
-            "stopping", "quiescent", "yield", "core_sched_before", "set_weight", "set_cpumask",
-            "update_idle", "init_task", "exit_task", "enable", "disable", "dump", "dump_cpu",
-            "dump_task", "cgroup_init", "cgroup_exit", "cgroup_prep_move", "cgroup_move",
-            "cgroup_cancel_move", "cgroup_set_weight", "cgroup_set_bandwidth", "cgroup_set_idle",
-            "sub_attach", "sub_detach", "sub_caps_updated", "sub_ecaps_updated", "cpu_online",
-            "cpu_offline", "init_cids", "init", "exit", "cpu_acquire", "cpu_release",
+            "select_cpu",
+            "enqueue",
+            "dequeue",
+            "dispatch",
+            "tick",
+            "runnable",
+            "running",
+            "stopping",
+            "quiescent",
+            "yield",
+            "core_sched_before",
+            "set_weight",
+            "set_cpumask",
+            "update_idle",
+            "init_task",
+            "exit_task",
+            "enable",
+            "disable",
+            "dump",
+            "dump_cpu",
+            "dump_task",
+            "cgroup_init",
+            "cgroup_exit",
+            "cgroup_prep_move",
+            "cgroup_move",
+            "cgroup_cancel_move",
+            "cgroup_set_weight",
+            "cgroup_set_bandwidth",
+            "cgroup_set_idle",
+            "sub_attach",
+            "sub_detach",
+            "sub_caps_updated",
+            "sub_ecaps_updated",
+            "cpu_online",
+            "cpu_offline",
+            "init_cids",
+            "init",
+            "exit",
+            "cpu_acquire",
+            "cpu_release",
         ];
         NAMES[self as usize]
     }
@@ -87,9 +154,24 @@ impl Op {
         use Op::*;
         matches!(
             self,
-            InitTask | CgroupInit | CgroupExit | CgroupPrepMove | CgroupCancelMove
-                | CgroupSetWeight | CgroupSetBandwidth | CgroupSetIdle | CpuOnline | CpuOffline
-                | InitCids | Init | Exit | SubAttach | SubDetach | Dump | DumpCpu | DumpTask
+            InitTask
+                | CgroupInit
+                | CgroupExit
+                | CgroupPrepMove
+                | CgroupCancelMove
+                | CgroupSetWeight
+                | CgroupSetBandwidth
+                | CgroupSetIdle
+                | CpuOnline
+                | CpuOffline
+                | InitCids
+                | Init
+                | Exit
+                | SubAttach
+                | SubDetach
+                | Dump
+                | DumpCpu
+                | DumpTask
         )
     }
 }

@@ -20,7 +20,13 @@ impl Kernel {
     }
 
     /// Calls an operation about a task, which is its first argument.
-    pub(crate) fn op_task(&mut self, op: Op, locked: Option<CpuId>, task: TaskId, rest: &[u64]) -> u64 {
+    pub(crate) fn op_task(
+        &mut self,
+        op: Op,
+        locked: Option<CpuId>,
+        task: TaskId,
+        rest: &[u64],
+    ) -> u64 {
         let addr = self.tasks[task].addr;
         let mut args = [0u64; 5];
         args[0] = addr;
@@ -105,7 +111,13 @@ impl Kernel {
     }
 
     /// Calls select_cpu or enqueue with the direct dispatch slot open for `task`.
-    pub(crate) fn op_direct(&mut self, op: Op, locked: Option<CpuId>, task: TaskId, rest: &[u64]) -> u64 {
+    pub(crate) fn op_direct(
+        &mut self,
+        op: Op,
+        locked: Option<CpuId>,
+        task: TaskId,
+        rest: &[u64],
+    ) -> u64 {
         let outer = std::mem::replace(&mut self.ext.direct, DirectSlot::Open(task));
         let value = self.op_task(op, locked, task, rest);
         self.ext.direct = outer;

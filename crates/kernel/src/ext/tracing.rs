@@ -34,11 +34,7 @@ impl Kernel {
         let args = [preempt, self.tasks[prev].addr, self.tasks[next].addr, state];
         for (instance, func) in self.ext.sched_switch.clone() {
             self.charge(self.machine.costs.bpf.ops_callback_ns);
-            self.ext.frames.push(OpFrame {
-                op: None,
-                locked: None,
-                subjects: [0, 0],
-            });
+            self.ext.frames.push(OpFrame { op: None, locked: None, subjects: [0, 0] });
             let result = scxlab_bpf::vm::call(self, instance, func, &args);
             self.ext.frames.pop();
             if let Err(fault) = result {

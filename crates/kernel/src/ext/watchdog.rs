@@ -58,13 +58,8 @@ impl Kernel {
     fn report_stall(&mut self, task: TaskId, waited: u64) {
         let ms: Nanos = waited * self.tick_ns / 1_000_000;
         let t = &self.tasks[task];
-        let text = format!(
-            "{}[{}] failed to run for {}.{:03}s",
-            t.name,
-            t.pid,
-            ms / 1000,
-            ms % 1000
-        );
+        let text =
+            format!("{}[{}] failed to run for {}.{:03}s", t.name, t.pid, ms / 1000, ms % 1000);
         self.ext_exit(ExitKind::ErrorStall, 0, &text);
     }
 
@@ -78,8 +73,7 @@ impl Kernel {
         let late = self.now.saturating_sub(self.ext.watchdog_checked);
         if late > timeout {
             let ms = late / 1_000_000;
-            let text =
-                format!("watchdog failed to check in for {}.{:03}s", ms / 1000, ms % 1000);
+            let text = format!("watchdog failed to check in for {}.{:03}s", ms / 1000, ms % 1000);
             self.ext_exit(ExitKind::ErrorStall, 0, &text);
         }
     }

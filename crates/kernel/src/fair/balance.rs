@@ -210,10 +210,7 @@ impl Fair {
         lb.all_pinned = false;
         if self.cpus[lb.src].active_balance.is_none() {
             self.cpus[lb.src].active_balance = Some(lb.this_cpu);
-            out.active.push(ActiveBalance {
-                from: lb.src,
-                to: lb.this_cpu,
-            });
+            out.active.push(ActiveBalance { from: lb.src, to: lb.this_cpu });
         }
         true
     }
@@ -256,11 +253,7 @@ impl Fair {
         if lb.idle == IdleType::NewlyIdle {
             return self.rq_nr_running(env, lb.dst) == 0;
         }
-        let smt_level = self
-            .domains
-            .shape(lb.this_cpu, lb.level)
-            .flags
-            .share_capacity;
+        let smt_level = self.domains.shape(lb.this_cpu, lb.level).flags.share_capacity;
         let mut idle_smt = None;
         for cpu in cpumask::iter(&lb.dst_groups) {
             if !cpumask::test(&lb.cpus, cpu) || !self.idle(env, cpu) {
@@ -302,22 +295,15 @@ impl Fair {
         }
         self.update_idle_scan(lb, util);
         let local = local.expect("the balancing CPU is in a group of its domain");
-        Survey {
-            local,
-            busiest,
-            load,
-            capacity,
-        }
+        Survey { local, busiest, load, capacity }
     }
 
     /// Sets how far a wake-up scans the LLC for an idle CPU: the fuller it is, the less.
     fn update_idle_scan(&mut self, lb: &Attempt, util: u64) {
         let shape = self.domains.shape(lb.this_cpu, lb.level);
-        let (Some(shared), weight, pct) = (
-            shape.shared,
-            u64::from(shape.span_weight),
-            shape.imbalance_pct,
-        ) else {
+        let (Some(shared), weight, pct) =
+            (shape.shared, u64::from(shape.span_weight), shape.imbalance_pct)
+        else {
             return;
         };
         if lb.idle == IdleType::NewlyIdle || !self.params.features.sis_util {
@@ -338,10 +324,7 @@ impl Fair {
         if stats.h_nr_running == 0 {
             return false;
         }
-        let none = GroupStats {
-            idle_cpus: u32::MAX,
-            ..GroupStats::default()
-        };
+        let none = GroupStats { idle_cpus: u32::MAX, ..GroupStats::default() };
         let (best_group, best) = busiest.map_or((None, &none), |(g, s)| (Some(*g), s));
         if stats.kind != best.kind {
             return stats.kind > best.kind;
@@ -444,11 +427,7 @@ impl Fair {
         }
         let difference = (here * busy_nr - there * local_nr).max(0);
         let imbalance = (2 * difference + here + there) / (here + there);
-        if imbalance <= 1 && local_nr == 0 && busy_nr > 1 {
-            2
-        } else {
-            imbalance
-        }
+        if imbalance <= 1 && local_nr == 0 && busy_nr > 1 { 2 } else { imbalance }
     }
 
     fn calculate_imbalance(
@@ -496,13 +475,8 @@ impl Fair {
             }
         }
         lb.kind = Kind::Load;
-        let above = busiest
-            .avg_load
-            .checked_sub(average)
-            .map(|d| d * busiest.capacity);
-        let below = average
-            .checked_sub(local.avg_load)
-            .map(|d| d * local.capacity);
+        let above = busiest.avg_load.checked_sub(average).map(|d| d * busiest.capacity);
+        let below = average.checked_sub(local.avg_load).map(|d| d * local.capacity);
         let load = above.unwrap_or(u64::MAX).min(below.unwrap_or(u64::MAX));
         lb.imbalance = (load / CAPACITY_SCALE) as i64;
     }

@@ -94,11 +94,7 @@ impl Fair {
         let cpu = self.rqs[rq].cpu;
         let h_curr = self.rqs[rq].h_curr.some().filter(|&e| self.ents[e].on_rq);
         let running = h_curr.or(curr).is_some();
-        let target = if running {
-            self.params.bandwidth_slice_ns
-        } else {
-            1
-        };
+        let target = if running { self.params.bandwidth_slice_ns } else { 1 };
         if self.assign_runtime(rq, target) {
             return false;
         }
@@ -147,11 +143,7 @@ impl Fair {
             false => phase + ((now - phase) / bw.period + 1) * bw.period,
         };
         bw.period_at = Some(at);
-        self.timers.push(Timer {
-            group,
-            kind: TimerKind::Period,
-            at,
-        });
+        self.timers.push(Timer { group, kind: TimerKind::Period, at });
     }
 
     fn period_timer(&mut self, group: CgroupId, now: Nanos) -> Vec<CpuId> {
@@ -179,10 +171,8 @@ impl Fair {
     }
 
     fn slack_timer(&mut self, group: CgroupId, now: Nanos) -> Vec<CpuId> {
-        let (slice, margin) = (
-            self.params.bandwidth_slice_ns,
-            self.params.min_bandwidth_expiration_ns,
-        );
+        let (slice, margin) =
+            (self.params.bandwidth_slice_ns, self.params.min_bandwidth_expiration_ns);
         let bw = self.bw(group);
         bw.slack_at = None;
         let mut cpus = Vec::new();
@@ -296,11 +286,7 @@ impl Fair {
 
     /// Takes a task of a throttled group off the CPU.
     pub(super) fn send_to_limbo(&mut self, cpu: CpuId, e: Ent) {
-        let leave = Leave {
-            sleep: true,
-            throttle: true,
-            ..Leave::default()
-        };
+        let leave = Leave { sleep: true, throttle: true, ..Leave::default() };
         self.dequeue_task(cpu, e, leave);
         let task = self.ents[e].task.expect("groups are not picked");
         self.task_mut(task).throttled = true;
@@ -374,21 +360,15 @@ impl Fair {
     }
 
     fn start_slack(&mut self, group: CgroupId, now: Nanos) {
-        let (slack, margin) = (
-            self.params.slack_period_ns,
-            self.params.min_bandwidth_expiration_ns,
-        );
+        let (slack, margin) =
+            (self.params.slack_period_ns, self.params.min_bandwidth_expiration_ns);
         let bw = self.bw(group);
         if bw.slack_at.is_some() || refresh_within(bw, now, slack + margin) {
             return;
         }
         let at = now + slack;
         bw.slack_at = Some(at);
-        self.timers.push(Timer {
-            group,
-            kind: TimerKind::Slack,
-            at,
-        });
+        self.timers.push(Timer { group, kind: TimerKind::Slack, at });
     }
 }
 
@@ -405,6 +385,5 @@ pub(super) fn refill(bw: &mut Bandwidth) {
 }
 
 fn refresh_within(bw: &Bandwidth, now: Nanos, margin: Nanos) -> bool {
-    bw.period_at
-        .is_none_or(|at| at.saturating_sub(now) < margin)
+    bw.period_at.is_none_or(|at| at.saturating_sub(now) < margin)
 }

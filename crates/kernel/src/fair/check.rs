@@ -50,23 +50,12 @@ impl Fair {
         let row = &self.cpus[cpu];
         let found: u64 = waiting.iter().map(|&e| self.ents[e].h_load).sum();
         if row.sum_weight != found {
-            return Err(Violation::SumWeight {
-                cpu,
-                kept: row.sum_weight,
-                found,
-            });
+            return Err(Violation::SumWeight { cpu, kept: row.sum_weight, found });
         }
         let key = |e: Ent| i128::from(vdiff(self.ents[e].vruntime, row.zero_vruntime));
-        let found = waiting
-            .iter()
-            .map(|&e| key(e) * i128::from(self.ents[e].h_load))
-            .sum();
+        let found = waiting.iter().map(|&e| key(e) * i128::from(self.ents[e].h_load)).sum();
         if row.sum_w_vruntime != found {
-            return Err(Violation::SumVruntime {
-                cpu,
-                kept: row.sum_w_vruntime,
-                found,
-            });
+            return Err(Violation::SumVruntime { cpu, kept: row.sum_w_vruntime, found });
         }
         Ok(())
     }
@@ -86,9 +75,7 @@ impl Fair {
             let mut below = Vec::new();
             tree::for_each(&self.ents, e, &mut |e| below.push(e));
             let slices = || below.iter().map(|&e| self.ents[e].slice);
-            let least = below
-                .iter()
-                .all(|&b| vdiff(self.ents[b].vruntime, node.min_vruntime) >= 0);
+            let least = below.iter().all(|&b| vdiff(self.ents[b].vruntime, node.min_vruntime) >= 0);
             if !least
                 || slices().min() != Some(node.min_slice)
                 || slices().max() != Some(node.max_slice)
@@ -103,30 +90,15 @@ impl Fair {
         let root = &self.rqs[Rq(cpu.0)];
         let found = queued.len() as u32;
         if root.h_nr_queued != found {
-            return Err(Violation::Count {
-                cpu,
-                kept: root.h_nr_queued,
-                found,
-            });
+            return Err(Violation::Count { cpu, kept: root.h_nr_queued, found });
         }
-        let awake = queued
-            .iter()
-            .filter(|&&e| !self.ents[e].sched_delayed)
-            .count() as u32;
+        let awake = queued.iter().filter(|&&e| !self.ents[e].sched_delayed).count() as u32;
         if root.h_nr_runnable != awake {
-            return Err(Violation::Count {
-                cpu,
-                kept: root.h_nr_runnable,
-                found: awake,
-            });
+            return Err(Violation::Count { cpu, kept: root.h_nr_runnable, found: awake });
         }
         let idle = queued.iter().filter(|&&e| self.counts_as_idle(e)).count() as u32;
         if root.h_nr_idle != idle {
-            return Err(Violation::Count {
-                cpu,
-                kept: root.h_nr_idle,
-                found: idle,
-            });
+            return Err(Violation::Count { cpu, kept: root.h_nr_idle, found: idle });
         }
         Ok(())
     }
@@ -147,19 +119,9 @@ impl Fair {
         for entity in self.ents.0.iter().filter(|e| e.on_rq) {
             found[entity.cfs_rq.0 as usize] += entity.load;
         }
-        for (row, found) in self
-            .rqs
-            .0
-            .iter()
-            .zip(found)
-            .filter(|(row, _)| row.cpu == cpu)
-        {
+        for (row, found) in self.rqs.0.iter().zip(found).filter(|(row, _)| row.cpu == cpu) {
             if row.load != found {
-                return Err(Violation::Load {
-                    cpu,
-                    kept: row.load,
-                    found,
-                });
+                return Err(Violation::Load { cpu, kept: row.load, found });
             }
         }
         Ok(())

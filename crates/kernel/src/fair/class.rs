@@ -62,24 +62,10 @@ impl Fair {
         if !self.ents[e].on_rq {
             return Dequeued::Done;
         }
-        assert_eq!(
-            self.task(task).cpu,
-            Some(cpu),
-            "task {task} is dequeued where it is not"
-        );
+        assert_eq!(self.task(task).cpu, Some(cpu), "task {task} is dequeued where it is not");
         let delayed = flags.sleep && self.ents[e].sched_delayed;
-        let DequeueFlags {
-            sleep,
-            special,
-            migrating,
-        } = flags;
-        let leave = Leave {
-            sleep,
-            special,
-            migrating,
-            delayed,
-            throttle: false,
-        };
+        let DequeueFlags { sleep, special, migrating } = flags;
+        let leave = Leave { sleep, special, migrating, delayed, throttle: false };
         let done = self.dequeue_task(cpu, e, leave);
         if migrating {
             self.ents[e].avg.last_update_time = 0;
@@ -140,9 +126,7 @@ impl Fair {
 
     /// The pick, unless it is a delayed sleeper: its lag is paid, it leaves, and the caller picks again.
     fn pick_entity(&mut self, cpu: CpuId, protect: bool) -> Option<Ent> {
-        let e = self
-            .pick_eevdf(cpu, protect)
-            .expect("some queued entity is always eligible");
+        let e = self.pick_eevdf(cpu, protect).expect("some queued entity is always eligible");
         if self.ents[e].sched_delayed {
             self.finish_delayed(cpu, e);
             return None;
@@ -356,9 +340,7 @@ impl Fair {
 
     /// A sync wake-up with a buddy preempts once the running task has had its cache's worth of time.
     fn preempt_sync(&self, cpu: CpuId, se: Ent, pse: Ent) -> bool {
-        let ran = self.cpus[cpu]
-            .clock
-            .saturating_sub(self.ents[se].exec_start);
+        let ran = self.cpus[cpu].clock.saturating_sub(self.ents[se].exec_start);
         self.entity_before(pse, se) && ran >= self.params.migration_cost_ns
     }
 

@@ -32,15 +32,8 @@ impl FairTopo {
             core: of(&|cpu| topology.cpu(cpu).core.0),
             llc: of(&|cpu| topology.cpu(cpu).llc.0),
             node: of(&|cpu| topology.cpu(cpu).node.0),
-            capacity: topology
-                .cpu_ids()
-                .map(|cpu| topology.cpu(cpu).capacity.into())
-                .collect(),
-            distance: topology
-                .nodes()
-                .iter()
-                .map(|node| node.distances.clone())
-                .collect(),
+            capacity: topology.cpu_ids().map(|cpu| topology.cpu(cpu).capacity.into()).collect(),
+            distance: topology.nodes().iter().map(|node| node.distances.clone()).collect(),
         }
     }
 
@@ -171,10 +164,7 @@ impl Domains {
             ..Domains::default()
         };
         for cpu in (0..n).filter(|&cpu| online[cpu]) {
-            cpumask::set(
-                &mut domains.cores[topo.core[cpu] as usize],
-                CpuId(cpu as u32),
-            );
+            cpumask::set(&mut domains.cores[topo.core[cpu] as usize], CpuId(cpu as u32));
         }
         domains.smt_present = domains.cores.iter().any(|core| cpumask::weight(core) > 1);
         let levels = levels(topo, online);
@@ -198,9 +188,7 @@ impl Domains {
                     self.merge_level(cpu, level.kind, below);
                     continue;
                 }
-                let same = made
-                    .iter()
-                    .find(|(other, _)| same_view(topo, level, *other, cpu));
+                let same = made.iter().find(|(other, _)| same_view(topo, level, *other, cpu));
                 let shape = match same {
                     Some(&(_, shape)) => shape,
                     None => {
@@ -315,8 +303,7 @@ impl Domains {
             for (word, more) in covered.iter_mut().zip(child.iter()) {
                 *word |= more;
             }
-            self.groups
-                .push(self.make_group(topo, levels, at, i, child));
+            self.groups.push(self.make_group(topo, levels, at, i, child));
             groups.push(self.groups.len() as u32 - 1);
         }
         groups
@@ -330,13 +317,8 @@ impl Domains {
         cpu: usize,
         span: CpuMask,
     ) -> SchedGroup {
-        let mut below = self.of_cpu[cpu]
-            .iter()
-            .map(|d| &self.shapes[d.shape as usize]);
-        let flags = below
-            .find(|s| s.span == span)
-            .map(|s| s.flags)
-            .unwrap_or_default();
+        let mut below = self.of_cpu[cpu].iter().map(|d| &self.shapes[d.shape as usize]);
+        let flags = below.find(|s| s.span == span).map(|s| s.flags).unwrap_or_default();
         let own_view = |&i: &CpuId| child_span(levels, at, i.idx(), &levels[at].spans[cpu]) == span;
         let balance_mask = CpuMask::of(topo.nr_cpus(), cpumask::iter(&span).filter(own_view));
         let mut cores: Vec<u32> = cpumask::iter(&span).map(|i| topo.core[i.idx()]).collect();
@@ -361,27 +343,17 @@ impl Domains {
             };
             let weight_of = |d: &Domain| self.shapes[d.shape as usize].span_weight;
             let llc_weight = weight_of(&self.of_cpu[cpu][llc as usize]);
-            let above: Vec<u32> = self.of_cpu[cpu][llc as usize + 1..]
-                .iter()
-                .map(|d| d.shape)
-                .collect();
+            let above: Vec<u32> =
+                self.of_cpu[cpu][llc as usize + 1..].iter().map(|d| d.shape).collect();
             let node_weight = above
                 .iter()
                 .map(|&s| &self.shapes[s as usize])
                 .find(|s| !s.flags.numa)
                 .map_or(llc_weight, |s| s.span_weight);
             let nr_llcs = node_weight / llc_weight;
-            let imb = if nr_llcs == 1 {
-                node_weight >> 3
-            } else {
-                nr_llcs
-            }
-            .max(1);
+            let imb = if nr_llcs == 1 { node_weight >> 3 } else { nr_llcs }.max(1);
             let numa = |s: &&u32| self.shapes[**s as usize].flags.numa;
-            let unit = above
-                .iter()
-                .find(numa)
-                .map(|&s| self.shapes[s as usize].span_weight);
+            let unit = above.iter().find(numa).map(|&s| self.shapes[s as usize].span_weight);
             for shape in above {
                 let weight = self.shapes[shape as usize].span_weight;
                 let factor = (weight / unit.unwrap_or(node_weight)).max(1);
@@ -471,23 +443,8 @@ fn kind_properties(kind: Kind, params: &Params) -> (Flags, u64, u32) {
         ..Flags::default()
     };
     match kind {
-        Kind::Smt => (
-            Flags {
-                share_capacity: true,
-                share_llc: true,
-                ..base
-            },
-            110,
-            0,
-        ),
-        Kind::Llc => (
-            Flags {
-                share_llc: true,
-                ..base
-            },
-            117,
-            1,
-        ),
+        Kind::Smt => (Flags { share_capacity: true, share_llc: true, ..base }, 110, 0),
+        Kind::Llc => (Flags { share_llc: true, ..base }, 117, 1),
         Kind::Node => (base, 117, 1),
         Kind::Numa(distance) => {
             let near = distance <= params.node_reclaim_distance;

@@ -105,29 +105,20 @@ impl Fair {
     }
 
     fn min_slice(&self, cpu: CpuId) -> Nanos {
-        let waiting = self.cpus[cpu]
-            .tree
-            .some()
-            .map(|root| self.ents[root].node.min_slice);
+        let waiting = self.cpus[cpu].tree.some().map(|root| self.ents[root].node.min_slice);
         let curr = self.curr_queued(cpu).map(|e| self.ents[e].slice);
         waiting.into_iter().chain(curr).min().unwrap_or(Nanos::MAX)
     }
 
     fn max_slice(&self, cpu: CpuId) -> Nanos {
-        let waiting = self.cpus[cpu]
-            .tree
-            .some()
-            .map(|root| self.ents[root].node.max_slice);
+        let waiting = self.cpus[cpu].tree.some().map(|root| self.ents[root].node.max_slice);
         let curr = self.curr_queued(cpu).map(|e| self.ents[e].slice);
         waiting.into_iter().chain(curr).max().unwrap_or(0)
     }
 
     /// What lag may be at most, either way, for an entity of this CPU, in its virtual time.
     pub(super) fn lag_limit(&self, cpu: CpuId, e: Ent) -> i64 {
-        delta_fair(
-            self.max_slice(cpu) + self.params.tick_ns,
-            self.ents[e].h_load,
-        ) as i64
+        delta_fair(self.max_slice(cpu) + self.params.tick_ns, self.ents[e].h_load) as i64
     }
 
     fn clamped_lag(&self, cpu: CpuId, e: Ent, avg_vruntime: u64) -> i64 {
@@ -202,9 +193,7 @@ impl Fair {
         if !entity.custom_slice {
             entity.slice = base_slice;
         }
-        entity.deadline = entity
-            .vruntime
-            .wrapping_add(delta_fair(entity.slice, entity.h_load));
+        entity.deadline = entity.vruntime.wrapping_add(delta_fair(entity.slice, entity.h_load));
         self.avg_vruntime(cpu);
         true
     }
@@ -272,9 +261,7 @@ impl Fair {
             let limit = if features.preempt_short {
                 self.ineligible_vruntime(cpu)
             } else {
-                entity
-                    .vruntime
-                    .wrapping_add(delta_fair(slice, entity.h_load))
+                entity.vruntime.wrapping_add(delta_fair(slice, entity.h_load))
             };
             vprot = vmin(vprot, limit);
         }

@@ -56,12 +56,7 @@ impl Fair {
         let group = self.group(id).expect("a cgroup to remove exists");
         assert!(group.children.is_empty(), "cgroup {id} has children");
         let parent = group.parent;
-        let mine: Vec<Rq> = group
-            .rqs
-            .iter()
-            .copied()
-            .filter(|rq| !rq.is_nil())
-            .collect();
+        let mine: Vec<Rq> = group.rqs.iter().copied().filter(|rq| !rq.is_nil()).collect();
         for rq in mine {
             assert_eq!(self.rqs[rq].h_nr_queued, 0, "cgroup {id} has tasks");
             self.update_clock(self.rqs[rq].cpu, now);
@@ -97,11 +92,7 @@ impl Fair {
                 self.set_queue_idle(rq, idle);
             }
         }
-        let shares = if idle {
-            scale_load(WEIGHT_IDLEPRIO)
-        } else {
-            NICE_0_LOAD
-        };
+        let shares = if idle { scale_load(WEIGHT_IDLEPRIO) } else { NICE_0_LOAD };
         self.set_shares(id, shares, now);
     }
 
@@ -179,14 +170,13 @@ impl Fair {
 
     /// What `cpu.stat` says about the group's quota.
     pub fn bandwidth_stat(&self, id: CgroupId) -> BandwidthStat {
-        self.group(id)
-            .map_or_else(BandwidthStat::default, |group| BandwidthStat {
-                nr_periods: group.bw.nr_periods,
-                nr_throttled: group.bw.nr_throttled,
-                throttled_ns: group.bw.throttled_time,
-                nr_bursts: group.bw.nr_burst,
-                burst_ns: group.bw.burst_time,
-            })
+        self.group(id).map_or_else(BandwidthStat::default, |group| BandwidthStat {
+            nr_periods: group.bw.nr_periods,
+            nr_throttled: group.bw.nr_throttled,
+            throttled_ns: group.bw.throttled_time,
+            nr_bursts: group.bw.nr_burst,
+            burst_ns: group.bw.burst_time,
+        })
     }
 
     pub(super) fn cpu_ids(&self) -> impl Iterator<Item = CpuId> + use<> {
@@ -194,9 +184,7 @@ impl Fair {
     }
 
     fn existing_queue(&self, id: CgroupId, cpu: CpuId) -> Option<Rq> {
-        self.group(id)
-            .map(|g| g.rqs[cpu.idx()])
-            .filter(|rq| !rq.is_nil())
+        self.group(id).map(|g| g.rqs[cpu.idx()]).filter(|rq| !rq.is_nil())
     }
 
     /// A group's queue on a CPU, made if need be. None is the root.

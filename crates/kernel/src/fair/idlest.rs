@@ -102,18 +102,12 @@ impl Fair {
         let domain = &self.domains.of_cpu[cpu.idx()][level];
         let groups = &self.domains.shapes[domain.shape as usize].groups;
         let own = domain.own as usize;
-        let order: smallvec::SmallVec<[u32; 64]> = groups[own..]
-            .iter()
-            .chain(&groups[..own])
-            .copied()
-            .collect();
+        let order: smallvec::SmallVec<[u32; 64]> =
+            groups[own..].iter().chain(&groups[..own]).copied().collect();
         order.into_iter().map(|g| g as usize)
     }
 
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one comparison, all of it needed"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "one comparison, all of it needed")]
     fn worth_leaving(
         &self,
         env: &dyn Env,
@@ -215,9 +209,5 @@ fn idler(best: &GroupStats, stats: &GroupStats) -> bool {
 
 /// Nodes may differ by a few tasks while the destination is not busy.
 pub(super) fn adjust_numa_imbalance(imbalance: i64, dst_running: u32, imb_numa_nr: u32) -> i64 {
-    if dst_running <= imb_numa_nr && imbalance <= NUMA_IMBALANCE_MIN {
-        0
-    } else {
-        imbalance
-    }
+    if dst_running <= imb_numa_nr && imbalance <= NUMA_IMBALANCE_MIN { 0 } else { imbalance }
 }

@@ -99,11 +99,8 @@ impl Fair {
         for cpu in cpumask::iter(&row.span).filter(|&cpu| cpumask::test(allowed, cpu)) {
             let queue = &self.rqs[Rq(cpu.0)];
             let here = home == Some(cpu) && attached;
-            let (load, runnable) = if here {
-                (task_load, self.ents[e].avg.runnable_avg)
-            } else {
-                (0, 0)
-            };
+            let (load, runnable) =
+                if here { (task_load, self.ents[e].avg.runnable_avg) } else { (0, 0) };
             let counted = u32::from(here && self.ents[e].on_rq);
             stats.load += queue.avg.load_avg.saturating_sub(load);
             stats.util += self.cpu_util(cpu, Some(task), false);

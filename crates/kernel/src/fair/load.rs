@@ -30,10 +30,7 @@ impl LoadFlags {
         detach: false,
         util_est: false,
     };
-    pub const TG: LoadFlags = LoadFlags {
-        update_tg: true,
-        ..LoadFlags::NONE
-    };
+    pub const TG: LoadFlags = LoadFlags { update_tg: true, ..LoadFlags::NONE };
 }
 
 /// Top bit of `util_est`: the utilisation did not change since the estimate was taken.
@@ -122,10 +119,7 @@ impl Fair {
         let runnable = self.se_runnable(e);
         let running = self.rqs[rq].h_curr == e;
         let entity = &mut self.ents[e];
-        if entity
-            .avg
-            .update_sum(now, u64::from(entity.on_rq), runnable, running)
-        {
+        if entity.avg.update_sum(now, u64::from(entity.on_rq), runnable, running) {
             entity.avg.update_avg(weight);
             entity.avg.util_est &= !UTIL_AVG_UNCHANGED;
         }
@@ -146,10 +140,7 @@ impl Fair {
         }
         let load = scale_load_down(row.load);
         let running = !row.h_curr.is_nil();
-        if row
-            .avg
-            .update_sum(now, load, u64::from(row.h_nr_runnable), running)
-        {
+        if row.avg.update_sum(now, load, u64::from(row.h_nr_runnable), running) {
             row.avg.update_avg(1);
             changed = true;
         }
@@ -184,12 +175,7 @@ impl Fair {
         let avg = self.ents[e].avg;
         let queue = &mut self.rqs[rq].avg;
         let sum = (weight * avg.load_sum) as i64;
-        pelt::shift(
-            &mut queue.load_avg,
-            &mut queue.load_sum,
-            avg.load_avg as i64,
-            sum,
-        );
+        pelt::shift(&mut queue.load_avg, &mut queue.load_sum, avg.load_avg as i64, sum);
     }
 
     pub(super) fn dequeue_load_avg(&mut self, rq: Rq, e: Ent) {
@@ -197,12 +183,7 @@ impl Fair {
         let avg = self.ents[e].avg;
         let queue = &mut self.rqs[rq].avg;
         let sum = (weight * avg.load_sum) as i64;
-        pelt::shift(
-            &mut queue.load_avg,
-            &mut queue.load_sum,
-            -(avg.load_avg as i64),
-            -sum,
-        );
+        pelt::shift(&mut queue.load_avg, &mut queue.load_sum, -(avg.load_avg as i64), -sum);
     }
 
     fn attach_load(&mut self, rq: Rq, e: Ent) {
@@ -216,11 +197,7 @@ impl Fair {
         avg.util_sum = avg.util_avg * divider;
         avg.runnable_sum = avg.runnable_avg * divider;
         let load_sum = avg.load_avg * divider;
-        avg.load_sum = if weight < load_sum {
-            load_sum / weight.max(1)
-        } else {
-            1
-        };
+        avg.load_sum = if weight < load_sum { load_sum / weight.max(1) } else { 1 };
         let avg = *avg;
         self.enqueue_load_avg(rq, e);
         let row = &mut self.rqs[rq];
@@ -240,12 +217,7 @@ impl Fair {
         let (util, sum) = (gone.util_avg as i64, gone.util_sum as i64);
         pelt::shift(&mut avg.util_avg, &mut avg.util_sum, -util, -sum);
         let (runnable, sum) = (gone.runnable_avg as i64, gone.runnable_sum as i64);
-        pelt::shift(
-            &mut avg.runnable_avg,
-            &mut avg.runnable_sum,
-            -runnable,
-            -sum,
-        );
+        pelt::shift(&mut avg.runnable_avg, &mut avg.runnable_sum, -runnable, -sum);
         row.propagate = true;
         row.prop_runnable_sum -= gone.load_sum as i64;
     }
@@ -293,12 +265,7 @@ impl Fair {
         let sum = target * queue.divider();
         let delta_sum = sum as i64 - avg.runnable_sum as i64;
         avg.runnable_sum = sum;
-        pelt::shift(
-            &mut queue.runnable_avg,
-            &mut queue.runnable_sum,
-            delta,
-            delta_sum,
-        );
+        pelt::shift(&mut queue.runnable_avg, &mut queue.runnable_sum, delta, delta_sum);
     }
 
     fn propagate_load(&mut self, rq: Rq, e: Ent, gq: Rq) {
@@ -314,11 +281,7 @@ impl Fair {
         } else {
             // What is left is estimated from the queue: its load as if one task made it.
             let gq_weight = scale_load_down(self.rqs[gq].load);
-            let left = self.rqs[gq]
-                .avg
-                .load_sum
-                .checked_div(gq_weight)
-                .unwrap_or(0);
+            let left = self.rqs[gq].avg.load_sum.checked_div(gq_weight).unwrap_or(0);
             avg.load_sum.min(left)
         };
         runnable_sum = runnable_sum.max(avg.util_sum >> 10);
@@ -467,9 +430,7 @@ impl Fair {
         }
         self.rqs[rq].on_leaf_list = true;
         let (cpu, depth) = (self.rqs[rq].cpu, self.rqs[rq].depth);
-        let at = self.cpus[cpu]
-            .leaves
-            .partition_point(|&l| self.rqs[l].depth > depth);
+        let at = self.cpus[cpu].leaves.partition_point(|&l| self.rqs[l].depth > depth);
         self.cpus[cpu].leaves.insert(at, rq);
     }
 
@@ -501,13 +462,7 @@ impl Fair {
     pub(super) fn attach_entity(&mut self, e: Ent) {
         let rq = self.ents[e].cfs_rq;
         let skip_age = !self.params.features.attach_age_load;
-        self.update_load_avg(
-            e,
-            LoadFlags {
-                skip_age,
-                ..LoadFlags::NONE
-            },
-        );
+        self.update_load_avg(e, LoadFlags { skip_age, ..LoadFlags::NONE });
         self.attach_load(rq, e);
         self.update_tg_load_avg(rq);
         self.propagate_up(e);
@@ -556,19 +511,11 @@ impl Fair {
 
 fn subtract_removed(avg: &mut SchedAvg, gone: Removed) {
     let divider = avg.divider() as i64;
-    let (load, util, runnable) = (
-        gone.load_avg as i64,
-        gone.util_avg as i64,
-        gone.runnable_avg as i64,
-    );
+    let (load, util, runnable) =
+        (gone.load_avg as i64, gone.util_avg as i64, gone.runnable_avg as i64);
     pelt::shift(&mut avg.load_avg, &mut avg.load_sum, -load, -load * divider);
     pelt::shift(&mut avg.util_avg, &mut avg.util_sum, -util, -util * divider);
-    pelt::shift(
-        &mut avg.runnable_avg,
-        &mut avg.runnable_sum,
-        -runnable,
-        -runnable * divider,
-    );
+    pelt::shift(&mut avg.runnable_avg, &mut avg.runnable_sum, -runnable, -runnable * divider);
 }
 
 /// The next estimate: up at once, down by a quarter of the way, not at all for noise or while starved.

@@ -143,46 +143,24 @@ impl Fair {
         if buddy && self.rq_nr_running(env, lb.dst) != 0 {
             return true;
         }
-        self.cpus[lb.src]
-            .clock
-            .saturating_sub(self.ents[e].exec_start)
-            < cost
+        self.cpus[lb.src].clock.saturating_sub(self.ents[e].exec_start) < cost
     }
 
     fn detach(&mut self, src: CpuId, e: Ent) {
-        self.dequeue_task(
-            src,
-            e,
-            Leave {
-                migrating: true,
-                ..Leave::default()
-            },
-        );
+        self.dequeue_task(src, e, Leave { migrating: true, ..Leave::default() });
         self.ents[e].avg.last_update_time = 0;
     }
 
     fn attach(&mut self, e: Ent, from: CpuId, to: CpuId, now: Nanos) -> Move {
         let task = self.ents[e].task.expect("only tasks are moved");
         self.account_on(task, to, now);
-        self.enqueue_task(
-            to,
-            e,
-            EnqueueFlags {
-                migrated: true,
-                ..EnqueueFlags::RESTORE
-            },
-        );
+        self.enqueue_task(to, e, EnqueueFlags { migrated: true, ..EnqueueFlags::RESTORE });
         if self.cpus[to].curr.is_nil() {
             self.want_resched(to, Resched::Now);
         } else {
             self.wakeup_preempt(to, task, now, WakeFlags::default());
         }
-        Move {
-            task,
-            from,
-            to,
-            delayed: self.ents[e].sched_delayed,
-        }
+        Move { task, from, to, delayed: self.ents[e].sched_delayed }
     }
 
     /// The CPU has been stopped for a push that balancing asked for: moves one task that may go, also the one that

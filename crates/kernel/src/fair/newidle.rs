@@ -99,11 +99,7 @@ impl Fair {
             return;
         }
         // A domain that is rarely asked may be asked at any rate: about 4 ms per call make up for a failure.
-        let rare = if rate {
-            (now - domain.newidle_stamp) >> 22
-        } else {
-            0
-        };
+        let rare = if rate { (now - domain.newidle_stamp) >> 22 } else { 0 };
         domain.newidle_stamp = now;
         domain.newidle_ratio = (rare + u64::from(domain.newidle_success)).min(1024) as u32;
         domain.newidle_call /= 2;
@@ -156,11 +152,7 @@ impl Fair {
         if self.nohz_balance(env, cpu, now, &mut out) {
             return out;
         }
-        let idle = if self.idle(env, cpu) {
-            IdleType::Idle
-        } else {
-            IdleType::Busy
-        };
+        let idle = if self.idle(env, cpu) { IdleType::Idle } else { IdleType::Busy };
         self.update_blocked(cpu);
         self.balance_domains(env, cpu, idle, &mut out);
         out
@@ -191,11 +183,7 @@ impl Fair {
                 let (moved, more) = self.balance_domain(env, cpu, level, idle, out);
                 go_on = more;
                 if moved != 0 {
-                    idle = if self.idle(env, cpu) {
-                        IdleType::Idle
-                    } else {
-                        IdleType::Busy
-                    };
+                    idle = if self.idle(env, cpu) { IdleType::Idle } else { IdleType::Busy };
                 }
                 self.domains.of_cpu[cpu.idx()][level].last_balance = now;
                 let busy = idle != IdleType::Idle && !self.sched_idle_rq(env, cpu);

@@ -83,10 +83,7 @@ impl Fair {
             if cpumask::is_empty(&self.nohz.idle) {
                 return None;
             }
-            let busy_llc = self
-                .domains
-                .llc_shared(cpu)
-                .is_some_and(|s| s.nr_busy_cpus > 1);
+            let busy_llc = self.domains.llc_shared(cpu).is_some_and(|s| s.nr_busy_cpus > 1);
             if self.rq_nr_running(env, cpu) >= 2 || busy_llc {
                 flags |= STATS | BALANCE;
             }
@@ -180,10 +177,8 @@ impl Fair {
         self.cpus[cpu].active_balance = None;
         let mine =
             |rq: &super::state::Rq| self.rqs[*rq].cpu == cpu && self.rqs[*rq].runtime_enabled;
-        let limited: Vec<_> = (0..self.rqs.0.len() as u32)
-            .map(super::state::Rq)
-            .filter(mine)
-            .collect();
+        let limited: Vec<_> =
+            (0..self.rqs.0.len() as u32).map(super::state::Rq).filter(mine).collect();
         for rq in limited {
             self.rqs[rq].runtime_enabled = false;
             if self.rqs[rq].throttled {

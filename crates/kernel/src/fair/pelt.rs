@@ -56,11 +56,7 @@ impl SchedAvg {
             return false;
         }
         self.last_update_time += delta << 10;
-        let (runnable, running) = if load == 0 {
-            (0, false)
-        } else {
-            (runnable, running)
-        };
+        let (runnable, running) = if load == 0 { (0, false) } else { (runnable, running) };
         self.accumulate(delta, load, runnable, running)
     }
 

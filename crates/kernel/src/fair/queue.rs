@@ -39,9 +39,7 @@ impl Fair {
             return;
         }
         let entity = &mut self.ents[curr];
-        entity.vruntime = entity
-            .vruntime
-            .wrapping_add(delta_fair(delta, entity.h_load));
+        entity.vruntime = entity.vruntime.wrapping_add(delta_fair(delta, entity.h_load));
         let served = self.update_deadline(cpu, curr);
         if self.rqs[Rq(cpu.0)].h_nr_queued == 1 {
             return;
@@ -148,13 +146,7 @@ impl Fair {
     }
 
     fn enqueue_entity(&mut self, rq: Rq, e: Ent, flags: EnqueueFlags) {
-        self.update_load_avg(
-            e,
-            LoadFlags {
-                attach: true,
-                ..LoadFlags::TG
-            },
-        );
+        self.update_load_avg(e, LoadFlags { attach: true, ..LoadFlags::TG });
         self.se_update_runnable(e);
         self.update_group_weight(e);
         self.rqs[rq].load += self.ents[e].load;
@@ -197,13 +189,7 @@ impl Fair {
         self.update_entity_lag(cpu, e);
         let may_delay = leave.sleep && !leave.delayed && !leave.special && !leave.throttle;
         if may_delay && self.params.features.delay_dequeue && !self.eligible(cpu, e) {
-            self.update_load_avg(
-                e,
-                LoadFlags {
-                    util_est: true,
-                    ..LoadFlags::NONE
-                },
-            );
+            self.update_load_avg(e, LoadFlags { util_est: true, ..LoadFlags::NONE });
             self.set_delayed(e);
             return Dequeued::Delayed;
         }
@@ -232,15 +218,7 @@ impl Fair {
 
     /// The end of a delayed dequeue: the task is asleep for good.
     pub(super) fn finish_delayed(&mut self, cpu: CpuId, e: Ent) {
-        self.dequeue_task(
-            cpu,
-            e,
-            Leave {
-                sleep: true,
-                delayed: true,
-                ..Leave::default()
-            },
-        );
+        self.dequeue_task(cpu, e, Leave { sleep: true, delayed: true, ..Leave::default() });
     }
 
     fn dequeue_hierarchy(&mut self, task: Ent, leave: Leave) {
@@ -269,12 +247,7 @@ impl Fair {
             if leave.throttle && row.throttle_count != 0 {
                 self.record_throttle(rq);
             }
-            leave = Leave {
-                sleep: true,
-                delayed: false,
-                special: false,
-                ..leave
-            };
+            leave = Leave { sleep: true, delayed: false, special: false, ..leave };
             at = self.ents[e].parent;
         }
     }
@@ -369,9 +342,7 @@ impl Fair {
     }
 
     pub(super) fn task_of_mut(&mut self, e: Ent) -> &mut super::state::Task {
-        let task = self.ents[e]
-            .task
-            .expect("a group entity is in no task list");
+        let task = self.ents[e].task.expect("a group entity is in no task list");
         self.task_mut(task)
     }
 }

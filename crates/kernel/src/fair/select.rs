@@ -32,23 +32,10 @@ pub struct WakeFlags {
 }
 
 impl WakeFlags {
-    pub const TTWU: WakeFlags = WakeFlags {
-        ttwu: true,
-        fork: false,
-        exec: false,
-        sync: false,
-        current_cpu: false,
-    };
-    pub const FORK: WakeFlags = WakeFlags {
-        ttwu: false,
-        fork: true,
-        ..WakeFlags::TTWU
-    };
-    pub const EXEC: WakeFlags = WakeFlags {
-        ttwu: false,
-        exec: true,
-        ..WakeFlags::TTWU
-    };
+    pub const TTWU: WakeFlags =
+        WakeFlags { ttwu: true, fork: false, exec: false, sync: false, current_cpu: false };
+    pub const FORK: WakeFlags = WakeFlags { ttwu: false, fork: true, ..WakeFlags::TTWU };
+    pub const EXEC: WakeFlags = WakeFlags { ttwu: false, exec: true, ..WakeFlags::TTWU };
 }
 
 impl Fair {
@@ -172,11 +159,7 @@ impl Fair {
                 .wake_affine_weight(env, task, this_cpu, prev, imbalance_pct, sync)
                 .then_some(this_cpu);
         }
-        if target == Some(this_cpu) {
-            this_cpu
-        } else {
-            prev
-        }
+        if target == Some(this_cpu) { this_cpu } else { prev }
     }
 
     fn wake_affine_idle(
@@ -218,11 +201,8 @@ impl Fair {
         }
         let task_load = self.task_h_load(self.task(task).ent) as i64;
         let bias = self.params.features.wa_bias;
-        let (this_pct, prev_pct) = if bias {
-            (100, 100 + (imbalance_pct as i64 - 100) / 2)
-        } else {
-            (1, 1)
-        };
+        let (this_pct, prev_pct) =
+            if bias { (100, 100 + (imbalance_pct as i64 - 100) / 2) } else { (1, 1) };
         let this_eff = (this_load + task_load) * this_pct * self.cpus[prev].capacity as i64;
         let prev_load = self.load(prev) as i64 - task_load;
         let prev_eff = prev_load * prev_pct * self.cpus[this_cpu].capacity as i64;
@@ -248,9 +228,7 @@ impl Fair {
             return prev;
         }
         // A per-CPU kernel thread that completes work for its queuer: stay, it is about to sleep.
-        if env
-            .curr_task(this_cpu)
-            .is_some_and(|t| env.per_cpu_kthread(t))
+        if env.curr_task(this_cpu).is_some_and(|t| env.per_cpu_kthread(t))
             && prev == this_cpu
             && self.rq_nr_running(env, this_cpu) <= 1
         {
@@ -269,10 +247,7 @@ impl Fair {
         }
         let mut has_idle_core = false;
         if self.domains.smt_present {
-            has_idle_core = self
-                .domains
-                .llc_shared(target)
-                .is_some_and(|s| s.has_idle_cores);
+            has_idle_core = self.domains.llc_shared(target).is_some_and(|s| s.has_idle_cores);
             if !has_idle_core
                 && near
                 && let Some(cpu) = self.select_idle_smt(env, task, e, target, prev)
@@ -280,8 +255,7 @@ impl Fair {
                 return cpu;
             }
         }
-        self.select_idle_cpu(env, task, e, has_idle_core, target)
-            .unwrap_or(target)
+        self.select_idle_cpu(env, task, e, has_idle_core, target).unwrap_or(target)
     }
 
     fn select_idle_smt(
@@ -432,11 +406,7 @@ struct Wrap {
 
 impl Wrap {
     fn new(after: CpuId) -> Self {
-        Wrap {
-            start: after.0 + 1,
-            next: after.0 + 1,
-            wrapped: false,
-        }
+        Wrap { start: after.0 + 1, next: after.0 + 1, wrapped: false }
     }
 
     fn next(&mut self, words: &[u64]) -> Option<CpuId> {

@@ -44,11 +44,7 @@ impl Fair {
         // This CPU's load is taken as it is now, the others' as they last reported it.
         let load = scale_load_down(row.load).max(row.avg.load_avg);
         let total = group.load_avg - row.tg_load_avg_contrib as i64 + load as i64;
-        let part = if total > 0 {
-            scaled * load / total as u64
-        } else {
-            scaled * load
-        };
+        let part = if total > 0 { scaled * load / total as u64 } else { scaled * load };
         // Kept this order: the kernel's clamp gives the lower bound only while it is below the upper.
         part.max(MIN_SHARES).min(max)
     }

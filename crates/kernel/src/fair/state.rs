@@ -421,10 +421,7 @@ impl Group {
             nr_cpus: None,
             load_avg: 0,
             runnable_avg: 0,
-            bw: Bandwidth {
-                period: 100_000_000,
-                ..Bandwidth::default()
-            },
+            bw: Bandwidth { period: 100_000_000, ..Bandwidth::default() },
         }
     }
 }

@@ -26,12 +26,7 @@ pub struct TaskParams {
 
 impl Default for TaskParams {
     fn default() -> Self {
-        TaskParams {
-            nice: 0,
-            policy: FairPolicy::Normal,
-            slice_request: 0,
-            group: CgroupId(0),
-        }
+        TaskParams { nice: 0, policy: FairPolicy::Normal, slice_request: 0, group: CgroupId(0) }
     }
 }
 
@@ -134,9 +129,7 @@ impl Fair {
     /// `sched_attr.sched_runtime`: 0.1 to 100 ms, 0 for the default.
     pub fn set_slice_request(&mut self, id: TaskId, request: Nanos, now: Nanos) {
         let base = self.base_slice;
-        self.change(id, now, |fair, e| {
-            set_slice(&mut fair.ents[e], request, base)
-        });
+        self.change(id, now, |fair, e| set_slice(&mut fair.ents[e], request, base));
     }
 
     /// The task moves to another cgroup.

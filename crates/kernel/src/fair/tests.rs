@@ -88,10 +88,7 @@ impl Sim {
         let nr_cpus = topo.nr_cpus();
         Sim {
             fair: Fair::new(&topo, params),
-            world: World {
-                allowed: Vec::new(),
-                curr: vec![None; nr_cpus],
-            },
+            world: World { allowed: Vec::new(), curr: vec![None; nr_cpus] },
             actors: Vec::new(),
             timers: Vec::new(),
             now: 0,
@@ -118,18 +115,9 @@ impl Sim {
         };
         self.fair.task_new(id, params);
         self.world.allowed.push(on);
-        let cpu = self
-            .fair
-            .select_cpu(&self.world, id, from, from, WakeFlags::FORK, self.now);
+        let cpu = self.fair.select_cpu(&self.world, id, from, from, WakeFlags::FORK, self.now);
         let cpu = self.allowed_or_first(id, cpu);
-        self.actors.push(Actor {
-            life,
-            left,
-            wake_at: None,
-            cpu,
-            ran: 0,
-            migrations: 0,
-        });
+        self.actors.push(Actor { life, left, wake_at: None, cpu, ran: 0, migrations: 0 });
         self.fair.enqueue(cpu, id, self.now, EnqueueFlags::INITIAL);
         self.after_enqueue(cpu, id, WakeFlags::FORK);
         id
@@ -142,12 +130,7 @@ impl Sim {
     }
 
     fn pinned(&mut self, life: Life, params: TaskParams, cpu: u32) -> TaskId {
-        self.spawn_on(
-            life,
-            params,
-            CpuMask::of(self.nr_cpus, [CpuId(cpu)]),
-            CpuId(cpu),
-        )
+        self.spawn_on(life, params, CpuMask::of(self.nr_cpus, [CpuId(cpu)]), CpuId(cpu))
     }
 
     fn allowed_or_first(&self, task: TaskId, cpu: CpuId) -> CpuId {
@@ -173,16 +156,11 @@ impl Sim {
             return self.after_enqueue(cpu, task, flags);
         }
         let prev = self.actors[task.idx()].cpu;
-        let cpu = self
-            .fair
-            .select_cpu(&self.world, task, prev, prev, flags, self.now);
+        let cpu = self.fair.select_cpu(&self.world, task, prev, prev, flags, self.now);
         let cpu = self.allowed_or_first(task, cpu);
         self.actors[task.idx()].migrations += u32::from(cpu != prev);
         self.actors[task.idx()].cpu = cpu;
-        let flags_in = EnqueueFlags {
-            migrated: cpu != prev,
-            ..EnqueueFlags::WAKEUP
-        };
+        let flags_in = EnqueueFlags { migrated: cpu != prev, ..EnqueueFlags::WAKEUP };
         self.fair.enqueue(cpu, task, self.now, flags_in);
         self.after_enqueue(cpu, task, flags);
     }
@@ -213,15 +191,8 @@ impl Sim {
     fn apply(&mut self, balanced: &Balanced) {
         for moved in &balanced.moves {
             let allowed = &self.world.allowed[moved.task.idx()];
-            assert!(
-                scxlab_machine::cpumask::test(allowed, moved.to),
-                "{moved:?}"
-            );
-            assert_ne!(
-                self.world.curr[moved.from.idx()],
-                Some(moved.task),
-                "{moved:?}"
-            );
+            assert!(scxlab_machine::cpumask::test(allowed, moved.to), "{moved:?}");
+            assert_ne!(self.world.curr[moved.from.idx()], Some(moved.task), "{moved:?}");
             self.actors[moved.task.idx()].cpu = moved.to;
             self.actors[moved.task.idx()].migrations += 1;
         }
@@ -307,9 +278,7 @@ impl Sim {
 
     fn check(&mut self) {
         for cpu in self.cpus() {
-            self.fair
-                .check(cpu)
-                .unwrap_or_else(|violation| panic!("at {}: {violation}", self.now));
+            self.fair.check(cpu).unwrap_or_else(|violation| panic!("at {}: {violation}", self.now));
         }
     }
 
@@ -320,17 +289,11 @@ impl Sim {
 }
 
 fn nice(nice: i8) -> TaskParams {
-    TaskParams {
-        nice,
-        ..TaskParams::default()
-    }
+    TaskParams { nice, ..TaskParams::default() }
 }
 
 fn in_group(group: u32) -> TaskParams {
-    TaskParams {
-        group: CgroupId(group),
-        ..TaskParams::default()
-    }
+    TaskParams { group: CgroupId(group), ..TaskParams::default() }
 }
 
 /// `got` is within `percent` of `wanted`, measured against the whole.

@@ -43,11 +43,7 @@ pub fn scale_load(weight: u64) -> u64 {
 /// Zero stays zero; anything else is at least 2, so that a tiny share is not lost.
 #[inline]
 pub fn scale_load_down(weight: u64) -> u64 {
-    if weight == 0 {
-        0
-    } else {
-        (weight >> LOAD_SHIFT).max(2)
-    }
+    if weight == 0 { 0 } else { (weight >> LOAD_SHIFT).max(2) }
 }
 
 /// Wall time as virtual time of an entity of `weight`: `delta * NICE_0_LOAD / weight`.

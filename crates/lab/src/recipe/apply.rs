@@ -414,7 +414,7 @@ impl Recipe {
 impl RecipeError {
     /// The part of the simulation that a program asked for and that does not exist.
     pub fn unmodelled(&self) -> Option<&str> {
-        match &self.what {
+        match &*self.what {
             What::Fault { fault, .. } => match Fault::kind(fault) {
                 FaultKind::Unmodelled { what } => Some(what),
                 _ => None,

@@ -23,10 +23,8 @@ use crate::machine::MachineError;
 use crate::reader::{Document, Item, Table};
 
 /// The base tables that a machine file may name: name and text.
-pub const BASES: &[(&str, &str)] = &[(
-    "modern-x86",
-    include_str!("../../../../machines/costs/modern-x86.toml"),
-)];
+pub const BASES: &[(&str, &str)] =
+    &[("modern-x86", include_str!("../../../../machines/costs/modern-x86.toml"))];
 
 /// No single cost is longer than this, so that sums of them cannot overflow.
 const NS_MAX: u64 = 1_000_000_000;
@@ -97,9 +95,7 @@ impl CostTable {
     fn merge(file: &str, text: &str, overrides: Overrides) -> Result<Self, MachineError> {
         let mut all = Overrides::read(Document::parse(file, text)?, &[])?;
         if let Some((ratio, source)) = overrides.scale {
-            all.constants
-                .values_mut()
-                .for_each(|(constant, _)| scale(constant, ratio, &source));
+            all.constants.values_mut().for_each(|(constant, _)| scale(constant, ratio, &source));
         }
         all.constants.extend(overrides.constants);
         all.idle = overrides.idle.or(all.idle);
@@ -144,18 +140,11 @@ impl Overrides {
 
     /// The typed table; an error if a constant is absent.
     fn complete(self, file: &str) -> Result<CostTable, MachineError> {
-        let error = |line: usize, what: String| MachineError::File {
-            file: file.to_owned(),
-            line,
-            what,
-        };
+        let error =
+            |line: usize, what: String| MachineError::File { file: file.to_owned(), line, what };
         let absent = |name: &str| error(1, format!("missing constant \"{name}\""));
         let idle = self.idle.ok_or_else(|| absent("idle"))?;
-        let list = self
-            .constants
-            .values()
-            .map(|(constant, _)| constant.clone())
-            .collect();
+        let list = self.constants.values().map(|(constant, _)| constant.clone()).collect();
         let find = |group: &str, key: &str| self.constants.get(&format!("{group}.{key}"));
         let table = CostTable::fill(
             |group, key| {
@@ -224,13 +213,7 @@ fn read_constant(item: Item<'_>, name: &str, unit: &'static str) -> Result<Const
     let source = read_source(&mut table)?;
     let note = table.take("note").map_or(Ok(String::new()), Item::string)?;
     table.finish(&["value", "unit", "source", "note"])?;
-    Ok(Constant {
-        name: name.to_owned(),
-        value,
-        unit,
-        source,
-        note,
-    })
+    Ok(Constant { name: name.to_owned(), value, unit, source, note })
 }
 
 /// A source that says something.
@@ -293,10 +276,7 @@ fn read_idle_states(item: Item<'_>) -> Result<Vec<IdleState>, MachineError> {
     let (document, span) = (item.document, item.span.clone());
     let items = item.array()?;
     if items.is_empty() || items.len() > IDLE_STATES_MAX {
-        let what = format!(
-            "{} idle states; there must be 1 to {IDLE_STATES_MAX}",
-            items.len()
-        );
+        let what = format!("{} idle states; there must be 1 to {IDLE_STATES_MAX}", items.len());
         return Err(document.error(&span, what));
     }
     let mut states: Vec<IdleState> = Vec::new();
@@ -313,10 +293,9 @@ fn read_idle_states(item: Item<'_>) -> Result<Vec<IdleState>, MachineError> {
                 && last.exit_latency_ns <= state.exit_latency_ns
         });
         if !deeper {
-            return Err(table.error(format!(
-                "idle state {} is not deeper than the one before",
-                state.name
-            )));
+            return Err(
+                table.error(format!("idle state {} is not deeper than the one before", state.name))
+            );
         }
         table.finish(&["name", "min_residency_ns", "exit_latency_ns", "source"])?;
         states.push(state);

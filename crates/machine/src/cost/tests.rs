@@ -18,11 +18,7 @@ fn every_base_table_loads() {
 #[test]
 fn the_default_table_is_plausible() {
     let costs = CostTable::modern();
-    for by in [
-        costs.irq.ipi_latency_ns,
-        costs.lock.hand_over_ns,
-        costs.cache.refill_ns_per_kib,
-    ] {
+    for by in [costs.irq.ipi_latency_ns, costs.lock.hand_over_ns, costs.cache.refill_ns_per_kib] {
         assert!(by.smt <= by.core && by.core <= by.llc && by.llc <= by.node);
         assert_eq!(by[Distance::Same], 0);
     }
@@ -30,12 +26,7 @@ fn the_default_table_is_plausible() {
     assert!(costs.syscall.entry_ns < costs.sched.context_switch_ns);
     assert!(costs.syscall.fork_ns < costs.syscall.exec_ns);
     assert_eq!(costs.tick_period_ns(), 4_000_000);
-    assert!(
-        costs
-            .constants
-            .iter()
-            .all(|constant| constant.source.len() > 10)
-    );
+    assert!(costs.constants.iter().all(|constant| constant.source.len() > 10));
 }
 
 #[test]
@@ -70,18 +61,8 @@ fn ratios() {
 fn bad_tables_are_refused_with_key_and_line() {
     let helper = "[bpf.helper_call]\nvalue = 2\n";
     let cases = [
-        (
-            helper,
-            "[bpf.helper_call]\n",
-            "missing key \"bpf.helper_call.value\"",
-            Some(helper),
-        ),
-        (
-            "value = 350",
-            "value = -350",
-            "bpf.insn.value is -350",
-            Some("value = 350"),
-        ),
+        (helper, "[bpf.helper_call]\n", "missing key \"bpf.helper_call.value\"", Some(helper)),
+        ("value = 350", "value = -350", "bpf.insn.value is -350", Some("value = 350")),
         (
             "value = 350",
             "value = 3.5",
@@ -106,18 +87,8 @@ fn bad_tables_are_refused_with_key_and_line() {
             "bpf.insn is in ps, not in \"ns\"",
             Some("unit = \"ps\""),
         ),
-        (
-            helper,
-            "[bpf.helper_cal]\nvalue = 2\n",
-            "unknown key \"bpf.helper_cal\"",
-            Some(helper),
-        ),
-        (
-            helper,
-            "[bfp.helper_call]\nvalue = 2\n",
-            "unknown key \"bfp\"",
-            Some(helper),
-        ),
+        (helper, "[bpf.helper_cal]\nvalue = 2\n", "unknown key \"bpf.helper_cal\"", Some(helper)),
+        (helper, "[bfp.helper_call]\nvalue = 2\n", "unknown key \"bfp\"", Some(helper)),
         (
             helper,
             "[bpf.helper_call]\nvalue = 2\ncolour = 1\n",
@@ -160,40 +131,24 @@ fn bad_tables_are_refused_with_key_and_line() {
             "idle state C1E is not deeper",
             None,
         ),
-        (
-            "name = \"C6\"",
-            "nom = \"C6\"",
-            "missing key \"idle[3].name\"",
-            None,
-        ),
+        ("name = \"C6\"", "nom = \"C6\"", "missing key \"idle[3].name\"", None),
         (
             "source = \"cpuidle's poll state\"",
             "source = \"estimate: \"",
             "a source must say",
             Some("source = \"cpuidle"),
         ),
-        (
-            "[bpf.insn]",
-            "[bpf.insn",
-            "unclosed table",
-            Some("[bpf.insn]"),
-        ),
+        ("[bpf.insn]", "[bpf.insn", "unclosed table", Some("[bpf.insn]")),
     ];
     for (from, to, reason, at) in cases {
         assert!(MODERN.contains(from), "{from}");
         let error =
             CostTable::from_toml("costs.toml", &MODERN.replacen(from, to, 1)).expect_err(reason);
         let error = error.to_string();
-        assert!(
-            error.contains(reason),
-            "expected \"{reason}\", got \"{error}\""
-        );
+        assert!(error.contains(reason), "expected \"{reason}\", got \"{error}\"");
         if let Some(at) = at {
             let line = 1 + MODERN[..MODERN.find(at).unwrap()].matches('\n').count();
-            assert!(
-                error.starts_with(&format!("costs.toml:{line}: ")),
-                "line {line}: {error}"
-            );
+            assert!(error.starts_with(&format!("costs.toml:{line}: ")), "line {line}: {error}");
         }
     }
 }
@@ -203,12 +158,8 @@ fn a_missing_constant_is_named() {
     let start = MODERN.find("[lock.hand_over]").unwrap();
     let end = start + MODERN[start..].find("\n\n").unwrap();
     let without = format!("{}{}", &MODERN[..start], &MODERN[end..]);
-    let error = CostTable::from_toml("costs.toml", &without)
-        .unwrap_err()
-        .to_string();
+    let error = CostTable::from_toml("costs.toml", &without).unwrap_err().to_string();
     assert_eq!(error, "costs.toml:1: missing constant \"lock.hand_over\"");
-    let error = CostTable::from_toml("costs.toml", "")
-        .unwrap_err()
-        .to_string();
+    let error = CostTable::from_toml("costs.toml", "").unwrap_err().to_string();
     assert!(error.contains("missing constant \"idle\""), "{error}");
 }

@@ -30,11 +30,7 @@ impl Ratio {
     /// `n` divided by this ratio, rounded down, at most `u64::MAX`; `u64::MAX` if the ratio is 0.
     #[inline]
     pub fn divide(self, n: u64) -> u64 {
-        if self.num == 0 {
-            u64::MAX
-        } else {
-            scale(n, self.den, self.num)
-        }
+        if self.num == 0 { u64::MAX } else { scale(n, self.den, self.num) }
     }
 }
 
@@ -100,33 +96,21 @@ pub(super) trait FromValue: Sized {
 impl FromValue for u64 {
     const FORM: &'static str = "an integer";
     fn from_value(value: Value) -> Option<u64> {
-        if let Value::Number(number) = value {
-            Some(number)
-        } else {
-            None
-        }
+        if let Value::Number(number) = value { Some(number) } else { None }
     }
 }
 
 impl FromValue for ByDistance {
     const FORM: &'static str = "{ smt = .., core = .., llc = .., node = .. }";
     fn from_value(value: Value) -> Option<ByDistance> {
-        if let Value::ByDistance(by) = value {
-            Some(by)
-        } else {
-            None
-        }
+        if let Value::ByDistance(by) = value { Some(by) } else { None }
     }
 }
 
 impl FromValue for Ratio {
     const FORM: &'static str = "{ num = .., den = .. }";
     fn from_value(value: Value) -> Option<Ratio> {
-        if let Value::Ratio(ratio) = value {
-            Some(ratio)
-        } else {
-            None
-        }
+        if let Value::Ratio(ratio) = value { Some(ratio) } else { None }
     }
 }
 
@@ -136,11 +120,7 @@ impl std::fmt::Display for Value {
             Value::Number(number) => number.fmt(f),
             Value::Ratio(ratio) => ratio.fmt(f),
             Value::ByDistance(by) => {
-                write!(
-                    f,
-                    "smt {}, core {}, llc {}, node {}",
-                    by.smt, by.core, by.llc, by.node
-                )
+                write!(f, "smt {}, core {}, llc {}, node {}", by.smt, by.core, by.llc, by.node)
             }
         }
     }

@@ -61,9 +61,6 @@ fn the_end_of_the_set_is_safe() {
 
 #[test]
 fn list_form() {
-    assert_eq!(
-        CpuMask::of(200, [0, 1, 2, 3, 8, 63, 64].map(CpuId)).to_string(),
-        "0-3,8,63-64"
-    );
+    assert_eq!(CpuMask::of(200, [0, 1, 2, 3, 8, 63, 64].map(CpuId)).to_string(), "0-3,8,63-64");
     assert_eq!(CpuMask::new(8).to_string(), "");
 }

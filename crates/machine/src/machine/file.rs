@@ -40,15 +40,8 @@ const KIB_MAX: u64 = 1 << 42;
 const MIB_MAX: u64 = 1 << 32;
 
 const PARTS: &[&str] = &["cores", "llcs", "nodes", "distances", "capacities"];
-const REGULAR: &[&str] = &[
-    "spec",
-    "l1d_kib",
-    "l2_kib",
-    "llc_kib",
-    "node_memory_mib",
-    "distances",
-    "capacities",
-];
+const REGULAR: &[&str] =
+    &["spec", "l1d_kib", "l2_kib", "llc_kib", "node_memory_mib", "distances", "capacities"];
 
 /// Reads a whole machine file.
 pub(super) fn read(file: &str, text: &str) -> Result<Machine, MachineError> {
@@ -58,22 +51,11 @@ pub(super) fn read(file: &str, text: &str) -> Result<Machine, MachineError> {
     let source = root.require("source")?.string()?;
     let ple = root.take("ple").map_or(Ok(true), |item| item.boolean())?;
     let layout = read_topology(root.require("topology")?.table()?)?;
-    let costs = root
-        .take("cost")
-        .map_or(Ok(CostTable::modern()), read_costs)?;
+    let costs = root.take("cost").map_or(Ok(CostTable::modern()), read_costs)?;
     root.finish(&["name", "description", "source", "ple", "topology", "cost"])?;
-    let topology = Topology::build(layout).map_err(|why| MachineError::Topology {
-        file: file.to_owned(),
-        why,
-    })?;
-    Ok(Machine {
-        name,
-        description,
-        source,
-        ple,
-        topology,
-        costs,
-    })
+    let topology = Topology::build(layout)
+        .map_err(|why| MachineError::Topology { file: file.to_owned(), why })?;
+    Ok(Machine { name, description, source, ple, topology, costs })
 }
 
 fn read_topology(mut table: Table<'_>) -> Result<Layout, MachineError> {
@@ -113,10 +95,7 @@ fn read_regular(spec: Item<'_>, table: &mut Table<'_>) -> Result<Layout, Machine
 /// One number for every node, or a list with one per node.
 fn read_memory(item: Item<'_>, layout: &mut Layout) -> Result<(), MachineError> {
     if let Ok(same) = item.integer(MIB_MAX) {
-        layout
-            .nodes
-            .iter_mut()
-            .for_each(|node| node.memory_bytes = same << 20);
+        layout.nodes.iter_mut().for_each(|node| node.memory_bytes = same << 20);
         return Ok(());
     }
     let (document, span) = (item.document, item.span.clone());
@@ -125,11 +104,7 @@ fn read_memory(item: Item<'_>, layout: &mut Layout) -> Result<(), MachineError> 
         let what = format!("{} sizes for {} nodes", sizes.len(), layout.nodes.len());
         return Err(document.error(&span, what));
     }
-    layout
-        .nodes
-        .iter_mut()
-        .zip(sizes)
-        .for_each(|(node, mib)| node.memory_bytes = mib << 20);
+    layout.nodes.iter_mut().zip(sizes).for_each(|(node, mib)| node.memory_bytes = mib << 20);
     Ok(())
 }
 
@@ -160,17 +135,10 @@ fn read_parts(table: &mut Table<'_>) -> Result<Layout, MachineError> {
     for item in table.require("nodes")?.array()? {
         let mut entry = item.table()?;
         let cpus = cpu_list(entry.require("cpus")?)?;
-        let memory = entry
-            .take("memory_mib")
-            .map(|item| item.integer(MIB_MAX))
-            .transpose()?;
+        let memory = entry.take("memory_mib").map(|item| item.integer(MIB_MAX)).transpose()?;
         entry.finish(&["cpus", "memory_mib"])?;
         let memory_bytes = memory.map_or(defaults.node_memory_bytes, |mib| mib << 20);
-        layout.nodes.push(NodeLayout {
-            cpus,
-            memory_bytes,
-            distances: Vec::new(),
-        });
+        layout.nodes.push(NodeLayout { cpus, memory_bytes, distances: Vec::new() });
     }
     Ok(layout)
 }
@@ -180,11 +148,7 @@ fn read_distances(item: Item<'_>, layout: &mut Layout) -> Result<(), MachineErro
     let (document, span) = (item.document, item.span.clone());
     let rows = item.array()?;
     if rows.len() != layout.nodes.len() {
-        let what = format!(
-            "{} rows of distances for {} nodes",
-            rows.len(),
-            layout.nodes.len()
-        );
+        let what = format!("{} rows of distances for {} nodes", rows.len(), layout.nodes.len());
         return Err(document.error(&span, what));
     }
     for (node, row) in layout.nodes.iter_mut().zip(rows) {
@@ -197,9 +161,7 @@ fn read_distances(item: Item<'_>, layout: &mut Layout) -> Result<(), MachineErro
 fn read_costs(item: Item<'_>) -> Result<CostTable, MachineError> {
     let mut table = item.table()?;
     let (document, span) = (table.document, table.span.clone());
-    let base = table
-        .take("base")
-        .map_or(Ok(BASES[0].0.to_owned()), Item::string)?;
+    let base = table.take("base").map_or(Ok(BASES[0].0.to_owned()), Item::string)?;
     let overrides = Overrides::read(table, &["base"])?;
     CostTable::from_base(&base, overrides).unwrap_or_else(|| {
         let known: Vec<_> = BASES.iter().map(|(name, _)| *name).collect();

@@ -13,10 +13,7 @@ fn every_preset_loads_under_its_name() {
     for (name, _) in presets() {
         let machine = Machine::resolve(name).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(machine.name, *name);
-        assert!(
-            machine.source.len() > 20 && machine.description.len() > 20,
-            "{name}"
-        );
+        assert!(machine.source.len() > 20 && machine.description.len() > 20, "{name}");
         assert!(!looks_like_spec(name), "{name} hides a spec string");
     }
 }
@@ -60,61 +57,33 @@ fn modern_machines() {
     assert!(hybrid.is_asymmetric() && hybrid.has_smt());
     assert_eq!((hybrid.nr_cpus(), hybrid.llcs().len()), (24, 1));
     let epyc = Machine::resolve("epyc-2s").unwrap().topology;
-    assert_eq!(
-        (epyc.nr_cpus(), epyc.llcs().len(), epyc.nodes().len()),
-        (256, 16, 2)
-    );
+    assert_eq!((epyc.nr_cpus(), epyc.llcs().len(), epyc.nodes().len()), (256, 16, 2));
     assert_eq!(epyc.core_mask(CpuId(0)).to_string(), "0,128");
     let desktop = Machine::resolve("desktop-8c16t").unwrap().topology;
-    assert_eq!(
-        (
-            desktop.nr_cpus(),
-            desktop.llcs().len(),
-            desktop.nodes().len()
-        ),
-        (16, 2, 1)
-    );
+    assert_eq!((desktop.nr_cpus(), desktop.llcs().len(), desktop.nodes().len()), (16, 2, 1));
 }
 
 #[test]
 fn neither_preset_nor_spec() {
     let error = Machine::resolve("x3650m3").unwrap_err().to_string();
-    assert!(
-        error.contains("no machine \"x3650m3\"") && error.contains("x3650m2"),
-        "{error}"
-    );
-    assert!(matches!(
-        Machine::resolve("4c2n"),
-        Err(MachineError::Spec(_))
-    ));
-    assert!(matches!(
-        Machine::resolve(""),
-        Err(MachineError::Unknown { .. })
-    ));
+    assert!(error.contains("no machine \"x3650m3\"") && error.contains("x3650m2"), "{error}");
+    assert!(matches!(Machine::resolve("4c2n"), Err(MachineError::Spec(_))));
+    assert!(matches!(Machine::resolve(""), Err(MachineError::Unknown { .. })));
 }
 
 #[test]
 fn canonical_form_and_fingerprint() {
     let a = Machine::resolve("2n4c2t").unwrap();
-    assert_eq!(
-        a.canonical(),
-        Machine::resolve("2n4c2t").unwrap().canonical()
-    );
+    assert_eq!(a.canonical(), Machine::resolve("2n4c2t").unwrap().canonical());
     assert!(a.canonical().contains("\"cpus\":\"0-1\""));
-    assert_eq!(
-        a.fingerprint(),
-        Machine::resolve("2n4c2t").unwrap().fingerprint()
-    );
+    assert_eq!(a.fingerprint(), Machine::resolve("2n4c2t").unwrap().fingerprint());
     let mut renamed = a.clone();
     renamed.name = "other".to_owned();
     assert_eq!(renamed.fingerprint(), a.fingerprint());
     let mut dearer = a.clone();
     dearer.costs.sched.pick_ns += 1;
     assert_ne!(dearer.fingerprint(), a.fingerprint());
-    assert_ne!(
-        Machine::resolve("2n4c2tf").unwrap().fingerprint(),
-        a.fingerprint()
-    );
+    assert_ne!(Machine::resolve("2n4c2tf").unwrap().fingerprint(), a.fingerprint());
 }
 
 const PARTS: &str = r#"name = "odd"
@@ -137,10 +106,7 @@ fn a_file_of_parts() {
     assert_eq!(machine.topology.cores()[0].l1d_bytes, 48 << 10);
     assert_eq!(machine.topology.cpu(CpuId(2)).capacity, 512);
     assert_eq!(machine.costs.sched.pick_ns, 1);
-    assert_eq!(
-        machine.costs.sched.enqueue_ns,
-        CostTable::modern().sched.enqueue_ns
-    );
+    assert_eq!(machine.costs.sched.enqueue_ns, CostTable::modern().sched.enqueue_ns);
 }
 
 #[test]
@@ -148,54 +114,22 @@ fn bad_files_are_refused_with_the_line() {
     let cases = [
         ("name = \"odd\"\n", "", "odd.toml:1: missing key \"name\""),
         ("source = ", "sauce = ", "missing key \"source\""),
-        (
-            "[topology]",
-            "ple = 1\n[topology]",
-            "odd.toml:4: ple must be true or false, not integer",
-        ),
+        ("[topology]", "ple = 1\n[topology]", "odd.toml:4: ple must be true or false, not integer"),
         ("[topology]", "[topologie]", "missing key \"topology\""),
-        (
-            "[cost]",
-            "colour = 1\n[cost]",
-            "odd.toml:9: unknown key \"topology.colour\"",
-        ),
+        ("[cost]", "colour = 1\n[cost]", "odd.toml:9: unknown key \"topology.colour\""),
         ("\"2\" }", "\"2-1\" }", "odd.toml:5: the range 2-1 is empty"),
         ("\"2\" }", "\"two\" }", "\"two\" is no CPU number"),
-        (
-            "\"2\" }",
-            "\"9999\" }",
-            "\"9999\" is no CPU number in 0..8192",
-        ),
-        (
-            "cores = [",
-            "cores = [7, ",
-            "odd.toml:5: topology.cores[0] must be a table",
-        ),
-        (
-            "\"2\" }",
-            "\"3\" }",
-            "odd.toml: CPU 2 is missing though CPU 3 exists",
-        ),
+        ("\"2\" }", "\"9999\" }", "\"9999\" is no CPU number in 0..8192"),
+        ("cores = [", "cores = [7, ", "odd.toml:5: topology.cores[0] must be a table"),
+        ("\"2\" }", "\"3\" }", "odd.toml: CPU 2 is missing though CPU 3 exists"),
         (
             "capacities = [1024, 1024, 512]",
             "capacities = [1024, 2000]",
             "odd.toml:8: topology.capacities[1] is 2000",
         ),
-        (
-            "capacities",
-            "distances = [[10], [10]]\ncapacities",
-            "2 rows of distances for 1 nodes",
-        ),
-        (
-            "[cost]",
-            "[cost]\nbase = \"none\"",
-            "no cost table \"none\"; there are: modern-x86",
-        ),
-        (
-            "sched.pick",
-            "sched.pock",
-            "odd.toml:10: unknown key \"cost.sched.pock\"",
-        ),
+        ("capacities", "distances = [[10], [10]]\ncapacities", "2 rows of distances for 1 nodes"),
+        ("[cost]", "[cost]\nbase = \"none\"", "no cost table \"none\"; there are: modern-x86"),
+        ("sched.pick", "sched.pock", "odd.toml:10: unknown key \"cost.sched.pock\""),
         (
             "[cost]",
             "[cost]\nscale = { num = 0, den = 1, source = \"x\" }",
@@ -211,10 +145,7 @@ fn bad_files_are_refused_with_the_line() {
         assert!(PARTS.contains(from), "{from}");
         let error = Machine::from_toml("odd.toml", &PARTS.replacen(from, to, 1)).expect_err(reason);
         let error = error.to_string();
-        assert!(
-            error.contains(reason),
-            "expected \"{reason}\", got \"{error}\""
-        );
+        assert!(error.contains(reason), "expected \"{reason}\", got \"{error}\"");
     }
 }
 
@@ -223,10 +154,7 @@ struct Tree(BTreeMap<String, String>);
 
 impl SysfsReader for Tree {
     fn read(&self, path: &str) -> io::Result<String> {
-        self.0
-            .get(path)
-            .cloned()
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.0.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -239,10 +167,7 @@ fn tree() -> Tree {
     for node in 0..2 {
         let dir = format!("devices/system/node/node{node}");
         put(format!("{dir}/cpulist"), &format!("{node},{}", node + 2));
-        put(
-            format!("{dir}/distance"),
-            if node == 0 { "10 32" } else { "32 10" },
-        );
+        put(format!("{dir}/distance"), if node == 0 { "10 32" } else { "32 10" });
         put(
             format!("{dir}/meminfo"),
             &format!("Node {node} MemTotal:    1024 kB\nNode {node} MemFree: 5 kB"),
@@ -275,14 +200,8 @@ fn sysfs() {
     let t = &machine.topology;
     assert_eq!(machine.description, "4 CPUs, 2 cores, 2 LLCs, 2 nodes");
     assert_eq!(t.core_mask(CpuId(3)).to_string(), "1,3");
-    assert_eq!(
-        (t.cores()[0].l1d_bytes, t.cores()[0].l2_bytes),
-        (48 << 10, 2 << 20)
-    );
-    assert_eq!(
-        (t.llcs()[0].size_bytes, t.nodes()[1].memory_bytes),
-        (4 << 20, 1 << 20)
-    );
+    assert_eq!((t.cores()[0].l1d_bytes, t.cores()[0].l2_bytes), (48 << 10, 2 << 20));
+    assert_eq!((t.llcs()[0].size_bytes, t.nodes()[1].memory_bytes), (4 << 20, 1 << 20));
     assert_eq!(t.node_distance(NodeId(1), NodeId(0)), 32);
     assert!(!t.is_asymmetric());
 }
@@ -290,20 +209,13 @@ fn sysfs() {
 #[test]
 fn sysfs_without_numa_or_caches_and_with_capacities() {
     let mut tree = tree();
-    tree.0
-        .retain(|path, _| !path.contains("/node/") && !path.contains("/cache/"));
+    tree.0.retain(|path, _| !path.contains("/node/") && !path.contains("/cache/"));
     for (cpu, capacity) in [(0, "400"), (1, "800"), (2, "400"), (3, "800")] {
-        tree.0.insert(
-            format!("devices/system/cpu/cpu{cpu}/cpu_capacity"),
-            format!("{capacity}\n"),
-        );
+        tree.0.insert(format!("devices/system/cpu/cpu{cpu}/cpu_capacity"), format!("{capacity}\n"));
     }
     let t = Machine::from_sysfs(&tree).unwrap().topology;
     assert_eq!((t.nodes().len(), t.llcs().len()), (1, 1));
-    assert_eq!(
-        (t.cpu(CpuId(0)).capacity, t.cpu(CpuId(1)).capacity),
-        (512, 1024)
-    );
+    assert_eq!((t.cpu(CpuId(0)).capacity, t.cpu(CpuId(1)).capacity), (512, 1024));
 }
 
 #[test]

@@ -214,12 +214,8 @@ impl Topology {
         check_capacities(&layout, nr_cpus)?;
         check_distances(&mut layout.nodes)?;
         // Ids follow the lowest CPU, so that two descriptions of one machine give the same topology.
-        layout
-            .cores
-            .sort_by_key(|core| core.cpus.iter().min().copied());
-        layout
-            .llcs
-            .sort_by_key(|llc| llc.cpus.iter().min().copied());
+        layout.cores.sort_by_key(|core| core.cpus.iter().min().copied());
+        layout.llcs.sort_by_key(|llc| llc.cpus.iter().min().copied());
         let core_of = partition("core", nr_cpus, layout.cores.iter().map(|c| &c.cpus[..]))?;
         let llc_of = partition("LLC", nr_cpus, layout.llcs.iter().map(|l| &l.cpus[..]))?;
         let node_of = partition("node", nr_cpus, layout.nodes.iter().map(|n| &n.cpus[..]))?;
@@ -236,49 +232,23 @@ fn check_cpu_numbers(layout: &Layout) -> Result<usize, TopologyError> {
         return Err(TopologyError::TooManyCpus { nr: total as u64 });
     }
     if layout.nodes.len() > NODES_MAX {
-        return Err(TopologyError::TooManyNodes {
-            nr: layout.nodes.len() as u64,
-        });
+        return Err(TopologyError::TooManyNodes { nr: layout.nodes.len() as u64 });
     }
-    let numbers: BTreeSet<u32> = layout
-        .cores
-        .iter()
-        .flat_map(|c| c.cpus.iter().copied())
-        .collect();
+    let numbers: BTreeSet<u32> = layout.cores.iter().flat_map(|c| c.cpus.iter().copied()).collect();
     let last = *numbers.last().ok_or(TopologyError::NoCpus)?;
-    match (0..=last)
-        .zip(&numbers)
-        .find(|(expected, got)| expected != *got)
-    {
+    match (0..=last).zip(&numbers).find(|(expected, got)| expected != *got) {
         Some((cpu, _)) => Err(TopologyError::Hole { cpu, last }),
         None => Ok(numbers.len()),
     }
 }
 
 fn check_sizes(layout: &Layout) -> Result<(), TopologyError> {
-    let nodes = layout
-        .nodes
-        .iter()
-        .map(|n| n.memory_bytes)
-        .enumerate()
-        .map(|(i, b)| ("node", i, b));
-    let llcs = layout
-        .llcs
-        .iter()
-        .map(|l| l.size_bytes)
-        .enumerate()
-        .map(|(i, b)| ("LLC", i, b));
-    let cores = layout
-        .cores
-        .iter()
-        .map(|c| c.l1d_bytes.max(c.l2_bytes))
-        .enumerate();
+    let nodes =
+        layout.nodes.iter().map(|n| n.memory_bytes).enumerate().map(|(i, b)| ("node", i, b));
+    let llcs = layout.llcs.iter().map(|l| l.size_bytes).enumerate().map(|(i, b)| ("LLC", i, b));
+    let cores = layout.cores.iter().map(|c| c.l1d_bytes.max(c.l2_bytes)).enumerate();
     let cores = cores.map(|(i, b)| ("core", i, b));
-    match nodes
-        .chain(llcs)
-        .chain(cores)
-        .find(|&(_, _, bytes)| bytes > MEMORY_BYTES_MAX)
-    {
+    match nodes.chain(llcs).chain(cores).find(|&(_, _, bytes)| bytes > MEMORY_BYTES_MAX) {
         Some((what, index, bytes)) => Err(TopologyError::TooLarge { what, index, bytes }),
         None => Ok(()),
     }
@@ -287,16 +257,10 @@ fn check_sizes(layout: &Layout) -> Result<(), TopologyError> {
 fn check_capacities(layout: &Layout, nr_cpus: usize) -> Result<(), TopologyError> {
     let given = &layout.capacities;
     if given.len() > nr_cpus {
-        return Err(TopologyError::CapacityCount {
-            given: given.len(),
-            cpus: nr_cpus,
-        });
+        return Err(TopologyError::CapacityCount { given: given.len(), cpus: nr_cpus });
     }
     if let Some(cpu) = given.iter().position(|c| !(1..=CAPACITY_SCALE).contains(c)) {
-        return Err(TopologyError::Capacity {
-            cpu: cpu as u32,
-            capacity: given[cpu],
-        });
+        return Err(TopologyError::Capacity { cpu: cpu as u32, capacity: given[cpu] });
     }
     if given.len() == nr_cpus && !given.contains(&CAPACITY_SCALE) {
         return Err(TopologyError::NoFullCapacity);
@@ -310,22 +274,12 @@ fn check_distances(nodes: &mut [NodeLayout]) -> Result<(), TopologyError> {
     if nodes.iter().all(|node| node.distances.is_empty()) {
         for (i, node) in nodes.iter_mut().enumerate() {
             // 20 is what the kernel assumes between nodes without a SLIT (REMOTE_DISTANCE).
-            node.distances = (0..nr)
-                .map(|j| if i == j { LOCAL_DISTANCE } else { 20 })
-                .collect();
+            node.distances = (0..nr).map(|j| if i == j { LOCAL_DISTANCE } else { 20 }).collect();
         }
         return Ok(());
     }
-    if let Some((node, row)) = nodes
-        .iter()
-        .enumerate()
-        .find(|(_, n)| n.distances.len() != nr)
-    {
-        return Err(TopologyError::DistanceCount {
-            node,
-            given: row.distances.len(),
-            nodes: nr,
-        });
+    if let Some((node, row)) = nodes.iter().enumerate().find(|(_, n)| n.distances.len() != nr) {
+        return Err(TopologyError::DistanceCount { node, given: row.distances.len(), nodes: nr });
     }
     for from in 0..nr {
         for to in 0..nr {
@@ -343,22 +297,14 @@ fn check_distance(nodes: &[NodeLayout], from: usize, to: usize) -> Result<(), To
         return if ok {
             Ok(())
         } else {
-            Err(TopologyError::LocalDistance {
-                node: from,
-                distance,
-            })
+            Err(TopologyError::LocalDistance { node: from, distance })
         };
     }
     if !(LOCAL_DISTANCE + 1..=DISTANCE_MAX).contains(&distance) {
         return Err(TopologyError::RemoteDistance { from, to, distance });
     }
     if distance != back {
-        return Err(TopologyError::Asymmetric {
-            from,
-            to,
-            there: distance,
-            back,
-        });
+        return Err(TopologyError::Asymmetric { from, to, there: distance, back });
     }
     Ok(())
 }
@@ -375,18 +321,17 @@ fn partition<'a>(
             return Err(TopologyError::Empty { what, index });
         }
         for &cpu in cpus {
-            let slot = group_of
-                .get_mut(cpu as usize)
-                .ok_or(TopologyError::UnknownCpu { what, index, cpu })?;
+            let slot = group_of.get_mut(cpu as usize).ok_or(TopologyError::UnknownCpu {
+                what,
+                index,
+                cpu,
+            })?;
             if slot.replace(index as u32).is_some() {
                 return Err(TopologyError::Overlap { cpu, what });
             }
         }
     }
-    let homeless = |cpu: usize| TopologyError::Homeless {
-        cpu: cpu as u32,
-        what,
-    };
+    let homeless = |cpu: usize| TopologyError::Homeless { cpu: cpu as u32, what };
     group_of
         .into_iter()
         .enumerate()
@@ -404,11 +349,7 @@ fn check_nested(
     let mut home: Vec<Option<u32>> = vec![None; inner_of.len()];
     for (cpu, (&i, &o)) in inner_of.iter().zip(outer_of).enumerate() {
         if *home[i as usize].get_or_insert(o) != o {
-            return Err(TopologyError::Split {
-                cpu: cpu as u32,
-                inner,
-                outer,
-            });
+            return Err(TopologyError::Split { cpu: cpu as u32, inner, outer });
         }
     }
     Ok(())
@@ -440,11 +381,7 @@ fn assemble(layout: Layout, core_of: &[u32], llc_of: &[u32], node_of: &[u32]) ->
         llc: LlcId(llc_of[cpu as usize]),
         node: NodeId(node_of[cpu as usize]),
         smt: smt_index(&cores[core_of[cpu as usize] as usize].cpus, cpu),
-        capacity: layout
-            .capacities
-            .get(cpu as usize)
-            .copied()
-            .unwrap_or(CAPACITY_SCALE),
+        capacity: layout.capacities.get(cpu as usize).copied().unwrap_or(CAPACITY_SCALE),
     });
     Topology {
         cpus: cpus.collect(),
@@ -465,7 +402,5 @@ fn assemble(layout: Layout, core_of: &[u32], llc_of: &[u32], node_of: &[u32]) ->
 
 /// How many threads of the core have a lower number.
 fn smt_index(core: &CpuMask, cpu: u32) -> u32 {
-    cpumask::iter(core)
-        .take_while(|sibling| sibling.0 < cpu)
-        .count() as u32
+    cpumask::iter(core).take_while(|sibling| sibling.0 < cpu).count() as u32
 }

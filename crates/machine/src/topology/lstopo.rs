@@ -102,15 +102,11 @@ pub fn parse(xml: &str) -> Result<Topology, LstopoError> {
         nodes_limit: XML_NODES_MAX,
         ..ParsingOptions::default()
     };
-    let document =
-        Document::parse_with_options(&xml, options).map_err(|error| LstopoError::Xml {
-            why: error.to_string(),
-        })?;
+    let document = Document::parse_with_options(&xml, options)
+        .map_err(|error| LstopoError::Xml { why: error.to_string() })?;
     let root = document.root_element();
     if !root.has_tag_name("topology") {
-        return Err(LstopoError::NotTopology {
-            root: root.tag_name().name().to_owned(),
-        });
+        return Err(LstopoError::NotTopology { root: root.tag_name().name().to_owned() });
     }
     let mut unmatched = Objects::collect(root)?.into_unmatched();
     extras::read_distances(root, &mut unmatched.nodes)?;
@@ -132,12 +128,7 @@ fn blank_doctype(xml: &str) -> Result<String, LstopoError> {
         let line = 1 + xml[..start].matches('\n').count();
         return Err(LstopoError::OwnDtd { line });
     }
-    Ok(format!(
-        "{}{}{}",
-        &xml[..start],
-        " ".repeat(end),
-        &rest[end..]
-    ))
+    Ok(format!("{}{}{}", &xml[..start], " ".repeat(end), &rest[end..]))
 }
 
 /// An XML node's number in its document.
@@ -163,12 +154,7 @@ struct Unmatched {
 impl Unmatched {
     fn into_layout(self) -> Layout {
         let nodes = self.nodes.into_iter().map(|node| node.layout).collect();
-        Layout {
-            cores: self.cores,
-            llcs: self.llcs,
-            nodes,
-            capacities: Vec::new(),
-        }
+        Layout { cores: self.cores, llcs: self.llcs, nodes, capacities: Vec::new() }
     }
 }
 
@@ -186,15 +172,9 @@ struct Objects {
 impl Objects {
     fn collect(root: Node<'_, '_>) -> Result<Objects, LstopoError> {
         let mut objects = Objects::default();
-        for node in root
-            .descendants()
-            .filter(|node| is_object(*node, "NUMANode"))
-        {
+        for node in root.descendants().filter(|node| is_object(*node, "NUMANode")) {
             let memory_bytes = number_or(node, "local_memory", 0)?;
-            let layout = NodeLayout {
-                memory_bytes,
-                ..NodeLayout::default()
-            };
+            let layout = NodeLayout { memory_bytes, ..NodeLayout::default() };
             objects.nodes.insert(id_of(node), (os_index(node)?, layout));
             if objects.nodes.len() > NODES_MAX {
                 let nr = objects.nodes.len() as u64;
@@ -210,10 +190,7 @@ impl Objects {
     fn add_pu<'a>(&mut self, pu: Node<'a, 'a>, root: Node<'a, 'a>) -> Result<(), LstopoError> {
         self.nr_cpus += 1;
         if self.nr_cpus > CPUS_MAX {
-            return Err(TopologyError::TooManyCpus {
-                nr: self.nr_cpus as u64,
-            }
-            .into());
+            return Err(TopologyError::TooManyCpus { nr: self.nr_cpus as u64 }.into());
         }
         let cpu = os_index(pu)?;
         let above: Vec<Node<'a, 'a>> = pu.ancestors().take(DEPTH_MAX + 1).collect();
@@ -221,52 +198,26 @@ impl Objects {
             return Err(LstopoError::TooDeep { line: line(pu) });
         }
         // Without Core objects (single-threaded VMs) a PU is its own core.
-        let core = above
-            .iter()
-            .find(|node| is_object(**node, "Core"))
-            .unwrap_or(&above[0]);
+        let core = above.iter().find(|node| is_object(**node, "Core")).unwrap_or(&above[0]);
         let mut caches = Vec::new();
         for node in &above {
             if let Some(level) = cache_level(*node)? {
                 caches.push((level, *node));
             }
         }
-        let size = |level| {
-            caches
-                .iter()
-                .find(|cache| cache.0 == level)
-                .map(|cache| cache.1)
-        };
+        let size = |level| caches.iter().find(|cache| cache.0 == level).map(|cache| cache.1);
         let size = |level| size(level).map_or(Ok(0), |node| number_or(node, "cache_size", 0));
         let (l1d_bytes, l2_bytes) = (size(1)?, size(2)?);
         let entry = self.cores.entry(id_of(*core));
-        entry
-            .or_insert(CoreLayout {
-                cpus: Vec::new(),
-                l1d_bytes,
-                l2_bytes,
-            })
-            .cpus
-            .push(cpu);
+        entry.or_insert(CoreLayout { cpus: Vec::new(), l1d_bytes, l2_bytes }).cpus.push(cpu);
 
-        let node = above
-            .iter()
-            .find_map(|ancestor| self.node_local_to(*ancestor));
+        let node = above.iter().find_map(|ancestor| self.node_local_to(*ancestor));
         // Without a cache, CPUs of a node are taken to share one, as the kernel does.
-        let last = caches
-            .iter()
-            .max_by_key(|cache| cache.0)
-            .map(|cache| cache.1);
+        let last = caches.iter().max_by_key(|cache| cache.0).map(|cache| cache.1);
         let llc = last.map(id_of).or(node).unwrap_or(id_of(root));
         let size_bytes = last.map_or(Ok(0), |node| number_or(node, "cache_size", 0))?;
         let entry = self.llcs.entry(llc);
-        entry
-            .or_insert(LlcLayout {
-                cpus: Vec::new(),
-                size_bytes,
-            })
-            .cpus
-            .push(cpu);
+        entry.or_insert(LlcLayout { cpus: Vec::new(), size_bytes }).cpus.push(cpu);
         if let Some((_, layout)) = node.and_then(|id| self.nodes.get_mut(&id)) {
             layout.cpus.push(cpu);
         }
@@ -298,25 +249,14 @@ impl Objects {
         nodes.sort_by_key(|node| node.os_index);
         if nodes.is_empty() {
             // Files of machines without NUMA in format 1 name no node at all.
-            let cpus = self
-                .cores
-                .values()
-                .flat_map(|core| core.cpus.iter().copied())
-                .collect();
+            let cpus = self.cores.values().flat_map(|core| core.cpus.iter().copied()).collect();
             nodes.push(NumaNode {
                 os_index: 0,
-                layout: NodeLayout {
-                    cpus,
-                    ..NodeLayout::default()
-                },
+                layout: NodeLayout { cpus, ..NodeLayout::default() },
             });
         }
         let (cores, llcs) = (self.cores.into_values(), self.llcs.into_values());
-        Unmatched {
-            cores: cores.collect(),
-            llcs: llcs.collect(),
-            nodes,
-        }
+        Unmatched { cores: cores.collect(), llcs: llcs.collect(), nodes }
     }
 }
 
@@ -360,39 +300,22 @@ fn is_object(node: Node<'_, '_>, kind: &str) -> bool {
 
 fn os_index(node: Node<'_, '_>) -> Result<u32, LstopoError> {
     let index = number(node, "os_index")?;
-    u32::try_from(index).map_err(|_| {
-        bad(
-            node,
-            "os_index",
-            format!("{index} is no CPU or node number"),
-        )
-    })
+    u32::try_from(index)
+        .map_err(|_| bad(node, "os_index", format!("{index} is no CPU or node number")))
 }
 
 fn number_or(node: Node<'_, '_>, name: &'static str, default: u64) -> Result<u64, LstopoError> {
-    if node.has_attribute(name) {
-        number(node, name)
-    } else {
-        Ok(default)
-    }
+    if node.has_attribute(name) { number(node, name) } else { Ok(default) }
 }
 
 fn number(node: Node<'_, '_>, name: &'static str) -> Result<u64, LstopoError> {
-    let text = node
-        .attribute(name)
-        .ok_or_else(|| bad(node, name, "is missing".to_owned()))?;
-    text.parse()
-        .map_err(|_| bad(node, name, format!("\"{}\" is no number", shorten(text))))
+    let text = node.attribute(name).ok_or_else(|| bad(node, name, "is missing".to_owned()))?;
+    text.parse().map_err(|_| bad(node, name, format!("\"{}\" is no number", shorten(text))))
 }
 
 fn bad(node: Node<'_, '_>, attribute: &'static str, why: String) -> LstopoError {
     let element = node.tag_name().name().to_owned();
-    LstopoError::Attribute {
-        line: line(node),
-        element,
-        attribute,
-        why,
-    }
+    LstopoError::Attribute { line: line(node), element, attribute, why }
 }
 
 fn line(node: Node<'_, '_>) -> u32 {

@@ -100,24 +100,13 @@ impl Spec {
     /// assert!(Spec::parse("4c2n").is_err());
     /// ```
     pub fn parse(text: &str) -> Result<Spec, SpecError> {
-        let counts = parse_counts(text).map_err(|why| SpecError::Syntax {
-            spec: text.to_owned(),
-            why,
-        })?;
+        let counts =
+            parse_counts(text).map_err(|why| SpecError::Syntax { spec: text.to_owned(), why })?;
         let ([nodes, llcs, cores, threads], numbering) = counts;
-        let spec = Spec {
-            nodes,
-            llcs,
-            cores,
-            threads,
-            numbering,
-        };
+        let spec = Spec { nodes, llcs, cores, threads, numbering };
         match spec.check() {
             Ok(()) => Ok(spec),
-            Err(why) => Err(SpecError::Impossible {
-                spec: text.to_owned(),
-                why,
-            }),
+            Err(why) => Err(SpecError::Impossible { spec: text.to_owned(), why }),
         }
     }
 
@@ -126,9 +115,7 @@ impl Spec {
         // Four factors of 32 bits can pass 64 bits; saturated it is too many all the same.
         [self.llcs, self.cores, self.threads]
             .iter()
-            .fold(u64::from(self.nodes), |product, &n| {
-                product.saturating_mul(u64::from(n))
-            })
+            .fold(u64::from(self.nodes), |product, &n| product.saturating_mul(u64::from(n)))
     }
 
     /// The machine's lists of CPUs, every unit with the same sizes.
@@ -164,9 +151,7 @@ impl Spec {
 
     /// CPU numbers of the `core`th core of the machine.
     fn cpus_of_core(&self, core: u32) -> impl Iterator<Item = u32> + use<> {
-        let Spec {
-            threads, numbering, ..
-        } = *self;
+        let Spec { threads, numbering, .. } = *self;
         let nr_cores = self.nodes * self.llcs * self.cores;
         (0..threads).map(move |thread| match numbering {
             Numbering::Adjacent => core * threads + thread,
@@ -178,9 +163,9 @@ impl Spec {
         match self.nr_cpus() {
             0 => Err(TopologyError::NoCpus),
             nr if nr > CPUS_MAX as u64 => Err(TopologyError::TooManyCpus { nr }),
-            _ if self.nodes as usize > NODES_MAX => Err(TopologyError::TooManyNodes {
-                nr: u64::from(self.nodes),
-            }),
+            _ if self.nodes as usize > NODES_MAX => {
+                Err(TopologyError::TooManyNodes { nr: u64::from(self.nodes) })
+            }
             _ => Ok(()),
         }
     }
@@ -188,11 +173,7 @@ impl Spec {
 
 impl std::fmt::Display for Spec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{}n{}l{}c{}t",
-            self.nodes, self.llcs, self.cores, self.threads
-        )?;
+        write!(f, "{}n{}l{}c{}t", self.nodes, self.llcs, self.cores, self.threads)?;
         match self.numbering {
             Numbering::Adjacent => Ok(()),
             Numbering::Firmware => f.write_str("f"),
@@ -203,9 +184,7 @@ impl std::fmt::Display for Spec {
 /// Whether `text` looks like an attempt at a spec string, and not like a name.
 pub fn looks_like_spec(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_digit() || "nlctaf".contains(c))
+        && text.chars().all(|c| c.is_ascii_digit() || "nlctaf".contains(c))
 }
 
 /// The four counts in order and the numbering, or what is wrong.
@@ -217,20 +196,13 @@ fn parse_counts(text: &str) -> Result<([u32; 4], Numbering), String> {
     while rest.starts_with(|c: char| c.is_ascii_digit()) {
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, after) = rest.split_at(digits);
-        let letter = after
-            .chars()
-            .next()
-            .ok_or(format!("no unit after {number}"))?;
-        let unit = UNITS
-            .iter()
-            .position(|&u| u == letter)
-            .ok_or(format!("unknown unit '{letter}'"))?;
+        let letter = after.chars().next().ok_or(format!("no unit after {number}"))?;
+        let unit =
+            UNITS.iter().position(|&u| u == letter).ok_or(format!("unknown unit '{letter}'"))?;
         if unit < next_unit {
             return Err(format!("'{letter}' is repeated or out of order"));
         }
-        counts[unit] = number
-            .parse()
-            .map_err(|_| format!("{number} is too large a count"))?;
+        counts[unit] = number.parse().map_err(|_| format!("{number} is too large a count"))?;
         if counts[unit] == 0 {
             return Err(format!("0{letter} leaves no CPU"));
         }

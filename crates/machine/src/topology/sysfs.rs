@@ -53,22 +53,14 @@ pub fn read(reader: &dyn SysfsReader) -> Result<Topology, SysfsError> {
     let sysfs = Sysfs { reader };
     let cpus = sysfs.cpu_list("devices/system/cpu/online")?;
     check_online(&cpus)?;
-    let mut layout = Layout {
-        nodes: sysfs.nodes(&cpus)?,
-        ..Layout::default()
-    };
+    let mut layout = Layout { nodes: sysfs.nodes(&cpus)?, ..Layout::default() };
     let mut seen: BTreeSet<Vec<u32>> = BTreeSet::new();
     let mut seen_llc: BTreeSet<Vec<u32>> = BTreeSet::new();
     for &cpu in &cpus {
         let siblings = sysfs.siblings(cpu)?;
         let caches = sysfs.caches(cpu)?;
         if seen.insert(siblings.clone()) {
-            let size = |level| {
-                caches
-                    .iter()
-                    .find(|c| c.level == level)
-                    .map_or(0, |c| c.size_bytes)
-            };
+            let size = |level| caches.iter().find(|c| c.level == level).map_or(0, |c| c.size_bytes);
             layout.cores.push(CoreLayout {
                 cpus: siblings.clone(),
                 l1d_bytes: size(1),
@@ -77,14 +69,8 @@ pub fn read(reader: &dyn SysfsReader) -> Result<Topology, SysfsError> {
         }
         // Without any cache described (some VMs), a node is taken to share one, as the kernel does.
         let llc = match caches.iter().max_by_key(|cache| cache.level) {
-            Some(last) => LlcLayout {
-                cpus: last.cpus.clone(),
-                size_bytes: last.size_bytes,
-            },
-            None => LlcLayout {
-                cpus: node_of(&layout.nodes, cpu),
-                size_bytes: 0,
-            },
+            Some(last) => LlcLayout { cpus: last.cpus.clone(), size_bytes: last.size_bytes },
+            None => LlcLayout { cpus: node_of(&layout.nodes, cpu), size_bytes: 0 },
         };
         if seen_llc.insert(llc.cpus.clone()) {
             layout.llcs.push(llc);
@@ -114,29 +100,15 @@ pub(super) fn split_llcs_by_node(layout: &mut Layout) {
         let whole = llc.cpus.len().max(1) as u64;
         let part = |node: &NodeLayout| {
             let mine: BTreeSet<u32> = node.cpus.iter().copied().collect();
-            let cpus: Vec<u32> = llc
-                .cpus
-                .iter()
-                .copied()
-                .filter(|cpu| mine.contains(cpu))
-                .collect();
-            LlcLayout {
-                size_bytes: llc.size_bytes / whole * cpus.len() as u64,
-                cpus,
-            }
+            let cpus: Vec<u32> =
+                llc.cpus.iter().copied().filter(|cpu| mine.contains(cpu)).collect();
+            LlcLayout { size_bytes: llc.size_bytes / whole * cpus.len() as u64, cpus }
         };
-        let parts: Vec<LlcLayout> = nodes
-            .iter()
-            .map(part)
-            .filter(|p| !p.cpus.is_empty())
-            .collect();
+        let parts: Vec<LlcLayout> = nodes.iter().map(part).filter(|p| !p.cpus.is_empty()).collect();
         // One part is the whole: keep its exact size, and keep what lies in no node for the check.
         if parts.len() < 2 { vec![llc] } else { parts }
     };
-    layout.llcs = std::mem::take(&mut layout.llcs)
-        .into_iter()
-        .flat_map(split)
-        .collect();
+    layout.llcs = std::mem::take(&mut layout.llcs).into_iter().flat_map(split).collect();
 }
 
 /// Scales so that the fastest CPU has 1024, whatever unit the source uses; unknown ones (0) have 1024.
@@ -158,11 +130,7 @@ pub fn parse_cpu_list(text: &str) -> Result<Vec<u32>, String> {
     for range in text.split(',') {
         let (low, high) = range.split_once('-').unwrap_or((range, range));
         let number = |text: &str| {
-            let parsed = text
-                .trim()
-                .parse()
-                .ok()
-                .filter(|&cpu: &u32| (cpu as usize) < CPUS_MAX);
+            let parsed = text.trim().parse().ok().filter(|&cpu: &u32| (cpu as usize) < CPUS_MAX);
             parsed.ok_or_else(|| format!("\"{text}\" is no CPU number in 0..{CPUS_MAX}"))
         };
         let (low, high) = (number(low)?, number(high)?);
@@ -179,10 +147,7 @@ pub fn parse_cpu_list(text: &str) -> Result<Vec<u32>, String> {
 }
 
 fn node_of(nodes: &[NodeLayout], cpu: u32) -> Vec<u32> {
-    nodes
-        .iter()
-        .find(|node| node.cpus.contains(&cpu))
-        .map_or(vec![cpu], |node| node.cpus.clone())
+    nodes.iter().find(|node| node.cpus.contains(&cpu)).map_or(vec![cpu], |node| node.cpus.clone())
 }
 
 struct Cache {
@@ -197,10 +162,7 @@ struct Sysfs<'a> {
 
 impl Sysfs<'_> {
     fn read(&self, path: &str) -> Result<String, SysfsError> {
-        self.reader.read(path).map_err(|why| SysfsError::Io {
-            path: path.to_owned(),
-            why,
-        })
+        self.reader.read(path).map_err(|why| SysfsError::Io { path: path.to_owned(), why })
     }
 
     /// A file that need not exist.
@@ -208,32 +170,23 @@ impl Sysfs<'_> {
         match self.reader.read(path) {
             Ok(text) => Ok(Some(text)),
             Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(why) => Err(SysfsError::Io {
-                path: path.to_owned(),
-                why,
-            }),
+            Err(why) => Err(SysfsError::Io { path: path.to_owned(), why }),
         }
     }
 
     fn cpu_list(&self, path: &str) -> Result<Vec<u32>, SysfsError> {
         let text = self.read(path)?;
-        parse_cpu_list(&text).map_err(|why| SysfsError::Syntax {
-            path: path.to_owned(),
-            why,
-        })
+        parse_cpu_list(&text).map_err(|why| SysfsError::Syntax { path: path.to_owned(), why })
     }
 
     fn siblings(&self, cpu: u32) -> Result<Vec<u32>, SysfsError> {
-        self.cpu_list(&format!(
-            "devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-        ))
+        self.cpu_list(&format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
     }
 
     /// Relative capacity in the source's unit; 0 if the file is absent, as on most x86 machines.
     fn capacity(&self, cpu: u32) -> Result<u32, SysfsError> {
         let path = format!("devices/system/cpu/cpu{cpu}/cpu_capacity");
-        self.read_optional(&path)?
-            .map_or(Ok(0), |text| number(&path, &text))
+        self.read_optional(&path)?.map_or(Ok(0), |text| number(&path, &text))
     }
 
     /// Data and unified caches of a CPU.
@@ -263,20 +216,12 @@ impl Sysfs<'_> {
     fn nodes(&self, cpus: &[u32]) -> Result<Vec<NodeLayout>, SysfsError> {
         let online_path = "devices/system/node/online";
         let Some(online) = self.read_optional(online_path)? else {
-            return Ok(vec![NodeLayout {
-                cpus: cpus.to_vec(),
-                ..NodeLayout::default()
-            }]);
+            return Ok(vec![NodeLayout { cpus: cpus.to_vec(), ..NodeLayout::default() }]);
         };
-        let ids = parse_cpu_list(&online).map_err(|why| SysfsError::Syntax {
-            path: online_path.to_owned(),
-            why,
-        })?;
+        let ids = parse_cpu_list(&online)
+            .map_err(|why| SysfsError::Syntax { path: online_path.to_owned(), why })?;
         if ids.len() > NODES_MAX {
-            return Err(TopologyError::TooManyNodes {
-                nr: ids.len() as u64,
-            }
-            .into());
+            return Err(TopologyError::TooManyNodes { nr: ids.len() as u64 }.into());
         }
         ids.iter().map(|id| self.node(*id)).collect()
     }
@@ -309,9 +254,7 @@ fn size_bytes(path: &str, text: &str) -> Result<u64, SysfsError> {
     let text = text.trim();
     let (digits, shift) = match text.strip_suffix('K') {
         Some(digits) => (digits, 10),
-        None => text
-            .strip_suffix('M')
-            .map_or((text, 0), |digits| (digits, 20)),
+        None => text.strip_suffix('M').map_or((text, 0), |digits| (digits, 20)),
     };
     Ok(u64::from(number(path, digits)?) << shift)
 }

@@ -14,13 +14,7 @@ fn build(spec: &str) -> Topology {
 fn specs() -> impl Strategy<Value = Spec> {
     let numbering = prop_oneof![Just(Numbering::Adjacent), Just(Numbering::Firmware)];
     (1u32..5, 1u32..4, 1u32..6, 1u32..5, numbering).prop_map(
-        |(nodes, llcs, cores, threads, numbering)| Spec {
-            nodes,
-            llcs,
-            cores,
-            threads,
-            numbering,
-        },
+        |(nodes, llcs, cores, threads, numbering)| Spec { nodes, llcs, cores, threads, numbering },
     )
 }
 
@@ -140,28 +134,19 @@ fn bad_specs_are_refused_with_the_reason() {
         ("2n4c2tx", "unexpected \"x\""),
         ("2é", "unknown unit 'é'"),
         ("8193c", "8193 CPUs; at most 8192 are possible"),
-        (
-            "4294967295n4294967295l4294967295c4294967295t",
-            "18446744073709551615 CPUs",
-        ),
+        ("4294967295n4294967295l4294967295c4294967295t", "18446744073709551615 CPUs"),
         ("2000n", "2000 nodes; at most 1024"),
     ];
     for (spec, reason) in cases {
         let error = Spec::parse(spec).unwrap_err().to_string();
         assert!(error.contains(reason), "{spec}: {error}");
     }
-    assert!(matches!(
-        Spec::parse("8193c"),
-        Err(SpecError::Impossible { .. })
-    ));
+    assert!(matches!(Spec::parse("8193c"), Err(SpecError::Impossible { .. })));
 }
 
 /// Two nodes of one core with two threads: CPUs 0,1 and 2,3.
 fn sound() -> Layout {
-    Spec::parse("2n1c2t")
-        .unwrap()
-        .layout(Sizes::default())
-        .unwrap()
+    Spec::parse("2n1c2t").unwrap().layout(Sizes::default()).unwrap()
 }
 
 #[test]
@@ -169,17 +154,13 @@ fn impossible_machines_are_refused_with_the_reason() {
     type Spoil = fn(&mut Layout);
     let cases: &[(&str, Spoil)] = &[
         ("a machine needs at least one CPU", |m| m.cores.clear()),
-        ("CPU 1 is missing though CPU 3 exists", |m| {
-            m.cores[0].cpus = vec![0]
-        }),
+        ("CPU 1 is missing though CPU 3 exists", |m| m.cores[0].cpus = vec![0]),
         ("CPU 1 is in two cores", |m| m.cores[1].cpus.push(1)),
         ("CPU 3 is in two nodes", |m| m.nodes[0].cpus.push(3)),
         ("CPU 2 is in two LLCs", |m| m.llcs[0].cpus.push(2)),
         ("CPU 3 is in no node", |m| m.nodes[1].cpus = vec![2]),
         ("CPU 0 is in no LLC", |m| m.llcs[0].cpus = vec![1]),
-        ("LLC 1 names CPU 9, which does not exist", |m| {
-            m.llcs[1].cpus.push(9)
-        }),
+        ("LLC 1 names CPU 9, which does not exist", |m| m.llcs[1].cpus.push(9)),
         ("LLC 0 has no CPU", |m| m.llcs[0].cpus.clear()),
         ("core 0 has no CPU", |m| m.cores.push(CoreLayout::default())),
         ("the core of CPU 1 is split across LLCs", |m| {
@@ -187,88 +168,47 @@ fn impossible_machines_are_refused_with_the_reason() {
             m.llcs[1].cpus = vec![1, 2, 3];
         }),
         ("the LLC of CPU 2 is split across nodes", |m| {
-            m.llcs = vec![LlcLayout {
-                cpus: vec![0, 1, 2, 3],
-                size_bytes: 1,
-            }];
+            m.llcs = vec![LlcLayout { cpus: vec![0, 1, 2, 3], size_bytes: 1 }];
         }),
-        ("CPU 1 has capacity 1025", |m| {
-            m.capacities = vec![1024, 1025]
-        }),
+        ("CPU 1 has capacity 1025", |m| m.capacities = vec![1024, 1025]),
         ("CPU 0 has capacity 0", |m| m.capacities = vec![0]),
         ("no CPU has capacity 1024", |m| m.capacities = vec![512; 4]),
         ("5 capacities for 4 CPUs", |m| m.capacities = vec![1024; 5]),
-        ("node 1 has 0 distances, but there are 2 nodes", |m| {
-            m.nodes[0].distances = vec![10, 20]
+        ("node 1 has 0 distances, but there are 2 nodes", |m| m.nodes[0].distances = vec![10, 20]),
+        ("node 0 is at distance 11 from itself", |m| distances(m, [[11, 20], [20, 10]])),
+        ("nodes 0 and 1 are at distance 10;", |m| distances(m, [[10, 10], [10, 10]])),
+        ("nodes 0 and 1 are at distance 255;", |m| distances(m, [[10, 255], [255, 10]])),
+        ("node 0 is at distance 20 from node 1, but 21 the other way", |m| {
+            distances(m, [[10, 20], [21, 10]])
         }),
-        ("node 0 is at distance 11 from itself", |m| {
-            distances(m, [[11, 20], [20, 10]])
-        }),
-        ("nodes 0 and 1 are at distance 10;", |m| {
-            distances(m, [[10, 10], [10, 10]])
-        }),
-        ("nodes 0 and 1 are at distance 255;", |m| {
-            distances(m, [[10, 255], [255, 10]])
-        }),
-        (
-            "node 0 is at distance 20 from node 1, but 21 the other way",
-            |m| distances(m, [[10, 20], [21, 10]]),
-        ),
-        ("node 1 has 4503599627370497 bytes", |m| {
-            m.nodes[1].memory_bytes = (1 << 52) + 1
-        }),
+        ("node 1 has 4503599627370497 bytes", |m| m.nodes[1].memory_bytes = (1 << 52) + 1),
     ];
     for (reason, spoil) in cases {
         let mut layout = sound();
         spoil(&mut layout);
         let error = Topology::build(layout).expect_err(reason).to_string();
-        assert!(
-            error.contains(reason),
-            "expected \"{reason}\", got \"{error}\""
-        );
+        assert!(error.contains(reason), "expected \"{reason}\", got \"{error}\"");
     }
     assert!(Topology::build(sound()).is_ok());
 }
 
 fn distances(layout: &mut Layout, matrix: [[u32; 2]; 2]) {
-    layout
-        .nodes
-        .iter_mut()
-        .zip(matrix)
-        .for_each(|(node, row)| node.distances = row.to_vec());
+    layout.nodes.iter_mut().zip(matrix).for_each(|(node, row)| node.distances = row.to_vec());
 }
 
 #[test]
 fn too_many_cpus_or_nodes_in_a_layout() {
-    let core = |cpu| CoreLayout {
-        cpus: vec![cpu],
-        ..Default::default()
-    };
-    let layout = Layout {
-        cores: (0..8193).map(core).collect(),
-        ..Default::default()
-    };
-    assert_eq!(
-        Topology::build(layout),
-        Err(TopologyError::TooManyCpus { nr: 8193 })
-    );
-    let layout = Layout {
-        nodes: vec![NodeLayout::default(); 1025],
-        ..sound()
-    };
-    assert_eq!(
-        Topology::build(layout),
-        Err(TopologyError::TooManyNodes { nr: 1025 })
-    );
+    let core = |cpu| CoreLayout { cpus: vec![cpu], ..Default::default() };
+    let layout = Layout { cores: (0..8193).map(core).collect(), ..Default::default() };
+    assert_eq!(Topology::build(layout), Err(TopologyError::TooManyCpus { nr: 8193 }));
+    let layout = Layout { nodes: vec![NodeLayout::default(); 1025], ..sound() };
+    assert_eq!(Topology::build(layout), Err(TopologyError::TooManyNodes { nr: 1025 }));
 }
 
 #[test]
 fn a_node_may_be_memory_only() {
     let mut layout = sound();
-    layout.nodes.push(NodeLayout {
-        memory_bytes: 5 << 30,
-        ..Default::default()
-    });
+    layout.nodes.push(NodeLayout { memory_bytes: 5 << 30, ..Default::default() });
     let topology = Topology::build(layout).unwrap();
     assert!(cpumask::is_empty(&topology.node(NodeId(2)).cpus));
     assert_eq!(topology.memory_bytes(), (64 + 64 + 5) << 30);

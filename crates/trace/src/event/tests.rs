@@ -20,11 +20,7 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn state() -> impl Strategy<Value = PrevState> {
-    prop_oneof![
-        Just(PrevState::Runnable),
-        Just(PrevState::Sleeping),
-        Just(PrevState::Exited)
-    ]
+    prop_oneof![Just(PrevState::Runnable), Just(PrevState::Sleeping), Just(PrevState::Exited)]
 }
 
 /// Any kind, with small values often so that fields that are mixed up collide.
@@ -55,10 +51,7 @@ pub(crate) fn kind() -> impl Strategy<Value = Kind> {
         (task(), number(), number()).prop_map(|(task, from, to)| Kind::DsqMove { task, from, to }),
         (cpu(), number()).prop_map(|(target, flags)| Kind::Kick { target, flags }),
         (number(), number()).prop_map(|(lock, wait_ns)| Kind::LockWait { lock, wait_ns }),
-        (0u32..6, any::<bool>()).prop_map(|(c, on)| Kind::Throttle {
-            cgroup: CgroupId(c),
-            on
-        }),
+        (0u32..6, any::<bool>()).prop_map(|(c, on)| Kind::Throttle { cgroup: CgroupId(c), on }),
         (none_or(), task()).prop_map(|(parent, child)| Kind::Fork { parent, child }),
         task().prop_map(|task| Kind::Exit { task }),
         Just(Kind::Tick),
@@ -105,35 +98,13 @@ proptest! {
 /// each event are its time and its head; computed by a second implementation.
 #[test]
 fn values_never_change() {
-    let wakeup = Kind::Wakeup {
-        task: TaskId(7),
-        target: CpuId(2),
-        waker: None,
-    };
-    let switch = Kind::Switch {
-        prev: None,
-        next: Some(TaskId(7)),
-        prev_state: PrevState::Sleeping,
-    };
+    let wakeup = Kind::Wakeup { task: TaskId(7), target: CpuId(2), waker: None };
+    let switch =
+        Kind::Switch { prev: None, next: Some(TaskId(7)), prev_state: PrevState::Sleeping };
     let events = [
-        Event {
-            time: 1000,
-            cpu: CpuId(1),
-            kind: wakeup,
-        },
-        Event {
-            time: 2500,
-            cpu: CpuId(2),
-            kind: switch,
-        },
-        Event {
-            time: 2500,
-            cpu: CpuId(2),
-            kind: Kind::SchedExit {
-                kind: 1026,
-                code: -1,
-            },
-        },
+        Event { time: 1000, cpu: CpuId(1), kind: wakeup },
+        Event { time: 2500, cpu: CpuId(2), kind: switch },
+        Event { time: 2500, cpu: CpuId(2), kind: Kind::SchedExit { kind: 1026, code: -1 } },
     ];
     assert_eq!(hash(&events), GOLDEN);
 }

@@ -37,28 +37,16 @@ struct Who {
 
 impl Ftrace {
     pub fn new(nr_cpus: usize) -> Self {
-        Ftrace {
-            bundles: vec![Vec::new(); nr_cpus],
-            pending: 0,
-            described: Vec::new(),
-        }
+        Ftrace { bundles: vec![Vec::new(); nr_cpus], pending: 0, described: Vec::new() }
     }
 
     pub fn event<W: Write>(&mut self, packets: &mut Packets<W>, event: &Event, names: &Names) {
         let Event { time, cpu, kind } = *event;
         match kind {
-            Kind::Switch {
-                prev,
-                next,
-                prev_state,
-            } => {
+            Kind::Switch { prev, next, prev_state } => {
                 self.switch(packets, event, names, (prev, next), prev_state);
             }
-            Kind::Wakeup {
-                task,
-                target,
-                waker,
-            } => {
+            Kind::Wakeup { task, target, waker } => {
                 let waker = self.who(packets, time, names, cpu, waker);
                 let woken = self.who(packets, time, names, cpu, Some(task));
                 let waking = schema::SchedWaking {
@@ -68,13 +56,7 @@ impl Ftrace {
                     success: Some(1),
                     target_cpu: Some(target.0 as i32),
                 };
-                self.push(
-                    packets,
-                    time,
-                    cpu,
-                    waker.pid,
-                    schema::Ftrace::SchedWaking(waking),
-                );
+                self.push(packets, time, cpu, waker.pid, schema::Ftrace::SchedWaking(waking));
             }
             Kind::Migrate { task, from, to } => {
                 let who = self.who(packets, time, names, cpu, Some(task));
@@ -89,10 +71,7 @@ impl Ftrace {
             }
             Kind::Idle { enter } => {
                 let state = if enter { 0 } else { u32::MAX };
-                let idle = schema::CpuIdle {
-                    state: Some(state),
-                    cpu_id: Some(cpu.0),
-                };
+                let idle = schema::CpuIdle { state: Some(state), cpu_id: Some(cpu.0) };
                 self.push(packets, time, cpu, 0, schema::Ftrace::CpuIdle(idle));
             }
             Kind::CpuOnline { online } => {
@@ -142,11 +121,7 @@ impl Ftrace {
         };
         self.push(packets, time, cpu, pid, schema::Ftrace::SchedSwitch(switch));
         if prev_state == PrevState::Exited && pid != 0 {
-            let free = schema::ProcessFree {
-                comm: Some(comm),
-                pid: Some(pid),
-                prio: Some(prio),
-            };
+            let free = schema::ProcessFree { comm: Some(comm), pid: Some(pid), prio: Some(prio) };
             self.push(packets, time, cpu, 0, schema::Ftrace::ProcessFree(free));
         }
     }
@@ -161,25 +136,15 @@ impl Ftrace {
         task: Option<TaskId>,
     ) -> Who {
         let Some(task) = task else {
-            return Who {
-                pid: 0,
-                comm: format!("swapper/{cpu}"),
-                prio: DEFAULT_PRIO,
-            };
+            return Who { pid: 0, comm: format!("swapper/{cpu}"), prio: DEFAULT_PRIO };
         };
         self.describe(packets, time, names, task);
         match names.task(task) {
-            Some(name) => Who {
-                pid: name.pid as i32,
-                comm: name.comm.clone(),
-                prio: name.prio,
-            },
+            Some(name) => Who { pid: name.pid as i32, comm: name.comm.clone(), prio: name.prio },
             // Nobody named it: still a track of its own.
-            None => Who {
-                pid: unnamed_pid(task),
-                comm: format!("task {task}"),
-                prio: DEFAULT_PRIO,
-            },
+            None => {
+                Who { pid: unnamed_pid(task), comm: format!("task {task}"), prio: DEFAULT_PRIO }
+            }
         }
     }
 
@@ -199,28 +164,10 @@ impl Ftrace {
             return;
         }
         let (pid, tgid) = (name.pid as i32, name.tgid as i32);
-        let thread = Thread {
-            tid: Some(pid),
-            name: Some(name.comm.clone()),
-            tgid: Some(tgid),
-        };
-        let leader = Process {
-            pid: Some(tgid),
-            ppid: Some(1),
-            cmdline: vec![name.comm.clone()],
-        };
-        let processes = if pid == tgid {
-            vec![leader]
-        } else {
-            Vec::new()
-        };
-        packets.process_tree(
-            time,
-            ProcessTree {
-                processes,
-                threads: vec![thread],
-            },
-        );
+        let thread = Thread { tid: Some(pid), name: Some(name.comm.clone()), tgid: Some(tgid) };
+        let leader = Process { pid: Some(tgid), ppid: Some(1), cmdline: vec![name.comm.clone()] };
+        let processes = if pid == tgid { vec![leader] } else { Vec::new() };
+        packets.process_tree(time, ProcessTree { processes, threads: vec![thread] });
     }
 
     fn push<W: Write>(
@@ -252,10 +199,7 @@ impl Ftrace {
         let event = std::mem::take(&mut self.bundles[cpu]);
         self.pending -= event.len();
         if !event.is_empty() {
-            packets.ftrace(FtraceEventBundle {
-                cpu: Some(cpu as u32),
-                event,
-            });
+            packets.ftrace(FtraceEventBundle { cpu: Some(cpu as u32), event });
         }
     }
 }

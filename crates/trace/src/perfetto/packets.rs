@@ -118,10 +118,7 @@ impl<W: Write> Packets<W> {
         }
         let iid = self.names.len() as u64 + 1;
         self.names.insert(name.to_owned(), iid);
-        let interned = InternedString {
-            iid: Some(iid),
-            name: Some(name.to_owned()),
-        };
+        let interned = InternedString { iid: Some(iid), name: Some(name.to_owned()) };
         self.pending.event_names.push(interned);
         Name::Interned(iid)
     }
@@ -131,10 +128,7 @@ impl<W: Write> Packets<W> {
         let next = self.annotations.len() as u64 + 1;
         let iid = *self.annotations.entry(name).or_insert(next);
         if iid == next {
-            let interned = InternedString {
-                iid: Some(iid),
-                name: Some(name.to_owned()),
-            };
+            let interned = InternedString { iid: Some(iid), name: Some(name.to_owned()) };
             self.pending.debug_annotation_names.push(interned);
         }
         iid
@@ -159,12 +153,7 @@ impl<W: Write> Packets<W> {
 
     fn tracks_flags(&mut self) -> u32 {
         let first = !std::mem::replace(&mut self.tracks_started, true);
-        SEQ_NEEDS_INCREMENTAL_STATE
-            | if first {
-                SEQ_INCREMENTAL_STATE_CLEARED
-            } else {
-                0
-            }
+        SEQ_NEEDS_INCREMENTAL_STATE | if first { SEQ_INCREMENTAL_STATE_CLEARED } else { 0 }
     }
 
     fn write(&mut self, packet: TracePacket) {
@@ -174,9 +163,7 @@ impl<W: Write> Packets<W> {
         self.buffer.clear();
         self.buffer.push(PACKET_KEY);
         // Encoding into a Vec fails only when out of memory, which aborts.
-        packet
-            .encode_length_delimited(&mut self.buffer)
-            .expect("a Vec grows");
+        packet.encode_length_delimited(&mut self.buffer).expect("a Vec grows");
         self.failed = self.out.write_all(&self.buffer).err();
         self.written += self.buffer.len() as u64;
     }

@@ -21,10 +21,7 @@ fn tracer() -> Tracer {
 
 fn bytes(mut tracer: Tracer) -> Vec<u8> {
     tracer.finish().unwrap();
-    tracer
-        .take_sink::<PerfettoSink<Vec<u8>>>()
-        .unwrap()
-        .into_inner()
+    tracer.take_sink::<PerfettoSink<Vec<u8>>>().unwrap().into_inner()
 }
 
 fn decode(tracer: Tracer) -> Trace {
@@ -32,46 +29,22 @@ fn decode(tracer: Tracer) -> Trace {
 }
 
 fn name(tracer: &mut Tracer, task: u32, pid: u32, tgid: u32, comm: &str) {
-    tracer.names.set_task(
-        TaskId(task),
-        TaskName {
-            pid,
-            tgid,
-            comm: comm.to_owned(),
-            prio: 120,
-        },
-    );
+    tracer.names.set_task(TaskId(task), TaskName { pid, tgid, comm: comm.to_owned(), prio: 120 });
 }
 
 fn emit(tracer: &mut Tracer, time: u64, cpu: u32, kind: Kind) {
-    tracer.emit(Event {
-        time,
-        cpu: CpuId(cpu),
-        kind,
-    });
+    tracer.emit(Event { time, cpu: CpuId(cpu), kind });
 }
 
 fn switch(prev: Option<u32>, next: Option<u32>, prev_state: PrevState) -> Kind {
-    Kind::Switch {
-        prev: prev.map(TaskId),
-        next: next.map(TaskId),
-        prev_state,
-    }
+    Kind::Switch { prev: prev.map(TaskId), next: next.map(TaskId), prev_state }
 }
 
 /// Kernel events with the CPU of their bundle, in order of time.
 fn ftrace(trace: &Trace) -> Vec<(u32, FtraceEvent)> {
-    let bundles = trace
-        .packet
-        .iter()
-        .filter_map(|packet| packet.ftrace_events.as_ref());
+    let bundles = trace.packet.iter().filter_map(|packet| packet.ftrace_events.as_ref());
     let mut events: Vec<_> = bundles
-        .flat_map(|bundle| {
-            bundle
-                .event
-                .iter()
-                .map(|event| (bundle.cpu.unwrap(), event.clone()))
-        })
+        .flat_map(|bundle| bundle.event.iter().map(|event| (bundle.cpu.unwrap(), event.clone())))
         .collect();
     events.sort_by_key(|(_, event)| event.timestamp);
     events
@@ -94,11 +67,7 @@ fn tracks(trace: &Trace) -> Vec<(String, u64, i32, String)> {
                 "a track is described once"
             );
         }
-        for interned in packet
-            .interned_data
-            .iter()
-            .flat_map(|data| &data.event_names)
-        {
+        for interned in packet.interned_data.iter().flat_map(|data| &data.event_names) {
             let earlier = names.insert(interned.iid.unwrap(), interned.name.clone().unwrap());
             assert_eq!(earlier, None, "a number means one name");
         }
@@ -132,76 +101,14 @@ fn a_wakeup() -> Tracer {
     name(&mut tracer, 0, 100, 100, "waker");
     name(&mut tracer, 1, 101, 100, "worker");
     let (a, b) = (TaskId(0), TaskId(1));
-    emit(
-        &mut tracer,
-        0,
-        0,
-        Kind::Fork {
-            parent: None,
-            child: a,
-        },
-    );
-    emit(
-        &mut tracer,
-        10,
-        0,
-        switch(None, Some(0), PrevState::Runnable),
-    );
-    emit(
-        &mut tracer,
-        20,
-        0,
-        Kind::Op {
-            op: 0,
-            cost_ns: 7,
-            task: Some(b),
-        },
-    );
-    emit(
-        &mut tracer,
-        20,
-        0,
-        Kind::Op {
-            op: 1,
-            cost_ns: 5,
-            task: Some(b),
-        },
-    );
-    emit(
-        &mut tracer,
-        32,
-        0,
-        Kind::DsqInsert {
-            task: b,
-            dsq: 5,
-            flags: 1,
-        },
-    );
-    emit(
-        &mut tracer,
-        32,
-        0,
-        Kind::Kick {
-            target: CpuId(2),
-            flags: 2,
-        },
-    );
-    emit(
-        &mut tracer,
-        32,
-        0,
-        Kind::Wakeup {
-            task: b,
-            target: CpuId(2),
-            waker: Some(a),
-        },
-    );
-    emit(
-        &mut tracer,
-        40,
-        2,
-        switch(None, Some(1), PrevState::Runnable),
-    );
+    emit(&mut tracer, 0, 0, Kind::Fork { parent: None, child: a });
+    emit(&mut tracer, 10, 0, switch(None, Some(0), PrevState::Runnable));
+    emit(&mut tracer, 20, 0, Kind::Op { op: 0, cost_ns: 7, task: Some(b) });
+    emit(&mut tracer, 20, 0, Kind::Op { op: 1, cost_ns: 5, task: Some(b) });
+    emit(&mut tracer, 32, 0, Kind::DsqInsert { task: b, dsq: 5, flags: 1 });
+    emit(&mut tracer, 32, 0, Kind::Kick { target: CpuId(2), flags: 2 });
+    emit(&mut tracer, 32, 0, Kind::Wakeup { task: b, target: CpuId(2), waker: Some(a) });
+    emit(&mut tracer, 40, 2, switch(None, Some(1), PrevState::Runnable));
     emit(&mut tracer, 90, 2, Kind::Exit { task: b });
     emit(&mut tracer, 90, 2, switch(Some(1), None, PrevState::Exited));
     tracer
@@ -211,25 +118,13 @@ fn a_wakeup() -> Tracer {
 fn scheduling_becomes_kernel_events() {
     let trace = decode(a_wakeup());
     let events = ftrace(&trace);
-    let kinds: Vec<_> = events
-        .iter()
-        .map(|(cpu, event)| (*cpu, event.timestamp.unwrap()))
-        .collect();
+    let kinds: Vec<_> =
+        events.iter().map(|(cpu, event)| (*cpu, event.timestamp.unwrap())).collect();
     assert_eq!(kinds, [(0, 10), (0, 32), (2, 40), (2, 90), (2, 90)]);
-    let Some(Raw::SchedWaking(waking)) = &events[1].1.event else {
-        panic!("{:?}", events[1])
-    };
-    assert_eq!(
-        (waking.pid, waking.target_cpu, events[1].1.pid),
-        (Some(101), Some(2), Some(100))
-    );
-    let Some(Raw::SchedSwitch(last)) = &events[3].1.event else {
-        panic!("{:?}", events[3])
-    };
-    assert_eq!(
-        (last.prev_pid, last.prev_state, last.next_pid),
-        (Some(101), Some(16), Some(0))
-    );
+    let Some(Raw::SchedWaking(waking)) = &events[1].1.event else { panic!("{:?}", events[1]) };
+    assert_eq!((waking.pid, waking.target_cpu, events[1].1.pid), (Some(101), Some(2), Some(100)));
+    let Some(Raw::SchedSwitch(last)) = &events[3].1.event else { panic!("{:?}", events[3]) };
+    assert_eq!((last.prev_pid, last.prev_state, last.next_pid), (Some(101), Some(16), Some(0)));
     assert_eq!(last.next_comm.as_deref(), Some("swapper/2"));
     assert!(matches!(&events[4].1.event, Some(Raw::ProcessFree(free)) if free.pid == Some(101)));
 }
@@ -237,28 +132,16 @@ fn scheduling_becomes_kernel_events() {
 #[test]
 fn tasks_are_described_before_they_are_seen() {
     let trace = decode(a_wakeup());
-    let trees: Vec<_> = trace
-        .packet
-        .iter()
-        .filter_map(|packet| packet.process_tree.as_ref())
-        .collect();
+    let trees: Vec<_> =
+        trace.packet.iter().filter_map(|packet| packet.process_tree.as_ref()).collect();
     let threads: Vec<_> = trees.iter().flat_map(|tree| &tree.threads).collect();
-    let got: Vec<_> = threads
-        .iter()
-        .map(|t| (t.tid, t.tgid, t.name.as_deref()))
-        .collect();
+    let got: Vec<_> = threads.iter().map(|t| (t.tid, t.tgid, t.name.as_deref())).collect();
     assert_eq!(
         got,
-        [
-            (Some(100), Some(100), Some("waker")),
-            (Some(101), Some(100), Some("worker"))
-        ]
+        [(Some(100), Some(100), Some("waker")), (Some(101), Some(100), Some("worker"))]
     );
     assert_eq!(trees[0].processes[0].pid, Some(100));
-    assert!(
-        trees[1].processes.is_empty(),
-        "the worker is a thread of the waker"
-    );
+    assert!(trees[1].processes.is_empty(), "the worker is a thread of the waker");
 }
 
 #[test]
@@ -284,43 +167,18 @@ fn callbacks_kicks_and_queues_become_tracks() {
 fn the_rest_becomes_instants() {
     let mut tracer = tracer();
     tracer.names.set_lock(9, "rq 0");
-    emit(
-        &mut tracer,
-        1,
-        3,
-        Kind::LockWait {
-            lock: 9,
-            wait_ns: 50,
-        },
-    );
-    emit(
-        &mut tracer,
-        2,
-        3,
-        Kind::Throttle {
-            cgroup: CgroupId(4),
-            on: true,
-        },
-    );
+    emit(&mut tracer, 1, 3, Kind::LockWait { lock: 9, wait_ns: 50 });
+    emit(&mut tracer, 2, 3, Kind::Throttle { cgroup: CgroupId(4), on: true });
     emit(&mut tracer, 3, 3, Kind::Tick);
     tracer.printk(4, CpuId(3), "hello");
-    let exit = Event {
-        time: 5,
-        cpu: CpuId(3),
-        kind: Kind::SchedExit {
-            kind: 1026,
-            code: -7,
-        },
-    };
+    let exit = Event { time: 5, cpu: CpuId(3), kind: Kind::SchedExit { kind: 1026, code: -7 } };
     tracer.emit_with_text(exit, "stall");
     emit(&mut tracer, 6, 3, Kind::Idle { enter: true });
     emit(&mut tracer, 7, 3, Kind::Idle { enter: false });
     emit(&mut tracer, 8, 3, Kind::CpuOnline { online: false });
     let trace = decode(tracer);
-    let seen: Vec<_> = tracks(&trace)
-        .into_iter()
-        .map(|(track, time, _, name)| (track, time, name))
-        .collect();
+    let seen: Vec<_> =
+        tracks(&trace).into_iter().map(|(track, time, _, name)| (track, time, name)).collect();
     let at = |track: &str, time, name: &str| (format!("sched_ext{track}"), time, name.to_owned());
     let expected = [
         at("/CPU 3 locks", 1, "rq 0"),
@@ -336,16 +194,11 @@ fn the_rest_becomes_instants() {
         .iter()
         .filter_map(|p| p.track_event.as_ref())
         .flat_map(|e| &e.debug_annotations);
-    let texts: Vec<_> = annotations
-        .clone()
-        .filter_map(|a| a.string_value.as_deref())
-        .collect();
+    let texts: Vec<_> = annotations.clone().filter_map(|a| a.string_value.as_deref()).collect();
     assert_eq!(texts, ["hello", "stall"]);
     assert!(annotations.clone().any(|a| a.int_value == Some(-7)));
-    let states: Vec<_> = ftrace(&trace)
-        .into_iter()
-        .map(|(_, event)| event.event.unwrap())
-        .collect();
+    let states: Vec<_> =
+        ftrace(&trace).into_iter().map(|(_, event)| event.event.unwrap()).collect();
     assert!(matches!(&states[0], Raw::CpuIdle(idle) if idle.state == Some(0)));
     assert!(matches!(&states[1], Raw::CpuIdle(idle) if idle.state == Some(u32::MAX)));
     assert!(matches!(&states[2], Raw::CpuHotplug(plug) if plug.status == Some(0)));
@@ -356,28 +209,13 @@ fn a_reused_slot_is_described_again() {
     let mut tracer = tracer();
     for pid in [10, 11] {
         name(&mut tracer, 0, pid, pid, "short");
-        emit(
-            &mut tracer,
-            u64::from(pid),
-            0,
-            switch(None, Some(0), PrevState::Runnable),
-        );
-        emit(
-            &mut tracer,
-            u64::from(pid),
-            0,
-            switch(Some(0), None, PrevState::Exited),
-        );
+        emit(&mut tracer, u64::from(pid), 0, switch(None, Some(0), PrevState::Runnable));
+        emit(&mut tracer, u64::from(pid), 0, switch(Some(0), None, PrevState::Exited));
     }
     let trace = decode(tracer);
-    let trees = trace
-        .packet
-        .iter()
-        .filter_map(|packet| packet.process_tree.as_ref());
-    let pids: Vec<_> = trees
-        .flat_map(|tree| &tree.threads)
-        .filter_map(|thread| thread.tid)
-        .collect();
+    let trees = trace.packet.iter().filter_map(|packet| packet.process_tree.as_ref());
+    let pids: Vec<_> =
+        trees.flat_map(|tree| &tree.threads).filter_map(|thread| thread.tid).collect();
     assert_eq!(pids, [10, 11]);
 }
 
@@ -404,20 +242,13 @@ fn memory_is_bounded() {
     let names = Names::default();
     for i in 0..200_000u32 {
         let kind = switch(Some(i % 50), Some(i % 49), PrevState::Sleeping);
-        let event = Event {
-            time: u64::from(i),
-            cpu: CpuId(i % 8192),
-            kind,
-        };
+        let event = Event { time: u64::from(i), cpu: CpuId(i % 8192), kind };
         sink.event(&event, &names);
     }
     let before = sink.packets.written();
     sink.finish().unwrap();
     let after = sink.packets.written();
-    assert!(
-        before * 10 > after * 9,
-        "{before} of {after} bytes were written before the end"
-    );
+    assert!(before * 10 > after * 9, "{before} of {after} bytes were written before the end");
 }
 
 /// Takes some bytes, then fails.
@@ -425,10 +256,7 @@ struct Full(usize);
 
 impl Write for Full {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 = self
-            .0
-            .checked_sub(bytes.len())
-            .ok_or_else(|| io::Error::other("disk full"))?;
+        self.0 = self.0.checked_sub(bytes.len()).ok_or_else(|| io::Error::other("disk full"))?;
         Ok(bytes.len())
     }
     fn flush(&mut self) -> io::Result<()> {

@@ -45,23 +45,14 @@ enum Arg {
 
 impl Tracks {
     pub fn new(nr_cpus: usize) -> Self {
-        Tracks {
-            described: BTreeSet::new(),
-            dsqs: Vec::new(),
-            busy_until: vec![[0; 2]; nr_cpus],
-        }
+        Tracks { described: BTreeSet::new(), dsqs: Vec::new(), busy_until: vec![[0; 2]; nr_cpus] }
     }
 
     pub fn event<W: Write>(&mut self, packets: &mut Packets<W>, event: &Event, names: &Names) {
         let Event { time, cpu, kind } = *event;
         let task_arg = |task: TaskId| {
-            let name = names
-                .task(task)
-                .map(|name| format!("{} [{}]", name.comm, name.pid));
-            (
-                "task",
-                Arg::Text(name.unwrap_or_else(|| format!("task {task}"))),
-            )
+            let name = names.task(task).map(|name| format!("{} [{}]", name.comm, name.pid));
+            ("task", Arg::Text(name.unwrap_or_else(|| format!("task {task}"))))
         };
         match kind {
             Kind::Op { op, cost_ns, task } => {
@@ -69,21 +60,11 @@ impl Tracks {
                 self.slice(packets, (time, cost_ns), cpu, 0, names.op(op), args);
             }
             Kind::LockWait { lock, wait_ns } => {
-                self.slice(
-                    packets,
-                    (time, wait_ns),
-                    cpu,
-                    1,
-                    &names.lock(lock),
-                    Vec::new(),
-                );
+                self.slice(packets, (time, wait_ns), cpu, 1, &names.lock(lock), Vec::new());
             }
             Kind::Kick { target, flags } => {
                 let track = self.cpu_track(packets, cpu);
-                let args = vec![
-                    ("cpu", Arg::Number(target.0.into())),
-                    ("flags", Arg::Hex(flags)),
-                ];
+                let args = vec![("cpu", Arg::Number(target.0.into())), ("flags", Arg::Hex(flags))];
                 instant(packets, time, track, "kick", args);
             }
             Kind::Tick => {
@@ -96,13 +77,7 @@ impl Tracks {
                     ("cgroup", Arg::Number(cgroup.0.into())),
                     ("cpu", Arg::Number(cpu.0.into())),
                 ];
-                instant(
-                    packets,
-                    time,
-                    ROOT,
-                    if on { "throttle" } else { "unthrottle" },
-                    args,
-                );
+                instant(packets, time, ROOT, if on { "throttle" } else { "unthrottle" }, args);
             }
             Kind::SchedExit { kind, code } => {
                 self.root_track(packets);
@@ -133,14 +108,10 @@ impl Tracks {
         dsq: u64,
         len: i64,
     ) {
-        let index = self
-            .dsqs
-            .iter()
-            .position(|&known| known == dsq)
-            .unwrap_or_else(|| {
-                self.dsqs.push(dsq);
-                self.dsqs.len() - 1
-            });
+        let index = self.dsqs.iter().position(|&known| known == dsq).unwrap_or_else(|| {
+            self.dsqs.push(dsq);
+            self.dsqs.len() - 1
+        });
         let uuid = DSQ_TRACKS + index as u64;
         if !self.described.contains(&uuid) {
             self.describe(packets, DSQ_ROOT, || TrackDescriptor {
@@ -150,9 +121,7 @@ impl Tracks {
             self.describe(packets, uuid, || TrackDescriptor {
                 name: Some(names.dsq(dsq)),
                 parent_uuid: Some(DSQ_ROOT),
-                counter: Some(CounterDescriptor {
-                    unit_name: Some("tasks".to_owned()),
-                }),
+                counter: Some(CounterDescriptor { unit_name: Some("tasks".to_owned()) }),
                 ..TrackDescriptor::default()
             });
         }
@@ -181,20 +150,14 @@ impl Tracks {
         let begin = time.max(busy[lane]);
         let end = begin.saturating_add(length);
         busy[lane] = end;
-        let track = if lane == 0 {
-            self.cpu_track(packets, cpu)
-        } else {
-            self.lock_track(packets, cpu)
-        };
+        let track =
+            if lane == 0 { self.cpu_track(packets, cpu) } else { self.lock_track(packets, cpu) };
         let mut event = named(packets, name, args);
         event.r#type = Some(BEGIN);
         event.track_uuid = Some(track);
         packets.track_event(begin, event);
-        let over = TrackEvent {
-            r#type: Some(END),
-            track_uuid: Some(track),
-            ..TrackEvent::default()
-        };
+        let over =
+            TrackEvent { r#type: Some(END), track_uuid: Some(track), ..TrackEvent::default() };
         packets.track_event(end, over);
     }
 
@@ -216,9 +179,7 @@ impl Tracks {
     fn lock_track<W: Write>(&mut self, packets: &mut Packets<W>, cpu: CpuId) -> u64 {
         self.root_track(packets);
         let uuid = LOCK_TRACKS + u64::from(cpu.0);
-        self.describe(packets, uuid, || {
-            child(format!("CPU {cpu} locks"), rank(cpu, 1))
-        });
+        self.describe(packets, uuid, || child(format!("CPU {cpu} locks"), rank(cpu, 1)));
         uuid
     }
 
@@ -229,20 +190,14 @@ impl Tracks {
         descriptor: impl FnOnce() -> TrackDescriptor,
     ) {
         if self.described.insert(uuid) {
-            packets.track(TrackDescriptor {
-                uuid: Some(uuid),
-                ..descriptor()
-            });
+            packets.track(TrackDescriptor { uuid: Some(uuid), ..descriptor() });
         }
     }
 }
 
 /// A CPU's tracks in order of CPUs; one that no machine has comes last.
 fn rank(cpu: CpuId, lane: i32) -> i32 {
-    i32::try_from(cpu.0)
-        .unwrap_or(i32::MAX)
-        .saturating_mul(2)
-        .saturating_add(lane)
+    i32::try_from(cpu.0).unwrap_or(i32::MAX).saturating_mul(2).saturating_add(lane)
 }
 
 fn child(name: String, rank: i32) -> TrackDescriptor {
@@ -290,10 +245,5 @@ fn named<W: Write>(
         annotation
     };
     let debug_annotations = args.into_iter().map(annotation).collect();
-    TrackEvent {
-        debug_annotations,
-        name_iid,
-        name,
-        ..TrackEvent::default()
-    }
+    TrackEvent { debug_annotations, name_iid, name, ..TrackEvent::default() }
 }

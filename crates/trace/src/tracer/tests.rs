@@ -9,32 +9,13 @@ use crate::sink::VecSink;
 
 fn run(tracer: &mut Tracer) {
     for time in 0..10 {
-        tracer.emit(Event {
-            time,
-            cpu: CpuId(0),
-            kind: Kind::Tick,
-        });
+        tracer.emit(Event { time, cpu: CpuId(0), kind: Kind::Tick });
     }
     tracer.printk(10, CpuId(1), "hello");
-    let exit = Event {
-        time: 11,
-        cpu: CpuId(1),
-        kind: Kind::SchedExit {
-            kind: 1026,
-            code: 0,
-        },
-    };
+    let exit = Event { time: 11, cpu: CpuId(1), kind: Kind::SchedExit { kind: 1026, code: 0 } };
     tracer.emit_with_text(exit, "runnable task stall");
-    let kind = Kind::Switch {
-        prev: Some(TaskId(1)),
-        next: None,
-        prev_state: PrevState::Exited,
-    };
-    tracer.emit(Event {
-        time: 12,
-        cpu: CpuId(1),
-        kind,
-    });
+    let kind = Kind::Switch { prev: Some(TaskId(1)), next: None, prev_state: PrevState::Exited };
+    tracer.emit(Event { time: 12, cpu: CpuId(1), kind });
 }
 
 #[test]
@@ -47,13 +28,7 @@ fn a_sink_does_not_change_the_hash() {
     assert!(plain.finish().is_ok());
     let sink = recording.take_sink::<VecSink>().unwrap();
     assert_eq!(sink.events.len(), 13);
-    assert_eq!(
-        sink.texts,
-        [
-            (10, "hello".to_owned()),
-            (11, "runnable task stall".to_owned())
-        ]
-    );
+    assert_eq!(sink.texts, [(10, "hello".to_owned()), (11, "runnable task stall".to_owned())]);
     assert!(recording.take_sink::<VecSink>().is_none());
 }
 
@@ -67,11 +42,7 @@ fn a_printed_text_counts_and_a_message_does_not() {
     assert_ne!(printed("a"), printed("b"));
     let exited = |text| {
         let mut tracer = Tracer::default();
-        let event = Event {
-            time: 0,
-            cpu: CpuId(0),
-            kind: Kind::SchedExit { kind: 1, code: 0 },
-        };
+        let event = Event { time: 0, cpu: CpuId(0), kind: Kind::SchedExit { kind: 1, code: 0 } };
         tracer.emit_with_text(event, text);
         tracer.hash()
     };

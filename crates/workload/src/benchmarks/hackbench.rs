@@ -20,17 +20,9 @@ pub(super) const GENERATOR: Generator = Generator {
         param("loops", "100", "messages from each sender to each receiver"),
         param("size", "100", "bytes of a message"),
         param("ipc", "socket", "socket or pipe"),
-        param(
-            "mode",
-            "process",
-            "process, or thread: all in one address space",
-        ),
+        param("mode", "process", "process, or thread: all in one address space"),
         param("work", "0us", "work of sender and receiver per message"),
-        param(
-            "duration",
-            "none",
-            "length of the run; none: until all messages are through",
-        ),
+        param("duration", "none", "length of the run; none: until all messages are through"),
     ],
     build,
 };
@@ -45,38 +37,17 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     let work = params.time("work")?;
 
     let busy = |op: Op| {
-        if work == Dur(0) {
-            vec![op]
-        } else {
-            vec![Op::Compute(work), op]
-        }
+        if work == Dur(0) { vec![op] } else { vec![Op::Compute(work), op] }
     };
     // Receiver r of group g owns pipe fd<g * fds + r>: its instance number. A sender reaches the first of
     // its group by dropping the remainder of its own.
     let to = |r: u32| format!("fd{{i/{fds}*{fds}+{r}}}");
-    let writes = (0..fds)
-        .flat_map(|r| busy(Op::Write { pipe: to(r), bytes }))
-        .collect();
-    let sender = vec![
-        Op::Barrier("start".into()),
-        Op::Loop {
-            times: Some(loops),
-            ops: writes,
-        },
-    ];
-    let mut read = busy(Op::Read {
-        pipe: "fd{i}".into(),
-        bytes,
-    });
+    let writes = (0..fds).flat_map(|r| busy(Op::Write { pipe: to(r), bytes })).collect();
+    let sender = vec![Op::Barrier("start".into()), Op::Loop { times: Some(loops), ops: writes }];
+    let mut read = busy(Op::Read { pipe: "fd{i}".into(), bytes });
     read.push(Op::Count(1));
     let messages = loops.saturating_mul(fds.into());
-    let receiver = vec![
-        Op::Barrier("start".into()),
-        Op::Loop {
-            times: Some(messages),
-            ops: read,
-        },
-    ];
+    let receiver = vec![Op::Barrier("start".into()), Op::Loop { times: Some(messages), ops: read }];
     let template = |name: &str, ops| ThreadTemplate {
         instances: groups * fds,
         process: threads.then(|| "hackbench".to_owned()),
@@ -84,10 +55,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     };
     Ok(Program {
         duration: params.maybe_time("duration")?,
-        barriers: vec![BarrierDef {
-            name: "start".into(),
-            parties: groups * fds * 2,
-        }],
+        barriers: vec![BarrierDef { name: "start".into(), parties: groups * fds * 2 }],
         pipes: vec![PipeDef::new("fd{i}", kind)],
         threads: vec![template("receiver", receiver), template("sender", sender)],
         ..Program::default()

@@ -14,11 +14,7 @@ pub(super) const GENERATOR: Generator = Generator {
     params: &[
         param("tasks", "4", "number of tasks"),
         param("nice", "0", "nice values, one task each in turn: 0:5:10"),
-        param(
-            "weights",
-            "",
-            "a cgroup of each weight, tasks dealt out in turn: 100:300",
-        ),
+        param("weights", "", "a cgroup of each weight, tasks dealt out in turn: 100:300"),
         param("chunk", "1ms", "work of a unit"),
         param("duration", "10s", "length of the run, or none"),
     ],
@@ -39,10 +35,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
         n => Some((i as usize % n, list[i as usize % n])),
     };
     let threads = (0..tasks).map(|i| {
-        let ops = vec![Op::Loop {
-            times: None,
-            ops: turn.clone(),
-        }];
+        let ops = vec![Op::Loop { times: None, ops: turn.clone() }];
         let mut thread = ThreadTemplate::new(&format!("hog-{i}"), ops);
         let nice = in_turn(&nices, i).map_or(0, |(_, nice)| nice);
         thread.nice = i8::try_from(nice).unwrap_or(0);
@@ -51,10 +44,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     });
     let cgroups = weights.iter().enumerate().map(|(group, &weight)| {
         let weight = u32::try_from(weight).unwrap_or(100);
-        CgroupDef {
-            weight,
-            ..CgroupDef::new(&path(group))
-        }
+        CgroupDef { weight, ..CgroupDef::new(&path(group)) }
     });
     Ok(Program {
         duration: params.maybe_time("duration")?,

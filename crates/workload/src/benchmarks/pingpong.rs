@@ -14,18 +14,10 @@ pub(super) const GENERATOR: Generator = Generator {
     unit: "round trip",
     params: &[
         param("pairs", "1", "number of pairs"),
-        param(
-            "work",
-            "0us",
-            "work of each task before it passes the token",
-        ),
+        param("work", "0us", "work of each task before it passes the token"),
         param("bytes", "4", "bytes of the token"),
         param("ipc", "pipe", "pipe, socket or futex"),
-        param(
-            "mode",
-            "process",
-            "process, or thread: a pair shares an address space",
-        ),
+        param("mode", "process", "process, or thread: a pair shares an address space"),
         param("loops", "none", "round trips; none: until the run ends"),
         param("duration", "10s", "length of the run, or none"),
     ],
@@ -45,17 +37,11 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
 
     let send = |to: &str| match ipc {
         2 => Op::SemPost(format!("{to}{{i}}")),
-        _ => Op::Write {
-            pipe: format!("{to}{{i}}"),
-            bytes,
-        },
+        _ => Op::Write { pipe: format!("{to}{{i}}"), bytes },
     };
     let take = |from: &str| match ipc {
         2 => Op::SemWait(format!("{from}{{i}}")),
-        _ => Op::Read {
-            pipe: format!("{from}{{i}}"),
-            bytes,
-        },
+        _ => Op::Read { pipe: format!("{from}{{i}}"), bytes },
     };
     let busy = |ops: &mut Vec<Op>| {
         if work > Dur(0) {
@@ -72,19 +58,11 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
         process: threads.then(|| "pair{i}".to_owned()),
         ..ThreadTemplate::new(name, vec![Op::Loop { times, ops }])
     };
-    let kind = if ipc == 1 {
-        PipeKind::Socket
-    } else {
-        PipeKind::Pipe
-    };
+    let kind = if ipc == 1 { PipeKind::Socket } else { PipeKind::Pipe };
     let pipe = |name: &str| PipeDef::new(name, kind);
     Ok(Program {
         duration: params.maybe_time("duration")?,
-        pipes: if ipc == 2 {
-            Vec::new()
-        } else {
-            vec![pipe("there{i}"), pipe("back{i}")]
-        },
+        pipes: if ipc == 2 { Vec::new() } else { vec![pipe("there{i}"), pipe("back{i}")] },
         threads: vec![template("ping", ping), template("pong", pong)],
         ..Program::default()
     })

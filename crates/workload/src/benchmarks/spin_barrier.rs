@@ -34,11 +34,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
         _ => Some(u64::from(params.number("rounds", 1, u32::MAX)?)),
     };
     let templates = (0..jobs).map(|job| {
-        let round = vec![
-            Op::Compute(work),
-            Op::SpinBarrier(format!("job{job}")),
-            Op::Count(1),
-        ];
+        let round = vec![Op::Compute(work), Op::SpinBarrier(format!("job{job}")), Op::Count(1)];
         ThreadTemplate {
             instances: threads,
             process: Some(format!("job{job}")),

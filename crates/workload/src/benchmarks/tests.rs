@@ -13,10 +13,7 @@ fn program(arg: &str) -> Program {
 }
 
 fn run(arg: &str, cpus: u32) -> (Mock, End) {
-    let config = ExecConfig {
-        nr_cpus: cpus,
-        ..ExecConfig::default()
-    };
+    let config = ExecConfig { nr_cpus: cpus, ..ExecConfig::default() };
     let mut executor = Executor::new(&program(arg), config).unwrap();
     let mut mock = Mock::new(cpus as usize, 7);
     let end = mock.run(&mut executor, 5_000_000);
@@ -56,10 +53,7 @@ fn the_registry_is_sorted_and_says_what_everything_is() {
 fn hackbench_sends_every_message() {
     for ipc in ["socket", "pipe"] {
         let (mock, end) = run(&format!("hackbench,groups=3,fds=4,loops=50,ipc={ipc}"), 2);
-        assert_eq!(
-            (end, mock.total_work(), mock.tasks.len()),
-            (End::Finished, 3 * 16 * 50, 24)
-        );
+        assert_eq!((end, mock.total_work(), mock.tasks.len()), (End::Finished, 3 * 16 * 50, 24));
     }
     let threads = program("hackbench,groups=2,mode=thread");
     assert!(threads.threads.iter().all(|t| t.process.is_some()));
@@ -67,10 +61,7 @@ fn hackbench_sends_every_message() {
 
 #[test]
 fn hackbench_groups_do_not_mix() {
-    let config = ExecConfig {
-        nr_cpus: 2,
-        ..ExecConfig::default()
-    };
+    let config = ExecConfig { nr_cpus: 2, ..ExecConfig::default() };
     let mut program = program("hackbench,groups=2,fds=2,loops=1");
     // Without the senders of the second group its receivers must starve.
     program.threads[1].instances = 2;
@@ -132,9 +123,6 @@ fn wrong_arguments_say_what_would_be_right() {
 #[test]
 fn a_path_is_not_a_generator() {
     for path in ["a/b", "x.json", "y.TOML", "./hackbench"] {
-        assert_eq!(
-            parse_workload_arg(path),
-            Ok(WorkloadArg::File(path.to_owned()))
-        );
+        assert_eq!(parse_workload_arg(path), Ok(WorkloadArg::File(path.to_owned())));
     }
 }

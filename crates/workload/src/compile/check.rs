@@ -20,40 +20,23 @@ pub(super) fn program(program: &Program) -> Checked {
     let at = || Place::file(&program.name);
     if total > MAX_THREADS {
         let what = "number of threads";
-        return Err(WorkloadError::Limit {
-            at: at(),
-            what,
-            value: total,
-            max: MAX_THREADS,
-        });
+        return Err(WorkloadError::Limit { at: at(), what, value: total, max: MAX_THREADS });
     }
     if program.duration.is_some_and(|d| d.0 == 0) {
-        return invalid(
-            program,
-            "a duration of 0: leave it out to run until every thread exits",
-        );
+        return invalid(program, "a duration of 0: leave it out to run until every thread exits");
     }
     for pipe in &program.pipes {
         if pipe.capacity() <= pipe.overhead() || pipe.capacity() > MAX_BYTES {
-            return invalid(
-                program,
-                format!("pipe \"{}\" cannot hold a message", pipe.name),
-            );
+            return invalid(program, format!("pipe \"{}\" cannot hold a message", pipe.name));
         }
     }
     if let Some(barrier) = program.barriers.iter().find(|b| b.parties == 0) {
-        return invalid(
-            program,
-            format!("barrier \"{}\" of 0 parties", barrier.name),
-        );
+        return invalid(program, format!("barrier \"{}\" of 0 parties", barrier.name));
     }
     let mut seen = BTreeSet::new();
     for thread in &program.threads {
         if !seen.insert(&thread.name) {
-            return invalid(
-                program,
-                format!("two threads are named \"{}\"", thread.name),
-            );
+            return invalid(program, format!("two threads are named \"{}\"", thread.name));
         }
         template(program, thread)?;
     }
@@ -61,10 +44,7 @@ pub(super) fn program(program: &Program) -> Checked {
 }
 
 fn invalid(program: &Program, problem: impl Into<String>) -> Checked {
-    Err(WorkloadError::Invalid {
-        at: Place::file(&program.name),
-        problem: problem.into(),
-    })
+    Err(WorkloadError::Invalid { at: Place::file(&program.name), problem: problem.into() })
 }
 
 fn template(program: &Program, thread: &ThreadTemplate) -> Checked {
@@ -95,11 +75,7 @@ fn policy(policy: PolicyDef) -> Result<(), String> {
         PolicyDef::Fifo(prio) | PolicyDef::Rr(prio) if !(1..=99).contains(&prio) => {
             Err(format!("real-time priority {prio} is not from 1 to 99"))
         }
-        PolicyDef::Deadline {
-            runtime,
-            deadline,
-            period,
-        } => {
+        PolicyDef::Deadline { runtime, deadline, period } => {
             let ordered = runtime.0 >= 1024 && runtime <= deadline && deadline <= period;
             let rule = "a deadline policy needs 1.024us <= runtime <= deadline <= period";
             if ordered {
@@ -225,10 +201,7 @@ fn locking(op: &Op, held: &mut Held, rtapp: bool) -> Result<(), String> {
 fn forks(program: &Program) -> Checked {
     let children = fork_graph(program)?;
     if let Some(cycle) = find_cycle(&children) {
-        let path: Vec<_> = cycle
-            .iter()
-            .map(|&i| program.threads[i].name.as_str())
-            .collect();
+        let path: Vec<_> = cycle.iter().map(|&i| program.threads[i].name.as_str()).collect();
         return invalid(
             program,
             format!("threads fork one another for ever: {}", path.join(" -> ")),
@@ -243,10 +216,7 @@ fn forks(program: &Program) -> Checked {
     match (0..children.len()).find(|i| !alive.contains(i)) {
         Some(i) => {
             let name = &program.threads[i].name;
-            invalid(
-                program,
-                format!("thread \"{name}\" has 0 instances, and nothing forks it"),
-            )
+            invalid(program, format!("thread \"{name}\" has 0 instances, and nothing forks it"))
         }
         None => Ok(()),
     }
@@ -254,12 +224,8 @@ fn forks(program: &Program) -> Checked {
 
 /// The templates that each template forks.
 fn fork_graph(program: &Program) -> Result<Vec<BTreeSet<usize>>, WorkloadError> {
-    let known: BTreeMap<&str, usize> = program
-        .threads
-        .iter()
-        .enumerate()
-        .map(|(i, t)| (t.name.as_str(), i))
-        .collect();
+    let known: BTreeMap<&str, usize> =
+        program.threads.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
     let mut children = vec![BTreeSet::new(); program.threads.len()];
     for (i, thread) in program.threads.iter().enumerate() {
         let mut unknown = None;
@@ -274,12 +240,7 @@ fn fork_graph(program: &Program) -> Result<Vec<BTreeSet<usize>>, WorkloadError> 
         if let Some(name) = unknown {
             let at = Place::file(&program.name);
             let candidates = known.keys().map(|k| (*k).to_owned()).collect();
-            return Err(WorkloadError::UnknownName {
-                at,
-                kind: "thread",
-                name,
-                candidates,
-            });
+            return Err(WorkloadError::UnknownName { at, kind: "thread", name, candidates });
         }
     }
     Ok(children)
@@ -288,12 +249,7 @@ fn fork_graph(program: &Program) -> Result<Vec<BTreeSet<usize>>, WorkloadError> 
 /// Names along a cycle of forks, the first repeated at the end.
 pub(super) fn fork_cycle(program: &Program) -> Option<Vec<String>> {
     let cycle = find_cycle(&fork_graph(program).ok()?)?;
-    Some(
-        cycle
-            .into_iter()
-            .map(|i| program.threads[i].name.clone())
-            .collect(),
-    )
+    Some(cycle.into_iter().map(|i| program.threads[i].name.clone()).collect())
 }
 
 /// A cycle of the graph, its first node repeated at the end. Iterative: names may form long chains.
@@ -373,13 +329,9 @@ pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError
         // Parents have shorter paths, so the map's order puts them first.
         for (slash, _) in path.match_indices('/').skip(1) {
             let parent = &path[..slash];
-            paths
-                .entry(parent.to_owned())
-                .or_insert_with(|| CgroupDef::new(parent));
+            paths.entry(parent.to_owned()).or_insert_with(|| CgroupDef::new(parent));
         }
-        paths
-            .entry(path.clone())
-            .or_insert_with(|| CgroupDef::new(&path));
+        paths.entry(path.clone()).or_insert_with(|| CgroupDef::new(&path));
     }
     // "/" is the root: it exists and has no limits to set.
     paths.remove("/");
@@ -388,17 +340,11 @@ pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError
 
 fn cgroup_path(program: &Program, path: &str) -> Checked {
     let clean = path.starts_with('/')
-        && (path == "/"
-            || path[1..]
-                .split('/')
-                .all(|part| !matches!(part, "" | "." | "..")));
+        && (path == "/" || path[1..].split('/').all(|part| !matches!(part, "" | "." | "..")));
     if clean && path.len() <= 1024 {
         return Ok(());
     }
-    invalid(
-        program,
-        format!("cgroup path \"{path}\" is not of the form /a/b"),
-    )
+    invalid(program, format!("cgroup path \"{path}\" is not of the form /a/b"))
 }
 
 fn cgroup_limits(program: &Program, def: &CgroupDef) -> Checked {

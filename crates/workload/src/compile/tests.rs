@@ -5,9 +5,7 @@ use super::*;
 use crate::program::from_toml;
 
 fn error(text: &str) -> String {
-    compile(&from_toml("t.toml", text).unwrap())
-        .unwrap_err()
-        .to_string()
+    compile(&from_toml("t.toml", text).unwrap()).unwrap_err().to_string()
 }
 
 fn with_ops(ops: &str) -> String {
@@ -22,11 +20,7 @@ fn loops_become_jumps() {
     );
     let compiled = compile(&from_toml("t", &text).unwrap()).unwrap();
     let expected = [
-        Insn::LoopInit {
-            slot: 0,
-            end: 3,
-            times: 3,
-        },
+        Insn::LoopInit { slot: 0, end: 3, times: 3 },
         Insn::Compute(1),
         Insn::LoopNext { slot: 0, start: 1 },
         Insn::Yield,
@@ -45,13 +39,8 @@ fn an_instruction_is_small() {
 fn objects_that_differ_by_instance_go_through_a_slot() {
     let text = with_ops("{ lock = 'm{i}' }, { unlock = 'm{i}' }, { sem_post = 's' }");
     let compiled = compile(&from_toml("t", &text).unwrap()).unwrap();
-    assert_eq!(
-        compiled.templates[0].slots,
-        [(Kind::Mutex, "m{i}".to_owned())]
-    );
-    let Insn::Lock(res) = compiled.code[0] else {
-        panic!()
-    };
+    assert_eq!(compiled.templates[0].slots, [(Kind::Mutex, "m{i}".to_owned())]);
+    let Insn::Lock(res) = compiled.code[0] else { panic!() };
     assert_eq!(res.index(&[42]), 42);
 }
 
@@ -62,47 +51,26 @@ fn one_absolute_use_makes_a_timer_absolute() {
                          { timer = { name = 't', period = '1ms', mode = 'absolute' } }",
     );
     let compiled = compile(&from_toml("t", &text).unwrap()).unwrap();
-    assert!(matches!(
-        compiled.code[0],
-        Insn::Timer { absolute: true, .. }
-    ));
+    assert!(matches!(compiled.code[0], Insn::Timer { absolute: true, .. }));
 }
 
 #[test]
 fn mistakes_are_refused_with_the_op_that_makes_them() {
     let cases = [
-        (
-            "{ unlock = 'm' }",
-            "thread \"a\", op 1 (unlock m): \"m\" is not locked here",
-        ),
-        (
-            "{ wait = { cond = 'c', mutex = 'm' } }",
-            "\"m\" is not locked here",
-        ),
+        ("{ unlock = 'm' }", "thread \"a\", op 1 (unlock m): \"m\" is not locked here"),
+        ("{ wait = { cond = 'c', mutex = 'm' } }", "\"m\" is not locked here"),
         ("{ spin_unlock = 's' }", "\"s\" is not locked here"),
         ("{ loop = { ops = [] } }", "has nothing in it"),
         ("{ set_nice = 20 }", "nice is from -20 to 19"),
-        (
-            "{ set_policy = { fifo = 0 } }",
-            "real-time priority 0 is not from 1 to 99",
-        ),
+        ("{ set_policy = { fifo = 0 } }", "real-time priority 0 is not from 1 to 99"),
         ("{ lock = '' }", "an empty name"),
         ("{ lock = 'm{i%0}' }", "is not an expression"),
         ("{ lock = 'm{i' }", "has a { without its }"),
         ("{ touch = { size = 1, stride = 0 } }", "a stride of 0"),
-        (
-            "{ read = { pipe = 'p', bytes = 2000000000000 } }",
-            "more than 1 TiB",
-        ),
-        (
-            "{ move_cgroup = 'x' }",
-            "cgroup path \"x\" is not of the form /a/b",
-        ),
+        ("{ read = { pipe = 'p', bytes = 2000000000000 } }", "more than 1 TiB"),
+        ("{ move_cgroup = 'x' }", "cgroup path \"x\" is not of the form /a/b"),
         ("{ fork = 'b' }", "thread \"b\" does not exist; there are a"),
-        (
-            "{ fork = 'a' }",
-            "threads fork one another for ever: a -> a",
-        ),
+        ("{ fork = 'a' }", "threads fork one another for ever: a -> a"),
         (
             "{ phase = { name = 'p', ops = [{ phase = { name = 'q', ops = ['yield'] } }] } }",
             "a phase within a phase",
@@ -119,14 +87,8 @@ fn mistakes_outside_the_ops_are_refused() {
     let thread = "[[thread]]\nname = 'a'\nops = ['yield']\n";
     let cases = [
         (format!("{thread}{thread}"), "two threads are named \"a\""),
-        (
-            format!("{thread}instances = 0"),
-            "0 instances, and nothing forks it",
-        ),
-        (
-            format!("{thread}instances = 4000000000"),
-            "number of threads 4000000000 is past",
-        ),
+        (format!("{thread}instances = 0"), "0 instances, and nothing forks it"),
+        (format!("{thread}instances = 4000000000"), "number of threads 4000000000 is past"),
         (format!("{thread}nice = 30"), "nice is from"),
         (
             format!(
@@ -135,26 +97,11 @@ fn mistakes_outside_the_ops_are_refused() {
             "runtime <= deadline <= period",
         ),
         (format!("duration = '0s'\n{thread}"), "a duration of 0"),
-        (
-            format!("{thread}[[cgroup]]\npath = '/a'\nweight = 0"),
-            "weight is from 1 to 10000",
-        ),
-        (
-            format!("{thread}[[cgroup]]\npath = '/a'\n[[cgroup]]\npath = '/a'"),
-            "there twice",
-        ),
-        (
-            format!("{thread}[[cgroup]]\npath = '/a/../b'"),
-            "is not of the form",
-        ),
-        (
-            format!("{thread}[[barrier]]\nname = 'b'\nparties = 0"),
-            "of 0 parties",
-        ),
-        (
-            format!("{thread}[[pipe]]\nname = 'b'\ncapacity = 0"),
-            "cannot hold a message",
-        ),
+        (format!("{thread}[[cgroup]]\npath = '/a'\nweight = 0"), "weight is from 1 to 10000"),
+        (format!("{thread}[[cgroup]]\npath = '/a'\n[[cgroup]]\npath = '/a'"), "there twice"),
+        (format!("{thread}[[cgroup]]\npath = '/a/../b'"), "is not of the form"),
+        (format!("{thread}[[barrier]]\nname = 'b'\nparties = 0"), "of 0 parties"),
+        (format!("{thread}[[pipe]]\nname = 'b'\ncapacity = 0"), "cannot hold a message"),
     ];
     for (text, expected) in cases {
         let message = error(&text);
@@ -175,15 +122,9 @@ fn fork_cycles_over_several_threads_are_found() {
 fn nesting_is_bounded() {
     let mut ops = vec![Op::Yield];
     for _ in 0..100 {
-        ops = vec![Op::Loop {
-            times: Some(2),
-            ops,
-        }];
+        ops = vec![Op::Loop { times: Some(2), ops }];
     }
-    let program = Program {
-        threads: vec![ThreadTemplate::new("a", ops)],
-        ..Program::default()
-    };
+    let program = Program { threads: vec![ThreadTemplate::new("a", ops)], ..Program::default() };
     let message = compile(&program).unwrap_err().to_string();
     assert!(message.contains("nested too deeply"), "{message}");
 }

@@ -92,21 +92,14 @@ impl SyscallCosts {
     /// Work of touching memory: by bytes when in order, by accesses when not.
     pub(super) fn touch(&self, touch: &Touch) -> Nanos {
         let per_pass = touch.size.div_ceil(touch.stride.max(1));
-        let count = if touch.count == 0 {
-            per_pass
-        } else {
-            touch.count
-        };
+        let count = if touch.count == 0 { per_pass } else { touch.count };
         if touch.kind == TouchKind::Chase || touch.pattern == Pattern::Random {
             return self.mem_access.saturating_mul(count);
         }
         // A stride longer than a line still costs a line per access.
         let bytes = count.saturating_mul(touch.stride.min(LINE));
-        let rate = if touch.kind == TouchKind::Read {
-            self.mem_read_kib
-        } else {
-            self.mem_write_kib
-        };
+        let rate =
+            if touch.kind == TouchKind::Read { self.mem_read_kib } else { self.mem_write_kib };
         per_kib(rate, bytes)
     }
 }

@@ -124,10 +124,7 @@ impl Mock {
     }
 
     pub fn task(&self, name: &str) -> &Task {
-        self.tasks
-            .iter()
-            .find(|t| t.spec.name == name)
-            .unwrap_or_else(|| panic!("no task {name}"))
+        self.tasks.iter().find(|t| t.spec.name == name).unwrap_or_else(|| panic!("no task {name}"))
     }
 
     fn at(&mut self, at: Nanos, event: Event) {
@@ -148,8 +145,7 @@ impl Mock {
             while self.cpus[cpu].is_none() && !self.finished {
                 let allowed = |t: &TaskId| {
                     let mask = &self.tasks[t.idx()].spec.affinity;
-                    mask.as_ref()
-                        .is_none_or(|m| cpumask::test(m, CpuId(cpu as u32)))
+                    mask.as_ref().is_none_or(|m| cpumask::test(m, CpuId(cpu as u32)))
                 };
                 let Some(i) = self.queue.iter().position(allowed) else {
                     break;
@@ -219,11 +215,7 @@ impl Mock {
     }
 
     fn leave(&mut self, t: TaskId, state: State) {
-        let slot = self
-            .cpus
-            .iter_mut()
-            .find(|c| c.is_some_and(|(on, _)| on == t))
-            .unwrap();
+        let slot = self.cpus.iter_mut().find(|c| c.is_some_and(|(on, _)| on == t)).unwrap();
         let (_, since) = slot.take().unwrap();
         let task = &mut self.tasks[t.idx()];
         task.run_ns += self.now - since;
@@ -236,12 +228,7 @@ impl Mock {
         if task.generation != generation || task.state != State::Running {
             return;
         }
-        let slot = self
-            .cpus
-            .iter_mut()
-            .flatten()
-            .find(|(on, _)| *on == t)
-            .unwrap();
+        let slot = self.cpus.iter_mut().flatten().find(|(on, _)| *on == t).unwrap();
         let ran = self.now - slot.1;
         slot.1 = self.now;
         task.run_ns += ran;
@@ -291,10 +278,7 @@ impl Sys for Mock {
             return Err(SysError::NoMemory);
         }
         if let Some(other) = spec.thread_group_of {
-            assert!(
-                self.tasks[other.idx()].exited_at.is_none(),
-                "joins a dead thread group"
-            );
+            assert!(self.tasks[other.idx()].exited_at.is_none(), "joins a dead thread group");
         }
         self.calls.push(format!("fork {} by {parent:?}", spec.name));
         let id = TaskId(self.tasks.len() as u32);
@@ -340,17 +324,10 @@ impl Sys for Mock {
         name: &str,
         spec: CgroupSpec,
     ) -> Result<CgroupId, SysError> {
-        self.calls
-            .push(format!("mkdir {parent} {name} weight={}", spec.weight));
-        Ok(CgroupId(
-            self.calls.iter().filter(|c| c.starts_with("mkdir")).count() as u32,
-        ))
+        self.calls.push(format!("mkdir {parent} {name} weight={}", spec.weight));
+        Ok(CgroupId(self.calls.iter().filter(|c| c.starts_with("mkdir")).count() as u32))
     }
-    fn set_cpuset(
-        &mut self,
-        cgroup: CgroupId,
-        cpus: Option<&CpuMask>,
-    ) -> Result<(), SysError> {
+    fn set_cpuset(&mut self, cgroup: CgroupId, cpus: Option<&CpuMask>) -> Result<(), SysError> {
         let count = cpus.map_or(0, |c| scxlab_machine::cpumask::weight(c));
         self.calls.push(format!("cpuset {cgroup} cpus={count}"));
         Ok(())
@@ -369,10 +346,7 @@ impl Sys for Mock {
         Ok(())
     }
     fn random(&mut self, stream: &'static str, task: TaskId) -> u64 {
-        self.seed = self
-            .seed
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        self.seed = self.seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.seed ^ u64::from(task.0)).wrapping_add(stream.len() as u64) >> 16
     }
     fn count_work(&mut self, task: TaskId, units: u64) {

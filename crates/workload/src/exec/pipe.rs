@@ -47,10 +47,7 @@ impl Pipe {
     /// Room for the bytes of a further message.
     fn room(&self) -> u64 {
         let overheads = self.overhead.saturating_mul(self.messages.len() as u64);
-        let used = self
-            .bytes
-            .saturating_add(overheads)
-            .saturating_add(self.overhead);
+        let used = self.bytes.saturating_add(overheads).saturating_add(self.overhead);
         self.capacity.saturating_sub(used)
     }
 
@@ -58,11 +55,7 @@ impl Pipe {
     fn fill(&mut self, wanted: u64) -> u64 {
         let room = self.room();
         let whole_only = wanted <= PIPE_BUF && wanted <= self.capacity - self.overhead;
-        let moved = if wanted > room && whole_only {
-            0
-        } else {
-            wanted.min(room)
-        };
+        let moved = if wanted > room && whole_only { 0 } else { wanted.min(room) };
         self.bytes += moved;
         if self.overhead > 0 && moved > 0 {
             self.messages.push_back(moved);
@@ -96,11 +89,7 @@ impl Executor {
         sys.charge(self.costs.pipe(self.pipes[p].kind, bytes));
         let pipe = &mut self.pipes[p];
         // Behind a writer that waits, the queue decides.
-        let moved = if pipe.writers.is_empty() {
-            pipe.fill(bytes)
-        } else {
-            0
-        };
+        let moved = if pipe.writers.is_empty() { pipe.fill(bytes) } else { 0 };
         let left = bytes - moved;
         if left > 0 {
             pipe.writers.push_back((t as u32, left));
@@ -114,11 +103,7 @@ impl Executor {
         let p = pipe.index(&self.threads[t].binding);
         sys.charge(self.costs.pipe(self.pipes[p].kind, bytes));
         let pipe = &mut self.pipes[p];
-        let moved = if pipe.readers.is_empty() {
-            pipe.drain(bytes)
-        } else {
-            0
-        };
+        let moved = if pipe.readers.is_empty() { pipe.drain(bytes) } else { 0 };
         let left = bytes - moved;
         if left > 0 {
             pipe.readers.push_back((t as u32, left));

@@ -24,9 +24,7 @@ impl Executor {
         for template in &compiled.templates {
             for instance in 0..template.instances {
                 for (kind, pattern) in &template.slots {
-                    compiled
-                        .objects
-                        .intern(*kind, &instance_name(pattern, instance));
+                    compiled.objects.intern(*kind, &instance_name(pattern, instance));
                 }
             }
         }
@@ -40,42 +38,26 @@ impl Executor {
         let count = |kind| objects.names(kind).len();
         self.mutexes.resize_with(count(Kind::Mutex), Mutex::default);
         self.conds.resize_with(count(Kind::Cond), Cond::default);
-        self.timers
-            .resize_with(count(Kind::Timer), TimerState::default);
-        self.spin_locks
-            .resize_with(count(Kind::SpinLock), SpinLock::default);
-        for name in objects
-            .names(Kind::Barrier)
-            .iter()
-            .skip(self.barriers.len())
-        {
+        self.timers.resize_with(count(Kind::Timer), TimerState::default);
+        self.spin_locks.resize_with(count(Kind::SpinLock), SpinLock::default);
+        for name in objects.names(Kind::Barrier).iter().skip(self.barriers.len()) {
             let parties = declared_parties(self, name).unwrap_or(1);
-            self.barriers.push(Barrier {
-                parties,
-                waiters: Default::default(),
-            });
+            self.barriers.push(Barrier { parties, waiters: Default::default() });
         }
-        for name in objects
-            .names(Kind::SpinBarrier)
-            .iter()
-            .skip(self.spin_barriers.len())
-        {
+        for name in objects.names(Kind::SpinBarrier).iter().skip(self.spin_barriers.len()) {
             let parties = declared_parties(self, name).unwrap_or(1);
             self.spin_barriers.push(SpinBarrier::new(parties));
         }
         for name in objects.names(Kind::Sem).iter().skip(self.sems.len()) {
             let mut defs = self.program.semaphores.iter();
-            let value = defs
-                .find(|d| matches(&d.name, name))
-                .map_or(0, |d| u64::from(d.value));
+            let value = defs.find(|d| matches(&d.name, name)).map_or(0, |d| u64::from(d.value));
             self.sems.push(Sem::new(value));
         }
         for name in objects.names(Kind::Pipe).iter().skip(self.pipes.len()) {
             let found = self.program.pipes.iter().find(|d| matches(&d.name, name));
             let fallback = PipeDef::new(name, PipeKind::Pipe);
             let def = found.unwrap_or(&fallback);
-            self.pipes
-                .push(Pipe::new(def.kind, def.capacity(), def.overhead()));
+            self.pipes.push(Pipe::new(def.kind, def.capacity(), def.overhead()));
         }
     }
 
@@ -95,9 +77,7 @@ impl Executor {
                     .map(|(kind, p)| objects.intern(*kind, &instance_name(p, instance)))
                     .collect();
                 for (kind, res) in &used {
-                    *users
-                        .entry((*kind, res.index(&binding) as u32))
-                        .or_default() += 1;
+                    *users.entry((*kind, res.index(&binding) as u32)).or_default() += 1;
                 }
             }
         }
@@ -141,11 +121,7 @@ impl Executor {
                 return false;
             }
         };
-        let zero = if parent.is_none() {
-            self.start_offset(sys, task)
-        } else {
-            0
-        };
+        let zero = if parent.is_none() { self.start_offset(sys, task) } else { 0 };
         let thread = self.new_thread(name, task, template, instance, zero);
         let t = self.place(Thread {
             cgroup,
@@ -165,11 +141,7 @@ impl Executor {
         let t = &self.compiled.templates[template];
         if self.rtapp_names {
             let forks = self.made_of[template] - t.instances.min(self.made_of[template]);
-            let suffix = if forked {
-                format!("-{forks}")
-            } else {
-                String::new()
-            };
+            let suffix = if forked { format!("-{forks}") } else { String::new() };
             return format!("{}-{}{suffix}", t.name, self.made);
         }
         match names::is_pattern(&t.name) {
@@ -205,9 +177,7 @@ impl Executor {
             nice: def.nice,
             slice_request: def.slice.map_or(0, |s| s.0),
             affinity: def.cpus.as_ref().map(|list| cpu_mask(list, nr_cpus)),
-            cgroup: own
-                .and_then(|i| self.cgroup_ids.get(i as usize).copied())
-                .unwrap_or(inherited),
+            cgroup: own.and_then(|i| self.cgroup_ids.get(i as usize).copied()).unwrap_or(inherited),
             thread_group_of: process.and_then(|p| self.member_of(p, parent)),
             kthread: false,
             footprint_bytes: def.footprint,
@@ -251,11 +221,7 @@ impl Executor {
             name,
             template: template as u32,
             pc: t.entry,
-            wait: if zero > 0 {
-                Wait::Until(zero)
-            } else {
-                Wait::None
-            },
+            wait: if zero > 0 { Wait::Until(zero) } else { Wait::None },
             pending: Pending::None,
             zero,
             last_turn: None,
@@ -315,12 +281,7 @@ fn barrier_of(insn: &Insn) -> Option<(Kind, crate::compile::insn::Res)> {
 }
 
 fn declared_parties(executor: &Executor, name: &str) -> Option<u32> {
-    executor
-        .program
-        .barriers
-        .iter()
-        .find(|d| matches(&d.name, name))
-        .map(|d| d.parties)
+    executor.program.barriers.iter().find(|d| matches(&d.name, name)).map(|d| d.parties)
 }
 
 /// Whether a declaration is for this object: the same name, or a pattern that makes it. What the

@@ -23,10 +23,7 @@ pub(super) struct SpinBarrier {
 
 impl SpinBarrier {
     pub fn new(parties: u32) -> Self {
-        SpinBarrier {
-            parties,
-            waiters: Vec::new(),
-        }
+        SpinBarrier { parties, waiters: Vec::new() }
     }
 }
 

@@ -76,11 +76,7 @@ pub(super) struct Phase {
 impl Phase {
     pub fn slack(&mut self, due: Nanos, now: Nanos, cumulative: bool) {
         let slack = due.cast_signed().saturating_sub(now.cast_signed());
-        self.slack = if cumulative {
-            self.slack.saturating_add(slack)
-        } else {
-            slack
-        };
+        self.slack = if cumulative { self.slack.saturating_add(slack) } else { slack };
         self.has_timer = true;
     }
 }
@@ -106,11 +102,7 @@ impl Executor {
 
     pub(super) fn phase_begin(&mut self, sys: &mut dyn Sys, t: usize) -> Flow {
         let phase = &mut self.threads[t].phase;
-        *phase = Phase {
-            idx: phase.idx,
-            start: sys.now(),
-            ..Phase::default()
-        };
+        *phase = Phase { idx: phase.idx, start: sys.now(), ..Phase::default() };
         Flow::Next
     }
 
@@ -127,9 +119,7 @@ impl Executor {
         totals.wu_lat_max = totals.wu_lat_max.max(phase.wu_lat);
         if phase.has_timer {
             totals.slack_sum = totals.slack_sum.saturating_add(phase.slack);
-            let min = totals
-                .slack_min
-                .map_or(phase.slack, |min| min.min(phase.slack));
+            let min = totals.slack_min.map_or(phase.slack, |min| min.min(phase.slack));
             totals.slack_min = Some(min);
         }
         if let Some(observer) = &mut self.observer {

@@ -37,10 +37,7 @@ pub(super) struct Sem {
 
 impl Sem {
     pub fn new(value: u64) -> Self {
-        Sem {
-            value,
-            waiters: VecDeque::new(),
-        }
+        Sem { value, waiters: VecDeque::new() }
     }
 }
 

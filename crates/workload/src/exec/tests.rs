@@ -11,14 +11,7 @@ const MS: Nanos = 1_000_000;
 
 /// Runs a program in our TOML form; `cpus` CPUs, no costs, no perturbation.
 fn run(text: &str, cpus: u32) -> (Mock, Executor, End) {
-    run_with(
-        text,
-        ExecConfig {
-            nr_cpus: cpus,
-            ..ExecConfig::default()
-        },
-        1,
-    )
+    run_with(text, ExecConfig { nr_cpus: cpus, ..ExecConfig::default() }, 1)
 }
 
 fn run_with(text: &str, config: ExecConfig, seed: u64) -> (Mock, Executor, End) {
@@ -37,10 +30,7 @@ fn compute_and_sleep_take_their_time() {
         1,
     );
     assert_eq!(end, End::Finished);
-    assert_eq!(
-        (mock.time(), mock.task("a").run_ns, mock.total_work()),
-        (15 * MS, 6 * MS, 6)
-    );
+    assert_eq!((mock.time(), mock.task("a").run_ns, mock.total_work()), (15 * MS, 6 * MS, 6));
 }
 
 #[test]
@@ -69,10 +59,7 @@ fn a_signal_wakes_one_waiter_and_a_broadcast_all() {
     assert_eq!(stuck, "a signal of condition \"c\"");
     let (mock, _, end) = run(&text("broadcast"), 2);
     // Each waiter computes under the mutex: one after the other.
-    assert_eq!(
-        (end, mock.total_work(), mock.time()),
-        (End::Finished, 3, 8 * MS)
-    );
+    assert_eq!((end, mock.total_work(), mock.time()), (End::Finished, 3, 8 * MS));
 }
 
 #[test]
@@ -81,14 +68,8 @@ fn a_deadlock_names_the_lock_and_its_holder() {
                 [[thread]]\nname = 'b'\nops = [{ lock = 'y' }, { sleep = '1ms' }, { lock = 'x' }]";
     let (_, executor, end) = run(text, 2);
     assert_eq!(end, End::Stuck);
-    assert_eq!(
-        executor.waits_for(TaskId(0)).unwrap(),
-        "mutex \"y\", held by b"
-    );
-    assert_eq!(
-        executor.waits_for(TaskId(1)).unwrap(),
-        "mutex \"x\", held by a"
-    );
+    assert_eq!(executor.waits_for(TaskId(0)).unwrap(), "mutex \"y\", held by b");
+    assert_eq!(executor.waits_for(TaskId(1)).unwrap(), "mutex \"x\", held by a");
     assert_eq!(executor.waits_for(TaskId(9)), None);
 }
 
@@ -103,18 +84,11 @@ fn barriers_hold_everyone_back_every_round() {
         )
     };
     let (mock, _, end) = run(&text("barrier"), 3);
-    assert_eq!(
-        (end, mock.time(), mock.total_work()),
-        (End::Finished, 20 * MS, 8)
-    );
+    assert_eq!((end, mock.time(), mock.total_work()), (End::Finished, 20 * MS, 8));
     assert_eq!(mock.task("fast-0").run_ns, 4 * MS);
     let (mock, _, end) = run(&text("spin_barrier"), 3);
     assert_eq!((end, mock.time()), (End::Finished, 20 * MS));
-    assert_eq!(
-        mock.task("fast-0").run_ns,
-        20 * MS,
-        "a spinner burns its CPU"
-    );
+    assert_eq!(mock.task("fast-0").run_ns, 20 * MS, "a spinner burns its CPU");
 }
 
 #[test]
@@ -156,11 +130,7 @@ fn a_socket_counts_the_overhead_of_each_message() {
                 ops = [{ loop = { times = 3, ops = [{ write = { pipe = 's', bytes = 100 } }, \
                 { count = 1 }] } }]";
     let (mock, executor, end) = run(text, 1);
-    assert_eq!(
-        (end, mock.total_work()),
-        (End::Stuck, 2),
-        "768 bytes a message"
-    );
+    assert_eq!((end, mock.total_work()), (End::Stuck, 2), "768 bytes a message");
     assert_eq!(executor.waits_for(TaskId(0)).unwrap(), "room in pipe \"s\"");
 }
 
@@ -191,10 +161,7 @@ fn overrun(mode: &str) -> Vec<LoopRecord> {
     };
     let passes = [10, 10, 30, 10, 10].map(pass).join(", ");
     let program = from_toml("t", &format!("[[thread]]\nname = 'a'\nops = [{passes}]")).unwrap();
-    let config = ExecConfig {
-        nr_cpus: 1,
-        ..ExecConfig::default()
-    };
+    let config = ExecConfig { nr_cpus: 1, ..ExecConfig::default() };
     let mut executor = Executor::new(&program, config).unwrap();
     let rows = Rows::default();
     executor.observe(Box::new(rows.clone()));
@@ -212,10 +179,7 @@ fn a_relative_timer_forgets_a_miss() {
     let slack: Vec<_> = rows.iter().map(|r| r.slack / 1_000_000).collect();
     assert_eq!(slack, [10, 10, -10, 10, 10]);
     assert_eq!(rows[2].missed, 1);
-    assert_eq!(
-        (rows[2].run, rows[2].c_period, rows[2].c_duration),
-        (30 * MS, 20 * MS, 30 * MS)
-    );
+    assert_eq!((rows[2].run, rows[2].c_period, rows[2].c_duration), (30 * MS, 20 * MS, 30 * MS));
 }
 
 #[test]
@@ -233,21 +197,13 @@ fn wake_up_latency_is_measured_from_the_expiry() {
                 ops = [{ phase = { name = 'p', times = 1, ops = [{ timer = { name = 't', \
                 period = '500us' } }] } }]";
     let (_, executor, _) = run(text, 1);
-    let totals = executor
-        .loop_totals()
-        .find(|(name, _)| *name == "a")
-        .unwrap()
-        .1;
+    let totals = executor.loop_totals().find(|(name, _)| *name == "a").unwrap().1;
     // The first slice of `hog` ends at 1 ms, the second at 2 ms; the timer is set at 1 ms for 500 us
     // after time zero, which is past: a miss has no latency.
     assert_eq!((totals.missed, totals.wu_lat_max), (1, 0));
     let late = text.replace("500us", "1500us");
     let (_, executor, _) = run(&late, 1);
-    let totals = executor
-        .loop_totals()
-        .find(|(name, _)| *name == "a")
-        .unwrap()
-        .1;
+    let totals = executor.loop_totals().find(|(name, _)| *name == "a").unwrap().1;
     assert_eq!((totals.missed, totals.wu_lat_max), (0, 500_000));
 }
 
@@ -258,10 +214,7 @@ fn forks_are_numbered_waited_for_and_reuse_their_slots() {
                 [[thread]]\nname = 'child'\ninstances = 0\nprocess = 'p'\n\
                 ops = ['exec', { compute = '1ms' }, { sem_post = 's{i}' }]";
     let (mock, executor, end) = run(text, 2);
-    assert_eq!(
-        (end, mock.tasks.len(), mock.time()),
-        (End::Finished, 101, 50 * MS)
-    );
+    assert_eq!((end, mock.tasks.len(), mock.time()), (End::Finished, 101, 50 * MS));
     assert_eq!(executor.threads.len(), 3);
     assert_eq!(mock.tasks[100].spec.name, "child-99");
     assert_eq!(mock.tasks[100].spec.thread_group_of, Some(TaskId(0)));
@@ -269,12 +222,7 @@ fn forks_are_numbered_waited_for_and_reuse_their_slots() {
 
 #[test]
 fn a_loop_that_does_nothing_cannot_hang_the_run() {
-    for op in [
-        "{ sem_post = 's' }",
-        "{ sleep = '0ns' }",
-        "{ compute = '0ns' }",
-        "{ count = 1 }",
-    ] {
+    for op in ["{ sem_post = 's' }", "{ sleep = '0ns' }", "{ compute = '0ns' }", "{ count = 1 }"] {
         let text = format!(
             "duration = '10us'\n[[thread]]\nname = 'a'\nops = [{{ loop = {{ ops = [{op}] }} }}]"
         );
@@ -289,19 +237,8 @@ fn charges_alone_do_not_keep_a_loop_within_one_step() {
     let text = "duration = '1ms'\n[[thread]]\nname = 'a'\nops = [{ loop = { ops = \
                 [{ lock = 'm' }, { signal = 'c' }, { unlock = 'm' }, { io = { bytes = 9, \
                 null = true } }] } }]";
-    let costs = SyscallCosts {
-        io_submit: 100,
-        ..SyscallCosts::default()
-    };
-    let (mock, _, end) = run_with(
-        text,
-        ExecConfig {
-            nr_cpus: 1,
-            costs,
-            ..Default::default()
-        },
-        1,
-    );
+    let costs = SyscallCosts { io_submit: 100, ..SyscallCosts::default() };
+    let (mock, _, end) = run_with(text, ExecConfig { nr_cpus: 1, costs, ..Default::default() }, 1);
     assert_eq!((end, mock.time()), (End::Finished, MS));
 }
 
@@ -318,19 +255,8 @@ fn costs_delay_the_caller() {
         io_kib: 500,
         ..SyscallCosts::default()
     };
-    let (mock, _, _) = run_with(
-        text,
-        ExecConfig {
-            nr_cpus: 1,
-            costs,
-            ..Default::default()
-        },
-        1,
-    );
-    assert_eq!(
-        mock.task("a").exited_at,
-        Some(50_000 + 200 + 1_000 + 11_000)
-    );
+    let (mock, _, _) = run_with(text, ExecConfig { nr_cpus: 1, costs, ..Default::default() }, 1);
+    assert_eq!(mock.task("a").exited_at, Some(50_000 + 200 + 1_000 + 11_000));
     assert_eq!(mock.task("a").run_ns, 51_200);
 }
 
@@ -354,10 +280,7 @@ fn settings_reach_the_kernel() {
     ];
     assert_eq!(mock.calls, expected);
     let spec = &mock.tasks[0].spec;
-    assert_eq!(
-        (spec.cgroup, spec.policy),
-        (CgroupId(2), Policy::Fifo { prio: 5 })
-    );
+    assert_eq!((spec.cgroup, spec.policy), (CgroupId(2), Policy::Fifo { prio: 5 }));
     assert_eq!((spec.footprint_bytes, spec.slice_request), (4096, 3 * MS));
     assert_eq!(executor.faults().1, 0);
 }
@@ -366,27 +289,15 @@ fn settings_reach_the_kernel() {
 fn a_refused_fork_is_recorded_and_a_missing_cpu_is_an_error() {
     let text = "[[thread]]\nname = 'a'\ncpus = '7'\nops = [{ compute = '1ms' }]";
     let program = from_toml("t", text).unwrap();
-    let config = ExecConfig {
-        nr_cpus: 4,
-        ..ExecConfig::default()
-    };
+    let config = ExecConfig { nr_cpus: 4, ..ExecConfig::default() };
     let error = Executor::new(&program, config).err().unwrap();
-    assert_eq!(
-        error.to_string(),
-        "thread \"a\" names CPU 7, but the machine has 4 CPUs (0 to 3)"
-    );
-    let config = ExecConfig {
-        nr_cpus: 8,
-        ..ExecConfig::default()
-    };
+    assert_eq!(error.to_string(), "thread \"a\" names CPU 7, but the machine has 4 CPUs (0 to 3)");
+    let config = ExecConfig { nr_cpus: 8, ..ExecConfig::default() };
     let mut executor = Executor::new(&program, config).unwrap();
     let mut mock = Mock::new(8, 1);
     mock.refuse_forks = true;
     assert_eq!(mock.run(&mut executor, 10), End::Finished);
-    assert_eq!(
-        executor.faults().0[0].to_string(),
-        "0 ns, a: fork: out of memory (ENOMEM)"
-    );
+    assert_eq!(executor.faults().0[0].to_string(), "0 ns, a: fork: out of memory (ENOMEM)");
 }
 
 #[test]
@@ -394,39 +305,17 @@ fn a_seed_perturbs_only_when_asked() {
     let text = "[[thread]]\nname = 'a'\ninstances = 8\nops = [{ loop = { times = 20, ops = \
                 [{ compute = '1ms' }] } }]";
     let with = |start, noise, seed| {
-        let perturb = Perturb {
-            start_offset_max: start,
-            compute_noise_permille: noise,
-        };
-        let config = ExecConfig {
-            nr_cpus: 8,
-            perturb,
-            ..ExecConfig::default()
-        };
+        let perturb = Perturb { start_offset_max: start, compute_noise_permille: noise };
+        let config = ExecConfig { nr_cpus: 8, perturb, ..ExecConfig::default() };
         let (mock, _, _) = run_with(text, config, seed);
-        mock.tasks
-            .iter()
-            .map(|t| (t.exited_at.unwrap(), t.run_ns))
-            .collect::<Vec<_>>()
+        mock.tasks.iter().map(|t| (t.exited_at.unwrap(), t.run_ns)).collect::<Vec<_>>()
     };
     assert_eq!(with(0, 0, 1), with(0, 0, 2));
-    assert!(
-        with(0, 0, 1)
-            .iter()
-            .all(|&(end, ran)| end == 20 * MS && ran == 20 * MS)
-    );
+    assert!(with(0, 0, 1).iter().all(|&(end, ran)| end == 20 * MS && ran == 20 * MS));
     assert_eq!(with(MS, 50, 1), with(MS, 50, 1));
     assert_ne!(with(MS, 50, 1), with(MS, 50, 2));
-    assert!(
-        with(MS, 0, 1)
-            .iter()
-            .all(|&(end, ran)| end <= 21 * MS && ran == 20 * MS)
-    );
-    assert!(
-        with(0, 50, 1)
-            .iter()
-            .all(|&(_, ran)| ran.abs_diff(20 * MS) <= MS && ran != 20 * MS)
-    );
+    assert!(with(MS, 0, 1).iter().all(|&(end, ran)| end <= 21 * MS && ran == 20 * MS));
+    assert!(with(0, 50, 1).iter().all(|&(_, ran)| ran.abs_diff(20 * MS) <= MS && ran != 20 * MS));
 }
 
 #[test]
@@ -441,10 +330,7 @@ fn a_stray_wake_up_does_not_end_a_wait() {
     let text = "[[thread]]\nname = 'a'\nops = [{ lock = 'm' }, { sleep = '1ms' }, { unlock = 'm' }]\n\
                 [[thread]]\nname = 'b'\nops = [{ lock = 'm' }, { unlock = 'm' }, { sleep = '5ms' }]";
     let program = from_toml("t", text).unwrap();
-    let config = ExecConfig {
-        nr_cpus: 2,
-        ..ExecConfig::default()
-    };
+    let config = ExecConfig { nr_cpus: 2, ..ExecConfig::default() };
     let mut executor = Executor::new(&program, config).unwrap();
     let mut mock = Mock::new(2, 1);
     executor.start(&mut mock);

@@ -47,10 +47,7 @@ impl CpuList {
 pub fn parse_range(text: &str) -> Option<(u32, u32)> {
     let number = |s: &str| {
         let s = s.trim();
-        s.bytes()
-            .all(|b| b.is_ascii_digit())
-            .then(|| s.parse::<u32>().ok())
-            .flatten()
+        s.bytes().all(|b| b.is_ascii_digit()).then(|| s.parse::<u32>().ok()).flatten()
     };
     match text.split_once('-') {
         None => number(text).map(|n| (n, n)),

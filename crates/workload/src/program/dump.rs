@@ -27,17 +27,11 @@ fn line(out: &mut String, depth: usize, text: &str) {
 }
 
 fn header(out: &mut String, program: &Program) {
-    let duration = program
-        .duration
-        .map_or("until all exit".to_owned(), |d| d.to_string());
+    let duration = program.duration.map_or("until all exit".to_owned(), |d| d.to_string());
     let flag = |on: bool, name: &'static str| if on { name } else { "" };
     let flags = flag(program.pi_enabled, ", pi").to_owned()
         + flag(program.cumulative_slack, ", cumulative_slack");
-    line(
-        out,
-        0,
-        &format!("program: {duration}, unit {}{flags}", program.unit),
-    );
+    line(out, 0, &format!("program: {duration}, unit {}{flags}", program.unit));
     for c in &program.cgroups {
         let quota = c.quota.map_or("max".to_owned(), |q| q.to_string());
         line(
@@ -60,22 +54,13 @@ fn header(out: &mut String, program: &Program) {
     }
     for p in &program.pipes {
         let kind = format!("{:?}", p.kind).to_lowercase();
-        line(
-            out,
-            0,
-            &format!("{kind} {} capacity={}", p.name, p.capacity()),
-        );
+        line(out, 0, &format!("{kind} {} capacity={}", p.name, p.capacity()));
     }
 }
 
 fn thread_line(out: &mut String, t: &ThreadTemplate) {
-    let mut text = format!(
-        "thread {} x{} {} nice={}",
-        t.name,
-        t.instances,
-        policy(t.policy),
-        t.nice
-    );
+    let mut text =
+        format!("thread {} x{} {} nice={}", t.name, t.instances, policy(t.policy), t.nice);
     let mut add = |key: &str, value: Option<String>| {
         if let Some(value) = value {
             let _ = write!(text, " {key}={value}");
@@ -85,10 +70,7 @@ fn thread_line(out: &mut String, t: &ThreadTemplate) {
     add("cpus", t.cpus.as_ref().map(|c| c.to_string()));
     add("cgroup", t.cgroup.clone());
     add("process", t.process.clone());
-    add(
-        "footprint",
-        (t.footprint != 0).then(|| t.footprint.to_string()),
-    );
+    add("footprint", (t.footprint != 0).then(|| t.footprint.to_string()));
     add("delay", t.delay.map(|d| d.to_string()));
     line(out, 0, &text);
 }
@@ -101,11 +83,7 @@ fn policy(policy: PolicyDef) -> String {
         PolicyDef::Ext => "ext".into(),
         PolicyDef::Fifo(prio) => format!("fifo:{prio}"),
         PolicyDef::Rr(prio) => format!("rr:{prio}"),
-        PolicyDef::Deadline {
-            runtime,
-            deadline,
-            period,
-        } => {
+        PolicyDef::Deadline { runtime, deadline, period } => {
             format!("deadline:{runtime}/{deadline}/{period}")
         }
     }
@@ -118,11 +96,7 @@ fn ops(out: &mut String, list: &[Op], depth: usize) {
                 line(out, depth, &times_text("loop", *times));
                 ops(out, body, depth + 1);
             }
-            Op::Phase {
-                name,
-                times,
-                ops: body,
-            } => {
+            Op::Phase { name, times, ops: body } => {
                 line(out, depth, &times_text(&format!("phase {name}"), *times));
                 ops(out, body, depth + 1);
             }
@@ -141,17 +115,8 @@ pub(crate) fn op_text(op: &Op) -> String {
         Op::Compute(d) => format!("compute {d}"),
         Op::ComputeWall(d) => format!("compute_wall {d}"),
         Op::Sleep(d) => format!("sleep {d}"),
-        Op::Timer {
-            name,
-            period,
-            mode,
-            unique,
-        } => {
-            let mode = if *mode == TimerMode::Relative {
-                "relative"
-            } else {
-                "absolute"
-            };
+        Op::Timer { name, period, mode, unique } => {
+            let mode = if *mode == TimerMode::Relative { "relative" } else { "absolute" };
             let unique = if *unique { " unique" } else { "" };
             format!("timer {name} {period} {mode}{unique}")
         }

@@ -16,13 +16,8 @@ pub const MAX_NANOS: Nanos = 1_000_000_000_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dur(pub Nanos);
 
-const UNITS: [(&str, Nanos); 5] = [
-    ("ns", 1),
-    ("us", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("min", 60_000_000_000),
-];
+const UNITS: [(&str, Nanos); 5] =
+    [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("min", 60_000_000_000)];
 
 impl FromStr for Dur {
     type Err = String;
@@ -34,20 +29,12 @@ impl FromStr for Dur {
     /// ```
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("\"{text}\" is not a time: write a number and ns, us, ms, s or min");
-        let split = text
-            .find(|c: char| c.is_ascii_alphabetic())
-            .ok_or_else(bad)?;
+        let split = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(bad)?;
         let (number, unit) = text.split_at(split);
-        let scale = UNITS
-            .iter()
-            .find(|(name, _)| *name == unit)
-            .ok_or_else(bad)?
-            .1;
+        let scale = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?.1;
         let nanos = scaled(number.trim_end(), scale).ok_or_else(bad)?;
         if nanos > MAX_NANOS {
-            return Err(format!(
-                "\"{text}\" is longer than the limit of 1000000000s"
-            ));
+            return Err(format!("\"{text}\" is longer than the limit of 1000000000s"));
         }
         Ok(Dur(nanos))
     }

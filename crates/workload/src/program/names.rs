@@ -22,9 +22,7 @@ pub fn resolve(name: &str, instance: u32) -> Result<String, String> {
     while let Some(open) = rest.find("{i") {
         out.push_str(&rest[..open]);
         let body = &rest[open + 2..];
-        let close = body
-            .find('}')
-            .ok_or_else(|| format!("\"{name}\" has a {{ without its }}"))?;
+        let close = body.find('}').ok_or_else(|| format!("\"{name}\" has a {{ without its }}"))?;
         let value = evaluate(&body[..close], u64::from(instance))
             .ok_or_else(|| format!("\"{name}\": {{i{}}} is not an expression", &body[..close]))?;
         out.push_str(&value.to_string());

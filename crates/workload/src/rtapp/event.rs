@@ -61,10 +61,7 @@ pub const PREFIXES: [(&str, Event); 20] = [
 
 /// The event that a key stands for.
 pub fn of_key(key: &str) -> Option<Event> {
-    PREFIXES
-        .iter()
-        .find(|(prefix, _)| key.starts_with(prefix))
-        .map(|(_, event)| *event)
+    PREFIXES.iter().find(|(prefix, _)| key.starts_with(prefix)).map(|(_, event)| *event)
 }
 
 /// Of the task whose events are read.
@@ -125,9 +122,7 @@ impl Reading<'_> {
             }
             Event::Fork => {
                 let name = named(src, key, node)?;
-                self.context
-                    .forks
-                    .push((self.task.to_owned(), name.clone(), node.pos));
+                self.context.forks.push((self.task.to_owned(), name.clone(), node.pos));
                 Op::Fork(name)
             }
             Event::SemPost => Op::SemPost(named(src, key, node)?),
@@ -149,10 +144,7 @@ impl Reading<'_> {
     fn unlock(&mut self, src: &Source<'_>, member: &Member) -> Result<Op, WorkloadError> {
         let name = named(src, &member.key, &member.node)?;
         if !self.held.remove(&name) {
-            let problem = format!(
-                "mutex \"{name}\" is not locked here by task \"{}\"",
-                self.task
-            );
+            let problem = format!("mutex \"{name}\" is not locked here by task \"{}\"", self.task);
             return Err(src.invalid(member.node.pos, problem));
         }
         Ok(Op::Unlock(name))
@@ -165,10 +157,7 @@ impl Reading<'_> {
         let mutex = required(src, member, members, "mutex")?;
         let (cond, mutex) = (named(src, "ref", cond)?, named(src, "mutex", mutex)?);
         if self.held.insert(mutex.clone()) {
-            let text = format!(
-                "{} without mutex \"{mutex}\": it returns with it",
-                member.key
-            );
+            let text = format!("{} without mutex \"{mutex}\": it returns with it", member.key);
             src.note(member.pos, text);
         }
         Ok(Op::Wait { cond, mutex })
@@ -176,40 +165,21 @@ impl Reading<'_> {
 
     fn mem(&mut self, src: &Source<'_>, key: &str, node: &Node) -> Result<Op, WorkloadError> {
         let size = src.int(key, node, 0, 1 << 40)?.unsigned_abs();
-        self.footprint = self
-            .footprint
-            .max(size.min(self.context.global.mem_buffer_size));
+        self.footprint = self.footprint.max(size.min(self.context.global.mem_buffer_size));
         let (kind, pattern) = (TouchKind::Write, Pattern::Sequential);
-        Ok(Op::Touch(Touch {
-            kind,
-            size,
-            count: 0,
-            stride: 64,
-            pattern,
-        }))
+        Ok(Op::Touch(Touch { kind, size, count: 0, stride: 64, pattern }))
     }
 
     fn memrun(&mut self, src: &Source<'_>, key: &str, node: &Node) -> Result<Op, WorkloadError> {
         let members = src.object(key, node)?;
-        known_keys(
-            src,
-            key,
-            members,
-            &["type", "size", "count", "stride", "pattern", "ref"],
-        )?;
+        known_keys(src, key, members, &["type", "size", "count", "stride", "pattern", "ref"])?;
         let number = |key: &str, min: i64, default: u64| match get(members, key) {
             None => Ok(default),
             Some(m) => Ok(src.int(key, &m.node, min, 1 << 40)?.unsigned_abs()),
         };
-        let kinds = [
-            ("write", TouchKind::Write),
-            ("read", TouchKind::Read),
-            ("chase", TouchKind::Chase),
-        ];
-        let patterns = [
-            ("sequential", Pattern::Sequential),
-            ("random", Pattern::Random),
-        ];
+        let kinds =
+            [("write", TouchKind::Write), ("read", TouchKind::Read), ("chase", TouchKind::Chase)];
+        let patterns = [("sequential", Pattern::Sequential), ("random", Pattern::Random)];
         if let Some(buffer) = get(members, "ref") {
             named(src, "ref", &buffer.node)?;
         }
@@ -226,13 +196,8 @@ impl Reading<'_> {
 
     /// A write to a device takes device time; /dev/null has none.
     fn iorun(&mut self, src: &Source<'_>, member: &Member) -> Result<Op, WorkloadError> {
-        let bytes = src
-            .int(&member.key, &member.node, 0, 1 << 40)?
-            .unsigned_abs();
-        Ok(Op::Io {
-            bytes,
-            null: self.context.global.io_device == "/dev/null",
-        })
+        let bytes = src.int(&member.key, &member.node, 0, 1 << 40)?.unsigned_abs();
+        Ok(Op::Io { bytes, null: self.context.global.io_device == "/dev/null" })
     }
 }
 
@@ -250,18 +215,10 @@ fn timer(src: &Source<'_>, member: &Member) -> Result<Op, WorkloadError> {
     known_keys(src, &member.key, members, &["ref", "period", "mode"])?;
     let name = named(src, "ref", required(src, member, members, "ref")?)?;
     let period = src.micros("period", required(src, member, members, "period")?)?;
-    let modes = [
-        ("relative", TimerMode::Relative),
-        ("absolute", TimerMode::Absolute),
-    ];
+    let modes = [("relative", TimerMode::Relative), ("absolute", TimerMode::Absolute)];
     let mode = choice(src, members, "mode", &modes)?;
     let unique = name.starts_with("unique");
-    Ok(Op::Timer {
-        name,
-        period: Dur(period),
-        mode,
-        unique,
-    })
+    Ok(Op::Timer { name, period: Dur(period), mode, unique })
 }
 
 /// One of some words; the first is the default.
@@ -277,10 +234,7 @@ fn choice<T: Copy>(
     let text = src.string(key, &member.node)?;
     let found = words.iter().find(|(word, _)| *word == text);
     found.map(|(_, value)| *value).ok_or_else(|| {
-        let all: Vec<_> = words
-            .iter()
-            .map(|(word, _)| format!("\"{word}\""))
-            .collect();
+        let all: Vec<_> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
         src.out_of_range(key, &member.node, all.join(" or "))
     })
 }
@@ -291,9 +245,7 @@ fn required<'n>(
     members: &'n [Member],
     key: &'static str,
 ) -> Result<&'n Node, WorkloadError> {
-    get(members, key)
-        .map(|m| &m.node)
-        .ok_or_else(|| missing(src, owner.pos, &owner.key, key))
+    get(members, key).map(|m| &m.node).ok_or_else(|| missing(src, owner.pos, &owner.key, key))
 }
 
 fn missing(src: &Source<'_>, pos: Pos, within: &str, key: &str) -> WorkloadError {

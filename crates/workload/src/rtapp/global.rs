@@ -40,10 +40,7 @@ impl PolicyName {
 
     /// Whether a task of this policy may be in a task group.
     pub fn is_fair(self) -> bool {
-        matches!(
-            self,
-            PolicyName::Other | PolicyName::Batch | PolicyName::Idle
-        )
+        matches!(self, PolicyName::Other | PolicyName::Batch | PolicyName::Idle)
     }
 }
 
@@ -133,17 +130,11 @@ fn without_effect(
         "ftrace" => ftrace(src, key, node)?,
         "frag" | "fragment" => {
             src.int(key, node, 0, i64::from(i32::MAX))?;
-            src.note(
-                pos,
-                format!("{key}: for reservations of an old rt-app; has no effect"),
-            );
+            src.note(pos, format!("{key}: for reservations of an old rt-app; has no effect"));
         }
         "spacing" => {
             if src.int(key, node, 0, i64::from(i32::MAX))? > 0 {
-                src.note(
-                    pos,
-                    "spacing: no longer known to rt-app; use delay in each task",
-                );
+                src.note(pos, "spacing: no longer known to rt-app; use delay in each task");
             }
         }
         _ => {

@@ -63,19 +63,9 @@ impl Value {
 pub fn parse(file: u16, name: &str, text: &str) -> Result<Node, WorkloadError> {
     if text.len() >= u32::MAX as usize {
         let (at, max) = (Place::file(name), u64::from(u32::MAX));
-        return Err(WorkloadError::Limit {
-            at,
-            what: "size",
-            value: text.len() as u64,
-            max,
-        });
+        return Err(WorkloadError::Limit { at, what: "size", value: text.len() as u64, max });
     }
-    let mut reader = Reader {
-        file,
-        name,
-        text,
-        at: 0,
-    };
+    let mut reader = Reader { file, name, text, at: 0 };
     // A byte order mark is not text.
     reader.at = text.len() - text.trim_start_matches('\u{feff}').len();
     let node = reader.value(0)?;
@@ -99,28 +89,17 @@ impl Reader<'_> {
     }
 
     fn pos(&self) -> Pos {
-        Pos {
-            file: self.file,
-            offset: self.at as u32,
-        }
+        Pos { file: self.file, offset: self.at as u32 }
     }
 
     /// An error at the present place: what stands there, and what should.
     fn error(&self, expected: &'static str) -> WorkloadError {
         let at = Place::in_text(self.name, self.text, self.at);
-        let found = match self
-            .text
-            .get(self.at..)
-            .and_then(|rest| rest.chars().next())
-        {
+        let found = match self.text.get(self.at..).and_then(|rest| rest.chars().next()) {
             None => "the end of the file".to_owned(),
             Some(c) => format!("{c:?}"),
         };
-        WorkloadError::Syntax {
-            at,
-            found,
-            expected,
-        }
+        WorkloadError::Syntax { at, found, expected }
     }
 
     /// Skips white space and comments.
@@ -183,10 +162,7 @@ impl Reader<'_> {
                 self.at += 1;
                 self.value(depth + 1)?
             }
-            Some(b',' | b'}') => Node {
-                pos,
-                value: Value::Absent,
-            },
+            Some(b',' | b'}') => Node { pos, value: Value::Absent },
             _ => return Err(self.error("a colon after the key")),
         };
         Ok(Member { key, pos, node })

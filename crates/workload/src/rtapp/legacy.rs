@@ -16,14 +16,7 @@ use super::sched::Attributes;
 use crate::error::WorkloadError;
 use crate::program::{Dur, Op, TimerMode};
 
-pub const KEYS: [&str; 6] = [
-    "exec",
-    "period",
-    "deadline",
-    "lock_order",
-    "resources",
-    "sleep",
-];
+pub const KEYS: [&str; 6] = ["exec", "period", "deadline", "lock_order", "resources", "sleep"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Type {
@@ -72,18 +65,12 @@ pub fn resources(src: &Source<'_>, members: &[Member]) -> Result<Resources, Work
         let mut kind = Type::Mutex;
         if let Some(member) = get(fields, "type") {
             let text = src.string("type", &member.node)?;
-            kind = TYPES
-                .iter()
-                .find(|(name, _)| *name == text)
-                .map(|t| t.1)
-                .ok_or_else(|| {
-                    let all: Vec<_> = TYPES.iter().map(|(name, _)| *name).collect();
-                    src.out_of_range("type", &member.node, format!("one of {}", all.join(", ")))
-                })?;
+            kind = TYPES.iter().find(|(name, _)| *name == text).map(|t| t.1).ok_or_else(|| {
+                let all: Vec<_> = TYPES.iter().map(|(name, _)| *name).collect();
+                src.out_of_range("type", &member.node, format!("one of {}", all.join(", ")))
+            })?;
         }
-        let target = get(fields, "target")
-            .map(|m| named(src, "target", &m.node))
-            .transpose()?;
+        let target = get(fields, "target").map(|m| named(src, "target", &m.node)).transpose()?;
         table.insert(key.clone(), (kind, target));
     }
     Ok(Resources(table))
@@ -102,30 +89,18 @@ struct Times {
 }
 
 fn times(src: &Source<'_>, members: &[Member]) -> Result<Times, WorkloadError> {
-    let micros = |key: &str| {
-        get(members, key)
-            .map(|m| src.micros(key, &m.node))
-            .transpose()
-    };
+    let micros = |key: &str| get(members, key).map(|m| src.micros(key, &m.node)).transpose();
     let exec = micros("exec")?.unwrap_or(0);
     let (period, deadline) = (micros("period")?, micros("deadline")?);
     let order = |key: &str, ok: bool, rule: &str| match get(members, key) {
         Some(member) if !ok => Err(src.out_of_range(key, &member.node, rule)),
         _ => Ok(()),
     };
-    order(
-        "period",
-        period.is_none_or(|p| p > 0 && p >= exec),
-        "at least \"exec\", and not 0",
-    )?;
+    order("period", period.is_none_or(|p| p > 0 && p >= exec), "at least \"exec\", and not 0")?;
     let limit = period.unwrap_or(u64::MAX);
     let fits = deadline.is_none_or(|d| (exec..=limit).contains(&d));
     order("deadline", fits, "from \"exec\" to \"period\"")?;
-    Ok(Times {
-        exec,
-        period,
-        deadline,
-    })
+    Ok(Times { exec, period, deadline })
 }
 
 /// The parameters that a SCHED_DEADLINE task of this form has.
@@ -162,10 +137,7 @@ pub fn body(
         let usage = usage(src, details, &name)?;
         spent = spent.saturating_add(usage.duration);
         let Some((kind, target)) = reading.context.resources.0.get(&name).cloned() else {
-            src.note(
-                owner.pos,
-                format!("resource \"{name}\" is not declared: taken as a mutex"),
-            );
+            src.note(owner.pos, format!("resource \"{name}\" is not declared: taken as a mutex"));
             usage.mutexes(&name, ops);
             continue;
         };
@@ -186,17 +158,10 @@ pub fn body(
     }
     let rest = times.exec.saturating_sub(spent);
     ops.push(Op::Compute(Dur(rest)));
-    let sleeps = get(members, "sleep")
-        .map(|m| src.bool("sleep", &m.node))
-        .transpose()?;
+    let sleeps = get(members, "sleep").map(|m| src.bool("sleep", &m.node)).transpose()?;
     if let (Some(period), true) = (times.period, sleeps.unwrap_or(true)) {
         let (name, mode) = ("unique period".to_owned(), TimerMode::Absolute);
-        ops.push(Op::Timer {
-            name,
-            period: Dur(period),
-            mode,
-            unique: true,
-        });
+        ops.push(Op::Timer { name, period: Dur(period), mode, unique: true });
     }
     Ok(())
 }
@@ -232,23 +197,13 @@ struct Usage {
 
 fn usage(src: &Source<'_>, details: &[Member], name: &str) -> Result<Usage, WorkloadError> {
     let Some(member) = get(details, name) else {
-        return Ok(Usage {
-            duration: 0,
-            access: Vec::new(),
-        });
+        return Ok(Usage { duration: 0, access: Vec::new() });
     };
     let fields = src.object(name, &member.node)?;
     known_keys(src, name, fields, &["duration", "access"])?;
-    let duration = get(fields, "duration")
-        .map(|m| src.micros("duration", &m.node))
-        .transpose()?;
-    let access = get(fields, "access")
-        .map(|m| name_list(src, "access", &m.node))
-        .transpose()?;
-    Ok(Usage {
-        duration: duration.unwrap_or(0),
-        access: access.unwrap_or_default(),
-    })
+    let duration = get(fields, "duration").map(|m| src.micros("duration", &m.node)).transpose()?;
+    let access = get(fields, "access").map(|m| name_list(src, "access", &m.node)).transpose()?;
+    Ok(Usage { duration: duration.unwrap_or(0), access: access.unwrap_or_default() })
 }
 
 impl Usage {
@@ -268,17 +223,10 @@ impl Usage {
 
     /// Waits for the condition under the first accessed mutex, or one of its own name.
     fn waiting(&self, cond: &str, first: Option<Op>, ops: &mut Vec<Op>) {
-        let mutex = self
-            .access
-            .first()
-            .cloned()
-            .unwrap_or_else(|| cond.to_owned());
+        let mutex = self.access.first().cloned().unwrap_or_else(|| cond.to_owned());
         ops.push(Op::Lock(mutex.clone()));
         ops.extend(first);
-        ops.push(Op::Wait {
-            cond: cond.to_owned(),
-            mutex: mutex.clone(),
-        });
+        ops.push(Op::Wait { cond: cond.to_owned(), mutex: mutex.clone() });
         ops.push(Op::Unlock(mutex));
     }
 

@@ -33,27 +33,17 @@ impl Source<'_> {
             // Places are found by counting lines: a bound, for files that are nothing but notes.
             MAX_NOTES => self.notes.push("further notes are left out".to_owned()),
             n if n > MAX_NOTES => {}
-            _ => self
-                .notes
-                .push(format!("{}: {}", self.place(pos), text.as_ref())),
+            _ => self.notes.push(format!("{}: {}", self.place(pos), text.as_ref())),
         }
     }
 
     pub fn invalid(&self, pos: Pos, problem: impl Into<String>) -> WorkloadError {
-        WorkloadError::Invalid {
-            at: self.place(pos),
-            problem: problem.into(),
-        }
+        WorkloadError::Invalid { at: self.place(pos), problem: problem.into() }
     }
 
     pub fn wrong_type(&self, key: &str, node: &Node, expected: &'static str) -> WorkloadError {
         let (at, found) = (self.place(node.pos), node.value.kind());
-        WorkloadError::WrongType {
-            at,
-            key: key.to_owned(),
-            found,
-            expected,
-        }
+        WorkloadError::WrongType { at, key: key.to_owned(), found, expected }
     }
 
     pub fn out_of_range(
@@ -68,12 +58,7 @@ impl Source<'_> {
             other => other.kind().to_owned(),
         };
         let at = self.place(node.pos);
-        WorkloadError::OutOfRange {
-            at,
-            key: key.to_owned(),
-            value,
-            allowed: allowed.into(),
-        }
+        WorkloadError::OutOfRange { at, key: key.to_owned(), value, allowed: allowed.into() }
     }
 
     pub fn object<'n>(&self, key: &str, node: &'n Node) -> Result<&'n [Member], WorkloadError> {

@@ -52,10 +52,7 @@ impl Attributes {
                 "cpus" => this.cpus = Some(cpus(src, key, node)?),
                 "nodes_membind" => {
                     cpus(src, key, node)?;
-                    src.note(
-                        *pos,
-                        "nodes_membind: memory placement by node is not modelled",
-                    );
+                    src.note(*pos, "nodes_membind: memory placement by node is not modelled");
                 }
                 "util_min" | "util_max" => {
                     src.int(key, node, -1, 1024)?;
@@ -85,10 +82,7 @@ impl Attributes {
             // Out of range only if it was said, so the member is there.
             let member = get(members, "priority");
             let node = member.map(|m| m.node.clone());
-            let node = node.unwrap_or(Node {
-                pos: Default::default(),
-                value: Value::Absent,
-            });
+            let node = node.unwrap_or(Node { pos: Default::default(), value: Value::Absent });
             Err(src.out_of_range("priority", &node, format!("from {min} to {max} here")))
         };
         let real_time = || range(10, 1, 99).map(i8::unsigned_abs);
@@ -116,11 +110,7 @@ impl Attributes {
             return Err(src.invalid(pos, problem));
         }
         let (runtime, deadline, period) = (Dur(runtime), Dur(deadline), Dur(period));
-        Ok(PolicyDef::Deadline {
-            runtime,
-            deadline,
-            period,
-        })
+        Ok(PolicyDef::Deadline { runtime, deadline, period })
     }
 }
 
@@ -151,16 +141,9 @@ fn taskgroup(src: &Source<'_>, key: &str, node: &Node) -> Result<Option<String>,
     if path.is_empty() {
         return Ok(None);
     }
-    let trimmed = if path.len() > 1 {
-        path.trim_end_matches('/')
-    } else {
-        path
-    };
+    let trimmed = if path.len() > 1 { path.trim_end_matches('/') } else { path };
     let clean = trimmed.starts_with('/')
-        && (trimmed == "/"
-            || trimmed[1..]
-                .split('/')
-                .all(|p| !matches!(p, "" | "." | "..")));
+        && (trimmed == "/" || trimmed[1..].split('/').all(|p| !matches!(p, "" | "." | "..")));
     match clean {
         true => Ok(Some(trimmed.to_owned())),
         false => Err(src.out_of_range(key, node, "a path such as /a/b")),

@@ -56,36 +56,20 @@ pub(super) fn read(
     old_deadline(src, members, policy_name, &mut attributes)?;
     let (policy, nice) = attributes.policy(src, members, default_policy)?;
     let instances = instances(src, context, name, members)?;
-    let delay = get(members, "delay")
-        .map(|m| src.micros("delay", &m.node))
-        .transpose()?;
+    let delay = get(members, "delay").map(|m| src.micros("delay", &m.node)).transpose()?;
 
     let group = attributes.taskgroup.clone();
     let cpus = attributes.cpus.clone();
-    let mut state = State {
-        policy: policy_name,
-        group,
-        cpus,
-        changes: false,
-    };
+    let mut state = State { policy: policy_name, group, cpus, changes: false };
     fair_group(src, member, &state)?;
-    let mut reading = Reading {
-        context,
-        task: name,
-        instances,
-        held: BTreeSet::new(),
-        footprint: 0,
-    };
+    let mut reading =
+        Reading { context, task: name, instances, held: BTreeSet::new(), footprint: 0 };
     let ops = match phases {
         Some(phases) => phased(src, &mut reading, &mut state, members, &phases.node)?,
         None => {
             let body = body(src, &mut reading, member, members)?;
             let times = loops(src, members, None)?;
-            vec![Op::Phase {
-                name: name.to_owned(),
-                times,
-                ops: body,
-            }]
+            vec![Op::Phase { name: name.to_owned(), times, ops: body }]
         }
     };
     let footprint = reading.footprint;
@@ -261,10 +245,7 @@ fn phased(
     phases: &Node,
 ) -> Result<Vec<Op>, WorkloadError> {
     for member in task.iter().filter(|m| !is_attribute(&m.key)) {
-        src.note(
-            member.pos,
-            format!("{}: beside phases, rt-app does not run it", member.key),
-        );
+        src.note(member.pos, format!("{}: beside phases, rt-app does not run it", member.key));
     }
     let phases_members = src.object("phases", phases)?;
     if phases_members.is_empty() {
@@ -282,14 +263,7 @@ fn phased(
         let times = loops(src, members, Some(1))?;
         let ops = body(src, reading, member, members)?;
         masks.push(attributes.cpus.or_else(|| state.cpus.clone()));
-        parts.push((
-            entry,
-            Op::Phase {
-                name: member.key.clone(),
-                times: times_of(times),
-                ops,
-            },
-        ));
+        parts.push((entry, Op::Phase { name: member.key.clone(), times: times_of(times), ops }));
     }
     let mut ops = Vec::new();
     for (i, (mut entry, phase)) in parts.into_iter().enumerate() {
@@ -336,11 +310,7 @@ fn phase_policy(
 ) -> Result<(), WorkloadError> {
     let before = state.policy;
     let said = attributes.policy.is_some() || attributes.priority.is_some();
-    let deadline = attributes
-        .runtime
-        .or(attributes.period)
-        .or(attributes.deadline)
-        .is_some();
+    let deadline = attributes.runtime.or(attributes.period).or(attributes.deadline).is_some();
     let policy = attributes.policy.unwrap_or(before);
     if said || (deadline && policy == PolicyName::Deadline) {
         let (def, nice) = attributes.policy(src, members, before)?;
@@ -352,10 +322,7 @@ fn phase_policy(
         state.policy = policy;
     }
     if deadline && policy != PolicyName::Deadline {
-        src.note(
-            member.pos,
-            "dl-runtime of a phase: a slice cannot change while a thread runs",
-        );
+        src.note(member.pos, "dl-runtime of a phase: a slice cannot change while a thread runs");
     }
     if let Some(group) = &attributes.taskgroup {
         if state.group.as_ref() != Some(group) {

@@ -16,10 +16,7 @@ const PACKAGE: &str = "/usr/share/doc/rt-app";
 
 fn json_files(folder: &Path, into: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(folder).unwrap_or_else(|e| {
-        panic!(
-            "{}: {e}: install the Debian package rt-app (make setup does)",
-            folder.display()
-        )
+        panic!("{}: {e}: install the Debian package rt-app (make setup does)", folder.display())
     });
     let mut paths: Vec<_> = entries.map(|e| e.unwrap().path()).collect();
     paths.sort();
@@ -57,11 +54,8 @@ fn every_shipped_file_runs() {
         if program.threads.is_empty() {
             continue;
         }
-        let config = ExecConfig {
-            nr_cpus: 4,
-            duration: Some(1_000_000_000),
-            ..ExecConfig::default()
-        };
+        let config =
+            ExecConfig { nr_cpus: 4, duration: Some(1_000_000_000), ..ExecConfig::default() };
         let mut executor = Executor::new(&program, config).unwrap();
         let mut mock = Mock::new(4, 1);
         let end = mock.run(&mut executor, 1_000_000);
@@ -85,11 +79,7 @@ fn the_parts_of_a_merged_workload_make_a_whole() {
     let program = parse_parts(&parts).unwrap();
     assert_eq!(program.threads.len(), 4);
     assert_eq!(program.duration, Some(Dur(5_000_000_000)));
-    assert!(
-        !dump(&program).contains("not declared"),
-        "{}",
-        dump(&program)
-    );
+    assert!(!dump(&program).contains("not declared"), "{}", dump(&program));
 }
 
 /// Reads a case: a claim, `--- input`, and `--- expected`: the dump, or the error.
@@ -117,18 +107,10 @@ fn check_case(path: &Path) -> Result<(), String> {
 #[test]
 fn cases_are_as_expected() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/rtapp");
-    let mut cases: Vec<_> = fs::read_dir(&folder)
-        .unwrap()
-        .map(|e| e.unwrap().path())
-        .collect();
+    let mut cases: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
     cases.sort();
     cases.retain(|p| p.extension().is_some_and(|e| e == "case"));
-    assert!(
-        cases.len() >= 30,
-        "{} cases in {}",
-        cases.len(),
-        folder.display()
-    );
+    assert!(cases.len() >= 30, "{} cases in {}", cases.len(), folder.display());
     let failures: Vec<_> = cases.iter().filter_map(|c| check_case(c).err()).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

@@ -54,11 +54,7 @@ fn mistakes_are_explained() {
         let error = g.set(path, text).unwrap_err().to_string();
         assert!(error.contains(expected), "{path}={text}: {error}");
     };
-    refused(
-        "slicens",
-        "1",
-        "no variable `slicens`; did you mean slice_ns?",
-    );
+    refused("slicens", "1", "no variable `slicens`; did you mean slice_ns?");
     refused("cfg.in.c", "1", "no field `c`");
     refused("table[4]", "1", "index 4 is past the end");
     refused("table[x]", "1", "not a path");
@@ -70,26 +66,14 @@ fn mistakes_are_explained() {
 fn knobs_are_settings_and_nothing_else() {
     let knobs = globals().knobs();
     let names: Vec<_> = knobs.iter().map(|k| k.name.as_str()).collect();
-    for name in [
-        "slice_ns", "smt", "nice", "mode", "table", "cfg", "tag", "counter",
-    ] {
+    for name in ["slice_ns", "smt", "nice", "mode", "table", "cfg", "tag", "counter"] {
         assert!(names.contains(&name), "{name} not in {names:?}");
     }
-    for name in [
-        "fixed",
-        "hidden",
-        "zeroed",
-        "__SCX_SLICE_DFL",
-        "lock",
-        "resizable",
-    ] {
+    for name in ["fixed", "hidden", "zeroed", "__SCX_SLICE_DFL", "lock", "resizable"] {
         assert!(!names.contains(&name), "{name} in {names:?}");
     }
     let mode = knobs.iter().find(|k| k.name == "mode").unwrap();
-    assert_eq!(
-        (mode.ty.as_str(), mode.default.as_str()),
-        ("enum mode", "MODE_FAST")
-    );
+    assert_eq!((mode.ty.as_str(), mode.default.as_str()), ("enum mode", "MODE_FAST"));
     assert_eq!(mode.values, ["MODE_SLOW", "MODE_FAST"]);
     assert!(mode.constant);
 }
@@ -105,11 +89,8 @@ fn arrays_at_the_end_of_a_section_can_grow() {
     assert_eq!(g.find("resizable").unwrap().size, 400);
     g.resize(".rodata.resizable", 8).unwrap();
     g.set("ro_resizable[1]", "5").unwrap();
-    for (name, size) in [
-        (".rodata.resizable", 0),
-        (".rodata.resizable", 7),
-        ("slice_ns", 1 << 40),
-    ] {
+    for (name, size) in [(".rodata.resizable", 0), (".rodata.resizable", 7), ("slice_ns", 1 << 40)]
+    {
         assert!(g.resize(name, size).is_err(), "{name} {size}");
     }
     assert!(g.resize_array("slice_ns", 2).is_err());

@@ -16,36 +16,20 @@ fn check(variable: &str, text: &str, bytes: &[u8], printed: &str) {
     let ty = ty_of(&object, variable);
     let parsed = parse_value(&object.btf, ty, text);
     assert_eq!(parsed.as_deref(), Ok(bytes), "{variable}={text}");
-    assert_eq!(
-        format_value(&object.btf, ty, bytes),
-        printed,
-        "{variable}={text}"
-    );
+    assert_eq!(format_value(&object.btf, ty, bytes), printed, "{variable}={text}");
 }
 
 fn refused(variable: &str, text: &str, expected: &str) {
     let object = full_object();
-    let error = parse_value(&object.btf, ty_of(&object, variable), text)
-        .unwrap_err()
-        .to_string();
+    let error = parse_value(&object.btf, ty_of(&object, variable), text).unwrap_err().to_string();
     assert!(error.contains(expected), "{variable}={text}: {error}");
 }
 
 #[test]
 fn values_of_every_type() {
-    check(
-        "slice_ns",
-        "20_000_000",
-        &20_000_000u64.to_le_bytes(),
-        "20000000",
-    );
+    check("slice_ns", "20_000_000", &20_000_000u64.to_le_bytes(), "20000000");
     check("slice_ns", "0xFF", &255u64.to_le_bytes(), "255");
-    check(
-        "slice_ns",
-        "18446744073709551615",
-        &u64::MAX.to_le_bytes(),
-        "18446744073709551615",
-    );
+    check("slice_ns", "18446744073709551615", &u64::MAX.to_le_bytes(), "18446744073709551615");
     check("smt", "true", &[1], "true");
     check("smt", "off", &[0], "false");
     check("nice", "-128", &[0x80], "-128");
@@ -53,12 +37,7 @@ fn values_of_every_type() {
     check("offset", " -2147483648 ", &[0, 0, 0, 0x80], "-2147483648");
     check("mode", "MODE_FAST", &[5, 0, 0, 0], "MODE_FAST");
     check("mode", "3", &[3, 0, 0, 0], "3");
-    check(
-        "wide_mode",
-        "WIDE",
-        &0x12_3456_7890u64.to_le_bytes(),
-        "WIDE",
-    );
+    check("wide_mode", "WIDE", &0x12_3456_7890u64.to_le_bytes(), "WIDE");
     check("tag", "\"hi\"", b"hi\0\0\0\0\0\0", "\"hi\"");
     check("tag", "plain", b"plain\0\0\0", "\"plain\"");
 }
@@ -81,13 +60,7 @@ fn what_does_not_fit_is_refused() {
 
 #[test]
 fn typos_get_suggestions() {
-    let names = [
-        "slice_ns",
-        "slice_us",
-        "smt_enabled",
-        "primary_all",
-        "debug",
-    ];
+    let names = ["slice_ns", "slice_us", "smt_enabled", "primary_all", "debug"];
     let near = |wanted: &str| closest(wanted, names.iter().copied());
     assert_eq!(near("slicens"), ["slice_ns", "slice_us"]);
     assert_eq!(near("smt"), ["smt_enabled"]);

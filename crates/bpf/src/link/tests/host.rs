@@ -26,14 +26,8 @@ const KFUNCS: [&str; 4] = ["kfunc_add", "kfunc_v2", "kfunc_task", "kfunc_ptr"];
 
 impl TestKernel {
     pub fn new() -> TestKernel {
-        let target = TestTarget {
-            btf: kernel_btf(),
-            hidden: BTreeSet::new(),
-        };
-        TestKernel {
-            vm: Vm::new(Config::default()).unwrap(),
-            target: Rc::new(target),
-        }
+        let target = TestTarget { btf: kernel_btf(), hidden: BTreeSet::new() };
+        TestKernel { vm: Vm::new(Config::default()).unwrap(), target: Rc::new(target) }
     }
 
     /// As if the kernel did not have it.
@@ -52,22 +46,13 @@ impl Target for TestTarget {
     }
 
     fn kfunc(&self, name: &str) -> Option<KfuncId> {
-        let at = KFUNCS
-            .iter()
-            .position(|k| *k == name && !self.hidden.contains(k))?;
+        let at = KFUNCS.iter().position(|k| *k == name && !self.hidden.contains(k))?;
         Some(KfuncId(at as u32))
     }
 
     fn ksym_var(&self, name: &str) -> Option<KsymVar> {
-        let var = self
-            .btf
-            .find(name, Kind::Var)
-            .filter(|_| !self.hidden.contains(name))?;
-        Some(KsymVar {
-            addr: 0x1234,
-            btf_id: var.0,
-            per_cpu: name.starts_with("per_cpu"),
-        })
+        let var = self.btf.find(name, Kind::Var).filter(|_| !self.hidden.contains(name))?;
+        Some(KsymVar { addr: 0x1234, btf_id: var.0, per_cpu: name.starts_with("per_cpu") })
     }
 
     fn kconfig(&self, name: &str) -> Option<KconfigValue> {

@@ -10,11 +10,7 @@ fn expected(op: &str, a: u64, b: u64, bits: u32) -> u64 {
     let mask = (1u128 << bits) - 1;
     let (ua, ub) = (u128::from(a) & mask, u128::from(b) & mask);
     let signed = |value: u128| {
-        if value >> (bits - 1) & 1 == 1 {
-            value as i128 - (1i128 << bits)
-        } else {
-            value as i128
-        }
+        if value >> (bits - 1) & 1 == 1 { value as i128 - (1i128 << bits) } else { value as i128 }
     };
     let (sa, sb) = (signed(ua), signed(ub));
     let shift = ub % u128::from(bits);
@@ -41,9 +37,7 @@ fn expected(op: &str, a: u64, b: u64, bits: u32) -> u64 {
     (value & mask) as u64
 }
 
-const OPS: [&str; 14] = [
-    "+", "-", "*", "/", "%", "s/", "s%", "|", "&", "^", "<<", ">>", "s>>", "",
-];
+const OPS: [&str; 14] = ["+", "-", "*", "/", "%", "s/", "s%", "|", "&", "^", "<<", ">>", "s>>", ""];
 
 fn number() -> impl Strategy<Value = u64> {
     let edges = [
@@ -163,10 +157,6 @@ fn division_has_no_bad_cases() {
         ("r1 s/= r2", (-7i64) as u64, 2, (-3i64) as u64),
         ("r1 s%= r2", (-7i64) as u64, 2, (-1i64) as u64),
     ] {
-        assert_eq!(
-            exec(&format!("{text}\nr0 = r1\nexit"), &[a, b]),
-            Ok(value),
-            "{text}"
-        );
+        assert_eq!(exec(&format!("{text}\nr0 = r1\nexit"), &[a, b]), Ok(value), "{text}");
     }
 }

@@ -35,10 +35,7 @@ fn functions_are_called_by_address() {
     let text = "func main:\nr2 = leaf ll\ncallx r2\nexit\nfunc leaf:\nr0 = 5\nexit";
     assert_eq!(exec(text, &[]), Ok(5));
     let text = "func main:\ncallx r1\nexit";
-    assert_eq!(
-        fault_kind(text, &[0x1234]),
-        FaultKind::BadCall { addr: 0x1234 }
-    );
+    assert_eq!(fault_kind(text, &[0x1234]), FaultKind::BadCall { addr: 0x1234 });
 }
 
 #[test]
@@ -48,10 +45,7 @@ fn recursion_ends_at_eight_frames() {
     let fault = exec(text, &[8]).expect_err("too deep");
     assert_eq!(fault.kind(), &FaultKind::CallDepth { max: 8 });
     assert_eq!(fault.0.backtrace.len(), 8);
-    assert!(
-        fault.0.backtrace.iter().all(|place| place.insn == 2),
-        "{fault:#}"
-    );
+    assert!(fault.0.backtrace.iter().all(|place| place.insn == 2), "{fault:#}");
 }
 
 #[test]
@@ -80,10 +74,7 @@ fn the_host_sees_a_current_counter() {
     assert_eq!(fault.0.backtrace[0].insn, 2);
     h.kfuncs.push((KfuncId(3), 0));
     h.run(instance, "main", [0; 5]).expect("known now");
-    assert_eq!(
-        (h.vm.executed, h.vm.kfunc_calls, h.kfunc_calls.len()),
-        (9, 3, 3)
-    );
+    assert_eq!((h.vm.executed, h.vm.kfunc_calls, h.kfunc_calls.len()), (9, 3, 3));
 }
 
 #[test]
@@ -95,21 +86,10 @@ fn endless_programs_are_stopped() {
     ] {
         let (mut h, instance) = host(text);
         let fault = h.run(instance, "main", [0; 5]).expect_err(text);
-        assert_eq!(
-            fault.kind(),
-            &FaultKind::InsnLimit { limit: 10_000 },
-            "{text}"
-        );
-        assert!(
-            (10_000..10_010).contains(&h.vm.executed),
-            "{text}: {}",
-            h.vm.executed
-        );
+        assert_eq!(fault.kind(), &FaultKind::InsnLimit { limit: 10_000 }, "{text}");
+        assert!((10_000..10_010).contains(&h.vm.executed), "{text}: {}", h.vm.executed);
         assert_eq!(fault.0.backtrace[0].func_name, "main");
-        assert!(
-            h.run(instance, "main", [0; 5]).is_err(),
-            "the limit is per invocation"
-        );
+        assert!(h.run(instance, "main", [0; 5]).is_err(), "the limit is per invocation");
         assert!(h.vm.executed >= 20_000);
     }
 }
@@ -167,8 +147,7 @@ fn programs_nest_on_stacks_of_their_own() {
     let inner = "func main:\nr0 = *(u64 *)(r1 + 0)\n*(u64 *)(r10 - 8) = 1000\nexit";
     let (mut h, first) = host(outer);
     let second = h.vm.add_instance("second");
-    h.install_text(second, inner, Default::default())
-        .expect("program");
+    h.install_text(second, inner, Default::default()).expect("program");
     h.nested = Some((KfuncId(1), second, FuncId(0)));
     assert_eq!(h.run(first, "main", [0; 5]), Ok(42));
     h.nested = Some((KfuncId(1), first, FuncId(0)));
@@ -177,11 +156,8 @@ fn programs_nest_on_stacks_of_their_own() {
     assert_eq!(fault.0.backtrace.len(), 8);
     assert!(!h.vm.running(), "all levels are left");
     h.nested = Some((KfuncId(1), second, FuncId(0)));
-    h.install_text(second, "goto -1\nexit", Default::default())
-        .expect("program");
-    let fault = h
-        .run(first, "main", [0; 5])
-        .expect_err("the limit is the outermost's");
+    h.install_text(second, "goto -1\nexit", Default::default()).expect("program");
+    let fault = h.run(first, "main", [0; 5]).expect_err("the limit is the outermost's");
     assert_eq!(fault.kind(), &FaultKind::InsnLimit { limit: 10_000 });
     assert_eq!(fault.0.backtrace[1].object, "test");
 }
@@ -218,27 +194,12 @@ fn tail_calls_replace_the_program() {
     let progs = h.vm.create_map(instance, &def).expect("map");
     h.vm.prog_array_set(progs, 1, FuncId(1)).expect("set");
     h.vm.prog_array_set(progs, 2, FuncId(2)).expect("set");
-    assert_eq!(
-        h.vm.prog_array_set(progs, 4, FuncId(2)),
-        Err(crate::errno::E2BIG)
-    );
+    assert_eq!(h.vm.prog_array_set(progs, 4, FuncId(2)), Err(crate::errno::E2BIG));
     let addr = h.vm.map(progs).expect("map").addr;
     assert_eq!(h.run(instance, "main", [1, addr, 0, 0, 0]), Ok(77));
-    assert_eq!(
-        h.run(instance, "main", [0, addr, 0, 0, 0]),
-        Ok(1),
-        "empty slot: go on"
-    );
-    assert_eq!(
-        h.run(instance, "main", [9, addr, 0, 0, 0]),
-        Ok(1),
-        "outside: go on"
-    );
-    assert_eq!(
-        h.run(instance, "main", [2, addr, 0, 0, 0]),
-        Ok(33),
-        "33 tail calls, then go on"
-    );
+    assert_eq!(h.run(instance, "main", [0, addr, 0, 0, 0]), Ok(1), "empty slot: go on");
+    assert_eq!(h.run(instance, "main", [9, addr, 0, 0, 0]), Ok(1), "outside: go on");
+    assert_eq!(h.run(instance, "main", [2, addr, 0, 0, 0]), Ok(33), "33 tail calls, then go on");
     assert!(h.run(instance, "main", [2, 5, 0, 0, 0]).is_err());
 }
 
@@ -248,52 +209,25 @@ fn a_fault_says_where() {
         "func main:\nr6 = r1\ncall inner\nexit\nfunc inner:\nr7 = 7\nr0 = *(u64 *)(r7 + 8)\nexit";
     let (mut h, instance) = host(text);
     let mut image = (*h.vm.instance(instance).expect("instance").image).clone();
-    let line = |pc, line, text: &str| Line {
-        pc,
-        file: "x.bpf.c".into(),
-        line,
-        text: text.into(),
-    };
-    image.lines = vec![
-        line(0, 10, "int main()"),
-        line(3, 20, "  return p->next;"),
-        line(5, 21, "}"),
-    ];
-    h.vm.install(
-        instance,
-        InstanceParts {
-            image: image.into(),
-            ..InstanceParts::default()
-        },
-    );
-    let fault = h
-        .run(instance, "main", [3, 0, 0, 0, 0])
-        .expect_err("NULL pointer");
+    let line = |pc, line, text: &str| Line { pc, file: "x.bpf.c".into(), line, text: text.into() };
+    image.lines =
+        vec![line(0, 10, "int main()"), line(3, 20, "  return p->next;"), line(5, 21, "}")];
+    h.vm.install(instance, InstanceParts { image: image.into(), ..InstanceParts::default() });
+    let fault = h.run(instance, "main", [3, 0, 0, 0, 0]).expect_err("NULL pointer");
     assert_eq!(
         fault.to_string(),
         "load of 8 bytes at 0xf: NULL pointer, in inner at instruction 1 (x.bpf.c:20: return p->next;)"
     );
     let report = format!("{fault:#}");
-    assert!(
-        report.contains("#0 inner [test .text] +1: r0 = *(u64 *)(r7 + 0x8)"),
-        "{report}"
-    );
-    assert!(
-        report.contains("#1 main [test .text] +1: call inner"),
-        "{report}"
-    );
+    assert!(report.contains("#0 inner [test .text] +1: r0 = *(u64 *)(r7 + 0x8)"), "{report}");
+    assert!(report.contains("#1 main [test .text] +1: call inner"), "{report}");
     assert_eq!((fault.0.regs[6], fault.0.regs[7]), (3, 7));
 }
 
 #[test]
 fn helpers_that_nobody_has_stop_the_run_by_name() {
     let fault = fault_kind("call 51\nexit", &[]);
-    assert_eq!(
-        fault,
-        FaultKind::Unmodelled {
-            what: "helper bpf_redirect_map (51)".into()
-        }
-    );
+    assert_eq!(fault, FaultKind::Unmodelled { what: "helper bpf_redirect_map (51)".into() });
 }
 
 #[test]
@@ -319,11 +253,7 @@ fn same_program_same_addresses() {
         };
         let map = h.vm.create_map(instance, &def).expect("map");
         let stack = h.run(instance, "main", [0; 5]).expect("runs");
-        (
-            stack,
-            h.vm.map_area(map).expect("area"),
-            h.vm.map(map).expect("map").addr,
-        )
+        (stack, h.vm.map_area(map).expect("area"), h.vm.map(map).expect("map").addr)
     };
     assert_eq!(run(), run());
 }
@@ -337,13 +267,7 @@ fn slot() -> impl Strategy<Value = RawInsn> {
         0x1d, 0x25, 0x2d, 0x55, 0x5d, 0xa5, 0xe5, 0x16, 0x1e, 0x85, 0x8d, 0x95,
     ];
     let imm = prop_oneof![Just(0), Just(1), 0..220i32, any::<i32>()];
-    (
-        prop::sample::select(codes),
-        0..11u8,
-        0..11u8,
-        -4..12i16,
-        imm,
-    )
+    (prop::sample::select(codes), 0..11u8, 0..11u8, -4..12i16, imm)
         .prop_map(|(code, dst, src, off, imm)| RawInsn::new(code, dst, src, off, imm))
 }
 
@@ -358,11 +282,7 @@ fn tidy(mut raw: RawInsn) -> RawInsn {
         2 => raw.regs &= 0xf,
         4 | 7 => {
             raw.off = 0;
-            if register {
-                raw.imm = 0
-            } else {
-                raw.regs &= 0xf
-            }
+            if register { raw.imm = 0 } else { raw.regs &= 0xf }
         }
         _ if raw.code == 0x95 => raw = RawInsn::new(0x95, 0, 0, 0, 0),
         _ if raw.code == 0x85 => raw = RawInsn::new(0x85, 0, raw.src() % 3, 0, raw.imm),

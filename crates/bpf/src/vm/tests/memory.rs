@@ -30,14 +30,8 @@ fn loads_extend_as_they_say() {
         ("probe r0 = *(s16 *)(r1 + 0)", 0xffff_ffff_ffff_9988),
     ] {
         let (mut h, instance, page) = with_page(&format!("{insn}\nexit"));
-        h.vm.mem
-            .write(page + 8, 0xffee_ddcc_bbaa_9988u64)
-            .expect("page");
-        assert_eq!(
-            run(&mut h, instance, [page + 8, 0, 0, 0, 0]),
-            Ok(value),
-            "{insn}"
-        );
+        h.vm.mem.write(page + 8, 0xffee_ddcc_bbaa_9988u64).expect("page");
+        assert_eq!(run(&mut h, instance, [page + 8, 0, 0, 0, 0]), Ok(value), "{insn}");
     }
 }
 
@@ -68,45 +62,21 @@ fn atomics_modify_and_fetch() {
     type Case = (&'static str, u64, Option<u64>);
     let cases: [Case; 14] = [
         ("lock *(u64 *)(r1 + 0) += r2", old.wrapping_add(arg), None),
-        (
-            "lock *(u32 *)(r1 + 0) += w2",
-            low(old.wrapping_add(arg)),
-            None,
-        ),
+        ("lock *(u32 *)(r1 + 0) += w2", low(old.wrapping_add(arg)), None),
         ("lock *(u64 *)(r1 + 0) |= r2", old | arg, None),
         ("lock *(u32 *)(r1 + 0) &= w2", low(old & arg), None),
         ("lock *(u64 *)(r1 + 0) ^= r2", old ^ arg, None),
-        (
-            "r2 = atomic_fetch_add((u64 *)(r1 + 0), r2)",
-            old.wrapping_add(arg),
-            Some(old),
-        ),
+        ("r2 = atomic_fetch_add((u64 *)(r1 + 0), r2)", old.wrapping_add(arg), Some(old)),
         (
             "w2 = atomic_fetch_add((u32 *)(r1 + 0), w2)",
             low(old.wrapping_add(arg)),
             Some(old & 0xffff_ffff),
         ),
-        (
-            "r2 = atomic_fetch_or((u64 *)(r1 + 0), r2)",
-            old | arg,
-            Some(old),
-        ),
-        (
-            "w2 = atomic_fetch_and((u32 *)(r1 + 0), w2)",
-            low(old & arg),
-            Some(old & 0xffff_ffff),
-        ),
-        (
-            "r2 = atomic_fetch_xor((u64 *)(r1 + 0), r2)",
-            old ^ arg,
-            Some(old),
-        ),
+        ("r2 = atomic_fetch_or((u64 *)(r1 + 0), r2)", old | arg, Some(old)),
+        ("w2 = atomic_fetch_and((u32 *)(r1 + 0), w2)", low(old & arg), Some(old & 0xffff_ffff)),
+        ("r2 = atomic_fetch_xor((u64 *)(r1 + 0), r2)", old ^ arg, Some(old)),
         ("r2 = xchg_64(r1 + 0, r2)", arg, Some(old)),
-        (
-            "w2 = xchg32_32(r1 + 0, w2)",
-            low(arg),
-            Some(old & 0xffff_ffff),
-        ),
+        ("w2 = xchg32_32(r1 + 0, w2)", low(arg), Some(old & 0xffff_ffff)),
         ("lock *(u32 *)(r1 + 0) |= w2", low(old | arg), None),
         ("lock *(u64 *)(r1 + 0) &= r2", old & arg, None),
     ];
@@ -144,8 +114,7 @@ fn compare_and_exchange() {
 #[test]
 fn bad_accesses_fault_with_their_reason() {
     let mem_fault = |text: &str, args: [u64; 5], h: &mut BareHost, instance| {
-        h.install_text(instance, text, Default::default())
-            .expect("program");
+        h.install_text(instance, text, Default::default()).expect("program");
         match run(h, instance, args).expect_err(text).kind() {
             FaultKind::Mem(fault) => (fault.why, fault.addr),
             other => panic!("{text}: {other}"),
@@ -173,21 +142,14 @@ fn bad_accesses_fault_with_their_reason() {
         let expected = (why, addr.wrapping_add(16));
         // Where the second of two pages decides, the reason may be either page's.
         let crosses = expected.1 % PAGE > PAGE - 4;
-        assert!(
-            got.1 == expected.1 && (got.0 == why || crosses),
-            "{text} at {addr:#x}: {got:?}"
-        );
+        assert!(got.1 == expected.1 && (got.0 == why || crosses), "{text} at {addr:#x}: {got:?}");
     }
 }
 
 #[test]
 fn probed_loads_read_zero_where_nothing_is() {
     for addr in [0, 8, 0x1234_0000, u64::MAX, 1 << 63] {
-        assert_eq!(
-            exec("r0 = 7\nprobe r0 = *(u64 *)(r1 + 8)\nexit", &[addr]),
-            Ok(0),
-            "{addr:#x}"
-        );
+        assert_eq!(exec("r0 = 7\nprobe r0 = *(u64 *)(r1 + 8)\nexit", &[addr]), Ok(0), "{addr:#x}");
     }
 }
 
@@ -229,14 +191,9 @@ fn arena_holes_read_zero_and_swallow_stores() {
         Ok(9),
         "only the lower half counts"
     );
-    assert_eq!(
-        run(&mut h, instance, [page + PAGE, 0, 0, 0, 0]),
-        Ok(0),
-        "nothing there"
-    );
+    assert_eq!(run(&mut h, instance, [page + PAGE, 0, 0, 0, 0]), Ok(0), "nothing there");
     assert_eq!(h.vm.mem.arena_stores_dropped, 1);
-    h.install_text(instance, "r0 = *(u64 *)(r1 + 0)\nexit", Default::default())
-        .expect("program");
+    h.install_text(instance, "r0 = *(u64 *)(r1 + 0)\nexit", Default::default()).expect("program");
     assert_eq!(
         run(&mut h, instance, [page & 0xffff_ffff, 0, 0, 0, 0]),
         Ok(9),
@@ -269,10 +226,9 @@ fn a_probed_null_pointer_is_not_the_start_of_the_arena() {
 
 #[test]
 fn casts_keep_null() {
-    for text in [
-        "r0 = addr_space_cast(r1, 0x0, 0x1)\nexit",
-        "r0 = addr_space_cast(r1, 0x1, 0x0)\nexit",
-    ] {
+    for text in
+        ["r0 = addr_space_cast(r1, 0x0, 0x1)\nexit", "r0 = addr_space_cast(r1, 0x1, 0x0)\nexit"]
+    {
         assert_eq!(exec(text, &[0]), Ok(0));
         assert_eq!(exec(text, &[0x7f00_0000_0000]), Ok(0));
     }

@@ -38,10 +38,7 @@ pub(super) struct Mark {
 
 impl DumpBuf {
     pub(super) fn new(size: usize) -> Self {
-        DumpBuf {
-            size,
-            ..DumpBuf::default()
-        }
+        DumpBuf { size, ..DumpBuf::default() }
     }
 
     /// Adds a line. One that does not fit is cut, and nothing is added after it.
@@ -51,18 +48,14 @@ impl DumpBuf {
         }
         let room = self.size.saturating_sub(1).saturating_sub(self.text.len());
         self.overflowed = text.len() >= room;
-        self.text
-            .extend_from_slice(&text.as_bytes()[..text.len().min(room)]);
+        self.text.extend_from_slice(&text.as_bytes()[..text.len().min(room)]);
         if !self.overflowed {
             self.text.push(b'\n');
         }
     }
 
     pub(super) fn mark(&self) -> Mark {
-        Mark {
-            len: self.text.len(),
-            overflowed: self.overflowed,
-        }
+        Mark { len: self.text.len(), overflowed: self.overflowed }
     }
 
     pub(super) fn rewind(&mut self, mark: Mark) {
@@ -72,11 +65,7 @@ impl DumpBuf {
 
     /// A dump operation begins.
     pub(super) fn open(&mut self, prefix: &'static str) {
-        self.remark = Some(Remark {
-            prefix,
-            first: true,
-            line: String::new(),
-        });
+        self.remark = Some(Remark { prefix, first: true, line: String::new() });
     }
 
     /// It ends: what it said last is a line, ended or not.

@@ -27,40 +27,19 @@ fn header_cpus_tasks_and_counters() {
         ),
         "{dump}"
     );
-    assert!(
-        !dump.contains("CPU 0 "),
-        "an idle CPU has nothing to tell: {dump}"
-    );
-    let cpu1 = dump
-        .find("\nCPU 1   : nr_run=2 flags=0x1 cpu_rel=0 ksync=")
-        .expect("CPU 1");
+    assert!(!dump.contains("CPU 0 "), "an idle CPU has nothing to tell: {dump}");
+    let cpu1 = dump.find("\nCPU 1   : nr_run=2 flags=0x1 cpu_rel=0 ksync=").expect("CPU 1");
     let cpu2 = dump.find("\nCPU 2   : nr_run=1 ").expect("CPU 2");
-    assert!(
-        cpu2 < cpu1,
-        "the CPU that the error came from first: {dump}"
-    );
+    assert!(cpu2 < cpu1, "the CPU that the error came from first: {dump}");
     let on_cpu1 = &dump[cpu1..];
-    assert_eq!(
-        on_cpu1.matches("class=ext_sched_class").count(),
-        1,
-        "{on_cpu1}"
-    );
+    assert_eq!(on_cpu1.matches("class=ext_sched_class").count(), 1, "{on_cpu1}");
     let (running, waiting) = (on_cpu1.find("\n *R hog"), on_cpu1.find("\n  R hog"));
-    assert!(
-        running.is_some() && running < waiting,
-        "the running task first: {on_cpu1}"
-    );
+    assert!(running.is_some() && running < waiting, "the running task first: {on_cpu1}");
     assert!(on_cpu1.contains("\n      cpus=2 no_mig=0\n"), "{on_cpu1}");
-    assert!(
-        on_cpu1.contains("sticky/holding_cpu=-1/-1 dsq_id=(n/a)"),
-        "{on_cpu1}"
-    );
+    assert!(on_cpu1.contains("sticky/holding_cpu=-1/-1 dsq_id=(n/a)"), "{on_cpu1}");
     assert!(on_cpu1.contains(" weight=100\n"), "{on_cpu1}");
     let line = "             SCX_EV_SELECT_CPU_FALLBACK:                0\n";
-    assert!(
-        dump.contains("\nEvent counters\n--------------\n"),
-        "{dump}"
-    );
+    assert!(dump.contains("\nEvent counters\n--------------\n"), "{dump}");
     assert_eq!(dump.lines().filter(|l| l.contains("SCX_EV_")).count(), 21);
     assert!(dump.contains(line), "{dump}");
 }
@@ -81,14 +60,8 @@ fn scheduler_text_goes_where_it_belongs() {
         0
     });
     let dump = k.ext_dump();
-    assert!(
-        dump.contains("Backtrace:\n\nkind 1024, a line\nin two\n\nCPU states\n"),
-        "{dump}"
-    );
-    assert!(
-        dump.contains("class=idle_sched_class\n\n  CPU 0 idles\n"),
-        "{dump}"
-    );
+    assert!(dump.contains("Backtrace:\n\nkind 1024, a line\nin two\n\nCPU states\n"), "{dump}");
+    assert!(dump.contains("class=idle_sched_class\n\n  CPU 0 idles\n"), "{dump}");
     assert_eq!(dump.matches("\n\n    a task\n").count(), 3, "{dump}");
     assert!(k.ext.dump.is_none());
 }
@@ -98,10 +71,7 @@ fn text_outside_a_dump_operation_is_an_error() {
     let mut k = kernel("1c1t", &[]);
     load(&mut k, 0, &[], |_, _, _| 0);
     k.dump_append("hello");
-    assert_eq!(
-        error(&k),
-        "scx_bpf_dump() must only be called from ops.dump() and friends"
-    );
+    assert_eq!(error(&k), "scx_bpf_dump() must only be called from ops.dump() and friends");
 }
 
 #[test]
@@ -113,9 +83,7 @@ fn long_dumps_end_with_a_marker() {
         k.ext.root.as_mut().unwrap().data.exit_dump_len = len;
         let dump = k.ext_dump();
         assert_eq!(dump.len() as u32, len - 1, "all but the NUL is used");
-        let kept = dump
-            .strip_suffix("\n\n~~~~ TRUNCATED ~~~~\n")
-            .expect("the marker");
+        let kept = dump.strip_suffix("\n\n~~~~ TRUNCATED ~~~~\n").expect("the marker");
         assert!(whole.starts_with(kept));
     }
     k.ext.root.as_mut().unwrap().data.exit_dump_len = full + 1;

@@ -66,10 +66,7 @@ pub(crate) fn all_words(
 ) -> bool {
     let last = nr_cpus.div_ceil(64) - 1;
     let seen = |at| if at == last { tail(nr_cpus) } else { u64::MAX };
-    a.iter()
-        .zip(b)
-        .enumerate()
-        .all(|(at, (a, b))| test(a & seen(at), b & seen(at)))
+    a.iter().zip(b).enumerate().all(|(at, (a, b))| test(a & seen(at), b & seen(at)))
 }
 
 /// How many CPUs are in both sets.

@@ -36,9 +36,7 @@ impl Behavior for Hogs {
         }
     }
     fn step(&mut self, _: &mut dyn Sys, _: TaskId) -> Step {
-        Step::Compute {
-            work: 1_000_000_000,
-        }
+        Step::Compute { work: 1_000_000_000 }
     }
     fn on_timer(&mut self, _: &mut dyn Sys, _: u64) {}
     fn unit(&self) -> &str {
@@ -84,15 +82,10 @@ pub(crate) fn load(k: &mut Kernel, flags: u64, has: &'static [Op], call: Call) {
         exit_dump_len: 0,
         hotplug_seq: 0,
     };
-    k.attach(Program::Native(Rc::new(Closures(has, call))), data)
-        .unwrap();
+    k.attach(Program::Native(Rc::new(Closures(has, call))), data).unwrap();
 }
 
 /// The message of the exit that the loaded scheduler asked for.
 pub(crate) fn error(k: &Kernel) -> &str {
-    k.ext
-        .root
-        .as_ref()
-        .and_then(|s| s.exit.as_ref())
-        .map_or("", |exit| &exit.message)
+    k.ext.root.as_ref().and_then(|s| s.exit.as_ref()).map_or("", |exit| &exit.message)
 }

@@ -100,10 +100,8 @@ impl Idle<'_> {
         numa: &mut Vec<u64>,
     ) {
         let nr_words = self.state.nr_words();
-        let spans = Spans {
-            online: self.mem.words(self.state.online, nr_words),
-            topology: self.topology,
-        };
+        let spans =
+            Spans { online: self.mem.words(self.state.online, nr_words), topology: self.topology };
         llc.clear();
         numa.clear();
         if self.state.topo_numa {
@@ -117,11 +115,7 @@ impl Idle<'_> {
         let everywhere = cpumask::weight(query.affinity) as usize >= self.state.nr_cpus;
         let own = u64::from(query.allowed.is_some() && !everywhere);
         let steps = u64::from(self.state.topo_llc) + u64::from(self.state.topo_numa);
-        let ands = if everywhere && query.allowed.is_none() {
-            0
-        } else {
-            own + steps
-        };
+        let ands = if everywhere && query.allowed.is_none() { 0 } else { own + steps };
         self.state.work.mask_words += ands * nr_words as u64;
     }
 
@@ -130,11 +124,7 @@ impl Idle<'_> {
     fn for_sync_wakeup(&mut self, s: &Search<'_>, waker: &Waker) -> Option<CpuId> {
         let here = self.here;
         let online = self.mem.words(self.state.online, self.state.nr_words());
-        let near = Spans {
-            online,
-            topology: self.topology,
-        }
-        .share_cache(here, s.prev);
+        let near = Spans { online, topology: self.topology }.share_cache(here, s.prev);
         if s.prev_allowed && near && self.claim(s.prev) {
             return Some(s.prev);
         }
@@ -149,9 +139,7 @@ impl Idle<'_> {
     }
 
     fn any_idle(&mut self, node: Option<NodeId>) -> bool {
-        let words = self
-            .mem
-            .words(self.state.masks(node).cpu, self.state.nr_words());
+        let words = self.mem.words(self.state.masks(node).cpu, self.state.nr_words());
         let at = words.iter().position(|&w| w != 0);
         self.state.work.scanned_words += at.map_or(words.len(), |at| at + 1) as u64;
         at.is_some()
@@ -176,9 +164,7 @@ impl Idle<'_> {
 
     /// A CPU on a core that is idle as a whole: prev's, in its LLC, in its node, anywhere.
     fn idle_core(&mut self, s: &Search<'_>) -> Option<CpuId> {
-        let smt = self
-            .mem
-            .words(self.state.masks(s.node).smt, self.state.nr_words());
+        let smt = self.mem.words(self.state.masks(s.node).smt, self.state.nr_words());
         if s.prev_allowed && cpumask::test(smt, s.prev) && self.claim(s.prev) {
             return Some(s.prev);
         }
@@ -194,10 +180,8 @@ impl Idle<'_> {
             return None;
         }
         let mut n = 0;
-        while let Some(cpu) = self
-            .state
-            .siblings(self.topology, s.prev)
-            .and_then(|core| core.nth(n))
+        while let Some(cpu) =
+            self.state.siblings(self.topology, s.prev).and_then(|core| core.nth(n))
         {
             if cpu != s.prev && cpumask::test(s.allowed, cpu) && self.claim(cpu) {
                 return Some(cpu);
@@ -223,18 +207,10 @@ impl Idle<'_> {
     /// the kernel.
     fn pick_in_others(&mut self, allowed: &[u64], start: NodeId, core: bool) -> Option<CpuId> {
         let topology = self.topology;
-        let nodes = || {
-            (0..topology.nodes().len() as u32)
-                .map(NodeId)
-                .filter(|&n| n != start)
-        };
+        let nodes = || (0..topology.nodes().len() as u32).map(NodeId).filter(|&n| n != start);
         let key = |n: NodeId| (topology.node_distance(start, n), n);
         let mut last = None;
-        while let Some(next) = nodes()
-            .map(key)
-            .filter(|&k| last.is_none_or(|l| k > l))
-            .min()
-        {
+        while let Some(next) = nodes().map(key).filter(|&k| last.is_none_or(|l| k > l)).min() {
             if let Some(cpu) = self.pick_in(allowed, Some(next.1), core) {
                 return Some(cpu);
             }
@@ -248,11 +224,7 @@ impl Idle<'_> {
         let masks = self.state.masks(node);
         // Each failed claim clears bits of the core mask, so this ends.
         loop {
-            let whole = if self.state.smt_active {
-                self.any(masks.smt, allowed)
-            } else {
-                None
-            };
+            let whole = if self.state.smt_active { self.any(masks.smt, allowed) } else { None };
             if whole.is_none() && core_only && self.state.smt_active {
                 return None;
             }
@@ -274,12 +246,7 @@ impl Idle<'_> {
     /// `scx_idle_test_and_clear_cpu()`: the core is not idle as a whole any more, whether the claim
     /// succeeds or not.
     pub fn claim(&mut self, cpu: CpuId) -> bool {
-        let Idle {
-            state,
-            mem,
-            topology,
-            ..
-        } = self;
+        let Idle { state, mem, topology, .. } = self;
         state.work.claims += 1;
         let nr_words = state.nr_words();
         let masks = state.masks(state.per_node.then(|| topology.cpu(cpu).node));
@@ -299,21 +266,12 @@ impl Idle<'_> {
 
     /// `update_builtin_idle()`
     pub fn mark(&mut self, cpu: CpuId, is_idle: bool) {
-        let Idle {
-            state,
-            mem,
-            topology,
-            ..
-        } = self;
+        let Idle { state, mem, topology, .. } = self;
         state.work.claims += 1;
         let nr_words = state.nr_words();
         let masks = state.masks(state.per_node.then(|| topology.cpu(cpu).node));
         let idle = mem.words_mut(masks.cpu, nr_words);
-        let change = if is_idle {
-            cpumask::set
-        } else {
-            cpumask::clear
-        };
+        let change = if is_idle { cpumask::set } else { cpumask::clear };
         change(idle, cpu);
         if !state.smt_active {
             return;

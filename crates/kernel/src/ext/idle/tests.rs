@@ -71,16 +71,14 @@ fn step() -> impl Strategy<Value = Step> {
         flags.clone(),
         any::<Option<bool>>(),
     )
-        .prop_map(
-            |([here, prev], affinity, allowed, flags, sync)| Step::Select {
-                here,
-                prev,
-                affinity,
-                allowed,
-                flags,
-                sync,
-            },
-        );
+        .prop_map(|([here, prev], affinity, allowed, flags, sync)| Step::Select {
+            here,
+            prev,
+            affinity,
+            allowed,
+            flags,
+            sync,
+        });
     prop_oneof![
         6 => (any::<u32>(), any::<bool>()).prop_map(|(cpu, idle)| Step::Mark { cpu, idle }),
         1 => any::<u32>().prop_map(|cpu| Step::Claim { cpu }),
@@ -93,9 +91,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The CPUs of a machine whose bit in a repeated 64-bit pattern is set.
 fn pattern(nr_cpus: u32, bits: u64) -> Set {
-    (0..nr_cpus)
-        .filter(|cpu| bits.rotate_left(cpu / 64 * 7) >> (cpu % 64) & 1 != 0)
-        .collect()
+    (0..nr_cpus).filter(|cpu| bits.rotate_left(cpu / 64 * 7) >> (cpu % 64) & 1 != 0).collect()
 }
 
 /// The real state beside the model.
@@ -111,11 +107,7 @@ impl<'a> Pair<'a> {
         let nr_cpus = topology.nr_cpus();
         let mut state = IdleState::new(&mut mem, nr_cpus, topology.nodes().len()).unwrap();
         (state.enabled, state.per_node) = (true, per_node);
-        let mut pair = Pair {
-            state,
-            mem,
-            model: Model::new(topology, per_node),
-        };
+        let mut pair = Pair { state, mem, model: Model::new(topology, per_node) };
         pair.refresh();
         pair
     }
@@ -123,25 +115,16 @@ impl<'a> Pair<'a> {
     fn refresh(&mut self) {
         let topology = self.model.topology;
         self.state.refresh_siblings(&self.mem, topology);
-        self.state
-            .update_steps(&self.mem, topology, self.model.per_node);
+        self.state.update_steps(&self.mem, topology, self.model.per_node);
     }
 
     fn view(&mut self, here: u32) -> Idle<'_> {
         let topology = self.model.topology;
-        Idle {
-            state: &mut self.state,
-            mem: &mut self.mem,
-            topology,
-            here: CpuId(here),
-        }
+        Idle { state: &mut self.state, mem: &mut self.mem, topology, here: CpuId(here) }
     }
 
     fn words(&self, set: &Set) -> CpuMask {
-        CpuMask::of(
-            self.model.topology.nr_cpus(),
-            set.iter().map(|&cpu| CpuId(cpu)),
-        )
+        CpuMask::of(self.model.topology.nr_cpus(), set.iter().map(|&cpu| CpuId(cpu)))
     }
 
     fn set_online(&mut self, cpu: u32, online: bool) {
@@ -171,38 +154,22 @@ impl<'a> Pair<'a> {
             }
             Step::Claim { cpu } => {
                 let real = self.view(0).claim(CpuId(cpu % nr));
-                (
-                    real.then_some(cpu),
-                    self.model.claim(cpu % nr).then_some(cpu),
-                )
+                (real.then_some(cpu), self.model.claim(cpu % nr).then_some(cpu))
             }
             Step::Online { cpu, online } => {
                 self.set_online(cpu % nr, online);
                 (None, None)
             }
-            Step::Select {
-                here,
-                prev,
-                affinity,
-                allowed,
-                flags,
-                sync,
-            } => self.select(here % nr, prev % nr, affinity, allowed, flags, sync),
-            Step::Pick {
-                here,
-                node,
-                allowed,
-                flags,
-            } => {
+            Step::Select { here, prev, affinity, allowed, flags, sync } => {
+                self.select(here % nr, prev % nr, affinity, allowed, flags, sync)
+            }
+            Step::Pick { here, node, allowed, flags } => {
                 let set = pattern(nr, allowed);
                 let words = self.words(&set);
                 let node = node % self.model.topology.nodes().len() as u32;
                 let at = self.state.per_node.then_some(NodeId(node));
                 let real = self.view(here % nr).pick(&words, at, flags);
-                (
-                    real.map(|cpu| cpu.0),
-                    self.model.pick(here % nr, &set, node, flags),
-                )
+                (real.map(|cpu| cpu.0), self.model.pick(here % nr, &set, node, flags))
             }
         }
     }
@@ -279,14 +246,8 @@ fn all_idle(topology: &Topology, per_node: bool) -> Pair<'_> {
 }
 
 fn select(pair: &mut Pair<'_>, prev: u32) -> Option<u32> {
-    let step = Step::Select {
-        here: 0,
-        prev,
-        affinity: u64::MAX,
-        allowed: None,
-        flags: 0,
-        sync: None,
-    };
+    let step =
+        Step::Select { here: 0, prev, affinity: u64::MAX, allowed: None, flags: 0, sync: None };
     let (real, model) = pair.step(&step);
     assert_eq!(real, model);
     real
@@ -302,17 +263,7 @@ fn whole_cores_go_first_then_prev_then_its_sibling_then_the_rest() {
     // so its sibling; then what is left of the LLC; then of the other node, by rotation.
     assert_eq!(
         picks,
-        [
-            Some(1),
-            Some(2),
-            Some(4),
-            Some(6),
-            Some(0),
-            Some(3),
-            Some(5),
-            Some(7),
-            None
-        ]
+        [Some(1), Some(2), Some(4), Some(6), Some(0), Some(3), Some(5), Some(7), None]
     );
 }
 
@@ -324,22 +275,10 @@ fn llc_and_node_steps_exist_only_where_they_say_something() {
         (pair.state.topo_llc, pair.state.topo_numa)
     };
     assert_eq!(steps("8c2t", false), (false, false), "one LLC");
-    assert_eq!(
-        steps("2l4c2t", false),
-        (true, false),
-        "two LLCs in one node"
-    );
+    assert_eq!(steps("2l4c2t", false), (true, false), "two LLCs in one node");
     assert_eq!(steps("2n4c2t", false), (true, false), "nodes are LLCs");
-    assert_eq!(
-        steps("2n2l2c2t", false),
-        (true, true),
-        "two LLCs in each of two nodes"
-    );
-    assert_eq!(
-        steps("2n2l2c2t", true),
-        (true, false),
-        "per-node masks stand for the node step"
-    );
+    assert_eq!(steps("2n2l2c2t", false), (true, true), "two LLCs in each of two nodes");
+    assert_eq!(steps("2n2l2c2t", true), (true, false), "per-node masks stand for the node step");
     assert_eq!(
         steps("4l1c1t", false),
         (false, false),
@@ -350,32 +289,17 @@ fn llc_and_node_steps_exist_only_where_they_say_something() {
 #[test]
 fn other_nodes_are_searched_by_distance() {
     let layout = Layout {
-        cores: (0..4)
-            .map(|cpu| CoreLayout {
+        cores: (0..4).map(|cpu| CoreLayout { cpus: vec![cpu], ..CoreLayout::default() }).collect(),
+        llcs: (0..4).map(|cpu| LlcLayout { cpus: vec![cpu], ..LlcLayout::default() }).collect(),
+        nodes: [[10, 40, 20, 30], [40, 10, 30, 20], [20, 30, 10, 40], [30, 20, 40, 10]]
+            .into_iter()
+            .zip(0..)
+            .map(|(row, cpu)| NodeLayout {
                 cpus: vec![cpu],
-                ..CoreLayout::default()
+                distances: row.to_vec(),
+                ..NodeLayout::default()
             })
             .collect(),
-        llcs: (0..4)
-            .map(|cpu| LlcLayout {
-                cpus: vec![cpu],
-                ..LlcLayout::default()
-            })
-            .collect(),
-        nodes: [
-            [10, 40, 20, 30],
-            [40, 10, 30, 20],
-            [20, 30, 10, 40],
-            [30, 20, 40, 10],
-        ]
-        .into_iter()
-        .zip(0..)
-        .map(|(row, cpu)| NodeLayout {
-            cpus: vec![cpu],
-            distances: row.to_vec(),
-            ..NodeLayout::default()
-        })
-        .collect(),
         ..Layout::default()
     };
     let topology = Topology::build(layout).unwrap();
@@ -403,16 +327,8 @@ fn sync_wakeup_takes_the_wakers_cpu_only_while_some_cpu_is_idle() {
     let mut pair = Pair::new(&topology, false);
     assert_eq!(sync(&mut pair, true), None, "nothing is idle");
     pair.step(&Step::Mark { cpu: 2, idle: true });
-    assert_eq!(
-        sync(&mut pair, true),
-        Some(0),
-        "the waker's, though it is not idle"
-    );
-    assert_eq!(
-        sync(&mut pair, false),
-        Some(2),
-        "something waits on the waker's CPU"
-    );
+    assert_eq!(sync(&mut pair, true), Some(0), "the waker's, though it is not idle");
+    assert_eq!(sync(&mut pair, false), Some(2), "something waits on the waker's CPU");
 }
 
 #[test]
@@ -420,9 +336,8 @@ fn rotation_skips_cpu_0_first_and_wraps() {
     let topology = machine("4c1t");
     let mut mem = Memory::with_size(1 << 32).unwrap();
     let mut state = IdleState::new(&mut mem, topology.nr_cpus(), 1).unwrap();
-    let any: Vec<_> = (0..5)
-        .map(|_| state.any_distribute(CpuId(2), &[0b1011], &[u64::MAX]))
-        .collect();
+    let any: Vec<_> =
+        (0..5).map(|_| state.any_distribute(CpuId(2), &[0b1011], &[u64::MAX])).collect();
     assert_eq!(any, [1, 3, 0, 1, 3].map(|cpu| Some(CpuId(cpu))));
     assert_eq!(
         state.any_distribute(CpuId(1), &[0b1], &[u64::MAX]),
@@ -443,11 +358,7 @@ fn work_is_counted_for_charging() {
     pair.state.work = Work::default();
     assert_eq!(select(&mut pair, 5), Some(5));
     let work = std::mem::take(&mut pair.state.work);
-    assert_eq!(
-        (work.scanned_words, work.claims),
-        (0, 1),
-        "prev's core was idle: nothing to scan"
-    );
+    assert_eq!((work.scanned_words, work.claims), (0, 1), "prev's core was idle: nothing to scan");
     pair.step(&Step::Claim { cpu: 4 });
     pair.state.work = Work::default();
     let found = select(&mut pair, 5).unwrap();

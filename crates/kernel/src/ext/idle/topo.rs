@@ -22,35 +22,23 @@ pub(super) struct Siblings(SmallVec<[(u32, u64); 2]>);
 impl Siblings {
     fn of(core: &[u64], online: &[u64]) -> Self {
         let both = core.iter().zip(online).map(|(a, b)| a & b).enumerate();
-        Siblings(
-            both.filter(|(_, w)| *w != 0)
-                .map(|(at, w)| (at as u32, w))
-                .collect(),
-        )
+        Siblings(both.filter(|(_, w)| *w != 0).map(|(at, w)| (at as u32, w)).collect())
     }
 
     fn has(&self, cpu: CpuId) -> bool {
-        self.0
-            .iter()
-            .any(|&(at, bits)| at == cpu.0 / 64 && bits >> (cpu.0 % 64) & 1 != 0)
+        self.0.iter().any(|&(at, bits)| at == cpu.0 / 64 && bits >> (cpu.0 % 64) & 1 != 0)
     }
 
     pub fn all_in(&self, words: &[u64]) -> bool {
-        self.0
-            .iter()
-            .all(|&(at, bits)| words[at as usize] & bits == bits)
+        self.0.iter().all(|&(at, bits)| words[at as usize] & bits == bits)
     }
 
     pub fn add_to(&self, words: &mut [u64]) {
-        self.0
-            .iter()
-            .for_each(|&(at, bits)| words[at as usize] |= bits);
+        self.0.iter().for_each(|&(at, bits)| words[at as usize] |= bits);
     }
 
     pub fn remove_from(&self, words: &mut [u64]) {
-        self.0
-            .iter()
-            .for_each(|&(at, bits)| words[at as usize] &= !bits);
+        self.0.iter().for_each(|&(at, bits)| words[at as usize] &= !bits);
     }
 
     /// The `n`-th thread, ascending.
@@ -77,12 +65,7 @@ impl IdleState {
     pub(super) fn refresh_siblings(&mut self, mem: &Memory, topology: &Topology) {
         let online = mem.words(self.online, self.nr_words());
         self.siblings.clear();
-        self.siblings.extend(
-            topology
-                .cores()
-                .iter()
-                .map(|core| Siblings::of(&core.cpus, online)),
-        );
+        self.siblings.extend(topology.cores().iter().map(|core| Siblings::of(&core.cpus, online)));
         self.smt_active = self.siblings.iter().any(|core| core.weight() > 1);
     }
 
@@ -94,10 +77,7 @@ impl IdleState {
 
     /// Sets which steps of the picker exist, seen from the first CPU on line as the kernel does.
     pub(super) fn update_steps(&mut self, mem: &Memory, topology: &Topology, per_node: bool) {
-        let view = Spans {
-            online: mem.words(self.online, self.nr_words()),
-            topology,
-        };
+        let view = Spans { online: mem.words(self.online, self.nr_words()), topology };
         let Some(first) = cpumask::first(view.online) else {
             return;
         };
@@ -128,11 +108,7 @@ impl Spans<'_> {
 
     fn domain_weight(&self, cpu: CpuId, span: &[u64]) -> u32 {
         let weight = bits::weight_and(span, self.online);
-        if weight > 1 && cpumask::test(self.online, cpu) {
-            weight
-        } else {
-            0
-        }
+        if weight > 1 && cpumask::test(self.online, cpu) { weight } else { 0 }
     }
 
     /// CPUs of `cpu`'s node; 0 if no other node has CPUs.
@@ -147,13 +123,7 @@ impl Spans<'_> {
     fn several_nodes(&self) -> bool {
         let populated =
             |node: &&scxlab_machine::topology::Node| cpumask::intersects(&node.cpus, self.online);
-        self.topology
-            .nodes()
-            .iter()
-            .filter(populated)
-            .take(2)
-            .count()
-            > 1
+        self.topology.nodes().iter().filter(populated).take(2).count() > 1
     }
 
     /// Puts `llc_span(cpu)`, as far as `allowed`, into `out`; it stays empty if there is no such
@@ -173,12 +143,7 @@ impl Spans<'_> {
     fn span_allowed(&self, exists: bool, span: &[u64], allowed: &[u64], out: &mut Vec<u64>) {
         out.clear();
         if exists {
-            out.extend(
-                span.iter()
-                    .zip(self.online)
-                    .zip(allowed)
-                    .map(|((a, b), c)| a & b & c),
-            );
+            out.extend(span.iter().zip(self.online).zip(allowed).map(|((a, b), c)| a & b & c));
         }
         if cpumask::is_empty(out) {
             out.clear();

@@ -63,10 +63,7 @@ pub(super) fn flag(value: bool) -> u64 {
 pub(super) fn readable(k: &Kernel, addr: u64) -> Result<u64, Fault> {
     k.vm.mem.bytes(addr, k.ext.idle.nr_words() as u64 * 8)?;
     if !addr.is_multiple_of(8) {
-        return Err(Fault::bad_argument(
-            "cpumask",
-            format!("{addr:#x} is not aligned"),
-        ));
+        return Err(Fault::bad_argument("cpumask", format!("{addr:#x} is not aligned")));
     }
     Ok(addr)
 }
@@ -78,10 +75,7 @@ fn object(k: &Kernel, call: &'static str, addr: u64) -> Result<u64, Fault> {
     }
     // A bad pointer is reported as the access that it would have been.
     k.vm.mem.bytes(addr, OBJECT_BYTES)?;
-    Err(Fault::bad_argument(
-        call,
-        format!("{addr:#x} is not a bpf_cpumask in use"),
-    ))
+    Err(Fault::bad_argument(call, format!("{addr:#x} is not a bpf_cpumask in use")))
 }
 
 /// Drops a reference to a `bpf_cpumask`, as a program does or a map element that goes away.
@@ -224,11 +218,7 @@ fn combine(
     a: [u64; 5],
     op: fn(u64, u64) -> u64,
 ) -> Result<u64, Fault> {
-    let (dst, x, y) = (
-        object(k, call, a[0])?,
-        readable(k, a[1])?,
-        readable(k, a[2])?,
-    );
+    let (dst, x, y) = (object(k, call, a[0])?, readable(k, a[1])?, readable(k, a[2])?);
     charge_mask(k);
     let mut any = 0;
     for at in 0..k.ext.idle.nr_words() {
@@ -294,10 +284,7 @@ fn weight(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     let addr = readable(k, a[0])?;
     charge_mask(k);
     let possible = k.ext.idle.possible_mask();
-    Ok(u64::from(bits::weight_and(
-        mask(k, addr),
-        mask(k, possible),
-    )))
+    Ok(u64::from(bits::weight_and(mask(k, addr), mask(k, possible))))
 }
 
 fn any_distribute(k: &mut Kernel, a: [u64; 5]) -> KfResult {

@@ -331,7 +331,8 @@ fn move_vtime(k: &mut Kernel, a: [u64; 5]) -> KfResult {
 fn dsq_move(k: &mut Kernel, a: [u64; 5], priq: u64) -> KfResult {
     let mut iter: Iter = k.vm.mem.read(a[0])?;
     let Some(src) = iter_dsq(k, &iter) else { return Ok(0) };
-    let (has_slice, has_vtime) = (iter.flags & ITER_HAS_SLICE != 0, iter.flags & ITER_HAS_VTIME != 0);
+    let (has_slice, has_vtime) =
+        (iter.flags & ITER_HAS_SLICE != 0, iter.flags & ITER_HAS_VTIME != 0);
     let Some(flags) = k.vet_enq_flags(a[2], a[3]) else { return Ok(0) };
     if k.ext_aborting() {
         return Ok(0);

@@ -50,16 +50,7 @@ pub(super) fn select_cpu_dfl(k: &mut Kernel, a: [u64; 5]) -> KfResult {
         return Ok(s32(-ENODEV));
     }
     let prev = prev as i32;
-    let cpu = ask(
-        k,
-        task,
-        Ask {
-            prev,
-            wake_flags,
-            allowed: 0,
-            flags: 0,
-        },
-    )?;
+    let cpu = ask(k, task, Ask { prev, wake_flags, allowed: 0, flags: 0 })?;
     k.vm.mem.write(is_idle, u8::from(cpu >= 0))?;
     Ok(s32(if cpu >= 0 { cpu } else { i64::from(prev) }))
 }
@@ -69,16 +60,7 @@ pub(super) fn select_cpu_and(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     if k.ext.root.is_none() {
         return Ok(s32(-ENODEV));
     }
-    Ok(s32(ask(
-        k,
-        task,
-        Ask {
-            prev: prev as i32,
-            wake_flags,
-            allowed,
-            flags,
-        },
-    )?))
+    Ok(s32(ask(k, task, Ask { prev: prev as i32, wake_flags, allowed, flags })?))
 }
 
 pub(super) fn select_cpu_and_args(k: &mut Kernel, a: [u64; 5]) -> KfResult {
@@ -87,22 +69,16 @@ pub(super) fn select_cpu_and_args(k: &mut Kernel, a: [u64; 5]) -> KfResult {
         return Ok(s32(-ENODEV));
     }
     let args: abi::scx_bpf_select_cpu_and_args = k.vm.mem.read(args)?;
-    let ask_for = Ask {
-        prev: args.prev_cpu,
-        wake_flags: args.wake_flags,
-        allowed,
-        flags: args.flags,
-    };
+    let ask_for =
+        Ask { prev: args.prev_cpu, wake_flags: args.wake_flags, allowed, flags: args.flags };
     Ok(s32(ask(k, task, ask_for)?))
 }
 
 /// `select_cpu_from_kfunc()`
 fn ask(k: &mut Kernel, task: u64, ask: Ask) -> Result<i64, Fault> {
     check_context(k)?;
-    let task = k
-        .tasks
-        .at(task)
-        .ok_or_else(|| Fault::bad_argument("scx_bpf_select_cpu", "not a task"))?;
+    let task =
+        k.tasks.at(task).ok_or_else(|| Fault::bad_argument("scx_bpf_select_cpu", "not a task"))?;
     let Some(prev) = k.ext_cpu_valid(ask.prev, "") else {
         return Ok(-EINVAL);
     };
@@ -112,11 +88,7 @@ fn ask(k: &mut Kernel, task: u64, ask: Ask) -> Result<i64, Fault> {
     if !check_task(k, task) {
         return Ok(-EINVAL);
     }
-    let allowed = if ask.allowed == 0 {
-        None
-    } else {
-        Some(copy_mask(k, ask.allowed)?)
-    };
+    let allowed = if ask.allowed == 0 { None } else { Some(copy_mask(k, ask.allowed)?) };
     let found = if k.tasks[task].nr_allowed == 1 {
         select_restricted(k, task, prev, allowed.as_deref(), ask.flags)
     } else {
@@ -143,10 +115,7 @@ fn check_context(k: &Kernel) -> Result<(), Fault> {
 fn check_task(k: &mut Kernel, task: TaskId) -> bool {
     let addr = k.tasks[task].addr;
     if k.ext.cpus[k.exec.cpu.idx()].in_select_cpu {
-        let subject = k
-            .ext
-            .frame()
-            .is_some_and(|frame| frame.subjects.contains(&addr));
+        let subject = k.ext.frame().is_some_and(|frame| frame.subjects.contains(&addr));
         if !subject {
             k.scx_error("called on a task not being operated on");
         }
@@ -155,10 +124,7 @@ fn check_task(k: &mut Kernel, task: TaskId) -> bool {
     match k.ext.locked_rq() {
         Some(rq) if k.tasks[task].cpu != rq => {
             let t = &k.tasks[task];
-            let text = format!(
-                "select_cpu kfunc called cross-task on {}[{}]",
-                t.name, t.pid
-            );
+            let text = format!("select_cpu kfunc called cross-task on {}[{}]", t.name, t.pid);
             k.scx_error(text);
             false
         }
@@ -231,15 +197,11 @@ fn global_mask(k: &mut Kernel, mask: fn(&Kernel) -> u64) -> u64 {
 }
 
 fn get_idle_cpumask_node(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    Ok(node_mask(k, a[0], |k, node| {
-        k.ext.idle.idle_mask(Some(node))
-    }))
+    Ok(node_mask(k, a[0], |k, node| k.ext.idle.idle_mask(Some(node))))
 }
 
 fn get_idle_smtmask_node(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    Ok(node_mask(k, a[0], |k, node| {
-        k.ext.idle.smt_mask(Some(node))
-    }))
+    Ok(node_mask(k, a[0], |k, node| k.ext.idle.smt_mask(Some(node))))
 }
 
 fn node_mask(k: &mut Kernel, node: u64, mask: fn(&Kernel, NodeId) -> u64) -> u64 {
@@ -305,11 +267,7 @@ fn pick_any_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
         return Ok(s32(-EBUSY));
     }
     let allowed = copy_mask(k, allowed)?;
-    let idle = if k.ext.idle.is_enabled() {
-        k.idle_pick(&allowed, None, flags)
-    } else {
-        None
-    };
+    let idle = if k.ext.idle.is_enabled() { k.idle_pick(&allowed, None, flags) } else { None };
     let found = idle.or_else(|| k.cpumask_any_distribute(&allowed, &allowed));
     keep_mask(k, Some(allowed));
     Ok(cpu_or_busy(found))
@@ -349,9 +307,7 @@ fn cpu_node(k: &mut Kernel, a: [u64; 5]) -> KfResult {
         return Ok(s32(NO_NODE));
     }
     let cpu = k.ext_cpu_valid(a[0] as i32, "");
-    Ok(s32(cpu.map_or(NO_NODE, |cpu| {
-        k.machine.topology.cpu(cpu).node.0.into()
-    })))
+    Ok(s32(cpu.map_or(NO_NODE, |cpu| k.machine.topology.cpu(cpu).node.0.into())))
 }
 
 fn cpu_or_busy(found: Option<CpuId>) -> u64 {

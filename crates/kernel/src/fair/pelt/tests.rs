@@ -42,17 +42,11 @@ fn a_half_life_halves() {
 #[test]
 fn growth_follows_the_closed_form() {
     for periods in [1, 2, 7, 31, 32, 33, 64, 200, 345, 1000] {
-        let mut avg = SchedAvg {
-            last_update_time: 1,
-            ..SchedAvg::default()
-        };
+        let mut avg = SchedAvg { last_update_time: 1, ..SchedAvg::default() };
         avg.update_sum(1 + periods * PERIOD_NS, 1, 1, true);
         let wanted = closed_form(periods);
         let got = avg.load_sum as f64;
-        assert!(
-            (got - wanted).abs() <= 3.0 + wanted * 0.001,
-            "{periods}: {got} {wanted}"
-        );
+        assert!((got - wanted).abs() <= 3.0 + wanted * 0.001, "{periods}: {got} {wanted}");
         assert_eq!(avg.util_sum, avg.load_sum << 10);
     }
 }
@@ -60,27 +54,18 @@ fn growth_follows_the_closed_form() {
 #[test]
 fn steps_do_not_matter_much() {
     // Truncation loses less than one unit per boundary crossed.
-    let mut whole = SchedAvg {
-        last_update_time: 1,
-        ..SchedAvg::default()
-    };
+    let mut whole = SchedAvg { last_update_time: 1, ..SchedAvg::default() };
     let mut steps = whole;
     whole.update_sum(1 + 500 * PERIOD_NS, 1, 1, true);
     for at in 1..=5000 {
         steps.update_sum(1 + at * PERIOD_NS / 10, 1, 1, true);
     }
-    assert!(
-        whole.load_sum.abs_diff(steps.load_sum) < 64,
-        "{whole:?} {steps:?}"
-    );
+    assert!(whole.load_sum.abs_diff(steps.load_sum) < 64, "{whole:?} {steps:?}");
 }
 
 #[test]
 fn averages_reach_full_scale_and_no_more() {
-    let mut avg = SchedAvg {
-        last_update_time: 1,
-        ..SchedAvg::default()
-    };
+    let mut avg = SchedAvg { last_update_time: 1, ..SchedAvg::default() };
     for at in 1..2000u64 {
         if avg.update_sum(1 + at * 4_000_000, 1, 1, true) {
             avg.update_avg(1024);
@@ -92,10 +77,7 @@ fn averages_reach_full_scale_and_no_more() {
 
 #[test]
 fn a_quarter_busy_averages_a_quarter() {
-    let mut avg = SchedAvg {
-        last_update_time: 1,
-        ..SchedAvg::default()
-    };
+    let mut avg = SchedAvg { last_update_time: 1, ..SchedAvg::default() };
     let mut now = 1;
     for _ in 0..400 {
         for (length, busy) in [(1_000_000, true), (3_000_000, false)] {
@@ -109,11 +91,7 @@ fn a_quarter_busy_averages_a_quarter() {
 
 #[test]
 fn time_that_goes_backwards_is_ignored() {
-    let mut avg = SchedAvg {
-        last_update_time: 5_000_000,
-        load_sum: 10,
-        ..SchedAvg::default()
-    };
+    let mut avg = SchedAvg { last_update_time: 5_000_000, load_sum: 10, ..SchedAvg::default() };
     assert!(!avg.update_sum(4_000_000, 1, 1, true));
     assert_eq!((avg.load_sum, avg.last_update_time), (10, 4_000_000));
 }

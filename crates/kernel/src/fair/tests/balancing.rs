@@ -54,11 +54,7 @@ fn affinity_is_respected() {
     let pair = CpuMask::of(4, [CpuId(1), CpuId(2)]);
     let ids: Vec<_> = (0..6)
         .map(|i| {
-            let life = if i % 2 == 0 {
-                Life::Hog
-            } else {
-                Life::Periodic { run: MS, sleep: MS }
-            };
+            let life = if i % 2 == 0 { Life::Hog } else { Life::Periodic { run: MS, sleep: MS } };
             sim.spawn_on(life, nice(0), pair.clone(), CpuId(1))
         })
         .collect();
@@ -82,14 +78,7 @@ fn an_idle_cpu_pulls_when_it_runs_dry() {
         let id = sim.pinned(Life::Hog, nice(0), 0);
         sim.world.allowed[id.idx()] = CpuMask::all(2);
     }
-    sim.pinned(
-        Life::Periodic {
-            run: 900_000,
-            sleep: 900_000,
-        },
-        nice(0),
-        1,
-    );
+    sim.pinned(Life::Periodic { run: 900_000, sleep: 900_000 }, nice(0), 1);
     sim.run(SEC);
     let moves: u32 = sim.actors.iter().map(|a| a.migrations).sum();
     assert!(moves > 0);
@@ -125,9 +114,7 @@ fn a_hot_task_is_left_alone() {
     sim.fair.put_prev(CpuId(0), sim.now);
     sim.fair.set_next(CpuId(0), b, sim.now);
     sim.world.curr[0] = Some(b);
-    let hot = sim
-        .fair
-        .newidle_balance(&sim.world, CpuId(1), sim.now + 100_000);
+    let hot = sim.fair.newidle_balance(&sim.world, CpuId(1), sim.now + 100_000);
     assert!(hot.balanced.moves.is_empty(), "{hot:?}");
 }
 
@@ -174,10 +161,7 @@ fn an_offline_cpu_gives_up_its_tasks() {
     assert_eq!(tasks.len(), 2);
     for task in tasks {
         sim.fair.dequeue(gone, task, sim.now, DequeueFlags::MIGRATE);
-        let flags = EnqueueFlags {
-            migrated: true,
-            ..EnqueueFlags::RESTORE
-        };
+        let flags = EnqueueFlags { migrated: true, ..EnqueueFlags::RESTORE };
         sim.fair.enqueue(CpuId(0), task, sim.now, flags);
         sim.actors[task.idx()].cpu = CpuId(0);
         sim.world.allowed[task.idx()] = CpuMask::of(4, [0, 1, 3].map(CpuId));
@@ -234,10 +218,7 @@ fn overlapping_numa_domains_cover_their_span() {
             for &group in &shape.groups {
                 let span = &domains.groups[group as usize].span;
                 assert!(cpumask::is_subset(span, &shape.span));
-                covered
-                    .iter_mut()
-                    .zip(span.iter())
-                    .for_each(|(c, s)| *c |= s);
+                covered.iter_mut().zip(span.iter()).for_each(|(c, s)| *c |= s);
             }
             assert_eq!(covered, shape.span);
             let own = domains.of_cpu[cpu.idx()][level].own as usize;
@@ -245,9 +226,8 @@ fn overlapping_numa_domains_cover_their_span() {
             assert!(cpumask::test(&own.span, cpu));
         }
     }
-    let weights: Vec<_> = (0..domains.of_cpu[0].len())
-        .map(|l| domains.shape(CpuId(0), l).span_weight)
-        .collect();
+    let weights: Vec<_> =
+        (0..domains.of_cpu[0].len()).map(|l| domains.shape(CpuId(0), l).span_weight).collect();
     assert_eq!(weights, [2, 3, 4]);
 }
 
@@ -255,19 +235,10 @@ fn overlapping_numa_domains_cover_their_span() {
 fn a_big_machine_builds() {
     let mut sim = Sim::new(topo(8, 4, 16, 2));
     for _ in 0..2048 {
-        sim.spawn(
-            Life::Periodic {
-                run: 4 * MS,
-                sleep: 4 * MS,
-            },
-            nice(0),
-        );
+        sim.spawn(Life::Periodic { run: 4 * MS, sleep: 4 * MS }, nice(0));
     }
     sim.step = MS;
     sim.run(50 * MS);
-    let busy = sim
-        .cpus()
-        .filter(|&cpu| sim.fair.nr_running(cpu) != 0)
-        .count();
+    let busy = sim.cpus().filter(|&cpu| sim.fair.nr_running(cpu) != 0).count();
     assert!(busy > 900, "{busy}");
 }

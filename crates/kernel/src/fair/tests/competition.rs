@@ -7,11 +7,7 @@ use super::*;
 /// Without anyone coming or going, nobody is further from its due than the longest slice and a tick.
 #[test]
 fn lag_is_bounded() {
-    let fine = Params {
-        tick_ns: 100_000,
-        base_slice_ns: 3 * MS,
-        ..Params::default()
-    };
+    let fine = Params { tick_ns: 100_000, base_slice_ns: 3 * MS, ..Params::default() };
     let mut sim = Sim::with(topo(1, 1, 1, 1), fine);
     for level in [-5, 0, 0, 3, 10] {
         sim.spawn(Life::Hog, nice(level));
@@ -27,20 +23,8 @@ fn lag_stays_bounded_while_others_come_and_go() {
     for level in [-5, 0, 0, 3, 10] {
         sim.spawn(Life::Hog, nice(level));
     }
-    sim.spawn(
-        Life::Periodic {
-            run: 3 * MS,
-            sleep: 5 * MS,
-        },
-        nice(0),
-    );
-    sim.spawn(
-        Life::Periodic {
-            run: MS,
-            sleep: 2 * MS,
-        },
-        nice(-3),
-    );
+    sim.spawn(Life::Periodic { run: 3 * MS, sleep: 5 * MS }, nice(0));
+    sim.spawn(Life::Periodic { run: MS, sleep: 2 * MS }, nice(-3));
     assert_lag_below(&mut sim, 2);
 }
 
@@ -68,10 +52,8 @@ fn lags_sum_to_zero() {
         sim.fair.charge_curr(CpuId(0), sim.now);
         assert!(sim.fair.dump_task(curr).queued);
         let dumps: Vec<_> = (0..4).map(|t| sim.fair.dump_task(TaskId(t))).collect();
-        let weighted: i128 = dumps
-            .iter()
-            .map(|d| i128::from(d.vlag) * i128::from(d.cpu_weight))
-            .sum();
+        let weighted: i128 =
+            dumps.iter().map(|d| i128::from(d.vlag) * i128::from(d.cpu_weight)).sum();
         let weight: i128 = dumps.iter().map(|d| i128::from(d.cpu_weight)).sum();
         // V is rounded down to a whole unit.
         assert!((-weight..=0).contains(&weighted), "{weighted} {weight}");
@@ -89,16 +71,8 @@ fn slice_scales_with_the_machine() {
 #[test]
 fn a_slice_request_is_clamped_and_kept() {
     let mut sim = Sim::new(topo(1, 1, 1, 1));
-    for (request, slice) in [
-        (0, 700_000),
-        (1, 100_000),
-        (3 * MS, 3 * MS),
-        (SEC, 100 * MS),
-    ] {
-        let params = TaskParams {
-            slice_request: request,
-            ..TaskParams::default()
-        };
+    for (request, slice) in [(0, 700_000), (1, 100_000), (3 * MS, 3 * MS), (SEC, 100 * MS)] {
+        let params = TaskParams { slice_request: request, ..TaskParams::default() };
         let id = sim.spawn(Life::Hog, params);
         assert_eq!(sim.fair.dump_task(id).slice_ns, slice);
     }
@@ -112,25 +86,11 @@ fn a_slice_request_is_clamped_and_kept() {
 fn a_shorter_slice_means_a_shorter_wait() {
     let mut waits = Vec::new();
     for request in [0, 200_000] {
-        let mut sim = Sim::with(
-            topo(1, 1, 1, 1),
-            Params {
-                base_slice_ns: 4 * MS,
-                ..Params::default()
-            },
-        );
+        let mut sim =
+            Sim::with(topo(1, 1, 1, 1), Params { base_slice_ns: 4 * MS, ..Params::default() });
         sim.hogs(4, nice(0));
-        let params = TaskParams {
-            slice_request: request,
-            ..TaskParams::default()
-        };
-        let quick = sim.spawn(
-            Life::Periodic {
-                run: 200_000,
-                sleep: 10 * MS,
-            },
-            params,
-        );
+        let params = TaskParams { slice_request: request, ..TaskParams::default() };
+        let quick = sim.spawn(Life::Periodic { run: 200_000, sleep: 10 * MS }, params);
         sim.run(SEC);
         let before = sim.actors[quick.idx()].ran;
         let (mut wait, mut steps) = (0, 0);
@@ -149,24 +109,11 @@ fn a_shorter_slice_means_a_shorter_wait() {
 #[test]
 fn run_to_parity_keeps_switches_down() {
     let switches = |run_to_parity| {
-        let features = Features {
-            run_to_parity,
-            ..Features::default()
-        };
-        let params = Params {
-            features,
-            base_slice_ns: 6 * MS,
-            ..Params::default()
-        };
+        let features = Features { run_to_parity, ..Features::default() };
+        let params = Params { features, base_slice_ns: 6 * MS, ..Params::default() };
         let mut sim = Sim::with(topo(1, 1, 1, 1), params);
         sim.hogs(3, nice(0));
-        sim.spawn(
-            Life::Periodic {
-                run: 100_000,
-                sleep: MS,
-            },
-            nice(0),
-        );
+        sim.spawn(Life::Periodic { run: 100_000, sleep: MS }, nice(0));
         sim.run(5 * SEC);
         sim.log.len()
     };
@@ -179,13 +126,7 @@ fn run_to_parity_keeps_switches_down() {
 fn a_sleeper_in_debt_is_delayed() {
     let mut sim = Sim::new(topo(1, 1, 1, 1));
     sim.spawn(Life::Hog, nice(0));
-    let sleeper = sim.spawn(
-        Life::Periodic {
-            run: 2 * MS,
-            sleep: 100 * MS,
-        },
-        nice(0),
-    );
+    let sleeper = sim.spawn(Life::Periodic { run: 2 * MS, sleep: 100 * MS }, nice(0));
     let (mut delayed, mut left) = (false, false);
     for _ in 0..3000 {
         sim.advance();
@@ -211,14 +152,11 @@ fn a_delayed_sleeper_is_woken_in_place() {
         sim.advance();
     }
     sim.now += 8 * MS;
-    let out = sim
-        .fair
-        .dequeue(CpuId(0), sleeper, sim.now, DequeueFlags::SLEEP);
+    let out = sim.fair.dequeue(CpuId(0), sleeper, sim.now, DequeueFlags::SLEEP);
     assert_eq!(out, Dequeued::Delayed);
     assert_eq!(sim.fair.delayed_on(sleeper), Some(CpuId(0)));
     sim.schedule(CpuId(0));
-    sim.fair
-        .enqueue(CpuId(0), sleeper, sim.now, EnqueueFlags::WAKEUP);
+    sim.fair.enqueue(CpuId(0), sleeper, sim.now, EnqueueFlags::WAKEUP);
     assert_eq!(sim.fair.delayed_on(sleeper), None);
     assert_eq!(sim.fair.nr_runnable(CpuId(0)), 2);
     sim.check();
@@ -233,9 +171,7 @@ fn an_exit_is_never_delayed() {
         sim.advance();
     }
     sim.now += 8 * MS;
-    let out = sim
-        .fair
-        .dequeue(CpuId(0), gone, sim.now, DequeueFlags::EXIT);
+    let out = sim.fair.dequeue(CpuId(0), gone, sim.now, DequeueFlags::EXIT);
     assert_eq!(out, Dequeued::Done);
     sim.schedule(CpuId(0));
     sim.fair.task_dead(gone, sim.now);
@@ -255,10 +191,7 @@ fn a_new_weight_keeps_lag_in_time() {
         let after = sim.fair.dump_task(id);
         assert_eq!(after.weight, nice_weight(5) << 10);
         // V moves with the reweighted task; its own lag may shrink, not change sign or grow.
-        assert!(
-            after.lag_ns.abs() <= before.lag_ns.abs() + 1000,
-            "{before:?} {after:?}"
-        );
+        assert!(after.lag_ns.abs() <= before.lag_ns.abs() + 1000, "{before:?} {after:?}");
         sim.check();
     }
 }
@@ -286,21 +219,14 @@ fn migration_preserves_lag() {
         }
         let before = sim.fair.dump_task(task);
         sim.fair.dequeue(cpu, task, sim.now, DequeueFlags::MIGRATE);
-        let flags = EnqueueFlags {
-            migrated: true,
-            ..EnqueueFlags::RESTORE
-        };
+        let flags = EnqueueFlags { migrated: true, ..EnqueueFlags::RESTORE };
         sim.fair.enqueue(CpuId(1), task, sim.now, flags);
         let after = sim.fair.dump_task(task);
-        assert!(
-            (after.vlag - before.vlag).abs() <= 4,
-            "{before:?} {after:?}"
-        );
+        assert!((after.vlag - before.vlag).abs() <= 4, "{before:?} {after:?}");
         let left = |d: &TaskDump| d.deadline.wrapping_sub(d.vruntime);
         assert_eq!(left(&after), left(&before));
         sim.check();
-        sim.fair
-            .dequeue(CpuId(1), task, sim.now, DequeueFlags::MIGRATE);
+        sim.fair.dequeue(CpuId(1), task, sim.now, DequeueFlags::MIGRATE);
         sim.fair.enqueue(cpu, task, sim.now, flags);
         sim.check();
     }
@@ -328,10 +254,7 @@ fn a_yield_gives_up_the_request() {
 #[test]
 fn a_task_of_idle_policy_is_preempted_at_once() {
     let mut sim = Sim::new(topo(1, 1, 1, 1));
-    let idle = TaskParams {
-        policy: FairPolicy::Idle,
-        ..TaskParams::default()
-    };
+    let idle = TaskParams { policy: FairPolicy::Idle, ..TaskParams::default() };
     let low = sim.spawn(Life::Hog, idle);
     sim.run(10 * MS);
     assert_eq!(sim.world.curr[0], Some(low));
@@ -348,10 +271,7 @@ fn changing_groups_keeps_the_books() {
     for task in 0..8 {
         let life = match task % 2 {
             0 => Life::Hog,
-            _ => Life::Periodic {
-                run: 2 * MS,
-                sleep: 3 * MS,
-            },
+            _ => Life::Periodic { run: 2 * MS, sleep: 3 * MS },
         };
         sim.spawn(life, in_group(task % 4));
     }
@@ -363,17 +283,11 @@ fn changing_groups_keeps_the_books() {
         sim.check();
     }
     let total: Nanos = sim.ran().iter().sum();
-    assert!(
-        total * 10 > sim.now * 2 * 9,
-        "CPUs idle while hogs wait: {total} of {}",
-        2 * sim.now
-    );
+    assert!(total * 10 > sim.now * 2 * 9, "CPUs idle while hogs wait: {total} of {}", 2 * sim.now);
     for task in 0..8 {
         sim.fair.set_group(TaskId(task), ROOT, sim.now);
     }
-    (1..4)
-        .rev()
-        .for_each(|group| sim.fair.remove_group(CgroupId(group), sim.now));
+    (1..4).rev().for_each(|group| sim.fair.remove_group(CgroupId(group), sim.now));
     sim.run(50 * MS);
 }
 
@@ -384,15 +298,13 @@ fn other_classes_take_and_give_back() {
     let b = sim.spawn(Life::Hog, nice(0));
     sim.run(SEC);
     let away = if sim.world.curr[0] == Some(a) { b } else { a };
-    sim.fair
-        .dequeue(CpuId(0), away, sim.now, DequeueFlags::SAVE);
+    sim.fair.dequeue(CpuId(0), away, sim.now, DequeueFlags::SAVE);
     sim.fair.switched_from(away, sim.now);
     let load = sim.fair.load(CpuId(0));
     assert!((900..=1100).contains(&load), "{load}");
     sim.run(SEC);
     sim.fair.switched_to(away, CpuId(0), sim.now);
-    sim.fair
-        .enqueue(CpuId(0), away, sim.now, EnqueueFlags::RESTORE);
+    sim.fair.enqueue(CpuId(0), away, sim.now, EnqueueFlags::RESTORE);
     let before = sim.ran();
     sim.run(SEC);
     let got = sim.actors[away.idx()].ran - before[away.idx()];
@@ -409,14 +321,11 @@ fn a_delayed_sleeper_may_change_class() {
             sim.advance();
         }
         sim.now += 8 * MS;
-        let out = sim
-            .fair
-            .dequeue(CpuId(0), sleeper, sim.now, DequeueFlags::SLEEP);
+        let out = sim.fair.dequeue(CpuId(0), sleeper, sim.now, DequeueFlags::SLEEP);
         assert_eq!(out, Dequeued::Delayed);
         sim.schedule(CpuId(0));
         if before {
-            sim.fair
-                .dequeue(CpuId(0), sleeper, sim.now, DequeueFlags::SAVE);
+            sim.fair.dequeue(CpuId(0), sleeper, sim.now, DequeueFlags::SAVE);
         }
         sim.fair.switched_from(sleeper, sim.now);
         assert_eq!(sim.fair.delayed_on(sleeper), None);
@@ -425,8 +334,7 @@ fn a_delayed_sleeper_may_change_class() {
         sim.run(100 * MS);
         sim.fair.switched_to(sleeper, CpuId(0), sim.now);
         sim.fair.reweight(sleeper, 0, FairPolicy::Normal, sim.now);
-        sim.fair
-            .enqueue(CpuId(0), sleeper, sim.now, EnqueueFlags::WAKEUP);
+        sim.fair.enqueue(CpuId(0), sleeper, sim.now, EnqueueFlags::WAKEUP);
         sim.run(100 * MS);
     }
     assert_eq!(sim.fair.nr_runnable(CpuId(0)), 2);
@@ -468,17 +376,11 @@ fn two_runs_agree() {
         for task in 0..24u64 {
             let life = match task % 3 {
                 0 => Life::Hog,
-                _ => Life::Periodic {
-                    run: (1 + task % 4) * MS,
-                    sleep: (task % 5) * MS + 300_000,
-                },
+                _ => Life::Periodic { run: (1 + task % 4) * MS, sleep: (task % 5) * MS + 300_000 },
             };
             sim.spawn(
                 life,
-                TaskParams {
-                    nice: (task % 7) as i8 - 3,
-                    ..in_group((task % 2) as u32)
-                },
+                TaskParams { nice: (task % 7) as i8 - 3, ..in_group((task % 2) as u32) },
             );
         }
         sim.run(3 * SEC);
@@ -495,10 +397,7 @@ fn the_reference_point_survives_the_wrap() {
     let a = sim.spawn(Life::Hog, nice(0));
     sim.spawn(Life::Hog, nice(19));
     let start = sim.fair.dump_task(a).vruntime;
-    assert!(
-        start > u64::MAX / 2,
-        "virtual time starts just below its wrap"
-    );
+    assert!(start > u64::MAX / 2, "virtual time starts just below its wrap");
     sim.run(SEC);
     assert!(sim.fair.dump_task(a).vruntime < u64::MAX / 2);
     assert_eq!(sim.fair.dump_task(a).cpu_weight, NICE_0_LOAD);

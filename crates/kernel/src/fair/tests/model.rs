@@ -50,12 +50,7 @@ impl Machine {
         for task in 0..TASKS {
             fair.task_new(TaskId(task.into()), in_group(u32::from(task) % 4));
         }
-        Machine {
-            fair,
-            now: 0,
-            curr: None,
-            awake: vec![false; TASKS.into()],
-        }
+        Machine { fair, now: 0, curr: None, awake: vec![false; TASKS.into()] }
     }
 
     fn schedule(&mut self) {
@@ -78,14 +73,9 @@ impl Machine {
                 let task = id(t);
                 if !std::mem::replace(&mut self.awake[task.idx()], true) {
                     let new = self.fair.dump_task(task).cpu.is_none();
-                    let flags = if new {
-                        EnqueueFlags::INITIAL
-                    } else {
-                        EnqueueFlags::WAKEUP
-                    };
+                    let flags = if new { EnqueueFlags::INITIAL } else { EnqueueFlags::WAKEUP };
                     self.fair.enqueue(cpu, task, self.now, flags);
-                    self.fair
-                        .wakeup_preempt(cpu, task, self.now, WakeFlags::TTWU);
+                    self.fair.wakeup_preempt(cpu, task, self.now, WakeFlags::TTWU);
                 }
             }
             Op::Sleep => {
@@ -104,8 +94,7 @@ impl Machine {
             Op::Slice(t, s) => self.fair.set_slice_request(id(t), (*s).into(), self.now),
             Op::Group(t, g) => self.fair.set_group(id(t), CgroupId((*g).into()), self.now),
             Op::Weight(g, w) => {
-                self.fair
-                    .set_group_weight(CgroupId((*g).into()), (*w).into(), self.now);
+                self.fair.set_group_weight(CgroupId((*g).into()), (*w).into(), self.now);
             }
             Op::Migrate(t) => self.there_and_back(id(t)),
             Op::Yield => self.fair.yield_task(cpu, self.now),
@@ -118,12 +107,8 @@ impl Machine {
             return;
         }
         for (from, to) in [(0, 1), (1, 0)] {
-            self.fair
-                .dequeue(CpuId(from), task, self.now, DequeueFlags::MIGRATE);
-            let flags = EnqueueFlags {
-                migrated: true,
-                ..EnqueueFlags::RESTORE
-            };
+            self.fair.dequeue(CpuId(from), task, self.now, DequeueFlags::MIGRATE);
+            let flags = EnqueueFlags { migrated: true, ..EnqueueFlags::RESTORE };
             self.fair.enqueue(CpuId(to), task, self.now, flags);
             self.fair.check(CpuId(to)).expect("books balance");
         }

@@ -8,8 +8,7 @@ fn scene(topo: FairTopo, busy: &[u32], prev: u32) -> (Sim, TaskId) {
     let mut sim = Sim::new(topo);
     let sleeper = sim.pinned(Life::Hog, nice(0), prev);
     sim.run(20 * MS);
-    sim.fair
-        .dequeue(CpuId(prev), sleeper, sim.now, DequeueFlags::EXIT);
+    sim.fair.dequeue(CpuId(prev), sleeper, sim.now, DequeueFlags::EXIT);
     sim.schedule(CpuId(prev));
     sim.world.allowed[sleeper.idx()] = CpuMask::all(sim.nr_cpus);
     for &cpu in busy {
@@ -19,13 +18,8 @@ fn scene(topo: FairTopo, busy: &[u32], prev: u32) -> (Sim, TaskId) {
 }
 
 fn wake_from(sim: &mut Sim, task: TaskId, prev: u32, waker: u32, sync: bool) -> u32 {
-    let flags = WakeFlags {
-        sync,
-        ..WakeFlags::TTWU
-    };
-    sim.fair
-        .select_cpu(&sim.world, task, CpuId(prev), CpuId(waker), flags, sim.now)
-        .0
+    let flags = WakeFlags { sync, ..WakeFlags::TTWU };
+    sim.fair.select_cpu(&sim.world, task, CpuId(prev), CpuId(waker), flags, sim.now).0
 }
 
 #[test]
@@ -87,23 +81,14 @@ fn a_task_with_many_wakees_does_not_draw_them() {
         wake_from(&mut sim, other, 1, 3, false);
     }
     sim.world.curr[3] = hog;
-    assert_eq!(
-        wake_from(&mut sim, task, 3, 0, true) / 2,
-        1,
-        "a wide wake-up stays at prev"
-    );
+    assert_eq!(wake_from(&mut sim, task, 3, 0, true) / 2, 1, "a wide wake-up stays at prev");
 }
 
 #[test]
 fn the_current_cpu_hint_is_taken() {
     let (mut sim, task) = scene(topo(1, 1, 4, 1), &[0], 3);
-    let flags = WakeFlags {
-        current_cpu: true,
-        ..WakeFlags::TTWU
-    };
-    let cpu = sim
-        .fair
-        .select_cpu(&sim.world, task, CpuId(3), CpuId(0), flags, sim.now);
+    let flags = WakeFlags { current_cpu: true, ..WakeFlags::TTWU };
+    let cpu = sim.fair.select_cpu(&sim.world, task, CpuId(3), CpuId(0), flags, sim.now);
     assert_eq!(cpu, CpuId(0));
 }
 
@@ -129,19 +114,14 @@ fn exec_leaves_a_busy_cpu() {
     sim.run(100 * MS);
     sim.world.allowed[a.idx()] = CpuMask::all(4);
     let flags = WakeFlags::EXEC;
-    let cpu = sim
-        .fair
-        .select_cpu(&sim.world, a, CpuId(0), CpuId(0), flags, sim.now);
+    let cpu = sim.fair.select_cpu(&sim.world, a, CpuId(0), CpuId(0), flags, sim.now);
     assert_ne!(cpu, CpuId(0));
 }
 
 #[test]
 fn idle_policy_tasks_count_as_idle_for_others() {
     let mut sim = Sim::new(topo(1, 1, 2, 1));
-    let idle = TaskParams {
-        policy: FairPolicy::Idle,
-        ..TaskParams::default()
-    };
+    let idle = TaskParams { policy: FairPolicy::Idle, ..TaskParams::default() };
     sim.pinned(Life::Hog, idle, 1);
     sim.pinned(Life::Hog, nice(0), 0);
     let task = sim.pinned(Life::Hog, nice(0), 0);

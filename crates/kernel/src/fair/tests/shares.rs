@@ -38,10 +38,7 @@ fn every_nice_level_against_zero() {
 
 #[test]
 fn idle_policy_weighs_three() {
-    let idle = TaskParams {
-        policy: FairPolicy::Idle,
-        ..TaskParams::default()
-    };
+    let idle = TaskParams { policy: FairPolicy::Idle, ..TaskParams::default() };
     share_by_weight(&[(nice(0), 1024), (idle, 3)], &|_| {});
 }
 
@@ -55,14 +52,9 @@ fn many_equals_share_equally() {
 fn shares_follow_nested_group_weights() {
     // root: a (200): b (100): c (300): 2 tasks, d (100): 1 task; e (100) next to b: 1 task. f (100) next to a.
     let groups = |sim: &mut Sim| {
-        for (id, parent, weight) in [
-            (1, 0, 200),
-            (2, 1, 100),
-            (3, 2, 300),
-            (4, 2, 100),
-            (5, 1, 100),
-            (6, 0, 100),
-        ] {
+        for (id, parent, weight) in
+            [(1, 0, 200), (2, 1, 100), (3, 2, 300), (4, 2, 100), (5, 1, 100), (6, 0, 100)]
+        {
             sim.fair.add_group(CgroupId(id), CgroupId(parent));
             sim.fair.set_group_weight(CgroupId(id), weight, 0);
         }
@@ -81,13 +73,8 @@ fn shares_follow_nested_group_weights() {
 #[test]
 fn a_group_competes_as_one_with_a_task_of_its_weight() {
     let groups = |sim: &mut Sim| sim.fair.add_group(CgroupId(1), ROOT);
-    let params = [
-        (nice(0), 4),
-        (in_group(1), 1),
-        (in_group(1), 1),
-        (in_group(1), 1),
-        (in_group(1), 1),
-    ];
+    let params =
+        [(nice(0), 4), (in_group(1), 1), (in_group(1), 1), (in_group(1), 1), (in_group(1), 1)];
     share_by_weight(&params, &groups);
 }
 
@@ -152,14 +139,8 @@ fn sleepers_gain_nothing() {
     // A sleeper that would like half of the CPU gets no more than a hog of the same weight.
     let mut sim = Sim::new(topo(1, 1, 1, 1));
     let lives = [
-        Life::Periodic {
-            run: 5 * MS,
-            sleep: MS,
-        },
-        Life::Periodic {
-            run: 2 * MS,
-            sleep: 300_000,
-        },
+        Life::Periodic { run: 5 * MS, sleep: MS },
+        Life::Periodic { run: 2 * MS, sleep: 300_000 },
         Life::Hog,
     ];
     let ids = lives.map(|life| sim.spawn(life, nice(0)));
@@ -171,13 +152,7 @@ fn sleepers_gain_nothing() {
     }
     // And the tenth that a rare sleeper asks for, it gets.
     let mut sim = Sim::new(topo(1, 1, 1, 1));
-    let rare = sim.spawn(
-        Life::Periodic {
-            run: MS,
-            sleep: 9 * MS,
-        },
-        nice(0),
-    );
+    let rare = sim.spawn(Life::Periodic { run: MS, sleep: 9 * MS }, nice(0));
     sim.spawn(Life::Hog, nice(0));
     sim.run(10 * SEC);
     let ran = sim.actors[rare.idx()].ran;

@@ -41,10 +41,7 @@ fn read_format2(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), Lsto
         let words = parts.flat_map(|part| part.text().unwrap_or("").split_whitespace());
         let number = |word: &str| {
             let why = || format!("\"{}\" in a distance matrix is no number", shorten(word));
-            word.parse().map_err(|_| LstopoError::Distances {
-                line: line(matrix),
-                why: why(),
-            })
+            word.parse().map_err(|_| LstopoError::Distances { line: line(matrix), why: why() })
         };
         words.map(number).collect()
     };
@@ -55,18 +52,11 @@ fn read_format2(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), Lsto
 fn read_format1(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), LstopoError> {
     let millionths = |node: Node<'_, '_>, name| {
         let text = node.attribute(name).unwrap_or("");
-        parse_millionths(text).ok_or_else(|| {
-            bad(
-                node,
-                name,
-                format!("\"{}\" is no decimal number", shorten(text)),
-            )
-        })
+        parse_millionths(text)
+            .ok_or_else(|| bad(node, name, format!("\"{}\" is no decimal number", shorten(text))))
     };
     let base = millionths(matrix, "latency_base")?;
-    let entries = matrix
-        .children()
-        .filter(|node| node.has_tag_name("latency"));
+    let entries = matrix.children().filter(|node| node.has_tag_name("latency"));
     // Both factors are below 2^42 (see parse_millionths), so the product fits 128 bits easily.
     let scaled = entries.map(|entry| {
         let product = u128::from(millionths(entry, "value")?) * u128::from(base);
@@ -84,21 +74,14 @@ fn assign(
     indexes: &[u64],
     values: &[u64],
 ) -> Result<(), LstopoError> {
-    let wrong = |why: String| LstopoError::Distances {
-        line: line(matrix),
-        why,
-    };
+    let wrong = |why: String| LstopoError::Distances { line: line(matrix), why };
     let nr = nodes.len();
     let position = |node: &NumaNode| indexes.iter().position(|&i| i == u64::from(node.os_index));
     let places: Option<Vec<usize>> = nodes.iter().map(position).collect();
     let places =
         places.ok_or_else(|| wrong("a distance matrix does not name every node".to_owned()))?;
     if indexes.len() != nr || values.len() != nr * nr {
-        let why = format!(
-            "{} distances among {} of {nr} nodes",
-            values.len(),
-            indexes.len()
-        );
+        let why = format!("{} distances among {} of {nr} nodes", values.len(), indexes.len());
         return Err(wrong(why));
     }
     for (node, &row) in nodes.iter_mut().zip(&places) {
@@ -112,10 +95,7 @@ fn assign(
 /// Capacity by CPU number, in the file's unit, 0 where nothing is said: the kernel's capacity where hwloc
 /// recorded it, else the highest frequency (which understates how much slower small cores are).
 pub(super) fn read_capacities(root: Node<'_, '_>) -> Result<Vec<u32>, LstopoError> {
-    let kinds: Vec<_> = root
-        .children()
-        .filter(|node| node.has_tag_name("cpukind"))
-        .collect();
+    let kinds: Vec<_> = root.children().filter(|node| node.has_tag_name("cpukind")).collect();
     for name in ["LinuxCapacity", "FrequencyMaxMHz", "FrequencyBaseMHz"] {
         let all: Option<Vec<_>> = kinds.iter().map(|kind| info(*kind, name)).collect();
         let Some(values) = all.filter(|values| !values.is_empty()) else {
@@ -136,23 +116,13 @@ pub(super) fn read_capacities(root: Node<'_, '_>) -> Result<Vec<u32>, LstopoErro
 /// The number in `<info name=".." value=".."/>` under a CPU kind.
 fn info(kind: Node<'_, '_>, name: &str) -> Option<u32> {
     let mut infos = kind.children().filter(|node| node.has_tag_name("info"));
-    infos
-        .find(|node| node.attribute("name") == Some(name))?
-        .attribute("value")?
-        .parse()
-        .ok()
+    infos.find(|node| node.attribute("name") == Some(name))?.attribute("value")?.parse().ok()
 }
 
 /// hwloc's bitmaps: words of 32 bits in hexadecimal, most significant first: `0x00000001,0xffff0000`.
 fn parse_bitmap(node: Node<'_, '_>) -> Result<Vec<usize>, LstopoError> {
     let text = node.attribute("cpuset").unwrap_or("");
-    let wrong = || {
-        bad(
-            node,
-            "cpuset",
-            format!("\"{}\" is no bitmap", shorten(text)),
-        )
-    };
+    let wrong = || bad(node, "cpuset", format!("\"{}\" is no bitmap", shorten(text)));
     let mut cpus = Vec::new();
     for (i, word) in text.rsplit(',').enumerate() {
         let digits = word.strip_prefix("0x").unwrap_or(word);
@@ -164,11 +134,7 @@ fn parse_bitmap(node: Node<'_, '_>) -> Result<Vec<usize>, LstopoError> {
         if bits != 0 && (i + 1) * 32 > CPUS_MAX {
             return Err(wrong());
         }
-        cpus.extend(
-            (0..32)
-                .filter(|bit| bits >> bit & 1 != 0)
-                .map(|bit| i * 32 + bit),
-        );
+        cpus.extend((0..32).filter(|bit| bits >> bit & 1 != 0).map(|bit| i * 32 + bit));
     }
     Ok(cpus)
 }

@@ -18,10 +18,7 @@ fn format2_with_distances_and_kinds() {
     assert_eq!((topology.nr_cpus(), topology.cores().len()), (16, 8));
     assert_eq!((topology.llcs().len(), topology.nodes().len()), (4, 2));
     assert_eq!(topology.llc_mask(CpuId(5)).to_string(), "4-7");
-    assert_eq!(
-        topology.llc(topology.cpu(CpuId(0)).llc).size_bytes,
-        16 << 20
-    );
+    assert_eq!(topology.llc(topology.cpu(CpuId(0)).llc).size_bytes, 16 << 20);
     assert_eq!(topology.cores()[0].l1d_bytes, 32 << 10);
     assert_eq!(topology.cores()[0].l2_bytes, 4 << 20);
     assert_eq!(topology.node_distance(NodeId(0), NodeId(1)), 21);
@@ -48,14 +45,7 @@ fn a_cache_above_several_nodes_counts_as_one_per_node() {
 #[test]
 fn a_virtual_machine() {
     let topology = parse(VM).unwrap();
-    assert_eq!(
-        (
-            topology.nr_cpus(),
-            topology.cores().len(),
-            topology.llcs().len()
-        ),
-        (2, 2, 1)
-    );
+    assert_eq!((topology.nr_cpus(), topology.cores().len(), topology.llcs().len()), (2, 2, 1));
     assert_eq!(topology.memory_bytes(), 8_280_150_016);
     assert_eq!(topology.cpu(CpuId(1)).capacity, 1024);
 }
@@ -73,11 +63,7 @@ fn file(inside: &str, beside: &str) -> String {
 fn a_file_may_leave_out_caches_and_nodes() {
     let topology = parse(&file("", "")).unwrap();
     assert_eq!(
-        (
-            topology.llcs().len(),
-            topology.nodes().len(),
-            topology.llcs()[0].size_bytes
-        ),
+        (topology.llcs().len(), topology.nodes().len(), topology.llcs()[0].size_bytes),
         (1, 1, 0)
     );
 }
@@ -120,14 +106,8 @@ fn bad_files_are_refused_with_the_reason() {
             file("", "").replace(r#"os_index="1""#, r#"os_index="2""#),
             "CPU 1 is missing though CPU 2 exists",
         ),
-        (
-            file("", "").replace(r#"os_index="1""#, r#"os_index="0""#),
-            "CPU 0 is in two cores",
-        ),
-        (
-            file("", "").replace(r#"os_index="1""#, r#"os_index="-1""#),
-            "\"-1\" is no number",
-        ),
+        (file("", "").replace(r#"os_index="1""#, r#"os_index="0""#), "CPU 0 is in two cores"),
+        (file("", "").replace(r#"os_index="1""#, r#"os_index="-1""#), "\"-1\" is no number"),
         (
             file("", "").replace(r#"os_index="1""#, r#"os_index="99999999999""#),
             "99999999999 is no CPU",
@@ -137,33 +117,21 @@ fn bad_files_are_refused_with_the_reason() {
             "line 3: <object> attribute os_index: is missing",
         ),
         (
-            file(
-                r#"<object type="NUMANode" os_index="0" local_memory="x"/>"#,
-                "",
-            ),
+            file(r#"<object type="NUMANode" os_index="0" local_memory="x"/>"#, ""),
             "local_memory: \"x\" is no number",
         ),
         (matrix("0", "10 20"), "2 distances among 1 of 1 nodes"),
         (matrix("1", "10"), "does not name every node"),
         (matrix("0", "11"), "at distance 11 from itself"),
+        (matrix("0", "ten"), "\"ten\" in a distance matrix is no number"),
         (
-            matrix("0", "ten"),
-            "\"ten\" in a distance matrix is no number",
-        ),
-        (
-            file(
-                "",
-                r#"<cpukind cpuset="0xzz"><info name="LinuxCapacity" value="1"/></cpukind>"#,
-            ),
+            file("", r#"<cpukind cpuset="0xzz"><info name="LinuxCapacity" value="1"/></cpukind>"#),
             "\"0xzz\" is no bitmap",
         ),
     ];
     for (xml, reason) in cases {
         let error = parse(&xml).expect_err(reason).to_string();
-        assert!(
-            error.contains(reason),
-            "expected \"{reason}\", got \"{error}\""
-        );
+        assert!(error.contains(reason), "expected \"{reason}\", got \"{error}\"");
     }
 }
 
@@ -189,21 +157,13 @@ fn hostile_files_are_refused() {
 
     let wide = (0..9000).map(|cpu| format!(r#"<object type="PU" os_index="{cpu}"/>"#));
     let wide = format!("<topology>{}</topology>", wide.collect::<String>());
-    assert_eq!(
-        parse(&wide),
-        Err(TopologyError::TooManyCpus { nr: 8193 }.into())
-    );
+    assert_eq!(parse(&wide), Err(TopologyError::TooManyCpus { nr: 8193 }.into()));
     let nodes = (0..2000).map(|node| format!(r#"<object type="NUMANode" os_index="{node}"/>"#));
     let nodes = format!("<topology>{}</topology>", nodes.collect::<String>());
-    assert_eq!(
-        parse(&nodes),
-        Err(TopologyError::TooManyNodes { nr: 1025 }.into())
-    );
+    assert_eq!(parse(&nodes), Err(TopologyError::TooManyNodes { nr: 1025 }.into()));
     assert_eq!(
         parse(&" ".repeat(BYTES_MAX + 1)),
-        Err(LstopoError::TooLong {
-            bytes: BYTES_MAX + 1
-        })
+        Err(LstopoError::TooLong { bytes: BYTES_MAX + 1 })
     );
 }
 

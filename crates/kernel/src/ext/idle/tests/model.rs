@@ -39,11 +39,7 @@ impl<'a> Model<'a> {
     }
 
     fn cpus_where(&self, test: impl Fn(CpuId) -> bool) -> Set {
-        self.online
-            .iter()
-            .copied()
-            .filter(|&cpu| test(CpuId(cpu)))
-            .collect()
+        self.online.iter().copied().filter(|&cpu| test(CpuId(cpu))).collect()
     }
 
     fn core(&self, cpu: u32) -> Set {
@@ -76,23 +72,13 @@ impl<'a> Model<'a> {
         let Some(&first) = self.online.first() else {
             return;
         };
-        let nodes: BTreeSet<u32> = self
-            .online
-            .iter()
-            .map(|&cpu| self.topology.cpu(CpuId(cpu)).node.0)
-            .collect();
+        let nodes: BTreeSet<u32> =
+            self.online.iter().map(|&cpu| self.topology.cpu(CpuId(cpu)).node.0).collect();
         let numa = |model: &Self, cpu| {
-            if nodes.len() > 1 {
-                model.node(cpu).len()
-            } else {
-                0
-            }
+            if nodes.len() > 1 { model.node(cpu).len() } else { 0 }
         };
         let partial = |n: usize| n > 0 && n < self.online.len();
-        let differ = self
-            .online
-            .iter()
-            .any(|&cpu| self.llc(cpu).len() != numa(self, cpu));
+        let differ = self.online.iter().any(|&cpu| self.llc(cpu).len() != numa(self, cpu));
         let llc_step = partial(self.llc(first).len());
         let numa_step = !self.per_node && partial(numa(self, first)) && differ;
         (self.llc_step, self.numa_step) = (llc_step, numa_step);
@@ -148,13 +134,8 @@ impl<'a> Model<'a> {
             return vec![(0..self.topology.nr_cpus() as u32).collect()];
         }
         let mut nodes: Vec<u32> = (0..self.topology.nodes().len() as u32).collect();
-        nodes.sort_by_key(|&n| {
-            (
-                n != node,
-                self.topology.node_distance(NodeId(node), NodeId(n)),
-                n,
-            )
-        });
+        nodes
+            .sort_by_key(|&n| (n != node, self.topology.node_distance(NodeId(node), NodeId(n)), n));
         nodes.truncate(if only_it { 1 } else { nodes.len() });
         let all = 0..self.topology.nr_cpus() as u32;
         let of = |n: u32| all.clone().filter(|&c| self.node_of(c) == n).collect();
@@ -195,16 +176,8 @@ impl<'a> Model<'a> {
                 return Some(here);
             }
         }
-        let llc = if self.llc_step {
-            &(&self.llc(prev) & allowed) & &near
-        } else {
-            Set::new()
-        };
-        let numa = if self.numa_step {
-            &(&self.node(prev) & allowed) & &near
-        } else {
-            Set::new()
-        };
+        let llc = if self.llc_step { &(&self.llc(prev) & allowed) & &near } else { Set::new() };
+        let numa = if self.numa_step { &(&self.node(prev) & allowed) & &near } else { Set::new() };
         if self.smt() {
             if prev_ok && near.contains(&prev) && self.whole.contains(&prev) && self.claim(prev) {
                 return Some(prev);

@@ -9,11 +9,7 @@ use std::collections::BTreeSet;
 fn try_call(k: &mut Kernel, name: &str, args: &[u64]) -> KfResult {
     let mut a = [0; 5];
     a[..args.len()].copy_from_slice(args);
-    TABLE
-        .iter()
-        .find(|(n, _)| *n == name)
-        .expect("a kfunc of this file")
-        .1(k, a)
+    TABLE.iter().find(|(n, _)| *n == name).expect("a kfunc of this file").1(k, a)
 }
 
 fn call(k: &mut Kernel, name: &str, args: &[u64]) -> u64 {
@@ -29,9 +25,7 @@ fn new_mask(k: &mut Kernel, cpus: &BTreeSet<u64>) -> u64 {
 }
 
 fn cpus_of(k: &mut Kernel, nr: u64, mask: u64) -> BTreeSet<u64> {
-    (0..nr)
-        .filter(|&cpu| call(k, "bpf_cpumask_test_cpu", &[cpu, mask]) == 1)
-        .collect()
+    (0..nr).filter(|&cpu| call(k, "bpf_cpumask_test_cpu", &[cpu, mask]) == 1).collect()
 }
 
 fn cpus(nr: u64) -> impl Strategy<Value = BTreeSet<u64>> {
@@ -100,11 +94,7 @@ fn bits_behind_the_last_cpu_are_not_seen() {
     assert_eq!(call(k, "bpf_cpumask_equal", &[mask, possible]), 1);
     assert_eq!(call(k, "bpf_cpumask_test_cpu", &[NR, mask]), 0);
     call(k, "bpf_cpumask_and", &[mask, mask, mask]);
-    assert_eq!(
-        k.vm.mem.words(mask, 2)[1],
-        (1 << (NR - 64)) - 1,
-        "AND clears them"
-    );
+    assert_eq!(k.vm.mem.words(mask, 2)[1], (1 << (NR - 64)) - 1, "AND clears them");
     call(k, "bpf_cpumask_clear", &[mask]);
     call(k, "bpf_cpumask_set_cpu", &[NR, mask]);
     assert_eq!(k.vm.mem.words(mask, 2), [0, 0], "no such CPU");
@@ -130,10 +120,7 @@ fn populate_wants_a_word_for_every_64_cpus() {
     let mask = new_mask(k, &BTreeSet::new());
     let src = k.vm.mem.alloc(16, 8).unwrap();
     k.vm.mem.words_mut(src, 2).copy_from_slice(&[0b101, 0b10]);
-    assert_eq!(
-        call(k, "bpf_cpumask_populate", &[mask, src, 15]),
-        s32(-EACCES)
-    );
+    assert_eq!(call(k, "bpf_cpumask_populate", &[mask, src, 15]), s32(-EACCES));
     assert_eq!(call(k, "bpf_cpumask_populate", &[mask, src, 16]), 0);
     assert_eq!(cpus_of(k, NR, mask), BTreeSet::from([0, 2, 65]));
 }
@@ -148,14 +135,8 @@ fn objects_live_as_long_as_their_references() {
     call(k, "bpf_cpumask_set_cpu", &[0, mask]);
     call(k, "bpf_cpumask_release_dtor", &[mask]);
     assert_eq!(k.ext.idle.objects.nr_live(), 0);
-    assert!(
-        try_call(k, "bpf_cpumask_release", &[mask]).is_err(),
-        "released once too often"
-    );
-    assert!(
-        try_call(k, "bpf_cpumask_set_cpu", &[0, mask]).is_err(),
-        "no longer an object"
-    );
+    assert!(try_call(k, "bpf_cpumask_release", &[mask]).is_err(), "released once too often");
+    assert!(try_call(k, "bpf_cpumask_set_cpu", &[0, mask]).is_err(), "no longer an object");
     assert_eq!(
         call(k, "bpf_cpumask_test_cpu", &[3, mask]),
         1,
@@ -189,17 +170,10 @@ fn only_objects_may_be_changed() {
     assert!(try_call(k, "bpf_cpumask_clear", &[online]).is_err());
     assert!(try_call(k, "bpf_cpumask_set_cpu", &[0, 0]).is_err());
     assert!(try_call(k, "bpf_cpumask_weight", &[0]).is_err());
-    assert!(
-        try_call(k, "bpf_cpumask_weight", &[online + 4]).is_err(),
-        "not aligned"
-    );
+    assert!(try_call(k, "bpf_cpumask_weight", &[online + 4]).is_err(), "not aligned");
     assert_eq!(cpus_of(k, 4, online), before);
     k.idle_set_online(CpuId(2), false);
-    assert_eq!(
-        cpus_of(k, 4, online),
-        BTreeSet::from([0, 1, 3]),
-        "the mask is live"
-    );
+    assert_eq!(cpus_of(k, 4, online), BTreeSet::from([0, 1, 3]), "the mask is live");
 }
 
 #[test]
@@ -209,8 +183,5 @@ fn whole_masks_cost_by_the_word() {
     let mask = new_mask(k, &BTreeSet::new());
     let before = k.clock();
     call(k, "bpf_cpumask_or", &[mask, mask, mask]);
-    assert_eq!(
-        k.clock() - before,
-        2 * k.machine.costs.kfunc.cpumask_word_ns
-    );
+    assert_eq!(k.clock() - before, 2 * k.machine.costs.kfunc.cpumask_word_ns);
 }

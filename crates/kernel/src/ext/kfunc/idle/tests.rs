@@ -17,19 +17,13 @@ fn busy(spec: &str, flags: u64, pins: &[u32]) -> Kernel {
 }
 
 fn idle_cpus(k: &Kernel, mask: u64) -> Vec<u32> {
-    cpumask::iter(k.vm.mem.words(mask, k.ext.idle.nr_words()))
-        .map(|cpu| cpu.0)
-        .collect()
+    cpumask::iter(k.vm.mem.words(mask, k.ext.idle.nr_words())).map(|cpu| cpu.0).collect()
 }
 
 fn call(k: &mut Kernel, name: &str, args: &[u64]) -> i64 {
     let mut a = [0; 5];
     a[..args.len()].copy_from_slice(args);
-    let handler = TABLE
-        .iter()
-        .find(|(n, _)| *n == name)
-        .expect("a kfunc of this file")
-        .1;
+    let handler = TABLE.iter().find(|(n, _)| *n == name).expect("a kfunc of this file").1;
     handler(k, a).expect("no fault") as i64
 }
 
@@ -43,11 +37,7 @@ fn masks_are_live_pointers() {
     assert_eq!(call(&mut k, "scx_bpf_test_and_clear_cpu_idle", &[6]), 1);
     assert_eq!(call(&mut k, "scx_bpf_test_and_clear_cpu_idle", &[6]), 0);
     assert_eq!(idle_cpus(&k, mask), [1, 2, 3, 4, 7]);
-    assert_eq!(
-        idle_cpus(&k, smt),
-        [2, 3],
-        "a claim takes the core from the core mask"
-    );
+    assert_eq!(idle_cpus(&k, smt), [2, 3], "a claim takes the core from the core mask");
     assert_eq!(error(&k), "");
 }
 
@@ -55,9 +45,8 @@ fn masks_are_live_pointers() {
 fn picks_stay_in_the_mask_and_end_busy() {
     let mut k = busy("4c1t", 0, &[3]);
     let allowed = k.ext.idle.possible_mask();
-    let mut picks: Vec<_> = (0..4)
-        .map(|_| call(&mut k, "scx_bpf_pick_idle_cpu", &[allowed, 0]))
-        .collect();
+    let mut picks: Vec<_> =
+        (0..4).map(|_| call(&mut k, "scx_bpf_pick_idle_cpu", &[allowed, 0])).collect();
     picks[..3].sort();
     assert_eq!(picks, [0, 1, 2, -EBUSY]);
     let any = call(&mut k, "scx_bpf_pick_any_cpu", &[allowed, 0]);
@@ -78,33 +67,17 @@ fn per_node_mode_needs_the_kfuncs_that_name_a_node() {
     let pick = |k: &mut Kernel, flags| call(k, "scx_bpf_pick_idle_cpu_node", &[all, 0, flags]);
     assert_eq!(pick(&mut k, in_node), 1);
     assert_eq!(pick(&mut k, in_node), -EBUSY);
-    assert!(
-        [2, 3].contains(&pick(&mut k, 0)),
-        "goes on to the other node"
-    );
-    assert!([0, 1].contains(&call(
-        &mut k,
-        "scx_bpf_pick_any_cpu_node",
-        &[all, 0, in_node]
-    )));
-    assert_eq!(
-        call(&mut k, "scx_bpf_pick_idle_cpu_node", &[all, u64::MAX, 0]),
-        -ENOENT
-    );
+    assert!([2, 3].contains(&pick(&mut k, 0)), "goes on to the other node");
+    assert!([0, 1].contains(&call(&mut k, "scx_bpf_pick_any_cpu_node", &[all, 0, in_node])));
+    assert_eq!(call(&mut k, "scx_bpf_pick_idle_cpu_node", &[all, u64::MAX, 0]), -ENOENT);
     assert_eq!(error(&k), "", "no node is no error");
-    assert_eq!(
-        call(&mut k, "scx_bpf_pick_idle_cpu_node", &[all, 2, 0]),
-        -EINVAL
-    );
+    assert_eq!(call(&mut k, "scx_bpf_pick_idle_cpu_node", &[all, 2, 0]), -EINVAL);
     assert_eq!(error(&k), "invalid node 2");
     let mut k = per_node();
     assert_eq!(call(&mut k, "scx_bpf_pick_idle_cpu", &[all, 0]), -EBUSY);
     assert_eq!(error(&k), "per-node idle tracking is enabled");
     let mut k = per_node();
-    assert_eq!(
-        call(&mut k, "scx_bpf_get_idle_smtmask", &[]) as u64,
-        k.ext.idle.none_mask()
-    );
+    assert_eq!(call(&mut k, "scx_bpf_get_idle_smtmask", &[]) as u64, k.ext.idle.none_mask());
     assert_eq!(error(&k), "SCX_OPS_BUILTIN_IDLE_PER_NODE enabled");
 }
 
@@ -112,10 +85,7 @@ fn per_node_mode_needs_the_kfuncs_that_name_a_node() {
 fn node_kfuncs_need_per_node_mode() {
     let mut k = busy("2n2c1t", 0, &[]);
     let all = k.ext.idle.possible_mask();
-    assert_eq!(
-        call(&mut k, "scx_bpf_pick_any_cpu_node", &[all, 0, 0]),
-        -EOPNOTSUPP
-    );
+    assert_eq!(call(&mut k, "scx_bpf_pick_any_cpu_node", &[all, 0, 0]), -EOPNOTSUPP);
     assert_eq!(error(&k), "per-node idle tracking is disabled");
     assert_eq!(call(&mut k, "scx_bpf_cpu_node", &[3]), 1);
     assert_eq!(call(&mut k, "scx_bpf_cpu_node", &[4]), NO_NODE);
@@ -128,15 +98,8 @@ fn update_idle_turns_tracking_off_unless_it_is_kept() {
         load(&mut k, flags, &[Op::UpdateIdle], |_, _, _| 0);
         k.run(Some(1_000_000));
         let all = k.ext.idle.possible_mask();
-        assert_eq!(
-            call(&mut k, "scx_bpf_pick_idle_cpu", &[all, 0]) == -EBUSY,
-            off
-        );
-        let text = if off {
-            "built-in idle tracking is disabled"
-        } else {
-            ""
-        };
+        assert_eq!(call(&mut k, "scx_bpf_pick_idle_cpu", &[all, 0]) == -EBUSY, off);
+        let text = if off { "built-in idle tracking is disabled" } else { "" };
         assert_eq!(error(&k), text);
     }
 }
@@ -146,27 +109,16 @@ fn nothing_works_without_a_scheduler() {
     let mut k = kernel("2c1t", &[]);
     let all = k.ext.idle.possible_mask();
     assert_eq!(call(&mut k, "scx_bpf_pick_idle_cpu", &[all, 0]), -ENODEV);
-    assert_eq!(
-        call(&mut k, "scx_bpf_get_idle_cpumask", &[]) as u64,
-        k.ext.idle.none_mask()
-    );
+    assert_eq!(call(&mut k, "scx_bpf_get_idle_cpumask", &[]) as u64, k.ext.idle.none_mask());
     assert_eq!(call(&mut k, "scx_bpf_cpu_node", &[0]), NO_NODE);
 }
 
 fn hog(k: &Kernel, n: usize) -> TaskId {
-    k.tasks
-        .iter()
-        .find(|t| t.name == format!("hog{n}"))
-        .unwrap()
-        .id
+    k.tasks.iter().find(|t| t.name == format!("hog{n}")).unwrap().id
 }
 
 fn frame(op: Op, locked: Option<u32>, subject: u64) -> OpFrame {
-    OpFrame {
-        op: Some(op),
-        locked: locked.map(CpuId),
-        subjects: [subject, 0],
-    }
+    OpFrame { op: Some(op), locked: locked.map(CpuId), subjects: [subject, 0] }
 }
 
 #[test]
@@ -175,15 +127,9 @@ fn default_picker_says_whether_the_cpu_is_idle() {
     let out = k.vm.mem.alloc(8, 8).unwrap();
     let init = k.tasks[k.init_task].addr;
     let (task, prev) = (init, 2);
-    assert_eq!(
-        call(&mut k, "scx_bpf_select_cpu_dfl", &[task, prev, 0, out]),
-        2
-    );
+    assert_eq!(call(&mut k, "scx_bpf_select_cpu_dfl", &[task, prev, 0, out]), 2);
     assert_eq!(k.vm.mem.read::<u8>(out), Ok(1));
-    assert_eq!(
-        call(&mut k, "scx_bpf_select_cpu_dfl", &[task, prev, 0, out]),
-        3
-    );
+    assert_eq!(call(&mut k, "scx_bpf_select_cpu_dfl", &[task, prev, 0, out]), 3);
     assert_eq!(
         call(&mut k, "scx_bpf_select_cpu_dfl", &[task, prev, 0, out]),
         2,
@@ -198,10 +144,7 @@ fn default_picker_says_whether_the_cpu_is_idle() {
         "its CPU is busy"
     );
     assert_eq!(error(&k), "");
-    assert_eq!(
-        call(&mut k, "scx_bpf_select_cpu_and", &[pinned, 9, 0, all, 0]),
-        -EINVAL
-    );
+    assert_eq!(call(&mut k, "scx_bpf_select_cpu_and", &[pinned, 9, 0, all, 0]), -EINVAL);
     assert_eq!(error(&k), "invalid CPU 9");
 }
 
@@ -213,14 +156,8 @@ fn args_struct_is_read_from_the_program() {
     let only = k.vm.mem.alloc(1024, 8).unwrap();
     k.vm.mem.words_mut(only, 1)[0] = 0b0110;
     let task = k.tasks[k.init_task].addr;
-    assert_eq!(
-        call(&mut k, "__scx_bpf_select_cpu_and", &[task, only, args]),
-        2
-    );
-    assert_eq!(
-        call(&mut k, "__scx_bpf_select_cpu_and", &[task, only, args]),
-        -EBUSY
-    );
+    assert_eq!(call(&mut k, "__scx_bpf_select_cpu_and", &[task, only, args]), 2);
+    assert_eq!(call(&mut k, "__scx_bpf_select_cpu_and", &[task, only, args]), -EBUSY);
 }
 
 #[test]
@@ -233,11 +170,7 @@ fn picker_is_for_tasks_that_the_caller_may_look_at() {
     assert_eq!(ask(&mut k, own), -EBUSY);
     assert_eq!(error(&k), "");
     assert_eq!(ask(&mut k, other), -EINVAL);
-    assert!(
-        error(&k).starts_with("select_cpu kfunc called cross-task on hog1["),
-        "{}",
-        error(&k)
-    );
+    assert!(error(&k).starts_with("select_cpu kfunc called cross-task on hog1["), "{}", error(&k));
 
     let mut k = busy("4c1t", 0, &[0, 1]);
     let here = k.exec.cpu;
@@ -250,12 +183,7 @@ fn picker_is_for_tasks_that_the_caller_may_look_at() {
     let mut k = busy("4c1t", 0, &[0, 1]);
     k.ext.frames.push(frame(Op::Dispatch, Some(0), 0));
     let fault = select_cpu_and(&mut k, [own, 2, 0, all, 0]).unwrap_err();
-    assert!(
-        fault
-            .to_string()
-            .contains("may not be called from ops.dispatch()"),
-        "{fault}"
-    );
+    assert!(fault.to_string().contains("may not be called from ops.dispatch()"), "{fault}");
 }
 
 #[test]
