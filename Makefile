@@ -14,7 +14,7 @@ RT_APP_EXAMPLE := /usr/share/doc/rt-app/examples/browser-short.json
 
 step = @echo "== $(1)"
 
-.PHONY: help setup build test demo fmt lint unit objects kernel-objects scx-objects abi tidy clean
+.PHONY: help setup build test demo fmt lint unit objects kernel-objects scx-objects abi bench tidy clean
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
@@ -24,6 +24,7 @@ help:
 	@echo "make fmt             format the sources"
 	@echo "make kernel-objects  compile the kernel's own schedulers and selftests into build/kernel/objects"
 	@echo "make scx-objects     take the objects of SCX_CRATES ($(SCX_CRATES)) into build/scx/objects"
+	@echo "make bench           measure the simulator's own speed"
 	@echo "make clean           remove what was built; build/kernel and build/scx stay"
 
 setup:
@@ -79,6 +80,11 @@ abi: kernel-objects
 	@$(BPF_CLANG) -target bpf -O2 -g -c crates/kernel/abi/abi.bpf.c -o $(BUILD)/abi.bpf.o
 	@tools/check-abi.py $(BUILD)/abi.bpf.o $(BUILD)/kernel/vmlinux \
 		$(BUILD)/kernel/objects/*.bpf.o $(wildcard $(BUILD)/scx/objects/*.bpf.o)
+
+# Ratios within one run; nothing is asserted (docs/internals/performance.md).
+bench:
+	$(call step,benchmarks)
+	@$(CARGO) bench --quiet --package scxlab-benches
 
 tidy:
 	$(call step,tidy)

@@ -410,6 +410,7 @@ pub(super) fn run<H: Host>(
             }
             Op::MayGoto => {
                 if budget == 0 {
+                    check_limit!();
                     ip = slot(i.off as u32);
                 } else {
                     budget -= 1;

@@ -103,6 +103,13 @@ fn may_goto_leaves_after_its_budget() {
     assert_eq!(exec(nested, &[]), Ok(200), "each frame has its own");
 }
 
+/// Once its budget is spent it jumps, and a jump that leads back to it must not escape the limit.
+#[test]
+fn may_goto_to_itself_ends_at_the_limit() {
+    let fault = fault_kind("r0 = 0\nmay_goto -1\nexit", &[]);
+    assert_eq!(fault, FaultKind::InsnLimit { limit: 10_000 });
+}
+
 #[test]
 fn struct_ops_get_an_array_of_arguments() {
     let (mut h, instance) = host("r0 = *(u64 *)(r1 + 16)\nr2 = *(u64 *)(r1 + 0)\nr0 += r2\nexit");
