@@ -12,9 +12,12 @@ BUILD := build
 SCXLAB = $(CARGO) run --quiet --release --package scxlab-cli --bin scxlab --
 RT_APP_EXAMPLE := /usr/share/doc/rt-app/examples/browser-short.json
 
+FUZZ_TARGETS := object_loader interpreter rtapp_parser
+FUZZ_SECONDS ?= 600
+
 step = @echo "== $(1)"
 
-.PHONY: help setup build test demo fmt lint unit objects kernel-objects scx-objects abi bench tidy clean
+.PHONY: help setup build test demo fmt lint unit objects kernel-objects scx-objects abi bench tidy clean fuzz
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
@@ -22,6 +25,7 @@ help:
 	@echo "make demo            set up, build, compare two schedulers on a two-node machine, write a trace"
 	@echo "make test            everything CI does"
 	@echo "make fmt             format the sources"
+	@echo "make fuzz            run each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)); needs cargo-fuzz"
 	@echo "make kernel-objects  compile the kernel's own schedulers and selftests into build/kernel/objects"
 	@echo "make scx-objects     take the objects of SCX_CRATES ($(SCX_CRATES)) into build/scx/objects"
 	@echo "make bench           measure the simulator's own speed"
@@ -33,7 +37,7 @@ setup:
 
 build: setup
 	$(call step,build)
-	@$(CARGO) build --release --workspace
+	@$(CARGO) build --release --package scxlab-cli --bin scxlab
 
 demo: build
 	$(call step,eevdf against vtime: rt-app's browser on two nodes)
@@ -41,6 +45,16 @@ demo: build
 	@$(SCXLAB) run -s eevdf -s vtime -w $(RT_APP_EXAMPLE) -m 2n4c2t -n 5 --duration 5s \
 		--trace $(BUILD)/demo.pftrace
 	@echo "Traces: $(BUILD)/demo.eevdf.pftrace, $(BUILD)/demo.vtime.pftrace; the Perfetto UI opens them."
+
+# What is found grows in build/fuzz, the seeds in fuzz/corpus are read only. The flag lets a stable compiler sanitize.
+fuzz:
+	@for target in $(FUZZ_TARGETS); do \
+		echo "== fuzz $$target for $(FUZZ_SECONDS) s"; \
+		mkdir -p $(BUILD)/fuzz/$$target; \
+		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --fuzz-dir fuzz $$target \
+			$(BUILD)/fuzz/$$target fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS) \
+			-rss_limit_mb=4096 -timeout=20 -print_final_stats=1 || exit 1; \
+	done
 
 # In order, so that the cheap ones fail first, and each is named when it does.
 test:

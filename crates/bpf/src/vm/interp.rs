@@ -7,7 +7,7 @@
 //! so atomics are plain; memory is checked at every access; `may_goto` counts iterations, not time.
 //!
 //! Every executed instruction counts one. The counter is local and is written back at every call out; the limit is
-//! checked at taken jumps and calls, so a straight line may pass it by its own length.
+//! checked on entry, at taken jumps and at calls, so a straight line may pass it by its own length.
 
 use std::sync::Arc;
 
@@ -61,6 +61,10 @@ pub(super) fn run<H: Host>(
     };
     let window = vm.mem.window();
     let deadline = vm.deadline;
+    // A helper may call a straight line back very often: nothing in it would stop.
+    if vm.executed >= deadline {
+        return Err(Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call }));
+    }
     let may_goto = vm.limits.may_goto;
 
     let code: *const Insn = image.code.as_ptr();

@@ -106,8 +106,19 @@ fn may_goto_leaves_after_its_budget() {
 /// Once its budget is spent it jumps, and a jump that leads back to it must not escape the limit.
 #[test]
 fn may_goto_to_itself_ends_at_the_limit() {
-    let fault = fault_kind("r0 = 0\nmay_goto -1\nexit", &[]);
+    let fault = fault_kind("loop:\nmay_goto loop\ngoto loop\nexit", &[]);
     assert_eq!(fault, FaultKind::InsnLimit { limit: 10_000 });
+}
+
+/// Neither a jump nor a call in the callback would notice.
+#[test]
+fn a_straight_callback_ends_at_the_limit() {
+    let text = "func main:\nr1 = 1000000\nr2 = body ll\nr3 = 0\nr4 = 0\ncall 181\nexit\n\
+                func body:\nr0 = 0\nexit";
+    let (mut h, instance) = host(text);
+    let fault = h.run(instance, "main", [0; 5]).expect_err("ends");
+    assert_eq!(fault.kind(), &FaultKind::InsnLimit { limit: 10_000 });
+    assert!(h.vm.executed < 10_100, "{} instructions", h.vm.executed);
 }
 
 #[test]
