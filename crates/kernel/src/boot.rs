@@ -46,6 +46,11 @@ pub mod percpu {
     pub const SD_LLC_ID: u64 = 1024;
     pub const SD_LLC_SIZE: u64 = 1032;
     pub const CORE_PRIORITY: u64 = 1040;
+    /// A pointer that stays NULL: the machine has no cpufreq driver, as a virtual machine has none.
+    pub const CPUFREQ_DATA: u64 = 1048;
+    pub const PREEMPT_COUNT: u64 = 1056;
+    /// `PREEMPT_ENABLED` of x86: nothing disables preemption, and no reschedule is pending.
+    pub const PREEMPT_ENABLED: u64 = 0x8000_0000;
 }
 
 impl Kernel {
@@ -124,6 +129,7 @@ impl Kernel {
             let size = scxlab_machine::cpumask::weight(topology.llc_mask(cpu));
             *self.vm.mem.host_mut::<i32>(block + percpu::SD_LLC_ID) = first.0 as i32;
             *self.vm.mem.host_mut::<i32>(block + percpu::SD_LLC_SIZE) = size as i32;
+            *self.vm.mem.host_mut::<u64>(block + percpu::PREEMPT_COUNT) = percpu::PREEMPT_ENABLED;
             let addr = self.tasks[idle].addr;
             let rq: &mut abi::rq = self.vm.mem.host_mut(block + percpu::RUNQUEUE);
             rq.cpu = cpu.0 as i32;

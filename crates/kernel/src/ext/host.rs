@@ -302,6 +302,8 @@ impl Target for KernelTarget {
             "sd_llc_id" => percpu::SD_LLC_ID,
             "sd_llc_size" => percpu::SD_LLC_SIZE,
             "sched_core_priority" => percpu::CORE_PRIORITY,
+            "cpufreq_cpu_data" => percpu::CPUFREQ_DATA,
+            "__preempt_count" => percpu::PREEMPT_COUNT,
             _ => return None,
         };
         let btf_id = self.btf.find(name, Kind::Var).map_or(0, |id| id.0);
