@@ -16,7 +16,7 @@ pub mod special;
 mod walk;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use error::BtfError;
 pub use items::{ArrayInfo, Enumerator, IntInfo, Member, Param, SecVar};

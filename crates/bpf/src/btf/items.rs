@@ -5,6 +5,9 @@
 
 use super::{Btf, Kind, Type, TypeId};
 
+/// Bytes of the largest integer.
+const MAX_INT: u32 = 16;
+
 /// A field of a struct or union.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
@@ -110,8 +113,12 @@ impl Btf {
         Some(ArrayInfo { elem: TypeId(self.word(ty, 0)), len: self.word(ty, 2) })
     }
 
+    /// None for an integer of a size that there is not, too.
     pub fn int(&self, id: TypeId) -> Option<IntInfo> {
         let ty = self.ty(id).ok().filter(|t| t.kind == Kind::Int)?;
+        if !(1..=MAX_INT).contains(&ty.size_or_type) {
+            return None;
+        }
         let raw = self.word(ty, 0);
         let encoding = raw >> 24 & 0xf;
         Some(IntInfo {

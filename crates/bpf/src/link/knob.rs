@@ -210,7 +210,7 @@ pub fn set_bitfield(unit: &mut [u8], field: FieldRef, value: i128) {
             return;
         };
         let mask = 1u8 << (at % 8);
-        let on = value >> bit & 1 != 0;
+        let on = value.checked_shr(bit as u32).is_some_and(|rest| rest & 1 != 0);
         *byte = if on { *byte | mask } else { *byte & !mask };
     }
 }

@@ -2,6 +2,7 @@
 //! Values as text, by type, against the types of `testdata/full.bpf.c`.
 
 use super::*;
+use crate::btf::tests::Builder;
 use crate::object::Object;
 use crate::object::tests::full_object;
 
@@ -75,4 +76,20 @@ fn integers_sign_extend() {
     assert_eq!(int_of(&[0xff], false), 255);
     assert_eq!(int_of(&[], true), 0);
     assert_eq!(int_of(&[0xff; 32], false), -1);
+}
+
+/// No compiler writes these; a file may.
+#[test]
+fn integers_of_no_size_and_wide_bitfields_are_survived() {
+    const SIGNED: u32 = 1 << 24;
+    let mut types = Builder::new();
+    let sizes = [0, 17].map(|size| types.add("odd", Kind::Int, 0, size, &[SIGNED]));
+    let btf = types.build();
+    for ty in sizes {
+        assert!(matches!(parse_value(&btf, ty, "1"), Err(ValueError::NotA { .. })));
+    }
+    let mut unit = [0xff; 32];
+    let field = FieldRef { ty: sizes[0], bit_off: 0, bitfield_bits: 255 };
+    set_bitfield(&mut unit, field, 5);
+    assert_eq!((unit[0], unit[31]), (5, 0x80), "255 bits of the value, the last of the memory");
 }
