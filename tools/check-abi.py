@@ -163,8 +163,8 @@ def walk(local, root, access, target):
     path, found = essence(local.types[here].name), True
     if local.types[here].kind not in (STRUCT, UNION):
         return path, True
-    there = target.composite(path)
-    if there is None and local.types[here].name == "":
+    there = target.composite(path) if path else None
+    if not path:
         there = next((target.bare(n) for n, t in enumerate(target.types)
                       if t.kind == TYPEDEF and t.name == essence(local.types[root].name)), None)
         path = local.types[root].name

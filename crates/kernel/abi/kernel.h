@@ -41,28 +41,14 @@ struct bpf_cpumask {
 
 /* ---- tasks ---- */
 
-struct load_weight {
-	unsigned long weight;
-	u32 inv_weight;
-};
-
 struct sched_avg {
-	unsigned long load_avg;
-	unsigned long runnable_avg;
-	unsigned long util_avg;
+	unsigned long util_avg;	/* of 1024 */
 };
 
 struct sched_entity {
-	struct load_weight load;
-	u64 deadline;
-	u64 exec_start;
-	u64 sum_exec_runtime;
-	u64 prev_sum_exec_runtime;
-	u64 vruntime;
-	s64 vlag;
-	u64 slice;
+	u64 sum_exec_runtime;	/* ns */
 	u64 nr_migrations;
-	struct sched_avg avg;
+	struct sched_avg avg;	/* as the default class last left it */
 };
 
 struct sched_ext_entity {
@@ -71,35 +57,26 @@ struct sched_ext_entity {
 	u64 ddsp_enq_flags;
 	u64 ddsp_slice;
 	u64 ddsp_vtime;
-	u32 dsq_flags;		/* enum scx_ent_dsq_flags */
 	u32 flags;		/* enum scx_ent_flags */
 	u32 weight;		/* 1..10000, 100 at nice 0 */
-	u32 reenq_cnt;
-	s32 sticky_cpu;
-	s32 holding_cpu;
-	s32 selected_cpu;
-	s32 runnable_cpu;
+	s32 selected_cpu;	/* what ops.select_cpu() last chose */
 	unsigned long runnable_at;	/* jiffies */
 	u64 tid;
 	u64 slice;		/* ns left */
 	u64 dsq_vtime;
-	u64 reenq_reason_caps;
-	s32 reenq_reason_cid;
 	bool disallow;
-	ptr(struct cgroup) cgrp_moving_from;
 };
 
 /*
  * A task takes a slot of 2 KiB in guest memory. Half of it is cpus_mask, which is as long as the kernel's
- * whatever the machine's size; a test holds the whole under the slot.
+ * whatever the machine's size; a test holds the whole under the slot. A test also finds each field filled,
+ * or named with the reason why it never changes (crates/testkit/tests/kernel_fields.rs).
  */
 struct task_struct {
 	unsigned int __state;
 	unsigned int flags;	/* PF_* */
 	u8 on_cpu;
 	u8 on_rq;
-	int recent_used_cpu;
-	int wake_cpu;
 	int prio;
 	int static_prio;
 	int normal_prio;
@@ -110,13 +87,10 @@ struct task_struct {
 	const ptr(struct sched_class) sched_class;
 	ptr(struct task_group) sched_task_group;
 	const ptr(cpumask_t) cpus_ptr;
-	ptr(cpumask_t) user_cpus_ptr;
 	cpumask_t cpus_mask;
 	int nr_cpus_allowed;
 	u16 migration_disabled;
 	ptr(struct mm_struct) mm;
-	int exit_state;
-	int exit_code;
 	pid_t pid;
 	pid_t tgid;
 	ptr(struct task_struct) real_parent;
@@ -124,8 +98,8 @@ struct task_struct {
 	ptr(struct task_struct) group_leader;
 	ptr(struct pid) thread_pid;
 	struct list_head thread_node;	/* in signal->thread_head */
-	u64 utime;		/* ns */
-	u64 stime;		/* ns */
+	u64 utime;		/* ns, in whole ticks that found it in user mode */
+	u64 stime;		/* ns, those that found it in the kernel */
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 	u64 start_time;		/* ns, monotonic */
@@ -137,11 +111,10 @@ struct task_struct {
 	ptr(struct css_set) cgroups;
 	ptr(struct mempolicy) mempolicy;
 	int numa_preferred_nid;
-	unsigned long total_numa_faults;
 };
 
+/* One per thread group. */
 struct mm_struct {
-	atomic_t mm_users;
 	ptr(struct task_struct) owner;
 };
 
@@ -194,6 +167,7 @@ struct kernfs_node {
 	u64 id;
 };
 
+/* Bit 1 (__PERCPU_REF_DEAD) is set once the cgroup is removed; the rest is not to be followed. */
 struct percpu_ref {
 	unsigned long percpu_count_ptr;
 };
@@ -201,15 +175,11 @@ struct percpu_ref {
 struct cgroup_subsys_state {
 	ptr(struct cgroup) cgroup;
 	struct percpu_ref refcnt;
-	int id;
-	unsigned int flags;
-	u64 serial_nr;
 	ptr(struct cgroup_subsys_state) parent;
 };
 
 struct cgroup {
 	struct cgroup_subsys_state self;
-	unsigned long flags;
 	int level;
 	ptr(struct kernfs_node) kn;
 	ptr(struct cgroup_subsys_state) subsys[CGROUP_SUBSYS_COUNT];
@@ -223,7 +193,6 @@ struct css_set {
 };
 
 struct scx_task_group {
-	u32 flags;		/* enum scx_tg_flags */
 	u32 weight;
 	u64 bw_period_us;
 	u64 bw_quota_us;
@@ -235,7 +204,6 @@ struct scx_task_group {
 struct task_group {
 	struct cgroup_subsys_state css;
 	int idle;
-	unsigned long shares;
 	struct scx_task_group scx;
 	ptr(struct task_group) parent;
 };

@@ -9,6 +9,7 @@ use crate::ext::{Ext, ExtCpu};
 use crate::fair::{Fair, FairTopo, Params};
 use crate::kernel::{Exec, Kernel, Limits};
 use crate::metrics::Metrics;
+use crate::mirror::Shared;
 use crate::rt::RtQueues;
 use crate::streams::Streams;
 use crate::task::TaskTable;
@@ -36,6 +37,7 @@ pub struct Setup {
 pub struct KernelVars {
     /// Guest address of the block of CPU 0; CPU n's is `n * PERCPU_STRIDE` further.
     pub percpu: u64,
+    pub(crate) shared: Shared,
 }
 
 /// Bytes between the per-CPU blocks.
@@ -69,7 +71,7 @@ impl Kernel {
         let tasks = TaskTable::new(&mut vm.mem)?;
         let cgroups = CgroupTable::new(&mut vm.mem)?;
         let percpu = vm.mem.alloc_region(nr_cpus as u64 * PERCPU_STRIDE, Perm::Kernel)?;
-        let mm_addr = vm.mem.alloc_region(size_of::<abi::mm_struct>() as u64, Perm::Kernel)?;
+        let shared = Shared::new(&mut vm.mem)?;
         let ext = Ext::new(&mut vm.mem, nr_cpus, topology.nodes().len())?;
         let tick_ns = machine.costs.tick_period_ns();
         let mut phases = Stream::new(seed, "tick phase", 0);
@@ -100,8 +102,7 @@ impl Kernel {
             migrating: None,
             tick_ns,
             tick_phase,
-            vars: KernelVars { percpu },
-            mm_addr,
+            vars: KernelVars { percpu, shared },
             init_task: TaskId(nr_cpus as u32),
             // Each CPU but the first has come on line since the kernel started.
             hotplug_seq: nr_cpus as u64 - 1,
@@ -140,16 +141,6 @@ impl Kernel {
         }
         let init = self.new_init_task();
         debug_assert_eq!(init, self.init_task);
-    }
-
-    /// Guest address of a CPU's `struct rq`.
-    pub(crate) fn rq_addr(&self, cpu: CpuId) -> u64 {
-        self.vars.percpu + u64::from(cpu.0) * PERCPU_STRIDE + percpu::RUNQUEUE
-    }
-
-    /// Guest address of a task's `cpus_mask`.
-    pub(crate) fn cpus_ptr(&self, task: TaskId) -> u64 {
-        self.tasks[task].addr + std::mem::offset_of!(abi::task_struct, cpus_mask) as u64
     }
 }
 

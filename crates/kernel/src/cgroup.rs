@@ -24,6 +24,8 @@ const NAME: u64 = 3584;
 const NAME_MAX: usize = 255;
 /// The inode number of the root directory; others follow.
 const ROOT_INO: u64 = 1;
+/// `__PERCPU_REF_DEAD`
+const REF_DEAD: u64 = 2;
 /// `CGROUP_LEVELS` of the ABI: how deep a path may be.
 pub const MAX_DEPTH: usize = abi::CGROUP_LEVELS as usize - 1;
 
@@ -226,6 +228,7 @@ impl CgroupTable {
         let parent = group.parent.map_or(0, |p| at(p) + TASK_GROUP);
         let tg: &mut abi::task_group = mem.host_mut(slot + TASK_GROUP);
         tg.css.cgroup = slot;
+        tg.css.refcnt.percpu_count_ptr = slot;
         tg.css.parent = parent;
         tg.parent = parent;
         self.write_limits(mem, group);
@@ -242,6 +245,7 @@ impl CgroupTable {
         ancestors.reverse();
         let cgrp: &mut abi::cgroup = mem.host_mut(slot);
         cgrp.self_.cgroup = slot;
+        cgrp.self_.refcnt.percpu_count_ptr = slot;
         cgrp.self_.parent = group.parent.map_or(0, |p| self.slot(p));
         cgrp.level = group.level as i32;
         cgrp.kn = slot + KERNFS;
@@ -303,6 +307,10 @@ impl Kernel {
         self.fair_group_gone(id);
         let addr = self.cgroups.get(id).expect("checked").addr;
         scxlab_bpf::vm::storage_owner_gone(self, scxlab_bpf::vm::Storage::Cgroup, addr);
+        for css in [addr, addr + TASK_GROUP + offset_of!(abi::task_group, css) as u64] {
+            let css: &mut abi::cgroup_subsys_state = self.vm.mem.host_mut(css);
+            css.refcnt.percpu_count_ptr |= REF_DEAD;
+        }
         self.cgroups.all[id.idx()] = None;
         if let Some(parent) = self.cgroups.get_mut(parent) {
             parent.children.retain(|&c| c != id);
@@ -348,14 +356,5 @@ impl Kernel {
         self.change_end(change);
         self.apply_affinity(task);
         Ok(())
-    }
-
-    pub(crate) fn mirror_cgroup(&mut self, task: TaskId) {
-        let (addr, cgroup) = (self.tasks[task].addr, self.tasks[task].cgroup);
-        let (set, group) =
-            (self.cgroups.css_set_addr(cgroup), self.cgroups.task_group_addr(cgroup));
-        let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
-        ts.cgroups = set;
-        ts.sched_task_group = group;
     }
 }

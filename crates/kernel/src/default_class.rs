@@ -93,6 +93,7 @@ impl Kernel {
         };
         let at = self.cpus[cpu.idx()].rq_clock;
         self.fair.enqueue(cpu, task, at, flags);
+        self.mirror_util(task);
         self.fair_follow_up(cpu);
         self.fair_hrtick_start(cpu);
     }
@@ -109,6 +110,7 @@ impl Kernel {
         };
         let at = self.clock();
         let delayed = self.fair.dequeue(cpu, task, at, flags) == Dequeued::Delayed;
+        self.mirror_util(task);
         self.fair_follow_up(cpu);
         delayed
     }
@@ -122,7 +124,7 @@ impl Kernel {
     pub(crate) fn fair_end_delay(&mut self, task: TaskId) {
         let at = self.clock();
         self.fair.end_delay(task, at);
-        self.tasks[task].on_rq = false;
+        self.set_on_rq(task, false);
     }
 
     /// Whether a sleeping task is still queued, as the class says.
@@ -157,10 +159,11 @@ impl Kernel {
         self.fair_hrtick_start(cpu);
     }
 
-    pub(crate) fn fair_put_prev(&mut self, cpu: CpuId, _task: TaskId) {
+    pub(crate) fn fair_put_prev(&mut self, cpu: CpuId, task: TaskId) {
         self.charge_curr(cpu);
         let at = self.clock();
         self.fair.put_prev(cpu, at);
+        self.mirror_util(task);
         self.fair_follow_up(cpu);
     }
 
@@ -168,6 +171,7 @@ impl Kernel {
         self.charge_curr(cpu);
         let at = self.clock();
         let urgency = self.fair.tick(cpu, at);
+        self.mirror_util(self.cpus[cpu.idx()].curr);
         self.fair_resched(cpu, urgency);
         self.fair_follow_up(cpu);
     }
@@ -221,8 +225,9 @@ impl Kernel {
     pub(crate) fn fair_switched_from(&mut self, task: TaskId) {
         let at = self.clock();
         self.fair.switched_from(task, at);
+        self.mirror_util(task);
         if self.tasks[task].state != State::Runnable {
-            self.tasks[task].on_rq = false;
+            self.set_on_rq(task, false);
         }
     }
 
@@ -323,7 +328,7 @@ impl Kernel {
         }
         self.on_cpu(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
-            k.cpus[cpu.idx()].rq_clock = k.clock();
+            k.take_rq_clock(cpu);
             k.fair_tick(cpu);
             k.fair_hrtick_start(cpu);
         });
@@ -391,13 +396,7 @@ impl Kernel {
 
     fn fair_moved(&mut self, task: TaskId, to: CpuId) {
         let from = self.tasks[task].cpu;
-        let t = &mut self.tasks[task];
-        t.cpu = to;
-        t.account.migrations += 1;
-        let distance = self.machine.topology.distance(from, to);
-        self.metrics.count_migration(distance);
-        self.trace(Kind::Migrate { task, from, to });
-        self.mirror_cpu(task);
+        self.count_migration(task, from, to);
     }
 
     /// The stopper will take what runs on `from` off, and one task goes to the CPU that asked.

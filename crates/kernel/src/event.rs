@@ -119,6 +119,12 @@ impl Kernel {
         self.on_cpu(cpu, f)
     }
 
+    /// The same of a process that is bound to `cpu`; on another CPU if that one is off line.
+    pub fn user_on<R>(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel) -> R) -> R {
+        let cpu = self.online_or_any(cpu);
+        self.on_cpu(cpu, f)
+    }
+
     /// The next event; None when only periodic ones are left and no task can ever run again.
     fn next_event(&mut self) -> Option<Due<Event>> {
         if self.nr_workload == 0 && self.metrics.forks > 0 {

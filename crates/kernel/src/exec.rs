@@ -82,7 +82,7 @@ impl Kernel {
 
     /// The task on `cpu` goes on to its next step, or several, until one takes time or gives up the CPU.
     fn next_steps(&mut self, cpu: CpuId, task: TaskId) {
-        self.cpus[cpu.idx()].rq_clock = self.clock();
+        self.take_rq_clock(cpu);
         for _ in 0..self.limits.max_instant_steps {
             let Some(step) = self.ask_step(task) else { return };
             self.tasks[task].step = Some(step);
@@ -154,9 +154,8 @@ impl Kernel {
     /// The current task goes to sleep and leaves its class.
     fn deschedule(&mut self, cpu: CpuId, task: TaskId) {
         self.charge(self.machine.costs.sched.dequeue_ns);
-        let t = &mut self.tasks[task];
-        t.state = State::Sleeping;
-        t.step = None;
+        self.set_state(task, State::Sleeping);
+        self.tasks[task].step = None;
         self.nr_runnable -= 1;
         self.cpus[cpu.idx()].voluntary = true;
         self.dequeue_task(cpu, task, queue::SLEEP);

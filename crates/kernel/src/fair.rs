@@ -215,6 +215,16 @@ impl Fair {
         self.rqs[Rq(cpu.0)].avg.runnable_avg
     }
 
+    /// `util_avg` of a task as of its last update, of 1024.
+    pub fn task_util(&self, id: TaskId) -> u64 {
+        self.ents[self.task(id).ent].avg.util_avg
+    }
+
+    /// `rq->lost_idle_time`, ns.
+    pub fn lost_idle_time(&self, cpu: CpuId) -> u64 {
+        self.cpus[cpu].lost_idle_time
+    }
+
     /// The task of this class that runs on the CPU, as `set_next` and `put_prev` tell.
     pub fn current(&self, cpu: CpuId) -> Option<TaskId> {
         self.cpus[cpu].curr.some().and_then(|e| self.ents[e].task)

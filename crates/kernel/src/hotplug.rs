@@ -33,6 +33,7 @@ impl Kernel {
         self.charge(self.machine.costs.sched.context_switch_ns);
         self.settle(cpu);
         self.cpus[cpu.idx()].online = online;
+        self.mirror_online(cpu, online);
         self.metrics.hotplugged = true;
         self.cpus[cpu.idx()].progress_from = self.now;
         self.fair_cpu_online(cpu, online);

@@ -119,8 +119,6 @@ pub struct Kernel {
     pub(crate) tick_ns: Nanos,
     pub(crate) tick_phase: Box<[Nanos]>,
     pub(crate) vars: KernelVars,
-    /// The address space that every user task shares in the eyes of BPF.
-    pub(crate) mm_addr: u64,
     pub(crate) kfuncs: Box<[Handler]>,
     pub(crate) prandom: Stream,
     /// Generation of each BPF timer: a stale expiry is ignored.

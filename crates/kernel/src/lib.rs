@@ -23,6 +23,7 @@ pub mod kernel;
 mod life;
 pub mod lock;
 pub mod metrics;
+mod mirror;
 mod rt;
 mod schedule;
 mod streams;

@@ -4,13 +4,13 @@
 //! Owns: fork, exit, the slot's release. Models: kernel `sched_fork()`, `sched_cgroup_fork()`,
 //! `wake_up_new_task()`, `do_exit()`, `finish_task_switch()`, 7.3.
 
-use crate::abi;
 use crate::behavior::{Policy, SysError, TaskSpec};
 use crate::ext::entity::ExtEntity;
 use crate::flags::{queue, wake};
 use crate::kernel::{Kernel, Stop};
 use crate::lock::LockId;
-use crate::task::{Account, Class, State, Task, Warmth, mirror};
+use crate::mirror;
+use crate::task::{Account, Class, State, Task, Warmth};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 use scxlab_trace::event::Kind;
@@ -21,7 +21,7 @@ impl Kernel {
         let spec = plain_spec(&format!("swapper/{cpu}"));
         let cpus = CpuMask::of(self.machine.topology.nr_cpus(), [cpu]);
         let id = self.new_task(&spec, cpus, cpu, 0, Class::Idle).expect("room for idle tasks");
-        self.tasks[id].state = State::Runnable;
+        self.set_state(id, State::Runnable);
         self.tasks[id].on_cpu = true;
         id
     }
@@ -33,7 +33,7 @@ impl Kernel {
         let id = self
             .new_task(&plain_spec("init"), cpus, CpuId(0), pid, Class::Fair)
             .expect("room for init");
-        self.tasks[id].state = State::Sleeping;
+        self.set_state(id, State::Sleeping);
         self.fair_task_new(id);
         id
     }
@@ -53,6 +53,7 @@ impl Kernel {
             addr,
             pid,
             tgid: pid,
+            leader: id,
             name: spec.name.clone(),
             state: State::New,
             class,
@@ -82,9 +83,9 @@ impl Kernel {
             account: Account::default(),
             refs: 0,
         });
-        mirror(&mut self.vm.mem, &task);
+        mirror::identity(&mut self.vm.mem, &task);
         self.tasks.insert(task);
-        self.mirror_links(id);
+        self.mirror_new(id);
         Some(id)
     }
 
@@ -119,7 +120,7 @@ impl Kernel {
         let leader = spec.thread_group_of.unwrap_or(id);
         self.tasks[id].tgid = self.tasks[leader].pid;
         self.tasks[id].user_cpus = wanted;
-        mirror(&mut self.vm.mem, &self.tasks[id]);
+        mirror::identity(&mut self.vm.mem, &self.tasks[id]);
         self.mirror_family(id, parent.unwrap_or(self.init_task), leader);
         self.cgroups.attach(spec.cgroup, id);
         self.fair_task_new(id);
@@ -138,18 +139,17 @@ impl Kernel {
 
     /// `wake_up_new_task()`
     fn wake_up_new(&mut self, task: TaskId) {
-        self.tasks[task].state = State::Runnable;
+        self.set_state(task, State::Runnable);
         self.nr_runnable += 1;
         self.name_in_trace(task);
         self.ext_post_fork(task);
         let prev = self.tasks[task].cpu;
         let (cpu, _) = self.select_cpu(task, prev, wake::FORK);
         self.tasks[task].cpu = cpu;
-        self.mirror_cpu(task);
         let at = self.clock();
         self.tasks[task].account.waiting_since = Some(at);
         self.lock(LockId::Rq(cpu));
-        self.cpus[cpu.idx()].rq_clock = self.clock();
+        self.take_rq_clock(cpu);
         self.charge(self.machine.costs.sched.enqueue_ns);
         self.enqueue_task(cpu, task, queue::NOCLOCK | queue::INITIAL);
         self.wakeup_preempt(cpu, task, wake::FORK);
@@ -175,8 +175,8 @@ impl Kernel {
     pub(crate) fn exit_curr(&mut self, cpu: CpuId, task: TaskId) {
         self.charge(self.machine.costs.syscall.exit_ns);
         self.tasks[task].exiting = true;
-        mirror(&mut self.vm.mem, &self.tasks[task]);
-        self.tasks[task].state = State::Dead;
+        mirror::identity(&mut self.vm.mem, &self.tasks[task]);
+        self.set_state(task, State::Dead);
         self.tasks[task].step = None;
         self.nr_runnable -= 1;
         self.nr_workload -= 1;
@@ -198,16 +198,30 @@ impl Kernel {
 
     /// Unhashes the task, and frees its slot once no BPF program refers to it.
     fn free_task(&mut self, id: TaskId) {
-        let (pid, cgroup, addr) = {
+        let (pid, cgroup, addr, leader) = {
             let t = &self.tasks[id];
-            (t.pid, t.cgroup, t.addr)
+            (t.pid, t.cgroup, t.addr, t.leader)
         };
         self.tasks.unhash(pid);
+        self.leave_group(id);
         self.cgroups.detach(cgroup, id);
         scxlab_bpf::vm::storage_owner_gone(self, scxlab_bpf::vm::Storage::Task, addr);
         if self.tasks[id].refs == 0 {
             self.tasks.remove(id);
         }
+        if leader != id {
+            self.put_task_ref(leader);
+        }
+    }
+
+    pub(crate) fn set_state(&mut self, task: TaskId, state: State) {
+        self.tasks[task].state = state;
+        self.mirror_state(task);
+    }
+
+    pub(crate) fn set_class(&mut self, task: TaskId, class: Class) {
+        self.tasks[task].class = class;
+        self.mirror_class(task);
     }
 
     /// Drops a reference that a BPF program held.
@@ -228,57 +242,6 @@ impl Kernel {
             _ if self.ext_takes(policy) => Class::Ext,
             _ => Class::Fair,
         }
-    }
-
-    /// Links that BPF programs follow from a new task.
-    fn mirror_links(&mut self, id: TaskId) {
-        let (addr, cgroup, kthread) = {
-            let t = &self.tasks[id];
-            (t.addr, t.cgroup, t.kthread || t.is_idle_task())
-        };
-        let cpus_ptr = addr + std::mem::offset_of!(abi::task_struct, cpus_mask) as u64;
-        let mm = if kthread { 0 } else { self.mm_addr };
-        let css_set = self.cgroups.css_set_addr(cgroup);
-        let init = self.tasks.get(self.init_task).map_or(addr, |t| t.addr);
-        let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
-        ts.cpus_ptr = cpus_ptr;
-        ts.mm = mm;
-        ts.cgroups = css_set;
-        ts.real_parent = init;
-        ts.group_leader = addr;
-    }
-
-    fn mirror_family(&mut self, id: TaskId, parent: TaskId, leader: TaskId) {
-        let (addr, parent, leader) =
-            (self.tasks[id].addr, self.tasks[parent].addr, self.tasks[leader].addr);
-        let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
-        ts.real_parent = parent;
-        ts.group_leader = leader;
-    }
-
-    /// `thread_info.cpu`-like fields after a move.
-    pub(crate) fn mirror_cpu(&mut self, id: TaskId) {
-        let (addr, cpu) = (self.tasks[id].addr, self.tasks[id].cpu);
-        self.vm.mem.host_mut::<abi::task_struct>(addr).recent_used_cpu = cpu.0 as i32;
-    }
-
-    pub(crate) fn mirror_on_cpu(&mut self, id: TaskId, cpu: CpuId) {
-        let addr = self.tasks[id].addr;
-        let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
-        ts.on_cpu = 1;
-        let rq = self.rq_addr(cpu);
-        self.vm.mem.host_mut::<abi::rq>(rq).curr = addr;
-    }
-
-    pub(crate) fn mirror_off_cpu(&mut self, id: TaskId) {
-        let (addr, v, iv) = {
-            let t = &self.tasks[id];
-            (t.addr, t.account.switches_voluntary, t.account.switches_involuntary)
-        };
-        let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
-        ts.on_cpu = 0;
-        ts.nvcsw = v;
-        ts.nivcsw = iv;
     }
 }
 

@@ -26,11 +26,10 @@ impl Kernel {
     pub(crate) fn schedule(&mut self, cpu: CpuId) {
         self.charge(self.machine.costs.sched.pick_ns);
         self.lock(LockId::Rq(cpu));
-        let at = self.clock();
+        self.take_rq_clock(cpu);
         let c = &mut self.cpus[cpu.idx()];
         c.need_resched = false;
         c.resched_lazy = false;
-        c.rq_clock = at;
         let stopped = self.run_stopper(cpu);
         let prev = self.cpus[cpu.idx()].curr;
         let next = self.pick_next(cpu, prev);
@@ -288,7 +287,7 @@ impl Kernel {
         }
         let t = &self.tasks[task];
         let (cpu, running, queued, class) = (t.cpu, t.on_cpu, t.on_rq, t.class);
-        self.cpus[cpu.idx()].rq_clock = self.clock();
+        self.take_rq_clock(cpu);
         if queued {
             self.dequeue_task(cpu, task, flags);
         }

@@ -7,7 +7,8 @@ use crate::behavior::{CgroupSpec, Policy, Sys, SysError, TaskSpec};
 use crate::event::{Event, Wide};
 use crate::flags::{queue, wake};
 use crate::kernel::{Kernel, Stop};
-use crate::task::{Class, mirror};
+use crate::mirror;
+use crate::task::Class;
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
@@ -160,14 +161,14 @@ impl Kernel {
         let t = &mut self.tasks[task];
         t.cpus = cpus.clone();
         t.nr_allowed = cpumask::weight(cpus);
-        mirror(&mut self.vm.mem, &self.tasks[task]);
+        mirror::identity(&mut self.vm.mem, &self.tasks[task]);
         self.ext_set_cpumask(task);
         self.change_end(change);
     }
 
     /// The weight of its nice value or policy has changed.
     fn reweight(&mut self, task: TaskId) {
-        mirror(&mut self.vm.mem, &self.tasks[task]);
+        mirror::identity(&mut self.vm.mem, &self.tasks[task]);
         self.fair_reweight(task);
         if self.tasks[task].class == Class::Ext {
             let change = self.change_begin(task, queue::SAVE);
@@ -182,8 +183,8 @@ impl Kernel {
         let flags = queue::SAVE | queue::MOVE | if moved { queue::CLASS } else { 0 };
         let change = self.change_begin(task, flags);
         self.tasks[task].policy = policy;
-        self.tasks[task].class = class;
-        mirror(&mut self.vm.mem, &self.tasks[task]);
+        self.set_class(task, class);
+        mirror::identity(&mut self.vm.mem, &self.tasks[task]);
         self.fair_reweight(task);
         if !moved && class == Class::Ext {
             self.ext_reweight(task);

@@ -2,16 +2,10 @@
 //! Tasks: one slot of the task table each, with the kernel's private state here and the part that BPF
 //! programs can see (`struct task_struct` of `abi/kernel.h`) in guest memory.
 //!
-//! Owns: allocation of slots and pids, the mirror of what both sides see.
-//! Does not: decide or charge anything.
-//!
-//! What BPF may write (`scx.slice`, `scx.dsq_vtime`, `scx.disallow`) lives in guest memory alone; the rest
-//! is written there when it changes and never read back.
+//! Owns: allocation of slots and pids. Does not: decide or charge anything, or fill the slots (see `mirror.rs`).
 
-use crate::abi;
 use crate::behavior::{Policy, Step};
 use crate::ext::entity::ExtEntity;
-use crate::flags::pf;
 use scxlab_bpf::mem::{Memory, Perm};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
@@ -25,7 +19,7 @@ pub const MAX_TASKS: u32 = 1 << 20;
 /// period still reads the task that it meant.
 const REUSE_DELAY: usize = 64;
 /// `MAX_RT_PRIO`: `static_prio` of nice 0 is this plus 20.
-const MAX_RT_PRIO: i32 = 100;
+pub(crate) const MAX_RT_PRIO: i32 = 100;
 
 /// Scheduling classes, lowest first, as the kernel ranks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +82,8 @@ pub struct Task {
     pub addr: u64,
     pub pid: u32,
     pub tgid: u32,
+    /// Of its thread group; its slot lives as long as the group.
+    pub leader: TaskId,
     pub name: String,
     pub state: State,
     pub class: Class,
@@ -282,36 +278,5 @@ impl std::ops::IndexMut<TaskId> for TaskTable {
     #[inline]
     fn index_mut(&mut self, id: TaskId) -> &mut Task {
         self.slots[id.idx()].as_deref_mut().expect("task id outlived its task")
-    }
-}
-
-/// Writes what BPF sees of a task's identity and policy. The scheduling fields have their own writers.
-pub fn mirror(mem: &mut Memory, task: &Task) {
-    let ts: &mut abi::task_struct = mem.host_mut(task.addr);
-    ts.pid = task.pid as i32;
-    ts.tgid = task.tgid as i32;
-    ts.flags = if task.is_idle_task() { pf::IDLE } else { 0 }
-        | if task.kthread { pf::KTHREAD } else { 0 }
-        | if task.exiting { pf::EXITING } else { 0 };
-    let bytes = task.name.as_bytes();
-    let len = bytes.len().min(15);
-    ts.comm = [0; 16];
-    for (to, from) in ts.comm.iter_mut().zip(&bytes[..len]) {
-        *to = *from as _;
-    }
-    ts.static_prio = task.static_prio();
-    (ts.prio, ts.policy, ts.rt_priority) = match task.policy {
-        Policy::Normal => (task.static_prio(), 0, 0),
-        Policy::Fifo { prio } => (MAX_RT_PRIO - 1 - i32::from(prio), 1, u32::from(prio)),
-        Policy::RoundRobin { prio } => (MAX_RT_PRIO - 1 - i32::from(prio), 2, u32::from(prio)),
-        Policy::Batch => (task.static_prio(), 3, 0),
-        Policy::Idle => (task.static_prio(), 5, 0),
-        Policy::Deadline { .. } => (-1, 6, 0),
-        Policy::Ext => (task.static_prio(), 7, 0),
-    };
-    ts.normal_prio = ts.prio;
-    ts.nr_cpus_allowed = task.nr_allowed as i32;
-    for (to, from) in ts.cpus_mask.bits.iter_mut().zip(task.cpus.iter()) {
-        *to = *from;
     }
 }

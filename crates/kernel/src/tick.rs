@@ -40,13 +40,15 @@ impl Kernel {
             return;
         }
         self.events.push(self.now + self.tick_ns, Event::Tick { cpu, generation });
-        self.on_cpu(cpu, |k| k.tick_work(cpu));
+        let in_kernel = self.cpus[cpu.idx()].kernel_until > self.now;
+        self.on_cpu(cpu, |k| k.tick_work(cpu, in_kernel));
     }
 
-    fn tick_work(&mut self, cpu: CpuId) {
+    fn tick_work(&mut self, cpu: CpuId, in_kernel: bool) {
         self.charge(self.machine.costs.irq.tick_ns);
-        self.cpus[cpu.idx()].rq_clock = self.clock();
+        self.take_rq_clock(cpu);
         let curr = self.cpus[cpu.idx()].curr;
+        self.mirror_tick(curr, in_kernel);
         match self.tasks[curr].class {
             Class::Ext => self.ext_task_tick(cpu),
             Class::Fair => self.fair_tick(cpu),
@@ -86,7 +88,6 @@ impl Kernel {
         let (total, addr, cgroup) = (task.account.run_ns, task.addr, task.cgroup);
         let ts: &mut crate::abi::task_struct = self.vm.mem.host_mut(addr);
         ts.se.sum_exec_runtime = total;
-        ts.utime = total;
         if let Some(group) = self.cgroups.get_mut(cgroup) {
             group.run_ns += delta;
         }

@@ -28,7 +28,7 @@ impl Kernel {
         }
         t.sleep_gen = t.sleep_gen.wrapping_add(1);
         t.account.wakeups += 1;
-        t.state = State::Runnable;
+        self.set_state(task, State::Runnable);
         self.nr_runnable += 1;
         self.charge(self.machine.costs.sched.wakeup_ns);
         let at = self.clock();
@@ -40,7 +40,7 @@ impl Kernel {
             self.wake_delayed(task, flags);
             return true;
         }
-        self.tasks[task].on_rq = false;
+        self.set_on_rq(task, false);
         let prev = self.tasks[task].cpu;
         let (cpu, selected) = self.select_cpu(task, prev, flags | wake::TTWU);
         let waker = self.tasks[self.cpus[self.exec.cpu.idx()].curr].id;
@@ -63,7 +63,7 @@ impl Kernel {
     fn wake_delayed(&mut self, task: TaskId, flags: u64) {
         let cpu = self.tasks[task].cpu;
         self.lock(LockId::Rq(cpu));
-        self.cpus[cpu.idx()].rq_clock = self.clock();
+        self.take_rq_clock(cpu);
         self.fair_requeue_delayed(cpu, task);
         self.wakeup_preempt(cpu, task, flags);
         self.unlock(LockId::Rq(cpu));
@@ -72,7 +72,7 @@ impl Kernel {
     /// `ttwu_do_activate()` under the CPU's run queue lock.
     fn activate_woken(&mut self, cpu: CpuId, task: TaskId, enq: u64, flags: u64) {
         self.lock(LockId::Rq(cpu));
-        self.cpus[cpu.idx()].rq_clock = self.clock();
+        self.take_rq_clock(cpu);
         self.charge(self.machine.costs.sched.enqueue_ns);
         self.enqueue_task(cpu, task, enq);
         self.wakeup_preempt(cpu, task, flags);
@@ -178,13 +178,22 @@ impl Kernel {
         if self.tasks[task].class == Class::Fair {
             self.fair_migrate(task, from, cpu);
         }
+        self.count_migration(task, from, cpu);
+    }
+
+    /// The task belongs to another CPU now.
+    pub(crate) fn count_migration(&mut self, task: TaskId, from: CpuId, to: CpuId) {
         let t = &mut self.tasks[task];
-        t.cpu = cpu;
+        t.cpu = to;
         t.account.migrations += 1;
-        let distance = self.machine.topology.distance(from, cpu);
+        if t.on_rq {
+            self.mirror_nr_running(from, false);
+            self.mirror_nr_running(to, true);
+        }
+        let distance = self.machine.topology.distance(from, to);
         self.metrics.count_migration(distance);
-        self.trace(Kind::Migrate { task, from, to: cpu });
-        self.mirror_cpu(task);
+        self.trace(Kind::Migrate { task, from, to });
+        self.mirror_migration(task);
     }
 
     /// `wakeup_preempt()`: whether the new arrival on `cpu` interrupts what runs there.
@@ -207,7 +216,7 @@ impl Kernel {
 
     /// Enqueues in the task's class.
     pub(crate) fn enqueue_task(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
-        self.tasks[task].on_rq = true;
+        self.set_on_rq(task, true);
         match self.tasks[task].class {
             Class::Ext => self.ext_enqueue(cpu, task, flags),
             Class::Fair => self.fair_enqueue(cpu, task, flags),
@@ -222,7 +231,18 @@ impl Kernel {
             Class::Fair => self.fair_dequeue(cpu, task, flags),
             _ => self.rt_dequeue(cpu, task),
         };
-        self.tasks[task].on_rq = delayed;
+        self.set_on_rq(task, delayed);
+    }
+
+    /// The task is on its CPU's run queue from now on, or no longer.
+    pub(crate) fn set_on_rq(&mut self, task: TaskId, on_rq: bool) {
+        let t = &mut self.tasks[task];
+        if t.on_rq != on_rq {
+            t.on_rq = on_rq;
+            let cpu = t.cpu;
+            self.mirror_on_rq(task, on_rq);
+            self.mirror_nr_running(cpu, on_rq);
+        }
     }
 
     /// Moves a task that is queued and not running to another CPU's queue.
@@ -230,10 +250,10 @@ impl Kernel {
         let from = self.tasks[task].cpu;
         debug_assert!(!self.tasks[task].on_cpu, "a running task is moved by its CPU");
         self.migrating = Some(task);
-        self.cpus[from.idx()].rq_clock = self.clock();
+        self.take_rq_clock(from);
         self.dequeue_task(from, task, queue::NOCLOCK);
         self.set_task_cpu(task, to);
-        self.cpus[to.idx()].rq_clock = self.clock();
+        self.take_rq_clock(to);
         self.enqueue_task(to, task, 0);
         self.migrating = None;
         self.wakeup_preempt(to, task, 0);

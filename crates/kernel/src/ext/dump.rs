@@ -176,7 +176,7 @@ impl Kernel {
             pcpu.kick_sync,
         );
         let t = &self.tasks[curr];
-        let class = format!("          curr={}[{}] class={}", t.name, t.pid, class_symbol(t.class));
+        let class = format!("          curr={}[{}] class={}", t.name, t.pid, crate::mirror::class_name(t.class));
         let kicks = self.kick_lines(cpu);
         self.dump_line("");
         self.dump_line(head);
@@ -308,16 +308,6 @@ fn state_char(t: &Task) -> char {
         State::New | State::Runnable => 'R',
         State::Sleeping => 'S',
         State::Dead => 'X',
-    }
-}
-
-fn class_symbol(class: Class) -> &'static str {
-    match class {
-        Class::Idle => "idle_sched_class",
-        Class::Ext => "ext_sched_class",
-        Class::Fair => "fair_sched_class",
-        Class::Rt => "rt_sched_class",
-        Class::Deadline => "dl_sched_class",
     }
 }
 

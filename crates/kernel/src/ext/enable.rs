@@ -179,7 +179,7 @@ impl Kernel {
             let change = self.change_begin(task, queue::SAVE | queue::MOVE | class);
             let slice = self.slice_dfl();
             self.set_slice(task, slice);
-            self.tasks[task].class = new;
+            self.set_class(task, new);
             self.change_end(change);
         }
     }
@@ -199,7 +199,7 @@ impl Kernel {
             let new = self.class_of(self.tasks[task].policy);
             let class = if new == self.tasks[task].class { 0 } else { queue::CLASS };
             let change = self.change_begin(task, queue::SAVE | queue::MOVE | class);
-            self.tasks[task].class = new;
+            self.set_class(task, new);
             self.change_end(change);
             self.ext_exit_task(task);
         }

@@ -52,7 +52,7 @@ impl Kernel {
         let task_cpu = self.tasks[task].cpu;
         if self.ext.bypassing(task_cpu) {
             self.ext.count(Ev::BypassDispatch, 1);
-            self.tasks[task].ext.selected_cpu = Some(prev);
+            self.scx(task).selected_cpu = prev.0 as i32;
             return prev;
         }
         if !self.ext.has_op(Op::SelectCpu) {
@@ -63,8 +63,9 @@ impl Kernel {
         let cpu = self.op_direct(Op::SelectCpu, None, task, &[u64::from(prev.0), flags]) as i32;
         self.ext.cpus[here.idx()].in_select_cpu = false;
         let valid = self.ext_cpu_valid(cpu, "from ops.select_cpu()");
-        self.tasks[task].ext.selected_cpu = valid;
-        valid.unwrap_or(prev)
+        let chosen = valid.unwrap_or(prev);
+        self.scx(task).selected_cpu = chosen.0 as i32;
+        chosen
     }
 
     fn select_cpu_builtin(&mut self, task: TaskId, prev: CpuId, flags: u64) -> CpuId {
@@ -73,14 +74,11 @@ impl Kernel {
         if found.is_some() {
             self.ext.count(Ev::RefillSliceDfl, 1);
             let slice = self.slice_dfl();
-            self.tasks[task].ext.ddsp = DirectDispatch {
-                dsq_id: dsq_id::LOCAL,
-                slice,
-                vtime: 0,
-                enq_flags: enq::SLICE_DFL,
-            };
+            let enq_flags = enq::SLICE_DFL;
+            let verdict = DirectDispatch { dsq_id: dsq_id::LOCAL, slice, vtime: 0, enq_flags };
+            self.set_ddsp(task, verdict);
         }
-        self.tasks[task].ext.selected_cpu = Some(cpu);
+        self.scx(task).selected_cpu = cpu.0 as i32;
         cpu
     }
 
@@ -121,7 +119,7 @@ impl Kernel {
             self.ext_do_enqueue(cpu, task, flags, sticky);
         }
         self.ext.cpus[cpu.idx()].in_wakeup = false;
-        if flags & enq::CPU_SELECTED != 0 && self.tasks[task].ext.selected_cpu != Some(cpu) {
+        if flags & enq::CPU_SELECTED != 0 && self.scx(task).selected_cpu != cpu.0 as i32 {
             self.ext.count(Ev::SelectCpuFallback, 1);
         }
     }
@@ -197,7 +195,7 @@ impl Kernel {
     /// Inserts with a fresh default slice, as the paths do that bypass the scheduler.
     fn insert_refilled(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
         self.refill_slice(task);
-        self.tasks[task].ext.ddsp = DirectDispatch::default();
+        self.set_ddsp(task, DirectDispatch::default());
         self.dsq_insert(cpu, dsq, task, None, flags);
     }
 
@@ -230,7 +228,7 @@ impl Kernel {
         self.ext.direct = DirectSlot::Used;
         let (name, pid) = (self.tasks[task].name.clone(), self.tasks[task].pid);
         match open {
-            DirectSlot::Open(expected) if expected == task => self.tasks[task].ext.ddsp = verdict,
+            DirectSlot::Open(expected) if expected == task => self.set_ddsp(task, verdict),
             DirectSlot::Open(expected) => {
                 let e = &self.tasks[expected];
                 let text = format!(
@@ -245,25 +243,32 @@ impl Kernel {
 
     /// Carries out the verdict of select_cpu or enqueue.
     fn direct_dispatch(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
-        let verdict = self.tasks[task].ext.ddsp;
+        let mut verdict = self.tasks[task].ext.ddsp;
         let dsq = self.dsq_for_dispatch(cpu, verdict.dsq_id, self.tasks[task].cpu);
-        self.tasks[task].ext.ddsp.enq_flags |= flags;
+        verdict.enq_flags |= flags;
         let remote = self.ext.dsqs.get(dsq).is_local() && dsq != self.ext.dsqs.local(cpu);
         if remote {
+            self.set_ddsp(task, verdict);
             self.tasks[task].ext.ops_state = OpsState::None;
             self.ext.cpus[cpu.idx()].ddsp_deferred.push_back(task);
             self.schedule_deferred_locked(cpu);
             return;
         }
-        let enq_flags = self.tasks[task].ext.ddsp.enq_flags;
-        self.tasks[task].ext.ddsp = DirectDispatch::default();
-        self.dsq_insert(
-            cpu,
-            dsq,
-            task,
-            Some((verdict.slice, verdict.vtime)),
-            enq_flags | enq::CLEAR_OPSS,
-        );
+        self.set_ddsp(task, DirectDispatch::default());
+        let flags = verdict.enq_flags | enq::CLEAR_OPSS;
+        self.dsq_insert(cpu, dsq, task, Some((verdict.slice, verdict.vtime)), flags);
+    }
+
+    /// The verdict that waits, here and where programs see it.
+    pub(crate) fn set_ddsp(&mut self, task: TaskId, verdict: DirectDispatch) {
+        let old = std::mem::replace(&mut self.tasks[task].ext.ddsp, verdict);
+        if old.is_set() || verdict.is_set() {
+            let e = self.scx(task);
+            e.ddsp_dsq_id = verdict.dsq_id;
+            e.ddsp_slice = verdict.slice;
+            e.ddsp_vtime = verdict.vtime;
+            e.ddsp_enq_flags = verdict.enq_flags;
+        }
     }
 
     /// `find_dsq_for_dispatch()`: a missing queue is an error and means the global one.
@@ -475,7 +480,7 @@ impl Kernel {
         e.flags &= !ent::QUEUED;
         self.ext.cpus[cpu.idx()].nr_running -= 1;
         self.dispatch_dequeue(task);
-        self.tasks[task].ext.ddsp = DirectDispatch::default();
+        self.set_ddsp(task, DirectDispatch::default());
         false
     }
 

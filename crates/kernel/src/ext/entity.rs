@@ -73,7 +73,6 @@ pub struct ExtEntity {
     pub sticky_cpu: Option<CpuId>,
     /// On its run queue's list of runnable tasks, as the n-th arrival of the run.
     pub runnable: Option<u64>,
-    pub selected_cpu: Option<CpuId>,
     pub reenq_count: u32,
     /// A slice set by a program that did not hold the run queue's lock, applied at the next check.
     pub slice_oob: Option<u64>,

@@ -270,10 +270,18 @@ impl Kernel {
     }
 }
 
+impl KernelTarget {
+    /// Address of a variable that is not per CPU, as kallsyms has it: frontends look some up there.
+    pub fn symbol(&self, name: &str) -> Option<u64> {
+        self.shared.symbol(name)
+    }
+}
+
 /// This kernel as objects are linked against it.
 pub struct KernelTarget {
     pub btf: std::sync::Arc<Btf>,
     percpu: u64,
+    shared: crate::mirror::Shared,
     hz: u64,
 }
 
@@ -282,6 +290,7 @@ impl Kernel {
         KernelTarget {
             btf: self.btf.clone(),
             percpu: self.vars.percpu,
+            shared: self.vars.shared,
             hz: self.machine.costs.clock.tick_hz,
         }
     }
@@ -297,6 +306,9 @@ impl Target for KernelTarget {
     }
 
     fn ksym_var(&self, name: &str) -> Option<KsymVar> {
+        if let Some(addr) = self.symbol(name) {
+            return Some(KsymVar { addr, btf_id: 0, per_cpu: false });
+        }
         let off = match name {
             "runqueues" => percpu::RUNQUEUE,
             "sd_llc_id" => percpu::SD_LLC_ID,

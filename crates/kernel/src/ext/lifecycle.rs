@@ -79,7 +79,7 @@ impl Kernel {
                 if self.tasks[task].policy == Policy::Ext {
                     self.tasks[task].policy = Policy::Normal;
                     self.ext.nr_rejected += 1;
-                    crate::task::mirror(&mut self.vm.mem, &self.tasks[task]);
+                    crate::mirror::identity(&mut self.vm.mem, &self.tasks[task]);
                 }
                 return;
             }
@@ -115,7 +115,7 @@ impl Kernel {
     }
 
     fn ext_disable_task(&mut self, task: TaskId) {
-        self.tasks[task].ext.ddsp = DirectDispatch::default();
+        self.set_ddsp(task, DirectDispatch::default());
         let cpu = self.tasks[task].cpu;
         if self.ext.has_op(Op::Disable) {
             self.op_task(Op::Disable, Some(cpu), task, &[]);

@@ -63,7 +63,8 @@ impl Kernel {
     }
 
     fn deferred_verdict(&mut self, cpu: CpuId, task: TaskId) {
-        let verdict = std::mem::take(&mut self.tasks[task].ext.ddsp);
+        let verdict = self.tasks[task].ext.ddsp;
+        self.set_ddsp(task, Default::default());
         let dsq = self.dsq_for_dispatch(cpu, verdict.dsq_id, self.tasks[task].cpu);
         let args = DirectDispatchArgs {
             slice: verdict.slice,

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What BPF programs see of tasks and run queues: `struct task_struct` and `struct rq` of `abi/kernel.h`, written
+//! when they change and never read back.
+//!
+//! Owns: every such write, but for `p->scx` (`ext/enqueue.rs`) and what programs may write themselves
+//! (`scx.slice`, `scx.dsq_vtime`, `scx.disallow`), which lives in guest memory alone.
+//! Does not: decide or charge anything.
+//!
+//! A task's slot holds its `task_struct` and its `struct pid`; the slot of a thread group's leader also
+//! holds what the group shares, and is kept until the last thread is gone.
+
+use crate::abi;
+use crate::behavior::Policy;
+use crate::boot::{PERCPU_STRIDE, percpu};
+use crate::flags::pf;
+use crate::kernel::{BOOT_NS, Kernel};
+use crate::task::{Class, MAX_RT_PRIO, SLOT_BYTES, State, Task};
+use scxlab_bpf::mem::{Memory, OutOfMemory, Perm};
+use scxlab_machine::id::{CpuId, Nanos, TaskId};
+use std::mem::{offset_of, size_of};
+
+// Where the parts lie in a task's slot.
+const PID: u64 = size_of::<abi::task_struct>().next_multiple_of(8) as u64;
+const MM: u64 = PID + size_of::<abi::pid>() as u64;
+const SIGNAL: u64 = MM + size_of::<abi::mm_struct>() as u64;
+const _: () = assert!(SIGNAL + size_of::<abi::signal_struct>() as u64 <= SLOT_BYTES);
+
+/// Of `struct list_head`: two addresses.
+const THREAD_NODE: u64 = offset_of!(abi::task_struct, thread_node) as u64;
+const THREAD_HEAD: u64 = offset_of!(abi::signal_struct, thread_head) as u64;
+
+/// `PROC_PID_INIT_INO`: the number of the one pid namespace.
+const PID_NS_INUM: u32 = 0xeffffffc;
+/// `NUMA_NO_NODE`
+const NO_NODE: i32 = -1;
+/// Bytes set aside for a `struct sched_class`; only its address means anything.
+const CLASS_BYTES: u64 = 64;
+
+/// What all tasks share, in guest memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shared {
+    /// `init_cred`: everyone is root.
+    cred: u64,
+    pid_ns: u64,
+    /// One `struct sched_class` for each of `CLASSES`.
+    classes: u64,
+}
+
+/// The kernel's names of the scheduling classes.
+const CLASSES: [(Class, &str); 5] = [
+    (Class::Idle, "idle_sched_class"),
+    (Class::Ext, "ext_sched_class"),
+    (Class::Fair, "fair_sched_class"),
+    (Class::Rt, "rt_sched_class"),
+    (Class::Deadline, "dl_sched_class"),
+];
+
+impl Shared {
+    pub(crate) fn new(mem: &mut Memory) -> Result<Shared, OutOfMemory> {
+        let cred = mem.alloc_region(size_of::<abi::cred>() as u64, Perm::Kernel)?;
+        let pid_ns = mem.alloc_region(size_of::<abi::pid_namespace>() as u64, Perm::Kernel)?;
+        mem.host_mut::<abi::pid_namespace>(pid_ns).ns.inum = PID_NS_INUM;
+        let classes = mem.alloc_region(CLASS_BYTES * CLASSES.len() as u64, Perm::Kernel)?;
+        Ok(Shared { cred, pid_ns, classes })
+    }
+
+    /// The address of a variable of the kernel that is not per CPU, by its name in kallsyms.
+    pub(crate) fn symbol(&self, name: &str) -> Option<u64> {
+        let class = CLASSES.iter().find(|(_, n)| *n == name)?.0;
+        Some(self.class(class))
+    }
+
+    fn class(&self, class: Class) -> u64 {
+        self.classes + CLASS_BYTES * class as u64
+    }
+}
+
+/// The kernel's name of a class.
+pub(crate) fn class_name(class: Class) -> &'static str {
+    CLASSES[class as usize].1
+}
+
+/// Writes a task's identity, policy and affinity.
+pub(crate) fn identity(mem: &mut Memory, task: &Task) {
+    let ts: &mut abi::task_struct = mem.host_mut(task.addr);
+    ts.pid = task.pid as i32;
+    ts.tgid = task.tgid as i32;
+    ts.flags = if task.is_idle_task() { pf::IDLE } else { 0 }
+        | if task.kthread { pf::KTHREAD } else { 0 }
+        | if task.exiting { pf::EXITING } else { 0 };
+    let bytes = task.name.as_bytes();
+    let len = bytes.len().min(15);
+    ts.comm = [0; 16];
+    for (to, from) in ts.comm.iter_mut().zip(&bytes[..len]) {
+        *to = *from as _;
+    }
+    ts.static_prio = task.static_prio();
+    (ts.prio, ts.policy, ts.rt_priority) = match task.policy {
+        Policy::Normal => (task.static_prio(), 0, 0),
+        Policy::Fifo { prio } => (MAX_RT_PRIO - 1 - i32::from(prio), 1, u32::from(prio)),
+        Policy::RoundRobin { prio } => (MAX_RT_PRIO - 1 - i32::from(prio), 2, u32::from(prio)),
+        Policy::Batch => (task.static_prio(), 3, 0),
+        Policy::Idle => (task.static_prio(), 5, 0),
+        Policy::Deadline { .. } => (-1, 6, 0),
+        Policy::Ext => (task.static_prio(), 7, 0),
+    };
+    ts.normal_prio = ts.prio;
+    ts.nr_cpus_allowed = task.nr_allowed as i32;
+    for (to, from) in ts.cpus_mask.bits.iter_mut().zip(task.cpus.iter()) {
+        *to = *from;
+    }
+}
+
+impl Kernel {
+    #[inline]
+    fn task_struct(&mut self, task: TaskId) -> &mut abi::task_struct {
+        let addr = self.tasks[task].addr;
+        self.vm.mem.host_mut(addr)
+    }
+
+    #[inline]
+    fn rq(&mut self, cpu: CpuId) -> &mut abi::rq {
+        let addr = self.rq_addr(cpu);
+        self.vm.mem.host_mut(addr)
+    }
+
+    /// Guest address of a CPU's `struct rq`.
+    pub(crate) fn rq_addr(&self, cpu: CpuId) -> u64 {
+        self.vars.percpu + u64::from(cpu.0) * PERCPU_STRIDE + percpu::RUNQUEUE
+    }
+
+    /// Guest address of a task's `cpus_mask`.
+    pub(crate) fn cpus_ptr(&self, task: TaskId) -> u64 {
+        self.tasks[task].addr + offset_of!(abi::task_struct, cpus_mask) as u64
+    }
+
+    /// The links that programs follow from a new task, which leads a thread group of its own so far.
+    pub(crate) fn mirror_new(&mut self, id: TaskId) {
+        let start = self.ktime();
+        let shared = self.vars.shared;
+        let (addr, cgroup, pid) = (self.tasks[id].addr, self.tasks[id].cgroup, self.tasks[id].pid);
+        let cpus_ptr = self.cpus_ptr(id);
+        let css_set = self.cgroups.css_set_addr(cgroup);
+        let group = self.cgroups.task_group_addr(cgroup);
+        let init = self.tasks.get(self.init_task).map_or(addr, |t| t.addr);
+        let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
+        ts.cpus_ptr = cpus_ptr;
+        ts.cgroups = css_set;
+        ts.sched_task_group = group;
+        ts.thread_pid = addr + PID;
+        (ts.cred, ts.real_cred) = (shared.cred, shared.cred);
+        ts.numa_preferred_nid = NO_NODE;
+        (ts.start_time, ts.start_boottime) = (start, start);
+        ts.scx.ddsp_dsq_id = crate::flags::dsq_id::INVALID;
+        let guest_pid: &mut abi::pid = self.vm.mem.host_mut(addr + PID);
+        guest_pid.numbers[0].nr = pid as i32;
+        guest_pid.numbers[0].ns = shared.pid_ns;
+        self.mirror_class(id);
+        self.mirror_state(id);
+        self.join_group(id, addr, init);
+    }
+
+    /// The task's parent, and the thread group that it belongs to.
+    pub(crate) fn mirror_family(&mut self, id: TaskId, parent: TaskId, leader: TaskId) {
+        let (parent, leader_addr) = (self.tasks[parent].addr, self.tasks[leader].addr);
+        if leader != id {
+            self.leave_group(id);
+            self.tasks[leader].refs += 1;
+        }
+        self.tasks[id].leader = leader;
+        self.join_group(id, leader_addr, parent);
+    }
+
+    /// Puts the task last on the group's list of threads; a leader starts the list.
+    fn join_group(&mut self, id: TaskId, leader: u64, parent: u64) {
+        let addr = self.tasks[id].addr;
+        let user = !self.tasks[id].kthread && !self.tasks[id].is_idle_task();
+        let (signal, node) = (leader + SIGNAL, addr + THREAD_NODE);
+        let init_pid = self.tasks.get(self.init_task).map_or(addr, |t| t.addr) + PID;
+        let head = signal + THREAD_HEAD;
+        if leader == addr {
+            self.vm.mem.host_mut::<abi::mm_struct>(addr + MM).owner = addr;
+            let shared: &mut abi::signal_struct = self.vm.mem.host_mut(signal);
+            shared.nr_threads = 0;
+            (shared.thread_head.next, shared.thread_head.prev) = (head, head);
+            // Every process belongs to init's session and process group.
+            shared.pids = [0, addr + PID, init_pid, init_pid];
+        }
+        self.vm.mem.host_mut::<abi::signal_struct>(signal).nr_threads += 1;
+        let last = self.vm.mem.host_ref::<abi::list_head>(head).prev;
+        self.vm.mem.host_mut::<abi::list_head>(head).prev = node;
+        self.vm.mem.host_mut::<abi::list_head>(last).next = node;
+        let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
+        (ts.thread_node.prev, ts.thread_node.next) = (last, head);
+        (ts.group_leader, ts.signal) = (leader, signal);
+        (ts.parent, ts.real_parent) = (parent, parent);
+        ts.mm = if user { leader + MM } else { 0 };
+    }
+
+    /// Takes the task off its group's list of threads (`__exit_signal()`); its links stay as they were.
+    pub(crate) fn leave_group(&mut self, id: TaskId) {
+        let ts: &abi::task_struct = self.vm.mem.host_ref(self.tasks[id].addr);
+        let (prev, next, signal) = (ts.thread_node.prev, ts.thread_node.next, ts.signal);
+        self.vm.mem.host_mut::<abi::list_head>(prev).next = next;
+        self.vm.mem.host_mut::<abi::list_head>(next).prev = prev;
+        self.vm.mem.host_mut::<abi::signal_struct>(signal).nr_threads -= 1;
+    }
+
+    pub(crate) fn mirror_cgroup(&mut self, task: TaskId) {
+        let cgroup = self.tasks[task].cgroup;
+        let (set, group) =
+            (self.cgroups.css_set_addr(cgroup), self.cgroups.task_group_addr(cgroup));
+        let ts = self.task_struct(task);
+        (ts.cgroups, ts.sched_task_group) = (set, group);
+    }
+
+    /// `p->sched_class`
+    pub(crate) fn mirror_class(&mut self, task: TaskId) {
+        let class = self.vars.shared.class(self.tasks[task].class);
+        self.task_struct(task).sched_class = class;
+    }
+
+    /// `p->__state`. Every sleep is interruptible.
+    pub(crate) fn mirror_state(&mut self, task: TaskId) {
+        self.task_struct(task).__state = match self.tasks[task].state {
+            State::New => 0x800,
+            State::Runnable => 0,
+            State::Sleeping => 1,
+            State::Dead => 0x80,
+        };
+    }
+
+    pub(crate) fn mirror_on_rq(&mut self, task: TaskId, on_rq: bool) {
+        self.task_struct(task).on_rq = u8::from(on_rq);
+    }
+
+    /// `rq->nr_running`, all classes.
+    pub(crate) fn mirror_nr_running(&mut self, cpu: CpuId, more: bool) {
+        let rq = self.rq(cpu);
+        rq.nr_running = if more { rq.nr_running + 1 } else { rq.nr_running.saturating_sub(1) };
+    }
+
+    pub(crate) fn mirror_online(&mut self, cpu: CpuId, online: bool) {
+        self.rq(cpu).online = i32::from(online);
+    }
+
+    /// A migration of the task was counted.
+    pub(crate) fn mirror_migration(&mut self, task: TaskId) {
+        self.task_struct(task).se.nr_migrations += 1;
+    }
+
+    /// The CPU switched to the task; when that is its idle task, the PELT clock catches up.
+    pub(crate) fn mirror_on_cpu(&mut self, task: TaskId, cpu: CpuId) {
+        let (addr, idle) = (self.tasks[task].addr, self.tasks[task].is_idle_task());
+        self.task_struct(task).on_cpu = 1;
+        let rq = self.rq(cpu);
+        rq.curr = addr;
+        rq.nr_switches += 1;
+        if idle {
+            rq.clock_pelt = rq.clock_task;
+        }
+    }
+
+    pub(crate) fn mirror_off_cpu(&mut self, task: TaskId) {
+        let account = &self.tasks[task].account;
+        let (v, iv) = (account.switches_voluntary, account.switches_involuntary);
+        let ts = self.task_struct(task);
+        ts.on_cpu = 0;
+        ts.nvcsw = v;
+        ts.nivcsw = iv;
+    }
+
+    /// A tick found the task running (`account_process_tick()`): the whole period goes to the user or to the kernel.
+    pub(crate) fn mirror_tick(&mut self, task: TaskId, in_kernel: bool) {
+        let period = self.tick_ns;
+        let ts = self.task_struct(task);
+        *(if in_kernel { &mut ts.stime } else { &mut ts.utime }) += period;
+    }
+
+    /// The task's utilisation, as the default class has just updated it; only a loaded scheduler could look.
+    #[inline]
+    pub(crate) fn mirror_util(&mut self, task: TaskId) {
+        if self.ext.root.is_some() {
+            self.task_struct(task).se.avg.util_avg = self.fair.task_util(task);
+        }
+    }
+
+    /// `update_rq_clock()`: the executing code takes the run queue's clock. The PELT clock (`update_rq_clock_pelt()`)
+    /// runs slower on a slow CPU and catches up when it idles.
+    #[inline]
+    pub(crate) fn take_rq_clock(&mut self, cpu: CpuId) -> Nanos {
+        let at = self.clock();
+        let c = &mut self.cpus[cpu.idx()];
+        let delta = at.saturating_sub(c.rq_clock);
+        c.rq_clock = at;
+        let idle = c.curr == c.idle_task;
+        if self.ext.root.is_some() {
+            self.mirror_clock(cpu, at, delta, idle);
+        }
+        at
+    }
+
+    fn mirror_clock(&mut self, cpu: CpuId, at: Nanos, delta: Nanos, idle: bool) {
+        let lost = self.fair.lost_idle_time(cpu);
+        let rq = self.rq(cpu);
+        rq.clock = BOOT_NS + at;
+        rq.clock_task = rq.clock;
+        rq.lost_idle_time = lost;
+        let known = rq.clock_pelt != 0;
+        rq.clock_pelt = match idle || !known {
+            true => rq.clock_task,
+            false => rq.clock_pelt + ((delta * rq.cpu_capacity) >> 10),
+        };
+    }
+}

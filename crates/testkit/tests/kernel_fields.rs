@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! No field of the kernel reads a silent zero: each one that `crates/kernel/abi/kernel.h` declares, and that a program
+//! can reach from a task or a run queue, takes a value in a busy run, or is listed here with the reason why not.
+
+use scxlab_bpf::btf::{Btf, Kind, TypeId};
+use scxlab_bpf::link::Target;
+use scxlab_kernel::Kernel;
+use scxlab_kernel::boot::PERCPU_STRIDE;
+use scxlab_kernel::ext::op::Op;
+use scxlab_kernel::ext::program::{NativeOps, Program};
+use scxlab_machine::id::CpuId;
+use scxlab_testkit::canary::ops_data;
+use scxlab_testkit::checks;
+use scxlab_testkit::sim::kernel;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+const MS: u64 = 1_000_000;
+const QUEUE: u64 = 7;
+
+/// What is zero in this run, and why that is the truth about the simulated machine.
+const ALWAYS_ZERO: [(&str, &str); 13] = [
+    ("cred.egid.val", "every task runs as root"),
+    ("cred.euid.val", "every task runs as root"),
+    ("cred.gid.val", "every task runs as root"),
+    ("cred.sgid.val", "every task runs as root"),
+    ("cred.suid.val", "every task runs as root"),
+    ("cred.uid.val", "every task runs as root"),
+    ("pid.level", "there is one pid namespace"),
+    ("pid_namespace.level", "there is one pid namespace"),
+    ("sched_ext_entity.disallow", "for schedulers to set"),
+    ("task_struct.mempolicy", "no task has a memory policy; NULL is the default one"),
+    ("task_struct.migration_disabled", "nothing in the simulated kernel disables migration"),
+    ("rq.lost_idle_time", "the CPUs are equal; see `a_slow_cpu_loses_time`"),
+    ("task_struct.stime", "see `ticks_are_charged_where_they_find_the_task`"),
+];
+
+/// Which fields were seen with a value, by `struct.field`.
+#[derive(Default)]
+struct Seen {
+    fields: BTreeMap<String, bool>,
+    done: BTreeSet<(u64, u32)>,
+}
+
+impl Seen {
+    /// Looks at a struct in guest memory, and at those that it points to. `part_of` names one without a name.
+    fn walk(&mut self, k: &Kernel, btf: &Btf, ty: TypeId, addr: u64, part_of: &str) {
+        if !self.done.insert((addr, ty.0)) {
+            return;
+        }
+        let owner = if btf.name(ty).is_empty() { part_of } else { btf.name(ty) };
+        for member in btf.members(ty) {
+            let of = btf.resolve(member.ty).expect("a type");
+            let at = addr + u64::from(member.bit_off / 8);
+            let name = format!("{owner}.{}", member.name);
+            match btf.kind(of) {
+                Kind::Struct => self.walk(k, btf, of, at, &name),
+                Kind::Array if self.walk_array(k, btf, of, at) => {}
+                kind => {
+                    let size = btf.size_of(of).expect("a size") as usize;
+                    let bytes = k.vm.mem.host_slice::<u8>(at, size);
+                    let set = bytes.iter().any(|b| *b != 0);
+                    *self.fields.entry(name).or_default() |= set;
+                    if kind == Kind::Ptr && set {
+                        self.follow(k, btf, of, bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An array of structs; false for any other.
+    fn walk_array(&mut self, k: &Kernel, btf: &Btf, ty: TypeId, addr: u64) -> bool {
+        let array = btf.array(ty).expect("an array");
+        let of = btf.resolve(array.elem).expect("a type");
+        let size = btf.size_of(of).expect("a size");
+        if btf.kind(of) != Kind::Struct {
+            return false;
+        }
+        (0..u64::from(array.len)).for_each(|i| self.walk(k, btf, of, addr + i * size, ""));
+        true
+    }
+
+    fn follow(&mut self, k: &Kernel, btf: &Btf, pointer: TypeId, bytes: &[u8]) {
+        let target = btf.ty(pointer).expect("a type").target().expect("a pointer");
+        let target = btf.resolve(target).expect("a type");
+        let addr = u64::from_ne_bytes(bytes.try_into().expect("a pointer"));
+        let is_list = btf.name(target) == "list_head";
+        if btf.kind(target) == Kind::Struct && !is_list {
+            self.walk(k, btf, target, addr, "");
+        }
+    }
+}
+
+/// A scheduler that looks at everything in every operation.
+struct Looker(Rc<RefCell<Seen>>);
+
+impl NativeOps for Looker {
+    fn has(&self, op: Op) -> bool {
+        use Op::*;
+        matches!(op, Init | SelectCpu | Enqueue | Dispatch | Running | Stopping)
+    }
+
+    fn call(&self, k: &mut Kernel, op: Op, args: &[u64]) -> u64 {
+        let ret = match op {
+            Op::Init => return k.kf_create_dsq(QUEUE, -1),
+            Op::SelectCpu => {
+                let _ = k.kf_dsq_insert(args[0], QUEUE, 3 * MS, Some(k.now), 0x4000_0000_0000);
+                args[1]
+            }
+            Op::Enqueue => {
+                k.kf_dsq_insert(args[0], QUEUE, 3 * MS, Some(k.now), 0).unwrap_or_default()
+            }
+            Op::Dispatch => k.kf_move_to_local(QUEUE, 0),
+            _ => 0,
+        };
+        look(k, &mut self.0.borrow_mut());
+        ret
+    }
+}
+
+fn look(k: &Kernel, seen: &mut Seen) {
+    let target = k.target();
+    let btf = target.btf();
+    let find = |name: &str| btf.find(name, Kind::Struct).expect("a struct of the kernel");
+    seen.done.clear();
+    for task in k.tasks.iter() {
+        seen.walk(k, btf, find("task_struct"), task.addr, "");
+    }
+    let rq = target.ksym_var("runqueues").expect("a variable of the kernel").addr;
+    for cpu in 0..k.cpus.len() as u64 {
+        seen.walk(k, btf, find("rq"), rq + cpu * PERCPU_STRIDE, "");
+    }
+}
+
+const BUSY: &str = r#"
+    duration = "200ms"
+    [[cgroup]]
+    path = "/limited"
+    weight = 300
+    quota = "8ms"
+    period = "10ms"
+    burst = "1ms"
+    [[cgroup]]
+    path = "/limited/idle"
+    idle = true
+    [[thread]]
+    name = "worker"
+    instances = 3
+    process = "p"
+    cgroup = "/limited"
+    ops = [{ loop = { ops = [{ compute = "3ms" }, { sleep = "1ms" }] } }]
+    [[thread]]
+    name = "low"
+    cgroup = "/limited/idle"
+    ops = [{ loop = { ops = [{ compute = "3ms" }, { sleep = "1ms" }] } }]
+    [[thread]]
+    name = "hog"
+    instances = 4
+    nice = 5
+    ops = [{ loop = { ops = [{ compute = "3ms" }, "yield"] } }]
+    [[thread]]
+    name = "clock"
+    policy = { fifo = 3 }
+    ops = [{ loop = { ops = [{ compute = "1ms" }, { sleep = "5ms" }] } }]
+"#;
+
+#[test]
+fn every_field_is_filled_or_explained() {
+    let mut k = kernel("2n2c1t", BUSY, 1);
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    k.start();
+    k.advance(40 * MS);
+    k.attach(Program::Native(Rc::new(Looker(seen.clone()))), ops_data("looker")).unwrap();
+    k.advance(120 * MS);
+    checks::after(&k);
+    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
+    let seen = seen.borrow();
+    let zero: BTreeSet<&str> =
+        seen.fields.iter().filter(|(_, set)| !**set).map(|(name, _)| name.as_str()).collect();
+    let explained = ALWAYS_ZERO.iter().map(|(name, _)| *name).collect();
+    let silent: Vec<_> = zero.difference(&explained).collect();
+    assert!(silent.is_empty(), "declared, reachable and never filled: {silent:?}");
+    let stale: Vec<_> = explained.difference(&zero).collect();
+    assert!(stale.is_empty(), "listed as always zero, but filled or gone: {stale:?}");
+}
+
+fn task_field(k: &Kernel, name: &str, field: &str) -> u64 {
+    let target = k.target();
+    let ts = target.btf().find("task_struct", Kind::Struct).expect("a struct of the kernel");
+    let place = target.btf().path(ts, field).expect("a field");
+    let task = k.tasks.iter().find(|t| t.name == name).expect("a task");
+    *k.vm.mem.host_ref(task.addr + place.byte_off())
+}
+
+fn rq_field(k: &Kernel, cpu: u64, field: &str) -> u64 {
+    let target = k.target();
+    let rq = target.btf().find("rq", Kind::Struct).expect("a struct of the kernel");
+    let place = target.btf().path(rq, field).expect("a field");
+    let addr = target.ksym_var("runqueues").expect("a variable of the kernel").addr;
+    *k.vm.mem.host_ref(addr + cpu * PERCPU_STRIDE + place.byte_off())
+}
+
+/// Tick accounting, as in a kernel without nohz_full: whole periods, to where the tick came.
+#[test]
+fn ticks_are_charged_where_they_find_the_task() {
+    let text = r#"
+        [[thread]]
+        name = "user"
+        cpus = "0"
+        ops = [{ loop = { ops = [{ compute = "5ms" }] } }]
+        [[thread]]
+        name = "kernel"
+        cpus = "1"
+        ops = [{ loop = { ops = [{ compute = "100ns" }, "yield"] } }]
+    "#;
+    let mut k = kernel("2c", text, 1);
+    k.start();
+    k.advance(4_000 * MS);
+    let times = |name| (task_field(&k, name, "utime"), task_field(&k, name, "stime"));
+    let (user, kernel) = (times("user"), times("kernel"));
+    assert!(user.0 > 3_900 * MS && user.1 < 40 * MS, "in user mode, but utime, stime = {user:?}");
+    assert!(kernel.1 > kernel.0, "mostly in the kernel, but utime, stime = {kernel:?}");
+    assert_eq!((user.0 + user.1) % k.machine.costs.tick_period_ns(), 0);
+}
+
+/// The PELT clock of a slow CPU lags while it is busy and catches up when it idles; what the default class kept it
+/// busy with all along is lost.
+#[test]
+fn a_slow_cpu_loses_time() {
+    let text = r#"
+        [[thread]]
+        name = "t"
+        cpus = "0"
+        ops = [{ compute = "400ms" }, { sleep = "20ms" }, { compute = "100ms" }, { sleep = "1s" }]
+    "#;
+    let mut k = kernel("biglittle-4b4l", text, 1);
+    let speed = u64::from(k.machine.topology.cpu(CpuId(0)).capacity);
+    let first = 400 * MS * 1024 / speed;
+    let second = 100 * MS * 1024 / speed;
+    k.start();
+    k.advance(first + 10 * MS);
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    k.attach(Program::Native(Rc::new(Looker(seen))), ops_data("looker")).unwrap();
+    k.advance(first + 20 * MS + second / 2);
+    let lag = |k: &Kernel| rq_field(k, 0, "clock_task") - rq_field(k, 0, "clock_pelt");
+    assert!(speed < 1024, "CPU 0 is a little one");
+    assert!(rq_field(&k, 0, "lost_idle_time") > 100 * MS);
+    assert!(lag(&k) > 30 * MS, "busy on a little CPU, and only {} ns behind", lag(&k));
+    k.advance(first + second + 500 * MS);
+    assert_eq!(lag(&k), 0, "idle again");
+}
