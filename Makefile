@@ -5,8 +5,9 @@ CARGO ?= cargo
 # Debian's plain `clang` is too old for BPF; .cargo/config.toml says the same to a cargo run by hand.
 export BPF_CLANG ?= clang-19
 
-# The published scx schedulers whose objects the tests use.
-SCX_CRATES ?= scx_bpfland
+# The published scx schedulers whose objects the tests use; the recipes are for these versions.
+SCX_CRATES ?= scx_beerland@1.1.4 scx_bpfland@1.1.4 scx_cake@1.2.2 scx_chaos@1.1.4 scx_cosmos@1.1.7 scx_flash@1.1.4 \
+	scx_flow@4.8.15 scx_lavd@1.1.4 scx_layered@1.1.4 scx_p2dq@1.1.4 scx_pandemonium@5.23.1 scx_rusty@1.1.4 scx_tickless@1.1.4
 
 BUILD := build
 SCXLAB = $(CARGO) run --quiet --release --package scxlab-cli --bin scxlab --
@@ -27,7 +28,7 @@ help:
 	@echo "make fmt             format the sources"
 	@echo "make fuzz            run each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)); needs cargo-fuzz"
 	@echo "make kernel-objects  compile the kernel's own schedulers and selftests into build/kernel/objects"
-	@echo "make scx-objects     take the objects of SCX_CRATES ($(SCX_CRATES)) into build/scx/objects"
+	@echo "make scx-objects     take the objects of SCX_CRATES into build/scx/objects"
 	@echo "make bench           measure the simulator's own speed"
 	@echo "make clean           remove what was built; build/kernel and build/scx stay"
 
@@ -73,6 +74,7 @@ lint:
 	$(call step,format and lints)
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --quiet --workspace --all-targets -- -D warnings
+	@$(CARGO) check --quiet --manifest-path fuzz/Cargo.toml --target-dir target
 
 unit:
 	$(call step,tests)

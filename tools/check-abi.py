@@ -32,6 +32,10 @@ bpf_iter_bits bpf_timer bpf_spin_lock bpf_res_spin_lock bpf_rb_root bpf_rb_node 
 bpf_refcount bpf_dynptr bpf_perf_event_value list_head bpf_iter_meta bpf_iter__task""".split()
 
 
+# Fields that objects ask for behind a test of a weak symbol, which the simulated kernel has not: docs/internals/fidelity.md.
+GUARDED = {"tick_device.evtdev", "clock_event_device.next_event"}
+
+
 class Type:
     def __init__(self, name, kind, flag, size, body):
         self.name, self.kind, self.flag, self.size, self.body = name, kind, flag, size, body
@@ -264,7 +268,7 @@ def check_object(abi, kernel, name, parts, complain):
         text = local.string(access)
         if kind <= 5:
             path, found = walk(local, root, text, abi)
-            if not found and walk(local, root, text, kernel)[1]:
+            if not found and path not in GUARDED and walk(local, root, text, kernel)[1]:
                 complain(f"{name}: {path} is not modelled")
         elif kind in (10, 11):
             wanted = list(local.enumerators(local.bare(root)))[int(text)]

@@ -1,45 +1,64 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Takes the BPF object out of published scx schedulers: scx-objects.sh CRATE...
+# Takes the BPF object out of published scx schedulers: scx-objects.sh CRATE[@VERSION]...
 #
-# cargo builds the crate as for a user who installs it, unoptimised, since only what its build script makes
-# is wanted. Leaves build/scx/objects/<name>.bpf.o, where scx_bpfland gives bpfland.bpf.o. An object that is
-# there is not built again.
+# A scheduler's object is what its crate's build script leaves. Only that is run: each crate is copied without its
+# program, its dependencies and its lock file, and all copies are one workspace with the versions that this project
+# locks. So what build scripts need is compiled once, and shared with this project's own build.
+# Leaves build/scx/objects/<name>.bpf.o, where scx_bpfland gives bpfland.bpf.o, and its version in
+# build/scx/objects/<name>.version. An object that is there is not built again, unless another version is asked for.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=$root/build/scx
 export BPF_CLANG="${BPF_CLANG:-clang-19}"
-export CARGO_TARGET_DIR="$work/target"
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}"
 
 say() { echo "scx-objects: $*"; }
 die() { say "$*" >&2; exit 1; }
+fail() { tail -40 "$work/log" >&2; die "$1 (all of it: build/scx/log)"; }
 
-[ $# -gt 0 ] || die "usage: scx-objects.sh CRATE..."
+[ $# -gt 0 ] || die "usage: scx-objects.sh CRATE[@VERSION]..."
 mkdir -p "$work/objects"
+rm -rf "$work/workspace"
+mkdir -p "$work/workspace"
 
-build() {
-    cargo install --quiet --locked --debug --no-track --force --root "$work/installed" "$1" \
-        >"$work/log" 2>&1 || { tail -40 "$work/log" >&2; die "$1 did not build (all of it: build/scx/log)"; }
+# Where cargo has unpacked a crate, which `cargo info` makes it do without anything that the crate depends on.
+unpacked() {
+    local version
+    version=$(cd "$work/workspace" && cargo info --color never "$1" 2>"$work/log" |
+        sed -n 's/^version: \([^ ]*\).*/\1/p')
+    [ -n "$version" ] || fail "no version of $1 was found"
+    for source in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"${1%@*}-$version"; do
+        [ -d "$source" ] && { echo "$source"; return; }
+    done
+    die "cargo has unpacked $1 $version nowhere"
 }
 
-# A build script links what it compiles into one object; of several builds the newest is ours.
-object_of() {
-    ls -t "$work"/target/debug/build/"$1"-*/out/bpf.bpf.o 2>/dev/null ||
-        ls -t "$work"/target/debug/build/"$1"-*/out/*.bpf.o 2>/dev/null || true
+# Whether the object of a crate, in the version that is asked for if one is, is there.
+is_there() {
+    local name=${1%@*}
+    local object=$work/objects/${name#scx_}
+    [ -s "$object.bpf.o" ] && [ -s "$object.version" ] || return 1
+    [ "$name" = "$1" ] || [ "${1#*@}" = "$(cat "$object.version")" ]
 }
 
+wanted=()
 for crate in "$@"; do
-    name=${crate#scx_}
-    if [ -s "$work/objects/$name.bpf.o" ]; then
-        say "$name.bpf.o is there"
-        continue
-    fi
-    say "building $crate"
-    build "$crate"
-    object=$(object_of "$crate" | sed -n 1p)
-    [ -n "$object" ] || die "$crate built, but left no object"
-    cp "$object" "$work/objects/$name.bpf.o"
+    is_there "$crate" && continue
+    name=${crate%@*}
+    source=$(unpacked "$crate")
+    python3 "$root/tools/scx-package.py" strip "$source" "$work/workspace/$name"
+    wanted+=("$name")
 done
-# Crates of one call share what they depend on; after it, that is 1.5 GB of no use.
-rm -rf "$work/target" "$work/installed" "$work/log"
+if [ ${#wanted[@]} -eq 0 ]; then
+    say "all are there"
+else
+    say "building ${wanted[*]}"
+    printf '[workspace]\nresolver = "3"\nmembers = ["*"]\n' >"$work/workspace/Cargo.toml"
+    cp "$root/Cargo.lock" "$work/workspace/Cargo.lock"
+    (cd "$work/workspace" && cargo check --quiet --message-format json) >"$work/messages" 2>"$work/log" ||
+        fail "a build script failed"
+    python3 "$root/tools/scx-package.py" collect "$work/messages" "$work/objects" "${wanted[@]}" || exit 1
+fi
+rm -rf "$work/workspace" "$work/messages" "$work/log"

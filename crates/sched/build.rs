@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compiles every `bpf/sched/<name>/<name>.bpf.c` and lists the objects for `lib.rs`.
+//! Compiles every `bpf/sched/<name>/<name>.bpf.c` and `bpf/selftest/<name>/<name>.bpf.c`, and lists the objects for `lib.rs`.
 //!
 //! Uses `scx_cargo`, the same builder and headers as the schedulers of the scx project, so what it makes loads
 //! on a real kernel too. Needs clang 19 or later (`BPF_CLANG` names it; .cargo/config.toml says
@@ -19,11 +19,17 @@ fn main() {
 }
 
 fn build_all() -> Result<(), String> {
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let dir = Path::new("../../bpf/sched");
-    println!("cargo:rerun-if-changed={}", dir.display());
     println!("cargo:rerun-if-changed=../../bpf/lib");
     println!("cargo:rerun-if-changed=../../bpf/include");
+    build_folder("../../bpf/sched", "shipped.rs")?;
+    build_folder("../../bpf/selftest", "selftests.rs")
+}
+
+/// Compiles what lies in the subfolders and writes the list of it.
+fn build_folder(dir: &str, list_name: &str) -> Result<(), String> {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let dir = Path::new(dir);
+    println!("cargo:rerun-if-changed={}", dir.display());
     let mut list = String::from("&[\n");
     for name in names(dir)? {
         let source = dir.join(&name).join(format!("{name}.bpf.c"));
@@ -38,10 +44,10 @@ fn build_all() -> Result<(), String> {
         .expect("a String takes any text");
     }
     list.push(']');
-    fs::write(out.join("shipped.rs"), list).map_err(|e| format!("shipped.rs: {e}"))
+    fs::write(out.join(list_name), list).map_err(|e| format!("{list_name}: {e}"))
 }
 
-/// Folder names, sorted: the order of `shipped()`.
+/// Folder names, sorted: the order of the list.
 fn names(dir: &Path) -> Result<Vec<String>, String> {
     let entries = fs::read_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let mut names: Vec<String> = entries

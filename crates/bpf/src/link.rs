@@ -129,6 +129,18 @@ impl OpenObject {
         true
     }
 
+    /// Programs for which it was chosen whether they are loaded.
+    pub fn autoload(&self) -> impl Iterator<Item = (&str, bool)> {
+        let functions = self.object.functions.iter().map(|f| f.name.as_str());
+        functions.zip(&self.autoload).filter_map(|(name, load)| Some((name, (*load)?)))
+    }
+
+    /// Maps whose capacity was changed.
+    pub fn max_entries(&self) -> impl Iterator<Item = (&str, u32)> {
+        let maps = self.object.maps.iter().map(|m| m.name.as_str());
+        maps.zip(&self.max_entries).filter_map(|(name, entries)| Some((name, (*entries)?)))
+    }
+
     /// Loads into the host's virtual machine. On failure nothing of it remains there.
     pub fn load<H: Host>(&self, host: &mut H, target: &impl Target) -> Result<Loaded, LinkError> {
         self.load_inner(host, target)

@@ -25,12 +25,20 @@ Exit codes:
   3  an input file cannot be read, is malformed, or does not fit the machine
   4  the input needs what is not modelled
   5  a fault of scxlab itself
-  6  a result could not be written";
+  6  a result could not be written
+  7  the virtual machine or this host cannot do it: no QEMU, no kernel, no sched_ext, no root, a scheduler loaded already
+  8  the virtual machine came up and failed: it panicked, hung, or said nothing";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a workload under one scheduler, or compare several
     Run(RunArgs),
+    /// Put a scheduler to work on this machine, until Ctrl-C or SIGTERM
+    Attach(AttachArgs),
+    /// Compare what the simulated and a real kernel call, in situation after situation
+    Conform(ConformArgs),
+    /// Prepare and show what virtual machines need
+    Vm(VmArgs),
     /// List what there is to choose from
     List(ListArgs),
     /// Show what a machine's description means
@@ -89,6 +97,16 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
+    /// Where to run; give several to compare them
+    ///
+    /// `sim` simulates the machine. `vm` boots a real kernel in QEMU with the machine's topology, without root. `host` is
+    /// this machine's own kernel: it needs root, and -m must be `host`.
+    #[arg(long, value_enum, value_name = "TARGET", default_value = "sim")]
+    pub on: Vec<On>,
+
+    #[command(flatten)]
+    pub vm: VmOptions,
+
     /// What to print
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
     pub format: Format,
@@ -120,6 +138,114 @@ pub enum Format {
     Table,
     /// For programs; docs/reference/results.schema.json describes it
     Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum On {
+    Sim,
+    Vm,
+    Host,
+}
+
+impl On {
+    pub fn name(self) -> &'static str {
+        match self {
+            On::Sim => "sim",
+            On::Vm => "vm",
+            On::Host => "host",
+        }
+    }
+}
+
+/// How virtual machines are made.
+#[derive(Clone, Debug, Args)]
+pub struct VmOptions {
+    /// The kernel for --on vm: a bzImage or vmlinux; without it, the one that `scxlab vm setup` prepared
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+
+    /// Memory of the virtual machine, MiB; without it, what its CPUs and files need
+    #[arg(long, value_name = "MIB")]
+    pub memory: Option<u64>,
+
+    /// What runs the virtual machine's instructions
+    #[arg(long, value_enum, value_name = "ENGINE", default_value_t = AccelArg::Auto)]
+    pub accel: AccelArg,
+
+    /// Wall time that the virtual machine may take in all; without it, by what it is to do
+    #[arg(long, value_name = "TIME")]
+    pub deadline: Option<Dur>,
+
+    /// Keep the virtual machine's console and kernel log in this file
+    #[arg(long, value_name = "FILE")]
+    pub console: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AccelArg {
+    /// KVM where it truly works, else emulation
+    Auto,
+    Kvm,
+    /// Emulation: slow, and everywhere
+    Tcg,
+}
+
+#[derive(Debug, Args)]
+pub struct AttachArgs {
+    /// The scheduler, as -s of run
+    #[arg(value_name = "SCHED[,KNOB=VALUE]...")]
+    pub scheduler: String,
+
+    /// Print statistics so often; 0: never
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub interval: Dur,
+
+    /// Statistics as lines for people, or as a JSON object a line
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
+    pub format: Format,
+
+    /// Detach after this time
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<Dur>,
+}
+
+#[derive(Debug, Args)]
+pub struct ConformArgs {
+    /// Cases by name, or files of one; all that are shipped without any
+    pub cases: Vec<String>,
+
+    /// Where the real kernel is
+    #[arg(long, value_enum, value_name = "TARGET", default_value_t = On::Vm)]
+    pub on: On,
+
+    /// The virtual machine's topology
+    #[arg(short, long, value_name = "MACHINE", default_value = "2n2c1t")]
+    pub machine: String,
+
+    /// A case agrees if one of so many tries does: on a real kernel others interfere
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub tries: u32,
+
+    #[command(flatten)]
+    pub vm: VmOptions,
+
+    /// Print what both did in every case, not only differences
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct VmArgs {
+    #[command(subcommand)]
+    pub command: VmCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum VmCommand {
+    /// Get Debian's kernel with sched_ext through this machine's apt, without root
+    Setup,
+    /// Show which kernel, which QEMU and which engine would be used
+    Show,
 }
 
 #[derive(Debug, Args)]

@@ -13,12 +13,16 @@ use scxlab_bpf::link::error::What as LinkWhat;
 use scxlab_bpf::link::{GlobalError, LinkError};
 use scxlab_bpf::object::ObjectError;
 use scxlab_kernel::ext::object::ObjectAttachError;
+use scxlab_lab::conform::{CaseError, SimCaseError};
 use scxlab_lab::prepare::PrepareError;
 use scxlab_lab::recipe::{RecipeError, What as RecipeWhat};
 use scxlab_lab::scheduler::SchedulerArgError;
 use scxlab_lab::session::SessionError;
 use scxlab_lab::sim::SimError;
+use scxlab_live::LiveError;
+use scxlab_live::job::FaultClass;
 use scxlab_machine::MachineError;
+use scxlab_vm::{Fault as VmFault, VmError};
 use scxlab_workload::WorkloadError;
 
 /// Failures of the command itself.
@@ -40,6 +44,39 @@ pub enum CliError {
         name: String,
         there_are: String,
     },
+    /// A live target refused.
+    Live {
+        class: FaultClass,
+        message: String,
+    },
+    /// `--on host` with another machine.
+    HostMachine {
+        machine: String,
+    },
+    NoVmKernel,
+    /// The command of a workload is not on this host.
+    NoProgram {
+        name: String,
+    },
+    /// A command as a workload of the simulated machine.
+    CommandSimulated {
+        command: String,
+    },
+    NothingToAttach {
+        name: String,
+    },
+    /// An attached scheduler left by itself.
+    Left {
+        name: String,
+        kind: String,
+        message: String,
+        dump: String,
+    },
+    /// Conformance cases in which the kernels differ.
+    Differs {
+        cases: usize,
+        of: usize,
+    },
     /// `--fail-on-exit`, with the number of runs that did not go well.
     Ejected {
         runs: usize,
@@ -55,6 +92,29 @@ impl std::fmt::Display for CliError {
             CliError::Write { what, error } => write!(f, "{what} cannot be written: {error}"),
             CliError::Unknown { kind, name, there_are } => {
                 write!(f, "unknown {kind} \"{name}\"; there are {there_are}")
+            }
+            CliError::Live { message, .. } => write!(f, "{message}"),
+            CliError::HostMachine { machine } => {
+                write!(f, "--on host runs on this machine: -m must be host, not {machine}")
+            }
+            CliError::NoVmKernel => write!(
+                f,
+                "there is no kernel for virtual machines: `scxlab vm setup` gets Debian's, --kernel names another"
+            ),
+            CliError::NoProgram { name } => write!(f, "no program {name} in PATH"),
+            CliError::CommandSimulated { command } => write!(
+                f,
+                "\"{command}\" is a command: it runs on a real kernel only, with --on vm or --on host"
+            ),
+            CliError::NothingToAttach { name } => {
+                write!(f, "\"{name}\" is the kernel's default class: there is nothing to attach")
+            }
+            CliError::Left { name, kind, message, dump } => {
+                let dump = if dump.is_empty() { String::new() } else { format!("\n{dump}") };
+                write!(f, "{name} left: {kind}: {message}{dump}")
+            }
+            CliError::Differs { cases, of } => {
+                write!(f, "the kernels differ in {cases} of {of} cases")
             }
             CliError::Ejected { runs, of } => {
                 write!(f, "{runs} of {of} runs ended in an ejection or stopped early")
@@ -74,6 +134,8 @@ enum Code {
     Unmodelled = 4,
     Internal = 5,
     Output = 6,
+    Target = 7,
+    Guest = 8,
 }
 
 impl From<Code> for ExitCode {
@@ -144,8 +206,31 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             CliError::Read { .. } | CliError::NotText { .. } => Code::Input,
             CliError::Write { .. } => Code::Output,
             CliError::Unknown { .. } => Code::Usage,
-            CliError::Ejected { .. } => Code::Ejected,
+            CliError::Ejected { .. } | CliError::Left { .. } | CliError::Differs { .. } => Code::Ejected,
+            CliError::Live { class, .. } => of_class(*class),
+            CliError::HostMachine { .. }
+            | CliError::CommandSimulated { .. }
+            | CliError::NothingToAttach { .. } => Code::Usage,
+            CliError::NoProgram { .. } => Code::Input,
+            CliError::NoVmKernel => Code::Target,
         });
+    }
+    if let Some(e) = cause.downcast_ref::<VmError>() {
+        return Some(match e.fault() {
+            VmFault::Input => Code::Input,
+            VmFault::Host => Code::Target,
+            VmFault::Guest => Code::Guest,
+            VmFault::Cancelled => Code::Ejected,
+        });
+    }
+    if let Some(e) = cause.downcast_ref::<LiveError>() {
+        return Some(of_class(e.class()));
+    }
+    if let Some(SimCaseError::Sim(e)) = cause.downcast_ref::<SimCaseError>() {
+        return Some(of_sim(e));
+    }
+    if cause.is::<CaseError>() || cause.is::<SimCaseError>() {
+        return Some(Code::Input);
     }
     if let Some(e) = cause.downcast_ref::<PrepareError>() {
         return Some(of_prepare(e));
@@ -169,6 +254,14 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
         return Some(of_link(e));
     }
     cause.is::<ObjectError>().then_some(Code::Input)
+}
+
+fn of_class(class: FaultClass) -> Code {
+    match class {
+        FaultClass::Usage => Code::Usage,
+        FaultClass::Input => Code::Input,
+        FaultClass::Target => Code::Target,
+    }
 }
 
 fn of_prepare(error: &PrepareError) -> Code {

@@ -39,11 +39,15 @@ pub fn machine(arg: &str) -> Result<Arc<Machine>> {
     Ok(Arc::new(machine))
 }
 
-/// `-w`
-pub fn workload(arg: &str) -> Result<Program> {
+/// `-w`: a program; of a command, one with nothing but a name, and the command.
+pub fn workload(arg: &str) -> Result<(Program, Option<Vec<String>>)> {
     match parse_workload_arg(arg)? {
-        WorkloadArg::Program(program) => Ok(*program),
-        WorkloadArg::File(path) => Ok(scxlab_workload::load(&path, &read_text(&path)?)?),
+        WorkloadArg::Program(program) => Ok((*program, None)),
+        WorkloadArg::File(path) => Ok((scxlab_workload::load(&path, &read_text(&path)?)?, None)),
+        WorkloadArg::Command(words) => {
+            let name = words.first().cloned().unwrap_or_default();
+            Ok((Program { name, unit: "run".into(), ..Program::default() }, Some(words)))
+        }
     }
 }
 
@@ -73,7 +77,7 @@ pub fn schedulers(args: &[String], machine: &Arc<Machine>) -> Result<Vec<Prepare
                 RecipeChoice::Text(name, &recipe_text)
             }
         };
-        all.push(Prepared::object(&arg, source, choice, machine, &target)?);
+        all.push(Prepared::object(&arg, source, choice, machine, &target.btf)?);
     }
     Ok(all)
 }
@@ -103,7 +107,7 @@ pub fn object_source(name: &str) -> Result<ObjectSource> {
     Ok(ObjectSource::File(read(name)?))
 }
 
-fn recipe_text(name: &str) -> Result<String> {
+pub fn recipe_text(name: &str) -> Result<String> {
     if let Some((_, text)) = recipe::find(name) {
         return Ok(text.to_owned());
     }
@@ -134,7 +138,7 @@ fn read(path: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn read_text(path: &str) -> Result<String> {
+pub fn read_text(path: &str) -> Result<String> {
     String::from_utf8(read(path)?).map_err(|_| CliError::NotText { path: path.into() }.into())
 }
 

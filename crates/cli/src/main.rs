@@ -5,15 +5,19 @@
 //! Start at: `args.rs` (the flags), `exit.rs` (the exit codes), `run.rs`.
 
 mod args;
+mod attach;
+mod conform;
 mod exit;
 mod input;
 mod inspect;
 mod list;
+mod live;
 mod output;
 mod progress;
 mod reference;
 mod run;
 mod topo;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -21,6 +25,11 @@ use args::{Cli, Command};
 use clap::Parser;
 
 fn main() -> ExitCode {
+    // In a virtual machine this is init; in a native run it is a thread of the workload.
+    if scxlab_vm::guest::is_init() {
+        live::guest_main();
+    }
+    scxlab_workload::native::child_main();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return exit::from_clap(&error),
@@ -31,6 +40,9 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
+        Command::Attach(args) => attach::attach(&args),
+        Command::Conform(args) => conform::conform(&args),
+        Command::Vm(args) => vm::vm(&args.command),
         Command::List(args) => list::list(args.what),
         Command::Topo(args) => topo::topo(&args),
         Command::Inspect(args) => inspect::inspect(&args),

@@ -4,6 +4,8 @@
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 
@@ -51,6 +53,17 @@ pub fn safe_name(name: &str) -> String {
     const MAX: usize = 80;
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_=.".contains(c);
     name.chars().take(MAX).map(|c| if fits(c) { c } else { '_' }).collect()
+}
+
+/// Raised by Ctrl-C and SIGTERM, from the first call on.
+pub fn cancelled() -> &'static AtomicBool {
+    static CANCELLED: AtomicBool = AtomicBool::new(false);
+    static HANDLER: Once = Once::new();
+    HANDLER.call_once(|| {
+        // Without a handler the signal ends the process, and the kernel takes the scheduler off.
+        let _ = ctrlc::set_handler(|| CANCELLED.store(true, Ordering::Relaxed));
+    });
+    &CANCELLED
 }
 
 #[cfg(test)]

@@ -10,16 +10,20 @@ use scxlab_lab::run::Run;
 use scxlab_lab::session::{Progress, RunKey, Session};
 use scxlab_workload::Perturb;
 
-use crate::args::{Format, RunArgs};
+use crate::args::{Format, On, RunArgs};
 use crate::exit::CliError;
 use crate::progress::with_bar;
-use crate::{input, output};
+use crate::{input, live, output};
 
 /// A workload that says nothing of its end is not run for ever.
 const MAX_UNASKED_NS: u64 = 60_000_000_000;
 
 pub fn run(args: &RunArgs) -> Result<()> {
-    let session = session(args)?;
+    let (session, command) = session(args)?;
+    let targets = targets(args)?;
+    if let (Some(words), true) = (&command, targets.contains(&On::Sim)) {
+        return Err(CliError::CommandSimulated { command: words.join(" ") }.into());
+    }
     if let Some(folder) = &args.output {
         output::make_folder(folder)?;
     }
@@ -28,8 +32,14 @@ pub fn run(args: &RunArgs) -> Result<()> {
         Some(path) if key.index == 0 => output::create(path).map(Some),
         _ => Ok(None),
     };
-    let progress = Progress::new(&session);
-    let mut runs = with_bar(&progress, || session.execute(&traces, &progress))?;
+    let mut runs = Vec::new();
+    for on in targets {
+        let progress = Progress::new(&session);
+        runs.extend(match on {
+            On::Sim => with_bar(&progress, || session.execute(&traces, &progress))?,
+            on => live::runs(&session, &args.scheduler, command.as_deref(), on, &args.vm)?,
+        });
+    }
     if is_unasked(args, &session) {
         note_cut(&mut runs);
     }
@@ -43,11 +53,25 @@ pub fn run(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-fn session(args: &RunArgs) -> Result<Session> {
+/// Each once, in the order given.
+fn targets(args: &RunArgs) -> Result<Vec<On>> {
+    let mut all: Vec<On> = Vec::new();
+    for on in &args.on {
+        if *on == On::Host {
+            live::check_host(&args.machine)?;
+        }
+        if !all.contains(on) {
+            all.push(*on);
+        }
+    }
+    Ok(all)
+}
+
+fn session(args: &RunArgs) -> Result<(Session, Option<Vec<String>>)> {
     let machine = input::machine(&args.machine)?;
-    let workload = input::workload(&args.workload)?;
+    let (workload, command) = input::workload(&args.workload)?;
     let schedulers = input::schedulers(&args.scheduler, &machine)?;
-    Ok(Session {
+    let session = Session {
         machine,
         workload,
         schedulers,
@@ -60,7 +84,8 @@ fn session(args: &RunArgs) -> Result<Session> {
             compute_noise_permille: args.compute_noise,
         },
         threads: args.jobs,
-    })
+    };
+    Ok((session, command))
 }
 
 fn is_unasked(args: &RunArgs, session: &Session) -> bool {
@@ -86,6 +111,7 @@ fn request(args: &RunArgs) -> Request {
         },
         workload: args.workload.clone(),
         machine: args.machine.clone(),
+        targets: args.on.iter().map(|on| on.name().to_owned()).collect(),
     }
 }
 

@@ -41,6 +41,18 @@ struct bpf_cpumask {
 
 /* ---- tasks ---- */
 
+struct thread_info {
+	u32 cpu;
+};
+
+/* Times are those of the run queue's clock, ns. */
+struct sched_info {
+	unsigned long pcount;		/* times that a CPU switched to it */
+	unsigned long long run_delay;	/* in waits that have ended */
+	unsigned long long last_arrival;
+	unsigned long long last_queued;	/* 0: it does not wait */
+};
+
 struct sched_avg {
 	unsigned long util_avg;	/* of 1024 */
 };
@@ -73,6 +85,7 @@ struct sched_ext_entity {
  * or named with the reason why it never changes (crates/testkit/tests/kernel_fields.rs).
  */
 struct task_struct {
+	struct thread_info thread_info;
 	unsigned int __state;
 	unsigned int flags;	/* PF_* */
 	u8 on_cpu;
@@ -84,6 +97,7 @@ struct task_struct {
 	unsigned int policy;
 	struct sched_entity se;
 	struct sched_ext_entity scx;
+	struct sched_info sched_info;
 	const ptr(struct sched_class) sched_class;
 	ptr(struct task_group) sched_task_group;
 	const ptr(cpumask_t) cpus_ptr;

@@ -114,6 +114,8 @@ impl Kernel {
             }
             Step::Exec => {
                 self.charge(self.machine.costs.syscall.exec_ns);
+                self.tasks[task].execed = true;
+                crate::mirror::identity(&mut self.vm.mem, &self.tasks[task]);
                 self.exec_balance(cpu, task);
                 false
             }

@@ -141,5 +141,7 @@ pub mod limit {
 pub mod pf {
     pub const IDLE: u32 = 0x0000_0002;
     pub const EXITING: u32 = 0x0000_0004;
+    /// Forked, and has not executed a program since.
+    pub const FORKNOEXEC: u32 = 0x0000_0040;
     pub const KTHREAD: u32 = 0x0020_0000;
 }

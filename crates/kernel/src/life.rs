@@ -69,6 +69,8 @@ impl Kernel {
             cgroup: spec.cgroup,
             kthread: spec.kthread,
             exiting: false,
+            // Only init and the idle tasks were never forked, or have executed a program since.
+            execed: pid <= 1,
             step: None,
             left: 0,
             debt: 0,
@@ -146,8 +148,9 @@ impl Kernel {
         let prev = self.tasks[task].cpu;
         let (cpu, _) = self.select_cpu(task, prev, wake::FORK);
         self.tasks[task].cpu = cpu;
+        self.mirror_cpu(task);
         let at = self.clock();
-        self.tasks[task].account.waiting_since = Some(at);
+        self.start_wait(task, at);
         self.lock(LockId::Rq(cpu));
         self.take_rq_clock(cpu);
         self.charge(self.machine.costs.sched.enqueue_ns);

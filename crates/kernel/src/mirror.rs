@@ -87,7 +87,8 @@ pub(crate) fn identity(mem: &mut Memory, task: &Task) {
     ts.tgid = task.tgid as i32;
     ts.flags = if task.is_idle_task() { pf::IDLE } else { 0 }
         | if task.kthread { pf::KTHREAD } else { 0 }
-        | if task.exiting { pf::EXITING } else { 0 };
+        | if task.exiting { pf::EXITING } else { 0 }
+        | if task.execed { 0 } else { pf::FORKNOEXEC };
     let bytes = task.name.as_bytes();
     let len = bytes.len().min(15);
     ts.comm = [0; 16];
@@ -155,6 +156,7 @@ impl Kernel {
         let guest_pid: &mut abi::pid = self.vm.mem.host_mut(addr + PID);
         guest_pid.numbers[0].nr = pid as i32;
         guest_pid.numbers[0].ns = shared.pid_ns;
+        self.mirror_cpu(id);
         self.mirror_class(id);
         self.mirror_state(id);
         self.join_group(id, addr, init);
@@ -212,6 +214,26 @@ impl Kernel {
             (self.cgroups.css_set_addr(cgroup), self.cgroups.task_group_addr(cgroup));
         let ts = self.task_struct(task);
         (ts.cgroups, ts.sched_task_group) = (set, group);
+    }
+
+    /// `task_cpu()`
+    pub(crate) fn mirror_cpu(&mut self, task: TaskId) {
+        let cpu = self.tasks[task].cpu;
+        self.task_struct(task).thread_info.cpu = cpu.0;
+    }
+
+    /// `sched_info_enqueue()`, `sched_info_depart()`: it waits for a CPU from `at` on.
+    pub(crate) fn mirror_wait(&mut self, task: TaskId, at: Nanos) {
+        self.task_struct(task).sched_info.last_queued = BOOT_NS + at;
+    }
+
+    /// `sched_info_arrive()`: a CPU switches to it at `at`, after `waited`.
+    pub(crate) fn mirror_arrival(&mut self, task: TaskId, at: Nanos, waited: Nanos) {
+        let info = &mut self.task_struct(task).sched_info;
+        info.pcount += 1;
+        info.run_delay += waited;
+        info.last_arrival = BOOT_NS + at;
+        info.last_queued = 0;
     }
 
     /// `p->sched_class`

@@ -177,7 +177,7 @@ impl Kernel {
             task.account.switches_involuntary += 1;
         }
         if task.state == State::Runnable {
-            task.account.waiting_since = Some(at);
+            self.start_wait(prev, at);
         }
         self.mirror_off_cpu(prev);
     }
@@ -215,13 +215,23 @@ impl Kernel {
         }
     }
 
-    /// A wait for the CPU ends at `at`.
+    /// A wait for a CPU begins.
+    pub(crate) fn start_wait(&mut self, task: TaskId, at: Nanos) {
+        self.tasks[task].account.waiting_since = Some(at);
+        self.mirror_wait(task, at);
+    }
+
+    /// The task runs at `at`: a wait for a CPU ends.
     fn end_wait(&mut self, task: TaskId, at: Nanos) {
         let account = &mut self.tasks[task].account;
         let woken_at = account.woken_at.take();
-        let Some(since) = account.waiting_since.take() else { return };
-        let wait = at.saturating_sub(since);
+        let since = account.waiting_since.take();
+        let wait = since.map_or(0, |since| at.saturating_sub(since));
         account.wait_ns += wait;
+        self.mirror_arrival(task, at, wait);
+        if since.is_none() {
+            return;
+        }
         self.metrics.run_queue_wait.record(wait);
         if let Some(woken) = woken_at {
             self.metrics.wakeup_latency.record(at.saturating_sub(woken));

@@ -102,6 +102,8 @@ pub struct Task {
     pub cgroup: CgroupId,
     pub kthread: bool,
     pub exiting: bool,
+    /// Has executed a program of its own since it was forked.
+    pub execed: bool,
     /// The present step, and what is left of it: work in 1/1024 ns for `Compute`, wall ns otherwise.
     pub step: Option<Step>,
     pub left: u64,

@@ -32,9 +32,8 @@ impl Kernel {
         self.nr_runnable += 1;
         self.charge(self.machine.costs.sched.wakeup_ns);
         let at = self.clock();
-        let account = &mut self.tasks[task].account;
-        account.woken_at = Some(at);
-        account.waiting_since = Some(at);
+        self.tasks[task].account.woken_at = Some(at);
+        self.start_wait(task, at);
         self.metrics.wakeups += 1;
         if self.fair_is_delayed(task) {
             self.wake_delayed(task, flags);
@@ -186,7 +185,9 @@ impl Kernel {
         let t = &mut self.tasks[task];
         t.cpu = to;
         t.account.migrations += 1;
-        if t.on_rq {
+        let queued = t.on_rq;
+        self.mirror_cpu(task);
+        if queued {
             self.mirror_nr_running(from, false);
             self.mirror_nr_running(to, true);
         }

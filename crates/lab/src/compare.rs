@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Comparisons: each scheduler's runs against the baseline's, metric by metric, paired by seed.
+//! Comparisons: each scheduler's runs against the baseline's on the same target, paired by seed; and each scheduler's on
+//! the other targets against its own on the first, metric by metric.
 //!
 //! Owns: which metrics are compared. Does not: say which direction is good; that depends on the reader.
 
 use serde::Serialize;
 
 use crate::run::Run;
-use crate::stats::{Change, Summary, change};
+use crate::stats::{Change, Summary, change, change_between};
 
 /// One metric of one scheduler beside the baseline's.
 #[derive(Clone, Debug, Serialize)]
@@ -22,17 +23,31 @@ pub struct Comparison {
 #[derive(Clone, Debug, Serialize)]
 pub struct Side {
     pub scheduler: String,
+    pub target: String,
     #[serde(flatten)]
     pub summary: Summary,
 }
 
-/// Compares every scheduler after the first with the first. `runs` holds `per_scheduler` runs of each, in order.
-pub fn compare(runs: &[Run], per_scheduler: usize) -> Vec<Comparison> {
-    let mut groups = runs.chunks(per_scheduler.max(1));
-    let Some(baseline) = groups.next() else {
-        return Vec::new();
-    };
-    groups.flat_map(|treated| compare_two(baseline, treated)).collect()
+/// `runs` holds `per_scheduler` runs of each of `schedulers`, on the first target, then on the next.
+pub fn compare(runs: &[Run], per_scheduler: usize, schedulers: usize) -> Vec<Comparison> {
+    let groups: Vec<&[Run]> = runs.chunks(per_scheduler.max(1)).collect();
+    let mut all = Vec::new();
+    for target in groups.chunks(schedulers.max(1)) {
+        all.extend(target[1..].iter().flat_map(|treated| compare_two(target[0], treated)));
+    }
+    for (at, treated) in groups.iter().enumerate().skip(schedulers.max(1)) {
+        all.extend(compare_two(groups[at % schedulers.max(1)], treated));
+    }
+    all
+}
+
+/// How `treated` changes against `baseline`: in pairs that share a seed, or, on different targets, independently.
+pub fn change_of(baseline: &[Run], treated: &[Run], a: &[f64], b: &[f64]) -> Change {
+    let target = |runs: &[Run]| runs.first().map(|r| r.target.clone());
+    if target(baseline) != target(treated) {
+        return change_between(a, b);
+    }
+    change(&a.iter().copied().zip(b.iter().copied()).collect::<Vec<_>>())
 }
 
 fn compare_two(baseline: &[Run], treated: &[Run]) -> Vec<Comparison> {
@@ -45,9 +60,9 @@ fn compare_two(baseline: &[Run], treated: &[Run]) -> Vec<Comparison> {
             continue;
         }
         let (a, b) = (values(baseline, name), values(treated, name));
-        let pairs: Vec<(f64, f64)> = a.iter().copied().zip(b.iter().copied()).collect();
         let side = |run: &Run, values: &[f64]| Side {
             scheduler: run.scheduler.clone(),
+            target: run.target.clone().into_owned(),
             summary: Summary::of(values),
         };
         all.push(Comparison {
@@ -55,7 +70,7 @@ fn compare_two(baseline: &[Run], treated: &[Run]) -> Vec<Comparison> {
             unit: metric.unit.clone().into_owned(),
             baseline: side(first, &a),
             treated: side(other, &b),
-            change: change(&pairs),
+            change: change_of(baseline, treated, &a, &b),
         });
     }
     all

@@ -6,6 +6,7 @@
 //! Start at: `session.rs` (many runs), `run.rs` (what a run is), `sim.rs` (the simulated target).
 
 pub mod compare;
+pub mod conform;
 pub mod prepare;
 pub mod recipe;
 pub mod report;
@@ -13,5 +14,6 @@ pub mod results;
 pub mod run;
 pub mod scheduler;
 pub mod session;
+pub mod shares;
 pub mod sim;
 pub mod stats;

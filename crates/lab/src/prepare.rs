@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 use scxlab_bpf::btf::essential_name;
-use scxlab_bpf::link::{GlobalError, OpenObject, Target};
+use scxlab_bpf::btf::Btf;
+use scxlab_bpf::link::{GlobalError, OpenObject};
 use scxlab_bpf::object::{Object, ObjectError};
 use scxlab_machine::Machine;
 use scxlab_machine::hash::hash_bytes;
@@ -34,6 +35,8 @@ pub struct Prepared {
 #[derive(Clone, Debug)]
 pub struct PreparedObject {
     pub open: OpenObject,
+    /// The file, for loaders of their own.
+    pub bytes: Arc<[u8]>,
     /// The struct_ops table to attach.
     pub table: String,
     /// Its `name` member.
@@ -105,14 +108,14 @@ impl Prepared {
         source: Source<'_>,
         choice: RecipeChoice<'_>,
         machine: &Machine,
-        target: &impl Target,
+        kernel: &Btf,
     ) -> Result<Prepared, PrepareError> {
         let object = Arc::new(Object::parse(source.bytes, source.name)?);
         let mut open = OpenObject::new(object.clone());
-        open.globals.fill_enum_globals("__", target.btf());
+        open.globals.fill_enum_globals("__", kernel);
         let table = choose_table(&object, arg.ops.as_deref())?;
         let ops_name = ops_name(&open, &table);
-        let subject = Subject { machine, kernel: target.btf(), table: &table };
+        let subject = Subject { machine, kernel, table: &table };
         let recipe = choose_recipe(choice, &ops_name)?;
         let params = |knob: &str| {
             recipe.as_ref().is_some_and(|(r, _)| r.params.iter().any(|p| p.name == knob))
@@ -137,7 +140,8 @@ impl Prepared {
         }
         let knobs = open.globals.knobs().into_iter().map(|k| (k.name, k.default)).collect();
         let hash = hash_bytes(source.bytes);
-        let object = PreparedObject { open, table, ops_name, hash, recipe, knobs };
+        let bytes = Arc::from(source.bytes);
+        let object = PreparedObject { open, bytes, table, ops_name, hash, recipe, knobs };
         Ok(Prepared { label: arg.text.clone(), short: arg.short(), object: Some(object) })
     }
 }

@@ -10,11 +10,11 @@ mod tests;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use crate::compare::values;
+use crate::compare::{change_of, values};
 use crate::results::Results;
 use crate::run::{Exit, Run};
 use crate::session::Session;
-use crate::stats::{Change, Summary, Verdict, change};
+use crate::stats::{Change, Summary, Verdict};
 use format::{Align, Scale, grid};
 
 /// What a row shows.
@@ -42,11 +42,26 @@ enum Kind {
 pub fn report(session: &Session, results: &Results) -> String {
     let mut text = header(session, results);
     let groups: Vec<&[Run]> = results.runs.chunks(session.runs.max(1) as usize).collect();
-    let names: Vec<&str> = session.schedulers.iter().map(|s| s.short.as_str()).collect();
-    text.push_str(&metrics_table(&names, &groups));
-    text.push_str(&cgroups_table(&names, &groups));
-    text.push_str(&legend(&groups));
-    text.push_str(&remarks(&names, &groups));
+    let shorts: Vec<&str> = session.schedulers.iter().map(|s| s.short.as_str()).collect();
+    let targets: Vec<&str> = results.manifest.targets.iter().map(String::as_str).collect();
+    if targets.len() < 2 {
+        text.push_str(&tables(&shorts, &groups));
+        return text;
+    }
+    // A table for each scheduler, with a column for each target.
+    for (at, short) in shorts.iter().enumerate() {
+        let of_it: Vec<&[Run]> = groups.iter().skip(at).step_by(shorts.len()).copied().collect();
+        let _ = writeln!(text, "{}{short}", if at > 0 { "\n" } else { "" });
+        text.push_str(&tables(&targets, &of_it));
+    }
+    text
+}
+
+fn tables(names: &[&str], groups: &[&[Run]]) -> String {
+    let mut text = metrics_table(names, groups);
+    text.push_str(&cgroups_table(names, groups));
+    text.push_str(&legend(groups));
+    text.push_str(&remarks(names, groups));
     text
 }
 
@@ -61,7 +76,7 @@ fn header(session: &Session, results: &Results) -> String {
         "workload {}   machine {} ({description})\ntarget {}   {seeds}   {}\n\n",
         m.workload.workload,
         m.machine.machine,
-        m.target,
+        m.targets.join(" and "),
         length(results),
     )
 }
@@ -200,9 +215,8 @@ fn line(row: &Row, groups: &[&[Run]]) -> Vec<String> {
         cells.push(if applies { scale.summary(summary) } else { "-".into() });
         if at > 0 {
             let both = applies && row.applies(groups[0]);
-            let pairs: Vec<_> =
-                columns[0].iter().copied().zip(columns[at].iter().copied()).collect();
-            cells.push(if both { change_text(&change(&pairs)) } else { String::new() });
+            let change = change_of(groups[0], groups[at], &columns[0], &columns[at]);
+            cells.push(if both { change_text(&change) } else { String::new() });
         }
     }
     cells
@@ -261,15 +275,21 @@ fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
 /// Lines of the cgroup table; the results file has all.
 const MAX_CGROUPS: usize = 32;
 
+fn is_one_target(groups: &[&[Run]]) -> bool {
+    let mut targets = groups.iter().filter_map(|g| g.first()).map(|r| &r.target);
+    let first = targets.next();
+    targets.all(|t| Some(t) == first)
+}
+
 fn legend(groups: &[&[Run]]) -> String {
     let runs = groups.first().map_or(0, |g| g.len());
     let mut text = String::new();
     if runs > 1 {
         text.push_str("\n± 95 % interval of the mean");
         if groups.len() > 1 {
-            text.push_str(
-                "; changes are paired by seed; ~ cannot be told from noise; = equal in every run",
-            );
+            let paired = is_one_target(groups);
+            text.push_str(if paired { "; changes are paired by seed" } else { "" });
+            text.push_str("; ~ cannot be told from noise; = equal in every run");
         }
         text.push('\n');
     } else if groups.len() > 1 {

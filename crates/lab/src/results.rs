@@ -24,7 +24,9 @@ pub struct Results {
 #[derive(Clone, Debug, Serialize)]
 pub struct Manifest {
     pub scxlab: Version,
-    pub target: &'static str,
+    /// The first of `targets`.
+    pub target: String,
+    pub targets: Vec<String>,
     pub schedulers: Vec<SchedulerEntry>,
     pub workload: WorkloadEntry,
     pub machine: MachineEntry,
@@ -96,11 +98,13 @@ pub struct Request {
     pub version: Version,
     pub workload: String,
     pub machine: String,
+    /// `sim`, `vm`, `host`: where runs were made, in their order.
+    pub targets: Vec<String>,
 }
 
 impl Results {
     pub fn new(session: &Session, request: Request, runs: Vec<Run>) -> Results {
-        let comparisons = compare(&runs, session.runs as usize);
+        let comparisons = compare(&runs, session.runs as usize, session.schedulers.len());
         Results { manifest: manifest(session, request), runs, comparisons }
     }
 
@@ -117,7 +121,8 @@ fn manifest(session: &Session, request: Request) -> Manifest {
     let program = serde_json::to_vec(&session.workload).expect("a program is plain data");
     Manifest {
         scxlab: request.version,
-        target: "sim",
+        target: request.targets.first().cloned().unwrap_or_default(),
+        targets: request.targets,
         schedulers: session.schedulers.iter().map(scheduler).collect(),
         workload: WorkloadEntry {
             workload: request.workload,

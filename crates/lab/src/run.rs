@@ -7,16 +7,17 @@
 use std::borrow::Cow;
 
 use indexmap::IndexMap;
-use serde::Serialize;
+use scxlab_workload::exec::LoopTotals;
+use serde::{Deserialize, Serialize};
 
 /// One run's result.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
     /// As given with `-s`, knobs included.
     pub scheduler: String,
     pub seed: u64,
     /// `sim`, `vm` or `host`.
-    pub target: &'static str,
+    pub target: Cow<'static, str>,
     pub exit: Exit,
     pub stop: StopReason,
     /// Rolling hash of every event, in hexadecimal.
@@ -38,13 +39,13 @@ impl Run {
 }
 
 /// How the scheduler left: kind `none` when it did not.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     pub kind: String,
     pub code: i64,
     pub message: String,
     /// The kernel's debug dump, of errors.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub dump: String,
 }
 
@@ -58,30 +59,77 @@ impl Exit {
 }
 
 /// Why the run ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopReason {
     /// `duration`, `all_exited`, `deadlock`, `livelock`, `event_limit` or `out_of_memory`.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// The reason in words; empty when there is nothing to say.
     pub message: String,
 }
 
 impl StopReason {
     pub fn is_regular(&self) -> bool {
-        matches!(self.kind, "duration" | "all_exited")
+        matches!(&*self.kind, "duration" | "all_exited")
     }
 }
 
 /// A measured value with its unit.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
     pub value: f64,
     /// `1` for a count.
     pub unit: Cow<'static, str>,
 }
 
+/// Accumulates metrics in the order in which they are shown. Their names are the same for every target
+/// (`docs/reference/metrics.md`); one that a target does not measure is absent.
+#[derive(Debug, Default)]
+pub struct MetricTable(pub IndexMap<String, Metric>);
+
+impl MetricTable {
+    pub fn put(
+        &mut self,
+        name: impl Into<String>,
+        value: f64,
+        unit: impl Into<Cow<'static, str>>,
+    ) {
+        self.0.insert(name.into(), Metric { value, unit: unit.into() });
+    }
+
+    pub fn count(&mut self, name: impl Into<String>, value: u64) {
+        self.put(name, value as f64, "1");
+    }
+
+    pub fn ns(&mut self, name: impl Into<String>, value: u64) {
+        self.put(name, value as f64, "ns");
+    }
+
+    /// The five numbers of a distribution, which is asked by thousandths.
+    pub fn times(&mut self, name: &str, max: u64, permille: impl Fn(u32) -> u64) {
+        for (suffix, at) in [("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999)] {
+            self.ns(format!("{name}_{suffix}"), permille(at));
+        }
+        self.ns(format!("{name}_max"), max);
+    }
+
+    /// What rt-app's log would say, over all threads; absent when nothing loops.
+    pub fn loops(&mut self, totals: &[LoopTotals]) {
+        let loops: u64 = totals.iter().map(|l| l.loops).sum();
+        let Some(slack_min) = totals.iter().filter_map(|l| l.slack_min).min() else {
+            return;
+        };
+        self.put("timer_slack_min", slack_min as f64, "ns");
+        let mean = |sum: f64| if loops == 0 { 0.0 } else { sum / loops as f64 };
+        self.put("timer_slack_mean", mean(totals.iter().map(|l| l.slack_sum as f64).sum()), "ns");
+        let latencies = totals.iter().map(|l| l.wu_lat_sum as f64).sum();
+        self.put("timer_latency_mean", mean(latencies), "ns");
+        self.ns("timer_latency_max", totals.iter().map(|l| l.wu_lat_max).max().unwrap_or(0));
+        self.count("timers_missed", totals.iter().map(|l| l.missed).sum());
+    }
+}
+
 /// What a task got.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TaskResult {
     pub name: String,
     pub nice: i8,
@@ -93,7 +141,7 @@ pub struct TaskResult {
 }
 
 /// What a cgroup got, beside what its weight promises among the children of its parent.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CgroupResult {
     pub path: String,
     pub weight: u32,

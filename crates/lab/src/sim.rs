@@ -9,7 +9,7 @@ mod watch;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use scxlab_bpf::link::LinkError;
+use scxlab_bpf::link::{LinkError, Loaded};
 use scxlab_kernel::boot::Setup;
 use scxlab_kernel::ext::host::KernelTarget;
 use scxlab_kernel::ext::object::ObjectAttachError;
@@ -71,11 +71,7 @@ pub fn simulate(
     tracer: Tracer,
     progress: &Arc<AtomicU64>,
 ) -> Result<(Run, Tracer), SimError> {
-    let watched = Watched::new(executor(spec)?, progress.clone());
-    let mut kernel = boot(spec.machine, spec.seed, tracer, watched.clone())?;
-    if let Some(object) = &spec.scheduler.object {
-        attach(&mut kernel, object, spec)?;
-    }
+    let Ready { mut kernel, watched, .. } = ready(spec, tracer, progress)?;
     let stop = kernel.run(spec.length().or(spec.cap));
     if let Stop::Unmodelled(what) = stop {
         return Err(SimError::Unmodelled { label: spec.scheduler.label.clone(), what });
@@ -83,6 +79,28 @@ pub fn simulate(
     sleep_on(&mut kernel, spec, &stop);
     let tracer = std::mem::take(&mut kernel.tracer);
     Ok((measure::result(&kernel, spec, &stop, tracer.hash(), &watched), tracer))
+}
+
+/// A machine with its scheduler attached, before the workload starts.
+pub(crate) struct Ready {
+    pub kernel: Kernel,
+    /// None for the default class alone.
+    pub loaded: Option<Loaded>,
+    watched: Watched,
+}
+
+pub(crate) fn ready(
+    spec: &SimSpec<'_>,
+    tracer: Tracer,
+    progress: &Arc<AtomicU64>,
+) -> Result<Ready, SimError> {
+    let watched = Watched::new(executor(spec)?, progress.clone());
+    let mut kernel = boot(spec.machine, spec.seed, tracer, watched.clone())?;
+    let object = spec.scheduler.object.as_ref();
+    let label = &spec.scheduler.label;
+    let loaded = object.map(|object| attach(&mut kernel, object, label, spec.machine));
+    let loaded = loaded.transpose()?;
+    Ok(Ready { kernel, loaded, watched })
 }
 
 /// Tasks that wait for ever wait until the end of a run that has one: what was done is still per time asked for.
@@ -124,25 +142,32 @@ fn boot(
     Ok(Kernel::boot(setup, Box::new(behavior))?)
 }
 
-fn attach(
+/// Loads a prepared object, carries out what its recipe leaves for then, and attaches it. `label` is for messages.
+pub fn attach(
     kernel: &mut Kernel,
     prepared: &PreparedObject,
-    spec: &SimSpec<'_>,
-) -> Result<(), SimError> {
-    let label = || spec.scheduler.label.clone();
+    label: &str,
+    machine: &Machine,
+) -> Result<Loaded, SimError> {
     let target = kernel.target();
     let loaded = prepared.open.load(kernel, &target)?;
-    if let Some(recipe) = &prepared.recipe {
-        let subject =
-            Subject { machine: spec.machine, kernel: &target.btf, table: &prepared.table };
-        let done =
-            recipe.recipe.after_load(subject, &recipe.applied, &prepared.open, kernel, &loaded);
-        done.map_err(|error| match error.unmodelled() {
-            Some(what) => SimError::Unmodelled { label: label(), what: what.to_owned() },
-            None => SimError::Recipe(error),
-        })?;
-    }
+    let subject = Subject { machine, kernel: &target.btf, table: &prepared.table };
+    let failed = |error: RecipeError| match error.unmodelled() {
+        Some(what) => SimError::Unmodelled { label: label.to_owned(), what: what.to_owned() },
+        None => SimError::Recipe(error),
+    };
+    let applied = match &prepared.recipe {
+        None => None,
+        Some(r) => {
+            let applied = r.recipe.after_load(subject, &r.applied, kernel, &loaded);
+            Some((r, applied.map_err(failed)?))
+        }
+    };
     kernel
         .attach_object(&loaded, Some(&prepared.table))
-        .map_err(|error| SimError::Attach { label: label(), error })
+        .map_err(|error| SimError::Attach { label: label.to_owned(), error })?;
+    if let Some((r, applied)) = applied {
+        r.recipe.after_attach(subject, &applied, kernel, &loaded).map_err(failed)?;
+    }
+    Ok(loaded)
 }

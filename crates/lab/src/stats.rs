@@ -89,6 +89,41 @@ pub fn change(pairs: &[(f64, f64)]) -> Change {
     Change { relative, low: Some(low), high: Some(high), verdict }
 }
 
+/// Compares two samples that have nothing in common, such as those of two targets: Welch's interval, for the ratio of
+/// means less 1, linearised as in `change`.
+pub fn change_between(baseline: &[f64], treated: &[f64]) -> Change {
+    let none = Change { relative: None, low: None, high: None, verdict: Verdict::Unknown };
+    let (base, other) = (mean(baseline), mean(treated));
+    if baseline.is_empty() || treated.is_empty() || base == 0.0 {
+        return none;
+    }
+    let ratio = other / base;
+    let relative = Some(ratio - 1.0);
+    let (Some(a), Some(b)) = (variance_of_mean(baseline), variance_of_mean(treated)) else {
+        return Change { relative, ..none };
+    };
+    let (a, freedom_a) = (a * ratio * ratio, (baseline.len() - 1) as f64);
+    let freedom_b = (treated.len() - 1) as f64;
+    let variance = a + b;
+    if variance == 0.0 {
+        let verdict = if ratio == 1.0 { Verdict::Equal } else { Verdict::Different };
+        return Change { relative, low: relative, high: relative, verdict };
+    }
+    let freedom = variance * variance / (a * a / freedom_a + b * b / freedom_b);
+    let half = t_quantile_975(freedom.floor().max(1.0) as usize) * variance.sqrt() / base.abs();
+    let (low, high) = (ratio - 1.0 - half, ratio - 1.0 + half);
+    let verdict = if low > 0.0 || high < 0.0 { Verdict::Different } else { Verdict::Noise };
+    Change { relative, low: Some(low), high: Some(high), verdict }
+}
+
+/// None for fewer than two values.
+fn variance_of_mean(values: &[f64]) -> Option<f64> {
+    let n = values.len();
+    let middle = mean(values);
+    let squares: f64 = values.iter().map(|v| (v - middle) * (v - middle)).sum();
+    (n >= 2).then(|| squares / (n - 1) as f64 / n as f64)
+}
+
 fn verdict_of_differences(pairs: &[(f64, f64)]) -> Verdict {
     let summary = Summary::of(&pairs.iter().map(|(b, t)| t - b).collect::<Vec<_>>());
     match summary.half_width {

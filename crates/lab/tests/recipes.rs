@@ -15,7 +15,7 @@ use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
 const MS: u64 = 1_000_000;
 
 fn object(name: &str) -> Vec<u8> {
-    let folder = if name == "bpfland" { "scx" } else { "kernel" };
+    let folder = if name.starts_with("scx_") { "kernel" } else { "scx" };
     let file = format!("../../build/{folder}/objects/{name}.bpf.o");
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file);
     std::fs::read(&path)
@@ -31,7 +31,7 @@ fn prepare(
     let arg = SchedulerArg::parse(&format!("{name}.bpf.o{knobs}")).unwrap();
     let bytes = object(name);
     let source = Source { name, bytes: &bytes };
-    Prepared::object(&arg, source, choice, machine, &kernel_target(machine).unwrap())
+    Prepared::object(&arg, source, choice, machine, &kernel_target(machine).unwrap().btf)
 }
 
 fn prepared(name: &str, knobs: &str, machine: &str) -> PreparedObject {
@@ -186,6 +186,69 @@ fn what_a_program_refuses_is_reported() {
         error("run = 'enable_primary_cpu'\nctx = { cpu_id = '1 << 40' }").contains("does not fit")
     );
     assert!(error("inner_maps = { cpu_ctx_stor = 1 }").contains("does not hold maps"));
+    let run = "run = 'enable_primary_cpu'\nctx = { cpu_id = 0 }";
+    assert!(error(&format!("{run}\ninto = {{ x = 'cpu' }}")).contains("field `cpu`"));
+    assert!(error(&format!("{run}\ncpu = 2")).contains("the machine has no CPU 2"));
+    assert!(error(&format!("{run}\nreturns = 7")).contains("returned 0 instead of 7"));
+    // Constants can be read once they are loaded, but not set.
+    let after = |set: &str| error(&format!("{run}\n[[step]]\nset = {set}"));
+    assert!(after("{ slice_max = 1 }").contains("constant once the object is loaded"));
+    assert!(after("{ cpufreq_perf_lvl = 'slice_maxx' }").contains("did you mean slice_max"));
+    assert!(after("{ 'u64(0x1000)' = 1 }").contains("memory `u64(0x1000)`: it lies in no arena"));
+    assert!(after("{ 'no_type(1)' = 1 }").contains("the object has no such type"));
+    assert!(error("update = 'no_map'\nkey = 0\nvalue = 0").contains("the object has no map"));
+}
+
+/// A program's answer goes into a variable, and from there into another's question; numbers that were set after load
+/// are seen by formulas.
+#[test]
+fn what_programs_answer_is_used() {
+    let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
+    let text = "doc = 'd'\nsource = 's'
+        [[step]]
+        set = { numa_enabled = false }
+        [[step]]
+        each = 'cpu'
+        run = 'enable_sibling_cpu'
+        ctx = { cpu_id = 'cpu', sibling_cpu_id = '1 - cpu' }
+        returns = 'any'
+        into = { 'other[cpu]' = 'sibling_cpu_id' }
+        [[step]]
+        each = 'cpu'
+        require = 'other[cpu] == 1 - cpu && slice_max > 0'
+        [[step]]
+        set = { cpufreq_perf_lvl = 'other[0] + 40' }
+        [[step]]
+        attach = true
+        [[step]]
+        require = 'cpufreq_perf_lvl == 41'
+        message = 'read again'";
+    let scheduler = prepare("bpfland", "", &machine, RecipeChoice::Text("r.toml", text)).unwrap();
+    let run = run(&scheduler, "hogs", &machine).unwrap();
+    assert_eq!(run.exit.kind, "none", "{}", run.exit.message);
+    let wrong = text.replace("== 41", "== 42");
+    let scheduler = prepare("bpfland", "", &machine, RecipeChoice::Text("r.toml", &wrong)).unwrap();
+    assert_eq!(
+        self::run(&scheduler, "hogs", &machine).unwrap_err().to_string(),
+        "r.toml:19: read again"
+    );
+}
+
+/// Sorted passes and tables of variables come out the same each time.
+#[test]
+fn recipes_are_deterministic() {
+    let machine = Arc::new(Machine::resolve("2n2l2c2t").unwrap());
+    let hashes = |name: &str| {
+        let once = || {
+            let scheduler = prepare(name, "", &machine, RecipeChoice::Auto).unwrap();
+            run(&scheduler, "sleepers,tasks=20", &machine).unwrap().trace_hash
+        };
+        (once(), once())
+    };
+    for name in ["lavd", "layered", "p2dq"] {
+        let (a, b) = hashes(name);
+        assert_eq!(a, b, "{name}");
+    }
 }
 
 /// `Run.scheduler` is what the user wrote, so that results can be told apart.

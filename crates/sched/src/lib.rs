@@ -29,6 +29,11 @@ pub fn shipped() -> &'static [Shipped] {
     include!(concat!(env!("OUT_DIR"), "/shipped.rs"))
 }
 
+/// Schedulers that exist to test kernels, ours and real ones.
+pub fn selftests() -> &'static [Shipped] {
+    include!(concat!(env!("OUT_DIR"), "/selftests.rs"))
+}
+
 /// The one of that name.
 pub fn find(name: &str) -> Option<&'static Shipped> {
     shipped().iter().find(|s| s.name == name)
@@ -40,7 +45,7 @@ mod tests {
 
     #[test]
     fn each_is_a_bpf_object_with_a_summary() {
-        for one in shipped() {
+        for one in shipped().iter().chain(selftests()) {
             assert_eq!(&one.object[..4], b"\x7fELF", "{}", one.name);
             // EM_BPF
             assert_eq!(&one.object[18..20], &[247, 0], "{}", one.name);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the project's tests share: invariant checkers, and the kernel's own objects as tests.
+//! What the project's tests share: invariant checkers, the kernel's own objects and the published schedulers as tests.
 //!
 //! Owns: checks that hold of every simulation, scenarios. Does not: simulate.
 //! Start at: `checks.rs`, `kernel_objects.rs`.
@@ -8,4 +8,5 @@ pub mod canary;
 pub mod checks;
 pub mod kernel_objects;
 pub mod recorder;
+pub mod scx_family;
 pub mod sim;

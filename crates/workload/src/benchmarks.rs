@@ -4,7 +4,7 @@
 //! Owns: the registry, and the reading of parameters. What each one models and leaves out is in its file.
 //! Does not: contain results. A model says what threads do; times come out of the simulation.
 
-use crate::error::WorkloadError;
+use crate::error::{Place, WorkloadError};
 use crate::program::{Dur, Program};
 
 mod hackbench;
@@ -56,17 +56,28 @@ pub enum WorkloadArg {
     /// A file, whose text the caller reads and gives to `load`.
     File(String),
     Program(Box<Program>),
+    /// An external command and its arguments: something for a live kernel, which the simulator cannot run.
+    Command(Vec<String>),
 }
 
-/// Reads a workload argument: a path (it has a `/`, or ends in `.json` or `.toml`) or a generator.
+/// What a `-w` argument that is a command begins with.
+const COMMAND: &str = "cmd:";
+
+/// Reads a workload argument: a command (`cmd:` and words as in a shell, without a shell's expansions), a path
+/// (it has a `/`, or ends in `.json` or `.toml`) or a generator.
 ///
 /// ```
 /// use scxlab_workload::{WorkloadArg, parse_workload_arg};
 /// let WorkloadArg::Program(p) = parse_workload_arg("sleepers,tasks=8").unwrap() else { panic!() };
 /// assert_eq!(p.threads[0].instances, 8);
+/// let WorkloadArg::Command(c) = parse_workload_arg("cmd:perf bench 'sched pipe'").unwrap() else { panic!() };
+/// assert_eq!(c, ["perf", "bench", "sched pipe"]);
 /// assert!(parse_workload_arg("sleeper").unwrap_err().to_string().contains("sleepers"));
 /// ```
 pub fn parse_workload_arg(arg: &str) -> Result<WorkloadArg, WorkloadError> {
+    if let Some(line) = arg.strip_prefix(COMMAND) {
+        return command(line).map(WorkloadArg::Command);
+    }
     let lower = arg.to_ascii_lowercase();
     if arg.contains('/') || lower.ends_with(".json") || lower.ends_with(".toml") {
         return Ok(WorkloadArg::File(arg.to_owned()));
@@ -80,6 +91,19 @@ pub fn parse_workload_arg(arg: &str) -> Result<WorkloadArg, WorkloadError> {
     };
     let pairs = rest.into_iter().flat_map(|r| r.split(',')).filter(|p| !p.trim().is_empty());
     generator.generate(pairs).map(|p| WorkloadArg::Program(Box::new(p)))
+}
+
+/// The words of a command.
+fn command(line: &str) -> Result<Vec<String>, WorkloadError> {
+    let invalid = |problem: &str| WorkloadError::Invalid {
+        at: Place::file(&format!("{COMMAND}{line}")),
+        problem: problem.to_owned(),
+    };
+    match shlex::split(line) {
+        None => Err(invalid("a quote or a backslash without what it is for")),
+        Some(words) if words.is_empty() => Err(invalid("a command is needed after the colon")),
+        Some(words) => Ok(words),
+    }
 }
 
 impl Generator {

@@ -588,7 +588,8 @@ fn cpu_mask(list: &CpuList, nr_cpus: u32) -> CpuMask {
     CpuMask::of(nr_cpus as usize, list.iter().map(CpuId))
 }
 
-fn kernel_policy(policy: PolicyDef) -> Policy {
+/// The policy as the simulated kernel has it.
+pub fn kernel_policy(policy: PolicyDef) -> Policy {
     match policy {
         PolicyDef::Normal => Policy::Normal,
         PolicyDef::Batch => Policy::Batch,

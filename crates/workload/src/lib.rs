@@ -9,6 +9,8 @@ pub mod benchmarks;
 pub mod compile;
 pub mod error;
 pub mod exec;
+#[cfg(feature = "native")]
+pub mod native;
 pub mod program;
 pub mod rtapp;
 

@@ -374,6 +374,27 @@ pub enum Op {
     },
 }
 
+impl Program {
+    /// The same program on a machine that numbers its CPUs otherwise.
+    pub fn map_cpus(&mut self, to: &dyn Fn(u32) -> u32) {
+        let lists = self.cgroups.iter_mut().filter_map(|c| c.cpus.as_mut());
+        for list in lists.chain(self.threads.iter_mut().filter_map(|t| t.cpus.as_mut())) {
+            *list = list.map(to);
+        }
+        self.threads.iter_mut().for_each(|t| map_ops(&mut t.ops, to));
+    }
+}
+
+fn map_ops(ops: &mut [Op], to: &dyn Fn(u32) -> u32) {
+    for op in ops {
+        match op {
+            Op::SetAffinity(list) => *list = list.map(to),
+            Op::Loop { ops, .. } | Op::Phase { ops, .. } => map_ops(ops, to),
+            _ => {}
+        }
+    }
+}
+
 /// Reads a program in our TOML form. Unknown keys and wrong types are refused with their place.
 pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
     toml::from_str(text).map_err(|e| {

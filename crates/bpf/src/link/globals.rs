@@ -323,7 +323,7 @@ pub fn find(
         return Err(GlobalError::NoVariable {
             object: object.name.clone(),
             name: name.to_owned(),
-            candidates: knob::closest(name, names.filter(|v| v.global).map(|v| &*v.name)),
+            candidates: knob::closest(name, names.filter(|v| is_offered(v)).map(|v| &*v.name)),
         });
     };
     let var = &object.sections[section].variables[index];
@@ -374,11 +374,15 @@ fn split_name(path: &str) -> (&str, &str) {
     path.split_at(end)
 }
 
+/// Names with two underscores are between the object and its frontend.
+fn is_offered(var: &Variable) -> bool {
+    var.global && !var.name.starts_with("__")
+}
+
 /// Constants must be `const volatile`, or the compiler has folded them away: tables and strings of
 /// the program's own are not. Data must have an initial value.
 fn is_knob(btf: &Btf, section: &DataSection, var: &Variable, constant: bool) -> bool {
-    // Names with two underscores are between the object and its frontend.
-    if !var.global || var.name.starts_with("__") {
+    if !is_offered(var) {
         return false;
     }
     if constant {

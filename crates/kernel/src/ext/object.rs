@@ -10,6 +10,7 @@ use super::op::Op;
 use super::program::Program;
 use crate::kernel::Kernel;
 use scxlab_bpf::link::{Loaded, LoadedStructOps};
+use scxlab_bpf::object::ProgramKind;
 use scxlab_bpf::vm::FuncId;
 use std::rc::Rc;
 
@@ -29,6 +30,10 @@ pub enum ObjectAttachError {
         "struct_ops `{table}` is of the cid form (struct sched_ext_ops_cid), which is not modelled"
     )]
     CidForm { table: String },
+    #[error(
+        "program `{program}` is sleepable (struct_ops.s), and ops.{member}() must not sleep"
+    )]
+    Sleepable { member: &'static str, program: String },
     #[error(transparent)]
     Refused(#[from] AttachError),
 }
@@ -45,12 +50,28 @@ impl Kernel {
         for op in Op::ALL {
             funcs[op as usize] = table.callback(op.name());
         }
+        check_sleepable(loaded, &funcs)?;
         let program = Program::Bpf { instance: loaded.instance, funcs: Rc::new(funcs) };
         if self.ext.root.is_none() {
             self.attach_tracing(loaded);
         }
         Ok(self.attach(program, ops_data(table))?)
     }
+}
+
+/// `bpf_scx_check_member()`
+fn check_sleepable(
+    loaded: &Loaded,
+    funcs: &[Option<FuncId>; Op::COUNT],
+) -> Result<(), ObjectAttachError> {
+    for (func, name, kind) in loaded.programs() {
+        let ProgramKind::StructOps { sleepable: true } = kind else { continue };
+        let at = Op::ALL.into_iter().find(|op| funcs[*op as usize] == Some(func));
+        if let Some(op) = at.filter(|op| !op.may_be_sleepable()) {
+            return Err(ObjectAttachError::Sleepable { member: op.name(), program: name.into() });
+        }
+    }
+    Ok(())
 }
 
 /// The table to attach.

@@ -3,150 +3,95 @@
 //!
 //! Owns: names, numbers, contexts. Models: kernel `struct sched_ext_ops` and `scx_kfunc_context_filter()`, 7.3.
 
-/// One member function of `struct sched_ext_ops`, in the kernel's order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Op {
-    SelectCpu,
-    Enqueue,
-    Dequeue,
-    Dispatch,
-    Tick,
-    Runnable,
-    Running,
-    Stopping,
-    Quiescent,
-    Yield,
-    CoreSchedBefore,
-    SetWeight,
-    SetCpumask,
-    UpdateIdle,
-    InitTask,
-    ExitTask,
-    Enable,
-    Disable,
-    Dump,
-    DumpCpu,
-    DumpTask,
-    CgroupInit,
-    CgroupExit,
-    CgroupPrepMove,
-    CgroupMove,
-    CgroupCancelMove,
-    CgroupSetWeight,
-    CgroupSetBandwidth,
-    CgroupSetIdle,
-    SubAttach,
-    SubDetach,
-    SubCapsUpdated,
-    SubEcapsUpdated,
-    CpuOnline,
-    CpuOffline,
-    InitCids,
-    Init,
-    Exit,
-    CpuAcquire,
-    CpuRelease,
+/// The list, said once: variants in the kernel's order, with the members' names.
+macro_rules! operations {
+    ($($variant:ident = $name:literal,)+) => {
+        /// One member function of `struct sched_ext_ops`, in the kernel's order.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Op {
+            $($variant),+
+        }
+
+        impl Op {
+            pub const ALL: [Op; [$($name),+].len()] = [$(Op::$variant),+];
+
+            /// The member's name.
+            pub fn name(self) -> &'static str {
+                [$($name),+][self as usize]
+            }
+        }
+    };
+}
+
+operations! {
+    SelectCpu = "select_cpu",
+    Enqueue = "enqueue",
+    Dequeue = "dequeue",
+    Dispatch = "dispatch",
+    Tick = "tick",
+    Runnable = "runnable",
+    Running = "running",
+    Stopping = "stopping",
+    Quiescent = "quiescent",
+    Yield = "yield",
+    CoreSchedBefore = "core_sched_before",
+    SetWeight = "set_weight",
+    SetCpumask = "set_cpumask",
+    UpdateIdle = "update_idle",
+    InitTask = "init_task",
+    ExitTask = "exit_task",
+    Enable = "enable",
+    Disable = "disable",
+    Dump = "dump",
+    DumpCpu = "dump_cpu",
+    DumpTask = "dump_task",
+    CgroupInit = "cgroup_init",
+    CgroupExit = "cgroup_exit",
+    CgroupPrepMove = "cgroup_prep_move",
+    CgroupMove = "cgroup_move",
+    CgroupCancelMove = "cgroup_cancel_move",
+    CgroupSetWeight = "cgroup_set_weight",
+    CgroupSetBandwidth = "cgroup_set_bandwidth",
+    CgroupSetIdle = "cgroup_set_idle",
+    SubAttach = "sub_attach",
+    SubDetach = "sub_detach",
+    SubCapsUpdated = "sub_caps_updated",
+    SubEcapsUpdated = "sub_ecaps_updated",
+    CpuOnline = "cpu_online",
+    CpuOffline = "cpu_offline",
+    InitCids = "init_cids",
+    Init = "init",
+    Exit = "exit",
+    CpuAcquire = "cpu_acquire",
+    CpuRelease = "cpu_release",
 }
 
 impl Op {
-    pub const COUNT: usize = 40;
-
-    pub const ALL: [Op; Op::COUNT] = {
-        use Op::*;
-        [
-            SelectCpu,
-            Enqueue,
-            Dequeue,
-            Dispatch,
-            Tick,
-            Runnable,
-            Running,
-            Stopping,
-            Quiescent,
-            Yield,
-            CoreSchedBefore,
-            SetWeight,
-            SetCpumask,
-            UpdateIdle,
-            InitTask,
-            ExitTask,
-            Enable,
-            Disable,
-            Dump,
-            DumpCpu,
-            DumpTask,
-            CgroupInit,
-            CgroupExit,
-            CgroupPrepMove,
-            CgroupMove,
-            CgroupCancelMove,
-            CgroupSetWeight,
-            CgroupSetBandwidth,
-            CgroupSetIdle,
-            SubAttach,
-            SubDetach,
-            SubCapsUpdated,
-            SubEcapsUpdated,
-            CpuOnline,
-            CpuOffline,
-            InitCids,
-            Init,
-            Exit,
-            CpuAcquire,
-            CpuRelease,
-        ]
-    };
-
-    /// The member's name.
-    pub fn name(self) -> &'static str {
-        const NAMES: [&str; Op::COUNT] = [
-            "select_cpu",
-            "enqueue",
-            "dequeue",
-            "dispatch",
-            "tick",
-            "runnable",
-            "running",
-            "stopping",
-            "quiescent",
-            "yield",
-            "core_sched_before",
-            "set_weight",
-            "set_cpumask",
-            "update_idle",
-            "init_task",
-            "exit_task",
-            "enable",
-            "disable",
-            "dump",
-            "dump_cpu",
-            "dump_task",
-            "cgroup_init",
-            "cgroup_exit",
-            "cgroup_prep_move",
-            "cgroup_move",
-            "cgroup_cancel_move",
-            "cgroup_set_weight",
-            "cgroup_set_bandwidth",
-            "cgroup_set_idle",
-            "sub_attach",
-            "sub_detach",
-            "sub_caps_updated",
-            "sub_ecaps_updated",
-            "cpu_online",
-            "cpu_offline",
-            "init_cids",
-            "init",
-            "exit",
-            "cpu_acquire",
-            "cpu_release",
-        ];
-        NAMES[self as usize]
-    }
+    pub const COUNT: usize = Op::ALL.len();
 
     pub fn by_name(name: &str) -> Option<Op> {
         Op::ALL.into_iter().find(|op| op.name() == name)
+    }
+
+    /// Whether its program may be a sleepable one (`bpf_scx_check_member()`).
+    pub fn may_be_sleepable(self) -> bool {
+        use Op::*;
+        matches!(
+            self,
+            InitTask
+                | CgroupInit
+                | CgroupExit
+                | CgroupPrepMove
+                | CgroupSetBandwidth
+                | CpuOnline
+                | CpuOffline
+                | InitCids
+                | Init
+                | Exit
+                | SubAttach
+                | SubDetach
+        )
     }
 
     /// Whether the kernel calls it without a run queue lock, so that it may sleep and create queues.

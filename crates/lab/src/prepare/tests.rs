@@ -12,7 +12,7 @@ fn prepare(arg: &str, choice: RecipeChoice<'_>) -> Result<PreparedObject, Prepar
     let machine = Arc::new(Machine::resolve("2n4c2t").unwrap());
     let target = kernel_target(&machine).unwrap();
     let source = Source { name: shipped.name, bytes: shipped.object };
-    Ok(Prepared::object(&arg, source, choice, &machine, &target)?.object.unwrap())
+    Ok(Prepared::object(&arg, source, choice, &machine, &target.btf)?.object.unwrap())
 }
 
 fn error(arg: &str) -> String {
@@ -70,7 +70,7 @@ fn what_is_no_object_is_refused() {
     let target = kernel_target(&machine).unwrap();
     for bytes in [&b""[..], b"\x7fELF", &[0; 4096]] {
         let source = Source { name: "x.o", bytes };
-        let result = Prepared::object(&arg, source, RecipeChoice::Auto, &machine, &target);
+        let result = Prepared::object(&arg, source, RecipeChoice::Auto, &machine, &target.btf);
         assert!(matches!(result, Err(PrepareError::Object(_))));
     }
 }

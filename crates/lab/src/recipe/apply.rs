@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Carrying out a recipe: on an object that is open, and again on each kernel that it is loaded into.
 //!
-//! Owns: the order: constants and sizes, then load, then maps and programs, then (by the caller) attach.
-//! Does not: choose a recipe or attach.
+//! Owns: the order (constants and sizes, load, maps and programs, attach, the rest), loops, and values of formulas.
+//! Does not: choose a recipe, load or attach: the caller does, between the phases. What each action does is in
+//! `apply/open.rs` and `apply/loaded.rs`.
 
-use scxlab_bpf::btf::{Btf, Kind, TypeId};
+mod loaded;
+mod open;
+
+use scxlab_bpf::btf::Btf;
 use scxlab_bpf::fault::{Fault, FaultKind};
-use scxlab_bpf::link::knob;
-use scxlab_bpf::link::{GlobalError, Loaded, OpenObject};
+use scxlab_bpf::link::{Loaded, OpenObject};
 use scxlab_bpf::object::{Object, ProgramKind};
 use scxlab_kernel::Kernel;
 use scxlab_machine::Machine;
 
-use super::expr::Expr;
-use super::facts::Scope;
-use super::{Action, Assignment, Formula, PathPart, Recipe, RecipeError, Step, What};
+use super::expr::{Expr, ExprError, Step as PathStep, Target};
+use super::facts::{Scope, Vars, View, indices};
+use super::{Action, Formula, Phase, Place, Recipe, RecipeError, Step, What};
 
 /// What a recipe is applied to.
 #[derive(Clone, Copy)]
@@ -26,20 +29,17 @@ pub struct Subject<'a> {
     pub table: &'a str,
 }
 
-/// A recipe whose parameters have values.
+/// A recipe whose parameters have values, between two phases.
 #[derive(Clone, Debug)]
 pub struct Applied {
     pub params: Vec<(String, i128)>,
-}
-
-/// Values of the parameters, and of the loop variables of a step.
-struct Values<'a> {
-    params: &'a [(String, i128)],
-    locals: Vec<(String, i128)>,
+    vars: Vars,
 }
 
 /// A loop over CPUs in a loop over CPUs, on the largest machine of use; more is a slip.
 const MAX_ITERATIONS: u64 = 1 << 22;
+/// The variable that counts the passes of a step.
+const PASS: &str = "nth";
 
 type Outcome<T> = Result<T, RecipeError>;
 
@@ -51,364 +51,256 @@ impl Recipe {
         open: &mut OpenObject,
         given: &[(String, String)],
     ) -> Outcome<Applied> {
-        let params = self.params(subject, open, given)?;
-        for step in self.steps.iter().filter(|s| !s.action.needs_loaded()) {
-            self.each(subject, step, &params, open, &mut |open, values| {
-                self.change(subject, open, &step.action, values)
-            })?;
+        let mut work = Work::new(subject);
+        let side = &mut Side::Open(open);
+        for param in &self.params {
+            let formula = match given.iter().find(|(name, _)| *name == param.name) {
+                None => param.default.clone(),
+                Some((_, text)) => {
+                    let place = param.default.place.clone();
+                    let expr = Expr::parse(text).map_err(|e| RecipeError::at(&place, e.into()))?;
+                    Formula { place, text: text.clone(), expr }
+                }
+            };
+            let value = work.value(side, &formula)?;
+            work.state.params.push((param.name.clone(), value));
         }
-        Ok(Applied { params })
+        work.phase(&self.steps, Phase::Open, side)?;
+        Ok(work.state)
     }
 
-    /// Steps between load and attach. `open` is what `loaded` was loaded from.
+    /// Steps between load and attach.
     pub fn after_load(
         &self,
         subject: Subject<'_>,
         applied: &Applied,
-        open: &OpenObject,
         kernel: &mut Kernel,
         loaded: &Loaded,
-    ) -> Outcome<()> {
-        for step in self.steps.iter().filter(|s| s.action.needs_loaded()) {
-            // The loop's variables are evaluated against the object as it was loaded.
-            let mut open = open.clone();
-            self.each(subject, step, &applied.params, &mut open, &mut |open, values| {
-                self.use_loaded(subject, open, kernel, loaded, &step.action, values)
-            })?;
-        }
-        Ok(())
+    ) -> Outcome<Applied> {
+        self.use_loaded(Phase::Loaded, subject, applied, kernel, loaded)
     }
 
-    /// Whether anything remains to be done after load.
-    pub fn has_steps_after_load(&self) -> bool {
-        self.steps.iter().any(|s| s.action.needs_loaded())
-    }
-
-    fn params(
+    /// Steps once the scheduler is attached. `applied` is what `after_load` gave.
+    pub fn after_attach(
         &self,
         subject: Subject<'_>,
-        open: &OpenObject,
-        given: &[(String, String)],
-    ) -> Outcome<Vec<(String, i128)>> {
-        let mut params: Vec<(String, i128)> = Vec::new();
-        for param in &self.params {
-            let values = Values { params: &params, locals: Vec::new() };
-            let value = match given.iter().find(|(name, _)| *name == param.name) {
-                None => self.value(subject, open, &values, &param.default)?,
-                Some((_, text)) => {
-                    let line = param.default.line;
-                    let expr = Expr::parse(text).map_err(|e| self.error(line, e.into()))?;
-                    let formula = Formula { line, text: text.clone(), expr };
-                    self.value(subject, open, &values, &formula)?
-                }
-            };
-            params.push((param.name.clone(), value));
-        }
-        Ok(params)
-    }
-
-    /// Calls `act` for each combination of the step's loop variables for which its condition holds.
-    fn each(
-        &self,
-        subject: Subject<'_>,
-        step: &Step,
-        params: &[(String, i128)],
-        open: &mut OpenObject,
-        act: &mut dyn FnMut(&mut OpenObject, &Values<'_>) -> Outcome<()>,
-    ) -> Outcome<()> {
-        let mut values = Values { params, locals: Vec::new() };
-        let mut counts = Vec::new();
-        for l in &step.each {
-            let count = self.value(subject, open, &values, &l.count)?;
-            counts.push(u64::try_from(count).unwrap_or(0));
-        }
-        let total = counts.iter().try_fold(1u64, |all, n| all.checked_mul(*n));
-        let total = total
-            .filter(|n| *n <= MAX_ITERATIONS)
-            .ok_or_else(|| self.error(step.line, What::Iterations { max: MAX_ITERATIONS }))?;
-        for at in 0..total {
-            let mut rest = at;
-            values.locals.clear();
-            // The last variable changes fastest.
-            for (l, count) in step.each.iter().zip(&counts).rev() {
-                values.locals.push((l.var.clone(), i128::from(rest % count)));
-                rest /= count;
-            }
-            if self.holds(subject, open, &values, &step.when)? {
-                act(open, &values)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn holds(
-        &self,
-        subject: Subject<'_>,
-        open: &OpenObject,
-        values: &Values<'_>,
-        when: &Option<Formula>,
-    ) -> Outcome<bool> {
-        match when {
-            None => Ok(true),
-            Some(formula) => Ok(self.value(subject, open, values, formula)? != 0),
-        }
-    }
-
-    fn value(
-        &self,
-        subject: Subject<'_>,
-        open: &OpenObject,
-        values: &Values<'_>,
-        formula: &Formula,
-    ) -> Outcome<i128> {
-        let scope = Scope {
-            machine: subject.machine,
-            kernel: subject.kernel,
-            object: open.object(),
-            globals: &open.globals,
-            params: values.params,
-            locals: &values.locals,
-        };
-        formula.expr.value(&scope).map_err(|e| self.error(formula.line, e.into()))
-    }
-
-    fn change(
-        &self,
-        subject: Subject<'_>,
-        open: &mut OpenObject,
-        action: &Action,
-        values: &Values<'_>,
-    ) -> Outcome<()> {
-        match action {
-            Action::Require(condition, message) => {
-                if self.value(subject, open, values, condition)? == 0 {
-                    return Err(self.error(condition.line, What::Required(message.clone())));
-                }
-            }
-            Action::Set(all) => {
-                for assignment in all {
-                    self.assign(subject, open, assignment, values)?;
-                }
-            }
-            Action::Ops(pairs) => {
-                for (member, formula) in pairs {
-                    let value = self.value(subject, open, values, formula)?.to_string();
-                    let object = open.object().clone();
-                    let Some(table) = open.table_mut(subject.table) else { continue };
-                    let set = table.set(&object.btf, member, &value);
-                    set.map_err(|e| self.error(formula.line, e.into()))?;
-                }
-            }
-            Action::Resize(pairs) => {
-                for (name, formula) in pairs {
-                    let len = self.count(subject, open, values, formula)?;
-                    let resized = open.globals.resize_array(name, len);
-                    resized.map_err(|e| self.error(formula.line, e.into()))?;
-                }
-            }
-            Action::MaxEntries(pairs) => {
-                for (map, formula) in pairs {
-                    let entries = self.count(subject, open, values, formula)?;
-                    let entries = u32::try_from(entries).unwrap_or(u32::MAX);
-                    if !open.set_max_entries(map, entries) {
-                        return Err(self.no_map(open.object(), formula.line, map));
-                    }
-                }
-            }
-            Action::Autoload(pairs) => {
-                for (program, formula) in pairs {
-                    let load = self.value(subject, open, values, formula)? != 0;
-                    if !open.set_autoload(program, load) {
-                        return Err(self.no_program(open.object(), formula.line, program, |_| true));
-                    }
-                }
-            }
-            Action::InnerMaps(_) | Action::Run { .. } => {}
-        }
-        Ok(())
-    }
-
-    fn assign(
-        &self,
-        subject: Subject<'_>,
-        open: &mut OpenObject,
-        assignment: &Assignment,
-        values: &Values<'_>,
-    ) -> Outcome<()> {
-        let mut path = String::new();
-        for part in &assignment.path {
-            match part {
-                PathPart::Text(text) => path.push_str(text),
-                PathPart::Index(formula) => {
-                    let index = self.value(subject, open, values, formula)?;
-                    path.push_str(&format!("[{index}]"));
-                }
-            }
-        }
-        let value = self.value(subject, open, values, &assignment.value)?;
-        match open.globals.set(&path, &value.to_string()) {
-            Err(GlobalError::NoVariable { .. }) if assignment.optional => Ok(()),
-            result => result.map_err(|e| self.error(assignment.value.line, e.into())),
-        }
-    }
-
-    /// A formula that counts; what is below 0 counts as nothing, and is refused where that is no size.
-    fn count(
-        &self,
-        subject: Subject<'_>,
-        open: &OpenObject,
-        values: &Values<'_>,
-        formula: &Formula,
-    ) -> Outcome<u64> {
-        Ok(u64::try_from(self.value(subject, open, values, formula)?.max(0)).unwrap_or(u64::MAX))
+        applied: &Applied,
+        kernel: &mut Kernel,
+        loaded: &Loaded,
+    ) -> Outcome<Applied> {
+        self.use_loaded(Phase::Attached, subject, applied, kernel, loaded)
     }
 
     fn use_loaded(
         &self,
+        phase: Phase,
         subject: Subject<'_>,
-        open: &OpenObject,
+        applied: &Applied,
         kernel: &mut Kernel,
         loaded: &Loaded,
-        action: &Action,
-        values: &Values<'_>,
-    ) -> Outcome<()> {
-        match action {
-            Action::InnerMaps(pairs) => {
-                for (map, formula) in pairs {
-                    let slots = self.count(subject, open, values, formula)?;
-                    self.fill_map_of_maps(kernel, loaded, map, slots, formula.line)?;
-                }
-                Ok(())
-            }
-            Action::Run { program, ctx, returns } => {
-                let mut fields = Vec::new();
-                for (field, formula) in ctx {
-                    let value = self.value(subject, open, values, formula)?;
-                    fields.push((field.as_str(), value, formula.line));
-                }
-                let wanted = self.value(subject, open, values, returns)?;
-                self.run(kernel, loaded, program, &fields, wanted, returns.line)
-            }
-            _ => Ok(()),
+    ) -> Outcome<Applied> {
+        let mut work = Work { subject, state: applied.clone(), locals: Vec::new() };
+        work.phase(&self.steps, phase, &mut Side::Loaded(kernel, loaded))?;
+        Ok(work.state)
+    }
+}
+
+/// The object: open, or loaded into a kernel.
+enum Side<'a> {
+    Open(&'a mut OpenObject),
+    Loaded(&'a mut Kernel, &'a Loaded),
+}
+
+impl Side<'_> {
+    fn object(&self) -> &Object {
+        match self {
+            Side::Open(open) => open.object(),
+            Side::Loaded(_, loaded) => &loaded.object,
         }
     }
 
-    /// New maps like the template, in slots 0 and up.
-    fn fill_map_of_maps(
-        &self,
-        kernel: &mut Kernel,
-        loaded: &Loaded,
-        map: &str,
-        slots: u64,
-        line: usize,
-    ) -> Outcome<()> {
-        let refuse = |why: String| self.error(line, What::Map { map: map.to_owned(), why });
-        let Some(outer) = loaded.map(map) else {
-            return Err(self.no_map(&loaded.object, line, map));
-        };
-        let template = kernel.vm.map(outer).and_then(|m| m.def.inner.clone());
-        let template = template.ok_or_else(|| refuse("it does not hold maps".into()))?;
-        for slot in 0..slots.min(u64::from(u32::MAX)) as u32 {
-            let inner = kernel.vm.create_map(loaded.instance, &template);
-            let inner = inner.map_err(|e| refuse(e.to_string()))?;
-            let put = kernel.vm.map_set_inner(outer, &slot.to_ne_bytes(), inner);
-            put.map_err(|errno| refuse(format!("slot {slot}: errno {errno}")))?;
+    fn view(&self) -> View<'_> {
+        match self {
+            Side::Open(open) => View::Open(&open.globals),
+            Side::Loaded(kernel, loaded) => View::Loaded(loaded, &kernel.vm),
+        }
+    }
+}
+
+/// A recipe at work.
+struct Work<'a> {
+    subject: Subject<'a>,
+    state: Applied,
+    /// Loop variables, innermost last.
+    locals: Vec<(String, i128)>,
+}
+
+impl<'a> Work<'a> {
+    fn new(subject: Subject<'a>) -> Work<'a> {
+        let state = Applied { params: Vec::new(), vars: Vars::default() };
+        Work { subject, state, locals: Vec::new() }
+    }
+
+    fn phase(&mut self, steps: &[Step], phase: Phase, side: &mut Side<'_>) -> Outcome<()> {
+        for step in steps.iter().filter(|s| s.phase == phase) {
+            if step.sort.is_empty() {
+                self.in_order(step, side)?;
+            } else {
+                self.sorted(step, side)?;
+            }
         }
         Ok(())
     }
 
-    fn run(
-        &self,
-        kernel: &mut Kernel,
-        loaded: &Loaded,
-        program: &str,
-        fields: &[(&str, i128, usize)],
-        wanted: i128,
-        line: usize,
-    ) -> Outcome<()> {
-        let is_syscall = |kind: &ProgramKind| *kind == ProgramKind::Syscall;
-        let found = loaded.programs().find(|(_, name, kind)| *name == program && is_syscall(kind));
-        let Some((func, ..)) = found else {
-            return Err(self.no_program(&loaded.object, line, program, is_syscall));
-        };
-        let mut ctx = self.context(&loaded.object, program, fields, line)?;
-        let result = kernel.user(|k| k.run_syscall(loaded.instance, func, &mut ctx));
-        let value = result.map_err(|fault| {
-            let fault = Box::new(fault);
-            self.error(line, What::Fault { program: program.to_owned(), fault })
+    /// Each pass sees what the ones before it did.
+    fn in_order(&mut self, step: &Step, side: &mut Side<'_>) -> Outcome<()> {
+        let mut nth = 0;
+        self.walk(step, 0, 1, side, &mut |work, side| {
+            work.act(step, nth, side)?;
+            nth += 1;
+            Ok(())
+        })
+    }
+
+    /// Conditions and keys are evaluated for all passes before the first.
+    fn sorted(&mut self, step: &Step, side: &mut Side<'_>) -> Outcome<()> {
+        let mut passes = Vec::new();
+        self.walk(step, 0, 1, side, &mut |work, side| {
+            let keys = step.sort.iter().map(|key| work.value(side, key));
+            passes.push((keys.collect::<Outcome<Vec<i128>>>()?, work.locals.clone()));
+            Ok(())
         })?;
-        if i128::from(value as i32) == wanted {
-            return Ok(());
+        passes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        for (nth, (_, locals)) in passes.into_iter().enumerate() {
+            self.locals = locals;
+            self.act(step, nth as i128, side)?;
         }
-        let shown: Vec<_> =
-            fields.iter().map(|(name, value, _)| format!("{name} = {value}")).collect();
-        let context =
-            if shown.is_empty() { String::new() } else { format!(" (with {})", shown.join(", ")) };
-        let wanted = wanted as i32;
-        let program = program.to_owned();
-        Err(self.error(line, What::Returned { program, value: value as i32, wanted, context }))
+        self.locals.clear();
+        Ok(())
     }
 
-    /// The bytes of a program's context struct.
-    fn context(
-        &self,
-        object: &Object,
-        program: &str,
-        fields: &[(&str, i128, usize)],
-        line: usize,
-    ) -> Outcome<Vec<u8>> {
-        if fields.is_empty() && context_type(object, program).is_none() {
-            return Ok(Vec::new());
-        }
-        let no_context = || self.error(line, What::NoContext { program: program.to_owned() });
-        let ty = context_type(object, program).ok_or_else(no_context)?;
-        let size = object.btf.size_of(ty).ok().filter(|s| *s <= 1 << 16).ok_or_else(no_context)?;
-        let mut bytes = vec![0; size as usize];
-        for (field, value, line) in fields {
-            let refuse = |why: String| {
-                let (program, field) = (program.to_owned(), (*field).to_owned());
-                self.error(*line, What::Context { program, field, why })
+    /// Calls `visit` for each combination of the step's loop variables for which its condition holds. The last
+    /// variable changes fastest; a count may depend on the variables before it.
+    fn walk(
+        &mut self,
+        step: &Step,
+        depth: usize,
+        passes: u64,
+        side: &mut Side<'_>,
+        visit: &mut dyn FnMut(&mut Self, &mut Side<'_>) -> Outcome<()>,
+    ) -> Outcome<()> {
+        let Some(inner) = step.each.get(depth) else {
+            let holds = match &step.when {
+                None => true,
+                Some(condition) => self.value(side, condition)? != 0,
             };
-            let place =
-                object.btf.path(ty, &format!(".{field}")).map_err(|e| refuse(e.to_string()))?;
-            let value = knob::parse_value(&object.btf, place.ty, &value.to_string());
-            let value = value.map_err(|e| refuse(e.to_string()))?;
-            let at = place.byte_off() as usize;
-            let slot = bytes.get_mut(at..at + value.len());
-            slot.ok_or_else(|| refuse("it lies outside the struct".into()))?
-                .copy_from_slice(&value);
+            return if holds { visit(self, side) } else { Ok(()) };
+        };
+        let count = u64::try_from(self.value(side, &inner.count)?).unwrap_or(0);
+        let passes = passes.checked_mul(count.max(1)).filter(|n| *n <= MAX_ITERATIONS);
+        let too_many = What::Iterations { max: MAX_ITERATIONS };
+        let passes = passes.ok_or_else(|| RecipeError::at(&step.place, too_many))?;
+        for at in 0..count {
+            self.locals.push((inner.var.clone(), at.into()));
+            self.walk(step, depth + 1, passes, side, visit)?;
+            self.locals.pop();
         }
-        Ok(bytes)
+        Ok(())
     }
 
-    fn no_map(&self, object: &Object, line: usize, name: &str) -> RecipeError {
-        let present = object.maps.iter().map(|m| m.name.as_str());
-        self.missing("map", line, name, present)
+    fn act(&mut self, step: &Step, nth: i128, side: &mut Side<'_>) -> Outcome<()> {
+        self.locals.push((PASS.to_owned(), nth));
+        let done = match &step.action {
+            Action::Require(condition, message) => match self.value(side, condition)? {
+                0 => {
+                    let what = What::Required(message.clone());
+                    return Err(RecipeError::at(&condition.place, what));
+                }
+                _ => Ok(()),
+            },
+            Action::Let(all) => all.iter().try_for_each(|a| {
+                let value = self.value(side, &a.value)?;
+                self.assign(side, &a.target, value, &a.value.place)
+            }),
+            action => match side {
+                Side::Open(open) => self.change(open, action),
+                Side::Loaded(kernel, loaded) => {
+                    self.use_loaded(kernel, loaded, action, &step.place)
+                }
+            },
+        };
+        self.locals.pop();
+        done
     }
 
-    fn no_program(
-        &self,
-        object: &Object,
-        line: usize,
-        name: &str,
-        fits: impl Fn(&ProgramKind) -> bool,
-    ) -> RecipeError {
-        let present =
-            object.programs().filter(|(_, _, k)| fits(k)).map(|(_, f, _)| f.name.as_str());
-        self.missing("such program", line, name, present)
+    /// Gives a variable of the recipe a value.
+    fn assign(
+        &mut self,
+        side: &Side<'_>,
+        target: &Target,
+        value: i128,
+        place: &Place,
+    ) -> Outcome<()> {
+        let error = |e: ExprError| RecipeError::at(place, e.into());
+        if target.at.is_some() || target.optional {
+            let why = ": it is no variable of a recipe".into();
+            return Err(error(ExprError::NoValue { place: target.name.clone(), why }));
+        }
+        let steps = self.steps(side, target, place)?;
+        let at = indices(&target.name, &steps).map_err(error)?;
+        self.state.vars.set(&target.name, at, value);
+        Ok(())
     }
 
-    fn missing<'a>(
-        &self,
-        what: &'static str,
-        line: usize,
-        name: &str,
-        present: impl Iterator<Item = &'a str>,
-    ) -> RecipeError {
-        let present: Vec<_> = present.collect();
-        let present = if present.is_empty() { "none".into() } else { present.join(", ") };
-        self.error(line, What::Missing { what, name: name.to_owned(), present })
+    fn steps(&self, side: &Side<'_>, target: &Target, place: &Place) -> Outcome<Vec<PathStep>> {
+        target.steps(&self.scope(side)).map_err(|e| RecipeError::at(place, e.into()))
     }
+
+    fn value(&self, side: &Side<'_>, formula: &Formula) -> Outcome<i128> {
+        formula.expr.value(&self.scope(side)).map_err(|e| RecipeError::at(&formula.place, e.into()))
+    }
+
+    /// A formula that counts; what is below 0 counts as nothing, and is refused where that is no size.
+    fn count(&self, side: &Side<'_>, formula: &Formula) -> Outcome<u64> {
+        Ok(u64::try_from(self.value(side, formula)?.max(0)).unwrap_or(u64::MAX))
+    }
+
+    fn scope<'s>(&'s self, side: &'s Side<'_>) -> Scope<'s> {
+        Scope {
+            machine: self.subject.machine,
+            kernel: self.subject.kernel,
+            object: side.object(),
+            globals: side.view(),
+            params: &self.state.params,
+            vars: &self.state.vars,
+            locals: &self.locals,
+        }
+    }
+}
+
+fn no_map(object: &Object, place: &Place, name: &str) -> RecipeError {
+    missing("map", place, name, object.maps.iter().map(|m| m.name.as_str()))
+}
+
+fn no_program(
+    object: &Object,
+    place: &Place,
+    name: &str,
+    fits: impl Fn(&ProgramKind) -> bool,
+) -> RecipeError {
+    let present = object.programs().filter(|(_, _, k)| fits(k)).map(|(_, f, _)| f.name.as_str());
+    missing("such program", place, name, present)
+}
+
+fn missing<'a>(
+    what: &'static str,
+    place: &Place,
+    name: &str,
+    present: impl Iterator<Item = &'a str>,
+) -> RecipeError {
+    let present: Vec<_> = present.collect();
+    let present = if present.is_empty() { "none".into() } else { present.join(", ") };
+    RecipeError::at(place, What::Missing { what, name: name.to_owned(), present })
 }
 
 impl RecipeError {
@@ -422,17 +314,4 @@ impl RecipeError {
             _ => None,
         }
     }
-}
-
-/// The struct that a program's only argument points to.
-fn context_type(object: &Object, program: &str) -> Option<TypeId> {
-    let btf = &object.btf;
-    let function = &object.functions[object.function(program)?];
-    let proto = btf.ty(function.btf_func?).ok()?.target()?;
-    let pointer = btf.resolve(btf.params(proto).next()?.ty).ok()?;
-    if btf.kind(pointer) != Kind::Ptr {
-        return None;
-    }
-    let target = btf.resolve(btf.ty(pointer).ok()?.target()?).ok()?;
-    (btf.kind(target) == Kind::Struct).then_some(target)
 }

@@ -8,7 +8,9 @@
 //! formula  = or [ "?" formula ":" formula ]
 //! or       = C's binary operators, lowest first: ||  &&  |  ^  &  == !=  < <= > >=  << >>  + -  * / %
 //! unary    = ("-" | "!" | "~") unary | primary
-//! primary  = NUMBER | NAME | NAME "(" formula { "," formula } ")" | "(" formula ")"
+//! primary  = NUMBER | place | "sizeof" "(" NAME ")" | NAME "(" formula { "," formula } ")" | "(" formula ")"
+//! place    = NAME { "[" formula "]" | "." NAME }
+//! target   = place [ "?" ] | NAME "(" formula ")" { "[" formula "]" | "." NAME }
 //! ```
 
 #[cfg(test)]
@@ -21,16 +23,48 @@ use scxlab_bpf::link::knob::parse_int;
 pub enum Expr {
     Number(i128),
     Name(String),
+    /// Part of something that has a name.
+    Part(String, Vec<StepExpr>),
     Call(String, Vec<Expr>),
+    /// Bytes of a type of the object.
+    SizeOf(String),
     Unary(&'static str, Box<Expr>),
     Binary(&'static str, Box<Expr>, Box<Expr>),
     Choice(Box<Expr>, Box<Expr>, Box<Expr>),
 }
 
+/// One step of a place as written: `.field` or `[formula]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepExpr {
+    Field(String),
+    Index(Expr),
+}
+
+/// One step of a place whose indices are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    Field(String),
+    Index(i128),
+}
+
+/// What stands on the left of an assignment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// A variable's name; with `at`, a type's.
+    pub name: String,
+    /// The address at which the type lies.
+    pub at: Option<Expr>,
+    pub steps: Vec<StepExpr>,
+    /// It ends in `?`: nothing happens if there is no such variable.
+    pub optional: bool,
+}
+
 /// What a formula's names and functions mean.
 pub trait Names {
     fn name(&self, name: &str) -> Result<i128, ExprError>;
+    fn part(&self, name: &str, steps: &[Step]) -> Result<i128, ExprError>;
     fn call(&self, name: &str, args: &[i128]) -> Result<i128, ExprError>;
+    fn size_of(&self, ty: &str) -> Result<i128, ExprError>;
 }
 
 /// Why a formula has no value.
@@ -50,6 +84,8 @@ pub enum ExprError {
     Arguments { name: String, wanted: usize, given: usize },
     #[error("`{name}({arg})`: the machine has {what} 0 to {max}")]
     OutOfRange { name: String, arg: i128, what: &'static str, max: i128 },
+    #[error("`{place}` has no value{why}")]
+    NoValue { place: String, why: String },
     #[error("division by zero")]
     DivisionByZero,
     #[error("a number grows past 128 bits")]
@@ -84,15 +120,9 @@ const LEVELS: [&[&str]; 10] = [
 
 impl Expr {
     pub fn parse(text: &str) -> Result<Expr, ExprError> {
-        if text.len() > MAX_LEN {
-            return Err(ExprError::Length { max: MAX_LEN });
-        }
-        let mut parser = Parser { text, at: 0, depth: 0 };
+        let mut parser = Parser::new(text)?;
         let expr = parser.choice()?;
-        parser.skip_space();
-        if parser.at < text.len() {
-            return Err(parser.unexpected("an operator or the end"));
-        }
+        parser.end("an operator or the end")?;
         Ok(expr)
     }
 
@@ -100,6 +130,8 @@ impl Expr {
         Ok(match self {
             Expr::Number(n) => *n,
             Expr::Name(name) => names.name(name)?,
+            Expr::Part(name, steps) => names.part(name, &known(steps, names)?)?,
+            Expr::SizeOf(ty) => names.size_of(ty)?,
             Expr::Call(name, args) => {
                 let args: Result<Vec<i128>, _> = args.iter().map(|a| a.value(names)).collect();
                 names.call(name, &args?)?
@@ -114,6 +146,48 @@ impl Expr {
             }
         })
     }
+}
+
+impl Target {
+    pub fn parse(text: &str) -> Result<Target, ExprError> {
+        let mut parser = Parser::new(text)?;
+        let name = parser.word("a name")?;
+        let at = if parser.eat("(") { Some(parser.choice()?) } else { None };
+        if at.is_some() && !parser.eat(")") {
+            return Err(parser.unexpected("\")\""));
+        }
+        let steps = parser.steps()?;
+        let optional = at.is_none() && parser.eat("?");
+        parser.end("\".\", \"[\" or the end")?;
+        Ok(Target { name, at, steps, optional })
+    }
+
+    /// The steps with their indices.
+    pub fn steps(&self, names: &dyn Names) -> Result<Vec<Step>, ExprError> {
+        known(&self.steps, names)
+    }
+}
+
+fn known(steps: &[StepExpr], names: &dyn Names) -> Result<Vec<Step>, ExprError> {
+    let known = |step: &StepExpr| {
+        Ok(match step {
+            StepExpr::Field(name) => Step::Field(name.clone()),
+            StepExpr::Index(formula) => Step::Index(formula.value(names)?),
+        })
+    };
+    steps.iter().map(known).collect()
+}
+
+/// A place as BTF paths are written.
+pub fn path_text(name: &str, steps: &[Step]) -> String {
+    let mut text = name.to_owned();
+    for step in steps {
+        match step {
+            Step::Field(field) => text.extend([".", field]),
+            Step::Index(index) => text.push_str(&format!("[{index}]")),
+        }
+    }
+    text
 }
 
 fn unary(op: &str, n: i128) -> Result<i128, ExprError> {
@@ -160,7 +234,19 @@ struct Parser<'a> {
     depth: u32,
 }
 
-impl Parser<'_> {
+impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Result<Parser<'a>, ExprError> {
+        if text.len() > MAX_LEN {
+            return Err(ExprError::Length { max: MAX_LEN });
+        }
+        Ok(Parser { text, at: 0, depth: 0 })
+    }
+
+    fn end(&mut self, expected: &'static str) -> Result<(), ExprError> {
+        self.skip_space();
+        if self.at < self.text.len() { Err(self.unexpected(expected)) } else { Ok(()) }
+    }
+
     fn choice(&mut self) -> Result<Expr, ExprError> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
@@ -228,23 +314,24 @@ impl Parser<'_> {
             let inner = self.choice()?;
             return if self.eat(")") { Ok(inner) } else { Err(self.unexpected("\")\"")) };
         }
-        self.skip_space();
-        let start = self.at;
-        let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-        let len = self.text.as_bytes()[start..].iter().take_while(|b| is_word(**b)).count();
-        let word = &self.text[start..start + len];
-        let Some(first) = word.bytes().next() else {
-            return Err(self.unexpected("a number, a name or \"(\""));
-        };
-        if first.is_ascii_digit() {
-            let number = parse_int(word).ok_or_else(|| self.unexpected("a number"))?;
-            self.at += len;
-            return Ok(Expr::Number(number));
+        let word = self.word("a number, a name or \"(\"")?;
+        if word.starts_with(|c: char| c.is_ascii_digit()) {
+            return parse_int(&word).map(Expr::Number).ok_or_else(|| {
+                self.at -= word.len();
+                self.unexpected("a number")
+            });
         }
-        self.at += len;
-        let name = word.to_owned();
         if !self.eat("(") {
-            return Ok(Expr::Name(name));
+            let steps = self.steps()?;
+            return Ok(if steps.is_empty() { Expr::Name(word) } else { Expr::Part(word, steps) });
+        }
+        if word == "sizeof" {
+            let ty = self.word("a type's name")?;
+            return if self.eat(")") {
+                Ok(Expr::SizeOf(ty))
+            } else {
+                Err(self.unexpected("\")\""))
+            };
         }
         let mut args = Vec::new();
         while !self.eat(")") {
@@ -253,7 +340,37 @@ impl Parser<'_> {
             }
             args.push(self.choice()?);
         }
-        Ok(Expr::Call(name, args))
+        Ok(Expr::Call(word, args))
+    }
+
+    /// `[formula]` and `.field`, as many as follow.
+    fn steps(&mut self) -> Result<Vec<StepExpr>, ExprError> {
+        let mut steps = Vec::new();
+        loop {
+            if self.eat("[") {
+                steps.push(StepExpr::Index(self.choice()?));
+                if !self.eat("]") {
+                    return Err(self.unexpected("\"]\""));
+                }
+            } else if self.eat(".") {
+                steps.push(StepExpr::Field(self.word("a field's name")?));
+            } else {
+                return Ok(steps);
+            }
+        }
+    }
+
+    /// Letters, digits and underscores.
+    fn word(&mut self, expected: &'static str) -> Result<String, ExprError> {
+        self.skip_space();
+        let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        let rest = &self.text[self.at..];
+        let len = rest.bytes().take_while(|b| is_word(*b)).count();
+        if len == 0 {
+            return Err(self.unexpected(expected));
+        }
+        self.at += len;
+        Ok(rest[..len].to_owned())
     }
 
     fn eat(&mut self, token: &str) -> bool {

@@ -1,26 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What formulas can name: the machine's facts, kernel enumerators, the object's globals, parameters, loop variables.
+//! What formulas can name: the machine's facts, kernel enumerators, the object's globals, parameters, variables.
 //!
 //! Owns: the list of facts and functions (`docs/reference/recipes.md` describes it; a test holds it to this).
 //! Does not: compute anything that a frontend could not read from sysfs.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
-use scxlab_bpf::btf::Btf;
-use scxlab_bpf::link::Globals;
+use scxlab_bpf::btf::{Btf, Kind};
 use scxlab_bpf::link::knob::{closest, parse_int};
+use scxlab_bpf::link::{Globals, Loaded};
 use scxlab_bpf::object::Object;
+use scxlab_bpf::vm::Vm;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::{CoreId, CpuId, LlcId, Machine, NodeId, Topology};
 
-use super::expr::{ExprError, Names};
+use super::expr::{ExprError, Names, Step, path_text};
 
 /// Facts without arguments.
-pub const FACTS: [&str; 7] =
-    ["nr_cpus", "nr_cores", "nr_llcs", "nr_nodes", "smt", "asymmetric", "tick_hz"];
+pub const FACTS: [&str; 8] = [
+    "nr_cpus",
+    "nr_cores",
+    "nr_llcs",
+    "nr_nodes",
+    "smt",
+    "asymmetric",
+    "tick_hz",
+    "nr_idle_states",
+];
 
 /// Functions with the number of their arguments.
-pub const FUNCTIONS: [(&str, usize); 22] = [
+pub const FUNCTIONS: [(&str, usize); 24] = [
     ("core", 1),
     ("llc", 1),
     ("node", 1),
@@ -41,6 +51,8 @@ pub const FUNCTIONS: [(&str, usize); 22] = [
     ("node_mask", 2),
     ("llc_bytes", 1),
     ("node_distance", 2),
+    ("idle_exit_ns", 1),
+    ("log2", 1),
     ("min", 2),
     ("max", 2),
 ];
@@ -50,17 +62,67 @@ pub struct Scope<'a> {
     pub machine: &'a Machine,
     pub kernel: &'a Btf,
     pub object: &'a Object,
-    pub globals: &'a Globals,
+    pub globals: View<'a>,
     /// Values of the recipe's parameters; those that are not yet known are absent.
     pub params: &'a [(String, i128)],
+    pub vars: &'a Vars,
     /// Loop variables, innermost last.
     pub locals: &'a [(String, i128)],
 }
 
+/// Where the object's globals have their present values.
+#[derive(Clone, Copy)]
+pub enum View<'a> {
+    Open(&'a Globals),
+    Loaded(&'a Loaded, &'a Vm),
+}
+
+impl View<'_> {
+    /// As text; or why there is none.
+    fn get(&self, path: &str) -> Result<String, String> {
+        match self {
+            View::Open(globals) => globals.get(path),
+            View::Loaded(loaded, vm) => loaded.read_global(vm, path),
+        }
+        .map_err(|error| error.to_string())
+    }
+}
+
+/// Variables of a recipe: numbers, and tables of numbers by their indices.
+#[derive(Clone, Debug, Default)]
+pub struct Vars(BTreeMap<String, BTreeMap<Vec<i128>, i128>>);
+
+impl Vars {
+    pub fn set(&mut self, name: &str, indices: Vec<i128>, value: i128) {
+        self.0.entry(name.to_owned()).or_default().insert(indices, value);
+    }
+
+    fn get(&self, name: &str, indices: &[i128]) -> Option<i128> {
+        self.0.get(name)?.get(indices).copied()
+    }
+}
+
+/// The indices of a place that has nothing else.
+pub fn indices(name: &str, steps: &[Step]) -> Result<Vec<i128>, ExprError> {
+    let index = |step: &Step| match step {
+        Step::Index(index) => Ok(*index),
+        Step::Field(_) => Err(ExprError::NoValue {
+            place: path_text(name, steps),
+            why: ": a variable of a recipe has no fields".into(),
+        }),
+    };
+    steps.iter().map(index).collect()
+}
+
 impl Names for Scope<'_> {
     fn name(&self, name: &str) -> Result<i128, ExprError> {
-        let bound = self.locals.iter().rev().chain(self.params).find(|(n, _)| n == name);
-        if let Some((_, value)) = bound {
+        if let Some((_, value)) = self.locals.iter().rev().find(|(n, _)| n == name) {
+            return Ok(*value);
+        }
+        if let Some(value) = self.vars.get(name, &[]) {
+            return Ok(value);
+        }
+        if let Some((_, value)) = self.params.iter().find(|(n, _)| n == name) {
             return Ok(*value);
         }
         self.fact(name)
@@ -68,6 +130,33 @@ impl Names for Scope<'_> {
             .or_else(|| self.object.btf.enumerator_value(name).map(i128::from))
             .or_else(|| self.global(name))
             .ok_or_else(|| self.no_name(name))
+    }
+
+    fn part(&self, name: &str, steps: &[Step]) -> Result<i128, ExprError> {
+        let no_value = |why: String| {
+            let why = format!(": {why}");
+            ExprError::NoValue { place: path_text(name, steps), why }
+        };
+        if self.vars.0.contains_key(name) {
+            let found = self.vars.get(name, &indices(name, steps)?);
+            return found.ok_or_else(|| no_value("nothing was assigned to it".into()));
+        }
+        if self.object.variable(name).is_none() {
+            return Err(self.no_name(name));
+        }
+        let text = self.globals.get(&path_text(name, steps)).map_err(no_value)?;
+        self.number(&text).ok_or_else(|| no_value(format!("{text} is no number")))
+    }
+
+    fn size_of(&self, ty: &str) -> Result<i128, ExprError> {
+        let btf = &self.object.btf;
+        let kinds = [Kind::Struct, Kind::Union, Kind::Typedef, Kind::Int];
+        let found = kinds.into_iter().find_map(|kind| btf.find(ty, kind));
+        let size = found.and_then(|id| btf.size_of(id).ok());
+        size.map(i128::from).ok_or_else(|| ExprError::NoValue {
+            place: format!("sizeof({ty})"),
+            why: ": the object has no such type".into(),
+        })
     }
 
     fn call(&self, name: &str, args: &[i128]) -> Result<i128, ExprError> {
@@ -83,7 +172,7 @@ impl Names for Scope<'_> {
             return Err(ExprError::Arguments { name: name.into(), wanted, given });
         }
         let second = args.get(1).copied().unwrap_or(0);
-        let query = Query { topology: &self.machine.topology, name };
+        let query = Query { machine: self.machine, topology: &self.machine.topology, name };
         query.answer(args[0], second)
     }
 }
@@ -100,6 +189,7 @@ impl Scope<'_> {
             "smt" => topology.has_smt().into(),
             "asymmetric" => topology.is_asymmetric().into(),
             "tick_hz" => self.machine.costs.clock.tick_hz.into(),
+            "nr_idle_states" => count(self.machine.costs.idle.len()),
             _ => return None,
         })
     }
@@ -107,11 +197,17 @@ impl Scope<'_> {
     /// A global variable's present value, if it is a number.
     fn global(&self, name: &str) -> Option<i128> {
         self.object.variable(name)?;
-        let text = self.globals.get(name).ok()?;
-        match text.as_str() {
+        self.number(&self.globals.get(name).ok()?)
+    }
+
+    /// A value that was printed.
+    fn number(&self, text: &str) -> Option<i128> {
+        match text {
             "true" => Some(1),
             "false" => Some(0),
-            text => parse_int(text),
+            text => {
+                parse_int(text).or_else(|| self.object.btf.enumerator_value(text).map(i128::from))
+            }
         }
     }
 
@@ -120,6 +216,7 @@ impl Scope<'_> {
         let known = FACTS
             .into_iter()
             .chain(self.params.iter().chain(self.locals).map(|(n, _)| n.as_str()))
+            .chain(self.vars.0.keys().map(String::as_str))
             .chain(variables.filter(|v| v.global).map(|v| v.name.as_str()));
         ExprError::NoName { name: name.into(), candidates: closest(name, known) }
     }
@@ -127,6 +224,7 @@ impl Scope<'_> {
 
 /// One function call on a topology.
 struct Query<'a> {
+    machine: &'a Machine,
     topology: &'a Topology,
     name: &'a str,
 }
@@ -155,6 +253,8 @@ impl Query<'_> {
             "node_mask" => word(&t.node(self.node(a)?).cpus, b),
             "llc_bytes" => t.llc(self.llc(a)?).size_bytes.into(),
             "node_distance" => t.node_distance(self.node(a)?, self.node(b)?).into(),
+            "idle_exit_ns" => self.idle_exit_ns(a)?,
+            "log2" => a.checked_ilog2().map_or(-1, i128::from),
             "min" => a.min(b),
             _ => a.max(b),
         })
@@ -172,6 +272,12 @@ impl Query<'_> {
         let mut cpus: Vec<CpuId> = self.topology.cpu_ids().collect();
         cpus.sort_by_key(|c| Reverse(self.topology.cpu(*c).capacity));
         cpus[at.idx()].0.into()
+    }
+
+    fn idle_exit_ns(&self, state: i128) -> Result<i128, ExprError> {
+        let states = &self.machine.costs.idle;
+        let at = self.id(state, "idle states", states.len())?;
+        Ok(states[at as usize].exit_latency_ns.into())
     }
 
     fn nth(&self, mask: &CpuMask, n: i128) -> Result<i128, ExprError> {

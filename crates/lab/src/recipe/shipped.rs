@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The recipes that ship with the program: files under `recipes/`, embedded.
 //!
-//! Owns: nothing but the list. That each loads, and that the list is complete, are tests.
+//! Owns: nothing but the lists. That each loads, and that the lists are complete, are tests.
 
 use super::Recipe;
 
@@ -13,7 +13,40 @@ macro_rules! embed {
 
 /// Every shipped recipe: its name and its file's text.
 pub fn shipped() -> &'static [(&'static str, &'static str)] {
-    embed!["bpfland", "central", "flatcg", "pair"]
+    embed![
+        "beerland",
+        "bpfland",
+        "cake",
+        "central",
+        "chaos",
+        "cosmos",
+        "flash",
+        "flatcg",
+        "flow",
+        "lavd",
+        "layered",
+        "p2dq",
+        "pair",
+        "pandemonium",
+        "rusty",
+        "tickless",
+    ]
+}
+
+/// Steps that several recipes include.
+fn shared() -> &'static [(&'static str, &'static str)] {
+    embed!["shared/arena", "shared/core-types"]
+}
+
+/// The text that `include` means.
+pub(super) fn text(name: &str) -> Option<&'static str> {
+    let (_, text) = shipped().iter().chain(shared()).find(|(n, _)| *n == name)?;
+    Some(text)
+}
+
+/// Its file, for messages.
+pub(super) fn file(name: &str) -> String {
+    format!("recipes/{name}.toml")
 }
 
 /// The shipped recipe of that name, with its text.
@@ -30,5 +63,5 @@ pub fn for_ops(ops: &str) -> Option<(Recipe, &'static str)> {
 
 fn parse(name: &str, text: &str) -> Recipe {
     // An embedded recipe is part of the program; that it loads is a test of this crate.
-    Recipe::parse(&format!("recipes/{name}.toml"), text).expect("an embedded recipe is correct")
+    Recipe::parse(&file(name), text).expect("an embedded recipe is correct")
 }

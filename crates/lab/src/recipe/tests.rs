@@ -37,31 +37,54 @@ fn apply_error(body: &str) -> String {
     apply(body, &[]).unwrap_err().to_string()
 }
 
-#[test]
-fn shipped_recipes_load_and_the_list_is_complete() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes");
+fn files(folder: &str) -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes").join(folder);
     let mut files: Vec<String> = fs::read_dir(folder)
         .unwrap()
-        .map(|e| e.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
+        .map(|e| e.unwrap().path())
+        .filter(|path| path.is_file())
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
         .collect();
     files.sort();
+    files
+}
+
+#[test]
+fn shipped_recipes_load_and_the_list_is_complete() {
     let names: Vec<&str> = shipped().iter().map(|(name, _)| *name).collect();
-    assert_eq!(files, names);
+    assert_eq!(files(""), names);
     for name in names {
         let (recipe, _) = find(name).unwrap();
         assert!(recipe.doc.ends_with('.') && !recipe.source.is_empty(), "{name}");
         assert_eq!(for_ops(recipe.ops.as_deref().unwrap()).unwrap().0.name, recipe.name);
     }
     assert!(for_ops("nothing").is_none());
+    for name in files("shared") {
+        let name = format!("shared/{name}");
+        let recipe = Recipe::parse(&name, shipped::text(&name).unwrap()).unwrap();
+        assert!(recipe.ops.is_none() && find(&name).is_none(), "{name} is no recipe of its own");
+    }
 }
 
 #[test]
 fn a_malformed_recipe_says_where() {
     assert!(parse_error("[[step]]\nsett = {}").starts_with("r.toml:4: unknown field `sett`"));
-    assert!(parse_error("[[step]]\nwhen = 1").contains("must have one of require, set"));
+    assert!(parse_error("[[step]]\nwhen = 1").contains("must have one of require, let, set"));
     assert!(parse_error("[[step]]\nset = {}\nops = {}").contains("this one has set and ops"));
     assert!(parse_error("[[step]]\nset = { a = '1 +' }").starts_with("r.toml:4: \"1 +\": the end"));
-    assert!(parse_error("[[step]]\nset = { 'a[1' = 1 }").contains("\"[\" without \"]\""));
+    assert!(parse_error("[[step]]\nset = { 'a[1' = 1 }").contains("the end where \"]\" should be"));
+    assert!(parse_error("[[step]]\nlet = { 'a b' = 1 }").contains("the end should be"));
+    assert!(parse_error("[[step]]\nupdate = 'm'\nkey = 0").contains("\"update\" needs \"value\""));
+    assert!(parse_error("[[step]]\ninto = { a = 'b' }\nset = {}").contains("only beside \"run\""));
+    assert!(parse_error("[[step]]\ninclude = 'no'").contains("\"no\" is no shipped recipe"));
+    assert!(
+        parse_error("[[step]]\nwhen = 1\ninclude = 'pair'")
+            .contains("neither repeated nor left out")
+    );
+    assert!(
+        parse_error("[[step]]\nattach = true\n[[step]]\nattach = true")
+            .starts_with("r.toml:5: the scheduler is attached once")
+    );
     assert!(
         parse_error("[[step]]\neach = 'cpus'\nset = {}")
             .contains("neither cpu, core, llc, node nor NAME")
@@ -71,7 +94,7 @@ fn a_malformed_recipe_says_where() {
             .contains("\"ctx\" makes sense only beside \"run\"")
     );
     assert!(
-        parse_error("[[step]]\nrun = 'p'\n[[step]]\nset = { a = 1 }")
+        parse_error("[[step]]\nrun = 'p'\n[[step]]\nops = { a = 1 }")
             .starts_with("r.toml:5: this step cannot come")
     );
     assert!(parse_error("[[step]]\nset = { a = 1.5 }").contains("r.toml:4"));
@@ -156,4 +179,76 @@ fn what_does_not_fit_the_object_is_an_error_with_a_place() {
         apply_error("[[step]]\neach = ['a < 1 << 20', 'b < 1 << 20']\nset = {}")
             .contains("iterations")
     );
+}
+
+#[test]
+fn variables_keep_numbers_and_tables() {
+    let body = "
+        [[step]]
+        let = { sum = 0, next = 'sum + 1' }
+        [[step]]
+        each = 'cpu'
+        let = { 'square[cpu]' = 'cpu * cpu', sum = 'sum + square[cpu]' }
+        [[step]]
+        each = ['a < 3', 'b < a']
+        let = { 'pair[a][b]' = '10 * a + b' }
+        [[step]]
+        set = { slice_ns = 'sum * next', 'last_peer[square[2]]' = 'pair[2][1]' }";
+    let open = apply(body, &[]).unwrap();
+    let get = |path: &str| open.globals.get(path).unwrap();
+    // The sum of the squares below 16.
+    assert_eq!((get("slice_ns"), get("last_peer[4]")), ("1240".into(), "21".into()));
+    let error = |step: &str| apply_error(&format!("[[step]]\nlet = {{ 't[1]' = 5 }}\n{step}"));
+    let unassigned = error("[[step]]\nset = { slice_ns = 't[2]' }");
+    assert!(unassigned.contains("`t[2]` has no value: nothing was assigned to it"), "{unassigned}");
+    assert!(error("[[step]]\nset = { slice_ns = 't.a' }").contains("has no fields"));
+    assert!(error("[[step]]\nset = { slice_ns = 'tt[1]' }").contains("did you mean t"));
+    // A variable of a recipe is none of the object's.
+    assert!(error("[[step]]\nset = { 't[1]' = 3 }").contains("no variable `t`"));
+    assert!(error("[[step]]\nlet = { 'x?' = 3 }").contains("no variable of a recipe"));
+}
+
+/// Conditions and keys come first, for all passes; ties stay in order; the passes are counted.
+#[test]
+fn passes_are_put_in_order() {
+    let body = "
+        [[step]]
+        each = 'i < 6'
+        when = 'i != 3'
+        sort = ['i % 2', '-i']
+        set = { 'last_peer[nth]' = '100 + i' }";
+    let open = apply(body, &[]).unwrap();
+    let shown: Vec<String> =
+        (0..5).map(|at| open.globals.get(&format!("last_peer[{at}]")).unwrap()).collect();
+    assert_eq!(shown, ["104", "102", "100", "105", "101"]);
+}
+
+/// What is included comes in place, with its parameters; those of the includer have precedence.
+#[test]
+fn recipes_include_others() {
+    let body = "
+        [params.optimize]
+        default = 7
+        doc = 'another default'
+        [[step]]
+        include = 'chaos'";
+    let recipe = Recipe::parse("r.toml", &format!("{HEAD}{body}")).unwrap();
+    let names: Vec<&str> = recipe.params.iter().map(|p| p.name.as_str()).collect();
+    assert_eq!((names[0], recipe.params[0].default_text()), ("optimize", "7"));
+    assert!(names.contains(&"delay_chance"));
+    // chaos includes p2dq, which includes the arena: errors are said to be there.
+    let error = apply(body, &[]).unwrap_err();
+    assert_eq!(error.recipe, "recipes/chaos.toml");
+    let phases: Vec<Phase> = recipe.steps.iter().map(|s| s.phase).collect();
+    assert!(phases.is_sorted() && phases.contains(&Phase::Loaded));
+}
+
+#[test]
+fn a_callback_can_be_taken_away() {
+    let open = apply("[[step]]\nops = { select_cpu = 0 }", &[]).unwrap();
+    let table = open.tables[0].table();
+    let member = table.members.iter().find(|m| m.name == "select_cpu").unwrap();
+    assert!(format!("{:?}", member.kind).contains("None"), "{:?}", member.kind);
+    let error = apply_error("[[step]]\nops = { select_cpu = 1 }");
+    assert!(error.contains("is a callback"), "{error}");
 }

@@ -3,6 +3,7 @@
 
 use super::format::{Align, Scale, grid};
 use super::*;
+use crate::stats::change;
 
 fn change_of(pairs: &[(f64, f64)]) -> String {
     change_text(&change(pairs))

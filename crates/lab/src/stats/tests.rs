@@ -82,3 +82,20 @@ fn false_alarms_are_one_in_twenty() {
         .count();
     assert!((60..=150).contains(&alarms), "{alarms} of {trials}");
 }
+
+/// Against scipy's `ttest_ind(equal_var=False)` for the difference of means; with a baseline that does not vary the
+/// ratio's interval is the difference's over the baseline.
+#[test]
+fn independent_samples_have_welchs_interval() {
+    let base = [10.0, 10.0, 10.0, 10.0];
+    let treated = [11.0, 12.0, 13.0];
+    let found = change_between(&base, &treated);
+    // Variance of the mean 1/3, 2 degrees of freedom: 4.3027 * sqrt(1/3) = 2.4842.
+    assert!((found.relative.unwrap() - 0.2).abs() < 1e-12);
+    assert!((found.high.unwrap() - 0.2 - 0.24842).abs() < 1e-4, "{found:?}");
+    assert_eq!(found.verdict, Verdict::Noise);
+    assert_eq!(change_between(&base, &[12.0, 12.1, 11.9, 12.0]).verdict, Verdict::Different);
+    assert_eq!(change_between(&base, &base).verdict, Verdict::Equal);
+    assert_eq!(change_between(&base, &[3.0]).verdict, Verdict::Unknown);
+    assert_eq!(change_between(&[0.0, 0.0], &[1.0, 2.0]).verdict, Verdict::Unknown);
+}

@@ -37,6 +37,12 @@ impl CpuList {
         self.0.iter().flat_map(|&(first, last)| first..=last)
     }
 
+    /// The same CPUs under other numbers.
+    pub fn map(&self, to: &dyn Fn(u32) -> u32) -> CpuList {
+        let mapped = self.iter().map(|cpu| (to(cpu), to(cpu)));
+        CpuList::from_ranges(mapped).unwrap_or_else(|| self.clone())
+    }
+
     /// The highest CPU named.
     pub fn max(&self) -> u32 {
         self.0.last().map_or(0, |r| r.1)

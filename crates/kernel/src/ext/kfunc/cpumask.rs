@@ -3,7 +3,8 @@
 //! sets.
 //!
 //! Owns: their checks. A set that is only read may be any readable memory; one that is changed
-//! must be a live object, which the verifier ensures by type and we by asking.
+//! must be a live object or memory of the program's own, such as a `struct bpf_cpumask` in a global
+//! variable, which the verifier ensures by type and we by asking.
 //! Models: kernel/bpf/cpumask.c and lib/cpumask.c with CONFIG_NR_CPUS=8192, 7.3. Differs: none
 //! known; bits behind the last CPU are set and cleared where the kernel's word-wise operations do.
 
@@ -12,7 +13,7 @@ use crate::ext::idle::bits;
 use crate::ext::idle::objects::OBJECT_BYTES;
 use crate::kernel::Kernel;
 use scxlab_bpf::errno::EACCES;
-use scxlab_bpf::fault::Fault;
+use scxlab_bpf::fault::{Access, Fault};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::CpuId;
 
@@ -68,7 +69,14 @@ pub(super) fn readable(k: &Kernel, addr: u64) -> Result<u64, Fault> {
     Ok(addr)
 }
 
-/// Checks that a set may be changed.
+/// Checks that a set may be changed. It may lie in a map's value or on the stack: to the verifier the
+/// struct is plain memory there.
+fn changeable(k: &Kernel, call: &'static str, addr: u64) -> Result<u64, Fault> {
+    let own = addr.is_multiple_of(8) && k.vm.mem.allows(addr, OBJECT_BYTES, Access::Store);
+    if own { Ok(addr) } else { object(k, call, addr) }
+}
+
+/// Checks that an object has references to count.
 fn object(k: &Kernel, call: &'static str, addr: u64) -> Result<u64, Fault> {
     if k.ext.idle.objects.is_live(addr) {
         return Ok(addr);
@@ -159,7 +167,7 @@ fn cpu_arg(k: &Kernel, cpu: u64) -> Option<CpuId> {
 
 /// Sets or clears one bit and returns what it was.
 fn change_cpu(k: &mut Kernel, call: &'static str, a: [u64; 5], to: bool) -> Result<bool, Fault> {
-    let addr = object(k, call, a[1])?;
+    let addr = changeable(k, call, a[1])?;
     let Some(cpu) = cpu_arg(k, a[0]) else {
         return Ok(false);
     };
@@ -205,7 +213,7 @@ fn clear(k: &mut Kernel, a: [u64; 5]) -> KfResult {
 }
 
 fn fill(k: &mut Kernel, call: &'static str, addr: u64, word: u64) -> KfResult {
-    let addr = object(k, call, addr)?;
+    let addr = changeable(k, call, addr)?;
     charge_mask(k);
     mask_mut(k, addr).fill(word);
     Ok(0)
@@ -218,7 +226,7 @@ fn combine(
     a: [u64; 5],
     op: fn(u64, u64) -> u64,
 ) -> Result<u64, Fault> {
-    let (dst, x, y) = (object(k, call, a[0])?, readable(k, a[1])?, readable(k, a[2])?);
+    let (dst, x, y) = (changeable(k, call, a[0])?, readable(k, a[1])?, readable(k, a[2])?);
     charge_mask(k);
     let mut any = 0;
     for at in 0..k.ext.idle.nr_words() {
@@ -300,7 +308,7 @@ fn any_and_distribute(k: &mut Kernel, a: [u64; 5]) -> KfResult {
 /// Loads a set from a program's buffer, which must be as long as all possible CPUs take.
 fn populate(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     let [dst, src, len, ..] = a;
-    let dst = object(k, "bpf_cpumask_populate", dst)?;
+    let dst = changeable(k, "bpf_cpumask_populate", dst)?;
     let nr_words = k.ext.idle.nr_words();
     if len < nr_words as u64 * 8 {
         return Ok(s32(-EACCES));

@@ -13,9 +13,25 @@ impl Names for Two {
         }
     }
 
+    /// `row[i][j]` is 10 i + j, `row.field` 7.
+    fn part(&self, name: &str, steps: &[Step]) -> Result<i128, ExprError> {
+        assert_eq!(name, "row");
+        Ok(steps.iter().fold(0, |sum, step| match step {
+            Step::Index(index) => sum * 10 + index,
+            Step::Field(field) => {
+                assert_eq!(field, "field");
+                7
+            }
+        }))
+    }
+
     fn call(&self, name: &str, args: &[i128]) -> Result<i128, ExprError> {
         assert_eq!(name, "sum");
         Ok(args.iter().sum())
+    }
+
+    fn size_of(&self, ty: &str) -> Result<i128, ExprError> {
+        Ok(ty.len() as i128)
     }
 }
 
@@ -44,6 +60,10 @@ fn operators_bind_as_in_c() {
         ("sum()", 0),
         ("8 >> 1 >= 4", 1),
         ("5 != 5", 0),
+        ("row[two + 1] * 2", 6),
+        ("row [ row[1] ][4] + 1", 15),
+        ("row.field % 4", 3),
+        ("sizeof(task_ctx) + 1", 9),
     ] {
         assert_eq!(value(text), Ok(expected), "{text}");
     }

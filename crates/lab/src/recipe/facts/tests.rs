@@ -12,12 +12,16 @@ fn value(machine: &str, formula: &str) -> Result<i128, ExprError> {
     let machine = Machine::resolve(machine).unwrap();
     let bytes = scxlab_sched::find("vtime").unwrap().object;
     let open = OpenObject::new(Arc::new(Object::parse(bytes, "vtime").unwrap()));
+    let mut vars = Vars::default();
+    vars.set("table", vec![1, 2], 12);
+    vars.set("two", vec![], 2);
     let scope = Scope {
         machine: &machine,
         kernel: &Btf::empty(),
         object: open.object(),
-        globals: &open.globals,
+        globals: View::Open(&open.globals),
         params: &[("two".into(), 2)],
+        vars: &vars,
         locals: &[("cpu".into(), 3), ("cpu".into(), 5)],
     };
     Expr::parse(formula)?.value(&scope)
@@ -56,9 +60,15 @@ fn facts_of_a_two_node_machine() {
         ("node_distance(0, 1)", 20),
         ("min(3, 4)", 3),
         ("max(3, 4)", 4),
+        ("log2(1)", 0),
+        ("log2(17)", 4),
+        ("log2(0)", -1),
+        ("idle_exit_ns(0) >= 0 && nr_idle_states > 0", 1),
         // The innermost variable, a parameter, the object's own value.
         ("cpu", 5),
         ("two", 2),
+        ("table[1][two]", 12),
+        ("sizeof(u64) + sizeof(task_struct) * 0", 8),
         ("slice_ns", 5_000_000),
     ] {
         assert_eq!(value("2n4c2t", formula), Ok(expected), "{formula}");
@@ -93,6 +103,9 @@ fn questions_about_what_is_not_there_are_errors() {
     assert!(error("lc(0)").contains("there are core, llc"));
     assert!(error("llc(0, 1)").contains("takes 1 arguments, not 2"));
     assert!(error("nr_llc").contains("did you mean nr_llcs"));
+    assert!(error("table[9]").contains("`table[9]` has no value: nothing was assigned"));
+    assert!(error("slice_ns.a").contains("`slice_ns.a` has no value"));
+    assert!(error("sizeof(no_such)").contains("the object has no such type"));
 }
 
 #[test]

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * probe: measures a workload on a real kernel, with the definitions of the simulator's metrics.
+ *
+ * The workload is every task that descends from `root_tgid`. A task is known by its entry in task storage, made when it
+ * is forked. Times are bpf_ktime_get_ns().
+ *
+ * A wait begins when the task is about to be woken (sched_waking), is new (sched_wakeup_new), or is switched away while
+ * runnable, and ends when a CPU switches to it.
+ */
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "probe.h"
+
+char _license[] SEC("license") = "GPL";
+
+/* The process whose descendants are the workload; set before the programs are attached. */
+const volatile u32 root_tgid = 0;
+
+#define TASK_DEAD 0x80
+#define DEFAULT_PRIO 120
+
+struct task_state {
+	u64 waiting_since;	/* 0: it is not waiting */
+	u64 woken_at;		/* 0: the wait is not one after a wake-up */
+	u64 on_cpu_since;	/* 0: it is not running */
+	struct task_account sum;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task_state);
+} tasks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, NR_TIMES);
+	__type(key, u32);
+	__type(value, struct distribution);
+} times SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cpu_account);
+} cpus SEC(".maps");
+
+/* Migrations by CPU left (upper half) and CPU reached. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 16);
+	__type(key, u32);
+	__type(value, u64);
+} moves SEC(".maps");
+
+/* Tasks that ended, by the order of their ends. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_DONE);
+	__type(key, u64);
+	__type(value, struct task_account);
+} done SEC(".maps");
+
+u64 nr_done;
+
+static u32 bucket_of(u64 ns)
+{
+	u32 top, shift;
+
+	if (ns < SUB)
+		return ns;
+	/* Position of the highest bit, by halving. */
+	top = 0;
+	for (int step = 32; step; step >>= 1) {
+		if (ns >> (top + step))
+			top += step;
+	}
+	shift = top - SUB_BITS;
+	return ((shift + 1) << SUB_BITS) + ((ns >> shift) & (SUB - 1));
+}
+
+static void record(u32 which, u64 ns)
+{
+	struct distribution *d = bpf_map_lookup_elem(&times, &which);
+	u32 bucket = bucket_of(ns);
+
+	if (!d || bucket >= BUCKETS)
+		return;
+	d->count[bucket]++;
+	if (ns > d->max)
+		d->max = ns;
+}
+
+static struct task_state *state_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&tasks, p, 0, 0);
+}
+
+static struct cpu_account *this_cpu(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&cpus, &zero);
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
+{
+	if (parent->tgid != root_tgid && !state_of(parent))
+		return 0;
+	bpf_task_storage_get(&tasks, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	return 0;
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(on_waking, struct task_struct *p)
+{
+	struct task_state *s = state_of(p);
+	struct cpu_account *cpu;
+
+	/* A task that has not left its CPU yet goes on: there is no wait. */
+	if (!s || s->on_cpu_since)
+		return 0;
+	s->woken_at = s->waiting_since = bpf_ktime_get_ns();
+	cpu = this_cpu();
+	if (cpu)
+		cpu->wakeups++;
+	return 0;
+}
+
+/* The waker met the task still on its way off the CPU: the wait begins when it is queued. */
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(on_wakeup, struct task_struct *p)
+{
+	struct task_state *s = state_of(p);
+
+	if (s && !s->on_cpu_since && !s->waiting_since)
+		s->woken_at = s->waiting_since = bpf_ktime_get_ns();
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(on_new, struct task_struct *p)
+{
+	struct task_state *s = state_of(p);
+
+	if (s)
+		s->waiting_since = bpf_ktime_get_ns();
+	return 0;
+}
+
+SEC("tp_btf/sched_migrate_task")
+int BPF_PROG(on_migrate, struct task_struct *p, int to)
+{
+	struct task_state *s = state_of(p);
+	u32 key = ((u32)p->thread_info.cpu << 16) | (u32)(to & 0xffff);
+	u64 one = 1, *count;
+
+	if (!s)
+		return 0;
+	s->sum.migrations++;
+	count = bpf_map_lookup_elem(&moves, &key);
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	else if (bpf_map_update_elem(&moves, &key, &one, BPF_NOEXIST)) {
+		count = bpf_map_lookup_elem(&moves, &key);
+		if (count)
+			__sync_fetch_and_add(count, 1);
+	}
+	return 0;
+}
+
+static void finish(struct task_struct *p, struct task_state *s, struct cpu_account *cpu)
+{
+	u64 key = __sync_fetch_and_add(&nr_done, 1);
+
+	s->sum.pid = p->pid;
+	s->sum.tgid = p->tgid;
+	s->sum.nice = p->static_prio - DEFAULT_PRIO;
+	bpf_probe_read_kernel_str(s->sum.comm, sizeof(s->sum.comm), p->comm);
+	if (bpf_map_update_elem(&done, &key, &s->sum, BPF_NOEXIST))
+		cpu->lost++;
+}
+
+static void leave(struct task_struct *p, struct task_state *s, bool preempted, u32 state, u64 now,
+		  struct cpu_account *cpu)
+{
+	if (s->on_cpu_since)
+		s->sum.run += now - s->on_cpu_since;
+	s->on_cpu_since = 0;
+	s->woken_at = 0;
+	s->waiting_since = 0;
+	if (preempted || !state) {
+		s->waiting_since = now;
+		s->sum.involuntary++;
+		return;
+	}
+	s->sum.voluntary++;
+	if (state & TASK_DEAD)
+		finish(p, s, cpu);
+}
+
+static void enter(struct task_state *s, u64 now)
+{
+	u64 wait;
+
+	s->on_cpu_since = now;
+	if (!s->waiting_since)
+		return;
+	wait = now - s->waiting_since;
+	s->sum.wait += wait;
+	record(RUN_QUEUE_WAIT, wait);
+	if (s->woken_at)
+		record(WAKEUP_LATENCY, now - s->woken_at);
+	s->waiting_since = 0;
+	s->woken_at = 0;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, bool preempted, struct task_struct *prev, struct task_struct *next, u32 prev_state)
+{
+	struct cpu_account *cpu = this_cpu();
+	struct task_state *s;
+	u64 now = bpf_ktime_get_ns();
+	bool ours = false;
+
+	if (!cpu)
+		return 0;
+	if (cpu->since) {
+		if (prev->pid)
+			cpu->busy += now - cpu->since;
+		else
+			cpu->idle += now - cpu->since;
+	}
+	cpu->since = now;
+	s = prev->pid ? state_of(prev) : NULL;
+	if (s) {
+		ours = true;
+		leave(prev, s, preempted, prev_state, now, cpu);
+	}
+	s = next->pid ? state_of(next) : NULL;
+	if (s) {
+		ours = true;
+		enter(s, now);
+	}
+	if (ours)
+		cpu->switches++;
+	return 0;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the probe and its reader (crates/live/src/probe.rs) share.
+ */
+#ifndef SCXLAB_PROBE_H
+#define SCXLAB_PROBE_H
+
+/* Times fall into buckets by their top SUB_BITS + 1 bits: exact below 2^SUB_BITS ns, then within 1.6 %. */
+#define SUB_BITS 6
+#define SUB (1 << SUB_BITS)
+#define BUCKETS ((64 - SUB_BITS) * SUB)
+
+#define MAX_DONE (1 << 18)
+
+enum times {
+	WAKEUP_LATENCY,
+	RUN_QUEUE_WAIT,
+	NR_TIMES,
+};
+
+/* Counts and the largest value, per CPU. */
+struct distribution {
+	__u64 max;
+	__u32 count[BUCKETS];
+};
+
+/* Per CPU; only that CPU writes it. */
+struct cpu_account {
+	__u64 since;	/* of the present task's time */
+	__u64 busy;	/* ns in tasks, anyone's */
+	__u64 idle;	/* ns in the idle task */
+	__u64 switches;	/* to or from a task of the workload */
+	__u64 wakeups;	/* of tasks of the workload */
+	__u64 lost;	/* tasks that ended and found the table full */
+};
+
+/* What a task of the workload got, from its first switch in until it was switched away for ever. */
+struct task_account {
+	__u64 run;	/* ns */
+	__u64 wait;	/* ns runnable and not running */
+	__u64 voluntary;
+	__u64 involuntary;
+	__u64 migrations;
+	__u32 pid;
+	__u32 tgid;
+	__s32 nice;
+	__u32 pad;
+	char comm[16];
+};
+
+#endif

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `scxlab attach`: a scheduler at work on this machine.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use scxlab_lab::run::Exit;
+use scxlab_live::job::this_machine;
+use scxlab_live::kernel::{self, RunningKernel};
+use scxlab_live::run::RunStats;
+use scxlab_live::scheduler::Scheduler;
+use serde_json::json;
+
+use crate::args::{AttachArgs, Format};
+use crate::exit::CliError;
+use crate::{live, output};
+
+const POLL: Duration = Duration::from_millis(50);
+
+pub fn attach(args: &AttachArgs) -> Result<()> {
+    let stop = output::cancelled();
+    let kernel = RunningKernel::open()?;
+    kernel.check_free()?;
+    let machine = this_machine()?;
+    let prepared = live::source(&args.scheduler)?.prepare(&machine, &kernel)?;
+    let Some(object) = &prepared.object else {
+        return Err(CliError::NothingToAttach { name: args.scheduler.clone() }.into());
+    };
+    let scheduler = Scheduler::attach(object, &prepared.label)?;
+    let _stats = RunStats::enable();
+    eprintln!("{} is attached to {}; Ctrl-C detaches it", prepared.short, kernel.release);
+    for note in &scheduler.notes {
+        eprintln!("note: {note}");
+    }
+    let start = Instant::now();
+    let end = args.duration.map(|d| start + Duration::from_nanos(d.0));
+    let interval = Duration::from_nanos(args.interval.0);
+    let mut next = start + interval;
+    let mut before = Counters::read(&scheduler);
+    while !stop.load(Ordering::Relaxed) && scheduler.is_attached() {
+        let now = Instant::now();
+        if end.is_some_and(|end| now >= end) {
+            break;
+        }
+        if !interval.is_zero() && now >= next {
+            let counters = Counters::read(&scheduler);
+            output::print(&counters.since(&before, start.elapsed(), interval, args.format))?;
+            before = counters;
+            next += interval;
+        }
+        std::thread::sleep(POLL);
+    }
+    let stayed = scheduler.is_attached();
+    let exit = scheduler.detach();
+    match stayed {
+        true => {
+            eprintln!("{} is detached", prepared.short);
+            Ok(())
+        }
+        false => Err(ejected(&prepared.short, &exit).into()),
+    }
+}
+
+fn ejected(name: &str, exit: &Exit) -> CliError {
+    CliError::Left {
+        name: name.to_owned(),
+        kind: exit.kind.clone(),
+        message: exit.message.clone(),
+        dump: exit.dump.clone(),
+    }
+}
+
+/// What has been counted since the scheduler was attached.
+struct Counters {
+    /// Of an operation: calls and ns.
+    ops: BTreeMap<String, (u64, u64)>,
+    events: BTreeMap<String, u64>,
+}
+
+impl Counters {
+    fn read(scheduler: &Scheduler<'_>) -> Counters {
+        let ops = scheduler.op_costs().into_iter().map(|o| (o.op, (o.calls, o.ns))).collect();
+        Counters { ops, events: kernel::events().into_iter().collect() }
+    }
+
+    fn since(
+        &self,
+        before: &Counters,
+        elapsed: Duration,
+        interval: Duration,
+        format: Format,
+    ) -> String {
+        let seconds = interval.as_secs_f64();
+        let mut ops = Vec::new();
+        for (op, (calls, ns)) in &self.ops {
+            let (old_calls, old_ns) = before.ops.get(op).copied().unwrap_or_default();
+            let calls = calls.saturating_sub(old_calls);
+            if calls > 0 {
+                ops.push((op, calls as f64 / seconds, ns.saturating_sub(old_ns) as f64 / calls as f64));
+            }
+        }
+        let grown = |(name, value): (&String, &u64)| {
+            let more = value.saturating_sub(before.events.get(name).copied().unwrap_or(0));
+            (more > 0).then(|| (name.clone(), more))
+        };
+        let events: Vec<_> = self.events.iter().filter_map(grown).collect();
+        if format == Format::Json {
+            let ops: serde_json::Map<_, _> = ops
+                .iter()
+                .map(|(op, rate, mean)| {
+                    ((*op).clone(), json!({ "calls_per_s": rate, "mean_ns": mean }))
+                })
+                .collect();
+            let events: serde_json::Map<_, _> =
+                events.iter().map(|(name, more)| (name.clone(), json!(more))).collect();
+            return format!(
+                "{}\n",
+                json!({ "elapsed_s": elapsed.as_secs_f64(), "ops": ops, "events": events })
+            );
+        }
+        let ops: Vec<String> =
+            ops.iter().map(|(op, rate, mean)| format!("{op} {rate:.0}/s {mean:.0} ns")).collect();
+        let events: Vec<String> =
+            events.iter().map(|(name, more)| format!("{name} +{more}")).collect();
+        format!("{:8.1} s  {}  {}\n", elapsed.as_secs_f64(), ops.join("  "), events.join("  "))
+    }
+}

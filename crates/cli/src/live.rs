@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Real kernels: requests to this host or to a virtual machine, and, as init of one, the other end of them.
+//!
+//! Owns: how a request gets into a guest. Does not: carry it out (see the live crate).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use scxlab_lab::run::Run;
+use scxlab_lab::scheduler::SchedulerArg;
+use scxlab_lab::session::Session;
+use scxlab_live::job::{Job, RecipeSource, Reply, SchedulerSource, Target, Task};
+use scxlab_live::run::Work;
+use scxlab_machine::Machine;
+use scxlab_vm::guest::{self, Guest};
+use scxlab_vm::{Accel, GuestFile, Need, VmSpec};
+
+use crate::args::{AccelArg, On, VmOptions};
+use crate::exit::CliError;
+use crate::input::{self, ObjectSource};
+use crate::{output, vm};
+
+const JOB: &str = "/scxlab/job.json";
+
+fn object_path(index: usize) -> String {
+    format!("/scxlab/object-{index}")
+}
+
+/// As init of a virtual machine: what the host asks for is done, and the machine goes off.
+pub fn guest_main() -> ! {
+    let guest = guest::enter();
+    match read_job(&guest) {
+        Ok(job) => {
+            let reply = serde_json::to_vec(&job.execute()).expect("a reply is plain data");
+            guest.finish(&reply)
+        }
+        Err(why) => guest.fail(&format!("the request cannot be read: {why}")),
+    }
+}
+
+fn read_job(guest: &Guest) -> std::io::Result<Job> {
+    let mut job: Job = serde_json::from_slice(&guest.file(JOB)?)?;
+    job.attach_objects(|index| guest.file(object_path(index)))?;
+    job.renumber_cpus(guest.cpus());
+    Ok(job)
+}
+
+/// Every run of the session, in its order, on a real kernel.
+pub fn runs(
+    session: &Session,
+    schedulers: &[String],
+    command: Option<&[String]>,
+    on: On,
+    options: &VmOptions,
+) -> Result<Vec<Run>> {
+    let duration = session.duration.or(session.workload.duration.map(|d| d.0)).or(session.cap);
+    let task = Task::Runs {
+        schedulers: schedulers.iter().map(|text| source(text)).collect::<Result<_>>()?,
+        workload: match command {
+            Some(words) => Work::Command(words.to_vec()),
+            None => Work::Program(Box::new(session.workload.clone())),
+        },
+        runs: session.runs,
+        seed: session.seed,
+        duration,
+    };
+    let count = u64::from(session.runs) * session.schedulers.len() as u64;
+    let length = Duration::from_nanos(duration.unwrap_or(0));
+    let patience = PATIENCE + u32::try_from(count).unwrap_or(u32::MAX) * (length * 2 + RUN_PATIENCE);
+    let programs = command.and_then(|words| words.first()).map(|program| vec![program.clone()]);
+    let programs = programs.unwrap_or_default();
+    match carry_out(task, &programs, on, &session.machine, options, patience)? {
+        Reply::Runs { runs, .. } => Ok(runs),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// What a guest may take to boot and to come to an end, and each run beside its own time. Emulation is slow.
+const PATIENCE: Duration = Duration::from_secs(90);
+const RUN_PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn unexpected(reply: &Reply) -> anyhow::Error {
+    match reply {
+        Reply::Failed { class, message } => {
+            CliError::Live { class: *class, message: message.clone() }.into()
+        }
+        _ => anyhow::anyhow!("internal: the reply is to another request"),
+    }
+}
+
+/// Has it done on this host, or in a virtual machine, which then has those programs of the host.
+pub fn carry_out(
+    task: Task,
+    programs: &[String],
+    on: On,
+    machine: &Arc<Machine>,
+    options: &VmOptions,
+    patience: Duration,
+) -> Result<Reply> {
+    match on {
+        On::Host => Ok(Job { target: Target::Host, task }.execute()),
+        _ => in_vm(&Job { target: Target::Vm, task }, programs, machine, options, patience),
+    }
+}
+
+fn in_vm(
+    job: &Job,
+    programs: &[String],
+    machine: &Arc<Machine>,
+    options: &VmOptions,
+    patience: Duration,
+) -> Result<Reply> {
+    let kernel = vm::kernel(options.kernel.as_deref())?;
+    let mut spec = VmSpec::new(&machine.topology, &kernel);
+    spec.memory_mib = options.memory;
+    spec.accel = accel(options.accel);
+    spec.needs = Need::sched_ext();
+    spec.deadline = options.deadline.map_or(patience, |d| Duration::from_nanos(d.0));
+    spec.cancel = output::cancelled();
+    let file = |path: String, data: Vec<u8>| GuestFile { path, data, mode: 0o644 };
+    spec.files.push(file(JOB.into(), serde_json::to_vec(job).expect("a job is plain data")));
+    for (index, object) in job.objects().iter().enumerate() {
+        spec.files.push(file(object_path(index), object.to_vec()));
+    }
+    for program in programs {
+        spec.programs.push(find_program(program)?);
+    }
+    let booted = scxlab_vm::boot(&spec);
+    let console = match &booted {
+        Ok(outcome) => Some(outcome.console.text()),
+        Err(error) => error.console().map(|c| c.text()),
+    };
+    if let (Some(path), Some(text)) = (&options.console, console) {
+        output::write_file(path, text.as_bytes())?;
+    }
+    let outcome = booted?;
+    for note in &outcome.notes {
+        eprintln!("note: {note}");
+    }
+    let reply = serde_json::from_slice(&outcome.output);
+    reply.map_err(|e| anyhow::anyhow!("internal: the guest's reply: {e}"))
+}
+
+/// As a shell finds it.
+fn find_program(name: &str) -> Result<PathBuf> {
+    if name.contains('/') {
+        return Ok(PathBuf::from(name));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| p.is_file());
+    found.ok_or_else(|| CliError::NoProgram { name: name.to_owned() }.into())
+}
+
+fn accel(arg: AccelArg) -> Accel {
+    match arg {
+        AccelArg::Auto => Accel::Auto,
+        AccelArg::Kvm => Accel::Kvm,
+        AccelArg::Tcg => Accel::Tcg,
+    }
+}
+
+/// A scheduler with what its files hold.
+pub fn source(text: &str) -> Result<SchedulerSource> {
+    let arg = SchedulerArg::parse(text)?;
+    let mut source = SchedulerSource {
+        text: text.to_owned(),
+        name: String::new(),
+        recipe: RecipeSource::Auto,
+        bytes: Arc::new([]),
+    };
+    if arg.is_default_class() {
+        return Ok(source);
+    }
+    match input::object_source(&arg.name)? {
+        ObjectSource::Shipped(shipped) => {
+            source.name = shipped.name.to_owned();
+            source.bytes = shipped.bytes.into();
+        }
+        ObjectSource::File(bytes) => {
+            source.name.clone_from(&arg.name);
+            source.bytes = bytes.into();
+        }
+    }
+    source.recipe = match arg.recipe.as_deref() {
+        None => RecipeSource::Auto,
+        Some("none") => RecipeSource::None,
+        Some(name) => {
+            RecipeSource::Text { name: name.to_owned(), text: input::recipe_text(name)? }
+        }
+    };
+    Ok(source)
+}
+
+/// Refuses what only a simulated machine can be.
+pub fn check_host(machine: &str) -> Result<()> {
+    if machine == "host" {
+        return Ok(());
+    }
+    Err(CliError::HostMachine { machine: machine.to_owned() }.into())
+}

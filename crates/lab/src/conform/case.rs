@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A case: a workload, the tracer's knobs, and what happens to tasks from outside at given times.
+//!
+//! Times leave room: an emulated kernel is late by milliseconds, so that what matters is far apart, and nothing depends on
+//! how often a slice ends.
+
+use indexmap::IndexMap;
+use scxlab_bpf::btf::Btf;
+use scxlab_machine::Machine;
+use scxlab_workload::Program;
+use scxlab_workload::program::cpus::CpuList;
+use scxlab_workload::program::{Dur, PolicyDef};
+use serde::Deserialize;
+
+use crate::prepare::{PrepareError, Prepared, RecipeChoice, Source};
+use crate::scheduler::SchedulerArg;
+
+/// One situation.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub name: String,
+    pub doc: String,
+    pub knobs: IndexMap<String, toml::Value>,
+    pub workload: Program,
+    pub duration: Dur,
+    /// Tasks whose operations are compared; `-` stands for operations about no task.
+    pub watch: Vec<String>,
+    /// Operations that are not compared, each with the reason.
+    pub ignore: IndexMap<String, String>,
+    pub timeline: Vec<Timed>,
+}
+
+/// Something done to the system from outside.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timed {
+    /// From the start of the workload.
+    pub at: Dur,
+    #[serde(rename = "do")]
+    pub action: Action,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Action {
+    Nice { task: String, value: i8 },
+    Affinity { task: String, cpus: CpuList },
+    Policy { task: String, policy: PolicyDef },
+    /// To a cgroup of the workload.
+    Cgroup { task: String, path: String },
+    Weight { path: String, weight: u32 },
+    Hotplug { cpu: u32, online: bool },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CaseError {
+    #[error("{name}: {why}")]
+    Document { name: String, why: String },
+    #[error(transparent)]
+    Workload(#[from] scxlab_workload::WorkloadError),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    doc: String,
+    #[serde(default)]
+    knobs: IndexMap<String, toml::Value>,
+    duration: Dur,
+    watch: Vec<String>,
+    #[serde(default)]
+    ignore: IndexMap<String, String>,
+    #[serde(default)]
+    at: Vec<Timed>,
+    /// A workload in its TOML form.
+    workload: String,
+}
+
+impl Case {
+    /// Reads a case; `name` is its file's.
+    pub fn parse(name: &str, text: &str) -> Result<Case, CaseError> {
+        let file: File = toml::from_str(text)
+            .map_err(|e| CaseError::Document { name: name.into(), why: e.to_string() })?;
+        let mut timeline = file.at;
+        timeline.sort_by_key(|t| t.at.0);
+        Ok(Case {
+            name: name.trim_end_matches(".toml").to_owned(),
+            doc: file.doc,
+            knobs: file.knobs,
+            workload: scxlab_workload::load(&format!("{name}.workload.toml"), &file.workload)?,
+            duration: file.duration,
+            watch: file.watch,
+            ignore: file.ignore,
+            timeline,
+        })
+    }
+
+    /// The tracer with the case's knobs, for a kernel with those types.
+    pub fn prepare(
+        &self,
+        tracer: Source<'_>,
+        machine: &Machine,
+        kernel: &Btf,
+    ) -> Result<Prepared, PrepareError> {
+        let mut text = "tracer".to_owned();
+        for (name, value) in &self.knobs {
+            let value = match value {
+                // A letter is its number for a knob of one byte.
+                toml::Value::String(s) if s.len() == 1 => s.as_bytes()[0].to_string(),
+                toml::Value::String(s) => s.clone(),
+                other => other.to_string(),
+            };
+            text.push_str(&format!(",{name}={value}"));
+        }
+        let arg = SchedulerArg::parse(&text)?;
+        Prepared::object(&arg, tracer, RecipeChoice::None, machine, kernel)
+    }
+}

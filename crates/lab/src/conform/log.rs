@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The tracer's entries, and what is made of them: per task the operations in order, with repeats folded.
+//!
+//! Owns: the layout of `struct entry` in `bpf/selftest/tracer/tracer.bpf.c`.
+
+use std::collections::BTreeMap;
+
+use super::Case;
+
+/// By task name; `-` has operations about no task.
+pub type Sequences = BTreeMap<String, Vec<String>>;
+
+/// Bytes of an entry.
+pub const ENTRY_BYTES: usize = 48;
+
+/// In the order of `enum traced_op`, and what the argument is: flags, a number, or nothing that can be compared.
+const OPS: [(&str, Arg); 25] = [
+    ("select_cpu", Arg::Flags),
+    ("enqueue", Arg::Flags),
+    ("dequeue", Arg::Flags),
+    ("tick", Arg::None),
+    ("runnable", Arg::Flags),
+    ("running", Arg::None),
+    ("stopping", Arg::Number),
+    ("quiescent", Arg::Flags),
+    ("yield", Arg::Number),
+    ("set_weight", Arg::Number),
+    ("set_cpumask", Arg::Number),
+    ("init_task", Arg::Number),
+    ("exit_task", Arg::Number),
+    ("enable", Arg::None),
+    ("disable", Arg::None),
+    ("cgroup_init", Arg::Number),
+    ("cgroup_exit", Arg::None),
+    ("cgroup_prep_move", Arg::None),
+    ("cgroup_move", Arg::None),
+    ("cgroup_cancel_move", Arg::None),
+    ("cgroup_set_weight", Arg::Number),
+    ("cpu_online", Arg::Number),
+    ("cpu_offline", Arg::Number),
+    ("init", Arg::None),
+    ("exit", Arg::Number),
+];
+
+#[derive(Clone, Copy)]
+enum Arg {
+    None,
+    Flags,
+    Number,
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub op: u32,
+    pub pid: i32,
+    pub cpu: i32,
+    pub task_cpu: i32,
+    pub arg: u64,
+    /// Of the kernel's monotonic clock, ns.
+    pub at: u64,
+    pub comm: String,
+}
+
+impl Entry {
+    pub fn read(bytes: &[u8]) -> Option<Entry> {
+        let bytes: &[u8; ENTRY_BYTES] = bytes.get(..ENTRY_BYTES)?.try_into().ok()?;
+        let word = |at: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));
+        let wide = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| bytes[at + i]));
+        let comm = &bytes[32..];
+        let end = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
+        Some(Entry {
+            op: word(0) as u32,
+            pid: word(4),
+            cpu: word(8),
+            task_cpu: word(12),
+            arg: wide(16),
+            at: wide(24),
+            comm: String::from_utf8_lossy(&comm[..end]).into_owned(),
+        })
+    }
+
+    fn name(&self) -> &'static str {
+        OPS.get(self.op as usize).map_or("?", |(name, _)| name)
+    }
+
+    fn text(&self) -> String {
+        let name = self.name();
+        match OPS.get(self.op as usize).map(|(_, arg)| *arg) {
+            Some(Arg::Flags) => format!("{name}({:#x})", self.arg),
+            Some(Arg::Number) => format!("{name}({})", self.arg),
+            _ => name.to_owned(),
+        }
+    }
+}
+
+/// Tasks of a case sleep for twice this at first: how a target makes its tasks is its own affair.
+pub const SETTLE_NS: u64 = 25_000_000;
+
+/// What the case compares, of all entries; `start` is when the workload began. A task has one name, the last that it
+/// gave itself.
+pub fn sequences(case: &Case, entries: &[Entry], start: u64) -> Sequences {
+    let window = start + SETTLE_NS..start + case.duration.0;
+    let names: BTreeMap<i32, &str> = entries.iter().map(|e| (e.pid, e.comm.as_str())).collect();
+    let mut all = Sequences::new();
+    for entry in entries.iter().filter(|e| window.contains(&e.at)) {
+        let about = if entry.pid < 0 { "-" } else { names[&entry.pid] };
+        let watched = case.watch.iter().any(|w| w == about);
+        if watched && !case.ignore.contains_key(entry.name()) {
+            all.entry(about.to_owned()).or_default().push(entry.text());
+        }
+    }
+    all.into_iter().map(|(about, ops)| (about, fold(ops))).collect()
+}
+
+/// The longest stretch of operations that is taken for one repeat.
+const LONGEST: usize = 12;
+
+/// A stretch that follows itself again and again is written once, with a `+` at its end: how often a slice ended is a
+/// matter of speed.
+pub fn fold(ops: Vec<String>) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    let mut at = 0;
+    while at < ops.len() {
+        let repeats = |len: usize| {
+            let unit = &ops[at..at + len];
+            1 + ops[at + len..].chunks_exact(len).take_while(|next| *next == unit).count()
+        };
+        let fits = 1..=LONGEST.min((ops.len() - at) / 2);
+        let best = fits.map(|len| (len, repeats(len))).filter(|(_, n)| *n > 1);
+        match best.max_by_key(|(len, n)| (len * n, std::cmp::Reverse(*len))) {
+            None => {
+                out.push(ops[at].clone());
+                at += 1;
+            }
+            Some((len, n)) => {
+                out.extend(ops[at..at + len].iter().cloned());
+                out.push("+".into());
+                at += len * n;
+            }
+        }
+    }
+    out
+}

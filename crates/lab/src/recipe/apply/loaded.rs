@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What steps do to an object that is loaded: they run its programs and write its maps, globals and memory.
+//!
+//! Owns: the bytes of contexts and elements. Does not: what only an open object allows.
+//! Models: a frontend's `bpf_prog_test_run_opts()`, `bpf_map_update_elem()` and its mappings of globals and arenas.
+
+use scxlab_bpf::btf::{Btf, FieldRef, Kind, TypeId};
+use scxlab_bpf::errno::ENOENT;
+use scxlab_bpf::link::{GlobalError, Loaded};
+use scxlab_bpf::map::{MapId, map_type};
+use scxlab_bpf::object::{Object, ProgramKind};
+use scxlab_kernel::Kernel;
+use scxlab_machine::CpuId;
+
+use super::super::expr::path_text;
+use super::super::{
+    Action, Assignment, Content, Formula, Place, RecipeError, Run, Update, What, layout,
+};
+use super::{Outcome, Side, Work, no_map, no_program};
+
+const PERCPU: [u32; 3] = [map_type::PERCPU_ARRAY, map_type::PERCPU_HASH, map_type::LRU_PERCPU_HASH];
+/// The largest context and map value: the kernel's limit for the one, enough for the other.
+const MAX_BYTES: u64 = 1 << 20;
+
+impl Work<'_> {
+    pub(super) fn use_loaded(
+        &mut self,
+        kernel: &mut Kernel,
+        loaded: &Loaded,
+        action: &Action,
+        place: &Place,
+    ) -> Outcome<()> {
+        match action {
+            Action::Set(all) => all.iter().try_for_each(|a| self.set_loaded(kernel, loaded, a)),
+            Action::InnerMaps(pairs) => pairs.iter().try_for_each(|(map, formula)| {
+                let slots = self.count(&Side::Loaded(kernel, loaded), formula)?;
+                fill_map_of_maps(kernel, loaded, map, slots, &formula.place)
+            }),
+            Action::Run(run) => self.run(kernel, loaded, run, place),
+            Action::Update(update) => self.update(kernel, loaded, update, place),
+            _ => Ok(()),
+        }
+    }
+
+    fn set_loaded(&self, kernel: &mut Kernel, loaded: &Loaded, a: &Assignment) -> Outcome<()> {
+        let Assignment { target, value: formula } = a;
+        let side = Side::Loaded(kernel, loaded);
+        let steps = self.steps(&side, target, &formula.place)?;
+        let value = self.value(&side, formula)?;
+        let Some(at) = &target.at else {
+            let path = path_text(&target.name, &steps);
+            return match loaded.write_global(&mut kernel.vm, &path, &value.to_string()) {
+                Err(GlobalError::NoVariable { .. }) if target.optional => Ok(()),
+                result => result.map_err(|e| RecipeError::at(&formula.place, e.into())),
+            };
+        };
+        let at = at.value(&self.scope(&side));
+        let at = at.map_err(|e| RecipeError::at(&formula.place, e.into()))?;
+        let place = path_text(&format!("{}({at:#x})", target.name), &steps);
+        let refuse = |why: String| {
+            RecipeError::at(&formula.place, What::Memory { place: place.clone(), why })
+        };
+        let btf = &loaded.object.btf;
+        let ty = type_named(btf, &target.name)
+            .ok_or_else(|| refuse("the object has no such type".into()))?;
+        let field = btf.path(ty, &path_text("", &steps)).map_err(|e| refuse(e.to_string()))?;
+        let address = u64::try_from(at).map_err(|_| refuse("no address".into()))?;
+        poke(kernel, loaded, address, field, value).map_err(refuse)
+    }
+
+    fn run(
+        &mut self,
+        kernel: &mut Kernel,
+        loaded: &Loaded,
+        run: &Run,
+        place: &Place,
+    ) -> Outcome<()> {
+        let program = &run.program;
+        let is_syscall = |kind: &ProgramKind| *kind == ProgramKind::Syscall;
+        let found = loaded.programs().find(|(_, name, kind)| name == program && is_syscall(kind));
+        let Some((func, ..)) = found else {
+            return Err(no_program(&loaded.object, place, program, is_syscall));
+        };
+        let side = Side::Loaded(kernel, loaded);
+        let ty = context_type(&loaded.object, program);
+        let mut ctx = self.context(&side, run, ty, place)?;
+        let wanted = run.returns.as_ref().map(|f| self.value(&side, f)).transpose()?;
+        let cpu = run.cpu.as_ref().map(|f| self.cpu(&side, f)).transpose()?;
+        let Side::Loaded(kernel, _) = side else { return Ok(()) };
+        let call = |k: &mut Kernel, ctx: &mut [u8]| k.run_syscall(loaded.instance, func, ctx);
+        let result = match cpu {
+            None => kernel.user(|k| call(k, &mut ctx)),
+            Some(cpu) => kernel.user_on(cpu, |k| call(k, &mut ctx)),
+        };
+        let value = result.map_err(|fault| {
+            let fault = Box::new(fault);
+            RecipeError::at(place, What::Fault { program: program.clone(), fault })
+        })? as i32;
+        let side = Side::Loaded(kernel, loaded);
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != i128::from(value)) {
+            let context = self.shown(&side, &run.ctx)?;
+            let (program, wanted) = (program.clone(), wanted as i32);
+            return Err(RecipeError::at(place, What::Returned { program, value, wanted, context }));
+        }
+        self.read_back(&side, run, ty, &ctx, place)
+    }
+
+    /// The bytes of a program's context struct.
+    fn context(
+        &self,
+        side: &Side<'_>,
+        run: &Run,
+        ty: Option<TypeId>,
+        place: &Place,
+    ) -> Outcome<Vec<u8>> {
+        let program = &run.program;
+        let wants = !run.ctx.is_empty() || !run.into.is_empty();
+        let size = ty.and_then(|ty| side.object().btf.size_of(ty).ok());
+        let (Some(ty), Some(size)) = (ty, size.filter(|s| *s <= MAX_BYTES)) else {
+            let what = What::NoContext { program: program.clone() };
+            return if wants { Err(RecipeError::at(place, what)) } else { Ok(Vec::new()) };
+        };
+        let mut bytes = vec![0; size as usize];
+        self.fill(side, ty, &mut bytes, &run.ctx, |field, why| What::Context {
+            program: program.clone(),
+            field,
+            why,
+        })?;
+        Ok(bytes)
+    }
+
+    /// What the program left in its context.
+    fn read_back(
+        &mut self,
+        side: &Side<'_>,
+        run: &Run,
+        ty: Option<TypeId>,
+        ctx: &[u8],
+        place: &Place,
+    ) -> Outcome<()> {
+        for (variable, field) in &run.into {
+            let Some(ty) = ty else { break };
+            let steps = self.steps(side, field, place)?;
+            let btf = &side.object().btf;
+            let value = layout::field(btf, ty, &field.name, &steps)
+                .and_then(|found| layout::get(btf, ctx, found));
+            let value = value.map_err(|why| {
+                let field = path_text(&field.name, &steps);
+                RecipeError::at(place, What::Context { program: run.program.clone(), field, why })
+            })?;
+            self.assign(side, variable, value, place)?;
+        }
+        Ok(())
+    }
+
+    /// For the message: the fields as they were filled.
+    fn shown(&self, side: &Side<'_>, fields: &[Assignment]) -> Outcome<String> {
+        let mut shown = Vec::new();
+        for Assignment { target, value } in fields {
+            let name = path_text(&target.name, &self.steps(side, target, &value.place)?);
+            shown.push(format!("{name} = {}", self.value(side, value)?));
+        }
+        Ok(if shown.is_empty() { String::new() } else { format!(" (with {})", shown.join(", ")) })
+    }
+
+    fn update(
+        &self,
+        kernel: &mut Kernel,
+        loaded: &Loaded,
+        update: &Update,
+        place: &Place,
+    ) -> Outcome<()> {
+        let refuse =
+            |why: String| RecipeError::at(place, What::Map { map: update.map.clone(), why });
+        let Some(index) = loaded.object.map(&update.map) else {
+            return Err(no_map(&loaded.object, place, &update.map));
+        };
+        let (spec, id) = (&loaded.object.maps[index], loaded.maps[index]);
+        let side = Side::Loaded(kernel, loaded);
+        let key = vec![0; spec.key_size as usize];
+        let key = self.content(&side, spec.key_ty, key, &update.key, &refuse)?;
+        let cpu = update.cpu.as_ref().map(|f| self.cpu(&side, f)).transpose()?;
+        let copies = element(&side, id, &key, spec.value_size, cpu)
+            .map_err(|errno| refuse(format!("errno {errno}")))?;
+        let all_copies = cpu.is_none() && is_percpu(&side, id);
+        let mut value = Vec::new();
+        for copy in copies {
+            let copy = self.content(&side, spec.value_ty, copy, &update.value, &refuse)?;
+            value.extend_from_slice(&copy);
+            if all_copies {
+                value.resize(value.len().next_multiple_of(8), 0);
+            }
+        }
+        let Side::Loaded(kernel, _) = side else { return Ok(()) };
+        let done = match cpu {
+            None => kernel.vm.map_update(id, &key, &value, 0),
+            Some(cpu) => kernel.vm.map_update_cpu(id, &key, &value, cpu.0),
+        };
+        done.map_err(|errno| refuse(format!("errno {errno}")))
+    }
+
+    /// `bytes` with what a key or a value says.
+    fn content(
+        &self,
+        side: &Side<'_>,
+        ty: Option<TypeId>,
+        mut bytes: Vec<u8>,
+        content: &Content,
+        refuse: &dyn Fn(String) -> RecipeError,
+    ) -> Outcome<Vec<u8>> {
+        let btf = &side.object().btf;
+        match (content, ty) {
+            (Content::Whole(formula), Some(ty)) => {
+                let value = self.value(side, formula)?;
+                let place = FieldRef { ty, bit_off: 0, bitfield_bits: 0 };
+                layout::put(btf, &mut bytes, place, value).map_err(refuse)?;
+            }
+            // A map without types has numbers of its size.
+            (Content::Whole(formula), None) => {
+                let value = self.value(side, formula)?;
+                let len = bytes.len().min(16);
+                bytes[..len].copy_from_slice(&value.to_le_bytes()[..len]);
+            }
+            (Content::Fields(fields), Some(ty)) => {
+                let map = |field: String, why: String| What::Context {
+                    program: "an element".into(),
+                    field,
+                    why,
+                };
+                self.fill(side, ty, &mut bytes, fields, map)?;
+            }
+            (Content::Fields(_), None) => return Err(refuse("its elements have no type".into())),
+        }
+        Ok(bytes)
+    }
+
+    fn fill(
+        &self,
+        side: &Side<'_>,
+        ty: TypeId,
+        bytes: &mut [u8],
+        fields: &[Assignment],
+        wrong: impl Fn(String, String) -> What,
+    ) -> Outcome<()> {
+        let btf = &side.object().btf;
+        for Assignment { target, value: formula } in fields {
+            let steps = self.steps(side, target, &formula.place)?;
+            let value = self.value(side, formula)?;
+            let put = layout::field(btf, ty, &target.name, &steps)
+                .and_then(|found| layout::put(btf, bytes, found, value));
+            put.map_err(|why| {
+                let field = path_text(&target.name, &steps);
+                RecipeError::at(&formula.place, wrong(field, why))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn cpu(&self, side: &Side<'_>, formula: &Formula) -> Outcome<CpuId> {
+        let value = self.value(side, formula)?;
+        let nr_cpus = self.subject.machine.topology.nr_cpus();
+        let found = u32::try_from(value).ok().filter(|cpu| (*cpu as usize) < nr_cpus);
+        found.map(CpuId).ok_or_else(|| {
+            let why = format!("the machine has no CPU {value}");
+            RecipeError::at(&formula.place, What::Required(why))
+        })
+    }
+}
+
+/// The element as it is, one copy for each CPU that is meant; zeros if there is none.
+fn element(
+    side: &Side<'_>,
+    id: MapId,
+    key: &[u8],
+    size: u32,
+    cpu: Option<CpuId>,
+) -> Result<Vec<Vec<u8>>, i64> {
+    let Side::Loaded(kernel, _) = side else { return Ok(Vec::new()) };
+    let size = size as usize;
+    let found = match cpu {
+        Some(cpu) => kernel.vm.map_lookup_cpu(id, key, cpu.0),
+        None => kernel.vm.map_lookup(id, key),
+    };
+    let bytes = match found {
+        Err(ENOENT) if cpu.is_some() => vec![0; size],
+        Err(ENOENT) => vec![0; kernel.vm.map_value_len(id)?],
+        found => found?,
+    };
+    let stride = if cpu.is_none() && is_percpu(side, id) { size.next_multiple_of(8) } else { size };
+    let stride = stride.max(1);
+    Ok(bytes.chunks(stride).map(|copy| copy[..size.min(copy.len())].to_vec()).collect())
+}
+
+fn is_percpu(side: &Side<'_>, id: MapId) -> bool {
+    match side {
+        Side::Open(_) => false,
+        Side::Loaded(kernel, _) => {
+            kernel.vm.map(id).is_some_and(|map| PERCPU.contains(&map.def.map_type))
+        }
+    }
+}
+
+fn type_named(btf: &Btf, name: &str) -> Option<TypeId> {
+    let kinds = [Kind::Struct, Kind::Union, Kind::Typedef, Kind::Int];
+    kinds.into_iter().find_map(|kind| btf.find(name, kind))
+}
+
+/// Writes a field of what lies at an address, as user space would through its mapping.
+fn poke(
+    kernel: &mut Kernel,
+    loaded: &Loaded,
+    address: u64,
+    field: FieldRef,
+    value: i128,
+) -> Result<(), String> {
+    let btf = &loaded.object.btf;
+    let at = address.checked_add(field.byte_off()).ok_or("no address")?;
+    let len = btf.size_of(field.ty).map_err(|e| e.to_string())?;
+    let arena = loaded.maps.iter().copied().find(|id| {
+        let map = kernel.vm.map(*id);
+        map.is_some_and(|map| map.def.map_type == map_type::ARENA)
+    });
+    let outside = || "it lies in no arena of the object".to_owned();
+    let arena = arena.ok_or_else(outside)?;
+    let (start, size) = kernel.vm.map_area(arena).map_err(|_| outside())?;
+    let inside = at >= start && at.checked_add(len).is_some_and(|end| end <= start + size);
+    if !inside {
+        return Err(outside());
+    }
+    kernel.vm.arena_touch(arena, at, len).map_err(|errno| format!("errno {errno}"))?;
+    let place = FieldRef { bit_off: field.bit_off % 8, ..field };
+    let mut bytes = kernel.vm.mem.bytes(at, len).map_err(|e| e.to_string())?.to_vec();
+    layout::put(btf, &mut bytes, place, value)?;
+    kernel.vm.mem.bytes_mut(at, len).map_err(|e| e.to_string())?.copy_from_slice(&bytes);
+    Ok(())
+}
+
+/// New maps like the template, in slots 0 and up.
+fn fill_map_of_maps(
+    kernel: &mut Kernel,
+    loaded: &Loaded,
+    map: &str,
+    slots: u64,
+    place: &Place,
+) -> Outcome<()> {
+    let refuse = |why: String| RecipeError::at(place, What::Map { map: map.to_owned(), why });
+    let Some(outer) = loaded.map(map) else {
+        return Err(no_map(&loaded.object, place, map));
+    };
+    let template = kernel.vm.map(outer).and_then(|m| m.def.inner.clone());
+    let template = template.ok_or_else(|| refuse("it does not hold maps".into()))?;
+    for slot in 0..slots.min(u64::from(u32::MAX)) as u32 {
+        let inner = kernel.vm.create_map(loaded.instance, &template);
+        let inner = inner.map_err(|e| refuse(e.to_string()))?;
+        let put = kernel.vm.map_set_inner(outer, &slot.to_ne_bytes(), inner);
+        put.map_err(|errno| refuse(format!("slot {slot}: errno {errno}")))?;
+    }
+    Ok(())
+}
+
+/// The struct that a program's only argument points to.
+fn context_type(object: &Object, program: &str) -> Option<TypeId> {
+    let btf = &object.btf;
+    let function = &object.functions[object.function(program)?];
+    let proto = btf.ty(function.btf_func?).ok()?.target()?;
+    let pointer = btf.resolve(btf.params(proto).next()?.ty).ok()?;
+    if btf.kind(pointer) != Kind::Ptr {
+        return None;
+    }
+    let target = btf.resolve(btf.ty(pointer).ok()?.target()?).ok()?;
+    (btf.kind(target) == Kind::Struct).then_some(target)
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What steps do to an object that is open: globals, the ops table, sizes, what is loaded.
+//!
+//! Owns: nothing that outlives the step. Does not: touch a kernel.
+
+use scxlab_bpf::link::{GlobalError, OpenObject, TableError};
+
+use super::super::expr::path_text;
+use super::super::{Action, Assignment, Formula, RecipeError};
+use super::{Outcome, Side, Work, no_map, no_program};
+
+impl Work<'_> {
+    pub(super) fn change(&mut self, open: &mut OpenObject, action: &Action) -> Outcome<()> {
+        match action {
+            Action::Set(all) => all.iter().try_for_each(|a| self.set_open(open, a)),
+            Action::Ops(pairs) => pairs.iter().try_for_each(|(m, f)| self.set_ops(open, m, f)),
+            Action::Resize(pairs) => pairs.iter().try_for_each(|(name, formula)| {
+                let len = self.count(&Side::Open(open), formula)?;
+                let resized = open.globals.resize_array(name, len);
+                resized.map_err(|e| RecipeError::at(&formula.place, e.into()))
+            }),
+            Action::MaxEntries(pairs) => pairs.iter().try_for_each(|(map, formula)| {
+                let entries = self.count(&Side::Open(open), formula)?;
+                let entries = u32::try_from(entries).unwrap_or(u32::MAX);
+                let found = open.set_max_entries(map, entries);
+                found.then_some(()).ok_or_else(|| no_map(open.object(), &formula.place, map))
+            }),
+            Action::Autoload(pairs) => pairs.iter().try_for_each(|(program, formula)| {
+                let load = self.value(&Side::Open(open), formula)? != 0;
+                let found = open.set_autoload(program, load);
+                let missing = || no_program(open.object(), &formula.place, program, |_| true);
+                found.then_some(()).ok_or_else(missing)
+            }),
+            // The others wait until the object is loaded.
+            _ => Ok(()),
+        }
+    }
+
+    fn set_open(&self, open: &mut OpenObject, assignment: &Assignment) -> Outcome<()> {
+        let Assignment { target, value: formula } = assignment;
+        let side = Side::Open(open);
+        let path = path_text(&target.name, &self.steps(&side, target, &formula.place)?);
+        let value = self.value(&side, formula)?;
+        match open.globals.set(&path, &value.to_string()) {
+            Err(GlobalError::NoVariable { .. }) if target.optional => Ok(()),
+            result => result.map_err(|e| RecipeError::at(&formula.place, e.into())),
+        }
+    }
+
+    /// A callback can only be taken away: 0 is what a frontend writes for that.
+    fn set_ops(&self, open: &mut OpenObject, member: &str, formula: &Formula) -> Outcome<()> {
+        let value = self.value(&Side::Open(open), formula)?;
+        let object = open.object().clone();
+        let Some(table) = open.table_mut(self.subject.table) else { return Ok(()) };
+        let set = match table.set(&object.btf, member, &value.to_string()) {
+            Err(TableError::Callback { .. }) if value == 0 => table.set_callback(member, None),
+            result => result,
+        };
+        set.map_err(|e| RecipeError::at(&formula.place, e.into()))
+    }
+}

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Reading a recipe's file.
+//!
+//! Owns: the keys of the file, the lines in messages, and putting included recipes in place.
+//! Does not: know the object: names and types are looked up when the recipe is applied.
+
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::expr::{Expr, Target};
+use super::shipped;
+use super::{
+    Action, Assignment, Content, Formula, Loop, Param, Phase, Place, Recipe, RecipeError, Run,
+    Step, Update, What, schedule,
+};
+
+/// The keys that say what a step does.
+pub(super) const ACTIONS: &str = "require, let, set, ops, resize, max_entries, autoload, inner_maps, run, \
+                                  update, attach, include";
+
+/// How deep recipes include one another.
+const MAX_INCLUDES: usize = 4;
+
+type Outcome<T> = Result<T, RecipeError>;
+
+impl Recipe {
+    /// Reads a recipe. `name` is only for messages.
+    pub fn parse(name: &str, text: &str) -> Outcome<Recipe> {
+        let mut recipe = read(name, text, 0)?;
+        schedule(&mut recipe.steps)?;
+        Ok(recipe)
+    }
+}
+
+fn read(name: &str, text: &str, depth: usize) -> Outcome<Recipe> {
+    let reader = Reader { file: name.into(), text, depth };
+    let file: File = toml::from_str(text).map_err(|e| {
+        let at = e.span().unwrap_or(0..0).start;
+        reader.error(at, What::Document(e.message().to_owned()))
+    })?;
+    let param = |(name, p): (String, ParamFile)| {
+        Ok(Param { name, doc: p.doc, default: reader.formula(p.default)? })
+    };
+    let params: Outcome<Vec<Param>> = file.params.into_iter().map(param).collect();
+    let mut recipe = Recipe {
+        name: name.to_owned(),
+        ops: file.ops,
+        doc: file.doc,
+        source: file.source,
+        leaves_out: file.leaves_out,
+        params: params?,
+        steps: Vec::new(),
+    };
+    for step in file.step {
+        reader.step(step, &mut recipe)?;
+    }
+    Ok(recipe)
+}
+
+// ---- the file as TOML sees it
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    ops: Option<String>,
+    doc: String,
+    source: String,
+    #[serde(default)]
+    leaves_out: Option<String>,
+    #[serde(default)]
+    params: IndexMap<String, ParamFile>,
+    #[serde(default)]
+    step: Vec<Spanned<StepFile>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ParamFile {
+    default: Spanned<Raw>,
+    doc: String,
+}
+
+/// A value: a number, a truth, or a formula in quotes.
+#[derive(Clone, Deserialize)]
+#[serde(untagged)]
+enum Raw {
+    Bool(bool),
+    Int(i64),
+    Text(String),
+}
+
+/// A value, or values by the fields of a struct.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawContent {
+    Whole(Raw),
+    Fields(IndexMap<String, Raw>),
+}
+
+type Pairs = IndexMap<String, Spanned<Raw>>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StepFile {
+    #[serde(default)]
+    each: Option<OneOrMore>,
+    #[serde(default)]
+    when: Option<Spanned<Raw>>,
+    #[serde(default)]
+    sort: Option<OneOrMore>,
+    #[serde(default)]
+    require: Option<Spanned<Raw>>,
+    #[serde(default)]
+    message: Option<String>,
+    #[serde(default)]
+    r#let: Option<Pairs>,
+    #[serde(default)]
+    set: Option<Pairs>,
+    #[serde(default)]
+    ops: Option<Pairs>,
+    #[serde(default)]
+    resize: Option<Pairs>,
+    #[serde(default)]
+    max_entries: Option<Pairs>,
+    #[serde(default)]
+    autoload: Option<Pairs>,
+    #[serde(default)]
+    inner_maps: Option<Pairs>,
+    #[serde(default)]
+    run: Option<String>,
+    #[serde(default)]
+    ctx: Option<Pairs>,
+    #[serde(default)]
+    returns: Option<Spanned<Raw>>,
+    #[serde(default)]
+    into: Option<IndexMap<String, Spanned<String>>>,
+    #[serde(default)]
+    cpu: Option<Spanned<Raw>>,
+    #[serde(default)]
+    update: Option<String>,
+    #[serde(default)]
+    key: Option<Spanned<RawContent>>,
+    #[serde(default)]
+    value: Option<Spanned<RawContent>>,
+    #[serde(default)]
+    attach: Option<bool>,
+    #[serde(default)]
+    include: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl OneOrMore {
+    fn all(this: Option<OneOrMore>) -> Vec<String> {
+        match this {
+            None => Vec::new(),
+            Some(OneOrMore::One(one)) => vec![one],
+            Some(OneOrMore::More(all)) => all,
+        }
+    }
+}
+
+struct Reader<'a> {
+    file: Arc<str>,
+    text: &'a str,
+    depth: usize,
+}
+
+impl Reader<'_> {
+    fn place(&self, offset: usize) -> Place {
+        let before = self.text.as_bytes().get(..offset).unwrap_or(self.text.as_bytes());
+        let line = 1 + before.iter().filter(|b| **b == b'\n').count();
+        Place { file: self.file.clone(), line }
+    }
+
+    fn error(&self, offset: usize, what: What) -> RecipeError {
+        RecipeError::at(&self.place(offset), what)
+    }
+
+    fn formula(&self, raw: Spanned<Raw>) -> Outcome<Formula> {
+        let place = self.place(raw.span().start);
+        self.raw(&place, raw.into_inner())
+    }
+
+    fn raw(&self, place: &Place, raw: Raw) -> Outcome<Formula> {
+        let text = match raw {
+            Raw::Bool(b) => u8::from(b).to_string(),
+            Raw::Int(n) => n.to_string(),
+            Raw::Text(text) => text,
+        };
+        self.text(place, text)
+    }
+
+    fn text(&self, place: &Place, text: String) -> Outcome<Formula> {
+        let expr = Expr::parse(&text).map_err(|e| RecipeError::at(place, e.into()))?;
+        Ok(Formula { place: place.clone(), text, expr })
+    }
+
+    fn pairs(&self, pairs: Pairs) -> Outcome<Vec<(String, Formula)>> {
+        pairs.into_iter().map(|(key, raw)| Ok((key, self.formula(raw)?))).collect()
+    }
+
+    fn target(&self, place: &Place, text: &str) -> Outcome<Target> {
+        Target::parse(text).map_err(|e| RecipeError::at(place, e.into()))
+    }
+
+    fn assignments(&self, pairs: Pairs) -> Outcome<Vec<Assignment>> {
+        let one = |(key, raw): (String, Spanned<Raw>)| {
+            let value = self.formula(raw)?;
+            Ok(Assignment { target: self.target(&value.place, &key)?, value })
+        };
+        pairs.into_iter().map(one).collect()
+    }
+
+    fn content(&self, raw: Spanned<RawContent>) -> Outcome<Content> {
+        let place = self.place(raw.span().start);
+        Ok(match raw.into_inner() {
+            RawContent::Whole(raw) => Content::Whole(self.raw(&place, raw)?),
+            RawContent::Fields(fields) => {
+                let one = |(key, raw): (String, Raw)| {
+                    let target = self.target(&place, &key)?;
+                    Ok(Assignment { target, value: self.raw(&place, raw)? })
+                };
+                Content::Fields(fields.into_iter().map(one).collect::<Outcome<_>>()?)
+            }
+        })
+    }
+
+    /// Appends a step to the recipe, or the steps and parameters of the recipe that it includes.
+    fn step(&self, step: Spanned<StepFile>, recipe: &mut Recipe) -> Outcome<()> {
+        let place = self.place(step.span().start);
+        let mut step = step.into_inner();
+        let looped = step.each.is_some() || step.when.is_some() || step.sort.is_some();
+        let each = OneOrMore::all(step.each.take());
+        let each = each.into_iter().map(|text| self.each(&place, &text)).collect::<Outcome<_>>()?;
+        let when = step.when.take().map(|raw| self.formula(raw)).transpose()?;
+        let sort = OneOrMore::all(step.sort.take());
+        let sort = sort.into_iter().map(|text| self.text(&place, text)).collect::<Outcome<_>>()?;
+        if let Some(name) = step.include.take() {
+            if looped {
+                return Err(RecipeError::at(
+                    &place,
+                    What::Include("it is neither repeated nor left out".into()),
+                ));
+            }
+            if step.actions() > 0 {
+                let found = "include and something else".into();
+                return Err(RecipeError::at(&place, What::Actions { found }));
+            }
+            return self.include(&place, &name, recipe);
+        }
+        let action = self.action(&place, step)?;
+        recipe.steps.push(Step { place, phase: Phase::Open, each, when, sort, action });
+        Ok(())
+    }
+
+    /// A parameter that the including recipe has as well is the including recipe's.
+    fn include(&self, place: &Place, name: &str, recipe: &mut Recipe) -> Outcome<()> {
+        let refuse = |why: String| RecipeError::at(place, What::Include(why));
+        let text = shipped::text(name)
+            .ok_or_else(|| refuse(format!("\"{name}\" is no shipped recipe")))?;
+        if self.depth >= MAX_INCLUDES {
+            return Err(refuse("recipes include one another too deeply".into()));
+        }
+        let inner = read(&shipped::file(name), text, self.depth + 1)?;
+        for param in inner.params {
+            if recipe.params.iter().all(|p| p.name != param.name) {
+                recipe.params.push(param);
+            }
+        }
+        recipe.steps.extend(inner.steps);
+        Ok(())
+    }
+
+    fn each(&self, place: &Place, text: &str) -> Outcome<Loop> {
+        let (var, count) = match text.trim() {
+            name @ ("cpu" | "core" | "llc" | "node") => (name, format!("nr_{name}s")),
+            other => match other.split_once('<') {
+                Some((var, count)) if is_name(var.trim()) => (var.trim(), count.to_owned()),
+                _ => return Err(RecipeError::at(place, What::Each { text: text.into() })),
+            },
+        };
+        Ok(Loop { var: var.to_owned(), count: self.text(place, count)? })
+    }
+
+    fn action(&self, place: &Place, step: StepFile) -> Outcome<Action> {
+        let refuse = |what| Err(RecipeError::at(place, what));
+        if let Some((key, beside)) = step.lone() {
+            return refuse(What::Lone { key, beside });
+        }
+        let count = step.actions();
+        let names = step.names();
+        if count != 1 {
+            let found = if count == 0 { "none".into() } else { names.join(" and ") };
+            return refuse(What::Actions { found });
+        }
+        Ok(if let Some(condition) = step.require {
+            let condition = self.formula(condition)?;
+            let message =
+                step.message.unwrap_or_else(|| format!("{} does not hold", condition.text));
+            Action::Require(condition, message)
+        } else if let Some(pairs) = step.r#let {
+            Action::Let(self.assignments(pairs)?)
+        } else if let Some(pairs) = step.set {
+            Action::Set(self.assignments(pairs)?)
+        } else if let Some(pairs) = step.ops {
+            Action::Ops(self.pairs(pairs)?)
+        } else if let Some(pairs) = step.resize {
+            Action::Resize(self.pairs(pairs)?)
+        } else if let Some(pairs) = step.max_entries {
+            Action::MaxEntries(self.pairs(pairs)?)
+        } else if let Some(pairs) = step.autoload {
+            Action::Autoload(self.pairs(pairs)?)
+        } else if let Some(pairs) = step.inner_maps {
+            Action::InnerMaps(self.pairs(pairs)?)
+        } else if step.run.is_some() {
+            Action::Run(self.run(place, step)?)
+        } else if step.update.is_some() {
+            Action::Update(self.update(place, step)?)
+        } else {
+            Action::Attach
+        })
+    }
+
+    fn run(&self, place: &Place, step: StepFile) -> Outcome<Run> {
+        let returns = match step.returns {
+            None => Some(self.text(place, "0".into())?),
+            Some(raw) if matches!(raw.get_ref(), Raw::Text(text) if text == "any") => None,
+            Some(raw) => Some(self.formula(raw)?),
+        };
+        let into = |(variable, field): (String, Spanned<String>)| {
+            let at = self.place(field.span().start);
+            Ok((self.target(&at, &variable)?, self.target(&at, field.get_ref())?))
+        };
+        Ok(Run {
+            program: step.run.unwrap_or_default(),
+            ctx: self.assignments(step.ctx.unwrap_or_default())?,
+            returns,
+            into: step.into.unwrap_or_default().into_iter().map(into).collect::<Outcome<_>>()?,
+            cpu: step.cpu.map(|raw| self.formula(raw)).transpose()?,
+        })
+    }
+
+    fn update(&self, place: &Place, step: StepFile) -> Outcome<Update> {
+        let needs = |key| RecipeError::at(place, What::Needs { key });
+        Ok(Update {
+            map: step.update.unwrap_or_default(),
+            key: self.content(step.key.ok_or_else(|| needs("key"))?)?,
+            value: self.content(step.value.ok_or_else(|| needs("value"))?)?,
+            cpu: step.cpu.map(|raw| self.formula(raw)).transpose()?,
+        })
+    }
+}
+
+impl StepFile {
+    /// The actions that it names.
+    fn names(&self) -> Vec<&'static str> {
+        let all = [
+            ("require", self.require.is_some()),
+            ("let", self.r#let.is_some()),
+            ("set", self.set.is_some()),
+            ("ops", self.ops.is_some()),
+            ("resize", self.resize.is_some()),
+            ("max_entries", self.max_entries.is_some()),
+            ("autoload", self.autoload.is_some()),
+            ("inner_maps", self.inner_maps.is_some()),
+            ("run", self.run.is_some()),
+            ("update", self.update.is_some()),
+            ("attach", self.attach == Some(true)),
+            ("include", self.include.is_some()),
+        ];
+        all.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
+    }
+
+    fn actions(&self) -> usize {
+        self.names().len()
+    }
+
+    /// A key that means nothing without another.
+    fn lone(&self) -> Option<(&'static str, &'static str)> {
+        let (run, update) = (self.run.is_some(), self.update.is_some());
+        let all = [
+            ("message", self.message.is_some() && self.require.is_none(), "\"require\""),
+            ("ctx", self.ctx.is_some() && !run, "\"run\""),
+            ("returns", self.returns.is_some() && !run, "\"run\""),
+            ("into", self.into.is_some() && !run, "\"run\""),
+            ("key", self.key.is_some() && !update, "\"update\""),
+            ("value", self.value.is_some() && !update, "\"update\""),
+            ("cpu", self.cpu.is_some() && !run && !update, "\"run\" or \"update\""),
+            ("attach", self.attach == Some(false), "\"true\""),
+        ];
+        all.into_iter().find(|(_, wrong, _)| *wrong).map(|(key, _, beside)| (key, beside))
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && !text.starts_with(|c: char| c.is_ascii_digit())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}

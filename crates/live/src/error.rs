@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What can go wrong on a real kernel, and what to do about it.
+
+use scxlab_lab::prepare::PrepareError;
+
+use crate::job::FaultClass;
+
+/// Why nothing was run.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    #[error("loading a scheduler needs root (CAP_BPF, CAP_SYS_ADMIN, CAP_PERFMON); run as root, or use --on vm")]
+    NotRoot,
+    #[error(
+        "this kernel ({release}) has no sched_ext: it needs Linux 6.12 or later with CONFIG_SCHED_CLASS_EXT; \
+         --on vm brings one"
+    )]
+    NoSchedExt { release: String },
+    #[error("this kernel ({release}) does not show its types (CONFIG_DEBUG_INFO_BTF): {why}")]
+    NoBtf { release: String, why: String },
+    #[error("the sched_ext scheduler \"{name}\" is loaded already; stop it first")]
+    Busy { name: String },
+    #[error("scheduler \"{label}\": {what}{}", detail(.log))]
+    Load { label: String, what: String, log: String },
+    #[error("scheduler \"{label}\": program {program} is rejected by the kernel's verifier{}{}",
+        .source_line.as_ref().map_or(String::new(), |s| format!(" at {s}")), detail(.log))]
+    Verifier { label: String, program: String, source_line: Option<String>, log: String },
+    #[error("scheduler \"{label}\" could not be attached: {why}")]
+    Attach { label: String, why: String },
+    #[error("the probe: {0}")]
+    Probe(String),
+    #[error(transparent)]
+    Recipe(#[from] scxlab_lab::recipe::RecipeError),
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
+    #[error(transparent)]
+    Workload(#[from] scxlab_workload::native::NativeError),
+    #[error(transparent)]
+    Machine(scxlab_machine::MachineError),
+    #[error(transparent)]
+    CaseText(#[from] scxlab_lab::conform::CaseError),
+    #[error("case {case}: {what}")]
+    Case { case: String, what: String },
+}
+
+impl LiveError {
+    /// Whose fault it is.
+    pub fn class(&self) -> FaultClass {
+        match self {
+            LiveError::NotRoot
+            | LiveError::NoSchedExt { .. }
+            | LiveError::NoBtf { .. }
+            | LiveError::Busy { .. }
+            | LiveError::Probe(_)
+            | LiveError::Machine(_) => FaultClass::Target,
+            LiveError::Prepare(PrepareError::Argument(_) | PrepareError::Knob { .. }) => {
+                FaultClass::Usage
+            }
+            _ => FaultClass::Input,
+        }
+    }
+}
+
+/// The end of a log, under the message.
+fn detail(log: &str) -> String {
+    if log.trim().is_empty() { String::new() } else { format!("\n{}", log.trim_end()) }
+}

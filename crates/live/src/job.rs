@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a live target is asked to do, in a form that fits into a virtual machine and back.
+//!
+//! Owns: the request and the reply. Objects travel beside the request, as files.
+//! The same code carries a job out on this host and, as init, in a guest.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use scxlab_lab::conform::{Case, Observed};
+use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::run::Run;
+use scxlab_lab::scheduler::SchedulerArg;
+use scxlab_machine::Machine;
+use scxlab_machine::id::Nanos;
+use scxlab_machine::topology::sysfs::SysfsReader;
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::RunningKernel;
+use crate::run::{LiveSpec, Work, run};
+use crate::{LiveError, conform};
+
+/// A request.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// `host` or `vm`.
+    pub target: Target,
+    pub task: Task,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    Host,
+    Vm,
+}
+
+impl Target {
+    pub fn name(self) -> &'static str {
+        match self {
+            Target::Host => "host",
+            Target::Vm => "vm",
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// Every scheduler with every seed, in turns, so that what drifts meets all of them.
+    Runs {
+        schedulers: Vec<SchedulerSource>,
+        workload: Work,
+        runs: u32,
+        seed: u64,
+        duration: Option<Nanos>,
+    },
+    /// The tracer in situations; each is observed `tries` times.
+    Conform { tracer: SchedulerSource, cases: Vec<CaseText>, tries: u32 },
+}
+
+/// A scheduler as the user named it, with what its files hold.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SchedulerSource {
+    /// As given with `-s`.
+    pub text: String,
+    /// For messages; empty for the default class.
+    pub name: String,
+    pub recipe: RecipeSource,
+    #[serde(skip)]
+    pub bytes: Arc<[u8]>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecipeSource {
+    Auto,
+    None,
+    Text { name: String, text: String },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CaseText {
+    pub name: String,
+    pub text: String,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// In the order of the request: all of the first scheduler, then of the next.
+    Runs { kernel: String, runs: Vec<Run> },
+    /// Of each case, every try.
+    Observed { kernel: String, cases: Vec<Vec<Observed>> },
+    /// Nothing, and why.
+    Failed { class: FaultClass, message: String },
+}
+
+/// Whose fault it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultClass {
+    /// The command line.
+    Usage,
+    /// An object, recipe or workload.
+    Input,
+    /// The kernel or its surroundings cannot do it.
+    Target,
+}
+
+impl SchedulerSource {
+    /// As its frontend would hand it to that kernel.
+    pub fn prepare(&self, machine: &Machine, kernel: &RunningKernel) -> Result<Prepared, LiveError> {
+        let arg = SchedulerArg::parse(&self.text)
+            .map_err(|e| LiveError::Prepare(scxlab_lab::prepare::PrepareError::Argument(e)))?;
+        if self.name.is_empty() {
+            return Ok(Prepared::default_class(&self.text));
+        }
+        let source = Source { name: &self.name, bytes: &self.bytes };
+        let choice = match &self.recipe {
+            RecipeSource::Auto => RecipeChoice::Auto,
+            RecipeSource::None => RecipeChoice::None,
+            RecipeSource::Text { name, text } => RecipeChoice::Text(name, text),
+        };
+        Ok(Prepared::object(&arg, source, choice, machine, &kernel.btf)?)
+    }
+}
+
+impl Job {
+    /// The objects, in the order in which `attach_objects` takes them back.
+    pub fn objects(&self) -> Vec<Arc<[u8]>> {
+        self.sources().map(|s| s.bytes.clone()).collect()
+    }
+
+    /// Puts the objects in their places again, after the request has travelled.
+    pub fn attach_objects(
+        &mut self,
+        mut read: impl FnMut(usize) -> io::Result<Vec<u8>>,
+    ) -> io::Result<()> {
+        let sources: Vec<&mut SchedulerSource> = match &mut self.task {
+            Task::Runs { schedulers, .. } => schedulers.iter_mut().collect(),
+            Task::Conform { tracer, .. } => vec![tracer],
+        };
+        for (index, source) in sources.into_iter().enumerate() {
+            source.bytes = read(index)?.into();
+        }
+        Ok(())
+    }
+
+    fn sources(&self) -> impl Iterator<Item = &SchedulerSource> {
+        let (all, one) = match &self.task {
+            Task::Runs { schedulers, .. } => (schedulers.as_slice(), None),
+            Task::Conform { tracer, .. } => (&[][..], Some(tracer)),
+        };
+        all.iter().chain(one)
+    }
+
+    /// CPU lists of the workload as the target numbers its CPUs: `to[n]` is its number of CPU n.
+    pub fn renumber_cpus(&mut self, to: &[u32]) {
+        let is_same = to.iter().enumerate().all(|(n, t)| n as u32 == *t);
+        if let (Task::Runs { workload: Work::Program(program), .. }, false) = (&mut self.task, is_same)
+        {
+            program.map_cpus(&|cpu| to.get(cpu as usize).copied().unwrap_or(cpu));
+        }
+    }
+
+    /// Carries it out on the kernel that is running.
+    pub fn execute(&self) -> Reply {
+        self.try_execute().unwrap_or_else(|error| Reply::Failed {
+            class: error.class(),
+            message: error.to_string(),
+        })
+    }
+
+    fn try_execute(&self) -> Result<Reply, LiveError> {
+        let kernel = RunningKernel::open()?;
+        kernel.check_free()?;
+        let machine = this_machine()?;
+        match &self.task {
+            Task::Runs { schedulers, workload, runs, seed, duration } => {
+                let prepared = schedulers
+                    .iter()
+                    .map(|s| s.prepare(&machine, &kernel))
+                    .collect::<Result<Vec<_>, _>>()?;
+                let mut all: Vec<Vec<Run>> = prepared.iter().map(|_| Vec::new()).collect();
+                for index in 0..*runs {
+                    for (at, scheduler) in prepared.iter().enumerate() {
+                        let spec = LiveSpec {
+                            machine: &machine,
+                            workload,
+                            scheduler,
+                            seed: seed.wrapping_add(u64::from(index)),
+                            duration: *duration,
+                            cgroup_root: Some(cgroup_root()),
+                            target: self.target.name(),
+                        };
+                        all[at].push(run(&kernel, &spec)?);
+                    }
+                }
+                let runs = all.into_iter().flatten().collect();
+                Ok(Reply::Runs { kernel: kernel.release, runs })
+            }
+            Task::Conform { tracer, cases, tries } => {
+                let mut observed = Vec::new();
+                for case in cases {
+                    let case = Case::parse(&case.name, &case.text)?;
+                    let source = Source { name: &tracer.name, bytes: &tracer.bytes };
+                    let prepared = case.prepare(source, &machine, &kernel.btf)?;
+                    let one = || conform::observe(&kernel, &case, &prepared, &cgroup_root());
+                    let all = (0..*tries).map(|_| one()).collect::<Result<Vec<_>, _>>()?;
+                    observed.push(all);
+                }
+                Ok(Reply::Observed { kernel: kernel.release, cases: observed })
+            }
+        }
+    }
+}
+
+/// Where workloads have their cgroups: of this process, so that two of them do not meet.
+fn cgroup_root() -> PathBuf {
+    Path::new("/sys/fs/cgroup").join(format!("scxlab-{}", std::process::id()))
+}
+
+/// The machine that this is.
+pub fn this_machine() -> Result<Machine, LiveError> {
+    Machine::from_sysfs(&Sysfs).map_err(LiveError::Machine)
+}
+
+struct Sysfs;
+
+impl SysfsReader for Sysfs {
+    fn read(&self, path: &str) -> io::Result<String> {
+        std::fs::read_to_string(Path::new("/sys").join(path))
+    }
+}

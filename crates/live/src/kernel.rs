@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The running kernel: its release, types, and what sched_ext says of itself in sysfs.
+//!
+//! Owns: reading. Does not: change anything.
+
+use std::fs;
+use std::path::Path;
+
+use scxlab_bpf::btf::Btf;
+
+use crate::LiveError;
+
+const SCHED_EXT: &str = "/sys/kernel/sched_ext";
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// A kernel that schedulers can be loaded into.
+pub struct RunningKernel {
+    pub release: String,
+    pub btf: Btf,
+}
+
+impl RunningKernel {
+    /// Looks whether schedulers can be loaded here; if not, says what is missing.
+    pub fn open() -> Result<RunningKernel, LiveError> {
+        let release = read("/proc/sys/kernel/osrelease");
+        if !Path::new(SCHED_EXT).exists() {
+            return Err(LiveError::NoSchedExt { release });
+        }
+        // SAFETY: takes nothing and cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            return Err(LiveError::NotRoot);
+        }
+        let no_btf = |why: String| LiveError::NoBtf { release: release.clone(), why };
+        let blob = fs::read(BTF).map_err(|e| no_btf(format!("{BTF}: {e}")))?;
+        let btf = Btf::parse(&blob).map_err(|e| no_btf(format!("{BTF}: {e}")))?;
+        Ok(RunningKernel { release, btf })
+    }
+
+    /// Refuses if a scheduler is loaded.
+    pub fn check_free(&self) -> Result<(), LiveError> {
+        match loaded() {
+            None => Ok(()),
+            Some(name) => Err(LiveError::Busy { name }),
+        }
+    }
+}
+
+/// `state` of sched_ext: `disabled`, `enabling`, `enabled`, `disabling`.
+pub fn state() -> String {
+    read(&format!("{SCHED_EXT}/state"))
+}
+
+/// The loaded scheduler's name; None when there is none.
+pub fn loaded() -> Option<String> {
+    if state() == "disabled" {
+        return None;
+    }
+    let name = read(&format!("{SCHED_EXT}/root/ops"));
+    Some(if name.is_empty() { "(unnamed)".into() } else { name })
+}
+
+/// How often CPUs came and went: the ops must say this number, or the kernel refuses them.
+pub fn hotplug_seq() -> u64 {
+    read(&format!("{SCHED_EXT}/hotplug_seq")).parse().unwrap_or(0)
+}
+
+/// The loaded scheduler's event counters, in the kernel's order.
+pub fn events() -> Vec<(String, u64)> {
+    let text = read(&format!("{SCHED_EXT}/root/events"));
+    let pair = |line: &str| {
+        let (name, value) = line.split_once(' ')?;
+        Some((name.to_owned(), value.trim().parse().ok()?))
+    };
+    text.lines().filter_map(pair).collect()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Loading a prepared object into the running kernel through libbpf: what its frontend would do.
+//!
+//! Owns: carrying over what `Prepared` decided: globals, ops settings, capacities, which programs are loaded.
+//! Does not: decide any of it; attach (see `scheduler.rs`).
+
+use std::ffi::OsStr;
+
+use libbpf_rs::{MapType, Object, ObjectBuilder, OpenMapMut, OpenObject as OpenBpf};
+use scxlab_bpf::link::OpenObject;
+use scxlab_bpf::object::MemberKind;
+use scxlab_lab::prepare::PreparedObject;
+
+use crate::LiveError;
+use crate::kernel::hotplug_seq;
+use crate::log::{listen, refusal};
+
+/// Where schedulers leave the kernel's debug dump, by the convention of their common headers.
+const DUMP: &str = "uei_dump";
+const DUMP_LEN: &str = "uei_dump_len";
+/// The kernel's length of a dump when the ops do not say: SCX_EXIT_DUMP_DFL_LEN.
+const DUMP_DEFAULT: u32 = 32768;
+
+/// Loads the object with its chosen table; `label` is for messages.
+pub fn load(prepared: &PreparedObject, label: &str) -> Result<Object, LiveError> {
+    let mut plan = prepared.open.clone();
+    settle_ops(&mut plan, &prepared.table);
+    let (result, log) = listen(|| load_quietly(prepared, &plan));
+    result.map_err(|what| match refusal(&log) {
+        Some(found) => LiveError::Verifier {
+            label: label.to_owned(),
+            program: found.program,
+            source_line: found.source_line,
+            log: found.end,
+        },
+        None => LiveError::Load { label: label.to_owned(), what, log },
+    })
+}
+
+/// What every frontend does of itself: the ops name the kernel's count of hotplugs, and the dump has room.
+fn settle_ops(plan: &mut OpenObject, table: &str) {
+    let object = plan.object().clone();
+    let Some(edit) = plan.table_mut(table) else { return };
+    let _ = edit.set(&object.btf, "hotplug_seq", &hotplug_seq().to_string());
+    let said = edit.get(&object.btf, "exit_dump_len").ok().and_then(|t| t.parse().ok());
+    let len = said.filter(|len| *len > 0).unwrap_or(DUMP_DEFAULT);
+    if plan.globals.resize_array(DUMP, u64::from(len)).is_ok() {
+        let _ = plan.globals.set(DUMP_LEN, &len.to_string());
+    }
+}
+
+fn load_quietly(prepared: &PreparedObject, plan: &OpenObject) -> Result<Object, String> {
+    let text = |e: libbpf_rs::Error| e.to_string();
+    let mut builder = ObjectBuilder::default();
+    builder.name("scxlab").map_err(text)?;
+    let mut open = builder.open_memory(&prepared.bytes).map_err(text)?;
+    set_globals(&mut open, plan)?;
+    set_tables(&mut open, plan, &prepared.table)?;
+    for (name, entries) in plan.max_entries() {
+        let mut map = map_named(&mut open, name).ok_or(format!("libbpf shows no map {name}"))?;
+        map.set_max_entries(entries).map_err(text)?;
+    }
+    for (name, load) in plan.autoload() {
+        let found = open.progs_mut().find(|p| p.name() == OsStr::new(name));
+        found.ok_or(format!("libbpf shows no program {name}"))?.set_autoload(load);
+    }
+    open.load().map_err(text)
+}
+
+/// Data sections: libbpf makes a map of each, under the section's name or, where that has one dot, under a prefix and it.
+fn set_globals(open: &mut OpenBpf, plan: &OpenObject) -> Result<(), String> {
+    for (index, section) in plan.object().sections.iter().enumerate() {
+        let content = plan.globals.content(index);
+        if content.size == section.size && content.written().next().is_none() {
+            continue;
+        }
+        let mut map = section_map(open, &section.name)
+            .ok_or(format!("libbpf shows no map for section {}", section.name))?;
+        if content.size != section.size {
+            let size = u32::try_from(content.size)
+                .map_err(|_| format!("section {} is too large", section.name))?;
+            map.set_value_size(size).map_err(|e| format!("size of {}: {e}", section.name))?;
+        }
+        let bytes = map
+            .initial_value_mut()
+            .ok_or(format!("section {} has no initial value", section.name))?;
+        for (at, page) in content.written() {
+            let at = at as usize;
+            let len = page.len().min(bytes.len().saturating_sub(at));
+            bytes[at..at + len].copy_from_slice(&page[..len]);
+        }
+    }
+    Ok(())
+}
+
+fn section_map<'a>(open: &'a mut OpenBpf, section: &str) -> Option<OpenMapMut<'a>> {
+    let arena = section == ".addr_space.1";
+    let plain = section.matches('.').count() == 1;
+    open.maps_mut().find(|map| {
+        let name = map.name().to_string_lossy();
+        match map.map_type() {
+            MapType::Arena => arena,
+            MapType::Array => name == section || (plain && name.ends_with(section)),
+            _ => false,
+        }
+    })
+}
+
+fn map_named<'a>(open: &'a mut OpenBpf, name: &str) -> Option<OpenMapMut<'a>> {
+    open.maps_mut().find(|map| map.name() == OsStr::new(name))
+}
+
+/// Settings of the chosen table; others are not created.
+fn set_tables(open: &mut OpenBpf, plan: &OpenObject, chosen: &str) -> Result<(), String> {
+    for edit in &plan.tables {
+        let name = edit.name();
+        let mut map = map_named(open, name).ok_or(format!("libbpf shows no table {name}"))?;
+        map.set_autocreate(name == chosen).map_err(|e| format!("table {name}: {e}"))?;
+        if name != chosen {
+            continue;
+        }
+        let bytes = map.initial_value_mut().ok_or(format!("table {name} has no value"))?;
+        let table = edit.table();
+        for member in table.members.iter().filter(|m| m.kind == MemberKind::Data) {
+            let range = member.offset as usize..(member.offset + member.size) as usize;
+            if let (Some(to), Some(from)) = (bytes.get_mut(range.clone()), table.data.get(range)) {
+                to.copy_from_slice(from);
+            }
+        }
+    }
+    Ok(())
+}

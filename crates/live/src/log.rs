@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What libbpf says while an object is loaded, kept for the message if that fails.
+//!
+//! Owns: the one place that libbpf's print callback, which has no argument of ours, can write to.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use libbpf_rs::{PrintLevel, set_print};
+
+static TEXT: Mutex<String> = Mutex::new(String::new());
+/// One load at a time: the callback is the process's.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A verifier's log can be long; what matters is its end.
+const KEEP: usize = 4 << 20;
+
+/// Runs `f`; returns also what libbpf said meanwhile.
+pub fn listen<R>(f: impl FnOnce() -> R) -> (R, String) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    text().clear();
+    let before = set_print(Some((PrintLevel::Warn, hear)));
+    let result = f();
+    set_print(before);
+    (result, std::mem::take(&mut *text()))
+}
+
+fn text() -> MutexGuard<'static, String> {
+    TEXT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn hear(_: PrintLevel, line: String) {
+    let mut text = text();
+    if text.len() < KEEP {
+        text.push_str(&line);
+    }
+}
+
+/// A verifier's refusal in libbpf's words: the program, the last source line that the log names, and the log's end.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub program: String,
+    pub source_line: Option<String>,
+    pub end: String,
+}
+
+/// Lines of a verifier's log that are shown.
+const SHOWN: usize = 12;
+
+pub fn refusal(text: &str) -> Option<Refusal> {
+    let begin = text.find("-- BEGIN PROG LOAD LOG --")?;
+    let end = text[begin..].find("-- END PROG LOAD LOG --").map_or(text.len(), |at| begin + at);
+    let program = text[..end].rsplit("prog '").next()?.split('\'').next()?.to_owned();
+    let log: Vec<&str> = text[begin..end]
+        .lines()
+        .skip(1)
+        .filter(|l| !l.starts_with("libbpf:") && !l.starts_with("processed "))
+        .collect();
+    // "; source text @ file.c:12"
+    let place = |l: &&str| l.starts_with("; ") && l.contains(" @ ");
+    let source_line = log.iter().rev().find(|l| place(l)).map(|l| {
+        let (code, at) = l[2..].rsplit_once(" @ ").unwrap_or((&l[2..], ""));
+        format!("{at}: {}", code.trim())
+    });
+    let from = log.len().saturating_sub(SHOWN);
+    Some(Refusal { program, source_line, end: log[from..].join("\n") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "libbpf: prog 'first': BPF program load failed: -22\n\
+        libbpf: prog 'bad_enqueue': -- BEGIN PROG LOAD LOG --\n\
+        0: R1=ctx() R10=fp0\n\
+        ; *(int *)0 = 1; @ bad.bpf.c:7\n\
+        1: (b7) r1 = 1\n\
+        2: (63) *(u32 *)(r0 +0) = r1\n\
+        R0 invalid mem access 'scalar'\n\
+        processed 3 insns (limit 1000000)\n\
+        -- END PROG LOAD LOG --\n\
+        libbpf: prog 'bad_enqueue': failed to load: -13\n";
+
+    #[test]
+    fn a_refusal_names_program_line_and_reason() {
+        let found = refusal(LOG).expect("there is a log");
+        assert_eq!(found.program, "bad_enqueue");
+        assert_eq!(found.source_line.as_deref(), Some("bad.bpf.c:7: *(int *)0 = 1;"));
+        assert!(found.end.ends_with("R0 invalid mem access 'scalar'"), "{}", found.end);
+    }
+
+    #[test]
+    fn other_messages_are_no_refusal() {
+        assert_eq!(refusal("libbpf: failed to find BTF for extern 'x'\n"), None);
+    }
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! From what the probe and the workload say to a `Run`, with the names that simulated runs have.
+//!
+//! Does not: make up what is not measured here: overhead of kernel paths, lock waits, cache refills, kicks are absent.
+
+use std::collections::HashMap;
+
+use scxlab_lab::run::{CgroupResult, Exit, MetricTable, StopReason, TaskResult};
+use scxlab_lab::shares::{Group, shares};
+use scxlab_machine::id::CpuId;
+use scxlab_machine::topology::{Distance, Topology};
+use scxlab_workload::Program;
+use scxlab_workload::native::{NativeReport, NativeStop, NativeTask};
+
+use crate::probe::{Reading, TaskSum};
+use crate::scheduler::OpCost;
+
+/// A task that only the probe knows.
+fn seen_task(task: &TaskSum) -> TaskResult {
+    TaskResult {
+        name: task.name.clone(),
+        nice: task.nice.clamp(-20, 19) as i8,
+        cgroup: "/".into(),
+        run_ns: task.run_ns,
+        wait_ns: task.wait_ns,
+        switches: task.voluntary + task.involuntary,
+        migrations: task.migrations,
+    }
+}
+
+/// Everything measured of one run.
+pub struct Measured<'a> {
+    pub report: &'a NativeReport,
+    pub reading: &'a Reading,
+    pub topology: &'a Topology,
+    pub ops: &'a [OpCost],
+}
+
+impl Measured<'_> {
+    pub fn metrics(&self) -> MetricTable {
+        let mut t = MetricTable::default();
+        let Measured { report, reading, .. } = self;
+        let seconds = report.length_ns() as f64 / 1e9;
+        let work = report.work_units() as f64;
+        t.put(
+            "throughput",
+            if seconds > 0.0 { work / seconds } else { 0.0 },
+            format!("{}/s", report.unit),
+        );
+        t.put("work_units", work, report.unit.clone());
+        for (name, times) in
+            [("wakeup_latency", &reading.wakeup_latency), ("run_queue_wait", &reading.run_queue_wait)]
+        {
+            t.times(name, times.max, |permille| times.permille(u64::from(permille)));
+        }
+        let totals = report.loop_totals();
+        t.loops(&totals.into_iter().map(|(_, totals)| totals).collect::<Vec<_>>());
+        self.switches(&mut t);
+        let of_all = |all: &[u64]| all.iter().sum();
+        t.ns("cpu_busy", of_all(&reading.busy_ns));
+        t.ns("cpu_idle", of_all(&reading.idle_ns));
+        for (cpu, (busy, idle)) in reading.busy_ns.iter().zip(&reading.idle_ns).enumerate() {
+            t.ns(format!("cpu{cpu}_busy"), *busy);
+            t.ns(format!("cpu{cpu}_idle"), *idle);
+        }
+        for op in self.ops.iter().filter(|op| op.calls > 0) {
+            t.count(format!("op_{}_calls", op.op), op.calls);
+            t.put(format!("op_{}_mean", op.op), op.ns as f64 / op.calls as f64, "ns");
+        }
+        t
+    }
+
+    fn switches(&self, t: &mut MetricTable) {
+        let reading = self.reading;
+        t.count("context_switches", reading.switches);
+        t.count("switches_voluntary", reading.tasks.iter().map(|t| t.voluntary).sum());
+        t.count("switches_involuntary", reading.tasks.iter().map(|t| t.involuntary).sum());
+        t.count("wakeups", reading.wakeups);
+        let by_distance = |wanted: Distance| {
+            let known = |cpu: u32| (cpu as usize) < self.topology.nr_cpus();
+            let of = |(from, to, count): &(u32, u32, u64)| {
+                let near = known(*from) && known(*to);
+                let distance = near.then(|| self.topology.distance(CpuId(*from), CpuId(*to)));
+                if distance == Some(wanted) { *count } else { 0 }
+            };
+            reading.moves.iter().map(of).sum::<u64>()
+        };
+        t.count("migrations", reading.moves.iter().map(|(.., count)| count).sum());
+        for distance in [Distance::Smt, Distance::Core, Distance::Llc, Distance::Node] {
+            t.count(format!("migrations_{}", distance.name()), by_distance(distance));
+        }
+    }
+
+    /// The workload's threads, as the probe saw them; a thread that it did not see has its own figures.
+    pub fn tasks(&self) -> Vec<TaskResult> {
+        if self.report.templates.is_empty() {
+            return self.reading.tasks.iter().map(seen_task).collect();
+        }
+        let mut seen: HashMap<(u32, &str), &TaskSum> = HashMap::new();
+        for task in &self.reading.tasks {
+            seen.insert((task.tid, task.name.as_str()), task);
+        }
+        let result = |t: &NativeTask| {
+            let comm: String = t.name.chars().take(15).collect();
+            let found = seen.get(&(t.tid as u32, comm.as_str()));
+            TaskResult {
+                name: t.name.clone(),
+                nice: t.nice,
+                cgroup: t.cgroup.clone(),
+                run_ns: found.map_or(t.run_ns, |s| s.run_ns),
+                wait_ns: found.map_or(t.wait_ns.unwrap_or(0), |s| s.wait_ns),
+                switches: found.map_or(t.switches_voluntary + t.switches_involuntary, |s| {
+                    s.voluntary + s.involuntary
+                }),
+                migrations: found.map_or(t.migrations.unwrap_or(0), |s| s.migrations),
+            }
+        };
+        self.report.tasks.iter().map(result).collect()
+    }
+
+    pub fn cgroups(&self, program: &Program) -> Vec<CgroupResult> {
+        let tasks = self.tasks();
+        let own = |path: &str| tasks.iter().filter(|t| t.cgroup == path).map(|t| t.run_ns).sum();
+        let mut groups = vec![Group { path: "/".into(), weight: 100, own_ns: own("/") }];
+        groups.extend(program.cgroups.iter().map(|c| Group {
+            path: c.path.clone(),
+            weight: c.weight,
+            own_ns: own(&c.path),
+        }));
+        shares(&groups)
+    }
+
+    pub fn stop(&self) -> StopReason {
+        let (kind, message) = match &self.report.stop {
+            NativeStop::Duration => ("duration", String::new()),
+            NativeStop::AllExited => ("all_exited", String::new()),
+            NativeStop::Deadlock(waiting) => ("deadlock", waiting.join("; ")),
+            NativeStop::Interrupted(signal) => ("interrupted", format!("by signal {signal}")),
+        };
+        StopReason { kind: kind.into(), message }
+    }
+
+    pub fn notes(&self, program: &Program, exit: &Exit, scheduler: &[String]) -> Vec<String> {
+        let mut notes = program.notes.clone();
+        notes.extend(self.report.notes.iter().cloned());
+        if let Some(first) = self.report.errors.first() {
+            notes.push(format!(
+                "{} system calls of the workload failed; the first: {first}",
+                self.report.nr_errors
+            ));
+        }
+        if self.reading.lost > 0 {
+            let lost = self.reading.lost;
+            notes.push(format!("{lost} tasks ended that the probe had no room for"));
+        }
+        if exit.kind != Exit::NONE {
+            notes.push("the scheduler left; the rest ran under the default class".into());
+        }
+        notes.extend(scheduler.iter().cloned());
+        notes
+    }
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The probe's reader: loads `bpf/live/probe.bpf.c`, and sums up what its CPUs wrote.
+//!
+//! Owns: the layout shared with `bpf/live/probe.h`. Does not: name metrics (see `measure.rs`).
+
+use std::mem::{offset_of, size_of};
+
+use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
+
+use crate::LiveError;
+use crate::log::listen;
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
+
+const SUB_BITS: u32 = 6;
+const SUB: usize = 1 << SUB_BITS;
+const BUCKETS: usize = (64 - SUB_BITS as usize) * SUB;
+const WAKEUP_LATENCY: u32 = 0;
+const RUN_QUEUE_WAIT: u32 = 1;
+
+/// `struct cpu_account`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CpuAccount {
+    since: u64,
+    busy: u64,
+    idle: u64,
+    switches: u64,
+    wakeups: u64,
+    lost: u64,
+}
+
+/// `struct task_account`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TaskAccount {
+    run: u64,
+    wait: u64,
+    voluntary: u64,
+    involuntary: u64,
+    migrations: u64,
+    pid: u32,
+    tgid: u32,
+    nice: i32,
+    pad: u32,
+    comm: [u8; 16],
+}
+
+/// A distribution of times, ns.
+#[derive(Clone, Debug, Default)]
+pub struct Times {
+    pub max: u64,
+    counts: Vec<u64>,
+}
+
+impl Times {
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The value below which `permille` of all lie, to 1.6 %; 0 when there are none.
+    pub fn permille(&self, permille: u64) -> u64 {
+        let wanted = (self.count() * permille).div_ceil(1000).max(1);
+        let mut below = 0;
+        for (bucket, count) in self.counts.iter().enumerate() {
+            below += count;
+            if below >= wanted {
+                return last_of(bucket).min(self.max);
+            }
+        }
+        0
+    }
+}
+
+/// The largest time of a bucket.
+fn last_of(bucket: usize) -> u64 {
+    if bucket < SUB {
+        return bucket as u64;
+    }
+    let shift = (bucket >> SUB_BITS) as u32 - 1;
+    let mantissa = (SUB + (bucket & (SUB - 1))) as u64;
+    (mantissa << shift) + ((1 << shift) - 1)
+}
+
+/// What a task of the workload got.
+#[derive(Clone, Debug, Default)]
+pub struct TaskSum {
+    pub name: String,
+    pub tid: u32,
+    pub tgid: u32,
+    pub nice: i32,
+    pub run_ns: u64,
+    pub wait_ns: u64,
+    pub voluntary: u64,
+    pub involuntary: u64,
+    pub migrations: u64,
+}
+
+/// Everything that the probe saw.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    pub wakeup_latency: Times,
+    pub run_queue_wait: Times,
+    /// Time of each CPU in tasks, and in its idle task, ns.
+    pub busy_ns: Vec<u64>,
+    pub idle_ns: Vec<u64>,
+    pub switches: u64,
+    pub wakeups: u64,
+    /// Tasks that ended and found no room in the table.
+    pub lost: u64,
+    /// From CPU, to CPU, how often.
+    pub moves: Vec<(u32, u32, u64)>,
+    /// Tasks in the order of their ends; a workload has ended when it is read.
+    pub tasks: Vec<TaskSum>,
+}
+
+/// The probe at work.
+pub struct Probe {
+    object: Object,
+    _links: Vec<Link>,
+}
+
+impl Probe {
+    /// Watches what descends from the process `root` from now on.
+    pub fn attach(root: u32) -> Result<Probe, LiveError> {
+        let (result, log) = listen(|| Probe::attach_quietly(root));
+        result.map_err(|e| LiveError::Probe(format!("{e}\n{}", tail(&log))))
+    }
+
+    fn attach_quietly(root: u32) -> Result<Probe, libbpf_rs::Error> {
+        let mut open = ObjectBuilder::default().name("probe")?.open_memory(OBJECT)?;
+        for mut map in open.maps_mut() {
+            let constants = map.name().to_string_lossy().ends_with(".rodata");
+            if let Some(bytes) = map.initial_value_mut().filter(|_| constants) {
+                // `root_tgid` is the only constant.
+                bytes[..4].copy_from_slice(&root.to_ne_bytes());
+            }
+        }
+        let object = open.load()?;
+        let mut links = Vec::new();
+        for program in object.progs_mut() {
+            links.push(program.attach()?);
+        }
+        Ok(Probe { object, _links: links })
+    }
+
+    /// Sums up. Call it when the workload has ended: a task that lives is not in `tasks`.
+    pub fn read(&self) -> Result<Reading, LiveError> {
+        self.read_all().map_err(|e| LiveError::Probe(e.to_string()))
+    }
+
+    fn read_all(&self) -> Result<Reading, libbpf_rs::Error> {
+        let mut reading = Reading {
+            wakeup_latency: self.times(WAKEUP_LATENCY)?,
+            run_queue_wait: self.times(RUN_QUEUE_WAIT)?,
+            ..Reading::default()
+        };
+        let cpus = self.map("cpus")?;
+        let accounts = cpus.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+        for bytes in &accounts {
+            let Some(cpu) = plain::<CpuAccount>(bytes) else { continue };
+            reading.busy_ns.push(cpu.busy);
+            reading.idle_ns.push(cpu.idle);
+            reading.switches += cpu.switches;
+            reading.wakeups += cpu.wakeups;
+            reading.lost += cpu.lost;
+        }
+        let moves = self.map("moves")?;
+        for key in moves.keys() {
+            let value = moves.lookup(&key, MapFlags::ANY)?.unwrap_or_default();
+            if let (Some(pair), Some(count)) = (plain::<u32>(&key), plain::<u64>(&value)) {
+                reading.moves.push((pair >> 16, pair & 0xffff, count));
+            }
+        }
+        reading.moves.sort_unstable();
+        reading.tasks = self.tasks()?;
+        Ok(reading)
+    }
+
+    fn tasks(&self) -> Result<Vec<TaskSum>, libbpf_rs::Error> {
+        let done = self.map("done")?;
+        let mut tasks = Vec::new();
+        for key in done.keys() {
+            let value = done.lookup(&key, MapFlags::ANY)?.unwrap_or_default();
+            if let (Some(order), Some(task)) = (plain::<u64>(&key), plain::<TaskAccount>(&value)) {
+                tasks.push((order, summed(&task)));
+            }
+        }
+        tasks.sort_by_key(|(order, _)| *order);
+        Ok(tasks.into_iter().map(|(_, task)| task).collect())
+    }
+
+    fn times(&self, which: u32) -> Result<Times, libbpf_rs::Error> {
+        let map = self.map("times")?;
+        let mut times = Times { max: 0, counts: vec![0; BUCKETS] };
+        let copies = map.lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+        for bytes in copies {
+            times.max = times.max.max(plain(&bytes).unwrap_or(0));
+            let counts = bytes.get(size_of::<u64>()..).unwrap_or_default().chunks_exact(4);
+            for (sum, count) in times.counts.iter_mut().zip(counts) {
+                *sum += u64::from(plain::<u32>(count).unwrap_or(0));
+            }
+        }
+        Ok(times)
+    }
+
+    fn map(&self, name: &str) -> Result<libbpf_rs::Map<'_>, libbpf_rs::Error> {
+        let found = self.object.maps().find(|m| m.name() == std::ffi::OsStr::new(name));
+        found.ok_or_else(|| std::io::Error::other(format!("no map {name}")).into())
+    }
+}
+
+fn summed(task: &TaskAccount) -> TaskSum {
+    let end = task.comm.iter().position(|b| *b == 0).unwrap_or(task.comm.len());
+    TaskSum {
+        name: String::from_utf8_lossy(&task.comm[..end]).into_owned(),
+        tid: task.pid,
+        tgid: task.tgid,
+        nice: task.nice,
+        run_ns: task.run,
+        wait_ns: task.wait,
+        voluntary: task.voluntary,
+        involuntary: task.involuntary,
+        migrations: task.migrations,
+    }
+}
+
+/// The first bytes as a plain value.
+fn plain<T: Copy + Plain>(bytes: &[u8]) -> Option<T> {
+    let bytes = bytes.get(..size_of::<T>())?;
+    // SAFETY: the bytes are as many as T has, T is plain data, and no alignment is assumed.
+    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+/// Any bytes are a value of it.
+///
+/// # Safety
+/// Only for integers and `repr(C)` structs of them.
+unsafe trait Plain {}
+// SAFETY: integers, and structs of integers that leave no gaps.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
+unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl Plain for CpuAccount {}
+// SAFETY: as above.
+unsafe impl Plain for TaskAccount {}
+
+const _: () = assert!(size_of::<TaskAccount>() == 72 && offset_of!(TaskAccount, comm) == 56);
+
+fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(30)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the C does it.
+    fn bucket_of(ns: u64) -> usize {
+        if ns < SUB as u64 {
+            return ns as usize;
+        }
+        let shift = 63 - ns.leading_zeros() - SUB_BITS;
+        (((shift + 1) << SUB_BITS) as usize) + ((ns >> shift) as usize & (SUB - 1))
+    }
+
+    #[test]
+    fn a_bucket_ends_within_two_percent_of_what_falls_into_it() {
+        for ns in (0..64).map(|bit| 1u64 << bit).flat_map(|n| [n - 1, n, n + n / 3]) {
+            let bucket = bucket_of(ns);
+            assert!(bucket < BUCKETS, "{ns}");
+            let last = last_of(bucket);
+            assert!(last >= ns && last - ns <= ns / 50, "{ns} in a bucket that ends at {last}");
+        }
+    }
+
+    #[test]
+    fn quantiles_come_from_counts() {
+        let mut times = Times { max: 1000, counts: vec![0; BUCKETS] };
+        times.counts[bucket_of(10)] = 90;
+        times.counts[bucket_of(1000)] = 10;
+        assert_eq!((times.count(), times.permille(500), times.permille(900)), (100, 10, 10));
+        assert_eq!(times.permille(990), 1000);
+        assert_eq!(Times::default().permille(500), 0);
+    }
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! One run on the running kernel.
+//!
+//! Owns: the order: scheduler, probe, workload, and all of it taken away again. Does not: repeat or compare runs.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use scxlab_lab::prepare::Prepared;
+use scxlab_lab::run::{Exit, Run};
+use scxlab_machine::Machine;
+use scxlab_machine::id::Nanos;
+use scxlab_workload::Program;
+use scxlab_workload::native::{
+    self, Calibration, CommandReport, CommandStatus, NativeConfig, NativeReport, NativeStop, Unlisted,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::LiveError;
+use crate::kernel::RunningKernel;
+use crate::measure::Measured;
+use crate::probe::Probe;
+use crate::scheduler::Scheduler;
+
+/// What is run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    Program(Box<Program>),
+    /// An external command; one that ends well is one unit of work.
+    Command(Vec<String>),
+}
+
+impl Work {
+    /// The program; of a command, an empty one.
+    fn program(&self) -> Program {
+        match self {
+            Work::Program(program) => (**program).clone(),
+            Work::Command(_) => Program::default(),
+        }
+    }
+
+    fn run(&self, spec: &LiveSpec<'_>) -> Result<NativeReport, LiveError> {
+        match self {
+            Work::Program(program) => {
+                let config = NativeConfig {
+                    duration: spec.duration,
+                    cgroup_root: spec.cgroup_root.clone(),
+                    seed: spec.seed,
+                    ..NativeConfig::default()
+                };
+                Ok(native::run(program, &config)?)
+            }
+            Work::Command(words) => Ok(of_command(native::run_command(words, spec.duration)?)),
+        }
+    }
+}
+
+/// A command's report in the form that programs have. It has no threads of its own to list: the probe saw them.
+fn of_command(report: CommandReport) -> NativeReport {
+    let mut notes = Vec::new();
+    if !report.succeeded() {
+        let words = report.command.join(" ");
+        let said = if report.stderr.trim().is_empty() { &report.stdout } else { &report.stderr };
+        let end: Vec<&str> = said.trim_end().lines().rev().take(5).collect();
+        let end: Vec<&str> = end.into_iter().rev().collect();
+        notes.push(format!("{words}: {:?}: {}", report.status, end.join(" | ")));
+    }
+    NativeReport {
+        started_ns: report.started_ns,
+        ended_ns: report.ended_ns,
+        stop: match report.status {
+            CommandStatus::TimedOut => NativeStop::Duration,
+            _ => NativeStop::AllExited,
+        },
+        calibration: Calibration { iterations: 0, ns: 1, cpu: 0 },
+        unit: "run".into(),
+        tasks: Vec::new(),
+        templates: Vec::new(),
+        unlisted: Unlisted { work_units: report.work_units(), ..Unlisted::default() },
+        errors: Vec::new(),
+        nr_errors: 0,
+        notes,
+    }
+}
+
+/// Everything that decides one run.
+pub struct LiveSpec<'a> {
+    /// The machine that this is.
+    pub machine: &'a Machine,
+    pub workload: &'a Work,
+    pub scheduler: &'a Prepared,
+    pub seed: u64,
+    pub duration: Option<Nanos>,
+    /// Where the workload's cgroups are made.
+    pub cgroup_root: Option<PathBuf>,
+    /// `host` or `vm`, as it is written into the result.
+    pub target: &'static str,
+}
+
+/// Runs the workload under the scheduler, from the first task to the last.
+pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError> {
+    kernel.check_free()?;
+    let began = Instant::now();
+    let label = &spec.scheduler.label;
+    let attached = spec.scheduler.object.as_ref().map(|o| Scheduler::attach(o, label)).transpose()?;
+    let stats = RunStats::enable();
+    let probe = Probe::attach(std::process::id())?;
+    let report = spec.workload.run(spec)?;
+    let program = spec.workload.program();
+    let reading = probe.read()?;
+    let ops = attached.as_ref().map(Scheduler::op_costs).unwrap_or_default();
+    drop(stats);
+    let (exit, notes) = match attached {
+        None => (Exit::none(), Vec::new()),
+        Some(scheduler) => leave(scheduler),
+    };
+    let measured =
+        Measured { report: &report, reading: &reading, topology: &spec.machine.topology, ops: &ops };
+    Ok(Run {
+        scheduler: label.clone(),
+        seed: spec.seed,
+        target: spec.target.into(),
+        stop: measured.stop(),
+        // There is no trace of a real run that could be the same twice.
+        trace_hash: String::new(),
+        wall_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        virtual_ns: report.length_ns(),
+        metrics: measured.metrics().0,
+        tasks: measured.tasks(),
+        cgroups: measured.cgroups(&program),
+        notes: measured.notes(&program, &exit, &notes),
+        exit,
+    })
+}
+
+/// How it left before it was asked to; one that stayed is taken off, and has no exit to report.
+fn leave(mut scheduler: Scheduler<'_>) -> (Exit, Vec<String>) {
+    // An error that was raised a moment ago is still being carried out.
+    std::thread::sleep(Duration::from_millis(20));
+    let stayed = scheduler.is_attached();
+    let notes = std::mem::take(&mut scheduler.notes);
+    let exit = scheduler.detach();
+    (if stayed { Exit::none() } else { exit }, notes)
+}
+
+/// Has the kernel count calls and time of BPF programs, until dropped.
+pub struct RunStats(i32);
+
+impl RunStats {
+    pub fn enable() -> RunStats {
+        // SAFETY: takes a number, gives a file descriptor or an error.
+        RunStats(unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) })
+    }
+}
+
+impl Drop for RunStats {
+    fn drop(&mut self) {
+        if self.0 >= 0 {
+            // SAFETY: the descriptor is ours and is not used again.
+            unsafe { libc::close(self.0) };
+        }
+    }
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A scheduler at work on the running kernel: attached, watched, and taken off again.
+//!
+//! Owns: the link. When it is dropped, or this process dies in any way, the kernel puts every task back into its
+//! default class.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{Link, MapCore, MapFlags, MapType, Object, ProgramType, RingBufferBuilder};
+use scxlab_bpf::link::GlobalRef;
+use scxlab_bpf::object::MemberKind;
+use scxlab_lab::prepare::PreparedObject;
+use scxlab_lab::run::Exit;
+
+use crate::LiveError;
+use crate::exit::{KernelLog, from_log, kind_name};
+use crate::kernel;
+use crate::load::load;
+
+/// How long the kernel may take to enable or disable a scheduler. Under emulation, with a stall to report, it takes seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(10);
+
+/// An attached scheduler.
+pub struct Scheduler<'a> {
+    prepared: &'a PreparedObject,
+    label: String,
+    object: Object,
+    link: Option<Link>,
+    /// Links of programs that watch something else than scheduling.
+    _others: Vec<Link>,
+    log: KernelLog,
+    /// Programs of the object that could not be attached.
+    pub notes: Vec<String>,
+}
+
+/// Calls of one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpCost {
+    pub op: String,
+    pub calls: u64,
+    pub ns: u64,
+}
+
+impl<'a> Scheduler<'a> {
+    /// Loads and attaches. The ops' `init` has run and every task is the scheduler's when this returns.
+    pub fn attach(prepared: &'a PreparedObject, label: &str) -> Result<Scheduler<'a>, LiveError> {
+        let object = load(prepared, label)?;
+        let mut scheduler = Scheduler {
+            prepared,
+            label: label.to_owned(),
+            object,
+            link: None,
+            _others: Vec::new(),
+            log: KernelLog::from_here(),
+            notes: Vec::new(),
+        };
+        scheduler.link = Some(scheduler.attach_ops()?);
+        scheduler.attach_others();
+        scheduler.wait_enabled()?;
+        Ok(scheduler)
+    }
+
+    fn attach_ops(&mut self) -> Result<Link, LiveError> {
+        let failed = |why: String| LiveError::Attach { label: self.label.clone(), why };
+        let table = OsStr::new(&self.prepared.table);
+        let mut maps = self.object.maps_mut();
+        let map = maps.find(|m| m.map_type() == MapType::StructOps && m.name() == table);
+        let mut map = map.ok_or_else(|| failed("libbpf shows no such table".into()))?;
+        map.attach_struct_ops().map_err(|e| failed(e.to_string()))
+    }
+
+    /// Programs that the object attaches elsewhere, as its frontend's `attach()` does.
+    fn attach_others(&mut self) {
+        let wanted = [ProgramType::Tracing, ProgramType::RawTracepoint, ProgramType::Tracepoint];
+        for program in self.object.progs_mut() {
+            if !wanted.contains(&program.prog_type()) || !program.autoload() {
+                continue;
+            }
+            match program.attach() {
+                Ok(link) => self._others.push(link),
+                Err(e) => self.notes.push(format!(
+                    "program {} is not attached: {e}",
+                    program.name().to_string_lossy()
+                )),
+            }
+        }
+    }
+
+    fn wait_enabled(&mut self) -> Result<(), LiveError> {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            match kernel::state().as_str() {
+                "enabled" => return Ok(()),
+                "disabled" => break,
+                _ => std::thread::sleep(POLL),
+            }
+        }
+        let exit = self.exit();
+        let why = match exit.message.as_str() {
+            "" => format!("it left while it was enabled: {}", exit.kind),
+            message => format!("it left while it was enabled: {}: {message}", exit.kind),
+        };
+        Err(LiveError::Attach { label: self.label.clone(), why })
+    }
+
+    /// Whether it is still in charge.
+    pub fn is_attached(&self) -> bool {
+        kernel::state() != "disabled" && self.recorded().is_none()
+    }
+
+    /// Takes it off, and says how it left: by this, or before by itself.
+    pub fn detach(mut self) -> Exit {
+        self.link = None;
+        let start = Instant::now();
+        while kernel::state() != "disabled" && start.elapsed() < PATIENCE {
+            std::thread::sleep(POLL);
+        }
+        self.exit()
+    }
+
+    /// How it left.
+    fn exit(&mut self) -> Exit {
+        let logged = from_log(&self.log.lines(), &self.prepared.ops_name);
+        self.recorded().or(logged).unwrap_or_else(Exit::none)
+    }
+
+    /// What the object's `struct user_exit_info` says; None before the exit, and if it has none.
+    fn recorded(&self) -> Option<Exit> {
+        let kind = self.number("uei.kind").filter(|kind| *kind != 0)?;
+        let code = self.number("uei.exit_code").unwrap_or(0);
+        let message = self.text("uei.msg");
+        Some(Exit {
+            kind: kind_name(kind),
+            code: code as i64,
+            message: if message.is_empty() { self.text("uei.reason") } else { message },
+            dump: self.text("uei_dump"),
+        })
+    }
+
+    fn number(&self, path: &str) -> Option<u64> {
+        let bytes = self.global(path)?;
+        let mut wide = [0; 8];
+        wide.get_mut(..bytes.len())?.copy_from_slice(&bytes);
+        Some(u64::from_le_bytes(wide))
+    }
+
+    fn text(&self, path: &str) -> String {
+        let bytes = self.global(path).unwrap_or_default();
+        let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    }
+
+    /// Present bytes of a global variable, or a part of one.
+    fn global(&self, path: &str) -> Option<Vec<u8>> {
+        let place = self.place(path)?;
+        let section = &self.prepared.open.object().sections[place.section].name;
+        let plain = section.matches('.').count() == 1;
+        let map = self.object.maps().find(|map| {
+            let name = map.name().to_string_lossy();
+            map.map_type() == MapType::Array
+                && (name == section.as_str() || (plain && name.ends_with(section.as_str())))
+        })?;
+        let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+        let at = place.offset as usize;
+        let end = at.saturating_add(place.size as usize).min(value.len());
+        value.get(at..end).map(<[u8]>::to_vec)
+    }
+
+    fn place(&self, path: &str) -> Option<GlobalRef> {
+        let mut place = self.prepared.open.globals.find(path).ok()?;
+        if path == "uei_dump" {
+            // Its section was resized when it was loaded.
+            place.size = u64::MAX;
+        }
+        Some(place)
+    }
+
+    /// Takes what the programs have put into a ring buffer.
+    pub fn drain(&self, map: &str) -> Result<Vec<Vec<u8>>, LiveError> {
+        let failed = |why: String| LiveError::Attach { label: self.label.clone(), why };
+        let found = self.object.maps().find(|m| m.name() == OsStr::new(map));
+        let found = found.ok_or_else(|| failed(format!("it has no map {map}")))?;
+        let records = RefCell::new(Vec::new());
+        let mut builder = RingBufferBuilder::new();
+        let take = |record: &[u8]| {
+            records.borrow_mut().push(record.to_vec());
+            0
+        };
+        builder.add(&found, take).map_err(|e| failed(e.to_string()))?;
+        let ring = builder.build().map_err(|e| failed(e.to_string()))?;
+        ring.consume().map_err(|e| failed(e.to_string()))?;
+        drop(ring);
+        Ok(records.into_inner())
+    }
+
+    /// A global variable that is a number.
+    pub fn global_number(&self, path: &str) -> Option<u64> {
+        self.number(path)
+    }
+
+    /// Calls and time per operation since `kernel.bpf_stats_enabled` was set.
+    pub fn op_costs(&self) -> Vec<OpCost> {
+        let object = self.prepared.open.object();
+        let Some(table) = self.prepared.open.tables.iter().find(|t| t.name() == self.prepared.table)
+        else {
+            return Vec::new();
+        };
+        let mut costs = Vec::new();
+        for member in &table.table().members {
+            let MemberKind::Callback(Some(function)) = member.kind else { continue };
+            let name = OsStr::new(&object.functions[function].name);
+            let Some(program) = self.object.progs().find(|p| p.name() == name) else { continue };
+            if let Some((calls, ns)) = run_stats(&program) {
+                costs.push(OpCost { op: member.name.clone(), calls, ns });
+            }
+        }
+        costs
+    }
+}
+
+/// `run_cnt` and `run_time_ns` of a program.
+fn run_stats(program: &libbpf_rs::Program<'_>) -> Option<(u64, u64)> {
+    use std::os::fd::{AsFd, AsRawFd};
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of_val(&info) as u32;
+    let fd = program.as_fd().as_raw_fd();
+    // SAFETY: `info` is plain data of `len` bytes, which the kernel fills at most.
+    let ret = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(fd, &raw mut info, &raw mut len) };
+    (ret == 0).then_some((info.run_cnt, info.run_time_ns))
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The published schedulers of the scx project, as their crates compile them, with the recipes that stand for their
+//! frontends.
+//!
+//! Owns: the list, what each must show, and the table of it in the docs.
+//! Does not: compile the objects (`make scx-objects` does), or say what a frontend does (`recipes/` does).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use scxlab_bpf::link::Loaded;
+use scxlab_kernel::Kernel;
+use scxlab_kernel::ext::op::Op;
+use scxlab_kernel::kernel::Stop;
+use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::recipe;
+use scxlab_lab::scheduler::SchedulerArg;
+use scxlab_lab::sim::{attach, kernel_target};
+use scxlab_machine::Machine;
+use scxlab_machine::id::Nanos;
+
+use crate::checks::{Contract, run_checked};
+use crate::sim;
+
+/// A scheduler whose crate is `scx_<name>`.
+#[derive(Clone, Copy, Debug)]
+pub struct Scheduler {
+    pub name: &'static str,
+}
+
+pub static FAMILY: [Scheduler; 13] = [
+    Scheduler { name: "beerland" },
+    Scheduler { name: "bpfland" },
+    Scheduler { name: "cake" },
+    Scheduler { name: "chaos" },
+    Scheduler { name: "cosmos" },
+    Scheduler { name: "flash" },
+    Scheduler { name: "flow" },
+    Scheduler { name: "lavd" },
+    Scheduler { name: "layered" },
+    Scheduler { name: "p2dq" },
+    Scheduler { name: "pandemonium" },
+    Scheduler { name: "rusty" },
+    Scheduler { name: "tickless" },
+];
+
+const MS: Nanos = 1_000_000;
+/// A machine whose cores have two threads, and one of several LLCs and nodes; tasks that come and go, tasks that talk
+/// and end, tasks that never sleep. Of the last there are none on several nodes: some schedulers let a task stay for
+/// as long as another node has an idle CPU.
+const RUNS: [(&str, &str); 5] = [
+    ("1n4c2t", "sleepers,tasks=24"),
+    ("1n4c2t", "hackbench,groups=1,loops=10"),
+    ("1n4c2t", "hogs,tasks=12,duration=none"),
+    ("2n2l2c1t", "sleepers,tasks=24"),
+    ("2n2l2c1t", "hackbench,groups=1,loops=10"),
+];
+const DURATION: Nanos = 250 * MS;
+
+/// Where `make scx-objects` puts the objects.
+pub fn objects_dir() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../build/scx/objects")
+}
+
+impl Scheduler {
+    fn object(&self) -> PathBuf {
+        objects_dir().join(format!("{}.bpf.o", self.name))
+    }
+
+    /// Runs it with its recipe; panics when it does not do what is expected.
+    pub fn check(&self) {
+        for (machine, workload) in RUNS {
+            self.run(machine, workload);
+        }
+    }
+
+    /// Attached to a machine with that workload, which has not started. Panics when that fails.
+    pub fn attached(&self, machine: &str, workload: &str) -> (Kernel, Loaded) {
+        let path = self.object();
+        let bytes = std::fs::read(&path).unwrap_or_else(|error| {
+            panic!("{}: {error}; `make scx-objects` takes the objects", path.display())
+        });
+        let mut k = sim::kernel(machine, workload, 1);
+        let machine = Arc::new(Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")));
+        let target = kernel_target(&machine).unwrap_or_else(|e| panic!("{e}"));
+        let arg = SchedulerArg::parse(&format!("{}.bpf.o", self.name));
+        let arg = arg.unwrap_or_else(|e| panic!("{e}"));
+        let source = Source { name: self.name, bytes: &bytes };
+        let prepared = Prepared::object(&arg, source, RecipeChoice::Auto, &machine, &target.btf);
+        let prepared = prepared.unwrap_or_else(|e| panic!("{e}")).object.expect("an object");
+        let found = prepared.recipe.as_ref().map(|r| r.recipe.name.clone());
+        assert_eq!(found, Some(format!("recipes/{}.toml", self.name)), "chosen by its ops");
+        let loaded = attach(&mut k, &prepared, self.name, &machine);
+        (k, loaded.unwrap_or_else(|e| panic!("{e}")))
+    }
+
+    fn run(&self, machine: &str, workload: &str) {
+        let place = format!("{} on {machine} with {workload}", self.name);
+        let (mut k, _) = self.attached(machine, workload);
+        let stop = run_checked(&mut k, DURATION, MS / 4, Contract::default())
+            .unwrap_or_else(|broken| panic!("{place}: {broken:#?}"));
+        stayed(&k, &stop, &place);
+    }
+}
+
+/// Not ejected; every task ran, and what it ran was put there by the scheduler's own operations.
+fn stayed(k: &Kernel, stop: &Stop, place: &str) {
+    assert!(k.ext.exits.is_empty(), "{place}: {:?}", k.ext.exits);
+    assert!(matches!(stop, Stop::Finished | Stop::AllExited), "{place}: {stop:?}");
+    for task in k.tasks.iter().filter(|t| k.is_workload(t)) {
+        assert!(task.account.run_ns > 0, "{place}: {} never ran", task.name);
+    }
+    let calls = |op: Op| k.ext.op_stats.0[op as usize].calls;
+    let (queued, ran) = (calls(Op::SelectCpu) + calls(Op::Enqueue), calls(Op::Running));
+    let tasks = k.metrics.forks;
+    assert!(queued >= tasks && ran >= tasks, "{place}: {queued} queued, {ran} ran, {tasks} tasks");
+    let switches: u64 = k.cpus.iter().map(|c| c.switches).sum();
+    assert!(ran * 4 >= switches, "{place}: {ran} of {switches} switches were the scheduler's");
+}
+
+/// `docs/reference/scx-schedulers.md`.
+pub fn table() -> String {
+    let mut out = String::from(HEADER);
+    for scheduler in &FAMILY {
+        let name = scheduler.name;
+        let (recipe, _) = recipe::find(name).expect("each has a recipe");
+        // "scx_name VERSION, files"
+        let version = recipe.source.split([' ', ',']).nth(1).unwrap_or_default();
+        let left_out = recipe.leaves_out.as_deref().unwrap_or("nothing");
+        out += &format!(
+            "| scx_{name} | {version} | [{name}](../../recipes/{name}.toml) | {left_out} |\n"
+        );
+    }
+    out
+}
+
+const HEADER: &str = "\
+<!-- SPDX-License-Identifier: GPL-2.0-only -->
+<!-- Generated: BLESS=1 cargo test -p scxlab-testkit --test scx_family -->
+
+# Published schedulers
+
+The schedulers of the scx project whose objects decide by themselves, unmodified as their crates' build scripts leave
+them (`make scx-objects`), each with the [recipe](recipes.md) that does what its frontend does before it attaches, with
+the frontend's defaults. `make test` runs each on two machines under several workloads: it must not be ejected, every
+task must run, through the scheduler's own operations, and the conservation laws must hold.
+
+scx_rustland and scx_rlfifo decide in user space, and have no recipe.
+
+| scheduler | version | recipe | left out |
+|---|---|---|---|
+";

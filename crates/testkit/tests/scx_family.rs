@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Every published scheduler that we take does what `docs/reference/scx-schedulers.md` says.
+//!
+//! The objects come from `make scx-objects`; without them each test says so.
+
+use scxlab_bpf::link::Loaded;
+use scxlab_kernel::Kernel;
+use scxlab_testkit::scx_family::{FAMILY, Scheduler, objects_dir, table};
+
+fn scheduler(name: &str) -> &'static Scheduler {
+    FAMILY.iter().find(|s| s.name == name).expect("a scheduler of that name")
+}
+
+fn check(name: &str) {
+    scheduler(name).check();
+}
+
+/// Values of globals, in a row.
+fn globals(k: &Kernel, loaded: &Loaded, paths: &[&str]) -> String {
+    let all: Vec<String> =
+        paths.iter().map(|path| loaded.read_global(&k.vm, path).expect(path)).collect();
+    all.join(" ")
+}
+
+macro_rules! tests {
+    ($($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            check(stringify!($name));
+        })*
+
+        /// Names that have a test above.
+        const TESTED: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+tests! {
+    beerland bpfland cake chaos cosmos flash flow lavd layered p2dq pandemonium rusty tickless
+}
+
+#[test]
+fn every_scheduler_has_a_test() {
+    let names: Vec<&str> = FAMILY.iter().map(|s| s.name).collect();
+    assert_eq!(names, TESTED);
+}
+
+/// An object that somebody took besides is no fault; one that is missing, or of another version than the recipe, is.
+#[test]
+fn objects_are_those_that_the_recipes_are_for() {
+    for line in table().lines().filter(|line| line.starts_with("| scx_")) {
+        let mut cells = line.split('|').map(str::trim).skip(1);
+        let (name, version) = (cells.next().expect("a name"), cells.next().expect("a version"));
+        let name = name.trim_start_matches("scx_");
+        let file = objects_dir().join(format!("{name}.version"));
+        let built = std::fs::read_to_string(&file).unwrap_or_else(|error| {
+            panic!("{}: {error}; `make scx-objects` takes the objects", file.display())
+        });
+        assert_eq!(built.trim(), version, "scx_{name}");
+    }
+}
+
+/// The arena library finds each mask inside its parent's: two nodes, four LLCs, eight cores, sixteen CPUs.
+#[test]
+fn the_tree_of_cpus_is_built() {
+    let (k, loaded) = scheduler("p2dq").attached("2n2l2c2t", "hogs");
+    let levels = ["nr_topo_nodes[0]", "nr_topo_nodes[1]", "nr_topo_nodes[2]", "nr_topo_nodes[3]"];
+    assert_eq!(globals(&k, &loaded, &levels), "2 4 8 16");
+    assert_eq!(globals(&k, &loaded, &["topo_max_children[1]", "topo_max_children[3]"]), "2 2");
+}
+
+/// Four LLCs: each has its node's other one first, then the others around the circle of numbers.
+#[test]
+fn compute_domains_know_their_neighbours() {
+    let (k, loaded) = scheduler("lavd").attached("2n2l2c2t", "hogs");
+    let of = |dom: usize| {
+        let path = |field: &str| format!("cpdom_ctxs[{dom}].{field}");
+        let paths = ["llc_id", "nr_neighbors[0]", "nr_neighbors[1]", "neighbor_ids[0]"].map(path);
+        let more = ["neighbor_ids[128]", "neighbor_ids[129]", "__cpumask[0]"].map(path);
+        let all: Vec<&str> = paths.iter().chain(&more).map(String::as_str).collect();
+        globals(&k, &loaded, &all)
+    };
+    assert_eq!(of(0), "0 1 2 1 2 3 15");
+    assert_eq!(of(1), "1 1 2 0 2 3 240");
+    assert_eq!(of(2), "2 1 2 3 0 1 3840");
+    assert_eq!(of(3), "3 1 2 2 0 1 61440");
+    // One thread of each core before the others, for performance; threads together, for power.
+    let table = ["pco_table[1][1]", "pco_table[1][8]", "pco_table[0][1]", "pco_bounds[1]"];
+    assert_eq!(globals(&k, &loaded, &table), "2 1 1 16384");
+}
+
+/// Fast and small cores under one LLC are two domains, each other's alternative.
+#[test]
+fn kinds_of_cores_are_domains_of_their_own() {
+    let (k, loaded) = scheduler("lavd").attached("hybrid-8p8e", "hogs");
+    let fields = ["cpdom_ctxs[0].is_big", "cpdom_ctxs[0].alt_id", "cpdom_ctxs[1].is_big"];
+    assert_eq!(globals(&k, &loaded, &fields), "1 1 0");
+    assert_eq!(globals(&k, &loaded, &["cpdom_ctxs[1].alt_id", "xmig_min_gain_ns"]), "0 350000");
+}
+
+/// Elements of a per-CPU map differ by CPU, and what is not named in them stays.
+#[test]
+fn each_cpu_has_its_own_order_of_nearness() {
+    let (k, loaded) = scheduler("layered").attached("2n2l2c1t", "hogs");
+    let (map, btf) = (loaded.map("cpu_ctxs").expect("a map"), &loaded.object.btf);
+    let ty = loaded.object.maps[loaded.object.map("cpu_ctxs").expect("a map")].value_ty;
+    let nearest = |cpu: u32| -> Vec<u16> {
+        let value = k.vm.map_lookup_cpu(map, &[0; 4], cpu).expect("an element");
+        let at = btf.path(ty.expect("a type"), ".prox_map.cpus").expect("a field").byte_off();
+        let bytes = &value[at as usize..at as usize + 16];
+        bytes.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect()
+    };
+    assert_eq!(nearest(0), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(nearest(2), [2, 3, 0, 1, 4, 5, 6, 7]);
+    assert_eq!(nearest(5), [5, 4, 6, 7, 3, 2, 1, 0]);
+}
+
+/// The timer is started once the scheduler is attached, from the CPU that it is for: the last one.
+#[test]
+fn a_timer_is_started_after_the_attachment() {
+    let (mut k, loaded) = scheduler("tickless").attached("1n4c1t", "hogs,tasks=8");
+    k.start();
+    k.advance(200_000_000);
+    let ticks: u64 = globals(&k, &loaded, &["nr_ticks"]).parse().expect("a number");
+    assert!(ticks > 10, "{ticks} ticks of its own");
+}
+
+#[test]
+fn table_is_fresh() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/scx-schedulers.md");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(path, table()).expect("the table");
+    }
+    let shown = std::fs::read_to_string(path).unwrap_or_default();
+    let hint = "BLESS=1 cargo test -p scxlab-testkit --test scx_family rewrites it";
+    assert!(shown == table(), "docs/reference/scx-schedulers.md is stale; {hint}");
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Which engine runs the guest: the processor itself (KVM), or QEMU's translator (TCG).
+//!
+//! Owns: finding out whether KVM truly works. Does not: know QEMU's options for either.
+//!
+//! `/dev/kvm` being there says little: it may be closed to this user, or stand for a hypervisor inside another one
+//! that interprets what it cannot run, gives up on what it does not know, or never comes back. So QEMU is made to
+//! run a few instructions with it, under a time limit. A process can be killed; a thread of ours would stay and spin.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::{process, qemu};
+
+/// A working KVM takes a tenth of it, QEMU's start included.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Turns of the probe's loop: some milliseconds on a processor, many seconds where each is interpreted.
+const TURNS: u32 = 20_000_000;
+/// A port that nothing else has.
+const PORT: u8 = 0xf4;
+/// What is written there; QEMU ends with twice that, and one.
+const ANSWER: u8 = 0x2a;
+/// What QEMU says before it waits for a debugger, and not for us.
+const KVM_GAVE_UP: &str = "KVM internal error";
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Accel {
+    /// KVM where it works, otherwise TCG.
+    #[default]
+    Auto,
+    /// KVM or nothing.
+    Kvm,
+    /// Emulation, all CPUs in turn.
+    Tcg,
+    /// Emulation with a thread for each CPU. Faster on a host with many CPUs, but a kernel that changes its own
+    /// code, as attaching a scheduler makes it do, may panic: QEMU drops its translation of the old bytes before
+    /// the new ones are in memory, and another CPU may translate the old ones again in between.
+    TcgMulti,
+}
+
+/// What is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// The processor runs the guest.
+    Kvm,
+    /// QEMU translates the guest's instructions: correct, slow, and its timings mean little.
+    Tcg,
+    /// The same on many threads: see [`Accel::TcgMulti`].
+    TcgMulti,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Engine::Kvm => "KVM",
+            Engine::Tcg => "TCG",
+            Engine::TcgMulti => "TCG, threads",
+        })
+    }
+}
+
+/// Whether KVM works here; otherwise why not.
+pub fn probe_kvm() -> Result<(), String> {
+    std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/kvm")
+        .map_err(|why| format!("/dev/kvm: {why}"))?;
+    probe("kvm", "host")
+}
+
+/// Runs the firmware below.
+fn probe(engine: &str, cpu: &str) -> Result<(), String> {
+    let program = qemu::find().ok_or_else(|| format!("there is no {}", qemu::PROGRAM))?;
+    let args = |firmware_fd| probe_args(engine, cpu, firmware_fd);
+    let ended = process::run_briefly(&program, &firmware(), args, KVM_GAVE_UP, PATIENCE);
+    match ended.map_err(|why| why.to_string())? {
+        (Some(status), _) if status.code() == Some(i32::from(ANSWER) * 2 + 1) => Ok(()),
+        (None, said) if said.contains(KVM_GAVE_UP) => {
+            Err(format!("it cannot execute all of this processor's instructions: {KVM_GAVE_UP}"))
+        }
+        (None, _) => Err(format!(
+            "a virtual CPU did not execute {} million instructions in {} s",
+            2 * TURNS / 1_000_000,
+            PATIENCE.as_secs()
+        )),
+        (Some(_), said) => Err(said),
+    }
+}
+
+/// A machine with nothing but this firmware and a port that ends QEMU.
+fn probe_args(engine: &str, cpu: &str, firmware_fd: i32) -> Vec<String> {
+    let port = format!("isa-debug-exit,iobase={PORT:#x},iosize=1");
+    let firmware = format!("/proc/self/fd/{firmware_fd}");
+    let args = [
+        ["-machine", "pc"],
+        ["-accel", engine],
+        ["-cpu", cpu],
+        ["-m", "16M"],
+        ["-bios", &firmware],
+        ["-device", &port],
+        ["-display", "none"],
+    ];
+    let flags = ["-nodefaults", "-no-user-config", "-no-reboot"];
+    args.concat().iter().chain(&flags).map(|&arg| arg.to_owned()).collect()
+}
+
+/// The smallest that QEMU takes. It ends at 4 GiB, and the CPU starts 16 bytes before.
+///
+/// An instruction of newer processors, which emulation of single ones does not know, then a loop that it does not
+/// get through in time. Real mode has not the first, so 32-bit code it is.
+fn firmware() -> Vec<u8> {
+    const BYTES: usize = 64 << 10;
+    const HLT: u8 = 0xf4;
+    let mut firmware = vec![HLT; BYTES];
+    let mut put = |from_end: usize, code: &[u8]| {
+        firmware[BYTES - from_end..][..code.len()].copy_from_slice(code);
+    };
+    // An empty descriptor, then all 4 GiB as code; marked as accessed, for the CPU cannot mark it in a ROM.
+    put(0x100, &[0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0x9b, 0xcf, 0]);
+    // The table's last byte and its address.
+    put(0xf0, &[0x0f, 0, 0x00, 0xff, 0xff, 0xff]);
+    let enter_32_bit = [
+        0x2e, 0x66, 0x0f, 0x01, 0x16, 0x10, 0xff, // lgdt cs:[0xff10]
+        0x0f, 0x20, 0xc0, 0x0c, 0x01, 0x0f, 0x22,
+        0xc0, // mov eax, cr0; or al, 1; mov cr0, eax
+        0x66, 0xea, 0x40, 0xff, 0xff, 0xff, 0x08, 0x00, // jmp 8:0xffffff40
+    ];
+    put(0xe0, &enter_32_bit);
+    let mut work = Vec::new();
+    if has_shlx() {
+        work.extend([0xc4, 0xe2, 0x71, 0xf7, 0xc0]); // shlx eax, eax, ecx
+    }
+    let [a, b, c, d] = TURNS.to_le_bytes();
+    work.extend([0xb9, a, b, c, d, 0x49, 0x75, 0xfd]); // mov ecx, TURNS; l: dec ecx; jnz l
+    work.extend([0xb0, ANSWER, 0xe6, PORT, HLT]); // mov al, ANSWER; out PORT, al; hlt
+    put(0xc0, &work);
+    put(0x10, &[0xe9, 0x2d, 0xff]); // jmp 0xff20
+    firmware
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_shlx() -> bool {
+    std::arch::is_x86_feature_detected!("bmi2")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_shlx() -> bool {
+    false
+}
+
+/// The engine for what is asked, and a note if it is not the better one.
+pub(crate) fn choose(asked: Accel) -> Result<(Engine, Option<String>), String> {
+    match asked {
+        Accel::Tcg => Ok((Engine::Tcg, None)),
+        Accel::TcgMulti => Ok((Engine::TcgMulti, None)),
+        Accel::Kvm => probe_kvm().map(|()| (Engine::Kvm, None)),
+        Accel::Auto => Ok(match probe_kvm() {
+            Ok(()) => (Engine::Kvm, None),
+            Err(why) => (
+                Engine::Tcg,
+                Some(format!("KVM does not work here ({why}): emulated, so timings mean little")),
+            ),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_firmware_does_what_it_should() {
+        assert_eq!(probe("tcg", "max"), Ok(()));
+    }
+
+    #[test]
+    fn what_qemu_says_is_the_reason() {
+        let why = probe("tcg", "nonsense").unwrap_err();
+        assert!(why.contains("nonsense"), "{why}");
+    }
+
+    #[test]
+    fn auto_always_finds_an_engine() {
+        assert_eq!(choose(Accel::Tcg), Ok((Engine::Tcg, None)));
+        let (engine, note) = choose(Accel::Auto).unwrap();
+        assert_eq!(note.is_some(), engine == Engine::Tcg);
+        assert_eq!(choose(Accel::Kvm).is_ok(), engine == Engine::Kvm);
+    }
+}

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! One guest from start to end: what it is given, how it is watched, what it returns.
+//!
+//! Owns: QEMU's process, which never outlives this one. Does not: know what the guest runs.
+//!
+//! ```text
+//! started --Ready--> running --Result--> done
+//!    |                  |
+//!    '-- end, panic, deadline, cancel: QEMU is killed, the console kept
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use scxlab_machine::Topology;
+
+use crate::accel::{self, Accel, Engine};
+use crate::error::{Console, VmError};
+use crate::image;
+use crate::initramfs::{self, Contents};
+use crate::process::{Launch, Message, Qemu};
+use crate::protocol::{FrameError, Kind, Ready};
+use crate::qemu::{self, Command};
+use crate::shape::{self, Shape};
+
+/// Memory that every guest gets if the caller leaves it open, and for each CPU on top.
+const MEMORY_MIB: u64 = 768;
+const MEMORY_PER_CPU_MIB: u64 = 48;
+/// What the kernel takes before init runs, and for each CPU; measured with Debian's kernel and rounded up.
+const MEMORY_MIN_MIB: u64 = 224;
+const MEMORY_MIN_PER_CPU_MIB: u64 = 4;
+/// A node needs some memory of its own to be one.
+const NODE_MIN_MIB: u64 = 32;
+/// Under KVM a kernel boots in a second or two.
+const KVM_BOOT_PATIENCE: Duration = Duration::from_secs(30);
+/// How often the caller's flag is looked at.
+const CANCEL_POLL: Duration = Duration::from_millis(50);
+/// How long QEMU has to end after its guest did, before it is killed.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+
+/// A file for the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestFile {
+    /// Where the guest finds it: absolute, without `.` and `..`.
+    pub path: String,
+    /// Its bytes.
+    pub data: Vec<u8>,
+    /// Its permissions.
+    pub mode: u32,
+}
+
+/// Something that must exist in the guest before its program starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// A path without blanks, as of a file in sysfs.
+    pub path: String,
+    /// What a message calls it.
+    pub name: String,
+}
+
+impl Need {
+    /// What a sched_ext scheduler with CO-RE relocations cannot do without.
+    pub fn sched_ext() -> Vec<Need> {
+        let need = |path: &str, name: &str| Need { path: path.to_owned(), name: name.to_owned() };
+        vec![
+            need("/sys/kernel/sched_ext", "sched_ext (CONFIG_SCHED_CLASS_EXT)"),
+            need("/sys/kernel/btf/vmlinux", "BTF (CONFIG_DEBUG_INFO_BTF)"),
+        ]
+    }
+}
+
+/// A guest to boot. [`VmSpec::new`] has the usual values.
+#[derive(Debug)]
+pub struct VmSpec<'a> {
+    /// The machine; sizes of caches and memory are not taken over.
+    pub topology: &'a Topology,
+    /// A bzImage or an ELF kernel that boots through PVH.
+    pub kernel: &'a Path,
+    /// The guest's memory; none for one that grows with the CPUs and the files.
+    pub memory_mib: Option<u64>,
+    /// Which engine.
+    pub accel: Accel,
+    /// What [`crate::guest::Guest::args`] returns: how our executable knows what to do in the guest.
+    pub init_args: Vec<String>,
+    /// Files for it.
+    pub files: Vec<GuestFile>,
+    /// Executables of the host under their own paths, with their libraries.
+    pub programs: Vec<PathBuf>,
+    /// What the kernel must have.
+    pub needs: Vec<Need>,
+    /// From QEMU's start to the result.
+    pub deadline: Duration,
+    /// Raised by the caller, it stops the guest.
+    pub cancel: &'a AtomicBool,
+}
+
+impl<'a> VmSpec<'a> {
+    /// A guest with nothing but our executable, and two minutes.
+    pub fn new(topology: &'a Topology, kernel: &'a Path) -> VmSpec<'a> {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        VmSpec {
+            topology,
+            kernel,
+            memory_mib: None,
+            accel: Accel::Auto,
+            init_args: Vec::new(),
+            files: Vec::new(),
+            programs: Vec::new(),
+            needs: Vec::new(),
+            deadline: Duration::from_secs(120),
+            cancel: &NEVER,
+        }
+    }
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What the guest gave to [`crate::guest::Guest::finish`].
+    pub output: Vec<u8>,
+    /// The kernel's log and what programs printed.
+    pub console: Console,
+    /// The kernel's release.
+    pub release: String,
+    /// What ran it.
+    pub engine: Engine,
+    /// What the user should know, such as why KVM was not taken.
+    pub notes: Vec<String>,
+    /// The guest's number of each of our CPUs, by ours; the same number if the machine's numbering is QEMU's.
+    pub guest_cpus: Vec<u32>,
+    /// Size of the initramfs.
+    pub initramfs_bytes: usize,
+    /// From QEMU's start until the guest's program could start.
+    pub boot_wall: Duration,
+    /// From the call to its end.
+    pub total_wall: Duration,
+}
+
+/// Boots a guest and waits for what it returns.
+pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
+    let called = Instant::now();
+    if !cfg!(target_arch = "x86_64") {
+        return Err(VmError::Architecture { arch: std::env::consts::ARCH });
+    }
+    let shape = Shape::of(spec.topology)?;
+    let program =
+        qemu::find().ok_or(VmError::NoQemu { program: qemu::PROGRAM, package: qemu::PACKAGE })?;
+    image::check(spec.kernel)?;
+    let initramfs = initramfs::build(&Contents {
+        init_args: &spec.init_args,
+        files: &spec.files,
+        programs: &spec.programs,
+        needs: &spec.needs,
+        shape: &shape::describe(spec.topology, |cpu| shape.guest_cpus[cpu as usize]),
+        guest_cpus: &shape.guest_cpus,
+    })?;
+    let memory_mib = memory_mib(spec.memory_mib, &shape, initramfs.len())?;
+    check_host_memory(memory_mib + qemu::OWN_MIB)?;
+    let (engine, note) = accel::choose(spec.accel).map_err(|why| VmError::NoKvm { why })?;
+    let mut notes: Vec<String> = note.into_iter().collect();
+    let guest = Prepared { spec, program, shape, initramfs, memory_mib };
+    let (ran, engine) = match guest.run(engine) {
+        // The probe is small and a kernel is large: what fails before its first sign of life may be KVM's doing.
+        Err(Failed { why, phase: BOOTING })
+            if spec.accel == Accel::Auto && engine == Engine::Kvm && !why.is_cancel() =>
+        {
+            notes.push(format!("the guest did not come up under KVM ({why}): emulated instead"));
+            (guest.run(Engine::Tcg).map_err(|failed| failed.why)?, Engine::Tcg)
+        }
+        ran => (ran.map_err(|failed| failed.why)?, engine),
+    };
+    Ok(Outcome {
+        output: ran.output,
+        console: ran.console,
+        release: ran.ready.release,
+        engine,
+        notes,
+        initramfs_bytes: guest.initramfs.len(),
+        guest_cpus: guest.shape.guest_cpus,
+        boot_wall: ran.boot_wall,
+        total_wall: called.elapsed(),
+    })
+}
+
+/// A guest with everything that it takes, to be run under one engine or the other.
+struct Prepared<'a> {
+    spec: &'a VmSpec<'a>,
+    program: PathBuf,
+    shape: Shape,
+    initramfs: Vec<u8>,
+    memory_mib: u64,
+}
+
+impl Prepared<'_> {
+    fn run(&self, engine: Engine) -> Result<Ran, Failed> {
+        let qemu = self.start(engine).map_err(|why| Failed { why, phase: BOOTING })?;
+        let boot_deadline = match engine {
+            Engine::Kvm => self.spec.deadline.min(KVM_BOOT_PATIENCE),
+            Engine::Tcg | Engine::TcgMulti => self.spec.deadline,
+        };
+        Watch { qemu, started: Instant::now(), spec: self.spec, engine, boot_deadline }.run()
+    }
+
+    fn start(&self, engine: Engine) -> Result<Qemu, VmError> {
+        let launch = Launch::new(&self.initramfs)?;
+        let args = Command {
+            shape: &self.shape,
+            engine,
+            memory_mib: self.memory_mib,
+            kernel: self.spec.kernel,
+            initramfs_fd: launch.initramfs_fd(),
+            console_fd: launch.console_fd(),
+            result_fd: launch.result_fd(),
+            amd: cpu_is_amd(),
+        }
+        .args();
+        launch.start(&self.program, &args)
+    }
+}
+
+struct Watch<'a> {
+    qemu: Qemu,
+    started: Instant,
+    spec: &'a VmSpec<'a>,
+    engine: Engine,
+    /// From the start until the guest says that it is up.
+    boot_deadline: Duration,
+}
+
+/// Why there is no result, and when that was.
+struct Failed {
+    why: VmError,
+    phase: &'static str,
+}
+
+struct Ran {
+    output: Vec<u8>,
+    console: Console,
+    ready: Ready,
+    boot_wall: Duration,
+}
+
+const BOOTING: &str = "booting";
+const RUNNING: &str = "running";
+
+impl Watch<'_> {
+    fn run(mut self) -> Result<Ran, Failed> {
+        let ready = match self.wait(BOOTING) {
+            Stop::Frame(Kind::Ready, payload) => Ready::from_bytes(&payload),
+            stop => return Err(self.failure(stop, BOOTING)),
+        };
+        let boot_wall = self.started.elapsed();
+        check_ready(&ready).map_err(|why| Failed { why, phase: RUNNING })?;
+        match self.wait(RUNNING) {
+            // All is said: what the guest would do until it is off is not worth waiting for.
+            Stop::Frame(Kind::Result, output) => {
+                let console = self.qemu.kill();
+                Ok(Ran { output, console, ready, boot_wall })
+            }
+            stop => Err(self.failure(stop, RUNNING)),
+        }
+    }
+
+    /// Waits for the guest's next frame, or for a reason not to.
+    fn wait(&mut self, phase: &'static str) -> Stop {
+        loop {
+            if self.spec.cancel.load(Ordering::Relaxed) {
+                return Stop::Cancelled;
+            }
+            let left = self.deadline(phase).saturating_sub(self.started.elapsed());
+            if left.is_zero() {
+                return Stop::Deadline;
+            }
+            match self.qemu.next(left.min(CANCEL_POLL)) {
+                Message::Nothing => {}
+                Message::Frame(frame) => {
+                    let fits = (frame.kind == Kind::Ready) == (phase == BOOTING);
+                    return match frame.kind {
+                        Kind::Failed => Stop::Frame(frame.kind, frame.payload),
+                        kind if fits => Stop::Frame(kind, frame.payload),
+                        _ => Stop::Broken("it spoke out of turn".to_owned()),
+                    };
+                }
+                Message::Broken(FrameError::End) => return Stop::Ended,
+                Message::Broken(why) => return Stop::Broken(why.to_string()),
+            }
+        }
+    }
+
+    /// What may be behind a panic.
+    fn hint(&self, console: &Console) -> &'static str {
+        if self.engine == Engine::TcgMulti && console.has_stray_breakpoint() {
+            " (with a thread for each CPU, QEMU may run code that the kernel has changed: use one)"
+        } else {
+            ""
+        }
+    }
+
+    fn deadline(&self, phase: &'static str) -> Duration {
+        if phase == BOOTING { self.boot_deadline } else { self.spec.deadline }
+    }
+
+    /// Ends QEMU and says why there is no result.
+    fn failure(mut self, stop: Stop, phase: &'static str) -> Failed {
+        let patience = match stop {
+            // Its log is still on its way, and a panic may be the cause.
+            Stop::Ended | Stop::Broken(_) => END_PATIENCE,
+            _ => Duration::ZERO,
+        };
+        let exit = self.qemu.wait_exit(patience);
+        let console = self.qemu.kill();
+        let stderr = self.qemu.stderr();
+        let why = match stop {
+            Stop::Deadline => VmError::Deadline { phase, after: self.deadline(phase), console },
+            Stop::Cancelled => VmError::Cancelled { phase, console },
+            _ if console.has_panic() => VmError::Panicked { hint: self.hint(&console), console },
+            Stop::Frame(_, payload) => {
+                VmError::GuestFailed { why: String::from_utf8_lossy(&payload).into(), console }
+            }
+            Stop::Broken(why) => VmError::NoResult { why, console },
+            Stop::Ended => match exit {
+                Some(status) if !status.success() => {
+                    VmError::QemuDied { status: status.to_string(), stderr, console }
+                }
+                _ => VmError::NoResult { why: format!("it ended while it was {phase}"), console },
+            },
+        };
+        Failed { why, phase }
+    }
+}
+
+/// Refuses a guest that is up and not the one that was asked for.
+fn check_ready(ready: &Ready) -> Result<(), VmError> {
+    if !ready.lacks.is_empty() {
+        let (release, lacks) = (ready.release.clone(), ready.lacks.clone());
+        return Err(VmError::Lacks { release, lacks });
+    }
+    match ready.topology.clone() {
+        Some(difference) => Err(VmError::Topology { difference }),
+        None => Ok(()),
+    }
+}
+
+enum Stop {
+    Frame(Kind, Vec<u8>),
+    Broken(String),
+    Ended,
+    Deadline,
+    Cancelled,
+}
+
+/// The guest's memory, a multiple of what each node gets.
+fn memory_mib(asked: Option<u64>, shape: &Shape, initramfs_bytes: usize) -> Result<u64, VmError> {
+    let cpus = shape.nr_cpus() as u64;
+    let nodes = shape.node_cpus.len() as u64;
+    // The archive and the files unpacked from it are there at the same time.
+    let files_mib = 2 * (initramfs_bytes as u64 >> 20) + 2;
+    let needed_mib =
+        (MEMORY_MIN_MIB + MEMORY_MIN_PER_CPU_MIB * cpus + files_mib).max(NODE_MIN_MIB * nodes);
+    let default_mib = needed_mib.max(MEMORY_MIB + MEMORY_PER_CPU_MIB * cpus + files_mib);
+    let asked_mib = asked.unwrap_or(default_mib);
+    if asked_mib < needed_mib {
+        return Err(VmError::GuestMemory { asked_mib, needed_mib });
+    }
+    Ok(asked_mib.next_multiple_of(nodes))
+}
+
+/// Where the host does not say what is available, QEMU will.
+fn check_host_memory(needed_mib: u64) -> Result<(), VmError> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    match available_mib(&meminfo) {
+        Some(available_mib) if available_mib < needed_mib => {
+            Err(VmError::HostMemory { needed_mib, available_mib })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn available_mib(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib >> 10)
+}
+
+fn cpu_is_amd() -> bool {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let vendor = cpuinfo.lines().find(|line| line.starts_with("vendor_id")).unwrap_or_default();
+    vendor.contains("AuthenticAMD") || vendor.contains("HygonGenuine")
+}
+
+#[cfg(test)]
+mod tests;

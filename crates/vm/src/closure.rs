@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! An executable with all that it needs to start: interpreter and libraries, theirs included.
+//!
+//! Owns: where a library is looked for, and the paths under which the guest finds it.
+//! Does not: see what a program opens by itself later (`dlopen`, data files): name those as files of their own.
+//!
+//! A library keeps the host's path, and the host's loader cache goes along, so that the guest's loader finds each
+//! where this one did. A script brings its interpreter, not the programs that it calls.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::elf::{self, ElfError};
+use crate::ldcache;
+
+const CACHE: &str = "/etc/ld.so.cache";
+/// Where a loader looks after its cache; `$LIB` differs by distribution.
+const DEFAULT_DIRS: [&str; 6] = [
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+];
+/// Interpreters of interpreters: as many as the kernel follows.
+const SCRIPTS_MAX: usize = 4;
+
+/// Why a program cannot be taken into the guest.
+#[derive(Debug, Error)]
+pub enum ClosureError {
+    /// The program or something that it needs cannot be read.
+    #[error("{path}: {why}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What reading it said.
+        #[source]
+        why: io::Error,
+    },
+    /// Neither an executable of this machine nor a script.
+    #[error("{path}: {why}")]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        why: ElfError,
+    },
+    /// A library that this host does not have either.
+    #[error("{path} needs {library}, which is not on this host")]
+    Missing {
+        /// Who needs it.
+        path: PathBuf,
+        /// The library's name.
+        library: String,
+    },
+    /// A path that cannot be the same in the guest.
+    #[error("{path}: a program's path must be absolute, plain and UTF-8")]
+    Path {
+        /// The path.
+        path: PathBuf,
+    },
+}
+
+/// Files for the guest by their paths: contents and permissions.
+#[derive(Debug, Default)]
+pub(crate) struct Closure {
+    pub files: BTreeMap<String, Vec<u8>>,
+    cache: BTreeMap<String, String>,
+}
+
+impl Closure {
+    /// An empty one, with this host's loader cache.
+    pub fn new() -> Closure {
+        let mut closure = Closure::default();
+        // Not every C library has one.
+        if let Ok(data) = std::fs::read(CACHE) {
+            closure.cache = ldcache::parse(&data);
+            closure.files.insert(CACHE.to_owned(), data);
+        }
+        closure
+    }
+
+    /// A program under its own path, with all that it needs.
+    pub fn program(&mut self, path: &Path) -> Result<(), ClosureError> {
+        self.program_or_script(path, SCRIPTS_MAX)
+    }
+
+    /// What an executable needs that goes elsewhere itself: `data`, found at `path`.
+    pub fn needs_of(&mut self, path: &Path, data: &[u8]) -> Result<(), ClosureError> {
+        let form = |why| ClosureError::Form { path: path.to_owned(), why };
+        let wants = elf::wants(data).map_err(form)?;
+        if let Some(interpreter) = &wants.interpreter {
+            self.library(Path::new(interpreter))?;
+        }
+        for name in &wants.needed {
+            let missing = || ClosureError::Missing { path: path.to_owned(), library: name.clone() };
+            let found = self.find(path, &wants.run_path, name).ok_or_else(missing)?;
+            self.library(&found)?;
+        }
+        Ok(())
+    }
+
+    fn program_or_script(&mut self, path: &Path, scripts: usize) -> Result<(), ClosureError> {
+        let data = read(path)?;
+        if self.files.contains_key(text(path)?) {
+            return Ok(());
+        }
+        match script_interpreter(&data) {
+            Some(interpreter) if scripts > 0 => {
+                self.program_or_script(Path::new(&interpreter), scripts - 1)?;
+            }
+            _ => self.needs_of(path, &data)?,
+        }
+        self.files.insert(text(path)?.to_owned(), data);
+        Ok(())
+    }
+
+    /// A library or loader under the path by which it is found, whatever that links to.
+    fn library(&mut self, path: &Path) -> Result<(), ClosureError> {
+        let name = text(path)?.to_owned();
+        if self.files.contains_key(&name) {
+            return Ok(());
+        }
+        let data = read(path)?;
+        // Before what it needs: libraries may need each other.
+        self.files.insert(name, data.clone());
+        self.needs_of(path, &data)
+    }
+
+    /// The loader's order, without what a user's environment would add.
+    fn find(&self, user: &Path, run_path: &[String], name: &str) -> Option<PathBuf> {
+        if name.contains('/') {
+            return Some(PathBuf::from(name)).filter(|path| path.exists());
+        }
+        let own_dir = user.parent().map(|dir| dir.to_string_lossy().into_owned());
+        let origin = own_dir.unwrap_or_default();
+        let run_dirs = run_path.iter().map(|dir| {
+            PathBuf::from(dir.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin))
+        });
+        let cached = self.cache.get(name).map(PathBuf::from);
+        let default_dirs = DEFAULT_DIRS.iter().map(PathBuf::from);
+        let mut candidates = run_dirs
+            .filter(|dir| dir.is_absolute())
+            .map(|dir| plain(&dir.join(name)))
+            .chain(cached)
+            .chain(default_dirs.map(|dir| dir.join(name)));
+        candidates.find(|path| path.is_file())
+    }
+}
+
+/// `/a/b/../c` as `/a/c`: archives have plain paths.
+fn plain(path: &Path) -> PathBuf {
+    let mut result = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => {
+                result.pop();
+            }
+            std::path::Component::CurDir => {}
+            part => result.push(part),
+        }
+    }
+    result
+}
+
+/// The program that a script's first line names.
+fn script_interpreter(data: &[u8]) -> Option<String> {
+    let line = data.strip_prefix(b"#!")?.split(|&b| b == b'\n').next()?;
+    let line = String::from_utf8_lossy(line);
+    Some(line.split_whitespace().next()?.to_owned())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ClosureError> {
+    std::fs::read(path).map_err(|why| ClosureError::Read { path: path.to_owned(), why })
+}
+
+fn text(path: &Path) -> Result<&str, ClosureError> {
+    let absolute = Some(path).filter(|path| path.is_absolute()).and_then(Path::to_str);
+    absolute.ok_or_else(|| ClosureError::Path { path: path.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_brings_its_loader_and_libraries() {
+        let mut closure = Closure::new();
+        closure.program(Path::new("/bin/sh")).unwrap();
+        let paths: Vec<&str> = closure.files.keys().map(String::as_str).collect();
+        assert!(paths.contains(&"/bin/sh"));
+        assert!(paths.iter().any(|path| path.contains("/ld-linux")), "{paths:?}");
+        assert!(paths.iter().any(|path| path.ends_with("/libc.so.6")), "{paths:?}");
+        let nr = closure.files.len();
+        closure.program(Path::new("/bin/sh")).unwrap();
+        assert_eq!(closure.files.len(), nr);
+    }
+
+    #[test]
+    fn a_script_brings_its_interpreter() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("script");
+        std::fs::write(&script, "#! /bin/sh -e\ntrue\n").unwrap();
+        let mut closure = Closure::new();
+        closure.program(&script).unwrap();
+        assert!(closure.files.contains_key("/bin/sh"));
+        assert!(closure.files.contains_key(script.to_str().unwrap()));
+    }
+
+    #[test]
+    fn a_script_that_interprets_itself_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("script");
+        std::fs::write(&script, format!("#!{}\n", script.display())).unwrap();
+        let refused = Closure::new().program(&script);
+        assert!(matches!(refused, Err(ClosureError::Form { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = Closure::new().program(&dir.path().join("nothing")).unwrap_err();
+        assert!(refused.to_string().contains("nothing"), "{refused}");
+        let text = dir.path().join("text");
+        std::fs::write(&text, "no program").unwrap();
+        let refused = Closure::new().program(&text);
+        assert!(matches!(refused, Err(ClosureError::Form { .. })), "{refused:?}");
+        assert!(matches!(
+            Closure::new().program(Path::new("Cargo.toml")),
+            Err(ClosureError::Path { .. })
+        ));
+    }
+
+    #[test]
+    fn a_missing_library_is_named_with_who_needs_it() {
+        let mut data = std::fs::read("/proc/self/exe").unwrap();
+        let at = data.windows(10).position(|window| window == b"libc.so.6\0").unwrap();
+        data[at..at + 9].copy_from_slice(b"libq.so.6");
+        let refused = Closure::new().needs_of(Path::new("/some/program"), &data).unwrap_err();
+        assert_eq!(refused.to_string(), "/some/program needs libq.so.6, which is not on this host");
+    }
+
+    #[test]
+    fn paths_become_plain() {
+        assert_eq!(plain(Path::new("/a/./b/../c")), Path::new("/a/c"));
+    }
+}

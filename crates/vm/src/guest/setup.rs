@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! From a bare kernel to a system that programs expect.
+//!
+//! Owns: what is mounted where, limits, the loopback device, finding the port.
+//! Does not: report; the caller has the port for that.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use nix::libc;
+use nix::mount::{MsFlags, mount};
+use nix::sys::resource::{Resource, setrlimit};
+
+use crate::qemu::PORT;
+
+/// What is mounted, in order: type, place, whether the guest is of use without it.
+const MOUNTS: [(&str, &str, bool); 11] = [
+    ("proc", "/proc", false),
+    ("sysfs", "/sys", false),
+    ("devtmpfs", "/dev", false),
+    ("devpts", "/dev/pts", true),
+    ("tmpfs", "/dev/shm", true),
+    ("tmpfs", "/tmp", false),
+    ("tmpfs", "/run", false),
+    ("cgroup2", "/sys/fs/cgroup", true),
+    ("bpf", "/sys/fs/bpf", true),
+    ("tracefs", "/sys/kernel/tracing", true),
+    ("debugfs", "/sys/kernel/debug", true),
+];
+const PORTS: &str = "/sys/class/virtio-ports";
+/// The driver announces ports in the background.
+const PORT_PATIENCE: Duration = Duration::from_secs(20);
+const PORT_POLL: Duration = Duration::from_millis(5);
+/// Open files of a process: benchmarks with thousands of sockets are usual.
+const FILES_MAX: u64 = 1 << 20;
+
+/// Mounts and sets what programs expect; the first thing that fails and matters, in words.
+pub(super) fn prepare() -> Result<(), String> {
+    for (kind, place, optional) in MOUNTS {
+        match mount_at(kind, place) {
+            Err(why) if !optional => return Err(format!("mounting {kind} on {place}: {why}")),
+            Err(why) => eprintln!("scxlab: no {kind} on {place}: {why}"),
+            Ok(()) => {}
+        }
+    }
+    // From here on the log says everything: it is short, and what a scheduler did to the kernel is in it.
+    std::fs::write("/proc/sys/kernel/printk", "7")
+        .map_err(|why| format!("the log's level: {why}"))?;
+    setrlimit(Resource::RLIMIT_NOFILE, FILES_MAX, FILES_MAX)
+        .map_err(|why| format!("limits: {why}"))?;
+    if let Err(why) = loopback_up() {
+        eprintln!("scxlab: no loopback device: {why}");
+    }
+    // Nobody types here: a program that reads waits for nothing.
+    let null = File::open("/dev/null").map_err(|why| format!("/dev/null: {why}"))?;
+    nix::unistd::dup2_stdin(&null).map_err(|why| format!("standard input: {why}"))?;
+    let variables = [
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("HOME", "/"),
+        ("TMPDIR", "/tmp"),
+    ];
+    for (name, value) in variables {
+        // SAFETY: there is one thread, as `enter` demands, so nobody reads the environment meanwhile.
+        unsafe { std::env::set_var(name, value) };
+    }
+    Ok(())
+}
+
+/// Opens the port that the host listens on.
+pub(super) fn open_port() -> io::Result<File> {
+    let started = Instant::now();
+    loop {
+        if let Some(device) = find_port()? {
+            let close_on_exec = OFlag::O_CLOEXEC.bits();
+            return File::options().read(true).write(true).custom_flags(close_on_exec).open(device);
+        }
+        if started.elapsed() > PORT_PATIENCE {
+            let why = format!("no port named {PORT} in {PORTS} (CONFIG_VIRTIO_CONSOLE, _PCI)");
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        }
+        std::thread::sleep(PORT_POLL);
+    }
+}
+
+/// The port's device by its name, once both are there.
+fn find_port() -> io::Result<Option<PathBuf>> {
+    let ports = match std::fs::read_dir(PORTS) {
+        Ok(ports) => ports,
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(why) => return Err(why),
+    };
+    for port in ports {
+        let port = port?;
+        // A port has no name until the host has sent it.
+        let name = std::fs::read_to_string(port.path().join("name")).unwrap_or_default();
+        let device = Path::new("/dev").join(port.file_name());
+        if name.trim() == PORT && device.exists() {
+            return Ok(Some(device));
+        }
+    }
+    Ok(None)
+}
+
+fn mount_at(kind: &str, place: &str) -> io::Result<()> {
+    // The kernel makes the places in its own file systems; those in ours may be missing.
+    if let Err(why) = std::fs::create_dir_all(place)
+        && !Path::new(place).is_dir()
+    {
+        return Err(why);
+    }
+    let flags = MsFlags::MS_NOSUID;
+    mount(Some(kind), place, Some(kind), flags, None::<&str>).map_err(io::Error::from)
+}
+
+/// Sockets between programs of the guest go through it.
+fn loopback_up() -> io::Result<()> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    // SAFETY: all-zero bytes are a valid `ifreq`, which is plain data.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    // SAFETY: the descriptor is open, and the request is the structure that this call reads.
+    match unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

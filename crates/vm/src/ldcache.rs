@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The dynamic loader's cache: which file a library's name means on this host.
+//!
+//! Owns: reading `/etc/ld.so.cache`. Does not: search directories (see `closure.rs`).
+//! Models: glibc's form "glibc-ld.so.cache1.1". Differs: files for newer CPUs only are passed over, since the
+//! guest's CPU is not the host's.
+
+use std::collections::BTreeMap;
+
+const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
+const HEADER_BYTES: usize = 48;
+const ENTRY_BYTES: usize = 24;
+/// The low byte of an entry's flags: an ELF library of the sixth C library.
+const ELF_LIBC6: u32 = 3;
+/// The second byte: which machine it is for.
+const MACHINE: u32 = if cfg!(target_arch = "aarch64") { 0x0a } else { 0x03 };
+
+/// Paths by the libraries' names. An unreadable cache is an empty one: directories are searched after it.
+pub(crate) fn parse(data: &[u8]) -> BTreeMap<String, String> {
+    // An older form may come first, with this one appended.
+    let Some(start) = data.windows(MAGIC.len()).position(|window| window == MAGIC) else {
+        return BTreeMap::new();
+    };
+    let data = &data[start..];
+    let count = word(data, MAGIC.len()).unwrap_or(0);
+    let mut paths = BTreeMap::new();
+    for index in 0..count as usize {
+        let Some((name, path)) = entry(data, HEADER_BYTES + index * ENTRY_BYTES) else { break };
+        if let Some(name) = name {
+            paths.entry(name).or_insert(path);
+        }
+    }
+    paths
+}
+
+/// The entry's name, if it is one for us, and its path; nothing past the end of the table.
+fn entry(data: &[u8], at: usize) -> Option<(Option<String>, String)> {
+    let flags = word(data, at)?;
+    let (name, path) = (string(data, word(data, at + 4)?)?, string(data, word(data, at + 8)?)?);
+    let is_plain = word(data, at + 16)? == 0 && word(data, at + 20)? == 0;
+    let is_ours = flags & 0xff == ELF_LIBC6 && (flags >> 8) & 0xff == MACHINE;
+    Some(((is_plain && is_ours).then_some(name), path))
+}
+
+fn word(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(data.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+fn string(data: &[u8], at: u32) -> Option<String> {
+    let rest = data.get(at as usize..)?;
+    let end = rest.iter().position(|&b| b == 0)?;
+    Some(String::from_utf8_lossy(&rest[..end]).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cache with these entries: flags, name, path, CPU capabilities.
+    fn cache(entries: &[(u32, &str, &str, u64)]) -> Vec<u8> {
+        let mut data = MAGIC.to_vec();
+        data.extend((entries.len() as u32).to_le_bytes());
+        data.resize(HEADER_BYTES, 0);
+        let mut strings = Vec::new();
+        let base = HEADER_BYTES + entries.len() * ENTRY_BYTES;
+        for (flags, name, path, capabilities) in entries {
+            data.extend(flags.to_le_bytes());
+            for text in [name, path] {
+                data.extend(((base + strings.len()) as u32).to_le_bytes());
+                strings.extend(text.as_bytes());
+                strings.push(0);
+            }
+            data.extend(0u32.to_le_bytes());
+            data.extend(capabilities.to_le_bytes());
+        }
+        data.extend(strings);
+        data
+    }
+
+    const OURS: u32 = ELF_LIBC6 | MACHINE << 8;
+
+    #[test]
+    fn the_plain_file_for_this_machine_is_taken() {
+        let data = cache(&[
+            (OURS, "liba.so.1", "/usr/lib/newer/liba.so.1", 1 << 62),
+            (ELF_LIBC6, "liba.so.1", "/lib32/liba.so.1", 0),
+            (OURS, "liba.so.1", "/usr/lib/liba.so.1", 0),
+            (OURS, "libb.so", "/opt/libb.so", 0),
+        ]);
+        let paths = parse(&data);
+        assert_eq!(paths["liba.so.1"], "/usr/lib/liba.so.1");
+        assert_eq!(paths["libb.so"], "/opt/libb.so");
+        assert_eq!(parse(&[b"an older form".as_slice(), &data].concat()), paths);
+    }
+
+    #[test]
+    fn damage_is_no_entry() {
+        let data = cache(&[(OURS, "liba.so.1", "/usr/lib/liba.so.1", 0)]);
+        for len in 0..data.len() {
+            assert!(parse(&data[..len]).is_empty(), "{len}");
+        }
+        assert!(parse(b"something else").is_empty());
+    }
+
+    #[test]
+    fn this_hosts_cache_has_its_c_library() {
+        // A host without the cache (another C library) has nothing to be read.
+        if let Ok(data) = std::fs::read("/etc/ld.so.cache") {
+            assert!(std::path::Path::new(&parse(&data)["libc.so.6"]).exists());
+        }
+    }
+}

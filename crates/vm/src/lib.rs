@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A real kernel in a virtual machine: boots it with a machine's topology and this very executable as init,
+//! and brings back the bytes that it returns.
+//!
+//! Owns: QEMU, the initramfs, the way back, and the kernel that `scxlab vm setup` prepares.
+//! Does not: know schedulers or BPF; what runs in the guest is the caller's. Start at [`boot()`] and [`guest`].
+//!
+//! ```no_run
+//! use scxlab_vm::{VmSpec, boot, guest};
+//!
+//! # fn topology() -> scxlab_machine::Topology { panic!() }
+//! if guest::is_init() {
+//!     let guest = guest::enter();
+//!     let answer = guest.args().join(" ");
+//!     guest.finish(answer.as_bytes());
+//! }
+//! let topology = topology();
+//! let mut spec = VmSpec::new(&topology, "vmlinux".as_ref());
+//! spec.init_args = vec!["hello".to_owned()];
+//! let outcome = boot(&spec).unwrap();
+//! assert_eq!(outcome.output, b"hello");
+//! ```
+
+mod accel;
+mod boot;
+mod closure;
+mod cpio;
+mod elf;
+mod error;
+pub mod guest;
+pub mod image;
+mod initramfs;
+mod ldcache;
+mod process;
+mod protocol;
+mod qemu;
+pub mod setup;
+mod shape;
+
+pub use accel::{Accel, Engine, probe_kvm};
+pub use boot::{GuestFile, Need, Outcome, VmSpec, boot};
+pub use closure::ClosureError;
+pub use elf::ElfError;
+pub use error::{Console, Fault, VmError};
+pub use shape::ShapeError;

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the guest says to the host: frames on a serial port of their own.
+//!
+//! Owns: the bytes. Does not: know what a result means.
+//!
+//! ```text
+//! frame = magic (4) kind (1) length (8, little-endian) hash (8, little-endian) payload (length)
+//! ```
+//!
+//! A guest says `Ready` once, then at most one of `Result` and `Failed`. A frame cut short, or one whose hash is
+//! wrong, is an error and never a shorter result.
+
+use std::io::{self, Read, Write};
+
+use scxlab_machine::hash::StableHash;
+use thiserror::Error;
+
+/// Changes when either side would misread the other; both are the same executable, unless somebody errs.
+const MAGIC: [u8; 4] = *b"sxv1";
+const HEADER_BYTES: usize = 4 + 1 + 8 + 8;
+/// No result is as large as this; a length above is noise.
+const PAYLOAD_BYTES_MAX: u64 = 1 << 32;
+
+/// What a frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The guest is up; the payload is a [`Ready`].
+    Ready = 0,
+    /// The payload is what the guest's program returns.
+    Result = 1,
+    /// No result will come; the payload is the reason, a sentence.
+    Failed = 2,
+}
+
+/// A frame as it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub kind: Kind,
+    pub payload: Vec<u8>,
+}
+
+/// Why there is no frame.
+#[derive(Debug, Error)]
+pub(crate) enum FrameError {
+    #[error("the guest closed the result port without a word")]
+    End,
+    #[error("the result was cut off: {got} of {want} bytes came")]
+    Truncated { got: u64, want: u64 },
+    #[error("the result is damaged: {why}")]
+    Damaged { why: &'static str },
+    #[error("the result port: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Writes one frame.
+pub(crate) fn send(to: &mut impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> {
+    let mut header = Vec::with_capacity(HEADER_BYTES);
+    header.extend_from_slice(&MAGIC);
+    header.push(kind as u8);
+    header.extend_from_slice(&(payload.len() as u64).to_le_bytes());
+    header.extend_from_slice(&hash(kind, payload).to_le_bytes());
+    to.write_all(&header)?;
+    to.write_all(payload)?;
+    to.flush()
+}
+
+/// Reads one frame.
+pub(crate) fn receive(from: &mut impl Read) -> Result<Frame, FrameError> {
+    let mut header = [0; HEADER_BYTES];
+    match fill(from, &mut header)? {
+        0 => return Err(FrameError::End),
+        HEADER_BYTES => {}
+        got => {
+            return Err(FrameError::Truncated { got: got as u64, want: HEADER_BYTES as u64 });
+        }
+    }
+    if header[..4] != MAGIC {
+        return Err(FrameError::Damaged { why: "it has not our form" });
+    }
+    let kind = match header[4] {
+        0 => Kind::Ready,
+        1 => Kind::Result,
+        2 => Kind::Failed,
+        _ => return Err(FrameError::Damaged { why: "an unknown kind" }),
+    };
+    let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+    let (want, hash) = (number(5), number(13));
+    if want > PAYLOAD_BYTES_MAX {
+        return Err(FrameError::Damaged { why: "an impossible length" });
+    }
+    // Grows as bytes come: a damaged length must not reserve gigabytes.
+    let mut payload = Vec::new();
+    from.take(want).read_to_end(&mut payload)?;
+    if (payload.len() as u64) < want {
+        return Err(FrameError::Truncated { got: payload.len() as u64, want });
+    }
+    if self::hash(kind, &payload) != hash {
+        return Err(FrameError::Damaged { why: "its checksum is wrong" });
+    }
+    Ok(Frame { kind, payload })
+}
+
+fn hash(kind: Kind, payload: &[u8]) -> u64 {
+    let mut hash = StableHash::new(kind as u64);
+    hash.add_bytes(payload);
+    hash.finish()
+}
+
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut got = 0;
+    while got < buffer.len() {
+        match from.read(&mut buffer[got..]) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            Err(why) => return Err(why),
+        }
+    }
+    Ok(got)
+}
+
+/// What the guest found when it came up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ready {
+    /// The kernel's release.
+    pub release: String,
+    /// What of the caller's needs is not there, by its name.
+    pub lacks: Vec<String>,
+    /// In what the guest's topology is not the one asked for.
+    pub topology: Option<String>,
+}
+
+impl Ready {
+    /// Lines of a word and its value; a value has no line breaks of its own.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let one_line = |text: &str| text.replace('\n', " ");
+        let mut text = format!("release {}\n", one_line(&self.release));
+        for lack in &self.lacks {
+            text += &format!("lacks {}\n", one_line(lack));
+        }
+        if let Some(topology) = &self.topology {
+            text += &format!("topology {}\n", one_line(topology));
+        }
+        text.into_bytes()
+    }
+
+    /// Lines with an unknown word are from a newer guest, and skipped.
+    pub fn from_bytes(bytes: &[u8]) -> Ready {
+        let mut ready = Ready::default();
+        for line in String::from_utf8_lossy(bytes).lines() {
+            match line.split_once(' ') {
+                Some(("release", value)) => ready.release = value.to_owned(),
+                Some(("lacks", value)) => ready.lacks.push(value.to_owned()),
+                Some(("topology", value)) => ready.topology = Some(value.to_owned()),
+                _ => {}
+            }
+        }
+        ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        send(&mut bytes, kind, payload).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn frames_follow_each_other() {
+        let mut bytes = frame(Kind::Ready, b"");
+        bytes.extend(frame(Kind::Result, &[7; 100_000]));
+        bytes.extend(frame(Kind::Failed, b"why"));
+        let mut from = bytes.as_slice();
+        assert_eq!(receive(&mut from).unwrap(), Frame { kind: Kind::Ready, payload: vec![] });
+        assert_eq!(receive(&mut from).unwrap().payload.len(), 100_000);
+        assert_eq!(
+            receive(&mut from).unwrap(),
+            Frame { kind: Kind::Failed, payload: b"why".to_vec() }
+        );
+        assert!(matches!(receive(&mut from), Err(FrameError::End)));
+    }
+
+    #[test]
+    fn every_cut_is_noticed() {
+        let bytes = frame(Kind::Result, b"some result");
+        for len in 1..bytes.len() {
+            let got = receive(&mut &bytes[..len]);
+            assert!(matches!(got, Err(FrameError::Truncated { .. })), "{len}: {got:?}");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let bytes = frame(Kind::Result, b"some result");
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut bytes = bytes.clone();
+                bytes[at] ^= 1 << bit;
+                assert!(receive(&mut bytes.as_slice()).is_err(), "byte {at} bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn ready_reads_back() {
+        let ready = Ready {
+            release: "7.3.4".into(),
+            lacks: vec!["BTF (CONFIG_DEBUG_INFO_BTF)".into(), "other".into()],
+            topology: Some("CPU 1\nis elsewhere".into()),
+        };
+        let back = Ready::from_bytes(&ready.to_bytes());
+        assert_eq!(back.topology.as_deref(), Some("CPU 1 is elsewhere"));
+        assert_eq!((back.release, back.lacks), (ready.release, ready.lacks));
+        assert_eq!(Ready::from_bytes(&Ready::default().to_bytes()), Ready::default());
+    }
+}

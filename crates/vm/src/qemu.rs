@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! QEMU's command line for a machine, and the kernel's.
+//!
+//! Owns: every option, with its reason. Does not: start anything.
+
+use std::path::{Path, PathBuf};
+
+use crate::accel::Engine;
+use crate::shape::Shape;
+
+pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
+pub(crate) const PACKAGE: &str = "qemu-system-x86";
+/// The same program where Red Hat's family keeps it, out of the path.
+const ELSEWHERE: &str = "/usr/libexec/qemu-kvm";
+
+/// The name of the result port, by which the guest finds it.
+pub(crate) const PORT: &str = "scxlab.result";
+/// The variable on the kernel's command line by which our executable knows that it is init.
+pub(crate) const MARKER: &str = "SCXLAB_VM";
+
+/// What QEMU itself takes besides the guest's memory: its code, the devices, the translated code.
+pub(crate) const OWN_MIB: u64 = 384;
+/// Of this, the translated code; QEMU's own default is a gigabyte.
+const TRANSLATED_MIB: u64 = 256;
+
+/// What a command line is made of.
+pub(crate) struct Command<'a> {
+    pub shape: &'a Shape,
+    pub engine: Engine,
+    pub memory_mib: u64,
+    pub kernel: &'a Path,
+    /// File descriptors that QEMU inherits.
+    pub initramfs_fd: i32,
+    pub console_fd: i32,
+    pub result_fd: i32,
+    /// Whether the host's CPU is of AMD's kind.
+    pub amd: bool,
+}
+
+/// Finds the emulator.
+pub(crate) fn find() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let candidates = std::env::split_paths(&path).map(|dir| dir.join(PROGRAM));
+    candidates.chain([PathBuf::from(ELSEWHERE)]).find(|file| file.is_file())
+}
+
+impl Command<'_> {
+    /// All arguments, the kernel's command line included.
+    pub fn args(&self) -> Vec<String> {
+        let mut args: Vec<String> = Vec::new();
+        let mut add = |name: &str, value: String| {
+            args.push(name.to_owned());
+            args.push(value);
+        };
+        add("-name", "scxlab".to_owned());
+        add("-machine", "q35,vmport=off".to_owned());
+        add("-accel", self.accel());
+        add("-cpu", self.cpu());
+        add("-smp", self.smp());
+        add("-m", format!("{}M", self.memory_mib));
+        for (name, value) in self.numa() {
+            add(name, value);
+        }
+        add("-kernel", self.kernel.display().to_string());
+        add("-initrd", format!("/proc/self/fd/{}", self.initramfs_fd));
+        add("-append", self.append());
+        add("-chardev", format!("socket,id=console,fd={}", self.console_fd));
+        add("-serial", "chardev:console".to_owned());
+        add("-chardev", format!("socket,id=result,fd={}", self.result_fd));
+        add("-device", "virtio-serial-pci".to_owned());
+        // Not -nographic, which would have the firmware draw on the console.
+        add("-display", "none".to_owned());
+        add("-device", format!("virtserialport,chardev=result,name={PORT}"));
+        // No devices but ours, no user's configuration; a panic's reboot is the end.
+        for flag in ["-nodefaults", "-no-user-config", "-no-reboot"] {
+            args.push(flag.to_owned());
+        }
+        args
+    }
+
+    fn accel(&self) -> String {
+        match self.engine {
+            Engine::Kvm => "kvm".to_owned(),
+            Engine::Tcg => format!("tcg,thread=single,tb-size={TRANSLATED_MIB}"),
+            Engine::TcgMulti => format!("tcg,thread=multi,tb-size={TRANSLATED_MIB}"),
+        }
+    }
+
+    /// The third cache level must be there and shared by a socket, which the host's own description would not say.
+    fn cpu(&self) -> String {
+        match self.engine {
+            Engine::Kvm if self.amd => "host,host-cache-info=off,l3-cache=on,topoext=on".to_owned(),
+            Engine::Kvm => "host,host-cache-info=off,l3-cache=on".to_owned(),
+            // The vendor decides how the kernel reads the topology: Intel's leaves have any number of threads.
+            // Five-level page tables would lengthen every walk.
+            Engine::Tcg | Engine::TcgMulti => {
+                "max,vendor=GenuineIntel,l3-cache=on,la57=off".to_owned()
+            }
+        }
+    }
+
+    fn smp(&self) -> String {
+        let Shape { sockets, cores, threads, .. } = self.shape;
+        let cpus = self.shape.nr_cpus();
+        format!("{cpus},sockets={sockets},cores={cores},threads={threads}")
+    }
+
+    /// Nodes with their CPUs and an equal part of the memory, and the distances between them.
+    fn numa(&self) -> Vec<(&'static str, String)> {
+        let nodes = &self.shape.node_cpus;
+        // A machine of one node is told none: it is what the kernel makes of it.
+        if nodes.len() < 2 {
+            return Vec::new();
+        }
+        let mut options = Vec::new();
+        let part = self.memory_mib / nodes.len() as u64;
+        for (node, &(first, cpus)) in nodes.iter().enumerate() {
+            options.push(("-object", format!("memory-backend-ram,id=node{node},size={part}M")));
+            let list = match cpus {
+                0 => String::new(),
+                1 => format!(",cpus={first}"),
+                n => format!(",cpus={first}-{}", first + n - 1),
+            };
+            options.push(("-numa", format!("node,nodeid={node},memdev=node{node}{list}")));
+        }
+        for (from, row) in self.shape.distances.iter().enumerate() {
+            for (to, distance) in row.iter().enumerate().filter(|&(to, _)| to != from) {
+                options.push(("-numa", format!("dist,src={from},dst={to},val={distance}")));
+            }
+        }
+        options
+    }
+
+    fn append(&self) -> String {
+        let mut words = vec![
+            format!("{MARKER}=1"),
+            // Warnings and worse while it boots; the guest raises the level when it is up.
+            "console=ttyS0 loglevel=5".to_owned(),
+            // A panic ends QEMU, with its log on the console.
+            "panic=-1".to_owned(),
+            // Work that no experiment here is about, and that emulation makes slow.
+            "mitigations=off audit=0 random.trust_cpu=on".to_owned(),
+            // Parsing certificates for modules, of which there are none: an eighth of an emulated boot.
+            "initcall_blacklist=load_system_certificate_list".to_owned(),
+            // Lock-ups are for our deadline to find: a starved emulated CPU looks like one.
+            "nowatchdog".to_owned(),
+        ];
+        if self.engine != Engine::Kvm {
+            // The counter is the host's, the same for all CPUs. The kernel's check of that takes QEMU's delays for
+            // drift and falls back to a timer that costs an exit per reading.
+            words.push("tsc=reliable".to_owned());
+            // CPUs wait for the host, so a grace period may take long.
+            words.push("rcupdate.rcu_cpu_stall_suppress=1".to_owned());
+        }
+        words.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scxlab_machine::Topology;
+    use scxlab_machine::topology::spec::{Sizes, Spec};
+
+    use super::*;
+
+    fn args(spec: &str, engine: Engine) -> String {
+        let layout = Spec::parse(spec).unwrap().layout(Sizes::default()).unwrap();
+        let shape = Shape::of(&Topology::build(layout).unwrap()).unwrap();
+        let command = Command {
+            shape: &shape,
+            engine,
+            memory_mib: 1000,
+            kernel: Path::new("/k"),
+            initramfs_fd: 5,
+            console_fd: 6,
+            result_fd: 7,
+            amd: false,
+        };
+        command.args().join(" ")
+    }
+
+    #[test]
+    fn caches_are_sockets() {
+        let args = args("2n2l4c2t", Engine::Tcg);
+        for part in [
+            "-smp 32,sockets=4,cores=4,threads=2 -m 1000M",
+            "-object memory-backend-ram,id=node0,size=500M -numa node,nodeid=0,memdev=node0,cpus=0-15",
+            "-numa node,nodeid=1,memdev=node1,cpus=16-31",
+            "-numa dist,src=0,dst=1,val=20 -numa dist,src=1,dst=0,val=20",
+            "-accel tcg,thread=single",
+            "tsc=reliable",
+            "-initrd /proc/self/fd/5",
+        ] {
+            assert!(args.contains(part), "{part} in {args}");
+        }
+    }
+
+    #[test]
+    fn one_node_is_no_numa() {
+        let args = args("4c", Engine::Kvm);
+        assert!(args.contains("-smp 4,sockets=1,cores=4,threads=1"), "{args}");
+        assert!(!args.contains("-numa"), "{args}");
+        assert!(!args.contains("tsc="), "{args}");
+        assert!(args.contains("-accel kvm -cpu host,host-cache-info=off"), "{args}");
+    }
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A kernel of our own: found through the machine's apt, checked, kept in the user's cache.
+//!
+//! Owns: what is in the cache. Does not: install anything, need root, or touch the machine's apt.
+//!
+//! ```text
+//! CACHE/kernel/RELEASE/image     the kernel, unpacked if we can: it boots faster
+//! CACHE/kernel/RELEASE/hash      of the image, compared whenever it is used
+//! CACHE/kernel/current           the release that `find` returns; replaced in one step, last
+//! CACHE/kernel/.new-PID          one that is being prepared
+//! ```
+
+mod apt;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use scxlab_machine::hash::hash_bytes;
+use thiserror::Error;
+
+use crate::error::VmError;
+use crate::image;
+
+/// A kernel that is ready to boot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// Its image, for [`crate::VmSpec::kernel`].
+    pub image: PathBuf,
+    /// Its release.
+    pub release: String,
+}
+
+/// Why no kernel could be prepared or found.
+#[derive(Debug, Error)]
+pub enum SetupError {
+    /// No directory to keep it in.
+    #[error("neither XDG_CACHE_HOME nor HOME is set: there is nowhere to keep a kernel")]
+    NoCache,
+    /// A file of the cache.
+    #[error("{path}: {why}")]
+    Cache {
+        /// The file.
+        path: PathBuf,
+        /// What the host said.
+        #[source]
+        why: io::Error,
+    },
+    /// The cache is not what it was.
+    #[error(
+        "the prepared kernel {path} is damaged (its checksum differs): run `scxlab vm setup` again"
+    )]
+    Damaged {
+        /// The image.
+        path: PathBuf,
+    },
+    /// The kernel is Debian's, through Debian's tools.
+    #[error(
+        "a kernel is prepared with Debian's {tool}, which is not here: give a kernel with sched_ext and BTF by --kernel"
+    )]
+    NotDebian {
+        /// The program that is missing.
+        tool: &'static str,
+    },
+    /// Only this machine's kernels are looked for.
+    #[error("a kernel is prepared for x86-64 only, and this is {arch}")]
+    Architecture {
+        /// What this executable is built for.
+        arch: &'static str,
+    },
+    /// Nothing to verify signatures with.
+    #[error("Debian's keys are missing: install debian-archive-keyring")]
+    NoKeyring,
+    /// Where would it come from?
+    #[error("this machine's apt sources name no Debian archive: give a kernel by --kernel")]
+    NoMirror,
+    /// A tool failed.
+    #[error("{what} failed: {said}")]
+    Step {
+        /// What was tried.
+        what: String,
+        /// The end of what the tool said.
+        said: String,
+    },
+    /// The archive or the package is not as expected.
+    #[error("{0}")]
+    Missing(String),
+    /// The image is no kernel for this.
+    #[error(transparent)]
+    Image(#[from] VmError),
+}
+
+/// The user's cache for this project.
+pub fn cache_dir() -> Result<PathBuf, SetupError> {
+    let dir = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let base = dir("XDG_CACHE_HOME").or_else(|| Some(dir("HOME")?.join(".cache")));
+    Ok(base.ok_or(SetupError::NoCache)?.join("scxlab"))
+}
+
+/// The kernel that was prepared, if one was; its image is read and compared.
+pub fn find(cache: &Path) -> Result<Option<Kernel>, SetupError> {
+    let current = cache.join("kernel/current");
+    let release = match fs::read_to_string(&current) {
+        Ok(release) => release.trim().to_owned(),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(why) => return Err(SetupError::Cache { path: current, why }),
+    };
+    let dir = cache.join("kernel").join(&release);
+    let image = dir.join("image");
+    let read = |path: &Path| {
+        fs::read(path).map_err(|why| SetupError::Cache { path: path.to_owned(), why })
+    };
+    let wanted = read(&dir.join("hash"))?;
+    if hash_line(&read(&image)?).as_bytes() != wanted {
+        return Err(SetupError::Damaged { path: image });
+    }
+    Ok(Some(Kernel { image, release }))
+}
+
+/// Finds the newest kernel that Debian has backported, fetches, checks and keeps it. `say` hears of each step.
+pub fn prepare(cache: &Path, say: &mut dyn FnMut(&str)) -> Result<Kernel, SetupError> {
+    let work = Work::new(cache)?;
+    let image = apt::fetch(&work.dir, say)?;
+    say("checking the image");
+    adopt(cache, &image)
+}
+
+/// Keeps a copy of an image that is there already, as if it had been prepared.
+pub fn adopt(cache: &Path, image: &Path) -> Result<Kernel, SetupError> {
+    image::check(image)?;
+    let facts = image::inspect(image)?;
+    let unnamed = || SetupError::Missing(format!("{} does not say its release", image.display()));
+    let release = facts.release.filter(|release| is_file_name(release)).ok_or_else(unnamed)?;
+    let work = Work::new(cache)?;
+    let at = |path: PathBuf| move |why| SetupError::Cache { path, why };
+    let data = match facts.vmlinux {
+        Some(vmlinux) => vmlinux,
+        None => fs::read(image).map_err(at(image.to_owned()))?,
+    };
+    let new = work.dir.join("kernel");
+    fs::create_dir(&new).map_err(at(new.clone()))?;
+    for (name, data) in [("image", data.as_slice()), ("hash", hash_line(&data).as_bytes())] {
+        fs::write(new.join(name), data).map_err(at(new.join(name)))?;
+    }
+    let place = cache.join("kernel").join(&release);
+    match fs::remove_dir_all(&place) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(at(place)(why)),
+        _ => {}
+    }
+    fs::rename(&new, &place).map_err(at(place.clone()))?;
+    // From here on it is found; a rename is done or not done.
+    let current = work.dir.join("current");
+    fs::write(&current, &release).map_err(at(current.clone()))?;
+    fs::rename(&current, cache.join("kernel/current")).map_err(at(current))?;
+    Ok(Kernel { image: place.join("image"), release })
+}
+
+/// A directory that is gone when this is dropped. One that a killed process left is removed by the next.
+struct Work {
+    dir: PathBuf,
+}
+
+impl Work {
+    fn new(cache: &Path) -> Result<Work, SetupError> {
+        let base = cache.join("kernel");
+        let make = |path: &Path| {
+            fs::create_dir_all(path).map_err(|why| SetupError::Cache { path: path.to_owned(), why })
+        };
+        make(&base)?;
+        remove_abandoned(&base);
+        // A process has several in its time.
+        let free = |n: &u32| !base.join(work_name(*n)).exists();
+        let dir = base.join(work_name((0..).find(free).expect("one of four billion is free")));
+        make(&dir)?;
+        Ok(Work { dir })
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // What cannot be removed is removed by the next setup.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn work_name(n: u32) -> String {
+    format!(".new-{}-{n}", std::process::id())
+}
+
+fn remove_abandoned(base: &Path) {
+    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.strip_prefix(".new-").and_then(|rest| rest.split('-').next());
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn hash_line(data: &[u8]) -> String {
+    format!("{:016x} {}\n", hash_bytes(data), data.len())
+}
+
+fn is_file_name(text: &str) -> bool {
+    !text.is_empty() && !text.starts_with('.') && !text.contains('/')
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Debian's backported kernel for virtual machines, through an apt state of our own.
+//!
+//! Owns: which package, from where, verified by what. Does not: keep the result.
+//! The server is the one that the machine's own sources name, with another suite; apt verifies the signatures with
+//! the system's keys. `tools/kernel-objects.sh` does the same for the kernel's source.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use super::SetupError;
+
+const SUITE: &str = "trixie-backports";
+/// The package that always depends on the newest.
+const META: &str = "linux-image-cloud-amd64";
+/// Newer releases of Debian name the file otherwise.
+const KEYRINGS: [&str; 2] = [
+    "/usr/share/keyrings/debian-archive-keyring.gpg",
+    "/usr/share/keyrings/debian-archive-keyring.pgp",
+];
+const TOOLS: [&str; 3] = ["apt-get", "apt-cache", "dpkg-deb"];
+/// Of what a tool says this much is shown, its end.
+const SAID_LINES: usize = 6;
+
+/// Fetches the newest kernel into `dir` and returns its image there.
+pub(super) fn fetch(dir: &Path, say: &mut dyn FnMut(&str)) -> Result<PathBuf, SetupError> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(SetupError::Architecture { arch: std::env::consts::ARCH });
+    }
+    for tool in TOOLS {
+        if !is_in_path(tool) {
+            return Err(SetupError::NotDebian { tool });
+        }
+    }
+    let keyring = KEYRINGS.into_iter().find(|path| Path::new(path).exists());
+    let keyring = keyring.ok_or(SetupError::NoKeyring)?;
+    let mirror = mirror()?;
+    say(&format!("asking {SUITE} for its kernel"));
+    let apt = Apt::new(dir, &mirror, keyring)?;
+    apt.run("apt-get", &["-q", "update"])?;
+    let release = apt.release()?;
+    let package = apt.package(&release);
+    say(&format!("Linux {release}: downloading {package}"));
+    apt.run("apt-get", &["-q", "download", &package])?;
+    say("unpacking");
+    apt.image(&package)
+}
+
+/// An apt that knows one suite and has its state in one directory.
+struct Apt<'a> {
+    dir: &'a Path,
+    config: PathBuf,
+}
+
+impl<'a> Apt<'a> {
+    fn new(dir: &'a Path, mirror: &str, keyring: &str) -> Result<Apt<'a>, SetupError> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |why| SetupError::Cache { path, why }
+        };
+        for sub in ["lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(dir.join(sub)).map_err(at(&dir.join(sub)))?;
+        }
+        let config = dir.join("apt.conf");
+        let sources = dir.join("debian.sources");
+        fs::write(&sources, sources_text(mirror, keyring)).map_err(at(&sources))?;
+        fs::write(&config, config_text(dir, &user())).map_err(at(&config))?;
+        Ok(Apt { dir, config })
+    }
+
+    fn run(&self, tool: &str, args: &[&str]) -> Result<String, SetupError> {
+        let mut command = Command::new(tool);
+        command.args(args).current_dir(self.dir).env("APT_CONFIG", &self.config);
+        run(&format!("{tool} {}", args.join(" ")), &mut command)
+    }
+
+    /// The release that the newest kernel has.
+    fn release(&self) -> Result<String, SetupError> {
+        let text = self.run("apt-cache", &["depends", META])?;
+        let missing = || SetupError::Missing(format!("{SUITE} has no {META}"));
+        release_of(&text).ok_or_else(missing)
+    }
+
+    /// The package with the image: by its newer name, or the one of all kernels before.
+    fn package(&self, release: &str) -> String {
+        let newer = format!("linux-binary-{release}");
+        match self.run("apt-cache", &["show", &newer]) {
+            Ok(text) if !text.trim().is_empty() => newer,
+            _ => format!("linux-image-{release}"),
+        }
+    }
+
+    /// The image inside the package that was downloaded.
+    fn image(&self, package: &str) -> Result<PathBuf, SetupError> {
+        let missing = |what: &str| SetupError::Missing(format!("{package}: no {what}"));
+        let prefix = format!("{package}_");
+        let deb = find_file(self.dir, &|name| name.starts_with(&prefix) && name.ends_with(".deb"));
+        let deb = deb.ok_or_else(|| missing("package was downloaded"))?;
+        let to = self.dir.join("unpacked");
+        let mut command = Command::new("dpkg-deb");
+        run("dpkg-deb -x", command.arg("-x").arg(&deb).arg(&to))?;
+        find_file(&to, &|name| name.starts_with("vmlinuz")).ok_or_else(|| missing("vmlinuz in it"))
+    }
+}
+
+fn sources_text(mirror: &str, keyring: &str) -> String {
+    format!(
+        "Types: deb\nURIs: {mirror}\nSuites: {SUITE}\nComponents: main\nArchitectures: amd64\n\
+         Signed-By: {keyring}\n"
+    )
+}
+
+/// Every place that apt would read or write is ours, except for the proxies that the machine's files set.
+fn config_text(dir: &Path, user: &str) -> String {
+    let dir = dir.display();
+    let mut text = String::from(
+        "APT::Architecture \"amd64\";\nAPT::Architectures { \"amd64\"; };\n\
+         Dir::State::status \"/dev/null\";\nDir::Etc::sourceparts \"/dev/null\";\n\
+         Dir::Etc::preferences \"/dev/null\";\nDir::Etc::preferencesparts \"/dev/null\";\n",
+    );
+    text += &format!("APT::Sandbox::User \"{user}\";\n");
+    text += &format!("Dir::State \"{dir}\";\nDir::State::lists \"{dir}/lists\";\n");
+    text +=
+        &format!("Dir::Cache \"{dir}/cache\";\nDir::Etc::sourcelist \"{dir}/debian.sources\";\n");
+    text
+}
+
+/// Who downloads: as root apt would otherwise become a user who cannot write here.
+fn user() -> String {
+    let name = run("id -un", Command::new("id").arg("-un"));
+    name.map_or_else(|_| "root".to_owned(), |name| name.trim().to_owned())
+}
+
+/// Where this machine gets its own Debian from.
+fn mirror() -> Result<String, SetupError> {
+    let format = ["--format", "$(ORIGIN) $(RELEASE) $(REPO_URI)", "Created-By: Packages"];
+    let mut command = Command::new("apt-get");
+    let known = run("apt-get indextargets", command.arg("indextargets").args(format));
+    // Before its first update apt knows no origins, and the files must do.
+    let from_files = || mirror_of_sources(&sources_files());
+    known
+        .ok()
+        .and_then(|text| mirror_of_targets(&text))
+        .or_else(from_files)
+        .ok_or(SetupError::NoMirror)
+}
+
+fn mirror_of_targets(text: &str) -> Option<String> {
+    text.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        ["Debian", suite, uri] if !suite.contains("security") => Some(uri.to_owned()),
+        _ => None,
+    })
+}
+
+/// The first address that ends as Debian's archives do.
+fn mirror_of_sources(text: &str) -> Option<String> {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let is_archive =
+        |word: &&str| word.contains("://") && word.trim_end_matches('/').ends_with("/debian");
+    lines.flat_map(str::split_whitespace).find(is_archive).map(str::to_owned)
+}
+
+fn sources_files() -> String {
+    let dir = Path::new("/etc/apt");
+    let parts = fs::read_dir(dir.join("sources.list.d")).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = parts.map(|entry| entry.path()).collect();
+    files.sort();
+    files.insert(0, dir.join("sources.list"));
+    files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect::<Vec<_>>().join("\n")
+}
+
+/// From `apt-cache depends`: the release in the first image's name.
+fn release_of(depends: &str) -> Option<String> {
+    depends.lines().find_map(|line| {
+        let name = line.trim().strip_prefix("Depends: linux-image-")?;
+        name.starts_with(|c: char| c.is_ascii_digit()).then(|| name.to_owned())
+    })
+}
+
+/// The first file below `dir`, by name, that is wanted.
+fn find_file(dir: &Path, wanted: &dyn Fn(&str) -> bool) -> Option<PathBuf> {
+    let mut entries: Vec<_> = fs::read_dir(dir).ok()?.flatten().collect();
+    entries.sort_by_key(fs::DirEntry::file_name);
+    entries.iter().find_map(|entry| match entry.file_type().ok()? {
+        kind if kind.is_dir() => find_file(&entry.path(), wanted),
+        kind if kind.is_file() && wanted(&entry.file_name().to_string_lossy()) => {
+            Some(entry.path())
+        }
+        _ => None,
+    })
+}
+
+fn is_in_path(tool: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(tool).is_file())
+}
+
+/// Runs a tool quietly; what it says is shown if it fails.
+fn run(what: &str, command: &mut Command) -> Result<String, SetupError> {
+    let failed = |said: String| SetupError::Step { what: what.to_owned(), said };
+    // Messages are compared with nothing, but the lists that we read must be in English.
+    command.env("LC_ALL", "C").stdin(std::process::Stdio::null());
+    let Output { status, stdout, stderr } =
+        command.output().map_err(|why| failed(why.to_string()))?;
+    let stdout = String::from_utf8_lossy(&stdout).into_owned();
+    if status.success() {
+        return Ok(stdout);
+    }
+    let said = stdout + &String::from_utf8_lossy(&stderr);
+    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    let end = &lines[lines.len().saturating_sub(SAID_LINES)..];
+    Err(failed(format!("{}; {status}", end.join("; "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mirror_is_the_machines_own() {
+        let targets =
+            "Debian stable-security http://a/debian-security/\nDebian stable http://b/debian/\n";
+        assert_eq!(mirror_of_targets(targets).unwrap(), "http://b/debian/");
+        assert_eq!(mirror_of_targets("Other x http://c/\n"), None);
+        let sources = "# deb http://old/debian x\ndeb [arch=amd64] http://s/debian-security x\n\
+                       Types: deb\nURIs: https://d/x/debian/\n";
+        assert_eq!(mirror_of_sources(sources).unwrap(), "https://d/x/debian/");
+        assert_eq!(mirror_of_sources("URIs: http://e/ubuntu\n"), None);
+    }
+
+    #[test]
+    fn the_release_is_that_of_the_image() {
+        let text = "linux-image-cloud-amd64\n  Depends: linux-image-7.3.4+deb13-cloud-amd64\n";
+        assert_eq!(release_of(text).unwrap(), "7.3.4+deb13-cloud-amd64");
+        assert_eq!(release_of("x\n  Depends: linux-image-generic\n"), None);
+    }
+
+    #[test]
+    fn a_tool_that_fails_is_quoted() {
+        let mut command = Command::new("sh");
+        let refused = run("the tool", command.args(["-c", "echo out; echo err >&2; exit 3"]));
+        let said = refused.unwrap_err().to_string();
+        assert!(said.starts_with("the tool failed: out; err; exit"), "{said}");
+        let refused = run("nothing", &mut Command::new("/nonexistent/tool"));
+        assert!(matches!(refused, Err(SetupError::Step { .. })));
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! From a machine's topology to what QEMU can be told, and back from what the guest's kernel sees.
+//!
+//! Owns: which machines QEMU can have, the numbering of the guest's CPUs, and the comparison.
+//! Does not: spell QEMU's options (see `qemu.rs`) or carry sizes: caches and memory are QEMU's.
+//!
+//! ```text
+//! ours        QEMU          the kernel takes it from
+//! node        node          SRAT (and SLIT for the distances)
+//! LLC         socket        CPUID's cache leaf: the third level is shared by a socket
+//! core        core          CPUID's topology leaf
+//! CPU         thread
+//! ```
+//!
+//! Dies inside sockets would say the same, but QEMU 10 stops at an assertion when Linux 7.3 asks for them.
+//!
+//! QEMU numbers threads first, then cores and sockets, and has the same number of cores and threads everywhere. A
+//! machine that is as regular but numbered otherwise gets a map from its CPUs to the guest's.
+
+use scxlab_machine::{Topology, cpumask};
+use thiserror::Error;
+
+/// QEMU's limit.
+const NODES_MAX: usize = 128;
+/// APIC ids are bytes without x2APIC, and the last is the broadcast.
+const APIC_IDS_MAX: u64 = 255;
+
+/// What a machine has that QEMU cannot have.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ShapeError {
+    /// QEMU's CPUs are equal.
+    #[error("CPU {cpu} has capacity {capacity}, and QEMU has no slower CPUs (all must have 1024)")]
+    Capacity {
+        /// The first such CPU.
+        cpu: u32,
+        /// Its capacity.
+        capacity: u32,
+    },
+    /// QEMU multiplies one number per level.
+    #[error(
+        "{what} {index} has {has} {parts}, another has {other}; QEMU needs the same number everywhere"
+    )]
+    Irregular {
+        /// "LLC" or "core".
+        what: &'static str,
+        /// Which one.
+        index: usize,
+        /// Its number of parts.
+        has: usize,
+        /// "cores" or "CPUs".
+        parts: &'static str,
+        /// The first one's number.
+        other: usize,
+    },
+    /// QEMU's limit.
+    #[error("{nodes} nodes; QEMU has at most {NODES_MAX}")]
+    Nodes {
+        /// How many there are.
+        nodes: usize,
+    },
+    /// The limit of the interrupt controller that QEMU emulates everywhere.
+    #[error(
+        "{cpus} CPUs take {ids} APIC ids (each level is rounded up to a power of two); at most {APIC_IDS_MAX} are possible"
+    )]
+    Cpus {
+        /// How many there are.
+        cpus: usize,
+        /// How many ids they take.
+        ids: u64,
+    },
+}
+
+/// The regular machine that QEMU gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Last-level caches, each a socket.
+    pub sockets: usize,
+    /// Cores under a last-level cache.
+    pub cores: usize,
+    /// Threads of a core.
+    pub threads: usize,
+    /// By node: the first of its CPUs in the guest and their number; 0 if it is memory only.
+    pub node_cpus: Vec<(usize, usize)>,
+    /// By node: the distance to each.
+    pub distances: Vec<Vec<u32>>,
+    /// By our CPU: the guest's number of it.
+    pub guest_cpus: Vec<u32>,
+}
+
+impl Shape {
+    /// The machine as QEMU can have it.
+    pub fn of(topology: &Topology) -> Result<Shape, ShapeError> {
+        check_capacities(topology)?;
+        let nodes = topology.nodes();
+        if nodes.len() > NODES_MAX {
+            return Err(ShapeError::Nodes { nodes: nodes.len() });
+        }
+        let llcs_of = |node: usize| {
+            topology.llcs().iter().enumerate().filter(move |(_, llc)| llc.node.idx() == node)
+        };
+        let cores_of = |llc: usize| topology.cores().iter().filter(move |c| c.llc.idx() == llc);
+        let sockets = topology.llcs().len();
+        let cores = same("LLC", "cores", (0..sockets).map(|llc| (llc, cores_of(llc).count())))?;
+        let threads = topology.cores().iter().map(|core| cpumask::weight(&core.cpus) as usize);
+        let threads = same("core", "CPUs", threads.enumerate())?;
+        check_apic_ids(topology.nr_cpus(), [sockets, cores, threads])?;
+        let mut guest_cpus = vec![0; topology.nr_cpus()];
+        let mut node_cpus = Vec::new();
+        let mut next = 0;
+        for node in 0..nodes.len() {
+            let first = next;
+            for (llc, _) in llcs_of(node) {
+                for cpu in cores_of(llc).flat_map(|core| cpumask::iter(&core.cpus)) {
+                    guest_cpus[cpu.idx()] = next as u32;
+                    next += 1;
+                }
+            }
+            node_cpus.push((first, next - first));
+        }
+        let distances = nodes.iter().map(|node| node.distances.clone()).collect();
+        Ok(Shape { sockets, cores, threads, node_cpus, distances, guest_cpus })
+    }
+
+    /// How many CPUs there are.
+    pub fn nr_cpus(&self) -> usize {
+        self.guest_cpus.len()
+    }
+}
+
+/// Lines that say where each CPU of a machine lies, and how far nodes are apart; equal machines have equal lines.
+/// `renumber` maps the topology's CPUs to those of the lines.
+pub(crate) fn describe(topology: &Topology, renumber: impl Fn(u32) -> u32) -> String {
+    let mut cpus: Vec<(u32, String)> = Vec::new();
+    let list = |mask: &scxlab_machine::CpuMask| {
+        let mut cpus: Vec<u32> = cpumask::iter(mask).map(|cpu| renumber(cpu.0)).collect();
+        cpus.sort_unstable();
+        list_cpus(&cpus)
+    };
+    for cpu in topology.cpu_ids() {
+        let guest = renumber(cpu.0);
+        let (core, llc) = (list(topology.core_mask(cpu)), list(topology.llc_mask(cpu)));
+        let node = topology.cpu(cpu).node.0;
+        cpus.push((guest, format!("CPU {guest}: core {core}, LLC {llc}, node {node}\n")));
+    }
+    cpus.sort();
+    let mut text: String = cpus.into_iter().map(|(_, line)| line).collect();
+    for (id, node) in topology.nodes().iter().enumerate() {
+        let distances: Vec<String> = node.distances.iter().map(u32::to_string).collect();
+        text += &format!("node {id}: distances {}\n", distances.join(" "));
+    }
+    text
+}
+
+/// The first line in which two descriptions differ, as a sentence.
+pub(crate) fn difference(wanted: &str, found: &str) -> Option<String> {
+    if wanted == found {
+        return None;
+    }
+    let (mut wanted, mut found) = (wanted.lines(), found.lines());
+    loop {
+        match (wanted.next(), found.next()) {
+            (Some(a), Some(b)) if a == b => {}
+            (Some(a), Some(b)) => return Some(format!("wanted \"{a}\", the kernel says \"{b}\"")),
+            (Some(a), None) => return Some(format!("wanted \"{a}\", the kernel has no such line")),
+            (None, Some(b)) => return Some(format!("the kernel has \"{b}\" on top")),
+            (None, None) => return None,
+        }
+    }
+}
+
+/// Ascending numbers in the kernel's list form.
+fn list_cpus(cpus: &[u32]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for &cpu in cpus {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => ranges.push((cpu, cpu)),
+        }
+    }
+    let text = |(first, last)| {
+        if first == last { format!("{first}") } else { format!("{first}-{last}") }
+    };
+    ranges.into_iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+fn check_capacities(topology: &Topology) -> Result<(), ShapeError> {
+    let full = scxlab_machine::topology::CAPACITY_SCALE;
+    let slow = topology.cpus().iter().enumerate().find(|(_, cpu)| cpu.capacity != full);
+    match slow {
+        Some((cpu, info)) => Err(ShapeError::Capacity { cpu: cpu as u32, capacity: info.capacity }),
+        None => Ok(()),
+    }
+}
+
+/// The one number of parts that all have.
+fn same(
+    what: &'static str,
+    parts: &'static str,
+    counts: impl Iterator<Item = (usize, usize)>,
+) -> Result<usize, ShapeError> {
+    let mut first = None;
+    for (index, has) in counts {
+        let other = *first.get_or_insert(has);
+        if has != other {
+            return Err(ShapeError::Irregular { what, index, has, parts, other });
+        }
+    }
+    // A topology has at least one CPU, so at least one of everything.
+    Ok(first.unwrap_or(1))
+}
+
+fn check_apic_ids(cpus: usize, levels: [usize; 3]) -> Result<(), ShapeError> {
+    let [sockets, cores, threads] = levels.map(|n| n as u64);
+    let per_core = threads.next_power_of_two();
+    let per_socket = cores.next_power_of_two() * per_core;
+    let ids = (sockets - 1) * per_socket + (cores - 1) * per_core + threads;
+    if ids > APIC_IDS_MAX { Err(ShapeError::Cpus { cpus, ids }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The native executor: runs a program with real threads and processes on the kernel that runs this.
+//!
+//! Owns: the same meaning of the same compiled instructions as the simulated executor (`exec`); what differs is
+//! in `docs/internals/native.md`. This half of the crate reads clocks, makes threads and uses unsafe code for
+//! system calls and shared memory; nothing simulated uses it.
+//! Does not: attach schedulers, or trace.
+//!
+//! ```text
+//!   caller --plan--> director (this program, executed again) --clone--> one process per process name
+//!          <-report--   calibrates, makes cgroups, releases,              its threads run the ops and meet
+//!                       ends, collects                                    in shared memory
+//! ```
+//!
+//! The program that calls `run` must call `child_main` first thing in its `main`.
+
+use std::ffi::CStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use scxlab_machine::id::Nanos;
+
+use crate::compile;
+use crate::error::WorkloadError;
+use crate::exec::Perturb;
+use crate::program::{CpuList, Op, Program, ThreadTemplate};
+
+mod burn;
+mod cgroup;
+mod collect;
+mod command;
+mod director;
+mod error;
+mod memory;
+mod pipe;
+mod plan;
+mod report;
+mod sample;
+mod shared;
+mod spawn;
+mod start;
+mod sync;
+mod sys;
+mod wire;
+mod worker;
+
+pub use command::{CommandReport, CommandStatus, Usage, run_command};
+pub use error::{NativeError, OpError, SetupError, What};
+pub use report::{
+    Calibration, NativeReport, NativeStop, NativeTask, PhaseTotals, TaskEnd, Unlisted,
+};
+pub use start::StartSignal;
+
+use plan::{CgroupPlace, Plan};
+
+/// The first argument of a process that `run` started.
+const CHILD: &CStr = c"--scxlab-native-child";
+/// Its second: the process is the director, or a thread that goes on after `execve`.
+const DIRECT: &CStr = c"direct";
+const AGAIN: &CStr = c"again";
+
+/// What a native run needs to know besides the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NativeConfig {
+    /// Takes the place of the program's own duration. Neither: until every thread has exited.
+    pub duration: Option<Nanos>,
+    /// Of the random streams, which have the names that they have in the simulation.
+    pub seed: u64,
+    pub perturb: Perturb,
+    /// The cgroup v2 directory that is the program's "/"; made (and removed) if it is not there. None: a new one
+    /// for this run at the top of the hierarchy.
+    pub cgroup_root: Option<PathBuf>,
+    /// The CPUs that threads may use, by their numbers on this machine. None: those that the caller may use.
+    pub cpus: Option<CpuList>,
+    /// None: measured before the threads are made. Runs to be compared should share one.
+    pub calibration: Option<Calibration>,
+    /// What an `io` op sleeps: so long, and so much for each KiB.
+    pub io_latency: Nanos,
+    pub io_kib: Nanos,
+    /// What threads may take to end at the end of the run, before they are killed.
+    pub grace: Nanos,
+    /// Told when the threads are released.
+    pub on_start: Option<StartSignal>,
+}
+
+impl Default for NativeConfig {
+    fn default() -> Self {
+        NativeConfig {
+            duration: None,
+            seed: 0,
+            perturb: Perturb::default(),
+            cgroup_root: None,
+            cpus: None,
+            calibration: None,
+            io_latency: 100_000,
+            io_kib: 0,
+            grace: 5_000_000_000,
+            on_start: None,
+        }
+    }
+}
+
+/// To be called first thing in `main`, before any thread exists: a process that `run` started does its work
+/// here and does not come back.
+pub fn child_main() {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_none_or(|a| a.as_encoded_bytes() != CHILD.to_bytes()) {
+        return;
+    }
+    let role = args.next().unwrap_or_default();
+    if role.as_encoded_bytes() == DIRECT.to_bytes() {
+        std::process::exit(director::main());
+    }
+    let mut number = || args.next()?.to_str()?.parse().ok();
+    if let (Some(fd), Some(index)) = (number(), number()) {
+        go_on(fd, index as u32);
+    }
+    std::process::exit(2);
+}
+
+/// A thread after its `execve`.
+fn go_on(fd: i32, index: u32) {
+    let tables = wire::read_plan().and_then(|plan| plan::Tables::new(plan).ok());
+    let Some(tables) = tables else { return };
+    let Ok(shared) = shared::Shared::map(&tables, fd) else { return };
+    let env: &'static worker::Env = Box::leak(Box::new(worker::Env { tables, shared }));
+    if !spawn::set_env(env) || index as usize >= env.shared.slots.len() {
+        return;
+    }
+    sys::worker_signals();
+    worker::run_again(env, index);
+    sys::exit_thread();
+}
+
+/// Runs a program to its end. The calling process may have threads; the calling thread waits.
+pub fn run(program: &Program, config: &NativeConfig) -> Result<NativeReport, NativeError> {
+    let compiled = compile::compile(program)?;
+    if program.threads.iter().all(|t| t.instances == 0) {
+        return Err(WorkloadError::NoThreads { program: program.name.clone() }.into());
+    }
+    let cgroups = match compiled.cgroups.is_empty() {
+        true => None,
+        false => Some(cgroup_place(config.cgroup_root.as_deref())?),
+    };
+    let plan = make_plan(program, config, cgroups)?;
+    // Refuses here, with its own type, what the director could only refuse as text.
+    plan::Tables::new(plan.clone())?;
+    let got = direct(&plan);
+    if let (Some(place), Err(NativeError::Director { .. })) = (&plan.cgroups, &got) {
+        let own = config.cgroup_root.is_none();
+        cgroup::sweep(Path::new(&place.base), &compiled.cgroups, own);
+    }
+    let mut report = got?;
+    report.notes.splice(0..0, program.notes.iter().cloned());
+    Ok(report)
+}
+
+/// Measures this machine, for runs that are to share one measure.
+pub fn calibrate(cpus: Option<CpuList>) -> Result<Calibration, NativeError> {
+    let nothing = ThreadTemplate::new("calibrate", vec![Op::Exit]);
+    let program = Program { threads: vec![nothing], ..Program::default() };
+    let config = NativeConfig { cpus, ..NativeConfig::default() };
+    run(&program, &config).map(|report| report.calibration)
+}
+
+fn make_plan(
+    program: &Program,
+    config: &NativeConfig,
+    cgroups: Option<CgroupPlace>,
+) -> Result<Plan, NativeError> {
+    let cpus = match &config.cpus {
+        Some(list) => list.iter().collect(),
+        None => sys::affinity().map_err(|errno| system("sched_getaffinity", errno))?,
+    };
+    Ok(Plan {
+        program: program.clone(),
+        from_rtapp: program.from_rtapp,
+        parent: std::process::id() as i32,
+        duration: config.duration.or(program.duration.map(|d| d.0)),
+        seed: config.seed,
+        start_offset_max: config.perturb.start_offset_max,
+        compute_noise_permille: config.perturb.compute_noise_permille,
+        restrict: config.cpus.is_some(),
+        cpus,
+        cgroups,
+        calibration: config.calibration,
+        io_latency: config.io_latency,
+        io_kib: config.io_kib,
+        grace: config.grace,
+        start_fd: config.on_start.as_ref().map(StartSignal::fd),
+    })
+}
+
+fn cgroup_place(root: Option<&Path>) -> Result<CgroupPlace, NativeError> {
+    /// Runs of this process.
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let Some(mount) = cgroup::find_mount() else {
+        return Err(SetupError::Cgroup {
+            path: "/".to_owned(),
+            what: "the program has cgroups".to_owned(),
+            errno: libc::ENOENT,
+            advice: "; mount cgroup2 first".to_owned(),
+        }
+        .into());
+    };
+    let number = RUNS.fetch_add(1, Ordering::Relaxed);
+    let fresh = mount.join(format!("scxlab-{}-{number}", std::process::id()));
+    let base = root.map_or(fresh, Path::to_path_buf);
+    Ok(CgroupPlace { mount: mount.display().to_string(), base: base.display().to_string() })
+}
+
+/// Starts the director and waits for its report.
+fn direct(plan: &Plan) -> Result<NativeReport, NativeError> {
+    let io =
+        |what: &str, e: std::io::Error| NativeError::Director { problem: format!("{what}: {e}") };
+    let memory = || wire::memory_file().map_err(|errno| system("memfd_create", errno));
+    let input = wire::plan_file(plan).map_err(|e| io("plan", e))?;
+    let (mut output, mut errors) = (memory()?, memory()?);
+    let share = |file: &std::fs::File| file.try_clone().map(Stdio::from).map_err(|e| io("dup", e));
+    let status = Command::new("/proc/self/exe")
+        .args([CHILD, DIRECT].map(|a| a.to_str().unwrap_or_default()))
+        .stdin(Stdio::from(input))
+        .stdout(share(&output)?)
+        .stderr(share(&errors)?)
+        .status()
+        .map_err(|e| io("/proc/self/exe (is /proc mounted?)", e))?;
+    match wire::read_report(&mut output) {
+        Some(report) => Ok(report?),
+        None => {
+            let said = wire::text_of(&mut errors);
+            let hint = "no report; does main() call native::child_main()?";
+            Err(NativeError::Director { problem: format!("{status}, {hint} {}", said.trim()) })
+        }
+    }
+}
+
+fn system(what: &str, errno: sys::Errno) -> NativeError {
+    SetupError::System { what: what.to_owned(), errno, advice: String::new() }.into()
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The loop that `compute` is made of, and how fast it runs.
+//!
+//! Owns: calibration: 1 ns of work is what the loop does in 1 ns of CPU time on one CPU of this machine.
+
+use std::hint::black_box;
+
+use super::report::Calibration;
+use super::sys::{self, Errno};
+
+/// Each sample takes at least this much CPU time.
+const SAMPLE_NS: u64 = 2_000_000;
+/// The fastest of so many counts: whatever disturbs one only makes it longer.
+const SAMPLES: u32 = 15;
+
+/// Integer work that touches no memory. Each step needs the one before, so that no CPU can overlap them.
+#[inline(never)]
+pub fn burn(iterations: u64) {
+    let mut x: u64 = black_box(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..iterations {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+    }
+    black_box(x);
+}
+
+/// Measures on one CPU; the calling thread's affinity is as before afterwards.
+pub fn calibrate(cpu: u32) -> Result<Calibration, Errno> {
+    let before = sys::affinity()?;
+    sys::set_affinity(&sys::mask_of(std::iter::once(cpu)))?;
+    let found = measure(cpu);
+    sys::set_affinity(&sys::mask_of(before.into_iter()))?;
+    Ok(found)
+}
+
+fn measure(cpu: u32) -> Calibration {
+    let time = |iterations: u64| {
+        let since = sys::thread_cpu();
+        burn(iterations);
+        sys::thread_cpu().saturating_sub(since).max(1)
+    };
+    let mut iterations: u64 = 1 << 16;
+    while time(iterations) < SAMPLE_NS && iterations < 1 << 40 {
+        iterations *= 2;
+    }
+    let ns = (0..SAMPLES).map(|_| time(iterations)).min().unwrap_or(1);
+    Calibration { iterations, ns, cpu }
+}

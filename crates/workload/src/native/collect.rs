@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! From shared memory to the report.
+//!
+//! Owns: reading what the threads left there, after they have ended, and words for what they waited for.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use scxlab_machine::id::Nanos;
+
+use super::error::{OpError, What};
+use super::plan::Tables;
+use super::report::{
+    Calibration, NativeReport, NativeStop, NativeTask, PhaseTotals, TaskEnd, Unlisted,
+};
+use super::shared::{self, Counts, Fault, Shared, Slot, Waits};
+use super::worker::Env;
+use crate::compile::insn::{Insn, Kind};
+
+/// `Slot::end` of a thread whose process was ended by a signal: this and its number.
+pub const KILLED: u32 = 16;
+
+pub fn report(
+    env: &Env,
+    calibration: Calibration,
+    stop: NativeStop,
+    ended: Nanos,
+    notes: Vec<String>,
+) -> NativeReport {
+    let (tables, shared) = (&env.tables, &env.shared);
+    let head = shared.head();
+    let used = head.nr_slots.load(Relaxed) as usize;
+    let filled = shared.slots[..used].iter().filter(|s| s.state.load(Acquire) != shared::FREE);
+    let mut tasks: Vec<(u32, NativeTask)> =
+        filled.map(|slot| (slot.who.made.load(Relaxed), task(tables, slot))).collect();
+    tasks.sort_by_key(|(made, _)| *made);
+    let sum = |i: usize| head.unlisted[i].load(Relaxed);
+    NativeReport {
+        started_ns: head.started.load(Relaxed),
+        ended_ns: ended,
+        stop,
+        calibration,
+        unit: tables.plan.program.unit.clone(),
+        tasks: tasks.into_iter().map(|(_, task)| task).collect(),
+        templates: tables.compiled.templates.iter().map(|t| t.name.clone()).collect(),
+        unlisted: Unlisted {
+            tasks: sum(0),
+            work_units: sum(1),
+            run_ns: sum(2),
+            wait_ns: sum(3),
+            switches_voluntary: sum(4),
+            switches_involuntary: sum(5),
+        },
+        errors: faults(env),
+        nr_errors: head.nr_faults.load(Relaxed).into(),
+        notes,
+    }
+}
+
+fn task(tables: &Tables, slot: &Slot) -> NativeTask {
+    let forked = slot.who.forked.load(Relaxed) == 1;
+    let (after, before) = (&slot.after, &slot.before);
+    let since = |f: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
+        f(after).load(Relaxed).saturating_sub(f(before).load(Relaxed))
+    };
+    // Both are one more than counted, 0 for unknown; a forked thread began with none.
+    let known = |f: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
+        let first = if forked { Some(0) } else { f(before).load(Relaxed).checked_sub(1) };
+        Some(f(after).load(Relaxed).checked_sub(1)?.saturating_sub(first?))
+    };
+    let cgroups = &tables.compiled.cgroups;
+    let cgroup = slot.cgroup.load(Relaxed).checked_sub(1).and_then(|i| cgroups.get(i as usize));
+    NativeTask {
+        name: slot.who.name(tables),
+        tid: slot.tid.load(Relaxed),
+        tgid: slot.tgid.load(Relaxed),
+        nice: slot.nice.load(Relaxed) as i8,
+        cgroup: cgroup.map_or("/".to_owned(), |c| c.path.clone()),
+        template: slot.who.template.load(Relaxed),
+        instance: slot.who.instance.load(Relaxed),
+        forked,
+        end: match slot.end.load(Relaxed) {
+            shared::EXITED => TaskEnd::Exited,
+            end if end >= KILLED => TaskEnd::Killed((end - KILLED) as i32),
+            _ => TaskEnd::Stopped,
+        },
+        began_ns: slot.began.load(Relaxed),
+        ended_ns: slot.ended.load(Relaxed),
+        run_ns: since(|c| &c.run),
+        wait_ns: known(|c| &c.wait),
+        switches_voluntary: since(|c| &c.voluntary),
+        switches_involuntary: since(|c| &c.involuntary),
+        migrations: known(|c| &c.migrations),
+        work_units: slot.units.load(Relaxed),
+        phases: phases(slot),
+    }
+}
+
+fn phases(slot: &Slot) -> PhaseTotals {
+    let t = &slot.totals;
+    let slack = t.has_slack.load(Relaxed) != 0;
+    PhaseTotals {
+        loops: t.loops.load(Relaxed),
+        run: t.run.load(Relaxed),
+        missed: t.missed.load(Relaxed),
+        wu_lat_sum: t.wu_lat_sum.load(Relaxed),
+        wu_lat_max: t.wu_lat_max.load(Relaxed),
+        slack_sum: t.slack_sum.load(Relaxed),
+        slack_min: slack.then(|| t.slack_min.load(Relaxed)),
+    }
+}
+
+fn faults(env: &Env) -> Vec<OpError> {
+    let filled = env.shared.faults.iter().filter(|f| f.filled.load(Acquire) == 1);
+    filled.map(|f| op_error(&env.tables, f)).collect()
+}
+
+/// The first call that was refused.
+pub fn first_fault(env: &Env) -> Option<OpError> {
+    faults(env).into_iter().next()
+}
+
+fn op_error(tables: &Tables, fault: &Fault) -> OpError {
+    let what = What::ALL.get(fault.what.load(Relaxed) as usize).copied().unwrap_or(What::Fork);
+    let template = fault.who.template.load(Relaxed) as usize;
+    let op = match tables.compiled.code.get(fault.pc.load(Relaxed) as usize) {
+        Some(insn) => op_text(tables, *insn, what),
+        None => attribute_text(tables, template, what),
+    };
+    OpError {
+        at: fault.at.load(Relaxed),
+        thread: fault.who.name(tables),
+        op,
+        what,
+        errno: fault.errno.load(Relaxed),
+    }
+}
+
+/// An op that can be refused, with its argument.
+fn op_text(tables: &Tables, insn: Insn, what: What) -> String {
+    let c = &tables.compiled;
+    let path = |i: u32| c.cgroups.get(i as usize).map_or("/", |g| g.path.as_str());
+    match insn {
+        Insn::SetPolicy(i) => format!("set_policy {:?}", c.policies[i as usize]),
+        Insn::SetNice(nice) => format!("set_nice {nice}"),
+        Insn::SetAffinity(i) => format!("set_affinity {}", c.affinities[i as usize]),
+        Insn::MoveCgroup(i) => format!("move_cgroup {}", path(i)),
+        Insn::Fork(i) => format!("fork {}", c.templates[i as usize].name),
+        Insn::Write { bytes, .. } => format!("write of {bytes} bytes"),
+        Insn::Read { bytes, .. } => format!("read of {bytes} bytes"),
+        Insn::Io { bytes, .. } => format!("io of {bytes} bytes"),
+        _ => what.name().to_owned(),
+    }
+}
+
+/// An attribute of a template.
+fn attribute_text(tables: &Tables, template: usize, what: What) -> String {
+    let def = &tables.plan.program.threads[template];
+    match what {
+        What::Policy => format!("policy {:?}", def.policy),
+        What::Nice => format!("nice {}", def.nice),
+        What::Affinity => {
+            format!("cpus {}", def.cpus.as_ref().map_or("all".to_owned(), ToString::to_string))
+        }
+        What::Cgroup => format!("cgroup {}", def.cgroup.as_deref().unwrap_or("/")),
+        What::Memory => format!("{} bytes to touch", tables.templates[template].touched),
+        what => what.name().to_owned(),
+    }
+}
+
+/// What every living thread waits for, as `Executor::describe_wait` says it.
+pub fn waits(env: &Env) -> Vec<String> {
+    let used = env.shared.head().nr_slots.load(Relaxed) as usize;
+    let living = env.shared.slots[..used]
+        .iter()
+        .filter(|s| !matches!(s.state.load(Acquire), shared::OVER | shared::FREE));
+    living.map(|s| format!("{} waits for {}", s.who.name(&env.tables), wait(env, s))).collect()
+}
+
+fn wait(env: &Env, slot: &Slot) -> String {
+    let index = slot.waits_index.load(Relaxed) as usize;
+    let name =
+        |kind: Kind| env.tables.compiled.objects.names(kind).get(index).map_or("?", String::as_str);
+    match Waits::ALL.get(slot.waits.load(Relaxed) as usize).unwrap_or(&Waits::Nothing) {
+        Waits::Nothing => "nothing".to_owned(),
+        Waits::Mutex => {
+            format!("mutex \"{}\", held by {}", name(Kind::Mutex), owner(&env.shared, env, index))
+        }
+        Waits::Cond => format!("a signal of condition \"{}\"", name(Kind::Cond)),
+        Waits::Barrier => {
+            let barrier = &env.shared.barriers[index];
+            let (here, all) = (barrier.here.load(Relaxed), barrier.parties.load(Relaxed));
+            format!("barrier \"{}\", {here} of {all} there", name(Kind::Barrier))
+        }
+        Waits::Sem => format!("a post of semaphore \"{}\"", name(Kind::Sem)),
+        Waits::PipeRead => format!("bytes in pipe \"{}\"", name(Kind::Pipe)),
+        Waits::PipeWrite => format!("room in pipe \"{}\"", name(Kind::Pipe)),
+        Waits::Join => "its children to exit".to_owned(),
+    }
+}
+
+fn owner(shared: &Shared, env: &Env, mutex: usize) -> String {
+    match shared.mutexes[mutex].owner().checked_sub(1) {
+        None => "nobody".to_owned(),
+        Some(slot) => shared.slots[slot as usize].who.name(&env.tables),
+    }
+}

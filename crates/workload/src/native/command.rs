@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! An external command as a workload.
+//!
+//! Owns: one run of it: wall time, exit, resource usage of it and its children, the end of its output. Its unit
+//! of work is "run", so its throughput is runs per second.
+//! Does not: interpret the output.
+
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use scxlab_machine::id::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::error::NativeError;
+use super::sys;
+
+/// Of each of stdout and stderr, so much of the end is kept.
+const KEPT: usize = 64 << 10;
+/// How long output is waited for after the command has ended: a process that left the group may hold it open.
+const OUTPUT_WAIT: Duration = Duration::from_secs(1);
+/// Between two looks at whether it has ended.
+const LOOK_NS: Nanos = 1_000_000;
+
+/// What one run of a command gave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandReport {
+    pub command: Vec<String>,
+    /// CLOCK_MONOTONIC.
+    pub started_ns: Nanos,
+    pub ended_ns: Nanos,
+    pub status: CommandStatus,
+    pub usage: Usage,
+    /// The last 64 KiB each; bytes that are not UTF-8 are replaced.
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommandStatus {
+    Exited(i32),
+    Signaled(i32),
+    /// The duration was over; it and its process group were killed.
+    TimedOut,
+}
+
+/// Of the command and of all its descendants that were waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub user_ns: Nanos,
+    pub system_ns: Nanos,
+    pub switches_voluntary: u64,
+    pub switches_involuntary: u64,
+    pub max_rss_kib: u64,
+}
+
+impl CommandReport {
+    pub fn length_ns(&self) -> Nanos {
+        self.ended_ns.saturating_sub(self.started_ns)
+    }
+
+    /// Whether it ended by itself with code 0.
+    pub fn succeeded(&self) -> bool {
+        self.status == CommandStatus::Exited(0)
+    }
+
+    /// 1 if it succeeded: a failed run is no work.
+    pub fn work_units(&self) -> u64 {
+        self.succeeded().into()
+    }
+}
+
+/// Runs a command to its end, or until `duration` has passed. It gets a process group of its own, which is
+/// killed when the command has ended, so that nothing of it stays behind.
+pub fn run_command(
+    command: &[String],
+    duration: Option<Nanos>,
+) -> Result<CommandReport, NativeError> {
+    let fail = |problem: String| NativeError::Command { command: command.join(" "), problem };
+    let Some((program, args)) = command.split_first() else {
+        return Err(fail("it is empty".to_owned()));
+    };
+    let mut spawn = Command::new(program);
+    spawn.args(args).process_group(0);
+    spawn.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let started_ns = sys::now();
+    let mut child = spawn.spawn().map_err(|e| fail(e.to_string()))?;
+    let stdout = child.stdout.take().map(tail_of);
+    let stderr = child.stderr.take().map(tail_of);
+    let deadline = duration.map(|d| started_ns.saturating_add(d));
+    let (status, usage) = wait(&child, deadline).map_err(|e| fail(e.to_string()))?;
+    let ended_ns = sys::now();
+    kill_group(&child);
+    let text = |tail: Option<Receiver<Vec<u8>>>| {
+        let bytes = tail.and_then(|t| t.recv_timeout(OUTPUT_WAIT).ok()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    Ok(CommandReport {
+        command: command.to_vec(),
+        started_ns,
+        ended_ns,
+        status,
+        usage,
+        stdout: text(stdout),
+        stderr: text(stderr),
+    })
+}
+
+/// Waits with the usage of the child, which the standard library's wait does not tell.
+fn wait(child: &Child, deadline: Option<Nanos>) -> std::io::Result<(CommandStatus, Usage)> {
+    let pid = child.id() as i32;
+    let mut late = false;
+    loop {
+        let mut status = 0;
+        // SAFETY: all zeroes is a valid rusage.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        let flags = if deadline.is_some() && !late { libc::WNOHANG } else { 0 };
+        // SAFETY: both are valid to write to; nobody else collects this child.
+        let got = unsafe { libc::wait4(pid, &mut status, flags, &mut usage) };
+        if got == pid {
+            let status = if late { CommandStatus::TimedOut } else { how(status) };
+            return Ok((status, usage_of(&usage)));
+        }
+        if got < 0 && sys::errno() != libc::EINTR {
+            return Err(std::io::Error::last_os_error());
+        }
+        if deadline.is_some_and(|at| sys::now() >= at) && !late {
+            kill_group(child);
+            late = true;
+        } else if got == 0 {
+            sys::sleep_until(sys::now().saturating_add(LOOK_NS));
+        }
+    }
+}
+
+fn how(status: i32) -> CommandStatus {
+    let status = ExitStatus::from_raw(status);
+    match (status.code(), status.signal()) {
+        (Some(code), _) => CommandStatus::Exited(code),
+        (None, signal) => CommandStatus::Signaled(signal.unwrap_or(0)),
+    }
+}
+
+fn usage_of(usage: &libc::rusage) -> Usage {
+    let ns = |t: libc::timeval| {
+        let micros = t.tv_sec.unsigned_abs().saturating_mul(1_000_000);
+        micros.saturating_add(t.tv_usec.unsigned_abs()).saturating_mul(1000)
+    };
+    Usage {
+        user_ns: ns(usage.ru_utime),
+        system_ns: ns(usage.ru_stime),
+        switches_voluntary: usage.ru_nvcsw.unsigned_abs(),
+        switches_involuntary: usage.ru_nivcsw.unsigned_abs(),
+        max_rss_kib: usage.ru_maxrss.unsigned_abs(),
+    }
+}
+
+/// The group exists as long as one process of it does; else the call fails, and there is nothing to kill.
+fn kill_group(child: &Child) {
+    // SAFETY: no pointers.
+    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+}
+
+/// Reads to the end in a thread of its own; gives the last part.
+fn tail_of(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut tail = Vec::new();
+        let mut chunk = [0; 8192];
+        while let Ok(size) = from.read(&mut chunk) {
+            if size == 0 {
+                break;
+            }
+            tail.extend_from_slice(&chunk[..size]);
+            if tail.len() > 2 * KEPT {
+                tail.drain(..tail.len() - KEPT);
+            }
+        }
+        let excess = tail.len().saturating_sub(KEPT);
+        tail.drain(..excess);
+        // Nobody listens any more after the wait for it.
+        let _ = sender.send(tail);
+    });
+    receiver
+}

@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The process that makes the workload's processes, releases them, ends them and collects what they got.
+//!
+//! Owns: the run from the plan (descriptor 0) to the report (descriptor 1). It has one thread, so it may `clone`
+//! freely, and it is the parent of every process of the workload: they end when it does.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use scxlab_machine::id::Nanos;
+
+use super::burn;
+use super::cgroup::Tree;
+use super::collect;
+use super::error::SetupError;
+use super::plan::{NO_PROCESS, Plan, Tables};
+use super::report::{Calibration, NativeReport, NativeStop};
+use super::sample;
+use super::shared::{self, Shared, Waits};
+use super::sys::{self, SchedAttr};
+use super::worker::{self, Env};
+use super::{spawn, wire};
+
+/// Between two looks at who waits for whom.
+const LOOK_NS: Nanos = 250_000_000;
+/// Between two collections of ended processes in a program that forks: not at each end, since waking the director
+/// would preempt somebody.
+const COLLECT_NS: Nanos = 20_000_000;
+/// Between two rounds of signals to threads that are to end.
+const ROUND_NS: Nanos = 5_000_000;
+/// What the threads' creation may take: this and so much per thread.
+const SETUP_NS: Nanos = 60_000_000_000;
+const SETUP_THREAD_NS: Nanos = 20_000_000;
+
+/// What ends a run from outside.
+const ENDS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
+/// Runs the plan of descriptor 0; the report goes to descriptor 1.
+pub fn main() -> i32 {
+    let Some(plan) = wire::read_plan() else {
+        return 2;
+    };
+    // With its parent it has lost its purpose; the parent may be gone already.
+    sys::set_parent_death_signal(libc::SIGTERM);
+    // SAFETY: no arguments.
+    if unsafe { libc::getppid() } != plan.parent {
+        return 3;
+    }
+    let signals: Vec<i32> = ENDS.into_iter().chain([libc::SIGCHLD]).collect();
+    sys::set_blocked(&signals);
+    let report = run(plan);
+    if wire::write_report(&report) { 0 } else { 4 }
+}
+
+fn run(plan: Plan) -> Result<NativeReport, SetupError> {
+    let Ok(tables) = Tables::new(plan) else {
+        // The caller has compiled the same program.
+        return Err(system("the plan", libc::EINVAL, ""));
+    };
+    let memory = tables.memory();
+    match available_memory() {
+        Some(available) if memory > available => {
+            return Err(SetupError::Memory { wanted: memory, available });
+        }
+        _ => {}
+    }
+    raise_file_limit();
+    let cpu = tables.plan.cpus.first().copied().unwrap_or(0);
+    let calibration = match tables.plan.calibration {
+        Some(known) => known,
+        None => burn::calibrate(cpu).map_err(|errno| {
+            system("calibration", errno, &format!("; CPU {cpu} cannot be used"))
+        })?,
+    };
+    let shared = Shared::create(&tables).map_err(|errno| system("shared memory", errno, ""))?;
+    let tree = prepare(&tables, &shared, calibration)?;
+    let env: &'static Env = Box::leak(Box::new(Env { tables, shared }));
+    let mut director = Director { env, procs: -1, over: false, notes: Vec::new() };
+    director.procs = env.shared.head().base_fd.load(Relaxed);
+    let got = director.conduct();
+    let mut notes = std::mem::take(&mut director.notes);
+    if let Some(mut tree) = tree {
+        notes.extend(tree.remove());
+    }
+    let (stop, ended) = got?;
+    Ok(collect::report(env, calibration, stop, ended, notes))
+}
+
+/// Fills shared memory with what does not depend on threads, and opens what they inherit.
+fn prepare(
+    tables: &Tables,
+    shared: &Shared,
+    calibration: Calibration,
+) -> Result<Option<Tree>, SetupError> {
+    use std::os::fd::AsRawFd;
+    let head = shared.head();
+    head.director.store(sys::getpid(), Relaxed);
+    head.iterations.store(calibration.iterations.max(1), Relaxed);
+    head.iterations_ns.store(calibration.ns.max(1), Relaxed);
+    shared.barriers.iter().zip(&tables.barriers).for_each(|(b, n)| b.parties.store(*n, Relaxed));
+    let spins = shared.spin_barriers.iter().zip(&tables.spin_barriers);
+    spins.for_each(|(b, n)| b.parties.store(*n, Relaxed));
+    let sems = shared.sems.iter().zip(&tables.sems);
+    sems.for_each(|(s, n)| s.value.store((*n).into(), Relaxed));
+    shared.pipes.iter().zip(&tables.pipes).try_for_each(|(pipe, table)| pipe.open(table))?;
+    // SAFETY: a C string; the descriptor stays open for the run.
+    let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY) };
+    head.null_fd.store(null, Relaxed);
+    head.base_fd.store(-1, Relaxed);
+    shared.cgroup_fds.iter().for_each(|fd| fd.store(-1, Relaxed));
+    let Some(place) = &tables.plan.cgroups else {
+        return Ok(None);
+    };
+    let defs = &tables.compiled.cgroups;
+    let mut controllers = vec!["cpu"];
+    if defs.iter().any(|d| d.cpus.is_some()) {
+        controllers.push("cpuset");
+    }
+    let tree = Tree::create(place, defs, &controllers)?;
+    let fds = tree.threads.iter().map(AsRawFd::as_raw_fd);
+    shared.cgroup_fds.iter().zip(fds).for_each(|(to, fd)| to.store(fd, Relaxed));
+    head.base_fd.store(tree.procs.as_ref().map_or(-1, AsRawFd::as_raw_fd), Relaxed);
+    Ok(Some(tree))
+}
+
+struct Director {
+    env: &'static Env,
+    /// `cgroup.procs` of the program's root, or -1.
+    procs: i32,
+    /// Every process has been collected.
+    over: bool,
+    notes: Vec<String>,
+}
+
+impl Director {
+    /// From the first process to the last. Why the run ended, and when.
+    fn conduct(&mut self) -> Result<(NativeStop, Nanos), SetupError> {
+        if !spawn::set_env(self.env) {
+            return Err(system("a second run in one process", libc::EBUSY, ""));
+        }
+        spawn::fill_start(self.env);
+        let made = self.make_processes().and_then(|()| self.wait_ready());
+        if let Err(error) = made {
+            self.end();
+            return Err(error);
+        }
+        self.release();
+        let stop = self.watch();
+        let head = self.env.shared.head();
+        let started = head.started.load(Relaxed);
+        if stop == NativeStop::AllExited {
+            let slots = self.env.shared.slots.iter();
+            let last = slots.map(|s| s.ended.load(Relaxed)).max().unwrap_or(0);
+            return Ok((stop, started.saturating_add(last)));
+        }
+        let ended = sys::now();
+        self.end();
+        Ok((stop, ended))
+    }
+
+    /// One process for each name, and one for each thread without. The first thread of a process is its leader.
+    fn make_processes(&mut self) -> Result<(), SetupError> {
+        let start = &self.env.tables.start;
+        let mut members: Vec<Vec<u32>> = vec![Vec::new(); self.env.tables.nr_processes as usize];
+        for (index, s) in start.iter().enumerate() {
+            if let Some(list) = members.get_mut(s.process as usize) {
+                list.push(index as u32);
+            }
+        }
+        for (index, s) in start.iter().enumerate() {
+            let index = index as u32;
+            let all = match members.get(s.process as usize) {
+                Some(list) if s.process != NO_PROCESS => &list[..],
+                _ => &[index],
+            };
+            if all.first() != Some(&index) {
+                continue;
+            }
+            // SAFETY: this process has one thread, so the child may do anything; it does not return.
+            match unsafe { sys::clone_process(false) } {
+                Ok(0) => self.leader(all),
+                Ok(_) => {}
+                Err(errno) => {
+                    let advice = super::error::advice(super::error::What::Fork, errno);
+                    return Err(system("a process of the workload", errno, &advice));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first thread of a new process.
+    fn leader(&self, members: &[u32]) -> ! {
+        let head = self.env.shared.head();
+        spawn::enter_process(self.env);
+        if self.procs >= 0
+            && let Err(errno) = sys::write(self.procs, b"0")
+        {
+            self.fail(members[0], super::error::What::Cgroup, errno);
+        }
+        for &index in &members[1..] {
+            if let Err(errno) = spawn::make_thread(index, false) {
+                self.fail(index, super::error::What::Fork, errno);
+                head.ready.fetch_add(1, Release);
+            }
+        }
+        worker::run_from_start(self.env, members[0]);
+        sys::exit_thread()
+    }
+
+    fn fail(&self, index: u32, what: super::error::What, errno: i32) {
+        let shared = &self.env.shared;
+        shared.fault(&shared.slots[index as usize], 0, what, u32::MAX, errno);
+        shared.head().failed.store(index + 1, Release);
+    }
+
+    fn wait_ready(&mut self) -> Result<(), SetupError> {
+        let head = self.env.shared.head();
+        let total = self.env.tables.start.len() as u32;
+        let length = SETUP_NS.saturating_add(SETUP_THREAD_NS.saturating_mul(total.into()));
+        let deadline = sys::now().saturating_add(length);
+        loop {
+            if head.failed.load(Acquire) != 0 {
+                let error = collect::first_fault(self.env);
+                return Err(error.map_or(system("a thread", 0, ""), SetupError::Op));
+            }
+            let ready = head.ready.load(Acquire);
+            if ready >= total {
+                return self.wait_asleep(deadline);
+            }
+            if let Some(how) = self.reap().into_iter().next() {
+                return Err(SetupError::Died { how });
+            }
+            if let Some(signal) = wait_signal(0).filter(|s| *s != libc::SIGCHLD) {
+                return Err(SetupError::Interrupted(signal));
+            }
+            if sys::now() > deadline {
+                let seconds = length / 1_000_000_000;
+                return Err(SetupError::Slow { ready, total, seconds });
+            }
+            sys::futex_wait(&head.ready, ready, Some(50_000_000));
+        }
+    }
+
+    /// Until every thread sleeps before the start, and what the kernel has counted so far.
+    fn wait_asleep(&mut self, deadline: Nanos) -> Result<(), SetupError> {
+        for slot in &self.env.shared.slots[..self.env.tables.start.len()] {
+            let (tgid, tid) = (slot.tgid.load(Relaxed), slot.tid.load(Relaxed));
+            while !sample::sleeps(tgid, tid) && sys::now() < deadline {
+                sys::sleep_until(sys::now().saturating_add(200_000));
+            }
+            if !sample::other(tgid, tid, &slot.before) {
+                return Err(SetupError::Died { how: format!("thread {tid} is gone") });
+            }
+        }
+        Ok(())
+    }
+
+    fn release(&self) {
+        // So that the end comes in time, whatever the threads' policies. Without rights it stays as it is.
+        let _ = sys::sched_setattr(SchedAttr {
+            policy: libc::SCHED_FIFO as u32,
+            priority: 99,
+            flags: sys::SCHED_FLAG_RESET_ON_FORK,
+            ..SchedAttr::default()
+        });
+        let head = self.env.shared.head();
+        let now = sys::now();
+        head.started.store(now, Relaxed);
+        if let Some(fd) = self.env.tables.plan.start_fd {
+            super::start::tell(fd, now);
+        }
+        head.go.store(1, Release);
+        sys::futex_wake(&head.go, i32::MAX);
+    }
+
+    /// Until the run ends.
+    fn watch(&mut self) -> NativeStop {
+        let started = self.env.shared.head().started.load(Relaxed);
+        let deadline = self.env.tables.plan.duration.map(|d| started.saturating_add(d));
+        let forks = self.env.tables.forks();
+        let (mut waits, mut looked) = (Vec::new(), sys::now());
+        loop {
+            let now = sys::now();
+            let length = match deadline {
+                Some(at) if now >= at => return NativeStop::Duration,
+                Some(at) => at - now,
+                None => LOOK_NS,
+            };
+            let got = match forks {
+                true => wait_signal_of(&ENDS, length.min(COLLECT_NS)),
+                false => wait_signal(length),
+            };
+            if let Some(signal) = got.filter(|s| *s != libc::SIGCHLD) {
+                return NativeStop::Interrupted(signal);
+            }
+            let died = self.reap();
+            self.notes.extend(died);
+            if self.over {
+                return NativeStop::AllExited;
+            }
+            if deadline.is_none() && sys::now() >= looked.saturating_add(LOOK_NS) {
+                looked = sys::now();
+                let before = std::mem::replace(&mut waits, self.waiting());
+                if !waits.is_empty() && before == waits {
+                    return NativeStop::Deadlock(collect::waits(self.env));
+                }
+            }
+        }
+    }
+
+    /// Slot and number of waits of every living thread, if each waits for another thread and sleeps; else
+    /// nothing. The same answer twice means that nobody has done anything in between, nor will.
+    fn waiting(&self) -> Vec<(u32, u64)> {
+        let mut all = Vec::new();
+        let used = self.env.shared.head().nr_slots.load(Acquire);
+        for (index, slot) in self.env.shared.slots[..used as usize].iter().enumerate() {
+            match slot.state.load(Acquire) {
+                shared::OVER | shared::FREE => continue,
+                _ => {}
+            }
+            if slot.waits.load(Acquire) == Waits::Nothing as u32 {
+                return Vec::new();
+            }
+            if !sample::sleeps(slot.tgid.load(Relaxed), slot.tid.load(Relaxed)) {
+                return Vec::new();
+            }
+            all.push((index as u32, slot.nr_waits.load(Relaxed)));
+        }
+        all
+    }
+
+    /// Collects processes that have ended; those that ended by a signal, in words.
+    fn reap(&mut self) -> Vec<String> {
+        let mut died = Vec::new();
+        loop {
+            let mut status = 0;
+            // SAFETY: `status` is valid to write to.
+            let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
+            match pid {
+                0 => return died,
+                pid if pid < 0 => {
+                    self.over = sys::errno() == libc::ECHILD;
+                    return died;
+                }
+                pid => died.extend(self.collected(pid, status)),
+            }
+        }
+    }
+
+    fn collected(&self, pid: i32, status: i32) -> Option<String> {
+        if status == 0 {
+            // The usual end: its threads have left their slots as they should be.
+            return None;
+        }
+        let signal = if libc::WIFSIGNALED(status) { libc::WTERMSIG(status) } else { 0 };
+        let code = if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 0 };
+        let shared = &self.env.shared;
+        let started = shared.head().started.load(Relaxed);
+        let mut names = Vec::new();
+        for slot in shared.slots.iter().filter(|s| s.tgid.load(Relaxed) == pid) {
+            let state = slot.state.load(Acquire);
+            if state == shared::OVER || state == shared::FREE {
+                continue;
+            }
+            names.push(slot.who.name(&self.env.tables));
+            slot.end.store(collect::KILLED + signal.unsigned_abs(), Relaxed);
+            slot.ended.store(sys::now().saturating_sub(started), Relaxed);
+            slot.state.store(shared::OVER, Release);
+        }
+        match (names.is_empty(), signal, code) {
+            (true, 0, 0) => None,
+            (_, 0, code) => Some(format!("process {pid} ({}) ended with {code}", names.join(", "))),
+            (_, signal, _) => {
+                Some(format!("process {pid} ({}) was ended by signal {signal}", names.join(", ")))
+            }
+        }
+    }
+
+    /// Tells every thread to end, waits for the grace time, and kills what is left.
+    fn end(&mut self) {
+        let shared = &self.env.shared;
+        let head = shared.head();
+        head.stop.store(1, Release);
+        sys::futex_wake(&head.go, i32::MAX);
+        let deadline = sys::now().saturating_add(self.env.tables.plan.grace);
+        while !self.over && sys::now() < deadline {
+            self.each_living(|tgid, tid, _| sys::kill_thread(tgid, tid, sys::STOP_SIGNAL));
+            wait_signal(ROUND_NS);
+            let died = self.reap();
+            self.notes.extend(died);
+        }
+        if self.over {
+            return;
+        }
+        let mut killed = 0;
+        self.each_living(|tgid, tid, slot| {
+            sample::other(tgid, tid, &slot.after);
+            killed += 1;
+        });
+        if killed > 0 {
+            self.notes.push(format!("{killed} threads did not end within the grace time"));
+        }
+        while !self.over {
+            self.each_living(|tgid, _, _| {
+                // SAFETY: no pointers. A process that is not collected keeps its number.
+                unsafe { libc::kill(tgid, libc::SIGKILL) };
+            });
+            wait_signal(ROUND_NS);
+            self.reap();
+        }
+    }
+
+    fn each_living(&self, mut f: impl FnMut(i32, i32, &shared::Slot)) {
+        for slot in self.env.shared.slots {
+            let state = slot.state.load(Acquire);
+            let (tgid, tid) = (slot.tgid.load(Relaxed), slot.tid.load(Relaxed));
+            if state == shared::ALIVE && tgid > 0 {
+                f(tgid, tid, slot);
+            }
+        }
+    }
+}
+
+/// A signal for the director, or None after this time.
+fn wait_signal(length: Nanos) -> Option<i32> {
+    let which: Vec<i32> = ENDS.into_iter().chain([libc::SIGCHLD]).collect();
+    wait_signal_of(&which, length)
+}
+
+fn wait_signal_of(which: &[i32], length: Nanos) -> Option<i32> {
+    let set = sys::signals(which);
+    let secs = libc::time_t::try_from(length / 1_000_000_000).unwrap_or(libc::time_t::MAX);
+    let length = libc::timespec { tv_sec: secs, tv_nsec: (length % 1_000_000_000) as libc::c_long };
+    // SAFETY: a valid set and time; what more the signal says is not wanted.
+    let got = unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &length) };
+    (got > 0).then_some(got)
+}
+
+/// Each pipe takes two descriptors.
+fn raise_file_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid to write to, and to read from. A failure leaves the limit as it is.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|l| l.starts_with("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+fn system(what: &str, errno: i32, advice: &str) -> SetupError {
+    SetupError::System { what: what.to_owned(), errno, advice: advice.to_owned() }
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Real pipes and Unix stream sockets, one per name.
+//!
+//! Owns: whole transfers: a read ends when all its bytes are there, a write when all its bytes are in. Where the
+//! sizes on a pipe differ, or are beyond what goes in at once, each side takes turns, as the queues of
+//! `exec/pipe.rs` do; otherwise the kernel's own order decides.
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
+
+use super::error::{SetupError, What};
+use super::plan::PipeTable;
+use super::shared::Waits;
+use super::sync::Mutex;
+use super::sys::{self, Errno};
+use super::worker::{Flow, Thread};
+use crate::program::PipeKind;
+
+/// Bytes that one system call moves at most.
+const CHUNK: usize = 65_536;
+
+/// What is written.
+static ZEROES: [u8; CHUNK] = [0; CHUNK];
+
+#[repr(C)]
+pub struct Pipe {
+    read_fd: AtomicI32,
+    write_fd: AtomicI32,
+    turns: AtomicU32,
+    reading: Mutex,
+    writing: Mutex,
+}
+
+impl Pipe {
+    /// Opens it. All processes of the run inherit the descriptors.
+    pub fn open(&self, table: &PipeTable) -> Result<(), SetupError> {
+        let mut fds = [0; 2];
+        let got = match table.kind {
+            // SAFETY: room for two descriptors.
+            PipeKind::Pipe => unsafe { libc::pipe2(fds.as_mut_ptr(), 0) },
+            // SAFETY: room for two descriptors.
+            PipeKind::Socket => unsafe {
+                libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, fds.as_mut_ptr())
+            },
+        };
+        sys::checked(got.into()).map_err(|errno| failed("a pipe", errno))?;
+        self.read_fd.store(fds[0], Relaxed);
+        self.write_fd.store(fds[1], Relaxed);
+        self.turns.store(table.turns.into(), Relaxed);
+        match table.capacity {
+            Some(bytes) => resize(table.kind, fds[1], bytes),
+            None => Ok(()),
+        }
+    }
+}
+
+fn resize(kind: PipeKind, fd: i32, bytes: u64) -> Result<(), SetupError> {
+    let size = i32::try_from(bytes).unwrap_or(i32::MAX);
+    let got = match kind {
+        // SAFETY: no pointers.
+        PipeKind::Pipe => unsafe { libc::fcntl(fd, libc::F_SETPIPE_SZ, size) },
+        PipeKind::Socket => {
+            // The kernel doubles what it is told.
+            let half = (size / 2).max(1);
+            let (at, length) = ((&raw const half).cast(), size_of::<i32>() as u32);
+            let force = libc::SO_SNDBUFFORCE;
+            // SAFETY: `at` points at `length` bytes.
+            match unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, force, at, length) } {
+                0 => 0,
+                // Without rights, as much as the kernel gives everybody.
+                // SAFETY: as above.
+                _ => unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, at, length) },
+            }
+        }
+    };
+    sys::checked(got.into()).map(drop).map_err(|errno| failed("the capacity of a pipe", errno))
+}
+
+fn failed(what: &str, errno: Errno) -> SetupError {
+    let advice = match errno {
+        libc::EMFILE | libc::ENFILE => "; limits: ulimit -n (hard), fs.file-max",
+        libc::EPERM => "; beyond fs.pipe-max-size it needs CAP_SYS_RESOURCE",
+        _ => "",
+    };
+    SetupError::System { what: what.to_owned(), errno, advice: advice.to_owned() }
+}
+
+impl Thread {
+    pub fn write(&self, p: usize, bytes: u64) -> Flow {
+        let pipe = &self.env.shared.pipes[p];
+        self.transfer(p, bytes, &pipe.writing, Waits::PipeWrite, |chunk| {
+            sys::write(pipe.write_fd.load(Relaxed), &ZEROES[..chunk])
+        })
+    }
+
+    pub fn read(&self, p: usize, bytes: u64) -> Flow {
+        let pipe = &self.env.shared.pipes[p];
+        let mut buffer = [const { MaybeUninit::<u8>::uninit() }; CHUNK];
+        self.transfer(p, bytes, &pipe.reading, Waits::PipeRead, |chunk| {
+            sys::read(pipe.read_fd.load(Relaxed), &mut buffer[..chunk])
+        })
+    }
+
+    fn transfer(
+        &self,
+        p: usize,
+        bytes: u64,
+        turn: &Mutex,
+        what: Waits,
+        mut call: impl FnMut(usize) -> Result<usize, Errno>,
+    ) -> Flow {
+        let turns = self.env.shared.pipes[p].turns.load(Relaxed) != 0;
+        if turns {
+            self.lock_mutex(turn, what, p)?;
+        }
+        let mut left = bytes;
+        self.waiting(what, p);
+        while left > 0 {
+            self.stopped()?;
+            let size = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+            match call(size) {
+                // Nobody closes a descriptor, so 0 bytes do not come; it would be the end.
+                Ok(0) => break,
+                Ok(moved) => left -= moved as u64,
+                Err(libc::EINTR) => {}
+                Err(errno) => {
+                    let kind = if what == Waits::PipeRead { What::Read } else { What::Write };
+                    self.fault(kind, errno);
+                    break;
+                }
+            }
+        }
+        self.waiting(Waits::Nothing, 0);
+        if turns {
+            self.unlock_mutex(turn);
+        }
+        Ok(())
+    }
+}

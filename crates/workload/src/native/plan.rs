@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What is fixed before the first thread exists: the compiled program, and every instance's name, process,
+//! objects and parties.
+//!
+//! Owns: the tables that all processes of a run read and none writes. Equal plans give equal tables, so that a
+//! process can make them again after `execve`.
+//! Follows: `exec/spawn.rs`, whose rules for names, parties and processes these are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use scxlab_machine::id::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::report::Calibration;
+use super::sys::{self, Mask};
+use crate::compile::insn::{Insn, Kind, Res};
+use crate::compile::{self, Compiled};
+use crate::error::WorkloadError;
+use crate::program::{CpuList, PipeDef, PipeKind, Program, names};
+
+/// Instances of a template beyond those of the start for which `{i}` names are prepared.
+const FORKED_BOUND: u32 = 1024;
+/// Records of forked threads.
+const FORKED_SLOTS: u32 = 16_384;
+/// No process that has a name.
+pub const NO_PROCESS: u32 = u32::MAX;
+/// Writes up to this size are atomic.
+const PIPE_BUF: u64 = 4096;
+
+/// What the caller sends to the director.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    pub program: Program,
+    pub from_rtapp: bool,
+    pub parent: i32,
+    pub duration: Option<Nanos>,
+    pub seed: u64,
+    pub start_offset_max: Nanos,
+    pub compute_noise_permille: u32,
+    /// CPUs that threads may use.
+    pub cpus: Vec<u32>,
+    /// They are fewer than those that threads inherit.
+    pub restrict: bool,
+    pub cgroups: Option<CgroupPlace>,
+    pub calibration: Option<Calibration>,
+    pub io_latency: Nanos,
+    pub io_kib: Nanos,
+    pub grace: Nanos,
+    /// Descriptor of a `StartSignal`.
+    pub start_fd: Option<i32>,
+}
+
+/// Where the program's cgroups go.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CgroupPlace {
+    /// Where cgroup2 is mounted.
+    pub mount: String,
+    /// The directory that is the program's "/".
+    pub base: String,
+}
+
+/// The tables.
+pub struct Tables {
+    pub plan: Plan,
+    pub compiled: Compiled,
+    /// Threads that exist at the start, in the order in which they are made.
+    pub start: Vec<Start>,
+    pub templates: Vec<TemplateTable>,
+    pub nr_processes: u32,
+    pub barriers: Vec<u32>,
+    pub spin_barriers: Vec<u32>,
+    pub sems: Vec<u32>,
+    pub pipes: Vec<PipeTable>,
+    pub masks: Vec<Box<Mask>>,
+    pub all_cpus: Box<Mask>,
+    pub nr_slots: u32,
+    pub max_loops: u32,
+    pub max_timers: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    pub template: u32,
+    pub instance: u32,
+    pub process: u32,
+}
+
+/// What instances of a template differ in.
+pub struct TemplateTable {
+    /// By instance; one entry for all when nothing depends on it.
+    bindings: Vec<Box<[u32]>>,
+    processes: Vec<u32>,
+    pub mask: Option<Box<Mask>>,
+    /// Bytes of the largest buffer that its ops touch.
+    pub touched: u64,
+}
+
+pub struct PipeTable {
+    pub kind: PipeKind,
+    /// What `F_SETPIPE_SZ` or `SO_SNDBUF` is to say, if not the kernel's default.
+    pub capacity: Option<u64>,
+    /// Reads and writes are not all of one size that goes in whole: each side takes turns.
+    pub turns: bool,
+}
+
+impl TemplateTable {
+    /// The objects of an instance; None beyond what is prepared.
+    pub fn binding(&self, instance: u32) -> Option<&[u32]> {
+        let fixed = self.bindings.len() == 1 && self.bindings[0].is_empty();
+        self.bindings.get(if fixed { 0 } else { instance as usize }).map(|b| &b[..])
+    }
+
+    pub fn process(&self, instance: u32) -> Option<u32> {
+        let fixed = self.processes.len() == 1;
+        self.processes.get(if fixed { 0 } else { instance as usize }).copied()
+    }
+}
+
+impl Tables {
+    pub fn new(mut plan: Plan) -> Result<Self, WorkloadError> {
+        plan.program.from_rtapp = plan.from_rtapp;
+        let compiled = compile::compile(&plan.program)?;
+        let program = &plan.program;
+        known_cpus(program, &compiled, &plan.cpus)?;
+        let mask = |list: &CpuList| sys::mask_of(list.iter());
+        let mut tables = Tables {
+            start: Vec::new(),
+            templates: Vec::new(),
+            nr_processes: 0,
+            barriers: Vec::new(),
+            spin_barriers: Vec::new(),
+            sems: Vec::new(),
+            pipes: Vec::new(),
+            masks: compiled.affinities.iter().map(mask).collect(),
+            all_cpus: sys::mask_of(plan.cpus.iter().copied()),
+            nr_slots: 0,
+            max_loops: compiled.templates.iter().map(|t| t.nr_loops.into()).max().unwrap_or(0),
+            max_timers: compiled
+                .templates
+                .iter()
+                .map(|t| t.nr_own_timers.into())
+                .max()
+                .unwrap_or(0),
+            compiled,
+            plan,
+        };
+        tables.bind();
+        tables.parties();
+        tables.values();
+        tables.threads();
+        Ok(tables)
+    }
+
+    /// The instructions of a template.
+    pub fn body(&self, template: usize) -> &[Insn] {
+        let end = self.compiled.templates.get(template + 1).map(|t| t.entry as usize);
+        let code = &self.compiled.code;
+        &code[self.compiled.templates[template].entry as usize..end.unwrap_or(code.len())]
+    }
+
+    /// Interns the objects and processes of every instance that can come to be, those of the start first.
+    fn bind(&mut self) {
+        let forks: BTreeSet<u32> = self.compiled.code.iter().filter_map(forked).collect();
+        let mut processes: BTreeMap<String, u32> = BTreeMap::new();
+        for (t, def) in self.plan.program.threads.iter().enumerate() {
+            let compiled = &mut self.compiled;
+            let slots = compiled.templates[t].slots.clone();
+            let more = if forks.contains(&(t as u32)) { FORKED_BOUND } else { 0 };
+            let instances = def.instances.saturating_add(more);
+            let patterned = def.process.as_deref().is_some_and(names::is_pattern);
+            let mut bindings: Vec<Box<[u32]>> = Vec::new();
+            for i in 0..if slots.is_empty() { 1 } else { instances } {
+                let object = |(kind, p): &(Kind, String)| {
+                    compiled.objects.intern(*kind, &instance_name(p, i))
+                };
+                bindings.push(slots.iter().map(object).collect());
+            }
+            let mut numbers = Vec::new();
+            for i in 0..if patterned { instances } else { 1 } {
+                let known = def.process.as_deref().map(|p| instance_name(p, i));
+                let next = u32::try_from(processes.len()).unwrap_or(NO_PROCESS);
+                numbers.push(known.map_or(NO_PROCESS, |n| *processes.entry(n).or_insert(next)));
+            }
+            let touched = self.body(t).iter().filter_map(|insn| match insn {
+                Insn::Touch(i) => Some(self.compiled.touches[*i as usize].size),
+                _ => None,
+            });
+            let touched = touched.max().unwrap_or(0);
+            let mask = def.cpus.as_ref().map(|list| sys::mask_of(list.iter()));
+            self.templates.push(TemplateTable { bindings, processes: numbers, mask, touched });
+        }
+        self.nr_processes = processes.len() as u32;
+    }
+
+    /// A barrier without a declaration waits for every thread of the start that uses it.
+    fn parties(&mut self) {
+        let mut users: BTreeMap<(Kind, u32), u32> = BTreeMap::new();
+        for (t, def) in self.plan.program.threads.iter().enumerate() {
+            let used: BTreeSet<_> = self.body(t).iter().filter_map(barrier_of).collect();
+            for instance in 0..if used.is_empty() { 0 } else { def.instances } {
+                let Some(binding) = self.templates[t].binding(instance) else { continue };
+                for (kind, res) in &used {
+                    *users.entry((*kind, res.index(binding) as u32)).or_default() += 1;
+                }
+            }
+        }
+        let defs = &self.plan.program.barriers;
+        let parties = |kind: Kind| {
+            let names = self.compiled.objects.names(kind).iter();
+            let count = |(i, name): (usize, &String)| {
+                let declared = defs.iter().find(|d| matches(&d.name, name)).map(|d| d.parties);
+                let used = users.get(&(kind, i as u32)).copied();
+                declared.or(used).unwrap_or(1)
+            };
+            names.enumerate().map(count).collect()
+        };
+        (self.barriers, self.spin_barriers) = (parties(Kind::Barrier), parties(Kind::SpinBarrier));
+    }
+
+    fn values(&mut self) {
+        let program = &self.plan.program;
+        let names = self.compiled.objects.names(Kind::Sem).iter();
+        let value = |name: &String| {
+            program.semaphores.iter().find(|d| matches(&d.name, name)).map_or(0, |d| d.value)
+        };
+        self.sems = names.map(value).collect();
+        let sizes = self.pipe_sizes();
+        let pipe = |(i, name): (usize, &String)| {
+            let found = program.pipes.iter().find(|d| matches(&d.name, name));
+            let fallback = PipeDef::new(name, PipeKind::Pipe);
+            let def = found.unwrap_or(&fallback);
+            let one_size = sizes.get(&(i as u32)).is_none_or(|s| s.len() == 1);
+            let atomic =
+                sizes.get(&(i as u32)).is_none_or(|s| s.iter().all(|n| (1..=PIPE_BUF).contains(n)));
+            PipeTable { kind: def.kind, capacity: def.capacity, turns: !(one_size && atomic) }
+        };
+        let names = self.compiled.objects.names(Kind::Pipe).iter();
+        self.pipes = names.enumerate().map(pipe).collect();
+    }
+
+    /// The sizes that are read from and written to each pipe.
+    fn pipe_sizes(&self) -> BTreeMap<u32, BTreeSet<u64>> {
+        let mut sizes: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
+        for (t, table) in self.templates.iter().enumerate() {
+            for insn in self.body(t) {
+                if let Insn::Read { pipe, bytes } | Insn::Write { pipe, bytes } = *insn {
+                    for binding in &table.bindings {
+                        sizes.entry(pipe.index(binding) as u32).or_default().insert(bytes);
+                    }
+                }
+            }
+        }
+        sizes
+    }
+
+    fn threads(&mut self) {
+        for (t, def) in self.plan.program.threads.iter().enumerate() {
+            for instance in 0..def.instances {
+                let process = self.templates[t].process(instance).unwrap_or(NO_PROCESS);
+                self.start.push(Start { template: t as u32, instance, process });
+            }
+        }
+        self.nr_slots = self.start.len() as u32 + if self.forks() { FORKED_SLOTS } else { 0 };
+    }
+
+    /// Whether some thread makes others.
+    pub fn forks(&self) -> bool {
+        self.compiled.code.iter().any(|insn| matches!(insn, Insn::Fork(_)))
+    }
+
+    /// rt-app numbers threads over all tasks, and forks once more; a program of ours only where needed.
+    /// `made` are all threads made before, `made_of` those of the template.
+    pub fn thread_name(
+        &self,
+        template: u32,
+        instance: u32,
+        made: u32,
+        made_of: u32,
+        forked: bool,
+    ) -> String {
+        let t = &self.compiled.templates[template as usize];
+        if self.plan.from_rtapp {
+            let forks = made_of.saturating_sub(t.instances);
+            let suffix = if forked { format!("-{forks}") } else { String::new() };
+            return format!("{}-{made}{suffix}", t.name);
+        }
+        match names::is_pattern(&t.name) {
+            true => instance_name(&t.name, instance),
+            false if t.instances > 1 || forked => format!("{}-{instance}", t.name),
+            false => t.name.clone(),
+        }
+    }
+
+    /// Memory that the threads of the start touch.
+    pub fn memory(&self) -> u64 {
+        let of = |s: &Start| self.templates[s.template as usize].touched;
+        self.start.iter().map(of).fold(0, u64::saturating_add)
+    }
+}
+
+/// A thread's name as the kernel keeps it: 15 bytes and a zero.
+pub fn comm(name: &str) -> [u8; 16] {
+    let mut comm = [0; 16];
+    for (to, from) in comm[..15].iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    comm
+}
+
+fn forked(insn: &Insn) -> Option<u32> {
+    match insn {
+        Insn::Fork(template) => Some(*template),
+        _ => None,
+    }
+}
+
+fn barrier_of(insn: &Insn) -> Option<(Kind, Res)> {
+    match *insn {
+        Insn::Barrier(res) => Some((Kind::Barrier, res)),
+        Insn::SpinBarrier(res) => Some((Kind::SpinBarrier, res)),
+        _ => None,
+    }
+}
+
+/// Every CPU that the program names must be one that the run may use.
+fn known_cpus(program: &Program, compiled: &Compiled, cpus: &[u32]) -> Result<(), WorkloadError> {
+    let nr_cpus = cpus.iter().max().map_or(0, |max| max + 1);
+    let check = |who: &str, list: &CpuList| match list.iter().find(|c| !cpus.contains(c)) {
+        None => Ok(()),
+        Some(cpu) if cpu >= nr_cpus => {
+            Err(WorkloadError::NoSuchCpu { thread: who.to_owned(), cpu, nr_cpus })
+        }
+        Some(cpu) => Err(WorkloadError::Invalid {
+            at: crate::error::Place::file(&program.name),
+            problem: format!("thread \"{who}\" names CPU {cpu}, which this run may not use"),
+        }),
+    };
+    for thread in &program.threads {
+        thread.cpus.iter().try_for_each(|list| check(&thread.name, list))?;
+    }
+    compiled.affinities.iter().try_for_each(|list| check(&program.name, list))
+}
+
+/// The name that an instance means; one that overflows stays as written, and so is shared.
+fn instance_name(pattern: &str, instance: u32) -> String {
+    names::resolve(pattern, instance).unwrap_or_else(|_| pattern.to_owned())
+}
+
+/// Whether a declaration is for this object: the same name, or a pattern that makes it.
+fn matches(declared: &str, name: &str) -> bool {
+    let Some(open) = declared.find("{i") else {
+        return declared == name;
+    };
+    let Some(close) = declared[open..].find('}') else {
+        return false;
+    };
+    let Some(rest) = name.strip_prefix(&declared[..open]) else {
+        return false;
+    };
+    let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    after.len() < rest.len() && matches(&declared[open + close + 1..], after)
+}
+
+#[cfg(test)]
+mod tests;

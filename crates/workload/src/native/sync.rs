@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Objects that threads of any process meet at: locks, conditions, barriers, semaphores, spin locks.
+//!
+//! Owns: their queues, with the meaning of `exec/sync.rs` and `exec/spin.rs`: first come first served, an
+//! unlock hands the mutex to its first waiter, a signalled thread joins the mutex's queue without waking if it is
+//! taken. A sleeper sleeps on a futex of its own slot; a spinner spins.
+//! Does not: priority inheritance.
+
+use std::hint::spin_loop;
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+
+use super::shared::{Slot, Waits};
+use super::sys::{futex_wait, futex_wake};
+use super::worker::{End, Flow, Thread};
+
+/// A short lock around an object's state: 0 free, 1 held, 2 held and somebody may sleep. A holder never
+/// blocks and never ends, so waiting for one is not broken off by the end of the run. It sleeps rather than
+/// spins: the holder may be preempted by the very thread that wants it.
+#[repr(C)]
+pub struct Guard(AtomicU32);
+
+impl Guard {
+    pub fn lock(&self) -> Held<'_> {
+        for _ in 0..50 {
+            if self.0.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
+                return Held(self);
+            }
+            spin_loop();
+        }
+        while self.0.swap(2, Acquire) != 0 {
+            futex_wait(&self.0, 2, None);
+        }
+        Held(self)
+    }
+}
+
+/// Gives the guard back when dropped.
+pub struct Held<'a>(&'a Guard);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.0.0.swap(0, Release) == 2 {
+            futex_wake(&self.0.0, 1);
+        }
+    }
+}
+
+/// Slots in the order in which they came. Under the guard of its object.
+#[repr(C)]
+pub struct Queue {
+    head: AtomicU32,
+    tail: AtomicU32,
+}
+
+impl Queue {
+    fn push(&self, slots: &[Slot], index: u32) {
+        slots[index as usize].next.store(0, Relaxed);
+        match self.tail.swap(index + 1, Relaxed) {
+            0 => self.head.store(index + 1, Relaxed),
+            last => slots[last as usize - 1].next.store(index + 1, Relaxed),
+        }
+    }
+
+    fn pop(&self, slots: &[Slot]) -> Option<u32> {
+        let first = self.head.load(Relaxed).checked_sub(1)?;
+        let next = slots[first as usize].next.load(Relaxed);
+        self.head.store(next, Relaxed);
+        if next == 0 {
+            self.tail.store(0, Relaxed);
+        }
+        Some(first)
+    }
+}
+
+#[repr(C)]
+pub struct Mutex {
+    guard: Guard,
+    /// Slot plus one.
+    owner: AtomicU32,
+    queue: Queue,
+}
+
+impl Mutex {
+    /// Slot plus one; 0: nobody.
+    pub fn owner(&self) -> u32 {
+        self.owner.load(Relaxed)
+    }
+}
+
+#[repr(C)]
+pub struct Cond {
+    guard: Guard,
+    queue: Queue,
+}
+
+#[repr(C)]
+pub struct Barrier {
+    guard: Guard,
+    pub parties: AtomicU32,
+    pub here: AtomicU32,
+    /// Futex: rounds that are over.
+    round: AtomicU32,
+}
+
+#[repr(C)]
+pub struct Sem {
+    guard: Guard,
+    pub value: AtomicU64,
+    queue: Queue,
+}
+
+/// A ticket lock: a spinner that is preempted keeps its ticket.
+#[repr(C)]
+pub struct SpinLock {
+    next: AtomicU32,
+    serving: AtomicU32,
+    owner: AtomicU32,
+}
+
+#[repr(C)]
+pub struct SpinBarrier {
+    guard: Guard,
+    pub parties: AtomicU32,
+    here: AtomicU32,
+    round: AtomicU32,
+}
+
+impl Thread {
+    /// Gives a sleeper what it waits for.
+    fn release(&self, index: u32) {
+        let wake = &self.env.shared.slots[index as usize].wake;
+        wake.store(1, Release);
+        futex_wake(wake, 1);
+    }
+
+    /// To be called before the thread enters a queue.
+    fn expect(&self) {
+        self.slot.wake.store(0, Relaxed);
+    }
+
+    /// Sleeps until `release`.
+    fn sleep_on(&self, what: Waits, index: usize) -> Flow {
+        self.waiting(what, index);
+        while self.slot.wake.load(Acquire) == 0 {
+            self.stopped()?;
+            futex_wait(&self.slot.wake, 0, None);
+        }
+        self.waiting(Waits::Nothing, 0);
+        Ok(())
+    }
+
+    /// Says what the thread sleeps on, for whoever looks for a deadlock.
+    pub fn waiting(&self, what: Waits, index: usize) {
+        self.slot.waits_index.store(index as u32, Relaxed);
+        let count = self.slot.nr_waits.load(Relaxed);
+        self.slot.nr_waits.store(count.wrapping_add(1), Relaxed);
+        self.slot.waits.store(what as u32, Release);
+    }
+
+    pub fn lock(&self, m: usize) -> Flow {
+        self.lock_mutex(&self.env.shared.mutexes[m], Waits::Mutex, m)
+    }
+
+    pub fn lock_mutex(&self, mutex: &Mutex, what: Waits, index: usize) -> Flow {
+        let held = mutex.guard.lock();
+        if mutex.owner.load(Relaxed) == 0 {
+            mutex.owner.store(self.index + 1, Relaxed);
+            return Ok(());
+        }
+        self.expect();
+        mutex.queue.push(self.env.shared.slots, self.index);
+        drop(held);
+        self.sleep_on(what, index)
+    }
+
+    pub fn unlock(&self, m: usize) {
+        self.unlock_mutex(&self.env.shared.mutexes[m]);
+    }
+
+    /// Hands the mutex on. A thread that does not own it changes nothing.
+    pub fn unlock_mutex(&self, mutex: &Mutex) {
+        let held = mutex.guard.lock();
+        if mutex.owner.load(Relaxed) != self.index + 1 {
+            return;
+        }
+        let next = mutex.queue.pop(self.env.shared.slots);
+        mutex.owner.store(next.map_or(0, |n| n + 1), Relaxed);
+        drop(held);
+        if let Some(next) = next {
+            self.release(next);
+        }
+    }
+
+    pub fn wait(&self, c: usize, m: usize) -> Flow {
+        let cond = &self.env.shared.conds[c];
+        let held = cond.guard.lock();
+        self.expect();
+        self.slot.retake.store(m as u32, Relaxed);
+        cond.queue.push(self.env.shared.slots, self.index);
+        drop(held);
+        // Between the two a signal may find the mutex still ours; then we join its queue, and this unlock
+        // hands it to the first there.
+        self.unlock(m);
+        self.sleep_on(Waits::Cond, c)
+    }
+
+    /// Wakes up to `most` waiters, or moves them to their mutexes' queues.
+    pub fn signal(&self, c: usize, most: u32) {
+        let shared = &self.env.shared;
+        let cond = &shared.conds[c];
+        let held = cond.guard.lock();
+        // A bound: a waiter that is released may be back before the guard is free, but not in the queue.
+        for _ in 0..most {
+            let Some(waiter) = cond.queue.pop(shared.slots) else { break };
+            let m = shared.slots[waiter as usize].retake.load(Relaxed);
+            let mutex = &shared.mutexes[m as usize];
+            let taken = mutex.guard.lock();
+            if mutex.owner.load(Relaxed) == 0 {
+                mutex.owner.store(waiter + 1, Relaxed);
+                drop(taken);
+                self.release(waiter);
+            } else {
+                mutex.queue.push(shared.slots, waiter);
+            }
+        }
+        drop(held);
+    }
+
+    pub fn barrier(&self, b: usize) -> Flow {
+        let barrier = &self.env.shared.barriers[b];
+        let held = barrier.guard.lock();
+        let round = barrier.round.load(Relaxed);
+        let here = barrier.here.load(Relaxed) + 1;
+        if here >= barrier.parties.load(Relaxed) {
+            barrier.here.store(0, Relaxed);
+            barrier.round.store(round.wrapping_add(1), Release);
+            drop(held);
+            if here > 1 {
+                futex_wake(&barrier.round, i32::MAX);
+            }
+            return Ok(());
+        }
+        barrier.here.store(here, Relaxed);
+        drop(held);
+        self.waiting(Waits::Barrier, b);
+        while barrier.round.load(Acquire) == round {
+            self.stopped()?;
+            futex_wait(&barrier.round, round, None);
+        }
+        self.waiting(Waits::Nothing, 0);
+        Ok(())
+    }
+
+    pub fn sem_post(&self, s: usize) {
+        let sem = &self.env.shared.sems[s];
+        let held = sem.guard.lock();
+        match sem.queue.pop(self.env.shared.slots) {
+            None => sem.value.store(sem.value.load(Relaxed).saturating_add(1), Relaxed),
+            Some(waiter) => {
+                drop(held);
+                self.release(waiter);
+            }
+        }
+    }
+
+    pub fn sem_wait(&self, s: usize) -> Flow {
+        let sem = &self.env.shared.sems[s];
+        let held = sem.guard.lock();
+        let value = sem.value.load(Relaxed);
+        if value > 0 {
+            sem.value.store(value - 1, Relaxed);
+            return Ok(());
+        }
+        self.expect();
+        sem.queue.push(self.env.shared.slots, self.index);
+        drop(held);
+        self.sleep_on(Waits::Sem, s)
+    }
+
+    pub fn spin_lock(&self, s: usize) -> Flow {
+        let lock = &self.env.shared.spin_locks[s];
+        let ticket = lock.next.fetch_add(1, AcqRel);
+        while lock.serving.load(Acquire) != ticket {
+            self.stopped()?;
+            spin_loop();
+        }
+        lock.owner.store(self.index + 1, Relaxed);
+        Ok(())
+    }
+
+    pub fn spin_unlock(&self, s: usize) {
+        let lock = &self.env.shared.spin_locks[s];
+        if lock.owner.load(Relaxed) == self.index + 1 {
+            lock.owner.store(0, Relaxed);
+            lock.serving.fetch_add(1, Release);
+        }
+    }
+
+    pub fn spin_barrier(&self, s: usize) -> Flow {
+        let barrier = &self.env.shared.spin_barriers[s];
+        let held = barrier.guard.lock();
+        let round = barrier.round.load(Relaxed);
+        let here = barrier.here.load(Relaxed) + 1;
+        if here >= barrier.parties.load(Relaxed) {
+            barrier.here.store(0, Relaxed);
+            barrier.round.store(round.wrapping_add(1), Release);
+            return Ok(());
+        }
+        barrier.here.store(here, Relaxed);
+        drop(held);
+        while barrier.round.load(Acquire) == round {
+            self.stopped()?;
+            spin_loop();
+        }
+        Ok(())
+    }
+
+    /// Whether the run is over.
+    #[inline]
+    pub fn stopped(&self) -> Flow {
+        match self.env.shared.head().stop.load(Relaxed) {
+            0 => Ok(()),
+            _ => Err(End::Stop),
+        }
+    }
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! System calls that the native executor makes, as functions that return an error number.
+//!
+//! Owns: every raw call, and the C structures that `libc` does not have. Nothing here allocates, except where
+//! it says so: a process that a thread forked may run it.
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::AtomicU32;
+
+use scxlab_machine::id::Nanos;
+
+use crate::program::cpus::MAX_CPUS;
+
+/// An error number of the kernel.
+pub type Errno = i32;
+
+pub fn errno() -> Errno {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// Turns the usual -1 into the error number.
+pub fn checked(got: libc::c_long) -> Result<i64, Errno> {
+    if got < 0 { Err(errno()) } else { Ok(got) }
+}
+
+fn clock(id: libc::clockid_t) -> Nanos {
+    let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `at` is a valid timespec to write to.
+    unsafe { libc::clock_gettime(id, &mut at) };
+    at.tv_sec.unsigned_abs().wrapping_mul(1_000_000_000).wrapping_add(at.tv_nsec.unsigned_abs())
+}
+
+/// CLOCK_MONOTONIC.
+pub fn now() -> Nanos {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// CPU time of the calling thread.
+pub fn thread_cpu() -> Nanos {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn timespec(ns: Nanos) -> libc::timespec {
+    // A `tv_sec` that does not fit would be further away than any run lasts.
+    let secs = libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX);
+    libc::timespec { tv_sec: secs, tv_nsec: (ns % 1_000_000_000) as libc::c_long }
+}
+
+/// Sleeps until CLOCK_MONOTONIC has this value, or a signal comes. True: the time has come.
+pub fn sleep_until(at: Nanos) -> bool {
+    let at = timespec(at);
+    let (id, flags) = (libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME);
+    // SAFETY: `at` is valid; the remaining time is not wanted.
+    unsafe { libc::clock_nanosleep(id, flags, &at, std::ptr::null_mut()) == 0 }
+}
+
+/// Sleeps while the word has this value, until woken, or a signal comes, or the time (relative) has passed.
+/// May return early.
+pub fn futex_wait(word: &AtomicU32, value: u32, timeout: Option<Nanos>) {
+    let length = timeout.map(timespec);
+    let length = length.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the word lives in mapped memory and `length` is null or valid for the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, length) };
+}
+
+/// Wakes up to `most` sleepers. Not a private futex: sleepers may be of other processes.
+pub fn futex_wake(word: &AtomicU32, most: i32) {
+    // SAFETY: the kernel only looks the address up.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, most) };
+}
+
+pub fn gettid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+pub fn getpid() -> i32 {
+    // SAFETY: no arguments. The raw call: a cached value would be the parent's after `clone_process`.
+    unsafe { libc::syscall(libc::SYS_getpid) as i32 }
+}
+
+/// `clone` without sharing anything, as `fork`: 0 in the child. With `sibling` the child's parent is the
+/// caller's parent. No handlers of the C library run.
+///
+/// # Safety
+/// In the child only what `fork` allows in a process with threads may be done.
+pub unsafe fn clone_process(sibling: bool) -> Result<i32, Errno> {
+    let flags = libc::SIGCHLD | if sibling { libc::CLONE_PARENT } else { 0 };
+    // SAFETY: without CLONE_VM a null stack means a copy of the caller's. On every architecture that the
+    // crate is built for the flags come first, and the others are null.
+    let got = unsafe { libc::syscall(libc::SYS_clone, flags as libc::c_long, 0, 0, 0, 0) };
+    checked(got).map(|pid| pid as i32)
+}
+
+/// Ends the calling thread alone. The process lives as long as another of its threads does.
+pub fn exit_thread() -> ! {
+    loop {
+        // SAFETY: never returns; nothing of this thread is used afterwards.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
+}
+
+/// The thread's name, cut to 15 bytes.
+pub fn set_comm(comm: [u8; 16]) {
+    // SAFETY: `comm` ends with a zero byte, as its maker sees to.
+    unsafe { libc::prctl(libc::PR_SET_NAME, comm.as_ptr()) };
+}
+
+/// The signal that the calling process gets when its parent ends.
+pub fn set_parent_death_signal(signal: i32) {
+    // SAFETY: no pointers.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal as libc::c_ulong) };
+}
+
+/// Timers of the calling thread fire at their time, not up to 50 us later.
+pub fn no_timer_slack() {
+    // SAFETY: no pointers.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
+}
+
+/// `struct sched_attr`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SchedAttr {
+    pub size: u32,
+    pub policy: u32,
+    pub flags: u64,
+    pub nice: i32,
+    pub priority: u32,
+    pub runtime: u64,
+    pub deadline: u64,
+    pub period: u64,
+    pub util_min: u32,
+    pub util_max: u32,
+}
+
+pub const SCHED_DEADLINE: u32 = 6;
+pub const SCHED_EXT: u32 = 7;
+pub const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
+
+/// Of the calling thread.
+pub fn sched_setattr(attr: SchedAttr) -> Result<(), Errno> {
+    let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, ..attr };
+    // SAFETY: `attr` is as long as it says.
+    checked(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) }).map(drop)
+}
+
+/// Of the calling thread.
+pub fn sched_getattr() -> Result<SchedAttr, Errno> {
+    let mut attr = SchedAttr::default();
+    let size = size_of::<SchedAttr>();
+    // SAFETY: `attr` has room for `size` bytes.
+    checked(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) })?;
+    Ok(attr)
+}
+
+/// Of the calling thread.
+pub fn set_nice(nice: i8) -> Result<(), Errno> {
+    // SAFETY: no pointers. 0 is the calling thread: in Linux nice belongs to threads.
+    let got = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, i32::from(nice)) };
+    checked(got.into()).map(drop)
+}
+
+/// A CPU mask of the kernel's form.
+pub type Mask = [u64; MAX_CPUS as usize / 64];
+
+pub fn mask_of(cpus: impl Iterator<Item = u32>) -> Box<Mask> {
+    let mut mask = Box::new([0; MAX_CPUS as usize / 64]);
+    for cpu in cpus.filter(|c| *c < MAX_CPUS) {
+        mask[cpu as usize / 64] |= 1 << (cpu % 64);
+    }
+    mask
+}
+
+/// Of the calling thread.
+pub fn set_affinity(mask: &Mask) -> Result<(), Errno> {
+    let size = size_of::<Mask>();
+    // SAFETY: `mask` has `size` bytes.
+    checked(unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size, mask.as_ptr()) }).map(drop)
+}
+
+/// The CPUs that the calling thread may use. Allocates.
+pub fn affinity() -> Result<Vec<u32>, Errno> {
+    let mut mask = mask_of(std::iter::empty());
+    let (size, at) = (size_of::<Mask>(), mask.as_mut_ptr());
+    // SAFETY: `at` has room for `size` bytes.
+    checked(unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size, at) })?;
+    Ok((0..MAX_CPUS).filter(|c| mask[*c as usize / 64] >> (c % 64) & 1 == 1).collect())
+}
+
+/// Private zeroed memory, every page of it there. None: the kernel has none to give.
+pub fn map_memory(bytes: usize) -> Result<*mut u8, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+    map(bytes, flags, -1)
+}
+
+/// Memory of a file, shared.
+pub fn map_shared(fd: i32, bytes: usize) -> Result<*mut u8, Errno> {
+    map(bytes, libc::MAP_SHARED, fd)
+}
+
+fn map(bytes: usize, flags: i32, fd: i32) -> Result<*mut u8, Errno> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, fd, 0) };
+    if at == libc::MAP_FAILED { Err(errno()) } else { Ok(at.cast()) }
+}
+
+/// Reads up to `into.len()` bytes of a file from its start. `path` ends with a zero byte.
+pub fn read_file(path: &[u8], into: &mut [u8]) -> Result<usize, Errno> {
+    if path.last() != Some(&0) {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: `path` ends with a zero byte.
+    let fd = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    checked(fd.into())?;
+    let mut filled = 0;
+    while filled < into.len() {
+        let rest = &mut into[filled..];
+        // SAFETY: `rest` has room for its length; `fd` is ours.
+        let got = unsafe { libc::read(fd, rest.as_mut_ptr().cast(), rest.len()) };
+        match usize::try_from(got) {
+            Ok(0) | Err(_) => break,
+            Ok(n) => filled += n,
+        }
+    }
+    // SAFETY: opened above, closed once.
+    unsafe { libc::close(fd) };
+    Ok(filled)
+}
+
+/// Writes once.
+pub fn write(fd: i32, bytes: &[u8]) -> Result<usize, Errno> {
+    // SAFETY: `bytes` is readable for its length.
+    let got = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+    checked(got as libc::c_long).map(|n| n as usize)
+}
+
+/// Reads once.
+pub fn read(fd: i32, into: &mut [MaybeUninit<u8>]) -> Result<usize, Errno> {
+    // SAFETY: `into` is writable for its length.
+    let got = unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) };
+    checked(got as libc::c_long).map(|n| n as usize)
+}
+
+/// The signal that breaks a thread's sleep off, so that it sees that the run is over.
+pub const STOP_SIGNAL: i32 = libc::SIGUSR1;
+
+extern "C" fn nothing(_signal: i32) {}
+
+/// A set of signals.
+pub fn signals(which: &[i32]) -> libc::sigset_t {
+    // SAFETY: zeroes are overwritten by the initialisation; each call gets a valid set.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for &signal in which {
+            libc::sigaddset(&mut set, signal);
+        }
+        set
+    }
+}
+
+/// Blocks exactly these signals in the calling thread.
+pub fn set_blocked(which: &[i32]) {
+    let set = signals(which);
+    // SAFETY: a valid set; the old one is not wanted.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()) };
+}
+
+/// Blocks or lets through the stop signal in the calling thread.
+pub fn block_stop_signal(block: bool) {
+    let set = signals(&[STOP_SIGNAL]);
+    let how = if block { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
+    // SAFETY: a valid set; the old one is not wanted.
+    unsafe { libc::pthread_sigmask(how, &set, std::ptr::null_mut()) };
+}
+
+/// What each signal does in a process of the workload. The terminal's are the director's business.
+pub fn worker_signals() {
+    // SAFETY: zeroes are a valid sigaction: no flags, an empty mask; the handler does nothing.
+    unsafe {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
+        // No SA_RESTART: system calls are to end with EINTR.
+        libc::sigaction(STOP_SIGNAL, &action, std::ptr::null_mut());
+    }
+    set_blocked(&[]);
+}
+
+/// Sends a signal to one thread. A thread that is gone is no error.
+pub fn kill_thread(tgid: i32, tid: i32, signal: i32) {
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_tgkill, tgid, tid, signal) };
+}

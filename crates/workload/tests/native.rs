@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Small programs on the kernel that runs the tests: order, causality and counts; never how long something
+//! takes, except that it takes at least as long as it must.
+//!
+//! No test harness: this binary is also the process that `native::run` starts.
+
+mod native {
+    pub mod basics;
+    pub mod cgroups;
+    pub mod command;
+    pub mod ends;
+    pub mod kernel;
+    pub mod sync;
+}
+
+use scxlab_workload::native::{self as executor, NativeConfig, NativeReport, NativeTask};
+use scxlab_workload::{Program, program};
+
+type Test = (&'static str, fn());
+
+fn main() {
+    executor::child_main();
+    let filter = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
+    let all: Vec<Test> = [
+        native::basics::TESTS,
+        native::sync::TESTS,
+        native::kernel::TESTS,
+        native::ends::TESTS,
+        native::cgroups::TESTS,
+        native::command::TESTS,
+    ]
+    .concat();
+    let mut failed = 0;
+    for (name, test) in all.iter().filter(|(name, _)| name.contains(&filter)) {
+        println!("native::{name} ...");
+        // On a thread: the executor must work in a process that has some.
+        if std::thread::spawn(*test).join().is_err() {
+            println!("native::{name} FAILED");
+            failed += 1;
+        }
+        if let Some(left) = leftover() {
+            println!("native::{name} FAILED: it leaves {left} behind");
+            failed += 1;
+        }
+    }
+    println!("{} tests, {failed} failed", all.len());
+    std::process::exit(i32::from(failed > 0));
+}
+
+/// A process that this one started and that is still there, zombies included.
+fn leftover() -> Option<String> {
+    let own = std::process::id();
+    let children = format!("/proc/{own}/task/{own}/children");
+    let text = std::fs::read_to_string(children).ok()?;
+    let threads = std::fs::read_dir("/proc/self/task").ok()?.flatten();
+    let others: Vec<String> = threads
+        .filter_map(|t| std::fs::read_to_string(t.path().join("children")).ok())
+        .chain([text])
+        .flat_map(|t| t.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    others.first().map(|pid| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        format!("process {pid} ({})", comm.trim())
+    })
+}
+
+fn program(text: &str) -> Program {
+    program::from_toml("test.toml", text).unwrap()
+}
+
+/// Runs until every thread exits; the minute is there so that a mistake does not hang the tests.
+fn run(text: &str) -> NativeReport {
+    run_with(text, NativeConfig::default())
+}
+
+fn run_with(text: &str, config: NativeConfig) -> NativeReport {
+    let config = NativeConfig { duration: config.duration.or(Some(60_000_000_000)), ..config };
+    let report = executor::run(&program(text), &config).unwrap_or_else(|e| panic!("{e}"));
+    assert!(report.ended_ns >= report.started_ns);
+    report
+}
+
+/// As `run`, and nothing was refused and everybody came to the end.
+fn run_clean(text: &str) -> NativeReport {
+    let report = run(text);
+    assert_eq!(report.errors, []);
+    assert_eq!(report.stop, executor::NativeStop::AllExited, "{:?}", report.notes);
+    assert!(report.tasks.iter().all(|t| t.end == executor::TaskEnd::Exited));
+    report
+}
+
+fn task<'a>(report: &'a NativeReport, name: &str) -> &'a NativeTask {
+    let names: Vec<_> = report.tasks.iter().map(|t| &t.name).collect();
+    report.tasks.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("{name} in {names:?}"))
+}
+
+/// Whether the test may do what only root may; says so when not.
+fn is_root(what: &str) -> bool {
+    // SAFETY: no arguments.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        println!("    skipped, needs root: {what}");
+    }
+    root
+}
+
+/// The clock of the tests' patience.
+#[allow(clippy::disallowed_types, reason = "these tests run on a real kernel, in real time")]
+fn now() -> std::time::Instant {
+    std::time::Instant::now()
+}

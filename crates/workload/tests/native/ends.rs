@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! How runs end: by duration, by deadlock, by a signal, by a process that dies; and real files.
+
+use std::path::Path;
+
+use scxlab_workload::native::{self, NativeConfig, NativeStop, TaskEnd};
+use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
+
+use crate::{Test, now, program, run_with, task};
+
+pub const TESTS: &[Test] = &[
+    ("the_duration_ends_endless_loops", the_duration_ends_endless_loops),
+    ("a_deadlock_is_reported", a_deadlock_is_reported),
+    ("an_unprepared_program_is_refused", an_unprepared_program_is_refused),
+    ("rtapp_examples_run", rtapp_examples_run),
+    ("benchmarks_run", benchmarks_run),
+    ("many_threads", many_threads),
+    ("runs_side_by_side", runs_side_by_side),
+    ("an_interrupted_director_ends_its_run", an_interrupted_director_ends_its_run),
+    ("a_killed_process_is_reported", a_killed_process_is_reported),
+];
+
+fn the_duration_ends_endless_loops() {
+    // Everything that can block, and everything that never does.
+    let report = run_with(
+        "[[thread]]\nname = 'burn'\nops = [{ loop = { ops = [{ compute = '10s' }] } }]\n\
+         [[thread]]\nname = 'wall'\nops = [{ compute_wall = '100s' }]\n\
+         [[thread]]\nname = 'sleep'\nops = [{ sleep = '100s' }]\n\
+         [[thread]]\nname = 'read'\nops = [{ read = { pipe = 'p', bytes = 1 } }]\n\
+         [[thread]]\nname = 'write'\nops = [{ loop = { ops = [{ write = { pipe = 'q', bytes = 5000 } }] } }]\n\
+         [[thread]]\nname = 'sem'\nops = [{ sem_wait = 's' }]\n\
+         [[thread]]\nname = 'hold'\nops = [{ lock = 'm' }, { spin_lock = 'l' }, { sleep = '100s' }]\n\
+         [[thread]]\nname = 'lock'\nops = [{ sleep = '1ms' }, { lock = 'm' }]\n\
+         [[thread]]\nname = 'spin'\nops = [{ sleep = '1ms' }, { spin_lock = 'l' }]\n\
+         [[thread]]\nname = 'cond'\nops = [{ lock = 'n' }, { wait = { cond = 'c', mutex = 'n' } }]\n\
+         [[thread]]\nname = 'touch'\nops = [{ loop = { ops = [{ touch = { size = 100000 } }] } }]\n\
+         [[thread]]\nname = 'join'\nops = [{ fork = 'child' }, 'join']\n\
+         [[thread]]\nname = 'child'\ninstances = 0\nops = [{ loop = { ops = ['yield'] } }]\n\
+         [[thread]]\nname = 'count'\nops = [{ loop = { ops = [{ count = 1 }] } }]",
+        NativeConfig { duration: Some(300_000_000), ..NativeConfig::default() },
+    );
+    assert_eq!(report.stop, NativeStop::Duration);
+    assert!(report.length_ns() >= 300_000_000);
+    assert_eq!(report.tasks.len(), 14);
+    for task in &report.tasks {
+        assert_eq!(task.end, TaskEnd::Stopped, "{task:?}");
+    }
+    assert!(task(&report, "count").work_units > 0);
+    assert_eq!(report.notes, [] as [String; 0]);
+}
+
+fn a_deadlock_is_reported() {
+    let text = "[[thread]]\nname = 'a'\nops = [{ lock = 'm' }, { sem_post = 'x' }, { sem_wait = 'y' }, { lock = 'n' }]\n\
+                [[thread]]\nname = 'b'\nops = [{ lock = 'n' }, { sem_post = 'y' }, { sem_wait = 'x' }, { lock = 'm' }]\n\
+                [[thread]]\nname = 'c'\nops = [{ read = { pipe = 'p', bytes = 1 } }]";
+    let report = native::run(&program(text), &NativeConfig::default()).unwrap();
+    let NativeStop::Deadlock(waits) = &report.stop else { panic!("{:?}", report.stop) };
+    assert_eq!(
+        waits[..],
+        [
+            "a waits for mutex \"n\", held by b",
+            "b waits for mutex \"m\", held by a",
+            "c waits for bytes in pipe \"p\""
+        ]
+    );
+}
+
+fn an_unprepared_program_is_refused() {
+    let empty = Program::default();
+    let error = native::run(&empty, &NativeConfig::default()).unwrap_err();
+    assert!(error.to_string().contains("has no thread to run"), "{error}");
+}
+
+/// Where the Debian package `rt-app` puts its files.
+const RT_APP: &str = "/usr/share/doc/rt-app/examples";
+
+fn rtapp_examples_run() {
+    let names = ["browser-short", "mp3-short", "video-short", "spreading-tasks", "template"];
+    for name in names {
+        let path = Path::new(RT_APP).join(format!("{name}.json"));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| {
+            panic!("{}: {e}: install the Debian package rt-app", path.display())
+        });
+        let program = scxlab_workload::load(name, &text).unwrap();
+        let config = NativeConfig { duration: Some(400_000_000), ..NativeConfig::default() };
+        let report = native::run(&program, &config).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(report.errors, [], "{name}");
+        let started: u32 = program.threads.iter().map(|t| t.instances).sum();
+        assert!(report.tasks.len() >= started as usize, "{name}");
+        assert!(report.tasks.iter().all(|t| !matches!(t.end, TaskEnd::Killed(_))), "{name}");
+        let loops: u64 = report.loop_totals().iter().map(|(_, t)| t.loops).sum();
+        println!("    {name}: {} threads, {loops} loops, {:?}", report.tasks.len(), report.stop);
+    }
+}
+
+fn benchmarks_run() {
+    for arg in [
+        "hackbench,groups=1",
+        "pingpong",
+        "pingpong,mode=thread",
+        "schbench",
+        "hogs",
+        "sleepers,tasks=8",
+        "spin_barrier",
+    ] {
+        let WorkloadArg::Program(program) = parse_workload_arg(arg).unwrap() else { panic!() };
+        let config = NativeConfig { duration: Some(300_000_000), ..NativeConfig::default() };
+        let report = native::run(&program, &config).unwrap_or_else(|e| panic!("{arg}: {e}"));
+        assert_eq!(report.errors, [], "{arg}");
+        println!("    {arg}: {} {}s", report.work_units(), report.unit);
+        assert!(report.tasks.iter().any(|t| t.run_ns > 0), "{arg}");
+        assert!(report.tasks.iter().all(|t| !matches!(t.end, TaskEnd::Killed(_))), "{arg}");
+    }
+}
+
+fn many_threads() {
+    let report = run_with(
+        "[[thread]]\nname = 'a'\ninstances = 300\nprocess = 'p{i%3}'\nops = [{ barrier = 'all' }, { count = 1 }]\n\
+         [[thread]]\nname = 'b'\ninstances = 100\nops = [{ barrier = 'all' }, { count = 1 }]",
+        NativeConfig::default(),
+    );
+    assert_eq!(report.stop, NativeStop::AllExited);
+    assert_eq!(report.work_units(), 400);
+}
+
+fn runs_side_by_side() {
+    let text = "[[thread]]\nname = 'a'\ninstances = 3\nops = [{ barrier = 'b' }, { compute = '5ms' }, { count = 1 }]";
+    let go = || run_with(text, NativeConfig::default()).work_units();
+    let all: Vec<_> = (0..4).map(|_| std::thread::spawn(go)).collect();
+    assert!(all.into_iter().all(|t| t.join().unwrap() == 3));
+}
+
+/// Processes below this one whose command line says that they are directors or workers.
+fn workers_named(comm: &str) -> Vec<i32> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let pid = |e: std::fs::DirEntry| e.file_name().to_str()?.parse::<i32>().ok();
+    let named = |pid: &i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim_end() == comm)
+    };
+    all.filter_map(pid).filter(named).collect()
+}
+
+fn parent_of(pid: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after = stat.rsplit(')').next().unwrap_or_default().to_owned();
+    after.split_whitespace().nth(1).and_then(|f| f.parse().ok()).unwrap_or(0)
+}
+
+/// Sends a signal to a process of this test's run.
+fn kill(pid: i32, signal: i32) {
+    // SAFETY: no pointers.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Runs two sleepers, of which one is called by this name, and acts on that one once it is there.
+fn meanwhile(
+    comm: &'static str,
+    act: impl Fn(i32),
+) -> Result<native::NativeReport, native::NativeError> {
+    let text = format!(
+        "[[thread]]\nname = '{comm}'\nops = [{{ sleep = '50s' }}]\n\
+         [[thread]]\nname = 'beside'\nops = [{{ sleep = '50s' }}]"
+    );
+    let config = NativeConfig { duration: Some(20_000_000_000), ..NativeConfig::default() };
+    let program = program(&text);
+    let runner = std::thread::spawn(move || native::run(&program, &config));
+    let worker = loop {
+        if let Some(pid) = workers_named(comm).first() {
+            break *pid;
+        }
+        assert!(!runner.is_finished(), "the run is over already");
+    };
+    // It has its name before it waits for the start; an early end is another story, told by another error.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    act(worker);
+    let got = runner.join().unwrap();
+    // Without their director they end by the kernel's hand, a moment later.
+    let deadline = now() + std::time::Duration::from_secs(20);
+    while !workers_named(comm).is_empty() {
+        assert!(now() < deadline, "{comm} is still there");
+    }
+    got
+}
+
+fn an_interrupted_director_ends_its_run() {
+    let report = meanwhile("native-term", |pid| kill(parent_of(pid), libc::SIGTERM));
+    assert_eq!(report.unwrap().stop, NativeStop::Interrupted(libc::SIGTERM));
+    let killed = meanwhile("native-kill", |pid| kill(parent_of(pid), libc::SIGKILL));
+    let error = killed.unwrap_err().to_string();
+    assert!(error.contains("signal: 9"), "{error}");
+}
+
+fn a_killed_process_is_reported() {
+    let report = meanwhile("native-victim", |pid| {
+        kill(pid, libc::SIGKILL);
+        workers_named("beside").into_iter().for_each(|p| kill(p, libc::SIGKILL));
+    })
+    .unwrap();
+    assert_eq!(report.stop, NativeStop::AllExited);
+    assert_eq!(task(&report, "native-victim").end, TaskEnd::Killed(9));
+    assert!(report.notes.iter().any(|n| n.contains("ended by signal 9")), "{:?}", report.notes);
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the kernel is told about threads: names, affinity, nice, policies; and what it refuses.
+
+use std::fs;
+
+use scxlab_workload::native::{self, NativeConfig, NativeError, NativeStop, SetupError, What};
+use scxlab_workload::program::CpuList;
+
+use crate::{Test, is_root, program, run, run_clean, run_with, task};
+
+pub const TESTS: &[Test] = &[
+    ("names_are_comms", names_are_comms),
+    ("affinity_holds", affinity_holds),
+    ("nice_is_set", nice_is_set),
+    ("policies_are_set", policies_are_set),
+    ("the_ext_policy_is_set", the_ext_policy_is_set),
+    ("a_refused_op_is_named", a_refused_op_is_named),
+    ("a_refused_attribute_stops_the_start", a_refused_attribute_stops_the_start),
+    ("unknown_cpus_are_refused", unknown_cpus_are_refused),
+    ("too_much_memory_is_refused", too_much_memory_is_refused),
+];
+
+/// Looks at the threads while they run: `look` gets a file of each, by the thread's comm.
+fn observe(text: &str, file: &'static str) -> Vec<(String, String)> {
+    let program = program(text);
+    let config = NativeConfig { duration: Some(2_000_000_000), ..NativeConfig::default() };
+    let runner = std::thread::spawn(move || native::run(&program, &config));
+    let mut seen = Vec::new();
+    while !runner.is_finished() {
+        let found = look(file);
+        if found.len() >= seen.len() {
+            seen = found;
+        }
+    }
+    let report = runner.join().unwrap().unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(report.errors, []);
+    assert_eq!(report.stop, NativeStop::Duration);
+    seen
+}
+
+/// The file of each thread in the system whose name begins with `obs`.
+fn look(file: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(threads) = fs::read_dir(process.path().join("task")) else { continue };
+        for thread in threads.flatten() {
+            let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            let comm = read("comm");
+            if comm.starts_with("obs") {
+                found.push((comm.trim_end().to_owned(), read(file)));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn names_are_comms() {
+    let text = "[[thread]]\nname = 'obs-{i}'\ninstances = 2\nprocess = 'p'\nops = [{ sleep = '9s' }]\n\
+                [[thread]]\nname = 'obs-a-very-long-name'\nops = [{ sleep = '9s' }]";
+    let names: Vec<_> = observe(text, "comm").into_iter().map(|(comm, _)| comm).collect();
+    assert_eq!(names, ["obs-0", "obs-1", "obs-a-very-long"]);
+}
+
+fn allowed(status: &str) -> &str {
+    let line = status.lines().find(|l| l.starts_with("Cpus_allowed_list:")).unwrap_or_default();
+    line.rsplit('\t').next().unwrap_or_default()
+}
+
+fn affinity_holds() {
+    let text = "[[thread]]\nname = 'obs-a'\ncpus = '0'\nops = [{ sleep = '9s' }]\n\
+                [[thread]]\nname = 'obs-b'\ncpus = '0'\nops = ['clear_affinity', { sleep = '9s' }]\n\
+                [[thread]]\nname = 'obs-c'\nops = [{ set_affinity = '0' }, { sleep = '9s' }]\n\
+                [[thread]]\nname = 'obs-d'\nops = [{ sleep = '9s' }]";
+    let seen = observe(text, "status");
+    let all = fs::read_to_string("/proc/self/status").unwrap();
+    let got: Vec<_> = seen.iter().map(|(comm, s)| (comm.as_str(), allowed(s))).collect();
+    let all = allowed(&all);
+    assert_eq!(got, [("obs-a", "0"), ("obs-b", all), ("obs-c", "0"), ("obs-d", all)]);
+}
+
+/// Field `n` of `stat` as proc(5) counts them.
+fn stat(text: &str, n: usize) -> i64 {
+    let after = text.rsplit(')').next().unwrap_or_default();
+    after.split_whitespace().nth(n - 3).and_then(|f| f.parse().ok()).unwrap_or(i64::MAX)
+}
+
+fn nice_is_set() {
+    let text = "[[thread]]\nname = 'obs-a'\nnice = 7\nops = [{ sleep = '9s' }]\n\
+                [[thread]]\nname = 'obs-b'\nops = [{ set_nice = 5 }, { sleep = '9s' }]\n\
+                [[thread]]\nname = 'obs-c'\nops = [{ fork = 'obs-d' }, { sleep = '9s' }]\n\
+                [[thread]]\nname = 'obs-d'\ninstances = 0\nnice = 3\nops = [{ sleep = '9s' }]";
+    let seen = observe(text, "stat");
+    let got: Vec<_> = seen.iter().map(|(comm, s)| (comm.as_str(), stat(s, 19))).collect();
+    assert_eq!(got, [("obs-a", 7), ("obs-b", 5), ("obs-c", 0), ("obs-d-0", 3)]);
+    let report = run_clean("[[thread]]\nname = 'a'\nops = [{ set_nice = 4 }]");
+    assert_eq!(task(&report, "a").nice, 4);
+}
+
+fn policies_are_set() {
+    if !is_root("real-time policies") {
+        return;
+    }
+    let text = "[[thread]]\nname = 'obs-a'\npolicy = { fifo = 10 }\nops = [{ sleep = '9s' }]\n\
+                [[thread]]\nname = 'obs-b'\npolicy = 'batch'\nops = [{ sleep = '9s' }]\n\
+                [[thread]]\nname = 'obs-c'\nops = [{ set_policy = { rr = 3 } }, { sleep = '9s' }]\n\
+                [[thread]]\nname = 'obs-d'\npolicy = 'idle'\nops = [{ set_policy = 'normal' }, { sleep = '9s' }]\n\
+                [[thread]]\nname = 'obs-e'\nnice = -5\nslice = '5ms'\nops = [{ sleep = '9s' }]\n\
+                [[thread]]\nname = 'obs-f'\npolicy = { deadline = { runtime = '1ms', deadline = '10ms', period = '10ms' } }\n\
+                ops = [{ sleep = '9s' }]";
+    let seen = observe(text, "stat");
+    let got: Vec<_> =
+        seen.iter().map(|(comm, s)| (comm.as_str(), stat(s, 41), stat(s, 40))).collect();
+    let (normal, fifo, rr, batch, deadline) = (0, 1, 2, 3, 6);
+    assert_eq!(got[0], ("obs-a", fifo, 10));
+    assert_eq!(got[1], ("obs-b", batch, 0));
+    assert_eq!(got[2], ("obs-c", rr, 3));
+    assert_eq!(got[3], ("obs-d", normal, 0));
+    assert_eq!(got[4], ("obs-e", normal, 0));
+    assert_eq!((got[5].0, got[5].1), ("obs-f", deadline));
+    assert_eq!(stat(&seen[4].1, 19), -5);
+}
+
+fn has_ext() -> bool {
+    fs::exists("/sys/kernel/sched_ext").unwrap_or(false)
+}
+
+fn the_ext_policy_is_set() {
+    if !has_ext() {
+        println!("    skipped: this kernel has no sched_ext");
+        return;
+    }
+    let text = "[[thread]]\nname = 'obs-a'\npolicy = 'ext'\nnice = 2\nops = [{ sleep = '9s' }]\n\
+                [[thread]]\nname = 'obs-b'\nops = [{ set_policy = 'ext' }, { sleep = '9s' }]";
+    let seen = observe(text, "stat");
+    let got: Vec<_> =
+        seen.iter().map(|(comm, s)| (comm.as_str(), stat(s, 41), stat(s, 19))).collect();
+    assert_eq!(got, [("obs-a", 7, 2), ("obs-b", 7, 0)]);
+}
+
+fn a_refused_op_is_named() {
+    if has_ext() {
+        println!("    skipped: this kernel has sched_ext, so it does not refuse the policy");
+        return;
+    }
+    let report = run("[[thread]]\nname = 'a'\nops = [{ set_policy = 'ext' }, { count = 1 }]");
+    assert_eq!(report.work_units(), 1, "the thread goes on");
+    assert_eq!(report.nr_errors, 1);
+    let error = &report.errors[0];
+    assert_eq!((error.what, error.errno, error.thread.as_str()), (What::Policy, libc::EINVAL, "a"));
+    let text = error.to_string();
+    assert!(
+        text.contains("thread \"a\": set_policy Ext:") && text.contains("CONFIG_SCHED_CLASS_EXT"),
+        "{text}"
+    );
+}
+
+fn a_refused_attribute_stops_the_start() {
+    if has_ext() {
+        println!("    skipped: this kernel has sched_ext, so it does not refuse the policy");
+        return;
+    }
+    let text = "[[thread]]\nname = 'a'\ninstances = 5\nops = [{ sleep = '9s' }]\n\
+                [[thread]]\nname = 'b'\npolicy = 'ext'\nops = [{ sleep = '9s' }]";
+    let error = native::run(&program(text), &NativeConfig::default()).unwrap_err();
+    let NativeError::Setup(SetupError::Op(op)) = &error else { panic!("{error}") };
+    assert_eq!((op.what, op.thread.as_str(), op.op.as_str()), (What::Policy, "b", "policy Ext"));
+}
+
+fn unknown_cpus_are_refused() {
+    let text = "[[thread]]\nname = 'a'\ncpus = '9999'\nops = ['yield']";
+    let error = native::run(&program(text), &NativeConfig::default()).unwrap_err();
+    assert!(error.to_string().contains("names CPU 9999"), "{error}");
+    let text = "[[thread]]\nname = 'a'\nops = [{ set_affinity = '1' }]";
+    let cpus: CpuList = "0".parse().unwrap();
+    let config = NativeConfig { cpus: Some(cpus), ..NativeConfig::default() };
+    let error = native::run(&program(text), &config).unwrap_err();
+    assert!(error.to_string().contains("names CPU 1"), "{error}");
+    let text = "[[thread]]\nname = 'a'\nops = [{ compute = '1ms' }]";
+    assert_eq!(run_with(text, config).errors, []);
+}
+
+fn too_much_memory_is_refused() {
+    let text =
+        "[[thread]]\nname = 'a'\ninstances = 8\nops = [{ touch = { size = 1000000000000 } }]";
+    let error = native::run(&program(text), &NativeConfig::default()).unwrap_err();
+    assert!(matches!(error, NativeError::Setup(SetupError::Memory { .. })), "{error}");
+}
