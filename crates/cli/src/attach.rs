@@ -98,7 +98,11 @@ impl Counters {
             let (old_calls, old_ns) = before.ops.get(op).copied().unwrap_or_default();
             let calls = calls.saturating_sub(old_calls);
             if calls > 0 {
-                ops.push((op, calls as f64 / seconds, ns.saturating_sub(old_ns) as f64 / calls as f64));
+                ops.push((
+                    op,
+                    calls as f64 / seconds,
+                    ns.saturating_sub(old_ns) as f64 / calls as f64,
+                ));
             }
         }
         let grown = |(name, value): (&String, &u64)| {

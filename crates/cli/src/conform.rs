@@ -33,7 +33,9 @@ pub fn conform(args: &ConformArgs) -> Result<()> {
         simulated.push(simulate(case, &tracer, &machine, 1)?);
     }
     let (release, real) = match args.on {
-        On::Sim => ("simulated again".to_owned(), simulated.iter().map(|s| vec![s.clone()]).collect()),
+        On::Sim => {
+            ("simulated again".to_owned(), simulated.iter().map(|s| vec![s.clone()]).collect())
+        }
         on => observe(args, on, &machine, texts, object, &cases)?,
     };
     let (text, differing) = report(args, &cases, &simulated, &real, &release);
@@ -68,7 +70,8 @@ fn observe(
 }
 
 fn texts(wanted: &[String]) -> Result<Vec<CaseText>> {
-    let shipped = |(name, text): &(&str, &str)| CaseText { name: (*name).into(), text: (*text).into() };
+    let shipped =
+        |(name, text): &(&str, &str)| CaseText { name: (*name).into(), text: (*text).into() };
     if wanted.is_empty() {
         return Ok(SHIPPED.iter().map(shipped).collect());
     }
@@ -109,11 +112,15 @@ fn report(
         if agreeing == 0 {
             differing += 1;
             for d in differences.first().into_iter().flatten() {
-                let shown = |op: &Option<String>| op.clone().unwrap_or_else(|| "nothing more".into());
+                let shown =
+                    |op: &Option<String>| op.clone().unwrap_or_else(|| "nothing more".into());
                 let _ = writeln!(
                     text,
                     "         {}: after {} operations alike: simulated {}, real {}",
-                    d.about, d.same, shown(&d.sim), shown(&d.real)
+                    d.about,
+                    d.same,
+                    shown(&d.sim),
+                    shown(&d.real)
                 );
             }
         }

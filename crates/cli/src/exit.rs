@@ -206,7 +206,9 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             CliError::Read { .. } | CliError::NotText { .. } => Code::Input,
             CliError::Write { .. } => Code::Output,
             CliError::Unknown { .. } => Code::Usage,
-            CliError::Ejected { .. } | CliError::Left { .. } | CliError::Differs { .. } => Code::Ejected,
+            CliError::Ejected { .. } | CliError::Left { .. } | CliError::Differs { .. } => {
+                Code::Ejected
+            }
             CliError::Live { class, .. } => of_class(*class),
             CliError::HostMachine { .. }
             | CliError::CommandSimulated { .. }

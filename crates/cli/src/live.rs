@@ -68,7 +68,8 @@ pub fn runs(
     };
     let count = u64::from(session.runs) * session.schedulers.len() as u64;
     let length = Duration::from_nanos(duration.unwrap_or(0));
-    let patience = PATIENCE + u32::try_from(count).unwrap_or(u32::MAX) * (length * 2 + RUN_PATIENCE);
+    let patience =
+        PATIENCE + u32::try_from(count).unwrap_or(u32::MAX) * (length * 2 + RUN_PATIENCE);
     let programs = command.and_then(|words| words.first()).map(|program| vec![program.clone()]);
     let programs = programs.unwrap_or_default();
     match carry_out(task, &programs, on, &session.machine, options, patience)? {
@@ -186,9 +187,7 @@ pub fn source(text: &str) -> Result<SchedulerSource> {
     source.recipe = match arg.recipe.as_deref() {
         None => RecipeSource::Auto,
         Some("none") => RecipeSource::None,
-        Some(name) => {
-            RecipeSource::Text { name: name.to_owned(), text: input::recipe_text(name)? }
-        }
+        Some(name) => RecipeSource::Text { name: name.to_owned(), text: input::recipe_text(name)? },
     };
     Ok(source)
 }

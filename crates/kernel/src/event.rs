@@ -190,6 +190,11 @@ impl Kernel {
 
     /// Brings every account up to the last instant; `run` does it at its end.
     pub fn close(&mut self) {
+        if self.ext_aborting() {
+            // The run ends while a scheduler is being disabled.
+            let cpu = self.online_or_any(CpuId(0));
+            self.on_cpu(cpu, |k| k.ext_disable());
+        }
         let ids: Vec<CpuId> = self.cpus.iter().map(|c| c.id).collect();
         for cpu in ids {
             self.settle(cpu);

@@ -160,7 +160,7 @@ impl Kernel {
         self.tasks[task].step = None;
         self.nr_runnable -= 1;
         self.cpus[cpu.idx()].voluntary = true;
-        self.dequeue_task(cpu, task, queue::SLEEP);
+        self.dequeue_task(cpu, task, queue::SLEEP | queue::NOCLOCK);
         self.cpus[cpu.idx()].need_resched = true;
     }
 

@@ -78,6 +78,8 @@ pub struct Sched {
     pub slice_dfl: u64,
     pub watchdog_timeout: Nanos,
     pub exit: Option<ExitInfo>,
+    /// The exit is being carried out.
+    pub leaving: bool,
     pub events: EventStats,
     pub warned_zero_slice: bool,
 }

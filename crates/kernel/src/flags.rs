@@ -12,6 +12,10 @@ pub mod queue {
     pub const MOVE: u64 = 0x04;
     pub const NOCLOCK: u64 = 0x08;
     pub const CLASS: u64 = 0x40;
+    /// Dequeue: into a state that cannot be woken from as usual (TASK_DEAD).
+    pub const SPECIAL: u64 = 0x1_0000;
+    /// Enqueue: before others of its priority.
+    pub const HEAD: u64 = 0x1_0000;
     pub const MIGRATED: u64 = 0x4_0000;
     pub const INITIAL: u64 = 0x8_0000;
     pub const RQ_SELECTED: u64 = 0x10_0000;
@@ -38,6 +42,7 @@ pub mod enq {
     pub const INTERNAL_MASK: u64 = 0xff << 56;
     pub const CLEAR_OPSS: u64 = 1 << 56;
     pub const DSQ_PRIQ: u64 = 1 << 57;
+    pub const IGNORE_CAPS: u64 = 1 << 60;
     pub const GDSQ_FALLBACK: u64 = 1 << 59;
     pub const APPLY_SLICE: u64 = 1 << 61;
     pub const SLICE_DFL: u64 = 1 << 62;

@@ -179,13 +179,16 @@ impl Kernel {
         self.charge(self.machine.costs.syscall.exit_ns);
         self.tasks[task].exiting = true;
         mirror::identity(&mut self.vm.mem, &self.tasks[task]);
+        // The end of its autogroup: a change of group to none.
+        let change = self.change_begin(task, queue::SAVE | queue::MOVE);
+        self.change_end(change);
         self.set_state(task, State::Dead);
         self.tasks[task].step = None;
         self.nr_runnable -= 1;
         self.nr_workload -= 1;
         self.cpus[cpu.idx()].voluntary = true;
         self.trace(Kind::Exit { task });
-        self.dequeue_task(cpu, task, queue::SLEEP);
+        self.dequeue_task(cpu, task, queue::SLEEP | queue::NOCLOCK | queue::SPECIAL);
         self.cpus[cpu.idx()].need_resched = true;
     }
 

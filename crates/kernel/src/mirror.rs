@@ -14,7 +14,7 @@ use crate::behavior::Policy;
 use crate::boot::{PERCPU_STRIDE, percpu};
 use crate::flags::pf;
 use crate::kernel::{BOOT_NS, Kernel};
-use crate::task::{Class, MAX_RT_PRIO, SLOT_BYTES, State, Task};
+use crate::task::{Class, SLOT_BYTES, State, Task};
 use scxlab_bpf::mem::{Memory, OutOfMemory, Perm};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use std::mem::{offset_of, size_of};
@@ -96,14 +96,15 @@ pub(crate) fn identity(mem: &mut Memory, task: &Task) {
         *to = *from as _;
     }
     ts.static_prio = task.static_prio();
-    (ts.prio, ts.policy, ts.rt_priority) = match task.policy {
-        Policy::Normal => (task.static_prio(), 0, 0),
-        Policy::Fifo { prio } => (MAX_RT_PRIO - 1 - i32::from(prio), 1, u32::from(prio)),
-        Policy::RoundRobin { prio } => (MAX_RT_PRIO - 1 - i32::from(prio), 2, u32::from(prio)),
-        Policy::Batch => (task.static_prio(), 3, 0),
-        Policy::Idle => (task.static_prio(), 5, 0),
-        Policy::Deadline { .. } => (-1, 6, 0),
-        Policy::Ext => (task.static_prio(), 7, 0),
+    ts.prio = task.prio();
+    (ts.policy, ts.rt_priority) = match task.policy {
+        Policy::Normal => (0, 0),
+        Policy::Fifo { prio } => (1, u32::from(prio)),
+        Policy::RoundRobin { prio } => (2, u32::from(prio)),
+        Policy::Batch => (3, 0),
+        Policy::Idle => (5, 0),
+        Policy::Deadline { .. } => (6, 0),
+        Policy::Ext => (7, 0),
     };
     ts.normal_prio = ts.prio;
     ts.nr_cpus_allowed = task.nr_allowed as i32;

@@ -18,7 +18,8 @@ pub(crate) struct Change {
     queued: bool,
     running: bool,
     class: Class,
-    flags: u64,
+    /// Of the dequeue; the change may add some for the enqueue.
+    pub flags: u64,
 }
 
 impl Kernel {
@@ -297,6 +298,7 @@ impl Kernel {
         }
         let t = &self.tasks[task];
         let (cpu, running, queued, class) = (t.cpu, t.on_cpu, t.on_rq, t.class);
+        let flags = flags | queue::NOCLOCK;
         self.take_rq_clock(cpu);
         if queued {
             self.dequeue_task(cpu, task, flags);
@@ -315,7 +317,7 @@ impl Kernel {
             self.switching_to(task, class, new_class);
         }
         if queued {
-            self.enqueue_task(cpu, task, flags | queue::NOCLOCK);
+            self.enqueue_task(cpu, task, flags);
         }
         if running {
             self.set_next(cpu, task);

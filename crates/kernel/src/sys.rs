@@ -181,8 +181,12 @@ impl Kernel {
         let class = self.class_of(policy);
         let moved = class != self.tasks[task].class;
         let flags = queue::SAVE | queue::MOVE | if moved { queue::CLASS } else { 0 };
-        let change = self.change_begin(task, flags);
+        let mut change = self.change_begin(task, flags);
+        let before = self.tasks[task].prio();
         self.tasks[task].policy = policy;
+        if before < self.tasks[task].prio() {
+            change.flags |= queue::HEAD;
+        }
         self.set_class(task, class);
         mirror::identity(&mut self.vm.mem, &self.tasks[task]);
         self.fair_reweight(task);

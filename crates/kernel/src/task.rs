@@ -19,7 +19,7 @@ pub const MAX_TASKS: u32 = 1 << 20;
 /// period still reads the task that it meant.
 const REUSE_DELAY: usize = 64;
 /// `MAX_RT_PRIO`: `static_prio` of nice 0 is this plus 20.
-pub(crate) const MAX_RT_PRIO: i32 = 100;
+const MAX_RT_PRIO: i32 = 100;
 
 /// Scheduling classes, lowest first, as the kernel ranks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,6 +134,17 @@ impl Task {
     /// `p->static_prio`
     pub fn static_prio(&self) -> i32 {
         MAX_RT_PRIO + 20 + i32::from(self.nice)
+    }
+
+    /// `p->prio`: the smaller goes first; deadline tasks have -1.
+    pub fn prio(&self) -> i32 {
+        match self.policy {
+            Policy::Fifo { prio } | Policy::RoundRobin { prio } => {
+                MAX_RT_PRIO - 1 - i32::from(prio)
+            }
+            Policy::Deadline { .. } => -1,
+            _ => self.static_prio(),
+        }
     }
 
     /// The weight of its nice value as `sched_prio_to_weight` gives it; SCHED_IDLE has 3.

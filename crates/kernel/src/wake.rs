@@ -45,7 +45,8 @@ impl Kernel {
         let waker = self.tasks[self.cpus[self.exec.cpu.idx()].curr].id;
         let waker = (!self.tasks[waker].is_idle_task()).then_some(waker);
         self.trace(Kind::Wakeup { task, target: cpu, waker });
-        let mut enq = queue::WAKEUP | if selected { queue::RQ_SELECTED } else { 0 };
+        let mut enq =
+            queue::WAKEUP | queue::NOCLOCK | if selected { queue::RQ_SELECTED } else { 0 };
         if cpu != prev {
             enq |= queue::MIGRATED;
             self.set_task_cpu(task, cpu);
@@ -255,7 +256,7 @@ impl Kernel {
         self.dequeue_task(from, task, queue::NOCLOCK);
         self.set_task_cpu(task, to);
         self.take_rq_clock(to);
-        self.enqueue_task(to, task, 0);
+        self.enqueue_task(to, task, queue::MIGRATED);
         self.migrating = None;
         self.wakeup_preempt(to, task, 0);
     }

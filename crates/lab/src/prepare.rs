@@ -10,8 +10,8 @@ mod tests;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use scxlab_bpf::btf::essential_name;
 use scxlab_bpf::btf::Btf;
+use scxlab_bpf::btf::essential_name;
 use scxlab_bpf::link::{GlobalError, OpenObject};
 use scxlab_bpf::object::{Object, ObjectError};
 use scxlab_machine::Machine;

@@ -87,12 +87,7 @@ pub struct Metric {
 pub struct MetricTable(pub IndexMap<String, Metric>);
 
 impl MetricTable {
-    pub fn put(
-        &mut self,
-        name: impl Into<String>,
-        value: f64,
-        unit: impl Into<Cow<'static, str>>,
-    ) {
+    pub fn put(&mut self, name: impl Into<String>, value: f64, unit: impl Into<Cow<'static, str>>) {
         self.0.insert(name.into(), Metric { value, unit: unit.into() });
     }
 

@@ -39,7 +39,8 @@ pub fn shares(groups: &[Group]) -> Vec<CgroupResult> {
 }
 
 fn total(groups: &[Group], path: &str) -> u64 {
-    let below = |p: &str| p.strip_prefix(path.trim_end_matches('/')).is_some_and(|r| r.starts_with('/'));
+    let below =
+        |p: &str| p.strip_prefix(path.trim_end_matches('/')).is_some_and(|r| r.starts_with('/'));
     groups.iter().filter(|g| g.path == path || below(&g.path)).map(|g| g.own_ns).sum()
 }
 

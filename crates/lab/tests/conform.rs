@@ -11,7 +11,8 @@ use scxlab_lab::sim::kernel_target;
 use scxlab_machine::Machine;
 
 fn cases() -> Vec<Case> {
-    let read = |(name, text): &(&str, &str)| Case::parse(name, text).unwrap_or_else(|e| panic!("{e}"));
+    let read =
+        |(name, text): &(&str, &str)| Case::parse(name, text).unwrap_or_else(|e| panic!("{e}"));
     SHIPPED.iter().map(read).collect()
 }
 

@@ -42,7 +42,7 @@ fn prepared(name: &str, knobs: &str, machine: &str) -> PreparedObject {
 fn workload(text: &str) -> Program {
     match parse_workload_arg(text).unwrap() {
         WorkloadArg::Program(program) => *program,
-        WorkloadArg::File(_) => panic!("{text} is a file"),
+        _ => panic!("{text} is no generator"),
     }
 }
 

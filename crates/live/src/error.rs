@@ -8,7 +8,9 @@ use crate::job::FaultClass;
 /// Why nothing was run.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
-    #[error("loading a scheduler needs root (CAP_BPF, CAP_SYS_ADMIN, CAP_PERFMON); run as root, or use --on vm")]
+    #[error(
+        "loading a scheduler needs root (CAP_BPF, CAP_SYS_ADMIN, CAP_PERFMON); run as root, or use --on vm"
+    )]
     NotRoot,
     #[error(
         "this kernel ({release}) has no sched_ext: it needs Linux 6.12 or later with CONFIG_SCHED_CLASS_EXT; \

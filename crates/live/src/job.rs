@@ -112,7 +112,11 @@ pub enum FaultClass {
 
 impl SchedulerSource {
     /// As its frontend would hand it to that kernel.
-    pub fn prepare(&self, machine: &Machine, kernel: &RunningKernel) -> Result<Prepared, LiveError> {
+    pub fn prepare(
+        &self,
+        machine: &Machine,
+        kernel: &RunningKernel,
+    ) -> Result<Prepared, LiveError> {
         let arg = SchedulerArg::parse(&self.text)
             .map_err(|e| LiveError::Prepare(scxlab_lab::prepare::PrepareError::Argument(e)))?;
         if self.name.is_empty() {
@@ -160,7 +164,8 @@ impl Job {
     /// CPU lists of the workload as the target numbers its CPUs: `to[n]` is its number of CPU n.
     pub fn renumber_cpus(&mut self, to: &[u32]) {
         let is_same = to.iter().enumerate().all(|(n, t)| n as u32 == *t);
-        if let (Task::Runs { workload: Work::Program(program), .. }, false) = (&mut self.task, is_same)
+        if let (Task::Runs { workload: Work::Program(program), .. }, false) =
+            (&mut self.task, is_same)
         {
             program.map_cpus(&|cpu| to.get(cpu as usize).copied().unwrap_or(cpu));
         }

@@ -48,9 +48,10 @@ impl Measured<'_> {
             format!("{}/s", report.unit),
         );
         t.put("work_units", work, report.unit.clone());
-        for (name, times) in
-            [("wakeup_latency", &reading.wakeup_latency), ("run_queue_wait", &reading.run_queue_wait)]
-        {
+        for (name, times) in [
+            ("wakeup_latency", &reading.wakeup_latency),
+            ("run_queue_wait", &reading.run_queue_wait),
+        ] {
             t.times(name, times.max, |permille| times.permille(u64::from(permille)));
         }
         let totals = report.loop_totals();

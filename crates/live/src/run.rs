@@ -12,7 +12,8 @@ use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_workload::Program;
 use scxlab_workload::native::{
-    self, Calibration, CommandReport, CommandStatus, NativeConfig, NativeReport, NativeStop, Unlisted,
+    self, Calibration, CommandReport, CommandStatus, NativeConfig, NativeReport, NativeStop,
+    Unlisted,
 };
 use serde::{Deserialize, Serialize};
 
@@ -103,7 +104,8 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
     kernel.check_free()?;
     let began = Instant::now();
     let label = &spec.scheduler.label;
-    let attached = spec.scheduler.object.as_ref().map(|o| Scheduler::attach(o, label)).transpose()?;
+    let attached =
+        spec.scheduler.object.as_ref().map(|o| Scheduler::attach(o, label)).transpose()?;
     let stats = RunStats::enable();
     let probe = Probe::attach(std::process::id())?;
     let report = spec.workload.run(spec)?;
@@ -115,8 +117,12 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
         None => (Exit::none(), Vec::new()),
         Some(scheduler) => leave(scheduler),
     };
-    let measured =
-        Measured { report: &report, reading: &reading, topology: &spec.machine.topology, ops: &ops };
+    let measured = Measured {
+        report: &report,
+        reading: &reading,
+        topology: &spec.machine.topology,
+        ops: &ops,
+    };
     Ok(Run {
         scheduler: label.clone(),
         seed: spec.seed,

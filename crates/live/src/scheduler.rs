@@ -204,7 +204,8 @@ impl<'a> Scheduler<'a> {
     /// Calls and time per operation since `kernel.bpf_stats_enabled` was set.
     pub fn op_costs(&self) -> Vec<OpCost> {
         let object = self.prepared.open.object();
-        let Some(table) = self.prepared.open.tables.iter().find(|t| t.name() == self.prepared.table)
+        let Some(table) =
+            self.prepared.open.tables.iter().find(|t| t.name() == self.prepared.table)
         else {
             return Vec::new();
         };

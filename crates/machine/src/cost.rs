@@ -128,6 +128,8 @@ cost_table! {
         balance_ns: u64 = "balance" in "ns";
         /// The default class: looking at one CPU's load while balancing.
         balance_scan_cpu_ns: u64 = "balance_scan_cpu" in "ns";
+        /// Waiting until every CPU has passed a quiescent state (synchronize_rcu()).
+        rcu_sync_ns: u64 = "rcu_sync" in "ns";
         /// Moving a queued task to another run queue, without locks.
         migrate_ns: u64 = "migrate" in "ns";
     }

@@ -44,14 +44,20 @@ fn from_fork_to_exit() {
             "dequeue(t, 0x0)",
             "running(t)",
             "stopping(t, 0)",
-            "quiescent(t, 0x1)",
+            // DEQUEUE_SLEEP and NOCLOCK
+            "quiescent(t, 0x9)",
             // A single-CPU task is not asked where it wants to run.
-            "runnable(t, 0x1)",
-            "enqueue(t, 0x1)",
+            "runnable(t, 0x9)",
+            "enqueue(t, 0x9)",
             "dequeue(t, 0x0)",
             "running(t)",
+            // It exits: out of its autogroup (SAVE, MOVE, SCX_ENQ_IGNORE_CAPS), then for ever (SPECIAL).
             "stopping(t, 0)",
-            "quiescent(t, 0x1)",
+            "quiescent(t, 0x20000000e)",
+            "runnable(t, 0x100000000000000e)",
+            "running(t)",
+            "stopping(t, 0)",
+            "quiescent(t, 0x10009)",
             "disable(t)",
             "exit_task(t)",
         ]
@@ -81,8 +87,9 @@ fn alone_it_keeps_the_cpu_without_a_word() {
     let (program, log) = recorder(4 * MS, &[Op::Dequeue, Op::Tick]);
     k.attach(program, ops_data("recorder")).unwrap();
     k.run(None);
+    // Once for all its work, and once more when it leaves its autogroup to exit.
     let running = names(&log, "t").iter().filter(|n| *n == "running").count();
-    assert_eq!(running, 1);
+    assert_eq!(running, 2);
 }
 
 #[test]
@@ -104,9 +111,9 @@ fn a_change_of_nice_takes_a_queued_task_out_and_back() {
     assert_eq!(
         of_task(&log, &name),
         [
-            // SCX_DEQ_SCHED_CHANGE and DEQUEUE_SAVE
-            format!("dequeue({name}, 0x200000002)"),
-            format!("quiescent({name}, 0x200000002)"),
+            // SCX_DEQ_SCHED_CHANGE, DEQUEUE_SAVE and NOCLOCK
+            format!("dequeue({name}, 0x20000000a)"),
+            format!("quiescent({name}, 0x20000000a)"),
             format!("set_weight({name}, 33)"),
             format!("runnable({name}, 0xa)"),
             format!("enqueue({name}, 0xa)"),

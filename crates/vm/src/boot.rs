@@ -312,9 +312,10 @@ impl Watch<'_> {
         let console = self.qemu.kill();
         let stderr = self.qemu.stderr();
         let why = match stop {
-            Stop::Deadline => VmError::Deadline { phase, after: self.deadline(phase), console },
             Stop::Cancelled => VmError::Cancelled { phase, console },
+            // Also at the deadline: a panicking kernel may hang on its way out.
             _ if console.has_panic() => VmError::Panicked { hint: self.hint(&console), console },
+            Stop::Deadline => VmError::Deadline { phase, after: self.deadline(phase), console },
             Stop::Frame(_, payload) => {
                 VmError::GuestFailed { why: String::from_utf8_lossy(&payload).into(), console }
             }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Bypass: the core schedules FIFO per CPU while a scheduler is loaded, unloaded or broken.
 //!
-//! Models: kernel `scx_bypass()`, 7.3. Differs: no bypass load balancer, for bypass lasts one event here.
+//! Models: kernel `scx_bypass()`, 7.3. Differs: no bypass load balancer.
 
 use super::stats::Ev;
 use crate::flags::{queue, slice};

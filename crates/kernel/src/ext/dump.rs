@@ -176,7 +176,12 @@ impl Kernel {
             pcpu.kick_sync,
         );
         let t = &self.tasks[curr];
-        let class = format!("          curr={}[{}] class={}", t.name, t.pid, crate::mirror::class_name(t.class));
+        let class = format!(
+            "          curr={}[{}] class={}",
+            t.name,
+            t.pid,
+            crate::mirror::class_name(t.class)
+        );
         let kicks = self.kick_lines(cpu);
         self.dump_line("");
         self.dump_line(head);

@@ -67,6 +67,7 @@ impl Kernel {
             slice_dfl: slice::DFL,
             watchdog_timeout: Nanos::from(timeout_ms) * 1_000_000,
             exit: None,
+            leaving: false,
             events: EventStats::default(),
             warned_zero_slice: false,
         }));
@@ -184,12 +185,24 @@ impl Kernel {
         }
     }
 
-    /// Carries out the exit that was claimed: back to the default class, `ops.exit`, and gone.
-    pub(crate) fn ext_disable(&mut self) {
+    /// The first half of an exit that was claimed: what it was like, and bypass, so that every task gets on. The second
+    /// half waits for grace periods first.
+    pub(crate) fn ext_begin_disable(&mut self) {
         let Some(info) = self.ext.root.as_ref().and_then(|s| s.exit.clone()) else { return };
         let dump = if info.kind.is_error() { self.ext_dump() } else { String::new() };
-        let info = ExitInfo { dump, ..info };
+        if let Some(root) = &mut self.ext.root {
+            root.exit = Some(ExitInfo { dump, ..info });
+            root.leaving = true;
+        }
         self.ext_bypass(true);
+    }
+
+    /// Carries out the exit that was claimed, as far as it is not: back to the default class, `ops.exit`, and gone.
+    pub(crate) fn ext_disable(&mut self) {
+        if self.ext.root.as_ref().is_some_and(|s| !s.leaving) {
+            self.ext_begin_disable();
+        }
+        let Some(info) = self.ext.root.as_ref().and_then(|s| s.exit.clone()) else { return };
         self.ext.state = EnableState::Disabling;
         self.ext.switched_all = false;
         self.ext.switching_all = false;

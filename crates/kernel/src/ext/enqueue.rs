@@ -105,6 +105,7 @@ impl Kernel {
         }
         if flags & queue::RESTORE != 0 && self.tasks[task].on_cpu {
             sticky = Some(cpu);
+            flags |= enq::IGNORE_CAPS;
         }
         if core_flags & queue::RQ_SELECTED != 0 {
             flags |= enq::CPU_SELECTED;

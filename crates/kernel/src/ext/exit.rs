@@ -111,7 +111,13 @@ impl Kernel {
     pub(crate) fn ext_disable_event(&mut self) {
         self.pending_wakeups -= 1;
         let cpu = self.online_or_any(CpuId(0));
-        self.on_cpu(cpu, |k| k.ext_disable());
+        if self.ext.root.as_ref().is_some_and(|s| s.leaving || s.exit.is_none()) {
+            self.on_cpu(cpu, |k| k.ext_disable());
+            return;
+        }
+        self.on_cpu(cpu, |k| k.ext_begin_disable());
+        let at = self.now + self.machine.costs.sched.rcu_sync_ns;
+        self.push_wakeup(at, Event::ExtDisable);
     }
 
     /// Whether an exit has been claimed but not carried out (`sch->aborting`).

@@ -30,9 +30,7 @@ pub enum ObjectAttachError {
         "struct_ops `{table}` is of the cid form (struct sched_ext_ops_cid), which is not modelled"
     )]
     CidForm { table: String },
-    #[error(
-        "program `{program}` is sleepable (struct_ops.s), and ops.{member}() must not sleep"
-    )]
+    #[error("program `{program}` is sleepable (struct_ops.s), and ops.{member}() must not sleep")]
     Sleepable { member: &'static str, program: String },
     #[error(transparent)]
     Refused(#[from] AttachError),

@@ -43,13 +43,31 @@ pub struct Timed {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Action {
-    Nice { task: String, value: i8 },
-    Affinity { task: String, cpus: CpuList },
-    Policy { task: String, policy: PolicyDef },
+    Nice {
+        task: String,
+        value: i8,
+    },
+    Affinity {
+        task: String,
+        cpus: CpuList,
+    },
+    Policy {
+        task: String,
+        policy: PolicyDef,
+    },
     /// To a cgroup of the workload.
-    Cgroup { task: String, path: String },
-    Weight { path: String, weight: u32 },
-    Hotplug { cpu: u32, online: bool },
+    Cgroup {
+        task: String,
+        path: String,
+    },
+    Weight {
+        path: String,
+        weight: u32,
+    },
+    Hotplug {
+        cpu: u32,
+        online: bool,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -117,7 +117,7 @@ pub fn sequences(case: &Case, entries: &[Entry], start: u64) -> Sequences {
 const LONGEST: usize = 12;
 
 /// A stretch that follows itself again and again is written once, with a `+` at its end: how often a slice ended is a
-/// matter of speed.
+/// matter of speed. So is where in the stretch the case ends.
 pub fn fold(ops: Vec<String>) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     let mut at = 0;
@@ -134,9 +134,13 @@ pub fn fold(ops: Vec<String>) -> Vec<String> {
                 at += 1;
             }
             Some((len, n)) => {
-                out.extend(ops[at..at + len].iter().cloned());
+                let unit = &ops[at..at + len];
+                out.extend(unit.iter().cloned());
                 out.push("+".into());
                 at += len * n;
+                if unit.starts_with(&ops[at..]) {
+                    break;
+                }
             }
         }
     }

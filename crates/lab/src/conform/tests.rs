@@ -13,6 +13,7 @@ fn repeats_are_folded_whatever_their_number() {
     assert_eq!(fold(ops("a b a b c")), fold(ops("a b a b a b a b c")));
     assert_eq!(fold(ops("a a a a")), ops("a +"));
     assert_ne!(fold(ops("a b c")), fold(ops("a b a b c")));
+    assert_eq!(fold(ops("z a b c a b c a b")), ops("z a b c +"), "the case ends within a repeat");
 }
 
 fn case(watch: &str) -> Case {
@@ -35,7 +36,10 @@ fn the_first_difference_is_named() {
     let found = compare(&case, &a, &observed("init running", "error"));
     assert_eq!(found.len(), 2);
     assert_eq!((found[0].about.as_str(), found[0].same), ("t", 1));
-    assert_eq!((found[0].sim.as_deref(), found[0].real.as_deref()), (Some("enable"), Some("running")));
+    assert_eq!(
+        (found[0].sim.as_deref(), found[0].real.as_deref()),
+        (Some("enable"), Some("running"))
+    );
     assert_eq!(found[1].about, "exit");
     let short = compare(&case, &a, &observed("init enable", "none"));
     assert_eq!((short[0].sim.as_deref(), short[0].real.as_deref()), (Some("running"), None));
@@ -43,6 +47,7 @@ fn the_first_difference_is_named() {
 
 #[test]
 fn what_is_not_watched_is_not_compared() {
-    let other = Observed { sequences: [("x".to_owned(), ops("a"))].into(), exit: "none".into(), lost: 0 };
+    let other =
+        Observed { sequences: [("x".to_owned(), ops("a"))].into(), exit: "none".into(), lost: 0 };
     assert_eq!(compare(&case("'t'"), &observed("", "none"), &other), []);
 }

@@ -14,8 +14,8 @@ use scxlab_machine::topology::Distance;
 
 use super::SimSpec;
 use super::watch::Watched;
-use crate::shares::{Group, shares};
 use crate::run::{CgroupResult, Exit, Metric, MetricTable, Run, StopReason, TaskResult};
+use crate::shares::{Group, shares};
 
 pub fn result(k: &Kernel, spec: &SimSpec<'_>, stop: &Stop, hash: u64, watched: &Watched) -> Run {
     Run {
@@ -81,7 +81,9 @@ fn metrics(k: &Kernel, unit: &str, watched: &Watched) -> IndexMap<String, Metric
     t.put("work_units", m.work_units as f64, unit.to_owned());
     times(&mut t, "wakeup_latency", &m.wakeup_latency);
     times(&mut t, "run_queue_wait", &m.run_queue_wait);
-    t.loops(&watched.executor().loop_totals().map(|(_, totals)| totals.clone()).collect::<Vec<_>>());
+    t.loops(
+        &watched.executor().loop_totals().map(|(_, totals)| totals.clone()).collect::<Vec<_>>(),
+    );
     switches(&mut t, k);
     cpu_times(&mut t, k);
     t.ns("cache_refill", m.refill_ns);
@@ -157,6 +159,7 @@ fn tasks(k: &Kernel) -> Vec<TaskResult> {
 }
 
 fn cgroups(k: &Kernel) -> Vec<CgroupResult> {
-    let group = |g: &Cgroup| Group { path: g.path.clone(), weight: g.spec.weight, own_ns: g.run_ns };
+    let group =
+        |g: &Cgroup| Group { path: g.path.clone(), weight: g.spec.weight, own_ns: g.run_ns };
     shares(&k.cgroups.iter().map(group).collect::<Vec<_>>())
 }

@@ -106,6 +106,9 @@ fn a_known_fault_is_named_where_it_can_be() {
 fn a_guest_that_never_speaks_meets_the_deadline() {
     let why = run_script("exec sleep 1000", Engine::Tcg, Duration::from_millis(300));
     assert!(matches!(why, VmError::Deadline { phase: BOOTING, .. }), "{why}");
+    let hangs_in_panic = format!("{STRAY_BREAKPOINT}\nexec sleep 1000");
+    let why = run_script(&hangs_in_panic, Engine::Tcg, Duration::from_secs(2));
+    assert!(matches!(why, VmError::Panicked { .. }), "{why}");
 }
 
 #[test]

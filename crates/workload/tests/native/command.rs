@@ -36,10 +36,10 @@ fn a_command_fails() {
     assert_eq!((report.status, report.work_units()), (CommandStatus::Exited(7), 0));
     let report = run("cmd:sh -c 'kill -11 $$'", Some(60_000_000_000));
     assert_eq!(report.status, CommandStatus::Signaled(11));
-    let words = ["no-such-program-of-ours".to_owned()];
+    let words = ["/no/such/program".to_owned()];
     let error = run_command(&words, None).unwrap_err().to_string();
     assert!(
-        error.contains("command \"no-such-program-of-ours\"") && error.contains("os error 2"),
+        error.contains("command \"/no/such/program\"") && error.contains("os error 2"),
         "{error}"
     );
     assert!(run_command(&[], None).unwrap_err().to_string().contains("empty"));

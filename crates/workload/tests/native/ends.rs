@@ -6,7 +6,7 @@ use std::path::Path;
 use scxlab_workload::native::{self, NativeConfig, NativeStop, TaskEnd};
 use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
 
-use crate::{Test, now, program, run_with, task};
+use crate::{Test, is_root, now, parent_of, program, run_with, task, workers};
 
 pub const TESTS: &[Test] = &[
     ("the_duration_ends_endless_loops", the_duration_ends_endless_loops),
@@ -29,9 +29,10 @@ fn the_duration_ends_endless_loops() {
          [[thread]]\nname = 'read'\nops = [{ read = { pipe = 'p', bytes = 1 } }]\n\
          [[thread]]\nname = 'write'\nops = [{ loop = { ops = [{ write = { pipe = 'q', bytes = 5000 } }] } }]\n\
          [[thread]]\nname = 'sem'\nops = [{ sem_wait = 's' }]\n\
-         [[thread]]\nname = 'hold'\nops = [{ lock = 'm' }, { spin_lock = 'l' }, { sleep = '100s' }]\n\
-         [[thread]]\nname = 'lock'\nops = [{ sleep = '1ms' }, { lock = 'm' }]\n\
-         [[thread]]\nname = 'spin'\nops = [{ sleep = '1ms' }, { spin_lock = 'l' }]\n\
+         [[thread]]\nname = 'hold'\nops = [{ lock = 'm' }, { spin_lock = 'l' }, { sem_post = 'held' }, \
+         { sem_post = 'held' }, { sleep = '100s' }]\n\
+         [[thread]]\nname = 'lock'\nops = [{ sem_wait = 'held' }, { lock = 'm' }]\n\
+         [[thread]]\nname = 'spin'\nops = [{ sem_wait = 'held' }, { spin_lock = 'l' }]\n\
          [[thread]]\nname = 'cond'\nops = [{ lock = 'n' }, { wait = { cond = 'c', mutex = 'n' } }]\n\
          [[thread]]\nname = 'touch'\nops = [{ loop = { ops = [{ touch = { size = 100000 } }] } }]\n\
          [[thread]]\nname = 'join'\nops = [{ fork = 'child' }, 'join']\n\
@@ -75,6 +76,9 @@ fn an_unprepared_program_is_refused() {
 const RT_APP: &str = "/usr/share/doc/rt-app/examples";
 
 fn rtapp_examples_run() {
+    if !is_root("negative nice values in the examples") {
+        return;
+    }
     let names = ["browser-short", "mp3-short", "video-short", "spreading-tasks", "template"];
     for name in names {
         let path = Path::new(RT_APP).join(format!("{name}.json"));
@@ -130,20 +134,13 @@ fn runs_side_by_side() {
     assert!(all.into_iter().all(|t| t.join().unwrap() == 3));
 }
 
-/// Processes below this one whose command line says that they are directors or workers.
-fn workers_named(comm: &str) -> Vec<i32> {
-    let all = std::fs::read_dir("/proc").unwrap().flatten();
-    let pid = |e: std::fs::DirEntry| e.file_name().to_str()?.parse::<i32>().ok();
-    let named = |pid: &i32| {
-        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim_end() == comm)
-    };
-    all.filter_map(pid).filter(named).collect()
+/// A process of a run of this test, by its name.
+fn worker_named(comm: &str) -> Option<i32> {
+    workers().into_iter().find(|pid| is_named(*pid, comm))
 }
 
-fn parent_of(pid: i32) -> i32 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let after = stat.rsplit(')').next().unwrap_or_default().to_owned();
-    after.split_whitespace().nth(1).and_then(|f| f.parse().ok()).unwrap_or(0)
+fn is_named(pid: i32, comm: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim_end() == comm)
 }
 
 /// Sends a signal to a process of this test's run.
@@ -165,8 +162,8 @@ fn meanwhile(
     let program = program(&text);
     let runner = std::thread::spawn(move || native::run(&program, &config));
     let worker = loop {
-        if let Some(pid) = workers_named(comm).first() {
-            break *pid;
+        if let Some(pid) = worker_named(comm) {
+            break pid;
         }
         assert!(!runner.is_finished(), "the run is over already");
     };
@@ -176,7 +173,7 @@ fn meanwhile(
     let got = runner.join().unwrap();
     // Without their director they end by the kernel's hand, a moment later.
     let deadline = now() + std::time::Duration::from_secs(20);
-    while !workers_named(comm).is_empty() {
+    while is_named(worker, comm) {
         assert!(now() < deadline, "{comm} is still there");
     }
     got
@@ -193,7 +190,7 @@ fn an_interrupted_director_ends_its_run() {
 fn a_killed_process_is_reported() {
     let report = meanwhile("native-victim", |pid| {
         kill(pid, libc::SIGKILL);
-        workers_named("beside").into_iter().for_each(|p| kill(p, libc::SIGKILL));
+        worker_named("beside").into_iter().for_each(|p| kill(p, libc::SIGKILL));
     })
     .unwrap();
     assert_eq!(report.stop, NativeStop::AllExited);

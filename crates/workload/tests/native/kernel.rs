@@ -6,7 +6,7 @@ use std::fs;
 use scxlab_workload::native::{self, NativeConfig, NativeError, NativeStop, SetupError, What};
 use scxlab_workload::program::CpuList;
 
-use crate::{Test, is_root, program, run, run_clean, run_with, task};
+use crate::{Test, is_root, program, run, run_clean, run_with, task, workers};
 
 pub const TESTS: &[Test] = &[
     ("names_are_comms", names_are_comms),
@@ -38,11 +38,11 @@ fn observe(text: &str, file: &'static str) -> Vec<(String, String)> {
     seen
 }
 
-/// The file of each thread in the system whose name begins with `obs`.
+/// The file of each thread of our runs whose name begins with `obs`.
 fn look(file: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    for process in fs::read_dir("/proc").unwrap().flatten() {
-        let Ok(threads) = fs::read_dir(process.path().join("task")) else { continue };
+    for process in workers() {
+        let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { continue };
         for thread in threads.flatten() {
             let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
             let comm = read("comm");
