@@ -8,7 +8,8 @@
 # Leaves in build/kernel:
 #   objects/*.bpf.o   the examples (scx_*) and the selftests
 #   vmlinux           the kernel as ELF, with BTF        bzImage   the kernel as it boots
-#   release           its version                        stamp     what all this was made with
+#   release           its version                        config    what it was configured with
+#   stamp             what all this was made with
 # Does nothing when the stamp says that it is all there. Delete build/kernel to have a newer kernel.
 set -euo pipefail
 
@@ -35,7 +36,7 @@ stamp_now() {
 }
 
 is_current() {
-    [ -s stamp ] && [ -s vmlinux ] && [ -s bzImage ] && [ -s release ] || return 1
+    [ -s stamp ] && [ -s vmlinux ] && [ -s bzImage ] && [ -s release ] && [ -s config ] || return 1
     [ "$(sed -n 1p stamp)" = "$(stamp_now)" ] || return 1
     [ "$(sed -n 2p stamp)" = "$(ls objects | wc -l)" ]
 }
@@ -104,6 +105,10 @@ unpack_image() {
     rm -rf image
 }
 
+unpack_config() {
+    dpkg-deb --fsys-tarfile "$deb" | tar -xO --wildcards '*/config' >config
+}
+
 unpack_source() {
     say "unpacking what is needed of the source"
     rm -rf src && mkdir src
@@ -157,6 +162,8 @@ find_versions
 say "Linux $release: downloading $binary_package and $source_package"
 download "$binary_package"
 unpack_image
+download "linux-base-$release"
+unpack_config
 download "$source_package"
 unpack_source
 build_tools

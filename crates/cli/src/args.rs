@@ -176,6 +176,12 @@ pub struct VmOptions {
     #[arg(long, value_name = "TIME")]
     pub deadline: Option<Dur>,
 
+    /// A program of this host that the virtual machine has too, with its libraries; may be given several times
+    ///
+    /// A command as workload has its own program anyway; others that it starts are named with this.
+    #[arg(long = "vm-program", value_name = "PROGRAM")]
+    pub programs: Vec<String>,
+
     /// Keep the virtual machine's console and kernel log in this file
     #[arg(long, value_name = "FILE")]
     pub console: Option<PathBuf>,
@@ -222,7 +228,7 @@ pub struct ConformArgs {
     #[arg(short, long, value_name = "MACHINE", default_value = "2n2c1t")]
     pub machine: String,
 
-    /// A case agrees if one of so many tries does: on a real kernel others interfere
+    /// Try a case that does not agree again, up to so many times: on a real kernel others interfere
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub tries: u32,
 

@@ -28,9 +28,11 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
     let Some(object) = &prepared.object else {
         return Err(CliError::NothingToAttach { name: args.scheduler.clone() }.into());
     };
-    let scheduler = Scheduler::attach(object, &prepared.label)?;
+    let scheduler = Scheduler::attach(object, &prepared.label, &machine, &kernel)?;
     let _stats = RunStats::enable();
-    eprintln!("{} is attached to {}; Ctrl-C detaches it", prepared.short, kernel.release);
+    if scheduler.is_attached() {
+        eprintln!("{} is attached to {}; Ctrl-C detaches it", prepared.short, kernel.release);
+    }
     for note in &scheduler.notes {
         eprintln!("note: {note}");
     }

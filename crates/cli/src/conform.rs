@@ -9,7 +9,7 @@ use anyhow::Result;
 use scxlab_lab::conform::{Case, Observed, SHIPPED, compare, simulate};
 use scxlab_lab::prepare::Source;
 use scxlab_lab::sim::kernel_target;
-use scxlab_live::job::{CaseText, RecipeSource, Reply, SchedulerSource, Task};
+use scxlab_live::job::{RecipeSource, Reply, SchedulerSource, Situation, Task};
 
 use crate::args::{ConformArgs, On};
 use crate::exit::CliError;
@@ -18,7 +18,7 @@ use crate::{input, live, output};
 pub fn conform(args: &ConformArgs) -> Result<()> {
     let texts = texts(&args.cases)?;
     let cases =
-        texts.iter().map(|t| Case::parse(&t.name, &t.text)).collect::<Result<Vec<_>, _>>()?;
+        texts.iter().map(|(name, text)| Case::parse(name, text)).collect::<Result<Vec<_>, _>>()?;
     let machine = match args.on {
         On::Host => input::machine("host")?,
         _ => input::machine(&args.machine)?,
@@ -36,7 +36,13 @@ pub fn conform(args: &ConformArgs) -> Result<()> {
         On::Sim => {
             ("simulated again".to_owned(), simulated.iter().map(|s| vec![s.clone()]).collect())
         }
-        on => observe(args, on, &machine, texts, object, &cases)?,
+        on => {
+            let with = texts.into_iter().zip(simulated.clone());
+            let situations = with
+                .map(|((name, text), simulated)| Situation { name, text, simulated })
+                .collect();
+            observe(args, on, &machine, situations, object, &cases)?
+        }
     };
     let (text, differing) = report(args, &cases, &simulated, &real, &release);
     output::print(&text)?;
@@ -50,7 +56,7 @@ fn observe(
     args: &ConformArgs,
     on: On,
     machine: &Arc<scxlab_machine::Machine>,
-    texts: Vec<CaseText>,
+    situations: Vec<Situation>,
     object: &'static [u8],
     cases: &[Case],
 ) -> Result<(String, Vec<Vec<Observed>>)> {
@@ -62,16 +68,16 @@ fn observe(
     };
     let length: u64 = cases.iter().map(|c| c.duration.0 + 10_000_000_000).sum();
     let patience = Duration::from_secs(60) + Duration::from_nanos(length) * args.tries;
-    let task = Task::Conform { tracer, cases: texts, tries: args.tries };
+    let task = Task::Conform { tracer, cases: situations, tries: args.tries };
     match live::carry_out(task, &[], on, machine, &args.vm, patience)? {
         Reply::Observed { kernel, cases } => Ok((kernel, cases)),
         other => Err(live::unexpected(&other)),
     }
 }
 
-fn texts(wanted: &[String]) -> Result<Vec<CaseText>> {
-    let shipped =
-        |(name, text): &(&str, &str)| CaseText { name: (*name).into(), text: (*text).into() };
+/// Names and texts of the cases.
+fn texts(wanted: &[String]) -> Result<Vec<(String, String)>> {
+    let shipped = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
     if wanted.is_empty() {
         return Ok(SHIPPED.iter().map(shipped).collect());
     }
@@ -84,7 +90,7 @@ fn texts(wanted: &[String]) -> Result<Vec<CaseText>> {
             let there_are = format!("{} and files (a path)", names.join(", "));
             return Err(CliError::Unknown { kind: "case", name: name.clone(), there_are }.into());
         }
-        Ok(CaseText { name: name.clone(), text: input::read_text(name)? })
+        Ok((name.clone(), input::read_text(name)?))
     };
     wanted.iter().map(one).collect()
 }
@@ -101,15 +107,15 @@ fn report(
     let mut differing = 0;
     for ((case, sim), tries) in cases.iter().zip(simulated).zip(real) {
         let differences: Vec<_> = tries.iter().map(|t| compare(case, sim, t)).collect();
-        let agreeing = differences.iter().filter(|d| d.is_empty()).count();
-        let verdict = if agreeing > 0 { "agrees" } else { "DIFFERS" };
-        let of = if agreeing > 0 && agreeing < tries.len() {
-            format!(" ({agreeing} of {} tries)", tries.len())
-        } else {
-            String::new()
+        let agrees = differences.iter().any(Vec::is_empty);
+        let verdict = if agrees { "agrees" } else { "DIFFERS" };
+        let of = match tries.len() {
+            0 | 1 => String::new(),
+            n if agrees => format!(" (at try {n})"),
+            n => format!(" ({n} tries)"),
         };
         let _ = writeln!(text, "{verdict:8} {}{of}: {}", case.name, case.doc);
-        if agreeing == 0 {
+        if !agrees {
             differing += 1;
             for d in differences.first().into_iter().flatten() {
                 let shown =
@@ -124,7 +130,7 @@ fn report(
                 );
             }
         }
-        if args.verbose || agreeing == 0 {
+        if args.verbose || !agrees {
             let all = std::iter::once(("sim", sim)).chain(tries.iter().map(|t| ("real", t)));
             for (who, observed) in all {
                 for (about, ops) in &observed.sequences {

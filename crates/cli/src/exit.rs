@@ -22,6 +22,7 @@ use scxlab_lab::sim::SimError;
 use scxlab_live::LiveError;
 use scxlab_live::job::FaultClass;
 use scxlab_machine::MachineError;
+use scxlab_vm::setup::SetupError;
 use scxlab_vm::{Fault as VmFault, VmError};
 use scxlab_workload::WorkloadError;
 
@@ -218,11 +219,12 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
         });
     }
     if let Some(e) = cause.downcast_ref::<VmError>() {
-        return Some(match e.fault() {
-            VmFault::Input => Code::Input,
-            VmFault::Host => Code::Target,
-            VmFault::Guest => Code::Guest,
-            VmFault::Cancelled => Code::Ejected,
+        return Some(of_vm(e));
+    }
+    if let Some(e) = cause.downcast_ref::<SetupError>() {
+        return Some(match e {
+            SetupError::Image(e) => of_vm(e),
+            _ => Code::Target,
         });
     }
     if let Some(e) = cause.downcast_ref::<LiveError>() {
@@ -256,6 +258,15 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
         return Some(of_link(e));
     }
     cause.is::<ObjectError>().then_some(Code::Input)
+}
+
+fn of_vm(error: &VmError) -> Code {
+    match error.fault() {
+        VmFault::Input => Code::Input,
+        VmFault::Host => Code::Target,
+        VmFault::Guest => Code::Guest,
+        VmFault::Cancelled => Code::Ejected,
+    }
 }
 
 fn of_class(class: FaultClass) -> Code {

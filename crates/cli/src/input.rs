@@ -126,7 +126,7 @@ pub fn recipe_text(name: &str) -> Result<String> {
 /// More than any object or workload has; a device that never ends is not read for ever.
 const MAX_BYTES: u64 = 256 << 20;
 
-fn read(path: &str) -> Result<Vec<u8>> {
+pub fn read(path: &str) -> Result<Vec<u8>> {
     use io::Read;
     let failed = |error| CliError::Read { path: path.into(), error };
     let mut bytes = Vec::new();

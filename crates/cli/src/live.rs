@@ -23,6 +23,8 @@ use crate::input::{self, ObjectSource};
 use crate::{output, vm};
 
 const JOB: &str = "/scxlab/job.json";
+/// The guest kernel's configuration, for libbpf to look up options in.
+const CONFIG: &str = "/scxlab/config";
 
 fn object_path(index: usize) -> String {
     format!("/scxlab/object-{index}")
@@ -31,6 +33,7 @@ fn object_path(index: usize) -> String {
 /// As init of a virtual machine: what the host asks for is done, and the machine goes off.
 pub fn guest_main() -> ! {
     let guest = guest::enter();
+    place_config();
     match read_job(&guest) {
         Ok(job) => {
             let reply = serde_json::to_vec(&job.execute()).expect("a reply is plain data");
@@ -38,6 +41,13 @@ pub fn guest_main() -> ! {
         }
         Err(why) => guest.fail(&format!("the request cannot be read: {why}")),
     }
+}
+
+/// Puts the configuration where libbpf looks for it. Without it, objects that ask for options are refused by name.
+fn place_config() {
+    let Ok(release) = std::fs::read_to_string("/proc/sys/kernel/osrelease") else { return };
+    let _ = std::fs::create_dir_all("/boot");
+    let _ = std::fs::copy(CONFIG, format!("/boot/config-{}", release.trim()));
 }
 
 fn read_job(guest: &Guest) -> std::io::Result<Job> {
@@ -56,12 +66,22 @@ pub fn runs(
     options: &VmOptions,
 ) -> Result<Vec<Run>> {
     let duration = session.duration.or(session.workload.duration.map(|d| d.0)).or(session.cap);
+    let workload = match command {
+        // The guest's PATH is not this host's.
+        Some([program, args @ ..]) if on == On::Vm => {
+            let program = find_program(program)?.display().to_string();
+            Work::Command(std::iter::once(program).chain(args.iter().cloned()).collect())
+        }
+        Some(words) => Work::Command(words.to_vec()),
+        None => Work::Program(Box::new(session.workload.clone())),
+    };
+    let programs = match &workload {
+        Work::Command(words) => words.iter().take(1).cloned().collect(),
+        Work::Program(_) => Vec::new(),
+    };
     let task = Task::Runs {
         schedulers: schedulers.iter().map(|text| source(text)).collect::<Result<_>>()?,
-        workload: match command {
-            Some(words) => Work::Command(words.to_vec()),
-            None => Work::Program(Box::new(session.workload.clone())),
-        },
+        workload,
         runs: session.runs,
         seed: session.seed,
         duration,
@@ -70,8 +90,6 @@ pub fn runs(
     let length = Duration::from_nanos(duration.unwrap_or(0));
     let patience =
         PATIENCE + u32::try_from(count).unwrap_or(u32::MAX) * (length * 2 + RUN_PATIENCE);
-    let programs = command.and_then(|words| words.first()).map(|program| vec![program.clone()]);
-    let programs = programs.unwrap_or_default();
     match carry_out(task, &programs, on, &session.machine, options, patience)? {
         Reply::Runs { runs, .. } => Ok(runs),
         other => Err(unexpected(&other)),
@@ -113,7 +131,11 @@ fn in_vm(
     options: &VmOptions,
     patience: Duration,
 ) -> Result<Reply> {
-    let kernel = vm::kernel(options.kernel.as_deref())?;
+    // Better now than when the results are there.
+    if let Some(path) = &options.console {
+        output::write_file(path, b"")?;
+    }
+    let (kernel, config) = vm::kernel(options.kernel.as_deref())?;
     let mut spec = VmSpec::new(&machine.topology, &kernel);
     spec.memory_mib = options.memory;
     spec.accel = accel(options.accel);
@@ -122,10 +144,13 @@ fn in_vm(
     spec.cancel = output::cancelled();
     let file = |path: String, data: Vec<u8>| GuestFile { path, data, mode: 0o644 };
     spec.files.push(file(JOB.into(), serde_json::to_vec(job).expect("a job is plain data")));
+    if let Some(config) = config {
+        spec.files.push(file(CONFIG.into(), input::read(&config.display().to_string())?));
+    }
     for (index, object) in job.objects().iter().enumerate() {
         spec.files.push(file(object_path(index), object.to_vec()));
     }
-    for program in programs {
+    for program in programs.iter().chain(&options.programs) {
         spec.programs.push(find_program(program)?);
     }
     let booted = scxlab_vm::boot(&spec);
@@ -144,10 +169,11 @@ fn in_vm(
     reply.map_err(|e| anyhow::anyhow!("internal: the guest's reply: {e}"))
 }
 
-/// As a shell finds it.
+/// As a shell finds it, from the root on.
 fn find_program(name: &str) -> Result<PathBuf> {
     if name.contains('/') {
-        return Ok(PathBuf::from(name));
+        let failed = |error| CliError::Read { path: name.into(), error };
+        return Ok(std::path::absolute(name).map_err(failed)?);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| p.is_file());

@@ -35,13 +35,13 @@ fn show() -> Result<String> {
     Ok(text)
 }
 
-/// The kernel that was named, else the prepared one.
-pub fn kernel(named: Option<&Path>) -> Result<PathBuf> {
+/// The image of the kernel that was named, else of the prepared one; and its configuration, if it is known.
+pub fn kernel(named: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>)> {
     if let Some(path) = named {
-        return Ok(path.to_owned());
+        return Ok((path.to_owned(), setup::config_of(path)));
     }
     match setup::find(&setup::cache_dir()?)? {
-        Some(kernel) => Ok(kernel.image),
+        Some(kernel) => Ok((kernel.image, kernel.config)),
         None => Err(CliError::NoVmKernel.into()),
     }
 }

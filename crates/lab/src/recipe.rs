@@ -9,6 +9,7 @@
 mod apply;
 pub mod expr;
 pub mod facts;
+pub mod frontend;
 mod layout;
 mod read;
 mod shipped;
@@ -199,6 +200,8 @@ pub enum What {
     Context { program: String, field: String, why: String },
     #[error("program `{program}` returned {value} instead of {wanted}{context}")]
     Returned { program: String, value: i32, wanted: i32, context: String },
+    #[error("program `{program}` could not be run: {why}")]
+    NotRun { program: String, why: String },
     #[error("program `{program}`: {fault}")]
     Fault { program: String, fault: Box<Fault> },
     #[error("map `{map}`: {why}")]

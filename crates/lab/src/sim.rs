@@ -20,6 +20,7 @@ use scxlab_trace::Tracer;
 use scxlab_workload::{ExecConfig, Executor, Perturb, Program, SyscallCosts, WorkloadError};
 
 use crate::prepare::{Prepared, PreparedObject};
+use crate::recipe::frontend::Simulated;
 use crate::recipe::{RecipeError, Subject};
 use crate::run::Run;
 use watch::Watched;
@@ -159,7 +160,7 @@ pub fn attach(
     let applied = match &prepared.recipe {
         None => None,
         Some(r) => {
-            let applied = r.recipe.after_load(subject, &r.applied, kernel, &loaded);
+            let applied = r.recipe.after_load(subject, &r.applied, &mut Simulated { kernel, loaded: &loaded });
             Some((r, applied.map_err(failed)?))
         }
     };
@@ -167,7 +168,8 @@ pub fn attach(
         .attach_object(&loaded, Some(&prepared.table))
         .map_err(|error| SimError::Attach { label: label.to_owned(), error })?;
     if let Some((r, applied)) = applied {
-        r.recipe.after_attach(subject, &applied, kernel, &loaded).map_err(failed)?;
+        let mut frontend = Simulated { kernel, loaded: &loaded };
+        r.recipe.after_attach(subject, &applied, &mut frontend).map_err(failed)?;
     }
     Ok(loaded)
 }

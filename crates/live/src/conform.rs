@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use scxlab_lab::conform::{Action, Case, Entry, Observed, Timed, log};
 use scxlab_lab::prepare::Prepared;
+use scxlab_machine::Machine;
 use scxlab_workload::native::{self, NativeConfig};
 use scxlab_workload::program::PolicyDef;
 
@@ -21,12 +22,13 @@ pub fn observe(
     kernel: &RunningKernel,
     case: &Case,
     tracer: &Prepared,
+    machine: &Machine,
     cgroup_root: &Path,
 ) -> Result<Observed, LiveError> {
     kernel.check_free()?;
     let failed = |what: String| LiveError::Case { case: case.name.clone(), what };
     let object = tracer.object.as_ref().ok_or_else(|| failed("the tracer has no object".into()))?;
-    let scheduler = Scheduler::attach(object, &tracer.label)?;
+    let scheduler = Scheduler::attach(object, &tracer.label, machine, kernel)?;
     let started = native::StartSignal::new().map_err(|e| failed(e.to_string()))?;
     let config = NativeConfig {
         duration: Some(case.duration.0),
@@ -48,7 +50,7 @@ pub fn observe(
     }
     let stayed = scheduler.is_attached();
     let records = scheduler.drain("ring")?;
-    let lost = scheduler.global_number("nr_lost").unwrap_or(0);
+    let lost = scheduler.number("nr_lost").unwrap_or(0);
     let exit = scheduler.detach();
     let entries: Vec<Entry> = records.iter().filter_map(|r| Entry::read(r)).collect();
     Ok(Observed {

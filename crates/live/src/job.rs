@@ -8,13 +8,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use scxlab_lab::conform::{Case, Observed};
+use scxlab_lab::conform::{Case, Observed, compare};
 use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
 use scxlab_lab::run::Run;
 use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_machine::topology::sysfs::SysfsReader;
+use scxlab_workload::native;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::RunningKernel;
@@ -56,8 +57,8 @@ pub enum Task {
         seed: u64,
         duration: Option<Nanos>,
     },
-    /// The tracer in situations; each is observed `tries` times.
-    Conform { tracer: SchedulerSource, cases: Vec<CaseText>, tries: u32 },
+    /// The tracer in situations; each is observed until it is as simulated, `tries` times at most.
+    Conform { tracer: SchedulerSource, cases: Vec<Situation>, tries: u32 },
 }
 
 /// A scheduler as the user named it, with what its files hold.
@@ -80,10 +81,12 @@ pub enum RecipeSource {
     Text { name: String, text: String },
 }
 
+/// A conformance case, and what the simulated kernel does in it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CaseText {
+pub struct Situation {
     pub name: String,
     pub text: String,
+    pub simulated: Observed,
 }
 
 /// What came of it.
@@ -92,7 +95,7 @@ pub struct CaseText {
 pub enum Reply {
     /// In the order of the request: all of the first scheduler, then of the next.
     Runs { kernel: String, runs: Vec<Run> },
-    /// Of each case, every try.
+    /// Of each case, every try; only the last may be as simulated.
     Observed { kernel: String, cases: Vec<Vec<Observed>> },
     /// Nothing, and why.
     Failed { class: FaultClass, message: String },
@@ -189,6 +192,10 @@ impl Job {
                     .iter()
                     .map(|s| s.prepare(&machine, &kernel))
                     .collect::<Result<Vec<_>, _>>()?;
+                let calibration = match workload {
+                    Work::Program(_) => Some(native::calibrate(None)?),
+                    Work::Command(_) => None,
+                };
                 let mut all: Vec<Vec<Run>> = prepared.iter().map(|_| Vec::new()).collect();
                 for index in 0..*runs {
                     for (at, scheduler) in prepared.iter().enumerate() {
@@ -199,6 +206,7 @@ impl Job {
                             seed: seed.wrapping_add(u64::from(index)),
                             duration: *duration,
                             cgroup_root: Some(cgroup_root()),
+                            calibration,
                             target: self.target.name(),
                         };
                         all[at].push(run(&kernel, &spec)?);
@@ -209,12 +217,19 @@ impl Job {
             }
             Task::Conform { tracer, cases, tries } => {
                 let mut observed = Vec::new();
-                for case in cases {
-                    let case = Case::parse(&case.name, &case.text)?;
+                for situation in cases {
+                    let case = Case::parse(&situation.name, &situation.text)?;
                     let source = Source { name: &tracer.name, bytes: &tracer.bytes };
                     let prepared = case.prepare(source, &machine, &kernel.btf)?;
-                    let one = || conform::observe(&kernel, &case, &prepared, &cgroup_root());
-                    let all = (0..*tries).map(|_| one()).collect::<Result<Vec<_>, _>>()?;
+                    let mut all = Vec::new();
+                    for _ in 0..*tries {
+                        let one = conform::observe(&kernel, &case, &prepared, &machine, &cgroup_root())?;
+                        let agrees = compare(&case, &situation.simulated, &one).is_empty();
+                        all.push(one);
+                        if agrees {
+                            break;
+                        }
+                    }
                     observed.push(all);
                 }
                 Ok(Reply::Observed { kernel: kernel.release, cases: observed })

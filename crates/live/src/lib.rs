@@ -9,6 +9,7 @@
 pub mod conform;
 pub mod error;
 pub mod exit;
+mod frontend;
 pub mod job;
 pub mod kernel;
 pub mod load;

@@ -6,12 +6,13 @@
 
 use std::ffi::OsStr;
 
-use libbpf_rs::{MapType, Object, ObjectBuilder, OpenMapMut, OpenObject as OpenBpf};
+use libbpf_rs::{Object, ObjectBuilder, OpenMapMut, OpenObject as OpenBpf};
 use scxlab_bpf::link::OpenObject;
 use scxlab_bpf::object::MemberKind;
 use scxlab_lab::prepare::PreparedObject;
 
 use crate::LiveError;
+use crate::frontend::is_section;
 use crate::kernel::hotplug_seq;
 use crate::log::{listen, refusal};
 
@@ -21,12 +22,12 @@ const DUMP_LEN: &str = "uei_dump_len";
 /// The kernel's length of a dump when the ops do not say: SCX_EXIT_DUMP_DFL_LEN.
 const DUMP_DEFAULT: u32 = 32768;
 
-/// Loads the object with its chosen table; `label` is for messages.
-pub fn load(prepared: &PreparedObject, label: &str) -> Result<Object, LiveError> {
+/// Loads the object with its chosen table; `label` is for messages. Also gives back what was loaded, as it was settled.
+pub fn load(prepared: &PreparedObject, label: &str) -> Result<(OpenObject, Object), LiveError> {
     let mut plan = prepared.open.clone();
     settle_ops(&mut plan, &prepared.table);
     let (result, log) = listen(|| load_quietly(prepared, &plan));
-    result.map_err(|what| match refusal(&log) {
+    let object = result.map_err(|what| match refusal(&log) {
         Some(found) => LiveError::Verifier {
             label: label.to_owned(),
             program: found.program,
@@ -34,7 +35,8 @@ pub fn load(prepared: &PreparedObject, label: &str) -> Result<Object, LiveError>
             log: found.end,
         },
         None => LiveError::Load { label: label.to_owned(), what, log },
-    })
+    })?;
+    Ok((plan, object))
 }
 
 /// What every frontend does of itself: the ops name the kernel's count of hotplugs, and the dump has room.
@@ -94,16 +96,7 @@ fn set_globals(open: &mut OpenBpf, plan: &OpenObject) -> Result<(), String> {
 }
 
 fn section_map<'a>(open: &'a mut OpenBpf, section: &str) -> Option<OpenMapMut<'a>> {
-    let arena = section == ".addr_space.1";
-    let plain = section.matches('.').count() == 1;
-    open.maps_mut().find(|map| {
-        let name = map.name().to_string_lossy();
-        match map.map_type() {
-            MapType::Arena => arena,
-            MapType::Array => name == section || (plain && name.ends_with(section)),
-            _ => false,
-        }
-    })
+    open.maps_mut().find(|map| is_section(map.name(), map.map_type(), section))
 }
 
 fn map_named<'a>(open: &'a mut OpenBpf, name: &str) -> Option<OpenMapMut<'a>> {

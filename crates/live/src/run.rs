@@ -48,6 +48,7 @@ impl Work {
                     duration: spec.duration,
                     cgroup_root: spec.cgroup_root.clone(),
                     seed: spec.seed,
+                    calibration: spec.calibration,
                     ..NativeConfig::default()
                 };
                 Ok(native::run(program, &config)?)
@@ -95,6 +96,8 @@ pub struct LiveSpec<'a> {
     pub duration: Option<Nanos>,
     /// Where the workload's cgroups are made.
     pub cgroup_root: Option<PathBuf>,
+    /// How fast the loop of `compute` is here: runs to be compared share it.
+    pub calibration: Option<Calibration>,
     /// `host` or `vm`, as it is written into the result.
     pub target: &'static str,
 }
@@ -105,7 +108,9 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
     let began = Instant::now();
     let label = &spec.scheduler.label;
     let attached =
-        spec.scheduler.object.as_ref().map(|o| Scheduler::attach(o, label)).transpose()?;
+        spec.scheduler.object.as_ref();
+    let attached =
+        attached.map(|o| Scheduler::attach(o, label, spec.machine, kernel)).transpose()?;
     let stats = RunStats::enable();
     let probe = Probe::attach(std::process::id())?;
     let report = spec.workload.run(spec)?;

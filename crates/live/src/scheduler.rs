@@ -8,17 +8,22 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{Link, MapCore, MapFlags, MapType, Object, ProgramType, RingBufferBuilder};
-use scxlab_bpf::link::GlobalRef;
+use libbpf_rs::{Link, MapCore, MapType, Object, ProgramType, RingBufferBuilder};
+use scxlab_bpf::link::OpenObject;
 use scxlab_bpf::object::MemberKind;
 use scxlab_lab::prepare::PreparedObject;
+use scxlab_lab::recipe::Subject;
 use scxlab_lab::run::Exit;
+use scxlab_machine::Machine;
 
 use crate::LiveError;
+use crate::frontend::Loaded;
 use crate::exit::{KernelLog, from_log, kind_name};
-use crate::kernel;
+use crate::kernel::{self, RunningKernel};
 use crate::load::load;
 
+/// Where the kernel's debug dump is left; its section was resized for it.
+const DUMP: &str = "uei_dump";
 /// How long the kernel may take to enable or disable a scheduler. Under emulation, with a stall to report, it takes seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
@@ -26,6 +31,8 @@ const POLL: Duration = Duration::from_millis(10);
 /// An attached scheduler.
 pub struct Scheduler<'a> {
     prepared: &'a PreparedObject,
+    /// As it was loaded.
+    plan: OpenObject,
     label: String,
     object: Object,
     link: Option<Link>,
@@ -46,10 +53,22 @@ pub struct OpCost {
 
 impl<'a> Scheduler<'a> {
     /// Loads and attaches. The ops' `init` has run and every task is the scheduler's when this returns.
-    pub fn attach(prepared: &'a PreparedObject, label: &str) -> Result<Scheduler<'a>, LiveError> {
-        let object = load(prepared, label)?;
+    pub fn attach(
+        prepared: &'a PreparedObject,
+        label: &str,
+        machine: &Machine,
+        kernel: &RunningKernel,
+    ) -> Result<Scheduler<'a>, LiveError> {
+        let (plan, object) = load(prepared, label)?;
+        let subject = Subject { machine, kernel: &kernel.btf, table: &prepared.table };
+        let mut applied = None;
+        if let Some(r) = &prepared.recipe {
+            let mut frontend = Loaded { plan: &plan, object: &object };
+            applied = Some(r.recipe.after_load(subject, &r.applied, &mut frontend)?);
+        }
         let mut scheduler = Scheduler {
             prepared,
+            plan,
             label: label.to_owned(),
             object,
             link: None,
@@ -60,6 +79,10 @@ impl<'a> Scheduler<'a> {
         scheduler.link = Some(scheduler.attach_ops()?);
         scheduler.attach_others();
         scheduler.wait_enabled()?;
+        if let (Some(r), Some(applied)) = (&prepared.recipe, applied) {
+            let mut frontend = Loaded { plan: &scheduler.plan, object: &scheduler.object };
+            r.recipe.after_attach(subject, &applied, &mut frontend)?;
+        }
         Ok(scheduler)
     }
 
@@ -136,46 +159,27 @@ impl<'a> Scheduler<'a> {
             kind: kind_name(kind),
             code: code as i64,
             message: if message.is_empty() { self.text("uei.reason") } else { message },
-            dump: self.text("uei_dump"),
+            dump: self.text(DUMP),
         })
     }
 
-    fn number(&self, path: &str) -> Option<u64> {
-        let bytes = self.global(path)?;
+    fn loaded(&self) -> Loaded<'_> {
+        Loaded { plan: &self.plan, object: &self.object }
+    }
+
+    /// A global variable that is a number.
+    pub fn number(&self, path: &str) -> Option<u64> {
+        let bytes = self.loaded().bytes(path).ok()?;
         let mut wide = [0; 8];
         wide.get_mut(..bytes.len())?.copy_from_slice(&bytes);
         Some(u64::from_le_bytes(wide))
     }
 
+    /// A global variable that is text, up to its NUL.
     fn text(&self, path: &str) -> String {
-        let bytes = self.global(path).unwrap_or_default();
+        let bytes = self.loaded().bytes(path).unwrap_or_default();
         let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
         String::from_utf8_lossy(&bytes[..end]).into_owned()
-    }
-
-    /// Present bytes of a global variable, or a part of one.
-    fn global(&self, path: &str) -> Option<Vec<u8>> {
-        let place = self.place(path)?;
-        let section = &self.prepared.open.object().sections[place.section].name;
-        let plain = section.matches('.').count() == 1;
-        let map = self.object.maps().find(|map| {
-            let name = map.name().to_string_lossy();
-            map.map_type() == MapType::Array
-                && (name == section.as_str() || (plain && name.ends_with(section.as_str())))
-        })?;
-        let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
-        let at = place.offset as usize;
-        let end = at.saturating_add(place.size as usize).min(value.len());
-        value.get(at..end).map(<[u8]>::to_vec)
-    }
-
-    fn place(&self, path: &str) -> Option<GlobalRef> {
-        let mut place = self.prepared.open.globals.find(path).ok()?;
-        if path == "uei_dump" {
-            // Its section was resized when it was loaded.
-            place.size = u64::MAX;
-        }
-        Some(place)
     }
 
     /// Takes what the programs have put into a ring buffer.
@@ -194,11 +198,6 @@ impl<'a> Scheduler<'a> {
         ring.consume().map_err(|e| failed(e.to_string()))?;
         drop(ring);
         Ok(records.into_inner())
-    }
-
-    /// A global variable that is a number.
-    pub fn global_number(&self, path: &str) -> Option<u64> {
-        self.number(path)
     }
 
     /// Calls and time per operation since `kernel.bpf_stats_enabled` was set.

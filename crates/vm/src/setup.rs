@@ -29,6 +29,16 @@ pub struct Kernel {
     pub image: PathBuf,
     /// Its release.
     pub release: String,
+    /// What it was configured with, if that is known: programs may ask for options.
+    pub config: Option<PathBuf>,
+}
+
+/// The configuration that belongs to an image, where distributions put it.
+pub fn config_of(image: &Path) -> Option<PathBuf> {
+    let name = image.file_name()?.to_str()?;
+    let named = name.strip_prefix("vmlinuz").or_else(|| name.strip_prefix("vmlinux"));
+    let names = ["config".to_owned(), format!("config{}", named.unwrap_or_default())];
+    names.iter().rev().map(|name| image.with_file_name(name)).find(|path| path.is_file())
 }
 
 /// Why no kernel could be prepared or found.
@@ -114,19 +124,20 @@ pub fn find(cache: &Path) -> Result<Option<Kernel>, SetupError> {
     if hash_line(&read(&image)?).as_bytes() != wanted {
         return Err(SetupError::Damaged { path: image });
     }
-    Ok(Some(Kernel { image, release }))
+    let config = config_of(&image);
+    Ok(Some(Kernel { image, release, config }))
 }
 
 /// Finds the newest kernel that Debian has backported, fetches, checks and keeps it. `say` hears of each step.
 pub fn prepare(cache: &Path, say: &mut dyn FnMut(&str)) -> Result<Kernel, SetupError> {
     let work = Work::new(cache)?;
-    let image = apt::fetch(&work.dir, say)?;
+    let (image, config) = apt::fetch(&work.dir, say)?;
     say("checking the image");
-    adopt(cache, &image)
+    adopt(cache, &image, config.as_deref())
 }
 
 /// Keeps a copy of an image that is there already, as if it had been prepared.
-pub fn adopt(cache: &Path, image: &Path) -> Result<Kernel, SetupError> {
+pub fn adopt(cache: &Path, image: &Path, config: Option<&Path>) -> Result<Kernel, SetupError> {
     image::check(image)?;
     let facts = image::inspect(image)?;
     let unnamed = || SetupError::Missing(format!("{} does not say its release", image.display()));
@@ -142,6 +153,9 @@ pub fn adopt(cache: &Path, image: &Path) -> Result<Kernel, SetupError> {
     for (name, data) in [("image", data.as_slice()), ("hash", hash_line(&data).as_bytes())] {
         fs::write(new.join(name), data).map_err(at(new.join(name)))?;
     }
+    if let Some(config) = config {
+        fs::copy(config, new.join("config")).map_err(at(config.to_owned()))?;
+    }
     let place = cache.join("kernel").join(&release);
     match fs::remove_dir_all(&place) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(at(place)(why)),
@@ -152,7 +166,9 @@ pub fn adopt(cache: &Path, image: &Path) -> Result<Kernel, SetupError> {
     let current = work.dir.join("current");
     fs::write(&current, &release).map_err(at(current.clone()))?;
     fs::rename(&current, cache.join("kernel/current")).map_err(at(current))?;
-    Ok(Kernel { image: place.join("image"), release })
+    let image = place.join("image");
+    let config = config_of(&image);
+    Ok(Kernel { image, release, config })
 }
 
 /// A directory that is gone when this is dropped. One that a killed process left is removed by the next.

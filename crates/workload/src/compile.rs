@@ -12,7 +12,7 @@ use crate::program::{CgroupDef, CpuList, Op, Program, ThreadTemplate, TimerMode,
 mod check;
 pub mod insn;
 
-use insn::{Insn, Kind, NR_KINDS, PolicyTable, Res, TimerRef};
+use insn::{Insn, Kind, NR_KINDS, PolicyTable, ROOT_CGROUP, Res, TimerRef};
 
 /// Threads that exist at the start, over all templates.
 pub const MAX_THREADS: u64 = 100_000;
@@ -271,8 +271,8 @@ impl Lowering<'_> {
             Op::ClearAffinity => Insn::ClearAffinity,
             Op::SetNice(nice) => Insn::SetNice(*nice),
             Op::SetPolicy(policy) => Insn::SetPolicy(push(&mut self.out.policies, *policy)),
-            // `check::cgroups` has listed every path that an op names.
-            Op::MoveCgroup(path) => Insn::MoveCgroup(self.cgroup(path).unwrap_or(0)),
+            // `check::cgroups` has listed every path that an op names, but for the root.
+            Op::MoveCgroup(path) => Insn::MoveCgroup(self.cgroup(path).unwrap_or(ROOT_CGROUP)),
             Op::Suspend(name) => return self.suspend(name),
             Op::Resume(name) => return self.resume(name),
             Op::Count(units) => Insn::Count(*units),

@@ -402,7 +402,7 @@ impl Executor {
             }
             Insn::MoveCgroup(index) => {
                 sys.charge(self.costs.cgroup_move);
-                // An empty table means that the only path named is the root.
+                // One that is not in the table is the root.
                 let id = self.cgroup_ids.get(index as usize).copied().unwrap_or(CgroupId(0));
                 self.threads[t].cgroup = id;
                 let got = sys.move_to_cgroup(task, id);

@@ -10,13 +10,13 @@ mod open;
 
 use scxlab_bpf::btf::Btf;
 use scxlab_bpf::fault::{Fault, FaultKind};
-use scxlab_bpf::link::{Loaded, OpenObject};
+use scxlab_bpf::link::OpenObject;
 use scxlab_bpf::object::{Object, ProgramKind};
-use scxlab_kernel::Kernel;
 use scxlab_machine::Machine;
 
 use super::expr::{Expr, ExprError, Step as PathStep, Target};
 use super::facts::{Scope, Vars, View, indices};
+use super::frontend::Frontend;
 use super::{Action, Formula, Phase, Place, Recipe, RecipeError, Step, What};
 
 /// What a recipe is applied to.
@@ -74,21 +74,24 @@ impl Recipe {
         &self,
         subject: Subject<'_>,
         applied: &Applied,
-        kernel: &mut Kernel,
-        loaded: &Loaded,
+        frontend: &mut dyn Frontend,
     ) -> Outcome<Applied> {
-        self.use_loaded(Phase::Loaded, subject, applied, kernel, loaded)
+        self.use_loaded(Phase::Loaded, subject, applied, frontend)
     }
 
-    /// Steps once the scheduler is attached. `applied` is what `after_load` gave.
+    /// Steps after attach.
     pub fn after_attach(
         &self,
         subject: Subject<'_>,
         applied: &Applied,
-        kernel: &mut Kernel,
-        loaded: &Loaded,
+        frontend: &mut dyn Frontend,
     ) -> Outcome<Applied> {
-        self.use_loaded(Phase::Attached, subject, applied, kernel, loaded)
+        self.use_loaded(Phase::Attached, subject, applied, frontend)
+    }
+
+    /// Whether something is left to do once the object is loaded.
+    pub fn needs_loaded(&self) -> bool {
+        self.steps.iter().any(|s| s.phase != Phase::Open)
     }
 
     fn use_loaded(
@@ -96,11 +99,10 @@ impl Recipe {
         phase: Phase,
         subject: Subject<'_>,
         applied: &Applied,
-        kernel: &mut Kernel,
-        loaded: &Loaded,
+        frontend: &mut dyn Frontend,
     ) -> Outcome<Applied> {
         let mut work = Work { subject, state: applied.clone(), locals: Vec::new() };
-        work.phase(&self.steps, phase, &mut Side::Loaded(kernel, loaded))?;
+        work.phase(&self.steps, phase, &mut Side::Loaded(frontend))?;
         Ok(work.state)
     }
 }
@@ -108,21 +110,21 @@ impl Recipe {
 /// The object: open, or loaded into a kernel.
 enum Side<'a> {
     Open(&'a mut OpenObject),
-    Loaded(&'a mut Kernel, &'a Loaded),
+    Loaded(&'a mut dyn Frontend),
 }
 
 impl Side<'_> {
     fn object(&self) -> &Object {
         match self {
             Side::Open(open) => open.object(),
-            Side::Loaded(_, loaded) => &loaded.object,
+            Side::Loaded(frontend) => frontend.object(),
         }
     }
 
     fn view(&self) -> View<'_> {
         match self {
             Side::Open(open) => View::Open(&open.globals),
-            Side::Loaded(kernel, loaded) => View::Loaded(loaded, &kernel.vm),
+            Side::Loaded(frontend) => View::Loaded(&**frontend),
         }
     }
 }
@@ -224,9 +226,7 @@ impl<'a> Work<'a> {
             }),
             action => match side {
                 Side::Open(open) => self.change(open, action),
-                Side::Loaded(kernel, loaded) => {
-                    self.use_loaded(kernel, loaded, action, &step.place)
-                }
+                Side::Loaded(frontend) => self.use_loaded(*frontend, action, &step.place),
             },
         };
         self.locals.pop();

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 
 use scxlab_bpf::btf::{Btf, Kind};
 use scxlab_bpf::link::knob::{closest, parse_int};
-use scxlab_bpf::link::{Globals, Loaded};
+use scxlab_bpf::link::Globals;
 use scxlab_bpf::object::Object;
-use scxlab_bpf::vm::Vm;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::{CoreId, CpuId, LlcId, Machine, NodeId, Topology};
 
 use super::expr::{ExprError, Names, Step, path_text};
+use super::frontend::Frontend;
 
 /// Facts without arguments.
 pub const FACTS: [&str; 8] = [
@@ -74,17 +74,16 @@ pub struct Scope<'a> {
 #[derive(Clone, Copy)]
 pub enum View<'a> {
     Open(&'a Globals),
-    Loaded(&'a Loaded, &'a Vm),
+    Loaded(&'a dyn Frontend),
 }
 
 impl View<'_> {
     /// As text; or why there is none.
     fn get(&self, path: &str) -> Result<String, String> {
         match self {
-            View::Open(globals) => globals.get(path),
-            View::Loaded(loaded, vm) => loaded.read_global(vm, path),
+            View::Open(globals) => globals.get(path).map_err(|error| error.to_string()),
+            View::Loaded(frontend) => frontend.global(path),
         }
-        .map_err(|error| error.to_string())
     }
 }
 

@@ -23,8 +23,11 @@ const TOOLS: [&str; 3] = ["apt-get", "apt-cache", "dpkg-deb"];
 /// Of what a tool says this much is shown, its end.
 const SAID_LINES: usize = 6;
 
-/// Fetches the newest kernel into `dir` and returns its image there.
-pub(super) fn fetch(dir: &Path, say: &mut dyn FnMut(&str)) -> Result<PathBuf, SetupError> {
+/// Fetches the newest kernel into `dir` and returns its image there, and its configuration.
+pub(super) fn fetch(
+    dir: &Path,
+    say: &mut dyn FnMut(&str),
+) -> Result<(PathBuf, Option<PathBuf>), SetupError> {
     if !cfg!(target_arch = "x86_64") {
         return Err(SetupError::Architecture { arch: std::env::consts::ARCH });
     }
@@ -43,8 +46,16 @@ pub(super) fn fetch(dir: &Path, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Se
     let package = apt.package(&release);
     say(&format!("Linux {release}: downloading {package}"));
     apt.run("apt-get", &["-q", "download", &package])?;
+    let base = format!("linux-base-{release}");
+    let has_base = apt.has(&base);
+    if has_base {
+        apt.run("apt-get", &["-q", "download", &base])?;
+    }
     say("unpacking");
-    apt.image(&package)
+    let image = apt.image(&package)?;
+    let unpacked = if has_base { apt.unpack(&base)? } else { dir.join("unpacked") };
+    let is_config = |name: &str| name == "config" || name.starts_with("config-");
+    Ok((image, find_file(&unpacked, &is_config)))
 }
 
 /// An apt that knows one suite and has its state in one directory.
@@ -85,14 +96,22 @@ impl<'a> Apt<'a> {
     /// The package with the image: by its newer name, or the one of all kernels before.
     fn package(&self, release: &str) -> String {
         let newer = format!("linux-binary-{release}");
-        match self.run("apt-cache", &["show", &newer]) {
-            Ok(text) if !text.trim().is_empty() => newer,
-            _ => format!("linux-image-{release}"),
-        }
+        if self.has(&newer) { newer } else { format!("linux-image-{release}") }
+    }
+
+    fn has(&self, package: &str) -> bool {
+        self.run("apt-cache", &["show", package]).is_ok_and(|text| !text.trim().is_empty())
     }
 
     /// The image inside the package that was downloaded.
     fn image(&self, package: &str) -> Result<PathBuf, SetupError> {
+        let missing = || SetupError::Missing(format!("{package}: no vmlinuz in it"));
+        let to = self.unpack(package)?;
+        find_file(&to, &|name| name.starts_with("vmlinuz")).ok_or_else(missing)
+    }
+
+    /// Where the files of the package that was downloaded are.
+    fn unpack(&self, package: &str) -> Result<PathBuf, SetupError> {
         let missing = |what: &str| SetupError::Missing(format!("{package}: no {what}"));
         let prefix = format!("{package}_");
         let deb = find_file(self.dir, &|name| name.starts_with(&prefix) && name.ends_with(".deb"));
@@ -100,7 +119,7 @@ impl<'a> Apt<'a> {
         let to = self.dir.join("unpacked");
         let mut command = Command::new("dpkg-deb");
         run("dpkg-deb -x", command.arg("-x").arg(&deb).arg(&to))?;
-        find_file(&to, &|name| name.starts_with("vmlinuz")).ok_or_else(|| missing("vmlinuz in it"))
+        Ok(to)
     }
 }
 

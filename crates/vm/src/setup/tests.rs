@@ -16,7 +16,7 @@ fn adopt_release(cache: &Path, release: &str) -> Result<Kernel, SetupError> {
     let file = cache.join("given");
     fs::create_dir_all(cache).unwrap();
     fs::write(&file, image(release)).unwrap();
-    adopt(cache, &file)
+    adopt(cache, &file, None)
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn no_kernel_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("text");
     fs::write(&file, "text").unwrap();
-    assert!(matches!(adopt(dir.path(), &file), Err(SetupError::Image(VmError::Kernel { .. }))));
-    let refused = adopt(dir.path(), &dir.path().join("none"));
+    assert!(matches!(adopt(dir.path(), &file, None), Err(SetupError::Image(VmError::Kernel { .. }))));
+    let refused = adopt(dir.path(), &dir.path().join("none"), None);
     assert!(matches!(refused, Err(SetupError::Image(VmError::NoKernel { .. }))));
 }

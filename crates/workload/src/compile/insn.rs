@@ -59,6 +59,9 @@ pub enum TimerRef {
     Own(u16),
 }
 
+/// Past every table of cgroups.
+pub const ROOT_CGROUP: u32 = u32::MAX;
+
 /// One instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insn {
@@ -112,7 +115,7 @@ pub enum Insn {
     SetNice(i8),
     /// Index into `Compiled::policies`.
     SetPolicy(u32),
-    /// Index into `Compiled::cgroups`.
+    /// Index into `Compiled::cgroups`; `ROOT_CGROUP` is "/".
     MoveCgroup(u32),
     Count(u64),
     /// Sets a loop counter, or jumps past a loop of no passes.

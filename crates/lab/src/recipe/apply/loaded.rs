@@ -6,50 +6,47 @@
 
 use scxlab_bpf::btf::{Btf, FieldRef, Kind, TypeId};
 use scxlab_bpf::errno::ENOENT;
-use scxlab_bpf::link::{GlobalError, Loaded};
-use scxlab_bpf::map::{MapId, map_type};
+use scxlab_bpf::link::GlobalError;
 use scxlab_bpf::object::{Object, ProgramKind};
-use scxlab_kernel::Kernel;
 use scxlab_machine::CpuId;
 
 use super::super::expr::path_text;
+use super::super::frontend::{Frontend, RunFailure};
 use super::super::{
     Action, Assignment, Content, Formula, Place, RecipeError, Run, Update, What, layout,
 };
 use super::{Outcome, Side, Work, no_map, no_program};
 
-const PERCPU: [u32; 3] = [map_type::PERCPU_ARRAY, map_type::PERCPU_HASH, map_type::LRU_PERCPU_HASH];
 /// The largest context and map value: the kernel's limit for the one, enough for the other.
 const MAX_BYTES: u64 = 1 << 20;
 
 impl Work<'_> {
     pub(super) fn use_loaded(
         &mut self,
-        kernel: &mut Kernel,
-        loaded: &Loaded,
+        frontend: &mut dyn Frontend,
         action: &Action,
         place: &Place,
     ) -> Outcome<()> {
         match action {
-            Action::Set(all) => all.iter().try_for_each(|a| self.set_loaded(kernel, loaded, a)),
+            Action::Set(all) => all.iter().try_for_each(|a| self.set_loaded(frontend, a)),
             Action::InnerMaps(pairs) => pairs.iter().try_for_each(|(map, formula)| {
-                let slots = self.count(&Side::Loaded(kernel, loaded), formula)?;
-                fill_map_of_maps(kernel, loaded, map, slots, &formula.place)
+                let slots = self.count(&Side::Loaded(frontend), formula)?;
+                fill_map_of_maps(frontend, map, slots, &formula.place)
             }),
-            Action::Run(run) => self.run(kernel, loaded, run, place),
-            Action::Update(update) => self.update(kernel, loaded, update, place),
+            Action::Run(run) => self.run(frontend, run, place),
+            Action::Update(update) => self.update(frontend, update, place),
             _ => Ok(()),
         }
     }
 
-    fn set_loaded(&self, kernel: &mut Kernel, loaded: &Loaded, a: &Assignment) -> Outcome<()> {
+    fn set_loaded(&self, frontend: &mut dyn Frontend, a: &Assignment) -> Outcome<()> {
         let Assignment { target, value: formula } = a;
-        let side = Side::Loaded(kernel, loaded);
+        let side = Side::Loaded(&mut *frontend);
         let steps = self.steps(&side, target, &formula.place)?;
         let value = self.value(&side, formula)?;
         let Some(at) = &target.at else {
             let path = path_text(&target.name, &steps);
-            return match loaded.write_global(&mut kernel.vm, &path, &value.to_string()) {
+            return match frontend.set_global(&path, &value.to_string()) {
                 Err(GlobalError::NoVariable { .. }) if target.optional => Ok(()),
                 result => result.map_err(|e| RecipeError::at(&formula.place, e.into())),
             };
@@ -60,43 +57,36 @@ impl Work<'_> {
         let refuse = |why: String| {
             RecipeError::at(&formula.place, What::Memory { place: place.clone(), why })
         };
-        let btf = &loaded.object.btf;
+        let btf = &frontend.object().btf;
         let ty = type_named(btf, &target.name)
             .ok_or_else(|| refuse("the object has no such type".into()))?;
         let field = btf.path(ty, &path_text("", &steps)).map_err(|e| refuse(e.to_string()))?;
         let address = u64::try_from(at).map_err(|_| refuse("no address".into()))?;
-        poke(kernel, loaded, address, field, value).map_err(refuse)
+        poke(frontend, address, field, value).map_err(refuse)
     }
 
-    fn run(
-        &mut self,
-        kernel: &mut Kernel,
-        loaded: &Loaded,
-        run: &Run,
-        place: &Place,
-    ) -> Outcome<()> {
+    fn run(&mut self, frontend: &mut dyn Frontend, run: &Run, place: &Place) -> Outcome<()> {
         let program = &run.program;
         let is_syscall = |kind: &ProgramKind| *kind == ProgramKind::Syscall;
-        let found = loaded.programs().find(|(_, name, kind)| name == program && is_syscall(kind));
-        let Some((func, ..)) = found else {
-            return Err(no_program(&loaded.object, place, program, is_syscall));
-        };
-        let side = Side::Loaded(kernel, loaded);
-        let ty = context_type(&loaded.object, program);
+        let object = frontend.object();
+        if !object.programs().any(|(_, f, kind)| f.name == *program && is_syscall(kind)) {
+            return Err(no_program(object, place, program, is_syscall));
+        }
+        let ty = context_type(object, program);
+        let side = Side::Loaded(&mut *frontend);
         let mut ctx = self.context(&side, run, ty, place)?;
         let wanted = run.returns.as_ref().map(|f| self.value(&side, f)).transpose()?;
         let cpu = run.cpu.as_ref().map(|f| self.cpu(&side, f)).transpose()?;
-        let Side::Loaded(kernel, _) = side else { return Ok(()) };
-        let call = |k: &mut Kernel, ctx: &mut [u8]| k.run_syscall(loaded.instance, func, ctx);
-        let result = match cpu {
-            None => kernel.user(|k| call(k, &mut ctx)),
-            Some(cpu) => kernel.user_on(cpu, |k| call(k, &mut ctx)),
+        let failed = |failure: RunFailure| {
+            let program = program.clone();
+            RecipeError::at(place, match failure {
+                RunFailure::Fault(fault) => What::Fault { program, fault },
+                RunFailure::NotLoaded => What::NotRun { program, why: "it is not loaded".into() },
+                RunFailure::Refused(why) => What::NotRun { program, why },
+            })
         };
-        let value = result.map_err(|fault| {
-            let fault = Box::new(fault);
-            RecipeError::at(place, What::Fault { program: program.clone(), fault })
-        })? as i32;
-        let side = Side::Loaded(kernel, loaded);
+        let value = frontend.run(program, &mut ctx, cpu).map_err(failed)?;
+        let side = Side::Loaded(frontend);
         if let Some(wanted) = wanted.filter(|wanted| *wanted != i128::from(value)) {
             let context = self.shown(&side, &run.ctx)?;
             let (program, wanted) = (program.clone(), wanted as i32);
@@ -165,24 +155,23 @@ impl Work<'_> {
 
     fn update(
         &self,
-        kernel: &mut Kernel,
-        loaded: &Loaded,
+        frontend: &mut dyn Frontend,
         update: &Update,
         place: &Place,
     ) -> Outcome<()> {
         let refuse =
             |why: String| RecipeError::at(place, What::Map { map: update.map.clone(), why });
-        let Some(index) = loaded.object.map(&update.map) else {
-            return Err(no_map(&loaded.object, place, &update.map));
+        let Some(index) = frontend.object().map(&update.map) else {
+            return Err(no_map(frontend.object(), place, &update.map));
         };
-        let (spec, id) = (&loaded.object.maps[index], loaded.maps[index]);
-        let side = Side::Loaded(kernel, loaded);
+        let spec = frontend.object().maps[index].clone();
+        let side = Side::Loaded(&mut *frontend);
         let key = vec![0; spec.key_size as usize];
         let key = self.content(&side, spec.key_ty, key, &update.key, &refuse)?;
         let cpu = update.cpu.as_ref().map(|f| self.cpu(&side, f)).transpose()?;
-        let copies = element(&side, id, &key, spec.value_size, cpu)
+        let copies = element(&side, index, &key, spec.value_size, cpu)
             .map_err(|errno| refuse(format!("errno {errno}")))?;
-        let all_copies = cpu.is_none() && is_percpu(&side, id);
+        let all_copies = cpu.is_none() && is_percpu(&side, index);
         let mut value = Vec::new();
         for copy in copies {
             let copy = self.content(&side, spec.value_ty, copy, &update.value, &refuse)?;
@@ -191,11 +180,7 @@ impl Work<'_> {
                 value.resize(value.len().next_multiple_of(8), 0);
             }
         }
-        let Side::Loaded(kernel, _) = side else { return Ok(()) };
-        let done = match cpu {
-            None => kernel.vm.map_update(id, &key, &value, 0),
-            Some(cpu) => kernel.vm.map_update_cpu(id, &key, &value, cpu.0),
-        };
+        let done = frontend.update(index, &key, &value, cpu);
         done.map_err(|errno| refuse(format!("errno {errno}")))
     }
 
@@ -270,34 +255,25 @@ impl Work<'_> {
 /// The element as it is, one copy for each CPU that is meant; zeros if there is none.
 fn element(
     side: &Side<'_>,
-    id: MapId,
+    map: usize,
     key: &[u8],
     size: u32,
     cpu: Option<CpuId>,
 ) -> Result<Vec<Vec<u8>>, i64> {
-    let Side::Loaded(kernel, _) = side else { return Ok(Vec::new()) };
+    let Side::Loaded(frontend) = side else { return Ok(Vec::new()) };
     let size = size as usize;
-    let found = match cpu {
-        Some(cpu) => kernel.vm.map_lookup_cpu(id, key, cpu.0),
-        None => kernel.vm.map_lookup(id, key),
-    };
-    let bytes = match found {
+    let bytes = match frontend.lookup(map, key, cpu) {
         Err(ENOENT) if cpu.is_some() => vec![0; size],
-        Err(ENOENT) => vec![0; kernel.vm.map_value_len(id)?],
+        Err(ENOENT) => vec![0; frontend.value_len(map)],
         found => found?,
     };
-    let stride = if cpu.is_none() && is_percpu(side, id) { size.next_multiple_of(8) } else { size };
-    let stride = stride.max(1);
-    Ok(bytes.chunks(stride).map(|copy| copy[..size.min(copy.len())].to_vec()).collect())
+    let per_cpu = cpu.is_none() && frontend.is_per_cpu(map);
+    let stride = if per_cpu { size.next_multiple_of(8) } else { size };
+    Ok(bytes.chunks(stride.max(1)).map(|copy| copy[..size.min(copy.len())].to_vec()).collect())
 }
 
-fn is_percpu(side: &Side<'_>, id: MapId) -> bool {
-    match side {
-        Side::Open(_) => false,
-        Side::Loaded(kernel, _) => {
-            kernel.vm.map(id).is_some_and(|map| PERCPU.contains(&map.def.map_type))
-        }
-    }
+fn is_percpu(side: &Side<'_>, map: usize) -> bool {
+    matches!(side, Side::Loaded(frontend) if frontend.is_per_cpu(map))
 }
 
 fn type_named(btf: &Btf, name: &str) -> Option<TypeId> {
@@ -307,55 +283,32 @@ fn type_named(btf: &Btf, name: &str) -> Option<TypeId> {
 
 /// Writes a field of what lies at an address, as user space would through its mapping.
 fn poke(
-    kernel: &mut Kernel,
-    loaded: &Loaded,
+    frontend: &mut dyn Frontend,
     address: u64,
     field: FieldRef,
     value: i128,
 ) -> Result<(), String> {
-    let btf = &loaded.object.btf;
     let at = address.checked_add(field.byte_off()).ok_or("no address")?;
-    let len = btf.size_of(field.ty).map_err(|e| e.to_string())?;
-    let arena = loaded.maps.iter().copied().find(|id| {
-        let map = kernel.vm.map(*id);
-        map.is_some_and(|map| map.def.map_type == map_type::ARENA)
-    });
-    let outside = || "it lies in no arena of the object".to_owned();
-    let arena = arena.ok_or_else(outside)?;
-    let (start, size) = kernel.vm.map_area(arena).map_err(|_| outside())?;
-    let inside = at >= start && at.checked_add(len).is_some_and(|end| end <= start + size);
-    if !inside {
-        return Err(outside());
-    }
-    kernel.vm.arena_touch(arena, at, len).map_err(|errno| format!("errno {errno}"))?;
+    let len = frontend.object().btf.size_of(field.ty).map_err(|e| e.to_string())?;
     let place = FieldRef { bit_off: field.bit_off % 8, ..field };
-    let mut bytes = kernel.vm.mem.bytes(at, len).map_err(|e| e.to_string())?.to_vec();
-    layout::put(btf, &mut bytes, place, value)?;
-    kernel.vm.mem.bytes_mut(at, len).map_err(|e| e.to_string())?.copy_from_slice(&bytes);
-    Ok(())
+    let mut bytes = frontend.read_arena(at, len)?;
+    layout::put(&frontend.object().btf, &mut bytes, place, value)?;
+    frontend.write_arena(at, &bytes)
 }
 
 /// New maps like the template, in slots 0 and up.
 fn fill_map_of_maps(
-    kernel: &mut Kernel,
-    loaded: &Loaded,
+    frontend: &mut dyn Frontend,
     map: &str,
     slots: u64,
     place: &Place,
 ) -> Outcome<()> {
     let refuse = |why: String| RecipeError::at(place, What::Map { map: map.to_owned(), why });
-    let Some(outer) = loaded.map(map) else {
-        return Err(no_map(&loaded.object, place, map));
+    let Some(index) = frontend.object().map(map) else {
+        return Err(no_map(frontend.object(), place, map));
     };
-    let template = kernel.vm.map(outer).and_then(|m| m.def.inner.clone());
-    let template = template.ok_or_else(|| refuse("it does not hold maps".into()))?;
-    for slot in 0..slots.min(u64::from(u32::MAX)) as u32 {
-        let inner = kernel.vm.create_map(loaded.instance, &template);
-        let inner = inner.map_err(|e| refuse(e.to_string()))?;
-        let put = kernel.vm.map_set_inner(outer, &slot.to_ne_bytes(), inner);
-        put.map_err(|errno| refuse(format!("slot {slot}: errno {errno}")))?;
-    }
-    Ok(())
+    let slots = slots.min(u64::from(u32::MAX)) as u32;
+    frontend.fill_map_of_maps(index, slots).map_err(refuse)
 }
 
 /// The struct that a program's only argument points to.
