@@ -94,5 +94,5 @@ fn prepare(name: &str, machine: &Arc<Machine>) -> Result<Prepared, Box<dyn Error
     let shipped = scxlab_sched::find(&arg.name).ok_or_else(|| format!("no scheduler {name}"))?;
     let source = Source { name: shipped.name, bytes: shipped.object };
     let target = kernel_target(machine)?;
-    Ok(Prepared::object(&arg, source, RecipeChoice::Auto, machine, &target)?)
+    Ok(Prepared::object(&arg, source, RecipeChoice::Auto, machine, &target.btf)?)
 }

@@ -5,6 +5,7 @@
  * The workload is every task that descends from `root_tgid`. A task is known by its entry in task storage, made when it
  * is forked. Times are bpf_ktime_get_ns().
  *
+ * What happens before `from` and after `until` does not count: the workload is being made, or collected.
  * A wait begins when the task is about to be woken (sched_waking), is new (sched_wakeup_new), or is switched away while
  * runnable, and ends when a CPU switches to it.
  */
@@ -18,6 +19,10 @@ char _license[] SEC("license") = "GPL";
 
 /* The process whose descendants are the workload; set before the programs are attached. */
 const volatile u32 root_tgid = 0;
+
+/* What is measured lies between these times; set while the programs are attached. */
+u64 from = ~0ULL;
+u64 until = ~0ULL;
 
 #define TASK_DEAD 0x80
 #define DEFAULT_PRIO 120
@@ -85,6 +90,21 @@ static u32 bucket_of(u64 ns)
 	return ((shift + 1) << SUB_BITS) + ((ns >> shift) & (SUB - 1));
 }
 
+/* The part of a stretch of time that is measured. */
+static u64 measured(u64 start, u64 end)
+{
+	if (start < from)
+		start = from;
+	if (end > until)
+		end = until;
+	return start < end ? end - start : 0;
+}
+
+static bool is_measured(u64 now)
+{
+	return from <= now && now <= until;
+}
+
 static void record(u32 which, u64 ns)
 {
 	struct distribution *d = bpf_map_lookup_elem(&times, &which);
@@ -129,7 +149,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 		return 0;
 	s->woken_at = s->waiting_since = bpf_ktime_get_ns();
 	cpu = this_cpu();
-	if (cpu)
+	if (cpu && is_measured(s->woken_at))
 		cpu->wakeups++;
 	return 0;
 }
@@ -162,7 +182,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	u32 key = ((u32)p->thread_info.cpu << 16) | (u32)(to & 0xffff);
 	u64 one = 1, *count;
 
-	if (!s)
+	if (!s || !is_measured(bpf_ktime_get_ns()))
 		return 0;
 	s->sum.migrations++;
 	count = bpf_map_lookup_elem(&moves, &key);
@@ -192,16 +212,16 @@ static void leave(struct task_struct *p, struct task_state *s, bool preempted, u
 		  struct cpu_account *cpu)
 {
 	if (s->on_cpu_since)
-		s->sum.run += now - s->on_cpu_since;
+		s->sum.run += measured(s->on_cpu_since, now);
 	s->on_cpu_since = 0;
 	s->woken_at = 0;
 	s->waiting_since = 0;
 	if (preempted || !state) {
 		s->waiting_since = now;
-		s->sum.involuntary++;
+		s->sum.involuntary += is_measured(now);
 		return;
 	}
-	s->sum.voluntary++;
+	s->sum.voluntary += is_measured(now);
 	if (state & TASK_DEAD)
 		finish(p, s, cpu);
 }
@@ -214,10 +234,12 @@ static void enter(struct task_state *s, u64 now)
 	if (!s->waiting_since)
 		return;
 	wait = now - s->waiting_since;
-	s->sum.wait += wait;
-	record(RUN_QUEUE_WAIT, wait);
-	if (s->woken_at)
-		record(WAKEUP_LATENCY, now - s->woken_at);
+	s->sum.wait += measured(s->waiting_since, now);
+	if (s->waiting_since >= from && now <= until) {
+		record(RUN_QUEUE_WAIT, wait);
+		if (s->woken_at)
+			record(WAKEUP_LATENCY, now - s->woken_at);
+	}
 	s->waiting_since = 0;
 	s->woken_at = 0;
 }
@@ -232,13 +254,13 @@ int BPF_PROG(on_switch, bool preempted, struct task_struct *prev, struct task_st
 
 	if (!cpu)
 		return 0;
-	if (cpu->since) {
-		if (prev->pid)
-			cpu->busy += now - cpu->since;
-		else
-			cpu->idle += now - cpu->since;
-	}
+	/* Before its first switch it had the same task since before the measurement. */
+	if (prev->pid)
+		cpu->busy += measured(cpu->since, now);
+	else
+		cpu->idle += measured(cpu->since, now);
 	cpu->since = now;
+	cpu->is_busy = next->pid != 0;
 	s = prev->pid ? state_of(prev) : NULL;
 	if (s) {
 		ours = true;
@@ -249,7 +271,7 @@ int BPF_PROG(on_switch, bool preempted, struct task_struct *prev, struct task_st
 		ours = true;
 		enter(s, now);
 	}
-	if (ours)
+	if (ours && is_measured(now))
 		cpu->switches++;
 	return 0;
 }

@@ -8,7 +8,7 @@
 /* Times fall into buckets by their top SUB_BITS + 1 bits: exact below 2^SUB_BITS ns, then within 1.6 %. */
 #define SUB_BITS 6
 #define SUB (1 << SUB_BITS)
-#define BUCKETS ((64 - SUB_BITS) * SUB)
+#define BUCKETS ((65 - SUB_BITS) * SUB)
 
 #define MAX_DONE (1 << 18)
 
@@ -26,7 +26,8 @@ struct distribution {
 
 /* Per CPU; only that CPU writes it. */
 struct cpu_account {
-	__u64 since;	/* of the present task's time */
+	__u64 since;	/* of the present task's time; 0: it has not switched yet */
+	__u64 is_busy;	/* whether the present task is another than the idle one */
 	__u64 busy;	/* ns in tasks, anyone's */
 	__u64 idle;	/* ns in the idle task */
 	__u64 switches;	/* to or from a task of the workload */

@@ -20,7 +20,8 @@ pub struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  the command did what it was asked; a scheduler that is ejected is a result
-  1  with --fail-on-exit: a scheduler was ejected, or a run stopped early
+  1  with --fail-on-exit: a scheduler was ejected, or a run stopped early; of attach: the scheduler left by itself; of
+     conform: the kernels differ; and what was cancelled
   2  the command line is wrong: a flag, or a name or knob that does not exist
   3  an input file cannot be read, is malformed, or does not fit the machine
   4  the input needs what is not modelled
@@ -91,7 +92,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "TIME")]
     pub duration: Option<Dur>,
 
-    /// Write a Perfetto trace of the first run of each scheduler
+    /// Write a Perfetto trace of the first simulated run of each scheduler
     ///
     /// With several schedulers, each one's name is put before the file's ending.
     #[arg(long, value_name = "FILE")]

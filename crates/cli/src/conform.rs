@@ -23,6 +23,9 @@ pub fn conform(args: &ConformArgs) -> Result<()> {
         On::Host => input::machine("host")?,
         _ => input::machine(&args.machine)?,
     };
+    if !scxlab_vm::numbers_cpus_alike(&machine.topology) {
+        return Err(CliError::Numbering { machine: args.machine.clone() }.into());
+    }
     let target = kernel_target(&machine)?;
     let object = scxlab_sched::selftests().iter().find(|s| s.name == "tracer");
     let object = object.ok_or_else(|| anyhow::anyhow!("internal: no tracer"))?.object;
@@ -38,9 +41,8 @@ pub fn conform(args: &ConformArgs) -> Result<()> {
         }
         on => {
             let with = texts.into_iter().zip(simulated.clone());
-            let situations = with
-                .map(|((name, text), simulated)| Situation { name, text, simulated })
-                .collect();
+            let situations =
+                with.map(|((name, text), simulated)| Situation { name, text, simulated }).collect();
             observe(args, on, &machine, situations, object, &cases)?
         }
     };
@@ -70,8 +72,11 @@ fn observe(
     let patience = Duration::from_secs(60) + Duration::from_nanos(length) * args.tries;
     let task = Task::Conform { tracer, cases: situations, tries: args.tries };
     match live::carry_out(task, &[], on, machine, &args.vm, patience)? {
-        Reply::Observed { kernel, cases } => Ok((kernel, cases)),
-        other => Err(live::unexpected(&other)),
+        (Reply::Observed { kernel, cases }, notes) => {
+            notes.iter().for_each(|note| eprintln!("note: {note}"));
+            Ok((kernel, cases))
+        }
+        (other, _) => Err(live::unexpected(&other)),
     }
 }
 

@@ -55,6 +55,10 @@ pub enum CliError {
         machine: String,
     },
     NoVmKernel,
+    /// Cases name CPUs by number.
+    Numbering {
+        machine: String,
+    },
     /// The command of a workload is not on this host.
     NoProgram {
         name: String,
@@ -101,6 +105,10 @@ impl std::fmt::Display for CliError {
             CliError::NoVmKernel => write!(
                 f,
                 "there is no kernel for virtual machines: `scxlab vm setup` gets Debian's, --kernel names another"
+            ),
+            CliError::Numbering { machine } => write!(
+                f,
+                "QEMU numbers the CPUs of {machine} otherwise, and cases name them by number: take another machine"
             ),
             CliError::NoProgram { name } => write!(f, "no program {name} in PATH"),
             CliError::CommandSimulated { command } => write!(
@@ -212,6 +220,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             }
             CliError::Live { class, .. } => of_class(*class),
             CliError::HostMachine { .. }
+            | CliError::Numbering { .. }
             | CliError::CommandSimulated { .. }
             | CliError::NothingToAttach { .. } => Code::Usage,
             CliError::NoProgram { .. } => Code::Input,

@@ -85,14 +85,19 @@ pub fn runs(
         runs: session.runs,
         seed: session.seed,
         duration,
+        start_offset_max: session.perturb.start_offset_max,
+        compute_noise_permille: session.perturb.compute_noise_permille,
     };
     let count = u64::from(session.runs) * session.schedulers.len() as u64;
     let length = Duration::from_nanos(duration.unwrap_or(0));
     let patience =
         PATIENCE + u32::try_from(count).unwrap_or(u32::MAX) * (length * 2 + RUN_PATIENCE);
     match carry_out(task, &programs, on, &session.machine, options, patience)? {
-        Reply::Runs { runs, .. } => Ok(runs),
-        other => Err(unexpected(&other)),
+        (Reply::Runs { mut runs, .. }, notes) => {
+            runs.iter_mut().for_each(|run| run.notes.extend(notes.iter().cloned()));
+            Ok(runs)
+        }
+        (other, _) => Err(unexpected(&other)),
     }
 }
 
@@ -109,7 +114,8 @@ pub fn unexpected(reply: &Reply) -> anyhow::Error {
     }
 }
 
-/// Has it done on this host, or in a virtual machine, which then has those programs of the host.
+/// Has it done on this host, or in a virtual machine, which then has those programs of the host. Also: what a reader
+/// of the result should know of the machine.
 pub fn carry_out(
     task: Task,
     programs: &[String],
@@ -117,9 +123,9 @@ pub fn carry_out(
     machine: &Arc<Machine>,
     options: &VmOptions,
     patience: Duration,
-) -> Result<Reply> {
+) -> Result<(Reply, Vec<String>)> {
     match on {
-        On::Host => Ok(Job { target: Target::Host, task }.execute()),
+        On::Host => Ok((Job { target: Target::Host, task }.execute(), Vec::new())),
         _ => in_vm(&Job { target: Target::Vm, task }, programs, machine, options, patience),
     }
 }
@@ -130,7 +136,7 @@ fn in_vm(
     machine: &Arc<Machine>,
     options: &VmOptions,
     patience: Duration,
-) -> Result<Reply> {
+) -> Result<(Reply, Vec<String>)> {
     // Better now than when the results are there.
     if let Some(path) = &options.console {
         output::write_file(path, b"")?;
@@ -162,11 +168,9 @@ fn in_vm(
         output::write_file(path, text.as_bytes())?;
     }
     let outcome = booted?;
-    for note in &outcome.notes {
-        eprintln!("note: {note}");
-    }
     let reply = serde_json::from_slice(&outcome.output);
-    reply.map_err(|e| anyhow::anyhow!("internal: the guest's reply: {e}"))
+    let reply = reply.map_err(|e| anyhow::anyhow!("internal: the guest's reply: {e}"))?;
+    Ok((reply, outcome.notes))
 }
 
 /// As a shell finds it, from the root on.

@@ -32,6 +32,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
         Some(path) if key.index == 0 => output::create(path).map(Some),
         _ => Ok(None),
     };
+    if !targets.contains(&On::Sim) && args.trace.is_some() {
+        eprintln!("note: only simulated runs are traced; no trace is written");
+    }
     let mut runs = Vec::new();
     for on in targets {
         let progress = Progress::new(&session);

@@ -157,7 +157,7 @@ impl Row {
         match &self.value {
             Value::Metric(name) => runs.iter().any(|r| r.metrics.contains_key(*name)),
             Value::Named(name) => runs.iter().any(|r| r.metrics.contains_key(name)),
-            Value::CpuShare(_) => true,
+            Value::CpuShare(name) => runs.iter().any(|r| r.metrics.contains_key(*name)),
         }
     }
 }

@@ -160,7 +160,11 @@ pub fn attach(
     let applied = match &prepared.recipe {
         None => None,
         Some(r) => {
-            let applied = r.recipe.after_load(subject, &r.applied, &mut Simulated { kernel, loaded: &loaded });
+            let applied = r.recipe.after_load(
+                subject,
+                &r.applied,
+                &mut Simulated { kernel, loaded: &loaded },
+            );
             Some((r, applied.map_err(failed)?))
         }
     };

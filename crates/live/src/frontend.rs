@@ -50,9 +50,7 @@ impl Loaded<'_> {
         let len = len.min(size - start) as usize;
         // SAFETY: libbpf maps `size` bytes at `base` for as long as the object lives; programs may write them
         // meanwhile, so they are copied byte by byte.
-        Ok((0..len)
-            .map(|at| unsafe { base.add(start as usize + at).read_volatile() })
-            .collect())
+        Ok((0..len).map(|at| unsafe { base.add(start as usize + at).read_volatile() }).collect())
     }
 
     /// Where a data section is mapped, and its size.
@@ -63,7 +61,10 @@ impl Loaded<'_> {
         let mut size = 0usize;
         // SAFETY: the map lives; libbpf writes one size_t.
         let base = unsafe {
-            libbpf_sys::bpf_map__initial_value(map.as_libbpf_object().as_ptr(), (&raw mut size).cast())
+            libbpf_sys::bpf_map__initial_value(
+                map.as_libbpf_object().as_ptr(),
+                (&raw mut size).cast(),
+            )
         };
         if base.is_null() {
             return Err(format!("section {name} is not mapped"));
@@ -84,7 +85,10 @@ impl Loaded<'_> {
         let mut size = 0usize;
         // SAFETY: as in `mapping`.
         let base = unsafe {
-            libbpf_sys::bpf_map__initial_value(arena.as_libbpf_object().as_ptr(), (&raw mut size).cast())
+            libbpf_sys::bpf_map__initial_value(
+                arena.as_libbpf_object().as_ptr(),
+                (&raw mut size).cast(),
+            )
         };
         let start = base.addr() as u64;
         let bytes = u64::from(arena.max_entries()) * PAGE;
@@ -108,24 +112,24 @@ impl Frontend for Loaded<'_> {
         Ok(knob::format_value(&self.plan.object().btf, place.field.ty, &bytes))
     }
 
-    fn set_global(&mut self, path: &str, text: &str) -> Result<(), GlobalError> {
+    fn set_global(&mut self, path: &str, text: &str) -> Result<(), Box<GlobalError>> {
         // The plan's copy says what bytes the text means, bitfields included.
         let mut globals = self.plan.globals.clone();
         let variable = path.split(['.', '[']).next().unwrap_or(path);
-        let whole = globals.find(variable)?;
+        let whole = globals.find(variable).map_err(Box::new)?;
         if let Ok(bytes) = self.bytes_at(whole, whole.size) {
-            globals.set_bytes(variable, &bytes)?;
+            globals.set_bytes(variable, &bytes).map_err(Box::new)?;
         }
-        let place = globals.find(path)?;
-        globals.set(path, text)?;
+        let place = globals.find(path).map_err(Box::new)?;
+        globals.set(path, text).map_err(Box::new)?;
         let bytes = globals.bytes(place.section, place.offset, place.size);
         let section = &self.plan.object().sections[place.section];
         if section.name.starts_with(".rodata") {
-            return Err(GlobalError::Range { path: path.to_owned() });
+            return Err(Box::new(GlobalError::Range { path: path.to_owned() }));
         }
         let (base, size) = self
             .mapping(place.section)
-            .map_err(|_| GlobalError::Range { path: path.to_owned() })?;
+            .map_err(|_| Box::new(GlobalError::Range { path: path.to_owned() }))?;
         for (at, byte) in (place.offset..size).zip(bytes) {
             // SAFETY: within the mapping, which is writable: it is no constant section.
             unsafe { base.add(at as usize).write_volatile(byte) };

@@ -15,6 +15,7 @@ use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_machine::topology::sysfs::SysfsReader;
+use scxlab_workload::Perturb;
 use scxlab_workload::native;
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,8 @@ pub enum Task {
         runs: u32,
         seed: u64,
         duration: Option<Nanos>,
+        start_offset_max: Nanos,
+        compute_noise_permille: u32,
     },
     /// The tracer in situations; each is observed until it is as simulated, `tries` times at most.
     Conform { tracer: SchedulerSource, cases: Vec<Situation>, tries: u32 },
@@ -187,7 +190,15 @@ impl Job {
         kernel.check_free()?;
         let machine = this_machine()?;
         match &self.task {
-            Task::Runs { schedulers, workload, runs, seed, duration } => {
+            Task::Runs {
+                schedulers,
+                workload,
+                runs,
+                seed,
+                duration,
+                start_offset_max,
+                compute_noise_permille,
+            } => {
                 let prepared = schedulers
                     .iter()
                     .map(|s| s.prepare(&machine, &kernel))
@@ -205,6 +216,10 @@ impl Job {
                             scheduler,
                             seed: seed.wrapping_add(u64::from(index)),
                             duration: *duration,
+                            perturb: Perturb {
+                                start_offset_max: *start_offset_max,
+                                compute_noise_permille: *compute_noise_permille,
+                            },
                             cgroup_root: Some(cgroup_root()),
                             calibration,
                             target: self.target.name(),
@@ -222,8 +237,14 @@ impl Job {
                     let source = Source { name: &tracer.name, bytes: &tracer.bytes };
                     let prepared = case.prepare(source, &machine, &kernel.btf)?;
                     let mut all = Vec::new();
-                    for _ in 0..*tries {
-                        let one = conform::observe(&kernel, &case, &prepared, &machine, &cgroup_root())?;
+                    for left in (0..*tries).rev() {
+                        let observed =
+                            conform::observe(&kernel, &case, &prepared, &machine, &cgroup_root());
+                        let one = match observed {
+                            // Too late for what is to be done to it: others were in the way.
+                            Err(LiveError::Case { .. }) if left > 0 => continue,
+                            other => other?,
+                        };
                         let agrees = compare(&case, &situation.simulated, &one).is_empty();
                         all.push(one);
                         if agrees {

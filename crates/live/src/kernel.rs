@@ -55,7 +55,7 @@ pub fn loaded() -> Option<String> {
     if state() == "disabled" {
         return None;
     }
-    let name = read(&format!("{SCHED_EXT}/root/ops"));
+    let name = of_scheduler("ops");
     Some(if name.is_empty() { "(unnamed)".into() } else { name })
 }
 
@@ -66,12 +66,18 @@ pub fn hotplug_seq() -> u64 {
 
 /// The loaded scheduler's event counters, in the kernel's order.
 pub fn events() -> Vec<(String, u64)> {
-    let text = read(&format!("{SCHED_EXT}/root/events"));
+    let text = of_scheduler("events");
     let pair = |line: &str| {
         let (name, value) = line.split_once(' ')?;
         Some((name.to_owned(), value.trim().parse().ok()?))
     };
     text.lines().filter_map(pair).collect()
+}
+
+/// A file of the loaded scheduler's own directory.
+fn of_scheduler(file: &str) -> String {
+    let path = Path::new(SCHED_EXT).join("root").join(file);
+    read(&path.display().to_string())
 }
 
 fn read(path: &str) -> String {

@@ -5,7 +5,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use crate::LiveError;
 use crate::log::listen;
@@ -14,7 +14,7 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
 
 const SUB_BITS: u32 = 6;
 const SUB: usize = 1 << SUB_BITS;
-const BUCKETS: usize = (64 - SUB_BITS as usize) * SUB;
+const BUCKETS: usize = (65 - SUB_BITS as usize) * SUB;
 const WAKEUP_LATENCY: u32 = 0;
 const RUN_QUEUE_WAIT: u32 = 1;
 
@@ -23,6 +23,7 @@ const RUN_QUEUE_WAIT: u32 = 1;
 #[derive(Clone, Copy)]
 struct CpuAccount {
     since: u64,
+    is_busy: u64,
     busy: u64,
     idle: u64,
     switches: u64,
@@ -114,6 +115,19 @@ pub struct Reading {
     pub tasks: Vec<TaskSum>,
 }
 
+/// What is measured lies in it. Nothing, before it is set.
+pub struct Window(MapHandle);
+
+impl Window {
+    /// From when until when, CLOCK_MONOTONIC.
+    pub fn set(&self, from: u64, until: u64) -> Result<(), LiveError> {
+        // The two variables of the probe's `.data`, in order.
+        let bytes: Vec<u8> = [from, until].iter().flat_map(|at| at.to_ne_bytes()).collect();
+        let set = self.0.update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY);
+        set.map_err(|e| LiveError::Probe(format!("its window: {e}")))
+    }
+}
+
 /// The probe at work.
 pub struct Probe {
     object: Object,
@@ -144,12 +158,21 @@ impl Probe {
         Ok(Probe { object, _links: links })
     }
 
-    /// Sums up. Call it when the workload has ended: a task that lives is not in `tasks`.
-    pub fn read(&self) -> Result<Reading, LiveError> {
-        self.read_all().map_err(|e| LiveError::Probe(e.to_string()))
+    /// Where it is said what counts.
+    pub fn window(&self) -> Result<Window, LiveError> {
+        let failed = |why: String| LiveError::Probe(format!("its window: {why}"));
+        let data = self.object.maps().find(|m| m.name().to_string_lossy().ends_with(".data"));
+        let data = data.ok_or_else(|| failed("no data section".into()))?;
+        MapHandle::try_from(&data).map(Window).map_err(|e| failed(e.to_string()))
     }
 
-    fn read_all(&self) -> Result<Reading, libbpf_rs::Error> {
+    /// Sums up what lies between `from` and `until`. Call it when the workload has ended: a task that lives is not
+    /// in `tasks`.
+    pub fn read(&self, from: u64, until: u64) -> Result<Reading, LiveError> {
+        self.read_all(from, until).map_err(|e| LiveError::Probe(e.to_string()))
+    }
+
+    fn read_all(&self, from: u64, until: u64) -> Result<Reading, libbpf_rs::Error> {
         let mut reading = Reading {
             wakeup_latency: self.times(WAKEUP_LATENCY)?,
             run_queue_wait: self.times(RUN_QUEUE_WAIT)?,
@@ -159,8 +182,11 @@ impl Probe {
         let accounts = cpus.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
         for bytes in &accounts {
             let Some(cpu) = plain::<CpuAccount>(bytes) else { continue };
-            reading.busy_ns.push(cpu.busy);
-            reading.idle_ns.push(cpu.idle);
+            // Since its last switch it has had one task.
+            let rest = until.saturating_sub(cpu.since.max(from));
+            let (busy, idle) = if cpu.is_busy != 0 { (rest, 0) } else { (0, rest) };
+            reading.busy_ns.push(cpu.busy + busy);
+            reading.idle_ns.push(cpu.idle + idle);
             reading.switches += cpu.switches;
             reading.wakeups += cpu.wakeups;
             reading.lost += cpu.lost;

@@ -10,11 +10,11 @@ use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::{Exit, Run};
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
-use scxlab_workload::Program;
 use scxlab_workload::native::{
     self, Calibration, CommandReport, CommandStatus, NativeConfig, NativeReport, NativeStop,
-    Unlisted,
+    StartSignal, Unlisted,
 };
+use scxlab_workload::{Perturb, Program};
 use serde::{Deserialize, Serialize};
 
 use crate::LiveError;
@@ -41,20 +41,40 @@ impl Work {
         }
     }
 
-    fn run(&self, spec: &LiveSpec<'_>) -> Result<NativeReport, LiveError> {
-        match self {
-            Work::Program(program) => {
-                let config = NativeConfig {
-                    duration: spec.duration,
-                    cgroup_root: spec.cgroup_root.clone(),
-                    seed: spec.seed,
-                    calibration: spec.calibration,
-                    ..NativeConfig::default()
-                };
-                Ok(native::run(program, &config)?)
+    fn run(&self, spec: &LiveSpec<'_>, probe: &Probe) -> Result<NativeReport, LiveError> {
+        let window = probe.window()?;
+        let program = match self {
+            Work::Program(program) => program,
+            Work::Command(words) => {
+                window.set(now(), u64::MAX)?;
+                return Ok(of_command(native::run_command(words, spec.duration)?));
             }
-            Work::Command(words) => Ok(of_command(native::run_command(words, spec.duration)?)),
-        }
+        };
+        let started = StartSignal::new()
+            .map_err(|error| LiveError::Probe(format!("no start signal: {error}")))?;
+        let config = NativeConfig {
+            duration: spec.duration,
+            cgroup_root: spec.cgroup_root.clone(),
+            seed: spec.seed,
+            perturb: spec.perturb,
+            calibration: spec.calibration,
+            on_start: Some(started.clone()),
+            ..NativeConfig::default()
+        };
+        std::thread::scope(|threads| {
+            let opener = threads.spawn(|| match started.wait() {
+                None => Ok(()),
+                Some(at) => {
+                    window.set(at, spec.duration.map_or(u64::MAX, |d| at.saturating_add(d)))
+                }
+            });
+            let report = native::run(program, &config);
+            started.cancel();
+            opener
+                .join()
+                .unwrap_or_else(|_| Err(LiveError::Probe("its thread panicked".into())))?;
+            Ok(report?)
+        })
     }
 }
 
@@ -94,6 +114,7 @@ pub struct LiveSpec<'a> {
     pub scheduler: &'a Prepared,
     pub seed: u64,
     pub duration: Option<Nanos>,
+    pub perturb: Perturb,
     /// Where the workload's cgroups are made.
     pub cgroup_root: Option<PathBuf>,
     /// How fast the loop of `compute` is here: runs to be compared share it.
@@ -107,15 +128,14 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
     kernel.check_free()?;
     let began = Instant::now();
     let label = &spec.scheduler.label;
-    let attached =
-        spec.scheduler.object.as_ref();
-    let attached =
-        attached.map(|o| Scheduler::attach(o, label, spec.machine, kernel)).transpose()?;
+    let object = spec.scheduler.object.as_ref();
+    let attach = |object| Scheduler::attach(object, label, spec.machine, kernel);
+    let attached = object.map(attach).transpose()?;
     let stats = RunStats::enable();
     let probe = Probe::attach(std::process::id())?;
-    let report = spec.workload.run(spec)?;
+    let report = spec.workload.run(spec, &probe)?;
     let program = spec.workload.program();
-    let reading = probe.read()?;
+    let reading = probe.read(report.started_ns, report.ended_ns)?;
     let ops = attached.as_ref().map(Scheduler::op_costs).unwrap_or_default();
     drop(stats);
     let (exit, notes) = match attached {
@@ -143,6 +163,14 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
         notes: measured.notes(&program, &exit, &notes),
         exit,
     })
+}
+
+/// CLOCK_MONOTONIC, ns.
+fn now() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is writable; the clock exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// How it left before it was asked to; one that stayed is taken off, and has no exit to report.

@@ -17,8 +17,8 @@ use scxlab_lab::run::Exit;
 use scxlab_machine::Machine;
 
 use crate::LiveError;
-use crate::frontend::Loaded;
 use crate::exit::{KernelLog, from_log, kind_name};
+use crate::frontend::Loaded;
 use crate::kernel::{self, RunningKernel};
 use crate::load::load;
 

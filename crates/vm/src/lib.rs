@@ -43,3 +43,9 @@ pub use closure::ClosureError;
 pub use elf::ElfError;
 pub use error::{Console, Fault, VmError};
 pub use shape::ShapeError;
+
+/// Whether a guest of that machine gives every CPU the machine's number. False too if there can be none.
+pub fn numbers_cpus_alike(topology: &scxlab_machine::Topology) -> bool {
+    let shape = shape::Shape::of(topology);
+    shape.is_ok_and(|s| s.guest_cpus.iter().enumerate().all(|(ours, guest)| ours as u32 == *guest))
+}

@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use scxlab_bpf::btf::{Btf, Kind};
-use scxlab_bpf::link::knob::{closest, parse_int};
 use scxlab_bpf::link::Globals;
+use scxlab_bpf::link::knob::{closest, parse_int};
 use scxlab_bpf::object::Object;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::{CoreId, CpuId, LlcId, Machine, NodeId, Topology};

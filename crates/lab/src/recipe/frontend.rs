@@ -29,7 +29,7 @@ pub trait Frontend {
     fn object(&self) -> &Object;
     /// Present value of a global variable, or a part of one, as text; or why there is none.
     fn global(&self, path: &str) -> Result<String, String>;
-    fn set_global(&mut self, path: &str, text: &str) -> Result<(), GlobalError>;
+    fn set_global(&mut self, path: &str, text: &str) -> Result<(), Box<GlobalError>>;
     /// Runs a syscall program, on `cpu` if that matters; it may change its context.
     fn run(&mut self, program: &str, ctx: &mut [u8], cpu: Option<CpuId>)
     -> Result<i32, RunFailure>;
@@ -38,8 +38,13 @@ pub trait Frontend {
     fn is_per_cpu(&self, map: usize) -> bool;
     /// An element; of a map per CPU all copies, or that of `cpu`.
     fn lookup(&self, map: usize, key: &[u8], cpu: Option<CpuId>) -> Result<Vec<u8>, Errno>;
-    fn update(&mut self, map: usize, key: &[u8], value: &[u8], cpu: Option<CpuId>)
-    -> Result<(), Errno>;
+    fn update(
+        &mut self,
+        map: usize,
+        key: &[u8],
+        value: &[u8],
+        cpu: Option<CpuId>,
+    ) -> Result<(), Errno>;
     /// Puts new maps like the template into slots 0 and up of a map of maps.
     fn fill_map_of_maps(&mut self, map: usize, slots: u32) -> Result<(), String>;
     /// Memory of the object's arena, by the addresses that its programs give out.
@@ -84,8 +89,8 @@ impl Frontend for Simulated<'_> {
         self.loaded.read_global(&self.kernel.vm, path).map_err(|e| e.to_string())
     }
 
-    fn set_global(&mut self, path: &str, text: &str) -> Result<(), GlobalError> {
-        self.loaded.write_global(&mut self.kernel.vm, path, text)
+    fn set_global(&mut self, path: &str, text: &str) -> Result<(), Box<GlobalError>> {
+        self.loaded.write_global(&mut self.kernel.vm, path, text).map_err(Box::new)
     }
 
     fn run(
@@ -140,7 +145,8 @@ impl Frontend for Simulated<'_> {
         let template = vm.map(outer).and_then(|m| m.def.inner.clone());
         let template = template.ok_or("it does not hold maps")?;
         for slot in 0..slots {
-            let inner = vm.create_map(self.loaded.instance, &template).map_err(|e| e.to_string())?;
+            let inner =
+                vm.create_map(self.loaded.instance, &template).map_err(|e| e.to_string())?;
             let put = vm.map_set_inner(outer, &slot.to_ne_bytes(), inner);
             put.map_err(|errno| format!("slot {slot}: errno {errno}"))?;
         }
@@ -155,12 +161,7 @@ impl Frontend for Simulated<'_> {
     fn write_arena(&mut self, at: u64, bytes: &[u8]) -> Result<(), String> {
         let len = bytes.len() as u64;
         self.touch_arena(at, len)?;
-        self.kernel
-            .vm
-            .mem
-            .bytes_mut(at, len)
-            .map_err(|e| e.to_string())?
-            .copy_from_slice(bytes);
+        self.kernel.vm.mem.bytes_mut(at, len).map_err(|e| e.to_string())?.copy_from_slice(bytes);
         Ok(())
     }
 }

@@ -71,7 +71,10 @@ fn no_kernel_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("text");
     fs::write(&file, "text").unwrap();
-    assert!(matches!(adopt(dir.path(), &file, None), Err(SetupError::Image(VmError::Kernel { .. }))));
+    assert!(matches!(
+        adopt(dir.path(), &file, None),
+        Err(SetupError::Image(VmError::Kernel { .. }))
+    ));
     let refused = adopt(dir.path(), &dir.path().join("none"), None);
     assert!(matches!(refused, Err(SetupError::Image(VmError::NoKernel { .. }))));
 }

@@ -47,8 +47,8 @@ impl Work<'_> {
         let Some(at) = &target.at else {
             let path = path_text(&target.name, &steps);
             return match frontend.set_global(&path, &value.to_string()) {
-                Err(GlobalError::NoVariable { .. }) if target.optional => Ok(()),
-                result => result.map_err(|e| RecipeError::at(&formula.place, e.into())),
+                Err(e) if target.optional && matches!(*e, GlobalError::NoVariable { .. }) => Ok(()),
+                result => result.map_err(|e| RecipeError::at(&formula.place, (*e).into())),
             };
         };
         let at = at.value(&self.scope(&side));
@@ -79,11 +79,16 @@ impl Work<'_> {
         let cpu = run.cpu.as_ref().map(|f| self.cpu(&side, f)).transpose()?;
         let failed = |failure: RunFailure| {
             let program = program.clone();
-            RecipeError::at(place, match failure {
-                RunFailure::Fault(fault) => What::Fault { program, fault },
-                RunFailure::NotLoaded => What::NotRun { program, why: "it is not loaded".into() },
-                RunFailure::Refused(why) => What::NotRun { program, why },
-            })
+            RecipeError::at(
+                place,
+                match failure {
+                    RunFailure::Fault(fault) => What::Fault { program, fault },
+                    RunFailure::NotLoaded => {
+                        What::NotRun { program, why: "it is not loaded".into() }
+                    }
+                    RunFailure::Refused(why) => What::NotRun { program, why },
+                },
+            )
         };
         let value = frontend.run(program, &mut ctx, cpu).map_err(failed)?;
         let side = Side::Loaded(frontend);
@@ -153,12 +158,7 @@ impl Work<'_> {
         Ok(if shown.is_empty() { String::new() } else { format!(" (with {})", shown.join(", ")) })
     }
 
-    fn update(
-        &self,
-        frontend: &mut dyn Frontend,
-        update: &Update,
-        place: &Place,
-    ) -> Outcome<()> {
+    fn update(&self, frontend: &mut dyn Frontend, update: &Update, place: &Place) -> Outcome<()> {
         let refuse =
             |why: String| RecipeError::at(place, What::Map { map: update.map.clone(), why });
         let Some(index) = frontend.object().map(&update.map) else {

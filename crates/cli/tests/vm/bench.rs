@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a test of virtual machines needs: a kernel, QEMU, the command, a folder, and what came of it.
+//!
+//! The kernel is the first of: the file that SCXLAB_KERNEL names, what `make kernel-objects` left in `build/kernel`, the
+//! one in the user's cache, one prepared now.
+
+use std::fmt;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use scxlab_vm::setup;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::schema::Schema;
+
+const QEMU: &str = "qemu-system-x86_64";
+
+pub struct Bench {
+    pub kernel: &'static Path,
+    pub folder: TempDir,
+}
+
+/// What a command printed, and what its virtual machine did.
+pub struct Done {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    pub console: String,
+}
+
+impl Bench {
+    /// None, after saying so, where there can be no virtual machine.
+    pub fn new() -> Option<Bench> {
+        static KERNEL: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+        match KERNEL.get_or_init(find_both) {
+            Ok(kernel) => Some(Bench { kernel, folder: tempfile::tempdir().unwrap() }),
+            Err(why) => {
+                // Not through eprintln!, which is kept from sight when a test passes.
+                let _ = writeln!(std::io::stderr(), "vm: skipped: {why}");
+                None
+            }
+        }
+    }
+
+    /// A command with an emulated virtual machine; its console is kept.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = scxlab(args);
+        command.arg("--kernel").arg(self.kernel).args(["--accel", "tcg"]);
+        command.arg("--console").arg(self.folder.path().join("console"));
+        command
+    }
+
+    /// Runs it, whatever comes of it.
+    pub fn output(&self, command: &mut Command) -> Done {
+        let console = self.folder.path().join("console");
+        let _ = fs::remove_file(&console);
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Done {
+            code: status.code(),
+            stdout: text(stdout),
+            stderr: text(stderr),
+            console: fs::read_to_string(console).unwrap_or_default(),
+        }
+    }
+
+    /// `run --on vm`, and its results.
+    pub fn run(&self, args: &[&str]) -> Done {
+        let mut all = vec!["run", "--on", "vm", "--format", "json"];
+        all.extend(args);
+        let done = self.output(&mut self.command(&all));
+        assert_eq!(done.code, Some(0), "{args:?}: {done}");
+        check_schema(&done.results());
+        done
+    }
+
+    /// A shell script as the workload.
+    pub fn script(&self, args: &[&str], script: &str, programs: &[&str]) -> Done {
+        assert!(!script.contains('\''), "the script is put between these");
+        let workload = format!("cmd:/bin/sh -c '{script}'");
+        let mut all = args.to_vec();
+        all.extend(["-w", &workload]);
+        all.extend(programs.iter().flat_map(|program| ["--vm-program", *program]));
+        self.run(&all)
+    }
+
+    /// A file in the folder.
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.folder.path().join(name);
+        fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Done {
+    pub fn results(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|why| panic!("{why}: {self}"))
+    }
+
+    pub fn runs(&self) -> Vec<Value> {
+        self.results()["runs"].as_array().unwrap().clone()
+    }
+
+    /// On its console.
+    pub fn says(&self, text: &str) {
+        assert!(self.console.contains(text), "no \"{text}\": {self}");
+    }
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Done { code, stdout, stderr, console } = self;
+        write!(f, "code {code:?}\n{stdout}\n{stderr}\nconsole:\n{console}")
+    }
+}
+
+pub fn scxlab(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_scxlab"));
+    command.args(args).env_remove("RUST_BACKTRACE");
+    command
+}
+
+pub fn metric(run: &Value, name: &str) -> f64 {
+    let value = &run["metrics"][name]["value"];
+    value.as_f64().unwrap_or_else(|| panic!("{name} is {value} in {}", run["metrics"]))
+}
+
+fn check_schema(results: &Value) {
+    let text = fs::read_to_string(root().join("docs/reference/results.schema.json")).unwrap();
+    let faults = Schema::parse(&text).faults(results);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// One of the kernel's own objects.
+pub fn object(name: &str) -> String {
+    let path = root().join(format!("build/kernel/objects/{name}.bpf.o"));
+    assert!(path.exists(), "no {}: `make kernel-objects` compiles it", path.display());
+    path.canonicalize().unwrap().to_str().unwrap().to_owned()
+}
+
+fn find_both() -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&path).any(|folder| folder.join(QEMU).is_file()) {
+        return Err(format!("there is no {QEMU} in PATH"));
+    }
+    kernel().map_err(|why| format!("there is no kernel: {why}"))
+}
+
+fn kernel() -> Result<PathBuf, setup::SetupError> {
+    if let Some(path) = std::env::var_os("SCXLAB_KERNEL") {
+        return Ok(path.into());
+    }
+    let built = root().join("build/kernel");
+    for name in ["vmlinux", "bzImage"] {
+        // The stamp comes last: without it the folder is half done.
+        if built.join("stamp").exists() && built.join(name).exists() {
+            return Ok(built.join(name));
+        }
+    }
+    let cache = setup::cache_dir()?;
+    match setup::find(&cache)? {
+        Some(kernel) => Ok(kernel.image),
+        None => Ok(setup::prepare(&cache, &mut |step| eprintln!("vm: {step}"))?.image),
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Schedulers that leave: simulated and on a real kernel with the same kind and code, and for the same reason.
+
+use serde_json::Value;
+
+use crate::bench::{Bench, metric, object};
+
+/// All threads end by themselves, also a stalled one once its scheduler is gone. Sleepers wake up on idle CPUs and on
+/// busy ones.
+const WORKLOAD: &str = r#"
+[[thread]]
+name = "lost"
+ops = [{ sleep = "50ms" }, { set_nice = 5 }, { sleep = "100ms" }, { compute = "50us" }]
+
+[[thread]]
+name = "work"
+instances = 6
+ops = [{ loop = { times = 20, ops = [{ compute = "1ms" }, { sleep = "2ms" }] } }]
+"#;
+
+struct Leaver {
+    scheduler: String,
+    kind: &'static str,
+    code: i64,
+    says: &'static str,
+}
+
+fn leavers(bench: &Bench) -> Vec<Leaver> {
+    let tracer = scxlab_sched::selftests().iter().find(|s| s.name == "tracer").unwrap();
+    let tracer = bench.file("tracer.bpf.o", tracer.object);
+    let mut all = vec![Leaver {
+        // Tasks whose names begin with "l" (108) are lost once they have another nice value.
+        scheduler: format!("{tracer},drop=108,idle_pick=0"),
+        kind: "error_stall",
+        code: 0,
+        says: "lost[",
+    }];
+    for (name, says) in [
+        ("select_cpu_dispatch_bad_dsq", "0xcafef00d"),
+        ("select_cpu_dispatch_dbl_dsp", "already direct-dispatched"),
+        ("ddsp_bogus_dsq_fail", "0xcafef00d"),
+        ("ddsp_vtimelocal_fail", "vtime"),
+        ("enq_last_no_enq_fails", "SCX_OPS_ENQ_LAST"),
+    ] {
+        all.push(Leaver { scheduler: object(name), kind: "error", code: 0, says });
+    }
+    // From select_cpu, enqueue, dispatch, enable, init_task and init.
+    for (point, says) in ["0", "1", "2", "3", "4", "5"].into_iter().enumerate() {
+        let scheduler = format!("{},exit_point={point}", object("exit"));
+        all.push(Leaver { scheduler, kind: "unreg_bpf", code: point as i64, says });
+    }
+    all
+}
+
+#[test]
+fn ejections_have_the_simulated_kind_and_code() {
+    let Some(bench) = Bench::new() else { return };
+    let workload = bench.file("w.toml", WORKLOAD);
+    let leavers = leavers(&bench);
+    let mut args = vec!["--on", "sim", "-w", &workload, "-m", "1n4c1t"];
+    args.extend(leavers.iter().flat_map(|l| ["-s", &l.scheduler]));
+    let done = bench.run(&args);
+    let runs = done.runs();
+    for target in ["sim", "vm"] {
+        let of: Vec<&Value> = runs.iter().filter(|r| r["target"] == target).collect();
+        assert_eq!(of.len(), leavers.len(), "{target}");
+        for (leaver, run) in leavers.iter().zip(of) {
+            let Leaver { scheduler, kind, code, says } = leaver;
+            let exit = &run["exit"];
+            let about = format!("{target}: {scheduler}: {exit}");
+            assert_eq!(run["scheduler"], scheduler.as_str(), "{about}");
+            assert_eq!(
+                (exit["kind"].as_str(), exit["code"].as_i64()),
+                (Some(*kind), Some(*code)),
+                "{about}"
+            );
+            assert!(exit["message"].as_str().is_some_and(|m| m.contains(says)), "{about}");
+            assert_eq!(run["stop"]["kind"], "all_exited", "{about}");
+            assert!(metric(run, "wakeups") > 100.0, "{about}: the workload went on");
+        }
+    }
+    done.says("disabled (runnable task stall)");
+}

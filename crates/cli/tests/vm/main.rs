@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Real kernels, as a user meets them: `scxlab run --on vm`, `attach` and `conform` in emulated virtual machines.
+//!
+//! Owns: what needs a kernel that boots. Does not: look into crates; everything goes through the command.
+//! Skipped, with a sentence that says so, where QEMU or a kernel cannot be had. `bench.rs` finds both.
+
+mod attach;
+mod bench;
+mod conform;
+mod ejections;
+mod refusals;
+#[path = "../end_to_end/schema.rs"]
+mod schema;
+
+use bench::{Bench, metric};
+
+/// Two nodes, eight CPUs.
+const MACHINE: &str = "2n4c1t";
+const RT_APP: &str = "/usr/share/doc/rt-app/examples/browser-short.json";
+
+/// What stress-ng is to do, and how often all workers of a kind have done it in the end.
+const STRESSORS: [(&str, u32); 5] =
+    [("cpu", 20), ("switch", 1000), ("futex", 1000), ("fork", 30), ("affinity", 300)];
+
+#[test]
+fn external_commands_run_to_their_end_under_vtime() {
+    let Some(bench) = Bench::new() else { return };
+    let mut stress = "/usr/bin/stress-ng --timeout 60 --metrics-brief".to_owned();
+    for (name, ops) in STRESSORS {
+        stress.push_str(&format!(" --{name} 2 --{name}-ops {ops}"));
+    }
+    let script = format!(
+        "set -e; exec >/dev/console 2>&1
+         /usr/bin/hackbench --groups 2 --loops 50
+         {stress}
+         for i in 1 2 3 4 5 6 7 8 9 10; do
+             /bin/mkdir /sys/fs/cgroup/churn$i
+             (echo 0 >/sys/fs/cgroup/churn$i/cgroup.procs; read group </proc/self/cgroup; echo in $group)
+             /bin/rmdir /sys/fs/cgroup/churn$i
+         done"
+    );
+    let programs = ["hackbench", "stress-ng", "/bin/mkdir", "/bin/rmdir"];
+    let done = bench.script(&["-s", "vtime", "-m", MACHINE], &script, &programs);
+    let run = &done.runs()[0];
+    assert_eq!(run["target"], "vm");
+    assert_eq!(run["exit"]["kind"], "none", "{run}");
+    assert_eq!(run["stop"]["kind"], "all_exited", "{run}");
+    // A command that fails is no work, and is told in a note.
+    assert_eq!(metric(run, "work_units"), 1.0, "{}", run["notes"]);
+    for name in ["wakeups", "wakeup_latency_p50", "op_select_cpu_calls", "op_enqueue_calls"] {
+        assert!(metric(run, name) > 0.0, "{name}");
+    }
+    done.says("Time: ");
+    for (name, ops) in STRESSORS {
+        let said = |line: &&str| line.contains("metrc:") && line.contains(&format!(" {name} "));
+        let line = done.console.lines().find(said).unwrap_or_else(|| panic!("{name}: {done}"));
+        let mut words = line.split_whitespace().skip_while(|word| *word != name).skip(1);
+        let count: u32 = words.next().and_then(|w| w.parse().ok()).unwrap_or(0);
+        assert!(count >= ops, "{name}: {line}");
+    }
+    done.says("in 0::/churn10");
+    done.says("BPF scheduler \"vtime\" enabled");
+    done.says("BPF scheduler \"vtime\" disabled (unregistered from user space)");
+    assert!(!done.console.contains("stall"), "{done}");
+}
+
+/// In one boot, so that each scheduler after the first is attached only if the one before it has left.
+#[test]
+fn an_rt_app_file_runs_under_one_scheduler_after_another() {
+    let Some(bench) = Bench::new() else { return };
+    let schedulers = ["vtime", "eevdf", "vtime,slice_ns=1000000"];
+    let mut args = vec!["-w", RT_APP, "-m", MACHINE, "--duration", "1s", "-n", "2"];
+    args.extend(schedulers.iter().flat_map(|name| ["-s", *name]));
+    let done = bench.run(&args);
+    let runs = done.runs();
+    let of: Vec<_> = runs.iter().map(|r| (r["scheduler"].as_str(), r["seed"].as_u64())).collect();
+    let wanted =
+        schedulers.iter().flat_map(|name| [(Some(*name), Some(1)), (Some(*name), Some(2))]);
+    assert_eq!(of, wanted.collect::<Vec<_>>());
+    for run in &runs {
+        let name = &run["scheduler"];
+        assert_eq!(run["exit"]["kind"], "none", "{run}");
+        assert_eq!(run["stop"]["kind"], "duration", "{run}");
+        for measured in ["work_units", "wakeups", "wakeup_latency_p50"] {
+            assert!(metric(run, measured) > 0.0, "{name}: {measured}");
+        }
+        let called = run["metrics"].get("op_enqueue_calls").is_some();
+        assert_eq!(called, name != "eevdf", "{name} has operations, the default class has none");
+        let tasks = run["tasks"].as_array().unwrap();
+        let ran = |task: &&serde_json::Value| task["run_ns"].as_u64() > Some(0);
+        assert!(tasks.iter().filter(ran).count() >= 3, "{name}: {tasks:?}");
+    }
+    assert_eq!(
+        done.console.matches("disabled (unregistered from user space)").count(),
+        4,
+        "{done}"
+    );
+}
