@@ -12,6 +12,7 @@
  *   idle_pick     1: select_cpu takes an idle CPU if the kernel's picker finds one, and inserts the task there
  *   direct        1: enqueue inserts into the local queue of the task's CPU; 0: into one shared queue
  *   preempt_by    a task whose name starts with this letter preempts what runs where it is queued
+ *   kick_by       a task whose name starts with this letter waits in the shared queue, and its CPU is kicked to preempt
  *   drop          a task whose name starts with this letter, and that is niced, is never queued: it stalls
  *   fail_on       a task whose name starts with this letter, and that is niced, makes enqueue report an error
  */
@@ -23,6 +24,7 @@ const volatile u64 slice_ns = 20000000;
 const volatile u8 idle_pick = 1;
 const volatile u8 direct = 0;
 const volatile char preempt_by = 0;
+const volatile char kick_by = 0;
 const volatile char drop = 0;
 const volatile char fail_on = 0;
 
@@ -106,6 +108,8 @@ void BPF_STRUCT_OPS(tracer_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, flags);
 	else
 		scx_bpf_dsq_insert(p, SHARED, slice_ns, flags);
+	if (kick_by && p->comm[0] == kick_by)
+		scx_bpf_kick_cpu(scx_bpf_task_cpu(p), SCX_KICK_PREEMPT);
 }
 
 void BPF_STRUCT_OPS(tracer_dequeue, struct task_struct *p, u64 deq_flags)

@@ -27,6 +27,7 @@ cases! {
     "nice_sleeping",
     "policy",
     "preempt",
+    "preempt_kick",
     "real_time_above",
     "slice",
     "stall",
