@@ -52,7 +52,8 @@ pub struct OpCost {
 }
 
 impl<'a> Scheduler<'a> {
-    /// Loads and attaches. The ops' `init` has run and every task is the scheduler's when this returns.
+    /// Loads and attaches. When this returns, the ops' `init` has run and every task is the scheduler's, unless it has left
+    /// by then.
     pub fn attach(
         prepared: &'a PreparedObject,
         label: &str,
@@ -79,7 +80,9 @@ impl<'a> Scheduler<'a> {
         scheduler.link = Some(scheduler.attach_ops()?);
         scheduler.attach_others();
         scheduler.wait_enabled()?;
-        if let (Some(r), Some(applied)) = (&prepared.recipe, applied) {
+        // One that has left already has nothing more to be told.
+        let stayed = scheduler.is_attached();
+        if let (Some(r), Some(applied), true) = (&prepared.recipe, applied, stayed) {
             let mut frontend = Loaded { plan: &scheduler.plan, object: &scheduler.object };
             r.recipe.after_attach(subject, &applied, &mut frontend)?;
         }
@@ -112,20 +115,17 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    fn wait_enabled(&mut self) -> Result<(), LiveError> {
+    /// Until it is at work or gone again. One that is ejected while it is enabled has a link like any other, and its exit
+    /// is read like any other's.
+    fn wait_enabled(&self) -> Result<(), LiveError> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             match kernel::state().as_str() {
-                "enabled" => return Ok(()),
-                "disabled" => break,
+                "enabled" | "disabled" => return Ok(()),
                 _ => std::thread::sleep(POLL),
             }
         }
-        let exit = self.exit();
-        let why = match exit.message.as_str() {
-            "" => format!("it left while it was enabled: {}", exit.kind),
-            message => format!("it left while it was enabled: {}: {message}", exit.kind),
-        };
+        let why = format!("the kernel is still enabling it after {} s", PATIENCE.as_secs());
         Err(LiveError::Attach { label: self.label.clone(), why })
     }
 
