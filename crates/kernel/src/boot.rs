@@ -41,7 +41,8 @@ pub struct KernelVars {
 }
 
 /// Bytes between the per-CPU blocks.
-pub const PERCPU_STRIDE: u64 = 4096;
+/// As with tasks' slots, a cache line more than a power of two.
+pub const PERCPU_STRIDE: u64 = 4096 + 64;
 /// Where the variables lie in a block.
 pub mod percpu {
     pub const RUNQUEUE: u64 = 0;

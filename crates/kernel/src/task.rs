@@ -12,7 +12,8 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use std::collections::VecDeque;
 
 /// Bytes between two task slots in guest memory. `cpus_mask` alone takes NR_CPUS/8 = 1 KiB.
-pub const SLOT_BYTES: u64 = 2048;
+/// A cache line more than a power of two: equal fields of many tasks would else share a few sets of the host's cache.
+pub const SLOT_BYTES: u64 = 2048 + 64;
 /// Address space is reserved for this many tasks; memory is used only by those that exist.
 pub const MAX_TASKS: u32 = 1 << 20;
 /// A freed slot rests while this many others are freed, so that a stale pointer held across a grace
