@@ -12,7 +12,6 @@ use scxlab_lab::recipe;
 use scxlab_lab::scheduler::{DEFAULT_CLASS, SchedulerArg};
 use scxlab_lab::sim::kernel_target;
 use scxlab_machine::Machine;
-use scxlab_machine::topology::sysfs::SysfsReader;
 use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
 
 use crate::exit::CliError;
@@ -21,7 +20,7 @@ use crate::exit::CliError;
 pub fn machine(arg: &str) -> Result<Arc<Machine>> {
     let lower = arg.to_ascii_lowercase();
     let machine = if arg == "host" {
-        Machine::from_sysfs(&Host)?
+        Machine::from_sysfs(&scxlab_vm::guest::Sys)?
     } else if lower.ends_with(".xml") {
         Machine::from_lstopo(arg, &read_text(arg)?)?
     } else if lower.ends_with(".toml") {
@@ -140,13 +139,4 @@ pub fn read(path: &str) -> Result<Vec<u8>> {
 
 pub fn read_text(path: &str) -> Result<String> {
     String::from_utf8(read(path)?).map_err(|_| CliError::NotText { path: path.into() }.into())
-}
-
-/// This host's sysfs.
-struct Host;
-
-impl SysfsReader for Host {
-    fn read(&self, path: &str) -> io::Result<String> {
-        fs::read_to_string(Path::new("/sys").join(path))
-    }
 }

@@ -80,7 +80,7 @@ struct sched_ext_entity {
 };
 
 /*
- * A task takes a slot of 2 KiB in guest memory. Half of it is cpus_mask, which is as long as the kernel's
+ * A task takes a slot of little more than 2 KiB in guest memory. Half of it is cpus_mask, which is as long as the kernel's
  * whatever the machine's size; a test holds the whole under the slot. A test also finds each field filled,
  * or named with the reason why it never changes (crates/testkit/tests/kernel_fields.rs).
  */

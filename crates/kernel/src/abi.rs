@@ -24,10 +24,5 @@ pub use bindings::*;
 /// BTF of the simulated kernel: types, enumerators, kernel functions and per-CPU variables.
 pub static KERNEL_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernel.btf"));
 
-/// Guest memory set aside for one `task_struct`.
-pub const TASK_SLOT_BYTES: usize = 2048;
-
-const _: () = assert!(size_of::<task_struct>() <= TASK_SLOT_BYTES);
-
 #[cfg(test)]
 mod tests;

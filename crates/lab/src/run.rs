@@ -61,7 +61,8 @@ impl Exit {
 /// Why the run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopReason {
-    /// `duration`, `all_exited`, `deadlock`, `livelock`, `event_limit` or `out_of_memory`.
+    /// `duration`, `all_exited`, `deadlock`, `livelock`, `event_limit`, `out_of_memory`
+    /// or, on a real kernel, `interrupted`.
     pub kind: Cow<'static, str>,
     /// The reason in words; empty when there is nothing to say.
     pub message: String,

@@ -15,6 +15,11 @@ use scxlab_workload::native::{NativeReport, NativeStop, NativeTask};
 use crate::probe::{Reading, TaskSum};
 use crate::scheduler::OpCost;
 
+/// What the probe and the executor both know of a thread.
+fn key(task: &NativeTask) -> (u32, String) {
+    (task.tid as u32, task.name.chars().take(15).collect())
+}
+
 /// A task that only the probe knows.
 fn seen_task(task: &TaskSum) -> TaskResult {
     TaskResult {
@@ -92,18 +97,18 @@ impl Measured<'_> {
         }
     }
 
+    fn seen(&self) -> HashMap<(u32, String), &TaskSum> {
+        self.reading.tasks.iter().map(|t| ((t.tid, t.name.clone()), t)).collect()
+    }
+
     /// The workload's threads, as the probe saw them; a thread that it did not see has its own figures.
     pub fn tasks(&self) -> Vec<TaskResult> {
         if self.report.templates.is_empty() {
             return self.reading.tasks.iter().map(seen_task).collect();
         }
-        let mut seen: HashMap<(u32, &str), &TaskSum> = HashMap::new();
-        for task in &self.reading.tasks {
-            seen.insert((task.tid, task.name.as_str()), task);
-        }
+        let seen = self.seen();
         let result = |t: &NativeTask| {
-            let comm: String = t.name.chars().take(15).collect();
-            let found = seen.get(&(t.tid as u32, comm.as_str()));
+            let found = seen.get(&key(t));
             TaskResult {
                 name: t.name.clone(),
                 nice: t.nice,
@@ -148,6 +153,16 @@ impl Measured<'_> {
             notes.push(format!(
                 "{} system calls of the workload failed; the first: {first}",
                 self.report.nr_errors
+            ));
+        }
+        let seen = self.seen();
+        let unseen = |t: &&NativeTask| {
+            !seen.contains_key(&key(t)) && (t.wait_ns.is_none() || t.migrations.is_none())
+        };
+        let unseen = self.report.tasks.iter().filter(unseen).count();
+        if unseen > 0 {
+            notes.push(format!(
+                "the probe did not see {unseen} threads, and the kernel keeps no statistics: their waits or migrations read 0"
             ));
         }
         if self.reading.lost > 0 {

@@ -17,7 +17,7 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use crate::compile::insn::{Insn, Kind, TimerRef};
 use crate::compile::{self, Compiled};
 use crate::error::WorkloadError;
-use crate::program::{CpuList, PolicyDef, Program, names};
+use crate::program::{CpuList, PolicyDef, Program};
 
 mod costs;
 mod pipe;
@@ -601,12 +601,6 @@ pub fn kernel_policy(policy: PolicyDef) -> Policy {
             Policy::Deadline { runtime: runtime.0, deadline: deadline.0, period: period.0 }
         }
     }
-}
-
-/// The name that an instance means. `compile` has checked the patterns for instance 0; one that overflows
-/// for a large instance stays as written, and so is shared.
-fn instance_name(pattern: &str, instance: u32) -> String {
-    names::resolve(pattern, instance).unwrap_or_else(|_| pattern.to_owned())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::spin::{SpinBarrier, SpinLock};
 use super::stats::{Pending, Phase};
 use super::sync::{Barrier, Cond, Mutex, Sem};
 use super::thread::{NO_THREAD, Thread, TimerState, Wait};
-use super::{Executor, cpu_mask, instance_name, kernel_policy};
+use super::{Executor, cpu_mask, kernel_policy};
 use crate::compile::insn::{Insn, Kind};
 use crate::program::{PipeDef, PipeKind, names};
 
@@ -24,7 +24,7 @@ impl Executor {
         for template in &compiled.templates {
             for instance in 0..template.instances {
                 for (kind, pattern) in &template.slots {
-                    compiled.objects.intern(*kind, &instance_name(pattern, instance));
+                    compiled.objects.intern(*kind, &names::instance_name(pattern, instance));
                 }
             }
         }
@@ -50,11 +50,12 @@ impl Executor {
         }
         for name in objects.names(Kind::Sem).iter().skip(self.sems.len()) {
             let mut defs = self.program.semaphores.iter();
-            let value = defs.find(|d| matches(&d.name, name)).map_or(0, |d| u64::from(d.value));
+            let value =
+                defs.find(|d| names::declares(&d.name, name)).map_or(0, |d| u64::from(d.value));
             self.sems.push(Sem::new(value));
         }
         for name in objects.names(Kind::Pipe).iter().skip(self.pipes.len()) {
-            let found = self.program.pipes.iter().find(|d| matches(&d.name, name));
+            let found = self.program.pipes.iter().find(|d| names::declares(&d.name, name));
             let fallback = PipeDef::new(name, PipeKind::Pipe);
             let def = found.unwrap_or(&fallback);
             self.pipes.push(Pipe::new(def.kind, def.capacity(), def.overhead()));
@@ -74,7 +75,7 @@ impl Executor {
                 let binding: Vec<u32> = template
                     .slots
                     .iter()
-                    .map(|(kind, p)| objects.intern(*kind, &instance_name(p, instance)))
+                    .map(|(kind, p)| objects.intern(*kind, &names::instance_name(p, instance)))
                     .collect();
                 for (kind, res) in &used {
                     *users.entry((*kind, res.index(&binding) as u32)).or_default() += 1;
@@ -145,14 +146,15 @@ impl Executor {
             return format!("{}-{}{suffix}", t.name, self.made);
         }
         match names::is_pattern(&t.name) {
-            true => instance_name(&t.name, instance),
+            true => names::instance_name(&t.name, instance),
             false if t.instances > 1 || forked => format!("{}-{instance}", t.name),
             false => t.name.clone(),
         }
     }
 
     fn process_of(&mut self, template: usize, instance: u32) -> Option<u32> {
-        let name = instance_name(self.program.threads[template].process.as_deref()?, instance);
+        let name =
+            names::instance_name(self.program.threads[template].process.as_deref()?, instance);
         let number = *self.processes.entry(name).or_insert_with(|| {
             self.last_of_process.push(NO_THREAD);
             (self.last_of_process.len() - 1) as u32
@@ -242,7 +244,7 @@ impl Executor {
         let slots = &self.compiled.templates[template].slots;
         let binding: Box<[u32]> = slots
             .iter()
-            .map(|(kind, pattern)| objects.intern(*kind, &instance_name(pattern, instance)))
+            .map(|(kind, pattern)| objects.intern(*kind, &names::instance_name(pattern, instance)))
             .collect();
         if !binding.is_empty() {
             self.grow_objects();
@@ -281,21 +283,5 @@ fn barrier_of(insn: &Insn) -> Option<(Kind, crate::compile::insn::Res)> {
 }
 
 fn declared_parties(executor: &Executor, name: &str) -> Option<u32> {
-    executor.program.barriers.iter().find(|d| matches(&d.name, name)).map(|d| d.parties)
-}
-
-/// Whether a declaration is for this object: the same name, or a pattern that makes it. What the
-/// expression's value is does not matter, only that a number stands there.
-fn matches(declared: &str, name: &str) -> bool {
-    let Some(open) = declared.find("{i") else {
-        return declared == name;
-    };
-    let Some(close) = declared[open..].find('}') else {
-        return false;
-    };
-    let Some(rest) = name.strip_prefix(&declared[..open]) else {
-        return false;
-    };
-    let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-    after.len() < rest.len() && matches(&declared[open + close + 1..], after)
+    executor.program.barriers.iter().find(|d| names::declares(&d.name, name)).map(|d| d.parties)
 }

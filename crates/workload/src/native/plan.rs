@@ -171,13 +171,13 @@ impl Tables {
             let mut bindings: Vec<Box<[u32]>> = Vec::new();
             for i in 0..if slots.is_empty() { 1 } else { instances } {
                 let object = |(kind, p): &(Kind, String)| {
-                    compiled.objects.intern(*kind, &instance_name(p, i))
+                    compiled.objects.intern(*kind, &names::instance_name(p, i))
                 };
                 bindings.push(slots.iter().map(object).collect());
             }
             let mut numbers = Vec::new();
             for i in 0..if patterned { instances } else { 1 } {
-                let known = def.process.as_deref().map(|p| instance_name(p, i));
+                let known = def.process.as_deref().map(|p| names::instance_name(p, i));
                 let next = u32::try_from(processes.len()).unwrap_or(NO_PROCESS);
                 numbers.push(known.map_or(NO_PROCESS, |n| *processes.entry(n).or_insert(next)));
             }
@@ -208,7 +208,8 @@ impl Tables {
         let parties = |kind: Kind| {
             let names = self.compiled.objects.names(kind).iter();
             let count = |(i, name): (usize, &String)| {
-                let declared = defs.iter().find(|d| matches(&d.name, name)).map(|d| d.parties);
+                let declared =
+                    defs.iter().find(|d| names::declares(&d.name, name)).map(|d| d.parties);
                 let used = users.get(&(kind, i as u32)).copied();
                 declared.or(used).unwrap_or(1)
             };
@@ -221,12 +222,16 @@ impl Tables {
         let program = &self.plan.program;
         let names = self.compiled.objects.names(Kind::Sem).iter();
         let value = |name: &String| {
-            program.semaphores.iter().find(|d| matches(&d.name, name)).map_or(0, |d| d.value)
+            program
+                .semaphores
+                .iter()
+                .find(|d| names::declares(&d.name, name))
+                .map_or(0, |d| d.value)
         };
         self.sems = names.map(value).collect();
         let sizes = self.pipe_sizes();
         let pipe = |(i, name): (usize, &String)| {
-            let found = program.pipes.iter().find(|d| matches(&d.name, name));
+            let found = program.pipes.iter().find(|d| names::declares(&d.name, name));
             let fallback = PipeDef::new(name, PipeKind::Pipe);
             let def = found.unwrap_or(&fallback);
             let one_size = sizes.get(&(i as u32)).is_none_or(|s| s.len() == 1);
@@ -285,7 +290,7 @@ impl Tables {
             return format!("{}-{made}{suffix}", t.name);
         }
         match names::is_pattern(&t.name) {
-            true => instance_name(&t.name, instance),
+            true => names::instance_name(&t.name, instance),
             false if t.instances > 1 || forked => format!("{}-{instance}", t.name),
             false => t.name.clone(),
         }
@@ -339,26 +344,6 @@ fn known_cpus(program: &Program, compiled: &Compiled, cpus: &[u32]) -> Result<()
         thread.cpus.iter().try_for_each(|list| check(&thread.name, list))?;
     }
     compiled.affinities.iter().try_for_each(|list| check(&program.name, list))
-}
-
-/// The name that an instance means; one that overflows stays as written, and so is shared.
-fn instance_name(pattern: &str, instance: u32) -> String {
-    names::resolve(pattern, instance).unwrap_or_else(|_| pattern.to_owned())
-}
-
-/// Whether a declaration is for this object: the same name, or a pattern that makes it.
-fn matches(declared: &str, name: &str) -> bool {
-    let Some(open) = declared.find("{i") else {
-        return declared == name;
-    };
-    let Some(close) = declared[open..].find('}') else {
-        return false;
-    };
-    let Some(rest) = name.strip_prefix(&declared[..open]) else {
-        return false;
-    };
-    let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-    after.len() < rest.len() && matches(&declared[open + close + 1..], after)
 }
 
 #[cfg(test)]

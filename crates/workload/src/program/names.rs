@@ -53,3 +53,25 @@ fn evaluate(chain: &str, mut value: u64) -> Option<u64> {
     }
     Some(value)
 }
+
+/// The name that an instance means. `compile` has checked the patterns for instance 0; one that overflows for a large
+/// instance stays as written, and so is shared.
+pub fn instance_name(pattern: &str, instance: u32) -> String {
+    resolve(pattern, instance).unwrap_or_else(|_| pattern.to_owned())
+}
+
+/// Whether a declaration is for this object: the same name, or a pattern that makes it. What the
+/// expression's value is does not matter, only that a number stands there.
+pub fn declares(declared: &str, name: &str) -> bool {
+    let Some(open) = declared.find("{i") else {
+        return declared == name;
+    };
+    let Some(close) = declared[open..].find('}') else {
+        return false;
+    };
+    let Some(rest) = name.strip_prefix(&declared[..open]) else {
+        return false;
+    };
+    let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    after.len() < rest.len() && declares(&declared[open + close + 1..], after)
+}
