@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use indexmap::IndexMap;
 use scxlab_lab::run::Exit;
 use scxlab_live::job::this_machine;
 use scxlab_live::kernel::{self, RunningKernel};
@@ -54,15 +55,12 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
         }
         std::thread::sleep(POLL);
     }
-    let stayed = scheduler.is_attached();
     let exit = scheduler.detach();
-    match stayed {
-        true => {
-            eprintln!("{} is detached", prepared.short);
-            Ok(())
-        }
-        false => Err(ejected(&prepared.short, &exit).into()),
+    if exit.kind != Exit::NONE {
+        return Err(ejected(&prepared.short, &exit).into());
     }
+    eprintln!("{} is detached", prepared.short);
+    Ok(())
 }
 
 fn ejected(name: &str, exit: &Exit) -> CliError {
@@ -79,12 +77,15 @@ struct Counters {
     /// Of an operation: calls and ns.
     ops: BTreeMap<String, (u64, u64)>,
     events: BTreeMap<String, u64>,
+    /// The scheduler's own.
+    own: IndexMap<String, u64>,
 }
 
 impl Counters {
     fn read(scheduler: &Scheduler<'_>) -> Counters {
         let ops = scheduler.op_costs().into_iter().map(|o| (o.op, (o.calls, o.ns))).collect();
-        Counters { ops, events: kernel::events().into_iter().collect() }
+        let own = scheduler.counters().total;
+        Counters { ops, events: kernel::events().into_iter().collect(), own }
     }
 
     fn since(
@@ -112,6 +113,11 @@ impl Counters {
             (more > 0).then(|| (name.clone(), more))
         };
         let events: Vec<_> = self.events.iter().filter_map(grown).collect();
+        let grown = |(name, value): (&String, &u64)| {
+            let more = value.wrapping_sub(before.own.get(name).copied().unwrap_or(0));
+            (more > 0).then(|| (name.clone(), more))
+        };
+        let own: Vec<_> = self.own.iter().filter_map(grown).collect();
         if format == Format::Json {
             let ops: serde_json::Map<_, _> = ops
                 .iter()
@@ -121,15 +127,18 @@ impl Counters {
                 .collect();
             let events: serde_json::Map<_, _> =
                 events.iter().map(|(name, more)| (name.clone(), json!(more))).collect();
+            let own: serde_json::Map<_, _> =
+                own.iter().map(|(name, more)| (name.clone(), json!(more))).collect();
+            let elapsed = elapsed.as_secs_f64();
             return format!(
                 "{}\n",
-                json!({ "elapsed_s": elapsed.as_secs_f64(), "ops": ops, "events": events })
+                json!({ "elapsed_s": elapsed, "ops": ops, "events": events, "sched": own })
             );
         }
         let ops: Vec<String> =
             ops.iter().map(|(op, rate, mean)| format!("{op} {rate:.0}/s {mean:.0} ns")).collect();
         let events: Vec<String> =
-            events.iter().map(|(name, more)| format!("{name} +{more}")).collect();
+            own.iter().chain(&events).map(|(name, more)| format!("{name} +{more}")).collect();
         format!("{:8.1} s  {}  {}\n", elapsed.as_secs_f64(), ops.join("  "), events.join("  "))
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod compare;
 pub mod conform;
+pub mod counters;
 pub mod prepare;
 pub mod recipe;
 pub mod report;

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::compare::{change_of, values};
+use crate::counters::METRIC_PREFIX;
 use crate::results::Results;
 use crate::run::{Exit, Run};
 use crate::session::Session;
@@ -124,6 +125,7 @@ fn rows(groups: &[&[Run]]) -> Vec<Row> {
         row("lock wait p99", "lock_wait_p99", Kind::Time),
     ];
     rows.extend(op_rows(groups));
+    rows.extend(counter_rows(groups));
     rows.retain(|row| groups.iter().any(|g| row.values(g).iter().any(|v| *v != 0.0)));
     rows
 }
@@ -139,6 +141,20 @@ fn op_rows(groups: &[&[Run]]) -> Vec<Row> {
             label: format!("ops.{op}() mean"),
             value: Value::Named(format!("op_{op}_mean")),
             kind: Kind::Time,
+        })
+        .collect()
+}
+
+/// What the schedulers count themselves.
+fn counter_rows(groups: &[&[Run]]) -> Vec<Row> {
+    let mut seen = BTreeSet::new();
+    let names = groups.iter().flat_map(|g| g.iter()).flat_map(|r| r.metrics.iter());
+    names
+        .filter(|(name, _)| name.starts_with(METRIC_PREFIX) && seen.insert(name.as_str()))
+        .map(|(name, metric)| Row {
+            label: name.clone(),
+            value: Value::Named(name.clone()),
+            kind: if metric.unit == "ns" { Kind::Time } else { Kind::Count },
         })
         .collect()
 }

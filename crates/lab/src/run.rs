@@ -134,6 +134,9 @@ pub struct TaskResult {
     pub wait_ns: u64,
     pub switches: u64,
     pub migrations: u64,
+    /// What its scheduler counted of it (`counters.rs`).
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub counters: IndexMap<String, u64>,
 }
 
 /// What a cgroup got, beside what its weight promises among the children of its parent.

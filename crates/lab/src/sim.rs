@@ -19,10 +19,12 @@ use scxlab_machine::id::Nanos;
 use scxlab_trace::Tracer;
 use scxlab_workload::{ExecConfig, Executor, Perturb, Program, SyscallCosts, WorkloadError};
 
+use crate::counters::Counters;
 use crate::prepare::{Prepared, PreparedObject};
 use crate::recipe::frontend::Simulated;
 use crate::recipe::{RecipeError, Subject};
 use crate::run::Run;
+use measure::Seen;
 use watch::Watched;
 
 /// Everything that decides one simulated run.
@@ -72,14 +74,18 @@ pub fn simulate(
     tracer: Tracer,
     progress: &Arc<AtomicU64>,
 ) -> Result<(Run, Tracer), SimError> {
-    let Ready { mut kernel, watched, .. } = ready(spec, tracer, progress)?;
+    let Ready { mut kernel, loaded, watched } = ready(spec, tracer, progress)?;
     let stop = kernel.run(spec.length().or(spec.cap));
     if let Stop::Unmodelled(what) = stop {
         return Err(SimError::Unmodelled { label: spec.scheduler.label.clone(), what });
     }
     sleep_on(&mut kernel, spec, &stop);
+    let counters = loaded.as_ref().map_or_else(Counters::default, |loaded| {
+        Counters::read(&Simulated { kernel: &mut kernel, loaded })
+    });
     let tracer = std::mem::take(&mut kernel.tracer);
-    Ok((measure::result(&kernel, spec, &stop, tracer.hash(), &watched), tracer))
+    let seen = Seen { kernel: &kernel, watched: &watched, counters: &counters };
+    Ok((measure::result(seen, spec, &stop, tracer.hash()), tracer))
 }
 
 /// A machine with its scheduler attached, before the workload starts.

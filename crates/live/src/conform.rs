@@ -48,14 +48,13 @@ pub fn observe(
         Ok(Err(what)) => return Err(failed(what)),
         Err(_) => return Err(failed("the thread that acts on tasks panicked".into())),
     }
-    let stayed = scheduler.is_attached();
     let records = scheduler.drain("ring")?;
     let lost = scheduler.number("nr_lost").unwrap_or(0);
     let exit = scheduler.detach();
     let entries: Vec<Entry> = records.iter().filter_map(|r| Entry::read(r)).collect();
     Ok(Observed {
         sequences: log::sequences(case, &entries, report.started_ns),
-        exit: if stayed { "none".into() } else { exit.kind },
+        exit: exit.kind,
         lost,
     })
 }

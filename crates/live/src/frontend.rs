@@ -187,6 +187,10 @@ impl Frontend for Loaded<'_> {
         }
     }
 
+    fn keys(&self, map: usize) -> Vec<Vec<u8>> {
+        self.map(map).map(|map| map.keys().collect()).unwrap_or_default()
+    }
+
     fn update(
         &mut self,
         map: usize,

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use scxlab_lab::counters::Counters;
 use scxlab_lab::run::{CgroupResult, Exit, MetricTable, StopReason, TaskResult};
 use scxlab_lab::shares::{Group, shares};
 use scxlab_machine::id::CpuId;
@@ -21,7 +22,7 @@ fn key(task: &NativeTask) -> (u32, String) {
 }
 
 /// A task that only the probe knows.
-fn seen_task(task: &TaskSum) -> TaskResult {
+fn seen_task(task: &TaskSum, counters: &Counters) -> TaskResult {
     TaskResult {
         name: task.name.clone(),
         nice: task.nice.clamp(-20, 19) as i8,
@@ -30,6 +31,7 @@ fn seen_task(task: &TaskSum) -> TaskResult {
         wait_ns: task.wait_ns,
         switches: task.voluntary + task.involuntary,
         migrations: task.migrations,
+        counters: counters.of(task.tid),
     }
 }
 
@@ -39,6 +41,7 @@ pub struct Measured<'a> {
     pub reading: &'a Reading,
     pub topology: &'a Topology,
     pub ops: &'a [OpCost],
+    pub counters: &'a Counters,
 }
 
 impl Measured<'_> {
@@ -73,6 +76,7 @@ impl Measured<'_> {
             t.count(format!("op_{}_calls", op.op), op.calls);
             t.put(format!("op_{}_mean", op.op), op.ns as f64 / op.calls as f64, "ns");
         }
+        self.counters.put(&mut t);
         t
     }
 
@@ -104,7 +108,7 @@ impl Measured<'_> {
     /// The workload's threads, as the probe saw them; a thread that it did not see has its own figures.
     pub fn tasks(&self) -> Vec<TaskResult> {
         if self.report.templates.is_empty() {
-            return self.reading.tasks.iter().map(seen_task).collect();
+            return self.reading.tasks.iter().map(|t| seen_task(t, self.counters)).collect();
         }
         let seen = self.seen();
         let result = |t: &NativeTask| {
@@ -119,6 +123,7 @@ impl Measured<'_> {
                     s.voluntary + s.involuntary
                 }),
                 migrations: found.map_or(t.migrations.unwrap_or(0), |s| s.migrations),
+                counters: self.counters.of(t.tid as u32),
             }
         };
         self.report.tasks.iter().map(result).collect()

@@ -4,7 +4,7 @@
 //! Owns: the order: scheduler, probe, workload, and all of it taken away again. Does not: repeat or compare runs.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::{Exit, Run};
@@ -137,16 +137,21 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
     let program = spec.workload.program();
     let reading = probe.read(report.started_ns, report.ended_ns)?;
     let ops = attached.as_ref().map(Scheduler::op_costs).unwrap_or_default();
+    let counters = attached.as_ref().map(Scheduler::counters).unwrap_or_default();
     drop(stats);
     let (exit, notes) = match attached {
         None => (Exit::none(), Vec::new()),
-        Some(scheduler) => leave(scheduler),
+        Some(mut scheduler) => {
+            let notes = std::mem::take(&mut scheduler.notes);
+            (scheduler.detach(), notes)
+        }
     };
     let measured = Measured {
         report: &report,
         reading: &reading,
         topology: &spec.machine.topology,
         ops: &ops,
+        counters: &counters,
     };
     Ok(Run {
         scheduler: label.clone(),
@@ -171,16 +176,6 @@ fn now() -> u64 {
     // SAFETY: `now` is writable; the clock exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// How it left before it was asked to; one that stayed is taken off, and has no exit to report.
-fn leave(mut scheduler: Scheduler<'_>) -> (Exit, Vec<String>) {
-    // An error that was raised a moment ago is still being carried out.
-    std::thread::sleep(Duration::from_millis(20));
-    let stayed = scheduler.is_attached();
-    let notes = std::mem::take(&mut scheduler.notes);
-    let exit = scheduler.detach();
-    (if stayed { Exit::none() } else { exit }, notes)
 }
 
 /// Has the kernel count calls and time of BPF programs, until dropped.

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{Link, MapCore, MapType, Object, ProgramType, RingBufferBuilder};
 use scxlab_bpf::link::OpenObject;
 use scxlab_bpf::object::MemberKind;
+use scxlab_kernel::ext::exit::ExitKind;
+use scxlab_lab::counters::Counters;
 use scxlab_lab::prepare::PreparedObject;
 use scxlab_lab::recipe::Subject;
 use scxlab_lab::run::Exit;
@@ -134,20 +136,17 @@ impl<'a> Scheduler<'a> {
         kernel::state() != "disabled" && self.recorded().is_none()
     }
 
-    /// Takes it off, and says how it left: by this, or before by itself.
+    /// Takes it off, and says how it left before that; `Exit::none()` if it had stayed. The kernel decides which: the
+    /// first reason counts, also one that was raised a moment ago and is still being carried out.
     pub fn detach(mut self) -> Exit {
         self.link = None;
         let start = Instant::now();
         while kernel::state() != "disabled" && start.elapsed() < PATIENCE {
             std::thread::sleep(POLL);
         }
-        self.exit()
-    }
-
-    /// How it left.
-    fn exit(&mut self) -> Exit {
         let logged = from_log(&self.log.lines(), &self.prepared.ops_name);
-        self.recorded().or(logged).unwrap_or_else(Exit::none)
+        let exit = self.recorded().or(logged);
+        exit.filter(|e| e.kind != ExitKind::Unreg.name()).unwrap_or_else(Exit::none)
     }
 
     /// What the object's `struct user_exit_info` says; None before the exit, and if it has none.
@@ -198,6 +197,11 @@ impl<'a> Scheduler<'a> {
         ring.consume().map_err(|e| failed(e.to_string()))?;
         drop(ring);
         Ok(records.into_inner())
+    }
+
+    /// What it counts itself.
+    pub fn counters(&self) -> Counters {
+        Counters::read(&self.loaded())
     }
 
     /// Calls and time per operation since `kernel.bpf_stats_enabled` was set.

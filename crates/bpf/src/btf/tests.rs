@@ -52,6 +52,11 @@ impl Builder {
         self.add("", Kind::Array, 0, 0, &[elem.0, elem.0, len])
     }
 
+    pub fn enumeration(&mut self, name: &str, values: &[(&str, u32)]) -> TypeId {
+        let items: Vec<u32> = values.iter().flat_map(|(n, v)| [self.name(n), *v]).collect();
+        self.add(name, Kind::Enum, values.len() as u32, 4, &items)
+    }
+
     pub fn blob(&self) -> Vec<u8> {
         let mut blob = vec![0x9f, 0xeb, 1, 0];
         let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);

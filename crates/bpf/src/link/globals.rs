@@ -251,7 +251,7 @@ impl Globals {
                     size: var.size,
                     default: knob::format_value(btf, var.ty, &shown),
                     constant,
-                    values: btf.enumerators(enum_ty).map(|e| e.name.to_owned()).collect(),
+                    values: knob::enumerator_names(btf, enum_ty).collect(),
                 });
             }
         }

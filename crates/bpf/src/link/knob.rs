@@ -73,15 +73,43 @@ fn parse_int_type(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u
 
 fn parse_enum(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u8>, ValueError> {
     let size = btf.size_of(ty).unwrap_or(4).min(8) as usize;
-    let value = match btf.enumerators(ty).find(|e| e.name == text) {
+    let prefix = common_prefix(btf, ty);
+    let is_named = |name: &str| name == text || short_name(name, prefix) == text;
+    let value = match btf.enumerators(ty).find(|e| is_named(e.name)) {
         Some(found) => i128::from(found.value as i64),
         None => parse_int(text).ok_or_else(|| ValueError::NotA {
             text: text.to_owned(),
             ty: name.to_owned(),
-            hint: format!("one of {}", list(btf.enumerators(ty).map(|e| e.name))),
+            hint: format!("one of {}", list(enumerator_names(btf, ty))),
         })?,
     };
     Ok(value.to_le_bytes()[..size].to_vec())
+}
+
+/// How long the part is that all enumerators' names begin with, up to and with an underscore.
+fn common_prefix(btf: &Btf, ty: TypeId) -> usize {
+    let mut names = btf.enumerators(ty).map(|e| e.name);
+    let Some(first) = names.next() else { return 0 };
+    let mut count = 1;
+    let mut len = first.len();
+    for name in names {
+        let same = first.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
+        len = len.min(same);
+        count += 1;
+    }
+    if count < 2 { 0 } else { first[..len].rfind('_').map_or(0, |at| at + 1) }
+}
+
+/// An enumerator's name as a value of a knob: `TICKLE_OLD` is `old`, `NUMA_CONSOLIDATE__LOAD` is `consolidate+load`.
+fn short_name(name: &str, prefix: usize) -> String {
+    let short = name.get(prefix..).filter(|s| !s.is_empty()).unwrap_or(name);
+    if prefix == 0 { name.to_owned() } else { short.to_ascii_lowercase().replace("__", "+") }
+}
+
+/// The values that a knob of an enum takes; whole names are taken too.
+pub fn enumerator_names(btf: &Btf, ty: TypeId) -> impl Iterator<Item = String> + '_ {
+    let prefix = common_prefix(btf, ty);
+    btf.enumerators(ty).map(move |e| short_name(e.name, prefix))
 }
 
 /// A `char` array takes a string; its rest is zeroed and it keeps its final NUL.
@@ -163,7 +191,8 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
                 let wide = if signed { i128::from(e.value as i64) } else { i128::from(e.value) };
                 wide == value
             });
-            found.map_or_else(|| value.to_string(), |e| e.name.to_owned())
+            let prefix = common_prefix(btf, resolved);
+            found.map_or_else(|| value.to_string(), |e| short_name(e.name, prefix))
         }
         Kind::Array => {
             let Some(array) = btf.array(resolved) else {
@@ -260,9 +289,9 @@ fn edit_distance(a: &str, b: &str, limit: usize) -> Option<usize> {
     row.last().copied().filter(|d| *d <= limit)
 }
 
-fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+fn list(names: impl Iterator<Item = String>) -> String {
     const SHOWN: usize = 12;
-    let all: Vec<_> = names.take(SHOWN + 1).collect();
+    let all: Vec<String> = names.take(SHOWN + 1).collect();
     let text = all[..all.len().min(SHOWN)].join(", ");
     if all.len() > SHOWN { format!("{text}, ...") } else { text }
 }

@@ -38,6 +38,8 @@ pub trait Frontend {
     fn is_per_cpu(&self, map: usize) -> bool;
     /// An element; of a map per CPU all copies, or that of `cpu`.
     fn lookup(&self, map: usize, key: &[u8], cpu: Option<CpuId>) -> Result<Vec<u8>, Errno>;
+    /// Keys of a map's elements, in no order that matters.
+    fn keys(&self, map: usize) -> Vec<Vec<u8>>;
     fn update(
         &mut self,
         map: usize,
@@ -123,6 +125,10 @@ impl Frontend for Simulated<'_> {
             Some(cpu) => self.kernel.vm.map_lookup_cpu(id, key, cpu.0),
             None => self.kernel.vm.map_lookup(id, key),
         }
+    }
+
+    fn keys(&self, map: usize) -> Vec<Vec<u8>> {
+        self.kernel.vm.map_keys(self.loaded.maps[map]).unwrap_or_default()
     }
 
     fn update(

@@ -3,7 +3,6 @@
 //!
 //! Owns: names of metrics and their order; they are stable, and `docs/reference/metrics.md` describes each.
 
-use indexmap::IndexMap;
 use scxlab_kernel::cgroup::Cgroup;
 use scxlab_kernel::cpu::CpuTime;
 use scxlab_kernel::ext::op::Op;
@@ -14,10 +13,22 @@ use scxlab_machine::topology::Distance;
 
 use super::SimSpec;
 use super::watch::Watched;
-use crate::run::{CgroupResult, Exit, Metric, MetricTable, Run, StopReason, TaskResult};
+use crate::counters::Counters;
+use crate::run::{CgroupResult, Exit, MetricTable, Run, StopReason, TaskResult};
 use crate::shares::{Group, shares};
 
-pub fn result(k: &Kernel, spec: &SimSpec<'_>, stop: &Stop, hash: u64, watched: &Watched) -> Run {
+/// What there is to look at once a run is over.
+#[derive(Clone, Copy)]
+pub struct Seen<'a> {
+    pub kernel: &'a Kernel,
+    pub watched: &'a Watched,
+    pub counters: &'a Counters,
+}
+
+pub fn result(seen: Seen<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run {
+    let Seen { kernel: k, watched, counters } = seen;
+    let mut metrics = metrics(k, &spec.workload.unit, watched);
+    counters.put(&mut metrics);
     Run {
         scheduler: spec.scheduler.label.clone(),
         seed: spec.seed,
@@ -27,8 +38,8 @@ pub fn result(k: &Kernel, spec: &SimSpec<'_>, stop: &Stop, hash: u64, watched: &
         trace_hash: format!("{hash:016x}"),
         wall_ns: 0,
         virtual_ns: k.now,
-        metrics: metrics(k, &spec.workload.unit, watched),
-        tasks: tasks(k),
+        metrics: metrics.0,
+        tasks: tasks(k, counters),
         cgroups: cgroups(k),
         notes: notes(spec, watched),
     }
@@ -72,7 +83,7 @@ fn times(t: &mut MetricTable, name: &str, times: &Times) {
     t.times(name, times.max(), |permille| times.permille(permille));
 }
 
-fn metrics(k: &Kernel, unit: &str, watched: &Watched) -> IndexMap<String, Metric> {
+fn metrics(k: &Kernel, unit: &str, watched: &Watched) -> MetricTable {
     let mut t = MetricTable::default();
     let m = &k.metrics;
     let seconds = k.now as f64 / 1e9;
@@ -92,7 +103,7 @@ fn metrics(k: &Kernel, unit: &str, watched: &Watched) -> IndexMap<String, Metric
     op_costs(&mut t, k);
     t.count("events", m.events);
     t.count("bpf_instructions", k.vm.executed);
-    t.0
+    t
 }
 
 fn switches(t: &mut MetricTable, k: &Kernel) {
@@ -144,7 +155,7 @@ fn reports(k: &Kernel) -> Vec<TaskReport> {
     all
 }
 
-fn tasks(k: &Kernel) -> Vec<TaskResult> {
+fn tasks(k: &Kernel, counters: &Counters) -> Vec<TaskResult> {
     let path = |id| k.cgroups.get(id).map_or_else(String::new, |g| g.path.clone());
     let result = |r: TaskReport| TaskResult {
         name: r.name,
@@ -154,6 +165,7 @@ fn tasks(k: &Kernel) -> Vec<TaskResult> {
         wait_ns: r.wait_ns,
         switches: r.switches,
         migrations: r.migrations,
+        counters: counters.of(r.pid),
     };
     reports(k).into_iter().map(result).collect()
 }

@@ -73,8 +73,8 @@ fn knobs_are_settings_and_nothing_else() {
         assert!(!names.contains(&name), "{name} in {names:?}");
     }
     let mode = knobs.iter().find(|k| k.name == "mode").unwrap();
-    assert_eq!((mode.ty.as_str(), mode.default.as_str()), ("enum mode", "MODE_FAST"));
-    assert_eq!(mode.values, ["MODE_SLOW", "MODE_FAST"]);
+    assert_eq!((mode.ty.as_str(), mode.default.as_str()), ("enum mode", "fast"));
+    assert_eq!(mode.values, ["slow", "fast"]);
     assert!(mode.constant);
 }
 

@@ -36,7 +36,8 @@ fn values_of_every_type() {
     check("nice", "-128", &[0x80], "-128");
     check("port", "65535", &[0xff, 0xff], "65535");
     check("offset", " -2147483648 ", &[0, 0, 0, 0x80], "-2147483648");
-    check("mode", "MODE_FAST", &[5, 0, 0, 0], "MODE_FAST");
+    check("mode", "fast", &[5, 0, 0, 0], "fast");
+    check("mode", "MODE_FAST", &[5, 0, 0, 0], "fast");
     check("mode", "3", &[3, 0, 0, 0], "3");
     check("wide_mode", "WIDE", &0x12_3456_7890u64.to_le_bytes(), "WIDE");
     check("tag", "\"hi\"", b"hi\0\0\0\0\0\0", "\"hi\"");
@@ -53,10 +54,21 @@ fn what_does_not_fit_is_refused() {
     refused("slice_ns", "0x", "not a u64");
     refused("slice_ns", "--5", "not a u64");
     refused("smt", "2", "true or false");
-    refused("mode", "MODE_FASTER", "one of MODE_SLOW, MODE_FAST");
+    refused("mode", "MODE_FASTER", "one of slow, fast");
     refused("tag", "12345678", "at most 7 bytes");
     refused("table", "1", "set its parts");
     refused("cfg", "1", "set its parts");
+}
+
+#[test]
+fn enumerators_lose_what_they_have_in_common() {
+    let mut types = Builder::new();
+    let ty = types.enumeration("numa", &[("NUMA_OFF", 0), ("NUMA_ON", 1), ("NUMA_ON__LOAD", 2)]);
+    let btf = types.build();
+    assert_eq!(enumerator_names(&btf, ty).collect::<Vec<_>>(), ["off", "on", "on+load"]);
+    assert_eq!(parse_value(&btf, ty, "on+load"), Ok(vec![2, 0, 0, 0]));
+    assert_eq!(parse_value(&btf, ty, "NUMA_ON__LOAD"), Ok(vec![2, 0, 0, 0]));
+    assert!(parse_value(&btf, ty, "N").is_err());
 }
 
 #[test]

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a scheduler counts itself, and shows by a convention that any object can keep.
+//!
+//! Owns: the convention. A map per CPU (or an array) of one element named `stats`, whose value is a struct of `u64`: each
+//! field, summed over the CPUs, is the metric `sched.<field>`. A hash named `task_stats` from pid to such a struct: the
+//! counters of a task. Fields that are no `u64` are left out, as are maps of other forms.
+//! Does not: know a scheduler; what a field means is its README's.
+
+use std::collections::BTreeMap;
+
+use indexmap::IndexMap;
+use scxlab_bpf::btf::Btf;
+use scxlab_bpf::map::map_type;
+use scxlab_bpf::object::{MapSpec, Object};
+
+use crate::recipe::frontend::Frontend;
+use crate::run::MetricTable;
+
+const TOTAL: &str = "stats";
+const BY_TASK: &str = "task_stats";
+
+/// Values at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// In the order of the struct.
+    pub total: IndexMap<String, u64>,
+    /// By pid.
+    pub tasks: BTreeMap<u32, IndexMap<String, u64>>,
+}
+
+impl Counters {
+    /// Of a loaded object. Elements that cannot be read are absent.
+    pub fn read(frontend: &dyn Frontend) -> Counters {
+        let object = frontend.object();
+        let mut counters = Counters::default();
+        if let Some(map) = Table::named(object, TOTAL, &[map_type::PERCPU_ARRAY, map_type::ARRAY])
+            && object.maps[map.index].max_entries == 1
+            && let Ok(bytes) = frontend.lookup(map.index, &0u32.to_le_bytes(), None)
+        {
+            counters.total = map.sum(&bytes);
+        }
+        let hashes = [map_type::HASH, map_type::LRU_HASH];
+        if let Some(map) = Table::named(object, BY_TASK, &hashes) {
+            for key in frontend.keys(map.index) {
+                let pid = <[u8; 4]>::try_from(key.as_slice()).map(u32::from_le_bytes);
+                let found = frontend.lookup(map.index, &key, None);
+                if let (Ok(pid), Ok(bytes)) = (pid, found) {
+                    counters.tasks.insert(pid, map.sum(&bytes));
+                }
+            }
+        }
+        counters
+    }
+
+    /// As metrics of a run.
+    pub fn put(&self, table: &mut MetricTable) {
+        for (name, value) in &self.total {
+            let unit = if name.ends_with("_ns") { "ns" } else { "1" };
+            table.put(format!("{METRIC_PREFIX}{name}"), *value as f64, unit);
+        }
+    }
+
+    /// Those of a task; empty if it has none.
+    pub fn of(&self, pid: u32) -> IndexMap<String, u64> {
+        self.tasks.get(&pid).cloned().unwrap_or_default()
+    }
+}
+
+/// How their metrics begin.
+pub const METRIC_PREFIX: &str = "sched.";
+
+/// A map of structs of numbers.
+struct Table {
+    index: usize,
+    /// Of one copy of an element, padded as copies per CPU are.
+    stride: usize,
+    fields: Vec<(String, usize)>,
+}
+
+impl Table {
+    fn named(object: &Object, name: &str, types: &[u32]) -> Option<Table> {
+        let index = object.map(name)?;
+        let spec = &object.maps[index];
+        let fields = fields(&object.btf, spec)?;
+        let fits = types.contains(&spec.map_type) && spec.key_size == 4 && !fields.is_empty();
+        let stride = (spec.value_size as usize).next_multiple_of(8);
+        fits.then_some(Table { index, stride, fields })
+    }
+
+    /// Over all copies that there are.
+    fn sum(&self, bytes: &[u8]) -> IndexMap<String, u64> {
+        let field = |(name, at): &(String, usize)| {
+            let numbers = bytes.chunks(self.stride).filter_map(|copy| {
+                let bytes = copy.get(*at..at + 8)?;
+                Some(u64::from_le_bytes(bytes.try_into().ok()?))
+            });
+            (name.clone(), numbers.fold(0, u64::wrapping_add))
+        };
+        self.fields.iter().map(field).collect()
+    }
+}
+
+fn fields(btf: &Btf, spec: &MapSpec) -> Option<Vec<(String, usize)>> {
+    let ty = btf.resolve(spec.value_ty?).ok()?;
+    let is_number = |ty| {
+        let int = btf.resolve(ty).ok().and_then(|ty| btf.int(ty));
+        int.is_some_and(|i| i.size == 8 && !i.signed)
+    };
+    let members = btf.members(ty).filter(|m| m.bitfield_bits == 0 && is_number(m.ty));
+    Some(members.map(|m| (m.name.to_owned(), m.bit_off as usize / 8)).collect())
+}
