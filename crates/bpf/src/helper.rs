@@ -20,7 +20,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use dynptr::Dynptr;
+pub use dynptr::Dynptr;
 pub(crate) use sync::{lock, unlock};
 
 /// Name of a helper, if the ABI has it.

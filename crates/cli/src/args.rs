@@ -38,6 +38,8 @@ pub enum Command {
     Attach(AttachArgs),
     /// Compare what the simulated and a real kernel call, in situation after situation
     Conform(ConformArgs),
+    /// Say which cgroups of this machine are gangs, for schedulers that run a gang's tasks together
+    Gang(GangArgs),
     /// Prepare and show what virtual machines need
     Vm(VmArgs),
     /// List what there is to choose from
@@ -239,6 +241,29 @@ pub struct ConformArgs {
     /// Print what both did in every case, not only differences
     #[arg(short, long)]
     pub verbose: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct GangArgs {
+    #[command(subcommand)]
+    pub command: GangCommand,
+}
+
+/// A gang is a cgroup whose directory has the extended attribute `user.cpu.gang` with the value 1, so `setfattr` does as well.
+#[derive(Debug, Subcommand)]
+pub enum GangCommand {
+    /// Make a cgroup a gang
+    On {
+        /// Its directory, or its path from the top of the hierarchy
+        cgroup: String,
+    },
+    /// Make it an ordinary cgroup again
+    Off {
+        /// Its directory, or its path from the top of the hierarchy
+        cgroup: String,
+    },
+    /// List the cgroups that have been switched on or off
+    List,
 }
 
 #[derive(Debug, Args)]

@@ -20,6 +20,7 @@ use scxlab_lab::scheduler::SchedulerArgError;
 use scxlab_lab::session::SessionError;
 use scxlab_lab::sim::SimError;
 use scxlab_live::LiveError;
+use scxlab_live::gang::GangError;
 use scxlab_live::job::FaultClass;
 use scxlab_machine::MachineError;
 use scxlab_vm::setup::SetupError;
@@ -233,6 +234,12 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(e) = cause.downcast_ref::<SetupError>() {
         return Some(match e {
             SetupError::Image(e) => of_vm(e),
+            _ => Code::Target,
+        });
+    }
+    if let Some(e) = cause.downcast_ref::<GangError>() {
+        return Some(match e {
+            GangError::NoSuchCgroup { .. } => Code::Usage,
             _ => Code::Target,
         });
     }

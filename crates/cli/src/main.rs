@@ -8,6 +8,7 @@ mod args;
 mod attach;
 mod conform;
 mod exit;
+mod gang;
 mod input;
 mod inspect;
 mod list;
@@ -42,6 +43,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Run(args) => run::run(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Conform(args) => conform::conform(&args),
+        Command::Gang(args) => gang::gang(&args.command),
         Command::Vm(args) => vm::vm(&args.command),
         Command::List(args) => list::list(args.what),
         Command::Topo(args) => topo::topo(&args),

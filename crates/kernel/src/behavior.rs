@@ -103,6 +103,8 @@ pub enum SysError {
     Busy,
     #[error("out of memory (ENOMEM)")]
     NoMemory,
+    #[error("no space left (ENOSPC)")]
+    NoSpace,
 }
 
 /// What a behaviour may do to the system. Calls take effect at the caller's present instant and their
@@ -140,6 +142,8 @@ pub trait Sys {
     fn set_cgroup(&mut self, cgroup: CgroupId, spec: CgroupSpec) -> Result<(), SysError>;
     /// `cpuset.cpus`; None: as the parent's.
     fn set_cpuset(&mut self, cgroup: CgroupId, cpus: Option<&CpuMask>) -> Result<(), SysError>;
+    /// `setxattr()` on a cgroup's directory.
+    fn set_xattr(&mut self, cgroup: CgroupId, name: &str, value: &[u8]) -> Result<(), SysError>;
     fn move_to_cgroup(&mut self, task: TaskId, cgroup: CgroupId) -> Result<(), SysError>;
     /// Takes a CPU off line or brings it back.
     fn set_cpu_online(&mut self, cpu: CpuId, online: bool) -> Result<(), SysError>;

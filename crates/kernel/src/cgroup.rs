@@ -11,6 +11,7 @@ use crate::kernel::Kernel;
 use scxlab_bpf::mem::{Memory, OutOfMemory, Perm};
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
+use std::collections::BTreeMap;
 use std::mem::offset_of;
 
 /// Guest bytes of one directory: its cgroup, css_set, kernfs_node, task_group and name.
@@ -22,6 +23,9 @@ const KERNFS: u64 = 2048;
 const TASK_GROUP: u64 = 2304;
 const NAME: u64 = 3584;
 const NAME_MAX: usize = 255;
+/// `KERNFS_MAX_USER_XATTRS` and `KERNFS_USER_XATTR_SIZE_LIMIT`
+const MAX_XATTRS: usize = 128;
+const MAX_XATTR_BYTES: usize = 128 << 10;
 /// The inode number of the root directory; others follow.
 const ROOT_INO: u64 = 1;
 /// `__PERCPU_REF_DEAD`
@@ -44,6 +48,8 @@ pub struct Cgroup {
     pub addr: u64,
     pub children: Vec<CgroupId>,
     pub nr_tasks: u32,
+    /// Extended attributes of the directory: `user.NAME`.
+    pub xattrs: BTreeMap<String, Vec<u8>>,
     /// `SCX_TG_INITED`: the loaded scheduler knows it.
     pub ext_inited: bool,
     /// CPU time of its own tasks.
@@ -71,6 +77,7 @@ impl CgroupTable {
             addr: base,
             children: Vec::new(),
             nr_tasks: 0,
+            xattrs: BTreeMap::new(),
             ext_inited: false,
             run_ns: 0,
         };
@@ -201,6 +208,7 @@ impl CgroupTable {
             addr: self.slot(id),
             children: Vec::new(),
             nr_tasks: 0,
+            xattrs: BTreeMap::new(),
             ext_inited: false,
             run_ns: 0,
         };
@@ -208,6 +216,22 @@ impl CgroupTable {
         self.all.push(Some(group));
         self.get_mut(parent).expect("looked up above").children.push(id);
         Ok(id)
+    }
+
+    /// Sets an extended attribute of the `user.` namespace; the others are not modelled.
+    /// Models: `kernfs_vfs_user_xattr_set()`, 7.3.
+    pub fn set_xattr(&mut self, id: CgroupId, name: &str, value: &[u8]) -> Result<(), SysError> {
+        let group = self.get_mut(id).ok_or(SysError::NoEntry)?;
+        if !name.starts_with("user.") || name.len() > NAME_MAX || name.contains('\0') {
+            return Err(SysError::Invalid);
+        }
+        let others = group.xattrs.iter().filter(|(n, _)| *n != name);
+        let (count, bytes) = others.fold((0, 0), |(n, len), (_, v)| (n + 1, len + v.len()));
+        if count >= MAX_XATTRS || bytes + value.len() > MAX_XATTR_BYTES {
+            return Err(SysError::NoSpace);
+        }
+        group.xattrs.insert(name.to_owned(), value.to_vec());
+        Ok(())
     }
 
     /// Fills the guest structs of a directory.

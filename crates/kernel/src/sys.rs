@@ -122,6 +122,11 @@ impl Sys for Kernel {
         self.cpuset_write(cgroup, cpus)
     }
 
+    fn set_xattr(&mut self, cgroup: CgroupId, name: &str, value: &[u8]) -> Result<(), SysError> {
+        Kernel::charge(self, self.machine.costs.syscall.entry_ns);
+        self.cgroups.set_xattr(cgroup, name, value)
+    }
+
     fn move_to_cgroup(&mut self, task: TaskId, cgroup: CgroupId) -> Result<(), SysError> {
         if self.tasks.get(task).is_none() {
             return Err(SysError::NoTask);

@@ -10,6 +10,7 @@ pub mod conform;
 pub mod error;
 pub mod exit;
 mod frontend;
+pub mod gang;
 pub mod job;
 pub mod kernel;
 pub mod load;

@@ -36,6 +36,17 @@ pub struct Compiled {
     pub policies: PolicyTable,
     /// Every cgroup of the program, a parent before its children. Not the root.
     pub cgroups: Vec<CgroupDef>,
+    /// What `Insn::SetXattr` sets.
+    pub xattrs: Vec<Xattr>,
+}
+
+/// An extended attribute of a cgroup's directory.
+#[derive(Clone, Debug)]
+pub struct Xattr {
+    /// Index into `Compiled::cgroups`; None: the root.
+    pub cgroup: Option<u32>,
+    pub name: String,
+    pub value: String,
 }
 
 /// What instances of a template share.
@@ -107,6 +118,7 @@ fn lower(program: &Program) -> Result<Compiled, WorkloadError> {
             affinities: Vec::new(),
             policies: Vec::new(),
             cgroups,
+            xattrs: Vec::new(),
         },
         absolute: absolute_timers(program),
         template_index: indices(program.threads.iter().map(|t| t.name.as_str())),
@@ -273,6 +285,10 @@ impl Lowering<'_> {
             Op::SetPolicy(policy) => Insn::SetPolicy(push(&mut self.out.policies, *policy)),
             // `check::cgroups` has listed every path that an op names, but for the root.
             Op::MoveCgroup(path) => Insn::MoveCgroup(self.cgroup(path).unwrap_or(ROOT_CGROUP)),
+            Op::SetXattr { cgroup, name, value } => {
+                let (cgroup, name, value) = (self.cgroup(cgroup), name.clone(), value.clone());
+                Insn::SetXattr(push(&mut self.out.xattrs, Xattr { cgroup, name, value }))
+            }
             Op::Suspend(name) => return self.suspend(name),
             Op::Resume(name) => return self.resume(name),
             Op::Count(units) => Insn::Count(*units),

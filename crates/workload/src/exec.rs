@@ -235,6 +235,11 @@ impl Executor {
                     self.fault(sys.now(), def.path.clone(), "cpuset.cpus", error);
                 }
             }
+            for (name, value) in &def.xattrs {
+                if let Err(error) = sys.set_xattr(id, name, value.as_bytes()) {
+                    self.fault(sys.now(), def.path.clone(), "setxattr", error);
+                }
+            }
             ids.insert(def.path.clone(), id);
             self.cgroup_ids.push(id);
         }
@@ -407,6 +412,14 @@ impl Executor {
                 self.threads[t].cgroup = id;
                 let got = sys.move_to_cgroup(task, id);
                 self.checked(sys, t, "cgroup.procs", got);
+            }
+            Insn::SetXattr(index) => {
+                sys.charge(self.costs.set_xattr);
+                let xattr = &self.compiled.xattrs[index as usize];
+                let id = xattr.cgroup.and_then(|c| self.cgroup_ids.get(c as usize).copied());
+                let id = id.unwrap_or(CgroupId(0));
+                let got = sys.set_xattr(id, &xattr.name, xattr.value.as_bytes());
+                self.checked(sys, t, "setxattr", got);
             }
             _ => {}
         }

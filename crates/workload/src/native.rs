@@ -45,6 +45,7 @@ mod sys;
 mod wire;
 mod worker;
 
+pub use cgroup::find_mount as cgroup_mount;
 pub use command::{CommandReport, CommandStatus, Usage, run_command};
 pub use error::{NativeError, OpError, SetupError, What};
 pub use report::{

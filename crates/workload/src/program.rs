@@ -5,6 +5,8 @@
 //! carry an instance expression, `{i}`, `{i/20}`, `{i+1%8}` (see `names`).
 //! Does not: check meaning (see `compile::check`) or run anything.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Place, WorkloadError};
@@ -81,6 +83,9 @@ pub struct CgroupDef {
     /// `cpuset.cpus`; absent: the parent's
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuList>,
+    /// Extended attributes of its directory, by name (`user.NAME`).
+    #[serde(default, rename = "xattr", skip_serializing_if = "BTreeMap::is_empty")]
+    pub xattrs: BTreeMap<String, String>,
 }
 
 fn default_weight() -> u32 {
@@ -103,6 +108,7 @@ impl CgroupDef {
             burst: Dur(0),
             idle: false,
             cpus: None,
+            xattrs: BTreeMap::new(),
         }
     }
 }
@@ -353,6 +359,12 @@ pub enum Op {
     SetNice(i8),
     SetPolicy(PolicyDef),
     MoveCgroup(String),
+    /// `setxattr` on a cgroup's directory.
+    SetXattr {
+        cgroup: String,
+        name: String,
+        value: String,
+    },
     /// rt-app's suspend: wait on the condition variable of that name, under the mutex of that name.
     Suspend(String),
     /// rt-app's resume: broadcast it. A resume before the suspend is lost.

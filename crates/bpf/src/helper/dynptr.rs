@@ -11,12 +11,12 @@ use crate::vm::Host;
 
 /// What a `struct bpf_dynptr` holds. A null one has no data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Dynptr {
-    pub data: u64,
-    pub offset: u32,
-    pub size: u32,
-    pub ringbuf: bool,
-    pub rdonly: bool,
+pub struct Dynptr {
+    pub(crate) data: u64,
+    pub(crate) offset: u32,
+    pub(crate) size: u32,
+    pub(crate) ringbuf: bool,
+    pub(crate) rdonly: bool,
 }
 
 pub(crate) const MAX_SIZE: u32 = (1 << 24) - 1;
@@ -44,6 +44,12 @@ impl Dynptr {
         let word = if self.data == 0 { 0 } else { self.size | kind << TYPE_SHIFT | flags };
         mem.write(at, self.data)?;
         mem.write(at.wrapping_add(8), [word, self.offset])
+    }
+
+    /// Address and length of all of it; None if it has no data or may not be written.
+    pub fn writable(self) -> Option<(u64, u64)> {
+        let at = self.data.wrapping_add(u64::from(self.offset));
+        (self.data != 0 && !self.rdonly).then_some((at, u64::from(self.size)))
     }
 
     /// Address of `len` bytes at `offset`; E2BIG if they are not all inside.

@@ -316,13 +316,20 @@ pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError
         }
     }
     let mut mentioned: Vec<String> = paths.keys().cloned().collect();
+    let mut xattrs = Vec::new();
     for thread in &program.threads {
         mentioned.extend(thread.cgroup.clone());
         visit(&thread.ops, &mut |op| {
-            if let Op::MoveCgroup(path) = op {
+            if let Op::MoveCgroup(path) | Op::SetXattr { cgroup: path, .. } = op {
                 mentioned.push(path.clone());
             }
+            if let Op::SetXattr { cgroup, name, value } = op {
+                xattrs.push((cgroup, name, value));
+            }
         });
+    }
+    for (cgroup, name, value) in xattrs {
+        xattr(program, cgroup, name, value)?;
     }
     for path in mentioned {
         cgroup_path(program, &path)?;
@@ -347,6 +354,19 @@ fn cgroup_path(program: &Program, path: &str) -> Checked {
     invalid(program, format!("cgroup path \"{path}\" is not of the form /a/b"))
 }
 
+/// Of the namespace that needs no privilege and that BPF programs may read.
+fn xattr(program: &Program, cgroup: &str, name: &str, value: &str) -> Checked {
+    let clean = name.strip_prefix("user.").is_some_and(|n| !n.is_empty())
+        && name.len() <= 255
+        && !name.contains('\0')
+        && value.len() <= 64 << 10;
+    if clean {
+        return Ok(());
+    }
+    let problem = "the name of an xattr is user.NAME, up to 255 bytes; its value has up to 64 KiB";
+    invalid(program, format!("cgroup {cgroup}: {name:?}: {problem}"))
+}
+
 fn cgroup_limits(program: &Program, def: &CgroupDef) -> Checked {
     cgroup_path(program, &def.path)?;
     let fail = |problem: &str| invalid(program, format!("cgroup {}: {problem}", def.path));
@@ -359,6 +379,9 @@ fn cgroup_limits(program: &Program, def: &CgroupDef) -> Checked {
     // The bounds of cpu.max.
     if !(1_000_000..=1_000_000_000).contains(&def.period.0) {
         return fail("period is from 1ms to 1s");
+    }
+    for (name, value) in &def.xattrs {
+        xattr(program, &def.path, name, value)?;
     }
     match def.quota {
         Some(quota) if quota.0 < 1_000_000 => fail("quota is at least 1ms"),

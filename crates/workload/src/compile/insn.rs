@@ -117,6 +117,8 @@ pub enum Insn {
     SetPolicy(u32),
     /// Index into `Compiled::cgroups`; `ROOT_CGROUP` is "/".
     MoveCgroup(u32),
+    /// Index into `Compiled::xattrs`.
+    SetXattr(u32),
     Count(u64),
     /// Sets a loop counter, or jumps past a loop of no passes.
     LoopInit {

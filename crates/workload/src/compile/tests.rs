@@ -69,6 +69,10 @@ fn mistakes_are_refused_with_the_op_that_makes_them() {
         ("{ touch = { size = 1, stride = 0 } }", "a stride of 0"),
         ("{ read = { pipe = 'p', bytes = 2000000000000 } }", "more than 1 TiB"),
         ("{ move_cgroup = 'x' }", "cgroup path \"x\" is not of the form /a/b"),
+        (
+            "{ set_xattr = { cgroup = '/a', name = 'trusted.x', value = '1' } }",
+            "cgroup /a: \"trusted.x\": the name of an xattr is user.NAME",
+        ),
         ("{ fork = 'b' }", "thread \"b\" does not exist; there are a"),
         ("{ fork = 'a' }", "threads fork one another for ever: a -> a"),
         (

@@ -55,6 +55,8 @@ costs! {
     sched_set,
     /// A write to `cgroup.procs`.
     cgroup_move,
+    /// `setxattr` on a cgroup's directory.
+    set_xattr,
     /// Submitting an I/O and taking its completion.
     io_submit,
     /// Time until the device answers. The task sleeps.

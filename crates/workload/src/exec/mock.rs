@@ -332,6 +332,10 @@ impl Sys for Mock {
         self.calls.push(format!("cpuset {cgroup} cpus={count}"));
         Ok(())
     }
+    fn set_xattr(&mut self, cgroup: CgroupId, name: &str, value: &[u8]) -> Result<(), SysError> {
+        self.calls.push(format!("xattr {cgroup} {name}={}", String::from_utf8_lossy(value)));
+        Ok(())
+    }
     fn rmdir(&mut self, _cgroup: CgroupId) -> Result<(), SysError> {
         Ok(())
     }

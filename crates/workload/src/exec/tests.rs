@@ -262,21 +262,24 @@ fn costs_delay_the_caller() {
 
 #[test]
 fn settings_reach_the_kernel() {
-    let text = "[[cgroup]]\npath = '/a/b'\nweight = 300\n[[thread]]\nname = 'a'\ncgroup = '/a/b'\n\
+    let text = "[[cgroup]]\npath = '/a/b'\nweight = 300\nxattr = { 'user.x' = '1' }\n[[thread]]\nname = 'a'\ncgroup = '/a/b'\n\
                 policy = { fifo = 5 }\ncpus = '1'\nfootprint = 4096\nslice = '3ms'\n\
                 ops = [{ set_affinity = '0-1' }, { set_nice = -5 }, { set_policy = 'batch' }, \
-                { move_cgroup = '/a' }, 'clear_affinity', 'yield']";
+                { move_cgroup = '/a' }, 'clear_affinity', 'yield', \
+                { set_xattr = { cgroup = '/a', name = 'user.y', value = 'on' } }]";
     let (mock, executor, end) = run(text, 2);
     assert_eq!(end, End::Finished);
     let expected = [
         "mkdir 0 a weight=100",
         "mkdir 1 b weight=300",
+        "xattr 2 user.x=1",
         "fork a by None",
         "affinity 0 [0, 1]",
         "nice 0 -5",
         "policy 0 Batch",
         "move 0 1",
         "affinity 0 [0, 1]",
+        "xattr 1 user.y=on",
     ];
     assert_eq!(mock.calls, expected);
     let spec = &mock.tasks[0].spec;

@@ -9,9 +9,11 @@
 //! domain cgroups: both are threaded controllers. A process enters the base with `cgroup.procs` before its
 //! threads enter its descendants with `cgroup.threads`.
 
+use std::ffi::CString;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::error::SetupError;
@@ -178,10 +180,31 @@ fn limit(path: &Path, def: &CgroupDef) -> Result<(), SetupError> {
     if def.idle {
         write(path, "cpu.idle", "1")?;
     }
+    for (name, value) in &def.xattrs {
+        set_xattr(path, name, value)?;
+    }
     match &def.cpus {
         Some(cpus) => write(path, "cpuset.cpus", &cpus.to_string()),
         None => Ok(()),
     }
+}
+
+fn set_xattr(path: &Path, name: &str, value: &str) -> Result<(), SetupError> {
+    // A NUL has been refused in both.
+    let text = |bytes: &[u8]| CString::new(bytes).unwrap_or_default();
+    let got = sys::set_xattr(
+        &text(path.as_os_str().as_bytes()),
+        &text(name.as_bytes()),
+        value.as_bytes(),
+    );
+    got.map_err(|code| {
+        let advice = match code {
+            libc::EOPNOTSUPP => "; the kernel keeps no user attributes of cgroups",
+            libc::EACCES | libc::EPERM => "; needs root, or a cgroup given to this user",
+            _ => "",
+        };
+        failed(path, &format!("setxattr {name}"), code, advice)
+    })
 }
 
 fn write(path: &Path, file: &str, text: &str) -> Result<(), SetupError> {

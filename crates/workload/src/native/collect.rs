@@ -144,6 +144,10 @@ fn op_text(tables: &Tables, insn: Insn, what: What) -> String {
         Insn::SetNice(nice) => format!("set_nice {nice}"),
         Insn::SetAffinity(i) => format!("set_affinity {}", c.affinities[i as usize]),
         Insn::MoveCgroup(i) => format!("move_cgroup {}", path(i)),
+        Insn::SetXattr(i) => {
+            let x = &c.xattrs[i as usize];
+            format!("set_xattr {} {}", x.cgroup.map_or("/", path), x.name)
+        }
         Insn::Fork(i) => format!("fork {}", c.templates[i as usize].name),
         Insn::Write { bytes, .. } => format!("write of {bytes} bytes"),
         Insn::Read { bytes, .. } => format!("read of {bytes} bytes"),

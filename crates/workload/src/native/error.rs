@@ -67,6 +67,7 @@ pub enum What {
     Nice,
     Policy,
     Cgroup,
+    Xattr,
     Memory,
     Write,
     Read,
@@ -80,13 +81,14 @@ pub enum What {
 }
 
 impl What {
-    pub const ALL: [What; 13] = [
+    pub const ALL: [What; 14] = [
         What::Fork,
         What::Exec,
         What::Affinity,
         What::Nice,
         What::Policy,
         What::Cgroup,
+        What::Xattr,
         What::Memory,
         What::Write,
         What::Read,
@@ -105,6 +107,7 @@ impl What {
             What::Nice => "set_nice",
             What::Policy => "set_policy",
             What::Cgroup => "move_cgroup",
+            What::Xattr => "set_xattr",
             What::Memory => "touch",
             What::Write => "write",
             What::Read => "read",

@@ -7,6 +7,7 @@
 //! Follows: `exec/spawn.rs`, whose rules for names, parties and processes these are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
 
 use scxlab_machine::id::Nanos;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::report::Calibration;
 use super::sys::{self, Mask};
 use crate::compile::insn::{Insn, Kind, Res};
-use crate::compile::{self, Compiled};
+use crate::compile::{self, Compiled, Xattr};
 use crate::error::WorkloadError;
 use crate::program::{CpuList, PipeDef, PipeKind, Program, names};
 
@@ -73,9 +74,18 @@ pub struct Tables {
     pub pipes: Vec<PipeTable>,
     pub masks: Vec<Box<Mask>>,
     pub all_cpus: Box<Mask>,
+    /// Of each of the program's `set_xattr`.
+    pub xattrs: Vec<XattrCall>,
     pub nr_slots: u32,
     pub max_loops: u32,
     pub max_timers: u32,
+}
+
+/// The arguments of a `setxattr`.
+pub struct XattrCall {
+    pub path: CString,
+    pub name: CString,
+    pub value: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +111,21 @@ pub struct PipeTable {
     pub capacity: Option<u64>,
     /// Reads and writes are not all of one size that goes in whole: each side takes turns.
     pub turns: bool,
+}
+
+fn xattr_calls(plan: &Plan, compiled: &Compiled) -> Vec<XattrCall> {
+    let base = plan.cgroups.as_ref().map_or("", |place| place.base.as_str());
+    let call = |x: &Xattr| {
+        let below = x.cgroup.map_or("", |c| compiled.cgroups[c as usize].path.as_str());
+        // A NUL has been refused in all of them.
+        let text = |text: String| CString::new(text).unwrap_or_default();
+        XattrCall {
+            path: text(format!("{base}{below}")),
+            name: text(x.name.clone()),
+            value: x.value.clone().into_bytes(),
+        }
+    };
+    compiled.xattrs.iter().map(call).collect()
 }
 
 impl TemplateTable {
@@ -132,6 +157,7 @@ impl Tables {
             sems: Vec::new(),
             pipes: Vec::new(),
             masks: compiled.affinities.iter().map(mask).collect(),
+            xattrs: xattr_calls(&plan, &compiled),
             all_cpus: sys::mask_of(plan.cpus.iter().copied()),
             nr_slots: 0,
             max_loops: compiled.templates.iter().map(|t| t.nr_loops.into()).max().unwrap_or(0),

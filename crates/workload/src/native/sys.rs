@@ -4,6 +4,7 @@
 //! Owns: every raw call, and the C structures that `libc` does not have. Nothing here allocates, except where
 //! it says so: a process that a thread forked may run it.
 
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU32;
 
@@ -158,6 +159,15 @@ pub fn sched_getattr() -> Result<SchedAttr, Errno> {
 pub fn set_nice(nice: i8) -> Result<(), Errno> {
     // SAFETY: no pointers. 0 is the calling thread: in Linux nice belongs to threads.
     let got = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, i32::from(nice)) };
+    checked(got.into()).map(drop)
+}
+
+/// Sets an extended attribute of a file.
+pub fn set_xattr(path: &CStr, name: &CStr, value: &[u8]) -> Result<(), Errno> {
+    // SAFETY: both names end in NUL, and `value` is as long as said.
+    let got = unsafe {
+        libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
+    };
     checked(got.into()).map(drop)
 }
 

@@ -344,6 +344,10 @@ impl Thread {
                 let got = self.move_cgroup(index);
                 self.checked(What::Cgroup, got);
             }
+            Insn::SetXattr(index) => {
+                let xattr = &tables.xattrs[index as usize];
+                self.checked(What::Xattr, sys::set_xattr(&xattr.path, &xattr.name, &xattr.value));
+            }
             _ => {}
         }
         Ok(())

@@ -38,11 +38,12 @@ fn header(out: &mut String, program: &Program) {
             out,
             0,
             &format!(
-                "cgroup {} weight={} max={quota}/{}{}",
+                "cgroup {} weight={} max={quota}/{}{}{}",
                 c.path,
                 c.weight,
                 c.period,
-                c.cpus.as_ref().map_or(String::new(), |l| format!(" cpus={l}"))
+                c.cpus.as_ref().map_or(String::new(), |l| format!(" cpus={l}")),
+                c.xattrs.iter().map(|(n, v)| format!(" {n}={v}")).collect::<String>(),
             ),
         );
     }
@@ -159,6 +160,9 @@ fn named_op_text(op: &Op) -> String {
         Op::SpinBarrier(n) => ("spin_barrier", n),
         Op::Fork(n) => ("fork", n),
         Op::MoveCgroup(n) => ("move_cgroup", n),
+        Op::SetXattr { cgroup, name, value } => {
+            return format!("set_xattr {cgroup} {name}={value}");
+        }
         Op::Suspend(n) => ("suspend", n),
         Op::Resume(n) => ("resume", n),
         other => return format!("{other:?}"),

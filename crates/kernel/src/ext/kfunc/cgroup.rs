@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! kfuncs on cgroups, and the css iterator.
 //!
-//! Models: kernel `bpf_cgroup_*()`, `scx_bpf_task_cgroup()`, `bpf_iter_css_*()`, 7.3. Differs: directories are not
+//! Models: kernel `bpf_cgroup_*()` with `bpf_cgroup_read_xattr()`, `scx_bpf_task_cgroup()`, `bpf_iter_css_*()`, 7.3. Differs: directories are not
 //! reference-counted; one that is removed stays readable.
 
 use super::{Handler, KfResult, errno};
 use crate::abi;
-use crate::errno::EINVAL;
+use crate::errno::{EINVAL, ENODATA, EPERM, ERANGE};
 use crate::kernel::Kernel;
+use scxlab_bpf::helper::Dynptr;
 use scxlab_machine::id::CgroupId;
+
+/// `XATTR_NAME_MAX` and its NUL.
+const XATTR_NAME_MAX: u64 = 256;
 
 pub(super) const TABLE: &[(&str, Handler)] = &[
     ("bpf_cgroup_acquire", acquire),
     ("bpf_cgroup_release", release),
     ("bpf_cgroup_ancestor", ancestor),
     ("bpf_cgroup_from_id", from_id),
+    ("bpf_cgroup_read_xattr", read_xattr),
     ("bpf_task_under_cgroup", under),
     ("scx_bpf_task_cgroup", task_cgroup),
     ("bpf_iter_css_new", css_new),
@@ -44,6 +49,26 @@ fn ancestor(k: &mut Kernel, a: [u64; 5]) -> KfResult {
 fn from_id(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     let group = k.cgroups.by_ino(a[0]).and_then(|id| k.cgroups.get(id));
     Ok(group.map_or(0, |g| g.addr))
+}
+
+/// Only the `user.` namespace is anybody's to read.
+fn read_xattr(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+    let name = k.vm.mem.c_str(a[1], XATTR_NAME_MAX)?;
+    let name = String::from_utf8_lossy(name).into_owned();
+    if !name.starts_with("user.") {
+        return Ok(errno(EPERM));
+    }
+    let Some((to, size)) = Dynptr::load(&k.vm.mem, a[2])?.writable() else {
+        return Ok(errno(EINVAL));
+    };
+    let group = k.cgroups.at(a[0]).and_then(|id| k.cgroups.get(id));
+    let Some(value) = group.and_then(|g| g.xattrs.get(&name)) else { return Ok(errno(ENODATA)) };
+    let len = value.len() as u64;
+    if len > size {
+        return Ok(errno(ERANGE));
+    }
+    k.vm.mem.bytes_mut(to, len)?.copy_from_slice(value);
+    Ok(len)
 }
 
 fn under(k: &mut Kernel, a: [u64; 5]) -> KfResult {
