@@ -54,6 +54,22 @@ pub enum Command {
     Man(ManArgs),
 }
 
+/// A stretch of virtual time.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub from: Dur,
+    pub to: Dur,
+}
+
+impl Span {
+    fn parse(text: &str) -> Result<Span, String> {
+        let (from, to) = text.split_once("..").ok_or("it has the form FROM..TO: 100ms..140ms")?;
+        let time = |text: &str| text.parse::<Dur>().map_err(|e| e.to_string());
+        let span = Span { from: time(from)?, to: time(to)? };
+        if span.from.0 >= span.to.0 { Err("it ends before it begins".into()) } else { Ok(span) }
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// A scheduler; give several to compare them with the first
@@ -99,6 +115,12 @@ pub struct RunArgs {
     /// With several schedulers, each one's name is put before the file's ending.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+
+    /// Draw who ran where in this span of the first simulated run of each scheduler, such as 100ms..140ms
+    ///
+    /// A line for each CPU, a letter for each task. It is printed after the table; with --format json, on standard error.
+    #[arg(long, value_name = "FROM..TO", value_parser = Span::parse)]
+    pub timeline: Option<Span>,
 
     /// Where to run; give several to compare them
     ///

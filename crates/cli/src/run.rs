@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `scxlab run`
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use scxlab_lab::report::report;
 use scxlab_lab::results::{Request, Results, Version};
 use scxlab_lab::run::Run;
 use scxlab_lab::session::{Progress, RunKey, Session};
+use scxlab_trace::{PerfettoSink, Sink, Tee, TimelineSink, Tracer};
 use scxlab_workload::Perturb;
 
-use crate::args::{Format, On, RunArgs};
+use crate::args::{Format, On, RunArgs, Span};
 use crate::exit::CliError;
 use crate::progress::with_bar;
 use crate::{input, live, output};
@@ -28,11 +31,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
         output::make_folder(folder)?;
     }
     let paths = trace_paths(args, &session);
-    let traces = |key: RunKey| match paths.get(key.scheduler) {
-        Some(path) if key.index == 0 => output::create(path).map(Some),
-        _ => Ok(None),
-    };
-    if !targets.contains(&On::Sim) && args.trace.is_some() {
+    let timelines: Vec<TextBuffer> =
+        session.schedulers.iter().map(|_| TextBuffer::default()).collect();
+    let traces = |key: RunKey| tracer(args, &session, key, &paths, &timelines);
+    if !targets.contains(&On::Sim) && (args.trace.is_some() || args.timeline.is_some()) {
         eprintln!("note: only simulated runs are traced; no trace is written");
     }
     let mut runs = Vec::new();
@@ -50,6 +52,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let of = runs.len();
     let results = Results::new(&session, request(args), runs);
     publish(args, &session, &results)?;
+    show(args, &session, &timelines)?;
     if args.fail_on_exit && bad > 0 {
         return Err(CliError::Ejected { runs: bad, of }.into());
     }
@@ -127,6 +130,69 @@ fn publish(args: &RunArgs, session: &Session, results: &Results) -> Result<()> {
         Format::Table => report(session, results),
         Format::Json => results.to_json(),
     })
+}
+
+/// What is made of a run's events: a Perfetto file and a timeline, of the first run of each scheduler.
+fn tracer(
+    args: &RunArgs,
+    session: &Session,
+    key: RunKey,
+    paths: &[PathBuf],
+    timelines: &[TextBuffer],
+) -> io::Result<Tracer> {
+    let nr_cpus = session.machine.topology.nr_cpus();
+    let mut sinks: Vec<Box<dyn Sink>> = Vec::new();
+    if key.index == 0 {
+        if let Some(path) = paths.get(key.scheduler) {
+            let out = output::create(path)?;
+            sinks.push(Box::new(PerfettoSink::new(out, &session.machine.name, nr_cpus)));
+        }
+        if let Some(Span { from, to }) = args.timeline {
+            let out = timelines[key.scheduler].clone();
+            sinks.push(Box::new(TimelineSink::new(out, nr_cpus, from.0, to.0)));
+        }
+    }
+    Ok(if sinks.is_empty() { Tracer::default() } else { Tracer::with_sink(Tee(sinks)) })
+}
+
+/// A file in memory.
+#[derive(Clone, Default)]
+struct TextBuffer(Arc<Mutex<Vec<u8>>>);
+
+impl TextBuffer {
+    fn text(&self) -> String {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl io::Write for TextBuffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The timelines that were drawn.
+fn show(args: &RunArgs, session: &Session, timelines: &[TextBuffer]) -> Result<()> {
+    let mut text = String::new();
+    for (scheduler, timeline) in session.schedulers.iter().zip(timelines) {
+        let drawn = timeline.text();
+        if !drawn.is_empty() {
+            text.push_str(&format!("\n{}, seed {}\n{drawn}", scheduler.short, session.seed));
+        }
+    }
+    match args.format {
+        Format::Table => output::print(&text),
+        Format::Json => {
+            eprint!("{text}");
+            Ok(())
+        }
+    }
 }
 
 /// The trace file of each scheduler's first run; none when no traces are wanted.

@@ -4,7 +4,6 @@
 //! Owns: which run has which seed; threads; wall time, which is measured around the simulation, never in it.
 //! Does not: let runs share anything that one of them writes: results are the same for any number of threads.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -12,7 +11,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
-use scxlab_trace::{PerfettoSink, Tracer};
+use scxlab_trace::Tracer;
 use scxlab_workload::{Perturb, Program};
 
 use crate::prepare::Prepared;
@@ -45,9 +44,8 @@ pub struct RunKey {
     pub index: u32,
 }
 
-/// Gives a run the file for its trace, or none.
-pub type TraceFor<'a> =
-    dyn Fn(RunKey) -> std::io::Result<Option<Box<dyn Write + Send>>> + Sync + 'a;
+/// Gives a run its tracer.
+pub type TraceFor<'a> = dyn Fn(RunKey) -> std::io::Result<Tracer> + Sync + 'a;
 
 /// Why a session gave no results.
 #[derive(Debug, thiserror::Error)]
@@ -160,13 +158,7 @@ impl Session {
         let seed = self.seed_of(key);
         let failed =
             |error| SessionError::Trace { scheduler: scheduler.label.clone(), seed, error };
-        let tracer = match traces(key).map_err(failed)? {
-            None => Tracer::default(),
-            Some(out) => {
-                let nr_cpus = self.machine.topology.nr_cpus();
-                Tracer::with_sink(PerfettoSink::new(out, &self.machine.name, nr_cpus))
-            }
-        };
+        let tracer = traces(key).map_err(failed)?;
         let spec = SimSpec {
             machine: &self.machine,
             workload: &self.workload,

@@ -30,7 +30,9 @@ pub enum GangError {
 fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => "; it takes root, or a cgroup given to this user",
-        Some(libc::EOPNOTSUPP) => "; this kernel keeps no user attributes of cgroups (Linux 5.7 does)",
+        Some(libc::EOPNOTSUPP) => {
+            "; this kernel keeps no user attributes of cgroups (Linux 5.7 does)"
+        }
         _ => "",
     }
 }

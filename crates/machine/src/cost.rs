@@ -206,6 +206,8 @@ cost_table! {
         sched_set_ns: u64 = "sched_set" in "ns";
         /// A write to cgroup.procs, beyond the entry.
         cgroup_move_ns: u64 = "cgroup_move" in "ns";
+        /// setxattr() on a cgroup's directory, beyond the entry.
+        set_xattr_ns: u64 = "set_xattr" in "ns";
         /// Submitting an I/O and taking its completion.
         io_submit_ns: u64 = "io_submit" in "ns";
         /// Until a device answers.
@@ -249,6 +251,7 @@ impl CostTable {
             "sock_kib" => w.sock_ns_per_kib,
             "sched_set" => w.sched_set_ns,
             "cgroup_move" => w.cgroup_move_ns,
+            "set_xattr" => w.set_xattr_ns,
             "io_submit" => w.io_submit_ns,
             "io_latency" => w.io_latency_ns,
             "io_kib" => w.io_ns_per_kib,

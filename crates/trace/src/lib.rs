@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Traces: one event schema for simulated, VM and host runs, a hash of every event, Perfetto files.
 //!
-//! Owns: what an event is, the names beside events, the trace hash, the exporters.
+//! Owns: what an event is, the names beside events, the trace hash, the exporters: Perfetto files, timelines as text.
 //! Does not: decide when something happens, open files (a sink writes to any `io::Write`).
 //! Start at [`Tracer`].
 
@@ -9,10 +9,12 @@ pub mod event;
 pub mod names;
 pub mod perfetto;
 mod sink;
+pub mod timeline;
 mod tracer;
 
 pub use event::{Event, Kind, PrevState};
 pub use names::{Names, TaskName};
 pub use perfetto::PerfettoSink;
-pub use sink::{Sink, VecSink};
+pub use sink::{Sink, Tee, VecSink};
+pub use timeline::TimelineSink;
 pub use tracer::Tracer;

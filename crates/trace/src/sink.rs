@@ -16,6 +16,19 @@ pub trait Sink: Any + Send {
     fn finish(&mut self) -> io::Result<()>;
 }
 
+/// Gives every event to several sinks.
+pub struct Tee(pub Vec<Box<dyn Sink>>);
+
+impl Sink for Tee {
+    fn event(&mut self, event: &Event, names: &Names) {
+        self.0.iter_mut().for_each(|sink| sink.event(event, names));
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.0.iter_mut().try_for_each(|sink| sink.finish())
+    }
+}
+
 /// Keeps every event in memory, and the texts of those that have one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VecSink {

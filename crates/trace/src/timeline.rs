@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Who ran where, as text: a line for each CPU, a column for each stretch of time, a letter for each task.
+//!
+//! Owns: how it looks. A column shows the task that ran longest in it, `.` if the CPU was idle longest; tasks get their
+//! letters in the order in which they are first shown. For documents and quick looks; a Perfetto trace shows everything.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use scxlab_machine::{Nanos, TaskId};
+
+use crate::event::{Event, Kind};
+use crate::names::Names;
+use crate::sink::Sink;
+
+/// Columns of a line.
+pub const WIDTH: usize = 80;
+/// Tasks that get a letter; all further ones are `#`.
+const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+const OTHERS: char = '#';
+const IDLE: char = '.';
+
+/// Draws the span `from..to` of a run and writes it to `W` at the end.
+pub struct TimelineSink<W> {
+    out: W,
+    from: Nanos,
+    to: Nanos,
+    cpus: Vec<Cpu>,
+    names: Vec<String>,
+    /// Letter of a task: an index into `names`. By pid, as a slot is reused.
+    letters: BTreeMap<u32, usize>,
+}
+
+#[derive(Default)]
+struct Cpu {
+    /// Who runs now, and since when.
+    now: Option<u32>,
+    since: Nanos,
+    /// Per column, time of each task by pid; 0 is idle.
+    columns: Vec<BTreeMap<u32, Nanos>>,
+}
+
+impl<W: Write + Send + 'static> TimelineSink<W> {
+    pub fn new(out: W, nr_cpus: usize, from: Nanos, to: Nanos) -> Self {
+        let cpu = || Cpu { columns: vec![BTreeMap::new(); WIDTH], ..Cpu::default() };
+        let cpus = (0..nr_cpus).map(|_| cpu()).collect();
+        let to = to.max(from.saturating_add(WIDTH as Nanos));
+        TimelineSink { out, from, to, cpus, names: Vec::new(), letters: BTreeMap::new() }
+    }
+
+    /// Start of a column.
+    fn edge(&self, column: usize) -> Nanos {
+        let span = u128::from(self.to - self.from);
+        self.from + (span * column as u128 / WIDTH as u128) as Nanos
+    }
+
+    /// Notes who ran on a CPU until `until`.
+    fn settle(&mut self, cpu: usize, until: Nanos) {
+        let (since, pid) = (self.cpus[cpu].since, self.cpus[cpu].now.unwrap_or(0));
+        self.cpus[cpu].since = until;
+        let (start, end) = (since.max(self.from), until.min(self.to));
+        if start >= end {
+            return;
+        }
+        let span = u128::from(self.to - self.from);
+        let first = (u128::from(start - self.from) * WIDTH as u128 / span) as usize;
+        for column in first..WIDTH {
+            let (left, right) = (self.edge(column).max(start), self.edge(column + 1).min(end));
+            if left >= end {
+                break;
+            }
+            let time = right.saturating_sub(left);
+            *self.cpus[cpu].columns[column].entry(pid).or_default() += time;
+        }
+    }
+
+    fn know(&mut self, task: TaskId, names: &Names) -> u32 {
+        let Some(name) = names.task(task) else { return u32::MAX };
+        if !self.letters.contains_key(&name.pid) {
+            self.letters.insert(name.pid, self.names.len());
+            self.names.push(name.comm.clone());
+        }
+        name.pid
+    }
+
+    fn draw(&self) -> String {
+        let mut text = String::new();
+        let width = self.cpus.len().saturating_sub(1).to_string().len();
+        let _ = writeln!(text, "{:>1$}  {2}", "", width + 4, self.ruler());
+        let mut shown: Vec<u32> = Vec::new();
+        for column in 0..WIDTH {
+            for cpu in &self.cpus {
+                let pid = longest(&cpu.columns[column]);
+                if pid != 0 && !shown.contains(&pid) {
+                    shown.push(pid);
+                }
+            }
+        }
+        let letter = |pid: u32| match shown.iter().position(|p| *p == pid) {
+            None => IDLE,
+            Some(at) => LETTERS.get(at).map_or(OTHERS, |l| char::from(*l)),
+        };
+        for (at, cpu) in self.cpus.iter().enumerate() {
+            let line: String = cpu.columns.iter().map(|c| letter(longest(c))).collect();
+            let _ = writeln!(text, "CPU {at:>width$}  {line}");
+        }
+        let named = shown.iter().take(LETTERS.len()).map(|pid| {
+            let name = self.letters.get(pid).map_or("?", |at| self.names[*at].as_str());
+            format!("{} {name}", letter(*pid))
+        });
+        let named: Vec<String> = named.collect();
+        for line in named.chunks(8) {
+            let _ = writeln!(text, "{}", line.join("  "));
+        }
+        if shown.len() > LETTERS.len() {
+            let _ = writeln!(text, "{OTHERS} {} more", shown.len() - LETTERS.len());
+        }
+        text
+    }
+
+    /// Times at four places.
+    fn ruler(&self) -> String {
+        let mut line = String::new();
+        for part in 0..4 {
+            let at = self.edge(WIDTH / 4 * part);
+            let _ = write!(
+                line,
+                "{:<1$}",
+                format!("|{}.{:02} ms", at / 1_000_000, at / 10_000 % 100),
+                WIDTH / 4
+            );
+        }
+        line.trim_end().to_owned()
+    }
+}
+
+/// The task that ran longest; the smaller pid of two.
+fn longest(column: &BTreeMap<u32, Nanos>) -> u32 {
+    let best = column.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
+    best.map_or(0, |(pid, _)| *pid)
+}
+
+impl<W: Write + Send + 'static> Sink for TimelineSink<W> {
+    fn event(&mut self, event: &Event, names: &Names) {
+        let Kind::Switch { next, .. } = event.kind else { return };
+        let cpu = event.cpu.idx();
+        if cpu >= self.cpus.len() {
+            return;
+        }
+        self.settle(cpu, event.time);
+        let next = next.map(|task| self.know(task, names));
+        self.cpus[cpu].now = next;
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        for cpu in 0..self.cpus.len() {
+            self.settle(cpu, self.to);
+        }
+        let text = self.draw();
+        self.out.write_all(text.as_bytes())?;
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::PrevState;
+    use crate::names::TaskName;
+    use scxlab_machine::CpuId;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_longest_of_a_column_is_shown() {
+        let out = Shared::default();
+        let mut sink = TimelineSink::new(out.clone(), 2, 1_000_000, 9_000_000);
+        let mut names = Names::default();
+        for (task, comm) in [(1, "late"), (2, "early")] {
+            let name = TaskName { pid: task, tgid: task, comm: comm.into(), prio: 120 };
+            names.set_task(TaskId(task), name);
+        }
+        let mut switch = |us: u64, cpu: u32, next: Option<u32>| {
+            let kind = Kind::Switch {
+                prev: None,
+                next: next.map(TaskId),
+                prev_state: PrevState::Runnable,
+            };
+            sink.event(&Event { time: us * 1000, cpu: CpuId(cpu), kind }, &names);
+        };
+        // A column is 100 us. Task 2 has half of the time before the span, and 60 us of the third column.
+        switch(500, 0, Some(2));
+        switch(1260, 0, None);
+        switch(1270, 0, Some(1));
+        switch(1400, 0, None);
+        switch(8900, 1, Some(1));
+        sink.finish().unwrap();
+        let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].trim_start().starts_with("|1.00 ms"), "{text}");
+        assert!(lines[0].contains("|3.00 ms"), "{text}");
+        assert_eq!(lines[1], format!("CPU 0  AAAB{}", ".".repeat(76)));
+        assert_eq!(lines[2], format!("CPU 1  {}B", ".".repeat(79)));
+        assert_eq!(lines[3], "A early  B late");
+    }
+}
