@@ -19,6 +19,8 @@ char _license[] SEC("license") = "GPL";
 
 /* The process whose descendants are the workload; set before the programs are attached. */
 const volatile u32 root_tgid = 0;
+/* CPUs that there are. */
+const volatile u32 nr_cpus = 1;
 
 /* What is measured lies between these times; set while the programs are attached. */
 u64 from = ~0ULL;
@@ -27,7 +29,11 @@ u64 until = ~0ULL;
 #define TASK_DEAD 0x80
 #define DEFAULT_PRIO 120
 
+enum presence { ABSENT, WAITS, RUNS };
+
 struct task_state {
+	enum presence presence;	/* as its cgroup knows it */
+	u64 cgroup;
 	u64 waiting_since;	/* 0: it is not waiting */
 	u64 woken_at;		/* 0: the wait is not one after a wake-up */
 	u64 on_cpu_since;	/* 0: it is not running */
@@ -73,6 +79,18 @@ struct {
 } done SEC(".maps");
 
 u64 nr_done;
+
+struct cgroup_state {
+	struct bpf_spin_lock lock;
+	struct cgroup_account sum;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 12);
+	__type(key, u64);
+	__type(value, struct cgroup_state);
+} cgroups SEC(".maps");
 
 static u32 bucket_of(u64 ns)
 {
@@ -129,6 +147,53 @@ static struct cpu_account *this_cpu(void)
 	return bpf_map_lookup_elem(&cpus, &zero);
 }
 
+static struct cgroup_state *cgroup_state(u64 id)
+{
+	struct cgroup_state *c = bpf_map_lookup_elem(&cgroups, &id), fresh = {};
+
+	if (c)
+		return c;
+	bpf_map_update_elem(&cgroups, &id, &fresh, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&cgroups, &id);
+}
+
+static void account(u64 id, enum presence before, enum presence after, u64 now)
+{
+	struct cgroup_state *c = cgroup_state(id);
+	u64 time, runnable;
+
+	if (!c)
+		return;
+	bpf_spin_lock(&c->lock);
+	runnable = c->sum.waits + c->sum.runs;
+	time = measured(c->sum.since, now);
+	if (now > c->sum.since)
+		c->sum.since = now;
+	if (runnable >= 2 && c->sum.runs) {
+		c->sum.some += time;
+		if (c->sum.runs >= (runnable < nr_cpus ? runnable : nr_cpus))
+			c->sum.all += time;
+	}
+	c->sum.waits += (after == WAITS) - (before == WAITS);
+	c->sum.runs += (after == RUNS) - (before == RUNS);
+	bpf_spin_unlock(&c->lock);
+}
+
+static void note(struct task_struct *p, struct task_state *s, enum presence presence, u64 now)
+{
+	u64 id = p->cgroups->dfl_cgrp->kn->id;
+
+	if (s->cgroup != id) {
+		if (s->presence != ABSENT)
+			account(s->cgroup, s->presence, ABSENT, now);
+		s->presence = ABSENT;
+		s->cgroup = id;
+	}
+	if (s->presence != presence)
+		account(id, s->presence, presence, now);
+	s->presence = presence;
+}
+
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
@@ -148,6 +213,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	if (!s || s->on_cpu_since)
 		return 0;
 	s->woken_at = s->waiting_since = bpf_ktime_get_ns();
+	note(p, s, WAITS, s->woken_at);
 	cpu = this_cpu();
 	if (cpu && is_measured(s->woken_at))
 		cpu->wakeups++;
@@ -160,8 +226,10 @@ int BPF_PROG(on_wakeup, struct task_struct *p)
 {
 	struct task_state *s = state_of(p);
 
-	if (s && !s->on_cpu_since && !s->waiting_since)
+	if (s && !s->on_cpu_since && !s->waiting_since) {
 		s->woken_at = s->waiting_since = bpf_ktime_get_ns();
+		note(p, s, WAITS, s->woken_at);
+	}
 	return 0;
 }
 
@@ -170,8 +238,10 @@ int BPF_PROG(on_new, struct task_struct *p)
 {
 	struct task_state *s = state_of(p);
 
-	if (s)
+	if (s) {
 		s->waiting_since = bpf_ktime_get_ns();
+		note(p, s, WAITS, s->waiting_since);
+	}
 	return 0;
 }
 
@@ -200,6 +270,7 @@ static void finish(struct task_struct *p, struct task_state *s, struct cpu_accou
 {
 	u64 key = __sync_fetch_and_add(&nr_done, 1);
 
+	s->sum.cgroup = s->cgroup;
 	s->sum.pid = p->pid;
 	s->sum.tgid = p->tgid;
 	s->sum.nice = p->static_prio - DEFAULT_PRIO;
@@ -217,19 +288,22 @@ static void leave(struct task_struct *p, struct task_state *s, bool preempted, u
 	s->woken_at = 0;
 	s->waiting_since = 0;
 	if (preempted || !state) {
+		note(p, s, WAITS, now);
 		s->waiting_since = now;
 		s->sum.involuntary += is_measured(now);
 		return;
 	}
+	note(p, s, ABSENT, now);
 	s->sum.voluntary += is_measured(now);
 	if (state & TASK_DEAD)
 		finish(p, s, cpu);
 }
 
-static void enter(struct task_state *s, u64 now)
+static void enter(struct task_struct *p, struct task_state *s, u64 now)
 {
 	u64 wait;
 
+	note(p, s, RUNS, now);
 	s->on_cpu_since = now;
 	if (!s->waiting_since)
 		return;
@@ -269,7 +343,7 @@ int BPF_PROG(on_switch, bool preempted, struct task_struct *prev, struct task_st
 	s = next->pid ? state_of(next) : NULL;
 	if (s) {
 		ours = true;
-		enter(s, now);
+		enter(next, s, now);
 	}
 	if (ours && is_measured(now))
 		cpu->switches++;

@@ -47,6 +47,16 @@ struct task_account {
 	__s32 nice;
 	__u32 pad;
 	char comm[16];
+	__u64 cgroup;	/* its inode */
+};
+
+/* How much the workload's tasks of a cgroup run together. */
+struct cgroup_account {
+	__u64 since;	/* of the present numbers */
+	__u64 some;	/* ns in which two or more were runnable and at least one ran */
+	__u64 all;	/* the part of it in which all did, or one on each CPU */
+	__u32 waits;
+	__u32 runs;
 };
 
 #endif

@@ -8,6 +8,7 @@
 use crate::abi;
 use crate::behavior::{CgroupSpec, SysError};
 use crate::kernel::Kernel;
+use crate::together::Together;
 use scxlab_bpf::mem::{Memory, OutOfMemory, Perm};
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
@@ -50,6 +51,8 @@ pub struct Cgroup {
     pub nr_tasks: u32,
     /// Extended attributes of the directory: `user.NAME`.
     pub xattrs: BTreeMap<String, Vec<u8>>,
+    /// How much its own tasks run together.
+    pub together: Together,
     /// `SCX_TG_INITED`: the loaded scheduler knows it.
     pub ext_inited: bool,
     /// CPU time of its own tasks.
@@ -78,6 +81,7 @@ impl CgroupTable {
             children: Vec::new(),
             nr_tasks: 0,
             xattrs: BTreeMap::new(),
+            together: Together::default(),
             ext_inited: false,
             run_ns: 0,
         };
@@ -209,6 +213,7 @@ impl CgroupTable {
             children: Vec::new(),
             nr_tasks: 0,
             xattrs: BTreeMap::new(),
+            together: Together::default(),
             ext_inited: false,
             run_ns: 0,
         };
@@ -375,6 +380,7 @@ impl Kernel {
         self.tasks[task].cgroup = to;
         self.cgroups.detach(from, task);
         self.cgroups.attach(to, task);
+        self.move_presence(task, from, to);
         self.mirror_cgroup(task);
         self.ext_cgroup_move(task, from, to);
         self.change_end(change);

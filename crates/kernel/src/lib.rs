@@ -30,6 +30,7 @@ mod streams;
 mod sys;
 pub mod task;
 mod tick;
+pub mod together;
 mod wake;
 mod warmth;
 

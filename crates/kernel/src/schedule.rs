@@ -9,6 +9,7 @@ use crate::flags::queue;
 use crate::kernel::Kernel;
 use crate::lock::LockId;
 use crate::task::{Class, State};
+use crate::together::Presence;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use scxlab_trace::event::{Kind, PrevState};
 
@@ -179,6 +180,8 @@ impl Kernel {
         }
         if task.state == State::Runnable {
             self.start_wait(prev, at);
+        } else {
+            self.note_presence(prev, Presence::Absent, at);
         }
         self.mirror_off_cpu(prev);
     }
@@ -219,6 +222,7 @@ impl Kernel {
     /// A wait for a CPU begins.
     pub(crate) fn start_wait(&mut self, task: TaskId, at: Nanos) {
         self.tasks[task].account.waiting_since = Some(at);
+        self.note_presence(task, Presence::Waits, at);
         self.mirror_wait(task, at);
     }
 
@@ -229,6 +233,7 @@ impl Kernel {
         let since = account.waiting_since.take();
         let wait = since.map_or(0, |since| at.saturating_sub(since));
         account.wait_ns += wait;
+        self.note_presence(task, Presence::Runs, at);
         self.mirror_arrival(task, at, wait);
         if since.is_none() {
             return;

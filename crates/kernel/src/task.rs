@@ -6,6 +6,7 @@
 
 use crate::behavior::{Policy, Step};
 use crate::ext::entity::ExtEntity;
+use crate::together::Presence;
 use scxlab_bpf::mem::{Memory, Perm};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
@@ -71,6 +72,8 @@ pub struct Account {
     pub work_units: u64,
     /// Since when it waits for a CPU.
     pub waiting_since: Option<Nanos>,
+    /// What its cgroup's account of co-scheduling knows of it.
+    pub presence: Presence,
     /// Set while the wait is that after a wake-up.
     pub woken_at: Option<Nanos>,
 }

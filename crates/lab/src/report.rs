@@ -13,7 +13,7 @@ use std::fmt::Write;
 use crate::compare::{change_of, values};
 use crate::counters::METRIC_PREFIX;
 use crate::results::Results;
-use crate::run::{Exit, Run};
+use crate::run::{CgroupResult, Exit, Run};
 use crate::session::Session;
 use crate::stats::{Change, Summary, Verdict};
 use format::{Align, Scale, grid};
@@ -270,7 +270,7 @@ fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
     let mut head = vec!["cgroup".to_owned(), "weight".to_owned(), "promised".to_owned()];
     head.extend(names.iter().map(|n| (*n).to_owned()));
     let mut lines = vec![head];
-    for cgroup in shown {
+    for cgroup in &shown {
         let promised = format!("{:.1} %", cgroup.weight_permille / 10.0);
         let mut line = vec![cgroup.path.clone(), cgroup.weight.to_string(), promised];
         for group in groups {
@@ -283,9 +283,43 @@ fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
         }
         lines.push(line);
     }
+    let together = together_table(&shown, names, groups);
     let mut aligns = vec![Align::Left];
     aligns.extend(lines[0].iter().skip(1).map(|_| Align::Right));
-    format!("\nCPU time among the cgroups of one parent\n{}", grid(&lines, &aligns))
+    format!("\nCPU time among the cgroups of one parent\n{}{together}", grid(&lines, &aligns))
+}
+
+/// How much the tasks of each cgroup ran together; nothing when none has several.
+fn together_table(shown: &[&CgroupResult], names: &[&str], groups: &[&[Run]]) -> String {
+    let mut head = vec!["cgroup".to_owned()];
+    head.extend(names.iter().map(|n| (*n).to_owned()));
+    let mut lines = vec![head];
+    for cgroup in shown {
+        let of = |group: &&[Run]| -> Vec<f64> {
+            let found =
+                group.iter().filter_map(|r| r.cgroups.iter().find(|c| c.path == cgroup.path));
+            found.filter_map(|c| c.together_permille).map(|p| p / 10.0).collect()
+        };
+        let all: Vec<Vec<f64>> = groups.iter().map(of).collect();
+        if all.iter().all(Vec::is_empty) {
+            continue;
+        }
+        let mut line = vec![cgroup.path.clone()];
+        line.extend(all.iter().map(|values| match values.is_empty() {
+            true => "-".to_owned(),
+            false => format!("{} %", Scale::percent().summary(&Summary::of(values))),
+        }));
+        lines.push(line);
+    }
+    if lines.len() < 2 {
+        return String::new();
+    }
+    let mut aligns = vec![Align::Left];
+    aligns.extend(names.iter().map(|_| Align::Right));
+    format!(
+        "\nTime in which all runnable tasks of the cgroup run at once\n{}",
+        grid(&lines, &aligns)
+    )
 }
 
 /// Lines of the cgroup table; the results file has all.

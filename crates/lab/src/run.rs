@@ -151,4 +151,8 @@ pub struct CgroupResult {
     /// Its weight in the sum of its and its siblings' weights, thousandths. Siblings that used no CPU time
     /// do not count.
     pub weight_permille: f64,
+    /// Of the time in which two or more of its own tasks were runnable and at least one ran, the part in which all did, or as
+    /// many as there are CPUs; thousandths. None: there was no such time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together_permille: Option<f64>,
 }

@@ -12,6 +12,16 @@ pub struct Group {
     pub path: String,
     pub weight: u32,
     pub own_ns: u64,
+    pub together: Together,
+}
+
+/// How much the own tasks of a cgroup ran together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Together {
+    /// Time in which two or more were runnable and at least one ran.
+    pub some_ns: u64,
+    /// The part of it in which all of them ran, or one on each CPU.
+    pub all_ns: u64,
 }
 
 /// Sums up below each, and shares among the children of one parent; those that used no time do not count.
@@ -33,6 +43,8 @@ pub fn shares(groups: &[Group]) -> Vec<CgroupResult> {
             run_ns: *run,
             share_permille: permille(*run, family_run),
             weight_permille: permille(weight, family_weight),
+            together_permille: (group.together.some_ns > 0)
+                .then(|| permille(group.together.all_ns, group.together.some_ns)),
         }
     };
     groups.iter().zip(&run).map(result).collect()
@@ -60,7 +72,9 @@ mod tests {
 
     #[test]
     fn children_share_and_parents_sum_up() {
-        let group = |path: &str, weight, own_ns| Group { path: path.into(), weight, own_ns };
+        let together = Together { some_ns: 400, all_ns: 100 };
+        let group =
+            |path: &str, weight, own_ns| Group { path: path.into(), weight, own_ns, together };
         let all = [
             group("/", 100, 50),
             group("/a", 300, 0),
@@ -72,6 +86,7 @@ mod tests {
         assert_eq!(found.iter().map(|g| g.run_ns).collect::<Vec<_>>(), [850, 600, 600, 200, 0]);
         assert_eq!((found[1].share_permille, found[1].weight_permille), (750.0, 750.0));
         assert_eq!(found[2].share_permille, 1000.0);
+        assert_eq!(found[2].together_permille, Some(250.0));
         assert_eq!((found[4].share_permille, found[4].weight_permille), (0.0, 0.0));
     }
 }

@@ -131,13 +131,23 @@ impl Measured<'_> {
 
     pub fn cgroups(&self, program: &Program) -> Vec<CgroupResult> {
         let tasks = self.tasks();
-        let own = |path: &str| tasks.iter().filter(|t| t.cgroup == path).map(|t| t.run_ns).sum();
-        let mut groups = vec![Group { path: "/".into(), weight: 100, own_ns: own("/") }];
-        groups.extend(program.cgroups.iter().map(|c| Group {
-            path: c.path.clone(),
-            weight: c.weight,
-            own_ns: own(&c.path),
-        }));
+        let seen = self.seen();
+        // The probe knows cgroups by their inodes: those of the tasks that were in them.
+        let inode_of = |path: &str| {
+            let mut inside = self.report.tasks.iter().filter(|t| t.cgroup == path);
+            inside.find_map(|t| seen.get(&key(t)).map(|s| s.cgroup))
+        };
+        let group = |path: &str, weight| Group {
+            path: path.into(),
+            weight,
+            own_ns: tasks.iter().filter(|t| t.cgroup == path).map(|t| t.run_ns).sum(),
+            together: inode_of(path)
+                .and_then(|inode| self.reading.cgroups.get(&inode).copied())
+                .unwrap_or_default(),
+        };
+        let mut groups = vec![group("/", 100)];
+        let defined = scxlab_workload::compile::cgroups(program);
+        groups.extend(defined.iter().map(|c| group(&c.path, c.weight)));
         shares(&groups)
     }
 

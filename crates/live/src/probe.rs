@@ -3,9 +3,12 @@
 //!
 //! Owns: the layout shared with `bpf/live/probe.h`. Does not: name metrics (see `measure.rs`).
 
+use std::collections::BTreeMap;
 use std::mem::{offset_of, size_of};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+
+use scxlab_lab::shares::Together;
 
 use crate::LiveError;
 use crate::log::listen;
@@ -45,7 +48,22 @@ struct TaskAccount {
     nice: i32,
     pad: u32,
     comm: [u8; 16],
+    cgroup: u64,
 }
+
+/// `struct cgroup_account`, after the lock of its map's value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CgroupAccount {
+    since: u64,
+    some: u64,
+    all: u64,
+    waits: u32,
+    runs: u32,
+}
+
+/// Where it lies in `struct cgroup_state`.
+const CGROUP_ACCOUNT: usize = 8;
 
 /// A distribution of times, ns.
 #[derive(Clone, Debug, Default)]
@@ -95,6 +113,8 @@ pub struct TaskSum {
     pub voluntary: u64,
     pub involuntary: u64,
     pub migrations: u64,
+    /// Inode of the cgroup in which it was last seen.
+    pub cgroup: u64,
 }
 
 /// Everything that the probe saw.
@@ -113,6 +133,8 @@ pub struct Reading {
     pub moves: Vec<(u32, u32, u64)>,
     /// Tasks in the order of their ends; a workload has ended when it is read.
     pub tasks: Vec<TaskSum>,
+    /// By inode: how much the tasks of a cgroup ran together.
+    pub cgroups: BTreeMap<u64, Together>,
 }
 
 /// What is measured lies in it. Nothing, before it is set.
@@ -135,19 +157,22 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Watches what descends from the process `root` from now on.
-    pub fn attach(root: u32) -> Result<Probe, LiveError> {
-        let (result, log) = listen(|| Probe::attach_quietly(root));
+    /// Watches what descends from the process `root` from now on, on a machine of so many CPUs.
+    pub fn attach(root: u32, nr_cpus: u32) -> Result<Probe, LiveError> {
+        let (result, log) = listen(|| Probe::attach_quietly(root, nr_cpus));
         result.map_err(|e| LiveError::Probe(format!("{e}\n{}", tail(&log))))
     }
 
-    fn attach_quietly(root: u32) -> Result<Probe, libbpf_rs::Error> {
+    fn attach_quietly(root: u32, nr_cpus: u32) -> Result<Probe, libbpf_rs::Error> {
         let mut open = ObjectBuilder::default().name("probe")?.open_memory(OBJECT)?;
         for mut map in open.maps_mut() {
             let constants = map.name().to_string_lossy().ends_with(".rodata");
             if let Some(bytes) = map.initial_value_mut().filter(|_| constants) {
-                // `root_tgid` is the only constant.
-                bytes[..4].copy_from_slice(&root.to_ne_bytes());
+                // The constants, in order: `root_tgid`, `nr_cpus`.
+                let constants = [root, nr_cpus];
+                for (to, value) in bytes.chunks_exact_mut(4).zip(constants) {
+                    to.copy_from_slice(&value.to_ne_bytes());
+                }
             }
         }
         let object = open.load()?;
@@ -200,6 +225,15 @@ impl Probe {
         }
         reading.moves.sort_unstable();
         reading.tasks = self.tasks()?;
+        let cgroups = self.map("cgroups")?;
+        for key in cgroups.keys() {
+            let value = cgroups.lookup(&key, MapFlags::ANY)?.unwrap_or_default();
+            let account = value.get(CGROUP_ACCOUNT..).and_then(plain::<CgroupAccount>);
+            if let (Some(inode), Some(account)) = (plain::<u64>(&key), account) {
+                let together = Together { some_ns: account.some, all_ns: account.all };
+                reading.cgroups.insert(inode, together);
+            }
+        }
         Ok(reading)
     }
 
@@ -248,6 +282,7 @@ fn summed(task: &TaskAccount) -> TaskSum {
         voluntary: task.voluntary,
         involuntary: task.involuntary,
         migrations: task.migrations,
+        cgroup: task.cgroup,
     }
 }
 
@@ -271,8 +306,10 @@ unsafe impl Plain for u64 {}
 unsafe impl Plain for CpuAccount {}
 // SAFETY: as above.
 unsafe impl Plain for TaskAccount {}
+// SAFETY: as above.
+unsafe impl Plain for CgroupAccount {}
 
-const _: () = assert!(size_of::<TaskAccount>() == 72 && offset_of!(TaskAccount, comm) == 56);
+const _: () = assert!(size_of::<TaskAccount>() == 80 && offset_of!(TaskAccount, comm) == 56);
 
 fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();

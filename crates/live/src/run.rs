@@ -132,7 +132,7 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
     let attach = |object| Scheduler::attach(object, label, spec.machine, kernel);
     let attached = object.map(attach).transpose()?;
     let stats = RunStats::enable();
-    let probe = Probe::attach(std::process::id())?;
+    let probe = Probe::attach(std::process::id(), spec.machine.topology.nr_cpus() as u32)?;
     let report = spec.workload.run(spec, &probe)?;
     let program = spec.workload.program();
     let reading = probe.read(report.started_ns, report.ended_ns)?;

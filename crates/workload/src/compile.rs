@@ -100,6 +100,12 @@ pub fn fork_cycle(program: &Program) -> Option<Vec<String>> {
     check::fork_cycle(program)
 }
 
+/// Every cgroup that a correct program has, also those that only a path or an op names; a parent before its children.
+/// Not the root.
+pub fn cgroups(program: &Program) -> Vec<CgroupDef> {
+    check::cgroups(program).unwrap_or_default()
+}
+
 /// Checks and compiles.
 pub fn compile(program: &Program) -> Result<Compiled, WorkloadError> {
     check::program(program)?;

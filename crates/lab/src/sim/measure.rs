@@ -15,7 +15,7 @@ use super::SimSpec;
 use super::watch::Watched;
 use crate::counters::Counters;
 use crate::run::{CgroupResult, Exit, MetricTable, Run, StopReason, TaskResult};
-use crate::shares::{Group, shares};
+use crate::shares::{Group, Together, shares};
 
 /// What there is to look at once a run is over.
 #[derive(Clone, Copy)]
@@ -171,7 +171,11 @@ fn tasks(k: &Kernel, counters: &Counters) -> Vec<TaskResult> {
 }
 
 fn cgroups(k: &Kernel) -> Vec<CgroupResult> {
-    let group =
-        |g: &Cgroup| Group { path: g.path.clone(), weight: g.spec.weight, own_ns: g.run_ns };
+    let group = |g: &Cgroup| {
+        let mut account = g.together;
+        account.settle(k.now, k.cpus.len() as u32);
+        let together = Together { some_ns: account.some_ns, all_ns: account.all_ns };
+        Group { path: g.path.clone(), weight: g.spec.weight, own_ns: g.run_ns, together }
+    };
     shares(&k.cgroups.iter().map(group).collect::<Vec<_>>())
 }

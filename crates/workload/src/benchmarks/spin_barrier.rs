@@ -7,7 +7,7 @@
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;
-use crate::program::{Op, Program, ThreadTemplate};
+use crate::program::{CgroupDef, Op, Program, ThreadTemplate};
 
 pub(super) const GENERATOR: Generator = Generator {
     name: "spin_barrier",
@@ -19,6 +19,7 @@ pub(super) const GENERATOR: Generator = Generator {
         param("work", "1ms", "work of a thread between barriers"),
         param("rounds", "none", "barriers; none: until the run ends"),
         param("cgroups", "no", "yes: each job in a cgroup of its own"),
+        param("gang", "no", "yes: each job's cgroup is a gang (user.cpu.gang)"),
         param("duration", "10s", "length of the run, or none"),
     ],
     build,
@@ -28,7 +29,8 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     let jobs = params.number("jobs", 1, 1_000)?;
     let threads = params.number("threads", 1, 4_096)?;
     let work = params.time("work")?;
-    let grouped = params.word("cgroups", &["no", "yes"])? == 1;
+    let gang = params.word("gang", &["no", "yes"])? == 1;
+    let grouped = gang || params.word("cgroups", &["no", "yes"])? == 1;
     let times = match params.text("rounds") {
         "none" => None,
         _ => Some(u64::from(params.number("rounds", 1, u32::MAX)?)),
@@ -42,7 +44,13 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
             ..ThreadTemplate::new(&format!("job{job}"), vec![Op::Loop { times, ops: round }])
         }
     });
+    let gangs = (0..jobs).filter(|_| gang).map(|job| {
+        let mut cgroup = CgroupDef::new(&format!("/job{job}"));
+        cgroup.xattrs.insert("user.cpu.gang".into(), "1".into());
+        cgroup
+    });
     Ok(Program {
+        cgroups: gangs.collect(),
         duration: params.maybe_time("duration")?,
         threads: templates.collect(),
         ..Program::default()
