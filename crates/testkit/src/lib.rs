@@ -5,8 +5,10 @@
 //! Start at: `checks.rs`, `kernel_objects.rs`.
 
 pub mod canary;
+pub mod cases;
 pub mod checks;
 pub mod kernel_objects;
 pub mod recorder;
 pub mod scx_family;
 pub mod sim;
+pub mod state;

@@ -3,7 +3,7 @@
 //!
 //! Owns: nothing but the wiring. Does not: check anything (see `checks.rs`).
 
-use scxlab_bpf::link::OpenObject;
+use scxlab_bpf::link::{Loaded, OpenObject};
 use scxlab_bpf::object::Object;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::boot::Setup;
@@ -45,6 +45,20 @@ pub fn kernel_on(machine: Machine, text: &str, seed: u64) -> Kernel {
 
 /// Links an object, knobs set, and attaches its first scheduler.
 pub fn attach(k: &mut Kernel, name: &str, bytes: &[u8], knobs: &[(&str, &str)]) {
+    let loaded = link(k, name, bytes, knobs);
+    k.attach_object(&loaded, None).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// As `attach`, for a shipped scheduler whose state the test looks at later.
+pub fn attach_shipped(k: &mut Kernel, name: &str, knobs: &[(&str, &str)]) -> Loaded {
+    let shipped = scxlab_sched::find(name).unwrap_or_else(|| panic!("no scheduler {name}"));
+    let loaded = link(k, name, shipped.object, knobs);
+    k.attach_object(&loaded, None).unwrap_or_else(|e| panic!("{e}"));
+    loaded
+}
+
+/// Links an object, knobs set, without attaching anything.
+pub fn link(k: &mut Kernel, name: &str, bytes: &[u8], knobs: &[(&str, &str)]) -> Loaded {
     let object = Arc::new(Object::parse(bytes, name).unwrap_or_else(|e| panic!("{e}")));
     let target = k.target();
     let mut open = OpenObject::new(object);
@@ -52,8 +66,7 @@ pub fn attach(k: &mut Kernel, name: &str, bytes: &[u8], knobs: &[(&str, &str)]) 
     for (knob, value) in knobs {
         open.globals.set(knob, value).unwrap_or_else(|e| panic!("{e}"));
     }
-    let loaded = open.load(k, &target).unwrap_or_else(|e| panic!("{e}"));
-    k.attach_object(&loaded, None).unwrap_or_else(|e| panic!("{e}"));
+    open.load(k, &target).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// CPU time of the task of that name, ns.

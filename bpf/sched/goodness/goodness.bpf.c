@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * goodness: the scheduler of Linux 2.4: every pick looks at all runnable tasks, under one lock, and takes the best.
+ *
+ * Shows: why it was replaced. The cost of a pick grows with the number of runnable tasks, and its lock is waited for by all
+ * CPUs. Mode hamq is the "half" multi-queue that was measured against it: a queue and a lock per CPU, and no balancer.
+ * Suits: few runnable tasks: it is fair by nice, favours sleepers, and leaves no CPU idle beside work.
+ * Fails: hundreds of runnable tasks, or many CPUs (vanilla). hamq: shares, as soon as queues differ in length. Cgroups'
+ * weights do not count.
+ *
+ * Terms:
+ *   tick            10 ms, as in 2002, whatever the tick of this kernel
+ *   counter         ticks that a task may still run; 6 at nice 0 to begin with
+ *   goodness        0 if the counter is spent, else counter + 20 - nice, + 1 for the address space that the CPU has loaded,
+ *                   + 15 for having run on this CPU last
+ *   recalculation   when all that wait are spent: each task's counter, sleepers' too, is halved and gets its ticks; in hamq
+ *                   that of each task of the queue
+ *
+ * Mechanism. Waiting tasks are in a list per queue. A CPU that schedules scans the whole list, under the queue's lock,
+ * and takes the task of the highest goodness, or goes on with the one that it ran. A task runs until its counter is spent, it
+ * sleeps, or a better one wakes up. A task that wakes up goes to its last CPU if that is idle, else to an idle CPU, else
+ * it preempts the task that deserves its CPU least, if the difference is more than the 15 for staying.
+ * vanilla has one queue. In hamq each CPU has one: a task that wakes up joins that of the CPU so chosen, and a CPU that has
+ * nothing takes the best of all others'.
+ *
+ * Limits:
+ *   - A counter is charged with the time really run, and ends at a tick of the kernel: up to one is used beyond it.
+ *   - Up to 512 CPUs, or init refuses. Up to 32767 tasks; others, and tasks without a context, run before all these, in order.
+ *   - While tasks with ticks left wait for another CPU than this one, spent ones run here without a recalculation.
+ *   - A recalculation is applied to a task when it is next looked at; the result is the same.
+ *   - In vanilla a wake-up whose waker is about to sleep interrupts nobody: the task waits for a CPU to schedule.
+ *
+ * Knobs:
+ *   mode             GOODNESS_MODE_VANILLA or GOODNESS_MODE_HAMQ
+ *   affinity_bonus   goodness for the CPU that a task ran on last; up to 100
+ */
+#include <scx/common.bpf.h>
+#include "goodness.bpf.h"
+#include "list.bpf.h"
+#include "slots.bpf.h"
+#include "wake.bpf.h"
+
+char _license[] SEC("license") = "GPL";
+
+/* A pick comes to nothing if its task leaves at that very moment: how often to try again. */
+#define MAX_TRIES 8
+/* Below any goodness. */
+#define NOBODY (-1000)
+
+UEI_DEFINE(uei);
+
+s32 BPF_STRUCT_OPS(goodness_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	u32 idx = slot_of(p);
+	struct slot *s = slot_at(idx);
+	s32 target;
+
+	if (!idx)
+		return prev_cpu;
+	s->sync = !!(wake_flags & SCX_WAKE_SYNC);
+	if (mode != GOODNESS_MODE_HAMQ)
+		return prev_cpu;
+	catch_up(s);
+	target = find_target(idx, prev_cpu);
+	if (target < 0)
+		return prev_cpu;
+	s->claimed = !!(target & TARGET_IDLE);
+	return target & ~TARGET_IDLE;
+}
+
+/* To whatever CPU comes first. */
+static void rescue(struct task_struct *p, u64 enq_flags)
+{
+	count(rescued, 1);
+	scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SCX_SLICE_DFL, enq_flags);
+}
+
+/* Somebody should come for the task that has just been queued. */
+static void call_for(u32 idx, struct slot *s, s32 cpu)
+{
+	bool sync = s->sync, claimed = s->claimed;
+
+	s->sync = s->claimed = false;
+	if (sync && mode == GOODNESS_MODE_VANILLA)
+		return;
+	if (!claimed)
+		kick_target(find_target(idx, cpu));
+}
+
+void BPF_STRUCT_OPS(goodness_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	u32 idx = slot_of(p);
+	struct slot *s = slot_at(idx);
+	bool woken = enq_flags & SCX_ENQ_WAKEUP;
+
+	if (!idx || !cpu_at(cpu)->online) {
+		rescue(p, enq_flags);
+		return;
+	}
+	catch_up(s);
+	s->may_migrate = !is_migration_disabled(p);
+	list_add(s, idx, queue_of(cpu), woken);
+	scx_bpf_dsq_insert(p, queue_of(cpu), s->left_ns ?: 1, enq_flags);
+	call_for(idx, s, cpu);
+}
+
+void BPF_STRUCT_OPS(goodness_dequeue, struct task_struct *p, u64 deq_flags)
+{
+	u32 idx = slot_of(p);
+
+	if (idx)
+		list_del(slot_at(idx));
+}
+
+/* Takes the task from its queue to this CPU. False: it has left, or has not arrived yet. */
+static bool fetch(u32 idx, s32 cpu)
+{
+	struct slot *s = slot_at(idx);
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p = bpf_task_from_pid(s->pid);
+	bool moved = false;
+
+	if (!p)
+		return false;
+	if (!bpf_iter_scx_dsq_new(&it, s->queue, 0)) {
+		scx_bpf_dsq_move_set_slice(&it, s->left_ns ?: 1);
+		moved = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	bpf_task_release(p);
+	return moved;
+}
+
+/* hamq: the queue that has the best task for a CPU that has none itself; -1: there is none. */
+__weak s32 best_queue(struct scan *scan)
+{
+	s32 cpu, found = -1;
+
+	if (!scan)
+		return -1;
+	bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
+		struct queue *q = queue_at(cpu);
+		s32 best = scan->best;
+
+		if (!q || !READ_ONCE(q->nr))
+			continue;
+		scan_queue(cpu, scan, false);
+		if (scan->best > best)
+			found = cpu;
+	}
+	return found;
+}
+
+/* CPUs that find everybody spent at the same time mean the same recalculation. */
+static void recalculate(u32 queue, u64 seen)
+{
+	if (__sync_val_compare_and_swap(epoch_of(queue), seen, seen + 1) == seen)
+		count(recalculations, 1);
+}
+
+/* One scan for the best task, of those that wait and the one that ran; which queue it was looked for in. */
+__weak u32 look(struct scan *scan, u32 prev)
+{
+	s32 queue, other;
+
+	if (!scan)
+		return 0;
+	queue = queue_of(scan->cpu);
+	scan->slot = NO_SLOT;
+	scan->unspent = 0;
+	scan->best = prev ? goodness(slot_at(prev), scan->cpu, scan->mm) : NOBODY;
+	scan_queue(queue, scan, true);
+	if (mode != GOODNESS_MODE_HAMQ || scan->slot || prev)
+		return queue;
+	other = best_queue(scan);
+	if (other < 0)
+		return queue;
+	scan->slot = NO_SLOT;
+	scan->unspent = 0;
+	scan->best = NOBODY;
+	scan_queue(other, scan, true);
+	return other;
+}
+
+/* Runs what is best. False: nothing could be had. */
+static bool pick(s32 cpu, u32 prev, struct scan *scan)
+{
+	bool waits = false;
+	u32 try;
+
+	bpf_for(try, 0, MAX_TRIES) {
+		u32 queue;
+
+		if (prev)
+			catch_up(slot_at(prev));
+		queue = look(scan, prev);
+		if (all_spent(scan)) {
+			recalculate(queue, READ_ONCE(*epoch_of(queue)));
+			continue;
+		}
+		if (!scan->slot)
+			break;
+		if (fetch(scan->slot, cpu)) {
+			count(picks, 1);
+			count(steals, queue != queue_of(cpu));
+			return true;
+		}
+		waits = list_again(slot_at(scan->slot), scan->slot);
+		count(retries, 1);
+	}
+	/* What is on its way into a queue will be there when this CPU looks again. */
+	if (waits && !prev)
+		scx_bpf_kick_cpu(cpu, 0);
+	return false;
+}
+
+void BPF_STRUCT_OPS(goodness_dispatch, s32 cpu, struct task_struct *prev)
+{
+	struct scan scan = { .cpu = cpu, .mm = cpu_at(cpu)->mm };
+	bool runnable = prev && (prev->scx.flags & SCX_TASK_QUEUED);
+	u32 idx = runnable ? slot_of(prev) : NO_SLOT;
+	struct slot *s = slot_at(idx);
+	bool picked;
+
+	if (idx)
+		charge(prev, s);
+	picked = pick(cpu, idx, &scan);
+	count(scanned, scan.seen);
+	if (picked)
+		return;
+	if (idx) {
+		s->yielded = false;
+		count(kept, 1);
+		scx_bpf_task_set_slice(prev, s->left_ns ?: 1);
+	} else if (!runnable) {
+		/* A list may lack a task for a moment, a queue never does. */
+		scx_bpf_dsq_move_to_local(queue_of(cpu), 0);
+	}
+}
+
+void BPF_STRUCT_OPS(goodness_running, struct task_struct *p)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_state *c = cpu_at(cpu);
+	u32 idx = slot_of(p);
+	struct slot *s = slot_at(idx);
+
+	c->last_ns = scx_bpf_now();
+	if (!idx)
+		return;
+	list_del(s);
+	belong_to(s, queue_of(cpu));
+	s->charged_ns = p->se.sum_exec_runtime;
+	s->cpu = cpu;
+	s->mm = (u64)p->mm;
+	if (s->mm)
+		c->mm = s->mm;
+	c->curr = idx;
+}
+
+void BPF_STRUCT_OPS(goodness_tick, struct task_struct *p)
+{
+	u32 idx = slot_of(p);
+	struct slot *s = slot_at(idx);
+
+	if (!idx)
+		return;
+	charge(p, s);
+	if (!s->counter)
+		scx_bpf_task_set_slice(p, 0);
+}
+
+void BPF_STRUCT_OPS(goodness_stopping, struct task_struct *p, bool runnable)
+{
+	struct cpu_state *c = cpu_at(scx_bpf_task_cpu(p));
+	u32 idx = slot_of(p);
+	struct slot *s = slot_at(idx);
+
+	c->last_ns = scx_bpf_now();
+	c->curr = NO_SLOT;
+	if (!idx)
+		return;
+	charge(p, s);
+	s->yielded = false;
+}
+
+void BPF_STRUCT_OPS(goodness_quiescent, struct task_struct *p, u64 deq_flags)
+{
+	u32 idx = slot_of(p);
+
+	if (idx)
+		list_del(slot_at(idx));
+}
+
+bool BPF_STRUCT_OPS(goodness_yield, struct task_struct *from, struct task_struct *to)
+{
+	u32 idx = slot_of(from);
+
+	if (idx)
+		slot_at(idx)->yielded = true;
+	scx_bpf_task_set_slice(from, 0);
+	return false;
+}
+
+/* A task was queued while this CPU was on its way to idle, too late for its scan, too early to be found idle. */
+void BPF_STRUCT_OPS(goodness_update_idle, s32 cpu, bool idle)
+{
+	if (idle && READ_ONCE(nr_waiting) > 0)
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+}
+
+void BPF_STRUCT_OPS(goodness_set_weight, struct task_struct *p, u32 weight)
+{
+	u32 idx = slot_of(p);
+
+	if (idx)
+		slot_at(idx)->nice = nice_of(p);
+}
+
+void BPF_STRUCT_OPS(goodness_set_cpumask, struct task_struct *p, const struct cpumask *mask)
+{
+	u32 idx = slot_of(p);
+
+	if (idx)
+		set_cpus(slot_at(idx), mask, p->nr_cpus_allowed);
+}
+
+s32 BPF_STRUCT_OPS(goodness_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	struct task_ctx *own = bpf_task_storage_get(&tasks, p, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct slot *s;
+	u32 idx, parent = NO_SLOT;
+
+	if (!own)
+		return -ENOMEM;
+	idx = slot_get();
+	own->slot = idx;
+	if (!idx)
+		return 0;
+	s = slot_at(idx);
+	__builtin_memset(s, 0, sizeof(*s));
+	s->pid = p->pid;
+	s->cpu = scx_bpf_task_cpu(p);
+	s->nice = nice_of(p);
+	s->mm = (u64)p->mm;
+	s->queue = queue_of(s->cpu);
+	s->epoch = READ_ONCE(*epoch_of(s->queue));
+	s->charged_ns = p->se.sum_exec_runtime;
+	s->may_migrate = true;
+	set_counter(s, ticks_of(s->nice));
+	set_cpus(s, p->cpus_ptr, p->nr_cpus_allowed);
+	if (args->fork)
+		parent = slot_of(bpf_get_current_task_btf());
+	if (parent)
+		share_counter(parent, s);
+	return 0;
+}
+
+void BPF_STRUCT_OPS(goodness_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
+{
+	struct task_ctx *own = bpf_task_storage_get(&tasks, p, NULL, 0);
+	u32 idx;
+
+	if (!own)
+		return;
+	idx = own->slot & (MAX_TASKS - 1);
+	own->slot = NO_SLOT;
+	if (!idx)
+		return;
+	list_del(slot_at(idx));
+	if (!args->cancelled)
+		return_counter(slot_at(idx));
+	slot_put(idx);
+}
+
+void BPF_STRUCT_OPS(goodness_cpu_online, s32 cpu)
+{
+	cpu_at(cpu)->online = true;
+}
+
+/* hamq: nobody schedules for a CPU that leaves, and busy ones do not look into its queue. */
+void BPF_STRUCT_OPS(goodness_cpu_offline, s32 cpu)
+{
+	struct task_struct *p;
+
+	cpu_at(cpu)->online = false;
+	if (mode != GOODNESS_MODE_HAMQ)
+		return;
+	bpf_for_each(scx_dsq, p, queue_of(cpu), 0) {
+		if (scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_GLOBAL, 0))
+			count(rescued, 1);
+	}
+}
+
+static s32 check_knobs(void)
+{
+	if (mode != GOODNESS_MODE_VANILLA && mode != GOODNESS_MODE_HAMQ) {
+		scx_bpf_error("mode %d: 0 (vanilla) or 1 (hamq)", mode);
+		return -EINVAL;
+	}
+	if (affinity_bonus > 100) {
+		scx_bpf_error("affinity_bonus %u: up to 100", affinity_bonus);
+		return -EINVAL;
+	}
+	if (scx_bpf_nr_cpu_ids() > MAX_CPUS) {
+		scx_bpf_error("%u CPUs: goodness is built for %d", scx_bpf_nr_cpu_ids(), MAX_CPUS);
+		return -E2BIG;
+	}
+	return 0;
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(goodness_init)
+{
+	const struct cpumask *online;
+	s32 cpu, err = check_knobs();
+
+	if (err)
+		return err;
+	online = scx_bpf_get_online_cpumask();
+	bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
+		cpu_at(cpu)->online = bpf_cpumask_test_cpu(cpu, online);
+		if (!cpu || mode == GOODNESS_MODE_HAMQ)
+			err = scx_bpf_create_dsq(cpu, -1);
+		if (err)
+			break;
+	}
+	scx_bpf_put_cpumask(online);
+	return err;
+}
+
+void BPF_STRUCT_OPS(goodness_exit, struct scx_exit_info *ei)
+{
+	UEI_RECORD(uei, ei);
+}
+
+SCX_OPS_DEFINE(goodness_ops,
+	       .select_cpu	= (void *)goodness_select_cpu,
+	       .enqueue		= (void *)goodness_enqueue,
+	       .dequeue		= (void *)goodness_dequeue,
+	       .dispatch	= (void *)goodness_dispatch,
+	       .tick		= (void *)goodness_tick,
+	       .running		= (void *)goodness_running,
+	       .stopping	= (void *)goodness_stopping,
+	       .quiescent	= (void *)goodness_quiescent,
+	       .yield		= (void *)goodness_yield,
+	       .update_idle	= (void *)goodness_update_idle,
+	       .set_weight	= (void *)goodness_set_weight,
+	       .set_cpumask	= (void *)goodness_set_cpumask,
+	       .init_task	= (void *)goodness_init_task,
+	       .exit_task	= (void *)goodness_exit_task,
+	       .cpu_online	= (void *)goodness_cpu_online,
+	       .cpu_offline	= (void *)goodness_cpu_offline,
+	       .init		= (void *)goodness_init,
+	       .exit		= (void *)goodness_exit,
+	       .flags		= SCX_OPS_KEEP_BUILTIN_IDLE | SCX_OPS_ENQ_MIGRATION_DISABLED,
+	       .name		= "goodness");

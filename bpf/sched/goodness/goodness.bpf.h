@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What goodness keeps per task and per queue: slots, the list of a queue's slots, counters of ticks. */
+#pragma once
+#include <scx/common.bpf.h>
+
+/* Powers of two, so that an index can be masked: the verifier asks for a proof, not for a branch. */
+#define MAX_CPUS 512
+#define MAX_TASKS 32768
+#define NO_SLOT 0		/* slot 0 is nobody's */
+
+#define TICK_NS 10000000ULL	/* HZ was 100 */
+#define MAX_COUNTER 40		/* more than any counter can be */
+
+enum goodness_mode { GOODNESS_MODE_VANILLA, GOODNESS_MODE_HAMQ };
+
+const volatile enum goodness_mode mode = GOODNESS_MODE_VANILLA;
+const volatile u32 affinity_bonus = 15;
+
+/*
+ * One task. All that a scan looks at is here, since a scan holds a lock, under which nothing can be called.
+ *
+ *     not waiting --enqueue--> waiting, listed --a CPU picks it--> waiting --it leaves the DSQ--> not waiting
+ *                                    ^                                |
+ *                                    '--- the pick came to nothing ---'
+ *
+ * `waiting` follows what the kernel says of the task. Who makes `listed` 1 links it, under the lock of the queue `linked_in`.
+ */
+struct slot {
+	u32 next, prev;		/* in a list; NO_SLOT: the end */
+	u32 pid;
+	u32 cpu;		/* that it ran on last */
+	u32 queue;		/* that it belongs to; whose DSQ it waits in */
+	u32 linked_in;		/* whose list it is in: but for races the same */
+	u32 listed;
+	u32 waiting;
+	u8 yielded;		/* counts for less than any other, once */
+	u8 sync;		/* its waker is about to sleep */
+	u8 may_migrate;
+	u8 claimed;		/* an idle CPU expects it (hamq) */
+	s32 nice;
+	s32 counter;		/* ticks left */
+	u32 parent;		/* slot, of the task that forked it */
+	s64 left_ns;		/* the same as counter, in ns */
+	u64 epoch;		/* recalculations of `queue` that its counter has seen */
+	u64 charged_ns;		/* sum_exec_runtime up to which left_ns is right */
+	u64 mm;
+	u64 cpus[MAX_CPUS / 64];
+	u32 parent_pid;
+};
+
+static struct slot slots[MAX_TASKS];
+
+/* A run queue and its lock. A queue has the DSQ of its number. */
+struct queue {
+	struct bpf_spin_lock lock;
+	u32 head, tail;
+	u32 nr;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_CPUS);
+	__type(key, u32);
+	__type(value, struct queue);
+} queues SEC(".maps");
+
+struct task_ctx {
+	u32 slot;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task_ctx);
+} tasks SEC(".maps");
+
+struct cpu_state {
+	u32 curr;		/* slot of what runs; NO_SLOT: none of ours */
+	u32 online;
+	u64 mm;			/* address space of what ran last */
+	u64 last_ns;		/* when it last switched */
+} __attribute__((aligned(64)));
+
+static struct cpu_state cpu_states[MAX_CPUS];
+
+/* Recalculations so far, by queue: in vanilla of all counters in the system. */
+static u64 epochs[MAX_CPUS] SEC(".data.epochs") __attribute__((aligned(128)));
+/* Tasks that wait, in all lists. */
+static s32 nr_waiting SEC(".data.nr_waiting") __attribute__((aligned(128)));
+
+struct goodness_stats {
+	u64 picks;		/* tasks taken from a list */
+	u64 kept;		/* times the running task was the best itself */
+	u64 scanned;		/* tasks looked at in scans */
+	u64 recalculations;
+	u64 steals;		/* tasks taken from another CPU's queue (hamq) */
+	u64 idle_wakes;		/* wake-ups that found an idle CPU */
+	u64 preempted;		/* wake-ups that interrupted a worse task */
+	u64 retries;		/* picks that came to nothing: the task had just left */
+	u64 rescued;		/* tasks that went through the global queue */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct goodness_stats);
+} stats SEC(".maps");
+
+#define count(field, n) do {								\
+	u32 zero__ = 0;									\
+	struct goodness_stats *s__ = bpf_map_lookup_elem(&stats, &zero__);		\
+	if (s__)									\
+		s__->field += (n);							\
+} while (0)
+
+static __always_inline struct slot *slot_at(u32 idx)
+{
+	return &slots[idx & (MAX_TASKS - 1)];
+}
+
+static __always_inline struct cpu_state *cpu_at(s32 cpu)
+{
+	return &cpu_states[cpu & (MAX_CPUS - 1)];
+}
+
+/* The task's slot; NO_SLOT: it has none. */
+static __always_inline u32 slot_of(struct task_struct *p)
+{
+	struct task_ctx *ctx = bpf_task_storage_get(&tasks, p, NULL, 0);
+
+	return ctx ? ctx->slot & (MAX_TASKS - 1) : NO_SLOT;
+}
+
+static __always_inline u32 queue_of(s32 cpu)
+{
+	return mode == GOODNESS_MODE_HAMQ ? cpu & (MAX_CPUS - 1) : 0;
+}
+
+static __always_inline bool may_run_on(const struct slot *s, s32 cpu)
+{
+	if (!s->may_migrate && s->cpu != cpu)
+		return false;
+	return s->cpus[(cpu >> 6) & (MAX_CPUS / 64 - 1)] >> (cpu & 63) & 1;
+}
+
+/* NICE_TO_TICKS at HZ 100: 1 to 11. */
+static __always_inline s32 ticks_of(s32 nice)
+{
+	return ((20 - nice) >> 2) + 1;
+}
+
+static __always_inline void set_counter(struct slot *s, s32 counter)
+{
+	s->counter = counter;
+	s->left_ns = (s64)counter * TICK_NS;
+}
+
+static __always_inline u64 *epoch_of(u32 queue)
+{
+	return &epochs[queue & (MAX_CPUS - 1)];
+}
+
+/*
+ * Every recalculation halves each task's counter and adds its ticks. Here each task catches up when somebody looks at it:
+ * from any counter the eighth repetition changes nothing any more.
+ */
+static __always_inline void catch_up(struct slot *s)
+{
+	u64 behind = READ_ONCE(*epoch_of(s->queue)) - s->epoch;
+	s32 counter = s->counter;
+	u32 i;
+
+	if (!behind)
+		return;
+	s->epoch += behind;
+	for (i = 0; i < 8; i++) {
+		if (i >= behind)
+			break;
+		counter = (counter >> 1) + ticks_of(s->nice);
+	}
+	set_counter(s, counter);
+}
+
+/* The task belongs to another queue from now on, if it is another. */
+static __always_inline void belong_to(struct slot *s, u32 queue)
+{
+	catch_up(s);
+	if (s->queue == queue)
+		return;
+	s->queue = queue;
+	s->epoch = READ_ONCE(*epoch_of(queue));
+}
+
+/* How much the task deserves this CPU, whose last address space is `mm`; 0: its ticks are spent. */
+static __always_inline s32 goodness(const struct slot *s, s32 cpu, u64 mm)
+{
+	s32 weight;
+
+	if (s->yielded)
+		return -1;
+	weight = s->counter;
+	if (weight <= 0)
+		return 0;
+	if (s->cpu == cpu)
+		weight += affinity_bonus;
+	if (s->mm == mm || !s->mm)
+		weight++;
+	return weight + 20 - s->nice;
+}

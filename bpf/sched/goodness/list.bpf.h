@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A queue's list of waiting tasks, and the scan for the best of them, each under the queue's lock.
+ *
+ * Owns: the list. Does not: move tasks; they wait in the queue's DSQ, so that the kernel knows where they are, and a scan's
+ * result is taken from there. Between the scan and that the task may leave; then the pick comes to nothing and
+ * `list_again` puts back what still waits.
+ */
+#pragma once
+#include "goodness.bpf.h"
+
+/* Under the queue's lock. New ones go first, as in 2002: among equals the first is taken. */
+static __always_inline void link_slot(struct queue *q, struct slot *s, u32 idx, u32 queue, bool first)
+{
+	if (__sync_val_compare_and_swap(&s->listed, 0, 1))
+		return;
+	s->linked_in = queue;
+	s->prev = first ? NO_SLOT : q->tail;
+	s->next = first ? q->head : NO_SLOT;
+	if (s->prev)
+		slot_at(s->prev)->next = idx;
+	else
+		q->head = idx;
+	if (s->next)
+		slot_at(s->next)->prev = idx;
+	else
+		q->tail = idx;
+	q->nr++;
+}
+
+/* Under the lock of the queue that it is linked in. */
+static __always_inline void unlink_slot(struct queue *q, struct slot *s)
+{
+	if (s->prev)
+		slot_at(s->prev)->next = s->next;
+	else
+		q->head = s->next;
+	if (s->next)
+		slot_at(s->next)->prev = s->prev;
+	else
+		q->tail = s->prev;
+	q->nr--;
+	__sync_lock_test_and_set(&s->listed, 0);
+}
+
+static __always_inline struct queue *queue_at(u32 queue)
+{
+	return bpf_map_lookup_elem(&queues, &queue);
+}
+
+/* The task waits, in this queue. */
+static void list_add(struct slot *s, u32 idx, u32 queue, bool first)
+{
+	struct queue *q = queue_at(queue);
+
+	if (!q)
+		return;
+	belong_to(s, queue);
+	if (!__sync_lock_test_and_set(&s->waiting, 1))
+		__sync_fetch_and_add(&nr_waiting, 1);
+	bpf_spin_lock(&q->lock);
+	link_slot(q, s, idx, queue, first);
+	bpf_spin_unlock(&q->lock);
+}
+
+/*
+ * The task does not wait any more. Mostly a pick has just taken it off the list, and the lock is not needed. It may be
+ * being put back at this moment: then either this sees it listed, or `list_again` sees that it does not wait.
+ */
+static void list_del(struct slot *s)
+{
+	struct queue *q;
+	u32 queue;
+
+	if (READ_ONCE(s->waiting) && __sync_lock_test_and_set(&s->waiting, 0))
+		__sync_fetch_and_add(&nr_waiting, -1);
+	if (!READ_ONCE(s->listed))
+		return;
+	queue = READ_ONCE(s->linked_in);
+	q = queue_at(queue);
+	if (!q)
+		return;
+	bpf_spin_lock(&q->lock);
+	if (s->listed && s->linked_in == queue)
+		unlink_slot(q, s);
+	bpf_spin_unlock(&q->lock);
+}
+
+/* A pick came to nothing. True: the task still waits, on its way into the DSQ. */
+static bool list_again(struct slot *s, u32 idx)
+{
+	u32 queue = READ_ONCE(s->queue);
+	struct queue *q = queue_at(queue);
+
+	if (!q || !READ_ONCE(s->waiting))
+		return false;
+	bpf_spin_lock(&q->lock);
+	link_slot(q, s, idx, queue, false);
+	if (!READ_ONCE(s->waiting) && s->linked_in == queue)
+		unlink_slot(q, s);
+	bpf_spin_unlock(&q->lock);
+	return READ_ONCE(s->waiting);
+}
+
+struct scan {
+	s32 cpu;	/* for which */
+	s32 best;	/* goodness to beat; then that of the slot found */
+	u32 slot;	/* NO_SLOT: none was better */
+	u32 seen;
+	u32 unspent;	/* tasks with ticks left that may not run here */
+	u64 mm;
+};
+
+/* Under the queue's lock: the whole list, every time. */
+static __always_inline void scan_list(struct queue *q, struct scan *scan)
+{
+	u32 idx = q->head, i;
+
+	bpf_for(i, 0, MAX_TASKS) {
+		struct slot *s;
+		s32 weight;
+
+		if (!idx)
+			break;
+		s = slot_at(idx);
+		scan->seen++;
+		catch_up(s);
+		if (may_run_on(s, scan->cpu)) {
+			weight = goodness(s, scan->cpu, scan->mm);
+			if (weight > scan->best) {
+				scan->best = weight;
+				scan->slot = idx;
+			}
+		} else if (s->counter > 0) {
+			scan->unspent++;
+		}
+		idx = s->next;
+	}
+}
+
+/*
+ * Nothing but spent tasks for this CPU. If others with ticks left wait for another CPU, there must be no recalculation before
+ * they have run: it would put all these before them again, for ever.
+ */
+static __always_inline bool all_spent(const struct scan *scan)
+{
+	return !scan->best && !scan->unspent;
+}
+
+/*
+ * Finds the queue's best task for the CPU, and takes it off the list if `take`. Its goodness, or what was to be beaten. This and what
+ * calls it are global functions, which the verifier looks at once and not for each path that leads there.
+ */
+__weak s32 scan_queue(u32 queue, struct scan *scan, bool take)
+{
+	struct queue *q = queue_at(queue);
+
+	if (!q || !scan)
+		return 0;
+	bpf_spin_lock(&q->lock);
+	scan_list(q, scan);
+	if (take && scan->slot && !all_spent(scan))
+		unlink_slot(q, slot_at(scan->slot));
+	bpf_spin_unlock(&q->lock);
+	return scan->best;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Slots: given to each task when it appears, taken back when it is gone; what fork and exit do to counters.
+ *
+ * Owns: which slots are free. A task that finds none runs by way of the global queue, and is counted as rescued.
+ */
+#pragma once
+#include "goodness.bpf.h"
+
+private(SLOTS) struct bpf_spin_lock slots_lock;
+private(SLOTS) u32 free_slots;		/* linked by `next` */
+private(SLOTS) u32 nr_slots = 1;	/* that were ever used, NO_SLOT included */
+
+static u32 slot_get(void)
+{
+	u32 idx;
+
+	bpf_spin_lock(&slots_lock);
+	idx = free_slots;
+	if (idx)
+		free_slots = slot_at(idx)->next;
+	else if (nr_slots < MAX_TASKS)
+		idx = nr_slots++;
+	bpf_spin_unlock(&slots_lock);
+	return idx & (MAX_TASKS - 1);
+}
+
+static void slot_put(u32 idx)
+{
+	struct slot *s = slot_at(idx);
+
+	if (!idx)
+		return;
+	s->pid = 0;
+	bpf_spin_lock(&slots_lock);
+	s->next = free_slots;
+	free_slots = idx;
+	bpf_spin_unlock(&slots_lock);
+}
+
+static void set_cpus(struct slot *s, const struct cpumask *mask, s32 nr_allowed)
+{
+	s32 nr_cpus = scx_bpf_nr_cpu_ids(), cpu;
+	u32 word;
+
+	for (word = 0; word < MAX_CPUS / 64; word++)
+		s->cpus[word] = nr_allowed >= nr_cpus ? ~0ULL : 0;
+	if (nr_allowed >= nr_cpus)
+		return;
+	bpf_for(cpu, 0, nr_cpus)
+		if (bpf_cpumask_test_cpu(cpu, mask))
+			s->cpus[(cpu >> 6) & (MAX_CPUS / 64 - 1)] |= 1ULL << (cpu & 63);
+}
+
+static s32 nice_of(const struct task_struct *p)
+{
+	s32 nice = p->static_prio - 120;
+
+	if (nice < -20)
+		return -20;
+	return nice > 19 ? 19 : nice;
+}
+
+/* Takes off what the task ran since the last time. A counter never goes below 0. */
+static void charge(struct task_struct *p, struct slot *s)
+{
+	u64 now = p->se.sum_exec_runtime;
+	s64 left = s->left_ns - (s64)(now - s->charged_ns);
+
+	s->charged_ns = now;
+	s->left_ns = left > 0 ? left : 0;
+	s->counter = ((u64)s->left_ns + TICK_NS - 1) / TICK_NS;
+	catch_up(s);
+}
+
+/* The ticks that the parent has left are halved between the two, so that forking gains nothing. */
+static void share_counter(u32 parent, struct slot *s)
+{
+	struct slot *from = slot_at(parent);
+
+	catch_up(from);
+	set_counter(s, (from->counter + 1) >> 1);
+	set_counter(from, from->counter >> 1);
+	s->parent = parent;
+	s->parent_pid = from->pid;
+}
+
+/* What a task that ends has left goes back to its parent, up to what a sleeper could have. */
+static void return_counter(const struct slot *s)
+{
+	struct slot *to = slot_at(s->parent);
+	s32 most;
+
+	if (!s->parent || to->pid != s->parent_pid)
+		return;
+	catch_up(to);
+	most = 2 * ticks_of(to->nice);
+	if (to->counter < most)
+		set_counter(to, to->counter + s->counter < most ? to->counter + s->counter : most);
+}

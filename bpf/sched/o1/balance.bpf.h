@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Balancing: a CPU whose queue is short pulls from the longest one.
+ *
+ * Owns: whom to pull from, how many, which. Does not: decide when (see o1.bpf.c).
+ * The functions are global ones, which the verifier looks at once each and not once for each path that leads there.
+ * Tasks are moved between DSQs by the CPU that pulls, in its dispatch: no other CPU writes its arrays' bits away meanwhile.
+ */
+#pragma once
+#include "o1.bpf.h"
+
+/* Bounds of one balancing. What is left is for the next one, a tick later. */
+#define MAX_PULL 64
+#define MAX_VICTIMS 4
+
+/* The longest queue that is shorter than `below`; -1: none is longer than `above`. */
+__weak s32 longest_queue(s32 self, s32 above, s32 below, s32 *length)
+{
+	s32 cpu, best = -1;
+
+	if (!length)
+		return -1;
+	bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
+		s32 nr = nr_running(rq_of(cpu));
+
+		if (cpu != self && nr > above && nr < below) {
+			best = cpu;
+			above = nr;
+		}
+	}
+	*length = above;
+	return best;
+}
+
+/* From one list, the last first, as many as `want`: what may run here and can be moved. */
+__weak s32 pull_level(s32 self, u64 from, u32 level, s32 want)
+{
+	struct o1_rq *rq = rq_of(self);
+	u64 to = lists_of(self, rq->active);
+	struct task_struct *p;
+	s32 pulled = 0;
+
+	bpf_for_each(scx_dsq, p, from + level, SCX_DSQ_ITER_REV) {
+		struct o1_task *t;
+
+		if (pulled >= want)
+			break;
+		if (!bpf_cpumask_test_cpu(self, p->cpus_ptr) || is_migration_disabled(p))
+			continue;
+		t = task_of(p);
+		if (!t)
+			continue;
+		prio_array_mark(array_of(rq, rq->active), level);
+		if (!scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, to + level, 0))
+			continue;
+		t->array = rq->active;
+		count_on(t, self + 1);
+		pulled++;
+	}
+	return pulled;
+}
+
+/* From one array, the best levels first. */
+__weak s32 pull_array(s32 self, s32 victim, u32 array, s32 want)
+{
+	u64 levels = READ_ONCE(array_of(rq_of(victim), array)->bitmap) & PRIO_ALL;
+	u64 from = lists_of(victim, array);
+	s32 pulled = 0;
+	u32 step;
+
+	bpf_for(step, 0, PRIO_LEVELS) {
+		u32 level = prio_first(levels);
+
+		if (level >= PRIO_LEVELS || pulled >= want)
+			break;
+		pulled += pull_level(self, from, level, want - pulled);
+		levels &= levels - 1;
+	}
+	return pulled;
+}
+
+/*
+ * `running` tasks are this CPU's share as it is. A queue that is longer by more than a quarter gives half of the difference,
+ * of its expired tasks first: they would not run soon anyway. A queue whose tasks may not come here is passed over.
+ */
+__weak s32 balance(s32 self, s32 running)
+{
+	s32 below = 1 << 30;
+	u32 attempt;
+
+	bpf_for(attempt, 0, MAX_VICTIMS) {
+		s32 victim, want, pulled, length = 0;
+		u32 expired;
+
+		victim = longest_queue(self, running, below, &length);
+		if (victim < 0)
+			return 0;
+		want = (length - running) / 2;
+		if (want <= (running + 3) / 4)
+			return 0;
+		if (want > MAX_PULL)
+			want = MAX_PULL;
+		expired = !READ_ONCE(rq_of(victim)->active);
+		pulled = pull_array(self, victim, expired, want);
+		if (pulled < want)
+			pulled += pull_array(self, victim, !expired, want - pulled);
+		if (pulled)
+			return pulled;
+		below = length;
+	}
+	return 0;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * d1: how much a task slept, in four cells of a second each, and the penalty that it gets for not sleeping.
+ *
+ * What the seed's diff takes out, to the jiffy, and with its two oddities: a sleep over two or three turns of the second
+ * leaves one cell as it was, and a task with no history counts as one that never slept.
+ */
+#pragma once
+#include "o1.bpf.h"
+
+#define MAX_PENALTY (PRIO_LEVELS / 3)
+
+static __always_inline u32 *cell(struct o1_task *t, u32 idx)
+{
+	return &t->sleep_hist[idx % SLEEP_CELLS];
+}
+
+static __always_inline void fill_cells(struct o1_task *t, u32 jiffies)
+{
+	*cell(t, 0) = *cell(t, 1) = *cell(t, 2) = *cell(t, 3) = jiffies;
+	t->sleep_idx = 0;
+}
+
+/* It stops running: the seconds through which it ran count no sleep. */
+static void estimate_deactivate(struct o1_task *t, u64 now)
+{
+	u64 passed = now / HZ - t->run_at / HZ;
+	u32 i;
+
+	if (passed >= SLEEP_CELLS) {
+		fill_cells(t, 0);
+	} else {
+		for (i = 1; i < SLEEP_CELLS; i++) {
+			if (i > passed)
+				break;
+			t->sleep_idx = (t->sleep_idx + 1) % SLEEP_CELLS;
+			*cell(t, t->sleep_idx) = 0;
+		}
+	}
+	t->sleep_at = now;
+}
+
+/* It slept into another second than it began in. */
+static __always_inline void estimate_seconds(struct o1_task *t, u64 passed)
+{
+	u32 i;
+
+	if (passed >= SLEEP_CELLS) {
+		fill_cells(t, HZ);
+	} else {
+		*cell(t, t->sleep_idx) += HZ - t->sleep_at % HZ;
+		t->sleep_idx = (t->sleep_idx + 1) % SLEEP_CELLS;
+		for (i = 1; i < SLEEP_CELLS; i++) {
+			if (i >= passed)
+				break;
+			t->sleep_idx = (t->sleep_idx + 1) % SLEEP_CELLS;
+			*cell(t, t->sleep_idx) = HZ;
+		}
+	}
+	*cell(t, t->sleep_idx) = 0;
+}
+
+/* It wants to run: what passed since it stopped was sleep. */
+static void estimate_activate(struct o1_task *t, u64 now)
+{
+	u64 passed = now / HZ - t->sleep_at / HZ;
+
+	if (passed) {
+		estimate_seconds(t, passed);
+		*cell(t, t->sleep_idx) += now % HZ;
+	} else {
+		*cell(t, t->sleep_idx) += now - t->sleep_at;
+	}
+	t->run_at = now;
+}
+
+/* Jiffies slept of each second: of three seconds and what has passed of the fourth. */
+static __always_inline u32 sleep_average(struct o1_task *t, u64 now)
+{
+	u32 sum = *cell(t, 0) + *cell(t, 1) + *cell(t, 2) + *cell(t, 3);
+
+	return sum * HZ / ((SLEEP_CELLS - 1) * HZ + now % HZ);
+}
+
+/* Takes the sample of `now`: the penalty that comes of it. */
+static void estimate_penalty(struct o1_task *t, u64 now)
+{
+	u32 sleep;
+
+	estimate_activate(t, now);
+	sleep = sleep_average(t, now);
+	t->penalty = MAX_PENALTY * (sleep < HZ ? HZ - sleep : 0) / HZ;
+}
+
+static __always_inline void estimate_prio(struct task_struct *p, struct o1_task *t, u64 now)
+{
+	u32 prio;
+
+	estimate_penalty(t, now);
+	prio = nice_level(p) + t->penalty;
+	t->prio = prio < PRIO_LEVELS ? prio : PRIO_LEVELS - 1;
+}

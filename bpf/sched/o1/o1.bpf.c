@@ -1,0 +1,575 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * o1: the O(1) scheduler of January 2002: two priority arrays per CPU, and a pick that costs the same for any number of tasks.
+ *
+ * Shows: constant-time picking, active and expired arrays, and two ways to favour tasks that sleep: a history of sleep
+ * (mode d1, Ingo Molnar's) and a count of the array swaps that a task slept through (mode mqo1, Davide Libenzi's).
+ * Suits: many runnable tasks; interactive tasks among hogs; nobody starves in mqo1.
+ * Fails: shares: a level decides who goes first and how long a slice is, not a proportion. Cgroups' weights do not count.
+ * Two tasks that talk are spread over two CPUs. In d1 a crowd of tasks of nice -14 and better that sleep half of the time
+ * can starve the rest.
+ *
+ * Terms:
+ *   level      a task's priority: 0 is the best, 39 the worst; nice -20..19 without bonus or penalty
+ *   slice      how long a task may run before it goes to the expired array; longer at better levels
+ *   array      a FIFO list per level. Each CPU has two: tasks with some slice left wait in the active one
+ *   swap       the active array is empty: the two change places
+ *   jiffy      10 ms, as in 2002, whatever the tick of this kernel
+ *
+ * Mechanism. A CPU runs the first task of the best level of its active array. A task that used up its slice gets a new one
+ * and joins the expired array. A task that wakes up joins the active array of the CPU that it ran on, with what is left of
+ * its slice, and preempts what runs there if its level is better. A fork halves the slice between parent and child.
+ * d1: a task that did not sleep enough of the last four seconds gets up to 13 levels of penalty, estimated at each
+ * wake-up and each jiffy that it runs; at level 6 or better it goes back to the active array instead.
+ * mqo1: a task that wakes up gains a level for each swap since it last did; each slice used up costs one.
+ * Balancing: when a slice ends, when a CPU becomes idle, and each jiffy for idle CPUs.
+ *
+ * Limits:
+ *   - Wait, mqo1: at most what the slices of all other tasks of the CPU add up to, twice (README.md).
+ *   - A slice ends at a tick of the kernel: up to a tick is used beyond it.
+ *   - Up to 1024 CPUs, or init refuses. One balancing moves up to 64 tasks and asks up to 4 CPUs.
+ *   - Tasks that it has no context for, and those of a CPU that goes off line, run by way of the global queue.
+ *
+ * Knobs:
+ *   mode            O1_MODE_D1 or O1_MODE_MQO1
+ *   min_slice_ns    slice at level 39, about; at least 1 us
+ *   max_slice_ns    slice at level 0; not less than min_slice_ns
+ *   idle_tick_ns    how often idle CPUs look for work; at least 1 ms, 0: never
+ */
+#include <scx/common.bpf.h>
+#include <lib/prio_array.bpf.h>
+#include "o1.bpf.h"
+#include "estimator.bpf.h"
+#include "balance.bpf.h"
+
+char _license[] SEC("license") = "GPL";
+
+/* d1: a task of this level or better goes back to the active array when its slice ends. */
+#define MAX_RETURN (MAX_PENALTY / 2)
+
+struct o1_timer {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct o1_timer);
+} timers SEC(".maps");
+
+UEI_DEFINE(uei);
+
+static u64 jiffies_now(void)
+{
+	return scx_bpf_now() / JIFFY_NS;
+}
+
+/* What a task has counted against one CPU's swaps, counted against another's. */
+static void follow_swaps(struct o1_task *t, s32 cpu)
+{
+	u64 behind;
+
+	if (t->swap_cpu == cpu)
+		return;
+	behind = rq_of(t->swap_cpu)->swaps - t->swap_last;
+	t->swap_last = rq_of(cpu)->swaps - behind;
+	behind = rq_of(t->swap_cpu)->swaps - t->swap_sleep;
+	t->swap_sleep = rq_of(cpu)->swaps - behind;
+	t->swap_cpu = cpu;
+}
+
+/* mqo1: a level for each swap since it last joined. */
+static void gain_bonus(struct o1_task *t, s32 cpu)
+{
+	u64 swaps = rq_of(cpu)->swaps;
+	u64 bonus;
+
+	follow_swaps(t, cpu);
+	bonus = swaps - t->swap_last;
+	if (bonus > PRIO_LEVELS)
+		bonus = PRIO_LEVELS;
+	t->slept_swaps = swaps - t->swap_sleep;
+	t->swap_last = swaps;
+	t->bonus = bonus;
+	t->prio = t->prio > bonus ? t->prio - bonus : 0;
+	count(bonus_levels, bonus);
+}
+
+/* The task joins a queue because it woke up or is new. */
+static void activate(struct task_struct *p, struct o1_task *t, s32 cpu)
+{
+	u64 now;
+
+	if (mode == O1_MODE_MQO1) {
+		gain_bonus(t, cpu);
+		return;
+	}
+	now = jiffies_now();
+	if (t->run_at != now)
+		estimate_prio(p, t, now);
+}
+
+/* The slice is used up: a new one, and which array is next. */
+static void expire(struct o1_task *t, struct o1_rq *rq)
+{
+	u32 expired = !rq->active;
+
+	t->left_ns = slice_of(t->prio);
+	t->tail = true;
+	t->expirations++;
+	if (mode == O1_MODE_MQO1) {
+		if (t->prio < PRIO_LEVELS - 1)
+			t->prio++;
+		t->array = expired;
+	} else {
+		t->array = t->prio <= MAX_RETURN ? rq->active : expired;
+	}
+	if (t->array == expired)
+		count(expired, 1);
+	else
+		count(returned, 1);
+}
+
+/* Wake-ups stay on the CPU that the task ran on: only balancing spreads. */
+s32 BPF_STRUCT_OPS(o1_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	return prev_cpu;
+}
+
+/* To whatever CPU comes first: for tasks without a context, and for a CPU that is leaving. */
+static void rescue(struct task_struct *p, u64 enq_flags)
+{
+	count(rescued, 1);
+	scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SCX_SLICE_DFL, enq_flags);
+}
+
+/* Which array a task joins, and whether at the end. */
+static u64 place(struct task_struct *p, struct o1_task *t, struct o1_rq *rq, s32 cpu, u64 enq_flags)
+{
+	u64 flags = enq_flags;
+
+	if (t->fresh || (enq_flags & SCX_ENQ_WAKEUP)) {
+		activate(p, t, cpu);
+		/* It slept in the very tick that would have found its slice used up. */
+		if (!t->spent)
+			t->array = rq->active;
+	} else if (!t->tail) {
+		flags |= SCX_ENQ_HEAD;
+	}
+	t->fresh = t->spent = false;
+	t->tail = true;
+	return flags;
+}
+
+void BPF_STRUCT_OPS(o1_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct o1_rq *rq = rq_of(cpu);
+	struct o1_task *t = task_of(p);
+	u64 flags;
+
+	if (!t || !rq->online) {
+		rescue(p, enq_flags);
+		return;
+	}
+	flags = place(p, t, rq, cpu, enq_flags);
+	if (t->prio >= PRIO_LEVELS)
+		t->prio = PRIO_LEVELS - 1;
+	count_on(t, cpu + 1);
+	prio_array_insert(array_of(rq, t->array), lists_of(cpu, t->array), t->prio, p, slice_left(t),
+			  flags);
+	if (rq->curr_prio == PRIO_NONE)
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+	else if (t->prio < rq->curr_prio && t->array == rq->active) {
+		count(preempted, 1);
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	}
+}
+
+/* It left the queue, for a CPU or for other reasons. */
+void BPF_STRUCT_OPS(o1_dequeue, struct task_struct *p, u64 deq_flags)
+{
+	struct o1_task *t = task_of(p);
+
+	if (t)
+		count_on(t, 0);
+}
+
+/* The levels of the active array that `t`, which ran until now, must let go first. */
+static u64 ahead_of(const struct o1_task *t, const struct o1_rq *rq)
+{
+	if (!t)
+		return PRIO_ALL;
+	if (t->array != rq->active)
+		return PRIO_ALL;
+	return prio_better(t->prio, t->tail);
+}
+
+/* Takes from the active array what goes before `t`; true: there was something. */
+static bool take(s32 cpu, struct o1_rq *rq, const struct o1_task *t)
+{
+	u32 active = rq->active;
+
+	if (!prio_array_pop(array_of(rq, active), lists_of(cpu, active), ahead_of(t, rq)))
+		return false;
+	count(picks, 1);
+	return true;
+}
+
+static void swap_arrays(struct o1_rq *rq)
+{
+	rq->active = !rq->active;
+	rq->swaps++;
+	count(swaps, 1);
+}
+
+/* The task that ran until now, if it still wants to: its slice is accounted for. True: it has just been used up. */
+static bool settle(struct task_struct *prev, struct o1_task *t, struct o1_rq *rq)
+{
+	charge(prev, t);
+	if (t->left_ns > 0)
+		return false;
+	expire(t, rq);
+	rq->curr_prio = t->prio;
+	return true;
+}
+
+void BPF_STRUCT_OPS(o1_dispatch, s32 cpu, struct task_struct *prev)
+{
+	struct o1_rq *rq = rq_of(cpu);
+	struct o1_task *t = NULL;
+
+	if (prev && (prev->scx.flags & SCX_TASK_QUEUED))
+		t = task_of(prev);
+	if (t && settle(prev, t, rq)) {
+		s32 pulled = balance(cpu, nr_running(rq));
+
+		count(balanced_busy, pulled);
+	}
+	if (take(cpu, rq, t))
+		return;
+	/* The active array has nothing that goes before prev. */
+	if (!(t && t->array == rq->active) && (t || array_of(rq, !rq->active)->bitmap)) {
+		swap_arrays(rq);
+		if (take(cpu, rq, t))
+			return;
+	}
+	if (t) {
+		count(kept, 1);
+		scx_bpf_task_set_slice(prev, slice_left(t));
+		return;
+	}
+	if (!prev || !(prev->scx.flags & SCX_TASK_QUEUED)) {
+		s32 pulled = balance(cpu, nr_running(rq));
+
+		count(balanced_idle, pulled);
+		if (pulled)
+			take(cpu, rq, NULL);
+	}
+}
+
+void BPF_STRUCT_OPS(o1_running, struct task_struct *p)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct o1_task *t = task_of(p);
+
+	if (!t)
+		return;
+	count_on(t, 0);
+	t->charged_ns = p->se.sum_exec_runtime;
+	t->tail = false;
+	follow_swaps(t, cpu);
+	t->array = rq_of(cpu)->active;
+	rq_of(cpu)->curr_prio = t->prio;
+}
+
+void BPF_STRUCT_OPS(o1_tick, struct task_struct *p)
+{
+	struct o1_rq *rq = rq_of(scx_bpf_task_cpu(p));
+	struct o1_task *t = task_of(p);
+	u64 now;
+
+	if (!t)
+		return;
+	charge(p, t);
+	/* The slice that the kernel counts is longer when a fork took half of ours. */
+	if (t->left_ns <= 0) {
+		scx_bpf_task_set_slice(p, 0);
+		return;
+	}
+	now = jiffies_now();
+	if (mode != O1_MODE_D1 || t->run_at == now)
+		return;
+	/* As if it left and came back: it joins its level at the end. */
+	estimate_deactivate(t, now);
+	estimate_prio(p, t, now);
+	t->tail = true;
+	rq->curr_prio = t->prio;
+}
+
+void BPF_STRUCT_OPS(o1_stopping, struct task_struct *p, bool runnable)
+{
+	struct o1_rq *rq = rq_of(scx_bpf_task_cpu(p));
+	struct o1_task *t = task_of(p);
+
+	rq->curr_prio = PRIO_NONE;
+	if (!t)
+		return;
+	charge(p, t);
+	if (t->left_ns > 0)
+		return;
+	expire(t, rq);
+	t->spent = !runnable;
+}
+
+void BPF_STRUCT_OPS(o1_quiescent, struct task_struct *p, u64 deq_flags)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct o1_task *t = task_of(p);
+
+	if (!t)
+		return;
+	count_on(t, 0);
+	if (!(deq_flags & SCX_DEQ_SLEEP))
+		return;
+	follow_swaps(t, cpu);
+	t->swap_sleep = rq_of(cpu)->swaps;
+	if (mode == O1_MODE_D1)
+		estimate_deactivate(t, jiffies_now());
+}
+
+/* It goes to the end of its level, and keeps its slice. */
+bool BPF_STRUCT_OPS(o1_yield, struct task_struct *from, struct task_struct *to)
+{
+	struct o1_task *t = task_of(from);
+
+	if (t)
+		t->tail = true;
+	scx_bpf_task_set_slice(from, 0);
+	return false;
+}
+
+/* A new nice value: the level starts from it again. */
+void BPF_STRUCT_OPS(o1_set_weight, struct task_struct *p, u32 weight)
+{
+	struct o1_task *t = task_of(p);
+
+	if (!t)
+		return;
+	t->prio = nice_level(p);
+	if (mode == O1_MODE_D1)
+		t->prio += t->penalty;
+	if (t->prio >= PRIO_LEVELS)
+		t->prio = PRIO_LEVELS - 1;
+}
+
+/* What is left of the parent's slice is halved between the two, so that forking gains nothing. */
+static void share_slice(struct o1_task *parent, struct o1_task *t)
+{
+	s64 left = parent->left_ns;
+
+	if (left <= (s64)JIFFY_NS) {
+		parent->left_ns = 0;
+		t->left_ns = left > 0 ? left : 1;
+	} else {
+		parent->left_ns = left / 2;
+		t->left_ns = left - left / 2;
+	}
+	t->prio = parent->prio;
+	t->swap_last = t->swap_sleep = parent->swap_last;
+	t->swap_cpu = parent->swap_cpu;
+}
+
+s32 BPF_STRUCT_OPS(o1_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	struct o1_task *t = bpf_task_storage_get(&tasks, p, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct o1_task *parent = NULL;
+
+	if (!t)
+		return -ENOMEM;
+	t->prio = nice_level(p);
+	t->left_ns = slice_of(t->prio);
+	t->fresh = true;
+	t->charged_ns = p->se.sum_exec_runtime;
+	t->sleep_at = t->run_at = jiffies_now();
+	t->swap_cpu = scx_bpf_task_cpu(p) & (MAX_CPUS - 1);
+	t->swap_last = t->swap_sleep = rq_of(t->swap_cpu)->swaps;
+	if (args->fork)
+		parent = task_of(bpf_get_current_task_btf());
+	if (parent)
+		share_slice(parent, t);
+	return 0;
+}
+
+/* What a task that ends has left of its slice goes to its parent. */
+void BPF_STRUCT_OPS(o1_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
+{
+	struct o1_task *t = task_of(p), *parent;
+	struct task_struct *real_parent;
+
+	if (!t)
+		return;
+	count_on(t, 0);
+	if (args->cancelled)
+		return;
+	real_parent = p->real_parent;
+	parent = real_parent ? task_of(real_parent) : NULL;
+	if (!parent || t->left_ns <= 0)
+		return;
+	parent->left_ns += t->left_ns;
+	if (parent->left_ns > (s64)max_slice_ns)
+		parent->left_ns = max_slice_ns;
+}
+
+void BPF_STRUCT_OPS(o1_cpu_online, s32 cpu)
+{
+	rq_of(cpu)->online = true;
+}
+
+/* Nobody dispatches for a CPU that leaves: what waits there goes to the global queue. */
+void BPF_STRUCT_OPS(o1_cpu_offline, s32 cpu)
+{
+	struct task_struct *p;
+	u32 list;
+
+	rq_of(cpu)->online = false;
+	bpf_for(list, 0, 2 * 64) {
+		if ((list & 63) >= PRIO_LEVELS)
+			continue;
+		bpf_for_each(scx_dsq, p, lists_of(cpu, 0) + list, 0) {
+			if (scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_GLOBAL, 0))
+				count(rescued, 1);
+		}
+	}
+}
+
+/* Tasks that wait behind another: what idle CPUs could take. */
+static s32 nr_waiting(void)
+{
+	s32 cpu, waiting = 0;
+
+	bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
+		s32 nr = nr_running(rq_of(cpu));
+
+		if (nr > 1)
+			waiting += nr - 1;
+	}
+	return waiting;
+}
+
+/* An idle CPU has no tick of its own in these days: this is theirs. It wakes as many as could find something. */
+static int idle_tick(void *map, int *key, struct o1_timer *timer)
+{
+	s32 waiting = nr_waiting();
+	const struct cpumask *idle;
+	s32 cpu;
+
+	if (waiting > 0) {
+		idle = scx_bpf_get_idle_cpumask();
+		bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
+			if (waiting <= 0)
+				break;
+			if (!bpf_cpumask_test_cpu(cpu, idle))
+				continue;
+			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+			count(idle_kicks, 1);
+			waiting--;
+		}
+		scx_bpf_put_idle_cpumask(idle);
+	}
+	bpf_timer_start(&timer->timer, idle_tick_ns, 0);
+	return 0;
+}
+
+static s32 start_idle_tick(void)
+{
+	u32 key = 0;
+	struct o1_timer *timer = bpf_map_lookup_elem(&timers, &key);
+	s32 err;
+
+	if (!timer)
+		return -ENOENT;
+	err = bpf_timer_init(&timer->timer, &timers, CLOCK_MONOTONIC);
+	if (err)
+		return err;
+	bpf_timer_set_callback(&timer->timer, idle_tick);
+	return bpf_timer_start(&timer->timer, idle_tick_ns, 0);
+}
+
+static s32 check_knobs(void)
+{
+	if (mode != O1_MODE_D1 && mode != O1_MODE_MQO1) {
+		scx_bpf_error("mode %d: 0 (d1) or 1 (mqo1)", mode);
+		return -EINVAL;
+	}
+	if (min_slice_ns < 1000 || max_slice_ns < min_slice_ns || max_slice_ns > 1000000000) {
+		scx_bpf_error("slices %llu to %llu ns: from 1000 up to 1 s, in this order",
+			      min_slice_ns, max_slice_ns);
+		return -EINVAL;
+	}
+	if (idle_tick_ns && idle_tick_ns < 1000000) {
+		scx_bpf_error("idle_tick_ns %llu: at least 1000000, or 0", idle_tick_ns);
+		return -EINVAL;
+	}
+	if (scx_bpf_nr_cpu_ids() > MAX_CPUS) {
+		scx_bpf_error("%u CPUs: o1 is built for %d", scx_bpf_nr_cpu_ids(), MAX_CPUS);
+		return -E2BIG;
+	}
+	return 0;
+}
+
+static s32 init_queues(s32 cpu, const struct cpumask *online)
+{
+	struct o1_rq *rq = rq_of(cpu);
+	s32 err;
+
+	rq->curr_prio = PRIO_NONE;
+	rq->online = bpf_cpumask_test_cpu(cpu, online);
+	err = prio_array_create(lists_of(cpu, 0));
+	return err ?: prio_array_create(lists_of(cpu, 1));
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(o1_init)
+{
+	const struct cpumask *online;
+	s32 cpu, err = check_knobs();
+
+	if (err)
+		return err;
+	online = scx_bpf_get_online_cpumask();
+	bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
+		err = init_queues(cpu, online);
+		if (err)
+			break;
+	}
+	scx_bpf_put_cpumask(online);
+	if (!err && idle_tick_ns)
+		err = start_idle_tick();
+	return err;
+}
+
+void BPF_STRUCT_OPS(o1_exit, struct scx_exit_info *ei)
+{
+	UEI_RECORD(uei, ei);
+}
+
+SCX_OPS_DEFINE(o1_ops,
+	       .select_cpu	= (void *)o1_select_cpu,
+	       .enqueue		= (void *)o1_enqueue,
+	       .dequeue		= (void *)o1_dequeue,
+	       .dispatch	= (void *)o1_dispatch,
+	       .tick		= (void *)o1_tick,
+	       .running		= (void *)o1_running,
+	       .stopping	= (void *)o1_stopping,
+	       .quiescent	= (void *)o1_quiescent,
+	       .yield		= (void *)o1_yield,
+	       .set_weight	= (void *)o1_set_weight,
+	       .init_task	= (void *)o1_init_task,
+	       .exit_task	= (void *)o1_exit_task,
+	       .cpu_online	= (void *)o1_cpu_online,
+	       .cpu_offline	= (void *)o1_cpu_offline,
+	       .init		= (void *)o1_init,
+	       .exit		= (void *)o1_exit,
+	       .flags		= SCX_OPS_ENQ_EXITING | SCX_OPS_ENQ_MIGRATION_DISABLED,
+	       .name		= "o1");

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What o1 keeps per task and per CPU, and the small rules that both modes share: slices, accounting, queue lengths. */
+#pragma once
+#include <scx/common.bpf.h>
+#include <lib/prio_array.bpf.h>
+
+/* Powers of two, so that an index can be masked: the verifier asks for a proof, not for a branch. */
+#define MAX_CPUS 1024
+
+#define JIFFY_NS 10000000ULL	/* HZ was 100 */
+#define HZ 100
+#define NICE_OFFSET 100		/* static_prio of level 0 */
+
+enum o1_mode { O1_MODE_D1, O1_MODE_MQO1 };
+
+const volatile enum o1_mode mode = O1_MODE_D1;
+const volatile u64 min_slice_ns = 20000000;
+const volatile u64 max_slice_ns = 150000000;
+const volatile u64 idle_tick_ns = JIFFY_NS;
+
+#define SLEEP_CELLS 4
+
+struct o1_task {
+	u32 prio;		/* level; 0 is the best */
+	u32 array;		/* which of its CPU's two arrays */
+	u32 queued_on;		/* CPU + 1 whose queue counts it; 0: none */
+	u8 tail;		/* joins its level at the end, not where it was */
+	u8 spent;		/* used up its slice and has not been queued since */
+	u8 fresh;		/* has never been queued */
+	u8 pad;
+	s64 left_ns;		/* of its slice */
+	u64 charged_ns;		/* sum_exec_runtime up to which left_ns is right */
+
+	/* d1, in jiffies */
+	u64 sleep_at, run_at;	/* of the last samples */
+	u32 sleep_hist[SLEEP_CELLS];
+	u32 sleep_idx;
+	u32 penalty;		/* levels, at the last estimate */
+
+	/* mqo1 */
+	u64 swap_last;		/* the queue's swaps when it last joined */
+	u32 swap_cpu;		/* whose swaps these are */
+	u32 bonus;		/* levels gained at the last wake-up, before the limit of level 0 */
+	u64 swap_sleep;		/* the queue's swaps when it went to sleep */
+	u64 slept_swaps;	/* that it slept through, the last time */
+	u64 expirations;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct o1_task);
+} tasks SEC(".maps");
+
+struct o1_rq {
+	struct prio_array arrays[2];
+	u64 swaps;
+	u32 active;		/* index of the active array; the other one is the expired */
+	u32 curr_prio;		/* of the running task; PRIO_NONE: none of ours */
+	s32 nr_queued;		/* waiting in both arrays */
+	u32 online;
+} __attribute__((aligned(128)));
+
+static struct o1_rq rqs[MAX_CPUS];
+
+struct o1_stats {
+	u64 picks;		/* tasks taken from an array */
+	u64 kept;		/* times the running task went on, there being none better */
+	u64 swaps;
+	u64 expired;		/* slices used up: the task went to the expired array */
+	u64 returned;		/* slices used up: the task went back to the active array (d1) */
+	u64 preempted;		/* wake-ups that were better than what ran */
+	u64 bonus_levels;	/* that wake-ups gained (mqo1) */
+	u64 balanced_busy;	/* tasks pulled when a slice expired */
+	u64 balanced_idle;	/* tasks pulled by a CPU that had nothing */
+	u64 idle_kicks;		/* idle CPUs that were sent to look for work */
+	u64 rescued;		/* tasks that went through the global queue */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct o1_stats);
+} stats SEC(".maps");
+
+#define count(field, n) do {								\
+	u32 zero__ = 0;									\
+	struct o1_stats *s__ = bpf_map_lookup_elem(&stats, &zero__);			\
+	if (s__)									\
+		s__->field += (n);							\
+} while (0)
+
+static __always_inline struct o1_rq *rq_of(s32 cpu)
+{
+	return &rqs[cpu & (MAX_CPUS - 1)];
+}
+
+static __always_inline struct o1_task *task_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&tasks, p, NULL, 0);
+}
+
+/* First DSQ of one of a CPU's arrays. */
+static __always_inline u64 lists_of(s32 cpu, u32 array)
+{
+	return ((u64)cpu << 7) | (array & 1) << 6;
+}
+
+static __always_inline struct prio_array *array_of(struct o1_rq *rq, u32 array)
+{
+	return &rq->arrays[array & 1];
+}
+
+static __always_inline u32 nice_level(const struct task_struct *p)
+{
+	s32 level = p->static_prio - NICE_OFFSET;
+
+	if (level < 0)
+		return 0;
+	return level >= PRIO_LEVELS ? PRIO_LEVELS - 1 : level;
+}
+
+/* PRIO_TO_TIMESLICE of 2.5.2 counts in whole jiffies, and rounds up. */
+static __always_inline u64 slice_of(u32 prio)
+{
+	u64 range = (max_slice_ns - min_slice_ns) / JIFFY_NS;
+
+	if (!range)	/* finer than a jiffy, by knob */
+		return min_slice_ns + (max_slice_ns - min_slice_ns) * (PRIO_LEVELS - 1 - prio) / PRIO_LEVELS;
+	return min_slice_ns +
+	       ((PRIO_LEVELS - 1 - prio) * range + PRIO_LEVELS - 1) / PRIO_LEVELS * JIFFY_NS;
+}
+
+static __always_inline void charge(struct task_struct *p, struct o1_task *t)
+{
+	u64 now = p->se.sum_exec_runtime;
+
+	t->left_ns -= now - t->charged_ns;
+	t->charged_ns = now;
+}
+
+static __always_inline u64 slice_left(const struct o1_task *t)
+{
+	return t->left_ns > 0 ? t->left_ns : 1;
+}
+
+/* Its place in a queue's length, moved or given up. Whoever gets here first does it: a move may race with a wake-up. */
+static __always_inline void count_on(struct o1_task *t, u32 cpu_plus_1)
+{
+	u32 old;
+
+	if (cpu_plus_1)
+		__sync_fetch_and_add(&rq_of(cpu_plus_1 - 1)->nr_queued, 1);
+	old = __sync_lock_test_and_set(&t->queued_on, cpu_plus_1);
+	if (old)
+		__sync_fetch_and_add(&rq_of(old - 1)->nr_queued, -1);
+}
+
+static __always_inline s32 nr_running(const struct o1_rq *rq)
+{
+	return READ_ONCE(rq->nr_queued) + (READ_ONCE(rq->curr_prio) != PRIO_NONE);
+}

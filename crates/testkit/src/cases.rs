@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Rules of shipped schedulers as case files: a small workload, and what the scheduler knows at given instants.
+//!
+//! Owns: reading `cases/sched/NAME/*.toml`, running them, comparing. `BLESS=1` rewrites what is expected; that a new value
+//! is right is for the reader of the diff to say.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use scxlab_workload::program::Dur;
+use serde::Deserialize;
+
+use crate::checks;
+use crate::sim::{attach_shipped, kernel};
+use crate::state::{global, of_task};
+
+/// One case. `look` has lines of an instant, then `task NAME` or `global`, then what to read.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    /// The rule, in a sentence.
+    #[expect(dead_code, reason = "for the reader of the file")]
+    claim: String,
+    machine: String,
+    #[serde(default)]
+    knobs: std::collections::BTreeMap<String, String>,
+    workload: String,
+    look: Vec<String>,
+    expected: String,
+}
+
+/// Runs all cases of a scheduler; panics with the differences and the command that accepts them.
+pub fn check_folder(scheduler: &str) {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../cases/sched"));
+    let folder = root.join(scheduler);
+    let entries =
+        std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut files: Vec<PathBuf> = entries.map(|e| e.expect("an entry").path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "{} has no cases", folder.display());
+    let failures: Vec<String> =
+        files.iter().filter_map(|file| check_file(scheduler, file)).collect();
+    let hint = "BLESS=1 and the same command accept what came out";
+    assert!(failures.is_empty(), "{}\n{hint}", failures.join("\n"));
+}
+
+fn check_file(scheduler: &str, file: &Path) -> Option<String> {
+    let name = file.file_name().expect("a file").to_string_lossy().into_owned();
+    let text = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let case: Case = toml::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let got = run(scheduler, &case);
+    if got == case.expected {
+        return None;
+    }
+    if std::env::var_os("BLESS").is_some() {
+        let head = text.split("expected = '''").next().expect("a part");
+        let text = format!("{head}expected = '''\n{got}'''\n");
+        std::fs::write(file, text).unwrap_or_else(|e| panic!("{name}: {e}"));
+        return None;
+    }
+    Some(format!("{name}\nexpected:\n{}got:\n{got}", case.expected))
+}
+
+fn run(scheduler: &str, case: &Case) -> String {
+    let mut k = kernel(&case.machine, &case.workload, 1);
+    let knobs: Vec<(&str, &str)> =
+        case.knobs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let loaded = attach_shipped(&mut k, scheduler, &knobs);
+    k.start();
+    let mut got = String::new();
+    for line in &case.look {
+        let mut words = line.split_whitespace();
+        let mut next = || words.next().unwrap_or_else(|| panic!("{line:?} is too short"));
+        let (at, kind) = (next(), next());
+        k.advance(at.parse::<Dur>().unwrap_or_else(|e| panic!("{line:?}: {e}")).0);
+        let (shown, who) = match kind {
+            "task" => {
+                let name = next();
+                (format!("{at} {name}"), Some(name))
+            }
+            "global" => (at.to_owned(), None),
+            _ => panic!("{line:?}: task or global"),
+        };
+        got.push_str(&shown);
+        for path in words {
+            let value = match who {
+                Some(name) => of_task(&k, &loaded, name, path),
+                None => global(&k, &loaded, path),
+            };
+            write!(got, " {path}={value}").expect("a String takes any text");
+        }
+        got.push('\n');
+    }
+    checks::after(&k);
+    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
+    got
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a loaded scheduler keeps, read as a frontend could: its statistics, globals, and what it knows of a task.
+//!
+//! Owns: nothing. Does not: judge (see `cases.rs` and the tests).
+
+use scxlab_bpf::link::Loaded;
+use scxlab_kernel::Kernel;
+use scxlab_kernel::task::Task;
+
+/// A counter of the map `stats`, all CPUs together.
+pub fn stat(k: &Kernel, loaded: &Loaded, name: &str) -> u64 {
+    let (map, at) = field(loaded, "stats", name);
+    let cpus = 0..k.cpus.len() as u32;
+    cpus.map(|cpu| {
+        let value = k.vm.map_lookup_cpu(map, &[0; 4], cpu).expect("an element");
+        word(&value[at..], 8)
+    })
+    .sum()
+}
+
+/// A number of the scheduler's: a global by path.
+pub fn global(k: &Kernel, loaded: &Loaded, path: &str) -> i64 {
+    let text = loaded.read_global(&k.vm, path).unwrap_or_else(|e| panic!("{e}"));
+    text.parse().unwrap_or_else(|_| panic!("{path} is {text}, no number"))
+}
+
+/// The task of that name; the workload's first, if it has several.
+pub fn task<'a>(k: &'a Kernel, name: &str) -> &'a Task {
+    let found = k.tasks.iter().find(|t| t.name == name);
+    found.unwrap_or_else(|| {
+        let names: Vec<&str> = k.tasks.iter().map(|t| t.name.as_str()).collect();
+        panic!("no task {name}; there are {}", names.join(", "))
+    })
+}
+
+/// A number that the scheduler keeps for a task in the task storage `tasks`. If that is but the number of a slot, it is the
+/// field of `slots[number]`.
+pub fn of_task(k: &Kernel, loaded: &Loaded, name: &str, path: &str) -> i64 {
+    let owner = task(k, name).addr;
+    let read = |path: &str| {
+        let (map, at) = field(loaded, "tasks", path);
+        let value = k.vm.storage_lookup(map, owner).unwrap_or_else(|e| panic!("{name}: {e:?}"));
+        let size = size_of_field(loaded, "tasks", path);
+        let bytes = k.vm.mem.bytes(value + at as u64, size as u64).expect("a value");
+        sign_extend(word(bytes, size), size)
+    };
+    if has_field(loaded, "tasks", "slot") {
+        let slot = read("slot");
+        return global(k, loaded, &format!("slots[{slot}].{path}"));
+    }
+    read(path)
+}
+
+fn value_type(loaded: &Loaded, map: &str) -> scxlab_bpf::btf::TypeId {
+    let object = &loaded.object;
+    let at = object.map(map).unwrap_or_else(|| panic!("no map {map}"));
+    object.maps[at].value_ty.expect("a type")
+}
+
+fn has_field(loaded: &Loaded, map: &str, path: &str) -> bool {
+    loaded.object.btf.path(value_type(loaded, map), &format!(".{path}")).is_ok()
+}
+
+fn field(loaded: &Loaded, map: &str, path: &str) -> (scxlab_bpf::map::MapId, usize) {
+    let found = loaded.object.btf.path(value_type(loaded, map), &format!(".{path}"));
+    let found = found.unwrap_or_else(|e| panic!("{map}: {e}"));
+    (loaded.map(map).expect("a map"), found.byte_off() as usize)
+}
+
+fn size_of_field(loaded: &Loaded, map: &str, path: &str) -> usize {
+    let btf = &loaded.object.btf;
+    let found = btf.path(value_type(loaded, map), &format!(".{path}")).expect("a field");
+    btf.size_of(found.ty).expect("a size") as usize
+}
+
+fn word(bytes: &[u8], size: usize) -> u64 {
+    let mut all = [0; 8];
+    all[..size].copy_from_slice(&bytes[..size]);
+    u64::from_le_bytes(all)
+}
+
+/// Eight bytes are taken as signed, as are four: no level or length comes near the sign.
+fn sign_extend(value: u64, size: usize) -> i64 {
+    match size {
+        4 => i64::from(value as u32 as i32),
+        _ => value as i64,
+    }
+}

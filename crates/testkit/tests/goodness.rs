@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! goodness: its rules (`cases/sched/goodness`), what a scan costs, whose lock is waited for, that hamq leaves no CPU idle beside
+//! work, and changes from outside.
+
+use scxlab_bpf::link::Loaded;
+use scxlab_kernel::Kernel;
+use scxlab_kernel::behavior::Sys;
+use scxlab_kernel::ext::op::Op;
+use scxlab_machine::Machine;
+use scxlab_machine::cpumask::CpuMask;
+use scxlab_machine::id::CpuId;
+use scxlab_testkit::cases::check_folder;
+use scxlab_testkit::checks::{self, Contract, run_checked};
+use scxlab_testkit::sim::{attach_shipped, kernel, kernel_on, run_ns};
+use scxlab_testkit::state::{global, of_task, stat};
+
+const MS: u64 = 1_000_000;
+const VANILLA: &str = "GOODNESS_MODE_VANILLA";
+const HAMQ: &str = "GOODNESS_MODE_HAMQ";
+
+fn attached(machine: &str, workload: &str, mode: &str, seed: u64) -> (Kernel, Loaded) {
+    let mut k = kernel(machine, workload, seed);
+    let loaded = attach_shipped(&mut k, "goodness", &[("mode", mode)]);
+    (k, loaded)
+}
+
+#[test]
+fn rules() {
+    check_folder("goodness");
+}
+
+/// Mean BPF instructions of a dispatch, with that many tasks that always want to run.
+fn dispatch_insns(tasks: u64) -> u64 {
+    let (mut k, loaded) = attached("1c", &format!("hogs,tasks={tasks}"), VANILLA, 1);
+    k.start();
+    k.advance(300 * MS);
+    assert_eq!(global(&k, &loaded, "nr_waiting") as u64, tasks - 1);
+    let before = k.ext.op_stats.0[Op::Dispatch as usize];
+    k.advance(1500 * MS);
+    let after = k.ext.op_stats.0[Op::Dispatch as usize];
+    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
+    let calls = after.calls - before.calls;
+    assert!(calls > 5, "only {calls} picks");
+    (after.insns - before.insns) / calls
+}
+
+#[test]
+fn a_pick_costs_in_proportion_to_the_tasks() {
+    let [ten, hundred, thousand, most] = [10, 100, 1_000, 10_000].map(dispatch_insns);
+    // What each further task costs is the same at any length.
+    let each = [(hundred - ten) / 90, (thousand - hundred) / 900, (most - thousand) / 9_000];
+    let spread = each.iter().max().unwrap() - each.iter().min().unwrap();
+    assert!(
+        spread * 10 <= each[0],
+        "{each:?} instructions each: {ten} {hundred} {thousand} {most}"
+    );
+    assert!((15..200).contains(&each[2]), "{each:?}");
+}
+
+/// Share of all CPUs' time that goes by in waiting for locks, in millionths, with that many tasks for each.
+fn lock_wait(scheduler: &str, mode: &str, machine: &str, each: usize) -> u64 {
+    let cpus = Machine::resolve(machine).unwrap().topology.nr_cpus();
+    let text = format!("sleepers,tasks={},run=20us,sleep=20us", each * cpus);
+    let mut k = kernel(machine, &text, 1);
+    attach_shipped(&mut k, scheduler, &[("mode", mode)]);
+    k.run(Some(60 * MS));
+    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
+    let waited: u64 = k.cpus.iter().map(|c| c.time.lock_wait).sum();
+    waited * 1_000_000 / (60 * MS * cpus as u64)
+}
+
+#[test]
+fn the_one_lock_is_waited_for_the_more_the_more_cpus_and_tasks() {
+    let machines = ["2c", "8c", "16c"];
+    let vanilla = machines.map(|m| lock_wait("goodness", VANILLA, m, 6));
+    let hamq = machines.map(|m| lock_wait("goodness", HAMQ, m, 6));
+    let o1 = machines.map(|m| lock_wait("o1", "O1_MODE_D1", m, 6));
+    let all = format!("vanilla {vanilla:?}, hamq {hamq:?}, o1 {o1:?}");
+    assert!(vanilla[0] * 2 < vanilla[1] && vanilla[1] * 2 < vanilla[2], "{all}");
+    assert!(vanilla[2] > 100 * hamq[2].max(1) && vanilla[2] > 100 * o1[2].max(1), "{all}");
+    let loaded = lock_wait("goodness", VANILLA, "8c", 24);
+    assert!(loaded > 4 * vanilla[1], "{loaded} with four times the tasks; {all}");
+}
+
+/// From a task's arrival to its CPU: the way out of the deepest idle state, and 130 us for the interrupt, the scan and kernel
+/// work on the way.
+fn grace(k: &Kernel) -> u64 {
+    let exits = k.machine.costs.idle.iter().map(|state| state.exit_latency_ns);
+    exits.max().unwrap_or_default() + 130_000
+}
+
+#[test]
+fn hamq_never_idles_beside_a_waiting_task() {
+    let half = "[[thread]]\nname = \"p\"\ninstances = 6\ncpus = \"0-1\"\nops = [{ loop = { ops = [{ compute = \"3ms\" }, { sleep = \"2ms\" }] } }]\n\
+                [[thread]]\nname = \"q\"\ninstances = 5\nops = [{ loop = { ops = [{ compute = \"700us\" }, { sleep = \"900us\" }, \"yield\"] } }]";
+    for workload in ["sleepers,tasks=20", "hackbench,groups=1,loops=30", "hogs,tasks=7", half] {
+        for seed in 1..=3 {
+            let (mut k, _) = attached("2n2c2t", workload, HAMQ, seed);
+            let contract = Contract { idle_grace: Some(grace(&k)) };
+            run_checked(&mut k, 200 * MS, 20_000, contract)
+                .unwrap_or_else(|b| panic!("{workload}, seed {seed}: {b:?}"));
+            assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
+        }
+    }
+}
+
+#[test]
+fn hamq_steals() {
+    let (mut k, loaded) = attached("4c", "sleepers,tasks=24", HAMQ, 1);
+    k.run(Some(300 * MS));
+    assert!(stat(&k, &loaded, "steals") > 10);
+    let (mut k, loaded) = attached("4c", "sleepers,tasks=24", VANILLA, 1);
+    k.run(Some(300 * MS));
+    assert_eq!(stat(&k, &loaded, "steals"), 0);
+}
+
+#[test]
+fn nicer_hogs_get_less_and_nobody_nothing() {
+    let (mut k, _) = attached("1c", "hogs,tasks=4,nice=0:19:-10:5", VANILLA, 1);
+    k.run(Some(10_000 * MS));
+    // Ticks per recalculation: 6, 1, 8, 4.
+    let ran = ["hog-0", "hog-1", "hog-2", "hog-3"].map(|n| run_ns(&k, n));
+    let all: u64 = ran.iter().sum();
+    for (got, ticks) in ran.iter().zip([6, 1, 8, 4]) {
+        let wanted = all * ticks / 19;
+        assert!(got.abs_diff(wanted) * 100 < wanted * 12, "{ran:?}: {got}, wanted {wanted}");
+    }
+}
+
+#[test]
+fn a_task_that_slept_preempts_a_hog_on_its_cpu() {
+    let text = r#"
+        [[thread]]
+        name = "hog"
+        ops = [{ loop = { ops = [{ compute = "1ms" }] } }]
+        [[thread]]
+        name = "guest"
+        ops = [{ loop = { ops = [{ compute = "1ms" }, { sleep = "59ms" }] } }]
+    "#;
+    let (mut k, loaded) = attached("1c", text, VANILLA, 1);
+    k.run(Some(2_000 * MS));
+    assert!(stat(&k, &loaded, "preempted") > 20);
+    assert!(of_task(&k, &loaded, "guest", "counter") >= 9);
+}
+
+#[test]
+fn changes_from_outside_lose_nobody() {
+    for mode in [VANILLA, HAMQ] {
+        let (mut k, _) = attached("4c", "hogs,tasks=12", mode, 3);
+        k.start();
+        let mut at = 0;
+        for round in 0..24u32 {
+            at += 25 * MS;
+            k.advance(at);
+            let tasks: Vec<_> =
+                k.tasks.iter().filter(|t| t.name.starts_with("hog")).map(|t| t.id).collect();
+            let task = tasks[round as usize % tasks.len()];
+            let cpus = CpuMask::of(4, [CpuId(round % 3), CpuId(3)]);
+            k.user(|k| k.set_affinity(task, &cpus)).unwrap();
+            k.user(|k| k.set_nice(task, (round as i8 % 40) - 20)).unwrap();
+            let cpu = CpuId(1 + round % 2);
+            let online = round % 4 >= 2;
+            k.user(|k| k.set_cpu_online(cpu, online)).unwrap_or_else(|e| panic!("{round}: {e}"));
+            checks::after(&k);
+            assert!(k.ext.exits.is_empty(), "{mode}: {:?}", k.ext.exits);
+        }
+        k.advance(at + 4_000 * MS);
+        checks::after(&k);
+        assert!(k.ext.exits.is_empty(), "{mode}: {:?}", k.ext.exits);
+        assert!(k.tasks.iter().all(|t| !k.is_workload(t) || t.account.run_ns > 0));
+    }
+}
+
+#[test]
+fn runs_are_reproducible() {
+    let hash = |seed| {
+        let (mut k, _) = attached("2n4c2t", "sleepers,tasks=30", HAMQ, seed);
+        k.run(Some(200 * MS));
+        (k.tracer.hash(), k.tracer.count())
+    };
+    assert_eq!(hash(5), hash(5));
+    assert_ne!(hash(5), hash(6));
+}
+
+#[test]
+fn knobs_out_of_range_are_refused() {
+    for (knob, said) in
+        [(("mode", "7"), "0 (vanilla) or 1 (hamq)"), (("affinity_bonus", "101"), "up to 100")]
+    {
+        let mut k = kernel("2c", "hogs,tasks=4", 1);
+        attach_shipped(&mut k, "goodness", &[knob]);
+        k.run(Some(20 * MS));
+        let exit = k.ext.exits.first().expect("refused");
+        assert!(exit.message.contains(said), "{:?}", exit.message);
+    }
+}
+
+#[test]
+fn a_machine_that_is_too_large_is_refused() {
+    let mut k = kernel_on(Machine::resolve("8n4l18c1t").unwrap(), "hogs,tasks=1", 1);
+    attach_shipped(&mut k, "goodness", &[]);
+    k.run(Some(MS));
+    let exit = k.ext.exits.first().expect("refused");
+    assert!(exit.message.contains("576 CPUs: goodness is built for 512"), "{:?}", exit.message);
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! o1: the rules of both modes (`cases/sched/o1`), what a pick costs, who waits how long, balancing, and changes from outside.
+
+use scxlab_bpf::link::Loaded;
+use scxlab_kernel::Kernel;
+use scxlab_kernel::behavior::Sys;
+use scxlab_kernel::ext::op::Op;
+use scxlab_machine::Machine;
+use scxlab_machine::cpumask::CpuMask;
+use scxlab_machine::id::CpuId;
+use scxlab_testkit::cases::check_folder;
+use scxlab_testkit::checks::{self, Contract, run_checked};
+use scxlab_testkit::sim::{attach_shipped, kernel, kernel_on};
+use scxlab_testkit::state::{global, stat};
+
+const MS: u64 = 1_000_000;
+const MODES: [&str; 2] = ["O1_MODE_D1", "O1_MODE_MQO1"];
+
+fn attached(machine: &str, workload: &str, knobs: &[(&str, &str)], seed: u64) -> (Kernel, Loaded) {
+    let mut k = kernel(machine, workload, seed);
+    let loaded = attach_shipped(&mut k, "o1", knobs);
+    (k, loaded)
+}
+
+#[test]
+fn rules() {
+    check_folder("o1");
+}
+
+/// Mean BPF instructions of a dispatch, with that many tasks that always want to run, from when all do.
+fn dispatch_insns(mode: &str, tasks: u32) -> u64 {
+    let text = format!("hogs,tasks={tasks}");
+    let knobs = [("mode", mode), ("min_slice_ns", "1000000"), ("max_slice_ns", "2000000")];
+    let (mut k, _) = attached("1c", &text, &knobs, 1);
+    k.start();
+    k.advance(300 * MS);
+    let before = k.ext.op_stats.0[Op::Dispatch as usize];
+    k.advance(700 * MS);
+    let after = k.ext.op_stats.0[Op::Dispatch as usize];
+    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
+    let calls = after.calls - before.calls;
+    assert!(calls > 50, "only {calls} picks");
+    (after.insns - before.insns) / calls
+}
+
+#[test]
+fn a_pick_costs_the_same_for_ten_and_ten_thousand_tasks() {
+    for mode in MODES {
+        let (few, many) = (dispatch_insns(mode, 10), dispatch_insns(mode, 10_000));
+        let off = few.abs_diff(many) * 100 / few;
+        assert!(off <= 5, "{mode}: {few} instructions for 10 tasks, {many} for 10000");
+    }
+}
+
+/// A workload of hogs, sleepers, yielders and forkers, of all kinds of nice values.
+fn random_workload(seed: u64) -> (String, u64) {
+    let mut state = seed;
+    let mut draw = |n: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let (mut text, mut tasks) = (String::new(), 0);
+    for kind in 0..2 + draw(4) {
+        let (run, sleep) = (1 + draw(60), draw(3) * (1 + draw(80)));
+        // In d1 tasks of nice -14 and better may starve others, as the README says.
+        let nice = draw(33) as i64 - 13;
+        let instances = 1 + draw(4);
+        tasks += instances;
+        let end = match draw(3) {
+            0 => "\"yield\"".to_owned(),
+            _ => format!("{{ sleep = \"{sleep}ms\" }}"),
+        };
+        text += &format!(
+            "[[thread]]\nname = \"t{kind}\"\ninstances = {instances}\nnice = {nice}\n\
+             ops = [{{ loop = {{ ops = [{{ compute = \"{run}ms\" }}, {end}] }} }}]\n"
+        );
+    }
+    (text, tasks)
+}
+
+/// Twice the slices of all others, each with the tick by which it may be late (README, "No starvation").
+fn longest_wait_allowed(k: &Kernel, tasks: u64) -> u64 {
+    let tick = k.machine.costs.tick_period_ns();
+    2 * tasks * (150 * MS + tick)
+}
+
+#[test]
+fn nobody_starves() {
+    for mode in MODES {
+        for seed in 1..=12 {
+            let (text, tasks) = random_workload(seed);
+            let machine = ["1c", "2c", "4c"][seed as usize % 3];
+            let (mut k, _) = attached(machine, &text, &[("mode", mode)], seed);
+            run_checked(&mut k, 10_000 * MS, 50 * MS, Contract::default()).unwrap();
+            assert!(k.ext.exits.is_empty(), "{mode}, seed {seed}: {:?}", k.ext.exits);
+            let allowed = longest_wait_allowed(&k, tasks - 1);
+            let longest = k.metrics.run_queue_wait.max();
+            assert!(longest <= allowed, "{mode}, seed {seed}: {longest} of {allowed} ns\n{text}");
+        }
+    }
+}
+
+#[test]
+fn an_idle_cpu_takes_half_of_what_waits() {
+    let text = "[[thread]]\nname = \"hog\"\ninstances = 16\nops = [{ loop = { ops = [{ compute = \"1ms\" }] } }]";
+    let (mut k, loaded) = attached("4c", text, &[], 1);
+    k.start();
+    k.advance(100 * MS);
+    let lengths: Vec<i64> =
+        (0..4).map(|cpu| 1 + global(&k, &loaded, &format!("rqs[{cpu}].nr_queued"))).collect();
+    assert_eq!(lengths.iter().sum::<i64>(), 16, "{lengths:?}");
+    // A queue that is longer by no more than a quarter is left alone, and so is one longer by one or two.
+    assert!(lengths.iter().all(|n| (2..=6).contains(n)), "{lengths:?}");
+    assert!(stat(&k, &loaded, "balanced_idle") > 0);
+}
+
+#[test]
+fn without_an_idle_tick_only_ends_of_slices_balance() {
+    let knobs = [("idle_tick_ns", "0")];
+    let (mut k, loaded) = attached("2c", "hogs,tasks=4", &knobs, 1);
+    k.start();
+    k.advance(50 * MS);
+    assert_eq!(stat(&k, &loaded, "idle_kicks"), 0);
+}
+
+#[test]
+fn a_better_task_that_wakes_preempts() {
+    let text = r#"
+        [[thread]]
+        name = "hog"
+        nice = 5
+        ops = [{ loop = { ops = [{ compute = "1ms" }] } }]
+        [[thread]]
+        name = "guest"
+        nice = -5
+        ops = [{ loop = { ops = [{ compute = "1ms" }, { sleep = "20ms" }] } }]
+    "#;
+    let (mut k, loaded) = attached("1c", text, &[("mode", "O1_MODE_MQO1")], 1);
+    k.run(Some(1000 * MS));
+    assert!(stat(&k, &loaded, "preempted") >= 40);
+    let latency = k.metrics.wakeup_latency.permille(990);
+    assert!(latency < 100_000, "{latency} ns");
+}
+
+/// Affinity, cpusets' kin nice, and CPUs that come and go, while everybody wants to run.
+#[test]
+fn changes_from_outside_lose_nobody() {
+    for mode in MODES {
+        let text = "hogs,tasks=12";
+        let (mut k, loaded) = attached("4c", text, &[("mode", mode)], 3);
+        k.start();
+        let mut at = 0;
+        for round in 0..24u32 {
+            at += 25 * MS;
+            k.advance(at);
+            let tasks: Vec<_> =
+                k.tasks.iter().filter(|t| t.name.starts_with("hog")).map(|t| t.id).collect();
+            let task = tasks[round as usize % tasks.len()];
+            let cpus = CpuMask::of(4, [CpuId(round % 3), CpuId(3)]);
+            k.user(|k| k.set_affinity(task, &cpus)).unwrap();
+            k.user(|k| k.set_nice(task, (round as i8 % 40) - 20)).unwrap();
+            let cpu = CpuId(1 + round % 2);
+            let online = round % 4 >= 2;
+            k.user(|k| k.set_cpu_online(cpu, online)).unwrap_or_else(|e| panic!("{round}: {e}"));
+            checks::after(&k);
+            assert!(k.ext.exits.is_empty(), "{mode}: {:?}", k.ext.exits);
+        }
+        k.advance(at + 4_000 * MS);
+        checks::after(&k);
+        assert!(k.ext.exits.is_empty(), "{mode}: {:?}", k.ext.exits);
+        assert!(k.tasks.iter().all(|t| !k.is_workload(t) || t.account.run_ns > 0));
+        assert!(stat(&k, &loaded, "rescued") > 0, "{mode}: no CPU had a queue when it went");
+    }
+}
+
+#[test]
+fn runs_are_reproducible() {
+    let hash = |seed| {
+        let (mut k, _) = attached("2n4c2t", "hogs,tasks=12", &[], seed);
+        k.run(Some(200 * MS));
+        (k.tracer.hash(), k.tracer.count())
+    };
+    assert_eq!(hash(5), hash(5));
+    assert_ne!(hash(5), hash(6));
+}
+
+/// What init refuses, with what would be right; nothing is attached then.
+#[test]
+fn knobs_out_of_range_are_refused() {
+    for (knobs, said) in [
+        ([("mode", "7"), ("idle_tick_ns", "10000000")], "0 (d1) or 1 (mqo1)"),
+        ([("min_slice_ns", "2000"), ("max_slice_ns", "1000")], "in this order"),
+        ([("max_slice_ns", "2000000000"), ("mode", "0")], "up to 1 s"),
+        ([("idle_tick_ns", "5"), ("mode", "1")], "at least 1000000"),
+    ] {
+        let (mut k, _) = attached("2c", "hogs,tasks=4", &knobs, 1);
+        k.run(Some(20 * MS));
+        let exit = k.ext.exits.first().expect("refused");
+        assert!(exit.message.contains(said), "{:?}", exit.message);
+        assert!(k.ext.root.is_none());
+    }
+}
+
+#[test]
+fn a_machine_that_is_too_large_is_refused() {
+    let mut k = kernel_on(Machine::resolve("16n4l18c1t").unwrap(), "hogs,tasks=1", 1);
+    attach_shipped(&mut k, "o1", &[]);
+    k.run(Some(MS));
+    let exit = k.ext.exits.first().expect("refused");
+    assert!(exit.message.contains("1152 CPUs: o1 is built for 1024"), "{:?}", exit.message);
+}
