@@ -15,10 +15,11 @@ RT_APP_EXAMPLE := /usr/share/doc/rt-app/examples/browser-short.json
 
 FUZZ_TARGETS := object_loader interpreter rtapp_parser
 FUZZ_SECONDS ?= 600
+SOAK_SECONDS ?= 60
 
 step = @echo "== $(1)"
 
-.PHONY: help setup build test demo fmt lint unit objects kernel-objects scx-objects abi bench tidy clean fuzz
+.PHONY: help setup build test demo fmt lint unit objects kernel-objects scx-objects abi bench tidy clean fuzz soak
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
@@ -29,6 +30,7 @@ help:
 	@echo "make fuzz            run each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)); needs cargo-fuzz"
 	@echo "make kernel-objects  compile the kernel's own schedulers and selftests into build/kernel/objects"
 	@echo "make scx-objects     take the objects of SCX_CRATES into build/scx/objects"
+	@echo "make soak            every mode of every shipped scheduler under stress in a VM, SOAK_SECONDS ($(SOAK_SECONDS)) each"
 	@echo "make bench           measure the simulator's own speed"
 	@echo "make clean           remove what was built; build/kernel and build/scx stay"
 
@@ -101,6 +103,10 @@ abi: kernel-objects
 bench:
 	$(call step,benchmarks)
 	@$(CARGO) bench --quiet --package scxlab-benches
+
+soak: kernel-objects
+	$(call step,soak)
+	@SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --quiet --package scxlab-cli --test vm -- every_shipped_scheduler_endures --nocapture
 
 tidy:
 	$(call step,tidy)

@@ -42,6 +42,8 @@ pub struct Measured<'a> {
     pub topology: &'a Topology,
     pub ops: &'a [OpCost],
     pub counters: &'a Counters,
+    /// Instructions that the verifier walked through, by program.
+    pub verified: &'a [u64],
 }
 
 impl Measured<'_> {
@@ -75,6 +77,10 @@ impl Measured<'_> {
         for op in self.ops.iter().filter(|op| op.calls > 0) {
             t.count(format!("op_{}_calls", op.op), op.calls);
             t.put(format!("op_{}_mean", op.op), op.ns as f64 / op.calls as f64, "ns");
+        }
+        if let Some(max) = self.verified.iter().max() {
+            t.count("verifier_insns", self.verified.iter().sum());
+            t.count("verifier_insns_max", *max);
         }
         self.counters.put(&mut t);
         t

@@ -137,6 +137,7 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
     let program = spec.workload.program();
     let reading = probe.read(report.started_ns, report.ended_ns)?;
     let ops = attached.as_ref().map(Scheduler::op_costs).unwrap_or_default();
+    let verified = attached.as_ref().map(Scheduler::verified_insns).unwrap_or_default();
     let counters = attached.as_ref().map(Scheduler::counters).unwrap_or_default();
     drop(stats);
     let (exit, notes) = match attached {
@@ -152,6 +153,7 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
         topology: &spec.machine.topology,
         ops: &ops,
         counters: &counters,
+        verified: &verified,
     };
     Ok(Run {
         scheduler: label.clone(),

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{Link, MapCore, MapType, Object, ProgramType, RingBufferBuilder};
@@ -204,6 +205,12 @@ impl<'a> Scheduler<'a> {
         Counters::read(&self.loaded())
     }
 
+    /// How many instructions the verifier walked through, by program.
+    pub fn verified_insns(&self) -> Vec<u64> {
+        let loaded = self.object.progs().filter(|p| p.autoload());
+        loaded.filter_map(|p| info(&p)).map(|info| info.verified_insns.into()).collect()
+    }
+
     /// Calls and time per operation since `kernel.bpf_stats_enabled` was set.
     pub fn op_costs(&self) -> Vec<OpCost> {
         let object = self.prepared.open.object();
@@ -217,7 +224,8 @@ impl<'a> Scheduler<'a> {
             let MemberKind::Callback(Some(function)) = member.kind else { continue };
             let name = OsStr::new(&object.functions[function].name);
             let Some(program) = self.object.progs().find(|p| p.name() == name) else { continue };
-            if let Some((calls, ns)) = run_stats(&program) {
+            if let Some(info) = info(&program) {
+                let (calls, ns) = (info.run_cnt, info.run_time_ns);
                 costs.push(OpCost { op: member.name.clone(), calls, ns });
             }
         }
@@ -225,13 +233,12 @@ impl<'a> Scheduler<'a> {
     }
 }
 
-/// `run_cnt` and `run_time_ns` of a program.
-fn run_stats(program: &libbpf_rs::Program<'_>) -> Option<(u64, u64)> {
-    use std::os::fd::{AsFd, AsRawFd};
+/// What the kernel says of a loaded program.
+fn info(program: &libbpf_rs::Program<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut len = size_of_val(&info) as u32;
     let fd = program.as_fd().as_raw_fd();
     // SAFETY: `info` is plain data of `len` bytes, which the kernel fills at most.
     let ret = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(fd, &raw mut info, &raw mut len) };
-    (ret == 0).then_some((info.run_cnt, info.run_time_ns))
+    (ret == 0).then_some(info)
 }

@@ -127,6 +127,24 @@ fn nicer_hogs_get_less_and_nobody_nothing() {
     }
 }
 
+/// A CPU whose only task is spent again and again must not renew everybody before a task that is bound elsewhere has run.
+#[test]
+fn a_bound_nice_task_has_its_turn() {
+    let hog = |name: &str, nice: i8, cpu: u32| {
+        let ops = "[{ loop = { ops = [{ compute = \"1ms\" }] } }]";
+        format!("[[thread]]\nname = \"{name}\"\nnice = {nice}\ncpus = \"{cpu}\"\nops = {ops}\n")
+    };
+    let text = hog("alone", 19, 0) + &hog("strong", -20, 1) + &hog("weak", 19, 1);
+    for mode in [VANILLA, HAMQ] {
+        let (mut k, _) = attached("2c", &text, mode, 1);
+        k.run(Some(5_000 * MS));
+        assert!(k.ext.exits.is_empty(), "{mode}: {:?}", k.ext.exits);
+        let (strong, weak) = (run_ns(&k, "strong"), run_ns(&k, "weak"));
+        // 11 ticks to 1.
+        assert!(weak * 20 > strong && weak * 6 < strong, "{mode}: {weak} and {strong} ns");
+    }
+}
+
 #[test]
 fn a_task_that_slept_preempts_a_hog_on_its_cpu() {
     let text = r#"

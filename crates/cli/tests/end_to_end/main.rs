@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The command as a user meets it: results, traces, comparisons, determinism.
 
+mod docs;
 mod schema;
 mod trace;
 

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Every shipped scheduler under everything at once: forks, switches, messages, affinities, cgroups that come and go, weights,
+//! CPUs that come and go. Nothing may stall, and each has to leave cleanly, or the next could not be attached.
+//!
+//! CI does each scheduler's default and its richest combination for some seconds; `make soak` does every mode for a minute
+//! (SOAK_SECONDS).
+
+use crate::MACHINE;
+use crate::bench::{Bench, metric};
+
+/// Default and richest. All shipped schedulers must be here.
+const BRIEF: &[&str] = &[
+    "vtime",
+    "goodness",
+    "goodness,mode=hamq",
+    "o1",
+    "o1,mode=mqo1",
+    "credit",
+    "credit,tickle=old",
+    "fair",
+    "fair,load=pelt,gang=v2,numa=consolidate+load",
+];
+
+/// Every mode and every pair of knobs that meet.
+const FULL: &[&str] = &[
+    "vtime",
+    "goodness",
+    "goodness,mode=hamq",
+    "o1",
+    "o1,mode=mqo1",
+    "credit",
+    "credit,tickle=old",
+    "credit,tickle_one_idle=0",
+    "credit,tickle=old,tickle_one_idle=0",
+    "fair",
+    "fair,load=pelt",
+    "fair,gang=v1",
+    "fair,gang=v2",
+    "fair,gang=v2,gang_domain=core",
+    "fair,gang=v2,gang_domain=llc",
+    "fair,gang=v2,gang_domain=all",
+    "fair,numa=consolidate",
+    "fair,load=pelt,gang=v1",
+    "fair,load=pelt,gang=v2",
+    "fair,load=pelt,numa=consolidate",
+    "fair,load=pelt,numa=consolidate+load",
+    "fair,load=pelt,numa=consolidate+faults",
+    "fair,gang=v2,numa=consolidate",
+    "fair,load=pelt,gang=v1,numa=consolidate",
+    "fair,load=pelt,gang=v2,numa=consolidate+load",
+];
+
+/// The instructions that the verifier may walk through for one program; the kernel's limit is a million.
+const VERIFIER_BUDGET: f64 = 500_000.0;
+
+/// All of it for so many seconds, in a guest. Two cgroups are gangs, for who knows them.
+fn script(seconds: u64) -> String {
+    format!(
+        "exec >/dev/console 2>&1
+         cpus=/sys/devices/system/cpu; cg=/sys/fs/cgroup
+         echo +cpu >$cg/cgroup.subtree_control
+         churn() {{
+             n=0
+             while [ -e /churning ]; do
+                 n=$((n + 1)); g=$cg/churn$((n % 4))
+                 /bin/mkdir -p $g/below
+                 case $((n % 3)) in 0) /init gang on $g;; 1) /init gang off $g;; esac
+                 (echo 0 >$g/cgroup.procs; /usr/bin/hackbench --groups 1 --fds 4 --loops 20 >/dev/null)
+                 echo $((n * 37 % 1000 + 1)) >$g/cpu.weight
+                 /bin/rmdir $g/below $g
+                 echo 0 >$cpus/cpu3/online; echo 0 >$cpus/cpu6/online
+                 echo 1 >$cpus/cpu3/online; echo 1 >$cpus/cpu6/online
+             done
+         }}
+         : >/churning
+         churn & churn=$!
+         /usr/bin/stress-ng --timeout {seconds} --cpu 2 --switch 1 --futex 1 --fork 1 --affinity 1 --yield 1
+         echo stress-ng: $?
+         /bin/rm /churning; wait $churn
+         read online <$cpus/online; echo online $online"
+    )
+}
+
+fn soak(schedulers: &[&str], seconds: u64) {
+    let Some(bench) = Bench::new() else { return };
+    let programs = ["hackbench", "stress-ng", "/bin/mkdir", "/bin/rmdir", "/bin/rm"];
+    // Emulated, what is asked to end takes its time.
+    let patience = format!("{}s", seconds * 4 + 60);
+    let mut args = vec!["-m", MACHINE, "--duration", &patience];
+    args.extend(schedulers.iter().flat_map(|name| ["-s", *name]));
+    let done = bench.script(&args, &script(seconds), &programs);
+    let runs = done.runs();
+    assert_eq!(runs.len(), schedulers.len());
+    let mut table = String::new();
+    for (run, scheduler) in runs.iter().zip(schedulers) {
+        assert_eq!(run["scheduler"], *scheduler);
+        assert_eq!(run["exit"]["kind"], "none", "{run}");
+        assert_eq!(run["stop"]["kind"], "all_exited", "{run}");
+        assert_eq!(metric(run, "work_units"), 1.0, "{scheduler}: {}", run["notes"]);
+        let (largest, all) = (metric(run, "verifier_insns_max"), metric(run, "verifier_insns"));
+        assert!(largest < VERIFIER_BUDGET, "{scheduler}: the verifier took {largest} instructions");
+        let time = |op: &str| {
+            let mean = run["metrics"].get(format!("op_{op}_mean"));
+            mean.and_then(|m| m["value"].as_f64()).map_or("-".into(), |ns| format!("{ns:.0}"))
+        };
+        table.push_str(&format!(
+            "{scheduler:<46} {largest:>8} {all:>8} {:>8} {:>8} {:>8}\n",
+            time("select_cpu"),
+            time("enqueue"),
+            time("dispatch")
+        ));
+    }
+    assert_eq!(done.console.matches("stress-ng: 0").count(), runs.len(), "{done}");
+    assert_eq!(done.console.matches("online 0-7").count(), runs.len(), "{done}");
+    assert!(!done.console.contains("stall"), "{done}");
+    // Not through println!, which is kept from sight when a test passes.
+    let head = "verifier instructions: largest program, all; mean ns (emulated): select_cpu, enqueue, dispatch";
+    let _ =
+        std::io::Write::write_all(&mut std::io::stderr(), format!("{head}\n{table}").as_bytes());
+}
+
+#[test]
+fn every_shipped_scheduler_endures() {
+    let named = |s: &&str| s.split(',').next().unwrap_or_default().to_owned();
+    for shipped in scxlab_sched::shipped() {
+        let here = |all: &[&str]| all.iter().any(|s| named(s) == shipped.name);
+        assert!(here(BRIEF) && here(FULL), "{} is not soaked", shipped.name);
+    }
+    let seconds = std::env::var("SOAK_SECONDS").ok().map(|s| s.parse().expect("SOAK_SECONDS"));
+    match seconds {
+        None => soak(BRIEF, 6),
+        Some(seconds) => soak(FULL, seconds),
+    }
+}
