@@ -31,7 +31,7 @@
  *   - In vanilla a wake-up whose waker is about to sleep interrupts nobody: the task waits for a CPU to schedule.
  *
  * Knobs:
- *   mode             GOODNESS_MODE_VANILLA or GOODNESS_MODE_HAMQ
+ *   mode             vanilla or hamq
  *   affinity_bonus   goodness for the CPU that a task ran on last; up to 100
  */
 #include <scx/common.bpf.h>

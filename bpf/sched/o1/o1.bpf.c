@@ -31,7 +31,7 @@
  *   - Tasks that it has no context for, and those of a CPU that goes off line, run by way of the global queue.
  *
  * Knobs:
- *   mode            O1_MODE_D1 or O1_MODE_MQO1
+ *   mode            d1 or mqo1
  *   min_slice_ns    slice at level 39, about; at least 1 us
  *   max_slice_ns    slice at level 0; not less than min_slice_ns
  *   idle_tick_ns    how often idle CPUs look for work; at least 1 ms, 0: never

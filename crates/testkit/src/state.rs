@@ -18,6 +18,12 @@ pub fn stat(k: &Kernel, loaded: &Loaded, name: &str) -> u64 {
     .sum()
 }
 
+/// A counter that the hash `task_stats` has of a task; 0 if it has none.
+pub fn task_stat(k: &Kernel, loaded: &Loaded, pid: u32, name: &str) -> u64 {
+    let (map, at) = field(loaded, "task_stats", name);
+    k.vm.map_lookup(map, &pid.to_ne_bytes()).map_or(0, |value| word(&value[at..], 8))
+}
+
 /// A number of the scheduler's: a global by path.
 pub fn global(k: &Kernel, loaded: &Loaded, path: &str) -> i64 {
     let text = loaded.read_global(&k.vm, path).unwrap_or_else(|e| panic!("{e}"));

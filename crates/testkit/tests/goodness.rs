@@ -15,8 +15,8 @@ use scxlab_testkit::sim::{attach_shipped, kernel, kernel_on, run_ns};
 use scxlab_testkit::state::{global, of_task, stat};
 
 const MS: u64 = 1_000_000;
-const VANILLA: &str = "GOODNESS_MODE_VANILLA";
-const HAMQ: &str = "GOODNESS_MODE_HAMQ";
+const VANILLA: &str = "vanilla";
+const HAMQ: &str = "hamq";
 
 fn attached(machine: &str, workload: &str, mode: &str, seed: u64) -> (Kernel, Loaded) {
     let mut k = kernel(machine, workload, seed);
@@ -74,7 +74,7 @@ fn the_one_lock_is_waited_for_the_more_the_more_cpus_and_tasks() {
     let machines = ["2c", "8c", "16c"];
     let vanilla = machines.map(|m| lock_wait("goodness", VANILLA, m, 6));
     let hamq = machines.map(|m| lock_wait("goodness", HAMQ, m, 6));
-    let o1 = machines.map(|m| lock_wait("o1", "O1_MODE_D1", m, 6));
+    let o1 = machines.map(|m| lock_wait("o1", "d1", m, 6));
     let all = format!("vanilla {vanilla:?}, hamq {hamq:?}, o1 {o1:?}");
     assert!(vanilla[0] * 2 < vanilla[1] && vanilla[1] * 2 < vanilla[2], "{all}");
     assert!(vanilla[2] > 100 * hamq[2].max(1) && vanilla[2] > 100 * o1[2].max(1), "{all}");

@@ -14,7 +14,7 @@ use scxlab_testkit::sim::{attach_shipped, kernel, kernel_on};
 use scxlab_testkit::state::{global, stat};
 
 const MS: u64 = 1_000_000;
-const MODES: [&str; 2] = ["O1_MODE_D1", "O1_MODE_MQO1"];
+const MODES: [&str; 2] = ["d1", "mqo1"];
 
 fn attached(machine: &str, workload: &str, knobs: &[(&str, &str)], seed: u64) -> (Kernel, Loaded) {
     let mut k = kernel(machine, workload, seed);
@@ -136,7 +136,7 @@ fn a_better_task_that_wakes_preempts() {
         nice = -5
         ops = [{ loop = { ops = [{ compute = "1ms" }, { sleep = "20ms" }] } }]
     "#;
-    let (mut k, loaded) = attached("1c", text, &[("mode", "O1_MODE_MQO1")], 1);
+    let (mut k, loaded) = attached("1c", text, &[("mode", "mqo1")], 1);
     k.run(Some(1000 * MS));
     assert!(stat(&k, &loaded, "preempted") >= 40);
     let latency = k.metrics.wakeup_latency.permille(990);

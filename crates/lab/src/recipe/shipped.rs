@@ -20,6 +20,7 @@ pub fn shipped() -> &'static [(&'static str, &'static str)] {
         "central",
         "chaos",
         "cosmos",
+        "credit",
         "flash",
         "flatcg",
         "flow",

@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Accounting: credit burns while a vCPU runs (burn), and is handed out once per time slice (account). Everything that
+ * belongs to the list of active domains is touched by the accounting timer alone, so it needs no lock.
+ */
+#ifndef SCXLAB_CREDIT_ACCT_BPF_H
+#define SCXLAB_CREDIT_ACCT_BPF_H
+
+#include "dom.bpf.h"
+#include "queue.bpf.h"
+
+/* Time slices of debt that a vCPU can have. */
+#define FLOOR_SLICES	3
+/* Time slices of credit that a vCPU can have while it waits. */
+#define MOST_SLICES	10
+
+#define NR_ACTIVE_WORDS	(MAX_VCPUS / 64)
+
+/* vCPUs that earn: a bit per slot. A tick sets it, the accounting clears it. */
+u64 active_vcpus[NR_ACTIVE_WORDS];
+u32 nr_slots;			/* slots ever used at once */
+
+/* The list of active domains, and what the last accounting left. Indexes are + 1; 0 ends the list. */
+u32 active_doms;
+s64 credit_balance_us;
+u64 accounted_to;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, MAX_VCPUS);
+	__type(value, u32);
+} free_slots SEC(".maps");
+
+struct acct_timer {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct acct_timer);
+} acct_timers SEC(".maps");
+
+static __always_inline bool is_active(u32 slot)
+{
+	return active_vcpus[slot / 64 & (NR_ACTIVE_WORDS - 1)] >> (slot & 63) & 1;
+}
+
+static __always_inline void set_active(u32 slot)
+{
+	__sync_fetch_and_or(&active_vcpus[slot / 64 & (NR_ACTIVE_WORDS - 1)], 1ULL << (slot & 63));
+}
+
+static __always_inline void clear_active(u32 slot)
+{
+	__sync_fetch_and_and(&active_vcpus[slot / 64 & (NR_ACTIVE_WORDS - 1)], ~(1ULL << (slot & 63)));
+}
+
+static void acct_start(struct vcpu *v)
+{
+	set_active(v->slot);
+	STAT(acct_vcpu_active);
+	TASK_STAT(v, state_active);
+}
+
+/* Charges a running vCPU up to now; what is left below a microsecond is charged the next time. */
+static void burn(struct vcpu *v)
+{
+	u64 now = scx_bpf_now(), used_us;
+
+	if (!time_before(v->charged_to, now))
+		return;
+	used_us = (now - v->charged_to) / NS_PER_US;
+	__sync_fetch_and_add(&v->credit_us, -(s64)used_us);
+	v->charged_to += used_us * NS_PER_US;
+}
+
+/* Calls BODY with `v` for each active vCPU. */
+#define FOR_EACH_ACTIVE(v, BODY)							\
+do {											\
+	u32 __w, __b, __words = nr_slots / 64 + 1;					\
+	if (__words > NR_ACTIVE_WORDS)							\
+		__words = NR_ACTIVE_WORDS;						\
+	bpf_for(__w, 0, __words) {							\
+		u64 __bits = active_vcpus[__w & (NR_ACTIVE_WORDS - 1)];			\
+		if (!__bits)								\
+			continue;							\
+		bpf_for(__b, 0, 64) {							\
+			struct vcpu *v;							\
+			if (!(__bits >> (__b & 63) & 1))				\
+				continue;						\
+			v = vcpu_at(__w * 64 + __b);					\
+			if (v)								\
+				BODY(v);						\
+		}									\
+	}										\
+} while (0)
+
+/* Counts the active vCPUs of each domain; a domain that becomes active is put at the head of the list. */
+__noinline u64 count_active(void)
+{
+	u64 weight_total = 0;
+
+#define COUNT(v)									\
+	do {										\
+		u32 num = v->dom < MAX_DOMS ? v->dom : ROOT_DOM;			\
+		struct dom *d = dom_at(num);						\
+		if (!d)									\
+			break;								\
+		if (!d->listed) {							\
+			d->listed = true;						\
+			d->next = active_doms;						\
+			active_doms = num + 1;						\
+		}									\
+		if (!d->active)								\
+			d->acct_weight = d->weight ?: DEFAULT_WEIGHT;			\
+		if (!d->active || weight_of == CREDIT_WEIGHT_OF_VCPU)			\
+			weight_total += d->acct_weight;					\
+		d->active++;								\
+	} while (0)
+	FOR_EACH_ACTIVE(v, COUNT);
+#undef COUNT
+	return weight_total;
+}
+
+static u64 div_up(u64 a, u64 b)
+{
+	return b ? (a + b - 1) / b : 0;
+}
+
+/* What is handed out, as it goes from domain to domain. In memory, not on the stack: less for the verifier to follow. */
+struct handout {
+	u64 span_us;		/* time since the last accounting */
+	u64 total_us;		/* to be shared by weight */
+	u64 weight_total;
+	u64 weight_left;	/* of the domains that have not had theirs */
+	u64 owed_us;		/* by all vCPUs, after the last accounting */
+	bool xtra;		/* somebody before could have used more */
+} handout;
+
+/* One domain's share. True if it could not take all of it, so that the next ones get more. */
+static bool share_out(struct dom *d)
+{
+	struct handout *h = &handout;
+	u64 n = d->active, weight = d->acct_weight, peak_us, fair_us;
+	bool full = false;
+
+	if (weight_of == CREDIT_WEIGHT_OF_VCPU)
+		weight *= n;
+	h->weight_left -= weight < h->weight_left ? weight : h->weight_left;
+	/* It cannot use more than all of its vCPUs can run; more is earned only to pay what is owed. */
+	peak_us = n * h->span_us + div_up(h->owed_us * weight, h->weight_total);
+	d->cap_us = div_up(effective_cap(d) * h->span_us, tslice_us());
+	d->vcpu_cap_us = 0;
+	if (d->cap_us) {
+		if (d->cap_us < peak_us)
+			peak_us = d->cap_us;
+		d->vcpu_cap_us = div_up(d->cap_us, n);
+	}
+	fair_us = div_up(h->total_us * weight, h->weight_total);
+	if (fair_us < peak_us) {
+		h->xtra = true;
+	} else {
+		if (h->weight_left)
+			h->total_us += div_up((fair_us - peak_us) * h->weight_total, h->weight_left);
+		fair_us = peak_us;
+		full = true;
+	}
+	d->fair_us = div_up(fair_us, n);
+	return full;
+}
+
+/*
+ * Walks the active domains. Those without active vCPUs leave the list; full ones move to its head, so that others get
+ * what they leave in the periods to come.
+ */
+__noinline int share_all(void)
+{
+	u32 at = active_doms, before = 0, i;
+
+	bpf_for(i, 0, MAX_DOMS) {
+		struct dom *d, *prev;
+		bool unlink = false, full = false;
+		u32 next;
+
+		if (!at)
+			break;
+		d = dom_at(at - 1);
+		if (!d)
+			break;
+		next = d->next;
+		if (d->active)
+			full = share_out(d);
+		else
+			unlink = true;
+		if (unlink || (full && handout.xtra && before)) {
+			prev = before ? dom_at(before - 1) : NULL;
+			if (prev)
+				prev->next = next;
+			else
+				active_doms = next;
+			if (unlink) {
+				d->listed = false;
+				d->next = 0;
+			} else {
+				d->next = active_doms;
+				active_doms = at;
+				STAT(acct_reorder);
+			}
+		} else {
+			before = at;
+		}
+		at = next;
+	}
+	return 0;
+}
+
+static void park(struct vcpu *v)
+{
+	v->parked = true;
+	v->parked_at = scx_bpf_now();
+	/* The slot may have been given to another task meanwhile: whoever is parked has to be looked at again. */
+	set_active(v->slot);
+	STAT(vcpu_park);
+	TASK_STAT(v, parked);
+	if (cpu_ctx(v->cpu)->cur == v->slot + 1)
+		scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
+}
+
+static bool park_expired(const struct vcpu *v)
+{
+	return scx_bpf_now() - v->parked_at > park_max_ms * NS_PER_MS;
+}
+
+static void unpark(struct vcpu *v)
+{
+	v->parked = false;
+	STAT(vcpu_unpark);
+}
+
+/*
+ * A larger debt is forgiven. Xen forgives beyond one time slice; with slices that end at a tick, that would be a present
+ * for whoever overran one, and most for those that run rarely.
+ */
+static s64 floor_us(void)
+{
+	return -(s64)(FLOOR_SLICES * tslice_us());
+}
+
+/*
+ * More than a time slice of credit. Who sleeps does not use what it gets: it stops earning, keeps half, and starts a
+ * little ahead the next time. Xen does so with who waits for a CPU, too, and takes from it what it is owed.
+ */
+static s64 keep_less(struct vcpu *v, s64 credit)
+{
+	s64 most = MOST_SLICES * (s64)tslice_us(), less = credit;
+
+	if (v->asleep) {
+		clear_active(v->slot);
+		STAT(acct_vcpu_idle);
+		TASK_STAT(v, state_idle);
+		less = credit / 2;
+	} else if (credit > most) {
+		less = most;
+	}
+	__sync_fetch_and_add(&v->credit_us, less - credit);
+	return less;
+}
+
+/* Gives a vCPU its share, and a priority by what it has then. Returns its credit. */
+static s64 pay(struct vcpu *v)
+{
+	struct dom *d = dom_at(v->dom < MAX_DOMS ? v->dom : ROOT_DOM);
+	s64 credit;
+
+	if (!d || !d->active)
+		return 0;
+	credit = __sync_fetch_and_add(&v->credit_us, (s64)d->fair_us) + (s64)d->fair_us;
+	if (v->parked && credit < 0 && (!d->cap_us || park_expired(v))) {
+		/* The cap went away, or the kernel would soon take the task for lost. */
+		if (d->cap_us)
+			STAT(park_forgiven);
+		__sync_fetch_and_add(&v->credit_us, -credit);
+		credit = 0;
+	}
+	if (credit < 0) {
+		v->pri = PRI_OVER;
+		if (d->cap_us && credit < -(s64)d->vcpu_cap_us && !v->parked && !v->exempt)
+			park(v);
+		if (credit < floor_us()) {
+			STAT(acct_min_credit);
+			__sync_fetch_and_add(&v->credit_us, floor_us() - credit);
+			credit = floor_us();
+		}
+		return credit;
+	}
+	v->pri = PRI_UNDER;
+	if (v->parked)
+		unpark(v);
+	return credit > (s64)tslice_us() ? keep_less(v, credit) : credit;
+}
+
+__noinline s64 pay_all(void)
+{
+	s64 balance = 0;
+
+#define PAY(v) (balance += pay(v))
+	FOR_EACH_ACTIVE(v, PAY);
+#undef PAY
+	return balance;
+}
+
+__noinline int forget_counts(void)
+{
+	u32 at = active_doms, i;
+
+	bpf_for(i, 0, MAX_DOMS) {
+		struct dom *d;
+
+		if (!at)
+			break;
+		d = dom_at(at - 1);
+		if (!d)
+			break;
+		d->active = 0;
+		at = d->next;
+	}
+	return 0;
+}
+
+/* Xen's csched_acct. */
+__noinline int account(void)
+{
+	const struct cpumask *online;
+	u64 weight_total = count_active(), owed_us = 0, now = scx_bpf_now();
+
+	/* A timer that fires late must not make the day shorter: what has passed is handed out. */
+	handout.span_us = (now - accounted_to) / NS_PER_US;
+	if (handout.span_us > MOST_SLICES * tslice_us())
+		handout.span_us = MOST_SLICES * tslice_us();
+	accounted_to = now;
+	if (!weight_total) {
+		credit_balance_us = 0;
+		STAT(acct_no_work);
+		return 0;
+	}
+	STAT(acct_run);
+	if (credit_balance_us < 0) {
+		owed_us = -credit_balance_us;
+		STAT(acct_balance);
+	}
+	online = scx_bpf_get_online_cpumask();
+	handout.total_us = bpf_cpumask_weight(online) * handout.span_us + owed_us;
+	scx_bpf_put_cpumask(online);
+	handout.owed_us = owed_us;
+	handout.weight_total = handout.weight_left = weight_total;
+	handout.xtra = false;
+	share_all();
+	credit_balance_us = pay_all();
+	forget_counts();
+	__sync_fetch_and_add(&period, 1);
+	return 0;
+}
+
+/* Whoever is no longer parked goes back to the queue of its CPU, without a boost. */
+__noinline int release_parked(void)
+{
+	struct task_struct *p;
+
+	if (scx_bpf_dsq_nr_queued(PARKED_DSQ) <= 0)
+		return 0;
+	bpf_for_each(scx_dsq, p, PARKED_DSQ, 0) {
+		struct vcpu *v = vcpu_of(p);
+		u64 dsq = queue_id(scx_bpf_task_cpu(p), 1);
+		s32 pri = PRI_UNDER, cpu = scx_bpf_task_cpu(p);
+
+		if (v) {
+			if (is_parked(v, p))
+				continue;
+			pri = v->pri;
+			v->cpu = cpu;
+			v->queued_at = scx_bpf_now();
+			dsq = queue_id(cpu, class_of(pri));
+		}
+		if (scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, dsq, 0))
+			tickle_for(p, pri, cpu);
+	}
+	return 0;
+}
+
+/*
+ * The one net under all wake-ups. A CPU that idles beside its own queue has missed a kick; what was still queued for one that
+ * has gone is taken elsewhere.
+ */
+__noinline int wake_forgotten(void)
+{
+	const struct cpumask *idlers = scx_bpf_get_idle_cpumask();
+	s32 cpu;
+
+	bpf_for(cpu, 0, nr_cpus)
+		if (bpf_cpumask_test_cpu(cpu, idlers) && nr_waiting(cpu))
+			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+	scx_bpf_put_idle_cpumask(idlers);
+	bpf_for(cpu, 0, nr_cpus) {
+		if (!cpu_ctx(cpu)->offline)
+			continue;
+		forget_idle(cpu);
+		drain_cpu(cpu);
+	}
+	return 0;
+}
+
+static int on_acct_timer(void *map, int *key, struct acct_timer *t)
+{
+	account();
+	release_parked();
+	wake_forgotten();
+	bpf_timer_start(&t->timer, tslice_ms * NS_PER_MS, 0);
+	return 0;
+}
+
+static int start_accounting(void)
+{
+	u32 key = 0;
+	struct acct_timer *t = bpf_map_lookup_elem(&acct_timers, &key);
+	int err;
+
+	if (!t)
+		return -ENOENT;
+	accounted_to = scx_bpf_now();
+	err = bpf_timer_init(&t->timer, &acct_timers, CLOCK_MONOTONIC);
+	if (!err)
+		err = bpf_timer_set_callback(&t->timer, on_acct_timer);
+	if (!err)
+		err = bpf_timer_start(&t->timer, tslice_ms * NS_PER_MS, 0);
+	return err;
+}
+
+#endif /* SCXLAB_CREDIT_ACCT_BPF_H */

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the parts of credit share: vCPUs, CPUs, knobs, statistics. Terms and mechanism are in credit.bpf.c.
+ */
+#ifndef SCXLAB_CREDIT_BPF_H
+#define SCXLAB_CREDIT_BPF_H
+
+#include <scx/common.bpf.h>
+#include <lib/tickle.bpf.h>
+
+#define PRI_IDLE	TICKLE_PRI_IDLE
+#define PRI_OVER	TICKLE_PRI_OVER
+#define PRI_UNDER	TICKLE_PRI_UNDER
+#define PRI_BOOST	TICKLE_PRI_BOOST
+
+#define MAX_CPUS	8192		/* the kernel's own limit; a power of two, so that an index can be masked */
+#define MAX_VCPUS	65536
+#define MAX_DOMS	4096
+#define ROOT_DOM	0
+
+#define NS_PER_US	1000ULL
+#define NS_PER_MS	1000000ULL
+
+/* Whose weight a domain's weight is: see the README. */
+enum credit_weight_of {
+	CREDIT_WEIGHT_OF_DOMAIN,
+	CREDIT_WEIGHT_OF_VCPU,
+};
+
+const volatile enum tickle_mode tickle = TICKLE_NEW;
+const volatile bool tickle_one_idle = true;
+const volatile enum credit_weight_of weight_of = CREDIT_WEIGHT_OF_DOMAIN;
+const volatile u32 tslice_ms = 30;
+const volatile u32 ratelimit_us = 1000;
+const volatile u32 vcpu_migration_delay_us = 0;
+const volatile u32 rescue_ms = 8000;
+const volatile u32 park_max_ms = 8000;
+
+/* Filled before load by recipes/credit.toml; without it every CPU is a core, and all are in one socket. */
+const volatile bool topology_known = false;
+u16 cpu_core[MAX_CPUS];
+u16 cpu_socket[MAX_CPUS];
+
+/* A task, as Xen sees one. Lives as long as the task; slots are reused. */
+struct vcpu {
+	s64 credit_us;		/* what is left; changed by atomic addition: its CPU burns, the accounting gives */
+	u64 charged_to;		/* time of this run up to which it has been charged */
+	u64 run_since;
+	u64 last_run;		/* when it last left a CPU */
+	u64 queued_at;
+	u64 parked_at;
+	s32 pri;
+	s32 cpu;		/* on which it is queued or runs, or last was */
+	u32 dom;
+	u32 slot;
+	u32 pid;
+	bool parked;		/* its domain is over its cap: waits in the parked queue */
+	bool migrating;		/* to be placed anew as soon as it is off its CPU */
+	bool yielded;
+	bool requeue;		/* left a CPU, but still wants to run: what comes to enqueue now did not wake up */
+	bool asleep;
+	bool fresh;		/* has not been enqueued yet */
+	bool exempt;		/* a kernel thread: never parked */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_VCPUS);
+	__type(key, u32);
+	__type(value, struct vcpu);
+} vcpus SEC(".maps");
+
+struct vcpu_ref {
+	u32 slot;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct vcpu_ref);
+} vcpu_refs SEC(".maps");
+
+struct cpu_ctx {
+	u32 cur;		/* slot + 1 of the vCPU that runs here; 0: none of ours */
+	u32 sorted;		/* accounting period in which its queues were last put in order */
+	u32 last_tickle;	/* idler that a wake-up handled by this CPU tickled last */
+	u32 idle;		/* counted in core_idle and socket_idle */
+	u32 offline;		/* going or gone; the kernel's idle mask may still have it */
+	u64 next_tick;
+} __attribute__((aligned(64)));
+
+struct cpu_ctx cpu_ctxs[MAX_CPUS];
+u32 core_idle[MAX_CPUS];
+u32 socket_idle[MAX_CPUS];
+u32 nr_idle;
+u32 nr_cpus;
+
+/* Counts accountings; a CPU whose queues are of an older one puts them in order before it takes from them. */
+u32 period;
+
+/* Of the scheduler. Where Xen has the counter, it has Xen's name. */
+struct credit_stats {
+	u64 schedule;
+	u64 tickle_local_idler;
+	u64 tickle_local_over;
+	u64 tickle_local_under;
+	u64 tickle_local_other;
+	u64 tickle_idlers_none;
+	u64 tickle_idlers_some;
+	u64 tickle_preempt;		/* running vCPUs that a wake-up interrupted */
+	u64 migrate_kicked_away;
+	u64 migrate_running;
+	u64 migrate_queued;
+	u64 load_balance_idle;
+	u64 load_balance_over;
+	u64 steal_peer_idle;
+	u64 vcpu_hot;
+	u64 vcpu_wake_runnable;
+	u64 vcpu_park;
+	u64 vcpu_unpark;
+	u64 park_forgiven;		/* unparked with debt, after park_max_ms */
+	u64 acct_run;
+	u64 acct_no_work;
+	u64 acct_balance;
+	u64 acct_reorder;
+	u64 acct_min_credit;
+	u64 acct_vcpu_active;
+	u64 acct_vcpu_idle;
+	u64 delay_ms;			/* ratelimit_us kept a vCPU running */
+	u64 rescued;			/* taken out of turn after rescue_ms */
+	u64 vcpu_init;
+	u64 vcpu_destroy;
+	u64 vcpu_unaccounted;		/* tasks beyond MAX_VCPUS */
+	u64 dom_init;
+	u64 dom_destroy;
+	u64 dom_shared;			/* cgroups beyond MAX_DOMS, which share their parent's domain */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct credit_stats);
+} stats SEC(".maps");
+
+#define STAT(field) STAT_ADD(field, 1)
+#define STAT_ADD(field, n)							\
+do {										\
+	u32 __key = 0;								\
+	struct credit_stats *__s = bpf_map_lookup_elem(&stats, &__key);		\
+	if (__s)								\
+		__s->field += (n);						\
+} while (0)
+
+/* Of a vCPU; made when the first of them happens, and dropped when the task exits. */
+struct credit_task_stats {
+	u64 kicked_away;
+	u64 migrate_r;
+	u64 migrate_q;
+	u64 state_active;
+	u64 state_idle;
+	u64 parked;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_VCPUS);
+	__type(key, u32);
+	__type(value, struct credit_task_stats);
+} task_stats SEC(".maps");
+
+static __noinline struct credit_task_stats *task_stat(u32 pid)
+{
+	struct credit_task_stats *s = bpf_map_lookup_elem(&task_stats, &pid), none = {};
+
+	if (s)
+		return s;
+	bpf_map_update_elem(&task_stats, &pid, &none, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&task_stats, &pid);
+}
+
+#define TASK_STAT(v, field)							\
+do {										\
+	struct credit_task_stats *__t = task_stat((v)->pid);			\
+	if (__t)								\
+		__sync_fetch_and_add(&__t->field, 1);				\
+} while (0)
+
+static __always_inline struct cpu_ctx *cpu_ctx(s32 cpu)
+{
+	return &cpu_ctxs[cpu & (MAX_CPUS - 1)];
+}
+
+static __always_inline struct vcpu *vcpu_at(u32 slot)
+{
+	return bpf_map_lookup_elem(&vcpus, &slot);
+}
+
+/* NULL for a task beyond MAX_VCPUS. */
+static __always_inline struct vcpu *vcpu_of(struct task_struct *p)
+{
+	struct vcpu_ref *ref = bpf_task_storage_get(&vcpu_refs, p, 0, 0);
+
+	return ref ? vcpu_at(ref->slot) : NULL;
+}
+
+/* The vCPU that runs on a CPU, or NULL. */
+static __always_inline struct vcpu *current_vcpu(s32 cpu)
+{
+	u32 cur = cpu_ctx(cpu)->cur;
+
+	return cur ? vcpu_at(cur - 1) : NULL;
+}
+
+static __always_inline u64 tslice_us(void)
+{
+	return tslice_ms * 1000ULL;
+}
+
+/* Three ticks to a time slice. */
+static __always_inline u64 tick_ns(void)
+{
+	return tslice_ms * NS_PER_MS / 3;
+}
+
+/*
+ * Parking stops a task wherever it is: what holds kernel resources for others must not be parked. A task of user
+ * space that was preempted inside a system call may be; park_max_ms bounds it.
+ */
+static __always_inline bool is_parked(const struct vcpu *v, struct task_struct *p)
+{
+	return v->parked && !v->exempt && !is_migration_disabled(p) && !(p->flags & PF_EXITING);
+}
+
+#endif /* SCXLAB_CREDIT_BPF_H */

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Domains: one per cgroup, with its weight and cap. The accounting (acct.bpf.h) keeps the list of active ones.
+ */
+#ifndef SCXLAB_CREDIT_DOM_BPF_H
+#define SCXLAB_CREDIT_DOM_BPF_H
+
+#include "credit.bpf.h"
+
+/* An ancestor further up than this has no say in a domain's cap. */
+#define MAX_DEPTH	16
+#define DEFAULT_WEIGHT	100
+
+struct dom {
+	u32 used;
+	u32 parent;
+	u32 weight;		/* cpu.weight */
+	s32 last_cpu;		/* where the last new vCPU went */
+	u64 own_cap_us;		/* CPU time per time slice by this cgroup's cpu.max; 0: no cap */
+	/* Only for the accounting. */
+	u32 listed;
+	u32 next;		/* of the active domains: index + 1 */
+	u32 active;		/* vCPUs, in this period */
+	u32 acct_weight;	/* as the period began */
+	u64 cap_us;		/* with the ancestors' caps */
+	u64 fair_us;		/* what each active vCPU gets */
+	u64 vcpu_cap_us;	/* a vCPU that owes more than this is parked */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_DOMS);
+	__type(key, u32);
+	__type(value, struct dom);
+} doms SEC(".maps");
+
+struct dom_ref {
+	u32 dom;
+	bool owner;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_CGRP_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct dom_ref);
+} dom_refs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, MAX_DOMS);
+	__type(value, u32);
+} free_doms SEC(".maps");
+
+u32 nr_doms = 1;	/* ever used at once; the root's is number 0 */
+
+static __always_inline struct dom *dom_at(u32 dom)
+{
+	return bpf_map_lookup_elem(&doms, &dom);
+}
+
+/* The domain of a cgroup; the root's for one that we were not told of. */
+static __always_inline u32 dom_of(struct cgroup *cgrp)
+{
+	struct dom_ref *ref = bpf_cgrp_storage_get(&dom_refs, cgrp, 0, 0);
+
+	return ref ? ref->dom : ROOT_DOM;
+}
+
+/* As dom_of, for a pointer that the verifier does not trust. */
+static u32 dom_of_new_task(struct scx_init_task_args *args)
+{
+	struct cgroup *cgrp = bpf_cgroup_from_id(args->cgroup->kn->id);
+	u32 dom;
+
+	if (!cgrp)
+		return ROOT_DOM;
+	dom = dom_of(cgrp);
+	bpf_cgroup_release(cgrp);
+	return dom;
+}
+
+/* A free number, or MAX_DOMS. */
+static u32 dom_alloc(void)
+{
+	u32 dom;
+
+	if (!bpf_map_pop_elem(&free_doms, &dom))
+		return dom;
+	dom = __sync_fetch_and_add(&nr_doms, 1);
+	if (dom < MAX_DOMS)
+		return dom;
+	__sync_fetch_and_add(&nr_doms, -1);
+	return MAX_DOMS;
+}
+
+/* The nearest ancestor that has a domain, which for us is the nearest one of all: each ancestor has a reference. */
+static u32 parent_dom(struct cgroup *cgrp)
+{
+	struct cgroup *parent;
+	u32 dom = ROOT_DOM;
+
+	if (cgrp->level < 1)
+		return ROOT_DOM;
+	parent = bpf_cgroup_ancestor(cgrp, cgrp->level - 1);
+	if (!parent)
+		return ROOT_DOM;
+	dom = dom_of(parent);
+	bpf_cgroup_release(parent);
+	return dom;
+}
+
+static u32 clamp_weight(u32 weight)
+{
+	if (weight < 1)
+		return 1;
+	return weight > 10000 ? 10000 : weight;
+}
+
+/*
+ * CPU time per time slice. cpu.max says "max" by a quota larger than any period; one in a hundred is the smallest
+ * cap, or a vCPU would be parked for longer than the kernel lets a task wait.
+ */
+static u64 cap_of_bandwidth(u64 period_us, u64 quota_us)
+{
+	u64 cap_us, least_us = tslice_us() / 100;
+
+	if (!period_us || quota_us / period_us >= MAX_CPUS)
+		return 0;
+	cap_us = (quota_us * tslice_us() + period_us - 1) / period_us;
+	return cap_us < least_us ? least_us : cap_us;
+}
+
+/* The smallest of its own cap and its ancestors'; 0: none has one. */
+static u64 effective_cap(struct dom *d)
+{
+	u64 cap_us = 0;
+	u32 i;
+
+	bpf_for(i, 0, MAX_DEPTH) {
+		u32 parent = d->parent;
+
+		if (d->own_cap_us && (!cap_us || d->own_cap_us < cap_us))
+			cap_us = d->own_cap_us;
+		if (d == dom_at(ROOT_DOM))
+			break;
+		d = dom_at(parent);
+		if (!d)
+			break;
+	}
+	return cap_us;
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(credit_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)
+{
+	struct dom_ref *ref = bpf_cgrp_storage_get(&dom_refs, cgrp, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	u32 parent = parent_dom(cgrp), num;
+	struct dom *d;
+
+	if (!ref)
+		return -ENOMEM;
+	num = cgrp->level < 1 ? ROOT_DOM : dom_alloc();
+	d = dom_at(num);
+	if (!d) {
+		ref->dom = parent;
+		ref->owner = false;
+		STAT(dom_shared);
+		return 0;
+	}
+	ref->dom = num;
+	ref->owner = true;
+	d->parent = parent;
+	d->weight = clamp_weight(args->weight);
+	d->own_cap_us = cap_of_bandwidth(args->bw_period_us, args->bw_quota_us);
+	d->last_cpu = 0;
+	d->used = 1;
+	STAT(dom_init);
+	return 0;
+}
+
+/* A task that is still on its way out may name a dead domain, or the next one of that number: it is charged there. */
+void BPF_STRUCT_OPS_SLEEPABLE(credit_cgroup_exit, struct cgroup *cgrp)
+{
+	struct dom_ref *ref = bpf_cgrp_storage_get(&dom_refs, cgrp, 0, 0);
+	struct dom *d;
+	u32 num;
+
+	if (!ref || !ref->owner || ref->dom == ROOT_DOM)
+		return;
+	num = ref->dom;
+	ref->dom = ROOT_DOM;
+	ref->owner = false;
+	d = dom_at(num);
+	if (!d)
+		return;
+	d->used = 0;
+	d->own_cap_us = 0;
+	d->parent = ROOT_DOM;
+	d->weight = DEFAULT_WEIGHT;
+	bpf_map_push_elem(&free_doms, &num, 0);
+	STAT(dom_destroy);
+}
+
+void BPF_STRUCT_OPS(credit_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
+{
+	struct vcpu *v = vcpu_of(p);
+
+	if (v)
+		v->dom = dom_of(to);
+}
+
+void BPF_STRUCT_OPS(credit_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
+{
+	struct dom_ref *ref = bpf_cgrp_storage_get(&dom_refs, cgrp, 0, 0);
+	struct dom *d = ref && ref->owner ? dom_at(ref->dom) : NULL;
+
+	if (d)
+		d->weight = clamp_weight(weight);
+}
+
+void BPF_STRUCT_OPS_SLEEPABLE(credit_cgroup_set_bandwidth, struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us)
+{
+	struct dom_ref *ref = bpf_cgrp_storage_get(&dom_refs, cgrp, 0, 0);
+	struct dom *d = ref && ref->owner ? dom_at(ref->dom) : NULL;
+
+	if (d)
+		d->own_cap_us = cap_of_bandwidth(period_us, quota_us);
+}
+
+#endif /* SCXLAB_CREDIT_DOM_BPF_H */

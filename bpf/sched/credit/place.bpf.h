@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Placing a vCPU: which CPU it should go to (Xen's csched_cpu_pick), and which idle CPUs there are.
+ */
+#ifndef SCXLAB_CREDIT_PLACE_BPF_H
+#define SCXLAB_CREDIT_PLACE_BPF_H
+
+#include "credit.bpf.h"
+
+static __always_inline u32 core_of(s32 cpu)
+{
+	return cpu_core[cpu & (MAX_CPUS - 1)] & (MAX_CPUS - 1);
+}
+
+static __always_inline u32 socket_of(s32 cpu)
+{
+	return cpu_socket[cpu & (MAX_CPUS - 1)] & (MAX_CPUS - 1);
+}
+
+/* Only for counting: who is idle is asked of the kernel. */
+static void note_idle(s32 cpu, bool idle)
+{
+	u32 was = __sync_lock_test_and_set(&cpu_ctx(cpu)->idle, idle);
+	int change = (int)idle - (int)was;
+
+	if (!change)
+		return;
+	__sync_fetch_and_add(&core_idle[core_of(cpu)], change);
+	__sync_fetch_and_add(&socket_idle[socket_of(cpu)], change);
+	__sync_fetch_and_add(&nr_idle, change);
+}
+
+/* Whether cpu's group has so much fewer idle CPUs than nxt's that a move is worth it. `extra`: cpu counts as idle. */
+static bool nxt_is_better(s32 cpu, s32 nxt, u32 extra)
+{
+	if (socket_of(cpu) != socket_of(nxt))
+		return (socket_idle[socket_of(cpu)] + extra) * 2 < socket_idle[socket_of(nxt)];
+	if (core_of(cpu) == core_of(nxt))
+		return false;
+	return core_idle[core_of(cpu)] + extra < core_idle[core_of(nxt)];
+}
+
+/* Whether a mask of CPUs has this one, and it is not going away. */
+static __always_inline bool has_cpu(s32 cpu, const struct cpumask *mask)
+{
+	return !cpu_ctx(cpu)->offline && bpf_cpumask_test_cpu(cpu, mask);
+}
+
+/* The next CPU after `from`, around, that is in both masks; -1: there is none. */
+static s32 cycle(u32 from, const struct cpumask *a, const struct cpumask *b)
+{
+	return TICKLE_CYCLE(from, nr_cpus, has_cpu, a, b);
+}
+
+/* The kernel does not forget an idle CPU that goes off line: nobody may be told, or wait, in its name. */
+static void forget_idle(s32 cpu)
+{
+	scx_bpf_test_and_clear_cpu_idle(cpu);
+	note_idle(cpu, false);
+}
+
+/*
+ * The CPU on which p should run: its own (`from`), unless others are idle; of the idle ones, in order from `from` on,
+ * one whose core (in the same socket) or socket (twice, elsewhere) has more idle CPUs than that of the best so far.
+ * `own_idle`: nobody else waits for `from` or runs there, so it counts as idle.
+ */
+static __noinline s32 cpu_pick(struct task_struct *p, s32 from, bool own_idle)
+{
+	const struct cpumask *online = scx_bpf_get_online_cpumask();
+	const struct cpumask *idlers = scx_bpf_get_idle_cpumask();
+	s32 cpu = from, first, nxt;
+	u32 i, extra;
+
+	if (!has_cpu(from, p->cpus_ptr) || !bpf_cpumask_test_cpu(from, online)) {
+		cpu = cycle(from, online, p->cpus_ptr);
+		own_idle = false;
+		if (cpu < 0) {
+			cpu = from;
+			goto out;
+		}
+	}
+	if (!nr_idle || !bpf_cpumask_intersects(idlers, p->cpus_ptr))
+		goto out;
+	/* It must start from an idle one: the two threads of a core look alike otherwise. */
+	extra = own_idle && !bpf_cpumask_test_cpu(cpu, idlers);
+	if (!extra && !bpf_cpumask_test_cpu(cpu, idlers)) {
+		first = cycle(cpu, idlers, p->cpus_ptr);
+		if (first >= 0)
+			cpu = first;
+	}
+	first = cpu;
+	bpf_for(i, 1, nr_cpus) {
+		nxt = ((u32)first + i) % nr_cpus;
+		if (!has_cpu(nxt, idlers) || !bpf_cpumask_test_cpu(nxt, p->cpus_ptr))
+			continue;
+		if (nxt_is_better(cpu, nxt, extra)) {
+			cpu = nxt;
+			extra = 0;
+		}
+	}
+out:
+	scx_bpf_put_idle_cpumask(idlers);
+	scx_bpf_put_cpumask(online);
+	return cpu;
+}
+
+/* Where a new vCPU goes: the next CPU after that of its domain's last one, as Xen's tools do. */
+static __noinline s32 first_cpu(struct task_struct *p, u32 last, s32 fallback)
+{
+	const struct cpumask *online = scx_bpf_get_online_cpumask();
+	s32 cpu = cycle(last, online, p->cpus_ptr);
+
+	scx_bpf_put_cpumask(online);
+	return cpu < 0 ? fallback : cpu;
+}
+
+#endif /* SCXLAB_CREDIT_PLACE_BPF_H */

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Xen's credit scheduler: shares, caps, whom a wake-up interrupts, bounds, and what happens to it while it runs.
+
+#[path = "credit/caps.rs"]
+mod caps;
+#[path = "credit/life.rs"]
+mod life;
+#[path = "credit/shares.rs"]
+mod shares;
+#[path = "credit/tickle.rs"]
+mod tickle;
+#[path = "credit/wakeups.rs"]
+mod wakeups;
+
+use scxlab_bpf::link::Loaded;
+use scxlab_kernel::Kernel;
+use scxlab_machine::Machine;
+use scxlab_testkit::checks::{Contract, run_checked};
+use scxlab_testkit::sim::{attach_shipped, kernel_on};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MS;
+
+/// A domain of a workload: its tasks never sleep.
+struct Dom {
+    weight: u32,
+    /// Hundredths of a CPU.
+    cap: Option<u32>,
+    tasks: u32,
+}
+
+impl Dom {
+    fn weighing(weight: u32) -> Dom {
+        Dom { weight, cap: None, tasks: 1 }
+    }
+
+    fn capped(cap: u32, tasks: u32) -> Dom {
+        Dom { weight: 100, cap: Some(cap), tasks }
+    }
+}
+
+/// Domain i is cgroup /di.
+fn saturating(doms: &[Dom]) -> String {
+    let mut text = "duration = '60s'\n".to_owned();
+    for (i, dom) in doms.iter().enumerate() {
+        let quota = dom.cap.map_or(String::new(), |cap| format!("quota = '{cap}ms'"));
+        text += &format!(
+            "[[cgroup]]\npath = '/d{i}'\nweight = {}\n{quota}\n[[thread]]\nname = 'd{i}'\n\
+             instances = {}\ncgroup = '/d{i}'\nops = [{{ loop = {{ ops = [{{ compute = '10ms' }}] }} }}]\n",
+            dom.weight, dom.tasks
+        );
+    }
+    text
+}
+
+fn attached(machine: &str, text: &str, knobs: &[(&str, &str)]) -> (Kernel, Loaded) {
+    attached_to(Machine::resolve(machine).expect("a machine"), text, knobs)
+}
+
+fn attached_to(machine: Machine, text: &str, knobs: &[(&str, &str)]) -> (Kernel, Loaded) {
+    let mut k = kernel_on(machine, text, 1);
+    let loaded = attach_shipped(&mut k, "credit", knobs);
+    (k, loaded)
+}
+
+/// Runs, with the laws of every simulation; the scheduler must still be there.
+fn run_for(k: &mut Kernel, duration: u64) {
+    run_checked(k, duration, SECOND / 10, Contract::default()).unwrap();
+    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
+}
+
+/// As `run_for`, on from where it is.
+fn go_on(k: &mut Kernel, duration: u64) {
+    k.advance(k.now + duration);
+    scxlab_testkit::checks::after(k);
+    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
+}
+
+/// `got` is within `percent` of `wanted`, relative to `wanted`.
+fn assert_near(what: &str, got: f64, wanted: f64, percent: f64) {
+    let off = (got / wanted - 1.0) * 100.0;
+    assert!(off.abs() <= percent, "{what}: {got:.4}, wanted {wanted:.4}: {off:+.2} %");
+}
+
+/// Writes a cgroup's files.
+fn set(k: &mut Kernel, path: &str, change: impl FnOnce(&mut scxlab_kernel::behavior::CgroupSpec)) {
+    use scxlab_kernel::behavior::Sys;
+    let group = k.cgroups.iter().find(|g| g.path == path).expect("it exists");
+    let (id, mut spec) = (group.id, group.spec);
+    change(&mut spec);
+    k.user(|k| k.set_cgroup(id, spec)).expect("accepted");
+}
+
+/// The longest time that a task was runnable and did not run, waits that go on included.
+fn longest_wait(k: &Kernel) -> u64 {
+    let going_on = k.tasks.iter().filter_map(|t| t.account.waiting_since).map(|at| k.now - at);
+    going_on.max().unwrap_or(0).max(k.metrics.run_queue_wait.max())
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Whom a wake-up interrupts: the two sides of the seed's change in whole runs.
+
+use super::*;
+use scxlab_testkit::sim::run_ns;
+use scxlab_testkit::state::{stat, task_stat};
+
+const OLD: &str = "old";
+const NEW: &str = "new";
+
+/// Two vCPUs that are pinned to CPUs 0 and 1 and never sleep; short ones appear on every CPU in turn.
+const SHORT_BESIDE_HOGS: &str = "
+    duration = '10s'
+    [[thread]]
+    name = 'hog-0'
+    cpus = '0'
+    ops = [{ loop = { ops = [{ compute = '10ms' }] } }]
+    [[thread]]
+    name = 'hog-1'
+    cpus = '1'
+    ops = [{ loop = { ops = [{ compute = '10ms' }] } }]
+    [[thread]]
+    name = 'short'
+    instances = 0
+    cpus = '0-3'
+    ops = [{ compute = '300us' }]
+    [[thread]]
+    name = 'parent'
+    cpus = '3'
+    ops = [{ loop = { ops = [{ fork = 'short' }, { sleep = '7ms' }] } }]
+";
+
+#[test]
+fn with_a_suitable_idler_new_interrupts_nobody_and_old_does() {
+    let preempted = |side: &str| {
+        let (mut k, loaded) = attached("4c", SHORT_BESIDE_HOGS, &[("tickle", side)]);
+        run_for(&mut k, 2 * SECOND);
+        let some = stat(&k, &loaded, "tickle_idlers_some");
+        assert!(some > 100, "{side}: {some} wake-ups beside idlers");
+        stat(&k, &loaded, "tickle_preempt")
+    };
+    assert_eq!(preempted(NEW), 0);
+    let old = preempted(OLD);
+    assert!(old > 50, "{old}");
+}
+
+#[test]
+fn one_idler_is_told_or_all_are() {
+    let kicks = |one: &str| {
+        let (mut k, _) = attached(
+            "8c",
+            &SHORT_BESIDE_HOGS.replace("'0-3'", "'0-7'"),
+            &[("tickle_one_idle", one)],
+        );
+        run_for(&mut k, SECOND);
+        k.cpus.iter().map(|c| c.kicks).sum::<u64>()
+    };
+    let (one, all) = (kicks("true"), kicks("false"));
+    assert!(all * 2 > one * 3, "{all} kicks, {one} if one idler is told");
+}
+
+/// The costs of BPF are what is left of a difference when both sides decide alike.
+fn free_of_bpf(machine: &str) -> Machine {
+    let mut machine = Machine::resolve(machine).expect("a machine");
+    let costs = &mut machine.costs;
+    costs.bpf.insn_ps = 0;
+    costs.bpf.helper_call_ns = 0;
+    costs.bpf.kfunc_call_ns = 0;
+    costs.kfunc.idle_scan_word_ns = 0;
+    costs.kfunc.cpumask_word_ns = 0;
+    costs.kfunc.local_storage_ns = 0;
+    machine
+}
+
+/// The trace's hash, and how often a wake-up interrupted somebody.
+fn trace(machine: &str, text: &str, side: &str) -> (u64, u64) {
+    let (mut k, loaded) = attached_to(free_of_bpf(machine), text, &[("tickle", side)]);
+    run_for(&mut k, 5 * SECOND);
+    (k.tracer.hash(), stat(&k, &loaded, "tickle_preempt"))
+}
+
+#[test]
+fn without_idlers_both_sides_do_the_same() {
+    let text = "
+        duration = '10s'
+        [[thread]]
+        name = 'hog'
+        instances = 4
+        ops = [{ loop = { ops = [{ compute = '10ms' }] } }]
+        [[thread]]
+        name = 'sleeper'
+        instances = 4
+        ops = [{ loop = { ops = [{ compute = '300us' }, { sleep = '7ms' }] } }]
+    ";
+    let old = trace("2c", text, OLD);
+    assert!(old.1 > 100, "{} wake-ups interrupted somebody", old.1);
+    assert_eq!(trace("2c", text, NEW), old);
+}
+
+#[test]
+fn pinned_vcpus_see_no_difference() {
+    let mut text = "duration = '10s'\n".to_owned();
+    for cpu in [0, 1] {
+        text += &format!(
+            "[[thread]]\nname = 'hog-{cpu}'\ninstances = 2\ncpus = '{cpu}'\n\
+             ops = [{{ loop = {{ ops = [{{ compute = '10ms' }}] }} }}]\n\
+             [[thread]]\nname = 'sleeper-{cpu}'\ncpus = '{cpu}'\n\
+             ops = [{{ loop = {{ ops = [{{ compute = '300us' }}, {{ sleep = '7ms' }}] }} }}]\n"
+        );
+    }
+    let old = trace("4c", &text, OLD);
+    assert!(old.1 > 100, "{} wake-ups interrupted somebody", old.1);
+    assert_eq!(trace("4c", &text, NEW), old);
+}
+
+/// The idler suits who runs, not who wakes up.
+#[test]
+fn new_migrates_away_whom_it_interrupts_and_old_lets_it_wait() {
+    let text = "
+        duration = '10s'
+        [[thread]]
+        name = 'hog'
+        ops = [{ loop = { ops = [{ compute = '10ms' }] } }]
+        [[thread]]
+        name = 'pinned'
+        cpus = '0'
+        ops = [{ loop = { ops = [{ compute = '2ms' }, { sleep = '20ms' }] } }]
+    ";
+    let run = |side: &str| {
+        let (mut k, loaded) = attached("2c", text, &[("tickle", side)]);
+        k.start();
+        go_on(&mut k, MS);
+        let hog = k.tasks.iter().find(|t| t.name == "hog").expect("it runs").id;
+        let cpus = |cpu| scxlab_machine::cpumask::CpuMask::of(2, [scxlab_machine::id::CpuId(cpu)]);
+        let mut both = cpus(0);
+        scxlab_machine::cpumask::set(&mut both, scxlab_machine::id::CpuId(1));
+        // It is brought to CPU 0, and then free to go.
+        use scxlab_kernel::behavior::Sys;
+        k.user(|k| k.set_affinity(hog, &cpus(0))).expect("allowed");
+        go_on(&mut k, MS);
+        k.user(|k| k.set_affinity(hog, &both)).expect("allowed");
+        go_on(&mut k, 2 * SECOND);
+        let pid = k.tasks[hog].pid;
+        (
+            stat(&k, &loaded, "migrate_kicked_away"),
+            task_stat(&k, &loaded, pid, "kicked_away"),
+            k.tasks[hog].cpu.0,
+            run_ns(&k, "hog"),
+        )
+    };
+    let (new, old) = (run(NEW), run(OLD));
+    assert_eq!((new.0, new.1, new.2), (1, 1, 1), "{new:?}");
+    assert_eq!((old.0, old.1), (0, 0), "{old:?}");
+    assert!(new.3 >= old.3, "{} ns, {} ns with old", new.3, old.3);
+}
+
+#[test]
+fn a_vcpu_with_credit_is_boosted_and_runs_soon() {
+    let text = "
+        duration = '10s'
+        [[thread]]
+        name = 'hog'
+        instances = 6
+        ops = [{ loop = { ops = [{ compute = '10ms' }] } }]
+        [[thread]]
+        name = 'sleeper'
+        ops = [{ loop = { ops = [{ compute = '200us' }, { sleep = '10ms' }] } }]
+    ";
+    let (mut k, _) = attached("2c", text, &[]);
+    run_for(&mut k, 5 * SECOND);
+    let (waited, slept) = (k.metrics.wakeup_latency.permille(900), 5 * MS);
+    assert!(waited < slept, "{waited} ns at the 90th percentile");
+}
