@@ -68,11 +68,21 @@ s32 BPF_STRUCT_OPS(goodness_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 	return target & ~TARGET_IDLE;
 }
 
+/* The task is in the global queue: an idle CPU takes from there, if it is called; a busy one does when it schedules. */
+static void call_any(struct task_struct *p)
+{
+	s32 cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+
+	if (cpu >= 0)
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+}
+
 /* To whatever CPU comes first. */
 static void rescue(struct task_struct *p, u64 enq_flags)
 {
 	count(rescued, 1);
 	scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SCX_SLICE_DFL, enq_flags);
+	call_any(p);
 }
 
 /* Somebody should come for the task that has just been queued. */
@@ -128,6 +138,11 @@ static bool fetch(u32 idx, s32 cpu)
 		moved = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
+	/* A CPU on its way off line may run nobody else's tasks: the kernel has put it into the global queue instead. */
+	if (moved && !scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL_ON | cpu)) {
+		count(rescued, 1);
+		call_any(p);
+	}
 	bpf_task_release(p);
 	return moved;
 }
@@ -383,6 +398,7 @@ void BPF_STRUCT_OPS(goodness_cpu_online, s32 cpu)
 void BPF_STRUCT_OPS(goodness_cpu_offline, s32 cpu)
 {
 	struct task_struct *p;
+	s32 other;
 
 	cpu_at(cpu)->online = false;
 	if (mode != GOODNESS_MODE_HAMQ)
@@ -391,6 +407,9 @@ void BPF_STRUCT_OPS(goodness_cpu_offline, s32 cpu)
 		if (scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_GLOBAL, 0))
 			count(rescued, 1);
 	}
+	bpf_for(other, 0, scx_bpf_nr_cpu_ids())
+		if (other != cpu)
+			scx_bpf_kick_cpu(other, SCX_KICK_IDLE);
 }
 
 static s32 check_knobs(void)

@@ -60,6 +60,28 @@ __weak s32 pull_level(s32 self, u64 from, u32 level, s32 want)
 	return pulled;
 }
 
+/*
+ * The best task of an array goes straight to this CPU's local queue, if the kernel lets it. For a CPU that has nothing: one that
+ * is on its way off line still looks for work, but may run nobody else's tasks, and what it pulled would be lost to all.
+ */
+__weak bool take_from(s32 self, s32 victim, u32 array)
+{
+	u64 levels = READ_ONCE(array_of(rq_of(victim), array)->bitmap) & PRIO_ALL;
+	u64 from = lists_of(victim, array);
+	u32 step;
+
+	bpf_for(step, 0, PRIO_LEVELS) {
+		u32 level = prio_first(levels);
+
+		if (level >= PRIO_LEVELS)
+			break;
+		if (scx_bpf_dsq_move_to_local(from + level, 0))
+			return true;
+		levels &= levels - 1;
+	}
+	return false;
+}
+
 /* From one array, the best levels first. */
 __weak s32 pull_array(s32 self, s32 victim, u32 array, s32 want)
 {
@@ -83,13 +105,13 @@ __weak s32 pull_array(s32 self, s32 victim, u32 array, s32 want)
  * `running` tasks are this CPU's share as it is. A queue that is longer by more than a quarter gives half of the difference,
  * of its expired tasks first: they would not run soon anyway. A queue whose tasks may not come here is passed over.
  */
-__weak s32 balance(s32 self, s32 running)
+__weak s32 balance(s32 self, s32 running, bool idle)
 {
 	s32 below = 1 << 30;
 	u32 attempt;
 
 	bpf_for(attempt, 0, MAX_VICTIMS) {
-		s32 victim, want, pulled, length = 0;
+		s32 victim, want, pulled = 0, length = 0;
 		u32 expired;
 
 		victim = longest_queue(self, running, below, &length);
@@ -101,7 +123,15 @@ __weak s32 balance(s32 self, s32 running)
 		if (want > MAX_PULL)
 			want = MAX_PULL;
 		expired = !READ_ONCE(rq_of(victim)->active);
-		pulled = pull_array(self, victim, expired, want);
+		if (idle) {
+			pulled = take_from(self, victim, expired) || take_from(self, victim, !expired);
+			if (!pulled) {
+				below = length;
+				continue;
+			}
+		}
+		if (pulled < want)
+			pulled += pull_array(self, victim, expired, want - pulled);
 		if (pulled < want)
 			pulled += pull_array(self, victim, !expired, want - pulled);
 		if (pulled)

@@ -3,6 +3,9 @@
 #pragma once
 #include "o1.bpf.h"
 
+/* Ticks for which a queue may stand still. A real-time task may hold the CPU for longer: then the others help. */
+#define STUCK_TICKS 10
+
 struct o1_timer {
 	struct bpf_timer timer;
 };
@@ -28,13 +31,55 @@ static s32 nr_waiting(void)
 	return waiting;
 }
 
+/* All that waits for this CPU goes to the global queue, and idle CPUs are sent there. */
+__weak int drain(s32 cpu)
+{
+	struct task_struct *p;
+	u32 list;
+	s32 other;
+
+	bpf_for(list, 0, 2 * 64) {
+		if ((list & 63) >= PRIO_LEVELS)
+			continue;
+		bpf_for_each(scx_dsq, p, lists_of(cpu, 0) + list, 0) {
+			if (scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_GLOBAL, 0))
+				count(rescued, 1);
+		}
+	}
+	bpf_for(other, 0, scx_bpf_nr_cpu_ids())
+		if (other != cpu)
+			scx_bpf_kick_cpu(other, SCX_KICK_IDLE);
+	return 0;
+}
+
+/*
+ * A CPU that is on its way off line may have pulled tasks that the kernel does not let it run any more, before it was said
+ * to leave. What waits where nobody has run for a while is handed on; a CPU that is but slow loses the order, not the tasks.
+ */
+static void look_for_stuck(void)
+{
+	s32 cpu;
+
+	bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
+		struct o1_rq *rq = rq_of(cpu);
+
+		if (READ_ONCE(rq->curr_prio) != PRIO_NONE || READ_ONCE(rq->nr_queued) <= 0) {
+			rq->stuck = 0;
+		} else if (++rq->stuck >= STUCK_TICKS) {
+			rq->stuck = 0;
+			drain(cpu);
+		}
+	}
+}
+
 /* Wakes as many CPUs as could find something. */
 static int idle_tick(void *map, int *key, struct o1_timer *timer)
 {
-	s32 waiting = nr_waiting();
+	s32 waiting = idle_tick_ns ? nr_waiting() : 0;
 	const struct cpumask *idle;
 	s32 cpu;
 
+	look_for_stuck();
 	if (waiting > 0) {
 		idle = scx_bpf_get_idle_cpumask();
 		bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
@@ -48,7 +93,7 @@ static int idle_tick(void *map, int *key, struct o1_timer *timer)
 		}
 		scx_bpf_put_idle_cpumask(idle);
 	}
-	bpf_timer_start(&timer->timer, idle_tick_ns, 0);
+	bpf_timer_start(&timer->timer, idle_tick_ns ?: JIFFY_NS, 0);
 	return 0;
 }
 
@@ -64,5 +109,5 @@ static s32 start_idle_tick(void)
 	if (err)
 		return err;
 	bpf_timer_set_callback(&timer->timer, idle_tick);
-	return bpf_timer_start(&timer->timer, idle_tick_ns, 0);
+	return bpf_timer_start(&timer->timer, idle_tick_ns ?: JIFFY_NS, 0);
 }

@@ -34,7 +34,7 @@
  *   mode            d1 or mqo1
  *   min_slice_ns    slice at level 39, about; at least 1 us
  *   max_slice_ns    slice at level 0; not less than min_slice_ns
- *   idle_tick_ns    how often idle CPUs look for work; at least 1 ms, 0: never
+ *   idle_tick_ns    how often idle CPUs look for work; at least 1 ms; 0: never
  */
 #include <scx/common.bpf.h>
 #include <lib/prio_array.bpf.h>
@@ -130,8 +130,12 @@ s32 BPF_STRUCT_OPS(o1_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_
 /* To whatever CPU comes first: for tasks without a context, and for a CPU that is leaving. */
 static void rescue(struct task_struct *p, u64 enq_flags)
 {
+	s32 cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+
 	count(rescued, 1);
 	scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SCX_SLICE_DFL, enq_flags);
+	if (cpu >= 0)
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 }
 
 /* Which array a task joins, and whether at the end. */
@@ -233,7 +237,7 @@ void BPF_STRUCT_OPS(o1_dispatch, s32 cpu, struct task_struct *prev)
 	if (prev && (prev->scx.flags & SCX_TASK_QUEUED))
 		t = task_of(prev);
 	if (t && settle(prev, t, rq)) {
-		s32 pulled = balance(cpu, nr_running(rq));
+		s32 pulled = balance(cpu, nr_running(rq), false);
 
 		count(balanced_busy, pulled);
 	}
@@ -251,11 +255,9 @@ void BPF_STRUCT_OPS(o1_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	}
 	if (!prev || !(prev->scx.flags & SCX_TASK_QUEUED)) {
-		s32 pulled = balance(cpu, nr_running(rq));
+		s32 pulled = balance(cpu, nr_running(rq), true);
 
 		count(balanced_idle, pulled);
-		if (pulled)
-			take(cpu, rq, NULL);
 	}
 }
 
@@ -417,21 +419,11 @@ void BPF_STRUCT_OPS(o1_cpu_online, s32 cpu)
 	rq_of(cpu)->online = true;
 }
 
-/* Nobody dispatches for a CPU that leaves: what waits there goes to the global queue. */
+/* Nobody dispatches for a CPU that leaves. */
 void BPF_STRUCT_OPS(o1_cpu_offline, s32 cpu)
 {
-	struct task_struct *p;
-	u32 list;
-
 	rq_of(cpu)->online = false;
-	bpf_for(list, 0, 2 * 64) {
-		if ((list & 63) >= PRIO_LEVELS)
-			continue;
-		bpf_for_each(scx_dsq, p, lists_of(cpu, 0) + list, 0) {
-			if (scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_GLOBAL, 0))
-				count(rescued, 1);
-		}
-	}
+	drain(cpu);
 }
 
 static s32 check_knobs(void)
@@ -481,9 +473,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(o1_init)
 			break;
 	}
 	scx_bpf_put_cpumask(online);
-	if (!err && idle_tick_ns)
-		err = start_idle_tick();
-	return err;
+	return err ?: start_idle_tick();
 }
 
 void BPF_STRUCT_OPS(o1_exit, struct scx_exit_info *ei)

@@ -60,6 +60,7 @@ struct o1_rq {
 	u32 curr_prio;		/* of the running task; PRIO_NONE: none of ours */
 	s32 nr_queued;		/* waiting in both arrays */
 	u32 online;
+	u32 stuck;		/* jiffies for which nobody ran here though tasks wait */
 } __attribute__((aligned(128)));
 
 static struct o1_rq rqs[MAX_CPUS];

@@ -14,7 +14,8 @@ use crate::checks;
 use crate::sim::{attach_shipped, kernel};
 use crate::state::{global, of_task};
 
-/// One case. `look` has lines of an instant, then `task NAME` or `global`, then what to read.
+/// One case. `look` has lines of an instant, then `task NAME` or `global`, then what to read; `left_ns/1000000` is in whole ms,
+/// for what depends on the cost of an instruction.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
@@ -83,10 +84,12 @@ fn run(scheduler: &str, case: &Case) -> String {
         };
         got.push_str(&shown);
         for path in words {
+            let (name, unit) = path.split_once('/').unwrap_or((path, "1"));
             let value = match who {
-                Some(name) => of_task(&k, &loaded, name, path),
-                None => global(&k, &loaded, path),
+                Some(task) => of_task(&k, &loaded, task, name),
+                None => global(&k, &loaded, name),
             };
+            let value = value / unit.parse::<i64>().unwrap_or_else(|e| panic!("{path}: {e}"));
             write!(got, " {path}={value}").expect("a String takes any text");
         }
         got.push('\n');
