@@ -74,7 +74,7 @@ static void call_any(struct task_struct *p)
 	s32 cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 
 	if (cpu >= 0)
-		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		kick(cpu, SCX_KICK_IDLE);
 }
 
 /* To whatever CPU comes first. */
@@ -104,8 +104,13 @@ void BPF_STRUCT_OPS(goodness_enqueue, struct task_struct *p, u64 enq_flags)
 	struct slot *s = slot_at(idx);
 	bool woken = enq_flags & SCX_ENQ_WAKEUP;
 
-	if (!idx || !cpu_at(cpu)->online) {
+	if (!idx) {
 		rescue(p, enq_flags);
+		return;
+	}
+	/* A CPU that leaves: it runs what it has, and the kernel moves each task away as it does. */
+	if (!cpu_at(cpu)->online) {
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, s->left_ns ?: 1, enq_flags);
 		return;
 	}
 	catch_up(s);
@@ -226,7 +231,7 @@ static bool pick(s32 cpu, u32 prev, struct scan *scan)
 	}
 	/* What is on its way into a queue will be there when this CPU looks again. */
 	if (waits && !prev)
-		scx_bpf_kick_cpu(cpu, 0);
+		kick(cpu, 0);
 	return false;
 }
 
@@ -322,7 +327,7 @@ bool BPF_STRUCT_OPS(goodness_yield, struct task_struct *from, struct task_struct
 void BPF_STRUCT_OPS(goodness_update_idle, s32 cpu, bool idle)
 {
 	if (idle && READ_ONCE(nr_waiting) > 0)
-		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		kick(cpu, SCX_KICK_IDLE);
 }
 
 void BPF_STRUCT_OPS(goodness_set_weight, struct task_struct *p, u32 weight)

@@ -125,6 +125,17 @@ static __always_inline struct cpu_state *cpu_at(s32 cpu)
 	return &cpu_states[cpu & (MAX_CPUS - 1)];
 }
 
+/*
+ * A kick is an interrupt that a CPU sends to itself first. One that is past its last interrupt on the way off line never gets it,
+ * and from then on the kernel takes its kicks for sent, and waits for this one when the scheduler is detached. So a CPU that has
+ * been told to leave kicks nobody.
+ */
+static __always_inline void kick(s32 cpu, u64 flags)
+{
+	if (cpu_at(bpf_get_smp_processor_id())->online)
+		scx_bpf_kick_cpu(cpu, flags);
+}
+
 /* The task's slot; NO_SLOT: it has none. */
 static __always_inline u32 slot_of(struct task_struct *p)
 {

@@ -69,9 +69,9 @@ static void kick_target(s32 target)
 		return;
 	if (target & TARGET_IDLE) {
 		count(idle_wakes, 1);
-		scx_bpf_kick_cpu(target & ~TARGET_IDLE, SCX_KICK_IDLE);
+		kick(target & ~TARGET_IDLE, SCX_KICK_IDLE);
 	} else {
 		count(preempted, 1);
-		scx_bpf_kick_cpu(target, SCX_KICK_PREEMPT);
+		kick(target, SCX_KICK_PREEMPT);
 	}
 }

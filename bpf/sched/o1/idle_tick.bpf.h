@@ -87,7 +87,7 @@ static int idle_tick(void *map, int *key, struct o1_timer *timer)
 				break;
 			if (!bpf_cpumask_test_cpu(cpu, idle))
 				continue;
-			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+			kick(cpu, SCX_KICK_IDLE);
 			count(idle_kicks, 1);
 			waiting--;
 		}

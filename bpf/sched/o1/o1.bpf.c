@@ -127,7 +127,7 @@ s32 BPF_STRUCT_OPS(o1_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_
 	return prev_cpu;
 }
 
-/* To whatever CPU comes first: for tasks without a context, and for a CPU that is leaving. */
+/* The task has no context: to whatever CPU comes first. */
 static void rescue(struct task_struct *p, u64 enq_flags)
 {
 	s32 cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
@@ -135,7 +135,7 @@ static void rescue(struct task_struct *p, u64 enq_flags)
 	count(rescued, 1);
 	scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SCX_SLICE_DFL, enq_flags);
 	if (cpu >= 0)
-		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		kick(cpu, SCX_KICK_IDLE);
 }
 
 /* Which array a task joins, and whether at the end. */
@@ -163,8 +163,13 @@ void BPF_STRUCT_OPS(o1_enqueue, struct task_struct *p, u64 enq_flags)
 	struct o1_task *t = task_of(p);
 	u64 flags;
 
-	if (!t || !rq->online) {
+	if (!t) {
 		rescue(p, enq_flags);
+		return;
+	}
+	/* A CPU that leaves: it runs what it has, and the kernel moves each task away as it does. */
+	if (!rq->online) {
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_left(t), enq_flags);
 		return;
 	}
 	flags = place(p, t, rq, cpu, enq_flags);
@@ -174,10 +179,10 @@ void BPF_STRUCT_OPS(o1_enqueue, struct task_struct *p, u64 enq_flags)
 	prio_array_insert(array_of(rq, t->array), lists_of(cpu, t->array), t->prio, p, slice_left(t),
 			  flags);
 	if (rq->curr_prio == PRIO_NONE)
-		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		kick(cpu, SCX_KICK_IDLE);
 	else if (t->prio < rq->curr_prio && t->array == rq->active) {
 		count(preempted, 1);
-		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+		kick(cpu, SCX_KICK_PREEMPT);
 	}
 }
 

@@ -103,6 +103,17 @@ static __always_inline struct o1_task *task_of(struct task_struct *p)
 	return bpf_task_storage_get(&tasks, p, NULL, 0);
 }
 
+/*
+ * A kick is an interrupt that a CPU sends to itself first. One that is past its last interrupt on the way off line never gets it,
+ * and from then on the kernel takes its kicks for sent, and waits for this one when the scheduler is detached. So a CPU that has
+ * been told to leave kicks nobody.
+ */
+static __always_inline void kick(s32 cpu, u64 flags)
+{
+	if (rq_of(bpf_get_smp_processor_id())->online)
+		scx_bpf_kick_cpu(cpu, flags);
+}
+
 /* First DSQ of one of a CPU's arrays. */
 static __always_inline u64 lists_of(s32 cpu, u32 array)
 {
