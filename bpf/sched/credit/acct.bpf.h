@@ -225,7 +225,7 @@ static void park(struct vcpu *v)
 	STAT(vcpu_park);
 	TASK_STAT(v, parked);
 	if (cpu_ctx(v->cpu)->cur == v->slot + 1)
-		scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
+		kick(v->cpu, SCX_KICK_PREEMPT);
 }
 
 static bool park_expired(const struct vcpu *v)
@@ -400,7 +400,7 @@ __noinline int wake_forgotten(void)
 
 	bpf_for(cpu, 0, nr_cpus)
 		if (bpf_cpumask_test_cpu(cpu, idlers) && nr_waiting(cpu))
-			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+			kick(cpu, SCX_KICK_IDLE);
 	scx_bpf_put_idle_cpumask(idlers);
 	bpf_for(cpu, 0, nr_cpus) {
 		if (!cpu_ctx(cpu)->offline)

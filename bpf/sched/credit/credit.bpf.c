@@ -96,7 +96,7 @@ static void enqueue_again(struct task_struct *p, struct vcpu *v, u64 enq_flags)
 	if (to != cpu)
 		tickle_for(p, v->pri, to);
 	else if (enq_flags & SCX_ENQ_LAST)
-		scx_bpf_kick_cpu(cpu, 0);
+		kick(cpu, 0);
 }
 
 void BPF_STRUCT_OPS(credit_enqueue, struct task_struct *p, u64 enq_flags)

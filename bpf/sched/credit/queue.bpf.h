@@ -109,12 +109,12 @@ static void wake_idlers(struct task_struct *p, const struct cpumask *idlers)
 		if (cpu < 0)
 			return;
 		here->last_tickle = cpu;
-		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		kick(cpu, SCX_KICK_IDLE);
 		return;
 	}
 	bpf_for(cpu, 0, nr_cpus)
 		if (has_cpu(cpu, idlers) && bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
-			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+			kick(cpu, SCX_KICK_IDLE);
 }
 
 /* p has been queued on `cpu` and was not running before: who is told? */
@@ -137,10 +137,10 @@ static __noinline void tickle_for(struct task_struct *p, s32 new_pri, s32 cpu)
 	if (what & TICKLE_LOCAL) {
 		if (!idle)
 			STAT(tickle_preempt);
-		scx_bpf_kick_cpu(cpu, idle ? SCX_KICK_IDLE : SCX_KICK_PREEMPT);
+		kick(cpu, idle ? SCX_KICK_IDLE : SCX_KICK_PREEMPT);
 	} else if (in.cur_pri == TICKLE_PRI_OTHER) {
 		/* Between two tasks, perhaps about to be idle: it looks again. Costs a busy CPU nothing. */
-		scx_bpf_kick_cpu(cpu, 0);
+		kick(cpu, 0);
 	}
 	if (what & TICKLE_IDLERS)
 		wake_idlers(p, idlers);
@@ -304,7 +304,7 @@ __noinline int drain_queue(s32 cpu, u64 dsq)
 		if (v)
 			v->cpu = to;
 		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, queue_id(to, v ? class_of(v->pri) : 1), 0);
-		scx_bpf_kick_cpu(to, SCX_KICK_IDLE);
+		kick(to, SCX_KICK_IDLE);
 	}
 	return 0;
 }
