@@ -62,7 +62,7 @@ pub struct TaskSpec {
     /// None: every CPU, or the parent's.
     pub affinity: Option<CpuMask>,
     pub cgroup: CgroupId,
-    /// The thread group to join; None starts a process of its own.
+    /// A thread of the group to join; None starts a process of its own.
     pub thread_group_of: Option<TaskId>,
     /// A kernel thread has no address space (`mm` is NULL).
     pub kthread: bool,

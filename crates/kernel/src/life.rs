@@ -119,7 +119,8 @@ impl Kernel {
             self.stop_with(Stop::OutOfMemory("the task table is full".into()));
             return Err(SysError::NoMemory);
         };
-        let leader = spec.thread_group_of.unwrap_or(id);
+        // Any of the group's threads may be named.
+        let leader = spec.thread_group_of.map_or(id, |member| self.tasks[member].leader);
         self.tasks[id].tgid = self.tasks[leader].pid;
         self.tasks[id].user_cpus = wanted;
         mirror::identity(&mut self.vm.mem, &self.tasks[id]);

@@ -44,7 +44,7 @@ pub struct Refusal {
 }
 
 /// Lines of a verifier's log that are shown.
-const SHOWN: usize = 12;
+const SHOWN: usize = 40;
 
 pub fn refusal(text: &str) -> Option<Refusal> {
     let begin = text.find("-- BEGIN PROG LOAD LOG --")?;

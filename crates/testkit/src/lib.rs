@@ -10,5 +10,6 @@ pub mod checks;
 pub mod kernel_objects;
 pub mod recorder;
 pub mod scx_family;
+pub mod shipped;
 pub mod sim;
 pub mod state;

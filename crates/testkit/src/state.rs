@@ -3,6 +3,7 @@
 //!
 //! Owns: nothing. Does not: judge (see `cases.rs` and the tests).
 
+use scxlab_bpf::btf::Kind;
 use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::task::Task;
@@ -91,4 +92,21 @@ fn sign_extend(value: u64, size: usize) -> i64 {
         4 => i64::from(value as u32 as i32),
         _ => value as i64,
     }
+}
+
+/// A number in a structure of that name which the scheduler keeps at an address, such as in an arena.
+pub fn at(k: &Kernel, loaded: &Loaded, structure: &str, addr: i64, path: &str) -> i64 {
+    let btf = &loaded.object.btf;
+    let ty = btf.find(structure, Kind::Struct).unwrap_or_else(|| panic!("no struct {structure}"));
+    let found = btf.path(ty, &format!(".{path}")).unwrap_or_else(|e| panic!("{structure}: {e}"));
+    let size = btf.size_of(found.ty).expect("a size");
+    let bytes = k.vm.mem.bytes(addr as u64 + found.byte_off(), size);
+    sign_extend(word(bytes.expect("memory of the scheduler's"), size as usize), size as usize)
+}
+
+/// How large a structure of the scheduler's is.
+pub fn size_of(loaded: &Loaded, structure: &str) -> i64 {
+    let btf = &loaded.object.btf;
+    let ty = btf.find(structure, Kind::Struct).unwrap_or_else(|| panic!("no struct {structure}"));
+    btf.size_of(ty).expect("a size") as i64
 }

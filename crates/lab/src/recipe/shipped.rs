@@ -21,6 +21,7 @@ pub fn shipped() -> &'static [(&'static str, &'static str)] {
         "chaos",
         "cosmos",
         "credit",
+        "fair",
         "flash",
         "flatcg",
         "flow",

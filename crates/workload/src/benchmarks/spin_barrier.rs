@@ -7,7 +7,7 @@
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;
-use crate::program::{CgroupDef, Op, Program, ThreadTemplate};
+use crate::program::{CgroupDef, CpuList, Op, Program, ThreadTemplate};
 
 pub(super) const GENERATOR: Generator = Generator {
     name: "spin_barrier",
@@ -20,6 +20,7 @@ pub(super) const GENERATOR: Generator = Generator {
         param("rounds", "none", "barriers; none: until the run ends"),
         param("cgroups", "no", "yes: each job in a cgroup of its own"),
         param("gang", "no", "yes: each job's cgroup is a gang (user.cpu.gang)"),
+        param("pin", "no", "yes: thread i of each job on CPU i only"),
         param("duration", "10s", "length of the run, or none"),
     ],
     build,
@@ -35,15 +36,25 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
         "none" => None,
         _ => Some(u64::from(params.number("rounds", 1, u32::MAX)?)),
     };
-    let templates = (0..jobs).map(|job| {
+    let template = |job: u32, instances, name: &str, cpus| {
         let round = vec![Op::Compute(work), Op::SpinBarrier(format!("job{job}")), Op::Count(1)];
         ThreadTemplate {
-            instances: threads,
+            instances,
+            cpus,
             process: Some(format!("job{job}")),
             cgroup: grouped.then(|| format!("/job{job}")),
-            ..ThreadTemplate::new(&format!("job{job}"), vec![Op::Loop { times, ops: round }])
+            ..ThreadTemplate::new(name, vec![Op::Loop { times, ops: round }])
         }
-    });
+    };
+    let templates: Vec<_> = if params.word("pin", &["no", "yes"])? == 1 {
+        let all = (0..jobs).flat_map(|job| (0..threads).map(move |cpu| (job, cpu)));
+        all.map(|(job, cpu)| {
+            template(job, 1, &format!("job{job}-{cpu}"), CpuList::from_ranges([(cpu, cpu)]))
+        })
+        .collect()
+    } else {
+        (0..jobs).map(|job| template(job, threads, &format!("job{job}"), None)).collect()
+    };
     let gangs = (0..jobs).filter(|_| gang).map(|job| {
         let mut cgroup = CgroupDef::new(&format!("/job{job}"));
         cgroup.xattrs.insert("user.cpu.gang".into(), "1".into());
@@ -52,7 +63,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     Ok(Program {
         cgroups: gangs.collect(),
         duration: params.maybe_time("duration")?,
-        threads: templates.collect(),
+        threads: templates,
         ..Program::default()
     })
 }

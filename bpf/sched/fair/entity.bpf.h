@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Entities and queues: vruntime, the order by it, enqueue and dequeue through the levels, charging, picking, preemption by tick.
+ *
+ * What is between lock and unlock takes no clock and looks into no DSQ: callers bring the time, and the vruntime of a DSQ's first
+ * task is kept in the queue (`head`). Waiting cgroups are in a list; a cgroup that ran goes in from the end, where it belongs
+ * when weights are alike, one that wakes up from the front.
+ */
+#ifndef FAIR_ENTITY_BPF_H
+#define FAIR_ENTITY_BPF_H
+
+#include "fair.bpf.h"
+#include "load.bpf.h"
+
+/* ---- time ---- */
+
+/* CPU time as vruntime of an entity. */
+static __always_inline u64 to_vruntime(u64 ns, fair_entity_t *se)
+{
+	return se->weight ? ns * NICE_0_LOAD / se->weight : ns;
+}
+
+static __always_inline u64 latency(void)
+{
+	return sched_latency_ns * factor;
+}
+
+static __always_inline u64 min_granularity(void)
+{
+	return min_granularity_ns * factor;
+}
+
+/* In what time everything on a queue should run once: stretched when there is too much for the latency aimed at. */
+static __always_inline u64 sched_period(u64 nr)
+{
+	u64 stretched = nr * min_granularity();
+
+	return max_u64(latency(), stretched);
+}
+
+/* The part of its queue's period that is the entity's, through all levels. It need not be on the queue. */
+static u64 sched_slice(fair_rq_t *q, fair_entity_t *se)
+{
+	u64 slice = sched_period(q->nr + !se->on_rq);
+
+	while (q && can_loop) {
+		u64 weight = q->weight + (se->on_rq ? 0 : se->weight);
+
+		if (weight)
+			slice = slice * se->weight / weight;
+		se = &q->se;
+		q = q->depth ? se->q : NULL;
+	}
+	return slice;
+}
+
+/* min_vruntime follows the entity that is furthest behind. */
+static void update_min_vruntime(fair_rq_t *q)
+{
+	u64 min = q->min_vruntime;
+	bool have = false;
+
+	if (q->curr && q->curr->on_rq) {
+		min = q->curr->vruntime;
+		have = true;
+	}
+	if (q->first && (!have || time_before(q->first->vruntime, min))) {
+		min = q->first->vruntime;
+		have = true;
+	}
+	if (q->has_head && (!have || time_before(q->head, min)))
+		min = q->head;
+	if (time_after(min, q->min_vruntime))
+		q->min_vruntime = min;
+}
+
+/* ---- the list of waiting cgroups ---- */
+
+static void list_insert(fair_rq_t *q, fair_entity_t *se, bool from_end)
+{
+	fair_entity_t *after = NULL, *before = NULL;
+
+	if (se->listed)
+		return;
+	if (from_end) {
+		after = q->last;
+		while (after && time_after(after->vruntime, se->vruntime) && can_loop) {
+			before = after;
+			after = after->prev;
+		}
+	} else {
+		before = q->first;
+		while (before && !time_after(before->vruntime, se->vruntime) && can_loop) {
+			after = before;
+			before = before->next;
+		}
+	}
+	se->prev = after;
+	apart();
+	se->next = before;
+	if (after)
+		after->next = se;
+	else
+		q->first = se;
+	if (before)
+		before->prev = se;
+	else
+		q->last = se;
+	se->listed = 1;
+}
+
+static void list_remove(fair_rq_t *q, fair_entity_t *se)
+{
+	fair_entity_t *prev = se->prev, *next = se->next;
+
+	if (!se->listed)
+		return;
+	if (prev)
+		prev->next = next;
+	else
+		q->first = next;
+	if (next)
+		next->prev = prev;
+	else
+		q->last = prev;
+	se->prev = NULL;
+	apart();
+	se->next = NULL;
+	se->listed = 0;
+}
+
+static void clear_buddies(fair_rq_t *q, fair_entity_t *se)
+{
+	if (q->buddy_next == se)
+		q->buddy_next = NULL;
+	if (q->buddy_last == se)
+		q->buddy_last = NULL;
+	if (q->buddy_skip == se)
+		q->buddy_skip = NULL;
+}
+
+/* ---- charging ---- */
+
+/* `delta` ns of the CPU went to the task that runs, and to every cgroup that it is in. */
+static void charge(fair_cpu_t *c, u64 delta)
+{
+	fair_entity_t *se = &c->curr->se;
+	fair_rq_t *q = se->q;
+
+	while (q && can_loop) {
+		se->ran += delta;
+		se->vruntime += to_vruntime(delta, se);
+		update_min_vruntime(q);
+		if (group_at(q->group)->quota)
+			q->runtime -= delta;
+		se = &q->se;
+		q = q->depth ? se->q : NULL;
+	}
+}
+
+/* Between two looks at the task's own clock, the CPU's is used; what that was off by is made good here. */
+static void charge_exact(fair_cpu_t *c, u64 sum_exec, u64 now)
+{
+	s64 delta;
+
+	if (!c->curr)
+		return;
+	delta = (s64)(sum_exec - c->curr_base) - (s64)c->curr_charged;
+	c->curr_at = now;
+	if (delta > 0) {
+		charge(c, delta);
+		c->curr_charged += delta;
+	}
+}
+
+static void charge_until(fair_cpu_t *c, u64 now)
+{
+	s64 delta = now - c->curr_at;
+
+	if (!c->curr || delta <= 0)
+		return;
+	c->curr_at = now;
+	charge(c, delta);
+	c->curr_charged += delta;
+}
+
+/* ---- on and off a queue ---- */
+
+enum { ENQ_MOVED = 0, ENQ_WOKEN = 1, ENQ_NEW = 2 };
+
+/* Who wakes up gets up to half a latency of credit; who is new starts behind those that have been here. */
+static void place_entity(fair_rq_t *q, fair_entity_t *se, int how)
+{
+	u64 vruntime = q->min_vruntime;
+
+	if (how == ENQ_NEW)
+		vruntime += to_vruntime(sched_slice(q, se), se);
+	else
+		vruntime -= latency() / 2;
+	if (how == ENQ_NEW || time_after(vruntime, se->vruntime))
+		se->vruntime = vruntime;
+}
+
+/* From one queue's scale to another's. */
+static void rescale(fair_entity_t *se, fair_rq_t *q)
+{
+	if (se->q == q)
+		return;
+	if (se->q)
+		se->vruntime -= se->q->min_vruntime;
+	se->vruntime += q->min_vruntime;
+	se->q = q;
+}
+
+static void enqueue_entity(fair_rq_t *q, fair_entity_t *se, int how, u64 now)
+{
+	rescale(se, q);
+	load_enqueue(se, q, now);
+	if (how != ENQ_MOVED)
+		place_entity(q, se, how);
+	se->on_rq = 1;
+	q->weight += se->weight;
+	q->nr++;
+	update_shares(q);
+	if (se->mine && q->curr != se)
+		list_insert(q, se, false);
+}
+
+static void dequeue_entity(fair_rq_t *q, fair_entity_t *se, bool sleeps, u64 now)
+{
+	load_dequeue(se, q, now, sleeps);
+	clear_buddies(q, se);
+	if (se->mine)
+		list_remove(q, se);
+	se->on_rq = 0;
+	q->weight -= se->weight;
+	q->nr--;
+	update_min_vruntime(q);
+	update_shares(q);
+}
+
+/* The levels above one that stays on its queue: their load and shares may have changed. */
+static void update_above(fair_entity_t *se, u64 now)
+{
+	fair_rq_t *q = se->q;
+
+	while (q && can_loop) {
+		load_update(se, q, now);
+		update_shares(q);
+		se = &q->se;
+		q = q->depth ? se->q : NULL;
+	}
+}
+
+static void count_tasks(fair_rq_t *q, s32 delta)
+{
+	while (q && can_loop) {
+		q->h_nr += delta;
+		if (q->throttled || !q->depth)
+			break;
+		q = q->se.q;
+	}
+}
+
+/* The task becomes runnable on `q`, and with it every cgroup above that was not. */
+static void enqueue_task(fair_task_t *t, fair_rq_t *q, int how, u64 now)
+{
+	fair_entity_t *se = &t->se;
+
+	count_tasks(q, 1);
+	while (q && !se->on_rq && can_loop) {
+		enqueue_entity(q, se, how, now);
+		how = ENQ_WOKEN;
+		if (q->throttled)
+			return;
+		se = &q->se;
+		q = q->depth ? se->q : NULL;
+	}
+	if (q)
+		update_above(se, now);
+}
+
+static void dequeue_task(fair_task_t *t, bool sleeps, u64 now)
+{
+	fair_entity_t *se = &t->se;
+	fair_rq_t *q = se->q;
+
+	count_tasks(q, -1);
+	while (q && se->on_rq && can_loop) {
+		dequeue_entity(q, se, sleeps, now);
+		sleeps = true;
+		if (q->throttled)
+			return;
+		se = &q->se;
+		q = q->depth ? se->q : NULL;
+		/* Others keep the cgroup on its queue. */
+		if (q && se->mine->nr)
+			break;
+	}
+	if (q && se->on_rq)
+		update_above(se, now);
+}
+
+/* ---- to and from the CPU ---- */
+
+static void set_curr(fair_cpu_t *c, fair_task_t *t, u64 sum_exec, u64 now)
+{
+	fair_entity_t *se = &t->se;
+	fair_rq_t *q = se->q;
+
+	c->curr = t;
+	c->curr_base = sum_exec;
+	c->curr_charged = 0;
+	c->curr_at = now;
+	while (q && can_loop) {
+		if (is_pelt())
+			pelt_update_entity(se, q, now, se->on_rq);
+		if (se->mine)
+			list_remove(q, se);
+		clear_buddies(q, se);
+		q->curr = se;
+		se->ran_at_pick = se->ran;
+		se = &q->se;
+		q = q->depth ? se->q : NULL;
+	}
+}
+
+static void put_curr(fair_cpu_t *c, u64 now)
+{
+	fair_entity_t *se;
+	fair_rq_t *q;
+
+	if (!c->curr)
+		return;
+	se = &c->curr->se;
+	q = se->q;
+	c->curr = NULL;
+	while (q && can_loop) {
+		if (is_pelt())
+			pelt_update_entity(se, q, now, true);
+		q->curr = NULL;
+		if (se->mine && se->on_rq)
+			list_insert(q, se, true);
+		se = &q->se;
+		q = q->depth ? se->q : NULL;
+	}
+}
+
+/* It was picked again: a new slice at every level. */
+static void repick_curr(fair_cpu_t *c)
+{
+	fair_entity_t *se = &c->curr->se;
+	fair_rq_t *q = se->q;
+
+	while (q && can_loop) {
+		se->ran_at_pick = se->ran;
+		clear_buddies(q, se);
+		se = &q->se;
+		q = q->depth ? se->q : NULL;
+	}
+}
+
+/* What waits in the DSQ changed: `head` is the first task's vruntime. */
+static __always_inline void set_head(fair_rq_t *q, bool has_head, u64 head)
+{
+	q->has_head = has_head;
+	q->head = head;
+	update_min_vruntime(q);
+}
+
+/* ---- preemption ---- */
+
+/* The smallest vruntime that waits on a queue. */
+static bool leftmost(fair_rq_t *q, u64 *vruntime)
+{
+	bool have = q->first != NULL;
+
+	if (have)
+		*vruntime = q->first->vruntime;
+	if (q->has_head && (!have || time_before(q->head, *vruntime))) {
+		*vruntime = q->head;
+		have = true;
+	}
+	return have;
+}
+
+/* Whether the entity that runs on `q` has had its slice, or is too far ahead of who waits. */
+static bool slice_is_over(fair_rq_t *q, fair_entity_t *se)
+{
+	u64 ideal = sched_slice(q, se), ran = se->ran - se->ran_at_pick, first = 0;
+
+	if (q->nr < 2)
+		return false;
+	if (ran > ideal)
+		return true;
+	if (ran < min_granularity())
+		return false;
+	return leftmost(q, &first) && (s64)(se->vruntime - first) > (s64)ideal;
+}
+
+/* At a tick, through all levels. */
+static bool tick_curr(fair_cpu_t *c, u64 now)
+{
+	fair_entity_t *se = &c->curr->se;
+	fair_rq_t *q = se->q;
+	bool over = false;
+
+	while (q && can_loop) {
+		load_update(se, q, now);
+		update_shares(q);
+		if (slice_is_over(q, se)) {
+			clear_buddies(q, se);
+			over = true;
+		}
+		se = &q->se;
+		q = q->depth ? se->q : NULL;
+	}
+	return over;
+}
+
+/* 1: `se` should run instead of one with vruntime `curr`; 0: it is first, but not by enough; -1: it is not. */
+static __always_inline int beats(u64 curr, fair_entity_t *se)
+{
+	s64 lead = curr - se->vruntime;
+
+	if (lead <= 0)
+		return -1;
+	return lead > (s64)to_vruntime(wakeup_granularity_ns * factor, se);
+}
+
+/* ---- picking ---- */
+
+/* Answers of pick(); others are DSQs. */
+#define PICK_NONE	(~0ULL)
+#define PICK_PREV	(~1ULL)
+
+/* The first waiting cgroup that has not been found empty in this round. */
+static __always_inline fair_entity_t *first_group(fair_rq_t *q, u64 round)
+{
+	fair_entity_t *se = q->first;
+
+	while (se && se->skip_round == round && can_loop)
+		se = se->next;
+	return se;
+}
+
+/* Whether `se` may run although one with vruntime `first` is more deserving. */
+static __always_inline bool is_fair_enough(fair_entity_t *se, u64 first)
+{
+	return (s64)(se->vruntime - first) <= (s64)to_vruntime(wakeup_granularity_ns * factor, se);
+}
+
+/* A waiting entity that pick() may take out of its turn. */
+static __always_inline bool waits(fair_entity_t *se, u64 round)
+{
+	if (!se || !se->on_rq)
+		return false;
+	return se->mine ? se->listed && se->skip_round != round : ((fair_task_t *)se)->queued;
+}
+
+/*
+ * One level: the smallest vruntime of who ran, the first cgroup and the first task of the DSQ. Before them goes a buddy, as long
+ * as that is not too unfair; who yielded goes after the second. `*head`: it is the DSQ's first task. c->want: it is that task,
+ * somewhere in the DSQ.
+ */
+static __always_inline fair_entity_t *choose(fair_cpu_t *c, fair_rq_t *q, bool keep, bool *head)
+{
+	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(q->dsq);
+	fair_entity_t *best = first_group(q, c->round), *curr = keep ? q->curr : NULL, *buddy;
+	u64 first = best ? best->vruntime : 0;
+
+	*head = false;
+	buddy = q->buddy_gang;
+	if (waits(buddy, c->round) || (buddy && buddy == curr && buddy->skip_round != c->round))
+		return buddy;
+	if (p && (!best || time_before(p->scx.dsq_vtime, first))) {
+		first = p->scx.dsq_vtime;
+		best = NULL;
+		*head = true;
+	}
+	if (curr && curr->on_rq && curr->skip_round != c->round && (curr->mine || !c->leave_prev)) {
+		s64 lead = first - curr->vruntime;
+		bool yields = q->buddy_skip == curr && lead <= (s64)to_vruntime(wakeup_granularity_ns * factor, curr);
+
+		if ((!best && !*head) || (lead > 0 && !yields)) {
+			best = curr;
+			first = curr->vruntime;
+			*head = false;
+		}
+	}
+	buddy = q->buddy_next;
+	if (!waits(buddy, c->round) || !is_fair_enough(buddy, first))
+		buddy = q->buddy_last;
+	if (waits(buddy, c->round) && is_fair_enough(buddy, first)) {
+		*head = false;
+		if (!buddy->mine) {
+			c->want = (fair_task_t *)buddy;
+			*head = true;
+		}
+		best = buddy;
+	}
+	return best;
+}
+
+/*
+ * From the root down. A cgroup may turn out to be empty, when its only task is on its way to or from another CPU: then it is
+ * marked and the walk begins anew, up to the limit of marks; fair_dispatch() looks into every DSQ after that.
+ */
+static __noinline u64 pick(fair_cpu_t *c, bool prev_runs)
+{
+	u32 tries;
+
+	c->want = NULL;
+	for (tries = 0; tries < MAX_DEPTH * 2 && can_loop; tries++) {
+		fair_rq_t *q = c->root;
+		bool keep = prev_runs && c->curr;
+
+		while (q && can_loop) {
+			bool head = false;
+			fair_entity_t *se = choose(c, q, keep, &head);
+
+			if (head)
+				return q->dsq;
+			if (!se) {
+				if (!q->depth)
+					return PICK_NONE;
+				q->se.skip_round = c->round;
+				break;
+			}
+			if (!se->mine)
+				return PICK_PREV;
+			keep = keep && q->curr == se;
+			q = se->mine;
+		}
+	}
+	return PICK_NONE;
+}
+
+#endif

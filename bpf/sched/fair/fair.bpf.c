@@ -1,0 +1,492 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * fair: the Completely Fair Scheduler of Linux 3.x, with cgroups; load=window and load=pelt are before and after load tracking.
+ *
+ * Shows: CFS as it was before EEVDF: vruntime, group scheduling, wake-up preemption, balancing over domains; and what load
+ * tracking by entity (Paul Turner's series of 2012) changed about it. The base that gang and NUMA scheduling build on.
+ * Suits: mixed loads on machines of up to 1024 CPUs; shares by nice and by cgroup weight on every level; limits by cpu.max.
+ * Fails: hard latency: a task that wakes up preempts only if it is behind by a granularity, and waits for a tick otherwise. It
+ * knows neither big and little cores nor frequencies. A cgroup's weight on several CPUs follows its load, so it is late.
+ *
+ * Terms:
+ *   entity     what has a weight and a vruntime: a task, or a cgroup on one CPU
+ *   vruntime   CPU time of an entity times 1024 by its weight, ns; of its queue the smallest deserves the CPU
+ *   queue      of one cgroup on one CPU: its tasks, in a DSQ ordered by vruntime, and its child cgroups, in a list
+ *   shares     weight of a cgroup, 1024 at cpu.weight 100; divided among CPUs by where its load is
+ *   slice      the entity's part of the time in which all on its queue should run once
+ *   load       what balancing equalises: the weight that is runnable (window), or the weight of what was runnable lately (pelt)
+ *   buddy      who should run next (or last, or not) if that is not unfair by more than the wake-up granularity
+ *
+ * Mechanism. ops.runnable() puts a task on the queue of its cgroup and CPU, and every cgroup above that was empty on its parent's
+ * queue. ops.enqueue() puts it into the queue's DSQ, so no task can be lost, and preempts if the task is behind the one that runs
+ * by more than the granularity, where their paths to the root meet. ops.dispatch() walks down from the root: on each level the
+ * smallest vruntime of the one that ran, the first child cgroup, the first task. It takes that task to the CPU, or lets the one
+ * that ran go on. What runs is charged on all levels at once. At each tick it has to show that its slice is not over.
+ * A CPU that finds nothing takes a waiting task from the busiest CPU of the busiest group, of the nearest domain that is out of
+ * balance; busy CPUs do the same from time to time, and wake up an idle one if they have more than they can run.
+ * The rooms: fair.bpf.h types, entity.bpf.h order and picking, load.bpf.h load, task.bpf.h where a task is counted, wake.bpf.h
+ * placement, group.bpf.h cgroups and limits, balance.bpf.h balancing, run.bpf.h the steps of dispatch, report.bpf.h answers.
+ *
+ * Limits:
+ *   - 1024 CPUs; more are refused. 511 cgroups besides the root, 15 levels of them; what is beyond counts as its parent.
+ *   - A slice ends at a tick, so the shortest turn is a tick.
+ *   - Weights as far apart as 1 and 10000 make waits longer than the kernel's watchdog allows. Every task that waited for
+ *     rescue_ns runs once, whatever its weight or its cgroup's limit. README.md has the bound.
+ *   - A task that is moved to another CPU runs there next; one is moved at a time.
+ *
+ * Knobs:
+ *   load                     window or pelt
+ *   sched_latency_ns         aimed at for a round of all; times 1 + log2(CPUs), CPUs up to 8, as the next two are
+ *   min_granularity_ns       shortest slice
+ *   wakeup_granularity_ns    how far behind who wakes up has to be to preempt
+ *   migration_cost_ns        what ran so lately stays; a CPU that is idle for less does not look for work
+ *   shares_window_ns         load=window: length of a window
+ *   bandwidth_slice_ns       what a CPU takes at once of a cgroup's cpu.max
+ *   rescue_ns                wait after which a task runs whatever its weight; 0: never
+ *   nr_migrate               tasks that are looked at for one that may be moved
+ */
+#include "fair.bpf.h"
+#include "group.bpf.h"
+#include "task.bpf.h"
+#include "balance.bpf.h"
+#include "run.bpf.h"
+#include "report.bpf.h"
+
+char _license[] SEC("license") = "GPL";
+
+UEI_DEFINE(uei);
+
+/* ---- operations ---- */
+
+s32 BPF_STRUCT_OPS(fair_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	fair_task_t *t = task_of(p);
+	s32 this_cpu = bpf_get_smp_processor_id(), cpu = prev_cpu, target;
+	u64 now = scx_bpf_now();
+
+	if (!t)
+		return prev_cpu;
+	if (wake_flags & SCX_WAKE_FORK) {
+		cpu = pick_idlest(p, prev_cpu);
+		if (cpu != prev_cpu)
+			count(migrate_fork);
+		return cpu;
+	}
+	count(wakeups);
+	if (this_cpu != prev_cpu && may_run_on(p, this_cpu) &&
+	    wake_affine(t, this_cpu, prev_cpu, wake_flags & SCX_WAKE_SYNC, now)) {
+		count(wake_affine);
+		cpu = this_cpu;
+	}
+	target = cpu;
+	cpu = pick_idle_sibling(p, prev_cpu, target);
+	if (cpu != target)
+		count(wake_idle);
+	if (cpu != prev_cpu)
+		count(migrate_wake);
+	return cpu;
+}
+
+void BPF_STRUCT_OPS(fair_runnable, struct task_struct *p, u64 enq_flags)
+{
+	fair_task_t *t = task_of(p);
+	int how = ENQ_MOVED;
+
+	if (!t)
+		return;
+	if (t->is_new)
+		how = ENQ_NEW;
+	else if (enq_flags & SCX_ENQ_WAKEUP)
+		how = ENQ_WOKEN;
+	t->is_new = 0;
+	t->fresh = how != ENQ_MOVED;
+	read_policy(p, t);
+	attach_task(t, scx_bpf_task_cpu(p), how, scx_bpf_now());
+}
+
+void BPF_STRUCT_OPS(fair_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	fair_task_t *t = task_of(p);
+	s32 cpu = scx_bpf_task_cpu(p);
+	u64 now = scx_bpf_now();
+	fair_cpu_t *c = cpu_at(cpu);
+	bool wins;
+
+	if (!t) {
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, SCX_SLICE_DFL, enq_flags);
+		return;
+	}
+	follow_task(t, cpu, now);
+	if (push_task(c, p, t, enq_flags, now))
+		return;
+	wins = start_waiting(t, cpu, now);
+	scx_bpf_dsq_insert_vtime(p, rq_at(t->group, cpu)->dsq, SLICE_NS, t->se.vruntime, enq_flags);
+	if (wins) {
+		count(preempt_wakeup);
+		kick(cpu, SCX_KICK_PREEMPT);
+	} else if (enq_flags & SCX_ENQ_LAST) {
+		/* It was to be pushed, and nothing else was there; the CPU is not idle yet, but about to be. */
+		kick(cpu, 0);
+	} else if (!c->curr) {
+		kick(cpu, SCX_KICK_IDLE);
+	}
+}
+
+/* It leaves its DSQ: to run, maybe on another CPU, or for a change. */
+void BPF_STRUCT_OPS(fair_dequeue, struct task_struct *p, u64 deq_flags)
+{
+	fair_task_t *t = task_of(p);
+	struct fair_lock *l;
+	fair_rq_t *q;
+	u64 head = 0;
+	bool has_head;
+
+	if (!t)
+		return;
+	t->queued = 0;
+	q = t->se.q;
+	l = lock_of(t->cpu);
+	if (!q || !l)
+		return;
+	has_head = peek_head(q, &head);
+	bpf_spin_lock(&l->lock);
+	set_head(q, has_head, head);
+	bpf_spin_unlock(&l->lock);
+	follow_task(t, scx_bpf_task_cpu(p), scx_bpf_now());
+}
+
+void BPF_STRUCT_OPS(fair_dispatch, s32 cpu, struct task_struct *prev)
+{
+	fair_cpu_t *c = cpu_at(cpu);
+	u64 now = scx_bpf_now();
+	bool prev_runs = prev && prev->scx.flags & SCX_TASK_QUEUED;
+	u32 asked = c->asked;
+	bool found;
+
+	use_arena();
+	count(picks);
+	c->leave_prev = c->push_to != NO_CPU;
+	c->asked = 0;
+	if (prev_runs)
+		settle_prev(c, prev->se.sum_exec_runtime, now);
+	if (rescue(cpu, now))
+		return;
+	if (c->due && !gang_follows(cpu, now) && balance_due(cpu, now))
+		return;
+	gang_before_pick(cpu, now);
+	found = run_own(cpu, prev, prev_runs);
+	gang_after_pick(cpu);
+	if (found)
+		return;
+	if (run_stray(cpu))
+		return;
+	if (balance_newidle(cpu, now, asked))
+		return;
+	/* Nothing at all, and the one that ran may go on: for instance because it yielded, and nobody took the chance. */
+	if (prev_runs && !c->leave_prev && c->curr && !c->curr->se.q->throttle_depth) {
+		keep_prev(c, prev);
+		return;
+	}
+	if (consolidate(cpu, now))
+		return;
+	gang_idles(cpu, now);
+	if (!c->idle_at)
+		c->idle_at = now;
+}
+
+void BPF_STRUCT_OPS(fair_running, struct task_struct *p)
+{
+	fair_task_t *t = task_of(p);
+	s32 cpu = scx_bpf_task_cpu(p);
+	fair_cpu_t *c = cpu_at(cpu);
+	struct fair_lock *l = lock_of(cpu);
+	u64 now = scx_bpf_now();
+
+	if (!t || !l)
+		return;
+	follow_task(t, cpu, now);
+	numa_note_running(c, t, p);
+	t->queued = 0;
+	if (c->idle_at) {
+		/* An average over the last eight times or so, not above twice what it is compared with. */
+		s64 idle = min_u64(now - c->idle_at, 2 * migration_cost_ns);
+
+		c->avg_idle += (idle - (s64)c->avg_idle) / 8;
+		c->idle_at = 0;
+	}
+	if (!t->se.q)
+		return;
+	bpf_spin_lock(&l->lock);
+	set_curr(c, t, p->se.sum_exec_runtime, now);
+	bpf_spin_unlock(&l->lock);
+	gang_starts(c, t);
+}
+
+void BPF_STRUCT_OPS(fair_stopping, struct task_struct *p, bool runnable)
+{
+	fair_task_t *t = task_of(p);
+	s32 cpu = scx_bpf_task_cpu(p);
+	fair_cpu_t *c = cpu_at(cpu);
+	struct fair_lock *l = lock_of(cpu);
+	u64 now = scx_bpf_now();
+
+	if (!t || !l || c->curr != t)
+		return;
+	settle_prev(c, p->se.sum_exec_runtime, now);
+	bpf_spin_lock(&l->lock);
+	put_curr(c, now);
+	bpf_spin_unlock(&l->lock);
+	t->stopped_at = now;
+	t->waits_since = now;
+	/* Whatever took the CPU, it waits among the others and is not put in front of them. */
+	if (runnable && p->scx.slice)
+		scx_bpf_task_set_slice(p, 0);
+}
+
+void BPF_STRUCT_OPS(fair_quiescent, struct task_struct *p, u64 deq_flags)
+{
+	fair_task_t *t = task_of(p);
+
+	if (t)
+		detach_task(t, deq_flags & SCX_DEQ_SLEEP, scx_bpf_now());
+}
+
+void BPF_STRUCT_OPS(fair_tick, struct task_struct *p)
+{
+	fair_task_t *t = task_of(p);
+	s32 cpu = scx_bpf_task_cpu(p);
+	fair_cpu_t *c = cpu_at(cpu);
+	struct fair_lock *l = lock_of(cpu);
+	u64 now = scx_bpf_now();
+	bool over, out, due;
+
+	if (!t || !l || c->curr != t)
+		return;
+	bpf_spin_lock(&l->lock);
+	charge_exact(c, p->se.sum_exec_runtime, now);
+	over = tick_curr(c, now);
+	out = !path_has_runtime(t->se.q);
+	tick_load(c, now);
+	bpf_spin_unlock(&l->lock);
+	over = gang_tick(cpu, p, t->group, over, now);
+	due = balance_is_due(c, now) && !gang_bound(cpu, now);
+	if (over)
+		count(preempt_tick);
+	if (c->root->h_nr > 1)
+		ask_idle_cpu(cpu, p);
+	if (numa_on())
+		ask_for_consolidation(cpu, now);
+	scx_bpf_task_set_slice(p, over || out || due ? 0 : SLICE_NS);
+}
+
+bool BPF_STRUCT_OPS(fair_yield, struct task_struct *from, struct task_struct *to)
+{
+	fair_task_t *t = task_of(from), *other = to ? task_of(to) : NULL;
+	struct fair_lock *l;
+	fair_entity_t *se;
+	fair_rq_t *q;
+
+	count(yields);
+	if (!t || !t->se.on_rq || !(l = lock_of(t->cpu)))
+		return false;
+	bpf_spin_lock(&l->lock);
+	se = &t->se;
+	q = se->q;
+	while (q && can_loop) {
+		q->buddy_skip = se;
+		se = &q->se;
+		q = q->depth ? se->q : NULL;
+	}
+	if (other && other->se.on_rq && other->cpu == t->cpu) {
+		se = &other->se;
+		q = se->q;
+		while (q && can_loop) {
+			q->buddy_next = se;
+			se = &q->se;
+			q = q->depth ? se->q : NULL;
+		}
+	}
+	bpf_spin_unlock(&l->lock);
+	scx_bpf_task_set_slice(from, 0);
+	return other != NULL;
+}
+
+/* ---- tasks come and go ---- */
+
+s32 BPF_STRUCT_OPS(fair_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	struct task_stor *s = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	fair_task_t *t;
+
+	if (!s)
+		return -ENOMEM;
+	t = alloc_task();
+	if (!t)
+		return -ENOMEM;
+	zero_words((u64 __arena *)t, sizeof(*t));
+	t->group = group_of(args->cgroup);
+	t->cpu = scx_bpf_task_cpu(p);
+	t->pid = p->pid;
+	t->is_new = 1;
+	read_policy(p, t);
+	init_load(&t->se);
+	numa_note_task(t, p);
+	s->t = t;
+	return 0;
+}
+
+void BPF_STRUCT_OPS(fair_disable, struct task_struct *p)
+{
+	fair_task_t *t = task_of(p);
+
+	if (t)
+		detach_task(t, false, scx_bpf_now());
+}
+
+void BPF_STRUCT_OPS(fair_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
+{
+	struct task_stor *s = bpf_task_storage_get(&tasks, p, 0, 0);
+	fair_task_t *t = s ? s->t : NULL;
+
+	use_arena();
+	if (!t)
+		return;
+	detach_task(t, false, scx_bpf_now());
+	s->t = NULL;
+	numa_forget_task(t, scx_bpf_now());
+	free_task(t);
+}
+
+void BPF_STRUCT_OPS(fair_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
+{
+	fair_task_t *t = task_of(p);
+	bool on_rq;
+	u64 now = scx_bpf_now();
+
+	if (!t)
+		return;
+	on_rq = t->se.on_rq;
+	detach_task(t, false, now);
+	if (is_pelt() && t->se.q)
+		pelt_remove_sleeper(&t->se, t->se.q);
+	if (t->se.q)
+		t->se.vruntime -= t->se.q->min_vruntime;
+	t->se.q = NULL;
+	t->group = group_of(to);
+	gang_read_path(to, now);
+	if (on_rq)
+		attach_task(t, t->cpu, ENQ_MOVED, now);
+}
+
+/* ---- machine ---- */
+
+void BPF_STRUCT_OPS(fair_cpu_online, s32 cpu)
+{
+	use_arena();
+	cpu_at(cpu)->online = 1;
+	numa_note_cpu(cpu, power_of(cpu));
+}
+
+/* The kernel puts what waits here on the CPU's local queue, and takes it away from there. */
+void BPF_STRUCT_OPS(fair_cpu_offline, s32 cpu)
+{
+	use_arena();
+	cpu_at(cpu)->online = 0;
+	numa_note_cpu(cpu, -(s64)power_of(cpu));
+}
+
+static __noinline u32 cpus_of_node(u32 node)
+{
+	u32 cpu, n = 0;
+
+	bpf_for(cpu, 0, nr_cpus)
+		n += node_of(cpu) == node;
+	return n;
+}
+
+static s32 init_cpus(void)
+{
+	u64 now = scx_bpf_now();
+	u32 cpu, level;
+
+	cpus = alloc_bytes((u64)nr_cpus * sizeof(struct fair_cpu));
+	if (!cpus)
+		return -ENOMEM;
+	bpf_for(cpu, 0, nr_cpus) {
+		fair_cpu_t *c = cpu_at(cpu);
+
+		c->root = rq_at(ROOT_GROUP, cpu);
+		c->push_to = NO_CPU;
+		c->online = 1;
+		c->node_cpus = cpus_of_node(node_of(cpu));
+		numa_note_cpu(cpu, power_of(cpu));
+		c->avg_idle = 2 * migration_cost_ns;
+		c->rescue_at = now + rescue_ns;
+		bpf_for(level, 0, NR_LEVELS)
+			c->level[level].last = now;
+	}
+	return 0;
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(fair_init)
+{
+	fair_group_t *root;
+	u32 n;
+	s32 err;
+
+	nr_cpus = scx_bpf_nr_cpu_ids();
+	if (nr_cpus > MAX_CPUS) {
+		scx_bpf_error("%u CPUs: fair is built for up to %u", nr_cpus, MAX_CPUS);
+		return -E2BIG;
+	}
+	err = numa_start();
+	if (err)
+		return err;
+	for (n = nr_cpus > 8 ? 8 : nr_cpus; n > 1 && can_loop; n /= 2)
+		factor++;
+	groups = alloc_bytes(MAX_GROUPS * sizeof(struct fair_group));
+	if (!groups)
+		return -ENOMEM;
+	root = group_at(ROOT_GROUP);
+	err = make_queues(root, ROOT_GROUP);
+	if (err)
+		return err;
+	root->shares = NICE_0_LOAD;
+	root->used = 1;
+	nr_groups = 1;
+	reset_queues(root, ROOT_GROUP);
+	err = init_gangs();
+	return err ?: init_cpus();
+}
+
+void BPF_STRUCT_OPS(fair_exit, struct scx_exit_info *ei)
+{
+	UEI_RECORD(uei, ei);
+}
+
+SCX_OPS_DEFINE(fair_ops,
+	       .select_cpu		= (void *)fair_select_cpu,
+	       .enqueue			= (void *)fair_enqueue,
+	       .dequeue			= (void *)fair_dequeue,
+	       .dispatch		= (void *)fair_dispatch,
+	       .tick			= (void *)fair_tick,
+	       .runnable		= (void *)fair_runnable,
+	       .running			= (void *)fair_running,
+	       .stopping		= (void *)fair_stopping,
+	       .quiescent		= (void *)fair_quiescent,
+	       .yield			= (void *)fair_yield,
+	       .init_task		= (void *)fair_init_task,
+	       .exit_task		= (void *)fair_exit_task,
+	       .disable			= (void *)fair_disable,
+	       .cgroup_init		= (void *)fair_cgroup_init,
+	       .cgroup_exit		= (void *)fair_cgroup_exit,
+	       .cgroup_move		= (void *)fair_cgroup_move,
+	       .cgroup_set_weight	= (void *)fair_cgroup_set_weight,
+	       .cgroup_set_bandwidth	= (void *)fair_cgroup_set_bandwidth,
+	       .cpu_online		= (void *)fair_cpu_online,
+	       .cpu_offline		= (void *)fair_cpu_offline,
+	       .init			= (void *)fair_init,
+	       .exit			= (void *)fair_exit,
+	       .flags			= SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_EXITING | SCX_OPS_ENQ_MIGRATION_DISABLED,
+	       .timeout_ms		= 30000,
+	       .name			= "fair");

@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Cgroups: their slots, their queues on every CPU, and the limit of cpu.max.
+ *
+ * A slot and its queues are made when first used, and used again after a cgroup is gone, so a DSQ is never destroyed. A cgroup
+ * for which there is no slot, or that is too deep, has its parent's: its tasks are its parent's.
+ *
+ * cpu.max: a timer fills the group's pool every period; a CPU takes slices from it. A queue that has nothing left, and cannot
+ * get more, is taken off its parent's queue with all that it has, until the timer pays.
+ */
+#ifndef FAIR_GROUP_BPF_H
+#define FAIR_GROUP_BPF_H
+
+#include "entity.bpf.h"
+
+struct group_stor {
+	u32 group;
+	u32 owner;	/* it is this cgroup's own slot */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_CGRP_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct group_stor);
+} group_stors SEC(".maps");
+
+struct fair_timer {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_GROUPS);
+	__type(key, u32);
+	__type(value, struct fair_timer);
+} timers SEC(".maps");
+
+/* The slot that a cgroup's tasks are in. */
+static u32 group_of(struct cgroup *cgrp)
+{
+	struct group_stor *s = cgrp ? bpf_cgrp_storage_get(&group_stors, cgrp, 0, 0) : NULL;
+
+	return s ? s->group : ROOT_GROUP;
+}
+
+static u64 to_shares(u32 weight)
+{
+	u64 shares = (u64)weight * NICE_0_LOAD / 100;
+
+	return shares < MIN_SHARES ? MIN_SHARES : shares;
+}
+
+/* ---- cpu.max ---- */
+
+/* Takes a slice from the group's pool if nothing is left. */
+static bool has_runtime(fair_rq_t *q, fair_group_t *g)
+{
+	s64 want, old;
+
+	if (!g->quota || q->runtime > 0)
+		return true;
+	want = (s64)bandwidth_slice_ns - q->runtime;
+	old = __sync_fetch_and_sub(&g->pool, want);
+	if (old < want) {
+		s64 got = old > 0 ? old : 0;
+
+		__sync_fetch_and_add(&g->pool, want - got);
+		want = got;
+	}
+	q->runtime += want;
+	return q->runtime > 0;
+}
+
+static bool is_below(u32 group, u32 above)
+{
+	u32 i;
+
+	for (i = 0; i < MAX_DEPTH && group != above && can_loop; i++) {
+		if (group == ROOT_GROUP)
+			return false;
+		group = group_at(group)->parent;
+	}
+	return group == above;
+}
+
+/* The clock of load tracking stops or goes on for all queues from this one down. */
+static void hold_clocks(fair_rq_t *q, bool hold, u64 now)
+{
+	u32 i;
+
+	for (i = 0; i < nr_groups && can_loop; i++) {
+		fair_rq_t *at = rq_at(i, q->cpu);
+
+		if (!group_at(i)->used || !is_below(i, q->group))
+			continue;
+		if (hold && !at->throttle_depth++)
+			at->throttled_at = now;
+		if (!hold && at->throttle_depth && !--at->throttle_depth)
+			at->throttled_ns += now - at->throttled_at;
+	}
+}
+
+static void throttle(fair_rq_t *q, u64 now)
+{
+	fair_entity_t *se = &q->se;
+	fair_rq_t *at = se->q;
+
+	count_tasks(at, -(s32)q->h_nr);
+	while (at && se->on_rq && can_loop) {
+		dequeue_entity(at, se, true, now);
+		if (at->throttled || at->nr || !at->depth)
+			break;
+		se = &at->se;
+		at = se->q;
+	}
+	q->throttled = 1;
+	hold_clocks(q, true, now);
+	__sync_fetch_and_add(&group_at(q->group)->nr_throttled, 1);
+}
+
+static void unthrottle(fair_rq_t *q, u64 now)
+{
+	fair_entity_t *se = &q->se;
+	fair_rq_t *at = group_at(group_at(q->group)->parent)->rqs + q->cpu;
+
+	hold_clocks(q, false, now);
+	q->throttled = 0;
+	__sync_fetch_and_sub(&group_at(q->group)->nr_throttled, 1);
+	if (!q->nr)
+		return;
+	count_tasks(at, q->h_nr);
+	while (at && !se->on_rq && can_loop) {
+		enqueue_entity(at, se, ENQ_WOKEN, now);
+		if (at->throttled || !at->depth)
+			break;
+		se = &at->se;
+		at = group_at(group_at(at->group)->parent)->rqs + at->cpu;
+	}
+}
+
+/* Whether every group on the way up may go on. */
+static bool path_has_runtime(fair_rq_t *q)
+{
+	bool has = true;
+
+	while (q && q->depth && can_loop) {
+		has = has_runtime(q, group_at(q->group)) && has;
+		q = q->se.q;
+	}
+	return has;
+}
+
+/* Throttles those that may not. True if there was one. */
+static bool throttle_path(fair_rq_t *q, u64 now)
+{
+	bool any = false;
+
+	while (q && q->depth && can_loop) {
+		fair_rq_t *up = q->se.q;
+
+		if (!q->throttled && !has_runtime(q, group_at(q->group))) {
+			throttle(q, now);
+			any = true;
+		}
+		q = up;
+	}
+	return any;
+}
+
+/* Gives a throttled queue what it owes and a little more, if the pool has it. */
+static bool pay(fair_rq_t *q, bool lifted)
+{
+	fair_group_t *g = group_at(q->group);
+	s64 owes = 1 - q->runtime;
+
+	if (lifted) {
+		q->runtime = 0;
+		return true;
+	}
+	if (g->pool < owes)
+		return false;
+	__sync_fetch_and_sub(&g->pool, owes);
+	q->runtime = 1;
+	return true;
+}
+
+/* Lets those queues run again that can be paid; all of them if the limit was lifted. */
+static __noinline int release_group(u32 group, bool lifted)
+{
+	u64 now = scx_bpf_now();
+	u32 i, n = 0;
+
+	bpf_for(i, 0, nr_cpus) {
+		fair_rq_t *q = rq_at(group, i);
+		struct fair_lock *l;
+		bool released = false;
+
+		if (!q->throttled || !(l = lock_of(i)))
+			continue;
+		bpf_spin_lock(&l->lock);
+		if (q->throttled && pay(q, lifted)) {
+			unthrottle(q, now);
+			released = true;
+		}
+		bpf_spin_unlock(&l->lock);
+		if (released) {
+			n++;
+			count(unthrottles);
+			kick(i, 0);
+		}
+	}
+	return n;
+}
+
+static int refill(void *map, u32 *group, struct fair_timer *timer)
+{
+	fair_group_t *g = group_at(*group);
+
+	if (!g->used || !g->quota) {
+		g->timer_on = 0;
+		return 0;
+	}
+	g->pool = g->quota;
+	release_group(*group, false);
+	bpf_timer_start(&timer->timer, g->period, 0);
+	return 0;
+}
+
+static void set_quota(u32 group, u64 period_us, u64 quota_us)
+{
+	fair_group_t *g = group_at(group);
+	struct fair_timer *timer = bpf_map_lookup_elem(&timers, &group);
+
+	g->period = period_us * 1000;
+	g->quota = quota_us == ~0ULL ? 0 : quota_us * 1000;
+	g->pool = g->quota;
+	if (!timer)
+		return;
+	if (!g->quota) {
+		release_group(group, true);
+		return;
+	}
+	if (g->timer_on)
+		return;
+	bpf_timer_init(&timer->timer, &timers, 1 /* CLOCK_MONOTONIC */);
+	bpf_timer_set_callback(&timer->timer, refill);
+	if (!bpf_timer_start(&timer->timer, g->period, 0))
+		g->timer_on = 1;
+}
+
+/* ---- slots ---- */
+
+static __always_inline u64 dsq_id(u32 group, u32 cpu)
+{
+	return (1ULL << 40) | (u64)group << 16 | cpu;
+}
+
+#define ARENA_PAGE	4096
+
+static void __arena *alloc_bytes(u64 bytes)
+{
+	return bpf_arena_alloc_pages(&arena, NULL, (bytes + ARENA_PAGE - 1) / ARENA_PAGE, NUMA_NO_NODE, 0);
+}
+
+/* The queues of a slot that is used for the first time. */
+static s32 make_queues(fair_group_t *g, u32 group)
+{
+	fair_rq_t *rqs = alloc_bytes((u64)nr_cpus * sizeof(struct fair_rq));
+	u32 cpu;
+
+	if (!rqs)
+		return -ENOMEM;
+	bpf_for(cpu, 0, nr_cpus) {
+		s32 err = scx_bpf_create_dsq(dsq_id(group, cpu), -1);
+
+		if (err && err != -EEXIST)
+			return err;
+	}
+	g->rqs = rqs;
+	return 0;
+}
+
+static void reset_queues(fair_group_t *g, u32 group)
+{
+	u64 now = scx_bpf_now();
+	u32 cpu;
+
+	bpf_for(cpu, 0, nr_cpus) {
+		fair_rq_t *q = g->rqs + cpu;
+		fair_rq_t *up = group == ROOT_GROUP ? NULL : rq_at(g->parent, cpu);
+
+		zero_words((u64 __arena *)q, sizeof(*q));
+		q->dsq = dsq_id(group, cpu);
+		q->cpu = cpu;
+		q->group = group;
+		q->depth = g->depth;
+		q->se.mine = q;
+		q->se.q = up;
+		q->se.weight = MIN_SHARES;
+		q->se.avg.last = now;
+		q->load_stamp = now;
+		q->load_last = now;
+		q->decays = 1;
+		q->last_decay = now >> PELT_PERIOD_SHIFT;
+		q->throttled_at = now;
+		if (!up)
+			continue;
+		q->se.vruntime = up->min_vruntime;
+		q->throttle_depth = up->throttle_depth;
+	}
+}
+
+/* A slot for a child of `parent`; the parent's own if there is none left. */
+static s32 make_group(u32 parent, u64 cgid, u32 weight)
+{
+	u32 group, depth = group_at(parent)->depth + 1;
+	fair_group_t *g;
+	fair_rq_t *rqs;
+	s32 err;
+
+	if (depth >= MAX_DEPTH)
+		return parent;
+	bpf_for(group, 1, MAX_GROUPS) {
+		g = group_at(group);
+		if (g->used)
+			continue;
+		if (!g->rqs) {
+			err = make_queues(g, group);
+			if (err)
+				return err;
+		}
+		rqs = g->rqs;
+		zero_words((u64 __arena *)g, sizeof(*g));
+		g->rqs = rqs;
+		g->cgid = cgid;
+		g->parent = parent;
+		g->depth = depth;
+		g->shares = to_shares(weight);
+		reset_queues(g, group);
+		g->used = 1;
+		if (group >= nr_groups)
+			nr_groups = group + 1;
+		return group;
+	}
+	return parent;
+}
+
+static void gang_cgroup_appears(struct cgroup *cgrp, u32 group);	/* gang.bpf.h */
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(fair_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)
+{
+	struct group_stor *s = bpf_cgrp_storage_get(&group_stors, cgrp, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct cgroup *up;
+	s32 group = ROOT_GROUP, parent = ROOT_GROUP;
+
+	if (!s)
+		return -ENOMEM;
+	if (cgrp->level > 0) {
+		up = bpf_cgroup_ancestor(cgrp, cgrp->level - 1);
+		if (up) {
+			parent = group_of(up);
+			bpf_cgroup_release(up);
+		}
+		group = make_group(parent, cgrp->kn->id, args->weight);
+		if (group < 0)
+			return group;
+	}
+	s->group = group;
+	s->owner = group != parent;
+	if (!s->owner) {
+		if (cgrp->level > 0)
+			count(groups_clamped);
+		return 0;
+	}
+	gang_cgroup_appears(cgrp, group);
+	if (args->bw_quota_us != ~0ULL)
+		set_quota(group, args->bw_period_us, args->bw_quota_us);
+	return 0;
+}
+
+void BPF_STRUCT_OPS(fair_cgroup_exit, struct cgroup *cgrp)
+{
+	struct group_stor *s = bpf_cgrp_storage_get(&group_stors, cgrp, 0, 0);
+	fair_group_t *g;
+
+	use_arena();
+	if (!s || !s->owner)
+		return;
+	g = group_at(s->group);
+	if (g->quota) {
+		g->quota = 0;
+		release_group(s->group, true);
+	}
+	g->gang = 0;
+	g->used = 0;
+}
+
+void BPF_STRUCT_OPS(fair_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
+{
+	struct group_stor *s = bpf_cgrp_storage_get(&group_stors, cgrp, 0, 0);
+	u32 i;
+
+	use_arena();
+	if (!s || !s->owner)
+		return;
+	group_at(s->group)->shares = to_shares(weight);
+	bpf_for(i, 0, nr_cpus) {
+		fair_rq_t *q = rq_at(s->group, i);
+		struct fair_lock *l = lock_of(i);
+
+		if (!q->nr || !l)
+			continue;
+		bpf_spin_lock(&l->lock);
+		update_shares(q);
+		bpf_spin_unlock(&l->lock);
+	}
+}
+
+void BPF_STRUCT_OPS(fair_cgroup_set_bandwidth, struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us)
+{
+	struct group_stor *s = bpf_cgrp_storage_get(&group_stors, cgrp, 0, 0);
+
+	use_arena();
+	if (s && s->owner)
+		set_quota(s->group, period_us, quota_us);
+}
+
+#endif

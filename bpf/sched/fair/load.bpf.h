@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Load: how much work a queue had lately, and what part of its weight a cgroup has on each CPU. Two ways, by the knob `load`.
+ *
+ * window  Per queue: weight times time, over windows of shares_window_ns; at a boundary what is before counts half. A task that
+ *         leaves takes its weight along, its history stays.
+ * pelt    Per entity, see lib/pelt.bpf.h. A queue has the sum over its runnable entities, and the sum over those that sleep,
+ *         which decays as one number. An entity that wakes up takes back exactly what it has left in there.
+ *
+ * All is called with the lock of the queue's CPU. Models: Linux 3.2 for window, 3.8 for pelt.
+ */
+#ifndef FAIR_LOAD_BPF_H
+#define FAIR_LOAD_BPF_H
+
+#include "fair.bpf.h"
+#include "numa.bpf.h"
+
+static void reweight(fair_entity_t *se, u64 weight)
+{
+	if (se->on_rq && se->q)
+		se->q->weight += weight - se->weight;
+	se->weight = weight;
+}
+
+/* Time for load tracking: it stands still while the queue is throttled. */
+static __always_inline u64 load_clock(fair_rq_t *q, u64 now)
+{
+	if (q->throttle_depth)
+		now = q->throttled_at;
+	return now - q->throttled_ns;
+}
+
+/* ---- window ---- */
+
+/* Tells the group's total what this CPU has. The division is here, at the end of a window. */
+static void window_contribute(fair_rq_t *q, bool force)
+{
+	fair_group_t *g = group_at(q->group);
+	s64 delta = (s64)(q->load_avg / (q->load_period + 1)) - (s64)q->load_contrib;
+
+	if (force || (delta < 0 ? -delta : delta) > (s64)q->load_contrib / 8) {
+		__sync_fetch_and_add(&g->load_weight, delta);
+		q->load_contrib += delta;
+	}
+}
+
+static void window_update(fair_rq_t *q, u64 now, bool force)
+{
+	u64 window = shares_window_ns, delta = now - q->load_stamp;
+
+	if (!q->depth || q->throttle_depth)
+		return;
+	/* After four idle windows nothing of the past is left. */
+	if ((s64)(q->load_stamp - q->load_last) > 0 && now - q->load_last > 4 * window) {
+		q->load_period = 0;
+		apart();
+		q->load_avg = 0;
+		delta = window - 1;
+	}
+	q->load_stamp = now;
+	q->load_period += delta;
+	if (q->weight) {
+		q->load_last = now;
+		q->load_avg += delta * q->weight;
+	}
+	if (force || q->load_period > window || !q->load_period)
+		window_contribute(q, force);
+	while (q->load_period > window && can_loop) {
+		q->load_period /= 2;
+		q->load_avg /= 2;
+	}
+}
+
+/* ---- pelt ---- */
+
+/* Tells the group's total. Small changes wait, so that CPUs do not fight for one cache line. */
+static void pelt_contribute(fair_rq_t *q, bool force)
+{
+	fair_group_t *g = group_at(q->group);
+	s64 delta = (s64)(q->runnable_load + q->blocked_load) - (s64)q->tg_load_contrib;
+
+	if (force || (delta < 0 ? -delta : delta) > (s64)q->tg_load_contrib / 8) {
+		__sync_fetch_and_add(&g->load_avg, delta);
+		q->tg_load_contrib += delta;
+	}
+}
+
+/* The part of the time in which the group runs anywhere: a group that seldom runs must not weigh its full shares. */
+static void pelt_contribute_runnable(fair_rq_t *q)
+{
+	fair_group_t *g = group_at(q->group);
+	u64 share = pelt_share(NICE_0_LOAD, q->se.avg.runnable, q->se.avg.period);
+	s64 delta = (s64)share - (s64)q->tg_runnable_contrib;
+
+	if ((delta < 0 ? -delta : delta) > (s64)q->tg_runnable_contrib / 64) {
+		__sync_fetch_and_add(&g->runnable_avg, delta);
+		q->tg_runnable_contrib += delta;
+	}
+}
+
+static u64 group_load(fair_rq_t *q)
+{
+	fair_group_t *g = group_at(q->group);
+	u64 load = q->tg_load_contrib * g->shares / ((u64)g->load_avg + 1);
+	u64 runs = g->runnable_avg;
+
+	return runs < NICE_0_LOAD ? load * runs / NICE_0_LOAD : load;
+}
+
+static __always_inline void unblock_load(fair_rq_t *q, u64 load)
+{
+	q->blocked_load -= min_u64(load, q->blocked_load);
+}
+
+/* Brings an entity's load up to date, and its queue's with it if it is counted there. */
+static void pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 now, bool counted)
+{
+	u64 clock = load_clock(se->mine ?: q, now), old = se->contrib;
+
+	if (!pelt_update(&se->avg, clock, se->on_rq, q->curr == se))
+		return;
+	if (se->mine) {
+		pelt_contribute_runnable(se->mine);
+		se->contrib = group_load(se->mine);
+	} else {
+		se->contrib = pelt_share(se->weight, se->avg.runnable, se->avg.period);
+	}
+	if (!counted)
+		return;
+	if (se->on_rq) {
+		q->runnable_load += se->contrib - old;
+		numa_note_load(se, now);
+	} else if (old > se->contrib) {
+		unblock_load(q, old - se->contrib);
+	} else {
+		q->blocked_load += se->contrib - old;
+	}
+}
+
+/* Decays what sleeps, and takes off what woke up on another CPU. */
+static void pelt_update_blocked(fair_rq_t *q, u64 now, bool force)
+{
+	u64 period = load_clock(q, now) >> PELT_PERIOD_SHIFT;
+	u64 passed = (s64)(period - q->last_decay) > 0 ? period - q->last_decay : 0;
+
+	if (!passed && !force)
+		return;
+	if (q->removed_load)
+		unblock_load(q, __sync_fetch_and_and(&q->removed_load, 0));
+	if (passed) {
+		q->blocked_load = pelt_decay(q->blocked_load, passed);
+		q->decays += passed;
+		q->last_decay = period;
+	}
+	pelt_contribute(q, force);
+}
+
+/* A sleeper's own load decays as often as the sum that it is part of did. */
+static s64 pelt_sync_decay(fair_entity_t *se, fair_rq_t *q)
+{
+	s64 passed = (s64)q->decays - se->decays_at;
+
+	if (se->decays_at <= 0 || passed <= 0)
+		passed = 0;
+	se->contrib = pelt_decay(se->contrib, passed);
+	se->decays_at = 0;
+	return passed;
+}
+
+static void pelt_enqueue(fair_entity_t *se, fair_rq_t *q, u64 now)
+{
+	bool woken = se->decays_at > 0;
+
+	if (woken) {
+		/* Its load is in this queue's blocked load. */
+		pelt_sync_decay(se, q);
+		unblock_load(q, se->contrib);
+		pelt_update_entity(se, q, now, false);
+	} else {
+		/* From another CPU, or new: it takes over this queue's clock, and what it slept. */
+		u64 slept = (u64)-se->decays_at << PELT_PERIOD_SHIFT;
+
+		se->avg.last = load_clock(q, now) - slept;
+		se->decays_at = 0;
+		if (slept)
+			pelt_update_entity(se, q, now, false);
+	}
+	q->runnable_load += se->contrib;
+	pelt_update_blocked(q, now, !woken);
+}
+
+static void pelt_dequeue(fair_entity_t *se, fair_rq_t *q, u64 now, bool sleeps)
+{
+	pelt_update_entity(se, q, now, true);
+	pelt_update_blocked(q, now, !sleeps);
+	q->runnable_load -= min_u64(se->contrib, q->runnable_load);
+	if (sleeps) {
+		q->blocked_load += se->contrib;
+		se->decays_at = q->decays;
+	}
+}
+
+/* A sleeper leaves for another CPU: its load goes along, and is taken off here when somebody looks. Needs no lock. */
+static void pelt_remove_sleeper(fair_entity_t *se, fair_rq_t *q)
+{
+	s64 passed;
+
+	if (se->decays_at <= 0)
+		return;
+	passed = pelt_sync_decay(se, q);
+	se->decays_at = -passed;
+	__sync_fetch_and_add(&q->removed_load, se->contrib);
+}
+
+/* ---- both ---- */
+
+static __always_inline bool is_pelt(void)
+{
+	return load == FAIR_LOAD_PELT;
+}
+
+static void load_enqueue(fair_entity_t *se, fair_rq_t *q, u64 now)
+{
+	if (is_pelt())
+		pelt_enqueue(se, q, now);
+	else
+		window_update(q, now, false);
+}
+
+static void load_dequeue(fair_entity_t *se, fair_rq_t *q, u64 now, bool sleeps)
+{
+	if (is_pelt())
+		pelt_dequeue(se, q, now, sleeps);
+	else
+		window_update(q, now, false);
+}
+
+/* An entity that stays: at a tick, or when something changed below it. */
+static void load_update(fair_entity_t *se, fair_rq_t *q, u64 now)
+{
+	if (is_pelt()) {
+		pelt_update_entity(se, q, now, true);
+		pelt_update_blocked(q, now, true);
+	} else {
+		window_update(q, now, false);
+	}
+}
+
+/*
+ * What part of its group's shares the queue has as weight on this CPU: as much as its part of the group's load. The group's
+ * load as seen by all is old where it is about this CPU, so that part is replaced by the present weight.
+ */
+static void update_shares(fair_rq_t *q)
+{
+	fair_group_t *g = group_at(q->group);
+	u64 weight = q->weight, all, shares;
+
+	if (!q->depth)
+		return;
+	if (is_pelt())
+		all = g->load_avg - q->tg_load_contrib + weight;
+	else
+		all = g->load_weight - q->load_contrib + weight;
+	shares = g->shares * weight;
+	if ((s64)all > 0)
+		shares /= all;
+	if (shares < MIN_SHARES)
+		shares = MIN_SHARES;
+	if (shares > g->shares)
+		shares = g->shares;
+	if (shares != q->se.weight)
+		reweight(&q->se, shares);
+}
+
+#endif

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * numa: what fair tells lib/numa.bpf.h, and which tasks may go from one node to another. Acting on it is consolidate.bpf.h's.
+ *
+ * With numa=off, or one node, each of these is a test and nothing else. Kernel threads belong to no process here.
+ *
+ * Knobs:
+ *   numa             off; consolidate, which brings the tasks of a process together on a node, by their weights; consolidate+load,
+ *                    by their load (needs load=pelt, else refused); consolidate+faults, on the node that has the process's
+ *                    memory, where the kernel knows it. More than 64 nodes: refused
+ *   numa_settle_ns   for how long a task that came from another node is not moved to another again; 0: never a limit. An idle
+ *                    CPU looks for tasks eight times in that time at most
+ *
+ * Limits: an idle CPU may leave a task of another node waiting that came there less than numa_settle_ns ago. A task that runs
+ * and, asked for, may not come because of its affinity is left alone for 32 times as long. Tasks of throttled cgroups count as
+ * queued. Which processes are on a node is seen by what runs on its CPUs, or ran last.
+ */
+#ifndef FAIR_NUMA_BPF_H
+#define FAIR_NUMA_BPF_H
+
+#include "fair.bpf.h"
+
+#define PF_KTHREAD	0x00200000
+#define PINNED_SETTLES	31	/* numa_settle_ns, before a task is tried again that runs and may not come */
+
+static __always_inline bool numa_on(void)
+{
+	return numa != FAIR_NUMA_OFF && numa_nr_nodes > 1;
+}
+
+/* ---- counting ---- */
+
+/* The task was counted on a CPU, under its lock. */
+static __always_inline void numa_note_enqueue(fair_task_t *t, u32 cpu, u64 now)
+{
+	u32 node = node_of(cpu);
+
+	if (!numa_on() || !t->numa.proc)
+		return;
+	numa_enqueue(&t->numa, node, numa == FAIR_NUMA_CONSOLIDATE__LOAD ? t->se.contrib : t->se.weight, now);
+	t->numa_local = numa_is_local(t->numa.proc, node);
+	cpu_at(cpu)->nr_local += t->numa_local;
+}
+
+static __always_inline void numa_note_dequeue(fair_task_t *t, u32 cpu, u64 now)
+{
+	if (!numa_on() || !t->numa.proc)
+		return;
+	numa_dequeue(&t->numa, now);
+	cpu_at(cpu)->nr_local -= t->numa_local;
+	t->numa_local = 0;
+}
+
+/* The load of a task that is counted has changed. */
+static __always_inline void numa_note_load(fair_entity_t *se, u64 now)
+{
+	if (numa == FAIR_NUMA_CONSOLIDATE__LOAD && numa_on() && !se->mine)
+		numa_reweigh(&((fair_task_t *)se)->numa, se->contrib, now);
+}
+
+static void numa_note_task(fair_task_t *t, struct task_struct *p)
+{
+	if (numa_on())
+		numa_join(&t->numa, p->flags & PF_KTHREAD ? 0 : p->tgid);
+}
+
+static void numa_forget_task(fair_task_t *t, u64 now)
+{
+	if (numa_on())
+		numa_leave(&t->numa, now);
+}
+
+/* Where automatic NUMA balancing, if the kernel has it and it is on, thinks that the task's memory is. */
+static void numa_note_memory(fair_task_t *t, struct task_struct *p)
+{
+	u64 faults = 1;
+
+	if (!bpf_core_field_exists(p->numa_preferred_nid))
+		return;
+	if (bpf_core_field_exists(p->total_numa_faults))
+		faults += BPF_CORE_READ(p, total_numa_faults);
+	numa_remember(&t->numa, BPF_CORE_READ(p, numa_preferred_nid), faults);
+}
+
+static __always_inline void numa_note_running(fair_cpu_t *c, fair_task_t *t, struct task_struct *p)
+{
+	if (!numa_on())
+		return;
+	c->proc = t->numa.proc;
+	if (numa == FAIR_NUMA_CONSOLIDATE__FAULTS)
+		numa_note_memory(t, p);
+}
+
+static void numa_note_cpu(u32 cpu, s64 power)
+{
+	if (numa_on())
+		__sync_fetch_and_add(&numa_nodes[node_of(cpu)].power, power);
+}
+
+static __always_inline u32 max_node(void)
+{
+	u32 cpu, max = 0;
+
+	bpf_for(cpu, 0, nr_cpus)
+		max = max_u64(max, node_of(cpu));
+	return max;
+}
+
+static s32 numa_start(void)
+{
+	u32 nodes;
+
+	if (numa == FAIR_NUMA_OFF)
+		return 0;
+	if (numa > FAIR_NUMA_CONSOLIDATE__FAULTS) {
+		scx_bpf_error("numa=%u: it is off, consolidate, consolidate+load or consolidate+faults (0 to 3)", numa);
+		return -EINVAL;
+	}
+	if (numa == FAIR_NUMA_CONSOLIDATE__LOAD && load != FAIR_LOAD_PELT) {
+		scx_bpf_error("numa=consolidate+load weighs tasks by their load: it needs load=pelt");
+		return -EINVAL;
+	}
+	nodes = max_node() + 1;
+	if (nodes > NUMA_MAX_NODES) {
+		scx_bpf_error("node %u: fair with numa=consolidate is built for nodes 0 to %u; with numa=off for any", nodes - 1,
+			      NUMA_MAX_NODES - 1);
+		return -E2BIG;
+	}
+	return nodes > 1 ? numa_init(nodes) : 0;
+}
+
+/* ---- judging ---- */
+
+static __always_inline s32 numa_memory(numa_proc_t *p)
+{
+	return numa == FAIR_NUMA_CONSOLIDATE__FAULTS ? numa_memory_of(p) : NUMA_NOWHERE;
+}
+
+/* It came from another node a moment ago. */
+static __always_inline bool is_settling(fair_task_t *t, u64 now)
+{
+	return t->numa.moved_at && (s64)(now - t->numa.moved_at) < (s64)numa_settle_ns;
+}
+
+static bool numa_helps(fair_task_t *t, u32 from, u32 to)
+{
+	return numa_gains(t->numa.proc, from, to, t->numa.weight, numa_memory(t->numa.proc));
+}
+
+/* Whether balancing may take it, in this pass. */
+static __noinline bool numa_lets(fair_task_t *t, pull_t *pull)
+{
+	u32 from, to;
+
+	if (!t || !pull)
+		return false;
+	from = node_of(pull->from);
+	to = node_of(pull->to);
+	if (from == to)
+		return true;
+	if (pull->only && t->numa.proc != pull->only)
+		return false;
+	if (pull->helps && !numa_helps(t, from, to))
+		return false;
+	if (is_settling(t, pull->now)) {
+		count(numa_bounces_avoided);
+		return false;
+	}
+	return true;
+}
+
+/* It was taken. */
+static __always_inline void numa_note_move(fair_task_t *t, u32 from, u32 to, u64 now)
+{
+	if (numa_on() && t && node_of(from) != node_of(to))
+		t->numa.moved_at = now;
+}
+
+/* It may not go there: it is left alone for a while. */
+static void numa_note_pinned(fair_cpu_t *c, fair_task_t *t, u64 now)
+{
+	if (!numa_on() || !c->push_proc)
+		return;
+	count(numa_limited);
+	t->numa.moved_at = now + PINNED_SETTLES * numa_settle_ns;
+}
+
+/* Whether the task that ran may be sent: the one that was meant, if one was, to a CPU that still has nothing. */
+static __noinline bool numa_lets_push(fair_cpu_t *c, fair_task_t *t, s32 to, u64 now)
+{
+	numa_proc_t *meant;
+	u32 from, dest;
+
+	if (!c || !t)
+		return false;
+	meant = c->push_proc;
+	from = node_of(c->root->cpu);
+	dest = node_of(to);
+	if (from == dest)
+		return true;
+	if (is_settling(t, now)) {
+		count(numa_bounces_avoided);
+		return false;
+	}
+	if (!meant)
+		return true;
+	return t->numa.proc == meant && !cpu_at(to)->root->h_nr && numa_helps(t, from, dest);
+}
+
+#endif

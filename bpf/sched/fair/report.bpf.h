@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a queue holds, for whoever asks: a program that user space runs. It takes no lock, so on a busy CPU the figures of
+ * one answer may be a moment apart.
+ */
+#ifndef FAIR_REPORT_BPF_H
+#define FAIR_REPORT_BPF_H
+
+#include "fair.bpf.h"
+#include "load.bpf.h"
+
+struct fair_report_args {
+	/* in */
+	u32 cpu;
+	u32 group;		/* slot, 0 the root */
+	/* out */
+	u64 cgid;		/* of the slot's cgroup; 0 for the root */
+	u32 nr;			/* runnable entities */
+	u32 h_nr;		/* runnable tasks */
+	u64 weight;		/* of the runnable entities */
+	u64 share;		/* weight of the cgroup on this CPU */
+	u64 min_vruntime;
+	u64 runnable_load;	/* load=pelt */
+	u64 blocked_load;	/* as it is by now, if nothing of it woke up */
+	u64 removed_load;
+	s64 group_load;		/* on all CPUs; of window: weight */
+	u64 load;		/* load=window: what this CPU told the group */
+	u32 throttled;
+	u32 nr_groups;		/* slots to ask for */
+};
+
+SEC("syscall")
+int fair_report(struct fair_report_args *a)
+{
+	fair_group_t *g = group_at(a->group);
+	fair_rq_t *q;
+	u64 period;
+
+	use_arena();
+	if (a->group >= nr_groups || a->cpu >= nr_cpus || !g->used)
+		return -ENOENT;
+	q = rq_at(a->group, a->cpu);
+	a->cgid = g->cgid;
+	a->nr = q->nr;
+	a->h_nr = q->h_nr;
+	a->weight = q->weight;
+	a->share = q->se.weight;
+	a->min_vruntime = q->min_vruntime;
+	a->runnable_load = q->runnable_load;
+	period = load_clock(q, scx_bpf_now()) >> PELT_PERIOD_SHIFT;
+	a->blocked_load = q->blocked_load;
+	if ((s64)(period - q->last_decay) > 0)
+		a->blocked_load = pelt_decay(q->blocked_load, period - q->last_decay);
+	a->removed_load = q->removed_load;
+	a->group_load = load == FAIR_LOAD_PELT ? g->load_avg : g->load_weight;
+	a->load = q->load_contrib;
+	a->throttled = q->throttle_depth;
+	a->nr_groups = nr_groups;
+	return 0;
+}
+
+#endif

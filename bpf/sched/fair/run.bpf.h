@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a CPU runs next: the steps of ops.dispatch(), each of which finds something or leaves it to the next.
+ */
+#ifndef FAIR_RUN_BPF_H
+#define FAIR_RUN_BPF_H
+
+#include "entity.bpf.h"
+#include "group.bpf.h"
+#include "balance.bpf.h"
+#include "consolidate.bpf.h"
+
+/* What a task gets when it is put on a CPU. Its end is decided at ticks; this only must not run out before. */
+#define SLICE_NS	(100 * NSEC_PER_MSEC)
+
+/* The task that ran shall go to another CPU: it is told so when it is enqueued, after this dispatch. */
+static bool push_task(fair_cpu_t *c, struct task_struct *p, fair_task_t *t, u64 enq_flags, u64 now)
+{
+	s32 to = c->push_to;
+	bool meant;
+
+	if (to == NO_CPU || t->fresh)
+		return false;
+	c->push_to = NO_CPU;
+	if (!may_run_on(p, to) || is_migration_disabled(p) || !cpu_at(to)->online) {
+		numa_note_pinned(c, t, now);
+		return false;
+	}
+	meant = numa_on() && c->push_proc;
+	if (numa_on() && !numa_lets_push(c, t, to, now))
+		return false;
+	numa_note_move(t, c->root->cpu, to, now);
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | to, SLICE_NS, enq_flags);
+	if (meant)
+		count(numa_pulls_running);
+	else
+		count(migrate_active);
+	return true;
+}
+
+/* Moves a task that pick() wants out of its turn. */
+static bool take_wanted(u64 dsq, u32 pid, s32 cpu)
+{
+	struct task_struct *p;
+	bool taken = false;
+
+	bpf_for_each(scx_dsq, p, dsq, 0) {
+		if (p->pid != pid)
+			continue;
+		taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+		break;
+	}
+	return taken;
+}
+
+/* The task that ran goes on: it is charged, and has a new slice at every level. */
+static bool keep_prev(fair_cpu_t *c, struct task_struct *prev)
+{
+	struct fair_lock *l = lock_of(c->root->cpu);
+
+	if (!l || !c->curr)
+		return false;
+	bpf_spin_lock(&l->lock);
+	repick_curr(c);
+	bpf_spin_unlock(&l->lock);
+	gang_starts(c, c->curr);
+	scx_bpf_task_set_slice(prev, SLICE_NS);
+	count(picks_prev);
+	return true;
+}
+
+enum { RUN_NOTHING, RUN_FOUND, RUN_AGAIN };
+
+/* Again: the task was gone when it was to be taken. */
+static __noinline int try_own(s32 cpu, struct task_struct *prev, bool prev_runs)
+{
+	fair_cpu_t *c = cpu_at(cpu);
+	u64 dsq = pick(c, prev_runs);
+	fair_task_t *want = c->want;
+
+	if (dsq == PICK_NONE)
+		return RUN_NOTHING;
+	if (dsq == PICK_PREV)
+		return prev && keep_prev(c, prev) ? RUN_FOUND : RUN_NOTHING;
+	if (want && take_wanted(dsq, want->pid, cpu)) {
+		count(picks_buddy);
+		return RUN_FOUND;
+	}
+	return scx_bpf_dsq_move_to_local(dsq, 0) ? RUN_FOUND : RUN_AGAIN;
+}
+
+/* Something to run from the CPU's own queues: a DSQ's task is moved to the CPU; or the task that ran goes on. */
+static __noinline int run_own(s32 cpu, struct task_struct *prev, bool prev_runs)
+{
+	int found = RUN_AGAIN;
+	u32 tries;
+
+	cpu_at(cpu)->round++;
+	bpf_for(tries, 0, 8) {
+		found = try_own(cpu, prev, prev_runs);
+		if (found != RUN_AGAIN)
+			break;
+	}
+	return found == RUN_FOUND;
+}
+
+/* Settles what the task that ran used; takes its groups off that have no time left. */
+static __noinline void settle_prev(fair_cpu_t *c, u64 sum_exec, u64 now)
+{
+	struct fair_lock *l = lock_of(c->root->cpu);
+	bool throttled;
+
+	if (!l || !c->curr)
+		return;
+	bpf_spin_lock(&l->lock);
+	charge_exact(c, sum_exec, now);
+	throttled = throttle_path(c->curr->se.q, now);
+	bpf_spin_unlock(&l->lock);
+	if (throttled)
+		count(throttles);
+}
+
+/* Looks through so many tasks at most; the next pass begins anew, and those in front will have run by then. */
+#define RESCUE_LOOKS	4096
+
+/* The first task of a DSQ that has waited for rescue_ns. */
+static __noinline bool rescue_from(u64 dsq, fair_cpu_t *c, u64 now)
+{
+	struct task_struct *p;
+	bool moved = false;
+
+	bpf_for_each(scx_dsq, p, dsq, 0) {
+		fair_task_t *t = task_of(p);
+
+		if (!c->pull.tries)
+			break;
+		c->pull.tries--;
+		if (!t || (s64)(now - t->waits_since) < (s64)rescue_ns)
+			continue;
+		moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | c->root->cpu, 0);
+		if (moved)
+			break;
+	}
+	return moved;
+}
+
+/*
+ * Very small weights and limits make waits that fairness does not bound, but the kernel's watchdog does. So every now and then
+ * a CPU looks for a task that has waited for rescue_ns, and runs it once. It is charged as ever.
+ */
+static __noinline bool rescue(s32 cpu, u64 now)
+{
+	fair_cpu_t *c = cpu_at(cpu);
+	u32 i;
+
+	if (!rescue_ns || (s64)(now - c->rescue_at) < 0)
+		return false;
+	c->pull.tries = RESCUE_LOOKS;
+	bpf_for(i, 0, nr_groups) {
+		fair_rq_t *q = rq_at(i, cpu);
+
+		if (!q->has_head || !rescue_from(q->dsq, c, now))
+			continue;
+		count(rescues);
+		return true;
+	}
+	c->rescue_at = now + rescue_ns / 8;
+	return false;
+}
+
+/* What the order cannot find: a task in a queue that is not on its parent's. */
+static __noinline bool run_stray(s32 cpu)
+{
+	u32 i;
+
+	bpf_for(i, 0, nr_groups) {
+		fair_rq_t *q = rq_at(i, cpu);
+
+		if (!q->has_head || q->throttle_depth || !scx_bpf_dsq_move_to_local(q->dsq, 0))
+			continue;
+		count(picks_stray);
+		return true;
+	}
+	return false;
+}
+
+/* Has an idle CPU look whether it can take something from here: it has no ticks of its own. */
+static void ask_idle_cpu(s32 cpu, struct task_struct *p)
+{
+	s32 idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+
+	if (idle < 0)
+		return;
+	cpu_at(idle)->asked = 1;
+	kick(idle, SCX_KICK_IDLE);
+}
+
+#endif

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `bpf/sched/fair`: shares, load tracking, balancing, limits, and what it does with odd input.
+
+mod fair {
+    pub mod balance;
+    pub mod input;
+    pub mod load;
+    pub mod shares;
+}
+
+use scxlab_bpf::link::Loaded;
+use scxlab_kernel::Kernel;
+use scxlab_testkit::checks::{Contract, run_checked};
+use scxlab_testkit::shipped::run_program;
+
+pub const MS: u64 = 1_000_000;
+pub const SECOND: u64 = 1000 * MS;
+
+/// `struct fair_report_args`, in words of 32 bits and then of 64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub cgid: u64,
+    pub nr: u32,
+    pub h_nr: u32,
+    pub weight: u64,
+    pub share: u64,
+    pub min_vruntime: u64,
+    pub runnable_load: u64,
+    pub blocked_load: u64,
+    pub removed_load: u64,
+    pub group_load: i64,
+    pub load: u64,
+    pub throttled: u32,
+    pub nr_groups: u32,
+}
+
+/// What a queue holds now; None if there is no such slot.
+pub fn report(k: &mut Kernel, loaded: &Loaded, group: u32, cpu: u32) -> Option<Report> {
+    let mut ctx = [0u8; 96];
+    ctx[..4].copy_from_slice(&cpu.to_ne_bytes());
+    ctx[4..8].copy_from_slice(&group.to_ne_bytes());
+    if run_program(k, loaded, "fair_report", &mut ctx) != 0 {
+        return None;
+    }
+    let long = |at: usize| u64::from_ne_bytes(ctx[at..at + 8].try_into().expect("eight bytes"));
+    let short = |at: usize| u32::from_ne_bytes(ctx[at..at + 4].try_into().expect("four bytes"));
+    Some(Report {
+        cgid: long(8),
+        nr: short(16),
+        h_nr: short(20),
+        weight: long(24),
+        share: long(32),
+        min_vruntime: long(40),
+        runnable_load: long(48),
+        blocked_load: long(56),
+        removed_load: long(64),
+        group_load: long(72) as i64,
+        load: long(80),
+        throttled: short(88),
+        nr_groups: short(92),
+    })
+}
+
+/// Runs for `ns`, checking conservation; the scheduler must still be there.
+pub fn run(k: &mut Kernel, ns: u64) {
+    run_checked(k, ns, ns / 50, Contract::default()).unwrap_or_else(|broken| panic!("{broken:?}"));
+    stayed(k);
+}
+
+/// Runs on, to the time `to`.
+pub fn run_on(k: &mut Kernel, to: u64) {
+    k.advance(to);
+    stayed(k);
+}
+
+pub fn stayed(k: &Kernel) {
+    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Load tracking in the scheduler (`load=pelt`): what a task weighs, what is left when it sleeps, what a migration takes along.
+
+use scxlab_kernel::Kernel;
+use scxlab_kernel::behavior::Sys;
+use scxlab_machine::id::CpuId;
+use scxlab_machine::{CpuMask, Machine};
+use scxlab_testkit::shipped::{scheduled, scheduled_on};
+
+use crate::{MS, Report, SECOND, report, stayed};
+
+const PELT: &str = "fair,load=FAIR_LOAD_PELT";
+
+/// The root's load on all CPUs, without what is still to be taken off.
+fn total_load(k: &mut Kernel, loaded: &scxlab_bpf::link::Loaded) -> u64 {
+    (0..k.cpus.len() as u32)
+        .map(|cpu| report(k, loaded, 0, cpu).expect("the root"))
+        .map(|r: Report| r.runnable_load + r.blocked_load - r.removed_load)
+        .sum()
+}
+
+fn advance(k: &mut Kernel, to: u64) {
+    k.advance(to);
+    stayed(k);
+}
+
+/// One task alone: of each 10 ms it runs some and sleeps the rest. Its load, while it runs or sleeps, is on average that
+/// part of its weight.
+#[test]
+fn a_task_weighs_what_it_runs() {
+    // A task that runs is looked at by ticks only.
+    let mut machine = Machine::resolve("1c").unwrap();
+    machine.costs.clock.tick_hz = 1000;
+    for run_ms in [2, 5, 8] {
+        let text = format!(
+            "duration = \"4s\"\n[[thread]]\nname = \"t\"\nops = [{{ loop = {{ ops = [{{ compute = \"{run_ms}ms\" }}, \
+             {{ timer = {{ name = \"t\", period = \"10ms\", mode = \"absolute\" }} }}] }} }}]"
+        );
+        let (mut k, loaded) = scheduled_on(PELT, machine.clone(), &text, 1);
+        k.start();
+        advance(&mut k, SECOND);
+        let (mut sum, mut looks) = (0, 0);
+        // 997 us: it drifts through the period.
+        while looks < 2000 {
+            let at = k.now + 997_000;
+            advance(&mut k, at);
+            sum += total_load(&mut k, &loaded);
+            looks += 1;
+        }
+        let (mean, wanted) = (sum as f64 / looks as f64, run_ms as f64 / 10.0 * 1024.0);
+        let off = (mean / wanted - 1.0).abs() * 100.0;
+        assert!(
+            off <= 2.0,
+            "{run_ms} of 10 ms: load {mean:.1}, wanted {wanted:.1}: {off:.2} % off"
+        );
+    }
+}
+
+/// A task that runs for a while and then sleeps for good, beside one that makes the CPU look at its load every tick.
+#[test]
+fn blocked_load_halves_every_32_ms() {
+    let text = "duration = \"2s\"\n\
+        [[thread]]\nname = \"goes\"\nnice = -20\nops = [{ compute = \"400ms\" }, { sleep = \"10s\" }]\n\
+        [[thread]]\nname = \"stays\"\nops = [{ loop = { ops = [{ compute = \"1ms\" }] } }]";
+    let (mut k, loaded) = scheduled(PELT, "1c", text, 1);
+    k.start();
+    let blocked = |k: &mut Kernel| report(k, &loaded, 0, 0).expect("the root").blocked_load;
+    while blocked(&mut k) == 0 {
+        let at = k.now + MS;
+        advance(&mut k, at);
+    }
+    // Periods are 2^20 ns long; ticks see them at most one late.
+    let start = k.now;
+    let first = blocked(&mut k);
+    for halvings in 1..=5u32 {
+        advance(&mut k, start + u64::from(halvings) * (32 << 20));
+        let left = blocked(&mut k);
+        let (low, high) = ((first >> halvings) as f64 * 0.98, (first >> halvings) as f64 * 1.02);
+        assert!((low..=high).contains(&(left as f64)), "{halvings}: {left} of {first}");
+    }
+}
+
+/// Tasks that wait are bound to the other CPU, one after the other: what leaves is what arrives, to the unit. Each task's load is
+/// what it was, and their number is above the rounding of any single one.
+#[test]
+fn a_migration_leaves_the_sum_as_it_was() {
+    let workload = "hogs,tasks=8,nice=0:3:-2:1:0:5:-4:2";
+    let (mut k, loaded) = scheduled(PELT, "2c", workload, 1);
+    k.start();
+    advance(&mut k, SECOND);
+    let mut moved = 0;
+    for i in 0..8 {
+        let at = k.now + 17 * MS;
+        advance(&mut k, at);
+        let task = k.tasks.iter().find(|t| t.name == format!("hog-{i}")).expect("a hog");
+        let (id, from, runs) = (task.id, task.cpu, task.on_cpu);
+        if runs {
+            continue;
+        }
+        let other = CpuMask::of(2, [CpuId(1 - from.0)]);
+        let before = total_load(&mut k, &loaded);
+        k.user(|k| k.set_affinity(id, &other)).expect("an online CPU");
+        let after = total_load(&mut k, &loaded);
+        assert_ne!(k.tasks[id].cpu, from, "hog-{i}");
+        assert_eq!(before, after, "hog-{i}");
+        moved += 1;
+    }
+    assert!(moved >= 3, "{moved} waited");
+}
+
+/// The same for what sleeps: its load is taken off where it was when it wakes up elsewhere.
+#[test]
+fn a_sleeper_takes_its_load_along() {
+    let text = "duration = \"2s\"\n\
+        [[thread]]\nname = \"s\"\ncpus = \"0\"\n\
+        ops = [{ compute = \"400ms\" }, { sleep = \"5ms\" }, { set_affinity = \"1\" }, { loop = { ops = [{ compute = \"1ms\" }] } }]";
+    let (mut k, loaded) = scheduled(PELT, "2c", text, 1);
+    k.start();
+    advance(&mut k, 402 * MS);
+    assert!(report(&mut k, &loaded, 0, 0).expect("the root").blocked_load > 1000);
+    let asleep = total_load(&mut k, &loaded);
+    advance(&mut k, 412 * MS);
+    let (here, there) = (0, 1);
+    let left = report(&mut k, &loaded, 0, here).expect("the root");
+    let arrived = report(&mut k, &loaded, 0, there).expect("the root");
+    assert!(left.blocked_load - left.removed_load <= 1 && left.runnable_load == 0, "{left:?}");
+    assert!(arrived.runnable_load * 100 > asleep * 85, "{arrived:?} of {asleep}");
+}

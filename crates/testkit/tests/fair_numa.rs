@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `fair` with `numa`: processes come together on a node each, what limits it, and that its weights are what is queued.
+
+mod fair_numa {
+    pub mod parts;
+}
+
+use std::collections::BTreeMap;
+
+use scxlab_bpf::btf::Kind;
+use scxlab_bpf::link::Loaded;
+use scxlab_kernel::Kernel;
+use scxlab_kernel::ext::op::Op;
+use scxlab_kernel::task::{Class, State};
+use scxlab_machine::id::CpuId;
+use scxlab_testkit::checks;
+use scxlab_testkit::shipped::{scheduled, stat};
+use scxlab_testkit::sim::{kernel, link};
+use scxlab_testkit::state::{at, of_task, size_of};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MS;
+/// The knob's default.
+const SETTLE: u64 = 32 * MS;
+const KINDS: [&str; 3] = ["consolidate", "consolidate+load,load=pelt", "consolidate+faults"];
+
+/// Four processes, threads of each on all nodes to begin with, that sleep now and then, as guests do.
+fn guests(threads: u32, run: &str, sleep: &str) -> String {
+    format!(
+        "[[thread]]\nname = \"vm-{{i}}\"\nprocess = \"vm-{{i%4}}\"\ninstances = {threads}\n\
+         ops = [{{ loop = {{ ops = [{{ compute = \"{run}\" }}, {{ sleep = \"{sleep}\" }}] }} }}]\n"
+    )
+}
+
+fn node_of(k: &Kernel, cpu: CpuId) -> usize {
+    k.machine.topology.cpu(cpu).node.idx()
+}
+
+/// What was seen of a run, looked at every half a millisecond.
+#[derive(Default)]
+struct Seen {
+    /// CPU time by process and node.
+    time: BTreeMap<u32, [u64; 4]>,
+    moves: u64,
+    /// The shortest time between two moves of a task between nodes.
+    shortest: Option<u64>,
+}
+
+impl Seen {
+    /// The largest part of any node in each process's time, in percent; the smallest of these.
+    fn together(&self) -> u64 {
+        let part = |t: &[u64; 4]| t.iter().max().unwrap() * 100 / t.iter().sum::<u64>().max(1);
+        self.time.values().map(part).min().expect("a process")
+    }
+}
+
+fn watch(k: &mut Kernel, until: u64) -> Seen {
+    let mut seen = Seen::default();
+    let mut last: BTreeMap<u32, (u64, usize, Option<u64>)> = BTreeMap::new();
+    while k.now < until {
+        let next = k.now + MS / 2;
+        k.advance(next);
+        for t in k.tasks.iter().filter(|t| t.name.starts_with("vm-")) {
+            let node = node_of(k, t.cpu);
+            let (ran, was, moved) = last.entry(t.pid).or_insert((t.account.run_ns, node, None));
+            seen.time.entry(t.tgid).or_default()[node] += t.account.run_ns - *ran;
+            *ran = t.account.run_ns;
+            if *was == node {
+                continue;
+            }
+            *was = node;
+            seen.moves += 1;
+            if let Some(before) = moved.replace(k.now) {
+                let gap = k.now - before;
+                seen.shortest = Some(seen.shortest.map_or(gap, |s| s.min(gap)));
+            }
+        }
+    }
+    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
+    seen
+}
+
+/// Time of all after a while, and how it was spread over nodes.
+fn settled(numa: &str, machine: &str, workload: &str) -> (Seen, Kernel, Loaded) {
+    let (mut k, loaded) = scheduled(&format!("fair,numa={numa}"), machine, workload, 1);
+    k.start();
+    k.advance(SECOND);
+    let seen = watch(&mut k, 3 * SECOND);
+    checks::after(&k);
+    (seen, k, loaded)
+}
+
+fn work(k: &Kernel) -> u64 {
+    k.tasks.iter().map(|t| t.account.run_ns).sum()
+}
+
+#[test]
+fn each_process_ends_on_a_node_of_its_own() {
+    let guests = guests(16, "7ms", "1ms");
+    let (off, before, _) = settled("off", "4n4c1t", &guests);
+    for (process, time) in &off.time {
+        let all: u64 = time.iter().sum();
+        assert!(time.iter().all(|t| (20..=30).contains(&(t * 100 / all))), "{process}: {time:?}");
+    }
+    for kind in KINDS {
+        let (seen, k, loaded) = settled(kind, "4n4c1t", &guests);
+        assert_eq!(seen.time.len(), 4, "processes");
+        assert!(seen.together() >= 90, "{kind}: {:?}", seen.time);
+        assert!(seen.moves < 2, "{kind}: {} moves in two settled seconds", seen.moves);
+        assert!(stat(&k, &loaded, "numa_pulls_running") > 0);
+        let (all, was) = (work(&k), work(&before));
+        assert!(all > was * 97 / 100, "{kind}: {all} ns of work, {was} without");
+    }
+}
+
+#[test]
+fn cpus_that_are_idle_for_good_are_asked() {
+    // Two processes of four hogs, two on each node; half of the CPUs never have anything to do.
+    let text = "[[thread]]\nname = \"vm-{i}\"\nprocess = \"vm-{i%2}\"\ninstances = 8\n\
+                ops = [{ loop = { ops = [{ compute = \"1ms\" }] } }]\n";
+    let (seen, ..) = settled("consolidate", "2n8c1t", text);
+    assert!(seen.together() >= 90, "{:?}", seen.time);
+    assert_eq!(seen.moves, 0);
+}
+
+#[test]
+fn without_idle_moments_nothing_moves() {
+    let text = guests(16, "1ms", "0ms").replace(", { sleep = \"0ms\" }", "");
+    let (seen, k, loaded) = settled("consolidate", "4n4c1t", &text);
+    assert_eq!(seen.moves, 0, "{:?}", seen.time);
+    assert_eq!(stat(&k, &loaded, "numa_pulls_running"), 0);
+}
+
+#[test]
+fn a_task_that_came_stays_for_a_while() {
+    // More threads than CPUs, so balancing and consolidation want different things.
+    let text = guests(24, "5ms", "3ms");
+    let (mut k, loaded) = scheduled("fair,numa=consolidate", "4n4c1t", &text, 1);
+    k.start();
+    let seen = watch(&mut k, SECOND);
+    assert!(seen.shortest.is_none_or(|gap| gap + MS >= SETTLE), "{:?} ns", seen.shortest);
+    assert!(stat(&k, &loaded, "numa_bounces_avoided") > 0);
+    let (first, second) =
+        (stat(&k, &loaded, "numa_first_pass"), stat(&k, &loaded, "numa_second_pass"));
+    assert!(first > 0 && second > 0, "{first} and {second}");
+    assert!(stat(&k, &loaded, "numa_pulls") + stat(&k, &loaded, "numa_pulls_running") > 0);
+}
+
+#[test]
+fn a_process_larger_than_a_node_does_not_crowd_it() {
+    let text = guests(6, "9ms", "1ms").replace("vm-{i%4}", "vm");
+    let (seen, ..) = settled("consolidate", "2n4c1t", &text);
+    let time = seen.time.values().next().expect("the process");
+    let all: u64 = time.iter().sum();
+    assert!(time[0].max(time[1]) * 100 / all <= 72, "{time:?}: at most four of six on a node");
+}
+
+#[test]
+fn pinned_threads_stay_and_are_left_alone() {
+    let text = "[[thread]]\nname = \"vm-{i}\"\nprocess = \"vm\"\ninstances = 2\ncpus = [0, 1, 2, 3]\n\
+                ops = [{ loop = { ops = [{ compute = \"5ms\" }, { sleep = \"1ms\" }] } }]\n\
+                [[thread]]\nname = \"vm-1{i}\"\nprocess = \"vm\"\ninstances = 2\ncpus = [4, 5, 6, 7]\n\
+                ops = [{ loop = { ops = [{ compute = \"5ms\" }, { sleep = \"1ms\" }] } }]\n";
+    let (seen, k, loaded) = settled("consolidate", "2n4c1t", text);
+    assert_eq!(seen.moves, 0);
+    assert!(stat(&k, &loaded, "numa_limited") > 0);
+    let torn: u64 = k.tasks.iter().map(|t| t.account.switches_involuntary).sum();
+    assert!(torn < 30, "{torn} times off a CPU in vain, in 3 s");
+}
+
+fn pointer(k: &Kernel, loaded: &Loaded, name: &str) -> i64 {
+    let text = loaded.read_global(&k.vm, name).unwrap_or_else(|e| panic!("{e}"));
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("an address") as i64
+}
+
+/// Sums by node: of the scheduler's nodes, of its processes, and of what the kernel says is runnable.
+fn check_sums(k: &Kernel, loaded: &Loaded, nodes: i64, by_load: bool) {
+    let (proc_bytes, share_bytes) = (size_of(loaded, "numa_proc"), size_of(loaded, "numa_share"));
+    let (array, node_bytes) = (pointer(k, loaded, "numa_nodes"), size_of(loaded, "numa_node"));
+    let (mut real, mut procs) = (vec![0; nodes as usize], BTreeMap::new());
+    for t in k.tasks.iter().filter(|t| t.class == Class::Ext && t.state != State::Dead) {
+        let own = of_task(k, loaded, &t.name, "t");
+        procs.insert(at(k, loaded, "fair_task", own, "numa.proc"), ());
+        if t.on_rq {
+            let weight = if by_load {
+                at(k, loaded, "fair_task", own, "se.contrib")
+            } else {
+                at(k, loaded, "fair_task", own, "se.weight")
+            };
+            // A task on its way to another CPU is counted where it was until it runs there.
+            let counted = CpuId(at(k, loaded, "fair_task", own, "cpu") as u32);
+            real[node_of(k, if t.on_cpu { t.cpu } else { counted })] += weight;
+        }
+    }
+    for node in 0..nodes {
+        let queued = at(k, loaded, "numa_node", array + node * node_bytes, "queued");
+        let share = |p: &i64| p + proc_bytes + node * share_bytes;
+        let all: i64 = procs.keys().map(|p| at(k, loaded, "numa_share", share(p), "queued")).sum();
+        assert_eq!(all, queued, "node {node} at {}: its processes, and what is queued", k.now);
+        assert_eq!(queued, real[node as usize], "node {node} at {}: of runnable tasks", k.now);
+    }
+}
+
+#[test]
+fn weights_of_nodes_are_what_is_queued_at_every_event() {
+    for (kind, by_load) in [("consolidate", false), ("consolidate+load,load=pelt", true)] {
+        let text = guests(20, "2ms", "1ms")
+            + "[[thread]]\nname = \"odd-{i}\"\ninstances = 4\nnice = 5\n\
+               ops = [{ loop = { ops = [{ compute = \"3ms\" }, \"yield\", { sleep = \"700us\" }] } }]\n";
+        let (mut k, loaded) = scheduled(&format!("fair,numa={kind}"), "4n4c1t", &text, 3);
+        k.start();
+        while k.now < 100 * MS {
+            let next = k.events.peek_time().expect("an event");
+            k.advance(next);
+            check_sums(&k, &loaded, 4, by_load);
+        }
+        assert!(stat(&k, &loaded, "numa_pulls_running") > 0, "{kind}");
+    }
+}
+
+/// Says where a task's memory is, as automatic NUMA balancing would: the simulated kernel has none.
+fn set_memory(k: &mut Kernel, name: &str, node: i32) {
+    let addr = k.tasks.iter().find(|t| t.name == name).expect("the task").addr;
+    let target = k.target();
+    let ty = target.btf.find("task_struct", Kind::Struct).expect("a task_struct");
+    let field = target.btf.path(ty, ".numa_preferred_nid").expect("the field");
+    let bytes = k.vm.mem.host_slice_mut::<u8>(addr + field.byte_off(), 4);
+    bytes.copy_from_slice(&node.to_le_bytes());
+}
+
+#[test]
+fn with_faults_a_process_goes_to_its_memory() {
+    let text = guests(16, "7ms", "1ms");
+    let (mut k, _) = scheduled("fair,numa=consolidate+faults", "4n4c1t", &text, 1);
+    k.start();
+    k.advance(MS);
+    for i in 0..16 {
+        set_memory(&mut k, &format!("vm-{i}"), 3 - i % 4);
+    }
+    k.advance(2 * SECOND);
+    let seen = watch(&mut k, 3 * SECOND);
+    let homes: Vec<usize> =
+        seen.time.values().map(|t| (0..4).max_by_key(|n| t[*n]).unwrap()).collect();
+    assert_eq!(homes, [3, 2, 1, 0], "{:?}", seen.time);
+    assert!(seen.together() >= 90, "{:?}", seen.time);
+}
+
+#[test]
+fn on_one_node_nothing_is_done() {
+    let text = guests(8, "3ms", "1ms");
+    // Mean instructions of the operations that all go through.
+    let of = |numa: &str| {
+        let (mut k, loaded) = scheduled(&format!("fair,numa={numa}"), "4c", &text, 1);
+        k.start();
+        k.advance(SECOND);
+        for counter in ["numa_pulls", "numa_pulls_running", "numa_first_pass", "numa_second_pass"] {
+            assert_eq!(stat(&k, &loaded, counter), 0, "{counter}");
+        }
+        [Op::Dispatch, Op::Enqueue, Op::Running, Op::Tick].map(|op| {
+            let stats = k.ext.op_stats.0[op as usize];
+            stats.insns / stats.calls
+        })
+    };
+    let (off, on) = (of("off"), of("consolidate"));
+    assert!(off.iter().zip(&on).all(|(off, on)| *on < off + 25), "{off:?} off, {on:?} on");
+}
+
+#[test]
+fn two_runs_are_one() {
+    let of = || {
+        let (seen, k, _) = settled("consolidate", "4n4c1t", &guests(20, "5ms", "2ms"));
+        (seen.time, seen.moves, k.metrics.events)
+    };
+    assert_eq!(of(), of());
+}
+
+#[test]
+fn what_it_cannot_do_is_refused() {
+    let refusal = |knobs: &[(&str, &str)]| {
+        let mut k = kernel("2n2c1t", "hogs,tasks=2", 1);
+        let object = scxlab_sched::find("fair").expect("fair").object;
+        let loaded = link(&mut k, "fair", object, knobs);
+        let attached = k.attach_object(&loaded, None);
+        let said = format!("{attached:?} {:?}", k.ext.exits);
+        assert!(attached.is_err() || !k.ext.exits.is_empty(), "{said}");
+        said
+    };
+    let nodes = refusal(&[("numa", "1"), ("topo_cpus", "4"), ("cpu_node[3]", "64")]);
+    assert!(nodes.contains("built for nodes 0 to 63"), "{nodes}");
+    let load = refusal(&[("numa", "2"), ("load", "0")]);
+    assert!(load.contains("needs load=pelt"), "{load}");
+    let kind = refusal(&[("numa", "7")]);
+    assert!(kind.contains("consolidate+faults (0 to 3)"), "{kind}");
+}

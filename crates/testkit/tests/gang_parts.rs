@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The election of gang leaders alone (`bpf/lib/gang.bpf.h`), held against a model of its own.
+
+use scxlab_bpf::link::Loaded;
+use scxlab_kernel::Kernel;
+use scxlab_testkit::sim::{kernel, link};
+
+const ELECT: u64 = 0;
+const END: u64 = 1;
+const ASK: u64 = 2;
+const ANSWER: u64 = 3;
+const LOOK: u64 = 4;
+const SETUP: u64 = 1 << 63;
+
+struct Part {
+    k: Kernel,
+    loaded: Loaded,
+}
+
+/// What a step leaves: its result, the domain's round, and what the CPU is asked.
+struct After {
+    result: u64,
+    round: u64,
+    asked: u64,
+}
+
+impl Part {
+    fn new() -> Self {
+        let mut k = kernel("1c", "hogs,tasks=1", 1);
+        let all = scxlab_sched::selftests();
+        let found = all.iter().find(|s| s.name == "gang").expect("a self-test");
+        let loaded = link(&mut k, "gang", found.object, &[]);
+        Part { k, loaded }
+    }
+
+    fn step(&mut self, kind: u64, domain: u64, cpu: u64, times: [u64; 2], round: u64) -> After {
+        let words = [kind, domain, cpu, times[0], times[1], round, 0, 0];
+        let mut bytes: Vec<u8> = words.iter().flat_map(|w: &u64| w.to_le_bytes()).collect();
+        let mut programs = self.loaded.programs();
+        let (func, ..) = programs.find(|(_, name, _)| *name == "take_step").expect("a program");
+        let result = self.k.run_syscall(self.loaded.instance, func, &mut bytes);
+        assert_eq!(result.unwrap_or_else(|fault| panic!("{fault}")), 0);
+        let word =
+            |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().expect("eight bytes"));
+        After { result: word(6), round: word(5), asked: word(7) }
+    }
+}
+
+fn random(state: &mut u64, n: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % n
+}
+
+#[test]
+fn a_domain_has_one_leader_at_a_time() {
+    let mut part = Part::new();
+    let mut state = 7;
+    // Of each domain: the round and its end.
+    let mut model = [(0u64, 0u64); 4];
+    let (mut now, mut rounds) = (1, 0u64);
+    for step in 0..4_000 {
+        now += random(&mut state, 5);
+        let (domain, cpu) = (random(&mut state, 4), random(&mut state, 8));
+        let (round, until) = model[domain as usize];
+        let led = round != 0 && until > now;
+        match random(&mut state, 3) {
+            0 | 1 => {
+                let until = now + 1 + random(&mut state, 30);
+                let after = part.step(ELECT, domain, cpu, [now, until], 0);
+                assert_eq!(after.result == 0, led, "step {step}");
+                if !led {
+                    assert_eq!(after.result & 0xffff, cpu + 1, "the leader");
+                    assert_eq!(after.result >> 48, 5, "the gang");
+                    assert_eq!(after.result >> 16 & 0xffff_ffff, rounds, "all rounds differ");
+                    assert_eq!(after.result & SETUP, 0);
+                    model[domain as usize] = (after.result, until);
+                    rounds += 1;
+                }
+            }
+            _ => {
+                // Half of the time a round that is another domain's, or over.
+                let other = model[random(&mut state, 4) as usize].0;
+                part.step(END, domain, cpu, [now, 0], other);
+                if other == round {
+                    model[domain as usize] = (0, 0);
+                }
+            }
+        }
+        let (round, until) = model[domain as usize];
+        let after = part.step(LOOK, domain, cpu, [now, 0], round);
+        assert_eq!(after.round, round, "step {step}");
+        assert_eq!(after.result == 1, round != 0 && until > now, "step {step}");
+    }
+    assert!(rounds > 500, "{rounds}");
+}
+
+#[test]
+fn only_the_newest_request_is_remembered() {
+    let mut part = Part::new();
+    assert_eq!(part.step(ASK, 0, 3, [0; 2], 71).result, 0);
+    let after = part.step(ASK, 0, 3, [0; 2], 72);
+    assert_eq!((after.result, after.asked), (1, 72), "the older one is lost, and that is known");
+    assert_eq!(part.step(ANSWER, 0, 3, [0; 2], 71).asked, 72, "not the one that was answered");
+    assert_eq!(part.step(ANSWER, 0, 3, [0; 2], 72).asked, 0);
+    assert_eq!(part.step(LOOK, 0, 4, [0; 2], 0).asked, 0, "another CPU's");
+}
