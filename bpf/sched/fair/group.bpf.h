@@ -53,15 +53,11 @@ static u64 to_shares(u32 weight)
 
 /* ---- cpu.max ---- */
 
-/* Takes a slice from the group's pool if nothing is left. */
-static bool has_runtime(fair_rq_t *q, fair_group_t *g)
+/* Takes up to `want` from the group's pool, in which CPUs do not wait for each other. */
+static void take_runtime(fair_rq_t *q, fair_group_t *g, s64 want)
 {
-	s64 want, old;
+	s64 old = __sync_fetch_and_sub(&g->pool, want);
 
-	if (!g->quota || q->runtime > 0)
-		return true;
-	want = (s64)bandwidth_slice_ns - q->runtime;
-	old = __sync_fetch_and_sub(&g->pool, want);
 	if (old < want) {
 		s64 got = old > 0 ? old : 0;
 
@@ -69,7 +65,14 @@ static bool has_runtime(fair_rq_t *q, fair_group_t *g)
 		want = got;
 	}
 	q->runtime += want;
-	return q->runtime > 0;
+}
+
+/* Takes a slice if nothing is left. */
+static bool has_runtime(fair_rq_t *q, fair_group_t *g)
+{
+	if (g->quota && q->runtime <= 0)
+		take_runtime(q, g, (s64)bandwidth_slice_ns - q->runtime);
+	return !g->quota || q->runtime > 0;
 }
 
 static bool is_below(u32 group, u32 above)
@@ -168,21 +171,14 @@ static bool throttle_path(fair_rq_t *q, u64 now)
 	return any;
 }
 
-/* Gives a throttled queue what it owes and a little more, if the pool has it. */
+/* Pays what a throttled queue owes, as far as the pool goes: a debt may be larger than a period's quota. True if it may run again. */
 static bool pay(fair_rq_t *q, bool lifted)
 {
-	fair_group_t *g = group_at(q->group);
-	s64 owes = 1 - q->runtime;
-
-	if (lifted) {
-		q->runtime = 0;
-		return true;
-	}
-	if (g->pool < owes)
-		return false;
-	__sync_fetch_and_sub(&g->pool, owes);
-	q->runtime = 1;
-	return true;
+	if (lifted)
+		q->runtime = 1;
+	else
+		take_runtime(q, group_at(q->group), 1 - q->runtime);
+	return q->runtime > 0;
 }
 
 /* Lets those queues run again that can be paid; all of them if the limit was lifted. */

@@ -155,6 +155,15 @@ static void pelt_update_blocked(fair_rq_t *q, u64 now, bool force)
 	pelt_contribute(q, force);
 }
 
+/* The blocked load as an update would leave it. */
+static u64 pelt_blocked_now(fair_rq_t *q, u64 now)
+{
+	u64 period = load_clock(q, now) >> PELT_PERIOD_SHIFT, left = q->blocked_load;
+
+	left -= min_u64(q->removed_load, left);
+	return (s64)(period - q->last_decay) > 0 ? pelt_decay(left, period - q->last_decay) : left;
+}
+
 /* A sleeper's own load decays as often as the sum that it is part of did. */
 static s64 pelt_sync_decay(fair_entity_t *se, fair_rq_t *q)
 {

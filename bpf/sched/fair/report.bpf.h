@@ -21,8 +21,7 @@ struct fair_report_args {
 	u64 share;		/* weight of the cgroup on this CPU */
 	u64 min_vruntime;
 	u64 runnable_load;	/* load=pelt */
-	u64 blocked_load;	/* as it is by now, if nothing of it woke up */
-	u64 removed_load;
+	u64 blocked_load;	/* as it is by now */
 	s64 group_load;		/* on all CPUs; of window: weight */
 	u64 load;		/* load=window: what this CPU told the group */
 	u32 throttled;
@@ -34,7 +33,6 @@ int fair_report(struct fair_report_args *a)
 {
 	fair_group_t *g = group_at(a->group);
 	fair_rq_t *q;
-	u64 period;
 
 	use_arena();
 	if (a->group >= nr_groups || a->cpu >= nr_cpus || !g->used)
@@ -47,11 +45,7 @@ int fair_report(struct fair_report_args *a)
 	a->share = q->se.weight;
 	a->min_vruntime = q->min_vruntime;
 	a->runnable_load = q->runnable_load;
-	period = load_clock(q, scx_bpf_now()) >> PELT_PERIOD_SHIFT;
-	a->blocked_load = q->blocked_load;
-	if ((s64)(period - q->last_decay) > 0)
-		a->blocked_load = pelt_decay(q->blocked_load, period - q->last_decay);
-	a->removed_load = q->removed_load;
+	a->blocked_load = pelt_blocked_now(q, scx_bpf_now());
 	a->group_load = load == FAIR_LOAD_PELT ? g->load_avg : g->load_weight;
 	a->load = q->load_contrib;
 	a->throttled = q->throttle_depth;

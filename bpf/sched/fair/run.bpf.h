@@ -159,7 +159,7 @@ static __noinline bool rescue(s32 cpu, u64 now)
 	bpf_for(i, 0, nr_groups) {
 		fair_rq_t *q = rq_at(i, cpu);
 
-		if (!q->has_head || !rescue_from(q->dsq, c, now))
+		if (scx_bpf_dsq_nr_queued(q->dsq) <= 0 || !rescue_from(q->dsq, c, now))
 			continue;
 		count(rescues);
 		return true;
@@ -173,10 +173,12 @@ static __noinline bool run_stray(s32 cpu)
 {
 	u32 i;
 
+	if (!cpu_at(cpu)->root->h_nr)
+		return false;
 	bpf_for(i, 0, nr_groups) {
 		fair_rq_t *q = rq_at(i, cpu);
 
-		if (!q->has_head || q->throttle_depth || !scx_bpf_dsq_move_to_local(q->dsq, 0))
+		if (q->throttle_depth || scx_bpf_dsq_nr_queued(q->dsq) <= 0 || !scx_bpf_dsq_move_to_local(q->dsq, 0))
 			continue;
 		count(picks_stray);
 		return true;

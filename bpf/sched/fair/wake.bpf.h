@@ -15,15 +15,7 @@
 /* Weight (window) or load (pelt, with what sleeps) of all that is there now. */
 static u64 cpu_load_now(fair_cpu_t *c, u64 now)
 {
-	fair_rq_t *root = c->root;
-	u64 period;
-
-	if (!is_pelt())
-		return root->weight;
-	period = now >> PELT_PERIOD_SHIFT;
-	if ((s64)(period - root->last_decay) <= 0)
-		return root->runnable_load + root->blocked_load;
-	return root->runnable_load + pelt_decay(root->blocked_load, period - root->last_decay);
+	return is_pelt() ? c->root->runnable_load + pelt_blocked_now(c->root, now) : c->root->weight;
 }
 
 /* A weight or load in a cgroup's queue as part of the CPU's. */

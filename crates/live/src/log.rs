@@ -43,7 +43,7 @@ pub struct Refusal {
     pub end: String,
 }
 
-/// Lines of a verifier's log that are shown.
+/// Lines of a verifier's log that are shown: recent kernels end it with a report of about so many.
 const SHOWN: usize = 40;
 
 pub fn refusal(text: &str) -> Option<Refusal> {

@@ -27,7 +27,6 @@ pub struct Report {
     pub min_vruntime: u64,
     pub runnable_load: u64,
     pub blocked_load: u64,
-    pub removed_load: u64,
     pub group_load: i64,
     pub load: u64,
     pub throttled: u32,
@@ -36,7 +35,7 @@ pub struct Report {
 
 /// What a queue holds now; None if there is no such slot.
 pub fn report(k: &mut Kernel, loaded: &Loaded, group: u32, cpu: u32) -> Option<Report> {
-    let mut ctx = [0u8; 96];
+    let mut ctx = [0u8; 88];
     ctx[..4].copy_from_slice(&cpu.to_ne_bytes());
     ctx[4..8].copy_from_slice(&group.to_ne_bytes());
     if run_program(k, loaded, "fair_report", &mut ctx) != 0 {
@@ -53,11 +52,10 @@ pub fn report(k: &mut Kernel, loaded: &Loaded, group: u32, cpu: u32) -> Option<R
         min_vruntime: long(40),
         runnable_load: long(48),
         blocked_load: long(56),
-        removed_load: long(64),
-        group_load: long(72) as i64,
-        load: long(80),
-        throttled: short(88),
-        nr_groups: short(92),
+        group_load: long(64) as i64,
+        load: long(72),
+        throttled: short(80),
+        nr_groups: short(84),
     })
 }
 

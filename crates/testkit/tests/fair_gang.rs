@@ -222,7 +222,7 @@ fn changes_from_outside_lose_nobody() {
             let task = tasks[round as usize * 7 % tasks.len()];
             let cpus = CpuMask::of(8, [CpuId(round % 8), CpuId((round + 3) % 8)]);
             k.user(|k| k.set_affinity(task, &cpus)).expect("a CPU");
-            k.user(|k| k.set_nice(task, (round as i8 % 40) - 20)).expect("a nice value");
+            k.user(|k| k.set_nice(task, (round as i8 % 11) - 5)).expect("a nice value");
             let cpu = CpuId(1 + round % 4);
             k.user(|k| k.set_cpu_online(cpu, round % 8 >= 4)).expect("a CPU");
             stays(&k);

@@ -141,6 +141,17 @@ fn a_limit_holds() {
     }
 }
 
+/// A turn lasts a tick, 4 ms: four periods' worth here. The debt is paid over the next periods.
+#[test]
+fn a_limit_below_a_tick_holds() {
+    let mut text = String::from("duration = \"5s\"\n");
+    group(&mut text, "/capped", 100, 1);
+    let text = text.replacen("[[thread]]", "quota = \"1ms\"\nperiod = \"20ms\"\n[[thread]]", 1);
+    let (mut k, _) = scheduled("fair", "1c", &text, 1);
+    run(&mut k, 5 * SECOND);
+    assert_share("capped", group_ns(&k, "/capped"), 5 * SECOND, 0.05, 3.0);
+}
+
 /// Within the cap nothing is lost to it: the other cgroup has the rest.
 #[test]
 fn what_a_limit_takes_others_get() {
