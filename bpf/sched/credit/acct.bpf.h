@@ -390,20 +390,28 @@ __noinline int release_parked(void)
 }
 
 /*
- * The one net under all wake-ups. A CPU that idles beside its own queue has missed a kick; what was still queued for one that
- * has gone is taken elsewhere.
+ * The one net under all wake-ups. A CPU that idles beside its own queue has missed a kick. If it still does the next time, it is on
+ * its way off line: the kernel lets it have no tasks any more, and tells us only when all CPUs have passed through the scheduler, which
+ * may wait for a task in that very queue. What is queued for such a CPU, or for one that has gone, is taken elsewhere.
  */
 __noinline int wake_forgotten(void)
 {
 	const struct cpumask *idlers = scx_bpf_get_idle_cpumask();
 	s32 cpu;
 
-	bpf_for(cpu, 0, nr_cpus)
-		if (bpf_cpumask_test_cpu(cpu, idlers) && nr_waiting(cpu))
+	bpf_for(cpu, 0, nr_cpus) {
+		struct cpu_ctx *c = cpu_ctx(cpu);
+		bool waits = bpf_cpumask_test_cpu(cpu, idlers) && nr_waiting(cpu);
+
+		if (waits && c->called)
+			c->stands_still = true;
+		c->called = waits;
+		if (waits)
 			kick(cpu, SCX_KICK_IDLE);
+	}
 	scx_bpf_put_idle_cpumask(idlers);
 	bpf_for(cpu, 0, nr_cpus) {
-		if (!cpu_ctx(cpu)->offline)
+		if (!cpu_ctx(cpu)->offline && !cpu_ctx(cpu)->stands_still)
 			continue;
 		forget_idle(cpu);
 		drain_cpu(cpu);

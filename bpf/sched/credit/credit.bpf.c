@@ -206,6 +206,7 @@ void BPF_STRUCT_OPS(credit_running, struct task_struct *p)
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct vcpu *v = vcpu_of(p);
 
+	cpu_ctx(cpu)->stands_still = false;
 	if (!v)
 		return;
 	cpu_ctx(cpu)->cur = v->slot + 1;

@@ -87,6 +87,8 @@ struct cpu_ctx {
 	u32 last_tickle;	/* idler that a wake-up handled by this CPU tickled last */
 	u32 idle;		/* counted in core_idle and socket_idle */
 	u32 offline;		/* going or gone; the kernel's idle mask may still have it */
+	u32 called;		/* the accounting found it idle beside its own queue, and kicked it */
+	u32 stands_still;	/* that did not help */
 	u64 next_tick;
 } __attribute__((aligned(64)));
 

@@ -43,7 +43,9 @@ static bool nxt_is_better(s32 cpu, s32 nxt, u32 extra)
 /* Whether a mask of CPUs has this one, and it is not going away. */
 static __always_inline bool has_cpu(s32 cpu, const struct cpumask *mask)
 {
-	return !cpu_ctx(cpu)->offline && bpf_cpumask_test_cpu(cpu, mask);
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	return !c->offline && !c->stands_still && bpf_cpumask_test_cpu(cpu, mask);
 }
 
 /* The next CPU after `from`, around, that is in both masks; -1: there is none. */
