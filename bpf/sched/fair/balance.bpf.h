@@ -52,23 +52,33 @@ static __always_inline u64 power_of(u32 cpu)
 
 /* ---- load by tick (window) ---- */
 
-/* load[i] is the average over 2^i ticks of what a CPU has. */
+/* `n` steps of 2^i from a value towards another. */
+static __always_inline u64 lean(u64 from, u64 to, u64 n, u32 i)
+{
+	n = min_u64(n, 1 << i);
+	return to > from ? from + ((to - from) * n >> i) : from - ((from - to) * n >> i);
+}
+
+/*
+ * load[i] is the average over 2^i ticks of what a CPU has. Ticks that did not come had the same as this one, if the CPU was busy
+ * all the time (a virtual machine may lose some), and nothing, if it was idle.
+ */
 static void tick_load(fair_cpu_t *c, u64 now)
 {
 	u64 tick = now / (NSEC_PER_SEC / (tick_hz ?: 250)), missed = tick - c->load_at, present = c->root->weight;
 	u32 i;
 
-	if (!missed)
+	if ((s64)missed <= 0)
 		return;
 	c->load_at = tick;
 	for (i = 0; i < 5 && can_loop; i++) {
-		u64 old = c->load[i], round = present > old ? (1 << i) - 1 : 0;
+		u64 old = c->load[i];
 
-		/* Ticks that did not come: the CPU was idle. */
 		if (missed > 1)
-			old = i && missed < 64 ? old - (old * min_u64(missed - 1, 1 << i) >> i) : 0;
-		c->load[i] = (old * ((1 << i) - 1) + present + round) >> i;
+			old = lean(old, c->idled ? 0 : present, missed - 1, i);
+		c->load[i] = lean(old, present, 1, i);
 	}
+	c->idled = 0;
 }
 
 /* ---- the busiest group ---- */

@@ -25,7 +25,8 @@
  * A CPU that finds nothing takes a waiting task from the busiest CPU of the busiest group, of the nearest domain that is out of
  * balance; busy CPUs do the same from time to time, and wake up an idle one if they have more than they can run.
  * The rooms: fair.bpf.h types, entity.bpf.h order and picking, load.bpf.h load, task.bpf.h where a task is counted, wake.bpf.h
- * placement, group.bpf.h cgroups and limits, balance.bpf.h balancing, run.bpf.h the steps of dispatch, report.bpf.h answers.
+ * placement, group.bpf.h cgroups and limits, balance.bpf.h balancing, run.bpf.h the steps of dispatch, gang.bpf.h gangs,
+ * numa.bpf.h and consolidate.bpf.h nodes, report.bpf.h answers.
  *
  * Limits:
  *   - 1024 CPUs; more are refused. 511 cgroups besides the root, 15 levels of them; what is beyond counts as its parent.
@@ -36,6 +37,9 @@
  *
  * Knobs:
  *   load                     window or pelt
+ *   gang, gang_domain        off, v1 or v2; core, llc, node or all (gang.bpf.h, GANG.md)
+ *   numa, numa_settle_ns     off, consolidate, consolidate+load or consolidate+faults; how long a task stays that came from another
+ *                            node (numa.bpf.h, consolidate.bpf.h)
  *   sched_latency_ns         aimed at for a round of all; times 1 + log2(CPUs), CPUs up to 8, as the next two are
  *   min_granularity_ns       shortest slice
  *   wakeup_granularity_ns    how far behind who wakes up has to be to preempt
@@ -190,6 +194,7 @@ void BPF_STRUCT_OPS(fair_dispatch, s32 cpu, struct task_struct *prev)
 	if (consolidate(cpu, now))
 		return;
 	gang_idles(cpu, now);
+	c->idled = 1;
 	if (!c->idle_at)
 		c->idle_at = now;
 }

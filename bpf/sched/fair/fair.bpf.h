@@ -228,6 +228,8 @@ struct fair_cpu {
 	s32 push_to;			/* the task that runs shall go there; NO_CPU: stays */
 	u32 online;
 	u32 asked;			/* a busy CPU woke it up to balance */
+	u32 idled;			/* since load[] was updated */
+	u32 pad;
 	u64 idle_at;			/* since when nothing ran; 0: something does */
 	u64 avg_idle;
 	u64 load_at;			/* tick of the last update of load[] */

@@ -99,7 +99,7 @@ static void hold_clocks(fair_rq_t *q, bool hold, u64 now)
 			continue;
 		if (hold && !at->throttle_depth++)
 			at->throttled_at = now;
-		if (!hold && at->throttle_depth && !--at->throttle_depth)
+		if (!hold && at->throttle_depth && !--at->throttle_depth && (s64)(now - at->throttled_at) > 0)
 			at->throttled_ns += now - at->throttled_at;
 	}
 }

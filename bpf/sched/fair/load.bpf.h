@@ -46,12 +46,16 @@ static void window_contribute(fair_rq_t *q, bool force)
 
 static void window_update(fair_rq_t *q, u64 now, bool force)
 {
-	u64 window = shares_window_ns, delta = now - q->load_stamp;
+	u64 window = shares_window_ns, delta;
 
 	if (!q->depth || q->throttle_depth)
 		return;
+	/* Another CPU, whose clock was ahead, was here before. */
+	if ((s64)(now - q->load_stamp) < 0)
+		now = q->load_stamp;
+	delta = now - q->load_stamp;
 	/* After four idle windows nothing of the past is left. */
-	if ((s64)(q->load_stamp - q->load_last) > 0 && now - q->load_last > 4 * window) {
+	if ((s64)(q->load_stamp - q->load_last) > 0 && (s64)(now - q->load_last) > (s64)(4 * window)) {
 		q->load_period = 0;
 		apart();
 		q->load_avg = 0;
