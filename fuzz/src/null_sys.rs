@@ -227,6 +227,10 @@ impl Sys for NullSys {
         Ok(())
     }
 
+    fn set_xattr(&mut self, _: CgroupId, _: &str, _: &[u8]) -> Result<(), SysError> {
+        Ok(())
+    }
+
     fn move_to_cgroup(&mut self, task: TaskId, _: CgroupId) -> Result<(), SysError> {
         self.known(task)
     }
