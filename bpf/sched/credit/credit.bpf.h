@@ -6,6 +6,7 @@
 #define SCXLAB_CREDIT_BPF_H
 
 #include <scx/common.bpf.h>
+#include <lib/kick.bpf.h>
 #include <lib/tickle.bpf.h>
 
 #define PRI_IDLE	TICKLE_PRI_IDLE
@@ -195,14 +196,9 @@ static __always_inline struct cpu_ctx *cpu_ctx(s32 cpu)
 	return &cpu_ctxs[cpu & (MAX_CPUS - 1)];
 }
 
-/*
- * A kick is an interrupt that a CPU sends to itself first. One that is on its way off line may be past its last interrupt, and the kernel
- * then waits for this one for ever when the scheduler is detached: a CPU that has been told to leave kicks nobody.
- */
 static __always_inline void kick(s32 cpu, u64 flags)
 {
-	if (!cpu_ctx(bpf_get_smp_processor_id())->offline)
-		scx_bpf_kick_cpu(cpu, flags);
+	kick_from(!cpu_ctx(bpf_get_smp_processor_id())->offline, cpu, flags);
 }
 
 static __always_inline struct vcpu *vcpu_at(u32 slot)

@@ -9,6 +9,7 @@
 #define FAIR_BPF_H
 
 #include <scx/common.bpf.h>
+#include <lib/kick.bpf.h>
 #include <bpf_arena_common.bpf.h>
 #include <lib/gang.bpf.h>
 #include <lib/pelt.bpf.h>
@@ -387,14 +388,9 @@ static __always_inline fair_cpu_t *cpu_at(u32 cpu)
 	return cpus + cpu;
 }
 
-/*
- * A kick is an interrupt that a CPU sends to itself first. One that is on its way off line may be past its last interrupt, and the kernel
- * then waits for this one for ever when the scheduler is detached: a CPU that has been told to leave kicks nobody.
- */
 static __always_inline void kick(s32 cpu, u64 flags)
 {
-	if (cpu_at(bpf_get_smp_processor_id())->online)
-		scx_bpf_kick_cpu(cpu, flags);
+	kick_from(cpu_at(bpf_get_smp_processor_id())->online, cpu, flags);
 }
 
 static __always_inline fair_group_t *group_at(u32 group)

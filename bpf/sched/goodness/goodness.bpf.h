@@ -2,6 +2,7 @@
 /* What goodness keeps per task and per queue: slots, the list of a queue's slots, counters of ticks. */
 #pragma once
 #include <scx/common.bpf.h>
+#include <lib/kick.bpf.h>
 
 /* Powers of two, so that an index can be masked: the verifier asks for a proof, not for a branch. */
 #define MAX_CPUS 512
@@ -125,15 +126,9 @@ static __always_inline struct cpu_state *cpu_at(s32 cpu)
 	return &cpu_states[cpu & (MAX_CPUS - 1)];
 }
 
-/*
- * A kick is an interrupt that a CPU sends to itself first. One that is past its last interrupt on the way off line never gets it,
- * and from then on the kernel takes its kicks for sent, and waits for this one when the scheduler is detached. So a CPU that has
- * been told to leave kicks nobody.
- */
 static __always_inline void kick(s32 cpu, u64 flags)
 {
-	if (cpu_at(bpf_get_smp_processor_id())->online)
-		scx_bpf_kick_cpu(cpu, flags);
+	kick_from(cpu_at(bpf_get_smp_processor_id())->online, cpu, flags);
 }
 
 /* The task's slot; NO_SLOT: it has none. */

@@ -2,6 +2,7 @@
 /* What o1 keeps per task and per CPU, and the small rules that both modes share: slices, accounting, queue lengths. */
 #pragma once
 #include <scx/common.bpf.h>
+#include <lib/kick.bpf.h>
 #include <lib/prio_array.bpf.h>
 
 /* Powers of two, so that an index can be masked: the verifier asks for a proof, not for a branch. */
@@ -103,15 +104,9 @@ static __always_inline struct o1_task *task_of(struct task_struct *p)
 	return bpf_task_storage_get(&tasks, p, NULL, 0);
 }
 
-/*
- * A kick is an interrupt that a CPU sends to itself first. One that is past its last interrupt on the way off line never gets it,
- * and from then on the kernel takes its kicks for sent, and waits for this one when the scheduler is detached. So a CPU that has
- * been told to leave kicks nobody.
- */
 static __always_inline void kick(s32 cpu, u64 flags)
 {
-	if (rq_of(bpf_get_smp_processor_id())->online)
-		scx_bpf_kick_cpu(cpu, flags);
+	kick_from(rq_of(bpf_get_smp_processor_id())->online, cpu, flags);
 }
 
 /* First DSQ of one of a CPU's arrays. */

@@ -7,6 +7,7 @@
 pub mod canary;
 pub mod cases;
 pub mod checks;
+pub mod churn;
 pub mod kernel_objects;
 pub mod recorder;
 pub mod scx_family;

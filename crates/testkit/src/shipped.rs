@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The shipped schedulers in tests: attached with their recipe, and asked for what they count.
+//! The shipped schedulers in tests: attached with their recipe; and the self-tests' syscall programs.
 //!
-//! Owns: the way to a scheduler's statistics and syscall programs. Does not: judge what they say.
+//! Owns: the way in. Does not: read what they keep (see `state.rs`), or judge it.
 
 use std::sync::Arc;
 
-use scxlab_bpf::link::{Loaded, OpenObject};
-use scxlab_bpf::object::Object;
+use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
 use scxlab_lab::scheduler::SchedulerArg;
@@ -49,27 +48,21 @@ fn put_on(k: &mut Kernel, scheduler: &str, machine: &Arc<Machine>) -> Loaded {
 pub fn selftest(k: &mut Kernel, name: &str) -> Loaded {
     let found = scxlab_sched::selftests().iter().find(|s| s.name == name);
     let found = found.unwrap_or_else(|| panic!("no selftest {name}"));
-    let object = Arc::new(Object::parse(found.object, name).unwrap_or_else(|e| panic!("{e}")));
-    let target = k.target();
-    OpenObject::new(object).load(k, &target).unwrap_or_else(|e| panic!("{e}"))
+    sim::link(k, name, found.object, &[])
+}
+
+/// As `run_program`, of a program whose context is of 64-bit words and that returns 0.
+pub fn run_on_words(k: &mut Kernel, loaded: &Loaded, program: &str, words: &mut [u64]) {
+    let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    assert_eq!(run_program(k, loaded, program, &mut bytes), 0, "{program}");
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    }
 }
 
 /// Runs a syscall program of an object; what it returns.
 pub fn run_program(k: &mut Kernel, loaded: &Loaded, program: &str, ctx: &mut [u8]) -> i32 {
-    let at = loaded.object.functions.iter().position(|f| f.name == program);
-    let func = at.and_then(|at| loaded.funcs[at]).unwrap_or_else(|| panic!("no {program}"));
+    let func = loaded.func(program).unwrap_or_else(|| panic!("no program {program}"));
     let result = k.user(|k| k.run_syscall(loaded.instance, func, ctx));
     result.unwrap_or_else(|e| panic!("{e}")) as i32
-}
-
-/// A counter of a scheduler's map `stats`, summed over CPUs.
-pub fn stat(k: &Kernel, loaded: &Loaded, name: &str) -> u64 {
-    let at = loaded.object.maps.iter().position(|m| m.name == "stats").expect("a map of counters");
-    let ty = loaded.object.maps[at].value_ty.expect("a map's value has a type");
-    let field = loaded.object.btf.path(ty, name).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let offset = field.byte_off() as usize;
-    let value = k.vm.map_lookup(loaded.maps[at], &0u32.to_ne_bytes()).expect("one element");
-    let word =
-        |copy: &[u8]| u64::from_ne_bytes(copy[offset..offset + 8].try_into().expect("eight bytes"));
-    value.chunks(value.len() / k.cpus.len()).map(word).sum()
 }

@@ -14,9 +14,9 @@ use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::task::{Class, State};
 use scxlab_machine::id::CpuId;
 use scxlab_testkit::checks;
-use scxlab_testkit::shipped::{scheduled, stat};
+use scxlab_testkit::shipped::scheduled;
 use scxlab_testkit::sim::{kernel, link};
-use scxlab_testkit::state::{at, of_task, size_of};
+use scxlab_testkit::state::{at, of_task, size_of, stat};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;

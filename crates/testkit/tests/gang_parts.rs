@@ -3,7 +3,8 @@
 
 use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
-use scxlab_testkit::sim::{kernel, link};
+use scxlab_testkit::shipped::{run_on_words, selftest};
+use scxlab_testkit::sim::kernel;
 
 const ELECT: u64 = 0;
 const END: u64 = 1;
@@ -27,22 +28,14 @@ struct After {
 impl Part {
     fn new() -> Self {
         let mut k = kernel("1c", "hogs,tasks=1", 1);
-        let all = scxlab_sched::selftests();
-        let found = all.iter().find(|s| s.name == "gang").expect("a self-test");
-        let loaded = link(&mut k, "gang", found.object, &[]);
+        let loaded = selftest(&mut k, "gang");
         Part { k, loaded }
     }
 
     fn step(&mut self, kind: u64, domain: u64, cpu: u64, times: [u64; 2], round: u64) -> After {
-        let words = [kind, domain, cpu, times[0], times[1], round, 0, 0];
-        let mut bytes: Vec<u8> = words.iter().flat_map(|w: &u64| w.to_le_bytes()).collect();
-        let mut programs = self.loaded.programs();
-        let (func, ..) = programs.find(|(_, name, _)| *name == "take_step").expect("a program");
-        let result = self.k.run_syscall(self.loaded.instance, func, &mut bytes);
-        assert_eq!(result.unwrap_or_else(|fault| panic!("{fault}")), 0);
-        let word =
-            |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().expect("eight bytes"));
-        After { result: word(6), round: word(5), asked: word(7) }
+        let mut words = [kind, domain, cpu, times[0], times[1], round, 0, 0];
+        run_on_words(&mut self.k, &self.loaded, "take_step", &mut words);
+        After { result: words[6], round: words[5], asked: words[7] }
     }
 }
 

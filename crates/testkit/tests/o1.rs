@@ -3,13 +3,11 @@
 
 use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
-use scxlab_kernel::behavior::Sys;
 use scxlab_kernel::ext::op::Op;
 use scxlab_machine::Machine;
-use scxlab_machine::cpumask::CpuMask;
-use scxlab_machine::id::CpuId;
 use scxlab_testkit::cases::check_folder;
-use scxlab_testkit::checks::{self, Contract, run_checked};
+use scxlab_testkit::checks::{Contract, run_checked};
+use scxlab_testkit::churn::churn;
 use scxlab_testkit::sim::{attach_shipped, kernel, kernel_on};
 use scxlab_testkit::state::{global, stat};
 
@@ -143,33 +141,11 @@ fn a_better_task_that_wakes_preempts() {
     assert!(latency < 100_000, "{latency} ns");
 }
 
-/// Affinity, cpusets' kin nice, and CPUs that come and go, while everybody wants to run.
 #[test]
 fn changes_from_outside_lose_nobody() {
     for mode in MODES {
-        let text = "hogs,tasks=12";
-        let (mut k, loaded) = attached("4c", text, &[("mode", mode)], 3);
-        k.start();
-        let mut at = 0;
-        for round in 0..24u32 {
-            at += 25 * MS;
-            k.advance(at);
-            let tasks: Vec<_> =
-                k.tasks.iter().filter(|t| t.name.starts_with("hog")).map(|t| t.id).collect();
-            let task = tasks[round as usize % tasks.len()];
-            let cpus = CpuMask::of(4, [CpuId(round % 3), CpuId(3)]);
-            k.user(|k| k.set_affinity(task, &cpus)).unwrap();
-            k.user(|k| k.set_nice(task, (round as i8 % 40) - 20)).unwrap();
-            let cpu = CpuId(1 + round % 2);
-            let online = round % 4 >= 2;
-            k.user(|k| k.set_cpu_online(cpu, online)).unwrap_or_else(|e| panic!("{round}: {e}"));
-            checks::after(&k);
-            assert!(k.ext.exits.is_empty(), "{mode}: {:?}", k.ext.exits);
-        }
-        k.advance(at + 4_000 * MS);
-        checks::after(&k);
-        assert!(k.ext.exits.is_empty(), "{mode}: {:?}", k.ext.exits);
-        assert!(k.tasks.iter().all(|t| !k.is_workload(t) || t.account.run_ns > 0));
+        let (mut k, loaded) = attached("4c", "hogs,tasks=12", &[("mode", mode)], 3);
+        churn(&mut k, mode);
         assert!(stat(&k, &loaded, "rescued") > 0, "{mode}: no CPU had a queue when it went");
     }
 }

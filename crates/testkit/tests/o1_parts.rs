@@ -1,31 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What o1 is made of, apart: the sleep history against a model of its own, and priority arrays.
 
-use scxlab_bpf::link::Loaded;
-use scxlab_kernel::Kernel;
 use scxlab_testkit::checks;
-use scxlab_testkit::sim::{kernel, link, run_ns};
+use scxlab_testkit::shipped::{run_on_words, selftest};
+use scxlab_testkit::sim::{kernel, run_ns};
 use scxlab_testkit::state::global;
 
 const MS: u64 = 1_000_000;
 const HZ: u64 = 100;
-
-fn selftest(k: &mut Kernel, name: &str) -> Loaded {
-    let all = scxlab_sched::selftests();
-    let found = all.iter().find(|s| s.name == name).expect("a self-test");
-    link(k, name, found.object, &[])
-}
-
-/// Runs a program on a context of words, in place.
-fn call(k: &mut Kernel, loaded: &Loaded, program: &str, words: &mut [u64]) {
-    let (func, ..) = loaded.programs().find(|(_, name, _)| *name == program).expect("a program");
-    let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    let result = k.run_syscall(loaded.instance, func, &mut bytes);
-    assert_eq!(result.unwrap_or_else(|fault| panic!("{fault}")), 0);
-    for (word, bytes) in words.iter_mut().zip(bytes.chunks(8)) {
-        *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-    }
-}
 
 fn random(state: &mut u64, n: u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -94,7 +76,7 @@ fn the_sleep_history_is_the_diffs() {
             now += random(&mut state, reach);
             let wakes = step % 2;
             let mut sample = [now, wakes, 0, 0, 0, 0, 0, 0];
-            call(&mut k, &loaded, "take_sample", &mut sample);
+            run_on_words(&mut k, &loaded, "take_sample", &mut sample);
             if wakes == 1 {
                 assert_eq!(sample[2], model.start(now), "seed {seed}, step {step}, jiffy {now}");
             } else {
@@ -122,7 +104,7 @@ fn levels_are_found_and_compared() {
         };
         let (level, equal) = (random(&mut state, 41), random(&mut state, 2));
         let mut query = [levels, level, equal, 0, 0];
-        call(&mut k, &loaded, "levels", &mut query);
+        run_on_words(&mut k, &loaded, "levels", &mut query);
         assert_eq!(query[3], u64::from(levels.trailing_zeros().min(40)), "{levels:#x}");
         let better = (0..40).filter(|l| *l < level || equal == 1 && *l == level);
         assert_eq!(query[4], better.map(|l| 1 << l).sum::<u64>(), "level {level}, equal {equal}");

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The decision of `bpf/lib/tickle.bpf.h`, as a table of cases drawn from the diff: `cases/sched/credit/tickle.case`.
 
-use scxlab_bpf::link::OpenObject;
-use scxlab_bpf::object::Object;
+use scxlab_testkit::shipped::{run_program, selftest};
 use scxlab_testkit::sim::kernel;
 use std::fmt::Write;
-use std::sync::Arc;
 
 const CASES: &str = include_str!("../../../../cases/sched/credit/tickle.case");
 
@@ -61,19 +59,15 @@ fn outcome(cpu: u32, ctx: &[u8]) -> String {
 
 #[test]
 fn each_case_of_the_diff_is_decided_as_the_diff_says() {
-    let found = scxlab_sched::selftests().iter().find(|s| s.name == "tickle");
-    let object = Object::parse(found.expect("built").object, "tickle").expect("an object");
     let mut k = kernel("1c", "hogs,tasks=1", 1);
-    let target = k.target();
-    let loaded = OpenObject::new(Arc::new(object)).load(&mut k, &target).expect("loaded");
-    let func = loaded.func("tickle_run").expect("it has the program");
+    let loaded = selftest(&mut k, "tickle");
     let mut wrong = String::new();
     let mut cases = 0;
     for line in CASES.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()) {
         let (given, wanted) = line.split_once("=>").expect("a case has =>");
         let words: Vec<&str> = given.split_whitespace().collect();
         let mut ctx = context(&words);
-        let ret = k.user(|k| k.run_syscall(loaded.instance, func, &mut ctx)).expect("no fault");
+        let ret = run_program(&mut k, &loaded, "tickle_run", &mut ctx);
         let got = outcome(words[2].parse().expect("a CPU"), &ctx);
         if ret != 0 || got != wanted.trim() {
             writeln!(wrong, "{line}\n  returned {ret}: {got}").expect("a String takes any text");

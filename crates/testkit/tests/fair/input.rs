@@ -7,8 +7,9 @@ use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
 use scxlab_machine::CpuMask;
 use scxlab_machine::id::CpuId;
-use scxlab_testkit::shipped::{scheduled, stat};
+use scxlab_testkit::shipped::scheduled;
 use scxlab_testkit::sim::{group_ns, run_ns};
+use scxlab_testkit::state::stat;
 
 use crate::{MS, SECOND, report, run, run_on, stayed};
 

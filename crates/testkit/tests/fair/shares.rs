@@ -6,8 +6,9 @@ use std::fmt::Write;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::task::NICE_TO_WEIGHT;
 use scxlab_machine::Machine;
-use scxlab_testkit::shipped::{scheduled, scheduled_on, stat};
+use scxlab_testkit::shipped::{scheduled, scheduled_on};
 use scxlab_testkit::sim::{group_ns, run_ns};
+use scxlab_testkit::state::stat;
 
 use crate::{MS, SECOND, run, run_on};
 

@@ -61,6 +61,7 @@ fn read_xattr(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     let Some((to, size)) = Dynptr::load(&k.vm.mem, a[2])?.writable() else {
         return Ok(errno(EINVAL));
     };
+    k.charge(k.machine.costs.kfunc.hash_lookup_ns);
     let group = k.cgroups.at(a[0]).and_then(|id| k.cgroups.get(id));
     let Some(value) = group.and_then(|g| g.xattrs.get(&name)) else { return Ok(errno(ENODATA)) };
     let len = value.len() as u64;
