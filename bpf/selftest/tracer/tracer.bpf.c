@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * tracer: writes down every operation, in order, and otherwise does the simplest thing.
+ * tracer: has every operation, and does the simplest thing in each.
  *
  * Shows: what a kernel calls, with which flags, in which order. `scxlab conform` runs it simulated and on a real kernel,
- * and compares what it wrote.
- * Suits: tests only. Every operation takes a place in one ring buffer.
- * Fails: on many CPUs, and when nobody empties the ring: then entries are lost, and counted.
+ * and compares what the witness of each wrote down (bpf/live/witness.bpf.c, crates/kernel/src/ext/witness.rs).
+ * Suits: tests only. An operation that does nothing is there to be called.
+ * Fails: on many CPUs, which share one queue.
  *
  * Knobs:
  *   slice_ns      what every task gets
@@ -30,53 +30,13 @@ const volatile char fail_on = 0;
 
 #define SHARED 0
 
-enum traced_op {
-	OP_SELECT_CPU, OP_ENQUEUE, OP_DEQUEUE, OP_TICK, OP_RUNNABLE, OP_RUNNING, OP_STOPPING, OP_QUIESCENT,
-	OP_YIELD, OP_SET_WEIGHT, OP_SET_CPUMASK, OP_INIT_TASK, OP_EXIT_TASK, OP_ENABLE, OP_DISABLE, OP_CGROUP_INIT,
-	OP_CGROUP_EXIT, OP_CGROUP_PREP_MOVE, OP_CGROUP_MOVE, OP_CGROUP_CANCEL_MOVE, OP_CGROUP_SET_WEIGHT,
-	OP_CPU_ONLINE, OP_CPU_OFFLINE, OP_INIT, OP_EXIT,
-};
-
-/* Read by crates/lab/src/conform/log.rs. */
-struct entry {
-	u32 op;		/* enum traced_op */
-	s32 pid;
-	s32 cpu;	/* that the operation ran on */
-	s32 task_cpu;	/* scx_bpf_task_cpu() */
-	u64 arg;	/* flags, weight, CPU: what the operation is told */
-	u64 at;		/* bpf_ktime_get_ns() */
-	char comm[16];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 22);
-} ring SEC(".maps");
-
-u64 nr_lost;
-
 UEI_DEFINE(uei);
-
-static void note(u32 op, struct task_struct *p, u64 arg)
-{
-	struct entry e = { .op = op, .pid = -1, .cpu = bpf_get_smp_processor_id(), .task_cpu = -1, .arg = arg,
-			   .at = bpf_ktime_get_ns() };
-
-	if (p) {
-		e.pid = p->pid;
-		e.task_cpu = scx_bpf_task_cpu(p);
-		bpf_probe_read_kernel_str(e.comm, sizeof(e.comm), p->comm);
-	}
-	if (bpf_ringbuf_output(&ring, &e, sizeof(e), BPF_RB_NO_WAKEUP))
-		__sync_fetch_and_add(&nr_lost, 1);
-}
 
 s32 BPF_STRUCT_OPS(tracer_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	bool is_idle = false;
 	s32 cpu = prev_cpu;
 
-	note(OP_SELECT_CPU, p, wake_flags);
 	if (!idle_pick)
 		return prev_cpu;
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
@@ -95,7 +55,6 @@ void BPF_STRUCT_OPS(tracer_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	u64 flags = enq_flags;
 
-	note(OP_ENQUEUE, p, enq_flags);
 	if (drop && is_marked(p, drop))
 		return;
 	if (fail_on && is_marked(p, fail_on)) {
@@ -114,7 +73,6 @@ void BPF_STRUCT_OPS(tracer_enqueue, struct task_struct *p, u64 enq_flags)
 
 void BPF_STRUCT_OPS(tracer_dequeue, struct task_struct *p, u64 deq_flags)
 {
-	note(OP_DEQUEUE, p, deq_flags);
 }
 
 void BPF_STRUCT_OPS(tracer_dispatch, s32 cpu, struct task_struct *prev)
@@ -124,27 +82,22 @@ void BPF_STRUCT_OPS(tracer_dispatch, s32 cpu, struct task_struct *prev)
 
 void BPF_STRUCT_OPS(tracer_runnable, struct task_struct *p, u64 enq_flags)
 {
-	note(OP_RUNNABLE, p, enq_flags);
 }
 
 void BPF_STRUCT_OPS(tracer_running, struct task_struct *p)
 {
-	note(OP_RUNNING, p, 0);
 }
 
 void BPF_STRUCT_OPS(tracer_stopping, struct task_struct *p, bool runnable)
 {
-	note(OP_STOPPING, p, runnable);
 }
 
 void BPF_STRUCT_OPS(tracer_quiescent, struct task_struct *p, u64 deq_flags)
 {
-	note(OP_QUIESCENT, p, deq_flags);
 }
 
 bool BPF_STRUCT_OPS(tracer_yield, struct task_struct *from, struct task_struct *to)
 {
-	note(OP_YIELD, from, !!to);
 	if (!to)
 		from->scx.slice = 0;
 	return false;
@@ -152,86 +105,70 @@ bool BPF_STRUCT_OPS(tracer_yield, struct task_struct *from, struct task_struct *
 
 void BPF_STRUCT_OPS(tracer_set_weight, struct task_struct *p, u32 weight)
 {
-	note(OP_SET_WEIGHT, p, weight);
 }
 
 void BPF_STRUCT_OPS(tracer_set_cpumask, struct task_struct *p, const struct cpumask *mask)
 {
-	note(OP_SET_CPUMASK, p, bpf_cpumask_weight(mask));
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(tracer_init_task, struct task_struct *p, struct scx_init_task_args *args)
 {
-	note(OP_INIT_TASK, p, args->fork);
 	return 0;
 }
 
 void BPF_STRUCT_OPS(tracer_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
 {
-	note(OP_EXIT_TASK, p, args->cancelled);
 }
 
 void BPF_STRUCT_OPS(tracer_enable, struct task_struct *p)
 {
-	note(OP_ENABLE, p, 0);
 }
 
 void BPF_STRUCT_OPS(tracer_disable, struct task_struct *p)
 {
-	note(OP_DISABLE, p, 0);
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(tracer_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)
 {
-	note(OP_CGROUP_INIT, NULL, args->weight);
 	return 0;
 }
 
 void BPF_STRUCT_OPS_SLEEPABLE(tracer_cgroup_exit, struct cgroup *cgrp)
 {
-	note(OP_CGROUP_EXIT, NULL, 0);
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(tracer_cgroup_prep_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
-	note(OP_CGROUP_PREP_MOVE, p, 0);
 	return 0;
 }
 
 void BPF_STRUCT_OPS(tracer_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
-	note(OP_CGROUP_MOVE, p, 0);
 }
 
 void BPF_STRUCT_OPS(tracer_cgroup_cancel_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
-	note(OP_CGROUP_CANCEL_MOVE, p, 0);
 }
 
 void BPF_STRUCT_OPS(tracer_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
 {
-	note(OP_CGROUP_SET_WEIGHT, NULL, weight);
 }
 
 void BPF_STRUCT_OPS(tracer_cpu_online, s32 cpu)
 {
-	note(OP_CPU_ONLINE, NULL, cpu);
 }
 
 void BPF_STRUCT_OPS(tracer_cpu_offline, s32 cpu)
 {
-	note(OP_CPU_OFFLINE, NULL, cpu);
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(tracer_init)
 {
-	note(OP_INIT, NULL, 0);
 	return scx_bpf_create_dsq(SHARED, -1);
 }
 
 void BPF_STRUCT_OPS(tracer_exit, struct scx_exit_info *ei)
 {
-	note(OP_EXIT, NULL, ei->kind);
 	UEI_RECORD(uei, ei);
 }
 

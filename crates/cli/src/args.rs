@@ -245,6 +245,11 @@ pub struct ConformArgs {
     /// Cases by name, or files of one; all that are shipped without any
     pub cases: Vec<String>,
 
+    /// The scheduler whose operations are compared, as for `run`; may be repeated. Without any it is the tracer, with the knobs of
+    /// each case
+    #[arg(short, long, value_name = "SCHEDULER")]
+    pub scheduler: Vec<String>,
+
     /// Where the real kernel is
     #[arg(long, value_enum, value_name = "TARGET", default_value_t = On::Vm)]
     pub on: On,

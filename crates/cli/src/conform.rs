@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use scxlab_bpf::btf::Btf;
 use scxlab_lab::conform::{Case, Observed, SHIPPED, compare, simulate};
-use scxlab_lab::prepare::Source;
 use scxlab_lab::sim::kernel_target;
-use scxlab_live::job::{RecipeSource, Reply, SchedulerSource, Situation, Task};
+use scxlab_live::job::{Reply, SchedulerSource, Situation, Task};
+use scxlab_machine::Machine;
 
 use crate::args::{ConformArgs, On};
 use crate::exit::CliError;
@@ -17,8 +18,9 @@ use crate::{input, live, output};
 
 pub fn conform(args: &ConformArgs) -> Result<()> {
     let texts = texts(&args.cases)?;
-    let cases =
+    let mut cases =
         texts.iter().map(|(name, text)| Case::parse(name, text)).collect::<Result<Vec<_>, _>>()?;
+    cases.iter_mut().for_each(|case| case.turns = args.scheduler.is_empty());
     let machine = match args.on {
         On::Host => input::machine("host")?,
         _ => input::machine(&args.machine)?,
@@ -27,50 +29,75 @@ pub fn conform(args: &ConformArgs) -> Result<()> {
         return Err(CliError::Numbering { machine: args.machine.clone() }.into());
     }
     let target = kernel_target(&machine)?;
-    let object = scxlab_sched::selftests().iter().find(|s| s.name == "tracer");
-    let object = object.ok_or_else(|| anyhow::anyhow!("internal: no tracer"))?.object;
-    let mut simulated = Vec::new();
+    let mut checks = Vec::new();
     for case in &cases {
-        let source = Source { name: "tracer", bytes: object };
-        let tracer = case.prepare(source, &machine, &target.btf)?;
-        simulated.push(simulate(case, &tracer, &machine, 1)?);
+        if args.scheduler.is_empty() {
+            checks.push(Check::new(case, &case.tracer(), &machine, &target.btf)?);
+        }
+        for scheduler in &args.scheduler {
+            checks.push(Check::new(case, scheduler, &machine, &target.btf)?);
+        }
     }
     let (release, real) = match args.on {
         On::Sim => {
-            ("simulated again".to_owned(), simulated.iter().map(|s| vec![s.clone()]).collect())
+            let again = checks.iter().map(|c| vec![c.simulated.clone()]).collect();
+            ("simulated again".to_owned(), again)
         }
-        on => {
-            let with = texts.into_iter().zip(simulated.clone());
-            let situations =
-                with.map(|((name, text), simulated)| Situation { name, text, simulated }).collect();
-            observe(args, on, &machine, situations, object, &cases)?
-        }
+        on => observe(args, on, &machine, &checks, &texts)?,
     };
-    let (text, differing) = report(args, &cases, &simulated, &real, &release);
+    let (text, differing) = report(args, &checks, &real, &release);
     output::print(&text)?;
     match differing {
         0 => Ok(()),
-        cases => Err(CliError::Differs { cases, of: simulated.len() }.into()),
+        cases => Err(CliError::Differs { cases, of: checks.len() }.into()),
+    }
+}
+
+/// A case under a scheduler.
+struct Check<'a> {
+    case: &'a Case,
+    /// As given with `-s`.
+    scheduler: String,
+    source: SchedulerSource,
+    simulated: Observed,
+}
+
+impl<'a> Check<'a> {
+    fn new(
+        case: &'a Case,
+        scheduler: &str,
+        machine: &Arc<Machine>,
+        kernel: &Btf,
+    ) -> Result<Check<'a>> {
+        let source = live::source(scheduler)?;
+        let prepared = input::prepare(scheduler, machine, kernel)?;
+        if prepared.object.is_none() {
+            return Err(CliError::NothingToAttach { name: scheduler.to_owned() }.into());
+        }
+        let simulated = simulate(case, &prepared, machine, 1)?;
+        Ok(Check { case, scheduler: scheduler.to_owned(), source, simulated })
     }
 }
 
 fn observe(
     args: &ConformArgs,
     on: On,
-    machine: &Arc<scxlab_machine::Machine>,
-    situations: Vec<Situation>,
-    object: &'static [u8],
-    cases: &[Case],
+    machine: &Arc<Machine>,
+    checks: &[Check<'_>],
+    texts: &[(String, String)],
 ) -> Result<(String, Vec<Vec<Observed>>)> {
-    let tracer = SchedulerSource {
-        text: "tracer".into(),
-        name: "tracer".into(),
-        recipe: RecipeSource::None,
-        bytes: object.into(),
+    let text_of = |case: &Case| {
+        let found = texts.iter().find(|(name, _)| name.trim_end_matches(".toml") == case.name);
+        found.cloned().unwrap_or_default()
     };
-    let length: u64 = cases.iter().map(|c| c.duration.0 + 10_000_000_000).sum();
+    let situation = |check: &Check<'_>| {
+        let (name, text) = text_of(check.case);
+        let (scheduler, simulated) = (check.source.clone(), check.simulated.clone());
+        Situation { scheduler, name, text, turns: check.case.turns, simulated }
+    };
+    let length: u64 = checks.iter().map(|c| c.case.duration.0 + 10_000_000_000).sum();
     let patience = Duration::from_secs(60) + Duration::from_nanos(length) * args.tries;
-    let task = Task::Conform { tracer, cases: situations, tries: args.tries };
+    let task = Task::Conform { cases: checks.iter().map(situation).collect(), tries: args.tries };
     match live::carry_out(task, &[], on, machine, &args.vm, patience)? {
         (Reply::Observed { kernel, cases }, notes) => {
             notes.iter().for_each(|note| eprintln!("note: {note}"));
@@ -103,14 +130,13 @@ fn texts(wanted: &[String]) -> Result<Vec<(String, String)>> {
 /// The table, and how many cases differ.
 fn report(
     args: &ConformArgs,
-    cases: &[Case],
-    simulated: &[Observed],
+    checks: &[Check<'_>],
     real: &[Vec<Observed>],
     release: &str,
 ) -> (String, usize) {
     let mut text = format!("simulated kernel against {release}\n\n");
     let mut differing = 0;
-    for ((case, sim), tries) in cases.iter().zip(simulated).zip(real) {
+    for (Check { case, scheduler, simulated: sim, .. }, tries) in checks.iter().zip(real) {
         let differences: Vec<_> = tries.iter().map(|t| compare(case, sim, t)).collect();
         let agrees = differences.iter().any(Vec::is_empty);
         let verdict = if agrees { "agrees" } else { "DIFFERS" };
@@ -119,7 +145,11 @@ fn report(
             n if agrees => format!(" (at try {n})"),
             n => format!(" ({n} tries)"),
         };
-        let _ = writeln!(text, "{verdict:8} {}{of}: {}", case.name, case.doc);
+        let under = match args.scheduler.is_empty() {
+            true => String::new(),
+            false => format!(" under {scheduler}"),
+        };
+        let _ = writeln!(text, "{verdict:8} {}{under}{of}: {}", case.name, case.doc);
         if !agrees {
             differing += 1;
             for d in differences.first().into_iter().flatten() {
@@ -144,6 +174,6 @@ fn report(
             }
         }
     }
-    let _ = writeln!(text, "\n{} of {} cases agree", cases.len() - differing, cases.len());
+    let _ = writeln!(text, "\n{} of {} cases agree", checks.len() - differing, checks.len());
     (text, differing)
 }

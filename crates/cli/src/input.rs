@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use scxlab_bpf::btf::Btf;
 use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
 use scxlab_lab::recipe;
 use scxlab_lab::scheduler::{DEFAULT_CLASS, SchedulerArg};
@@ -53,32 +54,32 @@ pub fn workload(arg: &str) -> Result<(Program, Option<Vec<String>>)> {
 /// `-s`, each.
 pub fn schedulers(args: &[String], machine: &Arc<Machine>) -> Result<Vec<Prepared>> {
     let target = kernel_target(machine)?;
-    let mut all = Vec::new();
-    for text in args {
-        let arg = SchedulerArg::parse(text)?;
-        if arg.is_default_class() {
-            all.push(Prepared::default_class(text));
-            continue;
-        }
-        let (bytes, recipe_text);
-        let source = match object_source(&arg.name)? {
-            ObjectSource::Shipped(source) => source,
-            ObjectSource::File(read) => {
-                bytes = read;
-                Source { name: &arg.name, bytes: &bytes }
-            }
-        };
-        let choice = match arg.recipe.as_deref() {
-            None => RecipeChoice::Auto,
-            Some("none") => RecipeChoice::None,
-            Some(name) => {
-                recipe_text = self::recipe_text(name)?;
-                RecipeChoice::Text(name, &recipe_text)
-            }
-        };
-        all.push(Prepared::object(&arg, source, choice, machine, &target.btf)?);
+    args.iter().map(|text| prepare(text, machine, &target.btf)).collect()
+}
+
+/// `-s`, for a kernel with those types.
+pub fn prepare(text: &str, machine: &Arc<Machine>, kernel: &Btf) -> Result<Prepared> {
+    let arg = SchedulerArg::parse(text)?;
+    if arg.is_default_class() {
+        return Ok(Prepared::default_class(text));
     }
-    Ok(all)
+    let (bytes, recipe_text);
+    let source = match object_source(&arg.name)? {
+        ObjectSource::Shipped(source) => source,
+        ObjectSource::File(read) => {
+            bytes = read;
+            Source { name: &arg.name, bytes: &bytes }
+        }
+    };
+    let choice = match arg.recipe.as_deref() {
+        None => RecipeChoice::Auto,
+        Some("none") => RecipeChoice::None,
+        Some(name) => {
+            recipe_text = self::recipe_text(name)?;
+            RecipeChoice::Text(name, &recipe_text)
+        }
+    };
+    Ok(Prepared::object(&arg, source, choice, machine, kernel)?)
 }
 
 /// Where an object comes from.

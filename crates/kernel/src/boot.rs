@@ -177,6 +177,7 @@ impl Ext {
             last_events: Default::default(),
             sched_switch: Vec::new(),
             printk: Vec::new(),
+            witness: None,
         })
     }
 }

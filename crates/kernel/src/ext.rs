@@ -28,6 +28,7 @@ pub mod reenq;
 pub mod stats;
 pub mod tracing;
 pub mod watchdog;
+pub mod witness;
 
 use dsq::{DsqId, DsqTable};
 use exit::ExitInfo;
@@ -190,6 +191,8 @@ pub struct Ext {
     pub sched_switch: Vec<(InstanceId, FuncId)>,
     /// What the kernel and `bpf_printk` printed.
     pub printk: Vec<String>,
+    /// Every call of an operation, if somebody wants to know.
+    pub witness: Option<Vec<witness::OpCall>>,
 }
 
 impl Ext {

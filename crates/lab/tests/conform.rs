@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use scxlab_lab::conform::{Case, Observed, SHIPPED, simulate};
-use scxlab_lab::prepare::Source;
+use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_lab::sim::kernel_target;
 use scxlab_machine::Machine;
 
@@ -42,8 +43,10 @@ fn every_case_runs_simulated() {
     let object = scxlab_sched::selftests().iter().find(|s| s.name == "tracer").unwrap().object;
     let mut text = String::new();
     for case in cases() {
+        let arg = SchedulerArg::parse(&case.tracer()).unwrap_or_else(|e| panic!("{e}"));
         let source = Source { name: "tracer", bytes: object };
-        let tracer = case.prepare(source, &machine, &target.btf).unwrap_or_else(|e| panic!("{e}"));
+        let tracer = Prepared::object(&arg, source, RecipeChoice::None, &machine, &target.btf)
+            .unwrap_or_else(|e| panic!("{e}"));
         let run = |seed| simulate(&case, &tracer, &machine, seed).unwrap_or_else(|e| panic!("{e}"));
         let observed = run(1);
         assert_eq!(observed.lost, 0, "{}", case.name);

@@ -7,7 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use scxlab_lab::conform::{Action, Case, Entry, Observed, Timed, log};
+use libbpf_rs::Object;
+use scxlab_lab::conform::{Action, Case, Observed, Timed, log};
 use scxlab_lab::prepare::Prepared;
 use scxlab_machine::Machine;
 use scxlab_workload::native::{self, NativeConfig};
@@ -16,19 +17,26 @@ use scxlab_workload::program::PolicyDef;
 use crate::LiveError;
 use crate::kernel::RunningKernel;
 use crate::scheduler::Scheduler;
+use crate::witness::Witness;
 
-/// Runs the case once under the tracer.
+/// Runs the case once under a scheduler.
 pub fn observe(
     kernel: &RunningKernel,
     case: &Case,
-    tracer: &Prepared,
+    scheduler: &Prepared,
     machine: &Machine,
     cgroup_root: &Path,
 ) -> Result<Observed, LiveError> {
     kernel.check_free()?;
     let failed = |what: String| LiveError::Case { case: case.name.clone(), what };
-    let object = tracer.object.as_ref().ok_or_else(|| failed("the tracer has no object".into()))?;
-    let scheduler = Scheduler::attach(object, &tracer.label, machine, kernel)?;
+    let object = scheduler.object.as_ref();
+    let object = object.ok_or_else(|| failed("the default class has no operations".into()))?;
+    let mut witness = None;
+    let watched = |loaded: &Object| {
+        witness = Some(Witness::attach(object, loaded)?);
+        Ok(())
+    };
+    let scheduler = Scheduler::attach_with(object, &scheduler.label, machine, kernel, watched)?;
     let started = native::StartSignal::new().map_err(|e| failed(e.to_string()))?;
     let config = NativeConfig {
         duration: Some(case.duration.0),
@@ -48,10 +56,9 @@ pub fn observe(
         Ok(Err(what)) => return Err(failed(what)),
         Err(_) => return Err(failed("the thread that acts on tasks panicked".into())),
     }
-    let records = scheduler.drain("ring")?;
-    let lost = scheduler.number("nr_lost").unwrap_or(0);
+    // Before it is detached: what is called then is compared by the exit.
+    let (entries, lost) = witness.map_or(Ok(Default::default()), |w| w.entries())?;
     let exit = scheduler.detach();
-    let entries: Vec<Entry> = records.iter().filter_map(|r| Entry::read(r)).collect();
     Ok(Observed {
         sequences: log::sequences(case, &entries, report.started_ns),
         exit: exit.kind,

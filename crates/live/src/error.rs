@@ -30,6 +30,8 @@ pub enum LiveError {
     Attach { label: String, why: String },
     #[error("the probe: {0}")]
     Probe(String),
+    #[error("the witness of operations: {0}")]
+    Witness(String),
     #[error(transparent)]
     Recipe(#[from] scxlab_lab::recipe::RecipeError),
     #[error(transparent)]

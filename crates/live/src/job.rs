@@ -60,8 +60,8 @@ pub enum Task {
         start_offset_max: Nanos,
         compute_noise_permille: u32,
     },
-    /// The tracer in situations; each is observed until it is as simulated, `tries` times at most.
-    Conform { tracer: SchedulerSource, cases: Vec<Situation>, tries: u32 },
+    /// Schedulers in situations; each is observed until it is as simulated, `tries` times at most.
+    Conform { cases: Vec<Situation>, tries: u32 },
 }
 
 /// A scheduler as the user named it, with what its files hold.
@@ -84,11 +84,14 @@ pub enum RecipeSource {
     Text { name: String, text: String },
 }
 
-/// A conformance case, and what the simulated kernel does in it.
+/// A conformance case under a scheduler, and what the simulated kernel does in it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Situation {
+    pub scheduler: SchedulerSource,
     pub name: String,
     pub text: String,
+    /// See `Case::turns`.
+    pub turns: bool,
     pub simulated: Observed,
 }
 
@@ -141,7 +144,7 @@ impl SchedulerSource {
 impl Job {
     /// The objects, in the order in which `attach_objects` takes them back.
     pub fn objects(&self) -> Vec<Arc<[u8]>> {
-        self.sources().map(|s| s.bytes.clone()).collect()
+        self.sources().iter().map(|s| s.bytes.clone()).collect()
     }
 
     /// Puts the objects in their places again, after the request has travelled.
@@ -151,7 +154,7 @@ impl Job {
     ) -> io::Result<()> {
         let sources: Vec<&mut SchedulerSource> = match &mut self.task {
             Task::Runs { schedulers, .. } => schedulers.iter_mut().collect(),
-            Task::Conform { tracer, .. } => vec![tracer],
+            Task::Conform { cases, .. } => cases.iter_mut().map(|c| &mut c.scheduler).collect(),
         };
         for (index, source) in sources.into_iter().enumerate() {
             source.bytes = read(index)?.into();
@@ -159,12 +162,11 @@ impl Job {
         Ok(())
     }
 
-    fn sources(&self) -> impl Iterator<Item = &SchedulerSource> {
-        let (all, one) = match &self.task {
-            Task::Runs { schedulers, .. } => (schedulers.as_slice(), None),
-            Task::Conform { tracer, .. } => (&[][..], Some(tracer)),
-        };
-        all.iter().chain(one)
+    fn sources(&self) -> Vec<&SchedulerSource> {
+        match &self.task {
+            Task::Runs { schedulers, .. } => schedulers.iter().collect(),
+            Task::Conform { cases, .. } => cases.iter().map(|c| &c.scheduler).collect(),
+        }
     }
 
     /// CPU lists of the workload as the target numbers its CPUs: `to[n]` is its number of CPU n.
@@ -230,19 +232,22 @@ impl Job {
                 let runs = all.into_iter().flatten().collect();
                 Ok(Reply::Runs { kernel: kernel.release, runs })
             }
-            Task::Conform { tracer, cases, tries } => {
+            Task::Conform { cases, tries } => {
                 let mut observed = Vec::new();
                 for situation in cases {
-                    let case = Case::parse(&situation.name, &situation.text)?;
-                    let source = Source { name: &tracer.name, bytes: &tracer.bytes };
-                    let prepared = case.prepare(source, &machine, &kernel.btf)?;
+                    let mut case = Case::parse(&situation.name, &situation.text)?;
+                    case.turns = situation.turns;
+                    let prepared = situation.scheduler.prepare(&machine, &kernel)?;
                     let mut all = Vec::new();
-                    for left in (0..*tries).rev() {
-                        let observed =
+                    for _ in 0..*tries {
+                        let one =
                             conform::observe(&kernel, &case, &prepared, &machine, &cgroup_root());
-                        let one = match observed {
-                            // Too late for what is to be done to it: others were in the way.
-                            Err(LiveError::Case { .. }) if left > 0 => continue,
+                        let one = match one {
+                            // Too late for what is to be done to a task, say: others were in the way.
+                            Err(LiveError::Case { what, .. }) => Observed {
+                                exit: format!("not carried out: {what}"),
+                                ..Observed::default()
+                            },
                             other => other?,
                         };
                         let agrees = compare(&case, &situation.simulated, &one).is_empty();

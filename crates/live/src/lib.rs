@@ -19,5 +19,6 @@ mod measure;
 pub mod probe;
 pub mod run;
 pub mod scheduler;
+mod witness;
 
 pub use error::LiveError;

@@ -4,12 +4,11 @@
 //! Owns: the link. When it is dropped, or this process dies in any way, the kernel puts every task back into its
 //! default class.
 
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{Link, MapCore, MapType, Object, ProgramType, RingBufferBuilder};
+use libbpf_rs::{Link, MapCore, MapType, Object, ProgramType};
 use scxlab_bpf::link::OpenObject;
 use scxlab_bpf::object::MemberKind;
 use scxlab_kernel::ext::exit::ExitKind;
@@ -63,7 +62,19 @@ impl<'a> Scheduler<'a> {
         machine: &Machine,
         kernel: &RunningKernel,
     ) -> Result<Scheduler<'a>, LiveError> {
+        Scheduler::attach_with(prepared, label, machine, kernel, |_| Ok(()))
+    }
+
+    /// As `attach`; `loaded` is called once the object is loaded, and none of its operations has been called.
+    pub fn attach_with(
+        prepared: &'a PreparedObject,
+        label: &str,
+        machine: &Machine,
+        kernel: &RunningKernel,
+        loaded: impl FnOnce(&Object) -> Result<(), LiveError>,
+    ) -> Result<Scheduler<'a>, LiveError> {
         let (plan, object) = load(prepared, label)?;
+        loaded(&object)?;
         let subject = Subject { machine, kernel: &kernel.btf, table: &prepared.table };
         let mut applied = None;
         if let Some(r) = &prepared.recipe {
@@ -180,24 +191,6 @@ impl<'a> Scheduler<'a> {
         let bytes = self.loaded().bytes(path).unwrap_or_default();
         let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
         String::from_utf8_lossy(&bytes[..end]).into_owned()
-    }
-
-    /// Takes what the programs have put into a ring buffer.
-    pub fn drain(&self, map: &str) -> Result<Vec<Vec<u8>>, LiveError> {
-        let failed = |why: String| LiveError::Attach { label: self.label.clone(), why };
-        let found = self.object.maps().find(|m| m.name() == OsStr::new(map));
-        let found = found.ok_or_else(|| failed(format!("it has no map {map}")))?;
-        let records = RefCell::new(Vec::new());
-        let mut builder = RingBufferBuilder::new();
-        let take = |record: &[u8]| {
-            records.borrow_mut().push(record.to_vec());
-            0
-        };
-        builder.add(&found, take).map_err(|e| failed(e.to_string()))?;
-        let ring = builder.build().map_err(|e| failed(e.to_string()))?;
-        ring.consume().map_err(|e| failed(e.to_string()))?;
-        drop(ring);
-        Ok(records.into_inner())
     }
 
     /// What it counts itself.

@@ -36,7 +36,7 @@ pub fn selftests() -> &'static [Shipped] {
 
 /// The one of that name.
 pub fn find(name: &str) -> Option<&'static Shipped> {
-    shipped().iter().find(|s| s.name == name)
+    shipped().iter().chain(selftests()).find(|s| s.name == name)
 }
 
 #[cfg(test)]

@@ -202,6 +202,26 @@ fn rq_field(k: &Kernel, cpu: u64, field: &str) -> u64 {
     *k.vm.mem.host_ref(addr + cpu * PERCPU_STRIDE + place.byte_off())
 }
 
+/// `tgid` names the process to programs, however many threads joined it before.
+#[test]
+fn every_thread_has_its_process_s_tgid() {
+    let threads: String = (0..4)
+        .map(|n| {
+            format!("[[thread]]\nname = 't{n}'\nprocess = 'p'\nops = [{{ compute = '5ms' }}]\n")
+        })
+        .collect();
+    let text = format!("{threads}[[thread]]\nname = 'other'\nops = [{{ compute = '5ms' }}]\n");
+    let mut k = kernel("2c", &text, 1);
+    k.start();
+    k.advance(2 * MS);
+    let number = |name: &str, field: &str| task_field(&k, name, field) & u64::from(u32::MAX);
+    let leader = number("t0", "pid");
+    for name in ["t0", "t1", "t2", "t3"] {
+        assert_eq!(number(name, "tgid"), leader, "{name}");
+    }
+    assert_eq!(number("other", "tgid"), number("other", "pid"));
+}
+
 /// Tick accounting, as in a kernel without nohz_full: whole periods, to where the tick came.
 #[test]
 fn ticks_are_charged_where_they_find_the_task() {

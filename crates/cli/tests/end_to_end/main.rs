@@ -6,7 +6,7 @@ mod schema;
 mod trace;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use schema::Schema;
@@ -38,9 +38,12 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_slice(&output(&all).stdout).unwrap()
 }
 
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
 fn check_schema(results: &Value) {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/results.schema.json");
+    let path = root().join("docs/reference/results.schema.json");
     let schema = Schema::parse(&fs::read_to_string(path).unwrap());
     let faults = schema.faults(results);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
@@ -273,6 +276,52 @@ fn verdicts_tell_an_effect_from_noise() {
     assert!(
         one["comparisons"].as_array().unwrap().iter().all(|c| c["change"]["verdict"] == "unknown")
     );
+}
+
+#[test]
+fn what_a_scheduler_counts_is_in_its_results() {
+    let workload = root().join("workloads/credit-wakeups.toml").display().to_string();
+    let both = ["-s", "credit,tickle=old", "-s", "credit,tickle=new"];
+    let mut args = vec!["run", "-w", &workload, "-m", "1n4c1t", "--duration", "500ms"];
+    args.extend(both);
+    let results = json(&args);
+    check_schema(&results);
+    let runs = results["runs"].as_array().unwrap();
+    // Others are idle, so that only the old rule interrupts.
+    let preempted =
+        |run: &Value| run["metrics"]["sched.tickle_preempt"]["value"].as_f64().expect("counted");
+    assert!(preempted(&runs[0]) >= 1.0 && preempted(&runs[1]) == 0.0, "{runs:?}");
+    let tasks = runs[0]["tasks"].as_array().unwrap();
+    let hog = tasks.iter().find(|t| t["name"] == "hog-0").unwrap();
+    let counters = hog["counters"].as_object().expect("credit counts for each task");
+    assert!(!counters.is_empty(), "{hog}");
+    let none = json(&["run", "-w", "hogs", "-m", "1n1c1t", "--duration", "5ms"]);
+    let named = none["runs"][0]["metrics"].as_object().unwrap().keys();
+    assert_eq!(
+        named.filter(|n| n.starts_with("sched.")).count(),
+        0,
+        "the default class has no map"
+    );
+}
+
+#[test]
+fn a_gang_runs_together_where_the_scheduler_knows_gangs() {
+    let workload = root().join("workloads/gang.toml").display().to_string();
+    let both = ["-s", "fair", "-s", "fair,gang=v2"];
+    let mut args = vec!["run", "-w", &workload, "-m", "1n8c1t", "--duration", "1s"];
+    args.extend(both);
+    let results = json(&args);
+    check_schema(&results);
+    let together = |run: &Value, path: &str| {
+        let groups = run["cgroups"].as_array().unwrap();
+        let group = groups.iter().find(|g| g["path"] == path).unwrap();
+        group["together_permille"].as_f64().expect("measured")
+    };
+    let runs = results["runs"].as_array().unwrap();
+    for path in ["/left", "/right"] {
+        let (off, v2) = (together(&runs[0], path), together(&runs[1], path));
+        assert!(off < 100.0 && v2 > 900.0, "{path}: {off} and {v2}");
+    }
 }
 
 #[test]

@@ -55,6 +55,9 @@ impl Kernel {
         let Some(code) = self.ext.root.as_ref().and_then(|s| s.program.code(op)) else { return 0 };
         let start = self.clock();
         let insns = self.vm.executed;
+        if self.ext.witness.is_some() {
+            self.witness(op, args);
+        }
         self.ext.frames.push(OpFrame { op: Some(op), locked, subjects });
         self.charge(self.machine.costs.bpf.ops_callback_ns);
         let result = match code {

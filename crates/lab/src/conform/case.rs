@@ -5,15 +5,10 @@
 //! how often a slice ends.
 
 use indexmap::IndexMap;
-use scxlab_bpf::btf::Btf;
-use scxlab_machine::Machine;
 use scxlab_workload::Program;
 use scxlab_workload::program::cpus::CpuList;
 use scxlab_workload::program::{Dur, PolicyDef};
 use serde::Deserialize;
-
-use crate::prepare::{PrepareError, Prepared, RecipeChoice, Source};
-use crate::scheduler::SchedulerArg;
 
 /// One situation.
 #[derive(Clone, Debug)]
@@ -28,6 +23,8 @@ pub struct Case {
     /// Operations that are not compared, each with the reason.
     pub ignore: IndexMap<String, String>,
     pub timeline: Vec<Timed>,
+    /// Whether the ends of slices are compared: they are under the tracer, whose knobs decide them.
+    pub turns: bool,
 }
 
 /// Something done to the system from outside.
@@ -110,16 +107,12 @@ impl Case {
             watch: file.watch,
             ignore: file.ignore,
             timeline,
+            turns: true,
         })
     }
 
-    /// The tracer with the case's knobs, for a kernel with those types.
-    pub fn prepare(
-        &self,
-        tracer: Source<'_>,
-        machine: &Machine,
-        kernel: &Btf,
-    ) -> Result<Prepared, PrepareError> {
+    /// The tracer with the case's knobs, as an argument of `-s`.
+    pub fn tracer(&self) -> String {
         let mut text = "tracer".to_owned();
         for (name, value) in &self.knobs {
             let value = match value {
@@ -130,7 +123,6 @@ impl Case {
             };
             text.push_str(&format!(",{name}={value}"));
         }
-        let arg = SchedulerArg::parse(&text)?;
-        Prepared::object(&arg, tracer, RecipeChoice::None, machine, kernel)
+        text
     }
 }

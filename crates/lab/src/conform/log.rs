@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The tracer's entries, and what is made of them: per task the operations in order, with repeats folded.
+//! What the witnesses of both kernels wrote, and what is made of it: per task the operations in order, with repeats folded.
 //!
-//! Owns: the layout of `struct entry` in `bpf/selftest/tracer/tracer.bpf.c`.
+//! Owns: the layout of `struct entry` in `bpf/live/witness.h`.
 
 use std::collections::BTreeMap;
+
+use scxlab_kernel::ext::witness::OpCall;
 
 use super::Case;
 
@@ -11,9 +13,9 @@ use super::Case;
 pub type Sequences = BTreeMap<String, Vec<String>>;
 
 /// Bytes of an entry.
-pub const ENTRY_BYTES: usize = 48;
+pub const ENTRY_BYTES: usize = 40;
 
-/// In the order of `enum traced_op`, and what the argument is: flags, a number, or nothing that can be compared.
+/// In the order of `enum witnessed_op`, and what the argument is: flags, a number, or nothing that can be compared.
 const OPS: [(&str, Arg); 25] = [
     ("select_cpu", Arg::Flags),
     ("enqueue", Arg::Flags),
@@ -53,10 +55,9 @@ enum Arg {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub op: u32,
+    /// -1: it is about no task.
     pub pid: i32,
-    pub cpu: i32,
-    pub task_cpu: i32,
-    pub arg: u64,
+    pub told: u64,
     /// Of the kernel's monotonic clock, ns.
     pub at: u64,
     pub comm: String,
@@ -67,17 +68,25 @@ impl Entry {
         let bytes: &[u8; ENTRY_BYTES] = bytes.get(..ENTRY_BYTES)?.try_into().ok()?;
         let word = |at: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));
         let wide = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| bytes[at + i]));
-        let comm = &bytes[32..];
+        let comm = &bytes[24..];
         let end = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
         Some(Entry {
             op: word(0) as u32,
             pid: word(4),
-            cpu: word(8),
-            task_cpu: word(12),
-            arg: wide(16),
-            at: wide(24),
+            told: wide(8),
+            at: wide(16),
             comm: String::from_utf8_lossy(&comm[..end]).into_owned(),
         })
+    }
+
+    /// What the simulated kernel's witness wrote; None for an operation that is not compared.
+    pub fn of(call: &OpCall) -> Option<Entry> {
+        let op = OPS.iter().position(|(name, _)| *name == call.op.name())? as u32;
+        let (pid, comm) = match &call.task {
+            Some((pid, name)) => (*pid as i32, name[..name.floor_char_boundary(15)].to_owned()),
+            None => (-1, String::new()),
+        };
+        Some(Entry { op, pid, told: call.told, at: call.at, comm })
     }
 
     fn name(&self) -> &'static str {
@@ -87,8 +96,8 @@ impl Entry {
     fn text(&self) -> String {
         let name = self.name();
         match OPS.get(self.op as usize).map(|(_, arg)| *arg) {
-            Some(Arg::Flags) => format!("{name}({:#x})", self.arg),
-            Some(Arg::Number) => format!("{name}({})", self.arg),
+            Some(Arg::Flags) => format!("{name}({:#x})", self.told),
+            Some(Arg::Number) => format!("{name}({})", self.told),
             _ => name.to_owned(),
         }
     }
@@ -110,7 +119,30 @@ pub fn sequences(case: &Case, entries: &[Entry], start: u64) -> Sequences {
             all.entry(about.to_owned()).or_default().push(entry.text());
         }
     }
-    all.into_iter().map(|(about, ops)| (about, fold(ops))).collect()
+    let settled = |ops| fold(if case.turns { ops } else { without_turns(ops) });
+    all.into_iter().map(|(about, ops)| (about, settled(ops))).collect()
+}
+
+/// Leaves out ticks, and turns: a task stops while it is runnable, is queued, and runs again. When a slice ends is a matter of
+/// speed, and on a real kernel of who else wants the CPU.
+pub fn without_turns(ops: Vec<String>) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    let mut rest = ops.iter().filter(|op| *op != "tick").peekable();
+    while let Some(op) = rest.next() {
+        if op != "stopping(1)" {
+            out.push(op.clone());
+            continue;
+        }
+        let mut turn = vec![op.clone()];
+        while let Some(op) = rest.next_if(|op| op.starts_with("enqueue") || *op == "dequeue(0x0)") {
+            turn.push(op.clone());
+        }
+        let again = rest.next_if(|op| *op == "running").is_some();
+        if !again && rest.peek().is_some() {
+            out.extend(turn);
+        }
+    }
+    out
 }
 
 /// The longest stretch of operations that is taken for one repeat.

@@ -19,32 +19,31 @@ pub enum SimCaseError {
     Sim(#[from] SimError),
     #[error("{case}: at {at_ms} ms: {why}")]
     Action { case: String, at_ms: u64, why: String },
-    #[error("{case}: the tracer has no ring")]
-    NoRing { case: String },
 }
 
-/// Runs the case under `tracer`, which has its knobs (see `Case::prepare`).
+/// Runs the case under a scheduler; see `Case::prepare` for the tracer's knobs.
 pub fn simulate(
     case: &Case,
-    tracer: &Prepared,
+    scheduler: &Prepared,
     machine: &Arc<Machine>,
     seed: u64,
 ) -> Result<Observed, SimCaseError> {
     let spec = SimSpec {
         machine,
         workload: &case.workload,
-        scheduler: tracer,
+        scheduler,
         seed,
         duration: Some(case.duration.0),
         cap: None,
         perturb: Default::default(),
     };
-    let Ready { mut kernel, loaded, .. } = ready(&spec, Default::default(), &Default::default())?;
+    let Ready { mut kernel, .. } = ready(&spec, Default::default(), &Default::default())?;
     let failed = |at: u64, why: String| SimCaseError::Action {
         case: case.name.clone(),
         at_ms: at / 1_000_000,
         why,
     };
+    kernel.ext.witness = Some(Vec::new());
     kernel.start();
     for timed in &case.timeline {
         kernel.advance(timed.at.0);
@@ -54,17 +53,12 @@ pub fn simulate(
     kernel.advance(case.duration.0);
     let exit = kernel.ext.exits.last().map_or("none", |e| e.kind.name()).to_owned();
     kernel.detach();
-    let ring = loaded.as_ref().and_then(|l| l.map("ring"));
-    let ring = ring.ok_or_else(|| SimCaseError::NoRing { case: case.name.clone() })?;
-    let mut entries = Vec::new();
-    while let Ok(Some(record)) = kernel.vm.ringbuf_consume(ring) {
-        entries.extend(Entry::read(&record));
-    }
-    let lost = loaded.as_ref().and_then(|l| l.read_global(&kernel.vm, "nr_lost").ok());
+    let calls = kernel.ext.witness.take().unwrap_or_default();
+    let entries: Vec<Entry> = calls.iter().filter_map(Entry::of).collect();
     Ok(Observed {
         sequences: log::sequences(case, &entries, scxlab_kernel::kernel::BOOT_NS),
         exit,
-        lost: lost.and_then(|text| text.parse().ok()).unwrap_or(0),
+        lost: 0,
     })
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-use super::log::fold;
+use super::log::{fold, without_turns};
 use super::*;
 
 fn ops(text: &str) -> Vec<String> {
@@ -14,6 +14,19 @@ fn repeats_are_folded_whatever_their_number() {
     assert_eq!(fold(ops("a a a a")), ops("a +"));
     assert_ne!(fold(ops("a b c")), fold(ops("a b a b c")));
     assert_eq!(fold(ops("z a b c a b c a b")), ops("z a b c +"), "the case ends within a repeat");
+}
+
+#[test]
+fn turns_are_left_out_where_asked() {
+    let turn = "stopping(1) enqueue(0x0) dequeue(0x0) running";
+    let with = format!("running {turn} tick {turn} stopping(0) quiescent(0x1) {turn}");
+    assert_eq!(without_turns(ops(&with)), ops("running stopping(0) quiescent(0x1)"));
+    // One that is interrupted is no turn: the queued task is moved.
+    let moved =
+        "running stopping(1) enqueue(0x0) dequeue(0x200) set_cpumask(1) enqueue(0x200) running";
+    assert_eq!(without_turns(ops(moved)), ops(moved));
+    let ends = "running stopping(1) enqueue(0x0)";
+    assert_eq!(without_turns(ops(ends)), ops("running"), "the case ends within a turn");
 }
 
 fn case(watch: &str) -> Case {

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the witness writes and crates/lab/src/conform/log.rs reads.
+ */
+#ifndef __SCXLAB_WITNESS_H
+#define __SCXLAB_WITNESS_H
+
+/* In the order of OPS in log.rs. */
+enum witnessed_op {
+	OP_SELECT_CPU, OP_ENQUEUE, OP_DEQUEUE, OP_TICK, OP_RUNNABLE, OP_RUNNING, OP_STOPPING, OP_QUIESCENT,
+	OP_YIELD, OP_SET_WEIGHT, OP_SET_CPUMASK, OP_INIT_TASK, OP_EXIT_TASK, OP_ENABLE, OP_DISABLE, OP_CGROUP_INIT,
+	OP_CGROUP_EXIT, OP_CGROUP_PREP_MOVE, OP_CGROUP_MOVE, OP_CGROUP_CANCEL_MOVE, OP_CGROUP_SET_WEIGHT,
+	OP_CPU_ONLINE, OP_CPU_OFFLINE, OP_INIT, OP_EXIT,
+};
+
+struct entry {
+	u32 op;		/* enum witnessed_op */
+	s32 pid;	/* -1: about no task */
+	u64 told;	/* flags, weight, CPU: what the operation is told */
+	u64 at;		/* bpf_ktime_get_ns() */
+	char comm[16];
+};
+
+#endif

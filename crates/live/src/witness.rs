@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The witness of a real kernel: loads `bpf/live/witness.bpf.c` so that it writes down every operation of a scheduler.
+//!
+//! Owns: which of its programs watches which of the scheduler's. Does not: compare (see the lab's `conform`).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, RingBufferBuilder};
+use scxlab_bpf::object::MemberKind;
+use scxlab_lab::conform::Entry;
+use scxlab_lab::prepare::PreparedObject;
+
+use crate::LiveError;
+use crate::log::listen;
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/witness.bpf.o"));
+/// A program's name is this and its operation.
+const PREFIX: &str = "on_";
+
+pub struct Witness {
+    object: Object,
+    _links: Vec<Link>,
+}
+
+impl Witness {
+    /// Watches the programs of a loaded scheduler; what they are called for from now on is written down.
+    pub fn attach(prepared: &PreparedObject, scheduler: &Object) -> Result<Witness, LiveError> {
+        let targets = targets(prepared)?;
+        let (result, log) = listen(|| load(&targets, scheduler));
+        let last = log.lines().last().unwrap_or_default();
+        let (object, links) = result.map_err(|e| LiveError::Witness(format!("{e}: {last}")))?;
+        Ok(Witness { object, _links: links })
+    }
+
+    /// Everything so far, and how many calls found no room.
+    pub fn entries(&self) -> Result<(Vec<Entry>, u64), LiveError> {
+        self.read().map_err(|e| LiveError::Witness(e.to_string()))
+    }
+
+    fn read(&self) -> Result<(Vec<Entry>, u64), libbpf_rs::Error> {
+        let map = |end: &str| {
+            let found = self.object.maps().find(|m| m.name().to_string_lossy().ends_with(end));
+            found.ok_or_else(|| std::io::Error::other(format!("no map {end}")))
+        };
+        let entries = RefCell::new(Vec::new());
+        let take = |record: &[u8]| {
+            entries.borrow_mut().extend(Entry::read(record));
+            0
+        };
+        let ring = map("ring")?;
+        let mut builder = RingBufferBuilder::new();
+        builder.add(&ring, take)?;
+        builder.build()?.consume()?;
+        // `nr_lost` is all of it.
+        let lost = map(".bss")?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+        let lost = lost.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+        Ok((entries.into_inner(), lost))
+    }
+}
+
+/// The scheduler's programs by operation.
+fn targets(prepared: &PreparedObject) -> Result<BTreeMap<&str, &str>, LiveError> {
+    let object = prepared.open.object();
+    let table = prepared.open.tables.iter().find(|t| t.name() == prepared.table);
+    let members = table.map_or(&[][..], |t| &t.table().members);
+    let mut targets = BTreeMap::new();
+    let mut used = BTreeMap::new();
+    for member in members {
+        let MemberKind::Callback(Some(function)) = member.kind else { continue };
+        let program = object.functions[function].name.as_str();
+        if let Some(other) = used.insert(program, member.name.as_str()) {
+            return Err(LiveError::Witness(format!(
+                "ops.{other} and ops.{} are one program, {program}: their calls cannot be told apart",
+                member.name
+            )));
+        }
+        targets.insert(member.name.as_str(), program);
+    }
+    Ok(targets)
+}
+
+fn load(
+    targets: &BTreeMap<&str, &str>,
+    scheduler: &Object,
+) -> Result<(Object, Vec<Link>), libbpf_rs::Error> {
+    let mut open = ObjectBuilder::default().name("scxlab_witness")?.open_memory(OBJECT)?;
+    for mut program in open.progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        let operation = name.strip_prefix(PREFIX).unwrap_or(&name);
+        let target = targets.get(operation).and_then(|target| {
+            scheduler.progs().find(|p| p.name() == OsStr::new(target)).map(|p| (p, *target))
+        });
+        match target {
+            Some((loaded, target)) => {
+                let fd = loaded.as_fd().as_raw_fd();
+                program.set_attach_target(fd, Some(target.to_owned()))?;
+            }
+            None => {
+                program.set_autoload(false);
+            }
+        }
+    }
+    let object = open.load()?;
+    let mut links = Vec::new();
+    for program in object.progs_mut().filter(|p| p.autoload()) {
+        links.push(program.attach()?);
+    }
+    Ok((object, links))
+}
