@@ -14,6 +14,7 @@
 
 #include "entity.bpf.h"
 #include "wake.bpf.h"
+#include "spread.bpf.h"
 
 #define CPU_POWER	1024
 #define SMT_POWER	1178	/* of a core with several threads */
@@ -227,6 +228,10 @@ static __always_inline bool may_pull(struct task_struct *p, fair_task_t *t, pull
 		pull->pinned = true;
 		return false;
 	}
+	if (pull->gang && gang_of(t->group) != pull->gang)
+		return false;
+	if (!gang_lets(t, pull->from, pull->to))
+		return false;
 	if (!pull->take_hot && is_hot(t, pull->now))
 		return false;
 	if (numa_on() && !numa_lets(t, pull))
@@ -297,7 +302,7 @@ static void push_from(s32 from, s32 to, numa_proc_t *only)
 {
 	fair_cpu_t *c = cpu_at(from);
 
-	if (!c->curr || c->push_to != NO_CPU)
+	if (!c->curr || c->push_to != NO_CPU || !gang_lets(c->curr, from, to))
 		return;
 	c->push_proc = only;
 	apart();
@@ -326,6 +331,7 @@ static bool pull_from(fair_cpu_t *c, s32 from)
 	pull->level = b->level;
 	pull->tries = nr_migrate;
 	pull->only = NULL;
+	pull->gang = ROOT_GROUP;
 	pull->take_hot = at->failed >= NICE_TRIES || b->kind == BALANCE_IDLE;
 	if (cpu_at(from)->root->h_nr > 1 && pull_best(pull)) {
 		at->failed = 0;

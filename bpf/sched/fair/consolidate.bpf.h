@@ -94,6 +94,7 @@ static bool pull_waiting(s32 cpu, u64 now)
 	pull->helps = 1;
 	apart();
 	pull->only = c->take;
+	pull->gang = ROOT_GROUP;
 	return pull_task(pull);
 }
 

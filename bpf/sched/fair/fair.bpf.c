@@ -25,8 +25,8 @@
  * A CPU that finds nothing takes a waiting task from the busiest CPU of the busiest group, of the nearest domain that is out of
  * balance; busy CPUs do the same from time to time, and wake up an idle one if they have more than they can run.
  * The rooms: fair.bpf.h types, entity.bpf.h order and picking, load.bpf.h load, task.bpf.h where a task is counted, wake.bpf.h
- * placement, group.bpf.h cgroups and limits, balance.bpf.h balancing, run.bpf.h the steps of dispatch, gang.bpf.h gangs,
- * numa.bpf.h and consolidate.bpf.h nodes, report.bpf.h answers.
+ * placement, group.bpf.h cgroups and limits, balance.bpf.h balancing, run.bpf.h the steps of dispatch, gang.bpf.h and
+ * spread.bpf.h gangs, numa.bpf.h and consolidate.bpf.h nodes, report.bpf.h answers.
  *
  * Limits:
  *   - 1024 CPUs; more are refused. 511 cgroups besides the root, 15 levels of them; what is beyond counts as its parent.
@@ -71,7 +71,7 @@ s32 BPF_STRUCT_OPS(fair_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wak
 	if (!t)
 		return prev_cpu;
 	if (wake_flags & SCX_WAKE_FORK) {
-		cpu = pick_idlest(p, prev_cpu);
+		cpu = gang_place(p, t, pick_idlest(p, prev_cpu));
 		if (cpu != prev_cpu)
 			count(migrate_fork);
 		return cpu;
@@ -83,7 +83,7 @@ s32 BPF_STRUCT_OPS(fair_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wak
 		cpu = this_cpu;
 	}
 	target = cpu;
-	cpu = pick_idle_sibling(p, prev_cpu, target);
+	cpu = gang_place(p, t, pick_idle_sibling(p, prev_cpu, target));
 	if (cpu != target)
 		count(wake_idle);
 	if (cpu != prev_cpu)
@@ -177,6 +177,8 @@ void BPF_STRUCT_OPS(fair_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (c->due && !gang_follows(cpu, now) && balance_due(cpu, now))
 		return;
+	if (c->spread_gang != ROOT_GROUP)
+		spread(cpu, now);
 	gang_before_pick(cpu, now);
 	found = run_own(cpu, prev, prev_runs);
 	gang_after_pick(cpu);
@@ -275,6 +277,7 @@ void BPF_STRUCT_OPS(fair_tick, struct task_struct *p)
 	bpf_spin_unlock(&l->lock);
 	over = gang_tick(cpu, p, t->group, over, now);
 	due = balance_is_due(c, now) && !gang_bound(cpu, now);
+	due |= gang_spreads(cpu, t->group, now);
 	if (over)
 		count(preempt_tick);
 	if (c->root->h_nr > 1)

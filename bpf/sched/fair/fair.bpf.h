@@ -204,7 +204,7 @@ struct pull {
 	u32 pinned;			/* there were tasks that may not come */
 	/* numa */
 	u32 helps;			/* only tasks whose process is more together after it */
-	u32 pad;
+	u32 gang;			/* only of that gang; ROOT_GROUP: of any cgroup */
 	numa_proc_t *only;		/* only of that process */
 };
 typedef struct pull __arena pull_t;
@@ -230,6 +230,9 @@ struct fair_cpu {
 	u32 online;
 	u32 asked;			/* a busy CPU woke it up to balance */
 	u32 idled;			/* since load[] was updated */
+	u32 spread_gang;		/* a task of that gang goes to spread_to; ROOT_GROUP: none */
+	u64 spread_at;			/* when that was last looked at */
+	s32 spread_to;
 	u32 pad;
 	u64 idle_at;			/* since when nothing ran; 0: something does */
 	u64 avg_idle;
@@ -301,6 +304,7 @@ struct fair_stats {
 	u64 gang_favoured;		/* requests that were followed */
 	u64 gang_declined;		/* requests that were not: unfair, too late, or a newer one came */
 	u64 gang_released_early;	/* rounds that ended before their time */
+	u64 gang_spread;		/* tasks put or sent where there were fewer of their gang */
 	u64 gang_bad_values;		/* switches set to something that is neither 0 nor 1 */
 };
 

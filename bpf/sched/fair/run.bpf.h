@@ -168,6 +168,29 @@ static __noinline bool rescue(s32 cpu, u64 now)
 	return false;
 }
 
+/* A gang has several tasks here: one that waits goes where there is none of it. */
+static __noinline bool spread(s32 cpu, u64 now)
+{
+	fair_cpu_t *c = cpu_at(cpu);
+	pull_t *pull = &c->pull;
+
+	pull->gang = c->spread_gang;
+	pull->from = cpu;
+	pull->to = c->spread_to;
+	pull->imbalance = ~0ULL;
+	pull->now = now;
+	pull->level = 0;
+	pull->tries = nr_migrate;
+	pull->only = NULL;
+	pull->helps = 0;
+	pull->take_hot = 1;
+	c->spread_gang = ROOT_GROUP;
+	if (!pull_task(pull))
+		return false;
+	count(gang_spread);
+	return true;
+}
+
 /* What the order cannot find: a task in a queue that is not on its parent's. */
 static __noinline bool run_stray(s32 cpu)
 {

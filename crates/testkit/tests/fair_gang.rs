@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Gangs in `fair`: tasks of one cgroup that run at the same time, and what that must not cost the others.
 //!
-//! Thread i of a gang is bound to CPU i throughout: which tasks share a CPU is balancing's business, and two of one gang on a
-//! CPU can never run together.
+//! Thread i of a gang is bound to CPU i, but where spreading is tested: two of one gang on a CPU can never run together.
 
 #[path = "fair_gang/support.rs"]
 mod support;
@@ -98,6 +97,36 @@ fn a_domain_has_one_leader_at_every_moment() {
         assert_eq!(leaders.rounds.len() as u64, stat(&k, &loaded, "gang_rounds"), "all were seen");
         assert!(leaders.rounds.len() > 30, "{gang}, {domain}: {}", leaders.rounds.len());
     }
+}
+
+/// Two gangs whose tasks may run anywhere, after what they do at first. Together, and tasks sent away.
+fn unbound(gang: &str, cpus: u32, first: [&str; 2]) -> (u64, u64) {
+    let one = |name, first: &str| {
+        let text = jobs(&[Job::gang(name, cpus)])
+            .replace("ops = [{ loop", &format!("ops = [{first}{{ loop"));
+        let anywhere = |l: &&str| !l.starts_with("cpus");
+        text.lines().filter(anywhere).flat_map(|l| [l, "\n"]).collect::<String>()
+    };
+    let text = one("left", first[0]) + &one("right", first[1]);
+    let (mut k, loaded) = attached(&format!("{cpus}c"), &text, &[("gang", gang)]);
+    k.start();
+    let ratio = together(&mut k, "/left", 500 * MS, 1_500 * MS);
+    stays(&k);
+    (ratio, stat(&k, &loaded, "gang_spread"))
+}
+
+#[test]
+fn gangs_that_are_not_bound_are_spread() {
+    let v2 = unbound("v2", 8, ["", ""]);
+    assert!(v2.0 > 900, "{v2:?}");
+    // Each gang has a CPU for itself: load is even, so that balancing has nothing to do.
+    let first = ["0", "1"].map(|cpu| {
+        format!("{{ set_affinity = \"{cpu}\" }}, {{ compute = \"100ms\" }}, {{ set_affinity = \"0-1\" }}, ")
+    });
+    let first = [&first[0][..], &first[1][..]];
+    let (off, v2) = (unbound("off", 2, first), unbound("v2", 2, first));
+    assert!(off.0 < 100 && off.1 == 0, "{off:?}");
+    assert!(v2.0 > 900 && v2.1 > 0, "{v2:?}");
 }
 
 /// A task for itself on every CPU, beside two gangs: its share in thousandths, and the longest wait of anybody.
