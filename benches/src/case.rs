@@ -8,6 +8,7 @@ use std::time::Duration;
 use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
 use scxlab_lab::run::Run;
 use scxlab_lab::scheduler::SchedulerArg;
+use scxlab_lab::session::Session;
 use scxlab_lab::sim::{SimSpec, kernel_target, simulate};
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
@@ -45,6 +46,21 @@ impl Case {
         };
         let scheduler = prepare(scheduler, &machine)?;
         Ok(Case { machine, workload: *workload, scheduler, duration })
+    }
+
+    /// The same case many times, seed by seed, as `scxlab run --runs` asks for it.
+    pub fn session(self, runs: u32, threads: usize) -> Session {
+        Session {
+            machine: self.machine,
+            workload: self.workload,
+            schedulers: vec![self.scheduler],
+            runs,
+            seed: 1,
+            duration: Some(self.duration),
+            cap: None,
+            perturb: Perturb::default(),
+            threads,
+        }
     }
 
     /// Builds the kernel, runs, and checks that the scheduler stayed.

@@ -20,7 +20,6 @@ fn main() {
 
 fn build_all() -> Result<(), String> {
     println!("cargo:rerun-if-changed=../../bpf/lib");
-    println!("cargo:rerun-if-changed=../../bpf/include");
     build_folder("../../bpf/sched", "shipped.rs")?;
     build_folder("../../bpf/selftest", "selftests.rs")
 }
@@ -64,7 +63,7 @@ fn compile(out: &Path, source: &Path, name: &str) -> Result<(), String> {
     let source = fs::canonicalize(source).map_err(|e| format!("{}: {e}", source.display()))?;
     let source = source.to_str().ok_or("a source's path is not UTF-8")?;
     let built = BpfBuilder::new().and_then(|mut builder| {
-        builder.add_include_path("../../bpf/include").add_include_path("../../bpf");
+        builder.add_include_path("../../bpf");
         // Where it was built is not part of an object: its hash is the same on every machine.
         builder.add_cflag("-fdebug-compilation-dir=.");
         builder.add_cflag(&format!("-ffile-prefix-map={}/=", root.display()));

@@ -129,6 +129,12 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "TARGET", default_value = "sim")]
     pub on: Vec<On>,
 
+    /// Percent by which targets may differ from the first and still agree
+    ///
+    /// With several --on, a second table holds shares, switches, migrations and waits against it.
+    #[arg(long, value_name = "PERCENT", default_value_t = scxlab_lab::agreement::TOLERANCE_PERCENT, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub tolerance: u32,
+
     #[command(flatten)]
     pub vm: VmOptions,
 
@@ -189,6 +195,10 @@ pub struct VmOptions {
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
 
+    /// More words for its command line, such as cgroup_disable=cpu
+    #[arg(long, value_name = "WORDS")]
+    pub kernel_args: Option<String>,
+
     /// Memory of the virtual machine, MiB; without it, what its CPUs and files need
     #[arg(long, value_name = "MIB")]
     pub memory: Option<u64>,
@@ -219,6 +229,8 @@ pub enum AccelArg {
     Kvm,
     /// Emulation: slow, and everywhere
     Tcg,
+    /// Emulation by a clock that counts instructions: what else the host does has no influence
+    Counted,
 }
 
 #[derive(Debug, Args)]

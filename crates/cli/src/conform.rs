@@ -12,7 +12,7 @@ use scxlab_lab::sim::kernel_target;
 use scxlab_live::job::{Reply, SchedulerSource, Situation, Task};
 use scxlab_machine::Machine;
 
-use crate::args::{ConformArgs, On};
+use crate::args::{AccelArg, ConformArgs, On};
 use crate::exit::CliError;
 use crate::{input, live, output};
 
@@ -98,7 +98,12 @@ fn observe(
     let length: u64 = checks.iter().map(|c| c.case.duration.0 + 10_000_000_000).sum();
     let patience = Duration::from_secs(60) + Duration::from_nanos(length) * args.tries;
     let task = Task::Conform { cases: checks.iter().map(situation).collect(), tries: args.tries };
-    match live::carry_out(task, &[], on, machine, &args.vm, patience)? {
+    let mut options = args.vm.clone();
+    // Nothing here is about speed, and what else the host does should not be seen.
+    if on == On::Vm && options.accel == AccelArg::Auto && scxlab_vm::probe_kvm().is_err() {
+        options.accel = AccelArg::Counted;
+    }
+    match live::carry_out(task, &[], on, machine, &options, patience)? {
         (Reply::Observed { kernel, cases }, notes) => {
             notes.iter().for_each(|note| eprintln!("note: {note}"));
             Ok((kernel, cases))

@@ -144,6 +144,7 @@ fn in_vm(
     let (kernel, config) = vm::kernel(options.kernel.as_deref())?;
     let mut spec = VmSpec::new(&machine.topology, &kernel);
     spec.memory_mib = options.memory;
+    spec.kernel_args = options.kernel_args.as_deref().unwrap_or_default();
     spec.accel = accel(options.accel);
     spec.needs = Need::sched_ext();
     spec.deadline = options.deadline.map_or(patience, |d| Duration::from_nanos(d.0));
@@ -189,6 +190,7 @@ fn accel(arg: AccelArg) -> Accel {
         AccelArg::Auto => Accel::Auto,
         AccelArg::Kvm => Accel::Kvm,
         AccelArg::Tcg => Accel::Tcg,
+        AccelArg::Counted => Accel::TcgCounted,
     }
 }
 

@@ -118,6 +118,7 @@ fn request(args: &RunArgs) -> Request {
         workload: args.workload.clone(),
         machine: args.machine.clone(),
         targets: args.on.iter().map(|on| on.name().to_owned()).collect(),
+        tolerance_percent: args.tolerance,
     }
 }
 

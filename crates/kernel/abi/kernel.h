@@ -98,10 +98,13 @@ struct task_struct {
 	struct sched_entity se;
 	struct sched_ext_entity scx;
 	struct sched_info sched_info;
+	u64 utime;		/* ns, in whole ticks that found it in user mode */
+	u64 stime;		/* ns, those that found it in the kernel */
+	unsigned long nvcsw;
+	unsigned long nivcsw;
 	const ptr(struct sched_class) sched_class;
 	ptr(struct task_group) sched_task_group;
 	const ptr(cpumask_t) cpus_ptr;
-	cpumask_t cpus_mask;
 	int nr_cpus_allowed;
 	u16 migration_disabled;
 	ptr(struct mm_struct) mm;
@@ -112,10 +115,6 @@ struct task_struct {
 	ptr(struct task_struct) group_leader;
 	ptr(struct pid) thread_pid;
 	struct list_head thread_node;	/* in signal->thread_head */
-	u64 utime;		/* ns, in whole ticks that found it in user mode */
-	u64 stime;		/* ns, those that found it in the kernel */
-	unsigned long nvcsw;
-	unsigned long nivcsw;
 	u64 start_time;		/* ns, monotonic */
 	u64 start_boottime;	/* ns */
 	const ptr(struct cred) real_cred;
@@ -125,6 +124,7 @@ struct task_struct {
 	ptr(struct css_set) cgroups;
 	ptr(struct mempolicy) mempolicy;
 	int numa_preferred_nid;
+	cpumask_t cpus_mask;	/* last, so that what a switch writes lies together */
 };
 
 /* One per thread group. */

@@ -167,6 +167,8 @@ pub trait Behavior {
     fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> Step;
     /// A time asked for with `Sys::post` has come.
     fn on_timer(&mut self, sys: &mut dyn Sys, token: u64);
+    /// `step` will be asked for this task before long; a hint to fetch what is known of it.
+    fn soon(&self, _task: TaskId) {}
     /// The unit of `Sys::count_work`, singular: "loop", "message".
     fn unit(&self) -> &str;
     /// When every event is done and tasks still sleep for ever, what each of them waits for, for the report

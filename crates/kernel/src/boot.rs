@@ -72,6 +72,11 @@ impl Kernel {
         let tasks = TaskTable::new(&mut vm.mem)?;
         let cgroups = CgroupTable::new(&mut vm.mem)?;
         let percpu = vm.mem.alloc_region(nr_cpus as u64 * PERCPU_STRIDE, Perm::Kernel)?;
+        let looks_ahead = nr_cpus >= crate::ahead::FROM_CPUS;
+        if looks_ahead {
+            tasks.expect_many(&mut vm.mem);
+            vm.mem.expect_use(percpu, nr_cpus as u64 * PERCPU_STRIDE);
+        }
         let shared = Shared::new(&mut vm.mem)?;
         let ext = Ext::new(&mut vm.mem, nr_cpus, topology.nodes().len())?;
         let tick_ns = machine.costs.tick_period_ns();
@@ -101,6 +106,7 @@ impl Kernel {
             pending_wakeups: 0,
             nr_sync_waiters: 0,
             migrating: None,
+            looks_ahead,
             tick_ns,
             tick_phase,
             vars: KernelVars { percpu, shared },
@@ -162,7 +168,7 @@ impl Ext {
             init_task_enabled: false,
             cgroup_enabled: false,
             idle: crate::ext::idle::IdleState::new(mem, nr_cpus, nr_nodes)?,
-            frames: Vec::new(),
+            frames: Default::default(),
             direct: Default::default(),
             remote_activate_flags: 0,
             arrivals: 0,

@@ -188,8 +188,7 @@ impl Kernel {
         if self.tasks[curr].class == Class::Fair {
             self.charge_curr(cpu);
         }
-        let at = self.clock();
-        let urgency = self.fair.wakeup_preempt(cpu, task, at, wake_flags(flags));
+        let urgency = self.fair.wakeup_preempt(cpu, task, wake_flags(flags));
         self.fair.take_resched(cpu);
         self.fair_resched(cpu, urgency);
     }

@@ -61,6 +61,15 @@ pub enum Event {
     End,
 }
 
+/// Lanes of the event queue: kinds whose events come nearly in order of time.
+pub(crate) mod lane {
+    /// Ends of steps, as posted when the step begins.
+    pub const STEP: usize = 0;
+    pub const TICK: usize = 1;
+    /// Timers that tasks and the workload wait for.
+    pub const TIMER: usize = 2;
+}
+
 impl Event {
     /// The CPU that an interrupt from outside brings out of idleness; what a CPU does to itself finds it awake.
     fn interrupted(&self) -> Option<CpuId> {
@@ -108,6 +117,7 @@ impl Kernel {
             assert!(time >= self.now, "time ran backwards");
             self.now = time;
             self.metrics.events += 1;
+            self.look_ahead();
             self.handle(event);
         }
         self.stop.as_ref()

@@ -8,7 +8,7 @@
 //! comes too early (interrupts took time) finds work left and is posted again.
 
 use crate::behavior::{Behavior, Step};
-use crate::event::Event;
+use crate::event::{Event, lane};
 use crate::flags::queue;
 use crate::kernel::{Kernel, Stop};
 use crate::task::State;
@@ -49,6 +49,10 @@ impl Kernel {
         if c.is_idle() || !c.sync_wait.is_empty() {
             return;
         }
+        // Not even with all its work done at once would it end before the pending event.
+        if c.done_at.is_some_and(|pending| pending <= c.progress_from) {
+            return;
+        }
         let Some(wall) = self.tasks[c.curr].wall_left(c.speed) else { return };
         let at = c.progress_from + wall;
         if c.done_at.is_some_and(|pending| pending <= at) {
@@ -58,7 +62,7 @@ impl Kernel {
         c.run_gen = c.run_gen.wrapping_add(1);
         c.done_at = Some(at);
         let generation = c.run_gen;
-        self.events.push(at, Event::StepEnd { cpu, generation });
+        self.events.push_in(lane::STEP, at, Event::StepEnd { cpu, generation });
     }
 
     pub(crate) fn step_end(&mut self, cpu: CpuId, generation: u32) {
@@ -70,14 +74,32 @@ impl Kernel {
         if c.is_idle() {
             return;
         }
+        let (task, from) = (c.curr, c.progress_from);
+        if c.sync_wait.is_empty() {
+            match self.tasks[task].wall_left(c.speed) {
+                Some(wall) if from + wall > self.now => {
+                    return self.postpone_step_end(cpu, from + wall);
+                }
+                Some(_) => {}
+                None => return,
+            }
+        }
         self.settle(cpu);
         let c = &self.cpus[cpu.idx()];
-        let (task, speed) = (c.curr, c.speed);
-        if c.progress_from > self.now || self.tasks[task].wall_left(speed) != Some(0) {
+        if c.progress_from > self.now || self.tasks[task].wall_left(c.speed) != Some(0) {
             self.arm_step_end(cpu);
             return;
         }
         self.on_cpu(cpu, |k| k.next_steps(cpu, task));
+    }
+
+    /// The step's end came too early: interrupts took time meanwhile. Nothing is settled for that.
+    fn postpone_step_end(&mut self, cpu: CpuId, at: Nanos) {
+        let c = &mut self.cpus[cpu.idx()];
+        c.run_gen = c.run_gen.wrapping_add(1);
+        c.done_at = Some(at);
+        let generation = c.run_gen;
+        self.events.push(at, Event::StepEnd { cpu, generation });
     }
 
     /// The task on `cpu` goes on to its next step, or several, until one takes time or gives up the CPU.
@@ -148,7 +170,7 @@ impl Kernel {
         let t = &mut self.tasks[task];
         t.sleep_gen = t.sleep_gen.wrapping_add(1);
         let generation = t.sleep_gen;
-        self.push_wakeup(until, Event::SleepEnd { task, cpu, generation });
+        self.push_timer(until, Event::SleepEnd { task, cpu, generation });
         self.deschedule(cpu, task);
         true
     }
@@ -207,6 +229,12 @@ impl Kernel {
     pub(crate) fn push_wakeup(&mut self, at: Nanos, event: Event) {
         self.pending_wakeups += 1;
         self.events.push(at, event);
+    }
+
+    /// The same of a timer's expiry.
+    pub(crate) fn push_timer(&mut self, at: Nanos, event: Event) {
+        self.pending_wakeups += 1;
+        self.events.push_in(lane::TIMER, at, event);
     }
 
     /// The current spin of a task ends, or its next one will at once.

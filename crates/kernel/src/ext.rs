@@ -139,13 +139,46 @@ pub struct DirectDispatchArgs {
 }
 
 /// One operation being called.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct OpFrame {
     pub op: Option<Op>,
     /// The CPU whose run queue the kernel holds during the call.
     pub locked: Option<CpuId>,
     /// Guest addresses of the tasks the call is about.
     pub subjects: [u64; 2],
+}
+
+/// The operations being called, outermost first.
+#[derive(Debug, Default)]
+pub struct Frames {
+    /// Slots stay when a call returns: a frame is written in place.
+    slots: Vec<OpFrame>,
+    depth: usize,
+}
+
+impl Frames {
+    /// Inlined by force, so that the slot is written field by field: a copy of fields just stored makes the CPU wait.
+    #[inline(always)]
+    pub fn push(&mut self, frame: OpFrame) {
+        if self.depth == self.slots.len() {
+            self.slots.push(OpFrame::default());
+        }
+        let slot = &mut self.slots[self.depth];
+        slot.op = frame.op;
+        slot.locked = frame.locked;
+        slot.subjects = frame.subjects;
+        self.depth += 1;
+    }
+
+    #[inline]
+    pub fn pop(&mut self) {
+        self.depth -= 1;
+    }
+
+    #[inline]
+    pub fn last(&self) -> Option<&OpFrame> {
+        self.slots.get(self.depth.checked_sub(1)?)
+    }
 }
 
 /// Whom `scx_bpf_dsq_insert` may dispatch directly now.
@@ -171,7 +204,7 @@ pub struct Ext {
     pub init_task_enabled: bool,
     pub cgroup_enabled: bool,
     pub idle: IdleState,
-    pub frames: Vec<OpFrame>,
+    pub frames: Frames,
     pub direct: DirectSlot,
     /// Enqueue flags of the remote move under way (`rq->scx.remote_activate_enq_flags`).
     pub remote_activate_flags: u64,

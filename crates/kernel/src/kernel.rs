@@ -116,6 +116,8 @@ pub struct Kernel {
     pub(crate) nr_sync_waiters: u32,
     /// The task that is between two run queues (`task_on_rq_migrating()`).
     pub(crate) migrating: Option<TaskId>,
+    /// The machine is so large that it pays (see `ahead.rs`).
+    pub(crate) looks_ahead: bool,
     pub(crate) tick_ns: Nanos,
     pub(crate) tick_phase: Box<[Nanos]>,
     pub(crate) vars: KernelVars,

@@ -6,6 +6,7 @@
 //! take), `ext.rs` (loaded schedulers).
 
 pub mod abi;
+mod ahead;
 pub mod behavior;
 pub mod boot;
 pub mod cgroup;

@@ -5,6 +5,7 @@
 //! Models: `raw_spinlock_t` (queued): FIFO in order of arrival, hand-over paid by distance.
 
 use crate::kernel::Kernel;
+use scxlab_machine::Machine;
 use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_trace::event::Kind;
 
@@ -18,22 +19,14 @@ pub struct Lock {
     taken_at: Nanos,
     free_at: Nanos,
     last: Option<CpuId>,
-    /// Times taken, times waited for, and the wait in all.
-    pub taken: u64,
-    pub contended: u64,
-    pub wait_ns: Nanos,
 }
 
 impl Lock {
     /// A CPU whose clock is `at` takes the lock: how long it spins first.
+    #[inline]
     fn arrive(&mut self, cpu: CpuId, at: Nanos) -> Nanos {
-        self.taken += 1;
         let wait = if at < self.taken_at { 0 } else { self.free_at.saturating_sub(at) };
         self.taken_at = self.taken_at.max(at + wait);
-        if wait > 0 {
-            self.contended += 1;
-            self.wait_ns += wait;
-        }
         self.last = Some(cpu);
         wait
     }
@@ -58,10 +51,13 @@ impl Kernel {
     }
 
     /// What it takes to get a lock's line that was last at another CPU, or nowhere else.
-    fn transfer(&self, last: Option<CpuId>, cpu: CpuId) -> Nanos {
+    #[inline]
+    fn transfer(machine: &Machine, last: Option<CpuId>, cpu: CpuId) -> Nanos {
         match last {
-            Some(last) if last != cpu => self.hand_over(last, cpu),
-            _ => self.machine.costs.lock.uncontended_ns,
+            Some(last) if last != cpu => {
+                machine.costs.lock.hand_over_ns[machine.topology.distance(last, cpu)]
+            }
+            _ => machine.costs.lock.uncontended_ns,
         }
     }
 
@@ -70,35 +66,43 @@ impl Kernel {
         self.machine.costs.irq.ipi_latency_ns[self.machine.topology.distance(from, to)]
     }
 
-    fn lock_mut(&mut self, id: LockId) -> &mut Lock {
-        match id {
-            LockId::Rq(cpu) => &mut self.cpus[cpu.idx()].rq_lock,
-            LockId::Dsq(dsq) => &mut self.ext.dsqs.get_mut(dsq).lock,
+    /// Takes the lock on the executing CPU: spins while another CPU holds it.
+    #[inline]
+    pub(crate) fn lock(&mut self, id: LockId) {
+        let (cpu, at) = (self.exec.cpu, self.clock());
+        let Kernel { cpus, ext, machine, .. } = self;
+        let lock = match id {
+            LockId::Rq(cpu) => &mut cpus[cpu.idx()].rq_lock,
+            LockId::Dsq(dsq) => &mut ext.dsqs.get_mut(dsq).lock,
+        };
+        let transfer = Self::transfer(machine, lock.last, cpu);
+        let wait = lock.arrive(cpu, at);
+        self.charge(wait + transfer);
+        if wait > 0 {
+            self.spun(id.word(), wait);
         }
     }
 
-    /// Takes the lock on the executing CPU: spins while another CPU holds it.
-    pub(crate) fn lock(&mut self, id: LockId) {
-        let (cpu, at) = (self.exec.cpu, self.clock());
-        let last = self.lock_mut(id).last;
-        let transfer = self.transfer(last, cpu);
-        let wait = self.lock_mut(id).arrive(cpu, at);
-        self.spun(id.word(), wait, transfer);
-    }
-
     /// Lets go of the lock at the executing CPU's present instant.
+    #[inline]
     pub(crate) fn unlock(&mut self, id: LockId) {
         let at = self.clock();
-        self.lock_mut(id).release(at);
+        match id {
+            LockId::Rq(cpu) => self.cpus[cpu.idx()].rq_lock.release(at),
+            LockId::Dsq(dsq) => self.ext.dsqs.get_mut(dsq).lock.release(at),
+        }
     }
 
     /// `bpf_spin_lock` and `bpf_res_spin_lock`, named by guest address.
     pub(crate) fn lock_guest(&mut self, addr: u64) {
         let (cpu, at) = (self.exec.cpu, self.clock());
         let last = self.guest_locks.get(&addr).and_then(|lock| lock.last);
-        let transfer = self.transfer(last, cpu);
+        let transfer = Self::transfer(&self.machine, last, cpu);
         let wait = self.guest_locks.entry(addr).or_default().arrive(cpu, at);
-        self.spun(addr, wait, transfer);
+        self.charge(wait + transfer);
+        if wait > 0 {
+            self.spun(addr, wait);
+        }
     }
 
     pub(crate) fn unlock_guest(&mut self, addr: u64) {
@@ -108,14 +112,11 @@ impl Kernel {
         }
     }
 
-    fn spun(&mut self, lock: u64, wait: Nanos, transfer: Nanos) {
-        self.charge(wait + transfer);
-        if wait > 0 {
-            let cpu = self.exec.cpu;
-            self.cpus[cpu.idx()].time.lock_wait += wait;
-            self.metrics.lock_wait.record(wait);
-            self.trace(Kind::LockWait { lock, wait_ns: wait });
-        }
+    fn spun(&mut self, lock: u64, wait: Nanos) {
+        let cpu = self.exec.cpu;
+        self.cpus[cpu.idx()].time.lock_wait += wait;
+        self.metrics.lock_wait.record(wait);
+        self.trace(Kind::LockWait { lock, wait_ns: wait });
     }
 }
 

@@ -38,6 +38,8 @@ impl Kernel {
         if stopped {
             self.set_next(cpu, next);
             self.switch(cpu, prev, next);
+            // The stopper came between: what ran before may have been a task.
+            self.refresh_speed_around(cpu);
         } else if next == prev {
             self.cpus[cpu.idx()].next_class = self.tasks[prev].class;
             self.kept(cpu, prev);
@@ -152,13 +154,16 @@ impl Kernel {
             self.trace_sched_switch(prev, next);
         }
         self.leave_cpu(cpu, prev);
-        if self.tasks[prev].is_idle_task() {
+        let idle = (self.tasks[prev].is_idle_task(), self.tasks[next].is_idle_task());
+        if idle.0 {
             self.fair_leave_idle(cpu);
         }
         self.enter_cpu(cpu, next);
+        if idle.0 != idle.1 {
+            self.refresh_speed_around(cpu);
+        }
         let prev_state = self.prev_state(prev);
-        let some = |k: &Kernel, t: TaskId| (!k.tasks[t].is_idle_task()).then_some(t);
-        let (p, n) = (some(self, prev), some(self, next));
+        let (p, n) = ((!idle.0).then_some(prev), (!idle.1).then_some(next));
         self.trace(Kind::Switch { prev: p, next: n, prev_state });
         self.metrics.switches += 1;
         self.after_switch(prev);
@@ -208,7 +213,6 @@ impl Kernel {
         task.on_cpu = true;
         task.cpu = cpu;
         self.mirror_on_cpu(next, cpu);
-        self.refresh_speed_around(cpu);
     }
 
     /// A CPU became busy or idle: it and its siblings change speed.
@@ -281,6 +285,7 @@ impl Kernel {
             return;
         }
         c.resched_sent = true;
+        self.cpu_soon(cpu);
         self.charge(self.machine.costs.irq.ipi_send_ns);
         let at = self.clock() + self.ipi_latency(from, cpu);
         self.push_wakeup(at, Event::Resched { cpu });

@@ -55,7 +55,7 @@ impl Sys for Kernel {
 
     fn post(&mut self, at: Nanos, cpu: CpuId, token: u64) {
         let at = at.max(self.now);
-        self.push_wakeup(at, Event::Posted { cpu, token: Wide::new(token) });
+        self.push_timer(at, Event::Posted { cpu, token: Wide::new(token) });
     }
 
     fn set_affinity(&mut self, task: TaskId, cpus: &CpuMask) -> Result<(), SysError> {

@@ -200,6 +200,11 @@ impl TaskTable {
         })
     }
 
+    /// There will be many tasks.
+    pub(crate) fn expect_many(&self, mem: &mut Memory) {
+        mem.expect_use(self.base, u64::from(MAX_TASKS) * SLOT_BYTES);
+    }
+
     /// The task whose `task_struct` is at `addr`, living or resting.
     #[inline]
     pub fn at(&self, addr: u64) -> Option<TaskId> {
@@ -207,6 +212,12 @@ impl TaskTable {
         let slot = (off / SLOT_BYTES) as usize;
         (off.is_multiple_of(SLOT_BYTES) && self.slots.get(slot).is_some_and(|s| s.is_some()))
             .then_some(TaskId(slot as u32))
+    }
+
+    /// Where the slot of that number lies.
+    #[inline]
+    pub(crate) fn slot_addr(&self, id: TaskId) -> u64 {
+        self.base + u64::from(id.0) * SLOT_BYTES
     }
 
     /// The task in whose slot `addr` lies.
@@ -246,7 +257,7 @@ impl TaskTable {
         } else {
             self.resting.pop_front()?
         };
-        Some((id, self.base + u64::from(id.0) * SLOT_BYTES))
+        Some((id, self.slot_addr(id)))
     }
 
     /// The next pid; idle tasks have pid 0 and do not come here.

@@ -3,7 +3,7 @@
 //!
 //! Owns: when a CPU ticks. Models: kernel `sched_tick()`, NO_HZ_IDLE, 7.3. Differs: no nohz_full.
 
-use crate::event::Event;
+use crate::event::{Event, lane};
 use crate::ext::op::Op;
 use crate::kernel::Kernel;
 use crate::task::Class;
@@ -19,7 +19,7 @@ impl Kernel {
         c.tick_gen = c.tick_gen.wrapping_add(1);
         let at = self.next_tick_time(cpu);
         let generation = self.cpus[cpu.idx()].tick_gen;
-        self.events.push(at, Event::Tick { cpu, generation });
+        self.events.push_in(lane::TICK, at, Event::Tick { cpu, generation });
     }
 
     pub(crate) fn stop_tick(&mut self, cpu: CpuId) {
@@ -39,7 +39,7 @@ impl Kernel {
         if !c.tick_on || c.tick_gen != generation {
             return;
         }
-        self.events.push(self.now + self.tick_ns, Event::Tick { cpu, generation });
+        self.events.push_in(lane::TICK, self.now + self.tick_ns, Event::Tick { cpu, generation });
         let in_kernel = self.cpus[cpu.idx()].kernel_until > self.now;
         self.on_cpu(cpu, |k| k.tick_work(cpu, in_kernel));
     }

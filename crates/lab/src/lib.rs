@@ -5,6 +5,7 @@
 //! or open files; the caller passes bytes and text.
 //! Start at: `session.rs` (many runs), `run.rs` (what a run is), `sim.rs` (the simulated target).
 
+pub mod agreement;
 pub mod compare;
 pub mod conform;
 pub mod counters;

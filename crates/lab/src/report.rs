@@ -10,6 +10,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use crate::agreement::{Agreement, Agrees};
 use crate::compare::{change_of, values};
 use crate::counters::METRIC_PREFIX;
 use crate::results::Results;
@@ -54,8 +55,47 @@ pub fn report(session: &Session, results: &Results) -> String {
         let of_it: Vec<&[Run]> = groups.iter().skip(at).step_by(shorts.len()).copied().collect();
         let _ = writeln!(text, "{}{short}", if at > 0 { "\n" } else { "" });
         text.push_str(&tables(&targets, &of_it));
+        let scheduler = &session.schedulers[at].label;
+        let held = results.agreements.iter().filter(|a| a.scheduler == *scheduler);
+        text.push_str(&agreement_table(targets[0], &held.collect::<Vec<_>>()));
     }
     text
+}
+
+/// What should be alike on all targets, and whether it is.
+fn agreement_table(first: &str, held: &[&Agreement]) -> String {
+    let Some(one) = held.first() else {
+        return String::new();
+    };
+    let head = ["", first, "", "", "change", ""].map(str::to_owned).to_vec();
+    let mut lines = vec![head];
+    for a in held {
+        let largest = a.first.mean.abs().max(a.other.mean.abs());
+        let scale = match a.unit.as_str() {
+            "%" => Scale::percent(),
+            "ns" => Scale::time(largest),
+            _ => Scale::count(largest),
+        };
+        let verdict = match a.verdict {
+            Agrees::Within => "within",
+            Agrees::Outside => "OUTSIDE",
+            Agrees::Open => "open",
+        };
+        lines.push(vec![
+            scale.label(&a.quantity),
+            scale.summary(&a.first),
+            a.target.clone(),
+            scale.summary(&a.other),
+            change_text(&a.change),
+            verdict.to_owned(),
+        ]);
+    }
+    let aligns = [Align::Left, Align::Right, Align::Left, Align::Right, Align::Right, Align::Left];
+    format!(
+        "\nWithin {} % of {first}? open: the interval of the change reaches over the limit\n{}",
+        one.tolerance_percent,
+        grid(&lines, &aligns)
+    )
 }
 
 fn tables(names: &[&str], groups: &[&[Run]]) -> String {

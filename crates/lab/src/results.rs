@@ -7,6 +7,7 @@
 use indexmap::IndexMap;
 use serde::Serialize;
 
+use crate::agreement::{Agreement, agreement};
 use crate::compare::{Comparison, compare};
 use crate::prepare::Prepared;
 use crate::run::Run;
@@ -18,6 +19,9 @@ pub struct Results {
     pub manifest: Manifest,
     pub runs: Vec<Run>,
     pub comparisons: Vec<Comparison>,
+    /// Of each scheduler, on each target after the first; empty of one target.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub agreements: Vec<Agreement>,
 }
 
 /// The resolved request, defaults included.
@@ -100,12 +104,21 @@ pub struct Request {
     pub machine: String,
     /// `sim`, `vm`, `host`: where runs were made, in their order.
     pub targets: Vec<String>,
+    /// How much targets may differ.
+    pub tolerance_percent: u32,
 }
 
 impl Results {
     pub fn new(session: &Session, request: Request, runs: Vec<Run>) -> Results {
-        let comparisons = compare(&runs, session.runs as usize, session.schedulers.len());
-        Results { manifest: manifest(session, request), runs, comparisons }
+        let schedulers = session.schedulers.len().max(1);
+        let comparisons = compare(&runs, session.runs as usize, schedulers);
+        let groups: Vec<&[Run]> = runs.chunks(session.runs.max(1) as usize).collect();
+        let later = groups.iter().enumerate().skip(schedulers);
+        let agreements = later.flat_map(|(at, other)| {
+            agreement(groups[at % schedulers], other, request.tolerance_percent)
+        });
+        let agreements = agreements.collect();
+        Results { manifest: manifest(session, request), runs, comparisons, agreements }
     }
 
     /// The file's text.

@@ -65,8 +65,8 @@ pub enum SimError {
     Unmodelled { label: String, what: String },
 }
 
-/// Address space of a simulation's guest memory; only what is touched is used.
-const MEM_SIZE: u64 = 64 << 30;
+/// Address space of a simulation's guest memory; only what is touched is used. Valgrind cannot map twice as much.
+const MEM_SIZE: u64 = 32 << 30;
 
 /// Runs one simulation, with `tracer` to take its events. `progress` follows virtual time while it runs.
 pub fn simulate(

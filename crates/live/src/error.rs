@@ -2,6 +2,7 @@
 //! What can go wrong on a real kernel, and what to do about it.
 
 use scxlab_lab::prepare::PrepareError;
+use scxlab_workload::native::{NativeError, SetupError};
 
 use crate::job::FaultClass;
 
@@ -37,7 +38,7 @@ pub enum LiveError {
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     #[error(transparent)]
-    Workload(#[from] scxlab_workload::native::NativeError),
+    Workload(#[from] NativeError),
     #[error(transparent)]
     Machine(scxlab_machine::MachineError),
     #[error(transparent)]
@@ -55,6 +56,7 @@ impl LiveError {
             | LiveError::NoBtf { .. }
             | LiveError::Busy { .. }
             | LiveError::Probe(_)
+            | LiveError::Workload(NativeError::Setup(SetupError::Lacks { .. }))
             | LiveError::Machine(_) => FaultClass::Target,
             LiveError::Prepare(PrepareError::Argument(_) | PrepareError::Knob { .. }) => {
                 FaultClass::Usage

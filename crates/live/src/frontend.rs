@@ -113,23 +113,16 @@ impl Frontend for Loaded<'_> {
     }
 
     fn set_global(&mut self, path: &str, text: &str) -> Result<(), Box<GlobalError>> {
-        // The plan's copy says what bytes the text means, bitfields included.
-        let mut globals = self.plan.globals.clone();
-        let variable = path.split(['.', '[']).next().unwrap_or(path);
-        let whole = globals.find(variable).map_err(Box::new)?;
-        if let Ok(bytes) = self.bytes_at(whole, whole.size) {
-            globals.set_bytes(variable, &bytes).map_err(Box::new)?;
-        }
+        let globals = &self.plan.globals;
         let place = globals.find(path).map_err(Box::new)?;
-        globals.set(path, text).map_err(Box::new)?;
-        let bytes = globals.bytes(place.section, place.offset, place.size);
-        let section = &self.plan.object().sections[place.section];
-        if section.name.starts_with(".rodata") {
-            return Err(Box::new(GlobalError::Range { path: path.to_owned() }));
+        let range = || Box::new(GlobalError::Range { path: path.to_owned() });
+        if self.plan.object().sections[place.section].name.starts_with(".rodata") {
+            return Err(range());
         }
-        let (base, size) = self
-            .mapping(place.section)
-            .map_err(|_| Box::new(GlobalError::Range { path: path.to_owned() }))?;
+        // Of a variable of many megabytes only what is set: a task that waits for it is scheduled by what is set up here.
+        let now = self.bytes_at(place, place.extent()).map_err(|_| range())?;
+        let bytes = globals.encode(path, place, text, now).map_err(Box::new)?;
+        let (base, size) = self.mapping(place.section).map_err(|_| range())?;
         for (at, byte) in (place.offset..size).zip(bytes) {
             // SAFETY: within the mapping, which is writable: it is no constant section.
             unsafe { base.add(at as usize).write_volatile(byte) };

@@ -20,7 +20,11 @@ impl CpuMask {
     /// CPUs `0..nr_cpus`.
     pub fn all(nr_cpus: usize) -> Self {
         let mut mask = Self::new(nr_cpus);
-        (0..nr_cpus).for_each(|cpu| set(&mut mask.words, CpuId(cpu as u32)));
+        let (full, rest) = (nr_cpus / 64, nr_cpus % 64);
+        mask.words[..full].fill(u64::MAX);
+        if rest > 0 {
+            mask.words[full] = (1 << rest) - 1;
+        }
         mask
     }
 

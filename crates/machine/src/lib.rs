@@ -10,6 +10,7 @@ pub mod event;
 pub mod hash;
 pub mod id;
 mod machine;
+pub mod prefetch;
 mod reader;
 pub mod rng;
 pub mod topology;

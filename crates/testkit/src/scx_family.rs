@@ -147,6 +147,9 @@ task must run, through the scheduler's own operations, and the conservation laws
 
 scx_rustland and scx_rlfifo decide in user space, and have no recipe.
 
+scx_layered is the largest: emulated, a kernel's verifier takes 10 s of the guest's time for it. Give such a run a longer
+`--deadline`.
+
 | scheduler | version | recipe | left out |
 |---|---|---|---|
 ";

@@ -33,6 +33,9 @@ pub enum Accel {
     Kvm,
     /// Emulation, all CPUs in turn.
     Tcg,
+    /// Emulation, all CPUs in turn, in which time is the number of instructions executed, and passes at once while all
+    /// CPUs are idle. So a guest whose host is busy with other things does the same as on one that is not.
+    TcgCounted,
     /// Emulation with a thread for each CPU. Faster on a host with many CPUs, but a kernel that changes its own
     /// code, as attaching a scheduler makes it do, may panic: QEMU drops its translation of the old bytes before
     /// the new ones are in memory, and another CPU may translate the old ones again in between.
@@ -46,6 +49,8 @@ pub enum Engine {
     Kvm,
     /// QEMU translates the guest's instructions: correct, slow, and its timings mean little.
     Tcg,
+    /// The same, by a clock that counts instructions: see [`Accel::TcgCounted`].
+    TcgCounted,
     /// The same on many threads: see [`Accel::TcgMulti`].
     TcgMulti,
 }
@@ -55,6 +60,7 @@ impl fmt::Display for Engine {
         f.write_str(match self {
             Engine::Kvm => "KVM",
             Engine::Tcg => "TCG",
+            Engine::TcgCounted => "TCG, counted",
             Engine::TcgMulti => "TCG, threads",
         })
     }
@@ -154,6 +160,7 @@ fn has_shlx() -> bool {
 pub(crate) fn choose(asked: Accel) -> Result<(Engine, Option<String>), String> {
     match asked {
         Accel::Tcg => Ok((Engine::Tcg, None)),
+        Accel::TcgCounted => Ok((Engine::TcgCounted, None)),
         Accel::TcgMulti => Ok((Engine::TcgMulti, None)),
         Accel::Kvm => probe_kvm().map(|()| (Engine::Kvm, None)),
         Accel::Auto => Ok(match probe_kvm() {

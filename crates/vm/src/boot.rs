@@ -87,6 +87,8 @@ pub struct VmSpec<'a> {
     pub files: Vec<GuestFile>,
     /// Executables of the host under their own paths, with their libraries.
     pub programs: Vec<PathBuf>,
+    /// More words for the kernel's command line.
+    pub kernel_args: &'a str,
     /// What the kernel must have.
     pub needs: Vec<Need>,
     /// From QEMU's start to the result.
@@ -107,6 +109,7 @@ impl<'a> VmSpec<'a> {
             init_args: Vec::new(),
             files: Vec::new(),
             programs: Vec::new(),
+            kernel_args: "",
             needs: Vec::new(),
             deadline: Duration::from_secs(120),
             cancel: &NEVER,
@@ -159,6 +162,9 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
     check_host_memory(memory_mib + qemu::OWN_MIB)?;
     let (engine, note) = accel::choose(spec.accel).map_err(|why| VmError::NoKvm { why })?;
     let mut notes: Vec<String> = note.into_iter().collect();
+    if engine == Engine::TcgCounted {
+        notes.extend(qemu::note_on_turns(&version_of(&program), shape.nr_cpus()));
+    }
     let guest = Prepared { spec, program, shape, initramfs, memory_mib };
     let (ran, engine) = match guest.run(engine) {
         // The probe is small and a kernel is large: what fails before its first sign of life may be KVM's doing.
@@ -197,7 +203,7 @@ impl Prepared<'_> {
         let qemu = self.start(engine).map_err(|why| Failed { why, phase: BOOTING })?;
         let boot_deadline = match engine {
             Engine::Kvm => self.spec.deadline.min(KVM_BOOT_PATIENCE),
-            Engine::Tcg | Engine::TcgMulti => self.spec.deadline,
+            Engine::Tcg | Engine::TcgCounted | Engine::TcgMulti => self.spec.deadline,
         };
         Watch { qemu, started: Instant::now(), spec: self.spec, engine, boot_deadline }.run()
     }
@@ -209,6 +215,7 @@ impl Prepared<'_> {
             engine,
             memory_mib: self.memory_mib,
             kernel: self.spec.kernel,
+            kernel_args: self.spec.kernel_args,
             initramfs_fd: launch.initramfs_fd(),
             console_fd: launch.console_fd(),
             result_fd: launch.result_fd(),
@@ -382,6 +389,12 @@ fn available_mib(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib >> 10)
+}
+
+/// What QEMU says of itself; nothing if it does not.
+fn version_of(program: &Path) -> String {
+    let said = std::process::Command::new(program).arg("--version").output();
+    said.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default()
 }
 
 fn cpu_is_amd() -> bool {

@@ -23,12 +23,21 @@ pub(crate) const OWN_MIB: u64 = 384;
 /// Of this, the translated code; QEMU's own default is a gigabyte.
 const TRANSLATED_MIB: u64 = 256;
 
+/// An instruction of a guest whose time is counted takes 2 ns: all CPUs together are a slow one, but not as slow as
+/// translated code on a busy host.
+const NS_PER_INSN_LOG2: u32 = 1;
+
+/// The first QEMU that gives each busy CPU the same part of the counted time.
+const FAIR_TURNS: (u32, u32) = (8, 1);
+
 /// What a command line is made of.
 pub(crate) struct Command<'a> {
     pub shape: &'a Shape,
     pub engine: Engine,
     pub memory_mib: u64,
     pub kernel: &'a Path,
+    /// The caller's words for it, after ours: of two, the kernel takes the last.
+    pub kernel_args: &'a str,
     /// File descriptors that QEMU inherits.
     pub initramfs_fd: i32,
     pub console_fd: i32,
@@ -44,6 +53,22 @@ pub(crate) fn find() -> Option<PathBuf> {
     candidates.chain([PathBuf::from(ELSEWHERE)]).find(|file| file.is_file())
 }
 
+/// What to know of a guest whose time is counted, by the words of `--version`.
+pub(crate) fn note_on_turns(version: &str, nr_cpus: usize) -> Option<String> {
+    let number =
+        version.split_whitespace().find(|w| w.starts_with(|c: char| c.is_ascii_digit()))?;
+    let mut parts = number.split('.').map(|part| part.parse::<u32>());
+    let (Some(Ok(major)), Some(Ok(minor))) = (parts.next(), parts.next()) else { return None };
+    if nr_cpus < 2 || (major, minor) >= FAIR_TURNS {
+        return None;
+    }
+    let (fair_major, fair_minor) = FAIR_TURNS;
+    Some(format!(
+        "QEMU {major}.{minor} gives counted time to a CPU only while those before it are idle ({fair_major}.{fair_minor} and \
+         later share it): keep what is always busy on the last CPU"
+    ))
+}
+
 impl Command<'_> {
     /// All arguments, the kernel's command line included.
     pub fn args(&self) -> Vec<String> {
@@ -55,6 +80,9 @@ impl Command<'_> {
         add("-name", "scxlab".to_owned());
         add("-machine", "q35,vmport=off".to_owned());
         add("-accel", self.accel());
+        if self.engine == Engine::TcgCounted {
+            add("-icount", format!("shift={NS_PER_INSN_LOG2},sleep=off,align=off"));
+        }
         add("-cpu", self.cpu());
         add("-smp", self.smp());
         add("-m", format!("{}M", self.memory_mib));
@@ -81,7 +109,9 @@ impl Command<'_> {
     fn accel(&self) -> String {
         match self.engine {
             Engine::Kvm => "kvm".to_owned(),
-            Engine::Tcg => format!("tcg,thread=single,tb-size={TRANSLATED_MIB}"),
+            Engine::Tcg | Engine::TcgCounted => {
+                format!("tcg,thread=single,tb-size={TRANSLATED_MIB}")
+            }
             Engine::TcgMulti => format!("tcg,thread=multi,tb-size={TRANSLATED_MIB}"),
         }
     }
@@ -93,7 +123,7 @@ impl Command<'_> {
             Engine::Kvm => "host,host-cache-info=off,l3-cache=on".to_owned(),
             // The vendor decides how the kernel reads the topology: Intel's leaves have any number of threads.
             // Five-level page tables would lengthen every walk.
-            Engine::Tcg | Engine::TcgMulti => {
+            Engine::Tcg | Engine::TcgCounted | Engine::TcgMulti => {
                 "max,vendor=GenuineIntel,l3-cache=on,la57=off".to_owned()
             }
         }
@@ -152,7 +182,8 @@ impl Command<'_> {
             // CPUs wait for the host, so a grace period may take long.
             words.push("rcupdate.rcu_cpu_stall_suppress=1".to_owned());
         }
-        words.join(" ")
+        words.push(self.kernel_args.to_owned());
+        words.join(" ").trim_end().to_owned()
     }
 }
 
@@ -171,6 +202,7 @@ mod tests {
             engine,
             memory_mib: 1000,
             kernel: Path::new("/k"),
+            kernel_args: "hz=1",
             initramfs_fd: 5,
             console_fd: 6,
             result_fd: 7,
@@ -188,7 +220,8 @@ mod tests {
             "-numa node,nodeid=1,memdev=node1,cpus=16-31",
             "-numa dist,src=0,dst=1,val=20 -numa dist,src=1,dst=0,val=20",
             "-accel tcg,thread=single",
-            "tsc=reliable",
+            "-accel tcg,thread=single,tb-size=256 -cpu max",
+            "tsc=reliable rcupdate.rcu_cpu_stall_suppress=1 hz=1",
             "-initrd /proc/self/fd/5",
         ] {
             assert!(args.contains(part), "{part} in {args}");
@@ -202,5 +235,27 @@ mod tests {
         assert!(!args.contains("-numa"), "{args}");
         assert!(!args.contains("tsc="), "{args}");
         assert!(args.contains("-accel kvm -cpu host,host-cache-info=off"), "{args}");
+    }
+
+    #[test]
+    fn counted_time_takes_one_thread_and_no_sleep() {
+        let counted = args("1n2c1t", Engine::TcgCounted);
+        assert!(counted.contains("thread=single"), "{counted}");
+        assert!(counted.contains("-icount shift=1,sleep=off,align=off -cpu max"), "{counted}");
+        assert!(!args("1n2c1t", Engine::Tcg).contains("-icount"));
+    }
+
+    #[test]
+    fn a_qemu_with_unfair_turns_is_told_of() {
+        let debian = |number| {
+            format!("QEMU emulator version {number} (Debian 1:7.2+dfsg-7)\nCopyright (c) 2003")
+        };
+        assert!(note_on_turns(&debian("7.2.22"), 4).is_some_and(|note| note.contains("QEMU 7.2 ")));
+        assert_eq!(note_on_turns(&debian("7.2.22"), 1), None);
+        for fair in ["8.1.0", "10.0.2", "8.10"] {
+            assert_eq!(note_on_turns(&debian(fair), 4), None, "{fair}");
+        }
+        assert!(note_on_turns(&debian("8.0.5"), 4).is_some());
+        assert_eq!(note_on_turns("", 4), None);
     }
 }

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use scxlab_kernel::behavior::{Behavior, CgroupSpec, Policy, Step, Sys, SysError};
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+use scxlab_machine::prefetch::prefetch;
 
 use crate::compile::insn::{Insn, Kind, TimerRef};
 use crate::compile::{self, Compiled};
@@ -543,6 +544,12 @@ impl Behavior for Executor {
     fn on_timer(&mut self, sys: &mut dyn Sys, token: u64) {
         if token == FINISH {
             sys.finish();
+        }
+    }
+
+    fn soon(&self, task: TaskId) {
+        if let Some(t) = self.thread_of(task) {
+            prefetch(&self.threads[t]);
         }
     }
 

@@ -197,13 +197,9 @@ fn cgroup_place(root: Option<&Path>) -> Result<CgroupPlace, NativeError> {
     /// Runs of this process.
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let Some(mount) = cgroup::find_mount() else {
-        return Err(SetupError::Cgroup {
-            path: "/".to_owned(),
-            what: "the program has cgroups".to_owned(),
-            errno: libc::ENOENT,
-            advice: "; mount cgroup2 first".to_owned(),
-        }
-        .into());
+        let what = "cgroup v2".to_owned();
+        let advice = " or has not mounted; mount cgroup2 first".to_owned();
+        return Err(SetupError::Lacks { what, advice }.into());
     };
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
     let fresh = mount.join(format!("scxlab-{}-{number}", std::process::id()));

@@ -109,39 +109,40 @@ impl Globals {
     /// Sets a variable, or part of one, from text.
     pub fn set(&mut self, path: &str, text: &str) -> Result<(), GlobalError> {
         let place = self.find(path)?;
-        let btf = &self.object.btf;
+        let now = self.bytes(place.section, place.offset, place.extent());
+        let bytes = self.encode(path, place, text, now)?;
+        self.write(place.section, place.offset, &bytes)
+            .ok_or_else(|| GlobalError::Range { path: path.to_owned() })
+    }
+
+    /// The bytes of a place once it is set from text; `now` are those that it has, as many as its extent.
+    pub fn encode(
+        &self,
+        path: &str,
+        place: GlobalRef,
+        text: &str,
+        mut now: Vec<u8>,
+    ) -> Result<Vec<u8>, GlobalError> {
         let value = |source| GlobalError::Value { path: path.to_owned(), source };
-        let bytes = knob::parse_value(btf, place.field.ty, text).map_err(value)?;
-        if place.field.bitfield_bits == 0 {
-            return self.set_at(path, place, &bytes);
-        }
+        let bytes = knob::parse_value(&self.object.btf, place.field.ty, text).map_err(value)?;
         let bits = place.field.bitfield_bits;
+        if bits == 0 {
+            check_len(path, place, &bytes)?;
+            return Ok(bytes);
+        }
         let number = knob::int_of(&bytes, false);
         if bits < 64 && number >> bits != 0 {
             let (text, ty) = (text.to_owned(), format!("{bits}-bit field"));
             return Err(value(ValueError::Range { text, ty, min: 0, max: (1 << bits) - 1 }));
         }
-        let unit_len = (place.field.bit_off % 8 + u64::from(bits)).div_ceil(8);
-        let mut unit = self.bytes(place.section, place.offset, unit_len);
-        knob::set_bitfield(&mut unit, place.field, number);
-        self.write(place.section, place.offset, &unit)
-            .ok_or_else(|| GlobalError::Range { path: path.to_owned() })
+        knob::set_bitfield(&mut now, place.field, number);
+        Ok(now)
     }
 
     /// Sets a variable, or part of one, from bytes of exactly its size.
     pub fn set_bytes(&mut self, path: &str, bytes: &[u8]) -> Result<(), GlobalError> {
         let place = self.find(path)?;
-        self.set_at(path, place, bytes)
-    }
-
-    fn set_at(&mut self, path: &str, place: GlobalRef, bytes: &[u8]) -> Result<(), GlobalError> {
-        if bytes.len() as u64 != place.size {
-            return Err(GlobalError::Length {
-                path: path.to_owned(),
-                expected: place.size,
-                given: bytes.len() as u64,
-            });
-        }
+        check_len(path, place, bytes)?;
         self.write(place.section, place.offset, bytes)
             .ok_or_else(|| GlobalError::Range { path: path.to_owned() })
     }
@@ -278,6 +279,27 @@ impl Globals {
         }
         Some(())
     }
+}
+
+impl GlobalRef {
+    /// Bytes from its offset on that hold it: of a bit field, those that its bits are in.
+    pub fn extent(&self) -> u64 {
+        match u64::from(self.field.bitfield_bits) {
+            0 => self.size,
+            bits => (self.field.bit_off % 8 + bits).div_ceil(8),
+        }
+    }
+}
+
+fn check_len(path: &str, place: GlobalRef, bytes: &[u8]) -> Result<(), GlobalError> {
+    if bytes.len() as u64 == place.size {
+        return Ok(());
+    }
+    Err(GlobalError::Length {
+        path: path.to_owned(),
+        expected: place.size,
+        given: bytes.len() as u64,
+    })
 }
 
 impl Content {

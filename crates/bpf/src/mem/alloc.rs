@@ -123,6 +123,25 @@ impl Memory {
         Ok(addr)
     }
 
+    /// Of this range much will be used at once: the host may back it with huge pages, so that its address cache
+    /// reaches further. One that cannot does nothing.
+    pub fn expect_use(&mut self, addr: u64, len: u64) {
+        let off = addr.wrapping_sub(GUEST_BASE);
+        assert!(self.in_range(off, len), "{len} bytes at {addr:#x}: outside the memory");
+        // A hint: where it is refused, pages are small as before.
+        let _refused = self.advise_huge(off as usize, len as usize);
+    }
+
+    #[cfg(target_os = "linux")]
+    fn advise_huge(&self, off: usize, len: usize) -> std::io::Result<()> {
+        self._data.advise_range(memmap2::Advice::HugePage, off, len)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn advise_huge(&self, _off: usize, _len: usize) -> std::io::Result<()> {
+        Ok(())
+    }
+
     /// As `alloc_region`, with the end of the contents (rounded up to 8) at the end of the last page, so that
     /// running past the end faults. The address is aligned to 8.
     pub fn alloc_region_end_aligned(&mut self, len: u64, perm: Perm) -> Result<u64, OutOfMemory> {

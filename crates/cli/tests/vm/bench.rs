@@ -46,10 +46,13 @@ impl Bench {
         }
     }
 
-    /// A command with an emulated virtual machine; its console is kept.
+    /// A command with an emulated virtual machine, by the host's clock if nothing else is said; its console is kept.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = scxlab(args);
-        command.arg("--kernel").arg(self.kernel).args(["--accel", "tcg"]);
+        command.arg("--kernel").arg(self.kernel);
+        if !args.contains(&"--accel") {
+            command.args(["--accel", "tcg"]);
+        }
         command.arg("--console").arg(self.folder.path().join("console"));
         command
     }

@@ -102,6 +102,21 @@ fn a_file_that_is_no_kernel_is_named() {
 }
 
 #[test]
+fn what_the_guests_kernel_lacks_is_named() {
+    let Some(bench) = Bench::new() else { return };
+    let groups =
+        "[[cgroup]]\npath = '/a'\n[[thread]]\nname = 'x'\ncgroup = '/a'\nops = ['yield']\n";
+    let workload = bench.file("groups.toml", groups);
+    let without = ["-w", &workload, "--kernel-args", "cgroup_disable=cpu"];
+    let done = bench.output(&mut small(&bench, &without));
+    refused(
+        &done,
+        TARGET,
+        &["the cgroup controller \"cpu\", which this kernel lacks", "cgroup.controllers"],
+    );
+}
+
+#[test]
 fn what_no_guest_can_be_is_refused_before_it_boots() {
     let Some(bench) = Bench::new() else { return };
     for (args, code, says) in [

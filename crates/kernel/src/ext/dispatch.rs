@@ -155,7 +155,14 @@ impl Kernel {
     }
 
     /// `scx_flush_dispatch_buf()`
+    #[inline]
     pub(crate) fn flush_dispatch(&mut self, cpu: CpuId) {
+        if !self.ext.cpus[cpu.idx()].dispatch.entries.is_empty() {
+            self.flush_entries(cpu);
+        }
+    }
+
+    fn flush_entries(&mut self, cpu: CpuId) {
         let entries = std::mem::take(&mut self.ext.cpus[cpu.idx()].dispatch.entries);
         for entry in &entries {
             self.finish_dispatch(cpu, entry);
@@ -305,6 +312,9 @@ impl Kernel {
         let from = self.ext.dsqs.get(dsq).user_visible_id();
         let src = self.tasks[task].cpu;
         self.dsq_unlink(task);
+        if let Some(next) = self.ext.dsqs.get(dsq).first() {
+            self.task_soon(next);
+        }
         self.unlock(LockId::Dsq(dsq));
         self.charge(self.machine.costs.kfunc.dsq_move_ns);
         let to = crate::flags::dsq_id::LOCAL_ON | u64::from(cpu.0);
@@ -327,6 +337,11 @@ impl Kernel {
             let task = &self.tasks[*t];
             task.cpu == cpu || (online && task.allowed_on(cpu))
         };
+        if let Some(first) = q.first()
+            && fits(&first)
+        {
+            return Some(first);
+        }
         let mut skipped = 0;
         let found = q.iter().inspect(|_| skipped += 1).find(fits);
         self.charge(self.machine.costs.kfunc.dsq_scan_task_ns * (skipped as u64).saturating_sub(1));

@@ -31,6 +31,12 @@ pub enum DsqKind {
     },
 }
 
+impl DsqKind {
+    fn is_builtin(self) -> bool {
+        matches!(self, DsqKind::Local(_) | DsqKind::Global { .. } | DsqKind::Bypass(_))
+    }
+}
+
 /// One dispatch queue. Tasks of a FIFO lie by position, those of a priority queue by vtime; a key is
 /// (position or vtime relative to `base`, arrival), so one order serves both.
 #[derive(Debug)]
@@ -83,7 +89,7 @@ impl Dsq {
     }
 
     pub fn is_builtin(&self) -> bool {
-        matches!(self.kind, DsqKind::Local(_) | DsqKind::Global { .. } | DsqKind::Bypass(_))
+        self.kind.is_builtin()
     }
 
     pub fn is_local(&self) -> bool {

@@ -196,7 +196,7 @@ impl Kernel {
     /// Inserts with a fresh default slice, as the paths do that bypass the scheduler.
     fn insert_refilled(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
         self.refill_slice(task);
-        self.set_ddsp(task, DirectDispatch::default());
+        self.clear_ddsp(task);
         self.dsq_insert(cpu, dsq, task, None, flags);
     }
 
@@ -227,19 +227,21 @@ impl Kernel {
         verdict: DirectDispatch,
     ) {
         self.ext.direct = DirectSlot::Used;
-        let (name, pid) = (self.tasks[task].name.clone(), self.tasks[task].pid);
-        match open {
-            DirectSlot::Open(expected) if expected == task => self.set_ddsp(task, verdict),
+        if open == DirectSlot::Open(task) {
+            return self.set_ddsp(task, verdict);
+        }
+        let t = &self.tasks[task];
+        let text = match open {
             DirectSlot::Open(expected) => {
                 let e = &self.tasks[expected];
-                let text = format!(
-                    "scheduling for {}[{}] but trying to direct-dispatch {name}[{pid}]",
-                    e.name, e.pid
-                );
-                self.scx_error(text);
+                format!(
+                    "scheduling for {}[{}] but trying to direct-dispatch {}[{}]",
+                    e.name, e.pid, t.name, t.pid
+                )
             }
-            _ => self.scx_error(format!("{name}[{pid}] already direct-dispatched")),
-        }
+            _ => format!("{}[{}] already direct-dispatched", t.name, t.pid),
+        };
+        self.scx_error(text);
     }
 
     /// Carries out the verdict of select_cpu or enqueue.
@@ -258,6 +260,14 @@ impl Kernel {
         self.set_ddsp(task, DirectDispatch::default());
         let flags = verdict.enq_flags | enq::CLEAR_OPSS;
         self.dsq_insert(cpu, dsq, task, Some((verdict.slice, verdict.vtime)), flags);
+    }
+
+    /// No verdict waits.
+    #[inline]
+    fn clear_ddsp(&mut self, task: TaskId) {
+        if self.tasks[task].ext.ddsp.is_set() {
+            self.set_ddsp(task, DirectDispatch::default());
+        }
     }
 
     /// The verdict that waits, here and where programs see it.
@@ -306,15 +316,19 @@ impl Kernel {
         mut flags: u64,
     ) {
         assert!(self.tasks[task].ext.dsq.is_none(), "task {task} is on a DSQ already");
-        let local = self.ext.dsqs.get(dsq).is_local();
-        if let DsqKind::Gone { .. } = self.ext.dsqs.get(dsq).kind {
+        let kind = self.ext.dsqs.get(dsq).kind;
+        if let DsqKind::Gone { .. } = kind {
             self.scx_error("attempting to dispatch to a destroyed dsq");
             dsq = self.global_dsq_of(task);
         }
-        if !local {
+        let local = match kind {
+            DsqKind::Local(cpu) => Some(cpu),
+            _ => None,
+        };
+        if local.is_none() {
             self.lock(LockId::Dsq(dsq));
         }
-        if self.ext.dsqs.get(dsq).is_builtin() && flags & enq::DSQ_PRIQ != 0 {
+        if flags & enq::DSQ_PRIQ != 0 && self.ext.dsqs.get(dsq).is_builtin() {
             self.scx_error("cannot use vtime ordering for built-in DSQs");
             flags &= !enq::DSQ_PRIQ;
         }
@@ -323,9 +337,9 @@ impl Kernel {
         }
         self.charge(self.machine.costs.kfunc.dsq_insert_ns);
         self.dsq_link(dsq, task, flags);
-        if local {
-            self.count_immed(rq, dsq, task, flags);
-            self.local_post_enqueue(dsq, task, flags);
+        if let Some(cpu) = local {
+            self.count_immed(cpu, dsq, task, flags);
+            self.local_post_enqueue(cpu, task, flags);
         } else {
             self.unlock(LockId::Dsq(dsq));
             self.queue_post_enqueue(rq, dsq, task);
@@ -351,13 +365,13 @@ impl Kernel {
 
     /// Links the task at its place and remembers it.
     fn dsq_link(&mut self, dsq: DsqId, task: TaskId, flags: u64) {
-        let vtime = self.scx(task).dsq_vtime;
+        let priq = flags & enq::DSQ_PRIQ != 0;
+        let vtime = if priq { self.scx(task).dsq_vtime } else { 0 };
         let q = self.ext.dsqs.get_mut(dsq);
         let id = q.user_visible_id();
-        let priq = flags & enq::DSQ_PRIQ != 0;
         let mixed = if priq { q.has_fifo() } else { q.has_priq() };
         let place = match flags {
-            f if f & enq::DSQ_PRIQ != 0 => Place::Vtime(vtime),
+            _ if priq => Place::Vtime(vtime),
             f if f & (enq::HEAD | enq::PREEMPT) != 0 => Place::Head,
             _ => Place::Tail,
         };
@@ -385,7 +399,7 @@ impl Kernel {
     }
 
     /// `dsq_inc_nr()` of a local queue: an IMMED task that cannot run at once goes back.
-    fn count_immed(&mut self, rq: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
+    fn count_immed(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
         if flags & enq::IMMED != 0 {
             self.scx(task).flags |= ent::IMMED;
         }
@@ -394,9 +408,7 @@ impl Kernel {
         }
         let q = self.ext.dsqs.get_mut(dsq);
         q.nr_immed += 1;
-        let DsqKind::Local(cpu) = q.kind else { return };
         if q.len() > 1 || !self.rq_is_open(cpu, flags) {
-            let _ = rq;
             self.schedule_reenq_local(cpu, 0);
         }
     }
@@ -412,9 +424,8 @@ impl Kernel {
     }
 
     /// What follows an insertion into a local queue: custody ends, and its CPU may have to reschedule.
-    fn local_post_enqueue(&mut self, dsq: DsqId, task: TaskId, flags: u64) {
+    fn local_post_enqueue(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
         use crate::task::Class;
-        let DsqKind::Local(cpu) = self.ext.dsqs.get(dsq).kind else { return };
         self.leave_custody(cpu, task, 0);
         if self.tasks[task].class > self.cpus[cpu.idx()].next_class {
             self.wakeup_preempt(cpu, task, 0);
@@ -481,7 +492,7 @@ impl Kernel {
         e.flags &= !ent::QUEUED;
         self.ext.cpus[cpu.idx()].nr_running -= 1;
         self.dispatch_dequeue(task);
-        self.set_ddsp(task, DirectDispatch::default());
+        self.clear_ddsp(task);
         false
     }
 
@@ -521,6 +532,7 @@ impl Kernel {
     }
 
     /// A slice that was set without the run queue's lock takes effect.
+    #[inline]
     fn apply_slice_oob(&mut self, task: TaskId) {
         if let Some(slice) = self.tasks[task].ext.slice_oob.take() {
             self.scx(task).slice = slice;
@@ -532,9 +544,12 @@ impl Kernel {
         let curr = self.cpus[cpu.idx()].curr;
         self.apply_slice_oob(curr);
         let delta = self.charge_curr(cpu);
-        let left = self.scx(curr).slice;
-        if left != slice::INF {
-            self.scx(curr).slice = left.saturating_sub(delta);
+        if delta == 0 {
+            return;
+        }
+        let entity = self.scx(curr);
+        if entity.slice != slice::INF {
+            entity.slice = entity.slice.saturating_sub(delta);
         }
     }
 
@@ -543,16 +558,17 @@ impl Kernel {
         if self.scx_flag(task, ent::QUEUED) {
             self.ext_ops_dequeue(cpu, task, deq::CORE_SCHED_EXEC);
             self.dispatch_dequeue(task);
-        }
-        if self.ext.has_op(Op::Running) && self.scx_flag(task, ent::QUEUED) {
-            self.op_task(Op::Running, Some(cpu), task, &[]);
+            if self.ext.has_op(Op::Running) && self.scx_flag(task, ent::QUEUED) {
+                self.op_task(Op::Running, Some(cpu), task, &[]);
+            }
         }
         let e = &mut self.tasks[task].ext;
         e.runnable = None;
         e.reenq_count = 0;
-        self.scx(task).flags |= ent::RESET_RUNNABLE_AT;
         self.apply_slice_oob(task);
-        let infinite = self.scx(task).slice == slice::INF;
+        let entity = self.scx(task);
+        entity.flags |= ent::RESET_RUNNABLE_AT;
+        let infinite = entity.slice == slice::INF;
         self.ext.cpus[cpu.idx()].can_stop_tick = infinite;
     }
 }

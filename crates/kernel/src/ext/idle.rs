@@ -267,8 +267,9 @@ impl Kernel {
             topology: &machine.topology,
             here: exec.cpu,
         };
-        let found =
-            view.select(&Query { affinity: &tasks[task].cpus, allowed, prev, flags, waker });
+        let t = &tasks[task];
+        let (affinity, nr_affine) = (&*t.cpus, t.nr_allowed);
+        let found = view.select(&Query { affinity, nr_affine, allowed, prev, flags, waker });
         self.charge_idle_work();
         found
     }

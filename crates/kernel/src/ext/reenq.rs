@@ -57,8 +57,10 @@ impl Kernel {
         if let Some(flags) = self.ext.cpus[cpu.idx()].reenq_local.take() {
             self.reenq_local(cpu, flags);
         }
-        for (dsq, flags) in std::mem::take(&mut self.ext.cpus[cpu.idx()].reenq_users) {
-            self.reenq_user(dsq, flags);
+        if !self.ext.cpus[cpu.idx()].reenq_users.is_empty() {
+            for (dsq, flags) in std::mem::take(&mut self.ext.cpus[cpu.idx()].reenq_users) {
+                self.reenq_user(dsq, flags);
+            }
         }
     }
 

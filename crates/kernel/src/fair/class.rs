@@ -261,14 +261,10 @@ impl Fair {
     }
 
     /// Whether a task that has just been queued should take the CPU from the running one of this class.
-    pub fn wakeup_preempt(
-        &mut self,
-        cpu: CpuId,
-        woken: TaskId,
-        now: Nanos,
-        flags: WakeFlags,
-    ) -> Resched {
-        self.update_clock(cpu, now);
+    ///
+    /// The clock stays that of the enqueueing: the kernel reads it once for both. A moment later the running task would
+    /// have had more than its due, and lose to every newcomer.
+    pub fn wakeup_preempt(&mut self, cpu: CpuId, woken: TaskId, flags: WakeFlags) -> Resched {
         let pse = self.task(woken).ent;
         if let Some(se) = self.cpus[cpu].curr.some()
             && se != pse

@@ -158,7 +158,7 @@ impl Fair {
         if self.cpus[to].curr.is_nil() {
             self.want_resched(to, Resched::Now);
         } else {
-            self.wakeup_preempt(to, task, now, WakeFlags::default());
+            self.wakeup_preempt(to, task, WakeFlags::default());
         }
         Move { task, from, to, delayed: self.ents[e].sched_delayed }
     }

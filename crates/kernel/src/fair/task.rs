@@ -105,10 +105,10 @@ impl Fair {
                 fair.ents[e].load = weight;
             }
         });
-        self.priority_changed(id, weight < old, now)
+        self.priority_changed(id, weight < old)
     }
 
-    fn priority_changed(&mut self, id: TaskId, lower: bool, now: Nanos) -> Resched {
+    fn priority_changed(&mut self, id: TaskId, lower: bool) -> Resched {
         let task = self.task(id);
         let (e, cpu) = (task.ent, task.cpu);
         let Some(cpu) = cpu.filter(|_| self.ents[e].on_rq) else {
@@ -123,7 +123,7 @@ impl Fair {
             }
             return self.cpus[cpu].resched;
         }
-        self.wakeup_preempt(cpu, id, now, WakeFlags::default())
+        self.wakeup_preempt(cpu, id, WakeFlags::default())
     }
 
     /// `sched_attr.sched_runtime`: 0.1 to 100 ms, 0 for the default.

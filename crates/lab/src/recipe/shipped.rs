@@ -59,8 +59,12 @@ pub fn find(name: &str) -> Option<(Recipe, &'static str)> {
 
 /// The shipped recipe for a scheduler whose ops have that name.
 pub fn for_ops(ops: &str) -> Option<(Recipe, &'static str)> {
-    let all = shipped().iter().map(|(name, text)| (parse(name, text), *text));
-    all.into_iter().find(|(recipe, _)| recipe.ops.as_deref() == Some(ops))
+    // One that does not even mention the name need not be read: a run with a recipe of none would read them all.
+    let mut candidates = shipped().iter().filter(|(_, text)| text.contains(ops));
+    candidates.find_map(|(name, text)| {
+        let recipe = parse(name, text);
+        (recipe.ops.as_deref() == Some(ops)).then_some((recipe, *text))
+    })
 }
 
 fn parse(name: &str, text: &str) -> Recipe {

@@ -54,6 +54,10 @@ impl Behavior for Watched {
         self.executor.borrow_mut().on_timer(sys, token);
     }
 
+    fn soon(&self, task: TaskId) {
+        self.executor.borrow().soon(task);
+    }
+
     /// The kernel does not ask; the executor's own answer cannot be lent out of the cell.
     fn unit(&self) -> &str {
         "unit"

@@ -10,13 +10,19 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Step {
     Push(Nanos),
+    PushIn(usize, Nanos),
     Pop,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Few distinct times, so that ties are common; now and then an extreme one.
-    let time = prop_oneof![8 => 0u64..8, 1 => any::<u64>(), 1 => Just(u64::MAX)];
-    let step = prop_oneof![3 => time.prop_map(Step::Push), 2 => Just(Step::Pop)];
+    let time =
+        || prop_oneof![8 => 0u64..8, 4 => 0u64..1000, 1 => any::<u64>(), 1 => Just(u64::MAX)];
+    let step = prop_oneof![
+        2 => time().prop_map(Step::Push),
+        3 => (0..LANES, time()).prop_map(|(lane, at)| Step::PushIn(lane, at)),
+        3 => Just(Step::Pop)
+    ];
     prop::collection::vec(step, 0..400)
 }
 
@@ -29,6 +35,10 @@ proptest! {
             match step {
                 Step::Push(time) => {
                     let seq = queue.push(time, i);
+                    prop_assert!(model.insert((time, seq, i)));
+                }
+                Step::PushIn(lane, time) => {
+                    let seq = queue.push_in(lane, time, i);
                     prop_assert!(model.insert((time, seq, i)));
                 }
                 Step::Pop => {

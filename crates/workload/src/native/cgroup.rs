@@ -159,9 +159,12 @@ fn available(mount: &Path, controllers: &[&str]) -> Result<(), SetupError> {
     match controllers.iter().find(|c| !text.split_whitespace().any(|t| t == **c)) {
         None => Ok(()),
         Some(missing) => {
-            let what = format!("has no controller \"{missing}\"");
-            let advice = "; the kernel lacks it, or a cgroup v1 hierarchy has it";
-            Err(failed(mount, &what, libc::ENODEV, advice))
+            let what = format!("the cgroup controller \"{missing}\"");
+            let advice = format!(
+                ": it is not in {}/cgroup.controllers (not built in, cgroup_disable=, or in a cgroup v1 hierarchy)",
+                mount.display()
+            );
+            Err(SetupError::Lacks { what, advice })
         }
     }
 }
@@ -199,7 +202,13 @@ fn set_xattr(path: &Path, name: &str, value: &str) -> Result<(), SetupError> {
     );
     got.map_err(|code| {
         let advice = match code {
-            libc::EOPNOTSUPP => "; the kernel keeps no user attributes of cgroups",
+            libc::EOPNOTSUPP => {
+                let what = format!("user attributes of cgroups ({name})");
+                return SetupError::Lacks {
+                    what,
+                    advice: ": Linux 5.7 and later have them".into(),
+                };
+            }
             libc::EACCES | libc::EPERM => "; needs root, or a cgroup given to this user",
             _ => "",
         };
@@ -215,7 +224,10 @@ fn write(path: &Path, file: &str, text: &str) -> Result<(), SetupError> {
             libc::EACCES | libc::EPERM => "; needs root, or a cgroup given to this user",
             libc::EBUSY => "; a cgroup with processes cannot give controllers to its children",
             libc::EOPNOTSUPP => "; the parent gives controllers that are not threaded",
-            libc::ENOENT => "; the kernel lacks it",
+            libc::ENOENT if path.is_dir() => {
+                let advice = format!(": {} is not there", path.join(file).display());
+                return SetupError::Lacks { what: file.to_owned(), advice };
+            }
             _ => "",
         };
         failed(path, &format!("{file} = {text}"), code(&e), advice)

@@ -33,6 +33,9 @@ pub enum SetupError {
     Cgroup { path: String, what: String, errno: Errno, advice: String },
     #[error("{what}: {}{advice}", text(*errno))]
     System { what: String, errno: Errno, advice: String },
+    /// The kernel, or how it was started; not the rights of the caller.
+    #[error("the workload needs {what}, which this kernel lacks{advice}")]
+    Lacks { what: String, advice: String },
     #[error("the program's touched memory is {wanted} bytes, and {available} are available")]
     Memory { wanted: u64, available: u64 },
     #[error("interrupted by signal {0} before the start")]

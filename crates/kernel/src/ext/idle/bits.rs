@@ -31,17 +31,32 @@ pub(crate) fn next_and(
     end: usize,
     seen: &mut u64,
 ) -> Option<u32> {
-    let mut low = u64::MAX << (from % 64);
-    for at in from / 64..end.div_ceil(64).min(a.len()).min(b.len()) {
+    let (first, last) = (from / 64, end.div_ceil(64).min(a.len()).min(b.len()));
+    if first >= last {
+        return None;
+    }
+    let found = |at: usize, both: u64| {
+        let bit = at * 64 + both.trailing_zeros() as usize;
+        (bit < end).then_some(bit as u32)
+    };
+    let both = a[first] & b[first] & (u64::MAX << (from % 64));
+    if both != 0 {
         *seen += 1;
-        let both = a[at] & b[at] & low;
-        low = u64::MAX;
-        if both != 0 {
-            let bit = at * 64 + both.trailing_zeros() as usize;
-            return (bit < end).then_some(bit as u32);
+        return found(first, both);
+    }
+    // A search for nothing is the usual one on a busy machine: its loop is as tight as can be.
+    let rest = || a[first + 1..last].iter().zip(&b[first + 1..last]).map(|(a, b)| a & b);
+    match rest().position(|both| both != 0) {
+        Some(skipped) => {
+            *seen += skipped as u64 + 2;
+            let at = first + 1 + skipped;
+            found(at, a[at] & b[at])
+        }
+        None => {
+            *seen += (last - first) as u64;
+            None
         }
     }
-    None
 }
 
 /// As `next_and` over all CPUs, going on from the first when the end is reached.
@@ -72,4 +87,14 @@ pub(crate) fn all_words(
 /// How many CPUs are in both sets.
 pub(crate) fn weight_and(a: &[u64], b: &[u64]) -> u32 {
     a.iter().zip(b).map(|(a, b)| (a & b).count_ones()).sum()
+}
+
+/// Whether two or more CPUs are in both sets.
+pub(crate) fn two_in(a: &[u64], b: &[u64]) -> bool {
+    let mut one = false;
+    a.iter().zip(b).map(|(a, b)| a & b).any(|both| {
+        let enough = both != 0 && (one || both & (both - 1) != 0);
+        one |= both != 0;
+        enough
+    })
 }

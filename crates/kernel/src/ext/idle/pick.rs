@@ -27,6 +27,8 @@ pub(super) struct Idle<'a> {
 /// Whom a CPU is sought for.
 pub(super) struct Query<'a> {
     pub affinity: &'a [u64],
+    /// CPUs in it.
+    pub nr_affine: u32,
     /// A restriction by the scheduler.
     pub allowed: Option<&'a [u64]>,
     pub prev: CpuId,
@@ -112,7 +114,7 @@ impl Idle<'_> {
         }
         // A task that may run anywhere uses the domains' own sets; only others cost an
         // intersection.
-        let everywhere = cpumask::weight(query.affinity) as usize >= self.state.nr_cpus;
+        let everywhere = query.nr_affine as usize >= self.state.nr_cpus;
         let own = u64::from(query.allowed.is_some() && !everywhere);
         let steps = u64::from(self.state.topo_llc) + u64::from(self.state.topo_numa);
         let ands = if everywhere && query.allowed.is_none() { 0 } else { own + steps };

@@ -190,6 +190,7 @@ impl<'a> Pair<'a> {
         let (affinity, only) = (self.words(&affine), only.map(|set| self.words(&set)));
         let query = Query {
             affinity: &affinity,
+            nr_affine: cpumask::weight(&affinity),
             allowed: only.as_deref(),
             prev: CpuId(prev),
             flags,

@@ -130,7 +130,7 @@ impl Spans<'_> {
     /// domain or no common CPU.
     pub fn llc_allowed(&self, cpu: CpuId, allowed: &[u64], out: &mut Vec<u64>) {
         let span = self.topology.llc_mask(cpu);
-        let exists = self.domain_weight(cpu, span) > 0;
+        let exists = cpumask::test(self.online, cpu) && bits::two_in(span, self.online);
         self.span_allowed(exists, span, allowed, out);
     }
 

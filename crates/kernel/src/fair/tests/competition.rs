@@ -402,3 +402,35 @@ fn the_reference_point_survives_the_wrap() {
     assert!(sim.fair.dump_task(a).vruntime < u64::MAX / 2);
     assert_eq!(sim.fair.dump_task(a).cpu_weight, NICE_0_LOAD);
 }
+
+/// The clock is read once for enqueueing and for the question who is to run: the running task, exactly at its due, is
+/// eligible, and its request is the older one.
+#[test]
+fn a_newcomer_waits_for_the_end_of_the_running_request() {
+    let cpu = CpuId(0);
+    let hog_since_tick = |wait: Nanos| {
+        let mut fair = Fair::new(&topo(1, 1, 1, 1), Params::default());
+        let (hog, newcomer) = (TaskId(0), TaskId(1));
+        fair.task_new(hog, nice(0));
+        fair.task_new(newcomer, nice(0));
+        fair.enqueue(cpu, hog, 0, EnqueueFlags::INITIAL);
+        assert_eq!(fair.pick_next(cpu, 0), Some(hog));
+        fair.set_next(cpu, hog, 0);
+        fair.tick(cpu, 4 * MS);
+        let at = 4 * MS + wait;
+        fair.enqueue(cpu, newcomer, at, EnqueueFlags::WAKEUP);
+        let asked = fair.wakeup_preempt(cpu, newcomer, WakeFlags::TTWU);
+        (fair, asked)
+    };
+    let slice = hog_since_tick(0).0.base_slice();
+    let (mut fair, asked) = hog_since_tick(slice / 2);
+    assert_eq!(asked, Resched::No);
+    assert_eq!(fair.slice_end(cpu), Some(4 * MS + slice));
+    // When it ends, it is the newcomer's turn.
+    fair.tick(cpu, 4 * MS + slice);
+    assert_eq!(fair.pick_next(cpu, 4 * MS + slice), Some(TaskId(1)));
+    // A request that was over when the other one came is no older.
+    let (mut fair, asked) = hog_since_tick(slice + slice / 2);
+    assert_eq!(asked, Resched::Lazy);
+    assert_eq!(fair.pick_next(cpu, 4 * MS + slice + slice / 2), Some(TaskId(1)));
+}

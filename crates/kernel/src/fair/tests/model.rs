@@ -75,7 +75,7 @@ impl Machine {
                     let new = self.fair.dump_task(task).cpu.is_none();
                     let flags = if new { EnqueueFlags::INITIAL } else { EnqueueFlags::WAKEUP };
                     self.fair.enqueue(cpu, task, self.now, flags);
-                    self.fair.wakeup_preempt(cpu, task, self.now, WakeFlags::TTWU);
+                    self.fair.wakeup_preempt(cpu, task, WakeFlags::TTWU);
                 }
             }
             Op::Sleep => {

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Whether targets agree: what has one definition on all of them, of the same scheduler and workload, beside a tolerance.
+//!
+//! Owns: which quantities are held against each other, and the verdict. Does not: say why two disagree.
+//!
+//! Left out is what another target defines otherwise: CPU time in the kernel, operations (a real kernel's own threads call
+//! them, too), throughput (an emulated processor's).
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::compare::values;
+use crate::run::{Run, TaskResult};
+use crate::stats::{Change, Summary, change_between};
+
+/// Percent by which targets may differ, if nobody says otherwise.
+pub const TOLERANCE_PERCENT: u32 = 15;
+
+/// One quantity of one scheduler on another target than the first.
+#[derive(Clone, Debug, Serialize)]
+pub struct Agreement {
+    /// As given with `-s`.
+    pub scheduler: String,
+    pub target: String,
+    /// A metric's name, `share of PATH` or `share of THREADS`.
+    pub quantity: String,
+    /// `%` of a share.
+    pub unit: String,
+    /// On the first target.
+    pub first: Summary,
+    pub other: Summary,
+    pub change: Change,
+    pub tolerance_percent: u32,
+    pub verdict: Agrees,
+}
+
+/// What the 95 % interval of the relative change says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Agrees {
+    /// All of it lies within the tolerance.
+    Within,
+    /// All of it lies beyond.
+    Outside,
+    /// The limit lies in it, or there is none: more runs would tell.
+    Open,
+}
+
+const METRICS: &[&str] = &[
+    "context_switches",
+    "switches_voluntary",
+    "switches_involuntary",
+    "wakeups",
+    "migrations",
+    "run_queue_wait_p50",
+    "run_queue_wait_p90",
+    "run_queue_wait_p99",
+    "wakeup_latency_p50",
+    "wakeup_latency_p99",
+];
+
+/// `first` are runs of one scheduler, `other` its runs on another target.
+pub fn agreement(first: &[Run], other: &[Run], tolerance_percent: u32) -> Vec<Agreement> {
+    let (Some(here), Some(there)) = (first.first(), other.first()) else {
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    let mut hold = |quantity: String, unit: &str, a: &[f64], b: &[f64]| {
+        if a.iter().chain(b).all(|value| *value == 0.0) {
+            return;
+        }
+        let change = change_between(a, b);
+        all.push(Agreement {
+            scheduler: there.scheduler.clone(),
+            target: there.target.clone().into_owned(),
+            quantity,
+            unit: unit.to_owned(),
+            first: Summary::of(a),
+            other: Summary::of(b),
+            verdict: verdict(&change, &Summary::of(b), tolerance_percent),
+            change,
+            tolerance_percent,
+        });
+    };
+    for path in here.cgroups.iter().map(|c| c.path.as_str()).filter(|path| *path != "/") {
+        let of = |runs: &[Run]| of_each(runs, |run| cgroup_percent(run, path));
+        hold(format!("share of {path}"), "%", &of(first), &of(other));
+    }
+    let kinds: BTreeSet<&str> = here.tasks.iter().map(kind).collect();
+    for kind in kinds.iter().filter(|_| kinds.len() > 1) {
+        let of = |runs: &[Run]| of_each(runs, |run| kind_percent(run, kind));
+        hold(format!("share of {kind}"), "%", &of(first), &of(other));
+    }
+    for name in METRICS {
+        if let (Some(metric), true) = (here.metrics.get(*name), there.metrics.contains_key(*name)) {
+            hold((*name).to_owned(), &metric.unit, &values(first, name), &values(other, name));
+        }
+    }
+    all
+}
+
+fn of_each(runs: &[Run], value: impl Fn(&Run) -> f64) -> Vec<f64> {
+    runs.iter().map(value).collect()
+}
+
+fn cgroup_percent(run: &Run, path: &str) -> f64 {
+    run.cgroups.iter().find(|c| c.path == path).map_or(0.0, |c| c.share_permille / 10.0)
+}
+
+/// Of the CPU time of all threads.
+fn kind_percent(run: &Run, wanted: &str) -> f64 {
+    let sum = |is_it: &dyn Fn(&TaskResult) -> bool| -> u64 {
+        run.tasks.iter().filter(|t| is_it(t)).map(|t| t.run_ns).sum()
+    };
+    let all = sum(&|_| true);
+    if all == 0 { 0.0 } else { sum(&|t| kind(t) == wanted) as f64 * 100.0 / all as f64 }
+}
+
+/// Threads of one description: their name without the number of the instance.
+fn kind(task: &TaskResult) -> &str {
+    match task.name.rsplit_once('-') {
+        Some((name, number)) if !name.is_empty() && is_number(number) => name,
+        _ => &task.name,
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn verdict(change: &Change, other: &Summary, tolerance_percent: u32) -> Agrees {
+    let limit = f64::from(tolerance_percent) / 100.0;
+    match (change.low, change.high) {
+        // Of nothing there is no ratio: what surely is more than nothing is too much.
+        (None, None) if other.half_width.is_some_and(|half| other.mean.abs() > half) => {
+            Agrees::Outside
+        }
+        (Some(low), Some(high)) if -limit <= low && high <= limit => Agrees::Within,
+        (Some(low), Some(high)) if high < -limit || limit < low => Agrees::Outside,
+        _ => Agrees::Open,
+    }
+}
