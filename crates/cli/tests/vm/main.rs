@@ -11,6 +11,7 @@ mod ejections;
 mod refusals;
 #[path = "../end_to_end/schema.rs"]
 mod schema;
+mod shipped;
 mod soak;
 
 use bench::{Bench, metric};

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The shipped schedulers on a real kernel: shares, the same operations as simulated, and what nobody should give them.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::MACHINE;
+use crate::bench::{Bench, Done};
+
+/// CPU time that one of a run's cgroups had, as a share of the time of all of them.
+fn share(run: &Value, path: &str) -> f64 {
+    let groups = run["cgroups"].as_array().unwrap();
+    let of = |g: &Value| g["run_ns"].as_f64().unwrap();
+    let all: f64 = groups.iter().filter(|g| g["path"] != "/").map(of).sum();
+    let one = groups.iter().find(|g| g["path"] == path);
+    one.map_or(0.0, of) / all
+}
+
+fn named(run: &Value) -> String {
+    format!("{} on {}", run["scheduler"], run["target"])
+}
+
+/// Cgroups where the scheduler has cgroups, else two nice values, whose shares follow from the scheduler's own rule: there the
+/// simulator says what is right.
+#[test]
+fn shares_are_as_the_weights_say() {
+    let Some(bench) = Bench::new() else { return };
+    let mut text = String::from("duration = \"4s\"\n");
+    for (path, weight) in [("/one", 100), ("/three", 300)] {
+        writeln!(text, "[[cgroup]]\npath = \"{path}\"\nweight = {weight}").unwrap();
+        for cpu in [0, 1] {
+            let name = format!("{}-{cpu}", &path[1..]);
+            write!(
+                text,
+                "[[thread]]\nname = \"{name}\"\ncgroup = \"{path}\"\ncpus = \"{cpu}\"\n{HOG}"
+            )
+            .unwrap();
+        }
+    }
+    let weights = bench.file("weights.toml", &text);
+    // Long slices: a switch takes its time in an emulated kernel, and is nobody's.
+    let fair = "fair,sched_latency_ns=50000000";
+    let pelt = format!("{fair},load=pelt");
+    let args = ["--on", "sim", "-m", "1n2c1t", "-w", &weights, "-s", "credit"];
+    let done = bench.run(&[&args[..], &["-s", fair, "-s", &pelt]].concat());
+    for run in done.runs() {
+        let three = share(&run, "/three");
+        assert!((three - 0.75).abs() < 0.75 * 0.05, "{}: {three} instead of 0.75", named(&run));
+    }
+
+    let mut text = String::from("duration = \"4s\"\n");
+    for (path, nice) in [("/plain", 0), ("/nice", 15)] {
+        writeln!(text, "[[cgroup]]\npath = \"{path}\"").unwrap();
+        for cpu in [0, 1] {
+            let name = format!("{}-{cpu}", &path[1..]);
+            write!(text, "[[thread]]\nname = \"{name}\"\ncgroup = \"{path}\"\nnice = {nice}\ncpus = \"{cpu}\"\n{HOG}").unwrap();
+        }
+    }
+    let nice = bench.file("nice.toml", &text);
+    let schedulers = ["goodness", "goodness,mode=hamq", "o1", "o1,mode=mqo1"];
+    let mut args = vec!["--on", "sim", "-m", "1n2c1t", "-w", &nice];
+    args.extend(schedulers.iter().flat_map(|s| ["-s", *s]));
+    let runs = bench.run(&args).runs();
+    for scheduler in schedulers {
+        let of = |target: &str| {
+            let is = |r: &&Value| r["scheduler"] == scheduler && r["target"] == target;
+            share(runs.iter().find(is).unwrap(), "/plain")
+        };
+        let (sim, vm) = (of("sim"), of("vm"));
+        assert!(sim > 0.55, "{scheduler}: a nice value that changes nothing: {sim}");
+        assert!((vm - sim).abs() < sim * 0.05, "{scheduler}: simulated {sim}, real {vm}");
+    }
+}
+
+const HOG: &str = "ops = [{ loop = { ops = [{ compute = \"1ms\" }] } }]\n";
+
+/// Situations that need no knobs of the tracer's. Few: to load a large scheduler takes an emulated kernel seconds.
+const CASES: &[&str] = &["cgroup_move", "fork", "wake_sync"];
+
+#[test]
+fn every_shipped_scheduler_is_called_as_simulated() {
+    let Some(bench) = Bench::new() else { return };
+    let mut args = vec!["conform", "--accel", "counted", "--tries", "4"];
+    args.extend(CASES);
+    let shipped = scxlab_sched::shipped();
+    args.extend(shipped.iter().flat_map(|s| ["-s", s.name]));
+    let done = bench.output(&mut bench.command(&args));
+    assert_eq!(done.code, Some(0), "{done}");
+    let agree = CASES.len() * shipped.len();
+    assert!(done.stdout.contains(&format!("{agree} of {agree} cases agree")), "{done}");
+}
+
+fn stayed(done: &Done) {
+    for run in done.runs() {
+        assert_eq!(run["exit"]["kind"], "none", "{}: {done}", named(&run));
+    }
+    assert!(!done.console.contains("stall"), "{done}");
+}
+
+const KNOW_CGROUPS: &[&str] = &["credit", "fair", "fair,load=pelt,gang=v2"];
+
+/// Cgroups deeper than there are levels, a gang attribute that is neither 0 nor 1, a gang with more threads than CPUs, and a small
+/// cap on several.
+#[test]
+fn odd_cgroups_are_no_stall() {
+    let Some(bench) = Bench::new() else { return };
+    let mut text = String::from("duration = \"3s\"\n");
+    for depth in 1..=20 {
+        writeln!(text, "[[cgroup]]\npath = \"{}\"", "/d".repeat(depth)).unwrap();
+    }
+    text.push_str("[[cgroup]]\npath = \"/two\"\nxattr = { \"user.cpu.gang\" = \"2\" }\n");
+    text.push_str(
+        "[[cgroup]]\npath = \"/large\"\nxattr = { \"user.cpu.gang\" = \"1\" }\nweight = 10000\n",
+    );
+    text.push_str(
+        "[[cgroup]]\npath = \"/small\"\nweight = 1\nquota = \"5ms\"\nperiod = \"100ms\"\n",
+    );
+    let mut hogs = |name: &str, count: u32, cgroup: &str| {
+        write!(
+            text,
+            "[[thread]]\nname = \"{name}\"\ninstances = {count}\ncgroup = \"{cgroup}\"\n{HOG}"
+        )
+        .unwrap();
+    };
+    hogs("deep", 2, &"/d".repeat(20));
+    hogs("two", 2, "/two");
+    hogs("large", 12, "/large");
+    hogs("small", 4, "/small");
+    let odd = bench.file("odd.toml", &text);
+    let mut args = vec!["-m", MACHINE, "-w", &odd];
+    args.extend(KNOW_CGROUPS.iter().flat_map(|s| ["-s", *s]));
+    let done = bench.run(&args);
+    stayed(&done);
+    for run in done.runs() {
+        for name in ["deep-0", "two-0", "large-11"] {
+            let task = run["tasks"].as_array().unwrap().iter().find(|t| t["name"] == name);
+            let ran = task.and_then(|t| t["run_ns"].as_u64()).unwrap_or(0);
+            assert!(ran > 10_000_000, "{}: {name} ran {ran} ns", named(&run));
+        }
+    }
+}
+
+/// More cgroups than there are slots, and gangs that are removed as soon as their tasks, which run, are killed.
+#[test]
+fn many_cgroups_come_and_go() {
+    let Some(bench) = Bench::new() else { return };
+    let script = "exec >/dev/console 2>&1
+        cg=/sys/fs/cgroup; echo +cpu >$cg/cgroup.subtree_control
+        n=0; all=; while [ $n -lt 600 ]; do all=\"$all $cg/g$n\"; n=$((n + 1)); done
+        /bin/mkdir $all
+        echo 0 >$cg/g599/cgroup.procs; echo 0 >$cg/g1/cgroup.procs; echo 0 >$cg/cgroup.procs
+        echo 0 >$cg/g1/cpu.weight; echo 10001 >$cg/g1/cpu.weight
+        n=0; while [ $n -lt 5 ]; do
+            /init gang on $cg/g$n
+            (echo 0 >$cg/g$n/cgroup.procs; while :; do :; done) & one=$!
+            (echo 0 >$cg/g$n/cgroup.procs; while :; do :; done) & two=$!
+            /bin/sleep 0.3
+            kill -9 $one $two; wait $one $two
+            until /bin/rmdir $cg/g$n; do :; done
+            n=$((n + 1))
+        done
+        n=5; rest=; while [ $n -lt 600 ]; do rest=\"$rest $cg/g$n\"; n=$((n + 1)); done
+        /bin/rmdir $rest && echo all gone";
+    let mut args = vec!["-m", "1n4c1t", "--duration", "240s"];
+    args.extend(KNOW_CGROUPS.iter().flat_map(|s| ["-s", *s]));
+    let programs = ["/bin/mkdir", "/bin/rmdir", "/bin/sleep"];
+    let done = bench.script(&args, script, &programs);
+    stayed(&done);
+    assert_eq!(done.console.matches("all gone").count(), KNOW_CGROUPS.len(), "{done}");
+}
