@@ -187,11 +187,15 @@ fn every_field_is_filled_or_explained() {
 }
 
 fn task_field(k: &Kernel, name: &str, field: &str) -> u64 {
+    *k.vm.mem.host_ref(place_in_task(k, name, field))
+}
+
+fn place_in_task(k: &Kernel, name: &str, field: &str) -> u64 {
     let target = k.target();
     let ts = target.btf().find("task_struct", Kind::Struct).expect("a struct of the kernel");
     let place = target.btf().path(ts, field).expect("a field");
     let task = k.tasks.iter().find(|t| t.name == name).expect("a task");
-    *k.vm.mem.host_ref(task.addr + place.byte_off())
+    task.addr + place.byte_off()
 }
 
 fn rq_field(k: &Kernel, cpu: u64, field: &str) -> u64 {
@@ -214,7 +218,7 @@ fn every_thread_has_its_process_s_tgid() {
     let mut k = kernel("2c", &text, 1);
     k.start();
     k.advance(2 * MS);
-    let number = |name: &str, field: &str| task_field(&k, name, field) & u64::from(u32::MAX);
+    let number = |name, field| *k.vm.mem.host_ref::<u32>(place_in_task(&k, name, field));
     let leader = number("t0", "pid");
     for name in ["t0", "t1", "t2", "t3"] {
         assert_eq!(number(name, "tgid"), leader, "{name}");

@@ -142,7 +142,7 @@ impl Sim {
     }
 
     fn after_enqueue(&mut self, cpu: CpuId, task: TaskId, flags: WakeFlags) {
-        let mut resched = self.fair.wakeup_preempt(cpu, task, self.now, flags);
+        let mut resched = self.fair.wakeup_preempt(cpu, task, flags);
         resched = resched.max(self.fair.take_resched(cpu));
         if self.world.curr[cpu.idx()].is_none() || resched != Resched::No {
             self.schedule(cpu);
