@@ -76,7 +76,8 @@ fn ejections_have_the_simulated_kind_and_code() {
             );
             assert!(exit["message"].as_str().is_some_and(|m| m.contains(says)), "{about}");
             assert_eq!(run["stop"]["kind"], "all_exited", "{about}");
-            assert!(metric(run, "wakeups") > 100.0, "{about}: the workload went on");
+            // Of 121; who sleeps on a busy host may find its time over before it does.
+            assert!(metric(run, "wakeups") > 20.0, "{about}: the workload went on");
         }
     }
     done.says("disabled (runnable task stall)");
