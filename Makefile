@@ -13,7 +13,7 @@ BUILD := build
 SCXLAB = $(CARGO) run --quiet --release --package scxlab-cli --bin scxlab --
 RT_APP_EXAMPLE := /usr/share/doc/rt-app/examples/browser-short.json
 
-FUZZ_TARGETS := object_loader interpreter rtapp_parser
+FUZZ_TARGETS := object_loader interpreter engines rtapp_parser
 FUZZ_SECONDS ?= 600
 SOAK_SECONDS ?= 60
 

@@ -2,14 +2,15 @@
 //! Context switches and events per second of one simulation on one core, and its memory.
 //!
 //! Tasks that run 1 ms and sleep 4 ms, five to a CPU (four in `1024x4096`), trace off, default costs, no perturbation. Each case
-//! runs in a process of its own, so that its peak of resident memory is its own; `-- CASE` runs one here,
-//! for a profiler.
+//! runs in a process of its own, so that its peak of resident memory is its own; `-- CASE [interp]` runs one here,
+//! for a profiler or on the other engine.
 
 use std::error::Error;
 use std::process::Command;
 
 use scxlab_benches::case::Case;
 use scxlab_benches::{host, median};
+use scxlab_bpf::vm::Engine;
 use scxlab_trace::Tracer;
 
 struct Setup {
@@ -37,9 +38,10 @@ const KIB: f64 = 1024.0;
 const MIB: f64 = KIB * KIB;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with("--"));
-    if let Some(name) = wanted {
-        return one(&name);
+    let mut wanted = std::env::args().skip(1).filter(|arg| !arg.starts_with("--"));
+    if let Some(name) = wanted.next() {
+        let interpreted = wanted.next().as_deref() == Some("interp");
+        return one(&name, if interpreted { Engine::Interp } else { Engine::Jit });
     }
     println!(
         "{:<15} {:>6} {:>12} {:>10} {:>8} {:>9} {:>9} {:>9}",
@@ -58,13 +60,15 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Runs a case, `SCHEDULER-CPUS`, and prints its row.
-fn one(name: &str) -> Result<(), Box<dyn Error>> {
+fn one(name: &str, engine: Engine) -> Result<(), Box<dyn Error>> {
     let (scheduler, size) = name.rsplit_once('-').ok_or_else(|| format!("no case {name}"))?;
     let setup = SETUPS.iter().find(|setup| setup.name == size);
     let setup = setup.ok_or_else(|| format!("no case {name}"))?;
     let case = |tasks, ms: u64| {
         let workload = format!("sleepers,tasks={tasks}");
-        Case::new(scheduler, &workload, setup.machine, ms * 1_000_000)
+        let mut case = Case::new(scheduler, &workload, setup.machine, ms * 1_000_000)?;
+        case.engine = engine;
+        Ok::<Case, Box<dyn Error>>(case)
     };
     // The same machine with hardly a task: what tasks take is the rest.
     case(1, 100)?.run(Tracer::default())?;

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use scxlab_bpf::vm::Engine;
 use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
 use scxlab_lab::run::Run;
 use scxlab_lab::scheduler::SchedulerArg;
@@ -23,6 +24,7 @@ pub struct Case {
     workload: Program,
     scheduler: Prepared,
     duration: Nanos,
+    pub engine: Engine,
 }
 
 /// What one run of it took.
@@ -45,7 +47,8 @@ impl Case {
             return Err(format!("{workload} is a file, not a generator").into());
         };
         let scheduler = prepare(scheduler, &machine)?;
-        Ok(Case { machine, workload: *workload, scheduler, duration })
+        let engine = Engine::default();
+        Ok(Case { machine, workload: *workload, scheduler, duration, engine })
     }
 
     /// The same case many times, seed by seed, as `scxlab run --runs` asks for it.
@@ -59,6 +62,7 @@ impl Case {
             duration: Some(self.duration),
             cap: None,
             perturb: Perturb::default(),
+            engine: self.engine,
             threads,
         }
     }
@@ -73,6 +77,7 @@ impl Case {
             duration: Some(self.duration),
             cap: None,
             perturb: Perturb::default(),
+            engine: self.engine,
         };
         let start = cpu_time();
         let (run, mut tracer) = simulate(&spec, tracer, &Arc::default())?;

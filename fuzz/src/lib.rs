@@ -4,6 +4,7 @@
 //! Owns: how bytes become inputs, and the promises. Does not: generate (libFuzzer does).
 //! Start at: `program.rs`; `docs/internals/fuzzing.md` says how to run them.
 
+pub mod engines;
 mod null_sys;
 pub mod object;
 pub mod program;

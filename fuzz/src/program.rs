@@ -2,7 +2,7 @@
 //! Programs: any instructions that decode may run, and do no harm.
 //!
 //! Promises: no panic; no access outside the simulation's memory (the address sanitizer watches); an end within
-//! the instruction limit; and the same result, fault, counters and prints when all is done again.
+//! the instruction limit; and the same result, fault, counters and prints when all is done again, and on the other engine.
 //!
 //! Form of an input: a byte of flags, a byte that says where the second function begins, then 8-byte slots. With
 //! `REPAIR` each slot is bent towards something that decodes, so that random bytes reach the interpreter at all;
@@ -13,7 +13,7 @@ use scxlab_bpf::kfunc::KfuncId;
 use scxlab_bpf::map::{MapDef, MapId, SpecialField, SpecialKind, map_flag, map_type};
 use scxlab_bpf::mem::ARENA_WINDOW;
 use scxlab_bpf::vm::bare::BareHost;
-use scxlab_bpf::vm::{Config, Func, FuncId, Image, InstanceId, InstanceParts, Limits, call_raw};
+use scxlab_bpf::vm::{Config, Engine, Func, FuncId, Image, InstanceId, InstanceParts, Limits, call_raw};
 
 const REPAIR: u8 = 1;
 const KERNEL_STORES: u8 = 2;
@@ -45,8 +45,9 @@ pub fn check(data: &[u8]) {
         return;
     };
     let image = Image { name: "fuzz".into(), code, funcs, ..Image::default() };
-    let first = run(&raw, &image, *flags);
-    assert_eq!(first, run(&raw, &image, *flags), "the same program, run again");
+    let first = run(&raw, &image, *flags, Engine::Interp);
+    assert_eq!(first, run(&raw, &image, *flags, Engine::Interp), "the same program, run again");
+    assert_eq!(first, run(&raw, &image, *flags, Engine::Jit), "the same program as machine code");
     assert!(first.executed <= INSN_LIMIT + MAX_SLOTS as u64, "{} instructions", first.executed);
 }
 
@@ -131,9 +132,11 @@ fn repaired(insn: RawInsn, at: usize, start: usize, end: usize, funcs: &[Func]) 
     RawInsn::new(insn.code, dst, src, off, imm)
 }
 
-fn run(raw: &[RawInsn], image: &Image, flags: u8) -> Outcome {
-    let limits = Limits { insns_per_call: INSN_LIMIT, may_goto: 500, ..Limits::default() };
-    let config = Config { nr_cpus: 2, mem_size: 2 * ARENA_WINDOW, limits, ..Config::default() };
+fn run(raw: &[RawInsn], image: &Image, flags: u8, engine: Engine) -> Outcome {
+    let limits =
+        Limits { insns_per_call: INSN_LIMIT, may_goto: 500, compile_after: 0, ..Limits::default() };
+    let config =
+        Config { nr_cpus: 2, mem_size: 2 * ARENA_WINDOW, limits, engine, ..Config::default() };
     let mut host = BareHost::new(config).expect("8 GiB of address space");
     host.allow_kernel_stores = flags & KERNEL_STORES != 0;
     host.kfuncs = (0..8).map(|id| (KfuncId(id), u64::from(id) << 32)).collect();

@@ -101,8 +101,8 @@ pub struct FaultReport {
     pub kind: FaultKind,
     /// Innermost frame first. Empty until an interpreter frame has seen the fault.
     pub backtrace: Vec<Place>,
-    /// Registers r0..r10 of the innermost frame.
-    pub regs: [u64; 11],
+    /// Registers r0..r10 of the innermost frame; None for one that nothing after the fault would have read.
+    pub regs: [Option<u64>; 11],
 }
 
 /// One frame of a backtrace.
@@ -123,7 +123,7 @@ pub struct Place {
 
 impl Fault {
     pub fn new(kind: FaultKind) -> Fault {
-        Fault(Box::new(FaultReport { kind, backtrace: Vec::new(), regs: [0; 11] }))
+        Fault(Box::new(FaultReport { kind, backtrace: Vec::new(), regs: [None; 11] }))
     }
 
     /// A helper, kfunc or feature that the simulation lacks.
@@ -171,11 +171,13 @@ impl Fault {
         for (depth, place) in self.0.backtrace.iter().enumerate() {
             write!(f, "\n  #{depth} {place}")?;
         }
-        for (row, regs) in self.0.regs.chunks(4).enumerate() {
-            write!(f, "\n ")?;
-            for (col, value) in regs.iter().enumerate() {
-                write!(f, " r{}={value:#x}", row * 4 + col)?;
+        let known =
+            self.0.regs.iter().enumerate().filter_map(|(reg, value)| Some((reg, (*value)?)));
+        for (nth, (reg, value)) in known.enumerate() {
+            if nth % 4 == 0 {
+                write!(f, "\n ")?;
             }
+            write!(f, " r{reg}={value:#x}")?;
         }
         Ok(())
     }

@@ -12,9 +12,12 @@ pub mod asm;
 mod decode;
 mod disasm;
 mod op;
+pub mod random;
 #[cfg(test)]
 mod tests;
+pub(crate) mod uses;
 
+pub(crate) use decode::access_size;
 pub use decode::{DecodeError, DecodeErrorKind, decode};
 pub use disasm::disasm;
 pub use op::Op;

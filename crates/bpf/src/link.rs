@@ -34,10 +34,11 @@ pub use place::PlacedSection;
 pub use struct_ops::{LoadedMember, LoadedStructOps, MemberValue, TableEdit, TableError};
 
 use crate::btf::{Btf, TypeId};
+use crate::jit::CodeCache;
 use crate::kfunc::KfuncId;
 use crate::map::MapId;
 use crate::object::{Object, ProgramKind};
-use crate::vm::{FuncId, Host, InstanceId, Vm};
+use crate::vm::{FuncId, Host, InstanceId, InstanceParts, Vm};
 
 /// The kernel that objects are linked against.
 pub trait Target {
@@ -74,6 +75,8 @@ pub struct OpenObject {
     autoload: Vec<Option<bool>>,
     /// By index of the object's maps.
     max_entries: Vec<Option<u32>>,
+    /// Machine code of all that was loaded from this or a clone of it.
+    codes: CodeCache,
 }
 
 /// An object in a virtual machine.
@@ -97,6 +100,7 @@ impl OpenObject {
             tables: object.struct_ops.iter().map(TableEdit::new).collect(),
             autoload: vec![None; object.functions.len()],
             max_entries: vec![None; object.maps.len()],
+            codes: CodeCache::default(),
             object,
         }
     }
@@ -191,7 +195,7 @@ impl OpenObject {
         code.relocate(object, &addresses)?;
         let funcs = code.funcs_by_object();
         let parts = code.finish(object, target, externs)?;
-        vm.install(instance, parts);
+        vm.install(instance, InstanceParts { codes: self.codes.clone(), ..parts });
         Ok(Loaded {
             instance,
             object: Arc::clone(object),

@@ -24,7 +24,7 @@ mod tests;
 /// First guest address. Kernel-like: negative as a signed number, aligned to 4 GiB.
 pub const GUEST_BASE: u64 = 0xffff_8800_0000_0000;
 pub const PAGE: u64 = 4096;
-const PAGE_SHIFT: u32 = 12;
+pub(crate) const PAGE_SHIFT: u32 = 12;
 /// Size of an arena's window, and the alignment of its address.
 pub const ARENA_WINDOW: u64 = 1 << 32;
 /// Address space reserved by default: 16 windows.

@@ -10,21 +10,25 @@ use std::sync::Arc;
 
 use crate::fault::Fault;
 use crate::insn::Insn;
+use crate::jit::{self, Code, CodeCache, Refusal};
 use crate::kfunc::KfuncId;
 use crate::map::{Dropped, LocalTypes, MapId, MapTable};
-use crate::mem::{Memory, OutOfMemory};
+use crate::mem::{Memory, OutOfMemory, PAGE};
 use crate::timer::{TimerId, Timers};
 
 pub mod bare;
 mod enter;
-mod interp;
+pub(crate) mod interp;
 mod report;
-mod stack;
+mod run;
+pub(crate) mod stack;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use crate::jit::Engine;
 pub(crate) use enter::callback;
 pub use enter::{call, call_raw, fire_timer, remove_instance, settle, storage_owner_gone};
+pub(crate) use run::run;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId(pub u32);
@@ -110,6 +114,8 @@ pub struct Instance {
     pub name: String,
     /// Only `Vm::install` writes it, and never while a program runs: the interpreter borrows it.
     image: Arc<Image>,
+    /// Its machine code, unless the interpreter runs all of it. As with `image`.
+    code: Option<Arc<Code>>,
     /// In order of creation.
     pub maps: Vec<MapId>,
     /// Window of the arena that its programs use, 0 without one.
@@ -122,6 +128,21 @@ impl Instance {
     pub fn image(&self) -> &Arc<Image> {
         &self.image
     }
+
+    /// Functions that are interpreted whatever the engine, and why: those that machine code is never made of, and
+    /// those that the compiler turned out to refuse.
+    pub fn refusals(&self) -> Vec<(String, Refusal)> {
+        let mut all = jit::refusals(&self.image);
+        if let Some(code) = &self.code {
+            all.extend(code.refused());
+        }
+        all
+    }
+
+    /// How many functions are machine code by now.
+    pub fn compiled(&self) -> usize {
+        self.code.as_ref().map_or(0, |code| code.compiled())
+    }
 }
 
 /// What the linker hands over once all addresses are known.
@@ -129,6 +150,8 @@ impl Instance {
 pub struct InstanceParts {
     pub image: Arc<Image>,
     pub local_types: LocalTypes,
+    /// Where machine code of an equal image may be, and where its own goes.
+    pub codes: CodeCache,
 }
 
 /// Bounds on what one outermost invocation may do.
@@ -144,11 +167,19 @@ pub struct Limits {
     pub nesting: u32,
     /// Iterations that one frame's `may_goto` loops get: `BPF_MAX_LOOPS`.
     pub may_goto: u32,
+    /// A function is compiled once the interpreter has executed so many instructions for each slot of it.
+    pub compile_after: u64,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { insns_per_call: 64 << 20, call_depth: 8, nesting: 8, may_goto: 8 << 20 }
+        Limits {
+            insns_per_call: 64 << 20,
+            call_depth: 8,
+            nesting: 8,
+            may_goto: 8 << 20,
+            compile_after: 4000,
+        }
     }
 }
 
@@ -162,6 +193,7 @@ pub struct Config {
     /// Address space of the memory, in bytes.
     pub mem_size: u64,
     pub limits: Limits,
+    pub engine: Engine,
 }
 
 impl Default for Config {
@@ -171,6 +203,7 @@ impl Default for Config {
             hz: 1000,
             mem_size: crate::mem::DEFAULT_SIZE,
             limits: Limits::default(),
+            engine: Engine::default(),
         }
     }
 }
@@ -181,6 +214,8 @@ pub struct Vm {
     pub maps: MapTable,
     pub timers: Timers,
     pub limits: Limits,
+    /// Of objects that are linked from now on.
+    pub engine: Engine,
     pub nr_cpus: u32,
     pub hz: u32,
     /// Instructions executed since the start. Up to date whenever the host is called.
@@ -194,9 +229,9 @@ pub struct Vm {
     /// `bpf_spin_lock`s held by running programs, oldest first.
     pub(crate) locks: Vec<u64>,
     instances: Vec<Option<Instance>>,
-    stacks: stack::Stacks,
+    pub(crate) stacks: stack::Stacks,
     /// Value of `executed` at which the outermost invocation is stopped.
-    deadline: u64,
+    pub(crate) deadline: u64,
 }
 
 /// Where a call out of a program comes from.
@@ -263,6 +298,7 @@ impl Vm {
             maps,
             timers: Timers::default(),
             limits: config.limits,
+            engine: config.engine,
             nr_cpus: config.nr_cpus.max(1),
             hz: config.hz.max(1),
             executed: 0,
@@ -284,6 +320,7 @@ impl Vm {
             id,
             name: name.to_owned(),
             image: Arc::default(),
+            code: None,
             maps: Vec::new(),
             arena_base: 0,
             local_types: LocalTypes::default(),
@@ -294,8 +331,14 @@ impl Vm {
     /// Give an instance its code. All its maps exist by now, and no program runs.
     pub fn install(&mut self, id: InstanceId, parts: InstanceParts) {
         assert!(!self.running(), "instance {} gets its code while a program runs", id.0);
+        let pages = self.mem.size() / PAGE;
+        let code = match self.engine {
+            Engine::Interp => None,
+            Engine::Jit => parts.codes.code(&parts.image, pages, &self.limits),
+        };
         let instance = self.instance_mut(id).expect("install: no such instance");
         instance.image = parts.image;
+        instance.code = code;
         instance.local_types = parts.local_types;
     }
 

@@ -158,9 +158,21 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
     pub jobs: usize,
 
+    /// What executes a simulated scheduler's programs; results do not depend on it
+    #[arg(long, value_enum, value_name = "ENGINE", default_value_t = EngineArg::Jit)]
+    pub engine: EngineArg,
+
     /// Exit with 1 if a scheduler was ejected or a run stopped early
     #[arg(long)]
     pub fail_on_exit: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EngineArg {
+    /// The interpreter
+    Interp,
+    /// Machine code for what runs often, on x86-64 and aarch64
+    Jit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

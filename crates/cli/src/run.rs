@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
+use scxlab_bpf::vm::Engine;
 use scxlab_lab::report::report;
 use scxlab_lab::results::{Request, Results, Version};
 use scxlab_lab::run::Run;
@@ -13,7 +14,7 @@ use scxlab_lab::session::{Progress, RunKey, Session};
 use scxlab_trace::{PerfettoSink, Sink, Tee, TimelineSink, Tracer};
 use scxlab_workload::Perturb;
 
-use crate::args::{Format, On, RunArgs, Span};
+use crate::args::{EngineArg, Format, On, RunArgs, Span};
 use crate::exit::CliError;
 use crate::progress::with_bar;
 use crate::{input, live, output};
@@ -88,6 +89,10 @@ fn session(args: &RunArgs) -> Result<(Session, Option<Vec<String>>)> {
         perturb: Perturb {
             start_offset_max: args.start_offset.0,
             compute_noise_permille: args.compute_noise,
+        },
+        engine: match args.engine {
+            EngineArg::Interp => Engine::Interp,
+            EngineArg::Jit => Engine::Jit,
         },
         threads: args.jobs,
     };

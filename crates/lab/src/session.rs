@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use rayon::prelude::*;
+use scxlab_bpf::vm::Engine;
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_trace::Tracer;
@@ -31,6 +32,7 @@ pub struct Session {
     /// Ends runs of a workload that has no duration.
     pub cap: Option<Nanos>,
     pub perturb: Perturb,
+    pub engine: Engine,
     /// 0: one per CPU of the host.
     pub threads: usize,
 }
@@ -167,6 +169,7 @@ impl Session {
             duration: self.duration,
             cap: self.cap,
             perturb: self.perturb,
+            engine: self.engine,
         };
         let start = Instant::now();
         let (mut run, mut tracer) = simulate(&spec, tracer, progress)?;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use scxlab_bpf::link::{LinkError, Loaded};
+use scxlab_bpf::vm::Engine;
 use scxlab_kernel::boot::Setup;
 use scxlab_kernel::ext::host::KernelTarget;
 use scxlab_kernel::ext::object::ObjectAttachError;
@@ -39,6 +40,8 @@ pub struct SimSpec<'a> {
     /// Ends a run of a workload that has no duration.
     pub cap: Option<Nanos>,
     pub perturb: Perturb,
+    /// What executes the scheduler's programs; results are the same.
+    pub engine: Engine,
 }
 
 impl SimSpec<'_> {
@@ -84,7 +87,8 @@ pub fn simulate(
         Counters::read(&Simulated { kernel: &mut kernel, loaded })
     });
     let tracer = std::mem::take(&mut kernel.tracer);
-    let seen = Seen { kernel: &kernel, watched: &watched, counters: &counters };
+    let seen =
+        Seen { kernel: &kernel, loaded: loaded.as_ref(), watched: &watched, counters: &counters };
     Ok((measure::result(seen, spec, &stop, tracer.hash()), tracer))
 }
 
@@ -103,6 +107,7 @@ pub(crate) fn ready(
 ) -> Result<Ready, SimError> {
     let watched = Watched::new(executor(spec)?, progress.clone());
     let mut kernel = boot(spec.machine, spec.seed, tracer, watched.clone())?;
+    kernel.vm.engine = spec.engine;
     let object = spec.scheduler.object.as_ref();
     let label = &spec.scheduler.label;
     let loaded = object.map(|object| attach(&mut kernel, object, label, spec.machine));

@@ -55,6 +55,7 @@ fn run(scheduler: &Prepared, work: &str, machine: &Arc<Machine>) -> Result<Run, 
         duration: Some(300 * MS),
         cap: None,
         perturb: Default::default(),
+        engine: Default::default(),
     };
     simulate(&spec, Default::default(), &Arc::default()).map(|(run, _)| run)
 }

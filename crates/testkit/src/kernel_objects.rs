@@ -20,6 +20,9 @@ mod time;
 mod userland;
 
 pub use bench::{Bench, objects_dir};
+use scxlab_bpf::vm::Engine;
+
+use crate::sim::choose_engine;
 
 /// What is expected of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,9 +51,17 @@ pub struct Case {
 impl Case {
     /// Runs the test; it panics when the object does not do what is expected.
     pub fn check(&self) {
+        self.check_on(Engine::default());
+    }
+
+    /// The same on this engine; the hash of all events, and the instructions executed.
+    pub fn check_on(&self, engine: Engine) -> (u64, u64) {
         let mut bench = Bench::boot(self.machine);
+        choose_engine(&mut bench.k, engine);
         (self.run)(&mut bench);
+        let seen = (bench.k.tracer.hash(), bench.k.vm.executed);
         bench.finish();
+        seen
     }
 }
 

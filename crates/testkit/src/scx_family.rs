@@ -76,11 +76,17 @@ impl Scheduler {
 
     /// Attached to a machine with that workload, which has not started. Panics when that fails.
     pub fn attached(&self, machine: &str, workload: &str) -> (Kernel, Loaded) {
+        let mut k = sim::kernel(machine, workload, 1);
+        let loaded = self.attach(&mut k, machine);
+        (k, loaded)
+    }
+
+    /// Attaches it to a booted machine, whose name is given again.
+    pub fn attach(&self, k: &mut Kernel, machine: &str) -> Loaded {
         let path = self.object();
         let bytes = std::fs::read(&path).unwrap_or_else(|error| {
             panic!("{}: {error}; `make scx-objects` takes the objects", path.display())
         });
-        let mut k = sim::kernel(machine, workload, 1);
         let machine = Arc::new(Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")));
         let target = kernel_target(&machine).unwrap_or_else(|e| panic!("{e}"));
         let arg = SchedulerArg::parse(&format!("{}.bpf.o", self.name));
@@ -90,8 +96,7 @@ impl Scheduler {
         let prepared = prepared.unwrap_or_else(|e| panic!("{e}")).object.expect("an object");
         let found = prepared.recipe.as_ref().map(|r| r.recipe.name.clone());
         assert_eq!(found, Some(format!("recipes/{}.toml", self.name)), "chosen by its ops");
-        let loaded = attach(&mut k, &prepared, self.name, &machine);
-        (k, loaded.unwrap_or_else(|e| panic!("{e}")))
+        attach(k, &prepared, self.name, &machine).unwrap_or_else(|e| panic!("{e}"))
     }
 
     fn run(&self, machine: &str, workload: &str) {

@@ -33,7 +33,8 @@ pub fn scheduled_on(
     (k, loaded)
 }
 
-fn put_on(k: &mut Kernel, scheduler: &str, machine: &Arc<Machine>) -> Loaded {
+/// Attaches a shipped scheduler to a booted machine.
+pub fn put_on(k: &mut Kernel, scheduler: &str, machine: &Arc<Machine>) -> Loaded {
     let arg = SchedulerArg::parse(scheduler).unwrap_or_else(|e| panic!("{e}"));
     let name = scheduler.split(',').next().unwrap_or_default();
     let shipped = scxlab_sched::find(name).unwrap_or_else(|| panic!("no scheduler {name}"));

@@ -5,6 +5,7 @@
 
 use scxlab_bpf::link::{Loaded, OpenObject};
 use scxlab_bpf::object::Object;
+use scxlab_bpf::vm::Engine;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::boot::Setup;
 use scxlab_kernel::kernel::Limits;
@@ -41,6 +42,12 @@ pub fn kernel_on(machine: Machine, text: &str, seed: u64) -> Kernel {
     let limits = Limits::default();
     let setup = Setup { machine, seed, limits, tracer: Default::default(), mem_size: MEM_SIZE };
     Kernel::boot(setup, Box::new(executor)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Chooses what executes the objects that are linked next; machine code is made at once.
+pub fn choose_engine(k: &mut Kernel, engine: Engine) {
+    k.vm.engine = engine;
+    k.vm.limits.compile_after = 0;
 }
 
 /// Links an object, knobs set, and attaches its first scheduler.

@@ -428,7 +428,7 @@ fn accessed(insn: Insn) -> Option<(u8, i32)> {
 }
 
 /// Bytes that a memory instruction moves.
-pub(super) fn access_size(op: Op) -> Option<i32> {
+pub(crate) fn access_size(op: Op) -> Option<i32> {
     use Op::*;
     Some(match op {
         LdxB | LdxBs | LdxProbeB | LdxProbeBs | StxB | StB | LoadAcqB | StoreRelB => 1,

@@ -262,7 +262,7 @@ impl Code {
             kfunc_names,
         };
         let local_types = local_types(object, target.btf())?;
-        Ok(InstanceParts { image: Arc::new(image), local_types })
+        Ok(InstanceParts { image: Arc::new(image), local_types, ..InstanceParts::default() })
     }
 
     /// Line records of the loaded functions, sharing equal texts.

@@ -56,6 +56,11 @@ impl Memory {
         Window { base: self.base, perms: self.perms, limit: self.size - 8 }
     }
 
+    /// Where the memory and the permissions of its pages begin, for machine code. They never move.
+    pub(crate) fn raw(&self) -> (*mut u8, *const u8) {
+        (self.base, self.perms)
+    }
+
     /// Read as a program may: any alignment, every page must be readable.
     pub fn read<T: AnyBitPattern>(&self, addr: u64) -> Result<T, MemFault> {
         let ptr = self.check(addr, size_of::<T>() as u64, Access::Load)?;

@@ -3,6 +3,8 @@
 //!
 //! For tests, examples, benchmarks and fuzzing of programs that need no kernel functions.
 
+pub mod trial;
+
 use super::{
     CallSite, Config, FuncId, Host, Image, InstanceId, InstanceParts, KptrKind, Storage, Vm,
 };
@@ -31,6 +33,8 @@ pub struct BareHost {
     /// What kfunc calls return, by id; others are faults.
     pub kfuncs: Vec<(KfuncId, u64)>,
     pub kfunc_calls: Vec<(KfuncId, [u64; 5])>,
+    /// A kfunc that panics, as a mistake of the simulator's own would.
+    pub panics: Option<KfuncId>,
     /// A kfunc that runs a program, as dispatching to a child scheduler does.
     pub nested: Option<(KfuncId, InstanceId, FuncId)>,
 }
@@ -53,6 +57,7 @@ impl BareHost {
             released: Vec::new(),
             kfuncs: Vec::new(),
             kfunc_calls: Vec::new(),
+            panics: None,
             nested: None,
         })
     }
@@ -66,7 +71,10 @@ impl BareHost {
     ) -> Result<(), String> {
         let assembled = assemble(text).map_err(|err| err.to_string())?;
         let image: Image = assembled.image("text").map_err(|err| err.to_string())?;
-        self.vm.install(instance, InstanceParts { image: image.into(), local_types });
+        self.vm.install(
+            instance,
+            InstanceParts { image: image.into(), local_types, ..InstanceParts::default() },
+        );
         Ok(())
     }
 
@@ -101,6 +109,7 @@ impl Host for BareHost {
     }
 
     fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: [u64; 5]) -> Result<u64, Fault> {
+        assert!(self.panics != Some(id), "a kfunc's own fault");
         if let Some((_, instance, func)) = self.nested.filter(|nested| nested.0 == id) {
             return super::call(self, instance, func, &args);
         }

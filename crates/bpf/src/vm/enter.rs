@@ -4,8 +4,8 @@
 //! Owns: nesting, the limit of the outermost invocation, and that no lock outlives it.
 //! Does not: execute (see `interp.rs`).
 
-use super::interp::{MAX_FRAMES, run};
-use super::{CallSite, FuncId, Host, InstanceId, KptrKind, Storage, Vm};
+use super::interp::MAX_FRAMES;
+use super::{CallSite, FuncId, Host, InstanceId, KptrKind, Storage, Vm, run};
 use crate::fault::{Fault, FaultKind};
 use crate::insn::func_of_addr;
 use crate::map::{Dropped, MapId};
@@ -77,7 +77,15 @@ pub(crate) fn callback<H: Host>(
 }
 
 /// Tell the host what map operations let go of. Every invocation begins and ends with it.
+#[inline]
 pub fn settle<H: Host>(h: &mut H) {
+    if !h.vm().dropped.is_empty() {
+        tell_dropped(h);
+    }
+}
+
+#[inline(never)]
+fn tell_dropped<H: Host>(h: &mut H) {
     while !h.vm().dropped.is_empty() {
         for dropped in std::mem::take(&mut h.vm().dropped) {
             match dropped {
@@ -161,12 +169,14 @@ fn invoke<H: Host>(
     let args = setup(vm);
     let result = run(h, instance, func, 0, args);
     h.vm().stacks.leave();
-    let result = if outermost { release_locks(h, result) } else { result };
+    let locked = outermost && !h.vm().locks.is_empty();
+    let result = if locked { release_locks(h, result) } else { result };
     settle(h);
     result
 }
 
 /// A program may not end with a lock held; after a fault its locks are taken from it.
+#[cold]
 fn release_locks<H: Host>(h: &mut H, result: Result<u64, Fault>) -> Result<u64, Fault> {
     let Some(&first) = h.vm().locks.first() else {
         return result;

@@ -7,20 +7,21 @@
 //! so atomics are plain; memory is checked at every access; `may_goto` counts iterations, not time.
 //!
 //! Every executed instruction counts one. The counter is local and is written back at every call out; the limit is
-//! checked on entry, at taken jumps and at calls, so a straight line may pass it by its own length.
-
-use std::sync::Arc;
+//! checked on entry, at taken jumps backward and at calls, so a stretch without them may pass it by its own length.
+//! Registers that the kernel's verifier would let nobody read are zero: r0 and r6 to r9 on entry to a function, r1 to
+//! r5 after a call. So a function's meaning does not depend on who calls it, and machine code (`crate::jit`) agrees.
 
 use super::report::place;
-use super::{CallSite, FuncId, Host, InstanceId};
+use super::{CallSite, FuncId, Host, Image, InstanceId};
 use crate::fault::{Fault, FaultKind, MemWhy};
+use crate::insn::uses::RegSet;
 use crate::insn::{Insn, Op, func_of_addr};
 use crate::kfunc::{self, KfuncId};
 use crate::map::MapKind;
 use crate::vm::stack::FRAME;
 
 /// Frames of one program: `MAX_CALL_FRAMES`. `Limits::call_depth` may only lower it.
-pub(super) const MAX_FRAMES: usize = 8;
+pub(crate) const MAX_FRAMES: usize = 8;
 /// `MAX_TAIL_CALL_CNT`.
 const MAX_TAIL_CALLS: u32 = 33;
 
@@ -32,45 +33,32 @@ struct Frame {
     saved: [u64; 4],
 }
 
-/// Run `func` in frame `depth` of the current stack level until it returns.
-pub(super) fn run<H: Host>(
-    h: &mut H,
-    instance: InstanceId,
-    func: FuncId,
-    depth: u32,
-    args: [u64; 5],
-) -> Result<u64, Fault> {
+/// What an invocation is given, beside the host.
+#[derive(Clone, Copy)]
+pub(crate) struct Start<'a> {
+    pub instance: InstanceId,
+    pub image: &'a Image,
+    pub arena_base: u64,
+    pub func: FuncId,
+    /// First slot of the function.
+    pub pc: u32,
+    pub depth: u32,
+    pub max_depth: u32,
+    pub args: [u64; 5],
+}
+
+/// Interpret a function until it returns. The caller has checked depth and limit.
+pub(crate) fn run<H: Host>(h: &mut H, start: Start<'_>) -> Result<u64, Fault> {
+    let Start { instance, image, arena_base, depth, max_depth, args, .. } = start;
     let vm = h.vm();
-    let max_depth = vm.limits.call_depth.min(MAX_FRAMES as u32);
-    if depth >= max_depth {
-        return Err(Fault::new(FaultKind::CallDepth { max: max_depth }));
-    }
-    let (image, arena_base) = match vm.instance(instance) {
-        // SAFETY: while a program runs, its instance keeps its image: `Vm::install` and `remove_instance` refuse.
-        // A counted reference instead would cost two atomic operations per call of a program.
-        Some(found) => (unsafe { &*Arc::as_ptr(&found.image) }, found.arena_base),
-        None => {
-            return Err(Fault::new(FaultKind::Other(format!("no instance {}", instance.0))));
-        }
-    };
-    let Some(start) = image.func(func).map(|func| func.start) else {
-        return Err(Fault::new(FaultKind::Other(format!(
-            "no function {} in {}",
-            func.0, image.name
-        ))));
-    };
     let window = vm.mem.window();
     let deadline = vm.deadline;
-    // A helper may call a straight line back very often: nothing in it would stop.
-    if vm.executed >= deadline {
-        return Err(Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call }));
-    }
     let may_goto = vm.limits.may_goto;
 
     let code: *const Insn = image.code.as_ptr();
     let slot = |index: u32| code.wrapping_add(index as usize);
     let index = |ip: *const Insn| (ip.addr().wrapping_sub(code.addr()) / size_of::<Insn>()) as u32;
-    let mut ip = slot(start);
+    let mut ip = slot(start.pc);
     let mut executed = vm.executed;
     let mut regs = [0u64; 16];
     regs[1..6].copy_from_slice(&args);
@@ -112,11 +100,21 @@ pub(super) fn run<H: Host>(
             }
         };
     }
+    // A jump forward ends by itself.
+    macro_rules! jump {
+        ($i:expr) => {{
+            let target = slot($i.off as u32);
+            if executed >= deadline && target < ip {
+                let limit = h.vm().limits.insns_per_call;
+                break Fault::new(FaultKind::InsnLimit { limit });
+            }
+            ip = target;
+        }};
+    }
     macro_rules! jump_if {
         ($i:expr, $cond:expr) => {
             if $cond {
-                check_limit!();
-                ip = slot($i.off as u32);
+                jump!($i);
             }
         };
     }
@@ -192,6 +190,7 @@ pub(super) fn run<H: Host>(
                 Err(fault) => break fault,
             }
             check_limit!();
+            regs[1..6].fill(0);
         }};
     }
     macro_rules! enter {
@@ -204,6 +203,8 @@ pub(super) fn run<H: Host>(
             frames[depth as usize & (MAX_FRAMES - 1)] = Frame { pc: index(ip), budget, saved };
             depth += 1;
             budget = may_goto;
+            regs[0] = 0;
+            regs[6..10].fill(0);
             regs[10] = regs[10].wrapping_sub(FRAME);
             ip = slot($target);
         }};
@@ -408,14 +409,10 @@ pub(super) fn run<H: Host>(
             Op::Jset64X => jump_if!(i, (dst!(i) & src!(i)) != 0),
             Op::Jset32K => jump_if!(i, (dst!(i) & (i.imm as u64)) as u32 != 0),
             Op::Jset32X => jump_if!(i, (dst!(i) & src!(i)) as u32 != 0),
-            Op::Ja => {
-                check_limit!();
-                ip = slot(i.off as u32);
-            }
+            Op::Ja => jump!(i),
             Op::MayGoto => {
                 if budget == 0 {
-                    check_limit!();
-                    ip = slot(i.off as u32);
+                    jump!(i);
                 } else {
                     budget -= 1;
                 }
@@ -457,6 +454,7 @@ pub(super) fn run<H: Host>(
                 let frame = frames[depth as usize & (MAX_FRAMES - 1)];
                 ip = slot(frame.pc);
                 budget = frame.budget;
+                regs[1..6].fill(0);
                 regs[6..10].copy_from_slice(&frame.saved);
                 regs[10] = regs[10].wrapping_add(FRAME);
             }
@@ -467,28 +465,30 @@ pub(super) fn run<H: Host>(
     let callers = frames[base_depth as usize..depth as usize].iter().rev().map(|frame| frame.pc);
     let pcs: Vec<u32> =
         std::iter::once(index(ip)).chain(callers).map(|pc| pc.wrapping_sub(1)).collect();
-    Err(locate(h, instance, fault, &pcs, &regs))
+    Err(locate(h, instance, fault, &pcs, |reg| regs[reg]))
 }
 
-/// Add the frames of one stretch of execution to a fault.
+/// Add the frames of one stretch of execution to a fault: their slots, innermost first, and the registers there.
 #[cold]
-fn locate<H: Host>(
+pub(crate) fn locate<H: Host>(
     h: &mut H,
     instance: InstanceId,
     mut fault: Fault,
     pcs: &[u32],
-    regs: &[u64; 16],
+    regs: impl Fn(usize) -> u64,
 ) -> Fault {
-    if fault.0.backtrace.is_empty() {
-        fault.0.regs.copy_from_slice(&regs[..11]);
+    let Some(instance) = h.vm().instance(instance) else { return fault };
+    if let (true, Some(&pc)) = (fault.0.backtrace.is_empty(), pcs.first()) {
+        let live = instance.image.live_at(pc).and(RegSet::of(10));
+        for (reg, value) in fault.0.regs.iter_mut().enumerate() {
+            *value = live.has(reg as u8).then(|| regs(reg));
+        }
     }
-    if let Some(instance) = h.vm().instance(instance) {
-        fault.0.backtrace.extend(pcs.iter().map(|&pc| place(instance, pc)));
-    }
+    fault.0.backtrace.extend(pcs.iter().map(|&pc| place(instance, pc)));
     fault
 }
 
-fn call_kfunc<H: Host>(
+pub(crate) fn call_kfunc<H: Host>(
     h: &mut H,
     site: CallSite,
     id: KfuncId,
@@ -518,7 +518,7 @@ fn tail_target<H: Host>(
 /// A load that the fast path refused: across pages, in an arena hole, through a probed pointer, or wrong.
 #[cold]
 #[inline(never)]
-fn load_slow<H: Host>(
+pub(crate) fn load_slow<H: Host>(
     h: &mut H,
     addr: u64,
     size: u32,
@@ -540,7 +540,7 @@ fn load_slow<H: Host>(
 /// A store that the fast path refused: across pages, into an arena hole (dropped), to a kernel structure, or wrong.
 #[cold]
 #[inline(never)]
-fn store_slow<H: Host>(
+pub(crate) fn store_slow<H: Host>(
     h: &mut H,
     addr: u64,
     size: u32,
@@ -572,6 +572,17 @@ fn store_slow<H: Host>(
 fn arena_low(addr: u64, arena_base: u64) -> u64 {
     let low = addr >> 32 == 0 && arena_base != 0;
     if low { arena_base | addr } else { addr }
+}
+
+/// Whether an operation loads through a kernel pointer.
+pub(crate) fn probes(op: Op) -> bool {
+    (Op::LdxProbeB as u8..=Op::LdxProbeWs as u8).contains(&(op as u8))
+}
+
+/// Whether a load extends the sign.
+pub(crate) fn signed(op: Op) -> bool {
+    use Op::*;
+    matches!(op, LdxBs | LdxHs | LdxWs | LdxProbeBs | LdxProbeHs | LdxProbeWs)
 }
 
 /// Both directions of `addr_space_cast`: NULL stays NULL, anything else lands in the arena's window.

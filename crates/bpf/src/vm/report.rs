@@ -4,12 +4,21 @@
 use super::{FuncId, Image, Instance};
 use crate::fault::Place;
 use crate::insn::disasm;
+use crate::insn::uses::{self, RegSet};
 
 impl Image {
     /// The function that contains a slot.
     pub fn func_at(&self, pc: u32) -> Option<FuncId> {
         let inside = |func: &super::Func| pc.wrapping_sub(func.start) < func.len;
         self.funcs.iter().position(inside).map(|at| FuncId(at as u32))
+    }
+
+    /// Registers that something from this slot on may read.
+    pub(crate) fn live_at(&self, pc: u32) -> RegSet {
+        let Some(func) = self.func_at(pc).and_then(|id| self.func(id)) else {
+            return RegSet::default();
+        };
+        uses::live(&self.code, func).get((pc - func.start) as usize).copied().unwrap_or_default()
     }
 
     /// `file:line: text` of a slot, if the object has line information for it.

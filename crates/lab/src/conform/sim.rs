@@ -36,6 +36,7 @@ pub fn simulate(
         duration: Some(case.duration.0),
         cap: None,
         perturb: Default::default(),
+        engine: Default::default(),
     };
     let Ready { mut kernel, .. } = ready(&spec, Default::default(), &Default::default())?;
     let failed = |at: u64, why: String| SimCaseError::Action {

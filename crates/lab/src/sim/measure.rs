@@ -3,6 +3,8 @@
 //!
 //! Owns: names of metrics and their order; they are stable, and `docs/reference/metrics.md` describes each.
 
+use scxlab_bpf::link::Loaded;
+use scxlab_bpf::vm::Instance;
 use scxlab_kernel::cgroup::Cgroup;
 use scxlab_kernel::cpu::CpuTime;
 use scxlab_kernel::ext::op::Op;
@@ -21,12 +23,13 @@ use crate::shares::{Group, Together, shares};
 #[derive(Clone, Copy)]
 pub struct Seen<'a> {
     pub kernel: &'a Kernel,
+    pub loaded: Option<&'a Loaded>,
     pub watched: &'a Watched,
     pub counters: &'a Counters,
 }
 
 pub fn result(seen: Seen<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run {
-    let Seen { kernel: k, watched, counters } = seen;
+    let Seen { kernel: k, loaded, watched, counters } = seen;
     let mut metrics = metrics(k, &spec.workload.unit, watched);
     counters.put(&mut metrics);
     Run {
@@ -41,7 +44,7 @@ pub fn result(seen: Seen<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run
         metrics: metrics.0,
         tasks: tasks(k, counters),
         cgroups: cgroups(k),
-        notes: notes(spec, watched),
+        notes: notes(spec, watched, loaded.and_then(|loaded| k.vm.instance(loaded.instance))),
     }
 }
 
@@ -69,14 +72,23 @@ fn stop_reason(stop: &Stop) -> StopReason {
     StopReason { kind: kind.into(), message }
 }
 
-fn notes(spec: &SimSpec<'_>, watched: &Watched) -> Vec<String> {
+fn notes(spec: &SimSpec<'_>, watched: &Watched, object: Option<&Instance>) -> Vec<String> {
     let mut notes = spec.workload.notes.clone();
+    notes.extend(object.and_then(interpreted));
     let executor = watched.executor();
     let (faults, total) = executor.faults();
     if let Some(first) = faults.first() {
         notes.push(format!("{total} system calls of the workload failed; the first: {first}"));
     }
     notes
+}
+
+/// What of an object never runs as machine code, whichever engine was asked for.
+fn interpreted(object: &Instance) -> Option<String> {
+    let refusals = object.refusals();
+    let (first, why) = refusals.first()?;
+    let (count, of) = (refusals.len(), object.image().funcs.len());
+    Some(format!("{count} of {of} functions of {} are interpreted; {first}: {why}", object.name))
 }
 
 fn times(t: &mut MetricTable, name: &str, times: &Times) {

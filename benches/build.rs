@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Compiles `programs.c` twice with the same compiler and optimisation: for BPF, and for this machine.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+fn main() {
+    println!("cargo:rerun-if-changed=programs.c");
+    println!("cargo:rerun-if-env-changed=BPF_CLANG");
+    let clang = std::env::var("BPF_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let object = out.join("programs.bpf.o");
+    let status = Command::new(&clang)
+        .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-c", "programs.c", "-o"])
+        .arg(&object)
+        .status();
+    match status {
+        Ok(status) if status.success() => {}
+        Ok(status) => panic!("{clang}: {status}"),
+        Err(error) => panic!("{clang}: {error}"),
+    }
+    cc::Build::new().compiler(&clang).opt_level(2).file("programs.c").compile("bench_programs");
+}

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Valid programs out of random bytes, for tests and fuzzing: every operation, memory of each kind, loops and calls.
+//!
+//! Owns: that what it makes decodes, and mostly runs on for a while. Does not: run it (see `vm::bare::trial`).
+//!
+//! Each function keeps three pointers in r6 to r8, which it was called with in r1 to r3: writable memory, kernel memory,
+//! and an arena. Now and then one is spoilt, so that faults happen as well.
+
+use super::{RawInsn, call, func_addr};
+use crate::vm::{Func, FuncId};
+
+/// A program and what decoding it needs.
+pub struct Program {
+    pub raw: Vec<RawInsn>,
+    pub funcs: Vec<Func>,
+    /// Loads that read 0 where nothing is mapped.
+    pub probe: Vec<bool>,
+}
+
+/// Helpers that any program may call with any arguments, and `bpf_loop`.
+const HELPERS: [i32; 12] = [1, 2, 3, 5, 7, 8, 35, 118, 125, 158, 160, 181];
+/// Ids of kernel functions that the trial's host knows.
+pub const KFUNCS: u32 = 4;
+const FUNCS_MAX: usize = 4;
+
+/// The program that these bytes stand for. Any bytes do.
+pub fn program(bytes: &[u8]) -> Program {
+    let mut bytes = Bytes { bytes, at: 0 };
+    let count = 1 + bytes.below(FUNCS_MAX);
+    let bodies: Vec<Vec<Slot>> = (0..count).map(|_| Body::make(&mut bytes, count)).collect();
+    let starts: Vec<usize> =
+        bodies.iter().scan(0, |at, body| Some(std::mem::replace(at, *at + body.len()))).collect();
+    let mut made = Program { raw: Vec::new(), funcs: Vec::new(), probe: Vec::new() };
+    for (nth, body) in bodies.iter().enumerate() {
+        made.funcs.push(Func {
+            name: format!("f{nth}"),
+            section: ".text".into(),
+            start: starts[nth] as u32,
+            len: body.len() as u32,
+            program: None,
+        });
+        for slot in body {
+            let mut raw = slot.raw;
+            if let Some(callee) = slot.callee {
+                raw.imm = starts[callee] as i32 - made.raw.len() as i32 - 1;
+            }
+            made.raw.push(raw);
+            made.probe.push(slot.probe);
+        }
+    }
+    made
+}
+
+/// A source of choices; zeroes when it has run dry, which every choice takes as its simplest.
+struct Bytes<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Bytes<'_> {
+    fn next(&mut self) -> u8 {
+        self.at += 1;
+        self.bytes.get(self.at - 1).copied().unwrap_or(0)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        usize::from(self.next()) % end
+    }
+
+    fn one_in(&mut self, of: usize) -> bool {
+        self.below(of) == of - 1
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    fn dry(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    /// Small and large numbers, and those at which arithmetic turns.
+    fn imm(&mut self) -> i32 {
+        match self.below(4) {
+            0 => self.pick(&[0, 1, -1, 2, 7, 31, 32, 33, 63, 64, i32::MAX, i32::MIN]),
+            1 => i32::from(self.next() as i8),
+            _ => i32::from_le_bytes([self.next(), self.next(), self.next(), self.next()]),
+        }
+    }
+
+    /// A register to calculate with; rarely one that holds a pointer.
+    fn reg(&mut self) -> u8 {
+        if self.one_in(24) { 6 + self.below(3) as u8 } else { self.pick(&[0, 1, 2, 3, 4, 5, 9]) }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    raw: RawInsn,
+    probe: bool,
+    /// Of a call of a function: which.
+    callee: Option<usize>,
+}
+
+/// A function under construction.
+struct Body<'a, 'b> {
+    bytes: &'a mut Bytes<'b>,
+    slots: Vec<Slot>,
+    count: usize,
+}
+
+const R10: u8 = 10;
+const SIZES: [(u8, i16); 4] = [(0x10, 1), (0x08, 2), (0x00, 4), (0x18, 8)];
+const SLOTS_MAX: usize = 220;
+
+impl Body<'_, '_> {
+    fn make(bytes: &mut Bytes<'_>, count: usize) -> Vec<Slot> {
+        let mut body = Body { bytes, slots: Vec::new(), count };
+        for reg in 1..=3 {
+            body.push(0xbf, 5 + reg, reg, 0, 0);
+        }
+        let statements = 4 + body.bytes.below(28);
+        body.statements(statements, 0);
+        body.push(0x95, 0, 0, 0, 0);
+        body.slots
+    }
+
+    fn push(&mut self, code: u8, dst: u8, src: u8, off: i16, imm: i32) {
+        let raw = RawInsn::new(code, dst, src, off, imm);
+        self.slots.push(Slot { raw, probe: false, callee: None });
+    }
+
+    fn statements(&mut self, count: usize, nesting: usize) {
+        for _ in 0..count {
+            if self.slots.len() > SLOTS_MAX || self.bytes.dry() {
+                return;
+            }
+            self.statement(nesting);
+        }
+    }
+
+    fn statement(&mut self, nesting: usize) {
+        match self.bytes.below(16) {
+            0..=4 => self.alu(),
+            5 | 6 => self.load(),
+            7 | 8 => self.store(),
+            9 => self.atomic(),
+            10 if nesting < 3 => self.skip(nesting),
+            11 if nesting < 2 => self.repeat(nesting),
+            12 => self.call_out(),
+            13 => self.call_func(),
+            14 => self.constant(),
+            _ => self.unary(),
+        }
+    }
+
+    /// Every operation of two operands, in both widths and forms.
+    fn alu(&mut self) {
+        let kind = self.bytes.pick(&[0u8, 1, 2, 3, 4, 5, 6, 7, 9, 0xa, 0xb, 0xc]);
+        let class = self.bytes.pick(&[7u8, 4]);
+        let signed = matches!(kind, 3 | 9) && self.bytes.one_in(2);
+        let (dst, src) = (self.bytes.reg(), self.bytes.reg());
+        let off = i16::from(signed);
+        if self.bytes.one_in(2) {
+            let imm = self.bytes.imm();
+            self.push(kind << 4 | class, dst, 0, off, imm);
+        } else {
+            self.push(kind << 4 | 8 | class, dst, src, off, 0);
+        }
+    }
+
+    /// Negation, sign extension, byte order, casts.
+    fn unary(&mut self) {
+        let (dst, src) = (self.bytes.reg(), self.bytes.reg());
+        match self.bytes.below(6) {
+            0 => self.push(0x87, dst, 0, 0, 0),
+            1 => self.push(0x84, dst, 0, 0, 0),
+            2 => {
+                let off = self.bytes.pick(&[8, 16, 32]);
+                self.push(0xbf, dst, src, off, 0);
+            }
+            3 => {
+                let off = self.bytes.pick(&[8, 16]);
+                self.push(0xbc, dst, src, off, 0);
+            }
+            4 => {
+                let (code, imm) =
+                    (self.bytes.pick(&[0xd4, 0xdc, 0xd7]), self.bytes.pick(&[16, 32, 64]));
+                self.push(code, dst, 0, 0, imm);
+            }
+            _ => {
+                let imm = self.bytes.pick(&[1, 0x1_0000]);
+                self.push(0xbf, dst, src, 1, imm);
+            }
+        }
+    }
+
+    /// A base register and an offset for an access of so many bytes, with what must come before.
+    fn place(&mut self, size: i16) -> (u8, i16) {
+        let aligned = !self.bytes.one_in(6);
+        let step = if aligned { size } else { 1 };
+        let within = |bytes: &mut Bytes<'_>, room: i16| {
+            let wanted = i16::from(bytes.next()) + 256 * i16::from(bytes.next() & 1);
+            (wanted % (room - size + 1)) / step * step
+        };
+        match self.bytes.below(16) {
+            0..=4 => (R10, within(self.bytes, 512) - 512),
+            // The frame by another register.
+            5 | 6 => {
+                let reg = self.bytes.pick(&[3, 4, 5]);
+                self.push(0xbf, reg, R10, 0, 0);
+                self.push(0x07, reg, 0, 0, -256);
+                (reg, within(self.bytes, 256))
+            }
+            7..=10 => (6, within(self.bytes, 512)),
+            // Across the end of its page.
+            11 => (6, 4096 - 4 + i16::from(self.bytes.next() & 7)),
+            12 => (7, within(self.bytes, 64)),
+            13 | 14 => (8, within(self.bytes, 512) + 4096 * i16::from(self.bytes.next() & 3)),
+            _ => (self.bytes.reg(), i16::from(self.bytes.next() as i8)),
+        }
+    }
+
+    fn load(&mut self) {
+        let (code, size) = self.bytes.pick(&SIZES);
+        let mode = if size < 8 && self.bytes.one_in(3) { 0x80 } else { 0x60 };
+        let (base, off) = self.place(size);
+        let dst = self.bytes.reg();
+        self.push(mode | code | 1, dst, base, off, 0);
+        let probe = self.bytes.one_in(4);
+        self.slots.last_mut().expect("just pushed").probe = probe;
+    }
+
+    fn store(&mut self) {
+        let (code, size) = self.bytes.pick(&SIZES);
+        let (base, off) = self.place(size);
+        if self.bytes.one_in(3) {
+            let imm = self.bytes.imm();
+            self.push(0x60 | code | 2, base, 0, off, imm);
+        } else {
+            let src = self.bytes.reg();
+            self.push(0x60 | code | 3, base, src, off, 0);
+        }
+    }
+
+    fn atomic(&mut self) {
+        if self.bytes.one_in(4) {
+            let (code, size) = self.bytes.pick(&SIZES);
+            let (base, off) = self.place(size);
+            let reg = self.bytes.reg();
+            let (dst, src, imm) = self.bytes.pick(&[(reg, base, 0x100), (base, reg, 0x110)]);
+            return self.push(0xc0 | code | 3, dst, src, off, imm);
+        }
+        let (code, size) = self.bytes.pick(&[(0x00, 4), (0x18, 8)]);
+        let kinds = [0x00, 0x40, 0x50, 0xa0, 0x01, 0x41, 0x51, 0xa1, 0xe1, 0xf1];
+        let kind = self.bytes.pick(&kinds);
+        let (base, off) = self.place(size);
+        let src = self.bytes.reg();
+        self.push(0xc0 | code | 3, base, src, off, kind);
+    }
+
+    /// A conditional jump over some statements, perhaps the last of them a jump over an alternative.
+    fn skip(&mut self, nesting: usize) {
+        let at = self.slots.len();
+        self.condition(0);
+        let count = 1 + self.bytes.below(3);
+        self.statements(count, nesting + 1);
+        if self.bytes.one_in(3) {
+            let over = self.slots.len();
+            self.push(0x05, 0, 0, 0, 0);
+            self.aim(at);
+            self.statements(2, nesting + 1);
+            self.aim(over);
+        } else {
+            self.aim(at);
+        }
+    }
+
+    fn condition(&mut self, off: i16) {
+        let kind = self.bytes.pick(&[1u8, 2, 3, 4, 5, 6, 7, 0xa, 0xb, 0xc, 0xd]);
+        let class = self.bytes.pick(&[5u8, 6]);
+        let (dst, src) = (self.bytes.reg(), self.bytes.reg());
+        if self.bytes.one_in(2) {
+            let imm = self.bytes.imm();
+            self.push(kind << 4 | class, dst, 0, off, imm);
+        } else {
+            self.push(kind << 4 | 8 | class, dst, src, off, 0);
+        }
+    }
+
+    /// Makes the jump at `from` lead to the next slot.
+    fn aim(&mut self, from: usize) {
+        self.slots[from].raw.off = (self.slots.len() - from - 1) as i16;
+    }
+
+    /// A loop that counts in the frame, or that `may_goto` ends.
+    fn repeat(&mut self, nesting: usize) {
+        let place = -8 * (1 + nesting as i16);
+        let by_budget = self.bytes.one_in(3);
+        if !by_budget {
+            let turns = 1 + self.bytes.below(12) as i32;
+            self.push(0x7a, R10, 0, place, turns);
+        }
+        let head = self.slots.len();
+        if by_budget {
+            self.push(0xe5, 0, 0, 0, 0);
+        }
+        let count = 1 + self.bytes.below(4);
+        self.statements(count, nesting + 1);
+        let back = |slots: usize| (head as i64 - slots as i64 - 1) as i16;
+        if by_budget {
+            let off = back(self.slots.len());
+            self.push(0x05, 0, 0, off, 0);
+            self.aim(head);
+            return;
+        }
+        self.push(0x79, 9, R10, place, 0);
+        self.push(0x17, 9, 0, 0, 1);
+        self.push(0x7b, R10, 9, place, 0);
+        let off = back(self.slots.len());
+        self.push(0x55, 9, 0, off, 0);
+    }
+
+    /// Arguments as functions of the program take them, and a random fourth.
+    fn arguments(&mut self) {
+        for reg in 1..=3 {
+            self.push(0xbf, reg, 5 + reg, 0, 0);
+        }
+    }
+
+    fn call_out(&mut self) {
+        if self.bytes.one_in(2) {
+            self.arguments();
+            let id = self.bytes.below(KFUNCS as usize) as i32;
+            return self.push(0x85, 0, call::KFUNC, 0, id);
+        }
+        let helper = self.bytes.pick(&HELPERS);
+        if helper == 181 {
+            let turns = self.bytes.below(6) as i32;
+            let func = FuncId(self.bytes.below(self.count) as u32);
+            self.push(0xb7, 1, 0, 0, turns);
+            self.address(2, func_addr(func));
+            self.push(0xbf, 3, 6, 0, 0);
+            self.push(0xb7, 4, 0, 0, 0);
+        } else if helper < 4 {
+            // A map and a key in the frame.
+            let map = self.bytes.below(3) as u64;
+            self.address(1, MAP_MARK + map);
+            self.push(0xbf, 2, R10, 0, 0);
+            self.push(0x07, 2, 0, 0, -64);
+            self.push(0xbf, 3, R10, 0, 0);
+            self.push(0x07, 3, 0, 0, -128);
+            self.push(0xb7, 4, 0, 0, 0);
+        }
+        self.push(0x85, 0, call::HELPER, 0, helper);
+    }
+
+    fn call_func(&mut self) {
+        self.arguments();
+        let callee = self.bytes.below(self.count);
+        if self.bytes.one_in(4) {
+            self.address(4, func_addr(FuncId(callee as u32)));
+            return self.push(0x8d, 4, 0, 0, 0);
+        }
+        self.push(0x85, 0, call::FUNC, 0, 0);
+        self.slots.last_mut().expect("just pushed").callee = Some(callee);
+    }
+
+    fn constant(&mut self) {
+        let dst = self.bytes.reg();
+        let (low, high) = (self.bytes.imm() as u32, self.bytes.imm() as u32);
+        self.address(dst, u64::from(low) | u64::from(high) << 32);
+    }
+
+    fn address(&mut self, dst: u8, value: u64) {
+        self.push(0x18, dst, 0, 0, value as i32);
+        self.push(0, 0, 0, 0, (value >> 32) as i32);
+    }
+}
+
+/// Constants that stand for the address of map n.
+pub const MAP_MARK: u64 = 0x4d41_505f_0000_0000;

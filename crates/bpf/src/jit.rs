@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Machine code for programs: the second engine, which does exactly what the interpreter does.
+//!
+//! Owns: which functions are compiled, when, and that runs of equal code share them.
+//! Does not: give an instruction a meaning (`vm/interp.rs` does, this follows it); compile for a host other than x86-64
+//! and aarch64: there, and for what it refuses, the interpreter runs.
+//!
+//! A function of an image is compiled when the interpreter has spent so much on it that compiling is worth its time
+//! (`Limits::compile_after`). As both engines agree in everything that can be seen - results, memory, counts, faults and
+//! their places - it does not matter which functions are compiled by then, nor that another run did it. Both call each
+//! other: the interpreter enters code where a program or callback begins, code enters the interpreter at a function that
+//! has none.
+//!
+//! ```text
+//!   decoded function -> facts (blocks, frame addresses) -> translate, alu, memory -> Cranelift -> compile: bytes that run
+//!   call -> native: context, entry -> code -> ways out: helpers, kfuncs, refused accesses, functions without code
+//! ```
+
+mod alu;
+mod compile;
+mod ctx;
+mod facts;
+mod groups;
+mod memory;
+mod native;
+#[cfg(test)]
+mod tests;
+mod translate;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use memmap2::Mmap;
+
+pub use compile::Refusal;
+use compile::{Compiler, Isa};
+use native::Entry;
+use translate::Input;
+
+use crate::fault::Fault;
+use crate::insn::Op;
+use crate::insn::uses::{self, RegSet};
+use crate::vm::interp::{self, Start};
+use crate::vm::{FuncId, Host, Image, Limits};
+
+/// What executes programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    Interp,
+    /// Machine code for what runs often, where the host has it.
+    #[default]
+    Jit,
+}
+
+/// Compiled code by content: whoever holds a clone shares it, on any thread.
+#[derive(Clone, Debug, Default)]
+pub struct CodeCache(Arc<Shelf>);
+
+#[derive(Debug, Default)]
+struct Shelf {
+    isa: OnceLock<Option<IsaOf>>,
+    /// Oldest first.
+    codes: Mutex<Vec<Arc<Code>>>,
+}
+
+/// Slots of the longest function that is compiled: the compiler's time and memory grow a little faster than they. The
+/// longest known function has 6,562.
+const SLOTS_MAX: u32 = 1 << 13;
+
+/// Images of one object that are kept: it is linked anew for each machine and each setting of its knobs.
+const MAX_IMAGES: usize = 8;
+
+struct IsaOf(Isa);
+
+impl std::fmt::Debug for IsaOf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.name())
+    }
+}
+
+impl CodeCache {
+    /// The code of an image that runs in a memory of so many pages. None where the interpreter runs it.
+    pub(crate) fn code(
+        &self,
+        image: &Arc<Image>,
+        nr_pages: u64,
+        limits: &Limits,
+    ) -> Option<Arc<Code>> {
+        let isa = self.0.isa.get_or_init(|| compile::host_isa().map(IsaOf)).as_ref()?;
+        if has_tail_call(image) {
+            return None;
+        }
+        let mut codes = lock(&self.0.codes);
+        if let Some(code) = codes.iter().find(|code| code.fits(image, nr_pages, limits)) {
+            return Some(Arc::clone(code));
+        }
+        let code = Arc::new(Code::new(isa.0.clone(), Arc::clone(image), nr_pages, limits));
+        if codes.len() == MAX_IMAGES {
+            codes.remove(0);
+        }
+        codes.push(Arc::clone(&code));
+        Some(code)
+    }
+}
+
+/// Functions of an image that are never compiled, and why.
+pub fn refusals(image: &Image) -> Vec<(String, Refusal)> {
+    let tail_call = has_tail_call(image);
+    let why = |func: &crate::vm::Func| match func.len {
+        _ if tail_call => Some(Refusal::TailCall),
+        len if len > SLOTS_MAX => Some(Refusal::TooLong { len, max: SLOTS_MAX }),
+        _ => None,
+    };
+    image.funcs.iter().filter_map(|func| Some((func.name.clone(), why(func)?))).collect()
+}
+
+/// A program that is replaced takes its frame along and counts over all frames of an invocation: whole images with one
+/// are interpreted.
+fn has_tail_call(image: &Image) -> bool {
+    image.code.iter().any(|insn| insn.op == Op::TailCall)
+}
+
+/// Bytes of machine code of each function of an image for a machine of that name, without running them.
+pub fn generate(image: &Image, isa: &str) -> Option<Result<Vec<usize>, Refusal>> {
+    let isa = compile::named_isa(isa)?;
+    let code = Code::new(isa, Arc::new(image.clone()), 1 << 24, &Limits::default());
+    let mut work = lock(&code.work);
+    let funcs = (0..image.funcs.len()).map(|func| FuncId(func as u32));
+    Some(funcs.map(|func| Ok(code.bytes(&mut work, func)?.len())).collect())
+}
+
+/// The functions of one image, compiled or not yet.
+pub(crate) struct Code {
+    isa: Isa,
+    image: Arc<Image>,
+    nr_pages: u64,
+    compile_after: u64,
+    /// By function. Compiled code has their addresses in it.
+    slots: Box<[Slot]>,
+    /// What refused accesses call; NULL until the first function is compiled.
+    access: AtomicPtr<u8>,
+    /// First slot of a function, and which it is.
+    starts: BTreeMap<u32, FuncId>,
+    work: Mutex<Work>,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// NULL until the function is compiled.
+    entry: AtomicPtr<u8>,
+    /// How many of r1 to r5 it takes; valid with `entry`.
+    arguments: AtomicU8,
+    refused: AtomicBool,
+    /// Instructions that the interpreter has executed from its entry on. Approximate when threads share it.
+    warmth: AtomicU64,
+}
+
+#[derive(Default)]
+struct Work {
+    compiler: Compiler,
+    /// Live registers by slot, of functions that were asked about.
+    live: BTreeMap<FuncId, Arc<[RegSet]>>,
+    maps: Vec<Mmap>,
+    refused: BTreeMap<FuncId, Refusal>,
+}
+
+impl std::fmt::Debug for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Code of {} ({} functions compiled)", self.image.name, self.compiled())
+    }
+}
+
+impl Code {
+    fn new(isa: Isa, image: Arc<Image>, nr_pages: u64, limits: &Limits) -> Code {
+        let starts = image.funcs.iter().enumerate();
+        Code {
+            isa,
+            nr_pages,
+            compile_after: limits.compile_after,
+            slots: image.funcs.iter().map(|_| Slot::default()).collect(),
+            access: AtomicPtr::default(),
+            starts: starts.map(|(at, func)| (func.start, FuncId(at as u32))).collect(),
+            work: Mutex::default(),
+            image,
+        }
+    }
+
+    fn fits(&self, image: &Image, nr_pages: u64, limits: &Limits) -> bool {
+        let places = |image: &Image| -> Vec<(u32, u32)> {
+            image.funcs.iter().map(|func| (func.start, func.len)).collect()
+        };
+        (self.nr_pages, self.compile_after) == (nr_pages, limits.compile_after)
+            && self.image.code == image.code
+            && places(&self.image) == places(image)
+    }
+
+    /// Functions that have machine code by now.
+    pub fn compiled(&self) -> usize {
+        self.slots.iter().filter(|slot| !slot.entry.load(Ordering::Relaxed).is_null()).count()
+    }
+
+    /// Functions that the compiler refused when it was their turn.
+    pub fn refused(&self) -> Vec<(String, Refusal)> {
+        let name = |func: &FuncId| self.image.func(*func).map_or("?", |func| &func.name).to_owned();
+        let compiler = |(_, why): &(&FuncId, &Refusal)| !matches!(why, Refusal::TooLong { .. });
+        let refused = &lock(&self.work).refused;
+        let by_compiler = refused.iter().filter(compiler);
+        by_compiler.map(|(func, why)| (name(func), why.clone())).collect()
+    }
+
+    /// The function that begins at a slot; the code calls no other slots.
+    fn func_at(&self, pc: u32) -> FuncId {
+        self.starts.get(&pc).copied().unwrap_or(FuncId(u32::MAX))
+    }
+
+    /// The function's machine code, made now if it is due.
+    #[inline]
+    fn entry(&self, func: FuncId) -> Option<Entry> {
+        let slot = self.slots.get(func.idx())?;
+        let code = slot.entry.load(Ordering::Acquire);
+        if code.is_null() {
+            return self.due(slot, func);
+        }
+        Some(self.compiled_entry(slot, code))
+    }
+
+    /// Of a function whose code has been seen.
+    fn compiled_entry(&self, slot: &Slot, code: *const u8) -> Entry {
+        let access = self.access.load(Ordering::Relaxed);
+        Entry { code, access, arguments: slot.arguments.load(Ordering::Relaxed) }
+    }
+
+    fn due(&self, slot: &Slot, func: FuncId) -> Option<Entry> {
+        let len = u64::from(self.image.func(func)?.len);
+        let due = slot.warmth.load(Ordering::Relaxed) >= len.saturating_mul(self.compile_after);
+        if !due || slot.refused.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut work = lock(&self.work);
+        // Another thread may have been faster.
+        if slot.entry.load(Ordering::Acquire).is_null()
+            && !work.refused.contains_key(&func)
+            && let Err(why) = self.compile(&mut work, slot, func)
+        {
+            slot.refused.store(true, Ordering::Relaxed);
+            work.refused.insert(func, why);
+        }
+        drop(work);
+        let code = slot.entry.load(Ordering::Acquire);
+        (!code.is_null()).then(|| self.compiled_entry(slot, code))
+    }
+
+    fn warm(&self, func: FuncId, insns: u64) {
+        if let Some(slot) = self.slots.get(func.idx()) {
+            // Lost updates of another thread only make it a little later.
+            let warmth = slot.warmth.load(Ordering::Relaxed);
+            slot.warmth.store(warmth.saturating_add(insns), Ordering::Relaxed);
+        }
+    }
+
+    fn compile(&self, work: &mut Work, slot: &Slot, func: FuncId) -> Result<(), Refusal> {
+        let arguments = arguments(&work.live(&self.image, func));
+        let bytes = self.bytes(work, func)?;
+        if self.access.load(Ordering::Relaxed).is_null() {
+            let map = compile::executable(&work.compiler.access_thunk(&*self.isa)?)?;
+            self.access.store(map.as_ptr().cast_mut(), Ordering::Relaxed);
+            work.maps.push(map);
+        }
+        let map = compile::executable(&bytes)?;
+        slot.arguments.store(arguments as u8, Ordering::Relaxed);
+        slot.entry.store(map.as_ptr().cast_mut(), Ordering::Release);
+        work.maps.push(map);
+        Ok(())
+    }
+
+    fn bytes(&self, work: &mut Work, id: FuncId) -> Result<Vec<u8>, Refusal> {
+        let image = &self.image;
+        let func = &image.funcs[id.idx()];
+        if func.len > SLOTS_MAX {
+            return Err(Refusal::TooLong { len: func.len, max: SLOTS_MAX });
+        }
+        let live = work.live(image, id);
+        let own = arguments(&live);
+        let mut compiler = std::mem::take(&mut work.compiler);
+        let work = std::cell::RefCell::new(work);
+        let callee = |pc: u32| {
+            let func = self.func_at(pc);
+            let entry_at =
+                self.slots.get(func.idx()).map_or(ptr::null(), |slot| &raw const slot.entry);
+            (entry_at.addr() as u64, arguments(&work.borrow_mut().live(image, func)))
+        };
+        let input = Input {
+            code: &image.code,
+            func,
+            live: &live,
+            call_conv: self.isa.default_call_conv(),
+            nr_pages: self.nr_pages,
+            callee: &callee,
+        };
+        let isa = &*self.isa;
+        // A fault of the compiler must not take the run along: the interpreter can do without it.
+        let bytes = catch_unwind(AssertUnwindSafe(|| compiler.bytes(isa, input, own)))
+            .unwrap_or_else(|_| Err(Refusal::Compiler("it panicked".to_owned())));
+        if bytes.is_ok() {
+            work.into_inner().compiler = compiler;
+        }
+        bytes
+    }
+}
+
+impl Work {
+    fn live(&mut self, image: &Image, func: FuncId) -> Arc<[RegSet]> {
+        let found = image.func(func);
+        let live = || found.map_or_else(Vec::new, |func| uses::live(&image.code, func)).into();
+        Arc::clone(self.live.entry(func).or_insert_with(live))
+    }
+}
+
+/// How many of r1 to r5 a function takes: up to the last one that is read before it is written.
+fn arguments(live: &[RegSet]) -> usize {
+    let first = live.first().copied().unwrap_or_default();
+    (1..=5u8).rev().find(|reg| first.has(*reg)).unwrap_or(0).into()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Run a function by its machine code, or interpret it and count what that took.
+#[inline]
+pub(crate) fn run<H: Host>(h: &mut H, start: Start<'_>, code: &Code) -> Result<u64, Fault> {
+    if let Some(entry) = code.entry(start.func) {
+        return native::call(h, start, code, entry);
+    }
+    let before = h.vm().executed;
+    let result = interp::run(h, start);
+    code.warm(start.func, h.vm().executed.saturating_sub(before));
+    result
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! From a function's intermediate code to bytes that run.
+//!
+//! Owns: the compiler's settings, executable memory. Does not: know what code means.
+//! A function's code is a mapping of its own, written once and then executable, never both. It refers to nothing by
+//! relocation: every call goes through an address that it loads.
+
+use std::sync::Arc;
+
+use cranelift_codegen::control::ControlPlane;
+use cranelift_codegen::ir::{Function, Signature, UserFuncName};
+use cranelift_codegen::isa::{OwnedTargetIsa, TargetIsa};
+use cranelift_codegen::settings::{self, Configurable, Flags};
+use cranelift_codegen::{Context, isa};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+use memmap2::{Mmap, MmapMut};
+
+use super::translate::{Input, Translator, access_signature, access_thunk, signature};
+
+/// Why a function stays with the interpreter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("it has {len} slots, and at most {max} are compiled")]
+    TooLong { len: u32, max: u32 },
+    #[error("the object calls bpf_tail_call")]
+    TailCall,
+    #[error("the compiler refused it: {0}")]
+    Compiler(String),
+    #[error("no memory for its machine code: {0}")]
+    Memory(String),
+}
+
+/// A machine to generate code for.
+pub type Isa = Arc<dyn TargetIsa>;
+
+/// The one that this process runs on, if code for it can be made.
+pub fn host_isa() -> Option<Isa> {
+    let runs = cfg!(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")));
+    let builder = cranelift_native::builder().ok().filter(|_| runs)?;
+    finish(builder)
+}
+
+/// The one of that name: the library panics at others.
+pub fn named_isa(name: &str) -> Option<Isa> {
+    let known = matches!(name, "x86_64" | "aarch64");
+    finish(known.then(|| isa::lookup_by_name(name).ok())??)
+}
+
+fn finish(builder: isa::Builder) -> Option<OwnedTargetIsa> {
+    let mut flags = settings::builder();
+    for (name, value) in [
+        ("opt_level", "speed"),
+        ("enable_verifier", if cfg!(test) { "true" } else { "false" }),
+        ("unwind_info", "false"),
+        // A frame of more than a page must not step over the guard of the stack.
+        ("enable_probestack", "true"),
+        ("probestack_strategy", "inline"),
+    ] {
+        flags.set(name, value).ok()?;
+    }
+    builder.finish(Flags::new(flags)).ok()
+}
+
+/// What compiling one function after the other keeps.
+#[derive(Default)]
+pub struct Compiler {
+    function: FunctionBuilderContext,
+    context: Option<Box<Context>>,
+}
+
+impl Compiler {
+    /// The code that refused accesses call.
+    pub fn access_thunk(&mut self, isa: &dyn TargetIsa) -> Result<Vec<u8>, Refusal> {
+        let call_conv = isa.default_call_conv();
+        self.build(isa, access_signature(), |builder| access_thunk(builder, call_conv))
+    }
+
+    /// Machine code of a function.
+    pub fn bytes(
+        &mut self,
+        isa: &dyn TargetIsa,
+        input: Input<'_>,
+        arguments: usize,
+    ) -> Result<Vec<u8>, Refusal> {
+        let signature = signature(isa.default_call_conv(), arguments);
+        self.build(isa, signature, |builder| Translator::function(builder, input))
+    }
+
+    fn build(
+        &mut self,
+        isa: &dyn TargetIsa,
+        signature: Signature,
+        fill: impl FnOnce(FunctionBuilder<'_>) -> FunctionBuilder<'_>,
+    ) -> Result<Vec<u8>, Refusal> {
+        let context = self.context.get_or_insert_with(|| Box::new(Context::new()));
+        context.func = Function::with_name_signature(UserFuncName::default(), signature);
+        let builder = FunctionBuilder::new(&mut context.func, &mut self.function);
+        let builder = fill(builder);
+        builder.finalize(isa.frontend_config());
+        let compiled = context.compile(isa, &mut ControlPlane::default());
+        let result = match compiled {
+            Ok(code) if !code.buffer.relocs().is_empty() => {
+                Err(Refusal::Compiler("its code is not whole".to_owned()))
+            }
+            Ok(code) => Ok(code.code_buffer().to_vec()),
+            Err(error) => Err(Refusal::Compiler(error.inner.to_string())),
+        };
+        context.clear();
+        result
+    }
+}
+
+/// Bytes that can be executed.
+pub fn executable(bytes: &[u8]) -> Result<Mmap, Refusal> {
+    let failed = |error: std::io::Error| Refusal::Memory(error.to_string());
+    let mut map = MmapMut::map_anon(bytes.len().max(1)).map_err(failed)?;
+    map[..bytes.len()].copy_from_slice(bytes);
+    let map = map.make_exec().map_err(failed)?;
+    // SAFETY: the range is the mapping that was just made.
+    unsafe { wasmtime_internal_jit_icache_coherence::clear_cache(map.as_ptr().cast(), map.len()) }
+        .and_then(|()| wasmtime_internal_jit_icache_coherence::pipeline_flush_mt())
+        .map_err(failed)?;
+    Ok(map)
+}

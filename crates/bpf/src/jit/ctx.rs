@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What machine code knows of the run that it is in: one structure, whose address is each function's first argument.
+//!
+//! Owns: its layout, and the types of what the code calls. Does not: generate or call code.
+//! The code itself knows nothing of the host's type, so runs with any host share it.
+
+use std::any::Any;
+use std::mem::offset_of;
+
+use super::Code;
+use crate::fault::Fault;
+use crate::vm::interp::{MAX_FRAMES, Start};
+
+/// Two results in registers: a value, and the instructions executed so far or `FAILED`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Pair {
+    pub value: u64,
+    pub executed: u64,
+}
+
+/// In place of a count: something stopped the program.
+pub const FAILED: u64 = u64::MAX;
+
+/// Context, call's number above its slot, frame pointer, instructions executed. Arguments are in `Ctx::args`.
+pub type CallFn = unsafe extern "C" fn(*mut Ctx, u64, u64, u64) -> Pair;
+/// Context; the rest is in `Ctx::refused`.
+pub type AccessFn = unsafe extern "C" fn(*mut Ctx);
+
+/// The ways out of the code, for one type of host.
+#[repr(C)]
+pub struct Calls {
+    pub helper: CallFn,
+    pub kfunc: CallFn,
+    /// A function of the program that is not compiled.
+    pub func: CallFn,
+    /// A function by its address, which is the sixth argument.
+    pub func_reg: CallFn,
+    /// An access that the code's own check refused. The code calls it by way of `Ctx::access`.
+    pub access: AccessFn,
+}
+
+/// Why code stopped by itself.
+pub const WHY_LIMIT: u64 = 1;
+pub const WHY_DEPTH: u64 = 2;
+
+/// An access that goes out. In memory, so that the code around it need not move anything.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Refused {
+    pub addr: u64,
+    pub slot: u64,
+    /// What is stored, or the operand.
+    pub value: u64,
+    pub r0: u64,
+    pub executed: u64,
+    /// What was loaded.
+    pub result: u64,
+    /// Not 0: something stopped the program.
+    pub failed: u64,
+}
+
+#[repr(C)]
+pub struct Ctx {
+    /// Where guest address 0 would be on the host.
+    pub base: *mut u8,
+    /// A byte per page, from the first page of the memory on.
+    pub perms: *const u8,
+    pub deadline: u64,
+    /// Frame pointer of the deepest frame that may be.
+    pub fp_min: u64,
+    pub arena_base: u64,
+    pub may_goto: u64,
+    pub calls: *const Calls,
+    /// Calls `Calls::access` and leaves every register as it was.
+    pub access: *const u8,
+    pub refused: Refused,
+    /// r1 to r5 of a call out; then the address of `Calls::func_reg`.
+    pub args: [u64; 6],
+    /// After a failure: the count, why if `fault` is None, the slots of the frames, innermost first, and r0 to r9.
+    pub executed: u64,
+    pub why: u64,
+    pub nr_pcs: u64,
+    pub pcs: [u32; MAX_FRAMES],
+    pub regs: [u64; 10],
+    /// From here on the code looks at nothing.
+    pub host: *mut (),
+    pub start: *const Start<'static>,
+    pub code: *const Code,
+    /// Frame pointer of the frame in which the code was entered.
+    pub fp: u64,
+    pub fault: Option<Fault>,
+    pub panic: Option<Box<dyn Any + Send>>,
+}
+
+/// Offsets, as the code generator wants them.
+pub mod at {
+    use super::*;
+    pub const BASE: i32 = offset_of!(Ctx, base) as i32;
+    pub const PERMS: i32 = offset_of!(Ctx, perms) as i32;
+    pub const DEADLINE: i32 = offset_of!(Ctx, deadline) as i32;
+    pub const FP_MIN: i32 = offset_of!(Ctx, fp_min) as i32;
+    pub const ARENA_BASE: i32 = offset_of!(Ctx, arena_base) as i32;
+    pub const MAY_GOTO: i32 = offset_of!(Ctx, may_goto) as i32;
+    pub const CALLS: i32 = offset_of!(Ctx, calls) as i32;
+    pub const ACCESS: i32 = offset_of!(Ctx, access) as i32;
+    pub const CALLS_ACCESS: i32 = offset_of!(Calls, access) as i32;
+    const REFUSED: i32 = offset_of!(Ctx, refused) as i32;
+    pub const ADDR: i32 = REFUSED + offset_of!(Refused, addr) as i32;
+    pub const SLOT: i32 = REFUSED + offset_of!(Refused, slot) as i32;
+    pub const VALUE: i32 = REFUSED + offset_of!(Refused, value) as i32;
+    pub const R0: i32 = REFUSED + offset_of!(Refused, r0) as i32;
+    pub const COUNT: i32 = REFUSED + offset_of!(Refused, executed) as i32;
+    pub const RESULT: i32 = REFUSED + offset_of!(Refused, result) as i32;
+    pub const REFUSED_FAILED: i32 = REFUSED + offset_of!(Refused, failed) as i32;
+    pub const ARGS: i32 = offset_of!(Ctx, args) as i32;
+    pub const EXECUTED: i32 = offset_of!(Ctx, executed) as i32;
+    pub const WHY: i32 = offset_of!(Ctx, why) as i32;
+    pub const NR_PCS: i32 = offset_of!(Ctx, nr_pcs) as i32;
+    pub const PCS: i32 = offset_of!(Ctx, pcs) as i32;
+    pub const REGS: i32 = offset_of!(Ctx, regs) as i32;
+}
+
+/// Which way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Helper,
+    Kfunc,
+    Func,
+    FuncReg,
+}
+
+impl Way {
+    /// Offset in `Calls`.
+    pub fn at(self) -> i32 {
+        let at = match self {
+            Way::Helper => offset_of!(Calls, helper),
+            Way::Kfunc => offset_of!(Calls, kfunc),
+            Way::Func => offset_of!(Calls, func),
+            Way::FuncReg => offset_of!(Calls, func_reg),
+        };
+        at as i32
+    }
+}

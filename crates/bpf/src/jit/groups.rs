@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Accesses that lie close together through one pointer, so that one look at the page's permission serves them all.
+//!
+//! Owns: which accesses these are. Does not: check (see `memory.rs`).
+//! A group lives in a tree of blocks of which each has one way in, and ends at a call out, which may change permissions.
+//! Its first access looks at the whole range; where that is not on one page, each access of it goes out for itself.
+
+use super::facts::{Facts, Known, step};
+use crate::insn::uses::{is_load, successors, writes};
+use crate::insn::{Insn, Op, access_size};
+use crate::vm::Func;
+
+/// Bytes of a group: so few that a group seldom spans two pages.
+const SPAN: i64 = 256;
+/// Groups that may still grow at a time: a bound, so that hostile programs take no memory.
+const OPEN_MAX: usize = 16;
+
+/// Accesses by one pointer.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// The range, counted from the first access's address.
+    pub from: i64,
+    pub to: i64,
+    count: u32,
+    /// What the first access adds to the pointer.
+    first: i64,
+}
+
+#[derive(Default)]
+pub struct Groups {
+    all: Vec<Group>,
+    /// By slot of the function.
+    of: Vec<Option<u32>>,
+}
+
+/// What a register holds: a value that has a number, and a constant.
+type Value = (u32, i64);
+
+#[derive(Clone)]
+struct State {
+    regs: [Value; 11],
+    /// Values through which groups go that may still grow.
+    open: Vec<(u32, u32)>,
+    known: super::facts::Regs,
+}
+
+impl Groups {
+    pub fn of(code: &[Insn], func: &Func, facts: &Facts) -> Groups {
+        let len = func.len as usize;
+        let mut groups = Groups { all: Vec::new(), of: vec![None; len] };
+        let mut after: Vec<Option<State>> = vec![None; len];
+        let mut numbers = 0;
+        let mut state = None;
+        for slot in (0..len).filter(|slot| facts.reached[*slot]) {
+            let pc = func.start + slot as u32;
+            if let Some(known) = facts.blocks[slot] {
+                let inherited = after[slot].take().filter(|_| facts.preds[slot] == 1 && slot > 0);
+                let mut begun = inherited.unwrap_or_else(|| fresh(&mut numbers, known));
+                begun.known = known;
+                state = Some(begun);
+            }
+            let Some(current) = &mut state else { continue };
+            let insn = &code[pc as usize];
+            groups.access(insn, slot, current);
+            advance(insn, current, &mut numbers);
+            for next in successors(insn, pc).into_iter().flatten() {
+                let next = (next - func.start) as usize;
+                if next > slot && facts.blocks[next].is_some() && facts.preds[next] == 1 {
+                    after[next] = Some(current.clone());
+                }
+            }
+        }
+        groups
+    }
+
+    /// The group of the access in a slot and its number, if it has company.
+    pub fn at(&self, slot: usize) -> Option<(usize, Group)> {
+        let at = self.of[slot]? as usize;
+        Some((at, self.all[at])).filter(|(_, group)| group.count > 1)
+    }
+
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    fn access(&mut self, insn: &Insn, slot: usize, state: &mut State) {
+        let Some(size) = access_size(insn.op) else { return };
+        let base = usize::from(if is_load(insn.op) { insn.src } else { insn.dst });
+        if state.known[base] != Known::Nothing {
+            return;
+        }
+        let (value, more) = state.regs[base];
+        let at = more.wrapping_add(i64::from(insn.off));
+        let open = state.open.iter().filter(|(of, _)| *of == value).map(|(_, group)| *group);
+        let joined = open.into_iter().find(|group| self.all[*group as usize].takes(at, size));
+        let group = joined.unwrap_or_else(|| {
+            let group = self.all.len() as u32;
+            self.all.push(Group { from: 0, to: i64::from(size), count: 1, first: at });
+            if state.open.len() == OPEN_MAX {
+                state.open.remove(0);
+            }
+            state.open.push((value, group));
+            group
+        });
+        self.of[slot] = Some(group);
+    }
+}
+
+impl Group {
+    /// Whether an access belongs to the group; it does from now on.
+    fn takes(&mut self, at: i64, size: i32) -> bool {
+        let from = at.wrapping_sub(self.first);
+        // Far apart, or the address space's end between them.
+        if !(-SPAN..=SPAN).contains(&from) {
+            return false;
+        }
+        let (from, to) = (self.from.min(from), self.to.max(from + i64::from(size)));
+        let fits = to - from <= SPAN;
+        if fits {
+            (self.from, self.to, self.count) = (from, to, self.count + 1);
+        }
+        fits
+    }
+}
+
+fn fresh(numbers: &mut u32, known: super::facts::Regs) -> State {
+    let mut state = State { regs: [(0, 0); 11], open: Vec::new(), known };
+    for value in &mut state.regs {
+        *value = number(numbers);
+    }
+    state
+}
+
+fn number(numbers: &mut u32) -> Value {
+    *numbers += 1;
+    (*numbers, 0)
+}
+
+fn advance(insn: &Insn, state: &mut State, numbers: &mut u32) {
+    let (dst, src) = (usize::from(insn.dst), usize::from(insn.src));
+    step(insn, &mut state.known);
+    match insn.op {
+        Op::Mov64X => state.regs[dst] = state.regs[src],
+        Op::Add64K => state.regs[dst].1 = state.regs[dst].1.wrapping_add(insn.imm),
+        Op::Sub64K => state.regs[dst].1 = state.regs[dst].1.wrapping_sub(insn.imm),
+        op => {
+            if matches!(op, Op::CallFunc | Op::CallReg | Op::CallHelper | Op::CallKfunc) {
+                state.open.clear();
+            }
+            let written = writes(insn);
+            for reg in (0..10).filter(|reg| written.has(*reg)) {
+                state.regs[usize::from(reg)] = number(numbers);
+            }
+        }
+    }
+}

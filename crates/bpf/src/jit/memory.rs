@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Loads, stores and atomics in Cranelift's intermediate code.
+//!
+//! Owns: which checks stand before an access. Does not: say what a refused access means; the ways out do, with the
+//! interpreter's own functions.
+//!
+//! Why bounds hold: an access happens in one of two ways only. Through r10, or a register that holds r10 and a constant
+//! on every path, with all its bytes in the 512 of the frame: the frame pointer is an argument that only the caller's
+//! check against the deepest frame lets shrink, and all frames of a level are committed, writable and never freed. Or
+//! past a check of the address itself, alone or with its group: alone, it is rotated right by the access's alignment, so
+//! that a misaligned one becomes huge; then its page must be below the number of pages, and the page's permission must
+//! allow the access; an aligned access of at most eight bytes lies on one page. A group's whole range must lie on one
+//! such page. Everything else goes out and is checked there byte by byte. Guard pages alone would not do: pages have
+//! permissions that the simulator, which shares the mapping, is not bound by.
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Type, Value};
+
+use super::ctx::at;
+use super::facts::Known;
+use super::groups::Group;
+use super::translate::{I32, I64, Translator, flags};
+use crate::insn::uses::is_load;
+use crate::insn::{Insn, Op, access_size};
+use crate::mem::{GUEST_BASE, LOAD, PAGE, PAGE_SHIFT, STORE};
+use crate::vm::stack::FRAME;
+
+/// Of guest memory: always inside the mapping, aligned or not.
+fn guest() -> MemFlagsData {
+    MemFlagsData::new().with_notrap()
+}
+
+/// A memory access.
+struct Access {
+    /// Register with the address, and what is added.
+    base: u8,
+    off: i64,
+    ty: Type,
+}
+
+impl Access {
+    fn size(&self) -> u32 {
+        self.ty.bytes()
+    }
+}
+
+impl Translator<'_, '_> {
+    pub fn memory(&mut self, insn: &Insn, pc: u32) {
+        let size = access_size(insn.op).unwrap_or(8);
+        let ty = Type::int(8 * size as u16).unwrap_or(I64);
+        let loads = is_load(insn.op);
+        let base = if loads { insn.src } else { insn.dst };
+        let access = Access { base, off: i64::from(insn.off), ty };
+        if loads {
+            self.load(insn, &access, pc);
+        } else if is_atomic(insn.op) {
+            self.atomic(insn, &access, pc);
+        } else {
+            self.store(insn, &access, pc);
+        }
+    }
+
+    fn load(&mut self, insn: &Insn, access: &Access, pc: u32) {
+        let value = match self.in_frame(access) {
+            Some((at, off)) => self.loaded(insn.op, access.ty, at, off),
+            None => {
+                let slow = self.block(true);
+                let done = self.block(false);
+                let result = self.b.append_block_param(done, I64);
+                let addr = self.addr(access);
+                let at = self.checked(addr, access, LOAD, pc, slow);
+                let value = self.loaded(insn.op, access.ty, at, 0);
+                self.b.ins().jump(done, &[BlockArg::Value(value)]);
+                self.enter(slow);
+                self.outside(addr, None, done, true, pc);
+                result
+            }
+        };
+        self.set_reg(insn.dst, value);
+    }
+
+    fn loaded(&mut self, op: Op, ty: Type, at: Value, off: i32) -> Value {
+        use Op::*;
+        let value = self.b.ins().load(ty, guest(), at, off);
+        match op {
+            LdxBs | LdxHs | LdxWs | LdxProbeBs | LdxProbeHs | LdxProbeWs => {
+                self.b.ins().sextend(I64, value)
+            }
+            _ if ty == I64 => value,
+            _ => self.b.ins().uextend(I64, value),
+        }
+    }
+
+    fn store(&mut self, insn: &Insn, access: &Access, pc: u32) {
+        let constant = matches!(insn.op, Op::StB | Op::StH | Op::StW | Op::StDw);
+        let value = if constant { self.iconst(insn.imm as u64) } else { self.reg(insn.src) };
+        let narrow = if access.ty == I64 { value } else { self.b.ins().ireduce(access.ty, value) };
+        if let Some((at, off)) = self.in_frame(access) {
+            self.b.ins().store(guest(), narrow, at, off);
+            return;
+        }
+        let (slow, done) = (self.block(true), self.block(false));
+        let addr = self.addr(access);
+        let at = self.checked(addr, access, STORE, pc, slow);
+        self.b.ins().store(guest(), narrow, at, 0);
+        self.b.ins().jump(done, &[]);
+        self.enter(slow);
+        self.outside(addr, Some(value), done, false, pc);
+    }
+
+    /// One thread runs a simulation, so that reading, changing and writing need not be one step.
+    fn atomic(&mut self, insn: &Insn, access: &Access, pc: u32) {
+        let ty = access.ty;
+        let wide = self.reg(insn.src);
+        let operand = self.narrow(insn.src, ty);
+        let compares = matches!(insn.op, Op::AtomicCmpxchgW | Op::AtomicCmpxchgDw);
+        let expected = if compares { self.narrow(0, ty) } else { operand };
+        let change = |t: &mut Self, at: Value, off: i32| {
+            let old = t.b.ins().load(ty, guest(), at, off);
+            let new = t.changed(insn.op, old, operand, expected);
+            t.b.ins().store(guest(), new, at, off);
+            if ty == I64 { old } else { t.b.ins().uextend(I64, old) }
+        };
+        let old = match self.in_frame(access) {
+            Some((at, off)) => change(self, at, off),
+            None => {
+                let (slow, done) = (self.block(true), self.block(false));
+                let result = self.b.append_block_param(done, I64);
+                let addr = self.addr(access);
+                let at = self.checked(addr, access, LOAD | STORE, pc, slow);
+                let old = change(self, at, 0);
+                self.b.ins().jump(done, &[BlockArg::Value(old)]);
+                self.enter(slow);
+                if compares {
+                    let r0 = self.reg(0);
+                    self.b.ins().store(flags(), r0, self.ctx, at::R0);
+                }
+                self.outside(addr, Some(wide), done, true, pc);
+                result
+            }
+        };
+        match insn.op {
+            Op::AtomicCmpxchgW | Op::AtomicCmpxchgDw => self.set_reg(0, old),
+            op if fetches(op) => self.set_reg(insn.src, old),
+            _ => {}
+        }
+    }
+
+    fn changed(&mut self, op: Op, old: Value, operand: Value, expected: Value) -> Value {
+        use Op::*;
+        let ins = self.b.ins();
+        match op {
+            AtomicAddW | AtomicAddDw | AtomicFetchAddW | AtomicFetchAddDw => ins.iadd(old, operand),
+            AtomicOrW | AtomicOrDw | AtomicFetchOrW | AtomicFetchOrDw => ins.bor(old, operand),
+            AtomicAndW | AtomicAndDw | AtomicFetchAndW | AtomicFetchAndDw => ins.band(old, operand),
+            AtomicXorW | AtomicXorDw | AtomicFetchXorW | AtomicFetchXorDw => ins.bxor(old, operand),
+            AtomicCmpxchgW | AtomicCmpxchgDw => {
+                let equal = ins.icmp(IntCC::Equal, old, expected);
+                self.b.ins().select(equal, operand, old)
+            }
+            _ => operand,
+        }
+    }
+
+    /// An access that is done outside, with what it stores or its operand; then on to `done`, with what it loaded if
+    /// that is wanted, or out of the function.
+    fn outside(&mut self, addr: Value, value: Option<Value>, done: Block, loads: bool, pc: u32) {
+        self.b.ins().store(flags(), addr, self.ctx, at::ADDR);
+        let slot = self.iconst(u64::from(pc));
+        self.b.ins().store(flags(), slot, self.ctx, at::SLOT);
+        if let Some(value) = value {
+            let executed = self.executed();
+            self.b.ins().store(flags(), value, self.ctx, at::VALUE);
+            self.b.ins().store(flags(), executed, self.ctx, at::COUNT);
+        }
+        let failed = self.access_outside();
+        let result = loads.then(|| self.b.ins().load(I64, flags(), self.ctx, at::RESULT));
+        let result: Vec<BlockArg> = result.into_iter().map(BlockArg::Value).collect();
+        let out = self.block(true);
+        self.b.ins().brif(failed, out, &[], done, &result);
+        self.enter(out);
+        self.fail(pc);
+        self.enter(done);
+    }
+
+    /// Host address and offset of an access that lies in the frame whatever happens.
+    fn in_frame(&mut self, access: &Access) -> Option<(Value, i32)> {
+        let Known::Frame(from) = self.known(access.base) else { return None };
+        let off = i64::from(from) + access.off;
+        let inside = off >= -(FRAME as i64) && off <= -i64::from(access.size());
+        let off = i32::try_from(off).ok().filter(|_| inside)?;
+        Some((self.b.ins().iadd(self.base, self.fp), off))
+    }
+
+    fn addr(&mut self, access: &Access) -> Value {
+        let base = self.reg(access.base);
+        if access.off == 0 { base } else { self.b.ins().iadd_imm_s(base, access.off) }
+    }
+
+    /// Host address of an access that its page allows; to `slow` with all others.
+    fn checked(&mut self, addr: Value, access: &Access, need: u8, pc: u32, slow: Block) -> Value {
+        let perm = match self.groups.at((pc - self.input.func.start) as usize) {
+            Some((number, group)) => self.group_perm(addr, number, group),
+            None => self.page_perm(addr, access, slow),
+        };
+        let granted = self.b.ins().band_imm_u(perm, i64::from(need));
+        let allowed = if need.is_power_of_two() {
+            granted
+        } else {
+            self.b.ins().icmp_imm_s(IntCC::Equal, granted, i64::from(need))
+        };
+        let go = self.block(false);
+        self.b.ins().brif(allowed, go, &[], slow, &[]);
+        self.enter(go);
+        self.b.ins().iadd(self.base, addr)
+    }
+
+    /// What the page of a group allows, nothing if it spans two or lies outside.
+    fn group_perm(&mut self, addr: Value, number: usize, group: Group) -> Value {
+        if let Some(perm) = self.group_perms[number] {
+            return perm;
+        }
+        let none = self.b.ins().iconst(I32, 0);
+        let (near, look, known) = (self.block(false), self.block(false), self.block(false));
+        let perm = self.b.append_block_param(known, I32);
+        let origin = (GUEST_BASE as i64).wrapping_neg();
+        let first = self.b.ins().iadd_imm_s(addr, origin.wrapping_add(group.from));
+        let page = self.b.ins().ushr_imm_u(first, i64::from(PAGE_SHIFT));
+        let nr_pages = self.input.nr_pages as i64;
+        let inside = self.b.ins().icmp_imm_s(IntCC::UnsignedLessThan, page, nr_pages);
+        self.b.ins().brif(inside, near, &[], known, &[BlockArg::Value(none)]);
+        self.enter(near);
+        let within = self.b.ins().band_imm_u(first, PAGE as i64 - 1);
+        let last = PAGE as i64 - (group.to - group.from);
+        let one_page = self.b.ins().icmp_imm_s(IntCC::UnsignedLessThanOrEqual, within, last);
+        self.b.ins().brif(one_page, look, &[], known, &[BlockArg::Value(none)]);
+        self.enter(look);
+        let perm_at = self.b.ins().iadd(self.perms, page);
+        let found = self.b.ins().uload8(I32, flags(), perm_at, 0);
+        self.b.ins().jump(known, &[BlockArg::Value(found)]);
+        self.enter(known);
+        self.group_perms[number] = Some(perm);
+        perm
+    }
+
+    /// What the page of an aligned access allows; to `slow` if it lies outside or is not aligned.
+    fn page_perm(&mut self, addr: Value, access: &Access, slow: Block) -> Value {
+        let shift = access.size().trailing_zeros();
+        let off = self.b.ins().iadd_imm_s(addr, (GUEST_BASE as i64).wrapping_neg());
+        let turned = if shift == 0 { off } else { self.b.ins().rotr_imm_u(off, i64::from(shift)) };
+        let page = self.b.ins().ushr_imm_u(turned, i64::from(PAGE_SHIFT - shift));
+        let nr_pages = self.input.nr_pages as i64;
+        let inside = self.b.ins().icmp_imm_s(IntCC::UnsignedLessThan, page, nr_pages);
+        let look = self.block(false);
+        self.b.ins().brif(inside, look, &[], slow, &[]);
+        self.enter(look);
+        let perm_at = self.b.ins().iadd(self.perms, page);
+        self.b.ins().uload8(I32, flags(), perm_at, 0)
+    }
+}
+
+pub fn is_atomic(op: Op) -> bool {
+    (Op::AtomicAddW as u8..=Op::AtomicCmpxchgDw as u8).contains(&(op as u8))
+}
+
+fn fetches(op: Op) -> bool {
+    (Op::AtomicFetchAddW as u8..=Op::AtomicXchgDw as u8).contains(&(op as u8))
+}

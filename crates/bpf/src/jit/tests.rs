@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What is the machine code's own; that it agrees with the interpreter is tested in `vm/tests`.
+
+use super::*;
+use crate::insn::asm::assemble;
+use crate::vm::bare::BareHost;
+use crate::vm::tests::{host, host_on};
+use crate::vm::{Config, InstanceId, InstanceParts};
+
+const LOOP: &str = "func main:\nr6 = 10\nr7 = 0\nloop:\nr1 = r6\ncall twice\nr7 += r0\nr6 -= 1\nif r6 != 0 goto loop\n\
+                    r0 = r7\nexit\nfunc twice:\nr0 = r1\nr0 += r1\nexit";
+
+fn image(text: &str) -> Image {
+    assemble(text).expect("text").image("test").expect("image")
+}
+
+fn compiled(h: &BareHost, instance: InstanceId) -> usize {
+    h.vm.instance(instance).expect("instance").compiled()
+}
+
+/// A host that shares code, with one program.
+fn sharing(codes: &CodeCache, limits: Limits) -> (BareHost, InstanceId) {
+    let mut h = BareHost::new(Config { limits, ..Config::default() }).expect("memory");
+    let instance = h.vm.add_instance("test");
+    let parts = InstanceParts {
+        image: image(LOOP).into(),
+        codes: codes.clone(),
+        ..InstanceParts::default()
+    };
+    h.vm.install(instance, parts);
+    (h, instance)
+}
+
+#[test]
+fn functions_are_compiled_when_they_are_entered() {
+    let (mut h, instance) = host(LOOP);
+    assert_eq!(compiled(&h, instance), 0);
+    assert_eq!(h.run(instance, "main", [0; 5]), Ok(110));
+    assert_eq!(compiled(&h, instance), 2);
+    let (mut h, instance) = host_on(Engine::Interp, LOOP);
+    assert_eq!(h.run(instance, "main", [0; 5]), Ok(110));
+    assert_eq!(compiled(&h, instance), 0);
+}
+
+#[test]
+fn functions_are_compiled_once_they_are_warm() {
+    // 84 instructions each time, in 9 slots.
+    let limits = Limits { compile_after: 20, ..Limits::default() };
+    let (mut h, instance) = sharing(&CodeCache::default(), limits);
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        assert_eq!(h.run(instance, "main", [0; 5]), Ok(110));
+        seen.push(compiled(&h, instance));
+    }
+    // What main calls is interpreted along with it at first, and must become warm by itself.
+    assert_eq!((seen[0], seen[4] >= 1), (0, true), "{seen:?}");
+}
+
+#[test]
+fn equal_code_is_compiled_once() {
+    let codes = CodeCache::default();
+    let limits = Limits { compile_after: 0, ..Limits::default() };
+    let (mut first, instance) = sharing(&codes, limits);
+    assert_eq!(first.run(instance, "main", [0; 5]), Ok(110));
+    let (second, instance) = sharing(&codes, limits);
+    assert_eq!(compiled(&second, instance), 2, "before it ran");
+    let (other, instance) = sharing(&CodeCache::default(), limits);
+    assert_eq!(compiled(&other, instance), 0);
+}
+
+#[test]
+fn threads_share_code() {
+    let codes = CodeCache::default();
+    let limits = Limits { compile_after: 1, ..Limits::default() };
+    let run = || {
+        let (mut h, instance) = sharing(&codes, limits);
+        (0..200).map(|_| h.run(instance, "main", [0; 5])).all(|result| result == Ok(110))
+            && h.vm.executed == 200 * 84
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(run)).collect();
+        assert!(threads.into_iter().all(|thread| thread.join().expect("no panic")));
+    });
+}
+
+#[test]
+fn what_is_refused_is_interpreted_and_named() {
+    let text = "func main:\nr2 = r1\nr3 = 0\ncall 12\nr0 = 1\nexit";
+    let refusals = refusals(&image(text));
+    assert_eq!(refusals, [("main".to_owned(), Refusal::TailCall)]);
+    let long = "r0 += 1\n".repeat(SLOTS_MAX as usize) + "exit";
+    let (mut h, instance) = host(&format!("func main:\n{long}"));
+    assert_eq!(h.run(instance, "main", [0; 5]), Ok(u64::from(SLOTS_MAX)));
+    let found = h.vm.instance(instance).expect("instance").refusals();
+    let (len, max) = (SLOTS_MAX + 1, SLOTS_MAX);
+    assert_eq!(found, [("main".to_owned(), Refusal::TooLong { len, max })]);
+    assert_eq!(compiled(&h, instance), 0);
+}
+
+/// The panic passes no compiled frame, and the process lives on.
+#[test]
+fn a_panic_of_the_host_goes_through() {
+    let (mut h, instance) = host("func main:\ncall inner\nexit\nfunc inner:\ncall $7\nexit");
+    h.panics = Some(crate::kfunc::KfuncId(7));
+    let result = catch_unwind(AssertUnwindSafe(|| h.run(instance, "main", [0; 5])));
+    let panic = result.expect_err("it panicked");
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"a kfunc's own fault"));
+    assert_eq!(compiled(&h, instance), 2);
+}
+
+#[test]
+fn code_is_generated_for_both_machines() {
+    for isa in ["x86_64", "aarch64"] {
+        let sizes = generate(&image(LOOP), isa).expect(isa).expect("both functions");
+        assert!(sizes.len() == 2 && sizes.iter().all(|size| *size > 16), "{isa}: {sizes:?}");
+    }
+    assert!(generate(&image(LOOP), "pdp11").is_none());
+}

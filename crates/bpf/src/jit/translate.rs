@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! From a decoded function to Cranelift's intermediate code.
+//!
+//! Owns: blocks, registers as variables, the count of instructions, jumps, calls and how code stops.
+//! Does not: arithmetic (`alu.rs`), memory (`memory.rs`), turn it into machine code (`compile.rs`).
+//!
+//! The count is exact wherever anybody may look: `pending` instructions of a stretch are added at its end, before a call
+//! out, or on the way to a fault. What stops the program is found out of line: the registers that are live there go to
+//! the context, then the slot, and every function on the way out adds the slot of its call.
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{
+    AbiParam, Block, BlockArg, InstBuilder, MemFlagsData, SigRef, Signature, Type, Value, types,
+};
+use cranelift_codegen::isa::CallConv;
+use cranelift_frontend::{FunctionBuilder, Variable};
+
+use super::ctx::{FAILED, WHY_DEPTH, WHY_LIMIT, Way, at};
+use super::facts::{Facts, Known, Regs, step};
+use super::groups::Groups;
+use crate::insn::uses::RegSet;
+use crate::insn::{Insn, Op, access_size};
+use crate::vm::Func;
+use crate::vm::stack::FRAME;
+
+pub const I32: Type = types::I32;
+pub const I64: Type = types::I64;
+
+/// What the translation of a function needs of its surroundings.
+pub struct Input<'a> {
+    pub code: &'a [Insn],
+    pub func: &'a Func,
+    /// Of the function, by slot.
+    pub live: &'a [RegSet],
+    pub call_conv: CallConv,
+    /// Pages of the memory: part of what makes code shareable.
+    pub nr_pages: u64,
+    /// Of a called function by its first slot: where its address is kept, and how many arguments it takes.
+    pub callee: &'a dyn Fn(u32) -> (u64, usize),
+}
+
+/// Context, count, frame pointer, then so many of r1 to r5; r0 and the count come back.
+pub fn signature(call_conv: CallConv, arguments: usize) -> Signature {
+    let mut signature = Signature::new(call_conv);
+    signature.params.extend(vec![AbiParam::new(I64); 3 + arguments]);
+    signature.returns.extend([AbiParam::new(I64); 2]);
+    signature
+}
+
+/// Of the code that stands between a refused access and `Calls::access`.
+pub fn access_signature() -> Signature {
+    let mut signature = Signature::new(CallConv::PreserveAll);
+    signature.params.push(AbiParam::new(I64));
+    signature
+}
+
+/// That code. What Rust's calling convention lets a function change is saved around it.
+pub fn access_thunk(mut b: FunctionBuilder<'_>, call_conv: CallConv) -> FunctionBuilder<'_> {
+    let block = b.create_block();
+    b.append_block_params_for_function_params(block);
+    b.switch_to_block(block);
+    b.seal_block(block);
+    let ctx = b.block_params(block)[0];
+    let calls = b.ins().load(I64, flags(), ctx, at::CALLS);
+    let callee = b.ins().load(I64, flags(), calls, at::CALLS_ACCESS);
+    let mut signature = Signature::new(call_conv);
+    signature.params.push(AbiParam::new(I64));
+    let signature = b.import_signature(signature);
+    b.ins().call_indirect(signature, callee, &[ctx]);
+    b.ins().return_(&[]);
+    b
+}
+
+pub struct Translator<'a, 'b> {
+    pub b: FunctionBuilder<'b>,
+    pub input: Input<'a>,
+    pub regs: [Variable; 10],
+    executed: Variable,
+    budget: Variable,
+    /// Instructions of this stretch that `executed` does not count yet.
+    pub pending: i64,
+    pub known: Regs,
+    pub ctx: Value,
+    pub fp: Value,
+    pub base: Value,
+    pub perms: Value,
+    /// By slot.
+    blocks: Vec<Option<Block>>,
+    preds_left: Vec<u32>,
+    /// Takes slot and count, and the slot alone.
+    fail_here: Block,
+    fail_up: Block,
+    pub groups: Groups,
+    /// By group: what its page allows, once its first access has looked.
+    pub group_perms: Vec<Option<Value>>,
+    /// By number of arguments.
+    signatures: Vec<(usize, SigRef)>,
+    access_signature: Option<SigRef>,
+}
+
+pub fn flags() -> MemFlagsData {
+    MemFlagsData::trusted()
+}
+
+impl<'a, 'b> Translator<'a, 'b> {
+    /// Translates the whole function into `b`, which is new and has its signature.
+    pub fn function(mut b: FunctionBuilder<'b>, input: Input<'a>) -> FunctionBuilder<'b> {
+        let facts = Facts::of(input.code, input.func);
+        let head = b.create_block();
+        b.append_block_params_for_function_params(head);
+        b.switch_to_block(head);
+        b.seal_block(head);
+        let params = b.block_params(head).to_vec();
+        let ctx = params[0];
+        let stable = flags().with_readonly();
+        let base = b.ins().load(I64, stable, ctx, at::BASE);
+        let perms = b.ins().load(I64, stable, ctx, at::PERMS);
+        let regs = [(); 10].map(|()| b.declare_var(I64));
+        let executed = b.declare_var(I64);
+        let budget = b.declare_var(I64);
+        let zero = b.ins().iconst(I64, 0);
+        for (reg, var) in regs.iter().enumerate() {
+            let argument = (1..=5).contains(&reg).then(|| params.get(2 + reg)).flatten();
+            b.def_var(*var, argument.copied().unwrap_or(zero));
+        }
+        b.def_var(executed, params[1]);
+        let blocks =
+            facts.blocks.iter().map(|known| known.map(|_| b.create_block())).collect::<Vec<_>>();
+        let (fail_here, fail_up) = (b.create_block(), b.create_block());
+        let groups = Groups::of(input.code, input.func, &facts);
+        let mut t = Translator {
+            regs,
+            executed,
+            budget,
+            pending: 0,
+            known: Regs::default(),
+            ctx,
+            fp: params[2],
+            base,
+            perms,
+            blocks,
+            preds_left: facts.preds.clone(),
+            fail_here,
+            fail_up,
+            group_perms: vec![None; groups.len()],
+            groups,
+            signatures: Vec::new(),
+            access_signature: None,
+            b,
+            input,
+        };
+        t.prologue();
+        t.body(&facts);
+        t.epilogue();
+        t.b.seal_all_blocks();
+        t.b
+    }
+
+    /// The budget of `may_goto`, where there is one.
+    fn prologue(&mut self) {
+        let func = self.input.func;
+        let slots = &self.input.code[func.start as usize..(func.start + func.len) as usize];
+        if slots.iter().any(|insn| insn.op == Op::MayGoto) {
+            let budget = self.b.ins().load(I64, flags(), self.ctx, at::MAY_GOTO);
+            self.b.def_var(self.budget, budget);
+        }
+        let first = self.blocks[0].expect("a function begins with a block");
+        self.b.ins().jump(first, &[]);
+    }
+
+    fn body(&mut self, facts: &Facts) {
+        let start = self.input.func.start;
+        let mut open = false;
+        for slot in (0..facts.reached.len()).filter(|slot| facts.reached[*slot]) {
+            if let (Some(block), Some(known)) = (self.blocks[slot], facts.blocks[slot]) {
+                if open {
+                    self.flow_to(block, slot);
+                }
+                self.b.switch_to_block(block);
+                self.known = known;
+                // The entry has one more way in, which is there already.
+                if self.preds_left[slot] == 0 {
+                    self.b.seal_block(block);
+                }
+            }
+            let pc = start + slot as u32;
+            let insn = self.input.code[pc as usize];
+            self.pending += 1;
+            open = self.insn(&insn, pc);
+            step(&insn, &mut self.known);
+        }
+    }
+
+    /// How code stops: the slot and the count are noted, then the slots of the callers.
+    fn epilogue(&mut self) {
+        self.b.switch_to_block(self.fail_here);
+        self.b.set_cold_block(self.fail_here);
+        let pc = self.b.append_block_param(self.fail_here, I64);
+        let executed = self.b.append_block_param(self.fail_here, I64);
+        self.b.ins().store(flags(), executed, self.ctx, at::EXECUTED);
+        self.b.ins().jump(self.fail_up, &[BlockArg::Value(pc)]);
+        self.b.switch_to_block(self.fail_up);
+        self.b.set_cold_block(self.fail_up);
+        let pc = self.b.append_block_param(self.fail_up, I64);
+        let count = self.b.ins().load(I64, flags(), self.ctx, at::NR_PCS);
+        let offset = self.b.ins().ishl_imm_u(count, 2);
+        let place = self.b.ins().iadd(self.ctx, offset);
+        self.b.ins().istore32(flags(), pc, place, at::PCS);
+        let count = self.b.ins().iadd_imm_s(count, 1);
+        self.b.ins().store(flags(), count, self.ctx, at::NR_PCS);
+        let failed = self.b.ins().iconst(I64, FAILED as i64);
+        self.b.ins().return_(&[failed, failed]);
+    }
+
+    /// Translates one instruction; false if nothing falls through to the next.
+    fn insn(&mut self, insn: &Insn, pc: u32) -> bool {
+        match insn.op {
+            Op::Exit => {
+                let executed = self.settle();
+                let value = self.reg(0);
+                self.b.ins().return_(&[value, executed]);
+                return false;
+            }
+            Op::Ja => {
+                self.settle();
+                self.jump(insn, pc);
+                return false;
+            }
+            Op::MayGoto => {
+                self.may_goto(insn, pc);
+                return false;
+            }
+            Op::CallHelper => self.call_out(Way::Helper, insn, pc),
+            Op::CallKfunc => self.call_out(Way::Kfunc, insn, pc),
+            Op::CallFunc => self.call_func(insn, pc),
+            Op::CallReg => self.call_reg(insn, pc),
+            op if (Op::Jeq64K as u8..=Op::Jset32X as u8).contains(&(op as u8)) => {
+                self.branch(insn, pc);
+                return false;
+            }
+            op if access_size(op).is_some() => self.memory(insn, pc),
+            _ => self.alu(insn),
+        }
+        true
+    }
+
+    pub fn reg(&mut self, reg: u8) -> Value {
+        if reg == 10 { self.fp } else { self.b.use_var(self.regs[usize::from(reg)]) }
+    }
+
+    pub fn set_reg(&mut self, reg: u8, value: Value) {
+        // Decoding lets nothing write r10.
+        self.b.def_var(self.regs[usize::from(reg)], value);
+    }
+
+    pub fn iconst(&mut self, value: u64) -> Value {
+        self.b.ins().iconst(I64, value as i64)
+    }
+
+    /// The count including what is pending, which stays pending.
+    pub fn executed(&mut self) -> Value {
+        let executed = self.b.use_var(self.executed);
+        if self.pending == 0 { executed } else { self.b.ins().iadd_imm_s(executed, self.pending) }
+    }
+
+    /// Adds what is pending to the count.
+    fn settle(&mut self) -> Value {
+        let executed = self.executed();
+        self.b.def_var(self.executed, executed);
+        self.pending = 0;
+        executed
+    }
+
+    /// A new block that is reached only now; `cold` ones are laid out at the end.
+    pub fn block(&mut self, cold: bool) -> Block {
+        let block = self.b.create_block();
+        if cold {
+            self.b.set_cold_block(block);
+        }
+        block
+    }
+
+    /// Goes on in a block whose ways in all exist.
+    pub fn enter(&mut self, block: Block) {
+        self.b.switch_to_block(block);
+        self.b.seal_block(block);
+    }
+
+    /// Goes on with the next instruction, which begins a block.
+    fn flow_to(&mut self, block: Block, slot: usize) {
+        self.settle();
+        self.b.ins().jump(block, &[]);
+        self.preds_left[slot] -= 1;
+    }
+
+    fn target(&mut self, insn: &Insn) -> Block {
+        let slot = (insn.off as u32 - self.input.func.start) as usize;
+        self.preds_left[slot] -= 1;
+        self.blocks[slot].expect("a jump's target begins a block")
+    }
+
+    fn jump(&mut self, insn: &Insn, pc: u32) {
+        if insn.off as u32 <= pc {
+            self.check_limit(pc);
+        }
+        let target = self.target(insn);
+        self.b.ins().jump(target, &[]);
+    }
+
+    /// Jumps if `taken`, which has any integer type, is not zero, and falls through else.
+    fn jump_if(&mut self, taken: Value, insn: &Insn, pc: u32) {
+        let slot = (pc + 1 - self.input.func.start) as usize;
+        let next = self.blocks[slot].expect("a block begins after a conditional jump");
+        self.preds_left[slot] -= 1;
+        if insn.off as u32 <= pc {
+            let edge = self.block(false);
+            self.b.ins().brif(taken, edge, &[], next, &[]);
+            self.enter(edge);
+            self.jump(insn, pc);
+        } else {
+            let target = self.target(insn);
+            self.b.ins().brif(taken, target, &[], next, &[]);
+        }
+    }
+
+    fn branch(&mut self, insn: &Insn, pc: u32) {
+        self.settle();
+        let taken = self.condition(insn);
+        self.jump_if(taken, insn, pc);
+    }
+
+    fn may_goto(&mut self, insn: &Insn, pc: u32) {
+        self.settle();
+        let budget = self.b.use_var(self.budget);
+        let spent = self.b.ins().icmp_imm_s(IntCC::Equal, budget, 0);
+        // Left unchanged where it is spent, so that it need not differ between the ways on.
+        let less = self.b.ins().iadd_imm_s(budget, -1);
+        let left = self.b.ins().select(spent, budget, less);
+        self.b.def_var(self.budget, left);
+        self.jump_if(spent, insn, pc);
+    }
+
+    /// Stops with the limit's fault if the count has reached it.
+    fn check_limit(&mut self, pc: u32) {
+        let executed = self.executed();
+        let deadline = self.b.ins().load(I64, flags(), self.ctx, at::DEADLINE);
+        let over = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, executed, deadline);
+        self.stop_if(over, WHY_LIMIT, pc);
+    }
+
+    fn stop_if(&mut self, condition: Value, why: u64, pc: u32) {
+        let (stop, on) = (self.block(true), self.block(false));
+        self.b.ins().brif(condition, stop, &[], on, &[]);
+        self.enter(stop);
+        let why = self.iconst(why);
+        self.b.ins().store(flags(), why, self.ctx, at::WHY);
+        self.fail(pc);
+        self.enter(on);
+    }
+
+    /// Stops here: what was live goes to the context. Nothing is open afterwards.
+    pub fn fail(&mut self, pc: u32) {
+        self.store_live(pc);
+        let executed = self.executed();
+        let pc = self.iconst(u64::from(pc));
+        self.b.ins().jump(self.fail_here, &[BlockArg::Value(pc), BlockArg::Value(executed)]);
+    }
+
+    fn store_live(&mut self, pc: u32) {
+        let live = self.input.live[(pc - self.input.func.start) as usize];
+        for reg in (0..10).filter(|reg| live.has(*reg)) {
+            let value = self.reg(reg);
+            self.b.ins().store(flags(), value, self.ctx, at::REGS + 8 * i32::from(reg));
+        }
+    }
+
+    /// Calls one of the ways out.
+    pub fn way_out(&mut self, way: Way, args: &[Value]) -> Vec<Value> {
+        let calls = self.b.ins().load(I64, flags().with_readonly(), self.ctx, at::CALLS);
+        let callee = self.b.ins().load(I64, flags().with_readonly(), calls, way.at());
+        let mut all = vec![self.ctx];
+        all.extend_from_slice(args);
+        let signature = self.signature_ref(all.len());
+        let call = self.b.ins().call_indirect(signature, callee, &all);
+        self.b.inst_results(call).to_vec()
+    }
+
+    /// Of so many arguments, and two results.
+    fn signature_ref(&mut self, arguments: usize) -> SigRef {
+        let known = self.signatures.iter().find(|(n, _)| *n == arguments);
+        if let Some((_, signature)) = known {
+            return *signature;
+        }
+        let mut signature = Signature::new(self.input.call_conv);
+        signature.params.extend(vec![AbiParam::new(I64); arguments]);
+        signature.returns.extend([AbiParam::new(I64); 2]);
+        let made = self.b.import_signature(signature);
+        self.signatures.push((arguments, made));
+        made
+    }
+
+    /// Does an access outside, with every register left as it is: where accesses are refused must cost nothing where
+    /// they are not. What was loaded is in the context then; not 0 if something stopped the program.
+    pub fn access_outside(&mut self) -> Value {
+        let signature = self.access_signature.unwrap_or_else(|| {
+            let made = self.b.import_signature(access_signature());
+            self.access_signature = Some(made);
+            made
+        });
+        let callee = self.b.ins().load(I64, flags(), self.ctx, at::ACCESS);
+        self.b.ins().call_indirect(signature, callee, &[self.ctx]);
+        self.b.ins().load(I64, flags(), self.ctx, at::REFUSED_FAILED)
+    }
+
+    fn call_out(&mut self, way: Way, insn: &Insn, pc: u32) {
+        let executed = self.settle();
+        self.store_args();
+        let which = u64::from(insn.imm as u32) << 32 | u64::from(pc);
+        let which = self.iconst(which);
+        let fp = self.fp;
+        let results = self.way_out(way, &[which, fp, executed]);
+        self.returned(results[0], results[1], pc, true);
+    }
+
+    fn store_args(&mut self) {
+        for reg in 1..=5u8 {
+            let value = self.reg(reg);
+            self.b.ins().store(flags(), value, self.ctx, at::ARGS + 8 * (i32::from(reg) - 1));
+        }
+    }
+
+    /// After a call: on with its result, or out with what stopped it. `innermost` if no frame of the code did.
+    fn returned(&mut self, value: Value, executed: Value, pc: u32, innermost: bool) {
+        let (out, on) = (self.block(true), self.block(false));
+        let failed = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, executed, 0);
+        self.b.ins().brif(failed, out, &[], on, &[]);
+        self.enter(out);
+        if innermost {
+            self.store_live(pc);
+        }
+        let pc = self.iconst(u64::from(pc));
+        self.b.ins().jump(self.fail_up, &[BlockArg::Value(pc)]);
+        self.enter(on);
+        self.b.def_var(self.executed, executed);
+        self.set_reg(0, value);
+        let zero = self.iconst(0);
+        (1..=5).for_each(|reg| self.set_reg(reg, zero));
+    }
+
+    /// A function of the program: directly if it is compiled by then, else through the interpreter.
+    fn call_func(&mut self, insn: &Insn, pc: u32) {
+        let executed = self.settle();
+        let fp = self.b.ins().iadd_imm_s(self.fp, -(FRAME as i64));
+        let fp_min = self.b.ins().load(I64, flags(), self.ctx, at::FP_MIN);
+        let deep = self.b.ins().icmp(IntCC::UnsignedLessThan, fp, fp_min);
+        self.stop_if(deep, WHY_DEPTH, pc);
+        self.check_limit(pc);
+        let (entry_at, arguments) = (self.input.callee)(insn.off as u32);
+        let entry_at = self.iconst(entry_at);
+        let entry = self.b.ins().load(I64, flags(), entry_at, 0);
+        let (direct, slow, join) = (self.block(false), self.block(true), self.block(false));
+        let value = self.b.append_block_param(join, I64);
+        let count = self.b.append_block_param(join, I64);
+        self.b.ins().brif(entry, direct, &[], slow, &[]);
+
+        self.enter(slow);
+        self.store_args();
+        let which = u64::from(insn.off as u32) << 32 | u64::from(pc);
+        let which = self.iconst(which);
+        let results = self.way_out(Way::Func, &[which, fp, executed]);
+        let results = [BlockArg::Value(results[0]), BlockArg::Value(results[1])];
+        self.b.ins().jump(join, &results);
+
+        self.enter(direct);
+        let mut all = vec![self.ctx, executed, fp];
+        all.extend((1..=arguments as u8).map(|reg| self.reg(reg)));
+        let signature = self.signature_ref(all.len());
+        let call = self.b.ins().call_indirect(signature, entry, &all);
+        let results: Vec<BlockArg> =
+            self.b.inst_results(call).iter().map(|value| BlockArg::Value(*value)).collect();
+        self.b.ins().jump(join, &results);
+
+        self.enter(join);
+        self.returned(value, count, pc, false);
+    }
+
+    /// By address: rare, so that the way out does all of it.
+    fn call_reg(&mut self, insn: &Insn, pc: u32) {
+        let executed = self.settle();
+        self.store_args();
+        let addr = self.reg(insn.dst);
+        self.b.ins().store(flags(), addr, self.ctx, at::ARGS + 8 * 5);
+        let which = self.iconst(u64::from(pc));
+        let fp = self.fp;
+        let results = self.way_out(Way::FuncReg, &[which, fp, executed]);
+        self.returned(results[0], results[1], pc, true);
+    }
+
+    /// What is known of a register that is used as an address.
+    pub fn known(&self, reg: u8) -> Known {
+        self.known[usize::from(reg)]
+    }
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! One program, run with everything that it may touch around it, and all that can be seen of it afterwards.
+//!
+//! Owns: what both engines must agree in. Does not: judge; whoever runs a program twice compares.
+
+use std::hash::BuildHasher;
+
+use rustc_hash::FxBuildHasher;
+
+use super::BareHost;
+use crate::insn::random::{KFUNCS, MAP_MARK, Program};
+use crate::insn::{Op, decode};
+use crate::kfunc::KfuncId;
+use crate::map::{MapDef, map_flag, map_type};
+use crate::mem::{ARENA_WINDOW, PAGE, Perm};
+use crate::vm::{Config, Engine, FuncId, Image, InstanceId, InstanceParts, Limits, call_raw};
+
+/// What can be seen of a run.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// What it returned, or the fault's report.
+    pub result: Result<u64, String>,
+    pub executed: u64,
+    pub helper_calls: u64,
+    pub kfunc_calls: Vec<(KfuncId, [u64; 5])>,
+    pub arena_stores_dropped: u64,
+    /// Of the memory that the program may write, and of its frames.
+    pub memory_hash: u64,
+}
+
+const INSN_LIMIT: u64 = 5_000;
+const PAGES: u64 = 2;
+const ARENA_PAGES: u32 = 4;
+
+/// Runs the first function of a program twice in the same host, so that what the first run leaves behind counts.
+/// `flags` vary what is around it.
+pub fn run(program: &Program, engine: Engine, flags: u8) -> Option<[Seen; 2]> {
+    let code = decode(&program.raw, &program.funcs, &program.probe).ok()?;
+    let limits =
+        Limits { insns_per_call: INSN_LIMIT, may_goto: 50, compile_after: 0, ..Limits::default() };
+    let config =
+        Config { nr_cpus: 2, mem_size: 2 * ARENA_WINDOW, limits, engine, ..Config::default() };
+    let mut host = BareHost::new(config).expect("8 GiB of address space");
+    host.allow_kernel_stores = flags & 1 != 0;
+    host.kfuncs = (0..KFUNCS).map(|id| (KfuncId(id), u64::from(id) << 30)).collect();
+    let instance = host.vm.add_instance("trial");
+    let around = Around::make(&mut host, instance, flags & 2 != 0);
+    let mut image =
+        Image { name: "trial".into(), code, funcs: program.funcs.clone(), ..Image::default() };
+    for insn in image.code.iter_mut().filter(|insn| insn.op == Op::LdImm64) {
+        let map = (insn.imm as u64).wrapping_sub(MAP_MARK);
+        if let Some(addr) = usize::try_from(map).ok().and_then(|map| around.maps.get(map)) {
+            insn.imm = *addr as i64;
+        }
+    }
+    host.vm.install(instance, InstanceParts { image: image.into(), ..InstanceParts::default() });
+    Some([(); 2].map(|()| once(&mut host, instance, &around)))
+}
+
+struct Around {
+    pages: u64,
+    arena: u64,
+    maps: Vec<u64>,
+}
+
+impl Around {
+    fn make(host: &mut BareHost, instance: InstanceId, arena: bool) -> Around {
+        let def = |map_type, key_size, value_size, max_entries| MapDef {
+            name: "m".into(),
+            map_type,
+            key_size,
+            value_size,
+            max_entries,
+            ..MapDef::default()
+        };
+        let defs = [
+            def(map_type::ARRAY, 4, 16, 4),
+            def(map_type::HASH, 4, 8, 4),
+            def(map_type::PERCPU_ARRAY, 4, 8, 2),
+        ];
+        let mut create = |def: &MapDef| {
+            let id = host.vm.create_map(instance, def).expect("a map");
+            host.vm.map(id).expect("just made").addr
+        };
+        let maps = defs.iter().map(&mut create).collect();
+        if arena {
+            let flags = map_flag::MMAPABLE;
+            create(&MapDef { map_flags: flags, ..def(map_type::ARENA, 0, 0, ARENA_PAGES) });
+        }
+        let pages = host.vm.mem.alloc_region(PAGES * PAGE, Perm::ReadWrite).expect("pages");
+        let arena = host.vm.instance(instance).map_or(0, |instance| instance.arena_base);
+        // Two of the arena's pages are there, the others are holes.
+        if arena != 0 {
+            host.vm.mem.set_perm(arena, 2 * PAGE, Perm::ReadWrite);
+        }
+        Around { pages, arena, maps }
+    }
+}
+
+fn once(host: &mut BareHost, instance: InstanceId, around: &Around) -> Seen {
+    // The lower half of an arena's pointer is one, too.
+    let arena = if host.vm.executed == 0 { around.arena } else { around.arena & 0xffff_ffff };
+    let regs = [around.pages, host.task, arena, around.maps[0], 7];
+    let (executed, helpers) = (host.vm.executed, host.vm.helper_calls);
+    let result = call_raw(host, instance, FuncId(0), regs);
+    let mut memory = bytes(host, around.pages, PAGES * PAGE);
+    memory.extend(bytes(host, host.task, 64));
+    if around.arena != 0 {
+        memory.extend(bytes(host, around.arena, 2 * PAGE));
+    }
+    let level = host.vm.stacks.enter();
+    assert!(level, "the program has left its stack level");
+    let frames = host.vm.stacks.frame_pointer(8);
+    host.vm.stacks.leave();
+    memory.extend(bytes(host, frames, PAGE));
+    Seen {
+        result: result.map_err(|fault| format!("{fault:#}")),
+        executed: host.vm.executed - executed,
+        helper_calls: host.vm.helper_calls - helpers,
+        kfunc_calls: std::mem::take(&mut host.kfunc_calls),
+        arena_stores_dropped: host.vm.mem.arena_stores_dropped,
+        memory_hash: FxBuildHasher.hash_one(memory),
+    }
+}
+
+fn bytes(host: &BareHost, addr: u64, len: u64) -> Vec<u8> {
+    host.vm.mem.host_slice::<u8>(addr, len as usize).to_vec()
+}

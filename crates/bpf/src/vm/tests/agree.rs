@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Random programs on both engines: nothing that can be seen differs.
+
+use proptest::prelude::*;
+
+use super::super::bare::trial;
+use super::*;
+use crate::insn::random;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn engines_agree(bytes in prop::collection::vec(any::<u8>(), 20..500), flags in 0..4u8) {
+        let program = random::program(&bytes);
+        let interp = trial::run(&program, Engine::Interp, flags);
+        prop_assert!(interp.is_some(), "the generator makes programs that decode");
+        prop_assert_eq!(interp, trial::run(&program, Engine::Jit, flags));
+    }
+}
+
+/// What the generator makes is worth running: most programs get somewhere, and both ends happen.
+#[test]
+fn random_programs_run_and_fault() {
+    let (mut returned, mut faulted, mut executed) = (0, 0, 0);
+    for seed in 0..200u64 {
+        let bytes: Vec<u8> = (0..300).map(|at| scrambled(seed << 32 | at) as u8).collect();
+        let program = random::program(&bytes);
+        let seen = trial::run(&program, Engine::Interp, 3).expect("decodes");
+        executed += seen[0].executed;
+        match &seen[0].result {
+            Ok(_) => returned += 1,
+            Err(_) => faulted += 1,
+        }
+    }
+    assert!(returned > 40 && faulted > 40, "{returned} returned, {faulted} faulted");
+    assert!(executed > 200 * 20, "{executed} instructions in all");
+}
+
+/// Bits of a number, well mixed (the finish of splitmix64).
+fn scrambled(number: u64) -> u64 {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) >> 32
+}

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A valid program: interpreted and as machine code; both must agree in everything that can be seen.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| scxlab_fuzz::engines::check(data));

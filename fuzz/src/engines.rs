@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Two engines: a valid program made of any bytes does the same on both.
+//!
+//! Promises: result or report, counts, calls with their arguments, memory, frames: nothing differs, twice in a row.
+//!
+//! Form of an input: a byte that varies what is around the program, then what `insn::random` makes a program of.
+
+use scxlab_bpf::insn::random;
+use scxlab_bpf::vm::Engine;
+use scxlab_bpf::vm::bare::trial;
+
+pub fn check(data: &[u8]) {
+    let [flags, rest @ ..] = data else {
+        return;
+    };
+    let program = random::program(rest);
+    let interp = trial::run(&program, Engine::Interp, *flags);
+    assert!(interp.is_some(), "the generator makes programs that decode");
+    assert_eq!(interp, trial::run(&program, Engine::Jit, *flags), "the engines differ");
+}
