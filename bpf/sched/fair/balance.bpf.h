@@ -124,8 +124,9 @@ static __always_inline void close_group(balance_t *b, bool is_local)
 		copy_words((u64 __arena *)&b->busiest, (u64 __arena *)s, sizeof(*s));
 }
 
-static __noinline void sum_groups(balance_t *b)
+__weak int sum_groups(s32 of)
 {
+	balance_t *b = &cpu_at(of)->balance;
 	u32 i, level = b->level, cpu = b->cpu, local = group_id(level, cpu);
 
 	b->first = NO_CPU;
@@ -154,11 +155,13 @@ static __noinline void sum_groups(balance_t *b)
 			b->first_idle = at;
 	}
 	close_group(b, b->sum.id == local);
+	return 0;
 }
 
 /* How much load should move; 0: all is well. */
-static __noinline u64 imbalance_of(balance_t *b)
+__weak u64 imbalance_of(s32 cpu)
 {
+	balance_t *b = &cpu_at(cpu)->balance;
 	int kind = b->kind;
 	group_sum_t *l = &b->local, *r = &b->busiest;
 	u64 average, max_pull, per_task, pull;
@@ -188,9 +191,10 @@ static __noinline u64 imbalance_of(balance_t *b)
 }
 
 /* The CPU of the busiest group with the most load that has something to give. */
-static __noinline s32 busiest_cpu(balance_t *b)
+__weak s32 busiest_cpu(s32 cpu)
 {
-	u32 cpu = b->cpu, level = b->level;
+	balance_t *b = &cpu_at(cpu)->balance;
+	u32 level = b->level;
 	s32 best = NO_CPU;
 	u64 most = 0;
 	u32 i;
@@ -200,7 +204,7 @@ static __noinline s32 busiest_cpu(balance_t *b)
 		fair_cpu_t *c = cpu_at(at);
 		u64 load;
 
-		if (at == cpu || !c->online || !same_span(level, at, cpu) || group_id(level, at) != b->busiest.id || !c->root->h_nr)
+		if (at == (u32)cpu || !c->online || !same_span(level, at, cpu) || group_id(level, at) != b->busiest.id || !c->root->h_nr)
 			continue;
 		load = balance_load(b, at, false);
 		if (c->root->h_nr == 1 && load > b->imbalance)
@@ -240,8 +244,9 @@ static __always_inline bool may_pull(struct task_struct *p, fair_task_t *t, pull
 }
 
 /* The first task of a DSQ that may come, in the order of vruntime. */
-static __noinline bool pull_from_queue(u64 dsq, pull_t *pull)
+__weak bool pull_from_queue(u64 dsq, s32 cpu)
 {
+	pull_t *pull = &cpu_at(cpu)->pull;
 	struct task_struct *p;
 	bool moved = false;
 
@@ -262,8 +267,10 @@ static __noinline bool pull_from_queue(u64 dsq, pull_t *pull)
 	return moved;
 }
 
-static __noinline bool pull_task(pull_t *pull)
+/* What the CPU's `pull` says. */
+__weak bool pull_task(s32 cpu)
 {
+	pull_t *pull = &cpu_at(cpu)->pull;
 	u32 i;
 
 	bpf_for(i, 0, nr_groups) {
@@ -273,25 +280,27 @@ static __noinline bool pull_task(pull_t *pull)
 			break;
 		if (!group_at(i)->used || !q->has_head || q->throttle_depth)
 			continue;
-		if (pull_from_queue(q->dsq, pull))
+		if (pull_from_queue(q->dsq, cpu))
 			return true;
 	}
 	return false;
 }
 
 /* Between nodes first one whose process is then more together, then any. */
-static bool pull_best(pull_t *pull)
+static bool pull_best(s32 cpu)
 {
+	pull_t *pull = &cpu_at(cpu)->pull;
+
 	if (!numa_on() || node_of(pull->from) == node_of(pull->to))
-		return pull_task(pull);
+		return pull_task(cpu);
 	pull->helps = 1;
-	if (pull_task(pull)) {
+	if (pull_task(cpu)) {
 		count(numa_first_pass);
 		return true;
 	}
 	pull->helps = 0;
 	pull->tries = nr_migrate;
-	if (!pull_task(pull))
+	if (!pull_task(cpu))
 		return false;
 	count(numa_second_pass);
 	return true;
@@ -333,7 +342,7 @@ static bool pull_from(fair_cpu_t *c, s32 from)
 	pull->only = NULL;
 	pull->gang = ROOT_GROUP;
 	pull->take_hot = at->failed >= NICE_TRIES || b->kind == BALANCE_IDLE;
-	if (cpu_at(from)->root->h_nr > 1 && pull_best(pull)) {
+	if (cpu_at(from)->root->h_nr > 1 && pull_best(b->cpu)) {
 		at->failed = 0;
 		apart();
 		at->interval = 0;
@@ -350,7 +359,7 @@ static bool pull_from(fair_cpu_t *c, s32 from)
 }
 
 /* One level, one task. */
-static __noinline bool balance_level(s32 cpu, u32 level, int kind, u64 now)
+__weak bool balance_level(s32 cpu, u32 level, int kind, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
 	balance_t *b = &c->balance;
@@ -363,13 +372,13 @@ static __noinline bool balance_level(s32 cpu, u32 level, int kind, u64 now)
 	b->level = level;
 	b->kind = kind;
 	b->now = now;
-	sum_groups(b);
+	sum_groups(cpu);
 	/* For a group one CPU does it: the first that is idle, else the first. */
 	if (kind == BALANCE_BUSY && cpu != (b->first_idle != NO_CPU ? b->first_idle : b->first))
 		return false;
-	b->imbalance = imbalance_of(b);
+	b->imbalance = imbalance_of(cpu);
 	if (b->imbalance)
-		from = busiest_cpu(b);
+		from = busiest_cpu(cpu);
 	if (from != NO_CPU)
 		return pull_from(c, from);
 	note_balanced(&c->level[level]);
@@ -377,7 +386,7 @@ static __noinline bool balance_level(s32 cpu, u32 level, int kind, u64 now)
 }
 
 /* This CPU has nothing. From near to far. */
-static __noinline bool balance_newidle(s32 cpu, u64 now, bool asked)
+__weak bool balance_newidle(s32 cpu, u64 now, bool asked)
 {
 	fair_cpu_t *c = cpu_at(cpu);
 	u32 level;
@@ -431,7 +440,7 @@ static __always_inline bool balance_is_due(fair_cpu_t *c, u64 now)
 }
 
 /* In a dispatch: does what is due. True if a task came. */
-static __noinline bool balance_due(s32 cpu, u64 now)
+__weak bool balance_due(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
 	u32 due = c->due, level;

@@ -13,7 +13,7 @@
 #define LOOKS_PER_SETTLE	8	/* of one idle CPU, at most */
 
 /* Process and node that the CPU should take a task from. In the arena, as balance is. */
-static __noinline bool choose_process(s32 cpu, u64 now)
+__weak bool choose_process(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
 	u32 here = node_of(cpu), i;
@@ -54,7 +54,7 @@ static __noinline bool choose_process(s32 cpu, u64 now)
 }
 
 /* The CPU of the node where the process runs, or one where something waits: of several the one with the fewest at home there. */
-static __noinline s32 choose_queue(s32 cpu, bool runs)
+__weak s32 choose_queue(s32 cpu, bool runs)
 {
 	fair_cpu_t *c = cpu_at(cpu);
 	u32 i, least = ~0U;
@@ -95,7 +95,7 @@ static bool pull_waiting(s32 cpu, u64 now)
 	apart();
 	pull->only = c->take;
 	pull->gang = ROOT_GROUP;
-	return pull_task(pull);
+	return pull_task(cpu);
 }
 
 /* One that runs, and is sent when it is off its CPU. */
@@ -118,7 +118,7 @@ static void pull_running(s32 cpu, u64 now)
 }
 
 /* This CPU has nothing, and nobody has too much. True if a task came. */
-static __noinline bool consolidate(s32 cpu, u64 now)
+__weak bool consolidate(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
 

@@ -460,54 +460,60 @@ static __always_inline bool waits(fair_entity_t *se, u64 round)
 
 /*
  * One level: the smallest vruntime of who ran, the first cgroup and the first task of the DSQ. Before them goes a buddy, as long
- * as that is not too unfair; who yielded goes after the second. `*head`: it is the DSQ's first task. c->want: it is that task,
- * somewhere in the DSQ.
+ * as that is not too unfair; who yielded goes after the second. It is c->chosen; true if it is the DSQ's first task. c->want: it
+ * is that task, somewhere in the DSQ.
  */
-static __always_inline fair_entity_t *choose(fair_cpu_t *c, fair_rq_t *q, bool keep, bool *head)
+__weak bool choose(s32 cpu, u32 group, bool keep)
 {
+	fair_cpu_t *c = cpu_at(cpu);
+	fair_rq_t *q = rq_at(group, cpu);
 	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(q->dsq);
 	fair_entity_t *best = first_group(q, c->round), *curr = keep ? q->curr : NULL, *buddy;
 	u64 first = best ? best->vruntime : 0;
+	bool head = false;
 
-	*head = false;
 	buddy = q->buddy_gang;
-	if (waits(buddy, c->round) || (buddy && buddy == curr && buddy->skip_round != c->round))
-		return buddy;
+	if (waits(buddy, c->round) || (buddy && buddy == curr && buddy->skip_round != c->round)) {
+		c->chosen = buddy;
+		return false;
+	}
 	if (p && (!best || time_before(p->scx.dsq_vtime, first))) {
 		first = p->scx.dsq_vtime;
 		best = NULL;
-		*head = true;
+		head = true;
 	}
 	if (curr && curr->on_rq && curr->skip_round != c->round && (curr->mine || !c->leave_prev)) {
 		s64 lead = first - curr->vruntime;
 		bool yields = q->buddy_skip == curr && lead <= (s64)to_vruntime(wakeup_granularity_ns * factor, curr);
 
-		if ((!best && !*head) || (lead > 0 && !yields)) {
+		if ((!best && !head) || (lead > 0 && !yields)) {
 			best = curr;
 			first = curr->vruntime;
-			*head = false;
+			head = false;
 		}
 	}
 	buddy = q->buddy_next;
 	if (!waits(buddy, c->round) || !is_fair_enough(buddy, first))
 		buddy = q->buddy_last;
 	if (waits(buddy, c->round) && is_fair_enough(buddy, first)) {
-		*head = false;
+		head = false;
 		if (!buddy->mine) {
 			c->want = (fair_task_t *)buddy;
-			*head = true;
+			head = true;
 		}
 		best = buddy;
 	}
-	return best;
+	c->chosen = best;
+	return head;
 }
 
 /*
  * From the root down. A cgroup may turn out to be empty, when its only task is on its way to or from another CPU: then it is
  * marked and the walk begins anew, up to the limit of marks; fair_dispatch() looks into every DSQ after that.
  */
-static __noinline u64 pick(fair_cpu_t *c, bool prev_runs)
+__weak u64 pick(s32 cpu, bool prev_runs)
 {
+	fair_cpu_t *c = cpu_at(cpu);
 	u32 tries;
 
 	c->want = NULL;
@@ -516,11 +522,11 @@ static __noinline u64 pick(fair_cpu_t *c, bool prev_runs)
 		bool keep = prev_runs && c->curr;
 
 		while (q && can_loop) {
-			bool head = false;
-			fair_entity_t *se = choose(c, q, keep, &head);
+			fair_entity_t *se;
 
-			if (head)
+			if (choose(cpu, q->group, keep))
 				return q->dsq;
+			se = c->chosen;
 			if (!se) {
 				if (!q->depth)
 					return PICK_NONE;

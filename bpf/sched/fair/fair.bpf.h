@@ -4,6 +4,9 @@
  *
  * Everything that is scheduled lives in an arena, so that it is reached by pointers: an entity leads to its queue, the queue to
  * the entity that stands for it one level up. `lock_cpu()` guards all queues of a CPU, including the entities on them.
+ *
+ * What is __weak is a global function: the kernel's verifier goes through it once, for any arguments, and not along each path
+ * that leads there. Such a function takes numbers, and finds in `cpu_at(cpu)` what else it is about.
  */
 #ifndef FAIR_BPF_H
 #define FAIR_BPF_H
@@ -222,6 +225,7 @@ struct fair_cpu {
 	u64 curr_charged;		/* ns charged since */
 	u64 curr_at;			/* when last charged */
 	u64 round;			/* of picking */
+	fair_entity_t *chosen;		/* what choose() says */
 	fair_task_t *want;		/* what pick() chose, if it is not the first of its DSQ */
 	u32 leave_prev;			/* the task that ran is not to be picked: it goes elsewhere */
 	/* balancing */

@@ -191,7 +191,7 @@ static __always_inline u64 gang_bound(u32 cpu, u64 now)
  * v2: whether a gang may come before those that wait on a CPU. It may be ahead of each, at every level, by the slice that is
  * its own there. So what it got too much is bounded, whatever is asked of a CPU; see README, "Gangs".
  */
-static __noinline bool may_follow(u32 group, u32 cpu)
+__weak bool may_follow(u32 group, u32 cpu)
 {
 	fair_entity_t *se = &rq_at(group, cpu)->se;
 	fair_rq_t *q = rq_at(group, cpu)->depth ? se->q : NULL;
@@ -233,7 +233,7 @@ static __always_inline bool ask_cpu(u32 cpu, u32 group, u64 round, u64 now)
 	return true;
 }
 
-static __noinline int ask_domain(u32 cpu, u64 round, u64 now)
+__weak int ask_domain(u32 cpu, u64 round, u64 now)
 {
 	u32 i, domain = gang_cpu(cpu)->domain, group = gang_of_round(round), sent = 0;
 
@@ -265,7 +265,7 @@ static __always_inline void follow(struct gang_cpu *g, u64 round)
 }
 
 /* A task of the CPU's was picked while another CPU leads its gang: it takes part in the round, asked or not. */
-static __noinline int join_late(u32 cpu, u32 group, u64 round, u64 now)
+__weak int join_late(u32 cpu, u32 group, u64 round, u64 now)
 {
 	struct gang_cpu *g = gang_cpu(cpu);
 
@@ -280,7 +280,7 @@ static __noinline int join_late(u32 cpu, u32 group, u64 round, u64 now)
 }
 
 /* A task of `group` starts to run, or was picked again. */
-static __noinline int start_gang(u32 cpu, u32 group, u64 slice, u64 now)
+__weak int start_gang(u32 cpu, u32 group, u64 slice, u64 now)
 {
 	struct gang_cpu *g = gang_cpu(cpu);
 	struct gang_lead __arena *l;
@@ -355,7 +355,7 @@ static __always_inline u64 open_request(u32 cpu, u64 now)
 }
 
 /* At a tick: whether the task that runs shall be preempted, given whether its slice is over. */
-static __noinline bool tick_gang(u32 cpu, u32 group, bool over, u64 now)
+__weak bool tick_gang(u32 cpu, u32 group, bool over, u64 now)
 {
 	struct gang_cpu *g = gang_cpu(cpu);
 	u64 round;
@@ -403,7 +403,7 @@ static __noinline int mark_path(u32 group, u32 cpu, bool mark)
 }
 
 /* Before a pick: the gang to be picked, if any, is marked. */
-static __noinline int mark_gang(u32 cpu, u64 now)
+__weak int mark_gang(u32 cpu, u64 now)
 {
 	struct gang_cpu *g = gang_cpu(cpu);
 	struct fair_lock *l = lock_of(cpu);

@@ -75,7 +75,7 @@ enum { RUN_NOTHING, RUN_FOUND, RUN_AGAIN };
 static __noinline int try_own(s32 cpu, struct task_struct *prev, bool prev_runs)
 {
 	fair_cpu_t *c = cpu_at(cpu);
-	u64 dsq = pick(c, prev_runs);
+	u64 dsq = pick(cpu, prev_runs);
 	fair_task_t *want = c->want;
 
 	if (dsq == PICK_NONE)
@@ -124,8 +124,9 @@ static __noinline void settle_prev(fair_cpu_t *c, u64 sum_exec, u64 now)
 #define RESCUE_LOOKS	4096
 
 /* The first task of a DSQ that has waited for rescue_ns. */
-static __noinline bool rescue_from(u64 dsq, fair_cpu_t *c, u64 now)
+__weak bool rescue_from(u64 dsq, s32 cpu, u64 now)
 {
+	fair_cpu_t *c = cpu_at(cpu);
 	struct task_struct *p;
 	bool moved = false;
 
@@ -137,7 +138,7 @@ static __noinline bool rescue_from(u64 dsq, fair_cpu_t *c, u64 now)
 		c->pull.tries--;
 		if (!t || (s64)(now - t->waits_since) < (s64)rescue_ns)
 			continue;
-		moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | c->root->cpu, 0);
+		moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 		if (moved)
 			break;
 	}
@@ -148,7 +149,7 @@ static __noinline bool rescue_from(u64 dsq, fair_cpu_t *c, u64 now)
  * Very small weights and limits make waits that fairness does not bound, but the kernel's watchdog does. So every now and then
  * a CPU looks for a task that has waited for rescue_ns, and runs it once. It is charged as ever.
  */
-static __noinline bool rescue(s32 cpu, u64 now)
+__weak bool rescue(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
 	u32 i;
@@ -159,7 +160,7 @@ static __noinline bool rescue(s32 cpu, u64 now)
 	bpf_for(i, 0, nr_groups) {
 		fair_rq_t *q = rq_at(i, cpu);
 
-		if (scx_bpf_dsq_nr_queued(q->dsq) <= 0 || !rescue_from(q->dsq, c, now))
+		if (scx_bpf_dsq_nr_queued(q->dsq) <= 0 || !rescue_from(q->dsq, cpu, now))
 			continue;
 		count(rescues);
 		return true;
@@ -169,7 +170,7 @@ static __noinline bool rescue(s32 cpu, u64 now)
 }
 
 /* A gang has several tasks here: one that waits goes where there is none of it. */
-static __noinline bool spread(s32 cpu, u64 now)
+__weak bool spread(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
 	pull_t *pull = &c->pull;
@@ -185,14 +186,14 @@ static __noinline bool spread(s32 cpu, u64 now)
 	pull->helps = 0;
 	pull->take_hot = 1;
 	c->spread_gang = ROOT_GROUP;
-	if (!pull_task(pull))
+	if (!pull_task(cpu))
 		return false;
 	count(gang_spread);
 	return true;
 }
 
 /* What the order cannot find: a task in a queue that is not on its parent's. */
-static __noinline bool run_stray(s32 cpu)
+__weak bool run_stray(s32 cpu)
 {
 	u32 i;
 
