@@ -21,45 +21,43 @@ fn named(run: &Value) -> String {
     format!("{} on {}", run["scheduler"], run["target"])
 }
 
+/// Two hogs on one CPU for three seconds: in a cgroup each, with what each cgroup's text and each thread's say.
+fn two_hogs(cgroups: [(&str, &str, &str); 2]) -> String {
+    let mut text = String::from("duration = \"3s\"\n");
+    for (path, cgroup, thread) in cgroups {
+        let name = &path[1..];
+        write!(
+            text,
+            "[[cgroup]]\npath = \"{path}\"\n{cgroup}\n\
+             [[thread]]\nname = \"{name}\"\ncgroup = \"{path}\"\n{thread}\n{HOG}"
+        )
+        .unwrap();
+    }
+    text
+}
+
 /// Cgroups where the scheduler has cgroups, else two nice values, whose shares follow from the scheduler's own rule: there the
-/// simulator says what is right.
+/// simulator says what is right. By counted time, which no busy host stretches.
 #[test]
 fn shares_are_as_the_weights_say() {
     let Some(bench) = Bench::new() else { return };
-    let mut text = String::from("duration = \"4s\"\n");
-    for (path, weight) in [("/one", 100), ("/three", 300)] {
-        writeln!(text, "[[cgroup]]\npath = \"{path}\"\nweight = {weight}").unwrap();
-        for cpu in [0, 1] {
-            let name = format!("{}-{cpu}", &path[1..]);
-            write!(
-                text,
-                "[[thread]]\nname = \"{name}\"\ncgroup = \"{path}\"\ncpus = \"{cpu}\"\n{HOG}"
-            )
-            .unwrap();
-        }
-    }
-    let weights = bench.file("weights.toml", &text);
+    let text = two_hogs([("/one", "weight = 100", ""), ("/three", "weight = 300", "")]);
+    let weights = bench.file("weights.toml", text);
     // Long slices: a switch takes its time in an emulated kernel, and is nobody's.
     let fair = "fair,sched_latency_ns=50000000";
     let pelt = format!("{fair},load=pelt");
-    let args = ["--on", "sim", "-m", "1n2c1t", "-w", &weights, "-s", "credit"];
-    let done = bench.run(&[&args[..], &["-s", fair, "-s", &pelt]].concat());
+    let common = ["--on", "sim", "--accel", "counted", "-m", "1c"];
+    let args = ["-w", &weights, "-s", "credit", "-s", fair, "-s", &pelt];
+    let done = bench.run(&[&common[..], &args].concat());
     for run in done.runs() {
         let three = share(&run, "/three");
         assert!((three - 0.75).abs() < 0.75 * 0.05, "{}: {three} instead of 0.75", named(&run));
     }
 
-    let mut text = String::from("duration = \"4s\"\n");
-    for (path, nice) in [("/plain", 0), ("/nice", 15)] {
-        writeln!(text, "[[cgroup]]\npath = \"{path}\"").unwrap();
-        for cpu in [0, 1] {
-            let name = format!("{}-{cpu}", &path[1..]);
-            write!(text, "[[thread]]\nname = \"{name}\"\ncgroup = \"{path}\"\nnice = {nice}\ncpus = \"{cpu}\"\n{HOG}").unwrap();
-        }
-    }
-    let nice = bench.file("nice.toml", &text);
+    let nice = two_hogs([("/plain", "", ""), ("/nice", "", "nice = 15")]);
+    let nice = bench.file("nice.toml", nice);
     let schedulers = ["goodness", "goodness,mode=hamq", "o1", "o1,mode=mqo1"];
-    let mut args = vec!["--on", "sim", "-m", "1n2c1t", "-w", &nice];
+    let mut args = [&common[..], &["-w", &nice]].concat();
     args.extend(schedulers.iter().flat_map(|s| ["-s", *s]));
     let runs = bench.run(&args).runs();
     for scheduler in schedulers {

@@ -74,12 +74,23 @@ fn script(seconds: u64) -> String {
     )
 }
 
+/// Four nodes of two CPUs for who consolidates on nodes, two of four for the others.
 fn soak(schedulers: &[&str], seconds: u64) {
+    let (numa, others): (Vec<&str>, Vec<&str>) =
+        schedulers.iter().partition(|scheduler| scheduler.contains("numa="));
+    for (machine, schedulers) in [(MACHINE, others), ("4n2c1t", numa)] {
+        if !schedulers.is_empty() {
+            soak_on(machine, &schedulers, seconds);
+        }
+    }
+}
+
+fn soak_on(machine: &str, schedulers: &[&str], seconds: u64) {
     let Some(bench) = Bench::new() else { return };
     let programs = ["hackbench", "stress-ng", "/bin/mkdir", "/bin/rmdir", "/bin/rm"];
     // Emulated, what is asked to end takes its time.
     let patience = format!("{}s", seconds * 4 + 60);
-    let mut args = vec!["-m", MACHINE, "--duration", &patience];
+    let mut args = vec!["-m", machine, "--duration", &patience];
     args.extend(schedulers.iter().flat_map(|name| ["-s", *name]));
     let done = bench.script(&args, &script(seconds), &programs);
     let runs = done.runs();
