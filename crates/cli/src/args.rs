@@ -203,7 +203,7 @@ impl On {
 /// How virtual machines are made.
 #[derive(Clone, Debug, Args)]
 pub struct VmOptions {
-    /// The kernel for --on vm: a bzImage or vmlinux; without it, the one that `scxlab vm setup` prepared
+    /// The kernel for --on vm: a bzImage or vmlinux; without it, the one that `scxlab vm setup` prepares, which is done if it was not
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
 

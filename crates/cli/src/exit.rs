@@ -55,7 +55,6 @@ pub enum CliError {
     HostMachine {
         machine: String,
     },
-    NoVmKernel,
     /// Cases name CPUs by number.
     Numbering {
         machine: String,
@@ -103,10 +102,6 @@ impl std::fmt::Display for CliError {
             CliError::HostMachine { machine } => {
                 write!(f, "--on host runs on this machine: -m must be host, not {machine}")
             }
-            CliError::NoVmKernel => write!(
-                f,
-                "there is no kernel for virtual machines: `scxlab vm setup` gets Debian's, --kernel names another"
-            ),
             CliError::Numbering { machine } => write!(
                 f,
                 "QEMU numbers the CPUs of {machine} otherwise, and cases name them by number: take another machine"
@@ -225,7 +220,6 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             | CliError::CommandSimulated { .. }
             | CliError::NothingToAttach { .. } => Code::Usage,
             CliError::NoProgram { .. } => Code::Input,
-            CliError::NoVmKernel => Code::Target,
         });
     }
     if let Some(e) = cause.downcast_ref::<VmError>() {

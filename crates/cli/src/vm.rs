@@ -7,17 +7,20 @@ use anyhow::Result;
 use scxlab_vm::setup;
 
 use crate::args::VmCommand;
-use crate::exit::CliError;
 use crate::output;
 
 pub fn vm(command: &VmCommand) -> Result<()> {
     match command {
         VmCommand::Setup => {
-            let kernel = setup::prepare(&setup::cache_dir()?, &mut |step| eprintln!("{step}"))?;
+            let kernel = prepare()?;
             output::print(&format!("{} is ready: {}\n", kernel.release, kernel.image.display()))
         }
         VmCommand::Show => output::print(&show()?),
     }
+}
+
+fn prepare() -> Result<setup::Kernel> {
+    Ok(setup::prepare(&setup::cache_dir()?, &mut |step| eprintln!("{step}"))?)
 }
 
 fn show() -> Result<String> {
@@ -35,13 +38,22 @@ fn show() -> Result<String> {
     Ok(text)
 }
 
-/// The image of the kernel that was named, else of the prepared one; and its configuration, if it is known.
+/// The image of the kernel that was named, else of the prepared one, which is prepared now if it has to be; and its
+/// configuration, if it is known.
 pub fn kernel(named: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>)> {
     if let Some(path) = named {
         return Ok((path.to_owned(), setup::config_of(path)));
     }
-    match setup::find(&setup::cache_dir()?)? {
-        Some(kernel) => Ok((kernel.image, kernel.config)),
-        None => Err(CliError::NoVmKernel.into()),
-    }
+    let kernel = match setup::find(&setup::cache_dir()?)? {
+        Some(kernel) => kernel,
+        None => {
+            // Without it a kernel is of no use.
+            scxlab_vm::find_qemu()?;
+            eprintln!(
+                "there is no kernel for virtual machines yet: getting Debian's, as `scxlab vm setup` does"
+            );
+            prepare()?
+        }
+    };
+    Ok((kernel.image, kernel.config))
 }

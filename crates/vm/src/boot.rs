@@ -140,6 +140,11 @@ pub struct Outcome {
     pub total_wall: Duration,
 }
 
+/// The QEMU that boots guests.
+pub fn find_qemu() -> Result<PathBuf, VmError> {
+    qemu::find().ok_or(VmError::NoQemu { program: qemu::PROGRAM, package: qemu::PACKAGE })
+}
+
 /// Boots a guest and waits for what it returns.
 pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
     let called = Instant::now();
@@ -147,8 +152,7 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
         return Err(VmError::Architecture { arch: std::env::consts::ARCH });
     }
     let shape = Shape::of(spec.topology)?;
-    let program =
-        qemu::find().ok_or(VmError::NoQemu { program: qemu::PROGRAM, package: qemu::PACKAGE })?;
+    let program = find_qemu()?;
     image::check(spec.kernel)?;
     let initramfs = initramfs::build(&Contents {
         init_args: &spec.init_args,

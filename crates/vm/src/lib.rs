@@ -38,7 +38,7 @@ pub mod setup;
 mod shape;
 
 pub use accel::{Accel, Engine, probe_kvm};
-pub use boot::{GuestFile, Need, Outcome, VmSpec, boot};
+pub use boot::{GuestFile, Need, Outcome, VmSpec, boot, find_qemu};
 pub use closure::ClosureError;
 pub use elf::ElfError;
 pub use error::{Console, Fault, VmError};

@@ -17,8 +17,6 @@ use tempfile::TempDir;
 
 use crate::schema::Schema;
 
-const QEMU: &str = "qemu-system-x86_64";
-
 pub struct Bench {
     pub kernel: &'static Path,
     pub folder: TempDir,
@@ -150,10 +148,7 @@ pub fn object(name: &str) -> String {
 }
 
 fn find_both() -> Result<PathBuf, String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if !std::env::split_paths(&path).any(|folder| folder.join(QEMU).is_file()) {
-        return Err(format!("there is no {QEMU} in PATH"));
-    }
+    scxlab_vm::find_qemu().map_err(|why| why.to_string())?;
     kernel().map_err(|why| format!("there is no kernel: {why}"))
 }
 

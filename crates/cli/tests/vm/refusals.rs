@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What cannot be: each has a message of its own that says what to do, and the exit code that the manual names.
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use crate::bench::{Bench, Done, object, scxlab};
@@ -69,13 +71,19 @@ fn what_the_host_lacks_is_named() {
     refused(&done, TARGET, &["no qemu-system-x86_64 on this host", "qemu-system-x86"]);
 
     let nowhere = bench.folder.path().join("nowhere");
-    let mut command = scxlab(&["run", "--on", "vm", "-w", "hogs", "-m", "1n2c1t"]);
-    let done = bench.output(command.env("XDG_CACHE_HOME", &nowhere).env("HOME", &nowhere));
-    refused(&done, TARGET, &["there is no kernel", "`scxlab vm setup`", "--kernel"]);
-
     let mut command = scxlab(&["vm", "setup"]);
     let done = bench.output(command.env("XDG_CACHE_HOME", &nowhere).env("PATH", ""));
     refused(&done, TARGET, &["Debian's", "by --kernel"]);
+
+    // A run that has no kernel prepares one, if it can: here is QEMU alone.
+    let run = ["run", "--on", "vm", "-w", "hogs", "-m", "1n2c1t"];
+    let done = bench.output(scxlab(&run).env("XDG_CACHE_HOME", &nowhere).env("PATH", ""));
+    refused(&done, TARGET, &["no qemu-system-x86_64 on this host"]);
+    let programs = bench.folder.path().join("programs");
+    fs::create_dir(&programs).unwrap();
+    symlink(scxlab_vm::find_qemu().unwrap(), programs.join("qemu-system-x86_64")).unwrap();
+    let done = bench.output(scxlab(&run).env("XDG_CACHE_HOME", &nowhere).env("PATH", &programs));
+    refused(&done, TARGET, &["there is no kernel", "`scxlab vm setup`", "Debian's", "by --kernel"]);
 
     if scxlab_vm::probe_kvm().is_err() {
         let mut command = scxlab(&["run", "--on", "vm", "-w", "hogs", "-m", "1n2c1t"]);
