@@ -122,6 +122,8 @@ pub struct Place {
 }
 
 impl Fault {
+    #[cold]
+    #[inline(never)]
     pub fn new(kind: FaultKind) -> Fault {
         Fault(Box::new(FaultReport { kind, backtrace: Vec::new(), regs: [None; 11] }))
     }

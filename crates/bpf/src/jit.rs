@@ -331,12 +331,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Run a function by its machine code, or interpret it and count what that took.
 #[inline]
-pub(crate) fn run<H: Host>(h: &mut H, start: Start<'_>, code: &Code) -> Result<u64, Fault> {
+pub(crate) fn run<H: Host>(
+    h: &mut H,
+    start: &Start<'_>,
+    args: &[u64; 5],
+    code: &Code,
+) -> Result<u64, Fault> {
     if let Some(entry) = code.entry(start.func) {
-        return native::call(h, start, code, entry);
+        return native::call(h, start, args, code, entry);
     }
     let before = h.vm().executed;
-    let result = interp::run(h, start);
+    let result = interp::run(h, start, args);
     code.warm(start.func, h.vm().executed.saturating_sub(before));
     result
 }

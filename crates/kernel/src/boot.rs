@@ -112,6 +112,8 @@ impl Kernel {
             vars: KernelVars { percpu, shared },
             init_task: TaskId(nr_cpus as u32),
             // Each CPU but the first has come on line since the kernel started.
+            until: 0,
+            rq_seen: Default::default(),
             hotplug_seq: nr_cpus as u64 - 1,
             kfuncs: crate::ext::kfunc::handlers(),
             bpf_timers: Vec::new(),
@@ -168,7 +170,7 @@ impl Ext {
             init_task_enabled: false,
             cgroup_enabled: false,
             idle: crate::ext::idle::IdleState::new(mem, nr_cpus, nr_nodes)?,
-            frames: Default::default(),
+            frame: None,
             direct: Default::default(),
             remote_activate_flags: 0,
             arrivals: 0,

@@ -98,6 +98,7 @@ impl CgroupTable {
         self.all.get(id.idx())?.as_ref()
     }
 
+    #[inline]
     pub fn get_mut(&mut self, id: CgroupId) -> Option<&mut Cgroup> {
         self.all.get_mut(id.idx())?.as_mut()
     }

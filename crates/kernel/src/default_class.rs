@@ -5,6 +5,7 @@
 
 use crate::behavior::{CgroupSpec, Policy};
 use crate::cpu::Cpu;
+use crate::event::{Event, Wide, lane};
 use crate::fair::{
     BandwidthSpec, DequeueFlags, Dequeued, EnqueueFlags, Env, FairPolicy, Resched, TaskParams,
     TimerKind, WakeFlags,
@@ -14,7 +15,7 @@ use crate::kernel::Kernel;
 use crate::task::{Class, State, TaskTable};
 use scxlab_machine::CostTable;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
-use scxlab_trace::event::{Event, Kind};
+use scxlab_trace::event::Kind;
 
 /// `hrtick_start()`: shorter slices are not worth a timer.
 const HRTICK_MIN_NS: Nanos = 10_000;
@@ -132,10 +133,13 @@ impl Kernel {
         self.tasks[task].class == Class::Fair && self.fair.delayed_on(task).is_some()
     }
 
+    #[inline]
     pub(crate) fn fair_pick(&mut self, cpu: CpuId) -> Option<TaskId> {
-        if self.ext.switched_all && self.fair.nr_running(cpu) == 0 {
-            return None;
-        }
+        let left = self.ext.switched_all && self.fair.nr_running(cpu) == 0;
+        if left { None } else { self.fair_pick_one(cpu) }
+    }
+
+    fn fair_pick_one(&mut self, cpu: CpuId) -> Option<TaskId> {
         let curr = self.cpus[cpu.idx()].curr;
         if self.tasks[curr].class == Class::Fair {
             self.charge_curr(cpu);
@@ -267,20 +271,20 @@ impl Kernel {
         self.fair_arm_timers();
     }
 
+    #[inline]
     fn fair_arm_timers(&mut self) {
         if self.fair.has_timers() {
-            for timer in self.fair.take_timers() {
-                let slack = timer.kind == TimerKind::Slack;
-                let at = timer.at.max(self.now);
-                self.events.push(
-                    at,
-                    crate::event::Event::Bandwidth {
-                        cgroup: timer.group,
-                        slack,
-                        at: crate::event::Wide::new(timer.at),
-                    },
-                );
-            }
+            self.fair_arm_them();
+        }
+    }
+
+    #[cold]
+    fn fair_arm_them(&mut self) {
+        for timer in self.fair.take_timers() {
+            let slack = timer.kind == TimerKind::Slack;
+            let at = timer.at.max(self.now);
+            let event = Event::Bandwidth { cgroup: timer.group, slack, at: Wide::new(timer.at) };
+            self.events.push(at, event);
         }
     }
 
@@ -312,7 +316,7 @@ impl Kernel {
         }
         self.charge(self.machine.costs.irq.hrtimer_arm_ns);
         self.cpus[cpu.idx()].hrtick_at = Some(at);
-        self.events.push(at, crate::event::Event::HrTick { cpu });
+        self.events.push_in(lane::SLICE, at, Event::HrTick { cpu });
     }
 
     /// The slice's timer fires; one that was moved since is ignored.
@@ -352,7 +356,7 @@ impl Kernel {
         if let Some(target) = kicked {
             self.charge(self.machine.costs.irq.ipi_send_ns);
             let at = self.clock() + self.ipi_latency(cpu, target);
-            self.events.push(at, crate::event::Event::FairBalance { cpu: target });
+            self.events.push(at, Event::FairBalance { cpu: target });
         }
     }
 
@@ -438,6 +442,7 @@ impl Kernel {
     }
 
     /// After a call into the class: timers it wants, and whether the CPU is to schedule.
+    #[inline]
     fn fair_follow_up(&mut self, cpu: CpuId) {
         self.fair_arm_timers();
         if self.fair.has_throttles() {
@@ -447,15 +452,17 @@ impl Kernel {
         self.fair_resched(cpu, urgency);
     }
 
+    #[cold]
     fn fair_trace_throttles(&mut self) {
         for (cgroup, cpu, on) in self.fair.take_throttles() {
             self.metrics.throttles += u64::from(on);
             let time = self.clock();
             let kind = Kind::Throttle { cgroup, on };
-            self.tracer.emit(Event { time, cpu, kind });
+            self.tracer.emit(scxlab_trace::event::Event { time, cpu, kind });
         }
     }
 
+    #[inline]
     fn fair_resched(&mut self, cpu: CpuId, urgency: Resched) {
         match urgency {
             Resched::No => {}

@@ -68,6 +68,10 @@ pub(crate) mod lane {
     pub const TICK: usize = 1;
     /// Timers that tasks and the workload wait for.
     pub const TIMER: usize = 2;
+    /// Ends of the default class's slices.
+    pub const SLICE: usize = 4;
+    /// What comes at once: interrupts that CPUs send, steps that begin or were put off.
+    pub const SOON: usize = 3;
 }
 
 impl Event {
@@ -104,6 +108,7 @@ impl Kernel {
 
     /// Takes every event up to and including `until`; what ended the run, if something did.
     pub fn advance(&mut self, until: Nanos) -> Option<&Stop> {
+        self.until = until;
         while self.stop.is_none() {
             if until != Nanos::MAX && self.events.peek_time().is_none_or(|at| at > until) {
                 self.now = self.now.max(until);
@@ -121,6 +126,14 @@ impl Kernel {
             self.handle(event);
         }
         self.stop.as_ref()
+    }
+
+    /// Whether an event at `at` would be taken next if it were queued now.
+    #[inline]
+    pub(crate) fn would_be_next(&self, at: Nanos) -> bool {
+        self.events.all_after(at)
+            && at <= self.until
+            && self.metrics.events < self.limits.max_events
     }
 
     /// Runs `f` as what user space does now, from outside the workload, on the first CPU that is on line.
@@ -175,7 +188,7 @@ impl Kernel {
         if let Some(cpu) = event.interrupted()
             && let Some(awake_at) = self.leave_idle_state(self.online_or_any(cpu))
         {
-            self.events.push(awake_at, event);
+            self.events.push_in(lane::SOON, awake_at, event);
             return;
         }
         match event {

@@ -8,65 +8,47 @@
 //! comes too early (interrupts took time) finds work left and is posted again.
 
 use crate::behavior::{Behavior, Step};
+use crate::cpu::Cpu;
 use crate::event::{Event, lane};
 use crate::flags::queue;
 use crate::kernel::{Kernel, Stop};
-use crate::task::State;
+use crate::task::{State, Task, TaskTable};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
 /// Work is kept in 1/1024 ns, so that a speed in 1/1024 of full speed divides it without loss.
 const WORK_SHIFT: u32 = 10;
 
+/// What comes earlier than this goes to the lane of what comes at once.
+const SOON_NS: Nanos = 20_000;
+
 impl Kernel {
     /// Brings the progress and time accounts of a CPU up to `now`.
     pub(crate) fn settle(&mut self, cpu: CpuId) {
-        let now = self.now;
-        let c = &mut self.cpus[cpu.idx()];
-        if now <= c.progress_from {
-            return;
-        }
-        let wall = now - c.progress_from;
-        c.progress_from = now;
-        if !c.sync_wait.is_empty() {
-            c.time.overhead += wall;
-            c.time.lock_wait += wall;
-            return;
-        }
-        if c.is_idle() {
-            if c.online {
-                c.time.idle += wall;
-            }
-            return;
-        }
-        c.time.busy += wall;
-        let (speed, task) = (c.speed, c.curr);
-        self.tasks[task].advance(wall, speed);
+        let Kernel { cpus, tasks, now, .. } = self;
+        cpus[cpu.idx()].settle(*now, tasks);
     }
 
     /// Posts the end of the current step, unless an event that will do is pending.
     pub(crate) fn arm_step_end(&mut self, cpu: CpuId) {
-        let c = &self.cpus[cpu.idx()];
-        if c.is_idle() || !c.sync_wait.is_empty() {
-            return;
-        }
+        let Kernel { cpus, tasks, events, .. } = self;
+        let c = &mut cpus[cpu.idx()];
         // Not even with all its work done at once would it end before the pending event.
-        if c.done_at.is_some_and(|pending| pending <= c.progress_from) {
+        let due = c.done_at.is_some_and(|pending| pending <= c.progress_from);
+        if due || c.is_idle() || !c.sync_wait.is_empty() {
             return;
         }
-        let Some(wall) = self.tasks[c.curr].wall_left(c.speed) else { return };
+        let Some(wall) = tasks[c.curr].wall_left(c.speed) else { return };
         let at = c.progress_from + wall;
         if c.done_at.is_some_and(|pending| pending <= at) {
             return;
         }
-        let c = &mut self.cpus[cpu.idx()];
-        c.run_gen = c.run_gen.wrapping_add(1);
-        c.done_at = Some(at);
-        let generation = c.run_gen;
-        self.events.push_in(lane::STEP, at, Event::StepEnd { cpu, generation });
+        let event = c.expect_step_end(at);
+        events.push_in(if wall < SOON_NS { lane::SOON } else { lane::STEP }, at, event);
     }
 
     pub(crate) fn step_end(&mut self, cpu: CpuId, generation: u32) {
-        let c = &mut self.cpus[cpu.idx()];
+        let Kernel { cpus, tasks, now, .. } = self;
+        let c = &mut cpus[cpu.idx()];
         if c.run_gen != generation {
             return;
         }
@@ -74,32 +56,34 @@ impl Kernel {
         if c.is_idle() {
             return;
         }
-        let (task, from) = (c.curr, c.progress_from);
-        if c.sync_wait.is_empty() {
-            match self.tasks[task].wall_left(c.speed) {
-                Some(wall) if from + wall > self.now => {
-                    return self.postpone_step_end(cpu, from + wall);
-                }
-                Some(_) => {}
-                None => return,
+        let task = c.curr;
+        if !c.sync_wait.is_empty() {
+            c.settle(*now, tasks);
+            if c.progress_from > *now || tasks[task].wall_left(c.speed) != Some(0) {
+                return;
             }
-        }
-        self.settle(cpu);
-        let c = &self.cpus[cpu.idx()];
-        if c.progress_from > self.now || self.tasks[task].wall_left(c.speed) != Some(0) {
-            self.arm_step_end(cpu);
-            return;
+        } else {
+            let Some(wall) = tasks[task].wall_left(c.speed) else { return };
+            let at = c.progress_from + wall;
+            // Interrupts took time meanwhile. Nothing is settled for that.
+            if at > *now && !self.skip_to(at) {
+                let event = self.cpus[cpu.idx()].expect_step_end(at);
+                self.events.push_in(lane::SOON, at, event);
+                return;
+            }
         }
         self.on_cpu(cpu, |k| k.next_steps(cpu, task));
     }
 
-    /// The step's end came too early: interrupts took time meanwhile. Nothing is settled for that.
-    fn postpone_step_end(&mut self, cpu: CpuId, at: Nanos) {
-        let c = &mut self.cpus[cpu.idx()];
-        c.run_gen = c.run_gen.wrapping_add(1);
-        c.done_at = Some(at);
-        let generation = c.run_gen;
-        self.events.push(at, Event::StepEnd { cpu, generation });
+    /// The present event turns into one at `at`, if that is the next one anyway: it need not be queued then.
+    #[inline]
+    fn skip_to(&mut self, at: Nanos) -> bool {
+        let next = self.would_be_next(at);
+        if next {
+            self.now = at;
+            self.metrics.events += 1;
+        }
+        next
     }
 
     /// The task on `cpu` goes on to its next step, or several, until one takes time or gives up the CPU.
@@ -228,7 +212,11 @@ impl Kernel {
     /// Posts an event that may wake a task: while one is pending, sleeping tasks are no deadlock.
     pub(crate) fn push_wakeup(&mut self, at: Nanos, event: Event) {
         self.pending_wakeups += 1;
-        self.events.push(at, event);
+        if at < self.now + SOON_NS {
+            self.events.push_in(lane::SOON, at, event);
+        } else {
+            self.events.push(at, event);
+        }
     }
 
     /// The same of a timer's expiry.
@@ -247,11 +235,8 @@ impl Kernel {
             self.tasks[task].step = None;
             self.tasks[task].left = 0;
             let at = self.clock() + self.hand_over(self.exec.cpu, cpu);
-            let c = &mut self.cpus[cpu.idx()];
-            c.run_gen = c.run_gen.wrapping_add(1);
-            c.done_at = Some(at);
-            let generation = c.run_gen;
-            self.events.push(at, Event::StepEnd { cpu, generation });
+            let event = self.cpus[cpu.idx()].expect_step_end(at);
+            self.events.push(at, event);
         }
     }
 
@@ -280,8 +265,38 @@ impl Kernel {
     }
 }
 
-impl crate::task::Task {
+impl Cpu {
+    /// Brings progress and time accounts up to `now`.
+    #[inline]
+    pub(crate) fn settle(&mut self, now: Nanos, tasks: &mut TaskTable) {
+        if now <= self.progress_from {
+            return;
+        }
+        let wall = now - self.progress_from;
+        self.progress_from = now;
+        if !self.sync_wait.is_empty() {
+            self.time.overhead += wall;
+            self.time.lock_wait += wall;
+        } else if !self.is_idle() {
+            self.time.busy += wall;
+            tasks[self.curr].advance(wall, self.speed);
+        } else if self.online {
+            self.time.idle += wall;
+        }
+    }
+
+    /// The present step ends at `at`: the event that says so, and no other counts from now on.
+    #[inline]
+    fn expect_step_end(&mut self, at: Nanos) -> Event {
+        self.run_gen = self.run_gen.wrapping_add(1);
+        self.done_at = Some(at);
+        Event::StepEnd { cpu: self.id, generation: self.run_gen }
+    }
+}
+
+impl Task {
     /// `wall` ns pass while the task runs at `speed`.
+    #[inline]
     fn advance(&mut self, wall: Nanos, speed: u64) {
         let paid = wall.min(self.debt);
         self.debt -= paid;
@@ -295,6 +310,7 @@ impl crate::task::Task {
     }
 
     /// Wall time until the step is done at `speed`; None: not by itself.
+    #[inline]
     fn wall_left(&self, speed: u64) -> Option<Nanos> {
         match self.step {
             Some(Step::Spin) if !self.spin_ended => None,

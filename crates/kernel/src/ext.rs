@@ -17,6 +17,7 @@ pub mod entity;
 pub mod exit;
 pub mod host;
 pub mod idle;
+mod insert;
 pub mod kfunc;
 pub mod kick;
 pub mod lifecycle;
@@ -148,39 +149,6 @@ pub struct OpFrame {
     pub subjects: [u64; 2],
 }
 
-/// The operations being called, outermost first.
-#[derive(Debug, Default)]
-pub struct Frames {
-    /// Slots stay when a call returns: a frame is written in place.
-    slots: Vec<OpFrame>,
-    depth: usize,
-}
-
-impl Frames {
-    /// Inlined by force, so that the slot is written field by field: a copy of fields just stored makes the CPU wait.
-    #[inline(always)]
-    pub fn push(&mut self, frame: OpFrame) {
-        if self.depth == self.slots.len() {
-            self.slots.push(OpFrame::default());
-        }
-        let slot = &mut self.slots[self.depth];
-        slot.op = frame.op;
-        slot.locked = frame.locked;
-        slot.subjects = frame.subjects;
-        self.depth += 1;
-    }
-
-    #[inline]
-    pub fn pop(&mut self) {
-        self.depth -= 1;
-    }
-
-    #[inline]
-    pub fn last(&self) -> Option<&OpFrame> {
-        self.slots.get(self.depth.checked_sub(1)?)
-    }
-}
-
 /// Whom `scx_bpf_dsq_insert` may dispatch directly now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DirectSlot {
@@ -204,7 +172,8 @@ pub struct Ext {
     pub init_task_enabled: bool,
     pub cgroup_enabled: bool,
     pub idle: IdleState,
-    pub frames: Frames,
+    /// The operation, timer or program that is being called, if one is. Whoever calls another puts it back.
+    pub frame: Option<OpFrame>,
     pub direct: DirectSlot,
     /// Enqueue flags of the remote move under way (`rq->scx.remote_activate_enq_flags`).
     pub remote_activate_flags: u64,
@@ -253,12 +222,9 @@ impl Ext {
         }
     }
 
-    pub fn frame(&self) -> Option<&OpFrame> {
-        self.frames.last()
-    }
-
     /// `scx_locked_rq()`
+    #[inline]
     pub fn locked_rq(&self) -> Option<CpuId> {
-        self.frames.last().and_then(|f| f.locked)
+        self.frame.as_ref()?.locked
     }
 }

@@ -186,11 +186,13 @@ impl Fair {
     }
 
     /// Whether the CPU should call the scheduler; asking clears it.
+    #[inline]
     pub fn take_resched(&mut self, cpu: CpuId) -> Resched {
         std::mem::take(&mut self.cpus[cpu].resched)
     }
 
     /// Queued tasks, delayed ones and the running one included (`rq->cfs.h_nr_queued`).
+    #[inline]
     pub fn nr_running(&self, cpu: CpuId) -> u32 {
         self.rqs[Rq(cpu.0)].h_nr_queued
     }
@@ -221,6 +223,7 @@ impl Fair {
     }
 
     /// `rq->lost_idle_time`, ns.
+    #[inline]
     pub fn lost_idle_time(&self, cpu: CpuId) -> u64 {
         self.cpus[cpu].lost_idle_time
     }

@@ -29,6 +29,7 @@ use scxlab_machine::{EventQueue, Machine, Stream};
 use scxlab_trace::Tracer;
 use scxlab_trace::event::Kind;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// What BPF's clocks show at virtual time 0: the machine has been up for a while, as any real one has.
 pub const BOOT_NS: Nanos = 100_000_000_000;
@@ -94,6 +95,8 @@ pub struct Kernel {
     pub now: Nanos,
     pub exec: Exec,
     pub events: EventQueue<Event>,
+    /// Events after it are not for the present call of `advance`.
+    pub(crate) until: Nanos,
     pub cpus: Vec<Cpu>,
     pub tasks: TaskTable,
     pub cgroups: CgroupTable,
@@ -127,6 +130,8 @@ pub struct Kernel {
     pub(crate) bpf_timers: Vec<u32>,
     pub(crate) btf: Arc<Btf>,
     pub(crate) behavior: Option<Box<dyn Behavior>>,
+    /// A loaded object knows where run queues are: what they say of time must be true. Shared with `KernelTarget`.
+    pub(crate) rq_seen: Arc<AtomicBool>,
     /// The task that stands for init: parent of orphans, `current` of user-space callers.
     pub(crate) init_task: TaskId,
     pub(crate) hotplug_seq: u64,
@@ -165,26 +170,29 @@ impl Kernel {
 
     /// Runs `f` as code on `cpu` from `now` on: after it the CPU has been in the kernel for what `f` charged,
     /// and reschedules if that was asked for. Nested calls run on the CPU of the outermost.
+    #[inline]
     pub(crate) fn on_cpu<R>(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel) -> R) -> R {
-        let start = self.now.max(self.cpus[cpu.idx()].kernel_until);
-        self.settle(cpu);
-        self.exec = Exec { cpu, clock: start, charged_insns: self.vm.executed, ps_left: 0 };
+        let start = self.enter(cpu);
         let result = f(self);
         self.leave(cpu, start);
         result
     }
 
+    /// A kernel path on `cpu` begins; when.
+    #[inline]
+    fn enter(&mut self, cpu: CpuId) -> Nanos {
+        let Kernel { cpus, tasks, now, .. } = self;
+        let c = &mut cpus[cpu.idx()];
+        let start = c.kernel_until.max(*now);
+        c.settle(*now, tasks);
+        self.exec = Exec { cpu, clock: start, charged_insns: self.vm.executed, ps_left: 0 };
+        start
+    }
+
     /// The kernel path on `cpu` ends: schedule if asked to, then let its task go on.
     fn leave(&mut self, cpu: CpuId, start: Nanos) {
-        let mut passes = 0;
-        while self.cpus[cpu.idx()].must_schedule() {
-            self.schedule(cpu);
-            passes += 1;
-            if passes == MAX_PASSES {
-                let task = format!("CPU {cpu} in the scheduler");
-                self.stop_with(Stop::Livelock { task, max: MAX_PASSES });
-                break;
-            }
+        if self.cpus[cpu.idx()].must_schedule() {
+            self.schedule_until_done(cpu);
         }
         let end = self.clock();
         let c = &mut self.cpus[cpu.idx()];
@@ -193,11 +201,24 @@ impl Kernel {
         c.progress_from = end;
         if c.is_idle() {
             c.idle_since = Some(end);
+        } else {
+            self.arm_step_end(cpu);
         }
-        self.arm_step_end(cpu);
     }
 
-    #[inline]
+    fn schedule_until_done(&mut self, cpu: CpuId) {
+        for _ in 0..MAX_PASSES {
+            self.schedule(cpu);
+            if !self.cpus[cpu.idx()].must_schedule() {
+                return;
+            }
+        }
+        let task = format!("CPU {cpu} in the scheduler");
+        self.stop_with(Stop::Livelock { task, max: MAX_PASSES });
+    }
+
+    /// Inlined by force: at every place the kind is known, and little is left to do.
+    #[inline(always)]
     pub(crate) fn trace(&mut self, kind: Kind) {
         let (time, cpu) = (self.exec.clock, self.exec.cpu);
         self.tracer.emit(scxlab_trace::event::Event { time, cpu, kind });

@@ -194,13 +194,19 @@ impl Kernel {
     }
 
     /// `finish_task_switch()`: what is left to do for the task that was switched away.
+    #[inline]
     pub(crate) fn after_switch(&mut self, prev: TaskId) {
         if self.tasks[prev].state == State::Dead {
-            self.ext_dead(prev);
-            self.fair_task_dead(prev);
-            self.metrics.tasks.push(crate::metrics::TaskReport::of(&self.tasks[prev]));
-            self.free_task(prev);
+            self.bury(prev);
         }
+    }
+
+    #[cold]
+    fn bury(&mut self, prev: TaskId) {
+        self.ext_dead(prev);
+        self.fair_task_dead(prev);
+        self.metrics.tasks.push(crate::metrics::TaskReport::of(&self.tasks[prev]));
+        self.free_task(prev);
     }
 
     /// Unhashes the task, and frees its slot once no BPF program refers to it.

@@ -32,6 +32,7 @@ impl Lock {
     }
 
     /// The holder lets go at its clock; one that slipped in before the last holder changes nothing.
+    #[inline]
     fn release(&mut self, at: Nanos) {
         self.free_at = self.free_at.max(at);
     }
@@ -47,16 +48,18 @@ pub enum LockId {
 impl Kernel {
     /// Moving a contended cache line, and what it guards, between two CPUs.
     pub(crate) fn hand_over(&self, from: CpuId, to: CpuId) -> Nanos {
-        self.machine.costs.lock.hand_over_ns[self.machine.topology.distance(from, to)]
+        Self::hand_over_on(&self.machine, from, to)
+    }
+
+    fn hand_over_on(machine: &Machine, from: CpuId, to: CpuId) -> Nanos {
+        machine.costs.lock.hand_over_ns[machine.topology.distance(from, to)]
     }
 
     /// What it takes to get a lock's line that was last at another CPU, or nowhere else.
     #[inline]
     fn transfer(machine: &Machine, last: Option<CpuId>, cpu: CpuId) -> Nanos {
         match last {
-            Some(last) if last != cpu => {
-                machine.costs.lock.hand_over_ns[machine.topology.distance(last, cpu)]
-            }
+            Some(last) if last != cpu => Self::hand_over_on(machine, last, cpu),
             _ => machine.costs.lock.uncontended_ns,
         }
     }
@@ -77,7 +80,7 @@ impl Kernel {
         };
         let transfer = Self::transfer(machine, lock.last, cpu);
         let wait = lock.arrive(cpu, at);
-        self.charge(wait + transfer);
+        self.exec.clock = at + wait + transfer;
         if wait > 0 {
             self.spun(id.word(), wait);
         }
@@ -112,6 +115,7 @@ impl Kernel {
         }
     }
 
+    #[cold]
     fn spun(&mut self, lock: u64, wait: Nanos) {
         let cpu = self.exec.cpu;
         self.cpus[cpu.idx()].time.lock_wait += wait;

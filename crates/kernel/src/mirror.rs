@@ -14,10 +14,11 @@ use crate::behavior::Policy;
 use crate::boot::{PERCPU_STRIDE, percpu};
 use crate::flags::pf;
 use crate::kernel::{BOOT_NS, Kernel};
-use crate::task::{Class, SLOT_BYTES, State, Task};
+use crate::task::{Account, Class, SLOT_BYTES, State, Task};
 use scxlab_bpf::mem::{Memory, OutOfMemory, Perm};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use std::mem::{offset_of, size_of};
+use std::sync::atomic::Ordering;
 
 // Where the parts lie in a task's slot.
 const PID: u64 = size_of::<abi::task_struct>().next_multiple_of(8) as u64;
@@ -113,11 +114,44 @@ pub(crate) fn identity(mem: &mut Memory, task: &Task) {
     }
 }
 
+/// `sched_info_enqueue()`, `sched_info_depart()`: it waits for a CPU from `at` on.
+#[inline]
+pub(crate) fn wait(seen: &mut abi::task_struct, at: Nanos) {
+    seen.sched_info.last_queued = BOOT_NS + at;
+}
+
+/// `sched_info_arrive()`: a CPU switches to it at `at`, after `waited`.
+#[inline]
+pub(crate) fn arrival(seen: &mut abi::task_struct, at: Nanos, waited: Nanos) {
+    let info = &mut seen.sched_info;
+    info.pcount += 1;
+    info.run_delay += waited;
+    info.last_arrival = BOOT_NS + at;
+    info.last_queued = 0;
+}
+
+/// The task's CPU switched to another.
+#[inline]
+pub(crate) fn off_cpu(seen: &mut abi::task_struct, account: &Account) {
+    seen.on_cpu = 0;
+    seen.nvcsw = account.switches_voluntary;
+    seen.nivcsw = account.switches_involuntary;
+}
+
 impl Kernel {
     #[inline]
     fn task_struct(&mut self, task: TaskId) -> &mut abi::task_struct {
         let addr = self.tasks[task].addr;
         self.vm.mem.host_mut(addr)
+    }
+
+    /// A task, and what programs see of it.
+    #[inline(always)]
+    pub(crate) fn seen(&mut self, task: TaskId) -> (&mut Task, &mut abi::task_struct) {
+        let Kernel { tasks, vm, .. } = self;
+        let t = &mut tasks[task];
+        let ts = vm.mem.host_mut(t.addr);
+        (t, ts)
     }
 
     #[inline]
@@ -223,20 +257,6 @@ impl Kernel {
         self.task_struct(task).thread_info.cpu = cpu.0;
     }
 
-    /// `sched_info_enqueue()`, `sched_info_depart()`: it waits for a CPU from `at` on.
-    pub(crate) fn mirror_wait(&mut self, task: TaskId, at: Nanos) {
-        self.task_struct(task).sched_info.last_queued = BOOT_NS + at;
-    }
-
-    /// `sched_info_arrive()`: a CPU switches to it at `at`, after `waited`.
-    pub(crate) fn mirror_arrival(&mut self, task: TaskId, at: Nanos, waited: Nanos) {
-        let info = &mut self.task_struct(task).sched_info;
-        info.pcount += 1;
-        info.run_delay += waited;
-        info.last_arrival = BOOT_NS + at;
-        info.last_queued = 0;
-    }
-
     /// `p->sched_class`
     pub(crate) fn mirror_class(&mut self, task: TaskId) {
         let class = self.vars.shared.class(self.tasks[task].class);
@@ -244,8 +264,10 @@ impl Kernel {
     }
 
     /// `p->__state`. Every sleep is interruptible.
+    #[inline]
     pub(crate) fn mirror_state(&mut self, task: TaskId) {
-        self.task_struct(task).__state = match self.tasks[task].state {
+        let (t, seen) = self.seen(task);
+        seen.__state = match t.state {
             State::New => 0x800,
             State::Runnable => 0,
             State::Sleeping => 1,
@@ -253,11 +275,8 @@ impl Kernel {
         };
     }
 
-    pub(crate) fn mirror_on_rq(&mut self, task: TaskId, on_rq: bool) {
-        self.task_struct(task).on_rq = u8::from(on_rq);
-    }
-
     /// `rq->nr_running`, all classes.
+    #[inline]
     pub(crate) fn mirror_nr_running(&mut self, cpu: CpuId, more: bool) {
         let rq = self.rq(cpu);
         rq.nr_running = if more { rq.nr_running + 1 } else { rq.nr_running.saturating_sub(1) };
@@ -274,23 +293,15 @@ impl Kernel {
 
     /// The CPU switched to the task; when that is its idle task, the PELT clock catches up.
     pub(crate) fn mirror_on_cpu(&mut self, task: TaskId, cpu: CpuId) {
-        let (addr, idle) = (self.tasks[task].addr, self.tasks[task].is_idle_task());
-        self.task_struct(task).on_cpu = 1;
+        let (t, seen) = self.seen(task);
+        let (addr, idle) = (t.addr, t.is_idle_task());
+        seen.on_cpu = 1;
         let rq = self.rq(cpu);
         rq.curr = addr;
         rq.nr_switches += 1;
         if idle {
             rq.clock_pelt = rq.clock_task;
         }
-    }
-
-    pub(crate) fn mirror_off_cpu(&mut self, task: TaskId) {
-        let account = &self.tasks[task].account;
-        let (v, iv) = (account.switches_voluntary, account.switches_involuntary);
-        let ts = self.task_struct(task);
-        ts.on_cpu = 0;
-        ts.nvcsw = v;
-        ts.nivcsw = iv;
     }
 
     /// A tick found the task running (`account_process_tick()`): the whole period goes to the user or to the kernel.
@@ -309,7 +320,7 @@ impl Kernel {
     }
 
     /// `update_rq_clock()`: the executing code takes the run queue's clock. The PELT clock (`update_rq_clock_pelt()`)
-    /// runs slower on a slow CPU and catches up when it idles.
+    /// runs slower on a slow CPU and catches up when it idles. Programs see them if they can find a run queue.
     #[inline]
     pub(crate) fn take_rq_clock(&mut self, cpu: CpuId) -> Nanos {
         let at = self.clock();
@@ -317,7 +328,7 @@ impl Kernel {
         let delta = at.saturating_sub(c.rq_clock);
         c.rq_clock = at;
         let idle = c.curr == c.idle_task;
-        if self.ext.root.is_some() {
+        if self.ext.root.is_some() && self.rq_seen.load(Ordering::Relaxed) {
             self.mirror_clock(cpu, at, delta, idle);
         }
         at

@@ -4,11 +4,14 @@
 //! Owns: the order of classes and the switch. Does not: choose within a class.
 //! Models: kernel `__schedule()`, `__pick_next_task()`, `resched_curr()`, `sched_change_begin/end()`, 7.3.
 
+use crate::abi;
+use crate::cgroup::CgroupTable;
 use crate::event::Event;
 use crate::flags::queue;
 use crate::kernel::Kernel;
 use crate::lock::LockId;
-use crate::task::{Class, State};
+use crate::mirror;
+use crate::task::{Class, State, Task};
 use crate::together::Presence;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use scxlab_trace::event::{Kind, PrevState};
@@ -32,15 +35,20 @@ impl Kernel {
         let c = &mut self.cpus[cpu.idx()];
         c.need_resched = false;
         c.resched_lazy = false;
-        let stopped = self.run_stopper(cpu);
+        if c.pushing.is_some() || c.active_balance {
+            self.schedule_stopped(cpu);
+        } else {
+            self.schedule_next(cpu);
+        }
+        self.cpus[cpu.idx()].voluntary = false;
+        self.unlock(LockId::Rq(cpu));
+        self.ext_after_schedule(cpu);
+    }
+
+    fn schedule_next(&mut self, cpu: CpuId) {
         let prev = self.cpus[cpu.idx()].curr;
         let next = self.pick_next(cpu, prev);
-        if stopped {
-            self.set_next(cpu, next);
-            self.switch(cpu, prev, next);
-            // The stopper came between: what ran before may have been a task.
-            self.refresh_speed_around(cpu);
-        } else if next == prev {
+        if next == prev {
             self.cpus[cpu.idx()].next_class = self.tasks[prev].class;
             self.kept(cpu, prev);
         } else {
@@ -48,21 +56,27 @@ impl Kernel {
             self.set_next(cpu, next);
             self.switch(cpu, prev, next);
         }
-        self.cpus[cpu.idx()].voluntary = false;
-        self.unlock(LockId::Rq(cpu));
-        self.ext_after_schedule(cpu);
     }
 
-    /// The stopper takes the CPU if it was asked to: what ran is put and switched away, and may be moved to another
-    /// CPU. True if it did; the CPU then counts as idle until the pick.
-    fn run_stopper(&mut self, cpu: CpuId) -> bool {
+    /// The stopper comes between: what ran before may have been a task.
+    #[cold]
+    #[inline(never)]
+    fn schedule_stopped(&mut self, cpu: CpuId) {
+        self.run_stopper(cpu);
+        let prev = self.cpus[cpu.idx()].curr;
+        let next = self.pick_next(cpu, prev);
+        self.set_next(cpu, next);
+        self.switch(cpu, prev, next);
+        self.refresh_speed_around(cpu);
+    }
+
+    /// The stopper takes the CPU as it was asked to: what ran is put and switched away, and may be moved to another
+    /// CPU. The CPU then counts as idle until the pick.
+    fn run_stopper(&mut self, cpu: CpuId) {
         let c = &mut self.cpus[cpu.idx()];
         let push = c.pushing.take();
         let balance = std::mem::take(&mut c.active_balance);
         let (prev, idle) = (c.curr, c.idle_task);
-        if push.is_none() && !balance {
-            return false;
-        }
         if prev == idle {
             self.ext_update_idle(cpu, false, true);
         } else {
@@ -86,7 +100,6 @@ impl Kernel {
         if balance {
             self.fair_active_balance(cpu);
         }
-        true
     }
 
     fn prev_state(&self, prev: TaskId) -> PrevState {
@@ -146,15 +159,15 @@ impl Kernel {
 
     /// `context_switch()`: costs, accounts, and the new task's cache debt.
     fn switch(&mut self, cpu: CpuId, prev: TaskId, next: TaskId) {
-        let same_mm = self.tasks[prev].tgid == self.tasks[next].tgid;
+        let (p, n) = (&self.tasks[prev], &self.tasks[next]);
+        let idle = (p.is_idle_task(), n.is_idle_task());
         let cost = &self.machine.costs.sched;
-        let switch = cost.context_switch_ns + if same_mm { 0 } else { cost.switch_mm_ns };
-        self.charge(switch);
+        let mm = if p.tgid == n.tgid { 0 } else { cost.switch_mm_ns };
+        self.charge(cost.context_switch_ns + mm);
         if !self.ext.sched_switch.is_empty() {
             self.trace_sched_switch(prev, next);
         }
         self.leave_cpu(cpu, prev);
-        let idle = (self.tasks[prev].is_idle_task(), self.tasks[next].is_idle_task());
         if idle.0 {
             self.fair_leave_idle(cpu);
         }
@@ -170,37 +183,39 @@ impl Kernel {
     }
 
     fn leave_cpu(&mut self, cpu: CpuId, prev: TaskId) {
-        self.cool_down(cpu, prev);
         let at = self.clock();
-        let voluntary = self.cpus[cpu.idx()].voluntary;
-        let task = &mut self.tasks[prev];
-        task.on_cpu = false;
-        if task.is_idle_task() {
+        let Kernel { cpus, tasks, vm, cgroups, touch, machine, .. } = self;
+        let nr_cpus = cpus.len() as u32;
+        let t = &mut tasks[prev];
+        t.warmth = touch.leave(machine.topology.cpu(cpu));
+        t.on_cpu = false;
+        if t.is_idle_task() {
             return;
         }
-        if voluntary {
-            task.account.switches_voluntary += 1;
+        if cpus[cpu.idx()].voluntary {
+            t.account.switches_voluntary += 1;
         } else {
-            task.account.switches_involuntary += 1;
+            t.account.switches_involuntary += 1;
         }
-        if task.state == State::Runnable {
-            self.start_wait(prev, at);
+        let seen = vm.mem.host_mut(t.addr);
+        if t.state == State::Runnable {
+            t.start_wait(seen, at, cgroups, nr_cpus);
         } else {
-            self.note_presence(prev, Presence::Absent, at);
+            t.note_presence(Presence::Absent, at, cgroups, nr_cpus);
         }
-        self.mirror_off_cpu(prev);
+        mirror::off_cpu(seen, &t.account);
     }
 
     fn enter_cpu(&mut self, cpu: CpuId, next: TaskId) {
         let at = self.clock();
-        let idle = self.tasks[next].is_idle_task();
+        let class = self.tasks[next].class;
         let c = &mut self.cpus[cpu.idx()];
         c.curr = next;
-        c.next_class = self.tasks[next].class;
+        c.next_class = class;
         c.switches += 1;
         c.done_at = None;
         c.run_gen = c.run_gen.wrapping_add(1);
-        if idle {
+        if class == Class::Idle {
             c.idle_since = Some(at);
             self.stop_tick(cpu);
             self.fair_enter_idle(cpu);
@@ -224,27 +239,30 @@ impl Kernel {
     }
 
     /// A wait for a CPU begins.
+    #[inline]
     pub(crate) fn start_wait(&mut self, task: TaskId, at: Nanos) {
-        self.tasks[task].account.waiting_since = Some(at);
-        self.note_presence(task, Presence::Waits, at);
-        self.mirror_wait(task, at);
+        let Kernel { cpus, tasks, vm, cgroups, .. } = self;
+        let t = &mut tasks[task];
+        let seen = vm.mem.host_mut(t.addr);
+        t.start_wait(seen, at, cgroups, cpus.len() as u32);
     }
 
     /// The task runs at `at`: a wait for a CPU ends.
     fn end_wait(&mut self, task: TaskId, at: Nanos) {
-        let account = &mut self.tasks[task].account;
-        let woken_at = account.woken_at.take();
-        let since = account.waiting_since.take();
+        let Kernel { cpus, tasks, vm, cgroups, metrics, .. } = self;
+        let t = &mut tasks[task];
+        let woken_at = t.account.woken_at.take();
+        let since = t.account.waiting_since.take();
         let wait = since.map_or(0, |since| at.saturating_sub(since));
-        account.wait_ns += wait;
-        self.note_presence(task, Presence::Runs, at);
-        self.mirror_arrival(task, at, wait);
+        t.account.wait_ns += wait;
+        t.note_presence(Presence::Runs, at, cgroups, cpus.len() as u32);
+        mirror::arrival(vm.mem.host_mut(t.addr), at, wait);
         if since.is_none() {
             return;
         }
-        self.metrics.run_queue_wait.record(wait);
+        metrics.run_queue_wait.record(wait);
         if let Some(woken) = woken_at {
-            self.metrics.wakeup_latency.record(at.saturating_sub(woken));
+            metrics.wakeup_latency.record(at.saturating_sub(woken));
         }
     }
 
@@ -260,12 +278,15 @@ impl Kernel {
     }
 
     /// An interrupt reaches a CPU: when it can be handled, if the CPU must leave an idle state first.
+    #[inline]
     pub(crate) fn leave_idle_state(&mut self, cpu: CpuId) -> Option<Nanos> {
+        let c = &self.cpus[cpu.idx()];
+        if c.is_idle() && c.online { self.awaken(cpu) } else { None }
+    }
+
+    fn awaken(&mut self, cpu: CpuId) -> Option<Nanos> {
         let now = self.now;
         let c = &mut self.cpus[cpu.idx()];
-        if !c.is_idle() || !c.online {
-            return None;
-        }
         if let Some(since) = c.idle_since.take() {
             let slept = now.saturating_sub(since);
             c.awake_at = now + self.machine.costs.idle_state(slept).exit_latency_ns;
@@ -346,5 +367,21 @@ impl Kernel {
         } else if self.tasks[task].on_rq {
             self.wakeup_preempt(cpu, task, 0);
         }
+    }
+}
+
+impl Task {
+    /// A wait for a CPU begins.
+    #[inline]
+    fn start_wait(
+        &mut self,
+        seen: &mut abi::task_struct,
+        at: Nanos,
+        cgroups: &mut CgroupTable,
+        nr_cpus: u32,
+    ) {
+        self.account.waiting_since = Some(at);
+        self.note_presence(Presence::Waits, at, cgroups, nr_cpus);
+        mirror::wait(seen, at);
     }
 }

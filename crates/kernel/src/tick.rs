@@ -3,10 +3,13 @@
 //!
 //! Owns: when a CPU ticks. Models: kernel `sched_tick()`, NO_HZ_IDLE, 7.3. Differs: no nohz_full.
 
+use crate::abi;
+use crate::cgroup::CgroupTable;
+use crate::cpu::Cpu;
 use crate::event::{Event, lane};
 use crate::ext::op::Op;
 use crate::kernel::Kernel;
-use crate::task::Class;
+use crate::task::{Class, Task};
 use scxlab_machine::id::{CpuId, Nanos};
 
 impl Kernel {
@@ -76,22 +79,11 @@ impl Kernel {
     /// `update_curr_common()`: charges the current task up to now; returns how much.
     pub(crate) fn charge_curr(&mut self, cpu: CpuId) -> Nanos {
         let at = self.clock();
-        let curr = self.cpus[cpu.idx()].curr;
-        let task = &mut self.tasks[curr];
-        let delta = at.saturating_sub(task.exec_start);
-        if delta == 0 || task.is_idle_task() {
-            return 0;
-        }
-        task.exec_start = at;
-        task.account.run_ns += delta;
-        self.cpus[cpu.idx()].charged_until = at;
-        let (total, addr, cgroup) = (task.account.run_ns, task.addr, task.cgroup);
-        let ts: &mut crate::abi::task_struct = self.vm.mem.host_mut(addr);
-        ts.se.sum_exec_runtime = total;
-        if let Some(group) = self.cgroups.get_mut(cgroup) {
-            group.run_ns += delta;
-        }
-        delta
+        let Kernel { cpus, tasks, vm, cgroups, .. } = self;
+        let c = &mut cpus[cpu.idx()];
+        let t = &mut tasks[c.curr];
+        let seen = vm.mem.host_mut(t.addr);
+        c.charge(t, seen, cgroups, at)
     }
 
     /// `sched_yield(2)` of the current task.
@@ -111,5 +103,30 @@ impl Kernel {
             Class::Idle => {}
         }
         self.cpus[cpu.idx()].need_resched = true;
+    }
+}
+
+impl Cpu {
+    /// Charges the CPU's current task up to `at`, here and where programs see it; returns how much.
+    #[inline]
+    pub(crate) fn charge(
+        &mut self,
+        curr: &mut Task,
+        seen: &mut abi::task_struct,
+        cgroups: &mut CgroupTable,
+        at: Nanos,
+    ) -> Nanos {
+        let delta = at.saturating_sub(curr.exec_start);
+        if delta == 0 || curr.is_idle_task() {
+            return 0;
+        }
+        curr.exec_start = at;
+        curr.account.run_ns += delta;
+        self.charged_until = at;
+        seen.se.sum_exec_runtime = curr.account.run_ns;
+        if let Some(group) = cgroups.get_mut(curr.cgroup) {
+            group.run_ns += delta;
+        }
+        delta
     }
 }

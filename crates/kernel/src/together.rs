@@ -4,24 +4,26 @@
 //! Owns: who of a cgroup's own tasks is runnable, who runs, and for how long that was all of them at once.
 //! Does not: count what is below the cgroup. Times are those of the CPUs that make the changes.
 
+use crate::cgroup::CgroupTable;
 use crate::kernel::Kernel;
+use crate::task::Task;
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 
 /// Where a task is, as seen from its cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
+    Waits,
+    Runs,
     /// It sleeps, or is gone, or not there yet.
     #[default]
     Absent,
-    Waits,
-    Runs,
 }
 
 /// Of one cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Together {
-    waits: u32,
-    runs: u32,
+    /// Tasks by `Presence`; of the absent, only what came and went.
+    tasks: [u32; 3],
     since: Nanos,
     /// Time in which two or more were runnable and at least one ran.
     pub some_ns: Nanos,
@@ -31,62 +33,67 @@ pub struct Together {
 
 impl Together {
     /// Accounts for what was until `at`.
+    #[inline]
     pub fn settle(&mut self, at: Nanos, nr_cpus: u32) {
         let time = at.saturating_sub(self.since);
         self.since = self.since.max(at);
-        let runnable = self.waits + self.runs;
-        if runnable < 2 || self.runs == 0 {
+        let [waits, runs, _] = self.tasks;
+        let runnable = waits + runs;
+        if runnable < 2 || runs == 0 {
             return;
         }
         self.some_ns += time;
-        if self.runs >= runnable.min(nr_cpus) {
+        if runs >= runnable.min(nr_cpus) {
             self.all_ns += time;
         }
     }
 
+    #[inline]
     fn add(&mut self, presence: Presence) {
-        match presence {
-            Presence::Absent => {}
-            Presence::Waits => self.waits += 1,
-            Presence::Runs => self.runs += 1,
-        }
+        let count = &mut self.tasks[presence as usize];
+        *count = count.wrapping_add(1);
     }
 
+    #[inline]
     fn remove(&mut self, presence: Presence) {
-        match presence {
-            Presence::Absent => {}
-            Presence::Waits => self.waits -= 1,
-            Presence::Runs => self.runs -= 1,
-        }
+        let count = &mut self.tasks[presence as usize];
+        *count = count.wrapping_sub(1);
     }
 }
 
 impl Kernel {
-    /// A task waits, runs or sleeps from `at` on.
-    pub(crate) fn note_presence(&mut self, task: TaskId, presence: Presence, at: Nanos) {
-        let t = &mut self.tasks[task];
-        let (old, group) = (t.account.presence, t.cgroup);
-        t.account.presence = presence;
-        if old != presence {
-            self.change_together(group, at, |g| {
-                g.remove(old);
-                g.add(presence);
-            });
-        }
-    }
-
     /// A task went from one cgroup to another.
     pub(crate) fn move_presence(&mut self, task: TaskId, from: CgroupId, to: CgroupId) {
         let (at, presence) = (self.clock(), self.tasks[task].account.presence);
-        self.change_together(from, at, |g| g.remove(presence));
-        self.change_together(to, at, |g| g.add(presence));
-    }
-
-    fn change_together(&mut self, group: CgroupId, at: Nanos, change: impl Fn(&mut Together)) {
         let nr_cpus = self.cpus.len() as u32;
-        if let Some(group) = self.cgroups.get_mut(group) {
+        if let Some(group) = self.cgroups.get_mut(from) {
             group.together.settle(at, nr_cpus);
-            change(&mut group.together);
+            group.together.remove(presence);
+        }
+        if let Some(group) = self.cgroups.get_mut(to) {
+            group.together.settle(at, nr_cpus);
+            group.together.add(presence);
+        }
+    }
+}
+
+impl Task {
+    /// It waits, runs or sleeps from `at` on.
+    #[inline]
+    pub(crate) fn note_presence(
+        &mut self,
+        presence: Presence,
+        at: Nanos,
+        cgroups: &mut CgroupTable,
+        nr_cpus: u32,
+    ) {
+        let old = std::mem::replace(&mut self.account.presence, presence);
+        if old != presence
+            && let Some(group) = cgroups.get_mut(self.cgroup)
+        {
+            group.together.settle(at, nr_cpus);
+            group.together.remove(old);
+            group.together.add(presence);
         }
     }
 }
@@ -105,11 +112,11 @@ mod tests {
         };
         at(0, &|g| g.add(Presence::Waits));
         at(10, &|g| g.add(Presence::Waits));
-        assert_eq!(at(20, &|g| (g.waits, g.runs) = (1, 1)), (0, 0), "nobody ran");
-        assert_eq!(at(30, &|g| (g.waits, g.runs) = (0, 2)), (10, 0), "one of two ran");
+        assert_eq!(at(20, &|g| g.tasks = [1, 1, 0]), (0, 0), "nobody ran");
+        assert_eq!(at(30, &|g| g.tasks = [0, 2, 0]), (10, 0), "one of two ran");
         assert_eq!(at(50, &|g| g.add(Presence::Waits)), (30, 20), "both ran");
-        assert_eq!(at(60, &|g| (g.waits, g.runs) = (1, 0)), (40, 30), "two of three on two CPUs");
-        assert_eq!(at(99, &|g| (g.waits, g.runs) = (0, 1)), (40, 30));
+        assert_eq!(at(60, &|g| g.tasks = [1, 0, 0]), (40, 30), "two of three on two CPUs");
+        assert_eq!(at(99, &|g| g.tasks = [0, 1, 0]), (40, 30));
         assert_eq!(at(120, &|_| ()), (40, 30), "one alone is with nobody");
         assert_eq!(at(110, &|_| ()), (40, 30), "no time goes back");
     }

@@ -28,22 +28,24 @@ impl Kernel {
         }
         t.sleep_gen = t.sleep_gen.wrapping_add(1);
         t.account.wakeups += 1;
-        self.set_state(task, State::Runnable);
+        let (class, prev, on_rq) = (t.class, t.cpu, t.on_rq);
         self.nr_runnable += 1;
+        self.metrics.wakeups += 1;
         self.charge(self.machine.costs.sched.wakeup_ns);
         let at = self.clock();
+        self.set_state(task, State::Runnable);
         self.tasks[task].account.woken_at = Some(at);
         self.start_wait(task, at);
-        self.metrics.wakeups += 1;
-        if self.fair_is_delayed(task) {
+        if class == Class::Fair && self.fair_is_delayed(task) {
             self.wake_delayed(task, flags);
             return true;
         }
-        self.set_on_rq(task, false);
-        let prev = self.tasks[task].cpu;
+        if on_rq {
+            self.set_on_rq(task, false);
+        }
         let (cpu, selected) = self.select_cpu(task, prev, flags | wake::TTWU);
-        let waker = self.tasks[self.cpus[self.exec.cpu.idx()].curr].id;
-        let waker = (!self.tasks[waker].is_idle_task()).then_some(waker);
+        let here = &self.cpus[self.exec.cpu.idx()];
+        let waker = (!here.is_idle()).then_some(here.curr);
         self.trace(Kind::Wakeup { task, target: cpu, waker });
         let mut enq =
             queue::WAKEUP | queue::NOCLOCK | if selected { queue::RQ_SELECTED } else { 0 };
@@ -138,16 +140,20 @@ impl Kernel {
         (if ok { cpu } else { self.fallback_cpu(task, prev) }, asked)
     }
 
+    #[inline]
     pub(crate) fn is_online(&self, cpu: CpuId) -> bool {
         self.cpus.get(cpu.idx()).is_some_and(|c| c.online)
     }
 
     /// `cpu` if it is on line, else some CPU that is.
+    #[inline]
     pub(crate) fn online_or_any(&self, cpu: CpuId) -> CpuId {
-        if self.is_online(cpu) {
-            return cpu;
-        }
-        self.cpus.iter().find(|c| c.online).map_or(cpu, |c| c.id)
+        if self.is_online(cpu) { cpu } else { self.any_online(cpu) }
+    }
+
+    #[cold]
+    fn any_online(&self, or: CpuId) -> CpuId {
+        self.cpus.iter().find(|c| c.online).map_or(or, |c| c.id)
     }
 
     /// `select_fallback_rq()`: an allowed CPU of the same node, any allowed one, or any at all; the last
@@ -237,12 +243,13 @@ impl Kernel {
     }
 
     /// The task is on its CPU's run queue from now on, or no longer.
+    #[inline]
     pub(crate) fn set_on_rq(&mut self, task: TaskId, on_rq: bool) {
-        let t = &mut self.tasks[task];
+        let (t, seen) = self.seen(task);
         if t.on_rq != on_rq {
             t.on_rq = on_rq;
+            seen.on_rq = u8::from(on_rq);
             let cpu = t.cpu;
-            self.mirror_on_rq(task, on_rq);
             self.mirror_nr_running(cpu, on_rq);
         }
     }

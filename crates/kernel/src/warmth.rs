@@ -7,7 +7,7 @@
 use crate::kernel::Kernel;
 use crate::task::Warmth;
 use scxlab_machine::id::{CpuId, TaskId};
-use scxlab_machine::topology::Distance;
+use scxlab_machine::topology::{CpuInfo, Distance};
 
 /// Bytes touched in each core and LLC since the start.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +19,17 @@ pub struct CacheTouch {
 impl CacheTouch {
     pub fn new(cores: usize, llcs: usize) -> Self {
         CacheTouch { core: vec![0; cores], llc: vec![0; llcs] }
+    }
+
+    /// What a task leaves behind on a CPU.
+    #[inline]
+    pub(crate) fn leave(&self, cpu: &CpuInfo) -> Warmth {
+        Warmth {
+            core: Some(cpu.core.0),
+            llc: Some(cpu.llc.0),
+            core_mark: self.core[cpu.core.idx()],
+            llc_mark: self.llc[cpu.llc.idx()],
+        }
     }
 }
 
@@ -65,16 +76,5 @@ impl Kernel {
             Some(node) if node != here => Distance::Node,
             _ => Distance::Llc,
         }
-    }
-
-    /// The task leaves the CPU: remember what it left behind.
-    pub(crate) fn cool_down(&mut self, cpu: CpuId, task: TaskId) {
-        let info = self.machine.topology.cpu(cpu);
-        self.tasks[task].warmth = Warmth {
-            core: Some(info.core.0),
-            llc: Some(info.llc.0),
-            core_mark: self.touch.core[info.core.idx()],
-            llc_mark: self.touch.llc[info.llc.idx()],
-        };
     }
 }

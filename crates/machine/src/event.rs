@@ -19,7 +19,7 @@ use crate::id::Nanos;
 const ARITY: usize = 4;
 
 /// Sorted rings beside the heap.
-pub const LANES: usize = 3;
+pub const LANES: usize = 5;
 
 /// How many places from the end of its lane an event may be sorted in; one that is earlier goes to the heap.
 const SLACK: usize = 16;
@@ -171,6 +171,12 @@ impl<T: Copy> EventQueue<T> {
     #[inline]
     pub fn ahead(&self, places: usize) -> Option<&Due<T>> {
         self.lanes.get(self.last)?.get(places)
+    }
+
+    /// Whether everything that is queued happens later than `time`.
+    #[inline]
+    pub fn all_after(&self, time: Nanos) -> bool {
+        self.heads.iter().all(|head| (head >> 64) as u64 > time)
     }
 
     /// When the earliest event happens.

@@ -148,7 +148,7 @@ pub enum Kind {
 impl Event {
     /// Folds the event into a hash: the fields, no padding, no addresses. The encoding is injective:
     /// the first word names the kind, a kind has a fixed number of words.
-    #[inline]
+    #[inline(always)]
     pub fn fold_into(&self, hash: &mut StableHash) {
         hash.add(self.time);
         // Kind and the small fields share a word with the CPU.

@@ -43,10 +43,17 @@ impl Tracer {
     }
 
     /// Takes note of an event.
-    #[inline]
+    #[inline(always)]
     pub fn emit(&mut self, event: Event) {
         event.fold_into(&mut self.hash);
         self.count += 1;
+        if self.sink.is_some() {
+            self.keep(event);
+        }
+    }
+
+    #[cold]
+    fn keep(&mut self, event: Event) {
         if let Some(sink) = &mut self.sink {
             sink.event(&event, &self.names);
         }

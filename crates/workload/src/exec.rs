@@ -262,9 +262,9 @@ impl Executor {
     fn run(&mut self, sys: &mut dyn Sys, t: usize) -> Step {
         let mut turned = false;
         loop {
-            let pc = self.threads[t].pc;
-            let insn = self.compiled.code[pc as usize];
-            self.threads[t].pc = pc + 1;
+            let pc = &mut self.threads[t].pc;
+            let insn = self.compiled.code[*pc as usize];
+            *pc += 1;
             let flow = match insn {
                 Insn::Jump(_) | Insn::LoopNext { .. } => self.turn(sys, t, insn, &mut turned),
                 insn => self.exec(sys, t, insn),

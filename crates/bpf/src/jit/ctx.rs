@@ -5,7 +5,7 @@
 //! The code itself knows nothing of the host's type, so runs with any host share it.
 
 use std::any::Any;
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 
 use super::Code;
 use crate::fault::Fault;
@@ -75,8 +75,10 @@ pub struct Ctx {
     /// Calls `Calls::access` and leaves every register as it was.
     pub access: *const u8,
     pub refused: Refused,
-    /// r1 to r5 of a call out; then the address of `Calls::func_reg`.
-    pub args: [u64; 6],
+    /// r1 to r5 of a call out: the code writes them before it makes one.
+    pub args: MaybeUninit<[u64; 5]>,
+    /// The address that `Calls::func_reg` is to call.
+    pub target: u64,
     /// After a failure: the count, why if `fault` is None, the slots of the frames, innermost first, and r0 to r9.
     pub executed: u64,
     pub why: u64,
@@ -114,6 +116,7 @@ pub mod at {
     pub const RESULT: i32 = REFUSED + offset_of!(Refused, result) as i32;
     pub const REFUSED_FAILED: i32 = REFUSED + offset_of!(Refused, failed) as i32;
     pub const ARGS: i32 = offset_of!(Ctx, args) as i32;
+    pub const TARGET: i32 = offset_of!(Ctx, target) as i32;
     pub const EXECUTED: i32 = offset_of!(Ctx, executed) as i32;
     pub const WHY: i32 = offset_of!(Ctx, why) as i32;
     pub const NR_PCS: i32 = offset_of!(Ctx, nr_pcs) as i32;

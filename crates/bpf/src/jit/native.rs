@@ -8,7 +8,7 @@
 //! was entered. While code runs, it and the ways out take turns: nothing else refers to the context or the host.
 
 use std::any::Any;
-use std::mem::transmute;
+use std::mem::{MaybeUninit, transmute};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
@@ -33,7 +33,14 @@ pub struct Entry {
 }
 
 /// Run a compiled function until it returns.
-pub fn call<H: Host>(h: &mut H, start: Start<'_>, code: &Code, entry: Entry) -> Result<u64, Fault> {
+#[inline]
+pub fn call<H: Host>(
+    h: &mut H,
+    start: &Start<'_>,
+    args: &[u64; 5],
+    code: &Code,
+    entry: Entry,
+) -> Result<u64, Fault> {
     let vm = h.vm();
     let (base, perms) = vm.mem.raw();
     let fp = vm.stacks.frame_pointer(start.depth);
@@ -48,14 +55,15 @@ pub fn call<H: Host>(h: &mut H, start: Start<'_>, code: &Code, entry: Entry) -> 
         calls: Ways::<H>::TABLE,
         access: entry.access,
         refused: Refused::default(),
-        args: [0; 6],
+        args: MaybeUninit::uninit(),
+        target: 0,
         executed: 0,
         why: 0,
         nr_pcs: 0,
         pcs: [0; 8],
         regs: [0; 10],
         host: ptr::from_mut(h).cast(),
-        start: ptr::from_ref(&start).cast(),
+        start: ptr::from_ref(start).cast(),
         code,
         fp,
         fault: None,
@@ -63,9 +71,9 @@ pub fn call<H: Host>(h: &mut H, start: Start<'_>, code: &Code, entry: Entry) -> 
     };
     // SAFETY: `entry` is of this image's code, compiled for the memory's size and with so many arguments; `code` keeps it.
     // Everything that the context points to outlives the call, and the host is not touched here until it is over.
-    let pair = unsafe { jump(entry, &mut ctx, executed, fp, &start.args) };
+    let pair = unsafe { jump(entry, &mut ctx, executed, fp, args) };
     if pair.executed == FAILED {
-        return Err(failed(h, &start, ctx));
+        return Err(failed(h, start, ctx));
     }
     // Only a failure puts something there.
     std::mem::forget((ctx.fault, ctx.panic));
@@ -233,7 +241,7 @@ unsafe extern "C" fn func_reg<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, execu
         let vm = h.vm();
         vm.executed = executed;
         let (deadline, limit) = (vm.deadline, vm.limits.insns_per_call);
-        let addr = ctx.args[5];
+        let addr = ctx.target;
         let known = |func: &FuncId| start.image.func(*func).is_some();
         let Some(func) = func_of_addr(addr).filter(known) else {
             return Err(Fault::new(FaultKind::BadCall { addr }));
@@ -252,9 +260,10 @@ unsafe extern "C" fn func_reg<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, execu
     unsafe { outside::<H, Pair>(ctx, work) }.unwrap_or(STOPPED)
 }
 
+/// r1 to r5 of the call out that is under way.
 fn arguments(ctx: &Ctx) -> [u64; 5] {
-    let [a, b, c, d, e, _] = ctx.args;
-    [a, b, c, d, e]
+    // SAFETY: the code writes all five before it calls out, and only calls out come here.
+    unsafe { ctx.args.assume_init() }
 }
 
 /// An access that the code's check refused: it is done here if it may be.

@@ -489,7 +489,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         let executed = self.settle();
         self.store_args();
         let addr = self.reg(insn.dst);
-        self.b.ins().store(flags(), addr, self.ctx, at::ARGS + 8 * 5);
+        self.b.ins().store(flags(), addr, self.ctx, at::TARGET);
         let which = self.iconst(u64::from(pc));
         let fp = self.fp;
         let results = self.way_out(Way::FuncReg, &[which, fp, executed]);

@@ -117,7 +117,19 @@ impl Memory {
         self.bytes(addr, len)
     }
 
+    #[inline]
     fn check(&self, addr: u64, len: u64, access: Access) -> Result<*mut u8, MemFault> {
+        let off = addr.wrapping_sub(GUEST_BASE);
+        let need = if access == Access::Load { LOAD } else { STORE };
+        let on_one_page = len <= PAGE && off % PAGE <= PAGE - len;
+        if on_one_page && off < self.size && self.perm_byte(off >> PAGE_SHIFT) & need != 0 {
+            // SAFETY: the page is inside the mapping, and off + len on it.
+            return Ok(unsafe { self.base.add(off as usize) });
+        }
+        self.check_pages(addr, len, access)
+    }
+
+    fn check_pages(&self, addr: u64, len: u64, access: Access) -> Result<*mut u8, MemFault> {
         let off = addr.wrapping_sub(GUEST_BASE);
         let need = if access == Access::Load { LOAD } else { STORE };
         let mut ok = self.in_range(off, len);
@@ -131,6 +143,13 @@ impl Memory {
         // SAFETY: off + len is inside the mapping.
         Ok(unsafe { self.base.add(off as usize) })
     }
+}
+
+/// Our own address or length was wrong.
+#[cold]
+#[inline(never)]
+fn bad_host_access(addr: u64, len: u64) -> ! {
+    panic!("host access of {len} bytes at {addr:#x}: not aligned, or outside the memory")
 }
 
 /// The simulator's own view: no permissions, but range and alignment are our own invariants, so they are asserted.
@@ -176,14 +195,10 @@ impl Memory {
     fn host_ptr<T>(&self, addr: u64, n: usize) -> *mut T {
         let off = addr.wrapping_sub(GUEST_BASE);
         let len = n.checked_mul(size_of::<T>()).map_or(u64::MAX, |len| len as u64);
-        assert!(
-            self.in_range(off, len),
-            "host access of {len} bytes at {addr:#x}: outside the memory"
-        );
-        assert!(
-            off.is_multiple_of(align_of::<T>() as u64),
-            "host access at {addr:#x}: not aligned"
-        );
+        let inside = off.checked_add(len).is_some_and(|end| end <= self.size);
+        if !inside || !off.is_multiple_of(align_of::<T>() as u64) {
+            bad_host_access(addr, len);
+        }
         // SAFETY: off + len is inside the mapping, which is page-aligned like GUEST_BASE.
         unsafe { self.base.add(off as usize).cast::<T>() }
     }

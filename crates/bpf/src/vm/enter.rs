@@ -11,24 +11,26 @@ use crate::insn::func_of_addr;
 use crate::map::{Dropped, MapId};
 use crate::timer::TimerId;
 
-/// Most arguments of a struct_ops function.
-const MAX_ARGS: usize = 64;
 /// Where in the scratch page keys and dynamic pointers for callbacks lie, after the arguments, and how many bytes
 /// each frame has there.
 const CALLBACK_SCRATCH: u64 = 1024;
+/// Most arguments of a program.
+const MAX_ARGS: usize = CALLBACK_SCRATCH as usize / size_of::<u64>();
 const CALLBACK_STRIDE: u64 = 64;
 
-/// Call a struct_ops (or tracing) program: it gets the address of an array of its arguments.
-pub fn call<H: Host>(
+/// Call a struct_ops (or tracing) program: it gets the address of an array of its arguments, which may be followed by
+/// words that mean nothing. Inlined by force, as is what it calls: half of a short operation would be spent on the way in.
+#[inline(always)]
+pub fn call<H: Host, const N: usize>(
     h: &mut H,
     instance: InstanceId,
     func: FuncId,
-    args: &[u64],
+    args: &[u64; N],
 ) -> Result<u64, Fault> {
-    assert!(args.len() <= MAX_ARGS, "{} arguments", args.len());
+    const { assert!(N <= MAX_ARGS) };
     invoke(h, instance, func, |vm| {
         let at = vm.stacks.scratch();
-        vm.mem.host_slice_mut::<u64>(at, args.len()).copy_from_slice(args);
+        *vm.mem.host_mut::<[u64; N]>(at) = *args;
         [at, 0, 0, 0, 0]
     })
 }
@@ -151,6 +153,7 @@ impl Vm {
 }
 
 /// Run a program on a stack level of its own.
+#[inline(always)]
 fn invoke<H: Host>(
     h: &mut H,
     instance: InstanceId,

@@ -12,6 +12,7 @@
 //! r5 after a call. So a function's meaning does not depend on who calls it, and machine code (`crate::jit`) agrees.
 
 use super::report::place;
+use super::run::missing;
 use super::{CallSite, FuncId, Host, Image, InstanceId};
 use crate::fault::{Fault, FaultKind, MemWhy};
 use crate::insn::uses::RegSet;
@@ -40,16 +41,16 @@ pub(crate) struct Start<'a> {
     pub image: &'a Image,
     pub arena_base: u64,
     pub func: FuncId,
-    /// First slot of the function.
-    pub pc: u32,
     pub depth: u32,
     pub max_depth: u32,
-    pub args: [u64; 5],
 }
 
 /// Interpret a function until it returns. The caller has checked depth and limit.
-pub(crate) fn run<H: Host>(h: &mut H, start: Start<'_>) -> Result<u64, Fault> {
-    let Start { instance, image, arena_base, depth, max_depth, args, .. } = start;
+pub(crate) fn run<H: Host>(h: &mut H, start: &Start<'_>, args: &[u64; 5]) -> Result<u64, Fault> {
+    let Start { instance, image, arena_base, func, depth, max_depth } = *start;
+    let Some(first) = image.func(func).map(|func| func.start) else {
+        return Err(missing(format!("no function {} in {}", func.0, image.name)));
+    };
     let vm = h.vm();
     let window = vm.mem.window();
     let deadline = vm.deadline;
@@ -58,10 +59,10 @@ pub(crate) fn run<H: Host>(h: &mut H, start: Start<'_>) -> Result<u64, Fault> {
     let code: *const Insn = image.code.as_ptr();
     let slot = |index: u32| code.wrapping_add(index as usize);
     let index = |ip: *const Insn| (ip.addr().wrapping_sub(code.addr()) / size_of::<Insn>()) as u32;
-    let mut ip = slot(start.pc);
+    let mut ip = slot(first);
     let mut executed = vm.executed;
     let mut regs = [0u64; 16];
-    regs[1..6].copy_from_slice(&args);
+    regs[1..6].copy_from_slice(args);
     regs[10] = vm.stacks.frame_pointer(depth);
     let base_depth = depth;
     let mut depth = depth;

@@ -24,7 +24,7 @@ pub(crate) fn run<H: Host>(
         return Err(Fault::new(FaultKind::CallDepth { max: max_depth }));
     }
     let Some(found) = vm.instance(instance) else {
-        return Err(Fault::new(FaultKind::Other(format!("no instance {}", instance.0))));
+        return Err(missing(format!("no instance {}", instance.0)));
     };
     // SAFETY: while a program runs, its instance keeps its image and code: `Vm::install` and `remove_instance` refuse.
     // Counted references instead would cost two atomic operations each per call of a program.
@@ -32,17 +32,19 @@ pub(crate) fn run<H: Host>(
         (&*Arc::as_ptr(&found.image), found.code.as_ref().map(|code| &*Arc::as_ptr(code)))
     };
     let arena_base = found.arena_base;
-    let Some(pc) = image.func(func).map(|func| func.start) else {
-        let what = format!("no function {} in {}", func.0, image.name);
-        return Err(Fault::new(FaultKind::Other(what)));
-    };
     // A helper may call a straight line back very often: nothing in it would stop.
     if vm.executed >= vm.deadline {
         return Err(Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call }));
     }
-    let start = Start { instance, image, arena_base, func, pc, depth, max_depth, args };
+    let start = Start { instance, image, arena_base, func, depth, max_depth };
     match code {
-        Some(code) => jit::run(h, start, code),
-        None => interp::run(h, start),
+        Some(code) => jit::run(h, &start, &args, code),
+        None => interp::run(h, &start, &args),
     }
+}
+
+/// What is called is not there: the host's mistake.
+#[cold]
+pub(crate) fn missing(what: String) -> Fault {
+    Fault::new(FaultKind::Other(what))
 }

@@ -16,9 +16,9 @@ pub const FRAME: u64 = 512;
 pub struct Stacks {
     /// Nesting levels in use; 0 when nothing runs.
     pub level: u32,
-    base: u64,
+    /// End of the frames of the running level, where its scratch page begins.
+    top: u64,
     stride: u64,
-    frames: u64,
     max_level: u32,
 }
 
@@ -32,32 +32,39 @@ impl Stacks {
         for level in 0..u64::from(max_level) {
             mem.set_perm(base + level * stride, used, Perm::ReadWrite);
         }
-        Ok(Stacks { level: 0, base, stride, frames: frames.next_multiple_of(PAGE), max_level })
+        // Of the level before the first.
+        let top = base + frames.next_multiple_of(PAGE) - stride;
+        Ok(Stacks { level: 0, top, stride, max_level })
     }
 
     /// Begin an invocation; false if they are nested too deep.
+    #[inline]
     pub fn enter(&mut self) -> bool {
-        let free = self.level < self.max_level;
-        self.level += u32::from(free);
-        free
+        if self.level == self.max_level {
+            return false;
+        }
+        self.level += 1;
+        self.top += self.stride;
+        true
     }
 
+    #[inline]
     pub fn leave(&mut self) {
         self.level -= 1;
+        self.top -= self.stride;
     }
 
     /// Value of r10 in frame `depth` of the running level.
+    #[inline]
     pub fn frame_pointer(&self, depth: u32) -> u64 {
-        self.bottom() + self.frames - u64::from(depth) * FRAME
+        debug_assert!(self.level > 0);
+        self.top - u64::from(depth) * FRAME
     }
 
     /// The page beside the frames of the running level: program arguments, and scratch for callbacks.
+    #[inline]
     pub fn scratch(&self) -> u64 {
-        self.bottom() + self.frames
-    }
-
-    fn bottom(&self) -> u64 {
         debug_assert!(self.level > 0);
-        self.base + u64::from(self.level.saturating_sub(1)) * self.stride
+        self.top
     }
 }

@@ -116,8 +116,7 @@ impl Kernel {
     }
 
     fn may_keep(&mut self, prev: TaskId) -> bool {
-        let e = self.scx(prev);
-        e.flags & ent::QUEUED != 0 && e.slice != 0
+        self.scx_flag(prev, ent::QUEUED) && self.scx(prev).slice != 0
     }
 
     /// `scx_dispatch_sched()`
@@ -297,10 +296,12 @@ impl Kernel {
     }
 
     /// `scx_consume_dispatch_q()`: moves the first task that can run on `cpu` to its local queue.
+    #[inline]
     pub(crate) fn consume(&mut self, cpu: CpuId, dsq: DsqId, flags: u64) -> bool {
-        if self.ext.dsqs.get(dsq).is_empty() {
-            return false;
-        }
+        !self.ext.dsqs.get(dsq).is_empty() && self.consume_some(cpu, dsq, flags)
+    }
+
+    fn consume_some(&mut self, cpu: CpuId, dsq: DsqId, flags: u64) -> bool {
         self.lock(LockId::Dsq(dsq));
         let aborting =
             self.ext_aborting() && !matches!(self.ext.dsqs.get(dsq).kind, DsqKind::Bypass(_));
@@ -357,7 +358,7 @@ impl Kernel {
             self.op_task(Op::Stopping, Some(cpu), task, &[1]);
         }
         if queued {
-            self.set_runnable(task);
+            self.set_runnable(task, 0);
             self.requeue_prev(cpu, task, next);
         }
         if let Some(next) = next
@@ -370,9 +371,9 @@ impl Kernel {
     fn requeue_prev(&mut self, cpu: CpuId, task: TaskId, next: Option<TaskId>) {
         if self.scx(task).slice != 0 && !self.ext.bypassing(cpu) {
             if self.scx_flag(task, ent::IMMED) {
-                self.scx(task).flags |= ent::REENQ_PREEMPTED;
+                self.change_flags(task, ent::REENQ_PREEMPTED, 0);
                 self.ext_do_enqueue(cpu, task, enq::REENQ, None);
-                self.scx(task).flags &= !ent::REENQ_REASON_MASK;
+                self.change_flags(task, 0, ent::REENQ_REASON_MASK);
             } else {
                 let local = self.ext.dsqs.local(cpu);
                 self.dsq_insert(cpu, local, task, None, enq::HEAD);

@@ -5,10 +5,13 @@
 //! Does not: touch tasks, charge time, call the scheduler (see `enqueue.rs`, `dispatch.rs`).
 //! Models: kernel `struct scx_dispatch_q`, `scx_dispatch_enqueue()`, `nldsq_cursor_next_task()`, 7.3.
 
+mod priq;
+
 use crate::flags::dsq_id;
 use crate::lock::Lock;
+use priq::Priq;
 use scxlab_machine::id::{CpuId, TaskId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 /// A queue, as an index into the table; never reused within a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,7 +47,7 @@ pub struct Dsq {
     pub kind: DsqKind,
     pub lock: Lock,
     fifo: VecDeque<(i64, u64, TaskId)>,
-    priq: BTreeMap<(i64, u64), TaskId>,
+    priq: Priq,
     /// vtime that is 0 in the keys: signed differences from it keep their order across wrap-around.
     base: u64,
     head_pos: i64,
@@ -69,7 +72,7 @@ impl Dsq {
             kind,
             lock: Lock::default(),
             fifo: VecDeque::new(),
-            priq: BTreeMap::new(),
+            priq: Priq::default(),
             base: 0,
             head_pos: 0,
             tail_pos: 0,
@@ -140,9 +143,10 @@ impl Dsq {
         }
     }
 
+    #[inline]
     pub fn remove(&mut self, key: (i64, u64), on_priq: bool) {
         if on_priq {
-            self.priq.remove(&key);
+            self.priq.remove(key);
             return;
         }
         if self.fifo.front().is_some_and(|e| e.0 == key.0) {
@@ -152,13 +156,14 @@ impl Dsq {
         }
     }
 
+    #[inline]
     pub fn first(&self) -> Option<TaskId> {
-        self.fifo.front().map(|e| e.2).or_else(|| self.priq.values().next().copied())
+        self.fifo.front().map(|e| e.2).or_else(|| self.priq.first())
     }
 
     /// Tasks in order.
     pub fn iter(&self) -> impl Iterator<Item = TaskId> + '_ {
-        self.fifo.iter().map(|e| e.2).chain(self.priq.values().copied())
+        self.fifo.iter().map(|e| e.2).chain(self.priq.iter())
     }
 
     /// The next task after `cursor` (before it, in reverse) that was inserted no later than `upto`.
@@ -198,42 +203,29 @@ impl Dsq {
         upto: u64,
         rev: bool,
     ) -> Option<((i64, u64), TaskId)> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let at = cursor.map_or(Unbounded, Excluded);
-        let fits = |(key, _): &(&(i64, u64), &TaskId)| key.1 <= upto;
-        let found = if rev {
-            self.priq.range((Unbounded, at)).rev().find(fits)
-        } else {
-            self.priq.range((at, Unbounded)).find(fits)
-        };
-        found.map(|(&key, &task)| (key, task))
+        let fits = |e: &((i64, u64), TaskId)| e.0.1 <= upto;
+        if rev { self.priq.before(cursor).find(fits) } else { self.priq.after(cursor).find(fits) }
     }
 }
 
 /// All queues of a run: built-in ones exist always, user queues while their scheduler does.
+///
+/// First come the local queues by CPU, then the bypass queues by CPU, then the global ones by node.
 #[derive(Debug)]
 pub struct DsqTable {
     all: Vec<Dsq>,
-    locals: Vec<DsqId>,
-    globals: Vec<DsqId>,
-    bypass: Vec<DsqId>,
+    nr_cpus: u32,
     by_id: rustc_hash::FxHashMap<u64, DsqId>,
 }
 
 impl DsqTable {
     pub fn new(nr_cpus: usize, nr_nodes: usize) -> Self {
-        let mut table = DsqTable {
-            all: Vec::new(),
-            locals: Vec::new(),
-            globals: Vec::new(),
-            bypass: Vec::new(),
-            by_id: Default::default(),
-        };
-        table.locals = (0..nr_cpus).map(|c| table.add(DsqKind::Local(CpuId(c as u32)))).collect();
-        table.bypass = (0..nr_cpus).map(|c| table.add(DsqKind::Bypass(CpuId(c as u32)))).collect();
-        table.globals =
-            (0..nr_nodes).map(|n| table.add(DsqKind::Global { node: n as u32 })).collect();
-        table
+        let cpus = || (0..nr_cpus as u32).map(CpuId);
+        let locals = cpus().map(DsqKind::Local);
+        let bypass = cpus().map(DsqKind::Bypass);
+        let globals = (0..nr_nodes as u32).map(|node| DsqKind::Global { node });
+        let all = locals.chain(bypass).chain(globals).map(Dsq::new).collect();
+        DsqTable { all, nr_cpus: nr_cpus as u32, by_id: Default::default() }
     }
 
     fn add(&mut self, kind: DsqKind) -> DsqId {
@@ -257,15 +249,17 @@ impl DsqTable {
 
     #[inline]
     pub fn local(&self, cpu: CpuId) -> DsqId {
-        self.locals[cpu.idx()]
+        DsqId(cpu.0)
     }
 
+    #[inline]
     pub fn global(&self, node: u32) -> DsqId {
-        self.globals[node as usize]
+        DsqId(2 * self.nr_cpus + node)
     }
 
+    #[inline]
     pub fn bypass(&self, cpu: CpuId) -> DsqId {
-        self.bypass[cpu.idx()]
+        DsqId(self.nr_cpus + cpu.0)
     }
 
     #[inline]

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A task enters and leaves the class: enqueue, dequeue, insertion into DSQs, custody.
+//! A task enters and leaves the class: select_cpu, enqueue, verdicts, dequeue, and what its time on a CPU costs it.
 //!
-//! Owns: every change of which DSQ a task is on. Does not: pick (see `dispatch.rs`).
-//! Models: kernel `scx_do_enqueue_task()`, `scx_dispatch_enqueue()`, `direct_dispatch()`, `enqueue_task_scx()`,
+//! Owns: the order of the questions. Does not: link a task to a DSQ (see `insert.rs`), or pick (see `dispatch.rs`).
+//! Models: kernel `scx_do_enqueue_task()`, `direct_dispatch()`, `enqueue_task_scx()`,
 //! `dequeue_task_scx()`, `ops_dequeue()`, `select_task_rq_scx()`, 7.3.
 
 use super::DirectSlot;
-use super::dsq::{DsqId, DsqKind, Place};
-use super::entity::{DirectDispatch, OpsState};
+use super::dsq::DsqId;
+use super::entity::{DirectDispatch, ExtEntity, OpsState};
 use super::exit::ExitKind;
 use super::op::Op;
 use super::stats::Ev;
@@ -17,7 +17,6 @@ use crate::flags::{deq, dsq_id, enq, ent, limit, ops, queue, slice, wake};
 use crate::kernel::Kernel;
 use crate::lock::LockId;
 use scxlab_machine::id::{CpuId, TaskId};
-use scxlab_trace::event::Kind;
 
 impl Kernel {
     /// What BPF sees of a task's sched_ext state.
@@ -28,8 +27,16 @@ impl Kernel {
     }
 
     #[inline]
-    pub(crate) fn scx_flag(&mut self, task: TaskId, flag: u32) -> bool {
-        self.scx(task).flags & flag != 0
+    pub(crate) fn scx_flag(&self, task: TaskId, flag: u32) -> bool {
+        self.tasks[task].ext.flags & flag != 0
+    }
+
+    /// Sets some of `p->scx.flags` and clears others.
+    #[inline]
+    pub(crate) fn change_flags(&mut self, task: TaskId, set: u32, clear: u32) {
+        let (t, ts) = self.seen(task);
+        t.ext.flags = t.ext.flags & !clear | set;
+        ts.scx.flags = t.ext.flags;
     }
 
     /// Whether tasks of `policy` go to the class now.
@@ -83,10 +90,17 @@ impl Kernel {
     }
 
     /// A CPU number from a program; None is an error of the scheduler.
+    #[inline]
     pub(crate) fn ext_cpu_valid(&mut self, cpu: i32, place: &str) -> Option<CpuId> {
         if cpu >= 0 && (cpu as usize) < self.cpus.len() {
             return Some(CpuId(cpu as u32));
         }
+        self.invalid_cpu(cpu, place)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn invalid_cpu(&mut self, cpu: i32, place: &str) -> Option<CpuId> {
         let space = if place.is_empty() { "" } else { " " };
         self.scx_error(format!("invalid CPU {cpu}{space}{place}"));
         None
@@ -111,8 +125,7 @@ impl Kernel {
             flags |= enq::CPU_SELECTED;
         }
         if !self.scx_flag(task, ent::QUEUED) {
-            self.set_runnable(task);
-            self.scx(task).flags |= ent::QUEUED;
+            self.set_runnable(task, ent::QUEUED);
             self.ext.cpus[cpu.idx()].nr_running += 1;
             if self.ext.has_op(Op::Runnable) && self.migrating != Some(task) {
                 self.op_task(Op::Runnable, Some(cpu), task, &[flags]);
@@ -138,7 +151,9 @@ impl Kernel {
             self.dsq_insert(cpu, local, task, None, flags);
             return;
         }
-        self.scx(task).flags &= !ent::IMMED;
+        if self.scx_flag(task, ent::IMMED) {
+            self.change_flags(task, 0, ent::IMMED);
+        }
         if flags & enq::REENQ != 0 && self.too_many_reenqueues(task) {
             return;
         }
@@ -173,7 +188,7 @@ impl Kernel {
         if self.tasks[task].ext.ddsp.is_set() {
             return self.direct_dispatch(cpu, task, flags);
         }
-        self.scx(task).flags |= ent::IN_CUSTODY;
+        self.change_flags(task, ent::IN_CUSTODY, 0);
         self.tasks[task].ext.ops_state = OpsState::Queued { qseq };
     }
 
@@ -282,187 +297,11 @@ impl Kernel {
         }
     }
 
-    /// `find_dsq_for_dispatch()`: a missing queue is an error and means the global one.
-    pub(crate) fn dsq_for_dispatch(&mut self, rq: CpuId, id: u64, task_cpu: CpuId) -> DsqId {
-        if id == dsq_id::LOCAL {
-            return self.ext.dsqs.local(rq);
-        }
-        if id & dsq_id::LOCAL_ON == dsq_id::LOCAL_ON {
-            let cpu = (id & dsq_id::LOCAL_CPU_MASK) as i32;
-            return match self.ext_cpu_valid(cpu, "in SCX_DSQ_LOCAL_ON dispatch verdict") {
-                Some(cpu) => self.ext.dsqs.local(cpu),
-                None => self.global_dsq(task_cpu),
-            };
-        }
-        if id == dsq_id::GLOBAL {
-            return self.global_dsq(task_cpu);
-        }
-        match self.ext.dsqs.user(id) {
-            Some(dsq) => dsq,
-            None => {
-                self.scx_error(format!("non-existent DSQ {id:#x}"));
-                self.global_dsq(task_cpu)
-            }
-        }
-    }
-
-    /// `scx_dispatch_enqueue()`: puts a task on a queue. `rq` is the run queue that the caller holds.
-    pub(crate) fn dsq_insert(
-        &mut self,
-        rq: CpuId,
-        mut dsq: DsqId,
-        task: TaskId,
-        slice_vtime: Option<(u64, u64)>,
-        mut flags: u64,
-    ) {
-        assert!(self.tasks[task].ext.dsq.is_none(), "task {task} is on a DSQ already");
-        let kind = self.ext.dsqs.get(dsq).kind;
-        if let DsqKind::Gone { .. } = kind {
-            self.scx_error("attempting to dispatch to a destroyed dsq");
-            dsq = self.global_dsq_of(task);
-        }
-        let local = match kind {
-            DsqKind::Local(cpu) => Some(cpu),
-            _ => None,
-        };
-        if local.is_none() {
-            self.lock(LockId::Dsq(dsq));
-        }
-        if flags & enq::DSQ_PRIQ != 0 && self.ext.dsqs.get(dsq).is_builtin() {
-            self.scx_error("cannot use vtime ordering for built-in DSQs");
-            flags &= !enq::DSQ_PRIQ;
-        }
-        if let Some((slice, vtime)) = slice_vtime {
-            self.apply_slice_vtime(task, slice, vtime, flags);
-        }
-        self.charge(self.machine.costs.kfunc.dsq_insert_ns);
-        self.dsq_link(dsq, task, flags);
-        if let Some(cpu) = local {
-            self.count_immed(cpu, dsq, task, flags);
-            self.local_post_enqueue(cpu, task, flags);
-        } else {
-            self.unlock(LockId::Dsq(dsq));
-            self.queue_post_enqueue(rq, dsq, task);
-        }
-        if flags & enq::CLEAR_OPSS != 0 {
-            self.tasks[task].ext.ops_state = OpsState::None;
-        }
-    }
-
-    fn apply_slice_vtime(&mut self, task: TaskId, slice: u64, vtime: u64, flags: u64) {
-        if slice != 0 {
-            self.scx(task).slice = slice;
-            if flags & enq::SLICE_DFL == 0 {
-                self.tasks[task].ext.slice_oob = None;
-            }
-        } else if self.scx(task).slice == 0 {
-            self.scx(task).slice = 1;
-        }
-        if flags & enq::DSQ_PRIQ != 0 {
-            self.scx(task).dsq_vtime = vtime;
-        }
-    }
-
-    /// Links the task at its place and remembers it.
-    fn dsq_link(&mut self, dsq: DsqId, task: TaskId, flags: u64) {
-        let priq = flags & enq::DSQ_PRIQ != 0;
-        let vtime = if priq { self.scx(task).dsq_vtime } else { 0 };
-        let q = self.ext.dsqs.get_mut(dsq);
-        let id = q.user_visible_id();
-        let mixed = if priq { q.has_fifo() } else { q.has_priq() };
-        let place = match flags {
-            _ if priq => Place::Vtime(vtime),
-            f if f & (enq::HEAD | enq::PREEMPT) != 0 => Place::Head,
-            _ => Place::Tail,
-        };
-        let key = q.insert(task, place);
-        let e = &mut self.tasks[task].ext;
-        (e.dsq, e.dsq_key, e.on_priq) = (Some(dsq), key, priq);
-        if mixed {
-            let other = if priq { "FIFO" } else { "PRIQ" };
-            self.scx_error(format!("DSQ ID {id:#018x} already had {other}-enqueued tasks"));
-        }
-        self.trace(Kind::DsqInsert { task, dsq: id, flags });
-    }
-
-    /// Takes the task off its queue.
-    pub(crate) fn dsq_unlink(&mut self, task: TaskId) {
-        let e = &mut self.tasks[task].ext;
-        let Some(dsq) = e.dsq.take() else { return };
-        let (key, on_priq) = (e.dsq_key, e.on_priq);
-        let immed = self.scx_flag(task, ent::IMMED);
-        let q = self.ext.dsqs.get_mut(dsq);
-        q.remove(key, on_priq);
-        if q.is_local() && immed {
-            q.nr_immed = q.nr_immed.saturating_sub(1);
-        }
-    }
-
-    /// `dsq_inc_nr()` of a local queue: an IMMED task that cannot run at once goes back.
-    fn count_immed(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
-        if flags & enq::IMMED != 0 {
-            self.scx(task).flags |= ent::IMMED;
-        }
-        if !self.scx_flag(task, ent::IMMED) {
-            return;
-        }
-        let q = self.ext.dsqs.get_mut(dsq);
-        q.nr_immed += 1;
-        if q.len() > 1 || !self.rq_is_open(cpu, flags) {
-            self.schedule_reenq_local(cpu, 0);
-        }
-    }
-
-    /// `rq_is_open()`: whether a task put on this local queue would run without delay.
-    pub(crate) fn rq_is_open(&self, cpu: CpuId, flags: u64) -> bool {
-        use crate::task::Class;
-        let next = self.cpus[cpu.idx()].next_class;
-        if next > Class::Ext {
-            return false;
-        }
-        next < Class::Ext || self.ext.cpus[cpu.idx()].in_dispatch || flags & enq::PREEMPT != 0
-    }
-
-    /// What follows an insertion into a local queue: custody ends, and its CPU may have to reschedule.
-    fn local_post_enqueue(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
-        use crate::task::Class;
-        self.leave_custody(cpu, task, 0);
-        if self.tasks[task].class > self.cpus[cpu.idx()].next_class {
-            self.wakeup_preempt(cpu, task, 0);
-        }
-        if self.ext.cpus[cpu.idx()].in_dispatch || flags & enq::PREEMPT == 0 {
-            return;
-        }
-        let curr = self.cpus[cpu.idx()].curr;
-        if curr != task && self.tasks[curr].class == Class::Ext {
-            self.set_slice(curr, 0);
-            self.resched(cpu);
-        }
-    }
-
-    /// What follows an insertion elsewhere: user queues keep the task in the scheduler's custody.
-    fn queue_post_enqueue(&mut self, rq: CpuId, dsq: DsqId, task: TaskId) {
-        match self.ext.dsqs.get(dsq).kind {
-            DsqKind::Global { .. } | DsqKind::Bypass(_) => self.leave_custody(rq, task, 0),
-            _ => self.scx(task).flags |= ent::IN_CUSTODY,
-        }
-    }
-
-    /// `task_leave_custody()` and the `ops.dequeue` that goes with it.
-    fn leave_custody(&mut self, rq: CpuId, task: TaskId, deq_flags: u64) {
-        if !self.scx_flag(task, ent::IN_CUSTODY) || self.tasks[task].ext.sticky_cpu.is_some() {
-            return;
-        }
-        self.scx(task).flags &= !ent::IN_CUSTODY;
-        if self.ext.has_op(Op::Dequeue) {
-            self.op_task(Op::Dequeue, Some(rq), task, &[deq_flags]);
-        }
-    }
-
     /// `ops_dequeue()`: the task stops waiting.
     pub(crate) fn ext_ops_dequeue(&mut self, rq: CpuId, task: TaskId, deq_flags: u64) {
-        self.tasks[task].ext.runnable = None;
-        self.tasks[task].ext.ops_state = OpsState::None;
+        let e = &mut self.tasks[task].ext;
+        e.runnable = None;
+        e.ops_state = OpsState::None;
         self.leave_custody(rq, task, deq_flags);
     }
 
@@ -483,13 +322,8 @@ impl Kernel {
         if self.ext.has_op(Op::Quiescent) && self.migrating != Some(task) {
             self.op_task(Op::Quiescent, Some(cpu), task, &[flags]);
         }
-        let e = self.scx(task);
-        if flags & deq::SLEEP != 0 {
-            e.flags |= ent::DEQD_FOR_SLEEP;
-        } else {
-            e.flags &= !ent::DEQD_FOR_SLEEP;
-        }
-        e.flags &= !ent::QUEUED;
+        let slept = if flags & deq::SLEEP != 0 { ent::DEQD_FOR_SLEEP } else { 0 };
+        self.change_flags(task, slept, ent::DEQD_FOR_SLEEP | ent::QUEUED);
         self.ext.cpus[cpu.idx()].nr_running -= 1;
         self.dispatch_dequeue(task);
         self.clear_ddsp(task);
@@ -513,43 +347,37 @@ impl Kernel {
         }
     }
 
-    /// `set_task_runnable()`
-    pub(crate) fn set_runnable(&mut self, task: TaskId) {
-        if self.scx_flag(task, ent::RESET_RUNNABLE_AT) {
-            let jiffies = self.jiffies();
-            let e = self.scx(task);
-            e.runnable_at = jiffies;
-            e.flags &= !ent::RESET_RUNNABLE_AT;
-        }
+    /// `set_task_runnable()`; `more` are set among its flags.
+    pub(crate) fn set_runnable(&mut self, task: TaskId, more: u32) {
         self.ext.arrivals += 1;
-        self.tasks[task].ext.runnable = Some(self.ext.arrivals);
+        let (jiffies, arrival) = (self.jiffies(), self.ext.arrivals);
+        let (t, ts) = self.seen(task);
+        t.ext.runnable = Some(arrival);
+        if t.ext.flags & ent::RESET_RUNNABLE_AT != 0 {
+            ts.scx.runnable_at = jiffies;
+        }
+        t.ext.flags = t.ext.flags & !ent::RESET_RUNNABLE_AT | more;
+        ts.scx.flags = t.ext.flags;
     }
 
     /// `scx_set_task_slice()`
     pub(crate) fn set_slice(&mut self, task: TaskId, slice: u64) {
-        self.scx(task).slice = slice;
-        self.tasks[task].ext.slice_oob = None;
-    }
-
-    /// A slice that was set without the run queue's lock takes effect.
-    #[inline]
-    fn apply_slice_oob(&mut self, task: TaskId) {
-        if let Some(slice) = self.tasks[task].ext.slice_oob.take() {
-            self.scx(task).slice = slice;
-        }
+        let (t, ts) = self.seen(task);
+        ts.scx.slice = slice;
+        t.ext.slice_oob = None;
     }
 
     /// `update_curr_scx()`: CPU time eats the slice.
     pub(crate) fn ext_update_curr(&mut self, cpu: CpuId) {
-        let curr = self.cpus[cpu.idx()].curr;
-        self.apply_slice_oob(curr);
-        let delta = self.charge_curr(cpu);
-        if delta == 0 {
-            return;
-        }
-        let entity = self.scx(curr);
-        if entity.slice != slice::INF {
-            entity.slice = entity.slice.saturating_sub(delta);
+        let at = self.clock();
+        let Kernel { cpus, tasks, vm, cgroups, .. } = self;
+        let c = &mut cpus[cpu.idx()];
+        let t = &mut tasks[c.curr];
+        let ts: &mut abi::task_struct = vm.mem.host_mut(t.addr);
+        apply_slice_oob(&mut t.ext, ts);
+        let delta = c.charge(t, ts, cgroups, at);
+        if delta != 0 && ts.scx.slice != slice::INF {
+            ts.scx.slice = ts.scx.slice.saturating_sub(delta);
         }
     }
 
@@ -562,13 +390,21 @@ impl Kernel {
                 self.op_task(Op::Running, Some(cpu), task, &[]);
             }
         }
-        let e = &mut self.tasks[task].ext;
-        e.runnable = None;
-        e.reenq_count = 0;
-        self.apply_slice_oob(task);
-        let entity = self.scx(task);
-        entity.flags |= ent::RESET_RUNNABLE_AT;
-        let infinite = entity.slice == slice::INF;
+        let (t, ts) = self.seen(task);
+        t.ext.runnable = None;
+        t.ext.reenq_count = 0;
+        apply_slice_oob(&mut t.ext, ts);
+        t.ext.flags |= ent::RESET_RUNNABLE_AT;
+        ts.scx.flags = t.ext.flags;
+        let infinite = ts.scx.slice == slice::INF;
         self.ext.cpus[cpu.idx()].can_stop_tick = infinite;
+    }
+}
+
+/// A slice that was set without the run queue's lock takes effect.
+#[inline]
+fn apply_slice_oob(e: &mut ExtEntity, seen: &mut abi::task_struct) {
+    if let Some(slice) = e.slice_oob.take() {
+        seen.scx.slice = slice;
     }
 }

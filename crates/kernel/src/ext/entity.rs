@@ -62,6 +62,8 @@ impl DirectDispatch {
 #[derive(Clone, Debug, Default)]
 pub struct ExtEntity {
     pub phase: TaskPhase,
+    /// `p->scx.flags`; programs see a copy.
+    pub flags: u32,
     pub ops_state: OpsState,
     pub qseq: u64,
     pub ddsp: DirectDispatch,

@@ -3,6 +3,7 @@
 //!
 //! Owns: `Host` and `Target` for objects; scratch structs that operations get pointers to.
 
+use super::OpFrame;
 use super::exit::ExitInfo;
 use crate::abi;
 use crate::behavior::CgroupSpec;
@@ -20,6 +21,8 @@ use scxlab_bpf::timer::TimerId;
 use scxlab_bpf::vm::{CallSite, Host, KptrKind, Storage, Vm};
 use scxlab_machine::id::{CpuId, TaskId};
 use std::mem::offset_of;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Version of the kernel that is modelled, as `LINUX_KERNEL_VERSION` encodes it: 7.3.4.
 const KERNEL_VERSION: i64 = 7 << 16 | 3 << 8 | 4;
@@ -123,9 +126,9 @@ impl Kernel {
         let cpu = self.online_or_any(cpu);
         self.on_cpu(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
-            k.ext.frames.push(super::OpFrame { op: None, locked: None, subjects: [0, 0] });
+            let outer = k.ext.frame.replace(OpFrame::default());
             let result = scxlab_bpf::vm::fire_timer(k, timer);
-            k.ext.frames.pop();
+            k.ext.frame = outer;
             if let Err(fault) = result {
                 k.program_faulted("a timer callback", fault);
             }
@@ -279,10 +282,11 @@ impl KernelTarget {
 
 /// This kernel as objects are linked against it.
 pub struct KernelTarget {
-    pub btf: std::sync::Arc<Btf>,
+    pub btf: Arc<Btf>,
     percpu: u64,
     shared: crate::mirror::Shared,
     hz: u64,
+    rq_seen: Arc<AtomicBool>,
 }
 
 impl Kernel {
@@ -292,6 +296,7 @@ impl Kernel {
             percpu: self.vars.percpu,
             shared: self.vars.shared,
             hz: self.machine.costs.clock.tick_hz,
+            rq_seen: self.rq_seen.clone(),
         }
     }
 }
@@ -302,6 +307,9 @@ impl Target for KernelTarget {
     }
 
     fn kfunc(&self, name: &str) -> Option<KfuncId> {
+        if name == "scx_bpf_locked_rq" {
+            self.rq_seen.store(true, Ordering::Relaxed);
+        }
         super::kfunc::by_name(name)
     }
 
@@ -310,7 +318,10 @@ impl Target for KernelTarget {
             return Some(KsymVar { addr, btf_id: 0, per_cpu: false });
         }
         let off = match name {
-            "runqueues" => percpu::RUNQUEUE,
+            "runqueues" => {
+                self.rq_seen.store(true, Ordering::Relaxed);
+                percpu::RUNQUEUE
+            }
             "sd_llc_id" => percpu::SD_LLC_ID,
             "sd_llc_size" => percpu::SD_LLC_SIZE,
             "sched_core_priority" => percpu::CORE_PRIORITY,

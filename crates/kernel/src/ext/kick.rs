@@ -83,11 +83,15 @@ impl Kernel {
     }
 
     /// The CPU passes through the scheduler: whoever waits for that goes on.
+    #[inline]
     pub(crate) fn ext_kick_sync(&mut self, cpu: CpuId) {
         self.ext.cpus[cpu.idx()].kick_sync += 1;
-        if self.nr_sync_waiters == 0 {
-            return;
+        if self.nr_sync_waiters != 0 {
+            self.release_waiters(cpu);
         }
+    }
+
+    fn release_waiters(&mut self, cpu: CpuId) {
         for waiter in 0..self.cpus.len() {
             let before = self.cpus[waiter].sync_wait.len();
             self.cpus[waiter].sync_wait.retain(|&(target, _)| target != cpu);

@@ -27,8 +27,7 @@ impl Kernel {
 
     fn set_phase(&mut self, task: TaskId, phase: TaskPhase) {
         self.tasks[task].ext.phase = phase;
-        let e = self.scx(task);
-        e.flags = e.flags & !ent::STATE_MASK | (phase as u32) << ent::STATE_SHIFT;
+        self.change_flags(task, (phase as u32) << ent::STATE_SHIFT, ent::STATE_MASK);
     }
 
     /// `scx_fork()`: the scheduler may refuse a new task.
@@ -123,9 +122,8 @@ impl Kernel {
         self.set_phase(task, TaskPhase::Ready);
         self.set_slice(task, 0);
         self.tasks[task].ext.reenq_count = 0;
-        let e = self.scx(task);
-        e.dsq_vtime = 0;
-        e.flags |= ent::RESET_RUNNABLE_AT;
+        self.scx(task).dsq_vtime = 0;
+        self.change_flags(task, ent::RESET_RUNNABLE_AT, 0);
     }
 
     /// `scx_disable_and_exit_task()`

@@ -6,20 +6,33 @@
 
 use super::exit::ExitKind;
 use super::op::Op;
-use super::program::Code;
+use super::program::Program;
 use super::{DirectSlot, OpFrame};
 use crate::kernel::{Kernel, Stop};
 use scxlab_bpf::fault::{Fault, FaultKind};
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
+/// Most arguments of an operation.
+const ARGS: usize = 4;
+
+/// An operation's arguments, and zeros.
+#[inline(always)]
+fn padded(args: &[u64]) -> [u64; ARGS] {
+    let mut all = [0; ARGS];
+    all[..args.len()].copy_from_slice(args);
+    all
+}
+
 impl Kernel {
     /// Calls an operation that is about no task.
+    #[inline(always)]
     pub(crate) fn op(&mut self, op: Op, locked: Option<CpuId>, args: &[u64]) -> u64 {
-        self.op_about(op, locked, [0, 0], None, args)
+        self.op_about(op, locked, [0, 0], None, &padded(args))
     }
 
     /// Calls an operation about a task, which is its first argument.
+    #[inline(always)]
     pub(crate) fn op_task(
         &mut self,
         op: Op,
@@ -28,20 +41,20 @@ impl Kernel {
         rest: &[u64],
     ) -> u64 {
         let addr = self.tasks[task].addr;
-        let mut args = [0u64; 5];
-        args[0] = addr;
+        let mut args = [addr, 0, 0, 0];
         args[1..=rest.len()].copy_from_slice(rest);
-        self.op_about(op, locked, [addr, 0], Some(task), &args[..=rest.len()])
+        self.op_about(op, locked, [addr, 0], Some(task), &args)
     }
 
     /// Calls an operation about two tasks; the second may be NULL (0).
     pub(crate) fn op_two(&mut self, op: Op, locked: Option<CpuId>, a: u64, b: u64) -> u64 {
-        self.op_about(op, locked, [a, b], None, &[a, b])
+        self.op_about(op, locked, [a, b], None, &padded(&[a, b]))
     }
 
     /// `ops.dispatch(cpu, prev)`; prev may be NULL (0).
     pub(crate) fn op_dispatch(&mut self, cpu: CpuId, prev: u64) {
-        self.op_about(Op::Dispatch, Some(cpu), [prev, 0], None, &[u64::from(cpu.0), prev]);
+        let args = padded(&[u64::from(cpu.0), prev]);
+        self.op_about(Op::Dispatch, Some(cpu), [prev, 0], None, &args);
     }
 
     fn op_about(
@@ -50,21 +63,29 @@ impl Kernel {
         locked: Option<CpuId>,
         subjects: [u64; 2],
         task: Option<TaskId>,
-        args: &[u64],
+        args: &[u64; ARGS],
     ) -> u64 {
-        let Some(code) = self.ext.root.as_ref().and_then(|s| s.program.code(op)) else { return 0 };
+        let Some(sched) = &self.ext.root else { return 0 };
+        let bpf = match &sched.program {
+            Program::Bpf { instance, funcs } => match funcs[op as usize] {
+                Some(func) => Some((*instance, func)),
+                None => return 0,
+            },
+            Program::Native(ops) if ops.has(op) => None,
+            Program::Native(_) => return 0,
+        };
         let start = self.clock();
         let insns = self.vm.executed;
         if self.ext.witness.is_some() {
             self.witness(op, args);
         }
-        self.ext.frames.push(OpFrame { op: Some(op), locked, subjects });
+        let outer = self.ext.frame.replace(OpFrame { op: Some(op), locked, subjects });
         self.charge(self.machine.costs.bpf.ops_callback_ns);
-        let result = match code {
-            Code::Bpf(instance, func) => scxlab_bpf::vm::call(self, instance, func, args),
-            Code::Native(ops) => Ok(ops.call(self, op, args)),
+        let result = match bpf {
+            Some((instance, func)) => scxlab_bpf::vm::call(self, instance, func, args),
+            None => Ok(self.op_native(op, args)),
         };
-        self.ext.frames.pop();
+        self.ext.frame = outer;
         let cost = self.clock() - start;
         let stats = &mut self.ext.op_stats.0[op as usize];
         stats.calls += 1;
@@ -80,7 +101,18 @@ impl Kernel {
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn op_native(&mut self, op: Op, args: &[u64]) -> u64 {
+        match self.ext.root.as_ref().map(|sched| sched.program.clone()) {
+            Some(Program::Native(ops)) => ops.call(self, op, args),
+            _ => 0,
+        }
+    }
+
     /// A fault that the verifier would have excluded, or a limit: the scheduler is ejected with the place.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn op_faulted(&mut self, op: Op, fault: Fault) {
         self.program_faulted(&format!("ops.{}()", op.name()), fault);
     }
@@ -105,9 +137,9 @@ impl Kernel {
         let room = ctx.len().max(8) as u64;
         let at = self.vm.mem.alloc(room, 8).map_err(|_| out_of_memory("a program's context"))?;
         self.vm.mem.host_slice_mut::<u8>(at, ctx.len()).copy_from_slice(ctx);
-        self.ext.frames.push(OpFrame { op: None, locked: None, subjects: [0, 0] });
+        let outer = self.ext.frame.replace(OpFrame::default());
         let result = scxlab_bpf::vm::call_raw(self, instance, func, [at, 0, 0, 0, 0]);
-        self.ext.frames.pop();
+        self.ext.frame = outer;
         ctx.copy_from_slice(self.vm.mem.host_slice::<u8>(at, ctx.len()));
         self.vm.mem.free(at, room);
         result

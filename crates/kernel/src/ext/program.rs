@@ -22,24 +22,7 @@ pub enum Program {
     Native(Rc<dyn NativeOps>),
 }
 
-/// What carries out one operation.
-pub enum Code {
-    Bpf(InstanceId, FuncId),
-    Native(Rc<dyn NativeOps>),
-}
-
 impl Program {
-    /// What carries out `op`; None if the scheduler does not implement it.
-    #[inline]
-    pub fn code(&self, op: Op) -> Option<Code> {
-        match self {
-            Program::Bpf { instance, funcs } => {
-                funcs[op as usize].map(|func| Code::Bpf(*instance, func))
-            }
-            Program::Native(ops) => ops.has(op).then(|| Code::Native(ops.clone())),
-        }
-    }
-
     pub fn has(&self, op: Op) -> bool {
         match self {
             Program::Bpf { funcs, .. } => funcs[op as usize].is_some(),

@@ -127,7 +127,8 @@ impl Kernel {
                 self.ext.count(Ev::ReenqImmed, 1);
             }
             self.dsq_unlink(task);
-            self.scx(task).flags |= if immed { ent::REENQ_IMMED } else { ent::REENQ_KFUNC };
+            let why = if immed { ent::REENQ_IMMED } else { ent::REENQ_KFUNC };
+            self.change_flags(task, why, 0);
             back.push(task);
         }
         back.iter().for_each(|&task| self.reenq_task(cpu, task));
@@ -144,7 +145,7 @@ impl Kernel {
                 continue;
             }
             self.dispatch_dequeue(task);
-            self.scx(task).flags |= ent::REENQ_KFUNC;
+            self.change_flags(task, ent::REENQ_KFUNC, 0);
             let cpu = self.tasks[task].cpu;
             self.reenq_task(cpu, task);
         }
@@ -152,6 +153,6 @@ impl Kernel {
 
     fn reenq_task(&mut self, cpu: CpuId, task: TaskId) {
         self.ext_do_enqueue(cpu, task, enq::REENQ, None);
-        self.scx(task).flags &= !ent::REENQ_REASON_MASK;
+        self.change_flags(task, 0, ent::REENQ_REASON_MASK);
     }
 }

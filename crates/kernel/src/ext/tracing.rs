@@ -34,9 +34,9 @@ impl Kernel {
         let args = [preempt, self.tasks[prev].addr, self.tasks[next].addr, state];
         for (instance, func) in self.ext.sched_switch.clone() {
             self.charge(self.machine.costs.bpf.ops_callback_ns);
-            self.ext.frames.push(OpFrame { op: None, locked: None, subjects: [0, 0] });
+            let outer = self.ext.frame.replace(OpFrame::default());
             let result = scxlab_bpf::vm::call(self, instance, func, &args);
-            self.ext.frames.pop();
+            self.ext.frame = outer;
             if let Err(fault) = result {
                 self.program_faulted("tp_btf/sched_switch", fault);
             }

@@ -22,6 +22,8 @@ pub struct OpCall {
 
 impl Kernel {
     /// `args` is what the program gets.
+    #[cold]
+    #[inline(never)]
     pub(super) fn witness(&mut self, op: Op, args: &[u64]) {
         let first = args.first().copied().unwrap_or(0);
         let task = self.tasks.at(first).map(|id| &self.tasks[id]);

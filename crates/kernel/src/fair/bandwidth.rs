@@ -46,11 +46,13 @@ impl Fair {
     }
 
     /// Whether `take_throttles` has any: cheap, for after each call.
+    #[inline]
     pub fn has_throttles(&self) -> bool {
         !self.throttles.is_empty()
     }
 
     /// Whether `take_timers` has any: cheap, for after each call.
+    #[inline]
     pub fn has_timers(&self) -> bool {
         !self.timers.is_empty()
     }
@@ -77,11 +79,13 @@ impl Fair {
     }
 
     /// Charges a queue. `curr`: its entity that runs or is about to. True if the queue is throttled.
+    #[inline]
     pub(super) fn account_runtime(&mut self, rq: Rq, delta: Nanos, curr: Option<Ent>) -> bool {
+        self.rqs[rq].runtime_enabled && self.use_runtime(rq, delta, curr)
+    }
+
+    fn use_runtime(&mut self, rq: Rq, delta: Nanos, curr: Option<Ent>) -> bool {
         let row = &mut self.rqs[rq];
-        if !row.runtime_enabled {
-            return false;
-        }
         row.runtime_remaining -= delta as i64;
         if row.runtime_remaining > 0 {
             return false;

@@ -45,6 +45,7 @@ impl SchedAvg {
 
     /// Ages the sums to `now` and adds the time since, during which `load` weighed, `runnable` tasks were
     /// runnable and (if `running`) one ran. True if a period boundary was crossed: averages are stale then.
+    #[inline]
     pub fn update_sum(&mut self, now: u64, load: u64, runnable: u64, running: bool) -> bool {
         let delta = now.wrapping_sub(self.last_update_time);
         if (delta as i64) < 0 {

@@ -9,7 +9,7 @@ use super::Fair;
 use super::params::CgroupMode;
 use super::state::{Ent, Rq};
 use super::weight::{MIN_SHARES, NICE_0_LOAD, nice_weight, scale_load, scale_load_down};
-use scxlab_machine::id::{CpuId, Nanos};
+use scxlab_machine::id::{CgroupId, CpuId, Nanos};
 
 /// A queue reports to its group at most once per millisecond.
 const TG_UPDATE_INTERVAL: Nanos = 1_000_000;
@@ -86,10 +86,16 @@ impl Fair {
     }
 
     /// Reports a queue's load to its group if it moved by more than 1/64.
+    #[inline]
     pub(super) fn update_tg_load_avg(&mut self, rq: Rq) {
+        if let Some(id) = self.rqs[rq].group {
+            self.update_group_load_avg(rq, id);
+        }
+    }
+
+    fn update_group_load_avg(&mut self, rq: Rq, id: CgroupId) {
         let row = &self.rqs[rq];
         let now = self.cpus[row.cpu].clock;
-        let Some(id) = row.group else { return };
         if !self.cpus[row.cpu].online || now - row.last_update_tg < TG_UPDATE_INTERVAL {
             return;
         }

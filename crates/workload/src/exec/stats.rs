@@ -108,8 +108,7 @@ impl Executor {
 
     pub(super) fn phase_end(&mut self, sys: &mut dyn Sys, t: usize) -> Flow {
         let thread = &mut self.threads[t];
-        let phase = thread.phase;
-        thread.phase.idx += 1;
+        let phase = &thread.phase;
         sys.count_work(thread.task, 1);
         let totals = &mut self.totals[thread.template as usize];
         totals.loops += 1;
@@ -123,9 +122,10 @@ impl Executor {
             totals.slack_min = Some(min);
         }
         if let Some(observer) = &mut self.observer {
-            let record = record(&phase, sys.now());
+            let record = record(phase, sys.now());
             observer.on_loop(thread.task, &thread.name, &record);
         }
+        thread.phase.idx += 1;
         Flow::Next
     }
 }

@@ -58,6 +58,9 @@ struct Search<'a> {
 impl Idle<'_> {
     /// The default picker.
     pub fn select(&mut self, query: &Query<'_>) -> Option<CpuId> {
+        if query.allowed.is_none() && !self.state.topo_llc && !self.state.topo_numa {
+            return self.search(query, query.affinity, None, None);
+        }
         let mut sets = std::mem::take(&mut self.state.scratch);
         let found = self.select_with(query, &mut sets);
         self.state.scratch = sets;
@@ -76,10 +79,20 @@ impl Idle<'_> {
         }
         self.fill_spans(query, allowed, llc, numa);
         let some = |words: &'_ Vec<u64>| !words.is_empty();
+        self.search(query, allowed, some(llc).then_some(&llc[..]), some(numa).then_some(&numa[..]))
+    }
+
+    fn search(
+        &mut self,
+        query: &Query<'_>,
+        allowed: &[u64],
+        llc: Option<&[u64]>,
+        numa: Option<&[u64]>,
+    ) -> Option<CpuId> {
         let search = Search {
             allowed,
-            llc: some(llc).then_some(llc),
-            numa: some(numa).then_some(numa),
+            llc,
+            numa,
             prev: query.prev,
             prev_allowed: cpumask::test(allowed, query.prev),
             node: self.node_of(query.prev),

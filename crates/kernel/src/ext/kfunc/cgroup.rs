@@ -88,7 +88,7 @@ fn under(k: &mut Kernel, a: [u64; 5]) -> KfResult {
 fn task_cgroup(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     let root = k.cgroups.get(CgroupId(0)).map_or(0, |g| g.addr);
     let task = k.kf_task(a[0])?;
-    if !k.ext.frame().is_some_and(|f| f.subjects.contains(&a[0])) {
+    if !k.ext.frame.is_some_and(|f| f.subjects.contains(&a[0])) {
         k.scx_error("called on a task not being operated on");
         return Ok(root);
     }

@@ -70,24 +70,27 @@ impl Kernel {
         Ok(1)
     }
 
+    #[inline]
     fn vet_enq_flags(&mut self, id: u64, mut flags: u64) -> Option<u64> {
         let local = id == dsq_id::LOCAL || id & dsq_id::LOCAL_ON == dsq_id::LOCAL_ON;
-        if flags & enq::INTERNAL_MASK != 0 {
-            self.scx_error(format!("invalid enq_flags {flags:#x}"));
-            return None;
+        let only_local = if local { 0 } else { enq::IMMED | enq::RESCUE };
+        if flags & (enq::INTERNAL_MASK | only_local) != 0 {
+            return self.bad_enq_flags(id, flags);
         }
-        if flags & enq::IMMED != 0 && !local {
-            self.scx_error(format!("SCX_ENQ_IMMED on a non-local DSQ {id:#x}"));
-            return None;
-        }
-        if self.ext.flags() & ops::ALWAYS_ENQ_IMMED != 0 && local {
+        if local && self.ext.flags() & ops::ALWAYS_ENQ_IMMED != 0 {
             flags |= enq::IMMED;
         }
-        if flags & enq::RESCUE != 0 && !local {
-            self.scx_error(format!("SCX_ENQ_RESCUE on a non-local DSQ {id:#x}"));
-            return None;
-        }
         Some(flags)
+    }
+
+    #[cold]
+    fn bad_enq_flags(&mut self, id: u64, flags: u64) -> Option<u64> {
+        self.scx_error(match flags {
+            f if f & enq::INTERNAL_MASK != 0 => format!("invalid enq_flags {flags:#x}"),
+            f if f & enq::IMMED != 0 => format!("SCX_ENQ_IMMED on a non-local DSQ {id:#x}"),
+            _ => format!("SCX_ENQ_RESCUE on a non-local DSQ {id:#x}"),
+        });
+        None
     }
 
     fn insert_commit(&mut self, task: TaskId, dsq: u64, slice: u64, vtime: u64, flags: u64) {
@@ -407,7 +410,7 @@ fn reenqueue_local(k: &mut Kernel, _: [u64; 5]) -> KfResult {
 
 /// The old form: at once, and only from cpu_release.
 fn reenqueue_local_sync(k: &mut Kernel, _: [u64; 5]) -> KfResult {
-    let cpu = match k.ext.frame() {
+    let cpu = match k.ext.frame {
         Some(frame) if frame.op == Some(Op::CpuRelease) => frame.locked,
         _ => None,
     };

@@ -101,7 +101,7 @@ fn ask(k: &mut Kernel, task: u64, ask: Ask) -> Result<i64, Fault> {
 /// The verifier lets only `select_cpu`, `enqueue` and operations without a run queue lock call the
 /// picker.
 fn check_context(k: &Kernel) -> Result<(), Fault> {
-    match k.ext.frame().and_then(|frame| frame.op) {
+    match k.ext.frame.and_then(|frame| frame.op) {
         Some(op) if op != Op::SelectCpu && op != Op::Enqueue && !op.is_unlocked() => {
             let text = format!("may not be called from ops.{}()", op.name());
             Err(Fault::bad_argument("scx_bpf_select_cpu", text))
@@ -115,7 +115,7 @@ fn check_context(k: &Kernel) -> Result<(), Fault> {
 fn check_task(k: &mut Kernel, task: TaskId) -> bool {
     let addr = k.tasks[task].addr;
     if k.ext.cpus[k.exec.cpu.idx()].in_select_cpu {
-        let subject = k.ext.frame().is_some_and(|frame| frame.subjects.contains(&addr));
+        let subject = k.ext.frame.is_some_and(|frame| frame.subjects.contains(&addr));
         if !subject {
             k.scx_error("called on a task not being operated on");
         }

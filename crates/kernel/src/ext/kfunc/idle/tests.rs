@@ -166,7 +166,7 @@ fn picker_is_for_tasks_that_the_caller_may_look_at() {
     let (own, other) = (k.tasks[hog(&k, 0)].addr, k.tasks[hog(&k, 1)].addr);
     let all = k.ext.idle.possible_mask();
     let ask = |k: &mut Kernel, task| call(k, "scx_bpf_select_cpu_and", &[task, 2, 0, all, 0]);
-    k.ext.frames.push(frame(Op::Enqueue, Some(0), own));
+    k.ext.frame = Some(frame(Op::Enqueue, Some(0), own));
     assert_eq!(ask(&mut k, own), -EBUSY);
     assert_eq!(error(&k), "");
     assert_eq!(ask(&mut k, other), -EINVAL);
@@ -175,13 +175,13 @@ fn picker_is_for_tasks_that_the_caller_may_look_at() {
     let mut k = busy("4c1t", 0, &[0, 1]);
     let here = k.exec.cpu;
     k.ext.cpus[here.idx()].in_select_cpu = true;
-    k.ext.frames.push(frame(Op::SelectCpu, None, own));
+    k.ext.frame = Some(frame(Op::SelectCpu, None, own));
     assert_eq!(ask(&mut k, own), -EBUSY);
     assert_eq!(ask(&mut k, other), -EINVAL);
     assert_eq!(error(&k), "called on a task not being operated on");
 
     let mut k = busy("4c1t", 0, &[0, 1]);
-    k.ext.frames.push(frame(Op::Dispatch, Some(0), 0));
+    k.ext.frame = Some(frame(Op::Dispatch, Some(0), 0));
     let fault = select_cpu_and(&mut k, [own, 2, 0, all, 0]).unwrap_err();
     assert!(fault.to_string().contains("may not be called from ops.dispatch()"), "{fault}");
 }

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The tasks of a queue that is ordered by vtime.
+//!
+//! Owns: their order by key. Does not: make keys (see `Dsq::insert`).
+//!
+//! The first few lie sorted in a ring, which takes and gives them in a few instructions; those behind it in a tree, so
+//! that no operation grows faster than the logarithm of their number.
+
+use scxlab_machine::id::TaskId;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
+
+/// vtime relative to the queue's base, and arrival.
+pub type Key = (i64, u64);
+
+/// So many are kept in the ring at most; half as many move there when it is empty.
+const NEAR: usize = 64;
+
+/// All keys of `near` come before those of `far`; `far` is empty if `near` is.
+#[derive(Debug, Default)]
+pub struct Priq {
+    near: VecDeque<(Key, TaskId)>,
+    far: BTreeMap<Key, TaskId>,
+}
+
+impl Priq {
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.near.len() + self.far.len()
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.near.is_empty()
+    }
+
+    #[inline]
+    pub fn first(&self) -> Option<TaskId> {
+        self.near.front().map(|e| e.1)
+    }
+
+    pub fn insert(&mut self, key: Key, task: TaskId) {
+        let last = self.near.back().is_none_or(|back| back.0 < key);
+        if last && (!self.far.is_empty() || self.near.len() == NEAR) {
+            self.far.insert(key, task);
+        } else if last {
+            self.near.push_back((key, task));
+        } else {
+            self.near.insert(self.upto(key), (key, task));
+            if self.near.len() > NEAR {
+                self.far.extend(self.near.pop_back());
+            }
+        }
+    }
+
+    pub fn remove(&mut self, key: Key) {
+        if self.near.front().is_some_and(|e| e.0 == key) {
+            self.near.pop_front();
+        } else if self.near.back().is_some_and(|e| e.0 < key) {
+            self.far.remove(&key);
+        } else if let Ok(at) = self.near.binary_search_by_key(&key, |e| e.0) {
+            self.near.remove(at);
+        }
+        if self.near.is_empty() && !self.far.is_empty() {
+            let next = std::iter::from_fn(|| self.far.pop_first());
+            self.near.extend(next.take(NEAR / 2));
+        }
+    }
+
+    /// Tasks in order.
+    pub fn iter(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.near.iter().map(|e| e.1).chain(self.far.values().copied())
+    }
+
+    /// Those behind `cursor`, or all, in order.
+    pub fn after(&self, cursor: Option<Key>) -> impl Iterator<Item = (Key, TaskId)> + '_ {
+        let from = cursor.map_or(0, |key| self.near.partition_point(|e| e.0 <= key));
+        let far = self.far.range((cursor.map_or(Unbounded, Excluded), Unbounded));
+        self.near.range(from..).copied().chain(far.map(|(&key, &task)| (key, task)))
+    }
+
+    /// Those before `cursor`, or all, the last one first.
+    pub fn before(&self, cursor: Option<Key>) -> impl Iterator<Item = (Key, TaskId)> + '_ {
+        let to = cursor.map_or(self.near.len(), |key| self.upto(key));
+        let far = self.far.range((Unbounded, cursor.map_or(Unbounded, Excluded)));
+        let far = far.rev().map(|(&key, &task)| (key, task));
+        far.chain(self.near.range(..to).rev().copied())
+    }
+
+    /// How many of the ring come before `key`.
+    fn upto(&self, key: Key) -> usize {
+        self.near.partition_point(|e| e.0 < key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same operations on one tree, in an order that crosses the border between ring and tree often.
+    #[test]
+    fn ring_and_tree_are_one_queue() {
+        let (mut priq, mut model) = (Priq::default(), BTreeMap::new());
+        let mut draw = 1u64;
+        for seq in 0..20_000u64 {
+            draw = draw.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let grows = (seq / 300) % 2 == 0;
+            if draw >> 60 < if grows { 11 } else { 5 } {
+                let key = ((draw >> 40) as i64 % 1000, seq);
+                priq.insert(key, TaskId(seq as u32));
+                model.insert(key, TaskId(seq as u32));
+            } else {
+                let nth = if draw >> 59 & 1 == 0 { 0 } else { (draw >> 30) as usize };
+                if let Some(&key) = model.keys().nth(nth % model.len().max(1)) {
+                    priq.remove(key);
+                    model.remove(&key);
+                }
+            }
+            assert_eq!(priq.len(), model.len());
+            assert_eq!(priq.first(), model.values().next().copied());
+            if seq % 97 == 0 {
+                let cursor = Some(((draw >> 20) as i64 % 1000, seq / 2));
+                let at = cursor.map_or(Unbounded, Excluded);
+                assert!(priq.iter().eq(model.values().copied()));
+                let pair = |(&key, &task)| (key, task);
+                assert!(priq.after(cursor).eq(model.range((at, Unbounded)).map(pair)));
+                assert!(priq.before(cursor).eq(model.range((Unbounded, at)).rev().map(pair)));
+                assert!(priq.before(None).eq(model.iter().rev().map(pair)));
+            }
+        }
+    }
+}

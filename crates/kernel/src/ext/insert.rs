@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Onto a DSQ and off it: the place, the slice that comes with it, and custody.
+//!
+//! Owns: every change of which DSQ a task is on. Does not: choose the DSQ (see `enqueue.rs`, `dispatch.rs`).
+//! Models: kernel `scx_dispatch_enqueue()`, `find_dsq_for_dispatch()`, `task_leave_custody()`, 7.3.
+
+use super::dsq::{DsqId, DsqKind, Place};
+use super::entity::{ExtEntity, OpsState};
+use super::op::Op;
+use crate::abi;
+use crate::flags::{dsq_id, enq, ent};
+use crate::kernel::Kernel;
+use crate::lock::LockId;
+use scxlab_machine::id::{CpuId, TaskId};
+use scxlab_trace::event::Kind;
+
+impl Kernel {
+    /// `find_dsq_for_dispatch()`: a missing queue is an error and means the global one.
+    pub(crate) fn dsq_for_dispatch(&mut self, rq: CpuId, id: u64, task_cpu: CpuId) -> DsqId {
+        if id == dsq_id::LOCAL {
+            return self.ext.dsqs.local(rq);
+        }
+        if id & dsq_id::LOCAL_ON == dsq_id::LOCAL_ON {
+            let cpu = (id & dsq_id::LOCAL_CPU_MASK) as i32;
+            return match self.ext_cpu_valid(cpu, "in SCX_DSQ_LOCAL_ON dispatch verdict") {
+                Some(cpu) => self.ext.dsqs.local(cpu),
+                None => self.global_dsq(task_cpu),
+            };
+        }
+        if id == dsq_id::GLOBAL {
+            return self.global_dsq(task_cpu);
+        }
+        self.ext.dsqs.user(id).unwrap_or_else(|| self.no_such_dsq(id, task_cpu))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn no_such_dsq(&mut self, id: u64, task_cpu: CpuId) -> DsqId {
+        self.scx_error(format!("non-existent DSQ {id:#x}"));
+        self.global_dsq(task_cpu)
+    }
+
+    /// `scx_dispatch_enqueue()`: puts a task on a queue. `rq` is the run queue that the caller holds.
+    pub(crate) fn dsq_insert(
+        &mut self,
+        rq: CpuId,
+        mut dsq: DsqId,
+        task: TaskId,
+        slice_vtime: Option<(u64, u64)>,
+        mut flags: u64,
+    ) {
+        let kind = self.ext.dsqs.get(dsq).kind;
+        if let DsqKind::Gone { .. } = kind {
+            self.scx_error("attempting to dispatch to a destroyed dsq");
+            dsq = self.global_dsq_of(task);
+        }
+        if let DsqKind::Local(cpu) = kind {
+            self.dsq_link(dsq, task, slice_vtime, &mut flags);
+            self.count_immed(cpu, dsq, task, flags);
+            self.local_post_enqueue(cpu, task, flags);
+        } else {
+            self.lock(LockId::Dsq(dsq));
+            self.dsq_link(dsq, task, slice_vtime, &mut flags);
+            self.unlock(LockId::Dsq(dsq));
+            self.queue_post_enqueue(rq, dsq, task);
+        }
+        if flags & enq::CLEAR_OPSS != 0 {
+            self.tasks[task].ext.ops_state = OpsState::None;
+        }
+    }
+
+    /// Sets slice and vtime if they are given, links the task at its place and remembers it.
+    #[inline(always)]
+    fn dsq_link(
+        &mut self,
+        dsq: DsqId,
+        task: TaskId,
+        slice_vtime: Option<(u64, u64)>,
+        flags: &mut u64,
+    ) {
+        if *flags & enq::DSQ_PRIQ != 0 && self.ext.dsqs.get(dsq).is_builtin() {
+            self.scx_error("cannot use vtime ordering for built-in DSQs");
+            *flags &= !enq::DSQ_PRIQ;
+        }
+        self.charge(self.machine.costs.kfunc.dsq_insert_ns);
+        let Kernel { tasks, vm, ext, .. } = self;
+        let t = &mut tasks[task];
+        assert!(t.ext.dsq.is_none(), "task {task} is on a DSQ already");
+        let seen = &mut vm.mem.host_mut::<abi::task_struct>(t.addr).scx;
+        let priq = *flags & enq::DSQ_PRIQ != 0;
+        if let Some((slice, vtime)) = slice_vtime {
+            apply_slice_vtime(&mut t.ext, seen, slice, vtime, *flags);
+        }
+        let q = ext.dsqs.get_mut(dsq);
+        let mixed = if priq { q.has_fifo() } else { q.has_priq() };
+        let place = match *flags {
+            _ if priq => Place::Vtime(seen.dsq_vtime),
+            f if f & (enq::HEAD | enq::PREEMPT) != 0 => Place::Head,
+            _ => Place::Tail,
+        };
+        t.ext.dsq_key = q.insert(task, place);
+        (t.ext.dsq, t.ext.on_priq) = (Some(dsq), priq);
+        let id = q.user_visible_id();
+        if mixed {
+            self.mixed_error(id, priq);
+        }
+        self.trace(Kind::DsqInsert { task, dsq: id, flags: *flags });
+    }
+
+    #[cold]
+    fn mixed_error(&mut self, id: u64, priq: bool) {
+        let other = if priq { "FIFO" } else { "PRIQ" };
+        self.scx_error(format!("DSQ ID {id:#018x} already had {other}-enqueued tasks"));
+    }
+
+    /// Takes the task off its queue.
+    pub(crate) fn dsq_unlink(&mut self, task: TaskId) {
+        let e = &mut self.tasks[task].ext;
+        let Some(dsq) = e.dsq.take() else { return };
+        let (key, on_priq, immed) = (e.dsq_key, e.on_priq, e.flags & ent::IMMED != 0);
+        let q = self.ext.dsqs.get_mut(dsq);
+        q.remove(key, on_priq);
+        if q.is_local() && immed {
+            q.nr_immed = q.nr_immed.saturating_sub(1);
+        }
+    }
+
+    /// `dsq_inc_nr()` of a local queue: an IMMED task that cannot run at once goes back.
+    fn count_immed(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
+        if flags & enq::IMMED != 0 {
+            self.change_flags(task, ent::IMMED, 0);
+        }
+        if !self.scx_flag(task, ent::IMMED) {
+            return;
+        }
+        let q = self.ext.dsqs.get_mut(dsq);
+        q.nr_immed += 1;
+        if q.len() > 1 || !self.rq_is_open(cpu, flags) {
+            self.schedule_reenq_local(cpu, 0);
+        }
+    }
+
+    /// `rq_is_open()`: whether a task put on this local queue would run without delay.
+    pub(crate) fn rq_is_open(&self, cpu: CpuId, flags: u64) -> bool {
+        use crate::task::Class;
+        let next = self.cpus[cpu.idx()].next_class;
+        if next > Class::Ext {
+            return false;
+        }
+        next < Class::Ext || self.ext.cpus[cpu.idx()].in_dispatch || flags & enq::PREEMPT != 0
+    }
+
+    /// What follows an insertion into a local queue: custody ends, and its CPU may have to reschedule.
+    fn local_post_enqueue(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
+        use crate::task::Class;
+        self.leave_custody(cpu, task, 0);
+        if self.tasks[task].class > self.cpus[cpu.idx()].next_class {
+            self.wakeup_preempt(cpu, task, 0);
+        }
+        if self.ext.cpus[cpu.idx()].in_dispatch || flags & enq::PREEMPT == 0 {
+            return;
+        }
+        let curr = self.cpus[cpu.idx()].curr;
+        if curr != task && self.tasks[curr].class == Class::Ext {
+            self.set_slice(curr, 0);
+            self.resched(cpu);
+        }
+    }
+
+    /// What follows an insertion elsewhere: user queues keep the task in the scheduler's custody.
+    fn queue_post_enqueue(&mut self, rq: CpuId, dsq: DsqId, task: TaskId) {
+        match self.ext.dsqs.get(dsq).kind {
+            DsqKind::Global { .. } | DsqKind::Bypass(_) => self.leave_custody(rq, task, 0),
+            _ => self.change_flags(task, ent::IN_CUSTODY, 0),
+        }
+    }
+
+    /// `task_leave_custody()` and the `ops.dequeue` that goes with it.
+    #[inline]
+    pub(super) fn leave_custody(&mut self, rq: CpuId, task: TaskId, deq_flags: u64) {
+        let e = &self.tasks[task].ext;
+        if e.flags & ent::IN_CUSTODY != 0 && e.sticky_cpu.is_none() {
+            self.end_custody(rq, task, deq_flags);
+        }
+    }
+
+    fn end_custody(&mut self, rq: CpuId, task: TaskId, deq_flags: u64) {
+        self.change_flags(task, 0, ent::IN_CUSTODY);
+        if self.ext.has_op(Op::Dequeue) {
+            self.op_task(Op::Dequeue, Some(rq), task, &[deq_flags]);
+        }
+    }
+}
+
+/// What a verdict says of the slice and the place.
+#[inline]
+fn apply_slice_vtime(
+    e: &mut ExtEntity,
+    seen: &mut abi::sched_ext_entity,
+    slice: u64,
+    vtime: u64,
+    flags: u64,
+) {
+    if slice != 0 {
+        seen.slice = slice;
+        if flags & enq::SLICE_DFL == 0 {
+            e.slice_oob = None;
+        }
+    } else if seen.slice == 0 {
+        seen.slice = 1;
+    }
+    if flags & enq::DSQ_PRIQ != 0 {
+        seen.dsq_vtime = vtime;
+    }
+}
