@@ -22,11 +22,11 @@ struct Setup {
 }
 
 const CASES: &[Setup] = &[
-    case("vtime", "sleepers,tasks=40", "8c", [1500, 1800]),
+    case("vtime", "sleepers,tasks=40", "8c", [5000, 5300]),
     case("eevdf", "sleepers,tasks=40", "8c", [100, 400]),
-    case("vtime", "sleepers,tasks=320", "2n32c", [200, 250]),
+    case("vtime", "sleepers,tasks=320", "2n32c", [650, 680]),
     case("eevdf", "sleepers,tasks=320", "2n32c", [20, 70]),
-    case("vtime", "sleepers,tasks=4096", "8n64c2t", [15, 22]),
+    case("vtime", "sleepers,tasks=4096", "8n64c2t", [45, 50]),
     case("eevdf", "sleepers,tasks=4096", "8n64c2t", [10, 16]),
 ];
 
