@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! pid 1   enter: mount, open the port, fork --> reap until the program ends; ended without a result: say so; off
-//! pid 2                                   '--> compare the machine, say Ready, return to the caller --> finish
+//! pid 2                                   '--> compare the machine, say Ready, return to the caller --> finish; the host ends us
 //! ```
 //!
 //! The program is not pid 1, so that it can wait for its own children, and die without taking the kernel along.
@@ -13,7 +13,7 @@
 mod setup;
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -153,12 +153,15 @@ fn fail(port: &File, why: &str) -> ! {
     end(port, Kind::Failed, why.as_bytes())
 }
 
-/// Says the last word, once what was printed is out, and switches off.
+/// Says the last word, once what was printed is out. Whoever reads it ends the guest, which must not switch off before: what
+/// QEMU has not passed on by then is lost.
 fn end(mut port: &File, kind: Kind, payload: &[u8]) -> ! {
     let _ = io::stdout().flush();
     let _ = nix::sys::termios::tcdrain(io::stdout());
-    if let Err(why) = protocol::send(&mut port, kind, payload) {
-        eprintln!("scxlab: the result port: {why}");
+    match protocol::send(&mut port, kind, payload) {
+        // Nothing ever comes; it returns when nobody listens any more.
+        Ok(()) => drop(port.read(&mut [0])),
+        Err(why) => eprintln!("scxlab: the result port: {why}"),
     }
     off();
 }
