@@ -137,5 +137,5 @@ fn every_shipped_scheduler_endures() {
     let chosen: Vec<&str> = named.split_whitespace().collect();
     let more = if seconds.is_some() { MORE } else { &[] };
     let all = [BRIEF, more].concat();
-    soak(if chosen.is_empty() { &all } else { &chosen }, seconds.unwrap_or(4));
+    soak(if chosen.is_empty() { &all } else { &chosen }, seconds.unwrap_or(10));
 }
