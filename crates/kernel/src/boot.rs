@@ -111,9 +111,9 @@ impl Kernel {
             tick_phase,
             vars: KernelVars { percpu, shared },
             init_task: TaskId(nr_cpus as u32),
-            // Each CPU but the first has come on line since the kernel started.
             until: 0,
             rq_seen: Default::default(),
+            // Each CPU but the first has come on line since the kernel started.
             hotplug_seq: nr_cpus as u64 - 1,
             kfuncs: crate::ext::kfunc::handlers(),
             bpf_timers: Vec::new(),

@@ -68,10 +68,10 @@ pub(crate) mod lane {
     pub const TICK: usize = 1;
     /// Timers that tasks and the workload wait for.
     pub const TIMER: usize = 2;
-    /// Ends of the default class's slices.
-    pub const SLICE: usize = 4;
     /// What comes at once: interrupts that CPUs send, steps that begin or were put off.
     pub const SOON: usize = 3;
+    /// Ends of the default class's slices.
+    pub const SLICE: usize = 4;
 }
 
 impl Event {

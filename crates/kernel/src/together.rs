@@ -22,8 +22,8 @@ pub enum Presence {
 /// Of one cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Together {
-    /// Tasks by `Presence`; of the absent, only what came and went.
-    tasks: [u32; 3],
+    /// Tasks by `Presence`; of the absent, how many more came than went.
+    tasks: [i32; 3],
     since: Nanos,
     /// Time in which two or more were runnable and at least one ran.
     pub some_ns: Nanos,
@@ -43,21 +43,21 @@ impl Together {
             return;
         }
         self.some_ns += time;
-        if runs >= runnable.min(nr_cpus) {
+        if runs as u32 >= nr_cpus.min(runnable as u32) {
             self.all_ns += time;
         }
     }
 
     #[inline]
     fn add(&mut self, presence: Presence) {
-        let count = &mut self.tasks[presence as usize];
-        *count = count.wrapping_add(1);
+        self.tasks[presence as usize] += 1;
     }
 
     #[inline]
     fn remove(&mut self, presence: Presence) {
         let count = &mut self.tasks[presence as usize];
-        *count = count.wrapping_sub(1);
+        *count -= 1;
+        debug_assert!(presence == Presence::Absent || *count >= 0, "nobody {presence:?}");
     }
 }
 
