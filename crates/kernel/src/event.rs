@@ -132,6 +132,8 @@ impl Kernel {
     #[inline]
     pub(crate) fn would_be_next(&self, at: Nanos) -> bool {
         self.events.all_after(at)
+            && self.stop.is_none()
+            && self.nr_workload > 0
             && at <= self.until
             && self.metrics.events < self.limits.max_events
     }
@@ -184,6 +186,7 @@ impl Kernel {
             .collect()
     }
 
+    #[inline(always)]
     fn handle(&mut self, event: Event) {
         if let Some(cpu) = event.interrupted()
             && let Some(awake_at) = self.leave_idle_state(self.online_or_any(cpu))

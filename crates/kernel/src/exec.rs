@@ -30,20 +30,31 @@ impl Kernel {
 
     /// Posts the end of the current step, unless an event that will do is pending.
     pub(crate) fn arm_step_end(&mut self, cpu: CpuId) {
-        let Kernel { cpus, tasks, events, .. } = self;
-        let c = &mut cpus[cpu.idx()];
+        if let Some((at, lane)) = self.step_end_due(cpu) {
+            self.post_step_end(cpu, at, lane);
+        }
+    }
+
+    /// When the current step ends and the lane for that, unless an event that will do is pending.
+    #[inline(always)]
+    pub(crate) fn step_end_due(&mut self, cpu: CpuId) -> Option<(Nanos, usize)> {
+        let Kernel { cpus, tasks, .. } = self;
+        let c = &cpus[cpu.idx()];
         // Not even with all its work done at once would it end before the pending event.
         let due = c.done_at.is_some_and(|pending| pending <= c.progress_from);
         if due || c.is_idle() || !c.sync_wait.is_empty() {
-            return;
+            return None;
         }
-        let Some(wall) = tasks[c.curr].wall_left(c.speed) else { return };
+        let wall = tasks[c.curr].wall_left(c.speed)?;
         let at = c.progress_from + wall;
-        if c.done_at.is_some_and(|pending| pending <= at) {
-            return;
-        }
-        let event = c.expect_step_end(at);
-        events.push_in(if wall < SOON_NS { lane::SOON } else { lane::STEP }, at, event);
+        let pending = c.done_at.is_some_and(|pending| pending <= at);
+        (!pending).then_some((at, if wall < SOON_NS { lane::SOON } else { lane::STEP }))
+    }
+
+    #[inline(always)]
+    pub(crate) fn post_step_end(&mut self, cpu: CpuId, at: Nanos, lane: usize) {
+        let event = self.cpus[cpu.idx()].expect_step_end(at);
+        self.events.push_in(lane, at, event);
     }
 
     pub(crate) fn step_end(&mut self, cpu: CpuId, generation: u32) {
@@ -67,17 +78,15 @@ impl Kernel {
             let at = c.progress_from + wall;
             // Interrupts took time meanwhile. Nothing is settled for that.
             if at > *now && !self.skip_to(at) {
-                let event = self.cpus[cpu.idx()].expect_step_end(at);
-                self.events.push_in(lane::SOON, at, event);
-                return;
+                return self.post_step_end(cpu, at, lane::SOON);
             }
         }
-        self.on_cpu(cpu, |k| k.next_steps(cpu, task));
+        self.on_cpu_last(cpu, |k| k.next_steps(cpu, task));
     }
 
     /// The present event turns into one at `at`, if that is the next one anyway: it need not be queued then.
     #[inline]
-    fn skip_to(&mut self, at: Nanos) -> bool {
+    pub(crate) fn skip_to(&mut self, at: Nanos) -> bool {
         let next = self.would_be_next(at);
         if next {
             self.now = at;
@@ -87,7 +96,8 @@ impl Kernel {
     }
 
     /// The task on `cpu` goes on to its next step, or several, until one takes time or gives up the CPU.
-    fn next_steps(&mut self, cpu: CpuId, task: TaskId) {
+    #[inline(always)]
+    pub(crate) fn next_steps(&mut self, cpu: CpuId, task: TaskId) {
         self.take_rq_clock(cpu);
         for _ in 0..self.limits.max_instant_steps {
             let Some(step) = self.ask_step(task) else { return };
@@ -105,6 +115,7 @@ impl Kernel {
     }
 
     /// Starts a step; true if it takes time or leaves the CPU, false if it is over at once.
+    #[inline(always)]
     fn begin_step(&mut self, cpu: CpuId, task: TaskId, step: Step) -> bool {
         match step {
             Step::Compute { work } => self.set_left(task, work.saturating_mul(1 << WORK_SHIFT)),
@@ -145,6 +156,7 @@ impl Kernel {
         true
     }
 
+    #[inline(always)]
     fn sleep_until(&mut self, cpu: CpuId, task: TaskId, until: Nanos) -> bool {
         let woken = std::mem::take(&mut self.tasks[task].wake_pending);
         if woken || until <= self.clock() {
@@ -160,6 +172,7 @@ impl Kernel {
     }
 
     /// The current task goes to sleep and leaves its class.
+    #[inline(always)]
     fn deschedule(&mut self, cpu: CpuId, task: TaskId) {
         self.charge(self.machine.costs.sched.dequeue_ns);
         self.set_state(task, State::Sleeping);
@@ -179,7 +192,7 @@ impl Kernel {
             return;
         }
         let cpu = self.online_or_any(cpu);
-        self.on_cpu(cpu, |k| {
+        self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
             k.wake_up(task, 0);
         });
@@ -203,7 +216,7 @@ impl Kernel {
     pub(crate) fn posted(&mut self, cpu: CpuId, token: u64) {
         self.pending_wakeups -= 1;
         let cpu = self.online_or_any(cpu);
-        self.on_cpu(cpu, |k| {
+        self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
             k.with_behavior(|b, k| b.on_timer(k, token));
         });
@@ -291,6 +304,13 @@ impl Cpu {
         self.run_gen = self.run_gen.wrapping_add(1);
         self.done_at = Some(at);
         Event::StepEnd { cpu: self.id, generation: self.run_gen }
+    }
+
+    /// No event that is queued says any more when the present step ends.
+    #[inline]
+    pub(crate) fn expect_no_step_end(&mut self) {
+        self.run_gen = self.run_gen.wrapping_add(1);
+        self.done_at = None;
     }
 }
 

@@ -178,8 +178,16 @@ impl Kernel {
         result
     }
 
-    /// A kernel path on `cpu` begins; when.
+    /// As `on_cpu`, of an event after which nothing of it is left to do.
     #[inline]
+    pub(crate) fn on_cpu_last(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel)) {
+        let start = self.enter(cpu);
+        f(self);
+        self.leave_for_good(cpu, start);
+    }
+
+    /// A kernel path on `cpu` begins; when.
+    #[inline(always)]
     fn enter(&mut self, cpu: CpuId) -> Nanos {
         let Kernel { cpus, tasks, now, .. } = self;
         let c = &mut cpus[cpu.idx()];
@@ -191,6 +199,27 @@ impl Kernel {
 
     /// The kernel path on `cpu` ends: schedule if asked to, then let its task go on.
     fn leave(&mut self, cpu: CpuId, start: Nanos) {
+        self.leave_kernel(cpu, start);
+        self.arm_step_end(cpu);
+    }
+
+    /// The same, and the steps of its task that end before anything else happens on the machine are taken at once: a task that
+    /// was switched to begins so. The order is that of events which are queued, without the way through the queue.
+    fn leave_for_good(&mut self, cpu: CpuId, mut start: Nanos) {
+        loop {
+            self.leave_kernel(cpu, start);
+            let Some((at, lane)) = self.step_end_due(cpu) else { return };
+            if !self.skip_to(at) {
+                return self.post_step_end(cpu, at, lane);
+            }
+            self.cpus[cpu.idx()].expect_no_step_end();
+            start = self.enter(cpu);
+            self.next_steps(cpu, self.cpus[cpu.idx()].curr);
+        }
+    }
+
+    #[inline(always)]
+    fn leave_kernel(&mut self, cpu: CpuId, start: Nanos) {
         if self.cpus[cpu.idx()].must_schedule() {
             self.schedule_until_done(cpu);
         }
@@ -201,8 +230,6 @@ impl Kernel {
         c.progress_from = end;
         if c.is_idle() {
             c.idle_since = Some(end);
-        } else {
-            self.arm_step_end(cpu);
         }
     }
 

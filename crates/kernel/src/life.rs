@@ -227,6 +227,7 @@ impl Kernel {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn set_state(&mut self, task: TaskId, state: State) {
         self.tasks[task].state = state;
         self.mirror_state(task);

@@ -25,9 +25,13 @@ impl Lock {
     /// A CPU whose clock is `at` takes the lock: how long it spins first.
     #[inline]
     fn arrive(&mut self, cpu: CpuId, at: Nanos) -> Nanos {
-        let wait = if at < self.taken_at { 0 } else { self.free_at.saturating_sub(at) };
-        self.taken_at = self.taken_at.max(at + wait);
         self.last = Some(cpu);
+        if at >= self.free_at {
+            self.taken_at = self.taken_at.max(at);
+            return 0;
+        }
+        let wait = if at < self.taken_at { 0 } else { self.free_at - at };
+        self.taken_at = self.taken_at.max(at + wait);
         wait
     }
 
@@ -70,7 +74,7 @@ impl Kernel {
     }
 
     /// Takes the lock on the executing CPU: spins while another CPU holds it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&mut self, id: LockId) {
         let (cpu, at) = (self.exec.cpu, self.clock());
         let Kernel { cpus, ext, machine, .. } = self;
@@ -87,7 +91,7 @@ impl Kernel {
     }
 
     /// Lets go of the lock at the executing CPU's present instant.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn unlock(&mut self, id: LockId) {
         let at = self.clock();
         match id {

@@ -292,6 +292,7 @@ impl Kernel {
     }
 
     /// The CPU switched to the task; when that is its idle task, the PELT clock catches up.
+    #[inline(always)]
     pub(crate) fn mirror_on_cpu(&mut self, task: TaskId, cpu: CpuId) {
         let (t, seen) = self.seen(task);
         let (addr, idle) = (t.addr, t.is_idle_task());
@@ -321,7 +322,7 @@ impl Kernel {
 
     /// `update_rq_clock()`: the executing code takes the run queue's clock. The PELT clock (`update_rq_clock_pelt()`)
     /// runs slower on a slow CPU and catches up when it idles. Programs see them if they can find a run queue.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_rq_clock(&mut self, cpu: CpuId) -> Nanos {
         let at = self.clock();
         let c = &mut self.cpus[cpu.idx()];

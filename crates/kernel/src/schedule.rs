@@ -45,6 +45,7 @@ impl Kernel {
         self.ext_after_schedule(cpu);
     }
 
+    #[inline(always)]
     fn schedule_next(&mut self, cpu: CpuId) {
         let prev = self.cpus[cpu.idx()].curr;
         let next = self.pick_next(cpu, prev);
@@ -136,6 +137,7 @@ impl Kernel {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn put_prev(&mut self, cpu: CpuId, prev: TaskId, next: Option<TaskId>) {
         match self.tasks[prev].class {
             Class::Idle => self.ext_update_idle(cpu, false, true),
@@ -145,6 +147,7 @@ impl Kernel {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn set_next(&mut self, cpu: CpuId, next: TaskId) {
         // The search for the next task may have been charged to the one before already.
         let c = &self.cpus[cpu.idx()];
@@ -182,6 +185,7 @@ impl Kernel {
         self.after_switch(prev);
     }
 
+    #[inline(always)]
     fn leave_cpu(&mut self, cpu: CpuId, prev: TaskId) {
         let at = self.clock();
         let Kernel { cpus, tasks, vm, cgroups, touch, machine, .. } = self;
@@ -206,6 +210,7 @@ impl Kernel {
         mirror::off_cpu(seen, &t.account);
     }
 
+    #[inline(always)]
     fn enter_cpu(&mut self, cpu: CpuId, next: TaskId) {
         let at = self.clock();
         let class = self.tasks[next].class;
@@ -213,8 +218,7 @@ impl Kernel {
         c.curr = next;
         c.next_class = class;
         c.switches += 1;
-        c.done_at = None;
-        c.run_gen = c.run_gen.wrapping_add(1);
+        c.expect_no_step_end();
         if class == Class::Idle {
             c.idle_since = Some(at);
             self.stop_tick(cpu);
@@ -239,7 +243,7 @@ impl Kernel {
     }
 
     /// A wait for a CPU begins.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start_wait(&mut self, task: TaskId, at: Nanos) {
         let Kernel { cpus, tasks, vm, cgroups, .. } = self;
         let t = &mut tasks[task];
@@ -248,6 +252,7 @@ impl Kernel {
     }
 
     /// The task runs at `at`: a wait for a CPU ends.
+    #[inline(always)]
     fn end_wait(&mut self, task: TaskId, at: Nanos) {
         let Kernel { cpus, tasks, vm, cgroups, metrics, .. } = self;
         let t = &mut tasks[task];
@@ -316,7 +321,7 @@ impl Kernel {
         self.pending_wakeups -= 1;
         self.cpus[cpu.idx()].resched_sent = false;
         if self.cpus[cpu.idx()].need_resched {
-            self.on_cpu(cpu, |k| k.charge(k.machine.costs.irq.resched_ns));
+            self.on_cpu_last(cpu, |k| k.charge(k.machine.costs.irq.resched_ns));
         }
     }
 
@@ -372,7 +377,7 @@ impl Kernel {
 
 impl Task {
     /// A wait for a CPU begins.
-    #[inline]
+    #[inline(always)]
     fn start_wait(
         &mut self,
         seen: &mut abi::task_struct,

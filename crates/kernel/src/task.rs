@@ -296,14 +296,14 @@ impl TaskTable {
 
 impl std::ops::Index<TaskId> for TaskTable {
     type Output = Task;
-    #[inline]
+    #[inline(always)]
     fn index(&self, id: TaskId) -> &Task {
         self.slots[id.idx()].as_deref().expect("task id outlived its task")
     }
 }
 
 impl std::ops::IndexMut<TaskId> for TaskTable {
-    #[inline]
+    #[inline(always)]
     fn index_mut(&mut self, id: TaskId) -> &mut Task {
         self.slots[id.idx()].as_deref_mut().expect("task id outlived its task")
     }

@@ -44,7 +44,7 @@ impl Kernel {
         }
         self.events.push_in(lane::TICK, self.now + self.tick_ns, Event::Tick { cpu, generation });
         let in_kernel = self.cpus[cpu.idx()].kernel_until > self.now;
-        self.on_cpu(cpu, |k| k.tick_work(cpu, in_kernel));
+        self.on_cpu_last(cpu, |k| k.tick_work(cpu, in_kernel));
     }
 
     fn tick_work(&mut self, cpu: CpuId, in_kernel: bool) {

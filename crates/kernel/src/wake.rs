@@ -72,6 +72,7 @@ impl Kernel {
     }
 
     /// `ttwu_do_activate()` under the CPU's run queue lock.
+    #[inline(always)]
     fn activate_woken(&mut self, cpu: CpuId, task: TaskId, enq: u64, flags: u64) {
         self.lock(LockId::Rq(cpu));
         self.take_rq_clock(cpu);
@@ -111,7 +112,7 @@ impl Kernel {
         if tasks.is_empty() {
             return;
         }
-        self.on_cpu(cpu, |k| {
+        self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.resched_ns);
             for task in tasks {
                 if let Some(enq) = k.tasks.get(task).and_then(|t| t.wake_queued) {
@@ -243,7 +244,7 @@ impl Kernel {
     }
 
     /// The task is on its CPU's run queue from now on, or no longer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set_on_rq(&mut self, task: TaskId, on_rq: bool) {
         let (t, seen) = self.seen(task);
         if t.on_rq != on_rq {

@@ -24,8 +24,8 @@ pub const LANES: usize = 5;
 /// How many places from the end of its lane an event may be sorted in; one that is earlier goes to the heap.
 const SLACK: usize = 16;
 
-/// The key of what is not there: after every event.
-const NEVER: u128 = u128::MAX;
+/// The time and number of what is not there: after every event.
+const NEVER: (Nanos, u64) = (Nanos::MAX, u64::MAX);
 
 /// Events of type `T`, taken out in order of (time, sequence number).
 ///
@@ -42,8 +42,9 @@ const NEVER: u128 = u128::MAX;
 pub struct EventQueue<T> {
     heap: Vec<Due<T>>,
     lanes: [VecDeque<Due<T>>; LANES],
-    /// The earliest key of each lane, then of the heap.
-    heads: [u128; LANES + 1],
+    /// The earliest time of each lane, then of the heap, and the numbers that go with them.
+    times: [Nanos; LANES + 1],
+    seqs: [u64; LANES + 1],
     /// The part from which the last event was taken.
     last: usize,
     next_seq: u64,
@@ -65,12 +66,24 @@ impl<T> Due<T> {
     fn key(&self) -> u128 {
         u128::from(self.time) << 64 | u128::from(self.seq)
     }
+
+    #[inline]
+    fn head(&self) -> (Nanos, u64) {
+        (self.time, self.seq)
+    }
 }
 
 impl<T> Default for EventQueue<T> {
     fn default() -> Self {
         let lanes = std::array::from_fn(|_| VecDeque::new());
-        EventQueue { heap: Vec::new(), lanes, heads: [NEVER; LANES + 1], last: LANES, next_seq: 0 }
+        EventQueue {
+            heap: Vec::new(),
+            lanes,
+            times: [NEVER.0; LANES + 1],
+            seqs: [NEVER.1; LANES + 1],
+            last: LANES,
+            next_seq: 0,
+        }
     }
 }
 
@@ -90,7 +103,7 @@ impl<T: Copy> EventQueue<T> {
     }
 
     /// As `push`, of an event whose kind comes nearly in order of time. The order of events is the same for any `lane`.
-    #[inline]
+    #[inline(always)]
     pub fn push_in(&mut self, lane: usize, time: Nanos, what: T) -> u64 {
         let ring = &mut self.lanes[lane];
         let len = ring.len();
@@ -98,15 +111,20 @@ impl<T: Copy> EventQueue<T> {
         if ring.back().is_none_or(|last| last.time <= time) {
             ring.push_back(event);
             if len == 0 {
-                self.heads[lane] = event.key();
+                self.set_head(lane, event.head());
             }
         } else if len > SLACK && ring[len - SLACK].time > time {
-            return self.push(time, what);
+            return self.push_behind(time, what);
         } else {
             self.sort_in(lane, event);
         }
         self.next_seq += 1;
         event.seq
+    }
+
+    #[inline(never)]
+    fn push_behind(&mut self, time: Nanos, what: T) -> u64 {
+        self.push(time, what)
     }
 
     /// Puts an event that is a little early at its place. It has the highest number: among equal times it is the last.
@@ -118,7 +136,7 @@ impl<T: Copy> EventQueue<T> {
         }
         ring.insert(at, event);
         if at == 0 {
-            self.heads[lane] = event.key();
+            self.set_head(lane, event.head());
         }
     }
 
@@ -131,7 +149,8 @@ impl<T: Copy> EventQueue<T> {
             return self.pop_heap();
         };
         let event = ring.pop_front()?;
-        self.heads[part] = ring.front().map_or(NEVER, Due::key);
+        let head = ring.front().map_or(NEVER, Due::head);
+        self.set_head(part, head);
         Some(event)
     }
 
@@ -144,18 +163,34 @@ impl<T: Copy> EventQueue<T> {
                 first
             }
         };
-        self.heads[LANES] = self.heap.first().map_or(NEVER, Due::key);
+        self.set_head(LANES, self.heap.first().map_or(NEVER, Due::head));
         Some(first)
+    }
+
+    #[inline]
+    fn set_head(&mut self, part: usize, (time, seq): (Nanos, u64)) {
+        (self.times[part], self.seqs[part]) = (time, seq);
     }
 
     /// The part with the earliest event: a lane, or `LANES` for the heap, also if nothing is queued.
     #[inline]
     fn earliest(&self) -> usize {
-        let mut best = (self.heads[LANES], LANES);
-        for (lane, &head) in self.heads[..LANES].iter().enumerate() {
-            best = if head < best.0 { (head, lane) } else { best };
+        let mut best = (self.times[LANES], LANES);
+        let mut tie = false;
+        for (lane, &time) in self.times[..LANES].iter().enumerate() {
+            let earlier = time < best.0;
+            tie = (tie | (time == best.0)) & !earlier;
+            best = if earlier { (time, lane) } else { best };
         }
-        best.1
+        if tie { self.earliest_of_equals() } else { best.1 }
+    }
+
+    /// The same where times alone may not tell.
+    #[cold]
+    #[inline(never)]
+    fn earliest_of_equals(&self) -> usize {
+        let key = |part: &usize| (self.times[*part], self.seqs[*part]);
+        (0..=LANES).rev().min_by_key(key).unwrap_or(LANES)
     }
 
     /// The earliest event, left where it is.
@@ -176,7 +211,7 @@ impl<T: Copy> EventQueue<T> {
     /// Whether everything that is queued happens later than `time`.
     #[inline]
     pub fn all_after(&self, time: Nanos) -> bool {
-        self.heads.iter().all(|head| (head >> 64) as u64 > time)
+        self.times.iter().all(|&head| head > time)
     }
 
     /// When the earliest event happens.
@@ -211,7 +246,7 @@ impl<T: Copy> EventQueue<T> {
         if hole > 0 && self.heap[hole].key() < self.heap[(hole - 1) / ARITY].key() {
             self.sift_up(hole, self.heap[hole]);
         }
-        self.heads[LANES] = self.heap[0].key();
+        self.set_head(LANES, self.heap[0].head());
     }
 
     /// Puts `event` where the root was taken. The hole goes all the way down along the smallest children

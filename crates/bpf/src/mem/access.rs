@@ -183,6 +183,7 @@ impl Memory {
     }
 
     /// `n` 64-bit words, as of a cpumask.
+    #[inline(always)]
     pub fn words(&self, addr: u64, n: usize) -> &[u64] {
         self.host_slice(addr, n)
     }

@@ -34,6 +34,7 @@ enum Verdict {
 
 impl Kernel {
     /// `do_pick_task_scx()`
+    #[inline(always)]
     pub(crate) fn ext_pick(&mut self, cpu: CpuId, prev: TaskId) -> Pick {
         if !self.ext.enabled {
             return Pick::Nothing;
@@ -76,6 +77,7 @@ impl Kernel {
     }
 
     /// `dispatch_one()`
+    #[inline(always)]
     fn dispatch_one(&mut self, cpu: CpuId, prev: TaskId) -> Verdict {
         self.ext.cpus[cpu.idx()].in_dispatch = true;
         let verdict = self.find_work(cpu, prev);
@@ -87,6 +89,7 @@ impl Kernel {
         verdict
     }
 
+    #[inline(always)]
     fn find_work(&mut self, cpu: CpuId, prev: TaskId) -> Verdict {
         if std::mem::take(&mut self.ext.cpus[cpu.idx()].cpu_released)
             && self.ext.has_op(Op::CpuAcquire)
@@ -120,6 +123,7 @@ impl Kernel {
     }
 
     /// `scx_dispatch_sched()`
+    #[inline(always)]
     fn dispatch_sched(&mut self, cpu: CpuId, prev: TaskId, prev_ext: bool) -> Verdict {
         let global = self.global_dsq(cpu);
         if self.consume(cpu, global, 0) {
@@ -350,6 +354,7 @@ impl Kernel {
     }
 
     /// `put_prev_task_scx()`
+    #[inline(always)]
     pub(crate) fn ext_put_prev(&mut self, cpu: CpuId, task: TaskId, next: Option<TaskId>) {
         self.ext_kick_sync(cpu);
         self.ext_update_curr(cpu);

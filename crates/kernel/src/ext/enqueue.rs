@@ -52,6 +52,7 @@ impl Kernel {
     }
 
     /// Chooses a CPU for a waking or new task.
+    #[inline(always)]
     pub(crate) fn ext_select_cpu(&mut self, task: TaskId, prev: CpuId, flags: u64) -> CpuId {
         if flags & wake::EXEC != 0 {
             return prev;
@@ -111,6 +112,7 @@ impl Kernel {
     }
 
     /// `enqueue_task_scx()`
+    #[inline(always)]
     pub(crate) fn ext_enqueue(&mut self, cpu: CpuId, task: TaskId, core_flags: u64) {
         let mut sticky = self.tasks[task].ext.sticky_cpu.take();
         let mut flags = core_flags | self.ext.remote_activate_flags;
@@ -179,6 +181,7 @@ impl Kernel {
         self.ask_enqueue(cpu, task, flags);
     }
 
+    #[inline(always)]
     fn ask_enqueue(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
         let e = &mut self.tasks[task].ext;
         e.qseq += 1;
@@ -260,6 +263,7 @@ impl Kernel {
     }
 
     /// Carries out the verdict of select_cpu or enqueue.
+    #[inline(always)]
     fn direct_dispatch(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
         let mut verdict = self.tasks[task].ext.ddsp;
         let dsq = self.dsq_for_dispatch(cpu, verdict.dsq_id, self.tasks[task].cpu);
@@ -286,6 +290,7 @@ impl Kernel {
     }
 
     /// The verdict that waits, here and where programs see it.
+    #[inline(always)]
     pub(crate) fn set_ddsp(&mut self, task: TaskId, verdict: DirectDispatch) {
         let old = std::mem::replace(&mut self.tasks[task].ext.ddsp, verdict);
         if old.is_set() || verdict.is_set() {
@@ -306,6 +311,7 @@ impl Kernel {
     }
 
     /// `dequeue_task_scx()`; never delayed.
+    #[inline(always)]
     pub(crate) fn ext_dequeue(&mut self, cpu: CpuId, task: TaskId, core_flags: u64) -> bool {
         let mut flags = core_flags;
         if flags & queue::SLEEP == 0 {
@@ -331,6 +337,7 @@ impl Kernel {
     }
 
     /// `scx_dispatch_dequeue()`: off its queue, or off the list of deferred verdicts.
+    #[inline(always)]
     pub(crate) fn dispatch_dequeue(&mut self, task: TaskId) {
         match self.tasks[task].ext.dsq {
             Some(dsq) if self.ext.dsqs.get(dsq).is_local() => self.dsq_unlink(task),
@@ -348,6 +355,7 @@ impl Kernel {
     }
 
     /// `set_task_runnable()`; `more` are set among its flags.
+    #[inline(always)]
     pub(crate) fn set_runnable(&mut self, task: TaskId, more: u32) {
         self.ext.arrivals += 1;
         let (jiffies, arrival) = (self.jiffies(), self.ext.arrivals);
@@ -368,6 +376,7 @@ impl Kernel {
     }
 
     /// `update_curr_scx()`: CPU time eats the slice.
+    #[inline(always)]
     pub(crate) fn ext_update_curr(&mut self, cpu: CpuId) {
         let at = self.clock();
         let Kernel { cpus, tasks, vm, cgroups, .. } = self;
@@ -382,6 +391,7 @@ impl Kernel {
     }
 
     /// `set_next_task_scx()`
+    #[inline(always)]
     pub(crate) fn ext_set_next(&mut self, cpu: CpuId, task: TaskId) {
         if self.scx_flag(task, ent::QUEUED) {
             self.ext_ops_dequeue(cpu, task, deq::CORE_SCHED_EXEC);

@@ -23,13 +23,22 @@ use pick::{Idle, Query, Waker};
 use scxlab_bpf::mem::{Memory, OutOfMemory};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, NodeId, TaskId};
-use topo::Siblings;
+use topo::{OnlineSpans, Siblings};
 
-/// Guest addresses of one pair of masks: idle CPUs, and CPUs of cores that are idle as a whole.
+/// Guest addresses of one pair of masks: idle CPUs, and CPUs of cores that are idle as a whole; and how many are in each. On
+/// a busy machine none is, and no search need read a mask to know.
 #[derive(Clone, Copy, Debug)]
 struct IdleMasks {
     cpu: u64,
     smt: u64,
+    nr_idle: u32,
+    nr_whole: u32,
+}
+
+impl IdleMasks {
+    fn new(mut mask: impl FnMut() -> Result<u64, OutOfMemory>) -> Result<Self, OutOfMemory> {
+        Ok(IdleMasks { cpu: mask()?, smt: mask()?, nr_idle: 0, nr_whole: 0 })
+    }
 }
 
 /// What was done since it was last charged.
@@ -66,6 +75,8 @@ pub struct IdleState {
     none: u64,
     /// Threads on line, by core; filled when a scheduler is loaded.
     siblings: Vec<Siblings>,
+    /// Filled with them; away during a search.
+    spans: Option<Box<OnlineSpans>>,
     /// `sched_smt_active()`: some core has two threads on line.
     smt_active: bool,
     /// `distribute_cpu_mask_prev`, by executing CPU.
@@ -81,8 +92,8 @@ impl IdleState {
     /// All CPUs are on line and none is idle.
     pub fn new(mem: &mut Memory, nr_cpus: usize, nr_nodes: usize) -> Result<Self, OutOfMemory> {
         let mut mask = || mem.alloc_kernel(size_of::<abi::cpumask>() as u64, 8);
-        let global = IdleMasks { cpu: mask()?, smt: mask()? };
-        let pair = |_| Ok(IdleMasks { cpu: mask()?, smt: mask()? });
+        let global = IdleMasks::new(&mut mask)?;
+        let pair = |_| IdleMasks::new(&mut mask);
         let nodes = (0..nr_nodes).map(pair).collect::<Result<_, OutOfMemory>>()?;
         let (possible, online, none) = (mask()?, mask()?, mask()?);
         for all in [possible, online] {
@@ -100,6 +111,7 @@ impl IdleState {
             online,
             none,
             siblings: Vec::new(),
+            spans: None,
             smt_active: false,
             cursors: vec![0; nr_cpus],
             scratch: Scratch::default(),
@@ -160,17 +172,28 @@ impl IdleState {
     }
 
     /// `idle_cpumask()`
+    #[inline]
     fn masks(&self, node: Option<NodeId>) -> IdleMasks {
         node.map_or(self.global, |node| self.nodes[node.idx()])
     }
 
+    #[inline]
+    fn masks_mut(&mut self, node: Option<NodeId>) -> &mut IdleMasks {
+        match node {
+            Some(node) => &mut self.nodes[node.idx()],
+            None => &mut self.global,
+        }
+    }
+
     /// `reset_idle_masks()`: all CPUs count as busy until they are seen going idle.
-    fn reset_masks(&self, mem: &mut Memory) {
-        let of_nodes = if self.per_node { &self.nodes[..] } else { &[] };
-        let global = (!self.per_node).then_some(self.global);
-        for masks in of_nodes.iter().copied().chain(global) {
-            mem.words_mut(masks.cpu, self.nr_words()).fill(0);
-            mem.words_mut(masks.smt, self.nr_words()).fill(0);
+    fn reset_masks(&mut self, mem: &mut Memory) {
+        let nr_words = self.nr_words();
+        let of_nodes = if self.per_node { &mut self.nodes[..] } else { &mut [] };
+        let global = (!self.per_node).then_some(&mut self.global);
+        for masks in of_nodes.iter_mut().chain(global) {
+            mem.words_mut(masks.cpu, nr_words).fill(0);
+            mem.words_mut(masks.smt, nr_words).fill(0);
+            (masks.nr_idle, masks.nr_whole) = (0, 0);
         }
     }
 
@@ -193,6 +216,12 @@ impl IdleState {
             bits::next_and_wrap(a, b, self.nr_cpus, *cursor + 1, &mut self.work.scanned_words)?;
         *cursor = found;
         Some(CpuId(found))
+    }
+
+    /// The same of a set that is known to be empty: only the words count that the kernel would look at.
+    fn none_distribute(&mut self, here: CpuId) {
+        let from = self.cursors[here.idx()] as usize + 1;
+        self.work.scanned_words += bits::words_in_vain(self.nr_cpus, from);
     }
 }
 

@@ -83,7 +83,7 @@ impl Kernel {
     }
 
     /// The CPU passes through the scheduler: whoever waits for that goes on.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ext_kick_sync(&mut self, cpu: CpuId) {
         self.ext.cpus[cpu.idx()].kick_sync += 1;
         if self.nr_sync_waiters != 0 {

@@ -146,6 +146,7 @@ impl Kernel {
     }
 
     /// Calls select_cpu or enqueue with the direct dispatch slot open for `task`.
+    #[inline(always)]
     pub(crate) fn op_direct(
         &mut self,
         op: Op,

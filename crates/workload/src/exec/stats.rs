@@ -101,8 +101,9 @@ impl Executor {
     }
 
     pub(super) fn phase_begin(&mut self, sys: &mut dyn Sys, t: usize) -> Flow {
+        let start = sys.now();
         let phase = &mut self.threads[t].phase;
-        *phase = Phase { idx: phase.idx, start: sys.now(), ..Phase::default() };
+        *phase = Phase { idx: phase.idx, start, ..Phase::default() };
         Flow::Next
     }
 

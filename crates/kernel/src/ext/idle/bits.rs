@@ -68,7 +68,34 @@ pub(crate) fn next_and_wrap(
     seen: &mut u64,
 ) -> Option<u32> {
     let from = from as usize;
+    if let (&[a], &[b]) = (a, b) {
+        return next_in_word(a & b, nr_cpus, from, seen);
+    }
     next_and(a, b, from, nr_cpus, seen).or_else(|| next_and(a, b, 0, from.min(nr_cpus), seen))
+}
+
+/// How many words `next_and_wrap` looks at when there is nothing to find.
+pub(crate) fn words_in_vain(nr_cpus: usize, from: usize) -> u64 {
+    let behind = nr_cpus.div_ceil(64).saturating_sub(from / 64);
+    (behind + from.min(nr_cpus).div_ceil(64)) as u64
+}
+
+/// As `next_and_wrap` where all CPUs are in one word, as on most machines.
+#[inline]
+fn next_in_word(both: u64, nr_cpus: usize, from: usize, seen: &mut u64) -> Option<u32> {
+    let found = |both: u64, end: usize| {
+        let bit = both.trailing_zeros();
+        ((bit as usize) < end).then_some(bit)
+    };
+    if from < 64 {
+        *seen += 1;
+        if let Some(bit) = found(both & u64::MAX << from, nr_cpus) {
+            return Some(bit);
+        }
+    }
+    let end = from.min(nr_cpus);
+    *seen += u64::from(end > 0);
+    found(both, end)
 }
 
 /// Whether `test` holds for every pair of words; of the last one only the CPUs' bits are shown to
@@ -97,4 +124,37 @@ pub(crate) fn two_in(a: &[u64], b: &[u64]) -> bool {
         one |= both != 0;
         enough
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found and how many words count as looked at: the same by the way for one word and by the general one.
+    #[test]
+    fn one_word_is_searched_as_several_are() {
+        let sets = [0, 1, 0x81, 0xff, 1 << 63, u64::MAX, 0x0f0f_0000_0000_f0f0];
+        for (a, b) in sets.iter().flat_map(|a| sets.map(|b| (*a, b))) {
+            for (nr_cpus, from) in
+                [8, 63, 64].into_iter().flat_map(|n| (0..=n).map(move |f| (n, f)))
+            {
+                let (mut one, mut two) = (0, 0);
+                let found = next_and_wrap(&[a], &[b], nr_cpus, from as u32, &mut one);
+                let general = next_and(&[a], &[b], from, nr_cpus, &mut two)
+                    .or_else(|| next_and(&[a], &[b], 0, from.min(nr_cpus), &mut two));
+                assert_eq!((found, one), (general, two), "{a:#x} {b:#x} {nr_cpus} {from}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_search_in_vain_looks_at_every_word() {
+        for (nr_cpus, from) in
+            [8usize, 64, 65, 1000].into_iter().flat_map(|n| (0..=n).map(move |f| (n, f)))
+        {
+            let (empty, mut seen) = (vec![0; nr_cpus.div_ceil(64)], 0);
+            assert_eq!(next_and_wrap(&empty, &empty, nr_cpus, from as u32, &mut seen), None);
+            assert_eq!(words_in_vain(nr_cpus, from), seen, "{nr_cpus} CPUs from {from}");
+        }
+    }
 }

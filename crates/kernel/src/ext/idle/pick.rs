@@ -8,7 +8,7 @@
 //! `update_builtin_idle()`, 7.3.
 
 use super::topo::Spans;
-use super::{IdleState, Scratch};
+use super::{IdleMasks, IdleState, Scratch};
 use crate::flags::pick_idle;
 use scxlab_bpf::mem::Memory;
 use scxlab_machine::Topology;
@@ -55,15 +55,39 @@ struct Search<'a> {
     flags: u64,
 }
 
+/// Whether the CPU was in the set; it is not any more.
+fn take(words: &mut [u64], cpu: CpuId) -> bool {
+    let was = cpumask::test(words, cpu);
+    cpumask::clear(words, cpu);
+    was
+}
+
 impl Idle<'_> {
     /// The default picker.
     pub fn select(&mut self, query: &Query<'_>) -> Option<CpuId> {
+        if query.allowed.is_none() && query.nr_affine as usize >= self.state.nr_cpus {
+            return self.select_anywhere(query);
+        }
         if query.allowed.is_none() && !self.state.topo_llc && !self.state.topo_numa {
             return self.search(query, query.affinity, None, None);
         }
         let mut sets = std::mem::take(&mut self.state.scratch);
         let found = self.select_with(query, &mut sets);
         self.state.scratch = sets;
+        found
+    }
+
+    /// Of a task that may run on every CPU: its part of a domain is the domain.
+    fn select_anywhere(&mut self, query: &Query<'_>) -> Option<CpuId> {
+        let spans = self.state.spans.take();
+        let online = self.mem.words(self.state.online, self.state.nr_words());
+        let here = spans.as_deref().filter(|_| cpumask::test(online, query.prev));
+        let llc = here.filter(|_| self.state.topo_llc);
+        let numa = here.filter(|_| self.state.topo_numa);
+        let llc = llc.and_then(|spans| spans.llc(self.topology, query.prev));
+        let numa = numa.map(|spans| spans.node(self.topology, query.prev));
+        let found = self.search(query, query.affinity, llc, numa);
+        self.state.spans = spans;
         found
     }
 
@@ -82,6 +106,7 @@ impl Idle<'_> {
         self.search(query, allowed, some(llc).then_some(&llc[..]), some(numa).then_some(&numa[..]))
     }
 
+    #[inline(always)]
     fn search(
         &mut self,
         query: &Query<'_>,
@@ -154,6 +179,10 @@ impl Idle<'_> {
     }
 
     fn any_idle(&mut self, node: Option<NodeId>) -> bool {
+        if self.state.masks(node).nr_idle == 0 {
+            self.state.work.scanned_words += self.state.nr_words() as u64;
+            return false;
+        }
         let words = self.mem.words(self.state.masks(node).cpu, self.state.nr_words());
         let at = words.iter().position(|&w| w != 0);
         self.state.work.scanned_words += at.map_or(words.len(), |at| at + 1) as u64;
@@ -207,6 +236,7 @@ impl Idle<'_> {
     }
 
     /// `scx_pick_idle_cpu()`
+    #[inline(always)]
     pub fn pick(&mut self, allowed: &[u64], node: Option<NodeId>, flags: u64) -> Option<CpuId> {
         let core = flags & pick_idle::CORE != 0;
         let found = self.pick_in(allowed, node, core);
@@ -235,72 +265,87 @@ impl Idle<'_> {
     }
 
     /// `pick_idle_cpu_in_node()`: a CPU on an idle core, else (unless `core_only`) any idle CPU.
+    #[inline(always)]
     fn pick_in(&mut self, allowed: &[u64], node: Option<NodeId>, core_only: bool) -> Option<CpuId> {
-        let masks = self.state.masks(node);
         // Each failed claim clears bits of the core mask, so this ends.
         loop {
-            let whole = if self.state.smt_active { self.any(masks.smt, allowed) } else { None };
+            let IdleMasks { cpu, smt, nr_idle, nr_whole } = self.state.masks(node);
+            let whole = if self.state.smt_active { self.any(smt, nr_whole, allowed) } else { None };
             if whole.is_none() && core_only && self.state.smt_active {
                 return None;
             }
-            let cpu = match whole {
+            let found = match whole {
                 Some(cpu) => cpu,
-                None => self.any(masks.cpu, allowed)?,
+                None => self.any(cpu, nr_idle, allowed)?,
             };
-            if self.claim(cpu) {
-                return Some(cpu);
+            if self.claim(found) {
+                return Some(found);
             }
         }
     }
 
-    fn any(&mut self, mask: u64, allowed: &[u64]) -> Option<CpuId> {
+    #[inline(always)]
+    fn any(&mut self, mask: u64, nr: u32, allowed: &[u64]) -> Option<CpuId> {
+        if nr == 0 {
+            self.state.none_distribute(self.here);
+            return None;
+        }
         let words = self.mem.words(mask, self.state.nr_words());
         self.state.any_distribute(self.here, words, allowed)
     }
 
     /// `scx_idle_test_and_clear_cpu()`: the core is not idle as a whole any more, whether the claim
     /// succeeds or not.
+    #[inline(always)]
     pub fn claim(&mut self, cpu: CpuId) -> bool {
+        self.state.work.claims += 1;
+        let node = self.node_of(cpu);
+        let masks = self.state.masks(node);
+        (masks.nr_idle != 0 || masks.nr_whole != 0) && self.claim_one(cpu, node, masks)
+    }
+
+    fn claim_one(&mut self, cpu: CpuId, node: Option<NodeId>, mut masks: IdleMasks) -> bool {
         let Idle { state, mem, topology, .. } = self;
-        state.work.claims += 1;
         let nr_words = state.nr_words();
-        let masks = state.masks(state.per_node.then(|| topology.cpu(cpu).node));
         if state.smt_active {
             let smt = mem.words_mut(masks.smt, nr_words);
-            match state.siblings(topology, cpu) {
+            masks.nr_whole -= match state.siblings(topology, cpu) {
                 Some(siblings) => siblings.remove_from(smt),
                 // A CPU off line is not its own sibling.
-                None => cpumask::clear(smt, cpu),
-            }
+                None => u32::from(take(smt, cpu)),
+            };
         }
-        let idle = mem.words_mut(masks.cpu, nr_words);
-        let was = cpumask::test(idle, cpu);
-        cpumask::clear(idle, cpu);
+        let was = take(mem.words_mut(masks.cpu, nr_words), cpu);
+        masks.nr_idle -= u32::from(was);
+        *state.masks_mut(node) = masks;
         was
     }
 
     /// `update_builtin_idle()`
     pub fn mark(&mut self, cpu: CpuId, is_idle: bool) {
+        let node = self.node_of(cpu);
         let Idle { state, mem, topology, .. } = self;
         state.work.claims += 1;
         let nr_words = state.nr_words();
-        let masks = state.masks(state.per_node.then(|| topology.cpu(cpu).node));
+        let mut masks = state.masks(node);
         let idle = mem.words_mut(masks.cpu, nr_words);
-        let change = if is_idle { cpumask::set } else { cpumask::clear };
-        change(idle, cpu);
-        if !state.smt_active {
-            return;
+        let was = take(idle, cpu);
+        if is_idle {
+            cpumask::set(idle, cpu);
         }
-        let Some(siblings) = state.siblings(topology, cpu) else {
-            return;
-        };
-        let whole = siblings.all_in(idle);
-        let smt = mem.words_mut(masks.smt, nr_words);
-        match (is_idle, whole) {
-            (true, true) => siblings.add_to(smt),
-            (true, false) => {}
-            (false, _) => siblings.remove_from(smt),
+        masks.nr_idle = masks.nr_idle - u32::from(was) + u32::from(is_idle);
+        if state.smt_active
+            && let Some(siblings) = state.siblings(topology, cpu)
+        {
+            let whole = siblings.all_in(idle);
+            let smt = mem.words_mut(masks.smt, nr_words);
+            match (is_idle, whole) {
+                (true, true) => masks.nr_whole += siblings.add_to(smt),
+                (true, false) => {}
+                (false, _) => masks.nr_whole -= siblings.remove_from(smt),
+            }
         }
+        *state.masks_mut(node) = masks;
     }
 
     fn node_of(&self, cpu: CpuId) -> Option<NodeId> {

@@ -33,12 +33,24 @@ impl Siblings {
         self.0.iter().all(|&(at, bits)| words[at as usize] & bits == bits)
     }
 
-    pub fn add_to(&self, words: &mut [u64]) {
-        self.0.iter().for_each(|&(at, bits)| words[at as usize] |= bits);
+    /// How many bits were added.
+    pub fn add_to(&self, words: &mut [u64]) -> u32 {
+        let mut added = 0;
+        for &(at, bits) in &self.0 {
+            added += (bits & !words[at as usize]).count_ones();
+            words[at as usize] |= bits;
+        }
+        added
     }
 
-    pub fn remove_from(&self, words: &mut [u64]) {
-        self.0.iter().for_each(|&(at, bits)| words[at as usize] &= !bits);
+    /// How many bits were removed.
+    pub fn remove_from(&self, words: &mut [u64]) -> u32 {
+        let mut removed = 0;
+        for &(at, bits) in &self.0 {
+            removed += (bits & words[at as usize]).count_ones();
+            words[at as usize] &= !bits;
+        }
+        removed
     }
 
     /// The `n`-th thread, ascending.
@@ -60,10 +72,44 @@ impl Siblings {
     }
 }
 
+/// What of each LLC and of each node is on line: where a task that may run anywhere is sought.
+#[derive(Debug)]
+pub(super) struct OnlineSpans {
+    /// Empty where the kernel has no such domain: with less than two CPUs on line.
+    llcs: Vec<Box<[u64]>>,
+    nodes: Vec<Box<[u64]>>,
+}
+
+impl OnlineSpans {
+    fn new(online: &[u64], topology: &Topology) -> Self {
+        let common = |span: &[u64]| span.iter().zip(online).map(|(a, b)| a & b).collect();
+        let llc = |span: &[u64]| match bits::two_in(span, online) {
+            true => common(span),
+            false => Box::default(),
+        };
+        OnlineSpans {
+            llcs: topology.llcs().iter().map(|of| llc(&of.cpus)).collect(),
+            nodes: topology.nodes().iter().map(|of| common(&of.cpus)).collect(),
+        }
+    }
+
+    /// Of the LLC of a CPU that is on line.
+    pub fn llc(&self, topology: &Topology, cpu: CpuId) -> Option<&[u64]> {
+        let span = &*self.llcs[topology.cpu(cpu).llc.idx()];
+        (!span.is_empty()).then_some(span)
+    }
+
+    /// Of its node.
+    pub fn node(&self, topology: &Topology, cpu: CpuId) -> &[u64] {
+        &self.nodes[topology.cpu(cpu).node.idx()]
+    }
+}
+
 impl IdleState {
-    /// Brings the sibling sets up to date with the CPUs on line.
+    /// Brings the sibling sets and spans up to date with the CPUs on line.
     pub(super) fn refresh_siblings(&mut self, mem: &Memory, topology: &Topology) {
         let online = mem.words(self.online, self.nr_words());
+        self.spans = Some(Box::new(OnlineSpans::new(online, topology)));
         self.siblings.clear();
         self.siblings.extend(topology.cores().iter().map(|core| Siblings::of(&core.cpus, online)));
         self.smt_active = self.siblings.iter().any(|core| core.weight() > 1);

@@ -44,6 +44,7 @@ pub(super) const TABLE: &[(&str, Handler)] = &[
 
 impl Kernel {
     /// `scx_bpf_dsq_insert[_vtime]()`; false if the task is not ours to insert.
+    #[inline(always)]
     pub fn kf_dsq_insert(
         &mut self,
         task: u64,
@@ -93,6 +94,7 @@ impl Kernel {
         None
     }
 
+    #[inline(always)]
     fn insert_commit(&mut self, task: TaskId, dsq: u64, slice: u64, vtime: u64, flags: u64) {
         let open = self.ext.direct;
         if open != DirectSlot::Closed {
