@@ -30,21 +30,20 @@ mod translate;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use memmap2::Mmap;
 
 pub use compile::Refusal;
 use compile::{Compiler, Isa};
-use native::Entry;
+pub(crate) use ctx::Contexts;
+pub(crate) use native::{Entry, call};
 use translate::Input;
 
-use crate::fault::Fault;
 use crate::insn::Op;
 use crate::insn::uses::{self, RegSet};
-use crate::vm::interp::{self, Start};
-use crate::vm::{FuncId, Host, Image, Limits};
+use crate::vm::{Func, FuncId, Image, Instance, Limits};
 
 /// What executes programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +68,9 @@ struct Shelf {
 /// Slots of the longest function that is compiled: the compiler's time and memory grow a little faster than they. The
 /// longest known function has 6,562.
 const SLOTS_MAX: u32 = 1 << 13;
+
+/// What the way into the interpreter and out of it takes, in instructions that it interprets.
+const WAY_IN: u64 = 32;
 
 /// Images of one object that are kept: it is linked anew for each machine and each setting of its knobs.
 const MAX_IMAGES: usize = 8;
@@ -109,7 +111,7 @@ impl CodeCache {
 /// Functions of an image that are never compiled, and why.
 pub fn refusals(image: &Image) -> Vec<(String, Refusal)> {
     let tail_call = has_tail_call(image);
-    let why = |func: &crate::vm::Func| match func.len {
+    let why = |func: &Func| match func.len {
         _ if tail_call => Some(Refusal::TailCall),
         len if len > SLOTS_MAX => Some(Refusal::TooLong { len, max: SLOTS_MAX }),
         _ => None,
@@ -153,9 +155,10 @@ struct Slot {
     entry: AtomicPtr<u8>,
     /// How many of r1 to r5 it takes; valid with `entry`.
     arguments: AtomicU8,
-    refused: AtomicBool,
     /// Instructions that the interpreter has executed from its entry on. Approximate when threads share it.
     warmth: AtomicU64,
+    /// Warmth at which it is compiled; never if it was refused.
+    due: AtomicU64,
 }
 
 #[derive(Default)]
@@ -176,11 +179,13 @@ impl std::fmt::Debug for Code {
 impl Code {
     fn new(isa: Isa, image: Arc<Image>, nr_pages: u64, limits: &Limits) -> Code {
         let starts = image.funcs.iter().enumerate();
+        let due = |func: &Func| u64::from(func.len).saturating_mul(limits.compile_after);
+        let slot = |func| Slot { due: due(func).into(), ..Slot::default() };
         Code {
             isa,
             nr_pages,
             compile_after: limits.compile_after,
-            slots: image.funcs.iter().map(|_| Slot::default()).collect(),
+            slots: image.funcs.iter().map(slot).collect(),
             access: AtomicPtr::default(),
             starts: starts.map(|(at, func)| (func.start, FuncId(at as u32))).collect(),
             work: Mutex::default(),
@@ -216,49 +221,52 @@ impl Code {
         self.starts.get(&pc).copied().unwrap_or(FuncId(u32::MAX))
     }
 
-    /// The function's machine code, made now if it is due.
-    #[inline]
-    fn entry(&self, func: FuncId) -> Option<Entry> {
+    /// The function's machine code, if there is any; `found` is the instance that it runs for.
+    #[inline(always)]
+    pub(crate) fn entry(&self, func: FuncId, found: &Instance) -> Option<Entry> {
         let slot = self.slots.get(func.idx())?;
         let code = slot.entry.load(Ordering::Acquire);
-        if code.is_null() {
-            return self.due(slot, func);
-        }
-        Some(self.compiled_entry(slot, code))
+        let arguments = slot.arguments.load(Ordering::Relaxed);
+        (!code.is_null()).then(|| Entry { code, arguments, found: ptr::from_ref(found) })
     }
 
-    /// Of a function whose code has been seen.
-    fn compiled_entry(&self, slot: &Slot, code: *const u8) -> Entry {
-        let access = self.access.load(Ordering::Relaxed);
-        Entry { code, access, arguments: slot.arguments.load(Ordering::Relaxed) }
-    }
-
-    fn due(&self, slot: &Slot, func: FuncId) -> Option<Entry> {
-        let len = u64::from(self.image.func(func)?.len);
-        let due = slot.warmth.load(Ordering::Relaxed) >= len.saturating_mul(self.compile_after);
-        if !due || slot.refused.load(Ordering::Relaxed) {
+    /// As `entry`, and the code is made now if it is time.
+    #[inline]
+    pub(crate) fn due(&self, func: FuncId, found: &Instance) -> Option<Entry> {
+        let slot = self.slots.get(func.idx())?;
+        if slot.warmth.load(Ordering::Relaxed) < slot.due.load(Ordering::Relaxed) {
             return None;
         }
+        self.make(slot, func);
+        self.entry(func, found)
+    }
+
+    #[cold]
+    fn make(&self, slot: &Slot, func: FuncId) {
         let mut work = lock(&self.work);
         // Another thread may have been faster.
         if slot.entry.load(Ordering::Acquire).is_null()
             && !work.refused.contains_key(&func)
             && let Err(why) = self.compile(&mut work, slot, func)
         {
-            slot.refused.store(true, Ordering::Relaxed);
+            slot.due.store(u64::MAX, Ordering::Relaxed);
             work.refused.insert(func, why);
         }
-        drop(work);
-        let code = slot.entry.load(Ordering::Acquire);
-        (!code.is_null()).then(|| self.compiled_entry(slot, code))
     }
 
-    fn warm(&self, func: FuncId, insns: u64) {
+    /// The function was interpreted, and executed so many instructions.
+    #[inline]
+    pub(crate) fn warm(&self, func: FuncId, insns: u64) {
         if let Some(slot) = self.slots.get(func.idx()) {
-            // Lost updates of another thread only make it a little later.
-            let warmth = slot.warmth.load(Ordering::Relaxed);
-            slot.warmth.store(warmth.saturating_add(insns), Ordering::Relaxed);
+            // Lost updates of another thread only make it a little later. Never is not reached.
+            let warmth = slot.warmth.load(Ordering::Relaxed).saturating_add(insns + WAY_IN);
+            slot.warmth.store(warmth.min(u64::MAX - 1), Ordering::Relaxed);
         }
+    }
+
+    /// What refused accesses call. Some function has been compiled.
+    pub(crate) fn access(&self) -> *const u8 {
+        self.access.load(Ordering::Relaxed)
     }
 
     fn compile(&self, work: &mut Work, slot: &Slot, func: FuncId) -> Result<(), Refusal> {
@@ -327,21 +335,4 @@ fn arguments(live: &[RegSet]) -> usize {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// Run a function by its machine code, or interpret it and count what that took.
-#[inline]
-pub(crate) fn run<H: Host>(
-    h: &mut H,
-    start: &Start<'_>,
-    args: &[u64; 5],
-    code: &Code,
-) -> Result<u64, Fault> {
-    if let Some(entry) = code.entry(start.func) {
-        return native::call(h, start, args, code, entry);
-    }
-    let before = h.vm().executed;
-    let result = interp::run(h, start, args);
-    code.warm(start.func, h.vm().executed.saturating_sub(before));
-    result
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::fault::Fault;
 use crate::insn::Insn;
-use crate::jit::{self, Code, CodeCache, Refusal};
+use crate::jit::{self, Code, CodeCache, Contexts, Refusal};
 use crate::kfunc::KfuncId;
 use crate::map::{Dropped, LocalTypes, MapId, MapTable};
 use crate::mem::{Memory, OutOfMemory, PAGE};
@@ -139,6 +139,12 @@ impl Instance {
         all
     }
 
+    /// Its machine code, unless the interpreter runs all of it.
+    #[inline(always)]
+    pub(crate) fn code(&self) -> Option<&Code> {
+        self.code.as_deref()
+    }
+
     /// How many functions are machine code by now.
     pub fn compiled(&self) -> usize {
         self.code.as_ref().map_or(0, |code| code.compiled())
@@ -167,8 +173,9 @@ pub struct Limits {
     pub nesting: u32,
     /// Iterations that one frame's `may_goto` loops get: `BPF_MAX_LOOPS`.
     pub may_goto: u32,
-    /// A function is compiled once the interpreter has executed so many instructions for each slot of it: about where it has
-    /// lost as much time as compiling takes (25 us of a slot; an interpreted instruction loses 2 ns).
+    /// A function is compiled once the interpreter has executed so many instructions for each slot of it, counting the way
+    /// into it as some: about where it has lost as much time as compiling takes (25 us of a slot; an interpreted instruction
+    /// loses 2 ns).
     pub compile_after: u64,
 }
 
@@ -233,6 +240,8 @@ pub struct Vm {
     pub(crate) stacks: stack::Stacks,
     /// Value of `executed` at which the outermost invocation is stopped.
     pub(crate) deadline: u64,
+    /// Of machine code.
+    pub(crate) contexts: Contexts,
 }
 
 /// Where a call out of a program comes from.
@@ -311,6 +320,7 @@ impl Vm {
             instances: Vec::new(),
             stacks,
             deadline: 0,
+            contexts: Contexts::default(),
         })
     }
 
@@ -341,6 +351,7 @@ impl Vm {
         instance.image = parts.image;
         instance.code = code;
         instance.local_types = parts.local_types;
+        self.contexts.forget();
     }
 
     pub fn instance(&self, id: InstanceId) -> Option<&Instance> {

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What machine code knows of the run that it is in: one structure, whose address is each function's first argument.
 //!
-//! Owns: its layout, and the types of what the code calls. Does not: generate or call code.
-//! The code itself knows nothing of the host's type, so runs with any host share it.
+//! Owns: its layout, the types of what the code calls, and that there is one for each entry that is under way. Does not:
+//! generate or call code. The code itself knows nothing of the host's type, so runs with any host share it.
+//! A virtual machine keeps its contexts: an entry into code writes only what may have changed since the last.
 
 use std::any::Any;
 use std::mem::{MaybeUninit, offset_of};
+use std::ptr;
 
 use super::Code;
 use crate::fault::Fault;
-use crate::vm::interp::{MAX_FRAMES, Start};
+use crate::mem::{GUEST_BASE, Memory};
+use crate::vm::InstanceId;
+use crate::vm::interp::MAX_FRAMES;
 
 /// Two results in registers: a value, and the instructions executed so far or `FAILED`.
 #[repr(C)]
@@ -87,12 +91,120 @@ pub struct Ctx {
     pub regs: [u64; 10],
     /// From here on the code looks at nothing.
     pub host: *mut (),
-    pub start: *const Start<'static>,
-    pub code: *const Code,
-    /// Frame pointer of the frame in which the code was entered.
+    /// Whose code runs, `NOBODY` before the first; and its code.
+    pub instance: InstanceId,
+    /// Of the frame in which the code was entered.
+    pub depth: u32,
     pub fp: u64,
+    pub code: *const Code,
+    /// The next free context, if there is one already.
+    next: *mut Ctx,
     pub fault: Option<Fault>,
     pub panic: Option<Box<dyn Any + Send>>,
+}
+
+pub const NOBODY: InstanceId = InstanceId(u32::MAX);
+
+impl Ctx {
+    fn new(mem: &Memory) -> Ctx {
+        let (base, perms) = mem.raw();
+        Ctx {
+            base: base.wrapping_sub(GUEST_BASE as usize),
+            perms,
+            deadline: 0,
+            fp_min: 0,
+            arena_base: 0,
+            may_goto: 0,
+            calls: ptr::null(),
+            access: ptr::null(),
+            refused: Refused::default(),
+            args: MaybeUninit::uninit(),
+            target: 0,
+            executed: 0,
+            why: 0,
+            nr_pcs: 0,
+            pcs: [0; MAX_FRAMES],
+            regs: [0; 10],
+            host: ptr::null_mut(),
+            instance: NOBODY,
+            depth: 0,
+            fp: 0,
+            code: ptr::null(),
+            next: ptr::null_mut(),
+            fault: None,
+            panic: None,
+        }
+    }
+
+    /// As new, of what only a failure writes.
+    pub fn recover(&mut self) {
+        (self.executed, self.why, self.nr_pcs) = (0, 0, 0);
+        self.regs = [0; 10];
+    }
+}
+
+/// The contexts of a virtual machine: a stack, as entries into code end in reverse order.
+pub struct Contexts {
+    all: Vec<*mut Ctx>,
+    /// The next one; NULL if it must be made.
+    free: *mut Ctx,
+}
+
+impl Default for Contexts {
+    fn default() -> Contexts {
+        Contexts { all: Vec::new(), free: ptr::null_mut() }
+    }
+}
+
+// SAFETY: the contexts belong to this value alone, and what they refer to is only used while code runs.
+unsafe impl Send for Contexts {}
+
+impl Contexts {
+    /// One that is not in use; `give_back` ends its use. All are for the same memory.
+    #[inline(always)]
+    pub fn take(&mut self, mem: &Memory) -> *mut Ctx {
+        if self.free.is_null() {
+            self.make(mem);
+        }
+        let ctx = self.free;
+        // SAFETY: `all` keeps it, and nobody uses it.
+        self.free = unsafe { (*ctx).next };
+        ctx
+    }
+
+    /// The last one that was taken.
+    #[inline(always)]
+    pub fn give_back(&mut self, ctx: *mut Ctx) {
+        self.free = ctx;
+    }
+
+    #[cold]
+    fn make(&mut self, mem: &Memory) {
+        let ctx = Box::into_raw(Box::new(Ctx::new(mem)));
+        if let Some(last) = self.all.last() {
+            // SAFETY: as above; machine code does not look at `next`.
+            unsafe { (**last).next = ctx };
+        }
+        self.all.push(ctx);
+        self.free = ctx;
+    }
+
+    /// An instance has got other code: what is known of it is not true any more. No code runs.
+    pub fn forget(&mut self) {
+        for ctx in &self.all {
+            // SAFETY: as above.
+            unsafe { (**ctx).instance = NOBODY };
+        }
+    }
+}
+
+impl Drop for Contexts {
+    fn drop(&mut self) {
+        for ctx in self.all.drain(..) {
+            // SAFETY: `make` got it from a box.
+            drop(unsafe { Box::from_raw(ctx) });
+        }
+    }
 }
 
 /// Offsets, as the code generator wants them.

@@ -8,7 +8,7 @@
 //! was entered. While code runs, it and the ways out take turns: nothing else refers to the context or the host.
 
 use std::any::Any;
-use std::mem::{MaybeUninit, transmute};
+use std::mem::transmute;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
@@ -19,117 +19,107 @@ use crate::fault::{Fault, FaultKind};
 use crate::insn::uses::is_load;
 use crate::insn::{Op, access_size, func_of_addr};
 use crate::kfunc::KfuncId;
-use crate::mem::GUEST_BASE;
-use crate::vm::interp::{Start, call_kfunc, load_slow, locate, probes, signed, store_slow};
+use crate::vm::interp::{call_kfunc, load_slow, locate, probes, signed, store_slow};
 use crate::vm::stack::FRAME;
-use crate::vm::{CallSite, FuncId, Host, run};
+use crate::vm::{CallSite, FuncId, Host, Instance, run};
 
-/// The address of a compiled function and of what its refused accesses call, and how many of r1 to r5 it takes.
+/// A compiled function's address, how many of r1 to r5 it takes, and the instance that it runs for.
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub code: *const u8,
-    pub access: *const u8,
     pub arguments: u8,
+    pub found: *const Instance,
 }
 
-/// Run a compiled function until it returns.
-#[inline]
-pub fn call<H: Host>(
-    h: &mut H,
-    start: &Start<'_>,
-    args: &[u64; 5],
-    code: &Code,
-    entry: Entry,
-) -> Result<u64, Fault> {
+/// Run a compiled function in frame `depth` until it returns.
+#[inline(always)]
+pub fn call<H: Host>(h: &mut H, entry: Entry, depth: u32, args: &[u64; 5]) -> Result<u64, Fault> {
     let vm = h.vm();
-    let (base, perms) = vm.mem.raw();
-    let fp = vm.stacks.frame_pointer(start.depth);
-    let executed = vm.executed;
-    let mut ctx = Ctx {
-        base: base.wrapping_sub(GUEST_BASE as usize),
-        perms,
-        deadline: vm.deadline,
-        fp_min: vm.stacks.frame_pointer(start.max_depth - 1),
-        arena_base: start.arena_base,
-        may_goto: vm.limits.may_goto.into(),
-        calls: Ways::<H>::TABLE,
-        access: entry.access,
-        refused: Refused::default(),
-        args: MaybeUninit::uninit(),
-        target: 0,
-        executed: 0,
-        why: 0,
-        nr_pcs: 0,
-        pcs: [0; 8],
-        regs: [0; 10],
-        host: ptr::from_mut(h).cast(),
-        start: ptr::from_ref(start).cast(),
-        code,
-        fp,
-        fault: None,
-        panic: None,
-    };
-    // SAFETY: `entry` is of this image's code, compiled for the memory's size and with so many arguments; `code` keeps it.
-    // Everything that the context points to outlives the call, and the host is not touched here until it is over.
-    let pair = unsafe { jump(entry, &mut ctx, executed, fp, args) };
-    if pair.executed == FAILED {
-        return Err(failed(h, start, ctx));
+    // SAFETY: `Vm::instance` found it just now, and while a program runs none comes or goes.
+    let found = unsafe { &*entry.found };
+    let at = vm.contexts.take(&vm.mem);
+    // SAFETY: nobody else has it until it is given back.
+    let ctx = unsafe { &mut *at };
+    if ctx.instance != found.id {
+        introduce(ctx, found);
     }
-    // Only a failure puts something there.
-    std::mem::forget((ctx.fault, ctx.panic));
-    h.vm().executed = pair.executed;
+    let executed = vm.executed;
+    let fp = vm.stacks.frame_pointer(depth);
+    (ctx.depth, ctx.fp) = (depth, fp);
+    ctx.fp_min = vm.stacks.frame_pointer(vm.stacks.max_depth() - 1);
+    ctx.deadline = vm.deadline;
+    ctx.arena_base = found.arena_base;
+    ctx.may_goto = vm.limits.may_goto.into();
+    ctx.calls = Ways::<H>::TABLE;
+    ctx.host = ptr::from_mut(h).cast();
+    // SAFETY: `entry` is of the instance's code, compiled for the memory's size and with so many arguments; the instance keeps
+    // it. Everything that the context points to outlives the call, and the host is not touched here until it is over.
+    let pair = unsafe { jump(entry, at, executed, fp, args) };
+    if pair.executed == FAILED {
+        return Err(failed(h, at));
+    }
+    let vm = h.vm();
+    vm.contexts.give_back(at);
+    vm.executed = pair.executed;
     Ok(pair.value)
 }
 
+/// A context is for another instance from now on.
+#[cold]
+fn introduce(ctx: &mut Ctx, found: &Instance) {
+    ctx.instance = found.id;
+    let code = found.code();
+    ctx.code = code.map_or(ptr::null(), ptr::from_ref);
+    ctx.access = code.map_or(ptr::null(), Code::access);
+}
+
+/// Passes no fewer arguments than the code takes; both calling conventions let it ignore what it does not.
+///
 /// # Safety
 /// The code must take that many arguments, and the context fit it.
-#[inline]
+#[inline(always)]
 unsafe fn jump(entry: Entry, ctx: *mut Ctx, executed: u64, fp: u64, args: &[u64; 5]) -> Pair {
     type C = *mut Ctx;
     type R = u64;
     let [a, b, c, d, e] = *args;
-    let code = entry.code;
     // SAFETY: the caller says how many arguments the code takes.
     unsafe {
-        match entry.arguments {
-            0 => transmute::<*const u8, extern "C" fn(C, R, R) -> Pair>(code)(ctx, executed, fp),
-            1 => transmute::<*const u8, extern "C" fn(C, R, R, R) -> Pair>(code)(
-                ctx, executed, fp, a,
-            ),
-            2 => transmute::<*const u8, extern "C" fn(C, R, R, R, R) -> Pair>(code)(
-                ctx, executed, fp, a, b,
-            ),
-            3 => transmute::<*const u8, extern "C" fn(C, R, R, R, R, R) -> Pair>(code)(
-                ctx, executed, fp, a, b, c,
-            ),
-            4 => transmute::<*const u8, extern "C" fn(C, R, R, R, R, R, R) -> Pair>(code)(
-                ctx, executed, fp, a, b, c, d,
-            ),
-            _ => transmute::<*const u8, extern "C" fn(C, R, R, R, R, R, R, R) -> Pair>(code)(
-                ctx, executed, fp, a, b, c, d, e,
-            ),
+        // All operations take one: the address of theirs.
+        if entry.arguments <= 1 {
+            let code = transmute::<*const u8, extern "C" fn(C, R, R, R) -> Pair>(entry.code);
+            return code(ctx, executed, fp, a);
         }
+        type Full = extern "C" fn(C, R, R, R, R, R, R, R) -> Pair;
+        transmute::<*const u8, Full>(entry.code)(ctx, executed, fp, a, b, c, d, e)
     }
 }
 
-/// What stopped the code: a panic goes on, a fault gets the places of the code's frames.
+/// What stopped the code: a panic goes on, a fault gets the places of the code's frames. The context is given back.
 #[cold]
-fn failed<H: Host>(h: &mut H, start: &Start<'_>, ctx: Ctx) -> Fault {
-    if let Some(panic) = ctx.panic {
+#[inline(never)]
+fn failed<H: Host>(h: &mut H, at: *mut Ctx) -> Fault {
+    let vm = h.vm();
+    vm.contexts.give_back(at);
+    // SAFETY: the code has been left, so nobody else uses it; nothing takes it before this returns.
+    let ctx = unsafe { &mut *at };
+    let (fault, panic, pcs, regs) = (ctx.fault.take(), ctx.panic.take(), ctx.pcs, ctx.regs);
+    let (executed, why, nr_pcs) = (ctx.executed, ctx.why, ctx.nr_pcs as usize);
+    ctx.recover();
+    if let Some(panic) = panic {
         resume_unwind(panic);
     }
-    let vm = h.vm();
-    vm.executed = ctx.executed;
+    vm.executed = executed;
     let limit = vm.limits.insns_per_call;
-    let fault = ctx.fault.unwrap_or_else(|| {
-        Fault::new(match ctx.why {
-            WHY_DEPTH => FaultKind::CallDepth { max: start.max_depth },
+    let max_depth = vm.stacks.max_depth();
+    let fault = fault.unwrap_or_else(|| {
+        Fault::new(match why {
+            WHY_DEPTH => FaultKind::CallDepth { max: max_depth },
             _ => FaultKind::InsnLimit { limit },
         })
     });
-    let pcs = &ctx.pcs[..ctx.nr_pcs as usize];
+    let pcs = &pcs[..nr_pcs];
     let innermost = ctx.fp.wrapping_sub((pcs.len() as u64).saturating_sub(1) * FRAME);
-    locate(h, start.instance, fault, pcs, |reg| ctx.regs.get(reg).copied().unwrap_or(innermost))
+    locate(h, ctx.instance, fault, pcs, |reg| regs.get(reg).copied().unwrap_or(innermost))
 }
 
 /// The ways out for hosts of one type.
@@ -151,11 +141,11 @@ impl<H: Host> Ways<H> {
 /// `ctx` is the context that `call` made for this type of host, and its code is waiting for the result.
 unsafe fn outside<H: Host, T>(
     ctx: *mut Ctx,
-    work: impl FnOnce(&mut H, &Ctx, &Start<'_>) -> Result<T, Fault>,
+    work: impl FnOnce(&mut H, &Ctx) -> Result<T, Fault>,
 ) -> Option<T> {
-    // SAFETY: as the caller says; all three live on in `call`.
-    let (context, host, start) = unsafe { (&*ctx, &mut *(*ctx).host.cast::<H>(), &*(*ctx).start) };
-    let result = catch_unwind(AssertUnwindSafe(|| work(host, context, start)));
+    // SAFETY: as the caller says; both live on in `call`.
+    let (context, host) = unsafe { (&*ctx, &mut *(*ctx).host.cast::<H>()) };
+    let result = catch_unwind(AssertUnwindSafe(|| work(host, context)));
     let (fault, panic): (Option<Fault>, Option<Box<dyn Any + Send>>) = match result {
         Ok(Ok(value)) => return Some(value),
         Ok(Err(fault)) => (Some(fault), None),
@@ -178,11 +168,11 @@ const STOPPED: Pair = Pair { value: 0, executed: FAILED };
 unsafe fn call_out<H: Host>(
     ctx: *mut Ctx,
     executed: u64,
-    work: impl FnOnce(&mut H, &Ctx, &Start<'_>) -> Result<u64, Fault>,
+    work: impl FnOnce(&mut H, &Ctx) -> Result<u64, Fault>,
 ) -> Pair {
-    let counted = |h: &mut H, ctx: &Ctx, start: &Start<'_>| {
+    let counted = |h: &mut H, ctx: &Ctx| {
         h.vm().executed = executed;
-        let value = work(h, ctx, start)?;
+        let value = work(h, ctx)?;
         let vm = h.vm();
         if vm.executed >= vm.deadline {
             return Err(Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call }));
@@ -194,16 +184,16 @@ unsafe fn call_out<H: Host>(
 }
 
 /// Where a call comes from: its slot is in the lower half of `which`.
-fn site(ctx: &Ctx, start: &Start<'_>, which: u64, fp: u64) -> CallSite {
+fn site(ctx: &Ctx, which: u64, fp: u64) -> CallSite {
     let frames = ctx.fp.wrapping_sub(fp) / FRAME;
-    CallSite { instance: start.instance, pc: which as u32, depth: start.depth + frames as u32 }
+    CallSite { instance: ctx.instance, pc: which as u32, depth: ctx.depth + frames as u32 }
 }
 
 unsafe extern "C" fn helper<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, executed: u64) -> Pair {
-    let work = |h: &mut H, ctx: &Ctx, start: &Start<'_>| {
+    let work = |h: &mut H, ctx: &Ctx| {
         let vm = h.vm();
         vm.helper_calls = vm.helper_calls.wrapping_add(1);
-        let site = site(ctx, start, which, fp);
+        let site = site(ctx, which, fp);
         crate::helper::call(h, site, (which >> 32) as u32, arguments(ctx))
     };
     // SAFETY: compiled code passes its context.
@@ -211,10 +201,10 @@ unsafe extern "C" fn helper<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, execute
 }
 
 unsafe extern "C" fn kfunc<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, executed: u64) -> Pair {
-    let work = |h: &mut H, ctx: &Ctx, start: &Start<'_>| {
+    let work = |h: &mut H, ctx: &Ctx| {
         let vm = h.vm();
         vm.kfunc_calls = vm.kfunc_calls.wrapping_add(1);
-        let site = site(ctx, start, which, fp);
+        let site = site(ctx, which, fp);
         call_kfunc(h, site, KfuncId((which >> 32) as u32), arguments(ctx))
     };
     // SAFETY: compiled code passes its context.
@@ -223,12 +213,11 @@ unsafe extern "C" fn kfunc<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, executed
 
 /// The caller has checked depth and limit, and `fp` is the new frame's.
 unsafe extern "C" fn func<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, executed: u64) -> Pair {
-    let work = |h: &mut H, ctx: &Ctx, start: &Start<'_>| {
+    let work = |h: &mut H, ctx: &Ctx| {
         h.vm().executed = executed;
-        // SAFETY: `call` was given the code by reference.
-        let func = unsafe { &*ctx.code }.func_at((which >> 32) as u32);
-        let depth = site(ctx, start, which, fp).depth;
-        let value = run(h, start.instance, func, depth, arguments(ctx))?;
+        let func = code_of(ctx).func_at((which >> 32) as u32);
+        let depth = site(ctx, which, fp).depth;
+        let value = run(h, ctx.instance, func, depth, arguments(ctx))?;
         Ok(Pair { value, executed: h.vm().executed })
     };
     // SAFETY: compiled code passes its context.
@@ -237,27 +226,34 @@ unsafe extern "C" fn func<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, executed:
 
 /// `fp` is the caller's frame.
 unsafe extern "C" fn func_reg<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, executed: u64) -> Pair {
-    let work = |h: &mut H, ctx: &Ctx, start: &Start<'_>| {
+    let work = |h: &mut H, ctx: &Ctx| {
         let vm = h.vm();
         vm.executed = executed;
         let (deadline, limit) = (vm.deadline, vm.limits.insns_per_call);
+        let max_depth = vm.stacks.max_depth();
         let addr = ctx.target;
-        let known = |func: &FuncId| start.image.func(*func).is_some();
+        let known = |func: &FuncId| code_of(ctx).image.func(*func).is_some();
         let Some(func) = func_of_addr(addr).filter(known) else {
             return Err(Fault::new(FaultKind::BadCall { addr }));
         };
-        let depth = site(ctx, start, which, fp).depth + 1;
-        if depth >= start.max_depth {
-            return Err(Fault::new(FaultKind::CallDepth { max: start.max_depth }));
+        let depth = site(ctx, which, fp).depth + 1;
+        if depth >= max_depth {
+            return Err(Fault::new(FaultKind::CallDepth { max: max_depth }));
         }
         if executed >= deadline {
             return Err(Fault::new(FaultKind::InsnLimit { limit }));
         }
-        let value = run(h, start.instance, func, depth, arguments(ctx))?;
+        let value = run(h, ctx.instance, func, depth, arguments(ctx))?;
         Ok(Pair { value, executed: h.vm().executed })
     };
     // SAFETY: compiled code passes its context.
     unsafe { outside::<H, Pair>(ctx, work) }.unwrap_or(STOPPED)
+}
+
+/// The code that runs.
+fn code_of(ctx: &Ctx) -> &Code {
+    // SAFETY: an instance whose code runs has code, and keeps it.
+    unsafe { &*ctx.code }
 }
 
 /// r1 to r5 of the call out that is under way.
@@ -268,23 +264,23 @@ fn arguments(ctx: &Ctx) -> [u64; 5] {
 
 /// An access that the code's check refused: it is done here if it may be.
 unsafe extern "C" fn access<H: Host>(ctx: *mut Ctx) {
-    let work = |h: &mut H, ctx: &Ctx, start: &Start<'_>| {
+    let work = |h: &mut H, ctx: &Ctx| {
         let Refused { addr, slot, value, r0, executed, .. } = ctx.refused;
-        let op = start.image.code[slot as usize].op;
+        let op = code_of(ctx).image.code[slot as usize].op;
         let size = access_size(op).unwrap_or(8) as u32;
-        let load = |h: &mut H| load_slow(h, addr, size, probes(op), start.arena_base);
+        let load = |h: &mut H| load_slow(h, addr, size, probes(op), ctx.arena_base);
         if is_load(op) {
             let value = load(h)?;
             return Ok(if signed(op) { extended(value, size) } else { value });
         }
         h.vm().executed = executed;
         if !is_atomic(op) {
-            store_slow(h, addr, size, value, start.arena_base)?;
+            store_slow(h, addr, size, value, ctx.arena_base)?;
             return Ok(0);
         }
         let old = load(h)?;
         let new = changed(op, old, value, r0, size);
-        store_slow(h, addr, size, new, start.arena_base)?;
+        store_slow(h, addr, size, new, ctx.arena_base)?;
         Ok(old)
     };
     // SAFETY: compiled code passes its context.

@@ -8,6 +8,7 @@
 //! ```
 
 use super::Limits;
+use super::interp::MAX_FRAMES;
 use crate::mem::{Memory, OutOfMemory, PAGE, Perm};
 
 /// Bytes of a frame: `MAX_BPF_STACK`.
@@ -20,6 +21,8 @@ pub struct Stacks {
     top: u64,
     stride: u64,
     max_level: u32,
+    /// Frames that a level may have.
+    max_depth: u32,
 }
 
 impl Stacks {
@@ -34,7 +37,8 @@ impl Stacks {
         }
         // Of the level before the first.
         let top = base + frames.next_multiple_of(PAGE) - stride;
-        Ok(Stacks { level: 0, top, stride, max_level })
+        let max_depth = limits.call_depth.min(MAX_FRAMES as u32);
+        Ok(Stacks { level: 0, top, stride, max_level, max_depth })
     }
 
     /// Begin an invocation; false if they are nested too deep.
@@ -52,6 +56,11 @@ impl Stacks {
     pub fn leave(&mut self) {
         self.level -= 1;
         self.top -= self.stride;
+    }
+
+    #[inline]
+    pub fn max_depth(&self) -> u32 {
+        self.max_depth
     }
 
     /// Value of r10 in frame `depth` of the running level.
