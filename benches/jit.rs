@@ -53,6 +53,8 @@ const PROGRAMS: [(&str, u64, Native); 5] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
+    let only = std::env::args().skip(1).find(|arg| !arg.starts_with("--"));
+    let wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
     println!(
         "{:<12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8}",
         "program",
@@ -65,14 +67,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         "x rbpf",
         "of native"
     );
-    for (name, n, native) in PROGRAMS {
+    for (name, n, native) in PROGRAMS.into_iter().filter(|program| wanted(program.0)) {
         row(name, n, native)?;
     }
     println!(
         "\n{:<12} {:>10} {:>10} {:>8} {:>12} {:>12}",
         "scheduler", "interp ms", "jit ms", "x interp", "cold interp", "cold jit ms"
     );
-    SCHEDULERS.iter().try_for_each(|name| simulation(name))
+    SCHEDULERS.iter().filter(|name| wanted(name)).try_for_each(|name| simulation(name))
 }
 
 /// Whole simulations: eight CPUs, forty tasks that run 1 ms and sleep 4 ms.

@@ -23,6 +23,7 @@ mod facts;
 mod groups;
 mod memory;
 mod native;
+mod range;
 #[cfg(test)]
 mod tests;
 mod translate;
@@ -88,6 +89,7 @@ impl CodeCache {
     pub(crate) fn code(
         &self,
         image: &Arc<Image>,
+        data: Vec<Data>,
         nr_pages: u64,
         limits: &Limits,
     ) -> Option<Arc<Code>> {
@@ -96,10 +98,10 @@ impl CodeCache {
             return None;
         }
         let mut codes = lock(&self.0.codes);
-        if let Some(code) = codes.iter().find(|code| code.fits(image, nr_pages, limits)) {
+        if let Some(code) = codes.iter().find(|code| code.fits(image, &data, nr_pages, limits)) {
             return Some(Arc::clone(code));
         }
-        let code = Arc::new(Code::new(isa.0.clone(), Arc::clone(image), nr_pages, limits));
+        let code = Arc::new(Code::new(isa.0.clone(), Arc::clone(image), data, nr_pages, limits));
         if codes.len() == MAX_IMAGES {
             codes.remove(0);
         }
@@ -128,16 +130,27 @@ fn has_tail_call(image: &Image) -> bool {
 /// Bytes of machine code of each function of an image for a machine of that name, without running them.
 pub fn generate(image: &Image, isa: &str) -> Option<Result<Vec<usize>, Refusal>> {
     let isa = compile::named_isa(isa)?;
-    let code = Code::new(isa, Arc::new(image.clone()), 1 << 24, &Limits::default());
+    let code = Code::new(isa, Arc::new(image.clone()), Vec::new(), 1 << 24, &Limits::default());
     let mut work = lock(&code.work);
     let funcs = (0..image.funcs.len()).map(|func| FuncId(func as u32));
     Some(funcs.map(|func| Ok(code.bytes(&mut work, func)?.len())).collect())
+}
+
+/// Memory that an instance has from before its code is installed until it is removed, with the same permission all the time:
+/// the values of an array. Sections of global data are such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Data {
+    pub addr: u64,
+    pub len: u64,
+    /// Every program may read it.
+    pub writable: bool,
 }
 
 /// The functions of one image, compiled or not yet.
 pub(crate) struct Code {
     isa: Isa,
     image: Arc<Image>,
+    data: Vec<Data>,
     nr_pages: u64,
     compile_after: u64,
     /// By function. Compiled code has their addresses in it.
@@ -177,12 +190,13 @@ impl std::fmt::Debug for Code {
 }
 
 impl Code {
-    fn new(isa: Isa, image: Arc<Image>, nr_pages: u64, limits: &Limits) -> Code {
+    fn new(isa: Isa, image: Arc<Image>, data: Vec<Data>, nr_pages: u64, limits: &Limits) -> Code {
         let starts = image.funcs.iter().enumerate();
         let due = |func: &Func| u64::from(func.len).saturating_mul(limits.compile_after);
         let slot = |func| Slot { due: due(func).into(), ..Slot::default() };
         Code {
             isa,
+            data,
             nr_pages,
             compile_after: limits.compile_after,
             slots: image.funcs.iter().map(slot).collect(),
@@ -193,12 +207,13 @@ impl Code {
         }
     }
 
-    fn fits(&self, image: &Image, nr_pages: u64, limits: &Limits) -> bool {
+    fn fits(&self, image: &Image, data: &[Data], nr_pages: u64, limits: &Limits) -> bool {
         let places = |image: &Image| -> Vec<(u32, u32)> {
             image.funcs.iter().map(|func| (func.start, func.len)).collect()
         };
         (self.nr_pages, self.compile_after) == (nr_pages, limits.compile_after)
             && self.image.code == image.code
+            && self.data == data
             && places(&self.image) == places(image)
     }
 
@@ -305,6 +320,7 @@ impl Code {
             func,
             live: &live,
             call_conv: self.isa.default_call_conv(),
+            data: &self.data,
             nr_pages: self.nr_pages,
             callee: &callee,
         };

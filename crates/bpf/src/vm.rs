@@ -8,11 +8,11 @@
 
 use std::sync::Arc;
 
-use crate::fault::Fault;
+use crate::fault::{Access, Fault};
 use crate::insn::Insn;
-use crate::jit::{self, Code, CodeCache, Contexts, Refusal};
+use crate::jit::{self, Code, CodeCache, Contexts, Data, Refusal};
 use crate::kfunc::KfuncId;
-use crate::map::{Dropped, LocalTypes, MapId, MapTable};
+use crate::map::{Dropped, LocalTypes, MapId, MapKind, MapTable};
 use crate::mem::{Memory, OutOfMemory, PAGE};
 use crate::timer::{TimerId, Timers};
 
@@ -345,7 +345,7 @@ impl Vm {
         let pages = self.mem.size() / PAGE;
         let code = match self.engine {
             Engine::Interp => None,
-            Engine::Jit => parts.codes.code(&parts.image, pages, &self.limits),
+            Engine::Jit => parts.codes.code(&parts.image, self.data_of(id), pages, &self.limits),
         };
         let instance = self.instance_mut(id).expect("install: no such instance");
         instance.image = parts.image;
@@ -354,6 +354,19 @@ impl Vm {
         self.contexts.forget();
     }
 
+    /// The instance's memory that machine code need not look at before each access.
+    fn data_of(&self, id: InstanceId) -> Vec<Data> {
+        let maps = self.instance(id).map_or(&[][..], |instance| &instance.maps);
+        let area = |id: &MapId| match &self.maps.get(*id)?.kind {
+            MapKind::Array(array) => Some((array.base, array.len())),
+            _ => None,
+        };
+        let data =
+            |(addr, len)| Data { addr, len, writable: self.mem.allows(addr, len, Access::Store) };
+        maps.iter().filter_map(area).map(data).collect()
+    }
+
+    #[inline(always)]
     pub fn instance(&self, id: InstanceId) -> Option<&Instance> {
         self.instances.get(id.idx())?.as_ref()
     }

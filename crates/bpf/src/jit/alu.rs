@@ -12,13 +12,13 @@ use crate::insn::uses::has_constant;
 use crate::insn::{Insn, Op};
 
 /// An operation of two operands and how wide it is.
-struct Binary {
-    kind: Kind,
-    ty: Type,
+pub struct Binary {
+    pub kind: Kind,
+    pub ty: Type,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
     Add,
     Sub,
     Mul,
@@ -210,7 +210,7 @@ impl Translator<'_, '_> {
     }
 }
 
-fn binary(op: Op) -> Binary {
+pub fn binary(op: Op) -> Binary {
     use Kind::*;
     use Op::*;
     let (kind, ty) = match op {
@@ -248,7 +248,7 @@ fn binary(op: Op) -> Binary {
 }
 
 /// The comparison, None for a test of bits, and its width.
-fn condition(op: Op) -> (Option<IntCC>, Type) {
+pub fn condition(op: Op) -> (Option<IntCC>, Type) {
     use IntCC::*;
     use Op::*;
     let test = match op {

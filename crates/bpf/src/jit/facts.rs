@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is known of a function before it is translated: which slots are reached, where blocks begin, and which registers
-//! hold an address in the frame or a constant there.
+//! What is known of a function before it is translated: which slots are reached, where blocks begin, and what is known of
+//! each register there.
 //!
-//! Owns: that analysis. Does not: generate code. A register of which nothing is known is checked at every use.
+//! Owns: that analysis. Does not: say what an instruction does to a value (see `range.rs`), generate code. A register of
+//! which nothing is known is checked at every use.
 
-use crate::insn::uses::{RegSet, successors, writes};
+#[cfg(test)]
+mod tests;
+
+use super::range::{Known, compared, result};
+use crate::insn::uses::{has_constant, successors, writes};
 use crate::insn::{Insn, Op};
 use crate::vm::Func;
 
-/// The value of a register.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Known {
-    #[default]
-    Nothing,
-    /// r10 and so much.
-    Frame(i32),
-    Const(u64),
-}
-
 pub type Regs = [Known; 11];
+
+/// How often a block's values may grow by what comes, for a loop counts one up each time; how often then to the next number that
+/// the function compares with, where a loop probably ends. Those that grow still are given up.
+const GROWTHS: u32 = 4;
+const LEAPS: u32 = 12;
 
 /// The values of registers on entry to a function: those that carry no argument are zero.
 fn entry() -> Regs {
-    let mut regs = [Known::Const(0); 11];
-    regs[1..6].fill(Known::Nothing);
-    regs[10] = Known::Frame(0);
+    let mut regs = [Known::constant(0); 11];
+    regs[1..6].fill(Known::NOTHING);
+    regs[10] = Known::Frame(0, 0);
     regs
 }
 
@@ -43,12 +43,16 @@ impl Facts {
         let mut facts =
             Facts { blocks: vec![None; len], reached: vec![false; len], preds: vec![0; len] };
         let leaders = leaders(code, func);
+        let ends = ends(&code[func.start as usize..][..len]);
+        let mut growths = vec![0; len];
         let mut queue = vec![(0usize, entry())];
         while let Some((first, regs)) = queue.pop() {
-            let merged = facts.blocks[first].map_or(regs, |old| join(&old, &regs));
+            let joined = |old| join(&old, &regs, growths[first], &ends);
+            let merged = facts.blocks[first].map_or(regs, joined);
             if facts.blocks[first] == Some(merged) {
                 continue;
             }
+            growths[first] += 1;
             facts.blocks[first] = Some(merged);
             facts.walk(code, func, &leaders, first, merged, &mut queue);
         }
@@ -75,8 +79,9 @@ impl Facts {
             let next = successors(insn, pc).map(|pc| pc.map(|pc| (pc - func.start) as usize));
             match next {
                 [Some(next), None] if !leaders[next] => at = next,
-                next => {
-                    queue.extend(next.into_iter().flatten().map(|next| (next, regs)));
+                [next, target] => {
+                    queue.extend(next.map(|next| (next, after(insn, regs, false))));
+                    queue.extend(target.map(|target| (target, after(insn, regs, true))));
                     return;
                 }
             }
@@ -109,49 +114,58 @@ fn leaders(code: &[Insn], func: &Func) -> Vec<bool> {
     leaders
 }
 
-fn join(a: &Regs, b: &Regs) -> Regs {
+/// What holds after a jump that was or was not taken. An instruction that is none compares nothing.
+fn after(insn: &Insn, mut regs: Regs, taken: bool) -> Regs {
+    if is_conditional(insn.op) {
+        let reg = &mut regs[usize::from(insn.dst)];
+        *reg = compared(insn, *reg, taken).unwrap_or(*reg);
+    }
+    regs
+}
+
+fn join(a: &Regs, b: &Regs, growths: u32, ends: &[u64]) -> Regs {
     let mut joined = *a;
     for (to, from) in joined.iter_mut().zip(b) {
-        if *to != *from {
-            *to = Known::Nothing;
-        }
+        let both = to.join(*from);
+        *to = match growths {
+            _ if both == *to => both,
+            0..GROWTHS => both,
+            _ if growths < GROWTHS + LEAPS => both.grown(*to, ends),
+            _ => Known::NOTHING,
+        };
     }
     joined
 }
 
-/// The effect of an instruction on what is known.
-pub fn step(insn: &Insn, regs: &mut Regs) {
-    let (dst, src) = (usize::from(insn.dst), usize::from(insn.src));
-    let value = match insn.op {
-        Op::Mov64X => regs[src],
-        Op::Mov64K | Op::LdImm64 => Known::Const(insn.imm as u64),
-        Op::Mov32K => Known::Const(u64::from(insn.imm as u32)),
-        Op::Add64K => moved(regs[dst], insn.imm),
-        Op::Sub64K => moved(regs[dst], insn.imm.wrapping_neg()),
-        Op::CallFunc | Op::CallReg | Op::CallHelper | Op::CallKfunc => {
-            regs[0] = Known::Nothing;
-            regs[1..6].fill(Known::Const(0));
-            return;
-        }
-        _ => {
-            let written = writes(insn);
-            for (reg, value) in regs.iter_mut().enumerate() {
-                if written != RegSet::default() && written.has(reg as u8) {
-                    *value = Known::Nothing;
-                }
-            }
-            return;
-        }
-    };
-    regs[dst] = value;
+/// The numbers up to which values may go where they are compared with a constant, in order.
+fn ends(code: &[Insn]) -> Vec<u64> {
+    let compares = |insn: &&Insn| is_conditional(insn.op) && has_constant(insn.op);
+    let both = |insn: &Insn| [insn.imm as u64, (insn.imm as u64).wrapping_sub(1)];
+    let mut ends: Vec<u64> = code.iter().filter(compares).flat_map(both).collect();
+    ends.extend([u64::from(u32::MAX), u64::MAX]);
+    ends.sort_unstable();
+    ends.dedup();
+    ends
 }
 
-fn moved(from: Known, by: i64) -> Known {
-    match from {
-        Known::Const(value) => Known::Const(value.wrapping_add(by as u64)),
-        Known::Frame(off) => {
-            i32::try_from(i64::from(off).saturating_add(by)).map_or(Known::Nothing, Known::Frame)
+fn is_conditional(op: Op) -> bool {
+    (Op::Jeq64K as u8..=Op::Jset32X as u8).contains(&(op as u8))
+}
+
+/// The effect of an instruction on what is known.
+pub fn step(insn: &Insn, regs: &mut Regs) {
+    if matches!(insn.op, Op::CallFunc | Op::CallReg | Op::CallHelper | Op::CallKfunc) {
+        regs[0] = Known::NOTHING;
+        regs[1..6].fill(Known::constant(0));
+        return;
+    }
+    let (dst, src) = (regs[usize::from(insn.dst)], regs[usize::from(insn.src)]);
+    let written = writes(insn);
+    for (reg, value) in regs.iter_mut().enumerate() {
+        if written.has(reg as u8) {
+            // What an atomic operation fetches may be anything.
+            let own = reg == usize::from(insn.dst);
+            *value = if own { result(insn, dst, src) } else { Known::NOTHING };
         }
-        Known::Nothing => Known::Nothing,
     }
 }

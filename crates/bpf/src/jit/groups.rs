@@ -5,7 +5,9 @@
 //! A group lives in a tree of blocks of which each has one way in, and ends at a call out, which may change permissions.
 //! Its first access looks at the whole range; where that is not on one page, each access of it goes out for itself.
 
-use super::facts::{Facts, Known, step};
+use super::Data;
+use super::facts::{Facts, step};
+use super::memory::Place;
 use crate::insn::uses::{is_load, successors, writes};
 use crate::insn::{Insn, Op, access_size};
 use crate::vm::Func;
@@ -45,7 +47,7 @@ struct State {
 }
 
 impl Groups {
-    pub fn of(code: &[Insn], func: &Func, facts: &Facts) -> Groups {
+    pub fn of(code: &[Insn], func: &Func, facts: &Facts, data: &[Data]) -> Groups {
         let len = func.len as usize;
         let mut groups = Groups { all: Vec::new(), of: vec![None; len] };
         let mut after: Vec<Option<State>> = vec![None; len];
@@ -61,7 +63,7 @@ impl Groups {
             }
             let Some(current) = &mut state else { continue };
             let insn = &code[pc as usize];
-            groups.access(insn, slot, current);
+            groups.access(insn, slot, current, data);
             advance(insn, current, &mut numbers);
             for next in successors(insn, pc).into_iter().flatten() {
                 let next = (next - func.start) as usize;
@@ -83,10 +85,10 @@ impl Groups {
         self.all.len()
     }
 
-    fn access(&mut self, insn: &Insn, slot: usize, state: &mut State) {
+    fn access(&mut self, insn: &Insn, slot: usize, state: &mut State, data: &[Data]) {
         let Some(size) = access_size(insn.op) else { return };
         let base = usize::from(if is_load(insn.op) { insn.src } else { insn.dst });
-        if state.known[base] != Known::Nothing {
+        if Place::of(insn, &state.known, data) != Place::Anywhere {
             return;
         }
         let (value, more) = state.regs[base];

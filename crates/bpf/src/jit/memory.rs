@@ -4,9 +4,10 @@
 //! Owns: which checks stand before an access. Does not: say what a refused access means; the ways out do, with the
 //! interpreter's own functions.
 //!
-//! Why bounds hold: an access happens in one of two ways only. Through r10, or a register that holds r10 and a constant
-//! on every path, with all its bytes in the 512 of the frame: the frame pointer is an argument that only the caller's
-//! check against the deepest frame lets shrink, and all frames of a level are committed, writable and never freed. Or
+//! Why bounds hold: an access happens in one of three ways only. Through a register of which is known that it points into
+//! the frame (`range.rs`), with all its bytes in those 512: the frame pointer is an argument that only the caller's
+//! check against the deepest frame lets shrink, and all frames of a level are committed, writable and never freed. Through one
+//! that is known to lie in an array of the instance, which keeps its place and permission as long as the code runs. Or
 //! past a check of the address itself, alone or with its group: alone, it is rotated right by the access's alignment, so
 //! that a misaligned one becomes huge; then its page must be below the number of pages, and the page's permission must
 //! allow the access; an aligned access of at most eight bytes lies on one page. A group's whole range must lie on one
@@ -16,9 +17,11 @@
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Type, Value};
 
+use super::Data;
 use super::ctx::at;
-use super::facts::Known;
+use super::facts::Regs;
 use super::groups::Group;
+use super::range::Known;
 use super::translate::{I32, I64, Translator, flags};
 use crate::insn::uses::is_load;
 use crate::insn::{Insn, Op, access_size};
@@ -28,6 +31,43 @@ use crate::vm::stack::FRAME;
 /// Of guest memory: always inside the mapping, aligned or not.
 fn guest() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
+}
+
+/// What is known of where an access goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// To this byte of the frame, counted from its end, and those after it.
+    Frame(i32),
+    /// Somewhere in the frame, or in data that it may touch.
+    Inside,
+    Anywhere,
+}
+
+impl Place {
+    pub fn of(insn: &Insn, known: &Regs, data: &[Data]) -> Place {
+        let loads = is_load(insn.op);
+        let base = known[usize::from(if loads { insn.src } else { insn.dst })];
+        let (off, size) = (i128::from(insn.off), i128::from(access_size(insn.op).unwrap_or(8)));
+        match base {
+            Known::Frame(from, to) => {
+                let (from, to) = (i128::from(from) + off, i128::from(to) + off + size);
+                let inside = from >= -i128::from(FRAME) && to <= 0;
+                match inside {
+                    true if to - from == size => Place::Frame(from as i32),
+                    true => Place::Inside,
+                    false => Place::Anywhere,
+                }
+            }
+            Known::Number(low, high) => {
+                let (low, end) = (i128::from(low) + off, i128::from(high) + off + size);
+                let may = |data: &Data| {
+                    let addr = i128::from(data.addr);
+                    (loads || data.writable) && low >= addr && end <= addr + i128::from(data.len)
+                };
+                if data.iter().any(may) { Place::Inside } else { Place::Anywhere }
+            }
+        }
+    }
 }
 
 /// A memory access.
@@ -61,7 +101,7 @@ impl Translator<'_, '_> {
     }
 
     fn load(&mut self, insn: &Insn, access: &Access, pc: u32) {
-        let value = match self.in_frame(access) {
+        let value = match self.unchecked(insn, access) {
             Some((at, off)) => self.loaded(insn.op, access.ty, at, off),
             None => {
                 let slow = self.block(true);
@@ -95,7 +135,7 @@ impl Translator<'_, '_> {
         let constant = matches!(insn.op, Op::StB | Op::StH | Op::StW | Op::StDw);
         let value = if constant { self.iconst(insn.imm as u64) } else { self.reg(insn.src) };
         let narrow = if access.ty == I64 { value } else { self.b.ins().ireduce(access.ty, value) };
-        if let Some((at, off)) = self.in_frame(access) {
+        if let Some((at, off)) = self.unchecked(insn, access) {
             self.b.ins().store(guest(), narrow, at, off);
             return;
         }
@@ -121,7 +161,7 @@ impl Translator<'_, '_> {
             t.b.ins().store(guest(), new, at, off);
             if ty == I64 { old } else { t.b.ins().uextend(I64, old) }
         };
-        let old = match self.in_frame(access) {
+        let old = match self.unchecked(insn, access) {
             Some((at, off)) => change(self, at, off),
             None => {
                 let (slow, done) = (self.block(true), self.block(false));
@@ -183,13 +223,14 @@ impl Translator<'_, '_> {
         self.enter(done);
     }
 
-    /// Host address and offset of an access that lies in the frame whatever happens.
-    fn in_frame(&mut self, access: &Access) -> Option<(Value, i32)> {
-        let Known::Frame(from) = self.known(access.base) else { return None };
-        let off = i64::from(from) + access.off;
-        let inside = off >= -(FRAME as i64) && off <= -i64::from(access.size());
-        let off = i32::try_from(off).ok().filter(|_| inside)?;
-        Some((self.b.ins().iadd(self.base, self.fp), off))
+    /// Host address and offset of an access that may be made whatever happens.
+    fn unchecked(&mut self, insn: &Insn, access: &Access) -> Option<(Value, i32)> {
+        let (from, off) = match Place::of(insn, &self.known, self.input.data) {
+            Place::Anywhere => return None,
+            Place::Frame(off) => (self.fp, off),
+            Place::Inside => (self.reg(access.base), access.off as i32),
+        };
+        Some((self.b.ins().iadd(self.base, from), off))
     }
 
     fn addr(&mut self, access: &Access) -> Value {

@@ -15,8 +15,9 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
 
+use super::Data;
 use super::ctx::{FAILED, WHY_DEPTH, WHY_LIMIT, Way, at};
-use super::facts::{Facts, Known, Regs, step};
+use super::facts::{Facts, Regs, step};
 use super::groups::Groups;
 use crate::insn::uses::RegSet;
 use crate::insn::{Insn, Op, access_size};
@@ -33,6 +34,8 @@ pub struct Input<'a> {
     /// Of the function, by slot.
     pub live: &'a [RegSet],
     pub call_conv: CallConv,
+    /// Memory at fixed addresses that needs no check.
+    pub data: &'a [Data],
     /// Pages of the memory: part of what makes code shareable.
     pub nr_pages: u64,
     /// Of a called function by its first slot: where its address is kept, and how many arguments it takes.
@@ -127,7 +130,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         let blocks =
             facts.blocks.iter().map(|known| known.map(|_| b.create_block())).collect::<Vec<_>>();
         let (fail_here, fail_up) = (b.create_block(), b.create_block());
-        let groups = Groups::of(input.code, input.func, &facts);
+        let groups = Groups::of(input.code, input.func, &facts, input.data);
         let mut t = Translator {
             regs,
             executed,
@@ -494,10 +497,5 @@ impl<'a, 'b> Translator<'a, 'b> {
         let fp = self.fp;
         let results = self.way_out(Way::FuncReg, &[which, fp, executed]);
         self.returned(results[0], results[1], pc, true);
-    }
-
-    /// What is known of a register that is used as an address.
-    pub fn known(&self, reg: u8) -> Known {
-        self.known[usize::from(reg)]
     }
 }

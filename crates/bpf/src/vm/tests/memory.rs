@@ -233,3 +233,59 @@ fn casts_keep_null() {
         assert_eq!(exec(text, &[0x7f00_0000_0000]), Ok(0));
     }
 }
+
+/// A host with an array of 64 bytes at a known address, and a program that has the address in it as `ARRAY`.
+fn with_array(text: &str, map_flags: u32) -> (BareHost, InstanceId, u64) {
+    let (mut h, instance) = host("exit");
+    let def = MapDef {
+        name: "data".into(),
+        map_type: map_type::ARRAY,
+        key_size: 4,
+        value_size: 64,
+        max_entries: 1,
+        map_flags: map_flags | map_flag::MMAPABLE,
+        ..MapDef::default()
+    };
+    let map = h.vm.create_map(instance, &def).expect("array");
+    let (addr, _) = h.vm.map_area(map).expect("values");
+    h.install_text(instance, &text.replace("ARRAY", &format!("{addr:#x}")), Default::default())
+        .expect("program");
+    (h, instance, addr)
+}
+
+#[test]
+fn an_array_at_a_known_address_is_read_and_written_up_to_its_end() {
+    let text = "r1 &= 7\nr1 <<= 3\nr2 = ARRAY ll\nr2 += r1\n*(u64 *)(r2 + 0) = 5\nr0 = *(u32 *)(r2 + 0)\nexit";
+    let (mut h, instance, addr) = with_array(text, 0);
+    for index in [0u64, 7, 8] {
+        assert_eq!(run(&mut h, instance, [index, 0, 0, 0, 0]), Ok(5));
+        assert_eq!(h.vm.mem.read::<u64>(addr + (index & 7) * 8), Ok(5));
+    }
+    // One more than there are: what follows on the page may be touched, what follows the page not.
+    let beyond = text.replace("r1 &= 7", "r1 &= 1023");
+    let (mut h, instance, addr) = with_array(&beyond, 0);
+    assert_eq!(run(&mut h, instance, [511, 0, 0, 0, 0]), Ok(5));
+    let fault = run(&mut h, instance, [512, 0, 0, 0, 0]).expect_err("behind the page");
+    assert!(matches!(fault.kind(), FaultKind::Mem(fault) if fault.addr == addr + PAGE));
+}
+
+#[test]
+fn constants_at_a_known_address_are_not_written() {
+    let text = "r2 = ARRAY ll\nr0 = *(u32 *)(r2 + 60)\n*(u32 *)(r2 + 60) = 5\nexit";
+    let (mut h, instance, addr) = with_array(text, map_flag::RDONLY_PROG);
+    let fault = run(&mut h, instance, [0; 5]).expect_err("read-only");
+    let FaultKind::Mem(fault) = fault.kind() else { panic!("{fault}") };
+    assert_eq!((fault.addr, fault.why), (addr + 60, MemWhy::ReadOnly));
+}
+
+#[test]
+fn an_index_into_the_frame_that_may_be_outside_is_checked() {
+    let text = "r1 &= MASK\nr2 = r10\nr2 += -64\nr2 += r1\n*(u8 *)(r2 + 0) = 9\nr0 = *(u8 *)(r2 + 0)\nexit";
+    let (mut h, instance) = host(&text.replace("MASK", "63"));
+    assert_eq!(run(&mut h, instance, [63, 0, 0, 0, 0]), Ok(9));
+    // Beyond the frame lies the page of the arguments, then a guard.
+    let (mut h, instance) = host(&text.replace("MASK", "0xffff"));
+    assert_eq!(run(&mut h, instance, [64, 0, 0, 0, 0]), Ok(9));
+    let fault = run(&mut h, instance, [64 + PAGE, 0, 0, 0, 0]).expect_err("the guard");
+    assert!(matches!(fault.kind(), FaultKind::Mem(fault) if fault.why == MemWhy::Unmapped));
+}
