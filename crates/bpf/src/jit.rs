@@ -21,6 +21,7 @@ mod compile;
 mod ctx;
 mod facts;
 mod groups;
+mod height;
 mod memory;
 mod native;
 mod range;
@@ -157,6 +158,8 @@ pub(crate) struct Code {
     slots: Box<[Slot]>,
     /// What refused accesses call; NULL until the first function is compiled.
     access: AtomicPtr<u8>,
+    /// No function calls itself, so that calls within the code need no check of their depth.
+    bounded: bool,
     /// First slot of a function, and which it is.
     starts: BTreeMap<u32, FuncId>,
     work: Mutex<Work>,
@@ -166,6 +169,8 @@ pub(crate) struct Code {
 struct Slot {
     /// NULL until the function is compiled.
     entry: AtomicPtr<u8>,
+    /// Frames that it needs below its own.
+    height: u8,
     /// How many of r1 to r5 it takes; valid with `entry`.
     arguments: AtomicU8,
     /// Instructions that the interpreter has executed from its entry on. Approximate when threads share it.
@@ -193,13 +198,17 @@ impl Code {
     fn new(isa: Isa, image: Arc<Image>, data: Vec<Data>, nr_pages: u64, limits: &Limits) -> Code {
         let starts = image.funcs.iter().enumerate();
         let due = |func: &Func| u64::from(func.len).saturating_mul(limits.compile_after);
-        let slot = |func| Slot { due: due(func).into(), ..Slot::default() };
+        let heights = height::heights(&image);
+        let bounded = heights.is_some();
+        let heights = heights.unwrap_or_else(|| vec![0; image.funcs.len()]);
+        let slot = |(func, height)| Slot { due: due(func).into(), height, ..Slot::default() };
         Code {
             isa,
+            bounded,
             data,
             nr_pages,
             compile_after: limits.compile_after,
-            slots: image.funcs.iter().map(slot).collect(),
+            slots: image.funcs.iter().zip(heights).map(slot).collect(),
             access: AtomicPtr::default(),
             starts: starts.map(|(at, func)| (func.start, FuncId(at as u32))).collect(),
             work: Mutex::default(),
@@ -236,10 +245,14 @@ impl Code {
         self.starts.get(&pc).copied().unwrap_or(FuncId(u32::MAX))
     }
 
-    /// The function's machine code, if there is any; `found` is the instance that it runs for.
+    /// The function's machine code, if there is any, and it and what it calls has room in so many frames. `found` is the
+    /// instance that it runs for.
     #[inline(always)]
-    pub(crate) fn entry(&self, func: FuncId, found: &Instance) -> Option<Entry> {
+    pub(crate) fn entry(&self, func: FuncId, found: &Instance, frames: u32) -> Option<Entry> {
         let slot = self.slots.get(func.idx())?;
+        if u32::from(slot.height) >= frames {
+            return None;
+        }
         let code = slot.entry.load(Ordering::Acquire);
         let arguments = slot.arguments.load(Ordering::Relaxed);
         (!code.is_null()).then(|| Entry { code, arguments, found: ptr::from_ref(found) })
@@ -247,13 +260,13 @@ impl Code {
 
     /// As `entry`, and the code is made now if it is time.
     #[inline]
-    pub(crate) fn due(&self, func: FuncId, found: &Instance) -> Option<Entry> {
+    pub(crate) fn due(&self, func: FuncId, found: &Instance, frames: u32) -> Option<Entry> {
         let slot = self.slots.get(func.idx())?;
         if slot.warmth.load(Ordering::Relaxed) < slot.due.load(Ordering::Relaxed) {
             return None;
         }
         self.make(slot, func);
-        self.entry(func, found)
+        self.entry(func, found, frames)
     }
 
     #[cold]
@@ -321,6 +334,7 @@ impl Code {
             live: &live,
             call_conv: self.isa.default_call_conv(),
             data: &self.data,
+            bounded: self.bounded,
             nr_pages: self.nr_pages,
             callee: &callee,
         };

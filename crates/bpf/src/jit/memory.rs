@@ -5,9 +5,10 @@
 //! interpreter's own functions.
 //!
 //! Why bounds hold: an access happens in one of three ways only. Through a register of which is known that it points into
-//! the frame (`range.rs`), with all its bytes in those 512: the frame pointer is an argument that only the caller's
-//! check against the deepest frame lets shrink, and all frames of a level are committed, writable and never freed. Through one
-//! that is known to lie in an array of the instance, which keeps its place and permission as long as the code runs. Or
+//! the frame (`range.rs`), with all its bytes in those 512: all frames of a level are committed, writable and never freed,
+//! and no more functions call each other than there are, by a check on the way into the code or, where functions call
+//! themselves, at each call. Through one that is known to lie in an array of the instance, which keeps its place and
+//! permission as long as the code runs. Or
 //! past a check of the address itself, alone or with its group: alone, it is rotated right by the access's alignment, so
 //! that a misaligned one becomes huge; then its page must be below the number of pages, and the page's permission must
 //! allow the access; an aligned access of at most eight bytes lies on one page. A group's whole range must lie on one

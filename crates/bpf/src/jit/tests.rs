@@ -116,3 +116,12 @@ fn code_is_generated_for_both_machines() {
     }
     assert!(generate(&image(LOOP), "pdp11").is_none());
 }
+
+#[test]
+fn heights_are_known_without_recursion() {
+    let heights = |text| height::heights(&image(text));
+    let tree = "func a:\ncall b\ncall d\nexit\nfunc b:\ncall c\nexit\nfunc c:\nexit\nfunc d:\ncall c\nexit";
+    assert_eq!(heights(tree), Some(vec![2, 1, 0, 1]));
+    let circle = "func a:\ncall b\nexit\nfunc b:\ncall a\nexit\nfunc c:\nexit";
+    assert_eq!(heights(circle), None);
+}

@@ -36,6 +36,8 @@ pub struct Input<'a> {
     pub call_conv: CallConv,
     /// Memory at fixed addresses that needs no check.
     pub data: &'a [Data],
+    /// Calls need no check of their depth.
+    pub bounded: bool,
     /// Pages of the memory: part of what makes code shareable.
     pub nr_pages: u64,
     /// Of a called function by its first slot: where its address is kept, and how many arguments it takes.
@@ -454,9 +456,11 @@ impl<'a, 'b> Translator<'a, 'b> {
     fn call_func(&mut self, insn: &Insn, pc: u32) {
         let executed = self.settle();
         let fp = self.b.ins().iadd_imm_s(self.fp, -(FRAME as i64));
-        let fp_min = self.b.ins().load(I64, flags(), self.ctx, at::FP_MIN);
-        let deep = self.b.ins().icmp(IntCC::UnsignedLessThan, fp, fp_min);
-        self.stop_if(deep, WHY_DEPTH, pc);
+        if !self.input.bounded {
+            let fp_min = self.b.ins().load(I64, flags(), self.ctx, at::FP_MIN);
+            let deep = self.b.ins().icmp(IntCC::UnsignedLessThan, fp, fp_min);
+            self.stop_if(deep, WHY_DEPTH, pc);
+        }
         self.check_limit(pc);
         let (entry_at, arguments) = (self.input.callee)(insn.off as u32);
         let entry_at = self.iconst(entry_at);

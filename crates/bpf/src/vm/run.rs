@@ -32,11 +32,11 @@ impl Vm {
     /// The function's machine code, if it has any and nothing forbids to enter it.
     #[inline(always)]
     fn ready(&self, instance: InstanceId, func: FuncId, depth: u32) -> Option<Entry> {
-        if self.executed >= self.deadline || depth >= self.stacks.max_depth() {
+        if self.executed >= self.deadline {
             return None;
         }
         let found = self.instance(instance)?;
-        found.code()?.entry(func, found)
+        found.code()?.entry(func, found, self.stacks.max_depth().saturating_sub(depth))
     }
 }
 
@@ -61,7 +61,7 @@ fn begin<H: Host>(
     if vm.executed >= vm.deadline {
         return Err(Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call }));
     }
-    if let Some(entry) = found.code().and_then(|code| code.due(func, found)) {
+    if let Some(entry) = found.code().and_then(|code| code.due(func, found, max_depth - depth)) {
         return jit::call(h, entry, depth, args);
     }
     // SAFETY: while a program runs, its instance keeps its image and code: `Vm::install` and `remove_instance` refuse.

@@ -38,6 +38,22 @@ fn functions_are_called_by_address() {
     assert_eq!(fault_kind(text, &[0x1234]), FaultKind::BadCall { addr: 0x1234 });
 }
 
+/// Functions that call one another, none itself: the last of so many returns.
+fn chain(len: usize) -> String {
+    let link = |at: usize| format!("func f{at}:\nr0 = *(u64 *)(r10 - 8)\ncall f{}\nexit\n", at + 1);
+    let all: String = (1..len).map(link).collect();
+    format!("{all}func f{len}:\n*(u64 *)(r10 - 512) = 7\nr0 = {len}\nexit")
+}
+
+#[test]
+fn a_chain_of_calls_has_room_in_eight_frames() {
+    assert_eq!(exec(&chain(8), &[]), Ok(8));
+    let fault = exec(&chain(9), &[]).expect_err("too deep");
+    assert_eq!(fault.kind(), &FaultKind::CallDepth { max: 8 });
+    let places: Vec<_> = fault.0.backtrace.iter().map(|place| &*place.func_name).collect();
+    assert_eq!(places, ["f8", "f7", "f6", "f5", "f4", "f3", "f2", "f1"]);
+}
+
 #[test]
 fn recursion_ends_at_eight_frames() {
     let text = "func main:\nif r1 == 0 goto out\nr1 -= 1\ncall main\nout:\nr0 = r1\nexit";

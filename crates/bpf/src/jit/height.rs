@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! How many frames a function needs at most below its own, for the functions that it calls.
+//!
+//! Owns: that. Does not: count callbacks and calls by address, which begin anew, with a check of their own.
+//! Where no function calls itself, however indirectly, a check on the way into machine code covers all calls in it.
+
+use crate::insn::Op;
+use crate::vm::Image;
+use std::collections::BTreeMap;
+
+/// Of each function of an image; None if there is recursion.
+pub fn heights(image: &Image) -> Option<Vec<u8>> {
+    let at_slot: BTreeMap<u32, usize> =
+        image.funcs.iter().enumerate().map(|(at, func)| (func.start, at)).collect();
+    let callees: Vec<Vec<usize>> = image
+        .funcs
+        .iter()
+        .map(|func| {
+            let slots = func.start as usize..(func.start + func.len) as usize;
+            let slots = image.code.get(slots).unwrap_or_default();
+            let calls = slots.iter().filter(|insn| insn.op == Op::CallFunc);
+            calls.filter_map(|insn| at_slot.get(&(insn.off as u32)).copied()).collect()
+        })
+        .collect();
+    let mut heights: Vec<Option<u8>> = vec![None; callees.len()];
+    // A round gives those their height whose callees all have theirs; recursion never gets one.
+    loop {
+        let known = |callee: &usize| heights[*callee].map(|height| height.saturating_add(1));
+        let height = |at: usize| {
+            callees[at].iter().map(known).try_fold(0, |most, next| Some(most.max(next?)))
+        };
+        let found: Vec<(usize, u8)> = (0..callees.len())
+            .filter(|at| heights[*at].is_none())
+            .filter_map(|at| Some((at, height(at)?)))
+            .collect();
+        if found.is_empty() {
+            return heights.into_iter().collect();
+        }
+        found.into_iter().for_each(|(at, height)| heights[at] = Some(height));
+    }
+}
