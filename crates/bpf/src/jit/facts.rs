@@ -131,7 +131,7 @@ fn join(a: &Regs, b: &Regs, growths: u32, ends: &[u64]) -> Regs {
             _ if both == *to => both,
             0..GROWTHS => both,
             _ if growths < GROWTHS + LEAPS => both.grown(*to, ends),
-            _ => Known::NOTHING,
+            _ => both.given_up(),
         };
     }
     joined

@@ -7,7 +7,7 @@
 //! Why bounds hold: an access happens in one of three ways only. Through a register of which is known that it points into
 //! the frame (`range.rs`), with all its bytes in those 512: all frames of a level are committed, writable and never freed,
 //! and no more functions call each other than there are, by a check on the way into the code or, where functions call
-//! themselves, at each call. Through one that is known to lie in an array of the instance, which keeps its place and
+//! themselves, at each call; where it is not known but likely, past a check that it is so. Through one that is known to lie in an array of the instance, which keeps its place and
 //! permission as long as the code runs. Or
 //! past a check of the address itself, alone or with its group: alone, it is rotated right by the access's alignment, so
 //! that a misaligned one becomes huge; then its page must be below the number of pages, and the page's permission must
@@ -41,6 +41,8 @@ pub enum Place {
     Frame(i32),
     /// Somewhere in the frame, or in data that it may touch.
     Inside,
+    /// Probably to the frame.
+    Near,
     Anywhere,
 }
 
@@ -56,9 +58,10 @@ impl Place {
                 match inside {
                     true if to - from == size => Place::Frame(from as i32),
                     true => Place::Inside,
-                    false => Place::Anywhere,
+                    false => Place::Near,
                 }
             }
+            Known::Near => Place::Near,
             Known::Number(low, high) => {
                 let (low, end) = (i128::from(low) + off, i128::from(high) + off + size);
                 let may = |data: &Data| {
@@ -109,7 +112,7 @@ impl Translator<'_, '_> {
                 let done = self.block(false);
                 let result = self.b.append_block_param(done, I64);
                 let addr = self.addr(access);
-                let at = self.checked(addr, access, LOAD, pc, slow);
+                let at = self.checked(insn, addr, access, LOAD, pc, slow);
                 let value = self.loaded(insn.op, access.ty, at, 0);
                 self.b.ins().jump(done, &[BlockArg::Value(value)]);
                 self.enter(slow);
@@ -142,7 +145,7 @@ impl Translator<'_, '_> {
         }
         let (slow, done) = (self.block(true), self.block(false));
         let addr = self.addr(access);
-        let at = self.checked(addr, access, STORE, pc, slow);
+        let at = self.checked(insn, addr, access, STORE, pc, slow);
         self.b.ins().store(guest(), narrow, at, 0);
         self.b.ins().jump(done, &[]);
         self.enter(slow);
@@ -168,7 +171,7 @@ impl Translator<'_, '_> {
                 let (slow, done) = (self.block(true), self.block(false));
                 let result = self.b.append_block_param(done, I64);
                 let addr = self.addr(access);
-                let at = self.checked(addr, access, LOAD | STORE, pc, slow);
+                let at = self.checked(insn, addr, access, LOAD | STORE, pc, slow);
                 let old = change(self, at, 0);
                 self.b.ins().jump(done, &[BlockArg::Value(old)]);
                 self.enter(slow);
@@ -227,7 +230,7 @@ impl Translator<'_, '_> {
     /// Host address and offset of an access that may be made whatever happens.
     fn unchecked(&mut self, insn: &Insn, access: &Access) -> Option<(Value, i32)> {
         let (from, off) = match Place::of(insn, &self.known, self.input.data) {
-            Place::Anywhere => return None,
+            Place::Near | Place::Anywhere => return None,
             Place::Frame(off) => (self.fp, off),
             Place::Inside => (self.reg(access.base), access.off as i32),
         };
@@ -240,7 +243,18 @@ impl Translator<'_, '_> {
     }
 
     /// Host address of an access that its page allows; to `slow` with all others.
-    fn checked(&mut self, addr: Value, access: &Access, need: u8, pc: u32, slow: Block) -> Value {
+    fn checked(
+        &mut self,
+        insn: &Insn,
+        addr: Value,
+        access: &Access,
+        need: u8,
+        pc: u32,
+        slow: Block,
+    ) -> Value {
+        if Place::of(insn, &self.known, self.input.data) == Place::Near {
+            return self.in_frame(addr, access, slow);
+        }
         let perm = match self.groups.at((pc - self.input.func.start) as usize) {
             Some((number, group)) => self.group_perm(addr, number, group),
             None => self.page_perm(addr, access, slow),
@@ -253,6 +267,18 @@ impl Translator<'_, '_> {
         };
         let go = self.block(false);
         self.b.ins().brif(allowed, go, &[], slow, &[]);
+        self.enter(go);
+        self.b.ins().iadd(self.base, addr)
+    }
+
+    /// Host address of an access that is in the frame; to `slow` with all others.
+    fn in_frame(&mut self, addr: Value, access: &Access, slow: Block) -> Value {
+        let end = self.b.ins().isub(addr, self.fp);
+        let first = self.b.ins().iadd_imm_s(end, FRAME as i64);
+        let last = FRAME as i64 - i64::from(access.size());
+        let inside = self.b.ins().icmp_imm_s(IntCC::UnsignedLessThanOrEqual, first, last);
+        let go = self.block(false);
+        self.b.ins().brif(inside, go, &[], slow, &[]);
         self.enter(go);
         self.b.ins().iadd(self.base, addr)
     }

@@ -22,6 +22,8 @@ pub enum Known {
     Number(u64, u64),
     /// r10 and so much, from one number to another.
     Frame(i32, i32),
+    /// Probably an address in the frame: made from r10 and what is not known. It may be anything.
+    Near,
 }
 
 impl Default for Known {
@@ -43,6 +45,7 @@ impl Known {
         match (self, other) {
             (Known::Number(a, b), Known::Number(c, d)) => Known::Number(a.min(c), b.max(d)),
             (Known::Frame(a, b), Known::Frame(c, d)) => Known::Frame(a.min(c), b.max(d)),
+            (Known::Frame(..) | Known::Near, Known::Frame(..) | Known::Near) => Known::Near,
             _ => Known::NOTHING,
         }
     }
@@ -56,11 +59,19 @@ impl Known {
         Known::Number(if low < old_low { 0 } else { low }, if high > old_high { end } else { high })
     }
 
+    /// Of a value that does not stop growing.
+    pub fn given_up(self) -> Known {
+        match self {
+            Known::Number(..) => Known::NOTHING,
+            Known::Frame(..) | Known::Near => Known::Near,
+        }
+    }
+
     /// As a number: an address in the frame may be any.
     fn bounds(self) -> (u64, u64) {
         match self {
             Known::Number(low, high) => (low, high),
-            Known::Frame(..) => (0, u64::MAX),
+            Known::Frame(..) | Known::Near => (0, u64::MAX),
         }
     }
 
@@ -148,6 +159,8 @@ fn sum(kind: Kind, x: Known, y: Known) -> Known {
         }
         (Known::Frame(from, to), y @ Known::Number(..)) => moved(from, to, y, minus),
         (x @ Known::Number(..), Known::Frame(from, to)) if !minus => moved(from, to, x, false),
+        (Known::Near, Known::Number(..)) => Known::Near,
+        (Known::Number(..), Known::Near) if !minus => Known::Near,
         _ => Known::NOTHING,
     }
 }
@@ -157,7 +170,7 @@ fn moved(from: i32, to: i32, by: Known, minus: bool) -> Known {
     // With a sign.
     let (low, high) = (low as i64, high as i64);
     if low > high {
-        return Known::NOTHING;
+        return Known::Near;
     }
     let (from, to) = if minus {
         (i64::from(from).checked_sub(high), i64::from(to).checked_sub(low))
@@ -167,7 +180,7 @@ fn moved(from: i32, to: i32, by: Known, minus: bool) -> Known {
     let narrow = |at: Option<i64>| at.and_then(|at| i32::try_from(at).ok());
     match (narrow(from), narrow(to)) {
         (Some(from), Some(to)) => Known::Frame(from, to),
-        _ => Known::NOTHING,
+        _ => Known::Near,
     }
 }
 

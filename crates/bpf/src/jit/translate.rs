@@ -117,7 +117,8 @@ impl<'a, 'b> Translator<'a, 'b> {
         b.seal_block(head);
         let params = b.block_params(head).to_vec();
         let ctx = params[0];
-        let stable = flags().with_readonly();
+        // Taken from where it is used, and not at all where it is not.
+        let stable = flags().with_readonly().with_can_move();
         let base = b.ins().load(I64, stable, ctx, at::BASE);
         let perms = b.ins().load(I64, stable, ctx, at::PERMS);
         let regs = [(); 10].map(|()| b.declare_var(I64));
@@ -419,7 +420,7 @@ impl<'a, 'b> Translator<'a, 'b> {
 
     fn call_out(&mut self, way: Way, insn: &Insn, pc: u32) {
         let executed = self.settle();
-        self.store_args();
+        self.store_args(5);
         let which = u64::from(insn.imm as u32) << 32 | u64::from(pc);
         let which = self.iconst(which);
         let fp = self.fp;
@@ -427,9 +428,10 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.returned(results[0], results[1], pc, true);
     }
 
-    fn store_args(&mut self) {
+    /// Those that the callee reads; the others would be kept alive for nothing.
+    fn store_args(&mut self, arguments: usize) {
         for reg in 1..=5u8 {
-            let value = self.reg(reg);
+            let value = if usize::from(reg) <= arguments { self.reg(reg) } else { self.iconst(0) };
             self.b.ins().store(flags(), value, self.ctx, at::ARGS + 8 * (i32::from(reg) - 1));
         }
     }
@@ -471,7 +473,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.b.ins().brif(entry, direct, &[], slow, &[]);
 
         self.enter(slow);
-        self.store_args();
+        self.store_args(arguments);
         let which = u64::from(insn.off as u32) << 32 | u64::from(pc);
         let which = self.iconst(which);
         let results = self.way_out(Way::Func, &[which, fp, executed]);
@@ -494,7 +496,7 @@ impl<'a, 'b> Translator<'a, 'b> {
     /// By address: rare, so that the way out does all of it.
     fn call_reg(&mut self, insn: &Insn, pc: u32) {
         let executed = self.settle();
-        self.store_args();
+        self.store_args(5);
         let addr = self.reg(insn.dst);
         self.b.ins().store(flags(), addr, self.ctx, at::TARGET);
         let which = self.iconst(u64::from(pc));

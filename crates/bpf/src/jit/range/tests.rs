@@ -40,6 +40,7 @@ fn known() -> impl Strategy<Value = (Known, u64)> {
 fn holds(known: Known, value: u64) -> bool {
     match known {
         Known::Number(low, high) => (low..=high).contains(&value),
+        Known::Near => true,
         Known::Frame(from, to) => {
             let at = value.wrapping_sub(FRAME_END) as i64;
             (i64::from(from)..=i64::from(to)).contains(&at)
