@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compiles `programs.c` twice with the same compiler and optimisation: for BPF, and for this machine.
+//! Compiles `programs.c` twice with the same compiler and optimisation: for BPF, and for this machine. A scheduler whose BPF
+//! object is shipped is compiled for this machine as well, as it is, with `native/` in place of scx's headers.
 
 use std::path::PathBuf;
 use std::process::Command;
 
+const SCHEDULER: &str = "../bpf/sched/vtime/vtime.bpf.c";
+
 fn main() {
-    println!("cargo:rerun-if-changed=programs.c");
+    for input in ["programs.c", "native", SCHEDULER] {
+        println!("cargo:rerun-if-changed={input}");
+    }
     println!("cargo:rerun-if-env-changed=BPF_CLANG");
     let clang = std::env::var("BPF_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -20,4 +25,12 @@ fn main() {
         Err(error) => panic!("{clang}: {error}"),
     }
     cc::Build::new().compiler(&clang).opt_level(2).file("programs.c").compile("bench_programs");
+    cc::Build::new()
+        .compiler(&clang)
+        .opt_level(2)
+        // Its sources are checked where they are built for BPF.
+        .warnings(false)
+        .include("native")
+        .files([SCHEDULER, "native/kfuncs.c"])
+        .compile("bench_scheduler");
 }

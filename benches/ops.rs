@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Operations of `vtime`: our interpreter, our machine code, and the same source compiled for this machine.
+//!
+//! Ours are called as the simulator calls them, with the limit, the stack level and the count that belong to it; the native
+//! ones are called as functions. On both sides a kernel function writes down its call and returns 0. Rounds are taken in
+//! turn; each figure is the median, in nanoseconds a call.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use scxlab_benches::host::cpu_time;
+use scxlab_benches::median;
+use scxlab_bpf::btf::Kind;
+use scxlab_bpf::link::{Loaded, OpenObject, Target};
+use scxlab_bpf::object::Object;
+use scxlab_bpf::vm::bare::BareHost;
+use scxlab_bpf::vm::{Config, Engine, FuncId, Limits, call};
+use scxlab_lab::sim::kernel_target;
+use scxlab_machine::Machine;
+
+const ROUNDS: usize = 21;
+const CALLS: u64 = 100_000;
+
+/// As `native/scx/common.bpf.h` has it.
+#[repr(C)]
+struct Task {
+    dsq_vtime: u64,
+    slice: u64,
+    weight: u32,
+    flags: u32,
+}
+
+/// A task that has used a part of its slice and is queued.
+const TASK: Task = Task { dsq_vtime: 1_000, slice: 2_000_000, weight: 100, flags: 1 };
+
+const WAKEUP: u64 = 1;
+
+unsafe extern "C" {
+    static nr_kfunc_calls: u64;
+    fn vtime_select_cpu(p: *mut Task, prev_cpu: i32, wake_flags: u64) -> i32;
+    fn vtime_enqueue(p: *mut Task, enq_flags: u64);
+    fn vtime_dispatch(cpu: i32, prev: *mut Task);
+    fn vtime_running(p: *mut Task);
+    fn vtime_stopping(p: *mut Task, runnable: bool);
+}
+
+/// An operation: its name, what it is given once the task's address is known, and its native form.
+struct Op {
+    name: &'static str,
+    args: fn(u64) -> [u64; 4],
+    native: fn(*mut Task),
+}
+
+const OPS: [Op; 5] = [
+    Op {
+        name: "select_cpu",
+        args: |p| [p, 0, 0, 0],
+        native: |p| {
+            // SAFETY: the functions have these types, and touch nothing but the task and data of their own.
+            black_box(unsafe { vtime_select_cpu(p, 0, 0) });
+        },
+    },
+    Op {
+        name: "enqueue",
+        args: |p| [p, WAKEUP, 0, 0],
+        // SAFETY: as above.
+        native: |p| unsafe { vtime_enqueue(p, WAKEUP) },
+    },
+    Op {
+        name: "dispatch",
+        args: |p| [0, p, 0, 0],
+        // SAFETY: as above.
+        native: |p| unsafe { vtime_dispatch(0, p) },
+    },
+    Op {
+        name: "running",
+        args: |p| [p, 0, 0, 0],
+        // SAFETY: as above.
+        native: |p| unsafe { vtime_running(p) },
+    },
+    Op {
+        name: "stopping",
+        args: |p| [p, 1, 0, 0],
+        // SAFETY: as above.
+        native: |p| unsafe { vtime_stopping(p, true) },
+    },
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!(
+        "{:<12} {:>6} {:>7} {:>10} {:>10} {:>10} {:>8} {:>9}",
+        "operation", "insns", "kfuncs", "interp ns", "jit ns", "native ns", "x interp", "of native"
+    );
+    OPS.iter().try_for_each(row)
+}
+
+fn row(op: &Op) -> Result<(), Box<dyn Error>> {
+    let mut interp = Ours::new(op, Engine::Interp)?;
+    let mut jit = Ours::new(op, Engine::Jit)?;
+    let mut task = TASK;
+    let p = &raw mut task;
+    let [mut a, mut b, mut c] = [const { Vec::new() }; 3];
+    // SAFETY: nothing else runs.
+    let before = unsafe { nr_kfunc_calls };
+    for _ in 0..ROUNDS {
+        a.push(timed(|| interp.run())?);
+        b.push(timed(|| jit.run())?);
+        c.push(timed(|| {
+            (0..CALLS).for_each(|_| (op.native)(black_box(p)));
+            Ok(())
+        })?);
+    }
+    let calls = ROUNDS as u64 * CALLS;
+    // SAFETY: as above.
+    let native = (unsafe { nr_kfunc_calls } - before) / calls;
+    let ours = |ours: &Ours| (ours.host.vm.executed / calls, ours.host.vm.kfunc_calls / calls);
+    let ((insns, kfuncs), counts) = (ours(&jit), ours(&interp));
+    if (insns, kfuncs) != counts || kfuncs != native {
+        return Err(format!("{}: {counts:?}, {:?}, {native}", op.name, (insns, kfuncs)).into());
+    }
+    let (a, b, c) = (median(a), median(b), median(c));
+    println!(
+        "{:<12} {insns:>6} {kfuncs:>7} {a:>10.1} {b:>10.1} {c:>10.1} {:>8.1} {:>9.2}",
+        op.name,
+        a / b,
+        c / b
+    );
+    Ok(())
+}
+
+/// Nanoseconds of one of the calls.
+fn timed(run: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
+    let start = cpu_time();
+    run()?;
+    Ok(cpu_time().saturating_sub(start).as_secs_f64() * 1e9 / CALLS as f64)
+}
+
+/// The operation in a virtual machine of ours.
+struct Ours {
+    host: BareHost,
+    loaded: Loaded,
+    func: FuncId,
+    args: [u64; 4],
+}
+
+impl Ours {
+    fn new(op: &Op, engine: Engine) -> Result<Ours, Box<dyn Error>> {
+        let limits = Limits { compile_after: 0, ..Limits::default() };
+        let mut host = BareHost::new(Config { limits, engine, ..Config::default() })?;
+        let target = kernel_target(&Arc::new(Machine::resolve("1c")?))?;
+        let shipped = scxlab_sched::find("vtime").ok_or("vtime is not shipped")?;
+        let object = Arc::new(Object::parse(shipped.object, shipped.name)?);
+        let mut open = OpenObject::new(object);
+        open.globals.fill_enum_globals("__", target.btf());
+        let loaded = open.load(&mut host, &target)?;
+        let instance = host.vm.instance(loaded.instance).ok_or("just loaded")?;
+        let names = instance.image().kfunc_names.clone();
+        host.kfuncs = names.into_keys().map(|id| (id, 0)).collect();
+        let func = loaded.func(&format!("vtime_{}", op.name)).ok_or("no such operation")?;
+        let task = task(&mut host, target.btf())?;
+        Ok(Ours { host, loaded, func, args: (op.args)(task) })
+    }
+
+    fn run(&mut self) -> Result<(), Box<dyn Error>> {
+        for _ in 0..CALLS {
+            let result = call(&mut self.host, self.loaded.instance, self.func, &self.args);
+            result.map_err(|fault| format!("{fault:#}"))?;
+            self.host.kfunc_calls.clear();
+        }
+        Ok(())
+    }
+}
+
+/// The task as programs see it: its address.
+fn task(host: &mut BareHost, btf: &scxlab_bpf::btf::Btf) -> Result<u64, Box<dyn Error>> {
+    let ty = btf.find("task_struct", Kind::Struct).ok_or("no task_struct")?;
+    let at = host.vm.mem.alloc_kernel(btf.size_of(ty)?, 64)?;
+    let mut put = |path: &str, bytes: &[u8]| -> Result<(), Box<dyn Error>> {
+        let field = btf.path(ty, path)?.byte_off();
+        host.vm.mem.host_slice_mut::<u8>(at + field, bytes.len()).copy_from_slice(bytes);
+        Ok(())
+    };
+    put(".scx.dsq_vtime", &TASK.dsq_vtime.to_le_bytes())?;
+    put(".scx.slice", &TASK.slice.to_le_bytes())?;
+    put(".scx.weight", &TASK.weight.to_le_bytes())?;
+    put(".scx.flags", &TASK.flags.to_le_bytes())?;
+    Ok(at)
+}
