@@ -19,13 +19,14 @@ SOAK_SECONDS ?= 60
 
 step = @echo "== $(1)"
 
-.PHONY: help setup build test demo fmt lint unit objects kernel-objects scx-objects abi bench tidy clean fuzz soak
+.PHONY: help setup build test demo fmt lint unit aarch64 objects kernel-objects scx-objects abi bench tidy clean fuzz soak
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
 	@echo "make build           build scxlab (target/release/scxlab)"
 	@echo "make demo            set up, build, compare two schedulers on a two-node machine, write a trace"
 	@echo "make test            everything CI does"
+	@echo "make aarch64         the machine code for aarch64, in an emulator; one of the tests"
 	@echo "make fmt             format the sources"
 	@echo "make fuzz            run each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)); needs cargo-fuzz"
 	@echo "make kernel-objects  compile the kernel's own schedulers and selftests into build/kernel/objects"
@@ -81,6 +82,11 @@ lint:
 unit:
 	$(call step,tests)
 	@$(CARGO) test --quiet --workspace
+
+# Within `unit`; alone, for work on the compiler.
+aarch64:
+	$(call step,machine code for aarch64)
+	@$(CARGO) test --quiet --package scxlab-bpf --test aarch64
 
 objects: kernel-objects scx-objects
 

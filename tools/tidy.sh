@@ -62,7 +62,7 @@ long_files() {
 
 # `make x` in a document is a target that exists.
 documented_targets() {
-    for target in $(files '*.md' | xargs -d '\n' grep -ohE '`make [a-z-]+' | cut -d' ' -f2 | sort -u); do
+    for target in $(files '*.md' | xargs -d '\n' grep -ohE '`make [a-z0-9-]+' | cut -d' ' -f2 | sort -u); do
         grep -q "^$target:" Makefile || fault "documents say make $target, which does not exist"
     done
 }

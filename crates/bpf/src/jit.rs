@@ -20,6 +20,7 @@ mod alu;
 mod compile;
 mod ctx;
 mod facts;
+mod foreign;
 mod groups;
 mod height;
 mod memory;
@@ -40,6 +41,7 @@ use memmap2::Mmap;
 pub use compile::Refusal;
 use compile::{Compiler, Isa};
 pub(crate) use ctx::Contexts;
+pub use foreign::{Foreign, ForeignFunc, Surroundings, generate, layout};
 pub(crate) use native::{Entry, call};
 use translate::Input;
 
@@ -126,15 +128,6 @@ pub fn refusals(image: &Image) -> Vec<(String, Refusal)> {
 /// are interpreted.
 fn has_tail_call(image: &Image) -> bool {
     image.code.iter().any(|insn| insn.op == Op::TailCall)
-}
-
-/// Bytes of machine code of each function of an image for a machine of that name, without running them.
-pub fn generate(image: &Image, isa: &str) -> Option<Result<Vec<usize>, Refusal>> {
-    let isa = compile::named_isa(isa)?;
-    let code = Code::new(isa, Arc::new(image.clone()), Vec::new(), 1 << 24, &Limits::default());
-    let mut work = lock(&code.work);
-    let funcs = (0..image.funcs.len()).map(|func| FuncId(func as u32));
-    Some(funcs.map(|func| Ok(code.bytes(&mut work, func)?.len())).collect())
 }
 
 /// Memory that an instance has from before its code is installed until it is removed, with the same permission all the time:

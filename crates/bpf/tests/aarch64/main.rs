@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Machine code for aarch64, run in QEMU's emulator of programs: value, count, memory, calls and faults are what the
+//! interpreter says.
+//!
+//! Owns: the file of cases, building and running what reads it. Does not: choose programs (`programs.rs`), know what is
+//! right (`oracle.rs`: the interpreter does), run code (`harness.c`, freestanding, so that no library for aarch64 is needed).
+//!
+//! The file is 64-bit words, little-endian; bytes are padded to whole words:
+//!
+//! ```text
+//!   head: n, n offsets of the context; pages; where they lie; where entries lie; bytes of the thunk and of all code; thunk
+//!   n, n cases: bytes of the name, name; r10; deepest r10; arena; may_goto; limit; whether the kernel's memory may be
+//!     written; n, n x (helper, value); n, n x (slot, probes); n, n addresses, n x (permission, 0 | 1, page);
+//!     n, n functions: (first slot, whether compiled, bytes, code); n, n runs
+//!   run: count before; r1 to r5; n, n kfunc calls x (id, r1 to r5); end (0 value | 1 or 2 fault | 3 address, bytes, store,
+//!     fault | 4 address, fault); count; stores dropped; n, n x (which page, page)
+//!   fault: n, n slots, innermost first; which registers are known; those
+//! ```
+
+mod oracle;
+mod programs;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use scxlab_bpf::insn::Op;
+use scxlab_bpf::jit::layout;
+
+use oracle::{ENTRIES, NR_PAGES, Oracle};
+
+/// Where the pages of the memory lie in the emulated process, and the entries: places that nothing else takes.
+const PAGES_AT: u64 = 0x10_0000_0000;
+
+#[derive(Default)]
+struct Words(Vec<u8>);
+
+impl Words {
+    fn word(&mut self, word: u64) {
+        self.0.extend(word.to_le_bytes());
+    }
+
+    fn words(&mut self, words: impl IntoIterator<Item = u64>) {
+        words.into_iter().for_each(|word| self.word(word));
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend(bytes);
+        self.0.resize(self.0.len().next_multiple_of(8), 0);
+    }
+}
+
+#[test]
+fn code_for_aarch64_does_what_the_interpreter_does() {
+    let oracle = oracle();
+    let all = 0..=Op::Exit as u8;
+    // Never executed, and never compiled.
+    let left_out = [Op::Pad as u8, Op::TailCall as u8];
+    let missing: Vec<u8> =
+        all.filter(|op| !oracle.ops.contains(op) && !left_out.contains(op)).collect();
+    assert!(missing.is_empty(), "no case has these operations: {missing:?}");
+    let ends: Vec<u64> = oracle.ends.iter().copied().collect();
+    assert_eq!(ends, [0, 1, 2, 3, 4], "ways to end");
+    let harness = harness();
+    let cases = scratch("cases");
+    fs::write(&cases, file(&oracle)).expect("the file of cases");
+    let output = Command::new("qemu-aarch64").arg(&harness).arg(&cases).output();
+    let output = output.expect("qemu-aarch64 (package qemu-user; `make setup` installs it)");
+    let said = String::from_utf8_lossy(&output.stdout);
+    // Both files stay then.
+    assert!(output.status.success(), "{} {}: {said}", harness.display(), cases.display());
+    fs::remove_file(&cases).expect("the file of cases");
+    fs::remove_file(&harness).expect("the harness");
+}
+
+fn oracle() -> Oracle {
+    let mut oracle = Oracle::default();
+    programs::all(&mut oracle);
+    oracle
+}
+
+fn file(oracle: &Oracle) -> Vec<u8> {
+    let mut file = Words::default();
+    let layout = layout();
+    file.word(layout.len() as u64);
+    file.words(layout.into_iter().map(|offset| offset as u64));
+    file.words([NR_PAGES, PAGES_AT, ENTRIES]);
+    file.words([oracle.thunk.len() as u64, oracle.code_bytes]);
+    file.bytes(&oracle.thunk);
+    file.word(oracle.nr_cases);
+    file.bytes(&oracle.cases.0);
+    file.word(0);
+    file.0
+}
+
+/// A place of this process's own.
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    folder.join(format!("aarch64-{name}-{}", std::process::id()))
+}
+
+/// Compiles what runs the cases.
+fn harness() -> PathBuf {
+    let clang = env::var("BPF_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
+    let out = scratch("harness");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/aarch64/harness.c");
+    let output = Command::new(&clang)
+        .args(["--target=aarch64-linux-gnu", "-O2", "-Wall", "-Wextra", "-Werror"])
+        .args(["-ffreestanding", "-fno-builtin", "-fno-stack-protector"])
+        .args(["-nostdlib", "-static", "-fuse-ld=lld", "-o"])
+        .args([&out, &source])
+        .output();
+    let output = output.unwrap_or_else(|error| panic!("{clang}: {error}"));
+    assert!(output.status.success(), "{clang}: {}", String::from_utf8_lossy(&output.stderr));
+    out
+}

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What is right: the interpreter's result of each run, and the machine code that must do the same.
+//!
+//! Owns: what is around a program, and what of a run is compared. Does not: choose programs.
+
+use std::collections::BTreeSet;
+
+use scxlab_bpf::fault::{Access, Fault, FaultKind};
+use scxlab_bpf::insn::random::{KFUNCS, Program};
+use scxlab_bpf::insn::{call, decode};
+use scxlab_bpf::jit::{Foreign, Surroundings, generate};
+use scxlab_bpf::kfunc::KfuncId;
+use scxlab_bpf::map::{MapDef, map_flag, map_type};
+use scxlab_bpf::mem::{ARENA_WINDOW, PAGE, Perm};
+use scxlab_bpf::vm::bare::BareHost;
+use scxlab_bpf::vm::{Config, Engine, FuncId, Image, InstanceId, InstanceParts, Limits, call_raw};
+
+use crate::Words;
+
+const MEM_SIZE: u64 = 2 * ARENA_WINDOW;
+pub const NR_PAGES: u64 = MEM_SIZE / PAGE;
+pub const ENTRIES: u64 = 0x20_0000_0000;
+const LIMITS: Limits = Limits {
+    insns_per_call: 5_000,
+    call_depth: 8,
+    nesting: 8,
+    may_goto: 50,
+    compile_after: u64::MAX,
+};
+const FRAME: u64 = 512;
+const PAGES: u64 = 2;
+const ARENA_PAGES: u32 = 4;
+/// Pages before and after such a place.
+const NEAR: u64 = 4;
+/// Helpers whose value is the same each time. All others are made calls of kernel functions.
+const HELPERS: [u32; 5] = [5, 8, 35, 125, 158];
+
+/// What a program gets in a register.
+#[derive(Clone, Copy)]
+pub enum Arg {
+    Value(u64),
+    /// Memory that it may write, two pages of it.
+    Pages,
+    /// A structure of the kernel's.
+    Task,
+    /// An arena, if there is one: four pages of which two are there; and the lower half of its address.
+    Arena,
+    ArenaLow,
+}
+
+/// What is around a program.
+#[derive(Clone, Copy, Default)]
+pub struct Around {
+    pub kernel_stores: bool,
+    pub arena: bool,
+    /// The program touches nothing but its first frames: no other memory is compared.
+    pub frames_only: bool,
+    /// Functions without an entry, by bit: the code calls them by way of the host.
+    pub not_compiled: u64,
+}
+
+/// Cases, as the harness reads them.
+#[derive(Default)]
+pub struct Oracle {
+    pub cases: Words,
+    pub nr_cases: u64,
+    pub code_bytes: u64,
+    pub thunk: Vec<u8>,
+    /// Operations in the cases, and ways in which runs ended.
+    pub ops: BTreeSet<u8>,
+    pub ends: BTreeSet<u64>,
+}
+
+impl Oracle {
+    /// Adds a program with its runs, one after the other in the same memory.
+    pub fn case(&mut self, name: &str, mut program: Program, around: Around, runs: &[[Arg; 5]]) {
+        without_helpers(&mut program);
+        let code = decode(&program.raw, &program.funcs, &program.probe);
+        let code = code.unwrap_or_else(|error| panic!("{name}: {error}"));
+        self.ops.extend(code.iter().map(|insn| insn.op as u8));
+        let image =
+            Image { name: name.to_owned(), code, funcs: program.funcs.clone(), ..Image::default() };
+        let mut scene = Scene::make(&image, around);
+        let listed = Self::listed(&scene, around);
+        self.head(name, &mut scene, &program, around);
+        let before = self.memory(&scene.host, &listed);
+        self.code(&image, around);
+        self.runs(&mut scene, &program, listed, before, runs);
+        self.nr_cases += 1;
+    }
+
+    /// What is around the places that a program is given addresses of. A pointer that leads elsewhere is a fault there, and
+    /// the interpreter's result says so if it should not be.
+    fn listed(scene: &Scene, around: Around) -> Vec<u64> {
+        if around.frames_only {
+            return vec![scene.frames - PAGE];
+        }
+        let mem = &scene.host.vm.mem;
+        let places = [scene.frames, scene.pages, scene.host.task, scene.arena];
+        let near = |place: u64| {
+            let first = place & !(PAGE - 1);
+            (0..2 * NEAR).map(move |page| first.wrapping_add(PAGE * page).wrapping_sub(PAGE * NEAR))
+        };
+        let all: BTreeSet<u64> = places.into_iter().flat_map(near).collect();
+        all.into_iter().filter(|page| mem.perm(*page) != Perm::None).collect()
+    }
+
+    fn head(&mut self, name: &str, scene: &mut Scene, program: &Program, around: Around) {
+        let out = &mut self.cases;
+        let name = format!("{name}\0");
+        out.word(name.len() as u64);
+        out.bytes(name.as_bytes());
+        let deepest = scene.frames - u64::from(LIMITS.call_depth - 1) * FRAME;
+        out.words([scene.frames, deepest, scene.arena, LIMITS.may_goto.into()]);
+        out.words([LIMITS.insns_per_call, u64::from(around.kernel_stores)]);
+        out.word(HELPERS.len() as u64);
+        for helper in HELPERS {
+            let value = scene.ask(&format!("call {helper}\nexit"));
+            out.words([helper.into(), value]);
+        }
+        out.word(program.raw.len() as u64);
+        for (raw, probe) in program.raw.iter().zip(&program.probe) {
+            out.bytes(bytemuck::bytes_of(raw));
+            out.word(u64::from(*probe));
+        }
+    }
+
+    /// Writes the pages as they are, and returns them.
+    fn memory(&mut self, host: &BareHost, listed: &[u64]) -> Vec<Vec<u8>> {
+        let out = &mut self.cases;
+        out.word(listed.len() as u64);
+        out.words(listed.iter().copied());
+        let mut before = Vec::new();
+        for page in listed {
+            let bytes = page_of(host, *page).to_vec();
+            out.word(host.vm.mem.perm(*page) as u64);
+            let empty = bytes.iter().all(|byte| *byte == 0);
+            out.word(u64::from(!empty));
+            out.bytes(if empty { &[] } else { &bytes });
+            before.push(bytes);
+        }
+        before
+    }
+
+    fn code(&mut self, image: &Image, around: Around) {
+        let surroundings = Surroundings { nr_pages: NR_PAGES, entries: ENTRIES };
+        let code = generate(image, "aarch64", surroundings).expect("a known machine");
+        let Foreign { funcs, access_thunk } =
+            code.unwrap_or_else(|why| panic!("{}: {why}", image.name));
+        let room = |code: &[u8]| (code.len() as u64).next_multiple_of(PAGE);
+        if self.thunk.is_empty() {
+            self.code_bytes += room(&access_thunk);
+            self.thunk = access_thunk;
+        }
+        self.cases.word(funcs.len() as u64);
+        for (nth, func) in funcs.iter().enumerate() {
+            let compiled = around.not_compiled >> nth & 1 ^ 1;
+            let start = image.funcs[nth].start;
+            self.cases.words([start.into(), compiled, func.code.len() as u64]);
+            self.cases.bytes(&func.code);
+            self.code_bytes += room(&func.code);
+        }
+    }
+
+    fn runs(
+        &mut self,
+        scene: &mut Scene,
+        program: &Program,
+        listed: Vec<u64>,
+        mut pages: Vec<Vec<u8>>,
+        runs: &[[Arg; 5]],
+    ) {
+        self.cases.word(runs.len() as u64);
+        for args in runs {
+            self.run(scene, program, args);
+            let changed = |(at, page): (usize, &u64)| {
+                let now = page_of(&scene.host, *page);
+                (now != pages[at]).then(|| (at, now.to_vec()))
+            };
+            let changed: Vec<_> = listed.iter().enumerate().filter_map(changed).collect();
+            self.cases.word(changed.len() as u64);
+            for (at, now) in changed {
+                self.cases.word(at as u64);
+                self.cases.bytes(&now);
+                pages[at] = now;
+            }
+        }
+    }
+
+    fn run(&mut self, scene: &mut Scene, program: &Program, args: &[Arg; 5]) {
+        let regs = args.map(|arg| scene.value(arg));
+        let out = &mut self.cases;
+        let host = &mut scene.host;
+        out.word(host.vm.executed);
+        out.words(regs);
+        let result = call_raw(host, scene.instance, FuncId(0), regs);
+        let calls = std::mem::take(&mut host.kfunc_calls);
+        out.word(calls.len() as u64);
+        for (id, args) in calls {
+            out.word(id.0.into());
+            out.words(args);
+        }
+        let end = match &result {
+            Ok(_) => 0,
+            Err(fault) => kind(fault),
+        };
+        self.ends.insert(end);
+        out.word(end);
+        match result {
+            Ok(value) => out.word(value),
+            Err(fault) => write_fault(out, program, &fault),
+        }
+        out.words([host.vm.executed, host.vm.mem.arena_stores_dropped]);
+    }
+}
+
+/// As the harness numbers them.
+fn kind(fault: &Fault) -> u64 {
+    match fault.kind() {
+        FaultKind::InsnLimit { .. } => 1,
+        FaultKind::CallDepth { .. } => 2,
+        FaultKind::Mem(_) => 3,
+        FaultKind::BadCall { .. } => 4,
+        other => panic!("no case should end so: {other}"),
+    }
+}
+
+fn write_fault(out: &mut Words, program: &Program, fault: &Fault) {
+    match fault.kind() {
+        FaultKind::Mem(mem) => {
+            out.words([mem.addr, mem.len.into(), u64::from(mem.access == Access::Store)]);
+        }
+        FaultKind::BadCall { addr } => out.word(*addr),
+        _ => {}
+    }
+    let places = &fault.0.backtrace;
+    out.word(places.len() as u64);
+    for place in places {
+        let start = program.funcs[place.func.0 as usize].start;
+        out.word(u64::from(start + place.insn));
+    }
+    let known = fault.0.regs.iter().enumerate();
+    let known = known.fold(0, |known, (reg, value)| known | u64::from(value.is_some()) << reg);
+    out.word(known);
+    out.words(fault.0.regs.iter().flatten().copied());
+}
+
+/// A host with a program and what it may touch.
+struct Scene {
+    host: BareHost,
+    instance: InstanceId,
+    /// Runs what `ask` asks.
+    aside: InstanceId,
+    pages: u64,
+    arena: u64,
+    /// r10 of the first frame.
+    frames: u64,
+}
+
+impl Scene {
+    fn make(image: &Image, around: Around) -> Scene {
+        let config = Config {
+            nr_cpus: 2,
+            mem_size: MEM_SIZE,
+            limits: LIMITS,
+            engine: Engine::Interp,
+            ..Config::default()
+        };
+        let mut host = BareHost::new(config).expect("8 GiB of address space");
+        (host.cpu, host.now_ns) = (1, 123_456_789_012);
+        host.allow_kernel_stores = around.kernel_stores;
+        host.kfuncs = (0..KFUNCS).map(|id| (KfuncId(id), u64::from(id) << 30)).collect();
+        let (instance, aside) = (host.vm.add_instance("case"), host.vm.add_instance("aside"));
+        if around.arena {
+            let def = MapDef {
+                name: "arena".into(),
+                map_type: map_type::ARENA,
+                map_flags: map_flag::MMAPABLE,
+                max_entries: ARENA_PAGES,
+                ..MapDef::default()
+            };
+            host.vm.create_map(instance, &def).expect("an arena");
+        }
+        let arena = host.vm.instance(instance).map_or(0, |instance| instance.arena_base);
+        if arena != 0 {
+            host.vm.mem.set_perm(arena, 2 * PAGE, Perm::ReadWrite);
+        }
+        let pages = host.vm.mem.alloc_region(PAGES * PAGE, Perm::ReadWrite).expect("pages");
+        let parts = InstanceParts { image: image.clone().into(), ..InstanceParts::default() };
+        host.vm.install(instance, parts);
+        let mut scene = Scene { host, instance, aside, pages, arena, frames: 0 };
+        scene.frames = scene.ask("r0 = r10\nexit");
+        scene
+    }
+
+    /// What a small program returns.
+    fn ask(&mut self, text: &str) -> u64 {
+        self.host.install_text(self.aside, text, Default::default()).expect(text);
+        self.host.run(self.aside, "main", [0; 5]).expect(text)
+    }
+
+    fn value(&self, arg: Arg) -> u64 {
+        match arg {
+            Arg::Value(value) => value,
+            Arg::Pages => self.pages,
+            Arg::Task => self.host.task,
+            Arg::Arena => self.arena,
+            Arg::ArenaLow => self.arena & 0xffff_ffff,
+        }
+    }
+}
+
+fn page_of(host: &BareHost, page: u64) -> &[u8] {
+    host.vm.mem.host_slice::<u8>(page, PAGE as usize)
+}
+
+/// Helpers that the harness does not have become kernel functions, which it writes down.
+fn without_helpers(program: &mut Program) {
+    for raw in program.raw.iter_mut().filter(|raw| raw.code == 0x85 && raw.src() == call::HELPER) {
+        if !HELPERS.contains(&(raw.imm as u32)) {
+            raw.regs = call::KFUNC << 4;
+            raw.imm %= KFUNCS as i32;
+        }
+    }
+}
