@@ -2,9 +2,12 @@
 //! Instructions of the host per context switch and per event, counted by callgrind: no clock, so no noise.
 //!
 //! Only the simulation itself counts (`Kernel::advance`), not building the kernel or linking the object, and only from
-//! when the scheduler's functions are machine code: what a run takes less what its beginning takes. Needs valgrind, which is
-//! not a part of this project. The profile of the whole run stays in the folder for temporary files, for `callgrind_annotate`.
+//! when the scheduler's operations are machine code: what a run takes less what its beginning takes. Whether they are is
+//! printed: the share of the interpreter, and that of the compiler, which is 0 if none was compiled meanwhile. Needs valgrind,
+//! which is not a part of this project. The profile of the whole run stays in the folder for temporary files, for
+//! `callgrind_annotate`.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::fs;
 use std::process::Command;
@@ -22,12 +25,12 @@ struct Setup {
 }
 
 const CASES: &[Setup] = &[
-    case("vtime", "sleepers,tasks=40", "8c", [5000, 5300]),
+    case("vtime", "sleepers,tasks=40", "8c", [11_500, 11_800]),
     case("eevdf", "sleepers,tasks=40", "8c", [100, 400]),
-    case("vtime", "sleepers,tasks=320", "2n32c", [650, 680]),
+    case("vtime", "sleepers,tasks=320", "2n32c", [900, 930]),
     case("eevdf", "sleepers,tasks=320", "2n32c", [20, 70]),
-    case("vtime", "sleepers,tasks=4096", "8n64c2t", [45, 50]),
-    case("eevdf", "sleepers,tasks=4096", "8n64c2t", [10, 16]),
+    case("vtime", "sleepers,tasks=4096", "8n64c2t", [100, 105]),
+    case("eevdf", "sleepers,tasks=4096", "8n64c2t", [30, 35]),
 ];
 
 const fn case(
@@ -51,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("instructions: not counted, there is no valgrind");
         return Ok(());
     }
-    println!("{:<6} {:<20} {:<8} {:>10} {:>10}", "", "", "", "per switch", "per event");
+    println!("{:37}per switch  per event interpreter compiler", "");
     let all = 0..CASES.len();
     all.filter(|case| number.is_none_or(|number| number == *case)).try_for_each(row)
 }
@@ -68,17 +71,21 @@ fn run(setup: &Setup, ms: u64) -> Result<(), Box<dyn Error>> {
 fn row(number: usize) -> Result<(), Box<dyn Error>> {
     let Setup { scheduler, workload, machine, from_ms, to_ms } = CASES[number];
     let (before, after) = (count(number, from_ms)?, count(number, to_ms)?);
-    let [insns, switches, events] = std::array::from_fn(|i| after[i] - before[i]);
+    let [switches, events, insns, interpreter, compiler] =
+        std::array::from_fn(|i| after[i] - before[i]);
     println!(
-        "{scheduler:<6} {workload:<20} {machine:<8} {:10.0} {:10.0}",
+        "{scheduler:<6} {workload:<20} {machine:<8} {:10.0} {:10.0} {:9.1} % {:6.1} %",
         insns / switches,
-        insns / events
+        insns / events,
+        interpreter / insns * 100.0,
+        // The same work twice may differ by some instructions.
+        (compiler / insns * 100.0).max(0.0)
     );
     Ok(())
 }
 
-/// Has callgrind count so much of a case: instructions, switches, events.
-fn count(number: usize, ms: u64) -> Result<[f64; 3], Box<dyn Error>> {
+/// Has callgrind count so much of a case: switches, events, and instructions as `instructions` gives them.
+fn count(number: usize, ms: u64) -> Result<[f64; 5], Box<dyn Error>> {
     let Setup { scheduler, machine, .. } = CASES[number];
     let profile = std::env::temp_dir().join(format!("scxlab-{scheduler}-{machine}.callgrind"));
     let output = Command::new("valgrind")
@@ -92,11 +99,43 @@ fn count(number: usize, ms: u64) -> Result<[f64; 3], Box<dyn Error>> {
     }
     let printed = String::from_utf8(output.stdout)?;
     let (switches, events) = printed.trim().split_once(' ').ok_or("the case printed no counts")?;
-    Ok([instructions(&fs::read_to_string(&profile)?)?, switches.parse()?, events.parse()?])
+    let [all, interpreter, compiler] = instructions(&fs::read_to_string(&profile)?)?;
+    Ok([switches.parse()?, events.parse()?, all, interpreter, compiler])
 }
 
-/// The sum that a profile ends with.
-fn instructions(profile: &str) -> Result<f64, Box<dyn Error>> {
+/// What a profile counts: all, in the interpreter, in the compiler.
+///
+/// A function's own costs are lines of a place and a number, after its `fn=(id) name`, whose name stands there the first time
+/// only. What its callees take is on the line after each `calls=`.
+fn instructions(profile: &str) -> Result<[f64; 3], Box<dyn Error>> {
     let sum = profile.lines().rev().find_map(|line| line.strip_prefix("totals:"));
-    Ok(sum.ok_or("the profile has no sum")?.trim().parse()?)
+    let mut counts = [sum.ok_or("the profile has no sum")?.trim().parse()?, 0.0, 0.0];
+    let mut named = HashMap::new();
+    let (mut counted, mut callee) = (None, false);
+    for line in profile.lines() {
+        let function = ["fn=", "cfn="].iter().find_map(|key| line.strip_prefix(key));
+        if let Some(function) = function {
+            let (id, name) = function.split_once(' ').unwrap_or((function, ""));
+            let known = *named.entry(id).or_insert_with(|| counter(name));
+            counted = if line.starts_with("fn=") { known } else { counted };
+        } else if line.starts_with("calls=") {
+            callee = true;
+        } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
+            let own = line.split_whitespace().nth(1).filter(|_| !std::mem::take(&mut callee));
+            if let (Some(counter), Some(own)) = (counted, own) {
+                let own: f64 = own.parse()?;
+                counts[counter] += own;
+            }
+        }
+    }
+    Ok(counts)
+}
+
+/// Which of the counts a function adds to, beside the sum.
+fn counter(name: &str) -> Option<usize> {
+    let compiler = ["cranelift", "regalloc2", "jit::translate", "jit::memory", "jit::alu"];
+    if name.contains("vm::interp::run") {
+        return Some(1);
+    }
+    compiler.iter().any(|part| name.contains(part)).then_some(2)
 }
