@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What a whole process takes: from its start to the end of a small run, on one core and on two, and its memory when
-//! a run gets ten times longer.
+//! a run gets longer.
 //!
-//! Memory is the peak of a process of its own for each case, with the trace off and streamed as Perfetto to nowhere.
+//! How much two threads can give is not the program's to say: two processors of a virtual machine may be one core of its
+//! host's. So two controls run in turn with them: arithmetic alone on two threads, and the same runs in two processes, which
+//! share nothing. Memory is the peak of a process of its own for each case, with the trace off and streamed as Perfetto to nowhere.
 //! Times are wall times here, for they are what a user waits: measure on an idle machine.
 
 use std::error::Error;
+use std::hint::black_box;
 use std::io;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use scxlab_benches::case::Case;
@@ -19,20 +23,25 @@ const WORKLOAD: &str = "sleepers,tasks=40";
 const MACHINE: &str = "8c";
 const CPUS: usize = 8;
 const MS: u64 = 1_000_000;
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 9;
 
 /// The comparison: as many runs, each that long.
 const RUNS: u32 = 20;
 const RUN_MS: u64 = 2_000;
 
-/// The small run, and the two lengths at which memory is compared.
+/// Steps of the loop that only calculates: some 0.3 s.
+const STEPS: u64 = 200_000_000;
+
+/// The small run, and the lengths at which memory is compared: the compiler has its share by the second.
 const COLD_MS: u64 = 10;
-const MEMORY_MS: [u64; 2] = [1_000, 10_000];
+const MEMORY_MS: [u64; 3] = [1_000, 10_000, 30_000];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
-    if let [sink, ms] = &args[..] {
-        return child(sink, ms.parse()?);
+    match &args[..] {
+        [runs] => return runs_alone(runs.parse()?),
+        [sink, ms] => return child(sink, ms.parse()?),
+        _ => {}
     }
     cold_start()?;
     comparison()?;
@@ -70,41 +79,126 @@ fn cold_start() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The same session on one thread and on two, in turn; the results must be the same.
+/// What something took.
+#[derive(Clone, Copy)]
+struct Took {
+    wall_s: f64,
+    cpu_s: f64,
+}
+
+impl Took {
+    fn of<T>(work: impl FnOnce() -> T) -> (Took, T) {
+        let (start, cpu) = (Instant::now(), host::process_cpu_time());
+        let result = work();
+        let cpu = host::process_cpu_time().saturating_sub(cpu);
+        (Took { wall_s: start.elapsed().as_secs_f64(), cpu_s: cpu.as_secs_f64() }, result)
+    }
+}
+
+/// One and two of something, round by round.
+#[derive(Default)]
+struct Pairs(Vec<[Took; 2]>);
+
+impl Pairs {
+    /// How many times faster two were: the middle of all rounds and their range, and the quickest of one against the quickest
+    /// of two, which others disturbed least. Then what two needed of the CPU time of one: above 1 is what sharing a core or its
+    /// caches costs.
+    fn print(&self, what: &str) {
+        let faster: Vec<f64> = self.0.iter().map(|[one, two]| one.wall_s / two.wall_s).collect();
+        let cpu = self.0.iter().map(|[one, two]| two.cpu_s / one.cpu_s).collect();
+        let quickest = |which: usize| {
+            self.0.iter().map(|pair| pair[which].wall_s).fold(f64::INFINITY, f64::min)
+        };
+        let best = quickest(0) / quickest(1);
+        let least = faster.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = faster.iter().copied().fold(0.0, f64::max);
+        println!(
+            "{what:<37}{:9.2} times ({least:.2} to {most:.2}), the quickest {best:.2}, {:.2} of the CPU time",
+            median(faster),
+            median(cpu)
+        );
+    }
+}
+
+/// One against two, in turn: threads that only calculate, processes with runs, threads of a session, whose results must be the
+/// same.
 fn comparison() -> Result<(), Box<dyn Error>> {
-    let mut ratios = Vec::new();
-    for _ in 0..ROUNDS {
-        let (one, hashes) = session(1)?;
-        let (two, same) = session(2)?;
-        if hashes != same {
+    let [mut arithmetic, mut processes, mut threads] = [(); 3].map(|()| Pairs::default());
+    for round in 0..ROUNDS {
+        let first = round % 2;
+        arithmetic.0.push(pair(first, |two| Ok(calculate(1 + two as u64)))?);
+        let runs: [&[u32]; 2] = [&[RUNS], &[RUNS / 2; 2]];
+        processes.0.push(pair(first, |two| run_in(runs[two]))?);
+        let mut hashes: [Vec<String>; 2] = Default::default();
+        threads.0.push(pair(first, |two| {
+            let (took, seen) = session(RUNS, 1 + two)?;
+            hashes[two] = seen;
+            Ok(took)
+        })?);
+        if hashes[0] != hashes[1] {
             return Err("two threads gave other results than one".into());
         }
-        ratios.push(one / two);
     }
-    println!("{RUNS} runs, one thread against two      {:8.2} times", median(ratios));
+    arithmetic.print("arithmetic, one thread against two");
+    processes.print(&format!("{RUNS} runs, one process against two"));
+    threads.print(&format!("{RUNS} runs, one thread against two"));
     Ok(())
 }
 
-fn session(threads: usize) -> Result<(f64, Vec<String>), Box<dyn Error>> {
-    let session = Case::new("vtime", WORKLOAD, MACHINE, RUN_MS * MS)?.session(RUNS, threads);
-    let progress = Progress::new(&session);
+/// One (0) and two (1) of something, in either order: what comes later may find the machine slower.
+fn pair(
+    first: usize,
+    mut measure: impl FnMut(usize) -> Result<Took, Box<dyn Error>>,
+) -> Result<[Took; 2], Box<dyn Error>> {
+    let (a, b) = (measure(first)?, measure(1 - first)?);
+    Ok(if first == 0 { [a, b] } else { [b, a] })
+}
+
+/// The same number of steps in all on so many threads.
+fn calculate(threads: u64) -> Took {
+    let step = |x: u64, _| black_box(x.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1 ^ x);
+    let alone = || {
+        black_box((0..STEPS / threads).fold(1, step));
+    };
+    let all = || thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(alone))));
+    Took::of(all).0
+}
+
+/// So many runs in each of some processes, on one thread.
+fn run_in(runs: &[u32]) -> Result<Took, Box<dyn Error>> {
     let start = Instant::now();
-    let runs = session.execute(&|_| Ok(Tracer::default()), &progress)?;
-    let took = start.elapsed().as_secs_f64();
-    Ok((took, runs.into_iter().map(|run| run.trace_hash).collect()))
+    let program = std::env::current_exe()?;
+    let begin =
+        |runs: &u32| Command::new(&program).arg(runs.to_string()).stdout(Stdio::piped()).spawn();
+    let children = runs.iter().map(begin).collect::<io::Result<Vec<_>>>()?;
+    let mut cpu_s = 0.0;
+    for child in children {
+        let output = child.wait_with_output()?;
+        cpu_s += String::from_utf8(output.stdout)?.trim().parse::<f64>()?;
+    }
+    Ok(Took { wall_s: start.elapsed().as_secs_f64(), cpu_s })
+}
+
+/// Those runs, for `run_in`; prints the CPU time of the process.
+fn runs_alone(runs: u32) -> Result<(), Box<dyn Error>> {
+    session(runs, 1)?;
+    println!("{}", host::process_cpu_time().as_secs_f64());
+    Ok(())
+}
+
+fn session(runs: u32, threads: usize) -> Result<(Took, Vec<String>), Box<dyn Error>> {
+    let session = Case::new("vtime", WORKLOAD, MACHINE, RUN_MS * MS)?.session(runs, threads);
+    let progress = Progress::new(&session);
+    let (took, runs) = Took::of(|| session.execute(&|_| Ok(Tracer::default()), &progress));
+    Ok((took, runs?.into_iter().map(|run| run.trace_hash).collect()))
 }
 
 fn memory() -> Result<(), Box<dyn Error>> {
     for sink in ["none", "perfetto"] {
-        let [short, long] = MEMORY_MS;
-        let (a, b) = (spawn(sink, short)?, spawn(sink, long)?);
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        println!(
-            "peak memory, trace {sink:<9} {short:>6} ms {:5.1} MiB, {long} ms {:5.1} MiB, {:4.2} times",
-            mib(a),
-            mib(b),
-            b as f64 / a as f64
-        );
+        for ms in MEMORY_MS {
+            let mib = spawn(sink, ms)? as f64 / f64::from(1 << 20);
+            println!("peak memory, trace {sink:<9} {ms:>6} ms   {mib:8.1} MiB");
+        }
     }
     Ok(())
 }

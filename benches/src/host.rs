@@ -11,6 +11,12 @@ pub fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// Time that all threads of this process have spent on CPUs.
+pub fn process_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Most memory that this process has had resident, in bytes; 0 where the kernel does not say.
 pub fn peak_rss() -> u64 {
     status_kib("VmHWM:") * 1024
