@@ -12,7 +12,7 @@
 //! has none.
 //!
 //! ```text
-//!   decoded function -> facts (blocks, frame addresses) -> translate, alu, memory -> Cranelift -> compile: bytes that run
+//!   decoded function -> facts (blocks, ranges of values) -> translate, alu, memory -> Cranelift -> compile: bytes that run
 //!   call -> native: context, entry -> code -> ways out: helpers, kfuncs, refused accesses, functions without code
 //! ```
 
@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
 use memmap2::Mmap;
 
@@ -136,7 +136,7 @@ fn has_tail_call(image: &Image) -> bool {
 pub(crate) struct Data {
     pub addr: u64,
     pub len: u64,
-    /// Every program may read it.
+    /// All of it may be read.
     pub writable: bool,
 }
 
@@ -264,8 +264,13 @@ impl Code {
 
     #[cold]
     fn make(&self, slot: &Slot, func: FuncId) {
-        let mut work = lock(&self.work);
-        // Another thread may have been faster.
+        let mut work = match self.work.try_lock() {
+            Ok(work) => work,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Another thread compiles; this one interprets meanwhile.
+            Err(TryLockError::WouldBlock) => return,
+        };
+        // The other may have been faster.
         if slot.entry.load(Ordering::Acquire).is_null()
             && !work.refused.contains_key(&func)
             && let Err(why) = self.compile(&mut work, slot, func)

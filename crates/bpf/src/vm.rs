@@ -361,9 +361,10 @@ impl Vm {
             MapKind::Array(array) => Some((array.base, array.len())),
             _ => None,
         };
+        let readable = |(addr, len): &(u64, u64)| self.mem.allows(*addr, *len, Access::Load);
         let data =
             |(addr, len)| Data { addr, len, writable: self.mem.allows(addr, len, Access::Store) };
-        maps.iter().filter_map(area).map(data).collect()
+        maps.iter().filter_map(area).filter(readable).map(data).collect()
     }
 
     #[inline(always)]

@@ -10,7 +10,7 @@ use super::ctx::{Calls, Ctx, Refused};
 use super::height::heights;
 use super::translate::Input;
 use super::{Refusal, SLOTS_MAX, arguments};
-use crate::insn::uses;
+use crate::insn::{Op, uses};
 use crate::vm::interp::MAX_FRAMES;
 use crate::vm::{Func, Image};
 
@@ -45,9 +45,11 @@ pub fn generate(
     surroundings: Surroundings,
 ) -> Option<Result<Foreign, Refusal>> {
     let isa = named_isa(isa)?;
-    // Whoever enters the code does not look whether there are frames enough, so all must have them.
+    // Whoever enters the code does not look whether there are frames enough: there must be, from the first frame on, and
+    // no function may be entered in a later one by its address.
     let fits = |heights: Vec<u8>| heights.iter().all(|height| usize::from(*height) < MAX_FRAMES);
-    let bounded = heights(image).is_some_and(fits);
+    let by_address = image.code.iter().any(|insn| insn.op == Op::CallReg);
+    let bounded = !by_address && heights(image).is_some_and(fits);
     Some(Generator { image, isa, surroundings, bounded }.all())
 }
 

@@ -92,16 +92,13 @@ pub fn result(insn: &Insn, dst: Known, src: Known) -> Known {
         op if is_load(op) => loaded(op),
         op if (op as u8) < Neg64 as u8 => {
             let Binary { kind, ty } = binary(op);
-            let operand = if has_constant(op) { Known::constant(insn.imm as u64) } else { src };
+            let constant = has_constant(op).then_some(insn.imm as u64);
             if ty == I32 {
-                let operand = if has_constant(op) {
-                    Known::constant(u64::from(insn.imm as u32))
-                } else {
-                    operand.low_half()
-                };
+                let word = |value| Known::constant(u64::from(value as u32));
+                let operand = constant.map_or(src.low_half(), word);
                 arithmetic(kind, dst.low_half(), operand, 32).low_half()
             } else {
-                arithmetic(kind, dst, operand, 64)
+                arithmetic(kind, dst, constant.map_or(src, Known::constant), 64)
             }
         }
         Neg32 | MovSx8To32 | MovSx16To32 => Known::WORD,
