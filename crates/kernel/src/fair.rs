@@ -139,6 +139,9 @@ pub struct Fair {
     tasks: Vec<Option<Task>>,
     groups: Vec<Option<Group>>,
     domains: Domains,
+    /// CPUs whose queues hold nothing, or only tasks of idle policy: no other can be idle. What searches for an idle CPU looks
+    /// at no more of the rest.
+    free: Box<[u64]>,
     /// Some CPU has more than one task (`rd->overloaded`): newidle balancing is worth a look.
     overloaded: bool,
     nohz: nohz::Nohz,
@@ -166,6 +169,7 @@ impl Fair {
             tasks: Vec::new(),
             groups: Vec::new(),
             domains: Domains::build(topo, &vec![true; nr_cpus], &params),
+            free: vec![u64::MAX; nr_cpus.div_ceil(64)].into(),
             overloaded: false,
             nohz: nohz::Nohz::new(nr_cpus),
             timers: Vec::new(),

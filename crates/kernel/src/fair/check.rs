@@ -4,6 +4,7 @@
 use super::Fair;
 use super::state::{Ent, Rq};
 use super::tree::{self, vdiff};
+use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, TaskId};
 
 /// A broken invariant: a fault of this module.
@@ -23,6 +24,8 @@ pub enum Violation {
     Tree { cpu: CpuId, task: TaskId },
     #[error("CPU {cpu}: {kept} tasks counted, {found} found")]
     Count { cpu: CpuId, kept: u32, found: u32 },
+    #[error("CPU {cpu}: it counts as free though it is not, or as busy")]
+    Free { cpu: CpuId },
     #[error("CPU {cpu}: the tree picks another task than a search of all")]
     Pick { cpu: CpuId },
     #[error("CPU {cpu}: a queue's load is {kept}, should be {found}")]
@@ -99,6 +102,9 @@ impl Fair {
         let idle = queued.iter().filter(|&&e| self.counts_as_idle(e)).count() as u32;
         if root.h_nr_idle != idle {
             return Err(Violation::Count { cpu, kept: root.h_nr_idle, found: idle });
+        }
+        if cpumask::test(&self.free, cpu) != (found == idle) {
+            return Err(Violation::Free { cpu });
         }
         Ok(())
     }

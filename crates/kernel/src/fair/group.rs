@@ -90,6 +90,7 @@ impl Fair {
         for cpu in self.cpu_ids() {
             if let Some(rq) = self.existing_queue(id, cpu) {
                 self.set_queue_idle(rq, idle);
+                self.note_free(cpu);
             }
         }
         let shares = if idle { scale_load(WEIGHT_IDLEPRIO) } else { NICE_0_LOAD };

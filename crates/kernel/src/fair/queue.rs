@@ -9,6 +9,7 @@ use super::load::LoadFlags;
 use super::state::{Ent, FairPolicy, Resched, Rq};
 use super::weight::{NICE_0_LOAD, delta_fair};
 use super::{Dequeued, EnqueueFlags, Fair};
+use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, Nanos};
 
 /// A dequeue as this module sees it.
@@ -135,7 +136,15 @@ impl Fair {
             flags = EnqueueFlags::WAKEUP;
             at = self.ents[e].parent;
         }
+        self.note_free(self.rqs[self.ents[task].cfs_rq].cpu);
         weight
+    }
+
+    /// A CPU's counts of tasks have changed.
+    pub(super) fn note_free(&mut self, cpu: CpuId) {
+        let row = &self.rqs[Rq(cpu.0)];
+        let change = if row.h_nr_queued == row.h_nr_idle { cpumask::set } else { cpumask::clear };
+        change(&mut self.free, cpu);
     }
 
     /// An entity whose queue changed without its coming or going.
@@ -250,6 +259,7 @@ impl Fair {
             leave = Leave { sleep: true, delayed: false, special: false, ..leave };
             at = self.ents[e].parent;
         }
+        self.note_free(self.rqs[self.ents[task].cfs_rq].cpu);
     }
 
     fn dequeue_entity(&mut self, rq: Rq, e: Ent, leave: Leave) {

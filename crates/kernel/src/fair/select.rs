@@ -295,24 +295,28 @@ impl Fair {
         }
         let allowed = env.allowed(task);
         let mut cpus: Words = shape.span.iter().zip(allowed).map(|(a, b)| a & b).collect();
-        let mut found = None;
         let mut at = Wrap::new(target);
-        while let Some(cpu) = at.next(&cpus) {
-            if has_idle_core {
-                if self.core_idle(env, cpu, e, &mut cpus, &mut found) {
+        if !has_idle_core {
+            // Those that are not free count as visited.
+            let mut busy = 0;
+            while let Some(cpu) = at.next_of(&cpus, &self.free, &mut busy) {
+                left = left.saturating_sub(std::mem::take(&mut busy) + 1);
+                if left == 0 {
+                    return None;
+                }
+                if self.choose_idle(env, cpu, e) {
                     return Some(cpu);
                 }
-                continue;
             }
-            left -= 1;
-            if left == 0 {
-                return None;
-            }
-            if self.choose_idle(env, cpu, e) {
+            return None;
+        }
+        let mut found = None;
+        while let Some(cpu) = at.next(&cpus) {
+            if self.core_idle(env, cpu, e, &mut cpus, &mut found) {
                 return Some(cpu);
             }
         }
-        if has_idle_core && let Some(shared) = self.domains.llc_shared(target) {
+        if let Some(shared) = self.domains.llc_shared(target) {
             shared.has_idle_cores = false;
         }
         found
@@ -410,26 +414,42 @@ impl Wrap {
     }
 
     fn next(&mut self, words: &[u64]) -> Option<CpuId> {
+        self.next_of(words, words, &mut 0)
+    }
+
+    /// The next CPU that is in the second set, too. Adds how many were passed over that are not.
+    fn next_of(&mut self, words: &[u64], also: &[u64], passed: &mut u32) -> Option<CpuId> {
         if !self.wrapped {
-            if let Some(cpu) = next_bit(words, self.next) {
+            if let Some(cpu) = next_bit(words, also, self.next, u32::MAX, passed) {
                 self.next = cpu + 1;
                 return Some(CpuId(cpu));
             }
             self.wrapped = true;
             self.next = 0;
         }
-        let cpu = next_bit(words, self.next).filter(|&cpu| cpu < self.start)?;
+        let cpu = next_bit(words, also, self.next, self.start, passed)?;
         self.next = cpu + 1;
         Some(CpuId(cpu))
     }
 }
 
-fn next_bit(words: &[u64], from: u32) -> Option<u32> {
-    let mut at = from as usize / 64;
-    let mut word = words.get(at)? & (u64::MAX << (from % 64));
-    while word == 0 {
-        at += 1;
-        word = *words.get(at)?;
+/// The first CPU of both sets from `from` up to, not including, `end`.
+fn next_bit(words: &[u64], also: &[u64], from: u32, end: u32, passed: &mut u32) -> Option<u32> {
+    let mut from = from;
+    while from < end {
+        let at = from as usize / 64;
+        let (word, also) = (words.get(at)?, also.get(at)?);
+        let next = (from / 64 + 1) * 64;
+        let upto = if end < next { (1 << (end % 64)) - 1 } else { u64::MAX };
+        let word = word & (u64::MAX << (from % 64)) & upto;
+        let both = word & also;
+        if both != 0 {
+            let bit = both.trailing_zeros();
+            *passed += (word & ((1 << bit) - 1)).count_ones();
+            return Some(from / 64 * 64 + bit);
+        }
+        *passed += word.count_ones();
+        from = next;
     }
-    Some(at as u32 * 64 + word.trailing_zeros())
+    None
 }
