@@ -7,7 +7,7 @@
 //! Models: kernel `scx_select_cpu_dfl()`, `scx_pick_idle_cpu()`, `scx_idle_test_and_clear_cpu()`,
 //! `update_builtin_idle()`, 7.3.
 
-use super::topo::Spans;
+use super::topo::{OnlineSpans, Spans};
 use super::{IdleMasks, IdleState, Scratch};
 use crate::flags::pick_idle;
 use scxlab_bpf::mem::Memory;
@@ -62,48 +62,66 @@ fn take(words: &mut [u64], cpu: CpuId) -> bool {
     was
 }
 
+impl Scratch {
+    /// Works out where the task may run, and its part of prev's LLC and node; those stay empty where there is none. False if
+    /// the restriction leaves no CPU.
+    fn fill(&mut self, query: &Query<'_>, llc: Option<&[u64]>, numa: Option<&[u64]>) -> bool {
+        let Scratch { allowed, llc: near, numa: node } = self;
+        match query.allowed {
+            None => intersect(allowed, query.affinity, query.affinity),
+            Some(only) => intersect(allowed, only, query.affinity),
+        }
+        intersect(near, llc.unwrap_or_default(), allowed);
+        intersect(node, numa.unwrap_or_default(), allowed);
+        query.allowed.is_none() || !allowed.is_empty()
+    }
+}
+
+/// Puts the common CPUs into `out`; it is empty if there is none.
+fn intersect(out: &mut Vec<u64>, a: &[u64], b: &[u64]) {
+    out.clear();
+    out.extend(a.iter().zip(b).map(|(a, b)| a & b));
+    if cpumask::is_empty(out) {
+        out.clear();
+    }
+}
+
 impl Idle<'_> {
     /// The default picker.
     pub fn select(&mut self, query: &Query<'_>) -> Option<CpuId> {
-        if query.allowed.is_none() && query.nr_affine as usize >= self.state.nr_cpus {
-            return self.select_anywhere(query);
-        }
-        if query.allowed.is_none() && !self.state.topo_llc && !self.state.topo_numa {
-            return self.search(query, query.affinity, None, None);
-        }
-        let mut sets = std::mem::take(&mut self.state.scratch);
-        let found = self.select_with(query, &mut sets);
-        self.state.scratch = sets;
-        found
-    }
-
-    /// Of a task that may run on every CPU: its part of a domain is the domain.
-    fn select_anywhere(&mut self, query: &Query<'_>) -> Option<CpuId> {
         let spans = self.state.spans.take();
-        let online = self.mem.words(self.state.online, self.state.nr_words());
-        let here = spans.as_deref().filter(|_| cpumask::test(online, query.prev));
-        let llc = here.filter(|_| self.state.topo_llc);
-        let numa = here.filter(|_| self.state.topo_numa);
-        let llc = llc.and_then(|spans| spans.llc(self.topology, query.prev));
-        let numa = numa.map(|spans| spans.node(self.topology, query.prev));
-        let found = self.search(query, query.affinity, llc, numa);
+        let found = self.select_within(query, spans.as_deref());
         self.state.spans = spans;
         found
     }
 
-    fn select_with(&mut self, query: &Query<'_>, sets: &mut Scratch) -> Option<CpuId> {
-        let Scratch { allowed, llc, numa } = sets;
-        allowed.clear();
-        match query.allowed {
-            None => allowed.extend_from_slice(query.affinity),
-            Some(only) => allowed.extend(only.iter().zip(query.affinity).map(|(a, b)| a & b)),
+    /// The steps in prev's LLC and node exist where the topology has them and prev is on line.
+    fn select_within(&mut self, query: &Query<'_>, spans: Option<&OnlineSpans>) -> Option<CpuId> {
+        let online = self.mem.words(self.state.online, self.state.nr_words());
+        let here = spans.filter(|_| cpumask::test(online, query.prev));
+        let llc = here.filter(|_| self.state.topo_llc);
+        let numa = here.filter(|_| self.state.topo_numa);
+        let llc = llc.and_then(|spans| spans.llc(self.topology, query.prev));
+        let numa = numa.map(|spans| spans.node(self.topology, query.prev));
+        // A task that may run anywhere uses the domains' own sets; only others cost an
+        // intersection.
+        let everywhere = query.nr_affine as usize >= self.state.nr_cpus;
+        if query.allowed.is_none() && everywhere {
+            return self.search(query, query.affinity, llc, numa);
         }
-        if query.allowed.is_some() && cpumask::is_empty(allowed) {
-            return None;
-        }
-        self.fill_spans(query, allowed, llc, numa);
-        let some = |words: &'_ Vec<u64>| !words.is_empty();
-        self.search(query, allowed, some(llc).then_some(&llc[..]), some(numa).then_some(&numa[..]))
+        let mut sets = std::mem::take(&mut self.state.scratch);
+        let found = if sets.fill(query, llc, numa) {
+            let own = u64::from(query.allowed.is_some() && !everywhere);
+            let steps = u64::from(self.state.topo_llc) + u64::from(self.state.topo_numa);
+            self.state.work.mask_words += (own + steps) * self.state.nr_words() as u64;
+            let some = |words: &'_ [u64]| !words.is_empty();
+            let (llc, numa) = (&sets.llc[..], &sets.numa[..]);
+            self.search(query, &sets.allowed, some(llc).then_some(llc), some(numa).then_some(numa))
+        } else {
+            None
+        };
+        self.state.scratch = sets;
+        found
     }
 
     #[inline(always)]
@@ -129,34 +147,6 @@ impl Idle<'_> {
             return Some(cpu);
         }
         self.in_order(&search)
-    }
-
-    /// Works out the task's part of prev's LLC and node, where the picker has steps for them.
-    fn fill_spans(
-        &mut self,
-        query: &Query<'_>,
-        allowed: &[u64],
-        llc: &mut Vec<u64>,
-        numa: &mut Vec<u64>,
-    ) {
-        let nr_words = self.state.nr_words();
-        let spans =
-            Spans { online: self.mem.words(self.state.online, nr_words), topology: self.topology };
-        llc.clear();
-        numa.clear();
-        if self.state.topo_numa {
-            spans.numa_allowed(query.prev, allowed, numa);
-        }
-        if self.state.topo_llc {
-            spans.llc_allowed(query.prev, allowed, llc);
-        }
-        // A task that may run anywhere uses the domains' own sets; only others cost an
-        // intersection.
-        let everywhere = query.nr_affine as usize >= self.state.nr_cpus;
-        let own = u64::from(query.allowed.is_some() && !everywhere);
-        let steps = u64::from(self.state.topo_llc) + u64::from(self.state.topo_numa);
-        let ands = if everywhere && query.allowed.is_none() { 0 } else { own + steps };
-        self.state.work.mask_words += ands * nr_words as u64;
     }
 
     /// The wakee stays near the waker: on its own CPU if that shares the waker's cache and is idle,

@@ -72,7 +72,7 @@ impl Siblings {
     }
 }
 
-/// What of each LLC and of each node is on line: where a task that may run anywhere is sought.
+/// What of each LLC and of each node is on line: `llc_span()` and `numa_span()` of a CPU that is.
 #[derive(Debug)]
 pub(super) struct OnlineSpans {
     /// Empty where the kernel has no such domain: with less than two CPUs on line.
@@ -93,13 +93,12 @@ impl OnlineSpans {
         }
     }
 
-    /// Of the LLC of a CPU that is on line.
+    /// None if there is no such domain.
     pub fn llc(&self, topology: &Topology, cpu: CpuId) -> Option<&[u64]> {
         let span = &*self.llcs[topology.cpu(cpu).llc.idx()];
         (!span.is_empty()).then_some(span)
     }
 
-    /// Of its node.
     pub fn node(&self, topology: &Topology, cpu: CpuId) -> &[u64] {
         &self.nodes[topology.cpu(cpu).node.idx()]
     }
@@ -170,30 +169,6 @@ impl Spans<'_> {
         let populated =
             |node: &&scxlab_machine::topology::Node| cpumask::intersects(&node.cpus, self.online);
         self.topology.nodes().iter().filter(populated).take(2).count() > 1
-    }
-
-    /// Puts `llc_span(cpu)`, as far as `allowed`, into `out`; it stays empty if there is no such
-    /// domain or no common CPU.
-    pub fn llc_allowed(&self, cpu: CpuId, allowed: &[u64], out: &mut Vec<u64>) {
-        let span = self.topology.llc_mask(cpu);
-        let exists = cpumask::test(self.online, cpu) && bits::two_in(span, self.online);
-        self.span_allowed(exists, span, allowed, out);
-    }
-
-    /// As `llc_allowed`, of `numa_span(cpu)`.
-    pub fn numa_allowed(&self, cpu: CpuId, allowed: &[u64], out: &mut Vec<u64>) {
-        let exists = cpumask::test(self.online, cpu);
-        self.span_allowed(exists, self.topology.node_mask(cpu), allowed, out);
-    }
-
-    fn span_allowed(&self, exists: bool, span: &[u64], allowed: &[u64], out: &mut Vec<u64>) {
-        out.clear();
-        if exists {
-            out.extend(span.iter().zip(self.online).zip(allowed).map(|((a, b), c)| a & b & c));
-        }
-        if cpumask::is_empty(out) {
-            out.clear();
-        }
     }
 
     /// `cpus_share_cache()`
