@@ -44,6 +44,12 @@ const fn case(
 
 const COUNTED: &str = "--toggle-collect=*Kernel*::advance*";
 
+/// Caches whose misses are counted: bytes, ways, line. The first level's for instructions, and as data cache one of a second level.
+const CACHES: [&str; 3] = ["--cache-sim=yes", "--I1=32768,8,64", "--D1=2097152,16,64"];
+
+/// What is counted of a case.
+const COUNTS: usize = 7;
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1).filter(|arg| !arg.starts_with("--"));
     let number = args.next().map(|number| number.parse::<usize>()).transpose()?;
@@ -54,7 +60,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("instructions: not counted, there is no valgrind");
         return Ok(());
     }
-    println!("{:37}per switch  per event interpreter compiler", "");
+    println!("{:61}misses per switch", "");
+    println!("{:37}per switch  per event interpreter compiler  code  data", "");
     let all = 0..CASES.len();
     all.filter(|case| number.is_none_or(|number| number == *case)).try_for_each(row)
 }
@@ -71,25 +78,28 @@ fn run(setup: &Setup, ms: u64) -> Result<(), Box<dyn Error>> {
 fn row(number: usize) -> Result<(), Box<dyn Error>> {
     let Setup { scheduler, workload, machine, from_ms, to_ms } = CASES[number];
     let (before, after) = (count(number, from_ms)?, count(number, to_ms)?);
-    let [switches, events, insns, interpreter, compiler] =
+    let [switches, events, insns, interpreter, compiler, code, data]: [f64; COUNTS] =
         std::array::from_fn(|i| after[i] - before[i]);
     println!(
-        "{scheduler:<6} {workload:<20} {machine:<8} {:10.0} {:10.0} {:9.1} % {:6.1} %",
+        "{scheduler:<6} {workload:<20} {machine:<8} {:10.0} {:10.0} {:9.1} % {:6.1} % {:5.0} {:5.0}",
         insns / switches,
         insns / events,
         interpreter / insns * 100.0,
         // The same work twice may differ by some instructions.
-        (compiler / insns * 100.0).max(0.0)
+        (compiler / insns * 100.0).max(0.0),
+        code / switches,
+        data / switches
     );
     Ok(())
 }
 
-/// Has callgrind count so much of a case: switches, events, and instructions as `instructions` gives them.
-fn count(number: usize, ms: u64) -> Result<[f64; 5], Box<dyn Error>> {
+/// Has callgrind count so much of a case: switches, events, instructions as `instructions` gives them, and misses.
+fn count(number: usize, ms: u64) -> Result<[f64; COUNTS], Box<dyn Error>> {
     let Setup { scheduler, machine, .. } = CASES[number];
     let profile = std::env::temp_dir().join(format!("scxlab-{scheduler}-{machine}.callgrind"));
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", COUNTED])
+        .args(CACHES)
         .arg(format!("--callgrind-out-file={}", profile.display()))
         .arg(std::env::current_exe()?)
         .args([number.to_string(), ms.to_string()])
@@ -99,8 +109,22 @@ fn count(number: usize, ms: u64) -> Result<[f64; 5], Box<dyn Error>> {
     }
     let printed = String::from_utf8(output.stdout)?;
     let (switches, events) = printed.trim().split_once(' ').ok_or("the case printed no counts")?;
-    let [all, interpreter, compiler] = instructions(&fs::read_to_string(&profile)?)?;
-    Ok([switches.parse()?, events.parse()?, all, interpreter, compiler])
+    let profile = fs::read_to_string(&profile)?;
+    let [all, interpreter, compiler] = instructions(&profile)?;
+    let misses = |events: &[&str]| misses(&profile, events);
+    let (code, data) = (misses(&["I1mr"])?, misses(&["D1mr", "D1mw"])?);
+    Ok([switches.parse()?, events.parse()?, all, interpreter, compiler, code, data])
+}
+
+/// Sum of some events, by the names that the profile gives its columns.
+fn misses(profile: &str, wanted: &[&str]) -> Result<f64, Box<dyn Error>> {
+    let line = |key| profile.lines().find_map(|line| line.strip_prefix(key));
+    let (Some(events), Some(totals)) = (line("events:"), line("totals:")) else {
+        return Err("the profile names no events or has no sums".into());
+    };
+    let columns = events.split_whitespace().zip(totals.split_whitespace());
+    let chosen = columns.filter(|(event, _)| wanted.contains(event));
+    Ok(chosen.map(|(_, count)| count.parse::<f64>()).sum::<Result<f64, _>>()?)
 }
 
 /// What a profile counts: all, in the interpreter, in the compiler.
@@ -109,7 +133,9 @@ fn count(number: usize, ms: u64) -> Result<[f64; 5], Box<dyn Error>> {
 /// only. What its callees take is on the line after each `calls=`.
 fn instructions(profile: &str) -> Result<[f64; 3], Box<dyn Error>> {
     let sum = profile.lines().rev().find_map(|line| line.strip_prefix("totals:"));
-    let mut counts = [sum.ok_or("the profile has no sum")?.trim().parse()?, 0.0, 0.0];
+    let sum =
+        sum.and_then(|sums| sums.split_whitespace().next()).ok_or("the profile has no sum")?;
+    let mut counts = [sum.parse()?, 0.0, 0.0];
     let mut named = HashMap::new();
     let (mut counted, mut callee) = (None, false);
     for line in profile.lines() {
