@@ -52,7 +52,7 @@ pub fn hash_bytes(bytes: &[u8]) -> u64 {
 }
 
 /// The output function of SplitMix64 (Steele, Lea and Flood 2014; constants by Stafford, variant 13).
-pub(crate) const fn splitmix_finalize(mut z: u64) -> u64 {
+pub const fn splitmix_finalize(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

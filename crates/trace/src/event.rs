@@ -4,7 +4,7 @@
 //! Owns: the kinds and their meaning. Does not: hold names (see `names.rs`) or text.
 //! A field or a kind that is added changes every trace hash; that is a change of the file format.
 
-use scxlab_machine::hash::StableHash;
+use crate::hash::TraceHash;
 use scxlab_machine::{CgroupId, CpuId, Nanos, TaskId};
 
 /// Something that happened on a CPU.
@@ -149,7 +149,7 @@ impl Event {
     /// Folds the event into a hash: the fields, no padding, no addresses. The encoding is injective:
     /// the first word names the kind, a kind has a fixed number of words.
     #[inline(always)]
-    pub fn fold_into(&self, hash: &mut StableHash) {
+    pub fn fold_into(&self, hash: &mut TraceHash) {
         hash.add(self.time);
         // Kind and the small fields share a word with the CPU.
         let head = |tag: u64, small: u64| u64::from(self.cpu.0) << 32 | small << 8 | tag;

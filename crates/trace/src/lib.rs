@@ -6,6 +6,7 @@
 //! Start at [`Tracer`].
 
 pub mod event;
+pub mod hash;
 pub mod names;
 pub mod perfetto;
 mod sink;

@@ -4,10 +4,11 @@
 use std::any::Any;
 use std::io;
 
-use scxlab_machine::hash::{StableHash, hash_bytes};
+use scxlab_machine::hash::hash_bytes;
 use scxlab_machine::{CpuId, Nanos};
 
 use crate::event::{Event, Kind};
+use crate::hash::TraceHash;
 use crate::names::Names;
 use crate::sink::Sink;
 
@@ -24,7 +25,7 @@ use crate::sink::Sink;
 pub struct Tracer {
     /// What ids are called; whoever creates a task, DSQ or lock says so here.
     pub names: Names,
-    hash: StableHash,
+    hash: TraceHash,
     count: u64,
     sink: Option<Box<dyn Sink>>,
 }
@@ -32,7 +33,7 @@ pub struct Tracer {
 impl Default for Tracer {
     /// A tracer that only hashes and counts.
     fn default() -> Self {
-        Tracer { names: Names::default(), hash: StableHash::new(0), count: 0, sink: None }
+        Tracer { names: Names::default(), hash: TraceHash::new(), count: 0, sink: None }
     }
 }
 
