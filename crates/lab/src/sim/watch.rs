@@ -17,6 +17,8 @@ use scxlab_workload::Executor;
 pub struct Watched {
     executor: Rc<RefCell<Executor>>,
     progress: Arc<AtomicU64>,
+    /// When progress is reported next.
+    due: Nanos,
 }
 
 /// Virtual time between two reports of progress.
@@ -24,7 +26,7 @@ const REPORT_EVERY: Nanos = 1_000_000;
 
 impl Watched {
     pub fn new(executor: Executor, progress: Arc<AtomicU64>) -> Watched {
-        Watched { executor: Rc::new(RefCell::new(executor)), progress }
+        Watched { executor: Rc::new(RefCell::new(executor)), progress, due: 0 }
     }
 
     pub fn executor(&self) -> Ref<'_, Executor> {
@@ -32,8 +34,9 @@ impl Watched {
     }
 
     /// Only this run writes it; readers want an idea, not an order.
-    fn report(&self, now: Nanos) {
-        if now >= self.progress.load(Ordering::Relaxed).saturating_add(REPORT_EVERY) {
+    fn report(&mut self, now: Nanos) {
+        if now >= self.due {
+            self.due = now + REPORT_EVERY;
             self.progress.store(now, Ordering::Relaxed);
         }
     }
