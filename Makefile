@@ -19,11 +19,12 @@ SOAK_SECONDS ?= 60
 
 step = @echo "== $(1)"
 
-.PHONY: help setup build test demo fmt lint unit aarch64 objects kernel-objects scx-objects abi bench tidy clean fuzz soak
+.PHONY: help setup build pgo test demo fmt lint unit aarch64 objects kernel-objects scx-objects abi bench tidy clean fuzz soak
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
 	@echo "make build           build scxlab (target/release/scxlab)"
+	@echo "make pgo             build it faster: with a profile of itself at work (target/pgo/scxlab)"
 	@echo "make demo            set up, build, compare two schedulers on a two-node machine, write a trace"
 	@echo "make test            everything CI does"
 	@echo "make aarch64         the machine code for aarch64, in an emulator; one of the tests"
@@ -32,7 +33,7 @@ help:
 	@echo "make kernel-objects  compile the kernel's own schedulers and selftests into build/kernel/objects"
 	@echo "make scx-objects     take the objects of SCX_CRATES into build/scx/objects"
 	@echo "make soak            every mode of every shipped scheduler under stress in a VM, SOAK_SECONDS ($(SOAK_SECONDS)) each"
-	@echo "make bench           measure the simulator's own speed"
+	@echo "make bench           measure the simulator's own speed; with PGO=1 as built by make pgo"
 	@echo "make clean           remove what was built; build/kernel and build/scx stay"
 
 setup:
@@ -42,6 +43,10 @@ setup:
 build: setup
 	$(call step,build)
 	@$(CARGO) build --release --package scxlab-cli --bin scxlab
+
+pgo: setup
+	$(call step,build with a profile)
+	@tools/pgo.sh
 
 demo: build
 	$(call step,eevdf against vtime: rt-app's browser on two nodes)
@@ -108,7 +113,7 @@ abi: kernel-objects
 # Ratios within one run; nothing is asserted (docs/internals/performance.md).
 bench:
 	$(call step,benchmarks)
-	@$(CARGO) bench --quiet --package scxlab-benches
+	@$(if $(PGO),tools/pgo.sh bench,$(CARGO) bench --quiet --package scxlab-benches)
 
 soak: kernel-objects
 	$(call step,soak)
