@@ -29,6 +29,10 @@ pub(crate) const PAGE_SHIFT: u32 = 12;
 pub const ARENA_WINDOW: u64 = 1 << 32;
 /// Address space reserved by default: 16 windows.
 pub const DEFAULT_SIZE: u64 = 64 << 30;
+/// Address space behind the end, so that a structure of ours that begins inside lies in the mapping.
+const TAIL: u64 = 64 << 10;
+/// Of an address inside a memory of any size up to this, the low bits are the offset.
+const SIZE_MAX: u64 = 1 << GUEST_BASE.trailing_zeros();
 
 /// What programs may do with a page. The numbers are bits: 1 load, 2 store, 4 ask the host before a store.
 #[repr(u8)]
@@ -58,6 +62,8 @@ pub struct Memory {
     base: *mut u8,
     perms: *mut u8,
     size: u64,
+    /// `size - 1`: as the size is a power of two, the bits of an offset.
+    mask: u64,
     alloc: alloc::Allocator,
     /// Arena windows, newest (lowest) first at the end; see `arena_at`.
     arenas: Vec<ArenaRange>,
@@ -83,16 +89,20 @@ impl Memory {
         Memory::with_size(DEFAULT_SIZE)
     }
 
-    /// `size` is rounded up to whole arena windows.
+    /// `size` is rounded up to a power of two of arena windows.
     pub fn with_size(size: u64) -> Result<Memory, OutOfMemory> {
-        let windows = size.div_ceil(ARENA_WINDOW).max(1);
-        let size = windows.checked_mul(ARENA_WINDOW).ok_or(OutOfMemory::Reserve { size })?;
-        let mut data = reserve(size)?;
+        let refused = OutOfMemory::Reserve { size };
+        let size = size.max(ARENA_WINDOW).checked_next_power_of_two().ok_or(refused)?;
+        if size > SIZE_MAX {
+            return Err(refused);
+        }
+        let mut data = reserve(size + TAIL)?;
         let mut perms = reserve(size >> PAGE_SHIFT)?;
         Ok(Memory {
             base: data.as_mut_ptr(),
             perms: perms.as_mut_ptr(),
             size,
+            mask: size - 1,
             alloc: alloc::Allocator::new(size)?,
             arenas: Vec::new(),
             arena_stores_dropped: 0,

@@ -76,6 +76,7 @@ impl Kernel {
         prefetch(&self.ext.cpus[cpu.idx()]);
         prefetch(self.ext.dsqs.get(self.ext.dsqs.local(cpu)));
         prefetch(self.vm.mem.host_ref::<crate::abi::rq>(self.rq_addr(cpu)));
+        self.fair.soon(cpu);
     }
 
     fn task_ahead(&self, task: TaskId) {

@@ -7,7 +7,7 @@ use crate::cgroup::CgroupTable;
 use crate::cpu::Cpu;
 use crate::ext::{Ext, ExtCpu};
 use crate::fair::{Fair, FairTopo, Params};
-use crate::kernel::{Exec, Kernel, Limits};
+use crate::kernel::{Exec, Jiffy, Kernel, Limits};
 use crate::metrics::Metrics;
 use crate::mirror::Shared;
 use crate::rt::RtQueues;
@@ -108,6 +108,7 @@ impl Kernel {
             migrating: None,
             looks_ahead,
             tick_ns,
+            jiffy: Jiffy::default(),
             tick_phase,
             vars: KernelVars { percpu, shared },
             init_task: TaskId(nr_cpus as u32),

@@ -20,8 +20,9 @@ pub struct CpuTime {
     pub lock_wait: Nanos,
 }
 
-/// One CPU.
+/// One CPU. It begins with a line of the host's caches: with a thousand of them it touches no more than it must.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Cpu {
     pub id: CpuId,
     /// The other CPUs of its core.

@@ -152,6 +152,16 @@ impl Kernel {
 
     /// The next event; None when only periodic ones are left and no task can ever run again.
     fn next_event(&mut self) -> Option<Due<Event>> {
+        if self.nr_workload == 0 || self.pending_wakeups + self.nr_runnable == 0 {
+            self.ended()?;
+        }
+        self.events.pop()
+    }
+
+    /// None, and the run stops, if there is nothing to wait for.
+    #[cold]
+    #[inline(never)]
+    fn ended(&mut self) -> Option<()> {
         if self.nr_workload == 0 && self.metrics.forks > 0 {
             self.stop_with(Stop::AllExited);
             return None;
@@ -161,7 +171,7 @@ impl Kernel {
             self.stop_with(Stop::Deadlock { waiting });
             return None;
         }
-        self.events.pop()
+        Some(())
     }
 
     /// Whether no event can wake or run a task: all sleep, and no timer, posted call or hand-over is pending.

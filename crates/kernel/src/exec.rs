@@ -334,6 +334,10 @@ impl Task {
     fn wall_left(&self, speed: u64) -> Option<Nanos> {
         match self.step {
             Some(Step::Spin) if !self.spin_ended => None,
+            // At full speed without a division.
+            Some(Step::Compute { .. }) if speed == 1 << WORK_SHIFT => {
+                Some(self.debt + self.left.div_ceil(1 << WORK_SHIFT))
+            }
             Some(Step::Compute { .. }) => Some(self.debt + self.left.div_ceil(speed.max(1))),
             _ => Some(self.debt + self.left),
         }

@@ -86,8 +86,9 @@ pub struct Sched {
     pub warned_zero_slice: bool,
 }
 
-/// What the class keeps per CPU.
+/// What the class keeps per CPU; aligned as `Cpu` is.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub struct ExtCpu {
     pub nr_running: u32,
     pub in_wakeup: bool,

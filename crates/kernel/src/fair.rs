@@ -54,6 +54,7 @@ pub use weight::{cgroup_weight, nice_weight};
 
 use domain::Domains;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+use scxlab_machine::prefetch::prefetch;
 use state::{Cpu, Cpus, Ent, Ents, Group, Rq, Rqs, Task};
 
 /// What the class asks about the rest of the system.
@@ -199,6 +200,12 @@ impl Fair {
     #[inline]
     pub fn nr_running(&self, cpu: CpuId) -> u32 {
         self.rqs[Rq(cpu.0)].h_nr_queued
+    }
+
+    /// The CPU will be asked for its tasks: what `nr_running` reads comes into the host's caches.
+    #[inline]
+    pub fn soon(&self, cpu: CpuId) {
+        prefetch(&self.rqs[Rq(cpu.0)].h_nr_queued);
     }
 
     /// Queued tasks that want to run.

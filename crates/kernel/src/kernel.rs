@@ -87,6 +87,13 @@ pub struct Exec {
     pub ps_left: u64,
 }
 
+/// The jiffy that was asked for last: mostly it is the same one still, and a division is saved.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Jiffy {
+    began: Nanos,
+    count: u64,
+}
+
 /// All state of one run.
 pub struct Kernel {
     pub vm: Vm,
@@ -122,6 +129,7 @@ pub struct Kernel {
     /// The machine is so large that it pays (see `ahead.rs`).
     pub(crate) looks_ahead: bool,
     pub(crate) tick_ns: Nanos,
+    pub(crate) jiffy: Jiffy,
     pub(crate) tick_phase: Box<[Nanos]>,
     pub(crate) vars: KernelVars,
     pub(crate) kfuncs: Box<[Handler]>,
@@ -139,17 +147,23 @@ pub struct Kernel {
 
 impl Kernel {
     /// The present instant of the executing code.
-    #[inline]
-    pub fn clock(&mut self) -> Nanos {
-        let executed = self.vm.executed;
-        if executed != self.exec.charged_insns {
-            let ps = (executed - self.exec.charged_insns) * self.machine.costs.bpf.insn_ps
-                + self.exec.ps_left;
-            self.exec.charged_insns = executed;
-            self.exec.clock += ps / 1000;
-            self.exec.ps_left = ps % 1000;
-        }
+    #[inline(always)]
+    pub fn clock(&self) -> Nanos {
+        debug_assert_eq!(self.vm.executed, self.exec.charged_insns, "instructions not charged");
         self.exec.clock
+    }
+
+    /// Charges the instructions that BPF programs have executed since it was last called: whenever one calls the kernel, or
+    /// has ended.
+    #[inline(always)]
+    pub(crate) fn charge_insns(&mut self) {
+        let executed = self.vm.executed;
+        let exec = &mut self.exec;
+        let insns = executed - exec.charged_insns;
+        let ps = insns * self.machine.costs.bpf.insn_ps + exec.ps_left;
+        exec.charged_insns = executed;
+        exec.clock += ps / 1000;
+        exec.ps_left = ps % 1000;
     }
 
     /// The executing code takes `cost` longer.
@@ -159,13 +173,18 @@ impl Kernel {
     }
 
     /// `ktime_get_ns()` of the executing code.
-    pub fn ktime(&mut self) -> Nanos {
+    pub fn ktime(&self) -> Nanos {
         BOOT_NS + self.clock()
     }
 
     /// Jiffies at that clock, as `p->scx.runnable_at` counts them.
     pub fn jiffies(&mut self) -> u64 {
-        self.ktime() / self.tick_ns
+        let at = self.ktime();
+        if at.wrapping_sub(self.jiffy.began) >= self.tick_ns {
+            let count = at / self.tick_ns;
+            self.jiffy = Jiffy { began: count * self.tick_ns, count };
+        }
+        self.jiffy.count
     }
 
     /// Runs `f` as code on `cpu` from `now` on: after it the CPU has been in the kernel for what `f` charged,

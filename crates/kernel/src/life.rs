@@ -64,6 +64,7 @@ impl Kernel {
             nice: spec.nice.clamp(-20, 19),
             slice_request: spec.slice_request,
             nr_allowed: cpumask::weight(&cpus),
+            anywhere: self.has_all_cpus(&cpus),
             user_cpus: cpus.clone(),
             cpus,
             cgroup: spec.cgroup,

@@ -74,7 +74,7 @@ impl Kernel {
     }
 
     /// Takes the lock on the executing CPU: spins while another CPU holds it.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn lock(&mut self, id: LockId) {
         let (cpu, at) = (self.exec.cpu, self.clock());
         let Kernel { cpus, ext, machine, .. } = self;

@@ -22,7 +22,7 @@ impl Default for Times {
 }
 
 impl Times {
-    #[inline]
+    #[inline(never)]
     pub fn record(&mut self, ns: Nanos) {
         self.0.saturating_record(ns);
     }

@@ -142,7 +142,7 @@ impl Kernel {
     #[inline]
     fn task_struct(&mut self, task: TaskId) -> &mut abi::task_struct {
         let addr = self.tasks[task].addr;
-        self.vm.mem.host_mut(addr)
+        self.vm.mem.own_mut(addr)
     }
 
     /// A task, and what programs see of it.
@@ -150,14 +150,14 @@ impl Kernel {
     pub(crate) fn seen(&mut self, task: TaskId) -> (&mut Task, &mut abi::task_struct) {
         let Kernel { tasks, vm, .. } = self;
         let t = &mut tasks[task];
-        let ts = vm.mem.host_mut(t.addr);
+        let ts = vm.mem.own_mut(t.addr);
         (t, ts)
     }
 
     #[inline]
     fn rq(&mut self, cpu: CpuId) -> &mut abi::rq {
         let addr = self.rq_addr(cpu);
-        self.vm.mem.host_mut(addr)
+        self.vm.mem.own_mut(addr)
     }
 
     /// Guest address of a CPU's `struct rq`.
@@ -325,17 +325,17 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn take_rq_clock(&mut self, cpu: CpuId) -> Nanos {
         let at = self.clock();
-        let c = &mut self.cpus[cpu.idx()];
-        let delta = at.saturating_sub(c.rq_clock);
-        c.rq_clock = at;
-        let idle = c.curr == c.idle_task;
+        let last = std::mem::replace(&mut self.cpus[cpu.idx()].rq_clock, at);
         if self.ext.root.is_some() && self.rq_seen.load(Ordering::Relaxed) {
-            self.mirror_clock(cpu, at, delta, idle);
+            self.mirror_clock(cpu, at, at.saturating_sub(last));
         }
         at
     }
 
-    fn mirror_clock(&mut self, cpu: CpuId, at: Nanos, delta: Nanos, idle: bool) {
+    #[inline(never)]
+    fn mirror_clock(&mut self, cpu: CpuId, at: Nanos, delta: Nanos) {
+        let c = &self.cpus[cpu.idx()];
+        let idle = c.curr == c.idle_task;
         let lost = self.fair.lost_idle_time(cpu);
         let rq = self.rq(cpu);
         rq.clock = BOOT_NS + at;

@@ -201,7 +201,7 @@ impl Kernel {
         } else {
             t.account.switches_involuntary += 1;
         }
-        let seen = vm.mem.host_mut(t.addr);
+        let seen = vm.mem.own_mut(t.addr);
         if t.state == State::Runnable {
             t.start_wait(seen, at, cgroups, nr_cpus);
         } else {
@@ -247,7 +247,7 @@ impl Kernel {
     pub(crate) fn start_wait(&mut self, task: TaskId, at: Nanos) {
         let Kernel { cpus, tasks, vm, cgroups, .. } = self;
         let t = &mut tasks[task];
-        let seen = vm.mem.host_mut(t.addr);
+        let seen = vm.mem.own_mut(t.addr);
         t.start_wait(seen, at, cgroups, cpus.len() as u32);
     }
 
@@ -261,7 +261,7 @@ impl Kernel {
         let wait = since.map_or(0, |since| at.saturating_sub(since));
         t.account.wait_ns += wait;
         t.note_presence(Presence::Runs, at, cgroups, cpus.len() as u32);
-        mirror::arrival(vm.mem.host_mut(t.addr), at, wait);
+        mirror::arrival(vm.mem.own_mut(t.addr), at, wait);
         if since.is_none() {
             return;
         }

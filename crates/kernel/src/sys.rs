@@ -163,12 +163,20 @@ impl Kernel {
     /// `set_cpus_allowed_common()` and the classes' part.
     pub(crate) fn do_set_cpus_allowed(&mut self, task: TaskId, cpus: &CpuMask) {
         let change = self.change_begin(task, queue::SAVE);
+        let anywhere = self.has_all_cpus(cpus);
         let t = &mut self.tasks[task];
         t.cpus = cpus.clone();
         t.nr_allowed = cpumask::weight(cpus);
+        t.anywhere = anywhere;
         mirror::identity(&mut self.vm.mem, &self.tasks[task]);
         self.ext_set_cpumask(task);
         self.change_end(change);
+    }
+
+    /// Whether a set has every CPU of the machine.
+    pub(crate) fn has_all_cpus(&self, cpus: &CpuMask) -> bool {
+        let all = 0..self.machine.topology.nr_cpus() as u32;
+        all.map(CpuId).all(|cpu| cpumask::test(cpus, cpu))
     }
 
     /// The weight of its nice value or policy has changed.

@@ -78,8 +78,9 @@ pub struct Account {
     pub woken_at: Option<Nanos>,
 }
 
-/// One task.
+/// One task; aligned as `Cpu` is.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Task {
     pub id: TaskId,
     /// Of its `task_struct` in guest memory.
@@ -103,6 +104,8 @@ pub struct Task {
     pub user_cpus: CpuMask,
     pub cpus: CpuMask,
     pub nr_allowed: u32,
+    /// `cpus` has every CPU of the machine: it need not be looked at.
+    pub anywhere: bool,
     pub cgroup: CgroupId,
     pub kthread: bool,
     pub exiting: bool,
@@ -132,7 +135,8 @@ pub struct Task {
 
 impl Task {
     pub fn allowed_on(&self, cpu: CpuId) -> bool {
-        cpumask::test(&self.cpus, cpu)
+        debug_assert!(!self.anywhere || cpumask::test(&self.cpus, cpu));
+        self.anywhere || cpumask::test(&self.cpus, cpu)
     }
 
     /// `p->static_prio`

@@ -82,7 +82,7 @@ impl Kernel {
         let Kernel { cpus, tasks, vm, cgroups, .. } = self;
         let c = &mut cpus[cpu.idx()];
         let t = &mut tasks[c.curr];
-        let seen = vm.mem.host_mut(t.addr);
+        let seen = vm.mem.own_mut(t.addr);
         c.charge(t, seen, cgroups, at)
     }
 

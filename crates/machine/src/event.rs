@@ -103,7 +103,7 @@ impl<T: Copy> EventQueue<T> {
     }
 
     /// As `push`, of an event whose kind comes nearly in order of time. The order of events is the same for any `lane`.
-    #[inline(always)]
+    #[inline(never)]
     pub fn push_in(&mut self, lane: usize, time: Nanos, what: T) -> u64 {
         let ring = &mut self.lanes[lane];
         let len = ring.len();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Access to linear memory: checked by permission for programs, by range only for the simulator's own structures.
+//! Access to linear memory: checked by permission for programs, kept in range for the simulator's own structures.
 //!
 //! Owns: the fast path of a guest load and store. Does not: allocate.
 
 use bytemuck::{AnyBitPattern, NoUninit, Pod};
 
-use super::{ASK, GUEST_BASE, LOAD, Memory, PAGE, PAGE_SHIFT, STORE};
+use super::{ASK, GUEST_BASE, LOAD, Memory, PAGE, PAGE_SHIFT, STORE, TAIL};
 use crate::fault::{Access, MemFault};
 
 /// The raw form of a memory that the interpreter keeps in registers during one stretch of execution. The memory
@@ -164,6 +164,22 @@ impl Memory {
         unsafe { &mut *self.host_ptr::<T>(addr, 1) }
     }
 
+    /// As `host_ref`, of a structure at an address that the simulator keeps and no program gave: it is masked instead of
+    /// checked, which is half as long, and a context switch has some forty. That the mask changes nothing is checked with
+    /// debug assertions, in all tests.
+    #[inline(always)]
+    pub fn own_ref<T: Pod>(&self, addr: u64) -> &T {
+        // SAFETY: `own_ptr` leads to an aligned T inside the mapping; the rest is as in `host_ref`.
+        unsafe { &*self.own_ptr::<T>(addr) }
+    }
+
+    /// As `host_mut`, of such an address.
+    #[inline(always)]
+    pub fn own_mut<T: Pod>(&mut self, addr: u64) -> &mut T {
+        // SAFETY: as in `own_ref` and `host_mut`.
+        unsafe { &mut *self.own_ptr::<T>(addr) }
+    }
+
     pub fn host_slice<T: Pod>(&self, addr: u64, n: usize) -> &[T] {
         // SAFETY: as in `host_ref`, for n consecutive values.
         unsafe { std::slice::from_raw_parts(self.host_ptr::<T>(addr, n), n) }
@@ -190,6 +206,15 @@ impl Memory {
 
     pub fn words_mut(&mut self, addr: u64, n: usize) -> &mut [u64] {
         self.host_slice_mut(addr, n)
+    }
+
+    #[inline(always)]
+    fn own_ptr<T>(&self, addr: u64) -> *mut T {
+        const { assert!(size_of::<T>() as u64 <= TAIL && align_of::<T>() as u64 <= PAGE) };
+        debug_assert!(!self.host_ptr::<T>(addr, 1).is_null());
+        let off = addr & self.mask & !(align_of::<T>() as u64 - 1);
+        // SAFETY: the size is a power of two, so the offset is inside, and behind the end there are `TAIL` bytes more.
+        unsafe { self.base.add(off as usize).cast::<T>() }
     }
 
     #[inline(always)]

@@ -166,3 +166,22 @@ fn exhaustion_is_an_error() {
 fn host_access_outside_is_our_bug() {
     mem().host_ref::<u64>(8);
 }
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "outside the memory")]
+fn an_own_address_outside_is_noticed_in_tests() {
+    mem().own_ref::<u64>(8);
+}
+
+#[test]
+fn own_addresses_lead_where_host_addresses_do() {
+    let mut mem = Memory::with_size(3 * ARENA_WINDOW).expect("address space");
+    assert_eq!(mem.size(), 4 * ARENA_WINDOW, "a power of two");
+    let first = mem.alloc(64, 8).expect("memory");
+    let last = GUEST_BASE + mem.size() - 8;
+    for addr in [first, first + 56, last] {
+        *mem.own_mut::<u64>(addr) = addr;
+        assert_eq!((*mem.host_ref::<u64>(addr), *mem.own_ref::<u64>(addr)), (addr, addr));
+    }
+}

@@ -30,7 +30,7 @@ pub fn call<H: Host, const N: usize>(
     const { assert!(N <= MAX_ARGS) };
     invoke(h, instance, func, |vm| {
         let at = vm.stacks.scratch();
-        *vm.mem.host_mut::<[u64; N]>(at) = *args;
+        *vm.mem.own_mut::<[u64; N]>(at) = *args;
         [at, 0, 0, 0, 0]
     })
 }

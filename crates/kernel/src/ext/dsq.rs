@@ -41,8 +41,9 @@ impl DsqKind {
 }
 
 /// One dispatch queue. Tasks of a FIFO lie by position, those of a priority queue by vtime; a key is
-/// (position or vtime relative to `base`, arrival), so one order serves both.
+/// (position or vtime relative to `base`, arrival), so one order serves both. Aligned as `Cpu` is.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Dsq {
     pub kind: DsqKind,
     pub lock: Lock,
@@ -216,7 +217,11 @@ pub struct DsqTable {
     all: Vec<Dsq>,
     nr_cpus: u32,
     by_id: rustc_hash::FxHashMap<u64, DsqId>,
+    /// The same of small ids, which most schedulers use.
+    small: [Option<DsqId>; SMALL_IDS],
 }
+
+const SMALL_IDS: usize = 64;
 
 impl DsqTable {
     pub fn new(nr_cpus: usize, nr_nodes: usize) -> Self {
@@ -225,7 +230,8 @@ impl DsqTable {
         let bypass = cpus().map(DsqKind::Bypass);
         let globals = (0..nr_nodes as u32).map(|node| DsqKind::Global { node });
         let all = locals.chain(bypass).chain(globals).map(Dsq::new).collect();
-        DsqTable { all, nr_cpus: nr_cpus as u32, by_id: Default::default() }
+        let small = [None; SMALL_IDS];
+        DsqTable { all, nr_cpus: nr_cpus as u32, by_id: Default::default(), small }
     }
 
     fn add(&mut self, kind: DsqKind) -> DsqId {
@@ -264,7 +270,10 @@ impl DsqTable {
 
     #[inline]
     pub fn user(&self, id: u64) -> Option<DsqId> {
-        self.by_id.get(&id).copied()
+        match self.small.get(id as usize) {
+            Some(dsq) => *dsq,
+            None => self.by_id.get(&id).copied(),
+        }
     }
 
     /// A new user queue; None if the id is taken.
@@ -274,6 +283,7 @@ impl DsqTable {
         }
         let dsq = self.add(DsqKind::User { id });
         self.by_id.insert(id, dsq);
+        self.note_small(id, Some(dsq));
         Some(dsq)
     }
 
@@ -281,7 +291,14 @@ impl DsqTable {
     pub fn destroy(&mut self, dsq: DsqId) {
         if let DsqKind::User { id } = self.get(dsq).kind {
             self.by_id.remove(&id);
+            self.note_small(id, None);
             self.get_mut(dsq).kind = DsqKind::Gone { id };
+        }
+    }
+
+    fn note_small(&mut self, id: u64, dsq: Option<DsqId>) {
+        if let Some(small) = self.small.get_mut(id as usize) {
+            *small = dsq;
         }
     }
 

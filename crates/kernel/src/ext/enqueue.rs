@@ -23,7 +23,7 @@ impl Kernel {
     #[inline]
     pub(crate) fn scx(&mut self, task: TaskId) -> &mut abi::sched_ext_entity {
         let addr = self.tasks[task].addr;
-        &mut self.vm.mem.host_mut::<abi::task_struct>(addr).scx
+        &mut self.vm.mem.own_mut::<abi::task_struct>(addr).scx
     }
 
     #[inline]
@@ -376,13 +376,13 @@ impl Kernel {
     }
 
     /// `update_curr_scx()`: CPU time eats the slice.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn ext_update_curr(&mut self, cpu: CpuId) {
         let at = self.clock();
         let Kernel { cpus, tasks, vm, cgroups, .. } = self;
         let c = &mut cpus[cpu.idx()];
         let t = &mut tasks[c.curr];
-        let ts: &mut abi::task_struct = vm.mem.host_mut(t.addr);
+        let ts: &mut abi::task_struct = vm.mem.own_mut(t.addr);
         apply_slice_oob(&mut t.ext, ts);
         let delta = c.charge(t, ts, cgroups, at);
         if delta != 0 && ts.scx.slice != slice::INF {

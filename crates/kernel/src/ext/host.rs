@@ -128,6 +128,7 @@ impl Kernel {
             k.charge(k.machine.costs.irq.timer_ns);
             let outer = k.ext.frame.replace(OpFrame::default());
             let result = scxlab_bpf::vm::fire_timer(k, timer);
+            k.charge_insns();
             k.ext.frame = outer;
             if let Err(fault) = result {
                 k.program_faulted("a timer callback", fault);
@@ -147,6 +148,7 @@ impl Host for Kernel {
     }
 
     fn ktime_ns(&mut self) -> u64 {
+        self.charge_insns();
         self.ktime()
     }
 
@@ -159,12 +161,14 @@ impl Host for Kernel {
     }
 
     fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: [u64; 5]) -> Result<u64, Fault> {
+        self.charge_insns();
         self.charge(self.machine.costs.bpf.kfunc_call_ns);
         let handler = self.kfuncs[id.0 as usize];
         handler(self, args)
     }
 
     fn helper(&mut self, _site: CallSite, id: u32, args: [u64; 5]) -> Result<u64, Fault> {
+        self.charge_insns();
         match id {
             helper::GET_CURRENT_PID_TGID => {
                 let t = &self.tasks[self.cpus[self.exec.cpu.idx()].curr];
@@ -193,6 +197,7 @@ impl Host for Kernel {
     }
 
     fn printk(&mut self, text: &str) {
+        self.charge_insns();
         self.charge(self.machine.costs.kfunc.printk_ns);
         let (time, cpu) = (self.clock(), self.exec.cpu);
         self.tracer.printk(time, cpu, text);
@@ -202,14 +207,17 @@ impl Host for Kernel {
     }
 
     fn lock(&mut self, addr: u64) {
+        self.charge_insns();
         self.lock_guest(addr);
     }
 
     fn unlock(&mut self, addr: u64) {
+        self.charge_insns();
         self.unlock_guest(addr);
     }
 
     fn timer_arm(&mut self, timer: TimerId, expires_ns: u64, cpu: Option<u32>) {
+        self.charge_insns();
         self.charge(self.machine.costs.kfunc.timer_arm_ns);
         let generation = self.next_timer_generation(timer);
         let at = expires_ns.saturating_sub(BOOT_NS).max(self.clock());
@@ -222,6 +230,7 @@ impl Host for Kernel {
     }
 
     fn kptr_release(&mut self, kind: KptrKind, ptr: u64) {
+        self.charge_insns();
         let KptrKind::Kernel(btf_id) = kind else { return };
         let name = self.btf.name(TypeId(btf_id)).to_owned();
         match name.as_str() {

@@ -70,7 +70,7 @@ impl Kernel {
     }
 
     /// Sets slice and vtime if they are given, links the task at its place and remembers it.
-    #[inline(always)]
+    #[inline(never)]
     fn dsq_link(
         &mut self,
         dsq: DsqId,
@@ -86,7 +86,7 @@ impl Kernel {
         let Kernel { tasks, vm, ext, .. } = self;
         let t = &mut tasks[task];
         assert!(t.ext.dsq.is_none(), "task {task} is on a DSQ already");
-        let seen = &mut vm.mem.host_mut::<abi::task_struct>(t.addr).scx;
+        let seen = &mut vm.mem.own_mut::<abi::task_struct>(t.addr).scx;
         let priq = *flags & enq::DSQ_PRIQ != 0;
         if let Some((slice, vtime)) = slice_vtime {
             apply_slice_vtime(&mut t.ext, seen, slice, vtime, *flags);

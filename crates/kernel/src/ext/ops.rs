@@ -57,6 +57,8 @@ impl Kernel {
         self.op_about(Op::Dispatch, Some(cpu), [prev, 0], None, &args);
     }
 
+    /// Not inlined, at five places, by any profile: what a switch goes through must fit the host's cache of instructions.
+    #[inline(never)]
     fn op_about(
         &mut self,
         op: Op,
@@ -85,6 +87,7 @@ impl Kernel {
             Some((instance, func)) => scxlab_bpf::vm::call(self, instance, func, args),
             None => Ok(self.op_native(op, args)),
         };
+        self.charge_insns();
         self.ext.frame = outer;
         let cost = self.clock() - start;
         let stats = &mut self.ext.op_stats.0[op as usize];
@@ -139,6 +142,7 @@ impl Kernel {
         self.vm.mem.host_slice_mut::<u8>(at, ctx.len()).copy_from_slice(ctx);
         let outer = self.ext.frame.replace(OpFrame::default());
         let result = scxlab_bpf::vm::call_raw(self, instance, func, [at, 0, 0, 0, 0]);
+        self.charge_insns();
         self.ext.frame = outer;
         ctx.copy_from_slice(self.vm.mem.host_slice::<u8>(at, ctx.len()));
         self.vm.mem.free(at, room);

@@ -36,6 +36,7 @@ impl Kernel {
             self.charge(self.machine.costs.bpf.ops_callback_ns);
             let outer = self.ext.frame.replace(OpFrame::default());
             let result = scxlab_bpf::vm::call(self, instance, func, &args);
+            self.charge_insns();
             self.ext.frame = outer;
             if let Err(fault) = result {
                 self.program_faulted("tp_btf/sched_switch", fault);

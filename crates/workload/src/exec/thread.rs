@@ -33,29 +33,31 @@ pub(super) struct TimerState {
     pub next: Option<Nanos>,
 }
 
+/// What every step looks at comes first, in as few lines of the host's caches as it can: there may be thousands.
+#[repr(C, align(64))]
 pub(super) struct Thread {
     pub task: TaskId,
-    /// Unique in the run; 0 once it has exited.
-    pub serial: u64,
-    pub name: String,
-    pub template: u32,
     pub pc: u32,
     pub wait: Wait,
     pub pending: Pending,
-    /// Where its timers' first periods begin: its start offset and delay.
-    pub zero: Nanos,
     /// When it last went round a loop.
     pub last_turn: Option<Nanos>,
+    pub phase: Phase,
+    pub template: u32,
+    /// Children that have not exited.
+    pub children: u32,
     /// Passes left, by nesting depth.
     pub loops: Box<[u64]>,
     pub timers: Box<[TimerState]>,
     /// Objects that this instance means, by the template's slots.
     pub binding: Box<[u32]>,
+    /// Where its timers' first periods begin: its start offset and delay.
+    pub zero: Nanos,
+    /// Unique in the run; 0 once it has exited.
+    pub serial: u64,
+    pub name: String,
     pub cgroup: CgroupId,
     pub process: Option<u32>,
     /// Thread and its serial.
     pub parent: Option<(u32, u64)>,
-    /// Children that have not exited.
-    pub children: u32,
-    pub phase: Phase,
 }

@@ -55,10 +55,12 @@ fn an_iterator_does_not_see_what_came_after_it_began() {
 #[test]
 fn ids_are_unique_until_destroyed() {
     let mut table = DsqTable::new(2, 1);
-    let dsq = table.create(7).unwrap();
-    assert_eq!(table.create(7), None);
-    table.destroy(dsq);
-    assert_eq!(table.user(7), None);
-    assert!(matches!(table.get(dsq).kind, DsqKind::Gone { id: 7 }));
-    assert!(table.create(7).is_some());
+    for id in [0, 7, SMALL_IDS as u64 - 1, SMALL_IDS as u64, u64::MAX] {
+        let dsq = table.create(id).unwrap();
+        assert_eq!((table.create(id), table.user(id)), (None, Some(dsq)));
+        table.destroy(dsq);
+        assert_eq!(table.user(id), None);
+        assert!(matches!(table.get(dsq).kind, DsqKind::Gone { id: gone } if gone == id));
+        assert!(table.create(id).is_some());
+    }
 }
