@@ -103,28 +103,33 @@ impl<T: Copy> EventQueue<T> {
     }
 
     /// As `push`, of an event whose kind comes nearly in order of time. The order of events is the same for any `lane`.
-    #[inline(never)]
+    /// What is most often done is inlined by force: see `push_with_seq`.
+    #[inline(always)]
     pub fn push_in(&mut self, lane: usize, time: Nanos, what: T) -> u64 {
         let ring = &mut self.lanes[lane];
-        let len = ring.len();
-        let event = Due { time, seq: self.next_seq, what };
-        if ring.back().is_none_or(|last| last.time <= time) {
-            ring.push_back(event);
-            if len == 0 {
-                self.set_head(lane, event.head());
-            }
-        } else if len > SLACK && ring[len - SLACK].time > time {
-            return self.push_behind(time, what);
-        } else {
-            self.sort_in(lane, event);
+        if ring.back().is_some_and(|last| last.time > time) {
+            return self.push_early(lane, time, what);
         }
+        let (seq, first) = (self.next_seq, ring.is_empty());
         self.next_seq += 1;
-        event.seq
+        ring.push_back(Due { time, seq, what });
+        if first {
+            self.set_head(lane, (time, seq));
+        }
+        seq
     }
 
+    /// The same of an event that comes before the last of its lane.
     #[inline(never)]
-    fn push_behind(&mut self, time: Nanos, what: T) -> u64 {
-        self.push(time, what)
+    fn push_early(&mut self, lane: usize, time: Nanos, what: T) -> u64 {
+        let ring = &self.lanes[lane];
+        if ring.len() > SLACK && ring[ring.len() - SLACK].time > time {
+            return self.push(time, what);
+        }
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.sort_in(lane, Due { time, seq, what });
+        seq
     }
 
     /// Puts an event that is a little early at its place. It has the highest number: among equal times it is the last.

@@ -16,12 +16,14 @@ const MULTIPLIER: u64 = 0x9e37_79b1_85eb_ca87;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceHash(u64);
 
-impl TraceHash {
-    /// A hash that has seen nothing.
-    pub const fn new() -> Self {
+/// A hash that has seen nothing.
+impl Default for TraceHash {
+    fn default() -> Self {
         TraceHash(!MULTIPLIER)
     }
+}
 
+impl TraceHash {
     /// Folds one word in.
     #[inline(always)]
     pub fn add(&mut self, word: u64) {
@@ -40,7 +42,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn of(words: &[u64]) -> u64 {
-        let mut hash = TraceHash::new();
+        let mut hash = TraceHash::default();
         words.iter().for_each(|&word| hash.add(word));
         hash.finish()
     }

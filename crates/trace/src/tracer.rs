@@ -33,7 +33,7 @@ pub struct Tracer {
 impl Default for Tracer {
     /// A tracer that only hashes and counts.
     fn default() -> Self {
-        Tracer { names: Names::default(), hash: TraceHash::new(), count: 0, sink: None }
+        Tracer { names: Names::default(), hash: TraceHash::default(), count: 0, sink: None }
     }
 }
 

@@ -13,22 +13,31 @@ use scxlab_bpf::fault::{Fault, FaultKind};
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
-/// Most arguments of an operation.
-const ARGS: usize = 4;
+/// The tasks that a call is about.
+#[derive(Clone, Copy)]
+enum About {
+    Nothing,
+    /// The first argument.
+    Task(TaskId),
+    /// The first two arguments.
+    Two,
+    /// The second argument.
+    Prev,
+}
 
-/// An operation's arguments, and zeros.
+/// An argument, or zero.
 #[inline(always)]
-fn padded(args: &[u64]) -> [u64; ARGS] {
-    let mut all = [0; ARGS];
-    all[..args.len()].copy_from_slice(args);
-    all
+fn nth(args: &[u64], n: usize) -> u64 {
+    args.get(n).copied().unwrap_or(0)
 }
 
 impl Kernel {
     /// Calls an operation that is about no task.
     #[inline(always)]
     pub(crate) fn op(&mut self, op: Op, locked: Option<CpuId>, args: &[u64]) -> u64 {
-        self.op_about(op, locked, [0, 0], None, &padded(args))
+        debug_assert!(args.len() <= 4, "ops.{}()", op.name());
+        let (a, b) = (nth(args, 0), nth(args, 1));
+        self.op_about(op, locked, About::Nothing, a, b, nth(args, 2), nth(args, 3))
     }
 
     /// Calls an operation about a task, which is its first argument.
@@ -41,32 +50,43 @@ impl Kernel {
         rest: &[u64],
     ) -> u64 {
         let addr = self.tasks[task].addr;
-        let mut args = [addr, 0, 0, 0];
-        args[1..=rest.len()].copy_from_slice(rest);
-        self.op_about(op, locked, [addr, 0], Some(task), &args)
+        let (b, c, d) = (nth(rest, 0), nth(rest, 1), nth(rest, 2));
+        self.op_about(op, locked, About::Task(task), addr, b, c, d)
     }
 
     /// Calls an operation about two tasks; the second may be NULL (0).
     pub(crate) fn op_two(&mut self, op: Op, locked: Option<CpuId>, a: u64, b: u64) -> u64 {
-        self.op_about(op, locked, [a, b], None, &padded(&[a, b]))
+        self.op_about(op, locked, About::Two, a, b, 0, 0)
     }
 
     /// `ops.dispatch(cpu, prev)`; prev may be NULL (0).
     pub(crate) fn op_dispatch(&mut self, cpu: CpuId, prev: u64) {
-        let args = padded(&[u64::from(cpu.0), prev]);
-        self.op_about(Op::Dispatch, Some(cpu), [prev, 0], None, &args);
+        self.op_about(Op::Dispatch, Some(cpu), About::Prev, u64::from(cpu.0), prev, 0, 0);
     }
 
     /// Not inlined, at five places, by any profile: what a switch goes through must fit the host's cache of instructions.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "words: the host's CPU waits for an array that was written by the word and is read at once"
+    )]
     #[inline(never)]
     fn op_about(
         &mut self,
         op: Op,
         locked: Option<CpuId>,
-        subjects: [u64; 2],
-        task: Option<TaskId>,
-        args: &[u64; ARGS],
+        about: About,
+        a: u64,
+        b: u64,
+        c: u64,
+        d: u64,
     ) -> u64 {
+        let args = &[a, b, c, d];
+        let (subjects, task) = match about {
+            About::Nothing => ([0, 0], None),
+            About::Task(task) => ([a, 0], Some(task)),
+            About::Two => ([a, b], None),
+            About::Prev => ([b, 0], None),
+        };
         let Some(sched) = &self.ext.root else { return 0 };
         let bpf = match &sched.program {
             Program::Bpf { instance, funcs } => match funcs[op as usize] {

@@ -67,7 +67,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
 }
 
 fn hash(events: &[Event]) -> u64 {
-    let mut hash = TraceHash::new();
+    let mut hash = TraceHash::default();
     events.iter().for_each(|event| event.fold_into(&mut hash));
     hash.finish()
 }
