@@ -125,4 +125,4 @@ tidy:
 
 clean:
 	@$(CARGO) clean
-	@rm -f $(BUILD)/abi.bpf.o $(BUILD)/demo.*.pftrace
+	@rm -rf $(BUILD)/abi.bpf.o $(BUILD)/demo.*.pftrace $(BUILD)/pgo

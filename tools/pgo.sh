@@ -29,8 +29,8 @@ die() { say "$*" >&2; exit 1; }
 
 # What the profile depends on: the sources as they are, and the compiler.
 name() {
-    { rustc -vV; cat tools/pgo.sh; git ls-files -z --cached --others --exclude-standard -- Cargo.lock crates bpf |
-        sort -z | xargs -0 sha256sum; } | sha256sum | cut -c1-16
+    { rustc -vV; find Cargo.lock tools/pgo.sh crates bpf -type f -print0 | sort -z | xargs -0 sha256sum; } |
+        sha256sum | cut -c1-16
 }
 
 profdata_tool() {
