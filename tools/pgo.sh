@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Builds scxlab with a profile of itself at work: code is laid out in the order in which it is executed, which makes
-# simulations a quarter faster. Our crates are compiled three times, those of others once.
+# Builds scxlab with a profile of itself at work: code is laid out in the order in which it is executed. What that gives is in
+# docs/internals/performance.md. Our crates are compiled twice, those of others once.
 #
 #   tools/pgo.sh                    the program, in target/pgo/scxlab
 #   tools/pgo.sh bench [ARGS]       benchmarks of the same code: --bench switches -- vtime-64, all without arguments

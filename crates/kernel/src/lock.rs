@@ -74,6 +74,7 @@ impl Kernel {
     }
 
     /// Takes the lock on the executing CPU: spins while another CPU holds it.
+    // One copy for all callers: see "instructions" in docs/internals/performance.md.
     #[inline(never)]
     pub(crate) fn lock(&mut self, id: LockId) {
         let (cpu, at) = (self.exec.cpu, self.clock());

@@ -22,6 +22,7 @@ impl Default for Times {
 }
 
 impl Times {
+    // One copy for all callers: see "instructions" in docs/internals/performance.md.
     #[inline(never)]
     pub fn record(&mut self, ns: Nanos) {
         self.0.saturating_record(ns);

@@ -244,6 +244,7 @@ impl Kernel {
     }
 
     /// The task is on its CPU's run queue from now on, or no longer.
+    // One copy for all callers: see "instructions" in docs/internals/performance.md.
     #[inline(never)]
     pub(crate) fn set_on_rq(&mut self, task: TaskId, on_rq: bool) {
         let (t, seen) = self.seen(task);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The one 64-bit hash whose values may leave the process: seeds of streams, trace hashes, manifests.
+//! The 64-bit hash whose values may leave the process: seeds of streams, texts in traces, manifests. Traces have their own.
 //!
 //! Owns: the mixing; a value written by one version must be the value of every later one.
 //! Does not: resist an attacker, or serve hash tables (they use `rustc-hash`).
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Values in files of earlier versions; a change here breaks every stored trace hash and seed. They were
+    /// Values in files of earlier versions; a change here breaks every stored hash and seed. They were
     /// computed by a second implementation.
     #[test]
     fn values_never_change() {

@@ -4,8 +4,9 @@
 //! Owns: the kinds and their meaning. Does not: hold names (see `names.rs`) or text.
 //! A field or a kind that is added changes every trace hash; that is a change of the file format.
 
-use crate::hash::TraceHash;
 use scxlab_machine::{CgroupId, CpuId, Nanos, TaskId};
+
+use crate::hash::TraceHash;
 
 /// Something that happened on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

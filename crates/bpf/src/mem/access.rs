@@ -164,19 +164,12 @@ impl Memory {
         unsafe { &mut *self.host_ptr::<T>(addr, 1) }
     }
 
-    /// As `host_ref`, of a structure at an address that the simulator keeps and no program gave: it is masked instead of
+    /// As `host_mut`, of a structure at an address that the simulator keeps and no program gave: it is masked instead of
     /// checked, which is half as long, and a context switch has some forty. That the mask changes nothing is checked with
     /// debug assertions, in all tests.
     #[inline(always)]
-    pub fn own_ref<T: Pod>(&self, addr: u64) -> &T {
-        // SAFETY: `own_ptr` leads to an aligned T inside the mapping; the rest is as in `host_ref`.
-        unsafe { &*self.own_ptr::<T>(addr) }
-    }
-
-    /// As `host_mut`, of such an address.
-    #[inline(always)]
     pub fn own_mut<T: Pod>(&mut self, addr: u64) -> &mut T {
-        // SAFETY: as in `own_ref` and `host_mut`.
+        // SAFETY: `own_ptr` leads to an aligned T inside the mapping; the rest is as in `host_mut`.
         unsafe { &mut *self.own_ptr::<T>(addr) }
     }
 

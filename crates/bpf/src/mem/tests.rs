@@ -171,7 +171,7 @@ fn host_access_outside_is_our_bug() {
 #[cfg(debug_assertions)]
 #[should_panic(expected = "outside the memory")]
 fn an_own_address_outside_is_noticed_in_tests() {
-    mem().own_ref::<u64>(8);
+    mem().own_mut::<u64>(8);
 }
 
 #[test]
@@ -182,6 +182,6 @@ fn own_addresses_lead_where_host_addresses_do() {
     let last = GUEST_BASE + mem.size() - 8;
     for addr in [first, first + 56, last] {
         *mem.own_mut::<u64>(addr) = addr;
-        assert_eq!((*mem.host_ref::<u64>(addr), *mem.own_ref::<u64>(addr)), (addr, addr));
+        assert_eq!(*mem.host_ref::<u64>(addr), addr);
     }
 }

@@ -285,7 +285,13 @@ impl Kernel {
     }
 
     /// Calls a dump operation; what it says goes into the dump behind `prefix`.
-    fn dump_op(&mut self, op: Op, locked: Option<CpuId>, prefix: &'static str, args: &[u64]) {
+    fn dump_op<const N: usize>(
+        &mut self,
+        op: Op,
+        locked: Option<CpuId>,
+        prefix: &'static str,
+        args: &[u64; N],
+    ) {
         if !self.ext.has_op(op) {
             return;
         }

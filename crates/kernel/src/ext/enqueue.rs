@@ -376,6 +376,7 @@ impl Kernel {
     }
 
     /// `update_curr_scx()`: CPU time eats the slice.
+    // One copy for all callers: see "instructions" in docs/internals/performance.md.
     #[inline(never)]
     pub(crate) fn ext_update_curr(&mut self, cpu: CpuId) {
         let at = self.clock();

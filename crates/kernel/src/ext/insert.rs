@@ -70,6 +70,7 @@ impl Kernel {
     }
 
     /// Sets slice and vtime if they are given, links the task at its place and remembers it.
+    // One copy for all callers: see "instructions" in docs/internals/performance.md.
     #[inline(never)]
     fn dsq_link(
         &mut self,

@@ -34,21 +34,27 @@ fn nth(args: &[u64], n: usize) -> u64 {
 impl Kernel {
     /// Calls an operation that is about no task.
     #[inline(always)]
-    pub(crate) fn op(&mut self, op: Op, locked: Option<CpuId>, args: &[u64]) -> u64 {
-        debug_assert!(args.len() <= 4, "ops.{}()", op.name());
+    pub(crate) fn op<const N: usize>(
+        &mut self,
+        op: Op,
+        locked: Option<CpuId>,
+        args: &[u64; N],
+    ) -> u64 {
+        const { assert!(N <= 4) };
         let (a, b) = (nth(args, 0), nth(args, 1));
         self.op_about(op, locked, About::Nothing, a, b, nth(args, 2), nth(args, 3))
     }
 
     /// Calls an operation about a task, which is its first argument.
     #[inline(always)]
-    pub(crate) fn op_task(
+    pub(crate) fn op_task<const N: usize>(
         &mut self,
         op: Op,
         locked: Option<CpuId>,
         task: TaskId,
-        rest: &[u64],
+        rest: &[u64; N],
     ) -> u64 {
+        const { assert!(N <= 3) };
         let addr = self.tasks[task].addr;
         let (b, c, d) = (nth(rest, 0), nth(rest, 1), nth(rest, 2));
         self.op_about(op, locked, About::Task(task), addr, b, c, d)
@@ -171,12 +177,12 @@ impl Kernel {
 
     /// Calls select_cpu or enqueue with the direct dispatch slot open for `task`.
     #[inline(always)]
-    pub(crate) fn op_direct(
+    pub(crate) fn op_direct<const N: usize>(
         &mut self,
         op: Op,
         locked: Option<CpuId>,
         task: TaskId,
-        rest: &[u64],
+        rest: &[u64; N],
     ) -> u64 {
         let outer = std::mem::replace(&mut self.ext.direct, DirectSlot::Open(task));
         let value = self.op_task(op, locked, task, rest);
