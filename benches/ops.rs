@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use scxlab_benches::host::cpu_time;
 use scxlab_benches::median;
+use scxlab_benches::noting::Noting;
 use scxlab_bpf::btf::Kind;
 use scxlab_bpf::link::{Loaded, OpenObject, Target};
 use scxlab_bpf::object::Object;
-use scxlab_bpf::vm::bare::BareHost;
 use scxlab_bpf::vm::{Config, Engine, FuncId, Limits, call};
 use scxlab_lab::sim::kernel_target;
 use scxlab_machine::Machine;
@@ -138,7 +138,7 @@ fn timed(run: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dy
 
 /// The operation in a virtual machine of ours.
 struct Ours {
-    host: BareHost,
+    host: Noting,
     loaded: Loaded,
     func: FuncId,
     args: [u64; 4],
@@ -147,16 +147,13 @@ struct Ours {
 impl Ours {
     fn new(op: &Op, engine: Engine) -> Result<Ours, Box<dyn Error>> {
         let limits = Limits { compile_after: 0, ..Limits::default() };
-        let mut host = BareHost::new(Config { limits, engine, ..Config::default() })?;
+        let mut host = Noting::new(Config { limits, engine, ..Config::default() })?;
         let target = kernel_target(&Arc::new(Machine::resolve("1c")?))?;
         let shipped = scxlab_sched::find("vtime").ok_or("vtime is not shipped")?;
         let object = Arc::new(Object::parse(shipped.object, shipped.name)?);
         let mut open = OpenObject::new(object);
         open.globals.fill_enum_globals("__", target.btf());
         let loaded = open.load(&mut host, &target)?;
-        let instance = host.vm.instance(loaded.instance).ok_or("just loaded")?;
-        let names = instance.image().kfunc_names.clone();
-        host.kfuncs = names.into_keys().map(|id| (id, 0)).collect();
         let func = loaded.func(&format!("vtime_{}", op.name)).ok_or("no such operation")?;
         let task = task(&mut host, target.btf())?;
         Ok(Ours { host, loaded, func, args: (op.args)(task) })
@@ -166,14 +163,13 @@ impl Ours {
         for _ in 0..CALLS {
             let result = call(&mut self.host, self.loaded.instance, self.func, &self.args);
             result.map_err(|fault| format!("{fault:#}"))?;
-            self.host.kfunc_calls.clear();
         }
         Ok(())
     }
 }
 
 /// The task as programs see it: its address.
-fn task(host: &mut BareHost, btf: &scxlab_bpf::btf::Btf) -> Result<u64, Box<dyn Error>> {
+fn task(host: &mut Noting, btf: &scxlab_bpf::btf::Btf) -> Result<u64, Box<dyn Error>> {
     let ty = btf.find("task_struct", Kind::Struct).ok_or("no task_struct")?;
     let at = host.vm.mem.alloc_kernel(btf.size_of(ty)?, 64)?;
     let mut put = |path: &str, bytes: &[u8]| -> Result<(), Box<dyn Error>> {

@@ -58,7 +58,8 @@ pub mod call {
 }
 
 /// A decoded instruction. `off` is a byte offset for memory operations and an absolute index into the image's
-/// code for jumps; `imm` is a sign-extended immediate, a 64-bit constant, or what is called.
+/// code for jumps; `imm` is a sign-extended immediate, a 64-bit constant, or what is called. Of a kernel function's call, `dst`
+/// is how many of r1 to r5 it is known not to take: they are 0 for it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Insn {

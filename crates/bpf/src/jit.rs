@@ -33,21 +33,21 @@ mod translate;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
 use memmap2::Mmap;
 
 pub use compile::Refusal;
 use compile::{Compiler, Isa};
-pub(crate) use ctx::Contexts;
+pub(crate) use ctx::{Contexts, Place};
 pub use foreign::{Foreign, ForeignFunc, Surroundings, generate, layout};
 pub(crate) use native::{Entry, call};
 use translate::Input;
 
 use crate::insn::Op;
 use crate::insn::uses::{self, RegSet};
-use crate::vm::{Func, FuncId, Image, Instance, Limits};
+use crate::vm::{Func, FuncId, Image, Limits};
 
 /// What executes programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,8 +164,6 @@ struct Slot {
     entry: AtomicPtr<u8>,
     /// Frames that it needs below its own.
     height: u8,
-    /// How many of r1 to r5 it takes; valid with `entry`.
-    arguments: AtomicU8,
     /// Instructions that the interpreter has executed from its entry on. Approximate when threads share it.
     warmth: AtomicU64,
     /// Warmth at which it is compiled; never if it was refused.
@@ -238,28 +236,26 @@ impl Code {
         self.starts.get(&pc).copied().unwrap_or(FuncId(u32::MAX))
     }
 
-    /// The function's machine code, if there is any, and it and what it calls has room in so many frames. `found` is the
-    /// instance that it runs for.
+    /// The address of the function's machine code, if there is any, and it and what it calls has room in so many frames.
     #[inline(always)]
-    pub(crate) fn entry(&self, func: FuncId, found: &Instance, frames: u32) -> Option<Entry> {
+    fn entry(&self, func: FuncId, frames: u32) -> Option<*const u8> {
         let slot = self.slots.get(func.idx())?;
         if u32::from(slot.height) >= frames {
             return None;
         }
         let code = slot.entry.load(Ordering::Acquire);
-        let arguments = slot.arguments.load(Ordering::Relaxed);
-        (!code.is_null()).then(|| Entry { code, arguments, found: ptr::from_ref(found) })
+        (!code.is_null()).then_some(code.cast_const())
     }
 
-    /// As `entry`, and the code is made now if it is time.
+    /// Makes a function's machine code if it is time; whether it has some.
     #[inline]
-    pub(crate) fn due(&self, func: FuncId, found: &Instance, frames: u32) -> Option<Entry> {
-        let slot = self.slots.get(func.idx())?;
+    pub(crate) fn due(&self, func: FuncId) -> bool {
+        let Some(slot) = self.slots.get(func.idx()) else { return false };
         if slot.warmth.load(Ordering::Relaxed) < slot.due.load(Ordering::Relaxed) {
-            return None;
+            return false;
         }
         self.make(slot, func);
-        self.entry(func, found, frames)
+        !slot.entry.load(Ordering::Relaxed).is_null()
     }
 
     #[cold]
@@ -290,21 +286,19 @@ impl Code {
         }
     }
 
-    /// What refused accesses call. Some function has been compiled.
-    pub(crate) fn access(&self) -> *const u8 {
-        self.access.load(Ordering::Relaxed)
+    /// What refused accesses call; NULL until some function has been compiled.
+    fn access(&self) -> *const u8 {
+        self.access.load(Ordering::Acquire)
     }
 
     fn compile(&self, work: &mut Work, slot: &Slot, func: FuncId) -> Result<(), Refusal> {
-        let arguments = arguments(&work.live(&self.image, func));
         let bytes = self.bytes(work, func)?;
         if self.access.load(Ordering::Relaxed).is_null() {
             let map = compile::executable(&work.compiler.access_thunk(&*self.isa)?)?;
-            self.access.store(map.as_ptr().cast_mut(), Ordering::Relaxed);
+            self.access.store(map.as_ptr().cast_mut(), Ordering::Release);
             work.maps.push(map);
         }
         let map = compile::executable(&bytes)?;
-        slot.arguments.store(arguments as u8, Ordering::Relaxed);
         slot.entry.store(map.as_ptr().cast_mut(), Ordering::Release);
         work.maps.push(map);
         Ok(())

@@ -57,12 +57,15 @@ pub enum OutOfMemory {
     Exhausted { size: u64, limit: u64 },
 }
 
+/// What structures that the kernel keeps are aligned to, at most.
+const WORD: u64 = 8;
+
 /// One reservation of address space and its page tables. Freed as a whole when dropped.
 pub struct Memory {
     base: *mut u8,
     perms: *mut u8,
     size: u64,
-    /// `size - 1`: as the size is a power of two, the bits of an offset.
+    /// As the size is a power of two, the bits of an offset that is a multiple of `WORD`.
     mask: u64,
     alloc: alloc::Allocator,
     /// Arena windows, newest (lowest) first at the end; see `arena_at`.
@@ -102,7 +105,7 @@ impl Memory {
             base: data.as_mut_ptr(),
             perms: perms.as_mut_ptr(),
             size,
-            mask: size - 1,
+            mask: (size - 1) & !(WORD - 1),
             alloc: alloc::Allocator::new(size)?,
             arenas: Vec::new(),
             arena_stores_dropped: 0,

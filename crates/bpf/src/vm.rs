@@ -280,7 +280,7 @@ pub trait Host: Sized {
     fn prandom_u32(&mut self) -> u32;
     /// Guest address of the current `task_struct`.
     fn current_task(&mut self) -> u64;
-    fn kfunc(&mut self, site: CallSite, id: KfuncId, args: [u64; 5]) -> Result<u64, Fault>;
+    fn kfunc(&mut self, site: CallSite, id: KfuncId, args: &[u64; 5]) -> Result<u64, Fault>;
     /// A helper that this crate does not implement. Return `helper::unmodelled(id)` for what you do not either.
     fn helper(&mut self, site: CallSite, id: u32, args: [u64; 5]) -> Result<u64, Fault>;
     /// May the running program store `len` bytes at this address of a kernel structure?

@@ -7,10 +7,14 @@
 //! they will be is known from the queue: an event's lane says which of its kind comes next, and which after that. One
 //! that is two away is looked up itself (*far*), and then what hangs on it (*near*).
 
+use crate::abi;
+use crate::cpu::HOT_CPU_BYTES;
 use crate::event::Event;
+use crate::ext::dsq::HOT_DSQ_BYTES;
 use crate::kernel::Kernel;
+use crate::task::HOT_TASK_BYTES;
 use scxlab_machine::id::{CpuId, TaskId};
-use scxlab_machine::prefetch::prefetch;
+use scxlab_machine::prefetch::{prefetch, prefetch_first};
 
 /// Below this many CPUs all of them and their tasks stay in the second-level cache, and looking ahead costs more than it saves:
 /// 7 % with 64 CPUs; with 1,024 it saves a third.
@@ -21,7 +25,7 @@ const NEAR: usize = 0;
 const FAR: usize = 2;
 
 /// Of a `task_struct`, from its start: what the kernel writes at every switch.
-const HOT_TASK_BYTES: usize = 512;
+const HOT_SEEN_BYTES: usize = 512;
 
 impl Kernel {
     #[inline]
@@ -72,17 +76,17 @@ impl Kernel {
     }
 
     fn cpu_ahead(&self, cpu: CpuId) {
-        prefetch(&self.cpus[cpu.idx()]);
+        prefetch_first(&self.cpus[cpu.idx()], HOT_CPU_BYTES);
         prefetch(&self.ext.cpus[cpu.idx()]);
-        prefetch(self.ext.dsqs.get(self.ext.dsqs.local(cpu)));
-        prefetch(self.vm.mem.host_ref::<crate::abi::rq>(self.rq_addr(cpu)));
+        prefetch_first(self.ext.dsqs.get(self.ext.dsqs.local(cpu)), HOT_DSQ_BYTES);
+        prefetch(self.vm.mem.own_ref::<abi::rq>(self.rq_addr(cpu)));
         self.fair.soon(cpu);
     }
 
     fn task_ahead(&self, task: TaskId) {
-        let Some(t) = self.tasks.get(task) else { return };
-        prefetch(t);
-        prefetch(self.vm.mem.host_slice::<u8>(self.tasks.slot_addr(task), HOT_TASK_BYTES));
+        let Some((slot, addr)) = self.tasks.slot(task) else { return };
+        prefetch_first(slot, HOT_TASK_BYTES);
+        prefetch_first(self.vm.mem.own_ref::<abi::task_struct>(addr), HOT_SEEN_BYTES);
     }
 
     fn behavior_ahead(&self, task: TaskId) {

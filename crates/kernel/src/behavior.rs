@@ -4,6 +4,8 @@
 //!
 //! Owns: the vocabulary. Does not: know programs, locks or files (see the workload crate), or schedule.
 
+use std::any::Any;
+
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
@@ -159,8 +161,9 @@ pub trait Sys {
     }
 }
 
-/// What the tasks of a run do. One object for all of them, so that they can share locks and queues.
-pub trait Behavior {
+/// What the tasks of a run do. One object for all of them, so that they can share locks and queues. `Any`, so that who gave
+/// it to a kernel can look at it as what it is (`Kernel::behavior`).
+pub trait Behavior: Any {
     /// Called once, at time 0, before any task exists.
     fn start(&mut self, sys: &mut dyn Sys);
     /// The task has finished its step, and runs: what now? It may call `sys` any number of times first.

@@ -7,6 +7,7 @@ use crate::cgroup::CgroupTable;
 use crate::cpu::Cpu;
 use crate::ext::{Ext, ExtCpu};
 use crate::fair::{Fair, FairTopo, Params};
+use crate::insn_time::InsnTime;
 use crate::kernel::{Exec, Jiffy, Kernel, Limits};
 use crate::metrics::Metrics;
 use crate::mirror::Shared;
@@ -87,7 +88,7 @@ impl Kernel {
             vm,
             limits,
             now: 0,
-            exec: Exec { cpu: CpuId(0), clock: 0, charged_insns: 0, ps_left: 0 },
+            exec: Exec { cpu: CpuId(0), clock: 0, insns_from: 0, insns_ns: 0 },
             events: EventQueue::new(),
             cpus: Vec::new(),
             tasks,
@@ -107,12 +108,14 @@ impl Kernel {
             nr_sync_waiters: 0,
             migrating: None,
             looks_ahead,
+            insn_time: InsnTime::new(machine.costs.bpf.insn_ps),
             tick_ns,
             jiffy: Jiffy::default(),
             tick_phase,
             vars: KernelVars { percpu, shared },
             init_task: TaskId(nr_cpus as u32),
             until: 0,
+            allowed: 0,
             rq_seen: Default::default(),
             // Each CPU but the first has come on line since the kernel started.
             hotplug_seq: nr_cpus as u64 - 1,

@@ -20,62 +20,66 @@ pub struct CpuTime {
     pub lock_wait: Nanos,
 }
 
-/// One CPU. It begins with a line of the host's caches: with a thousand of them it touches no more than it must.
+/// One CPU. What a switch needs lies in its first three lines of the host's caches, in this order: with a thousand of them it
+/// touches no more than it must.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct Cpu {
     pub id: CpuId,
-    /// The other CPUs of its core.
-    pub siblings: SmallVec<[CpuId; 4]>,
-    pub online: bool,
+    pub curr: TaskId,
     /// The idle task of this CPU; `curr` when nothing else runs.
     pub idle_task: TaskId,
-    pub curr: TaskId,
+    /// Tells stale step-end events from the present one.
+    pub run_gen: u32,
     /// `rq->next_class`: the class of `curr`, or a higher one that will preempt it at the next schedule.
     pub next_class: Class,
+    pub online: bool,
     pub need_resched: bool,
     /// `TIF_NEED_RESCHED_LAZY`: schedule at the next return to user mode.
     pub resched_lazy: bool,
     /// The current task gave up the CPU of its own accord.
     pub voluntary: bool,
-    /// CPUs whose pass through the scheduler this one spins for (SCX_KICK_WAIT), with the count seen.
-    pub sync_wait: Vec<(CpuId, u64)>,
-    /// The stopper is to move this task, once off the CPU, to that one.
-    pub pushing: Option<(TaskId, CpuId)>,
-    /// The default class wants a task of this CPU pushed to one that asked for it.
-    pub active_balance: bool,
     /// A reschedule interrupt is on its way.
     pub resched_sent: bool,
+    /// The default class wants a task of this CPU pushed to one that asked for it.
+    pub active_balance: bool,
+    pub tick_on: bool,
+    pub tick_gen: u32,
+    /// The stopper is to move this task, once off the CPU, to that one.
+    pub pushing: Option<(TaskId, CpuId)>,
     /// End of the kernel path that runs or ran last here.
     pub kernel_until: Nanos,
     /// From when `curr` makes progress; later than now while the CPU is in the kernel.
     pub progress_from: Nanos,
     /// Speed of `curr` in 1/1024 of full speed.
     pub speed: u64,
-    /// Tells stale step-end events from the present one.
-    pub run_gen: u32,
-    /// Time of the pending step-end event, if any.
-    pub done_at: Option<Nanos>,
-    /// When the timer fires that ends the default class's slice (HRTICK).
-    pub hrtick_at: Option<Nanos>,
-    /// Since when it has been in an idle state; None: awake, or waking until `awake_at`.
-    pub idle_since: Option<Nanos>,
-    pub awake_at: Nanos,
-    pub tick_on: bool,
-    pub tick_gen: u32,
+    /// Time of the pending step-end event; `Nanos::MAX`: there is none.
+    pub done_at: Nanos,
     /// Of `rq->clock`: the time the present scheduling path took its clock.
     pub rq_clock: Nanos,
     pub rq_lock: Lock,
-    /// Woken tasks that this CPU is to enqueue itself (`rq->wake_list`).
-    pub wake_list: Vec<TaskId>,
-    pub time: CpuTime,
-    /// Up to when `time` has been accounted.
-    pub accounted: Nanos,
     /// Up to when its tasks have been charged.
     pub charged_until: Nanos,
-    pub kicks: u64,
     pub switches: u64,
+    pub time: CpuTime,
+    /// CPUs whose pass through the scheduler this one spins for (SCX_KICK_WAIT), with the count seen.
+    pub sync_wait: Vec<(CpuId, u64)>,
+    pub kicks: u64,
+    /// Woken tasks that this CPU is to enqueue itself (`rq->wake_list`).
+    pub wake_list: Vec<TaskId>,
+    /// Since when it has been in an idle state; None: awake, or waking until `awake_at`.
+    pub idle_since: Option<Nanos>,
+    pub awake_at: Nanos,
+    /// When the timer fires that ends the default class's slice (HRTICK).
+    pub hrtick_at: Option<Nanos>,
+    /// The other CPUs of its core.
+    pub siblings: SmallVec<[CpuId; 4]>,
+    /// Up to when `time` has been accounted.
+    pub accounted: Nanos,
 }
+
+/// Of a `Cpu`, from its start: what every switch needs.
+pub(crate) const HOT_CPU_BYTES: usize = std::mem::offset_of!(Cpu, wake_list);
 
 impl Cpu {
     pub fn new(id: CpuId, idle_task: TaskId, siblings: SmallVec<[CpuId; 4]>) -> Self {
@@ -97,7 +101,7 @@ impl Cpu {
             progress_from: 0,
             speed: 1024,
             run_gen: 0,
-            done_at: None,
+            done_at: Nanos::MAX,
             hrtick_at: None,
             idle_since: Some(0),
             awake_at: 0,
@@ -114,9 +118,14 @@ impl Cpu {
         }
     }
 
+    /// When the kernel path begins, or has begun, that an event of `now` takes: after the one before.
+    pub fn kernel_path_start(&self, now: Nanos) -> Nanos {
+        self.kernel_until.max(now)
+    }
+
     /// On the way back to user mode: whether the scheduler comes first.
     pub fn must_schedule(&self) -> bool {
-        self.need_resched || self.resched_lazy
+        self.need_resched | self.resched_lazy
     }
 
     pub fn is_idle(&self) -> bool {

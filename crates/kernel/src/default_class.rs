@@ -11,7 +11,7 @@ use crate::fair::{
     TimerKind, WakeFlags,
 };
 use crate::flags::{queue, wake};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Then};
 use crate::task::{Class, State, TaskTable};
 use scxlab_machine::CostTable;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
@@ -288,10 +288,11 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn bandwidth_timer(&mut self, cgroup: CgroupId, slack: bool, at: Nanos) {
+    #[inline(never)]
+    pub(crate) fn bandwidth_timer(&mut self, cgroup: CgroupId, slack: bool, at: Nanos) -> Then {
         let cpu = self.online_or_any(CpuId(0));
         let kind = if slack { TimerKind::Slack } else { TimerKind::Period };
-        self.on_cpu(cpu, |k| {
+        self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
             for cpu in k.fair.bandwidth_timer(cgroup, kind, at) {
                 k.fair_follow_up(cpu);
@@ -300,7 +301,7 @@ impl Kernel {
                 }
             }
             k.fair_arm_timers();
-        });
+        })
     }
 
     /// `hrtick_start_fair()`: a timer ends the running task's slice to the nanosecond, if others wait.
@@ -320,21 +321,22 @@ impl Kernel {
     }
 
     /// The slice's timer fires; one that was moved since is ignored.
-    pub(crate) fn hrtick(&mut self, cpu: CpuId) {
-        if self.cpus[cpu.idx()].hrtick_at != Some(self.now) {
-            return;
+    #[inline(never)]
+    pub(crate) fn hrtick(&mut self, cpu: CpuId) -> Then {
+        let c = &mut self.cpus[cpu.idx()];
+        if c.hrtick_at != Some(self.now) {
+            return Then::Nothing;
         }
-        self.cpus[cpu.idx()].hrtick_at = None;
-        let curr = self.cpus[cpu.idx()].curr;
-        if self.tasks[curr].class != Class::Fair {
-            return;
+        c.hrtick_at = None;
+        if self.tasks[c.curr].class != Class::Fair {
+            return Then::Nothing;
         }
-        self.on_cpu(cpu, |k| {
+        self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
             k.take_rq_clock(cpu);
             k.fair_tick(cpu);
             k.fair_hrtick_start(cpu);
-        });
+        })
     }
 
     /// The CPU ran out of tasks: pull some; true if any came.
@@ -360,14 +362,15 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn fair_balance(&mut self, cpu: CpuId) {
+    #[inline(never)]
+    pub(crate) fn fair_balance(&mut self, cpu: CpuId) -> Then {
         if !self.is_online(cpu) {
-            return;
+            return Then::Nothing;
         }
-        self.on_cpu(cpu, |k| {
+        self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.resched_ns);
             k.fair_balance_here(cpu);
-        });
+        })
     }
 
     fn fair_balance_here(&mut self, cpu: CpuId) {

@@ -3,7 +3,7 @@
 //!
 //! Owns: which handler an event goes to. Does not: do anything itself.
 
-use crate::kernel::{Exec, Kernel, Stop};
+use crate::kernel::{Exec, Kernel, Stop, Then};
 use scxlab_bpf::timer::TimerId;
 use scxlab_machine::event::Due;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
@@ -25,7 +25,7 @@ impl Wide {
 const _: () = assert!(size_of::<Event>() == 16);
 
 /// What can happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Event {
     /// The current task of a CPU may have finished its step.
     StepEnd { cpu: CpuId, generation: u32 },
@@ -58,6 +58,7 @@ pub enum Event {
     /// SCHED_DEADLINE replenishment.
     DlReplenish { task: TaskId, generation: u32 },
     /// The run's duration has passed.
+    #[default]
     End,
 }
 
@@ -65,28 +66,14 @@ pub enum Event {
 pub(crate) mod lane {
     /// Ends of steps, as posted when the step begins.
     pub const STEP: usize = 0;
-    pub const TICK: usize = 1;
     /// Timers that tasks and the workload wait for.
-    pub const TIMER: usize = 2;
+    pub const TIMER: usize = 1;
     /// What comes at once: interrupts that CPUs send, steps that begin or were put off.
-    pub const SOON: usize = 3;
+    pub const SOON: usize = 2;
+    // These come less often: `BUSY_LANES` in `machine/event/heads.rs` are the three above.
+    pub const TICK: usize = 3;
     /// Ends of the default class's slices.
     pub const SLICE: usize = 4;
-}
-
-impl Event {
-    /// The CPU that an interrupt from outside brings out of idleness; what a CPU does to itself finds it awake.
-    fn interrupted(&self) -> Option<CpuId> {
-        match *self {
-            Event::Resched { cpu }
-            | Event::SleepEnd { cpu, .. }
-            | Event::WakeList { cpu }
-            | Event::Posted { cpu, .. }
-            | Event::BpfTimer { cpu, .. }
-            | Event::FairBalance { cpu } => Some(cpu),
-            _ => None,
-        }
-    }
 }
 
 impl Kernel {
@@ -109,33 +96,50 @@ impl Kernel {
     /// Takes every event up to and including `until`; what ended the run, if something did.
     pub fn advance(&mut self, until: Nanos) -> Option<&Stop> {
         self.until = until;
-        while self.stop.is_none() {
-            if until != Nanos::MAX && self.events.peek_time().is_none_or(|at| at > until) {
-                self.now = self.now.max(until);
-                break;
-            }
-            let Some(Due { time, what: event, .. }) = self.next_event() else { break };
-            if self.metrics.events >= self.limits.max_events {
-                self.stop_with(Stop::EventLimit { max: self.limits.max_events });
-                break;
-            }
+        self.allowed = if self.stop.is_none() { self.limits.max_events } else { 0 };
+        while self.goes_on() {
+            let Some(&Due { time, what: event, .. }) = self.events.pop() else { break };
             assert!(time >= self.now, "time ran backwards");
             self.now = time;
             self.metrics.events += 1;
             self.look_ahead();
-            self.handle(event);
+            let then = self.handle(event);
+            self.finish(then);
         }
         self.stop.as_ref()
+    }
+
+    /// Whether this call of `advance` takes another event. No also if only periodic ones are left and no task can ever run again.
+    #[inline(always)]
+    fn goes_on(&mut self) -> bool {
+        if self.events.all_after(self.until) || self.metrics.events >= self.allowed {
+            self.stop_here();
+            return false;
+        }
+        let may_end = self.nr_workload == 0 || self.pending_wakeups + self.nr_runnable == 0;
+        !(may_end && self.has_ended())
+    }
+
+    /// The run has been stopped, or this call of `advance` is over, or no more events are allowed.
+    #[cold]
+    #[inline(never)]
+    fn stop_here(&mut self) {
+        if self.stop.is_none() {
+            if self.events.all_after(self.until) {
+                self.now = self.now.max(self.until);
+            } else if !self.has_ended() && !self.events.is_empty() {
+                self.stop_with(Stop::EventLimit { max: self.limits.max_events });
+            }
+        }
     }
 
     /// Whether an event at `at` would be taken next if it were queued now.
     #[inline]
     pub(crate) fn would_be_next(&self, at: Nanos) -> bool {
         self.events.all_after(at)
-            && self.stop.is_none()
             && self.nr_workload > 0
             && at <= self.until
-            && self.metrics.events < self.limits.max_events
+            && self.metrics.events < self.allowed
     }
 
     /// Runs `f` as what user space does now, from outside the workload, on the first CPU that is on line.
@@ -150,28 +154,19 @@ impl Kernel {
         self.on_cpu(cpu, f)
     }
 
-    /// The next event; None when only periodic ones are left and no task can ever run again.
-    fn next_event(&mut self) -> Option<Due<Event>> {
-        if self.nr_workload == 0 || self.pending_wakeups + self.nr_runnable == 0 {
-            self.ended()?;
-        }
-        self.events.pop()
-    }
-
-    /// None, and the run stops, if there is nothing to wait for.
+    /// Stops the run if there is nothing to wait for.
     #[cold]
     #[inline(never)]
-    fn ended(&mut self) -> Option<()> {
+    fn has_ended(&mut self) -> bool {
         if self.nr_workload == 0 && self.metrics.forks > 0 {
             self.stop_with(Stop::AllExited);
-            return None;
-        }
-        if self.asleep_for_ever() {
+        } else if self.asleep_for_ever() {
             let waiting = self.describe_waiters();
             self.stop_with(Stop::Deadlock { waiting });
-            return None;
+        } else {
+            return false;
         }
-        Some(())
+        true
     }
 
     /// Whether no event can wake or run a task: all sleep, and no timer, posted call or hand-over is pending.
@@ -196,32 +191,75 @@ impl Kernel {
             .collect()
     }
 
+    /// Interrupts from outside bring a CPU out of idleness; what a CPU does to itself finds it awake.
     #[inline(always)]
-    fn handle(&mut self, event: Event) {
-        if let Some(cpu) = event.interrupted()
-            && let Some(awake_at) = self.leave_idle_state(self.online_or_any(cpu))
-        {
-            self.events.push_in(lane::SOON, awake_at, event);
-            return;
-        }
+    fn handle(&mut self, event: Event) -> Then {
         match event {
             Event::StepEnd { cpu, generation } => self.step_end(cpu, generation),
-            Event::Resched { cpu } => self.resched_interrupt(cpu),
+            Event::Resched { cpu } => {
+                self.interrupt(cpu, || Event::Resched { cpu }, |k, _| k.resched_interrupt(cpu))
+            }
             Event::Tick { cpu, generation } => self.tick(cpu, generation),
             Event::HrTick { cpu } => self.hrtick(cpu),
-            Event::SleepEnd { task, cpu, generation } => self.sleep_end(task, cpu, generation),
-            Event::WakeList { cpu } => self.wake_list_interrupt(cpu),
-            Event::Posted { cpu, token } => self.posted(cpu, token.get()),
-            Event::BpfTimer { timer, cpu, generation } => self.bpf_timer(timer, cpu, generation),
-            Event::ExtDeferred { cpu } => self.on_cpu(cpu, |k| k.ext_deferred_work(cpu)),
-            Event::ExtKick { cpu } => self.on_cpu(cpu, |k| k.ext_deliver_kicks(cpu)),
+            Event::SleepEnd { task, cpu, generation } => {
+                let again = || Event::SleepEnd { task, cpu, generation };
+                self.interrupt(cpu, again, |k, cpu| k.sleep_end(task, cpu, generation))
+            }
+            Event::WakeList { cpu } => {
+                self.interrupt(cpu, || Event::WakeList { cpu }, |k, _| k.wake_list_interrupt(cpu))
+            }
+            Event::Posted { cpu, token } => {
+                let again = || Event::Posted { cpu, token };
+                self.interrupt(cpu, again, |k, cpu| k.posted(cpu, token.get()))
+            }
+            Event::BpfTimer { timer, cpu, generation } => {
+                let again = || Event::BpfTimer { timer, cpu, generation };
+                self.interrupt(cpu, again, |k, cpu| k.bpf_timer(timer, cpu, generation))
+            }
+            Event::FairBalance { cpu } => {
+                self.interrupt(cpu, || Event::FairBalance { cpu }, |k, _| k.fair_balance(cpu))
+            }
+            Event::ExtDeferred { cpu } => self.on_cpu_last(cpu, |k| k.ext_deferred_work(cpu)),
+            Event::ExtKick { cpu } => self.on_cpu_last(cpu, |k| k.ext_deliver_kicks(cpu)),
             Event::ExtDisable => self.ext_disable_event(),
-            Event::FairBalance { cpu } => self.fair_balance(cpu),
             Event::ExtWatchdog { generation } => self.ext_watchdog(generation),
             Event::Bandwidth { cgroup, slack, at } => self.bandwidth_timer(cgroup, slack, at.get()),
             Event::DlReplenish { task, generation } => self.dl_replenish(task, generation),
-            Event::End => self.stop_with(Stop::Finished),
+            Event::End => {
+                self.stop_with(Stop::Finished);
+                Then::Nothing
+            }
         }
+    }
+
+    /// Handles an interrupt on its CPU, or on another if that is off line. A CPU that is in an idle state leaves it first: then
+    /// the event comes again. (It is made anew, so that its fields stay in the host's registers if it does not.)
+    #[inline(always)]
+    fn interrupt(
+        &mut self,
+        cpu: CpuId,
+        again: impl FnOnce() -> Event,
+        handler: impl FnOnce(&mut Kernel, CpuId) -> Then,
+    ) -> Then {
+        let awake = self.cpus.get(cpu.idx()).is_some_and(|c| c.online && !c.is_idle());
+        let cpu = if awake { Ok(cpu) } else { self.rouse(cpu) };
+        match cpu {
+            Ok(cpu) => handler(self, cpu),
+            Err(awake_at) => self.put_off(again(), awake_at),
+        }
+    }
+
+    /// A CPU that is awake, or when it will be.
+    #[inline(never)]
+    fn rouse(&mut self, cpu: CpuId) -> Result<CpuId, Nanos> {
+        let cpu = self.online_or_any(cpu);
+        self.leave_idle_state(cpu).map_or(Ok(cpu), Err)
+    }
+
+    #[inline(never)]
+    fn put_off(&mut self, event: Event, until: Nanos) -> Then {
+        self.events.push_in(lane::SOON, until, event);
+        Then::Nothing
     }
 
     /// Brings every account up to the last instant; `run` does it at its end.
@@ -234,7 +272,7 @@ impl Kernel {
         let ids: Vec<CpuId> = self.cpus.iter().map(|c| c.id).collect();
         for cpu in ids {
             self.settle(cpu);
-            self.exec = Exec { cpu, clock: self.now, charged_insns: self.vm.executed, ps_left: 0 };
+            self.exec = Exec { cpu, clock: self.now, insns_from: self.vm.executed, insns_ns: 0 };
             self.charge_curr(cpu);
         }
         self.close_waits();

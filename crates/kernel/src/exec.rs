@@ -7,11 +7,13 @@
 //! Progress is settled lazily: speed is constant between events that change it. A step-end event that
 //! comes too early (interrupts took time) finds work left and is posted again.
 
+use std::any::Any;
+
 use crate::behavior::{Behavior, Step};
 use crate::cpu::Cpu;
 use crate::event::{Event, lane};
 use crate::flags::queue;
-use crate::kernel::{Kernel, Stop};
+use crate::kernel::{Kernel, Stop, Then};
 use crate::task::{State, Task, TaskTable};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
@@ -30,62 +32,43 @@ impl Kernel {
 
     /// Posts the end of the current step, unless an event that will do is pending.
     pub(crate) fn arm_step_end(&mut self, cpu: CpuId) {
-        if let Some((at, lane)) = self.step_end_due(cpu) {
+        if let Some((at, lane)) = self.cpus[cpu.idx()].step_end_due(&self.tasks) {
             self.post_step_end(cpu, at, lane);
         }
     }
 
-    /// When the current step ends and the lane for that, unless an event that will do is pending.
-    #[inline(always)]
-    pub(crate) fn step_end_due(&mut self, cpu: CpuId) -> Option<(Nanos, usize)> {
-        let Kernel { cpus, tasks, .. } = self;
-        let c = &cpus[cpu.idx()];
-        // Not even with all its work done at once would it end before the pending event.
-        let due = c.done_at.is_some_and(|pending| pending <= c.progress_from);
-        if due || c.is_idle() || !c.sync_wait.is_empty() {
-            return None;
-        }
-        let wall = tasks[c.curr].wall_left(c.speed)?;
-        let at = c.progress_from + wall;
-        let pending = c.done_at.is_some_and(|pending| pending <= at);
-        (!pending).then_some((at, if wall < SOON_NS { lane::SOON } else { lane::STEP }))
-    }
-
     #[inline(always)]
     pub(crate) fn post_step_end(&mut self, cpu: CpuId, at: Nanos, lane: usize) {
-        let event = self.cpus[cpu.idx()].expect_step_end(at);
-        self.events.push_in(lane, at, event);
+        let Kernel { cpus, events, .. } = self;
+        events.push_in(lane, at, cpus[cpu.idx()].expect_step_end(at));
     }
 
-    pub(crate) fn step_end(&mut self, cpu: CpuId, generation: u32) {
+    #[inline(always)]
+    pub(crate) fn step_end(&mut self, cpu: CpuId, generation: u32) -> Then {
         let Kernel { cpus, tasks, now, .. } = self;
         let c = &mut cpus[cpu.idx()];
         if c.run_gen != generation {
-            return;
+            return Then::Nothing;
         }
-        c.done_at = None;
+        c.done_at = Nanos::MAX;
         if c.is_idle() {
-            return;
+            return Then::Nothing;
         }
-        let task = c.curr;
         if !c.sync_wait.is_empty() {
-            c.settle(*now, tasks);
-            if c.progress_from > *now || tasks[task].wall_left(c.speed) != Some(0) {
-                return;
-            }
-        } else {
-            let Some(wall) = tasks[task].wall_left(c.speed) else { return };
-            let at = c.progress_from + wall;
-            // Interrupts took time meanwhile. Nothing is settled for that.
-            if at > *now && !self.skip_to(at) {
-                return self.post_step_end(cpu, at, lane::SOON);
-            }
+            return c.spun_until(*now, tasks);
         }
-        self.on_cpu_last(cpu, |k| k.next_steps(cpu, task));
+        let Some(wall) = tasks[c.curr].wall_left(c.speed) else { return Then::Nothing };
+        let at = c.progress_from + wall;
+        // Interrupts took time meanwhile. Nothing is settled for that.
+        if at > *now && !self.skip_to(at) {
+            self.post_step_end(cpu, at, lane::SOON);
+            return Then::Nothing;
+        }
+        Then::NextSteps(cpu)
     }
 
     /// The present event turns into one at `at`, if that is the next one anyway: it need not be queued then.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn skip_to(&mut self, at: Nanos) -> bool {
         let next = self.would_be_next(at);
         if next {
@@ -97,7 +80,8 @@ impl Kernel {
 
     /// The task on `cpu` goes on to its next step, or several, until one takes time or gives up the CPU.
     #[inline(always)]
-    pub(crate) fn next_steps(&mut self, cpu: CpuId, task: TaskId) {
+    pub(crate) fn next_steps(&mut self, cpu: CpuId) {
+        let task = self.cpus[cpu.idx()].curr;
         self.take_rq_clock(cpu);
         for _ in 0..self.limits.max_instant_steps {
             let Some(step) = self.ask_step(task) else { return };
@@ -183,19 +167,19 @@ impl Kernel {
         self.cpus[cpu.idx()].need_resched = true;
     }
 
-    pub(crate) fn sleep_end(&mut self, task: TaskId, cpu: CpuId, generation: u32) {
+    #[inline(always)]
+    pub(crate) fn sleep_end(&mut self, task: TaskId, cpu: CpuId, generation: u32) -> Then {
         self.pending_wakeups -= 1;
         let stale = self.tasks.get(task).is_none_or(|t| {
             t.sleep_gen != generation || t.state != State::Sleeping || t.wake_queued.is_some()
         });
         if stale {
-            return;
+            return Then::Nothing;
         }
-        let cpu = self.online_or_any(cpu);
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
             k.wake_up(task, 0);
-        });
+        })
     }
 
     /// Calls `f` with the behaviour, which is away from the kernel meanwhile.
@@ -209,17 +193,23 @@ impl Kernel {
         Some(result)
     }
 
+    /// The behaviour, if it is a `B`.
+    pub fn behavior<B: Behavior>(&self) -> Option<&B> {
+        let behavior: &dyn Any = self.behavior.as_deref()?;
+        behavior.downcast_ref()
+    }
+
     fn ask_step(&mut self, task: TaskId) -> Option<Step> {
         self.with_behavior(|b, k| b.step(k, task))
     }
 
-    pub(crate) fn posted(&mut self, cpu: CpuId, token: u64) {
+    #[inline(never)]
+    pub(crate) fn posted(&mut self, cpu: CpuId, token: u64) -> Then {
         self.pending_wakeups -= 1;
-        let cpu = self.online_or_any(cpu);
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
             k.with_behavior(|b, k| b.on_timer(k, token));
-        });
+        })
     }
 
     /// Posts an event that may wake a task: while one is pending, sleeping tasks are no deadlock.
@@ -233,6 +223,7 @@ impl Kernel {
     }
 
     /// The same of a timer's expiry.
+    #[inline(always)]
     pub(crate) fn push_timer(&mut self, at: Nanos, event: Event) {
         self.pending_wakeups += 1;
         self.events.push_in(lane::TIMER, at, event);
@@ -263,7 +254,7 @@ impl Kernel {
         let c = &mut self.cpus[cpu.idx()];
         c.speed = speed;
         if c.kernel_until <= self.now {
-            c.done_at = None;
+            c.done_at = Nanos::MAX;
             self.arm_step_end(cpu);
         }
     }
@@ -298,11 +289,33 @@ impl Cpu {
         }
     }
 
+    /// When the current step ends and the lane for that, unless an event that will do is pending.
+    #[inline(always)]
+    pub(crate) fn step_end_due(&self, tasks: &TaskTable) -> Option<(Nanos, usize)> {
+        // Not even with all its work done at once would it end before the pending event.
+        let due = self.done_at <= self.progress_from;
+        if due || self.is_idle() || !self.sync_wait.is_empty() {
+            return None;
+        }
+        let wall = tasks[self.curr].wall_left(self.speed)?;
+        let at = self.progress_from + wall;
+        let lane = if wall < SOON_NS { lane::SOON } else { lane::STEP };
+        (at < self.done_at).then_some((at, lane))
+    }
+
+    /// The step of a task may have ended while the CPU spun for others (SCX_KICK_WAIT), which is no progress.
+    #[cold]
+    fn spun_until(&mut self, now: Nanos, tasks: &mut TaskTable) -> Then {
+        self.settle(now, tasks);
+        let over = self.progress_from <= now && tasks[self.curr].wall_left(self.speed) == Some(0);
+        if over { Then::NextSteps(self.id) } else { Then::Nothing }
+    }
+
     /// The present step ends at `at`: the event that says so, and no other counts from now on.
     #[inline]
     fn expect_step_end(&mut self, at: Nanos) -> Event {
         self.run_gen = self.run_gen.wrapping_add(1);
-        self.done_at = Some(at);
+        self.done_at = at;
         Event::StepEnd { cpu: self.id, generation: self.run_gen }
     }
 
@@ -310,7 +323,7 @@ impl Cpu {
     #[inline]
     pub(crate) fn expect_no_step_end(&mut self) {
         self.run_gen = self.run_gen.wrapping_add(1);
-        self.done_at = None;
+        self.done_at = Nanos::MAX;
     }
 }
 

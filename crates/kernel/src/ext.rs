@@ -146,8 +146,22 @@ pub struct OpFrame {
     pub op: Option<Op>,
     /// The CPU whose run queue the kernel holds during the call.
     pub locked: Option<CpuId>,
-    /// Guest addresses of the tasks the call is about.
-    pub subjects: [u64; 2],
+    /// The first two arguments; among them are the tasks that the call is about.
+    pub args: [u64; 2],
+}
+
+impl OpFrame {
+    /// Whether the call is about the task at this guest address.
+    pub fn is_about(&self, task: u64) -> bool {
+        use op::Subject::*;
+        let [first, second] = self.args;
+        match self.op.map_or(Nothing, Op::subject) {
+            Nothing => false,
+            First => first == task,
+            Second => second == task,
+            Both => first == task || second == task,
+        }
+    }
 }
 
 /// Whom `scx_bpf_dsq_insert` may dispatch directly now.

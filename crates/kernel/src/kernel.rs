@@ -16,6 +16,7 @@ use crate::event::Event;
 use crate::ext::Ext;
 use crate::ext::kfunc::Handler;
 use crate::fair::Fair;
+use crate::insn_time::InsnTime;
 use crate::lock::Lock;
 use crate::metrics::Metrics;
 use crate::rt::RtQueues;
@@ -82,9 +83,19 @@ pub enum Stop {
 pub struct Exec {
     pub cpu: CpuId,
     pub clock: Nanos,
-    /// `vm.executed` up to which instructions have been charged, and picoseconds not yet charged.
-    pub charged_insns: u64,
-    pub ps_left: u64,
+    /// `vm.executed` when it began, and what the instructions since then have been charged.
+    pub insns_from: u64,
+    pub insns_ns: Nanos,
+}
+
+/// What is left to do when an event has been handled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Then {
+    Nothing,
+    /// A kernel path of the CPU ends.
+    Leave(CpuId),
+    /// The CPU's task is done with its step.
+    NextSteps(CpuId),
 }
 
 /// The jiffy that was asked for last: mostly it is the same one still, and a division is saved.
@@ -104,6 +115,8 @@ pub struct Kernel {
     pub events: EventQueue<Event>,
     /// Events after it are not for the present call of `advance`.
     pub(crate) until: Nanos,
+    /// So many events may happen in all: the limit, or none once the run has been stopped.
+    pub(crate) allowed: u64,
     pub cpus: Vec<Cpu>,
     pub tasks: TaskTable,
     pub cgroups: CgroupTable,
@@ -128,6 +141,7 @@ pub struct Kernel {
     pub(crate) migrating: Option<TaskId>,
     /// The machine is so large that it pays (see `ahead.rs`).
     pub(crate) looks_ahead: bool,
+    pub(crate) insn_time: InsnTime,
     pub(crate) tick_ns: Nanos,
     pub(crate) jiffy: Jiffy,
     pub(crate) tick_phase: Box<[Nanos]>,
@@ -149,7 +163,7 @@ impl Kernel {
     /// The present instant of the executing code.
     #[inline(always)]
     pub fn clock(&self) -> Nanos {
-        debug_assert_eq!(self.vm.executed, self.exec.charged_insns, "instructions not charged");
+        debug_assert_eq!(self.insns_ns(), self.exec.insns_ns, "instructions not charged");
         self.exec.clock
     }
 
@@ -157,13 +171,15 @@ impl Kernel {
     /// has ended.
     #[inline(always)]
     pub(crate) fn charge_insns(&mut self) {
-        let executed = self.vm.executed;
-        let exec = &mut self.exec;
-        let insns = executed - exec.charged_insns;
-        let ps = insns * self.machine.costs.bpf.insn_ps + exec.ps_left;
-        exec.charged_insns = executed;
-        exec.clock += ps / 1000;
-        exec.ps_left = ps % 1000;
+        let ns = self.insns_ns();
+        self.exec.clock += ns - self.exec.insns_ns;
+        self.exec.insns_ns = ns;
+    }
+
+    /// What the instructions take that have been executed since the executing code began.
+    #[inline(always)]
+    fn insns_ns(&self) -> Nanos {
+        self.insn_time.of(self.vm.executed - self.exec.insns_from)
     }
 
     /// The executing code takes `cost` longer.
@@ -188,68 +204,80 @@ impl Kernel {
     }
 
     /// Runs `f` as code on `cpu` from `now` on: after it the CPU has been in the kernel for what `f` charged,
-    /// and reschedules if that was asked for. Nested calls run on the CPU of the outermost.
+    /// and reschedules if that was asked for.
     #[inline]
     pub(crate) fn on_cpu<R>(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel) -> R) -> R {
-        let start = self.enter(cpu);
+        self.enter(cpu);
         let result = f(self);
-        self.leave(cpu, start);
+        self.leave(cpu);
         result
     }
 
-    /// As `on_cpu`, of an event after which nothing of it is left to do.
+    /// As `on_cpu`, of an event after which nothing of it is left to do but what `finish` does.
     #[inline]
-    pub(crate) fn on_cpu_last(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel)) {
-        let start = self.enter(cpu);
+    pub(crate) fn on_cpu_last(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel)) -> Then {
+        self.enter(cpu);
         f(self);
-        self.leave_for_good(cpu, start);
+        Then::Leave(cpu)
     }
 
-    /// A kernel path on `cpu` begins; when.
+    /// A kernel path on `cpu` begins.
     #[inline(always)]
-    fn enter(&mut self, cpu: CpuId) -> Nanos {
+    fn enter(&mut self, cpu: CpuId) {
         let Kernel { cpus, tasks, now, .. } = self;
         let c = &mut cpus[cpu.idx()];
-        let start = c.kernel_until.max(*now);
+        let clock = c.kernel_path_start(*now);
         c.settle(*now, tasks);
-        self.exec = Exec { cpu, clock: start, charged_insns: self.vm.executed, ps_left: 0 };
-        start
+        self.exec = Exec { cpu, clock, insns_from: self.vm.executed, insns_ns: 0 };
     }
 
     /// The kernel path on `cpu` ends: schedule if asked to, then let its task go on.
-    fn leave(&mut self, cpu: CpuId, start: Nanos) {
-        self.leave_kernel(cpu, start);
-        self.arm_step_end(cpu);
+    fn leave(&mut self, cpu: CpuId) {
+        if let Some((at, lane)) = self.leave_kernel(cpu) {
+            self.post_step_end(cpu, at, lane);
+        }
     }
 
-    /// The same, and the steps of its task that end before anything else happens on the machine are taken at once: a task that
-    /// was switched to begins so. The order is that of events which are queued, without the way through the queue.
-    fn leave_for_good(&mut self, cpu: CpuId, mut start: Nanos) {
+    /// The end of an event. The steps of a task that end before anything else happens on the machine are taken at once: a task
+    /// that was switched to begins so. The order is that of events which are queued, without the way through the queue.
+    #[inline(always)]
+    pub(crate) fn finish(&mut self, mut then: Then) {
         loop {
-            self.leave_kernel(cpu, start);
-            let Some((at, lane)) = self.step_end_due(cpu) else { return };
+            let cpu = match then {
+                Then::Nothing => return,
+                Then::Leave(cpu) => cpu,
+                Then::NextSteps(cpu) => {
+                    self.enter(cpu);
+                    self.next_steps(cpu);
+                    cpu
+                }
+            };
+            let Some((at, lane)) = self.leave_kernel(cpu) else { return };
             if !self.skip_to(at) {
                 return self.post_step_end(cpu, at, lane);
             }
             self.cpus[cpu.idx()].expect_no_step_end();
-            start = self.enter(cpu);
-            self.next_steps(cpu, self.cpus[cpu.idx()].curr);
+            then = Then::NextSteps(cpu);
         }
     }
 
+    /// The kernel path on `cpu` ends. If no event that is queued will do: when its task's step ends and the lane for that.
     #[inline(always)]
-    fn leave_kernel(&mut self, cpu: CpuId, start: Nanos) {
+    fn leave_kernel(&mut self, cpu: CpuId) -> Option<(Nanos, usize)> {
         if self.cpus[cpu.idx()].must_schedule() {
             self.schedule_until_done(cpu);
         }
         let end = self.clock();
-        let c = &mut self.cpus[cpu.idx()];
-        c.time.overhead += end - start;
+        let Kernel { cpus, tasks, now, .. } = self;
+        let c = &mut cpus[cpu.idx()];
+        c.time.overhead += end - c.kernel_path_start(*now);
         c.kernel_until = end;
         c.progress_from = end;
         if c.is_idle() {
             c.idle_since = Some(end);
+            return None;
         }
+        c.step_end_due(tasks)
     }
 
     fn schedule_until_done(&mut self, cpu: CpuId) {
@@ -278,5 +306,6 @@ impl Kernel {
     /// Stops the run; the first reason counts.
     pub(crate) fn stop_with(&mut self, stop: Stop) {
         self.stop.get_or_insert(stop);
+        self.allowed = 0;
     }
 }

@@ -20,6 +20,7 @@ pub mod ext;
 pub mod fair;
 pub mod flags;
 mod hotplug;
+mod insn_time;
 pub mod kernel;
 mod life;
 pub mod lock;

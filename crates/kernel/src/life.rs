@@ -48,7 +48,7 @@ impl Kernel {
     ) -> Option<TaskId> {
         let (id, addr) = self.tasks.reserve()?;
         self.vm.mem.host_slice_mut::<u8>(addr, crate::task::SLOT_BYTES as usize).fill(0);
-        let task = Box::new(Task {
+        let task = Task {
             id,
             addr,
             pid,
@@ -85,7 +85,7 @@ impl Kernel {
             ext: ExtEntity::default(),
             account: Account::default(),
             refs: 0,
-        });
+        };
         mirror::identity(&mut self.vm.mem, &task);
         self.tasks.insert(task);
         self.mirror_new(id);
@@ -149,10 +149,13 @@ impl Kernel {
         self.ext_post_fork(task);
         let prev = self.tasks[task].cpu;
         let (cpu, _) = self.select_cpu(task, prev, wake::FORK);
-        self.tasks[task].cpu = cpu;
-        self.mirror_cpu(task);
         let at = self.clock();
-        self.start_wait(task, at);
+        let Kernel { cpus, tasks, vm, cgroups, .. } = self;
+        let t = &mut tasks[task];
+        t.cpu = cpu;
+        let seen: &mut crate::abi::task_struct = vm.mem.own_mut(t.addr);
+        seen.thread_info.cpu = cpu.0;
+        t.start_wait(seen, at, cgroups, cpus.len() as u32);
         self.lock(LockId::Rq(cpu));
         self.take_rq_clock(cpu);
         self.charge(self.machine.costs.sched.enqueue_ns);
@@ -230,8 +233,8 @@ impl Kernel {
 
     #[inline(always)]
     pub(crate) fn set_state(&mut self, task: TaskId, state: State) {
-        self.tasks[task].state = state;
-        self.mirror_state(task);
+        let (t, seen) = self.seen(task);
+        t.set_state(seen, state);
     }
 
     pub(crate) fn set_class(&mut self, task: TaskId, class: Class) {

@@ -4,48 +4,12 @@
 //! Owns: accumulators. Does not: interpret (statistics and floats are the lab's).
 
 use crate::task::Task;
-use hdrhistogram::Histogram;
 use scxlab_machine::id::{CgroupId, Nanos};
 use scxlab_machine::topology::Distance;
 
-/// A distribution of times: three significant digits, up to an hour.
-#[derive(Clone, Debug)]
-pub struct Times(Histogram<u64>);
+pub use times::{Times, quantile};
 
-/// Longest time told apart; longer ones count as this.
-const MAX_NS: u64 = 3_600_000_000_000;
-
-impl Default for Times {
-    fn default() -> Self {
-        Times(Histogram::new_with_max(MAX_NS, 3).expect("constant bounds are valid"))
-    }
-}
-
-impl Times {
-    // One copy for all callers: see "instructions" in docs/internals/performance.md.
-    #[inline(never)]
-    pub fn record(&mut self, ns: Nanos) {
-        self.0.saturating_record(ns);
-    }
-
-    pub fn count(&self) -> u64 {
-        self.0.len()
-    }
-
-    /// The value below which `permille` of all lie; 0 when there are none.
-    pub fn permille(&self, permille: u32) -> Nanos {
-        self.0.value_at_quantile(f64::from(permille) / 1000.0)
-    }
-
-    pub fn max(&self) -> Nanos {
-        self.0.max()
-    }
-
-    /// The sum over all, to the histogram's precision.
-    pub fn histogram(&self) -> &Histogram<u64> {
-        &self.0
-    }
-}
+mod times;
 
 /// What is known of a task when it has exited, or when the run ends.
 #[derive(Clone, Debug)]

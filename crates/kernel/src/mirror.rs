@@ -114,6 +114,17 @@ pub(crate) fn identity(mem: &mut Memory, task: &Task) {
     }
 }
 
+/// `p->__state`. Every sleep is interruptible.
+#[inline(always)]
+pub(crate) fn state(seen: &mut abi::task_struct, state: State) {
+    seen.__state = match state {
+        State::New => 0x800,
+        State::Runnable => 0,
+        State::Sleeping => 1,
+        State::Dead => 0x80,
+    };
+}
+
 /// `sched_info_enqueue()`, `sched_info_depart()`: it waits for a CPU from `at` on.
 #[inline]
 pub(crate) fn wait(seen: &mut abi::task_struct, at: Nanos) {
@@ -193,7 +204,7 @@ impl Kernel {
         guest_pid.numbers[0].ns = shared.pid_ns;
         self.mirror_cpu(id);
         self.mirror_class(id);
-        self.mirror_state(id);
+        self.set_state(id, State::New);
         self.join_group(id, addr, init);
     }
 
@@ -263,18 +274,6 @@ impl Kernel {
         self.task_struct(task).sched_class = class;
     }
 
-    /// `p->__state`. Every sleep is interruptible.
-    #[inline]
-    pub(crate) fn mirror_state(&mut self, task: TaskId) {
-        let (t, seen) = self.seen(task);
-        seen.__state = match t.state {
-            State::New => 0x800,
-            State::Runnable => 0,
-            State::Sleeping => 1,
-            State::Dead => 0x80,
-        };
-    }
-
     /// `rq->nr_running`, all classes.
     #[inline]
     pub(crate) fn mirror_nr_running(&mut self, cpu: CpuId, more: bool) {
@@ -286,17 +285,9 @@ impl Kernel {
         self.rq(cpu).online = i32::from(online);
     }
 
-    /// A migration of the task was counted.
-    pub(crate) fn mirror_migration(&mut self, task: TaskId) {
-        self.task_struct(task).se.nr_migrations += 1;
-    }
-
-    /// The CPU switched to the task; when that is its idle task, the PELT clock catches up.
+    /// The CPU switched to the task at `addr`; when that is its idle task, the PELT clock catches up.
     #[inline(always)]
-    pub(crate) fn mirror_on_cpu(&mut self, task: TaskId, cpu: CpuId) {
-        let (t, seen) = self.seen(task);
-        let (addr, idle) = (t.addr, t.is_idle_task());
-        seen.on_cpu = 1;
+    pub(crate) fn mirror_curr(&mut self, cpu: CpuId, addr: u64, idle: bool) {
         let rq = self.rq(cpu);
         rq.curr = addr;
         rq.nr_switches += 1;

@@ -7,7 +7,7 @@
 
 use crate::behavior::Policy;
 use crate::event::Event;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Then};
 use crate::task::{Class, State};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
@@ -172,28 +172,31 @@ impl Kernel {
         delta
     }
 
-    pub(crate) fn dl_replenish(&mut self, task: TaskId, generation: u32) {
+    #[inline(never)]
+    pub(crate) fn dl_replenish(&mut self, task: TaskId, generation: u32) -> Then {
         self.pending_wakeups -= 1;
         let Some(Policy::Deadline { runtime, period, .. }) = self.tasks.get(task).map(|t| t.policy)
         else {
-            return;
+            return Then::Nothing;
         };
         let Some(budget) = self.rt.budgets.get_mut(&task).filter(|b| b.generation == generation)
         else {
-            return;
+            return Then::Nothing;
         };
         budget.throttled = false;
         budget.left = runtime;
         budget.deadline += period;
-        let cpu = self.tasks[task].cpu;
-        if self.tasks[task].on_rq {
-            self.on_cpu(cpu, |k| {
-                k.charge(k.machine.costs.irq.timer_ns);
-                let rank = k.rt_rank(task);
-                k.rt.insert(cpu, task, rank, false);
-                k.wakeup_preempt(cpu, task, 0);
-            });
+        let t = &self.tasks[task];
+        if !t.on_rq {
+            return Then::Nothing;
         }
+        let cpu = t.cpu;
+        self.on_cpu_last(cpu, |k| {
+            k.charge(k.machine.costs.irq.timer_ns);
+            let rank = k.rt_rank(task);
+            k.rt.insert(cpu, task, rank, false);
+            k.wakeup_preempt(cpu, task, 0);
+        })
     }
 
     pub(crate) fn rt_tick(&mut self, cpu: CpuId) {

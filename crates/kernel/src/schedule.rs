@@ -8,7 +8,7 @@ use crate::abi;
 use crate::cgroup::CgroupTable;
 use crate::event::Event;
 use crate::flags::queue;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Then};
 use crate::lock::LockId;
 use crate::mirror;
 use crate::task::{Class, State, Task};
@@ -35,10 +35,11 @@ impl Kernel {
         let c = &mut self.cpus[cpu.idx()];
         c.need_resched = false;
         c.resched_lazy = false;
+        let prev = c.curr;
         if c.pushing.is_some() || c.active_balance {
             self.schedule_stopped(cpu);
         } else {
-            self.schedule_next(cpu);
+            self.schedule_next(cpu, prev);
         }
         self.cpus[cpu.idx()].voluntary = false;
         self.unlock(LockId::Rq(cpu));
@@ -46,8 +47,7 @@ impl Kernel {
     }
 
     #[inline(always)]
-    fn schedule_next(&mut self, cpu: CpuId) {
-        let prev = self.cpus[cpu.idx()].curr;
+    fn schedule_next(&mut self, cpu: CpuId, prev: TaskId) {
         let next = self.pick_next(cpu, prev);
         if next == prev {
             self.cpus[cpu.idx()].next_class = self.tasks[prev].class;
@@ -151,8 +151,9 @@ impl Kernel {
     pub(crate) fn set_next(&mut self, cpu: CpuId, next: TaskId) {
         // The search for the next task may have been charged to the one before already.
         let c = &self.cpus[cpu.idx()];
-        self.tasks[next].exec_start = c.rq_clock.max(c.charged_until);
-        match self.tasks[next].class {
+        let t = &mut self.tasks[next];
+        t.exec_start = c.rq_clock.max(c.charged_until);
+        match t.class {
             Class::Idle => self.ext_update_idle(cpu, true, true),
             Class::Ext => self.ext_set_next(cpu, next),
             Class::Fair => self.fair_set_next(cpu, next),
@@ -213,7 +214,12 @@ impl Kernel {
     #[inline(always)]
     fn enter_cpu(&mut self, cpu: CpuId, next: TaskId) {
         let at = self.clock();
-        let class = self.tasks[next].class;
+        let (t, seen) = self.seen(next);
+        t.on_cpu = true;
+        t.cpu = cpu;
+        seen.on_cpu = 1;
+        let (class, addr) = (t.class, t.addr);
+        self.mirror_curr(cpu, addr, class == Class::Idle);
         let c = &mut self.cpus[cpu.idx()];
         c.curr = next;
         c.next_class = class;
@@ -228,10 +234,6 @@ impl Kernel {
             self.warm_up(cpu, next);
             self.start_tick(cpu);
         }
-        let task = &mut self.tasks[next];
-        task.on_cpu = true;
-        task.cpu = cpu;
-        self.mirror_on_cpu(next, cpu);
     }
 
     /// A CPU became busy or idle: it and its siblings change speed.
@@ -240,15 +242,6 @@ impl Kernel {
         for i in 0..self.cpus[cpu.idx()].siblings.len() {
             self.refresh_speed(self.cpus[cpu.idx()].siblings[i]);
         }
-    }
-
-    /// A wait for a CPU begins.
-    #[inline(always)]
-    pub(crate) fn start_wait(&mut self, task: TaskId, at: Nanos) {
-        let Kernel { cpus, tasks, vm, cgroups, .. } = self;
-        let t = &mut tasks[task];
-        let seen = vm.mem.own_mut(t.addr);
-        t.start_wait(seen, at, cgroups, cpus.len() as u32);
     }
 
     /// The task runs at `at`: a wait for a CPU ends.
@@ -317,12 +310,14 @@ impl Kernel {
         self.push_wakeup(at, Event::Resched { cpu });
     }
 
-    pub(crate) fn resched_interrupt(&mut self, cpu: CpuId) {
+    pub(crate) fn resched_interrupt(&mut self, cpu: CpuId) -> Then {
         self.pending_wakeups -= 1;
-        self.cpus[cpu.idx()].resched_sent = false;
-        if self.cpus[cpu.idx()].need_resched {
-            self.on_cpu_last(cpu, |k| k.charge(k.machine.costs.irq.resched_ns));
+        let c = &mut self.cpus[cpu.idx()];
+        c.resched_sent = false;
+        if !c.need_resched {
+            return Then::Nothing;
         }
+        self.on_cpu_last(cpu, |k| k.charge(k.machine.costs.irq.resched_ns))
     }
 
     /// Takes a task out of its class, and off its CPU's hands, for a change of what it is.
@@ -376,9 +371,16 @@ impl Kernel {
 }
 
 impl Task {
+    /// It is in that state, here and where programs see it.
+    #[inline(always)]
+    pub(crate) fn set_state(&mut self, seen: &mut abi::task_struct, state: State) {
+        self.state = state;
+        mirror::state(seen, state);
+    }
+
     /// A wait for a CPU begins.
     #[inline(always)]
-    fn start_wait(
+    pub(crate) fn start_wait(
         &mut self,
         seen: &mut abi::task_struct,
         at: Nanos,

@@ -15,6 +15,16 @@ use std::collections::VecDeque;
 /// Bytes between two task slots in guest memory. `cpus_mask` alone takes NR_CPUS/8 = 1 KiB.
 /// A cache line more than a power of two: equal fields of many tasks would else share a few sets of the host's cache.
 pub const SLOT_BYTES: u64 = 2048 + 64;
+/// What the odd factor of `SLOT_BYTES` is to be multiplied with for 1, modulo 2^64.
+const SLOT_INVERSE: u64 = {
+    let odd = SLOT_BYTES >> SLOT_BYTES.trailing_zeros();
+    let (mut inverse, mut right_bits) = (odd, 3);
+    while right_bits < u64::BITS {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        right_bits *= 2;
+    }
+    inverse
+};
 /// Address space is reserved for this many tasks; memory is used only by those that exist.
 pub const MAX_TASKS: u32 = 1 << 20;
 /// A freed slot rests while this many others are freed, so that a stale pointer held across a grace
@@ -78,60 +88,63 @@ pub struct Account {
     pub woken_at: Option<Nanos>,
 }
 
-/// One task; aligned as `Cpu` is.
+/// One task; as in `Cpu`, what a switch needs comes first.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct Task {
     pub id: TaskId,
+    pub cpu: CpuId,
     /// Of its `task_struct` in guest memory.
     pub addr: u64,
-    pub pid: u32,
-    pub tgid: u32,
-    /// Of its thread group; its slot lives as long as the group.
-    pub leader: TaskId,
-    pub name: String,
     pub state: State,
     pub class: Class,
     /// Enqueued in its class (runnable, running or delayed).
     pub on_rq: bool,
     /// The current task of its CPU.
     pub on_cpu: bool,
-    pub cpu: CpuId,
-    pub policy: Policy,
-    pub nice: i8,
-    pub slice_request: Nanos,
-    /// What it asked for (`p->user_cpus_ptr`), and what of that its cpuset leaves it (`p->cpus_mask`).
-    pub user_cpus: CpuMask,
-    pub cpus: CpuMask,
-    pub nr_allowed: u32,
     /// `cpus` has every CPU of the machine: it need not be looked at.
     pub anywhere: bool,
-    pub cgroup: CgroupId,
-    pub kthread: bool,
     pub exiting: bool,
-    /// Has executed a program of its own since it was forked.
-    pub execed: bool,
+    /// A wake that found the task awake.
+    pub wake_pending: bool,
+    pub spin_ended: bool,
+    pub nr_allowed: u32,
+    pub tgid: u32,
+    pub cgroup: CgroupId,
+    /// Tells stale sleep timers from the present one.
+    pub sleep_gen: u32,
     /// The present step, and what is left of it: work in 1/1024 ns for `Compute`, wall ns otherwise.
     pub step: Option<Step>,
     pub left: u64,
     /// Cache refill still to be paid, wall ns.
     pub debt: Nanos,
-    /// A wake that found the task awake.
-    pub wake_pending: bool,
-    pub spin_ended: bool,
-    /// Tells stale sleep timers from the present one.
-    pub sleep_gen: u32,
-    pub footprint_bytes: u64,
-    pub warmth: Warmth,
     /// When its CPU time was last charged.
     pub exec_start: Nanos,
+    pub account: Account,
+    pub ext: ExtEntity,
+    pub footprint_bytes: u64,
+    pub warmth: Warmth,
     /// Queued on a remote CPU's wake list, not yet enqueued.
     pub wake_queued: Option<u64>,
-    pub ext: ExtEntity,
-    pub account: Account,
+    pub pid: u32,
+    /// Of its thread group; its slot lives as long as the group.
+    pub leader: TaskId,
+    pub name: String,
+    pub policy: Policy,
+    pub nice: i8,
+    pub kthread: bool,
+    /// Has executed a program of its own since it was forked.
+    pub execed: bool,
     /// References held by BPF programs; the slot is not freed before they are gone.
     pub refs: u32,
+    pub slice_request: Nanos,
+    /// What it asked for (`p->user_cpus_ptr`), and what of that its cpuset leaves it (`p->cpus_mask`).
+    pub user_cpus: CpuMask,
+    pub cpus: CpuMask,
 }
+
+/// Of a `Task`, from its start: what every switch needs.
+pub(crate) const HOT_TASK_BYTES: usize = std::mem::offset_of!(Task, wake_queued);
 
 impl Task {
     pub fn allowed_on(&self, cpu: CpuId) -> bool {
@@ -180,9 +193,13 @@ pub fn weight_to_cgroup(weight: u64) -> u32 {
     ((weight * 100 + 512) / 1024).clamp(1, 10_000) as u32
 }
 
+/// The id in a slot that is nobody's.
+const NOBODY: TaskId = TaskId(u32::MAX);
+
 /// All tasks, living and resting.
 pub struct TaskTable {
-    slots: Vec<Option<Box<Task>>>,
+    /// By number. In a free slot the last task's remains, with the id `NOBODY`: so a look at a task is a look at a slot.
+    slots: Vec<Task>,
     base: u64,
     resting: VecDeque<TaskId>,
     next_pid: u32,
@@ -213,15 +230,22 @@ impl TaskTable {
     #[inline]
     pub fn at(&self, addr: u64) -> Option<TaskId> {
         let off = addr.wrapping_sub(self.base);
-        let slot = (off / SLOT_BYTES) as usize;
-        (off.is_multiple_of(SLOT_BYTES) && self.slots.get(slot).is_some_and(|s| s.is_some()))
-            .then_some(TaskId(slot as u32))
+        // The quotient if the division leaves nothing over, and more than there can be slots if it does.
+        let slot = off.wrapping_mul(SLOT_INVERSE).rotate_right(SLOT_BYTES.trailing_zeros());
+        let id = self.slots.get(usize::try_from(slot).ok()?)?.id;
+        (u64::from(id.0) == slot).then_some(id)
     }
 
     /// Where the slot of that number lies.
     #[inline]
     pub(crate) fn slot_addr(&self, id: TaskId) -> u64 {
         self.base + u64::from(id.0) * SLOT_BYTES
+    }
+
+    /// The slot of that number and where it lies, for what wants it fetched and does not look at it.
+    #[inline]
+    pub(crate) fn slot(&self, id: TaskId) -> Option<(&Task, u64)> {
+        Some((self.slots.get(id.idx())?, self.slot_addr(id)))
     }
 
     /// The task in whose slot `addr` lies.
@@ -236,7 +260,7 @@ impl TaskTable {
 
     /// Every task that has a slot, ascending by id.
     pub fn iter(&self) -> impl Iterator<Item = &Task> {
-        self.slots.iter().flatten().map(|t| &**t)
+        self.slots.iter().filter(|t| t.id != NOBODY)
     }
 
     pub fn ids(&self) -> Vec<TaskId> {
@@ -251,13 +275,12 @@ impl TaskTable {
         self.live == 0
     }
 
-    /// A free slot and its guest address; None when the table is full.
+    /// The slot for the next task to be inserted, and its guest address; None when the table is full.
     pub fn reserve(&mut self) -> Option<(TaskId, u64)> {
         let id = if self.resting.len() > REUSE_DELAY {
             self.resting.pop_front()?
         } else if self.slots.len() < MAX_TASKS as usize {
-            self.slots.push(None);
-            TaskId(self.slots.len() as u32 - 1)
+            TaskId(self.slots.len() as u32)
         } else {
             self.resting.pop_front()?
         };
@@ -271,12 +294,17 @@ impl TaskTable {
         pid
     }
 
-    pub fn insert(&mut self, task: Box<Task>) {
+    /// The task is in the slot that was reserved for it.
+    pub fn insert(&mut self, task: Task) {
         let id = task.id;
         if task.pid != 0 {
             self.by_pid.insert(task.pid, id);
         }
-        self.slots[id.idx()] = Some(task);
+        match self.slots.get_mut(id.idx()) {
+            Some(slot) => *slot = task,
+            None => self.slots.push(task),
+        }
+        debug_assert_eq!(self.slots[id.idx()].id, id);
         self.live += 1;
     }
 
@@ -286,29 +314,37 @@ impl TaskTable {
     }
 
     /// The task is gone; its slot rests before it is used again.
-    pub fn remove(&mut self, id: TaskId) -> Option<Box<Task>> {
-        let task = self.slots.get_mut(id.idx())?.take()?;
+    pub fn remove(&mut self, id: TaskId) {
+        self[id].id = NOBODY;
         self.live -= 1;
         self.resting.push_back(id);
-        Some(task)
     }
 
+    #[inline]
     pub fn get(&self, id: TaskId) -> Option<&Task> {
-        self.slots.get(id.idx())?.as_deref()
+        let task = self.slots.get(id.idx())?;
+        (task.id == id).then_some(task)
     }
 }
+
+/// What a look at a task that is gone panics with where debug assertions are; without them it sees the remains.
+const OUTLIVED: &str = "task id outlived its task";
 
 impl std::ops::Index<TaskId> for TaskTable {
     type Output = Task;
     #[inline(always)]
     fn index(&self, id: TaskId) -> &Task {
-        self.slots[id.idx()].as_deref().expect("task id outlived its task")
+        let task = &self.slots[id.idx()];
+        debug_assert_eq!(task.id, id, "{OUTLIVED}");
+        task
     }
 }
 
 impl std::ops::IndexMut<TaskId> for TaskTable {
     #[inline(always)]
     fn index_mut(&mut self, id: TaskId) -> &mut Task {
-        self.slots[id.idx()].as_deref_mut().expect("task id outlived its task")
+        let task = &mut self.slots[id.idx()];
+        debug_assert_eq!(task.id, id, "{OUTLIVED}");
+        task
     }
 }

@@ -8,7 +8,7 @@ use crate::cgroup::CgroupTable;
 use crate::cpu::Cpu;
 use crate::event::{Event, lane};
 use crate::ext::op::Op;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Then};
 use crate::task::{Class, Task};
 use scxlab_machine::id::{CpuId, Nanos};
 
@@ -37,14 +37,15 @@ impl Kernel {
         periods * self.tick_ns + phase
     }
 
-    pub(crate) fn tick(&mut self, cpu: CpuId, generation: u32) {
+    #[inline(never)]
+    pub(crate) fn tick(&mut self, cpu: CpuId, generation: u32) -> Then {
         let c = &self.cpus[cpu.idx()];
         if !c.tick_on || c.tick_gen != generation {
-            return;
+            return Then::Nothing;
         }
+        let in_kernel = c.kernel_until > self.now;
         self.events.push_in(lane::TICK, self.now + self.tick_ns, Event::Tick { cpu, generation });
-        let in_kernel = self.cpus[cpu.idx()].kernel_until > self.now;
-        self.on_cpu_last(cpu, |k| k.tick_work(cpu, in_kernel));
+        self.on_cpu_last(cpu, |k| k.tick_work(cpu, in_kernel))
     }
 
     fn tick_work(&mut self, cpu: CpuId, in_kernel: bool) {

@@ -35,15 +35,15 @@ impl Together {
     /// Accounts for what was until `at`.
     #[inline]
     pub fn settle(&mut self, at: Nanos, nr_cpus: u32) {
-        let time = at.saturating_sub(self.since);
-        self.since = self.since.max(at);
+        let Some(time) = at.checked_sub(self.since) else { return };
+        self.since = at;
         let [waits, runs, _] = self.tasks;
-        let runnable = waits + runs;
-        if runnable < 2 || runs == 0 {
+        // Nobody runs, or one alone.
+        if runs == 0 || waits + runs < 2 {
             return;
         }
         self.some_ns += time;
-        if runs as u32 >= nr_cpus.min(runnable as u32) {
+        if waits == 0 || runs as u32 >= nr_cpus {
             self.all_ns += time;
         }
     }

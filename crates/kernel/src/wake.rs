@@ -7,7 +7,7 @@
 
 use crate::event::Event;
 use crate::flags::{queue, wake};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Then};
 use crate::lock::LockId;
 use crate::task::{Class, State};
 use scxlab_machine::cpumask;
@@ -17,7 +17,9 @@ use scxlab_trace::event::Kind;
 impl Kernel {
     /// Wakes a sleeping task from the executing CPU; false if it was awake.
     pub(crate) fn wake_up(&mut self, task: TaskId, flags: u64) -> bool {
-        let t = &mut self.tasks[task];
+        let at = self.clock() + self.machine.costs.sched.wakeup_ns;
+        let Kernel { cpus, tasks, vm, cgroups, .. } = self;
+        let t = &mut tasks[task];
         match t.state {
             State::Dead | State::New => return false,
             State::Runnable => {
@@ -28,14 +30,14 @@ impl Kernel {
         }
         t.sleep_gen = t.sleep_gen.wrapping_add(1);
         t.account.wakeups += 1;
+        t.account.woken_at = Some(at);
+        let seen = vm.mem.own_mut(t.addr);
+        t.set_state(seen, State::Runnable);
+        t.start_wait(seen, at, cgroups, cpus.len() as u32);
         let (class, prev, on_rq) = (t.class, t.cpu, t.on_rq);
+        self.exec.clock = at;
         self.nr_runnable += 1;
         self.metrics.wakeups += 1;
-        self.charge(self.machine.costs.sched.wakeup_ns);
-        let at = self.clock();
-        self.set_state(task, State::Runnable);
-        self.tasks[task].account.woken_at = Some(at);
-        self.start_wait(task, at);
         if class == Class::Fair && self.fair_is_delayed(task) {
             self.wake_delayed(task, flags);
             return true;
@@ -53,7 +55,7 @@ impl Kernel {
             enq |= queue::MIGRATED;
             self.set_task_cpu(task, cpu);
         }
-        if self.queue_on_target(task, cpu) {
+        if self.queue_on_target(class, cpu) {
             self.send_to_wake_list(task, cpu, enq);
         } else {
             self.activate_woken(cpu, task, enq, flags);
@@ -86,13 +88,14 @@ impl Kernel {
     }
 
     /// `ttwu_queue_cond()`: whether the target CPU is to enqueue the task itself.
-    fn queue_on_target(&self, task: TaskId, cpu: CpuId) -> bool {
+    fn queue_on_target(&self, class: Class, cpu: CpuId) -> bool {
         let here = self.exec.cpu;
-        let allowed = self.tasks[task].class != Class::Ext || self.ext_allows_queued_wakeup();
-        if !allowed || !self.cpus[cpu.idx()].online || cpu == here {
+        let allowed = class != Class::Ext || self.ext_allows_queued_wakeup();
+        let target = &self.cpus[cpu.idx()];
+        if !allowed || !target.online || cpu == here {
             return false;
         }
-        !self.machine.topology.same_llc(here, cpu) || self.cpus[cpu.idx()].is_idle()
+        !self.machine.topology.same_llc(here, cpu) || target.is_idle()
     }
 
     fn send_to_wake_list(&mut self, task: TaskId, cpu: CpuId, enq: u64) {
@@ -106,11 +109,12 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn wake_list_interrupt(&mut self, cpu: CpuId) {
+    #[inline(never)]
+    pub(crate) fn wake_list_interrupt(&mut self, cpu: CpuId) -> Then {
         self.pending_wakeups -= 1;
         let tasks = std::mem::take(&mut self.cpus[cpu.idx()].wake_list);
         if tasks.is_empty() {
-            return;
+            return Then::Nothing;
         }
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.resched_ns);
@@ -121,7 +125,7 @@ impl Kernel {
                     k.activate_woken(cpu, task, enq, 0);
                 }
             }
-        });
+        })
     }
 
     /// Asks the class for a CPU, and repairs an answer that cannot be. Also: whether the class was asked.
@@ -178,11 +182,12 @@ impl Kernel {
 
     /// `set_task_cpu()`: accounts a migration; the class's own books are its business.
     pub(crate) fn set_task_cpu(&mut self, task: TaskId, cpu: CpuId) {
-        let from = self.tasks[task].cpu;
+        let t = &self.tasks[task];
+        let from = t.cpu;
         if from == cpu {
             return;
         }
-        if self.tasks[task].class == Class::Fair {
+        if t.class == Class::Fair {
             self.fair_migrate(task, from, cpu);
         }
         self.count_migration(task, from, cpu);
@@ -190,19 +195,18 @@ impl Kernel {
 
     /// The task belongs to another CPU now.
     pub(crate) fn count_migration(&mut self, task: TaskId, from: CpuId, to: CpuId) {
-        let t = &mut self.tasks[task];
+        let (t, seen) = self.seen(task);
         t.cpu = to;
         t.account.migrations += 1;
-        let queued = t.on_rq;
-        self.mirror_cpu(task);
-        if queued {
+        seen.thread_info.cpu = to.0;
+        seen.se.nr_migrations += 1;
+        if t.on_rq {
             self.mirror_nr_running(from, false);
             self.mirror_nr_running(to, true);
         }
         let distance = self.machine.topology.distance(from, to);
         self.metrics.count_migration(distance);
         self.trace(Kind::Migrate { task, from, to });
-        self.mirror_migration(task);
     }
 
     /// `wakeup_preempt()`: whether the new arrival on `cpu` interrupts what runs there.

@@ -77,7 +77,7 @@ pub fn simulate(
     tracer: Tracer,
     progress: &Arc<AtomicU64>,
 ) -> Result<(Run, Tracer), SimError> {
-    let Ready { mut kernel, loaded, watched } = ready(spec, tracer, progress)?;
+    let Ready { mut kernel, loaded } = ready(spec, tracer, progress)?;
     let stop = kernel.run(spec.length().or(spec.cap));
     if let Stop::Unmodelled(what) = stop {
         return Err(SimError::Unmodelled { label: spec.scheduler.label.clone(), what });
@@ -87,8 +87,7 @@ pub fn simulate(
         Counters::read(&Simulated { kernel: &mut kernel, loaded })
     });
     let tracer = std::mem::take(&mut kernel.tracer);
-    let seen =
-        Seen { kernel: &kernel, loaded: loaded.as_ref(), watched: &watched, counters: &counters };
+    let seen = Seen { kernel: &kernel, loaded: loaded.as_ref(), counters: &counters };
     Ok((measure::result(seen, spec, &stop, tracer.hash()), tracer))
 }
 
@@ -97,7 +96,6 @@ pub(crate) struct Ready {
     pub kernel: Kernel,
     /// None for the default class alone.
     pub loaded: Option<Loaded>,
-    watched: Watched,
 }
 
 pub(crate) fn ready(
@@ -106,13 +104,13 @@ pub(crate) fn ready(
     progress: &Arc<AtomicU64>,
 ) -> Result<Ready, SimError> {
     let watched = Watched::new(executor(spec)?, progress.clone());
-    let mut kernel = boot(spec.machine, spec.seed, tracer, watched.clone())?;
+    let mut kernel = boot(spec.machine, spec.seed, tracer, watched)?;
     kernel.vm.engine = spec.engine;
     let object = spec.scheduler.object.as_ref();
     let label = &spec.scheduler.label;
     let loaded = object.map(|object| attach(&mut kernel, object, label, spec.machine));
     let loaded = loaded.transpose()?;
-    Ok(Ready { kernel, loaded, watched })
+    Ok(Ready { kernel, loaded })
 }
 
 /// Tasks that wait for ever wait until the end of a run that has one: what was done is still per time asked for.

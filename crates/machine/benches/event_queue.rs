@@ -35,7 +35,7 @@ fn ours(len: u32) -> Duration {
     });
     timed(|| {
         for _ in 0..STEPS {
-            let Some(event) = queue.pop() else { return };
+            let Some(&event) = queue.pop() else { return };
             queue.push(event.time + delays.below(1 << 20), event.what);
         }
     })

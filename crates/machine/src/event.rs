@@ -5,15 +5,19 @@
 //! Does not: cancel (an event carries a generation and its receiver drops a stale one), know the present.
 //!
 //! Two parts. *Lanes*: most events come at a nearly constant distance (ticks, sleeps of one length, slices), so those of a
-//! kind come nearly in order, and a sorted ring takes and gives them in a few instructions however many there are.
+//! kind come nearly in order, and a sorted ring takes and gives them in a few instructions however many there are. The
+//! first lanes are for what comes most often (`heads.rs`).
 //! What is out of order by more than a few places, or belongs to no lane, goes to a 4-ary *heap* whose hole goes to the
 //! bottom first. `benches/event_queue.rs` compares the heap with `std::collections::BinaryHeap` on equal keys: from 1,000
 //! events on it took 0.4 to 0.9 of the time in every run, at 16 and 100 events 0.5 to 1.2 (a busy machine; mostly below
 //! 1). A first form that compared on the way down was slower than the binary heap between 1,000 and 10,000 events.
 
-use std::collections::VecDeque;
+mod heads;
+mod ring;
 
 use crate::id::Nanos;
+use heads::{Heads, NEVER};
+use ring::Ring;
 
 /// Children per node. 2 is a binary heap; 4 halves the depth for three extra comparisons a level.
 const ARITY: usize = 4;
@@ -21,11 +25,13 @@ const ARITY: usize = 4;
 /// Sorted rings beside the heap.
 pub const LANES: usize = 5;
 
-/// How many places from the end of its lane an event may be sorted in; one that is earlier goes to the heap.
-const SLACK: usize = 16;
+/// The heap is a part of the queue like each lane.
+const HEAP: usize = LANES;
 
-/// The time and number of what is not there: after every event.
-const NEVER: (Nanos, u64) = (Nanos::MAX, u64::MAX);
+/// Bits of an event's number that say in which part it lies.
+const PART_BITS: u32 = 3;
+
+const _: () = assert!(HEAP < (1 << PART_BITS) - 1, "no part is that of NEVER");
 
 /// Events of type `T`, taken out in order of (time, sequence number).
 ///
@@ -35,28 +41,28 @@ const NEVER: (Nanos, u64) = (Nanos::MAX, u64::MAX);
 /// queue.push(20, "b");
 /// queue.push(10, "a");
 /// queue.push(20, "c");
-/// let order: Vec<_> = std::iter::from_fn(|| queue.pop()).map(|e| (e.time, e.what)).collect();
+/// let order: Vec<_> = std::iter::from_fn(|| queue.pop().copied()).map(|e| (e.time, e.what)).collect();
 /// assert_eq!(order, [(10, "a"), (20, "b"), (20, "c")]);
 /// ```
 #[derive(Clone, Debug)]
 pub struct EventQueue<T> {
     heap: Vec<Due<T>>,
-    lanes: [VecDeque<Due<T>>; LANES],
-    /// The earliest time of each lane, then of the heap, and the numbers that go with them.
-    times: [Nanos; LANES + 1],
-    seqs: [u64; LANES + 1],
+    lanes: [Ring<T>; LANES],
+    heads: Heads,
+    /// The event that was taken from the heap.
+    taken: Due<T>,
     /// The part from which the last event was taken.
     last: usize,
     next_seq: u64,
 }
 
 /// One queued event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Due<T> {
     /// When it happens.
     pub time: Nanos,
-    /// Order of insertion into its queue; unique within it.
-    pub seq: u64,
+    /// Order of insertion into its queue; the lowest bits, which never decide, are the part where it lies.
+    seq: u64,
     /// What happens.
     pub what: T,
 }
@@ -66,145 +72,112 @@ impl<T> Due<T> {
     fn key(&self) -> u128 {
         u128::from(self.time) << 64 | u128::from(self.seq)
     }
-
-    #[inline]
-    fn head(&self) -> (Nanos, u64) {
-        (self.time, self.seq)
-    }
 }
 
-impl<T> Default for EventQueue<T> {
+/// Where the event with this key lies; none of the parts for `NEVER`.
+#[inline]
+fn part_of(key: u128) -> usize {
+    key as usize & ((1 << PART_BITS) - 1)
+}
+
+#[inline]
+fn time_of(key: u128) -> Nanos {
+    (key >> 64) as Nanos
+}
+
+impl<T: Copy + Default> Default for EventQueue<T> {
     fn default() -> Self {
-        let lanes = std::array::from_fn(|_| VecDeque::new());
         EventQueue {
             heap: Vec::new(),
-            lanes,
-            times: [NEVER.0; LANES + 1],
-            seqs: [NEVER.1; LANES + 1],
-            last: LANES,
+            lanes: Default::default(),
+            heads: Heads::default(),
+            taken: Due::default(),
+            last: HEAP,
             next_seq: 0,
         }
     }
 }
 
-impl<T: Copy> EventQueue<T> {
+impl<T: Copy + Default> EventQueue<T> {
     /// An empty queue.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Queues `what` for `time`, behind everything already queued for that time. Returns its number.
+    /// Queues `what` for `time`, behind everything already queued for that time.
     #[inline(always)]
-    pub fn push(&mut self, time: Nanos, what: T) -> u64 {
-        let seq = self.next_seq;
-        self.next_seq += 1;
+    pub fn push(&mut self, time: Nanos, what: T) {
+        let seq = self.number(HEAP);
         self.push_with_seq(time, seq, what);
-        seq
     }
 
     /// As `push`, of an event whose kind comes nearly in order of time. The order of events is the same for any `lane`.
-    /// What is most often done is inlined by force: see `push_with_seq`.
+    /// Inlined by force, as `push_with_seq` is.
     #[inline(always)]
-    pub fn push_in(&mut self, lane: usize, time: Nanos, what: T) -> u64 {
+    pub fn push_in(&mut self, lane: usize, time: Nanos, what: T) {
+        let seq = self.number(lane);
         let ring = &mut self.lanes[lane];
-        if ring.back().is_some_and(|last| last.time > time) {
-            return self.push_early(lane, time, what);
+        if !ring.push(Due { time, seq, what }) {
+            self.sort_last(lane);
+        } else if ring.len() == 1 {
+            self.set_earlier_head(lane);
         }
-        let (seq, first) = (self.next_seq, ring.is_empty());
-        self.next_seq += 1;
-        ring.push_back(Due { time, seq, what });
-        if first {
-            self.set_head(lane, (time, seq));
-        }
+    }
+
+    /// The number of an event that goes to `part`.
+    #[inline]
+    fn number(&mut self, part: usize) -> u64 {
+        let seq = self.next_seq | part as u64;
+        self.next_seq += 1 << PART_BITS;
         seq
     }
 
-    /// The same of an event that comes before the last of its lane.
+    /// The last event of a lane comes before others there.
     #[inline(never)]
-    fn push_early(&mut self, lane: usize, time: Nanos, what: T) -> u64 {
-        let ring = &self.lanes[lane];
-        if ring.len() > SLACK && ring[ring.len() - SLACK].time > time {
-            return self.push(time, what);
-        }
-        let seq = self.next_seq;
-        self.next_seq += 1;
-        self.sort_in(lane, Due { time, seq, what });
-        seq
-    }
-
-    /// Puts an event that is a little early at its place. It has the highest number: among equal times it is the last.
-    fn sort_in(&mut self, lane: usize, event: Due<T>) {
-        let ring = &mut self.lanes[lane];
-        let mut at = ring.len();
-        while at > 0 && ring[at - 1].time > event.time {
-            at -= 1;
-        }
-        ring.insert(at, event);
-        if at == 0 {
-            self.set_head(lane, event.head());
+    fn sort_last(&mut self, lane: usize) {
+        match self.lanes[lane].sort_last() {
+            // With the number of its lane it would be looked for there.
+            Err(Due { time, seq, what }) => {
+                self.push_with_seq(time, seq - lane as u64 + HEAP as u64, what);
+            }
+            Ok(true) => self.set_earlier_head(lane),
+            Ok(false) => {}
         }
     }
 
     /// Takes out the earliest event.
     #[inline]
-    pub fn pop(&mut self) -> Option<Due<T>> {
-        let part = self.earliest();
+    pub fn pop(&mut self) -> Option<&Due<T>> {
+        let part = part_of(self.heads.first);
         self.last = part;
-        let Some(ring) = self.lanes.get_mut(part) else {
+        if part >= LANES {
             return self.pop_heap();
-        };
-        let event = ring.pop_front()?;
-        let head = ring.front().map_or(NEVER, Due::head);
-        self.set_head(part, head);
+        }
+        let (event, next) = self.lanes[part].pop_front();
+        self.heads.taken(part, next.map_or(NEVER, Due::key));
         Some(event)
     }
 
-    fn pop_heap(&mut self) -> Option<Due<T>> {
+    fn pop_heap(&mut self) -> Option<&Due<T>> {
         let last = self.heap.pop()?;
-        let first = match self.heap.first() {
+        self.taken = match self.heap.first() {
             None => last,
             Some(&first) => {
                 self.sift_down(last);
                 first
             }
         };
-        self.set_head(LANES, self.heap.first().map_or(NEVER, Due::head));
-        Some(first)
+        self.heads.taken(HEAP, self.heap.first().map_or(NEVER, Due::key));
+        Some(&self.taken)
     }
 
-    #[inline]
-    fn set_head(&mut self, part: usize, (time, seq): (Nanos, u64)) {
-        (self.times[part], self.seqs[part]) = (time, seq);
-    }
-
-    /// The part with the earliest event: a lane, or `LANES` for the heap, also if nothing is queued.
-    #[inline]
-    fn earliest(&self) -> usize {
-        let mut best = (self.times[LANES], LANES);
-        let mut tie = false;
-        for (lane, &time) in self.times[..LANES].iter().enumerate() {
-            let earlier = time < best.0;
-            tie = (tie | (time == best.0)) & !earlier;
-            best = if earlier { (time, lane) } else { best };
-        }
-        if tie { self.earliest_of_equals() } else { best.1 }
-    }
-
-    /// The same where times alone may not tell.
-    #[cold]
-    #[inline(never)]
-    fn earliest_of_equals(&self) -> usize {
-        let key = |part: &usize| (self.times[*part], self.seqs[*part]);
-        (0..=LANES).rev().min_by_key(key).unwrap_or(LANES)
-    }
-
-    /// The earliest event, left where it is.
-    #[inline]
-    pub fn peek(&self) -> Option<&Due<T>> {
-        match self.lanes.get(self.earliest()) {
+    /// An event was put before the head of `part`, or it was empty.
+    fn set_earlier_head(&mut self, part: usize) {
+        let head = match self.lanes.get(part) {
             Some(ring) => ring.front(),
             None => self.heap.first(),
-        }
+        };
+        self.heads.earlier(part, head.map_or(NEVER, Due::key));
     }
 
     /// The event that is `places` behind the head of the lane from which the last one was taken.
@@ -216,30 +189,24 @@ impl<T: Copy> EventQueue<T> {
     /// Whether everything that is queued happens later than `time`.
     #[inline]
     pub fn all_after(&self, time: Nanos) -> bool {
-        self.times.iter().all(|&head| head > time)
-    }
-
-    /// When the earliest event happens.
-    #[inline]
-    pub fn peek_time(&self) -> Option<Nanos> {
-        self.peek().map(|event| event.time)
+        time_of(self.heads.first) > time
     }
 
     /// How many events are queued.
     #[inline]
     pub fn len(&self) -> usize {
-        self.heap.len() + self.lanes.iter().map(VecDeque::len).sum::<usize>()
+        self.heap.len() + self.lanes.iter().map(Ring::len).sum::<usize>()
     }
 
     /// Whether nothing is queued.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.heads.first == NEVER
     }
 
     /// The queued events in no particular order, for dumps and checkers.
     pub fn iter_unordered(&self) -> impl Iterator<Item = &Due<T>> {
-        self.heap.iter().chain(self.lanes.iter().flatten())
+        self.heap.iter().chain(self.lanes.iter().flat_map(Ring::iter))
     }
 
     /// Most events are later than what lies above their leaf, and stay where they are written first. Inlined by
@@ -251,7 +218,7 @@ impl<T: Copy> EventQueue<T> {
         if hole > 0 && self.heap[hole].key() < self.heap[(hole - 1) / ARITY].key() {
             self.sift_up(hole, self.heap[hole]);
         }
-        self.set_head(LANES, self.heap[0].head());
+        self.set_earlier_head(HEAP);
     }
 
     /// Puts `event` where the root was taken. The hole goes all the way down along the smallest children

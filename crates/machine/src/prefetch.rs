@@ -9,8 +9,14 @@ const LINE: usize = 64;
 /// Fetches every cache line of `value`.
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(value: &T) {
+    prefetch_first(value, size_of_val(value));
+}
+
+/// Fetches the cache lines of the first `bytes` of `value`.
+#[inline(always)]
+pub fn prefetch_first<T: ?Sized>(value: &T, bytes: usize) {
     let start = std::ptr::from_ref(value).cast::<u8>();
-    for at in (0..size_of_val(value)).step_by(LINE) {
+    for at in (0..bytes).step_by(LINE) {
         line(start.wrapping_add(at));
     }
 }

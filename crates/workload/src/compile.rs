@@ -40,6 +40,19 @@ pub struct Compiled {
     pub xattrs: Vec<Xattr>,
 }
 
+impl Compiled {
+    /// The instructions of a template.
+    pub fn body(&self, template: usize) -> &[Insn] {
+        let end = self.templates.get(template + 1).map_or(self.code.len(), |t| t.entry as usize);
+        &self.code[self.templates[template].entry as usize..end]
+    }
+
+    /// Whether what passes take is reported of a template's threads.
+    pub fn has_phases(&self, template: usize) -> bool {
+        self.body(template).contains(&Insn::PhaseBegin)
+    }
+}
+
 /// An extended attribute of a cgroup's directory.
 #[derive(Clone, Debug)]
 pub struct Xattr {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The simulated executor: runs compiled programs as the `Behavior` of a simulation.
 //!
-//! Owns: every thread's place in its program, and the shared objects (`sync`, `pipe`, `spin`).
+//! Owns: every thread's place in its program (`run`), and the shared objects (`sync`, `pipe`, `spin`).
 //! Does not: schedule, or pass time; it answers `step` and acts through `Sys`.
 //!
 //! A blocked thread and its waker agree through `Thread::wait`: the waker completes the operation (hands
@@ -10,30 +10,31 @@
 
 use std::collections::BTreeMap;
 
-use scxlab_kernel::behavior::{Behavior, CgroupSpec, Policy, Step, Sys, SysError};
+use scxlab_kernel::behavior::{Behavior, Policy, Step, Sys, SysError};
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use scxlab_machine::prefetch::prefetch;
 
-use crate::compile::insn::{Insn, Kind, TimerRef};
 use crate::compile::{self, Compiled};
 use crate::error::WorkloadError;
 use crate::program::{CpuList, PolicyDef, Program};
 
 mod costs;
+mod ops;
 mod pipe;
+mod run;
 mod spawn;
 mod spin;
 mod stats;
 mod sync;
 mod thread;
+mod waits;
 
 pub use costs::SyscallCosts;
 pub use stats::{LoopObserver, LoopRecord, LoopTotals};
 
 use pipe::Pipe;
 use spin::{SpinBarrier, SpinLock};
-use stats::Pending;
 use sync::{Barrier, Cond, Mutex, Sem};
 use thread::{NO_THREAD, Thread, TimerState, Wait};
 
@@ -85,6 +86,8 @@ pub struct Executor {
     compiled: Compiled,
     unit: String,
     duration: Option<Nanos>,
+    /// Templates that have phases.
+    phased: Vec<bool>,
     cumulative_slack: bool,
     rtapp_names: bool,
     costs: SyscallCosts,
@@ -144,6 +147,7 @@ impl Executor {
             masks: compiled.affinities.iter().map(|l| cpu_mask(l, nr_cpus)).collect(),
             all_cpus: CpuMask::all(nr_cpus as usize),
             touch_costs,
+            phased: (0..templates).map(|t| compiled.has_phases(t)).collect(),
             unit: program.unit.clone(),
             duration: config.duration.or(program.duration.map(|d| d.0)),
             cumulative_slack: program.cumulative_slack,
@@ -212,40 +216,6 @@ impl Executor {
         }
     }
 
-    /// Makes the program's cgroups, parents first.
-    fn make_cgroups(&mut self, sys: &mut dyn Sys) {
-        let mut ids: BTreeMap<String, CgroupId> = BTreeMap::new();
-        for def in self.compiled.cgroups.clone() {
-            let (parent, name) = def.path.rsplit_once('/').unwrap_or(("", &def.path));
-            let parent = ids.get(parent).copied().unwrap_or(CgroupId(0));
-            let spec = CgroupSpec {
-                weight: def.weight,
-                quota: def.quota.map(|q| q.0),
-                period: def.period.0,
-                burst: def.burst.0,
-                idle: def.idle,
-            };
-            let id = sys.mkdir(parent, name, spec).unwrap_or_else(|error| {
-                self.fault(sys.now(), def.path.clone(), "mkdir", error);
-                parent
-            });
-            if let Some(cpus) = &def.cpus {
-                let cpus = cpus.iter().filter(|&c| c < sys.nr_cpus()).map(CpuId);
-                let cpus = CpuMask::of(sys.nr_cpus() as usize, cpus);
-                if let Err(error) = sys.set_cpuset(id, Some(&cpus)) {
-                    self.fault(sys.now(), def.path.clone(), "cpuset.cpus", error);
-                }
-            }
-            for (name, value) in &def.xattrs {
-                if let Err(error) = sys.set_xattr(id, name, value.as_bytes()) {
-                    self.fault(sys.now(), def.path.clone(), "setxattr", error);
-                }
-            }
-            ids.insert(def.path.clone(), id);
-            self.cgroup_ids.push(id);
-        }
-    }
-
     fn thread_of(&self, task: TaskId) -> Option<usize> {
         let t = *self.by_task.get(task.idx())?;
         (t != NO_THREAD).then_some(t as usize)
@@ -256,253 +226,6 @@ impl Executor {
         let thread = &mut self.threads[waiter as usize];
         thread.wait = Wait::None;
         sys.wake(thread.task, sync);
-    }
-
-    /// Runs a thread until it has a step for the kernel.
-    fn run(&mut self, sys: &mut dyn Sys, t: usize) -> Step {
-        let mut turned = false;
-        loop {
-            let pc = &mut self.threads[t].pc;
-            let insn = self.compiled.code[*pc as usize];
-            *pc += 1;
-            let flow = match insn {
-                Insn::Jump(_) | Insn::LoopNext { .. } => self.turn(sys, t, insn, &mut turned),
-                insn => self.exec(sys, t, insn),
-            };
-            if let Flow::Yield(step) = flow {
-                return step;
-            }
-        }
-    }
-
-    /// The end of a loop's body. A second turn without a step between, or one in which no time has passed,
-    /// costs a little CPU: so a loop of ops that take no time cannot hang the simulation.
-    fn turn(&mut self, sys: &mut dyn Sys, t: usize, insn: Insn, turned: &mut bool) -> Flow {
-        let thread = &mut self.threads[t];
-        match insn {
-            Insn::LoopNext { slot, start } => {
-                let left = &mut thread.loops[slot as usize];
-                *left -= 1;
-                if *left == 0 {
-                    return Flow::Next;
-                }
-                thread.pc = start;
-            }
-            Insn::Jump(start) => thread.pc = start,
-            _ => return Flow::Next,
-        }
-        let now = sys.now();
-        let idle_turn = thread.last_turn == Some(now);
-        thread.last_turn = Some(now);
-        if idle_turn {
-            return Flow::Yield(Step::Compute { work: self.costs.empty_loop.max(1) });
-        }
-        if std::mem::replace(turned, true) {
-            return Flow::Yield(Step::Compute { work: 1 });
-        }
-        Flow::Next
-    }
-
-    fn exec(&mut self, sys: &mut dyn Sys, t: usize, insn: Insn) -> Flow {
-        match insn {
-            Insn::Compute(work) => self.compute(sys, t, work),
-            Insn::ComputeWall(0) => Flow::Next,
-            Insn::ComputeWall(wall) => {
-                self.note_run(sys.now(), t, wall);
-                Flow::Yield(Step::ComputeWall { wall })
-            }
-            Insn::Touch(index) => {
-                let work = self.touch_costs[index as usize];
-                if work == 0 { Flow::Next } else { Flow::Yield(Step::Compute { work }) }
-            }
-            Insn::Sleep(length) => {
-                sys.charge(self.costs.timer);
-                self.sleep_until(sys.now().saturating_add(length), t)
-            }
-            Insn::Delay(length) => {
-                let zero = &mut self.threads[t].zero;
-                *zero = zero.saturating_add(length);
-                let at = *zero;
-                self.sleep_until(at, t)
-            }
-            Insn::Timer { timer, period, absolute } => self.timer(sys, t, timer, period, absolute),
-            Insn::Lock(m) => self.lock(sys, t, m),
-            Insn::Unlock(m) => self.unlock(sys, t, m),
-            Insn::Wait { cond, mutex } => self.wait(sys, t, cond, mutex),
-            Insn::Signal(c) => self.signal(sys, t, c, 1),
-            Insn::Broadcast(c) => self.signal(sys, t, c, usize::MAX),
-            Insn::Barrier(b) => self.barrier(sys, t, b),
-            Insn::SemPost(s) => self.sem_post(sys, t, s),
-            Insn::SemWait(s) => self.sem_wait(sys, t, s),
-            Insn::Write { pipe, bytes } => self.write(sys, t, pipe, bytes),
-            Insn::Read { pipe, bytes } => self.read(sys, t, pipe, bytes),
-            Insn::SpinLock(s) => self.spin_lock(sys, t, s),
-            Insn::SpinUnlock(s) => self.spin_unlock(sys, t, s),
-            Insn::SpinBarrier(s) => self.spin_barrier(sys, t, s),
-            Insn::LoopInit { slot, end, times } => {
-                let thread = &mut self.threads[t];
-                match times {
-                    0 => thread.pc = end,
-                    _ => thread.loops[slot as usize] = times,
-                }
-                Flow::Next
-            }
-            Insn::PhaseBegin => self.phase_begin(sys, t),
-            Insn::PhaseEnd => self.phase_end(sys, t),
-            Insn::Count(units) => {
-                sys.count_work(self.threads[t].task, units);
-                Flow::Next
-            }
-            insn => self.exec_rare(sys, t, insn),
-        }
-    }
-
-    /// Instructions that no inner loop is made of.
-    fn exec_rare(&mut self, sys: &mut dyn Sys, t: usize, insn: Insn) -> Flow {
-        let task = self.threads[t].task;
-        match insn {
-            Insn::Io { bytes, null } => {
-                sys.charge(self.costs.io_submit);
-                let length = self.costs.io_time(bytes);
-                if length > 0 && !null {
-                    return self.sleep_until(sys.now().saturating_add(length), t);
-                }
-            }
-            Insn::Fork(template) => {
-                sys.charge(self.costs.fork);
-                self.fork(sys, t, template as usize);
-            }
-            Insn::Join if self.threads[t].children > 0 => {
-                self.threads[t].wait = Wait::Join;
-                return Flow::Yield(Step::Block);
-            }
-            Insn::Exec => {
-                sys.charge(self.costs.exec);
-                return Flow::Yield(Step::Exec);
-            }
-            Insn::Yield => {
-                sys.charge(self.costs.yield_call);
-                return Flow::Yield(Step::Yield);
-            }
-            Insn::Exit => return self.exit(sys, t),
-            Insn::SetAffinity(index) => {
-                sys.charge(self.costs.sched_set);
-                let got = sys.set_affinity(task, &self.masks[index as usize]);
-                self.checked(sys, t, "sched_setaffinity", got);
-            }
-            Insn::ClearAffinity => {
-                sys.charge(self.costs.sched_set);
-                let got = sys.set_affinity(task, &self.all_cpus);
-                self.checked(sys, t, "sched_setaffinity", got);
-            }
-            Insn::SetNice(nice) => {
-                sys.charge(self.costs.sched_set);
-                let got = sys.set_nice(task, nice);
-                self.checked(sys, t, "setpriority", got);
-            }
-            Insn::SetPolicy(index) => {
-                sys.charge(self.costs.sched_set);
-                let policy = kernel_policy(self.compiled.policies[index as usize]);
-                let got = sys.set_policy(task, policy);
-                self.checked(sys, t, "sched_setscheduler", got);
-            }
-            Insn::MoveCgroup(index) => {
-                sys.charge(self.costs.cgroup_move);
-                // One that is not in the table is the root.
-                let id = self.cgroup_ids.get(index as usize).copied().unwrap_or(CgroupId(0));
-                self.threads[t].cgroup = id;
-                let got = sys.move_to_cgroup(task, id);
-                self.checked(sys, t, "cgroup.procs", got);
-            }
-            Insn::SetXattr(index) => {
-                sys.charge(self.costs.set_xattr);
-                let xattr = &self.compiled.xattrs[index as usize];
-                let id = xattr.cgroup.and_then(|c| self.cgroup_ids.get(c as usize).copied());
-                let id = id.unwrap_or(CgroupId(0));
-                let got = sys.set_xattr(id, &xattr.name, xattr.value.as_bytes());
-                self.checked(sys, t, "setxattr", got);
-            }
-            _ => {}
-        }
-        Flow::Next
-    }
-
-    fn compute(&mut self, sys: &mut dyn Sys, t: usize, work: Nanos) -> Flow {
-        if work == 0 {
-            return Flow::Next;
-        }
-        let mut real = work;
-        let noise = self.perturb.compute_noise_permille.min(999);
-        if noise > 0 {
-            let draw = sys.random("workload.compute_noise", self.threads[t].task);
-            let permille = 1000 - u64::from(noise) + draw % (2 * u64::from(noise) + 1);
-            let scaled = u128::from(work) * u128::from(permille) / 1000;
-            real = u64::try_from(scaled).unwrap_or(u64::MAX).max(1);
-        }
-        self.note_run(sys.now(), t, work);
-        Flow::Yield(Step::Compute { work: real })
-    }
-
-    fn sleep_until(&mut self, at: Nanos, t: usize) -> Flow {
-        self.threads[t].wait = Wait::Until(at);
-        Flow::Yield(Step::SleepUntil(at))
-    }
-
-    /// rt-app's timer. Time zero of the first period is the thread's start plus its delay.
-    fn timer(
-        &mut self,
-        sys: &mut dyn Sys,
-        t: usize,
-        timer: TimerRef,
-        period: Nanos,
-        absolute: bool,
-    ) -> Flow {
-        sys.charge(self.costs.timer);
-        let now = sys.now();
-        let thread = &mut self.threads[t];
-        thread.phase.c_period = thread.phase.c_period.saturating_add(period);
-        let state = match timer {
-            TimerRef::Own(slot) => &mut thread.timers[slot as usize],
-            TimerRef::Shared(res) => &mut self.timers[res.index(&thread.binding)],
-        };
-        let next = state.next.unwrap_or(thread.zero).saturating_add(period);
-        state.next = Some(next);
-        let late = now >= next;
-        if late && !absolute {
-            state.next = Some(now);
-        }
-        thread.phase.slack(next, now, self.cumulative_slack);
-        if late {
-            thread.phase.missed += 1;
-            thread.phase.wu_lat = 0;
-            return Flow::Next;
-        }
-        thread.pending = Pending::TimerWake { due: next };
-        self.sleep_until(next, t)
-    }
-
-    fn exit(&mut self, sys: &mut dyn Sys, t: usize) -> Flow {
-        sys.charge(self.costs.exit);
-        let thread = &mut self.threads[t];
-        let (task, parent) = (thread.task, thread.parent);
-        thread.serial = 0;
-        self.by_task[task.idx()] = NO_THREAD;
-        self.free.push(u32::try_from(t).unwrap_or(NO_THREAD));
-        if let Some((parent, serial)) = parent {
-            let above = &mut self.threads[parent as usize];
-            if above.serial == serial {
-                above.children -= 1;
-                if above.children == 0 && above.wait == Wait::Join {
-                    self.release(sys, parent, false);
-                }
-            }
-        }
-        self.live -= 1;
-        if self.live == 0 {
-            // Through a timer, so that this last thread gets to leave the CPU first.
-            sys.post(sys.now(), sys.this_cpu(), FINISH);
-        }
-        Flow::Yield(Step::Exit)
     }
 }
 
@@ -524,21 +247,8 @@ impl Behavior for Executor {
     }
 
     fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> Step {
-        let Some(t) = self.thread_of(task) else {
-            return Step::Exit;
-        };
-        let thread = &mut self.threads[t];
-        match thread.wait {
-            Wait::None => {}
-            Wait::Until(at) if sys.now() >= at => thread.wait = Wait::None,
-            Wait::Until(at) => return Step::SleepUntil(at),
-            Wait::SpinLock(_) | Wait::SpinBarrier(_) => return Step::Spin,
-            _ => return Step::Block,
-        }
-        if thread.pending != Pending::None {
-            thread.settle(sys.now());
-        }
-        self.run(sys, t)
+        let now = sys.now();
+        self.step_at(sys, task, now)
     }
 
     fn on_timer(&mut self, sys: &mut dyn Sys, token: u64) {
@@ -560,38 +270,6 @@ impl Behavior for Executor {
     fn waits_for(&self, task: TaskId) -> Option<String> {
         let thread = &self.threads[self.thread_of(task)?];
         self.describe_wait(thread.wait)
-    }
-}
-
-impl Executor {
-    /// What a wait is for, and who could end it.
-    fn describe_wait(&self, wait: Wait) -> Option<String> {
-        let name = |kind: Kind, i: u32| &self.compiled.objects.names(kind)[i as usize];
-        let who = |t: u32| self.threads[t as usize].name.as_str();
-        Some(match wait {
-            Wait::None | Wait::Until(_) => return None,
-            Wait::Mutex(m) => {
-                let owner = self.mutexes[m as usize].owner;
-                let held = owner.map_or("nobody".to_owned(), |t| who(t).to_owned());
-                format!("mutex \"{}\", held by {held}", name(Kind::Mutex, m))
-            }
-            Wait::Cond(c) => format!("a signal of condition \"{}\"", name(Kind::Cond, c)),
-            Wait::Barrier(b) => {
-                let barrier = &self.barriers[b as usize];
-                let (here, all) = (barrier.waiters.len(), barrier.parties);
-                format!("barrier \"{}\", {here} of {all} there", name(Kind::Barrier, b))
-            }
-            Wait::Sem(s) => format!("a post of semaphore \"{}\"", name(Kind::Sem, s)),
-            Wait::PipeRead(p) => format!("bytes in pipe \"{}\"", name(Kind::Pipe, p)),
-            Wait::PipeWrite(p) => format!("room in pipe \"{}\"", name(Kind::Pipe, p)),
-            Wait::SpinLock(s) => {
-                let owner = self.spin_locks[s as usize].owner;
-                let held = owner.map_or("nobody".to_owned(), |t| who(t).to_owned());
-                format!("spin lock \"{}\", held by {held}", name(Kind::SpinLock, s))
-            }
-            Wait::SpinBarrier(s) => format!("spin barrier \"{}\"", name(Kind::SpinBarrier, s)),
-            Wait::Join => "its children to exit".to_owned(),
-        })
     }
 }
 

@@ -17,6 +17,11 @@ impl RegSet {
     /// r0 to r5, which a call leaves changed.
     pub const CALLER_SAVED: RegSet = RegSet(0b11_1111);
 
+    /// The first so many of r1 to r5.
+    fn args(nr: usize) -> RegSet {
+        RegSet(RegSet::ARGS.0 & ((2 << nr) - 1))
+    }
+
     pub fn of(reg: u8) -> RegSet {
         RegSet(1 << (reg & 15))
     }
@@ -34,6 +39,11 @@ impl RegSet {
     }
 }
 
+/// How many of r1 to r5 the kernel function takes that an instruction calls.
+pub(crate) fn taken(call: &Insn) -> usize {
+    5usize.saturating_sub(call.dst.into())
+}
+
 /// Registers that an instruction reads.
 pub fn reads(insn: &Insn) -> RegSet {
     use Op::*;
@@ -42,7 +52,8 @@ pub fn reads(insn: &Insn) -> RegSet {
         Mov64K | Mov32K | LdImm64 | Pad | Ja | MayGoto => RegSet(0),
         Mov64X | Mov32X | MovSx8To64 | MovSx16To64 | MovSx32To64 | MovSx8To32 | MovSx16To32
         | CastKern | CastUser => src,
-        CallFunc | CallHelper | CallKfunc => RegSet::ARGS,
+        CallKfunc => RegSet::args(taken(insn)),
+        CallFunc | CallHelper => RegSet::ARGS,
         CallReg => RegSet::ARGS.and(dst),
         TailCall => RegSet(0b1110),
         Exit => RegSet::of(0),

@@ -3,17 +3,20 @@
 //!
 //! Owns: its layout, the types of what the code calls, and that there is one for each entry that is under way. Does not:
 //! generate or call code. The code itself knows nothing of the host's type, so runs with any host share it.
-//! A virtual machine keeps its contexts: an entry into code writes only what may have changed since the last.
+//! A virtual machine keeps its contexts: an entry into code writes only what differs from the last, which mostly was of the
+//! same instance and in the same frame.
 
 use std::any::Any;
-use std::mem::{MaybeUninit, offset_of};
+use std::cell::Cell;
+use std::mem::offset_of;
 use std::ptr;
 
 use super::Code;
+use super::native::Entry;
 use crate::fault::Fault;
 use crate::mem::{GUEST_BASE, Memory};
-use crate::vm::InstanceId;
 use crate::vm::interp::MAX_FRAMES;
+use crate::vm::{FuncId, Instance, InstanceId};
 
 /// Two results in registers: a value, and the instructions executed so far or `FAILED`.
 #[repr(C)]
@@ -79,8 +82,8 @@ pub struct Ctx {
     /// Calls `Calls::access` and leaves every register as it was.
     pub access: *const u8,
     pub refused: Refused,
-    /// r1 to r5 of a call out: the code writes them before it makes one.
-    pub args: MaybeUninit<[u64; 5]>,
+    /// r1 to r5 of a call out: the code writes them before it makes one, 0 for those that the call does not take.
+    pub args: [u64; 5],
     /// The address that `Calls::func_reg` is to call.
     pub target: u64,
     /// After a failure: the count, why if `fault` is None, the slots of the frames, innermost first, and r0 to r9.
@@ -91,19 +94,27 @@ pub struct Ctx {
     pub regs: [u64; 10],
     /// From here on the code looks at nothing.
     pub host: *mut (),
-    /// Whose code runs, `NOBODY` before the first; and its code.
+    /// Whose code runs, and in which frame it was entered. What is said above of them, and `code`, is true while `fp` is not 0.
     pub instance: InstanceId,
-    /// Of the frame in which the code was entered.
     pub depth: u32,
     pub fp: u64,
     pub code: *const Code,
+    /// How many frames there may be from that one on.
+    frames: u32,
     /// The next free context, if there is one already.
-    next: *mut Ctx,
+    next: Cell<*mut Ctx>,
     pub fault: Option<Fault>,
     pub panic: Option<Box<dyn Any + Send>>,
 }
 
-pub const NOBODY: InstanceId = InstanceId(u32::MAX);
+/// Where code is entered, and what it may use there.
+pub struct Place {
+    pub depth: u32,
+    pub frames: u32,
+    pub fp: u64,
+    pub fp_min: u64,
+    pub may_goto: u64,
+}
 
 impl Ctx {
     fn new(mem: &Memory) -> Ctx {
@@ -118,7 +129,7 @@ impl Ctx {
             calls: ptr::null(),
             access: ptr::null(),
             refused: Refused::default(),
-            args: MaybeUninit::uninit(),
+            args: [0; 5],
             target: 0,
             executed: 0,
             why: 0,
@@ -126,14 +137,44 @@ impl Ctx {
             pcs: [0; MAX_FRAMES],
             regs: [0; 10],
             host: ptr::null_mut(),
-            instance: NOBODY,
+            instance: InstanceId(0),
             depth: 0,
             fp: 0,
             code: ptr::null(),
-            next: ptr::null_mut(),
+            frames: 0,
+            next: Cell::new(ptr::null_mut()),
             fault: None,
             panic: None,
         }
+    }
+
+    /// Whether it is for code of this instance in the frame that ends at `fp`.
+    #[inline(always)]
+    pub fn is_for(&self, instance: InstanceId, fp: u64) -> bool {
+        self.instance == instance && self.fp == fp
+    }
+
+    /// It is for such code from now on; false if the instance has none yet.
+    pub fn introduce(&mut self, found: &Instance, place: &Place) -> bool {
+        let Some(code) = found.code().filter(|code| !code.access().is_null()) else {
+            return false;
+        };
+        (self.instance, self.arena_base) = (found.id, found.arena_base);
+        (self.code, self.access) = (ptr::from_ref(code), code.access());
+        let Place { depth, frames, fp, fp_min, may_goto } = *place;
+        (self.depth, self.frames, self.fp) = (depth, frames, fp);
+        (self.fp_min, self.may_goto) = (fp_min, may_goto);
+        true
+    }
+
+    /// The way into a function, for an entry that `is_for` agrees with or `introduce` has made possible.
+    #[inline(always)]
+    pub fn entry(&mut self, func: FuncId, executed: u64, deadline: u64) -> Option<Entry> {
+        // SAFETY: an instance has its code until it gets another or is removed, and then `Contexts::forget` clears `fp`.
+        let found = unsafe { &*self.code };
+        let code = found.entry(func, self.frames)?;
+        self.deadline = deadline;
+        Some(Entry { code, executed })
     }
 
     /// As new, of what only a failure writes.
@@ -160,15 +201,22 @@ impl Default for Contexts {
 unsafe impl Send for Contexts {}
 
 impl Contexts {
-    /// One that is not in use; `give_back` ends its use. All are for the same memory.
+    /// The next one that `take` takes. All are for the same memory.
     #[inline(always)]
-    pub fn take(&mut self, mem: &Memory) -> *mut Ctx {
+    pub fn next(&mut self, mem: &Memory) -> &mut Ctx {
         if self.free.is_null() {
             self.make(mem);
         }
-        let ctx = self.free;
         // SAFETY: `all` keeps it, and nobody uses it.
-        self.free = unsafe { (*ctx).next };
+        unsafe { &mut *self.free }
+    }
+
+    /// The one that `next` has just shown; `give_back` ends its use.
+    #[inline(always)]
+    pub fn take(&mut self) -> *mut Ctx {
+        let ctx = self.free;
+        // SAFETY: as above: an entry comes from `next`.
+        self.free = unsafe { (*ctx).next.get() };
         ctx
     }
 
@@ -183,17 +231,17 @@ impl Contexts {
         let ctx = Box::into_raw(Box::new(Ctx::new(mem)));
         if let Some(last) = self.all.last() {
             // SAFETY: as above; machine code does not look at `next`.
-            unsafe { (**last).next = ctx };
+            unsafe { (**last).next.set(ctx) };
         }
         self.all.push(ctx);
         self.free = ctx;
     }
 
-    /// An instance has got other code: what is known of it is not true any more. No code runs.
+    /// An instance gets other code or is removed: what is known of it is not true any more. No code runs.
     pub fn forget(&mut self) {
         for ctx in &self.all {
             // SAFETY: as above.
-            unsafe { (**ctx).instance = NOBODY };
+            unsafe { (**ctx).fp = 0 };
         }
     }
 }

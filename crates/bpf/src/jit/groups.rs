@@ -33,6 +33,8 @@ pub struct Groups {
     all: Vec<Group>,
     /// By slot of the function.
     of: Vec<Option<u32>>,
+    /// Slots of accesses through r1 as the function got it.
+    through_r1: Vec<bool>,
 }
 
 /// What a register holds: a value that has a number, and a constant.
@@ -49,10 +51,12 @@ struct State {
 impl Groups {
     pub fn of(code: &[Insn], func: &Func, facts: &Facts, data: &[Data]) -> Groups {
         let len = func.len as usize;
-        let mut groups = Groups { all: Vec::new(), of: vec![None; len] };
+        let (of, through_r1) = (vec![None; len], vec![false; len]);
+        let mut groups = Groups { all: Vec::new(), of, through_r1 };
         let mut after: Vec<Option<State>> = vec![None; len];
         let mut numbers = 0;
         let mut state = None;
+        let mut r1 = None;
         for slot in (0..len).filter(|slot| facts.reached[*slot]) {
             let pc = func.start + slot as u32;
             if let Some(known) = facts.blocks[slot] {
@@ -63,6 +67,8 @@ impl Groups {
             }
             let Some(current) = &mut state else { continue };
             let insn = &code[pc as usize];
+            let base = usize::from(if is_load(insn.op) { insn.src } else { insn.dst });
+            groups.through_r1[slot] = *r1.get_or_insert(current.regs[1]) == current.regs[base];
             groups.access(insn, slot, current, data);
             advance(insn, current, &mut numbers);
             for next in successors(insn, pc).into_iter().flatten() {
@@ -79,6 +85,11 @@ impl Groups {
     pub fn at(&self, slot: usize) -> Option<(usize, Group)> {
         let at = self.of[slot]? as usize;
         Some((at, self.all[at])).filter(|(_, group)| group.count > 1)
+    }
+
+    /// Whether the access in a slot goes through r1 as the function got it.
+    pub fn through_r1(&self, slot: usize) -> bool {
+        self.through_r1[slot]
     }
 
     pub fn len(&self) -> usize {

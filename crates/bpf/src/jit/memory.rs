@@ -4,12 +4,13 @@
 //! Owns: which checks stand before an access. Does not: say what a refused access means; the ways out do, with the
 //! interpreter's own functions.
 //!
-//! Why bounds hold: an access happens in one of three ways only. Through a register of which is known that it points into
+//! Why bounds hold: an access happens in one of four ways only. Through a register of which is known that it points into
 //! the frame (`range.rs`), with all its bytes in those 512: all frames of a level are committed, writable and never freed,
 //! and no more functions call each other than there are, by a check on the way into the code or, where functions call
 //! themselves, at each call; where it is not known but likely, past a check that it is so. Through one that is known to lie in an array of the instance, which keeps its place and
-//! permission as long as the code runs. Or
-//! past a check of the address itself, alone or with its group: alone, it is rotated right by the access's alignment, so
+//! permission as long as the code runs. Through one that
+//! the code has compared with its frame's end: the page above it is other frames' or the arguments', and may be accessed as frames
+//! may. Or past a check of the address itself, alone or with its group: alone, it is rotated right by the access's alignment, so
 //! that a misaligned one becomes huge; then its page must be below the number of pages, and the page's permission must
 //! allow the access; an aligned access of at most eight bytes lies on one page. A group's whole range must lie on one
 //! such page. Everything else goes out and is checked there byte by byte. Guard pages alone would not do: pages have
@@ -27,6 +28,7 @@ use super::translate::{I32, I64, Translator, flags};
 use crate::insn::uses::is_load;
 use crate::insn::{Insn, Op, access_size};
 use crate::mem::{GUEST_BASE, LOAD, PAGE, PAGE_SHIFT, STORE};
+use crate::vm::ProgramKind;
 use crate::vm::stack::FRAME;
 
 /// Of guest memory: always inside the mapping, aligned or not.
@@ -255,6 +257,9 @@ impl Translator<'_, '_> {
         if Place::of(insn, &self.known, self.input.data) == Place::Near {
             return self.in_frame(addr, access, slow);
         }
+        if self.of_arguments(access, pc) {
+            return self.in_arguments(addr, access, slow);
+        }
         let perm = match self.groups.at((pc - self.input.func.start) as usize) {
             Some((number, group)) => self.group_perm(addr, number, group),
             None => self.page_perm(addr, access, slow),
@@ -279,6 +284,24 @@ impl Translator<'_, '_> {
         let inside = self.b.ins().icmp_imm_s(IntCC::UnsignedLessThanOrEqual, first, last);
         let go = self.block(false);
         self.b.ins().brif(inside, go, &[], slow, &[]);
+        self.enter(go);
+        self.b.ins().iadd(self.base, addr)
+    }
+
+    /// Whether an access is probably to the arguments of an operation: they lie where its first frame ends.
+    fn of_arguments(&self, access: &Access, pc: u32) -> bool {
+        let slot = (pc - self.input.func.start) as usize;
+        let operation = matches!(self.input.func.program, Some(ProgramKind::StructOps { .. }));
+        let last = PAGE as i64 - i64::from(access.size());
+        operation && self.groups.through_r1(slot) && (0..=last).contains(&access.off)
+    }
+
+    /// Host address of an access that is where the frame ends, or above; to `slow` with all others.
+    fn in_arguments(&mut self, addr: Value, access: &Access, slow: Block) -> Value {
+        let base = self.reg(access.base);
+        let there = self.b.ins().icmp(IntCC::Equal, base, self.fp);
+        let go = self.block(false);
+        self.b.ins().brif(there, go, &[], slow, &[]);
         self.enter(go);
         self.b.ins().iadd(self.base, addr)
     }

@@ -21,40 +21,27 @@ use crate::insn::{Op, access_size, func_of_addr};
 use crate::kfunc::KfuncId;
 use crate::vm::interp::{call_kfunc, load_slow, locate, probes, signed, store_slow};
 use crate::vm::stack::FRAME;
-use crate::vm::{CallSite, FuncId, Host, Instance, run};
+use crate::vm::{CallSite, FuncId, Host, Vm, run};
 
-/// A compiled function's address, how many of r1 to r5 it takes, and the instance that it runs for.
+/// A compiled function's address, and the count so far.
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub code: *const u8,
-    pub arguments: u8,
-    pub found: *const Instance,
+    pub executed: u64,
 }
 
-/// Run a compiled function in frame `depth` until it returns.
+/// Run a compiled function until it returns: in the next context, which `entry` has just been found for.
 #[inline(always)]
-pub fn call<H: Host>(h: &mut H, entry: Entry, depth: u32, args: &[u64; 5]) -> Result<u64, Fault> {
-    let vm = h.vm();
-    // SAFETY: `Vm::instance` found it just now, and while a program runs none comes or goes.
-    let found = unsafe { &*entry.found };
-    let at = vm.contexts.take(&vm.mem);
+pub fn call<H: Host>(h: &mut H, entry: Entry, args: [u64; 5]) -> Result<u64, Fault> {
+    let host = ptr::from_mut(h).cast();
+    let at = h.vm().contexts.take();
     // SAFETY: nobody else has it until it is given back.
     let ctx = unsafe { &mut *at };
-    if ctx.instance != found.id {
-        introduce(ctx, found);
-    }
-    let executed = vm.executed;
-    let fp = vm.stacks.frame_pointer(depth);
-    (ctx.depth, ctx.fp) = (depth, fp);
-    ctx.fp_min = vm.stacks.frame_pointer(vm.stacks.max_depth() - 1);
-    ctx.deadline = vm.deadline;
-    ctx.arena_base = found.arena_base;
-    ctx.may_goto = vm.limits.may_goto.into();
-    ctx.calls = Ways::<H>::TABLE;
-    ctx.host = ptr::from_mut(h).cast();
-    // SAFETY: `entry` is of the instance's code, compiled for the memory's size and with so many arguments; the instance keeps
-    // it. Everything that the context points to outlives the call, and the host is not touched here until it is over.
-    let pair = unsafe { jump(entry, at, executed, fp, args) };
+    (ctx.calls, ctx.host) = (Ways::<H>::TABLE, host);
+    let fp = ctx.fp;
+    // SAFETY: `entry` is of the instance's code, compiled for the memory's size; the instance keeps it. Everything that the
+    // context points to outlives the call, and the host is not touched here until it is over.
+    let pair = unsafe { jump(entry, at, fp, args) };
     if pair.executed == FAILED {
         return Err(failed(h, at));
     }
@@ -64,34 +51,18 @@ pub fn call<H: Host>(h: &mut H, entry: Entry, depth: u32, args: &[u64; 5]) -> Re
     Ok(pair.value)
 }
 
-/// A context is for another instance from now on.
-#[cold]
-fn introduce(ctx: &mut Ctx, found: &Instance) {
-    ctx.instance = found.id;
-    let code = found.code();
-    ctx.code = code.map_or(ptr::null(), ptr::from_ref);
-    ctx.access = code.map_or(ptr::null(), Code::access);
-}
-
-/// Passes no fewer arguments than the code takes; both calling conventions let it ignore what it does not.
+/// Passes all arguments that code may take; both calling conventions let it ignore those that it does not.
 ///
 /// # Safety
-/// The code must take that many arguments, and the context fit it.
+/// The code must be a function's, and the context fit it.
 #[inline(always)]
-unsafe fn jump(entry: Entry, ctx: *mut Ctx, executed: u64, fp: u64, args: &[u64; 5]) -> Pair {
-    type C = *mut Ctx;
+unsafe fn jump(entry: Entry, ctx: *mut Ctx, fp: u64, args: [u64; 5]) -> Pair {
     type R = u64;
-    let [a, b, c, d, e] = *args;
-    // SAFETY: the caller says how many arguments the code takes.
-    unsafe {
-        // All operations take one: the address of theirs.
-        if entry.arguments <= 1 {
-            let code = transmute::<*const u8, extern "C" fn(C, R, R, R) -> Pair>(entry.code);
-            return code(ctx, executed, fp, a);
-        }
-        type Full = extern "C" fn(C, R, R, R, R, R, R, R) -> Pair;
-        transmute::<*const u8, Full>(entry.code)(ctx, executed, fp, a, b, c, d, e)
-    }
+    type Code = extern "C" fn(*mut Ctx, R, R, R, R, R, R, R) -> Pair;
+    let [a, b, c, d, e] = args;
+    // SAFETY: compiled functions have this signature, or it without some of the last arguments.
+    let code = unsafe { transmute::<*const u8, Code>(entry.code) };
+    code(ctx, entry.executed, fp, a, b, c, d, e)
 }
 
 /// What stopped the code: a panic goes on, a fault gets the places of the code's frames. The context is given back.
@@ -145,18 +116,30 @@ unsafe fn outside<H: Host, T>(
 ) -> Option<T> {
     // SAFETY: as the caller says; both live on in `call`.
     let (context, host) = unsafe { (&*ctx, &mut *(*ctx).host.cast::<H>()) };
-    let result = catch_unwind(AssertUnwindSafe(|| work(host, context)));
-    let (fault, panic): (Option<Fault>, Option<Box<dyn Any + Send>>) = match result {
+    let why = match catch_unwind(AssertUnwindSafe(|| work(host, context))) {
         Ok(Ok(value)) => return Some(value),
-        Ok(Err(fault)) => (Some(fault), None),
-        Err(panic) => (None, Some(panic)),
+        Ok(Err(fault)) => Ok(fault),
+        Err(panic) => Err(panic),
     };
-    // SAFETY: as above; the shared borrow has ended.
-    unsafe {
-        ((*ctx).fault, (*ctx).panic) = (fault, panic);
-        (*ctx).executed = (*(*ctx).host.cast::<H>()).vm().executed;
-    }
+    // SAFETY: as the caller says; the borrows have ended.
+    unsafe { keep::<H>(ctx, why) };
     None
+}
+
+/// Notes why the code is to stop: a fault or a panic.
+///
+/// # Safety
+/// As `outside`.
+#[cold]
+#[inline(never)]
+unsafe fn keep<H: Host>(ctx: *mut Ctx, why: Result<Fault, Box<dyn Any + Send>>) {
+    // SAFETY: as the caller says; nothing else refers to either.
+    let (ctx, host) = unsafe { (&mut *ctx, &mut *(*ctx).host.cast::<H>()) };
+    ctx.executed = host.vm().executed;
+    match why {
+        Ok(fault) => ctx.fault = Some(fault),
+        Err(panic) => ctx.panic = Some(panic),
+    }
 }
 
 const STOPPED: Pair = Pair { value: 0, executed: FAILED };
@@ -174,13 +157,17 @@ unsafe fn call_out<H: Host>(
         h.vm().executed = executed;
         let value = work(h, ctx)?;
         let vm = h.vm();
-        if vm.executed >= vm.deadline {
-            return Err(Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call }));
-        }
-        Ok(Pair { value, executed: vm.executed })
+        let executed = vm.executed;
+        if executed >= vm.deadline { Err(over_limit(vm)) } else { Ok(Pair { value, executed }) }
     };
     // SAFETY: as the caller says.
     unsafe { outside(ctx, counted) }.unwrap_or(STOPPED)
+}
+
+#[cold]
+#[inline(never)]
+fn over_limit(vm: &Vm) -> Fault {
+    Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call })
 }
 
 /// Where a call comes from: its slot is in the lower half of `which`.
@@ -194,7 +181,7 @@ unsafe extern "C" fn helper<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, execute
         let vm = h.vm();
         vm.helper_calls = vm.helper_calls.wrapping_add(1);
         let site = site(ctx, which, fp);
-        crate::helper::call(h, site, (which >> 32) as u32, arguments(ctx))
+        crate::helper::call(h, site, (which >> 32) as u32, ctx.args)
     };
     // SAFETY: compiled code passes its context.
     unsafe { call_out::<H>(ctx, executed, work) }
@@ -205,7 +192,7 @@ unsafe extern "C" fn kfunc<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, executed
         let vm = h.vm();
         vm.kfunc_calls = vm.kfunc_calls.wrapping_add(1);
         let site = site(ctx, which, fp);
-        call_kfunc(h, site, KfuncId((which >> 32) as u32), arguments(ctx))
+        call_kfunc(h, site, KfuncId((which >> 32) as u32), &ctx.args)
     };
     // SAFETY: compiled code passes its context.
     unsafe { call_out::<H>(ctx, executed, work) }
@@ -217,7 +204,7 @@ unsafe extern "C" fn func<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, executed:
         h.vm().executed = executed;
         let func = code_of(ctx).func_at((which >> 32) as u32);
         let depth = site(ctx, which, fp).depth;
-        let value = run(h, ctx.instance, func, depth, arguments(ctx))?;
+        let value = run(h, ctx.instance, func, depth, |_| ctx.args)?;
         Ok(Pair { value, executed: h.vm().executed })
     };
     // SAFETY: compiled code passes its context.
@@ -229,7 +216,6 @@ unsafe extern "C" fn func_reg<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, execu
     let work = |h: &mut H, ctx: &Ctx| {
         let vm = h.vm();
         vm.executed = executed;
-        let (deadline, limit) = (vm.deadline, vm.limits.insns_per_call);
         let max_depth = vm.stacks.max_depth();
         let addr = ctx.target;
         let known = |func: &FuncId| code_of(ctx).image.func(*func).is_some();
@@ -240,10 +226,10 @@ unsafe extern "C" fn func_reg<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, execu
         if depth >= max_depth {
             return Err(Fault::new(FaultKind::CallDepth { max: max_depth }));
         }
-        if executed >= deadline {
-            return Err(Fault::new(FaultKind::InsnLimit { limit }));
+        if executed >= h.vm().deadline {
+            return Err(over_limit(h.vm()));
         }
-        let value = run(h, ctx.instance, func, depth, arguments(ctx))?;
+        let value = run(h, ctx.instance, func, depth, |_| ctx.args)?;
         Ok(Pair { value, executed: h.vm().executed })
     };
     // SAFETY: compiled code passes its context.
@@ -254,12 +240,6 @@ unsafe extern "C" fn func_reg<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, execu
 fn code_of(ctx: &Ctx) -> &Code {
     // SAFETY: an instance whose code runs has code, and keeps it.
     unsafe { &*ctx.code }
-}
-
-/// r1 to r5 of the call out that is under way.
-fn arguments(ctx: &Ctx) -> [u64; 5] {
-    // SAFETY: the code writes all five before it calls out, and only calls out come here.
-    unsafe { ctx.args.assume_init() }
 }
 
 /// An access that the code's check refused: it is done here if it may be.

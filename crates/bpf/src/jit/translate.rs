@@ -19,7 +19,7 @@ use super::Data;
 use super::ctx::{FAILED, WHY_DEPTH, WHY_LIMIT, Way, at};
 use super::facts::{Facts, Regs, step};
 use super::groups::Groups;
-use crate::insn::uses::RegSet;
+use crate::insn::uses::{RegSet, taken};
 use crate::insn::{Insn, Op, access_size};
 use crate::vm::Func;
 use crate::vm::stack::FRAME;
@@ -236,8 +236,8 @@ impl<'a, 'b> Translator<'a, 'b> {
                 self.may_goto(insn, pc);
                 return false;
             }
-            Op::CallHelper => self.call_out(Way::Helper, insn, pc),
-            Op::CallKfunc => self.call_out(Way::Kfunc, insn, pc),
+            Op::CallHelper => self.call_out(Way::Helper, 5, insn, pc),
+            Op::CallKfunc => self.call_out(Way::Kfunc, taken(insn), insn, pc),
             Op::CallFunc => self.call_func(insn, pc),
             Op::CallReg => self.call_reg(insn, pc),
             op if (Op::Jeq64K as u8..=Op::Jset32X as u8).contains(&(op as u8)) => {
@@ -418,9 +418,9 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.b.ins().load(I64, flags(), self.ctx, at::REFUSED_FAILED)
     }
 
-    fn call_out(&mut self, way: Way, insn: &Insn, pc: u32) {
+    fn call_out(&mut self, way: Way, arguments: usize, insn: &Insn, pc: u32) {
         let executed = self.settle();
-        self.store_args(5);
+        self.store_args(arguments);
         let which = u64::from(insn.imm as u32) << 32 | u64::from(pc);
         let which = self.iconst(which);
         let fp = self.fp;

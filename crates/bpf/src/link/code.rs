@@ -17,10 +17,10 @@ use super::place::PlacedSection;
 use crate::btf::{Btf, Kind, TypeId};
 use crate::core_relo::patch::{Patched, patch};
 use crate::core_relo::{self, RelocKind};
-use crate::insn::{self, RawInsn};
+use crate::insn::{self, Insn, Op, RawInsn};
 use crate::kfunc::{self, KfuncId};
 use crate::map::{LocalType, LocalTypes};
-use crate::object::{ExternKind, Function, Object, ProgramKind, Reloc, RelocTarget, code};
+use crate::object::{Extern, ExternKind, Function, Object, ProgramKind, Reloc, RelocTarget, code};
 use crate::vm::{Func, FuncId, Image, InstanceParts, Line};
 
 /// A call of a kernel function with an id from here on stands for an instruction that must not be
@@ -241,7 +241,8 @@ impl Code {
             .zip(&self.starts)
             .map(|(f, start)| image_func(&object.functions[*f], *start))
             .collect();
-        let code = insn::decode(&self.raw, &funcs, &self.probe)?;
+        let mut code = insn::decode(&self.raw, &funcs, &self.probe)?;
+        note_arguments(&mut code, object, target, externs);
         let bound = object.externs.iter().zip(externs);
         let mut kfunc_names: BTreeMap<KfuncId, String> = bound
             .filter_map(|(ext, state)| match state {
@@ -284,6 +285,31 @@ impl Code {
             }
         }
         lines
+    }
+}
+
+/// Writes into calls of kernel functions how many arguments they take, as far as the kernel's types say: the others need not
+/// be kept for them. That the object agrees has been seen when it was bound.
+fn note_arguments(
+    code: &mut [Insn],
+    object: &Object,
+    target: &impl Target,
+    externs: &[ExternState],
+) {
+    let btf = target.btf();
+    let untaken = |(ext, state): (&Extern, &ExternState)| {
+        let ExternState::Kfunc(id) = *state else { return None };
+        let func = btf.find(crate::btf::essential_name(&ext.name), Kind::Func)?;
+        let proto = btf.ty(func).ok()?.target()?;
+        let params = btf.params(proto);
+        let nr = params.len();
+        let variable = params.last().is_some_and(|param| param.ty == TypeId::VOID);
+        (!variable && nr < 5).then_some((i64::from(id.0), 5 - nr as u8))
+    };
+    let untaken: BTreeMap<i64, u8> =
+        object.externs.iter().zip(externs).filter_map(untaken).collect();
+    for insn in code.iter_mut().filter(|insn| insn.op == Op::CallKfunc) {
+        insn.dst = untaken.get(&insn.imm).copied().unwrap_or(0);
     }
 }
 

@@ -6,10 +6,11 @@ mod host;
 
 use std::sync::Arc;
 
-use host::TestKernel;
+use host::{KFUNCS, TestKernel};
 
 use super::*;
 use crate::fault::Fault;
+use crate::insn::Op;
 use crate::object::RelocTarget;
 use crate::object::tests::{core_object, full_object, testdata};
 use crate::vm;
@@ -50,6 +51,16 @@ fn functions_callbacks_and_kfuncs_are_reached() {
     // The compatible flavour is bound, the one with another prototype counts as absent.
     check("kfuncs", 34 + 600);
     check("inner_found", 1);
+}
+
+#[test]
+fn calls_know_what_kernel_functions_take() {
+    let (mut k, loaded) = load(full_object(), |_| {});
+    let image = k.vm().instance(loaded.instance).expect("instance").image().clone();
+    let add = KFUNCS.iter().position(|name| *name == "kfunc_add").expect("a kfunc") as i64;
+    let calls: Vec<_> = image.code.iter().filter(|insn| insn.op == Op::CallKfunc).collect();
+    let takes = |id: i64| calls.iter().filter(move |call| call.imm == id).map(|call| 5 - call.dst);
+    assert!(takes(add).count() > 0 && takes(add).all(|nr| nr == 2));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use bytemuck::{AnyBitPattern, NoUninit, Pod};
 
-use super::{ASK, GUEST_BASE, LOAD, Memory, PAGE, PAGE_SHIFT, STORE, TAIL};
+use super::{ASK, GUEST_BASE, LOAD, Memory, PAGE, PAGE_SHIFT, STORE, TAIL, WORD};
 use crate::fault::{Access, MemFault};
 
 /// The raw form of a memory that the interpreter keeps in registers during one stretch of execution. The memory
@@ -173,6 +173,13 @@ impl Memory {
         unsafe { &mut *self.own_ptr::<T>(addr) }
     }
 
+    /// The same to read, or to have fetched.
+    #[inline(always)]
+    pub fn own_ref<T: Pod>(&self, addr: u64) -> &T {
+        // SAFETY: as in `own_mut`, and the borrow of self keeps writers away.
+        unsafe { &*self.own_ptr::<T>(addr) }
+    }
+
     pub fn host_slice<T: Pod>(&self, addr: u64, n: usize) -> &[T] {
         // SAFETY: as in `host_ref`, for n consecutive values.
         unsafe { std::slice::from_raw_parts(self.host_ptr::<T>(addr, n), n) }
@@ -203,10 +210,11 @@ impl Memory {
 
     #[inline(always)]
     fn own_ptr<T>(&self, addr: u64) -> *mut T {
-        const { assert!(size_of::<T>() as u64 <= TAIL && align_of::<T>() as u64 <= PAGE) };
-        debug_assert!(!self.host_ptr::<T>(addr, 1).is_null());
-        let off = addr & self.mask & !(align_of::<T>() as u64 - 1);
-        // SAFETY: the size is a power of two, so the offset is inside, and behind the end there are `TAIL` bytes more.
+        const { assert!(size_of::<T>() as u64 <= TAIL && align_of::<T>() as u64 <= WORD) };
+        debug_assert!(!self.host_ptr::<T>(addr, 1).is_null() && addr.is_multiple_of(WORD));
+        let off = addr & self.mask;
+        // SAFETY: the size is a power of two, so the offset is inside, and behind the end there are `TAIL` bytes more; it is
+        // a multiple of WORD.
         unsafe { self.base.add(off as usize).cast::<T>() }
     }
 

@@ -108,12 +108,12 @@ impl Host for BareHost {
         self.task
     }
 
-    fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: [u64; 5]) -> Result<u64, Fault> {
+    fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: &[u64; 5]) -> Result<u64, Fault> {
         assert!(self.panics != Some(id), "a kfunc's own fault");
         if let Some((_, instance, func)) = self.nested.filter(|nested| nested.0 == id) {
-            return super::call(self, instance, func, &args);
+            return super::call(self, instance, func, args);
         }
-        self.kfunc_calls.push((id, args));
+        self.kfunc_calls.push((id, *args));
         let known = self.kfuncs.iter().find(|known| known.0 == id);
         known.map(|known| known.1).ok_or_else(|| Fault::unmodelled(format!("kfunc {}", id.0)))
     }

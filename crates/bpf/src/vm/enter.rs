@@ -75,7 +75,7 @@ pub(crate) fn callback<H: Host>(
     args: [u64; 5],
 ) -> Result<u64, Fault> {
     let func = func_of_addr(addr).ok_or_else(|| Fault::new(FaultKind::BadCall { addr }))?;
-    run(h, site.instance, func, site.depth + 1, args)
+    run(h, site.instance, func, site.depth + 1, |_| args)
 }
 
 /// Tell the host what map operations let go of. Every invocation begins and ends with it.
@@ -111,6 +111,7 @@ pub fn storage_owner_gone<H: Host>(h: &mut H, kind: Storage, owner: u64) {
 /// Unload an object with its maps. No program of it may be running.
 pub fn remove_instance<H: Host>(h: &mut H, id: InstanceId) {
     assert!(!h.vm().running(), "instance {} removed while a program runs", id.0);
+    h.vm().contexts.forget();
     let Some(instance) = h.vm().instance(id) else {
         return;
     };
@@ -162,24 +163,29 @@ fn invoke<H: Host>(
 ) -> Result<u64, Fault> {
     settle(h);
     let vm = h.vm();
-    let outermost = vm.stacks.level == 0;
-    if outermost {
+    if !vm.running() {
         vm.deadline = vm.executed.saturating_add(vm.limits.insns_per_call);
-    }
-    if !vm.stacks.enter() {
+    } else if vm.stacks.full() {
         return Err(Fault::new(FaultKind::Nesting { max: vm.limits.nesting }));
     }
-    let args = setup(vm);
-    let result = run(h, instance, func, 0, args);
-    h.vm().stacks.leave();
-    let locked = outermost && !h.vm().locks.is_empty();
-    let result = if locked { release_locks(h, result) } else { result };
+    vm.stacks.enter();
+    let result = run(h, instance, func, 0, setup);
+    let vm = h.vm();
+    vm.stacks.leave();
+    if vm.dropped.len() | vm.locks.len() == 0 { result } else { finish(h, result) }
+}
+
+/// An invocation has ended and left something to do.
+#[cold]
+#[inline(never)]
+fn finish<H: Host>(h: &mut H, result: Result<u64, Fault>) -> Result<u64, Fault> {
+    let outermost = !h.vm().running();
+    let result = if outermost { release_locks(h, result) } else { result };
     settle(h);
     result
 }
 
 /// A program may not end with a lock held; after a fault its locks are taken from it.
-#[cold]
 fn release_locks<H: Host>(h: &mut H, result: Result<u64, Fault>) -> Result<u64, Fault> {
     let Some(&first) = h.vm().locks.first() else {
         return result;

@@ -15,7 +15,7 @@ use super::report::place;
 use super::run::missing;
 use super::{CallSite, FuncId, Host, Image, InstanceId};
 use crate::fault::{Fault, FaultKind, MemWhy};
-use crate::insn::uses::RegSet;
+use crate::insn::uses::{RegSet, taken};
 use crate::insn::{Insn, Op, func_of_addr};
 use crate::kfunc::{self, KfuncId};
 use crate::map::MapKind;
@@ -432,7 +432,8 @@ pub(crate) fn run<H: Host>(h: &mut H, start: &Start<'_>, args: &[u64; 5]) -> Res
             }
             Op::CallKfunc => {
                 let id = KfuncId(i.imm as u32);
-                call_out!(kfunc_calls, |site, args| call_kfunc(h, site, id, args));
+                regs[1 + taken(i)..6].fill(0);
+                call_out!(kfunc_calls, |site, args| call_kfunc(h, site, id, &args));
             }
             Op::TailCall => {
                 h.vm().helper_calls += 1;
@@ -493,9 +494,9 @@ pub(crate) fn call_kfunc<H: Host>(
     h: &mut H,
     site: CallSite,
     id: KfuncId,
-    args: [u64; 5],
+    args: &[u64; 5],
 ) -> Result<u64, Fault> {
-    if id.is_builtin() { kfunc::call(h, site, id, args) } else { h.kfunc(site, id, args) }
+    if id.is_builtin() { kfunc::call(h, site, id, *args) } else { h.kfunc(site, id, args) }
 }
 
 /// First slot of a tail call's target; None if there is none and the program goes on.

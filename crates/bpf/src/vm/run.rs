@@ -11,32 +11,61 @@ use std::sync::Arc;
 use super::interp::{self, Start};
 use super::{FuncId, Host, InstanceId, Vm};
 use crate::fault::{Fault, FaultKind};
-use crate::jit::{self, Entry};
+use crate::jit::{self, Entry, Place};
 
-/// Run `func` in frame `depth` of the current stack level until it returns.
+/// Run `func` in frame `depth` of the current stack level until it returns. `setup` gives it r1 to r5.
 #[inline(always)]
 pub(crate) fn run<H: Host>(
     h: &mut H,
     instance: InstanceId,
     func: FuncId,
     depth: u32,
-    args: [u64; 5],
+    setup: impl FnOnce(&mut Vm) -> [u64; 5],
 ) -> Result<u64, Fault> {
-    match h.vm().ready(instance, func, depth) {
-        Some(entry) => jit::call(h, entry, depth, &args),
-        None => begin(h, instance, func, depth, &args),
-    }
+    let vm = h.vm();
+    let Some(entry) = vm.ready(instance, func, depth) else {
+        let args = setup(vm);
+        return begin(h, instance, func, depth, &args);
+    };
+    let args = setup(vm);
+    jit::call(h, entry, args)
 }
 
 impl Vm {
     /// The function's machine code, if it has any and nothing forbids to enter it.
     #[inline(always)]
-    fn ready(&self, instance: InstanceId, func: FuncId, depth: u32) -> Option<Entry> {
-        if self.executed >= self.deadline {
+    fn ready(&mut self, instance: InstanceId, func: FuncId, depth: u32) -> Option<Entry> {
+        let (executed, deadline) = (self.executed, self.deadline);
+        if executed >= deadline {
             return None;
         }
-        let found = self.instance(instance)?;
-        found.code()?.entry(func, found, self.stacks.max_depth().saturating_sub(depth))
+        let fp = self.stacks.frame_pointer(depth);
+        if !self.contexts.next(&self.mem).is_for(instance, fp) && !self.introduce(instance, depth) {
+            return None;
+        }
+        let ctx = self.contexts.next(&self.mem);
+        ctx.entry(func, executed, deadline)
+    }
+
+    /// The next entry into code is one of `instance`, in frame `depth`; false if it cannot be.
+    #[cold]
+    #[inline(never)]
+    fn introduce(&mut self, instance: InstanceId, depth: u32) -> bool {
+        let Some(found) = self.instances.get(instance.idx()).and_then(Option::as_ref) else {
+            return false;
+        };
+        let max_depth = self.stacks.max_depth();
+        if depth >= max_depth {
+            return false;
+        }
+        let place = Place {
+            depth,
+            frames: max_depth - depth,
+            fp: self.stacks.frame_pointer(depth),
+            fp_min: self.stacks.frame_pointer(max_depth - 1),
+            may_goto: self.limits.may_goto.into(),
+        };
+        self.contexts.next(&self.mem).introduce(found, &place)
     }
 }
 
@@ -61,9 +90,15 @@ fn begin<H: Host>(
     if vm.executed >= vm.deadline {
         return Err(Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call }));
     }
-    if let Some(entry) = found.code().and_then(|code| code.due(func, found, max_depth - depth)) {
-        return jit::call(h, entry, depth, args);
+    if found.code().is_some_and(|code| code.due(func))
+        && let Some(entry) = h.vm().ready(instance, func, depth)
+    {
+        return jit::call(h, entry, *args);
     }
+    let vm = h.vm();
+    let Some(found) = vm.instance(instance) else {
+        return Err(missing(format!("no instance {}", instance.0)));
+    };
     // SAFETY: while a program runs, its instance keeps its image and code: `Vm::install` and `remove_instance` refuse.
     // Counted references instead would cost two atomic operations each per call of a program.
     let (image, code) = unsafe {

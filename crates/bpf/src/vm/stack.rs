@@ -41,15 +41,17 @@ impl Stacks {
         Ok(Stacks { level: 0, top, stride, max_level, max_depth })
     }
 
-    /// Begin an invocation; false if they are nested too deep.
+    /// Whether invocations are nested so deep that none may begin. Never while nothing runs.
     #[inline]
-    pub fn enter(&mut self) -> bool {
-        if self.level == self.max_level {
-            return false;
-        }
+    pub fn full(&self) -> bool {
+        self.level == self.max_level
+    }
+
+    /// Begin an invocation; there is room for it.
+    #[inline]
+    pub fn enter(&mut self) {
         self.level += 1;
         self.top += self.stride;
-        true
     }
 
     #[inline]

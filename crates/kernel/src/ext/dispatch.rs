@@ -119,7 +119,8 @@ impl Kernel {
     }
 
     fn may_keep(&mut self, prev: TaskId) -> bool {
-        self.scx_flag(prev, ent::QUEUED) && self.scx(prev).slice != 0
+        let (t, seen) = self.seen(prev);
+        t.ext.flags & ent::QUEUED != 0 && seen.scx.slice != 0
     }
 
     /// `scx_dispatch_sched()`
@@ -192,8 +193,8 @@ impl Kernel {
         let dsq = self.dsq_for_dispatch(cpu, entry.dsq_id, task_cpu);
         let args =
             DirectDispatchArgs { slice: entry.slice, vtime: entry.vtime, flags: entry.enq_flags };
-        if self.ext.dsqs.get(dsq).is_local() {
-            self.dispatch_to_local(cpu, dsq, task, args);
+        if let Some(dst) = self.ext.dsqs.local_cpu(dsq) {
+            self.dispatch_to_local(cpu, dst, task, args);
         } else {
             self.dsq_insert(
                 cpu,
@@ -209,11 +210,11 @@ impl Kernel {
     pub(crate) fn dispatch_to_local(
         &mut self,
         rq: CpuId,
-        dsq: DsqId,
+        dst: CpuId,
         task: TaskId,
         args: DirectDispatchArgs,
     ) {
-        let DsqKind::Local(dst) = self.ext.dsqs.get(dsq).kind else { return };
+        let dsq = self.ext.dsqs.local(dst);
         let src = self.tasks[task].cpu;
         let sv = Some((args.slice, args.vtime));
         if rq == src && rq == dst {
@@ -314,10 +315,13 @@ impl Kernel {
             self.unlock(LockId::Dsq(dsq));
             return false;
         };
-        let from = self.ext.dsqs.get(dsq).user_visible_id();
-        let src = self.tasks[task].cpu;
-        self.dsq_unlink(task);
-        if let Some(next) = self.ext.dsqs.get(dsq).first() {
+        let Kernel { tasks, ext, .. } = self;
+        let t = &mut tasks[task];
+        let src = t.cpu;
+        t.ext.unlink(&mut ext.dsqs);
+        let q = ext.dsqs.get(dsq);
+        let from = q.user_visible_id();
+        if let Some(next) = q.first() {
             self.task_soon(next);
         }
         self.unlock(LockId::Dsq(dsq));

@@ -35,29 +35,42 @@ pub enum DsqKind {
 }
 
 impl DsqKind {
-    fn is_builtin(self) -> bool {
-        matches!(self, DsqKind::Local(_) | DsqKind::Global { .. } | DsqKind::Bypass(_))
+    fn id(self) -> u64 {
+        match self {
+            DsqKind::Local(_) => dsq_id::LOCAL,
+            DsqKind::Global { .. } => dsq_id::GLOBAL,
+            DsqKind::Bypass(_) => dsq_id::BYPASS,
+            DsqKind::User { id } | DsqKind::Gone { id } => id,
+        }
     }
 }
 
 /// One dispatch queue. Tasks of a FIFO lie by position, those of a priority queue by vtime; a key is
-/// (position or vtime relative to `base`, arrival), so one order serves both. Aligned as `Cpu` is.
+/// (position or vtime relative to `base`, arrival), so one order serves both. As in `Cpu`, the first line of the host's caches has
+/// what a local queue needs at every switch.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct Dsq {
-    pub kind: DsqKind,
-    pub lock: Lock,
     fifo: VecDeque<(i64, u64, TaskId)>,
-    priq: Priq,
-    /// vtime that is 0 in the keys: signed differences from it keep their order across wrap-around.
-    base: u64,
-    head_pos: i64,
     tail_pos: i64,
     /// Insertions so far; an iterator sees only those before it began.
     pub seq: u64,
+    /// As programs name it; a queue of the user's keeps it when it is gone.
+    id: u64,
+    /// Tasks in both `fifo` and `priq`.
+    len: u32,
     /// Tasks inserted with SCX_ENQ_IMMED (local queues).
     pub nr_immed: u32,
+    head_pos: i64,
+    priq: Priq,
+    pub kind: DsqKind,
+    pub lock: Lock,
+    /// vtime that is 0 in the keys: signed differences from it keep their order across wrap-around.
+    base: u64,
 }
+
+/// Of a `Dsq`, from its start: what a local queue needs at every switch.
+pub(crate) const HOT_DSQ_BYTES: usize = std::mem::offset_of!(Dsq, head_pos);
 
 /// Where to put a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +84,7 @@ impl Dsq {
     fn new(kind: DsqKind) -> Self {
         Dsq {
             kind,
+            id: kind.id(),
             lock: Lock::default(),
             fifo: VecDeque::new(),
             priq: Priq::default(),
@@ -78,36 +92,24 @@ impl Dsq {
             head_pos: 0,
             tail_pos: 0,
             seq: 0,
+            len: 0,
             nr_immed: 0,
         }
     }
 
     /// The id as programs name it.
     pub fn user_visible_id(&self) -> u64 {
-        match self.kind {
-            DsqKind::Local(_) => dsq_id::LOCAL,
-            DsqKind::Global { .. } => dsq_id::GLOBAL,
-            DsqKind::Bypass(_) => dsq_id::BYPASS,
-            DsqKind::User { id } | DsqKind::Gone { id } => id,
-        }
-    }
-
-    pub fn is_builtin(&self) -> bool {
-        self.kind.is_builtin()
-    }
-
-    pub fn is_local(&self) -> bool {
-        matches!(self.kind, DsqKind::Local(_))
+        self.id
     }
 
     #[inline]
     pub fn len(&self) -> usize {
-        self.fifo.len() + self.priq.len()
+        self.len as usize
     }
 
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.fifo.is_empty() && self.priq.is_empty()
+        self.len == 0
     }
 
     pub fn has_fifo(&self) -> bool {
@@ -115,12 +117,13 @@ impl Dsq {
     }
 
     pub fn has_priq(&self) -> bool {
-        !self.priq.is_empty()
+        self.len() > self.fifo.len()
     }
 
     /// Inserts and returns the key, by which the task is found again.
     pub fn insert(&mut self, task: TaskId, place: Place) -> (i64, u64) {
         self.seq += 1;
+        self.len += 1;
         let seq = self.seq;
         match place {
             Place::Tail => {
@@ -146,15 +149,15 @@ impl Dsq {
 
     #[inline]
     pub fn remove(&mut self, key: (i64, u64), on_priq: bool) {
+        self.len -= 1;
         if on_priq {
             self.priq.remove(key);
-            return;
-        }
-        if self.fifo.front().is_some_and(|e| e.0 == key.0) {
+        } else if self.fifo.front().is_some_and(|e| e.0 == key.0) {
             self.fifo.pop_front();
         } else if let Ok(at) = self.fifo.binary_search_by_key(&key.0, |e| e.0) {
             self.fifo.remove(at);
         }
+        debug_assert_eq!(self.len(), self.fifo.len() + self.priq.len());
     }
 
     #[inline]
@@ -216,6 +219,7 @@ impl Dsq {
 pub struct DsqTable {
     all: Vec<Dsq>,
     nr_cpus: u32,
+    nr_builtin: u32,
     by_id: rustc_hash::FxHashMap<u64, DsqId>,
     /// The same of small ids, which most schedulers use.
     small: [Option<DsqId>; SMALL_IDS],
@@ -229,9 +233,10 @@ impl DsqTable {
         let locals = cpus().map(DsqKind::Local);
         let bypass = cpus().map(DsqKind::Bypass);
         let globals = (0..nr_nodes as u32).map(|node| DsqKind::Global { node });
-        let all = locals.chain(bypass).chain(globals).map(Dsq::new).collect();
+        let all: Vec<Dsq> = locals.chain(bypass).chain(globals).map(Dsq::new).collect();
+        let (nr_cpus, nr_builtin) = (nr_cpus as u32, all.len() as u32);
         let small = [None; SMALL_IDS];
-        DsqTable { all, nr_cpus: nr_cpus as u32, by_id: Default::default(), small }
+        DsqTable { all, nr_cpus, nr_builtin, by_id: Default::default(), small }
     }
 
     fn add(&mut self, kind: DsqKind) -> DsqId {
@@ -256,6 +261,17 @@ impl DsqTable {
     #[inline]
     pub fn local(&self, cpu: CpuId) -> DsqId {
         DsqId(cpu.0)
+    }
+
+    /// The CPU whose local queue it is, if it is one.
+    #[inline]
+    pub fn local_cpu(&self, dsq: DsqId) -> Option<CpuId> {
+        (dsq.0 < self.nr_cpus).then_some(CpuId(dsq.0))
+    }
+
+    #[inline]
+    pub fn is_builtin(&self, dsq: DsqId) -> bool {
+        dsq.0 < self.nr_builtin
     }
 
     #[inline]

@@ -114,19 +114,21 @@ impl Kernel {
     /// `enqueue_task_scx()`
     #[inline(always)]
     pub(crate) fn ext_enqueue(&mut self, cpu: CpuId, task: TaskId, core_flags: u64) {
-        let mut sticky = self.tasks[task].ext.sticky_cpu.take();
+        let t = &mut self.tasks[task];
+        let (queued, on_cpu) = (t.ext.flags & ent::QUEUED != 0, t.on_cpu);
+        let mut sticky = t.ext.sticky_cpu.take();
         let mut flags = core_flags | self.ext.remote_activate_flags;
         if core_flags & queue::WAKEUP != 0 {
             self.ext.cpus[cpu.idx()].in_wakeup = true;
         }
-        if flags & queue::RESTORE != 0 && self.tasks[task].on_cpu {
+        if flags & queue::RESTORE != 0 && on_cpu {
             sticky = Some(cpu);
             flags |= enq::IGNORE_CAPS;
         }
         if core_flags & queue::RQ_SELECTED != 0 {
             flags |= enq::CPU_SELECTED;
         }
-        if !self.scx_flag(task, ent::QUEUED) {
+        if !queued {
             self.set_runnable(task, ent::QUEUED);
             self.ext.cpus[cpu.idx()].nr_running += 1;
             if self.ext.has_op(Op::Runnable) && self.migrating != Some(task) {
@@ -153,7 +155,9 @@ impl Kernel {
             self.dsq_insert(cpu, local, task, None, flags);
             return;
         }
-        if self.scx_flag(task, ent::IMMED) {
+        let t = &self.tasks[task];
+        let (verdict, exiting) = (t.ext.ddsp.is_set(), t.exiting);
+        if t.ext.flags & ent::IMMED != 0 {
             self.change_flags(task, 0, ent::IMMED);
         }
         if flags & enq::REENQ != 0 && self.too_many_reenqueues(task) {
@@ -167,10 +171,10 @@ impl Kernel {
             let target = self.ext.dsqs.bypass(self.tasks[task].cpu);
             return self.insert_refilled(cpu, target, task, flags);
         }
-        if self.tasks[task].ext.ddsp.is_set() {
+        if verdict {
             return self.direct_dispatch(cpu, task, flags);
         }
-        if self.ext.flags() & ops::ENQ_EXITING == 0 && self.tasks[task].exiting {
+        if exiting && self.ext.flags() & ops::ENQ_EXITING == 0 {
             self.ext.count(Ev::EnqSkipExiting, 1);
             return self.insert_refilled(cpu, self.ext.dsqs.local(cpu), task, flags);
         }
@@ -188,11 +192,13 @@ impl Kernel {
         let qseq = e.qseq;
         e.ops_state = OpsState::Queueing;
         self.op_direct(Op::Enqueue, Some(cpu), task, &[flags & !enq::INTERNAL_MASK]);
-        if self.tasks[task].ext.ddsp.is_set() {
+        let (t, seen) = self.seen(task);
+        if t.ext.ddsp.is_set() {
             return self.direct_dispatch(cpu, task, flags);
         }
-        self.change_flags(task, ent::IN_CUSTODY, 0);
-        self.tasks[task].ext.ops_state = OpsState::Queued { qseq };
+        t.ext.ops_state = OpsState::Queued { qseq };
+        t.ext.flags |= ent::IN_CUSTODY;
+        seen.scx.flags = t.ext.flags;
     }
 
     fn too_many_reenqueues(&mut self, task: TaskId) -> bool {
@@ -265,10 +271,11 @@ impl Kernel {
     /// Carries out the verdict of select_cpu or enqueue.
     #[inline(always)]
     fn direct_dispatch(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
-        let mut verdict = self.tasks[task].ext.ddsp;
-        let dsq = self.dsq_for_dispatch(cpu, verdict.dsq_id, self.tasks[task].cpu);
+        let t = &self.tasks[task];
+        let mut verdict = t.ext.ddsp;
+        let dsq = self.dsq_for_dispatch(cpu, verdict.dsq_id, t.cpu);
         verdict.enq_flags |= flags;
-        let remote = self.ext.dsqs.get(dsq).is_local() && dsq != self.ext.dsqs.local(cpu);
+        let remote = self.ext.dsqs.local_cpu(dsq).is_some_and(|target| target != cpu);
         if remote {
             self.set_ddsp(task, verdict);
             self.tasks[task].ext.ops_state = OpsState::None;
@@ -292,9 +299,10 @@ impl Kernel {
     /// The verdict that waits, here and where programs see it.
     #[inline(always)]
     pub(crate) fn set_ddsp(&mut self, task: TaskId, verdict: DirectDispatch) {
-        let old = std::mem::replace(&mut self.tasks[task].ext.ddsp, verdict);
+        let (t, seen) = self.seen(task);
+        let old = std::mem::replace(&mut t.ext.ddsp, verdict);
         if old.is_set() || verdict.is_set() {
-            let e = self.scx(task);
+            let e = &mut seen.scx;
             e.ddsp_dsq_id = verdict.dsq_id;
             e.ddsp_slice = verdict.slice;
             e.ddsp_vtime = verdict.vtime;
@@ -307,7 +315,9 @@ impl Kernel {
         let e = &mut self.tasks[task].ext;
         e.runnable = None;
         e.ops_state = OpsState::None;
-        self.leave_custody(rq, task, deq_flags);
+        if e.in_custody() {
+            self.end_custody(rq, task, deq_flags);
+        }
     }
 
     /// `dequeue_task_scx()`; never delayed.
@@ -317,11 +327,13 @@ impl Kernel {
         if flags & queue::SLEEP == 0 {
             flags |= deq::SCHED_CHANGE;
         }
-        if !self.scx_flag(task, ent::QUEUED) {
+        let t = &self.tasks[task];
+        let on_cpu = t.on_cpu;
+        if t.ext.flags & ent::QUEUED == 0 {
             return false;
         }
         self.ext_ops_dequeue(cpu, task, flags);
-        if self.tasks[task].on_cpu && self.ext.has_op(Op::Stopping) {
+        if on_cpu && self.ext.has_op(Op::Stopping) {
             self.ext_update_curr(cpu);
             self.op_task(Op::Stopping, Some(cpu), task, &[0]);
         }
@@ -331,24 +343,29 @@ impl Kernel {
         let slept = if flags & deq::SLEEP != 0 { ent::DEQD_FOR_SLEEP } else { 0 };
         self.change_flags(task, slept, ent::DEQD_FOR_SLEEP | ent::QUEUED);
         self.ext.cpus[cpu.idx()].nr_running -= 1;
-        self.dispatch_dequeue(task);
-        self.clear_ddsp(task);
+        let e = &self.tasks[task].ext;
+        if e.dsq.is_some() || e.ddsp.is_set() {
+            self.dispatch_dequeue(task);
+            self.clear_ddsp(task);
+        }
         false
     }
 
     /// `scx_dispatch_dequeue()`: off its queue, or off the list of deferred verdicts.
     #[inline(always)]
     pub(crate) fn dispatch_dequeue(&mut self, task: TaskId) {
-        match self.tasks[task].ext.dsq {
-            Some(dsq) if self.ext.dsqs.get(dsq).is_local() => self.dsq_unlink(task),
+        let t = &mut self.tasks[task];
+        match t.ext.dsq {
+            Some(dsq) if self.ext.dsqs.local_cpu(dsq).is_some() => {
+                t.ext.unlink(&mut self.ext.dsqs);
+            }
             Some(dsq) => {
                 self.lock(LockId::Dsq(dsq));
                 self.dsq_unlink(task);
                 self.unlock(LockId::Dsq(dsq));
             }
-            None if self.tasks[task].ext.ddsp.is_set() => {
-                let cpu = self.tasks[task].cpu;
-                self.ext.cpus[cpu.idx()].ddsp_deferred.retain(|&t| t != task);
+            None if t.ext.ddsp.is_set() => {
+                self.ext.cpus[t.cpu.idx()].ddsp_deferred.retain(|&t| t != task);
             }
             None => {}
         }

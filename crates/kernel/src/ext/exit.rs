@@ -5,7 +5,7 @@
 
 use crate::event::Event;
 use crate::flags::limit;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Then};
 use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_trace::event::Kind;
 
@@ -108,16 +108,17 @@ impl Kernel {
         self.ext_exit(ExitKind::Error, 0, message.as_ref());
     }
 
-    pub(crate) fn ext_disable_event(&mut self) {
+    #[inline(never)]
+    pub(crate) fn ext_disable_event(&mut self) -> Then {
         self.pending_wakeups -= 1;
         let cpu = self.online_or_any(CpuId(0));
         if self.ext.root.as_ref().is_some_and(|s| s.leaving || s.exit.is_none()) {
-            self.on_cpu(cpu, |k| k.ext_disable());
-            return;
+            return self.on_cpu_last(cpu, |k| k.ext_disable());
         }
         self.on_cpu(cpu, |k| k.ext_begin_disable());
         let at = self.now + self.machine.costs.sched.rcu_sync_ns;
         self.push_wakeup(at, Event::ExtDisable);
+        Then::Nothing
     }
 
     /// Whether an exit has been claimed but not carried out (`sch->aborting`).

@@ -11,7 +11,7 @@ use crate::boot::{PERCPU_STRIDE, percpu};
 use crate::cgroup::quota_us;
 use crate::event::Event;
 use crate::flags::limit;
-use crate::kernel::{BOOT_NS, Kernel};
+use crate::kernel::{BOOT_NS, Kernel, Then};
 use scxlab_bpf::btf::{Btf, Kind, TypeId};
 use scxlab_bpf::fault::Fault;
 use scxlab_bpf::kfunc::KfuncId;
@@ -119,12 +119,12 @@ impl Kernel {
     }
 
     /// A BPF timer expires.
-    pub(crate) fn bpf_timer(&mut self, timer: TimerId, cpu: CpuId, generation: u32) {
+    #[inline(never)]
+    pub(crate) fn bpf_timer(&mut self, timer: TimerId, cpu: CpuId, generation: u32) -> Then {
         if self.bpf_timers.get(timer.idx()) != Some(&generation) {
-            return;
+            return Then::Nothing;
         }
-        let cpu = self.online_or_any(cpu);
-        self.on_cpu(cpu, |k| {
+        self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
             let outer = k.ext.frame.replace(OpFrame::default());
             let result = scxlab_bpf::vm::fire_timer(k, timer);
@@ -133,7 +133,7 @@ impl Kernel {
             if let Err(fault) = result {
                 k.program_faulted("a timer callback", fault);
             }
-        });
+        })
     }
 }
 
@@ -160,7 +160,7 @@ impl Host for Kernel {
         self.tasks[self.cpus[self.exec.cpu.idx()].curr].addr
     }
 
-    fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: [u64; 5]) -> Result<u64, Fault> {
+    fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: &[u64; 5]) -> Result<u64, Fault> {
         self.charge_insns();
         self.charge(self.machine.costs.bpf.kfunc_call_ns);
         let handler = self.kfuncs[id.0 as usize];

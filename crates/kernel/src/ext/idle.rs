@@ -23,7 +23,7 @@ use pick::{Idle, Query, Waker};
 use scxlab_bpf::mem::{Memory, OutOfMemory};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, NodeId, TaskId};
-use topo::{OnlineSpans, Siblings};
+use topo::{InVain, OnlineSpans, Siblings};
 
 /// Guest addresses of one pair of masks: idle CPUs, and CPUs of cores that are idle as a whole; and how many are in each. On
 /// a busy machine none is, and no search need read a mask to know.
@@ -42,7 +42,7 @@ impl IdleMasks {
 }
 
 /// What was done since it was last charged.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Work {
     scanned_words: u64,
     claims: u64,
@@ -77,6 +77,8 @@ pub struct IdleState {
     siblings: Vec<Siblings>,
     /// Filled with them; away during a search.
     spans: Option<Box<OnlineSpans>>,
+    /// By the CPU that a task ran on last; as up to date as the steps are.
+    in_vain: Vec<InVain>,
     /// `sched_smt_active()`: some core has two threads on line.
     smt_active: bool,
     /// `distribute_cpu_mask_prev`, by executing CPU.
@@ -112,6 +114,7 @@ impl IdleState {
             none,
             siblings: Vec::new(),
             spans: None,
+            in_vain: Vec::new(),
             smt_active: false,
             cursors: vec![0; nr_cpus],
             scratch: Scratch::default(),
@@ -218,10 +221,11 @@ impl IdleState {
         Some(CpuId(found))
     }
 
-    /// The same of a set that is known to be empty: only the words count that the kernel would look at.
-    fn none_distribute(&mut self, here: CpuId) {
+    /// The same, `times`, of a set that is known to be empty: only the words count that the kernel would look at.
+    #[inline]
+    fn none_distribute(&mut self, here: CpuId, times: u64) {
         let from = self.cursors[here.idx()] as usize + 1;
-        self.work.scanned_words += bits::words_in_vain(self.nr_cpus, from);
+        self.work.scanned_words += times * bits::words_in_vain(self.nr_cpus, from);
     }
 }
 

@@ -4,7 +4,7 @@
 //! Owns: every change of which DSQ a task is on. Does not: choose the DSQ (see `enqueue.rs`, `dispatch.rs`).
 //! Models: kernel `scx_dispatch_enqueue()`, `find_dsq_for_dispatch()`, `task_leave_custody()`, 7.3.
 
-use super::dsq::{DsqId, DsqKind, Place};
+use super::dsq::{DsqId, DsqKind, DsqTable, Place};
 use super::entity::{ExtEntity, OpsState};
 use super::op::Op;
 use crate::abi;
@@ -49,18 +49,16 @@ impl Kernel {
         slice_vtime: Option<(u64, u64)>,
         mut flags: u64,
     ) {
-        let kind = self.ext.dsqs.get(dsq).kind;
-        if let DsqKind::Gone { .. } = kind {
-            self.scx_error("attempting to dispatch to a destroyed dsq");
-            dsq = self.global_dsq_of(task);
-        }
-        if let DsqKind::Local(cpu) = kind {
-            self.dsq_link(dsq, task, slice_vtime, &mut flags);
-            self.count_immed(cpu, dsq, task, flags);
-            self.local_post_enqueue(cpu, task, flags);
+        if let Some(cpu) = self.ext.dsqs.local_cpu(dsq) {
+            flags = self.dsq_link(dsq, task, slice_vtime, flags);
+            self.local_post_enqueue(cpu, dsq, task, flags);
         } else {
+            if let DsqKind::Gone { .. } = self.ext.dsqs.get(dsq).kind {
+                self.scx_error("attempting to dispatch to a destroyed dsq");
+                dsq = self.global_dsq_of(task);
+            }
             self.lock(LockId::Dsq(dsq));
-            self.dsq_link(dsq, task, slice_vtime, &mut flags);
+            flags = self.dsq_link(dsq, task, slice_vtime, flags);
             self.unlock(LockId::Dsq(dsq));
             self.queue_post_enqueue(rq, dsq, task);
         }
@@ -69,7 +67,7 @@ impl Kernel {
         }
     }
 
-    /// Sets slice and vtime if they are given, links the task at its place and remembers it.
+    /// Sets slice and vtime if they are given, links the task at its place and remembers it; the flags that hold.
     // One copy for all callers: see "instructions" in docs/internals/performance.md.
     #[inline(never)]
     fn dsq_link(
@@ -77,24 +75,24 @@ impl Kernel {
         dsq: DsqId,
         task: TaskId,
         slice_vtime: Option<(u64, u64)>,
-        flags: &mut u64,
-    ) {
-        if *flags & enq::DSQ_PRIQ != 0 && self.ext.dsqs.get(dsq).is_builtin() {
+        mut flags: u64,
+    ) -> u64 {
+        if flags & enq::DSQ_PRIQ != 0 && self.ext.dsqs.is_builtin(dsq) {
             self.scx_error("cannot use vtime ordering for built-in DSQs");
-            *flags &= !enq::DSQ_PRIQ;
+            flags &= !enq::DSQ_PRIQ;
         }
         self.charge(self.machine.costs.kfunc.dsq_insert_ns);
         let Kernel { tasks, vm, ext, .. } = self;
         let t = &mut tasks[task];
         assert!(t.ext.dsq.is_none(), "task {task} is on a DSQ already");
         let seen = &mut vm.mem.own_mut::<abi::task_struct>(t.addr).scx;
-        let priq = *flags & enq::DSQ_PRIQ != 0;
+        let priq = flags & enq::DSQ_PRIQ != 0;
         if let Some((slice, vtime)) = slice_vtime {
-            apply_slice_vtime(&mut t.ext, seen, slice, vtime, *flags);
+            apply_slice_vtime(&mut t.ext, seen, slice, vtime, flags);
         }
         let q = ext.dsqs.get_mut(dsq);
         let mixed = if priq { q.has_fifo() } else { q.has_priq() };
-        let place = match *flags {
+        let place = match flags {
             _ if priq => Place::Vtime(seen.dsq_vtime),
             f if f & (enq::HEAD | enq::PREEMPT) != 0 => Place::Head,
             _ => Place::Tail,
@@ -105,7 +103,8 @@ impl Kernel {
         if mixed {
             self.mixed_error(id, priq);
         }
-        self.trace(Kind::DsqInsert { task, dsq: id, flags: *flags });
+        self.trace(Kind::DsqInsert { task, dsq: id, flags });
+        flags
     }
 
     #[cold]
@@ -116,24 +115,13 @@ impl Kernel {
 
     /// Takes the task off its queue.
     pub(crate) fn dsq_unlink(&mut self, task: TaskId) {
-        let e = &mut self.tasks[task].ext;
-        let Some(dsq) = e.dsq.take() else { return };
-        let (key, on_priq, immed) = (e.dsq_key, e.on_priq, e.flags & ent::IMMED != 0);
-        let q = self.ext.dsqs.get_mut(dsq);
-        q.remove(key, on_priq);
-        if q.is_local() && immed {
-            q.nr_immed = q.nr_immed.saturating_sub(1);
-        }
+        self.tasks[task].ext.unlink(&mut self.ext.dsqs);
     }
 
     /// `dsq_inc_nr()` of a local queue: an IMMED task that cannot run at once goes back.
+    #[cold]
     fn count_immed(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
-        if flags & enq::IMMED != 0 {
-            self.change_flags(task, ent::IMMED, 0);
-        }
-        if !self.scx_flag(task, ent::IMMED) {
-            return;
-        }
+        self.change_flags(task, ent::IMMED, 0);
         let q = self.ext.dsqs.get_mut(dsq);
         q.nr_immed += 1;
         if q.len() > 1 || !self.rq_is_open(cpu, flags) {
@@ -152,10 +140,17 @@ impl Kernel {
     }
 
     /// What follows an insertion into a local queue: custody ends, and its CPU may have to reschedule.
-    fn local_post_enqueue(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
+    fn local_post_enqueue(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
         use crate::task::Class;
-        self.leave_custody(cpu, task, 0);
-        if self.tasks[task].class > self.cpus[cpu.idx()].next_class {
+        let t = &self.tasks[task];
+        let (class, custody) = (t.class, t.ext.in_custody());
+        if flags & enq::IMMED != 0 || t.ext.flags & ent::IMMED != 0 {
+            self.count_immed(cpu, dsq, task, flags);
+        }
+        if custody {
+            self.end_custody(cpu, task, 0);
+        }
+        if class > self.cpus[cpu.idx()].next_class {
             self.wakeup_preempt(cpu, task, 0);
         }
         if self.ext.cpus[cpu.idx()].in_dispatch || flags & enq::PREEMPT == 0 {
@@ -170,25 +165,45 @@ impl Kernel {
 
     /// What follows an insertion elsewhere: user queues keep the task in the scheduler's custody.
     fn queue_post_enqueue(&mut self, rq: CpuId, dsq: DsqId, task: TaskId) {
-        match self.ext.dsqs.get(dsq).kind {
-            DsqKind::Global { .. } | DsqKind::Bypass(_) => self.leave_custody(rq, task, 0),
-            _ => self.change_flags(task, ent::IN_CUSTODY, 0),
+        if self.ext.dsqs.is_builtin(dsq) {
+            self.leave_custody(rq, task, 0);
+        } else {
+            self.change_flags(task, ent::IN_CUSTODY, 0);
         }
     }
 
     /// `task_leave_custody()` and the `ops.dequeue` that goes with it.
     #[inline]
     pub(super) fn leave_custody(&mut self, rq: CpuId, task: TaskId, deq_flags: u64) {
-        let e = &self.tasks[task].ext;
-        if e.flags & ent::IN_CUSTODY != 0 && e.sticky_cpu.is_none() {
+        if self.tasks[task].ext.in_custody() {
             self.end_custody(rq, task, deq_flags);
         }
     }
 
-    fn end_custody(&mut self, rq: CpuId, task: TaskId, deq_flags: u64) {
+    pub(super) fn end_custody(&mut self, rq: CpuId, task: TaskId, deq_flags: u64) {
         self.change_flags(task, 0, ent::IN_CUSTODY);
         if self.ext.has_op(Op::Dequeue) {
             self.op_task(Op::Dequeue, Some(rq), task, &[deq_flags]);
+        }
+    }
+}
+
+impl ExtEntity {
+    /// In the scheduler's hands, and not only passing through them on a move of the core's.
+    #[inline]
+    pub(super) fn in_custody(&self) -> bool {
+        self.flags & ent::IN_CUSTODY != 0 && self.sticky_cpu.is_none()
+    }
+
+    /// Off its queue, if it is on one.
+    #[inline]
+    pub(super) fn unlink(&mut self, dsqs: &mut DsqTable) {
+        let Some(dsq) = self.dsq.take() else { return };
+        let local = dsqs.local_cpu(dsq).is_some();
+        let q = dsqs.get_mut(dsq);
+        q.remove(self.dsq_key, self.on_priq);
+        if local && self.flags & ent::IMMED != 0 {
+            q.nr_immed = q.nr_immed.saturating_sub(1);
         }
     }
 }

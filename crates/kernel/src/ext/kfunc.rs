@@ -22,7 +22,7 @@ use scxlab_machine::id::TaskId;
 /// A kfunc's value, or the fault of its caller.
 pub type KfResult = Result<u64, Fault>;
 /// What carries out a kfunc.
-pub type Handler = fn(&mut Kernel, [u64; 5]) -> KfResult;
+pub type Handler = fn(&mut Kernel, &[u64; 5]) -> KfResult;
 
 /// The families, in the order of their ids.
 const FAMILIES: [&[(&str, Handler)]; 7] =

@@ -8,7 +8,7 @@ use crate::event::Event;
 use crate::flags::kick;
 use crate::kernel::Kernel;
 use crate::task::Class;
-use scxlab_machine::id::CpuId;
+use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_trace::event::Kind;
 
 impl Kernel {
@@ -127,7 +127,7 @@ impl Kernel {
         c.time.overhead += spun;
         c.time.lock_wait += spun;
         c.progress_from = c.progress_from.max(now);
-        c.done_at = None;
+        c.done_at = Nanos::MAX;
         self.arm_step_end(cpu);
     }
 }

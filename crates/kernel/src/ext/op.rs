@@ -67,11 +67,33 @@ operations! {
     CpuRelease = "cpu_release",
 }
 
+/// The tasks that a call is about, among its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    Nothing,
+    First,
+    Second,
+    Both,
+}
+
 impl Op {
     pub const COUNT: usize = Op::ALL.len();
 
     pub fn by_name(name: &str) -> Option<Op> {
         Op::ALL.into_iter().find(|op| op.name() == name)
+    }
+
+    /// Which of its arguments are the tasks that it is about.
+    pub fn subject(self) -> Subject {
+        use Op::*;
+        match self {
+            SelectCpu | Enqueue | Dequeue | Tick | Runnable | Running | Stopping | Quiescent
+            | SetWeight | SetCpumask | InitTask | ExitTask | Enable | Disable | CgroupPrepMove
+            | CgroupMove | CgroupCancelMove => Subject::First,
+            Dispatch => Subject::Second,
+            Yield | CoreSchedBefore => Subject::Both,
+            _ => Subject::Nothing,
+        }
     }
 
     /// Whether its program may be a sleepable one (`bpf_scx_check_member()`).

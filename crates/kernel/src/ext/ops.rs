@@ -13,18 +13,6 @@ use scxlab_bpf::fault::{Fault, FaultKind};
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
-/// The tasks that a call is about.
-#[derive(Clone, Copy)]
-enum About {
-    Nothing,
-    /// The first argument.
-    Task(TaskId),
-    /// The first two arguments.
-    Two,
-    /// The second argument.
-    Prev,
-}
-
 /// An argument, or zero.
 #[inline(always)]
 fn nth(args: &[u64], n: usize) -> u64 {
@@ -42,7 +30,7 @@ impl Kernel {
     ) -> u64 {
         const { assert!(N <= 4) };
         let (a, b) = (nth(args, 0), nth(args, 1));
-        self.op_about(op, locked, About::Nothing, a, b, nth(args, 2), nth(args, 3))
+        self.op_about(op, locked, None, a, b, nth(args, 2), nth(args, 3))
     }
 
     /// Calls an operation about a task, which is its first argument.
@@ -57,20 +45,21 @@ impl Kernel {
         const { assert!(N <= 3) };
         let addr = self.tasks[task].addr;
         let (b, c, d) = (nth(rest, 0), nth(rest, 1), nth(rest, 2));
-        self.op_about(op, locked, About::Task(task), addr, b, c, d)
+        self.op_about(op, locked, Some(task), addr, b, c, d)
     }
 
     /// Calls an operation about two tasks; the second may be NULL (0).
     pub(crate) fn op_two(&mut self, op: Op, locked: Option<CpuId>, a: u64, b: u64) -> u64 {
-        self.op_about(op, locked, About::Two, a, b, 0, 0)
+        self.op_about(op, locked, None, a, b, 0, 0)
     }
 
     /// `ops.dispatch(cpu, prev)`; prev may be NULL (0).
     pub(crate) fn op_dispatch(&mut self, cpu: CpuId, prev: u64) {
-        self.op_about(Op::Dispatch, Some(cpu), About::Prev, u64::from(cpu.0), prev, 0, 0);
+        self.op_about(Op::Dispatch, Some(cpu), None, u64::from(cpu.0), prev, 0, 0);
     }
 
-    /// Not inlined, at five places, by any profile: what a switch goes through must fit the host's cache of instructions.
+    /// `task` if it is the first argument and the only one. Not inlined, at five places, by any profile: what a switch goes
+    /// through must fit the host's cache of instructions.
     #[allow(
         clippy::too_many_arguments,
         reason = "words: the host's CPU waits for an array that was written by the word and is read at once"
@@ -80,19 +69,12 @@ impl Kernel {
         &mut self,
         op: Op,
         locked: Option<CpuId>,
-        about: About,
+        task: Option<TaskId>,
         a: u64,
         b: u64,
         c: u64,
         d: u64,
     ) -> u64 {
-        let args = &[a, b, c, d];
-        let (subjects, task) = match about {
-            About::Nothing => ([0, 0], None),
-            About::Task(task) => ([a, 0], Some(task)),
-            About::Two => ([a, b], None),
-            About::Prev => ([b, 0], None),
-        };
         let Some(sched) = &self.ext.root else { return 0 };
         let bpf = match &sched.program {
             Program::Bpf { instance, funcs } => match funcs[op as usize] {
@@ -105,13 +87,13 @@ impl Kernel {
         let start = self.clock();
         let insns = self.vm.executed;
         if self.ext.witness.is_some() {
-            self.witness(op, args);
+            self.witness(op, &[a, b, c, d]);
         }
-        let outer = self.ext.frame.replace(OpFrame { op: Some(op), locked, subjects });
+        let outer = self.ext.frame.replace(OpFrame { op: Some(op), locked, args: [a, b] });
         self.charge(self.machine.costs.bpf.ops_callback_ns);
         let result = match bpf {
-            Some((instance, func)) => scxlab_bpf::vm::call(self, instance, func, args),
-            None => Ok(self.op_native(op, args)),
+            Some((instance, func)) => scxlab_bpf::vm::call(self, instance, func, &[a, b, c, d]),
+            None => Ok(self.op_native(op, &[a, b, c, d])),
         };
         self.charge_insns();
         self.ext.frame = outer;

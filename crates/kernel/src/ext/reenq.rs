@@ -41,16 +41,28 @@ impl Kernel {
 
     /// What a pass through the scheduler left to do.
     pub(crate) fn ext_after_schedule(&mut self, cpu: CpuId) {
-        if std::mem::take(&mut self.ext.cpus[cpu.idx()].balance_pending) {
+        let c = &mut self.ext.cpus[cpu.idx()];
+        let mut waits = !c.sync_pending.is_empty();
+        if std::mem::take(&mut c.balance_pending) {
             self.ext_run_deferred(cpu);
+            waits = !self.ext.cpus[cpu.idx()].sync_pending.is_empty();
         }
-        if !self.ext.cpus[cpu.idx()].sync_pending.is_empty() {
+        if waits {
             self.ext_wait_for_kicked(cpu);
         }
     }
 
     /// `run_deferred()`
+    #[inline]
     pub(crate) fn ext_run_deferred(&mut self, cpu: CpuId) {
+        let c = &self.ext.cpus[cpu.idx()];
+        let reenq = c.reenq_local.is_some() || !c.reenq_users.is_empty();
+        if reenq || !c.ddsp_deferred.is_empty() {
+            self.run_deferred(cpu);
+        }
+    }
+
+    fn run_deferred(&mut self, cpu: CpuId) {
         while let Some(task) = self.ext.cpus[cpu.idx()].ddsp_deferred.pop_front() {
             self.deferred_verdict(cpu, task);
         }
@@ -73,7 +85,10 @@ impl Kernel {
             vtime: verdict.vtime,
             flags: verdict.enq_flags,
         };
-        self.dispatch_to_local(cpu, dsq, task, args);
+        // A queue that does not exist was reported.
+        if let Some(dst) = self.ext.dsqs.local_cpu(dsq) {
+            self.dispatch_to_local(cpu, dst, task, args);
+        }
     }
 
     /// A higher class takes the CPU: tasks that were to run at once may have to go elsewhere.

@@ -6,7 +6,7 @@
 
 use super::exit::ExitKind;
 use crate::event::Event;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Then};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
 impl Kernel {
@@ -25,17 +25,18 @@ impl Kernel {
         self.events.push(at + interval, Event::ExtWatchdog { generation });
     }
 
-    pub(crate) fn ext_watchdog(&mut self, generation: u32) {
+    #[inline(never)]
+    pub(crate) fn ext_watchdog(&mut self, generation: u32) -> Then {
         if self.ext.watchdog_gen != generation || self.ext.root.is_none() {
-            return;
+            return Then::Nothing;
         }
         let cpu = self.online_or_any(CpuId(0));
-        self.on_cpu(cpu, |k| {
+        self.on_cpu_last(cpu, |k| {
             if let Some((task, waited)) = k.stalled() {
                 k.report_stall(task, waited);
             }
             k.watchdog_rearm();
-        });
+        })
     }
 
     /// The first stalled task by CPU and arrival, and for how many jiffies it has been runnable.

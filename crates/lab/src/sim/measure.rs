@@ -9,9 +9,10 @@ use scxlab_kernel::cgroup::Cgroup;
 use scxlab_kernel::cpu::CpuTime;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::kernel::{Kernel, Stop};
-use scxlab_kernel::metrics::{TaskReport, Times};
+use scxlab_kernel::metrics::{TaskReport, Times, quantile};
 use scxlab_kernel::task::Task;
 use scxlab_machine::topology::Distance;
+use scxlab_workload::Executor;
 
 use super::SimSpec;
 use super::watch::Watched;
@@ -24,13 +25,13 @@ use crate::shares::{Group, Together, shares};
 pub struct Seen<'a> {
     pub kernel: &'a Kernel,
     pub loaded: Option<&'a Loaded>,
-    pub watched: &'a Watched,
     pub counters: &'a Counters,
 }
 
 pub fn result(seen: Seen<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run {
-    let Seen { kernel: k, loaded, watched, counters } = seen;
-    let mut metrics = metrics(k, &spec.workload.unit, watched);
+    let Seen { kernel: k, loaded, counters } = seen;
+    let executor = executor(k);
+    let mut metrics = metrics(k, &spec.workload.unit, executor);
     counters.put(&mut metrics);
     Run {
         scheduler: spec.scheduler.label.clone(),
@@ -44,8 +45,13 @@ pub fn result(seen: Seen<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run
         metrics: metrics.0,
         tasks: tasks(k, counters),
         cgroups: cgroups(k),
-        notes: notes(spec, watched, loaded.and_then(|loaded| k.vm.instance(loaded.instance))),
+        notes: notes(spec, executor, loaded.and_then(|loaded| k.vm.instance(loaded.instance))),
     }
+}
+
+/// What the workload was run by. `sim.rs` gives every kernel that is measured one.
+fn executor(k: &Kernel) -> &Executor {
+    &k.behavior::<Watched>().expect("a measured kernel runs a watched executor").executor
 }
 
 fn exit(k: &Kernel) -> Exit {
@@ -72,10 +78,9 @@ fn stop_reason(stop: &Stop) -> StopReason {
     StopReason { kind: kind.into(), message }
 }
 
-fn notes(spec: &SimSpec<'_>, watched: &Watched, object: Option<&Instance>) -> Vec<String> {
+fn notes(spec: &SimSpec<'_>, executor: &Executor, object: Option<&Instance>) -> Vec<String> {
     let mut notes = spec.workload.notes.clone();
     notes.extend(object.and_then(interpreted));
-    let executor = watched.executor();
     let (faults, total) = executor.faults();
     if let Some(first) = faults.first() {
         notes.push(format!("{total} system calls of the workload failed; the first: {first}"));
@@ -92,10 +97,11 @@ fn interpreted(object: &Instance) -> Option<String> {
 }
 
 fn times(t: &mut MetricTable, name: &str, times: &Times) {
-    t.times(name, times.max(), |permille| times.permille(permille));
+    let all = times.histogram();
+    t.times(name, all.max(), |permille| quantile(&all, permille));
 }
 
-fn metrics(k: &Kernel, unit: &str, watched: &Watched) -> MetricTable {
+fn metrics(k: &Kernel, unit: &str, executor: &Executor) -> MetricTable {
     let mut t = MetricTable::default();
     let m = &k.metrics;
     let seconds = k.now as f64 / 1e9;
@@ -104,9 +110,7 @@ fn metrics(k: &Kernel, unit: &str, watched: &Watched) -> MetricTable {
     t.put("work_units", m.work_units as f64, unit.to_owned());
     times(&mut t, "wakeup_latency", &m.wakeup_latency);
     times(&mut t, "run_queue_wait", &m.run_queue_wait);
-    t.loops(
-        &watched.executor().loop_totals().map(|(_, totals)| totals.clone()).collect::<Vec<_>>(),
-    );
+    t.loops(&executor.loop_totals().map(|(_, totals)| totals.clone()).collect::<Vec<_>>());
     switches(&mut t, k);
     cpu_times(&mut t, k);
     t.ns("cache_refill", m.refill_ns);

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The executor between the kernel and whoever wants to know how far a run is and how its loops went.
+//! The executor between the kernel and whoever wants to know how far a run is.
 //!
-//! Owns: sharing it. Does not: change what it does.
+//! Owns: when that is told. Does not: change what the executor does.
 
-use std::cell::{Ref, RefCell};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,10 +10,9 @@ use scxlab_kernel::behavior::{Behavior, Step, Sys};
 use scxlab_machine::id::{Nanos, TaskId};
 use scxlab_workload::Executor;
 
-/// A handle on the executor that a kernel runs.
-#[derive(Clone)]
+/// An executor that says how far it is.
 pub struct Watched {
-    executor: Rc<RefCell<Executor>>,
+    pub executor: Executor,
     progress: Arc<AtomicU64>,
     /// When progress is reported next.
     due: Nanos,
@@ -26,48 +23,50 @@ const REPORT_EVERY: Nanos = 1_000_000;
 
 impl Watched {
     pub fn new(executor: Executor, progress: Arc<AtomicU64>) -> Watched {
-        Watched { executor: Rc::new(RefCell::new(executor)), progress, due: 0 }
+        Watched { executor, progress, due: 0 }
     }
 
-    pub fn executor(&self) -> Ref<'_, Executor> {
-        self.executor.borrow()
+    #[inline]
+    fn report(&mut self, now: Nanos) {
+        if now >= self.due {
+            self.report_due(now);
+        }
     }
 
     /// Only this run writes it; readers want an idea, not an order.
-    fn report(&mut self, now: Nanos) {
-        if now >= self.due {
-            self.due = now + REPORT_EVERY;
-            self.progress.store(now, Ordering::Relaxed);
-        }
+    #[cold]
+    fn report_due(&mut self, now: Nanos) {
+        self.due = now + REPORT_EVERY;
+        self.progress.store(now, Ordering::Relaxed);
     }
 }
 
 impl Behavior for Watched {
     fn start(&mut self, sys: &mut dyn Sys) {
-        self.executor.borrow_mut().start(sys);
+        self.executor.start(sys);
     }
 
     fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> Step {
-        self.report(sys.now());
-        self.executor.borrow_mut().step(sys, task)
+        let now = sys.now();
+        self.report(now);
+        self.executor.step_at(sys, task, now)
     }
 
     fn on_timer(&mut self, sys: &mut dyn Sys, token: u64) {
         self.report(sys.now());
-        self.executor.borrow_mut().on_timer(sys, token);
+        self.executor.on_timer(sys, token);
     }
 
     fn soon(&self, task: TaskId) {
-        self.executor.borrow().soon(task);
+        self.executor.soon(task);
     }
 
-    /// The kernel does not ask; the executor's own answer cannot be lent out of the cell.
     fn unit(&self) -> &str {
-        "unit"
+        self.executor.unit()
     }
 
     fn waits_for(&self, task: TaskId) -> Option<String> {
-        self.executor.borrow().waits_for(task)
+        self.executor.waits_for(task)
     }
 }
 

@@ -11,6 +11,8 @@ use super::*;
 enum Step {
     Push(Nanos),
     PushIn(usize, Nanos),
+    /// So long after the last event that was taken.
+    PushAfter(usize, Nanos),
     Pop,
 }
 
@@ -18,12 +20,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Few distinct times, so that ties are common; now and then an extreme one.
     let time =
         || prop_oneof![8 => 0u64..8, 4 => 0u64..1000, 1 => any::<u64>(), 1 => Just(u64::MAX)];
+    // One lane gets the most, so that it grows and wraps around.
+    let lane = || prop_oneof![2 => Just(1), 1 => 0..LANES];
     let step = prop_oneof![
         2 => time().prop_map(Step::Push),
-        3 => (0..LANES, time()).prop_map(|(lane, at)| Step::PushIn(lane, at)),
-        3 => Just(Step::Pop)
+        3 => (lane(), time()).prop_map(|(lane, at)| Step::PushIn(lane, at)),
+        6 => (lane(), 0u64..8).prop_map(|(lane, delay)| Step::PushAfter(lane, delay)),
+        9 => Just(Step::Pop)
     ];
-    prop::collection::vec(step, 0..400)
+    prop::collection::vec(step, 0..600)
 }
 
 proptest! {
@@ -31,42 +36,75 @@ proptest! {
     fn pops_in_order_of_time_then_insertion(steps in steps()) {
         let mut queue = EventQueue::new();
         let mut model = BTreeSet::new();
+        let mut now: Nanos = 0;
         for (i, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Push(time) => {
-                    let seq = queue.push(time, i);
-                    prop_assert!(model.insert((time, seq, i)));
+                    queue.push(time, i);
+                    model.insert((time, i));
                 }
                 Step::PushIn(lane, time) => {
-                    let seq = queue.push_in(lane, time, i);
-                    prop_assert!(model.insert((time, seq, i)));
+                    queue.push_in(lane, time, i);
+                    model.insert((time, i));
+                }
+                Step::PushAfter(lane, delay) => {
+                    let time = now.saturating_add(delay);
+                    queue.push_in(lane, time, i);
+                    model.insert((time, i));
                 }
                 Step::Pop => {
-                    let got = queue.pop().map(|e| (e.time, e.seq, e.what));
+                    let got = queue.pop().map(|e| (e.time, e.what));
                     prop_assert_eq!(got, model.pop_first());
+                    now = got.map_or(now, |e| e.0);
                 }
             }
             prop_assert_eq!(queue.len(), model.len());
             prop_assert_eq!(queue.is_empty(), model.is_empty());
-            prop_assert_eq!(queue.peek_time(), model.first().map(|m| m.0));
-            prop_assert_eq!(queue.peek().map(|e| e.what), model.first().map(|m| m.2));
+            prop_assert_eq!(queue.all_after(now), model.first().is_none_or(|m| m.0 > now) && now < Nanos::MAX);
+            if let Some(&(first, _)) = model.first() {
+                prop_assert!(!queue.all_after(first) && (first == 0 || queue.all_after(first - 1)));
+            }
         }
-        let mut left: Vec<_> = queue.iter_unordered().map(|e| e.seq).collect();
+        let mut left: Vec<_> = queue.iter_unordered().map(|e| e.what).collect();
         left.sort();
         let mut expected: Vec<_> = model.iter().map(|m| m.1).collect();
         expected.sort();
         prop_assert_eq!(left, expected);
-        let drained: Vec<_> = std::iter::from_fn(|| queue.pop()).map(|e| (e.time, e.seq, e.what)).collect();
+        let drained: Vec<_> = std::iter::from_fn(|| queue.pop().copied()).map(|e| (e.time, e.what)).collect();
         prop_assert_eq!(drained, model.into_iter().collect::<Vec<_>>());
     }
 }
 
+/// A lane that grows while its front is not its first place, and events too early for it, which go to the heap.
 #[test]
-fn numbers_are_never_given_twice() {
+fn a_lane_grows_wherever_it_begins() {
+    for taken in 0..40 {
+        let mut queue = EventQueue::new();
+        let mut expected = Vec::new();
+        for i in 0..taken {
+            queue.push_in(0, i, i);
+            queue.pop();
+        }
+        for i in taken..taken + 100 {
+            let time = i + 100 - if i % 10 == 9 { 9 * (i % 4) } else { 0 };
+            queue.push_in(0, time, i);
+            expected.push((time, i));
+        }
+        expected.sort();
+        assert_eq!(queue.iter_unordered().count(), expected.len());
+        let drained: Vec<_> =
+            std::iter::from_fn(|| queue.pop().copied()).map(|e| (e.time, e.what)).collect();
+        assert_eq!(drained, expected);
+    }
+}
+
+#[test]
+fn ahead_is_the_lane_from_which_the_last_event_came() {
     let mut queue = EventQueue::new();
-    assert_eq!(queue.push(5, ()), 0);
-    queue.pop();
-    assert_eq!(queue.push(5, ()), 1);
-    assert!(queue.pop().is_some());
-    assert!(queue.pop().is_none());
+    (0..40).for_each(|i| queue.push_in((i % 2) as usize, i, i));
+    for taken in 0..40 {
+        assert_eq!(queue.pop().map(|e| e.what), Some(taken));
+        let ahead = taken + 2 * 3;
+        assert_eq!(queue.ahead(2).map(|e| e.what), (ahead < 40).then_some(ahead));
+    }
 }

@@ -62,8 +62,10 @@ pub enum TimerRef {
 /// Past every table of cgroups.
 pub const ROOT_CGROUP: u32 = u32::MAX;
 
-/// One instruction.
+/// One instruction. Its kind is a byte of its own: one look at it tells where to go. Fields lie in the order in which they
+/// are written here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Insn {
     Compute(Nanos),
     ComputeWall(Nanos),
@@ -71,9 +73,9 @@ pub enum Insn {
     /// Sleep until this long after the thread's time zero.
     Delay(Nanos),
     Timer {
+        absolute: bool,
         timer: TimerRef,
         period: Nanos,
-        absolute: bool,
     },
     Lock(Res),
     Unlock(Res),

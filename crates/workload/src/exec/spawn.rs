@@ -1,23 +1,58 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Making shared objects and threads.
+//! Making cgroups, shared objects and threads.
 //!
 //! Owns: names of threads, processes, bindings of instances to objects, the parties of barriers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scxlab_kernel::behavior::{Sys, TaskSpec};
-use scxlab_machine::id::{CgroupId, Nanos, TaskId};
+use scxlab_kernel::behavior::{CgroupSpec, Sys, TaskSpec};
+use scxlab_machine::cpumask::CpuMask;
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
 use super::pipe::Pipe;
 use super::spin::{SpinBarrier, SpinLock};
 use super::stats::{Pending, Phase};
 use super::sync::{Barrier, Cond, Mutex, Sem};
-use super::thread::{NO_THREAD, Thread, TimerState, Wait};
+use super::thread::{NEVER, NO_THREAD, Thread, TimerState, Wait};
 use super::{Executor, cpu_mask, kernel_policy};
 use crate::compile::insn::{Insn, Kind};
 use crate::program::{PipeDef, PipeKind, names};
 
 impl Executor {
+    /// Makes the program's cgroups, parents first.
+    pub(super) fn make_cgroups(&mut self, sys: &mut dyn Sys) {
+        let mut ids: BTreeMap<String, CgroupId> = BTreeMap::new();
+        for def in self.compiled.cgroups.clone() {
+            let (parent, name) = def.path.rsplit_once('/').unwrap_or(("", &def.path));
+            let parent = ids.get(parent).copied().unwrap_or(CgroupId(0));
+            let spec = CgroupSpec {
+                weight: def.weight,
+                quota: def.quota.map(|q| q.0),
+                period: def.period.0,
+                burst: def.burst.0,
+                idle: def.idle,
+            };
+            let id = sys.mkdir(parent, name, spec).unwrap_or_else(|error| {
+                self.fault(sys.now(), def.path.clone(), "mkdir", error);
+                parent
+            });
+            if let Some(cpus) = &def.cpus {
+                let cpus = cpus.iter().filter(|&c| c < sys.nr_cpus()).map(CpuId);
+                let cpus = CpuMask::of(sys.nr_cpus() as usize, cpus);
+                if let Err(error) = sys.set_cpuset(id, Some(&cpus)) {
+                    self.fault(sys.now(), def.path.clone(), "cpuset.cpus", error);
+                }
+            }
+            for (name, value) in &def.xattrs {
+                if let Err(error) = sys.set_xattr(id, name, value.as_bytes()) {
+                    self.fault(sys.now(), def.path.clone(), "setxattr", error);
+                }
+            }
+            ids.insert(def.path.clone(), id);
+            self.cgroup_ids.push(id);
+        }
+    }
+
     /// Interns the objects of every instance that exists at the start, and makes them.
     pub(super) fn make_objects(&mut self) {
         let compiled = &mut self.compiled;
@@ -65,19 +100,18 @@ impl Executor {
     /// A barrier without a declaration waits for every thread of the start that uses it.
     fn set_parties(&mut self) {
         let mut users: BTreeMap<(Kind, u32), u32> = BTreeMap::new();
-        let objects = &mut self.compiled.objects;
-        for (i, template) in self.compiled.templates.iter().enumerate() {
-            let end = self.compiled.templates.get(i + 1).map(|t| t.entry as usize);
-            let code = &self.compiled.code;
-            let body = &code[template.entry as usize..end.unwrap_or(code.len())];
-            let used: BTreeSet<_> = body.iter().filter_map(barrier_of).collect();
+        let compiled = &mut self.compiled;
+        let used = |i| compiled.body(i).iter().filter_map(barrier_of).collect();
+        let used: Vec<BTreeSet<_>> = (0..compiled.templates.len()).map(used).collect();
+        let objects = &mut compiled.objects;
+        for (template, used) in compiled.templates.iter().zip(&used) {
             for instance in 0..template.instances {
                 let binding: Vec<u32> = template
                     .slots
                     .iter()
                     .map(|(kind, p)| objects.intern(*kind, &names::instance_name(p, instance)))
                     .collect();
-                for (kind, res) in &used {
+                for (kind, res) in used {
                     *users.entry((*kind, res.index(&binding) as u32)).or_default() += 1;
                 }
             }
@@ -224,9 +258,10 @@ impl Executor {
             template: template as u32,
             pc: t.entry,
             wait: if zero > 0 { Wait::Until(zero) } else { Wait::None },
+            phased: self.phased[template],
             pending: Pending::None,
             zero,
-            last_turn: None,
+            last_turn: NEVER,
             loops: vec![0; t.nr_loops.into()].into(),
             timers: vec![TimerState::default(); t.nr_own_timers.into()].into(),
             binding,

@@ -90,16 +90,18 @@ impl Thread {
             Pending::TimerWake { due } => self.phase.wu_lat += now.saturating_sub(due),
         }
     }
+
+    /// A run event of this configured length begins.
+    #[inline]
+    pub fn note_run(&mut self, now: Nanos, configured: Nanos) {
+        if self.phased {
+            self.phase.c_duration = self.phase.c_duration.saturating_add(configured);
+            self.pending = Pending::Run { since: now };
+        }
+    }
 }
 
 impl Executor {
-    /// A run event of this configured length begins.
-    pub(super) fn note_run(&mut self, now: Nanos, t: usize, configured: Nanos) {
-        let thread = &mut self.threads[t];
-        thread.phase.c_duration = thread.phase.c_duration.saturating_add(configured);
-        thread.pending = Pending::Run { since: now };
-    }
-
     pub(super) fn phase_begin(&mut self, sys: &mut dyn Sys, t: usize) -> Flow {
         let start = sys.now();
         let phase = &mut self.threads[t].phase;

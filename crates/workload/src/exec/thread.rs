@@ -10,6 +10,9 @@ use super::stats::{Pending, Phase};
 /// No index of a thread.
 pub(super) const NO_THREAD: u32 = u32::MAX;
 
+/// No instant that a run reaches.
+pub(super) const NEVER: Nanos = Nanos::MAX;
+
 /// What a thread waits for. Set by the thread when it blocks; cleared by whoever completes the operation,
 /// except `Until`, which the thread clears itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +43,10 @@ pub(super) struct Thread {
     pub pc: u32,
     pub wait: Wait,
     pub pending: Pending,
-    /// When it last went round a loop.
-    pub last_turn: Option<Nanos>,
+    /// When it last went round a loop, or `NEVER`.
+    pub last_turn: Nanos,
+    /// Its program has phases. Without them nobody reads what its passes take.
+    pub phased: bool,
     pub phase: Phase,
     pub template: u32,
     /// Children that have not exited.

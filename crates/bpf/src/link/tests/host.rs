@@ -22,7 +22,7 @@ pub struct TestTarget {
     hidden: BTreeSet<&'static str>,
 }
 
-const KFUNCS: [&str; 4] = ["kfunc_add", "kfunc_v2", "kfunc_task", "kfunc_ptr"];
+pub const KFUNCS: [&str; 4] = ["kfunc_add", "kfunc_v2", "kfunc_task", "kfunc_ptr"];
 
 impl TestKernel {
     pub fn new() -> TestKernel {
@@ -89,7 +89,7 @@ impl Host for TestKernel {
         0
     }
 
-    fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: [u64; 5]) -> Result<u64, Fault> {
+    fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: &[u64; 5]) -> Result<u64, Fault> {
         match KFUNCS.get(id.0 as usize) {
             Some(&"kfunc_add") => Ok(args[0] + args[1]),
             Some(&"kfunc_v2") => Ok(args[0] + args[1] + args[2]),

@@ -356,3 +356,50 @@ proptest! {
         prop_assert_eq!(run(), (got, executed));
     }
 }
+
+/// What is kept of an instance between calls is forgotten when it goes, and when another takes its turn.
+#[test]
+fn each_call_runs_the_instance_that_it_names() {
+    let (mut h, first) = host("func main:\nr0 = 1\nexit");
+    let second = h.vm.add_instance("second");
+    h.install_text(second, "func main:\nr0 = 2\nexit", Default::default()).expect("program");
+    for _ in 0..3 {
+        assert_eq!(h.run(first, "main", [0; 5]), Ok(1));
+        assert_eq!(h.run(second, "main", [0; 5]), Ok(2));
+    }
+    h.install_text(second, "func main:\nr0 = 3\nexit", Default::default()).expect("program");
+    assert_eq!(h.run(second, "main", [0; 5]), Ok(3));
+    crate::vm::remove_instance(&mut h, second);
+    let gone = crate::vm::call_raw(&mut h, second, FuncId(0), [0; 5]).expect_err("it is gone");
+    assert!(gone.to_string().contains("no instance"), "{gone}");
+    assert_eq!(h.run(first, "main", [0; 5]), Ok(1));
+}
+
+/// What a kernel function does not take is 0 for it, whatever is in the register.
+#[test]
+fn kernel_functions_get_what_they_take() {
+    let (mut h, instance) = host("func main:\ncall $7\nexit");
+    let mut image = (**h.vm.instance(instance).expect("instance").image()).clone();
+    image.code[0].dst = 3;
+    let parts = InstanceParts { image: image.into(), ..InstanceParts::default() };
+    h.vm.install(instance, parts);
+    h.kfuncs.push((KfuncId(7), 5));
+    assert_eq!(h.run(instance, "main", [1, 2, 3, 4, 5]), Ok(5));
+    assert_eq!(h.kfunc_calls, [(KfuncId(7), [1, 2, 0, 0, 0])]);
+}
+
+/// An operation's arguments are read where they lie, and also where somebody else puts them.
+#[test]
+fn operations_read_their_arguments_wherever_they_are() {
+    let text = "func main:\nr0 = *(u64 *)(r1 + 8)\nr2 = *(u64 *)(r1 + 0)\nr0 -= r2\nexit";
+    let (mut h, instance) = host(text);
+    let mut image = (**h.vm.instance(instance).expect("instance").image()).clone();
+    image.funcs[0].program = Some(ProgramKind::StructOps { sleepable: false });
+    h.vm.install(instance, InstanceParts { image: image.into(), ..InstanceParts::default() });
+    assert_eq!(crate::vm::call(&mut h, instance, FuncId(0), &[30, 72]), Ok(42));
+    let page = h.vm.mem.alloc_region(PAGE, Perm::ReadWrite).expect("memory");
+    h.vm.mem.write(page + 8, 9u64).expect("write");
+    assert_eq!(h.run(instance, "main", [page, 0, 0, 0, 0]), Ok(9));
+    let outside = h.run(instance, "main", [8, 0, 0, 0, 0]).expect_err("no memory");
+    assert!(matches!(outside.kind(), FaultKind::Mem(_)), "{outside}");
+}

@@ -14,7 +14,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 pub type Key = (i64, u64);
 
 /// So many are kept in the ring at most; half as many move there when it is empty.
-const NEAR: usize = 64;
+const NEAR: usize = 256;
 
 /// All keys of `near` come before those of `far`; `far` is empty if `near` is.
 #[derive(Debug, Default)]

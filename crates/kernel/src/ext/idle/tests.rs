@@ -196,6 +196,9 @@ impl<'a> Pair<'a> {
             flags,
             waker: sync.map(|may_take_over| Waker { may_take_over }),
         };
+        if self.model.idle.is_empty() {
+            self.work_is_that_of_the_search(here, &query);
+        }
         let real = self.view(here).select(&query);
         // An affinity is never empty in the kernel; a restriction of it may be.
         let model = if both.is_empty() && only.is_some() {
@@ -204,6 +207,15 @@ impl<'a> Pair<'a> {
             self.model.select(here, prev, &both, flags, sync)
         };
         (real.map(|cpu| cpu.0), model)
+    }
+
+    /// When no CPU is idle, what is counted beforehand is what a search does.
+    fn work_is_that_of_the_search(&mut self, here: u32, query: &Query<'_>) {
+        self.state.work = Work::default();
+        assert_eq!(self.view(here).select(query), None);
+        let counted = std::mem::take(&mut self.state.work);
+        assert_eq!(self.view(here).look(query), None);
+        assert_eq!(counted, self.state.work, "{:?}", self.state.in_vain);
     }
 
     fn sets(&self, pick: impl Fn(&IdleMasks) -> u64) -> Set {

@@ -104,7 +104,33 @@ impl OnlineSpans {
     }
 }
 
+/// What the default picker does in vain for a task that may run anywhere when no CPU is idle.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InVain {
+    /// Searches of a set.
+    pub searches: u16,
+    /// CPUs that it tries to claim.
+    pub claims: u16,
+}
+
 impl IdleState {
+    /// Counts what is done in vain, from the CPUs on line and the steps that exist.
+    fn count_in_vain(&mut self, topology: &Topology) {
+        let in_vain = |cpu| {
+            let threads = self.siblings(topology, cpu).map_or(0, Siblings::weight);
+            let here = self.spans.as_ref().filter(|_| threads > 0);
+            let llc = here.is_some_and(|s| self.topo_llc && s.llc(topology, cpu).is_some());
+            let numa = here.is_some_and(|_| self.topo_numa);
+            let sets = 1 + u16::from(llc) + u16::from(numa);
+            match self.smt_active {
+                // Whole cores are sought before single CPUs, and once more with them; all threads of the core are tried.
+                true => InVain { searches: 3 * sets, claims: threads.max(1) as u16 },
+                false => InVain { searches: sets, claims: 1 },
+            }
+        };
+        self.in_vain = (0..self.nr_cpus as u32).map(|cpu| in_vain(CpuId(cpu))).collect();
+    }
+
     /// Brings the sibling sets and spans up to date with the CPUs on line.
     pub(super) fn refresh_siblings(&mut self, mem: &Memory, topology: &Topology) {
         let online = mem.words(self.online, self.nr_words());
@@ -112,6 +138,7 @@ impl IdleState {
         self.siblings.clear();
         self.siblings.extend(topology.cores().iter().map(|core| Siblings::of(&core.cpus, online)));
         self.smt_active = self.siblings.iter().any(|core| core.weight() > 1);
+        self.count_in_vain(topology);
     }
 
     /// `cpu_smt_mask()`: the threads of `cpu`'s core, itself included; None if it is off line.
@@ -135,6 +162,7 @@ impl IdleState {
             && cpumask::iter(view.online)
                 .any(|c| view.llc_weight(c) != view.numa_weight(c, several));
         (self.topo_llc, self.topo_numa) = (llc, numa);
+        self.count_in_vain(topology);
     }
 }
 

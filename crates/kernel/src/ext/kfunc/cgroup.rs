@@ -27,15 +27,15 @@ pub(super) const TABLE: &[(&str, Handler)] = &[
     ("bpf_iter_css_destroy", css_destroy),
 ];
 
-fn acquire(_: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn acquire(_: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(a[0])
 }
 
-fn release(_: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn release(_: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(0)
 }
 
-fn ancestor(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn ancestor(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let mut at = k.cgroups.at(a[0]);
     while let Some(group) = at.and_then(|id| k.cgroups.get(id)) {
         if group.level as i32 == a[1] as i32 {
@@ -46,13 +46,13 @@ fn ancestor(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(0)
 }
 
-fn from_id(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn from_id(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let group = k.cgroups.by_ino(a[0]).and_then(|id| k.cgroups.get(id));
     Ok(group.map_or(0, |g| g.addr))
 }
 
 /// Only the `user.` namespace is anybody's to read.
-fn read_xattr(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn read_xattr(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let name = k.vm.mem.c_str(a[1], XATTR_NAME_MAX)?;
     let name = String::from_utf8_lossy(name).into_owned();
     if !name.starts_with("user.") {
@@ -72,7 +72,7 @@ fn read_xattr(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(len)
 }
 
-fn under(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn under(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let task = k.kf_task(a[0])?;
     let mut at = Some(k.tasks[task].cgroup);
     while let Some(group) = at.and_then(|id| k.cgroups.get(id)) {
@@ -85,10 +85,10 @@ fn under(k: &mut Kernel, a: [u64; 5]) -> KfResult {
 }
 
 /// Only for a task that the present operation is about.
-fn task_cgroup(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn task_cgroup(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let root = k.cgroups.get(CgroupId(0)).map_or(0, |g| g.addr);
     let task = k.kf_task(a[0])?;
-    if !k.ext.frame.is_some_and(|f| f.subjects.contains(&a[0])) {
+    if !k.ext.frame.is_some_and(|f| f.is_about(a[0])) {
         k.scx_error("called on a task not being operated on");
         return Ok(root);
     }
@@ -107,7 +107,7 @@ struct Iter {
     pad: u64,
 }
 
-fn css_new(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn css_new(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let order = a[2] as u32;
     let known = [
         abi::BPF_CGROUP_ITER_DESCENDANTS_PRE,
@@ -121,7 +121,7 @@ fn css_new(k: &mut Kernel, a: [u64; 5]) -> KfResult {
 }
 
 /// The walk is over the tree as it is now: the n-th directory in order is looked up each time.
-fn css_next(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn css_next(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let mut iter: Iter = k.vm.mem.read(a[0])?;
     if iter.start == 0 {
         return Ok(0);
@@ -142,7 +142,7 @@ fn css_next(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     })
 }
 
-fn css_destroy(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn css_destroy(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     k.vm.mem.write(a[0], 0u64)?;
     Ok(0)
 }

@@ -25,7 +25,7 @@ pub(super) const TABLE: &[(&str, Handler)] = &[
     ("scx_bpf_nr_online_cids", nr_online),
 ];
 
-fn kick(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn kick(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     if k.ext.root.is_some()
         && let Some(cpu) = k.ext_cpu_valid(a[0] as i32, "")
     {
@@ -34,38 +34,38 @@ fn kick(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(0)
 }
 
-fn nr_cpu_ids(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn nr_cpu_ids(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(k.cpus.len() as u64)
 }
 
-fn nr_node_ids(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn nr_node_ids(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(k.machine.topology.nodes().len() as u64)
 }
 
-fn curr(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn curr(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let cpu = k.ext_cpu_valid(a[0] as i32, "");
     Ok(cpu.map_or(0, |cpu| k.tasks[k.cpus[cpu.idx()].curr].addr))
 }
 
-fn now(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn now(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     if let Some(cpu) = k.ext.locked_rq() {
         return Ok(BOOT_NS + k.cpus[cpu.idx()].rq_clock);
     }
     Ok(k.ktime())
 }
 
-fn perf_cap(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn perf_cap(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let cpu = k.ext_cpu_valid(a[0] as i32, "");
     Ok(cpu.map_or(PERF_ONE, |cpu| k.machine.topology.cpu(cpu).capacity) as u64)
 }
 
 /// Frequency scaling is not modelled: a CPU always runs at its full speed.
-fn perf_cur(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn perf_cur(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     k.ext_cpu_valid(a[0] as i32, "");
     Ok(u64::from(PERF_ONE))
 }
 
-fn perf_set(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn perf_set(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let perf = a[1] as u32;
     if k.ext.root.is_none() {
         return Ok(0);
@@ -85,7 +85,7 @@ fn perf_set(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(0)
 }
 
-fn locked_rq(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn locked_rq(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     match k.ext.locked_rq() {
         Some(cpu) => Ok(k.rq_addr(cpu)),
         None => {
@@ -96,7 +96,7 @@ fn locked_rq(k: &mut Kernel, _: [u64; 5]) -> KfResult {
 }
 
 /// Copies as many counters as the caller has room for.
-fn events(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn events(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let Some(sched) = &k.ext.root else { return Ok(0) };
     let all = *sched.events.all();
     let room = (a[1] / 8) as usize;
@@ -106,10 +106,10 @@ fn events(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(0)
 }
 
-fn nr_cids(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn nr_cids(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(k.cpus.len() as u64)
 }
 
-fn nr_online(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn nr_online(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(k.cpus.iter().filter(|c| c.online).count() as u64)
 }

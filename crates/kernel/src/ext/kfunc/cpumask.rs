@@ -114,20 +114,20 @@ fn nr_cpu_ids(k: &Kernel) -> usize {
     k.ext.idle.nr_cpus()
 }
 
-fn create(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn create(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     charge_mask(k);
     let objects = &mut k.ext.idle.objects;
     // Out of memory is NULL to the program, as in the kernel.
     Ok(objects.create(&mut k.vm.mem).unwrap_or(0))
 }
 
-fn acquire(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn acquire(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let addr = object(k, "bpf_cpumask_acquire", a[0])?;
     k.ext.idle.objects.acquire(&mut k.vm.mem, addr);
     Ok(addr)
 }
 
-fn release(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn release(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     release_cpumask(k, a[0])?;
     Ok(0)
 }
@@ -137,11 +137,11 @@ fn cpu_or_end(k: &Kernel, cpu: Option<u32>) -> u64 {
     cpu.map_or(nr_cpu_ids(k) as u64, u64::from)
 }
 
-fn first(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    first_and(k, [a[0], a[0], 0, 0, 0])
+fn first(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
+    first_and(k, &[a[0], a[0], 0, 0, 0])
 }
 
-fn first_zero(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn first_zero(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let words = mask(k, readable(k, a[0])?);
     let gap = words.iter().position(|&w| w != u64::MAX);
     let looked_at = gap.map_or(words.len(), |at| at + 1) as u64;
@@ -151,7 +151,7 @@ fn first_zero(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(cpu_or_end(k, cpu.filter(|&cpu| (cpu as usize) < nr)))
 }
 
-fn first_and(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn first_and(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let (x, y) = (readable(k, a[0])?, readable(k, a[1])?);
     let mut seen = 0;
     let found = bits::next_and(mask(k, x), mask(k, y), 0, nr_cpu_ids(k), &mut seen);
@@ -166,7 +166,7 @@ fn cpu_arg(k: &Kernel, cpu: u64) -> Option<CpuId> {
 }
 
 /// Sets or clears one bit and returns what it was.
-fn change_cpu(k: &mut Kernel, call: &'static str, a: [u64; 5], to: bool) -> Result<bool, Fault> {
+fn change_cpu(k: &mut Kernel, call: &'static str, a: &[u64; 5], to: bool) -> Result<bool, Fault> {
     let addr = changeable(k, call, a[1])?;
     let Some(cpu) = cpu_arg(k, a[0]) else {
         return Ok(false);
@@ -179,23 +179,23 @@ fn change_cpu(k: &mut Kernel, call: &'static str, a: [u64; 5], to: bool) -> Resu
     Ok(was)
 }
 
-fn set_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn set_cpu(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     change_cpu(k, "bpf_cpumask_set_cpu", a, true).map(|_| 0)
 }
 
-fn clear_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn clear_cpu(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     change_cpu(k, "bpf_cpumask_clear_cpu", a, false).map(|_| 0)
 }
 
-fn test_and_set_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn test_and_set_cpu(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     change_cpu(k, "bpf_cpumask_test_and_set_cpu", a, true).map(flag)
 }
 
-fn test_and_clear_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn test_and_clear_cpu(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     change_cpu(k, "bpf_cpumask_test_and_clear_cpu", a, false).map(flag)
 }
 
-fn test_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn test_cpu(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let addr = readable(k, a[1])?;
     let Some(cpu) = cpu_arg(k, a[0]) else {
         return Ok(0);
@@ -204,11 +204,11 @@ fn test_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(flag(cpumask::test(mask(k, addr), cpu)))
 }
 
-fn setall(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn setall(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     fill(k, "bpf_cpumask_setall", a[0], u64::MAX)
 }
 
-fn clear(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn clear(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     fill(k, "bpf_cpumask_clear", a[0], 0)
 }
 
@@ -223,7 +223,7 @@ fn fill(k: &mut Kernel, call: &'static str, addr: u64, word: u64) -> KfResult {
 fn combine(
     k: &mut Kernel,
     call: &'static str,
-    a: [u64; 5],
+    a: &[u64; 5],
     op: fn(u64, u64) -> u64,
 ) -> Result<u64, Fault> {
     let (dst, x, y) = (changeable(k, call, a[0])?, readable(k, a[1])?, readable(k, a[2])?);
@@ -238,7 +238,7 @@ fn combine(
 }
 
 /// Of the three only AND clears the bits behind the last CPU: it must say whether anything is left.
-fn and(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn and(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     combine(k, "bpf_cpumask_and", a, |x, y| x & y)?;
     let tail = bits::tail(nr_cpu_ids(k));
     let words = mask_mut(k, a[0]);
@@ -248,16 +248,16 @@ fn and(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(flag(!cpumask::is_empty(words)))
 }
 
-fn or(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn or(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     combine(k, "bpf_cpumask_or", a, |x, y| x | y).map(|_| 0)
 }
 
-fn xor(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn xor(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     combine(k, "bpf_cpumask_xor", a, |x, y| x ^ y).map(|_| 0)
 }
 
-fn copy(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    combine(k, "bpf_cpumask_copy", [a[0], a[1], a[1], 0, 0], |x, _| x).map(|_| 0)
+fn copy(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
+    combine(k, "bpf_cpumask_copy", &[a[0], a[1], a[1], 0, 0], |x, _| x).map(|_| 0)
 }
 
 /// Whether a relation holds for all words of two sets.
@@ -267,47 +267,47 @@ fn compare(k: &mut Kernel, x: u64, y: u64, test: fn(u64, u64) -> bool) -> Result
     Ok(bits::all_words(mask(k, x), mask(k, y), nr_cpu_ids(k), test))
 }
 
-fn equal(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn equal(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     compare(k, a[0], a[1], |x, y| x == y).map(flag)
 }
 
-fn intersects(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn intersects(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     compare(k, a[0], a[1], |x, y| x & y == 0).map(|apart| flag(!apart))
 }
 
-fn subset(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn subset(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     compare(k, a[0], a[1], |x, y| x & !y == 0).map(flag)
 }
 
-fn empty(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn empty(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     compare(k, a[0], a[0], |x, _| x == 0).map(flag)
 }
 
-fn full(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn full(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let possible = k.ext.idle.possible_mask();
     compare(k, possible, a[0], |all, x| all & !x == 0).map(flag)
 }
 
-fn weight(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn weight(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let addr = readable(k, a[0])?;
     charge_mask(k);
     let possible = k.ext.idle.possible_mask();
     Ok(u64::from(bits::weight_and(mask(k, addr), mask(k, possible))))
 }
 
-fn any_distribute(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    any_and_distribute(k, [a[0], a[0], 0, 0, 0])
+fn any_distribute(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
+    any_and_distribute(k, &[a[0], a[0], 0, 0, 0])
 }
 
-fn any_and_distribute(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn any_and_distribute(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let (x, y) = (readable(k, a[0])?, readable(k, a[1])?);
     let found = k.guest_any_distribute(x, y);
     Ok(cpu_or_end(k, found.map(|cpu| cpu.0)))
 }
 
 /// Loads a set from a program's buffer, which must be as long as all possible CPUs take.
-fn populate(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    let [dst, src, len, ..] = a;
+fn populate(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
+    let &[dst, src, len, ..] = a;
     let dst = changeable(k, "bpf_cpumask_populate", dst)?;
     let nr_words = k.ext.idle.nr_words();
     if len < nr_words as u64 * 8 {
@@ -321,16 +321,16 @@ fn populate(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(0)
 }
 
-fn get_possible_cpumask(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn get_possible_cpumask(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(k.ext.idle.possible_mask())
 }
 
-fn get_online_cpumask(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn get_online_cpumask(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(k.ext.idle.online_mask())
 }
 
 /// The machine's sets are never released.
-fn put_cpumask(_: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn put_cpumask(_: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(0)
 }
 

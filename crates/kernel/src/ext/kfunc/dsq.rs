@@ -6,7 +6,7 @@
 use super::{Handler, KfResult, errno};
 use crate::abi;
 use crate::errno::{EEXIST, EINVAL, ENODEV, ENOENT};
-use crate::ext::dsq::{DsqId, DsqKind};
+use crate::ext::dsq::DsqId;
 use crate::ext::entity::{DirectDispatch, OpsState};
 use crate::ext::op::Op;
 use crate::ext::stats::Ev;
@@ -71,8 +71,18 @@ impl Kernel {
         Ok(1)
     }
 
+    /// What an insertion's flags become; None, with an error, if they may not be.
     #[inline]
-    fn vet_enq_flags(&mut self, id: u64, mut flags: u64) -> Option<u64> {
+    fn vet_enq_flags(&mut self, id: u64, flags: u64) -> Option<u64> {
+        let special = enq::INTERNAL_MASK | enq::IMMED | enq::RESCUE;
+        if flags & special == 0 && self.ext.flags() & ops::ALWAYS_ENQ_IMMED == 0 {
+            return Some(flags);
+        }
+        self.vet_special_flags(id, flags)
+    }
+
+    #[inline(never)]
+    fn vet_special_flags(&mut self, id: u64, mut flags: u64) -> Option<u64> {
         let local = id == dsq_id::LOCAL || id & dsq_id::LOCAL_ON == dsq_id::LOCAL_ON;
         let only_local = if local { 0 } else { enq::IMMED | enq::RESCUE };
         if flags & (enq::INTERNAL_MASK | only_local) != 0 {
@@ -162,24 +172,24 @@ fn batch(max: u32) -> u32 {
     if max == 0 { limit::DSP_DFL_MAX_BATCH } else { max }
 }
 
-fn insert(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn insert(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     k.kf_dsq_insert(a[0], a[1], a[2], None, a[3])
 }
 
-fn insert_vtime(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn insert_vtime(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     k.kf_dsq_insert(a[0], a[1], a[2], Some(a[3]), a[4])
 }
 
-fn insert_vtime_args(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn insert_vtime_args(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let [id, slice, vtime, flags]: [u64; 4] = k.vm.mem.read(a[1])?;
     k.kf_dsq_insert(a[0], id, slice, Some(vtime), flags)
 }
 
-fn create(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn create(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(k.kf_create_dsq(a[0], a[1] as i32))
 }
 
-fn destroy(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn destroy(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let Some(dsq) = k.user_dsq(a[0]) else { return Ok(0) };
     let nr = k.ext.dsqs.get(dsq).len();
     if nr > 0 {
@@ -190,7 +200,7 @@ fn destroy(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(0)
 }
 
-fn nr_queued(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn nr_queued(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let id = a[0];
     if k.ext.root.is_none() {
         return Ok(errno(ENODEV));
@@ -206,7 +216,7 @@ fn nr_queued(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(dsq.map_or(errno(ENOENT), |dsq| k.ext.dsqs.get(dsq).len() as u64))
 }
 
-fn peek(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn peek(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     if k.ext.root.is_none() {
         return Ok(0);
     }
@@ -221,21 +231,21 @@ fn peek(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(k.ext.dsqs.get(dsq).first().map_or(0, |t| k.tasks[t].addr))
 }
 
-fn move_to_local(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn move_to_local(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(k.kf_move_to_local(a[0], a[1]))
 }
 
-fn move_to_local_v1(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn move_to_local_v1(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(k.kf_move_to_local(a[0], 0))
 }
 
-fn nr_slots(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn nr_slots(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     let max = k.ext.root.as_ref().map_or(0, |s| batch(s.data.dispatch_max_batch));
     let cpu = k.dispatch_cpu();
     Ok(u64::from(max) - k.ext.cpus[cpu.idx()].dispatch.entries.len() as u64)
 }
 
-fn cancel(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn cancel(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     let cpu = k.dispatch_cpu();
     if k.ext.cpus[cpu.idx()].dispatch.entries.pop().is_none() {
         k.scx_error("dispatch buffer underflow");
@@ -265,8 +275,8 @@ const ITER_STARTED: u32 = 1;
 const ITER_HAS_SLICE: u32 = 1 << 30;
 const ITER_HAS_VTIME: u32 = 1 << 31;
 
-fn iter_new(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    let [at, id, flags, ..] = a;
+fn iter_new(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
+    let &[at, id, flags, ..] = a;
     let mut iter = Iter { dsq: 0, flags: 0, pos: 0, seq: 0, upto: 0, slice: 0, vtime: 0 };
     k.vm.mem.write(at, iter)?;
     if k.ext.root.is_none() {
@@ -283,7 +293,7 @@ fn iter_new(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(0)
 }
 
-fn iter_next(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn iter_next(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let mut iter: Iter = k.vm.mem.read(a[0])?;
     let Some(dsq) = iter_dsq(k, &iter) else { return Ok(0) };
     let cursor = (iter.flags & ITER_STARTED != 0).then_some((iter.pos, iter.seq));
@@ -298,7 +308,7 @@ fn iter_next(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(k.tasks[task].addr)
 }
 
-fn iter_destroy(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn iter_destroy(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     k.vm.mem.write(a[0], 0u64)?;
     Ok(0)
 }
@@ -308,7 +318,7 @@ fn iter_dsq(k: &Kernel, iter: &Iter) -> Option<DsqId> {
     k.ext.dsqs.has(dsq).then_some(dsq)
 }
 
-fn move_set_slice(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn move_set_slice(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let mut iter: Iter = k.vm.mem.read(a[0])?;
     iter.slice = a[1];
     iter.flags |= ITER_HAS_SLICE;
@@ -316,7 +326,7 @@ fn move_set_slice(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(0)
 }
 
-fn move_set_vtime(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn move_set_vtime(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let mut iter: Iter = k.vm.mem.read(a[0])?;
     iter.vtime = a[1];
     iter.flags |= ITER_HAS_VTIME;
@@ -324,16 +334,16 @@ fn move_set_vtime(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(0)
 }
 
-fn move_fifo(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn move_fifo(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     dsq_move(k, a, 0)
 }
 
-fn move_vtime(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn move_vtime(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     dsq_move(k, a, enq::DSQ_PRIQ)
 }
 
 /// `scx_dsq_move()`
-fn dsq_move(k: &mut Kernel, a: [u64; 5], priq: u64) -> KfResult {
+fn dsq_move(k: &mut Kernel, a: &[u64; 5], priq: u64) -> KfResult {
     let mut iter: Iter = k.vm.mem.read(a[0])?;
     let Some(src) = iter_dsq(k, &iter) else { return Ok(0) };
     let (has_slice, has_vtime) =
@@ -366,7 +376,7 @@ impl Kernel {
     fn move_between(&mut self, task: TaskId, src: DsqId, mut dst: DsqId, mut flags: u64) {
         let src_cpu = self.tasks[task].cpu;
         let mut target = None;
-        if let DsqKind::Local(cpu) = self.ext.dsqs.get(dst).kind {
+        if let Some(cpu) = self.ext.dsqs.local_cpu(dst) {
             if cpu != src_cpu && !self.can_run_remote(task, cpu, true) {
                 dst = self.global_dsq_of(task);
                 flags |= enq::GDSQ_FALLBACK;
@@ -388,7 +398,7 @@ impl Kernel {
     }
 }
 
-fn dsq_reenq(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn dsq_reenq(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let (id, mut flags) = (a[0], a[1]);
     if k.ext.root.is_none() {
         return Ok(0);
@@ -406,12 +416,12 @@ fn dsq_reenq(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(0)
 }
 
-fn reenqueue_local(k: &mut Kernel, _: [u64; 5]) -> KfResult {
-    dsq_reenq(k, [dsq_id::LOCAL, 0, 0, 0, 0])
+fn reenqueue_local(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
+    dsq_reenq(k, &[dsq_id::LOCAL, 0, 0, 0, 0])
 }
 
 /// The old form: at once, and only from cpu_release.
-fn reenqueue_local_sync(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn reenqueue_local_sync(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     let cpu = match k.ext.frame {
         Some(frame) if frame.op == Some(Op::CpuRelease) => frame.locked,
         _ => None,

@@ -34,21 +34,21 @@ impl Kernel {
     }
 }
 
-fn exit_bstr(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn exit_bstr(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     if let Some(text) = k.bstr(a[1], a[2], a[3] as u32)? {
         k.ext_exit(ExitKind::UnregBpf, a[0] as i64, &text);
     }
     Ok(0)
 }
 
-fn error_bstr(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn error_bstr(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     if let Some(text) = k.bstr(a[0], a[1], a[2] as u32)? {
         k.ext_exit(ExitKind::ErrorBpf, 0, &text);
     }
     Ok(0)
 }
 
-fn dump_bstr(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn dump_bstr(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     if k.ext.dump.is_none() {
         k.scx_error("scx_bpf_dump() must only be called from ops.dump() and friends");
         return Ok(0);

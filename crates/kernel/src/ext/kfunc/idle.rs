@@ -44,8 +44,8 @@ struct Ask {
     flags: u64,
 }
 
-pub(super) fn select_cpu_dfl(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    let [task, prev, wake_flags, is_idle, _] = a;
+pub(super) fn select_cpu_dfl(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
+    let &[task, prev, wake_flags, is_idle, _] = a;
     if k.ext.root.is_none() {
         return Ok(s32(-ENODEV));
     }
@@ -55,16 +55,16 @@ pub(super) fn select_cpu_dfl(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(s32(if cpu >= 0 { cpu } else { i64::from(prev) }))
 }
 
-pub(super) fn select_cpu_and(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    let [task, prev, wake_flags, allowed, flags] = a;
+pub(super) fn select_cpu_and(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
+    let &[task, prev, wake_flags, allowed, flags] = a;
     if k.ext.root.is_none() {
         return Ok(s32(-ENODEV));
     }
     Ok(s32(ask(k, task, Ask { prev: prev as i32, wake_flags, allowed, flags })?))
 }
 
-pub(super) fn select_cpu_and_args(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    let [task, allowed, args, ..] = a;
+pub(super) fn select_cpu_and_args(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
+    let &[task, allowed, args, ..] = a;
     if k.ext.root.is_none() {
         return Ok(s32(-ENODEV));
     }
@@ -115,7 +115,7 @@ fn check_context(k: &Kernel) -> Result<(), Fault> {
 fn check_task(k: &mut Kernel, task: TaskId) -> bool {
     let addr = k.tasks[task].addr;
     if k.ext.cpus[k.exec.cpu.idx()].in_select_cpu {
-        let subject = k.ext.frame.is_some_and(|frame| frame.subjects.contains(&addr));
+        let subject = k.ext.frame.is_some_and(|frame| frame.is_about(addr));
         if !subject {
             k.scx_error("called on a task not being operated on");
         }
@@ -181,11 +181,11 @@ fn check_global(k: &mut Kernel, text: &str) -> bool {
     !per_node
 }
 
-fn get_idle_cpumask(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn get_idle_cpumask(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(global_mask(k, |k| k.ext.idle.idle_mask(None)))
 }
 
-fn get_idle_smtmask(k: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn get_idle_smtmask(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(global_mask(k, |k| k.ext.idle.smt_mask(None)))
 }
 
@@ -196,11 +196,11 @@ fn global_mask(k: &mut Kernel, mask: fn(&Kernel) -> u64) -> u64 {
     if ok { mask(k) } else { k.ext.idle.none_mask() }
 }
 
-fn get_idle_cpumask_node(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn get_idle_cpumask_node(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(node_mask(k, a[0], |k, node| k.ext.idle.idle_mask(Some(node))))
 }
 
-fn get_idle_smtmask_node(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn get_idle_smtmask_node(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(node_mask(k, a[0], |k, node| k.ext.idle.smt_mask(Some(node))))
 }
 
@@ -215,11 +215,11 @@ fn node_mask(k: &mut Kernel, node: u64, mask: fn(&Kernel, NodeId) -> u64) -> u64
 }
 
 /// The masks are live and never go away, so there is nothing to release.
-fn put_idle_cpumask(_: &mut Kernel, _: [u64; 5]) -> KfResult {
+fn put_idle_cpumask(_: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(0)
 }
 
-fn test_and_clear_cpu_idle(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn test_and_clear_cpu_idle(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     if k.ext.root.is_none() || !check_enabled(k) {
         return Ok(0);
     }
@@ -229,8 +229,8 @@ fn test_and_clear_cpu_idle(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(flag(k.idle_claim(cpu)))
 }
 
-fn pick_idle_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    let [allowed, flags, ..] = a;
+fn pick_idle_cpu(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
+    let &[allowed, flags, ..] = a;
     if k.ext.root.is_none() {
         return Ok(s32(-ENODEV));
     }
@@ -243,8 +243,8 @@ fn pick_idle_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(cpu_or_busy(found))
 }
 
-fn pick_idle_cpu_node(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    let [allowed, node, flags, ..] = a;
+fn pick_idle_cpu_node(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
+    let &[allowed, node, flags, ..] = a;
     if k.ext.root.is_none() {
         return Ok(s32(-ENODEV));
     }
@@ -258,8 +258,8 @@ fn pick_idle_cpu_node(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(cpu_or_busy(found))
 }
 
-fn pick_any_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    let [allowed, flags, ..] = a;
+fn pick_any_cpu(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
+    let &[allowed, flags, ..] = a;
     if k.ext.root.is_none() {
         return Ok(s32(-ENODEV));
     }
@@ -273,8 +273,8 @@ fn pick_any_cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(cpu_or_busy(found))
 }
 
-fn pick_any_cpu_node(k: &mut Kernel, a: [u64; 5]) -> KfResult {
-    let [allowed, node, flags, ..] = a;
+fn pick_any_cpu_node(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
+    let &[allowed, node, flags, ..] = a;
     if k.ext.root.is_none() {
         return Ok(s32(-ENODEV));
     }
@@ -302,7 +302,7 @@ fn any_in_node(k: &mut Kernel, node: NodeId, allowed: &[u64]) -> Option<CpuId> {
     k.cpumask_any_distribute(&machine.topology.node(node).cpus, &usable)
 }
 
-fn cpu_node(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn cpu_node(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     if k.ext.root.is_none() {
         return Ok(s32(NO_NODE));
     }

@@ -20,7 +20,7 @@ pub(super) const TABLE: &[(&str, Handler)] = &[
     ("bpf_task_release", release),
 ];
 
-fn set_slice(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn set_slice(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let task = k.kf_task(a[0])?;
     if !k.on_sched(task) {
         return Ok(0);
@@ -35,7 +35,7 @@ fn set_slice(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(1)
 }
 
-fn set_dsq_vtime(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn set_dsq_vtime(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let task = k.kf_task(a[0])?;
     if !k.on_sched(task) {
         return Ok(0);
@@ -44,17 +44,17 @@ fn set_dsq_vtime(k: &mut Kernel, a: [u64; 5]) -> KfResult {
     Ok(1)
 }
 
-fn running(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn running(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let task = k.kf_task(a[0])?;
     Ok(u64::from(k.tasks[task].on_cpu))
 }
 
-fn cpu(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn cpu(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let task = k.kf_task(a[0])?;
     Ok(u64::from(k.tasks[task].cpu.0))
 }
 
-fn tid_to_task(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn tid_to_task(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     if k.ext.root.is_none() {
         return Ok(0);
     }
@@ -67,19 +67,19 @@ fn tid_to_task(k: &mut Kernel, a: [u64; 5]) -> KfResult {
 }
 
 /// The task with that pid, with a reference; NULL once it is unhashed.
-fn from_pid(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn from_pid(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let Some(id) = k.tasks.by_pid(a[0] as u32) else { return Ok(0) };
     k.tasks[id].refs += 1;
     Ok(k.tasks[id].addr)
 }
 
-fn acquire(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn acquire(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let id = k.kf_task(a[0])?;
     k.tasks[id].refs += 1;
     Ok(a[0])
 }
 
-fn release(k: &mut Kernel, a: [u64; 5]) -> KfResult {
+fn release(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let id = k.kf_task(a[0])?;
     k.put_task_ref(id);
     Ok(0)

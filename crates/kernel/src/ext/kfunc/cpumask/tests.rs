@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 fn try_call(k: &mut Kernel, name: &str, args: &[u64]) -> KfResult {
     let mut a = [0; 5];
     a[..args.len()].copy_from_slice(args);
-    TABLE.iter().find(|(n, _)| *n == name).expect("a kfunc of this file").1(k, a)
+    TABLE.iter().find(|(n, _)| *n == name).expect("a kfunc of this file").1(k, &a)
 }
 
 fn call(k: &mut Kernel, name: &str, args: &[u64]) -> u64 {

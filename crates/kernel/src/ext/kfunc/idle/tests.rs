@@ -5,6 +5,7 @@ use super::*;
 use crate::ext::OpFrame;
 use crate::ext::idle::fixture::{error, kernel, load};
 use crate::flags::ops;
+use crate::task::{MAX_TASKS, SLOT_BYTES};
 
 /// A machine that has run for a while with tasks pinned to CPUs, under a scheduler without
 /// operations.
@@ -24,7 +25,7 @@ fn call(k: &mut Kernel, name: &str, args: &[u64]) -> i64 {
     let mut a = [0; 5];
     a[..args.len()].copy_from_slice(args);
     let handler = TABLE.iter().find(|(n, _)| *n == name).expect("a kfunc of this file").1;
-    handler(k, a).expect("no fault") as i64
+    handler(k, &a).expect("no fault") as i64
 }
 
 #[test]
@@ -118,7 +119,7 @@ fn hog(k: &Kernel, n: usize) -> TaskId {
 }
 
 fn frame(op: Op, locked: Option<u32>, subject: u64) -> OpFrame {
-    OpFrame { op: Some(op), locked: locked.map(CpuId), subjects: [subject, 0] }
+    OpFrame { op: Some(op), locked: locked.map(CpuId), args: [subject, 0] }
 }
 
 #[test]
@@ -182,15 +183,32 @@ fn picker_is_for_tasks_that_the_caller_may_look_at() {
 
     let mut k = busy("4c1t", 0, &[0, 1]);
     k.ext.frame = Some(frame(Op::Dispatch, Some(0), 0));
-    let fault = select_cpu_and(&mut k, [own, 2, 0, all, 0]).unwrap_err();
+    let fault = select_cpu_and(&mut k, &[own, 2, 0, all, 0]).unwrap_err();
     assert!(fault.to_string().contains("may not be called from ops.dispatch()"), "{fault}");
+}
+
+#[test]
+fn a_task_is_known_by_the_beginning_of_its_slot() {
+    let k = busy("4c1t", 0, &[0, 1]);
+    for task in k.tasks.ids() {
+        let addr = k.tasks[task].addr;
+        assert_eq!(k.tasks.at(addr), Some(task));
+        let beside = [1, 8, 32, 64, SLOT_BYTES / 2, SLOT_BYTES - 64, SLOT_BYTES - 1, 1 << 63];
+        for off in beside.into_iter().flat_map(|off| [off, off.wrapping_neg()]) {
+            assert_eq!(k.tasks.at(addr.wrapping_add(off)), None, "{off:#x} beside {task:?}");
+        }
+    }
+    let first = k.tasks.slot_addr(TaskId(0));
+    for slots in [k.tasks.len() as u64 + 100, u64::from(MAX_TASKS), 1 << 32, u64::MAX] {
+        assert_eq!(k.tasks.at(first.wrapping_add(slots.wrapping_mul(SLOT_BYTES))), None);
+    }
 }
 
 #[test]
 fn bad_pointers_are_faults() {
     let mut k = busy("4c1t", 0, &[]);
-    assert!(pick_idle_cpu(&mut k, [0, 0, 0, 0, 0]).is_err());
+    assert!(pick_idle_cpu(&mut k, &[0, 0, 0, 0, 0]).is_err());
     let odd = k.ext.idle.possible_mask() + 1;
-    assert!(pick_idle_cpu(&mut k, [odd, 0, 0, 0, 0]).is_err());
-    assert!(select_cpu_and(&mut k, [0x1234, 0, 0, 0, 0]).is_err());
+    assert!(pick_idle_cpu(&mut k, &[odd, 0, 0, 0, 0]).is_err());
+    assert!(select_cpu_and(&mut k, &[0x1234, 0, 0, 0, 0]).is_err());
 }

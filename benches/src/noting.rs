@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A host whose kernel functions only write down their calls, as those of `native/kfuncs.c` do: what is left to measure is how
+//! programs are entered, executed, and call the kernel.
+//!
+//! Owns: the ring of calls. Does not: have anything else that programs could ask for.
+
+use scxlab_bpf::fault::Fault;
+use scxlab_bpf::kfunc::KfuncId;
+use scxlab_bpf::mem::OutOfMemory;
+use scxlab_bpf::timer::TimerId;
+use scxlab_bpf::vm::{CallSite, Config, Host, KptrKind, Storage, Vm};
+
+/// As `KEPT` there.
+const KEPT: usize = 4096;
+
+pub struct Noting {
+    pub vm: Vm,
+    calls: Box<[(KfuncId, [u64; 5]); KEPT]>,
+    nr_calls: usize,
+}
+
+impl Noting {
+    pub fn new(config: Config) -> Result<Noting, OutOfMemory> {
+        let calls = Box::new([(KfuncId(0), [0; 5]); KEPT]);
+        Ok(Noting { vm: Vm::new(config)?, calls, nr_calls: 0 })
+    }
+}
+
+impl Host for Noting {
+    fn vm(&mut self) -> &mut Vm {
+        &mut self.vm
+    }
+
+    fn cpu(&mut self) -> u32 {
+        0
+    }
+
+    fn ktime_ns(&mut self) -> u64 {
+        0
+    }
+
+    fn prandom_u32(&mut self) -> u32 {
+        0
+    }
+
+    fn current_task(&mut self) -> u64 {
+        0
+    }
+
+    fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: &[u64; 5]) -> Result<u64, Fault> {
+        self.calls[self.nr_calls % KEPT] = (id, *args);
+        self.nr_calls += 1;
+        Ok(0)
+    }
+
+    fn helper(&mut self, _site: CallSite, id: u32, _args: [u64; 5]) -> Result<u64, Fault> {
+        Err(scxlab_bpf::helper::unmodelled(id))
+    }
+
+    fn store_to_kernel(&mut self, _addr: u64, _len: u32) -> bool {
+        false
+    }
+
+    fn printk(&mut self, _text: &str) {}
+
+    fn lock(&mut self, _addr: u64) {}
+
+    fn unlock(&mut self, _addr: u64) {}
+
+    fn timer_arm(&mut self, _timer: TimerId, _expires_ns: u64, _cpu: Option<u32>) {}
+
+    fn timer_cancel(&mut self, _timer: TimerId) {}
+
+    fn kptr_release(&mut self, _kind: KptrKind, _ptr: u64) {}
+
+    fn owner_alive(&self, _kind: Storage, _addr: u64) -> bool {
+        false
+    }
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What instructions of BPF programs take, without a division each time a program calls the kernel.
+//!
+//! Owns: the arithmetic, which is exact. Does not: count, or say when they are charged (see `Kernel::charge_insns`).
+
+use scxlab_machine::id::Nanos;
+
+/// The time of one instruction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InsnTime {
+    /// Whole nanoseconds, and the rest in 2^-64 ns, rounded up.
+    whole_ns: u64,
+    part: u64,
+}
+
+impl InsnTime {
+    pub fn new(insn_ps: u64) -> InsnTime {
+        let part = (u128::from(insn_ps % 1000) << 64).div_ceil(1000);
+        InsnTime { whole_ns: insn_ps / 1000, part: part as u64 }
+    }
+
+    /// Of so many, rounded down. `part` is less than 2^-64 ns too much, so up to 2^54 instructions, more than any run
+    /// executes, are less than 1 ps off; the truth is a multiple of 1 ps, so that no whole nanosecond is added.
+    #[inline(always)]
+    pub fn of(self, insns: u64) -> Nanos {
+        let part = (u128::from(insns) * u128::from(self.part)) >> 64;
+        insns * self.whole_ns + part as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_what_a_division_gives() {
+        for insn_ps in [0, 1, 7, 125, 250, 300, 333, 999, 1000, 1001, 1800, 123_457] {
+            let time = InsnTime::new(insn_ps);
+            let truth = |insns: u64| u128::from(insns) * u128::from(insn_ps) / 1000;
+            let around = (0..45).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1]);
+            // The counts at which nanoseconds end are where a rounding error would show.
+            let ends = (1..2000u64).map(|ns| (ns << 30) * 1000 / insn_ps.max(1));
+            for insns in (0..5000).chain(around).chain(ends) {
+                assert_eq!(u128::from(time.of(insns)), truth(insns), "{insns} of {insn_ps} ps");
+            }
+        }
+    }
+}

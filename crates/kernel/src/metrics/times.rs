@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Distributions of times: two are added to at every switch, and they are read when the run is over.
+//!
+//! Owns: counting, in the slots of an HDR histogram with three significant digits that reaches beyond an hour.
+//! Does not: know what a quantile is: whoever reads gets the library's histogram of what was counted.
+
+use hdrhistogram::Histogram;
+use scxlab_machine::id::Nanos;
+
+/// A distribution of times: three significant digits, up to an hour.
+#[derive(Clone, Debug)]
+pub struct Times {
+    counts: Box<[u64; SLOTS]>,
+    max: Nanos,
+}
+
+/// Longest time told apart; longer ones count as this.
+const MAX_NS: u64 = 3_600_000_000_000;
+
+/// Values below 2,048 have a slot each; each power of two above has half as many slots.
+const EXACT_BITS: u32 = 11;
+const HALF: usize = 1 << (EXACT_BITS - 1);
+const SLOTS: usize = ((MAX_NS.ilog2() + 1 - EXACT_BITS) as usize + 2) * HALF;
+
+/// The slot of a time, as `Histogram::index_for` finds it; past the last for one that is too long.
+#[inline]
+fn slot(ns: Nanos) -> usize {
+    let dropped = (ns | ((1 << EXACT_BITS) - 1)).ilog2() + 1 - EXACT_BITS;
+    dropped as usize * HALF + (ns >> dropped) as usize
+}
+
+/// A time of that slot.
+fn of_slot(slot: usize) -> Nanos {
+    let dropped = (slot / HALF).saturating_sub(1);
+    ((slot - dropped * HALF) as u64) << dropped
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        let counts = vec![0; SLOTS].into_boxed_slice().try_into();
+        Times { counts: counts.expect("as many as were made"), max: 0 }
+    }
+}
+
+impl Times {
+    #[inline]
+    pub fn record(&mut self, ns: Nanos) {
+        let (slot, ns) = match slot(ns) {
+            slot if slot < SLOTS => (slot, ns),
+            _ => (slot(MAX_NS), MAX_NS),
+        };
+        self.counts[slot] += 1;
+        self.max = self.max.max(ns);
+    }
+
+    /// The slots that may have been counted in. The others are never read: they take no memory.
+    fn used(&self) -> &[u64] {
+        &self.counts[..=slot(self.max)]
+    }
+
+    pub fn count(&self) -> u64 {
+        self.used().iter().sum()
+    }
+
+    /// The longest, to the histogram's precision; 0 when there are none.
+    pub fn max(&self) -> Nanos {
+        self.histogram().max()
+    }
+
+    /// The value below which `permille` of all lie; 0 when there are none.
+    pub fn permille(&self, permille: u32) -> Nanos {
+        quantile(&self.histogram(), permille)
+    }
+
+    /// All that was counted.
+    pub fn histogram(&self) -> Histogram<u64> {
+        let mut all = Histogram::new_with_max(MAX_NS, 3).expect("constant bounds are valid");
+        let last = slot(self.max);
+        for (slot, &count) in self.used().iter().enumerate().filter(|(_, count)| **count > 0) {
+            let ns = if slot == last { self.max } else { of_slot(slot) };
+            all.saturating_record_n(ns, count);
+        }
+        all
+    }
+}
+
+/// The value below which `permille` of all lie; 0 when there are none.
+pub fn quantile(all: &Histogram<u64>, permille: u32) -> Nanos {
+    all.value_at_quantile(f64::from(permille) / 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The library's own count.
+    fn histogram(values: &[Nanos]) -> Histogram<u64> {
+        let mut all = Histogram::new_with_max(MAX_NS, 3).unwrap();
+        values.iter().for_each(|&ns| all.saturating_record(ns));
+        all
+    }
+
+    fn check(values: &[Nanos]) {
+        let mut times = Times::default();
+        values.iter().for_each(|&ns| times.record(ns));
+        let (ours, theirs) = (times.histogram(), histogram(values));
+        assert_eq!((times.count(), times.max()), (theirs.len(), theirs.max()), "{values:?}");
+        for permille in [0, 1, 500, 900, 990, 999, 1000] {
+            let both = [&ours, &theirs].map(|all| quantile(all, permille));
+            assert_eq!(both[0], both[1], "{permille} of {values:?}");
+        }
+    }
+
+    #[test]
+    fn slots_are_the_librarys() {
+        assert_eq!(SLOTS, Histogram::<u64>::new_with_max(MAX_NS, 3).unwrap().distinct_values());
+        check(&[]);
+        for ns in [0, 1, 2047, 2048, 4095, 4096, MAX_NS, (1 << 42) - 1, 1 << 42, u64::MAX] {
+            check(&[ns]);
+            check(&[3, ns.saturating_add(1), ns]);
+        }
+        for slot_of in 0..SLOTS {
+            assert_eq!(slot(of_slot(slot_of)), slot_of);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn counts_are_the_librarys(values in prop::collection::vec((any::<u64>(), 0u32..64), 0..40)) {
+            check(&values.iter().map(|(value, drop)| value >> drop).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A lane of the event queue: a ring of events in order of time, taken from its front.
+//!
+//! Owns: the places, and room for more. Does not: give numbers; know the heap or other lanes.
+
+use super::Due;
+use crate::id::Nanos;
+
+/// Places to begin with; a power of two, as they are doubled.
+const PLACES: usize = 16;
+
+/// How many places from its end an event may be sorted in.
+const SLACK: usize = 16;
+
+#[derive(Clone, Debug)]
+pub(super) struct Ring<T> {
+    /// A power of two of them; those without an event hold anything.
+    places: Box<[Due<T>]>,
+    /// Events taken and events pushed since the beginning: modulo the number of places, where the first event is and where
+    /// the next one goes.
+    head: usize,
+    tail: usize,
+    /// No event here is later.
+    latest: Nanos,
+}
+
+impl<T: Copy + Default> Default for Ring<T> {
+    fn default() -> Self {
+        Ring { places: vec![Due::default(); PLACES].into(), head: 0, tail: 0, latest: 0 }
+    }
+}
+
+impl<T: Copy + Default> Ring<T> {
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.tail - self.head
+    }
+
+    /// The event `places` behind the front.
+    #[inline]
+    pub fn get(&self, places: usize) -> Option<&Due<T>> {
+        (places < self.len()).then(|| self.at(self.head + places))
+    }
+
+    #[inline]
+    pub fn front(&self) -> Option<&Due<T>> {
+        self.get(0)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Due<T>> {
+        (self.head..self.tail).map(|i| self.at(i))
+    }
+
+    /// Takes the front of a ring that is not empty; then what is the front. It stays in its place until that is needed.
+    #[inline]
+    pub fn pop_front(&mut self) -> (&Due<T>, Option<&Due<T>>) {
+        debug_assert!(self.head < self.tail, "an empty lane gave an event");
+        self.head += 1;
+        (self.at(self.head - 1), self.front())
+    }
+
+    /// Puts an event at the end. False if it is out of order there, see `sort_last`.
+    #[inline(always)]
+    pub fn push(&mut self, event: Due<T>) -> bool {
+        if self.len() == self.places.len() {
+            self.grow();
+        }
+        let (to, latest, time) = (self.tail, self.latest, event.time);
+        self.tail += 1;
+        *self.at_mut(to) = event;
+        if time < latest {
+            return false;
+        }
+        self.latest = time;
+        true
+    }
+
+    /// Moves the last event to its place: it has the highest number, so among equal times it is the last. Whether that is the
+    /// front; or the event, which is no longer here, if its place is too far away.
+    pub fn sort_last(&mut self) -> Result<bool, Due<T>> {
+        let mut to = self.tail - 1;
+        let event = *self.at(to);
+        if self.len() > SLACK && self.at(self.tail - SLACK).time > event.time {
+            self.tail = to;
+            return Err(event);
+        }
+        while to > self.head && self.at(to - 1).time > event.time {
+            *self.at_mut(to) = *self.at(to - 1);
+            to -= 1;
+        }
+        *self.at_mut(to) = event;
+        Ok(to == self.head)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        let mut places = vec![Due::default(); 2 * self.places.len()];
+        for i in self.head..self.tail {
+            places[i & (2 * self.places.len() - 1)] = *self.at(i);
+        }
+        self.places = places.into();
+    }
+
+    #[inline(always)]
+    fn at(&self, i: usize) -> &Due<T> {
+        &self.places[i & (self.places.len() - 1)]
+    }
+
+    #[inline(always)]
+    fn at_mut(&mut self, i: usize) -> &mut Due<T> {
+        &mut self.places[i & (self.places.len() - 1)]
+    }
+}

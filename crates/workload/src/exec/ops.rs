@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The instructions that `run.rs` leaves: timers, I/O, forks, system calls about scheduling, the end.
+//!
+//! Owns: which call each is, and its cost. Does not: know what lies behind an object (`sync`, `pipe`, `spin`).
+
+use scxlab_kernel::behavior::{Step, Sys};
+use scxlab_machine::id::{CgroupId, Nanos};
+
+use super::stats::Pending;
+use super::thread::{NO_THREAD, Wait};
+use super::{Executor, FINISH, Flow, kernel_policy};
+use crate::compile::insn::{Insn, TimerRef};
+
+impl Executor {
+    /// Any instruction but those of `step_at`. A call for each is little beside what they do.
+    #[inline(never)]
+    pub(super) fn exec(&mut self, sys: &mut dyn Sys, t: usize, insn: Insn) -> Flow {
+        match insn {
+            Insn::ComputeWall(0) => Flow::Next,
+            Insn::ComputeWall(wall) => {
+                self.threads[t].note_run(sys.now(), wall);
+                Flow::Yield(Step::ComputeWall { wall })
+            }
+            Insn::Touch(index) => {
+                let work = self.touch_costs[index as usize];
+                if work == 0 { Flow::Next } else { Flow::Yield(Step::Compute { work }) }
+            }
+            Insn::Delay(length) => {
+                let zero = &mut self.threads[t].zero;
+                *zero = zero.saturating_add(length);
+                let at = *zero;
+                self.sleep_until(at, t)
+            }
+            Insn::Timer { timer, period, absolute } => self.timer(sys, t, timer, period, absolute),
+            Insn::Lock(m) => self.lock(sys, t, m),
+            Insn::Unlock(m) => self.unlock(sys, t, m),
+            Insn::Wait { cond, mutex } => self.wait(sys, t, cond, mutex),
+            Insn::Signal(c) => self.signal(sys, t, c, 1),
+            Insn::Broadcast(c) => self.signal(sys, t, c, usize::MAX),
+            Insn::Barrier(b) => self.barrier(sys, t, b),
+            Insn::SemPost(s) => self.sem_post(sys, t, s),
+            Insn::SemWait(s) => self.sem_wait(sys, t, s),
+            Insn::Write { pipe, bytes } => self.write(sys, t, pipe, bytes),
+            Insn::Read { pipe, bytes } => self.read(sys, t, pipe, bytes),
+            Insn::SpinLock(s) => self.spin_lock(sys, t, s),
+            Insn::SpinUnlock(s) => self.spin_unlock(sys, t, s),
+            Insn::SpinBarrier(s) => self.spin_barrier(sys, t, s),
+            Insn::LoopInit { slot, end, times } => {
+                let thread = &mut self.threads[t];
+                match times {
+                    0 => thread.pc = end,
+                    _ => thread.loops[slot as usize] = times,
+                }
+                Flow::Next
+            }
+            Insn::PhaseBegin => self.phase_begin(sys, t),
+            Insn::PhaseEnd => self.phase_end(sys, t),
+            insn => self.exec_rare(sys, t, insn),
+        }
+    }
+
+    /// System calls that set something up, or end something.
+    fn exec_rare(&mut self, sys: &mut dyn Sys, t: usize, insn: Insn) -> Flow {
+        let task = self.threads[t].task;
+        match insn {
+            Insn::Io { bytes, null } => {
+                sys.charge(self.costs.io_submit);
+                let length = self.costs.io_time(bytes);
+                if length > 0 && !null {
+                    return self.sleep_until(sys.now().saturating_add(length), t);
+                }
+            }
+            Insn::Fork(template) => {
+                sys.charge(self.costs.fork);
+                self.fork(sys, t, template as usize);
+            }
+            Insn::Join if self.threads[t].children > 0 => {
+                self.threads[t].wait = Wait::Join;
+                return Flow::Yield(Step::Block);
+            }
+            Insn::Exec => {
+                sys.charge(self.costs.exec);
+                return Flow::Yield(Step::Exec);
+            }
+            Insn::Yield => {
+                sys.charge(self.costs.yield_call);
+                return Flow::Yield(Step::Yield);
+            }
+            Insn::Exit => return self.exit(sys, t),
+            Insn::SetAffinity(index) => {
+                sys.charge(self.costs.sched_set);
+                let got = sys.set_affinity(task, &self.masks[index as usize]);
+                self.checked(sys, t, "sched_setaffinity", got);
+            }
+            Insn::ClearAffinity => {
+                sys.charge(self.costs.sched_set);
+                let got = sys.set_affinity(task, &self.all_cpus);
+                self.checked(sys, t, "sched_setaffinity", got);
+            }
+            Insn::SetNice(nice) => {
+                sys.charge(self.costs.sched_set);
+                let got = sys.set_nice(task, nice);
+                self.checked(sys, t, "setpriority", got);
+            }
+            Insn::SetPolicy(index) => {
+                sys.charge(self.costs.sched_set);
+                let policy = kernel_policy(self.compiled.policies[index as usize]);
+                let got = sys.set_policy(task, policy);
+                self.checked(sys, t, "sched_setscheduler", got);
+            }
+            Insn::MoveCgroup(index) => {
+                sys.charge(self.costs.cgroup_move);
+                // One that is not in the table is the root.
+                let id = self.cgroup_ids.get(index as usize).copied().unwrap_or(CgroupId(0));
+                self.threads[t].cgroup = id;
+                let got = sys.move_to_cgroup(task, id);
+                self.checked(sys, t, "cgroup.procs", got);
+            }
+            Insn::SetXattr(index) => {
+                sys.charge(self.costs.set_xattr);
+                let xattr = &self.compiled.xattrs[index as usize];
+                let id = xattr.cgroup.and_then(|c| self.cgroup_ids.get(c as usize).copied());
+                let id = id.unwrap_or(CgroupId(0));
+                let got = sys.set_xattr(id, &xattr.name, xattr.value.as_bytes());
+                self.checked(sys, t, "setxattr", got);
+            }
+            _ => {}
+        }
+        Flow::Next
+    }
+
+    fn sleep_until(&mut self, at: Nanos, t: usize) -> Flow {
+        self.threads[t].wait = Wait::Until(at);
+        Flow::Yield(Step::SleepUntil(at))
+    }
+
+    /// rt-app's timer. Time zero of the first period is the thread's start plus its delay.
+    fn timer(
+        &mut self,
+        sys: &mut dyn Sys,
+        t: usize,
+        timer: TimerRef,
+        period: Nanos,
+        absolute: bool,
+    ) -> Flow {
+        sys.charge(self.costs.timer);
+        let now = sys.now();
+        let thread = &mut self.threads[t];
+        thread.phase.c_period = thread.phase.c_period.saturating_add(period);
+        let state = match timer {
+            TimerRef::Own(slot) => &mut thread.timers[slot as usize],
+            TimerRef::Shared(res) => &mut self.timers[res.index(&thread.binding)],
+        };
+        let next = state.next.unwrap_or(thread.zero).saturating_add(period);
+        state.next = Some(next);
+        let late = now >= next;
+        if late && !absolute {
+            state.next = Some(now);
+        }
+        thread.phase.slack(next, now, self.cumulative_slack);
+        if late {
+            thread.phase.missed += 1;
+            thread.phase.wu_lat = 0;
+            return Flow::Next;
+        }
+        thread.pending = Pending::TimerWake { due: next };
+        self.sleep_until(next, t)
+    }
+
+    fn exit(&mut self, sys: &mut dyn Sys, t: usize) -> Flow {
+        sys.charge(self.costs.exit);
+        let thread = &mut self.threads[t];
+        let (task, parent) = (thread.task, thread.parent);
+        thread.serial = 0;
+        self.by_task[task.idx()] = NO_THREAD;
+        self.free.push(u32::try_from(t).unwrap_or(NO_THREAD));
+        if let Some((parent, serial)) = parent {
+            let above = &mut self.threads[parent as usize];
+            if above.serial == serial {
+                above.children -= 1;
+                if above.children == 0 && above.wait == Wait::Join {
+                    self.release(sys, parent, false);
+                }
+            }
+        }
+        self.live -= 1;
+        if self.live == 0 {
+            // Through a timer, so that this last thread gets to leave the CPU first.
+            sys.post(sys.now(), sys.this_cpu(), FINISH);
+        }
+        Flow::Yield(Step::Exit)
+    }
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A thread's way from one step to the next: the loop that reads its instructions.
+//!
+//! Owns: the few instructions that nearly every inner loop is made of.
+//! Does not: execute the others (`ops.rs`), of which each may call the system and fail in its own way: they
+//! are out of line, so that the loop keeps its state in registers.
+
+use scxlab_kernel::behavior::{Step, Sys};
+use scxlab_machine::id::{Nanos, TaskId};
+
+use super::stats::Pending;
+use super::thread::{Thread, Wait};
+use super::{Executor, Flow};
+use crate::compile::insn::Insn;
+
+impl Executor {
+    /// `Behavior::step` at `now`, which is the caller's `Sys::now`: runs the thread until it has a step for the kernel.
+    #[inline]
+    pub fn step_at(&mut self, sys: &mut dyn Sys, task: TaskId, mut now: Nanos) -> Step {
+        // Who is not ours has no thread, which is no index either.
+        let t = self.by_task.get(task.idx()).map_or(usize::MAX, |&t| t as usize);
+        let Some(mut thread) = self.threads.get_mut(t) else {
+            return Step::Exit;
+        };
+        if let Some(step) = thread.go_on(now) {
+            return step;
+        }
+        let mut pc = thread.pc as usize;
+        let mut turned = false;
+        let step = loop {
+            let insn = &self.compiled.code[pc];
+            pc += 1;
+            let start = match *insn {
+                Insn::Compute(0) => continue,
+                Insn::Compute(work) => {
+                    thread.note_run(now, work);
+                    let noise = self.perturb.compute_noise_permille;
+                    let exact = noise == 0;
+                    let work = if exact { work } else { noisy(work, noise, sys, thread.task) };
+                    break Step::Compute { work };
+                }
+                Insn::Sleep(length) => {
+                    sys.charge(self.costs.timer);
+                    let at = sys.now().saturating_add(length);
+                    thread.wait = Wait::Until(at);
+                    break Step::SleepUntil(at);
+                }
+                Insn::Count(units) => {
+                    sys.count_work(thread.task, units);
+                    continue;
+                }
+                Insn::LoopNext { slot, start } => {
+                    let left = &mut thread.loops[slot as usize];
+                    *left -= 1;
+                    if *left == 0 {
+                        continue;
+                    }
+                    start
+                }
+                Insn::Jump(start) => start,
+                insn => {
+                    thread.pc = pc as u32;
+                    if let Flow::Yield(step) = self.exec(sys, t, insn) {
+                        return step;
+                    }
+                    thread = &mut self.threads[t];
+                    pc = thread.pc as usize;
+                    now = sys.now();
+                    continue;
+                }
+            };
+            pc = start as usize;
+            if let Some(work) = thread.turn(now, &mut turned, self.costs.empty_loop) {
+                break Step::Compute { work };
+            }
+        };
+        thread.pc = pc as u32;
+        step
+    }
+}
+
+impl Thread {
+    /// The step that a thread still waits in, or None if it runs on.
+    #[inline(always)]
+    fn go_on(&mut self, now: Nanos) -> Option<Step> {
+        match self.wait {
+            Wait::None => {}
+            Wait::Until(at) if now >= at => self.wait = Wait::None,
+            Wait::Until(at) => return Some(Step::SleepUntil(at)),
+            Wait::SpinLock(_) | Wait::SpinBarrier(_) => return Some(Step::Spin),
+            _ => return Some(Step::Block),
+        }
+        if self.pending != Pending::None {
+            self.settle(now);
+        }
+        None
+    }
+
+    /// Goes round a loop. A second turn without a step between, or one in which no time has passed,
+    /// costs a little CPU: so a loop of ops that take no time cannot hang the simulation.
+    #[inline(always)]
+    fn turn(&mut self, now: Nanos, turned: &mut bool, empty_loop: Nanos) -> Option<Nanos> {
+        let last = std::mem::replace(&mut self.last_turn, now);
+        if last == now {
+            return Some(empty_loop.max(1));
+        }
+        std::mem::replace(turned, true).then_some(1)
+    }
+}
+
+/// `work`, longer or shorter by up to `permille` of it.
+#[cold]
+fn noisy(work: Nanos, permille: u32, sys: &mut dyn Sys, task: TaskId) -> Nanos {
+    let noise = u64::from(permille.min(999));
+    let draw = sys.random("workload.compute_noise", task);
+    let permille = 1000 - noise + draw % (2 * noise + 1);
+    let scaled = u128::from(work) * u128::from(permille) / 1000;
+    u64::try_from(scaled).unwrap_or(u64::MAX).max(1)
+}
