@@ -3,8 +3,9 @@
 //! a run gets longer.
 //!
 //! How much two threads can give is not the program's to say: two processors of a virtual machine may be one core of its
-//! host's. So two controls run in turn with them: arithmetic alone on two threads, and the same runs in two processes, which
-//! share nothing. Memory is the peak of a process of its own for each case, with the trace off and streamed as Perfetto to nowhere.
+//! host's, and a second later two. So controls run in turn with them: arithmetic that keeps all units of a core busy, and the
+//! same runs in two processes, which share nothing. Where that arithmetic gained nearly twice on both sides of a round, there
+//! were two cores: what the threads gave then is printed by itself. Memory is the peak of a process of its own for each case, with the trace off and streamed as Perfetto to nowhere.
 //! Times are wall times here, for they are what a user waits: measure on an idle machine.
 
 use std::error::Error;
@@ -25,12 +26,17 @@ const CPUS: usize = 8;
 const MS: u64 = 1_000_000;
 const ROUNDS: usize = 9;
 
+/// Rounds of the comparison, and from which gain of the control on there were two cores.
+const PAIRS: usize = 31;
+const WHOLE: f64 = 1.9;
+
 /// The comparison: as many runs, each that long.
 const RUNS: u32 = 20;
 const RUN_MS: u64 = 2_000;
 
-/// Steps of the loop that only calculates: some 0.3 s.
-const STEPS: u64 = 200_000_000;
+/// Steps of the loop that only calculates, on as many values at a time: some 0.1 s.
+const STEPS: u64 = 20_000_000;
+const LANES: usize = 8;
 
 /// The small run, and the lengths at which memory is compared: the compiler has its share by the second.
 const COLD_MS: u64 = 10;
@@ -100,11 +106,11 @@ impl Took {
 struct Pairs(Vec<[Took; 2]>);
 
 impl Pairs {
-    /// How many times faster two were: the middle of all rounds and their range, and the quickest of one against the quickest
+    /// How many times faster two were: the middle of the rounds and their range, and the quickest of one against the quickest
     /// of two, which others disturbed least. Then what two needed of the CPU time of one: above 1 is what sharing a core or its
     /// caches costs.
     fn print(&self, what: &str) {
-        let faster: Vec<f64> = self.0.iter().map(|[one, two]| one.wall_s / two.wall_s).collect();
+        let faster: Vec<f64> = self.0.iter().map(gain).collect();
         let cpu = self.0.iter().map(|[one, two]| two.cpu_s / one.cpu_s).collect();
         let quickest = |which: usize| {
             self.0.iter().map(|pair| pair[which].wall_s).fold(f64::INFINITY, f64::min)
@@ -120,28 +126,45 @@ impl Pairs {
     }
 }
 
+/// How many times faster two were than one.
+fn gain([one, two]: &[Took; 2]) -> f64 {
+    one.wall_s / two.wall_s
+}
+
 /// One against two, in turn: threads that only calculate, processes with runs, threads of a session, whose results must be the
 /// same.
 fn comparison() -> Result<(), Box<dyn Error>> {
-    let [mut arithmetic, mut processes, mut threads] = [(); 3].map(|()| Pairs::default());
-    for round in 0..ROUNDS {
+    let [mut arithmetic, mut processes, mut threads, mut whole] =
+        [(); 4].map(|()| Pairs::default());
+    for round in 0..PAIRS {
         let first = round % 2;
-        arithmetic.0.push(pair(first, |two| Ok(calculate(1 + two as u64)))?);
-        let runs: [&[u32]; 2] = [&[RUNS], &[RUNS / 2; 2]];
-        processes.0.push(pair(first, |two| run_in(runs[two]))?);
+        let control = || pair(first, |two| Ok(calculate(1 + two as u64)));
+        let before = control()?;
         let mut hashes: [Vec<String>; 2] = Default::default();
-        threads.0.push(pair(first, |two| {
+        let took = pair(first, |two| {
             let (took, seen) = session(RUNS, 1 + two)?;
             hashes[two] = seen;
             Ok(took)
-        })?);
+        })?;
         if hashes[0] != hashes[1] {
             return Err("two threads gave other results than one".into());
         }
+        let after = control()?;
+        if gain(&before).min(gain(&after)) >= WHOLE {
+            whole.0.push(took);
+        }
+        threads.0.push(took);
+        arithmetic.0.extend([before, after]);
+        let runs: [&[u32]; 2] = [&[RUNS], &[RUNS / 2; 2]];
+        processes.0.push(pair(first, |two| run_in(runs[two]))?);
     }
     arithmetic.print("arithmetic, one thread against two");
     processes.print(&format!("{RUNS} runs, one process against two"));
     threads.print(&format!("{RUNS} runs, one thread against two"));
+    match whole.0.len() {
+        0 => println!("  on two cores: in no round"),
+        rounds => whole.print(&format!("  on two cores ({rounds} of {PAIRS} rounds)")),
+    }
     Ok(())
 }
 
@@ -156,9 +179,14 @@ fn pair(
 
 /// The same number of steps in all on so many threads.
 fn calculate(threads: u64) -> Took {
-    let step = |x: u64, _| black_box(x.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1 ^ x);
     let alone = || {
-        black_box((0..STEPS / threads).fold(1, step));
+        let mut lanes = black_box([1u64; LANES]);
+        for step in 0..STEPS / threads {
+            for x in &mut lanes {
+                *x = (*x ^ step).wrapping_add(*x << 3) ^ *x >> 7;
+            }
+        }
+        black_box(lanes);
     };
     let all = || thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(alone))));
     Took::of(all).0

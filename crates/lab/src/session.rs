@@ -146,7 +146,9 @@ impl Session {
             .stack_size(STACK_BYTES)
             .build()
             .map_err(|e| SessionError::Threads { threads: self.threads, why: e.to_string() })?;
-        let results: Vec<_> = pool.install(|| keys.into_par_iter().map(one).collect());
+        // One by one: in longer pieces a thread would end runs before the last, and wait.
+        let all = || keys.into_par_iter().with_max_len(1).map(one).collect();
+        let results: Vec<_> = pool.install(all);
         results.into_iter().collect()
     }
 
