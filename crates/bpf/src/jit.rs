@@ -33,7 +33,7 @@ mod translate;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
 use memmap2::Mmap;
@@ -162,12 +162,23 @@ pub(crate) struct Code {
 struct Slot {
     /// NULL until the function is compiled.
     entry: AtomicPtr<u8>,
-    /// Frames that it needs below its own.
+    /// Frames that it needs below its own, once it is compiled: more than there are until then.
+    needs: AtomicU8,
     height: u8,
     /// Instructions that the interpreter has executed from its entry on. Approximate when threads share it.
     warmth: AtomicU64,
     /// Warmth at which it is compiled; never if it was refused.
     due: AtomicU64,
+}
+
+impl Slot {
+    /// The address of the function's machine code, if there is any, and it and what it calls has room in so many frames,
+    /// which are no more than `MAX_FRAMES`.
+    #[inline(always)]
+    fn entry(&self, frames: u32) -> Option<*const u8> {
+        let fits = u32::from(self.needs.load(Ordering::Acquire)) < frames;
+        fits.then(|| self.entry.load(Ordering::Relaxed).cast_const())
+    }
 }
 
 #[derive(Default)]
@@ -192,7 +203,10 @@ impl Code {
         let heights = height::heights(&image);
         let bounded = heights.is_some();
         let heights = heights.unwrap_or_else(|| vec![0; image.funcs.len()]);
-        let slot = |(func, height)| Slot { due: due(func).into(), height, ..Slot::default() };
+        let slot = |(func, height)| {
+            let (due, needs) = (due(func).into(), u8::MAX.into());
+            Slot { due, needs, height, ..Slot::default() }
+        };
         Code {
             isa,
             bounded,
@@ -236,15 +250,8 @@ impl Code {
         self.starts.get(&pc).copied().unwrap_or(FuncId(u32::MAX))
     }
 
-    /// The address of the function's machine code, if there is any, and it and what it calls has room in so many frames.
-    #[inline(always)]
-    fn entry(&self, func: FuncId, frames: u32) -> Option<*const u8> {
-        let slot = self.slots.get(func.idx())?;
-        if u32::from(slot.height) >= frames {
-            return None;
-        }
-        let code = slot.entry.load(Ordering::Acquire);
-        (!code.is_null()).then_some(code.cast_const())
+    fn slots(&self) -> &[Slot] {
+        &self.slots
     }
 
     /// Makes a function's machine code if it is time; whether it has some.
@@ -300,6 +307,7 @@ impl Code {
         }
         let map = compile::executable(&bytes)?;
         slot.entry.store(map.as_ptr().cast_mut(), Ordering::Release);
+        slot.needs.store(slot.height, Ordering::Release);
         work.maps.push(map);
         Ok(())
     }

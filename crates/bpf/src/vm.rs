@@ -303,6 +303,7 @@ impl Vm {
         let mut mem = Memory::with_size(config.mem_size)?;
         let stacks = stack::Stacks::new(&mut mem, config.limits)?;
         let maps = MapTable::new(&mut mem)?;
+        let contexts = Contexts::new(&mem);
         Ok(Vm {
             mem,
             maps,
@@ -320,7 +321,7 @@ impl Vm {
             instances: Vec::new(),
             stacks,
             deadline: 0,
-            contexts: Contexts::default(),
+            contexts,
         })
     }
 

@@ -11,8 +11,8 @@ use std::cell::Cell;
 use std::mem::offset_of;
 use std::ptr;
 
-use super::Code;
 use super::native::Entry;
+use super::{Code, Slot};
 use crate::fault::Fault;
 use crate::mem::{GUEST_BASE, Memory};
 use crate::vm::interp::MAX_FRAMES;
@@ -29,8 +29,8 @@ pub struct Pair {
 /// In place of a count: something stopped the program.
 pub const FAILED: u64 = u64::MAX;
 
-/// Context, call's number above its slot, frame pointer, instructions executed. Arguments are in `Ctx::args`.
-pub type CallFn = unsafe extern "C" fn(*mut Ctx, u64, u64, u64) -> Pair;
+/// Context, instructions executed, r1 to r4: what registers have room for. The rest is in `Ctx::out`.
+pub type CallFn = unsafe extern "C" fn(*mut Ctx, u64, u64, u64, u64, u64) -> Pair;
 /// Context; the rest is in `Ctx::refused`.
 pub type AccessFn = unsafe extern "C" fn(*mut Ctx);
 
@@ -38,10 +38,12 @@ pub type AccessFn = unsafe extern "C" fn(*mut Ctx);
 #[repr(C)]
 pub struct Calls {
     pub helper: CallFn,
+    /// A kernel function of the host's, and one of this crate's.
     pub kfunc: CallFn,
+    pub builtin: CallFn,
     /// A function of the program that is not compiled.
     pub func: CallFn,
-    /// A function by its address, which is the sixth argument.
+    /// A function by its address, which is in `Out::target`.
     pub func_reg: CallFn,
     /// An access that the code's own check refused. The code calls it by way of `Ctx::access`.
     pub access: AccessFn,
@@ -67,6 +69,22 @@ pub struct Refused {
     pub failed: u64,
 }
 
+/// A call out: the code writes it before it makes one.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Out {
+    /// The caller's frame; of `Calls::func`, the callee's.
+    pub fp: u64,
+    /// 0 if the call does not take it.
+    pub r5: u64,
+    /// The call's slot.
+    pub pc: u32,
+    /// Of the helper or kernel function, or the first slot of a function of the program.
+    pub number: u32,
+    /// The address that `Calls::func_reg` is to call.
+    pub target: u64,
+}
+
 #[repr(C)]
 pub struct Ctx {
     /// Where guest address 0 would be on the host.
@@ -82,10 +100,7 @@ pub struct Ctx {
     /// Calls `Calls::access` and leaves every register as it was.
     pub access: *const u8,
     pub refused: Refused,
-    /// r1 to r5 of a call out: the code writes them before it makes one, 0 for those that the call does not take.
-    pub args: [u64; 5],
-    /// The address that `Calls::func_reg` is to call.
-    pub target: u64,
+    pub out: Out,
     /// After a failure: the count, why if `fault` is None, the slots of the frames, innermost first, and r0 to r9.
     pub executed: u64,
     pub why: u64,
@@ -99,6 +114,8 @@ pub struct Ctx {
     pub depth: u32,
     pub fp: u64,
     pub code: *const Code,
+    /// Of that code.
+    slots: *const [Slot],
     /// How many frames there may be from that one on.
     frames: u32,
     /// The next free context, if there is one already.
@@ -129,8 +146,7 @@ impl Ctx {
             calls: ptr::null(),
             access: ptr::null(),
             refused: Refused::default(),
-            args: [0; 5],
-            target: 0,
+            out: Out::default(),
             executed: 0,
             why: 0,
             nr_pcs: 0,
@@ -141,6 +157,7 @@ impl Ctx {
             depth: 0,
             fp: 0,
             code: ptr::null(),
+            slots: &[],
             frames: 0,
             next: Cell::new(ptr::null_mut()),
             fault: None,
@@ -160,7 +177,7 @@ impl Ctx {
             return false;
         };
         (self.instance, self.arena_base) = (found.id, found.arena_base);
-        (self.code, self.access) = (ptr::from_ref(code), code.access());
+        (self.code, self.slots, self.access) = (ptr::from_ref(code), code.slots(), code.access());
         let Place { depth, frames, fp, fp_min, may_goto } = *place;
         (self.depth, self.frames, self.fp) = (depth, frames, fp);
         (self.fp_min, self.may_goto) = (fp_min, may_goto);
@@ -171,8 +188,8 @@ impl Ctx {
     #[inline(always)]
     pub fn entry(&mut self, func: FuncId, executed: u64, deadline: u64) -> Option<Entry> {
         // SAFETY: an instance has its code until it gets another or is removed, and then `Contexts::forget` clears `fp`.
-        let found = unsafe { &*self.code };
-        let code = found.entry(func, self.frames)?;
+        let slots = unsafe { &*self.slots };
+        let code = slots.get(func.idx())?.entry(self.frames)?;
         self.deadline = deadline;
         Some(Entry { code, executed })
     }
@@ -187,35 +204,41 @@ impl Ctx {
 /// The contexts of a virtual machine: a stack, as entries into code end in reverse order.
 pub struct Contexts {
     all: Vec<*mut Ctx>,
-    /// The next one; NULL if it must be made.
+    /// The next one. There is one: what is taken has been introduced, and then has another after it.
     free: *mut Ctx,
-}
-
-impl Default for Contexts {
-    fn default() -> Contexts {
-        Contexts { all: Vec::new(), free: ptr::null_mut() }
-    }
 }
 
 // SAFETY: the contexts belong to this value alone, and what they refer to is only used while code runs.
 unsafe impl Send for Contexts {}
 
 impl Contexts {
-    /// The next one that `take` takes. All are for the same memory.
+    /// Of a virtual machine with this memory.
+    pub fn new(mem: &Memory) -> Contexts {
+        let mut contexts = Contexts { all: Vec::new(), free: ptr::null_mut() };
+        contexts.free = contexts.make(mem);
+        contexts
+    }
+
+    /// The next one that `take` takes.
     #[inline(always)]
-    pub fn next(&mut self, mem: &Memory) -> &mut Ctx {
-        if self.free.is_null() {
-            self.make(mem);
-        }
+    pub fn next(&mut self) -> &mut Ctx {
         // SAFETY: `all` keeps it, and nobody uses it.
         unsafe { &mut *self.free }
     }
 
-    /// The one that `next` has just shown; `give_back` ends its use.
+    /// The next one, to be introduced.
+    pub fn stranger(&mut self, mem: &Memory) -> &mut Ctx {
+        if self.next().next.get().is_null() {
+            self.make(mem);
+        }
+        self.next()
+    }
+
+    /// The one that `next` has just shown, for code that it is for; `give_back` ends its use.
     #[inline(always)]
     pub fn take(&mut self) -> *mut Ctx {
         let ctx = self.free;
-        // SAFETY: as above: an entry comes from `next`.
+        // SAFETY: as above.
         self.free = unsafe { (*ctx).next.get() };
         ctx
     }
@@ -227,14 +250,14 @@ impl Contexts {
     }
 
     #[cold]
-    fn make(&mut self, mem: &Memory) {
+    fn make(&mut self, mem: &Memory) -> *mut Ctx {
         let ctx = Box::into_raw(Box::new(Ctx::new(mem)));
         if let Some(last) = self.all.last() {
             // SAFETY: as above; machine code does not look at `next`.
             unsafe { (**last).next.set(ctx) };
         }
         self.all.push(ctx);
-        self.free = ctx;
+        ctx
     }
 
     /// An instance gets other code or is removed: what is known of it is not true any more. No code runs.
@@ -275,8 +298,12 @@ pub mod at {
     pub const COUNT: i32 = REFUSED + offset_of!(Refused, executed) as i32;
     pub const RESULT: i32 = REFUSED + offset_of!(Refused, result) as i32;
     pub const REFUSED_FAILED: i32 = REFUSED + offset_of!(Refused, failed) as i32;
-    pub const ARGS: i32 = offset_of!(Ctx, args) as i32;
-    pub const TARGET: i32 = offset_of!(Ctx, target) as i32;
+    const OUT: i32 = offset_of!(Ctx, out) as i32;
+    pub const OUT_FP: i32 = OUT + offset_of!(Out, fp) as i32;
+    pub const OUT_R5: i32 = OUT + offset_of!(Out, r5) as i32;
+    pub const OUT_PC: i32 = OUT + offset_of!(Out, pc) as i32;
+    pub const OUT_NUMBER: i32 = OUT + offset_of!(Out, number) as i32;
+    pub const OUT_TARGET: i32 = OUT + offset_of!(Out, target) as i32;
     pub const EXECUTED: i32 = offset_of!(Ctx, executed) as i32;
     pub const WHY: i32 = offset_of!(Ctx, why) as i32;
     pub const NR_PCS: i32 = offset_of!(Ctx, nr_pcs) as i32;
@@ -289,6 +316,7 @@ pub mod at {
 pub enum Way {
     Helper,
     Kfunc,
+    Builtin,
     Func,
     FuncReg,
 }
@@ -299,6 +327,7 @@ impl Way {
         let at = match self {
             Way::Helper => offset_of!(Calls, helper),
             Way::Kfunc => offset_of!(Calls, kfunc),
+            Way::Builtin => offset_of!(Calls, builtin),
             Way::Func => offset_of!(Calls, func),
             Way::FuncReg => offset_of!(Calls, func_reg),
         };

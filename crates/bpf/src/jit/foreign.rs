@@ -6,7 +6,7 @@
 use std::mem::offset_of;
 
 use super::compile::{Compiler, Isa, named_isa};
-use super::ctx::{Calls, Ctx, Refused};
+use super::ctx::{Calls, Ctx, Out, Refused};
 use super::height::heights;
 use super::translate::Input;
 use super::{Refusal, SLOTS_MAX, arguments};
@@ -54,7 +54,7 @@ pub fn generate(
 }
 
 /// Offsets of what the code uses: the context's fields to `access`, those of a refused access, the rest of the
-/// context's, the ways out.
+/// context's, those of a call out, the ways out.
 pub fn layout() -> Vec<usize> {
     macro_rules! offsets {
         ($type:ty: $($field:ident),*) => { [$(offset_of!($type, $field)),*] };
@@ -62,9 +62,10 @@ pub fn layout() -> Vec<usize> {
     let head =
         offsets!(Ctx: base, perms, deadline, fp_min, arena_base, may_goto, calls, access, refused);
     let refused = offsets!(Refused: addr, slot, value, r0, executed, result, failed);
-    let tail = offsets!(Ctx: args, target, executed, why, nr_pcs, pcs, regs, host);
-    let calls = offsets!(Calls: helper, kfunc, func, func_reg, access);
-    [&head[..], &refused, &tail, &calls].concat()
+    let tail = offsets!(Ctx: out, executed, why, nr_pcs, pcs, regs, host);
+    let out = offsets!(Out: fp, r5, pc, number, target);
+    let calls = offsets!(Calls: helper, kfunc, builtin, func, func_reg, access);
+    [&head[..], &refused, &tail, &out, &calls].concat()
 }
 
 struct Generator<'a> {

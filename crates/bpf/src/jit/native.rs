@@ -19,7 +19,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::insn::uses::is_load;
 use crate::insn::{Op, access_size, func_of_addr};
 use crate::kfunc::KfuncId;
-use crate::vm::interp::{call_kfunc, load_slow, locate, probes, signed, store_slow};
+use crate::vm::interp::{load_slow, locate, probes, signed, store_slow};
 use crate::vm::stack::FRAME;
 use crate::vm::{CallSite, FuncId, Host, Vm, run};
 
@@ -100,6 +100,7 @@ impl<H: Host> Ways<H> {
     const TABLE: &'static Calls = &Calls {
         helper: helper::<H>,
         kfunc: kfunc::<H>,
+        builtin: builtin::<H>,
         func: func::<H>,
         func_reg: func_reg::<H>,
         access: access::<H>,
@@ -110,6 +111,7 @@ impl<H: Host> Ways<H> {
 ///
 /// # Safety
 /// `ctx` is the context that `call` made for this type of host, and its code is waiting for the result.
+#[inline(always)]
 unsafe fn outside<H: Host, T>(
     ctx: *mut Ctx,
     work: impl FnOnce(&mut H, &Ctx) -> Result<T, Fault>,
@@ -148,6 +150,7 @@ const STOPPED: Pair = Pair { value: 0, executed: FAILED };
 ///
 /// # Safety
 /// As `outside`.
+#[inline(always)]
 unsafe fn call_out<H: Host>(
     ctx: *mut Ctx,
     executed: u64,
@@ -170,66 +173,110 @@ fn over_limit(vm: &Vm) -> Fault {
     Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call })
 }
 
-/// Where a call comes from: its slot is in the lower half of `which`.
-fn site(ctx: &Ctx, which: u64, fp: u64) -> CallSite {
-    let frames = ctx.fp.wrapping_sub(fp) / FRAME;
-    CallSite { instance: ctx.instance, pc: which as u32, depth: ctx.depth + frames as u32 }
+/// Where a call comes from. Not worked out where nobody asks.
+#[inline(always)]
+fn site(ctx: &Ctx) -> CallSite {
+    let frames = ctx.fp.wrapping_sub(ctx.out.fp) / FRAME;
+    let depth = ctx.depth.wrapping_add(frames as u32);
+    CallSite { instance: ctx.instance, pc: ctx.out.pc, depth }
 }
 
-unsafe extern "C" fn helper<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, executed: u64) -> Pair {
+unsafe extern "C" fn helper<H: Host>(
+    ctx: *mut Ctx,
+    executed: u64,
+    a: u64,
+    b: u64,
+    c: u64,
+    d: u64,
+) -> Pair {
     let work = |h: &mut H, ctx: &Ctx| {
         let vm = h.vm();
         vm.helper_calls = vm.helper_calls.wrapping_add(1);
-        let site = site(ctx, which, fp);
-        crate::helper::call(h, site, (which >> 32) as u32, ctx.args)
+        crate::helper::call(h, site(ctx), ctx.out.number, [a, b, c, d, ctx.out.r5])
     };
     // SAFETY: compiled code passes its context.
     unsafe { call_out::<H>(ctx, executed, work) }
 }
 
-unsafe extern "C" fn kfunc<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, executed: u64) -> Pair {
+unsafe extern "C" fn kfunc<H: Host>(
+    ctx: *mut Ctx,
+    executed: u64,
+    a: u64,
+    b: u64,
+    c: u64,
+    d: u64,
+) -> Pair {
     let work = |h: &mut H, ctx: &Ctx| {
         let vm = h.vm();
         vm.kfunc_calls = vm.kfunc_calls.wrapping_add(1);
-        let site = site(ctx, which, fp);
-        call_kfunc(h, site, KfuncId((which >> 32) as u32), &ctx.args)
+        h.kfunc(site(ctx), KfuncId(ctx.out.number), &[a, b, c, d, ctx.out.r5])
     };
     // SAFETY: compiled code passes its context.
     unsafe { call_out::<H>(ctx, executed, work) }
 }
 
-/// The caller has checked depth and limit, and `fp` is the new frame's.
-unsafe extern "C" fn func<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, executed: u64) -> Pair {
+unsafe extern "C" fn builtin<H: Host>(
+    ctx: *mut Ctx,
+    executed: u64,
+    a: u64,
+    b: u64,
+    c: u64,
+    d: u64,
+) -> Pair {
+    let work = |h: &mut H, ctx: &Ctx| {
+        let vm = h.vm();
+        vm.kfunc_calls = vm.kfunc_calls.wrapping_add(1);
+        crate::kfunc::call(h, site(ctx), KfuncId(ctx.out.number), [a, b, c, d, ctx.out.r5])
+    };
+    // SAFETY: compiled code passes its context.
+    unsafe { call_out::<H>(ctx, executed, work) }
+}
+
+/// The caller has checked depth and limit.
+unsafe extern "C" fn func<H: Host>(
+    ctx: *mut Ctx,
+    executed: u64,
+    a: u64,
+    b: u64,
+    c: u64,
+    d: u64,
+) -> Pair {
     let work = |h: &mut H, ctx: &Ctx| {
         h.vm().executed = executed;
-        let func = code_of(ctx).func_at((which >> 32) as u32);
-        let depth = site(ctx, which, fp).depth;
-        let value = run(h, ctx.instance, func, depth, |_| ctx.args)?;
+        let func = code_of(ctx).func_at(ctx.out.number);
+        let args = [a, b, c, d, ctx.out.r5];
+        let value = run(h, ctx.instance, func, site(ctx).depth, |_| args)?;
         Ok(Pair { value, executed: h.vm().executed })
     };
     // SAFETY: compiled code passes its context.
     unsafe { outside::<H, Pair>(ctx, work) }.unwrap_or(STOPPED)
 }
 
-/// `fp` is the caller's frame.
-unsafe extern "C" fn func_reg<H: Host>(ctx: *mut Ctx, which: u64, fp: u64, executed: u64) -> Pair {
+unsafe extern "C" fn func_reg<H: Host>(
+    ctx: *mut Ctx,
+    executed: u64,
+    a: u64,
+    b: u64,
+    c: u64,
+    d: u64,
+) -> Pair {
     let work = |h: &mut H, ctx: &Ctx| {
         let vm = h.vm();
         vm.executed = executed;
         let max_depth = vm.stacks.max_depth();
-        let addr = ctx.target;
+        let addr = ctx.out.target;
         let known = |func: &FuncId| code_of(ctx).image.func(*func).is_some();
         let Some(func) = func_of_addr(addr).filter(known) else {
             return Err(Fault::new(FaultKind::BadCall { addr }));
         };
-        let depth = site(ctx, which, fp).depth + 1;
+        let depth = site(ctx).depth + 1;
         if depth >= max_depth {
             return Err(Fault::new(FaultKind::CallDepth { max: max_depth }));
         }
         if executed >= h.vm().deadline {
             return Err(over_limit(h.vm()));
         }
-        let value = run(h, ctx.instance, func, depth, |_| ctx.args)?;
+        let value = run(h, ctx.instance, func, depth, |_| [a, b, c, d, ctx.out.r5])?;
         Ok(Pair { value, executed: h.vm().executed })
     };
     // SAFETY: compiled code passes its context.

@@ -21,6 +21,7 @@ use super::facts::{Facts, Regs, step};
 use super::groups::Groups;
 use crate::insn::uses::{RegSet, taken};
 use crate::insn::{Insn, Op, access_size};
+use crate::kfunc::KfuncId;
 use crate::vm::Func;
 use crate::vm::stack::FRAME;
 
@@ -237,6 +238,9 @@ impl<'a, 'b> Translator<'a, 'b> {
                 return false;
             }
             Op::CallHelper => self.call_out(Way::Helper, 5, insn, pc),
+            Op::CallKfunc if KfuncId(insn.imm as u32).is_builtin() => {
+                self.call_out(Way::Builtin, taken(insn), insn, pc)
+            }
             Op::CallKfunc => self.call_out(Way::Kfunc, taken(insn), insn, pc),
             Op::CallFunc => self.call_func(insn, pc),
             Op::CallReg => self.call_reg(insn, pc),
@@ -380,15 +384,26 @@ impl<'a, 'b> Translator<'a, 'b> {
         }
     }
 
-    /// Calls one of the ways out.
-    pub fn way_out(&mut self, way: Way, args: &[Value]) -> Vec<Value> {
+    /// Calls one of the ways out, in or for the frame `fp`, with so many of r1 to r5; those that the callee does not read
+    /// would be kept alive for nothing.
+    fn way_out(&mut self, way: Way, number: u32, fp: Value, arguments: usize, pc: u32) -> [Value; 2] {
+        let executed = self.settle();
+        let zero = self.iconst(0);
+        let regs = (1..=5u8).map(|reg| if usize::from(reg) <= arguments { self.reg(reg) } else { zero });
+        let regs: Vec<Value> = regs.collect();
+        self.b.ins().store(flags(), fp, self.ctx, at::OUT_FP);
+        self.b.ins().store(flags(), regs[4], self.ctx, at::OUT_R5);
+        for (value, at) in [(pc, at::OUT_PC), (number, at::OUT_NUMBER)] {
+            let value = self.b.ins().iconst(I32, i64::from(value));
+            self.b.ins().store(flags(), value, self.ctx, at);
+        }
         let calls = self.b.ins().load(I64, flags().with_readonly(), self.ctx, at::CALLS);
         let callee = self.b.ins().load(I64, flags().with_readonly(), calls, way.at());
-        let mut all = vec![self.ctx];
-        all.extend_from_slice(args);
-        let signature = self.signature_ref(all.len());
+        let signature = self.signature_ref(6);
+        let all = [&[self.ctx, executed], &regs[..4]].concat();
         let call = self.b.ins().call_indirect(signature, callee, &all);
-        self.b.inst_results(call).to_vec()
+        let results = self.b.inst_results(call);
+        [results[0], results[1]]
     }
 
     /// Of so many arguments, and two results.
@@ -419,21 +434,8 @@ impl<'a, 'b> Translator<'a, 'b> {
     }
 
     fn call_out(&mut self, way: Way, arguments: usize, insn: &Insn, pc: u32) {
-        let executed = self.settle();
-        self.store_args(arguments);
-        let which = u64::from(insn.imm as u32) << 32 | u64::from(pc);
-        let which = self.iconst(which);
-        let fp = self.fp;
-        let results = self.way_out(way, &[which, fp, executed]);
-        self.returned(results[0], results[1], pc, true);
-    }
-
-    /// Those that the callee reads; the others would be kept alive for nothing.
-    fn store_args(&mut self, arguments: usize) {
-        for reg in 1..=5u8 {
-            let value = if usize::from(reg) <= arguments { self.reg(reg) } else { self.iconst(0) };
-            self.b.ins().store(flags(), value, self.ctx, at::ARGS + 8 * (i32::from(reg) - 1));
-        }
+        let [value, executed] = self.way_out(way, insn.imm as u32, self.fp, arguments, pc);
+        self.returned(value, executed, pc, true);
     }
 
     /// After a call: on with its result, or out with what stopped it. `innermost` if no frame of the code did.
@@ -473,12 +475,8 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.b.ins().brif(entry, direct, &[], slow, &[]);
 
         self.enter(slow);
-        self.store_args(arguments);
-        let which = u64::from(insn.off as u32) << 32 | u64::from(pc);
-        let which = self.iconst(which);
-        let results = self.way_out(Way::Func, &[which, fp, executed]);
-        let results = [BlockArg::Value(results[0]), BlockArg::Value(results[1])];
-        self.b.ins().jump(join, &results);
+        let results = self.way_out(Way::Func, insn.off as u32, fp, arguments, pc);
+        self.b.ins().jump(join, &results.map(BlockArg::Value));
 
         self.enter(direct);
         let mut all = vec![self.ctx, executed, fp];
@@ -495,13 +493,9 @@ impl<'a, 'b> Translator<'a, 'b> {
 
     /// By address: rare, so that the way out does all of it.
     fn call_reg(&mut self, insn: &Insn, pc: u32) {
-        let executed = self.settle();
-        self.store_args(5);
         let addr = self.reg(insn.dst);
-        self.b.ins().store(flags(), addr, self.ctx, at::TARGET);
-        let which = self.iconst(u64::from(pc));
-        let fp = self.fp;
-        let results = self.way_out(Way::FuncReg, &[which, fp, executed]);
-        self.returned(results[0], results[1], pc, true);
+        self.b.ins().store(flags(), addr, self.ctx, at::OUT_TARGET);
+        let [value, executed] = self.way_out(Way::FuncReg, 0, self.fp, 5, pc);
+        self.returned(value, executed, pc, true);
     }
 }

@@ -168,10 +168,10 @@ fn invoke<H: Host>(
     } else if vm.stacks.full() {
         return Err(Fault::new(FaultKind::Nesting { max: vm.limits.nesting }));
     }
-    vm.stacks.enter();
+    let outer = vm.stacks.enter();
     let result = run(h, instance, func, 0, setup);
     let vm = h.vm();
-    vm.stacks.leave();
+    vm.stacks.leave(outer);
     if vm.dropped.len() | vm.locks.len() == 0 { result } else { finish(h, result) }
 }
 

@@ -40,10 +40,10 @@ impl Vm {
             return None;
         }
         let fp = self.stacks.frame_pointer(depth);
-        if !self.contexts.next(&self.mem).is_for(instance, fp) && !self.introduce(instance, depth) {
+        if !self.contexts.next().is_for(instance, fp) && !self.introduce(instance, depth) {
             return None;
         }
-        let ctx = self.contexts.next(&self.mem);
+        let ctx = self.contexts.next();
         ctx.entry(func, executed, deadline)
     }
 
@@ -65,7 +65,7 @@ impl Vm {
             fp_min: self.stacks.frame_pointer(max_depth - 1),
             may_goto: self.limits.may_goto.into(),
         };
-        self.contexts.next(&self.mem).introduce(found, &place)
+        self.contexts.stranger(&self.mem).introduce(found, &place)
     }
 }
 

@@ -25,6 +25,14 @@ pub struct Stacks {
     max_depth: u32,
 }
 
+/// The level around an invocation.
+#[must_use]
+#[derive(Clone, Copy)]
+pub struct Outer {
+    level: u32,
+    top: u64,
+}
+
 impl Stacks {
     pub fn new(mem: &mut Memory, limits: Limits) -> Result<Stacks, OutOfMemory> {
         let frames = u64::from(limits.call_depth.max(1)) * FRAME;
@@ -47,17 +55,19 @@ impl Stacks {
         self.level == self.max_level
     }
 
-    /// Begin an invocation; there is room for it.
-    #[inline]
-    pub fn enter(&mut self) {
-        self.level += 1;
-        self.top += self.stride;
+    /// Begin an invocation; there is room for it. What is returned ends it.
+    #[inline(always)]
+    pub fn enter(&mut self) -> Outer {
+        let outer = Outer { level: self.level, top: self.top };
+        self.level = outer.level.wrapping_add(1);
+        self.top = outer.top.wrapping_add(self.stride);
+        outer
     }
 
-    #[inline]
-    pub fn leave(&mut self) {
-        self.level -= 1;
-        self.top -= self.stride;
+    /// As it was: the level of the invocation around is not worked out anew, as the host's CPU would wait for it.
+    #[inline(always)]
+    pub fn leave(&mut self, outer: Outer) {
+        (self.level, self.top) = (outer.level, outer.top);
     }
 
     #[inline]
@@ -69,7 +79,7 @@ impl Stacks {
     #[inline]
     pub fn frame_pointer(&self, depth: u32) -> u64 {
         debug_assert!(self.level > 0);
-        self.top - u64::from(depth) * FRAME
+        self.top.wrapping_sub(u64::from(depth) * FRAME)
     }
 
     /// The page beside the frames of the running level: program arguments, and scratch for callbacks.

@@ -30,10 +30,11 @@ struct pair {
 struct ctx;
 
 struct calls {
-	struct pair (*helper)(struct ctx *, u64, u64, u64);
-	struct pair (*kfunc)(struct ctx *, u64, u64, u64);
-	struct pair (*func)(struct ctx *, u64, u64, u64);
-	struct pair (*func_reg)(struct ctx *, u64, u64, u64);
+	struct pair (*helper)(struct ctx *, u64, u64, u64, u64, u64);
+	struct pair (*kfunc)(struct ctx *, u64, u64, u64, u64, u64);
+	struct pair (*builtin)(struct ctx *, u64, u64, u64, u64, u64);
+	struct pair (*func)(struct ctx *, u64, u64, u64, u64, u64);
+	struct pair (*func_reg)(struct ctx *, u64, u64, u64, u64, u64);
 	void (*access)(struct ctx *);
 };
 
@@ -47,8 +48,12 @@ struct ctx {
 	struct {
 		u64 addr, slot, value, r0, executed, result, failed;
 	} refused;
-	u64 args[5];
-	u64 target, executed, why, nr_pcs;
+	struct {
+		u64 fp, r5;
+		u32 pc, number;
+		u64 target;
+	} out;
+	u64 executed, why, nr_pcs;
 	u32 pcs[MAX_FRAMES];
 	u64 regs[10];
 	/* The host's part begins here, and this is ours. */
@@ -278,38 +283,42 @@ static struct pair called(struct ctx *ctx, u64 count, u64 value)
 }
 
 /* Helpers have no arguments here, and one value each. */
-static struct pair helper(struct ctx *ctx, u64 which, u64 fp, u64 count)
+static struct pair helper(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
 {
-	(void)fp;
+	(void)a, (void)b, (void)c, (void)d;
 	taken[HELPER]++;
 	for (u64 i = 0; i < nr_values; i++)
-		if (values[2 * i] == which >> 32)
+		if (values[2 * i] == ctx->out.number)
 			return called(ctx, count, values[2 * i + 1]);
-	differs("an unknown helper is called", 0, which >> 32);
+	differs("an unknown helper is called", 0, ctx->out.number);
 }
 
-static struct pair kfunc(struct ctx *ctx, u64 which, u64 fp, u64 count)
+static struct pair kfunc(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
 {
-	(void)fp;
+	const u64 args[] = { a, b, c, d, ctx->out.r5 }, number = ctx->out.number;
+
 	taken[KFUNC]++;
 	if (!calls_left--)
-		differs("one more kfunc is called", 0, which);
-	same("kfunc", word(), which >> 32);
+		differs("one more kfunc is called", 0, number);
+	same("kfunc", word(), number);
 	for (int arg = 0; arg < 5; arg++)
-		same("argument of a kfunc", word(), ctx->args[arg]);
-	return called(ctx, count, (which >> 32) << 30);
+		same("argument of a kfunc", word(), args[arg]);
+	return called(ctx, count, number << 30);
+}
+
+static struct pair builtin(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
+{
+	(void)count, (void)a, (void)b, (void)c, (void)d;
+	differs("a kfunc of the machine's own is called", 0, ctx->out.number);
 }
 
 static struct pair enter(u64 func, u64 fp, u64 depth, const u64 *args);
 
 /* A function of the program by way of the host: on with its result, or out. */
-static struct pair inside(struct ctx *ctx, u64 func, u64 fp, u64 count)
+static struct pair inside(struct ctx *ctx, u64 func, u64 fp, u64 count, const u64 *args)
 {
 	struct pair pair;
-	u64 args[5];
 
-	for (int arg = 0; arg < 5; arg++)
-		args[arg] = ctx->args[arg];
 	executed = count;
 	pair = enter(func, fp, ctx->depth + (ctx->fp - fp) / FRAME, args);
 	spoil();
@@ -318,34 +327,36 @@ static struct pair inside(struct ctx *ctx, u64 func, u64 fp, u64 count)
 }
 
 /* One that has no entry in the table; depth and limit have been looked at. */
-static struct pair func(struct ctx *ctx, u64 which, u64 fp, u64 count)
+static struct pair func(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
 {
+	const u64 args[] = { a, b, c, d, ctx->out.r5 };
+
 	taken[FUNC]++;
 	for (u64 i = 0; i < nr_funcs; i++)
-		if (func_starts[i] == which >> 32)
-			return inside(ctx, i, fp, count);
-	differs("an unknown function is called", 0, which >> 32);
+		if (func_starts[i] == ctx->out.number)
+			return inside(ctx, i, ctx->out.fp, count, args);
+	differs("an unknown function is called", 0, ctx->out.number);
 }
 
-static struct pair func_reg(struct ctx *ctx, u64 which, u64 fp, u64 count)
+static struct pair func_reg(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
 {
-	u64 off = ctx->target - FUNC_BASE;
+	const u64 args[] = { a, b, c, d, ctx->out.r5 }, fp = ctx->out.fp, target = ctx->out.target;
+	u64 off = target - FUNC_BASE;
 
-	(void)which;
 	taken[FUNC_REG]++;
 	executed = count;
-	if (ctx->target < FUNC_BASE || off & 15 || off >> 4 >= nr_funcs) {
-		fault_addr = ctx->target;
+	if (target < FUNC_BASE || off & 15 || off >> 4 >= nr_funcs) {
+		fault_addr = target;
 		return fail(ctx, BAD_CALL);
 	}
 	if (fp - FRAME < fp_min)
 		return fail(ctx, DEPTH);
 	if (count >= deadline)
 		return fail(ctx, LIMIT);
-	return inside(ctx, off >> 4, fp - FRAME, count);
+	return inside(ctx, off >> 4, fp - FRAME, count, args);
 }
 
-static const struct calls calls = { helper, kfunc, func, func_reg, access };
+static const struct calls calls = { helper, kfunc, builtin, func, func_reg, access };
 
 /* What is known of a fault is added to by each stretch of code on the way out. */
 static void left(struct ctx *ctx)
@@ -531,8 +542,9 @@ static void one_case(void)
 static const u64 layout[] = {
 	AT(base), AT(perms), AT(deadline), AT(fp_min), AT(arena_base), AT(may_goto), AT(calls), AT(access), AT(refused),
 	0, 8, 16, 24, 32, 40, 48,
-	AT(args), AT(target), AT(executed), AT(why), AT(nr_pcs), AT(pcs), AT(regs), AT(fp),
-	CALL(helper), CALL(kfunc), CALL(func), CALL(func_reg), CALL(access),
+	AT(out), AT(executed), AT(why), AT(nr_pcs), AT(pcs), AT(regs), AT(fp),
+	0, 8, 16, 20, 24,
+	CALL(helper), CALL(kfunc), CALL(builtin), CALL(func), CALL(func_reg), CALL(access),
 };
 
 static void read_head(void)

@@ -109,9 +109,9 @@ fn once(host: &mut BareHost, instance: InstanceId, around: &Around) -> Seen {
         memory.extend(bytes(host, around.arena, 2 * PAGE));
     }
     assert!(!host.vm.running(), "the program has left its stack level");
-    host.vm.stacks.enter();
+    let outer = host.vm.stacks.enter();
     let frames = host.vm.stacks.frame_pointer(8);
-    host.vm.stacks.leave();
+    host.vm.stacks.leave(outer);
     memory.extend(bytes(host, frames, PAGE));
     Seen {
         result: result.map_err(|fault| format!("{fault:#}")),
