@@ -41,12 +41,12 @@ use memmap2::Mmap;
 pub use compile::Refusal;
 use compile::{Compiler, Isa};
 pub(crate) use ctx::{Contexts, Place};
+use facts::Facts;
 pub use foreign::{Foreign, ForeignFunc, Surroundings, generate, layout};
-pub(crate) use native::{Entry, call};
+pub(crate) use native::{Args, Entry, call, call_in};
 use translate::Input;
 
-use crate::insn::Op;
-use crate::insn::uses::{self, RegSet};
+use crate::insn::{Insn, Op, uses};
 use crate::vm::{Func, FuncId, Image, Limits};
 
 /// What executes programs.
@@ -164,6 +164,8 @@ struct Slot {
     entry: AtomicPtr<u8>,
     /// Frames that it needs below its own, once it is compiled: more than there are until then.
     needs: AtomicU8,
+    /// The same where r1 is all that it gets: if it takes more, it is not entered so.
+    needs_simple: AtomicU8,
     height: u8,
     /// Instructions that the interpreter has executed from its entry on. Approximate when threads share it.
     warmth: AtomicU64,
@@ -175,8 +177,12 @@ impl Slot {
     /// The address of the function's machine code, if there is any, and it and what it calls has room in so many frames,
     /// which are no more than `MAX_FRAMES`.
     #[inline(always)]
-    fn entry(&self, frames: u32) -> Option<*const u8> {
-        let fits = u32::from(self.needs.load(Ordering::Acquire)) < frames;
+    fn entry(&self, args: &Args, frames: u32) -> Option<*const u8> {
+        let needs = match args {
+            Args::One(_) => &self.needs_simple,
+            Args::All(_) => &self.needs,
+        };
+        let fits = u32::from(needs.load(Ordering::Acquire)) < frames;
         fits.then(|| self.entry.load(Ordering::Relaxed).cast_const())
     }
 }
@@ -184,8 +190,8 @@ impl Slot {
 #[derive(Default)]
 struct Work {
     compiler: Compiler,
-    /// Live registers by slot, of functions that were asked about.
-    live: BTreeMap<FuncId, Arc<[RegSet]>>,
+    /// How many arguments functions take that were asked about.
+    arguments: BTreeMap<FuncId, usize>,
     maps: Vec<Mmap>,
     refused: BTreeMap<FuncId, Refusal>,
 }
@@ -204,8 +210,9 @@ impl Code {
         let bounded = heights.is_some();
         let heights = heights.unwrap_or_else(|| vec![0; image.funcs.len()]);
         let slot = |(func, height)| {
-            let (due, needs) = (due(func).into(), u8::MAX.into());
-            Slot { due, needs, height, ..Slot::default() }
+            let due = due(func).into();
+            let [needs, needs_simple] = [u8::MAX, u8::MAX].map(AtomicU8::new);
+            Slot { due, needs, needs_simple, height, ..Slot::default() }
         };
         Code {
             isa,
@@ -308,6 +315,9 @@ impl Code {
         let map = compile::executable(&bytes)?;
         slot.entry.store(map.as_ptr().cast_mut(), Ordering::Release);
         slot.needs.store(slot.height, Ordering::Release);
+        if work.arguments(&self.image, func) <= 1 {
+            slot.needs_simple.store(slot.height, Ordering::Release);
+        }
         work.maps.push(map);
         Ok(())
     }
@@ -318,15 +328,15 @@ impl Code {
         if func.len > SLOTS_MAX {
             return Err(Refusal::TooLong { len: func.len, max: SLOTS_MAX });
         }
-        let live = work.live(image, id);
-        let own = arguments(&live);
+        let live = uses::live(&image.code, func);
+        let own = work.arguments(image, id);
         let mut compiler = std::mem::take(&mut work.compiler);
         let work = std::cell::RefCell::new(work);
         let callee = |pc: u32| {
             let func = self.func_at(pc);
             let entry_at =
                 self.slots.get(func.idx()).map_or(ptr::null(), |slot| &raw const slot.entry);
-            (entry_at.addr() as u64, arguments(&work.borrow_mut().live(image, func)))
+            (entry_at.addr() as u64, work.borrow_mut().arguments(image, func))
         };
         let input = Input {
             code: &image.code,
@@ -350,15 +360,16 @@ impl Code {
 }
 
 impl Work {
-    fn live(&mut self, image: &Image, func: FuncId) -> Arc<[RegSet]> {
-        let found = image.func(func);
-        let live = || found.map_or_else(Vec::new, |func| uses::live(&image.code, func)).into();
-        Arc::clone(self.live.entry(func).or_insert_with(live))
+    fn arguments(&mut self, image: &Image, func: FuncId) -> usize {
+        let found = || image.func(func).map_or(0, |func| arguments(&image.code, func));
+        *self.arguments.entry(func).or_insert_with(found)
     }
 }
 
-/// How many of r1 to r5 a function takes: up to the last one that is read before it is written.
-fn arguments(live: &[RegSet]) -> usize {
+/// How many of r1 to r5 a function takes: up to the last one that is read before it is written, on ways that may be taken.
+fn arguments(code: &[Insn], func: &Func) -> usize {
+    let facts = Facts::of(code, func);
+    let live = uses::live_along(code, func, |at| facts.next[at]);
     let first = live.first().copied().unwrap_or_default();
     (1..=5u8).rev().find(|reg| first.has(*reg)).unwrap_or(0).into()
 }

@@ -60,9 +60,13 @@ pub enum OutOfMemory {
 /// What structures that the kernel keeps are aligned to, at most.
 const WORD: u64 = 8;
 
+/// Bytes before the table of permissions, for the page before the first: one of them, and the others for alignment.
+const BEFORE: u64 = PAGE;
+
 /// One reservation of address space and its page tables. Freed as a whole when dropped.
 pub struct Memory {
     base: *mut u8,
+    /// A byte for each page, and before them `BEFORE`, which are 0.
     perms: *mut u8,
     size: u64,
     /// As the size is a power of two, the bits of an offset that is a multiple of `WORD`.
@@ -100,10 +104,10 @@ impl Memory {
             return Err(refused);
         }
         let mut data = reserve(size + TAIL)?;
-        let mut perms = reserve(size >> PAGE_SHIFT)?;
+        let mut perms = reserve(BEFORE + (size >> PAGE_SHIFT))?;
         Ok(Memory {
             base: data.as_mut_ptr(),
-            perms: perms.as_mut_ptr(),
+            perms: perms.as_mut_ptr().wrapping_add(BEFORE as usize),
             size,
             mask: (size - 1) & !(WORD - 1),
             alloc: alloc::Allocator::new(size)?,

@@ -91,10 +91,19 @@ pub fn successors(insn: &Insn, pc: u32) -> [Option<u32>; 2] {
 /// Live registers before each slot of a function. Each slot is looked at again only when one after it has changed, which
 /// happens at most eleven times.
 pub fn live(code: &[Insn], func: &Func) -> Vec<RegSet> {
+    live_along(code, func, |at| successors(&code[func.start as usize + at], func.start + at as u32))
+}
+
+/// As `live`, where only these slots follow the nth of the function.
+pub fn live_along(
+    code: &[Insn],
+    func: &Func,
+    after: impl Fn(usize) -> [Option<u32>; 2],
+) -> Vec<RegSet> {
     let start = func.start as usize;
     let slots = code.get(start..start + func.len as usize).unwrap_or_default();
     let next = |at: usize| {
-        let all = successors(&slots[at], func.start + at as u32).into_iter().flatten();
+        let all = after(at).into_iter().flatten();
         all.map(|pc| pc.wrapping_sub(func.start) as usize).filter(|at| *at < slots.len())
     };
     let mut preds: Vec<Vec<u32>> = vec![Vec::new(); slots.len()];

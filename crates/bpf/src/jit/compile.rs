@@ -15,7 +15,8 @@ use cranelift_codegen::{Context, isa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use memmap2::{Mmap, MmapMut};
 
-use super::translate::{Input, Translator, access_signature, access_thunk, signature};
+use super::memory::{access_signature, access_thunk};
+use super::translate::{Input, Translator, signature};
 
 /// Why a function stays with the interpreter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::mem::offset_of;
 use std::ptr;
 
-use super::native::Entry;
+use super::native::{Args, Entry};
 use super::{Code, Slot};
 use crate::fault::Fault;
 use crate::mem::{GUEST_BASE, Memory};
@@ -89,6 +89,8 @@ pub struct Out {
 pub struct Ctx {
     /// Where guest address 0 would be on the host.
     pub base: *mut u8,
+    /// Where the memory begins there.
+    pub mem: *mut u8,
     /// A byte per page, from the first page of the memory on.
     pub perms: *const u8,
     pub deadline: u64,
@@ -109,7 +111,7 @@ pub struct Ctx {
     pub regs: [u64; 10],
     /// From here on the code looks at nothing.
     pub host: *mut (),
-    /// Whose code runs, and in which frame it was entered. What is said above of them, and `code`, is true while `fp` is not 0.
+    /// Whose code runs, and in which frame it was entered. What is said above of them, and `code`, is true while there is an instance.
     pub instance: InstanceId,
     pub depth: u32,
     pub fp: u64,
@@ -135,9 +137,10 @@ pub struct Place {
 
 impl Ctx {
     fn new(mem: &Memory) -> Ctx {
-        let (base, perms) = mem.raw();
+        let (mem, perms) = mem.raw();
         Ctx {
-            base: base.wrapping_sub(GUEST_BASE as usize),
+            base: mem.wrapping_sub(GUEST_BASE as usize),
+            mem,
             perms,
             deadline: 0,
             fp_min: 0,
@@ -153,7 +156,7 @@ impl Ctx {
             pcs: [0; MAX_FRAMES],
             regs: [0; 10],
             host: ptr::null_mut(),
-            instance: InstanceId(0),
+            instance: NOBODY,
             depth: 0,
             fp: 0,
             code: ptr::null(),
@@ -163,6 +166,12 @@ impl Ctx {
             fault: None,
             panic: None,
         }
+    }
+
+    /// Whether it is for code of this instance, in whichever frame it was introduced.
+    #[inline(always)]
+    pub fn is_of(&self, instance: InstanceId) -> bool {
+        self.instance == instance
     }
 
     /// Whether it is for code of this instance in the frame that ends at `fp`.
@@ -184,12 +193,18 @@ impl Ctx {
         true
     }
 
-    /// The way into a function, for an entry that `is_for` agrees with or `introduce` has made possible.
+    /// The way into a function, for an entry that `is_of` or `is_for` agrees with or `introduce` has made possible.
     #[inline(always)]
-    pub fn entry(&mut self, func: FuncId, executed: u64, deadline: u64) -> Option<Entry> {
-        // SAFETY: an instance has its code until it gets another or is removed, and then `Contexts::forget` clears `fp`.
+    pub fn entry(
+        &mut self,
+        func: FuncId,
+        args: &Args,
+        executed: u64,
+        deadline: u64,
+    ) -> Option<Entry> {
+        // SAFETY: an instance has its code until it gets another or is removed, and then `Contexts::forget` takes them away.
         let slots = unsafe { &*self.slots };
-        let code = slots.get(func.idx())?.entry(self.frames)?;
+        let code = slots.get(func.idx())?.entry(args, self.frames)?;
         self.deadline = deadline;
         Some(Entry { code, executed })
     }
@@ -201,9 +216,14 @@ impl Ctx {
     }
 }
 
-/// The contexts of a virtual machine: a stack, as entries into code end in reverse order.
+/// In place of an instance: the context is for none.
+const NOBODY: InstanceId = InstanceId(u32::MAX);
+
+/// The contexts of a virtual machine: one for programs that the kernel calls, of which one runs at a time, and for what runs
+/// inside of them a stack, as entries into code end in reverse order.
 pub struct Contexts {
     all: Vec<*mut Ctx>,
+    outermost: *mut Ctx,
     /// The next one. There is one: what is taken has been introduced, and then has another after it.
     free: *mut Ctx,
 }
@@ -214,9 +234,18 @@ unsafe impl Send for Contexts {}
 impl Contexts {
     /// Of a virtual machine with this memory.
     pub fn new(mem: &Memory) -> Contexts {
-        let mut contexts = Contexts { all: Vec::new(), free: ptr::null_mut() };
+        let mut contexts =
+            Contexts { all: Vec::new(), outermost: ptr::null_mut(), free: ptr::null_mut() };
+        contexts.outermost = contexts.make(mem);
         contexts.free = contexts.make(mem);
         contexts
+    }
+
+    /// The one of programs that run inside of no other. It is theirs as long as they run.
+    #[inline(always)]
+    pub fn outermost(&mut self) -> &mut Ctx {
+        // SAFETY: `all` keeps it, and nobody uses it: no program runs.
+        unsafe { &mut *self.outermost }
     }
 
     /// The next one that `take` takes.
@@ -249,6 +278,13 @@ impl Contexts {
         self.free = ctx;
     }
 
+    /// As `give_back`, of any one that code was entered with.
+    pub fn left(&mut self, ctx: *mut Ctx) {
+        if ctx != self.outermost {
+            self.give_back(ctx);
+        }
+    }
+
     #[cold]
     fn make(&mut self, mem: &Memory) -> *mut Ctx {
         let ctx = Box::into_raw(Box::new(Ctx::new(mem)));
@@ -264,7 +300,9 @@ impl Contexts {
     pub fn forget(&mut self) {
         for ctx in &self.all {
             // SAFETY: as above.
-            unsafe { (**ctx).fp = 0 };
+            let ctx = unsafe { &mut **ctx };
+            ctx.instance = NOBODY;
+            ctx.slots = &[];
         }
     }
 }
@@ -282,6 +320,7 @@ impl Drop for Contexts {
 pub mod at {
     use super::*;
     pub const BASE: i32 = offset_of!(Ctx, base) as i32;
+    pub const MEM: i32 = offset_of!(Ctx, mem) as i32;
     pub const PERMS: i32 = offset_of!(Ctx, perms) as i32;
     pub const DEADLINE: i32 = offset_of!(Ctx, deadline) as i32;
     pub const FP_MIN: i32 = offset_of!(Ctx, fp_min) as i32;

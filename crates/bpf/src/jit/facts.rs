@@ -33,6 +33,8 @@ pub struct Facts {
     /// Before the first slot of each block.
     pub blocks: Vec<Option<Regs>>,
     pub reached: Vec<bool>,
+    /// Which slots may follow.
+    pub next: Vec<[Option<u32>; 2]>,
     /// How many jumps and fall-throughs lead to each block.
     pub preds: Vec<u32>,
 }
@@ -40,8 +42,12 @@ pub struct Facts {
 impl Facts {
     pub fn of(code: &[Insn], func: &Func) -> Facts {
         let len = func.len as usize;
-        let mut facts =
-            Facts { blocks: vec![None; len], reached: vec![false; len], preds: vec![0; len] };
+        let mut facts = Facts {
+            blocks: vec![None; len],
+            reached: vec![false; len],
+            next: vec![[None; 2]; len],
+            preds: vec![0; len],
+        };
         let leaders = leaders(code, func);
         let ends = ends(&code[func.start as usize..][..len]);
         let mut growths = vec![0; len];
@@ -56,7 +62,7 @@ impl Facts {
             facts.blocks[first] = Some(merged);
             facts.walk(code, func, &leaders, first, merged, &mut queue);
         }
-        facts.count(code, func);
+        facts.count(func);
         facts
     }
 
@@ -75,9 +81,9 @@ impl Facts {
             self.reached[at] = true;
             let pc = func.start + at as u32;
             let insn = &code[pc as usize];
+            self.next[at] = next(insn, pc, &regs);
             step(insn, &mut regs);
-            let next = successors(insn, pc).map(|pc| pc.map(|pc| (pc - func.start) as usize));
-            match next {
+            match self.next[at].map(|pc| pc.map(|pc| (pc - func.start) as usize)) {
                 [Some(next), None] if !leaders[next] => at = next,
                 [next, target] => {
                     queue.extend(next.map(|next| (next, after(insn, regs, false))));
@@ -88,13 +94,34 @@ impl Facts {
         }
     }
 
-    fn count(&mut self, code: &[Insn], func: &Func) {
-        for at in (0..func.len as usize).filter(|at| self.reached[*at]) {
-            let pc = func.start + at as u32;
-            for next in successors(&code[pc as usize], pc).into_iter().flatten() {
-                self.preds[(next - func.start) as usize] += 1;
-            }
+    fn count(&mut self, func: &Func) {
+        for next in self.next.iter().flatten().flatten() {
+            self.preds[(next - func.start) as usize] += 1;
         }
+    }
+}
+
+/// Slots that may run after an instruction, by what is known before it. The more is known, the fewer they are.
+fn next(insn: &Insn, pc: u32, known: &Regs) -> [Option<u32>; 2] {
+    let [next, target] = successors(insn, pc);
+    match decided(insn, known) {
+        Some(true) => [None, target],
+        Some(false) => [next, None],
+        None => [next, target],
+    }
+}
+
+/// Whether a conditional jump is taken, where what is known before it says so: headers choose between versions of a kernel
+/// function by whether they exist.
+pub fn decided(insn: &Insn, known: &Regs) -> Option<bool> {
+    if !is_conditional(insn.op) {
+        return None;
+    }
+    let may_be = |taken| compared(insn, known[usize::from(insn.dst)], taken).is_some();
+    match (may_be(false), may_be(true)) {
+        (false, _) => Some(true),
+        (true, false) => Some(false),
+        (true, true) => None,
     }
 }
 

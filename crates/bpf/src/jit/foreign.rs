@@ -59,8 +59,7 @@ pub fn layout() -> Vec<usize> {
     macro_rules! offsets {
         ($type:ty: $($field:ident),*) => { [$(offset_of!($type, $field)),*] };
     }
-    let head =
-        offsets!(Ctx: base, perms, deadline, fp_min, arena_base, may_goto, calls, access, refused);
+    let head = offsets!(Ctx: base, mem, perms, deadline, fp_min, arena_base, may_goto, calls, access, refused);
     let refused = offsets!(Refused: addr, slot, value, r0, executed, result, failed);
     let tail = offsets!(Ctx: out, executed, why, nr_pcs, pcs, regs, host);
     let out = offsets!(Out: fp, r5, pc, number, target);
@@ -90,7 +89,7 @@ impl Generator<'_> {
             return Err(Refusal::TooLong { len: func.len, max: SLOTS_MAX });
         }
         let live = uses::live(&self.image.code, func);
-        let arguments = arguments(&live);
+        let arguments = arguments(&self.image.code, func);
         let input = Input {
             code: &self.image.code,
             func,
@@ -108,8 +107,7 @@ impl Generator<'_> {
     /// Of the function that begins at a slot.
     fn callee(&self, pc: u32) -> (u64, usize) {
         let at = self.image.funcs.iter().position(|func| func.start == pc);
-        let taken =
-            at.map_or(0, |at| arguments(&uses::live(&self.image.code, &self.image.funcs[at])));
+        let taken = at.map_or(0, |at| arguments(&self.image.code, &self.image.funcs[at]));
         (self.surroundings.entries + 8 * at.unwrap_or(0) as u64, taken)
     }
 }

@@ -3,16 +3,16 @@
 //!
 //! Owns: which accesses these are. Does not: check (see `memory.rs`).
 //! A group lives in a tree of blocks of which each has one way in, and ends at a call out, which may change permissions.
-//! Its first access looks at the whole range; where that is not on one page, each access of it goes out for itself.
+//! Its first access looks at the whole range; where not all of that is allowed, each access of it goes out for itself.
 
 use super::Data;
 use super::facts::{Facts, step};
 use super::memory::Place;
-use crate::insn::uses::{is_load, successors, writes};
+use crate::insn::uses::{is_load, writes};
 use crate::insn::{Insn, Op, access_size};
 use crate::vm::Func;
 
-/// Bytes of a group: so few that a group seldom spans two pages.
+/// Bytes of a group: no more than a page, and so few that a group is seldom refused for what nobody accesses.
 const SPAN: i64 = 256;
 /// Groups that may still grow at a time: a bound, so that hostile programs take no memory.
 const OPEN_MAX: usize = 16;
@@ -71,7 +71,7 @@ impl Groups {
             groups.through_r1[slot] = *r1.get_or_insert(current.regs[1]) == current.regs[base];
             groups.access(insn, slot, current, data);
             advance(insn, current, &mut numbers);
-            for next in successors(insn, pc).into_iter().flatten() {
+            for next in facts.next[slot].into_iter().flatten() {
                 let next = (next - func.start) as usize;
                 if next > slot && facts.blocks[next].is_some() && facts.preds[next] == 1 {
                     after[next] = Some(current.clone());

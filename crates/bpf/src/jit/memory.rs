@@ -12,12 +12,16 @@
 //! the code has compared with its frame's end: the page above it is other frames' or the arguments', and may be accessed as frames
 //! may. Or past a check of the address itself, alone or with its group: alone, it is rotated right by the access's alignment, so
 //! that a misaligned one becomes huge; then its page must be below the number of pages, and the page's permission must
-//! allow the access; an aligned access of at most eight bytes lies on one page. A group's whole range must lie on one
-//! such page. Everything else goes out and is checked there byte by byte. Guard pages alone would not do: pages have
+//! allow the access; an aligned access of at most eight bytes lies on one page. A group's range is shorter than a page: those of its
+//! first and last byte must be such. Everything else goes out and is checked there byte by byte. Guard pages alone would not do: pages have
 //! permissions that the simulator, which shares the mapping, is not bound by.
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Type, Value};
+use cranelift_codegen::ir::{
+    AbiParam, Block, BlockArg, InstBuilder, MemFlagsData, Signature, Type, Value,
+};
+use cranelift_codegen::isa::CallConv;
+use cranelift_frontend::FunctionBuilder;
 
 use super::Data;
 use super::ctx::at;
@@ -34,6 +38,30 @@ use crate::vm::stack::FRAME;
 /// Of guest memory: always inside the mapping, aligned or not.
 fn guest() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
+}
+
+/// Of the code that stands between a refused access and `Calls::access`.
+pub fn access_signature() -> Signature {
+    let mut signature = Signature::new(CallConv::PreserveAll);
+    signature.params.push(AbiParam::new(I64));
+    signature
+}
+
+/// That code. What Rust's calling convention lets a function change is saved around it.
+pub fn access_thunk(mut b: FunctionBuilder<'_>, call_conv: CallConv) -> FunctionBuilder<'_> {
+    let block = b.create_block();
+    b.append_block_params_for_function_params(block);
+    b.switch_to_block(block);
+    b.seal_block(block);
+    let ctx = b.block_params(block)[0];
+    let calls = b.ins().load(I64, flags(), ctx, at::CALLS);
+    let callee = b.ins().load(I64, flags(), calls, at::CALLS_ACCESS);
+    let mut signature = Signature::new(call_conv);
+    signature.params.push(AbiParam::new(I64));
+    let signature = b.import_signature(signature);
+    b.ins().call_indirect(signature, callee, &[ctx]);
+    b.ins().return_(&[]);
+    b
 }
 
 /// What is known of where an access goes.
@@ -234,9 +262,20 @@ impl Translator<'_, '_> {
         let (from, off) = match Place::of(insn, &self.known, self.input.data) {
             Place::Near | Place::Anywhere => return None,
             Place::Frame(off) => (self.fp, off),
-            Place::Inside => (self.reg(access.base), access.off as i32),
+            Place::Inside => match self.from_start(access) {
+                Some(off) => return Some((self.mem, off)),
+                None => (self.reg(access.base), access.off as i32),
+            },
         };
         Some((self.b.ins().iadd(self.base, from), off))
+    }
+
+    /// How far from the memory's start an access is, where that is known and fits an instruction.
+    fn from_start(&self, access: &Access) -> Option<i32> {
+        let Known::Number(low, high) = self.known[usize::from(access.base)] else { return None };
+        let addr = low.wrapping_add(access.off as u64);
+        let off = i32::try_from(addr.wrapping_sub(GUEST_BASE)).ok()?;
+        (low == high).then_some(off)
     }
 
     fn addr(&mut self, access: &Access) -> Value {
@@ -306,28 +345,29 @@ impl Translator<'_, '_> {
         self.b.ins().iadd(self.base, addr)
     }
 
-    /// What the page of a group allows, nothing if it spans two or lies outside.
+    /// What the pages of a group's first and last byte allow both, nothing if it lies outside. Its first byte may lie before the
+    /// memory, where a page allows nothing.
     fn group_perm(&mut self, addr: Value, number: usize, group: Group) -> Value {
         if let Some(perm) = self.group_perms[number] {
             return perm;
         }
         let none = self.b.ins().iconst(I32, 0);
-        let (near, look, known) = (self.block(false), self.block(false), self.block(false));
+        let (look, known) = (self.block(false), self.block(false));
         let perm = self.b.append_block_param(known, I32);
         let origin = (GUEST_BASE as i64).wrapping_neg();
-        let first = self.b.ins().iadd_imm_s(addr, origin.wrapping_add(group.from));
-        let page = self.b.ins().ushr_imm_u(first, i64::from(PAGE_SHIFT));
+        let last = self.b.ins().iadd_imm_s(addr, origin.wrapping_add(group.to - 1));
+        let last = self.b.ins().ushr_imm_u(last, i64::from(PAGE_SHIFT));
         let nr_pages = self.input.nr_pages as i64;
-        let inside = self.b.ins().icmp_imm_s(IntCC::UnsignedLessThan, page, nr_pages);
-        self.b.ins().brif(inside, near, &[], known, &[BlockArg::Value(none)]);
-        self.enter(near);
-        let within = self.b.ins().band_imm_u(first, PAGE as i64 - 1);
-        let last = PAGE as i64 - (group.to - group.from);
-        let one_page = self.b.ins().icmp_imm_s(IntCC::UnsignedLessThanOrEqual, within, last);
-        self.b.ins().brif(one_page, look, &[], known, &[BlockArg::Value(none)]);
+        let inside = self.b.ins().icmp_imm_s(IntCC::UnsignedLessThan, last, nr_pages);
+        self.b.ins().brif(inside, look, &[], known, &[BlockArg::Value(none)]);
         self.enter(look);
-        let perm_at = self.b.ins().iadd(self.perms, page);
-        let found = self.b.ins().uload8(I32, flags(), perm_at, 0);
+        let first = self.b.ins().iadd_imm_s(addr, origin.wrapping_add(group.from));
+        let first = self.b.ins().sshr_imm_u(first, i64::from(PAGE_SHIFT));
+        let [first, last] = [first, last].map(|page| {
+            let perm_at = self.b.ins().iadd(self.perms, page);
+            self.b.ins().uload8(I32, flags(), perm_at, 0)
+        });
+        let found = self.b.ins().band(first, last);
         self.b.ins().jump(known, &[BlockArg::Value(found)]);
         self.enter(known);
         self.group_perms[number] = Some(perm);

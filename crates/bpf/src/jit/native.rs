@@ -30,12 +30,47 @@ pub struct Entry {
     pub executed: u64,
 }
 
+/// What a function is entered with.
+#[derive(Clone, Copy)]
+pub enum Args {
+    /// r1; r2 to r5 are 0.
+    One(u64),
+    All([u64; 5]),
+}
+
+impl Args {
+    #[inline(always)]
+    pub fn all(self) -> [u64; 5] {
+        match self {
+            Args::One(r1) => [r1, 0, 0, 0, 0],
+            Args::All(all) => all,
+        }
+    }
+}
+
 /// Run a compiled function until it returns: in the next context, which `entry` has just been found for.
 #[inline(always)]
-pub fn call<H: Host>(h: &mut H, entry: Entry, args: [u64; 5]) -> Result<u64, Fault> {
-    let host = ptr::from_mut(h).cast();
+pub fn call<H: Host>(h: &mut H, entry: Entry, args: Args) -> Result<u64, Fault> {
     let at = h.vm().contexts.take();
     // SAFETY: nobody else has it until it is given back.
+    let value = unsafe { call_in(h, at, entry, args) }?;
+    h.vm().contexts.give_back(at);
+    Ok(value)
+}
+
+/// As `call`, in that context. After a fault it has been left.
+///
+/// # Safety
+/// `entry` has just been found for the context, and nobody else uses that until it is left.
+#[inline(always)]
+pub unsafe fn call_in<H: Host>(
+    h: &mut H,
+    at: *mut Ctx,
+    entry: Entry,
+    args: Args,
+) -> Result<u64, Fault> {
+    let host = ptr::from_mut(h).cast();
+    // SAFETY: as the caller says.
     let ctx = unsafe { &mut *at };
     (ctx.calls, ctx.host) = (Ways::<H>::TABLE, host);
     let fp = ctx.fp;
@@ -45,32 +80,39 @@ pub fn call<H: Host>(h: &mut H, entry: Entry, args: [u64; 5]) -> Result<u64, Fau
     if pair.executed == FAILED {
         return Err(failed(h, at));
     }
-    let vm = h.vm();
-    vm.contexts.give_back(at);
-    vm.executed = pair.executed;
+    h.vm().executed = pair.executed;
     Ok(pair.value)
 }
 
 /// Passes all arguments that code may take; both calling conventions let it ignore those that it does not.
 ///
 /// # Safety
-/// The code must be a function's, and the context fit it.
+/// The code must be a function's, which takes no more than one argument if that is all, and the context fit it.
 #[inline(always)]
-unsafe fn jump(entry: Entry, ctx: *mut Ctx, fp: u64, args: [u64; 5]) -> Pair {
+unsafe fn jump(entry: Entry, ctx: *mut Ctx, fp: u64, args: Args) -> Pair {
     type R = u64;
+    type Simple = extern "C" fn(*mut Ctx, R, R, R) -> Pair;
     type Code = extern "C" fn(*mut Ctx, R, R, R, R, R, R, R) -> Pair;
-    let [a, b, c, d, e] = args;
-    // SAFETY: compiled functions have this signature, or it without some of the last arguments.
-    let code = unsafe { transmute::<*const u8, Code>(entry.code) };
-    code(ctx, entry.executed, fp, a, b, c, d, e)
+    match args {
+        Args::One(r1) => {
+            // SAFETY: compiled functions have this signature, or it without the last argument.
+            let code = unsafe { transmute::<*const u8, Simple>(entry.code) };
+            code(ctx, entry.executed, fp, r1)
+        }
+        Args::All([a, b, c, d, e]) => {
+            // SAFETY: as above, without some of the last arguments.
+            let code = unsafe { transmute::<*const u8, Code>(entry.code) };
+            code(ctx, entry.executed, fp, a, b, c, d, e)
+        }
+    }
 }
 
-/// What stopped the code: a panic goes on, a fault gets the places of the code's frames. The context is given back.
+/// What stopped the code: a panic goes on, a fault gets the places of the code's frames. The context is left.
 #[cold]
 #[inline(never)]
 fn failed<H: Host>(h: &mut H, at: *mut Ctx) -> Fault {
     let vm = h.vm();
-    vm.contexts.give_back(at);
+    vm.contexts.left(at);
     // SAFETY: the code has been left, so nobody else uses it; nothing takes it before this returns.
     let ctx = unsafe { &mut *at };
     let (fault, panic, pcs, regs) = (ctx.fault.take(), ctx.panic.take(), ctx.pcs, ctx.regs);
@@ -154,11 +196,14 @@ const STOPPED: Pair = Pair { value: 0, executed: FAILED };
 unsafe fn call_out<H: Host>(
     ctx: *mut Ctx,
     executed: u64,
-    work: impl FnOnce(&mut H, &Ctx) -> Result<u64, Fault>,
+    [a, b, c, d]: [u64; 4],
+    work: impl FnOnce(&mut H, &Ctx, &[u64; 5]) -> Result<u64, Fault>,
 ) -> Pair {
+    // SAFETY: as the caller says.
+    let args = [a, b, c, d, unsafe { (*ctx).out.r5 }];
     let counted = |h: &mut H, ctx: &Ctx| {
         h.vm().executed = executed;
-        let value = work(h, ctx)?;
+        let value = work(h, ctx, &args)?;
         let vm = h.vm();
         let executed = vm.executed;
         if executed >= vm.deadline { Err(over_limit(vm)) } else { Ok(Pair { value, executed }) }
@@ -189,13 +234,13 @@ unsafe extern "C" fn helper<H: Host>(
     c: u64,
     d: u64,
 ) -> Pair {
-    let work = |h: &mut H, ctx: &Ctx| {
+    let work = |h: &mut H, ctx: &Ctx, args: &[u64; 5]| {
         let vm = h.vm();
         vm.helper_calls = vm.helper_calls.wrapping_add(1);
-        crate::helper::call(h, site(ctx), ctx.out.number, [a, b, c, d, ctx.out.r5])
+        crate::helper::call(h, site(ctx), ctx.out.number, *args)
     };
     // SAFETY: compiled code passes its context.
-    unsafe { call_out::<H>(ctx, executed, work) }
+    unsafe { call_out::<H>(ctx, executed, [a, b, c, d], work) }
 }
 
 unsafe extern "C" fn kfunc<H: Host>(
@@ -206,13 +251,13 @@ unsafe extern "C" fn kfunc<H: Host>(
     c: u64,
     d: u64,
 ) -> Pair {
-    let work = |h: &mut H, ctx: &Ctx| {
+    let work = |h: &mut H, ctx: &Ctx, args: &[u64; 5]| {
         let vm = h.vm();
         vm.kfunc_calls = vm.kfunc_calls.wrapping_add(1);
-        h.kfunc(site(ctx), KfuncId(ctx.out.number), &[a, b, c, d, ctx.out.r5])
+        h.kfunc(site(ctx), KfuncId(ctx.out.number), args)
     };
     // SAFETY: compiled code passes its context.
-    unsafe { call_out::<H>(ctx, executed, work) }
+    unsafe { call_out::<H>(ctx, executed, [a, b, c, d], work) }
 }
 
 unsafe extern "C" fn builtin<H: Host>(
@@ -223,13 +268,13 @@ unsafe extern "C" fn builtin<H: Host>(
     c: u64,
     d: u64,
 ) -> Pair {
-    let work = |h: &mut H, ctx: &Ctx| {
+    let work = |h: &mut H, ctx: &Ctx, args: &[u64; 5]| {
         let vm = h.vm();
         vm.kfunc_calls = vm.kfunc_calls.wrapping_add(1);
-        crate::kfunc::call(h, site(ctx), KfuncId(ctx.out.number), [a, b, c, d, ctx.out.r5])
+        crate::kfunc::call(h, site(ctx), KfuncId(ctx.out.number), *args)
     };
     // SAFETY: compiled code passes its context.
-    unsafe { call_out::<H>(ctx, executed, work) }
+    unsafe { call_out::<H>(ctx, executed, [a, b, c, d], work) }
 }
 
 /// The caller has checked depth and limit.
@@ -244,7 +289,7 @@ unsafe extern "C" fn func<H: Host>(
     let work = |h: &mut H, ctx: &Ctx| {
         h.vm().executed = executed;
         let func = code_of(ctx).func_at(ctx.out.number);
-        let args = [a, b, c, d, ctx.out.r5];
+        let args = Args::All([a, b, c, d, ctx.out.r5]);
         let value = run(h, ctx.instance, func, site(ctx).depth, |_| args)?;
         Ok(Pair { value, executed: h.vm().executed })
     };
@@ -261,6 +306,7 @@ unsafe extern "C" fn func_reg<H: Host>(
     d: u64,
 ) -> Pair {
     let work = |h: &mut H, ctx: &Ctx| {
+        let args = Args::All([a, b, c, d, ctx.out.r5]);
         let vm = h.vm();
         vm.executed = executed;
         let max_depth = vm.stacks.max_depth();
@@ -276,7 +322,7 @@ unsafe extern "C" fn func_reg<H: Host>(
         if executed >= h.vm().deadline {
             return Err(over_limit(h.vm()));
         }
-        let value = run(h, ctx.instance, func, depth, |_| [a, b, c, d, ctx.out.r5])?;
+        let value = run(h, ctx.instance, func, depth, |_| args)?;
         Ok(Pair { value, executed: h.vm().executed })
     };
     // SAFETY: compiled code passes its context.

@@ -17,8 +17,9 @@ use cranelift_frontend::{FunctionBuilder, Variable};
 
 use super::Data;
 use super::ctx::{FAILED, WHY_DEPTH, WHY_LIMIT, Way, at};
-use super::facts::{Facts, Regs, step};
+use super::facts::{Facts, Regs, decided, step};
 use super::groups::Groups;
+use super::memory::access_signature;
 use crate::insn::uses::{RegSet, taken};
 use crate::insn::{Insn, Op, access_size};
 use crate::kfunc::KfuncId;
@@ -53,30 +54,6 @@ pub fn signature(call_conv: CallConv, arguments: usize) -> Signature {
     signature
 }
 
-/// Of the code that stands between a refused access and `Calls::access`.
-pub fn access_signature() -> Signature {
-    let mut signature = Signature::new(CallConv::PreserveAll);
-    signature.params.push(AbiParam::new(I64));
-    signature
-}
-
-/// That code. What Rust's calling convention lets a function change is saved around it.
-pub fn access_thunk(mut b: FunctionBuilder<'_>, call_conv: CallConv) -> FunctionBuilder<'_> {
-    let block = b.create_block();
-    b.append_block_params_for_function_params(block);
-    b.switch_to_block(block);
-    b.seal_block(block);
-    let ctx = b.block_params(block)[0];
-    let calls = b.ins().load(I64, flags(), ctx, at::CALLS);
-    let callee = b.ins().load(I64, flags(), calls, at::CALLS_ACCESS);
-    let mut signature = Signature::new(call_conv);
-    signature.params.push(AbiParam::new(I64));
-    let signature = b.import_signature(signature);
-    b.ins().call_indirect(signature, callee, &[ctx]);
-    b.ins().return_(&[]);
-    b
-}
-
 pub struct Translator<'a, 'b> {
     pub b: FunctionBuilder<'b>,
     pub input: Input<'a>,
@@ -89,6 +66,7 @@ pub struct Translator<'a, 'b> {
     pub ctx: Value,
     pub fp: Value,
     pub base: Value,
+    pub mem: Value,
     pub perms: Value,
     /// By slot.
     blocks: Vec<Option<Block>>,
@@ -120,7 +98,12 @@ impl<'a, 'b> Translator<'a, 'b> {
         let ctx = params[0];
         // Taken from where it is used, and not at all where it is not.
         let stable = flags().with_readonly().with_can_move();
-        let base = b.ins().load(I64, stable, ctx, at::BASE);
+        let slots = &input.code[input.func.start as usize..][..input.func.len as usize];
+        let accesses = slots.iter().filter(|insn| access_size(insn.op).is_some()).count();
+        // At once where it would be loaded again and again.
+        let often = if accesses > 1 { flags().with_readonly() } else { stable };
+        let base = b.ins().load(I64, often, ctx, at::BASE);
+        let mem = b.ins().load(I64, stable, ctx, at::MEM);
         let perms = b.ins().load(I64, stable, ctx, at::PERMS);
         let regs = [(); 10].map(|()| b.declare_var(I64));
         let executed = b.declare_var(I64);
@@ -144,6 +127,7 @@ impl<'a, 'b> Translator<'a, 'b> {
             ctx,
             fp: params[2],
             base,
+            mem,
             perms,
             blocks,
             preds_left: facts.preds.clone(),
@@ -245,8 +229,7 @@ impl<'a, 'b> Translator<'a, 'b> {
             Op::CallFunc => self.call_func(insn, pc),
             Op::CallReg => self.call_reg(insn, pc),
             op if (Op::Jeq64K as u8..=Op::Jset32X as u8).contains(&(op as u8)) => {
-                self.branch(insn, pc);
-                return false;
+                return self.branch(insn, pc);
             }
             op if access_size(op).is_some() => self.memory(insn, pc),
             _ => self.alu(insn),
@@ -333,10 +316,21 @@ impl<'a, 'b> Translator<'a, 'b> {
         }
     }
 
-    fn branch(&mut self, insn: &Insn, pc: u32) {
-        self.settle();
-        let taken = self.condition(insn);
-        self.jump_if(taken, insn, pc);
+    /// Only one way is left where what is compared is known.
+    fn branch(&mut self, insn: &Insn, pc: u32) -> bool {
+        match decided(insn, &self.known) {
+            Some(true) => {
+                self.settle();
+                self.jump(insn, pc);
+            }
+            Some(false) => return true,
+            None => {
+                self.settle();
+                let taken = self.condition(insn);
+                self.jump_if(taken, insn, pc);
+            }
+        }
+        false
     }
 
     fn may_goto(&mut self, insn: &Insn, pc: u32) {
@@ -386,10 +380,18 @@ impl<'a, 'b> Translator<'a, 'b> {
 
     /// Calls one of the ways out, in or for the frame `fp`, with so many of r1 to r5; those that the callee does not read
     /// would be kept alive for nothing.
-    fn way_out(&mut self, way: Way, number: u32, fp: Value, arguments: usize, pc: u32) -> [Value; 2] {
+    fn way_out(
+        &mut self,
+        way: Way,
+        number: u32,
+        fp: Value,
+        arguments: usize,
+        pc: u32,
+    ) -> [Value; 2] {
         let executed = self.settle();
         let zero = self.iconst(0);
-        let regs = (1..=5u8).map(|reg| if usize::from(reg) <= arguments { self.reg(reg) } else { zero });
+        let regs =
+            (1..=5u8).map(|reg| if usize::from(reg) <= arguments { self.reg(reg) } else { zero });
         let regs: Vec<Value> = regs.collect();
         self.b.ins().store(flags(), fp, self.ctx, at::OUT_FP);
         self.b.ins().store(flags(), regs[4], self.ctx, at::OUT_R5);

@@ -5,9 +5,11 @@
 //! Does not: execute (see `interp.rs`).
 
 use super::interp::MAX_FRAMES;
+use super::run::run_outermost;
 use super::{CallSite, FuncId, Host, InstanceId, KptrKind, Storage, Vm, run};
 use crate::fault::{Fault, FaultKind};
 use crate::insn::func_of_addr;
+use crate::jit::Args;
 use crate::map::{Dropped, MapId};
 use crate::timer::TimerId;
 
@@ -31,7 +33,7 @@ pub fn call<H: Host, const N: usize>(
     invoke(h, instance, func, |vm| {
         let at = vm.stacks.scratch();
         *vm.mem.own_mut::<[u64; N]>(at) = *args;
-        [at, 0, 0, 0, 0]
+        Args::One(at)
     })
 }
 
@@ -42,7 +44,7 @@ pub fn call_raw<H: Host>(
     func: FuncId,
     regs: [u64; 5],
 ) -> Result<u64, Fault> {
-    invoke(h, instance, func, |_| regs)
+    invoke(h, instance, func, |_| Args::All(regs))
 }
 
 /// Run the callback of a timer that the host was told to arm. A timer that is gone or idle is ignored.
@@ -61,7 +63,7 @@ pub fn fire_timer<H: Host>(h: &mut H, id: TimerId) -> Result<(), Fault> {
         // A slot of its own: the callback's helpers use those of its frames.
         let scratch = vm.callback_scratch(MAX_FRAMES as u32);
         let (map, key) = vm.callback_key(timer.map, timer.value, scratch);
-        [map, key, timer.value, 0, 0]
+        Args::All([map, key, timer.value, 0, 0])
     });
     h.vm().timers.running = outer;
     result.map(|_| ())
@@ -75,7 +77,7 @@ pub(crate) fn callback<H: Host>(
     args: [u64; 5],
 ) -> Result<u64, Fault> {
     let func = func_of_addr(addr).ok_or_else(|| Fault::new(FaultKind::BadCall { addr }))?;
-    run(h, site.instance, func, site.depth + 1, |_| args)
+    run(h, site.instance, func, site.depth + 1, |_| Args::All(args))
 }
 
 /// Tell the host what map operations let go of. Every invocation begins and ends with it.
@@ -159,20 +161,37 @@ fn invoke<H: Host>(
     h: &mut H,
     instance: InstanceId,
     func: FuncId,
-    setup: impl FnOnce(&mut Vm) -> [u64; 5],
+    setup: impl FnOnce(&mut Vm) -> Args,
 ) -> Result<u64, Fault> {
     settle(h);
     let vm = h.vm();
-    if !vm.running() {
-        vm.deadline = vm.executed.saturating_add(vm.limits.insns_per_call);
-    } else if vm.stacks.full() {
+    if vm.running() {
+        return nested(h, instance, func, setup);
+    }
+    vm.stacks.enter_outermost();
+    let result = run_outermost(h, instance, func, setup);
+    let vm = h.vm();
+    vm.stacks.leave_outermost();
+    if vm.dropped.len() | vm.locks.len() == 0 { result } else { finish(h, result) }
+}
+
+/// Run a program inside of another one's call.
+#[inline(never)]
+fn nested<H: Host>(
+    h: &mut H,
+    instance: InstanceId,
+    func: FuncId,
+    setup: impl FnOnce(&mut Vm) -> Args,
+) -> Result<u64, Fault> {
+    let vm = h.vm();
+    if vm.stacks.full() {
         return Err(Fault::new(FaultKind::Nesting { max: vm.limits.nesting }));
     }
     let outer = vm.stacks.enter();
     let result = run(h, instance, func, 0, setup);
     let vm = h.vm();
     vm.stacks.leave(outer);
-    if vm.dropped.len() | vm.locks.len() == 0 { result } else { finish(h, result) }
+    if vm.dropped.is_empty() { result } else { finish(h, result) }
 }
 
 /// An invocation has ended and left something to do.

@@ -6,12 +6,13 @@
 //! An operation of a scheduler executes some ten instructions, so what stands around it counts: a function that has
 //! machine code is entered without a call on the way, and everything else is out of line.
 
+use std::ptr;
 use std::sync::Arc;
 
 use super::interp::{self, Start};
 use super::{FuncId, Host, InstanceId, Vm};
 use crate::fault::{Fault, FaultKind};
-use crate::jit::{self, Entry, Place};
+use crate::jit::{self, Args, Entry, Place};
 
 /// Run `func` in frame `depth` of the current stack level until it returns. `setup` gives it r1 to r5.
 #[inline(always)]
@@ -20,21 +21,52 @@ pub(crate) fn run<H: Host>(
     instance: InstanceId,
     func: FuncId,
     depth: u32,
-    setup: impl FnOnce(&mut Vm) -> [u64; 5],
+    setup: impl FnOnce(&mut Vm) -> Args,
 ) -> Result<u64, Fault> {
     let vm = h.vm();
-    let Some(entry) = vm.ready(instance, func, depth) else {
-        let args = setup(vm);
-        return begin(h, instance, func, depth, &args);
-    };
     let args = setup(vm);
-    jit::call(h, entry, args)
+    match vm.ready(instance, func, &args, depth) {
+        Some(entry) => jit::call(h, entry, args),
+        None => begin(h, instance, func, depth, &args.all()),
+    }
+}
+
+/// As `run`, of a program that the kernel calls while no other runs. The limit counts from here.
+#[inline(always)]
+pub(crate) fn run_outermost<H: Host>(
+    h: &mut H,
+    instance: InstanceId,
+    func: FuncId,
+    setup: impl FnOnce(&mut Vm) -> Args,
+) -> Result<u64, Fault> {
+    let vm = h.vm();
+    let args = setup(vm);
+    let executed = vm.executed;
+    let deadline = executed.saturating_add(vm.limits.insns_per_call);
+    vm.deadline = deadline;
+    let known = vm.contexts.outermost().is_of(instance) || vm.introduce_outermost(instance);
+    let ctx = vm.contexts.outermost();
+    let at = ptr::from_mut(ctx);
+    if known
+        && executed < deadline
+        && let Some(entry) = ctx.entry(func, &args, executed, deadline)
+    {
+        // SAFETY: the entry is for it, and no other program is called by the kernel until this one has ended.
+        return unsafe { jit::call_in(h, at, entry, args) };
+    }
+    begin(h, instance, func, 0, &args.all())
 }
 
 impl Vm {
     /// The function's machine code, if it has any and nothing forbids to enter it.
     #[inline(always)]
-    fn ready(&mut self, instance: InstanceId, func: FuncId, depth: u32) -> Option<Entry> {
+    fn ready(
+        &mut self,
+        instance: InstanceId,
+        func: FuncId,
+        args: &Args,
+        depth: u32,
+    ) -> Option<Entry> {
         let (executed, deadline) = (self.executed, self.deadline);
         if executed >= deadline {
             return None;
@@ -44,28 +76,34 @@ impl Vm {
             return None;
         }
         let ctx = self.contexts.next();
-        ctx.entry(func, executed, deadline)
+        ctx.entry(func, args, executed, deadline)
     }
 
     /// The next entry into code is one of `instance`, in frame `depth`; false if it cannot be.
     #[cold]
     #[inline(never)]
     fn introduce(&mut self, instance: InstanceId, depth: u32) -> bool {
-        let Some(found) = self.instances.get(instance.idx()).and_then(Option::as_ref) else {
-            return false;
-        };
+        let Some(place) = self.place(depth) else { return false };
+        let found = self.instances.get(instance.idx()).and_then(Option::as_ref);
+        found.is_some_and(|found| self.contexts.stranger(&self.mem).introduce(found, &place))
+    }
+
+    /// As `introduce`, of a program that the kernel calls while no other runs.
+    #[cold]
+    #[inline(never)]
+    fn introduce_outermost(&mut self, instance: InstanceId) -> bool {
+        let Some(place) = self.place(0) else { return false };
+        let found = self.instances.get(instance.idx()).and_then(Option::as_ref);
+        found.is_some_and(|found| self.contexts.outermost().introduce(found, &place))
+    }
+
+    /// A frame of the running level; None if there is none so deep.
+    fn place(&self, depth: u32) -> Option<Place> {
         let max_depth = self.stacks.max_depth();
-        if depth >= max_depth {
-            return false;
-        }
-        let place = Place {
-            depth,
-            frames: max_depth - depth,
-            fp: self.stacks.frame_pointer(depth),
-            fp_min: self.stacks.frame_pointer(max_depth - 1),
-            may_goto: self.limits.may_goto.into(),
-        };
-        self.contexts.stranger(&self.mem).introduce(found, &place)
+        let frames = max_depth.checked_sub(depth).filter(|frames| *frames > 0)?;
+        let fp = self.stacks.frame_pointer(depth);
+        let fp_min = self.stacks.frame_pointer(max_depth - 1);
+        Some(Place { depth, frames, fp, fp_min, may_goto: self.limits.may_goto.into() })
     }
 }
 
@@ -91,9 +129,9 @@ fn begin<H: Host>(
         return Err(Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call }));
     }
     if found.code().is_some_and(|code| code.due(func))
-        && let Some(entry) = h.vm().ready(instance, func, depth)
+        && let Some(entry) = h.vm().ready(instance, func, &Args::All(*args), depth)
     {
-        return jit::call(h, entry, *args);
+        return jit::call(h, entry, Args::All(*args));
     }
     let vm = h.vm();
     let Some(found) = vm.instance(instance) else {

@@ -17,7 +17,8 @@ pub const FRAME: u64 = 512;
 pub struct Stacks {
     /// Nesting levels in use; 0 when nothing runs.
     pub level: u32,
-    /// End of the frames of the running level, where its scratch page begins.
+    /// End of the frames of the running level, where its scratch page begins. Where nothing runs, of the first, so that most
+    /// invocations leave it as it is.
     top: u64,
     stride: u64,
     max_level: u32,
@@ -43,8 +44,7 @@ impl Stacks {
         for level in 0..u64::from(max_level) {
             mem.set_perm(base + level * stride, used, Perm::ReadWrite);
         }
-        // Of the level before the first.
-        let top = base + frames.next_multiple_of(PAGE) - stride;
+        let top = base + frames.next_multiple_of(PAGE);
         let max_depth = limits.call_depth.min(MAX_FRAMES as u32);
         Ok(Stacks { level: 0, top, stride, max_level, max_depth })
     }
@@ -59,9 +59,22 @@ impl Stacks {
     #[inline(always)]
     pub fn enter(&mut self) -> Outer {
         let outer = Outer { level: self.level, top: self.top };
+        if outer.level > 0 {
+            self.top = outer.top.wrapping_add(self.stride);
+        }
         self.level = outer.level.wrapping_add(1);
-        self.top = outer.top.wrapping_add(self.stride);
         outer
+    }
+
+    /// Begin an invocation where nothing runs; `leave_outermost` ends it.
+    #[inline(always)]
+    pub fn enter_outermost(&mut self) {
+        self.level = 1;
+    }
+
+    #[inline(always)]
+    pub fn leave_outermost(&mut self) {
+        self.level = 0;
     }
 
     /// As it was: the level of the invocation around is not worked out anew, as the host's CPU would wait for it.

@@ -40,7 +40,7 @@ struct calls {
 
 /* `Ctx` of jit/ctx.rs, as far as code looks at it. */
 struct ctx {
-	u8 *base;
+	u8 *base, *mem;
 	const u8 *perms;
 	u64 deadline, fp_min, arena_base, may_goto;
 	const struct calls *calls;
@@ -377,6 +377,7 @@ static struct pair enter(u64 func, u64 fp, u64 depth, const u64 *args)
 {
 	struct ctx ctx = {
 		.base = base,
+		.mem = base + GUEST_BASE,
 		.perms = perms,
 		.deadline = deadline,
 		.fp_min = fp_min,
@@ -540,7 +541,8 @@ static void one_case(void)
 #define CALL(field) __builtin_offsetof(struct calls, field)
 
 static const u64 layout[] = {
-	AT(base), AT(perms), AT(deadline), AT(fp_min), AT(arena_base), AT(may_goto), AT(calls), AT(access), AT(refused),
+	AT(base), AT(mem), AT(perms), AT(deadline), AT(fp_min), AT(arena_base), AT(may_goto), AT(calls), AT(access),
+	AT(refused),
 	0, 8, 16, 24, 32, 40, 48,
 	AT(out), AT(executed), AT(why), AT(nr_pcs), AT(pcs), AT(regs), AT(fp),
 	0, 8, 16, 20, 24,
@@ -557,7 +559,8 @@ static void read_head(void)
 		same("an offset", layout[i], word());
 	nr_pages = word();
 	base = (u8 *)(word() - GUEST_BASE);
-	perms = map(0, nr_pages, PROT_RW);
+	/* The page before the first allows nothing. */
+	perms = (u8 *)map(0, PAGE + nr_pages, PROT_RW) + PAGE;
 	entries = map(word(), PAGE, PROT_RW);
 	len = word();
 	code = word();
