@@ -94,6 +94,12 @@ impl Facts {
         }
     }
 
+    /// Whether a jump leads backward.
+    pub fn loops(&self, func: &Func) -> bool {
+        let mut all = self.next.iter().zip(func.start..);
+        all.any(|(next, pc)| next.iter().flatten().any(|to| *to <= pc))
+    }
+
     fn count(&mut self, func: &Func) {
         for next in self.next.iter().flatten().flatten() {
             self.preds[(next - func.start) as usize] += 1;

@@ -100,9 +100,10 @@ impl<'a, 'b> Translator<'a, 'b> {
         let stable = flags().with_readonly().with_can_move();
         let slots = &input.code[input.func.start as usize..][..input.func.len as usize];
         let accesses = slots.iter().filter(|insn| access_size(insn.op).is_some()).count();
-        // At once where it would be loaded again and again.
-        let often = if accesses > 1 { flags().with_readonly() } else { stable };
-        let base = b.ins().load(I64, often, ctx, at::BASE);
+        // At once where each access would load it again. Loops need the register more, and have it loaded before them anyway.
+        let at_once = accesses > 1 && !facts.loops(input.func);
+        let when = if at_once { flags().with_readonly() } else { stable };
+        let base = b.ins().load(I64, when, ctx, at::BASE);
         let mem = b.ins().load(I64, stable, ctx, at::MEM);
         let perms = b.ins().load(I64, stable, ctx, at::PERMS);
         let regs = [(); 10].map(|()| b.declare_var(I64));
