@@ -345,6 +345,7 @@ impl Code {
             call_conv: self.isa.default_call_conv(),
             data: &self.data,
             bounded: self.bounded,
+            entered: entered(&image.code, func),
             nr_pages: self.nr_pages,
             callee: &callee,
         };
@@ -372,6 +373,13 @@ fn arguments(code: &[Insn], func: &Func) -> usize {
     let live = uses::live_along(code, func, |at| facts.next[at]);
     let first = live.first().copied().unwrap_or_default();
     (1..=5u8).rev().find(|reg| first.has(*reg)).unwrap_or(0).into()
+}
+
+/// Whether a function is only entered from outside: none of the image calls it by its number.
+fn entered(code: &[Insn], func: &Func) -> bool {
+    // Slots of longer ones have no room for what is noted beside them.
+    let calls = |insn: &Insn| insn.op == Op::CallFunc && insn.off as u32 == func.start;
+    code.len() < ctx::AT_ENTRY as usize && !code.iter().any(calls)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -38,8 +38,9 @@ pub type AccessFn = unsafe extern "C" fn(*mut Ctx);
 #[repr(C)]
 pub struct Calls {
     pub helper: CallFn,
-    /// A kernel function of the host's, and one of this crate's.
+    /// A kernel function of the host's, one that takes no fifth argument, and one of this crate's.
     pub kfunc: CallFn,
+    pub kfunc4: CallFn,
     pub builtin: CallFn,
     /// A function of the program that is not compiled.
     pub func: CallFn,
@@ -69,15 +70,19 @@ pub struct Refused {
     pub failed: u64,
 }
 
-/// A call out: the code writes it before it makes one.
+/// In `Out::pc`: the call is made in the frame in which the code was entered.
+pub const AT_ENTRY: u32 = 1 << 31;
+
+/// A call out: the code writes it before it makes one, and no more than is looked at. The host's CPU takes one store a cycle, and
+/// that is what short operations wait for.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Out {
-    /// The caller's frame; of `Calls::func`, the callee's.
+    /// The caller's frame, unless `pc` says that it is the entry's; of `Calls::func`, the callee's.
     pub fp: u64,
-    /// 0 if the call does not take it.
+    /// 0 if the call does not take it. Not looked at by `Calls::kfunc4`.
     pub r5: u64,
-    /// The call's slot.
+    /// The call's slot, and perhaps `AT_ENTRY`.
     pub pc: u32,
     /// Of the helper or kernel function, or the first slot of a function of the program.
     pub number: u32,
@@ -207,6 +212,13 @@ impl Ctx {
         let code = slots.get(func.idx())?.entry(args, self.frames)?;
         self.deadline = deadline;
         Some(Entry { code, executed })
+    }
+
+    /// Another host, or at another place.
+    #[cold]
+    #[inline(never)]
+    pub fn meet(&mut self, calls: &'static Calls, host: *mut ()) {
+        (self.calls, self.host) = (calls, host);
     }
 
     /// As new, of what only a failure writes.
@@ -340,8 +352,9 @@ pub mod at {
     const OUT: i32 = offset_of!(Ctx, out) as i32;
     pub const OUT_FP: i32 = OUT + offset_of!(Out, fp) as i32;
     pub const OUT_R5: i32 = OUT + offset_of!(Out, r5) as i32;
+    /// Slot and number, as one word.
     pub const OUT_PC: i32 = OUT + offset_of!(Out, pc) as i32;
-    pub const OUT_NUMBER: i32 = OUT + offset_of!(Out, number) as i32;
+    const _: () = assert!(offset_of!(Out, number) == offset_of!(Out, pc) + 4);
     pub const OUT_TARGET: i32 = OUT + offset_of!(Out, target) as i32;
     pub const EXECUTED: i32 = offset_of!(Ctx, executed) as i32;
     pub const WHY: i32 = offset_of!(Ctx, why) as i32;
@@ -355,6 +368,7 @@ pub mod at {
 pub enum Way {
     Helper,
     Kfunc,
+    Kfunc4,
     Builtin,
     Func,
     FuncReg,
@@ -366,6 +380,7 @@ impl Way {
         let at = match self {
             Way::Helper => offset_of!(Calls, helper),
             Way::Kfunc => offset_of!(Calls, kfunc),
+            Way::Kfunc4 => offset_of!(Calls, kfunc4),
             Way::Builtin => offset_of!(Calls, builtin),
             Way::Func => offset_of!(Calls, func),
             Way::FuncReg => offset_of!(Calls, func_reg),

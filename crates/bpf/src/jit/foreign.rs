@@ -9,7 +9,7 @@ use super::compile::{Compiler, Isa, named_isa};
 use super::ctx::{Calls, Ctx, Out, Refused};
 use super::height::heights;
 use super::translate::Input;
-use super::{Refusal, SLOTS_MAX, arguments};
+use super::{Refusal, SLOTS_MAX, arguments, entered};
 use crate::insn::{Op, uses};
 use crate::vm::interp::MAX_FRAMES;
 use crate::vm::{Func, Image};
@@ -63,7 +63,7 @@ pub fn layout() -> Vec<usize> {
     let refused = offsets!(Refused: addr, slot, value, r0, executed, result, failed);
     let tail = offsets!(Ctx: out, executed, why, nr_pcs, pcs, regs, host);
     let out = offsets!(Out: fp, r5, pc, number, target);
-    let calls = offsets!(Calls: helper, kfunc, builtin, func, func_reg, access);
+    let calls = offsets!(Calls: helper, kfunc, kfunc4, builtin, func, func_reg, access);
     [&head[..], &refused, &tail, &out, &calls].concat()
 }
 
@@ -97,6 +97,7 @@ impl Generator<'_> {
             call_conv: self.isa.default_call_conv(),
             data: &[],
             bounded: self.bounded,
+            entered: entered(&self.image.code, func),
             nr_pages: self.surroundings.nr_pages,
             callee: &|pc| self.callee(pc),
         };

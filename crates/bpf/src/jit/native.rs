@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
 use super::Code;
-use super::ctx::{Calls, Ctx, FAILED, Pair, Refused, WHY_DEPTH};
+use super::ctx::{AT_ENTRY, Calls, Ctx, FAILED, Out, Pair, Refused, WHY_DEPTH};
 use super::memory::is_atomic;
 use crate::fault::{Fault, FaultKind};
 use crate::insn::uses::is_load;
@@ -72,7 +72,9 @@ pub unsafe fn call_in<H: Host>(
     let host = ptr::from_mut(h).cast();
     // SAFETY: as the caller says.
     let ctx = unsafe { &mut *at };
-    (ctx.calls, ctx.host) = (Ways::<H>::TABLE, host);
+    if !ptr::eq(ctx.calls, Ways::<H>::TABLE) || ctx.host != host {
+        ctx.meet(Ways::<H>::TABLE, host);
+    }
     let fp = ctx.fp;
     // SAFETY: `entry` is of the instance's code, compiled for the memory's size; the instance keeps it. Everything that the
     // context points to outlives the call, and the host is not touched here until it is over.
@@ -141,7 +143,8 @@ struct Ways<H>(std::marker::PhantomData<H>);
 impl<H: Host> Ways<H> {
     const TABLE: &'static Calls = &Calls {
         helper: helper::<H>,
-        kfunc: kfunc::<H>,
+        kfunc: kfunc::<H, true>,
+        kfunc4: kfunc::<H, false>,
         builtin: builtin::<H>,
         func: func::<H>,
         func_reg: func_reg::<H>,
@@ -196,11 +199,9 @@ const STOPPED: Pair = Pair { value: 0, executed: FAILED };
 unsafe fn call_out<H: Host>(
     ctx: *mut Ctx,
     executed: u64,
-    [a, b, c, d]: [u64; 4],
+    args: [u64; 5],
     work: impl FnOnce(&mut H, &Ctx, &[u64; 5]) -> Result<u64, Fault>,
 ) -> Pair {
-    // SAFETY: as the caller says.
-    let args = [a, b, c, d, unsafe { (*ctx).out.r5 }];
     let counted = |h: &mut H, ctx: &Ctx| {
         h.vm().executed = executed;
         let value = work(h, ctx, &args)?;
@@ -221,9 +222,10 @@ fn over_limit(vm: &Vm) -> Fault {
 /// Where a call comes from. Not worked out where nobody asks.
 #[inline(always)]
 fn site(ctx: &Ctx) -> CallSite {
-    let frames = ctx.fp.wrapping_sub(ctx.out.fp) / FRAME;
+    let Out { fp, pc, .. } = ctx.out;
+    let frames = if pc & AT_ENTRY == 0 { ctx.fp.wrapping_sub(fp) / FRAME } else { 0 };
     let depth = ctx.depth.wrapping_add(frames as u32);
-    CallSite { instance: ctx.instance, pc: ctx.out.pc, depth }
+    CallSite { instance: ctx.instance, pc: pc & !AT_ENTRY, depth }
 }
 
 unsafe extern "C" fn helper<H: Host>(
@@ -240,10 +242,11 @@ unsafe extern "C" fn helper<H: Host>(
         crate::helper::call(h, site(ctx), ctx.out.number, *args)
     };
     // SAFETY: compiled code passes its context.
-    unsafe { call_out::<H>(ctx, executed, [a, b, c, d], work) }
+    unsafe { call_out::<H>(ctx, executed, [a, b, c, d, (*ctx).out.r5], work) }
 }
 
-unsafe extern "C" fn kfunc<H: Host>(
+/// Without `FIVE` it takes no more than four arguments.
+unsafe extern "C" fn kfunc<H: Host, const FIVE: bool>(
     ctx: *mut Ctx,
     executed: u64,
     a: u64,
@@ -257,7 +260,10 @@ unsafe extern "C" fn kfunc<H: Host>(
         h.kfunc(site(ctx), KfuncId(ctx.out.number), args)
     };
     // SAFETY: compiled code passes its context.
-    unsafe { call_out::<H>(ctx, executed, [a, b, c, d], work) }
+    unsafe {
+        let e = if FIVE { (*ctx).out.r5 } else { 0 };
+        call_out::<H>(ctx, executed, [a, b, c, d, e], work)
+    }
 }
 
 unsafe extern "C" fn builtin<H: Host>(
@@ -274,7 +280,7 @@ unsafe extern "C" fn builtin<H: Host>(
         crate::kfunc::call(h, site(ctx), KfuncId(ctx.out.number), *args)
     };
     // SAFETY: compiled code passes its context.
-    unsafe { call_out::<H>(ctx, executed, [a, b, c, d], work) }
+    unsafe { call_out::<H>(ctx, executed, [a, b, c, d, (*ctx).out.r5], work) }
 }
 
 /// The caller has checked depth and limit.

@@ -16,7 +16,7 @@ use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
 
 use super::Data;
-use super::ctx::{FAILED, WHY_DEPTH, WHY_LIMIT, Way, at};
+use super::ctx::{AT_ENTRY, FAILED, WHY_DEPTH, WHY_LIMIT, Way, at};
 use super::facts::{Facts, Regs, decided, step};
 use super::groups::Groups;
 use super::memory::access_signature;
@@ -40,6 +40,8 @@ pub struct Input<'a> {
     pub data: &'a [Data],
     /// Calls need no check of their depth.
     pub bounded: bool,
+    /// No function calls it by its number: where it runs, the code was entered.
+    pub entered: bool,
     /// Pages of the memory: part of what makes code shareable.
     pub nr_pages: u64,
     /// Of a called function by its first slot: where its address is kept, and how many arguments it takes.
@@ -226,6 +228,7 @@ impl<'a, 'b> Translator<'a, 'b> {
             Op::CallKfunc if KfuncId(insn.imm as u32).is_builtin() => {
                 self.call_out(Way::Builtin, taken(insn), insn, pc)
             }
+            Op::CallKfunc if taken(insn) < 5 => self.call_out(Way::Kfunc4, taken(insn), insn, pc),
             Op::CallKfunc => self.call_out(Way::Kfunc, taken(insn), insn, pc),
             Op::CallFunc => self.call_func(insn, pc),
             Op::CallReg => self.call_reg(insn, pc),
@@ -394,12 +397,17 @@ impl<'a, 'b> Translator<'a, 'b> {
         let regs =
             (1..=5u8).map(|reg| if usize::from(reg) <= arguments { self.reg(reg) } else { zero });
         let regs: Vec<Value> = regs.collect();
-        self.b.ins().store(flags(), fp, self.ctx, at::OUT_FP);
-        self.b.ins().store(flags(), regs[4], self.ctx, at::OUT_R5);
-        for (value, at) in [(pc, at::OUT_PC), (number, at::OUT_NUMBER)] {
-            let value = self.b.ins().iconst(I32, i64::from(value));
-            self.b.ins().store(flags(), value, self.ctx, at);
+        let inside = matches!(way, Way::Func | Way::FuncReg);
+        let at_entry = self.input.entered && !inside;
+        if !at_entry {
+            self.b.ins().store(flags(), fp, self.ctx, at::OUT_FP);
         }
+        if way != Way::Kfunc4 {
+            self.b.ins().store(flags(), regs[4], self.ctx, at::OUT_R5);
+        }
+        let pc = if at_entry { pc | AT_ENTRY } else { pc };
+        let which = self.iconst(u64::from(number) << 32 | u64::from(pc));
+        self.b.ins().store(flags(), which, self.ctx, at::OUT_PC);
         let calls = self.b.ins().load(I64, flags().with_readonly(), self.ctx, at::CALLS);
         let callee = self.b.ins().load(I64, flags().with_readonly(), calls, way.at());
         let signature = self.signature_ref(6);

@@ -32,6 +32,7 @@ struct ctx;
 struct calls {
 	struct pair (*helper)(struct ctx *, u64, u64, u64, u64, u64);
 	struct pair (*kfunc)(struct ctx *, u64, u64, u64, u64, u64);
+	struct pair (*kfunc4)(struct ctx *, u64, u64, u64, u64, u64);
 	struct pair (*builtin)(struct ctx *, u64, u64, u64, u64, u64);
 	struct pair (*func)(struct ctx *, u64, u64, u64, u64, u64);
 	struct pair (*func_reg)(struct ctx *, u64, u64, u64, u64, u64);
@@ -293,9 +294,9 @@ static struct pair helper(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d
 	differs("an unknown helper is called", 0, ctx->out.number);
 }
 
-static struct pair kfunc(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
+static struct pair kfunc_of(struct ctx *ctx, u64 count, const u64 *args)
 {
-	const u64 args[] = { a, b, c, d, ctx->out.r5 }, number = ctx->out.number;
+	u64 number = ctx->out.number;
 
 	taken[KFUNC]++;
 	if (!calls_left--)
@@ -304,6 +305,16 @@ static struct pair kfunc(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
 	for (int arg = 0; arg < 5; arg++)
 		same("argument of a kfunc", word(), args[arg]);
 	return called(ctx, count, number << 30);
+}
+
+static struct pair kfunc(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
+{
+	return kfunc_of(ctx, count, (const u64[]){ a, b, c, d, ctx->out.r5 });
+}
+
+static struct pair kfunc4(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
+{
+	return kfunc_of(ctx, count, (const u64[]){ a, b, c, d, 0 });
 }
 
 static struct pair builtin(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
@@ -356,7 +367,7 @@ static struct pair func_reg(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64
 	return inside(ctx, off >> 4, fp - FRAME, count, args);
 }
 
-static const struct calls calls = { helper, kfunc, builtin, func, func_reg, access };
+static const struct calls calls = { helper, kfunc, kfunc4, builtin, func, func_reg, access };
 
 /* What is known of a fault is added to by each stretch of code on the way out. */
 static void left(struct ctx *ctx)
@@ -546,7 +557,7 @@ static const u64 layout[] = {
 	0, 8, 16, 24, 32, 40, 48,
 	AT(out), AT(executed), AT(why), AT(nr_pcs), AT(pcs), AT(regs), AT(fp),
 	0, 8, 16, 20, 24,
-	CALL(helper), CALL(kfunc), CALL(builtin), CALL(func), CALL(func_reg), CALL(access),
+	CALL(helper), CALL(kfunc), CALL(kfunc4), CALL(builtin), CALL(func), CALL(func_reg), CALL(access),
 };
 
 static void read_head(void)
