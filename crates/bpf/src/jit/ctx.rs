@@ -73,8 +73,7 @@ pub struct Refused {
 /// In `Out::pc`: the call is made in the frame in which the code was entered.
 pub const AT_ENTRY: u32 = 1 << 31;
 
-/// A call out: the code writes it before it makes one, and no more than is looked at. The host's CPU takes one store a cycle, and
-/// that is what short operations wait for.
+/// A call out: the code writes it before it makes one, and no more than is looked at: a short operation is made of stores.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Out {

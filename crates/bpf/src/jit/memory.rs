@@ -262,7 +262,7 @@ impl Translator<'_, '_> {
         let (from, off) = match Place::of(insn, &self.known, self.input.data) {
             Place::Near | Place::Anywhere => return None,
             Place::Frame(off) => (self.fp, off),
-            Place::Inside => match self.from_start(access) {
+            Place::Inside => match self.offset_in_memory(access) {
                 Some(off) => return Some((self.mem, off)),
                 None => (self.reg(access.base), access.off as i32),
             },
@@ -271,7 +271,7 @@ impl Translator<'_, '_> {
     }
 
     /// How far from the memory's start an access is, where that is known and fits an instruction.
-    fn from_start(&self, access: &Access) -> Option<i32> {
+    fn offset_in_memory(&self, access: &Access) -> Option<i32> {
         let Known::Number(low, high) = self.known[usize::from(access.base)] else { return None };
         let addr = low.wrapping_add(access.off as u64);
         let off = i32::try_from(addr.wrapping_sub(GUEST_BASE)).ok()?;
