@@ -45,12 +45,11 @@ pub(crate) fn run_outermost<H: Host>(
     let deadline = executed.saturating_add(vm.limits.insns_per_call);
     vm.deadline = deadline;
     let known = vm.contexts.outermost().is_of(instance) || vm.introduce_outermost(instance);
-    let ctx = vm.contexts.outermost();
-    let at = ptr::from_mut(ctx);
     if known
         && executed < deadline
-        && let Some(entry) = ctx.entry(func, &args, executed, deadline)
+        && let Some(entry) = vm.contexts.outermost().entry(func, &args, executed, deadline)
     {
+        let at = ptr::from_mut(vm.contexts.outermost());
         // SAFETY: the entry is for it, and no other program is called by the kernel until this one has ended.
         return unsafe { jit::call_in(h, at, entry, args) };
     }
