@@ -196,7 +196,8 @@ impl<'a> Pair<'a> {
             flags,
             waker: sync.map(|may_take_over| Waker { may_take_over }),
         };
-        if self.model.idle.is_empty() {
+        // A core that has lost a thread may count as idle without an idle CPU: a search in it changes what the next one finds.
+        if self.model.idle.is_empty() && self.model.whole.is_empty() {
             self.work_is_that_of_the_search(here, &query);
         }
         let real = self.view(here).select(&query);
