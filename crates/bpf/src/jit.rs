@@ -23,6 +23,7 @@ mod facts;
 mod foreign;
 mod groups;
 mod height;
+mod helper;
 mod memory;
 mod native;
 mod range;
@@ -46,7 +47,9 @@ pub use foreign::{Foreign, ForeignFunc, Surroundings, generate, layout};
 pub(crate) use native::{Args, Entry, call, call_in};
 use translate::Input;
 
-use crate::insn::{Insn, Op, uses};
+use crate::insn::uses::{self, RegSet};
+use crate::insn::{Insn, Op};
+use crate::map::array::Array;
 use crate::vm::{Func, FuncId, Image, Limits};
 
 /// What executes programs.
@@ -138,6 +141,18 @@ pub(crate) struct Data {
     pub len: u64,
     /// All of it may be read.
     pub writable: bool,
+    /// How programs find its elements; None of a map of maps.
+    pub elements: Option<Elements>,
+}
+
+/// An array that programs look up in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Elements {
+    /// What they have as the map.
+    pub map: u64,
+    /// Each CPU has elements of its own.
+    pub percpu: bool,
+    pub array: Array,
 }
 
 /// The functions of one image, compiled or not yet.
@@ -328,7 +343,7 @@ impl Code {
         if func.len > SLOTS_MAX {
             return Err(Refusal::TooLong { len: func.len, max: SLOTS_MAX });
         }
-        let live = uses::live(&image.code, func);
+        let live = live(&image.code, func);
         let own = work.arguments(image, id);
         let mut compiler = std::mem::take(&mut work.compiler);
         let work = std::cell::RefCell::new(work);
@@ -367,11 +382,16 @@ impl Work {
     }
 }
 
-/// How many of r1 to r5 a function takes: up to the last one that is read before it is written, on ways that may be taken.
+/// Live registers before each slot of a function, on ways that may be taken. Both engines report faults by it: code has no others.
+pub(crate) fn live(code: &[Insn], func: &Func) -> Vec<RegSet> {
+    // Without what lies in data, of which callers know nothing.
+    let facts = Facts::of(code, func, &[]);
+    uses::live(code, func, |at| facts.next[at])
+}
+
+/// How many of r1 to r5 a function takes: up to the last one that is read before it is written.
 fn arguments(code: &[Insn], func: &Func) -> usize {
-    let facts = Facts::of(code, func);
-    let live = uses::live_along(code, func, |at| facts.next[at]);
-    let first = live.first().copied().unwrap_or_default();
+    let first = live(code, func).first().copied().unwrap_or_default();
     (1..=5u8).rev().find(|reg| first.has(*reg)).unwrap_or(0).into()
 }
 

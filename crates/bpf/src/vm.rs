@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::fault::{Access, Fault};
 use crate::insn::Insn;
-use crate::jit::{self, Code, CodeCache, Contexts, Data, Refusal};
+use crate::jit::{self, Code, CodeCache, Contexts, Data, Elements, Refusal};
 use crate::kfunc::KfuncId;
 use crate::map::{Dropped, LocalTypes, MapId, MapKind, MapTable};
 use crate::mem::{Memory, OutOfMemory, PAGE};
@@ -228,7 +228,7 @@ pub struct Vm {
     pub hz: u32,
     /// Instructions executed since the start. Up to date whenever the host is called.
     pub executed: u64,
-    pub helper_calls: u64,
+    pub(crate) helper_calls: u64,
     pub kfunc_calls: u64,
     /// Trees, lists and objects made by programs.
     pub(crate) objects: crate::kfunc::Objects,
@@ -358,14 +358,17 @@ impl Vm {
     /// The instance's memory that machine code need not look at before each access.
     fn data_of(&self, id: InstanceId) -> Vec<Data> {
         let maps = self.instance(id).map_or(&[][..], |instance| &instance.maps);
-        let area = |id: &MapId| match &self.maps.get(*id)?.kind {
-            MapKind::Array(array) => Some((array.base, array.len())),
-            _ => None,
+        let data = |id: &MapId| {
+            let map = self.maps.get(*id)?;
+            let MapKind::Array(array) = map.kind else { return None };
+            let (addr, len) = (array.base, array.len());
+            let elements = Elements { map: map.addr, percpu: map.is_percpu(), array };
+            let elements = (!map.holds_maps()).then_some(elements);
+            let writable = self.mem.allows(addr, len, Access::Store);
+            let data = Data { addr, len, writable, elements };
+            self.mem.allows(addr, len, Access::Load).then_some(data)
         };
-        let readable = |(addr, len): &(u64, u64)| self.mem.allows(*addr, *len, Access::Load);
-        let data =
-            |(addr, len)| Data { addr, len, writable: self.mem.allows(addr, len, Access::Store) };
-        maps.iter().filter_map(area).filter(readable).map(data).collect()
+        maps.iter().filter_map(data).collect()
     }
 
     #[inline(always)]
@@ -379,6 +382,11 @@ impl Vm {
 
     pub fn instances(&self) -> impl Iterator<Item = &Instance> {
         self.instances.iter().flatten()
+    }
+
+    /// Helpers that programs have called.
+    pub fn helper_calls(&self) -> u64 {
+        self.helper_calls.wrapping_add(self.contexts.helper_calls())
     }
 
     /// Whether a program is running now: an invocation that began has not returned.

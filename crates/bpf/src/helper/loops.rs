@@ -51,9 +51,7 @@ pub fn for_each_map_elem<H: Host>(
     }
     let id = found.id;
     let values: Vec<u64> = match &found.kind {
-        MapKind::Array(array) => {
-            (0..array.entries()).filter_map(|at| array.element(at, 0)).collect()
-        }
+        MapKind::Array(array) => (0..array.entries).filter_map(|at| array.element(at, 0)).collect(),
         MapKind::Hash(hash) => hash.values().collect(),
         _ => Vec::new(),
     };

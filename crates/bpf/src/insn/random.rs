@@ -18,7 +18,7 @@ pub struct Program {
 }
 
 /// Helpers that any program may call with any arguments, and `bpf_loop`.
-const HELPERS: [i32; 12] = [1, 2, 3, 5, 7, 8, 35, 118, 125, 158, 160, 181];
+const HELPERS: [i32; 14] = [1, 2, 3, 5, 7, 8, 35, 118, 125, 158, 160, 181, 1, 195];
 /// Ids of kernel functions that the trial's host knows.
 pub const KFUNCS: u32 = 4;
 const FUNCS_MAX: usize = 4;
@@ -342,8 +342,12 @@ impl Body<'_, '_> {
             self.address(2, func_addr(func));
             self.push(0xbf, 3, 6, 0, 0);
             self.push(0xb7, 4, 0, 0, 0);
-        } else if helper < 4 {
-            // A map and a key in the frame.
+        } else if helper < 4 || helper == 195 {
+            // A map and a key in the frame, which mostly is an index.
+            if !self.bytes.one_in(4) {
+                let index = self.bytes.below(5) as i32;
+                self.push(0x62, R10, 0, -64, index);
+            }
             let map = self.bytes.below(3) as u64;
             self.address(1, MAP_MARK + map);
             self.push(0xbf, 2, R10, 0, 0);
@@ -351,8 +355,29 @@ impl Body<'_, '_> {
             self.push(0xbf, 3, R10, 0, 0);
             self.push(0x07, 3, 0, 0, -128);
             self.push(0xb7, 4, 0, 0, 0);
+            if helper == 195 {
+                let cpu = self.bytes.below(3) as i32;
+                self.push(0xb7, 3, 0, 0, cpu);
+            }
         }
         self.push(0x85, 0, call::HELPER, 0, helper);
+        if matches!(helper, 1 | 195) {
+            self.element();
+        }
+    }
+
+    /// Something with what was looked up, mostly if it was found.
+    fn element(&mut self) {
+        let copy = self.bytes.pick(&[9, 1, 5]);
+        self.push(0xbf, copy, 0, 0, 0);
+        let checked = self.bytes.pick(&[0, copy]);
+        if !self.bytes.one_in(8) {
+            self.push(0x15, checked, 0, 2, 0);
+        }
+        let off = self.bytes.pick(&[0, 8, 4, 16, -8, 56, 120]);
+        let base = self.bytes.pick(&[0, copy]);
+        self.push(0x79, 2, base, off, 0);
+        self.push(0x7b, base, 2, off, 0);
     }
 
     fn call_func(&mut self) {

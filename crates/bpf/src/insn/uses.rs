@@ -89,17 +89,8 @@ pub fn successors(insn: &Insn, pc: u32) -> [Option<u32>; 2] {
 }
 
 /// Live registers before each slot of a function. Each slot is looked at again only when one after it has changed, which
-/// happens at most eleven times.
-pub fn live(code: &[Insn], func: &Func) -> Vec<RegSet> {
-    live_along(code, func, |at| successors(&code[func.start as usize + at], func.start + at as u32))
-}
-
-/// As `live`, where only these slots follow the nth of the function.
-pub fn live_along(
-    code: &[Insn],
-    func: &Func,
-    after: impl Fn(usize) -> [Option<u32>; 2],
-) -> Vec<RegSet> {
+/// happens at most eleven times. Only the slots `after` the nth of the function follow it.
+pub fn live(code: &[Insn], func: &Func, after: impl Fn(usize) -> [Option<u32>; 2]) -> Vec<RegSet> {
     let start = func.start as usize;
     let slots = code.get(start..start + func.len as usize).unwrap_or_default();
     let next = |at: usize| {

@@ -107,6 +107,10 @@ pub struct Ctx {
     pub access: *const u8,
     pub refused: Refused,
     pub out: Out,
+    /// On which the program runs.
+    pub cpu: u64,
+    /// Calls of helpers that the code did itself, over all entries.
+    pub helper_calls: u64,
     /// After a failure: the count, why if `fault` is None, the slots of the frames, innermost first, and r0 to r9.
     pub executed: u64,
     pub why: u64,
@@ -154,6 +158,8 @@ impl Ctx {
             access: ptr::null(),
             refused: Refused::default(),
             out: Out::default(),
+            cpu: 0,
+            helper_calls: 0,
             executed: 0,
             why: 0,
             nr_pcs: 0,
@@ -211,13 +217,6 @@ impl Ctx {
         let code = slots.get(func.idx())?.entry(args, self.frames)?;
         self.deadline = deadline;
         Some(Entry { code, executed })
-    }
-
-    /// Another host, or at another place.
-    #[cold]
-    #[inline(never)]
-    pub fn meet(&mut self, calls: &'static Calls, host: *mut ()) {
-        (self.calls, self.host) = (calls, host);
     }
 
     /// As new, of what only a failure writes.
@@ -307,6 +306,12 @@ impl Contexts {
         ctx
     }
 
+    /// Calls of helpers that code did itself.
+    pub fn helper_calls(&self) -> u64 {
+        // SAFETY: as above.
+        self.all.iter().fold(0, |sum, ctx| sum.wrapping_add(unsafe { (**ctx).helper_calls }))
+    }
+
     /// An instance gets other code or is removed: what is known of it is not true any more. No code runs.
     pub fn forget(&mut self) {
         for ctx in &self.all {
@@ -355,6 +360,8 @@ pub mod at {
     pub const OUT_PC: i32 = OUT + offset_of!(Out, pc) as i32;
     const _: () = assert!(offset_of!(Out, number) == offset_of!(Out, pc) + 4);
     pub const OUT_TARGET: i32 = OUT + offset_of!(Out, target) as i32;
+    pub const CPU: i32 = offset_of!(Ctx, cpu) as i32;
+    pub const HELPER_CALLS: i32 = offset_of!(Ctx, helper_calls) as i32;
     pub const EXECUTED: i32 = offset_of!(Ctx, executed) as i32;
     pub const WHY: i32 = offset_of!(Ctx, why) as i32;
     pub const NR_PCS: i32 = offset_of!(Ctx, nr_pcs) as i32;

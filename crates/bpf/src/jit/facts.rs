@@ -8,10 +8,15 @@
 #[cfg(test)]
 mod tests;
 
+use super::Data;
+use super::alu::condition;
+use super::helper::found;
 use super::range::{Known, compared, result};
+use super::translate::I64;
 use crate::insn::uses::{has_constant, successors, writes};
 use crate::insn::{Insn, Op};
 use crate::vm::Func;
+use cranelift_codegen::ir::condcodes::IntCC;
 
 pub type Regs = [Known; 11];
 
@@ -28,6 +33,14 @@ fn entry() -> Regs {
     regs
 }
 
+/// What the analysis goes through.
+struct Function<'a> {
+    code: &'a [Insn],
+    func: &'a Func,
+    data: &'a [Data],
+    leaders: &'a [bool],
+}
+
 /// Of each slot of a function, None where nothing leads.
 pub struct Facts {
     /// Before the first slot of each block.
@@ -40,7 +53,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    pub fn of(code: &[Insn], func: &Func) -> Facts {
+    pub fn of(code: &[Insn], func: &Func, data: &[Data]) -> Facts {
         let len = func.len as usize;
         let mut facts = Facts {
             blocks: vec![None; len],
@@ -60,7 +73,7 @@ impl Facts {
             }
             growths[first] += 1;
             facts.blocks[first] = Some(merged);
-            facts.walk(code, func, &leaders, first, merged, &mut queue);
+            facts.walk(Function { code, func, data, leaders: &leaders }, first, merged, &mut queue);
         }
         facts.count(func);
         facts
@@ -69,9 +82,7 @@ impl Facts {
     /// Follows one block to its end and queues what comes after.
     fn walk(
         &mut self,
-        code: &[Insn],
-        func: &Func,
-        leaders: &[bool],
+        Function { code, func, data, leaders }: Function<'_>,
         first: usize,
         mut regs: Regs,
         queue: &mut Vec<(usize, Regs)>,
@@ -82,7 +93,7 @@ impl Facts {
             let pc = func.start + at as u32;
             let insn = &code[pc as usize];
             self.next[at] = next(insn, pc, &regs);
-            step(insn, &mut regs);
+            step(insn, pc, &mut regs, data);
             match self.next[at].map(|pc| pc.map(|pc| (pc - func.start) as usize)) {
                 [Some(next), None] if !leaders[next] => at = next,
                 [next, target] => {
@@ -149,11 +160,29 @@ fn leaders(code: &[Insn], func: &Func) -> Vec<bool> {
 
 /// What holds after a jump that was or was not taken. An instruction that is none compares nothing.
 fn after(insn: &Insn, mut regs: Regs, taken: bool) -> Regs {
-    if is_conditional(insn.op) {
-        let reg = &mut regs[usize::from(insn.dst)];
-        *reg = compared(insn, *reg, taken).unwrap_or(*reg);
+    if !is_conditional(insn.op) {
+        return regs;
+    }
+    let reg = &mut regs[usize::from(insn.dst)];
+    match (*reg, null_if(insn)) {
+        (found @ Known::Found(of), Some(null_if)) => {
+            let null = null_if == taken;
+            let value = if null { Known::constant(0) } else { Known::Number(of.first, of.last) };
+            regs.iter_mut().filter(|reg| **reg == found).for_each(|reg| *reg = value);
+        }
+        (value, _) => *reg = compared(insn, value, taken).unwrap_or(value),
     }
     regs
+}
+
+/// Of a comparison with 0: whether it is taken if the value is 0.
+fn null_if(insn: &Insn) -> Option<bool> {
+    let with_zero = has_constant(insn.op) && insn.imm == 0;
+    match condition(insn.op) {
+        (Some(IntCC::Equal), I64) if with_zero => Some(true),
+        (Some(IntCC::NotEqual), I64) if with_zero => Some(false),
+        _ => None,
+    }
 }
 
 fn join(a: &Regs, b: &Regs, growths: u32, ends: &[u64]) -> Regs {
@@ -186,9 +215,12 @@ fn is_conditional(op: Op) -> bool {
 }
 
 /// The effect of an instruction on what is known.
-pub fn step(insn: &Insn, regs: &mut Regs) {
+pub fn step(insn: &Insn, pc: u32, regs: &mut Regs, data: &[Data]) {
     if matches!(insn.op, Op::CallFunc | Op::CallReg | Op::CallHelper | Op::CallKfunc) {
-        regs[0] = Known::NOTHING;
+        let found = found(insn, pc, regs[1], data);
+        let earlier = |reg: &&mut Known| matches!(reg, Known::Found(found) if found.call == pc);
+        regs.iter_mut().filter(earlier).for_each(|reg| *reg = Known::NOTHING);
+        regs[0] = found.map_or(Known::NOTHING, Known::Found);
         regs[1..6].fill(Known::constant(0));
         return;
     }

@@ -9,8 +9,8 @@ use super::compile::{Compiler, Isa, named_isa};
 use super::ctx::{Calls, Ctx, Out, Refused};
 use super::height::heights;
 use super::translate::Input;
-use super::{Refusal, SLOTS_MAX, arguments, entered};
-use crate::insn::{Op, uses};
+use super::{Refusal, SLOTS_MAX, arguments, entered, live};
+use crate::insn::Op;
 use crate::vm::interp::MAX_FRAMES;
 use crate::vm::{Func, Image};
 
@@ -61,7 +61,7 @@ pub fn layout() -> Vec<usize> {
     }
     let head = offsets!(Ctx: base, mem, perms, deadline, fp_min, arena_base, may_goto, calls, access, refused);
     let refused = offsets!(Refused: addr, slot, value, r0, executed, result, failed);
-    let tail = offsets!(Ctx: out, executed, why, nr_pcs, pcs, regs, host);
+    let tail = offsets!(Ctx: out, cpu, helper_calls, executed, why, nr_pcs, pcs, regs, host);
     let out = offsets!(Out: fp, r5, pc, number, target);
     let calls = offsets!(Calls: helper, kfunc, kfunc4, builtin, func, func_reg, access);
     [&head[..], &refused, &tail, &out, &calls].concat()
@@ -88,7 +88,7 @@ impl Generator<'_> {
         if func.len > SLOTS_MAX {
             return Err(Refusal::TooLong { len: func.len, max: SLOTS_MAX });
         }
-        let live = uses::live(&self.image.code, func);
+        let live = live(&self.image.code, func);
         let arguments = arguments(&self.image.code, func);
         let input = Input {
             code: &self.image.code,

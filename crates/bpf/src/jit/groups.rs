@@ -70,6 +70,7 @@ impl Groups {
             let base = usize::from(if is_load(insn.op) { insn.src } else { insn.dst });
             groups.through_r1[slot] = *r1.get_or_insert(current.regs[1]) == current.regs[base];
             groups.access(insn, slot, current, data);
+            step(insn, pc, &mut current.known, data);
             advance(insn, current, &mut numbers);
             for next in facts.next[slot].into_iter().flatten() {
                 let next = (next - func.start) as usize;
@@ -151,7 +152,6 @@ fn number(numbers: &mut u32) -> Value {
 
 fn advance(insn: &Insn, state: &mut State, numbers: &mut u32) {
     let (dst, src) = (usize::from(insn.dst), usize::from(insn.src));
-    step(insn, &mut state.known);
     match insn.op {
         Op::Mov64X => state.regs[dst] = state.regs[src],
         Op::Add64K => state.regs[dst].1 = state.regs[dst].1.wrapping_add(insn.imm),

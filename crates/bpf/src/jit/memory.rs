@@ -36,7 +36,7 @@ use crate::vm::ProgramKind;
 use crate::vm::stack::FRAME;
 
 /// Of guest memory: always inside the mapping, aligned or not.
-fn guest() -> MemFlagsData {
+pub fn guest() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
 
@@ -80,7 +80,12 @@ impl Place {
     pub fn of(insn: &Insn, known: &Regs, data: &[Data]) -> Place {
         let loads = is_load(insn.op);
         let base = known[usize::from(if loads { insn.src } else { insn.dst })];
-        let (off, size) = (i128::from(insn.off), i128::from(access_size(insn.op).unwrap_or(8)));
+        Place::at(base, insn.off.into(), access_size(insn.op).unwrap_or(8) as u32, loads, data)
+    }
+
+    /// Of so many bytes from `base` and `off` on.
+    pub fn at(base: Known, off: i64, size: u32, loads: bool, data: &[Data]) -> Place {
+        let (off, size) = (i128::from(off), i128::from(size));
         match base {
             Known::Frame(from, to) => {
                 let (from, to) = (i128::from(from) + off, i128::from(to) + off + size);
@@ -92,6 +97,7 @@ impl Place {
                 }
             }
             Known::Near => Place::Near,
+            Known::Found(_) => Place::Anywhere,
             Known::Number(low, high) => {
                 let (low, end) = (i128::from(low) + off, i128::from(high) + off + size);
                 let may = |data: &Data| {

@@ -69,12 +69,10 @@ pub unsafe fn call_in<H: Host>(
     entry: Entry,
     args: Args,
 ) -> Result<u64, Fault> {
-    let host = ptr::from_mut(h).cast();
+    let (host, cpu) = (ptr::from_mut(h).cast(), h.cpu());
     // SAFETY: as the caller says.
     let ctx = unsafe { &mut *at };
-    if !ptr::eq(ctx.calls, Ways::<H>::TABLE) || ctx.host != host {
-        ctx.meet(Ways::<H>::TABLE, host);
-    }
+    (ctx.calls, ctx.host, ctx.cpu) = (Ways::<H>::TABLE, host, cpu.into());
     let fp = ctx.fp;
     // SAFETY: `entry` is of the instance's code, compiled for the memory's size; the instance keeps it. Everything that the
     // context points to outlives the call, and the host is not touched here until it is over.

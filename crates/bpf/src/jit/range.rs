@@ -24,6 +24,17 @@ pub enum Known {
     Frame(i32, i32),
     /// Probably an address in the frame: made from r10 and what is not known. It may be anything.
     Near,
+    /// What a lookup has returned: nothing, or the address of an element.
+    Found(Found),
+}
+
+/// The result of a call of a lookup, the last one of that call: 0, or not below the first element and not above the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The call's slot: wherever it stands, it is the same value.
+    pub call: u32,
+    pub first: u64,
+    pub last: u64,
 }
 
 impl Default for Known {
@@ -46,6 +57,7 @@ impl Known {
             (Known::Number(a, b), Known::Number(c, d)) => Known::Number(a.min(c), b.max(d)),
             (Known::Frame(a, b), Known::Frame(c, d)) => Known::Frame(a.min(c), b.max(d)),
             (Known::Frame(..) | Known::Near, Known::Frame(..) | Known::Near) => Known::Near,
+            (Known::Found(one), Known::Found(other)) if one == other => self,
             _ => Known::NOTHING,
         }
     }
@@ -64,6 +76,7 @@ impl Known {
         match self {
             Known::Number(..) => Known::NOTHING,
             Known::Frame(..) | Known::Near => Known::Near,
+            Known::Found(_) => Known::NOTHING,
         }
     }
 
@@ -72,6 +85,7 @@ impl Known {
         match self {
             Known::Number(low, high) => (low, high),
             Known::Frame(..) | Known::Near => (0, u64::MAX),
+            Known::Found(found) => (0, found.last),
         }
     }
 

@@ -92,7 +92,7 @@ pub fn flags() -> MemFlagsData {
 impl<'a, 'b> Translator<'a, 'b> {
     /// Translates the whole function into `b`, which is new and has its signature.
     pub fn function(mut b: FunctionBuilder<'b>, input: Input<'a>) -> FunctionBuilder<'b> {
-        let facts = Facts::of(input.code, input.func);
+        let facts = Facts::of(input.code, input.func, input.data);
         let head = b.create_block();
         b.append_block_params_for_function_params(head);
         b.switch_to_block(head);
@@ -182,7 +182,7 @@ impl<'a, 'b> Translator<'a, 'b> {
             let insn = self.input.code[pc as usize];
             self.pending += 1;
             open = self.insn(&insn, pc);
-            step(&insn, &mut self.known);
+            step(&insn, pc, &mut self.known, self.input.data);
         }
     }
 
@@ -225,7 +225,7 @@ impl<'a, 'b> Translator<'a, 'b> {
                 self.may_goto(insn, pc);
                 return false;
             }
-            Op::CallHelper => self.call_out(Way::Helper, 5, insn, pc),
+            Op::CallHelper => self.helper(insn, pc),
             Op::CallKfunc if KfuncId(insn.imm as u32).is_builtin() => {
                 self.call_out(Way::Builtin, taken(insn), insn, pc)
             }
@@ -350,7 +350,7 @@ impl<'a, 'b> Translator<'a, 'b> {
     }
 
     /// Stops with the limit's fault if the count has reached it.
-    fn check_limit(&mut self, pc: u32) {
+    pub fn check_limit(&mut self, pc: u32) {
         let executed = self.executed();
         let deadline = self.b.ins().load(I64, flags(), self.ctx, at::DEADLINE);
         let over = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, executed, deadline);

@@ -7,15 +7,16 @@
 use super::{MapDef, map_flag, map_type};
 use crate::mem::{Memory, OutOfMemory, Perm};
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Array {
     /// Address of element 0 of CPU 0.
     pub base: u64,
     /// Bytes from one CPU's elements to the next CPU's; 0 unless per-CPU.
-    cpu_stride: u64,
-    cpus: u32,
-    entries: u32,
+    pub cpu_stride: u64,
+    pub cpus: u32,
+    pub entries: u32,
     /// Bytes from one element to the next.
-    stride: u64,
+    pub stride: u64,
     len: u64,
 }
 
@@ -50,13 +51,15 @@ impl Array {
         Some(self.base + u64::from(cpu) * self.cpu_stride + u64::from(index) * self.stride)
     }
 
+    /// Address of the last element of the last CPU.
+    pub fn last(&self) -> u64 {
+        let cpus = u64::from(self.cpus.max(1) - 1) * self.cpu_stride;
+        self.base + cpus + u64::from(self.entries.max(1) - 1) * self.stride
+    }
+
     /// Index of the element that contains an address (of CPU 0's copies).
     pub fn index_of(&self, value: u64) -> u32 {
         (value.wrapping_sub(self.base) / self.stride) as u32
-    }
-
-    pub fn entries(&self) -> u32 {
-        self.entries
     }
 
     /// Bytes of all elements.

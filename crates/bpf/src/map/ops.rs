@@ -113,7 +113,7 @@ impl Map {
             return Err(EINVAL);
         };
         let index = key_index(key).ok_or(EINVAL)?;
-        if index >= array.entries() {
+        if index >= array.entries {
             return Err(E2BIG);
         }
         if flags & update_flag::NOEXIST != 0 {
@@ -257,7 +257,7 @@ impl Map {
         }
         let copies = if self.is_percpu() { ctx.nr_cpus } else { 1 };
         for (index, cpu) in
-            (0..array.entries()).flat_map(|index| (0..copies).map(move |cpu| (index, cpu)))
+            (0..array.entries).flat_map(|index| (0..copies).map(move |cpu| (index, cpu)))
         {
             let at = array.element(index, cpu).expect("element of the array");
             ctx.release(self.instance, &self.def.special, at);

@@ -131,8 +131,8 @@ impl Vm {
         match &map.kind {
             MapKind::Array(array) => {
                 let at = key.and_then(|key| key.try_into().ok()).map(u32::from_ne_bytes);
-                let next = at.filter(|&at| at < array.entries()).map_or(0, |at| at + 1);
-                if next >= array.entries() { Err(ENOENT) } else { Ok(next.to_ne_bytes().to_vec()) }
+                let next = at.filter(|&at| at < array.entries).map_or(0, |at| at + 1);
+                if next >= array.entries { Err(ENOENT) } else { Ok(next.to_ne_bytes().to_vec()) }
             }
             MapKind::Hash(hash) => {
                 let key = key.filter(|key| key.len() == map.def.key_size as usize);
@@ -169,7 +169,7 @@ impl Vm {
     /// Elements of a hash, queue or storage map; the size of an array.
     pub fn map_len(&self, id: MapId) -> MapResult<u64> {
         Ok(match &self.maps.get(id).ok_or(EBADF)?.kind {
-            MapKind::Array(array) => array.entries().into(),
+            MapKind::Array(array) => array.entries.into(),
             MapKind::Hash(hash) => hash.len().into(),
             MapKind::Queue(queue) => queue.len().into(),
             MapKind::Storage(_, storage) => storage.len() as u64,

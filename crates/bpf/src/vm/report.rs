@@ -4,7 +4,8 @@
 use super::{FuncId, Image, Instance};
 use crate::fault::Place;
 use crate::insn::disasm;
-use crate::insn::uses::{self, RegSet};
+use crate::insn::uses::RegSet;
+use crate::jit::live;
 
 impl Image {
     /// The function that contains a slot.
@@ -18,7 +19,7 @@ impl Image {
         let Some(func) = self.func_at(pc).and_then(|id| self.func(id)) else {
             return RegSet::default();
         };
-        uses::live(&self.code, func).get((pc - func.start) as usize).copied().unwrap_or_default()
+        live(&self.code, func).get((pc - func.start) as usize).copied().unwrap_or_default()
     }
 
     /// `file:line: text` of a slot, if the object has line information for it.

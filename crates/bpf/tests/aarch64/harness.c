@@ -54,6 +54,7 @@ struct ctx {
 		u32 pc, number;
 		u64 target;
 	} out;
+	u64 cpu, helper_calls;
 	u64 executed, why, nr_pcs;
 	u32 pcs[MAX_FRAMES];
 	u64 regs[10];
@@ -90,7 +91,7 @@ static const void *access_thunk;
 
 /* Of the case. */
 static const char *name;
-static u64 fp0, fp_min, arena_base, may_goto, insn_limit, kernel_stores, nr_values, nr_slots, nr_funcs, nr_listed;
+static u64 fp0, fp_min, arena_base, may_goto, cpu, insn_limit, kernel_stores, nr_values, nr_slots, nr_funcs, nr_listed;
 static const u64 *values, *slots, *listed;
 static u64 func_starts[MAX_FUNCS];
 static entry_fn funcs[MAX_FUNCS];
@@ -396,6 +397,7 @@ static struct pair enter(u64 func, u64 fp, u64 depth, const u64 *args)
 		.may_goto = may_goto,
 		.calls = &calls,
 		.access = access_thunk,
+		.cpu = cpu,
 		.fp = fp,
 		.depth = depth,
 	};
@@ -528,6 +530,7 @@ static void one_case(void)
 	fp_min = word();
 	arena_base = word();
 	may_goto = word();
+	cpu = word();
 	insn_limit = word();
 	kernel_stores = word();
 	nr_values = word();
@@ -555,7 +558,7 @@ static const u64 layout[] = {
 	AT(base), AT(mem), AT(perms), AT(deadline), AT(fp_min), AT(arena_base), AT(may_goto), AT(calls), AT(access),
 	AT(refused),
 	0, 8, 16, 24, 32, 40, 48,
-	AT(out), AT(executed), AT(why), AT(nr_pcs), AT(pcs), AT(regs), AT(fp),
+	AT(out), AT(cpu), AT(helper_calls), AT(executed), AT(why), AT(nr_pcs), AT(pcs), AT(regs), AT(fp),
 	0, 8, 16, 20, 24,
 	CALL(helper), CALL(kfunc), CALL(kfunc4), CALL(builtin), CALL(func), CALL(func_reg), CALL(access),
 };

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   head: n, n offsets of the context; pages; where they lie; where entries lie; bytes of the thunk and of all code; thunk
-//!   n, n cases: bytes of the name, name; r10; deepest r10; arena; may_goto; limit; whether the kernel's memory may be
+//!   n, n cases: bytes of the name, name; r10; deepest r10; arena; may_goto; CPU; limit; whether the kernel's memory may be
 //!     written; n, n x (helper, value); n, n x (slot, probes); n, n addresses, n x (permission, 0 | 1, page);
 //!     n, n functions: (first slot, whether compiled, bytes, code); n, n runs
 //!   run: count before; r1 to r5; n, n kfunc calls x (id, r1 to r5); end (0 value | 1 or 2 fault | 3 address, bytes, store,

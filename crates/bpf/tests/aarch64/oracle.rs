@@ -27,6 +27,9 @@ const LIMITS: Limits = Limits {
     may_goto: 50,
     compile_after: u64::MAX,
 };
+
+/// On which programs run.
+const CPU: u32 = 1;
 const FRAME: u64 = 512;
 const PAGES: u64 = 2;
 const ARENA_PAGES: u32 = 4;
@@ -112,7 +115,7 @@ impl Oracle {
         out.bytes(name.as_bytes());
         let deepest = scene.frames - u64::from(LIMITS.call_depth - 1) * FRAME;
         out.words([scene.frames, deepest, scene.arena, LIMITS.may_goto.into()]);
-        out.words([LIMITS.insns_per_call, u64::from(around.kernel_stores)]);
+        out.words([CPU.into(), LIMITS.insns_per_call, around.kernel_stores.into()]);
         out.word(HELPERS.len() as u64);
         for helper in HELPERS {
             let value = scene.ask(&format!("call {helper}\nexit"));
@@ -267,7 +270,7 @@ impl Scene {
             ..Config::default()
         };
         let mut host = BareHost::new(config).expect("8 GiB of address space");
-        (host.cpu, host.now_ns) = (1, 123_456_789_012);
+        (host.cpu, host.now_ns) = (CPU, 123_456_789_012);
         host.allow_kernel_stores = around.kernel_stores;
         host.kfuncs = (0..KFUNCS).map(|id| (KfuncId(id), u64::from(id) << 30)).collect();
         let (instance, aside) = (host.vm.add_instance("case"), host.vm.add_instance("aside"));

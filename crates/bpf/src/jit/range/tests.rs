@@ -34,13 +34,18 @@ fn known() -> impl Strategy<Value = (Known, u64)> {
         all.sort_unstable();
         (Known::Frame(all[0], all[2]), FRAME_END.wrapping_add(all[1] as u64))
     });
-    prop_oneof![3 => number, 1 => frame]
+    let found = (1..1u64 << 47, 0..4096u64, any::<bool>()).prop_map(|(first, more, null)| {
+        let found = Found { call: 7, first, last: first + 4096 };
+        (Known::Found(found), if null { 0 } else { first + more })
+    });
+    prop_oneof![3 => number, 1 => frame, 1 => found]
 }
 
 fn holds(known: Known, value: u64) -> bool {
     match known {
         Known::Number(low, high) => (low..=high).contains(&value),
         Known::Near => true,
+        Known::Found(found) => value == 0 || (found.first..=found.last).contains(&value),
         Known::Frame(from, to) => {
             let at = value.wrapping_sub(FRAME_END) as i64;
             (i64::from(from)..=i64::from(to)).contains(&at)

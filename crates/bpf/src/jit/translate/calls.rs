@@ -61,7 +61,7 @@ impl Translator<'_, '_> {
         made
     }
 
-    pub(super) fn call_out(&mut self, way: Way, arguments: usize, insn: &Insn, pc: u32) {
+    pub fn call_out(&mut self, way: Way, arguments: usize, insn: &Insn, pc: u32) {
         let [value, executed] = self.way_out(way, insn.imm as u32, self.fp, arguments, pc);
         self.returned(value, executed, pc, true);
     }
@@ -79,6 +79,11 @@ impl Translator<'_, '_> {
         self.b.ins().jump(self.fail_up, &[BlockArg::Value(pc)]);
         self.enter(on);
         self.b.def_var(self.executed, executed);
+        self.clobber(value);
+    }
+
+    /// What a call leaves: its result, and nothing of its arguments.
+    pub fn clobber(&mut self, value: Value) {
         self.set_reg(0, value);
         let zero = self.iconst(0);
         (1..=5).for_each(|reg| self.set_reg(reg, zero));

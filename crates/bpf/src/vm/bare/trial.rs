@@ -42,6 +42,7 @@ pub fn run(program: &Program, engine: Engine, flags: u8) -> Option<[Seen; 2]> {
         Config { nr_cpus: 2, mem_size: 2 * ARENA_WINDOW, limits, engine, ..Config::default() };
     let mut host = BareHost::new(config).expect("8 GiB of address space");
     host.allow_kernel_stores = flags & 1 != 0;
+    host.cpu = (flags >> 2 & 1).into();
     host.kfuncs = (0..KFUNCS).map(|id| (KfuncId(id), u64::from(id) << 30)).collect();
     let instance = host.vm.add_instance("trial");
     let around = Around::make(&mut host, instance, flags & 2 != 0);
@@ -101,7 +102,7 @@ fn once(host: &mut BareHost, instance: InstanceId, around: &Around) -> Seen {
     // The lower half of an arena's pointer is one, too.
     let arena = if host.vm.executed == 0 { around.arena } else { around.arena & 0xffff_ffff };
     let regs = [around.pages, host.task, arena, around.maps[0], 7];
-    let (executed, helpers) = (host.vm.executed, host.vm.helper_calls);
+    let (executed, helpers) = (host.vm.executed, host.vm.helper_calls());
     let result = call_raw(host, instance, FuncId(0), regs);
     let mut memory = bytes(host, around.pages, PAGES * PAGE);
     memory.extend(bytes(host, host.task, 64));
@@ -116,7 +117,7 @@ fn once(host: &mut BareHost, instance: InstanceId, around: &Around) -> Seen {
     Seen {
         result: result.map_err(|fault| format!("{fault:#}")),
         executed: host.vm.executed - executed,
-        helper_calls: host.vm.helper_calls - helpers,
+        helper_calls: host.vm.helper_calls() - helpers,
         kfunc_calls: std::mem::take(&mut host.kfunc_calls),
         arena_stores_dropped: host.vm.mem.arena_stores_dropped,
         memory_hash: FxBuildHasher.hash_one(memory),

@@ -11,7 +11,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn engines_agree(bytes in prop::collection::vec(any::<u8>(), 20..500), flags in 0..4u8) {
+    fn engines_agree(bytes in prop::collection::vec(any::<u8>(), 20..500), flags in 0..8u8) {
         let program = random::program(&bytes);
         let interp = trial::run(&program, Engine::Interp, flags);
         prop_assert!(interp.is_some(), "the generator makes programs that decode");

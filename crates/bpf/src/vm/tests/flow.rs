@@ -403,3 +403,11 @@ fn operations_read_their_arguments_wherever_they_are() {
     let outside = h.run(instance, "main", [8, 0, 0, 0, 0]).expect_err("no memory");
     assert!(matches!(outside.kind(), FaultKind::Mem(_)), "{outside}");
 }
+
+/// Machine code is not given it, and a report does not depend on the engine.
+#[test]
+fn a_fault_shows_no_register_that_only_an_impossible_way_reads() {
+    let text = "func main:\nr8 = 0\nr0 = *(u64 *)(r8 + 0)\nif r8 != 0 goto never\nexit\nnever:\nr0 = r4\nexit";
+    let fault = exec(text, &[1, 2, 3, 4, 5]).expect_err("NULL");
+    assert_eq!((fault.0.regs[8], fault.0.regs[4]), (Some(0), None));
+}

@@ -289,3 +289,37 @@ fn an_index_into_the_frame_that_may_be_outside_is_checked() {
     let fault = run(&mut h, instance, [64 + PAGE, 0, 0, 0, 0]).expect_err("the guard");
     assert!(matches!(fault.kind(), FaultKind::Mem(fault) if fault.why == MemWhy::Unmapped));
 }
+
+/// What CPU 2 of 4 finds in an array of 3 elements of 12 bytes: its own elements, and those of the CPU that it asks for.
+#[test]
+fn elements_are_found_by_index_and_cpu() {
+    for (map_type, percpu) in [(map_type::ARRAY, false), (map_type::PERCPU_ARRAY, true)] {
+        let (mut h, instance) = host("exit");
+        let (key_size, value_size, max_entries) = (4, 12, 3);
+        let def = MapDef { map_type, key_size, value_size, max_entries, ..MapDef::default() };
+        let map = h.vm.create_map(instance, &def).expect("array");
+        let addr = h.vm.map(map).expect("just made").addr;
+        let find = |helper: u32| {
+            format!(
+                "*(u32 *)(r10 - 4) = r1\nr3 = r2\nr2 = r10\nr2 += -4\nr1 = {addr:#x} ll\ncall {helper}\nexit\n"
+            )
+        };
+        let text = format!("func own:\n{}func of:\n{}", find(1), find(195));
+        h.install_text(instance, &text, Default::default()).expect("program");
+        h.cpu = 2;
+        let mut find = |func: &str, index: u64, cpu: u64| {
+            h.run(instance, func, [index, cpu, 0, 0, 0]).expect(func)
+        };
+        let first = find("own", 0, 0);
+        assert_ne!(first, 0);
+        assert_eq!([1, 2, 3, 1 << 31].map(|index| find("own", index, 0)), [first + 16, first + 32, 0, 0]);
+        // Longer numbers are indexes and CPUs by their lower halves.
+        assert_eq!(find("own", 1 << 32 | 1, 0), first + 16);
+        assert_eq!([2, 1 << 32 | 2].map(|cpu| find("of", 1, cpu)), [first + 16; 2]);
+        assert_eq!([4, u64::MAX].map(|cpu| find("of", 0, cpu)), [0, 0]);
+        assert_eq!(find("of", 3, 0), 0);
+        let others = [0, 1, 3].map(|cpu| find("of", 0, cpu).wrapping_sub(first) as i64);
+        assert_eq!(others, if percpu { [-128, -64, 64] } else { [0; 3] });
+        assert_eq!(h.vm.helper_calls(), 14);
+    }
+}

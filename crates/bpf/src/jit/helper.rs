@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Helpers that the code does itself: lookups in arrays that it knows, and the number of the CPU.
+//!
+//! Owns: which these are. Does not: give them a meaning (`crate::helper` and `crate::map` do, this follows them); do them where
+//! a key may lie anywhere: those calls go out, where keys are checked.
+//!
+//! Nothing of what they look at changes while code runs: an array keeps its place and size as long as its instance has code, and
+//! a program its CPU.
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{InstBuilder, Value};
+
+use super::ctx::{Way, at};
+use super::memory::{Place, guest};
+use super::range::{Found, Known};
+use super::translate::{I32, I64, Translator, flags};
+use super::{Data, Elements};
+use crate::insn::{Insn, Op};
+
+const MAP_LOOKUP_ELEM: u32 = 1;
+const GET_SMP_PROCESSOR_ID: u32 = 8;
+const MAP_LOOKUP_PERCPU_ELEM: u32 = 195;
+
+impl Translator<'_, '_> {
+    /// The call of a helper.
+    pub fn helper(&mut self, insn: &Insn, pc: u32) {
+        let value = match insn.imm as u32 {
+            MAP_LOOKUP_ELEM => self.lookup(false),
+            MAP_LOOKUP_PERCPU_ELEM => self.lookup(true),
+            GET_SMP_PROCESSOR_ID => Some(self.cpu()),
+            _ => None,
+        };
+        let Some(value) = value else { return self.call_out(Way::Helper, 5, insn, pc) };
+        let calls = self.b.ins().load(I64, flags(), self.ctx, at::HELPER_CALLS);
+        let calls = self.b.ins().iadd_imm_s(calls, 1);
+        self.b.ins().store(flags(), calls, self.ctx, at::HELPER_CALLS);
+        self.check_limit(pc);
+        self.clobber(value);
+    }
+
+    fn cpu(&mut self) -> Value {
+        self.b.ins().load(I64, flags().with_readonly(), self.ctx, at::CPU)
+    }
+
+    /// The address of an element, or 0; None if the map or its key is not known well enough. With `of_cpu` r3 says whose.
+    fn lookup(&mut self, of_cpu: bool) -> Option<Value> {
+        let elements = elements(self.known[1], self.input.data);
+        let Elements { percpu, array, .. } = elements.filter(|e| e.percpu || !of_cpu)?;
+        let (from, off) = match Place::at(self.known[2], 0, I32.bytes(), true, self.input.data) {
+            Place::Frame(off) => (self.fp, off),
+            Place::Inside => (self.reg(2), 0),
+            Place::Near | Place::Anywhere => return None,
+        };
+        let key = self.b.ins().iadd(self.base, from);
+        let index = self.b.ins().load(I32, guest(), key, off);
+        let index = self.b.ins().uextend(I64, index);
+        let entries = i64::from(array.entries);
+        let mut exists = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, index, entries);
+        let mut element = self.b.ins().imul_imm_u(index, array.stride as i64);
+        element = self.b.ins().iadd_imm_s(element, array.base as i64);
+        if percpu {
+            let cpu = if of_cpu { self.low_half(3) } else { self.cpu() };
+            if of_cpu {
+                let cpus = i64::from(array.cpus);
+                let known = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, cpu, cpus);
+                exists = self.b.ins().band(exists, known);
+            }
+            let offset = self.b.ins().imul_imm_u(cpu, array.cpu_stride as i64);
+            element = self.b.ins().iadd(element, offset);
+        }
+        let none = self.iconst(0);
+        Some(self.b.ins().select(exists, element, none))
+    }
+
+    fn low_half(&mut self, reg: u8) -> Value {
+        let value = self.reg(reg);
+        let low = self.b.ins().ireduce(I32, value);
+        self.b.ins().uextend(I64, low)
+    }
+}
+
+/// The array that a value points to as a map.
+fn elements(map: Known, data: &[Data]) -> Option<Elements> {
+    let Known::Number(map, high) = map else { return None };
+    let here = |elements: &Elements| elements.map == map;
+    data.iter().filter_map(|data| data.elements).find(here).filter(|_| map == high)
+}
+
+/// What a call returns, if it looks up in an array that is known: r1 before it.
+pub fn found(insn: &Insn, call: u32, map: Known, data: &[Data]) -> Option<Found> {
+    let looks_up = [MAP_LOOKUP_ELEM, MAP_LOOKUP_PERCPU_ELEM].contains(&(insn.imm as u32));
+    let array = elements(map, data).filter(|_| insn.op == Op::CallHelper && looks_up)?.array;
+    Some(Found { call, first: array.base, last: array.last() })
+}
