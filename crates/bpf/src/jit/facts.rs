@@ -217,10 +217,8 @@ fn is_conditional(op: Op) -> bool {
 /// The effect of an instruction on what is known.
 pub fn step(insn: &Insn, pc: u32, regs: &mut Regs, data: &[Data]) {
     if matches!(insn.op, Op::CallFunc | Op::CallReg | Op::CallHelper | Op::CallKfunc) {
-        let found = found(insn, pc, regs[1], data);
-        let earlier = |reg: &&mut Known| matches!(reg, Known::Found(found) if found.call == pc);
-        regs.iter_mut().filter(earlier).for_each(|reg| *reg = Known::NOTHING);
-        regs[0] = found.map_or(Known::NOTHING, Known::Found);
+        // No register is known to have what the same call found earlier: on the first way to it none has.
+        regs[0] = found(insn, pc, regs[1], data).map_or(Known::NOTHING, Known::Found);
         regs[1..6].fill(Known::constant(0));
         return;
     }

@@ -411,3 +411,19 @@ fn a_fault_shows_no_register_that_only_an_impossible_way_reads() {
     let fault = exec(text, &[1, 2, 3, 4, 5]).expect_err("NULL");
     assert_eq!((fault.0.regs[8], fault.0.regs[4]), (Some(0), None));
 }
+
+/// A straight line is stopped at its next call of a helper, also where machine code makes none for it.
+#[test]
+fn the_limit_is_looked_at_after_each_helper() {
+    for helper in [5, 8] {
+        let text = format!("func main:\n{}call {helper}\nr0 = 7\nexit", "r6 = 6\n".repeat(20));
+        let (mut h, instance) = host(&text);
+        assert_eq!(h.run(instance, "main", [0; 5]), Ok(7), "{helper}");
+        h.vm.limits.insns_per_call = 21;
+        let fault = h.run(instance, "main", [0; 5]).expect_err("21 by then");
+        assert_eq!(*fault.kind(), FaultKind::InsnLimit { limit: 21 }, "{helper}");
+        assert_eq!(fault.0.backtrace[0].insn, 20, "{helper}");
+        h.vm.limits.insns_per_call = 22;
+        assert_eq!(h.run(instance, "main", [0; 5]), Ok(7), "{helper}");
+    }
+}
