@@ -96,7 +96,9 @@ fn row(number: usize) -> Result<(), Box<dyn Error>> {
 /// Has callgrind count so much of a case: switches, events, instructions as `instructions` gives them, and misses.
 fn count(number: usize, ms: u64) -> Result<[f64; COUNTS], Box<dyn Error>> {
     let Setup { scheduler, machine, .. } = CASES[number];
-    let profile = std::env::temp_dir().join(format!("scxlab-{scheduler}-{machine}.callgrind"));
+    // Of this process: another one may count at the same time.
+    let name = format!("scxlab-{scheduler}-{machine}.{}.callgrind", std::process::id());
+    let profile = std::env::temp_dir().join(name);
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", COUNTED])
         .args(CACHES)

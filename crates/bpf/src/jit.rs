@@ -12,7 +12,7 @@
 //! has none.
 //!
 //! ```text
-//!   decoded function -> facts (blocks, ranges of values) -> translate, alu, memory -> Cranelift -> compile: bytes that run
+//!   decoded function -> facts (blocks, ranges of values) -> translate, alu, memory, helper -> Cranelift -> compile: bytes that run
 //!   call -> native: context, entry -> code -> ways out: helpers, kfuncs, refused accesses, functions without code
 //! ```
 

@@ -17,7 +17,7 @@ pub struct Program {
     pub probe: Vec<bool>,
 }
 
-/// Helpers that any program may call with any arguments, and `bpf_loop`.
+/// Helpers that any program may call with any arguments, and `bpf_loop`. Lookups are here twice, as code does them itself.
 const HELPERS: [i32; 14] = [1, 2, 3, 5, 7, 8, 35, 118, 125, 158, 160, 181, 1, 195];
 /// Ids of kernel functions that the trial's host knows.
 pub const KFUNCS: u32 = 4;

@@ -38,10 +38,9 @@ pub type AccessFn = unsafe extern "C" fn(*mut Ctx);
 #[repr(C)]
 pub struct Calls {
     pub helper: CallFn,
-    /// A kernel function of the host's, one that takes no fifth argument, and one of this crate's.
+    /// Any kernel function, and one of the host's that takes no fifth argument.
     pub kfunc: CallFn,
     pub kfunc4: CallFn,
-    pub builtin: CallFn,
     /// A function of the program that is not compiled.
     pub func: CallFn,
     /// A function by its address, which is in `Out::target`.
@@ -375,7 +374,6 @@ pub enum Way {
     Helper,
     Kfunc,
     Kfunc4,
-    Builtin,
     Func,
     FuncReg,
 }
@@ -387,7 +385,6 @@ impl Way {
             Way::Helper => offset_of!(Calls, helper),
             Way::Kfunc => offset_of!(Calls, kfunc),
             Way::Kfunc4 => offset_of!(Calls, kfunc4),
-            Way::Builtin => offset_of!(Calls, builtin),
             Way::Func => offset_of!(Calls, func),
             Way::FuncReg => offset_of!(Calls, func_reg),
         };

@@ -63,7 +63,7 @@ pub fn layout() -> Vec<usize> {
     let refused = offsets!(Refused: addr, slot, value, r0, executed, result, failed);
     let tail = offsets!(Ctx: out, cpu, helper_calls, executed, why, nr_pcs, pcs, regs, host);
     let out = offsets!(Out: fp, r5, pc, number, target);
-    let calls = offsets!(Calls: helper, kfunc, kfunc4, builtin, func, func_reg, access);
+    let calls = offsets!(Calls: helper, kfunc, kfunc4, func, func_reg, access);
     [&head[..], &refused, &tail, &out, &calls].concat()
 }
 

@@ -19,7 +19,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::insn::uses::is_load;
 use crate::insn::{Op, access_size, func_of_addr};
 use crate::kfunc::KfuncId;
-use crate::vm::interp::{load_slow, locate, probes, signed, store_slow};
+use crate::vm::interp::{call_kfunc, load_slow, locate, probes, signed, store_slow};
 use crate::vm::stack::FRAME;
 use crate::vm::{CallSite, FuncId, Host, Vm, run};
 
@@ -143,7 +143,6 @@ impl<H: Host> Ways<H> {
         helper: helper::<H>,
         kfunc: kfunc::<H, true>,
         kfunc4: kfunc::<H, false>,
-        builtin: builtin::<H>,
         func: func::<H>,
         func_reg: func_reg::<H>,
         access: access::<H>,
@@ -243,7 +242,7 @@ unsafe extern "C" fn helper<H: Host>(
     unsafe { call_out::<H>(ctx, executed, [a, b, c, d, (*ctx).out.r5], work) }
 }
 
-/// Without `FIVE` it takes no more than four arguments.
+/// Without `FIVE` it is the host's, and takes no more than four arguments.
 unsafe extern "C" fn kfunc<H: Host, const FIVE: bool>(
     ctx: *mut Ctx,
     executed: u64,
@@ -255,30 +254,14 @@ unsafe extern "C" fn kfunc<H: Host, const FIVE: bool>(
     let work = |h: &mut H, ctx: &Ctx, args: &[u64; 5]| {
         let vm = h.vm();
         vm.kfunc_calls = vm.kfunc_calls.wrapping_add(1);
-        h.kfunc(site(ctx), KfuncId(ctx.out.number), args)
+        let (site, id) = (site(ctx), KfuncId(ctx.out.number));
+        if FIVE { call_kfunc(h, site, id, args) } else { h.kfunc(site, id, args) }
     };
     // SAFETY: compiled code passes its context.
     unsafe {
         let e = if FIVE { (*ctx).out.r5 } else { 0 };
         call_out::<H>(ctx, executed, [a, b, c, d, e], work)
     }
-}
-
-unsafe extern "C" fn builtin<H: Host>(
-    ctx: *mut Ctx,
-    executed: u64,
-    a: u64,
-    b: u64,
-    c: u64,
-    d: u64,
-) -> Pair {
-    let work = |h: &mut H, ctx: &Ctx, args: &[u64; 5]| {
-        let vm = h.vm();
-        vm.kfunc_calls = vm.kfunc_calls.wrapping_add(1);
-        crate::kfunc::call(h, site(ctx), KfuncId(ctx.out.number), *args)
-    };
-    // SAFETY: compiled code passes its context.
-    unsafe { call_out::<H>(ctx, executed, [a, b, c, d, (*ctx).out.r5], work) }
 }
 
 /// The caller has checked depth and limit.

@@ -226,11 +226,11 @@ impl<'a, 'b> Translator<'a, 'b> {
                 return false;
             }
             Op::CallHelper => self.helper(insn, pc),
-            Op::CallKfunc if KfuncId(insn.imm as u32).is_builtin() => {
-                self.call_out(Way::Builtin, taken(insn), insn, pc)
+            Op::CallKfunc => {
+                let few = taken(insn) < 5 && !KfuncId(insn.imm as u32).is_builtin();
+                let way = if few { Way::Kfunc4 } else { Way::Kfunc };
+                self.call_out(way, taken(insn), insn, pc);
             }
-            Op::CallKfunc if taken(insn) < 5 => self.call_out(Way::Kfunc4, taken(insn), insn, pc),
-            Op::CallKfunc => self.call_out(Way::Kfunc, taken(insn), insn, pc),
             Op::CallFunc => self.call_func(insn, pc),
             Op::CallReg => self.call_reg(insn, pc),
             op if (Op::Jeq64K as u8..=Op::Jset32X as u8).contains(&(op as u8)) => {

@@ -33,7 +33,6 @@ struct calls {
 	struct pair (*helper)(struct ctx *, u64, u64, u64, u64, u64);
 	struct pair (*kfunc)(struct ctx *, u64, u64, u64, u64, u64);
 	struct pair (*kfunc4)(struct ctx *, u64, u64, u64, u64, u64);
-	struct pair (*builtin)(struct ctx *, u64, u64, u64, u64, u64);
 	struct pair (*func)(struct ctx *, u64, u64, u64, u64, u64);
 	struct pair (*func_reg)(struct ctx *, u64, u64, u64, u64, u64);
 	void (*access)(struct ctx *);
@@ -318,12 +317,6 @@ static struct pair kfunc4(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d
 	return kfunc_of(ctx, count, (const u64[]){ a, b, c, d, 0 });
 }
 
-static struct pair builtin(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
-{
-	(void)count, (void)a, (void)b, (void)c, (void)d;
-	differs("a kfunc of the machine's own is called", 0, ctx->out.number);
-}
-
 static struct pair enter(u64 func, u64 fp, u64 depth, const u64 *args);
 
 /* A function of the program by way of the host: on with its result, or out. */
@@ -368,7 +361,7 @@ static struct pair func_reg(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64
 	return inside(ctx, off >> 4, fp - FRAME, count, args);
 }
 
-static const struct calls calls = { helper, kfunc, kfunc4, builtin, func, func_reg, access };
+static const struct calls calls = { helper, kfunc, kfunc4, func, func_reg, access };
 
 /* What is known of a fault is added to by each stretch of code on the way out. */
 static void left(struct ctx *ctx)
@@ -560,7 +553,7 @@ static const u64 layout[] = {
 	0, 8, 16, 24, 32, 40, 48,
 	AT(out), AT(cpu), AT(helper_calls), AT(executed), AT(why), AT(nr_pcs), AT(pcs), AT(regs), AT(fp),
 	0, 8, 16, 20, 24,
-	CALL(helper), CALL(kfunc), CALL(kfunc4), CALL(builtin), CALL(func), CALL(func_reg), CALL(access),
+	CALL(helper), CALL(kfunc), CALL(kfunc4), CALL(func), CALL(func_reg), CALL(access),
 };
 
 static void read_head(void)
