@@ -19,7 +19,7 @@ SOAK_SECONDS ?= 60
 
 step = @echo "== $(1)"
 
-.PHONY: help setup build pgo test demo fmt lint unit aarch64 objects kernel-objects scx-objects abi bench tidy clean fuzz soak
+.PHONY: help setup build pgo test demo fmt lint unit aarch64 objects kernel-objects scx-objects abi bench claims-vm tidy clean fuzz soak conserve
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
@@ -33,6 +33,8 @@ help:
 	@echo "make kernel-objects  compile the kernel's own schedulers and selftests into build/kernel/objects"
 	@echo "make scx-objects     take the objects of SCX_CRATES into build/scx/objects"
 	@echo "make soak            every mode of every shipped scheduler under stress in a VM, SOAK_SECONDS ($(SOAK_SECONDS)) each"
+	@echo "make conserve        the default class keeps the CPUs of thirty machines busy, simulated and in a VM"
+	@echo "make claims-vm       check what pages say of schedulers on a real kernel, in virtual machines; ten minutes"
 	@echo "make bench           measure the simulator's own speed; with PGO=1 as built by make pgo"
 	@echo "make clean           remove what was built; build/kernel and build/scx stay"
 
@@ -118,6 +120,16 @@ bench:
 soak: kernel-objects
 	$(call step,soak)
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --quiet --package scxlab-cli --test vm -- every_shipped_scheduler_endures --nocapture
+
+# Thirty machines with up to 16 CPUs; emulated, an hour.
+conserve: kernel-objects
+	$(call step,conserve)
+	@CONSERVE_ALL=1 $(CARGO) test --quiet --package scxlab-cli --test vm -- enough_hogs_keep_all_cpus_busy --nocapture
+
+# What pages say of real kernels; BLESS=1 writes the figures into them.
+claims-vm: kernel-objects
+	$(call step,claims about virtual machines)
+	@CLAIMS_VM=1 $(CARGO) test --quiet --package scxlab-cli --test claims -- claims_hold --nocapture
 
 tidy:
 	$(call step,tidy)

@@ -29,10 +29,11 @@ struct Task {
     slice: u64,
     weight: u32,
     flags: u32,
+    cpus_ptr: u64,
 }
 
 /// A task that has used a part of its slice and is queued.
-const TASK: Task = Task { dsq_vtime: 1_000, slice: 2_000_000, weight: 100, flags: 1 };
+const TASK: Task = Task { dsq_vtime: 1_000, slice: 2_000_000, weight: 100, flags: 1, cpus_ptr: 0 };
 
 const WAKEUP: u64 = 1;
 

@@ -70,3 +70,13 @@ u32 scx_bpf_nr_cpu_ids(void)
 {
 	return note(10, 0, 0, 0, 0, 0);
 }
+
+s32 scx_bpf_pick_idle_cpu(const struct cpumask *allowed, u64 flags)
+{
+	return note(11, (u64)allowed, flags, 0, 0, 0);
+}
+
+void scx_bpf_kick_cpu(s32 cpu, u64 flags)
+{
+	note(12, cpu, flags, 0, 0, 0);
+}

@@ -83,7 +83,7 @@ impl Case {
         let (run, mut tracer) = simulate(&spec, tracer, &Arc::default())?;
         tracer.finish()?;
         let took = cpu_time().saturating_sub(start);
-        if !run.went_well() {
+        if !run.counts {
             return Err(format!("{}: {:?} {:?}", run.scheduler, run.stop, run.exit).into());
         }
         Ok(Measured { run, took })

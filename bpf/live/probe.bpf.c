@@ -7,7 +7,8 @@
  *
  * What happens before `from` and after `until` does not count: the workload is being made, or collected.
  * A wait begins when the task is about to be woken (sched_waking), is new (sched_wakeup_new), or is switched away while
- * runnable, and ends when a CPU switches to it.
+ * runnable, and ends when a CPU switches to it. The part of it that is measured counts. The workload's tasks are killed after
+ * the measurement, so that those which still wait then are switched to as well.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
@@ -209,8 +210,11 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	struct task_state *s = state_of(p);
 	struct cpu_account *cpu;
 
-	/* A task that has not left its CPU yet goes on: there is no wait. */
-	if (!s || s->on_cpu_since)
+	/*
+	 * A task that has not left its CPU yet goes on: there is no wait. One that was preempted on its way to sleep waits
+	 * already: that wait goes on.
+	 */
+	if (!s || s->on_cpu_since || s->waiting_since)
 		return 0;
 	s->woken_at = s->waiting_since = bpf_ktime_get_ns();
 	note(p, s, WAITS, s->woken_at);
@@ -307,12 +311,13 @@ static void enter(struct task_struct *p, struct task_state *s, u64 now)
 	s->on_cpu_since = now;
 	if (!s->waiting_since)
 		return;
-	wait = now - s->waiting_since;
-	s->sum.wait += measured(s->waiting_since, now);
-	if (s->waiting_since >= from && now <= until) {
+	/* A wait that is open when the measurement ends has lasted until then. */
+	wait = measured(s->waiting_since, now);
+	if (wait) {
+		s->sum.wait += wait;
 		record(RUN_QUEUE_WAIT, wait);
 		if (s->woken_at)
-			record(WAKEUP_LATENCY, now - s->woken_at);
+			record(WAKEUP_LATENCY, measured(s->woken_at, now));
 	}
 	s->waiting_since = 0;
 	s->woken_at = 0;

@@ -34,10 +34,12 @@ typedef unsigned long long u64;
 enum {
 	SCX_ENQ_WAKEUP = 1,
 	SCX_TASK_QUEUED = 1,
+	SCX_KICK_IDLE = 1,
 };
 #define SCX_DSQ_LOCAL (0x8000000000000002ULL)
 
 struct scx_exit_info;
+struct cpumask;
 
 /* As ops.rs has it. */
 struct task_struct {
@@ -47,6 +49,7 @@ struct task_struct {
 		u32 weight;
 		u32 flags;
 	} scx;
+	const struct cpumask *cpus_ptr;
 };
 
 s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle);
@@ -59,3 +62,5 @@ bool scx_bpf_task_set_dsq_vtime(struct task_struct *p, u64 vtime);
 s32 scx_bpf_task_cpu(const struct task_struct *p);
 s32 scx_bpf_create_dsq(u64 dsq, s32 node);
 u32 scx_bpf_nr_cpu_ids(void);
+s32 scx_bpf_pick_idle_cpu(const struct cpumask *allowed, u64 flags);
+void scx_bpf_kick_cpu(s32 cpu, u64 flags);

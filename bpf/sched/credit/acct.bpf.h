@@ -389,24 +389,36 @@ __noinline int release_parked(void)
 	return 0;
 }
 
+static bool anyone_waits(void)
+{
+	u32 cpu;
+
+	bpf_for(cpu, 0, nr_cpus)
+		if (nr_waiting(cpu))
+			return true;
+	return false;
+}
+
 /*
- * The one net under all wake-ups. A CPU that idles beside its own queue has missed a kick. If it still does the next time, it is on
+ * The one net under all wake-ups. Who waits behind others may be free again to go to an idle CPU, or nobody was idle when it came: all
+ * idle CPUs look. A CPU that idles beside its own queue has missed a kick. If it still does the next time, it is on
  * its way off line: the kernel lets it have no tasks any more, and tells us only when all CPUs have passed through the scheduler, which
  * may wait for a task in that very queue. What is queued for such a CPU, or for one that has gone, is taken elsewhere.
  */
 __noinline int wake_forgotten(void)
 {
 	const struct cpumask *idlers = scx_bpf_get_idle_cpumask();
+	bool work = anyone_waits();
 	s32 cpu;
 
 	bpf_for(cpu, 0, nr_cpus) {
 		struct cpu_ctx *c = cpu_ctx(cpu);
-		bool waits = bpf_cpumask_test_cpu(cpu, idlers) && nr_waiting(cpu);
+		bool idle = bpf_cpumask_test_cpu(cpu, idlers), waits = idle && nr_waiting(cpu);
 
 		if (waits && c->called)
 			c->stands_still = true;
 		c->called = waits;
-		if (waits)
+		if (idle && work)
 			kick(cpu, SCX_KICK_IDLE);
 	}
 	scx_bpf_put_idle_cpumask(idlers);

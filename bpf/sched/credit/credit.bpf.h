@@ -111,7 +111,7 @@ struct credit_stats {
 	u64 tickle_local_other;
 	u64 tickle_idlers_none;
 	u64 tickle_idlers_some;
-	u64 tickle_preempt;		/* running vCPUs that a wake-up interrupted */
+	u64 tickle_preempt;		/* busy CPUs that a wake-up told to reschedule */
 	u64 migrate_kicked_away;
 	u64 migrate_running;
 	u64 migrate_queued;

@@ -1,50 +1,122 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Consolidation: a CPU that found nothing to do brings a process together on its node.
+ * Consolidation: a CPU that found nothing to do brings a process together on its node; two CPUs that always have something exchange
+ * their tasks.
  *
  * Owns: which process, from which node, from which CPU. Does not: count (lib/numa.bpf.h), move (balance.bpf.h).
- * Models: the idle pull of "Improve numa scheduling by consolidating tasks" (2013).
+ * Models: the idle pull of "Improve numa scheduling by consolidating tasks" (2013). The exchange is not in the series.
  */
 #ifndef FAIR_CONSOLIDATE_BPF_H
 #define FAIR_CONSOLIDATE_BPF_H
 
 #include "balance.bpf.h"
 
-#define LOOKS_PER_SETTLE	8	/* of one idle CPU, at most */
+/* An idle CPU of a node on which the task may run, if one is named: on a core that is idle as a whole, if there is one. */
+static __noinline s32 idle_cpu_of(u32 node, struct task_struct *task)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask(), *cores = scx_bpf_get_idle_smtmask();
+	s32 found = NO_CPU;
+	u32 i;
+
+	bpf_for(i, 0, nr_cpus) {
+		u32 at = nth_cpu(i);
+
+		if (node_of(at) != node || !is_idle(idle, at) || (task && !may_run_on(task, at)))
+			continue;
+		if (found == NO_CPU)
+			found = at;
+		if (!is_idle(cores, at))
+			continue;
+		found = at;
+		break;
+	}
+	scx_bpf_put_idle_cpumask(cores);
+	scx_bpf_put_idle_cpumask(idle);
+	return found;
+}
+
+static bool has_idle_core(s32 cpu)
+{
+	const struct cpumask *cores = scx_bpf_get_idle_smtmask();
+	bool has = is_idle(cores, cpu);
+
+	scx_bpf_put_idle_cpumask(cores);
+	return has;
+}
+
+/* An idle CPU shall look: it has no ticks. */
+static void ask_to_look(s32 cpu)
+{
+	cpu_at(cpu)->look = 1;
+	kick(cpu, SCX_KICK_IDLE);
+}
+
+/* What makes a process come first here: how much of it is here, and of its memory. */
+static __always_inline bool is_stronger(numa_share_t *a, numa_share_t *b)
+{
+	if (!b || a->home != b->home)
+		return !b || a->home > b->home;
+	return by_faults() && a->faults > b->faults;
+}
+
+/* Whether one of another process, as far as the CPUs of `here` tell, could change places with a task on `from`. */
+static __noinline bool could_swap(numa_proc_t *p, u32 from, u32 here, u64 weight)
+{
+	bool could = false;
+	u32 i;
+
+	bpf_for(i, 0, nr_cpus) {
+		numa_proc_t *q = cpu_at(nth_cpu(i))->proc;
+
+		if (node_of(nth_cpu(i)) != here || !q || !numa_share(q, here)->nr)
+			continue;
+		could = numa_swap_gains(p, q, from, here, weight, numa_task_weight(q, here), by_faults());
+		if (could)
+			break;
+	}
+	return could;
+}
+
+/* The node has room for a task of the process; or it has for a moment, since another may leave it for where that one comes from. */
+static __noinline bool may_come(numa_proc_t *p, u32 from, u32 here, u64 now)
+{
+	u64 weight = numa_task_weight(p, from);
+
+	return numa_has_room(here, weight, 0, now) || (numa_has_room(here, weight, 1, now) && could_swap(p, from, here, weight));
+}
+
+/* A task of the process had better wait than go to that node: there is one with its memory that can take it. */
+static __noinline bool prefers_memory(numa_proc_t *p, u32 from, u32 to, u64 now)
+{
+	s32 better = by_faults() ? numa_nearer_memory(p, from, to) : NUMA_NOWHERE;
+
+	return better != NUMA_NOWHERE && may_come(p, from, better, now);
+}
 
 /* Process and node that the CPU should take a task from. In the arena, as balance is. */
 __weak bool choose_process(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
 	u32 here = node_of(cpu), i;
-	u64 most = 0;
+	numa_share_t *most = NULL;
 	bool limited = false;
 
 	c->take = NULL;
 	bpf_for(i, 0, nr_cpus) {
 		u32 at = nth_cpu(i);
 		numa_proc_t *p = cpu_at(at)->proc;
-		s32 from, memory;
-		u64 home;
+		s32 from;
 
-		if (!p || p == c->take)
+		if (!p || p == c->take || node_of(at) != here || !is_stronger(numa_share(p, here), most))
 			continue;
-		memory = numa_memory(p);
-		if (node_of(at) != here && memory != (s32)here)
+		from = numa_source(p, here, by_faults());
+		if (from == NUMA_NOWHERE || prefers_memory(p, from, here, now))
 			continue;
-		home = numa_share(p, here)->home + 1;
-		if (home <= most)
-			continue;
-		from = numa_source(p, here, memory);
-		if (from == NUMA_NOWHERE)
-			continue;
-		/* More of it than the node has CPUs would only wait for each other. */
-		if (numa_share(p, here)->nr >= c->node_cpus ||
-		    !numa_has_room(here, numa_task_weight(p, from), imbalance_pct(NR_LEVELS - 1), now)) {
+		if (!may_come(p, from, here, now)) {
 			limited = true;
 			continue;
 		}
-		most = home;
+		most = numa_share(p, here);
 		c->take = p;
 		c->take_from = from;
 	}
@@ -110,11 +182,25 @@ static void pull_running(s32 cpu, u64 now)
 	t = cpu_at(from)->curr;
 	if (!t)
 		return;
-	if (is_settling(t, now)) {
+	if (!may_move(t, now)) {
 		count(numa_bounces_avoided);
 		return;
 	}
 	push_from(from, cpu, c->take);
+}
+
+/* A task here would share its core, and there is one that is idle: a CPU of that one shall take it. */
+static bool pass_on(s32 cpu)
+{
+	s32 better;
+
+	if (core_size[cpu & (MAX_CPUS - 1)] < 2)
+		return false;
+	better = idle_cpu_of(node_of(cpu), NULL);
+	if (better == NO_CPU || core_of(better) == core_of(cpu) || !has_idle_core(better))
+		return false;
+	ask_to_look(better);
+	return true;
 }
 
 /* This CPU has nothing, and nobody has too much. True if a task came. */
@@ -124,11 +210,11 @@ __weak bool consolidate(s32 cpu, u64 now)
 
 	if (!numa_on() || c->leave_prev)
 		return false;
-	if (!c->look && (s64)(now - c->looked_at) < (s64)(numa_settle_ns / LOOKS_PER_SETTLE))
+	if (!c->look && (s64)(now - c->looked_at) < (s64)look_ns())
 		return false;
 	c->look = 0;
 	c->looked_at = now;
-	if (!choose_process(cpu, now))
+	if (!choose_process(cpu, now) || pass_on(cpu) || !numa_take_turn(c->take, now, look_ns()))
 		return false;
 	if (pull_waiting(cpu, now)) {
 		count(numa_pulls);
@@ -138,30 +224,189 @@ __weak bool consolidate(s32 cpu, u64 now)
 	return false;
 }
 
-/* At a tick: if the process that runs here is spread, and could come here, an idle CPU of this node shall look: it has no ticks. */
-static __noinline void ask_for_consolidation(s32 cpu, u64 now)
+/* ---- at a wake-up ---- */
+
+/* Whether another process has more on the node, as far as its CPUs tell. */
+static __noinline bool is_weaker(numa_proc_t *p, u32 node)
+{
+	bool weaker = false;
+	u32 i;
+
+	bpf_for(i, 0, nr_cpus) {
+		numa_proc_t *q = cpu_at(nth_cpu(i))->proc;
+
+		if (node_of(nth_cpu(i)) != node || !q || !q->id)
+			continue;
+		weaker = is_stronger(numa_share(q, node), numa_share(p, node));
+		if (weaker)
+			break;
+	}
+	return weaker;
+}
+
+/*
+ * A node has more active tasks than belong there, and a process cannot come together on it: it had better do so elsewhere, and
+ * begins with this task. One task too many may be the half of an exchange: then only a process leaves that has most of itself
+ * elsewhere, or less here than another. With faults, one that is where its memory is has nowhere better to go.
+ */
+static bool should_leave(numa_proc_t *p, u32 node, u64 now)
+{
+	s64 excess = numa_excess(node, now);
+	bool stays = numa_is_local(p, node) || (by_faults() && numa_is_at_memory(p, node));
+
+	return excess > 1 || (excess == 1 && (!stays || is_weaker(p, node)));
+}
+
+/* The node where a task of the process would have most company, of those that have room for it; `from` if it had better stay. */
+static __noinline u32 choose_home(fair_task_t *t, u32 from, u64 now)
+{
+	numa_proc_t *p = t->numa.proc;
+	bool leaves = should_leave(p, from, now);
+	u32 home = from, i;
+
+	bpf_for(i, 0, numa_nr_nodes) {
+		if (i == from || (!leaves && (!numa_helps(t, from, i) || prefers_memory(p, from, i, now))))
+			continue;
+		if ((home == from || is_stronger(numa_share(p, i), numa_share(p, home))) && may_come(p, from, i, now))
+			home = i;
+	}
+	return home;
+}
+
+/* An idle CPU on the node of its process, if a task gains by waking up there; NO_CPU: it does not. */
+static __noinline s32 wake_at_home(struct task_struct *task, fair_task_t *t, s32 prev_cpu)
+{
+	u32 from = node_of(prev_cpu), home;
+	u64 now = scx_bpf_now();
+	numa_proc_t *p;
+	s32 cpu;
+
+	if (!t || !t->numa.proc || !may_move(t, now))
+		return NO_CPU;
+	p = t->numa.proc;
+	/* All of it is here. */
+	if (numa_share(p, from)->home == p->home || is_migration_disabled(task))
+		return NO_CPU;
+	home = choose_home(t, from, now);
+	if (home == from || !numa_take_turn(p, now, look_ns()))
+		return NO_CPU;
+	cpu = idle_cpu_of(home, task);
+	if (cpu == NO_CPU || !scx_bpf_test_and_clear_cpu_idle(cpu))
+		return NO_CPU;
+	count(numa_wakes);
+	t->numa.moved_at = now;
+	return cpu;
+}
+
+/* ---- on CPUs that are busy ---- */
+
+/* The task that runs on a CPU is to change places with one of `other`, which weighs so much. */
+static __always_inline void swap_from(s32 from, s32 to, u32 which, numa_proc_t *proc, numa_proc_t *other, u64 weight)
+{
+	fair_cpu_t *c = cpu_at(from);
+
+	if (!c->curr || c->curr->numa.proc != proc || c->push_to != NO_CPU || !gang_lets(c->curr, from, to))
+		return;
+	c->push_proc = proc;
+	c->swap_proc = other;
+	c->swap_weight = weight;
+	c->push_swap = which;
+	apart();
+	c->push_to = to;
+	kick(from, SCX_KICK_PREEMPT);
+}
+
+/* The task that was meant is on its way. If it changes places with another, now that one. */
+static void note_pushed(fair_cpu_t *c, s32 to)
+{
+	if (c->push_swap == SWAP_NONE)
+		count(numa_pulls_running);
+	else
+		count(numa_swaps);
+	if (c->push_swap == SWAP_FIRST)
+		swap_from(to, c->root->cpu, SWAP_SECOND, c->swap_proc, c->push_proc, 0);
+}
+
+/* Neither is heavier than the other by more than what balancing tolerates: the nodes stay as even as they are. */
+static __always_inline bool weighs_alike(u64 a, u64 b)
+{
+	return 100 * max_u64(a, b) <= imbalance_pct(NR_LEVELS - 1) * min_u64(a, b);
+}
+
+/*
+ * The CPU of another node whose task should change places with the one that runs here: that after which most is together; of equals
+ * that which brings them to most of their memory.
+ */
+static __noinline s32 choose_partner(s32 cpu, struct task_struct *task, u64 now)
+{
+	fair_task_t *t = cpu_at(cpu)->curr;
+	u32 here = node_of(cpu), i;
+	s32 best = NO_CPU;
+	u64 most = 0, most_faults = 0;
+
+	if (!t)
+		return NO_CPU;
+	bpf_for(i, 0, nr_cpus) {
+		u32 at = nth_cpu(i), there = node_of(at);
+		fair_task_t *o = cpu_at(at)->curr;
+		u64 then, faults;
+
+		if (there == here || !o || !may_run_on(task, at) || !may_move(o, now) || !weighs_alike(t->numa.weight, o->numa.weight))
+			continue;
+		if (!numa_swap_gains(t->numa.proc, o->numa.proc, here, there, t->numa.weight, o->numa.weight, by_faults()))
+			continue;
+		then = max_u64(numa_share(t->numa.proc, there)->home, numa_share(o->numa.proc, here)->home);
+		faults = by_faults() ? numa_share(t->numa.proc, there)->faults + numa_share(o->numa.proc, here)->faults : 0;
+		if (best != NO_CPU && (then < most || (then == most && faults <= most_faults)))
+			continue;
+		if (prefers_memory(t->numa.proc, here, there, now) || prefers_memory(o->numa.proc, there, here, now))
+			continue;
+		most = then;
+		most_faults = faults;
+		best = at;
+	}
+	return best;
+}
+
+static void swap_running(s32 cpu, struct task_struct *task, u64 now)
+{
+	fair_task_t *t = cpu_at(cpu)->curr, *o;
+	s32 at;
+
+	if (!t || !may_move(t, now) || is_migration_disabled(task))
+		return;
+	at = choose_partner(cpu, task, now);
+	if (at == NO_CPU)
+		return;
+	o = cpu_at(at)->curr;
+	if (!o || !numa_take_turn(t->numa.proc, now, look_ns()) || !numa_take_turn(o->numa.proc, now, look_ns()))
+		return;
+	swap_from(at, cpu, SWAP_FIRST, o->numa.proc, t->numa.proc, t->numa.weight);
+}
+
+/* If the process that runs here is spread, and has room here, an idle CPU of this node shall look: it has no ticks. */
+static bool ask_to_fetch(s32 cpu, numa_proc_t *p, u64 now)
+{
+	s32 idle, from = numa_source(p, node_of(cpu), by_faults());
+
+	if (from == NUMA_NOWHERE || !may_come(p, from, node_of(cpu), now))
+		return false;
+	idle = idle_cpu_of(node_of(cpu), NULL);
+	if (idle != NO_CPU)
+		ask_to_look(idle);
+	return idle != NO_CPU;
+}
+
+/* At a tick. */
+static __noinline void consolidate_busy(s32 cpu, struct task_struct *task, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
-	numa_proc_t *p = c->proc;
-	const struct cpumask *idle;
-	u32 node = node_of(cpu), i;
 
 	if ((s64)(now - c->asked_at) < (s64)numa_settle_ns)
 		return;
 	c->asked_at = now;
-	if (numa_source(p, node, numa_memory(p)) == NUMA_NOWHERE)
-		return;
-	idle = scx_bpf_get_idle_cpumask();
-	bpf_for(i, 0, nr_cpus) {
-		u32 at = nth_cpu(i);
-
-		if (node_of(at) != node || !is_idle(idle, at))
-			continue;
-		cpu_at(at)->look = 1;
-		kick(at, SCX_KICK_IDLE);
-		break;
-	}
-	scx_bpf_put_idle_cpumask(idle);
+	if (!ask_to_fetch(cpu, c->proc, now))
+		swap_running(cpu, task, now);
 }
 
 #endif

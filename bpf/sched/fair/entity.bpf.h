@@ -11,6 +11,8 @@
 
 #include "fair.bpf.h"
 #include "load.bpf.h"
+#include "leaf.bpf.h"
+#include "domain.bpf.h"
 
 /* ---- time ---- */
 
@@ -215,6 +217,7 @@ static void rescale(fair_entity_t *se, fair_rq_t *q)
 static void enqueue_entity(fair_rq_t *q, fair_entity_t *se, int how, u64 now)
 {
 	rescale(se, q);
+	leaf_add(q);
 	load_enqueue(se, q, now);
 	if (how != ENQ_MOVED)
 		place_entity(q, se, how);
@@ -252,10 +255,21 @@ static void update_above(fair_entity_t *se, u64 now)
 	}
 }
 
-static void count_tasks(fair_rq_t *q, s32 delta)
+static void gang_counts(fair_rq_t *q, s64 tasks, s64 cpus);	/* gang.bpf.h */
+
+static void count_tasks(fair_rq_t *q, s32 delta, u64 now)
 {
 	while (q && can_loop) {
+		bool had = q->h_nr;
+
+		/* The CPU gets something to do, or has nothing left. */
+		if (is_pelt() && !q->depth && (!q->h_nr || !(q->h_nr + delta)))
+			pelt_update(&cpu_at(q->cpu)->avg, now, q->h_nr, q->h_nr);
+		if (!q->depth)
+			note_tasks(q->cpu, q->h_nr, q->h_nr + delta);
 		q->h_nr += delta;
+		if (gang != FAIR_GANG_OFF)
+			gang_counts(q, delta, !!q->h_nr - had);
 		if (q->throttled || !q->depth)
 			break;
 		q = q->se.q;
@@ -267,7 +281,7 @@ static void enqueue_task(fair_task_t *t, fair_rq_t *q, int how, u64 now)
 {
 	fair_entity_t *se = &t->se;
 
-	count_tasks(q, 1);
+	count_tasks(q, 1, now);
 	while (q && !se->on_rq && can_loop) {
 		enqueue_entity(q, se, how, now);
 		how = ENQ_WOKEN;
@@ -285,7 +299,7 @@ static void dequeue_task(fair_task_t *t, bool sleeps, u64 now)
 	fair_entity_t *se = &t->se;
 	fair_rq_t *q = se->q;
 
-	count_tasks(q, -1);
+	count_tasks(q, -1, now);
 	while (q && se->on_rq && can_loop) {
 		dequeue_entity(q, se, sleeps, now);
 		sleeps = true;
@@ -360,10 +374,38 @@ static void repick_curr(fair_cpu_t *c)
 	}
 }
 
+/* A task waits in the queue's DSQ, or none does any more: the CPU has a list of queues with waiting tasks. */
+static void note_waiting(fair_rq_t *q, bool waits)
+{
+	fair_cpu_t *c = cpu_at(q->cpu);
+	fair_rq_t *prev = q->wait_prev, *next = q->wait_next;
+
+	if (waits == q->has_head)
+		return;
+	q->has_head = waits;
+	if (waits) {
+		prev = NULL;
+		next = c->waiting;
+		q->wait_prev = NULL;
+		apart();
+		q->wait_next = next;
+		c->waiting = q;
+		if (next)
+			next->wait_prev = q;
+		return;
+	}
+	if (prev)
+		prev->wait_next = next;
+	else
+		c->waiting = next;
+	if (next)
+		next->wait_prev = prev;
+}
+
 /* What waits in the DSQ changed: `head` is the first task's vruntime. */
 static __always_inline void set_head(fair_rq_t *q, bool has_head, u64 head)
 {
-	q->has_head = has_head;
+	note_waiting(q, has_head);
 	q->head = head;
 	update_min_vruntime(q);
 }

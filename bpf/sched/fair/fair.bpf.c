@@ -17,16 +17,17 @@
  *   load       what balancing equalises: the weight that is runnable (window), or the weight of what was runnable lately (pelt)
  *   buddy      who should run next (or last, or not) if that is not unfair by more than the wake-up granularity
  *
- * Mechanism. ops.runnable() puts a task on the queue of its cgroup and CPU, and every cgroup above that was empty on its parent's
- * queue. ops.enqueue() puts it into the queue's DSQ, so no task can be lost, and preempts if the task is behind the one that runs
- * by more than the granularity, where their paths to the root meet. ops.dispatch() walks down from the root: on each level the
+ * Mechanism. ops.enqueue() counts a task on the queue of its cgroup and CPU, and every cgroup above that was empty on its parent's
+ * queue. It puts the task into the queue's DSQ, so no task can be lost, and preempts if the task is behind the one that runs by
+ * more than the granularity, where their paths to the root meet. ops.dispatch() walks down from the root: on each level the
  * smallest vruntime of the one that ran, the first child cgroup, the first task. It takes that task to the CPU, or lets the one
  * that ran go on. What runs is charged on all levels at once. At each tick it has to show that its slice is not over.
  * A CPU that finds nothing takes a waiting task from the busiest CPU of the busiest group, of the nearest domain that is out of
- * balance; busy CPUs do the same from time to time, and wake up an idle one if they have more than they can run.
- * The rooms: fair.bpf.h types, entity.bpf.h order and picking, load.bpf.h load, task.bpf.h where a task is counted, wake.bpf.h
- * placement, group.bpf.h cgroups and limits, balance.bpf.h balancing, run.bpf.h the steps of dispatch, gang.bpf.h and
- * spread.bpf.h gangs, numa.bpf.h and consolidate.bpf.h nodes, report.bpf.h answers.
+ * balance; busy CPUs do the same from time to time, and wake up idle ones if they have more than they can run.
+ * The rooms: fair.bpf.h types, entity.bpf.h order and picking, load.bpf.h load, leaf.bpf.h load that fades, task.bpf.h where a
+ * task is counted, wake.bpf.h placement, group.bpf.h cgroups and limits, domain.bpf.h, busiest.bpf.h, balance.bpf.h and
+ * idle.bpf.h balancing, run.bpf.h the steps of dispatch, gang.bpf.h and spread.bpf.h gangs, numa.bpf.h and consolidate.bpf.h
+ * nodes, report.bpf.h answers.
  *
  * Limits:
  *   - 1024 CPUs; more are refused. 511 cgroups besides the root, 15 levels of them; what is beyond counts as its parent.
@@ -43,7 +44,7 @@
  *   sched_latency_ns         aimed at for a round of all; times 1 + log2(CPUs), CPUs up to 8, as the next two are
  *   min_granularity_ns       shortest slice
  *   wakeup_granularity_ns    how far behind who wakes up has to be to preempt
- *   migration_cost_ns        what ran so lately stays; a CPU that is idle for less does not look for work
+ *   migration_cost_ns        what ran so lately stays
  *   shares_window_ns         load=window: length of a window
  *   bandwidth_slice_ns       what a CPU takes at once of a cgroup's cpu.max
  *   rescue_ns                wait after which a task runs whatever its weight; 0: never
@@ -53,6 +54,7 @@
 #include "group.bpf.h"
 #include "task.bpf.h"
 #include "balance.bpf.h"
+#include "idle.bpf.h"
 #include "run.bpf.h"
 #include "report.bpf.h"
 
@@ -65,8 +67,7 @@ UEI_DEFINE(uei);
 s32 BPF_STRUCT_OPS(fair_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	fair_task_t *t = task_of(p);
-	s32 this_cpu = bpf_get_smp_processor_id(), cpu = prev_cpu, target;
-	u64 now = scx_bpf_now();
+	s32 this_cpu = bpf_get_smp_processor_id(), cpu = prev_cpu, target, home;
 
 	if (!t)
 		return prev_cpu;
@@ -77,13 +78,21 @@ s32 BPF_STRUCT_OPS(fair_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wak
 		return cpu;
 	}
 	count(wakeups);
-	if (this_cpu != prev_cpu && may_run_on(p, this_cpu) &&
-	    wake_affine(t, this_cpu, prev_cpu, wake_flags & SCX_WAKE_SYNC, now)) {
+	/* Its affinity has changed while it slept. */
+	if (!may_run_on(p, prev_cpu))
+		return scx_bpf_pick_any_cpu(p->cpus_ptr, 0);
+	t->sync_waker = wake_flags & SCX_WAKE_SYNC ? this_cpu : NO_CPU;
+	home = numa_on() ? wake_at_home(p, t, prev_cpu) : NO_CPU;
+	if (home != NO_CPU)
+		return gang_place(p, t, home);
+	if (this_cpu != prev_cpu && may_run_on(p, this_cpu) && (!numa_on() || numa_lets_wake(t, prev_cpu, this_cpu)) &&
+	    wake_affine(t, this_cpu, prev_cpu, wake_flags & SCX_WAKE_SYNC)) {
 		count(wake_affine);
 		cpu = this_cpu;
 	}
 	target = cpu;
-	cpu = gang_place(p, t, pick_idle_sibling(p, prev_cpu, target));
+	cpu = pick_idle_sibling(p, prev_cpu, target);
+	cpu = gang_place(p, t, cpu == NO_CPU ? target : cpu);
 	if (cpu != target)
 		count(wake_idle);
 	if (cpu != prev_cpu)
@@ -91,21 +100,22 @@ s32 BPF_STRUCT_OPS(fair_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wak
 	return cpu;
 }
 
-void BPF_STRUCT_OPS(fair_runnable, struct task_struct *p, u64 enq_flags)
+/* It was not runnable until now. In what way it comes. */
+static int arrives(struct task_struct *p, fair_task_t *t, u64 enq_flags, u64 now)
 {
-	fair_task_t *t = task_of(p);
 	int how = ENQ_MOVED;
 
-	if (!t)
-		return;
 	if (t->is_new)
 		how = ENQ_NEW;
 	else if (enq_flags & SCX_ENQ_WAKEUP)
 		how = ENQ_WOKEN;
 	t->is_new = 0;
 	t->fresh = how != ENQ_MOVED;
+	if (t->fresh)
+		t->waits_since = now;
+	gang_arrives(t, how);
 	read_policy(p, t);
-	attach_task(t, scx_bpf_task_cpu(p), how, scx_bpf_now());
+	return how;
 }
 
 void BPF_STRUCT_OPS(fair_enqueue, struct task_struct *p, u64 enq_flags)
@@ -114,16 +124,20 @@ void BPF_STRUCT_OPS(fair_enqueue, struct task_struct *p, u64 enq_flags)
 	s32 cpu = scx_bpf_task_cpu(p);
 	u64 now = scx_bpf_now();
 	fair_cpu_t *c = cpu_at(cpu);
+	int how = ENQ_MOVED;
 	bool wins;
 
 	if (!t) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, SCX_SLICE_DFL, enq_flags);
 		return;
 	}
-	follow_task(t, cpu, now);
+	if (!t->se.on_rq)
+		how = arrives(p, t, enq_flags, now);
+	else
+		follow_task(t, cpu, now);
 	if (push_task(c, p, t, enq_flags, now))
 		return;
-	wins = start_waiting(t, cpu, now);
+	wins = start_waiting(t, cpu, how, now);
 	scx_bpf_dsq_insert_vtime(p, rq_at(t->group, cpu)->dsq, SLICE_NS, t->se.vruntime, enq_flags);
 	if (wins) {
 		count(preempt_wakeup);
@@ -134,29 +148,6 @@ void BPF_STRUCT_OPS(fair_enqueue, struct task_struct *p, u64 enq_flags)
 	} else if (!c->curr) {
 		kick(cpu, SCX_KICK_IDLE);
 	}
-}
-
-/* It leaves its DSQ: to run, maybe on another CPU, or for a change. */
-void BPF_STRUCT_OPS(fair_dequeue, struct task_struct *p, u64 deq_flags)
-{
-	fair_task_t *t = task_of(p);
-	struct fair_lock *l;
-	fair_rq_t *q;
-	u64 head = 0;
-	bool has_head;
-
-	if (!t)
-		return;
-	t->queued = 0;
-	q = t->se.q;
-	l = lock_of(t->cpu);
-	if (!q || !l)
-		return;
-	has_head = peek_head(q, &head);
-	bpf_spin_lock(&l->lock);
-	set_head(q, has_head, head);
-	bpf_spin_unlock(&l->lock);
-	follow_task(t, scx_bpf_task_cpu(p), scx_bpf_now());
 }
 
 void BPF_STRUCT_OPS(fair_dispatch, s32 cpu, struct task_struct *prev)
@@ -172,30 +163,33 @@ void BPF_STRUCT_OPS(fair_dispatch, s32 cpu, struct task_struct *prev)
 	c->leave_prev = c->push_to != NO_CPU;
 	c->asked = 0;
 	if (prev_runs)
-		settle_prev(c, prev->se.sum_exec_runtime, now);
+		settle_prev(c, prev->se.sum_exec_runtime, false, now);
 	if (rescue(cpu, now))
 		return;
-	if (c->due && !gang_follows(cpu, now) && balance_due(cpu, now))
+	if (c->due && !gang_bound(cpu, now) && balance_due(cpu, now))
 		return;
 	if (c->spread_gang != ROOT_GROUP)
 		spread(cpu, now);
-	gang_before_pick(cpu, now);
+	c->round++;
+	gang_before_pick(cpu, prev_runs, now);
+	if (!prev_runs && gang_waits(cpu, now))
+		return;
 	found = run_own(cpu, prev, prev_runs);
 	gang_after_pick(cpu);
 	if (found)
 		return;
 	if (run_stray(cpu))
 		return;
-	if (balance_newidle(cpu, now, asked))
+	if (balance_idle(cpu, now, asked))
 		return;
 	/* Nothing at all, and the one that ran may go on: for instance because it yielded, and nobody took the chance. */
-	if (prev_runs && !c->leave_prev && c->curr && !c->curr->se.q->throttle_depth) {
+	if (prev_runs && !c->leave_prev && c->curr && !is_held(c->curr->se.q)) {
 		keep_prev(c, prev);
 		return;
 	}
 	if (consolidate(cpu, now))
 		return;
-	gang_idles(cpu, now);
+	leaf_tick(c, cpu, now);
 	c->idled = 1;
 	if (!c->idle_at)
 		c->idle_at = now;
@@ -207,11 +201,18 @@ void BPF_STRUCT_OPS(fair_running, struct task_struct *p)
 	s32 cpu = scx_bpf_task_cpu(p);
 	fair_cpu_t *c = cpu_at(cpu);
 	struct fair_lock *l = lock_of(cpu);
-	u64 now = scx_bpf_now();
+	u64 now = scx_bpf_now(), head = 0;
+	bool has_head;
 
 	if (!t || !l)
 		return;
-	follow_task(t, cpu, now);
+	if (t->se.on_rq) {
+		follow_task(t, cpu, now);
+	} else {
+		/* The kernel put it here without asking: it was changed while it ran, or the scheduler is bypassed. */
+		arrives(p, t, 0, now);
+		attach_task(t, cpu, ENQ_MOVED, now);
+	}
 	numa_note_running(c, t, p);
 	t->queued = 0;
 	if (c->idle_at) {
@@ -220,33 +221,36 @@ void BPF_STRUCT_OPS(fair_running, struct task_struct *p)
 
 		c->avg_idle += (idle - (s64)c->avg_idle) / 8;
 		c->idle_at = 0;
+		c->busy_since = now;
 	}
 	if (!t->se.q)
 		return;
+	has_head = peek_head(t->se.q, &head);
 	bpf_spin_lock(&l->lock);
+	set_head(t->se.q, has_head, head);
 	set_curr(c, t, p->se.sum_exec_runtime, now);
 	bpf_spin_unlock(&l->lock);
+	gang_reads(p, t->group, now);
 	gang_starts(c, t);
 }
 
 void BPF_STRUCT_OPS(fair_stopping, struct task_struct *p, bool runnable)
 {
-	fair_task_t *t = task_of(p);
-	s32 cpu = scx_bpf_task_cpu(p);
-	fair_cpu_t *c = cpu_at(cpu);
-	struct fair_lock *l = lock_of(cpu);
+	fair_cpu_t *c = cpu_at(scx_bpf_task_cpu(p));
 	u64 now = scx_bpf_now();
+	fair_task_t *t;
 
-	if (!t || !l || c->curr != t)
+	/* Else ops.quiescent() does it. */
+	if (!runnable)
 		return;
-	settle_prev(c, p->se.sum_exec_runtime, now);
-	bpf_spin_lock(&l->lock);
-	put_curr(c, now);
-	bpf_spin_unlock(&l->lock);
+	t = task_of(p);
+	if (!t || c->curr != t)
+		return;
+	settle_prev(c, p->se.sum_exec_runtime, true, now);
 	t->stopped_at = now;
 	t->waits_since = now;
 	/* Whatever took the CPU, it waits among the others and is not put in front of them. */
-	if (runnable && p->scx.slice)
+	if (p->scx.slice)
 		scx_bpf_task_set_slice(p, 0);
 }
 
@@ -255,7 +259,7 @@ void BPF_STRUCT_OPS(fair_quiescent, struct task_struct *p, u64 deq_flags)
 	fair_task_t *t = task_of(p);
 
 	if (t)
-		detach_task(t, deq_flags & SCX_DEQ_SLEEP, scx_bpf_now());
+		detach_task(t, deq_flags & SCX_DEQ_SLEEP, p->se.sum_exec_runtime, scx_bpf_now());
 }
 
 void BPF_STRUCT_OPS(fair_tick, struct task_struct *p)
@@ -275,15 +279,15 @@ void BPF_STRUCT_OPS(fair_tick, struct task_struct *p)
 	out = !path_has_runtime(t->se.q);
 	tick_load(c, now);
 	bpf_spin_unlock(&l->lock);
+	leaf_tick(c, cpu, now);
 	over = gang_tick(cpu, p, t->group, over, now);
 	due = balance_is_due(c, now) && !gang_bound(cpu, now);
 	due |= gang_spreads(cpu, t->group, now);
 	if (over)
 		count(preempt_tick);
-	if (c->root->h_nr > 1)
-		ask_idle_cpu(cpu, p);
+	ask_idle_cpus(cpu, p);
 	if (numa_on())
-		ask_for_consolidation(cpu, now);
+		consolidate_busy(cpu, p, now);
 	scx_bpf_task_set_slice(p, over || out || due ? 0 : SLICE_NS);
 }
 
@@ -335,6 +339,7 @@ s32 BPF_STRUCT_OPS(fair_init_task, struct task_struct *p, struct scx_init_task_a
 	t->group = group_of(args->cgroup);
 	t->cpu = scx_bpf_task_cpu(p);
 	t->pid = p->pid;
+	t->sync_waker = NO_CPU;
 	t->is_new = 1;
 	read_policy(p, t);
 	init_load(&t->se);
@@ -347,8 +352,10 @@ void BPF_STRUCT_OPS(fair_disable, struct task_struct *p)
 {
 	fair_task_t *t = task_of(p);
 
-	if (t)
-		detach_task(t, false, scx_bpf_now());
+	if (!t)
+		return;
+	detach_task(t, false, p->se.sum_exec_runtime, scx_bpf_now());
+	forget_sleeper(t);
 }
 
 void BPF_STRUCT_OPS(fair_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
@@ -359,7 +366,8 @@ void BPF_STRUCT_OPS(fair_exit_task, struct task_struct *p, struct scx_exit_task_
 	use_arena();
 	if (!t)
 		return;
-	detach_task(t, false, scx_bpf_now());
+	detach_task(t, false, p->se.sum_exec_runtime, scx_bpf_now());
+	forget_sleeper(t);
 	s->t = NULL;
 	numa_forget_task(t, scx_bpf_now());
 	free_task(t);
@@ -374,9 +382,8 @@ void BPF_STRUCT_OPS(fair_cgroup_move, struct task_struct *p, struct cgroup *from
 	if (!t)
 		return;
 	on_rq = t->se.on_rq;
-	detach_task(t, false, now);
-	if (is_pelt() && t->se.q)
-		pelt_remove_sleeper(&t->se, t->se.q);
+	detach_task(t, false, p->se.sum_exec_runtime, now);
+	forget_sleeper(t);
 	if (t->se.q)
 		t->se.vruntime -= t->se.q->min_vruntime;
 	t->se.q = NULL;
@@ -392,7 +399,7 @@ void BPF_STRUCT_OPS(fair_cpu_online, s32 cpu)
 {
 	use_arena();
 	cpu_at(cpu)->online = 1;
-	numa_note_cpu(cpu, power_of(cpu));
+	numa_note_cpu(cpu, 1);
 }
 
 /* The kernel puts what waits here on the CPU's local queue, and takes it away from there. */
@@ -400,22 +407,13 @@ void BPF_STRUCT_OPS(fair_cpu_offline, s32 cpu)
 {
 	use_arena();
 	cpu_at(cpu)->online = 0;
-	numa_note_cpu(cpu, -(s64)power_of(cpu));
-}
-
-static __noinline u32 cpus_of_node(u32 node)
-{
-	u32 cpu, n = 0;
-
-	bpf_for(cpu, 0, nr_cpus)
-		n += node_of(cpu) == node;
-	return n;
+	numa_note_cpu(cpu, -1);
 }
 
 static s32 init_cpus(void)
 {
 	u64 now = scx_bpf_now();
-	u32 cpu, level;
+	u32 cpu;
 
 	cpus = alloc_bytes((u64)nr_cpus * sizeof(struct fair_cpu));
 	if (!cpus)
@@ -426,14 +424,12 @@ static s32 init_cpus(void)
 		c->root = rq_at(ROOT_GROUP, cpu);
 		c->push_to = NO_CPU;
 		c->online = 1;
-		c->node_cpus = cpus_of_node(node_of(cpu));
-		numa_note_cpu(cpu, power_of(cpu));
+		numa_note_cpu(cpu, 1);
 		c->avg_idle = 2 * migration_cost_ns;
 		c->rescue_at = now + rescue_ns;
-		bpf_for(level, 0, NR_LEVELS)
-			c->level[level].last = now;
+		c->avg.last = now;
 	}
-	return 0;
+	return make_domains();
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(fair_init)
@@ -475,10 +471,8 @@ void BPF_STRUCT_OPS(fair_exit, struct scx_exit_info *ei)
 SCX_OPS_DEFINE(fair_ops,
 	       .select_cpu		= (void *)fair_select_cpu,
 	       .enqueue			= (void *)fair_enqueue,
-	       .dequeue			= (void *)fair_dequeue,
 	       .dispatch		= (void *)fair_dispatch,
 	       .tick			= (void *)fair_tick,
-	       .runnable		= (void *)fair_runnable,
 	       .running			= (void *)fair_running,
 	       .stopping		= (void *)fair_stopping,
 	       .quiescent		= (void *)fair_quiescent,

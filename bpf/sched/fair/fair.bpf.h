@@ -88,6 +88,8 @@ struct fair_rq {
 	u32 h_nr;			/* runnable tasks here and below, not those of throttled cgroups */
 	u32 has_head;			/* whether a task waits, and the vruntime of the first, as last seen */
 	u64 head;
+	struct fair_rq __arena *wait_prev;	/* while has_head: the CPU's list of such queues */
+	struct fair_rq __arena *wait_next;
 	u64 weight;			/* of the runnable entities */
 	u64 min_vruntime;		/* never goes back */
 	fair_entity_t *first;		/* waiting cgroups */
@@ -97,7 +99,7 @@ struct fair_rq {
 	fair_entity_t *buddy_last;	/* was preempted, has the cache */
 	fair_entity_t *buddy_skip;	/* yielded */
 	fair_entity_t *buddy_gang;	/* comes first in this pick */
-	struct gang_lead gang_lead;	/* at a domain's first CPU: who leads this gang there */
+	u64 gang_nr;			/* at a domain's first CPU: runnable tasks << 32 | CPUs that have one, in the domain */
 	/* load=window */
 	u64 load_avg;			/* weight * ns in the window, older windows folded in by halves */
 	u64 load_period;		/* ns that load_avg is about */
@@ -110,14 +112,20 @@ struct fair_rq {
 	u64 removed_load;		/* of sleepers that woke up elsewhere; added to by anybody */
 	u64 decays;			/* periods by which blocked_load was decayed, from 1 */
 	u64 last_decay;			/* the period of the last one */
-	u64 tg_load_contrib;
+	u64 tg_load_contrib;		/* what the group's totals know of it */
 	u64 tg_runnable_contrib;
+	u64 tg_usage_contrib;
+	/* the CPU's list of queues with load left */
+	struct fair_rq __arena *leaf_prev;
+	struct fair_rq __arena *leaf_next;
+	u32 leaf;			/* in the list */
+	u32 leaf_below;			/* child cgroups that are */
 	/* cpu.max */
 	s64 runtime;			/* ns left of what it took from the group */
 	u32 throttled;
-	u32 throttle_depth;		/* it and ancestors that are throttled */
-	u64 throttled_at;
-	u64 throttled_ns;		/* in all: the clock of load tracking stands still */
+	u32 pad;
+	u64 throttled_at;		/* where its clock of load tracking stands: time of its parent's */
+	u64 throttled_ns;		/* by which that clock is behind its parent's */
 };
 
 /* A cgroup. */
@@ -132,13 +140,14 @@ struct fair_group {
 	s64 load_weight;		/* window: of all CPUs */
 	s64 load_avg;			/* pelt: of all CPUs */
 	s64 runnable_avg;
+	s64 usage_avg;
 	u64 quota;			/* ns per period; 0: unlimited */
 	u64 period;
 	s64 pool;			/* ns of this period that no CPU took yet */
-	u32 nr_throttled;		/* CPUs */
 	u32 timer_on;
 	u32 gang;			/* its switch is on */
 	u32 gang_bad;			/* its switch is neither on nor off */
+	u32 pad2;
 	u64 gang_read_at;
 };
 typedef struct fair_group __arena fair_group_t;
@@ -155,26 +164,39 @@ struct fair_task {
 	u32 policy_batch;
 	u64 stopped_at;			/* when it last left a CPU */
 	u64 waits_since;		/* when it began to wait */
+	u64 ran_at_wake;		/* se.ran when it last woke up */
 	struct numa_member numa;
+	u64 pinned_until;		/* it could not go to another node, and is not asked to before that */
 	u32 numa_local;			/* its process belongs on this node: counted in nr_local */
-	u32 pad;
+	s32 sync_waker;			/* CPU of the task that woke it, and said that it is about to sleep; NO_CPU: none */
 	struct fair_task __arena *free_next;
 };
 typedef struct fair_task __arena fair_task_t;
 
 /* ---- CPUs ---- */
 
-enum balance_kind { BALANCE_NEWIDLE, BALANCE_IDLE, BALANCE_BUSY };
+/* A task is pushed for its own sake, or two change places. */
+enum numa_swap { SWAP_NONE, SWAP_FIRST, SWAP_SECOND };
+
+enum balance_kind { BALANCE_IDLE, BALANCE_BUSY };
 
 /* What balancing finds out about a group of CPUs. */
 struct group_sum {
 	u64 load;
 	u64 power;
 	u64 avg;			/* load by power */
+	u64 max_load;			/* of its CPUs */
+	u64 min_load;
+	u32 max_nr;
+	u32 min_nr;
 	u32 nr;
 	u32 idle;
 	u32 cpus;
 	u32 id;
+	u32 capacity;			/* tasks that it can run at once */
+	u32 has_capacity;		/* for one more */
+	u32 uneven;			/* in itself */
+	u32 pad;
 };
 typedef struct group_sum __arena group_sum_t;
 
@@ -193,6 +215,7 @@ struct balance {
 	s32 first;			/* CPU of the local group, and first that is idle */
 	s32 first_idle;
 	u32 pad;
+	u64 pass;			/* which it is: CPUs that it leaves out are marked with that */
 };
 typedef struct balance __arena balance_t;
 
@@ -201,22 +224,33 @@ struct pull {
 	s32 to;
 	u64 imbalance;
 	u64 now;
+	u64 load;			/* of the task that was looked at last */
 	u32 tries;			/* tasks that may still be looked at */
+	u32 asks;			/* idle CPUs that may still be asked */
 	u32 level;
 	u32 take_hot;
-	u32 pinned;			/* there were tasks that may not come */
+	u32 pinned;			/* none of the tasks that were looked at may run here */
 	/* numa */
-	u32 helps;			/* only tasks whose process is more together after it */
+	u32 helps;			/* only tasks whose process is not scattered by it */
+	u32 full;			/* the node has no room for those whose process would be more together there */
 	u32 gang;			/* only of that gang; ROOT_GROUP: of any cgroup */
+	u32 pad;
 	numa_proc_t *only;		/* only of that process */
 };
 typedef struct pull __arena pull_t;
 
+/* A CPU's view of a level of balancing. */
 struct fair_level {
 	u64 last;			/* when it was last balanced, ns */
+	u64 cost;			/* ns of a look when idle, on average */
 	u32 interval;			/* ms */
 	u32 failed;
+	u32 first;			/* its span, as a range of cpu_order */
+	u32 end;
+	u32 groups;			/* in the span */
+	u32 nr_over;			/* at the span's first CPU: CPUs with more than one task */
 };
+typedef struct fair_level __arena fair_level_t;
 
 struct fair_cpu {
 	fair_rq_t *root;
@@ -233,25 +267,39 @@ struct fair_cpu {
 	s32 push_to;			/* the task that runs shall go there; NO_CPU: stays */
 	u32 online;
 	u32 asked;			/* a busy CPU woke it up to balance */
+	u32 repeats;			/* more should move than the task that just did */
+	u64 passes;			/* of balancing, by this CPU */
+	u64 skipped_by;			/* a pass that leaves this CPU out */
 	u32 idled;			/* since load[] was updated */
 	u32 spread_gang;		/* a task of that gang goes to spread_to; ROOT_GROUP: none */
 	u64 spread_at;			/* when that was last looked at */
 	s32 spread_to;
 	u32 pad;
+	fair_rq_t *waiting;		/* queues in whose DSQ a task waits */
 	u64 idle_at;			/* since when nothing ran; 0: something does */
 	u64 avg_idle;
+	u64 busy_since;			/* when it was last idle */
 	u64 load_at;			/* tick of the last update of load[] */
 	u64 load[5];			/* load=window: averages over 1, 2, 4, 8, 16 ticks */
 	u64 rescue_at;
-	struct pelt_avg avg;		/* how much of the time it had work */
+	struct pelt_avg avg;		/* load=pelt: how much of the time it had work */
+	struct pelt_avg report;		/* scratch of fair_report() */
+	fair_rq_t *leafs;		/* queues with load left, children before their parents */
+	fair_rq_t *leaf_at;		/* where the walk goes on; NULL: it begins anew */
+	u64 leafs_at;			/* when a walk last began */
+	u32 nr_throttled;		/* queues */
+	u32 pad2;
 	/* numa */
 	numa_proc_t *proc;		/* of the task that runs here, or ran last; it may be gone by now */
 	numa_proc_t *push_proc;		/* of the task that push_to is about; NULL: of any */
+	numa_proc_t *swap_proc;		/* the process with which that one changes places */
+	u64 swap_weight;
+	u32 push_swap;			/* whether, and which of the two goes now */
 	numa_proc_t *take;		/* what consolidate() is about: a process, and from which node */
 	s32 take_from;
 	u32 nr_local;			/* tasks here whose process belongs on this node */
-	u32 node_cpus;
 	u32 look;			/* it was asked to consolidate */
+	u32 pad3;
 	u64 looked_at;
 	u64 asked_at;			/* when it last asked another */
 	struct fair_level level[NR_LEVELS];
@@ -302,6 +350,9 @@ struct fair_stats {
 	u64 numa_first_pass;		/* balanced between nodes, to where their process is */
 	u64 numa_second_pass;		/* for want of such */
 	u64 numa_bounces_avoided;	/* not taken: came from another node a moment ago */
+	u64 numa_waits;			/* not taken: it has not waited for long, and its process would be scattered */
+	u64 numa_wakes;			/* tasks that woke up where their process is, and not where they slept */
+	u64 numa_swaps;			/* tasks that changed places with one of another node */
 	u64 numa_limited;		/* looks that found a process, but no room for it */
 	u64 gang_rounds;		/* a CPU became leader */
 	u64 gang_requests;		/* to CPUs with a task of the gang */
@@ -332,7 +383,7 @@ const volatile enum fair_load load = FAIR_LOAD_WINDOW;
 const volatile enum fair_numa numa = FAIR_NUMA_OFF;
 const volatile u64 numa_settle_ns = 32000000;
 const volatile enum fair_gang gang = FAIR_GANG_OFF;
-const volatile enum fair_gang_domain gang_domain = FAIR_GANG_DOMAIN_NODE;
+const volatile enum fair_gang_domain gang_domain = FAIR_GANG_DOMAIN_ALL;
 const volatile u64 sched_latency_ns = 6000000;
 const volatile u64 min_granularity_ns = 750000;
 const volatile u64 wakeup_granularity_ns = 1000000;
@@ -359,6 +410,8 @@ static u32 factor = 1;				/* of the granularities: 1 + log2(CPUs), CPUs up to 8 
 static fair_cpu_t *cpus;
 static fair_group_t *groups;
 static u32 nr_groups;				/* slots in use or used before */
+static u64 leaf_round_at;			/* when idle CPUs' queues are to be looked at */
+static u32 leaf_round_cpu;			/* from which CPU on */
 
 static const u32 nice_weight[40] = {
 	88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916,
@@ -430,6 +483,19 @@ static __always_inline u32 node_of(u32 cpu)
 static __always_inline u32 nth_cpu(u32 i)
 {
 	return topo_cpus ? cpu_order[i & (MAX_CPUS - 1)] : i;
+}
+
+/* Whether the queue or one above is throttled. */
+static __always_inline bool is_held(fair_rq_t *q)
+{
+	if (!cpu_at(q->cpu)->nr_throttled)
+		return false;
+	while (q->depth && can_loop) {
+		if (q->throttled)
+			return true;
+		q = q->se.q;
+	}
+	return false;
 }
 
 static __always_inline struct fair_lock *lock_of(u32 cpu)

@@ -75,41 +75,12 @@ static bool has_runtime(fair_rq_t *q, fair_group_t *g)
 	return !g->quota || q->runtime > 0;
 }
 
-static bool is_below(u32 group, u32 above)
-{
-	u32 i;
-
-	for (i = 0; i < MAX_DEPTH && group != above && can_loop; i++) {
-		if (group == ROOT_GROUP)
-			return false;
-		group = group_at(group)->parent;
-	}
-	return group == above;
-}
-
-/* The clock of load tracking stops or goes on for all queues from this one down. */
-static void hold_clocks(fair_rq_t *q, bool hold, u64 now)
-{
-	u32 i;
-
-	for (i = 0; i < nr_groups && can_loop; i++) {
-		fair_rq_t *at = rq_at(i, q->cpu);
-
-		if (!group_at(i)->used || !is_below(i, q->group))
-			continue;
-		if (hold && !at->throttle_depth++)
-			at->throttled_at = now;
-		if (!hold && at->throttle_depth && !--at->throttle_depth && (s64)(now - at->throttled_at) > 0)
-			at->throttled_ns += now - at->throttled_at;
-	}
-}
-
 static void throttle(fair_rq_t *q, u64 now)
 {
 	fair_entity_t *se = &q->se;
 	fair_rq_t *at = se->q;
 
-	count_tasks(at, -(s32)q->h_nr);
+	count_tasks(at, -(s32)q->h_nr, now);
 	while (at && se->on_rq && can_loop) {
 		dequeue_entity(at, se, true, now);
 		if (at->throttled || at->nr || !at->depth)
@@ -117,28 +88,31 @@ static void throttle(fair_rq_t *q, u64 now)
 		se = &at->se;
 		at = se->q;
 	}
+	q->throttled_at = load_clock(q->se.q, now);
 	q->throttled = 1;
-	hold_clocks(q, true, now);
-	__sync_fetch_and_add(&group_at(q->group)->nr_throttled, 1);
+	cpu_at(q->cpu)->nr_throttled++;
 }
 
 static void unthrottle(fair_rq_t *q, u64 now)
 {
 	fair_entity_t *se = &q->se;
-	fair_rq_t *at = group_at(group_at(q->group)->parent)->rqs + q->cpu;
+	fair_rq_t *at = q->se.q;
+	s64 stood = load_clock(at, now) - q->throttled_at;
 
-	hold_clocks(q, false, now);
+	/* Another CPU's clock may have been ahead. */
+	if (stood > 0)
+		q->throttled_ns += stood;
 	q->throttled = 0;
-	__sync_fetch_and_sub(&group_at(q->group)->nr_throttled, 1);
+	cpu_at(q->cpu)->nr_throttled--;
 	if (!q->nr)
 		return;
-	count_tasks(at, q->h_nr);
+	count_tasks(at, q->h_nr, now);
 	while (at && !se->on_rq && can_loop) {
 		enqueue_entity(at, se, ENQ_WOKEN, now);
 		if (at->throttled || !at->depth)
 			break;
 		se = &at->se;
-		at = group_at(group_at(at->group)->parent)->rqs + at->cpu;
+		at = se->q;
 	}
 }
 
@@ -277,15 +251,28 @@ static s32 make_queues(fair_group_t *g, u32 group)
 	return 0;
 }
 
+/* A cgroup that is gone left nothing that waits; but `has_head` is as last seen. */
+static __always_inline void forget_waiting(fair_rq_t *q)
+{
+	struct fair_lock *l = lock_of(q->cpu);
+
+	if (!q->has_head || !l)
+		return;
+	bpf_spin_lock(&l->lock);
+	note_waiting(q, false);
+	bpf_spin_unlock(&l->lock);
+}
+
 static void reset_queues(fair_group_t *g, u32 group)
 {
-	u64 now = scx_bpf_now();
+	u64 now = scx_bpf_now(), clock;
 	u32 cpu;
 
 	bpf_for(cpu, 0, nr_cpus) {
 		fair_rq_t *q = g->rqs + cpu;
 		fair_rq_t *up = group == ROOT_GROUP ? NULL : rq_at(g->parent, cpu);
 
+		forget_waiting(q);
 		zero_words((u64 __arena *)q, sizeof(*q));
 		q->dsq = dsq_id(group, cpu);
 		q->cpu = cpu;
@@ -294,16 +281,14 @@ static void reset_queues(fair_group_t *g, u32 group)
 		q->se.mine = q;
 		q->se.q = up;
 		q->se.weight = MIN_SHARES;
-		q->se.avg.last = now;
-		q->load_stamp = now;
-		q->load_last = now;
 		q->decays = 1;
-		q->last_decay = now >> PELT_PERIOD_SHIFT;
-		q->throttled_at = now;
-		if (!up)
-			continue;
-		q->se.vruntime = up->min_vruntime;
-		q->throttle_depth = up->throttle_depth;
+		clock = load_clock(q, now);
+		q->se.avg.last = clock;
+		q->load_stamp = clock;
+		q->load_last = clock;
+		q->last_decay = clock >> PELT_PERIOD_SHIFT;
+		if (up)
+			q->se.vruntime = up->min_vruntime;
 	}
 }
 
@@ -375,6 +360,24 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(fair_cgroup_init, struct cgroup *cgrp, struct scx_c
 	return 0;
 }
 
+/* The queues of a slot that is given up may have load left, which fades in their parents. */
+static __noinline int forget_leafs(u32 group)
+{
+	u32 i;
+
+	bpf_for(i, 0, nr_cpus) {
+		fair_rq_t *q = rq_at(group, i);
+		struct fair_lock *l;
+
+		if (!q->leaf || !(l = lock_of(i)))
+			continue;
+		bpf_spin_lock(&l->lock);
+		leaf_remove(q);
+		bpf_spin_unlock(&l->lock);
+	}
+	return 0;
+}
+
 void BPF_STRUCT_OPS(fair_cgroup_exit, struct cgroup *cgrp)
 {
 	struct group_stor *s = bpf_cgrp_storage_get(&group_stors, cgrp, 0, 0);
@@ -389,6 +392,7 @@ void BPF_STRUCT_OPS(fair_cgroup_exit, struct cgroup *cgrp)
 		release_group(s->group, true);
 	}
 	g->gang = 0;
+	forget_leafs(s->group);
 	g->used = 0;
 }
 

@@ -22,34 +22,43 @@ static void reweight(fair_entity_t *se, u64 weight)
 	se->weight = weight;
 }
 
-/* Time for load tracking: it stands still while the queue is throttled. */
-static __always_inline u64 load_clock(fair_rq_t *q, u64 now)
+/*
+ * Time for load tracking in a queue. The clock of a throttled queue stands where its parent's was then, and stays behind it by
+ * that much from then on. So clocks add up along the path to the root, and throttling touches one queue.
+ */
+static u64 load_clock(fair_rq_t *q, u64 now)
 {
-	if (q->throttle_depth)
-		now = q->throttled_at;
-	return now - q->throttled_ns;
+	u64 behind = 0;
+
+	while (q->depth && can_loop) {
+		behind += q->throttled_ns;
+		if (q->throttled)
+			return q->throttled_at - behind;
+		q = q->se.q;
+	}
+	return now - behind;
+}
+
+/* Tells one of a group's totals what this CPU has, unless what it was told is off by no more than `slack`. */
+static __always_inline void tell(s64 __arena *total, u64 __arena *told, u64 value, u64 slack)
+{
+	s64 delta = value - *told;
+
+	if ((u64)(delta < 0 ? -delta : delta) > slack) {
+		__sync_fetch_and_add(total, delta);
+		*told = value;
+	}
 }
 
 /* ---- window ---- */
-
-/* Tells the group's total what this CPU has. The division is here, at the end of a window. */
-static void window_contribute(fair_rq_t *q, bool force)
-{
-	fair_group_t *g = group_at(q->group);
-	s64 delta = (s64)(q->load_avg / (q->load_period + 1)) - (s64)q->load_contrib;
-
-	if (force || (delta < 0 ? -delta : delta) > (s64)q->load_contrib / 8) {
-		__sync_fetch_and_add(&g->load_weight, delta);
-		q->load_contrib += delta;
-	}
-}
 
 static void window_update(fair_rq_t *q, u64 now, bool force)
 {
 	u64 window = shares_window_ns, delta;
 
-	if (!q->depth || q->throttle_depth)
+	if (!q->depth)
 		return;
+	now = load_clock(q, now);
 	/* Another CPU, whose clock was ahead, was here before. */
 	if ((s64)(now - q->load_stamp) < 0)
 		now = q->load_stamp;
@@ -67,8 +76,10 @@ static void window_update(fair_rq_t *q, u64 now, bool force)
 		q->load_last = now;
 		q->load_avg += delta * q->weight;
 	}
+	/* The division is here, at the end of a window. */
 	if (force || q->load_period > window || !q->load_period)
-		window_contribute(q, force);
+		tell(&group_at(q->group)->load_weight, &q->load_contrib, q->load_avg / (q->load_period + 1),
+		     force ? 0 : q->load_contrib / 8);
 	while (q->load_period > window && can_loop) {
 		q->load_period /= 2;
 		q->load_avg /= 2;
@@ -77,29 +88,26 @@ static void window_update(fair_rq_t *q, u64 now, bool force)
 
 /* ---- pelt ---- */
 
-/* Tells the group's total. Small changes wait, so that CPUs do not fight for one cache line. */
+/* Small changes wait, so that CPUs do not fight for one cache line. */
 static void pelt_contribute(fair_rq_t *q, bool force)
 {
-	fair_group_t *g = group_at(q->group);
-	s64 delta = (s64)(q->runnable_load + q->blocked_load) - (s64)q->tg_load_contrib;
-
-	if (force || (delta < 0 ? -delta : delta) > (s64)q->tg_load_contrib / 8) {
-		__sync_fetch_and_add(&g->load_avg, delta);
-		q->tg_load_contrib += delta;
-	}
+	tell(&group_at(q->group)->load_avg, &q->tg_load_contrib, q->runnable_load + q->blocked_load,
+	     force ? 0 : q->tg_load_contrib / 8);
 }
 
-/* The part of the time in which the group runs anywhere: a group that seldom runs must not weigh its full shares. */
-static void pelt_contribute_runnable(fair_rq_t *q)
+/*
+ * The part of the time in which the group has work anywhere: a group that seldom has must not weigh its full shares. And the
+ * part in which it runs.
+ */
+static void pelt_contribute_times(fair_rq_t *q)
 {
 	fair_group_t *g = group_at(q->group);
-	u64 share = pelt_share(NICE_0_LOAD, q->se.avg.runnable, q->se.avg.period);
-	s64 delta = (s64)share - (s64)q->tg_runnable_contrib;
+	struct pelt_avg __arena *avg = &q->se.avg;
 
-	if ((delta < 0 ? -delta : delta) > (s64)q->tg_runnable_contrib / 64) {
-		__sync_fetch_and_add(&g->runnable_avg, delta);
-		q->tg_runnable_contrib += delta;
-	}
+	tell(&g->runnable_avg, &q->tg_runnable_contrib, pelt_share(NICE_0_LOAD, avg->runnable, avg->period),
+	     q->tg_runnable_contrib / 64);
+	tell(&g->usage_avg, &q->tg_usage_contrib, pelt_share(NICE_0_LOAD, avg->running, avg->period),
+	     q->tg_usage_contrib / 64);
 }
 
 static u64 group_load(fair_rq_t *q)
@@ -116,42 +124,15 @@ static __always_inline void unblock_load(fair_rq_t *q, u64 load)
 	q->blocked_load -= min_u64(load, q->blocked_load);
 }
 
-/* Brings an entity's load up to date, and its queue's with it if it is counted there. */
-static void pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 now, bool counted)
-{
-	u64 clock = load_clock(se->mine ?: q, now), old = se->contrib;
-
-	if (!pelt_update(&se->avg, clock, se->on_rq, q->curr == se))
-		return;
-	if (se->mine) {
-		pelt_contribute_runnable(se->mine);
-		se->contrib = group_load(se->mine);
-	} else {
-		se->contrib = pelt_share(se->weight, se->avg.runnable, se->avg.period);
-	}
-	if (!counted)
-		return;
-	if (se->on_rq) {
-		q->runnable_load += se->contrib - old;
-		numa_note_load(se, now);
-	} else if (old > se->contrib) {
-		unblock_load(q, old - se->contrib);
-	} else {
-		q->blocked_load += se->contrib - old;
-	}
-}
-
 /* Decays what sleeps, and takes off what woke up on another CPU. */
 static void pelt_update_blocked(fair_rq_t *q, u64 now, bool force)
 {
 	u64 period = load_clock(q, now) >> PELT_PERIOD_SHIFT;
-	u64 passed = (s64)(period - q->last_decay) > 0 ? period - q->last_decay : 0;
+	s64 passed = period - q->last_decay;
 
-	if (!passed && !force)
-		return;
 	if (q->removed_load)
 		unblock_load(q, __sync_fetch_and_and(&q->removed_load, 0));
-	if (passed) {
+	if (passed > 0) {
 		q->blocked_load = pelt_decay(q->blocked_load, passed);
 		q->decays += passed;
 		q->last_decay = period;
@@ -180,6 +161,39 @@ static s64 pelt_sync_decay(fair_entity_t *se, fair_rq_t *q)
 	return passed;
 }
 
+/* Brings an entity's load up to date, and its queue's with it if it is counted there. */
+static void pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 now, bool counted)
+{
+	bool blocked = !se->on_rq && se->decays_at > 0;
+	u64 old;
+
+	if (!pelt_update(&se->avg, load_clock(se->mine ?: q, now), se->on_rq, q->curr == se))
+		return;
+	if (blocked && counted) {
+		/* What it has in the sum is what is left of it there. */
+		pelt_update_blocked(q, now, false);
+		pelt_sync_decay(se, q);
+		se->decays_at = q->decays;
+	}
+	old = se->contrib;
+	if (se->mine) {
+		pelt_contribute_times(se->mine);
+		se->contrib = group_load(se->mine);
+	} else {
+		se->contrib = pelt_share(se->weight, se->avg.runnable, se->avg.period);
+	}
+	if (!counted)
+		return;
+	if (se->on_rq) {
+		q->runnable_load += se->contrib - old;
+		numa_note_load(se, now);
+	} else if (blocked) {
+		unblock_load(q, old);
+		q->blocked_load += se->contrib;
+	}
+	pelt_contribute(q, false);
+}
+
 static void pelt_enqueue(fair_entity_t *se, fair_rq_t *q, u64 now)
 {
 	bool woken = se->decays_at > 0;
@@ -193,7 +207,7 @@ static void pelt_enqueue(fair_entity_t *se, fair_rq_t *q, u64 now)
 		/* From another CPU, or new: it takes over this queue's clock, and what it slept. */
 		u64 slept = (u64)-se->decays_at << PELT_PERIOD_SHIFT;
 
-		se->avg.last = load_clock(q, now) - slept;
+		se->avg.last = load_clock(se->mine ?: q, now) - slept;
 		se->decays_at = 0;
 		if (slept)
 			pelt_update_entity(se, q, now, false);
@@ -205,11 +219,13 @@ static void pelt_enqueue(fair_entity_t *se, fair_rq_t *q, u64 now)
 static void pelt_dequeue(fair_entity_t *se, fair_rq_t *q, u64 now, bool sleeps)
 {
 	pelt_update_entity(se, q, now, true);
-	pelt_update_blocked(q, now, !sleeps);
+	pelt_update_blocked(q, now, false);
 	q->runnable_load -= min_u64(se->contrib, q->runnable_load);
 	if (sleeps) {
 		q->blocked_load += se->contrib;
 		se->decays_at = q->decays;
+	} else {
+		pelt_contribute(q, true);
 	}
 }
 
@@ -253,7 +269,7 @@ static void load_update(fair_entity_t *se, fair_rq_t *q, u64 now)
 {
 	if (is_pelt()) {
 		pelt_update_entity(se, q, now, true);
-		pelt_update_blocked(q, now, true);
+		pelt_update_blocked(q, now, false);
 	} else {
 		window_update(q, now, false);
 	}

@@ -6,14 +6,15 @@
  *
  * Knobs:
  *   numa             off; consolidate, which brings the tasks of a process together on a node, by their weights; consolidate+load,
- *                    by their load (needs load=pelt, else refused); consolidate+faults, on the node that has the process's
- *                    memory, where the kernel knows it. More than 64 nodes: refused
- *   numa_settle_ns   for how long a task that came from another node is not moved to another again; 0: never a limit. An idle
- *                    CPU looks for tasks eight times in that time at most
+ *                    by their load (needs load=pelt, else refused); consolidate+faults, where the process's NUMA faults decide
+ *                    between nodes that have as much of it as each other. More than 64 nodes: refused
+ *   numa_settle_ns   for how long a task that came from another node is not moved to another again; 0: never a limit. A CPU looks
+ *                    for tasks eight times in that time at most, and a process moves as many. An eighth of it is also how long a
+ *                    task waits before balancing takes it away from its process
  *
- * Limits: an idle CPU may leave a task of another node waiting that came there less than numa_settle_ns ago. A task that runs
- * and, asked for, may not come because of its affinity is left alone for 32 times as long. Tasks of throttled cgroups count as
- * queued. Which processes are on a node is seen by what runs on its CPUs, or ran last.
+ * Limits: an idle CPU may leave a task of another node waiting that came there less than numa_settle_ns ago, or has waited for less
+ * than an eighth of it. A task that runs and, asked for, may not come because of its affinity is not asked for again for 31 times
+ * as long. Tasks of throttled cgroups count as queued. Which processes are on a node is seen by what runs on its CPUs, or ran last.
  */
 #ifndef FAIR_NUMA_BPF_H
 #define FAIR_NUMA_BPF_H
@@ -21,6 +22,7 @@
 #include "fair.bpf.h"
 
 #define PF_KTHREAD	0x00200000
+#define LOOKS_PER_SETTLE	8	/* of one CPU, at most */
 #define PINNED_SETTLES	31	/* numa_settle_ns, before a task is tried again that runs and may not come */
 
 static __always_inline bool numa_on(void)
@@ -91,10 +93,13 @@ static __always_inline void numa_note_running(fair_cpu_t *c, fair_task_t *t, str
 		numa_note_memory(t, p);
 }
 
-static void numa_note_cpu(u32 cpu, s64 power)
+/* A CPU comes or goes: its part of a core. */
+static void numa_note_cpu(u32 cpu, s64 cpus)
 {
+	u32 threads = core_size[cpu & (MAX_CPUS - 1)];
+
 	if (numa_on())
-		__sync_fetch_and_add(&numa_nodes[node_of(cpu)].power, power);
+		__sync_fetch_and_add(&numa_nodes[node_of(cpu)].places, cpus * (NUMA_PLACE / (threads ?: 1)));
 }
 
 static __always_inline u32 max_node(void)
@@ -131,9 +136,15 @@ static s32 numa_start(void)
 
 /* ---- judging ---- */
 
-static __always_inline s32 numa_memory(numa_proc_t *p)
+static __always_inline bool by_faults(void)
 {
-	return numa == FAIR_NUMA_CONSOLIDATE__FAULTS ? numa_memory_of(p) : NUMA_NOWHERE;
+	return numa == FAIR_NUMA_CONSOLIDATE__FAULTS;
+}
+
+/* How often one CPU looks for something to bring together, and a process moves a task, at most. */
+static __always_inline u64 look_ns(void)
+{
+	return numa_settle_ns / LOOKS_PER_SETTLE;
 }
 
 /* It came from another node a moment ago. */
@@ -142,12 +153,26 @@ static __always_inline bool is_settling(fair_task_t *t, u64 now)
 	return t->numa.moved_at && (s64)(now - t->numa.moved_at) < (s64)numa_settle_ns;
 }
 
-static bool numa_helps(fair_task_t *t, u32 from, u32 to)
+/* It may be brought to where its process is: not if it came a moment ago, or could not a while ago. */
+static __always_inline bool may_move(fair_task_t *t, u64 now)
 {
-	return numa_gains(t->numa.proc, from, to, t->numa.weight, numa_memory(t->numa.proc));
+	return !is_settling(t, now) && !time_before(now, t->pinned_until);
 }
 
-/* Whether balancing may take it, in this pass. */
+static bool numa_helps(fair_task_t *t, u32 from, u32 to)
+{
+	return numa_gains(t->numa.proc, from, to, t->numa.weight, by_faults());
+}
+
+static bool scatters(fair_task_t *t, u32 from, u32 to)
+{
+	return numa_scatters(t->numa.proc, from, to, t->numa.weight, by_faults());
+}
+
+/*
+ * Whether balancing may take it from a queue, in this pass: in the first only one whose process is not scattered by that, in the
+ * second any that has waited for so long that its node is not only busy for a moment.
+ */
 static __noinline bool numa_lets(fair_task_t *t, pull_t *pull)
 {
 	u32 from, to;
@@ -158,15 +183,38 @@ static __noinline bool numa_lets(fair_task_t *t, pull_t *pull)
 	to = node_of(pull->to);
 	if (from == to)
 		return true;
-	if (pull->only && t->numa.proc != pull->only)
+	if (pull->only && (t->numa.proc != pull->only || !numa_helps(t, from, to)))
 		return false;
-	if (pull->helps && !numa_helps(t, from, to))
+	if (pull->helps && (scatters(t, from, to) || (pull->full && numa_helps(t, from, to))))
+		return false;
+	/* The second pass takes it if it has to wait for that node. */
+	if (pull->helps && !pull->only && by_faults() && numa_nearer_memory(t->numa.proc, from, to) != NUMA_NOWHERE)
 		return false;
 	if (is_settling(t, pull->now)) {
 		count(numa_bounces_avoided);
 		return false;
 	}
+	if (!pull->helps && (s64)(pull->now - t->waits_since) < (s64)look_ns()) {
+		count(numa_waits);
+		return false;
+	}
 	return true;
+}
+
+/* Whether a wake-up may take it to the waker's node: if it is all of its process, or brings it together. */
+static __noinline bool numa_lets_wake(fair_task_t *t, u32 from, u32 to)
+{
+	u64 now = scx_bpf_now();
+
+	if (!t)
+		return false;
+	from = node_of(from);
+	to = node_of(to);
+	if (from == to)
+		return true;
+	if (!numa_helps(t, from, to))
+		return !scatters(t, from, to);
+	return !is_settling(t, now) && numa_has_room(to, t->numa.weight, 0, now);
 }
 
 /* It was taken. */
@@ -182,7 +230,20 @@ static void numa_note_pinned(fair_cpu_t *c, fair_task_t *t, u64 now)
 	if (!numa_on() || !c->push_proc)
 		return;
 	count(numa_limited);
-	t->numa.moved_at = now + PINNED_SETTLES * numa_settle_ns;
+	t->pinned_until = now + PINNED_SETTLES * numa_settle_ns;
+}
+
+/*
+ * Whether the task that runs may be sent to another node by balancing: if its process is not scattered by that, or if it would
+ * have a core there and has none here.
+ */
+static __noinline bool numa_lets_go(fair_task_t *t, u32 from, u32 to)
+{
+	if (!t)
+		return false;
+	from = node_of(from);
+	to = node_of(to);
+	return from == to || !scatters(t, from, to) || (numa_is_crowded(from) && !numa_is_full(to));
 }
 
 /* Whether the task that ran may be sent: the one that was meant, if one was, to a CPU that still has nothing. */
@@ -194,17 +255,25 @@ static __noinline bool numa_lets_push(fair_cpu_t *c, fair_task_t *t, s32 to, u64
 	if (!c || !t)
 		return false;
 	meant = c->push_proc;
-	from = node_of(c->root->cpu);
+	from = c->root->cpu;
 	dest = node_of(to);
-	if (from == dest)
+	if (node_of(from) == dest)
 		return true;
 	if (is_settling(t, now)) {
 		count(numa_bounces_avoided);
 		return false;
 	}
 	if (!meant)
+		return numa_lets_go(t, from, to);
+	if (t->numa.proc != meant)
+		return false;
+	switch (c->push_swap) {
+	case SWAP_FIRST:
+		return numa_swap_gains(meant, c->swap_proc, node_of(from), dest, t->numa.weight, c->swap_weight, by_faults());
+	case SWAP_SECOND:
 		return true;
-	return t->numa.proc == meant && !cpu_at(to)->root->h_nr && numa_helps(t, from, dest);
+	}
+	return !cpu_at(to)->root->h_nr && numa_helps(t, node_of(from), dest);
 }
 
 #endif

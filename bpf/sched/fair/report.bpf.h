@@ -26,12 +26,31 @@ struct fair_report_args {
 	u64 load;		/* load=window: what this CPU told the group */
 	u32 throttled;
 	u32 nr_groups;		/* slots to ask for */
+	/* load=pelt; of 1024 */
+	u64 runnable;		/* how much of the time it had work; of the root: the CPU had */
+	u64 usage;		/* how much of the time it ran */
+	s64 group_runnable;	/* of its group, the sum over all CPUs */
+	s64 group_usage;
 };
+
+/* The averages of a queue as an update would leave them; of the root its CPU's. In a copy, which a CPU has one of. */
+static struct pelt_avg __arena *times_now(fair_rq_t *q, u64 now)
+{
+	fair_cpu_t *c = cpu_at(q->cpu);
+	struct pelt_avg __arena *avg = &c->report;
+	bool work = q->depth ? q->se.on_rq : q->h_nr, runs = q->depth ? q->se.q->curr == &q->se : work;
+
+	copy_words((u64 __arena *)avg, (u64 __arena *)(q->depth ? &q->se.avg : &c->avg), sizeof(*avg));
+	pelt_update(avg, load_clock(q, now), work, runs);
+	return avg;
+}
 
 SEC("syscall")
 int fair_report(struct fair_report_args *a)
 {
 	fair_group_t *g = group_at(a->group);
+	struct pelt_avg __arena *avg;
+	u64 now = scx_bpf_now();
 	fair_rq_t *q;
 
 	use_arena();
@@ -45,11 +64,16 @@ int fair_report(struct fair_report_args *a)
 	a->share = q->se.weight;
 	a->min_vruntime = q->min_vruntime;
 	a->runnable_load = q->runnable_load;
-	a->blocked_load = pelt_blocked_now(q, scx_bpf_now());
+	a->blocked_load = pelt_blocked_now(q, now);
 	a->group_load = load == FAIR_LOAD_PELT ? g->load_avg : g->load_weight;
 	a->load = q->load_contrib;
-	a->throttled = q->throttle_depth;
+	a->throttled = is_held(q);
 	a->nr_groups = nr_groups;
+	avg = times_now(q, now);
+	a->runnable = pelt_share(NICE_0_LOAD, avg->runnable, avg->period);
+	a->usage = pelt_share(NICE_0_LOAD, avg->running, avg->period);
+	a->group_runnable = g->runnable_avg;
+	a->group_usage = g->usage_avg;
 	return 0;
 }
 

@@ -32,7 +32,7 @@ static bool push_task(fair_cpu_t *c, struct task_struct *p, fair_task_t *t, u64 
 	numa_note_move(t, c->root->cpu, to, now);
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | to, SLICE_NS, enq_flags);
 	if (meant)
-		count(numa_pulls_running);
+		note_pushed(c, to);
 	else
 		count(migrate_active);
 	return true;
@@ -95,7 +95,6 @@ static __noinline int run_own(s32 cpu, struct task_struct *prev, bool prev_runs)
 	int found = RUN_AGAIN;
 	u32 tries;
 
-	cpu_at(cpu)->round++;
 	bpf_for(tries, 0, 8) {
 		found = try_own(cpu, prev, prev_runs);
 		if (found != RUN_AGAIN)
@@ -104,8 +103,8 @@ static __noinline int run_own(s32 cpu, struct task_struct *prev, bool prev_runs)
 	return found == RUN_FOUND;
 }
 
-/* Settles what the task that ran used; takes its groups off that have no time left. */
-static __noinline void settle_prev(fair_cpu_t *c, u64 sum_exec, u64 now)
+/* Settles what the task that ran used; takes its groups off that have no time left. It stops, or that is not known yet. */
+static __noinline void settle_prev(fair_cpu_t *c, u64 sum_exec, bool stops, u64 now)
 {
 	struct fair_lock *l = lock_of(c->root->cpu);
 	bool throttled;
@@ -115,6 +114,8 @@ static __noinline void settle_prev(fair_cpu_t *c, u64 sum_exec, u64 now)
 	bpf_spin_lock(&l->lock);
 	charge_exact(c, sum_exec, now);
 	throttled = throttle_path(c->curr->se.q, now);
+	if (stops)
+		put_curr(c, now);
 	bpf_spin_unlock(&l->lock);
 	if (throttled)
 		count(throttles);
@@ -202,23 +203,12 @@ __weak bool run_stray(s32 cpu)
 	bpf_for(i, 0, nr_groups) {
 		fair_rq_t *q = rq_at(i, cpu);
 
-		if (q->throttle_depth || scx_bpf_dsq_nr_queued(q->dsq) <= 0 || !scx_bpf_dsq_move_to_local(q->dsq, 0))
+		if (is_held(q) || scx_bpf_dsq_nr_queued(q->dsq) <= 0 || !scx_bpf_dsq_move_to_local(q->dsq, 0))
 			continue;
 		count(picks_stray);
 		return true;
 	}
 	return false;
-}
-
-/* Has an idle CPU look whether it can take something from here: it has no ticks of its own. */
-static void ask_idle_cpu(s32 cpu, struct task_struct *p)
-{
-	s32 idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-
-	if (idle < 0)
-		return;
-	cpu_at(idle)->asked = 1;
-	kick(idle, SCX_KICK_IDLE);
 }
 
 #endif

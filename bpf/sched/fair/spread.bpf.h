@@ -32,21 +32,29 @@ static __always_inline bool gang_lets(fair_task_t *t, s32 from, s32 to)
 	return group == ROOT_GROUP || gang_tasks(group, to) < gang_tasks(group, from);
 }
 
-/* The CPU of a domain with the fewest tasks of a gang, of these the one with the fewest tasks; `cpu` if there is no better one. */
+/*
+ * The CPU of a domain with the fewest tasks of a gang, of these the one with the fewest tasks; `cpu` if there is no better one. A
+ * CPU that waits for the end of a round counts as one that has a task.
+ */
 static __noinline s32 least_ganged(struct task_struct *p, u32 group, s32 cpu)
 {
-	u32 i, domain = gang_cpu(cpu)->domain;
-	u64 least = (u64)gang_tasks(group, cpu) << 32;
+	u32 i, first = gang_cpu(cpu)->first, nr = gang_cpu(cpu)->nr;
+	u64 least = ~0ULL;
 	s32 best = cpu;
 
-	bpf_for(i, 0, nr_cpus) {
+	/* Each of them has one. */
+	if (gang_width(group, cpu) >= nr)
+		return cpu;
+	bpf_for(i, first, first + nr) {
 		u32 at = nth_cpu(i);
-		u64 full = (u64)gang_tasks(group, at) << 32 | cpu_at(at)->root->h_nr;
+		u64 full = (u64)gang_tasks(group, at) << 32 | (cpu_at(at)->root->h_nr + !!gang_cpu(at)->waits_until);
 
-		if (full >= least || gang_cpu(at)->domain != domain || !cpu_at(at)->online || (p && !may_run_on(p, at)))
+		if (full >= least || !cpu_at(at)->online || (p && !may_run_on(p, at)))
 			continue;
 		least = full;
 		best = at;
+		if (!full)
+			break;
 	}
 	return best;
 }
@@ -54,10 +62,10 @@ static __noinline s32 least_ganged(struct task_struct *p, u32 group, s32 cpu)
 /* Where a task that wakes up or is new goes, if it was to go to `cpu`. */
 static __always_inline s32 gang_place(struct task_struct *p, fair_task_t *t, s32 cpu)
 {
-	u32 group = gang == FAIR_GANG_OFF ? ROOT_GROUP : gang_of(t->group);
+	u32 group = gang == FAIR_GANG_OFF || p->nr_cpus_allowed == 1 ? ROOT_GROUP : gang_of(t->group);
 	s32 best;
 
-	if (group == ROOT_GROUP || !gang_tasks(group, cpu))
+	if (group == ROOT_GROUP || (!gang_tasks(group, cpu) && !gang_cpu(cpu)->waits_until))
 		return cpu;
 	best = least_ganged(p, group, cpu);
 	if (best != cpu) {

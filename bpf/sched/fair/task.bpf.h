@@ -2,14 +2,19 @@
 /*
  * Tasks: where they are counted, and the memory for them.
  *
- * A task is counted on a CPU from ops.runnable() to ops.quiescent(). All that changes it is called with the kernel's lock of the
- * task's run queue, so its own fields need none. When the kernel moves it between CPUs on the way it says nothing: whoever
- * is called next for the task calls follow_task(). If that is another CPU's program, it takes the lock of the CPU that the task left.
+ * A task is counted on a CPU from its first ops.enqueue() to ops.quiescent(); or from ops.running(), if the kernel put it on the CPU
+ * by itself. All that changes it is called with the kernel's lock of the task's run queue, so its own fields need none. When the
+ * kernel moves it between CPUs on the way it says nothing: whoever is called next for the task calls follow_task(). If that is
+ * another CPU's program, it takes the lock of the CPU that the task left.
+ *
+ * Each operation takes the lock once. A task that stops because it sleeps is taken off the CPU and its queue by ops.quiescent(),
+ * which follows ops.stopping() at once.
  */
 #ifndef FAIR_TASK_BPF_H
 #define FAIR_TASK_BPF_H
 
 #include "entity.bpf.h"
+#include "group.bpf.h"
 #include "wake.bpf.h"
 #include "gang.bpf.h"
 #include "numa.bpf.h"
@@ -35,41 +40,71 @@ static void read_policy(struct task_struct *p, fair_task_t *t)
 	t->se.weight = t->policy_idle ? IDLE_LOAD : nice_weight[nice];
 }
 
-/* The task becomes runnable on a CPU. */
-static __noinline void attach_task(fair_task_t *t, s32 cpu, int how, u64 now)
+/* Before it becomes runnable on a CPU, without that CPU's lock. */
+static __always_inline void leave_old_queue(fair_task_t *t, s32 cpu)
 {
-	fair_rq_t *q = rq_at(t->group, cpu);
-	fair_entity_t *se = &t->se;
-	struct fair_lock *l = lock_of(cpu);
+	if (is_pelt() && t->se.q && t->se.q != rq_at(t->group, cpu))
+		pelt_remove_sleeper(&t->se, t->se.q);
+}
 
-	if (!l || se->on_rq)
-		return;
-	if (is_pelt() && se->q && se->q != q)
-		pelt_remove_sleeper(se, se->q);
-	bpf_spin_lock(&l->lock);
-	charge_until(cpu_at(cpu), now);
-	enqueue_task(t, q, how, now);
+static __always_inline void count_in(fair_task_t *t, s32 cpu, int how, u64 now)
+{
+	enqueue_task(t, rq_at(t->group, cpu), how, now);
 	numa_note_enqueue(t, cpu, now);
 	t->cpu = cpu;
+}
+
+static __noinline void attach_task(fair_task_t *t, s32 cpu, int how, u64 now)
+{
+	struct fair_lock *l = lock_of(cpu);
+
+	if (!l || t->se.on_rq)
+		return;
+	leave_old_queue(t, cpu);
+	bpf_spin_lock(&l->lock);
+	charge_until(cpu_at(cpu), now);
+	count_in(t, cpu, how, now);
 	bpf_spin_unlock(&l->lock);
 }
 
-static __noinline void detach_task(fair_task_t *t, bool sleeps, u64 now)
+/* It is no longer runnable here. If it runs it stops, having run for `sum_exec` by its own clock. */
+static __noinline void detach_task(fair_task_t *t, bool sleeps, u64 sum_exec, u64 now)
 {
+	fair_cpu_t *c = cpu_at(t->cpu);
 	struct fair_lock *l = lock_of(t->cpu);
 	fair_rq_t *q = t->se.q;
+	bool has_head, stops, throttled = false;
 	u64 head = 0;
-	bool has_head;
 
 	if (!l || !q || !t->se.on_rq)
 		return;
 	has_head = peek_head(q, &head);
 	bpf_spin_lock(&l->lock);
-	charge_until(cpu_at(t->cpu), now);
+	stops = c->curr == t;
+	if (stops) {
+		charge_exact(c, sum_exec, now);
+		throttled = throttle_path(q, now);
+	} else {
+		charge_until(c, now);
+	}
 	set_head(q, has_head, head);
 	dequeue_task(t, sleeps, now);
+	if (stops)
+		put_curr(c, now);
 	numa_note_dequeue(t, t->cpu, now);
 	bpf_spin_unlock(&l->lock);
+	t->queued = 0;
+	if (stops)
+		t->stopped_at = now;
+	if (throttled)
+		count(throttles);
+}
+
+/* A task that sleeps, and is not to come back to its queue. */
+static void forget_sleeper(fair_task_t *t)
+{
+	if (is_pelt() && t->se.q)
+		pelt_remove_sleeper(&t->se, t->se.q);
 }
 
 /* A task that was moved while it waited is still counted where it was. */
@@ -77,33 +112,41 @@ static void follow_task(fair_task_t *t, s32 cpu, u64 now)
 {
 	if (t->cpu == cpu || !t->se.on_rq)
 		return;
-	detach_task(t, false, now);
+	detach_task(t, false, 0, now);
 	attach_task(t, cpu, ENQ_MOVED, now);
 }
 
-/* Counts the task as waiting; true if it should run now. */
-static __noinline bool start_waiting(fair_task_t *t, s32 cpu, u64 now)
+/* Counts the task as waiting, and as runnable if it was not; true if it should run now. */
+static __noinline bool start_waiting(fair_task_t *t, s32 cpu, int how, u64 now)
 {
 	struct fair_lock *l = lock_of(cpu);
 	fair_cpu_t *c = cpu_at(cpu);
-	fair_rq_t *q = t->se.q;
-	bool wins = false;
+	bool wins = false, fresh = t->fresh;
+	fair_rq_t *q;
 
-	if (!l || !q)
+	if (!l)
 		return false;
+	if (!t->se.on_rq)
+		leave_old_queue(t, cpu);
 	bpf_spin_lock(&l->lock);
+	if (!t->se.on_rq) {
+		charge_until(c, now);
+		count_in(t, cpu, how, now);
+	}
+	q = t->se.q;
 	if (!q->has_head || time_before(t->se.vruntime, q->head)) {
-		q->has_head = 1;
+		note_waiting(q, true);
 		q->head = t->se.vruntime;
 	}
-	if (t->fresh) {
-		charge_until(c, now);
-		wins = !gang_keeps(cpu, t->group, now) && preempts(c, t);
+	if (fresh) {
+		/* Its waker is about to sleep: to preempt it would only cost a switch more. */
+		wins = t->sync_waker != cpu && preempts(c, t) && !gang_keeps(cpu, t->group, now);
+		t->sync_waker = NO_CPU;
 		t->fresh = 0;
 	}
 	t->queued = 1;
 	bpf_spin_unlock(&l->lock);
-	return wins;
+	return wins || (fresh && gang_enters(cpu, t->group, now));
 }
 
 /* ---- memory ---- */

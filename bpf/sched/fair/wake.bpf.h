@@ -3,19 +3,27 @@
  * Where a task goes that wakes up or is new, and whom it preempts there.
  *
  * Models: select_task_rq_fair(), select_idle_sibling(), check_preempt_wakeup() of Linux 3.x. Differs: the kernel's idle masks
- * stand for idle_cpu(), so that two tasks that wake up at once do not take the same CPU.
+ * stand for idle_cpu(), so that two tasks that wake up at once do not take the same CPU; a task's own CPU that has nothing is
+ * preferred to the waker's (wake_affine() of 5.11).
  */
 #ifndef FAIR_WAKE_BPF_H
 #define FAIR_WAKE_BPF_H
 
 #include "entity.bpf.h"
+#include "domain.bpf.h"
 
 /* ---- how busy a CPU is ---- */
 
-/* Weight (window) or load (pelt, with what sleeps) of all that is there now. */
+/* Weight (window) or load (pelt, with what sleeps) of all that is there. */
 static u64 cpu_load_now(fair_cpu_t *c, u64 now)
 {
 	return is_pelt() ? c->root->runnable_load + pelt_blocked_now(c->root, now) : c->root->weight;
+}
+
+/* Of what is runnable alone: a sleeper that wakes up is not to find itself where it was. */
+static u64 runnable_load(fair_cpu_t *c)
+{
+	return is_pelt() ? c->root->runnable_load : c->root->weight;
 }
 
 /* A weight or load in a cgroup's queue as part of the CPU's. */
@@ -45,12 +53,18 @@ static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
 }
 
-/* Whether the waker's CPU would, with the task there, be no busier than the task's own is with it. */
-static bool wake_affine(fair_task_t *t, s32 this_cpu, s32 prev_cpu, bool sync, u64 now)
+/*
+ * Whether the waker's CPU would, with the task there, be no busier than the task's own is with it. Nothing is less busy than a CPU that
+ * has no task, but loads do not tell: with pelt, a waker that seldom runs has next to none. It would draw all that it wakes up from
+ * idle cores into its own LLC, two to a core.
+ */
+static bool wake_affine(fair_task_t *t, s32 this_cpu, s32 prev_cpu, bool sync)
 {
-	fair_cpu_t *here = cpu_at(this_cpu);
-	u64 this_load = cpu_load_now(here, now), prev_load = cpu_load_now(cpu_at(prev_cpu), now), own = task_load(t);
+	fair_cpu_t *here = cpu_at(this_cpu), *prev = cpu_at(prev_cpu);
+	u64 this_load = runnable_load(here), prev_load = runnable_load(prev), own = task_load(t);
 
+	if (!sync && !prev->root->h_nr)
+		return false;
 	if (sync && here->curr)
 		this_load -= min_u64(this_load, task_load(here->curr));
 	if (!this_load)
@@ -64,70 +78,114 @@ static __always_inline bool is_idle(const struct cpumask *idle, s32 cpu)
 	return bpf_cpumask_test_cpu(cpu, idle);
 }
 
-/*
- * An idle CPU near the target: itself, where the task was if that shares the cache, a core of the LLC that is idle as a whole,
- * a sibling. Claims it.
- */
-static s32 pick_idle_sibling(struct task_struct *p, s32 prev_cpu, s32 target)
+/* Claims the CPU for the task if it is in a mask of idle ones. */
+static __always_inline bool claim(struct task_struct *p, const struct cpumask *idle, s32 cpu)
 {
-	const struct cpumask *idle, *cores;
-	s32 found = NO_CPU;
-	u32 i, llc;
+	return is_idle(idle, cpu) && may_run_on(p, cpu) && scx_bpf_test_and_clear_cpu_idle(cpu);
+}
 
-	if (scx_bpf_test_and_clear_cpu_idle(target))
+/* The target, else where the task was if that shares its cache, else another of the LLC: the first that the mask has. */
+static s32 claim_near(struct task_struct *p, s32 prev_cpu, s32 target, const struct cpumask *idle)
+{
+	fair_level_t *llc = &cpu_at(target)->level[1];
+	u32 i;
+
+	if (claim(p, idle, target))
 		return target;
-	llc = llc_of(target);
-	if (prev_cpu != target && llc_of(prev_cpu) == llc && scx_bpf_test_and_clear_cpu_idle(prev_cpu))
+	if (prev_cpu != target && llc_of(prev_cpu) == llc_of(target) && claim(p, idle, prev_cpu))
 		return prev_cpu;
-	idle = scx_bpf_get_idle_cpumask();
-	cores = scx_bpf_get_idle_smtmask();
-	bpf_for(i, 0, nr_cpus) {
+	bpf_for(i, llc->first, llc->end) {
 		u32 cpu = nth_cpu(i);
 
-		if (llc_of(cpu) != llc || !is_idle(idle, cpu) || !may_run_on(p, cpu))
-			continue;
-		if (is_idle(cores, cpu) || core_of(cpu) == core_of(target)) {
-			if (scx_bpf_test_and_clear_cpu_idle(cpu)) {
-				found = cpu;
-				break;
-			}
-		}
+		if (claim(p, idle, cpu))
+			return cpu;
 	}
-	scx_bpf_put_idle_cpumask(cores);
+	return NO_CPU;
+}
+
+/* An idle CPU near the target, in a core that is idle as a whole if there is one; NO_CPU: none. Claims it. */
+static s32 pick_idle_sibling(struct task_struct *p, s32 prev_cpu, s32 target)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask(), *cores;
+	s32 found = NO_CPU;
+
+	if (!bpf_cpumask_empty(idle)) {
+		cores = scx_bpf_get_idle_smtmask();
+		found = claim_near(p, prev_cpu, target, cores);
+		scx_bpf_put_idle_cpumask(cores);
+		if (found == NO_CPU && has_threads)
+			found = claim_near(p, prev_cpu, target, idle);
+	}
 	scx_bpf_put_idle_cpumask(idle);
-	return found == NO_CPU ? target : found;
+	return found;
 }
 
 /*
- * Where a new task goes: an idle CPU, else the one with the fewest tasks, of these the one with the least weight. Weight alone
- * would be wrong here: a cgroup's weight on a CPU is brought up to date at ticks, and many tasks may be made between two.
+ * A group's tasks per power, and its load per power where that is equal. Load alone would be wrong here: a cgroup's weight on a CPU is
+ * brought up to date at ticks, and many tasks may be made between two.
  */
-static s32 pick_idlest(struct task_struct *p, s32 prev_cpu)
+struct crowd {
+	u64 nr;
+	u64 load;
+	u64 power;
+};
+
+static __always_inline bool is_less(struct crowd *a, struct crowd *b)
 {
-	s32 best = prev_cpu;
-	u64 least = ~0ULL;
-	u32 i;
+	u64 x = a->nr * b->power, y = b->nr * a->power;
 
-	if (scx_bpf_test_and_clear_cpu_idle(prev_cpu))
-		return prev_cpu;
-	best = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-	if (best >= 0)
-		return best;
-	best = prev_cpu;
-	bpf_for(i, 0, nr_cpus) {
-		u32 cpu = prev_cpu + i < nr_cpus ? prev_cpu + i : prev_cpu + i - nr_cpus;
-		fair_rq_t *root = cpu_at(cpu)->root;
-		u64 full;
+	return x != y ? x < y : a->load * b->power < b->load * a->power;
+}
 
-		if (!may_run_on(p, cpu) || !cpu_at(cpu)->online)
-			continue;
-		full = (u64)root->h_nr << 32 | (u32)root->weight;
-		if (full < least) {
-			least = full;
-			best = cpu;
+/* In a span, the first CPU of the group with the fewest tasks for its power in which the task may run; of equals the task's own. */
+static __noinline s32 least_crowded(struct task_struct *p, s32 cpu, u32 level)
+{
+	fair_level_t *at = &cpu_at(cpu)->level[level & 3];
+	struct crowd least = {}, sum = {};
+	u32 i, id = ~0U, own = group_id(level, cpu);
+	s32 best = cpu, first = NO_CPU;
+
+	if (!p)
+		return cpu;
+	bpf_for(i, at->first, at->end + 1) {
+		u32 other = i < at->end ? nth_cpu(i) : 0;
+		fair_cpu_t *c = cpu_at(other);
+
+		if (i == at->end || group_id(level, other) != id) {
+			if (first != NO_CPU && (!least.power || is_less(&sum, &least) || (id == own && !is_less(&least, &sum)))) {
+				least = sum;
+				best = first;
+			}
+			if (i == at->end)
+				break;
+			id = group_id(level, other);
+			first = NO_CPU;
+			sum = (struct crowd){};
 		}
+		if (!c->online)
+			continue;
+		sum.nr += c->root->h_nr;
+		sum.load += c->root->weight;
+		sum.power += power_of(other);
+		if (first == NO_CPU && may_run_on(p, other))
+			first = other;
 	}
 	return best;
+}
+
+/* Where a new task goes: from the machine down, the group with the fewest tasks; a core that is idle as a whole comes first. */
+static __noinline s32 pick_idlest(struct task_struct *p, s32 prev_cpu)
+{
+	s32 cpu = prev_cpu;
+	u32 level;
+
+	if (!p)
+		return prev_cpu;
+	for (level = NR_LEVELS; level > 0 && can_loop; level--)
+		if (is_compared(&cpu_at(cpu)->level[(level - 1) & 3]))
+			cpu = least_crowded(p, cpu, level - 1);
+	scx_bpf_test_and_clear_cpu_idle(cpu);
+	return cpu;
 }
 
 /* ---- preemption ---- */
@@ -138,7 +196,7 @@ static bool preempts(fair_cpu_t *c, fair_task_t *t)
 	fair_entity_t *se = &t->se, *curr;
 	u32 i;
 
-	if (!c->curr || c->curr == t || se->q->throttle_depth)
+	if (!c->curr || c->curr == t || is_held(se->q))
 		return false;
 	if (c->curr->policy_idle && !t->policy_idle)
 		return true;

@@ -1,37 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * goodness: the scheduler of Linux 2.4: every pick looks at all runnable tasks, under one lock, and takes the best.
+ * goodness: the scheduler of Linux 2.5.2-pre9 and that of 2.4: every pick looks at all runnable tasks, under one lock.
  *
  * Shows: why it was replaced. The cost of a pick grows with the number of runnable tasks, and its lock is waited for by all
  * CPUs. Mode hamq is the "half" multi-queue that was measured against it: a queue and a lock per CPU, and no balancer.
  * Suits: few runnable tasks: it is fair by nice, favours sleepers, and leaves no CPU idle beside work.
- * Fails: hundreds of runnable tasks, or many CPUs (vanilla). hamq: shares, as soon as queues differ in length. Cgroups'
+ * Fails: hundreds of runnable tasks, or many CPUs (vanilla, 2.4). hamq: shares, as soon as queues differ in length. Cgroups'
  * weights do not count.
  *
  * Terms:
- *   tick            10 ms, as in 2002, whatever the tick of this kernel
- *   counter         ticks that a task may still run; 6 at nice 0 to begin with
- *   goodness        0 if the counter is spent, else counter + 20 - nice, + 1 for the address space that the CPU has loaded,
- *                   + 15 for having run on this CPU last
- *   recalculation   when all that wait are spent: each task's counter, sleepers' too, is halved and gets its ticks; in hamq
- *                   that of each task of the queue
+ *   tick              10 ms, as in 2002, whatever the tick of this kernel
+ *   counter           ticks that a task may still run: its slice
+ *   dynamic priority  levels, 0 to 40, that a task gained by sleeping; one goes with each slice that it uses up
+ *   goodness          0 if the counter is spent, else dynamic priority + 1 + 20 - nice (2.4: counter + 20 - nice), + 1 for the
+ *                     address space that the CPU has loaded, + 15 for having run on this CPU last
+ *   recalculation     when all that wait are spent, each that is runnable gets a new slice, and each that sleeps will gain a level;
+ *                     in hamq each task of the queue. 2.4: each task's counter, sleepers' too, is halved and gets its ticks
  *
  * Mechanism. Waiting tasks are in a list per queue. A CPU that schedules scans the whole list, under the queue's lock,
  * and takes the task of the highest goodness, or goes on with the one that it ran. A task runs until its counter is spent, it
  * sleeps, or a better one wakes up. A task that wakes up goes to its last CPU if that is idle, else to an idle CPU, else
  * it preempts the task that deserves its CPU least, if the difference is more than the 15 for staying.
- * vanilla has one queue. In hamq each CPU has one: a task that wakes up joins that of the CPU so chosen, and a CPU that has
- * nothing takes the best of all others'.
+ * vanilla and 2.4 have one queue. In hamq, which is built on 2.5.2-pre9, each CPU has one: a task that wakes up joins that of the
+ * CPU so chosen, and a CPU that has nothing takes the best of all others', unless an idle CPU is on its way to it.
  *
  * Limits:
  *   - A counter is charged with the time really run, and ends at a tick of the kernel: up to one is used beyond it.
  *   - Up to 512 CPUs, or init refuses. Up to 32767 tasks; others, and tasks without a context, run before all these, in order.
  *   - While tasks with ticks left wait for another CPU than this one, spent ones run here without a recalculation.
  *   - A recalculation is applied to a task when it is next looked at; the result is the same.
- *   - In vanilla a wake-up whose waker is about to sleep interrupts nobody: the task waits for a CPU to schedule.
+ *   - With one queue a wake-up whose waker is about to sleep interrupts nobody. If the waker goes on, or another task is better,
+ *     idle CPUs are called when the waker's CPU next schedules, or at its next tick.
  *
  * Knobs:
- *   mode             vanilla or hamq
+ *   mode             vanilla, hamq or 2.4
  *   affinity_bonus   goodness for the CPU that a task ran on last; up to 100
  */
 #include <scx/common.bpf.h>
@@ -58,14 +60,19 @@ s32 BPF_STRUCT_OPS(goodness_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 	if (!idx)
 		return prev_cpu;
 	s->sync = !!(wake_flags & SCX_WAKE_SYNC);
+	catch_up(s);
+	s->asleep = false;
 	if (mode != GOODNESS_MODE_HAMQ)
 		return prev_cpu;
-	catch_up(s);
 	target = find_target(idx, prev_cpu);
 	if (target < 0)
 		return prev_cpu;
-	s->claimed = !!(target & TARGET_IDLE);
-	return target & ~TARGET_IDLE;
+	if (target & TARGET_IDLE) {
+		target &= ~TARGET_IDLE;
+		cpu_at(target)->expected = true;
+		s->claimed = true;
+	}
+	return target;
 }
 
 /* The task is in the global queue: an idle CPU takes from there, if it is called; a busy one does when it schedules. */
@@ -85,15 +92,21 @@ static void rescue(struct task_struct *p, u64 enq_flags)
 	call_any(p);
 }
 
-/* Somebody should come for the task that has just been queued. */
-static void call_for(u32 idx, struct slot *s, s32 cpu)
+/*
+ * Somebody should come for the task that has just been queued. A waker that is about to sleep comes itself, and pays what it
+ * owes if it does not; in hamq it would look into another queue. A CPU on its way off line, which hands its tasks on, may not kick:
+ * the CPU that gets the task pays.
+ */
+static void call_for(u32 idx, bool sync, s32 cpu)
 {
-	bool sync = s->sync, claimed = s->claimed;
+	s32 here = bpf_get_smp_processor_id();
+	struct cpu_state *waker = cpu_at(here);
 
-	s->sync = s->claimed = false;
-	if (sync && mode == GOODNESS_MODE_VANILLA)
-		return;
-	if (!claimed)
+	if (!waker->online)
+		cpu_at(cpu)->owes = true;
+	else if (sync && mode != GOODNESS_MODE_HAMQ && waker->curr && may_run_on(slot_at(idx), here))
+		waker->owes = true;
+	else
 		kick_target(find_target(idx, cpu));
 }
 
@@ -102,22 +115,27 @@ void BPF_STRUCT_OPS(goodness_enqueue, struct task_struct *p, u64 enq_flags)
 	s32 cpu = scx_bpf_task_cpu(p);
 	u32 idx = slot_of(p);
 	struct slot *s = slot_at(idx);
-	bool woken = enq_flags & SCX_ENQ_WAKEUP;
+	bool woken = enq_flags & SCX_ENQ_WAKEUP, sync = s->sync, claimed = s->claimed;
 
 	if (!idx) {
 		rescue(p, enq_flags);
 		return;
 	}
+	catch_up(s);
+	s->asleep = s->sync = s->claimed = false;
 	/* A CPU that leaves: it runs what it has, and the kernel moves each task away as it does. */
 	if (!cpu_at(cpu)->online) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, s->left_ns ?: 1, enq_flags);
 		return;
 	}
-	catch_up(s);
 	s->may_migrate = !is_migration_disabled(p);
-	list_add(s, idx, queue_of(cpu), woken);
+	list_add(s, idx, queue_of(cpu), woken, claimed);
 	scx_bpf_dsq_insert(p, queue_of(cpu), s->left_ns ?: 1, enq_flags);
-	call_for(idx, s, cpu);
+	/* If that CPU has looked meanwhile, for something else, it does not know of this one. */
+	if (!claimed || !READ_ONCE(cpu_at(cpu)->expected)) {
+		claim_ends(s);
+		call_for(idx, sync, cpu);
+	}
 }
 
 void BPF_STRUCT_OPS(goodness_dequeue, struct task_struct *p, u64 deq_flags)
@@ -235,18 +253,37 @@ static bool pick(s32 cpu, u32 prev, struct scan *scan)
 	return false;
 }
 
+/* Tasks woke up here, and nobody was called for them: idle CPUs are, if there are any. */
+static void pay(struct cpu_state *c)
+{
+	s32 left = READ_ONCE(nr_waiting), cpu;
+
+	c->owes = false;
+	bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
+		if (left <= 0)
+			break;
+		if (!cpu_at(cpu)->online || !scx_bpf_test_and_clear_cpu_idle(cpu))
+			continue;
+		kick(cpu, SCX_KICK_IDLE);
+		left--;
+	}
+}
+
 void BPF_STRUCT_OPS(goodness_dispatch, s32 cpu, struct task_struct *prev)
 {
-	struct scan scan = { .cpu = cpu, .mm = cpu_at(cpu)->mm };
+	struct scan scan = { .cpu = cpu, .mm = cpu_at(cpu)->mm, .now = scx_bpf_now() };
 	bool runnable = prev && (prev->scx.flags & SCX_TASK_QUEUED);
 	u32 idx = runnable ? slot_of(prev) : NO_SLOT;
 	struct slot *s = slot_at(idx);
 	bool picked;
 
+	WRITE_ONCE(cpu_at(cpu)->expected, false);
 	if (idx)
 		charge(prev, s);
 	picked = pick(cpu, idx, &scan);
 	count(scanned, scan.seen);
+	if (cpu_at(cpu)->owes)
+		pay(cpu_at(cpu));
 	if (picked)
 		return;
 	if (idx) {
@@ -271,6 +308,7 @@ void BPF_STRUCT_OPS(goodness_running, struct task_struct *p)
 		return;
 	list_del(s);
 	belong_to(s, queue_of(cpu));
+	s->asleep = false;
 	s->charged_ns = p->se.sum_exec_runtime;
 	s->cpu = cpu;
 	s->mm = (u64)p->mm;
@@ -281,6 +319,7 @@ void BPF_STRUCT_OPS(goodness_running, struct task_struct *p)
 
 void BPF_STRUCT_OPS(goodness_tick, struct task_struct *p)
 {
+	s32 cpu = scx_bpf_task_cpu(p);
 	u32 idx = slot_of(p);
 	struct slot *s = slot_at(idx);
 
@@ -289,6 +328,8 @@ void BPF_STRUCT_OPS(goodness_tick, struct task_struct *p)
 	charge(p, s);
 	if (!s->counter)
 		scx_bpf_task_set_slice(p, 0);
+	if (cpu_at(cpu)->owes)
+		pay(cpu_at(cpu));
 }
 
 void BPF_STRUCT_OPS(goodness_stopping, struct task_struct *p, bool runnable)
@@ -309,17 +350,31 @@ void BPF_STRUCT_OPS(goodness_quiescent, struct task_struct *p, u64 deq_flags)
 {
 	u32 idx = slot_of(p);
 
-	if (idx)
-		list_del(slot_at(idx));
+	if (!idx)
+		return;
+	list_del(slot_at(idx));
+	if (deq_flags & SCX_DEQ_SLEEP)
+		slot_at(idx)->asleep = true;
 }
 
+/* For nothing if nobody waits. In 2.5.2 the rest of the slice becomes a level of dynamic priority. */
 bool BPF_STRUCT_OPS(goodness_yield, struct task_struct *from, struct task_struct *to)
 {
+	struct queue *q = queue_at(queue_of(scx_bpf_task_cpu(from)));
 	u32 idx = slot_of(from);
+	struct slot *s = slot_at(idx);
 
-	if (idx)
-		slot_at(idx)->yielded = true;
+	if (q && !READ_ONCE(q->nr))
+		return false;
 	scx_bpf_task_set_slice(from, 0);
+	if (!idx)
+		return false;
+	s->yielded = true;
+	if (mode == GOODNESS_MODE_2_4)
+		return false;
+	charge(from, s);
+	set_counter(s, 0);
+	add_dyn_prio(s, 1);
 	return false;
 }
 
@@ -394,9 +449,12 @@ void BPF_STRUCT_OPS(goodness_exit_task, struct task_struct *p, struct scx_exit_t
 	slot_put(idx);
 }
 
+/* It may have gone idle before it was said to be on line, and found that it may not kick itself. */
 void BPF_STRUCT_OPS(goodness_cpu_online, s32 cpu)
 {
 	cpu_at(cpu)->online = true;
+	if (READ_ONCE(nr_waiting) > 0)
+		kick(cpu, SCX_KICK_IDLE);
 }
 
 /* hamq: nobody schedules for a CPU that leaves, and busy ones do not look into its queue. */
@@ -419,8 +477,8 @@ void BPF_STRUCT_OPS(goodness_cpu_offline, s32 cpu)
 
 static s32 check_knobs(void)
 {
-	if (mode != GOODNESS_MODE_VANILLA && mode != GOODNESS_MODE_HAMQ) {
-		scx_bpf_error("mode %d: 0 (vanilla) or 1 (hamq)", mode);
+	if (mode > GOODNESS_MODE_2_4) {
+		scx_bpf_error("mode %d: 0 (vanilla), 1 (hamq) or 2 (2.4)", mode);
 		return -EINVAL;
 	}
 	if (affinity_bonus > 100) {

@@ -10,12 +10,16 @@
 #define NO_SLOT 0		/* slot 0 is nobody's */
 
 #define TICK_NS 10000000ULL	/* HZ was 100 */
-#define MAX_COUNTER 40		/* more than any counter can be */
+#define MAX_DYN_PRIO 40
+#define CLAIM_NS TICK_NS	/* for how long a task waits for the idle CPU that was sent for it, and only for it */
 
-enum goodness_mode { GOODNESS_MODE_VANILLA, GOODNESS_MODE_HAMQ };
+enum goodness_mode { GOODNESS_MODE_VANILLA, GOODNESS_MODE_HAMQ, GOODNESS_MODE_2_4 };
 
 const volatile enum goodness_mode mode = GOODNESS_MODE_VANILLA;
 const volatile u32 affinity_bonus = 15;
+
+/* Whether a task waits in a queue, and who may take it. */
+enum waiting { NOT_WAITING, WAITING, WAITING_CLAIMED };
 
 /*
  * One task. All that a scan looks at is here, since a scan holds a lock, under which nothing can be called.
@@ -33,17 +37,20 @@ struct slot {
 	u32 queue;		/* that it belongs to; whose DSQ it waits in */
 	u32 linked_in;		/* whose list it is in: but for races the same */
 	u32 listed;
-	u32 waiting;
+	u32 waiting;		/* enum waiting */
 	u8 yielded;		/* counts for less than any other, once */
 	u8 sync;		/* its waker is about to sleep */
 	u8 may_migrate;
-	u8 claimed;		/* an idle CPU expects it (hamq) */
+	u8 claimed;		/* the idle CPU of its queue is on its way to it (hamq) */
+	u8 asleep;
 	s32 nice;
 	s32 counter;		/* ticks left */
+	u32 dyn_prio;		/* recalculations slept through, less slices used up (not in 2.4) */
 	u32 parent;		/* slot, of the task that forked it */
 	s64 left_ns;		/* the same as counter, in ns */
 	u64 epoch;		/* recalculations of `queue` that its counter has seen */
 	u64 charged_ns;		/* sum_exec_runtime up to which left_ns is right */
+	u64 claimed_ns;		/* when it began to wait, claimed */
 	u64 mm;
 	u64 cpus[MAX_CPUS / 64];
 	u32 parent_pid;
@@ -79,6 +86,8 @@ struct {
 struct cpu_state {
 	u32 curr;		/* slot of what runs; NO_SLOT: none of ours */
 	u32 online;
+	u32 expected;		/* it was idle, was sent for a task, and has not looked into its queue since (hamq) */
+	u32 owes;		/* a task woke up here and nobody was called: its waker was to sleep */
 	u64 mm;			/* address space of what ran last */
 	u64 last_ns;		/* when it last switched */
 } __attribute__((aligned(64)));
@@ -87,7 +96,7 @@ static struct cpu_state cpu_states[MAX_CPUS];
 
 /* Recalculations so far, by queue: in vanilla of all counters in the system. */
 static u64 epochs[MAX_CPUS] SEC(".data.epochs") __attribute__((aligned(128)));
-/* Tasks that wait, in all lists. */
+/* Tasks that wait for whichever CPU comes first, in all lists. */
 static s32 nr_waiting SEC(".data.nr_waiting") __attribute__((aligned(128)));
 
 struct goodness_stats {
@@ -151,10 +160,15 @@ static __always_inline bool may_run_on(const struct slot *s, s32 cpu)
 	return s->cpus[(cpu >> 6) & (MAX_CPUS / 64 - 1)] >> (cpu & 63) & 1;
 }
 
-/* NICE_TO_TICKS at HZ 100: 1 to 11. */
+/*
+ * A new slice at HZ 100. 2.4: 1 to 11 ticks, 6 at nice 0. 2.5.2: from 10 ms at nice 19 in steps of 2.051 ms, in whole ticks:
+ * 1 to 8, 4 at nice 0.
+ */
 static __always_inline s32 ticks_of(s32 nice)
 {
-	return ((20 - nice) >> 2) + 1;
+	if (mode == GOODNESS_MODE_2_4)
+		return ((20 - nice) >> 2) + 1;
+	return (10000 + 2051 * (19 - nice)) / (s32)(TICK_NS / 1000);
 }
 
 static __always_inline void set_counter(struct slot *s, s32 counter)
@@ -163,30 +177,47 @@ static __always_inline void set_counter(struct slot *s, s32 counter)
 	s->left_ns = (s64)counter * TICK_NS;
 }
 
+static __always_inline void add_dyn_prio(struct slot *s, u64 n)
+{
+	s->dyn_prio = n < MAX_DYN_PRIO - s->dyn_prio ? s->dyn_prio + n : MAX_DYN_PRIO;
+}
+
 static __always_inline u64 *epoch_of(u32 queue)
 {
 	return &epochs[queue & (MAX_CPUS - 1)];
 }
 
-/*
- * Every recalculation halves each task's counter and adds its ticks. Here each task catches up when somebody looks at it:
- * from any counter the eighth repetition changes nothing any more.
- */
-static __always_inline void catch_up(struct slot *s)
+/* 2.4: a recalculation halves each counter and adds its ticks. From any counter the eighth changes nothing any more. */
+static __always_inline void renew_counter(struct slot *s, u64 times)
 {
-	u64 behind = READ_ONCE(*epoch_of(s->queue)) - s->epoch;
 	s32 counter = s->counter;
 	u32 i;
 
-	if (!behind)
-		return;
-	s->epoch += behind;
 	for (i = 0; i < 8; i++) {
-		if (i >= behind)
+		if (i >= times)
 			break;
 		counter = (counter >> 1) + ticks_of(s->nice);
 	}
 	set_counter(s, counter);
+}
+
+/*
+ * A recalculation is a number; each task applies those that it has not seen when somebody looks at it. 2.4 renews every task. 2.5.2
+ * gives a new slice to those that are runnable, and the others gain a level of dynamic priority for each that they sleep through.
+ */
+static __always_inline void catch_up(struct slot *s)
+{
+	u64 behind = READ_ONCE(*epoch_of(s->queue)) - s->epoch;
+
+	if (!behind)
+		return;
+	s->epoch += behind;
+	if (mode == GOODNESS_MODE_2_4)
+		renew_counter(s, behind);
+	else if (s->asleep)
+		add_dyn_prio(s, behind);
+	else
+		set_counter(s, ticks_of(s->nice));
 }
 
 /* The task belongs to another queue from now on, if it is another. */
@@ -206,9 +237,9 @@ static __always_inline s32 goodness(const struct slot *s, s32 cpu, u64 mm)
 
 	if (s->yielded)
 		return -1;
-	weight = s->counter;
-	if (weight <= 0)
+	if (s->counter <= 0)
 		return 0;
+	weight = mode == GOODNESS_MODE_2_4 ? s->counter : s->dyn_prio + 1;
 	if (s->cpu == cpu)
 		weight += affinity_bonus;
 	if (s->mm == mm || !s->mm)

@@ -48,16 +48,33 @@ static __always_inline struct queue *queue_at(u32 queue)
 	return bpf_map_lookup_elem(&queues, &queue);
 }
 
+/* From now on the task waits, or not, or no longer for one CPU only. */
+static __always_inline void set_waiting(struct slot *s, enum waiting waiting)
+{
+	u32 old = __sync_lock_test_and_set(&s->waiting, waiting);
+
+	if ((old == WAITING) != (waiting == WAITING))
+		__sync_fetch_and_add(&nr_waiting, waiting == WAITING ? 1 : -1);
+}
+
+/* Whichever CPU comes first may take it. */
+static __always_inline void claim_ends(struct slot *s)
+{
+	if (__sync_val_compare_and_swap(&s->waiting, WAITING_CLAIMED, WAITING) == WAITING_CLAIMED)
+		__sync_fetch_and_add(&nr_waiting, 1);
+}
+
 /* The task waits, in this queue. */
-static void list_add(struct slot *s, u32 idx, u32 queue, bool first)
+static void list_add(struct slot *s, u32 idx, u32 queue, bool first, bool claimed)
 {
 	struct queue *q = queue_at(queue);
 
 	if (!q)
 		return;
 	belong_to(s, queue);
-	if (!__sync_lock_test_and_set(&s->waiting, 1))
-		__sync_fetch_and_add(&nr_waiting, 1);
+	if (claimed)
+		s->claimed_ns = scx_bpf_now();
+	set_waiting(s, claimed ? WAITING_CLAIMED : WAITING);
 	bpf_spin_lock(&q->lock);
 	link_slot(q, s, idx, queue, first);
 	bpf_spin_unlock(&q->lock);
@@ -72,8 +89,8 @@ static void list_del(struct slot *s)
 	struct queue *q;
 	u32 queue;
 
-	if (READ_ONCE(s->waiting) && __sync_lock_test_and_set(&s->waiting, 0))
-		__sync_fetch_and_add(&nr_waiting, -1);
+	if (READ_ONCE(s->waiting))
+		set_waiting(s, NOT_WAITING);
 	if (!READ_ONCE(s->listed))
 		return;
 	queue = READ_ONCE(s->linked_in);
@@ -107,9 +124,26 @@ struct scan {
 	s32 best;	/* goodness to beat; then that of the slot found */
 	u32 slot;	/* NO_SLOT: none was better */
 	u32 seen;
-	u32 unspent;	/* tasks with ticks left that may not run here */
+	u32 unspent;	/* tasks with ticks left that this CPU may not take */
+	u32 own;	/* the queue is this CPU's */
 	u64 mm;
+	u64 now;
 };
+
+/*
+ * A task that woke up for an idle CPU is that CPU's, which is on its way: a thief that was faster would take it from a CPU that then
+ * finds nothing, and two tasks that wake each other would go round for ever. Once the CPU has looked, or has not come
+ * for CLAIM_NS, the task is anybody's.
+ */
+static __always_inline bool is_claimed(struct slot *s, const struct scan *scan)
+{
+	if (mode != GOODNESS_MODE_HAMQ || READ_ONCE(s->waiting) != WAITING_CLAIMED)
+		return false;
+	if (!scan->own && scan->now - s->claimed_ns < CLAIM_NS)
+		return true;
+	claim_ends(s);
+	return false;
+}
 
 /* Under the queue's lock: the whole list, every time. */
 static __always_inline void scan_list(struct queue *q, struct scan *scan)
@@ -125,7 +159,7 @@ static __always_inline void scan_list(struct queue *q, struct scan *scan)
 		s = slot_at(idx);
 		scan->seen++;
 		catch_up(s);
-		if (may_run_on(s, scan->cpu)) {
+		if (!is_claimed(s, scan) && may_run_on(s, scan->cpu)) {
 			weight = goodness(s, scan->cpu, scan->mm);
 			if (weight > scan->best) {
 				scan->best = weight;
@@ -157,6 +191,7 @@ __weak s32 scan_queue(u32 queue, struct scan *scan, bool take)
 
 	if (!q || !scan)
 		return 0;
+	scan->own = queue == queue_of(scan->cpu);
 	bpf_spin_lock(&q->lock);
 	scan_list(q, scan);
 	if (take && scan->slot && !all_spent(scan))

@@ -61,15 +61,18 @@ static s32 nice_of(const struct task_struct *p)
 	return nice > 19 ? 19 : nice;
 }
 
-/* Takes off what the task ran since the last time. A counter never goes below 0. */
+/* Takes off what the task ran since the last time. A counter never goes below 0; a slice that is used up costs a level. */
 static void charge(struct task_struct *p, struct slot *s)
 {
 	u64 now = p->se.sum_exec_runtime;
 	s64 left = s->left_ns - (s64)(now - s->charged_ns);
+	bool had_some = s->left_ns > 0;
 
 	s->charged_ns = now;
 	s->left_ns = left > 0 ? left : 0;
 	s->counter = ((u64)s->left_ns + TICK_NS - 1) / TICK_NS;
+	if (had_some && !s->left_ns && s->dyn_prio)
+		s->dyn_prio--;
 	catch_up(s);
 }
 
@@ -81,6 +84,7 @@ static void share_counter(u32 parent, struct slot *s)
 	catch_up(from);
 	set_counter(s, (from->counter + 1) >> 1);
 	set_counter(from, from->counter >> 1);
+	s->dyn_prio = from->dyn_prio;
 	s->parent = parent;
 	s->parent_pid = from->pid;
 }

@@ -22,7 +22,7 @@ static __always_inline s32 preemption_goodness(const struct slot *s, s32 cpu)
 	return goodness(s, cpu, c->mm) - goodness(curr, cpu, c->mm);
 }
 
-/* Of the idle CPUs that it may run on the one that has been so for the longest; else the one whose task deserves it least. */
+/* A CPU off line may count as idle, and never comes. Of the idle CPUs that the task may run on the one that has been so for the longest; else the one whose task deserves it least. */
 __weak s32 find_other(u32 idx)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
@@ -33,7 +33,7 @@ __weak s32 find_other(u32 idx)
 	bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
 		const struct cpu_state *c = cpu_at(cpu);
 
-		if (!may_run_on(s, cpu))
+		if (!c->online || !may_run_on(s, cpu))
 			continue;
 		if (bpf_cpumask_test_cpu(cpu, idle)) {
 			if (c->last_ns < oldest) {
@@ -58,7 +58,7 @@ __weak s32 find_other(u32 idx)
 /* Its last CPU if that is idle, or what `find_other` finds. */
 static s32 find_target(u32 idx, s32 home)
 {
-	if (may_run_on(slot_at(idx), home) && scx_bpf_test_and_clear_cpu_idle(home))
+	if (cpu_at(home)->online && may_run_on(slot_at(idx), home) && scx_bpf_test_and_clear_cpu_idle(home))
 		return home | TARGET_IDLE;
 	return find_other(idx);
 }

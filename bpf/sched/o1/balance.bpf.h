@@ -13,8 +13,11 @@
 #define MAX_PULL 64
 #define MAX_VICTIMS 4
 
-/* The longest queue that is shorter than `below`; -1: none is longer than `above`. */
-__weak s32 longest_queue(s32 self, s32 above, s32 below, s32 *length)
+/*
+ * The longest queue that comes after `last`, which has `below` tasks: a shorter one, or as long a one of a later CPU. -1: none is
+ * longer than `above`.
+ */
+__weak s32 longest_queue(s32 self, s32 above, s32 below, s32 last, s32 *length)
 {
 	s32 cpu, best = -1;
 
@@ -23,7 +26,7 @@ __weak s32 longest_queue(s32 self, s32 above, s32 below, s32 *length)
 	bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
 		s32 nr = nr_running(rq_of(cpu));
 
-		if (cpu != self && nr > above && nr < below) {
+		if (cpu != self && nr > above && (nr < below || (nr == below && cpu > last))) {
 			best = cpu;
 			above = nr;
 		}
@@ -82,6 +85,24 @@ __weak bool take_from(s32 self, s32 victim, u32 array)
 	return false;
 }
 
+/* From whatever queue has something for this CPU, which has nothing. */
+__weak bool take_from_any(s32 self)
+{
+	u32 i, nr_cpus = scx_bpf_nr_cpu_ids();
+
+	bpf_for(i, 1, nr_cpus) {
+		s32 victim = ((u32)self + i) % nr_cpus;
+		u32 expired;
+
+		if (nr_running(rq_of(victim)) < 2)
+			continue;
+		expired = !READ_ONCE(rq_of(victim)->active);
+		if (take_from(self, victim, expired) || take_from(self, victim, !expired))
+			return true;
+	}
+	return false;
+}
+
 /* From one array, the best levels first. */
 __weak s32 pull_array(s32 self, s32 victim, u32 array, s32 want)
 {
@@ -103,18 +124,19 @@ __weak s32 pull_array(s32 self, s32 victim, u32 array, s32 want)
 
 /*
  * `running` tasks are this CPU's share as it is. A queue that is longer by more than a quarter gives half of the difference,
- * of its expired tasks first: they would not run soon anyway. A queue whose tasks may not come here is passed over.
+ * of its expired tasks first: they would not run soon anyway. A queue whose tasks may not come here is passed over; an idle CPU
+ * asks all of them in the end.
  */
 __weak s32 balance(s32 self, s32 running, bool idle)
 {
-	s32 below = 1 << 30;
+	s32 below = 1 << 30, victim = -1;
 	u32 attempt;
 
 	bpf_for(attempt, 0, MAX_VICTIMS) {
-		s32 victim, want, pulled = 0, length = 0;
+		s32 want, pulled = 0, length = 0;
 		u32 expired;
 
-		victim = longest_queue(self, running, below, &length);
+		victim = longest_queue(self, running, below, victim, &length);
 		if (victim < 0)
 			return 0;
 		want = (length - running) / 2;
@@ -122,13 +144,12 @@ __weak s32 balance(s32 self, s32 running, bool idle)
 			return 0;
 		if (want > MAX_PULL)
 			want = MAX_PULL;
+		below = length;
 		expired = !READ_ONCE(rq_of(victim)->active);
 		if (idle) {
 			pulled = take_from(self, victim, expired) || take_from(self, victim, !expired);
-			if (!pulled) {
-				below = length;
+			if (!pulled)
 				continue;
-			}
 		}
 		if (pulled < want)
 			pulled += pull_array(self, victim, expired, want - pulled);
@@ -136,7 +157,6 @@ __weak s32 balance(s32 self, s32 running, bool idle)
 			pulled += pull_array(self, victim, !expired, want - pulled);
 		if (pulled)
 			return pulled;
-		below = length;
 	}
-	return 0;
+	return idle && take_from_any(self);
 }

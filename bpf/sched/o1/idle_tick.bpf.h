@@ -17,18 +17,15 @@ struct {
 	__type(value, struct o1_timer);
 } timers SEC(".maps");
 
-/* Tasks that wait behind another: what idle CPUs could take. */
-static s32 nr_waiting(void)
+/* A task waits behind another: an idle CPU could take it. */
+static bool anyone_waits(void)
 {
-	s32 cpu, waiting = 0;
+	s32 cpu;
 
-	bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
-		s32 nr = nr_running(rq_of(cpu));
-
-		if (nr > 1)
-			waiting += nr - 1;
-	}
-	return waiting;
+	bpf_for(cpu, 0, scx_bpf_nr_cpu_ids())
+		if (nr_running(rq_of(cpu)) > 1)
+			return true;
+	return false;
 }
 
 /* All that waits for this CPU goes to the global queue, and idle CPUs are sent there. */
@@ -72,27 +69,26 @@ static void look_for_stuck(void)
 	}
 }
 
-/* Wakes as many CPUs as could find something. */
-static int idle_tick(void *map, int *key, struct o1_timer *timer)
+/* Any idle CPU may be the only one that a waiting task may run on: all look, as all did in 2002. */
+static void send_idle_cpus(void)
 {
-	s32 waiting = idle_tick_ns ? nr_waiting() : 0;
-	const struct cpumask *idle;
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
 	s32 cpu;
 
-	look_for_stuck();
-	if (waiting > 0) {
-		idle = scx_bpf_get_idle_cpumask();
-		bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
-			if (waiting <= 0)
-				break;
-			if (!bpf_cpumask_test_cpu(cpu, idle))
-				continue;
-			kick(cpu, SCX_KICK_IDLE);
-			count(idle_kicks, 1);
-			waiting--;
-		}
-		scx_bpf_put_idle_cpumask(idle);
+	bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
+		if (!bpf_cpumask_test_cpu(cpu, idle))
+			continue;
+		kick(cpu, SCX_KICK_IDLE);
+		count(idle_kicks, 1);
 	}
+	scx_bpf_put_idle_cpumask(idle);
+}
+
+static int idle_tick(void *map, int *key, struct o1_timer *timer)
+{
+	look_for_stuck();
+	if (idle_tick_ns && anyone_waits())
+		send_idle_cpus();
 	bpf_timer_start(&timer->timer, idle_tick_ns ?: JIFFY_NS, 0);
 	return 0;
 }

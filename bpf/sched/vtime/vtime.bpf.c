@@ -14,14 +14,13 @@
  *   vtime_now  the largest vtime that any task had when it started to run: "the present"
  *   lag        vtime_now minus a waiting task's vtime
  *
- * Mechanism. A task that wakes up runs at once on an idle CPU if the kernel's picker finds one: such a run
- * takes nothing from anybody, so debt from before is dropped. Otherwise it joins the queue of its CPU's LLC,
- * ordered by vtime. A CPU takes from its own LLC's queue, and from the others' when that is empty. All LLCs
- * share one clock, so their queues can be compared: before each pick a CPU looks at the head of one other
- * LLC's queue, a different one each time, and takes it if it lags by more than pull_ns. So an LLC that has
- * too many tasks loses some even when no CPU is idle.
- * When a task stops, the part of the slice that it used is charged. A task that goes on because nothing
- * waits is not charged for it.
+ * Mechanism. A task that wakes up runs at once on an idle CPU if the kernel's picker finds one: such a run takes
+ * nothing from anybody, so debt from before is dropped. Otherwise it joins the queue of its CPU's LLC, ordered
+ * by vtime, and an idle CPU that may run it is called. A CPU takes from its own LLC's queue, and from the
+ * others' when that is empty. All LLCs share one clock, so their queues can be compared: before each pick a CPU
+ * looks at the head of one other LLC's queue, a different one each time, and takes it if it lags by more than
+ * pull_ns. So an LLC that has too many tasks loses some even when no CPU is idle. When a task stops, the part of
+ * the slice that it used is charged. A task that goes on because nothing waits is not charged for it.
  *
  * Limits:
  *   - Sleepers keep at most slice_ns of lag, or a long sleep would be a licence to starve the rest.
@@ -88,6 +87,18 @@ s32 BPF_STRUCT_OPS(vtime_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	return cpu;
 }
 
+/*
+ * A CPU that has found nothing sleeps until it is called. Few tasks that join a queue leave one idle: those that may run on more
+ * CPUs than before, all that were there before this scheduler, and one that no CPU was idle for a moment ago.
+ */
+static void call_idle_cpu(const struct task_struct *p)
+{
+	s32 cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+
+	if (cpu >= 0)
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+}
+
 void BPF_STRUCT_OPS(vtime_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	u64 vtime = p->scx.dsq_vtime;
@@ -95,6 +106,7 @@ void BPF_STRUCT_OPS(vtime_enqueue, struct task_struct *p, u64 enq_flags)
 	if (enq_flags & SCX_ENQ_WAKEUP)
 		vtime = waking_vtime(p);
 	scx_bpf_dsq_insert_vtime(p, llc_of(scx_bpf_task_cpu(p)), slice_ns, vtime, enq_flags);
+	call_idle_cpu(p);
 }
 
 static u32 next_peer(u32 own)

@@ -41,16 +41,17 @@ enum { STEP_JOIN, STEP_ENQUEUE, STEP_DEQUEUE, STEP_REWEIGH, STEP_REMEMBER, STEP_
 
 struct numa_view {
 	u64 member, node;	/* in: its process there */
-	u64 to;			/* in: gains when it goes there, by `memory` */
-	u64 memory;
+	u64 to;			/* in: the member's move there, from `node` */
+	u64 other;		/* in: the member that it changes places with */
+	u64 by_faults, now;
 	u64 queued, home, nr, nr_queued;
-	u64 all, node_queued;
-	u64 gains, source, memory_of, local;
+	u64 all, node_queued, node_active;
+	u64 gains, scatters, swap_gains, source, local;
 };
 
 struct numa_room {
-	u64 node, weight, pct, now;
-	u64 power;		/* in: of each node */
+	u64 node, weight, beyond, now;
+	u64 places;		/* in: of each node */
 	u64 room, average;
 };
 
@@ -95,11 +96,13 @@ SEC("syscall")
 int view(struct numa_view *v)
 {
 	numa_member_t *m = members + v->member % MEMBERS;
+	numa_member_t *o = members + v->other % MEMBERS;
 	numa_proc_t *p = m->proc;
 	numa_share_t *s;
 
 	use_arena();
 	v->node_queued = numa_nodes[v->node % NUMA_MAX_NODES].queued;
+	v->node_active = numa_active(numa_nodes + v->node % NUMA_MAX_NODES, v->now);
 	if (!p)
 		return 0;
 	s = numa_share(p, v->node % NUMA_MAX_NODES);
@@ -108,9 +111,10 @@ int view(struct numa_view *v)
 	v->nr = s->nr;
 	v->nr_queued = s->nr_queued;
 	v->all = p->home;
-	v->gains = numa_gains(p, v->node, v->to, m->weight, (s32)v->memory);
-	v->source = numa_source(p, v->node, (s32)v->memory);
-	v->memory_of = numa_memory_of(p);
+	v->gains = numa_gains(p, v->node, v->to, m->weight, v->by_faults);
+	v->scatters = numa_scatters(p, v->node, v->to, m->weight, v->by_faults);
+	v->swap_gains = numa_swap_gains(p, o->proc, v->node, v->to, m->weight, o->weight, v->by_faults);
+	v->source = numa_source(p, v->node, v->by_faults);
 	v->local = numa_is_local(p, v->node);
 	return 0;
 }
@@ -122,8 +126,8 @@ int room(struct numa_room *r)
 
 	use_arena();
 	for (i = 0; i < numa_nr_nodes && can_loop; i++)
-		numa_nodes[i].power = r->power;
-	r->room = numa_has_room(r->node, r->weight, r->pct, r->now);
+		numa_nodes[i].places = r->places;
+	r->room = numa_has_room(r->node, r->weight, r->beyond, r->now);
 	r->average = numa_nodes[r->node % NUMA_MAX_NODES].average;
 	return 0;
 }

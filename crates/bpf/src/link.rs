@@ -133,6 +133,11 @@ impl OpenObject {
         true
     }
 
+    /// Whether the program is loaded, unless a table decides it: what was chosen, else all but optional ones.
+    pub fn is_loaded(&self, function: usize) -> bool {
+        self.autoload[function].unwrap_or(!self.object.functions[function].optional)
+    }
+
     /// Programs for which it was chosen whether they are loaded.
     pub fn autoload(&self) -> impl Iterator<Item = (&str, bool)> {
         let functions = self.object.functions.iter().map(|f| f.name.as_str());
@@ -218,11 +223,8 @@ impl OpenObject {
         let mut chosen = Vec::new();
         for (index, function, kind) in self.object.programs() {
             let is_struct_ops = matches!(kind, ProgramKind::StructOps { .. });
-            let load = match self.autoload[index] {
-                Some(choice) => choice,
-                None if is_struct_ops && mentioned[index] => bound[index],
-                None => !function.optional,
-            };
+            let by_table = is_struct_ops && mentioned[index] && self.autoload[index].is_none();
+            let load = if by_table { bound[index] } else { self.is_loaded(index) };
             if !load {
                 continue;
             }

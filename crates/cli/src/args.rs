@@ -20,8 +20,8 @@ pub struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  the command did what it was asked; a scheduler that is ejected is a result
-  1  with --fail-on-exit: a scheduler was ejected, or a run stopped early; of attach: the scheduler left by itself; of
-     conform: the kernels differ; and what was cancelled
+  1  with --fail-on-exit: a scheduler was ejected, a run stopped early, or a task never ran; of attach: the scheduler left
+     by itself; of conform: the kernels differ; and what was cancelled
   2  the command line is wrong: a flag, or a name or knob that does not exist
   3  an input file cannot be read, is malformed, or does not fit the machine
   4  the input needs what is not modelled
@@ -162,7 +162,7 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "ENGINE", default_value_t = EngineArg::Jit)]
     pub engine: EngineArg,
 
-    /// Exit with 1 if a scheduler was ejected or a run stopped early
+    /// Exit with 1 if a scheduler was ejected, a run stopped early, or a task that could run never did
     #[arg(long)]
     pub fail_on_exit: bool,
 }

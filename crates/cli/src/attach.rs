@@ -55,7 +55,7 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
         }
         std::thread::sleep(POLL);
     }
-    let exit = scheduler.detach();
+    let exit = scheduler.detach(0);
     if exit.kind != Exit::NONE {
         return Err(ejected(&prepared.short, &exit).into());
     }

@@ -83,10 +83,31 @@ pub enum CliError {
         of: usize,
     },
     /// `--fail-on-exit`, with the number of runs that did not go well.
-    Ejected {
-        runs: usize,
-        of: usize,
-    },
+    WentBadly(Bad),
+}
+
+/// Runs that did not go well.
+#[derive(Clone, Copy, Debug)]
+pub struct Bad {
+    pub runs: usize,
+    pub of: usize,
+    /// A run may be of several kinds.
+    pub ejected: usize,
+    pub stopped_early: usize,
+    pub starved: usize,
+}
+
+impl std::fmt::Display for Bad {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kinds = [
+            (self.ejected, "ejected"),
+            (self.stopped_early, "stopped early"),
+            (self.starved, "with tasks that never ran"),
+        ];
+        let some = kinds.iter().filter(|(count, _)| *count > 0);
+        let text: Vec<String> = some.map(|(count, kind)| format!("{count} {kind}")).collect();
+        write!(f, "{} of {} runs did not go well: {}", self.runs, self.of, text.join(", "))
+    }
 }
 
 impl std::fmt::Display for CliError {
@@ -121,9 +142,7 @@ impl std::fmt::Display for CliError {
             CliError::Differs { cases, of } => {
                 write!(f, "the kernels differ in {cases} of {of} cases")
             }
-            CliError::Ejected { runs, of } => {
-                write!(f, "{runs} of {of} runs ended in an ejection or stopped early")
-            }
+            CliError::WentBadly(bad) => write!(f, "{bad}"),
         }
     }
 }
@@ -211,7 +230,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             CliError::Read { .. } | CliError::NotText { .. } => Code::Input,
             CliError::Write { .. } => Code::Output,
             CliError::Unknown { .. } => Code::Usage,
-            CliError::Ejected { .. } | CliError::Left { .. } | CliError::Differs { .. } => {
+            CliError::WentBadly(_) | CliError::Left { .. } | CliError::Differs { .. } => {
                 Code::Ejected
             }
             CliError::Live { class, .. } => of_class(*class),

@@ -15,7 +15,7 @@ use scxlab_trace::{PerfettoSink, Sink, Tee, TimelineSink, Tracer};
 use scxlab_workload::Perturb;
 
 use crate::args::{EngineArg, Format, On, RunArgs, Span};
-use crate::exit::CliError;
+use crate::exit::{Bad, CliError};
 use crate::progress::with_bar;
 use crate::{input, live, output};
 
@@ -49,15 +49,25 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if is_unasked(args, &session) {
         note_cut(&mut runs);
     }
-    let bad = runs.iter().filter(|r| !r.went_well()).count();
-    let of = runs.len();
+    let bad = bad(&runs);
     let results = Results::new(&session, request(args), runs);
     publish(args, &session, &results)?;
     show(args, &session, &timelines)?;
-    if args.fail_on_exit && bad > 0 {
-        return Err(CliError::Ejected { runs: bad, of }.into());
+    if args.fail_on_exit && bad.runs > 0 {
+        return Err(CliError::WentBadly(bad).into());
     }
     Ok(())
+}
+
+fn bad(runs: &[Run]) -> Bad {
+    let count = |is: fn(&Run) -> bool| runs.iter().filter(|run| is(run)).count();
+    Bad {
+        runs: count(|run| !run.went_well()),
+        of: runs.len(),
+        ejected: count(Run::was_ejected),
+        stopped_early: count(|run| !run.stop.is_regular()),
+        starved: count(|run| !run.never_ran.is_empty()),
+    }
 }
 
 /// Each once, in the order given.

@@ -83,7 +83,8 @@ impl Kernel {
         let tick_ns = machine.costs.tick_period_ns();
         let mut phases = Stream::new(seed, "tick phase", 0);
         let tick_phase = (0..nr_cpus).map(|_| phases.below(tick_ns)).collect();
-        let params = Params { tick_ns, seed, ..Params::default() };
+        let node_reclaim_distance = machine.node_reclaim_distance;
+        let params = Params { tick_ns, seed, node_reclaim_distance, ..Params::default() };
         let mut kernel = Kernel {
             vm,
             limits,

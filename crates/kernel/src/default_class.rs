@@ -350,6 +350,10 @@ impl Kernel {
     /// At the tick: a balance that is due runs as softirq of the same interrupt; an idle CPU may be asked to
     /// balance for all that do not tick.
     pub(crate) fn fair_balance_tick(&mut self, cpu: CpuId) {
+        // `sched_tick()`: nobody balances while sched_ext has all tasks.
+        if self.ext.switched_all {
+            return;
+        }
         let at = self.clock();
         if self.fair.balance_due(cpu, at) {
             self.fair_balance_here(cpu);
@@ -362,6 +366,7 @@ impl Kernel {
         }
     }
 
+    /// An idle CPU was kicked to balance for all that do not tick.
     #[inline(never)]
     pub(crate) fn fair_balance(&mut self, cpu: CpuId) -> Then {
         if !self.is_online(cpu) {
@@ -369,16 +374,22 @@ impl Kernel {
         }
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.resched_ns);
-            k.fair_balance_here(cpu);
+            let at = k.clock();
+            if let Some(done) = with_view!(k, |fair, view| fair.nohz_balance(&view, cpu, at)) {
+                k.fair_balance_done(cpu, done);
+            }
         })
     }
 
     fn fair_balance_here(&mut self, cpu: CpuId) {
         let at = self.clock();
-        let costs = &self.machine.costs.sched;
-        let (fixed, per_cpu) = (costs.balance_ns, costs.balance_scan_cpu_ns);
         let done = with_view!(self, |fair, view| fair.balance(&view, cpu, at));
-        self.charge(fixed + per_cpu * u64::from(done.scanned));
+        self.fair_balance_done(cpu, done);
+    }
+
+    fn fair_balance_done(&mut self, cpu: CpuId, done: crate::fair::Balanced) {
+        let costs = &self.machine.costs.sched;
+        self.charge(costs.balance_ns + costs.balance_scan_cpu_ns * u64::from(done.scanned));
         self.fair_balanced(done);
         self.fair_follow_up(cpu);
     }

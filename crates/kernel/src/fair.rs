@@ -178,6 +178,8 @@ impl Fair {
             params,
         };
         fair.base_slice = fair.params.scaled_base_slice(fair.nr_online);
+        // A CPU that idles from the start on is one that others balance for.
+        (0..nr_cpus as u32).for_each(|cpu| fair.nohz_enter(CpuId(cpu)));
         fair
     }
 

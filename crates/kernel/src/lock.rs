@@ -11,34 +11,40 @@ use scxlab_trace::event::Kind;
 
 /// One lock.
 ///
-/// Events are atomic, so a path may take a lock at a clock well after its event (after a fork's work, say), and
-/// a later event may ask for it at an earlier clock: it comes first and does not wait.
+/// Events are atomic, so a path may ask for a lock at a clock well after its event (after a fork's work, say), and a later
+/// event may ask at an earlier clock. While others hold the lock or spin for it, it joins the end of the queue. Before that
+/// it comes first and does not wait; those who got the lock already cannot wait for it any more, so the time that both
+/// hold it is added for whoever comes next.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lock {
-    /// When the last holder took it and when it let go.
-    taken_at: Nanos,
+    /// From when to when it is held without a break.
+    busy_from: Nanos,
     free_at: Nanos,
+    /// The present holder took it before `busy_from`.
+    came_first: bool,
     last: Option<CpuId>,
 }
 
 impl Lock {
-    /// A CPU whose clock is `at` takes the lock: how long it spins first.
+    /// A CPU whose clock is `at` asks for the lock: how long it spins first.
     #[inline]
     fn arrive(&mut self, cpu: CpuId, at: Nanos) -> Nanos {
         self.last = Some(cpu);
         if at >= self.free_at {
-            self.taken_at = self.taken_at.max(at);
-            return 0;
+            self.busy_from = at;
         }
-        let wait = if at < self.taken_at { 0 } else { self.free_at - at };
-        self.taken_at = self.taken_at.max(at + wait);
-        wait
+        self.came_first = at < self.busy_from;
+        if self.came_first { 0 } else { self.free_at.saturating_sub(at) }
     }
 
-    /// The holder lets go at its clock; one that slipped in before the last holder changes nothing.
+    /// The holder lets go at its clock.
     #[inline]
     fn release(&mut self, at: Nanos) {
-        self.free_at = self.free_at.max(at);
+        if self.came_first {
+            self.free_at += at.saturating_sub(self.busy_from);
+        } else {
+            self.free_at = self.free_at.max(at);
+        }
     }
 }
 
@@ -135,6 +141,55 @@ impl LockId {
         match self {
             LockId::Rq(cpu) => u64::from(cpu.0),
             LockId::Dsq(dsq) => 1 << 63 | u64::from(dsq.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hold(lock: &mut Lock, cpu: u32, at: Nanos, for_ns: Nanos) -> Nanos {
+        let wait = lock.arrive(CpuId(cpu), at);
+        lock.release(at + wait + for_ns);
+        wait
+    }
+
+    #[test]
+    fn a_queue_is_served_in_order_however_long_it_is() {
+        let mut lock = Lock::default();
+        for cpu in 0..64 {
+            assert_eq!(hold(&mut lock, cpu, 10 * u64::from(cpu), 50), 40 * u64::from(cpu));
+        }
+    }
+
+    #[test]
+    fn who_asks_before_a_queue_comes_first_and_those_after_pay() {
+        let mut lock = Lock::default();
+        assert_eq!(hold(&mut lock, 0, 100, 50), 0);
+        assert_eq!(hold(&mut lock, 1, 20, 50), 0);
+        assert_eq!(hold(&mut lock, 2, 120, 10), 30, "nothing overlapped");
+        assert_eq!(hold(&mut lock, 3, 90, 30), 0);
+        assert_eq!(hold(&mut lock, 4, 150, 10), 30, "20 ns were held twice");
+        assert_eq!(hold(&mut lock, 5, 110, 10), 80, "the queue has begun");
+    }
+
+    /// From seeds: all that holders hold fits into the time that passes.
+    #[test]
+    fn a_lock_is_never_held_for_longer_than_time_has_passed() {
+        for seed in 1..=20u64 {
+            let (mut lock, mut state, mut held) = (Lock::default(), seed, 0);
+            let mut draw = |n: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 33) % n
+            };
+            for event in 0..1_000u64 {
+                // Up to 16 CPUs whose clocks run up to 20 ns ahead of their events.
+                let for_ns = 1 + draw(30);
+                hold(&mut lock, event as u32 % 16, 5 * event + draw(20), for_ns);
+                held += for_ns;
+            }
+            assert!(lock.free_at + 20 >= held, "seed {seed}: {held} in {}", lock.free_at);
         }
     }
 }

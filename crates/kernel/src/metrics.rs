@@ -53,9 +53,9 @@ pub struct Metrics {
     pub switches: u64,
     pub wakeups: u64,
     pub forks: u64,
-    /// From wake-up until the task runs.
+    /// From wake-up until the task runs, or until the end of the run.
     pub wakeup_latency: Times,
-    /// Every wait for a CPU: after a wake-up, after preemption, after fork.
+    /// Every wait for a CPU: after a wake-up, after preemption, after fork. Those that the end of the run cuts are in it.
     pub run_queue_wait: Times,
     /// Waits for contended locks.
     pub lock_wait: Times,

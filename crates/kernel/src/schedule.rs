@@ -264,13 +264,19 @@ impl Kernel {
         }
     }
 
-    /// Tasks that still wait when the run ends have waited until then.
+    /// Waits that are still open when the run ends count as the time waited so far. One that begins at that instant or,
+    /// by a CPU's clock, after it is none yet.
     pub(crate) fn close_waits(&mut self) {
         let now = self.now;
         for id in self.tasks.ids() {
             let account = &mut self.tasks[id].account;
-            if let Some(since) = account.waiting_since.take() {
-                account.wait_ns += now.saturating_sub(since);
+            let since = account.waiting_since.take().filter(|since| *since < now);
+            let woken = account.woken_at.take();
+            let Some(since) = since else { continue };
+            account.wait_ns += now - since;
+            self.metrics.run_queue_wait.record(now - since);
+            if let Some(woken) = woken {
+                self.metrics.wakeup_latency.record(now.saturating_sub(woken));
             }
         }
     }

@@ -13,9 +13,9 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::compare::values;
+use crate::compare::{Column, column, known, values};
 use crate::run::{Run, TaskResult};
-use crate::stats::{Change, Summary, change_between};
+use crate::stats::{Change, Summary, Verdict, change_between};
 
 /// Percent by which targets may differ, if nobody says otherwise.
 pub const TOLERANCE_PERCENT: u32 = 15;
@@ -40,7 +40,7 @@ pub struct Agreement {
 
 /// What the 95 % interval of the relative change says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Agrees {
     /// All of it lies within the tolerance.
     Within,
@@ -48,6 +48,8 @@ pub enum Agrees {
     Outside,
     /// The limit lies in it, or there is none: more runs would tell.
     Open,
+    /// On one of the targets no run counts.
+    NoRuns,
 }
 
 const METRICS: &[&str] = &[
@@ -65,12 +67,16 @@ const METRICS: &[&str] = &[
 
 /// `first` are runs of one scheduler, `other` its runs on another target.
 pub fn agreement(first: &[Run], other: &[Run], tolerance_percent: u32) -> Vec<Agreement> {
-    let (Some(here), Some(there)) = (first.first(), other.first()) else {
+    let (Some(here), Some(there)) = (typical(first), typical(other)) else {
         return Vec::new();
     };
+    let no_runs = !here.counts || !there.counts;
     let mut all = Vec::new();
-    let mut hold = |quantity: String, unit: &str, a: &[f64], b: &[f64]| {
-        if a.iter().chain(b).all(|value| *value == 0.0) {
+    let mut hold = |quantity: String, unit: &str, a: Column, b: Column| {
+        let (a, b) = (&known(&a)[..], &known(&b)[..]);
+        if !no_runs
+            && (a.iter().chain(b).all(|value| *value == 0.0) || a.is_empty() || b.is_empty())
+        {
             return;
         }
         let change = change_between(a, b);
@@ -87,37 +93,39 @@ pub fn agreement(first: &[Run], other: &[Run], tolerance_percent: u32) -> Vec<Ag
         });
     };
     for path in here.cgroups.iter().map(|c| c.path.as_str()).filter(|path| *path != "/") {
-        let of = |runs: &[Run]| of_each(runs, |run| cgroup_percent(run, path));
-        hold(format!("share of {path}"), "%", &of(first), &of(other));
+        let of = |runs: &[Run]| column(runs, |run| cgroup_percent(run, path));
+        hold(format!("share of {path}"), "%", of(first), of(other));
     }
     let kinds: BTreeSet<&str> = here.tasks.iter().map(kind).collect();
     for kind in kinds.iter().filter(|_| kinds.len() > 1) {
-        let of = |runs: &[Run]| of_each(runs, |run| kind_percent(run, kind));
-        hold(format!("share of {kind}"), "%", &of(first), &of(other));
+        let of = |runs: &[Run]| column(runs, |run| kind_percent(run, kind));
+        hold(format!("share of {kind}"), "%", of(first), of(other));
     }
     for name in METRICS {
         if let (Some(metric), true) = (here.metrics.get(*name), there.metrics.contains_key(*name)) {
-            hold((*name).to_owned(), &metric.unit, &values(first, name), &values(other, name));
+            hold((*name).to_owned(), &metric.unit, values(first, name), values(other, name));
         }
     }
     all
 }
 
-fn of_each(runs: &[Run], value: impl Fn(&Run) -> f64) -> Vec<f64> {
-    runs.iter().map(value).collect()
+/// A run that counts, if there is one: an ejected run may have ended before everything began.
+fn typical(runs: &[Run]) -> Option<&Run> {
+    runs.iter().find(|run| run.counts).or(runs.first())
 }
 
-fn cgroup_percent(run: &Run, path: &str) -> f64 {
-    run.cgroups.iter().find(|c| c.path == path).map_or(0.0, |c| c.share_permille / 10.0)
+fn cgroup_percent(run: &Run, path: &str) -> Option<f64> {
+    let found = run.cgroups.iter().find(|c| c.path == path)?;
+    found.share_permille.map(|permille| permille / 10.0)
 }
 
 /// Of the CPU time of all threads.
-fn kind_percent(run: &Run, wanted: &str) -> f64 {
+fn kind_percent(run: &Run, wanted: &str) -> Option<f64> {
     let sum = |is_it: &dyn Fn(&TaskResult) -> bool| -> u64 {
         run.tasks.iter().filter(|t| is_it(t)).map(|t| t.run_ns).sum()
     };
     let all = sum(&|_| true);
-    if all == 0 { 0.0 } else { sum(&|t| kind(t) == wanted) as f64 * 100.0 / all as f64 }
+    (all > 0).then(|| sum(&|t| kind(t) == wanted) as f64 * 100.0 / all as f64)
 }
 
 /// Threads of one description: their name without the number of the instance.
@@ -135,10 +143,9 @@ fn is_number(text: &str) -> bool {
 fn verdict(change: &Change, other: &Summary, tolerance_percent: u32) -> Agrees {
     let limit = f64::from(tolerance_percent) / 100.0;
     match (change.low, change.high) {
+        _ if change.verdict == Verdict::NoRuns => Agrees::NoRuns,
         // Of nothing there is no ratio: what surely is more than nothing is too much.
-        (None, None) if other.half_width.is_some_and(|half| other.mean.abs() > half) => {
-            Agrees::Outside
-        }
+        (None, None) if other.half_width.is_some_and(|half| other.size() > half) => Agrees::Outside,
         (Some(low), Some(high)) if -limit <= low && high <= limit => Agrees::Within,
         (Some(low), Some(high)) if high < -limit || limit < low => Agrees::Outside,
         _ => Agrees::Open,

@@ -2,8 +2,9 @@
 //! Comparisons: each scheduler's runs against the baseline's on the same target, paired by seed; and each scheduler's on
 //! the other targets against its own on the first, metric by metric.
 //!
-//! Owns: which metrics are compared. Does not: say which direction is good; that depends on the reader.
+//! Owns: which metrics and which runs are compared. Does not: say which direction is good; that depends on the reader.
 
+use indexmap::IndexMap;
 use serde::Serialize;
 
 use crate::run::Run;
@@ -24,6 +25,8 @@ pub struct Comparison {
 pub struct Side {
     pub scheduler: String,
     pub target: String,
+    /// How many were made; `summary.n` of them count and have the metric.
+    pub runs: usize,
     #[serde(flatten)]
     pub summary: Summary,
 }
@@ -41,44 +44,85 @@ pub fn compare(runs: &[Run], per_scheduler: usize, schedulers: usize) -> Vec<Com
     all
 }
 
-/// How `treated` changes against `baseline`: in pairs that share a seed, or, on different targets, independently.
-pub fn change_of(baseline: &[Run], treated: &[Run], a: &[f64], b: &[f64]) -> Change {
+/// A value of each run; None where a run does not count, or lacks it.
+pub type Column = Vec<Option<f64>>;
+
+/// Those that there are.
+pub fn known(column: &[Option<f64>]) -> Vec<f64> {
+    column.iter().copied().flatten().collect()
+}
+
+/// A value of each run that counts.
+pub fn column(runs: &[Run], value: impl Fn(&Run) -> Option<f64>) -> Column {
+    runs.iter().map(|run| value(run).filter(|_| run.counts)).collect()
+}
+
+/// How `treated` changes against `baseline`: in pairs that share a seed, of which both must count, or, on different
+/// targets, independently.
+pub fn change_of(
+    baseline: &[Run],
+    treated: &[Run],
+    a: &[Option<f64>],
+    b: &[Option<f64>],
+) -> Change {
     let target = |runs: &[Run]| runs.first().map(|r| r.target.clone());
     if target(baseline) != target(treated) {
-        return change_between(a, b);
+        return change_between(&known(a), &known(b));
     }
-    change(&a.iter().copied().zip(b.iter().copied()).collect::<Vec<_>>())
+    change(&a.iter().zip(b).filter_map(|(a, b)| Some(((*a)?, (*b)?))).collect::<Vec<_>>())
 }
 
 fn compare_two(baseline: &[Run], treated: &[Run]) -> Vec<Comparison> {
     let (Some(first), Some(other)) = (baseline.first(), treated.first()) else {
         return Vec::new();
     };
+    let side = |runs: &[Run], run: &Run, values: &[Option<f64>]| Side {
+        scheduler: run.scheduler.clone(),
+        target: run.target.clone().into_owned(),
+        runs: runs.len(),
+        summary: Summary::of(&known(values)),
+    };
     let mut all = Vec::new();
-    for (name, metric) in &first.metrics {
-        if is_per_cpu(name) || !other.metrics.contains_key(name) {
+    for (name, unit) in metrics(baseline) {
+        if is_per_cpu(name) || !has(treated, name) {
             continue;
         }
         let (a, b) = (values(baseline, name), values(treated, name));
-        let side = |run: &Run, values: &[f64]| Side {
-            scheduler: run.scheduler.clone(),
-            target: run.target.clone().into_owned(),
-            summary: Summary::of(values),
-        };
         all.push(Comparison {
-            metric: name.clone(),
-            unit: metric.unit.clone().into_owned(),
-            baseline: side(first, &a),
-            treated: side(other, &b),
+            metric: name.to_owned(),
+            unit: unit.to_owned(),
+            baseline: side(baseline, first, &a),
+            treated: side(treated, other, &b),
             change: change_of(baseline, treated, &a, &b),
         });
     }
     all
 }
 
-/// A metric's value in each run; 0 where a run does not have it (an operation that was never called).
-pub fn values(runs: &[Run], metric: &str) -> Vec<f64> {
-    runs.iter().map(|r| r.metrics.get(metric).map_or(0.0, |m| m.value)).collect()
+/// The runs whose metrics a comparison shows: those that count or, to say that none does, all.
+fn shown(runs: &[Run]) -> impl Iterator<Item = &Run> {
+    let any = runs.iter().any(|run| run.counts);
+    runs.iter().filter(move |run| run.counts || !any)
+}
+
+fn metrics(runs: &[Run]) -> IndexMap<&str, &str> {
+    let all = shown(runs).flat_map(|run| &run.metrics);
+    all.map(|(name, metric)| (name.as_str(), &*metric.unit)).collect()
+}
+
+fn has(runs: &[Run], metric: &str) -> bool {
+    shown(runs).any(|run| run.metrics.contains_key(metric))
+}
+
+/// A metric's value in each run.
+pub fn values(runs: &[Run], metric: &str) -> Column {
+    // An operation that is called in another run was called 0 times in this one. Nothing else is 0 by being absent.
+    let otherwise = (is_call_count(metric) && has(runs, metric)).then_some(0.0);
+    column(runs, |run| run.metrics.get(metric).map(|m| m.value).or(otherwise))
+}
+
+fn is_call_count(metric: &str) -> bool {
+    metric.starts_with("op_") && metric.ends_with("_calls")
 }
 
 /// Which CPU did what is in the runs; a table of a thousand of them is no comparison.

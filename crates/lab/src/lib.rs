@@ -9,6 +9,7 @@ pub mod agreement;
 pub mod compare;
 pub mod conform;
 pub mod counters;
+pub mod left_out;
 pub mod prepare;
 pub mod recipe;
 pub mod report;

@@ -37,8 +37,10 @@ pub struct Recipe {
     pub doc: String,
     /// The frontend that it stands for.
     pub source: String,
-    /// What the frontend does and the recipe does not.
-    pub leaves_out: Option<String>,
+    /// What the frontend does for scheduling and the recipe does not, in phrases that follow "not run:".
+    pub leaves_out: Vec<String>,
+    /// What else a reader of the list of schedulers should know.
+    pub remark: Option<String>,
     pub params: Vec<Param>,
     steps: Vec<Step>,
 }

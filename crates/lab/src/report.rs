@@ -3,6 +3,7 @@
 //!
 //! Owns: which metrics a person sees, and how. Everything else is in the results file.
 
+mod fate;
 mod format;
 #[cfg(test)]
 mod tests;
@@ -11,13 +12,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::agreement::{Agreement, Agrees};
-use crate::compare::{change_of, values};
+use crate::compare::{Column, change_of, column, known, values};
 use crate::counters::METRIC_PREFIX;
 use crate::results::Results;
-use crate::run::{CgroupResult, Exit, Run};
+use crate::run::{CgroupResult, Run};
 use crate::session::Session;
 use crate::stats::{Change, Summary, Verdict};
-use format::{Align, Scale, grid};
+use format::{ABSENT, Align, Scale, grid};
 
 /// What a row shows.
 struct Row {
@@ -70,7 +71,7 @@ fn agreement_table(first: &str, held: &[&Agreement]) -> String {
     let head = ["", first, "", "", "change", ""].map(str::to_owned).to_vec();
     let mut lines = vec![head];
     for a in held {
-        let largest = a.first.mean.abs().max(a.other.mean.abs());
+        let largest = a.first.size().max(a.other.size());
         let scale = match a.unit.as_str() {
             "%" => Scale::percent(),
             "ns" => Scale::time(largest),
@@ -80,6 +81,7 @@ fn agreement_table(first: &str, held: &[&Agreement]) -> String {
             Agrees::Within => "within",
             Agrees::Outside => "OUTSIDE",
             Agrees::Open => "open",
+            Agrees::NoRuns => "no runs",
         };
         lines.push(vec![
             scale.label(&a.quantity),
@@ -102,7 +104,7 @@ fn tables(names: &[&str], groups: &[&[Run]]) -> String {
     let mut text = metrics_table(names, groups);
     text.push_str(&cgroups_table(names, groups));
     text.push_str(&legend(groups));
-    text.push_str(&remarks(names, groups));
+    text.push_str(&fate::remarks(names, groups));
     text
 }
 
@@ -126,7 +128,7 @@ fn header(session: &Session, results: &Results) -> String {
 fn length(results: &Results) -> String {
     let lengths = results.runs.iter().map(|r| r.virtual_ns);
     let (min, max) = (lengths.clone().min().unwrap_or(0), lengths.max().unwrap_or(0));
-    let text = |ns: u64| Scale::time(ns as f64).with_unit(ns as f64);
+    let text = fate::duration;
     if min == max { text(max) } else { format!("{} to {}", text(min), text(max)) }
 }
 
@@ -149,6 +151,7 @@ fn rows(groups: &[&[Run]]) -> Vec<Row> {
         row("run-queue wait p50", "run_queue_wait_p50", Kind::Time),
         row("run-queue wait p99", "run_queue_wait_p99", Kind::Time),
         row("run-queue wait p99.9", "run_queue_wait_p99.9", Kind::Time),
+        row("run-queue wait max", "run_queue_wait_max", Kind::Time),
         row("timer latency mean", "timer_latency_mean", Kind::Time),
         row("timer slack min", "timer_slack_min", Kind::Time),
         row("context switches", "context_switches", Kind::Count),
@@ -166,7 +169,7 @@ fn rows(groups: &[&[Run]]) -> Vec<Row> {
     ];
     rows.extend(op_rows(groups));
     rows.extend(counter_rows(groups));
-    rows.retain(|row| groups.iter().any(|g| row.values(g).iter().any(|v| *v != 0.0)));
+    rows.retain(|row| groups.iter().any(|g| g.iter().any(|run| row.is_in(run))));
     rows
 }
 
@@ -200,66 +203,54 @@ fn counter_rows(groups: &[&[Run]]) -> Vec<Row> {
 }
 
 impl Row {
-    fn values(&self, runs: &[Run]) -> Vec<f64> {
+    fn column(&self, runs: &[Run]) -> Column {
         match &self.value {
             Value::Metric(name) => values(runs, name),
             Value::Named(name) => values(runs, name),
-            Value::CpuShare(name) => runs.iter().map(|r| cpu_share(r, name)).collect(),
+            Value::CpuShare(name) => column(runs, |run| cpu_share(run, name)),
         }
     }
 
-    /// Whether a run has it at all: a time per operation that a scheduler lacks is not 0.
-    fn applies(&self, runs: &[Run]) -> bool {
-        match &self.value {
-            Value::Metric(name) => runs.iter().any(|r| r.metrics.contains_key(*name)),
-            Value::Named(name) => runs.iter().any(|r| r.metrics.contains_key(name)),
-            Value::CpuShare(name) => runs.iter().any(|r| r.metrics.contains_key(*name)),
-        }
+    /// Whether the run has it, and more than nothing of it. A run that does not count has rows like others, so that the
+    /// table shows what there is no figure for.
+    fn is_in(&self, run: &Run) -> bool {
+        let value = match &self.value {
+            Value::Metric(name) => run.metrics.get(*name).map(|m| m.value),
+            Value::Named(name) => run.metrics.get(name).map(|m| m.value),
+            Value::CpuShare(name) => cpu_share(run, name),
+        };
+        value.is_some_and(|value| value != 0.0)
     }
 }
 
-fn cpu_share(run: &Run, name: &str) -> f64 {
-    let get = |name: &str| run.metrics.get(name).map_or(0.0, |m| m.value);
-    let total = get("cpu_busy") + get("cpu_idle") + get("cpu_overhead");
-    if total == 0.0 { 0.0 } else { get(name) * 100.0 / total }
+/// None where the target does not measure it.
+fn cpu_share(run: &Run, name: &str) -> Option<f64> {
+    let get = |name: &str| run.metrics.get(name).map(|m| m.value);
+    let all = ["cpu_busy", "cpu_idle", "cpu_overhead"].into_iter().filter_map(get);
+    let total: f64 = all.sum();
+    Some(get(name)? * 100.0 / total).filter(|_| total > 0.0)
 }
 
 fn metrics_table(names: &[&str], groups: &[&[Run]]) -> String {
     let mut head = vec![String::new()];
     for (at, name) in names.iter().enumerate() {
-        head.push((*name).to_owned());
+        head.push(fate::name(name, groups[at]));
         if at > 0 {
             head.push("change".to_owned());
         }
     }
-    let mut lines = vec![head, exit_line(groups)];
+    let mut lines = vec![head];
+    lines.extend(fate::lines(groups));
     lines.extend(rows(groups).iter().map(|row| line(row, groups)));
     let aligns: Vec<Align> =
         std::iter::once(Align::Left).chain((0..lines[0].len() - 1).map(|_| Align::Right)).collect();
     grid(&lines, &aligns)
 }
 
-fn exit_line(groups: &[&[Run]]) -> Vec<String> {
-    let mut line = vec!["exit".to_owned()];
-    for (at, group) in groups.iter().enumerate() {
-        let gone: Vec<&str> =
-            group.iter().map(|r| r.exit.kind.as_str()).filter(|k| *k != Exit::NONE).collect();
-        line.push(match gone.first() {
-            None => Exit::NONE.to_owned(),
-            Some(kind) if group.len() == 1 => (*kind).to_owned(),
-            Some(kind) => format!("{kind} ({} of {})", gone.len(), group.len()),
-        });
-        if at > 0 {
-            line.push(String::new());
-        }
-    }
-    line
-}
-
 fn line(row: &Row, groups: &[&[Run]]) -> Vec<String> {
-    let columns: Vec<Vec<f64>> = groups.iter().map(|g| row.values(g)).collect();
-    let summaries: Vec<Summary> = columns.iter().map(|c| Summary::of(c)).collect();
-    let largest = summaries.iter().map(|s| s.mean.abs()).fold(0.0, f64::max);
+    let columns: Vec<Column> = groups.iter().map(|g| row.column(g)).collect();
+    let summaries: Vec<Summary> = columns.iter().map(|c| Summary::of(&known(c))).collect();
+    let largest = summaries.iter().map(Summary::size).fold(0.0, f64::max);
     let scale = match row.kind {
         Kind::Time => Scale::time(largest),
         Kind::Count => Scale::count(largest),
@@ -267,23 +258,30 @@ fn line(row: &Row, groups: &[&[Run]]) -> Vec<String> {
     };
     let mut cells = vec![scale.label(&row.label)];
     for (at, summary) in summaries.iter().enumerate() {
-        let applies = row.applies(groups[at]);
-        cells.push(if applies { scale.summary(summary) } else { "-".into() });
+        cells.push(scale.summary(summary));
         if at > 0 {
-            let both = applies && row.applies(groups[0]);
             let change = change_of(groups[0], groups[at], &columns[0], &columns[at]);
-            cells.push(if both { change_text(&change) } else { String::new() });
+            let lacks = |at: usize| known(&columns[at]).is_empty() && counts(groups[at]);
+            let text = || change_text(&change);
+            cells.push(if lacks(0) || lacks(at) { String::new() } else { text() });
         }
     }
     cells
 }
 
+/// Whether any of the runs does.
+fn counts(runs: &[Run]) -> bool {
+    runs.iter().any(|run| run.counts)
+}
+
 /// `+3.1 % ±0.4`, with `~` before what cannot be told from noise.
 fn change_text(change: &Change) -> String {
-    let mark = if change.verdict == Verdict::Noise { "~ " } else { "" };
-    if change.verdict == Verdict::Equal {
-        return "=".into();
-    }
+    let mark = match change.verdict {
+        Verdict::Equal => return "=".into(),
+        Verdict::NoRuns => return ABSENT.into(),
+        Verdict::Noise => "~ ",
+        _ => "",
+    };
     let Some(relative) = change.relative else {
         return mark.trim_end().into();
     };
@@ -300,7 +298,9 @@ fn change_text(change: &Change) -> String {
 
 /// Shares of cgroups against what their weights promise; nothing when there is but the root.
 fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
-    let Some(first) = groups.first().and_then(|g| g.first()) else {
+    // The first that counts: an ejected run may have ended before every cgroup had its tasks.
+    let mut all = groups.iter().flat_map(|g| g.iter());
+    let Some(first) = all.clone().find(|run| run.counts).or(all.next()) else {
         return String::new();
     };
     let shown: Vec<_> = first.cgroups.iter().filter(|c| c.path != "/").take(MAX_CGROUPS).collect();
@@ -314,12 +314,7 @@ fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
         let promised = format!("{:.1} %", cgroup.weight_permille / 10.0);
         let mut line = vec![cgroup.path.clone(), cgroup.weight.to_string(), promised];
         for group in groups {
-            let shares: Vec<f64> = group
-                .iter()
-                .filter_map(|r| r.cgroups.iter().find(|c| c.path == cgroup.path))
-                .map(|c| c.share_permille / 10.0)
-                .collect();
-            line.push(format!("{} %", Scale::percent().summary(&Summary::of(&shares))));
+            line.push(percent(group, &cgroup.path, |c| c.share_permille));
         }
         lines.push(line);
     }
@@ -329,27 +324,27 @@ fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
     format!("\nCPU time among the cgroups of one parent\n{}{together}", grid(&lines, &aligns))
 }
 
+/// A cell: what the runs that count say of a cgroup.
+fn percent(runs: &[Run], path: &str, permille: fn(&CgroupResult) -> Option<f64>) -> String {
+    let of = |run: &Run| permille(run.cgroups.iter().find(|c| c.path == path)?);
+    let values: Vec<f64> = known(&column(runs, of)).iter().map(|p| p / 10.0).collect();
+    match values.is_empty() {
+        true => ABSENT.to_owned(),
+        false => format!("{} %", Scale::percent().summary(&Summary::of(&values))),
+    }
+}
+
 /// How much the tasks of each cgroup ran together; nothing when none has several.
 fn together_table(shown: &[&CgroupResult], names: &[&str], groups: &[&[Run]]) -> String {
     let mut head = vec!["cgroup".to_owned()];
     head.extend(names.iter().map(|n| (*n).to_owned()));
     let mut lines = vec![head];
     for cgroup in shown {
-        let of = |group: &&[Run]| -> Vec<f64> {
-            let found =
-                group.iter().filter_map(|r| r.cgroups.iter().find(|c| c.path == cgroup.path));
-            found.filter_map(|c| c.together_permille).map(|p| p / 10.0).collect()
-        };
-        let all: Vec<Vec<f64>> = groups.iter().map(of).collect();
-        if all.iter().all(Vec::is_empty) {
-            continue;
-        }
         let mut line = vec![cgroup.path.clone()];
-        line.extend(all.iter().map(|values| match values.is_empty() {
-            true => "-".to_owned(),
-            false => format!("{} %", Scale::percent().summary(&Summary::of(values))),
-        }));
-        lines.push(line);
+        line.extend(groups.iter().map(|g| percent(g, &cgroup.path, |c| c.together_permille)));
+        if line[1..].iter().any(|cell| cell != ABSENT) {
+            lines.push(line);
+        }
     }
     if lines.len() < 2 {
         return String::new();
@@ -379,6 +374,8 @@ fn legend(groups: &[&[Run]]) -> String {
         if groups.len() > 1 {
             let paired = is_one_target(groups);
             text.push_str(if paired { "; changes are paired by seed" } else { "" });
+            let all_count = groups.iter().all(|g| g.iter().all(|run| run.counts));
+            text.push_str(if paired && !all_count { ", of pairs that both count" } else { "" });
             text.push_str("; ~ cannot be told from noise; = equal in every run");
         }
         text.push('\n');
@@ -386,35 +383,4 @@ fn legend(groups: &[&[Run]]) -> String {
         text.push_str("\nOne run each: nothing here can be told from noise. Use -n 5 or more.\n");
     }
     text
-}
-
-/// Exits with their messages, runs that ended early, what is not modelled.
-fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
-    let mut seen = BTreeSet::new();
-    let mut text = String::new();
-    let mut add = |line: String| {
-        if seen.insert(line.clone()) {
-            let _ = writeln!(text, "{line}");
-        }
-    };
-    for (name, group) in names.iter().zip(groups) {
-        for run in group.iter().filter(|r| r.exit.kind != Exit::NONE) {
-            let message =
-                if run.exit.message.is_empty() { "no message" } else { &run.exit.message };
-            add(format!(
-                "{name}, seed {}: exit {}, code {}: {message}",
-                run.seed, run.exit.kind, run.exit.code
-            ));
-        }
-        for run in group.iter().filter(|r| !r.stop.is_regular()) {
-            add(format!(
-                "{name}, seed {}: stopped early: {}: {}",
-                run.seed, run.stop.kind, run.stop.message
-            ));
-        }
-        for run in *group {
-            run.notes.iter().for_each(|note| add(format!("note: {note}")));
-        }
-    }
-    if text.is_empty() { text } else { format!("\n{text}") }
 }

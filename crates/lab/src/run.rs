@@ -20,6 +20,15 @@ pub struct Run {
     pub target: Cow<'static, str>,
     pub exit: Exit,
     pub stop: StopReason,
+    /// Whether its figures are the scheduler's alone, over the whole workload: it stayed, and the run ended regularly.
+    /// Only such runs are averaged, compared and held against other targets.
+    pub counts: bool,
+    /// Tasks that could run and never did.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub never_ran: Vec<NeverRan>,
+    /// Parts of the scheduler that did not run, frontend included.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
     /// Rolling hash of every event, in hexadecimal.
     pub trace_hash: String,
     pub wall_ns: u64,
@@ -32,11 +41,43 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether the scheduler stayed and the workload went on to its end.
+    /// The run, judged: fills in what follows from the rest of it.
+    pub fn judged(self) -> Run {
+        let counts = !self.was_ejected() && self.stop.is_regular();
+        let never_ran = never_ran(&self.tasks, self.virtual_ns);
+        Run { counts, never_ran, ..self }
+    }
+
+    /// Whether the scheduler left before the end, for whatever reason.
+    pub fn was_ejected(&self) -> bool {
+        self.exit.kind != Exit::NONE
+    }
+
+    /// Whether the scheduler stayed, every task ran, and the workload went on to its end.
     pub fn went_well(&self) -> bool {
-        self.exit.kind == Exit::NONE && self.stop.is_regular()
+        self.counts && self.never_ran.is_empty()
     }
 }
+
+/// A task that was runnable and never ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeverRan {
+    pub name: String,
+    /// How long it had waited when the run ended.
+    pub wait_ns: u64,
+}
+
+/// Of the tasks that never ran, those that waited for at least a hundredth of the run. One that becomes runnable later
+/// is not told from one whose turn was about to come; after the kernel's default slice it is, however long the run.
+fn never_ran(tasks: &[TaskResult], length_ns: u64) -> Vec<NeverRan> {
+    let grace = (length_ns / 100).min(SLICE_DFL_NS);
+    let waited = |t: &TaskResult| t.wait_ns.filter(|ns| t.run_ns == 0 && *ns > 0 && *ns >= grace);
+    let found = tasks.iter().filter_map(|t| Some((t, waited(t)?)));
+    found.map(|(t, wait_ns)| NeverRan { name: t.name.clone(), wait_ns }).collect()
+}
+
+/// `SCX_SLICE_DFL`
+const SLICE_DFL_NS: u64 = 20_000_000;
 
 /// How the scheduler left: kind `none` when it did not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +85,9 @@ pub struct Exit {
     pub kind: String,
     pub code: i64,
     pub message: String,
+    /// When, from the start of the run; absent if it stayed, or if nothing tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_ns: Option<u64>,
     /// The kernel's debug dump, of errors.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub dump: String,
@@ -54,7 +98,13 @@ impl Exit {
     pub const NONE: &'static str = "none";
 
     pub fn none() -> Self {
-        Exit { kind: Exit::NONE.into(), code: 0, message: String::new(), dump: String::new() }
+        Exit {
+            kind: Exit::NONE.into(),
+            code: 0,
+            message: String::new(),
+            at_ns: None,
+            dump: String::new(),
+        }
     }
 }
 
@@ -100,26 +150,45 @@ impl MetricTable {
         self.put(name, value as f64, "ns");
     }
 
-    /// The five numbers of a distribution, which is asked by thousandths.
-    pub fn times(&mut self, name: &str, max: u64, permille: impl Fn(u32) -> u64) {
+    /// The five numbers of a distribution of `count` times, which is asked by thousandths; none of an empty one.
+    pub fn times(&mut self, name: &str, count: u64, max: u64, permille: impl Fn(u32) -> u64) {
+        if count == 0 {
+            return;
+        }
         for (suffix, at) in [("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999)] {
             self.ns(format!("{name}_{suffix}"), permille(at));
         }
         self.ns(format!("{name}_max"), max);
     }
 
-    /// What rt-app's log would say, over all threads; absent when nothing loops.
+    /// A quotient; absent when there is nothing to divide by.
+    pub fn ratio(
+        &mut self,
+        name: impl Into<String>,
+        sum: f64,
+        count: f64,
+        unit: impl Into<Cow<'static, str>>,
+    ) {
+        if count > 0.0 {
+            self.put(name, sum / count, unit);
+        }
+    }
+
+    /// What rt-app's log would say, over all threads. Means are over the loops that have the value: a loop without a
+    /// timer has no slack, and one that missed its last timer no latency.
     pub fn loops(&mut self, totals: &[LoopTotals]) {
-        let loops: u64 = totals.iter().map(|l| l.loops).sum();
+        let sum = |of: fn(&LoopTotals) -> f64| totals.iter().map(of).sum::<f64>();
         let Some(slack_min) = totals.iter().filter_map(|l| l.slack_min).min() else {
             return;
         };
         self.put("timer_slack_min", slack_min as f64, "ns");
-        let mean = |sum: f64| if loops == 0 { 0.0 } else { sum / loops as f64 };
-        self.put("timer_slack_mean", mean(totals.iter().map(|l| l.slack_sum as f64).sum()), "ns");
-        let latencies = totals.iter().map(|l| l.wu_lat_sum as f64).sum();
-        self.put("timer_latency_mean", mean(latencies), "ns");
-        self.ns("timer_latency_max", totals.iter().map(|l| l.wu_lat_max).max().unwrap_or(0));
+        self.ratio("timer_slack_mean", sum(|l| l.slack_sum as f64), sum(|l| l.timed as f64), "ns");
+        let woken = sum(|l| l.woken as f64);
+        self.ratio("timer_latency_mean", sum(|l| l.wu_lat_sum as f64), woken, "ns");
+        if woken > 0.0 {
+            let max = totals.iter().map(|l| l.wu_lat_max).max();
+            self.ns("timer_latency_max", max.unwrap_or_default());
+        }
         self.count("timers_missed", totals.iter().map(|l| l.missed).sum());
     }
 }
@@ -131,9 +200,12 @@ pub struct TaskResult {
     pub nice: i8,
     pub cgroup: String,
     pub run_ns: u64,
-    pub wait_ns: u64,
+    /// None, as of the migrations: neither the probe saw the thread nor the kernel tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_ns: Option<u64>,
     pub switches: u64,
-    pub migrations: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrations: Option<u64>,
     /// What its scheduler counted of it (`counters.rs`).
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub counters: IndexMap<String, u64>,
@@ -146,10 +218,11 @@ pub struct CgroupResult {
     pub weight: u32,
     /// CPU time of its tasks and of those below it.
     pub run_ns: u64,
-    /// Of the CPU time of it and its siblings, thousandths.
-    pub share_permille: f64,
-    /// Its weight in the sum of its and its siblings' weights, thousandths. Siblings that used no CPU time
-    /// do not count.
+    /// Of the CPU time of it and its siblings, thousandths. None: they used none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_permille: Option<f64>,
+    /// Its weight in the sum of its and its siblings' weights, thousandths. Those that neither used CPU time nor waited
+    /// for it do not count.
     pub weight_permille: f64,
     /// Of the time in which two or more of its own tasks were runnable and at least one ran, the part in which all did, or as
     /// many as there are CPUs; thousandths. None: there was no such time.

@@ -12,6 +12,8 @@ pub struct Group {
     pub path: String,
     pub weight: u32,
     pub own_ns: u64,
+    /// Whether a task of it waited for a CPU: it wanted a share, even if it got none.
+    pub waited: bool,
     pub together: Together,
 }
 
@@ -24,36 +26,37 @@ pub struct Together {
     pub all_ns: u64,
 }
 
-/// Sums up below each, and shares among the children of one parent; those that used no time do not count.
+/// Sums up below each, and shares among the children of one parent; those that wanted no time do not count.
 pub fn shares(groups: &[Group]) -> Vec<CgroupResult> {
-    let run: Vec<u64> = groups.iter().map(|g| total(groups, &g.path)).collect();
+    let all: Vec<(u64, bool)> = groups.iter().map(|g| total(groups, &g.path)).collect();
     let mut families: BTreeMap<Option<&str>, (u64, u64)> = BTreeMap::new();
-    for (group, run) in groups.iter().zip(&run).filter(|(_, run)| **run > 0) {
+    for (group, (run, _)) in groups.iter().zip(&all).filter(|(_, (_, wanted))| *wanted) {
         let family = families.entry(parent(&group.path)).or_default();
         family.0 += run;
         family.1 += u64::from(group.weight);
     }
-    let result = |(group, run): (&Group, &u64)| {
+    let result = |(group, (run, wanted)): (&Group, &(u64, bool))| {
         let (family_run, family_weight) =
             families.get(&parent(&group.path)).copied().unwrap_or_default();
-        let weight = if *run > 0 { u64::from(group.weight) } else { 0 };
+        let weight = if *wanted { u64::from(group.weight) } else { 0 };
         CgroupResult {
             path: group.path.clone(),
             weight: group.weight,
             run_ns: *run,
             share_permille: permille(*run, family_run),
-            weight_permille: permille(weight, family_weight),
-            together_permille: (group.together.some_ns > 0)
-                .then(|| permille(group.together.all_ns, group.together.some_ns)),
+            weight_permille: permille(weight, family_weight).unwrap_or_default(),
+            together_permille: permille(group.together.all_ns, group.together.some_ns),
         }
     };
-    groups.iter().zip(&run).map(result).collect()
+    groups.iter().zip(&all).map(result).collect()
 }
 
-fn total(groups: &[Group], path: &str) -> u64 {
+/// CPU time of a group and what is below it, and whether any of that ran or waited.
+fn total(groups: &[Group], path: &str) -> (u64, bool) {
     let below =
         |p: &str| p.strip_prefix(path.trim_end_matches('/')).is_some_and(|r| r.starts_with('/'));
-    groups.iter().filter(|g| g.path == path || below(&g.path)).map(|g| g.own_ns).sum()
+    let inside = groups.iter().filter(|g| g.path == path || below(&g.path));
+    inside.fold((0, false), |(ns, wanted), g| (ns + g.own_ns, wanted || g.waited || g.own_ns > 0))
 }
 
 /// None of the root.
@@ -62,8 +65,9 @@ fn parent(path: &str) -> Option<&str> {
     (!name.is_empty()).then_some(above)
 }
 
-fn permille(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 * 1000.0 / whole as f64 }
+/// None of nothing.
+fn permille(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 * 1000.0 / whole as f64)
 }
 
 #[cfg(test)]
@@ -73,8 +77,13 @@ mod tests {
     #[test]
     fn children_share_and_parents_sum_up() {
         let together = Together { some_ns: 400, all_ns: 100 };
-        let group =
-            |path: &str, weight, own_ns| Group { path: path.into(), weight, own_ns, together };
+        let group = |path: &str, weight, own_ns| Group {
+            path: path.into(),
+            weight,
+            own_ns,
+            waited: own_ns > 0,
+            together,
+        };
         let all = [
             group("/", 100, 50),
             group("/a", 300, 0),
@@ -84,9 +93,27 @@ mod tests {
         ];
         let found = shares(&all);
         assert_eq!(found.iter().map(|g| g.run_ns).collect::<Vec<_>>(), [850, 600, 600, 200, 0]);
-        assert_eq!((found[1].share_permille, found[1].weight_permille), (750.0, 750.0));
-        assert_eq!(found[2].share_permille, 1000.0);
+        assert_eq!((found[1].share_permille, found[1].weight_permille), (Some(750.0), 750.0));
+        assert_eq!(found[2].share_permille, Some(1000.0));
         assert_eq!(found[2].together_permille, Some(250.0));
-        assert_eq!((found[4].share_permille, found[4].weight_permille), (0.0, 0.0));
+        assert_eq!((found[4].share_permille, found[4].weight_permille), (Some(0.0), 0.0));
+    }
+
+    /// A cgroup whose tasks wait and get nothing has its promise still, and one without siblings that ran has no share.
+    #[test]
+    fn a_starved_cgroup_is_promised_its_share() {
+        let group = |path: &str, own_ns, waited| Group {
+            path: path.into(),
+            weight: 100,
+            own_ns,
+            waited,
+            together: Together::default(),
+        };
+        let starved = shares(&[group("/fed", 500, true), group("/hungry", 0, true)]);
+        assert_eq!((starved[1].share_permille, starved[1].weight_permille), (Some(0.0), 500.0));
+        assert_eq!((starved[0].share_permille, starved[0].weight_permille), (Some(1000.0), 500.0));
+        let nobody = shares(&[group("/a", 0, true), group("/b", 0, false)]);
+        assert_eq!((nobody[0].share_permille, nobody[0].weight_permille), (None, 1000.0));
+        assert_eq!((nobody[1].share_permille, nobody[1].weight_permille), (None, 0.0));
     }
 }

@@ -12,18 +12,23 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
     pub n: usize,
-    pub mean: f64,
+    /// None of nothing.
+    pub mean: Option<f64>,
     /// Half the width of the 95 % interval (t distribution); none for fewer than two values.
     pub half_width: Option<f64>,
 }
 
 impl Summary {
-    /// Of nothing: a mean of 0.
     pub fn of(values: &[f64]) -> Summary {
         let n = values.len();
         let mean = mean(values);
         let squares: f64 = values.iter().map(|v| (v - mean) * (v - mean)).sum();
-        Summary { n, mean, half_width: half_width(squares, n) }
+        Summary { n, mean: (n > 0).then_some(mean), half_width: half_width(squares, n) }
+    }
+
+    /// How far from 0 the mean is; 0 of nothing.
+    pub fn size(&self) -> f64 {
+        self.mean.unwrap_or_default().abs()
     }
 }
 
@@ -40,7 +45,7 @@ pub struct Change {
 
 /// Whether a change can be told from noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Every pair is equal.
     Equal,
@@ -50,6 +55,13 @@ pub enum Verdict {
     Noise,
     /// Fewer than two pairs: nothing can be said.
     Unknown,
+    /// No pair is left of which both runs count and have the metric: a scheduler was ejected, or a run ended irregularly.
+    NoRuns,
+}
+
+impl Change {
+    /// Of nothing.
+    const NONE: Change = Change { relative: None, low: None, high: None, verdict: Verdict::NoRuns };
 }
 
 /// Compares pairs `(baseline, treated)` that share a seed.
@@ -59,10 +71,10 @@ pub enum Verdict {
 /// one seed cancels, and a pair with a zero in it does no harm. With a baseline of mean 0 there is no ratio, and
 /// the verdict is about the difference.
 pub fn change(pairs: &[(f64, f64)]) -> Change {
-    let none = Change { relative: None, low: None, high: None, verdict: Verdict::Unknown };
+    let none = Change { verdict: Verdict::Unknown, ..Change::NONE };
     let n = pairs.len();
     if n == 0 {
-        return none;
+        return Change::NONE;
     }
     let base = mean(&pairs.iter().map(|p| p.0).collect::<Vec<_>>());
     let treated = mean(&pairs.iter().map(|p| p.1).collect::<Vec<_>>());
@@ -92,9 +104,12 @@ pub fn change(pairs: &[(f64, f64)]) -> Change {
 /// Compares two samples that have nothing in common, such as those of two targets: Welch's interval, for the ratio of
 /// means less 1, linearised as in `change`.
 pub fn change_between(baseline: &[f64], treated: &[f64]) -> Change {
-    let none = Change { relative: None, low: None, high: None, verdict: Verdict::Unknown };
+    let none = Change { verdict: Verdict::Unknown, ..Change::NONE };
+    if baseline.is_empty() || treated.is_empty() {
+        return Change::NONE;
+    }
     let (base, other) = (mean(baseline), mean(treated));
-    if baseline.is_empty() || treated.is_empty() || base == 0.0 {
+    if base == 0.0 {
         return none;
     }
     let ratio = other / base;
@@ -128,7 +143,7 @@ fn verdict_of_differences(pairs: &[(f64, f64)]) -> Verdict {
     let summary = Summary::of(&pairs.iter().map(|(b, t)| t - b).collect::<Vec<_>>());
     match summary.half_width {
         None => Verdict::Unknown,
-        Some(half) if summary.mean.abs() > half => Verdict::Different,
+        Some(half) if summary.size() > half => Verdict::Different,
         Some(_) => Verdict::Noise,
     }
 }

@@ -167,7 +167,7 @@ fn a_recipe_is_needed() {
 #[test]
 fn what_a_program_refuses_is_reported() {
     let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
-    let recipe = |step: &str| format!("doc = 'd'\nsource = 's'\n[[step]]\n{step}");
+    let recipe = |step: &str| format!("doc = 'd'\nsource = 's'\nleaves_out = []\n[[step]]\n{step}");
     let error = |step: &str| {
         let text = recipe(step);
         let scheduler =
@@ -177,7 +177,7 @@ fn what_a_program_refuses_is_reported() {
     let no_cpu = "run = 'enable_sibling_cpu'\nctx = { cpu_id = 70000, sibling_cpu_id = 1 }";
     assert_eq!(
         error(no_cpu),
-        "r.toml:3: program `enable_sibling_cpu` returned -2 instead of 0 (with cpu_id = 70000, sibling_cpu_id = 1)"
+        "r.toml:4: program `enable_sibling_cpu` returned -2 instead of 0 (with cpu_id = 70000, sibling_cpu_id = 1)"
     );
     assert!(
         error("run = 'enable_primary'").contains("it has enable_sibling_cpu, enable_primary_cpu")
@@ -205,7 +205,7 @@ fn what_a_program_refuses_is_reported() {
 #[test]
 fn what_programs_answer_is_used() {
     let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
-    let text = "doc = 'd'\nsource = 's'
+    let text = "doc = 'd'\nsource = 's'\nleaves_out = []
         [[step]]
         set = { numa_enabled = false }
         [[step]]
@@ -231,7 +231,7 @@ fn what_programs_answer_is_used() {
     let scheduler = prepare("bpfland", "", &machine, RecipeChoice::Text("r.toml", &wrong)).unwrap();
     assert_eq!(
         self::run(&scheduler, "hogs", &machine).unwrap_err().to_string(),
-        "r.toml:19: read again"
+        "r.toml:20: read again"
     );
 }
 

@@ -15,7 +15,7 @@ use scxlab_workload::native::{self, NativeConfig};
 use scxlab_workload::program::PolicyDef;
 
 use crate::LiveError;
-use crate::kernel::RunningKernel;
+use crate::kernel::{RunningKernel, now};
 use crate::scheduler::Scheduler;
 use crate::witness::Witness;
 
@@ -58,7 +58,7 @@ pub fn observe(
     }
     // Before it is detached: what is called then is compared by the exit.
     let (entries, lost) = witness.map_or(Ok(Default::default()), |w| w.entries())?;
-    let exit = scheduler.detach();
+    let exit = scheduler.detach(report.started_ns);
     Ok(Observed {
         sequences: log::sequences(case, &entries, report.started_ns),
         exit: exit.kind,
@@ -85,11 +85,7 @@ fn act_in_time(
 
 /// Of CLOCK_MONOTONIC, ns.
 fn sleep_until(at: u64) {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is writable; the clock exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-    std::thread::sleep(Duration::from_nanos(at.saturating_sub(now)));
+    std::thread::sleep(Duration::from_nanos(at.saturating_sub(now())));
 }
 
 fn act(action: &Action, cgroup_root: &Path) -> Result<(), String> {

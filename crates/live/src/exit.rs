@@ -30,6 +30,24 @@ pub fn kind_name(kind: u64) -> String {
     found.map_or_else(|| format!("kind_{kind}"), |k| k.name().to_owned())
 }
 
+/// One message of the kernel's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// By the log's own clock, which may be some milliseconds apart from CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    pub text: String,
+}
+
+impl Message {
+    /// Of a record of /dev/kmsg: `level,number,microseconds,flags;message`.
+    fn of_record(record: &str) -> Option<Message> {
+        let (head, text) = record.split_once(';')?;
+        let micros: u64 = head.split(',').nth(2)?.parse().ok()?;
+        let at_ns = micros.saturating_mul(1000);
+        Some(Message { at_ns, text: text.lines().next().unwrap_or_default().to_owned() })
+    }
+}
+
 /// The kernel's log from now on.
 pub struct KernelLog(Option<File>);
 
@@ -41,22 +59,20 @@ impl KernelLog {
         KernelLog(file.and_then(at_end).ok())
     }
 
-    /// Messages since the last call, one a line, without their headers.
-    pub fn lines(&mut self) -> Vec<String> {
-        let mut lines = Vec::new();
-        let Some(file) = &mut self.0 else { return lines };
+    /// Messages since the last call.
+    pub fn messages(&mut self) -> Vec<Message> {
+        let mut all = Vec::new();
+        let Some(file) = &mut self.0 else { return all };
         let mut record = [0; 8192];
         loop {
             match file.read(&mut record) {
-                Ok(0) => return lines,
+                Ok(0) => return all,
                 Ok(len) => {
-                    let text = String::from_utf8_lossy(&record[..len]);
-                    let message = text.split_once(';').map_or("", |(_, m)| m);
-                    lines.extend(message.lines().next().map(str::to_owned));
+                    all.extend(Message::of_record(&String::from_utf8_lossy(&record[..len])));
                 }
                 // Overwritten before it was read: go on with what is there.
                 Err(e) if e.raw_os_error() == Some(libc::EPIPE) => {}
-                Err(_) => return lines,
+                Err(_) => return all,
             }
         }
     }
@@ -64,19 +80,34 @@ impl KernelLog {
 
 /// The exit of scheduler `name` as the log tells it: `sched_ext: BPF scheduler "x" disabled (reason)`, and after it
 /// `sched_ext: x: message`.
-pub fn from_log(lines: &[String], name: &str) -> Option<Exit> {
-    let head = format!("sched_ext: BPF scheduler \"{name}\" disabled (");
-    let at = lines.iter().position(|l| l.starts_with(&head))?;
-    let reason = lines[at][head.len()..].trim_end_matches(')');
+pub fn from_log(log: &[Message], name: &str) -> Option<Exit> {
+    let head = disabled(name);
+    let at = log.iter().position(|m| m.text.starts_with(&head))?;
+    let reason = log[at].text[head.len()..].trim_end_matches(')');
     let kind = KINDS.iter().find(|k| k.reason() == reason);
     let prefix = format!("sched_ext: {name}: ");
-    let message = lines[at + 1..].iter().find_map(|l| l.strip_prefix(&prefix));
+    let message = log[at + 1..].iter().find_map(|m| m.text.strip_prefix(&prefix));
     Some(Exit {
         kind: kind.map_or_else(|| reason.to_owned(), |k| k.name().to_owned()),
         code: 0,
         message: message.unwrap_or_default().to_owned(),
+        at_ns: None,
         dump: String::new(),
     })
+}
+
+/// How long scheduler `name` was in charge, by the log: from the message that it is enabled to the one that it is not. One that
+/// is ejected while it is being enabled has the second only.
+pub fn time_in_charge(log: &[Message], name: &str) -> Option<u64> {
+    let enabled = format!("sched_ext: BPF scheduler \"{name}\" enabled");
+    let head = disabled(name);
+    let until = log.iter().find(|m| m.text.starts_with(&head))?;
+    let from = log.iter().find(|m| m.text.starts_with(&enabled)).unwrap_or(until);
+    Some(until.at_ns.saturating_sub(from.at_ns))
+}
+
+fn disabled(name: &str) -> String {
+    format!("sched_ext: BPF scheduler \"{name}\" disabled (")
 }
 
 #[cfg(test)]
@@ -85,17 +116,22 @@ mod tests {
 
     #[test]
     fn the_log_tells_kind_and_message() {
-        let lines: Vec<String> = [
-            "sched_ext: BPF scheduler \"other\" enabled",
-            "sched_ext: BPF scheduler \"lazy\" disabled (runnable task stall)",
-            "sched_ext: lazy: hog[123] failed to run for 5.004s",
+        let log: Vec<Message> = [
+            "6,800,1000000,-;sched_ext: BPF scheduler \"other\" enabled",
+            "6,801,2000000,-;sched_ext: BPF scheduler \"lazy\" enabled",
+            "6,802,7004000,-;sched_ext: BPF scheduler \"lazy\" disabled (runnable task stall)\n KEY=x",
+            "6,803,7005000,-;sched_ext: lazy: hog[123] failed to run for 5.004s",
         ]
-        .map(str::to_owned)
-        .to_vec();
-        let exit = from_log(&lines, "lazy").expect("it left");
+        .iter()
+        .filter_map(|record| Message::of_record(record))
+        .collect();
+        let exit = from_log(&log, "lazy").expect("it left");
         assert_eq!(exit.kind, "error_stall");
         assert_eq!(exit.message, "hog[123] failed to run for 5.004s");
-        assert_eq!(from_log(&lines, "other"), None);
+        assert_eq!(time_in_charge(&log, "lazy"), Some(5_004_000_000));
+        assert_eq!(time_in_charge(&log[2..], "lazy"), Some(0), "never enabled");
+        assert_eq!((from_log(&log, "other"), time_in_charge(&log, "other")), (None, None));
+        assert_eq!(Message::of_record("no record"), None);
     }
 
     #[test]

@@ -28,9 +28,9 @@ fn seen_task(task: &TaskSum, counters: &Counters) -> TaskResult {
         nice: task.nice.clamp(-20, 19) as i8,
         cgroup: "/".into(),
         run_ns: task.run_ns,
-        wait_ns: task.wait_ns,
+        wait_ns: Some(task.wait_ns),
         switches: task.voluntary + task.involuntary,
-        migrations: task.migrations,
+        migrations: Some(task.migrations),
         counters: counters.of(task.tid),
     }
 }
@@ -52,17 +52,13 @@ impl Measured<'_> {
         let Measured { report, reading, .. } = self;
         let seconds = report.length_ns() as f64 / 1e9;
         let work = report.work_units() as f64;
-        t.put(
-            "throughput",
-            if seconds > 0.0 { work / seconds } else { 0.0 },
-            format!("{}/s", report.unit),
-        );
+        t.ratio("throughput", work, seconds, format!("{}/s", report.unit));
         t.put("work_units", work, report.unit.clone());
         for (name, times) in [
             ("wakeup_latency", &reading.wakeup_latency),
             ("run_queue_wait", &reading.run_queue_wait),
         ] {
-            t.times(name, times.max, |permille| times.permille(u64::from(permille)));
+            t.times(name, times.count(), times.max, |permille| times.permille(u64::from(permille)));
         }
         let totals = report.loop_totals();
         t.loops(&totals.into_iter().map(|(_, totals)| totals).collect::<Vec<_>>());
@@ -124,11 +120,11 @@ impl Measured<'_> {
                 nice: t.nice,
                 cgroup: t.cgroup.clone(),
                 run_ns: found.map_or(t.run_ns, |s| s.run_ns),
-                wait_ns: found.map_or(t.wait_ns.unwrap_or(0), |s| s.wait_ns),
+                wait_ns: found.map_or(t.wait_ns, |s| Some(s.wait_ns)),
                 switches: found.map_or(t.switches_voluntary + t.switches_involuntary, |s| {
                     s.voluntary + s.involuntary
                 }),
-                migrations: found.map_or(t.migrations.unwrap_or(0), |s| s.migrations),
+                migrations: found.map_or(t.migrations, |s| Some(s.migrations)),
                 counters: self.counters.of(t.tid as u32),
             }
         };
@@ -147,6 +143,7 @@ impl Measured<'_> {
             path: path.into(),
             weight,
             own_ns: tasks.iter().filter(|t| t.cgroup == path).map(|t| t.run_ns).sum(),
+            waited: tasks.iter().any(|t| t.cgroup == path && t.wait_ns > Some(0)),
             together: inode_of(path)
                 .and_then(|inode| self.reading.cgroups.get(&inode).copied())
                 .unwrap_or_default(),
@@ -183,7 +180,7 @@ impl Measured<'_> {
         let unseen = self.report.tasks.iter().filter(unseen).count();
         if unseen > 0 {
             notes.push(format!(
-                "the probe did not see {unseen} threads, and the kernel keeps no statistics: their waits or migrations read 0"
+                "the probe did not see {unseen} threads, and the kernel keeps no statistics: their waits or migrations are absent"
             ));
         }
         if self.reading.lost > 0 {

@@ -18,7 +18,7 @@ use scxlab_workload::{Perturb, Program};
 use serde::{Deserialize, Serialize};
 
 use crate::LiveError;
-use crate::kernel::RunningKernel;
+use crate::kernel::{RunningKernel, now};
 use crate::measure::Measured;
 use crate::probe::Probe;
 use crate::scheduler::Scheduler;
@@ -46,7 +46,8 @@ impl Work {
         let program = match self {
             Work::Program(program) => program,
             Work::Command(words) => {
-                window.set(now(), u64::MAX)?;
+                let start = now();
+                window.set(start, spec.duration.map_or(u64::MAX, |d| start.saturating_add(d)))?;
                 return Ok(of_command(native::run_command(words, spec.duration)?));
             }
         };
@@ -140,11 +141,12 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
     let verified = attached.as_ref().map(Scheduler::verified_insns).unwrap_or_default();
     let counters = attached.as_ref().map(Scheduler::counters).unwrap_or_default();
     drop(stats);
+    let left_out = attached.as_ref().map(Scheduler::left_out).unwrap_or_default();
     let (exit, notes) = match attached {
         None => (Exit::none(), Vec::new()),
         Some(mut scheduler) => {
             let notes = std::mem::take(&mut scheduler.notes);
-            (scheduler.detach(), notes)
+            (scheduler.detach(report.started_ns), notes)
         }
     };
     let measured = Measured {
@@ -155,11 +157,14 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
         counters: &counters,
         verified: &verified,
     };
-    Ok(Run {
+    let run = Run {
         scheduler: label.clone(),
         seed: spec.seed,
         target: spec.target.into(),
         stop: measured.stop(),
+        counts: false,
+        never_ran: Vec::new(),
+        left_out,
         // There is no trace of a real run that could be the same twice.
         trace_hash: String::new(),
         wall_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
@@ -169,15 +174,8 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
         cgroups: measured.cgroups(&program),
         notes: measured.notes(&program, &exit, &notes),
         exit,
-    })
-}
-
-/// CLOCK_MONOTONIC, ns.
-fn now() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is writable; the clock exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    };
+    Ok(run.judged())
 }
 
 /// Has the kernel count calls and time of BPF programs, until dropped.

@@ -10,16 +10,17 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{Link, MapCore, MapType, Object, ProgramType};
 use scxlab_bpf::link::OpenObject;
-use scxlab_bpf::object::MemberKind;
+use scxlab_bpf::object::{MemberKind, ProgramKind, TraceKind};
 use scxlab_kernel::ext::exit::ExitKind;
 use scxlab_lab::counters::Counters;
+use scxlab_lab::left_out::left_out;
 use scxlab_lab::prepare::PreparedObject;
 use scxlab_lab::recipe::Subject;
 use scxlab_lab::run::Exit;
 use scxlab_machine::Machine;
 
 use crate::LiveError;
-use crate::exit::{KernelLog, from_log, kind_name};
+use crate::exit::{KernelLog, from_log, kind_name, time_in_charge};
 use crate::frontend::Loaded;
 use crate::kernel::{self, RunningKernel};
 use crate::load::load;
@@ -38,9 +39,11 @@ pub struct Scheduler<'a> {
     label: String,
     object: Object,
     link: Option<Link>,
-    /// Links of programs that watch something else than scheduling.
-    _others: Vec<Link>,
+    /// Links of programs that watch something else than scheduling, and their names.
+    others: Vec<(String, Link)>,
     log: KernelLog,
+    /// When it was in charge, CLOCK_MONOTONIC.
+    enabled_ns: u64,
     /// Programs of the object that could not be attached.
     pub notes: Vec<String>,
 }
@@ -87,11 +90,13 @@ impl<'a> Scheduler<'a> {
             label: label.to_owned(),
             object,
             link: None,
-            _others: Vec::new(),
+            others: Vec::new(),
             log: KernelLog::from_here(),
+            enabled_ns: 0,
             notes: Vec::new(),
         };
         scheduler.link = Some(scheduler.attach_ops()?);
+        scheduler.enabled_ns = kernel::now();
         scheduler.attach_others();
         scheduler.wait_enabled()?;
         // One that has left already has nothing more to be told.
@@ -120,7 +125,7 @@ impl<'a> Scheduler<'a> {
                 continue;
             }
             match program.attach() {
-                Ok(link) => self._others.push(link),
+                Ok(link) => self.others.push((program.name().to_string_lossy().into_owned(), link)),
                 Err(e) => self.notes.push(format!(
                     "program {} is not attached: {e}",
                     program.name().to_string_lossy()
@@ -143,22 +148,36 @@ impl<'a> Scheduler<'a> {
         Err(LiveError::Attach { label: self.label.clone(), why })
     }
 
+    /// Parts of it that do not run here.
+    pub fn left_out(&self) -> Vec<String> {
+        left_out(self.prepared, |name, kind| {
+            // Nobody reads an iterator.
+            let is_iter = matches!(kind, ProgramKind::Trace { kind: TraceKind::Iter, .. });
+            !is_iter && self.others.iter().any(|(attached, _)| attached == name)
+        })
+    }
+
     /// Whether it is still in charge.
     pub fn is_attached(&self) -> bool {
         kernel::state() != "disabled" && self.recorded().is_none()
     }
 
     /// Takes it off, and says how it left before that; `Exit::none()` if it had stayed. The kernel decides which: the
-    /// first reason counts, also one that was raised a moment ago and is still being carried out.
-    pub fn detach(mut self) -> Exit {
+    /// first reason counts, also one that was raised a moment ago and is still being carried out. Its time is from
+    /// `start` on, CLOCK_MONOTONIC, and as exact as the kernel's log.
+    pub fn detach(mut self, start_ns: u64) -> Exit {
         self.link = None;
         let start = Instant::now();
         while kernel::state() != "disabled" && start.elapsed() < PATIENCE {
             std::thread::sleep(POLL);
         }
-        let logged = from_log(&self.log.lines(), &self.prepared.ops_name);
-        let exit = self.recorded().or(logged);
-        exit.filter(|e| e.kind != ExitKind::Unreg.name()).unwrap_or_else(Exit::none)
+        let (log, name) = (self.log.messages(), &self.prepared.ops_name);
+        let exit = self.recorded().or_else(|| from_log(&log, name));
+        let Some(exit) = exit.filter(|e| e.kind != ExitKind::Unreg.name()) else {
+            return Exit::none();
+        };
+        let left = time_in_charge(&log, name).map(|ns| self.enabled_ns.saturating_add(ns));
+        Exit { at_ns: left.map(|at| at.saturating_sub(start_ns)), ..exit }
     }
 
     /// What the object's `struct user_exit_info` says; None before the exit, and if it has none.
@@ -170,6 +189,7 @@ impl<'a> Scheduler<'a> {
             kind: kind_name(kind),
             code: code as i64,
             message: if message.is_empty() { self.text("uei.reason") } else { message },
+            at_ns: None,
             dump: self.text(DUMP),
         })
     }

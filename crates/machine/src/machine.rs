@@ -19,6 +19,9 @@ use crate::topology::spec::{Sizes, Spec, SpecError, looks_like_spec};
 use crate::topology::sysfs::{self, SysfsError, SysfsReader};
 use crate::topology::{Topology, TopologyError};
 
+/// What the kernel starts from (`RECLAIM_DISTANCE`); for some processors it knows better.
+pub const NODE_RECLAIM_DISTANCE: u32 = 30;
+
 /// A machine that a run can be simulated on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
@@ -30,6 +33,8 @@ pub struct Machine {
     pub source: String,
     /// Whether its CPUs exit a guest that spins (pause-loop exiting).
     pub ple: bool,
+    /// Nodes further apart get no forked, executed or woken task from each other in the kernel's default class.
+    pub node_reclaim_distance: u32,
     /// Its CPUs.
     pub topology: Topology,
     /// Its costs.
@@ -139,6 +144,7 @@ impl Machine {
             description,
             source: source.to_owned(),
             ple: true,
+            node_reclaim_distance: NODE_RECLAIM_DISTANCE,
             topology,
             costs: CostTable::modern(),
         }
@@ -152,7 +158,8 @@ impl Machine {
 
     /// A hash of everything that can change a run on it: all but name, description and source.
     pub fn fingerprint(&self) -> u64 {
-        let behaviour = serde_json::to_vec(&(&self.topology, &self.costs, self.ple));
+        let behaviour = (&self.topology, &self.costs, self.ple, self.node_reclaim_distance);
+        let behaviour = serde_json::to_vec(&behaviour);
         hash_bytes(&behaviour.expect("a machine is plain data"))
     }
 }

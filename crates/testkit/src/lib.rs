@@ -9,6 +9,7 @@ pub mod cases;
 pub mod checks;
 pub mod churn;
 pub mod kernel_objects;
+pub mod machines;
 pub mod recorder;
 pub mod scx_family;
 pub mod shipped;

@@ -131,7 +131,13 @@ pub fn table() -> String {
         let (recipe, _) = recipe::find(name).expect("each has a recipe");
         // "scx_name VERSION, files"
         let version = recipe.source.split([' ', ',']).nth(1).unwrap_or_default();
-        let left_out = recipe.leaves_out.as_deref().unwrap_or("nothing");
+        let mut left_out = recipe.leaves_out.join("; ");
+        if left_out.is_empty() {
+            left_out.push_str("nothing");
+        }
+        if let Some(remark) = &recipe.remark {
+            left_out += &format!(" ({remark})");
+        }
         out += &format!(
             "| scx_{name} | {version} | [{name}](../../recipes/{name}.toml) | {left_out} |\n"
         );
@@ -150,7 +156,12 @@ them (`make scx-objects`), each with the [recipe](recipes.md) that does what its
 the frontend's defaults. `make test` runs each on two machines under several workloads: it must not be ejected, every
 task must run, through the scheduler's own operations, and the conservation laws must hold.
 
-scx_rustland and scx_rlfifo decide in user space, and have no recipe.
+scx_rustland and scx_rlfifo decide in user space, and have no recipe. A run of an object without a recipe whose frontend alone
+can fill a map or run a program says so.
+
+The last column is what a recipe leaves out of the frontend (`leaves_out`): each run of the scheduler says it, under the table
+and in `runs[].left_out`. So does each run name the programs that watch the kernel and that its target does not run: simulated,
+those on anything but `tp_btf/sched_switch`.
 
 scx_layered is the largest: emulated, a kernel's verifier takes 10 s of the guest's time for it. Give such a run a longer
 `--deadline`.

@@ -10,7 +10,9 @@ use scxlab_kernel::Kernel;
 use scxlab_kernel::boot::Setup;
 use scxlab_kernel::kernel::Limits;
 use scxlab_machine::Machine;
-use scxlab_workload::{ExecConfig, Executor, Program, WorkloadArg, load, parse_workload_arg};
+use scxlab_workload::{
+    ExecConfig, Executor, Program, SyscallCosts, WorkloadArg, load, parse_workload_arg,
+};
 use std::sync::Arc;
 
 /// Guest address space of a test; only what is touched is used.
@@ -36,8 +38,19 @@ pub fn kernel(machine: &str, text: &str, seed: u64) -> Kernel {
 
 /// As `kernel`, on a machine whose costs a test may have changed.
 pub fn kernel_on(machine: Machine, text: &str, seed: u64) -> Kernel {
+    boot(machine, text, seed, SyscallCosts::default())
+}
+
+/// As `kernel_on`, with system calls that take what they take on the machine; elsewhere they take no time.
+pub fn kernel_with_calls(machine: Machine, text: &str, seed: u64) -> Kernel {
+    let costs = SyscallCosts::from_lookup(|name| machine.costs.workload_ns(name));
+    boot(machine, text, seed, costs)
+}
+
+fn boot(machine: Machine, text: &str, seed: u64, costs: SyscallCosts) -> Kernel {
     let machine = Arc::new(machine);
-    let config = ExecConfig { nr_cpus: machine.topology.nr_cpus() as u32, ..Default::default() };
+    let nr_cpus = machine.topology.nr_cpus() as u32;
+    let config = ExecConfig { nr_cpus, costs, ..Default::default() };
     let executor = Executor::new(&workload(text), config).unwrap_or_else(|e| panic!("{e}"));
     let limits = Limits::default();
     let setup = Setup { machine, seed, limits, tracer: Default::default(), mem_size: MEM_SIZE };

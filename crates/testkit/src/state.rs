@@ -110,3 +110,63 @@ pub fn size_of(loaded: &Loaded, structure: &str) -> i64 {
     let ty = btf.find(structure, Kind::Struct).unwrap_or_else(|| panic!("no struct {structure}"));
     btf.size_of(ty).expect("a size") as i64
 }
+
+/// Where some fields of a structure of the scheduler's are, for tests that read many of them often.
+pub struct Layout {
+    size: u64,
+    fields: std::collections::BTreeMap<&'static str, (usize, usize)>,
+}
+
+impl Layout {
+    pub fn new(loaded: &Loaded, structure: &str, paths: &[&'static str]) -> Layout {
+        let btf = &loaded.object.btf;
+        let ty = btf.find(structure, Kind::Struct);
+        let ty = ty.unwrap_or_else(|| panic!("no struct {structure}"));
+        let place = |path| {
+            let found = btf.path(ty, &format!(".{path}"));
+            let found = found.unwrap_or_else(|e| panic!("{structure}: {e}"));
+            let size = btf.size_of(found.ty).expect("a size") as usize;
+            (found.byte_off() as usize, size)
+        };
+        let fields = paths.iter().map(|&path| (path, place(path))).collect();
+        Layout { size: btf.size_of(ty).expect("a size"), fields }
+    }
+
+    /// The structure at that address, or the one `index` after it.
+    pub fn read<'a>(&'a self, k: &'a Kernel, addr: u64, index: u64) -> Record<'a> {
+        let at = addr + index * self.size;
+        let bytes = k.vm.mem.bytes(at, self.size).expect("memory of the scheduler's");
+        Record { layout: self, bytes, at }
+    }
+}
+
+/// A structure as it is now.
+pub struct Record<'a> {
+    layout: &'a Layout,
+    bytes: &'a [u8],
+    pub at: u64,
+}
+
+impl Record<'_> {
+    pub fn get(&self, path: &'static str) -> i64 {
+        let &(at, size) = self.layout.fields.get(path).unwrap_or_else(|| panic!("{path}"));
+        sign_extend(word(&self.bytes[at..], size), size)
+    }
+
+    /// A field that is an address.
+    pub fn addr(&self, path: &'static str) -> u64 {
+        self.get(path) as u64
+    }
+}
+
+/// A global that is an address.
+pub fn pointer(k: &Kernel, loaded: &Loaded, path: &str) -> u64 {
+    let place = loaded.global(path).unwrap_or_else(|e| panic!("{path}: {e:?}"));
+    word(k.vm.mem.bytes(place.addr, 8).expect("a global"), 8)
+}
+
+/// The address that the task storage `tasks` has for a task; None if it has none.
+pub fn task_pointer(k: &Kernel, loaded: &Loaded, task: &Task) -> Option<u64> {
+    let value = k.vm.storage_lookup(loaded.map("tasks").expect("a map"), task.addr).ok()?;
+    Some(word(k.vm.mem.bytes(value, 8).expect("a value"), 8)).filter(|&at| at != 0)
+}

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The laws hold for honest runs of every class, and a canary that breaks one is caught by its checker.
 
+use scxlab_kernel::Kernel;
 use scxlab_testkit::canary::{Canary, Crime, ops_data};
 use scxlab_testkit::checks::{Contract, run_checked};
+use scxlab_testkit::shipped::scheduled;
 use scxlab_testkit::sim::kernel;
 
 const MS: u64 = 1_000_000;
@@ -63,4 +65,23 @@ fn an_idle_cpu_beside_a_waiting_task_is_seen() {
     let seen = canary(Crime::IgnoreQueue, WORK).unwrap_err();
     assert!(seen.starts_with("no CPU idles"), "{seen}");
     canary(Crime::IgnoreQueue, Contract::default()).unwrap();
+}
+
+/// `sched_tick()` of 7.3: while sched_ext has all tasks the default class balances nothing, so nobody wakes up an idle CPU that a
+/// scheduler has no use for.
+#[test]
+fn an_idle_cpu_is_left_alone_while_sched_ext_has_all_tasks() {
+    for (machine, cpus, busy) in [("4c", "0-1", 2), ("2n4c2t", "0-3", 4), ("1n2l4c1t", "0-2", 3)] {
+        let text = format!(
+            "[[thread]]\nname = \"hog-{{i}}\"\ninstances = 12\ncpus = \"{cpus}\"\n\
+             ops = [{{ loop = {{ ops = [{{ compute = \"1ms\" }}] }} }}]\n"
+        );
+        let (mut k, _) = scheduled("vtime", machine, &text, 1);
+        k.start();
+        k.advance(100 * MS);
+        let overhead = |k: &Kernel| k.cpus.iter().skip(busy).map(|c| c.time.overhead).sum::<u64>();
+        let before = overhead(&k);
+        k.advance(500 * MS);
+        assert_eq!(overhead(&k), before, "{machine}");
+    }
 }

@@ -4,7 +4,7 @@
 use scxlab_testkit::sim::{attach, kernel};
 
 fn hash(scheduler: &str, seed: u64) -> (u64, u64) {
-    let mut k = kernel("2n4c2t", "hackbench,groups=1,loops=30", seed);
+    let mut k = kernel("2n4c2t", "hackbench,groups=1,loops=100", seed);
     if let Some(shipped) = scxlab_sched::find(scheduler) {
         attach(&mut k, scheduler, shipped.object, &[]);
     }

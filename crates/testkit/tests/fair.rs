@@ -3,9 +3,12 @@
 
 mod fair {
     pub mod balance;
+    pub mod cost;
+    pub mod groups;
     pub mod input;
     pub mod load;
     pub mod shares;
+    pub mod sums;
 }
 
 use scxlab_bpf::link::Loaded;
@@ -31,11 +34,15 @@ pub struct Report {
     pub load: u64,
     pub throttled: u32,
     pub nr_groups: u32,
+    pub runnable: u64,
+    pub usage: u64,
+    pub group_runnable: i64,
+    pub group_usage: i64,
 }
 
 /// What a queue holds now; None if there is no such slot.
 pub fn report(k: &mut Kernel, loaded: &Loaded, group: u32, cpu: u32) -> Option<Report> {
-    let mut ctx = [0u8; 88];
+    let mut ctx = [0u8; 120];
     ctx[..4].copy_from_slice(&cpu.to_ne_bytes());
     ctx[4..8].copy_from_slice(&group.to_ne_bytes());
     if run_program(k, loaded, "fair_report", &mut ctx) != 0 {
@@ -56,6 +63,10 @@ pub fn report(k: &mut Kernel, loaded: &Loaded, group: u32, cpu: u32) -> Option<R
         load: long(72),
         throttled: short(80),
         nr_groups: short(84),
+        runnable: long(88),
+        usage: long(96),
+        group_runnable: long(104) as i64,
+        group_usage: long(112) as i64,
     })
 }
 
@@ -73,4 +84,15 @@ pub fn run_on(k: &mut Kernel, to: u64) {
 
 pub fn stayed(k: &Kernel) {
     assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
+}
+
+/// Numbers that look random: the upper bits of a linear congruence.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
 }

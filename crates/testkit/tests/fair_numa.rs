@@ -2,7 +2,9 @@
 //! `fair` with `numa`: processes come together on a node each, what limits it, and that its weights are what is queued.
 
 mod fair_numa {
+    pub mod matrix;
     pub mod parts;
+    pub mod settle;
 }
 
 use std::collections::BTreeMap;
@@ -18,85 +20,41 @@ use scxlab_testkit::shipped::scheduled;
 use scxlab_testkit::sim::{kernel, link};
 use scxlab_testkit::state::{at, of_task, size_of, stat};
 
-const MS: u64 = 1_000_000;
-const SECOND: u64 = 1000 * MS;
+use fair_numa::settle::{MS, SECOND, Seen, assert_spread, node_of, watch, work};
+
 /// The knob's default.
 const SETTLE: u64 = 32 * MS;
 const KINDS: [&str; 3] = ["consolidate", "consolidate+load,load=pelt", "consolidate+faults"];
 
-/// Four processes, threads of each on all nodes to begin with, that sleep now and then, as guests do.
-fn guests(threads: u32, run: &str, sleep: &str) -> String {
+/// Processes of so many threads, that sleep now and then, as guests do. Forks are placed on one node after the other: those of
+/// each process, whose threads start one after the other, begin on all nodes.
+fn guests(processes: u32, threads: u32, run: &str, sleep: &str) -> String {
+    let instances = processes * threads;
     format!(
-        "[[thread]]\nname = \"vm-{{i}}\"\nprocess = \"vm-{{i%4}}\"\ninstances = {threads}\n\
+        "[[thread]]\nname = \"vm-{{i}}\"\nprocess = \"vm-{{i/{threads}}}\"\ninstances = {instances}\n\
          ops = [{{ loop = {{ ops = [{{ compute = \"{run}\" }}, {{ sleep = \"{sleep}\" }}] }} }}]\n"
     )
 }
 
-fn node_of(k: &Kernel, cpu: CpuId) -> usize {
-    k.machine.topology.cpu(cpu).node.idx()
-}
-
-/// What was seen of a run, looked at every half a millisecond.
-#[derive(Default)]
-struct Seen {
-    /// CPU time by process and node.
-    time: BTreeMap<u32, [u64; 4]>,
-    moves: u64,
-    /// The shortest time between two moves of a task between nodes.
-    shortest: Option<u64>,
-}
-
-impl Seen {
-    /// The largest part of any node in each process's time, in percent; the smallest of these.
-    fn together(&self) -> u64 {
-        let part = |t: &[u64; 4]| t.iter().max().unwrap() * 100 / t.iter().sum::<u64>().max(1);
-        self.time.values().map(part).min().expect("a process")
-    }
-}
-
-fn watch(k: &mut Kernel, until: u64) -> Seen {
-    let mut seen = Seen::default();
-    let mut last: BTreeMap<u32, (u64, usize, Option<u64>)> = BTreeMap::new();
-    while k.now < until {
-        let next = k.now + MS / 2;
-        k.advance(next);
-        for t in k.tasks.iter().filter(|t| t.name.starts_with("vm-")) {
-            let node = node_of(k, t.cpu);
-            let (ran, was, moved) = last.entry(t.pid).or_insert((t.account.run_ns, node, None));
-            seen.time.entry(t.tgid).or_default()[node] += t.account.run_ns - *ran;
-            *ran = t.account.run_ns;
-            if *was == node {
-                continue;
-            }
-            *was = node;
-            seen.moves += 1;
-            if let Some(before) = moved.replace(k.now) {
-                let gap = k.now - before;
-                seen.shortest = Some(seen.shortest.map_or(gap, |s| s.min(gap)));
-            }
-        }
-    }
-    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
-    seen
+fn hogs(processes: u32, threads: u32) -> String {
+    guests(processes, threads, "1ms", "0ms").replace(", { sleep = \"0ms\" }", "")
 }
 
 /// Time of all after a while, and how it was spread over nodes.
 fn settled(numa: &str, machine: &str, workload: &str) -> (Seen, Kernel, Loaded) {
     let (mut k, loaded) = scheduled(&format!("fair,numa={numa}"), machine, workload, 1);
     k.start();
+    k.advance(MS / 2);
+    assert_spread(&k);
     k.advance(SECOND);
-    let seen = watch(&mut k, 3 * SECOND);
+    let seen = watch(&mut k, 3 * SECOND, None);
     checks::after(&k);
     (seen, k, loaded)
 }
 
-fn work(k: &Kernel) -> u64 {
-    k.tasks.iter().map(|t| t.account.run_ns).sum()
-}
-
 #[test]
 fn each_process_ends_on_a_node_of_its_own() {
-    let guests = guests(16, "7ms", "1ms");
+    let guests = guests(4, 4, "7ms", "1ms");
     let (off, before, _) = settled("off", "4n4c1t", &guests);
     for (process, time) in &off.time {
         let all: u64 = time.iter().sum();
@@ -116,28 +74,33 @@ fn each_process_ends_on_a_node_of_its_own() {
 #[test]
 fn cpus_that_are_idle_for_good_are_asked() {
     // Two processes of four hogs, two on each node; half of the CPUs never have anything to do.
-    let text = "[[thread]]\nname = \"vm-{i}\"\nprocess = \"vm-{i%2}\"\ninstances = 8\n\
-                ops = [{ loop = { ops = [{ compute = \"1ms\" }] } }]\n";
-    let (seen, ..) = settled("consolidate", "2n8c1t", text);
+    let (seen, ..) = settled("consolidate", "2n8c1t", &hogs(2, 4));
     assert!(seen.together() >= 90, "{:?}", seen.time);
     assert_eq!(seen.moves, 0);
 }
 
 #[test]
-fn without_idle_moments_nothing_moves() {
-    let text = guests(16, "1ms", "0ms").replace(", { sleep = \"0ms\" }", "");
-    let (seen, k, loaded) = settled("consolidate", "4n4c1t", &text);
-    assert_eq!(seen.moves, 0, "{:?}", seen.time);
-    assert_eq!(stat(&k, &loaded, "numa_pulls_running"), 0);
+fn without_idle_moments_tasks_change_places() {
+    // Two processes of eight hogs on two nodes, four of each on either; with four processes, three exchanges may not be enough.
+    for (processes, threads, machine) in [(2, 8, "2n8c1t"), (4, 4, "4n4c1t")] {
+        let (seen, k, loaded) = settled("consolidate", machine, &hogs(processes, threads));
+        assert_eq!(seen.together(), 100, "{:?}", seen.time);
+        assert_eq!(seen.moves, 0, "{:?}", seen.time);
+        // Each exchange is two moves, and the nodes stay as even as they are: nobody ever waits.
+        assert!(stat(&k, &loaded, "numa_swaps") >= 8);
+        assert!(work(&k) > 3 * SECOND * u64::from(processes * threads) * 99 / 100);
+    }
 }
 
 #[test]
 fn a_task_that_came_stays_for_a_while() {
     // More threads than CPUs, so balancing and consolidation want different things.
-    let text = guests(24, "5ms", "3ms");
+    let text = guests(4, 6, "5ms", "3ms");
     let (mut k, loaded) = scheduled("fair,numa=consolidate", "4n4c1t", &text, 1);
     k.start();
-    let seen = watch(&mut k, SECOND);
+    k.advance(MS / 2);
+    assert_spread(&k);
+    let seen = watch(&mut k, SECOND, None);
     assert!(seen.shortest.is_none_or(|gap| gap + MS >= SETTLE), "{:?} ns", seen.shortest);
     assert!(stat(&k, &loaded, "numa_bounces_avoided") > 0);
     let (first, second) =
@@ -148,7 +111,7 @@ fn a_task_that_came_stays_for_a_while() {
 
 #[test]
 fn a_process_larger_than_a_node_does_not_crowd_it() {
-    let text = guests(6, "9ms", "1ms").replace("vm-{i%4}", "vm");
+    let text = guests(1, 6, "9ms", "1ms");
     let (seen, ..) = settled("consolidate", "2n4c1t", &text);
     let time = seen.time.values().next().expect("the process");
     let all: u64 = time.iter().sum();
@@ -204,7 +167,7 @@ fn check_sums(k: &Kernel, loaded: &Loaded, nodes: i64, by_load: bool) {
 #[test]
 fn weights_of_nodes_are_what_is_queued_at_every_event() {
     for (kind, by_load) in [("consolidate", false), ("consolidate+load,load=pelt", true)] {
-        let text = guests(20, "2ms", "1ms")
+        let text = guests(4, 5, "2ms", "1ms")
             + "[[thread]]\nname = \"odd-{i}\"\ninstances = 4\nnice = 5\n\
                ops = [{ loop = { ops = [{ compute = \"3ms\" }, \"yield\", { sleep = \"700us\" }] } }]\n";
         let (mut k, loaded) = scheduled(&format!("fair,numa={kind}"), "4n4c1t", &text, 3);
@@ -228,32 +191,82 @@ fn set_memory(k: &mut Kernel, name: &str, node: i32) {
     bytes.copy_from_slice(&node.to_le_bytes());
 }
 
-#[test]
-fn with_faults_a_process_goes_to_its_memory() {
-    let text = guests(16, "7ms", "1ms");
-    let (mut k, _) = scheduled("fair,numa=consolidate+faults", "4n4c1t", &text, 1);
+/// Threads that are pinned to the CPUs of that number for 20 ms, which is time enough to see where their memory is.
+fn settlers(processes: u32, cpus: &[u32]) -> String {
+    let thread = |(i, cpu): (usize, &u32)| {
+        let process = i as u32 % processes;
+        format!(
+            "[[thread]]\nname = \"vm-{i}\"\nprocess = \"vm-{process}\"\ncpus = [{cpu}]\n\
+             ops = [{{ loop = {{ times = 10, ops = [{{ compute = \"1ms\" }}, {{ sleep = \"1ms\" }}] }} }}, \"clear_affinity\", \
+             {{ loop = {{ ops = [{{ compute = \"3ms\" }}, {{ sleep = \"1ms\" }}] }} }}]\n"
+        )
+    };
+    cpus.iter().enumerate().map(thread).collect()
+}
+
+/// Where the processes of four threads each end, on a machine of four nodes with one of each to begin with, if their memory is
+/// on the nodes that are named.
+fn ends(memory: [i32; 4], seed: u64) -> (Vec<usize>, Seen) {
+    // No node has more of a process than another.
+    let cpus: Vec<u32> = (0..16).map(|i| i / 4 + (i + i / 4) % 4 * 4).collect();
+    let (mut k, _) = scheduled("fair,numa=consolidate+faults", "4n4c1t", &settlers(4, &cpus), seed);
     k.start();
     k.advance(MS);
+    assert_spread(&k);
     for i in 0..16 {
-        set_memory(&mut k, &format!("vm-{i}"), 3 - i % 4);
+        set_memory(&mut k, &format!("vm-{i}"), memory[i % 4]);
     }
-    k.advance(2 * SECOND);
-    let seen = watch(&mut k, 3 * SECOND);
-    let homes: Vec<usize> =
-        seen.time.values().map(|t| (0..4).max_by_key(|n| t[*n]).unwrap()).collect();
-    assert_eq!(homes, [3, 2, 1, 0], "{:?}", seen.time);
-    assert!(seen.together() >= 90, "{:?}", seen.time);
+    k.advance(SECOND);
+    let seen = watch(&mut k, 2 * SECOND, None);
+    let of = |t: &Vec<u64>| (0..4).max_by_key(|n| t[*n]).expect("a node");
+    (seen.time.values().map(of).collect(), seen)
+}
+
+#[test]
+fn with_faults_a_process_goes_to_its_memory() {
+    let orders = [[3, 2, 1, 0], [0, 1, 2, 3], [1, 2, 3, 0], [2, 0, 3, 1], [1, 0, 3, 2]];
+    for (seed, memory) in (1..).zip(orders) {
+        let (homes, seen) = ends(memory, seed);
+        assert_eq!(homes, memory.map(|n| n as usize), "{:?}", seen.time);
+        assert!(seen.together() >= 90, "{:?}", seen.time);
+    }
+}
+
+#[test]
+fn processes_whose_memory_is_on_one_node_come_together_all_the_same() {
+    for (seed, node) in (1..).zip(0..4) {
+        let (mut homes, seen) = ends([node; 4], seed);
+        homes.sort_unstable();
+        assert_eq!(homes, [0, 1, 2, 3], "{:?}", seen.time);
+        assert!(seen.together() >= 90, "{:?}", seen.time);
+    }
+}
+
+#[test]
+fn faults_are_the_second_key() {
+    // Three of four begin on node 0. The memory is on node 1, but weight comes first.
+    let text = settlers(1, &[0, 1, 2, 4]);
+    let (mut k, _) = scheduled("fair,numa=consolidate+faults", "2n4c1t", &text, 1);
+    k.start();
+    k.advance(MS);
+    (0..4).for_each(|i| set_memory(&mut k, &format!("vm-{i}"), 1));
+    k.advance(SECOND);
+    let seen = watch(&mut k, 2 * SECOND, None);
+    let time = seen.time.values().next().expect("the process");
+    assert_eq!((seen.moves, time[1]), (0, 0), "{time:?}");
 }
 
 #[test]
 fn on_one_node_nothing_is_done() {
-    let text = guests(8, "3ms", "1ms");
+    let text = guests(4, 2, "3ms", "1ms");
     // Mean instructions of the operations that all go through.
     let of = |numa: &str| {
         let (mut k, loaded) = scheduled(&format!("fair,numa={numa}"), "4c", &text, 1);
         k.start();
         k.advance(SECOND);
-        for counter in ["numa_pulls", "numa_pulls_running", "numa_first_pass", "numa_second_pass"] {
+        for counter in
+            ["numa_pulls", "numa_pulls_running", "numa_wakes", "numa_swaps", "numa_first_pass"]
+        {
             assert_eq!(stat(&k, &loaded, counter), 0, "{counter}");
         }
         [Op::Dispatch, Op::Enqueue, Op::Running, Op::Tick].map(|op| {
@@ -268,7 +281,7 @@ fn on_one_node_nothing_is_done() {
 #[test]
 fn two_runs_are_one() {
     let of = || {
-        let (seen, k, _) = settled("consolidate", "4n4c1t", &guests(20, "5ms", "2ms"));
+        let (seen, k, _) = settled("consolidate", "4n4c1t", &guests(4, 5, "5ms", "2ms"));
         (seen.time, seen.moves, k.metrics.events)
     };
     assert_eq!(of(), of());

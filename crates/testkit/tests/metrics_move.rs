@@ -88,6 +88,24 @@ fn run_queue_wait_grows_with_tasks() {
     grows(|k| k.metrics.run_queue_wait.max(), few, more);
 }
 
+/// Tasks that still wait when the run ends have waited until then, after a wake-up too.
+#[test]
+fn waits_grow_when_tasks_are_starved() {
+    const VICTIMS: &str = "[[thread]]\nname = 'victim'\ninstances = 2\nops = [{ sleep = '10ms' }, { loop = { ops = [{ compute = '1ms' }] } }]\n\
+                           [[thread]]\nname = 'fed'\nops = [{ loop = { ops = [{ compute = '1ms' }] } }]";
+    let case =
+        |knobs| Case { workload: VICTIMS, scheduler: Some("lapse"), knobs, ..Case::default() };
+    // The letter "v"; starved from their fork, and from the end of their sleep on.
+    let starved: &[_] = &[("starve", "118")];
+    let woken: &[_] = &[("starve", "118"), ("woken", "1")];
+    let wait = |k: &Kernel| k.tasks.iter().map(|t| t.account.wait_ns).sum::<u64>();
+    grows(|k| k.metrics.run_queue_wait.max(), case(&[]), case(starved));
+    grows(wait, case(&[]), case(starved));
+    grows(|k| k.metrics.wakeup_latency.max(), case(&[]), case(woken));
+    let k = run(case(woken));
+    assert!(k.metrics.wakeup_latency.permille(999) > 480 * MS, "of three wake-ups");
+}
+
 #[test]
 fn switches_grow_as_slices_shrink() {
     let hogs = || Case { workload: "hogs,tasks=8", ..Case::default() };

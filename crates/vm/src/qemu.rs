@@ -179,6 +179,8 @@ impl Command<'_> {
             // The counter is the host's, the same for all CPUs. The kernel's check of that takes QEMU's delays for
             // drift and falls back to a timer that costs an exit per reading.
             words.push("tsc=reliable".to_owned());
+            // The timer's interrupts come when the host lets them, and the kernel's check that they do ends in a panic.
+            words.push("no_timer_check".to_owned());
             // CPUs wait for the host, so a grace period may take long.
             words.push("rcupdate.rcu_cpu_stall_suppress=1".to_owned());
         }
@@ -221,7 +223,7 @@ mod tests {
             "-numa dist,src=0,dst=1,val=20 -numa dist,src=1,dst=0,val=20",
             "-accel tcg,thread=single",
             "-accel tcg,thread=single,tb-size=256 -cpu max",
-            "tsc=reliable rcupdate.rcu_cpu_stall_suppress=1 hz=1",
+            "tsc=reliable no_timer_check rcupdate.rcu_cpu_stall_suppress=1 hz=1",
             "-initrd /proc/self/fd/5",
         ] {
             assert!(args.contains(part), "{part} in {args}");

@@ -7,6 +7,7 @@
 use crate::error::{Place, WorkloadError};
 use crate::program::{Dur, Program};
 
+mod chat;
 mod hackbench;
 mod hogs;
 mod pingpong;
@@ -41,6 +42,7 @@ const fn param(name: &'static str, default: &'static str, doc: &'static str) -> 
 /// Every generator, by name.
 pub fn list() -> &'static [Generator] {
     &[
+        chat::GENERATOR,
         hackbench::GENERATOR,
         hogs::GENERATOR,
         pingpong::GENERATOR,

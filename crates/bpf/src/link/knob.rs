@@ -100,10 +100,21 @@ fn common_prefix(btf: &Btf, ty: TypeId) -> usize {
     if count < 2 { 0 } else { first[..len].rfind('_').map_or(0, |at| at + 1) }
 }
 
-/// An enumerator's name as a value of a knob: `TICKLE_OLD` is `old`, `NUMA_CONSOLIDATE__LOAD` is `consolidate+load`.
+/// An enumerator's name as a value of a knob: `TICKLE_OLD` is `old`, `NUMA_CONSOLIDATE__LOAD` is `consolidate+load`, and
+/// `MODE_2_4` is `2.4`: a point between digits, since no identifier can hold one.
 fn short_name(name: &str, prefix: usize) -> String {
     let short = name.get(prefix..).filter(|s| !s.is_empty()).unwrap_or(name);
-    if prefix == 0 { name.to_owned() } else { short.to_ascii_lowercase().replace("__", "+") }
+    if prefix == 0 {
+        return name.to_owned();
+    }
+    let mut spelled = short.to_ascii_lowercase().replace("__", "+").into_bytes();
+    for at in 1..spelled.len().saturating_sub(1) {
+        let between_digits = spelled[at - 1].is_ascii_digit() && spelled[at + 1].is_ascii_digit();
+        if spelled[at] == b'_' && between_digits {
+            spelled[at] = b'.';
+        }
+    }
+    String::from_utf8_lossy(&spelled).into_owned()
 }
 
 /// The values that a knob of an enum takes; whole names are taken too.

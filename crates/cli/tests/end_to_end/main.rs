@@ -116,6 +116,58 @@ fn results_fit_the_schema() {
     assert_eq!(results["runs"][0]["exit"]["kind"], "none");
 }
 
+/// Ejected runs, tasks that never ran and a frontend that is absent: marked where a program reads it.
+#[test]
+fn what_goes_wrong_fits_the_schema() {
+    let both = ["-s", "lapse,starve=104", "-s", "lapse,eject_after_ns=5000000,eject_permille=500"];
+    let mut args = vec!["run", "-s", "relay", "-w", "hogs", "-m", "1n2c1t", "--duration", "40ms"];
+    args.extend(both);
+    args.extend(["-n", "6"]);
+    let results = json(&args);
+    check_schema(&results);
+    let runs = results["runs"].as_array().unwrap();
+    for run in runs {
+        let ejected = run["exit"]["kind"] != "none";
+        assert_eq!(run["counts"], !ejected, "{run}");
+        assert_eq!(run["exit"]["at_ns"].is_u64(), ejected, "{run}");
+        assert!(run["metrics"]["throughput"]["value"].is_f64(), "an ejected run has its figures");
+        assert_eq!(run["left_out"].is_array(), run["scheduler"] == "relay", "{run}");
+    }
+    let starved = |run: &Value| run["never_ran"].as_array().map_or(0, Vec::len);
+    // A hog is called so.
+    assert!(runs[6..12].iter().all(|run| starved(run) == 4), "{runs:?}");
+    let gone = runs[12..].iter().filter(|run| run["counts"] == false).count();
+    assert!((1..6).contains(&gone), "{gone} of 6");
+    let comparisons = results["comparisons"].as_array().unwrap();
+    let of = comparisons
+        .iter()
+        .find(|c| c["metric"] == "context_switches" && c["treated"]["scheduler"] == both[3]);
+    let treated = &of.unwrap()["treated"];
+    assert_eq!((&treated["runs"], &treated["n"]), (&Value::from(6), &Value::from(6 - gone)));
+    let all = json(&[
+        "run",
+        "-s",
+        "vtime",
+        "-s",
+        "lapse,eject_after_ns=1",
+        "-w",
+        "hogs",
+        "-m",
+        "1n1c1t",
+        "--duration",
+        "20ms",
+        "-n",
+        "2",
+    ]);
+    check_schema(&all);
+    for c in all["comparisons"].as_array().unwrap() {
+        assert_eq!(
+            (&c["change"]["verdict"], &c["treated"]["mean"]),
+            (&"no_runs".into(), &Value::Null)
+        );
+    }
+}
+
 #[test]
 fn the_schema_is_no_formality() {
     let mut results = json(&["run", "-w", "hogs", "-m", "1n1c1t", "--duration", "5ms"]);
@@ -280,21 +332,21 @@ fn verdicts_tell_an_effect_from_noise() {
 
 #[test]
 fn what_a_scheduler_counts_is_in_its_results() {
-    let workload = root().join("workloads/credit-wakeups.toml").display().to_string();
+    let workload = "sleepers,tasks=16,run=2ms,sleep=1ms";
     let both = ["-s", "credit,tickle=old", "-s", "credit,tickle=new"];
-    let mut args = vec!["run", "-w", &workload, "-m", "1n4c1t", "--duration", "500ms"];
+    let mut args = vec!["run", "-w", workload, "-m", "2n4c2t", "--duration", "500ms"];
     args.extend(both);
     let results = json(&args);
     check_schema(&results);
     let runs = results["runs"].as_array().unwrap();
-    // Others are idle, so that only the old rule interrupts.
+    // Whoever wakes up finds an idle CPU, so only the old rule tells busy ones.
     let preempted =
         |run: &Value| run["metrics"]["sched.tickle_preempt"]["value"].as_f64().expect("counted");
     assert!(preempted(&runs[0]) >= 1.0 && preempted(&runs[1]) == 0.0, "{runs:?}");
     let tasks = runs[0]["tasks"].as_array().unwrap();
-    let hog = tasks.iter().find(|t| t["name"] == "hog-0").unwrap();
-    let counters = hog["counters"].as_object().expect("credit counts for each task");
-    assert!(!counters.is_empty(), "{hog}");
+    let vcpu = tasks.iter().find(|t| t["name"] == "sleeper-0").unwrap();
+    let counters = vcpu["counters"].as_object().expect("credit counts for each task");
+    assert!(!counters.is_empty(), "{vcpu}");
     let none = json(&["run", "-w", "hogs", "-m", "1n1c1t", "--duration", "5ms"]);
     let named = none["runs"][0]["metrics"].as_object().unwrap().keys();
     assert_eq!(

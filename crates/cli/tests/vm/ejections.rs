@@ -75,10 +75,59 @@ fn ejections_have_the_simulated_kind_and_code() {
                 "{about}"
             );
             assert!(exit["message"].as_str().is_some_and(|m| m.contains(says)), "{about}");
+            assert!(exit["at_ns"].is_u64() && run["counts"] == false, "{about}");
+            // The watchdog gives a lost task 3 s from when it was woken up, and looks every half of that.
+            if *kind == "error_stall" {
+                assert!(exit["at_ns"].as_u64() >= Some(3_000_000_000), "{about}");
+            }
             assert_eq!(run["stop"]["kind"], "all_exited", "{about}");
             // Of 121; who sleeps on a busy host may find its time over before it does.
             assert!(metric(run, "wakeups") > 20.0, "{about}: the workload went on");
         }
     }
     done.says("disabled (runnable task stall)");
+    let results = done.results();
+    for kind in ["comparisons", "agreements"] {
+        for one in results[kind].as_array().unwrap() {
+            let verdict = one["change"]["verdict"].as_str();
+            assert_eq!(verdict, Some("no_runs"), "{one}");
+        }
+    }
+}
+
+/// Two tasks are woken up and wait until the measurement is over, on either kernel: the wait lasts until then though it ends only
+/// later, or never, and nobody was ejected.
+#[test]
+fn starvation_shows_on_both_kernels() {
+    let Some(bench) = Bench::new() else { return };
+    let workload = bench.file(
+        "w.toml",
+        "[[thread]]\nname = 'victim'\ninstances = 2\nops = [{ sleep = '300ms' }, { compute = '1ms' }]\n\
+         [[thread]]\nname = 'fed'\ninstances = 2\n\
+         ops = [{ loop = { ops = [{ compute = '1ms' }, { sleep = '1ms' }] } }]",
+    );
+    let lapse = scxlab_sched::find("lapse").unwrap();
+    let lapse = bench.file("lapse.bpf.o", lapse.object);
+    let starving = format!("{lapse},starve=118,woken=1,release_after_ns=15000000000");
+    let args = ["--on", "sim", "-s", &lapse, "-s", &starving, "-w", &workload];
+    let done = bench.run(&[&args[..], &["-m", "1n2c1t", "--duration", "2s"]].concat());
+    for run in done.runs() {
+        let about = format!("{}: {}, {}", run["target"], run["scheduler"], run["exit"]);
+        assert_eq!(
+            (&run["exit"]["kind"], &run["counts"]),
+            (&"none".into(), &true.into()),
+            "{about}"
+        );
+        let starves = run["scheduler"] == starving.as_str();
+        for name in ["run_queue_wait_max", "wakeup_latency_max"] {
+            let wait = metric(&run, name) / 1e9;
+            // What other processes of this host do may make any wait longer, but not as long as the run.
+            assert!(if starves { wait > 1.2 } else { wait < 1.2 }, "{about}: {name} {wait} s");
+        }
+        let victims = run["tasks"].as_array().unwrap().iter();
+        let waits = victims.filter(|t| t["name"].as_str().unwrap().starts_with("victim"));
+        let waits: Vec<f64> = waits.map(|t| t["wait_ns"].as_f64().unwrap() / 1e9).collect();
+        assert_eq!(waits.len(), 2, "{about}");
+        assert!(!starves || waits.iter().all(|wait| *wait > 1.2), "{about}: {waits:?}");
+    }
 }

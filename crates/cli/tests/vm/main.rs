@@ -7,6 +7,7 @@
 mod attach;
 mod bench;
 mod conform;
+mod conserve;
 mod ejections;
 mod refusals;
 #[path = "../end_to_end/schema.rs"]

@@ -56,7 +56,7 @@ fn shares_are_as_the_weights_say() {
 
     let nice = two_hogs([("/plain", "", ""), ("/nice", "", "nice = 15")]);
     let nice = bench.file("nice.toml", nice);
-    let schedulers = ["goodness", "goodness,mode=hamq", "o1", "o1,mode=mqo1"];
+    let schedulers = ["goodness", "goodness,mode=hamq", "goodness,mode=2.4", "o1", "o1,mode=mqo1"];
     let mut args = [&common[..], &["-w", &nice]].concat();
     args.extend(schedulers.iter().flat_map(|s| ["-s", *s]));
     let runs = bench.run(&args).runs();

@@ -25,6 +25,7 @@ const BRIEF: &[&str] = &[
 
 /// With those, every mode and every pair of knobs that meet.
 const MORE: &[&str] = &[
+    "goodness,mode=2.4",
     "credit,tickle_one_idle=0",
     "credit,tickle=old,tickle_one_idle=0",
     "fair,load=pelt",

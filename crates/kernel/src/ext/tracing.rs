@@ -13,12 +13,15 @@ use scxlab_bpf::link::Loaded;
 use scxlab_bpf::object::{ProgramKind, TraceKind};
 use scxlab_machine::id::TaskId;
 
+/// Whether the simulation runs the program.
+pub fn runs_tracing(kind: &ProgramKind) -> bool {
+    matches!(kind, ProgramKind::Trace { kind: TraceKind::TpBtf, target, .. } if target == "sched_switch")
+}
+
 impl Kernel {
     /// What a frontend's attach does beside the scheduler itself.
     pub(crate) fn attach_tracing(&mut self, loaded: &Loaded) {
-        let on_switch = loaded.programs().filter(|(_, _, kind)| {
-            matches!(kind, ProgramKind::Trace { kind: TraceKind::TpBtf, target, .. } if target == "sched_switch")
-        });
+        let on_switch = loaded.programs().filter(|(_, _, kind)| runs_tracing(kind));
         self.ext.sched_switch = on_switch.map(|(func, ..)| (loaded.instance, func)).collect();
     }
 

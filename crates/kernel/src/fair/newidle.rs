@@ -142,16 +142,18 @@ impl Fair {
 
     /// Whether a periodic balance is due on a CPU, at its tick.
     pub fn balance_due(&self, cpu: CpuId, now: Nanos) -> bool {
-        self.cpus[cpu].online && self.jiffies(now) >= self.cpus[cpu].next_balance
+        !self.alone(cpu) && self.jiffies(now) >= self.cpus[cpu].next_balance
     }
 
-    /// The periodic balance (the softirq), or, on an idle CPU that was kicked, that of all CPUs without a tick.
+    /// No domain has the CPU (`on_null_domain()`): it is off line, or the only one on line.
+    pub(super) fn alone(&self, cpu: CpuId) -> bool {
+        self.domains.of_cpu[cpu.idx()].is_empty()
+    }
+
+    /// The periodic balance (the softirq).
     pub fn balance(&mut self, env: &dyn Env, cpu: CpuId, now: Nanos) -> Balanced {
         let mut out = Balanced::default();
         self.update_clock(cpu, now);
-        if self.nohz_balance(env, cpu, now, &mut out) {
-            return out;
-        }
         let idle = if self.idle(env, cpu) { IdleType::Idle } else { IdleType::Busy };
         self.update_blocked(cpu);
         self.balance_domains(env, cpu, idle, &mut out);

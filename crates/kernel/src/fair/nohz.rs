@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Balancing for CPUs whose tick is stopped: a busy CPU kicks one idle CPU, which balances for all of them.
 //!
-//! Owns: the set of tickless CPUs, and when they were last looked after.
+//! Owns: the set of tickless CPUs, and when they were last looked after. A CPU that has nothing to do from the start, or since
+//! it came on line, is one of them.
 //! Models: `nohz_balancer_kick()`, `kick_ilb()`, `find_new_ilb()`, `_nohz_idle_balance()`, fair.c v7.3.
 //! Differs: a CPU that turns idle does not update other CPUs' blocked load (`NOHZ_NEWILB_KICK`); the one that is
 //! kicked does. CPU hotplug brings the domains, and all balancing state in them, up anew.
@@ -67,7 +68,7 @@ impl Fair {
         }
     }
 
-    /// At the tick of a CPU: the idle CPU to kick, which then calls `balance`. It is up to the kernel when the kick
+    /// At the tick of a CPU: the idle CPU to kick, which then calls `nohz_balance`. It is up to the kernel when the kick
     /// arrives.
     pub fn nohz_kick(&mut self, env: &dyn Env, cpu: CpuId, now: Nanos) -> Option<CpuId> {
         if self.idle(env, cpu) {
@@ -115,20 +116,15 @@ impl Fair {
         fallback
     }
 
-    /// Balances for all tickless CPUs, if this CPU was kicked to. False if it was not.
-    pub(super) fn nohz_balance(
-        &mut self,
-        env: &dyn Env,
-        this_cpu: CpuId,
-        now: Nanos,
-        out: &mut Balanced,
-    ) -> bool {
+    /// On a CPU that was kicked: balances for all tickless CPUs. None if it is no longer idle.
+    pub fn nohz_balance(&mut self, env: &dyn Env, this_cpu: CpuId, now: Nanos) -> Option<Balanced> {
         let flags = std::mem::take(&mut self.cpus[this_cpu].nohz_kick);
         if flags == 0 || !self.idle(env, this_cpu) {
-            return false;
+            return None;
         }
+        let mut out = Balanced::default();
         let jiffy = self.jiffies(now);
-        let mut next_balance = jiffy + 60 * self.hz();
+        let mut next_balance: Option<u64> = None;
         let mut blocked = false;
         if flags & STATS != 0 {
             self.nohz.has_blocked = false;
@@ -138,7 +134,7 @@ impl Fair {
         }
         let n = self.cpus.0.len() as u32;
         for cpu in (1..=n).map(|i| CpuId((this_cpu.0 + i) % n)) {
-            if !cpumask::test(&self.nohz.idle, cpu) || !self.idle(env, cpu) {
+            if !cpumask::test(&self.nohz.idle, cpu) || self.alone(cpu) || !self.idle(env, cpu) {
                 continue;
             }
             self.update_clock(cpu, now);
@@ -146,16 +142,19 @@ impl Fair {
                 blocked |= self.update_nohz_stats(cpu, jiffy);
             }
             if jiffy >= self.cpus[cpu].next_balance && flags & BALANCE != 0 {
-                self.balance_domains(env, cpu, IdleType::Idle, out);
+                self.balance_domains(env, cpu, IdleType::Idle, &mut out);
             }
-            next_balance = next_balance.min(self.cpus[cpu].next_balance);
+            let next = self.cpus[cpu].next_balance;
+            next_balance = Some(next_balance.map_or(next, |soonest| soonest.min(next)));
         }
-        self.nohz.next_balance = next_balance;
+        if let Some(next) = next_balance {
+            self.nohz.next_balance = next.min(jiffy + 60 * self.hz());
+        }
         if flags & STATS != 0 {
             self.nohz.next_blocked = jiffy + (32_000_000 / self.params.tick_ns).max(1);
         }
         self.nohz.has_blocked |= blocked;
-        true
+        Some(out)
     }
 
     fn update_nohz_stats(&mut self, cpu: CpuId, jiffy: u64) -> bool {
@@ -187,10 +186,12 @@ impl Fair {
             }
         }
         self.clear_tg_load_avg(cpu);
+        // A kick that is on its way finds nobody; without this the CPU would never be sent another.
+        self.cpus[cpu].nohz_kick = 0;
         self.rebuild(topo);
     }
 
-    /// A CPU comes (back) online.
+    /// A CPU comes (back) online, idle.
     pub fn cpu_online(&mut self, topo: &FairTopo, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         self.cpus[cpu].online = true;
@@ -203,6 +204,7 @@ impl Fair {
             }
         }
         self.rebuild(topo);
+        self.nohz_enter(cpu);
     }
 
     fn rebuild(&mut self, topo: &FairTopo) {

@@ -104,7 +104,7 @@ pub struct Params {
     pub nr_migrate: u32,
     /// `cgroup_mode`, debug.c.
     pub cgroup_mode: CgroupMode,
-    /// Nodes further apart get no fork, exec or wake-up placement across: 30 (mmzone `node_reclaim_distance`).
+    /// Nodes further apart get no fork, exec or wake-up placement across (mmzone `node_reclaim_distance`).
     pub node_reclaim_distance: u32,
     /// Ours: what looking at one CPU costs a newidle balance. It feeds `max_newidle_lb_cost`.
     pub scan_cost_ns: Nanos,

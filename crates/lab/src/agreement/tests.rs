@@ -17,16 +17,16 @@ fn run(target: &'static str, switches: u64, heavy_ms: u64) -> Run {
         nice: 0,
         cgroup: "/".into(),
         run_ns: ms * 1_000_000,
-        wait_ns: 0,
+        wait_ns: Some(0),
         switches: 0,
-        migrations: 0,
+        migrations: Some(0),
         counters: IndexMap::new(),
     };
     let group = |path: &str, ms: u64| CgroupResult {
         path: path.into(),
         weight: 100,
         run_ns: ms * 1_000_000,
-        share_permille: ms as f64 * 10.0,
+        share_permille: Some(ms as f64 * 10.0),
         weight_permille: 500.0,
         together_permille: None,
     };
@@ -36,6 +36,9 @@ fn run(target: &'static str, switches: u64, heavy_ms: u64) -> Run {
         target: target.into(),
         exit: Exit::none(),
         stop: StopReason { kind: "duration".into(), message: String::new() },
+        counts: true,
+        never_ran: Vec::new(),
+        left_out: Vec::new(),
         trace_hash: String::new(),
         wall_ns: 0,
         virtual_ns: 0,
@@ -53,7 +56,9 @@ fn run(target: &'static str, switches: u64, heavy_ms: u64) -> Run {
 fn held(sim: &[Run], vm: &[Run]) -> Vec<(String, f64, f64, Agrees)> {
     let all = agreement(sim, vm, 15);
     assert!(all.iter().all(|a| a.target == vm[0].target && a.scheduler == "s"));
-    all.into_iter().map(|a| (a.quantity, a.first.mean, a.other.mean, a.verdict)).collect()
+    all.into_iter()
+        .map(|a| (a.quantity, a.first.mean.unwrap(), a.other.mean.unwrap(), a.verdict))
+        .collect()
 }
 
 #[test]

@@ -23,6 +23,7 @@ const RECIPE: &str = "
     ops = 'vtime'
     doc = 'd.'
     source = 's'
+    leaves_out = []
     [params.factor]
     default = 3
     doc = 'd'

@@ -51,6 +51,7 @@ fn read(name: &str, text: &str, depth: usize) -> Outcome<Recipe> {
         doc: file.doc,
         source: file.source,
         leaves_out: file.leaves_out,
+        remark: file.remark,
         params: params?,
         steps: Vec::new(),
     };
@@ -69,8 +70,9 @@ struct File {
     ops: Option<String>,
     doc: String,
     source: String,
+    leaves_out: Vec<String>,
     #[serde(default)]
-    leaves_out: Option<String>,
+    remark: Option<String>,
     #[serde(default)]
     params: IndexMap<String, ParamFile>,
     #[serde(default)]
@@ -263,7 +265,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A parameter that the including recipe has as well is the including recipe's.
+    /// A parameter that the including recipe has as well is the including recipe's; what either leaves out is left out.
     fn include(&self, place: &Place, name: &str, recipe: &mut Recipe) -> Outcome<()> {
         let refuse = |why: String| RecipeError::at(place, What::Include(why));
         let text = shipped::text(name)
@@ -277,6 +279,7 @@ impl Reader<'_> {
                 recipe.params.push(param);
             }
         }
+        recipe.leaves_out.extend(inner.leaves_out);
         recipe.steps.extend(inner.steps);
         Ok(())
     }

@@ -13,7 +13,7 @@ use scxlab_machine::Machine;
 use super::*;
 use crate::sim::kernel_target;
 
-const HEAD: &str = "doc = 'd'\nsource = 's'\n";
+const HEAD: &str = "doc = 'd'\nsource = 's'\nleaves_out = []\n";
 
 fn parse_error(body: &str) -> String {
     Recipe::parse("r.toml", &format!("{HEAD}{body}")).unwrap_err().to_string()
@@ -68,10 +68,10 @@ fn shipped_recipes_load_and_the_list_is_complete() {
 
 #[test]
 fn a_malformed_recipe_says_where() {
-    assert!(parse_error("[[step]]\nsett = {}").starts_with("r.toml:4: unknown field `sett`"));
+    assert!(parse_error("[[step]]\nsett = {}").starts_with("r.toml:5: unknown field `sett`"));
     assert!(parse_error("[[step]]\nwhen = 1").contains("must have one of require, let, set"));
     assert!(parse_error("[[step]]\nset = {}\nops = {}").contains("this one has set and ops"));
-    assert!(parse_error("[[step]]\nset = { a = '1 +' }").starts_with("r.toml:4: \"1 +\": the end"));
+    assert!(parse_error("[[step]]\nset = { a = '1 +' }").starts_with("r.toml:5: \"1 +\": the end"));
     assert!(parse_error("[[step]]\nset = { 'a[1' = 1 }").contains("the end where \"]\" should be"));
     assert!(parse_error("[[step]]\nlet = { 'a b' = 1 }").contains("the end should be"));
     assert!(parse_error("[[step]]\nupdate = 'm'\nkey = 0").contains("\"update\" needs \"value\""));
@@ -83,7 +83,7 @@ fn a_malformed_recipe_says_where() {
     );
     assert!(
         parse_error("[[step]]\nattach = true\n[[step]]\nattach = true")
-            .starts_with("r.toml:5: the scheduler is attached once")
+            .starts_with("r.toml:6: the scheduler is attached once")
     );
     assert!(
         parse_error("[[step]]\neach = 'cpus'\nset = {}")
@@ -95,10 +95,12 @@ fn a_malformed_recipe_says_where() {
     );
     assert!(
         parse_error("[[step]]\nrun = 'p'\n[[step]]\nops = { a = 1 }")
-            .starts_with("r.toml:5: this step cannot come")
+            .starts_with("r.toml:6: this step cannot come")
     );
-    assert!(parse_error("[[step]]\nset = { a = 1.5 }").contains("r.toml:4"));
+    assert!(parse_error("[[step]]\nset = { a = 1.5 }").contains("r.toml:5"));
     assert!(Recipe::parse("r.toml", "doc = 'd'").unwrap_err().to_string().contains("source"));
+    let silent = Recipe::parse("r.toml", "doc = 'd'\nsource = 's'").unwrap_err();
+    assert!(silent.to_string().contains("leaves_out"), "{silent}");
 }
 
 #[test]
@@ -236,6 +238,7 @@ fn recipes_include_others() {
     let names: Vec<&str> = recipe.params.iter().map(|p| p.name.as_str()).collect();
     assert_eq!((names[0], recipe.params[0].default_text()), ("optimize", "7"));
     assert!(names.contains(&"delay_chance"));
+    assert!(recipe.leaves_out.contains(&"CPU frequencies".to_owned()), "what that leaves out, too");
     // chaos includes p2dq, which includes the arena: errors are said to be there.
     let error = apply(body, &[]).unwrap_err();
     assert_eq!(error.recipe, "recipes/chaos.toml");

@@ -3,6 +3,9 @@
 
 use crate::stats::Summary;
 
+/// A cell for what there is not.
+pub const ABSENT: &str = "-";
+
 /// A unit that suits a row's largest value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
@@ -46,9 +49,12 @@ impl Scale {
         format!("{scaled:.digits$} {}", self.unit)
     }
 
-    /// `12.3 ±0.4`, both to the digits that the value deserves.
+    /// `12.3 ±0.4`, both to the digits that the value deserves; `-` of nothing.
     pub fn summary(&self, summary: &Summary) -> String {
-        let mean = summary.mean / self.divisor;
+        let Some(mean) = summary.mean else {
+            return ABSENT.into();
+        };
+        let mean = mean / self.divisor;
         let half = summary.half_width.map(|h| h / self.divisor);
         let digits = digits(mean.abs().max(half.unwrap_or(0.0)));
         match half {

@@ -21,7 +21,7 @@ fn changes_say_what_is_noise() {
 
 #[test]
 fn units_suit_the_largest_value() {
-    let s = |n, mean, half_width| Summary { n, mean, half_width };
+    let s = |n, mean, half_width| Summary { n, mean: Some(mean), half_width };
     assert_eq!(Scale::time(1_500.0).label("wait"), "wait, us");
     assert_eq!(Scale::time(1_500.0).summary(&s(3, 1500.0, Some(20.0))), "1.50 ±0.02");
     assert_eq!(Scale::time(0.0).label("wait"), "wait, ns");

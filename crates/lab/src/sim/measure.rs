@@ -3,14 +3,18 @@
 //!
 //! Owns: names of metrics and their order; they are stable, and `docs/reference/metrics.md` describes each.
 
+use std::collections::BTreeSet;
+
 use scxlab_bpf::link::Loaded;
 use scxlab_bpf::vm::Instance;
 use scxlab_kernel::cgroup::Cgroup;
 use scxlab_kernel::cpu::CpuTime;
 use scxlab_kernel::ext::op::Op;
+use scxlab_kernel::ext::tracing::runs_tracing;
 use scxlab_kernel::kernel::{Kernel, Stop};
 use scxlab_kernel::metrics::{TaskReport, Times, quantile};
 use scxlab_kernel::task::Task;
+use scxlab_machine::id::CgroupId;
 use scxlab_machine::topology::Distance;
 use scxlab_workload::Executor;
 
@@ -33,12 +37,15 @@ pub fn result(seen: Seen<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run
     let executor = executor(k);
     let mut metrics = metrics(k, &spec.workload.unit, executor);
     counters.put(&mut metrics);
-    Run {
+    let run = Run {
         scheduler: spec.scheduler.label.clone(),
         seed: spec.seed,
         target: "sim".into(),
         exit: exit(k),
         stop: stop_reason(stop),
+        counts: false,
+        never_ran: Vec::new(),
+        left_out: left_out(spec),
         trace_hash: format!("{hash:016x}"),
         wall_ns: 0,
         virtual_ns: k.now,
@@ -46,7 +53,14 @@ pub fn result(seen: Seen<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run
         tasks: tasks(k, counters),
         cgroups: cgroups(k),
         notes: notes(spec, executor, loaded.and_then(|loaded| k.vm.instance(loaded.instance))),
-    }
+    };
+    run.judged()
+}
+
+/// Of the programs that watch the kernel, those that it runs are in; a real kernel runs the others, too.
+fn left_out(spec: &SimSpec<'_>) -> Vec<String> {
+    let object = spec.scheduler.object.as_ref();
+    object.map(|o| crate::left_out::left_out(o, |_, kind| runs_tracing(kind))).unwrap_or_default()
 }
 
 /// What the workload was run by. `sim.rs` gives every kernel that is measured one.
@@ -59,6 +73,7 @@ fn exit(k: &Kernel) -> Exit {
         kind: info.kind.name().into(),
         code: info.code,
         message: info.message.clone(),
+        at_ns: Some(info.at),
         dump: info.dump.clone(),
     })
 }
@@ -98,15 +113,14 @@ fn interpreted(object: &Instance) -> Option<String> {
 
 fn times(t: &mut MetricTable, name: &str, times: &Times) {
     let all = times.histogram();
-    t.times(name, all.max(), |permille| quantile(&all, permille));
+    t.times(name, all.len(), all.max(), |permille| quantile(&all, permille));
 }
 
 fn metrics(k: &Kernel, unit: &str, executor: &Executor) -> MetricTable {
     let mut t = MetricTable::default();
     let m = &k.metrics;
     let seconds = k.now as f64 / 1e9;
-    let throughput = if k.now > 0 { m.work_units as f64 / seconds } else { 0.0 };
-    t.put("throughput", throughput, format!("{unit}/s"));
+    t.ratio("throughput", m.work_units as f64, seconds, format!("{unit}/s"));
     t.put("work_units", m.work_units as f64, unit.to_owned());
     times(&mut t, "wakeup_latency", &m.wakeup_latency);
     times(&mut t, "run_queue_wait", &m.run_queue_wait);
@@ -178,20 +192,28 @@ fn tasks(k: &Kernel, counters: &Counters) -> Vec<TaskResult> {
         nice: r.nice,
         cgroup: path(r.cgroup),
         run_ns: r.run_ns,
-        wait_ns: r.wait_ns,
+        wait_ns: Some(r.wait_ns),
         switches: r.switches,
-        migrations: r.migrations,
+        migrations: Some(r.migrations),
         counters: counters.of(r.pid),
     };
     reports(k).into_iter().map(result).collect()
 }
 
 fn cgroups(k: &Kernel) -> Vec<CgroupResult> {
+    let waiters: BTreeSet<CgroupId> =
+        reports(k).iter().filter(|r| r.wait_ns > 0).map(|r| r.cgroup).collect();
     let group = |g: &Cgroup| {
         let mut account = g.together;
         account.settle(k.now, k.cpus.len() as u32);
         let together = Together { some_ns: account.some_ns, all_ns: account.all_ns };
-        Group { path: g.path.clone(), weight: g.spec.weight, own_ns: g.run_ns, together }
+        Group {
+            path: g.path.clone(),
+            weight: g.spec.weight,
+            own_ns: g.run_ns,
+            waited: waiters.contains(&g.id),
+            together,
+        }
     };
     shares(&k.cgroups.iter().map(group).collect::<Vec<_>>())
 }

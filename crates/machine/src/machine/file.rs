@@ -8,6 +8,7 @@
 //! description = "one sentence"
 //! source = "what is known and from where; what is assumed"
 //! ple = true                               # optional, default true: what current x86 servers do
+//! node_reclaim_distance = 32               # optional, default 30: what the kernel sets for this processor
 //!
 //! [topology]                               # either a regular machine ...
 //! spec = "2n4c2t"
@@ -28,7 +29,7 @@
 //! sched.context_switch = { value = 1500, unit = "ns", source = "..." }
 //! ```
 
-use super::{Machine, MachineError};
+use super::{Machine, MachineError, NODE_RECLAIM_DISTANCE};
 use crate::cost::{BASES, CostTable, Overrides};
 use crate::reader::{Document, Item, Table};
 use crate::topology::spec::{Sizes, Spec};
@@ -50,12 +51,16 @@ pub(super) fn read(file: &str, text: &str) -> Result<Machine, MachineError> {
     let description = root.require("description")?.string()?;
     let source = root.require("source")?.string()?;
     let ple = root.take("ple").map_or(Ok(true), |item| item.boolean())?;
+    let far = root.take("node_reclaim_distance").map(|item| item.integer(255)).transpose()?;
+    let node_reclaim_distance = far.map_or(NODE_RECLAIM_DISTANCE, |distance| distance as u32);
     let layout = read_topology(root.require("topology")?.table()?)?;
     let costs = root.take("cost").map_or(Ok(CostTable::modern()), read_costs)?;
-    root.finish(&["name", "description", "source", "ple", "topology", "cost"])?;
+    let known =
+        ["name", "description", "source", "ple", "node_reclaim_distance", "topology", "cost"];
+    root.finish(&known)?;
     let topology = Topology::build(layout)
         .map_err(|why| MachineError::Topology { file: file.to_owned(), why })?;
-    Ok(Machine { name, description, source, ple, topology, costs })
+    Ok(Machine { name, description, source, ple, node_reclaim_distance, topology, costs })
 }
 
 fn read_topology(mut table: Table<'_>) -> Result<Layout, MachineError> {

@@ -56,7 +56,9 @@ fn modern_machines() {
     let hybrid = Machine::resolve("hybrid-8p8e").unwrap().topology;
     assert!(hybrid.is_asymmetric() && hybrid.has_smt());
     assert_eq!((hybrid.nr_cpus(), hybrid.llcs().len()), (24, 1));
-    let epyc = Machine::resolve("epyc-2s").unwrap().topology;
+    let epyc = Machine::resolve("epyc-2s").unwrap();
+    assert_eq!(epyc.node_reclaim_distance, 32);
+    let epyc = epyc.topology;
     assert_eq!((epyc.nr_cpus(), epyc.llcs().len(), epyc.nodes().len()), (256, 16, 2));
     assert_eq!(epyc.core_mask(CpuId(0)).to_string(), "0,128");
     let desktop = Machine::resolve("desktop-8c16t").unwrap().topology;
@@ -102,6 +104,7 @@ sched.pick = { value = 1, unit = "ns", source = "made up" }
 fn a_file_of_parts() {
     let machine = Machine::from_toml("odd.toml", PARTS).unwrap();
     assert!(machine.ple);
+    assert_eq!(machine.node_reclaim_distance, 30);
     assert_eq!(machine.topology.core_mask(CpuId(1)).to_string(), "0-1");
     assert_eq!(machine.topology.cores()[0].l1d_bytes, 48 << 10);
     assert_eq!(machine.topology.cpu(CpuId(2)).capacity, 512);

@@ -4,47 +4,51 @@
 
 use super::Broken;
 use scxlab_kernel::Kernel;
-use scxlab_kernel::task::State;
+use scxlab_kernel::cpu::Cpu;
+use scxlab_kernel::task::{State, Task};
 use scxlab_machine::id::{CpuId, Nanos};
 use std::collections::BTreeMap;
 
 const LAW: &str = "no CPU idles beside a waiting task";
 
-/// Since when each CPU has been idle beside a waiter, as seen by the looks so far.
+/// Since when each CPU has been idle beside a waiter, as seen by the looks so far, and its switches until then.
 #[derive(Default)]
 pub(super) struct IdleWatch {
-    since: BTreeMap<CpuId, Nanos>,
+    since: BTreeMap<CpuId, (Nanos, u64)>,
 }
 
 impl IdleWatch {
     pub(super) fn check(&mut self, k: &Kernel, grace: Nanos, broken: &mut Vec<Broken>) {
+        if !k.cpus.iter().any(idles) {
+            return self.since.clear();
+        }
+        let waiting: Vec<&Task> = k.tasks.iter().filter(|t| waits(k, t)).collect();
         for c in &k.cpus {
-            let waiter = k.tasks.iter().find(|t| {
-                k.is_workload(t)
-                    && t.state == State::Runnable
-                    && !t.on_cpu
-                    && t.wake_queued.is_none()
-                    && t.allowed_on(c.id)
-            });
-            let idle = c.online && c.is_idle() && !c.need_resched && c.wake_list.is_empty();
-            let Some(waiter) = waiter.filter(|_| idle) else {
+            let waiter = waiting.iter().find(|t| t.allowed_on(c.id)).filter(|_| idles(c));
+            let Some(waiter) = waiter else {
                 self.since.remove(&c.id);
                 continue;
             };
-            let since = *self.since.entry(c.id).or_insert(k.now);
-            if k.now - since > grace {
-                broken.push(Broken {
-                    law: LAW,
-                    at: k.now,
-                    what: format!(
-                        "CPU {} has been idle for {} ns while {}[{}] waits",
-                        c.id,
-                        k.now - since,
-                        waiter.name,
-                        waiter.pid
-                    ),
-                });
+            let seen = self.since.entry(c.id).or_insert((k.now, c.switches));
+            // It ran something between two looks.
+            if seen.1 != c.switches {
+                *seen = (k.now, c.switches);
+            }
+            let idle = k.now - seen.0;
+            if idle > grace {
+                let (cpu, name, pid) = (c.id, &waiter.name, waiter.pid);
+                let what =
+                    format!("CPU {cpu} has been idle for {idle} ns while {name}[{pid}] waits");
+                broken.push(Broken { law: LAW, at: k.now, what });
             }
         }
     }
+}
+
+fn idles(c: &Cpu) -> bool {
+    c.online && c.is_idle() && !c.need_resched && c.wake_list.is_empty()
+}
+
+fn waits(k: &Kernel, t: &Task) -> bool {
+    k.is_workload(t) && t.state == State::Runnable && !t.on_cpu && t.wake_queued.is_none()
 }

@@ -141,11 +141,23 @@ fn knobs_out_of_range_are_refused_with_what_would_be_right() {
     }
 }
 
+/// CPUs become idle at different times, so they find others' vCPUs waiting.
+const UNEVEN: &str = "
+    [[thread]]
+    name = 'long'
+    instances = 6
+    ops = [{ loop = { ops = [{ compute = '3ms' }, { sleep = '2ms' }] } }]
+    [[thread]]
+    name = 'short'
+    instances = 6
+    ops = [{ loop = { ops = [{ compute = '300us' }, { sleep = '1100us' }] } }]
+";
+
 #[test]
 fn a_hot_vcpu_is_not_stolen() {
     let hot = |delay: &str| {
         let knobs = [("vcpu_migration_delay_us", delay)];
-        let (mut k, loaded) = attached("4c", "sleepers,tasks=12", &knobs);
+        let (mut k, loaded) = attached("4c", UNEVEN, &knobs);
         run_for(&mut k, 2 * SECOND);
         (stat(&k, &loaded, "vcpu_hot"), stat(&k, &loaded, "migrate_queued"))
     };

@@ -2,6 +2,8 @@
 //! Whom a wake-up interrupts: the two sides of the seed's change in whole runs.
 
 use super::*;
+use scxlab_kernel::metrics::TaskReport;
+use scxlab_testkit::shipped::scheduled;
 use scxlab_testkit::sim::run_ns;
 use scxlab_testkit::state::{stat, task_stat};
 
@@ -31,7 +33,7 @@ const SHORT_BESIDE_HOGS: &str = "
 ";
 
 #[test]
-fn with_a_suitable_idler_new_interrupts_nobody_and_old_does() {
+fn with_a_suitable_idler_new_tells_no_busy_cpu_and_old_does() {
     let preempted = |side: &str| {
         let (mut k, loaded) = attached("4c", SHORT_BESIDE_HOGS, &[("tickle", side)]);
         run_for(&mut k, 2 * SECOND);
@@ -42,6 +44,41 @@ fn with_a_suitable_idler_new_interrupts_nobody_and_old_does() {
     assert_eq!(preempted(NEW), 0);
     let old = preempted(OLD);
     assert!(old > 50, "{old}");
+}
+
+/// vCPUs that lost their CPU while they wanted to go on, less those that a tick moved to another core or socket.
+fn interrupted(machine: &str, tasks: usize, run_us: u32, seed: u64, side: &str) -> (u64, u64) {
+    // No two alike, or they would wake up at the same times for ever.
+    let mut text = "duration = '1s'\n".to_owned();
+    for i in 0..tasks {
+        let run_us = run_us + 37 * i as u32;
+        text += &format!(
+            "[[thread]]\nname = 'vcpu-{i}'\n\
+             ops = [{{ loop = {{ ops = [{{ compute = '{run_us}us' }}, {{ sleep = '1ms' }}] }} }}]\n"
+        );
+    }
+    let (mut k, loaded) = scheduled(&format!("credit,tickle={side}"), machine, &text, seed);
+    run_for(&mut k, SECOND / 2);
+    let ours = k.tasks.iter().filter(|t| t.name.starts_with("vcpu"));
+    let lost: u64 =
+        ours.map(TaskReport::of).map(|report| report.switches - report.switches_voluntary).sum();
+    (lost - stat(&k, &loaded, "migrate_running"), stat(&k, &loaded, "tickle_preempt"))
+}
+
+/// No more vCPUs than CPUs: whoever wakes up finds an idle one.
+#[test]
+fn with_an_idle_cpu_for_everybody_new_interrupts_nobody() {
+    let machines =
+        [("2n4c2t", 16), ("xen-16", 16), ("1n3c2t", 6), ("3n2c1t", 6), ("biglittle-4b4l", 8)];
+    let mut old = 0;
+    for (machine, cpus) in machines {
+        for (seed, tasks, run_us) in [(1, cpus, 2000), (2, cpus - 1, 5000), (3, cpus / 2, 1500)] {
+            let new = interrupted(machine, tasks, run_us, seed, NEW);
+            assert_eq!(new, (0, 0), "{machine}, {tasks} vCPUs, {run_us} us, seed {seed}");
+            old += interrupted(machine, tasks, run_us, seed, OLD).0;
+        }
+    }
+    assert!(old > 50, "{old} with the old rule");
 }
 
 #[test]

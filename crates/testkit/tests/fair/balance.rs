@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Balancing by contributed load: the example of the series.
+//! Balancing: by contributed load, as the example of the series; without useless moves; to every core; past what may not move.
 
 use scxlab_kernel::Kernel;
+use scxlab_kernel::behavior::Sys;
+use scxlab_machine::Machine;
+use scxlab_machine::cpumask::{self, CpuMask};
+use scxlab_machine::id::CpuId;
 use scxlab_testkit::shipped::scheduled;
+use scxlab_testkit::sim::{self, run_ns};
+use scxlab_testkit::state::stat;
 
-use crate::{MS, SECOND, stayed};
+use crate::{MS, SECOND, run_on, stayed};
+
+/// Every load tracking: what balancing promises must not depend on it.
+const MODES: [&str; 2] = ["fair", "fair,load=FAIR_LOAD_PELT"];
 
 /// One task of 80 % and two of 40 %, with periods that drift against each other.
 const TASKS: &str = r#"
@@ -52,5 +61,287 @@ fn pelt_keeps_80_from_40_and_40_and_window_does_not() {
         assert!(pelt > 95, "pelt, seed {seed}: {pelt} %");
         let window = split_percent(TASKS, MACHINE, "fair", seed);
         assert!(window < 70, "window, seed {seed}: {window} %");
+    }
+}
+
+fn nr_cpus(machine: &str) -> usize {
+    Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")).topology.nr_cpus()
+}
+
+/// Hogs, and what each of them had from `settled` to the end, with the moves of all of them in that time.
+fn hogs(scheduler: &str, machine: &str, tasks: usize, settled: u64, end: u64) -> (Vec<u64>, u64) {
+    let workload = format!("hogs,tasks={tasks},duration=none");
+    let (mut k, _) = scheduled(scheduler, machine, &workload, 1);
+    let ran =
+        |k: &Kernel| -> Vec<u64> { (0..tasks).map(|i| run_ns(k, &format!("hog-{i}"))).collect() };
+    k.start();
+    run_on(&mut k, settled);
+    let (before, moves) = (ran(&k), moves(&k));
+    run_on(&mut k, end);
+    let used = ran(&k).iter().zip(&before).map(|(now, then)| now - then).collect();
+    (used, self::moves(&k) - moves)
+}
+
+fn moves(k: &Kernel) -> u64 {
+    k.tasks.iter().filter(|t| k.is_workload(t)).map(|t| t.account.migrations).sum()
+}
+
+/// As many for each CPU: nobody moves, and shares are within 1 %, over the time in which 1 % of a share is a round of all, 24 ms.
+#[test]
+fn ties_move_nobody() {
+    let machines =
+        ["1c", "2c", "3c", "8c", "2n2c1t", "2n2c2t", "2n2l2c1t", "1n3l5c1t", "4n4c1t", "2n4l4c2t"];
+    for scheduler in MODES {
+        for machine in machines {
+            let cpus = nr_cpus(machine);
+            for each in 1..=3 {
+                let fair = 2400 * MS;
+                let end = SECOND / 2 + fair * each as u64;
+                let (used, moves) = hogs(scheduler, machine, each * cpus, SECOND / 2, end);
+                let what = format!("{scheduler}, {} hogs on {machine}", each * cpus);
+                assert_eq!(moves, 0, "{what}");
+                let off = used.iter().map(|ns| ns.abs_diff(fair)).max().expect("a hog");
+                assert!(off <= fair / 100, "{what}: {off} ns off");
+            }
+        }
+    }
+}
+
+/// Binds each hog to a CPU, or frees it.
+fn bind(k: &mut Kernel, to: impl Fn(usize) -> Option<usize>) {
+    let cpus = k.cpus.len();
+    let hogs: Vec<_> = k.tasks.iter().filter(|t| t.name.starts_with("hog")).map(|t| t.id).collect();
+    for (i, &hog) in hogs.iter().enumerate() {
+        let mask = match to(i) {
+            Some(cpu) => CpuMask::of(cpus, [CpuId(cpu as u32)]),
+            None => CpuMask::all(cpus),
+        };
+        k.user(|k| k.set_affinity(hog, &mask)).expect("an online CPU");
+    }
+}
+
+/// Tasks that cannot be divided evenly take turns, by looks of busy CPUs, of which each level has one in 64 ms at most. Each task has
+/// its part within a half in 4 s: nobody is stuck with the smaller one, which is two thirds where one CPU has three and others two.
+#[test]
+fn odd_tasks_take_turns() {
+    for scheduler in MODES {
+        for (machine, levels) in [
+            ("2c", 1),
+            ("4c", 1),
+            ("2n2c1t", 2),
+            ("8c", 1),
+            ("2n4c1t", 2),
+            ("2n2c2t", 3),
+            ("2n2l2c1t", 3),
+        ] {
+            let cpus = nr_cpus(machine);
+            for tasks in [cpus + 1, cpus + cpus / 2, 2 * cpus - 1, 2 * cpus + 1, 4 * cpus - 1] {
+                let (used, moves) = hogs(scheduler, machine, tasks, SECOND, 5 * SECOND);
+                let what = format!("{scheduler}, {tasks} hogs on {machine}");
+                let most = (4 * 1000 / 64 + 1) * cpus as u64 * levels;
+                assert!((1..=most).contains(&moves), "{what}: {moves} moves, {most} at most");
+                let mean = used.iter().sum::<u64>() / tasks as u64;
+                let parts = used.iter().map(|ns| ns * 100 / mean);
+                assert!(
+                    parts.clone().all(|p| (60..=150).contains(&p)),
+                    "{what}: {:?} %",
+                    parts.collect::<Vec<_>>()
+                );
+                assert!(
+                    mean * tasks as u64 > 4 * SECOND * cpus as u64 / 1000 * 995,
+                    "{what}: CPUs idle"
+                );
+            }
+        }
+    }
+}
+
+/// A task that has nearly all the weight and sleeps half of the time, on a CPU of its own: what it leaves, others get.
+#[test]
+fn a_heavy_sleeper_leaves_no_cpu_idle() {
+    for scheduler in MODES {
+        for (machine, nice, run, sleep) in [
+            ("2c", -20, 5, 5),
+            ("2c", -20, 20, 20),
+            ("2c", -10, 1, 1),
+            ("3c", -20, 8, 2),
+            ("2n2c1t", -20, 5, 5),
+            ("1n2c2t", -20, 3, 9),
+        ] {
+            let cpus = nr_cpus(machine);
+            let text = format!(
+                "[[thread]]\nname = \"heavy\"\nnice = {nice}\n\
+                 ops = [{{ loop = {{ ops = [{{ compute = \"{run}ms\" }}, {{ sleep = \"{sleep}ms\" }}] }} }}]\n\
+                 [[thread]]\nname = \"hog\"\ninstances = {}\nops = [{{ loop = {{ ops = [{{ compute = \"1ms\" }}] }} }}]\n",
+                4 * cpus
+            );
+            let (mut k, _) = scheduled(scheduler, machine, &text, 1);
+            let busy = |k: &Kernel| k.tasks.iter().map(|t| t.account.run_ns).sum::<u64>();
+            k.start();
+            run_on(&mut k, SECOND);
+            let before = busy(&k);
+            run_on(&mut k, 3 * SECOND);
+            let idle = (2 * SECOND * cpus as u64).saturating_sub(busy(&k) - before);
+            let percent = idle as f64 / (2 * SECOND * cpus as u64) as f64 * 100.0;
+            assert!(
+                percent < 1.0,
+                "{scheduler} {machine} {nice} {run}/{sleep}: {percent:.2} % idle"
+            );
+        }
+    }
+}
+
+/// Tasks that run now, per core.
+fn on_cores(k: &Kernel, machine: &str) -> Vec<usize> {
+    let m = Machine::resolve(machine).expect("a machine");
+    let core = |cpu: CpuId| m.topology.cpu(cpu).core.0 as usize;
+    let mut running = vec![0; m.topology.cores().len()];
+    for t in k.tasks.iter().filter(|t| k.is_workload(t) && t.on_cpu) {
+        running[core(t.cpu)] += 1;
+    }
+    running
+}
+
+/// No more tasks than cores: each has one to itself, from the start; and again 100 ms after they were all bound to the first core.
+#[test]
+fn tasks_have_cores_to_themselves() {
+    for scheduler in MODES {
+        for machine in ["1n2c2t", "2n4c2t", "2n2l2c2t", "1n3l3c2t", "numa-2n", "hybrid-8p8e"] {
+            let m = Machine::resolve(machine).expect("a machine");
+            let cores = m.topology.cores().len();
+            for tasks in [1, cores / 2, cores] {
+                let workload = format!("hogs,tasks={tasks},duration=none");
+                let (mut k, _) = scheduled(scheduler, machine, &workload, 1);
+                k.start();
+                run_on(&mut k, 50 * MS);
+                let what = format!("{scheduler}: {tasks} hogs on {machine}");
+                let most = |k: &Kernel| on_cores(k, machine).into_iter().max();
+                assert_eq!(most(&k), Some(1), "{what}");
+                let first: Vec<_> = cpumask::iter(m.topology.core_mask(CpuId(0))).collect();
+                bind(&mut k, |i| Some(first[i % 2].0 as usize));
+                run_on(&mut k, 100 * MS);
+                bind(&mut k, |_| None);
+                run_on(&mut k, 300 * MS);
+                assert_eq!(most(&k), Some(1), "{what}, squeezed");
+                assert_eq!(on_cores(&k, machine).iter().sum::<usize>(), tasks, "{what}, squeezed");
+            }
+        }
+    }
+}
+
+/// Five hogs are bound to CPU 0 and hide three free ones on CPU 1, which is less busy: these are spread all the same.
+#[test]
+fn bound_tasks_do_not_hide_free_ones() {
+    for scheduler in MODES {
+        for (machine, cpus) in [("4c", 4), ("2n2c1t", 4), ("2n2l2c1t", 8)] {
+            let (mut k, _) =
+                scheduled(scheduler, machine, &format!("hogs,tasks={},duration=none", cpus + 6), 1);
+            k.start();
+            // One on each CPU, four more on CPU 0, two more on CPU 1.
+            let home = |i: usize| if i < cpus { i } else { usize::from(i >= cpus + 4) };
+            let free: Vec<usize> = (0..cpus + 6).filter(|&i| home(i) == 1).collect();
+            bind(&mut k, |i| Some(home(i)));
+            run_on(&mut k, 100 * MS);
+            bind(&mut k, |i| Some(home(i)).filter(|&cpu| cpu != 1));
+            run_on(&mut k, SECOND);
+            let ran = |k: &Kernel| -> Vec<u64> {
+                free.iter().map(|&i| run_ns(k, &format!("hog-{i}"))).collect()
+            };
+            let before = ran(&k);
+            run_on(&mut k, 3 * SECOND);
+            let used: Vec<u64> =
+                ran(&k).iter().zip(before).map(|(now, then)| (now - then) / (20 * MS)).collect();
+            // Three on CPU 1 have a third each; spread, with one other on each of their CPUs, a half at least.
+            assert!(used.iter().all(|&percent| percent > 45), "{scheduler} {machine}: {used:?} %");
+        }
+    }
+}
+
+/// A CPU that becomes idle looks nowhere as long as no CPU has two tasks.
+#[test]
+fn an_idle_machine_is_not_searched() {
+    for scheduler in MODES {
+        for machine in ["2c", "2n4c2t", "4n16c1t"] {
+            // Bound, so that no two are on one CPU even for a moment.
+            let text: String = (0..nr_cpus(machine) / 2)
+                .map(|cpu| {
+                    format!(
+                        "[[thread]]\nname = \"t{cpu}\"\ncpus = \"{}\"\nops = [{{ loop = {{ ops = [{{ compute = \"700us\" }}, \
+                         {{ sleep = \"900us\" }}] }} }}]\n",
+                        2 * cpu
+                    )
+                })
+                .collect();
+            let (mut k, loaded) = scheduled(scheduler, machine, &text, 1);
+            k.start();
+            run_on(&mut k, 100 * MS);
+            let (early, picks) = (stat(&k, &loaded, "balance_newidle"), stat(&k, &loaded, "picks"));
+            run_on(&mut k, 300 * MS);
+            assert_eq!(stat(&k, &loaded, "balance_newidle"), early, "{scheduler} {machine}");
+            assert!(stat(&k, &loaded, "picks") > picks + 50);
+        }
+    }
+}
+
+/// Units of work of a run.
+fn work(scheduler: &str, machine: &str, workload: &str, ns: u64) -> u64 {
+    let mut k = match scheduler {
+        "eevdf" => sim::kernel(machine, workload, 1),
+        _ => scheduled(scheduler, machine, workload, 1).0,
+    };
+    k.start();
+    run_on(&mut k, ns);
+    k.tasks.iter().map(|t| t.account.work_units).sum()
+}
+
+/// The machines of the threads: hogs and schbench get as much done as under the kernel's default class, less 5 % at most.
+#[test]
+fn throughput_is_that_of_the_default_class() {
+    for (machine, cpus) in [
+        ("p3-8way", 8),
+        ("x3650m2", 8),
+        ("x3850x5", 8),
+        ("xen-16", 16),
+        ("numa-2n", 32),
+        ("x3750m4", 64),
+        ("x3950", 64),
+        ("dbench-host", 80),
+    ] {
+        let workloads = [
+            format!("hogs,tasks={},duration=none", cpus / 2),
+            format!("hogs,tasks={cpus},duration=none"),
+            format!("hogs,tasks={},duration=none", cpus + cpus / 4),
+            "schbench,duration=none".to_string(),
+            format!("schbench,message_threads=2,workers={},duration=none", cpus / 2),
+        ];
+        for workload in workloads {
+            let wanted = work("eevdf", machine, &workload, 300 * MS);
+            for scheduler in MODES {
+                let got = work(scheduler, machine, &workload, 300 * MS);
+                assert!(
+                    got * 100 >= wanted * 95,
+                    "{scheduler} {machine} {workload}: {got}, eevdf {wanted}"
+                );
+            }
+        }
+    }
+}
+
+/// A messenger that sleeps most of the time, and workers that have a core each: whom it wakes up stays there, instead of coming to
+/// the messenger's LLC, which has fewer cores than there are workers.
+#[test]
+fn a_waker_that_seldom_runs_draws_nobody() {
+    for (machine, workers) in
+        [("2n1l4c2t", 5), ("1n4l2c2t", 6), ("4n1l4c2t", 12), ("dbench-host", 16)]
+    {
+        let workload = format!("schbench,workers={workers},duration=none");
+        for (seed, scheduler) in (1..=3).flat_map(|seed| MODES.map(|s| (seed, s))) {
+            let (mut k, loaded) = scheduled(scheduler, machine, &workload, seed);
+            k.start();
+            run_on(&mut k, 300 * MS);
+            assert!(stat(&k, &loaded, "wakeups") > 50 * workers);
+            let drawn = stat(&k, &loaded, "wake_affine");
+            assert_eq!(drawn, 0, "{scheduler} {machine} {workload} seed {seed}");
+        }
     }
 }

@@ -151,3 +151,15 @@ fn survives_change() {
         run_on(&mut k, to);
     }
 }
+
+/// Who slept for longer than `rescue_ns` has not waited for that long: many wake up shortly before a CPU looks for such.
+#[test]
+fn a_long_sleep_is_no_long_wait() {
+    let mut text = String::from("duration = \"12s\"\n");
+    hog(&mut text, "hog", "/");
+    writeln!(text, "[[thread]]\nname = \"s\"\ninstances = 60\nops = [{{ compute = \"1ms\" }}, {{ sleep = \"10s\" }}, {{ compute = \"20ms\" }}]").unwrap();
+    let (mut k, loaded) = scheduled("fair", "1c", &text, 1);
+    k.start();
+    run_on(&mut k, 12 * SECOND);
+    assert_eq!(stat(&k, &loaded, "rescues"), 0);
+}

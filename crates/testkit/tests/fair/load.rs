@@ -128,3 +128,55 @@ fn a_sleeper_takes_its_load_along() {
     assert_eq!((left.blocked_load, left.runnable_load), (0, 0));
     assert!(arrived.runnable_load * 100 > asleep * 75, "{arrived:?} of {asleep}");
 }
+
+/// A CPU's own average, and a cgroup's: the part of the time in which there is work, and in which it runs. `run_ms` of each 10 ms
+/// for `tasks` tasks that come at once, each in a cgroup of its own, on CPU 0 of two.
+fn duty_cycle(run_ms: u64, tasks: u64) {
+    let mut machine = Machine::resolve("2c").unwrap();
+    machine.costs.clock.tick_hz = 1000;
+    let mut text = String::from("duration = \"4s\"\n");
+    for i in 0..tasks {
+        text += &format!(
+            "[[cgroup]]\npath = \"/g{i}\"\n[[thread]]\nname = \"t{i}\"\ncgroup = \"/g{i}\"\ncpus = \"0\"\n\
+             ops = [{{ loop = {{ ops = [{{ compute = \"{run_ms}ms\" }}, \
+             {{ timer = {{ name = \"t{i}\", period = \"10ms\", mode = \"absolute\" }} }}] }} }}]\n"
+        );
+    }
+    let (mut k, loaded) = scheduled_on(PELT, machine, &text, 1);
+    k.start();
+    advance(&mut k, SECOND);
+    let (mut work, mut runnable, mut usage, mut group, mut looks) = (0, 0, 0, 0, 0);
+    while looks < 1000 {
+        let at = k.now + 1_997_000;
+        advance(&mut k, at);
+        let cpu = report(&mut k, &loaded, 0, 0).expect("the root");
+        work += cpu.runnable;
+        let own = (1..=tasks as u32).map(|g| report(&mut k, &loaded, g, 0).expect("a cgroup"));
+        let own: Vec<Report> = own.collect();
+        runnable += own.iter().map(|r| r.runnable).sum::<u64>();
+        usage += own.iter().map(|r| r.usage).sum::<u64>();
+        group += own.iter().map(|r| r.group_usage as u64).sum::<u64>();
+        looks += 1;
+    }
+    let busy = (run_ms * tasks) as f64 / 10.0;
+    for (what, sum, wanted, percent) in [
+        ("the CPU has work", work, busy, 2.0),
+        ("cgroups run", usage, busy, 2.0),
+        // A total is told when something happens to the queue, and each 8 ms if its CPU is busy: it lags a sleeper.
+        ("their totals run", group, busy, 12.0),
+    ] {
+        let part = sum as f64 / f64::from(looks) / 1024.0;
+        let off = (part / wanted - 1.0).abs() * 100.0;
+        assert!(off <= percent, "{tasks} of {run_ms} ms: {what} {part:.3}, wanted {wanted:.3}");
+    }
+    // Who waits has work and does not run.
+    assert!(runnable * 100 >= usage * 99, "{runnable} {usage}");
+    assert!(tasks == 1 || runnable * 100 > usage * 120, "{runnable} {usage}");
+}
+
+#[test]
+fn averages_follow_duty_cycles() {
+    for (run_ms, tasks) in [(1, 1), (3, 1), (8, 1), (2, 2), (4, 2), (3, 3)] {
+        duty_cycle(run_ms, tasks);
+    }
+}

@@ -6,7 +6,7 @@ use scxlab_kernel::Kernel;
 use scxlab_machine::Machine;
 use scxlab_machine::id::CpuId;
 use scxlab_testkit::state::global;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One cgroup with a thread for each CPU.
 pub struct Job {
@@ -69,38 +69,44 @@ pub fn topology(machine: &str) -> Vec<(String, String)> {
     set
 }
 
-/// Who leads which gang in which domain, as the CPUs themselves believe.
+/// The rounds of every domain.
 #[derive(Default)]
 pub struct Leaders {
     /// Of each round the gang, the domain, and the leader.
     pub rounds: BTreeMap<u64, (u64, i64, u64)>,
+    /// Of each domain the newest round.
+    newest: BTreeMap<i64, u64>,
     pub leading_now: usize,
 }
 
 impl Leaders {
-    /// Panics if two CPUs lead a gang in one domain, or a round has two leaders.
+    /// Panics if a CPU takes part in a round that is not its domain's, or a round comes back that was over.
     pub fn look(&mut self, k: &Kernel, loaded: &Loaded) {
-        // Of each gang and domain: who leads, from when to when.
-        let mut now: BTreeMap<(u64, i64), Vec<(u64, u64)>> = BTreeMap::new();
+        let mut goes_on = BTreeSet::new();
         for cpu in 0..k.cpus.len() as u64 {
             let of = |field: &str| global(k, loaded, &format!("gang_cpus[{cpu}].{field}"));
-            let round = of("leads") as u64;
+            let domain = of("domain");
+            let lead = |field: &str| global(k, loaded, &format!("gang_leads[{domain}].{field}"));
+            let (round, joined) = (lead("round") as u64, of("round") as u64);
+            assert_eq!(round >> 63, 0, "nobody is about to lead between two operations");
+            if joined != 0 && !self.rounds.contains_key(&joined) {
+                assert_eq!(joined, round, "CPU {cpu} takes part in its domain's round");
+            }
             if round == 0 {
                 continue;
             }
-            let (gang, domain) = (round >> 48, of("domain"));
-            assert_eq!(round & 0xffff, cpu + 1, "a CPU leads its own rounds only");
-            let seen = *self.rounds.entry(round).or_insert((gang, domain, cpu));
-            assert_eq!(seen, (gang, domain, cpu), "round {round:#x} has two leaders");
-            now.entry((gang, domain)).or_default().push((of("since") as u64, of("until") as u64));
+            let (gang, serial, leader) =
+                (round >> 48, round >> 16 & 0xffff_ffff, (round & 0xffff) - 1);
+            let leads_here = global(k, loaded, &format!("gang_cpus[{leader}].domain")) == domain;
+            assert!(leads_here, "the leader is of the domain");
+            self.rounds.insert(round, (gang, domain, leader));
+            let newest = self.newest.entry(domain).or_default();
+            assert!(serial >= *newest, "round {round:#x} was over");
+            *newest = serial;
+            if lead("until") as u64 > k.now {
+                goes_on.insert(domain);
+            }
         }
-        // A leader whose time is over may not have looked at the clock yet, when another one is elected.
-        for (what, rounds) in &mut now {
-            rounds.sort();
-            let apart = rounds.windows(2).all(|w| w[1].0 >= w[0].1);
-            assert!(apart, "gang and domain {what:?} have two leaders: {rounds:?}");
-        }
-        let lasts = |rounds: &&Vec<(u64, u64)>| rounds.iter().any(|r| r.1 > k.now);
-        self.leading_now = now.values().filter(lasts).count();
+        self.leading_now = goes_on.len();
     }
 }

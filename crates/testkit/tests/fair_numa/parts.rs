@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `bpf/lib/numa.bpf.h` against a model of its own: the sums over tasks, made anew for each question.
 
+use std::cmp::Ordering;
+
 use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_testkit::shipped::{run_program, selftest};
@@ -16,6 +18,7 @@ struct Member {
     weight: u64,
     queued: bool,
     memory: Option<(u64, u64)>,
+    slept_at: Option<u64>,
 }
 
 fn call(k: &mut Kernel, loaded: &Loaded, program: &str, words: &mut [u64]) {
@@ -49,30 +52,66 @@ impl Model {
         there.fold((0, 0), |(sum, n), m| (sum + m.weight, n + 1))
     }
 
-    fn memory(&self, process: u64) -> Option<u64> {
-        let faults = |n: u64| -> u64 {
-            self.of(process).filter_map(|m| m.memory.filter(|f| f.0 == n)).map(|f| f.1).sum()
-        };
-        let best = (0..NODES).rev().max_by_key(|n| faults(*n))?;
-        (faults(best) > 0).then_some(best)
+    fn faults(&self, process: u64, node: u64) -> u64 {
+        self.of(process).filter_map(|m| m.memory.filter(|f| f.0 == node)).map(|f| f.1).sum()
     }
 
-    fn gains(&self, process: u64, from: u64, to: u64, weight: u64, memory: Option<u64>) -> bool {
+    /// Whether faults speak against a move between nodes of which neither is far ahead.
+    fn leaves_memory(&self, m: &Member, from: u64, to: u64) -> bool {
+        let (here, there) = (self.home(m.process, from).0, self.home(m.process, to).0);
+        let level = there <= here && here <= there + m.weight;
+        m.process != 0 && level && self.faults(m.process, to) < self.faults(m.process, from)
+    }
+
+    fn gains(&self, process: u64, from: u64, to: u64, weight: u64, by_faults: bool) -> bool {
         if process == 0 || from == to {
             return false;
         }
-        memory.map_or_else(
-            || self.home(process, to).0 + weight > self.home(process, from).0,
-            |memory| memory == to,
-        )
+        let (here, there) = (self.home(process, from).0, self.home(process, to).0);
+        let key = |node| if by_faults { self.faults(process, node) } else { 0 };
+        let level = there <= here && here <= there + weight;
+        match key(to).cmp(&key(from)) {
+            Ordering::Equal => there + weight > here,
+            more if level => more.is_gt(),
+            _ => there + weight > here,
+        }
     }
 
-    fn source(&self, process: u64, here: u64, memory: Option<u64>) -> Option<u64> {
+    fn scatters(&self, process: u64, from: u64, to: u64, weight: u64, by_faults: bool) -> bool {
+        let all: u64 = (0..NODES).map(|n| self.home(process, n).0).sum();
+        process != 0 && all > weight && !self.gains(process, from, to, weight, by_faults)
+    }
+
+    /// An exchange, by what it is for: the shares that it changes, largest first, before and after.
+    fn swapped(&self, m: &Member, o: &Member, from: u64, to: u64) -> [Vec<u64>; 2] {
+        let shares = |moved: u64, other: u64| {
+            let mut of = vec![
+                self.home(m.process, from).0.wrapping_sub(moved),
+                self.home(m.process, to).0 + moved,
+            ];
+            if o.process != 0 {
+                of.push(self.home(o.process, from).0 + other);
+                of.push(self.home(o.process, to).0.wrapping_sub(other));
+            }
+            of.sort_by(|a, b| b.cmp(a));
+            of
+        };
+        [shares(0, 0), shares(m.weight, o.weight)]
+    }
+
+    /// Runnable tasks of a node, and those that have been since the window before this one began.
+    fn active(&self, node: u64, now: u64) -> u64 {
+        let lately =
+            |m: &&Member| m.queued || m.slept_at.is_some_and(|at| (now >> 26) - (at >> 26) < 2);
+        self.0.iter().flatten().filter(|m| m.node == Some(node)).filter(lately).count() as u64
+    }
+
+    fn source(&self, process: u64, here: u64, by_faults: bool) -> Option<u64> {
         let may = |from: &u64| {
             let (home, nr) = self.home(process, *from);
             let weight = home.checked_div(nr).unwrap_or(0);
             self.queued(Some(process), *from).1 > 0
-                && self.gains(process, *from, here, weight, memory)
+                && self.gains(process, *from, here, weight, by_faults)
         };
         (0..NODES).filter(may).min_by_key(|n| self.home(process, *n).1)
     }
@@ -106,11 +145,11 @@ fn next_step(model: &mut Model, state: &mut u64, now: u64) -> [u64; 6] {
             [4, at, 0, node, weight, now]
         }
         _ if m.queued => {
-            m.queued = false;
+            (m.queued, m.slept_at) = (false, Some(now));
             [2, at, 0, 0, 0, now]
         }
         _ => {
-            (m.node, m.weight, m.queued) = (Some(node), weight, true);
+            (m.node, m.weight, m.queued, m.slept_at) = (Some(node), weight, true, None);
             [1, at, 0, node, weight, now]
         }
     }
@@ -124,57 +163,88 @@ fn sums_and_judgements_are_those_of_a_model() {
         call(&mut k, &loaded, "start", &mut [NODES]);
         let (mut model, mut state) = (Model([None; MEMBERS as usize]), seed);
         for step in 0..3000u64 {
-            let mut words_of_step = next_step(&mut model, &mut state, step << 18);
+            // Windows of 67 ms pass every few steps.
+            let now = step << 24;
+            let mut words_of_step = next_step(&mut model, &mut state, now);
             call(&mut k, &loaded, "step", &mut words_of_step);
             let (member, node, to) =
                 (random(&mut state, MEMBERS), random(&mut state, NODES), random(&mut state, NODES));
-            let memory = (random(&mut state, 3) == 0).then(|| random(&mut state, NODES));
-            let mut view = [0; 14];
-            view[..4].copy_from_slice(&[member, node, to, words(memory)]);
+            let other = random(&mut state, MEMBERS);
+            let by_faults = random(&mut state, 2) == 0;
+            let mut view = [0; 18];
+            view[..6].copy_from_slice(&[member, node, to, other, u64::from(by_faults), now]);
             call(&mut k, &loaded, "view", &mut view);
-            assert_eq!(view[9], model.queued(None, node).0, "seed {seed}, step {step}");
+            assert_eq!(view[11], model.queued(None, node).0, "seed {seed}, step {step}");
+            assert_eq!(view[12], model.active(node, now), "seed {seed}, step {step}");
             let Some(m) = model.0[member as usize] else { continue };
             let p = m.process;
             let ((home, nr), (queued, nr_queued)) =
                 (model.home(p, node), model.queued(Some(p), node));
-            assert_eq!(view[4..8], [queued, home, nr, nr_queued], "seed {seed}, step {step}");
-            assert_eq!(
-                view[10],
-                u64::from(model.gains(p, node, to, m.weight, memory)),
-                "step {step}"
-            );
-            let source = if p == 0 { None } else { model.source(p, node, memory) };
-            assert_eq!(view[11] as u32, words(source) as u32, "seed {seed}, step {step}");
-            assert_eq!(view[12] as u32, words(model.memory(p)) as u32, "seed {seed}, step {step}");
+            assert_eq!(view[6..10], [queued, home, nr, nr_queued], "seed {seed}, step {step}");
+            let judged = [
+                model.gains(p, node, to, m.weight, by_faults),
+                model.scatters(p, node, to, m.weight, by_faults),
+            ];
+            assert_eq!(view[13..15], judged.map(u64::from), "seed {seed}, step {step}");
+            if let Some(o) = model.0[other as usize]
+                && (m.node, o.node) == (Some(node), Some(to))
+                && node != to
+                && p != 0
+                && p != o.process
+            {
+                let [before, after] = model.swapped(&m, &o, node, to);
+                let gains = view[15] == 1;
+                assert!(!gains || after > before, "seed {seed}, step {step}: the list must grow");
+                let vetoed = by_faults
+                    && (model.leaves_memory(&m, node, to) || model.leaves_memory(&o, to, node));
+                assert!(!gains || !vetoed, "seed {seed}, step {step}: away from memory");
+                assert!(
+                    gains || vetoed || after[0] <= before[0],
+                    "seed {seed}, step {step}: missed"
+                );
+            }
+            let source = if p == 0 { None } else { model.source(p, node, by_faults) };
+            assert_eq!(view[16] as u32, words(source) as u32, "seed {seed}, step {step}");
         }
     }
 }
 
-/// `numa_has_room` on a machine of nodes with 4 CPUs each.
-fn room(k: &mut Kernel, loaded: &Loaded, node: u64, now: u64) -> (bool, u64) {
-    let mut query = [node, 1024, 125, now, 4096, 0, 0];
+/// `numa_has_room` on a machine of nodes with 4 cores each, for a task of 1024.
+fn room(k: &mut Kernel, loaded: &Loaded, node: u64, beyond: u64, now: u64) -> (bool, u64) {
+    let mut query = [node, 1024, beyond, now, 4096, 0, 0];
     call(k, loaded, "room", &mut query);
     (query[5] == 1, query[6])
 }
 
 #[test]
-fn a_node_takes_what_its_cpus_can_run_or_its_share() {
+fn a_node_takes_a_task_per_core_or_its_share() {
     let mut k = kernel("1c", "hogs,tasks=1", 1);
     let loaded = selftest(&mut k, "numa");
     call(&mut k, &loaded, "start", &mut [NODES]);
-    let enqueue = |k: &mut Kernel, member: u64, node: u64, now: u64| {
-        call(k, &loaded, "step", &mut [0, member, member + 1, 0, 0, now]);
-        call(k, &loaded, "step", &mut [1, member, 0, node, 1024, now]);
+    let window = |n: u64| n << 26;
+    let run = |k: &mut Kernel, member: u64, node: u64, from: u64, until: u64| {
+        call(k, &loaded, "step", &mut [0, member, member + 1, 0, 0, from]);
+        call(k, &loaded, "step", &mut [1, member, 0, node, 1024, from]);
+        call(k, &loaded, "step", &mut [2, member, 0, 0, 0, until]);
     };
-    let periods = |n: u64| n << 20;
-    (0..3).for_each(|m| enqueue(&mut k, m, 0, 0));
-    let (_, average) = room(&mut k, &loaded, 0, periods(32));
-    assert!(average.abs_diff(3 * 1024 / 2) < 4, "{average}: half of it after 32 periods");
-    let now = periods(2000);
-    let (has, average) = room(&mut k, &loaded, 0, now);
-    assert!(has && average.abs_diff(3072) < 4, "three tasks on four CPUs: {average}");
-    (3..5).for_each(|m| enqueue(&mut k, m, 0, now));
-    assert!(!room(&mut k, &loaded, 0, 2 * now).0, "five on four CPUs, others idle");
-    (5..29).for_each(|m| enqueue(&mut k, m, 1 + m % 4, 2 * now));
-    assert!(room(&mut k, &loaded, 0, 4 * now).0, "five on four CPUs, six on each of the others");
+    // Three tasks that ran for a millisecond each.
+    (0..3).for_each(|m| run(&mut k, m, 0, m << 20, (m + 1) << 20));
+    assert!(room(&mut k, &loaded, 0, 0, window(1)).0, "a core is free");
+    run(&mut k, 3, 0, window(1), window(1) + (1 << 20));
+    assert!(!room(&mut k, &loaded, 0, 0, window(1)).0, "none is, though all sleep");
+    assert!(room(&mut k, &loaded, 0, 1, window(1)).0, "for a moment, if another goes");
+    assert!(room(&mut k, &loaded, 0, 0, window(2)).0, "three slept for more than a window");
+    // More tasks than cores on every node: 24 by 20, five on each of the others.
+    let now = window(10);
+    (0..4).for_each(|m| run(&mut k, m + 10, 0, now, now + 1000));
+    (0..20).for_each(|m| run(&mut k, m + 20, 1 + m % 4, now, now + 1000));
+    assert!(room(&mut k, &loaded, 0, 0, now).0, "four, where the share is 4.8");
+    (0..1).for_each(|m| run(&mut k, m + 14, 0, now, now + 1000));
+    assert!(!room(&mut k, &loaded, 0, 0, now).0, "five");
+    // Three that always run, and a fifth of the machine's tasks: no CPU time for another beside them.
+    let now = window(20);
+    (0..4).for_each(|m| call(&mut k, &loaded, "step", &mut [1, m, 0, 0, 1024, now]));
+    (0..20).for_each(|m| call(&mut k, &loaded, "step", &mut [1, m + 20, 0, 1 + m % 4, 1024, now]));
+    let (has, average) = room(&mut k, &loaded, 0, 1, window(40));
+    assert!(!has && average.abs_diff(4096) < 4, "{average}");
 }

@@ -29,6 +29,7 @@ fn every_generator_runs_with_its_defaults() {
     for generator in list() {
         let short = match generator.name {
             "hackbench" => "groups=1,loops=5,duration=1s",
+            "chat" => "rooms=1,users=5,messages=5",
             "pingpong" => "work=10us,duration=50ms",
             _ => "duration=50ms",
         };
@@ -57,6 +58,17 @@ fn hackbench_sends_every_message() {
     }
     let threads = program("hackbench,groups=2,mode=thread");
     assert!(threads.threads.iter().all(|t| t.process.is_some()));
+}
+
+#[test]
+fn chat_passes_each_message_on_to_all_others() {
+    for (rooms, users, messages) in [(1, 2, 50), (3, 5, 7), (2, 20, 3)] {
+        let arg = format!("chat,rooms={rooms},users={users},messages={messages}");
+        let (mock, end) = run(&arg, 3);
+        let units = rooms * users * messages * users;
+        assert_eq!((end, mock.total_work()), (End::Finished, units), "{arg}");
+        assert_eq!(mock.tasks.len() as u64, rooms * users * 4, "{arg}");
+    }
 }
 
 #[test]
@@ -102,8 +114,8 @@ fn hogs_deal_out_nice_values_and_groups() {
 fn wrong_arguments_say_what_would_be_right() {
     assert_eq!(
         error("hackbnch"),
-        "unknown workload \"hackbnch\"; there are hackbench, hogs, pingpong, schbench, sleepers, \
-         spin_barrier"
+        "unknown workload \"hackbnch\"; there are chat, hackbench, hogs, pingpong, schbench, \
+         sleepers, spin_barrier"
     );
     assert_eq!(
         error("sleepers,task=1"),

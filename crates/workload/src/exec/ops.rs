@@ -161,6 +161,7 @@ impl Executor {
         if late {
             thread.phase.missed += 1;
             thread.phase.wu_lat = 0;
+            thread.phase.woken = false;
             return Flow::Next;
         }
         thread.pending = Pending::TimerWake { due: next };

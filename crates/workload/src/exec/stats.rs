@@ -45,8 +45,12 @@ pub struct LoopTotals {
     pub loops: u64,
     pub run: Nanos,
     pub missed: u64,
+    /// Passes whose timer woke the thread: those with a latency. One whose last timer was missed has none.
+    pub woken: u64,
     pub wu_lat_sum: Nanos,
     pub wu_lat_max: Nanos,
+    /// Passes that reached a timer: those with a slack.
+    pub timed: u64,
     pub slack_sum: i64,
     pub slack_min: Option<i64>,
 }
@@ -70,6 +74,8 @@ pub(super) struct Phase {
     pub c_duration: Nanos,
     pub c_period: Nanos,
     pub wu_lat: Nanos,
+    /// A timer woke the thread, and none was missed after it.
+    pub woken: bool,
     pub missed: u32,
 }
 
@@ -87,7 +93,10 @@ impl Thread {
         match std::mem::replace(&mut self.pending, Pending::None) {
             Pending::None => {}
             Pending::Run { since } => self.phase.run += now.saturating_sub(since),
-            Pending::TimerWake { due } => self.phase.wu_lat += now.saturating_sub(due),
+            Pending::TimerWake { due } => {
+                self.phase.wu_lat += now.saturating_sub(due);
+                self.phase.woken = true;
+            }
         }
     }
 
@@ -117,9 +126,11 @@ impl Executor {
         totals.loops += 1;
         totals.run = totals.run.saturating_add(phase.run);
         totals.missed += u64::from(phase.missed);
+        totals.woken += u64::from(phase.woken);
         totals.wu_lat_sum = totals.wu_lat_sum.saturating_add(phase.wu_lat);
         totals.wu_lat_max = totals.wu_lat_max.max(phase.wu_lat);
         if phase.has_timer {
+            totals.timed += 1;
             totals.slack_sum = totals.slack_sum.saturating_add(phase.slack);
             let min = totals.slack_min.map_or(phase.slack, |min| min.min(phase.slack));
             totals.slack_min = Some(min);

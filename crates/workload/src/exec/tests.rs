@@ -200,11 +200,11 @@ fn wake_up_latency_is_measured_from_the_expiry() {
     let totals = executor.loop_totals().find(|(name, _)| *name == "a").unwrap().1;
     // The first slice of `hog` ends at 1 ms, the second at 2 ms; the timer is set at 1 ms for 500 us
     // after time zero, which is past: a miss has no latency.
-    assert_eq!((totals.missed, totals.wu_lat_max), (1, 0));
+    assert_eq!((totals.missed, totals.wu_lat_max, totals.woken, totals.timed), (1, 0, 0, 1));
     let late = text.replace("500us", "1500us");
     let (_, executor, _) = run(&late, 1);
     let totals = executor.loop_totals().find(|(name, _)| *name == "a").unwrap().1;
-    assert_eq!((totals.missed, totals.wu_lat_max), (0, 500_000));
+    assert_eq!((totals.missed, totals.wu_lat_max, totals.woken, totals.timed), (0, 500_000, 1, 1));
 }
 
 #[test]

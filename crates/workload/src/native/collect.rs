@@ -97,15 +97,17 @@ fn task(tables: &Tables, slot: &Slot) -> NativeTask {
 
 fn phases(slot: &Slot) -> PhaseTotals {
     let t = &slot.totals;
-    let slack = t.has_slack.load(Relaxed) != 0;
+    let timed = t.timed.load(Relaxed);
     PhaseTotals {
         loops: t.loops.load(Relaxed),
         run: t.run.load(Relaxed),
         missed: t.missed.load(Relaxed),
+        woken: t.woken.load(Relaxed),
         wu_lat_sum: t.wu_lat_sum.load(Relaxed),
         wu_lat_max: t.wu_lat_max.load(Relaxed),
+        timed,
         slack_sum: t.slack_sum.load(Relaxed),
-        slack_min: slack.then(|| t.slack_min.load(Relaxed)),
+        slack_min: (timed > 0).then(|| t.slack_min.load(Relaxed)),
     }
 }
 

@@ -132,8 +132,10 @@ pub struct PhaseTotals {
     pub loops: u64,
     pub run: Nanos,
     pub missed: u64,
+    pub woken: u64,
     pub wu_lat_sum: Nanos,
     pub wu_lat_max: Nanos,
+    pub timed: u64,
     pub slack_sum: i64,
     pub slack_min: Option<i64>,
 }
@@ -143,8 +145,10 @@ impl PhaseTotals {
         totals.loops = totals.loops.saturating_add(self.loops);
         totals.run = totals.run.saturating_add(self.run);
         totals.missed = totals.missed.saturating_add(self.missed);
+        totals.woken = totals.woken.saturating_add(self.woken);
         totals.wu_lat_sum = totals.wu_lat_sum.saturating_add(self.wu_lat_sum);
         totals.wu_lat_max = totals.wu_lat_max.max(self.wu_lat_max);
+        totals.timed = totals.timed.saturating_add(self.timed);
         totals.slack_sum = totals.slack_sum.saturating_add(self.slack_sum);
         totals.slack_min = match (totals.slack_min, self.slack_min) {
             (Some(a), Some(b)) => Some(a.min(b)),

@@ -126,6 +126,7 @@ pub struct PhaseState {
     pub has_timer: AtomicU32,
     pub missed: AtomicU32,
     pub wu_lat: AtomicU64,
+    pub woken: AtomicU32,
 }
 
 #[repr(C)]
@@ -133,11 +134,12 @@ pub struct Totals {
     pub loops: AtomicU64,
     pub run: AtomicU64,
     pub missed: AtomicU64,
+    pub woken: AtomicU64,
     pub wu_lat_sum: AtomicU64,
     pub wu_lat_max: AtomicU64,
+    pub timed: AtomicU64,
     pub slack_sum: AtomicI64,
     pub slack_min: AtomicI64,
-    pub has_slack: AtomicU32,
 }
 
 /// What the kernel counts for a thread. Wait and migrations are one more than counted; 0: not known.

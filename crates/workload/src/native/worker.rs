@@ -460,11 +460,13 @@ impl Thread {
         if late {
             phase.missed.store(phase.missed.load(Relaxed).saturating_add(1), Relaxed);
             phase.wu_lat.store(0, Relaxed);
+            phase.woken.store(0, Relaxed);
             return Ok(());
         }
         self.sleep_until(next)?;
         let late_by = self.now().saturating_sub(next);
         phase.wu_lat.store(phase.wu_lat.load(Relaxed).saturating_add(late_by), Relaxed);
+        phase.woken.store(1, Relaxed);
         Ok(())
     }
 
@@ -486,6 +488,7 @@ impl Thread {
         phase.has_timer.store(0, Relaxed);
         phase.missed.store(0, Relaxed);
         phase.wu_lat.store(0, Relaxed);
+        phase.woken.store(0, Relaxed);
     }
 
     fn phase_end(&self) {
@@ -497,6 +500,7 @@ impl Thread {
         add(&totals.loops, 1);
         add(&totals.run, phase.run.load(Relaxed));
         add(&totals.missed, phase.missed.load(Relaxed).into());
+        add(&totals.woken, phase.woken.load(Relaxed).into());
         let latency = phase.wu_lat.load(Relaxed);
         add(&totals.wu_lat_sum, latency);
         totals.wu_lat_max.store(totals.wu_lat_max.load(Relaxed).max(latency), Relaxed);
@@ -504,7 +508,8 @@ impl Thread {
             let slack = phase.slack.load(Relaxed);
             let sum = totals.slack_sum.load(Relaxed).saturating_add(slack);
             totals.slack_sum.store(sum, Relaxed);
-            let known = totals.has_slack.swap(1, Relaxed) != 0;
+            let known = totals.timed.load(Relaxed) != 0;
+            add(&totals.timed, 1);
             let min = if known { totals.slack_min.load(Relaxed).min(slack) } else { slack };
             totals.slack_min.store(min, Relaxed);
         }

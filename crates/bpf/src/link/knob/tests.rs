@@ -71,6 +71,19 @@ fn enumerators_lose_what_they_have_in_common() {
     assert!(parse_value(&btf, ty, "N").is_err());
 }
 
+/// `MODE_2_4` is the mode that a user calls 2.4; letters keep their underscores.
+#[test]
+fn an_underscore_between_digits_is_a_point() {
+    let mut types = Builder::new();
+    let names = [("MODE_NEW", 0), ("MODE_2_4", 1), ("MODE_2_4_PRE9_1", 2), ("MODE_V2_X", 3)];
+    let ty = types.enumeration("mode", &names);
+    let btf = types.build();
+    let short: Vec<_> = enumerator_names(&btf, ty).collect();
+    assert_eq!(short, ["new", "2.4", "2.4_pre9.1", "v2_x"]);
+    assert_eq!(parse_value(&btf, ty, "2.4"), Ok(vec![1, 0, 0, 0]));
+    assert_eq!(parse_value(&btf, ty, "MODE_2_4"), Ok(vec![1, 0, 0, 0]));
+}
+
 #[test]
 fn typos_get_suggestions() {
     let names = ["slice_ns", "slice_us", "smt_enabled", "primary_all", "debug"];

@@ -118,16 +118,10 @@ fn a_hot_task_is_left_alone() {
     assert!(hot.balanced.moves.is_empty(), "{hot:?}");
 }
 
-#[test]
-fn nohz_kick_serves_idle_cpus() {
-    let mut sim = Sim::new(topo(1, 1, 4, 1));
-    for _ in 0..4 {
-        let id = sim.pinned(Life::Hog, nice(0), 0);
-        sim.world.allowed[id.idx()] = CpuMask::all(4);
-    }
-    (1..4).for_each(|cpu| sim.fair.nohz_enter(CpuId(cpu)));
-    // Only CPU 0 has a tick.
-    for _ in 0..2000 {
+/// Runs with ticks on CPU 0 only: nobody else balances unless CPU 0 kicks an idle CPU.
+fn run_with_one_tick(sim: &mut Sim, time: Nanos) {
+    let end = sim.now + time;
+    while sim.now < end {
         sim.now += sim.step;
         sim.fair.charge_curr(CpuId(0), sim.now);
         if !sim.now.is_multiple_of(sim.fair.params().tick_ns) {
@@ -138,15 +132,70 @@ fn nohz_kick_serves_idle_cpus() {
         }
         if let Some(ilb) = sim.fair.nohz_kick(&sim.world, CpuId(0), sim.now) {
             assert_ne!(ilb, CpuId(0));
-            let balanced = sim.fair.balance(&sim.world, ilb, sim.now);
-            sim.apply(&balanced);
-            sim.resched_all();
+            if let Some(balanced) = sim.fair.nohz_balance(&sim.world, ilb, sim.now) {
+                sim.apply(&balanced);
+                sim.resched_all();
+            }
         }
     }
+    sim.check();
+}
+
+/// So many hogs that start on CPU 0.
+fn hogs_on_cpu_0(sim: &mut Sim, hogs: u32) {
+    for _ in 0..hogs {
+        let id = sim.pinned(Life::Hog, nice(0), 0);
+        sim.world.allowed[id.idx()] = CpuMask::all(sim.nr_cpus);
+    }
+}
+
+/// Also on a machine whose nodes are too far apart for forks, so that no other CPU ever ran anything.
+#[test]
+fn a_kick_serves_cpus_that_never_ran() {
+    for distance in [20, 30, 31, 254] {
+        let mut shape = topo(2, 1, 2, 1);
+        shape.distance = vec![vec![10, distance], vec![distance, 10]];
+        let mut sim = Sim::new(shape);
+        hogs_on_cpu_0(&mut sim, 4);
+        run_with_one_tick(&mut sim, 400 * MS);
+        for cpu in sim.cpus() {
+            assert_eq!(sim.fair.nr_running(cpu), 1, "distance {distance}, CPU {cpu}");
+        }
+    }
+}
+
+#[test]
+fn a_kick_serves_cpus_that_come_on_line() {
+    let shape = topo(1, 1, 4, 1);
+    let mut sim = Sim::new(shape.clone());
+    let others = [1, 2, 3].map(CpuId);
+    others.iter().for_each(|&cpu| sim.fair.cpu_offline(&shape, cpu, sim.now));
+    let others_idle = |sim: &Sim| others.iter().all(|&cpu| sim.fair.nr_running(cpu) == 0);
+    hogs_on_cpu_0(&mut sim, 4);
+    run_with_one_tick(&mut sim, SEC);
+    assert!(others_idle(&sim));
+    // The last one left never was late for a balance: it has nobody to balance with.
+    assert!(!sim.fair.balance_due(CpuId(0), sim.now));
+    others.iter().for_each(|&cpu| sim.fair.cpu_online(&shape, cpu, sim.now));
+    assert!(sim.fair.balance_due(CpuId(0), sim.now));
+    run_with_one_tick(&mut sim, 200 * MS);
     for cpu in sim.cpus() {
         assert_eq!(sim.fair.nr_running(cpu), 1, "CPU {cpu}");
     }
-    sim.check();
+}
+
+/// The CPU goes off line between the kick and its arrival, and comes back.
+#[test]
+fn a_kick_that_finds_no_cpu_is_not_the_last() {
+    let shape = topo(1, 1, 2, 1);
+    let mut sim = Sim::new(shape.clone());
+    hogs_on_cpu_0(&mut sim, 2);
+    sim.now = 100 * MS;
+    assert_eq!(sim.fair.nohz_kick(&sim.world, CpuId(0), sim.now), Some(CpuId(1)));
+    sim.fair.cpu_offline(&shape, CpuId(1), sim.now);
+    sim.fair.cpu_online(&shape, CpuId(1), sim.now);
+    run_with_one_tick(&mut sim, 200 * MS);
+    assert_eq!(sim.fair.nr_running(CpuId(1)), 1);
 }
 
 #[test]

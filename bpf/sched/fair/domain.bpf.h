@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Domains: the levels at which balancing compares CPUs.
+ *
+ * Four levels, each a span of CPUs made of groups: a core of CPUs, an LLC of cores, a node of LLCs, the machine of nodes. A span is
+ * a range of cpu_order[]. A level whose span is a single group has nothing to compare, and is left out.
+ *
+ * For each span the first CPU's entry counts the CPUs with more than one task (`nr_over`): a CPU that becomes idle need not look into
+ * a span that has none.
+ *
+ * Models: the domains SIBLING, MC, CPU and NODE of Linux 3.2. Differs: an LLC ends where its node ends.
+ */
+#ifndef FAIR_DOMAIN_BPF_H
+#define FAIR_DOMAIN_BPF_H
+
+#include "fair.bpf.h"
+
+#define CPU_POWER	1024
+#define SMT_POWER	1178	/* of a core with several threads */
+
+/* The group that a CPU belongs to at a level: what it shares with its like one level below. */
+static __always_inline u32 group_id(u32 level, u32 cpu)
+{
+	switch (level) {
+	case 0: return cpu;
+	case 1: return core_of(cpu);
+	case 2: return llc_of(cpu);
+	case 3: return node_of(cpu);
+	}
+	return 0;
+}
+
+static __always_inline bool same_span(u32 level, u32 a, u32 b)
+{
+	if (level < 3 && node_of(a) != node_of(b))
+		return false;
+	if (level < 2 && llc_of(a) != llc_of(b))
+		return false;
+	return level || core_of(a) == core_of(b);
+}
+
+static __always_inline u64 power_of(u32 cpu)
+{
+	u32 threads = core_size[cpu & (MAX_CPUS - 1)];
+
+	return threads > 1 ? SMT_POWER / threads : CPU_POWER;
+}
+
+static __always_inline bool is_compared(fair_level_t *at)
+{
+	return at->groups > 1;
+}
+
+/* ---- making them ---- */
+
+static bool has_threads;			/* some core has several */
+
+__weak int set_span(u32 level, u32 first, u32 end, u32 groups)
+{
+	u64 now = scx_bpf_now();
+	u32 i;
+
+	if (level >= NR_LEVELS)
+		return 0;
+	bpf_for(i, first, end) {
+		fair_level_t *at = &cpu_at(nth_cpu(i))->level[level];
+
+		at->first = first;
+		at->end = end;
+		at->groups = groups;
+		at->last = now;
+		if (!level && is_compared(at))
+			has_threads = true;
+	}
+	return 0;
+}
+
+__weak int make_domains(void)
+{
+	u32 level, i;
+
+	bpf_for(level, 0, NR_LEVELS) {
+		u32 first = 0, groups = 1;
+
+		bpf_for(i, 1, nr_cpus) {
+			u32 cpu = nth_cpu(i), before = nth_cpu(i - 1);
+
+			if (same_span(level, cpu, before)) {
+				groups += group_id(level, cpu) != group_id(level, before);
+				continue;
+			}
+			set_span(level, first, i, groups);
+			first = i;
+			groups = 1;
+		}
+		set_span(level, first, nr_cpus, groups);
+	}
+	return 0;
+}
+
+/* ---- CPUs with more than one task ---- */
+
+/* The entry of the span that all its CPUs share. */
+static __always_inline fair_level_t *span_at(fair_level_t *at, u32 level)
+{
+	return &cpu_at(nth_cpu(at->first))->level[level];
+}
+
+/* The CPU had `was` tasks and has `is`; under its lock. The machine's count is kept even where nothing is compared. */
+static __always_inline void note_tasks(u32 cpu, u32 was, u32 is)
+{
+	s32 delta = (is > 1) - (was > 1);
+	u32 level;
+
+	if (!delta)
+		return;
+	for (level = 0; level < NR_LEVELS && can_loop; level++) {
+		fair_level_t *at = &cpu_at(cpu)->level[level];
+
+		if (is_compared(at) || level == NR_LEVELS - 1)
+			__sync_fetch_and_add(&span_at(at, level)->nr_over, delta);
+	}
+}
+
+/* CPUs with more than one task, on the machine. */
+static __always_inline u32 nr_over(void)
+{
+	return cpu_at(nth_cpu(0))->level[NR_LEVELS - 1].nr_over;
+}
+
+#endif

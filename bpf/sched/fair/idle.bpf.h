@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Idle CPUs: a CPU that has nothing takes a task that waits on another; and busy CPUs ask idle ones to come.
+ *
+ * A CPU that becomes idle looks through its levels from near to far, where their span has a CPU with more than one task, as long as a look
+ * takes less than the CPU is idle on average. At each level it takes a task of the CPU with the most load. An idle CPU has no ticks, so
+ * at each tick, a CPU with n tasks asks up to n - 1 idle CPUs (ASKS at most) on which one of its waiting tasks may run.
+ *
+ * So no CPU idles for long beside a task that may run there: for a tick, and one more for each ASKS of the tasks that wait on one
+ * CPU. With load=pelt, an idle CPU leaves a large task where it is, if its own sleepers weigh more than that CPU has; but not once that CPU
+ * is short of time: others will be served soon. This adds SHORT_OF_TIME_NS to the bound.
+ *
+ * Models: idle_balance(), nohz_kick_needed() of Linux 3.2. Differs: 3.2 compared groups by load here too, and gave up if the CPU was idle
+ * for less than migration_cost_ns on average, without a measure of what a look takes (3.12) or a hint that there is nothing to
+ * take (3.19). This left CPUs idle for the sake of weights and affinities.
+ */
+#ifndef FAIR_IDLE_BPF_H
+#define FAIR_IDLE_BPF_H
+
+#include "balance.bpf.h"
+
+#define ASKS		8	/* idle CPUs that a CPU asks at a tick at most */
+#define ASK_LOOKS	64	/* tasks that it looks at for that */
+#define STEAL_LOOKS	4096	/* tasks of a CPU that a CPU looks at that was asked; one that just became idle: nr_migrate */
+#define QUICK_REDOS	2	/* CPUs that the latter looks at for a task at each level; who was asked: REDOS */
+
+/*
+ * load=pelt: a CPU that has had work without a break for so long is short of time, whatever weights say: two half-lives of load
+ * tracking, after which less than a quarter of what was before counts.
+ */
+#define SHORT_OF_TIME_NS	(2 * (PELT_HALF << PELT_PERIOD_SHIFT))
+
+/* ---- taking ---- */
+
+static __always_inline bool is_short_of_time(fair_cpu_t *c, u64 now)
+{
+	return !c->idle_at && (s64)(now - c->busy_since) > (s64)SHORT_OF_TIME_NS;
+}
+
+/*
+ * How much load an idle CPU may take from another: any. With pelt, what sleeps here may be back soon: from a CPU that is not short of
+ * time, as much as leaves this one within the tolerance of the other.
+ */
+static __always_inline u64 spare_load(u32 level, fair_cpu_t *c, fair_cpu_t *from, u64 now)
+{
+	u64 here, there, pct = imbalance_pct(level);
+
+	if (!is_pelt() || is_short_of_time(from, now))
+		return ~0ULL >> 1;
+	here = 100 * cpu_load_now(c, now);
+	there = pct * cpu_load_now(from, now);
+	return there > here ? (there - here) / (100 + pct) : 0;
+}
+
+/* In the span of a level, without what is nearer: the CPU with the most load of those that have a task to spare. */
+__weak s32 richest_cpu(s32 cpu, u32 level, u64 now)
+{
+	fair_cpu_t *c = cpu_at(cpu);
+	u32 i, first = 0, end = 0;
+	s32 best = NO_CPU;
+	u64 most = 0;
+
+	if (level >= NR_LEVELS)
+		return NO_CPU;
+	if (level) {
+		first = c->level[level - 1].first;
+		end = c->level[level - 1].end;
+	}
+	bpf_for(i, c->level[level].first, c->level[level].end) {
+		u32 from = nth_cpu(i);
+		fair_cpu_t *at = cpu_at(from);
+		u64 load;
+
+		if (at->root->h_nr < 2 || (i >= first && i < end) || !at->online || at->skipped_by == c->balance.pass)
+			continue;
+		load = cpu_load_now(at, now) * CPU_POWER / power_of(from);
+		if ((load <= most && best != NO_CPU) || !spare_load(level, c, at, now))
+			continue;
+		most = load;
+		best = from;
+	}
+	return best;
+}
+
+static bool take_from(s32 cpu, s32 from, u32 level, bool asked, u64 now)
+{
+	fair_cpu_t *c = cpu_at(cpu);
+	pull_t *pull = &c->pull;
+
+	pull->from = from;
+	pull->to = cpu;
+	/* Tasks of twice that may come. */
+	pull->imbalance = spare_load(level, c, cpu_at(from), now) / 2;
+	pull->now = now;
+	pull->level = level;
+	pull->tries = asked ? STEAL_LOOKS : nr_migrate;
+	pull->only = NULL;
+	pull->gang = ROOT_GROUP;
+	pull->take_hot = 1;
+	return pull_best(cpu);
+}
+
+/* A waiting task of the level's span that may run here. CPUs that have none are left out, one after the other. */
+__weak bool take_at(s32 cpu, u32 level, bool asked, u64 now)
+{
+	fair_cpu_t *c = cpu_at(cpu);
+	u32 tries;
+
+	c->balance.pass = (u64)cpu << 32 | ++c->passes;
+	bpf_for(tries, 0, asked ? REDOS : QUICK_REDOS) {
+		s32 from = richest_cpu(cpu, level, now);
+
+		if (from == NO_CPU)
+			break;
+		if (take_from(cpu, from, level, asked, now))
+			return true;
+		cpu_at(from)->skipped_by = c->balance.pass;
+	}
+	return false;
+}
+
+/* Whether a CPU that becomes idle should look at a level: somebody has too much there, and it has the time. */
+static __always_inline bool may_pay(fair_cpu_t *c, fair_level_t *at, u32 level)
+{
+	return span_at(at, level)->nr_over && c->avg_idle >= at->cost;
+}
+
+/* One level, and what it took. */
+static bool look_at(s32 cpu, u32 level, bool asked, u64 now)
+{
+	fair_level_t *at = &cpu_at(cpu)->level[level & 3];
+	u64 began = bpf_ktime_get_ns();
+	bool found = take_at(cpu, level, asked, now);
+	s64 took = bpf_ktime_get_ns() - began;
+
+	at->cost += (took - (s64)at->cost) / 8;
+	return found;
+}
+
+/* No task waits that may come. One that runs may, if it shares a core. */
+static void balance_running(s32 cpu, u64 now)
+{
+	u32 level;
+
+	bpf_for(level, 0, NR_LEVELS)
+		balance_level(cpu, level, BALANCE_IDLE, now);
+}
+
+/* This CPU has nothing. From near to far. */
+__weak bool balance_idle(s32 cpu, u64 now, bool asked)
+{
+	fair_cpu_t *c = cpu_at(cpu);
+	u32 level;
+
+	if (!asked && !nr_over())
+		return false;
+	count(balance_newidle);
+	tick_load(c, now);
+	bpf_for(level, 0, NR_LEVELS) {
+		fair_level_t *at = &c->level[level];
+
+		if (!is_compared(at) || (!asked && !may_pay(c, at, level)))
+			continue;
+		if (!look_at(cpu, level, asked, now))
+			continue;
+		count(migrate_newidle);
+		return true;
+	}
+	if (asked)
+		balance_running(cpu, now);
+	return false;
+}
+
+/* ---- asking ---- */
+
+static __always_inline void ask(s32 idle)
+{
+	cpu_at(idle)->asked = 1;
+	kick(idle, SCX_KICK_IDLE);
+}
+
+/* Asks an idle CPU that may run the task, if there is one: of a core that is idle as a whole, if possible. */
+static __always_inline bool ask_for(struct task_struct *p)
+{
+	s32 idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);
+
+	if (idle < 0)
+		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	if (idle < 0)
+		return false;
+	ask(idle);
+	return true;
+}
+
+/* For the tasks that wait in a DSQ. What is left to ask and to look at is in the CPU's `pull`. */
+__weak int ask_for_queue(s32 cpu, u64 dsq)
+{
+	pull_t *pull = &cpu_at(cpu)->pull;
+	struct task_struct *p;
+
+	bpf_for_each(scx_dsq, p, dsq, 0) {
+		if (!pull->tries || !pull->asks)
+			break;
+		pull->tries--;
+		if (is_migration_disabled(p))
+			continue;
+		if (ask_for(p))
+			pull->asks--;
+		else if (p->nr_cpus_allowed >= (int)nr_cpus)
+			pull->asks = 0;
+	}
+	return 0;
+}
+
+__weak int ask_for_waiting(s32 cpu)
+{
+	fair_cpu_t *c = cpu_at(cpu);
+	pull_t *pull = &c->pull;
+	fair_rq_t *q = c->waiting;
+	u32 i;
+
+	pull->tries = ASK_LOOKS;
+	pull->asks = min_u64(c->root->h_nr - 1, ASKS);
+	bpf_for(i, 0, nr_groups) {
+		if (!q || !pull->tries || !pull->asks)
+			break;
+		if (!is_held(q))
+			ask_for_queue(cpu, q->dsq);
+		q = q->wait_next;
+	}
+	return 0;
+}
+
+/* Another thread of the core runs something, too. */
+static __always_inline bool shares_core(s32 cpu)
+{
+	fair_level_t *at = &cpu_at(cpu)->level[0];
+	u32 i;
+
+	bpf_for(i, at->first, at->end) {
+		u32 other = nth_cpu(i);
+
+		if (other != (u32)cpu && cpu_at(other)->root->h_nr)
+			return true;
+	}
+	return false;
+}
+
+/* At a tick of a task: idle CPUs shall come for what waits here; or a core that is idle, for one of two that share this one. */
+static __noinline int ask_idle_cpus(s32 cpu, struct task_struct *p)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	bool none = bpf_cpumask_empty(idle);
+	s32 core;
+
+	scx_bpf_put_idle_cpumask(idle);
+	if (none || !p)
+		return 0;
+	if (cpu_at(cpu)->root->h_nr > 1)
+		return ask_for_waiting(cpu);
+	if (!is_compared(&cpu_at(cpu)->level[0]) || !shares_core(cpu))
+		return 0;
+	core = scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);
+	if (core >= 0)
+		ask(core);
+	return 0;
+}
+
+#endif

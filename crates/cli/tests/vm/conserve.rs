@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The default class keeps all CPUs busy when there are enough hogs: simulated and on a real kernel, on the same machines.
+//!
+//! `crates/testkit/tests/work_conserved.rs` has the property for many more machines and workloads, simulated; here the kernel says
+//! whether the simulator is right. CI does a few machines; `make conserve` does all and prints a table.
+
+use scxlab_machine::Machine;
+use serde_json::Value;
+
+use crate::bench::{Bench, metric};
+
+/// How far nodes are apart: 30 is the farthest over which forks are placed.
+#[derive(Clone, Copy, Debug)]
+enum Apart {
+    All(u32),
+    /// In a row: so much more for each node between them.
+    Line(u32),
+    Ring(u32),
+    /// Pairs of nodes, and all others.
+    Pairs(u32, u32),
+}
+
+use Apart::{All, Line, Pairs, Ring};
+
+/// The first ones are those that CI does.
+const MACHINES: [(&str, Apart); 30] = [
+    ("2n2c1t", All(32)),
+    ("4n1c1t", Line(15)),
+    ("2n1l2c2t", All(254)),
+    ("1n2l2c1t", All(20)),
+    ("1n2c1t", All(20)),
+    ("1n3c2t", All(20)),
+    ("1n8c1t", All(20)),
+    ("1n4l2c1t", All(20)),
+    ("1n2l4c2t", All(20)),
+    ("2n1c1t", All(20)),
+    ("2n1c1t", All(31)),
+    ("2n1c2t", All(100)),
+    ("2n4c1t", All(30)),
+    ("2n4c1t", All(31)),
+    ("2n4c2t", All(21)),
+    ("2n4c2t", All(40)),
+    ("2n2l2c1t", All(32)),
+    ("2n2l2c2t", All(32)),
+    ("2n8c1t", All(254)),
+    ("3n1c1t", Line(12)),
+    ("3n2c1t", All(40)),
+    ("3n2c2t", Line(30)),
+    ("4n2c1t", All(20)),
+    ("4n2c1t", All(40)),
+    ("4n2c1t", Ring(11)),
+    ("4n2c2t", Pairs(16, 32)),
+    ("4n4c1t", Line(10)),
+    ("5n2c1t", Ring(15)),
+    ("8n1c1t", Ring(10)),
+    ("8n2c1t", Pairs(12, 60)),
+];
+const IN_CI: usize = 4;
+
+fn distance(apart: Apart, nodes: u32, a: u32, b: u32) -> u32 {
+    let hops = a.abs_diff(b);
+    match apart {
+        _ if hops == 0 => 10,
+        All(distance) => distance,
+        Line(step) => 10 + step * hops,
+        Ring(step) => 10 + step * hops.min(nodes - hops),
+        Pairs(near, far) => {
+            if a / 2 == b / 2 {
+                near
+            } else {
+                far
+            }
+        }
+    }
+}
+
+fn machine_file(spec: &str, apart: Apart) -> String {
+    let nodes: u32 = spec[..1].parse().expect("nodes come first");
+    let row = |a| (0..nodes).map(|b| distance(apart, nodes, a, b)).collect::<Vec<_>>();
+    let rows: Vec<_> = (0..nodes).map(row).collect();
+    format!(
+        "name = \"{spec}\"\ndescription = \"{apart:?}\"\nsource = \"a test\"\n\
+         [topology]\nspec = \"{spec}\"\ndistances = {rows:?}\n"
+    )
+}
+
+/// The longest that one CPU was idle in a run, in all, ms.
+fn idle_ms(run: &Value, cpus: usize) -> f64 {
+    (0..cpus).map(|cpu| metric(run, &format!("cpu{cpu}_idle")) / 1e6).fold(0.0, f64::max)
+}
+
+/// The longest idle time of a CPU simulated and real, after the line that names the run.
+fn compare(at: usize) -> Option<(String, f64, f64)> {
+    let bench = Bench::new()?;
+    let (spec, apart) = MACHINES[at];
+    let text = machine_file(spec, apart);
+    let cpus = Machine::from_toml(spec, &text).expect("a machine").topology.nr_cpus();
+    let file = bench.file("machine.toml", text);
+    let hogs = [cpus, cpus + 1, 2 * cpus][at % 3];
+    let workload = format!("hogs,tasks={hogs}");
+    let common = ["--on", "sim", "--accel", "counted", "--duration", "1s"];
+    let done = bench.run(&[&common[..], &["-s", "eevdf", "-m", &file, "-w", &workload]].concat());
+    let runs = done.runs();
+    let of = |target: &str| runs.iter().find(|run| run["target"] == target).expect("it ran");
+    let (sim, real) = (idle_ms(of("sim"), cpus), idle_ms(of("vm"), cpus));
+    Some((format!("{spec:<9} {:<14} {hogs:>3} hogs", format!("{apart:?}")), sim, real))
+}
+
+/// As many hogs as CPUs, or more, that begin on one CPU. Until the load averages say that a node is full (0.1 s) and each node's
+/// first balance is due (2 ms for each CPU, a few times), CPUs may be idle; a CPU that nobody knows of is for the whole run.
+#[test]
+fn enough_hogs_keep_all_cpus_busy() {
+    let all = std::env::var("CONSERVE_ALL").is_ok();
+    let mut idle = Vec::new();
+    for at in 0..if all { MACHINES.len() } else { IN_CI } {
+        let Some((line, sim, real)) = compare(at) else { return };
+        let line = format!("{line}: idle at most {sim:>4.0} ms simulated, {real:>4.0} ms real\n");
+        // Not through println!, which is kept from sight when a test passes.
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+        if sim.max(real) >= 500.0 {
+            idle.push(line);
+        }
+    }
+    assert!(idle.is_empty(), "of 1000 ms:\n{}", idle.concat());
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! How the runs went: which of them count and why others do not, ejections, starvation, what was left out.
+//!
+//! Owns: the table's first lines, the marks, and the remarks under it. Does not: judge a run (see `run.rs`).
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use super::format::{ABSENT, Scale};
+use crate::run::{NeverRan, Run};
+
+/// Behind the name of a scheduler of which something did not run.
+const MARK: &str = "*";
+
+/// A column's head.
+pub fn name(name: &str, group: &[Run]) -> String {
+    let mark = if group.iter().any(|run| !run.left_out.is_empty()) { MARK } else { "" };
+    format!("{name}{mark}")
+}
+
+/// The lines before the metrics: always how the schedulers left; the others if there is something to say.
+pub fn lines(groups: &[&[Run]]) -> Vec<Vec<String>> {
+    let any = |is: fn(&Run) -> bool| groups.iter().any(|group| group.iter().any(is));
+    let mut all = vec![line("exit", groups, exit)];
+    if any(|run| run.exit.at_ns.is_some()) {
+        all.push(line("ejected after", groups, ejected_after));
+    }
+    if any(|run| !run.counts) {
+        all.push(line("runs that count", groups, counting));
+    }
+    if any(|run| !run.never_ran.is_empty()) {
+        all.push(line("tasks that never ran", groups, starved));
+    }
+    all
+}
+
+fn line(label: &str, groups: &[&[Run]], cell: fn(&[Run]) -> String) -> Vec<String> {
+    let mut line = vec![label.to_owned()];
+    for (at, group) in groups.iter().enumerate() {
+        line.push(cell(group));
+        if at > 0 {
+            line.push(String::new());
+        }
+    }
+    line
+}
+
+fn exit(group: &[Run]) -> String {
+    let gone: Vec<&Run> = group.iter().filter(|run| run.was_ejected()).collect();
+    match gone.first() {
+        None => crate::run::Exit::NONE.to_owned(),
+        Some(run) if group.len() == 1 => run.exit.kind.clone(),
+        Some(run) => format!("{} ({} of {})", run.exit.kind, gone.len(), group.len()),
+    }
+}
+
+fn ejected_after(group: &[Run]) -> String {
+    let times = || group.iter().filter_map(|run| run.exit.at_ns);
+    span(times().min(), times().max())
+}
+
+fn counting(group: &[Run]) -> String {
+    let (count, of) = (group.iter().filter(|run| run.counts).count(), group.len());
+    let mut text = format!("{count} of {of}");
+    let ejected = group.iter().filter(|run| run.was_ejected()).count();
+    let others = of - count - ejected;
+    let mut why = Vec::new();
+    if ejected > 0 {
+        why.push(format!("{ejected} ejected"));
+    }
+    if others > 0 {
+        why.push(format!("{others} stopped early"));
+    }
+    if !why.is_empty() {
+        let _ = write!(text, "; {}", why.join(", "));
+    }
+    text
+}
+
+fn starved(group: &[Run]) -> String {
+    let with = group.iter().filter(|run| !run.never_ran.is_empty()).count();
+    let worst = group.iter().max_by_key(|run| run.never_ran.len());
+    let Some(worst) = worst.filter(|_| with > 0) else {
+        return ABSENT.into();
+    };
+    let count = worst.never_ran.len();
+    let text = format!("{count} of {}", worst.tasks.len());
+    match group.iter().all(|run| run.never_ran.len() == count) {
+        true => text,
+        false => format!("up to {text}, in {with} of {} runs", group.len()),
+    }
+}
+
+/// `3.00 s`, or `3.00 s to 4.12 s`.
+fn span(min: Option<u64>, max: Option<u64>) -> String {
+    match (min, max) {
+        (Some(min), Some(max)) if min == max => duration(max),
+        (Some(min), Some(max)) => format!("{} to {}", duration(min), duration(max)),
+        _ => ABSENT.into(),
+    }
+}
+
+pub fn duration(ns: u64) -> String {
+    Scale::time(ns as f64).with_unit(ns as f64)
+}
+
+/// What was left out, exits with their messages, starvation, runs that ended early, what is not modelled.
+pub fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
+    let mut seen = BTreeSet::new();
+    let mut text = String::new();
+    let mut add = |line: String| {
+        if seen.insert(line.clone()) {
+            let _ = writeln!(text, "{line}");
+        }
+    };
+    for (name, group) in names.iter().zip(groups) {
+        for run in group.iter().filter(|run| !run.left_out.is_empty()) {
+            add(format!("{MARK} {name}: not run: {}", run.left_out.join("; ")));
+        }
+        for run in *group {
+            fate(name, run).into_iter().for_each(&mut add);
+        }
+        for run in *group {
+            run.notes.iter().for_each(|note| add(format!("note: {note}")));
+        }
+    }
+    if text.is_empty() { text } else { format!("\n{text}") }
+}
+
+/// All that went wrong in one run.
+fn fate(name: &str, run: &Run) -> Vec<String> {
+    let Run { seed, exit, stop, .. } = run;
+    let mut lines = Vec::new();
+    if run.was_ejected() {
+        let message = if exit.message.is_empty() { "no message" } else { &exit.message };
+        let at = exit.at_ns.map_or_else(String::new, |at| format!(" after {}", duration(at)));
+        lines.push(format!(
+            "{name}, seed {seed}: exit {}{at}, code {}: {message}",
+            exit.kind, exit.code
+        ));
+    }
+    if !run.never_ran.is_empty() {
+        let (count, of) = (run.never_ran.len(), run.tasks.len());
+        lines.push(format!(
+            "{name}, seed {seed}: {count} of {of} tasks never ran: {}",
+            tasks(&run.never_ran)
+        ));
+    }
+    if !stop.is_regular() {
+        lines.push(format!("{name}, seed {seed}: stopped early: {}: {}", stop.kind, stop.message));
+    }
+    lines
+}
+
+/// Those that waited longest.
+fn tasks(starved: &[NeverRan]) -> String {
+    const SHOWN: usize = 5;
+    let mut sorted: Vec<&NeverRan> = starved.iter().collect();
+    sorted.sort_by_key(|task| std::cmp::Reverse(task.wait_ns));
+    let shown = sorted.iter().take(SHOWN);
+    let shown: Vec<String> =
+        shown.map(|t| format!("{} waited {}", t.name, duration(t.wait_ns))).collect();
+    let more = sorted.len().saturating_sub(SHOWN);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{rest}", shown.join(", "))
+}

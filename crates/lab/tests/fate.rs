@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What goes wrong in a run is in its result, and makes it worse or absent: tasks that starve, ejections, parts of the
+//! scheduler that do not run. The knobs of `bpf/selftest/lapse` make it go wrong.
+
+use std::sync::Arc;
+
+use scxlab_lab::agreement::{Agrees, agreement};
+use scxlab_lab::compare::{Comparison, compare};
+use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::run::Run;
+use scxlab_lab::scheduler::SchedulerArg;
+use scxlab_lab::sim::{SimSpec, kernel_target, simulate};
+use scxlab_lab::stats::Verdict;
+use scxlab_machine::Machine;
+use scxlab_workload::{Perturb, Program, WorkloadArg, load, parse_workload_arg};
+
+const MS: u64 = 1_000_000;
+const MACHINES: [&str; 4] = ["1n1c1t", "1n2c1t", "1n2c2t", "2n2c1t"];
+
+/// `lapse` starves tasks whose name begins with "v".
+const STARVING: &str = "lapse,starve=118";
+
+fn scheduler(text: &str, machine: &Arc<Machine>) -> Prepared {
+    let arg = SchedulerArg::parse(text).unwrap();
+    if arg.is_default_class() {
+        return Prepared::default_class(text);
+    }
+    let shipped = scxlab_sched::find(&arg.name).unwrap();
+    let source = Source { name: shipped.name, bytes: shipped.object };
+    let kernel = kernel_target(machine).unwrap();
+    Prepared::object(&arg, source, RecipeChoice::Auto, machine, &kernel.btf).unwrap()
+}
+
+fn program(text: &str) -> Program {
+    if text.contains("[[thread]]") {
+        return load("w.toml", text).unwrap();
+    }
+    match parse_workload_arg(text).unwrap() {
+        WorkloadArg::Program(program) => *program,
+        _ => panic!("{text} is no generator"),
+    }
+}
+
+fn run(scheduler: &str, work: &str, machine: &str, ms: u64, seed: u64) -> Run {
+    let machine = Arc::new(Machine::resolve(machine).unwrap());
+    let spec = SimSpec {
+        machine: &machine,
+        workload: &program(work),
+        scheduler: &self::scheduler(scheduler, &machine),
+        seed,
+        duration: Some(ms * MS),
+        cap: None,
+        perturb: Perturb::default(),
+        engine: Default::default(),
+    };
+    simulate(&spec, Default::default(), &Arc::default()).unwrap().0
+}
+
+fn runs(scheduler: &str, work: &str, ms: u64, seeds: u64) -> Vec<Run> {
+    (1..=seeds).map(|seed| run(scheduler, work, "1n2c1t", ms, seed)).collect()
+}
+
+/// Victims that sleep once and then compute for ever, beside one task that others leave alone.
+fn victims(count: u32) -> String {
+    format!(
+        "[[thread]]\nname = 'victim'\ninstances = {count}\n\
+         ops = [{{ sleep = '1ms' }}, {{ loop = {{ ops = [{{ compute = '1ms' }}, {{ count = 1 }}] }} }}]\n\
+         [[thread]]\nname = 'fed'\n\
+         ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}, {{ count = 1 }}] }} }}]"
+    )
+}
+
+fn metric(run: &Run, name: &str) -> f64 {
+    run.metrics.get(name).unwrap_or_else(|| panic!("{name}: {:?}", run.exit)).value
+}
+
+/// The example of a user: two of three tasks never run in ten seconds.
+#[test]
+fn starving_two_of_three_tasks_shows_ten_seconds() {
+    let work = "[[thread]]\nname = 'victim'\ninstances = 2\nops = [{ compute = '1ms' }]\n\
+                [[thread]]\nname = 'fed'\n\
+                ops = [{ loop = { ops = [{ sleep = '1ms' }, { compute = '100ms' }] } }]";
+    let (starved, honest) =
+        (run(STARVING, work, "1n2c1t", 10_000, 1), run("lapse", work, "1n2c1t", 10_000, 1));
+    assert_eq!((starved.exit.kind.as_str(), starved.stop.kind.as_ref()), ("none", "duration"));
+    for name in ["run_queue_wait_p99", "run_queue_wait_p99.9", "run_queue_wait_max"] {
+        let (bad, good) = (metric(&starved, name), metric(&honest, name));
+        assert!(bad > 9.9e9 && good < 1e7, "{name}: {bad} and {good} ns");
+    }
+    let names: Vec<&str> = starved.never_ran.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(names, ["victim-0", "victim-1"]);
+    assert!(starved.counts && !starved.went_well());
+    assert!(honest.never_ran.is_empty() && honest.went_well());
+}
+
+/// On every machine, with every number of victims, for every length and seed: each wait that is open at the end is counted
+/// up to it, in the distributions and for the task, and tasks that never ran are named. With the knob off none is.
+#[test]
+fn open_waits_count_as_the_time_waited() {
+    for (at, machine) in MACHINES.iter().enumerate() {
+        for (count, ms) in [(1, 60), (2, 150), (3, 400)] {
+            let seed = (at * 7 + count) as u64;
+            let about = format!("{machine}, {count} victims, {ms} ms");
+            let starved = run(STARVING, &victims(count as u32), machine, ms, seed);
+            let since = |ns: f64| ms as f64 * 1e6 - ns;
+            assert_eq!(starved.never_ran.len(), count, "{about}");
+            for task in &starved.never_ran {
+                // Threads are there from the start: they wait for the whole run.
+                assert!(since(task.wait_ns as f64) < 1e6, "{about}: {task:?}");
+                let all = starved.tasks.iter().find(|t| t.name == task.name).unwrap();
+                assert_eq!((all.wait_ns, all.run_ns), (Some(task.wait_ns), 0), "{about}");
+            }
+            assert!(since(metric(&starved, "run_queue_wait_max")) < 1e6, "{about}");
+            assert_eq!(starved.cgroups[0].weight_permille, 1000.0, "{about}");
+            let honest = run("lapse", &victims(count as u32), machine, ms, seed);
+            assert!(honest.never_ran.is_empty(), "{about}: {:?}", honest.never_ran);
+            assert!(since(metric(&honest, "run_queue_wait_max")) > 20e6, "{about}");
+        }
+    }
+}
+
+/// A task that ran before and is woken up in vain: its wait counts as a wake-up's too, but it did run.
+#[test]
+fn a_wake_up_that_is_never_served_counts() {
+    // From 20 ms on a real-time task has the CPU for good.
+    let work = "[[thread]]\nname = 'a'\nops = [{ loop = { ops = [{ compute = '300us' }, { sleep = '300us' }] } }]\n\
+                [[thread]]\nname = 'hog'\npolicy = { fifo = 10 }\ncpus = '0'\n\
+                ops = [{ sleep = '20ms' }, { loop = { ops = [{ compute = '10ms' }] } }]";
+    for ms in [40, 100, 300] {
+        let run = run("vtime", work, "1n1c1t", ms, 1);
+        let latency = metric(&run, "wakeup_latency_max");
+        let open = (ms - 21) as f64 * 1e6;
+        assert!(latency > open - 1e6 && latency < open + 1e6, "{ms} ms: {latency} ns");
+        assert_eq!(run.never_ran, [], "{ms} ms");
+    }
+}
+
+/// The longer tasks are held, the longer their waits, until the run's end cuts them.
+#[test]
+fn waits_grow_with_the_time_that_tasks_are_held() {
+    let max = |hold: u64, machine: &str| {
+        let scheduler = format!("{STARVING},release_after_ns={}", hold * MS);
+        let run = run(&scheduler, &victims(2), machine, 200, 3);
+        (metric(&run, "run_queue_wait_max") / 1e6, run.never_ran.len())
+    };
+    for machine in MACHINES {
+        let held: Vec<(f64, usize)> = [20, 60, 120, 500].map(|hold| max(hold, machine)).to_vec();
+        assert!(held.is_sorted(), "{machine}: {held:?}");
+        for ((wait, never), hold) in held.iter().zip([20.0, 60.0, 120.0, 200.0]) {
+            assert!((hold - 1.0..hold + 25.0).contains(wait), "{machine}: {wait} for {hold} ms");
+            assert_eq!(*never, if hold < 200.0 { 0 } else { 2 }, "{machine}: {hold} ms");
+        }
+    }
+}
+
+/// A task that is forked just before the end is not called starved; its wait counts all the same.
+#[test]
+fn a_turn_that_could_not_come_yet_is_no_starvation() {
+    let late = |at: &str| {
+        let work = format!(
+            "[[thread]]\nname = 'parent'\nprocess = 'p'\nops = [{{ sleep = '{at}' }}, {{ fork = 'victim' }}, 'join']\n\
+             [[thread]]\nname = 'victim'\ninstances = 0\nprocess = 'p'\nops = [{{ compute = '1ms' }}]"
+        );
+        run(STARVING, &work, "1n2c1t", 1000, 1)
+    };
+    // A hundredth of the run is 10 ms.
+    for (at, wait_ms, named) in [("995ms", 5.0, 0), ("980ms", 20.0, 1), ("500ms", 500.0, 1)] {
+        let run = late(at);
+        assert_eq!(run.never_ran.len(), named, "{at}: {:?}", run.tasks);
+        let max = metric(&run, "run_queue_wait_max") / 1e6;
+        assert!((wait_ms - 2.0..=wait_ms).contains(&max), "{at}: {max} ms");
+    }
+}
+
+/// No distribution and no mean of nothing: of every run, a name is there only if something was measured under it.
+#[test]
+fn a_metric_without_samples_is_absent() {
+    let timer = |work: &str| {
+        format!(
+            "[[thread]]\nname = 'a'\nops = [{{ phase = {{ name = 'p', times = 1000, ops = [{{ compute = '{work}' }}, \
+             {{ timer = {{ name = 't', period = '5ms' }} }}] }} }}]\n\
+             [[thread]]\nname = 'b'\nops = [{{ phase = {{ name = 'q', times = 100000, ops = [{{ compute = '100us' }}] }} }}]"
+        )
+    };
+    let has = |run: &Run, name: &str| run.metrics.contains_key(name);
+    // A hog is never woken up.
+    let hog = run("vtime", "hogs,tasks=1", "1n1c1t", 50, 1);
+    assert!(!has(&hog, "wakeup_latency_p50") && !has(&hog, "wakeup_latency_max"));
+    assert!(!has(&hog, "lock_wait_p99") && metric(&hog, "lock_waits") == 0.0);
+    assert!(!has(&hog, "timer_latency_mean") && !has(&hog, "timer_slack_min"));
+    // All timers are met; thread `b` has none, and is no part of their means.
+    let met = run("vtime", &timer("1ms"), "1n2c1t", 100, 1);
+    let slack = metric(&met, "timer_slack_mean");
+    assert!((3.5e6..4.5e6).contains(&slack), "{slack}");
+    assert!(metric(&met, "timer_latency_mean") > 500.0);
+    // All are missed: there is a slack, negative, and no latency. It is not 0.
+    let missed = run("vtime", &timer("9ms"), "1n2c1t", 100, 1);
+    assert!(metric(&missed, "timers_missed") >= 9.0);
+    assert!(metric(&missed, "timer_slack_mean") < -3e6);
+    assert!(!has(&missed, "timer_latency_mean") && !has(&missed, "timer_latency_max"));
+    // The first loop is not over: no mean over zero loops.
+    let none = run("vtime", &timer("200ms"), "1n2c1t", 100, 1);
+    assert!(!has(&none, "timer_slack_mean") && !has(&none, "timer_latency_mean"));
+    // Nobody has anything to compare them with.
+    let all = compare(&[met, missed], 1, 2);
+    assert!(!all.iter().any(|c| c.metric.starts_with("timer_latency")));
+    assert!(all.iter().any(|c| c.metric == "timer_slack_mean"));
+}
+
+/// An operation that was not called in one of the runs was called 0 times; one that nobody called is no row.
+#[test]
+fn only_a_count_is_zero_by_being_absent() {
+    let work = "hogs,tasks=1";
+    let alone = run("vtime", work, "1n1c1t", 30, 1);
+    let busy = run("vtime", "sleepers,tasks=9", "1n1c1t", 30, 2);
+    assert!(!alone.metrics.contains_key("op_quiescent_calls"), "vtime has no such operation");
+    let mut two = [alone.clone(), busy.clone(), alone, busy];
+    two[0].metrics.shift_remove("op_enqueue_calls");
+    two[0].metrics.shift_remove("op_enqueue_mean");
+    let all = compare(&two, 2, 2);
+    let of = |name: &str| all.iter().find(|c| c.metric == name).unwrap();
+    assert_eq!(
+        (of("op_enqueue_calls").baseline.summary.n, of("op_enqueue_mean").baseline.summary.n),
+        (2, 1)
+    );
+    let calls = metric(&two[1], "op_enqueue_calls");
+    assert_eq!(of("op_enqueue_calls").baseline.summary.mean, Some(calls / 2.0));
+    let mean = metric(&two[1], "op_enqueue_mean");
+    assert_eq!(of("op_enqueue_mean").baseline.summary.mean, Some(mean));
+}
+
+/// Ejected in about half of the runs: `permille` of them.
+fn leaving(after_ms: u64, permille: u32) -> String {
+    format!("lapse,eject_after_ns={},eject_permille={permille}", after_ms * MS)
+}
+
+const LOAD: &str = "sleepers,tasks=9";
+
+/// The time of an ejection is the time at which the scheduler asked for it, whenever that is.
+#[test]
+fn an_ejection_has_its_time() {
+    for (at, machine) in MACHINES.iter().enumerate() {
+        for after in [0, 5, 17, 40, 90] {
+            let run = run(&leaving(after.max(1), 1000), LOAD, machine, 100, at as u64);
+            let at = run.exit.at_ns.unwrap_or_else(|| panic!("{machine}, {after} ms: stayed"));
+            let late = at.saturating_sub(after.max(1) * MS);
+            assert!(at >= after * MS && late < 10 * MS, "{machine}: {at} ns for {after} ms");
+            assert!(run.was_ejected() && !run.counts && !run.metrics.is_empty(), "{machine}");
+        }
+        let stayed = run(&leaving(101, 1000), LOAD, machine, 100, at as u64);
+        assert!(stayed.exit.at_ns.is_none() && stayed.counts, "{machine}");
+    }
+}
+
+/// A wait goes on while its task changes hands: from a scheduler that starves it to the default class, which ends it.
+#[test]
+fn an_ejection_loses_no_wait() {
+    for machine in MACHINES {
+        for after in [30, 80] {
+            let scheduler = format!("{STARVING},eject_after_ns={}", after * MS);
+            let run = run(&scheduler, &victims(2), machine, 100, 1);
+            let (max, about) =
+                (metric(&run, "run_queue_wait_max") / 1e6, format!("{machine}, {after} ms"));
+            assert!((after as f64 - 1.0..after as f64 + 15.0).contains(&max), "{about}: {max} ms");
+            let victims = run.tasks.iter().filter(|t| t.name.starts_with("victim"));
+            let waited = |ns: Option<u64>| ns >= Some((after - 1) * MS);
+            assert!(victims.clone().all(|t| waited(t.wait_ns) && t.run_ns > 0), "{about}");
+            assert_eq!(run.never_ran, [], "{about}");
+        }
+    }
+}
+
+/// Of both sides only pairs of runs that count are compared, whoever left in which; the rest is as if it had not been
+/// made. By hand, for every metric.
+#[test]
+fn ejected_runs_are_not_averaged() {
+    let seeds = 12;
+    let (base, treated) =
+        (runs(&leaving(20, 300), LOAD, 60, seeds), runs(&leaving(10, 500), LOAD, 60, seeds));
+    let left = |runs: &[Run]| runs.iter().filter(|r| r.was_ejected()).count();
+    let pairs: Vec<usize> =
+        (0..base.len()).filter(|at| base[*at].counts && treated[*at].counts).collect();
+    assert!(left(&base) > 0 && left(&treated) > left(&base) && pairs.len() >= 2);
+    let all: Vec<Run> = base.iter().chain(&treated).cloned().collect();
+    let found = compare(&all, seeds as usize, 2);
+    assert!(found.len() > 30);
+    let only = |runs: &[Run]| runs.iter().filter(|r| r.counts).cloned().collect::<Vec<_>>();
+    let paired = |runs: &[Run]| pairs.iter().map(|at| runs[*at].clone()).collect::<Vec<_>>();
+    let clean: Vec<Run> = paired(&base).into_iter().chain(paired(&treated)).collect();
+    let clean = compare(&clean, pairs.len(), 2);
+    for Comparison { metric, baseline, treated: side, change, .. } in &found {
+        assert_eq!((baseline.runs, side.runs), (seeds as usize, seeds as usize), "{metric}");
+        for (summary, runs) in [(baseline.summary, only(&base)), (side.summary, only(&treated))] {
+            let values: Vec<f64> =
+                runs.iter().filter_map(|r| r.metrics.get(metric)).map(|m| m.value).collect();
+            assert_eq!(summary.n, values.len(), "{metric}");
+            let mean = values.iter().sum::<f64>() / values.len() as f64;
+            assert!((summary.mean.unwrap() - mean).abs() <= mean.abs() * 1e-9, "{metric}");
+        }
+        let same = clean.iter().find(|c| c.metric == *metric).unwrap();
+        assert_eq!(same.change, *change, "{metric}");
+    }
+}
+
+/// If no run is left there is no figure and no change, and the verdict says why.
+#[test]
+fn nothing_is_said_of_runs_that_all_ended_badly() {
+    let (stayed, left) = (runs("vtime", LOAD, 40, 3), runs(&leaving(10, 1000), LOAD, 40, 3));
+    for (base, treated) in [(&stayed, &left), (&left, &stayed), (&left, &left)] {
+        let all: Vec<Run> = base.iter().chain(treated).cloned().collect();
+        let found = compare(&all, 3, 2);
+        assert!(found.len() > 30);
+        for c in &found {
+            assert_eq!(
+                (c.change.verdict, c.change.relative),
+                (Verdict::NoRuns, None),
+                "{}",
+                c.metric
+            );
+            let n = |ejected: bool| if ejected { 0 } else { 3 };
+            assert_eq!(c.baseline.summary.n, n(base[0].was_ejected()), "{}", c.metric);
+            assert_eq!(c.treated.summary.mean.is_some(), !treated[0].was_ejected(), "{}", c.metric);
+        }
+    }
+    let mut vm = left.clone();
+    vm.iter_mut().for_each(|run| run.target = "vm".into());
+    let held = agreement(&stayed, &vm, 15);
+    assert!(!held.is_empty() && held.iter().all(|a| a.verdict == Agrees::NoRuns && a.other.n == 0));
+    // Those that stayed are held against each other as ever.
+    let mut some = stayed.clone();
+    some.iter_mut().for_each(|run| run.target = "vm".into());
+    some[0] = vm[0].clone();
+    let held = agreement(&stayed, &some, 15);
+    assert!(!held.is_empty() && held.iter().all(|a| (a.first.n, a.other.n) == (3, 2)));
+}
+
+/// A run that ended irregularly does not count either, under any scheduler.
+#[test]
+fn a_deadlock_does_not_count() {
+    let work = "[[thread]]\nname = 'a'\nops = [{ lock = 'm' }, { sleep = '3ms' }, { lock = 'n' }]\n\
+                [[thread]]\nname = 'b'\nops = [{ lock = 'n' }, { sleep = '3ms' }, { lock = 'm' }]";
+    for scheduler in ["eevdf", "vtime", "lapse"] {
+        for ms in [20, 60] {
+            let run = run(scheduler, work, "1n2c1t", ms, 1);
+            assert_eq!(run.stop.kind, "deadlock", "{scheduler}");
+            assert!(!run.counts && !run.was_ejected() && !run.went_well(), "{scheduler}");
+            assert_eq!(run.never_ran, [], "{scheduler}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What of a scheduler does not run is said, and nothing is said of one that runs whole. Objects that are not ours come
+//! from `make objects`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use scxlab_kernel::ext::tracing::runs_tracing;
+use scxlab_lab::left_out::left_out;
+use scxlab_lab::prepare::{Prepared, PreparedObject, RecipeChoice, Source};
+use scxlab_lab::recipe;
+use scxlab_lab::scheduler::SchedulerArg;
+use scxlab_lab::sim::kernel_target;
+use scxlab_machine::Machine;
+
+fn prepared(name: &str, bytes: &[u8], choice: RecipeChoice<'_>) -> Option<PreparedObject> {
+    let machine = Arc::new(Machine::resolve("2n4c2t").unwrap());
+    let kernel = kernel_target(&machine).unwrap();
+    let arg = SchedulerArg::parse(name).unwrap();
+    let source = Source { name, bytes };
+    Prepared::object(&arg, source, choice, &machine, &kernel.btf).ok()?.object
+}
+
+/// As simulated runs say it.
+fn simulated(object: &PreparedObject) -> Vec<String> {
+    left_out(object, |_, kind| runs_tracing(kind))
+}
+
+fn of(name: &str, bytes: &[u8], choice: RecipeChoice<'_>) -> Vec<String> {
+    simulated(&prepared(name, bytes, choice).unwrap_or_else(|| panic!("{name} is prepared")))
+}
+
+fn built(folder: &str) -> Vec<(String, Vec<u8>)> {
+    let folder: PathBuf =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../build/{folder}/objects"));
+    let files = std::fs::read_dir(&folder)
+        .unwrap_or_else(|e| panic!("{}: {e}; `make objects` makes it", folder.display()));
+    let mut all: Vec<(String, Vec<u8>)> = files
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.to_string_lossy().ends_with(".bpf.o"))
+        .map(|path| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            (name, std::fs::read(&path).unwrap())
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// All that the object of a frontend which decides itself shows; on a target that runs its tracepoint, one line less.
+#[test]
+fn a_frontend_that_decides_is_missed() {
+    let relay = scxlab_sched::find("relay").unwrap();
+    let object = prepared("relay", relay.object, RecipeChoice::Auto).unwrap();
+    let frontend = "its frontend, which alone fills decided, urgent and runs which_cpu";
+    let watcher = "programs that watch the kernel: count_exit";
+    assert_eq!(simulated(&object), [frontend, watcher]);
+    assert_eq!(left_out(&object, |_, _| true), [frontend]);
+}
+
+/// Whatever runs whole is not marked: every scheduler that we ship, and the kernel's own examples and selftests but for
+/// those with a program that only user space can start or a queue that only it fills.
+#[test]
+fn nothing_is_said_of_a_scheduler_that_runs_whole() {
+    for shipped in scxlab_sched::shipped() {
+        assert_eq!(
+            of(shipped.name, shipped.object, RecipeChoice::Auto),
+            [""; 0],
+            "{}",
+            shipped.name
+        );
+    }
+    let mut marked = Vec::new();
+    let objects = built("kernel");
+    assert!(objects.len() > 30);
+    for (name, bytes) in &objects {
+        // Some are no schedulers, or only for machines of another size.
+        let Some(object) = prepared(name, bytes, RecipeChoice::Auto) else { continue };
+        marked.extend(simulated(&object).into_iter().map(|line| format!("{name}: {line}")));
+    }
+    let runs = |name: &str, program: &str| {
+        format!("{name}.bpf.o: its frontend, which alone runs {program}")
+    };
+    assert_eq!(
+        marked,
+        [
+            runs("allowed_cpus", "select_cpu_from_user"),
+            runs("enq_select_cpu", "select_cpu_from_user"),
+            runs("prog_run", "prog_run_syscall"),
+            runs("scx_qmap", "flush_alloc"),
+            "scx_userland.bpf.o: its frontend, which alone fills dispatched".to_owned(),
+        ]
+    );
+}
+
+/// Under its recipe an object has what the recipe leaves out; without it all of the frontend, if that is to be seen.
+#[test]
+fn a_recipe_says_what_it_leaves_out() {
+    for (name, bytes) in built("scx") {
+        let short = name.trim_end_matches(".bpf.o");
+        let Some((recipe, _)) = recipe::find(short) else { continue };
+        let with = of(&name, &bytes, RecipeChoice::Auto);
+        assert_eq!(with[..recipe.leaves_out.len()], recipe.leaves_out, "{name}");
+        let rest = &with[recipe.leaves_out.len()..];
+        let watched = ["cake", "layered", "chaos"].contains(&short);
+        assert_eq!(rest.len(), usize::from(watched), "{name}: {rest:?}");
+        let without = of(&name, &bytes, RecipeChoice::None);
+        let has_frontend = without.iter().any(|line| line.starts_with("its frontend"));
+        // Frontends of these set constants and fill arrays only, which nothing proves.
+        let unseen = ["cake", "flow", "pandemonium", "rusty"].contains(&short);
+        assert_eq!(has_frontend, !unseen, "{name}: {without:?}");
+    }
+}
+
+#[test]
+fn every_phrase_follows_not_run() {
+    for (name, _) in recipe::shipped() {
+        let (recipe, _) = recipe::find(name).unwrap();
+        for phrase in &recipe.leaves_out {
+            assert!(!phrase.ends_with('.') && !phrase.starts_with("nothing"), "{name}: {phrase}");
+        }
+    }
+}

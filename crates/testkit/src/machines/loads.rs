@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Random workloads for a machine of so many CPUs, as workload files describe them.
+
+use super::pick;
+use scxlab_machine::Stream;
+
+/// A kind of workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// Hogs: fewer than CPUs, as many, or more.
+    Hogs,
+    /// Tasks that run and sleep for some milliseconds, and hogs beside them.
+    Sleepers,
+    /// One task forks many at once.
+    Burst,
+    /// Hogs that may run on two CPUs only, beside free ones.
+    Pinned,
+    /// Hogs that bind themselves to one CPU and free themselves again.
+    Shifting,
+    /// Hogs of different nice values.
+    Nice,
+    /// Hogs in cgroups of different weights, nested ones too.
+    Groups,
+    /// Hogs of idle policy beside others.
+    Idle,
+}
+
+/// Every kind.
+pub const LOADS: [Load; 8] = [
+    Load::Hogs,
+    Load::Sleepers,
+    Load::Burst,
+    Load::Pinned,
+    Load::Shifting,
+    Load::Nice,
+    Load::Groups,
+    Load::Idle,
+];
+
+/// One of a kind. Affinities name CPU 0 and another one, so that a task has a CPU as long as CPU 0 is on line.
+pub fn load(kind: Load, seed: u64, cpus: u64) -> String {
+    let mut rng = Stream::new(seed, "load", kind as u64);
+    let few = rng.between(1, cpus);
+    let many = pick(&mut rng, &[cpus, cpus + 1, cpus + cpus / 2, 2 * cpus, 3 * cpus]);
+    let hogs = if rng.below(3) == 0 { few } else { many };
+    match kind {
+        Load::Hogs => thread("hog", hogs, "", HOG),
+        Load::Sleepers => {
+            let (run, sleep) = (rng.between(200, 5000), rng.between(200, 5000));
+            let ops = format!("{{ compute = \"{run}us\" }}, {{ sleep = \"{sleep}us\" }}");
+            thread("hog", few, "", HOG) + &thread("sleeper", many, "", &ops)
+        }
+        Load::Burst => {
+            let ops = format!(
+                "{{ loop = {{ times = {many}, ops = [{{ fork = \"hog\" }}] }} }}, {{ sleep = \"1s\" }}"
+            );
+            thread("burst", 1, "", &ops) + &thread("hog", 0, "", HOG)
+        }
+        Load::Pinned => {
+            let other = rng.below(cpus);
+            let bound = rng.between(1, 4);
+            thread("bound", bound, &format!("cpus = \"0,{other}\""), HOG)
+                + &thread("hog", hogs, "", HOG)
+        }
+        Load::Shifting => {
+            let (bound, free) = (rng.between(5, 40), rng.between(5, 200));
+            let ops = format!(
+                "{{ compute = \"{free}ms\" }}, {{ set_affinity = \"0\" }}, {{ compute = \"{bound}ms\" }}, \"clear_affinity\""
+            );
+            thread("shifting", hogs, "", &ops)
+        }
+        Load::Nice => {
+            let nice = rng.between(0, 39) as i64 - 20;
+            thread("nice", few, &format!("nice = {nice}"), HOG) + &thread("hog", hogs, "", HOG)
+        }
+        Load::Groups => {
+            let cgroup =
+                |path: &str, weight| format!("[[cgroup]]\npath = \"{path}\"\nweight = {weight}\n");
+            cgroup("/a", rng.between(1, 1000))
+                + &cgroup("/b", rng.between(1, 1000))
+                + &cgroup("/b/c", rng.between(1, 1000))
+                + &thread("hog", hogs, "cgroup = \"/a\"", HOG)
+                + &thread("few", few, "cgroup = \"/b/c\"", HOG)
+        }
+        Load::Idle => thread("idle", hogs, "policy = \"idle\"", HOG) + &thread("hog", few, "", HOG),
+    }
+}
+
+const HOG: &str = "{ compute = \"1ms\" }";
+
+fn thread(name: &str, instances: u64, more: &str, ops: &str) -> String {
+    format!(
+        "[[thread]]\nname = \"{name}\"\ninstances = {instances}\n{more}\nops = [{{ loop = {{ ops = [{ops}] }} }}]\n"
+    )
+}

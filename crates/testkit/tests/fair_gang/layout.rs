@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The thread's layout, and its neighbours: several gangs of eight on eight CPUs.
+
+use scxlab_bpf::link::Loaded;
+use scxlab_kernel::Kernel;
+use scxlab_kernel::task::Task;
+use scxlab_kernel::together::Presence;
+
+/// What each thread does, for ever.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Work {
+    /// 500 us, and spins until the gang's last thread is there.
+    Barrier,
+    /// As above, and sleeps for 300 us first.
+    BarrierAndSleep,
+    /// Twenty times 50 us, and 3 us under a spin lock; then sleeps for 2 ms.
+    LockAndSleep,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    pub machine: &'static str,
+    pub gangs: u32,
+    pub threads: u32,
+    pub work: Work,
+    /// Thread i runs on CPU i only, of eight.
+    pub pinned: bool,
+    /// Three levels: a common parent, the gang, and a cgroup for each thread.
+    pub nested: bool,
+    pub seed: u64,
+}
+
+impl Layout {
+    pub fn workload(&self) -> String {
+        (0..self.gangs).map(|g| self.gang(g)).collect()
+    }
+
+    fn gang(&self, g: u32) -> String {
+        let path = if self.nested { format!("/guests/g{g}") } else { format!("/g{g}") };
+        let mut text =
+            format!("[[cgroup]]\npath = \"{path}\"\nxattr = {{ \"user.cpu.gang\" = \"1\" }}\n");
+        for i in 0..self.threads {
+            let below = if self.nested { format!("/cpu{i}") } else { String::new() };
+            let cpus = if self.pinned { format!("cpus = \"{}\"\n", i % 8) } else { String::new() };
+            text += &format!(
+                "[[thread]]\nname = \"g{g}-{i}\"\nprocess = \"g{g}\"\ncgroup = \"{path}{below}\"\n{cpus}\
+                 ops = [{{ loop = {{ ops = [{}] }} }}]\n",
+                self.ops(g)
+            );
+        }
+        text
+    }
+
+    fn ops(&self, g: u32) -> String {
+        let barrier =
+            format!("{{ compute = \"500us\" }}, {{ spin_barrier = \"b{g}\" }}, {{ count = 1 }}");
+        match self.work {
+            Work::Barrier => barrier,
+            Work::BarrierAndSleep => format!("{{ sleep = \"300us\" }}, {barrier}"),
+            Work::LockAndSleep => format!(
+                "{{ loop = {{ times = 20, ops = [{{ compute = \"50us\" }}, {{ spin_lock = \"l{g}\" }}, \
+                 {{ compute = \"3us\" }}, {{ spin_unlock = \"l{g}\" }}, {{ count = 1 }}] }} }}, {{ sleep = \"2ms\" }}"
+            ),
+        }
+    }
+}
+
+/// Of one gang, by samples: how often some of it ran, and how often all that could.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    some: u64,
+    all: u64,
+}
+
+/// How much of the time in which some of a gang's tasks ran all of them did, in thousandths, of each gang. Tasks below its cgroup
+/// count, which the kernel's own account of the cgroup leaves out.
+pub fn together(k: &mut Kernel, gangs: u32, from: u64, to: u64) -> Vec<u64> {
+    const STEP: u64 = 50_000;
+    let mut seen = vec![Seen::default(); gangs as usize];
+    let members: Vec<Vec<_>> = (0..gangs).map(|g| of_gang(k, g).map(|t| t.id).collect()).collect();
+    for at in (from..to).step_by(STEP as usize) {
+        k.advance(at);
+        for (seen, members) in seen.iter_mut().zip(&members) {
+            let are = |p| members.iter().filter(|&&t| k.tasks[t].account.presence == p).count();
+            let (waits, runs) = (are(Presence::Waits), are(Presence::Runs));
+            if runs == 0 || waits + runs < 2 {
+                continue;
+            }
+            seen.some += 1;
+            seen.all += u64::from(waits == 0 || runs >= k.cpus.len());
+        }
+    }
+    k.advance(to);
+    seen.iter().map(|s| s.all * 1000 / s.some.max(1)).collect()
+}
+
+fn of_gang(k: &Kernel, g: u32) -> impl Iterator<Item = &Task> {
+    let prefix = format!("g{g}-");
+    k.tasks.iter().filter(move |t| t.name.starts_with(&prefix))
+}
+
+/// What came out of one run.
+#[derive(Debug)]
+pub struct Outcome {
+    pub together: Vec<u64>,
+    pub work: u64,
+    pub longest_wait: u64,
+    /// CPU time after the warm-up of the task that got the least.
+    pub least_ns: u64,
+}
+
+/// Runs a layout; how much together is measured from `warm_up` on, which gangs need to agree on an order.
+pub fn run(mut k: Kernel, _loaded: Loaded, layout: &Layout, warm_up: u64, until: u64) -> Outcome {
+    k.start();
+    k.advance(warm_up);
+    let before: Vec<u64> = k.tasks.iter().map(|t| t.account.run_ns).collect();
+    let together = together(&mut k, layout.gangs, warm_up, until);
+    super::stays(&k);
+    let workload = k.tasks.iter().zip(before).filter(|(t, _)| k.is_workload(t));
+    let least_ns = workload.map(|(t, before)| t.account.run_ns - before).min().expect("tasks");
+    let longest_wait = k.metrics.run_queue_wait.max();
+    Outcome { together, work: super::work(&k), longest_wait, least_ns }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Settled: in its second second, a run of processes that fit on nodes keeps each on one, and next to nothing moves.
+//!
+//! Processes begin spread over the nodes at random, none of several threads on one. Bounds: each process has at least 90 % of its CPU time on one node; at most
+//! two moves between nodes per process; no CPU is idle for `GRACE` beside a task that waits and may run there; and the work done
+//! from the start is at least 97 % of what `numa=off` does. A stratified part runs by default, all of it with
+//! `SCXLAB_NUMA_MATRIX=all`.
+
+use scxlab_kernel::Kernel;
+use scxlab_kernel::behavior::Sys;
+use scxlab_machine::id::CpuId;
+use scxlab_testkit::shipped::scheduled;
+
+use super::settle::{Load, MS, SECOND, Seen, Sleep, assert_spread, units, watch};
+
+/// `numa_settle_ns` and four ticks.
+const GRACE: u64 = 48 * MS;
+const SEEDS: u64 = 20;
+const DUTIES: [u32; 7] = [5, 10, 25, 50, 75, 90, 100];
+const SLEEPS: [Sleep; 3] = [Sleep::Random, Sleep::InPhase, Sleep::Barrier];
+
+/// A machine, the CPUs that are off line there, and how many threads the processes have that it can hold.
+struct Place {
+    machine: &'static str,
+    offline: &'static [u32],
+    sizes: &'static [u32],
+}
+
+const PLACES: [Place; 3] = [
+    Place { machine: "2n3c1t", offline: &[], sizes: &[3, 3] },
+    Place { machine: "4n2c1t", offline: &[], sizes: &[2, 2, 2, 2] },
+    Place { machine: "8n2c1t", offline: &[], sizes: &[2, 2, 2, 2, 2, 2, 2, 2] },
+];
+
+const ODD: [Place; 5] = [
+    // Processes that are not alike, and fill the nodes exactly.
+    Place { machine: "4n3c1t", offline: &[], sizes: &[3, 1, 1, 1, 3, 1, 2] },
+    // A thread per CPU of SMT cores.
+    Place { machine: "2n2c2t", offline: &[], sizes: &[4, 4] },
+    // Two last-level caches a node.
+    Place { machine: "2n2l2c1t", offline: &[], sizes: &[4, 4] },
+    // Unequal nodes: four CPUs, two, three.
+    Place { machine: "3n4c1t", offline: &[5, 6, 11], sizes: &[2, 2, 2] },
+    // Room to spare.
+    Place { machine: "4n4c1t", offline: &[], sizes: &[4, 3, 2] },
+];
+
+fn run(knobs: &str, place: &Place, load: &Load, seed: u64, seconds: u64) -> (Kernel, Seen) {
+    let of = scxlab_machine::Machine::resolve(place.machine).expect("a machine").topology;
+    let online = (0..of.nr_cpus() as u32).filter(|c| !place.offline.contains(c));
+    let cpus: Vec<_> = online.map(|c| (c, of.cpu(CpuId(c)).node.idx())).collect();
+    let text = load.workload(&cpus, seed);
+    let (mut k, _) = scheduled(&format!("fair,{knobs}"), place.machine, &text, seed);
+    for cpu in place.offline {
+        k.user(|k| k.set_cpu_online(CpuId(*cpu), false)).expect("others stay");
+    }
+    k.start();
+    k.advance(MS / 2);
+    assert_spread(&k);
+    let before = watch(&mut k, (seconds - 1) * SECOND, Some(GRACE));
+    let mut seen = watch(&mut k, seconds * SECOND, Some(GRACE));
+    seen.broken.extend(before.broken);
+    (k, seen)
+}
+
+/// What a run does not keep of the promise.
+fn faults(knobs: &str, place: &Place, load: &Load, seed: u64) -> Option<String> {
+    let (k, seen) = run(knobs, place, load, seed, 2);
+    let (off, _) = run(&knobs.replace("consolidate", "off"), place, load, seed, 2);
+    let (together, moves, limit) = (seen.together(), seen.moves, 2 * load.sizes.len() as u64);
+    let done = (units(&k) * 100).div_ceil(units(&off));
+    let kept = together >= 90 && moves <= limit && seen.broken.is_empty() && done >= 97;
+    (!kept).then(|| {
+        format!(
+            "{knobs} on {}, {:?}, seed {seed}: {together} % on one node, {moves} moves, {done} % of the work, {:?}; {:?}",
+            place.machine,
+            load,
+            seen.broken.first(),
+            seen.time
+        )
+    })
+}
+
+/// Runs all cases, or every n-th. At most `percent` of them may fail.
+fn check(knobs: &str, places: &[Place], every: usize, percent: usize) {
+    let all = std::env::var("SCXLAB_NUMA_MATRIX").is_ok_and(|v| v == "all");
+    let mut cases = Vec::new();
+    for seed in 1..=SEEDS {
+        for (p, place) in places.iter().enumerate() {
+            for (d, duty) in DUTIES.into_iter().enumerate() {
+                // Each seed has another way to sleep, and period, for the same place and duty cycle.
+                let turn = seed as usize + p + d;
+                let (sleep, period_us) = (SLEEPS[turn % 3], [4000, 10_000, 6700][turn / 3 % 3]);
+                let load = Load { sizes: place.sizes.to_vec(), duty, sleep, period_us };
+                cases.push((place, load, seed));
+            }
+        }
+    }
+    let step = if all { 1 } else { every };
+    let cases: Vec<_> = cases.iter().step_by(step).collect();
+    let bad: Vec<String> =
+        cases.iter().filter_map(|(place, load, seed)| faults(knobs, place, load, *seed)).collect();
+    println!("{} of {} runs settled", cases.len() - bad.len(), cases.len());
+    assert!(
+        bad.len() <= (cases.len() * percent).div_ceil(100),
+        "{} of {}:\n{}",
+        bad.len(),
+        cases.len(),
+        bad.join("\n")
+    );
+}
+
+#[test]
+fn processes_settle_at_any_duty_cycle() {
+    check("numa=consolidate", &PLACES, 19, 0);
+}
+
+/// Sizes that fill nodes exactly need a packing that no single move or exchange finds; and a task may wait for a while beside an
+/// idle CPU of its node's other cache. NUMA.md, "Limits".
+#[test]
+fn processes_settle_on_odd_machines() {
+    check("numa=consolidate", &ODD, 41, 10);
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The chat rooms of the thread of 2002, on the first CPUs of its machine: vanilla's lock, and the order of the schedulers.
+
+use scxlab_kernel::Kernel;
+use scxlab_machine::Machine;
+use scxlab_testkit::sim::{attach_shipped, kernel_with_calls};
+
+use crate::{HAMQ, MS, VANILLA};
+
+/// The thread's machine with fewer CPUs, as its boot flag made it.
+fn p3(cpus: u32) -> Machine {
+    let text = include_str!("../../../../machines/p3-8way.toml");
+    let text = text.replace("1n8l1c1t", &format!("1n{cpus}l1c1t"));
+    Machine::from_toml("p3-8way.toml", &text).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Runs until all messages are through; messages in a second, and how much of the CPUs' time went by in waiting for locks, in
+/// thousandths.
+fn chat(
+    scheduler: &str,
+    mode: &str,
+    cpus: u32,
+    rooms: u32,
+    messages: u32,
+    seed: u64,
+) -> (u64, u64) {
+    let text = format!("chat,rooms={rooms},messages={messages}");
+    let mut k: Kernel = kernel_with_calls(p3(cpus), &text, seed);
+    attach_shipped(&mut k, scheduler, &[("mode", mode)]);
+    k.run(Some(60_000 * MS));
+    let about = format!("{scheduler},mode={mode}: {text} on {cpus} CPUs");
+    assert!(k.ext.exits.is_empty(), "{about}: {:?}", k.ext.exits);
+    let sent = u64::from(rooms * messages * 20 * 20);
+    assert_eq!(k.metrics.work_units, sent, "{about}");
+    let waited: u64 = k.cpus.iter().map(|c| c.time.lock_wait).sum();
+    (sent * 1_000 * MS / k.now, waited * 1_000 / (k.now * u64::from(cpus)))
+}
+
+/// The thread has 0.90 for ten rooms on two CPUs, and 2.16 on eight (README, "Beside the thread").
+#[test]
+fn o1_gains_nothing_on_two_cpus_and_much_on_eight() {
+    for seed in 1..=2 {
+        let ratio = |cpus| {
+            let [o1, vanilla] = [("o1", "d1"), ("goodness", VANILLA)]
+                .map(|(scheduler, mode)| chat(scheduler, mode, cpus, 10, 60, seed).0);
+            100 * o1 / vanilla
+        };
+        let [two, eight] = [2, 8].map(ratio);
+        assert!((80..=105).contains(&two), "seed {seed}: O(1) makes {two} % on two CPUs");
+        assert!(eight >= two + 10, "seed {seed}: {two} % on two CPUs, {eight} % on eight");
+    }
+}
+
+/// The run queue's lock is the bottleneck as rooms and CPUs grow; a queue for each CPU has none.
+#[test]
+fn the_lock_is_waited_for_as_rooms_and_cpus_grow() {
+    let wait = |mode, cpus, rooms| chat("goodness", mode, cpus, rooms, 15, 1).1;
+    let [small, rooms, cpus, both] =
+        [(2, 10), (2, 30), (8, 10), (8, 30)].map(|(c, r)| wait(VANILLA, c, r));
+    let all = format!("{small} {rooms} {cpus} {both} thousandths");
+    assert!(2 * small < rooms && 2 * small < cpus, "{all}");
+    assert!(both > rooms && both > 2 * cpus && both > 60, "{all}");
+    assert!(wait(HAMQ, 8, 30) * 10 < both, "{all}");
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Work is conserved on machines that nobody chose: no CPU is idle for longer than a scheduler's bound while a task that may run
+//! there waits.
+//!
+//! Each scheduler's bound follows from how it moves tasks, and is stated beside it. Machines, workloads and the CPUs that
+//! are off line are drawn from seeds; `machines.rs` says from what.
+
+use scxlab_kernel::Kernel;
+use scxlab_kernel::behavior::Sys;
+use scxlab_machine::id::{CpuId, Nanos};
+use scxlab_machine::{Machine, Stream, Topology};
+use scxlab_testkit::checks::{Contract, Watch};
+use scxlab_testkit::machines::{self, LOADS, Load};
+use scxlab_testkit::{shipped, sim};
+use std::ops::Range;
+use std::sync::Arc;
+
+const MS: Nanos = 1_000_000;
+/// The tick of the machines' cost table.
+const TICK: Nanos = 4 * MS;
+
+/// A scheduler and what it promises.
+#[derive(Clone, Copy)]
+struct Promise {
+    scheduler: &'static str,
+    bound: fn(&Topology, Load) -> Nanos,
+    /// It stays when CPUs come and go.
+    hotplug: bool,
+}
+
+/// The default class. A group counts as overloaded once its load average says so: from nothing to 85 % takes three half-lives of
+/// 32 ms, on a slow CPU longer in proportion. A domain of n CPUs is then balanced every 2n ms at most; tasks that are hot or do
+/// not fit are passed over 3 times (`cache_nice_tries` + 1), and 3 more before the one that runs is pushed; spans of nested
+/// domains add up to 2n. Where only pinned tasks were found it is up to 1024 ms (twice `MAX_PINNED_INTERVAL`), but no more
+/// than n tenths of a second (`max_load_balance_interval`).
+fn eevdf(t: &Topology, load: Load) -> Nanos {
+    let n = t.nr_cpus() as Nanos;
+    let slowest = t.cpus().iter().map(|cpu| cpu.capacity).min().unwrap_or(1024);
+    let pinned = match load {
+        Load::Pinned | Load::Shifting => (1024 * MS).min(n * 100 * MS),
+        _ => 0,
+    };
+    100 * MS * 1024 / Nanos::from(slowest) + 7 * 2 * n * MS + pinned + TICK
+}
+
+/// Whoever queues a task calls an idle CPU, and nothing is waited for. What is left are the interrupt and the lock of
+/// the queue, for which all CPUs may be in line several times, some microseconds each.
+fn vtime(t: &Topology, _: Load) -> Nanos {
+    MS + t.nr_cpus() as Nanos * 50_000
+}
+
+/// Each idle tick (10 ms) sends all idle CPUs to look while anybody waits, and one of them at least finds something.
+fn o1(t: &Topology, _: Load) -> Nanos {
+    (t.nr_cpus() as Nanos + 1) * 10 * MS
+}
+
+/// Each accounting (30 ms) sends all idle CPUs to look; who slept for a moment when it came has the next one.
+fn credit(_: &Topology, _: Load) -> Nanos {
+    60 * MS
+}
+
+/// A waiting task calls an idle CPU, as in `vtime`; a CPU that looks in vain does so again when its kernel's tick comes.
+fn goodness(_: &Topology, _: Load) -> Nanos {
+    2 * TICK
+}
+
+/// A waiting task is asked for at a tick, and a CPU that is asked takes one. Idle cores are asked before their threads are, each at most
+/// once a tick: a thread may see other tasks wait for as many ticks as there are CPUs. One tick to find, one to be found.
+fn fair(t: &Topology, _: Load) -> Nanos {
+    (t.nr_cpus() as Nanos + 2) * TICK
+}
+
+/// With load tracking, CPUs are left alone that were not short of time for two half-lives, of 32 periods of 2^20 ns each.
+fn fair_pelt(t: &Topology, load: Load) -> Nanos {
+    fair(t, load) + ((2 * 32) << 20)
+}
+
+const DEFAULT_CLASS: Promise = Promise { scheduler: "eevdf", bound: eevdf, hotplug: true };
+
+const SCHEDULERS: [Promise; 10] = [
+    Promise { scheduler: "vtime", bound: vtime, hotplug: false },
+    Promise { scheduler: "o1", bound: o1, hotplug: true },
+    Promise { scheduler: "o1,mode=mqo1", bound: o1, hotplug: true },
+    Promise { scheduler: "credit", bound: credit, hotplug: true },
+    Promise { scheduler: "credit,tickle=old", bound: credit, hotplug: true },
+    Promise { scheduler: "goodness", bound: goodness, hotplug: true },
+    Promise { scheduler: "goodness,mode=2.4", bound: goodness, hotplug: true },
+    Promise { scheduler: "goodness,mode=hamq", bound: goodness, hotplug: true },
+    Promise { scheduler: "fair", bound: fair, hotplug: true },
+    Promise { scheduler: "fair,load=pelt", bound: fair_pelt, hotplug: true },
+];
+
+/// How a run goes; what it finds is named by it.
+struct Case {
+    promise: Promise,
+    load: Load,
+    seed: u64,
+    cpus_max: u64,
+}
+
+impl Case {
+    fn run(&self) -> Result<(), String> {
+        let drawn = machines::machine(self.seed, self.cpus_max);
+        let machine = Arc::new(drawn.machine);
+        let nr_cpus = machine.topology.nr_cpus() as u64;
+        let text = machines::load(self.load, self.seed, nr_cpus);
+        let mut k = sim::kernel_on(Machine::clone(&machine), &text, self.seed);
+        let mut rng = Stream::new(self.seed, "off line", 0);
+        self.toggle(&mut k, &mut rng);
+        if self.promise.scheduler != "eevdf" {
+            shipped::put_on(&mut k, self.promise.scheduler, &machine);
+        }
+        let bound = (self.promise.bound)(&machine.topology, self.load);
+        let watched = self.watch(&mut k, &mut rng, bound);
+        watched.map_err(|why| {
+            let Case { promise, load, seed, cpus_max } = self;
+            let off: Vec<_> = k.cpus.iter().filter(|c| !c.online).map(|c| c.id.0).collect();
+            let (name, bound) = (promise.scheduler, bound / MS);
+            format!(
+                "{name}, machine {seed} of up to {cpus_max} CPUs ({nr_cpus}, off line {off:?}), {load:?}, bound {bound} ms: \
+                 {why}\n{}\n{text}",
+                drawn.text
+            )
+        })
+    }
+
+    /// The CPUs change once in the middle, and each part is long enough to break the promise.
+    fn watch(&self, k: &mut Kernel, rng: &mut Stream, bound: Nanos) -> Result<(), String> {
+        let step = (bound / 16).clamp(MS / 8, 4 * MS);
+        k.start();
+        for _ in 0..2 {
+            let mut watch = Watch::new(Contract { idle_grace: Some(bound) });
+            let end = k.now + bound + 150 * MS;
+            while k.now < end && k.stop.is_none() {
+                k.advance((k.now + step).min(end));
+                watch.look(k);
+                if let Some(broken) = watch.broken.first() {
+                    return Err(format!(
+                        "at {} us: {}: {}",
+                        broken.at / 1000,
+                        broken.law,
+                        broken.what
+                    ));
+                }
+            }
+            if !k.ext.exits.is_empty() {
+                return Err(format!("{:?}", k.ext.exits));
+            }
+            if !self.promise.hotplug {
+                break;
+            }
+            self.toggle(k, rng);
+        }
+        Ok(())
+    }
+
+    /// In half of the cases some CPUs go off line, or come back. CPU 0 stays.
+    fn toggle(&self, k: &mut Kernel, rng: &mut Stream) {
+        if rng.below(2) == 0 {
+            return;
+        }
+        for cpu in 1..k.cpus.len() {
+            if rng.below(3) == 0 {
+                let (cpu, online) = (CpuId(cpu as u32), !k.cpus[cpu].online);
+                k.user(|k| k.set_cpu_online(cpu, online)).unwrap_or_else(|e| panic!("{e}"));
+            }
+        }
+    }
+}
+
+/// What was broken, as one line each, and the first in full.
+fn broken(
+    promises: &[Promise],
+    loads: &[Load],
+    seeds: Range<u64>,
+    cpus_max: u64,
+) -> Option<String> {
+    let mut broken = Vec::new();
+    for &promise in promises {
+        for seed in seeds.clone() {
+            let cases = loads.iter().map(|&load| Case { promise, load, seed, cpus_max });
+            broken.extend(cases.filter_map(|case| case.run().err()));
+        }
+    }
+    let heads: Vec<&str> = broken.iter().map(|b| b.lines().next().unwrap_or_default()).collect();
+    broken.first().map(|first| format!("{} broken:\n{}\n\n{first}", heads.len(), heads.join("\n")))
+}
+
+fn hold(promises: &[Promise], loads: &[Load], seeds: Range<u64>, cpus_max: u64) {
+    if let Some(broken) = broken(promises, loads, seeds, cpus_max) {
+        panic!("{broken}");
+    }
+}
+
+#[test]
+fn the_default_class_conserves_work() {
+    hold(&[DEFAULT_CLASS], &LOADS, 0..24, 16);
+}
+
+#[test]
+fn schedulers_conserve_work() {
+    hold(&SCHEDULERS, &LOADS, 0..24, 16);
+}
+
+#[test]
+fn schedulers_conserve_work_on_larger_machines() {
+    hold(&SCHEDULERS, &LOADS, 100..103, 64);
+}
+
+/// Those with a bound that is short there, too.
+#[test]
+fn work_is_conserved_on_large_machines() {
+    let short = |p: &Promise| !p.scheduler.starts_with("o1");
+    let few: Vec<Promise> = SCHEDULERS.into_iter().filter(short).collect();
+    hold(&few, &[Load::Hogs], 200..201, 512);
+}
+
+/// Two nodes of 128 CPUs: forks are placed across them, since the kernel raises its limit for this processor to their distance.
+#[test]
+fn forks_fill_both_sockets_of_an_epyc() {
+    let mut k = sim::kernel("epyc-2s", "hogs,tasks=256", 1);
+    k.start();
+    k.advance(200 * MS);
+    let before: Nanos = k.cpus.iter().map(|c| c.time.idle).sum();
+    k.advance(400 * MS);
+    let idle: Nanos = k.cpus.iter().map(|c| c.time.idle).sum();
+    assert!(idle - before < 256 * 200 * MS / 100, "{} of 51200 ms idle", (idle - before) / MS);
+}
