@@ -476,12 +476,12 @@ static __always_inline bool numa_is_level(numa_share_t *here, numa_share_t *ther
 	return there->home <= here->home && there->home + weight >= here->home;
 }
 
-/* Whether it goes to less memory, and faults decide. */
-static __always_inline bool numa_leaves_memory(numa_proc_t *p, u32 from, u32 to, u64 weight)
+/* How many more faults of the process are at `to` than at `from`, where faults decide; 0 where they do not. */
+static __always_inline s64 numa_memory_gain(numa_proc_t *p, u32 from, u32 to, u64 weight)
 {
 	numa_share_t *here = numa_share(p, from), *there = numa_share(p, to);
 
-	return there->faults < here->faults && numa_is_level(here, there, weight);
+	return p->id && numa_is_level(here, there, weight) ? (s64)(there->faults - here->faults) : 0;
 }
 
 /*
@@ -511,7 +511,7 @@ static bool numa_scatters(numa_proc_t *p, u32 from, u32 to, u64 weight, bool by_
 /*
  * Whether two processes are more together when a task of `p` goes from `a` to `b`, and one of `q` the other way: one of them will
  * have more on its new node than either has now on the node that it leaves; or one has as much, and the other more. Where faults
- * are asked and decide, neither may leave its memory.
+ * are asked and decide, the two together may not end further from their memory: one direction of an exchange is always open.
  */
 static __always_inline bool numa_swap_gains(numa_proc_t *p, numa_proc_t *q, u32 a, u32 b, u64 weight, u64 other, bool by_faults)
 {
@@ -521,7 +521,7 @@ static __always_inline bool numa_swap_gains(numa_proc_t *p, numa_proc_t *q, u32 
 		return false;
 	p_now = numa_share(p, a)->home;
 	p_then = numa_share(p, b)->home + weight;
-	if (by_faults && (numa_leaves_memory(p, a, b, weight) || (q->id && numa_leaves_memory(q, b, a, other))))
+	if (by_faults && numa_memory_gain(p, a, b, weight) + numa_memory_gain(q, b, a, other) < 0)
 		return false;
 	if (!q->id)
 		return p_then > p_now;
