@@ -13,6 +13,7 @@
  *   release_after_ns  the second queue is taken from, too, this long after the scheduler was attached; 0: never
  *   eject_after_ns    this long after it was attached the scheduler reports an error; 0: never
  *   eject_permille    chance, drawn at the attachment, that it does
+ *   refuse_permille   chance that a fork is refused, as if memory were short
  */
 #include <scx/common.bpf.h>
 
@@ -24,6 +25,7 @@ const volatile bool woken = false;
 const volatile u64 release_after_ns = 0;
 const volatile u64 eject_after_ns = 0;
 const volatile u32 eject_permille = 1000;
+const volatile u32 refuse_permille = 0;
 
 #define SHARED 0
 #define STARVED 1
@@ -71,6 +73,11 @@ void BPF_STRUCT_OPS(lapse_dispatch, s32 cpu, struct task_struct *prev)
 	scx_bpf_dsq_move_to_local(SHARED, 0);
 }
 
+s32 BPF_STRUCT_OPS_SLEEPABLE(lapse_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	return args->fork && bpf_get_prandom_u32() % 1000 < refuse_permille ? -ENOMEM : 0;
+}
+
 s32 BPF_STRUCT_OPS_SLEEPABLE(lapse_init)
 {
 	s32 ret;
@@ -90,6 +97,7 @@ SCX_OPS_DEFINE(lapse_ops,
 	       .select_cpu		= (void *)lapse_select_cpu,
 	       .enqueue			= (void *)lapse_enqueue,
 	       .dispatch		= (void *)lapse_dispatch,
+	       .init_task		= (void *)lapse_init_task,
 	       .init			= (void *)lapse_init,
 	       .exit			= (void *)lapse_exit,
 	       .timeout_ms		= 30000,

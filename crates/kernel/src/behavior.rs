@@ -107,6 +107,9 @@ pub enum SysError {
     NoMemory,
     #[error("no space left (ENOSPC)")]
     NoSpace,
+    /// Of a fork.
+    #[error("ops.init_task() refused it with errno {0}")]
+    Refused(i32),
 }
 
 /// What a behaviour may do to the system. Calls take effect at the caller's present instant and their

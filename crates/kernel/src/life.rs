@@ -129,16 +129,23 @@ impl Kernel {
         self.cgroups.attach(spec.cgroup, id);
         self.fair_task_new(id);
         self.ext_init_entity(id);
-        self.metrics.forks += 1;
         self.nr_workload += 1;
-        self.trace(Kind::Fork { parent, child: id });
         if let Err(error) = self.ext_fork(id) {
-            self.nr_workload -= 1;
-            self.free_task(id);
+            self.cancel_fork(id);
             return Err(error);
         }
+        self.metrics.forks += 1;
+        self.trace(Kind::Fork { parent, child: id });
         self.wake_up_new(id);
         Ok(id)
+    }
+
+    /// What `copy_process()` undoes once the scheduler has refused the child, which nobody has seen run.
+    fn cancel_fork(&mut self, child: TaskId) {
+        self.set_state(child, State::Dead);
+        self.nr_workload -= 1;
+        self.fair_task_dead(child);
+        self.free_task(child);
     }
 
     /// `wake_up_new_task()`

@@ -47,9 +47,13 @@ pub fn put_on(k: &mut Kernel, scheduler: &str, machine: &Arc<Machine>) -> Loaded
 
 /// Loads an object of `bpf/selftest` that is no scheduler, for its syscall programs.
 pub fn selftest(k: &mut Kernel, name: &str) -> Loaded {
+    sim::link(k, name, selftest_object(name), &[])
+}
+
+/// The object of `bpf/selftest/NAME`.
+pub fn selftest_object(name: &str) -> &'static [u8] {
     let found = scxlab_sched::selftests().iter().find(|s| s.name == name);
-    let found = found.unwrap_or_else(|| panic!("no selftest {name}"));
-    sim::link(k, name, found.object, &[])
+    found.unwrap_or_else(|| panic!("no selftest {name}")).object
 }
 
 /// As `run_program`, of a program whose context is of 64-bit words and that returns 0.

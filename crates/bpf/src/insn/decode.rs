@@ -211,7 +211,7 @@ impl Decoder<'_> {
             zero(raw.src(), raw.off, raw.imm)?;
             return Ok(Insn { op: Op::CallReg, dst: raw.dst(), ..PAD });
         }
-        if raw.dst() != 0 {
+        if raw.dst() != 0 || raw.off != 0 {
             return Err(Reserved);
         }
         match raw.src() {

@@ -40,6 +40,8 @@ pub struct Code {
     /// What instructions that must not be executed would have been.
     poisons: IndexSet<String>,
     poisoned: Vec<bool>,
+    /// Calls that relocations have resolved.
+    called: Vec<bool>,
 }
 
 /// What relocations turn into.
@@ -71,6 +73,7 @@ pub fn select(object: &Object, programs: &[usize]) -> Code {
         probe: Vec::new(),
         poisons: IndexSet::new(),
         poisoned: Vec::new(),
+        called: Vec::new(),
         order,
     };
     for (at, f) in code.order.iter().enumerate() {
@@ -80,6 +83,7 @@ pub fn select(object: &Object, programs: &[usize]) -> Code {
     }
     code.probe = vec![false; code.raw.len()];
     code.poisoned = vec![false; code.raw.len()];
+    code.called = vec![false; code.raw.len()];
     code
 }
 
@@ -222,6 +226,28 @@ impl Code {
 
     fn set_call(&mut self, slot: usize, kind: u8, imm: i32) {
         self.raw[slot] = RawInsn::new(code::CALL, 0, kind, 0, imm);
+        self.called[slot] = true;
+    }
+
+    /// The number in a call of a kernel function means something only once it is bound to an extern. One that the file has
+    /// by itself would choose from our table; a real kernel takes it for a BTF id that nothing has checked.
+    fn refuse_unbound_calls(&self, object: &Object) -> Result<(), What> {
+        for (f, start) in self.order.iter().zip(&self.starts) {
+            let function = &object.functions[*f];
+            for at in 0..function.insns.len() as u32 {
+                let slot = (start + at) as usize;
+                let insn = &self.raw[slot];
+                let is_kfunc = insn.code == code::CALL && insn.src() == insn::call::KFUNC;
+                if is_kfunc && !self.called[slot] {
+                    return Err(What::Code {
+                        section: function.section.clone(),
+                        insn: function.section_start + at,
+                        what: "call of a kernel function that no relocation names".to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Image function of each of the object's functions.
@@ -241,6 +267,7 @@ impl Code {
             .zip(&self.starts)
             .map(|(f, start)| image_func(&object.functions[*f], *start))
             .collect();
+        self.refuse_unbound_calls(object)?;
         let mut code = insn::decode(&self.raw, &funcs, &self.probe)?;
         note_arguments(&mut code, object, target, externs);
         let bound = object.externs.iter().zip(externs);

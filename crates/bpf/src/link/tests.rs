@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use host::{KFUNCS, TestKernel};
 
+use super::code::POISON;
 use super::*;
 use crate::fault::Fault;
-use crate::insn::Op;
-use crate::object::RelocTarget;
+use crate::insn::{self, Op, RawInsn};
 use crate::object::tests::{core_object, full_object, testdata};
+use crate::object::{RelocTarget, code};
 use crate::vm;
 
 /// Opens, lets `prepare` edit, loads.
@@ -61,6 +62,21 @@ fn calls_know_what_kernel_functions_take() {
     let calls: Vec<_> = image.code.iter().filter(|insn| insn.op == Op::CallKfunc).collect();
     let takes = |id: i64| calls.iter().filter(move |call| call.imm == id).map(|call| 5 - call.dst);
     assert!(takes(add).count() > 0 && takes(add).all(|nr| nr == 2));
+}
+
+/// The file's own number would choose from our table of kernel functions, or lie beyond it.
+#[test]
+fn a_kernel_function_that_no_relocation_names_is_refused() {
+    for number in [0, 3, 1 << 20, i32::MIN, POISON as i32, -1] {
+        let mut object = full_object();
+        let calls = object.functions.iter().position(|f| f.name == "calls").expect("calls");
+        let function = &mut object.functions[calls];
+        function.insns[0] = RawInsn::new(code::CALL, 0, insn::call::KFUNC, 0, number);
+        function.relocs.retain(|reloc| reloc.insn != 0);
+        let refused = refused(object, |_| {});
+        assert!(refused.contains("that no relocation names"), "{number}: {refused}");
+        assert!(refused.contains("insn 0"), "{refused}");
+    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl Kernel {
         }
         let ret = self.ext_init_task(task, true);
         if ret != 0 {
-            return Err(SysError::Invalid);
+            return Err(SysError::Refused(-ret));
         }
         self.set_phase(task, TaskPhase::Init);
         Ok(())
