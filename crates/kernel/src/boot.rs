@@ -5,6 +5,7 @@ use crate::abi;
 use crate::behavior::Behavior;
 use crate::cgroup::CgroupTable;
 use crate::cpu::Cpu;
+use crate::ext::op::Op;
 use crate::ext::{Ext, ExtCpu};
 use crate::fair::{Fair, FairTopo, Params};
 use crate::insn_time::InsnTime;
@@ -60,7 +61,8 @@ pub mod percpu {
 impl Kernel {
     /// A booted machine without tasks of its own but init and the idle tasks.
     pub fn boot(setup: Setup, behavior: Box<dyn Behavior>) -> Result<Kernel, OutOfMemory> {
-        let Setup { machine, seed, limits, tracer, mem_size } = setup;
+        let Setup { machine, seed, limits, mut tracer, mem_size } = setup;
+        tracer.names.set_ops(Op::ALL.map(Op::name));
         let topology = &machine.topology;
         let nr_cpus = topology.nr_cpus();
         let config = Config {

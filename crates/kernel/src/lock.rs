@@ -93,7 +93,7 @@ impl Kernel {
         let wait = lock.arrive(cpu, at);
         self.exec.clock = at + wait + transfer;
         if wait > 0 {
-            self.spun(id.word(), wait);
+            self.spun(id.word(), wait, |k| k.lock_name(id));
         }
     }
 
@@ -115,7 +115,7 @@ impl Kernel {
         let wait = self.guest_locks.entry(addr).or_default().arrive(cpu, at);
         self.charge(wait + transfer);
         if wait > 0 {
-            self.spun(addr, wait);
+            self.spun(addr, wait, |k| k.guest_lock_name(addr));
         }
     }
 
@@ -127,11 +127,30 @@ impl Kernel {
     }
 
     #[cold]
-    fn spun(&mut self, lock: u64, wait: Nanos) {
+    fn spun(&mut self, lock: u64, wait: Nanos, name: impl FnOnce(&Kernel) -> String) {
+        if self.tracer.is_recording() {
+            let name = name(self);
+            self.tracer.names.set_lock(lock, name);
+        }
         let cpu = self.exec.cpu;
         self.cpus[cpu.idx()].time.lock_wait += wait;
         self.metrics.lock_wait.record(wait);
         self.trace(Kind::LockWait { lock, wait_ns: wait });
+    }
+
+    fn lock_name(&self, id: LockId) -> String {
+        match id {
+            LockId::Rq(cpu) => format!("run queue of CPU {cpu}"),
+            LockId::Dsq(dsq) => scxlab_trace::names::dsq(self.ext.dsqs.traced_id(dsq)),
+        }
+    }
+
+    /// A lock of a scheduler, by the array map that holds it; global data is one, too.
+    fn guest_lock_name(&self, addr: u64) -> String {
+        match self.vm.maps.array_at(addr) {
+            Some((map, at)) => format!("lock in {}, byte {at}", map.def.name),
+            None => format!("lock at {addr:#x}"),
+        }
     }
 }
 

@@ -26,7 +26,6 @@ pub struct TaskName {
 pub struct Names {
     tasks: Vec<Option<Entry>>,
     ops: Vec<String>,
-    dsqs: BTreeMap<u64, String>,
     locks: BTreeMap<u64, String>,
     text: String,
     changes: u64,
@@ -68,17 +67,7 @@ impl Names {
         self.ops.get(usize::from(op)).map_or("unknown op", String::as_str)
     }
 
-    /// Names a DSQ.
-    pub fn set_dsq(&mut self, dsq: u64, name: impl Into<String>) {
-        self.dsqs.insert(dsq, name.into());
-    }
-
-    /// A DSQ's name, by default its number.
-    pub fn dsq(&self, dsq: u64) -> String {
-        self.dsqs.get(&dsq).cloned().unwrap_or_else(|| format!("dsq {dsq:#x}"))
-    }
-
-    /// Names a lock.
+    /// Names a lock. Call it before events that refer to it.
     pub fn set_lock(&mut self, lock: u64, name: impl Into<String>) {
         self.locks.insert(lock, name.into());
     }
@@ -97,6 +86,20 @@ impl Names {
     pub(crate) fn set_text(&mut self, text: &str) {
         self.text.clear();
         self.text.push_str(text);
+    }
+}
+
+/// What a DSQ is called: those of the kernel by what they are (`enum scx_dsq_id_flags`, 7.3), the scheduler's by their number.
+pub fn dsq(id: u64) -> String {
+    const BUILTIN: u64 = 1 << 63;
+    const LOCAL_ON: u64 = 1 << 62;
+    match (id & BUILTIN != 0, id & LOCAL_ON != 0, id as u32) {
+        (false, ..) => format!("DSQ {id:#x}"),
+        (true, true, cpu) => format!("local DSQ of CPU {cpu}"),
+        (true, false, 1) => "global DSQ".to_owned(),
+        (true, false, 2) => "local DSQ".to_owned(),
+        (true, false, 3) => "bypass DSQ".to_owned(),
+        _ => format!("invalid DSQ {id:#x}"),
     }
 }
 
@@ -121,15 +124,19 @@ mod tests {
     #[test]
     fn nameless_things_have_a_name() {
         let mut names = Names::default();
-        assert_eq!(names.dsq(0x10), "dsq 0x10");
         assert_eq!(names.lock(1), "lock 0x1");
         assert_eq!(names.op(200), "unknown op");
         names.set_ops(["select_cpu"]);
-        names.set_dsq(0x10, "shared");
         names.set_lock(1, "rq 0");
-        assert_eq!(
-            (names.op(0), &*names.dsq(0x10), &*names.lock(1)),
-            ("select_cpu", "shared", "rq 0")
-        );
+        assert_eq!((names.op(0), &*names.lock(1)), ("select_cpu", "rq 0"));
+    }
+
+    #[test]
+    fn queues_are_called_by_what_they_are() {
+        let builtin = 1 << 63;
+        assert_eq!(dsq(0x10), "DSQ 0x10");
+        assert_eq!(dsq(builtin | 1), "global DSQ");
+        assert_eq!(dsq(builtin | 1 << 62 | 12), "local DSQ of CPU 12");
+        assert_eq!(dsq(builtin), "invalid DSQ 0x8000000000000000");
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! scheduling  -> ftrace events      the UI's own CPU tracks, thread states, wake-up arrows
-//! callbacks   -> slices             sched_ext > CPU n          also kicks, ticks as instants
+//! callbacks   -> slices             sched_ext > CPU n          also inserts, moves, kicks and ticks, as instants
 //! lock waits  -> slices             sched_ext > CPU n locks
 //! DSQ lengths -> counters           DSQs > name
 //! the rest    -> instants           sched_ext                  throttling, printed lines, exits
@@ -68,7 +68,7 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
                 // Whoever runs has left its queue, whatever queue that was.
                 let left = next.and_then(|task| dsqs.leave(task));
                 left.into_iter()
-                    .for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, names, dsq, len));
+                    .for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, dsq, len));
             }
             Kind::Wakeup { .. }
             | Kind::Migrate { .. }
@@ -76,14 +76,15 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
             | Kind::CpuOnline { .. }
             | Kind::Fork { .. } => ftrace.event(packets, event, names),
             Kind::DsqInsert { task, dsq, .. } | Kind::DsqMove { task, to: dsq, .. } => {
+                tracks.event(packets, event, names);
                 for (dsq, len) in dsqs.enter(task, dsq) {
-                    tracks.dsq_len(packets, event.time, names, dsq, len);
+                    tracks.dsq_len(packets, event.time, dsq, len);
                 }
             }
             Kind::Exit { task } => {
                 let left = dsqs.leave(task);
                 left.into_iter()
-                    .for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, names, dsq, len));
+                    .for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, dsq, len));
             }
             Kind::Op { .. }
             | Kind::Kick { .. }

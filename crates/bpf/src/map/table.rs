@@ -43,6 +43,17 @@ impl MapTable {
         self.maps.get_mut(usize::try_from(off / OBJECT).ok()?)?.as_mut()
     }
 
+    /// The array that an address lies in, and how many bytes from its beginning.
+    pub fn array_at(&self, addr: u64) -> Option<(&Map, u64)> {
+        self.iter().find_map(|map| match &map.kind {
+            MapKind::Array(array) => {
+                let at = addr.wrapping_sub(array.base);
+                (at < array.len()).then_some((map, at))
+            }
+            _ => None,
+        })
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &Map> {
         self.maps.iter().flatten()
     }

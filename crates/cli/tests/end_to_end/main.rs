@@ -9,9 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use perfetto_protos::track_event::track_event::Type;
 use schema::Schema;
 use serde_json::Value;
-use trace::packets;
 
 const RT_APP: &str = "/usr/share/doc/rt-app/examples/browser-short.json";
 
@@ -223,9 +223,64 @@ fn an_rt_app_file_runs_and_its_trace_decodes() {
         trace,
     ]);
     assert!(table.contains("throughput, loop/s") && table.contains("exit"), "{table}");
-    let bytes = fs::read(&file).unwrap();
-    let packets = packets(&bytes).expect("a well-formed trace");
-    assert!(packets.len() > 10, "{} packets", packets.len());
+    assert!(trace::read(&file).packets > 10);
+}
+
+/// What docs/start/reading-a-trace.md promises, of the run that it shows and of one with more to see.
+#[test]
+fn a_trace_shows_what_its_page_promises() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t.pftrace");
+    let of = |scheduler: &str, workload: &str, duration: &str| {
+        let trace = file.to_str().unwrap();
+        let args = ["run", "-s", scheduler, "-w", workload, "-m", "1n4c2t", "--duration", duration];
+        output(&[&args[..], &["--trace", trace]].concat());
+        trace::read(&file)
+    };
+    for (scheduler, workload) in [("vtime", "schbench"), ("fair", "hackbench,groups=2")] {
+        let seen = of(scheduler, workload, "200ms");
+        assert_eq!(seen.cpus, (0..8).collect(), "{scheduler}: each CPU shows what runs");
+        let tasks = |prefix: &str| seen.ran.iter().filter(|name| name.starts_with(prefix)).count();
+        let names =
+            if scheduler == "vtime" { ["message", "worker"] } else { ["sender", "receiver"] };
+        names.iter().for_each(|name| assert!(tasks(name) > 0, "{name}: {:?}", seen.ran));
+        assert!(
+            seen.wakeups.iter().any(|(waker, woken)| *waker != 0 && woken.starts_with(names[1]))
+        );
+        let operations = seen.names(Type::TYPE_SLICE_BEGIN);
+        for op in ["select_cpu", "enqueue", "dispatch", "running", "stopping"] {
+            assert!(operations.contains(op), "{scheduler}: {op}: {operations:?}");
+        }
+        assert!(!operations.iter().any(|name| name.contains("unknown")), "{operations:?}");
+        let mut instants = vec!["insert", "move"];
+        // `vtime` kicks only where a task finds no idle CPU when it wakes up, and one a moment later.
+        instants.extend((scheduler == "fair").then_some("kick"));
+        for name in instants {
+            let mut drawn = seen.named(Type::TYPE_INSTANT, name).peekable();
+            assert!(drawn.peek().is_some(), "{scheduler}: {name}");
+            assert!(drawn.all(|d| d.track.starts_with("sched_ext/CPU ")));
+        }
+        let queues =
+            seen.named(Type::TYPE_INSTANT, "insert").map(|d| (&d.args["task"], &d.args["queue"]));
+        assert!(queues.clone().any(|(_, queue)| queue.starts_with("local DSQ of CPU")));
+        assert!(queues.clone().all(|(task, queue)| task.ends_with(']') && queue.contains("DSQ")));
+        assert!(
+            seen.drawn
+                .iter()
+                .any(|d| d.kind == Type::TYPE_COUNTER && d.track.starts_with("DSQs/DSQ 0x"))
+        );
+        let waits: Vec<_> = seen
+            .drawn
+            .iter()
+            .filter(|d| d.track.ends_with(" locks") && !d.name.is_empty())
+            .collect();
+        let known = ["run queue of CPU ", "DSQ ", "local DSQ of CPU ", "lock in "];
+        assert!(waits.iter().all(|d| known.iter().any(|k| d.name.starts_with(k))), "{waits:?}");
+    }
+    let left = of("lapse,eject_after_ns=20000000", "hogs", "100ms");
+    let exits: Vec<_> = left.named(Type::TYPE_INSTANT, "scheduler exit").collect();
+    assert_eq!(exits.len(), 1);
+    assert!(exits[0].args["message"].contains("its time is over"), "{exits:?}");
 }
 
 /// A trace changes nothing of the run.
@@ -257,7 +312,7 @@ fn tracing_does_not_disturb() {
     assert_eq!(without_wall_time(written), plain);
     assert!(String::from_utf8(file("report.txt")).unwrap().contains("95 % interval"));
     for name in ["trace.eevdf.pftrace", "trace.vtime.pftrace"] {
-        assert!(packets(&file(name)).unwrap().len() > 10, "{name}");
+        assert!(trace::read(&folder.path().join(name)).packets > 10, "{name}");
     }
 }
 

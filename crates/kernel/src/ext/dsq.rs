@@ -263,6 +263,15 @@ impl DsqTable {
         DsqId(cpu.0)
     }
 
+    /// The id as a trace has it: of local queues it says whose, as `SCX_DSQ_LOCAL_ON | cpu` does.
+    #[inline]
+    pub fn traced_id(&self, dsq: DsqId) -> u64 {
+        match self.local_cpu(dsq) {
+            Some(cpu) => dsq_id::LOCAL_ON | u64::from(cpu.0),
+            None => self.get(dsq).user_visible_id(),
+        }
+    }
+
     /// The CPU whose local queue it is, if it is one.
     #[inline]
     pub fn local_cpu(&self, dsq: DsqId) -> Option<CpuId> {

@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::flags::limit;
 use crate::kernel::{Kernel, Then};
 use scxlab_machine::id::{CpuId, Nanos};
-use scxlab_trace::event::Kind;
+use scxlab_trace::event::{Event as Traced, Kind};
 
 /// `enum scx_exit_kind`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,8 +92,9 @@ impl Kernel {
         let mut message = message.to_owned();
         truncate(&mut message, limit::EXIT_MSG_LEN - 1);
         let dump = String::new();
+        let event = Traced { time: at, cpu, kind: Kind::SchedExit { kind: kind as u32, code } };
+        self.tracer.emit_with_text(event, &message);
         sched.exit = Some(ExitInfo { kind, code, cpu: Some(cpu), message, at, dump });
-        self.trace(Kind::SchedExit { kind: kind as u32, code });
         let delay = self.machine.costs.irq.ipi_send_ns + self.machine.costs.sched.wakeup_ns;
         self.push_wakeup(at + delay, Event::ExtDisable);
     }

@@ -99,10 +99,11 @@ impl Kernel {
         };
         t.ext.dsq_key = q.insert(task, place);
         (t.ext.dsq, t.ext.on_priq) = (Some(dsq), priq);
-        let id = q.user_visible_id();
         if mixed {
+            let id = q.user_visible_id();
             self.mixed_error(id, priq);
         }
+        let id = self.ext.dsqs.traced_id(dsq);
         self.trace(Kind::DsqInsert { task, dsq: id, flags });
         flags
     }

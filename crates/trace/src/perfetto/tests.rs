@@ -97,7 +97,6 @@ fn label(event: &TrackEvent, names: &BTreeMap<u64, String>) -> String {
 fn a_wakeup() -> Tracer {
     let mut tracer = tracer();
     tracer.names.set_ops(["select_cpu", "enqueue"]);
-    tracer.names.set_dsq(5, "shared");
     name(&mut tracer, 0, 100, 100, "waker");
     name(&mut tracer, 1, 101, 100, "worker");
     let (a, b) = (TaskId(0), TaskId(1));
@@ -149,13 +148,14 @@ fn callbacks_kicks_and_queues_become_tracks() {
     let trace = decode(a_wakeup());
     let seen = tracks(&trace);
     let cpu0 = |time, kind, name: &str| ("sched_ext/CPU 0".to_owned(), time, kind, name.to_owned());
-    let dsq = |time, len: &str| ("DSQs/shared".to_owned(), time, 4, len.to_owned());
+    let dsq = |time, len: &str| ("DSQs/DSQ 0x5".to_owned(), time, 4, len.to_owned());
     let expected = [
         cpu0(20, 1, "select_cpu"),
         cpu0(27, 2, ""),
         // Stamped 20 as well: laid behind, because slices of a track cannot overlap.
         cpu0(27, 1, "enqueue"),
         cpu0(32, 2, ""),
+        cpu0(32, 3, "insert"),
         dsq(32, "1"),
         cpu0(32, 3, "kick"),
         dsq(40, "0"),

@@ -11,7 +11,7 @@ use scxlab_machine::{CpuId, Nanos, TaskId};
 use super::packets::{Name, Packets};
 use super::schema::{CounterDescriptor, DebugAnnotation, TrackDescriptor, TrackEvent};
 use crate::event::{Event, Kind};
-use crate::names::Names;
+use crate::names::{Names, dsq as queue};
 
 const BEGIN: i32 = 1;
 const END: i32 = 2;
@@ -62,6 +62,24 @@ impl Tracks {
             Kind::LockWait { lock, wait_ns } => {
                 self.slice(packets, (time, wait_ns), cpu, 1, &names.lock(lock), Vec::new());
             }
+            Kind::DsqInsert { task, dsq, flags } => {
+                let track = self.cpu_track(packets, cpu);
+                let args = vec![
+                    task_arg(task),
+                    ("queue", Arg::Text(queue(dsq))),
+                    ("flags", Arg::Hex(flags)),
+                ];
+                instant(packets, time, track, "insert", args);
+            }
+            Kind::DsqMove { task, from, to } => {
+                let track = self.cpu_track(packets, cpu);
+                let args = vec![
+                    task_arg(task),
+                    ("from", Arg::Text(queue(from))),
+                    ("to", Arg::Text(queue(to))),
+                ];
+                instant(packets, time, track, "move", args);
+            }
             Kind::Kick { target, flags } => {
                 let track = self.cpu_track(packets, cpu);
                 let args = vec![("cpu", Arg::Number(target.0.into())), ("flags", Arg::Hex(flags))];
@@ -100,14 +118,7 @@ impl Tracks {
         }
     }
 
-    pub fn dsq_len<W: Write>(
-        &mut self,
-        packets: &mut Packets<W>,
-        time: Nanos,
-        names: &Names,
-        dsq: u64,
-        len: i64,
-    ) {
+    pub fn dsq_len<W: Write>(&mut self, packets: &mut Packets<W>, time: Nanos, dsq: u64, len: i64) {
         let index = self.dsqs.iter().position(|&known| known == dsq).unwrap_or_else(|| {
             self.dsqs.push(dsq);
             self.dsqs.len() - 1
@@ -119,7 +130,7 @@ impl Tracks {
                 ..TrackDescriptor::default()
             });
             self.describe(packets, uuid, || TrackDescriptor {
-                name: Some(names.dsq(dsq)),
+                name: Some(queue(dsq)),
                 parent_uuid: Some(DSQ_ROOT),
                 counter: Some(CounterDescriptor { unit_name: Some("tasks".to_owned()) }),
                 ..TrackDescriptor::default()

@@ -384,8 +384,7 @@ impl Kernel {
                 target = Some(cpu);
             }
         }
-        let from = self.ext.dsqs.get(src).user_visible_id();
-        let to = self.ext.dsqs.get(dst).user_visible_id();
+        let (from, to) = (self.ext.dsqs.traced_id(src), self.ext.dsqs.traced_id(dst));
         self.lock(LockId::Dsq(src));
         self.dsq_unlink(task);
         self.unlock(LockId::Dsq(src));
