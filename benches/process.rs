@@ -217,7 +217,8 @@ fn runs_alone(runs: u32) -> Result<(), Box<dyn Error>> {
 fn session(runs: u32, threads: usize) -> Result<(Took, Vec<String>), Box<dyn Error>> {
     let session = Case::new("vtime", WORKLOAD, MACHINE, RUN_MS * MS)?.session(runs, threads);
     let progress = Progress::new(&session);
-    let (took, runs) = Took::of(|| session.execute(&|_| Ok(Tracer::default()), &progress));
+    let (took, runs) =
+        Took::of(|| session.execute(&|_| Ok(Tracer::default()), &progress, &|| None));
     Ok((took, runs?.into_iter().map(|run| run.trace_hash).collect()))
 }
 

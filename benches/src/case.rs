@@ -80,7 +80,7 @@ impl Case {
             engine: self.engine,
         };
         let start = cpu_time();
-        let (run, mut tracer) = simulate(&spec, tracer, &Arc::default())?;
+        let (run, mut tracer) = simulate(&spec, tracer, &|_| None)?;
         tracer.finish()?;
         let took = cpu_time().saturating_sub(start);
         if !run.counts {

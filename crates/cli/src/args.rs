@@ -21,7 +21,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  the command did what it was asked; a scheduler that is ejected is a result
   1  with --fail-on-exit: a scheduler was ejected, a run stopped early, or a task never ran; of attach: the scheduler left
-     by itself; of conform: the kernels differ; and what was cancelled
+     by itself; of conform: the kernels differ; and what was cancelled or met its deadline
   2  the command line is wrong: a flag, or a name or knob that does not exist
   3  an input file cannot be read, is malformed, or does not fit the machine
   4  the input needs what is not modelled
@@ -219,7 +219,8 @@ pub struct VmOptions {
     #[arg(long, value_enum, value_name = "ENGINE", default_value_t = AccelArg::Auto)]
     pub accel: AccelArg,
 
-    /// Wall time that the virtual machine may take in all; without it, by what it is to do
+    /// Wall time that the virtual machine, or all simulated runs together, may take; without it, a virtual machine has what
+    /// its work should need, and simulations have no limit
     #[arg(long, value_name = "TIME")]
     pub deadline: Option<Dur>,
 

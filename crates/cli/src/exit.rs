@@ -84,6 +84,17 @@ pub enum CliError {
     },
     /// `--fail-on-exit`, with the number of runs that did not go well.
     WentBadly(Bad),
+    /// By Ctrl-C, SIGTERM or `--deadline`, with what there is nevertheless.
+    Interrupted {
+        why: String,
+        whole: usize,
+        cut: usize,
+        not_begun: usize,
+    },
+    /// Another process writes its results there.
+    Busy {
+        folder: PathBuf,
+    },
 }
 
 /// Runs that did not go well.
@@ -143,6 +154,13 @@ impl std::fmt::Display for CliError {
                 write!(f, "the kernels differ in {cases} of {of} cases")
             }
             CliError::WentBadly(bad) => write!(f, "{bad}"),
+            CliError::Interrupted { why, whole, cut, not_begun } => write!(
+                f,
+                "interrupted: {why}; {whole} runs are complete, {cut} were cut short and count for nothing, {not_begun} were not begun"
+            ),
+            CliError::Busy { folder } => {
+                write!(f, "{}: another scxlab is writing its results there", folder.display())
+            }
         }
     }
 }
@@ -161,6 +179,9 @@ enum Code {
     Target = 7,
     Guest = 8,
 }
+
+/// What the process ends with that is told a second time to stop.
+pub const CANCELLED: i32 = Code::Ejected as i32;
 
 impl From<Code> for ExitCode {
     fn from(code: Code) -> ExitCode {
@@ -228,11 +249,12 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(e) = cause.downcast_ref::<CliError>() {
         return Some(match e {
             CliError::Read { .. } | CliError::NotText { .. } => Code::Input,
-            CliError::Write { .. } => Code::Output,
+            CliError::Write { .. } | CliError::Busy { .. } => Code::Output,
             CliError::Unknown { .. } => Code::Usage,
-            CliError::WentBadly(_) | CliError::Left { .. } | CliError::Differs { .. } => {
-                Code::Ejected
-            }
+            CliError::WentBadly(_)
+            | CliError::Left { .. }
+            | CliError::Differs { .. }
+            | CliError::Interrupted { .. } => Code::Ejected,
             CliError::Live { class, .. } => of_class(*class),
             CliError::HostMachine { .. }
             | CliError::Numbering { .. }

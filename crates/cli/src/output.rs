@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Writing: standard output and files, with errors that name what was being written.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
 
 use anyhow::Result;
+use tempfile::{NamedTempFile, TempPath};
 
 use crate::exit::CliError;
 
@@ -18,18 +20,114 @@ pub fn print(text: &str) -> Result<()> {
     result.map_err(|error| CliError::Write { what: "standard output".into(), error }.into())
 }
 
+/// Writes a file, which appears under its name when it is whole.
 pub fn write_file(path: &Path, text: &[u8]) -> Result<()> {
-    fs::write(path, text).map_err(|error| failed(path, error))
+    let write = || match place(path) {
+        Place::Stream => File::create(path)?.write_all(text),
+        Place::File(path) => {
+            let mut file = beside(&path)?;
+            file.write_all(text)?;
+            file.persist(&path)?;
+            Ok(())
+        }
+    };
+    write().map_err(|error| failed(path, error))
 }
 
 pub fn make_folder(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|error| failed(path, error))
 }
 
-/// A file to be written piece by piece. Its errors name it.
-pub fn create(path: &Path) -> io::Result<Box<dyn Write + Send>> {
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
-    Ok(Box::new(BufWriter::with_capacity(1 << 20, File::create(path).map_err(named)?)))
+/// A folder for results, made if there is none. It is this command's alone until the lock is dropped.
+pub fn lock_folder(path: &Path) -> Result<File> {
+    let lock = || {
+        fs::create_dir_all(path)?;
+        let folder = File::open(path)?;
+        folder.try_lock()?;
+        Ok(folder)
+    };
+    lock().map_err(|error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock => CliError::Busy { folder: path.to_owned() }.into(),
+        _ => failed(path, error),
+    })
+}
+
+/// Files that are written piece by piece, and appear under their names when all of them are whole.
+#[derive(Default)]
+pub struct Files(Mutex<Vec<(TempPath, PathBuf)>>);
+
+impl Files {
+    /// A file to be written to. Its errors name it.
+    pub fn create(&self, path: &Path) -> io::Result<Box<dyn Write + Send>> {
+        let file = match place(path) {
+            Place::Stream => File::create(path),
+            Place::File(end) => beside(&end).map(|file| {
+                let (file, written) = file.into_parts();
+                self.0.lock().unwrap_or_else(PoisonError::into_inner).push((written, end));
+                file
+            }),
+        };
+        let file = Named { file: file.map_err(|e| naming(path, e))?, path: path.to_owned() };
+        Ok(Box::new(BufWriter::with_capacity(1 << 20, file)))
+    }
+
+    /// All have been written and flushed.
+    pub fn publish(self) -> Result<()> {
+        let all = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        all.into_iter().try_for_each(|(written, path)| {
+            written.persist(&path).map_err(|error| failed(&path, error.error))
+        })
+    }
+}
+
+/// How a path is written to.
+enum Place {
+    /// A device or a pipe, which is there already and stays what it is.
+    Stream,
+    /// A file, or one that is to be, at the end of links.
+    File(PathBuf),
+}
+
+fn place(path: &Path) -> Place {
+    match fs::metadata(path) {
+        Ok(there) if !there.is_file() => Place::Stream,
+        Ok(_) => Place::File(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())),
+        Err(_) => Place::File(path.to_owned()),
+    }
+}
+
+/// A file of another name in the same folder: what becomes of it is decided when it is whole. Dropped, it is gone.
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    let mut file = tempfile::Builder::new();
+    file.prefix(&name).suffix(".part");
+    #[cfg(unix)]
+    file.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    // An error of `tempfile` names a file that nobody has asked for.
+    fs::metadata(folder)?;
+    file.tempfile_in(folder).map_err(|e| e.kind().into())
+}
+
+/// A file whose errors name it.
+struct Named {
+    file: File,
+    path: PathBuf,
+}
+
+impl Write for Named {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes).map_err(|e| naming(&self.path, e))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush().map_err(|e| naming(&self.path, e))
+    }
+}
+
+fn naming(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 fn failed(path: &Path, error: io::Error) -> anyhow::Error {
@@ -55,13 +153,17 @@ pub fn safe_name(name: &str) -> String {
     name.chars().take(MAX).map(|c| if fits(c) { c } else { '_' }).collect()
 }
 
-/// Raised by Ctrl-C and SIGTERM, from the first call on.
+/// Raised by Ctrl-C and SIGTERM, from the first call on. The second one ends the process at once.
 pub fn cancelled() -> &'static AtomicBool {
     static CANCELLED: AtomicBool = AtomicBool::new(false);
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
         // Without a handler the signal ends the process, and the kernel takes the scheduler off.
-        let _ = ctrlc::set_handler(|| CANCELLED.store(true, Ordering::Relaxed));
+        let _ = ctrlc::set_handler(|| {
+            if CANCELLED.swap(true, Ordering::Relaxed) {
+                std::process::exit(crate::exit::CANCELLED);
+            }
+        });
     });
     &CANCELLED
 }

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stderr};
 use std::sync::Condvar;
 use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use scxlab_lab::session::Progress;
@@ -32,12 +32,26 @@ fn show(progress: &Progress, done: &Signal) {
         return;
     }
     let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {msg} [{elapsed}, {eta} left]") {
+    let template = match progress.has_end() {
+        true => "{bar:30} {msg} [{elapsed}, {eta} left]",
+        false => "{spinner} {msg} [{elapsed}]",
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
+    let start = Instant::now();
     loop {
         bar.set_position(progress.permille());
-        bar.set_message(format!("{} of {} runs", progress.runs_done(), progress.runs()));
+        let runs = format!("{} of {} runs", progress.runs_done(), progress.runs());
+        // Nobody knows when such a workload ends: how fast it goes on is what there is to say.
+        bar.set_message(match progress.has_end() {
+            true => runs,
+            false => {
+                let seconds = progress.virtual_ns() as f64 / 1e9;
+                let rate = seconds / start.elapsed().as_secs_f64().max(1e-3);
+                format!("{runs}, {seconds:.1} s simulated, {rate:.1} s per second")
+            }
+        });
         if done.wait(REFRESH) {
             break;
         }

@@ -3,7 +3,9 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use scxlab_bpf::vm::Engine;
@@ -13,6 +15,7 @@ use scxlab_lab::run::Run;
 use scxlab_lab::session::{Progress, RunKey, Session};
 use scxlab_trace::{PerfettoSink, Sink, Tee, TimelineSink, Tracer};
 use scxlab_workload::Perturb;
+use scxlab_workload::program::Dur;
 
 use crate::args::{EngineArg, Format, On, RunArgs, Span};
 use crate::exit::{Bad, CliError};
@@ -28,13 +31,12 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if let (Some(words), true) = (&command, targets.contains(&On::Sim)) {
         return Err(CliError::CommandSimulated { command: words.join(" ") }.into());
     }
-    if let Some(folder) = &args.output {
-        output::make_folder(folder)?;
-    }
+    let _folder = args.output.as_deref().map(output::lock_folder).transpose()?;
     let paths = trace_paths(args, &session);
     let timelines: Vec<TextBuffer> =
         session.schedulers.iter().map(|_| TextBuffer::default()).collect();
-    let traces = |key: RunKey| tracer(args, &session, key, &paths, &timelines);
+    let files = output::Files::default();
+    let traces = |key: RunKey| tracer(args, &session, key, (&paths, &files), &timelines);
     if !targets.contains(&On::Sim) && (args.trace.is_some() || args.timeline.is_some()) {
         eprintln!("note: only simulated runs are traced; no trace is written");
     }
@@ -42,21 +44,49 @@ pub fn run(args: &RunArgs) -> Result<()> {
     for on in targets {
         let progress = Progress::new(&session);
         runs.extend(match on {
-            On::Sim => with_bar(&progress, || session.execute(&traces, &progress))?,
+            On::Sim => {
+                let interrupt = interrupt(args.vm.deadline);
+                with_bar(&progress, || session.execute(&traces, &progress, &interrupt))?
+            }
             on => live::runs(&session, &args.scheduler, command.as_deref(), on, &args.vm)?,
         });
     }
     if is_unasked(args, &session) {
         note_cut(&mut runs);
     }
-    let bad = bad(&runs);
+    let (bad, interrupted) = (bad(&runs), interrupted(&runs));
     let results = Results::new(&session, request(args), runs);
+    files.publish()?;
     publish(args, &session, &results)?;
     show(args, &session, &timelines)?;
+    if let Some(error) = interrupted {
+        return Err(error.into());
+    }
     if args.fail_on_exit && bad.runs > 0 {
         return Err(CliError::WentBadly(bad).into());
     }
     Ok(())
+}
+
+/// Why simulated runs end now, if they do. A run on a real kernel has its own ways.
+fn interrupt(deadline: Option<Dur>) -> impl Fn() -> Option<String> + Sync {
+    let (cancelled, start) = (output::cancelled(), Instant::now());
+    move || {
+        if cancelled.load(Ordering::Relaxed) {
+            return Some("cancelled".to_owned());
+        }
+        let late = deadline.filter(|d| start.elapsed() >= Duration::from_nanos(d.0));
+        late.map(|d| format!("the deadline of {d} has passed"))
+    }
+}
+
+fn interrupted(runs: &[Run]) -> Option<CliError> {
+    let simulated = runs.iter().filter(|run| run.target == "sim");
+    let some: Vec<&Run> = simulated.filter(|run| run.stop.was_interrupted()).collect();
+    let not_begun = some.iter().filter(|run| run.virtual_ns == 0).count();
+    let why = some.first()?.stop.message.trim_start_matches("not begun: ").to_owned();
+    let (whole, cut) = (runs.len() - some.len(), some.len() - not_begun);
+    Some(CliError::Interrupted { why, whole, cut, not_begun })
 }
 
 fn bad(runs: &[Run]) -> Bad {
@@ -153,14 +183,14 @@ fn tracer(
     args: &RunArgs,
     session: &Session,
     key: RunKey,
-    paths: &[PathBuf],
+    (paths, files): (&[PathBuf], &output::Files),
     timelines: &[TextBuffer],
 ) -> io::Result<Tracer> {
     let nr_cpus = session.machine.topology.nr_cpus();
     let mut sinks: Vec<Box<dyn Sink>> = Vec::new();
     if key.index == 0 {
         if let Some(path) = paths.get(key.scheduler) {
-            let out = output::create(path)?;
+            let out = files.create(path)?;
             sinks.push(Box::new(PerfettoSink::new(out, &session.machine.name, nr_cpus)));
         }
         if let Some(Span { from, to }) = args.timeline {

@@ -76,14 +76,31 @@ pub(crate) mod lane {
     pub const SLICE: usize = 4;
 }
 
+/// Virtual time between two looks at a run from outside: so long that runs do not wait for cache lines that other threads write.
+const WATCH_NS: Nanos = 10_000_000;
+
 impl Kernel {
     /// Runs from the start until something ends the run, and says what.
     pub fn run(&mut self, duration: Option<Nanos>) -> Stop {
+        self.run_watched(duration, |_| None)
+    }
+
+    /// As `run`. Every 10 ms of virtual time `watch` is told how far the run is; it may end it, for a reason that it gives.
+    pub fn run_watched(
+        &mut self,
+        duration: Option<Nanos>,
+        mut watch: impl FnMut(Nanos) -> Option<String>,
+    ) -> Stop {
         if let Some(duration) = duration {
             self.events.push(duration, Event::End);
         }
         self.start();
-        self.advance(Nanos::MAX);
+        while self.stop.is_none() && !self.events.is_empty() {
+            self.advance(self.now.saturating_add(WATCH_NS));
+            if let Some(why) = watch(self.now) {
+                self.stop_with(Stop::Interrupted(why));
+            }
+        }
         self.close();
         self.stop.clone().unwrap_or(Stop::Finished)
     }

@@ -76,6 +76,8 @@ pub enum Stop {
     Unmodelled(String),
     /// Guest memory or task slots ran out.
     OutOfMemory(String),
+    /// From outside, for this reason.
+    Interrupted(String),
 }
 
 /// The code that runs: on which CPU, and its clock.

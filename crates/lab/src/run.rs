@@ -48,6 +48,30 @@ impl Run {
         Run { counts, never_ran, ..self }
     }
 
+    /// A run of a session that was interrupted before its turn.
+    pub fn not_begun(scheduler: &str, seed: u64, why: &str) -> Run {
+        Run {
+            scheduler: scheduler.to_owned(),
+            seed,
+            target: "sim".into(),
+            exit: Exit::none(),
+            stop: StopReason {
+                kind: StopReason::INTERRUPTED.into(),
+                message: format!("not begun: {why}"),
+            },
+            counts: false,
+            never_ran: Vec::new(),
+            left_out: Vec::new(),
+            trace_hash: String::new(),
+            wall_ns: 0,
+            virtual_ns: 0,
+            metrics: IndexMap::new(),
+            tasks: Vec::new(),
+            cgroups: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
     /// Whether the scheduler left before the end, for whatever reason.
     pub fn was_ejected(&self) -> bool {
         self.exit.kind != Exit::NONE
@@ -111,14 +135,20 @@ impl Exit {
 /// Why the run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopReason {
-    /// `duration`, `all_exited`, `deadlock`, `livelock`, `event_limit`, `out_of_memory`
-    /// or, on a real kernel, `interrupted`.
+    /// `duration`, `all_exited`, `deadlock`, `livelock`, `event_limit`, `out_of_memory` or `interrupted`.
     pub kind: Cow<'static, str>,
     /// The reason in words; empty when there is nothing to say.
     pub message: String,
 }
 
 impl StopReason {
+    /// The kind of a run that something outside of it ended.
+    pub const INTERRUPTED: &'static str = "interrupted";
+
+    pub fn was_interrupted(&self) -> bool {
+        self.kind == Self::INTERRUPTED
+    }
+
     pub fn is_regular(&self) -> bool {
         matches!(&*self.kind, "duration" | "all_exited")
     }

@@ -49,6 +49,9 @@ pub struct RunKey {
 /// Gives a run its tracer.
 pub type TraceFor<'a> = dyn Fn(RunKey) -> std::io::Result<Tracer> + Sync + 'a;
 
+/// Why runs are to end now, if they are. They stop soon after; those that have not begun never do.
+pub type Interrupt<'a> = dyn Fn() -> Option<String> + Sync + 'a;
+
 /// Why a session gave no results.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -65,7 +68,7 @@ pub enum SessionError {
 /// How far a session is. Read from another thread.
 #[derive(Debug, Default)]
 pub struct Progress {
-    virtual_ns: Vec<Arc<AtomicU64>>,
+    virtual_ns: Vec<AtomicU64>,
     done: Vec<AtomicBool>,
     /// What one run is expected to take, 0 if unknown.
     each_ns: u64,
@@ -75,10 +78,20 @@ impl Progress {
     pub fn new(session: &Session) -> Progress {
         let count = session.keys().count();
         Progress {
-            virtual_ns: (0..count).map(|_| Arc::default()).collect(),
+            virtual_ns: (0..count).map(|_| AtomicU64::default()).collect(),
             done: (0..count).map(|_| AtomicBool::new(false)).collect(),
             each_ns: session.length(),
         }
+    }
+
+    /// Whether anybody knows how long a run takes, and so what is left.
+    pub fn has_end(&self) -> bool {
+        self.each_ns > 0
+    }
+
+    /// Virtual time of all runs so far.
+    pub fn virtual_ns(&self) -> u64 {
+        self.virtual_ns.iter().map(|at| at.load(Ordering::Relaxed)).sum()
     }
 
     pub fn runs(&self) -> usize {
@@ -91,7 +104,7 @@ impl Progress {
 
     /// Thousandths of the whole; of the runs alone when nobody knows how long one takes.
     pub fn permille(&self) -> u64 {
-        let part = |(at, done): (&Arc<AtomicU64>, &AtomicBool)| {
+        let part = |(at, done): (&AtomicU64, &AtomicBool)| {
             if done.load(Ordering::Relaxed) {
                 1000
             } else {
@@ -130,6 +143,7 @@ impl Session {
         &self,
         traces: &TraceFor<'_>,
         progress: &Progress,
+        interrupt: &Interrupt<'_>,
     ) -> Result<Vec<Run>, SessionError> {
         let more = self.runs.saturating_sub(1);
         if self.seed.checked_add(u64::from(more)).is_none() {
@@ -137,7 +151,14 @@ impl Session {
         }
         let keys: Vec<(usize, RunKey)> = self.keys().enumerate().collect();
         let one = |(at, key): (usize, RunKey)| {
-            let run = self.one(key, traces, &progress.virtual_ns[at]);
+            let run = match interrupt() {
+                Some(why) => Ok(Run::not_begun(
+                    &self.schedulers[key.scheduler].label,
+                    self.seed_of(key),
+                    &why,
+                )),
+                None => self.one(key, traces, &progress.virtual_ns[at], interrupt),
+            };
             progress.done[at].store(true, Ordering::Relaxed);
             run
         };
@@ -156,7 +177,8 @@ impl Session {
         &self,
         key: RunKey,
         traces: &TraceFor<'_>,
-        progress: &Arc<AtomicU64>,
+        progress: &AtomicU64,
+        interrupt: &Interrupt<'_>,
     ) -> Result<Run, SessionError> {
         let scheduler = &self.schedulers[key.scheduler];
         let seed = self.seed_of(key);
@@ -174,7 +196,12 @@ impl Session {
             engine: self.engine,
         };
         let start = Instant::now();
-        let (mut run, mut tracer) = simulate(&spec, tracer, progress)?;
+        // Only this run writes its progress; readers want an idea, not an order.
+        let watch = |now| {
+            progress.store(now, Ordering::Relaxed);
+            interrupt()
+        };
+        let (mut run, mut tracer) = simulate(&spec, tracer, &watch)?;
         run.wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         tracer.finish().map_err(failed)?;
         Ok(run)

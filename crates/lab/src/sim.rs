@@ -4,10 +4,9 @@
 //! Owns: the order of these steps. Does not: read files or clocks, prepare schedulers (`prepare.rs`).
 
 mod measure;
-mod watch;
+mod nothing;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use scxlab_bpf::link::{LinkError, Loaded};
 use scxlab_bpf::vm::Engine;
@@ -26,7 +25,6 @@ use crate::recipe::frontend::Simulated;
 use crate::recipe::{RecipeError, Subject};
 use crate::run::Run;
 use measure::Seen;
-use watch::Watched;
 
 /// Everything that decides one simulated run.
 #[derive(Clone, Copy)]
@@ -71,14 +69,17 @@ pub enum SimError {
 /// Address space of a simulation's guest memory; only what is touched is used. Valgrind cannot map twice as much.
 const MEM_SIZE: u64 = 32 << 30;
 
-/// Runs one simulation, with `tracer` to take its events. `progress` follows virtual time while it runs.
+/// Told how far a run is, in virtual time; ends it by giving a reason. Whether a run goes on is all that depends on it.
+pub type Watch<'a> = dyn Fn(Nanos) -> Option<String> + 'a;
+
+/// Runs one simulation, with `tracer` to take its events.
 pub fn simulate(
     spec: &SimSpec<'_>,
     tracer: Tracer,
-    progress: &Arc<AtomicU64>,
+    watch: &Watch<'_>,
 ) -> Result<(Run, Tracer), SimError> {
-    let Ready { mut kernel, loaded } = ready(spec, tracer, progress)?;
-    let stop = kernel.run(spec.length().or(spec.cap));
+    let Ready { mut kernel, loaded } = ready(spec, tracer)?;
+    let stop = kernel.run_watched(spec.length().or(spec.cap), watch);
     if let Stop::Unmodelled(what) = stop {
         return Err(SimError::Unmodelled { label: spec.scheduler.label.clone(), what });
     }
@@ -98,13 +99,8 @@ pub(crate) struct Ready {
     pub loaded: Option<Loaded>,
 }
 
-pub(crate) fn ready(
-    spec: &SimSpec<'_>,
-    tracer: Tracer,
-    progress: &Arc<AtomicU64>,
-) -> Result<Ready, SimError> {
-    let watched = Watched::new(executor(spec)?, progress.clone());
-    let mut kernel = boot(spec.machine, spec.seed, tracer, watched)?;
+pub(crate) fn ready(spec: &SimSpec<'_>, tracer: Tracer) -> Result<Ready, SimError> {
+    let mut kernel = boot(spec.machine, spec.seed, tracer, executor(spec)?)?;
     kernel.vm.engine = spec.engine;
     let object = spec.scheduler.object.as_ref();
     let label = &spec.scheduler.label;
@@ -124,7 +120,7 @@ fn sleep_on(kernel: &mut Kernel, spec: &SimSpec<'_>, stop: &Stop) {
 
 /// The kernel that objects are linked against, without a workload: for preparing and inspecting.
 pub fn kernel_target(machine: &Arc<Machine>) -> Result<KernelTarget, SimError> {
-    let kernel = boot(machine, 0, Tracer::default(), watch::Nothing)?;
+    let kernel = boot(machine, 0, Tracer::default(), nothing::Nothing)?;
     Ok(kernel.target())
 }
 

@@ -53,7 +53,7 @@ fn run(scheduler: &str, work: &str, machine: &str, ms: u64, seed: u64) -> Run {
         perturb: Perturb::default(),
         engine: Default::default(),
     };
-    simulate(&spec, Default::default(), &Arc::default()).unwrap().0
+    simulate(&spec, Default::default(), &|_| None).unwrap().0
 }
 
 fn runs(scheduler: &str, work: &str, ms: u64, seeds: u64) -> Vec<Run> {

@@ -57,7 +57,7 @@ fn run(scheduler: &Prepared, work: &str, machine: &Arc<Machine>) -> Result<Run, 
         perturb: Default::default(),
         engine: Default::default(),
     };
-    simulate(&spec, Default::default(), &Arc::default()).map(|(run, _)| run)
+    simulate(&spec, Default::default(), &|_| None).map(|(run, _)| run)
 }
 
 fn stays(name: &str, knobs: &str, machine: &str) {

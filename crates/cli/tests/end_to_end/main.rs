@@ -2,6 +2,7 @@
 //! The command as a user meets it: results, traces, comparisons, determinism.
 
 mod docs;
+mod outputs;
 mod schema;
 mod trace;
 

@@ -38,7 +38,7 @@ pub fn simulate(
         perturb: Default::default(),
         engine: Default::default(),
     };
-    let Ready { mut kernel, .. } = ready(&spec, Default::default(), &Default::default())?;
+    let Ready { mut kernel, .. } = ready(&spec, Default::default())?;
     let failed = |at: u64, why: String| SimCaseError::Action {
         case: case.name.clone(),
         at_ms: at / 1_000_000,

@@ -19,7 +19,6 @@ use scxlab_machine::topology::Distance;
 use scxlab_workload::Executor;
 
 use super::SimSpec;
-use super::watch::Watched;
 use crate::counters::Counters;
 use crate::run::{CgroupResult, Exit, MetricTable, Run, StopReason, TaskResult};
 use crate::shares::{Group, Together, shares};
@@ -65,7 +64,7 @@ fn left_out(spec: &SimSpec<'_>) -> Vec<String> {
 
 /// What the workload was run by. `sim.rs` gives every kernel that is measured one.
 fn executor(k: &Kernel) -> &Executor {
-    &k.behavior::<Watched>().expect("a measured kernel runs a watched executor").executor
+    k.behavior().expect("a measured kernel runs an executor")
 }
 
 fn exit(k: &Kernel) -> Exit {
@@ -89,6 +88,7 @@ fn stop_reason(stop: &Stop) -> StopReason {
         }
         Stop::OutOfMemory(what) => ("out_of_memory", what.clone()),
         Stop::Unmodelled(what) => ("unmodelled", what.clone()),
+        Stop::Interrupted(why) => (StopReason::INTERRUPTED, why.clone()),
     };
     StopReason { kind: kind.into(), message }
 }

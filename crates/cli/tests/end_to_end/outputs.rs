@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Runs that are interrupted, and files that are whole or absent.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{check_schema, scxlab, trace};
+
+/// Runs that would take a day, one after the other.
+const ENDLESS: [&str; 15] = [
+    "run",
+    "-s",
+    "vtime",
+    "-w",
+    "hogs,tasks=64",
+    "-m",
+    "64c",
+    "-n",
+    "3",
+    "--jobs",
+    "1",
+    "--duration",
+    "86400s",
+    "--format",
+    "json",
+];
+
+fn start(args: &[&str], folder: &Path) -> Child {
+    let mut command = scxlab(args);
+    command.arg("-o").arg(folder).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    let names =
+        fs::read_dir(folder).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// Until the first run writes its trace.
+fn wait_for_trace(folder: &Path) {
+    while !folder.is_dir() || files(folder).is_empty() {
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn ctrl_c_ends_the_runs_and_keeps_what_there_is() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path().join("results");
+    let child = start(&ENDLESS, &folder);
+    wait_for_trace(&folder);
+    // Under its own name nothing is there before it is whole.
+    assert!(!folder.join("trace.vtime.pftrace").exists());
+    signal(&child, "-INT");
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(said.contains("cancelled; 0 runs are complete, 1 were cut short"), "{said}");
+    assert!(said.contains("2 were not begun"), "{said}");
+    let results: Value = serde_json::from_slice(&out.stdout).unwrap();
+    check_schema(&results);
+    let runs = results["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 3);
+    assert!(runs.iter().all(|run| run["stop"]["kind"] == "interrupted" && run["counts"] == false));
+    assert!(runs[0]["metrics"]["work_units"]["value"].as_f64().unwrap() > 0.0);
+    assert_eq!(runs[1]["stop"]["message"], "not begun: cancelled");
+    assert_eq!(files(&folder), ["report.txt", "results.json", "trace.vtime.pftrace"]);
+    assert!(trace::read(&folder.join("trace.vtime.pftrace")).packets > 10);
+}
+
+#[test]
+fn a_deadline_holds_in_simulations() {
+    let out = scxlab(&ENDLESS).args(["--deadline", "300ms"]).output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(said.contains("the deadline of 300ms has passed"), "{said}");
+    let results: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(results["runs"].as_array().unwrap().iter().all(|run| run["counts"] == false));
+}
+
+#[test]
+fn a_folder_has_one_writer() {
+    let temp = tempfile::tempdir().unwrap();
+    let first = start(&ENDLESS, temp.path());
+    wait_for_trace(temp.path());
+    let second = start(&ENDLESS, temp.path()).wait_with_output().unwrap();
+    assert_eq!(second.status.code(), Some(6));
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert!(said.contains("another scxlab is writing its results there"), "{said}");
+    signal(&first, "-KILL");
+    first.wait_with_output().unwrap();
+    // What was killed leaves nothing under a name of ours, and the folder is free.
+    assert!(files(temp.path()).iter().all(|name| name.ends_with(".part")));
+    let brief = ["run", "-s", "vtime", "-w", "hogs", "-m", "2c", "--duration", "10ms"];
+    assert!(start(&brief, temp.path()).wait_with_output().unwrap().status.success());
+}
+
+/// Of two runs that write the same trace the later one's is there, whole.
+#[test]
+fn traces_of_one_name_are_whole() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("t.pftrace");
+    let run = || {
+        let args =
+            ["run", "-s", "vtime", "-w", "schbench", "-m", "4c", "--duration", "300ms", "--trace"];
+        scxlab(&args).arg(&file).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let both = [run(), run()];
+    for mut child in both {
+        assert!(child.wait().unwrap().success());
+    }
+    assert!(trace::read(&file).packets > 10);
+    assert_eq!(files(temp.path()), ["t.pftrace"]);
+}
+
+#[test]
+fn a_full_disk_is_named_and_a_device_stays_one() {
+    let args = [
+        "run",
+        "-s",
+        "vtime",
+        "-w",
+        "hogs",
+        "-m",
+        "2c",
+        "--duration",
+        "100ms",
+        "--trace",
+        "/dev/full",
+    ];
+    let out = scxlab(&args).output().unwrap();
+    assert_eq!(out.status.code(), Some(6));
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(said.contains("/dev/full") && said.contains("No space left"), "{said}");
+    assert!(!fs::metadata("/dev/full").unwrap().is_file());
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A workload of nothing, for kernels that only objects are linked against.
+
+use scxlab_kernel::behavior::{Behavior, Step, Sys};
+use scxlab_machine::id::TaskId;
+
+pub struct Nothing;
+
+impl Behavior for Nothing {
+    fn start(&mut self, _: &mut dyn Sys) {}
+
+    fn step(&mut self, _: &mut dyn Sys, _: TaskId) -> Step {
+        Step::Exit
+    }
+
+    fn on_timer(&mut self, _: &mut dyn Sys, _: u64) {}
+
+    fn unit(&self) -> &str {
+        "unit"
+    }
+
+    fn waits_for(&self, _: TaskId) -> Option<String> {
+        None
+    }
+}
