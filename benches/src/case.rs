@@ -63,6 +63,7 @@ impl Case {
             cap: None,
             perturb: Perturb::default(),
             engine: self.engine,
+            max_memory: scxlab_lab::sim::MAX_MEMORY,
             threads,
         }
     }
@@ -78,6 +79,7 @@ impl Case {
             cap: None,
             perturb: Perturb::default(),
             engine: self.engine,
+            max_memory: scxlab_lab::sim::MAX_MEMORY,
         };
         let start = cpu_time();
         let (run, mut tracer) = simulate(&spec, tracer, &|_| None)?;

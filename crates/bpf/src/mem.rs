@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Linear memory: every byte that a program of one simulation can touch.
 //!
-//! Owns: the reservation, page permissions, the deterministic allocator, checked access.
+//! Owns: the reservation, page permissions, the deterministic allocator, checked access, and what a run may use in all.
 //! Does not: know what lives at an address. Models: kernel virtual memory, as far as a BPF program can see it.
 //! Differs: one flat window at a fixed guest address; a bad access is a value, not an oops.
 //!
@@ -29,6 +29,8 @@ pub(crate) const PAGE_SHIFT: u32 = 12;
 pub const ARENA_WINDOW: u64 = 1 << 32;
 /// Address space reserved by default: 16 windows.
 pub const DEFAULT_SIZE: u64 = 64 << 30;
+/// No kernel boots in less.
+const SIZE_MIN: u64 = 1 << 20;
 /// Address space behind the end, so that a structure of ours that begins inside lies in the mapping.
 const TAIL: u64 = 64 << 10;
 /// Of an address inside a memory of any size up to this, the low bits are the offset.
@@ -55,6 +57,8 @@ pub enum OutOfMemory {
     Reserve { size: u64 },
     #[error("no {size} bytes left of {limit} bytes of simulated memory")]
     Exhausted { size: u64, limit: u64 },
+    #[error("{size} bytes more than the {limit} that the run may use")]
+    Limit { size: u64, limit: u64 },
 }
 
 /// What structures that the kernel keeps are aligned to, at most.
@@ -74,6 +78,10 @@ pub struct Memory {
     alloc: alloc::Allocator,
     /// Arena windows, newest (lowest) first at the end; see `arena_at`.
     arenas: Vec<ArenaRange>,
+    /// Bytes that the run may use, those that it does, and whether it was refused more.
+    limit: u64,
+    taken: u64,
+    refused: bool,
     /// Stores to arena pages that were not allocated: dropped, as the kernel does, but worth a warning.
     pub arena_stores_dropped: u64,
     // Only kept alive: all access goes through the raw pointers above.
@@ -96,10 +104,10 @@ impl Memory {
         Memory::with_size(DEFAULT_SIZE)
     }
 
-    /// `size` is rounded up to a power of two of arena windows.
+    /// `size` is rounded up to a power of two.
     pub fn with_size(size: u64) -> Result<Memory, OutOfMemory> {
         let refused = OutOfMemory::Reserve { size };
-        let size = size.max(ARENA_WINDOW).checked_next_power_of_two().ok_or(refused)?;
+        let size = size.max(SIZE_MIN).checked_next_power_of_two().ok_or(refused)?;
         if size > SIZE_MAX {
             return Err(refused);
         }
@@ -112,10 +120,39 @@ impl Memory {
             mask: (size - 1) & !(WORD - 1),
             alloc: alloc::Allocator::new(size)?,
             arenas: Vec::new(),
+            limit: u64::MAX,
+            taken: 0,
+            refused: false,
             arena_stores_dropped: 0,
             _data: data,
             _perms: perms,
         })
+    }
+
+    /// From now on the run may use so many bytes, what it uses already included.
+    pub fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+
+    /// The limit, if the run was refused memory for it.
+    pub fn exceeded(&self) -> Option<u64> {
+        self.refused.then_some(self.limit)
+    }
+
+    /// Counts bytes that a program, a workload or a machine makes scxlab keep, here or elsewhere on the host.
+    pub fn take(&mut self, size: u64) -> Result<(), OutOfMemory> {
+        let taken = self.taken.saturating_add(size);
+        if taken > self.limit {
+            self.refused = true;
+            return Err(OutOfMemory::Limit { size, limit: self.limit });
+        }
+        self.taken = taken;
+        Ok(())
+    }
+
+    /// They are not kept any more.
+    pub fn give_back(&mut self, size: u64) {
+        self.taken = self.taken.saturating_sub(size);
     }
 
     /// Bytes of address space, used or not.

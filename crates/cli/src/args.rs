@@ -158,6 +158,13 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
     pub jobs: usize,
 
+    /// Memory that the scheduler and the workload may take in each simulated run, such as 512M or 4G
+    ///
+    /// Maps, arenas, objects, queues and tasks count. A run that needs more ends, with `out_of_memory` as the reason. Each run
+    /// reserves address space for it, and 4 GiB for each arena; only what is used takes memory of this host.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    pub memory_limit: u64,
+
     /// What executes a simulated scheduler's programs; results do not depend on it
     #[arg(long, value_enum, value_name = "ENGINE", default_value_t = EngineArg::Jit)]
     pub engine: EngineArg,
@@ -397,6 +404,20 @@ fn noise(text: &str) -> Result<u32, String> {
     let tenth: u32 = tenth.parse().map_err(|_| bad())?;
     Some(whole * 10 + tenth).filter(|n| *n <= 999).ok_or_else(bad)
 }
+
+/// Bytes, in binary multiples.
+fn size(text: &str) -> Result<u64, String> {
+    let form = || "a size is a number with M or G behind it: 512M, 4G".to_owned();
+    let (number, shift) = match text.strip_suffix('M') {
+        Some(number) => (number, 20),
+        None => (text.strip_suffix('G').ok_or_else(form)?, 30),
+    };
+    let number: u64 = number.parse().map_err(|_| form())?;
+    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= MAX_MEMORY);
+    bytes.filter(|bytes| *bytes >= 1 << 24).ok_or_else(|| "from 16M to 1024G".to_owned())
+}
+
+const MAX_MEMORY: u64 = 1 << 40;
 
 fn jobs(text: &str) -> Result<usize, String> {
     const MAX: usize = 1024;

@@ -368,7 +368,7 @@ fn of_sim(error: &SimError) -> Code {
         SimError::Attach { .. } => Code::Input,
         SimError::Workload(e) => of_workload(e),
         SimError::Unmodelled { .. } => Code::Unmodelled,
-        SimError::Memory(_) => Code::Internal,
+        SimError::Memory(_) => Code::Target,
     }
 }
 

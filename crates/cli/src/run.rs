@@ -134,6 +134,7 @@ fn session(args: &RunArgs) -> Result<(Session, Option<Vec<String>>)> {
             EngineArg::Interp => Engine::Interp,
             EngineArg::Jit => Engine::Jit,
         },
+        max_memory: args.memory_limit,
         threads: args.jobs,
     };
     Ok((session, command))

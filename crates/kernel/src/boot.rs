@@ -72,6 +72,7 @@ impl Kernel {
             ..Config::default()
         };
         let mut vm = Vm::new(config)?;
+        vm.mem.set_limit(limits.max_memory);
         let tasks = TaskTable::new(&mut vm.mem)?;
         let cgroups = CgroupTable::new(&mut vm.mem)?;
         let percpu = vm.mem.alloc_region(nr_cpus as u64 * PERCPU_STRIDE, Perm::Kernel)?;

@@ -67,7 +67,7 @@ pub struct CgroupTable {
 
 impl CgroupTable {
     pub fn new(mem: &mut Memory) -> Result<Self, OutOfMemory> {
-        let base = mem.alloc_region(u64::from(MAX_CGROUPS) * SLOT_BYTES, Perm::Kernel)?;
+        let base = mem.reserve_region(u64::from(MAX_CGROUPS) * SLOT_BYTES, Perm::Kernel)?;
         let mut table = CgroupTable { all: Vec::new(), base };
         let root = Cgroup {
             id: CgroupId(0),
@@ -199,7 +199,7 @@ impl CgroupTable {
         if bad_name || taken || above.level as usize >= MAX_DEPTH {
             return Err(SysError::Invalid);
         }
-        if id.0 >= MAX_CGROUPS {
+        if id.0 >= MAX_CGROUPS || mem.take(SLOT_BYTES + size_of::<Cgroup>() as u64).is_err() {
             return Err(SysError::NoMemory);
         }
         let group = Cgroup {

@@ -3,6 +3,7 @@
 
 pub const EPERM: i32 = 1;
 pub const ENOENT: i32 = 2;
+pub const ENOMEM: i32 = 12;
 pub const EEXIST: i32 = 17;
 pub const ENODEV: i32 = 19;
 pub const EINVAL: i32 = 22;

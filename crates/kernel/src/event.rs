@@ -97,12 +97,21 @@ impl Kernel {
         self.start();
         while self.stop.is_none() && !self.events.is_empty() {
             self.advance(self.now.saturating_add(WATCH_NS));
+            if let Some(why) = self.over_memory() {
+                self.stop_with(Stop::OutOfMemory(why));
+            }
             if let Some(why) = watch(self.now) {
                 self.stop_with(Stop::Interrupted(why));
             }
         }
         self.close();
         self.stop.clone().unwrap_or(Stop::Finished)
+    }
+
+    /// That the run was refused memory for its limit, if it was.
+    pub(crate) fn over_memory(&self) -> Option<String> {
+        let mib = self.vm.mem.exceeded()? >> 20;
+        Some(format!("more than the {mib} MiB that the run may use"))
     }
 
     /// Starts the behaviour. `run` does it; a caller that goes in steps calls it once, then `advance`.

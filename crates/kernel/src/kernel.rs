@@ -45,11 +45,21 @@ pub struct Limits {
     pub max_events: u64,
     /// Zero-time steps that a task may take in a row before it is called a livelock.
     pub max_instant_steps: u32,
+    /// Bytes that an object and a workload may make the run keep (`Stop::OutOfMemory`).
+    pub max_memory: u64,
+}
+
+impl Limits {
+    pub const MAX_MEMORY: u64 = 1 << 30;
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { max_events: u64::MAX, max_instant_steps: 1_000_000 }
+        Limits {
+            max_events: u64::MAX,
+            max_instant_steps: 1_000_000,
+            max_memory: Limits::MAX_MEMORY,
+        }
     }
 }
 

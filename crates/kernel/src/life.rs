@@ -46,7 +46,7 @@ impl Kernel {
         pid: u32,
         class: Class,
     ) -> Option<TaskId> {
-        let (id, addr) = self.tasks.reserve()?;
+        let (id, addr) = self.tasks.reserve(&mut self.vm.mem)?;
         self.vm.mem.host_slice_mut::<u8>(addr, crate::task::SLOT_BYTES as usize).fill(0);
         let task = Task {
             id,
@@ -117,7 +117,8 @@ impl Kernel {
         let home = parent.map_or(self.exec.cpu, |p| self.tasks[p].cpu);
         let class = self.class_of(spec.policy);
         let Some(id) = self.new_task(&spec, cpus, home, pid, class) else {
-            self.stop_with(Stop::OutOfMemory("the task table is full".into()));
+            let why = self.over_memory().unwrap_or_else(|| "the task table is full".into());
+            self.stop_with(Stop::OutOfMemory(why));
             return Err(SysError::NoMemory);
         };
         // Any of the group's threads may be named.

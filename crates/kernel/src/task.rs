@@ -26,7 +26,7 @@ const SLOT_INVERSE: u64 = {
     inverse
 };
 /// Address space is reserved for this many tasks; memory is used only by those that exist.
-pub const MAX_TASKS: u32 = 1 << 20;
+pub const MAX_TASKS: u32 = 1 << 18;
 /// A freed slot rests while this many others are freed, so that a stale pointer held across a grace
 /// period still reads the task that it meant.
 const REUSE_DELAY: usize = 64;
@@ -210,7 +210,7 @@ pub struct TaskTable {
 
 impl TaskTable {
     pub fn new(mem: &mut Memory) -> Result<Self, scxlab_bpf::mem::OutOfMemory> {
-        let base = mem.alloc_region(u64::from(MAX_TASKS) * SLOT_BYTES, Perm::Kernel)?;
+        let base = mem.reserve_region(u64::from(MAX_TASKS) * SLOT_BYTES, Perm::Kernel)?;
         Ok(TaskTable {
             slots: Vec::new(),
             base,
@@ -275,11 +275,12 @@ impl TaskTable {
         self.live == 0
     }
 
-    /// The slot for the next task to be inserted, and its guest address; None when the table is full.
-    pub fn reserve(&mut self) -> Option<(TaskId, u64)> {
+    /// The slot for the next task to be inserted, and its guest address; None when there is no room for one more.
+    pub fn reserve(&mut self, mem: &mut Memory) -> Option<(TaskId, u64)> {
         let id = if self.resting.len() > REUSE_DELAY {
             self.resting.pop_front()?
         } else if self.slots.len() < MAX_TASKS as usize {
+            mem.take(SLOT_BYTES + size_of::<Task>() as u64).ok()?;
             TaskId(self.slots.len() as u32)
         } else {
             self.resting.pop_front()?

@@ -33,6 +33,8 @@ pub struct Session {
     pub cap: Option<Nanos>,
     pub perturb: Perturb,
     pub engine: Engine,
+    /// Bytes that object and workload may make each run keep.
+    pub max_memory: u64,
     /// 0: one per CPU of the host.
     pub threads: usize,
 }
@@ -194,6 +196,7 @@ impl Session {
             cap: self.cap,
             perturb: self.perturb,
             engine: self.engine,
+            max_memory: self.max_memory,
         };
         let start = Instant::now();
         // Only this run writes its progress; readers want an idea, not an order.

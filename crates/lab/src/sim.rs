@@ -9,6 +9,8 @@ mod nothing;
 use std::sync::Arc;
 
 use scxlab_bpf::link::{LinkError, Loaded};
+use scxlab_bpf::map::map_type;
+use scxlab_bpf::mem::ARENA_WINDOW;
 use scxlab_bpf::vm::Engine;
 use scxlab_kernel::boot::Setup;
 use scxlab_kernel::ext::host::KernelTarget;
@@ -40,6 +42,8 @@ pub struct SimSpec<'a> {
     pub perturb: Perturb,
     /// What executes the scheduler's programs; results are the same.
     pub engine: Engine,
+    /// Bytes that object and workload may make the run keep.
+    pub max_memory: u64,
 }
 
 impl SimSpec<'_> {
@@ -60,14 +64,31 @@ pub enum SimError {
     Attach { label: String, error: ObjectAttachError },
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    #[error("no memory for the simulation: {0}")]
+    #[error(
+        "no memory for the simulation: {0}. `ulimit -v` or a container's limit is too low for it; --memory-limit and --jobs make it need less"
+    )]
     Memory(#[from] scxlab_bpf::mem::OutOfMemory),
     #[error("scheduler \"{label}\" needs what is not modelled: {what}")]
     Unmodelled { label: String, what: String },
 }
 
-/// Address space of a simulation's guest memory; only what is touched is used. Valgrind cannot map twice as much.
-const MEM_SIZE: u64 = 32 << 30;
+/// What a run may keep unless more or less is asked for.
+pub const MAX_MEMORY: u64 = Limits::MAX_MEMORY;
+
+/// Address space for the kernel's own tables of tasks and cgroups.
+const TABLES: u64 = 1 << 30;
+
+/// Address space of a simulation's guest memory, of which only what is touched is used: for the tables, for what the run may
+/// keep, and a window for each arena.
+fn mem_size(max_memory: u64, object: Option<&PreparedObject>) -> u64 {
+    let maps = object.map_or(&[][..], |o| &o.open.object().maps);
+    let arenas = maps.iter().filter(|map| map.map_type == map_type::ARENA).count() as u64;
+    let heap = max_memory.saturating_add(TABLES).checked_next_power_of_two().unwrap_or(u64::MAX);
+    match arenas {
+        0 => heap,
+        _ => heap.max(ARENA_WINDOW).saturating_add(arenas * ARENA_WINDOW),
+    }
+}
 
 /// Told how far a run is, in virtual time; ends it by giving a reason. Whether a run goes on is all that depends on it.
 pub type Watch<'a> = dyn Fn(Nanos) -> Option<String> + 'a;
@@ -100,9 +121,12 @@ pub(crate) struct Ready {
 }
 
 pub(crate) fn ready(spec: &SimSpec<'_>, tracer: Tracer) -> Result<Ready, SimError> {
-    let mut kernel = boot(spec.machine, spec.seed, tracer, executor(spec)?)?;
-    kernel.vm.engine = spec.engine;
     let object = spec.scheduler.object.as_ref();
+    let mem_size = mem_size(spec.max_memory, object);
+    let limits = Limits { max_memory: spec.max_memory, ..Limits::default() };
+    let setup = Setup { machine: spec.machine.clone(), seed: spec.seed, limits, tracer, mem_size };
+    let mut kernel = Kernel::boot(setup, Box::new(executor(spec)?))?;
+    kernel.vm.engine = spec.engine;
     let label = &spec.scheduler.label;
     let loaded = object.map(|object| attach(&mut kernel, object, label, spec.machine));
     let loaded = loaded.transpose()?;
@@ -120,8 +144,10 @@ fn sleep_on(kernel: &mut Kernel, spec: &SimSpec<'_>, stop: &Stop) {
 
 /// The kernel that objects are linked against, without a workload: for preparing and inspecting.
 pub fn kernel_target(machine: &Arc<Machine>) -> Result<KernelTarget, SimError> {
-    let kernel = boot(machine, 0, Tracer::default(), nothing::Nothing)?;
-    Ok(kernel.target())
+    let limits = Limits::default();
+    let tracer = Tracer::default();
+    let setup = Setup { machine: machine.clone(), seed: 0, limits, tracer, mem_size: 2 * TABLES };
+    Ok(Kernel::boot(setup, Box::new(nothing::Nothing))?.target())
 }
 
 /// The kernel ends the run, not the executor: its timer would look like something that tasks may wait for.
@@ -135,17 +161,6 @@ fn executor(spec: &SimSpec<'_>) -> Result<Executor, SimError> {
     };
     let endless = Program { duration: None, ..spec.workload.clone() };
     Ok(Executor::new(&endless, config)?)
-}
-
-fn boot(
-    machine: &Arc<Machine>,
-    seed: u64,
-    tracer: Tracer,
-    behavior: impl scxlab_kernel::behavior::Behavior + 'static,
-) -> Result<Kernel, SimError> {
-    let limits = Limits::default();
-    let setup = Setup { machine: machine.clone(), seed, limits, tracer, mem_size: MEM_SIZE };
-    Ok(Kernel::boot(setup, Box::new(behavior))?)
 }
 
 /// Loads a prepared object, carries out what its recipe leaves for then, and attaches it. `label` is for messages.

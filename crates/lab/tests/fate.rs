@@ -52,6 +52,7 @@ fn run(scheduler: &str, work: &str, machine: &str, ms: u64, seed: u64) -> Run {
         cap: None,
         perturb: Perturb::default(),
         engine: Default::default(),
+        max_memory: scxlab_lab::sim::MAX_MEMORY,
     };
     simulate(&spec, Default::default(), &|_| None).unwrap().0
 }

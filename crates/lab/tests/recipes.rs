@@ -56,6 +56,7 @@ fn run(scheduler: &Prepared, work: &str, machine: &Arc<Machine>) -> Result<Run, 
         cap: None,
         perturb: Default::default(),
         engine: Default::default(),
+        max_memory: scxlab_lab::sim::MAX_MEMORY,
     };
     simulate(&spec, Default::default(), &|_| None).map(|(run, _)| run)
 }

@@ -50,13 +50,16 @@ pub fn for_each_map_elem<H: Host>(
         return Err(wrong("bpf_for_each_map_elem", "array or hash"));
     }
     let id = found.id;
-    let values: Vec<u64> = match &found.kind {
-        MapKind::Array(array) => (0..array.entries).filter_map(|at| array.element(at, 0)).collect(),
+    // An array has its elements at known places; those of a hash come and go meanwhile, so they are noted first.
+    let array = if let MapKind::Array(array) = &found.kind { Some(*array) } else { None };
+    let noted: Vec<u64> = match &found.kind {
         MapKind::Hash(hash) => hash.values().collect(),
         _ => Vec::new(),
     };
+    let of_array =
+        array.into_iter().flat_map(|a| (0..a.entries).filter_map(move |at| a.element(at, 0)));
     let mut calls = 0;
-    for value in values {
+    for value in of_array.chain(noted) {
         let vm = h.vm();
         let Some(copy) = vm.maps.get(id).and_then(|map| current_copy(vm, map, value, cpu)) else {
             continue;

@@ -69,6 +69,9 @@ pub fn push<H: Host>(h: &mut H, map: u64, value: u64, flags: u64) -> Outcome {
     let MapKind::Queue(queue) = &mut found.kind else {
         return Err(wrong("bpf_map_push_elem", "queue"));
     };
+    if let Err(errno) = queue.grow(ctx.mem) {
+        return Ok(neg(errno));
+    }
     let value = ctx.mem.bytes(value, found.def.value_size.into())?;
     Ok(status(queue.push(value, flags)))
 }

@@ -16,6 +16,9 @@ use crate::errno::*;
 use crate::fault::Fault;
 use crate::vm::{CallSite, Host, InstanceId, Vm, callback, settle};
 
+/// What is kept beside an object: in the tables of objects, of owners and of a tree's or list's nodes.
+const ENTRY_BYTES: u64 = 128;
+
 #[derive(Default)]
 pub(crate) struct Objects {
     /// By address.
@@ -76,6 +79,9 @@ pub fn new<H: Host>(h: &mut H, site: CallSite, local_type: u64) -> Result<u64, F
     let Some(size) = known.map(|known| known.size) else {
         return Err(Fault::bad_argument("bpf_obj_new", format!("no local type {local_type}")));
     };
+    if vm.mem.take(ENTRY_BYTES).is_err() {
+        return Ok(0);
+    }
     let Ok(addr) = vm.mem.alloc(size.into(), 8) else {
         return Ok(0);
     };
@@ -123,6 +129,7 @@ impl Vm {
         let (_, mut ctx) = self.split_maps();
         ctx.release(instance, &special, addr);
         self.mem.free(addr, size.into());
+        self.mem.give_back(ENTRY_BYTES);
     }
 }
 

@@ -71,10 +71,13 @@ impl Arena {
             (first + count <= self.pages && !self.any_used(first, count)).then_some(first)?
         };
         for page in first..first + count {
+            if mem.alloc_arena_page(self.start + page * PAGE).is_err() {
+                self.free(mem, self.start + first * PAGE, (page - first) as u32);
+                return None;
+            }
             self.set_used(page, true);
-            mem.alloc_arena_page(self.start + page * PAGE);
+            self.allocated += 1;
         }
-        self.allocated += count;
         Some(self.start + first * PAGE)
     }
 

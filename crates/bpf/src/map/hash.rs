@@ -13,6 +13,8 @@ use super::{MapDef, map_type};
 use crate::mem::{Memory, OutOfMemory};
 
 const NIL: u32 = u32::MAX;
+/// What the index keeps of an element, with what a table that has just doubled has to spare.
+const INDEX_BYTES: u64 = 64;
 
 pub struct Hash {
     key_size: u32,
@@ -119,7 +121,8 @@ impl Hash {
         if self.len >= self.max_entries {
             return Ok(Room::Full);
         }
-        let addr = mem.alloc(self.elem_size, 8)?;
+        mem.take(INDEX_BYTES)?;
+        let addr = mem.alloc(self.elem_size, 8).inspect_err(|_| mem.give_back(INDEX_BYTES))?;
         mem.host_slice_mut::<u8>(addr, key.len()).copy_from_slice(key);
         if self.len as usize >= self.buckets.len() {
             self.grow();
@@ -151,6 +154,7 @@ impl Hash {
     /// Give back the memory of an element that was removed, by its value's address.
     pub fn free_element(&self, mem: &mut Memory, value: u64) {
         mem.free(value - self.value_off, self.elem_size);
+        mem.give_back(INDEX_BYTES);
     }
 
     /// Address of the key that belongs to a value.

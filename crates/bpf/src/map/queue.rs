@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use super::{MapDef, MapResult, map_type, update_flag};
 use crate::errno::*;
+use crate::mem::Memory;
 
 pub struct Queue {
     bytes: VecDeque<u8>,
@@ -29,6 +30,17 @@ impl Queue {
 
     pub fn len(&self) -> u32 {
         self.len
+    }
+
+    /// Makes room for one value more, which is kept when the queue becomes shorter. To be called before `push`.
+    pub fn grow(&mut self, mem: &mut Memory) -> MapResult<()> {
+        let (room, wanted) = (self.bytes.capacity(), self.bytes.len() + self.value_size);
+        if self.len < self.max_entries && wanted > room {
+            let all = wanted.max(2 * room);
+            mem.take((all - room) as u64).map_err(|_| ENOMEM)?;
+            self.bytes.reserve_exact(all - self.bytes.len());
+        }
+        Ok(())
     }
 
     /// BPF_EXIST replaces the oldest value of a full map.

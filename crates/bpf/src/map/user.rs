@@ -84,7 +84,11 @@ impl Vm {
             return Err(EPERM);
         }
         if let MapKind::Queue(queue) = &mut map.kind {
-            return if value.len() == len { queue.push(value, flags) } else { Err(EINVAL) };
+            if value.len() != len {
+                return Err(EINVAL);
+            }
+            queue.grow(ctx.mem)?;
+            return queue.push(value, flags);
         }
         if key.len() != map.def.key_size as usize || value.len() != len || map.holds_maps() {
             return Err(EINVAL);

@@ -81,6 +81,7 @@ impl Memory {
             return Ok(addr);
         }
         if self.alloc.fresh[pool][class].1 - self.alloc.fresh[pool][class].0 < size {
+            self.take(SLAB)?;
             let slab = self.take_pages(SLAB >> PAGE_SHIFT, 0)?;
             self.set_perm(slab, SLAB, POOLS[pool]);
             let page = ((slab - GUEST_BASE) >> PAGE_SHIFT) as usize;
@@ -114,11 +115,20 @@ impl Memory {
             return Err(self.exhausted(len));
         }
         let pages = len.div_ceil(PAGE).max(1);
+        self.take(pages * PAGE)?;
         let reused = self.alloc.free_regions.get_mut(&pages).and_then(Vec::pop);
         let addr = match reused {
             Some(addr) => addr,
             None => self.take_pages(pages, 1)?,
         };
+        self.set_perm(addr, pages * PAGE, perm);
+        Ok(addr)
+    }
+
+    /// As `alloc_region`, for a table that is used little by little: who uses it counts what is used.
+    pub fn reserve_region(&mut self, len: u64, perm: Perm) -> Result<u64, OutOfMemory> {
+        let pages = len.div_ceil(PAGE).max(1);
+        let addr = self.take_pages(pages, 1)?;
         self.set_perm(addr, pages * PAGE, perm);
         Ok(addr)
     }
@@ -156,6 +166,7 @@ impl Memory {
         let pages = len.div_ceil(PAGE).max(1);
         self.set_perm(start, pages * PAGE, Perm::None);
         self.discard(start, pages);
+        self.give_back(pages * PAGE);
         self.alloc.free_regions.entry(pages).or_default().push(start);
     }
 
@@ -192,11 +203,16 @@ impl Memory {
     }
 
     /// Make one page of an arena readable and writable; it reads as zero.
-    pub fn alloc_arena_page(&mut self, addr: u64) {
+    pub fn alloc_arena_page(&mut self, addr: u64) -> Result<(), OutOfMemory> {
+        self.take(PAGE)?;
         self.set_perm(addr, PAGE, Perm::ReadWrite);
+        Ok(())
     }
 
     pub fn free_arena_page(&mut self, addr: u64) {
+        if self.perm(addr) != Perm::None {
+            self.give_back(PAGE);
+        }
         self.set_perm(addr, PAGE, Perm::None);
         self.discard(addr, 1);
     }

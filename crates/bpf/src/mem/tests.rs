@@ -143,10 +143,10 @@ fn arenas_are_windows_of_their_own() {
     assert_eq!(window % ARENA_WINDOW, 0);
     assert_eq!(mem.arena_at(window + 5).map(|arena| arena.window), Some(window));
     assert!(mem.read::<u8>(window).is_err());
-    mem.alloc_arena_page(window + PAGE);
+    mem.alloc_arena_page(window + PAGE).unwrap();
     mem.write(window + PAGE, 3u8).expect("allocated");
     mem.free_arena_page(window + PAGE);
-    mem.alloc_arena_page(window + PAGE);
+    mem.alloc_arena_page(window + PAGE).unwrap();
     assert_eq!(mem.read::<u8>(window + PAGE), Ok(0), "zero again");
     assert!(mem.reserve_arena(1).is_err(), "the other window is the heap's");
     mem.free_arena(window);

@@ -147,3 +147,20 @@ fn a_full_disk_is_named_and_a_device_stays_one() {
     assert!(said.contains("/dev/full") && said.contains("No space left"), "{said}");
     assert!(!fs::metadata("/dev/full").unwrap().is_file());
 }
+
+/// Under a limit on address space, as containers and batch systems set it.
+#[test]
+fn address_space_is_what_the_run_needs() {
+    let under = |kib: u32, args: &str| {
+        let script = format!("ulimit -v {kib}; exec \"$0\" {args}");
+        let out = Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_scxlab")]).output();
+        let out = out.unwrap();
+        (out.status.code(), String::from_utf8(out.stderr).unwrap())
+    };
+    let run = "run -s vtime -w hogs -m 4c --duration 20ms --jobs 1";
+    assert_eq!(under(4 << 20, run), (Some(0), String::new()));
+    assert_eq!(under(4 << 20, "inspect vtime"), (Some(0), String::new()));
+    let (code, said) = under(1 << 20, run);
+    assert_eq!(code, Some(7), "{said}");
+    assert!(said.contains("bytes of address space") && said.contains("ulimit -v"), "{said}");
+}

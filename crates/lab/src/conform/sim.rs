@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::{Sys, SysError};
+use scxlab_kernel::kernel::Limits;
 use scxlab_machine::Machine;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
@@ -37,6 +38,7 @@ pub fn simulate(
         cap: None,
         perturb: Default::default(),
         engine: Default::default(),
+        max_memory: Limits::MAX_MEMORY,
     };
     let Ready { mut kernel, .. } = ready(&spec, Default::default())?;
     let failed = |at: u64, why: String| SimCaseError::Action {

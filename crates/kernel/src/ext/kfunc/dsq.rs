@@ -5,7 +5,7 @@
 
 use super::{Handler, KfResult, errno};
 use crate::abi;
-use crate::errno::{EEXIST, EINVAL, ENODEV, ENOENT};
+use crate::errno::{EEXIST, EINVAL, ENODEV, ENOENT, ENOMEM};
 use crate::ext::dsq::DsqId;
 use crate::ext::entity::{DirectDispatch, OpsState};
 use crate::ext::op::Op;
@@ -16,6 +16,9 @@ use crate::kernel::Kernel;
 use crate::lock::LockId;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
+
+/// What a queue makes the host keep, also once it has been destroyed.
+const DSQ_BYTES: u64 = size_of::<crate::ext::dsq::Dsq>() as u64 + 256;
 
 pub(super) const TABLE: &[(&str, Handler)] = &[
     ("scx_bpf_dsq_insert___v2", insert),
@@ -143,6 +146,9 @@ impl Kernel {
         }
         if self.ext.root.is_none() {
             return errno(ENODEV);
+        }
+        if self.vm.mem.take(DSQ_BYTES).is_err() {
+            return errno(ENOMEM);
         }
         if self.ext.dsqs.create(id).is_some() { 0 } else { errno(EEXIST) }
     }

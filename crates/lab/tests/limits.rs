@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What an object takes of memory counts, and a run that needs more than it may ends with that as its result.
+
+use std::sync::Arc;
+
+use scxlab_bpf::vm::Engine;
+use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::run::Run;
+use scxlab_lab::scheduler::SchedulerArg;
+use scxlab_lab::sim::{SimSpec, kernel_target, simulate};
+use scxlab_machine::Machine;
+use scxlab_workload::{Perturb, Program};
+
+/// Tasks that join the queue each millisecond, and one that forks.
+const WORK: &str = "[[thread]]\nname = 'hog-{i}'\ninstances = 4\n\
+     ops = [{ loop = { ops = [{ compute = '100us' }, { sleep = '100us' }, { count = 1 }] } }]\n\
+     [[thread]]\nname = 'parent'\n\
+     ops = [{ loop = { ops = [{ fork = 'child' }, { compute = '200us' }, { sleep = '300us' }] } }]\n\
+     [[thread]]\nname = 'child'\ninstances = 0\nops = [{ compute = '50us' }]\n";
+
+fn run(scheduler: &str, engine: Engine, max_memory: u64) -> Run {
+    let machine = Arc::new(Machine::resolve("2n2c1t").unwrap());
+    let arg = SchedulerArg::parse(scheduler).unwrap();
+    let shipped = scxlab_sched::find(&arg.name).unwrap();
+    let source = Source { name: shipped.name, bytes: shipped.object };
+    let kernel = kernel_target(&machine).unwrap();
+    let prepared =
+        Prepared::object(&arg, source, RecipeChoice::Auto, &machine, &kernel.btf).unwrap();
+    let workload: Program = scxlab_workload::load("w.toml", WORK).unwrap();
+    let spec = SimSpec {
+        machine: &machine,
+        workload: &workload,
+        scheduler: &prepared,
+        seed: 1,
+        duration: Some(2_000_000_000),
+        cap: None,
+        perturb: Perturb::default(),
+        engine,
+        max_memory,
+    };
+    simulate(&spec, Default::default(), &|_| None).unwrap().0
+}
+
+#[test]
+fn a_run_that_takes_too_much_memory_ends() {
+    const MIB: u64 = 1 << 20;
+    // Hash elements, values of a queue, arena pages, DSQs, objects.
+    for eats in 1..=5 {
+        let scheduler = format!("glutton,eats={eats},bites=200");
+        let limited = run(&scheduler, Engine::Jit, 48 * MIB);
+        assert_eq!(limited.stop.kind, "out_of_memory", "eats={eats}: {:?}", limited.exit);
+        assert!(limited.stop.message.contains("48 MiB"), "{:?}", limited.stop);
+        assert!(!limited.counts && limited.virtual_ns < 2_000_000_000);
+        // With more it lasts longer, and both engines end it at the same moment.
+        let more = run(&scheduler, Engine::Jit, 96 * MIB);
+        assert!(more.virtual_ns > limited.virtual_ns, "eats={eats}");
+        let interpreted = run(&scheduler, Engine::Interp, 48 * MIB);
+        assert_eq!(interpreted.trace_hash, limited.trace_hash, "eats={eats}");
+    }
+    let modest = run("glutton", Engine::Jit, 48 * MIB);
+    assert_eq!((&*modest.stop.kind, modest.counts), ("duration", true), "{:?}", modest.stop);
+}
