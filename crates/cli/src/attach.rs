@@ -32,10 +32,13 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
     let scheduler = Scheduler::attach(object, &prepared.label, &machine, &kernel)?;
     let _stats = RunStats::enable();
     if scheduler.is_attached() {
-        eprintln!("{} is attached to {}; Ctrl-C detaches it", prepared.short, kernel.release);
+        output::say(&format!(
+            "{} is attached to {}; Ctrl-C detaches it",
+            prepared.short, kernel.release
+        ));
     }
     for note in &scheduler.notes {
-        eprintln!("note: {note}");
+        output::say(&format!("note: {note}"));
     }
     let start = Instant::now();
     let end = args.duration.map(|d| start + Duration::from_nanos(d.0));
@@ -59,7 +62,7 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
     if exit.kind != Exit::NONE {
         return Err(ejected(&prepared.short, &exit).into());
     }
-    eprintln!("{} is detached", prepared.short);
+    output::say(&format!("{} is detached", prepared.short));
     Ok(())
 }
 

@@ -105,7 +105,7 @@ fn observe(
     }
     match live::carry_out(task, &[], on, machine, &options, patience)? {
         (Reply::Observed { kernel, cases }, notes) => {
-            notes.iter().for_each(|note| eprintln!("note: {note}"));
+            notes.iter().for_each(|note| output::say(&format!("note: {note}")));
             Ok((kernel, cases))
         }
         (other, _) => Err(live::unexpected(&other)),

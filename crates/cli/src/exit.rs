@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 
+use crate::output;
 use scxlab_bpf::link::error::What as LinkWhat;
 use scxlab_bpf::link::{GlobalError, LinkError};
 use scxlab_bpf::object::ObjectError;
@@ -216,9 +217,9 @@ pub fn guarded(command: impl FnOnce() -> anyhow::Result<()> + UnwindSafe) -> Exi
         Ok(Err(error)) => failed(&error),
         Err(_) => {
             let said = PANIC.lock().ok().and_then(|mut p| p.take()).unwrap_or_default();
-            eprintln!(
+            output::say(&format!(
                 "error: internal: {said}\nThis is a fault of scxlab. Please report it with the command line."
-            );
+            ));
             Code::Internal.into()
         }
     }
@@ -228,7 +229,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         return Code::Success.into();
     }
-    eprintln!("error: {error}");
+    output::say(&format!("error: {error}"));
     code_of(error).into()
 }
 

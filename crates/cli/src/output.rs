@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Writing: standard output and files, with errors that name what was being written.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -13,10 +14,32 @@ use tempfile::{NamedTempFile, TempPath};
 
 use crate::exit::CliError;
 
+/// Text with characters that a terminal obeys replaced by their codes: names and messages come from objects, workloads and
+/// guests. Those that only turn the direction of writing are among them.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    let obeyed = |c: char| {
+        let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        turns || (c.is_control() && c != '\n' && c != '\t')
+    };
+    if !text.contains(obeyed) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if obeyed(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
+    }
+    shown.into()
+}
+
+/// Prints a line to standard error.
+pub fn say(line: &str) {
+    eprintln!("{}", visible(line));
+}
+
 /// Prints to standard output.
 pub fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    let result = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let result = out.write_all(visible(text).as_bytes()).and_then(|()| out.flush());
     result.map_err(|error| CliError::Write { what: "standard output".into(), error }.into())
 }
 
@@ -171,6 +194,15 @@ pub fn cancelled() -> &'static AtomicBool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown() {
+        assert_eq!(visible("plain\n\ttext é"), "plain\n\ttext é");
+        assert_eq!(
+            visible("\x1b[2J\r\u{9b}1m\x7f\u{202e}"),
+            "\\u{1b}[2J\\u{d}\\u{9b}1m\\u{7f}\\u{202e}"
+        );
+    }
 
     #[test]
     fn names_go_before_the_ending() {

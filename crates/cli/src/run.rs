@@ -38,7 +38,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let files = output::Files::default();
     let traces = |key: RunKey| tracer(args, &session, key, (&paths, &files), &timelines);
     if !targets.contains(&On::Sim) && (args.trace.is_some() || args.timeline.is_some()) {
-        eprintln!("note: only simulated runs are traced; no trace is written");
+        output::say("note: only simulated runs are traced; no trace is written");
     }
     let mut runs = Vec::new();
     for on in targets {
@@ -171,7 +171,10 @@ fn request(args: &RunArgs) -> Request {
 fn publish(args: &RunArgs, session: &Session, results: &Results) -> Result<()> {
     if let Some(folder) = &args.output {
         output::write_file(&folder.join("results.json"), results.to_json().as_bytes())?;
-        output::write_file(&folder.join("report.txt"), report(session, results).as_bytes())?;
+        output::write_file(
+            &folder.join("report.txt"),
+            output::visible(&report(session, results)).as_bytes(),
+        )?;
     }
     output::print(&match args.format {
         Format::Table => report(session, results),
@@ -236,7 +239,7 @@ fn show(args: &RunArgs, session: &Session, timelines: &[TextBuffer]) -> Result<(
     match args.format {
         Format::Table => output::print(&text),
         Format::Json => {
-            eprint!("{text}");
+            output::say(text.trim_end_matches('\n'));
             Ok(())
         }
     }

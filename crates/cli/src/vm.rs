@@ -20,7 +20,7 @@ pub fn vm(command: &VmCommand) -> Result<()> {
 }
 
 fn prepare() -> Result<setup::Kernel> {
-    Ok(setup::prepare(&setup::cache_dir()?, &mut |step| eprintln!("{step}"))?)
+    Ok(setup::prepare(&setup::cache_dir()?, &mut |step| output::say(step))?)
 }
 
 fn show() -> Result<String> {
@@ -49,8 +49,8 @@ pub fn kernel(named: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>)> {
         None => {
             // Without it a kernel is of no use.
             scxlab_vm::find_qemu()?;
-            eprintln!(
-                "there is no kernel for virtual machines yet: getting Debian's, as `scxlab vm setup` does"
+            output::say(
+                "there is no kernel for virtual machines yet: getting Debian's, as `scxlab vm setup` does",
             );
             prepare()?
         }

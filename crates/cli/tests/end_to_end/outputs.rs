@@ -164,3 +164,35 @@ fn address_space_is_what_the_run_needs() {
     assert_eq!(code, Some(7), "{said}");
     assert!(said.contains("bytes of address space") && said.contains("ulimit -v"), "{said}");
 }
+
+/// Names from files, in the table, in report.txt, in timelines and in errors.
+#[test]
+fn a_terminal_obeys_no_name() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("w.toml");
+    let thread = "[[thread]]\nname = \"\\u001b]0;x\\u0007victim\"\nops = [{ compute = '1ms' }]\n";
+    fs::write(
+        &file,
+        thread.repeat(1)
+            + "[[thread]]\nname = 'b'\nops = [{ loop = { ops = [{ compute = '1ms' }] } }]\n",
+    )
+    .unwrap();
+    let folder = temp.path().join("results");
+    let run = |extra: &[&str]| {
+        let mut command =
+            scxlab(&["run", "-m", "1c", "--duration", "30ms", "--timeline", "0ms..30ms"]);
+        command.args(extra).arg("-o").arg(&folder).arg("-w").arg(&file).output().unwrap()
+    };
+    let starved = run(&["-s", "lapse,starve=27"]);
+    let said = String::from_utf8([starved.stdout, starved.stderr].concat()).unwrap();
+    let report = fs::read_to_string(folder.join("report.txt")).unwrap();
+    assert!(said.contains("never ran: \\u{1b}]0;x\\u{7}victim"), "{said}");
+    assert!(report.contains("\\u{1b}]0;x\\u{7}victim"), "{report}");
+    let refused = run(&["-s", "vtime,\u{1b}[2J=1"]);
+    assert_ne!(refused.status.code(), Some(0));
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(error.contains("\\u{1b}[2J"), "{error}");
+    for text in [said, report, error] {
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+    }
+}
