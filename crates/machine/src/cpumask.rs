@@ -136,15 +136,37 @@ pub fn is_subset(a: &[u64], b: &[u64]) -> bool {
 }
 
 /// The CPUs of the set, ascending.
+#[inline]
 pub fn iter(words: &[u64]) -> impl Iterator<Item = CpuId> + '_ {
-    words.iter().enumerate().flat_map(|(i, &w)| {
-        let mut left = w;
-        std::iter::from_fn(move || {
-            let bit = (left != 0).then(|| left.trailing_zeros())?;
-            left &= left - 1;
-            Some(CpuId(i as u32 * 64 + bit))
-        })
-    })
+    Ascending { rest: words.iter().copied(), word: 0, end: 0 }
+}
+
+/// The CPUs of both sets, ascending.
+#[inline]
+pub fn iter_and<'a>(a: &'a [u64], b: &'a [u64]) -> impl Iterator<Item = CpuId> + 'a {
+    Ascending { rest: a.iter().zip(b).map(|(a, b)| a & b), word: 0, end: 0 }
+}
+
+/// CPUs word by word: those left of the present word, and where it ends.
+struct Ascending<I> {
+    rest: I,
+    word: u64,
+    end: u32,
+}
+
+impl<I: Iterator<Item = u64>> Iterator for Ascending<I> {
+    type Item = CpuId;
+
+    #[inline]
+    fn next(&mut self) -> Option<CpuId> {
+        while self.word == 0 {
+            self.word = self.rest.next()?;
+            self.end += 64;
+        }
+        let bit = self.word.trailing_zeros();
+        self.word &= self.word - 1;
+        Some(CpuId(self.end - 64 + bit))
+    }
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ impl Fair {
     ) -> GroupStats {
         let row = &self.domains.groups[group];
         let mut stats = GroupStats::default();
-        for cpu in cpumask::iter(&row.span).filter(|&cpu| cpumask::test(cpus, cpu)) {
+        for cpu in cpumask::iter_and(&row.span, cpus) {
             let queue = &self.rqs[Rq(cpu.0)];
             stats.load += queue.avg.load_avg;
             stats.util += self.cpu_util(cpu, None, false);
@@ -96,7 +96,7 @@ impl Fair {
         let task_load = self.task_h_load(e);
         let row = &self.domains.groups[group];
         let allowed = env.allowed(task);
-        for cpu in cpumask::iter(&row.span).filter(|&cpu| cpumask::test(allowed, cpu)) {
+        for cpu in cpumask::iter_and(&row.span, allowed) {
             let queue = &self.rqs[Rq(cpu.0)];
             let here = home == Some(cpu) && attached;
             let (load, runnable) =

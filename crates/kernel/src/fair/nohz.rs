@@ -9,6 +9,7 @@
 
 use super::balance::{Balanced, IdleType};
 use super::domain::{Domains, FairTopo};
+use super::select::Wrap;
 use super::{Env, Fair};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CpuId, Nanos};
@@ -107,7 +108,8 @@ impl Fair {
     /// An idle CPU on an idle core, else any idle CPU.
     fn find_ilb(&self, env: &dyn Env) -> Option<CpuId> {
         let mut fallback = None;
-        for cpu in cpumask::iter(&self.nohz.idle).filter(|&cpu| self.idle(env, cpu)) {
+        let maybe_idle = cpumask::iter_and(&self.nohz.idle, &self.free);
+        for cpu in maybe_idle.filter(|&cpu| self.idle(env, cpu)) {
             if !self.domains.smt_present || self.core_is_idle(env, cpu) {
                 return Some(cpu);
             }
@@ -132,9 +134,9 @@ impl Fair {
         if flags & NEXT != 0 {
             self.nohz.needs_update = false;
         }
-        let n = self.cpus.0.len() as u32;
-        for cpu in (1..=n).map(|i| CpuId((this_cpu.0 + i) % n)) {
-            if !cpumask::test(&self.nohz.idle, cpu) || self.alone(cpu) || !self.idle(env, cpu) {
+        let mut at = Wrap::new(this_cpu);
+        while let Some(cpu) = at.next_of(&self.nohz.idle, &self.free, &mut 0) {
+            if self.alone(cpu) || !self.idle(env, cpu) {
                 continue;
             }
             self.update_clock(cpu, now);

@@ -402,14 +402,14 @@ impl Fair {
 }
 
 /// Visits a CPU set once around, beginning after a CPU and ending with it; the set may shrink meanwhile.
-struct Wrap {
+pub(super) struct Wrap {
     start: u32,
     next: u32,
     wrapped: bool,
 }
 
 impl Wrap {
-    fn new(after: CpuId) -> Self {
+    pub(super) fn new(after: CpuId) -> Self {
         Wrap { start: after.0 + 1, next: after.0 + 1, wrapped: false }
     }
 
@@ -418,7 +418,12 @@ impl Wrap {
     }
 
     /// The next CPU that is in the second set, too. Adds how many were passed over that are not.
-    fn next_of(&mut self, words: &[u64], also: &[u64], passed: &mut u32) -> Option<CpuId> {
+    pub(super) fn next_of(
+        &mut self,
+        words: &[u64],
+        also: &[u64],
+        passed: &mut u32,
+    ) -> Option<CpuId> {
         if !self.wrapped {
             if let Some(cpu) = next_bit(words, also, self.next, u32::MAX, passed) {
                 self.next = cpu + 1;

@@ -22,6 +22,8 @@ proptest! {
     fn agrees_with_sets(a in cpus(), b in cpus(), cpu in 0..NR as u32) {
         let (x, y) = (mask(&a), mask(&b));
         prop_assert_eq!(iter(&x).map(|c| c.0).collect::<BTreeSet<_>>(), a.clone());
+        let both = iter_and(&x, &y).map(|c| c.0);
+        prop_assert!(both.eq(a.intersection(&b).copied()));
         prop_assert_eq!(weight(&x) as usize, a.len());
         prop_assert_eq!(is_empty(&x), a.is_empty());
         prop_assert_eq!(first(&x).map(|c| c.0), a.first().copied());
@@ -57,6 +59,7 @@ fn the_end_of_the_set_is_safe() {
     // Sets of different length: what the shorter one lacks is not in it.
     assert!(!is_subset(&CpuMask::all(65), &CpuMask::all(64)));
     assert!(is_subset(&CpuMask::all(64), &CpuMask::all(65)));
+    assert_eq!(iter_and(&CpuMask::all(65), &CpuMask::all(64)).count(), 64);
 }
 
 #[test]
