@@ -89,6 +89,7 @@ impl Memory {
     }
 
     /// Whether a program may make this access.
+    #[inline]
     pub fn allows(&self, addr: u64, len: u64, access: Access) -> bool {
         self.check(addr, len, access).is_ok()
     }
@@ -129,6 +130,8 @@ impl Memory {
         self.check_pages(addr, len, access)
     }
 
+    #[cold]
+    #[inline(never)]
     fn check_pages(&self, addr: u64, len: u64, access: Access) -> Result<*mut u8, MemFault> {
         let off = addr.wrapping_sub(GUEST_BASE);
         let need = if access == Access::Load { LOAD } else { STORE };

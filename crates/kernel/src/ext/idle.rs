@@ -16,7 +16,7 @@ mod topo;
 
 use super::op::Op;
 use crate::abi;
-use crate::flags::{ops, wake};
+use crate::flags::{ops, pick_idle, wake};
 use crate::kernel::Kernel;
 use objects::CpumaskObjects;
 use pick::{Idle, Query, Waker};
@@ -39,6 +39,11 @@ impl IdleMasks {
     fn new(mut mask: impl FnMut() -> Result<u64, OutOfMemory>) -> Result<Self, OutOfMemory> {
         Ok(IdleMasks { cpu: mask()?, smt: mask()?, nr_idle: 0, nr_whole: 0 })
     }
+
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        (self.nr_idle | self.nr_whole) == 0
+    }
 }
 
 /// What was done since it was last charged.
@@ -47,6 +52,21 @@ struct Work {
     scanned_words: u64,
     claims: u64,
     mask_words: u64,
+}
+
+/// Where a CPU's `cpumask_any_distribute()` goes on.
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    /// `distribute_cpu_mask_prev`
+    last: u32,
+    /// Words that a search from there looks at if it finds nothing.
+    words_in_vain: u32,
+}
+
+impl Cursor {
+    fn new(last: u32, nr_cpus: usize) -> Self {
+        Cursor { last, words_in_vain: bits::words_in_vain(nr_cpus, last as usize + 1) as u32 }
+    }
 }
 
 /// Intersections that a search needs, kept so that none allocates.
@@ -68,6 +88,8 @@ pub struct IdleState {
     topo_llc: bool,
     topo_numa: bool,
     nr_cpus: usize,
+    /// 64-bit words of a mask that stand for CPUs.
+    nr_words: usize,
     global: IdleMasks,
     nodes: Vec<IdleMasks>,
     possible: u64,
@@ -81,8 +103,8 @@ pub struct IdleState {
     in_vain: Vec<InVain>,
     /// `sched_smt_active()`: some core has two threads on line.
     smt_active: bool,
-    /// `distribute_cpu_mask_prev`, by executing CPU.
-    cursors: Vec<u32>,
+    /// By executing CPU.
+    cursors: Vec<Cursor>,
     scratch: Scratch,
     buffer: Vec<u64>,
     work: Work,
@@ -107,6 +129,7 @@ impl IdleState {
             topo_llc: false,
             topo_numa: false,
             nr_cpus,
+            nr_words: nr_cpus.div_ceil(64),
             global,
             nodes,
             possible,
@@ -116,7 +139,7 @@ impl IdleState {
             spans: None,
             in_vain: Vec::new(),
             smt_active: false,
-            cursors: vec![0; nr_cpus],
+            cursors: vec![Cursor::new(0, nr_cpus); nr_cpus],
             scratch: Scratch::default(),
             buffer: Vec::new(),
             work: Work::default(),
@@ -141,7 +164,7 @@ impl IdleState {
     /// 64-bit words of a mask that stand for CPUs.
     #[inline]
     pub fn nr_words(&self) -> usize {
-        self.nr_cpus.div_ceil(64)
+        self.nr_words
     }
 
     pub fn nr_nodes(&self) -> usize {
@@ -215,17 +238,39 @@ impl IdleState {
     /// Some CPU of both sets, the next one after that which this CPU was given last.
     pub(crate) fn any_distribute(&mut self, here: CpuId, a: &[u64], b: &[u64]) -> Option<CpuId> {
         let cursor = &mut self.cursors[here.idx()];
-        let found =
-            bits::next_and_wrap(a, b, self.nr_cpus, *cursor + 1, &mut self.work.scanned_words)?;
-        *cursor = found;
+        let seen = &mut self.work.scanned_words;
+        let found = bits::next_and_wrap(a, b, self.nr_cpus, cursor.last + 1, seen)?;
+        *cursor = Cursor::new(found, self.nr_cpus);
         Some(CpuId(found))
     }
 
-    /// The same, `times`, of a set that is known to be empty: only the words count that the kernel would look at.
-    #[inline]
-    fn none_distribute(&mut self, here: CpuId, times: u64) {
-        let from = self.cursors[here.idx()] as usize + 1;
-        self.work.scanned_words += times * bits::words_in_vain(self.nr_cpus, from);
+    /// The words that so many searches look at in a set that is known to be empty.
+    #[inline(always)]
+    fn words_in_vain(&self, here: CpuId, searches: u16) -> u64 {
+        u64::from(searches) * u64::from(self.cursors[here.idx()].words_in_vain)
+    }
+
+    /// The work of the default picker for a task that may run on `nr_affine` CPUs, if that is anywhere and no CPU is idle: how
+    /// often it searches and claims was counted when the topology was last known. None if the search must be made.
+    #[inline(always)]
+    fn failed_select(&self, here: CpuId, nr_affine: u32, prev: CpuId, flags: u64) -> Option<Work> {
+        let none = !self.per_node && self.global.is_empty();
+        let anywhere = nr_affine as usize >= self.nr_cpus;
+        if !(none && anywhere && flags & pick_idle::CORE == 0) {
+            return None;
+        }
+        let InVain { searches, claims } = self.in_vain[prev.idx()];
+        let scanned_words = self.words_in_vain(here, searches);
+        Some(Work { scanned_words, claims: claims.into(), mask_words: 0 })
+    }
+
+    /// The work of `Idle::pick` in the pair of masks for all CPUs, if no CPU is idle: it searches for a whole core if cores have
+    /// two threads, and for any CPU unless only a whole core will do. None if the search must be made.
+    #[inline(always)]
+    fn failed_pick(&self, here: CpuId, flags: u64) -> Option<Work> {
+        let both = self.smt_active && flags & pick_idle::CORE == 0;
+        let scanned_words = self.words_in_vain(here, 1 + u16::from(both));
+        self.global.is_empty().then_some(Work { scanned_words, ..Work::default() })
     }
 }
 
@@ -284,7 +329,27 @@ impl Kernel {
     /// `scx_select_cpu_dfl()`: claims a CPU for the task; None when there is none for it. The
     /// executing CPU counts as the waker's. `allowed` restricts the search further than the task's
     /// affinity does.
+    #[inline(always)]
     pub(crate) fn idle_select_cpu_dfl(
+        &mut self,
+        task: TaskId,
+        prev: CpuId,
+        wake_flags: u64,
+        allowed: Option<&[u64]>,
+        flags: u64,
+    ) -> Option<CpuId> {
+        if wake_flags & wake::SYNC == 0 && allowed.is_none() {
+            let (here, nr_affine) = (self.exec.cpu, self.tasks[task].nr_allowed);
+            if let Some(work) = self.ext.idle.failed_select(here, nr_affine, prev, flags) {
+                self.charge_work(work);
+                return None;
+            }
+        }
+        self.idle_search(task, prev, wake_flags, allowed, flags)
+    }
+
+    #[inline(never)]
+    fn idle_search(
         &mut self,
         task: TaskId,
         prev: CpuId,
@@ -323,6 +388,17 @@ impl Kernel {
         flags: u64,
     ) -> Option<CpuId> {
         self.with_idle(|view| view.pick(allowed, node, flags))
+    }
+
+    /// Whether `scx_pick_idle_cpu()` finds nothing in the pair of masks for all CPUs because no CPU is idle: the search is not
+    /// made then, only charged.
+    #[inline(always)]
+    pub(crate) fn idle_pick_fails(&mut self, flags: u64) -> bool {
+        let work = self.ext.idle.failed_pick(self.exec.cpu, flags);
+        if let Some(work) = work {
+            self.charge_work(work);
+        }
+        work.is_some()
     }
 
     /// `scx_idle_test_and_clear_cpu()`
@@ -367,6 +443,11 @@ impl Kernel {
 
     fn charge_idle_work(&mut self) {
         let work = std::mem::take(&mut self.ext.idle.work);
+        self.charge_work(work);
+    }
+
+    #[inline(always)]
+    fn charge_work(&mut self, work: Work) {
         let costs = &self.machine.costs.kfunc;
         let ns = work.scanned_words * costs.idle_scan_word_ns
             + work.claims * costs.idle_claim_ns

@@ -7,7 +7,7 @@
 //! Models: kernel `scx_select_cpu_dfl()`, `scx_pick_idle_cpu()`, `scx_idle_test_and_clear_cpu()`,
 //! `update_builtin_idle()`, 7.3.
 
-use super::topo::{InVain, OnlineSpans, Spans};
+use super::topo::{OnlineSpans, Spans};
 use super::{IdleMasks, IdleState, Scratch};
 use crate::flags::pick_idle;
 use scxlab_bpf::mem::Memory;
@@ -88,31 +88,7 @@ fn intersect(out: &mut Vec<u64>, a: &[u64], b: &[u64]) {
 
 impl Idle<'_> {
     /// The default picker.
-    #[inline]
     pub fn select(&mut self, query: &Query<'_>) -> Option<CpuId> {
-        if self.in_vain(query) { None } else { self.look(query) }
-    }
-
-    /// Whether no CPU is idle and the task may run anywhere: what the kernel looks at without finding one was counted when the
-    /// topology was last known, and is added to the work.
-    #[inline(always)]
-    fn in_vain(&mut self, query: &Query<'_>) -> bool {
-        let Idle { state, here, .. } = self;
-        let none = !state.per_node && (state.global.nr_idle | state.global.nr_whole) == 0;
-        let simple = query.waker.is_none() && query.flags & pick_idle::CORE == 0;
-        let anywhere = query.allowed.is_none() && query.nr_affine as usize >= state.nr_cpus;
-        if !(none && simple && anywhere) {
-            return false;
-        }
-        let InVain { searches, claims } = state.in_vain[query.prev.idx()];
-        state.work.claims += u64::from(claims);
-        state.none_distribute(*here, u64::from(searches));
-        true
-    }
-
-    /// The search itself.
-    #[inline(never)]
-    pub(super) fn look(&mut self, query: &Query<'_>) -> Option<CpuId> {
         let spans = self.state.spans.take();
         let found = self.select_within(query, spans.as_deref());
         self.state.spans = spans;
@@ -301,7 +277,7 @@ impl Idle<'_> {
     #[inline(always)]
     fn any(&mut self, mask: u64, nr: u32, allowed: &[u64]) -> Option<CpuId> {
         if nr == 0 {
-            self.state.none_distribute(self.here, 1);
+            self.state.work.scanned_words += self.state.words_in_vain(self.here, 1);
             return None;
         }
         let words = self.mem.words(mask, self.state.nr_words());

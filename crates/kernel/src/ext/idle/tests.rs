@@ -168,7 +168,10 @@ impl<'a> Pair<'a> {
                 let words = self.words(&set);
                 let node = node % self.model.topology.nodes().len() as u32;
                 let at = self.state.per_node.then_some(NodeId(node));
+                let counted = self.state.failed_pick(CpuId(here % nr), flags);
+                self.state.work = Work::default();
                 let real = self.view(here % nr).pick(&words, at, flags);
+                self.work_was_counted(real, counted.filter(|_| at.is_none()));
                 (real.map(|cpu| cpu.0), self.model.pick(here % nr, &set, node, flags))
             }
         }
@@ -196,11 +199,11 @@ impl<'a> Pair<'a> {
             flags,
             waker: sync.map(|may_take_over| Waker { may_take_over }),
         };
-        // A core that has lost a thread may count as idle without an idle CPU: a search in it changes what the next one finds.
-        if self.model.idle.is_empty() && self.model.whole.is_empty() {
-            self.work_is_that_of_the_search(here, &query);
-        }
+        let simple = query.waker.is_none() && query.allowed.is_none();
+        let counted = self.state.failed_select(CpuId(here), query.nr_affine, query.prev, flags);
+        self.state.work = Work::default();
         let real = self.view(here).select(&query);
+        self.work_was_counted(real, counted.filter(|_| simple));
         // An affinity is never empty in the kernel; a restriction of it may be.
         let model = if both.is_empty() && only.is_some() {
             None
@@ -210,13 +213,11 @@ impl<'a> Pair<'a> {
         (real.map(|cpu| cpu.0), model)
     }
 
-    /// When no CPU is idle, what is counted beforehand is what a search does.
-    fn work_is_that_of_the_search(&mut self, here: u32, query: &Query<'_>) {
-        self.state.work = Work::default();
-        assert_eq!(self.view(here).select(query), None);
-        let counted = std::mem::take(&mut self.state.work);
-        assert_eq!(self.view(here).look(query), None);
-        assert_eq!(counted, self.state.work, "{:?}", self.state.in_vain);
+    /// Work that is counted instead of a search is that of the search, which finds nothing.
+    fn work_was_counted(&self, found: Option<CpuId>, counted: Option<Work>) {
+        if let Some(work) = counted {
+            assert_eq!((found, self.state.work), (None, work), "{:?}", self.state.in_vain);
+        }
     }
 
     fn sets(&self, pick: impl Fn(&IdleMasks) -> u64) -> Set {

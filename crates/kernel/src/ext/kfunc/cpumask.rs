@@ -61,12 +61,20 @@ pub(super) fn flag(value: bool) -> u64 {
 }
 
 /// Checks that all words of a set can be read.
+#[inline(always)]
 pub(super) fn readable(k: &Kernel, addr: u64) -> Result<u64, Fault> {
-    k.vm.mem.bytes(addr, k.ext.idle.nr_words() as u64 * 8)?;
-    if !addr.is_multiple_of(8) {
-        return Err(Fault::bad_argument("cpumask", format!("{addr:#x} is not aligned")));
+    let bytes = k.ext.idle.nr_words() as u64 * 8;
+    let ok = addr.is_multiple_of(8) && k.vm.mem.allows(addr, bytes, Access::Load);
+    if ok { Ok(addr) } else { Err(unreadable(k, addr, bytes)) }
+}
+
+#[cold]
+#[inline(never)]
+fn unreadable(k: &Kernel, addr: u64, bytes: u64) -> Fault {
+    match k.vm.mem.bytes(addr, bytes) {
+        Err(fault) => fault.into(),
+        Ok(_) => Fault::bad_argument("cpumask", format!("{addr:#x} is not aligned")),
     }
-    Ok(addr)
 }
 
 /// Checks that a set may be changed. It may lie in a map's value or on the stack: to the verifier the

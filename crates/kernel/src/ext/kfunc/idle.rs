@@ -60,7 +60,7 @@ pub(super) fn select_cpu_and(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     if k.ext.root.is_none() {
         return Ok(s32(-ENODEV));
     }
-    Ok(s32(ask(k, task, Ask { prev: prev as i32, wake_flags, allowed, flags })?))
+    Ok(s32(ask_within(k, task, Ask { prev: prev as i32, wake_flags, allowed, flags })?))
 }
 
 pub(super) fn select_cpu_and_args(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
@@ -71,14 +71,20 @@ pub(super) fn select_cpu_and_args(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let args: abi::scx_bpf_select_cpu_and_args = k.vm.mem.read(args)?;
     let ask_for =
         Ask { prev: args.prev_cpu, wake_flags: args.wake_flags, allowed, flags: args.flags };
-    Ok(s32(ask(k, task, ask_for)?))
+    Ok(s32(ask_within(k, task, ask_for)?))
+}
+
+/// As `ask`, with a mask.
+#[inline(never)]
+fn ask_within(k: &mut Kernel, task: u64, ask_for: Ask) -> Result<i64, Fault> {
+    ask(k, task, ask_for)
 }
 
 /// `select_cpu_from_kfunc()`
+#[inline(always)]
 fn ask(k: &mut Kernel, task: u64, ask: Ask) -> Result<i64, Fault> {
     check_context(k)?;
-    let task =
-        k.tasks.at(task).ok_or_else(|| Fault::bad_argument("scx_bpf_select_cpu", "not a task"))?;
+    let task = k.tasks.at(task).ok_or_else(not_a_task)?;
     let Some(prev) = k.ext_cpu_valid(ask.prev, "") else {
         return Ok(-EINVAL);
     };
@@ -88,30 +94,57 @@ fn ask(k: &mut Kernel, task: u64, ask: Ask) -> Result<i64, Fault> {
     if !check_task(k, task) {
         return Ok(-EINVAL);
     }
-    let allowed = if ask.allowed == 0 { None } else { Some(copy_mask(k, ask.allowed)?) };
-    let found = if k.tasks[task].nr_allowed == 1 {
-        select_restricted(k, task, prev, allowed.as_deref(), ask.flags)
+    let found = if ask.allowed == 0 {
+        select(k, task, prev, None, &ask)
     } else {
-        k.idle_select_cpu_dfl(task, prev, ask.wake_flags, allowed.as_deref(), ask.flags)
+        let allowed = copy_mask(k, ask.allowed)?;
+        let found = select(k, task, prev, Some(&allowed), &ask);
+        keep_mask(k, allowed);
+        found
     };
-    keep_mask(k, allowed);
     Ok(found.map_or(-EBUSY, |cpu| i64::from(cpu.0)))
+}
+
+#[inline(always)]
+fn select(
+    k: &mut Kernel,
+    task: TaskId,
+    prev: CpuId,
+    allowed: Option<&[u64]>,
+    ask: &Ask,
+) -> Option<CpuId> {
+    if k.tasks[task].nr_allowed == 1 {
+        return select_restricted(k, task, prev, allowed, ask.flags);
+    }
+    k.idle_select_cpu_dfl(task, prev, ask.wake_flags, allowed, ask.flags)
+}
+
+#[cold]
+fn not_a_task() -> Fault {
+    Fault::bad_argument("scx_bpf_select_cpu", "not a task")
 }
 
 /// The verifier lets only `select_cpu`, `enqueue` and operations without a run queue lock call the
 /// picker.
+#[inline(always)]
 fn check_context(k: &Kernel) -> Result<(), Fault> {
     match k.ext.frame.and_then(|frame| frame.op) {
         Some(op) if op != Op::SelectCpu && op != Op::Enqueue && !op.is_unlocked() => {
-            let text = format!("may not be called from ops.{}()", op.name());
-            Err(Fault::bad_argument("scx_bpf_select_cpu", text))
+            Err(bad_context(op))
         }
         _ => Ok(()),
     }
 }
 
+#[cold]
+fn bad_context(op: Op) -> Fault {
+    let text = format!("may not be called from ops.{}()", op.name());
+    Fault::bad_argument("scx_bpf_select_cpu", text)
+}
+
 /// The task's affinity must be stable: it is the subject of `select_cpu`, or on the run queue that
 /// is held.
+#[inline(always)]
 fn check_task(k: &mut Kernel, task: TaskId) -> bool {
     let addr = k.tasks[task].addr;
     if k.ext.cpus[k.exec.cpu.idx()].in_select_cpu {
@@ -123,13 +156,18 @@ fn check_task(k: &mut Kernel, task: TaskId) -> bool {
     }
     match k.ext.locked_rq() {
         Some(rq) if k.tasks[task].cpu != rq => {
-            let t = &k.tasks[task];
-            let text = format!("select_cpu kfunc called cross-task on {}[{}]", t.name, t.pid);
-            k.scx_error(text);
+            cross_task(k, task);
             false
         }
         _ => true,
     }
+}
+
+#[cold]
+fn cross_task(k: &mut Kernel, task: TaskId) {
+    let t = &k.tasks[task];
+    let text = format!("select_cpu kfunc called cross-task on {}[{}]", t.name, t.pid);
+    k.scx_error(text);
 }
 
 /// `select_cpu_restricted()`: a task with one usable CPU gets that or none.
@@ -237,10 +275,20 @@ fn pick_idle_cpu(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     if !check_global(k, "per-node idle tracking is enabled") || !check_enabled(k) {
         return Ok(s32(-EBUSY));
     }
-    let allowed = copy_mask(k, allowed)?;
+    let allowed = readable(k, allowed)?;
+    if k.idle_pick_fails(flags) {
+        return Ok(s32(-EBUSY));
+    }
+    Ok(pick_in(k, allowed, flags))
+}
+
+/// The search of `pick_idle_cpu`, in a mask that was checked.
+#[inline(never)]
+fn pick_in(k: &mut Kernel, allowed: u64, flags: u64) -> u64 {
+    let allowed = copy_readable(k, allowed);
     let found = k.idle_pick(&allowed, None, flags);
-    keep_mask(k, Some(allowed));
-    Ok(cpu_or_busy(found))
+    keep_mask(k, allowed);
+    cpu_or_busy(found)
 }
 
 fn pick_idle_cpu_node(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
@@ -254,7 +302,7 @@ fn pick_idle_cpu_node(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     };
     let allowed = copy_mask(k, allowed)?;
     let found = k.idle_pick(&allowed, Some(node), flags);
-    keep_mask(k, Some(allowed));
+    keep_mask(k, allowed);
     Ok(cpu_or_busy(found))
 }
 
@@ -269,7 +317,7 @@ fn pick_any_cpu(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let allowed = copy_mask(k, allowed)?;
     let idle = if k.ext.idle.is_enabled() { k.idle_pick(&allowed, None, flags) } else { None };
     let found = idle.or_else(|| k.cpumask_any_distribute(&allowed, &allowed));
-    keep_mask(k, Some(allowed));
+    keep_mask(k, allowed);
     Ok(cpu_or_busy(found))
 }
 
@@ -290,7 +338,7 @@ fn pick_any_cpu_node(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
             k.cpumask_any_distribute(&allowed, &allowed)
         }
     });
-    keep_mask(k, Some(allowed));
+    keep_mask(k, allowed);
     Ok(cpu_or_busy(found))
 }
 
@@ -317,15 +365,18 @@ fn cpu_or_busy(found: Option<CpuId>) -> u64 {
 /// The mask that a program passed, in a buffer to be given back with `keep_mask`.
 fn copy_mask(k: &mut Kernel, addr: u64) -> Result<Vec<u64>, Fault> {
     let addr = readable(k, addr)?;
-    let mut copy = k.ext.idle.take_buffer();
-    copy.extend_from_slice(k.vm.mem.words(addr, k.ext.idle.nr_words()));
-    Ok(copy)
+    Ok(copy_readable(k, addr))
 }
 
-fn keep_mask(k: &mut Kernel, buffer: Option<Vec<u64>>) {
-    if let Some(buffer) = buffer {
-        k.ext.idle.keep_buffer(buffer);
-    }
+/// As `copy_mask`, of a mask that was checked.
+fn copy_readable(k: &mut Kernel, addr: u64) -> Vec<u64> {
+    let mut copy = k.ext.idle.take_buffer();
+    copy.extend_from_slice(k.vm.mem.words(addr, k.ext.idle.nr_words()));
+    copy
+}
+
+fn keep_mask(k: &mut Kernel, buffer: Vec<u64>) {
+    k.ext.idle.keep_buffer(buffer);
 }
 
 #[cfg(test)]
