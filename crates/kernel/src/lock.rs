@@ -32,9 +32,11 @@ impl Lock {
         self.last = Some(cpu);
         if at >= self.free_at {
             self.busy_from = at;
+            self.came_first = false;
+            return 0;
         }
         self.came_first = at < self.busy_from;
-        if self.came_first { 0 } else { self.free_at.saturating_sub(at) }
+        if self.came_first { 0 } else { self.free_at - at }
     }
 
     /// The holder lets go at its clock.

@@ -159,13 +159,14 @@ impl Kernel {
     }
 
     /// `scx_flush_dispatch_buf()`
-    #[inline]
+    #[inline(always)]
     pub(crate) fn flush_dispatch(&mut self, cpu: CpuId) {
         if !self.ext.cpus[cpu.idx()].dispatch.entries.is_empty() {
             self.flush_entries(cpu);
         }
     }
 
+    #[inline(never)]
     fn flush_entries(&mut self, cpu: CpuId) {
         let entries = std::mem::take(&mut self.ext.cpus[cpu.idx()].dispatch.entries);
         for entry in &entries {

@@ -121,6 +121,7 @@ impl Dsq {
     }
 
     /// Inserts and returns the key, by which the task is found again.
+    #[inline(always)]
     pub fn insert(&mut self, task: TaskId, place: Place) -> (i64, u64) {
         self.seq += 1;
         self.len += 1;

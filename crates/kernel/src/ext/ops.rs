@@ -75,6 +75,9 @@ impl Kernel {
         c: u64,
         d: u64,
     ) -> u64 {
+        if self.ext.frame.is_some() {
+            return self.op_within(op, locked, task, a, b, c, d);
+        }
         let Some(sched) = &self.ext.root else { return 0 };
         let bpf = match &sched.program {
             Program::Bpf { instance, funcs } => match funcs[op as usize] {
@@ -89,14 +92,14 @@ impl Kernel {
         if self.ext.witness.is_some() {
             self.witness(op, &[a, b, c, d]);
         }
-        let outer = self.ext.frame.replace(OpFrame { op: Some(op), locked, args: [a, b] });
+        self.ext.frame = Some(OpFrame { op: Some(op), locked, args: [a, b] });
         self.charge(self.machine.costs.bpf.ops_callback_ns);
         let result = match bpf {
             Some((instance, func)) => scxlab_bpf::vm::call(self, instance, func, &[a, b, c, d]),
             None => Ok(self.op_native(op, &[a, b, c, d])),
         };
         self.charge_insns();
-        self.ext.frame = outer;
+        self.ext.frame = None;
         let cost = self.clock() - start;
         let stats = &mut self.ext.op_stats.0[op as usize];
         stats.calls += 1;
@@ -110,6 +113,26 @@ impl Kernel {
                 0
             }
         }
+    }
+
+    /// `op_about` while another program runs, whose frame comes back afterwards.
+    #[allow(clippy::too_many_arguments, reason = "as `op_about`")]
+    #[cold]
+    #[inline(never)]
+    fn op_within(
+        &mut self,
+        op: Op,
+        locked: Option<CpuId>,
+        task: Option<TaskId>,
+        a: u64,
+        b: u64,
+        c: u64,
+        d: u64,
+    ) -> u64 {
+        let outer = self.ext.frame.take();
+        let value = self.op_about(op, locked, task, a, b, c, d);
+        self.ext.frame = outer;
+        value
     }
 
     #[cold]

@@ -53,7 +53,7 @@ impl Kernel {
     }
 
     /// `run_deferred()`
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ext_run_deferred(&mut self, cpu: CpuId) {
         let c = &self.ext.cpus[cpu.idx()];
         let reenq = c.reenq_local.is_some() || !c.reenq_users.is_empty();
@@ -62,6 +62,7 @@ impl Kernel {
         }
     }
 
+    #[inline(never)]
     fn run_deferred(&mut self, cpu: CpuId) {
         while let Some(task) = self.ext.cpus[cpu.idx()].ddsp_deferred.pop_front() {
             self.deferred_verdict(cpu, task);

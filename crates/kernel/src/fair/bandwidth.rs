@@ -79,11 +79,12 @@ impl Fair {
     }
 
     /// Charges a queue. `curr`: its entity that runs or is about to. True if the queue is throttled.
-    #[inline]
+    #[inline(always)]
     pub(super) fn account_runtime(&mut self, rq: Rq, delta: Nanos, curr: Option<Ent>) -> bool {
         self.rqs[rq].runtime_enabled && self.use_runtime(rq, delta, curr)
     }
 
+    #[inline(never)]
     fn use_runtime(&mut self, rq: Rq, delta: Nanos, curr: Option<Ent>) -> bool {
         let row = &mut self.rqs[rq];
         row.runtime_remaining -= delta as i64;

@@ -39,21 +39,43 @@ impl Priq {
         self.near.front().map(|e| e.1)
     }
 
+    #[inline(always)]
     pub fn insert(&mut self, key: Key, task: TaskId) {
         let last = self.near.back().is_none_or(|back| back.0 < key);
-        if last && (!self.far.is_empty() || self.near.len() == NEAR) {
-            self.far.insert(key, task);
-        } else if last {
+        if last && self.far.is_empty() && self.near.len() < NEAR {
             self.near.push_back((key, task));
+        } else if last {
+            self.insert_far(key, task);
         } else {
-            self.near.insert(self.upto(key), (key, task));
-            if self.near.len() > NEAR {
-                self.far.extend(self.near.pop_back());
-            }
+            self.insert_between(key, task);
         }
     }
 
+    #[inline(never)]
+    fn insert_far(&mut self, key: Key, task: TaskId) {
+        self.far.insert(key, task);
+    }
+
+    #[inline(never)]
+    fn insert_between(&mut self, key: Key, task: TaskId) {
+        self.near.insert(self.upto(key), (key, task));
+        if self.near.len() > NEAR {
+            self.far.extend(self.near.pop_back());
+        }
+    }
+
+    #[inline(always)]
     pub fn remove(&mut self, key: Key) {
+        let first = self.near.front().is_some_and(|e| e.0 == key);
+        if first && (self.near.len() > 1 || self.far.is_empty()) {
+            self.near.pop_front();
+        } else {
+            self.remove_any(key);
+        }
+    }
+
+    #[inline(never)]
+    fn remove_any(&mut self, key: Key) {
         if self.near.front().is_some_and(|e| e.0 == key) {
             self.near.pop_front();
         } else if self.near.back().is_some_and(|e| e.0 < key) {
