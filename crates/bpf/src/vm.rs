@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::fault::{Access, Fault};
+use crate::fault::{Access, Fault, FaultKind};
 use crate::insn::Insn;
 use crate::jit::{self, Code, CodeCache, Contexts, Data, Elements, Refusal};
 use crate::kfunc::KfuncId;
@@ -216,6 +216,9 @@ impl Default for Config {
     }
 }
 
+/// Bytes that a helper handles for what its call costs.
+const WORK_OF_A_CALL: u64 = 256;
+
 /// Everything BPF of one simulation.
 pub struct Vm {
     pub mem: Memory,
@@ -323,6 +326,16 @@ impl Vm {
             deadline: 0,
             contexts,
         })
+    }
+
+    /// Counts what a helper is about to do, by its bytes: an instruction for each word beyond the few that are part of any call.
+    /// So it takes virtual time, and a program's limit holds for it.
+    pub(crate) fn work(&mut self, bytes: u64) -> Result<(), Fault> {
+        self.executed = self.executed.saturating_add(bytes.saturating_sub(WORK_OF_A_CALL) / 8);
+        if bytes > WORK_OF_A_CALL && self.executed >= self.deadline {
+            return Err(Fault::new(FaultKind::InsnLimit { limit: self.limits.insns_per_call }));
+        }
+        Ok(())
     }
 
     /// Make room for an object: its maps are created in it first, then its code is linked against their addresses.

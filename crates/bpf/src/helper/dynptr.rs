@@ -67,8 +67,13 @@ pub fn call<H: Host>(h: &mut H, id: u32, [a, b, c, d, e]: [u64; 5]) -> Result<u6
     let mem = &mut h.vm().mem;
     match id {
         197 => from_mem(mem, a, b as u32, c, d),
-        201 => copy(mem, Dynptr::load(mem, c)?, d, a, b, e, false),
-        202 => copy(mem, Dynptr::load(mem, a)?, b, c, d, e, true),
+        201 | 202 => {
+            let ([ptr, offset, buf, len], write) =
+                if id == 201 { ([c, d, a, b], false) } else { ([a, b, c, d], true) };
+            let ptr = Dynptr::load(mem, ptr)?;
+            h.vm().work(len.min(u64::from(MAX_SIZE)))?;
+            copy(&mut h.vm().mem, ptr, offset, buf, len, e, write)
+        }
         _ => {
             let ptr = Dynptr::load(mem, a)?;
             let usable = ptr.data != 0 && !ptr.rdonly;

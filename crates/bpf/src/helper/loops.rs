@@ -56,6 +56,7 @@ pub fn for_each_map_elem<H: Host>(
         MapKind::Hash(hash) => hash.values().collect(),
         _ => Vec::new(),
     };
+    vm.work(8 * noted.len() as u64)?;
     let of_array =
         array.into_iter().flat_map(|a| (0..a.entries).filter_map(move |at| a.element(at, 0)));
     let mut calls = 0;

@@ -39,8 +39,16 @@ fn lookup_on(vm: &mut Vm, map: u64, key: u64, cpu: u32) -> Outcome {
     Ok(found.lookup(&vm.mem, key, cpu))
 }
 
+/// A value is about to be copied.
+#[inline]
+fn work_on_value(vm: &mut Vm, map: u64) -> Result<(), Fault> {
+    let size = vm.maps.by_addr(map).map_or(0, |found| found.def.value_size);
+    vm.work(size.into())
+}
+
 pub fn update<H: Host>(h: &mut H, map: u64, key: u64, value: u64, flags: u64) -> Outcome {
     let cpu = h.cpu();
+    work_on_value(h.vm(), map)?;
     let (found, mut ctx) = find(h.vm(), "bpf_map_update_elem", map)?;
     if let MapKind::Queue(_) = found.kind {
         return Ok(neg(EINVAL));
@@ -65,6 +73,7 @@ pub fn delete<H: Host>(h: &mut H, map: u64, key: u64) -> Outcome {
 }
 
 pub fn push<H: Host>(h: &mut H, map: u64, value: u64, flags: u64) -> Outcome {
+    work_on_value(h.vm(), map)?;
     let (found, ctx) = find(h.vm(), "bpf_map_push_elem", map)?;
     let MapKind::Queue(queue) = &mut found.kind else {
         return Err(wrong("bpf_map_push_elem", "queue"));
@@ -77,6 +86,7 @@ pub fn push<H: Host>(h: &mut H, map: u64, value: u64, flags: u64) -> Outcome {
 }
 
 pub fn pop<H: Host>(h: &mut H, map: u64, value: u64) -> Outcome {
+    work_on_value(h.vm(), map)?;
     let (found, ctx) = find(h.vm(), "bpf_map_pop_elem", map)?;
     let MapKind::Queue(queue) = &mut found.kind else {
         return Err(wrong("bpf_map_pop_elem", "queue"));
@@ -86,6 +96,7 @@ pub fn pop<H: Host>(h: &mut H, map: u64, value: u64) -> Outcome {
 }
 
 pub fn peek<H: Host>(h: &mut H, map: u64, value: u64) -> Outcome {
+    work_on_value(h.vm(), map)?;
     let (found, ctx) = find(h.vm(), "bpf_map_peek_elem", map)?;
     let MapKind::Queue(queue) = &found.kind else {
         return Err(wrong("bpf_map_peek_elem", "queue"));

@@ -7,11 +7,15 @@ use crate::vm::Host;
 
 type Outcome = Result<u64, Fault>;
 
+/// Bytes after which a comparison that goes on is counted.
+const STRIDE: u64 = 4096;
+
 /// `bpf_probe_read*`: on a bad source the destination is zeroed and the result is -EFAULT.
 pub fn probe_read<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outcome {
-    let mem = &mut h.vm().mem;
     let size = u64::from(size as u32);
-    mem.bytes_mut(dst, size)?;
+    h.vm().mem.bytes_mut(dst, size)?;
+    h.vm().work(size)?;
+    let mem = &mut h.vm().mem;
     if mem.allows(src, size, Access::Load) {
         mem.copy(dst, src, size)?;
         return Ok(0);
@@ -28,7 +32,10 @@ pub fn probe_read_str<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outc
     if size == 0 {
         return Ok(0);
     }
-    match mem.c_str(src, size - 1).map(<[u8]>::len) {
+    let len = mem.c_str(src, size - 1).map(<[u8]>::len);
+    h.vm().work(len.as_ref().map_or(size, |len| *len as u64))?;
+    let mem = &mut h.vm().mem;
+    match len {
         Ok(len) => {
             mem.copy(dst, src, len as u64)?;
             mem.write(dst + len as u64, 0u8)?;
@@ -43,8 +50,11 @@ pub fn probe_read_str<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outc
 
 /// `bpf_strncmp`: the first argument need not end with a NUL, the second does.
 pub fn strncmp<H: Host>(h: &mut H, left: u64, size: u64, right: u64) -> Outcome {
-    let mem = &h.vm().mem;
     for at in 0..u64::from(size as u32) {
+        if at != 0 && at.is_multiple_of(STRIDE) {
+            h.vm().work(STRIDE)?;
+        }
+        let mem = &h.vm().mem;
         let a: u8 = mem.read(left.wrapping_add(at))?;
         let b: u8 = mem.read(right.wrapping_add(at))?;
         if a != b {

@@ -51,6 +51,7 @@ fn with_ring<T>(
 
 fn output(vm: &mut Vm, [map, data, size, flags]: [u64; 4]) -> Outcome {
     vm.mem.bytes(data, size)?;
+    vm.work(size)?;
     let copied = with_ring(vm, "bpf_ringbuf_output", map, |ring, mem| {
         if flags & !WAKEUP_FLAGS != 0 {
             return Err(EINVAL);

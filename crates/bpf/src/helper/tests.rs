@@ -168,6 +168,34 @@ fn storage_starts_from_an_initial_value() {
     assert_eq!(bench.run([0x1000, 1, 0]), Ok(99));
 }
 
+/// Copies and comparisons of 64 KiB, over and over: each counts by its size, and the limit of an invocation holds for it.
+#[test]
+fn large_work_counts_by_its_size() {
+    const SIZE: u64 = 64 << 10;
+    for (id, arguments) in [(113, "r1 = r2\nr2 = r3\nr3 = r1"), (182, "r1 = r2\nr2 = r3\nr3 = r1")]
+    {
+        let text = format!(
+            "r6 = r2\nr7 = r3\nr8 = r4\nagain:\nr2 = r6\nr3 = r7\n{arguments}\ncall {id}\nr8 -= 1\n\
+             if r8 != 0 goto again\nexit"
+        );
+        let mut bench = Bench::new(map_type::ARRAY, &text);
+        bench.page = bench.h.vm.mem.alloc_region(SIZE, Perm::ReadWrite).expect("room");
+        bench.h.vm.mem.bytes_mut(bench.page, SIZE).expect("room").fill(b'x');
+        let mut took = |size: u64, times: u64| {
+            let before = bench.h.vm.executed;
+            let result = bench.run([size, times, 0]);
+            (bench.h.vm.executed - before, result)
+        };
+        let (small, _) = took(16, 1);
+        let (large, result) = took(SIZE, 1);
+        assert_eq!(result, Ok(0), "helper {id}");
+        assert!((SIZE / 10..SIZE / 7).contains(&(large - small)), "helper {id}: {small} {large}");
+        let fault = took(SIZE, 1 << 20).1.unwrap_err();
+        let limit = bench.h.vm.limits.insns_per_call;
+        assert_eq!(fault.kind(), &FaultKind::InsnLimit { limit }, "helper {id}");
+    }
+}
+
 #[test]
 fn probe_reads_survive_bad_pointers() {
     for (id, good, bad) in [(113, 0, -EFAULT), (4, 0, -EFAULT), (115, 4, -EFAULT), (45, 4, -EFAULT)]

@@ -8,18 +8,24 @@ use crate::map::arena::Arena;
 use crate::mem::Memory;
 use crate::vm::Vm;
 
+/// Giving or taking one page is as much work as so many bytes.
+const WORK_OF_A_PAGE: u64 = 64;
+
 /// `bpf_arena_alloc_pages(map, addr, count, node, flags)`: the first page's address, or 0.
 pub fn alloc(vm: &mut Vm, [map, addr, count, _node, flags]: [u64; 5]) -> Result<u64, Fault> {
+    if flags != 0 || arena(vm, map).is_none_or(|(arena, _)| u64::from(count as u32) > arena.pages) {
+        return Ok(0);
+    }
+    vm.work(WORK_OF_A_PAGE * u64::from(count as u32))?;
     let Some((arena, mem)) = arena(vm, map) else {
         return Ok(0);
     };
-    if flags != 0 {
-        return Ok(0);
-    }
     Ok(arena.alloc(mem, addr, count as u32).unwrap_or(0))
 }
 
 pub fn free(vm: &mut Vm, map: u64, addr: u64, count: u32) -> Result<u64, Fault> {
+    let pages = arena(vm, map).map_or(0, |(arena, _)| arena.pages);
+    vm.work(WORK_OF_A_PAGE * u64::from(count).min(pages))?;
     if let Some((arena, mem)) = arena(vm, map).filter(|_| addr != 0) {
         arena.free(mem, addr, count);
     }

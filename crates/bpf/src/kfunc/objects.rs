@@ -79,6 +79,7 @@ pub fn new<H: Host>(h: &mut H, site: CallSite, local_type: u64) -> Result<u64, F
     let Some(size) = known.map(|known| known.size) else {
         return Err(Fault::bad_argument("bpf_obj_new", format!("no local type {local_type}")));
     };
+    vm.work(size.into())?;
     if vm.mem.take(ENTRY_BYTES).is_err() {
         return Ok(0);
     }
