@@ -11,7 +11,6 @@ SCX_CRATES ?= scx_beerland@1.1.4 scx_bpfland@1.1.4 scx_cake@1.2.2 scx_chaos@1.1.
 
 BUILD := build
 SCXLAB = $(CARGO) run --quiet --release --package scxlab-cli --bin scxlab --
-RT_APP_EXAMPLE := /usr/share/doc/rt-app/examples/browser-short.json
 
 FUZZ_TARGETS := object_loader interpreter engines rtapp_parser
 FUZZ_SECONDS ?= 600
@@ -25,7 +24,7 @@ help:
 	@echo "make setup           install the Debian packages that are missing"
 	@echo "make build           build scxlab (target/release/scxlab)"
 	@echo "make pgo             build it faster: with a profile of itself at work (target/pgo/scxlab)"
-	@echo "make demo            set up, build, compare two schedulers on a two-node machine, write a trace"
+	@echo "make demo            set up, build, compare two schedulers on a busy laptop, write a trace"
 	@echo "make test            everything CI does"
 	@echo "make aarch64         the machine code for aarch64, in an emulator; one of the tests"
 	@echo "make fmt             format the sources"
@@ -51,10 +50,9 @@ pgo: setup
 	@tools/pgo.sh
 
 demo: build
-	$(call step,eevdf against vtime: rt-app's browser on two nodes)
+	$(call step,eevdf against vtime: a video and typing beside a build on a laptop)
 	@mkdir -p $(BUILD)
-	@$(SCXLAB) run -s eevdf -s vtime -w $(RT_APP_EXAMPLE) -m 2n4c2t -n 5 --duration 5s \
-		--trace $(BUILD)/demo.pftrace
+	@$(SCXLAB) run -s eevdf -s vtime -w workloads/desktop-build.toml -m laptop-4c8t -n 5 --trace $(BUILD)/demo.pftrace
 	@echo "Traces: $(BUILD)/demo.eevdf.pftrace, $(BUILD)/demo.vtime.pftrace; the Perfetto UI opens them."
 
 # What is found grows in build/fuzz, the seeds in fuzz/corpus are read only. The flag lets a stable compiler sanitize.

@@ -284,6 +284,35 @@ fn a_trace_shows_what_its_page_promises() {
     assert!(exits[0].args["message"].contains("its time is over"), "{exits:?}");
 }
 
+/// What docs/start/first-run.md says of the demo's table.
+#[test]
+fn the_demo_has_an_answer() {
+    let workload = root().join("workloads/desktop-build.toml").display().to_string();
+    let results = json(&[
+        "run",
+        "-s",
+        "eevdf",
+        "-s",
+        "vtime",
+        "-w",
+        &workload,
+        "-m",
+        "laptop-4c8t",
+        "-n",
+        "5",
+    ]);
+    let comparisons = results["comparisons"].as_array().unwrap();
+    let change = |metric: &str| {
+        let found = comparisons.iter().find(|c| c["metric"] == metric).expect("a metric");
+        assert_eq!(found["change"]["verdict"], "different", "{metric}");
+        found["change"]["relative"].as_f64().unwrap()
+    };
+    assert!((0.02..0.15).contains(&change("throughput")));
+    assert!((0.7..2.0).contains(&change("wakeup_latency_p99")));
+    let busy = results["runs"][0]["metrics"]["cpu_busy"]["value"].as_f64().unwrap();
+    assert!(busy > 90.0, "{busy}");
+}
+
 /// A trace changes nothing of the run.
 #[test]
 fn tracing_does_not_disturb() {
