@@ -10,7 +10,7 @@ SCX_CRATES ?= scx_beerland@1.1.4 scx_bpfland@1.1.4 scx_cake@1.2.2 scx_chaos@1.1.
 	scx_flow@4.8.15 scx_lavd@1.1.4 scx_layered@1.1.4 scx_p2dq@1.1.4 scx_pandemonium@5.23.1 scx_rusty@1.1.4 scx_tickless@1.1.4
 
 BUILD := build
-SCXLAB = $(CARGO) run --quiet --release --package scxlab-cli --bin scxlab --
+SCXLAB = $(CARGO) run --locked --quiet --release --package scxlab-cli --bin scxlab --
 
 FUZZ_TARGETS := object_loader interpreter engines rtapp_parser
 FUZZ_SECONDS ?= 600
@@ -43,7 +43,7 @@ setup:
 
 build: setup
 	$(call step,build)
-	@$(CARGO) build --release --package scxlab-cli --bin scxlab
+	@$(CARGO) build --locked --release --package scxlab-cli --bin scxlab
 
 pgo: setup
 	$(call step,build with a profile)
@@ -81,17 +81,17 @@ fmt:
 lint:
 	$(call step,format and lints)
 	@$(CARGO) fmt --all --check
-	@$(CARGO) clippy --quiet --workspace --all-targets -- -D warnings
-	@$(CARGO) check --quiet --manifest-path fuzz/Cargo.toml --target-dir target
+	@$(CARGO) clippy --locked --quiet --workspace --all-targets -- -D warnings
+	@$(CARGO) check --locked --quiet --manifest-path fuzz/Cargo.toml --target-dir target
 
 unit:
 	$(call step,tests)
-	@$(CARGO) test --quiet --workspace
+	@$(CARGO) test --locked --quiet --workspace
 
 # Within `unit`; alone, for work on the compiler.
 aarch64:
 	$(call step,machine code for aarch64)
-	@$(CARGO) test --quiet --package scxlab-bpf --test aarch64
+	@$(CARGO) test --locked --quiet --package scxlab-bpf --test aarch64
 
 objects: kernel-objects scx-objects
 
@@ -113,21 +113,21 @@ abi: kernel-objects
 # Ratios within one run; nothing is asserted (docs/internals/performance.md).
 bench:
 	$(call step,benchmarks)
-	@$(if $(PGO),tools/pgo.sh bench,$(CARGO) bench --quiet --package scxlab-benches)
+	@$(if $(PGO),tools/pgo.sh bench,$(CARGO) bench --locked --quiet --package scxlab-benches)
 
 soak: kernel-objects
 	$(call step,soak)
-	@SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --quiet --package scxlab-cli --test vm -- every_shipped_scheduler_endures --nocapture
+	@SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --locked --quiet --package scxlab-cli --test vm -- every_shipped_scheduler_endures --nocapture
 
 # Thirty machines with up to 16 CPUs; emulated, an hour.
 conserve: kernel-objects
 	$(call step,conserve)
-	@CONSERVE_ALL=1 $(CARGO) test --quiet --package scxlab-cli --test vm -- enough_hogs_keep_all_cpus_busy --nocapture
+	@CONSERVE_ALL=1 $(CARGO) test --locked --quiet --package scxlab-cli --test vm -- enough_hogs_keep_all_cpus_busy --nocapture
 
 # What pages say of real kernels; BLESS=1 writes the figures into them.
 claims-vm: kernel-objects
 	$(call step,claims about virtual machines)
-	@CLAIMS_VM=1 $(CARGO) test --quiet --package scxlab-cli --test claims -- claims_hold --nocapture
+	@CLAIMS_VM=1 $(CARGO) test --locked --quiet --package scxlab-cli --test claims -- claims_hold --nocapture
 
 tidy:
 	$(call step,tidy)

@@ -173,7 +173,7 @@ fn a_terminal_obeys_no_name() {
     let thread = "[[thread]]\nname = \"\\u001b]0;x\\u0007victim\"\nops = [{ compute = '1ms' }]\n";
     fs::write(
         &file,
-        thread.repeat(1)
+        thread.to_owned()
             + "[[thread]]\nname = 'b'\nops = [{ loop = { ops = [{ compute = '1ms' }] } }]\n",
     )
     .unwrap();
@@ -195,4 +195,13 @@ fn a_terminal_obeys_no_name() {
     for text in [said, report, error] {
         assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
     }
+}
+
+#[test]
+fn a_manifest_names_the_commit() {
+    let results =
+        super::json(&["run", "-s", "eevdf", "-w", "hogs", "-m", "1c", "--duration", "5ms"]);
+    let commit = results["manifest"]["scxlab"]["commit"].as_str();
+    let is_commit = |text: &str| text.len() == 40 && text.chars().all(|c| c.is_ascii_hexdigit());
+    assert_eq!(commit.is_some_and(is_commit), super::root().join(".git").exists(), "{commit:?}");
 }
