@@ -49,13 +49,22 @@ struct pelt_avg {
 	u32 open;	/* units of the period now open */
 };
 
+/* What n periods leave of 2^32, but for the halvings; pelt_part() takes it. */
+static __always_inline u64 pelt_left(u64 n)
+{
+	return n < PELT_HALF * 32 ? pelt_decay_factor[n & (PELT_HALF - 1)] : 0;
+}
+
+/* val y^n. `val` must be below 2^32, and `left` be pelt_left(n). */
+static __always_inline u64 pelt_part(u64 val, u64 left, u64 n)
+{
+	return (val * left) >> (32 + (n / PELT_HALF & 31));
+}
+
 /* val y^n. `val` must be below 2^32. */
 static __always_inline u64 pelt_decay(u64 val, u64 n)
 {
-	if (n >= PELT_HALF * 32)
-		return 0;
-	val = (val * pelt_decay_factor[n & (PELT_HALF - 1)]) >> 32;
-	return val >> (n / PELT_HALF & 31);
+	return pelt_part(val, pelt_left(n), n);
 }
 
 /* What n full periods add that ended one, two, ... n periods ago: all there can be, less what lies before them. */
@@ -70,7 +79,7 @@ static __always_inline u64 pelt_full_periods(u64 n)
  */
 static __noinline __attribute__((unused)) bool pelt_update(struct pelt_avg __arena *a, u64 now, bool runnable, bool running)
 {
-	u64 units, ended, part, full, was_runnable = runnable, was_running = running;
+	u64 units, ended, part, full, left;
 
 	if ((s64)(now - a->last) < 0) {
 		a->last = now;	/* another CPU's clock was ahead */
@@ -83,21 +92,25 @@ static __noinline __attribute__((unused)) bool pelt_update(struct pelt_avg __are
 
 	part = a->open;
 	if (units + part < PELT_PERIOD) {
-		a->open += units;
-		a->runnable += units * was_runnable;
-		a->running += units * was_running;
+		a->open = part + units;
 		a->period += units;
+		if (runnable)
+			a->runnable += units;
+		if (running)
+			a->running += units;
 		return false;
 	}
 	/* The rest of the period that was open, the full ones after it, and the part of the one now open. */
 	part = PELT_PERIOD - part;
 	units -= part;
 	ended = units / PELT_PERIOD;
-	a->open = units % PELT_PERIOD;
-	full = pelt_full_periods(ended) + units % PELT_PERIOD;
-	a->runnable = pelt_decay(a->runnable + part * was_runnable, ended + 1) + full * was_runnable;
-	a->running = pelt_decay(a->running + part * was_running, ended + 1) + full * was_running;
-	a->period = pelt_decay(a->period + part, ended + 1) + full;
+	a->open = full = units % PELT_PERIOD;
+	if (ended)
+		full += pelt_full_periods(ended);
+	left = pelt_left(ended + 1);
+	a->period = pelt_part(a->period + part, left, ended + 1) + full;
+	a->runnable = pelt_part(a->runnable + (runnable ? part : 0), left, ended + 1) + (runnable ? full : 0);
+	a->running = pelt_part(a->running + (running ? part : 0), left, ended + 1) + (running ? full : 0);
 	return true;
 }
 

@@ -164,11 +164,14 @@ static __always_inline bool balance_is_due(fair_cpu_t *c, u64 now)
 {
 	u32 level;
 
-	bpf_for(level, 0, NR_LEVELS) {
+	for (level = 0; level < NR_LEVELS && can_loop; level++) {
 		fair_level_t *at = &c->level[level];
-		u64 ms = max_u64(at->interval, shortest_interval(level));
+		u64 ms;
 
-		if (!is_compared(at) || now - at->last < ms * NSEC_PER_MSEC)
+		if (!is_compared(at))
+			continue;
+		ms = max_u64(at->interval, shortest_interval(level));
+		if (now - at->last < ms * NSEC_PER_MSEC)
 			continue;
 		at->last = now;
 		c->due |= 1 << level;

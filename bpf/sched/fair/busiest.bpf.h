@@ -34,9 +34,13 @@ static __always_inline u64 lean(u64 from, u64 to, u64 n, u32 i)
  */
 static void tick_load(fair_cpu_t *c, u64 now)
 {
-	u64 tick = now / (NSEC_PER_SEC / (tick_hz ?: 250)), missed = tick - c->load_at, present = c->root->weight;
+	u64 tick, missed, present = c->root->weight;
 	u32 i;
 
+	if (is_pelt())
+		return;
+	tick = now / (NSEC_PER_SEC / (tick_hz ?: 250));
+	missed = tick - c->load_at;
 	if ((s64)missed <= 0)
 		return;
 	c->load_at = tick;

@@ -41,9 +41,7 @@ static __always_inline bool same_span(u32 level, u32 a, u32 b)
 
 static __always_inline u64 power_of(u32 cpu)
 {
-	u32 threads = core_size[cpu & (MAX_CPUS - 1)];
-
-	return threads > 1 ? SMT_POWER / threads : CPU_POWER;
+	return cpu_at(cpu)->power;
 }
 
 static __always_inline bool is_compared(fair_level_t *at)
@@ -65,8 +63,10 @@ __weak int set_span(u32 level, u32 first, u32 end, u32 groups)
 	bpf_for(i, first, end) {
 		fair_level_t *at = &cpu_at(nth_cpu(i))->level[level];
 
+		at->from = cpu_at(nth_cpu(first));
 		at->first = first;
 		at->end = end;
+		at->cpus = end - first;
 		at->groups = groups;
 		at->last = now;
 		if (!level && is_compared(at))
@@ -79,6 +79,12 @@ __weak int make_domains(void)
 {
 	u32 level, i;
 
+	bpf_for(i, 0, nr_cpus) {
+		u32 threads = core_size[i & (MAX_CPUS - 1)];
+
+		cpu_at(i)->power = threads > 1 ? SMT_POWER / threads : CPU_POWER;
+		cpu_at(nth_cpu(i))->next = cpu_at(nth_cpu(i + 1 < nr_cpus ? i + 1 : 0));
+	}
 	bpf_for(level, 0, NR_LEVELS) {
 		u32 first = 0, groups = 1;
 
@@ -103,11 +109,11 @@ __weak int make_domains(void)
 /* The entry of the span that all its CPUs share. */
 static __always_inline fair_level_t *span_at(fair_level_t *at, u32 level)
 {
-	return &cpu_at(nth_cpu(at->first))->level[level];
+	return &at->from->level[level];
 }
 
 /* The CPU had `was` tasks and has `is`; under its lock. The machine's count is kept even where nothing is compared. */
-static __always_inline void note_tasks(u32 cpu, u32 was, u32 is)
+static __always_inline void note_tasks(fair_cpu_t *c, u32 was, u32 is)
 {
 	s32 delta = (is > 1) - (was > 1);
 	u32 level;
@@ -115,17 +121,17 @@ static __always_inline void note_tasks(u32 cpu, u32 was, u32 is)
 	if (!delta)
 		return;
 	for (level = 0; level < NR_LEVELS && can_loop; level++) {
-		fair_level_t *at = &cpu_at(cpu)->level[level];
+		fair_level_t *at = &c->level[level];
 
 		if (is_compared(at) || level == NR_LEVELS - 1)
 			__sync_fetch_and_add(&span_at(at, level)->nr_over, delta);
 	}
 }
 
-/* CPUs with more than one task, on the machine. */
-static __always_inline u32 nr_over(void)
+/* CPUs with more than one task, on the machine; `c` is any. */
+static __always_inline u32 nr_over(fair_cpu_t *c)
 {
-	return cpu_at(nth_cpu(0))->level[NR_LEVELS - 1].nr_over;
+	return c->level[NR_LEVELS - 1].from->level[NR_LEVELS - 1].nr_over;
 }
 
 #endif

@@ -19,7 +19,10 @@
 /* CPU time as vruntime of an entity. */
 static __always_inline u64 to_vruntime(u64 ns, fair_entity_t *se)
 {
-	return se->weight ? ns * NICE_0_LOAD / se->weight : ns;
+	u64 weight = se->weight;
+
+	/* Most are of nice 0, and a division takes as long as all else in here. */
+	return weight == NICE_0_LOAD || !weight ? ns : ns * NICE_0_LOAD / weight;
 }
 
 static __always_inline u64 latency(void)
@@ -153,10 +156,12 @@ static void charge(fair_cpu_t *c, u64 delta)
 		se->ran += delta;
 		se->vruntime += to_vruntime(delta, se);
 		update_min_vruntime(q);
-		if (group_at(q->group)->quota)
+		if (!q->depth)
+			break;
+		if (q->of->quota)
 			q->runtime -= delta;
 		se = &q->se;
-		q = q->depth ? se->q : NULL;
+		q = se->q;
 	}
 }
 
@@ -260,17 +265,19 @@ static void gang_counts(fair_rq_t *q, s64 tasks, s64 cpus);	/* gang.bpf.h */
 static void count_tasks(fair_rq_t *q, s32 delta, u64 now)
 {
 	while (q && can_loop) {
-		bool had = q->h_nr;
+		u32 was = q->h_nr, is = was + delta;
 
-		/* The CPU gets something to do, or has nothing left. */
-		if (is_pelt() && !q->depth && (!q->h_nr || !(q->h_nr + delta)))
-			pelt_update(&cpu_at(q->cpu)->avg, now, q->h_nr, q->h_nr);
-		if (!q->depth)
-			note_tasks(q->cpu, q->h_nr, q->h_nr + delta);
-		q->h_nr += delta;
+		q->h_nr = is;
 		if (gang != FAIR_GANG_OFF)
-			gang_counts(q, delta, !!q->h_nr - had);
-		if (q->throttled || !q->depth)
+			gang_counts(q, delta, !!is - !!was);
+		if (!q->depth) {
+			/* The CPU gets something to do, or has nothing left. */
+			if (is_pelt() && (!was || !is))
+				pelt_update(&q->on->avg, now, was, was);
+			note_tasks(q->on, was, is);
+			break;
+		}
+		if (q->throttled)
 			break;
 		q = q->se.q;
 	}
@@ -328,7 +335,7 @@ static void set_curr(fair_cpu_t *c, fair_task_t *t, u64 sum_exec, u64 now)
 	c->curr_at = now;
 	while (q && can_loop) {
 		if (is_pelt())
-			pelt_update_entity(se, q, now, se->on_rq);
+			pelt_refresh_entity(se, q, now, se->on_rq);
 		if (se->mine)
 			list_remove(q, se);
 		clear_buddies(q, se);
@@ -339,7 +346,8 @@ static void set_curr(fair_cpu_t *c, fair_task_t *t, u64 sum_exec, u64 now)
 	}
 }
 
-static void put_curr(fair_cpu_t *c, u64 now)
+/* What runs stops. `tracked`: its load, and that of all above it, is up to date. */
+static void put_curr(fair_cpu_t *c, bool tracked, u64 now)
 {
 	fair_entity_t *se;
 	fair_rq_t *q;
@@ -350,8 +358,8 @@ static void put_curr(fair_cpu_t *c, u64 now)
 	q = se->q;
 	c->curr = NULL;
 	while (q && can_loop) {
-		if (is_pelt())
-			pelt_update_entity(se, q, now, true);
+		if (!tracked && is_pelt())
+			pelt_refresh_entity(se, q, now, true);
 		q->curr = NULL;
 		if (se->mine && se->on_rq)
 			list_insert(q, se, true);
@@ -374,14 +382,11 @@ static void repick_curr(fair_cpu_t *c)
 	}
 }
 
-/* A task waits in the queue's DSQ, or none does any more: the CPU has a list of queues with waiting tasks. */
-static void note_waiting(fair_rq_t *q, bool waits)
+static __noinline int set_waiting(fair_rq_t *q, bool waits)
 {
-	fair_cpu_t *c = cpu_at(q->cpu);
+	fair_cpu_t *c = q->on;
 	fair_rq_t *prev = q->wait_prev, *next = q->wait_next;
 
-	if (waits == q->has_head)
-		return;
 	q->has_head = waits;
 	if (waits) {
 		prev = NULL;
@@ -392,7 +397,7 @@ static void note_waiting(fair_rq_t *q, bool waits)
 		c->waiting = q;
 		if (next)
 			next->wait_prev = q;
-		return;
+		return 0;
 	}
 	if (prev)
 		prev->wait_next = next;
@@ -400,6 +405,14 @@ static void note_waiting(fair_rq_t *q, bool waits)
 		c->waiting = next;
 	if (next)
 		next->wait_prev = prev;
+	return 0;
+}
+
+/* A task waits in the queue's DSQ, or none does any more: the CPU has a list of queues with waiting tasks. */
+static __always_inline void note_waiting(fair_rq_t *q, bool waits)
+{
+	if (waits != q->has_head)
+		set_waiting(q, waits);
 }
 
 /* What waits in the DSQ changed: `head` is the first task's vruntime. */
@@ -429,10 +442,11 @@ static bool leftmost(fair_rq_t *q, u64 *vruntime)
 /* Whether the entity that runs on `q` has had its slice, or is too far ahead of who waits. */
 static bool slice_is_over(fair_rq_t *q, fair_entity_t *se)
 {
-	u64 ideal = sched_slice(q, se), ran = se->ran - se->ran_at_pick, first = 0;
+	u64 ideal, ran = se->ran - se->ran_at_pick, first = 0;
 
 	if (q->nr < 2)
 		return false;
+	ideal = sched_slice(q, se);
 	if (ran > ideal)
 		return true;
 	if (ran < min_granularity())
@@ -502,20 +516,20 @@ static __always_inline bool waits(fair_entity_t *se, u64 round)
 
 /*
  * One level: the smallest vruntime of who ran, the first cgroup and the first task of the DSQ. Before them goes a buddy, as long
- * as that is not too unfair; who yielded goes after the second. It is c->chosen; true if it is the DSQ's first task. c->want: it
- * is that task, somewhere in the DSQ.
+ * as that is not too unfair; who yielded goes after the second. The level is c->level_of. It is c->chosen; true if it is the DSQ's
+ * first task. c->want: it is that task, somewhere in the DSQ.
  */
-__weak bool choose(s32 cpu, u32 group, bool keep)
+__weak bool choose(s32 cpu, bool keep)
 {
 	fair_cpu_t *c = cpu_at(cpu);
-	fair_rq_t *q = rq_at(group, cpu);
+	fair_rq_t *q = c->level_of;
 	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(q->dsq);
 	fair_entity_t *best = first_group(q, c->round), *curr = keep ? q->curr : NULL, *buddy;
 	u64 first = best ? best->vruntime : 0;
 	bool head = false;
 
 	buddy = q->buddy_gang;
-	if (waits(buddy, c->round) || (buddy && buddy == curr && buddy->skip_round != c->round)) {
+	if (buddy && (waits(buddy, c->round) || (buddy == curr && buddy->skip_round != c->round))) {
 		c->chosen = buddy;
 		return false;
 	}
@@ -534,19 +548,17 @@ __weak bool choose(s32 cpu, u32 group, bool keep)
 			head = false;
 		}
 	}
+	c->chosen = best;
 	buddy = q->buddy_next;
 	if (!waits(buddy, c->round) || !is_fair_enough(buddy, first))
 		buddy = q->buddy_last;
-	if (waits(buddy, c->round) && is_fair_enough(buddy, first)) {
-		head = false;
-		if (!buddy->mine) {
-			c->want = (fair_task_t *)buddy;
-			head = true;
-		}
-		best = buddy;
-	}
-	c->chosen = best;
-	return head;
+	if (!waits(buddy, c->round) || !is_fair_enough(buddy, first))
+		return head;
+	c->chosen = buddy;
+	if (buddy->mine)
+		return false;
+	c->want = (fair_task_t *)buddy;
+	return true;
 }
 
 /*
@@ -566,7 +578,8 @@ __weak u64 pick(s32 cpu, bool prev_runs)
 		while (q && can_loop) {
 			fair_entity_t *se;
 
-			if (choose(cpu, q->group, keep))
+			c->level_of = q;
+			if (choose(cpu, keep))
 				return q->dsq;
 			se = c->chosen;
 			if (!se) {

@@ -113,7 +113,8 @@ static int arrives(struct task_struct *p, fair_task_t *t, u64 enq_flags, u64 now
 	t->fresh = how != ENQ_MOVED;
 	if (t->fresh)
 		t->waits_since = now;
-	gang_arrives(t, how);
+	if (gang != FAIR_GANG_OFF)
+		gang_arrives(t, how);
 	read_policy(p, t);
 	return how;
 }
@@ -135,10 +136,10 @@ void BPF_STRUCT_OPS(fair_enqueue, struct task_struct *p, u64 enq_flags)
 		how = arrives(p, t, enq_flags, now);
 	else
 		follow_task(t, cpu, now);
-	if (push_task(c, p, t, enq_flags, now))
+	if (c->push_to != NO_CPU && push_task(c, p, t, enq_flags, now))
 		return;
 	wins = start_waiting(t, cpu, how, now);
-	scx_bpf_dsq_insert_vtime(p, rq_at(t->group, cpu)->dsq, SLICE_NS, t->se.vruntime, enq_flags);
+	scx_bpf_dsq_insert_vtime(p, t->se.q->dsq, SLICE_NS, t->se.vruntime, enq_flags);
 	if (wins) {
 		count(preempt_wakeup);
 		kick(cpu, SCX_KICK_PREEMPT);
@@ -164,7 +165,7 @@ void BPF_STRUCT_OPS(fair_dispatch, s32 cpu, struct task_struct *prev)
 	c->asked = 0;
 	if (prev_runs)
 		settle_prev(c, prev->se.sum_exec_runtime, false, now);
-	if (rescue(cpu, now))
+	if (rescue_is_due(c, now) && rescue(cpu, now))
 		return;
 	if (c->due && !gang_bound(cpu, now) && balance_due(cpu, now))
 		return;
@@ -174,20 +175,21 @@ void BPF_STRUCT_OPS(fair_dispatch, s32 cpu, struct task_struct *prev)
 	gang_before_pick(cpu, prev_runs, now);
 	if (!prev_runs && gang_waits(cpu, now))
 		return;
-	found = run_own(cpu, prev, prev_runs);
-	gang_after_pick(cpu);
+	found = (prev_runs || c->root->h_nr) && run_own(cpu, prev, prev_runs);
+	if (gang != FAIR_GANG_OFF)
+		gang_after_pick(cpu);
 	if (found)
 		return;
-	if (run_stray(cpu))
+	if (c->root->h_nr && run_stray(cpu))
 		return;
-	if (balance_idle(cpu, now, asked))
+	if ((asked || nr_over(c)) && balance_idle(cpu, now, asked))
 		return;
 	/* Nothing at all, and the one that ran may go on: for instance because it yielded, and nobody took the chance. */
 	if (prev_runs && !c->leave_prev && c->curr && !is_held(c->curr->se.q)) {
 		keep_prev(c, prev);
 		return;
 	}
-	if (consolidate(cpu, now))
+	if (numa_on() && consolidate(cpu, now))
 		return;
 	leaf_tick(c, cpu, now);
 	c->idled = 1;
@@ -202,6 +204,7 @@ void BPF_STRUCT_OPS(fair_running, struct task_struct *p)
 	fair_cpu_t *c = cpu_at(cpu);
 	struct fair_lock *l = lock_of(cpu);
 	u64 now = scx_bpf_now(), head = 0;
+	fair_rq_t *q;
 	bool has_head;
 
 	if (!t || !l)
@@ -223,11 +226,13 @@ void BPF_STRUCT_OPS(fair_running, struct task_struct *p)
 		c->idle_at = 0;
 		c->busy_since = now;
 	}
-	if (!t->se.q)
+	q = t->se.q;
+	if (!q)
 		return;
-	has_head = peek_head(t->se.q, &head);
+	has_head = q->nr > 1 && peek_head(q, &head);
 	bpf_spin_lock(&l->lock);
-	set_head(t->se.q, has_head, head);
+	if (has_head || q->has_head)
+		set_head(q, has_head, head);
 	set_curr(c, t, p->se.sum_exec_runtime, now);
 	bpf_spin_unlock(&l->lock);
 	gang_reads(p, t->group, now);
@@ -341,6 +346,7 @@ s32 BPF_STRUCT_OPS(fair_init_task, struct task_struct *p, struct scx_init_task_a
 	t->pid = p->pid;
 	t->sync_waker = NO_CPU;
 	t->is_new = 1;
+	t->nice = ~0;
 	read_policy(p, t);
 	init_load(&t->se);
 	numa_note_task(t, p);
@@ -415,9 +421,6 @@ static s32 init_cpus(void)
 	u64 now = scx_bpf_now();
 	u32 cpu;
 
-	cpus = alloc_bytes((u64)nr_cpus * sizeof(struct fair_cpu));
-	if (!cpus)
-		return -ENOMEM;
 	bpf_for(cpu, 0, nr_cpus) {
 		fair_cpu_t *c = cpu_at(cpu);
 
@@ -449,7 +452,8 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(fair_init)
 	for (n = nr_cpus > 8 ? 8 : nr_cpus; n > 1 && can_loop; n /= 2)
 		factor++;
 	groups = alloc_bytes(MAX_GROUPS * sizeof(struct fair_group));
-	if (!groups)
+	cpus = alloc_bytes((u64)nr_cpus * sizeof(struct fair_cpu));
+	if (!groups || !cpus)
 		return -ENOMEM;
 	root = group_at(ROOT_GROUP);
 	err = make_queues(root, ROOT_GROUP);

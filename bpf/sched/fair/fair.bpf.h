@@ -55,7 +55,11 @@ enum fair_gang_domain { FAIR_GANG_DOMAIN_CORE, FAIR_GANG_DOMAIN_LLC, FAIR_GANG_D
 /* ---- what is scheduled ---- */
 
 struct fair_rq;
+struct fair_cpu;
+struct fair_group;
 typedef struct fair_rq __arena fair_rq_t;
+typedef struct fair_cpu __arena fair_cpu_t;
+typedef struct fair_group __arena fair_group_t;
 
 /* A task, or a cgroup on one CPU. */
 struct fair_entity {
@@ -81,6 +85,8 @@ typedef struct fair_entity __arena fair_entity_t;
 struct fair_rq {
 	struct fair_entity se;		/* it, as an entity of its parent's queue; first, and unused for the root */
 	u64 dsq;
+	fair_cpu_t *on;			/* its CPU and its cgroup, and their numbers */
+	fair_group_t *of;
 	u32 cpu;
 	u32 group;
 	u32 depth;			/* root 0 */
@@ -150,7 +156,6 @@ struct fair_group {
 	u32 pad2;
 	u64 gang_read_at;
 };
-typedef struct fair_group __arena fair_group_t;
 
 struct fair_task {
 	struct fair_entity se;		/* first */
@@ -160,6 +165,8 @@ struct fair_task {
 	u32 is_new;			/* never ran under us */
 	u32 fresh;			/* became runnable, not yet queued */
 	u32 queued;			/* in a DSQ, as far as we know */
+	u32 nice;			/* and policy: what the weight was read from */
+	u32 policy;
 	u32 policy_idle;
 	u32 policy_batch;
 	u64 stopped_at;			/* when it last left a CPU */
@@ -241,11 +248,14 @@ typedef struct pull __arena pull_t;
 
 /* A CPU's view of a level of balancing. */
 struct fair_level {
+	fair_cpu_t *from;	/* its span: so many CPUs, from this one on */
+	u32 cpus;
+	u32 pad;
 	u64 last;			/* when it was last balanced, ns */
 	u64 cost;			/* ns of a look when idle, on average */
 	u32 interval;			/* ms */
 	u32 failed;
-	u32 first;			/* its span, as a range of cpu_order */
+	u32 first;			/* the span as a range of cpu_order */
 	u32 end;
 	u32 groups;			/* in the span */
 	u32 nr_over;			/* at the span's first CPU: CPUs with more than one task */
@@ -254,18 +264,21 @@ typedef struct fair_level __arena fair_level_t;
 
 struct fair_cpu {
 	fair_rq_t *root;
+	fair_cpu_t *next;		/* in cpu_order; of the last the first */
 	fair_task_t *curr;
 	u64 curr_base;			/* p->se.sum_exec_runtime that curr started from */
 	u64 curr_charged;		/* ns charged since */
 	u64 curr_at;			/* when last charged */
 	u64 round;			/* of picking */
-	fair_entity_t *chosen;		/* what choose() says */
+	fair_rq_t *level_of;		/* what choose() is about, and what it says */
+	fair_entity_t *chosen;
 	fair_task_t *want;		/* what pick() chose, if it is not the first of its DSQ */
 	u32 leave_prev;			/* the task that ran is not to be picked: it goes elsewhere */
 	/* balancing */
 	u32 due;			/* levels whose time has come, as bits */
 	s32 push_to;			/* the task that runs shall go there; NO_CPU: stays */
 	u32 online;
+	u32 power;			/* of a core without threads: CPU_POWER */
 	u32 asked;			/* a busy CPU woke it up to balance */
 	u32 repeats;			/* more should move than the task that just did */
 	u64 passes;			/* of balancing, by this CPU */
@@ -306,7 +319,6 @@ struct fair_cpu {
 	struct balance balance;
 	struct pull pull;
 };
-typedef struct fair_cpu __arena fair_cpu_t;
 
 struct fair_lock {
 	struct bpf_spin_lock lock;
@@ -411,6 +423,8 @@ static fair_cpu_t *cpus;
 static fair_group_t *groups;
 static u32 nr_groups;				/* slots in use or used before */
 static u64 leaf_round_at;			/* when idle CPUs' queues are to be looked at */
+static volatile u64 nought;			/* 0, and the verifier does not know: sums that start there have no bounds, which would
+						 * grow with each turn of a loop */
 static u32 leaf_round_cpu;			/* from which CPU on */
 
 static const u32 nice_weight[40] = {
@@ -488,7 +502,7 @@ static __always_inline u32 nth_cpu(u32 i)
 /* Whether the queue or one above is throttled. */
 static __always_inline bool is_held(fair_rq_t *q)
 {
-	if (!cpu_at(q->cpu)->nr_throttled)
+	if (!q->on->nr_throttled)
 		return false;
 	while (q->depth && can_loop) {
 		if (q->throttled)

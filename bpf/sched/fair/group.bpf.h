@@ -275,6 +275,8 @@ static void reset_queues(fair_group_t *g, u32 group)
 		forget_waiting(q);
 		zero_words((u64 __arena *)q, sizeof(*q));
 		q->dsq = dsq_id(group, cpu);
+		q->on = cpu_at(cpu);
+		q->of = g;
 		q->cpu = cpu;
 		q->group = group;
 		q->depth = g->depth;

@@ -39,26 +39,26 @@ static __always_inline bool is_short_of_time(fair_cpu_t *c, u64 now)
 
 /*
  * How much load an idle CPU may take from another: any. With pelt, what sleeps here may be back soon: from a CPU that is not short of
- * time, as much as leaves this one within the tolerance of the other.
+ * time, as much as leaves this one, which has `here`, within the tolerance of the other, which has `there`.
  */
-static __always_inline u64 spare_load(u32 level, fair_cpu_t *c, fair_cpu_t *from, u64 now)
+static __always_inline u64 spare_load(u32 level, u64 here, fair_cpu_t *from, u64 there, u64 now)
 {
-	u64 here, there, pct = imbalance_pct(level);
+	u64 pct = imbalance_pct(level);
 
 	if (!is_pelt() || is_short_of_time(from, now))
 		return ~0ULL >> 1;
-	here = 100 * cpu_load_now(c, now);
-	there = pct * cpu_load_now(from, now);
+	here *= 100;
+	there *= pct;
 	return there > here ? (there - here) / (100 + pct) : 0;
 }
 
 /* In the span of a level, without what is nearer: the CPU with the most load of those that have a task to spare. */
 __weak s32 richest_cpu(s32 cpu, u32 level, u64 now)
 {
-	fair_cpu_t *c = cpu_at(cpu);
-	u32 i, first = 0, end = 0;
+	fair_cpu_t *c = cpu_at(cpu), *at;
+	u64 most = 0, power = CPU_POWER, too_little = 0;
+	u32 i, first = 0, end = 0, span_end;
 	s32 best = NO_CPU;
-	u64 most = 0;
 
 	if (level >= NR_LEVELS)
 		return NO_CPU;
@@ -66,31 +66,47 @@ __weak s32 richest_cpu(s32 cpu, u32 level, u64 now)
 		first = c->level[level - 1].first;
 		end = c->level[level - 1].end;
 	}
-	bpf_for(i, c->level[level].first, c->level[level].end) {
-		u32 from = nth_cpu(i);
-		fair_cpu_t *at = cpu_at(from);
+	if (is_pelt())
+		too_little = 100 * cpu_load_now(c, now) / imbalance_pct(level);
+	at = c->level[level].from;
+	span_end = c->level[level].end;
+	for (i = c->level[level].first; i < span_end && can_loop; i++) {
+		fair_cpu_t *from = at;
 		u64 load;
 
-		if (at->root->h_nr < 2 || (i >= first && i < end) || !at->online || at->skipped_by == c->balance.pass)
+		at = at->next;
+		if (from->root->h_nr < 2)
 			continue;
-		load = cpu_load_now(at, now) * CPU_POWER / power_of(from);
-		if ((load <= most && best != NO_CPU) || !spare_load(level, c, at, now))
+		/* What sleeps there fades: it has no more than it had. */
+		load = cpu_load_then(from);
+		if (load <= too_little && !is_short_of_time(from, now))
 			continue;
+		if (best != NO_CPU && load * power <= most * from->power)
+			continue;
+		if ((i >= first && i < end) || !from->online || from->skipped_by == c->balance.pass)
+			continue;
+		if (is_pelt()) {
+			load = cpu_load_now(from, now);
+			if ((load <= too_little && !is_short_of_time(from, now)) ||
+			    (best != NO_CPU && load * power <= most * from->power))
+				continue;
+		}
 		most = load;
-		best = from;
+		power = from->power;
+		best = from->root->cpu;
 	}
 	return best;
 }
 
 static bool take_from(s32 cpu, s32 from, u32 level, bool asked, u64 now)
 {
-	fair_cpu_t *c = cpu_at(cpu);
+	fair_cpu_t *c = cpu_at(cpu), *there = cpu_at(from);
 	pull_t *pull = &c->pull;
 
 	pull->from = from;
 	pull->to = cpu;
 	/* Tasks of twice that may come. */
-	pull->imbalance = spare_load(level, c, cpu_at(from), now) / 2;
+	pull->imbalance = spare_load(level, cpu_load_now(c, now), there, cpu_load_now(there, now), now) / 2;
 	pull->now = now;
 	pull->level = level;
 	pull->tries = asked ? STEAL_LOOKS : nr_migrate;
@@ -152,8 +168,6 @@ __weak bool balance_idle(s32 cpu, u64 now, bool asked)
 	fair_cpu_t *c = cpu_at(cpu);
 	u32 level;
 
-	if (!asked && !nr_over())
-		return false;
 	count(balance_newidle);
 	tick_load(c, now);
 	bpf_for(level, 0, NR_LEVELS) {
@@ -249,17 +263,20 @@ static __always_inline bool shares_core(s32 cpu)
 /* At a tick of a task: idle CPUs shall come for what waits here; or a core that is idle, for one of two that share this one. */
 static __noinline int ask_idle_cpus(s32 cpu, struct task_struct *p)
 {
-	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
-	bool none = bpf_cpumask_empty(idle);
+	fair_cpu_t *c = cpu_at(cpu);
+	const struct cpumask *idle;
+	bool none;
 	s32 core;
 
+	if (!p || (c->root->h_nr < 2 && (!is_compared(&c->level[0]) || !shares_core(cpu))))
+		return 0;
+	idle = scx_bpf_get_idle_cpumask();
+	none = bpf_cpumask_empty(idle);
 	scx_bpf_put_idle_cpumask(idle);
-	if (none || !p)
+	if (none)
 		return 0;
-	if (cpu_at(cpu)->root->h_nr > 1)
+	if (c->root->h_nr > 1)
 		return ask_for_waiting(cpu);
-	if (!is_compared(&cpu_at(cpu)->level[0]) || !shares_core(cpu))
-		return 0;
 	core = scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);
 	if (core >= 0)
 		ask(core);

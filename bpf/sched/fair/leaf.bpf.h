@@ -25,13 +25,11 @@
 /* ---- the list ---- */
 
 /* With all above that are not there yet, in front of what is. The root has no group to tell with load=window. */
-static void leaf_add(fair_rq_t *q)
+static __noinline int leaf_link(fair_rq_t *q)
 {
-	fair_cpu_t *c = cpu_at(q->cpu);
+	fair_cpu_t *c = q->on;
 	fair_rq_t *rest = c->leafs, *below = NULL;
 
-	if (q->leaf || (!q->depth && !is_pelt()))
-		return;
 	c->leafs = q;
 	while (q && !q->leaf && (q->depth || is_pelt()) && can_loop) {
 		q->leaf = 1;
@@ -46,11 +44,18 @@ static void leaf_add(fair_rq_t *q)
 	below->leaf_next = rest;
 	if (rest)
 		rest->leaf_prev = below;
+	return 0;
+}
+
+static __always_inline void leaf_add(fair_rq_t *q)
+{
+	if (!q->leaf && (q->depth || is_pelt()))
+		leaf_link(q);
 }
 
 static void leaf_remove(fair_rq_t *q)
 {
-	fair_cpu_t *c = cpu_at(q->cpu);
+	fair_cpu_t *c = q->on;
 	fair_rq_t *prev = q->leaf_prev, *next = q->leaf_next;
 
 	if (!q->leaf)
@@ -79,20 +84,20 @@ static bool has_load(fair_rq_t *q)
 	if (q->runnable_load || q->blocked_load || q->tg_load_contrib)
 		return true;
 	if (!q->depth)
-		return cpu_at(q->cpu)->avg.runnable;
+		return q->on->avg.runnable;
 	return q->se.contrib || q->tg_runnable_contrib || q->tg_usage_contrib;
 }
 
 static void leaf_refresh(fair_rq_t *q, u64 now)
 {
-	fair_cpu_t *c = cpu_at(q->cpu);
+	fair_cpu_t *c = q->on;
 
 	if (!is_pelt()) {
 		window_update(q, now, true);
 	} else {
 		pelt_update_blocked(q, now, true);
 		if (q->depth)
-			pelt_update_entity(&q->se, q->se.q, now, true);
+			pelt_refresh_entity(&q->se, q->se.q, now, true);
 		else
 			pelt_update(&c->avg, now, q->h_nr, q->h_nr);
 	}

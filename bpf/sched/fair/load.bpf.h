@@ -26,7 +26,7 @@ static void reweight(fair_entity_t *se, u64 weight)
  * Time for load tracking in a queue. The clock of a throttled queue stands where its parent's was then, and stays behind it by
  * that much from then on. So clocks add up along the path to the root, and throttling touches one queue.
  */
-static u64 load_clock(fair_rq_t *q, u64 now)
+static __noinline u64 cgroup_clock(fair_rq_t *q, u64 now)
 {
 	u64 behind = 0;
 
@@ -37,6 +37,11 @@ static u64 load_clock(fair_rq_t *q, u64 now)
 		q = q->se.q;
 	}
 	return now - behind;
+}
+
+static __always_inline u64 load_clock(fair_rq_t *q, u64 now)
+{
+	return q->depth ? cgroup_clock(q, now) : now;
 }
 
 /* Tells one of a group's totals what this CPU has, unless what it was told is off by no more than `slack`. */
@@ -52,12 +57,10 @@ static __always_inline void tell(s64 __arena *total, u64 __arena *told, u64 valu
 
 /* ---- window ---- */
 
-static void window_update(fair_rq_t *q, u64 now, bool force)
+static __noinline int window_track(fair_rq_t *q, u64 now, bool force)
 {
 	u64 window = shares_window_ns, delta;
 
-	if (!q->depth)
-		return;
 	now = load_clock(q, now);
 	/* Another CPU, whose clock was ahead, was here before. */
 	if ((s64)(now - q->load_stamp) < 0)
@@ -78,20 +81,28 @@ static void window_update(fair_rq_t *q, u64 now, bool force)
 	}
 	/* The division is here, at the end of a window. */
 	if (force || q->load_period > window || !q->load_period)
-		tell(&group_at(q->group)->load_weight, &q->load_contrib, q->load_avg / (q->load_period + 1),
+		tell(&q->of->load_weight, &q->load_contrib, q->load_avg / (q->load_period + 1),
 		     force ? 0 : q->load_contrib / 8);
 	while (q->load_period > window && can_loop) {
 		q->load_period /= 2;
 		q->load_avg /= 2;
 	}
+	return 0;
+}
+
+/* The root has no group to tell. */
+static __always_inline void window_update(fair_rq_t *q, u64 now, bool force)
+{
+	if (q->depth)
+		window_track(q, now, force);
 }
 
 /* ---- pelt ---- */
 
 /* Small changes wait, so that CPUs do not fight for one cache line. */
-static void pelt_contribute(fair_rq_t *q, bool force)
+static __always_inline void pelt_contribute(fair_rq_t *q, bool force)
 {
-	tell(&group_at(q->group)->load_avg, &q->tg_load_contrib, q->runnable_load + q->blocked_load,
+	tell(&q->of->load_avg, &q->tg_load_contrib, q->runnable_load + q->blocked_load,
 	     force ? 0 : q->tg_load_contrib / 8);
 }
 
@@ -101,7 +112,7 @@ static void pelt_contribute(fair_rq_t *q, bool force)
  */
 static void pelt_contribute_times(fair_rq_t *q)
 {
-	fair_group_t *g = group_at(q->group);
+	fair_group_t *g = q->of;
 	struct pelt_avg __arena *avg = &q->se.avg;
 
 	tell(&g->runnable_avg, &q->tg_runnable_contrib, pelt_share(NICE_0_LOAD, avg->runnable, avg->period),
@@ -112,7 +123,7 @@ static void pelt_contribute_times(fair_rq_t *q)
 
 static u64 group_load(fair_rq_t *q)
 {
-	fair_group_t *g = group_at(q->group);
+	fair_group_t *g = q->of;
 	u64 load = q->tg_load_contrib * g->shares / ((u64)g->load_avg + 1);
 	u64 runs = g->runnable_avg;
 
@@ -125,7 +136,7 @@ static __always_inline void unblock_load(fair_rq_t *q, u64 load)
 }
 
 /* Decays what sleeps, and takes off what woke up on another CPU. */
-static void pelt_update_blocked(fair_rq_t *q, u64 now, bool force)
+static __always_inline void pelt_decay_blocked(fair_rq_t *q, u64 now)
 {
 	u64 period = load_clock(q, now) >> PELT_PERIOD_SHIFT;
 	s64 passed = period - q->last_decay;
@@ -133,11 +144,18 @@ static void pelt_update_blocked(fair_rq_t *q, u64 now, bool force)
 	if (q->removed_load)
 		unblock_load(q, __sync_fetch_and_and(&q->removed_load, 0));
 	if (passed > 0) {
-		q->blocked_load = pelt_decay(q->blocked_load, passed);
+		if (q->blocked_load)
+			q->blocked_load = pelt_decay(q->blocked_load, passed);
 		q->decays += passed;
 		q->last_decay = period;
 	}
+}
+
+static __noinline int pelt_update_blocked(fair_rq_t *q, u64 now, bool force)
+{
+	pelt_decay_blocked(q, now);
 	pelt_contribute(q, force);
+	return 0;
 }
 
 /* The blocked load as an update would leave it. */
@@ -156,22 +174,26 @@ static s64 pelt_sync_decay(fair_entity_t *se, fair_rq_t *q)
 
 	if (se->decays_at <= 0 || passed <= 0)
 		passed = 0;
-	se->contrib = pelt_decay(se->contrib, passed);
+	else
+		se->contrib = pelt_decay(se->contrib, passed);
 	se->decays_at = 0;
 	return passed;
 }
 
-/* Brings an entity's load up to date, and its queue's with it if it is counted there. */
-static void pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 now, bool counted)
+/*
+ * Brings an entity's load up to date, and its queue's with it if it is counted there. True if that may have changed: the caller tells the
+ * group.
+ */
+static __noinline bool pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 now, bool counted)
 {
 	bool blocked = !se->on_rq && se->decays_at > 0;
 	u64 old;
 
 	if (!pelt_update(&se->avg, load_clock(se->mine ?: q, now), se->on_rq, q->curr == se))
-		return;
+		return false;
 	if (blocked && counted) {
 		/* What it has in the sum is what is left of it there. */
-		pelt_update_blocked(q, now, false);
+		pelt_decay_blocked(q, now);
 		pelt_sync_decay(se, q);
 		se->decays_at = q->decays;
 	}
@@ -183,7 +205,7 @@ static void pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 now, bool co
 		se->contrib = pelt_share(se->weight, se->avg.runnable, se->avg.period);
 	}
 	if (!counted)
-		return;
+		return false;
 	if (se->on_rq) {
 		q->runnable_load += se->contrib - old;
 		numa_note_load(se, now);
@@ -191,7 +213,14 @@ static void pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 now, bool co
 		unblock_load(q, old);
 		q->blocked_load += se->contrib;
 	}
-	pelt_contribute(q, false);
+	return true;
+}
+
+/* The same when nothing else changes on the queue. */
+static __always_inline void pelt_refresh_entity(fair_entity_t *se, fair_rq_t *q, u64 now, bool counted)
+{
+	if (pelt_update_entity(se, q, now, counted))
+		pelt_contribute(q, false);
 }
 
 static void pelt_enqueue(fair_entity_t *se, fair_rq_t *q, u64 now)
@@ -219,14 +248,13 @@ static void pelt_enqueue(fair_entity_t *se, fair_rq_t *q, u64 now)
 static void pelt_dequeue(fair_entity_t *se, fair_rq_t *q, u64 now, bool sleeps)
 {
 	pelt_update_entity(se, q, now, true);
-	pelt_update_blocked(q, now, false);
+	pelt_decay_blocked(q, now);
 	q->runnable_load -= min_u64(se->contrib, q->runnable_load);
 	if (sleeps) {
 		q->blocked_load += se->contrib;
 		se->decays_at = q->decays;
-	} else {
-		pelt_contribute(q, true);
 	}
+	pelt_contribute(q, !sleeps);
 }
 
 /* A sleeper leaves for another CPU: its load goes along, and is taken off here when somebody looks. Needs no lock. */
@@ -279,13 +307,11 @@ static void load_update(fair_entity_t *se, fair_rq_t *q, u64 now)
  * What part of its group's shares the queue has as weight on this CPU: as much as its part of the group's load. The group's
  * load as seen by all is old where it is about this CPU, so that part is replaced by the present weight.
  */
-static void update_shares(fair_rq_t *q)
+static __noinline int divide_shares(fair_rq_t *q)
 {
-	fair_group_t *g = group_at(q->group);
+	fair_group_t *g = q->of;
 	u64 weight = q->weight, all, shares;
 
-	if (!q->depth)
-		return;
 	if (is_pelt())
 		all = g->load_avg - q->tg_load_contrib + weight;
 	else
@@ -299,6 +325,13 @@ static void update_shares(fair_rq_t *q)
 		shares = g->shares;
 	if (shares != q->se.weight)
 		reweight(&q->se, shares);
+	return 0;
+}
+
+static __always_inline void update_shares(fair_rq_t *q)
+{
+	if (q->depth)
+		divide_shares(q);
 }
 
 #endif

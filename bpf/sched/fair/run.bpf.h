@@ -89,17 +89,23 @@ static __noinline int try_own(s32 cpu, struct task_struct *prev, bool prev_runs)
 	return scx_bpf_dsq_move_to_local(dsq, 0) ? RUN_FOUND : RUN_AGAIN;
 }
 
+/* Nothing waits but tasks of the root's, and none of them comes out of its turn: the DSQ's order is ours. */
+static __always_inline bool has_only_tasks(fair_rq_t *q)
+{
+	return !q->first && !q->buddy_next && !q->buddy_last && !q->buddy_gang;
+}
+
 /* Something to run from the CPU's own queues: a DSQ's task is moved to the CPU; or the task that ran goes on. */
 static __noinline int run_own(s32 cpu, struct task_struct *prev, bool prev_runs)
 {
+	fair_rq_t *root = cpu_at(cpu)->root;
 	int found = RUN_AGAIN;
 	u32 tries;
 
-	bpf_for(tries, 0, 8) {
+	if (!prev_runs && has_only_tasks(root))
+		return scx_bpf_dsq_move_to_local(root->dsq, 0);
+	for (tries = 0; tries < 8 && found == RUN_AGAIN && can_loop; tries++)
 		found = try_own(cpu, prev, prev_runs);
-		if (found != RUN_AGAIN)
-			break;
-	}
 	return found == RUN_FOUND;
 }
 
@@ -115,7 +121,7 @@ static __noinline void settle_prev(fair_cpu_t *c, u64 sum_exec, bool stops, u64 
 	charge_exact(c, sum_exec, now);
 	throttled = throttle_path(c->curr->se.q, now);
 	if (stops)
-		put_curr(c, now);
+		put_curr(c, false, now);
 	bpf_spin_unlock(&l->lock);
 	if (throttled)
 		count(throttles);
@@ -155,8 +161,6 @@ __weak bool rescue(s32 cpu, u64 now)
 	fair_cpu_t *c = cpu_at(cpu);
 	u32 i;
 
-	if (!rescue_ns || (s64)(now - c->rescue_at) < 0)
-		return false;
 	c->pull.tries = RESCUE_LOOKS;
 	bpf_for(i, 0, nr_groups) {
 		fair_rq_t *q = rq_at(i, cpu);
@@ -168,6 +172,11 @@ __weak bool rescue(s32 cpu, u64 now)
 	}
 	c->rescue_at = now + rescue_ns / 8;
 	return false;
+}
+
+static __always_inline bool rescue_is_due(fair_cpu_t *c, u64 now)
+{
+	return rescue_ns && (s64)(now - c->rescue_at) >= 0;
 }
 
 /* A gang has several tasks here: one that waits goes where there is none of it. */
@@ -198,8 +207,6 @@ __weak bool run_stray(s32 cpu)
 {
 	u32 i;
 
-	if (!cpu_at(cpu)->root->h_nr)
-		return false;
 	bpf_for(i, 0, nr_groups) {
 		fair_rq_t *q = rq_at(i, cpu);
 

@@ -33,6 +33,10 @@ static void read_policy(struct task_struct *p, fair_task_t *t)
 {
 	u32 nice = p->static_prio - 120 + 20;
 
+	if (t->nice == nice && t->policy == p->policy)
+		return;
+	t->nice = nice;
+	t->policy = p->policy;
 	t->policy_idle = p->policy == POLICY_IDLE;
 	t->policy_batch = p->policy == POLICY_BATCH;
 	if (nice > 39)
@@ -40,58 +44,73 @@ static void read_policy(struct task_struct *p, fair_task_t *t)
 	t->se.weight = t->policy_idle ? IDLE_LOAD : nice_weight[nice];
 }
 
-/* Before it becomes runnable on a CPU, without that CPU's lock. */
-static __always_inline void leave_old_queue(fair_task_t *t, s32 cpu)
+/* Its queue on a CPU where it becomes runnable; another that it was on is left. Without that CPU's lock. */
+static __always_inline fair_rq_t *to_queue(fair_task_t *t, s32 cpu)
 {
-	if (is_pelt() && t->se.q && t->se.q != rq_at(t->group, cpu))
-		pelt_remove_sleeper(&t->se, t->se.q);
+	fair_rq_t *old = t->se.q, *q;
+
+	if (old && t->cpu == cpu)
+		return old;
+	q = rq_at(t->group, cpu);
+	if (is_pelt() && old && old != q)
+		pelt_remove_sleeper(&t->se, old);
+	return q;
 }
 
-static __always_inline void count_in(fair_task_t *t, s32 cpu, int how, u64 now)
+static __always_inline void count_in(fair_task_t *t, fair_rq_t *q, s32 cpu, int how, u64 now)
 {
-	enqueue_task(t, rq_at(t->group, cpu), how, now);
-	numa_note_enqueue(t, cpu, now);
+	enqueue_task(t, q, how, now);
+	if (numa_on())
+		numa_note_enqueue(t, cpu, now);
 	t->cpu = cpu;
 }
 
 static __noinline void attach_task(fair_task_t *t, s32 cpu, int how, u64 now)
 {
 	struct fair_lock *l = lock_of(cpu);
+	fair_rq_t *q;
 
 	if (!l || t->se.on_rq)
 		return;
-	leave_old_queue(t, cpu);
+	q = to_queue(t, cpu);
 	bpf_spin_lock(&l->lock);
-	charge_until(cpu_at(cpu), now);
-	count_in(t, cpu, how, now);
+	charge_until(q->on, now);
+	count_in(t, q, cpu, how, now);
 	bpf_spin_unlock(&l->lock);
 }
 
 /* It is no longer runnable here. If it runs it stops, having run for `sum_exec` by its own clock. */
 static __noinline void detach_task(fair_task_t *t, bool sleeps, u64 sum_exec, u64 now)
 {
-	fair_cpu_t *c = cpu_at(t->cpu);
 	struct fair_lock *l = lock_of(t->cpu);
 	fair_rq_t *q = t->se.q;
-	bool has_head, stops, throttled = false;
+	bool has_head = false, stops, throttled = false;
+	fair_cpu_t *c;
 	u64 head = 0;
 
 	if (!l || !q || !t->se.on_rq)
 		return;
-	has_head = peek_head(q, &head);
-	bpf_spin_lock(&l->lock);
+	c = q->on;
 	stops = c->curr == t;
+	/* Who runs next looks what waits. */
+	if (!stops)
+		has_head = peek_head(q, &head);
+	bpf_spin_lock(&l->lock);
 	if (stops) {
 		charge_exact(c, sum_exec, now);
 		throttled = throttle_path(q, now);
 	} else {
 		charge_until(c, now);
+		set_head(q, has_head, head);
 	}
-	set_head(q, has_head, head);
 	dequeue_task(t, sleeps, now);
-	if (stops)
-		put_curr(c, now);
-	numa_note_dequeue(t, t->cpu, now);
+	if (stops) {
+		if (!q->nr)
+			note_waiting(q, false);
+		put_curr(c, !c->nr_throttled, now);
+	}
+	if (numa_on())
+		numa_note_dequeue(t, t->cpu, now);
 	bpf_spin_unlock(&l->lock);
 	t->queued = 0;
 	if (stops)
@@ -108,7 +127,7 @@ static void forget_sleeper(fair_task_t *t)
 }
 
 /* A task that was moved while it waited is still counted where it was. */
-static void follow_task(fair_task_t *t, s32 cpu, u64 now)
+static __always_inline void follow_task(fair_task_t *t, s32 cpu, u64 now)
 {
 	if (t->cpu == cpu || !t->se.on_rq)
 		return;
@@ -120,20 +139,20 @@ static void follow_task(fair_task_t *t, s32 cpu, u64 now)
 static __noinline bool start_waiting(fair_task_t *t, s32 cpu, int how, u64 now)
 {
 	struct fair_lock *l = lock_of(cpu);
-	fair_cpu_t *c = cpu_at(cpu);
-	bool wins = false, fresh = t->fresh;
-	fair_rq_t *q;
+	bool wins = false, fresh = t->fresh, counted = t->se.on_rq;
+	fair_rq_t *q = t->se.q;
+	fair_cpu_t *c;
 
 	if (!l)
 		return false;
-	if (!t->se.on_rq)
-		leave_old_queue(t, cpu);
+	if (!counted)
+		q = to_queue(t, cpu);
+	c = q->on;
 	bpf_spin_lock(&l->lock);
-	if (!t->se.on_rq) {
+	if (!counted) {
 		charge_until(c, now);
-		count_in(t, cpu, how, now);
+		count_in(t, q, cpu, how, now);
 	}
-	q = t->se.q;
 	if (!q->has_head || time_before(t->se.vruntime, q->head)) {
 		note_waiting(q, true);
 		q->head = t->se.vruntime;

@@ -20,6 +20,12 @@ static u64 cpu_load_now(fair_cpu_t *c, u64 now)
 	return is_pelt() ? c->root->runnable_load + pelt_blocked_now(c->root, now) : c->root->weight;
 }
 
+/* The same, when it was last brought up to date. */
+static __always_inline u64 cpu_load_then(fair_cpu_t *c)
+{
+	return is_pelt() ? c->root->runnable_load + c->root->blocked_load : c->root->weight;
+}
+
 /* Of what is runnable alone: a sleeper that wakes up is not to find itself where it was. */
 static u64 runnable_load(fair_cpu_t *c)
 {
@@ -84,21 +90,26 @@ static __always_inline bool claim(struct task_struct *p, const struct cpumask *i
 	return is_idle(idle, cpu) && may_run_on(p, cpu) && scx_bpf_test_and_clear_cpu_idle(cpu);
 }
 
-/* The target, else where the task was if that shares its cache, else another of the LLC: the first that the mask has. */
+/*
+ * The target, else where the task was if that shares its cache, else another of the LLC: the first that the mask has. A CPU with a task
+ * that is on its way to it is left out, though the mask may still have it.
+ */
 static s32 claim_near(struct task_struct *p, s32 prev_cpu, s32 target, const struct cpumask *idle)
 {
 	fair_level_t *llc = &cpu_at(target)->level[1];
-	u32 i;
+	fair_cpu_t *c = llc->from;
+	u32 left;
 
 	if (claim(p, idle, target))
 		return target;
 	if (prev_cpu != target && llc_of(prev_cpu) == llc_of(target) && claim(p, idle, prev_cpu))
 		return prev_cpu;
-	bpf_for(i, llc->first, llc->end) {
-		u32 cpu = nth_cpu(i);
+	for (left = llc->cpus; left && can_loop; left--) {
+		fair_rq_t *q = c->root;
 
-		if (claim(p, idle, cpu))
-			return cpu;
+		if (!q->h_nr && claim(p, idle, q->cpu))
+			return q->cpu;
+		c = c->next;
 	}
 	return NO_CPU;
 }
@@ -130,45 +141,97 @@ struct crowd {
 	u64 power;
 };
 
-static __always_inline bool is_less(struct crowd *a, struct crowd *b)
+/* Which has less: 1 the first, 0 none, -1 the second. */
+static __always_inline int less_crowded(struct crowd *a, struct crowd *b)
 {
 	u64 x = a->nr * b->power, y = b->nr * a->power;
 
-	return x != y ? x < y : a->load * b->power < b->load * a->power;
+	if (x == y) {
+		x = a->load * b->power;
+		y = b->load * a->power;
+	}
+	return (x < y) - (x > y);
+}
+
+/* The first of a group's CPUs on which the task may run. */
+static __always_inline s32 first_allowed(struct task_struct *p, fair_cpu_t *c, u32 nr)
+{
+	for (; nr && can_loop; nr--) {
+		s32 cpu = c->root->cpu;
+
+		if (c->online && may_run_on(p, cpu))
+			return cpu;
+		c = c->next;
+	}
+	return NO_CPU;
 }
 
 /* In a span, the first CPU of the group with the fewest tasks for its power in which the task may run; of equals the task's own. */
 static __noinline s32 least_crowded(struct task_struct *p, s32 cpu, u32 level)
 {
-	fair_level_t *at = &cpu_at(cpu)->level[level & 3];
-	struct crowd least = {}, sum = {};
-	u32 i, id = ~0U, own = group_id(level, cpu);
-	s32 best = cpu, first = NO_CPU;
+	fair_cpu_t *own = cpu_at(cpu), *c = own->level[level & 3].from;
+	u32 left = own->level[level & 3].cpus, nr, below = (level - 1) & 3;
+	struct crowd least = { .nr = 1 };	/* of no power: any group is less crowded */
+	s32 best = cpu;
 
 	if (!p)
 		return cpu;
-	bpf_for(i, at->first, at->end + 1) {
-		u32 other = i < at->end ? nth_cpu(i) : 0;
-		fair_cpu_t *c = cpu_at(other);
+	for (; left && can_loop; left -= nr) {
+		fair_cpu_t *group = c;
+		struct crowd sum = { nought, nought, nought };
+		int less;
+		u32 i;
+		s32 first;
 
-		if (i == at->end || group_id(level, other) != id) {
-			if (first != NO_CPU && (!least.power || is_less(&sum, &least) || (id == own && !is_less(&least, &sum)))) {
-				least = sum;
-				best = first;
+		/* A level's groups are the spans of the level below. */
+		nr = c->level[below].cpus;
+		for (i = nr; i && can_loop; i--) {
+			if (c->online) {
+				sum.nr += c->root->h_nr;
+				sum.load += c->root->weight;
+				sum.power += c->power;
 			}
-			if (i == at->end)
-				break;
-			id = group_id(level, other);
-			first = NO_CPU;
-			sum = (struct crowd){};
+			c = c->next;
 		}
-		if (!c->online)
+		less = less_crowded(&sum, &least);
+		if (less < 0 || (!less && own->level[below].from != group))
 			continue;
-		sum.nr += c->root->h_nr;
-		sum.load += c->root->weight;
-		sum.power += power_of(other);
-		if (first == NO_CPU && may_run_on(p, other))
-			first = other;
+		first = first_allowed(p, group, nr);
+		if (first == NO_CPU)
+			continue;
+		least = sum;
+		best = first;
+	}
+	return best;
+}
+
+/* The same where each group is one CPU: then all have the same power. */
+static __noinline s32 least_crowded_cpu(struct task_struct *p, s32 cpu, u32 level)
+{
+	fair_cpu_t *own = cpu_at(cpu), *c = own->level[level & 3].from;
+	u32 left = own->level[level & 3].cpus, least = ~0U;
+	u64 load = ~0ULL;
+	s32 best = cpu;
+
+	if (!p)
+		return cpu;
+	for (; left && can_loop; left--) {
+		fair_cpu_t *at = c;
+		fair_rq_t *q = c->root;
+		u32 nr = q->h_nr;
+		u64 weight;
+
+		c = c->next;
+		if (nr > least || !at->online)
+			continue;
+		weight = q->weight;
+		if (nr == least && (weight > load || (weight == load && at != own)))
+			continue;
+		if (!may_run_on(p, q->cpu))
+			continue;
+		least = nr;
+		load = weight;
+		best = q->cpu;
 	}
 	return best;
 }
@@ -181,9 +244,16 @@ static __noinline s32 pick_idlest(struct task_struct *p, s32 prev_cpu)
 
 	if (!p)
 		return prev_cpu;
-	for (level = NR_LEVELS; level > 0 && can_loop; level--)
-		if (is_compared(&cpu_at(cpu)->level[(level - 1) & 3]))
+	for (level = NR_LEVELS; level > 0 && can_loop; level--) {
+		fair_level_t *at = &cpu_at(cpu)->level[(level - 1) & 3];
+
+		if (!is_compared(at))
+			continue;
+		if (at->groups == at->cpus)
+			cpu = least_crowded_cpu(p, cpu, level - 1);
+		else
 			cpu = least_crowded(p, cpu, level - 1);
+	}
 	scx_bpf_test_and_clear_cpu_idle(cpu);
 	return cpu;
 }

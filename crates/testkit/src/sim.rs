@@ -11,7 +11,7 @@ use scxlab_kernel::boot::Setup;
 use scxlab_kernel::kernel::Limits;
 use scxlab_machine::Machine;
 use scxlab_workload::{
-    ExecConfig, Executor, Program, SyscallCosts, WorkloadArg, load, parse_workload_arg,
+    ExecConfig, Executor, Perturb, Program, SyscallCosts, WorkloadArg, load, parse_workload_arg,
 };
 use std::sync::Arc;
 
@@ -38,19 +38,27 @@ pub fn kernel(machine: &str, text: &str, seed: u64) -> Kernel {
 
 /// As `kernel`, on a machine whose costs a test may have changed.
 pub fn kernel_on(machine: Machine, text: &str, seed: u64) -> Kernel {
-    boot(machine, text, seed, SyscallCosts::default())
+    boot(machine, text, seed, SyscallCosts::default(), Perturb::default())
 }
 
 /// As `kernel_on`, with system calls that take what they take on the machine; elsewhere they take no time.
 pub fn kernel_with_calls(machine: Machine, text: &str, seed: u64) -> Kernel {
     let costs = SyscallCosts::from_lookup(|name| machine.costs.workload_ns(name));
-    boot(machine, text, seed, costs)
+    boot(machine, text, seed, costs, Perturb::default())
 }
 
-fn boot(machine: Machine, text: &str, seed: u64, costs: SyscallCosts) -> Kernel {
+/// As `kernel_with_calls`, with what differs from seed to seed under `scxlab run` if nothing else is said: each thread starts within a
+/// millisecond, and a computation is up to a hundredth longer or shorter.
+pub fn kernel_as_run(machine: Machine, text: &str, seed: u64) -> Kernel {
+    let costs = SyscallCosts::from_lookup(|name| machine.costs.workload_ns(name));
+    let perturb = Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 };
+    boot(machine, text, seed, costs, perturb)
+}
+
+fn boot(machine: Machine, text: &str, seed: u64, costs: SyscallCosts, perturb: Perturb) -> Kernel {
     let machine = Arc::new(machine);
     let nr_cpus = machine.topology.nr_cpus() as u32;
-    let config = ExecConfig { nr_cpus, costs, ..Default::default() };
+    let config = ExecConfig { nr_cpus, costs, perturb, ..Default::default() };
     let executor = Executor::new(&workload(text), config).unwrap_or_else(|e| panic!("{e}"));
     let limits = Limits::default();
     let setup = Setup { machine, seed, limits, tracer: Default::default(), mem_size: MEM_SIZE };
