@@ -260,7 +260,7 @@ static void update_above(fair_entity_t *se, u64 now)
 	}
 }
 
-static void gang_counts(fair_rq_t *q, s64 tasks, s64 cpus);	/* gang.bpf.h */
+static void gang_counts(fair_rq_t *q, s64 tasks, s64 cpus, u64 now);	/* gang_round.bpf.h */
 
 static void count_tasks(fair_rq_t *q, s32 delta, u64 now)
 {
@@ -269,7 +269,7 @@ static void count_tasks(fair_rq_t *q, s32 delta, u64 now)
 
 		q->h_nr = is;
 		if (gang != FAIR_GANG_OFF)
-			gang_counts(q, delta, !!is - !!was);
+			gang_counts(q, delta, !!is - !!was, now);
 		if (!q->depth) {
 			/* The CPU gets something to do, or has nothing left. */
 			if (is_pelt() && (!was || !is))

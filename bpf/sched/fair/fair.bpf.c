@@ -26,7 +26,7 @@
  * balance; busy CPUs do the same from time to time, and wake up idle ones if they have more than they can run.
  * The rooms: fair.bpf.h types, entity.bpf.h order and picking, load.bpf.h load, leaf.bpf.h load that fades, task.bpf.h where a
  * task is counted, wake.bpf.h placement, group.bpf.h cgroups and limits, domain.bpf.h, busiest.bpf.h, balance.bpf.h and
- * idle.bpf.h balancing, run.bpf.h the steps of dispatch, gang.bpf.h and spread.bpf.h gangs, numa.bpf.h and consolidate.bpf.h
+ * idle.bpf.h balancing, run.bpf.h the steps of dispatch, gang*.bpf.h and spread.bpf.h gangs, numa.bpf.h and consolidate.bpf.h
  * nodes, report.bpf.h answers.
  *
  * Limits:
@@ -113,8 +113,7 @@ static int arrives(struct task_struct *p, fair_task_t *t, u64 enq_flags, u64 now
 	t->fresh = how != ENQ_MOVED;
 	if (t->fresh)
 		t->waits_since = now;
-	if (gang != FAIR_GANG_OFF)
-		gang_arrives(t, how);
+	gang_arrives(p, t, how, now);
 	read_policy(p, t);
 	return how;
 }

@@ -106,6 +106,12 @@ struct fair_rq {
 	fair_entity_t *buddy_skip;	/* yielded */
 	fair_entity_t *buddy_gang;	/* comes first in this pick */
 	u64 gang_nr;			/* at a domain's first CPU: runnable tasks << 32 | CPUs that have one, in the domain */
+	u64 gang_unfit_until;		/* there too: it leads no round before, as it does not fit, ns */
+	u64 gang_window;		/* of the next two */
+	u32 gang_active;		/* there too: tasks that ran in the window */
+	u32 gang_pinned;		/* such tasks that are bound to this CPU */
+	u32 gang_size;			/* there too: tasks that ran in the last window before it */
+	u32 gang_pad;
 	/* load=window */
 	u64 load_avg;			/* weight * ns in the window, older windows folded in by halves */
 	u64 load_period;		/* ns that load_avg is about */
@@ -172,6 +178,10 @@ struct fair_task {
 	u64 stopped_at;			/* when it last left a CPU */
 	u64 waits_since;		/* when it began to wait */
 	u64 ran_at_wake;		/* se.ran when it last woke up */
+	/* gangs */
+	u64 gang_window;		/* of the next two */
+	u64 ran_at_window;		/* se.ran at the window's first look at it */
+	u64 gang_noted;			/* counts as active in it */
 	struct numa_member numa;
 	u64 pinned_until;		/* it could not go to another node, and is not asked to before that */
 	u32 numa_local;			/* its process belongs on this node: counted in nr_local */

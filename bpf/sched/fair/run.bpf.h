@@ -31,6 +31,7 @@ static bool push_task(fair_cpu_t *c, struct task_struct *p, fair_task_t *t, u64 
 		return false;
 	numa_note_move(t, c->root->cpu, to, now);
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | to, SLICE_NS, enq_flags);
+	gang_sent(to, now);
 	if (meant)
 		note_pushed(c, to);
 	else
@@ -198,6 +199,7 @@ __weak bool spread(s32 cpu, u64 now)
 	c->spread_gang = ROOT_GROUP;
 	if (!pull_task(cpu))
 		return false;
+	gang_sent(pull->to, now);
 	count(gang_spread);
 	return true;
 }

@@ -43,13 +43,13 @@ static __noinline s32 least_ganged(struct task_struct *p, u32 group, s32 cpu)
 	s32 best = cpu;
 
 	/* Each of them has one. */
-	if (gang_width(group, cpu) >= nr)
+	if (!p || gang_width(group, cpu) >= nr)
 		return cpu;
 	bpf_for(i, first, first + nr) {
 		u32 at = nth_cpu(i);
 		u64 full = (u64)gang_tasks(group, at) << 32 | (cpu_at(at)->root->h_nr + !!gang_cpu(at)->waits_until);
 
-		if (full >= least || !cpu_at(at)->online || (p && !may_run_on(p, at)))
+		if (full >= least || !cpu_at(at)->online || !may_run_on(p, at))
 			continue;
 		least = full;
 		best = at;
@@ -75,7 +75,29 @@ static __always_inline s32 gang_place(struct task_struct *p, fair_task_t *t, s32
 	return best;
 }
 
-/* At a tick of a task of `group`: whether the next dispatch shall send one of its gang away. */
+/* Where a task of a gang that waits on a CPU may go, if that is a CPU without one; else `cpu`. Looks at the first of each of its queues. */
+__weak s32 find_spread(u32 group, s32 cpu)
+{
+	fair_rq_t *q = cpu_at(cpu)->waiting;
+	s32 to = cpu;
+	u32 i;
+
+	bpf_for(i, 0, nr_groups) {
+		struct task_struct *p;
+
+		if (!q || to != cpu)
+			break;
+		p = gang_of(q->group) == group ? __COMPAT_scx_bpf_dsq_peek(q->dsq) : NULL;
+		if (p)
+			to = least_ganged(p, group, cpu);
+		if (to != cpu && gang_tasks(group, to))
+			to = cpu;
+		q = q->wait_next;
+	}
+	return to;
+}
+
+/* At a tick of a task of `group`: whether the next dispatch shall send one of its gang away. If none may go the gang does not fit. */
 static __noinline bool spread_is_due(u32 cpu, u32 group, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -85,12 +107,35 @@ static __noinline bool spread_is_due(u32 cpu, u32 group, u64 now)
 	if (group == ROOT_GROUP || gang_tasks(group, cpu) < 2 || (s64)(now - c->spread_at) < (s64)SPREAD_NS)
 		return false;
 	c->spread_at = now;
-	to = least_ganged(NULL, group, cpu);
-	if (gang_tasks(group, to))
+	to = find_spread(group, cpu);
+	if (to == (s32)cpu) {
+		gang_does_not_fit(group, cpu, now);
 		return false;
+	}
 	c->spread_to = to;
 	c->spread_gang = group;
 	return true;
+}
+
+/* Ends the turn of who runs on a CPU, if it is of a gang that has rounds. */
+static __noinline int end_turn(u32 cpu, u64 now)
+{
+	fair_task_t *t = cpu_at(cpu)->curr;
+	u32 group = t ? gang_of(t->group) : ROOT_GROUP;
+
+	if (group != ROOT_GROUP && gang_fits(group, cpu, now))
+		kick(cpu, SCX_KICK_PREEMPT);
+	return 0;
+}
+
+/*
+ * A task was put on the local queue of another CPU. It is not counted there before it runs, so no tick finds that somebody waits; and a
+ * CPU that takes part in round after round does not balance, which would find it.
+ */
+static __always_inline void gang_sent(s32 to, u64 now)
+{
+	if (gang != FAIR_GANG_OFF)
+		end_turn(to, now);
 }
 
 static __always_inline bool gang_spreads(u32 cpu, u32 group, u64 now)

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Gangs in `fair`: tasks of one cgroup that run at the same time, and what that must not cost the others.
 //!
-//! Thread i of a gang is bound to CPU i, but where spreading is tested: two of one gang on a CPU can never run together.
+//! Owns: rounds and their leaders, domains, the switch, spreading, what gangs cost others, bad input. Many gangs at once: `many.rs`. Tasks of
+//! no gang that sleep: `outsiders.rs`. Thread i of a gang is bound to CPU i, but where spreading is tested: two of one gang on a
+//! CPU can never run together.
 
 #[path = "fair_gang/layout.rs"]
 mod layout;
+#[path = "fair_gang/many.rs"]
+mod many;
 #[path = "fair_gang/outsiders.rs"]
 mod outsiders;
 #[path = "fair_gang/support.rs"]
 mod support;
 
-use layout::{Layout, Outcome, Work};
 use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -19,7 +22,6 @@ use scxlab_machine::id::{CgroupId, CpuId};
 use scxlab_testkit::checks::{self, Contract, run_checked};
 use scxlab_testkit::sim::{attach_shipped, group_ns, kernel, run_ns};
 use scxlab_testkit::state::stat;
-use std::collections::BTreeSet;
 use support::{Job, Leaders, jobs, topology};
 
 const MS: u64 = 1_000_000;
@@ -135,184 +137,11 @@ fn a_domain_has_one_leader_at_every_moment() {
     }
 }
 
-// ---- many gangs ----
-
 const MACHINES: [&str; 4] = ["8c", "x3650m2", "2n4c1t", "1n4c2t"];
 const PERIOD: u64 = 24 * MS;
 const TICK: u64 = 4 * MS;
 /// In which the gangs come to one order on all CPUs.
 const WARM_UP: u64 = 400 * MS;
-
-/// The layouts: every number of gangs with every kind of work, bound or not; machines and seeds take turns.
-fn layouts() -> Vec<Layout> {
-    let mut all: Vec<Layout> = Vec::new();
-    for work in [Work::Barrier, Work::BarrierAndSleep, Work::LockAndSleep] {
-        for gangs in [2, 4, 6, 8] {
-            for (pinned, nested) in [(true, false), (false, false), (true, true), (false, true)] {
-                let turn = all.len();
-                let machine = MACHINES[(turn + turn / 4) % MACHINES.len()];
-                let seed = 1 + turn as u64;
-                all.push(Layout { machine, gangs, threads: 8, work, pinned, nested, seed });
-            }
-        }
-    }
-    all
-}
-
-fn outcome(layout: &Layout, gang: &str) -> Outcome {
-    let (k, loaded) =
-        attached_with_seed(layout.machine, &layout.workload(), &[("gang", gang)], layout.seed);
-    layout::run(k, loaded, layout, WARM_UP, 1_000 * MS)
-}
-
-/// How much together, in thousandths. Wanted are 800 everywhere. Two gangs that sleep, and are not bound, do not reach that today: they
-/// leave CPUs idle, where a task that wakes up runs at once, while others of its gang wait for the other's round to end. Without
-/// gangs they are at 970 and more.
-fn least_together(layout: &Layout) -> u64 {
-    let falls_short = layout.gangs == 2 && layout.work == Work::LockAndSleep && !layout.pinned;
-    if falls_short { 650 } else { 800 }
-}
-
-/// A gang that runs runs together for 80 % of its time at least, all of them do 90 % of the work that they did as plain cgroups,
-/// and nobody waits for longer than GANG.md says.
-fn holds_together(part: usize) {
-    for layout in layouts().iter().skip(part).step_by(4) {
-        let (off, v2) = (outcome(layout, "off"), outcome(layout, "v2"));
-        assert!(
-            v2.together.iter().all(|&t| t >= least_together(layout)),
-            "{layout:?}: {off:?} {v2:?}"
-        );
-        assert!(v2.work * 10 >= off.work * 9, "{layout:?}: {off:?} {v2:?}");
-        let gangs = u64::from(layout.gangs);
-        let bound = off.longest_wait + (gangs + 2) * PERIOD + 4 * gangs * TICK;
-        assert!(v2.longest_wait <= bound, "{layout:?}: {off:?} {v2:?}: the bound is {bound}");
-        assert!(v2.least_ns > 0, "{layout:?}: {v2:?}");
-    }
-}
-
-#[test]
-fn many_gangs_hold_together_part_1() {
-    holds_together(0);
-}
-
-#[test]
-fn many_gangs_hold_together_part_2() {
-    holds_together(1);
-}
-
-#[test]
-fn many_gangs_hold_together_part_3() {
-    holds_together(2);
-}
-
-#[test]
-fn many_gangs_hold_together_part_4() {
-    holds_together(3);
-}
-
-/// More threads than the domain has CPUs, as long as they run: such a gang has no rounds, and loses nothing.
-#[test]
-fn gangs_larger_than_their_domain_do_the_same_work() {
-    for (turn, threads) in [9, 12, 16, 20].into_iter().enumerate() {
-        for gangs in 1..=3u32 {
-            for pinned in [false, true] {
-                let machine = MACHINES[(turn + gangs as usize) % MACHINES.len()];
-                let (work, seed) = (Work::Barrier, 1 + turn as u64);
-                let layout = Layout { machine, gangs, threads, work, pinned, nested: false, seed };
-                let (off, v2) = (outcome(&layout, "off"), outcome(&layout, "v2"));
-                let bound =
-                    off.longest_wait + u64::from(gangs + 2) * PERIOD + 4 * u64::from(gangs) * TICK;
-                assert!(
-                    v2.longest_wait <= bound,
-                    "{layout:?}: {off:?} {v2:?}: the bound is {bound}"
-                );
-                assert!(v2.work * 10 >= off.work * 9, "{layout:?}: {off:?} {v2:?}");
-            }
-        }
-    }
-}
-
-/// Two of each gang are bound to one CPU: a round leaves to fairness which of the two runs, so that none waits longer for it.
-#[test]
-fn two_of_a_gang_on_a_cpu_take_turns() {
-    for machine in MACHINES {
-        let longest_wait = |gang: &str| {
-            let text = jobs(&[Job::gang("left", 8), Job::gang("right", 8)]);
-            let text = text.replace("cpus = \"7\"", "cpus = \"6\"");
-            let (mut k, _) = attached(machine, &text, &[("gang", gang)]);
-            k.run(Some(1_000 * MS));
-            stays(&k);
-            k.metrics.run_queue_wait.max()
-        };
-        let (off, v2) = (longest_wait("off"), longest_wait("v2"));
-        assert!(v2 <= off + 2 * TICK, "{machine}: {off} {v2}");
-    }
-}
-
-/// Gangs that fill the machine, half of it, the other half and a quarter, each bound.
-fn of_all_sizes() -> String {
-    let text = jobs(&[
-        Job::gang("whole", 8),
-        Job::gang("half", 4),
-        Job::gang("other", 4),
-        Job::gang("quarter", 2),
-    ]);
-    let (before, other) = text.split_at(text.find("[[cgroup]]\npath = \"/other\"").expect("a job"));
-    let (other, after) =
-        other.split_at(other.find("[[cgroup]]\npath = \"/quarter\"").expect("a job"));
-    let other = (0..4).rev().fold(other.to_owned(), |text, i| {
-        text.replace(&format!("cpus = \"{i}\""), &format!("cpus = \"{}\"", i + 4))
-    });
-    format!("{before}{other}{after}")
-}
-
-/// Gangs of different sizes cannot all run together; but each gets its CPU time and leads rounds, also one that the usual leader's
-/// CPU has no task of.
-#[test]
-fn gangs_of_different_sizes_all_have_their_turn() {
-    let run = |gang: &str, machine: &str| {
-        let (mut k, loaded) = attached(machine, &of_all_sizes(), &[("gang", gang)]);
-        let mut leaders = Leaders::default();
-        k.start();
-        for step in 0..4_000 {
-            k.advance(step * 250_000);
-            leaders.look(&k, &loaded);
-        }
-        stays(&k);
-        let ns = ["/whole", "/half", "/other", "/quarter"].map(|path| group_ns(&k, path));
-        let led: BTreeSet<u64> = leaders.rounds.values().map(|round| round.0).collect();
-        (ns, work(&k), led.len(), k.metrics.run_queue_wait.max())
-    };
-    for machine in MACHINES {
-        let (off, v2) = (run("off", machine), run("v2", machine));
-        for (off, v2) in off.0.iter().zip(v2.0) {
-            assert!(v2 * 10 >= off * 9, "{machine}: {off:?} {v2:?}");
-        }
-        assert!(v2.1 * 10 >= off.1 * 9, "{machine}: {off:?} {v2:?}");
-        assert_eq!((off.2, v2.2), (0, 4), "{machine}: gangs that led");
-        let bound = off.3 + (3 + 2) * PERIOD + 4 * 3 * TICK;
-        assert!(v2.3 <= bound, "{machine}: {off:?} {v2:?}: the bound is {bound}");
-    }
-}
-
-/// Turns are as long as weights say, and all of a gang has them at once.
-#[test]
-fn gangs_of_different_weights_get_their_shares_together() {
-    let text = jobs(&[Job::gang("light", 8), Job::gang("middle", 8), Job::gang("heavy", 8)])
-        .replace("path = \"/light\"", "path = \"/light\"\nweight = 50")
-        .replace("path = \"/heavy\"", "path = \"/heavy\"\nweight = 300");
-    for machine in MACHINES {
-        let (mut k, _) = attached(machine, &text, &[("gang", "v2")]);
-        k.start();
-        let ratio = together(&mut k, "/light", WARM_UP, 1_500 * MS);
-        stays(&k);
-        assert!(ratio >= 800, "{machine}: {ratio}");
-        for (path, weight) in [("/light", 50), ("/middle", 100), ("/heavy", 300)] {
-            let share = group_ns(&k, path) * 1000 / (8 * 1_500 * MS);
-            assert!(share.abs_diff(weight * 1000 / 450) < 30, "{machine}, {path}: {share}");
-        }
-    }
-}
 
 /// Two gangs whose tasks may run anywhere, after what they do at first. Together, and tasks sent away.
 fn unbound(gang: &str, cpus: u32, first: [&str; 2]) -> (u64, u64) {

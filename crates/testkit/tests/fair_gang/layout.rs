@@ -5,6 +5,7 @@ use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::task::Task;
 use scxlab_kernel::together::Presence;
+use scxlab_machine::Machine;
 
 /// What each thread does, for ever.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,14 +18,23 @@ pub enum Work {
     LockAndSleep,
 }
 
+/// Where a gang's thread i may run, on a machine of n CPUs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bound {
+    Anywhere,
+    /// On CPU i modulo n only.
+    Each,
+    /// As above, on one CPU less: the last two of n threads share one.
+    TwoShare,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     pub machine: &'static str,
     pub gangs: u32,
     pub threads: u32,
     pub work: Work,
-    /// Thread i runs on CPU i only, of eight.
-    pub pinned: bool,
+    pub bound: Bound,
     /// Three levels: a common parent, the gang, and a cgroup for each thread.
     pub nested: bool,
     pub seed: u64,
@@ -41,7 +51,7 @@ impl Layout {
             format!("[[cgroup]]\npath = \"{path}\"\nxattr = {{ \"user.cpu.gang\" = \"1\" }}\n");
         for i in 0..self.threads {
             let below = if self.nested { format!("/cpu{i}") } else { String::new() };
-            let cpus = if self.pinned { format!("cpus = \"{}\"\n", i % 8) } else { String::new() };
+            let cpus = self.cpus_of(i);
             text += &format!(
                 "[[thread]]\nname = \"g{g}-{i}\"\nprocess = \"g{g}\"\ncgroup = \"{path}{below}\"\n{cpus}\
                  ops = [{{ loop = {{ ops = [{}] }} }}]\n",
@@ -49,6 +59,16 @@ impl Layout {
             );
         }
         text
+    }
+
+    fn cpus_of(&self, i: u32) -> String {
+        let machine = Machine::resolve(self.machine).unwrap_or_else(|e| panic!("{e}"));
+        let nr = machine.topology.nr_cpus() as u32;
+        match self.bound {
+            Bound::Anywhere => String::new(),
+            Bound::Each => format!("cpus = \"{}\"\n", i % nr),
+            Bound::TwoShare => format!("cpus = \"{}\"\n", (i % nr).min(self.threads.min(nr) - 2)),
+        }
     }
 
     fn ops(&self, g: u32) -> String {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tasks of no gang beside gangs: each does the work that it does without gangs.
 
-use super::layout::{Layout, Work};
+use super::layout::{Bound, Layout, Work};
 use super::{MACHINES, MS, PERIOD, TICK, WARM_UP, attached_with_seed, stays};
 
 /// On each CPU one task of no gang, bound to it.
@@ -78,7 +78,7 @@ fn outsiders_have_their_share(gangs: u32) {
                 gangs,
                 threads: 8,
                 work,
-                pinned: true,
+                bound: Bound::Each,
                 nested: turn.is_multiple_of(3),
                 seed: 1 + turn as u64,
             };

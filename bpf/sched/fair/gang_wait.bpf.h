@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * CPUs that wait for the end of a round.
+ *
+ * Owns: when a CPU whose own task of the round sleeps leaves the tasks of other gangs for the end of the round, for how long, and who
+ * tells it that the round is over. GANG.md, rule 5.
+ */
+#ifndef FAIR_GANG_WAIT_BPF_H
+#define FAIR_GANG_WAIT_BPF_H
+
+#include "gang_outside.bpf.h"
+
+/*
+ * A CPU stays idle for a gang for a tenth of its time at most, so that throughput cannot fall by more; and for migration_cost_ns at
+ * once, as CFS holds that an idle time as short as that is not worth a look for work.
+ */
+struct gang_timer {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_CPUS);
+	__type(key, u32);
+	__type(value, struct gang_timer);
+} gang_timers SEC(".maps");
+
+static int wait_is_over(void *map, u32 *cpu, struct gang_timer *timer)
+{
+	kick(*cpu, 0);
+	return 0;
+}
+
+/* Whether there is time to spare, and enough to be worth a timer. */
+static __always_inline bool may_wait(struct gang_cpu *g, u64 now)
+{
+	g->spare = min_u64(g->spare + (now - g->spare_at) / SPARE_PARTS, migration_cost_ns);
+	g->spare_at = now;
+	return g->spare >= migration_cost_ns / 16;
+}
+
+static __always_inline bool begin_wait(struct gang_cpu *g, u32 cpu, u64 now)
+{
+	struct gang_timer *timer = bpf_map_lookup_elem(&gang_timers, &cpu);
+
+	if (!timer || bpf_timer_start(&timer->timer, g->spare, 0))
+		return false;
+	g->waits_until = now + g->spare;
+	return true;
+}
+
+static __always_inline void end_wait(struct gang_cpu *g, u64 now)
+{
+	g->spare -= min_u64(now - g->spare_at, g->spare);
+	g->spare_at = now;
+	g->waits_until = 0;
+}
+
+/* A round ended before its time: the CPUs of the domain that stay idle for that look again. */
+__weak int tell_waiting(u32 cpu)
+{
+	u32 i, first = gang_cpu(cpu)->first, nr = gang_cpu(cpu)->nr;
+
+	bpf_for(i, first, first + nr) {
+		u32 at = nth_cpu(i);
+
+		if (at != cpu && gang_cpu(at)->waits_until)
+			kick(at, 0);
+	}
+	return 0;
+}
+
+/*
+ * Whether the first task of a queue does not need the end of a round: another CPU of the domain has nothing, or the domain has CPUs for
+ * its gang and the round's.
+ */
+static __always_inline bool runs_anyway(u64 dsq, u32 group, u32 leads, u32 cpu)
+{
+	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(dsq);
+	u32 i, first = gang_cpu(cpu)->first, nr = gang_cpu(cpu)->nr;
+	bool found = false;
+
+	if (!p || p->nr_cpus_allowed == 1)
+		return false;
+	if (gang_size(group, cpu) + gang_size(leads, cpu) <= nr)
+		return true;
+	bpf_for(i, first, first + nr) {
+		u32 at = nth_cpu(i);
+
+		if (at == cpu || cpu_at(at)->root->h_nr || !cpu_at(at)->online || !bpf_cpumask_test_cpu(at, p->cpus_ptr))
+			continue;
+		found = true;
+		break;
+	}
+	return found;
+}
+
+/*
+ * Whether a gang waits for the end of a round as one. Not if it runs on as many CPUs as the round's gang: what is kept out then is a
+ * part of it. A gang of which one task ran of late has nothing to run together; else the others may be about to wake up.
+ */
+static __always_inline bool waits_as_one(u32 group, u32 cpu, u64 round, u64 now)
+{
+	return group != ROOT_GROUP && gang_size(group, cpu) >= 2 && gang_fits(group, cpu, now) &&
+	       gang_running(group, cpu) < gang_running(gang_of_round(round), cpu);
+}
+
+/* Whether all that a CPU could run are tasks of gangs that cannot run together before the end of the round. */
+static __noinline bool has_only_gangs(u32 cpu, u64 round, u64 now)
+{
+	fair_cpu_t *c = cpu_at(cpu);
+	bool only = false;
+	u32 tries, group;
+	u64 dsq;
+
+	c->round++;
+	bpf_for(tries, 0, MAX_LEFT) {
+		dsq = pick(cpu, false);
+		only = dsq == PICK_NONE && tries;
+		if (dsq == PICK_NONE)
+			break;
+		group = gang_of(dsq >> 16 & 0xffff);
+		if (!waits_as_one(group, cpu, round, now) || runs_anyway(dsq, group, gang_of_round(round), cpu))
+			break;
+		rq_at(group, cpu)->se.skip_round = c->round;
+	}
+	c->round++;
+	return only;
+}
+
+/*
+ * v2: whether a CPU whose own task of the round sleeps leaves the next gangs for when the round is over: the tasks on the other CPUs
+ * are about to sleep, too. If it took the next gang now, that one would begin on each CPU at another time, and so would all that
+ * follow it.
+ */
+__weak bool wait_for_end(u32 cpu, u64 now)
+{
+	struct gang_cpu *g = gang_cpu(cpu);
+	u64 round = round_of(cpu, now);
+
+	if (!round || rq_at(gang_of_round(round), cpu)->h_nr || !cpu_at(cpu)->root->h_nr)
+		return false;
+	if (g->waits_until)
+		return has_only_gangs(cpu, round, now);
+	return may_wait(g, now) && has_only_gangs(cpu, round, now) && begin_wait(g, cpu, now);
+}
+
+static __always_inline bool gang_waits(u32 cpu, u64 now)
+{
+	return gang == FAIR_GANG_V2 && wait_for_end(cpu, now);
+}
+
+#endif
