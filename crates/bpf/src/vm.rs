@@ -331,11 +331,17 @@ impl Vm {
     /// Counts what a helper is about to do, by its bytes: an instruction for each word beyond the few that are part of any call.
     /// So it takes virtual time, and a program's limit holds for it.
     pub(crate) fn work(&mut self, bytes: u64) -> Result<(), Fault> {
-        self.executed = self.executed.saturating_add(bytes.saturating_sub(WORK_OF_A_CALL) / 8);
-        if bytes > WORK_OF_A_CALL && self.executed >= self.deadline {
-            return Err(Fault::new(FaultKind::InsnLimit { limit: self.limits.insns_per_call }));
+        let more = bytes.saturating_sub(WORK_OF_A_CALL) / 8;
+        if more == 0 {
+            return Ok(());
         }
-        Ok(())
+        // What goes beyond the limit is not done, and not counted.
+        let left = self.deadline.saturating_sub(self.executed);
+        self.executed += more.min(left);
+        if more < left {
+            return Ok(());
+        }
+        Err(Fault::new(FaultKind::InsnLimit { limit: self.limits.insns_per_call }))
     }
 
     /// Make room for an object: its maps are created in it first, then its code is linked against their addresses.
