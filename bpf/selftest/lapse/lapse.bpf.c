@@ -14,6 +14,7 @@
  *   eject_after_ns    this long after it was attached the scheduler reports an error; 0: never
  *   eject_permille    chance, drawn at the attachment, that it does
  *   refuse_permille   chance that a fork is refused, as if memory were short
+ *   lingers           1: ops.exit takes longer than a program may; 2: ops.dump does
  */
 #include <scx/common.bpf.h>
 
@@ -26,6 +27,7 @@ const volatile u64 release_after_ns = 0;
 const volatile u64 eject_after_ns = 0;
 const volatile u32 eject_permille = 1000;
 const volatile u32 refuse_permille = 0;
+const volatile u32 lingers = 0;
 
 #define SHARED 0
 #define STARVED 1
@@ -88,9 +90,30 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(lapse_init)
 	return ret ?: scx_bpf_create_dsq(STARVED, -1);
 }
 
+static int nothing(u64 i, void *ctx)
+{
+	return 0;
+}
+
+static void linger(void)
+{
+	int i;
+
+	bpf_for(i, 0, 64)
+		bpf_loop(1 << 23, nothing, NULL, 0);
+}
+
+void BPF_STRUCT_OPS(lapse_dump, struct scx_dump_ctx *dctx)
+{
+	if (lingers == 2)
+		linger();
+}
+
 void BPF_STRUCT_OPS(lapse_exit, struct scx_exit_info *ei)
 {
 	UEI_RECORD(uei, ei);
+	if (lingers == 1)
+		linger();
 }
 
 SCX_OPS_DEFINE(lapse_ops,
@@ -99,6 +122,7 @@ SCX_OPS_DEFINE(lapse_ops,
 	       .dispatch		= (void *)lapse_dispatch,
 	       .init_task		= (void *)lapse_init_task,
 	       .init			= (void *)lapse_init,
+	       .dump			= (void *)lapse_dump,
 	       .exit			= (void *)lapse_exit,
 	       .timeout_ms		= 30000,
 	       .name			= "lapse");

@@ -186,6 +186,7 @@ impl Ext {
             watchdog_gen: 0,
             watchdog_checked: 0,
             exits: Vec::new(),
+            late_faults: Vec::new(),
             op_stats: Default::default(),
             dump: None,
             scratch: crate::ext::host::Scratch::new(mem)?,

@@ -198,6 +198,8 @@ pub struct Ext {
     pub watchdog_checked: Nanos,
     /// Exits of the schedulers of this run, in order.
     pub exits: Vec<ExitInfo>,
+    /// What programs did wrong once an exit had been claimed, in `ops.exit()` and `ops.dump()` too; the first few.
+    pub late_faults: Vec<String>,
     pub op_stats: OpStats,
     pub dump: Option<dump::DumpBuf>,
     pub scratch: host::Scratch,

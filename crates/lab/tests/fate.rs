@@ -349,3 +349,19 @@ fn a_deadlock_does_not_count() {
         }
     }
 }
+
+/// The first exit counts; what its last operations did wrong is said beside it.
+#[test]
+fn faults_of_a_leaving_scheduler_are_said() {
+    for (lingers, op) in [(1, "exit"), (2, "dump")] {
+        let leaves = format!("lapse,eject_after_ns=5000000,lingers={lingers}");
+        let run = run(&leaves, &victims(1), "1n2c1t", 20, 1);
+        assert_eq!(run.exit.kind, "error_bpf");
+        assert!(run.exit.message.contains("its time is over"), "{:?}", run.exit);
+        let said = format!("while it left: BPF fault in ops.{op}(): instruction limit");
+        assert!(run.notes.iter().any(|note| note.starts_with(&said)), "{:?}", run.notes);
+        assert!(run.notes.iter().any(|note| note.contains("lapse.bpf.c")), "{:?}", run.notes);
+    }
+    let clean = run("lapse,eject_after_ns=5000000", &victims(1), "1n2c1t", 20, 1);
+    assert!(!clean.notes.iter().any(|note| note.contains("fault")), "{:?}", clean.notes);
+}

@@ -158,7 +158,15 @@ impl Kernel {
             self.stop_with(Stop::Unmodelled(text));
             return;
         }
-        self.ext_error(ExitKind::Error, &format!("BPF fault in {what}: {fault}"));
+        let text = format!("BPF fault in {what}: {fault}");
+        if self.ext.root.is_none() || self.ext_aborting() {
+            // The first exit counts: what goes wrong while the scheduler leaves is a remark.
+            if self.ext.late_faults.len() < MAX_LATE_FAULTS {
+                self.ext.late_faults.push(text);
+            }
+            return;
+        }
+        self.ext_error(ExitKind::Error, &text);
     }
 
     /// Runs a syscall program of an object (`bpf_prog_test_run`): its context is copied in and back.
@@ -208,6 +216,9 @@ impl Kernel {
         -71
     }
 }
+
+/// Faults kept of a scheduler that is leaving.
+const MAX_LATE_FAULTS: usize = 8;
 
 fn out_of_memory(what: &'static str) -> Fault {
     Fault::new(FaultKind::OutOfMemory { what })

@@ -51,7 +51,7 @@ pub fn result(seen: Seen<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run
         metrics: metrics.0,
         tasks: tasks(k, counters),
         cgroups: cgroups(k),
-        notes: notes(spec, executor, loaded.and_then(|loaded| k.vm.instance(loaded.instance))),
+        notes: notes(spec, k, executor, loaded.and_then(|loaded| k.vm.instance(loaded.instance))),
     };
     run.judged()
 }
@@ -93,8 +93,14 @@ fn stop_reason(stop: &Stop) -> StopReason {
     StopReason { kind: kind.into(), message }
 }
 
-fn notes(spec: &SimSpec<'_>, executor: &Executor, object: Option<&Instance>) -> Vec<String> {
+fn notes(
+    spec: &SimSpec<'_>,
+    k: &Kernel,
+    executor: &Executor,
+    object: Option<&Instance>,
+) -> Vec<String> {
     let mut notes = spec.workload.notes.clone();
+    notes.extend(k.ext.late_faults.iter().map(|fault| format!("while it left: {fault}")));
     notes.extend(object.and_then(interpreted));
     let (faults, total) = executor.faults();
     if let Some(first) = faults.first() {
