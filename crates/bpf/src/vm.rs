@@ -216,7 +216,7 @@ impl Default for Config {
     }
 }
 
-/// Bytes that a helper handles for what its call costs.
+/// Bytes that a helper handles for what its call costs. An estimate: the machine's cost of a call is of short values.
 const WORK_OF_A_CALL: u64 = 256;
 
 /// Everything BPF of one simulation.

@@ -8,7 +8,7 @@ use crate::map::arena::Arena;
 use crate::mem::Memory;
 use crate::vm::Vm;
 
-/// Giving or taking one page is as much work as so many bytes.
+/// Giving or taking one page is as much work as so many bytes: a page table entry and its neighbours' line. An estimate.
 const WORK_OF_A_PAGE: u64 = 64;
 
 /// `bpf_arena_alloc_pages(map, addr, count, node, flags)`: the first page's address, or 0.

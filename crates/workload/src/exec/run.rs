@@ -16,7 +16,7 @@ use crate::compile::insn::Insn;
 impl Executor {
     /// `Behavior::step` at `now`, which is the caller's `Sys::now`: runs the thread until it has a step for the kernel.
     #[inline]
-    pub fn step_at(&mut self, sys: &mut dyn Sys, task: TaskId, mut now: Nanos) -> Step {
+    pub(super) fn step_at(&mut self, sys: &mut dyn Sys, task: TaskId, mut now: Nanos) -> Step {
         // Who is not ours has no thread, which is no index either.
         let t = self.by_task.get(task.idx()).map_or(usize::MAX, |&t| t as usize);
         let Some(mut thread) = self.threads.get_mut(t) else {
