@@ -18,7 +18,7 @@ SOAK_SECONDS ?= 60
 
 step = @echo "== $(1)"
 
-.PHONY: help setup build pgo test demo fmt lint unit aarch64 objects kernel-objects scx-objects abi bench claims-vm tidy clean fuzz soak conserve
+.PHONY: help setup build pgo test demo fmt lint deny pins unit aarch64 objects kernel-objects scx-objects abi bench claims-vm tidy clean fuzz soak conserve
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
@@ -28,6 +28,8 @@ help:
 	@echo "make test            everything CI does"
 	@echo "make aarch64         the machine code for aarch64, in an emulator; one of the tests"
 	@echo "make fmt             format the sources"
+	@echo "make deny            check licences, sources and known vulnerabilities of what is linked; one of the tests"
+	@echo "make pins            pin the newest kernel and published schedulers (tools/pins.txt)"
 	@echo "make fuzz            run each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)); needs cargo-fuzz"
 	@echo "make kernel-objects  compile the kernel's own schedulers and selftests into build/kernel/objects"
 	@echo "make scx-objects     take the objects of SCX_CRATES into build/scx/objects"
@@ -70,6 +72,7 @@ test:
 	@$(MAKE) --no-print-directory setup
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory deny
 	@$(MAKE) --no-print-directory kernel-objects scx-objects
 	@$(MAKE) --no-print-directory abi
 	@$(MAKE) --no-print-directory unit
@@ -83,6 +86,15 @@ lint:
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --locked --quiet --workspace --all-targets -- -D warnings
 	@$(CARGO) check --locked --quiet --manifest-path fuzz/Cargo.toml --target-dir target
+
+deny:
+	$(call step,licences and sources)
+	@tools/deny.sh
+
+# The tests then say what else must be changed.
+pins:
+	$(call step,pins)
+	@tools/pins.sh
 
 unit:
 	$(call step,tests)

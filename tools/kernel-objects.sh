@@ -2,15 +2,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Compiles the kernel's own example schedulers and selftests of sched_ext, and keeps the kernel itself.
 #
-# The kernel is the one that Debian's trixie-backports ships for clouds; its version is found, not fixed.
-# Its packages are downloaded, never installed, through an apt state of our own: the machine's is untouched.
+# The kernel is one that Debian's trixie-backports ships for clouds: that of tools/pins.txt, whose packages must have the
+# SHA-256 that stands there. Debian keeps one version at a time, so when it has gone on, its newest is taken, and said.
+# The packages are downloaded, never installed, through an apt state of our own: the machine's is untouched.
+#
+#   kernel-objects.sh          what `make kernel-objects` does
+#   kernel-objects.sh --pins   prints the lines of tools/pins.txt for the newest kernel, and does nothing else
 #
 # Leaves in build/kernel:
 #   objects/*.bpf.o   the examples (scx_*) and the selftests
 #   vmlinux           the kernel as ELF, with BTF        bzImage   the kernel as it boots
 #   release           its version                        config    what it was configured with
 #   stamp             what all this was made with
-# Does nothing when the stamp says that it is all there. Delete build/kernel to have a newer kernel.
+# Does nothing when the stamp says that it is all there.
 set -euo pipefail
 
 clang=${BPF_CLANG:-clang-19}
@@ -19,6 +23,7 @@ meta=linux-image-cloud-amd64
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=$root/build/kernel
+pins=$root/tools/pins.txt
 mkdir -p "$work"
 cd "$work"
 
@@ -32,7 +37,7 @@ quietly() {
 }
 
 stamp_now() {
-    { cat "$root/tools/kernel-objects.sh"; "$clang" --version; } | sha256sum | cut -d' ' -f1
+    { cat "$root/tools/kernel-objects.sh"; grep '^deb ' "$pins"; "$clang" --version; } | sha256sum | cut -d' ' -f1
 }
 
 is_current() {
@@ -81,20 +86,55 @@ CONF
     quietly "apt-get update of $suite" apt-get -q update
 }
 
-# Sets release, source_package and binary_package.
-find_versions() {
-    release=$(apt-cache depends "$meta" | sed -n 's/.*Depends: linux-image-\([0-9].*\)/\1/p' | head -1)
-    [ -n "$release" ] || die "$suite has no $meta"
-    source_package=linux-source-$(echo "$release" | cut -d. -f1,2)
-    binary_package=linux-binary-$release
-    apt-cache show "$binary_package" >/dev/null 2>&1 || binary_package=linux-image-$release
+has_all() {
+    for package in $packages; do
+        apt-cache show "$package" >/dev/null 2>&1 || return 1
+    done
 }
 
-# One file per package; an old version's goes away.
+# Sets release and packages: those of the pinned kernel if the suite still has it, else of its newest.
+find_versions() {
+    packages=$(awk '$1 == "deb" { print $2 "=" $3 }' "$pins")
+    if [ -z "${1-}" ] && has_all; then
+        release=$(echo "$packages" | sed -n 's/^linux-binary-\(.*\)=.*/\1/p')
+        return
+    fi
+    release=$(apt-cache depends "$meta" | sed -n 's/.*Depends: linux-image-\([0-9].*\)/\1/p' | head -1)
+    [ -n "$release" ] || die "$suite has no $meta"
+    packages=
+    for package in "linux-binary-$release" "linux-base-$release" "linux-source-$(echo "$release" | cut -d. -f1,2)"; do
+        packages="$packages $package=$(field "$package" Version)"
+    done
+}
+
+# A field of the package's newest version.
+field() {
+    apt-cache show --no-all-versions "$1" 2>/dev/null | sed -n "s/^$2: //p" | grep . || die "$suite has no $1"
+}
+
+print_pins() {
+    for package in $packages; do
+        echo "deb ${package%=*} ${package#*=} $(field "${package%=*}" SHA256)"
+    done
+}
+
+is_pinned() {
+    grep -q "^deb ${1%=*} ${1#*=} " "$pins"
+}
+
+# Sets deb to the file of the package whose name begins so. One file per package; an old version's goes away.
 download() {
-    (cd debs && quietly "download of $1" apt-get -q download "$1")
-    deb=$(ls -t debs/"$1"_*.deb | head -1)
-    find debs -name "$1_*.deb" ! -path "$deb" -delete
+    local package name file
+    package=$(printf '%s\n' $packages | grep "^$1")
+    name=${package%=*}
+    file=debs/${name}_${package#*=}
+    ls "$file"_*.deb >/dev/null 2>&1 || (cd debs && quietly "download of $package" apt-get -q download "$package")
+    deb=$(ls "$file"_*.deb)
+    find debs -name "${name}_*.deb" ! -path "$deb" -delete
+    if is_pinned "$package"; then
+        grep "^deb $name " "$pins" | awk -v file="$deb" '{ print $4 "  " file }' | sha256sum --quiet --check >&2 ||
+            { rm "$deb"; die "$package is not what tools/pins.txt says it is; it was deleted"; }
+    fi
 }
 
 unpack_image() {
@@ -113,7 +153,7 @@ unpack_source() {
     say "unpacking what is needed of the source"
     rm -rf src && mkdir src
     dpkg-deb --fsys-tarfile "$deb" | tar -xO --wildcards './usr/src/linux-source-*.tar.xz' | xz -dc -T0 |
-        tar -x -C src --strip-components=1 $(printf "$source_package/%s " \
+        tar -x -C src --strip-components=1 $(printf "$(basename "${deb%%_*}")/%s " \
             scripts kernel/bpf include/uapi include/linux \
             tools/{arch,bpf/bpftool,build,include,lib,scripts,sched_ext,testing/selftests/sched_ext})
     sh src/scripts/extract-vmlinux bzImage >vmlinux 2>/dev/null || die "no vmlinux inside the image"
@@ -151,6 +191,12 @@ compile_all() {
     say "$(ls "$examples"/*.bpf.c | wc -l) examples and $(ls "$tests"/*.bpf.c | wc -l) selftests compiled"
 }
 
+if [ "${1-}" = --pins ]; then
+    prepare_apt
+    find_versions newest
+    print_pins
+    exit 0
+fi
 if is_current; then
     say "up to date ($(cat release), $(ls objects | wc -l) objects)"
     exit 0
@@ -159,12 +205,16 @@ rm -f stamp
 say "asking $suite for its kernel"
 prepare_apt
 find_versions
-say "Linux $release: downloading $binary_package and $source_package"
-download "$binary_package"
+if ! is_pinned "$(printf '%s\n' $packages | grep '^linux-binary-')"; then
+    say "WARNING: $suite has no more of the kernel that is pinned: this is its newest, whose signatures apt checks." \
+        "\`make pins\` pins it" >&2
+fi
+say "Linux $release: downloading" $packages
+download linux-binary-
 unpack_image
-download "linux-base-$release"
+download linux-base-
 unpack_config
-download "$source_package"
+download linux-source-
 unpack_source
 build_tools
 compile_all

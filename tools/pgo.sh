@@ -51,7 +51,7 @@ with_flags() {
         echo "$flags" >"$out/flags"
     fi
     # shellcheck disable=SC2086 # a list
-    SCXLAB_PGO_FLAGS=$flags RUSTC_WORKSPACE_WRAPPER=$PWD/tools/pgo.sh "$cargo" "$@"
+    SCXLAB_PGO_FLAGS=$flags RUSTC_WORKSPACE_WRAPPER=$PWD/tools/pgo.sh "$cargo" "$1" --locked "${@:2}"
 }
 
 # Not what the benchmarks run, but what people do: several kinds of work, schedulers and sizes of machine.

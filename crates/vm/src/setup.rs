@@ -64,6 +64,17 @@ pub enum SetupError {
         /// The image.
         path: PathBuf,
     },
+    /// What the suite offers as the pinned version has other bytes than that had.
+    #[error(
+        "{package}: its SHA-256 in the suite's index is {found}, not the one that was pinned for it: the archive is not to be trusted, or \
+         the pin is wrong"
+    )]
+    Sum {
+        /// The package and its version.
+        package: String,
+        /// What the index says.
+        found: String,
+    },
     /// The kernel is Debian's, through Debian's tools.
     #[error(
         "a kernel is prepared with Debian's {tool}, which is not here: give a kernel with sched_ext and BTF by --kernel"

@@ -4,6 +4,9 @@
 //! Owns: which package, from where, verified by what. Does not: keep the result.
 //! The server is the one that the machine's own sources name, with another suite; apt verifies the signatures with
 //! the system's keys. `tools/kernel-objects.sh` does the same for the kernel's source.
+//!
+//! The kernel is the one that this build of scxlab was tested with. Debian keeps one version at a time, so when it has
+//! gone on, its newest is taken, and said.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +17,8 @@ use super::SetupError;
 const SUITE: &str = "trixie-backports";
 /// The package that always depends on the newest.
 const META: &str = "linux-image-cloud-amd64";
+/// Lines `deb PACKAGE VERSION SHA256`, among others.
+const PINS: &str = include_str!("../../../../tools/pins.txt");
 /// Newer releases of Debian name the file otherwise.
 const KEYRINGS: [&str; 2] = [
     "/usr/share/keyrings/debian-archive-keyring.gpg",
@@ -23,7 +28,7 @@ const TOOLS: [&str; 3] = ["apt-get", "apt-cache", "dpkg-deb"];
 /// Of what a tool says this much is shown, its end.
 const SAID_LINES: usize = 6;
 
-/// Fetches the newest kernel into `dir` and returns its image there, and its configuration.
+/// Fetches a kernel into `dir` and returns its image there, and its configuration.
 pub(super) fn fetch(
     dir: &Path,
     say: &mut dyn FnMut(&str),
@@ -42,20 +47,53 @@ pub(super) fn fetch(
     say(&format!("asking {SUITE} for its kernel"));
     let apt = Apt::new(dir, &mirror, keyring)?;
     apt.run("apt-get", &["-q", "update"])?;
-    let release = apt.release()?;
-    let package = apt.package(&release);
-    say(&format!("Linux {release}: downloading {package}"));
-    apt.run("apt-get", &["-q", "download", &package])?;
-    let base = format!("linux-base-{release}");
-    let has_base = apt.has(&base);
-    if has_base {
-        apt.run("apt-get", &["-q", "download", &base])?;
+    let packages = match apt.pinned()? {
+        Some(packages) => packages,
+        None => {
+            say(&format!(
+                "{SUITE} has no more of the kernel that this scxlab was tested with: taking its newest"
+            ));
+            apt.newest()?
+        }
+    };
+    say(&format!("downloading {}", packages.image));
+    apt.run("apt-get", &["-q", "download", &packages.image])?;
+    if let Some(config) = &packages.config {
+        apt.run("apt-get", &["-q", "download", config])?;
     }
     say("unpacking");
-    let image = apt.image(&package)?;
-    let unpacked = if has_base { apt.unpack(&base)? } else { dir.join("unpacked") };
+    let image = apt.image(&packages.image)?;
+    let unpacked = match &packages.config {
+        Some(config) => apt.unpack(config)?,
+        None => dir.join("unpacked"),
+    };
     let is_config = |name: &str| name == "config" || name.starts_with("config-");
     Ok((image, find_file(&unpacked, &is_config)))
+}
+
+/// What is downloaded, as apt takes it: a package's name, with `=` and a version if it is a certain one.
+struct Packages {
+    image: String,
+    /// Where the configuration is, unless that is in the image's package.
+    config: Option<String>,
+}
+
+/// A package of which nothing but these bytes will do.
+#[derive(Debug, PartialEq, Eq)]
+struct Pin<'a> {
+    package: &'a str,
+    version: &'a str,
+    sha256: &'a str,
+}
+
+/// The pin of the package whose name begins so.
+fn pin<'a>(pins: &'a str, prefix: &str) -> Option<Pin<'a>> {
+    pins.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        ["deb", package, version, sha256] if package.starts_with(prefix) => {
+            Some(Pin { package, version, sha256 })
+        }
+        _ => None,
+    })
 }
 
 /// An apt that knows one suite and has its state in one directory.
@@ -86,6 +124,33 @@ impl<'a> Apt<'a> {
         run(&format!("{tool} {}", args.join(" ")), &mut command)
     }
 
+    /// The kernel that is pinned, if the suite still has it.
+    fn pinned(&self) -> Result<Option<Packages>, SetupError> {
+        let image = pin(PINS, "linux-binary-").map(|pin| self.offered(&pin)).transpose()?.flatten();
+        let config = pin(PINS, "linux-base-").map(|pin| self.offered(&pin)).transpose()?.flatten();
+        Ok(image.zip(config).map(|(image, config)| Packages { image, config: Some(config) }))
+    }
+
+    /// What to download for a pin, if the suite has that version.
+    /// The index that says what its sum is was signed, and apt compares what it downloads with the index.
+    fn offered(&self, pin: &Pin) -> Result<Option<String>, SetupError> {
+        let wanted = format!("{}={}", pin.package, pin.version);
+        let Ok(text) = self.run("apt-cache", &["show", &wanted]) else { return Ok(None) };
+        let sum = text.lines().find_map(|line| line.strip_prefix("SHA256: "));
+        match sum {
+            Some(sum) if sum.trim() == pin.sha256 => Ok(Some(wanted)),
+            Some(sum) => Err(SetupError::Sum { package: wanted, found: sum.trim().to_owned() }),
+            None => Ok(None),
+        }
+    }
+
+    fn newest(&self) -> Result<Packages, SetupError> {
+        let release = self.release()?;
+        let base = format!("linux-base-{release}");
+        let config = self.has(&base).then_some(base);
+        Ok(Packages { image: self.package(&release), config })
+    }
+
     /// The release that the newest kernel has.
     fn release(&self) -> Result<String, SetupError> {
         let text = self.run("apt-cache", &["depends", META])?;
@@ -103,17 +168,18 @@ impl<'a> Apt<'a> {
         self.run("apt-cache", &["show", package]).is_ok_and(|text| !text.trim().is_empty())
     }
 
-    /// The image inside the package that was downloaded.
+    /// The image inside a package that was downloaded.
     fn image(&self, package: &str) -> Result<PathBuf, SetupError> {
         let missing = || SetupError::Missing(format!("{package}: no vmlinuz in it"));
         let to = self.unpack(package)?;
         find_file(&to, &|name| name.starts_with("vmlinuz")).ok_or_else(missing)
     }
 
-    /// Where the files of the package that was downloaded are.
+    /// Where the files of a package that was downloaded are.
     fn unpack(&self, package: &str) -> Result<PathBuf, SetupError> {
         let missing = |what: &str| SetupError::Missing(format!("{package}: no {what}"));
-        let prefix = format!("{package}_");
+        let name = package.split_once('=').map_or(package, |(name, _)| name);
+        let prefix = format!("{name}_");
         let deb = find_file(self.dir, &|name| name.starts_with(&prefix) && name.ends_with(".deb"));
         let deb = deb.ok_or_else(|| missing("package was downloaded"))?;
         let to = self.dir.join("unpacked");
@@ -246,6 +312,22 @@ mod tests {
                        Types: deb\nURIs: https://d/x/debian/\n";
         assert_eq!(mirror_of_sources(sources).unwrap(), "https://d/x/debian/");
         assert_eq!(mirror_of_sources("URIs: http://e/ubuntu\n"), None);
+    }
+
+    #[test]
+    fn the_kernel_is_pinned() {
+        for prefix in ["linux-binary-", "linux-base-"] {
+            let pin = pin(PINS, prefix).expect("pinned");
+            assert!(
+                pin.package.contains(pin.version.split('-').next().expect("a version")),
+                "{pin:?}"
+            );
+            assert!(pin.sha256.len() == 64 && pin.sha256.bytes().all(|b| b.is_ascii_hexdigit()));
+        }
+        let text = "# deb linux-x\ncrate a 1 b\ndeb linux-base-7.3 7.3.4-1 abc\n";
+        let found = Pin { package: "linux-base-7.3", version: "7.3.4-1", sha256: "abc" };
+        assert_eq!(pin(text, "linux-base-"), Some(found));
+        assert_eq!(pin(text, "linux-x"), None);
     }
 
     #[test]

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0-only
+# Checks what others wrote and we link: licences, sources, and known vulnerabilities where their list can be had.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+. tools/pinned.sh
+install_pinned cargo-deny
+deny=build/tools/bin/cargo-deny
+
+"$deny" --log-level warn check --hide-inclusion-graph licenses bans sources
+"$deny" --log-level warn --manifest-path fuzz/Cargo.toml --config deny.toml check --hide-inclusion-graph sources
+if "$deny" --log-level off fetch db 2>/dev/null; then
+    "$deny" --log-level warn check --disable-fetch advisories
+else
+    echo "deny: the list of vulnerabilities cannot be reached from here: not checked"
+fi
