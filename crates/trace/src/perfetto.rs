@@ -14,7 +14,7 @@
 mod dsq;
 mod ftrace;
 mod packets;
-pub mod schema;
+mod schema;
 mod tracks;
 
 use std::io::{self, Write};

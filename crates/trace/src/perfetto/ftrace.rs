@@ -37,7 +37,8 @@ struct Who {
 
 impl Ftrace {
     pub fn new(nr_cpus: usize) -> Self {
-        Ftrace { bundles: vec![Vec::new(); nr_cpus], pending: 0, described: Vec::new() }
+        let bundles = (0..nr_cpus).map(|_| Vec::new()).collect();
+        Ftrace { bundles, pending: 0, described: Vec::new() }
     }
 
     pub fn event<W: Write>(&mut self, packets: &mut Packets<W>, event: &Event, names: &Names) {
@@ -60,14 +61,14 @@ impl Ftrace {
             }
             Kind::Migrate { task, from, to } => {
                 let who = self.who(packets, time, names, cpu, Some(task));
-                let migrate = schema::MigrateTask {
+                let migrate = schema::SchedMigrateTask {
                     comm: Some(who.comm),
                     pid: Some(who.pid),
                     prio: Some(who.prio),
                     orig_cpu: Some(from.0 as i32),
                     dest_cpu: Some(to.0 as i32),
                 };
-                self.push(packets, time, cpu, 0, schema::Ftrace::MigrateTask(migrate));
+                self.push(packets, time, cpu, 0, schema::Ftrace::SchedMigrateTask(migrate));
             }
             Kind::Idle { enter } => {
                 let state = if enter { 0 } else { u32::MAX };
@@ -75,12 +76,12 @@ impl Ftrace {
                 self.push(packets, time, cpu, 0, schema::Ftrace::CpuIdle(idle));
             }
             Kind::CpuOnline { online } => {
-                let hotplug = schema::CpuHotplug {
+                let hotplug = schema::SchedCpuHotplug {
                     affected_cpu: Some(cpu.0 as i32),
                     error: Some(0),
                     status: Some(i32::from(online)),
                 };
-                self.push(packets, time, cpu, 0, schema::Ftrace::CpuHotplug(hotplug));
+                self.push(packets, time, cpu, 0, schema::Ftrace::SchedCpuHotplug(hotplug));
             }
             Kind::Fork { child, .. } => {
                 self.who(packets, time, names, cpu, Some(child));
@@ -121,8 +122,9 @@ impl Ftrace {
         };
         self.push(packets, time, cpu, pid, schema::Ftrace::SchedSwitch(switch));
         if prev_state == PrevState::Exited && pid != 0 {
-            let free = schema::ProcessFree { comm: Some(comm), pid: Some(pid), prio: Some(prio) };
-            self.push(packets, time, cpu, 0, schema::Ftrace::ProcessFree(free));
+            let free =
+                schema::SchedProcessFree { comm: Some(comm), pid: Some(pid), prio: Some(prio) };
+            self.push(packets, time, cpu, 0, schema::Ftrace::SchedProcessFree(free));
         }
     }
 
@@ -182,11 +184,7 @@ impl Ftrace {
         let Some(bundle) = self.bundles.get_mut(cpu.idx()) else {
             return;
         };
-        bundle.push(FtraceEvent {
-            timestamp: Some(time),
-            pid: Some(pid as u32),
-            event: Some(event),
-        });
+        bundle.push(FtraceEvent { timestamp: Some(time), pid: Some(pid as u32), event });
         self.pending += 1;
         if self.pending >= PENDING_MAX {
             self.flush(packets);

@@ -6,15 +6,12 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use prost::Message;
-
 use super::schema::{
     FtraceEventBundle, InternedData, InternedString, ProcessTree, SEQ_INCREMENTAL_STATE_CLEARED,
-    SEQ_NEEDS_INCREMENTAL_STATE, SystemInfo, TracePacket, TrackDescriptor, TrackEvent,
+    SEQ_NEEDS_INCREMENTAL_STATE, SystemInfo, TRACE_PACKET, TracePacket, TrackDescriptor,
+    TrackEvent, Value,
 };
 
-/// Field 1 of `Trace`, length-delimited.
-const PACKET_KEY: u8 = 1 << 3 | 2;
 /// Names interned at most; later ones are written out each time, so that memory stays bounded.
 const NAMES_MAX: usize = 4096;
 
@@ -161,9 +158,7 @@ impl<W: Write> Packets<W> {
             return;
         }
         self.buffer.clear();
-        self.buffer.push(PACKET_KEY);
-        // Encoding into a Vec fails only when out of memory, which aborts.
-        packet.encode_length_delimited(&mut self.buffer).expect("a Vec grows");
+        packet.write_field(TRACE_PACKET, &mut self.buffer);
         self.failed = self.out.write_all(&self.buffer).err();
         self.written += self.buffer.len() as u64;
     }

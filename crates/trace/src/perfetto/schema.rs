@@ -1,265 +1,263 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The few messages of Perfetto's trace format that we write, as Rust types.
 //!
-//! Owns: field numbers. Does not: cover the format; a decoder skips what is not here.
+//! Owns: field numbers. Does not: cover the format; read it.
 //! Models: the public format (`perfetto_trace.proto`). Why not the crate `perfetto_protos`: it generates
-//! all 2,000 messages at build time, which takes longer than this whole project.
+//! all 2,000 messages at build time, which takes longer than this whole project, and its licence, Apache-2.0,
+//! does not combine with ours in one program. Tests may use it: they compare this file with it.
 
-use prost::{Message, Oneof};
+use quick_protobuf::Writer;
 
-/// A file is this message: packets, one after the other, so it can be written as a stream.
-#[derive(Clone, PartialEq, Message)]
-pub struct Trace {
-    #[prost(message, repeated, tag = "1")]
-    pub packet: Vec<TracePacket>,
+/// A field's content: a number, a text or another message.
+pub trait Value {
+    /// The format's number for the encoding: 0 a varint, 2 a length and that many bytes.
+    const WIRE: u32;
+
+    fn write(&self, to: &mut Vec<u8>);
+
+    fn write_field(&self, number: u32, to: &mut Vec<u8>) {
+        varint(u64::from(number << 3 | Self::WIRE), to);
+        self.write(to);
+    }
 }
 
-/// Event sequences are told apart by `trusted_packet_sequence_id`; interned names belong to one.
-#[derive(Clone, PartialEq, Message)]
-pub struct TracePacket {
-    #[prost(message, optional, tag = "1")]
-    pub ftrace_events: Option<FtraceEventBundle>,
-    #[prost(message, optional, tag = "2")]
-    pub process_tree: Option<ProcessTree>,
-    #[prost(uint64, optional, tag = "8")]
-    pub timestamp: Option<u64>,
-    #[prost(uint32, optional, tag = "10")]
-    pub trusted_packet_sequence_id: Option<u32>,
-    #[prost(message, optional, tag = "11")]
-    pub track_event: Option<TrackEvent>,
-    #[prost(message, optional, tag = "12")]
-    pub interned_data: Option<InternedData>,
-    #[prost(uint32, optional, tag = "13")]
-    pub sequence_flags: Option<u32>,
-    #[prost(message, optional, tag = "45")]
-    pub system_info: Option<SystemInfo>,
-    #[prost(message, optional, tag = "60")]
-    pub track_descriptor: Option<TrackDescriptor>,
+/// Writing to a `Vec` fails only when out of memory, which aborts.
+const GROWS: &str = "a Vec grows";
+
+fn varint(value: u64, to: &mut Vec<u8>) {
+    Writer::new(to).write_varint(value).expect(GROWS);
 }
 
+macro_rules! varints {
+    ($($type:ty)*) => {$(
+        impl Value for $type {
+            const WIRE: u32 = 0;
+
+            fn write(&self, to: &mut Vec<u8>) {
+                varint(*self as u64, to);
+            }
+        }
+    )*};
+}
+
+// The format extends negative numbers to 64 bits, as the cast does.
+varints! { u32 u64 i32 i64 }
+
+impl Value for String {
+    const WIRE: u32 = 2;
+
+    fn write(&self, to: &mut Vec<u8>) {
+        Writer::new(to).write_string(self).expect(GROWS);
+    }
+}
+
+/// Puts the length of everything from `start` on before it. Moving the content by a byte or two takes less time than
+/// computing all lengths first, because each message would compute those of the messages inside again.
+fn prefix_length(start: usize, to: &mut Vec<u8>) {
+    let end = to.len();
+    varint((end - start) as u64, to);
+    let prefix = to.len() - end;
+    to[start..].rotate_right(prefix);
+}
+
+/// Declares messages. An `Option` is an optional field, a `Vec` a repeated one; an alternative of `oneof` has the
+/// name of its message.
+macro_rules! messages {
+    ($(
+        $(#[$meta:meta])*
+        struct $name:ident {
+            $($(#[$doc:meta])* $field:ident: $type:ty = $number:literal,)*
+        } $(oneof $one:ident: $enum:ident { $($alternative:ident = $tag:literal,)* })?
+    )*) => {
+        $(
+            $(#[$meta])*
+            pub struct $name {
+                $($(#[$doc])* pub $field: $type,)*
+                $(pub $one: $enum,)?
+            }
+
+            $(pub enum $enum {
+                $($alternative($alternative),)*
+            })?
+
+            impl Value for $name {
+                const WIRE: u32 = 2;
+
+                fn write(&self, to: &mut Vec<u8>) {
+                    let start = to.len();
+                    $(self.$field.iter().for_each(|value| value.write_field($number, to));)*
+                    $(match &self.$one {
+                        $($enum::$alternative(value) => value.write_field($tag, to),)*
+                    })?
+                    prefix_length(start, to);
+                }
+            }
+        )*
+
+        /// Each field: its message, name, type and number.
+        #[cfg(test)]
+        pub const FIELDS: &[(&str, &str, &str, u32)] = &[$(
+            $((stringify!($name), stringify!($field), stringify!($type), $number),)*
+            $($((stringify!($name), stringify!($alternative), stringify!($alternative), $tag),)*)?
+        )*];
+    };
+}
+
+/// A file is a message with packets in this field, one after the other, so it can be written as a stream.
+pub const TRACE_PACKET: u32 = 1;
 /// `sequence_flags`: names interned so far on this sequence are void.
 pub const SEQ_INCREMENTAL_STATE_CLEARED: u32 = 1;
 /// `sequence_flags`: the packet refers to interned names.
 pub const SEQ_NEEDS_INCREMENTAL_STATE: u32 = 2;
 
-#[derive(Clone, PartialEq, Message)]
-pub struct SystemInfo {
-    #[prost(uint32, optional, tag = "8")]
-    pub num_cpus: Option<u32>,
-    #[prost(string, optional, tag = "17")]
-    pub machine_name: Option<String>,
-}
+messages! {
+    /// Event sequences are told apart by `trusted_packet_sequence_id`; interned names belong to one.
+    #[derive(Default)]
+    struct TracePacket {
+        ftrace_events: Option<FtraceEventBundle> = 1,
+        process_tree: Option<ProcessTree> = 2,
+        timestamp: Option<u64> = 8,
+        trusted_packet_sequence_id: Option<u32> = 10,
+        track_event: Option<TrackEvent> = 11,
+        interned_data: Option<InternedData> = 12,
+        sequence_flags: Option<u32> = 13,
+        system_info: Option<SystemInfo> = 45,
+        track_descriptor: Option<TrackDescriptor> = 60,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct ProcessTree {
-    #[prost(message, repeated, tag = "1")]
-    pub processes: Vec<Process>,
-    #[prost(message, repeated, tag = "2")]
-    pub threads: Vec<Thread>,
-}
+    struct SystemInfo {
+        num_cpus: Option<u32> = 8,
+        machine_name: Option<String> = 17,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct Process {
-    #[prost(int32, optional, tag = "1")]
-    pub pid: Option<i32>,
-    #[prost(int32, optional, tag = "2")]
-    pub ppid: Option<i32>,
-    #[prost(string, repeated, tag = "3")]
-    pub cmdline: Vec<String>,
-}
+    struct ProcessTree {
+        processes: Vec<Process> = 1,
+        threads: Vec<Thread> = 2,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct Thread {
-    #[prost(int32, optional, tag = "1")]
-    pub tid: Option<i32>,
-    #[prost(string, optional, tag = "2")]
-    pub name: Option<String>,
-    #[prost(int32, optional, tag = "3")]
-    pub tgid: Option<i32>,
-}
+    struct Process {
+        pid: Option<i32> = 1,
+        ppid: Option<i32> = 2,
+        cmdline: Vec<String> = 3,
+    }
 
-/// What the kernel's ftrace would have recorded on one CPU.
-#[derive(Clone, PartialEq, Message)]
-pub struct FtraceEventBundle {
-    #[prost(uint32, optional, tag = "1")]
-    pub cpu: Option<u32>,
-    #[prost(message, repeated, tag = "2")]
-    pub event: Vec<FtraceEvent>,
-}
+    struct Thread {
+        tid: Option<i32> = 1,
+        name: Option<String> = 2,
+        tgid: Option<i32> = 3,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct FtraceEvent {
-    #[prost(uint64, optional, tag = "1")]
-    pub timestamp: Option<u64>,
-    /// The task that ran when it happened.
-    #[prost(uint32, optional, tag = "2")]
-    pub pid: Option<u32>,
-    #[prost(oneof = "Ftrace", tags = "4, 13, 19, 20, 240, 491")]
-    pub event: Option<Ftrace>,
-}
+    /// What the kernel's ftrace would have recorded on one CPU.
+    struct FtraceEventBundle {
+        cpu: Option<u32> = 1,
+        event: Vec<FtraceEvent> = 2,
+    }
 
-#[derive(Clone, PartialEq, Oneof)]
-pub enum Ftrace {
-    #[prost(message, tag = "4")]
-    SchedSwitch(SchedSwitch),
-    #[prost(message, tag = "13")]
-    CpuIdle(CpuIdle),
-    #[prost(message, tag = "19")]
-    CpuHotplug(CpuHotplug),
-    #[prost(message, tag = "20")]
-    SchedWaking(SchedWaking),
-    #[prost(message, tag = "240")]
-    ProcessFree(ProcessFree),
-    #[prost(message, tag = "491")]
-    MigrateTask(MigrateTask),
-}
+    struct FtraceEvent {
+        timestamp: Option<u64> = 1,
+        /// The task that ran when it happened.
+        pid: Option<u32> = 2,
+    } oneof event: Ftrace {
+        SchedSwitch = 4,
+        CpuIdle = 13,
+        SchedCpuHotplug = 19,
+        SchedWaking = 20,
+        SchedProcessFree = 240,
+        SchedMigrateTask = 491,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct SchedSwitch {
-    #[prost(string, optional, tag = "1")]
-    pub prev_comm: Option<String>,
-    #[prost(int32, optional, tag = "2")]
-    pub prev_pid: Option<i32>,
-    #[prost(int32, optional, tag = "3")]
-    pub prev_prio: Option<i32>,
-    /// 0 runnable, 1 sleeping, 16 dead.
-    #[prost(int64, optional, tag = "4")]
-    pub prev_state: Option<i64>,
-    #[prost(string, optional, tag = "5")]
-    pub next_comm: Option<String>,
-    #[prost(int32, optional, tag = "6")]
-    pub next_pid: Option<i32>,
-    #[prost(int32, optional, tag = "7")]
-    pub next_prio: Option<i32>,
-}
+    struct SchedSwitch {
+        prev_comm: Option<String> = 1,
+        prev_pid: Option<i32> = 2,
+        prev_prio: Option<i32> = 3,
+        /// 0 runnable, 1 sleeping, 16 dead.
+        prev_state: Option<i64> = 4,
+        next_comm: Option<String> = 5,
+        next_pid: Option<i32> = 6,
+        next_prio: Option<i32> = 7,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct SchedWaking {
-    #[prost(string, optional, tag = "1")]
-    pub comm: Option<String>,
-    #[prost(int32, optional, tag = "2")]
-    pub pid: Option<i32>,
-    #[prost(int32, optional, tag = "3")]
-    pub prio: Option<i32>,
-    #[prost(int32, optional, tag = "4")]
-    pub success: Option<i32>,
-    #[prost(int32, optional, tag = "5")]
-    pub target_cpu: Option<i32>,
-}
+    struct SchedWaking {
+        comm: Option<String> = 1,
+        pid: Option<i32> = 2,
+        prio: Option<i32> = 3,
+        success: Option<i32> = 4,
+        target_cpu: Option<i32> = 5,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct ProcessFree {
-    #[prost(string, optional, tag = "1")]
-    pub comm: Option<String>,
-    #[prost(int32, optional, tag = "2")]
-    pub pid: Option<i32>,
-    #[prost(int32, optional, tag = "3")]
-    pub prio: Option<i32>,
-}
+    struct SchedProcessFree {
+        comm: Option<String> = 1,
+        pid: Option<i32> = 2,
+        prio: Option<i32> = 3,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct MigrateTask {
-    #[prost(string, optional, tag = "1")]
-    pub comm: Option<String>,
-    #[prost(int32, optional, tag = "2")]
-    pub pid: Option<i32>,
-    #[prost(int32, optional, tag = "3")]
-    pub prio: Option<i32>,
-    #[prost(int32, optional, tag = "4")]
-    pub orig_cpu: Option<i32>,
-    #[prost(int32, optional, tag = "5")]
-    pub dest_cpu: Option<i32>,
-}
+    struct SchedMigrateTask {
+        comm: Option<String> = 1,
+        pid: Option<i32> = 2,
+        prio: Option<i32> = 3,
+        orig_cpu: Option<i32> = 4,
+        dest_cpu: Option<i32> = 5,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct CpuIdle {
-    /// The idle state, or `u32::MAX` when it is left.
-    #[prost(uint32, optional, tag = "1")]
-    pub state: Option<u32>,
-    #[prost(uint32, optional, tag = "2")]
-    pub cpu_id: Option<u32>,
-}
+    struct CpuIdle {
+        /// The idle state, or `u32::MAX` when it is left.
+        state: Option<u32> = 1,
+        cpu_id: Option<u32> = 2,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct CpuHotplug {
-    #[prost(int32, optional, tag = "1")]
-    pub affected_cpu: Option<i32>,
-    #[prost(int32, optional, tag = "2")]
-    pub error: Option<i32>,
-    #[prost(int32, optional, tag = "3")]
-    pub status: Option<i32>,
-}
+    struct SchedCpuHotplug {
+        affected_cpu: Option<i32> = 1,
+        error: Option<i32> = 2,
+        status: Option<i32> = 3,
+    }
 
-/// A track of our own in the UI's tree of tracks.
-#[derive(Clone, PartialEq, Message)]
-pub struct TrackDescriptor {
-    #[prost(uint64, optional, tag = "1")]
-    pub uuid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    pub name: Option<String>,
-    #[prost(uint64, optional, tag = "5")]
-    pub parent_uuid: Option<u64>,
-    /// Present on a counter's track; all its fields have useful defaults.
-    #[prost(message, optional, tag = "8")]
-    pub counter: Option<CounterDescriptor>,
-    /// 3: by `sibling_order_rank`.
-    #[prost(int32, optional, tag = "11")]
-    pub child_ordering: Option<i32>,
-    #[prost(int32, optional, tag = "12")]
-    pub sibling_order_rank: Option<i32>,
-}
+    /// A track of our own in the UI's tree of tracks.
+    #[derive(Default)]
+    struct TrackDescriptor {
+        uuid: Option<u64> = 1,
+        name: Option<String> = 2,
+        parent_uuid: Option<u64> = 5,
+        /// Present on a counter's track; all its fields have useful defaults.
+        counter: Option<CounterDescriptor> = 8,
+        /// 3: by `sibling_order_rank`.
+        child_ordering: Option<i32> = 11,
+        sibling_order_rank: Option<i32> = 12,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct CounterDescriptor {
-    #[prost(string, optional, tag = "6")]
-    pub unit_name: Option<String>,
-}
+    struct CounterDescriptor {
+        unit_name: Option<String> = 6,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct TrackEvent {
-    #[prost(message, repeated, tag = "4")]
-    pub debug_annotations: Vec<DebugAnnotation>,
-    /// 1 a slice begins, 2 it ends, 3 an instant, 4 a counter's value.
-    #[prost(int32, optional, tag = "9")]
-    pub r#type: Option<i32>,
-    #[prost(uint64, optional, tag = "10")]
-    pub name_iid: Option<u64>,
-    #[prost(uint64, optional, tag = "11")]
-    pub track_uuid: Option<u64>,
-    #[prost(string, optional, tag = "23")]
-    pub name: Option<String>,
-    #[prost(int64, optional, tag = "30")]
-    pub counter_value: Option<i64>,
-}
+    #[derive(Default)]
+    struct TrackEvent {
+        debug_annotations: Vec<DebugAnnotation> = 4,
+        /// 1 a slice begins, 2 it ends, 3 an instant, 4 a counter's value.
+        r#type: Option<i32> = 9,
+        name_iid: Option<u64> = 10,
+        track_uuid: Option<u64> = 11,
+        name: Option<String> = 23,
+        counter_value: Option<i64> = 30,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct DebugAnnotation {
-    #[prost(uint64, optional, tag = "1")]
-    pub name_iid: Option<u64>,
-    #[prost(uint64, optional, tag = "3")]
-    pub uint_value: Option<u64>,
-    #[prost(int64, optional, tag = "4")]
-    pub int_value: Option<i64>,
-    #[prost(string, optional, tag = "6")]
-    pub string_value: Option<String>,
-    /// Shown in hexadecimal.
-    #[prost(uint64, optional, tag = "7")]
-    pub pointer_value: Option<u64>,
-}
+    #[derive(Default)]
+    struct DebugAnnotation {
+        name_iid: Option<u64> = 1,
+        uint_value: Option<u64> = 3,
+        int_value: Option<i64> = 4,
+        string_value: Option<String> = 6,
+        /// Shown in hexadecimal.
+        pointer_value: Option<u64> = 7,
+    }
 
-/// Names that later packets of the sequence refer to by number.
-#[derive(Clone, PartialEq, Message)]
-pub struct InternedData {
-    #[prost(message, repeated, tag = "2")]
-    pub event_names: Vec<InternedString>,
-    #[prost(message, repeated, tag = "3")]
-    pub debug_annotation_names: Vec<InternedString>,
-}
+    /// Names that later packets of the sequence refer to by number.
+    #[derive(Default)]
+    struct InternedData {
+        event_names: Vec<InternedString> = 2,
+        debug_annotation_names: Vec<InternedString> = 3,
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct InternedString {
-    #[prost(uint64, optional, tag = "1")]
-    pub iid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    pub name: Option<String>,
+    struct InternedString {
+        iid: Option<u64> = 1,
+        name: Option<String> = 2,
+    }
 }

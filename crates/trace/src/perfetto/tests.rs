@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Perfetto files, decoded again: what a reader would see, bounded memory, deterministic bytes.
+//! Perfetto files, decoded with Perfetto's own definitions: what a reader would see, bounded memory,
+//! deterministic bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use perfetto_protos::ftrace_event::FtraceEvent;
+use perfetto_protos::ftrace_event::ftrace_event::Event as Raw;
+use perfetto_protos::process_tree::ProcessTree;
+use perfetto_protos::trace::Trace;
+use perfetto_protos::trace_packet::trace_packet::Data;
+use perfetto_protos::track_event::TrackEvent;
+use perfetto_protos::track_event::track_event::Type::{
+    self, TYPE_COUNTER, TYPE_INSTANT, TYPE_SLICE_BEGIN, TYPE_SLICE_END,
+};
 use proptest::prelude::*;
-use prost::Message;
+use protobuf::descriptor::field_descriptor_proto::Type as Written;
+use protobuf::reflect::{FieldDescriptor, MessageDescriptor, RuntimeFieldType, RuntimeType};
+use protobuf::{Message, MessageFull};
 use scxlab_machine::{CgroupId, CpuId, TaskId};
 
-use super::schema::{Ftrace as Raw, FtraceEvent, Trace, TrackEvent};
 use super::*;
 use crate::event::PrevState;
 use crate::names::TaskName;
@@ -25,7 +36,7 @@ fn bytes(mut tracer: Tracer) -> Vec<u8> {
 }
 
 fn decode(tracer: Tracer) -> Trace {
-    Trace::decode(&bytes(tracer)[..]).unwrap()
+    Trace::parse_from_bytes(&bytes(tracer)).unwrap()
 }
 
 fn name(tracer: &mut Tracer, task: u32, pid: u32, tgid: u32, comm: &str) {
@@ -42,7 +53,7 @@ fn switch(prev: Option<u32>, next: Option<u32>, prev_state: PrevState) -> Kind {
 
 /// Kernel events with the CPU of their bundle, in order of time.
 fn ftrace(trace: &Trace) -> Vec<(u32, FtraceEvent)> {
-    let bundles = trace.packet.iter().filter_map(|packet| packet.ftrace_events.as_ref());
+    let bundles = trace.packet.iter().map(|packet| packet.ftrace_events());
     let mut events: Vec<_> = bundles
         .flat_map(|bundle| bundle.event.iter().map(|event| (bundle.cpu.unwrap(), event.clone())))
         .collect();
@@ -50,46 +61,45 @@ fn ftrace(trace: &Trace) -> Vec<(u32, FtraceEvent)> {
     events
 }
 
+fn trees(trace: &Trace) -> impl Iterator<Item = &ProcessTree> {
+    trace.packet.iter().filter(|packet| packet.has_process_tree()).map(|p| p.process_tree())
+}
+
 /// What a reader makes of our own tracks: (track, time, type, name), with interned names resolved as the
 /// format says: known from the packet that defines them on.
-fn tracks(trace: &Trace) -> Vec<(String, u64, i32, String)> {
+fn tracks(trace: &Trace) -> Vec<(String, u64, Type, String)> {
     let mut names = BTreeMap::new();
     let mut titles = BTreeMap::new();
     let mut seen = Vec::new();
     for packet in &trace.packet {
-        if let Some(track) = &packet.track_descriptor {
-            let parent = track.parent_uuid.map(|uuid| &titles[&uuid]);
-            let title = track.name.clone().unwrap();
-            let title = parent.map_or(title.clone(), |parent| format!("{parent}/{title}"));
-            assert_eq!(
-                titles.insert(track.uuid.unwrap(), title),
-                None,
-                "a track is described once"
-            );
-        }
-        for interned in packet.interned_data.iter().flat_map(|data| &data.event_names) {
-            let earlier = names.insert(interned.iid.unwrap(), interned.name.clone().unwrap());
+        for interned in &packet.interned_data.event_names {
+            let earlier = names.insert(interned.iid(), interned.name().to_owned());
             assert_eq!(earlier, None, "a number means one name");
         }
-        if let Some(event) = &packet.track_event {
-            let track = titles[&event.track_uuid.unwrap()].clone();
-            seen.push((
-                track,
-                packet.timestamp.unwrap(),
-                event.r#type.unwrap(),
-                label(event, &names),
-            ));
+        match &packet.data {
+            Some(Data::TrackDescriptor(track)) => {
+                let parent = track.parent_uuid.map(|uuid| &titles[&uuid]);
+                let title = track.name().to_owned();
+                let title = parent.map_or(title.clone(), |parent| format!("{parent}/{title}"));
+                let earlier = titles.insert(track.uuid(), title);
+                assert_eq!(earlier, None, "a track is described once");
+            }
+            Some(Data::TrackEvent(event)) => {
+                let track = titles[&event.track_uuid()].clone();
+                seen.push((track, packet.timestamp(), event.type_(), label(event, &names)));
+            }
+            _ => {}
         }
     }
     seen
 }
 
 fn label(event: &TrackEvent, names: &BTreeMap<u64, String>) -> String {
-    match (event.name_iid, event.counter_value) {
-        (Some(iid), None) => names[&iid].clone(),
-        (None, Some(value)) => value.to_string(),
-        (None, None) => event.name.clone().unwrap_or_default(),
-        both => panic!("a name and a value: {both:?}"),
+    match (event.has_name_iid(), event.has_counter_value()) {
+        (true, false) => names[&event.name_iid()].clone(),
+        (false, true) => event.counter_value().to_string(),
+        (false, false) => event.name().to_owned(),
+        (true, true) => panic!("a name and a value: {event}"),
     }
 }
 
@@ -113,6 +123,51 @@ fn a_wakeup() -> Tracer {
     tracer
 }
 
+/// Our message's fields are those of Perfetto's: numbers, names, types, and so on in the messages inside.
+fn compare(ours: &str, theirs: &MessageDescriptor) {
+    let fields: Vec<_> = schema::FIELDS.iter().filter(|(message, ..)| *message == ours).collect();
+    assert!(!fields.is_empty(), "{ours} is not declared");
+    for &&(_, name, declared, number) in &fields {
+        // Newer than the crate: https://github.com/google/perfetto/pull/6335
+        if (ours, name) == ("SystemInfo", "machine_name") {
+            continue;
+        }
+        let field = theirs.field_by_number(number).unwrap_or_else(|| panic!("{ours}.{name}"));
+        let plain = |name: &str| name.trim_start_matches("r#").replace('_', "").to_lowercase();
+        assert_eq!(plain(name), plain(field.name()), "{ours}, field {number}");
+        assert_eq!(declared.starts_with("Vec<"), field.is_repeated(), "{ours}.{name}");
+        let inner = declared.trim_start_matches("Vec<").trim_start_matches("Option<");
+        let inner = inner.trim_end_matches('>');
+        let expected = match field.proto().type_() {
+            Written::TYPE_UINT32 => "u32",
+            Written::TYPE_UINT64 => "u64",
+            Written::TYPE_INT32 | Written::TYPE_ENUM => "i32",
+            Written::TYPE_INT64 => "i64",
+            Written::TYPE_STRING => "String",
+            Written::TYPE_MESSAGE => {
+                compare(inner, &message(&field));
+                continue;
+            }
+            other => panic!("{ours}.{name}: {other:?} is none of ours"),
+        };
+        assert_eq!(inner, expected, "{ours}.{name}");
+    }
+}
+
+fn message(field: &FieldDescriptor) -> MessageDescriptor {
+    match field.runtime_field_type() {
+        RuntimeFieldType::Singular(RuntimeType::Message(message))
+        | RuntimeFieldType::Repeated(RuntimeType::Message(message)) => message,
+        _ => panic!("{field} holds no message"),
+    }
+}
+
+#[test]
+fn the_schema_is_perfettos() {
+    let packet = Trace::descriptor().field_by_number(schema::TRACE_PACKET).unwrap();
+    compare("TracePacket", &message(&packet));
+}
+
 #[test]
 fn scheduling_becomes_kernel_events() {
     let trace = decode(a_wakeup());
@@ -125,14 +180,15 @@ fn scheduling_becomes_kernel_events() {
     let Some(Raw::SchedSwitch(last)) = &events[3].1.event else { panic!("{:?}", events[3]) };
     assert_eq!((last.prev_pid, last.prev_state, last.next_pid), (Some(101), Some(16), Some(0)));
     assert_eq!(last.next_comm.as_deref(), Some("swapper/2"));
-    assert!(matches!(&events[4].1.event, Some(Raw::ProcessFree(free)) if free.pid == Some(101)));
+    assert!(
+        matches!(&events[4].1.event, Some(Raw::SchedProcessFree(free)) if free.pid == Some(101))
+    );
 }
 
 #[test]
 fn tasks_are_described_before_they_are_seen() {
     let trace = decode(a_wakeup());
-    let trees: Vec<_> =
-        trace.packet.iter().filter_map(|packet| packet.process_tree.as_ref()).collect();
+    let trees: Vec<_> = trees(&trace).collect();
     let threads: Vec<_> = trees.iter().flat_map(|tree| &tree.threads).collect();
     let got: Vec<_> = threads.iter().map(|t| (t.tid, t.tgid, t.name.as_deref())).collect();
     assert_eq!(
@@ -148,16 +204,16 @@ fn callbacks_kicks_and_queues_become_tracks() {
     let trace = decode(a_wakeup());
     let seen = tracks(&trace);
     let cpu0 = |time, kind, name: &str| ("sched_ext/CPU 0".to_owned(), time, kind, name.to_owned());
-    let dsq = |time, len: &str| ("DSQs/DSQ 0x5".to_owned(), time, 4, len.to_owned());
+    let dsq = |time, len: &str| ("DSQs/DSQ 0x5".to_owned(), time, TYPE_COUNTER, len.to_owned());
     let expected = [
-        cpu0(20, 1, "select_cpu"),
-        cpu0(27, 2, ""),
+        cpu0(20, TYPE_SLICE_BEGIN, "select_cpu"),
+        cpu0(27, TYPE_SLICE_END, ""),
         // Stamped 20 as well: laid behind, because slices of a track cannot overlap.
-        cpu0(27, 1, "enqueue"),
-        cpu0(32, 2, ""),
-        cpu0(32, 3, "insert"),
+        cpu0(27, TYPE_SLICE_BEGIN, "enqueue"),
+        cpu0(32, TYPE_SLICE_END, ""),
+        cpu0(32, TYPE_INSTANT, "insert"),
         dsq(32, "1"),
-        cpu0(32, 3, "kick"),
+        cpu0(32, TYPE_INSTANT, "kick"),
         dsq(40, "0"),
     ];
     assert_eq!(seen, expected);
@@ -189,19 +245,17 @@ fn the_rest_becomes_instants() {
         at("", 5, "scheduler exit"),
     ];
     assert_eq!(seen, expected);
-    let annotations = trace
-        .packet
-        .iter()
-        .filter_map(|p| p.track_event.as_ref())
-        .flat_map(|e| &e.debug_annotations);
-    let texts: Vec<_> = annotations.clone().filter_map(|a| a.string_value.as_deref()).collect();
+    let annotations =
+        trace.packet.iter().flat_map(|packet| &packet.track_event().debug_annotations);
+    let texts: Vec<_> =
+        annotations.clone().filter(|a| a.has_string_value()).map(|a| a.string_value()).collect();
     assert_eq!(texts, ["hello", "stall"]);
-    assert!(annotations.clone().any(|a| a.int_value == Some(-7)));
+    assert!(annotations.clone().any(|a| a.int_value() == -7));
     let states: Vec<_> =
         ftrace(&trace).into_iter().map(|(_, event)| event.event.unwrap()).collect();
     assert!(matches!(&states[0], Raw::CpuIdle(idle) if idle.state == Some(0)));
     assert!(matches!(&states[1], Raw::CpuIdle(idle) if idle.state == Some(u32::MAX)));
-    assert!(matches!(&states[2], Raw::CpuHotplug(plug) if plug.status == Some(0)));
+    assert!(matches!(&states[2], Raw::SchedCpuHotplug(plug) if plug.status == Some(0)));
 }
 
 #[test]
@@ -213,9 +267,8 @@ fn a_reused_slot_is_described_again() {
         emit(&mut tracer, u64::from(pid), 0, switch(Some(0), None, PrevState::Exited));
     }
     let trace = decode(tracer);
-    let trees = trace.packet.iter().filter_map(|packet| packet.process_tree.as_ref());
     let pids: Vec<_> =
-        trees.flat_map(|tree| &tree.threads).filter_map(|thread| thread.tid).collect();
+        trees(&trace).flat_map(|tree| &tree.threads).map(|thread| thread.tid()).collect();
     assert_eq!(pids, [10, 11]);
 }
 
@@ -286,13 +339,13 @@ proptest! {
         };
         let first = write();
         prop_assert_eq!(&first, &write());
-        let trace = Trace::decode(&first[..]).unwrap();
+        let trace = Trace::parse_from_bytes(&first).unwrap();
         let mut open = BTreeSet::new();
         let mut last = BTreeMap::new();
         for (track, time, kind, _) in tracks(&trace) {
             match kind {
-                1 => prop_assert!(open.insert(track.clone())),
-                2 => prop_assert!(open.remove(&track)),
+                TYPE_SLICE_BEGIN => prop_assert!(open.insert(track.clone())),
+                TYPE_SLICE_END => prop_assert!(open.remove(&track)),
                 _ => continue,
             }
             prop_assert!(last.insert(track, time).is_none_or(|before| before <= time));
