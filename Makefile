@@ -9,6 +9,9 @@ export BPF_CLANG ?= clang-19
 SCX_CRATES ?= scx_beerland@1.1.4 scx_bpfland@1.1.4 scx_cake@1.2.2 scx_chaos@1.1.4 scx_cosmos@1.1.7 scx_flash@1.1.4 \
 	scx_flow@4.8.15 scx_lavd@1.1.4 scx_layered@1.1.4 scx_p2dq@1.1.4 scx_pandemonium@5.23.1 scx_rusty@1.1.4 scx_tickless@1.1.4
 
+# Where `make install` puts things; DESTDIR is put before it, for packages.
+PREFIX ?= /usr/local
+
 BUILD := build
 SCXLAB = $(CARGO) run --locked --quiet --release --package scxlab-cli --bin scxlab --
 
@@ -18,11 +21,12 @@ SOAK_SECONDS ?= 60
 
 step = @echo "== $(1)"
 
-.PHONY: help setup build pgo test demo fmt lint deny pins unit aarch64 objects kernel-objects scx-objects abi bench claims-vm tidy clean fuzz soak conserve
+.PHONY: help setup build install pgo test demo fmt lint deny pins unit aarch64 objects kernel-objects scx-objects abi bench claims-vm tidy clean fuzz soak conserve
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
 	@echo "make build           build scxlab (target/release/scxlab)"
+	@echo "make install         build, and copy the program, man pages and completions to PREFIX ($(PREFIX))"
 	@echo "make pgo             build it faster: with a profile of itself at work (target/pgo/scxlab)"
 	@echo "make demo            set up, build, compare two schedulers on a busy laptop, write a trace"
 	@echo "make test            everything CI does"
@@ -46,6 +50,10 @@ setup:
 build: setup
 	$(call step,build)
 	@$(CARGO) build --locked --release --package scxlab-cli --bin scxlab
+
+install: build
+	$(call step,install)
+	@tools/install.sh "$(DESTDIR)$(PREFIX)"
 
 pgo: setup
 	$(call step,build with a profile)

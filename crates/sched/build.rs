@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Compiles every `bpf/sched/<name>/<name>.bpf.c` and `bpf/selftest/<name>/<name>.bpf.c`, and lists the objects for `lib.rs`.
+//! Packs the headers that they were compiled with, for schedulers that others write.
 //!
 //! Uses `scx_cargo`, the same builder and headers as the schedulers of the scx project, so what it makes loads
 //! on a real kernel too. Needs clang 19 or later (`BPF_CLANG` names it; .cargo/config.toml says
@@ -7,7 +8,7 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::{env, fs, io};
 
 use scx_cargo::BpfBuilder;
 
@@ -19,16 +20,59 @@ fn main() {
 }
 
 fn build_all() -> Result<(), String> {
+    // The compiler finds the source lines that it puts beside the code if files are called as from here.
+    env::set_current_dir("../..").map_err(|e| format!("../..: {e}"))?;
     println!("cargo:rerun-if-changed=../../bpf/lib");
-    build_folder("../../bpf/sched", "shipped.rs")?;
-    build_folder("../../bpf/selftest", "selftests.rs")
+    build_folder("bpf/sched", "shipped.rs")?;
+    build_folder("bpf/selftest", "selftests.rs")?;
+    pack_headers().map_err(|e| format!("headers: {e}"))
+}
+
+/// Where `scx_cargo` puts the headers.
+const HEADERS: &str = "scx_utils-bpf_h";
+
+/// What is included as `<scx/...>`, `<lib/...>` and `"lib/..."`, and the kernel's types on this architecture.
+fn pack_headers() -> io::Result<()> {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let all = out.join(HEADERS);
+    let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => "x86",
+        Ok("aarch64") => "arm64",
+        other => return Err(io::Error::other(format!("no headers for {other:?}"))),
+    };
+    let mut archive = tar::Builder::new(Vec::new());
+    archive.mode(tar::HeaderMode::Deterministic);
+    archive.append_dir_all("bpf/lib", "bpf/lib")?;
+    let mut entries: Vec<_> = fs::read_dir(&all)?.collect::<Result<_, _>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let name = entry.file_name();
+        match entry.file_type()? {
+            kind if kind.is_dir() && name != "arch" => {
+                archive.append_dir_all(Path::new("scx").join(&name), entry.path())?;
+            }
+            kind if kind.is_file() => {
+                archive.append_path_with_name(entry.path(), Path::new("scx").join(&name))?;
+            }
+            _ => {}
+        }
+    }
+    let types = fs::canonicalize(all.join("arch").join(arch).join("vmlinux.h"))?;
+    archive.append_path_with_name(types, format!("scx/arch/{arch}/vmlinux.h"))?;
+    let packed = ruzstd::encoding::compress_to_vec(
+        &archive.into_inner()?[..],
+        ruzstd::encoding::CompressionLevel::Fastest,
+    );
+    fs::write(out.join("headers.tar.zst"), packed)?;
+    fs::write(out.join("headers_arch"), arch)
 }
 
 /// Compiles what lies in the subfolders and writes the list of it.
 fn build_folder(dir: &str, list_name: &str) -> Result<(), String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let dir = Path::new(dir);
-    println!("cargo:rerun-if-changed={}", dir.display());
+    // By its place below the package, not below where we went.
+    println!("cargo:rerun-if-changed=../../{}", dir.display());
     let mut list = String::from("&[\n");
     for name in names(dir)? {
         let source = dir.join(&name).join(format!("{name}.bpf.c"));
@@ -59,15 +103,15 @@ fn names(dir: &Path) -> Result<Vec<String>, String> {
 }
 
 fn compile(out: &Path, source: &Path, name: &str) -> Result<(), String> {
-    let root = fs::canonicalize("../..").map_err(|e| format!("../..: {e}"))?;
+    let root = env::current_dir().map_err(|e| format!("the current folder: {e}"))?;
     let source = fs::canonicalize(source).map_err(|e| format!("{}: {e}", source.display()))?;
     let source = source.to_str().ok_or("a source's path is not UTF-8")?;
     let built = BpfBuilder::new().and_then(|mut builder| {
-        builder.add_include_path("../../bpf");
+        builder.add_include_path(&root.join("bpf").to_string_lossy());
         // Where it was built is not part of an object: its hash is the same on every machine.
         builder.add_cflag("-fdebug-compilation-dir=.");
         builder.add_cflag(&format!("-ffile-prefix-map={}/=", root.display()));
-        builder.add_cflag(&format!("-ffile-prefix-map={}/scx_utils-bpf_h/=", out.display()));
+        builder.add_cflag(&format!("-ffile-prefix-map={}/{HEADERS}/=", out.display()));
         builder.enable_skel(source, name).build()
     });
     built.map_err(|e| format!("{source}: {e:#}"))

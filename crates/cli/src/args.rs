@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The flags. Their help texts are the manual: the man page and `docs/reference/flags.md` are made of them.
 
+mod examples;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use scxlab_workload::program::Dur;
+
+use crate::complete;
 
 /// Which CPU scheduler, with which settings, should this workload run on, on this machine?
 ///
 /// Runs compiled sched_ext BPF schedulers (and the kernel's default class) on a simulated machine, without root,
 /// the same way every time.
 #[derive(Debug, Parser)]
-#[command(name = "scxlab", version, after_long_help = EXIT_CODES)]
+#[command(name = "scxlab", version, after_help = examples::ALL, after_long_help = EXIT_CODES)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -34,6 +39,8 @@ Exit codes:
 pub enum Command {
     /// Run a workload under one scheduler, or compare several
     Run(RunArgs),
+    /// Compile a scheduler's source into an object
+    Build(BuildArgs),
     /// Put a scheduler to work on this machine, until Ctrl-C or SIGTERM
     Attach(AttachArgs),
     /// Compare what the simulated and a real kernel call, in situation after situation
@@ -71,6 +78,7 @@ impl Span {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = examples::RUN)]
 pub struct RunArgs {
     /// A scheduler; give several to compare them with the first
     ///
@@ -82,19 +90,23 @@ pub struct RunArgs {
         short,
         long = "scheduler",
         value_name = "SCHED[,KNOB=VALUE]...",
-        default_value = "eevdf"
+        default_value = "eevdf",
+        add = ArgValueCompleter::new(complete::schedulers)
     )]
     pub scheduler: Vec<String>,
 
     /// The workload: a file (rt-app JSON, or our TOML or JSON), or a generator with its parameters
     ///
     /// scxlab list workloads shows the generators.
-    #[arg(short, long, value_name = "WORKLOAD")]
-    pub workload: String,
+    #[arg(short, long, value_name = "WORKLOAD", required_unless_present = "again", add = ArgValueCompleter::new(complete::workloads))]
+    pub workload: Option<String>,
 
-    /// The machine: a spec such as 2n4c2t, a preset, a .toml file, lstopo's .xml, or `host`
-    #[arg(short, long, value_name = "MACHINE")]
-    pub machine: String,
+    /// The machine: a spec such as 2n4c2t, a preset, a .toml file, lstopo's .xml, or `host`; give several to compare on each
+    ///
+    /// With several there is a table for each, and one with the first figures of all. JSON is then a list of results, and -o
+    /// has a folder for each.
+    #[arg(short, long, value_name = "MACHINE", required_unless_present = "again", add = ArgValueCompleter::new(complete::machines))]
+    pub machine: Vec<String>,
 
     /// Runs per scheduler; run i has seed SEED + i under each
     #[arg(short = 'n', long, value_name = "RUNS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -142,7 +154,7 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
     pub format: Format,
 
-    /// Also write results.json, report.txt and the first runs' traces into this folder
+    /// Also write results.json, report.txt and the first runs' traces into this folder, with all that is needed to run it again
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
@@ -169,9 +181,22 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "ENGINE", default_value_t = EngineArg::Jit)]
     pub engine: EngineArg,
 
+    /// Run what this folder, written by -o, holds the results of, and compare them bit for bit
+    ///
+    /// The command and all files that it read are in the folder. Exit code 1: a simulated run is not what it was.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["scheduler", "workload", "machine", "runs", "seed", "duration", "on", "tolerance",
+        "start_offset", "compute_noise", "memory_limit", "kernel", "kernel_args", "memory", "accel", "programs"])]
+    pub again: Option<PathBuf>,
+
     /// Exit with 1 if a scheduler was ejected, a run stopped early, or a task that could run never did
     #[arg(long)]
     pub fail_on_exit: bool,
+}
+
+impl RunArgs {
+    pub fn workload(&self) -> &str {
+        self.workload.as_deref().expect("clap requires it")
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -253,10 +278,39 @@ pub enum AccelArg {
     Counted,
 }
 
+/// Compiles FILE as the shipped schedulers are compiled, by clang 19 or later, into an object that `run -s`, `attach` and a kernel take.
+///
+/// All that it may include is brought along: <scx/common.bpf.h> and the other headers of the scx project, the kernel's types
+/// (vmlinux.h), and ours ("lib/..."). BPF_CLANG names another compiler than clang-19.
 #[derive(Debug, Args)]
+#[command(after_help = examples::BUILD)]
+pub struct BuildArgs {
+    /// The source, such as my.bpf.c
+    #[arg(value_name = "FILE", required_unless_present = "headers")]
+    pub source: Option<PathBuf>,
+
+    /// The object; without it, beside the source: my.bpf.o
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["new", "headers"])]
+    pub output: Option<PathBuf>,
+
+    /// Write a scheduler to start from into FILE, which must not exist, instead of compiling it
+    #[arg(long, conflicts_with = "headers")]
+    pub new: bool,
+
+    /// Another folder of headers; may be given several times
+    #[arg(short = 'I', long, value_name = "DIR")]
+    pub include: Vec<PathBuf>,
+
+    /// Write the headers into this folder, for an editor or another build, instead of compiling
+    #[arg(long, value_name = "DIR", conflicts_with = "source")]
+    pub headers: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = examples::ATTACH)]
 pub struct AttachArgs {
     /// The scheduler, as -s of run
-    #[arg(value_name = "SCHED[,KNOB=VALUE]...")]
+    #[arg(value_name = "SCHED[,KNOB=VALUE]...", add = ArgValueCompleter::new(complete::schedulers))]
     pub scheduler: String,
 
     /// Print statistics so often; 0: never
@@ -273,13 +327,14 @@ pub struct AttachArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = examples::CONFORM)]
 pub struct ConformArgs {
     /// Cases by name, or files of one; all that are shipped without any
     pub cases: Vec<String>,
 
     /// The scheduler whose operations are compared, as for `run`; may be repeated. Without any it is the tracer, with the knobs of
     /// each case
-    #[arg(short, long, value_name = "SCHEDULER")]
+    #[arg(short, long, value_name = "SCHEDULER", add = ArgValueCompleter::new(complete::schedulers))]
     pub scheduler: Vec<String>,
 
     /// Where the real kernel is
@@ -287,7 +342,7 @@ pub struct ConformArgs {
     pub on: On,
 
     /// The virtual machine's topology
-    #[arg(short, long, value_name = "MACHINE", default_value = "2n2c1t")]
+    #[arg(short, long, value_name = "MACHINE", default_value = "2n2c1t", add = ArgValueCompleter::new(complete::machines))]
     pub machine: String,
 
     /// Try a case that does not agree again, up to so many times: on a real kernel others interfere
@@ -303,6 +358,7 @@ pub struct ConformArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = examples::GANG)]
 pub struct GangArgs {
     #[command(subcommand)]
     pub command: GangCommand,
@@ -326,6 +382,7 @@ pub enum GangCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = examples::VM)]
 pub struct VmArgs {
     #[command(subcommand)]
     pub command: VmCommand,
@@ -340,6 +397,7 @@ pub enum VmCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = examples::LIST)]
 pub struct ListArgs {
     /// What to list
     #[arg(value_enum)]
@@ -354,8 +412,10 @@ pub enum Listed {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = examples::TOPO)]
 pub struct TopoArgs {
     /// As -m of run
+    #[arg(add = ArgValueCompleter::new(complete::machines))]
     pub machine: String,
 
     /// Also show every cost with its unit and source
@@ -368,8 +428,10 @@ pub struct TopoArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = examples::INSPECT)]
 pub struct InspectArgs {
     /// An object file, or a shipped scheduler's name
+    #[arg(add = ArgValueCompleter::new(complete::schedulers))]
     pub object: String,
 
     /// Also list every program, map, kernel function, field and helper that the object refers to
@@ -378,12 +440,14 @@ pub struct InspectArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = examples::COMPLETIONS)]
 pub struct CompletionsArgs {
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = examples::MAN)]
 pub struct ManArgs {
     /// Write a page for the command and each of its subcommands into this folder
     #[arg(short, long, value_name = "DIR")]

@@ -16,6 +16,7 @@ use serde_json::json;
 
 use crate::args::{AttachArgs, Format};
 use crate::exit::CliError;
+use crate::input::Inputs;
 use crate::{live, output};
 
 const POLL: Duration = Duration::from_millis(50);
@@ -25,7 +26,7 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
     let kernel = RunningKernel::open()?;
     kernel.check_free()?;
     let machine = this_machine()?;
-    let prepared = live::source(&args.scheduler)?.prepare(&machine, &kernel)?;
+    let prepared = live::source(&Inputs::default(), &args.scheduler)?.prepare(&machine, &kernel)?;
     let Some(object) = &prepared.object else {
         return Err(CliError::NothingToAttach { name: args.scheduler.clone() }.into());
     };

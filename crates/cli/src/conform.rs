@@ -14,16 +14,18 @@ use scxlab_machine::Machine;
 
 use crate::args::{AccelArg, ConformArgs, On};
 use crate::exit::CliError;
-use crate::{input, live, output};
+use crate::input::Inputs;
+use crate::{live, output};
 
 pub fn conform(args: &ConformArgs) -> Result<()> {
     let texts = texts(&args.cases)?;
     let mut cases =
         texts.iter().map(|(name, text)| Case::parse(name, text)).collect::<Result<Vec<_>, _>>()?;
     cases.iter_mut().for_each(|case| case.turns = args.scheduler.is_empty());
+    let inputs = Inputs::default();
     let machine = match args.on {
-        On::Host => input::machine("host")?,
-        _ => input::machine(&args.machine)?,
+        On::Host => inputs.machine("host")?,
+        _ => inputs.machine(&args.machine)?,
     };
     if !scxlab_vm::numbers_cpus_alike(&machine.topology) {
         return Err(CliError::Numbering { machine: args.machine.clone() }.into());
@@ -69,8 +71,9 @@ impl<'a> Check<'a> {
         machine: &Arc<Machine>,
         kernel: &Btf,
     ) -> Result<Check<'a>> {
-        let source = live::source(scheduler)?;
-        let prepared = input::prepare(scheduler, machine, kernel)?;
+        let inputs = Inputs::default();
+        let source = live::source(&inputs, scheduler)?;
+        let prepared = inputs.prepare(scheduler, machine, kernel)?;
         if prepared.object.is_none() {
             return Err(CliError::NothingToAttach { name: scheduler.to_owned() }.into());
         }
@@ -127,7 +130,7 @@ fn texts(wanted: &[String]) -> Result<Vec<(String, String)>> {
             let there_are = format!("{} and files (a path)", names.join(", "));
             return Err(CliError::Unknown { kind: "case", name: name.clone(), there_are }.into());
         }
-        Ok((name.clone(), input::read_text(name)?))
+        Ok((name.clone(), Inputs::default().read_text(name)?))
     };
     wanted.iter().map(one).collect()
 }

@@ -96,6 +96,28 @@ pub enum CliError {
     Busy {
         folder: PathBuf,
     },
+    /// A scheduler's source that cannot be built.
+    Source {
+        path: PathBuf,
+        why: String,
+    },
+    /// A folder that holds no command to run again.
+    NothingKept {
+        folder: PathBuf,
+        why: String,
+    },
+    /// Runs that are not what they were.
+    NotTheSame {
+        runs: usize,
+        of: usize,
+        first: String,
+    },
+    /// No compiler for BPF.
+    NoCompiler {
+        why: String,
+        oldest: u32,
+        variable: &'static str,
+    },
 }
 
 /// Runs that did not go well.
@@ -162,6 +184,22 @@ impl std::fmt::Display for CliError {
             CliError::Busy { folder } => {
                 write!(f, "{}: another scxlab is writing its results there", folder.display())
             }
+            CliError::Source { path, why } => write!(f, "{}: {why}", path.display()),
+            CliError::NothingKept { folder, why } => write!(
+                f,
+                "{}: there is nothing that can be run again: {why}; a folder that `scxlab run -o` wrote is needed",
+                folder.display()
+            ),
+            CliError::NotTheSame { runs, of, first } => {
+                write!(
+                    f,
+                    "{runs} of {of} simulated runs are not what they were; the first: {first}"
+                )
+            }
+            CliError::NoCompiler { why, oldest, variable } => write!(
+                f,
+                "no compiler for BPF: {why}. clang {oldest} or later is needed (Debian: apt install clang-{oldest}); {variable} may name one"
+            ),
         }
     }
 }
@@ -249,12 +287,17 @@ fn code_of(error: &anyhow::Error) -> Code {
 fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(e) = cause.downcast_ref::<CliError>() {
         return Some(match e {
-            CliError::Read { .. } | CliError::NotText { .. } => Code::Input,
+            CliError::Read { .. }
+            | CliError::NotText { .. }
+            | CliError::Source { .. }
+            | CliError::NothingKept { .. } => Code::Input,
+            CliError::NoCompiler { .. } => Code::Target,
             CliError::Write { .. } | CliError::Busy { .. } => Code::Output,
             CliError::Unknown { .. } => Code::Usage,
             CliError::WentBadly(_)
             | CliError::Left { .. }
             | CliError::Differs { .. }
+            | CliError::NotTheSame { .. }
             | CliError::Interrupted { .. } => Code::Ejected,
             CliError::Live { class, .. } => of_class(*class),
             CliError::HostMachine { .. }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `scxlab inspect`
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use scxlab_lab::sim::kernel_target;
 use scxlab_machine::Machine;
 
 use crate::args::InspectArgs;
-use crate::input::{ObjectSource, object_source};
+use crate::input::{Inputs, ObjectSource};
 use crate::output;
 
 /// What an object needs does not depend on the machine; any will do to ask a kernel.
@@ -22,18 +23,14 @@ const MACHINE: &str = "1n1c1t";
 
 pub fn inspect(args: &InspectArgs) -> Result<()> {
     let bytes;
-    let source = match object_source(&args.object)? {
+    let source = match Inputs::default().object_source(&args.object)? {
         ObjectSource::Shipped(source) => source.bytes,
         ObjectSource::File(read) => {
             bytes = read;
             &bytes
         }
     };
-    let object = Arc::new(Object::parse(source, &args.object)?);
-    let target = kernel_target(&Arc::new(Machine::resolve(MACHINE)?))?;
-    let mut open = OpenObject::new(object);
-    open.globals.fill_enum_globals("__", target.btf());
-    let report = look(&open, &target)?;
+    let report = report(source, &args.object)?;
     let mut text = summary(&report);
     text.push_str(&operations(&report));
     text.push_str(&verdict(&report));
@@ -42,6 +39,20 @@ pub fn inspect(args: &InspectArgs) -> Result<()> {
         text.push_str(&everything(&report));
     }
     output::print(&text)
+}
+
+/// Whether anything that an object needs is missing.
+pub fn needs(object: &[u8], name: &str) -> Result<String> {
+    let report = report(object, name)?;
+    Ok(summary(&report) + &verdict(&report))
+}
+
+fn report(object: &[u8], name: &str) -> Result<Report> {
+    let object = Arc::new(Object::parse(object, name)?);
+    let target = kernel_target(&Arc::new(Machine::resolve(MACHINE)?))?;
+    let mut open = OpenObject::new(object);
+    open.globals.fill_enum_globals("__", target.btf());
+    Ok(look(&open, &target)?)
 }
 
 fn summary(r: &Report) -> String {
@@ -106,13 +117,23 @@ fn knobs(knobs: &[Knob]) -> String {
     let name = knobs.iter().map(|k| k.name.len()).max().unwrap_or(0);
     let ty = knobs.iter().map(|k| k.ty.len()).max().unwrap_or(0);
     for k in knobs {
-        let _ = write!(text, "  {:name$}  {:ty$}  {}", k.name, k.ty, k.default);
+        let _ = write!(text, "  {:name$}  {:ty$}  {}", k.name, k.ty, shortened(&k.default));
         if !k.values.is_empty() {
             let _ = write!(text, "  (one of {})", k.values.join(", "));
         }
         text.push_str(if k.constant { "\n" } else { "  (data: programs may change it)\n" });
     }
     text
+}
+
+/// A long array without its end; the manifest of a run has all of it.
+fn shortened(value: &str) -> Cow<'_, str> {
+    const SHOWN: usize = 60;
+    let cut = value.char_indices().nth(SHOWN).and_then(|(at, _)| value[..at].rfind(", "));
+    match cut {
+        Some(at) if value.starts_with('[') => format!("{}, ...]", &value[..at]).into(),
+        _ => value.into(),
+    }
 }
 
 fn everything(r: &Report) -> String {

@@ -19,7 +19,7 @@ use scxlab_vm::{Accel, GuestFile, Need, VmSpec};
 
 use crate::args::{AccelArg, On, VmOptions};
 use crate::exit::CliError;
-use crate::input::{self, ObjectSource};
+use crate::input::{self, Inputs, ObjectSource};
 use crate::{output, vm};
 
 const JOB: &str = "/scxlab/job.json";
@@ -59,6 +59,7 @@ fn read_job(guest: &Guest) -> std::io::Result<Job> {
 
 /// Every run of the session, in its order, on a real kernel.
 pub fn runs(
+    inputs: &Inputs,
     session: &Session,
     schedulers: &[String],
     command: Option<&[String]>,
@@ -80,7 +81,7 @@ pub fn runs(
         Work::Program(_) => Vec::new(),
     };
     let task = Task::Runs {
-        schedulers: schedulers.iter().map(|text| source(text)).collect::<Result<_>>()?,
+        schedulers: schedulers.iter().map(|text| source(inputs, text)).collect::<Result<_>>()?,
         workload,
         runs: session.runs,
         seed: session.seed,
@@ -195,7 +196,7 @@ fn accel(arg: AccelArg) -> Accel {
 }
 
 /// A scheduler with what its files hold.
-pub fn source(text: &str) -> Result<SchedulerSource> {
+pub fn source(inputs: &Inputs, text: &str) -> Result<SchedulerSource> {
     let arg = SchedulerArg::parse(text)?;
     let mut source = SchedulerSource {
         text: text.to_owned(),
@@ -206,7 +207,7 @@ pub fn source(text: &str) -> Result<SchedulerSource> {
     if arg.is_default_class() {
         return Ok(source);
     }
-    match input::object_source(&arg.name)? {
+    match inputs.object_source(&arg.name)? {
         ObjectSource::Shipped(shipped) => {
             source.name = shipped.name.to_owned();
             source.bytes = shipped.bytes.into();
@@ -219,7 +220,7 @@ pub fn source(text: &str) -> Result<SchedulerSource> {
     source.recipe = match arg.recipe.as_deref() {
         None => RecipeSource::Auto,
         Some("none") => RecipeSource::None,
-        Some(name) => RecipeSource::Text { name: name.to_owned(), text: input::recipe_text(name)? },
+        Some(name) => RecipeSource::Text { name: name.to_owned(), text: inputs.recipe_text(name)? },
     };
     Ok(source)
 }

@@ -4,8 +4,11 @@
 //! Owns: what a user types and reads; opening files. Does not: decide anything about a run (see the lab crate).
 //! Start at: `args.rs` (the flags), `exit.rs` (the exit codes), `run.rs`.
 
+mod again;
 mod args;
 mod attach;
+mod build;
+mod complete;
 mod conform;
 mod exit;
 mod gang;
@@ -31,6 +34,9 @@ fn main() -> ExitCode {
         live::guest_main();
     }
     scxlab_workload::native::child_main();
+    if complete::answer() {
+        return ExitCode::SUCCESS;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return exit::from_clap(&error),
@@ -41,6 +47,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
+        Command::Build(args) => build::build(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Conform(args) => conform::conform(&args),
         Command::Gang(args) => gang::gang(&args.command),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is made from the flags' declaration: completions, man pages, `docs/reference/flags.md`.
+//! What is made from the flags' declaration: scripts for completion, man pages, `docs/reference/flags.md`.
 
 #[cfg(test)]
 mod tests;
@@ -11,13 +11,11 @@ use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::args::Cli;
-use crate::output;
+use crate::{complete, output};
 
 /// `scxlab completions`
 pub fn completions(shell: Shell) -> Result<()> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "scxlab", &mut script);
-    output::print(&String::from_utf8_lossy(&script))
+    output::print(&String::from_utf8_lossy(&complete::registration(shell)?))
 }
 
 /// `scxlab man`

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use scxlab_bpf::vm::Engine;
-use scxlab_lab::report::report;
+use scxlab_lab::report::{OnMachine, across_machines, report};
 use scxlab_lab::results::{Request, Results, Version};
 use scxlab_lab::run::Run;
 use scxlab_lab::session::{Progress, RunKey, Session};
@@ -17,55 +17,155 @@ use scxlab_trace::{PerfettoSink, Sink, Tee, TimelineSink, Tracer};
 use scxlab_workload::Perturb;
 use scxlab_workload::program::Dur;
 
+use crate::again::{self, Kept};
 use crate::args::{EngineArg, Format, On, RunArgs, Span};
 use crate::exit::{Bad, CliError};
+use crate::input::Inputs;
 use crate::progress::with_bar;
-use crate::{input, live, output};
+use crate::{live, output};
 
 /// A workload that says nothing of its end is not run for ever.
 const MAX_UNASKED_NS: u64 = 60_000_000_000;
 
+/// What is done on one of the machines.
+struct Part {
+    /// The machine as the user calls it.
+    machine: String,
+    session: Session,
+    command: Option<Vec<String>>,
+    /// Where its results go, if that is asked for.
+    folder: Option<PathBuf>,
+    traces: Vec<PathBuf>,
+}
+
 pub fn run(args: &RunArgs) -> Result<()> {
-    let (session, command) = session(args)?;
+    let Some(folder) = &args.again else {
+        return carry_out(args, &Inputs::default()).map(|_| ());
+    };
+    let kept = Kept::read(folder)?;
+    let all = carry_out(&kept.args(args)?, kept.inputs())?;
+    kept.compare(&all)
+}
+
+/// Returns the results, of each machine.
+fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
     let targets = targets(args)?;
-    if let (Some(words), true) = (&command, targets.contains(&On::Sim)) {
-        return Err(CliError::CommandSimulated { command: words.join(" ") }.into());
+    let parts = parts(args, inputs)?;
+    for part in &parts {
+        if let (Some(words), true) = (&part.command, targets.contains(&On::Sim)) {
+            return Err(CliError::CommandSimulated { command: words.join(" ") }.into());
+        }
     }
     let _folder = args.output.as_deref().map(output::lock_folder).transpose()?;
-    let paths = trace_paths(args, &session);
-    let timelines: Vec<TextBuffer> =
-        session.schedulers.iter().map(|_| TextBuffer::default()).collect();
-    let files = output::Files::default();
-    let traces = |key: RunKey| tracer(args, &session, key, (&paths, &files), &timelines);
     if !targets.contains(&On::Sim) && (args.trace.is_some() || args.timeline.is_some()) {
         output::say("note: only simulated runs are traced; no trace is written");
     }
+    if let Some(folder) = &args.output {
+        again::keep(folder, args, inputs, version())?;
+    }
+    let mut all: Vec<Results> = Vec::new();
+    for part in &parts {
+        let done = run_part(args, inputs, part, &targets)?;
+        if args.format == Format::Table && !all.is_empty() {
+            output::print("\n")?;
+        }
+        publish(args, part, &done)?;
+        all.push(done.results);
+        if let Some(error) = done.interrupted {
+            finish(args, &parts, &all)?;
+            return Err(error.into());
+        }
+    }
+    finish(args, &parts, &all)?;
+    let runs = || all.iter().flat_map(|results| &results.runs);
+    let bad = bad(runs());
+    if args.fail_on_exit && bad.runs > 0 {
+        return Err(CliError::WentBadly(bad).into());
+    }
+    Ok(all)
+}
+
+/// One for each machine, in the order given; all are read before anything runs.
+fn parts(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Part>> {
+    let machines = machines(args);
+    let are_many = machines.len() > 1;
+    let part = |(machine, short): (String, String)| {
+        let (session, command) = session(args, inputs, &machine)?;
+        let folder = args.output.as_deref().map(|folder| machine_folder(folder, &short, are_many));
+        let file = args.trace.as_ref().map(|file| match are_many {
+            true => output::with_name(file, &short),
+            false => file.clone(),
+        });
+        let traces = trace_paths(file, folder.as_deref(), &session);
+        Ok(Part { machine, session, command, folder, traces })
+    };
+    machines.into_iter().map(part).collect()
+}
+
+/// Each once, with a name for its files: a path is none, and two machines may look alike as one.
+fn machines(args: &RunArgs) -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> = Vec::new();
+    for machine in &args.machine {
+        if all.iter().any(|(name, _)| name == machine) {
+            continue;
+        }
+        let mut short = output::safe_name(machine);
+        if all.iter().any(|(_, taken)| *taken == short) {
+            short = format!("{short}-{}", all.len() + 1);
+        }
+        all.push((machine.clone(), short));
+    }
+    all
+}
+
+fn machine_folder(folder: &Path, short: &str, are_many: bool) -> PathBuf {
+    if are_many { folder.join(short) } else { folder.to_owned() }
+}
+
+/// Where the results of each machine are, below a folder of -o.
+pub fn machine_folders(args: &RunArgs, folder: &Path) -> Vec<PathBuf> {
+    let machines = machines(args);
+    let are_many = machines.len() > 1;
+    machines.iter().map(|(_, short)| machine_folder(folder, short, are_many)).collect()
+}
+
+/// What came of a part.
+struct Done {
+    results: Results,
+    timelines: Vec<TextBuffer>,
+    interrupted: Option<CliError>,
+}
+
+fn run_part(args: &RunArgs, inputs: &Inputs, part: &Part, targets: &[On]) -> Result<Done> {
+    let session = &part.session;
+    let timelines: Vec<TextBuffer> =
+        session.schedulers.iter().map(|_| TextBuffer::default()).collect();
+    if let Some(folder) = &part.folder {
+        output::make_folder(folder)?;
+    }
+    let files = output::Files::default();
+    let traces = |key: RunKey| tracer(args, session, key, (&part.traces, &files), &timelines);
     let mut runs = Vec::new();
     for on in targets {
-        let progress = Progress::new(&session);
+        let progress = Progress::new(session);
         runs.extend(match on {
             On::Sim => {
                 let interrupt = interrupt(args.vm.deadline);
                 with_bar(&progress, || session.execute(&traces, &progress, &interrupt))?
             }
-            on => live::runs(&session, &args.scheduler, command.as_deref(), on, &args.vm)?,
+            on => {
+                let command = part.command.as_deref();
+                live::runs(inputs, session, &args.scheduler, command, *on, &args.vm)?
+            }
         });
     }
-    if is_unasked(args, &session) {
+    if is_unasked(args, session) {
         note_cut(&mut runs);
     }
-    let (bad, interrupted) = (bad(&runs), interrupted(&runs));
-    let results = Results::new(&session, request(args), runs);
+    let interrupted = interrupted(&runs);
+    let results = Results::new(session, request(args, &part.machine), runs);
     files.publish()?;
-    publish(args, &session, &results)?;
-    show(args, &session, &timelines)?;
-    if let Some(error) = interrupted {
-        return Err(error.into());
-    }
-    if args.fail_on_exit && bad.runs > 0 {
-        return Err(CliError::WentBadly(bad).into());
-    }
-    Ok(())
+    Ok(Done { results, timelines, interrupted })
 }
 
 /// Why simulated runs end now, if they do. A run on a real kernel has its own ways.
@@ -89,11 +189,11 @@ fn interrupted(runs: &[Run]) -> Option<CliError> {
     Some(CliError::Interrupted { why, whole, cut, not_begun })
 }
 
-fn bad(runs: &[Run]) -> Bad {
-    let count = |is: fn(&Run) -> bool| runs.iter().filter(|run| is(run)).count();
+fn bad<'a>(runs: impl Iterator<Item = &'a Run> + Clone) -> Bad {
+    let count = |is: fn(&Run) -> bool| runs.clone().filter(|run| is(run)).count();
     Bad {
         runs: count(|run| !run.went_well()),
-        of: runs.len(),
+        of: runs.clone().count(),
         ejected: count(Run::was_ejected),
         stopped_early: count(|run| !run.stop.is_regular()),
         starved: count(|run| !run.never_ran.is_empty()),
@@ -105,7 +205,7 @@ fn targets(args: &RunArgs) -> Result<Vec<On>> {
     let mut all: Vec<On> = Vec::new();
     for on in &args.on {
         if *on == On::Host {
-            live::check_host(&args.machine)?;
+            args.machine.iter().try_for_each(|machine| live::check_host(machine))?;
         }
         if !all.contains(on) {
             all.push(*on);
@@ -114,10 +214,14 @@ fn targets(args: &RunArgs) -> Result<Vec<On>> {
     Ok(all)
 }
 
-fn session(args: &RunArgs) -> Result<(Session, Option<Vec<String>>)> {
-    let machine = input::machine(&args.machine)?;
-    let (workload, command) = input::workload(&args.workload)?;
-    let schedulers = input::schedulers(&args.scheduler, &machine)?;
+fn session(
+    args: &RunArgs,
+    inputs: &Inputs,
+    machine: &str,
+) -> Result<(Session, Option<Vec<String>>)> {
+    let machine = inputs.machine(machine)?;
+    let (workload, command) = inputs.workload(args.workload())?;
+    let schedulers = inputs.schedulers(&args.scheduler, &machine)?;
     let session = Session {
         machine,
         workload,
@@ -155,31 +259,60 @@ fn note_cut(runs: &mut [Run]) {
     }
 }
 
-fn request(args: &RunArgs) -> Request {
+fn version() -> Version {
+    Version {
+        version: env!("CARGO_PKG_VERSION").into(),
+        commit: option_env!("SCXLAB_COMMIT").map(str::to_owned),
+    }
+}
+
+fn request(args: &RunArgs, machine: &str) -> Request {
     Request {
-        version: Version {
-            version: env!("CARGO_PKG_VERSION").into(),
-            commit: option_env!("SCXLAB_COMMIT").map(str::to_owned),
-        },
-        workload: args.workload.clone(),
-        machine: args.machine.clone(),
+        version: version(),
+        workload: args.workload().to_owned(),
+        machine: machine.to_owned(),
         targets: args.on.iter().map(|on| on.name().to_owned()).collect(),
         tolerance_percent: args.tolerance,
     }
 }
 
-fn publish(args: &RunArgs, session: &Session, results: &Results) -> Result<()> {
-    if let Some(folder) = &args.output {
-        output::write_file(&folder.join("results.json"), results.to_json().as_bytes())?;
-        output::write_file(
-            &folder.join("report.txt"),
-            output::visible(&report(session, results)).as_bytes(),
-        )?;
+/// The results of one machine; with several, JSON comes at the end.
+fn publish(args: &RunArgs, part: &Part, done: &Done) -> Result<()> {
+    let Part { session, folder, .. } = part;
+    if let Some(folder) = folder {
+        output::write_file(&folder.join("results.json"), done.results.to_json().as_bytes())?;
+        let report = report(session, &done.results);
+        output::write_file(&folder.join("report.txt"), output::visible(&report).as_bytes())?;
     }
-    output::print(&match args.format {
-        Format::Table => report(session, results),
-        Format::Json => results.to_json(),
-    })
+    if args.format == Format::Table {
+        output::print(&report(session, &done.results))?;
+    }
+    show(args, session, &done.timelines)
+}
+
+/// What is said of all machines: of those that were reached, if the command was interrupted.
+fn finish(args: &RunArgs, parts: &[Part], all: &[Results]) -> Result<()> {
+    if args.format == Format::Json {
+        let texts: Vec<String> = all.iter().map(Results::to_json).collect();
+        return output::print(&match &texts[..] {
+            [one] if parts.len() == 1 => one.clone(),
+            many => format!("[\n{}]\n", many.join(",\n")),
+        });
+    }
+    if all.len() < 2 {
+        return Ok(());
+    }
+    let done = parts.iter().zip(all);
+    let done = done.map(|(part, results)| OnMachine {
+        name: &part.machine,
+        session: &part.session,
+        results,
+    });
+    let text = across_machines(&done.collect::<Vec<_>>());
+    if let Some(folder) = &args.output {
+        output::write_file(&folder.join("report.txt"), output::visible(&text).as_bytes())?;
+    }
+    output::print(&format!("\n{text}"))
 }
 
 /// What is made of a run's events: a Perfetto file and a timeline, of the first run of each scheduler.
@@ -246,13 +379,12 @@ fn show(args: &RunArgs, session: &Session, timelines: &[TextBuffer]) -> Result<(
 }
 
 /// The trace file of each scheduler's first run; none when no traces are wanted.
-fn trace_paths(args: &RunArgs, session: &Session) -> Vec<PathBuf> {
+fn trace_paths(file: Option<PathBuf>, folder: Option<&Path>, session: &Session) -> Vec<PathBuf> {
     let shorts: Vec<&str> = session.schedulers.iter().map(|s| s.short.as_str()).collect();
-    let in_folder = args.output.as_ref().map(|folder| folder.join("trace.pftrace"));
-    match (&args.trace, in_folder) {
-        (Some(file), _) if shorts.len() == 1 => vec![file.clone()],
-        (Some(file), _) => named(file, &shorts),
-        (None, Some(file)) => named(&file, &shorts),
+    match (file, folder) {
+        (Some(file), _) if shorts.len() == 1 => vec![file],
+        (Some(file), _) => named(&file, &shorts),
+        (None, Some(folder)) => named(&folder.join("trace.pftrace"), &shorts),
         (None, None) => Vec::new(),
     }
 }

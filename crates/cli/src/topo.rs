@@ -7,10 +7,11 @@ use anyhow::Result;
 use scxlab_machine::{CpuId, CpuMask, Machine, Topology};
 
 use crate::args::{Format, TopoArgs};
-use crate::{input, output};
+use crate::input::Inputs;
+use crate::output;
 
 pub fn topo(args: &TopoArgs) -> Result<()> {
-    let machine = input::machine(&args.machine)?;
+    let machine = Inputs::default().machine(&args.machine)?;
     if args.format == Format::Json {
         return output::print(&format!("{}\n", machine.canonical()));
     }

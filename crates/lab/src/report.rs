@@ -5,6 +5,7 @@
 
 mod fate;
 mod format;
+mod machines;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ use crate::run::{CgroupResult, Run};
 use crate::session::Session;
 use crate::stats::{Change, Summary, Verdict};
 use format::{ABSENT, Align, Scale, grid};
+pub use machines::{OnMachine, across_machines};
 
 /// What a row shows.
 struct Row {
@@ -211,6 +213,36 @@ impl Row {
         }
     }
 
+    /// The largest figure of it that would be shown.
+    fn largest(&self, groups: &[&[Run]]) -> f64 {
+        let summaries = groups.iter().map(|g| Summary::of(&known(&self.column(g))));
+        summaries.map(|s| s.size()).fold(0.0, f64::max)
+    }
+
+    fn scale(&self, largest: f64) -> Scale {
+        match self.kind {
+            Kind::Time => Scale::time(largest),
+            Kind::Count => Scale::count(largest),
+            Kind::Percent => Scale::percent(),
+        }
+    }
+
+    /// Of each group its figure, and from the second on the change against the first.
+    fn cells(&self, groups: &[&[Run]], scale: &Scale) -> Vec<String> {
+        let columns: Vec<Column> = groups.iter().map(|g| self.column(g)).collect();
+        let mut cells = Vec::new();
+        for (at, column) in columns.iter().enumerate() {
+            cells.push(scale.summary(&Summary::of(&known(column))));
+            if at > 0 {
+                let change = change_of(groups[0], groups[at], &columns[0], column);
+                let lacks = |at: usize| known(&columns[at]).is_empty() && counts(groups[at]);
+                let text = || change_text(&change);
+                cells.push(if lacks(0) || lacks(at) { String::new() } else { text() });
+            }
+        }
+        cells
+    }
+
     /// Whether the run has it, and more than nothing of it. A run that does not count has rows like others, so that the
     /// table shows what there is no figure for.
     fn is_in(&self, run: &Run) -> bool {
@@ -248,24 +280,9 @@ fn metrics_table(names: &[&str], groups: &[&[Run]]) -> String {
 }
 
 fn line(row: &Row, groups: &[&[Run]]) -> Vec<String> {
-    let columns: Vec<Column> = groups.iter().map(|g| row.column(g)).collect();
-    let summaries: Vec<Summary> = columns.iter().map(|c| Summary::of(&known(c))).collect();
-    let largest = summaries.iter().map(Summary::size).fold(0.0, f64::max);
-    let scale = match row.kind {
-        Kind::Time => Scale::time(largest),
-        Kind::Count => Scale::count(largest),
-        Kind::Percent => Scale::percent(),
-    };
+    let scale = row.scale(row.largest(groups));
     let mut cells = vec![scale.label(&row.label)];
-    for (at, summary) in summaries.iter().enumerate() {
-        cells.push(scale.summary(summary));
-        if at > 0 {
-            let change = change_of(groups[0], groups[at], &columns[0], &columns[at]);
-            let lacks = |at: usize| known(&columns[at]).is_empty() && counts(groups[at]);
-            let text = || change_text(&change);
-            cells.push(if lacks(0) || lacks(at) { String::new() } else { text() });
-        }
-    }
+    cells.extend(row.cells(groups, &scale));
     cells
 }
 

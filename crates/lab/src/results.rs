@@ -5,7 +5,7 @@
 //! equal manifests. The form is `docs/reference/results.schema.json`.
 
 use indexmap::IndexMap;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::agreement::{Agreement, agreement};
 use crate::compare::{Comparison, compare};
@@ -42,7 +42,7 @@ pub struct Manifest {
     pub compute_noise_permille: u32,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Version {
     pub version: String,
     /// The commit that the program was built from, if the build was told.

@@ -21,4 +21,5 @@ pub use event::EventQueue;
 pub use id::{CgroupId, CoreId, CpuId, LlcId, Nanos, NodeId, TaskId};
 pub use machine::{Machine, MachineError, presets};
 pub use rng::Stream;
+pub use topology::sysfs::SysfsReader;
 pub use topology::{Distance, Topology, TopologyError};

@@ -5,6 +5,16 @@
 //! Owns: their names and bytes. Does not: load them, or know what is in them.
 //! Start at: `bpf/sched/<name>/<name>.bpf.c`.
 
+/// The headers that they were compiled with, as a tar archive in Zstandard's form: ours in `bpf/lib`, those of the scx project and the
+/// kernel's types in `scx`.
+pub static HEADERS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/headers.tar.zst"));
+
+/// The architecture of those types, as `__TARGET_ARCH_*` calls it.
+pub static HEADERS_ARCH: &str = include_str!(concat!(env!("OUT_DIR"), "/headers_arch"));
+
+/// The source of `vtime`: a scheduler to start from.
+pub static EXAMPLE: &str = include_str!("../../../bpf/sched/vtime/vtime.bpf.c");
+
 /// One shipped scheduler.
 #[derive(Clone, Copy)]
 pub struct Shipped {

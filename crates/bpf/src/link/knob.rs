@@ -180,9 +180,11 @@ pub fn parse_int(text: &str) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// Prints the value that `bytes` hold. Long arrays are cut.
+/// Of equal values in a row that many are written out in an array.
+const RUN_WRITTEN_OUT: usize = 7;
+
+/// Prints the value that `bytes` hold, all of it: a manifest has it.
 pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
-    const SHOWN: usize = 8;
     let Ok(resolved) = btf.resolve(ty) else {
         return "?".to_owned();
     };
@@ -209,27 +211,54 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
             let Some(array) = btf.array(resolved) else {
                 return "?".to_owned();
             };
-            if is_char(btf, array.elem) {
-                let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len()).min(256);
-                return format!("\"{}\"", String::from_utf8_lossy(&bytes[..end]).escape_debug());
+            if let Some(text) = text_of(bytes).filter(|_| is_char(btf, array.elem)) {
+                return format!("\"{}\"", text.escape_debug());
             }
             let size = btf.size_of(array.elem).unwrap_or(0) as usize;
             if size == 0 {
                 return "[]".to_owned();
             }
-            let mut parts: Vec<_> = bytes
-                .chunks_exact(size)
-                .take(SHOWN)
-                .map(|part| format_value(btf, array.elem, part))
-                .collect();
-            if bytes.len() / size > SHOWN {
-                parts.push("...".to_owned());
-            }
+            let values = bytes.chunks_exact(size).map(|part| format_value(btf, array.elem, part));
+            let parts = runs(values);
             format!("[{}]", parts.join(", "))
         }
         Kind::Ptr => format!("{:#x}", int_of(bytes, false)),
-        _ => "{...}".to_owned(),
+        Kind::Struct | Kind::Union => {
+            // Bit fields are no knobs: a member of that kind cannot be set.
+            let plain = btf.members(resolved).filter(|m| m.bitfield_bits == 0);
+            let fields = plain.map(|m| {
+                let size = btf.size_of(m.ty).unwrap_or(0) as usize;
+                let from = m.bit_off as usize / 8;
+                let value = bytes.get(from..from + size).unwrap_or_default();
+                format!("{}: {}", m.name, format_value(btf, m.ty, value))
+            });
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
+        }
+        _ => "?".to_owned(),
     }
+}
+
+/// Bytes that are a C string and nothing behind it.
+fn text_of(bytes: &[u8]) -> Option<&str> {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    let is_rest_empty = bytes[end..].iter().all(|b| *b == 0);
+    std::str::from_utf8(&bytes[..end]).ok().filter(|_| is_rest_empty)
+}
+
+/// Values, with many equal ones in a row as one: `0 x 500`.
+fn runs(values: impl Iterator<Item = String>) -> Vec<String> {
+    let mut runs: Vec<(String, usize)> = Vec::new();
+    for value in values {
+        match runs.last_mut() {
+            Some((last, count)) if *last == value => *count += 1,
+            _ => runs.push((value, 1)),
+        }
+    }
+    let text = |(value, count): (String, usize)| match count {
+        0..=RUN_WRITTEN_OUT => vec![value; count],
+        _ => vec![format!("{value} x {count}")],
+    };
+    runs.into_iter().flat_map(text).collect()
 }
 
 /// The integer in little-endian `bytes`; at most 16 of them.

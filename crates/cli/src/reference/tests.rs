@@ -32,7 +32,7 @@ fn section(text: &mut String, command: &Command, name: &str) {
     for arg in command.get_arguments().filter(|a| !a.is_hide_set()) {
         argument(text, arg);
     }
-    if let Some(after) = command.get_after_long_help() {
+    if let Some(after) = command.get_after_long_help().or(command.get_after_help()) {
         let _ = writeln!(text, "\n    {}", after.to_string().replace('\n', "\n    "));
     }
 }

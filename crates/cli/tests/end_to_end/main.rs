@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The command as a user meets it: results, traces, comparisons, determinism.
 
+mod again;
+mod build;
 mod docs;
+mod machines;
 mod outputs;
 mod schema;
 mod trace;

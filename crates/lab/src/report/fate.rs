@@ -18,6 +18,11 @@ pub fn name(name: &str, group: &[Run]) -> String {
     format!("{name}{mark}")
 }
 
+/// Behind the name of a machine on which runs do not count.
+pub fn mark(groups: &[&[Run]]) -> &'static str {
+    if groups.iter().all(|group| group.iter().all(|run| run.counts)) { "" } else { " !" }
+}
+
 /// The lines before the metrics: always how the schedulers left; the others if there is something to say.
 pub fn lines(groups: &[&[Run]]) -> Vec<Vec<String>> {
     let any = |is: fn(&Run) -> bool| groups.iter().any(|group| group.iter().any(is));

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `scxlab run --again`: what a results folder needs so that its runs can be made again, and whether they are the same.
+//!
+//! Owns: the folder's `request`, with the command and each file that it read.
+//!
+//! ```text
+//! DIR/request/command.json   the words of the command, which files it read, what sysfs said of this machine
+//! DIR/request/0-app.json     a file, as it was
+//! ```
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Parser;
+use scxlab_lab::results::{Results, Version};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::args::{Cli, Command, RunArgs};
+use crate::exit::CliError;
+use crate::input::{self, Inputs};
+use crate::output;
+use crate::run::machine_folders;
+
+const FOLDER: &str = "request";
+const COMMAND: &str = "command.json";
+
+#[derive(Serialize, Deserialize)]
+struct Request {
+    scxlab: Version,
+    /// The words after the program's name.
+    command: Vec<String>,
+    files: Vec<File>,
+    sysfs: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct File {
+    /// As the command named it.
+    path: String,
+    /// Its name in the folder.
+    kept: String,
+}
+
+/// Writes what is needed to do this again.
+pub fn keep(folder: &Path, args: &RunArgs, inputs: &Inputs, scxlab: Version) -> Result<()> {
+    let folder = folder.join(FOLDER);
+    output::make_folder(&folder)?;
+    let mut files = Vec::new();
+    for (number, (path, bytes)) in inputs.files().into_iter().enumerate() {
+        let name = Path::new(&path).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let kept = format!("{number}-{}", output::safe_name(&name));
+        output::write_file(&folder.join(&kept), &bytes)?;
+        files.push(File { path, kept });
+    }
+    let request = Request { scxlab, command: command(args)?, files, sysfs: inputs.sysfs() };
+    let mut text = serde_json::to_string_pretty(&request).expect("plain data");
+    text.push('\n');
+    output::write_file(&folder.join(COMMAND), text.as_bytes())
+}
+
+/// This process's command; of one that was run again, the first one's.
+fn command(args: &RunArgs) -> Result<Vec<String>> {
+    if let Some(folder) = &args.again {
+        return Ok(Request::read(folder)?.command);
+    }
+    let words = std::env::args_os().skip(1).map(OsString::into_string);
+    let not_text = |word: OsString| CliError::NotText { path: word.into() };
+    Ok(words.collect::<Result<_, _>>().map_err(not_text)?)
+}
+
+impl Request {
+    fn read(folder: &Path) -> Result<Request> {
+        let path = folder.join(FOLDER).join(COMMAND);
+        let text = input::read(&path.display().to_string());
+        let text = text.map_err(|e| nothing_kept(folder, e.to_string()))?;
+        let read = serde_json::from_slice(&text);
+        Ok(read.map_err(|e| nothing_kept(folder, format!("{}: {e}", path.display())))?)
+    }
+}
+
+fn nothing_kept(folder: &Path, why: String) -> CliError {
+    CliError::NothingKept { folder: folder.to_owned(), why }
+}
+
+/// What a folder holds.
+pub struct Kept {
+    folder: PathBuf,
+    request: Request,
+    inputs: Inputs,
+}
+
+impl Kept {
+    pub fn read(folder: &Path) -> Result<Kept> {
+        let request = Request::read(folder)?;
+        let mut files = BTreeMap::new();
+        for File { path, kept } in &request.files {
+            // A name, not a way out of the folder.
+            let name = Path::new(kept).file_name().unwrap_or_default();
+            let bytes = input::read(&folder.join(FOLDER).join(name).display().to_string())?;
+            files.insert(path.clone(), bytes);
+        }
+        let inputs = Inputs::kept(files, request.sysfs.clone());
+        Ok(Kept { folder: folder.to_owned(), request, inputs })
+    }
+
+    pub fn inputs(&self) -> &Inputs {
+        &self.inputs
+    }
+
+    /// The command that was given, with what `given` says of where results go, and how they are made.
+    pub fn args(&self, given: &RunArgs) -> Result<RunArgs> {
+        Ok(RunArgs {
+            again: given.again.clone(),
+            trace: given.trace.clone(),
+            timeline: given.timeline,
+            output: given.output.clone(),
+            format: given.format,
+            jobs: given.jobs,
+            engine: given.engine,
+            fail_on_exit: given.fail_on_exit,
+            ..self.first()?
+        })
+    }
+
+    /// The command as it was given.
+    fn first(&self) -> Result<RunArgs> {
+        let words = self.request.command.iter().map(String::as_str);
+        let cli = Cli::try_parse_from(std::iter::once("scxlab").chain(words))
+            .map_err(|e| nothing_kept(&self.folder, format!("its command: {e}")))?;
+        match cli.command {
+            Command::Run(first) => Ok(first),
+            _ => Err(nothing_kept(&self.folder, "its command is not `run`".to_owned()).into()),
+        }
+    }
+
+    /// Fails unless every simulated run is what it was.
+    pub fn compare(&self, all: &[Results]) -> Result<()> {
+        let mut before = Vec::new();
+        for folder in machine_folders(&self.first()?, &self.folder) {
+            let path = folder.join("results.json");
+            let text = input::read(&path.display().to_string())?;
+            let read: Value = serde_json::from_slice(&text)
+                .map_err(|e| nothing_kept(&self.folder, format!("{}: {e}", path.display())))?;
+            before.extend(simulated(&read));
+        }
+        // By their text, as those before: reading one may cost a number its last bit.
+        let read = |text: String| serde_json::from_str(&text).expect("our own JSON");
+        let now: Vec<Value> = all.iter().flat_map(|r| simulated(&read(r.to_json()))).collect();
+        let of = before.len().max(now.len());
+        let different: Vec<usize> = (0..of).filter(|at| before.get(*at) != now.get(*at)).collect();
+        if let Some(first) = different.first() {
+            let what = difference(before.get(*first), now.get(*first));
+            let Version { version, commit } = &self.request.scxlab;
+            let commit = commit.as_deref().map_or(String::new(), |c| format!(" ({c})"));
+            let first = format!("{what}; the results are of scxlab {version}{commit}");
+            return Err(CliError::NotTheSame { runs: different.len(), of, first }.into());
+        }
+        output::say(&match of {
+            0 => "again: a run on a real kernel is never the same twice, and nothing else was compared".into(),
+            1 => "again: the simulated run is the same, bit for bit".to_owned(),
+            runs => format!("again: all {runs} simulated runs are the same, bit for bit"),
+        });
+        Ok(())
+    }
+}
+
+/// The simulated runs of a results file that were made to the end, without what depends on the host.
+fn simulated(results: &Value) -> Vec<Value> {
+    let runs = results["runs"].as_array().map_or(&[][..], Vec::as_slice);
+    let is_whole = |run: &&Value| run["target"] == "sim" && run["stop"]["kind"] != "interrupted";
+    let mut whole: Vec<Value> = runs.iter().filter(is_whole).cloned().collect();
+    whole.iter_mut().filter_map(Value::as_object_mut).for_each(|run| {
+        run.remove("wall_ns");
+    });
+    whole
+}
+
+/// Which run, and the first field that is another.
+fn difference(before: Option<&Value>, now: Option<&Value>) -> String {
+    let (Some(before), Some(now)) = (before, now) else {
+        return "there are not as many of them".to_owned();
+    };
+    let fields = before.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+    let other = fields.into_iter().find(|name| before[*name] != now[*name]).unwrap_or_default();
+    let short = |value: &Value| value.to_string().chars().take(60).collect::<String>();
+    format!(
+        "{} with seed {}: {other} was {} and is {}",
+        before["scheduler"].as_str().unwrap_or_default(),
+        before["seed"],
+        short(&before[other]),
+        short(&now[other])
+    )
+}

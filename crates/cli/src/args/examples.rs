@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Examples at the end of each command's help. A test reads them as the command line is read.
+
+pub const ALL: &str = "\
+Examples:
+  scxlab run -s eevdf -s vtime -w hackbench,groups=4 -m 2n4c2t -n 10
+  scxlab list schedulers
+  scxlab help run";
+
+pub const RUN: &str = "\
+Examples:
+  Two schedulers on a simulated machine, ten runs each:
+    scxlab run -s eevdf -s vtime -w hackbench,groups=4 -m 2n4c2t -n 10
+  A scheduler of your own with a knob set, an rt-app file, a machine as lstopo sees it, a trace:
+    scxlab run -s ./mine.bpf.o,slice_ns=3000000 -w app.json -m lstopo.xml --trace run.pftrace
+  The same on several machines:
+    scxlab run -s eevdf -s fair -w workloads/desktop-build.toml -m laptop-4c8t -m epyc-2s
+  The simulation beside a real kernel in a virtual machine:
+    scxlab run --on sim --on vm -s vtime -w hackbench,groups=2 -m 1n4c1t
+  A command, on a real kernel only:
+    scxlab run --on vm -s vtime -w 'cmd:hackbench -g 4' -m 1n4c1t
+  Results for a program, and a failure if a scheduler is ejected:
+    scxlab run -s ./mine.bpf.o -w schbench -m 2n4c2t --format json --fail-on-exit";
+
+pub const BUILD: &str = "\
+Examples:
+  A scheduler to start from, its object, a first run:
+    scxlab build --new mine.bpf.c
+    scxlab build mine.bpf.c
+    scxlab run -s eevdf -s ./mine.bpf.o -w hackbench -m 2n4c2t
+  The headers for an editor:
+    scxlab build --headers headers";
+
+pub const ATTACH: &str = "\
+Examples:
+  Until Ctrl-C, with statistics each second:
+    sudo scxlab attach vtime
+  For five minutes, quietly:
+    sudo scxlab attach fair,load=pelt --duration 5min --interval 0s";
+
+pub const CONFORM: &str = "\
+Examples:
+  All situations, in a virtual machine:
+    scxlab conform
+  Two of them, whatever the outcome with all that was called:
+    scxlab conform fork wake_idle --verbose
+  For another scheduler and kernel:
+    scxlab conform -s fair --kernel arch/x86/boot/bzImage";
+
+pub const GANG: &str = "\
+Examples:
+  sudo scxlab gang on /sys/fs/cgroup/guests/one
+  scxlab gang list";
+
+pub const VM: &str = "\
+Examples:
+  scxlab vm setup
+  scxlab vm show";
+
+pub const LIST: &str = "\
+Examples:
+  scxlab list schedulers
+  scxlab list workloads
+  scxlab list machines";
+
+pub const TOPO: &str = "\
+Examples:
+  scxlab topo 2n4c2t
+  scxlab topo host --costs
+  lstopo --of xml server.xml; scxlab topo server.xml --format json";
+
+pub const INSPECT: &str = "\
+Examples:
+  scxlab inspect vtime
+  scxlab inspect ./mine.bpf.o --all";
+
+pub const COMPLETIONS: &str = "\
+Examples:
+  source <(scxlab completions bash)
+  scxlab completions fish > ~/.config/fish/completions/scxlab.fish";
+
+pub const MAN: &str = "\
+Examples:
+  scxlab man | man -l -
+  scxlab man -o ~/.local/share/man/man1";
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use crate::args::Cli;
+
+    /// The words of a command of ours in a line of shell, without what a shell does with it.
+    fn words(line: &str) -> Option<Vec<String>> {
+        let (_, rest) = line.split_once("scxlab ")?;
+        let end = rest.find([';', '|', '>', ')']).unwrap_or(rest.len());
+        let mut words = vec!["scxlab".to_owned()];
+        for (at, part) in rest[..end].split('\'').enumerate() {
+            if at % 2 == 1 {
+                words.push(part.to_owned());
+            } else {
+                words.extend(part.split_whitespace().map(str::to_owned));
+            }
+        }
+        Some(words)
+    }
+
+    #[test]
+    fn examples_are_command_lines() {
+        let mut command = Cli::command();
+        command.build();
+        let subs = command.get_subcommands().filter(|c| c.get_name() != "help");
+        for sub in subs {
+            let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<_> = help.lines().filter_map(words).collect();
+            assert!(lines.iter().any(|l| l[1] == sub.get_name()), "{}: {help}", sub.get_name());
+            for line in lines {
+                let parsed = Cli::try_parse_from(&line);
+                assert!(parsed.is_ok(), "{line:?}: {}", parsed.unwrap_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A results folder is enough to make its runs again.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use super::{root, scxlab, text};
+
+/// A folder with files of every kind that a command may read, and the results of one that read them.
+fn made(folder: &Path) {
+    for (from, to) in
+        [("workloads/sleepers.toml", "work.toml"), ("machines/small.toml", "machine.toml")]
+    {
+        fs::copy(root().join(from), folder.join(to)).unwrap();
+    }
+    let object = scxlab_sched::find("credit").unwrap().object;
+    fs::write(folder.join("mine.bpf.o"), object).unwrap();
+    let recipe = fs::read_to_string(root().join("recipes/credit.toml")).unwrap();
+    fs::write(folder.join("mine.toml"), recipe).unwrap();
+    let args = "run -s eevdf -s ./mine.bpf.o,recipe=./mine.toml -w work.toml -m machine.toml -m host -n 2 \
+                --duration 50ms --seed 7 --compute-noise 3 -o first";
+    let out =
+        scxlab(&args.split_whitespace().collect::<Vec<_>>()).current_dir(folder).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// The traces of a folder, by name.
+fn traces(folder: &Path) -> BTreeMap<OsString, Vec<u8>> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let files = entries.filter(|e| e.path().extension().is_some_and(|e| e == "pftrace"));
+    files.map(|e| (e.file_name(), fs::read(e.path()).unwrap())).collect()
+}
+
+#[test]
+fn a_run_is_made_again_from_its_folder_alone() {
+    let (before, after) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    made(before.path());
+    // Nothing but the folder is there any more, under another name.
+    fs::rename(before.path().join("first"), after.path().join("kept")).unwrap();
+    let again = |args: &[&str]| {
+        let mut all = vec!["run", "--again", "kept"];
+        all.extend(args);
+        let out = scxlab(&all).current_dir(after.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        (out.status.code(), said)
+    };
+    let (code, said) = again(&["-j", "1", "-o", "second"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("all 8 simulated runs are the same, bit for bit"), "{said}");
+    for machine in ["host", "machine.toml"] {
+        let traces = traces(&after.path().join("kept").join(machine));
+        assert_eq!(traces.len(), 2);
+        assert!(traces == self::traces(&after.path().join("second").join(machine)), "{machine}");
+    }
+    // What was made again can be made again.
+    let out = scxlab(&["run", "--again", "second"]).current_dir(after.path()).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn another_result_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kept");
+    let at = path.to_str().unwrap();
+    text(&["run", "-s", "vtime", "-w", "hogs,tasks=3", "-m", "2c", "--duration", "20ms", "-o", at]);
+    let command = path.join("request/command.json");
+    let seeds =
+        fs::read_to_string(&command).unwrap().replace("\"hogs,tasks=3\"", "\"hogs,tasks=4\"");
+    fs::write(&command, seeds).unwrap();
+    let out = scxlab(&["run", "--again", at]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("1 of 1 simulated runs are not what they were"), "{said}");
+    assert!(said.contains("vtime with seed 1: "), "{said}");
+}
+
+#[test]
+fn a_folder_without_a_command_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = scxlab(&["run", "--again", folder.path().to_str().unwrap()]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(3), "{said}");
+    assert!(said.contains("there is nothing that can be run again"), "{said}");
+    // What is given with it would be lost.
+    let out = scxlab(&["run", "--again", "x", "-s", "eevdf"]).output().unwrap();
+    assert_eq!(out.status.code(), Some(2));
+}

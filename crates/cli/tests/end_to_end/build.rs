@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A scheduler's source becomes an object that runs.
+
+use std::fs;
+
+use scxlab_bpf::object::Object;
+
+use super::{root, scxlab, text};
+
+/// The compiler orders some types by where they lie in its memory, so bytes are not compared, but all that is loaded.
+#[test]
+fn a_source_becomes_the_object_that_is_shipped() {
+    let folder = tempfile::tempdir().unwrap();
+    for shipped in scxlab_sched::shipped() {
+        let name = shipped.name;
+        let file = folder.path().join("it.o");
+        let mut command = scxlab(&["build", &format!("bpf/sched/{name}/{name}.bpf.c"), "-o"]);
+        let out = command.arg(&file).current_dir(root()).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let built = Object::parse(&fs::read(&file).unwrap(), name).unwrap();
+        let object = Object::parse(shipped.object, name).unwrap();
+        assert_eq!(format!("{:?}", built.maps), format!("{:?}", object.maps), "{name}");
+        assert_eq!(built.functions.len(), object.functions.len(), "{name}");
+        for (built, object) in built.functions.iter().zip(&object.functions) {
+            assert_eq!((&built.name, &built.insns), (&object.name, &object.insns), "{name}");
+        }
+        let data = |object: &Object| format!("{:?}", object.sections);
+        assert_eq!(data(&built), data(&object), "{name}");
+    }
+}
+
+#[test]
+fn a_new_scheduler_is_written_built_and_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| scxlab(args).current_dir(&folder).output().unwrap();
+    assert!(run(&["build", "--new", "mine.bpf.c"]).status.success());
+    let again = run(&["build", "--new", "mine.bpf.c"]);
+    assert_eq!(again.status.code(), Some(3));
+    let built = run(&["build", "mine.bpf.c"]);
+    let said = String::from_utf8_lossy(&built.stdout);
+    assert!(said.contains("Nothing that it needs is missing."), "{said}");
+    let ran =
+        run(&["run", "-s", "./mine.bpf.o", "-w", "hackbench,groups=1,loops=2", "-m", "2n2c1t"]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    // Where it was built is not in it.
+    let object = fs::read(folder.path().join("mine.bpf.o")).unwrap();
+    let place = folder.path().to_str().unwrap().as_bytes();
+    assert!(!object.windows(place.len()).any(|w| w == place));
+}
+
+#[test]
+fn a_source_with_a_mistake_is_shown_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("bad.bpf.c"), "#include <scx/common.bpf.h>\nint x = y;\n")
+        .unwrap();
+    let run = || {
+        let mut command = scxlab(&["build", "bad.bpf.c"]);
+        command.current_dir(&folder);
+        command
+    };
+    let out = run().output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(3), "{said}");
+    assert!(said.contains("bad.bpf.c:2:9: error"), "{said}");
+    assert!(!folder.path().join("bad.bpf.o").exists());
+    let out = run().env("BPF_CLANG", "no-such-clang").output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(7), "{said}");
+    assert!(said.contains("BPF_CLANG names no-such-clang"), "{said}");
+}
+
+#[test]
+fn headers_are_written_for_others() {
+    let folder = tempfile::tempdir().unwrap();
+    text(&["build", "--headers", folder.path().to_str().unwrap()]);
+    for file in ["scx/scx/common.bpf.h", "scx/bpf/bpf_helpers.h", "bpf/lib/kick.bpf.h"] {
+        assert!(folder.path().join(file).is_file(), "{file}");
+    }
+}
