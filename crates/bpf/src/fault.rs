@@ -157,10 +157,7 @@ impl fmt::Display for Fault {
         let Some(place) = self.0.backtrace.first() else {
             return Ok(());
         };
-        write!(f, ", in {} at instruction {}", place.func_name, place.insn)?;
-        if let Some(source) = &place.source {
-            write!(f, " ({source})")?;
-        }
+        write!(f, ", in {}", place.brief())?;
         if f.alternate() {
             self.write_report(f)?;
         }
@@ -182,6 +179,20 @@ impl Fault {
             write!(f, " r{reg}={value:#x}")?;
         }
         Ok(())
+    }
+}
+
+impl Place {
+    /// Function, instruction and source line.
+    pub fn brief(&self) -> String {
+        let source = self.source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
+        format!("{} at instruction {}{source}", self.func_name, self.insn)
+    }
+
+    /// Of a function's first instruction: the function and its source line.
+    pub fn start(&self) -> String {
+        let source = self.source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
+        format!("{}{source}", self.func_name)
     }
 }
 

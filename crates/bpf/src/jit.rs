@@ -389,6 +389,11 @@ pub(crate) fn live(code: &[Insn], func: &Func) -> Vec<RegSet> {
     uses::live(code, func, |at| facts.next[at])
 }
 
+/// Which slots each slot of a function leads to, without ways that are never taken.
+pub(crate) fn next(code: &[Insn], func: &Func) -> Vec<[Option<u32>; 2]> {
+    Facts::of(code, func, &[]).next
+}
+
 /// How many of r1 to r5 a function takes: up to the last one that is read before it is written.
 fn arguments(code: &[Insn], func: &Func) -> usize {
     let first = live(code, func).first().copied().unwrap_or_default();

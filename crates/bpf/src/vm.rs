@@ -245,6 +245,8 @@ pub struct Vm {
     pub(crate) deadline: u64,
     /// Of machine code.
     pub(crate) contexts: Contexts,
+    /// The last call of a kernel function that the interpreter made, unless code has made one since (`Contexts::calling`).
+    pub(crate) calling: CallSite,
 }
 
 /// Where a call out of a program comes from.
@@ -325,6 +327,7 @@ impl Vm {
             stacks,
             deadline: 0,
             contexts,
+            calling: CallSite { instance: InstanceId(0), pc: 0, depth: 0 },
         })
     }
 
@@ -411,6 +414,12 @@ impl Vm {
     /// Whether a program is running now: an invocation that began has not returned.
     pub fn running(&self) -> bool {
         self.stacks.level > 0
+    }
+
+    /// How many invocations run, each but the first inside of another's call.
+    #[inline]
+    pub fn level(&self) -> u32 {
+        self.stacks.level
     }
 
     /// `get_jiffies_64()` at this time: the kernel starts counting 300 s before a 32-bit wrap.

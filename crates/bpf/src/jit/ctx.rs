@@ -16,7 +16,8 @@ use super::{Code, Slot};
 use crate::fault::Fault;
 use crate::mem::{GUEST_BASE, Memory};
 use crate::vm::interp::MAX_FRAMES;
-use crate::vm::{FuncId, Instance, InstanceId};
+use crate::vm::stack::FRAME;
+use crate::vm::{CallSite, FuncId, Instance, InstanceId};
 
 /// Two results in registers: a value, and the instructions executed so far or `FAILED`.
 #[repr(C)]
@@ -218,6 +219,15 @@ impl Ctx {
         Some(Entry { code, executed })
     }
 
+    /// Where the call out comes from that the code is making.
+    #[inline(always)]
+    pub fn site(&self) -> CallSite {
+        let Out { fp, pc, .. } = self.out;
+        let frames = if pc & AT_ENTRY == 0 { self.fp.wrapping_sub(fp) / FRAME } else { 0 };
+        let depth = self.depth.wrapping_add(frames as u32);
+        CallSite { instance: self.instance, pc: pc & !AT_ENTRY, depth }
+    }
+
     /// As new, of what only a failure writes.
     pub fn recover(&mut self) {
         (self.executed, self.why, self.nr_pcs) = (0, 0, 0);
@@ -235,6 +245,8 @@ pub struct Contexts {
     outermost: *mut Ctx,
     /// The next one. There is one: what is taken has been introduced, and then has another after it.
     free: *mut Ctx,
+    /// Whose code made the last call of a kernel function; null if the interpreter did.
+    calling: *const Ctx,
 }
 
 // SAFETY: the contexts belong to this value alone, and what they refer to is only used while code runs.
@@ -243,8 +255,12 @@ unsafe impl Send for Contexts {}
 impl Contexts {
     /// Of a virtual machine with this memory.
     pub fn new(mem: &Memory) -> Contexts {
-        let mut contexts =
-            Contexts { all: Vec::new(), outermost: ptr::null_mut(), free: ptr::null_mut() };
+        let mut contexts = Contexts {
+            all: Vec::new(),
+            outermost: ptr::null_mut(),
+            free: ptr::null_mut(),
+            calling: ptr::null(),
+        };
         contexts.outermost = contexts.make(mem);
         contexts.free = contexts.make(mem);
         contexts
@@ -292,6 +308,23 @@ impl Contexts {
         if ctx != self.outermost {
             self.give_back(ctx);
         }
+    }
+
+    /// Code in this context makes a call of a kernel function.
+    #[inline(always)]
+    pub fn set_calling(&mut self, ctx: *const Ctx) {
+        self.calling = ctx;
+    }
+
+    /// Whose code made the last one; null if the interpreter did.
+    pub fn code_calling(&self) -> *const Ctx {
+        self.calling
+    }
+
+    /// That call, if code made it.
+    pub fn calling(&self) -> Option<CallSite> {
+        // SAFETY: `all` keeps it; while the host carries out the call, its code only waits.
+        (!self.calling.is_null()).then(|| unsafe { (*self.calling).site() })
     }
 
     #[cold]

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
 use super::Code;
-use super::ctx::{AT_ENTRY, Calls, Ctx, FAILED, Out, Pair, Refused, WHY_DEPTH};
+use super::ctx::{Calls, Ctx, FAILED, Pair, Refused, WHY_DEPTH};
 use super::memory::is_atomic;
 use crate::fault::{Fault, FaultKind};
 use crate::insn::uses::is_load;
@@ -21,7 +21,7 @@ use crate::insn::{Op, access_size, func_of_addr};
 use crate::kfunc::KfuncId;
 use crate::vm::interp::{call_kfunc, load_slow, locate, probes, signed, store_slow};
 use crate::vm::stack::FRAME;
-use crate::vm::{CallSite, FuncId, Host, Vm, run};
+use crate::vm::{FuncId, Host, Vm, run};
 
 /// A compiled function's address, and the count so far.
 #[derive(Clone, Copy)]
@@ -216,15 +216,6 @@ fn over_limit(vm: &Vm) -> Fault {
     Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call })
 }
 
-/// Where a call comes from. Not worked out where nobody asks.
-#[inline(always)]
-fn site(ctx: &Ctx) -> CallSite {
-    let Out { fp, pc, .. } = ctx.out;
-    let frames = if pc & AT_ENTRY == 0 { ctx.fp.wrapping_sub(fp) / FRAME } else { 0 };
-    let depth = ctx.depth.wrapping_add(frames as u32);
-    CallSite { instance: ctx.instance, pc: pc & !AT_ENTRY, depth }
-}
-
 unsafe extern "C" fn helper<H: Host>(
     ctx: *mut Ctx,
     executed: u64,
@@ -236,7 +227,7 @@ unsafe extern "C" fn helper<H: Host>(
     let work = |h: &mut H, ctx: &Ctx, args: &[u64; 5]| {
         let vm = h.vm();
         vm.helper_calls = vm.helper_calls.wrapping_add(1);
-        crate::helper::call(h, site(ctx), ctx.out.number, *args)
+        crate::helper::call(h, ctx.site(), ctx.out.number, *args)
     };
     // SAFETY: compiled code passes its context.
     unsafe { call_out::<H>(ctx, executed, [a, b, c, d, (*ctx).out.r5], work) }
@@ -254,7 +245,8 @@ unsafe extern "C" fn kfunc<H: Host, const FIVE: bool>(
     let work = |h: &mut H, ctx: &Ctx, args: &[u64; 5]| {
         let vm = h.vm();
         vm.kfunc_calls = vm.kfunc_calls.wrapping_add(1);
-        let (site, id) = (site(ctx), KfuncId(ctx.out.number));
+        vm.contexts.set_calling(ctx);
+        let (site, id) = (ctx.site(), KfuncId(ctx.out.number));
         if FIVE { call_kfunc(h, site, id, args) } else { h.kfunc(site, id, args) }
     };
     // SAFETY: compiled code passes its context.
@@ -277,7 +269,7 @@ unsafe extern "C" fn func<H: Host>(
         h.vm().executed = executed;
         let func = code_of(ctx).func_at(ctx.out.number);
         let args = Args::All([a, b, c, d, ctx.out.r5]);
-        let value = run(h, ctx.instance, func, site(ctx).depth, |_| args)?;
+        let value = run(h, ctx.instance, func, ctx.site().depth, |_| args)?;
         Ok(Pair { value, executed: h.vm().executed })
     };
     // SAFETY: compiled code passes its context.
@@ -302,13 +294,14 @@ unsafe extern "C" fn func_reg<H: Host>(
         let Some(func) = func_of_addr(addr).filter(known) else {
             return Err(Fault::new(FaultKind::BadCall { addr }));
         };
-        let depth = site(ctx).depth + 1;
+        let depth = ctx.site().depth + 1;
         if depth >= max_depth {
             return Err(Fault::new(FaultKind::CallDepth { max: max_depth }));
         }
         if executed >= h.vm().deadline {
             return Err(over_limit(h.vm()));
         }
+        h.vm().waits_for(depth - 1, ctx.site().pc);
         let value = run(h, ctx.instance, func, depth, |_| args)?;
         Ok(Pair { value, executed: h.vm().executed })
     };

@@ -8,7 +8,7 @@ pub mod trial;
 use super::{
     CallSite, Config, FuncId, Host, Image, InstanceId, InstanceParts, KptrKind, Storage, Vm,
 };
-use crate::fault::Fault;
+use crate::fault::{Fault, Place};
 use crate::insn::asm::assemble;
 use crate::kfunc::KfuncId;
 use crate::map::LocalTypes;
@@ -33,6 +33,8 @@ pub struct BareHost {
     /// What kfunc calls return, by id; others are faults.
     pub kfuncs: Vec<(KfuncId, u64)>,
     pub kfunc_calls: Vec<(KfuncId, [u64; 5])>,
+    /// The frames that led to each call of a kfunc, one that runs a program after it has.
+    pub traces: Vec<Vec<Place>>,
     /// A kfunc that panics, as a mistake of the simulator's own would.
     pub panics: Option<KfuncId>,
     /// A kfunc that runs a program, as dispatching to a child scheduler does.
@@ -57,6 +59,7 @@ impl BareHost {
             released: Vec::new(),
             kfuncs: Vec::new(),
             kfunc_calls: Vec::new(),
+            traces: Vec::new(),
             panics: None,
             nested: None,
         })
@@ -76,6 +79,11 @@ impl BareHost {
             InstanceParts { image: image.into(), local_types, ..InstanceParts::default() },
         );
         Ok(())
+    }
+
+    fn trace(&mut self) {
+        let site = self.vm.call_site();
+        self.traces.extend(site.map(|site| self.vm.backtrace(site)));
     }
 
     /// Call a function of an instance by name, with r1 to r5.
@@ -111,8 +119,11 @@ impl Host for BareHost {
     fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: &[u64; 5]) -> Result<u64, Fault> {
         assert!(self.panics != Some(id), "a kfunc's own fault");
         if let Some((_, instance, func)) = self.nested.filter(|nested| nested.0 == id) {
-            return super::call(self, instance, func, args);
+            let result = super::call(self, instance, func, args);
+            self.trace();
+            return result;
         }
+        self.trace();
         self.kfunc_calls.push((id, *args));
         let known = self.kfuncs.iter().find(|known| known.0 == id);
         known.map(|known| known.1).ok_or_else(|| Fault::unmodelled(format!("kfunc {}", id.0)))

@@ -77,6 +77,7 @@ pub(crate) fn callback<H: Host>(
     args: [u64; 5],
 ) -> Result<u64, Fault> {
     let func = func_of_addr(addr).ok_or_else(|| Fault::new(FaultKind::BadCall { addr }))?;
+    h.vm().waits_for(site.depth, site.pc);
     run(h, site.instance, func, site.depth + 1, |_| Args::All(args))
 }
 
@@ -188,9 +189,12 @@ fn nested<H: Host>(
         return Err(Fault::new(FaultKind::Nesting { max: vm.limits.nesting }));
     }
     let outer = vm.stacks.enter();
+    let (calling, code_calling) = (vm.calling, vm.contexts.code_calling());
     let result = run(h, instance, func, 0, setup);
     let vm = h.vm();
     vm.stacks.leave(outer);
+    vm.calling = calling;
+    vm.contexts.set_calling(code_calling);
     if vm.dropped.is_empty() { result } else { finish(h, result) }
 }
 

@@ -202,6 +202,7 @@ pub(crate) fn run<H: Host>(h: &mut H, start: &Start<'_>, args: &[u64; 5]) -> Res
             check_limit!();
             let saved = [regs[6], regs[7], regs[8], regs[9]];
             frames[depth as usize & (MAX_FRAMES - 1)] = Frame { pc: index(ip), budget, saved };
+            h.vm().waits_for(depth, index(ip).wrapping_sub(1));
             depth += 1;
             budget = may_goto;
             regs[0] = 0;
@@ -433,7 +434,10 @@ pub(crate) fn run<H: Host>(h: &mut H, start: &Start<'_>, args: &[u64; 5]) -> Res
             Op::CallKfunc => {
                 let id = KfuncId(i.imm as u32);
                 regs[1 + taken(i)..6].fill(0);
-                call_out!(kfunc_calls, |site, args| call_kfunc(h, site, id, &args));
+                call_out!(kfunc_calls, |site, args| {
+                    h.vm().calls_from(site);
+                    call_kfunc(h, site, id, &args)
+                });
             }
             Op::TailCall => {
                 h.vm().helper_calls += 1;

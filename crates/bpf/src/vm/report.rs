@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Turning a place in an image into something a reader can act on.
 
-use super::{FuncId, Image, Instance};
+use std::{fmt, ptr};
+
+use super::stack::WAITS_FOR;
+use super::{CallSite, Func, FuncId, Image, Instance, Line, Vm};
 use crate::fault::Place;
 use crate::insn::disasm;
 use crate::insn::uses::RegSet;
-use crate::jit::live;
+use crate::jit::{live, next};
+
+/// Lines named beside the first, of those that may have led to an inlined instruction.
+const WAYS: usize = 4;
 
 impl Image {
     /// The function that contains a slot.
@@ -22,14 +28,53 @@ impl Image {
         live(&self.code, func).get((pc - func.start) as usize).copied().unwrap_or_default()
     }
 
-    /// `file:line: text` of a slot, if the object has line information for it.
+    /// `file:line: text` of a slot, if the object has line information for it; not every object has the text. What an inline
+    /// function of another file does is said with the line that leads there: `file:line, from file:line: text`.
     pub fn source_at(&self, pc: u32) -> Option<String> {
+        let func = self.func(self.func_at(pc)?)?;
+        let line = self.line_in(func, pc)?;
+        let outer = self.lines_before(func, pc);
+        let [first, rest @ ..] = &outer[..] else { return Some(line.to_string()) };
+        let more = if rest.len() > WAYS { " or others" } else { "" };
+        let rest = rest.iter().take(WAYS).map(|line| format!(" or {}", line.line));
+        let rest: String = rest.chain([more.to_owned()]).collect();
+        let text = if rest.is_empty() { first.after() } else { rest };
+        Some(format!("{}:{}, from {}:{}{text}", line.file, line.line, first.file, first.line))
+    }
+
+    /// Line information of another function does not count.
+    fn line_in(&self, func: &Func, pc: u32) -> Option<&Line> {
         let after = self.lines.partition_point(|line| line.pc <= pc);
-        let line = self.lines.get(after.checked_sub(1)?)?;
-        // Line information of another function does not count.
-        let func = self.func_at(pc)?;
-        (line.pc >= self.funcs[func.idx()].start)
-            .then(|| format!("{}:{}: {}", line.file, line.line, line.text.trim()))
+        self.lines.get(after.checked_sub(1)?).filter(|line| line.pc >= func.start)
+    }
+
+    /// The last lines of the function's own file on all ways to a slot, if that is of another file: an object does not say
+    /// where a function was inlined.
+    fn lines_before(&self, func: &Func, pc: u32) -> Vec<&Line> {
+        let Some(own) = self.line_in(func, func.start).map(|line| &line.file) else {
+            return Vec::new();
+        };
+        let next = next(&self.code, func);
+        let mut before = vec![Vec::new(); next.len()];
+        for (at, to) in (func.start..).zip(&next) {
+            let inside = to.iter().flatten().map(|to| (to - func.start) as usize);
+            inside.for_each(|to| before.get_mut(to).into_iter().for_each(|all| all.push(at)));
+        }
+        let (mut seen, mut queue, mut found) = (vec![false; next.len()], vec![pc], Vec::new());
+        while let Some(at) = queue.pop() {
+            let nth = (at - func.start) as usize;
+            if std::mem::replace(&mut seen[nth], true) {
+                continue;
+            }
+            match self.line_in(func, at).filter(|line| line.file == *own) {
+                Some(line) => found.push(line),
+                None => queue.extend(&before[nth]),
+            }
+        }
+        found.sort_by_key(|line| line.line);
+        found.dedup_by_key(|line| line.line);
+        let here = self.line_in(func, pc).is_some_and(|line| line.file == *own);
+        if here { Vec::new() } else { found }
     }
 
     /// The instruction as llvm-objdump writes it; kfuncs by name where known.
@@ -38,6 +83,55 @@ impl Image {
             Some(insn) => disasm(insn, pc, self),
             None => String::from("<outside the code>"),
         }
+    }
+}
+
+impl Line {
+    fn after(&self) -> String {
+        let text = self.text.trim();
+        if text.is_empty() { String::new() } else { format!(": {text}") }
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}{}", self.file, self.line, self.after())
+    }
+}
+
+impl Vm {
+    /// The call of a kernel function that the innermost program is making; None while none runs. For the host, while that
+    /// function runs: a program that makes no such call has none, and another one's would be found.
+    pub fn call_site(&self) -> Option<CallSite> {
+        self.running().then(|| self.contexts.calling().unwrap_or(self.calling))
+    }
+
+    /// Describe a slot; None if its instance is gone.
+    pub fn place_of(&self, site: CallSite) -> Option<Place> {
+        Some(place(self.instance(site.instance)?, site.pc))
+    }
+
+    /// The frames that lead to a call which the innermost program is making, innermost first.
+    pub fn backtrace(&self, site: CallSite) -> Vec<Place> {
+        let callers = (0..site.depth).rev().map(|depth| {
+            let pc = *self.mem.own_ref::<u32>(self.stacks.frame_pointer(depth) + WAITS_FOR);
+            CallSite { pc, depth, ..site }
+        });
+        std::iter::once(site).chain(callers).filter_map(|site| self.place_of(site)).collect()
+    }
+
+    /// Notes that the interpreter makes this call of a kernel function.
+    #[inline]
+    pub(crate) fn calls_from(&mut self, site: CallSite) {
+        self.calling = site;
+        self.contexts.set_calling(ptr::null());
+    }
+
+    /// Notes which call a frame of the running level waits for.
+    #[inline]
+    pub(crate) fn waits_for(&mut self, depth: u32, pc: u32) {
+        let at = self.stacks.frame_pointer(depth) + WAITS_FOR;
+        *self.mem.own_mut::<u32>(at) = pc;
     }
 }
 

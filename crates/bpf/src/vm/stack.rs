@@ -6,6 +6,9 @@
 //! ```text
 //!   level n:  | guard | frames 7 .. 0, each 512 bytes, r10 at its end | arguments, scratch | guard |
 //! ```
+//!
+//! The guard above, which no program can touch, has the slot of the call that each frame is waiting for, so that a report can
+//! say who called the function that runs.
 
 use super::Limits;
 use super::interp::MAX_FRAMES;
@@ -13,6 +16,12 @@ use crate::mem::{Memory, OutOfMemory, PAGE, Perm};
 
 /// Bytes of a frame: `MAX_BPF_STACK`.
 pub const FRAME: u64 = 512;
+
+/// From a frame's r10 to where the slot of the call lies that it waits for: in the level's upper guard.
+pub const WAITS_FOR: u64 = 2 * PAGE - 8;
+
+const _: () =
+    assert!(MAX_FRAMES as u64 * FRAME <= PAGE, "the slots of all frames fit in the guard");
 
 pub struct Stacks {
     /// Nesting levels in use; 0 when nothing runs.

@@ -3,7 +3,7 @@
 
 use super::bare::BareHost;
 use super::*;
-use crate::fault::{FaultKind, MemWhy};
+use crate::fault::{FaultKind, MemWhy, Place};
 use crate::map::{MapDef, map_flag, map_type};
 use crate::mem::{ARENA_WINDOW, PAGE, Perm};
 
@@ -20,6 +20,8 @@ macro_rules! on_engine {
             mod flow;
             #[allow(clippy::duplicate_mod, reason = "the same tests on two engines")]
             mod memory;
+            #[allow(clippy::duplicate_mod, reason = "the same tests on two engines")]
+            mod report;
 
             use super::*;
 

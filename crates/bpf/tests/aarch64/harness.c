@@ -15,6 +15,8 @@
 #define FUNC_BASE 0xffffffffc0000000UL
 #define ARENA_WINDOW (1UL << 32)
 #define FRAME 512
+/* `WAITS_FOR` of vm/stack.rs */
+#define WAITS_FOR (2 * PAGE - 8)
 #define FAILED ~0UL
 
 enum { LOAD = 1, STORE = 2, ASK = 4 };
@@ -358,6 +360,7 @@ static struct pair func_reg(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64
 		return fail(ctx, DEPTH);
 	if (count >= deadline)
 		return fail(ctx, LIMIT);
+	*(u32 *)(base + fp + WAITS_FOR) = ctx->out.pc;
 	return inside(ctx, off >> 4, fp - FRAME, count, args);
 }
 

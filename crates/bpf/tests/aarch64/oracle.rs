@@ -95,8 +95,10 @@ impl Oracle {
     /// What is around the places that a program is given addresses of. A pointer that leads elsewhere is a fault there, and
     /// the interpreter's result says so if it should not be.
     fn listed(scene: &Scene, around: Around) -> Vec<u64> {
+        // What no program reaches, and code writes: which calls its frames wait for.
+        let guard = scene.frames + PAGE;
         if around.frames_only {
-            return vec![scene.frames - PAGE];
+            return vec![scene.frames - PAGE, guard];
         }
         let mem = &scene.host.vm.mem;
         let places = [scene.frames, scene.pages, scene.host.task, scene.arena];
@@ -105,7 +107,7 @@ impl Oracle {
             (0..2 * NEAR).map(move |page| first.wrapping_add(PAGE * page).wrapping_sub(PAGE * NEAR))
         };
         let all: BTreeSet<u64> = places.into_iter().flat_map(near).collect();
-        all.into_iter().filter(|page| mem.perm(*page) != Perm::None).collect()
+        all.into_iter().filter(|page| *page == guard || mem.perm(*page) != Perm::None).collect()
     }
 
     fn head(&mut self, name: &str, scene: &mut Scene, program: &Program, around: Around) {

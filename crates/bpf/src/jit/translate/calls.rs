@@ -9,7 +9,8 @@ use cranelift_codegen::ir::{AbiParam, BlockArg, InstBuilder, SigRef, Signature, 
 use super::{I64, Translator, flags};
 use crate::insn::Insn;
 use crate::jit::ctx::{AT_ENTRY, WHY_DEPTH, Way, at};
-use crate::vm::stack::FRAME;
+use crate::jit::memory::guest;
+use crate::vm::stack::{FRAME, WAITS_FOR};
 
 impl Translator<'_, '_> {
     /// Calls one of the ways out, in or for the frame `fp`, with so many of r1 to r5; those that the callee does not read
@@ -99,6 +100,9 @@ impl Translator<'_, '_> {
             self.stop_if(deep, WHY_DEPTH, pc);
         }
         self.check_limit(pc);
+        let frame = self.b.ins().iadd(self.base, self.fp);
+        let slot = self.iconst(u64::from(pc));
+        self.b.ins().istore32(guest(), slot, frame, WAITS_FOR as i32);
         let (entry_at, arguments) = (self.input.callee)(insn.off as u32);
         let entry_at = self.iconst(entry_at);
         let entry = self.b.ins().load(I64, flags(), entry_at, 0);
