@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * lapse: one queue for all tasks, and lapses on request: it starves tasks, or leaves.
+ * lapse: one queue for all tasks, and lapses on request: it starves tasks, breaks a rule, or leaves.
  *
  * Shows: what a result says of a scheduler that starves some tasks, or is ejected in some runs and not in others.
  * Suits: tests only.
@@ -9,9 +9,12 @@
  * Knobs:
  *   slice_ns          what every task gets
  *   starve            a task whose name starts with this letter waits in a queue that no CPU takes from; 0: none does
+ *   starve_in         where such a task waits: 0 in that queue, 1 in none, 2 in the local queue of CPU 0, while all others run
+ *                     as long as they like
  *   woken             1: only when it has been woken up, not when it is new or was preempted
  *   release_after_ns  the second queue is taken from, too, this long after the scheduler was attached; 0: never
  *   eject_after_ns    this long after it was attached the scheduler reports an error; 0: never
+ *   wrong             what it does then instead, see `enum wrong`; 0: reports an error
  *   eject_permille    chance, drawn at the attachment, that it does
  *   refuse_permille   chance that a fork is refused, as if memory were short
  *   lingers           1: ops.exit takes longer than a program may; 2: ops.dump does
@@ -22,9 +25,11 @@ char _license[] SEC("license") = "GPL";
 
 const volatile u64 slice_ns = 5000000;
 const volatile char starve = 0;
+const volatile u32 starve_in = 0;
 const volatile bool woken = false;
 const volatile u64 release_after_ns = 0;
 const volatile u64 eject_after_ns = 0;
+const volatile u32 wrong = 0;
 const volatile u32 eject_permille = 1000;
 const volatile u32 refuse_permille = 0;
 const volatile u32 lingers = 0;
@@ -32,8 +37,43 @@ const volatile u32 lingers = 0;
 #define SHARED 0
 #define STARVED 1
 
+enum starve_in { IN_QUEUE, IN_NONE, IN_LOCAL };
+
+/* Each at the line that ends with its number: crates/lab/tests/origin.rs looks for it. */
+enum wrong {
+	WRONG_NOTHING,
+	WRONG_INSERT_DSQ,
+	WRONG_INSERT_CPU,
+	WRONG_KICK,
+	WRONG_KICK_BELOW,
+	WRONG_KICK_IN_LOOP,
+	WRONG_DUMP,
+	WRONG_LATE_INSERT,
+	WRONG_MOVE,
+	WRONG_TIMER_DSQ,
+	WRONG_TIMER_CONTEXT,
+	WRONG_SELECTION,
+	WRONG_INIT,
+};
+
+/* Of no queue and no CPU. */
+#define NOWHERE 0xbad
+#define NO_CPU 9999
+
 static u64 attached_at;
 static bool leaves;
+static s32 held;
+
+struct lapse_alarm {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct lapse_alarm);
+} alarms SEC(".maps");
 
 UEI_DEFINE(uei);
 
@@ -42,11 +82,18 @@ static bool is_past(u64 delay)
 	return delay && bpf_ktime_get_ns() - attached_at >= delay;
 }
 
+static bool is_wrong(enum wrong what)
+{
+	return wrong == what && is_past(eject_after_ns);
+}
+
 /* An idle CPU is looked for, and no task is inserted here: each goes through enqueue. */
-s32 BPF_STRUCT_OPS(lapse_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+s32 BPF_STRUCT_OPS(lapse_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags) /* wrong 11 */
 {
 	bool is_idle = false;
 
+	if (is_wrong(WRONG_SELECTION))
+		return NO_CPU;
 	return scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
 }
 
@@ -57,19 +104,85 @@ static bool is_starved(const struct task_struct *p, u64 enq_flags)
 	return !is_past(release_after_ns);
 }
 
+static __noinline int kick_below(s32 cpu)
+{
+	scx_bpf_kick_cpu(cpu, 0); /* wrong 4 */
+	return 0;
+}
+
+static int kick_in_loop(u64 i, void *ctx)
+{
+	scx_bpf_kick_cpu(NO_CPU + i, 0); /* wrong 5 */
+	return 0;
+}
+
+/* True if the task is not to be inserted any more. */
+static bool do_wrong(struct task_struct *p, u64 enq_flags)
+{
+	if (is_wrong(WRONG_INSERT_DSQ)) {
+		scx_bpf_dsq_insert(p, NOWHERE, slice_ns, enq_flags); /* wrong 1 */
+		return true;
+	}
+	if (is_wrong(WRONG_INSERT_CPU)) {
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | NO_CPU, slice_ns, enq_flags); /* wrong 2 */
+		return true;
+	}
+	if (is_wrong(WRONG_LATE_INSERT)) {
+		held = p->pid;
+		return true;
+	}
+	if (is_wrong(WRONG_KICK))
+		scx_bpf_kick_cpu(NO_CPU, 0); /* wrong 3 */
+	if (is_wrong(WRONG_KICK_BELOW))
+		kick_below(NO_CPU); /* calls 4 */
+	if (is_wrong(WRONG_KICK_IN_LOOP))
+		bpf_loop(2, kick_in_loop, NULL, 0); /* calls 5 */
+	if (is_wrong(WRONG_DUMP))
+		scx_bpf_dump("nobody asked"); /* wrong 6 */
+	return false;
+}
+
+/* Where a starved task waits. */
+static void put_away(struct task_struct *p, u64 enq_flags)
+{
+	if (starve_in == IN_QUEUE)
+		scx_bpf_dsq_insert(p, STARVED, slice_ns, enq_flags); /* puts in 0 */
+	else if (starve_in == IN_LOCAL)
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | 0, slice_ns, enq_flags); /* puts in 2 */
+}
+
 void BPF_STRUCT_OPS(lapse_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	bool starved = is_starved(p, enq_flags);
 
-	scx_bpf_dsq_insert(p, starved ? STARVED : SHARED, slice_ns, enq_flags);
+	if (wrong && do_wrong(p, enq_flags))
+		return;
+	if (starved)
+		put_away(p, enq_flags);
+	else
+		scx_bpf_dsq_insert(p, SHARED, starve_in == IN_LOCAL ? SCX_SLICE_INF : slice_ns, enq_flags);
 	if (!starved)
 		scx_bpf_kick_cpu(scx_bpf_task_cpu(p), SCX_KICK_IDLE);
 }
 
+static void insert_late(void)
+{
+	struct task_struct *p = held ? bpf_task_from_pid(held) : NULL;
+
+	if (!p)
+		return;
+	scx_bpf_dsq_insert(p, NOWHERE, slice_ns, 0); /* wrong 7 */
+	bpf_task_release(p);
+}
+
 void BPF_STRUCT_OPS(lapse_dispatch, s32 cpu, struct task_struct *prev)
 {
-	if (leaves && is_past(eject_after_ns))
-		scx_bpf_error("its time is over");
+	if (leaves && is_wrong(WRONG_NOTHING))
+		scx_bpf_error("its time is over"); /* wrong 0 */
+	if (is_wrong(WRONG_MOVE))
+		scx_bpf_dsq_move_to_local(NOWHERE, 0); /* wrong 8 */
+	if (is_wrong(WRONG_LATE_INSERT))
+		insert_late();
 	if (is_past(release_after_ns) && scx_bpf_dsq_move_to_local(STARVED, 0))
 		return;
 	scx_bpf_dsq_move_to_local(SHARED, 0);
@@ -80,9 +193,38 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(lapse_init_task, struct task_struct *p, struct scx_
 	return args->fork && bpf_get_prandom_u32() % 1000 < refuse_permille ? -ENOMEM : 0;
 }
 
-s32 BPF_STRUCT_OPS_SLEEPABLE(lapse_init)
+static int ring(void *map, u32 *key, struct bpf_timer *timer)
+{
+	if (is_wrong(WRONG_TIMER_DSQ))
+		scx_bpf_dsq_peek(NOWHERE); /* wrong 9 */
+	if (is_wrong(WRONG_TIMER_CONTEXT))
+		scx_bpf_locked_rq(); /* wrong 10 */
+	return 0;
+}
+
+static s32 set_alarm(void)
+{
+	u32 key = 0;
+	struct lapse_alarm *alarm = bpf_map_lookup_elem(&alarms, &key);
+
+	if (!alarm)
+		return -ENOENT;
+	bpf_timer_init(&alarm->timer, &alarms, 1 /* CLOCK_MONOTONIC */);
+	bpf_timer_set_callback(&alarm->timer, ring);
+	return bpf_timer_start(&alarm->timer, eject_after_ns, 0);
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(lapse_init) /* wrong 12 */
 {
 	s32 ret;
+
+	if (wrong == WRONG_INIT)
+		return -EIO;
+	if (wrong == WRONG_TIMER_DSQ || wrong == WRONG_TIMER_CONTEXT) {
+		ret = set_alarm();
+		if (ret)
+			return ret;
+	}
 
 	attached_at = bpf_ktime_get_ns();
 	leaves = bpf_get_prandom_u32() % 1000 < eject_permille;

@@ -70,10 +70,18 @@ void BPF_STRUCT_OPS(relay_dispatch, s32 cpu, struct task_struct *prev)
 	bpf_user_ringbuf_drain(&decided, run_decided, NULL, BPF_RB_NO_WAKEUP);
 }
 
+struct question {
+	s32 kick;	/* A CPU that is to look for work; negative: none. */
+};
+
 /* The frontend asks which CPU it is on. */
 SEC("syscall")
-int which_cpu(void *ctx)
+int which_cpu(struct question *q)
 {
+	s32 cpu = q->kick;
+
+	if (cpu >= 0)
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 	return bpf_get_smp_processor_id();
 }
 

@@ -6,6 +6,7 @@
 //! Models: kernel/sched/ext/*.c, 7.3. Differs: no sub-schedulers or capabilities, no core scheduling; events are
 //! atomic, so races that the kernel must resolve cannot happen.
 
+pub mod activity;
 pub mod bypass;
 pub mod cgroup;
 pub mod dispatch;
@@ -24,17 +25,21 @@ pub mod lifecycle;
 pub mod object;
 pub mod op;
 pub mod ops;
+pub mod origin;
 pub mod program;
 pub mod reenq;
+mod stall;
 pub mod stats;
 pub mod tracing;
 pub mod watchdog;
 pub mod witness;
 
+use activity::Activity;
 use dsq::{DsqId, DsqTable};
 use exit::ExitInfo;
 use idle::IdleState;
 use op::Op;
+use origin::{Acting, Caller};
 use program::Program;
 use scxlab_bpf::vm::{FuncId, InstanceId};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
@@ -122,6 +127,7 @@ pub struct BufferedInsert {
     pub slice: u64,
     pub vtime: u64,
     pub enq_flags: u64,
+    pub by: Option<Caller>,
 }
 
 /// The insertions of the present `ops.dispatch` call, not yet carried out.
@@ -190,6 +196,8 @@ pub struct Ext {
     /// The operation, timer or program that is being called, if one is. Whoever calls another puts it back.
     pub frame: Option<OpFrame>,
     pub direct: DirectSlot,
+    /// Whose verdict is being carried out after its call.
+    pub acting: Option<Acting>,
     /// Enqueue flags of the remote move under way (`rq->scx.remote_activate_enq_flags`).
     pub remote_activate_flags: u64,
     pub arrivals: u64,
@@ -201,6 +209,7 @@ pub struct Ext {
     /// What programs did wrong once an exit had been claimed, in `ops.exit()` and `ops.dump()` too; the first few.
     pub late_faults: Vec<String>,
     pub op_stats: OpStats,
+    pub activity: Activity,
     pub dump: Option<dump::DumpBuf>,
     pub scratch: host::Scratch,
     pub nr_rejected: u64,

@@ -112,6 +112,9 @@ pub struct Exit {
     /// When, from the start of the run; absent if it stayed, or if nothing tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_ns: Option<u64>,
+    /// Where in the scheduler it comes from, and of a stall what the task waited for; a real kernel does not tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origin: Vec<String>,
     /// The kernel's debug dump, of errors.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub dump: String,
@@ -127,6 +130,7 @@ impl Exit {
             code: 0,
             message: String::new(),
             at_ns: None,
+            origin: Vec::new(),
             dump: String::new(),
         }
     }

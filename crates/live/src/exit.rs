@@ -92,6 +92,7 @@ pub fn from_log(log: &[Message], name: &str) -> Option<Exit> {
         code: 0,
         message: message.unwrap_or_default().to_owned(),
         at_ns: None,
+        origin: Vec::new(),
         dump: String::new(),
     })
 }

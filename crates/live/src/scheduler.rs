@@ -190,6 +190,7 @@ impl<'a> Scheduler<'a> {
             code: code as i64,
             message: if message.is_empty() { self.text("uei.reason") } else { message },
             at_ns: None,
+            origin: Vec::new(),
             dump: self.text(DUMP),
         })
     }

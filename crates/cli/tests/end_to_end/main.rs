@@ -134,6 +134,7 @@ fn what_goes_wrong_fits_the_schema() {
         let ejected = run["exit"]["kind"] != "none";
         assert_eq!(run["counts"], !ejected, "{run}");
         assert_eq!(run["exit"]["at_ns"].is_u64(), ejected, "{run}");
+        assert_eq!(run["exit"]["origin"].is_array(), ejected, "{run}");
         assert!(run["metrics"]["throughput"]["value"].is_f64(), "an ejected run has its figures");
         assert_eq!(run["left_out"].is_array(), run["scheduler"] == "relay", "{run}");
     }

@@ -165,6 +165,36 @@ fn address_space_is_what_the_run_needs() {
     assert!(said.contains("bytes of address space") && said.contains("ulimit -v"), "{said}");
 }
 
+/// On the terminal, in report.txt, in results.json and in the debug dump, of an error and of a stall.
+#[test]
+fn an_exit_says_everywhere_where_it_comes_from() {
+    let temp = tempfile::tempdir().unwrap();
+    let victims = temp.path().join("w.toml");
+    let text = "[[thread]]\nname = 'victim'\nops = [{ sleep = '1ms' }, { compute = '1ms' }, { sleep = '1ms' }]\n";
+    fs::write(&victims, text).unwrap();
+    let knobs = [("lapse,wrong=3,eject_after_ns=1", 1), ("lapse,starve=118", 3)];
+    for (nth, (scheduler, least)) in knobs.into_iter().enumerate() {
+        let folder = temp.path().join(nth.to_string());
+        let mut command = scxlab(&["run", "-m", "2c", "--duration", "50s", "-s", scheduler]);
+        let out = command.arg("-o").arg(&folder).arg("-w").arg(&victims).output().unwrap();
+        let table = String::from_utf8(out.stdout).unwrap();
+        let report = fs::read_to_string(folder.join("report.txt")).unwrap();
+        let results = fs::read(folder.join("results.json")).unwrap();
+        let results: Value = serde_json::from_slice(&results).unwrap();
+        check_schema(&results);
+        let exit = &results["runs"][0]["exit"];
+        let origin: Vec<&str> =
+            exit["origin"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
+        assert!(origin.len() >= least, "{exit}");
+        let indented: String = origin.iter().map(|line| format!("\n  {line}")).collect();
+        let said = format!("{}{indented}\n", exit["message"].as_str().unwrap());
+        assert!(table.contains(&said), "{table}");
+        assert!(report.contains(&said), "{report}");
+        let dump = exit["dump"].as_str().unwrap();
+        assert!(dump.contains(&format!("\nBacktrace:{indented}\n  #0 lapse_enqueue [")), "{dump}");
+    }
+}
+
 /// Names from files, in the table, in report.txt, in timelines and in errors.
 #[test]
 fn a_terminal_obeys_no_name() {

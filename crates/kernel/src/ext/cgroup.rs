@@ -37,7 +37,7 @@ impl Kernel {
         for id in self.cgroups.descend_pre(CgroupId(0)) {
             let ret = self.op_cgroup_init(id);
             if ret != 0 {
-                self.scx_error(format!("ops.cgroup_init() failed ({ret})"));
+                self.returned_error(Op::CgroupInit, &format!("ops.cgroup_init() failed ({ret})"));
                 return Err(());
             }
         }

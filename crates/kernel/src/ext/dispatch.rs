@@ -190,6 +190,12 @@ impl Kernel {
         if !waiting {
             return;
         }
+        self.tasks[task].ext.by = entry.by;
+        self.acting_for(task, |k| k.dispatch_entry(cpu, entry));
+    }
+
+    fn dispatch_entry(&mut self, cpu: CpuId, entry: &BufferedInsert) {
+        let task = entry.task;
         let task_cpu = self.tasks[task].cpu;
         let dsq = self.dsq_for_dispatch(cpu, entry.dsq_id, task_cpu);
         let args =
@@ -316,9 +322,11 @@ impl Kernel {
             self.unlock(LockId::Dsq(dsq));
             return false;
         };
+        let by = self.ext_live_caller();
         let Kernel { tasks, ext, .. } = self;
         let t = &mut tasks[task];
         let src = t.cpu;
+        t.ext.by = by;
         t.ext.unlink(&mut ext.dsqs);
         let q = ext.dsqs.get(dsq);
         let from = q.user_visible_id();
@@ -386,6 +394,7 @@ impl Kernel {
                 self.change_flags(task, 0, ent::REENQ_REASON_MASK);
             } else {
                 let local = self.ext.dsqs.local(cpu);
+                self.tasks[task].ext.by = None;
                 self.dsq_insert(cpu, local, task, None, enq::HEAD);
             }
             return;

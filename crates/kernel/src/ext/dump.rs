@@ -4,8 +4,8 @@
 //!
 //! Owns: the text's form. Does not: decide when to dump (see `enable.rs`).
 //! Models: kernel `scx_dump_state()`, `scx_dump_cpu()`, `scx_dump_task()`, `scx_bpf_dump_bstr()`,
-//! 7.3. Differs: there are no kernel stacks, so no backtraces below the headings that announce
-//! them.
+//! 7.3. Differs: there are no kernel stacks; below the first heading that announces one are the
+//! program's frames, and tasks have none.
 
 mod buf;
 
@@ -14,6 +14,7 @@ pub use buf::DumpBuf;
 use super::entity::{OpsState, TaskPhase};
 use super::exit::ExitInfo;
 use super::op::Op;
+use super::origin::Origin;
 use super::stats::Ev;
 use crate::abi;
 use crate::flags::{ent, kick, limit};
@@ -115,6 +116,20 @@ impl Kernel {
         self.dump_line(format!("  {} ({})", exit.kind.reason(), exit.message));
         self.dump_line("");
         self.dump_line("Backtrace:");
+        self.dump_origin(&exit.origin);
+    }
+
+    /// In place of a kernel stack: the program's frames, and what else is known of where the exit comes from.
+    fn dump_origin(&mut self, origin: &Origin) {
+        for line in &origin.lines {
+            self.dump_line(format!("  {line}"));
+        }
+        for (depth, frame) in origin.frames.iter().enumerate() {
+            self.dump_line(format!("  #{depth} {frame}"));
+        }
+        if origin.lines.is_empty() && origin.frames.is_empty() {
+            self.dump_line("  in the kernel, outside of the scheduler's programs");
+        }
     }
 
     /// The CPU that the exit came from first, so that truncation does not lose it.

@@ -89,7 +89,7 @@ impl Kernel {
             let ret = self.op(Op::Init, None, &[]);
             if ret as i32 != 0 {
                 let ret = self.sanitize_err(Op::Init, ret);
-                self.scx_error(format!("ops.init() failed ({ret})"));
+                self.returned_error(Op::Init, &format!("ops.init() failed ({ret})"));
                 return Err(());
             }
         }
@@ -158,7 +158,7 @@ impl Kernel {
             if let Err(ret) = self.ext_init_existing(task) {
                 let t = &self.tasks[task];
                 let text = format!("ops.init_task() failed ({ret}) for {}[{}]", t.name, t.pid);
-                self.scx_error(text);
+                self.returned_error(Op::InitTask, &text);
                 return Err(());
             }
         }

@@ -70,8 +70,7 @@ impl Kernel {
         self.ext.cpus[here.idx()].in_select_cpu = true;
         let cpu = self.op_direct(Op::SelectCpu, None, task, &[u64::from(prev.0), flags]) as i32;
         self.ext.cpus[here.idx()].in_select_cpu = false;
-        let valid = self.ext_cpu_valid(cpu, "from ops.select_cpu()");
-        let chosen = valid.unwrap_or(prev);
+        let chosen = self.ext_cpu(cpu).unwrap_or_else(|| self.bad_selection(cpu, prev));
         self.scx(task).selected_cpu = chosen.0 as i32;
         chosen
     }
@@ -84,6 +83,7 @@ impl Kernel {
             let slice = self.slice_dfl();
             let enq_flags = enq::SLICE_DFL;
             let verdict = DirectDispatch { dsq_id: dsq_id::LOCAL, slice, vtime: 0, enq_flags };
+            self.tasks[task].ext.by = None;
             self.set_ddsp(task, verdict);
         }
         self.scx(task).selected_cpu = cpu.0 as i32;
@@ -93,10 +93,19 @@ impl Kernel {
     /// A CPU number from a program; None is an error of the scheduler.
     #[inline]
     pub(crate) fn ext_cpu_valid(&mut self, cpu: i32, place: &str) -> Option<CpuId> {
-        if cpu >= 0 && (cpu as usize) < self.cpus.len() {
-            return Some(CpuId(cpu as u32));
-        }
-        self.invalid_cpu(cpu, place)
+        self.ext_cpu(cpu).or_else(|| self.invalid_cpu(cpu, place))
+    }
+
+    #[inline]
+    fn ext_cpu(&self, cpu: i32) -> Option<CpuId> {
+        (cpu >= 0 && (cpu as usize) < self.cpus.len()).then_some(CpuId(cpu as u32))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn bad_selection(&mut self, cpu: i32, prev: CpuId) -> CpuId {
+        self.returned_error(Op::SelectCpu, &format!("invalid CPU {cpu} from ops.select_cpu()"));
+        prev
     }
 
     #[cold]
@@ -151,6 +160,9 @@ impl Kernel {
         sticky: Option<CpuId>,
     ) {
         if sticky == Some(cpu) {
+            if self.migrating != Some(task) {
+                self.tasks[task].ext.by = None;
+            }
             let local = self.ext.dsqs.local(cpu);
             self.dsq_insert(cpu, local, task, None, flags);
             return;
@@ -213,7 +225,7 @@ impl Kernel {
         }
         let (name, pid) = (self.tasks[task].name.clone(), self.tasks[task].pid);
         let text = format!("{name}[{pid}] reenqueued {count} times without running");
-        self.ext_exit(ExitKind::ErrorReenq, 0, &text);
+        self.acting_for(task, |k| k.ext_exit(ExitKind::ErrorReenq, 0, &text));
         true
     }
 
@@ -221,6 +233,7 @@ impl Kernel {
     fn insert_refilled(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
         self.refill_slice(task);
         self.clear_ddsp(task);
+        self.tasks[task].ext.by = None;
         self.dsq_insert(cpu, dsq, task, None, flags);
     }
 
@@ -252,6 +265,7 @@ impl Kernel {
     ) {
         self.ext.direct = DirectSlot::Used;
         if open == DirectSlot::Open(task) {
+            self.tasks[task].ext.by = self.ext_live_caller();
             return self.set_ddsp(task, verdict);
         }
         let t = &self.tasks[task];
@@ -272,8 +286,9 @@ impl Kernel {
     #[inline(always)]
     fn direct_dispatch(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
         let t = &self.tasks[task];
-        let mut verdict = t.ext.ddsp;
-        let dsq = self.dsq_for_dispatch(cpu, verdict.dsq_id, t.cpu);
+        let (mut verdict, task_cpu) = (t.ext.ddsp, t.cpu);
+        let outer = self.act_for(task);
+        let dsq = self.dsq_for_dispatch(cpu, verdict.dsq_id, task_cpu);
         verdict.enq_flags |= flags;
         let remote = self.ext.dsqs.local_cpu(dsq).is_some_and(|target| target != cpu);
         if remote {
@@ -281,11 +296,12 @@ impl Kernel {
             self.tasks[task].ext.ops_state = OpsState::None;
             self.ext.cpus[cpu.idx()].ddsp_deferred.push_back(task);
             self.schedule_deferred_locked(cpu);
-            return;
+        } else {
+            self.set_ddsp(task, DirectDispatch::default());
+            let flags = verdict.enq_flags | enq::CLEAR_OPSS;
+            self.dsq_insert(cpu, dsq, task, Some((verdict.slice, verdict.vtime)), flags);
         }
-        self.set_ddsp(task, DirectDispatch::default());
-        let flags = verdict.enq_flags | enq::CLEAR_OPSS;
-        self.dsq_insert(cpu, dsq, task, Some((verdict.slice, verdict.vtime)), flags);
+        self.ext.acting = outer;
     }
 
     /// No verdict waits.

@@ -5,6 +5,7 @@
 //! no holding CPU.
 
 use super::dsq::DsqId;
+use super::origin::Caller;
 use crate::flags::dsq_id;
 use scxlab_machine::id::CpuId;
 
@@ -71,6 +72,8 @@ pub struct ExtEntity {
     pub dsq: Option<DsqId>,
     pub dsq_key: (i64, u64),
     pub on_priq: bool,
+    /// The call that put it there, or gave the verdict that waits; None: the kernel did of its own accord.
+    pub by: Option<Caller>,
     /// Set while the core moves it to that CPU: enqueue there must put it on the local DSQ.
     pub sticky_cpu: Option<CpuId>,
     /// On its run queue's list of runnable tasks, as the n-th arrival of the run.

@@ -3,6 +3,8 @@
 //!
 //! Owns: the first claim counts. Models: kernel `scx_claim_exit()`, `scx_vexit()`, `scx_exit_reason()`, 7.3.
 
+use super::op::Op;
+use super::origin::Origin;
 use crate::event::Event;
 use crate::flags::limit;
 use crate::kernel::{Kernel, Then};
@@ -75,6 +77,8 @@ pub struct ExitInfo {
     pub cpu: Option<CpuId>,
     pub message: String,
     pub at: Nanos,
+    /// Where in the scheduler it comes from.
+    pub origin: Origin,
     /// The debug dump, for errors.
     pub dump: String,
 }
@@ -82,29 +86,45 @@ pub struct ExitInfo {
 impl Kernel {
     /// Asks for the loaded scheduler's exit; the first request counts. It is carried out a moment later,
     /// as by the kernel's irq_work and helper thread.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn ext_exit(&mut self, kind: ExitKind, code: i64, message: &str) {
+        if self.ext_may_exit() {
+            let origin = self.origin();
+            self.claim_exit(kind, code, message, origin);
+        }
+    }
+
+    fn ext_may_exit(&self) -> bool {
+        self.ext.root.as_ref().is_some_and(|sched| sched.exit.is_none())
+    }
+
+    /// As `ext_exit`, of what does not come from the call that is being carried out.
+    pub(crate) fn claim_exit(&mut self, kind: ExitKind, code: i64, message: &str, origin: Origin) {
         let at = self.clock();
         let cpu = self.exec.cpu;
-        let Some(sched) = &mut self.ext.root else { return };
-        if sched.exit.is_some() {
+        let Some(sched) = self.ext.root.as_mut().filter(|sched| sched.exit.is_none()) else {
             return;
-        }
+        };
         let mut message = message.to_owned();
         truncate(&mut message, limit::EXIT_MSG_LEN - 1);
         let dump = String::new();
         let event = Traced { time: at, cpu, kind: Kind::SchedExit { kind: kind as u32, code } };
         self.tracer.emit_with_text(event, &message);
-        sched.exit = Some(ExitInfo { kind, code, cpu: Some(cpu), message, at, dump });
+        sched.exit = Some(ExitInfo { kind, code, cpu: Some(cpu), message, at, origin, dump });
         let delay = self.machine.costs.irq.ipi_send_ns + self.machine.costs.sched.wakeup_ns;
         self.push_wakeup(at + delay, Event::ExtDisable);
     }
 
-    /// `scx_error()`
-    pub(crate) fn ext_error(&mut self, kind: ExitKind, message: &str) {
-        self.ext_exit(kind, 0, message);
+    /// `scx_error()` of what an operation has returned.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn returned_error(&mut self, op: Op, message: &str) {
+        let origin = self.origin_of_return(op);
+        self.claim_exit(ExitKind::Error, 0, message, origin);
     }
 
-    /// An error with exit kind ERROR.
+    /// `scx_error()`
     pub(crate) fn scx_error(&mut self, message: impl AsRef<str>) {
         self.ext_exit(ExitKind::Error, 0, message.as_ref());
     }

@@ -84,9 +84,8 @@ impl Kernel {
             }
             _ => "outside the enable path",
         };
-        self.scx_error(format!(
-            "ops.init_task() set task->scx.disallow for {name}[{pid}] {where_}"
-        ));
+        let text = format!("ops.init_task() set task->scx.disallow for {name}[{pid}] {where_}");
+        self.returned_error(Op::InitTask, &text);
     }
 
     /// Initialises a task that exists while a scheduler is being loaded.

@@ -6,6 +6,7 @@
 
 use super::exit::ExitKind;
 use super::op::Op;
+use super::origin::Origin;
 use super::program::Program;
 use super::{DirectSlot, OpFrame};
 use crate::kernel::{Kernel, Stop};
@@ -105,6 +106,7 @@ impl Kernel {
         stats.calls += 1;
         stats.ns += cost;
         stats.insns += self.vm.executed - insns;
+        self.ext.activity.count(self.exec.cpu, op);
         self.trace(Kind::Op { op: op as u8, cost_ns: cost, task });
         match result {
             Ok(value) => value,
@@ -166,7 +168,7 @@ impl Kernel {
             }
             return;
         }
-        self.ext_error(ExitKind::Error, &text);
+        self.claim_exit(ExitKind::Error, 0, &text, Origin::of_fault(&fault));
     }
 
     /// Runs a syscall program of an object (`bpf_prog_test_run`): its context is copied in and back.
@@ -209,10 +211,8 @@ impl Kernel {
         if (-4095..0).contains(&ret) {
             return ret;
         }
-        self.ext_error(
-            ExitKind::Error,
-            &format!("ops.{}() returned an invalid errno {ret}", op.name()),
-        );
+        let text = format!("ops.{}() returned an invalid errno {ret}", op.name());
+        self.returned_error(op, &text);
         -71
     }
 }

@@ -6,6 +6,7 @@
 
 use super::DirectDispatchArgs;
 use super::dsq::{DsqId, DsqKind};
+use super::entity::DirectDispatch;
 use super::stats::Ev;
 use crate::event::Event;
 use crate::flags::{enq, ent, reenq};
@@ -80,6 +81,10 @@ impl Kernel {
     fn deferred_verdict(&mut self, cpu: CpuId, task: TaskId) {
         let verdict = self.tasks[task].ext.ddsp;
         self.set_ddsp(task, Default::default());
+        self.acting_for(task, |k| k.dispatch_verdict(cpu, task, verdict));
+    }
+
+    fn dispatch_verdict(&mut self, cpu: CpuId, task: TaskId, verdict: DirectDispatch) {
         let dsq = self.dsq_for_dispatch(cpu, verdict.dsq_id, self.tasks[task].cpu);
         let args = DirectDispatchArgs {
             slice: verdict.slice,

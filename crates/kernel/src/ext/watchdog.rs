@@ -13,6 +13,7 @@ impl Kernel {
     /// Starts the checks of a scheduler that is being loaded.
     pub(crate) fn watchdog_start(&mut self) {
         self.ext.watchdog_gen = self.ext.watchdog_gen.wrapping_add(1);
+        self.ext.activity.start(self.clock());
         self.watchdog_rearm();
     }
 
@@ -35,6 +36,7 @@ impl Kernel {
             if let Some((task, waited)) = k.stalled() {
                 k.report_stall(task, waited);
             }
+            k.ext.activity.check(k.clock());
             k.watchdog_rearm();
         })
     }
@@ -61,7 +63,8 @@ impl Kernel {
         let t = &self.tasks[task];
         let text =
             format!("{}[{}] failed to run for {}.{:03}s", t.name, t.pid, ms / 1000, ms % 1000);
-        self.ext_exit(ExitKind::ErrorStall, 0, &text);
+        let origin = self.origin_of_stall(task);
+        self.claim_exit(ExitKind::ErrorStall, 0, &text, origin);
     }
 
     /// From the tick: a watchdog that does not come is a stall too.
@@ -75,7 +78,8 @@ impl Kernel {
         if late > timeout {
             let ms = late / 1_000_000;
             let text = format!("watchdog failed to check in for {}.{:03}s", ms / 1000, ms % 1000);
-            self.ext_exit(ExitKind::ErrorStall, 0, &text);
+            let origin = self.origin_of_late_watchdog();
+            self.claim_exit(ExitKind::ErrorStall, 0, &text, origin);
         }
     }
 }

@@ -122,8 +122,12 @@ pub fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
         for run in group.iter().filter(|run| !run.left_out.is_empty()) {
             add(format!("{MARK} {name}: not run: {}", run.left_out.join("; ")));
         }
+        let mut origins = BTreeSet::new();
         for run in *group {
-            fate(name, run).into_iter().for_each(&mut add);
+            let origin = Some(&run.exit.origin).filter(|lines| !lines.is_empty());
+            let shown =
+                origin.is_some_and(|lines| origins.len() < ORIGINS && origins.insert(lines));
+            fate(name, run, shown).into_iter().for_each(&mut add);
         }
         for run in *group {
             run.notes.iter().for_each(|note| add(format!("note: {note}")));
@@ -132,15 +136,20 @@ pub fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
     if text.is_empty() { text } else { format!("\n{text}") }
 }
 
+/// Origins of exits that are shown of one scheduler; its other runs' are in the results file.
+const ORIGINS: usize = 3;
+
 /// All that went wrong in one run.
-fn fate(name: &str, run: &Run) -> Vec<String> {
+fn fate(name: &str, run: &Run, with_origin: bool) -> Vec<String> {
     let Run { seed, exit, stop, .. } = run;
     let mut lines = Vec::new();
     if run.was_ejected() {
         let message = if exit.message.is_empty() { "no message" } else { &exit.message };
         let at = exit.at_ns.map_or_else(String::new, |at| format!(" after {}", duration(at)));
+        let origin = if with_origin { &exit.origin[..] } else { &[] };
+        let origin: String = origin.iter().map(|line| format!("\n  {line}")).collect();
         lines.push(format!(
-            "{name}, seed {seed}: exit {}{at}, code {}: {message}",
+            "{name}, seed {seed}: exit {}{at}, code {}: {message}{origin}",
             exit.kind, exit.code
         ));
     }

@@ -73,6 +73,7 @@ fn exit(k: &Kernel) -> Exit {
         code: info.code,
         message: info.message.clone(),
         at_ns: Some(info.at),
+        origin: info.origin.lines.clone(),
         dump: info.dump.clone(),
     })
 }

@@ -23,7 +23,7 @@ fn header_cpus_tasks_and_counters() {
     assert!(dump.contains(" triggered exit kind 1024 on CPU "), "{dump}");
     assert!(
         dump.contains(
-            "\n  runtime error (it went wrong)\n\nBacktrace:\n\nCPU states\n----------\n"
+            "\n  runtime error (it went wrong)\n\nBacktrace:\n  in the kernel, outside of the scheduler's programs\n\nCPU states\n----------\n"
         ),
         "{dump}"
     );
@@ -60,7 +60,7 @@ fn scheduler_text_goes_where_it_belongs() {
         0
     });
     let dump = k.ext_dump();
-    assert!(dump.contains("Backtrace:\n\nkind 1024, a line\nin two\n\nCPU states\n"), "{dump}");
+    assert!(dump.contains("programs\n\nkind 1024, a line\nin two\n\nCPU states\n"), "{dump}");
     assert!(dump.contains("class=idle_sched_class\n\n  CPU 0 idles\n"), "{dump}");
     assert_eq!(dump.matches("\n\n    a task\n").count(), 3, "{dump}");
     assert!(k.ext.dump.is_none());

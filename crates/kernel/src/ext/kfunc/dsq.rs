@@ -115,7 +115,7 @@ impl Kernel {
             self.mark_direct_dispatch(open, task, verdict);
             return;
         }
-        let cpu = self.dispatch_cpu();
+        let (cpu, by) = (self.dispatch_cpu(), self.ext_live_caller());
         let max = self.ext.root.as_ref().map_or(0, |s| batch(s.data.dispatch_max_batch));
         let qseq = match self.tasks[task].ext.ops_state {
             OpsState::Queued { qseq } => qseq,
@@ -126,7 +126,8 @@ impl Kernel {
             self.scx_error("dispatch buffer overflow");
             return;
         }
-        entries.push(BufferedInsert { task, qseq, dsq_id: dsq, slice, vtime, enq_flags: flags });
+        let enq_flags = flags;
+        entries.push(BufferedInsert { task, qseq, dsq_id: dsq, slice, vtime, enq_flags, by });
     }
 
     /// The CPU for which `ops.dispatch` is being called.
@@ -390,6 +391,7 @@ impl Kernel {
                 target = Some(cpu);
             }
         }
+        self.tasks[task].ext.by = self.ext_live_caller();
         let (from, to) = (self.ext.dsqs.traced_id(src), self.ext.dsqs.traced_id(dst));
         self.lock(LockId::Dsq(src));
         self.dsq_unlink(task);

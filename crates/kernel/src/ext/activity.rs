@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! How often each operation ran on each CPU lately, for the report of a stall.
+//!
+//! Owns: the counts. A task's wait cannot be given a copy of them when it begins, so that the watchdog keeps those of its last
+//! checks: a task that it finds stalled has waited since before the older one.
+
+use super::op::Op;
+use scxlab_machine::cpumask::CpuMask;
+use scxlab_machine::id::{CpuId, Nanos};
+use std::fmt::Write;
+
+type Calls = [u32; Op::COUNT];
+
+/// CPUs on which the same operations ran.
+struct Group {
+    cpus: Vec<CpuId>,
+    sums: [u64; Op::COUNT],
+    /// A higher class has them.
+    held: bool,
+}
+
+impl Group {
+    fn is_like(&self, calls: &Calls, held: bool) -> bool {
+        self.held == held && self.sums.iter().zip(calls).all(|(sum, n)| (*sum > 0) == (*n > 0))
+    }
+
+    fn add(&mut self, cpu: CpuId, calls: &Calls) {
+        self.cpus.push(cpu);
+        self.sums.iter_mut().zip(calls).for_each(|(sum, n)| *sum += u64::from(*n));
+    }
+
+    fn text(&self, nr_cpus: usize) -> String {
+        let held = if self.held { "; a task of a higher class runs there" } else { "" };
+        let mask = CpuMask::of(nr_cpus, self.cpus.iter().copied());
+        format!("{}: {}{held}", cpus_text(&mask), ops_text(&self.sums))
+    }
+}
+
+/// By CPU and operation. Counts wrap around; their differences do not.
+#[derive(Debug, Default)]
+pub struct Activity {
+    calls: Vec<Calls>,
+    /// The check before the last one, and the last one.
+    checks: [Check; 2],
+}
+
+#[derive(Clone, Debug, Default)]
+struct Check {
+    at: Nanos,
+    calls: Vec<Calls>,
+}
+
+/// Groups of CPUs, and operations of each, that are listed.
+const GROUPS: usize = 8;
+const OPS: usize = 6;
+/// Characters of a list of CPUs.
+const LIST_MAX: usize = 60;
+
+impl Activity {
+    pub fn new(nr_cpus: usize) -> Activity {
+        Activity { calls: vec![[0; Op::COUNT]; nr_cpus], ..Activity::default() }
+    }
+
+    /// An operation was called on the CPU.
+    #[inline(always)]
+    pub fn count(&mut self, cpu: CpuId, op: Op) {
+        let count = &mut self.calls[cpu.idx()][op as usize];
+        *count = count.wrapping_add(1);
+    }
+
+    /// A scheduler is being loaded.
+    pub fn start(&mut self, at: Nanos) {
+        self.check(at);
+        self.check(at);
+    }
+
+    /// The watchdog has looked at all tasks.
+    pub fn check(&mut self, at: Nanos) {
+        self.checks.swap(0, 1);
+        self.checks[1].at = at;
+        self.checks[1].calls.clone_from(&self.calls);
+    }
+
+    /// What ran on each of the CPUs since the last check but one: `held` are those that a higher class has.
+    pub fn lines(
+        &self,
+        cpus: impl Iterator<Item = CpuId>,
+        held: impl Fn(CpuId) -> bool,
+    ) -> Vec<String> {
+        let mut groups: Vec<Group> = Vec::new();
+        for cpu in cpus {
+            let (calls, held) = (self.since_check(cpu), held(cpu));
+            match groups.iter_mut().find(|group| group.is_like(&calls, held)) {
+                Some(group) => group.add(cpu, &calls),
+                None => groups.push(Group { cpus: vec![cpu], sums: calls.map(u64::from), held }),
+            }
+        }
+        let since = seconds(self.checks[0].at);
+        let shown = groups.iter().take(GROUPS);
+        let mut lines: Vec<String> = shown
+            .map(|group| format!("since {since} on {}", group.text(self.calls.len())))
+            .collect();
+        let rest: usize = groups.iter().skip(GROUPS).map(|group| group.cpus.len()).sum();
+        if rest > 0 {
+            lines.push(format!("other operations on {rest} more CPUs"));
+        }
+        lines
+    }
+
+    fn since_check(&self, cpu: CpuId) -> Calls {
+        let (now, then) = (&self.calls[cpu.idx()], self.checks[0].calls.get(cpu.idx()));
+        std::array::from_fn(|op| now[op].wrapping_sub(then.map_or(0, |then| then[op])))
+    }
+}
+
+/// `dispatch 120 times, enqueue once`, the most frequent first.
+fn ops_text(sums: &[u64; Op::COUNT]) -> String {
+    let mut ran: Vec<(u64, Op)> =
+        Op::ALL.into_iter().map(|op| (sums[op as usize], op)).filter(|(n, _)| *n > 0).collect();
+    ran.sort_by_key(|(n, op)| (std::cmp::Reverse(*n), *op));
+    if ran.is_empty() {
+        return "no operation".to_owned();
+    }
+    let shown = ran.iter().take(OPS);
+    let shown: Vec<String> = shown
+        .map(|(n, op)| match n {
+            1 => format!("{} once", op.name()),
+            _ => format!("{} {n} times", op.name()),
+        })
+        .collect();
+    let mut text = shown.join(", ");
+    if ran.len() > OPS {
+        let _ = write!(text, " and {} other operations", ran.len() - OPS);
+    }
+    text
+}
+
+/// `CPU 3`, `CPUs 0-3,8`; a long list is cut.
+pub fn cpus_text(mask: &CpuMask) -> String {
+    let count: u32 = mask.iter().map(|word| word.count_ones()).sum();
+    let list = mask.to_string();
+    if list.len() > LIST_MAX {
+        let kept = list[..LIST_MAX].rfind(',').unwrap_or(LIST_MAX);
+        return format!("CPUs {},... ({count} in all)", &list[..kept]);
+    }
+    format!("{} {list}", if count == 1 { "CPU" } else { "CPUs" })
+}
+
+/// `1.250000 s`
+pub fn seconds(ns: Nanos) -> String {
+    format!("{}.{:06} s", ns / 1_000_000_000, ns % 1_000_000_000 / 1000)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a stalled task waits for: since when, where, who put it there, and what ran on the CPUs that could have taken it.
+//!
+//! Owns: the words. Does not: find stalls (see `watchdog.rs`). The kernel says none of this but the task's name and the time.
+
+use super::activity::{cpus_text, seconds};
+use super::dsq::DsqId;
+use super::entity::OpsState;
+use super::op::Op;
+use super::origin::Origin;
+use crate::abi;
+use crate::flags::slice;
+use crate::kernel::Kernel;
+use crate::task::{Class, Task};
+use scxlab_machine::cpumask::CpuMask;
+use scxlab_machine::id::{CpuId, TaskId};
+use scxlab_trace::names;
+
+impl Kernel {
+    pub(super) fn origin_of_stall(&self, task: TaskId) -> Origin {
+        let t = &self.tasks[task];
+        let usable: Vec<CpuId> = self.online_cpus().filter(|cpu| t.allowed_on(*cpu)).collect();
+        let mut lines = vec![self.stalled_since(task, &usable), self.stalled_where(task)];
+        lines.extend(self.operations_on(&usable));
+        let by = t.ext.by.filter(|_| t.ext.dsq.is_some());
+        let frame = match by {
+            Some(caller) => self.vm.place_of(caller.site),
+            None if self.is_held(task) => self.first_line(Op::Enqueue),
+            None => None,
+        };
+        Origin { lines, frames: frame.into_iter().collect() }
+    }
+
+    /// Of a watchdog that does not come: what ran everywhere.
+    pub(super) fn origin_of_late_watchdog(&self) -> Origin {
+        let cpus: Vec<CpuId> = self.online_cpus().collect();
+        Origin { lines: self.operations_on(&cpus), frames: Vec::new() }
+    }
+
+    fn online_cpus(&self) -> impl Iterator<Item = CpuId> + '_ {
+        (0..self.cpus.len() as u32).map(CpuId).filter(|cpu| self.is_online(*cpu))
+    }
+
+    fn current(&self, cpu: CpuId) -> &Task {
+        &self.tasks[self.cpus[cpu.idx()].curr]
+    }
+
+    fn operations_on(&self, cpus: &[CpuId]) -> Vec<String> {
+        let held = |cpu| self.current(cpu).class > Class::Ext;
+        self.ext.activity.lines(cpus.iter().copied(), held)
+    }
+
+    fn stalled_since(&self, task: TaskId, usable: &[CpuId]) -> String {
+        let t = &self.tasks[task];
+        let who = format!("{}[{}] waits", t.name, t.pid);
+        let since = t.account.waiting_since.map_or(String::new(), |since| {
+            let waited = seconds(self.clock().saturating_sub(since));
+            format!(" since {}, for {waited}", seconds(since))
+        });
+        let cpus = match usable {
+            [] => "no CPU that is on line".to_owned(),
+            _ => cpus_text(&CpuMask::of(self.cpus.len(), usable.iter().copied())),
+        };
+        format!("{who}{since}; it may run on {cpus}")
+    }
+
+    fn stalled_where(&self, task: TaskId) -> String {
+        let e = &self.tasks[task].ext;
+        if let Some(dsq) = e.dsq {
+            let by = match e.by {
+                Some(caller) => self.describe(caller),
+                None => "the kernel".to_owned(),
+            };
+            return format!("in {}, put there by {by}", self.queue_text(dsq, task));
+        }
+        if self.is_held(task) {
+            let place = self.first_line(Op::Enqueue).map(|first| format!(": {}", first.start()));
+            return format!(
+                "in no DSQ: held by the scheduler since ops.enqueue(){}",
+                place.unwrap_or_default()
+            );
+        }
+        match e.by.filter(|_| e.ddsp.is_set()) {
+            Some(caller) => format!(
+                "in no DSQ yet: on its way to {} by {}",
+                names::dsq(e.ddsp.dsq_id),
+                self.describe(caller)
+            ),
+            None => "in no DSQ".to_owned(),
+        }
+    }
+
+    fn is_held(&self, task: TaskId) -> bool {
+        let e = &self.tasks[task].ext;
+        e.dsq.is_none() && matches!(e.ops_state, OpsState::Queued { .. })
+    }
+
+    /// The queue, who is before the task, and who runs where the queue is that of one CPU.
+    fn queue_text(&self, dsq: DsqId, task: TaskId) -> String {
+        let before = self.ext.dsqs.get(dsq).iter().take_while(|other| *other != task).count();
+        let place = match before {
+            0 => " at its head".to_owned(),
+            1 => " behind 1 task".to_owned(),
+            n => format!(" behind {n} tasks"),
+        };
+        let name = names::dsq(self.ext.dsqs.traced_id(dsq));
+        let cpu = self.ext.dsqs.local_cpu(dsq);
+        let running = cpu.map_or(String::new(), |cpu| self.running_text(cpu));
+        format!("{name}{place}{running}")
+    }
+
+    fn running_text(&self, cpu: CpuId) -> String {
+        let curr = self.current(cpu);
+        if curr.is_idle_task() {
+            return ", while that CPU is idle".to_owned();
+        }
+        let endless = curr.class == Class::Ext
+            && self.vm.mem.host_ref::<abi::task_struct>(curr.addr).scx.slice == slice::INF;
+        let how = match curr.class {
+            Class::Ext if endless => " with an endless slice",
+            class if class > Class::Ext => ", of a higher class,",
+            _ => "",
+        };
+        format!(", while {}[{}]{how} runs there", curr.name, curr.pid)
+    }
+}
