@@ -12,7 +12,7 @@ use crate::together::Together;
 use scxlab_bpf::mem::{Memory, OutOfMemory, Perm};
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
 
 /// Guest bytes of one directory: its cgroup, css_set, kernfs_node, task_group and name.
@@ -48,6 +48,8 @@ pub struct Cgroup {
     /// Guest address of its `struct cgroup`.
     pub addr: u64,
     pub children: Vec<CgroupId>,
+    /// Their names, so that a new one is not compared with each.
+    child_names: BTreeSet<String>,
     pub nr_tasks: u32,
     /// Extended attributes of the directory: `user.NAME`.
     pub xattrs: BTreeMap<String, Vec<u8>>,
@@ -79,6 +81,7 @@ impl CgroupTable {
             cpuset: None,
             addr: base,
             children: Vec::new(),
+            child_names: BTreeSet::new(),
             nr_tasks: 0,
             xattrs: BTreeMap::new(),
             together: Together::default(),
@@ -195,7 +198,7 @@ impl CgroupTable {
         let id = CgroupId(self.all.len() as u32);
         let above = self.get(parent).ok_or(SysError::NoEntry)?;
         let bad_name = name.is_empty() || name.contains('/') || name.len() > NAME_MAX;
-        let taken = above.children.iter().any(|&c| self.get(c).is_some_and(|g| g.name == name));
+        let taken = above.child_names.contains(name);
         if bad_name || taken || above.level as usize >= MAX_DEPTH {
             return Err(SysError::Invalid);
         }
@@ -212,6 +215,7 @@ impl CgroupTable {
             cpuset: None,
             addr: self.slot(id),
             children: Vec::new(),
+            child_names: BTreeSet::new(),
             nr_tasks: 0,
             xattrs: BTreeMap::new(),
             together: Together::default(),
@@ -220,7 +224,9 @@ impl CgroupTable {
         };
         self.write(mem, &group);
         self.all.push(Some(group));
-        self.get_mut(parent).expect("looked up above").children.push(id);
+        let above = self.get_mut(parent).expect("looked up above");
+        above.children.push(id);
+        above.child_names.insert(name.into());
         Ok(id)
     }
 
@@ -341,9 +347,10 @@ impl Kernel {
             let css: &mut abi::cgroup_subsys_state = self.vm.mem.host_mut(css);
             css.refcnt.percpu_count_ptr |= REF_DEAD;
         }
-        self.cgroups.all[id.idx()] = None;
+        let gone = self.cgroups.all[id.idx()].take().expect("checked");
         if let Some(parent) = self.cgroups.get_mut(parent) {
             parent.children.retain(|&c| c != id);
+            parent.child_names.remove(&gone.name);
         }
         Ok(())
     }
