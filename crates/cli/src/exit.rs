@@ -400,7 +400,7 @@ fn of_session(error: &SessionError) -> Code {
         SessionError::Sim(e) => of_sim(e),
         SessionError::Trace { .. } => Code::Output,
         SessionError::Threads { .. } => Code::Internal,
-        SessionError::Seeds { .. } => Code::Usage,
+        SessionError::Seeds { .. } | SessionError::Length { .. } => Code::Usage,
     }
 }
 

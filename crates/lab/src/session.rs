@@ -63,9 +63,14 @@ pub enum SessionError {
     Trace { scheduler: String, seed: u64, error: std::io::Error },
     #[error("threads for {threads} runs at a time could not be started: {why}")]
     Threads { threads: usize, why: String },
+    #[error("{what} is {} s; a run is of {} s (a day) of virtual time at most", ns / 1_000_000_000, MAX_LENGTH / 1_000_000_000)]
+    Length { what: &'static str, ns: Nanos },
     #[error("seeds {first} to {first} + {more} do not fit 64 bits")]
     Seeds { first: u64, more: u32 },
 }
+
+/// Virtual time of one run. A day of a busy machine takes hours; nobody has asked for more than minutes.
+pub const MAX_LENGTH: Nanos = 86_400 * 1_000_000_000;
 
 /// How far a session is. Read from another thread.
 #[derive(Debug, Default)]
@@ -147,6 +152,10 @@ impl Session {
         progress: &Progress,
         interrupt: &Interrupt<'_>,
     ) -> Result<Vec<Run>, SessionError> {
+        let what = if self.duration.is_some() { "the duration" } else { "the workload's duration" };
+        if self.length() > MAX_LENGTH {
+            return Err(SessionError::Length { what, ns: self.length() });
+        }
         let more = self.runs.saturating_sub(1);
         if self.seed.checked_add(u64::from(more)).is_none() {
             return Err(SessionError::Seeds { first: self.seed, more });
