@@ -168,7 +168,12 @@ fn bad_slots_are_refused() {
         (RawInsn::new(0x37, 0, 0, 2, 1), Reserved),
         (RawInsn::new(0xbf, 0, 1, 7, 0), Reserved),
         (RawInsn::new(0xbc, 0, 1, 32, 0), Reserved),
-        (RawInsn::new(0xbf, 0, 1, 1, 5), Unsupported("address space")),
+        (
+            RawInsn::new(0xbf, 0, 1, 1, 5),
+            Unsupported(
+                "a cast between address spaces that is not between 0 and 1 (the kernel refuses it, too)",
+            ),
+        ),
         (RawInsn::new(0xd7, 0, 0, 0, 8), Reserved),
         (RawInsn::new(0x20, 0, 0, 0, 0), Unsupported("legacy packet access")),
         (RawInsn::new(0x0d, 1, 0, 0, 0), Unsupported("indirect goto")),
