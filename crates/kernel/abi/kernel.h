@@ -301,6 +301,9 @@ struct bpf_rb_node {
 	u64 __opaque[4];
 };
 
+/* Only pointers to it are seen, as an argument of kernel functions. */
+struct bpf_prog_aux;
+
 struct bpf_list_head {
 	u64 __opaque[2];
 };

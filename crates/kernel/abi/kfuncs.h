@@ -190,6 +190,7 @@ kfunc(void *, bpf_arena_alloc_pages, void *p__map, void *addr__ign, u32 page_cnt
 kfunc(void, bpf_arena_free_pages, void *p__map, void *ptr__ign, u32 page_cnt)
 kfunc(int, bpf_arena_reserve_pages, void *p__map, void *ptr__ign, u32 page_cnt)
 kfunc(int, bpf_stream_vprintk, int stream_id, const char *fmt__str, const void *args, u32 len__sz)
+kfunc(int, bpf_stream_vprintk_impl, int stream_id, const char *fmt__str, const void *args, u32 len__sz, struct bpf_prog_aux *aux)
 kfunc(int, bpf_stream_print_stack, int stream_id)
 kfunc(void *, bpf_cast_to_kern_ctx, void *obj)
 kfunc(void *, bpf_rdonly_cast, const void *obj__ign, u32 btf_id__k)
