@@ -5,9 +5,8 @@ CARGO ?= cargo
 # Debian's plain `clang` is too old for BPF; .cargo/config.toml says the same to a cargo run by hand.
 export BPF_CLANG ?= clang-19
 
-# The published scx schedulers whose objects the tests use; the recipes are for these versions.
-SCX_CRATES ?= scx_beerland@1.1.4 scx_bpfland@1.1.4 scx_cake@1.2.2 scx_chaos@1.1.4 scx_cosmos@1.1.7 scx_flash@1.1.4 \
-	scx_flow@4.8.15 scx_lavd@1.1.4 scx_layered@1.1.4 scx_p2dq@1.1.4 scx_pandemonium@5.23.1 scx_rusty@1.1.4 scx_tickless@1.1.4
+# The published scx schedulers whose objects the tests use, of each the newest version first.
+SCX_CRATES ?= $(shell sed 's/ /@/' tools/scx-versions)
 
 # Where `make install` puts things; DESTDIR is put before it, for packages.
 PREFIX ?= /usr/local

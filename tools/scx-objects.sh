@@ -5,8 +5,8 @@
 # A scheduler's object is what its crate's build script leaves. Only that is run: each crate is copied without its
 # program, its dependencies and its lock file, and all copies are one workspace with the versions that this project
 # locks. So what build scripts need is compiled once, and shared with this project's own build.
-# Leaves build/scx/objects/<name>.bpf.o, where scx_bpfland gives bpfland.bpf.o, and its version in
-# build/scx/objects/<name>.version. An object that is there is not built again, unless another version is asked for.
+# Leaves build/scx/objects/<name>-<version>.bpf.o, where scx_bpfland 1.1.4 gives bpfland-1.1.4.bpf.o, and
+# build/scx/objects/<name>.bpf.o, a link to the version that is named first. An object that is there is not built again.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -23,44 +23,68 @@ mkdir -p "$work/objects"
 rm -rf "$work/workspace"
 mkdir -p "$work/workspace"
 
-# Where cargo has unpacked a crate, which `cargo info` makes it do without anything that the crate depends on.
-unpacked() {
+# The newest version of a crate.
+newest() {
     local version
     version=$(cd "$work/workspace" && cargo info --color never "$1" 2>"$work/log" |
         sed -n 's/^version: \([^ ]*\).*/\1/p')
     [ -n "$version" ] || fail "no version of $1 was found"
-    for source in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"${1%@*}-$version"; do
+    echo "$version"
+}
+
+# Where cargo has unpacked a crate, which `cargo info` makes it do without anything that the crate depends on.
+unpacked() {
+    local source
+    (cd "$work/workspace" && cargo info --color never "$1@$2") >/dev/null 2>"$work/log" ||
+        fail "there is no $1 $2"
+    for source in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"$1-$2"; do
         [ -d "$source" ] && { echo "$source"; return; }
     done
-    die "cargo has unpacked $1 $version nowhere"
+    die "cargo has unpacked $1 $2 nowhere"
 }
 
-# Whether the object of a crate, in the version that is asked for if one is, is there.
-is_there() {
-    local name=${1%@*}
-    local object=$work/objects/${name#scx_}
-    [ -s "$object.bpf.o" ] && [ -s "$object.version" ] || return 1
-    [ "$name" = "$1" ] || [ "${1#*@}" = "$(cat "$object.version")" ]
-}
-
-wanted=()
+packages=()
+declare -A first
 for crate in "$@"; do
-    is_there "$crate" && continue
     name=${crate%@*}
-    source=$(unpacked "$crate")
-    python3 "$root/tools/scx-package.py" strip "$source" "$work/workspace/$name"
-    wanted+=("$name")
+    version=${crate#"$name"}
+    version=${version#@}
+    version=${version:-$(newest "$name")}
+    object=${name#scx_}-$version.bpf.o
+    first[$name]=${first[$name]:-$object}
+    [ -s "$work/objects/$object" ] && continue
+    source=$(unpacked "$name" "$version")
+    # No two packages of a workspace have the same name.
+    package=$name-${version//./_}
+    python3 "$root/tools/scx-package.py" strip "$source" "$work/workspace" "$package"
+    packages+=("$package")
 done
-if [ ${#wanted[@]} -eq 0 ]; then
+
+# The packages of one workspace.
+build() {
+    local members
+    members=$(cd "$1" && ls)
+    say "building" $members
+    printf '[workspace]\nresolver = "3"\nmembers = ["*"]\n' >"$1/Cargo.toml"
+    cp "$root/Cargo.lock" "$1/Cargo.lock"
+    (cd "$1" && cargo check --quiet --message-format json) >"$work/messages" 2>"$work/log" ||
+        fail "a build script failed"
+    # shellcheck disable=SC2086 # a list
+    python3 "$root/tools/scx-package.py" collect "$work/messages" "$work/objects" $members || exit 1
+    # A build script of each, 47 MB, of which nobody has any more use.
+    # shellcheck disable=SC2086 # a list
+    (cd "$1" && cargo clean --quiet $(printf -- '--package=%s ' $members))
+}
+
+if [ ${#packages[@]} -eq 0 ]; then
     say "all are there"
 else
-    say "building ${wanted[*]}"
-    printf '[workspace]\nresolver = "3"\nmembers = ["*"]\n' >"$work/workspace/Cargo.toml"
-    cp "$root/Cargo.lock" "$work/workspace/Cargo.lock"
-    (cd "$work/workspace" && cargo check --quiet --message-format json) >"$work/messages" 2>"$work/log" ||
-        fail "a build script failed"
-    python3 "$root/tools/scx-package.py" collect "$work/messages" "$work/objects" "${wanted[@]}" || exit 1
-    # A build script of each, 47 MB, of which nobody has any more use.
-    (cd "$work/workspace" && cargo clean --quiet "${wanted[@]/#/--package=}")
+    # A workspace for each version of scx_cargo.
+    for workspace in "$work"/workspace/*/; do
+        build "$workspace"
+    done
 fi
+for name in "${!first[@]}"; do
+    ln -sfn "${first[$name]}" "$work/objects/${name#scx_}.bpf.o"
+done
 rm -rf "$work/workspace" "$work/messages" "$work/log"

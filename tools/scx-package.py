@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Helper of scx-objects.sh: packages that have nothing but their build script, and what those left.
 
-strip SOURCE COPY              copies an unpacked crate without its program and what only that needs
+strip SOURCE FOLDER NAME       makes a package called NAME of an unpacked crate, without its program and what only that needs.
+                               It lies in a folder of FOLDER that is called as the version of scx_cargo, for which it is
 collect MESSAGES FOLDER NAME.. copies the objects of the named packages out of what cargo says of its build
 """
 
@@ -13,20 +14,31 @@ import tomllib
 from pathlib import Path
 
 
-def strip(source: Path, copy: Path) -> None:
+def strip(source: Path, folder: Path, name: str) -> None:
     manifest = tomllib.loads((source / "Cargo.toml").read_text())
     package = manifest["package"]
+    # The project releases its crates together: C includes headers that are in scx_cargo, of the same release.
+    needs = manifest.get("build-dependencies", {})
+    needs = {key: pinned(spec) if key.startswith("scx_") else spec for key, spec in needs.items()}
+    copy = folder / needs["scx_cargo"]["version"].lstrip("=") / name
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("Cargo.*", ".cargo*", "tests", "benches"))
     for program in copy.glob("src/**/*.rs"):
         program.unlink()
     (copy / "src").mkdir(exist_ok=True)
     (copy / "src" / "lib.rs").write_text("")
-    kept = {key: package[key] for key in ("name", "version", "edition", "links") if key in package}
+    kept = {key: package[key] for key in ("version", "edition", "links") if key in package}
+    kept["name"] = name
     kept["build"] = package.get("build", "build.rs")
     lines = ["[package]"] + [f"{key} = {text(value)}" for key, value in kept.items()]
     lines += ["autobins = false", "[build-dependencies]"]
-    lines += [f"{name} = {text(spec)}" for name, spec in manifest.get("build-dependencies", {}).items()]
+    lines += [f"{key} = {text(spec)}" for key, spec in needs.items()]
     (copy / "Cargo.toml").write_text("\n".join(lines) + "\n")
+
+
+def pinned(spec) -> dict:
+    """A dependency on no later version than it names."""
+    spec = spec if isinstance(spec, dict) else {"version": spec}
+    return spec | {"version": "=" + spec["version"].lstrip("=^")}
 
 
 def text(value) -> str:
@@ -50,14 +62,14 @@ def collect(messages: Path, folder: Path, names: list[str]) -> None:
         objects = sorted(out.glob("*.bpf.o"), key=lambda o: o.name != "bpf.bpf.o") if out else []
         if not objects:
             sys.exit(f"scx-objects: the build script of {name} left no object")
-        short = name.removeprefix("scx_")
-        shutil.copyfile(objects[0], folder / f"{short}.bpf.o")
-        (folder / f"{short}.version").write_text(version + "\n")
+        # The crate's name has no hyphen; what follows the package's is its version.
+        short = name.removeprefix("scx_").partition("-")[0]
+        shutil.copyfile(objects[0], folder / f"{short}-{version}.bpf.o")
 
 
 if __name__ == "__main__":
     command, *rest = sys.argv[1:]
     if command == "strip":
-        strip(Path(rest[0]), Path(rest[1]))
+        strip(Path(rest[0]), Path(rest[1]), rest[2])
     else:
         collect(Path(rest[0]), Path(rest[1]), rest[2:])

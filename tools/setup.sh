@@ -6,11 +6,11 @@
 # Does not: install Rust. Debian's is too old, and which toolchain manager to trust is the user's choice.
 set -eu
 
-# compilers; what libbpf and bpftool link to; what unpacks and describes a kernel; the demo's and guests' workloads; guests;
+# compilers; what libbpf, bpftool and the build script of scx_rustland link to; what unpacks and describes a kernel; the demo's and guests' workloads; guests;
 # code for another machine: its linker and emulator
 packages="
     clang-19 llvm-19 libclang-19-dev gcc libc6-dev make pkg-config
-    libelf-dev zlib1g-dev protobuf-compiler
+    libelf-dev zlib1g-dev libseccomp-dev protobuf-compiler
     apt ca-certificates binutils file python3 tar xz-utils zstd
     rt-app rt-tests stress-ng
     qemu-system-x86

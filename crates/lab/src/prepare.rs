@@ -51,6 +51,8 @@ pub struct PreparedObject {
 #[derive(Clone, Debug)]
 pub struct PreparedRecipe {
     pub recipe: Arc<Recipe>,
+    /// What the recipe would set up and the object, of another version, does not have.
+    pub absent: Vec<String>,
     pub applied: Applied,
     /// Of the file's text.
     pub hash: u64,
@@ -129,9 +131,10 @@ impl Prepared {
         }
         let recipe = match recipe {
             None => None,
-            Some((recipe, hash)) => {
+            Some((mut recipe, hash)) => {
+                let absent = recipe.fit(&object);
                 let applied = recipe.prepare(subject, &mut open, &given)?;
-                Some(PreparedRecipe { recipe: Arc::new(recipe), applied, hash })
+                Some(PreparedRecipe { recipe: Arc::new(recipe), absent, applied, hash })
             }
         };
         for (knob, value) in &knobs {
@@ -143,6 +146,18 @@ impl Prepared {
         let bytes = Arc::from(source.bytes);
         let object = PreparedObject { open, bytes, table, ops_name, hash, recipe, knobs };
         Ok(Prepared { label: arg.text.clone(), short: arg.short(), object: Some(object) })
+    }
+}
+
+impl PreparedObject {
+    /// What a reader of its results should know of its preparation.
+    pub fn notes(&self) -> Vec<String> {
+        let recipe = self.recipe.iter().filter(|r| !r.absent.is_empty());
+        let note = |r: &PreparedRecipe| {
+            let (recipe, object) = (&r.recipe.name, &self.open.object().name);
+            format!("{recipe} skips what \"{object}\" does not have: {}", r.absent.join(", "))
+        };
+        recipe.map(note).collect()
     }
 }
 

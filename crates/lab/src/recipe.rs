@@ -9,6 +9,7 @@
 mod apply;
 pub mod expr;
 pub mod facts;
+mod fit;
 pub mod frontend;
 mod layout;
 mod read;
@@ -37,6 +38,8 @@ pub struct Recipe {
     pub doc: String,
     /// The frontend that it stands for.
     pub source: String,
+    /// Versions of the scheduler with which it is tested, the newest first.
+    pub versions: Vec<String>,
     /// What the frontend does for scheduling and the recipe does not, in phrases that follow "not run:".
     pub leaves_out: Vec<String>,
     /// What else a reader of the list of schedulers should know.
@@ -50,13 +53,24 @@ pub struct Recipe {
 pub struct Param {
     pub name: String,
     pub doc: String,
-    default: Formula,
+    default: Default,
+}
+
+/// What a parameter is, and its value if the user gives none.
+#[derive(Clone, Debug)]
+enum Default {
+    Number(Formula),
+    /// A set of CPUs, as a list such as `0-3,8`, `all` or `none`.
+    Cpus(Place, String),
 }
 
 impl Param {
     /// The default as written.
     pub fn default_text(&self) -> &str {
-        &self.default.text
+        match &self.default {
+            Default::Number(formula) => &formula.text,
+            Default::Cpus(_, list) => list,
+        }
     }
 }
 
@@ -99,22 +113,30 @@ enum Action {
     /// Settings of the ops table.
     Ops(Vec<(String, Formula)>),
     /// Elements of array variables that end their section.
-    Resize(Vec<(String, Formula)>),
-    MaxEntries(Vec<(String, Formula)>),
+    Resize(Vec<(Named, Formula)>),
+    MaxEntries(Vec<(Named, Formula)>),
     /// Whether programs are loaded.
-    Autoload(Vec<(String, Formula)>),
+    Autoload(Vec<(Named, Formula)>),
     /// Fills that many slots of a map of maps with new maps.
-    InnerMaps(Vec<(String, Formula)>),
+    InnerMaps(Vec<(Named, Formula)>),
     Run(Run),
     Update(Update),
     /// Here the scheduler is attached.
     Attach,
 }
 
+/// A map, a program or a variable of the object.
+#[derive(Clone, Debug)]
+struct Named {
+    name: String,
+    /// It ends in `?`: not every version of the scheduler has it.
+    optional: bool,
+}
+
 /// Runs a syscall program with that context, checks what it returns and reads the context back.
 #[derive(Clone, Debug)]
 struct Run {
-    program: String,
+    program: Named,
     ctx: Vec<Assignment>,
     /// None: whatever it returns is right.
     returns: Option<Formula>,
@@ -127,7 +149,7 @@ struct Run {
 /// Writes an element of a map: what is not named keeps its value, or is zero in a new element.
 #[derive(Clone, Debug)]
 struct Update {
-    map: String,
+    map: Named,
     key: Content,
     value: Content,
     /// Whose copy of a per-CPU map; None: everyone's.
@@ -164,12 +186,14 @@ struct Formula {
 
 /// A recipe and what is wrong with it, or with its use on this object and machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{recipe}:{line}: {what}")]
+#[error("{recipe}:{line}: {what}{advice}")]
 pub struct RecipeError {
     pub recipe: String,
     pub line: usize,
     #[source]
     pub what: Box<What>,
+    /// What else the user can do; empty unless the object is not one that the recipe is for.
+    pub advice: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -188,14 +212,18 @@ pub enum What {
     Lone { key: &'static str, beside: &'static str },
     #[error("\"update\" needs \"{key}\"")]
     Needs { key: &'static str },
+    #[error(
+        "parameter \"{param}\" needs either \"default\", a number, or \"cpus\", a list of CPUs"
+    )]
+    Param { param: String },
     #[error("each: \"{text}\" is neither cpu, core, llc, node nor NAME < FORMULA")]
     Each { text: String },
     #[error("include: {0}")]
     Include(String),
     #[error("{0}")]
     Required(String),
-    #[error("the object has no {what} `{name}`; it has {present}")]
-    Missing { what: &'static str, name: String, present: String },
+    #[error("object \"{object}\" has no {what} `{name}`; it has {present}")]
+    Missing { object: String, what: &'static str, name: String, present: String },
     #[error("program `{program}` takes no struct that could be filled")]
     NoContext { program: String },
     #[error("context of `{program}`, field `{field}`: {why}")]
@@ -210,6 +238,8 @@ pub enum What {
     Map { map: String, why: String },
     #[error("memory `{place}`: {why}")]
     Memory { place: String, why: String },
+    #[error("`{param}={list}`: {why}")]
+    Cpus { param: String, list: String, why: String },
     #[error("more than {max} iterations")]
     Iterations { max: u64 },
     #[error(
@@ -222,7 +252,28 @@ pub enum What {
 
 impl RecipeError {
     fn at(place: &Place, what: What) -> RecipeError {
-        RecipeError { recipe: place.file.to_string(), line: place.line, what: Box::new(what) }
+        let (recipe, line) = (place.file.to_string(), place.line);
+        RecipeError { recipe, line, what: Box::new(what), advice: String::new() }
+    }
+
+    /// Says which objects the recipe is for, if this is none of them.
+    fn advised(mut self, recipe: &Recipe) -> RecipeError {
+        let lacks = match &*self.what {
+            What::Global(e) => {
+                matches!(e, GlobalError::NoVariable { .. } | GlobalError::Path { .. })
+            }
+            What::Formula(e) => matches!(e, ExprError::NoName { .. }),
+            What::Missing { .. } | What::Context { .. } | What::NoContext { .. } => true,
+            _ => false,
+        };
+        if lacks && !recipe.versions.is_empty() {
+            self.advice = format!(
+                ". The recipe is for versions {} of the scheduler. After the object's name \",recipe=none\" leaves out \
+                 what its frontend does, and \",recipe=FILE\" takes a recipe of yours",
+                recipe.versions.join(", ")
+            );
+        }
+        self
     }
 }
 

@@ -99,6 +99,12 @@ fn a_recipe_says_what_it_leaves_out() {
     for (name, bytes) in built("scx") {
         let short = name.trim_end_matches(".bpf.o");
         let Some((recipe, _)) = recipe::find(short) else { continue };
+        if short == "rustland" {
+            assert!(prepared(&name, &bytes, RecipeChoice::Auto).is_none(), "it is refused");
+            let whole = "its frontend, which alone fills dispatched and runs rs_select_cpu";
+            assert_eq!(of(&name, &bytes, RecipeChoice::None), [whole]);
+            continue;
+        }
         let with = of(&name, &bytes, RecipeChoice::Auto);
         assert_eq!(with[..recipe.leaves_out.len()], recipe.leaves_out, "{name}");
         let rest = &with[recipe.leaves_out.len()..];

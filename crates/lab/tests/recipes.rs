@@ -112,7 +112,7 @@ fn bpfland_is_prepared_as_by_its_frontend() {
     // ENQ_LAST, ENQ_EXITING, ENQ_MIGRATION_DISABLED, ALLOW_QUEUED_WAKEUP; and BUILTIN_IDLE_PER_NODE on nodes.
     assert_eq!(flags(&object), 2 | 4 | 16 | 32 | 64);
     assert_eq!(flags(&prepared("bpfland", "", "1n4c2t")), 2 | 4 | 16 | 32);
-    let object = prepared("bpfland", ",primary=0x0f,slice_max=500000", "2n4c2t");
+    let object = prepared("bpfland", ",primary=\"0-2,5\",slice_max=500000", "2n4c2t");
     assert_eq!((&*object.knobs["primary_all"], &*object.knobs["slice_max"]), ("false", "500000"));
 }
 
@@ -198,7 +198,7 @@ fn what_a_program_refuses_is_reported() {
     assert!(after("{ cpufreq_perf_lvl = 'slice_maxx' }").contains("did you mean slice_max"));
     assert!(after("{ 'u64(0x1000)' = 1 }").contains("memory `u64(0x1000)`: it lies in no arena"));
     assert!(after("{ 'no_type(1)' = 1 }").contains("the object has no such type"));
-    assert!(error("update = 'no_map'\nkey = 0\nvalue = 0").contains("the object has no map"));
+    assert!(error("update = 'no_map'\nkey = 0\nvalue = 0").contains("has no map"));
 }
 
 /// A program's answer goes into a variable, and from there into another's question; numbers that were set after load

@@ -44,7 +44,7 @@ pub struct Scheduler<'a> {
     log: KernelLog,
     /// When it was in charge, CLOCK_MONOTONIC.
     enabled_ns: u64,
-    /// Programs of the object that could not be attached.
+    /// What its preparation skipped, and programs of the object that could not be attached.
     pub notes: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ impl<'a> Scheduler<'a> {
             others: Vec::new(),
             log: KernelLog::from_here(),
             enabled_ns: 0,
-            notes: Vec::new(),
+            notes: prepared.notes(),
         };
         scheduler.link = Some(scheduler.attach_ops()?);
         scheduler.enabled_ns = kernel::now();

@@ -5,6 +5,8 @@
 //! Owns: the list, what each must show, and the table of it in the docs.
 //! Does not: compile the objects (`make scx-objects` does), or say what a frontend does (`recipes/` does).
 
+pub mod versions;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,7 +14,7 @@ use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::kernel::Stop;
-use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::prepare::{Prepared, PreparedObject, RecipeChoice, Source};
 use scxlab_lab::recipe;
 use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_lab::sim::{attach, kernel_target};
@@ -28,7 +30,7 @@ pub struct Scheduler {
     pub name: &'static str,
 }
 
-pub static FAMILY: [Scheduler; 13] = [
+pub static FAMILY: [Scheduler; 14] = [
     Scheduler { name: "beerland" },
     Scheduler { name: "bpfland" },
     Scheduler { name: "cake" },
@@ -36,6 +38,7 @@ pub static FAMILY: [Scheduler; 13] = [
     Scheduler { name: "cosmos" },
     Scheduler { name: "flash" },
     Scheduler { name: "flow" },
+    Scheduler { name: "forge" },
     Scheduler { name: "lavd" },
     Scheduler { name: "layered" },
     Scheduler { name: "p2dq" },
@@ -87,16 +90,12 @@ impl Scheduler {
         let bytes = std::fs::read(&path).unwrap_or_else(|error| {
             panic!("{}: {error}; `make scx-objects` takes the objects", path.display())
         });
-        let machine = Arc::new(Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")));
-        let target = kernel_target(&machine).unwrap_or_else(|e| panic!("{e}"));
-        let arg = SchedulerArg::parse(&format!("{}.bpf.o", self.name));
-        let arg = arg.unwrap_or_else(|e| panic!("{e}"));
-        let source = Source { name: self.name, bytes: &bytes };
-        let prepared = Prepared::object(&arg, source, RecipeChoice::Auto, &machine, &target.btf);
-        let prepared = prepared.unwrap_or_else(|e| panic!("{e}")).object.expect("an object");
-        let found = prepared.recipe.as_ref().map(|r| r.recipe.name.clone());
+        let name = format!("{}.bpf.o", self.name);
+        let (loaded, prepared) =
+            attach_object(k, &name, &bytes, machine).unwrap_or_else(|why| panic!("{why}"));
+        let found = prepared.recipe.map(|r| r.recipe.name.clone());
         assert_eq!(found, Some(format!("recipes/{}.toml", self.name)), "chosen by its ops");
-        attach(k, &prepared, self.name, &machine).unwrap_or_else(|e| panic!("{e}"))
+        loaded
     }
 
     fn run(&self, machine: &str, workload: &str) {
@@ -106,6 +105,23 @@ impl Scheduler {
             .unwrap_or_else(|broken| panic!("{place}: {broken:#?}"));
         stayed(&k, &stop, &place);
     }
+}
+
+/// Attaches an object, with the recipe that its ops choose, to a booted machine; or says why that is refused.
+fn attach_object(
+    k: &mut Kernel,
+    file_name: &str,
+    bytes: &[u8],
+    machine: &str,
+) -> Result<(Loaded, PreparedObject), String> {
+    let machine = Arc::new(Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")));
+    let target = kernel_target(&machine).unwrap_or_else(|e| panic!("{e}"));
+    let arg = SchedulerArg::parse(file_name).unwrap_or_else(|e| panic!("{e}"));
+    let source = Source { name: file_name, bytes };
+    let prepared = Prepared::object(&arg, source, RecipeChoice::Auto, &machine, &target.btf);
+    let prepared = prepared.map_err(|e| e.to_string())?.object.expect("an object");
+    let loaded = attach(k, &prepared, file_name, &machine).map_err(|e| e.to_string())?;
+    Ok((loaded, prepared))
 }
 
 /// Not ejected; every task ran, and what it ran was put there by the scheduler's own operations.
@@ -129,8 +145,6 @@ pub fn table() -> String {
     for scheduler in &FAMILY {
         let name = scheduler.name;
         let (recipe, _) = recipe::find(name).expect("each has a recipe");
-        // "scx_name VERSION, files"
-        let version = recipe.source.split([' ', ',']).nth(1).unwrap_or_default();
         let mut left_out = recipe.leaves_out.join("; ");
         if left_out.is_empty() {
             left_out.push_str("nothing");
@@ -138,11 +152,9 @@ pub fn table() -> String {
         if let Some(remark) = &recipe.remark {
             left_out += &format!(" ({remark})");
         }
-        out += &format!(
-            "| scx_{name} | {version} | [{name}](../../recipes/{name}.toml) | {left_out} |\n"
-        );
+        out += &format!("| scx_{name} | [{name}](../../recipes/{name}.toml) | {left_out} |\n");
     }
-    out
+    out + VERSIONS_HEADER + &versions::rows()
 }
 
 const HEADER: &str = "\
@@ -151,21 +163,46 @@ const HEADER: &str = "\
 
 # Published schedulers
 
-The schedulers of the scx project whose objects decide by themselves, unmodified as their crates' build scripts leave
-them (`make scx-objects`), each with the [recipe](recipes.md) that does what its frontend does before it attaches, with
-the frontend's defaults. `make test` runs each on two machines under several workloads: it must not be ejected, every
-task must run, through the scheduler's own operations, and the conservation laws must hold.
+Which schedulers of the scx project run here, in which versions, and what of each is left out. Their objects are used
+unmodified, as their crates' build scripts leave them. `make scx-objects` takes them from crates.io:
 
-scx_rustland and scx_rlfifo decide in user space, and have no recipe. A run of an object without a recipe whose frontend alone
-can fill a map or run a program says so.
+    make scx-objects
+    scxlab run -s eevdf -s build/scx/objects/lavd.bpf.o -s build/scx/objects/lavd-1.1.3.bpf.o -w hackbench -m 2n4c2t
 
-The last column is what a recipe leaves out of the frontend (`leaves_out`): each run of the scheduler says it, under the table
-and in `runs[].left_out`. So does each run name the programs that watch the kernel and that its target does not run: simulated,
-those on anything but `tp_btf/sched_switch`.
+`lavd.bpf.o` is the newest version that `tools/scx-versions` names. A [recipe](recipes.md) does what a scheduler's
+frontend does before it attaches, with the frontend's defaults. It is chosen by the name in the object's ops table;
+`-s OBJECT,recipe=none` runs the object without one, and `recipe=FILE` with another.
+
+## What is left out
+
+Each run of a scheduler says what its recipe leaves out of the frontend, under the table and in `runs[].left_out`. Each
+run also names the programs that watch the kernel and that its target does not run: simulated, those on anything but
+`tp_btf/sched_switch`.
 
 scx_layered is the largest: emulated, a kernel's verifier takes 10 s of the guest's time for it. Give such a run a longer
 `--deadline`.
 
-| scheduler | version | recipe | left out |
+| scheduler | recipe | left out |
+|---|---|---|
+";
+
+const VERSIONS_HEADER: &str = "
+## Versions
+
+The three newest published versions of each, as of November 2026. `make test` runs the newest of each on two machines
+under several workloads: none may be ejected, every task must run, through the scheduler's own operations, and the
+conservation laws must hold. It runs each version below on the machines 1n4c2t, 2n8l16c2t and epyc-2s (8, 512 and 256
+CPUs) for 10 ms. \"Runs\" means that it is attached and not ejected there. \"Without\" lists what the recipe sets in
+newer versions only: the older frontend does not set it either, since its object has no such thing. A run says so in a
+note.
+
+scx_rustland and scx_rlfifo share an object, and order tasks in a process. That process is not run, so they are refused.
+
+scx_mitosis is not published on crates.io (its manifest has `publish = false`), so no object of it is tested here, and
+it has no recipe. A run of an object without a recipe says what only a frontend can fill or run.
+
+The objects of scx_p2dq 1.1.2 and scx_chaos 1.1.2 have an instruction, when clang 19 compiles them, that Linux refuses.
+
+| scheduler | version | recipe | result |
 |---|---|---|---|
 ";

@@ -4,7 +4,10 @@
 //! The objects come from `make scx-objects`; without them each test says so.
 
 use scxlab_bpf::link::Loaded;
+use scxlab_bpf::object::Object;
 use scxlab_kernel::Kernel;
+use scxlab_lab::recipe;
+use scxlab_testkit::scx_family::versions::{Version, crates, pinned};
 use scxlab_testkit::scx_family::{FAMILY, Scheduler, objects_dir, table};
 
 fn scheduler(name: &str) -> &'static Scheduler {
@@ -35,7 +38,7 @@ macro_rules! tests {
 }
 
 tests! {
-    beerland bpfland cake chaos cosmos flash flow lavd layered p2dq pandemonium rusty tickless
+    beerland bpfland cake chaos cosmos flash flow forge lavd layered p2dq pandemonium rusty tickless
 }
 
 #[test]
@@ -44,18 +47,109 @@ fn every_scheduler_has_a_test() {
     assert_eq!(names, TESTED);
 }
 
-/// An object that somebody took besides is no fault; one that is missing, or of another version than the recipe, is.
+/// The plain name is that of the newest version; an object that somebody took besides is no fault.
 #[test]
-fn objects_are_those_that_the_recipes_are_for() {
-    for line in table().lines().filter(|line| line.starts_with("| scx_")) {
-        let mut cells = line.split('|').map(str::trim).skip(1);
-        let (name, version) = (cells.next().expect("a name"), cells.next().expect("a version"));
-        let name = name.trim_start_matches("scx_");
-        let file = objects_dir().join(format!("{name}.version"));
-        let built = std::fs::read_to_string(&file).unwrap_or_else(|error| {
-            panic!("{}: {error}; `make scx-objects` takes the objects", file.display())
+fn the_newest_version_has_the_plain_name() {
+    for scheduler in &FAMILY {
+        let newest = pinned().find(|v| v.name == scheduler.name).expect("a version is pinned");
+        let plain = objects_dir().join(format!("{}.bpf.o", scheduler.name));
+        let plain = std::fs::read(&plain).unwrap_or_else(|error| {
+            panic!("{}: {error}; `make scx-objects` takes the objects", plain.display())
         });
-        assert_eq!(built.trim(), version, "scx_{name}");
+        assert!(plain == newest.bytes(), "{newest:?} is not what {} is", scheduler.name);
+        let (recipe, _) = recipe::find(scheduler.name).expect("each has a recipe");
+        assert_eq!(recipe.versions[0], newest.version, "{}", scheduler.name);
+    }
+}
+
+/// A recipe says of no version that it is for it unless that version is tested; all but one of them have a recipe.
+#[test]
+fn recipes_are_for_the_versions_that_are_tested() {
+    let of = |name: &str| -> Vec<Version> { pinned().filter(|v| v.name == name).collect() };
+    let mut covered = Vec::new();
+    for (name, _) in recipe::shipped() {
+        let (recipe, _) = recipe::find(name).expect("it is shipped");
+        if recipe.versions.is_empty() {
+            continue;
+        }
+        for crate_name in crates(&recipe.source) {
+            for version in &recipe.versions {
+                let found = of(crate_name).into_iter().find(|v| v.version == version);
+                covered.push(found.unwrap_or_else(|| panic!("{name}: {version} is not tested")));
+            }
+        }
+    }
+    let uncovered: Vec<Version> = pinned().filter(|v| !covered.contains(v)).collect();
+    assert_eq!(uncovered, [Version { name: "cake", version: "1.1.3" }], "before its rewrite");
+}
+
+/// A name with `?`, and one that `exists()` asks for, is one that some version has and another has not: anything else
+/// is misspelt, or out of date.
+#[test]
+fn what_a_recipe_may_skip_some_version_has_and_another_lacks() {
+    for (name, text) in recipe::shipped() {
+        let (recipe, _) = recipe::find(name).expect("it is shipped");
+        let all = with_included(text);
+        let objects: Vec<Object> = pinned()
+            .filter(|v| recipe.versions.iter().any(|known| known == v.version))
+            .filter(|v| crates(&recipe.source).any(|c| c == v.name))
+            .filter_map(|v| v.object())
+            .collect();
+        let absent: Vec<Vec<String>> =
+            objects.iter().map(|object| recipe.clone().fit(object)).collect();
+        for optional in names_before(&all, "?\"") {
+            let lacking = absent.iter().filter(|names| names.contains(&optional)).count();
+            let place = format!("{name}: `{optional}?` is absent from {lacking}");
+            assert!(
+                0 < lacking && lacking < objects.len(),
+                "{place} of {} versions",
+                objects.len()
+            );
+        }
+        for asked in all.split("exists(").skip(1) {
+            let asked = asked.split(')').next().unwrap_or_default();
+            let has = |o: &&Object| {
+                let is_program = o.programs().any(|(_, f, _)| f.name == asked);
+                o.variable(asked).is_some() || o.map(asked).is_some() || is_program
+            };
+            let having = objects.iter().filter(has).count();
+            assert!(0 < having && having < objects.len(), "{name}: exists({asked}) in {having}");
+        }
+    }
+}
+
+/// A recipe's text and those of the recipes that it includes.
+fn with_included(text: &str) -> String {
+    let mut all = text.to_owned();
+    for name in text.split("include = \"").skip(1) {
+        let name = name.split('"').next().unwrap_or_default();
+        let path = format!("{}/../../recipes/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+        all += &with_included(&std::fs::read_to_string(&path).expect("an included recipe"));
+    }
+    all
+}
+
+/// The quoted names that `end` follows, without their indices.
+fn names_before(text: &str, end: &str) -> Vec<String> {
+    let parts: Vec<&str> = text.split(end).collect();
+    let quoted = |part: &&str| part.rsplit('"').next().unwrap_or_default().to_owned();
+    let names = parts[..parts.len() - 1].iter().map(quoted);
+    names.map(|name| name.split('[').next().unwrap_or_default().to_owned()).collect()
+}
+
+/// On machines with more CPUs than a number of a formula has bits the last CPU schedules, too, and has the timer.
+#[test]
+fn tickless_schedules_from_the_last_of_many_cpus() {
+    for (machine, nr_cpus) in [("epyc-2s", 256), ("4n8l16c2t", 1024)] {
+        let (mut k, loaded) = scheduler("tickless").attached(machine, "hogs,tasks=8");
+        let last = format!("preferred_cpus[{}]", nr_cpus - 1);
+        let seen = globals(&k, &loaded, &["nr_cpu_ids", &last]);
+        assert_eq!(seen, format!("{nr_cpus} {}", nr_cpus - 1), "{machine}");
+        k.start();
+        k.advance(100_000_000);
+        let ticks: u64 = globals(&k, &loaded, &["nr_ticks"]).parse().expect("a number");
+        assert!(ticks > 5, "{machine}: {ticks} ticks of its own");
+        assert!(k.ext.exits.is_empty(), "{machine}: {:?}", k.ext.exits);
     }
 }
 

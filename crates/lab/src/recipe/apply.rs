@@ -8,16 +8,19 @@
 mod loaded;
 mod open;
 
+use std::collections::BTreeSet;
+
 use scxlab_bpf::btf::Btf;
 use scxlab_bpf::fault::{Fault, FaultKind};
 use scxlab_bpf::link::OpenObject;
 use scxlab_bpf::object::{Object, ProgramKind};
 use scxlab_machine::Machine;
+use scxlab_machine::topology::sysfs::parse_cpu_list;
 
 use super::expr::{Expr, ExprError, Step as PathStep, Target};
 use super::facts::{Scope, Vars, View, indices};
 use super::frontend::Frontend;
-use super::{Action, Formula, Phase, Place, Recipe, RecipeError, Step, What};
+use super::{Action, Default, Formula, Param, Phase, Place, Recipe, RecipeError, Step, What};
 
 /// What a recipe is applied to.
 #[derive(Clone, Copy)]
@@ -54,18 +57,10 @@ impl Recipe {
         let mut work = Work::new(subject);
         let side = &mut Side::Open(open);
         for param in &self.params {
-            let formula = match given.iter().find(|(name, _)| *name == param.name) {
-                None => param.default.clone(),
-                Some((_, text)) => {
-                    let place = param.default.place.clone();
-                    let expr = Expr::parse(text).map_err(|e| RecipeError::at(&place, e.into()))?;
-                    Formula { place, text: text.clone(), expr }
-                }
-            };
-            let value = work.value(side, &formula)?;
-            work.state.params.push((param.name.clone(), value));
+            let given = given.iter().find(|(name, _)| *name == param.name).map(|(_, text)| text);
+            work.param(param, given.map(String::as_str), side).map_err(|e| e.advised(self))?;
         }
-        work.phase(&self.steps, Phase::Open, side)?;
+        work.phase(&self.steps, Phase::Open, side).map_err(|e| e.advised(self))?;
         Ok(work.state)
     }
 
@@ -102,7 +97,8 @@ impl Recipe {
         frontend: &mut dyn Frontend,
     ) -> Outcome<Applied> {
         let mut work = Work { subject, state: applied.clone(), locals: Vec::new() };
-        work.phase(&self.steps, phase, &mut Side::Loaded(frontend))?;
+        let done = work.phase(&self.steps, phase, &mut Side::Loaded(frontend));
+        done.map_err(|e| e.advised(self))?;
         Ok(work.state)
     }
 }
@@ -141,6 +137,54 @@ impl<'a> Work<'a> {
     fn new(subject: Subject<'a>) -> Work<'a> {
         let state = Applied { params: Vec::new(), vars: Vars::default() };
         Work { subject, state, locals: Vec::new() }
+    }
+
+    /// Gives a parameter its value: the user's, or its default.
+    fn param(&mut self, param: &Param, given: Option<&str>, side: &Side<'_>) -> Outcome<()> {
+        match &param.default {
+            Default::Number(default) => {
+                let formula = match given {
+                    None => default.clone(),
+                    Some(text) => {
+                        let place = default.place.clone();
+                        let expr = Expr::parse(text);
+                        let expr = expr.map_err(|e| RecipeError::at(&place, e.into()))?;
+                        Formula { place, text: text.to_owned(), expr }
+                    }
+                };
+                let value = self.value(side, &formula)?;
+                self.state.params.push((param.name.clone(), value));
+            }
+            Default::Cpus(place, default) => {
+                let list = given.unwrap_or(default);
+                let cpus = self.cpus(list).map_err(|why| {
+                    let (param, list) = (param.name.clone(), list.to_owned());
+                    RecipeError::at(place, What::Cpus { param, list, why })
+                })?;
+                for cpu in 0..self.subject.machine.topology.nr_cpus() as u32 {
+                    let member = cpus.contains(&cpu).into();
+                    self.state.vars.set(&param.name, vec![cpu.into()], member);
+                }
+                let count = format!("nr_{}", param.name);
+                self.state.vars.set(&count, Vec::new(), cpus.len() as i128);
+            }
+        }
+        Ok(())
+    }
+
+    /// The CPUs of a list such as `0-3,8`; it is in quotes where a comma would end it.
+    fn cpus(&self, list: &str) -> Result<BTreeSet<u32>, String> {
+        let nr_cpus = self.subject.machine.topology.nr_cpus() as u32;
+        let cpus = match list.trim().trim_matches('"') {
+            "all" => return Ok((0..nr_cpus).collect()),
+            "none" => return Ok(BTreeSet::new()),
+            list => parse_cpu_list(list)
+                .map_err(|why| format!("{why}; a list of CPUs is like 0-3,8, all or none"))?,
+        };
+        match cpus.iter().find(|cpu| **cpu >= nr_cpus) {
+            Some(cpu) => Err(format!("the machine has CPUs 0 to {}, not {cpu}", nr_cpus - 1)),
+            None => Ok(cpus.into_iter().collect()),
+        }
     }
 
     fn phase(&mut self, steps: &[Step], phase: Phase, side: &mut Side<'_>) -> Outcome<()> {
@@ -279,7 +323,7 @@ impl<'a> Work<'a> {
 }
 
 fn no_map(object: &Object, place: &Place, name: &str) -> RecipeError {
-    missing("map", place, name, object.maps.iter().map(|m| m.name.as_str()))
+    missing(object, "map", place, name, object.maps.iter().map(|m| m.name.as_str()))
 }
 
 fn no_program(
@@ -289,10 +333,11 @@ fn no_program(
     fits: impl Fn(&ProgramKind) -> bool,
 ) -> RecipeError {
     let present = object.programs().filter(|(_, _, k)| fits(k)).map(|(_, f, _)| f.name.as_str());
-    missing("such program", place, name, present)
+    missing(object, "such program", place, name, present)
 }
 
 fn missing<'a>(
+    object: &Object,
     what: &'static str,
     place: &Place,
     name: &str,
@@ -300,7 +345,10 @@ fn missing<'a>(
 ) -> RecipeError {
     let present: Vec<_> = present.collect();
     let present = if present.is_empty() { "none".into() } else { present.join(", ") };
-    RecipeError::at(place, What::Missing { what, name: name.to_owned(), present })
+    RecipeError::at(
+        place,
+        What::Missing { object: object.name.clone(), what, name: name.to_owned(), present },
+    )
 }
 
 impl RecipeError {

@@ -8,7 +8,8 @@
 //! formula  = or [ "?" formula ":" formula ]
 //! or       = C's binary operators, lowest first: ||  &&  |  ^  &  == !=  < <= > >=  << >>  + -  * / %
 //! unary    = ("-" | "!" | "~") unary | primary
-//! primary  = NUMBER | place | "sizeof" "(" NAME ")" | NAME "(" formula { "," formula } ")" | "(" formula ")"
+//! primary  = NUMBER | place | ( "sizeof" | "exists" ) "(" NAME ")" | NAME "(" formula { "," formula } ")"
+//!          | "(" formula ")"
 //! place    = NAME { "[" formula "]" | "." NAME }
 //! target   = place [ "?" ] | NAME "(" formula ")" { "[" formula "]" | "." NAME }
 //! ```
@@ -28,6 +29,8 @@ pub enum Expr {
     Call(String, Vec<Expr>),
     /// Bytes of a type of the object.
     SizeOf(String),
+    /// Whether the object has something of that name.
+    Exists(String),
     Unary(&'static str, Box<Expr>),
     Binary(&'static str, Box<Expr>, Box<Expr>),
     Choice(Box<Expr>, Box<Expr>, Box<Expr>),
@@ -65,6 +68,7 @@ pub trait Names {
     fn part(&self, name: &str, steps: &[Step]) -> Result<i128, ExprError>;
     fn call(&self, name: &str, args: &[i128]) -> Result<i128, ExprError>;
     fn size_of(&self, ty: &str) -> Result<i128, ExprError>;
+    fn exists(&self, name: &str) -> bool;
 }
 
 /// Why a formula has no value.
@@ -132,6 +136,7 @@ impl Expr {
             Expr::Name(name) => names.name(name)?,
             Expr::Part(name, steps) => names.part(name, &known(steps, names)?)?,
             Expr::SizeOf(ty) => names.size_of(ty)?,
+            Expr::Exists(name) => names.exists(name).into(),
             Expr::Call(name, args) => {
                 let args: Result<Vec<i128>, _> = args.iter().map(|a| a.value(names)).collect();
                 names.call(name, &args?)?
@@ -325,13 +330,12 @@ impl<'a> Parser<'a> {
             let steps = self.steps()?;
             return Ok(if steps.is_empty() { Expr::Name(word) } else { Expr::Part(word, steps) });
         }
-        if word == "sizeof" {
-            let ty = self.word("a type's name")?;
-            return if self.eat(")") {
-                Ok(Expr::SizeOf(ty))
-            } else {
-                Err(self.unexpected("\")\""))
-            };
+        if word == "sizeof" || word == "exists" {
+            let name = self.word("a name")?;
+            if !self.eat(")") {
+                return Err(self.unexpected("\")\""));
+            }
+            return Ok(if word == "sizeof" { Expr::SizeOf(name) } else { Expr::Exists(name) });
         }
         let mut args = Vec::new();
         while !self.eat(")") {

@@ -147,6 +147,13 @@ impl Names for Scope<'_> {
         self.number(&text).ok_or_else(|| no_value(format!("{text} is no number")))
     }
 
+    fn exists(&self, name: &str) -> bool {
+        let object = self.object;
+        object.variable(name).is_some()
+            || object.map(name).is_some()
+            || object.programs().any(|(_, function, _)| function.name == name)
+    }
+
     fn size_of(&self, ty: &str) -> Result<i128, ExprError> {
         let btf = &self.object.btf;
         let kinds = [Kind::Struct, Kind::Union, Kind::Typedef, Kind::Int];

@@ -5,6 +5,7 @@
 
 use scxlab_bpf::btf::{Btf, FieldRef, Kind, TypeId};
 use scxlab_bpf::link::knob;
+use scxlab_bpf::object::Object;
 
 use super::expr::{Step, path_text};
 
@@ -52,4 +53,17 @@ pub fn get(btf: &Btf, bytes: &[u8], place: FieldRef) -> Result<i128, String> {
     let bytes = bytes.get(from..to).ok_or("it lies outside the struct")?;
     let signed = btf.int(ty).is_some_and(|int| int.signed);
     Ok(knob::int_of(bytes, signed))
+}
+
+/// The struct that a program's only argument points to.
+pub fn context_type(object: &Object, program: &str) -> Option<TypeId> {
+    let btf = &object.btf;
+    let function = &object.functions[object.function(program)?];
+    let proto = btf.ty(function.btf_func?).ok()?.target()?;
+    let pointer = btf.resolve(btf.params(proto).next()?.ty).ok()?;
+    if btf.kind(pointer) != Kind::Ptr {
+        return None;
+    }
+    let target = btf.resolve(btf.ty(pointer).ok()?.target()?).ok()?;
+    (btf.kind(target) == Kind::Struct).then_some(target)
 }

@@ -13,8 +13,8 @@ use toml::Spanned;
 use super::expr::{Expr, Target};
 use super::shipped;
 use super::{
-    Action, Assignment, Content, Formula, Loop, Param, Phase, Place, Recipe, RecipeError, Run,
-    Step, Update, What, schedule,
+    Action, Assignment, Content, Default, Formula, Loop, Named, Param, Phase, Place, Recipe,
+    RecipeError, Run, Step, Update, What, schedule,
 };
 
 /// The keys that say what a step does.
@@ -41,15 +41,14 @@ fn read(name: &str, text: &str, depth: usize) -> Outcome<Recipe> {
         let at = e.span().unwrap_or(0..0).start;
         reader.error(at, What::Document(e.message().to_owned()))
     })?;
-    let param = |(name, p): (String, ParamFile)| {
-        Ok(Param { name, doc: p.doc, default: reader.formula(p.default)? })
-    };
+    let param = |(name, p): (String, Spanned<ParamFile>)| reader.param(name, p);
     let params: Outcome<Vec<Param>> = file.params.into_iter().map(param).collect();
     let mut recipe = Recipe {
         name: name.to_owned(),
         ops: file.ops,
         doc: file.doc,
         source: file.source,
+        versions: file.versions,
         leaves_out: file.leaves_out,
         remark: file.remark,
         params: params?,
@@ -70,11 +69,13 @@ struct File {
     ops: Option<String>,
     doc: String,
     source: String,
+    #[serde(default)]
+    versions: Vec<String>,
     leaves_out: Vec<String>,
     #[serde(default)]
     remark: Option<String>,
     #[serde(default)]
-    params: IndexMap<String, ParamFile>,
+    params: IndexMap<String, Spanned<ParamFile>>,
     #[serde(default)]
     step: Vec<Spanned<StepFile>>,
 }
@@ -82,7 +83,10 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ParamFile {
-    default: Spanned<Raw>,
+    #[serde(default)]
+    default: Option<Spanned<Raw>>,
+    #[serde(default)]
+    cpus: Option<String>,
     doc: String,
 }
 
@@ -207,8 +211,19 @@ impl Reader<'_> {
         Ok(Formula { place: place.clone(), text, expr })
     }
 
-    fn pairs(&self, pairs: Pairs) -> Outcome<Vec<(String, Formula)>> {
-        pairs.into_iter().map(|(key, raw)| Ok((key, self.formula(raw)?))).collect()
+    fn param(&self, name: String, file: Spanned<ParamFile>) -> Outcome<Param> {
+        let place = self.place(file.span().start);
+        let file = file.into_inner();
+        let default = match (file.default, file.cpus) {
+            (Some(number), None) => Default::Number(self.formula(number)?),
+            (None, Some(list)) => Default::Cpus(place, list),
+            _ => return Err(RecipeError::at(&place, What::Param { param: name })),
+        };
+        Ok(Param { name, doc: file.doc, default })
+    }
+
+    fn pairs<K: From<String>>(&self, pairs: Pairs) -> Outcome<Vec<(K, Formula)>> {
+        pairs.into_iter().map(|(key, raw)| Ok((key.into(), self.formula(raw)?))).collect()
     }
 
     fn target(&self, place: &Place, text: &str) -> Outcome<Target> {
@@ -345,7 +360,7 @@ impl Reader<'_> {
             Ok((self.target(&at, &variable)?, self.target(&at, field.get_ref())?))
         };
         Ok(Run {
-            program: step.run.unwrap_or_default(),
+            program: step.run.unwrap_or_default().into(),
             ctx: self.assignments(step.ctx.unwrap_or_default())?,
             returns,
             into: step.into.unwrap_or_default().into_iter().map(into).collect::<Outcome<_>>()?,
@@ -356,11 +371,20 @@ impl Reader<'_> {
     fn update(&self, place: &Place, step: StepFile) -> Outcome<Update> {
         let needs = |key| RecipeError::at(place, What::Needs { key });
         Ok(Update {
-            map: step.update.unwrap_or_default(),
+            map: step.update.unwrap_or_default().into(),
             key: self.content(step.key.ok_or_else(|| needs("key"))?)?,
             value: self.content(step.value.ok_or_else(|| needs("value"))?)?,
             cpu: step.cpu.map(|raw| self.formula(raw)).transpose()?,
         })
+    }
+}
+
+impl From<String> for Named {
+    fn from(text: String) -> Named {
+        match text.strip_suffix('?') {
+            Some(name) => Named { name: name.to_owned(), optional: true },
+            None => Named { name: text, optional: false },
+        }
     }
 }
 

@@ -21,7 +21,7 @@ fn parse_error(body: &str) -> String {
 
 /// Applies a recipe to the shipped vtime scheduler on 2n4c2t.
 fn apply(body: &str, given: &[(&str, &str)]) -> Result<OpenObject, RecipeError> {
-    let recipe = Recipe::parse("r.toml", &format!("{HEAD}{body}"))?;
+    let mut recipe = Recipe::parse("r.toml", &format!("{HEAD}{body}"))?;
     let bytes = scxlab_sched::find("vtime").unwrap().object;
     let mut open = OpenObject::new(Arc::new(Object::parse(bytes, "vtime").unwrap()));
     let machine = Arc::new(Machine::resolve("2n4c2t").unwrap());
@@ -29,6 +29,7 @@ fn apply(body: &str, given: &[(&str, &str)]) -> Result<OpenObject, RecipeError> 
     let table = open.tables[0].name().to_owned();
     let subject = Subject { machine: &machine, kernel: target.btf(), table: &table };
     let given: Vec<_> = given.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+    recipe.fit(open.object());
     recipe.prepare(subject, &mut open, &given)?;
     Ok(open)
 }
@@ -170,7 +171,10 @@ fn what_does_not_fit_the_object_is_an_error_with_a_place() {
     );
     assert!(apply_error("[[step]]\nset = { 'slice_ns?' = 'llc(16)' }").contains("CPUs 0 to 15"));
     assert!(apply_error("[[step]]\nops = { flag = 1 }").contains("did you mean flags"));
-    assert!(apply_error("[[step]]\nmax_entries = { m = 1 }").contains("the object has no map `m`"));
+    assert!(
+        apply_error("[[step]]\nmax_entries = { m = 1 }")
+            .contains("object \"vtime\" has no map `m`")
+    );
     assert!(apply_error("[[step]]\nautoload = { p = 1 }").contains("vtime_enqueue"));
     assert!(apply_error("[[step]]\nresize = { slice_ns = 4 }").contains("not an array"));
     assert!(
@@ -254,4 +258,95 @@ fn a_callback_can_be_taken_away() {
     assert!(format!("{:?}", member.kind).contains("None"), "{:?}", member.kind);
     let error = apply_error("[[step]]\nops = { select_cpu = 1 }");
     assert!(error.contains("is a callback"), "{error}");
+}
+
+/// What ends in `?` goes where the object lacks it, part by part, and is named once; the rest stays and must be there.
+#[test]
+fn a_recipe_is_fitted_to_an_object() {
+    let body = "
+        [[step]]
+        set = { slice_ns = 7, 'newer?' = 1, 'newer[3]?' = 1, 'cfg.newer?' = 1, 'pull_ns?' = 9 }
+        [[step]]
+        max_entries = { 'table?' = 5 }
+        [[step]]
+        resize = { 'newest?' = 5 }
+        [[step]]
+        autoload = { 'program?' = false }
+        [[step]]
+        let = { there = 'exists(slice_ns) + 10 * exists(vtime_enqueue) + 100 * exists(newer)' }
+        [[step]]
+        set = { slice_ns = 'there' }
+        [[step]]
+        each = 'cpu'
+        update = 'table?'
+        key = 'cpu'
+        value = 0
+        [[step]]
+        run = 'prepare?'";
+    let mut recipe = Recipe::parse("r.toml", &format!("{HEAD}{body}")).unwrap();
+    let bytes = scxlab_sched::find("vtime").unwrap().object;
+    let object = Object::parse(bytes, "vtime").unwrap();
+    let absent = recipe.fit(&object);
+    assert_eq!(absent, ["newer", "cfg.newer", "table", "newest", "program", "prepare"]);
+    assert_eq!(recipe.steps.len(), 3, "the settings that fit, and the variable");
+    assert!(recipe.fit(&object).is_empty(), "nothing is left to take out");
+    let open = apply(body, &[]).unwrap();
+    assert_eq!(open.globals.get("slice_ns").unwrap(), "11");
+    assert_eq!(open.globals.get("pull_ns").unwrap(), "9");
+}
+
+/// A parameter may be a set of CPUs, on a machine of any size.
+#[test]
+fn sets_of_cpus_are_given_as_lists() {
+    let body = "
+        [params.some]
+        cpus = 'none'
+        doc = 'some CPUs'
+        [[step]]
+        each = 'cpu'
+        set = { 'cpu_llc[cpu]' = 'some[cpu]' }
+        [[step]]
+        set = { slice_ns = 'nr_some' }";
+    let chosen = |list: &str| {
+        let open = apply(body, &[("some", list)]).unwrap();
+        let is_in = |cpu: &u32| open.globals.get(&format!("cpu_llc[{cpu}]")).unwrap() == "1";
+        let cpus: Vec<u32> = (0..16).filter(is_in).collect();
+        assert_eq!(open.globals.get("slice_ns").unwrap(), cpus.len().to_string());
+        cpus
+    };
+    assert_eq!(chosen("\"0-2,15,1\""), [0, 1, 2, 15]);
+    assert_eq!(chosen("all").len(), 16);
+    assert!(chosen("none").is_empty() && chosen("").is_empty());
+    assert_eq!(apply(body, &[]).unwrap().globals.get("slice_ns").unwrap(), "0");
+    let error = |list: &str| apply(body, &[("some", list)]).map(drop).unwrap_err().to_string();
+    assert_eq!(error("3-16"), "r.toml:5: `some=3-16`: the machine has CPUs 0 to 15, not 16");
+    assert!(error("0x0f").contains("a list of CPUs is like 0-3,8, all or none"));
+    let both = "[params.p]\ndefault = 0\ncpus = 'all'\ndoc = 'd'";
+    assert!(parse_error(both).contains("either \"default\", a number, or \"cpus\""));
+    assert!(parse_error("[params.p]\ndoc = 'd'").contains("either \"default\""));
+}
+
+/// An object that the recipe is not for: the message says which ones it is for, and what else can be done.
+#[test]
+fn what_an_object_lacks_is_said_with_the_versions() {
+    let head = "doc = 'd'\nsource = 's'\nleaves_out = []\nversions = ['2.1', '2.0']\n";
+    let bytes = scxlab_sched::find("vtime").unwrap().object;
+    let object = Arc::new(Object::parse(bytes, "vtime").unwrap());
+    let machine = Arc::new(Machine::resolve("2n4c2t").unwrap());
+    let target = kernel_target(&machine).unwrap();
+    let error = |body: &str| {
+        let recipe = Recipe::parse("r.toml", &format!("{head}{body}")).unwrap();
+        let mut open = OpenObject::new(object.clone());
+        let subject = Subject { machine: &machine, kernel: target.btf(), table: "vtime_ops" };
+        recipe.prepare(subject, &mut open, &[]).map(drop).unwrap_err().to_string()
+    };
+    assert_eq!(
+        error("[[step]]\nset = { no_such = 1 }"),
+        "r.toml:6: object \"vtime\" has no variable `no_such`. The recipe is for versions 2.1, 2.0 of the scheduler. After \
+         the object's name \",recipe=none\" leaves out what its frontend does, and \",recipe=FILE\" takes a recipe of yours"
+    );
+    assert!(error("[[step]]\nmax_entries = { m = 1 }").contains("for versions 2.1, 2.0"));
+    assert!(error("[[step]]\nlet = { a = 'no_such' }").contains("for versions 2.1, 2.0"));
+    let value = error("[[step]]\nset = { slice_ns = -1 }");
+    assert!(!value.contains("for versions"), "the object is right: {value}");
 }

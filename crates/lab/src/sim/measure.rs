@@ -20,6 +20,7 @@ use scxlab_workload::Executor;
 
 use super::SimSpec;
 use crate::counters::Counters;
+use crate::prepare::PreparedObject;
 use crate::run::{CgroupResult, Exit, MetricTable, Run, StopReason, TaskResult};
 use crate::shares::{Group, Together, shares};
 
@@ -101,6 +102,7 @@ fn notes(
     object: Option<&Instance>,
 ) -> Vec<String> {
     let mut notes = spec.workload.notes.clone();
+    notes.extend(spec.scheduler.object.iter().flat_map(PreparedObject::notes));
     notes.extend(k.ext.late_faults.iter().map(|fault| format!("while it left: {fault}")));
     notes.extend(object.and_then(interpreted));
     let (faults, total) = executor.faults();

@@ -6,8 +6,7 @@
 
 use scxlab_bpf::btf::{Btf, FieldRef, Kind, TypeId};
 use scxlab_bpf::errno::ENOENT;
-use scxlab_bpf::link::GlobalError;
-use scxlab_bpf::object::{Object, ProgramKind};
+use scxlab_bpf::object::ProgramKind;
 use scxlab_machine::CpuId;
 
 use super::super::expr::path_text;
@@ -31,7 +30,7 @@ impl Work<'_> {
             Action::Set(all) => all.iter().try_for_each(|a| self.set_loaded(frontend, a)),
             Action::InnerMaps(pairs) => pairs.iter().try_for_each(|(map, formula)| {
                 let slots = self.count(&Side::Loaded(frontend), formula)?;
-                fill_map_of_maps(frontend, map, slots, &formula.place)
+                fill_map_of_maps(frontend, &map.name, slots, &formula.place)
             }),
             Action::Run(run) => self.run(frontend, run, place),
             Action::Update(update) => self.update(frontend, update, place),
@@ -46,10 +45,8 @@ impl Work<'_> {
         let value = self.value(&side, formula)?;
         let Some(at) = &target.at else {
             let path = path_text(&target.name, &steps);
-            return match frontend.set_global(&path, &value.to_string()) {
-                Err(e) if target.optional && matches!(*e, GlobalError::NoVariable { .. }) => Ok(()),
-                result => result.map_err(|e| RecipeError::at(&formula.place, (*e).into())),
-            };
+            let set = frontend.set_global(&path, &value.to_string());
+            return set.map_err(|e| RecipeError::at(&formula.place, (*e).into()));
         };
         let at = at.value(&self.scope(&side));
         let at = at.map_err(|e| RecipeError::at(&formula.place, e.into()))?;
@@ -66,13 +63,13 @@ impl Work<'_> {
     }
 
     fn run(&mut self, frontend: &mut dyn Frontend, run: &Run, place: &Place) -> Outcome<()> {
-        let program = &run.program;
+        let program = &run.program.name;
         let is_syscall = |kind: &ProgramKind| *kind == ProgramKind::Syscall;
         let object = frontend.object();
         if !object.programs().any(|(_, f, kind)| f.name == *program && is_syscall(kind)) {
             return Err(no_program(object, place, program, is_syscall));
         }
-        let ty = context_type(object, program);
+        let ty = layout::context_type(object, program);
         let side = Side::Loaded(&mut *frontend);
         let mut ctx = self.context(&side, run, ty, place)?;
         let wanted = run.returns.as_ref().map(|f| self.value(&side, f)).transpose()?;
@@ -108,7 +105,7 @@ impl Work<'_> {
         ty: Option<TypeId>,
         place: &Place,
     ) -> Outcome<Vec<u8>> {
-        let program = &run.program;
+        let program = &run.program.name;
         let wants = !run.ctx.is_empty() || !run.into.is_empty();
         let size = ty.and_then(|ty| side.object().btf.size_of(ty).ok());
         let (Some(ty), Some(size)) = (ty, size.filter(|s| *s <= MAX_BYTES)) else {
@@ -141,7 +138,10 @@ impl Work<'_> {
                 .and_then(|found| layout::get(btf, ctx, found));
             let value = value.map_err(|why| {
                 let field = path_text(&field.name, &steps);
-                RecipeError::at(place, What::Context { program: run.program.clone(), field, why })
+                RecipeError::at(
+                    place,
+                    What::Context { program: run.program.name.clone(), field, why },
+                )
             })?;
             self.assign(side, variable, value, place)?;
         }
@@ -160,9 +160,9 @@ impl Work<'_> {
 
     fn update(&self, frontend: &mut dyn Frontend, update: &Update, place: &Place) -> Outcome<()> {
         let refuse =
-            |why: String| RecipeError::at(place, What::Map { map: update.map.clone(), why });
-        let Some(index) = frontend.object().map(&update.map) else {
-            return Err(no_map(frontend.object(), place, &update.map));
+            |why: String| RecipeError::at(place, What::Map { map: update.map.name.clone(), why });
+        let Some(index) = frontend.object().map(&update.map.name) else {
+            return Err(no_map(frontend.object(), place, &update.map.name));
         };
         let spec = frontend.object().maps[index].clone();
         let side = Side::Loaded(&mut *frontend);
@@ -309,17 +309,4 @@ fn fill_map_of_maps(
     };
     let slots = slots.min(u64::from(u32::MAX)) as u32;
     frontend.fill_map_of_maps(index, slots).map_err(refuse)
-}
-
-/// The struct that a program's only argument points to.
-fn context_type(object: &Object, program: &str) -> Option<TypeId> {
-    let btf = &object.btf;
-    let function = &object.functions[object.function(program)?];
-    let proto = btf.ty(function.btf_func?).ok()?.target()?;
-    let pointer = btf.resolve(btf.params(proto).next()?.ty).ok()?;
-    if btf.kind(pointer) != Kind::Ptr {
-        return None;
-    }
-    let target = btf.resolve(btf.ty(pointer).ok()?.target()?).ok()?;
-    (btf.kind(target) == Kind::Struct).then_some(target)
 }

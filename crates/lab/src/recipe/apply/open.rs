@@ -3,7 +3,7 @@
 //!
 //! Owns: nothing that outlives the step. Does not: touch a kernel.
 
-use scxlab_bpf::link::{GlobalError, OpenObject, TableError};
+use scxlab_bpf::link::{OpenObject, TableError};
 
 use super::super::expr::path_text;
 use super::super::{Action, Assignment, Formula, RecipeError};
@@ -16,19 +16,19 @@ impl Work<'_> {
             Action::Ops(pairs) => pairs.iter().try_for_each(|(m, f)| self.set_ops(open, m, f)),
             Action::Resize(pairs) => pairs.iter().try_for_each(|(name, formula)| {
                 let len = self.count(&Side::Open(open), formula)?;
-                let resized = open.globals.resize_array(name, len);
+                let resized = open.globals.resize_array(&name.name, len);
                 resized.map_err(|e| RecipeError::at(&formula.place, e.into()))
             }),
             Action::MaxEntries(pairs) => pairs.iter().try_for_each(|(map, formula)| {
                 let entries = self.count(&Side::Open(open), formula)?;
                 let entries = u32::try_from(entries).unwrap_or(u32::MAX);
-                let found = open.set_max_entries(map, entries);
-                found.then_some(()).ok_or_else(|| no_map(open.object(), &formula.place, map))
+                let found = open.set_max_entries(&map.name, entries);
+                found.then_some(()).ok_or_else(|| no_map(open.object(), &formula.place, &map.name))
             }),
             Action::Autoload(pairs) => pairs.iter().try_for_each(|(program, formula)| {
                 let load = self.value(&Side::Open(open), formula)? != 0;
-                let found = open.set_autoload(program, load);
-                let missing = || no_program(open.object(), &formula.place, program, |_| true);
+                let found = open.set_autoload(&program.name, load);
+                let missing = || no_program(open.object(), &formula.place, &program.name, |_| true);
                 found.then_some(()).ok_or_else(missing)
             }),
             // The others wait until the object is loaded.
@@ -41,10 +41,8 @@ impl Work<'_> {
         let side = Side::Open(open);
         let path = path_text(&target.name, &self.steps(&side, target, &formula.place)?);
         let value = self.value(&side, formula)?;
-        match open.globals.set(&path, &value.to_string()) {
-            Err(GlobalError::NoVariable { .. }) if target.optional => Ok(()),
-            result => result.map_err(|e| RecipeError::at(&formula.place, e.into())),
-        }
+        let set = open.globals.set(&path, &value.to_string());
+        set.map_err(|e| RecipeError::at(&formula.place, e.into()))
     }
 
     /// A callback can only be taken away: 0 is what a frontend writes for that.

@@ -30,6 +30,10 @@ impl Names for Two {
         Ok(args.iter().sum())
     }
 
+    fn exists(&self, name: &str) -> bool {
+        name == "seven"
+    }
+
     fn size_of(&self, ty: &str) -> Result<i128, ExprError> {
         Ok(ty.len() as i128)
     }
@@ -64,6 +68,7 @@ fn operators_bind_as_in_c() {
         ("row [ row[1] ][4] + 1", 15),
         ("row.field % 4", 3),
         ("sizeof(task_ctx) + 1", 9),
+        ("exists(seven) + 2 * exists(eight)", 1),
     ] {
         assert_eq!(value(text), Ok(expected), "{text}");
     }

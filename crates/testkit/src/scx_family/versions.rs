@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Every published version that `tools/scx-versions` pins, on three machines: it runs, or it is said why not.
+//!
+//! Owns: what a version's object does, as the docs show it. Does not: look closely at a run that goes well: `check()` of
+//! the newest versions does.
+
+use std::path::PathBuf;
+
+use scxlab_bpf::object::Object;
+use scxlab_lab::recipe;
+
+use super::{MS, attach_object, objects_dir};
+use crate::sim;
+
+/// A version of a scheduler whose crate is `scx_<name>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    pub name: &'static str,
+    pub version: &'static str,
+}
+
+/// A desktop's, one of several nodes, LLCs and threads, and one with more CPUs than a number of a formula has bits.
+pub const MACHINES: [&str; 3] = ["1n4c2t", "2n8l16c2t", "epyc-2s"];
+const WORKLOAD: &str = "sleepers,tasks=24";
+
+/// The versions that `make scx-objects` takes; of each scheduler the newest first.
+pub fn pinned() -> impl Iterator<Item = Version> {
+    include_str!("../../../../tools/scx-versions").lines().map(|line| {
+        let (name, version) = line.split_once(' ').expect("a crate's name and its version");
+        Version { name: name.trim_start_matches("scx_"), version }
+    })
+}
+
+impl Version {
+    pub fn file_name(&self) -> String {
+        format!("{}-{}.bpf.o", self.name, self.version)
+    }
+
+    pub fn path(&self) -> PathBuf {
+        objects_dir().join(self.file_name())
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let path = self.path();
+        std::fs::read(&path).unwrap_or_else(|error| {
+            panic!("{}: {error}; `make scx-objects` takes the objects", path.display())
+        })
+    }
+
+    /// None if it is no object that can be read.
+    pub fn object(&self) -> Option<Object> {
+        Object::parse(&self.bytes(), &self.file_name()).ok()
+    }
+
+    /// What it does on a machine: what it skips, or why it does not run. Panics if it is ejected.
+    fn outcome(&self, machine: &str) -> String {
+        let mut k = sim::kernel(machine, WORKLOAD, 1);
+        let absent = match attach_object(&mut k, &self.file_name(), &self.bytes(), machine) {
+            Err(why) => return format!("refused: {why}"),
+            Ok((_, prepared)) => prepared.recipe.map_or_else(Vec::new, |r| r.absent),
+        };
+        k.start();
+        k.advance(10 * MS);
+        assert!(k.ext.exits.is_empty(), "{self:?} on {machine}: {:?}", k.ext.exits);
+        if absent.is_empty() {
+            "runs".into()
+        } else {
+            format!("runs without {}", absent.join(", "))
+        }
+    }
+
+    /// What all machines show, or what each does if they differ.
+    fn outcomes(&self) -> String {
+        let outcomes = MACHINES.map(|machine| self.outcome(machine));
+        if outcomes.iter().all(|o| *o == outcomes[0]) {
+            return outcomes[0].clone();
+        }
+        let each = MACHINES.iter().zip(&outcomes).map(|(m, o)| format!("{m}: {o}"));
+        each.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The shipped recipe that says it is for this version.
+    fn recipe(&self) -> String {
+        let is_for = |name: &&str| {
+            let (recipe, _) = recipe::find(name).expect("it is shipped");
+            crates(&recipe.source).any(|c| c == self.name)
+                && recipe.versions.iter().any(|v| v == self.version)
+        };
+        let found = recipe::shipped().iter().map(|(name, _)| *name).find(is_for);
+        found.map_or("none".into(), |name| format!("[{name}](../../recipes/{name}.toml)"))
+    }
+}
+
+/// The crates that a recipe is for, by its source: "scx_a, files" or "scx_a and scx_b, files".
+pub fn crates(source: &str) -> impl Iterator<Item = &str> {
+    let head = source.split(',').next().unwrap_or_default();
+    head.split(' ').filter_map(|word| word.strip_prefix("scx_"))
+}
+
+/// One row for each scheduler and what its versions have in common.
+pub fn rows() -> String {
+    let all: Vec<Version> = pinned().collect();
+    // Two halves at once: each version is a simulation of its own.
+    let half = |at: usize| -> Vec<(usize, String)> {
+        let mine = all.iter().enumerate().skip(at).step_by(2);
+        mine.map(|(i, version)| (i, version.outcomes())).collect()
+    };
+    let mut outcomes = std::thread::scope(|scope| {
+        let other = scope.spawn(|| half(1));
+        let mut outcomes = half(0);
+        outcomes.extend(other.join().expect("the other half"));
+        outcomes
+    });
+    outcomes.sort();
+    let mut rows: Vec<(&str, String, String)> = Vec::new();
+    for (version, (_, outcome)) in all.iter().zip(outcomes) {
+        let what = format!("{} | {outcome}", version.recipe());
+        match rows.last_mut() {
+            Some((name, versions, same)) if *name == version.name && *same == what => {
+                *versions += &format!(", {}", version.version);
+            }
+            _ => rows.push((version.name, version.version.to_owned(), what)),
+        }
+    }
+    let row = |(name, versions, what)| format!("| scx_{name} | {versions} | {what} |\n");
+    rows.into_iter().map(row).collect()
+}
