@@ -388,8 +388,8 @@ fn of_knob(_: &GlobalError) -> Code {
 
 fn of_recipe(error: &RecipeError) -> Code {
     match *error.what {
-        // The machine does not suit the scheduler: a choice of the command line.
-        RecipeWhat::Required(_) => Code::Usage,
+        // The machine does not suit the scheduler, or lacks a CPU of a list: choices of the command line.
+        RecipeWhat::Required(_) | RecipeWhat::Cpus { .. } => Code::Usage,
         _ if error.unmodelled().is_some() => Code::Unmodelled,
         _ => Code::Input,
     }

@@ -268,8 +268,8 @@ impl RecipeError {
         };
         if lacks && !recipe.versions.is_empty() {
             self.advice = format!(
-                ". The recipe is for versions {} of the scheduler. After the object's name \",recipe=none\" leaves out \
-                 what its frontend does, and \",recipe=FILE\" takes a recipe of yours",
+                ". The recipe is for versions {} of the scheduler; -s OBJECT,recipe=none runs the object without what its \
+                 frontend does, and recipe=FILE with a recipe of yours",
                 recipe.versions.join(", ")
             );
         }

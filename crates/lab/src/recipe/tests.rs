@@ -342,8 +342,8 @@ fn what_an_object_lacks_is_said_with_the_versions() {
     };
     assert_eq!(
         error("[[step]]\nset = { no_such = 1 }"),
-        "r.toml:6: object \"vtime\" has no variable `no_such`. The recipe is for versions 2.1, 2.0 of the scheduler. After \
-         the object's name \",recipe=none\" leaves out what its frontend does, and \",recipe=FILE\" takes a recipe of yours"
+        "r.toml:6: object \"vtime\" has no variable `no_such`. The recipe is for versions 2.1, 2.0 of the scheduler; -s \
+         OBJECT,recipe=none runs the object without what its frontend does, and recipe=FILE with a recipe of yours"
     );
     assert!(error("[[step]]\nmax_entries = { m = 1 }").contains("for versions 2.1, 2.0"));
     assert!(error("[[step]]\nlet = { a = 'no_such' }").contains("for versions 2.1, 2.0"));
