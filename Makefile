@@ -6,7 +6,7 @@ CARGO ?= cargo
 export BPF_CLANG ?= clang-19
 
 # The published scx schedulers whose objects the tests use, of each the newest version first.
-SCX_CRATES ?= $(shell sed 's/ /@/' tools/scx-versions)
+SCX_CRATES ?= $(shell awk '$$1 == "crate" && $$2 ~ /^scx_/ { print $$2 "@" $$3 }' tools/pins.txt)
 
 # Where `make install` puts things; DESTDIR is put before it, for packages.
 PREFIX ?= /usr/local

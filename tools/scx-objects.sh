@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Takes the BPF object out of published scx schedulers: scx-objects.sh CRATE[@VERSION]...
+# Takes the BPF object out of published scx schedulers.
+#
+#   scx-objects.sh CRATE[@VERSION]...           what `make scx-objects` does
+#   scx-objects.sh --needs CRATE[@VERSION]...   prints the lines of tools/pins.txt for what their build scripts need besides
+#                                               what Cargo.lock names, and builds nothing
 #
 # A scheduler's object is what its crate's build script leaves. Only that is run: each crate is copied without its
 # program, its dependencies and its lock file, and all copies are one workspace with the versions that this project
 # locks. So what build scripts need is compiled once, and shared with this project's own build.
 # Leaves build/scx/objects/<name>-<version>.bpf.o, where scx_bpfland 1.1.4 gives bpfland-1.1.4.bpf.o, and
 # build/scx/objects/<name>.bpf.o, a link to the version that is named first. An object that is there is not built again.
+# A version that tools/pins.txt names must have the SHA-256 that stands there, and so must all that it needs.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -18,6 +23,12 @@ say() { echo "scx-objects: $*"; }
 die() { say "$*" >&2; exit 1; }
 fail() { tail -40 "$work/log" >&2; die "$1 (all of it: build/scx/log)"; }
 
+. "$root/tools/pinned.sh"
+only_needs=
+if [ "${1-}" = --needs ]; then
+    only_needs=1
+    shift
+fi
 [ $# -gt 0 ] || die "usage: scx-objects.sh CRATE[@VERSION]..."
 mkdir -p "$work/objects"
 rm -rf "$work/workspace"
@@ -37,6 +48,13 @@ unpacked() {
     local source
     (cd "$work/workspace" && cargo info --color never "$1@$2") >/dev/null 2>"$work/log" ||
         fail "there is no $1 $2"
+    if [ -n "$only_needs" ]; then
+        :
+    elif pinned_versions "$1" | grep -qxF "$2"; then
+        check_crate "$1" "$2" || exit 1
+    else
+        say "WARNING: tools/pins.txt does not name $1 $2" >&2
+    fi
     for source in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"$1-$2"; do
         [ -d "$source" ] && { echo "$source"; return; }
     done
@@ -52,7 +70,7 @@ for crate in "$@"; do
     version=${version:-$(newest "$name")}
     object=${name#scx_}-$version.bpf.o
     first[$name]=${first[$name]:-$object}
-    [ -s "$work/objects/$object" ] && continue
+    [ -z "$only_needs" ] && [ -s "$work/objects/$object" ] && continue
     source=$(unpacked "$name" "$version")
     # No two packages of a workspace have the same name.
     package=$name-${version//./_}
@@ -60,14 +78,24 @@ for crate in "$@"; do
     packages+=("$package")
 done
 
+# Chooses the versions of what one workspace needs, and prints those that Cargo.lock does not name.
+resolve() {
+    printf '[workspace]\nresolver = "3"\nmembers = ["*"]\n' >"$1/Cargo.toml"
+    python3 "$root/tools/scx-package.py" lock "$root/Cargo.lock" "$2" "$1/Cargo.lock"
+    (cd "$1" && cargo metadata --format-version 1) >/dev/null 2>"$work/log" || fail "cargo finds no versions that fit"
+    python3 "$root/tools/scx-package.py" needs "$1/Cargo.lock" "$root/Cargo.lock"
+}
+
 # The packages of one workspace.
 build() {
-    local members
+    local members needs
     members=$(cd "$1" && ls)
     say "building" $members
-    printf '[workspace]\nresolver = "3"\nmembers = ["*"]\n' >"$1/Cargo.toml"
-    cp "$root/Cargo.lock" "$1/Cargo.lock"
-    (cd "$1" && cargo check --quiet --message-format json) >"$work/messages" 2>"$work/log" ||
+    needs=$(resolve "$1" "$pins")
+    echo "$needs" | while read -r line; do
+        [ -z "$line" ] || grep -qxF "$line" "$pins" || say "WARNING: tools/pins.txt does not name this: $line" >&2
+    done
+    (cd "$1" && cargo check --locked --quiet --message-format json) >"$work/messages" 2>"$work/log" ||
         fail "a build script failed"
     # shellcheck disable=SC2086 # a list
     python3 "$root/tools/scx-package.py" collect "$work/messages" "$work/objects" $members || exit 1
@@ -76,6 +104,13 @@ build() {
     (cd "$1" && cargo clean --quiet $(printf -- '--package=%s ' $members))
 }
 
+if [ -n "$only_needs" ]; then
+    for workspace in "$work"/workspace/*/; do
+        resolve "$workspace" /dev/null
+    done | sort -u
+    rm -rf "$work/workspace" "$work/log"
+    exit 0
+fi
 if [ ${#packages[@]} -eq 0 ]; then
     say "all are there"
 else

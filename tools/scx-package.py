@@ -4,6 +4,8 @@
 
 strip SOURCE FOLDER NAME       makes a package called NAME of an unpacked crate, without its program and what only that needs.
                                It lies in a folder of FOLDER that is called as the version of scx_cargo, for which it is
+lock OURS PINS COPY            copies our lock file with the packages that pins call needed, so that cargo chooses those
+needs LOCK OURS                prints what a lock file names and ours does not, with its SHA-256
 collect MESSAGES FOLDER NAME.. copies the objects of the named packages out of what cargo says of its build
 """
 
@@ -48,6 +50,26 @@ def text(value) -> str:
     return json.dumps(value)
 
 
+def lock(ours: Path, pins: Path, copy: Path) -> None:
+    source = next(p["source"] for p in tomllib.loads(ours.read_text())["package"] if "source" in p)
+    text = ours.read_text()
+    for line in pins.read_text().splitlines():
+        match line.split():
+            case ["needed", name, version, checksum]:
+                entry = {"name": name, "version": version, "source": source, "checksum": checksum}
+                text += "\n[[package]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
+    copy.write_text(text)
+
+
+def needs(lock: Path, ours: Path) -> None:
+    packages = [tomllib.loads(file.read_text())["package"] for file in (lock, ours)]
+    known = {(package["name"], package["version"]) for package in packages[1]}
+    for package in packages[0]:
+        name, version = package["name"], package["version"]
+        if "checksum" in package and (name, version) not in known:
+            print("needed", name, version, package["checksum"])
+
+
 def collect(messages: Path, folder: Path, names: list[str]) -> None:
     found = {}
     for line in messages.read_text().splitlines():
@@ -71,5 +93,9 @@ if __name__ == "__main__":
     command, *rest = sys.argv[1:]
     if command == "strip":
         strip(Path(rest[0]), Path(rest[1]), rest[2])
+    elif command == "lock":
+        lock(Path(rest[0]), Path(rest[1]), Path(rest[2]))
+    elif command == "needs":
+        needs(Path(rest[0]), Path(rest[1]))
     else:
         collect(Path(rest[0]), Path(rest[1]), rest[2:])

@@ -169,7 +169,7 @@ unmodified, as their crates' build scripts leave them. `make scx-objects` takes 
     make scx-objects
     scxlab run -s eevdf -s build/scx/objects/lavd.bpf.o -s build/scx/objects/lavd-1.1.3.bpf.o -w hackbench -m 2n4c2t
 
-`lavd.bpf.o` is the newest version that `tools/scx-versions` names. A [recipe](recipes.md) does what a scheduler's
+`lavd.bpf.o` is the newest version that `tools/pins.txt` names. A [recipe](recipes.md) does what a scheduler's
 frontend does before it attaches, with the frontend's defaults. It is chosen by the name in the object's ops table;
 `-s OBJECT,recipe=none` runs the object without one, and `recipe=FILE` with another.
 

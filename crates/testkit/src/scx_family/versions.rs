@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Every published version that `tools/scx-versions` pins, on three machines: it runs, or it is said why not.
+//! Every published version that `tools/pins.txt` names, on three machines: it runs, or it is said why not.
 //!
 //! Owns: what a version's object does, as the docs show it. Does not: look closely at a run that goes well: `check()` of
 //! the newest versions does.
@@ -25,9 +25,14 @@ const WORKLOAD: &str = "sleepers,tasks=24";
 
 /// The versions that `make scx-objects` takes; of each scheduler the newest first.
 pub fn pinned() -> impl Iterator<Item = Version> {
-    include_str!("../../../../tools/scx-versions").lines().map(|line| {
-        let (name, version) = line.split_once(' ').expect("a crate's name and its version");
-        Version { name: name.trim_start_matches("scx_"), version }
+    include_str!("../../../../tools/pins.txt").lines().filter_map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["crate", name, version, _] => {
+                Some(Version { name: name.strip_prefix("scx_")?, version })
+            }
+            _ => None,
+        }
     })
 }
 
