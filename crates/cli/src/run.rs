@@ -60,12 +60,13 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
     if !targets.contains(&On::Sim) && (args.trace.is_some() || args.timeline.is_some()) {
         output::say("note: only simulated runs are traced; no trace is written");
     }
-    if let Some(folder) = &args.output {
-        again::keep(folder, args, inputs, version())?;
-    }
     let mut all: Vec<Results> = Vec::new();
     for part in &parts {
         let done = run_part(args, inputs, part, &targets)?;
+        if let Some(folder) = args.output.as_ref().filter(|_| all.is_empty()) {
+            // Not earlier: until now the folder may have the results of another command.
+            again::keep(folder, args, inputs, version())?;
+        }
         if args.format == Format::Table && !all.is_empty() {
             output::print("\n")?;
         }

@@ -529,7 +529,11 @@ fn inspect_shows_needs_and_knobs() {
 #[test]
 fn completions_and_man_pages_are_made() {
     assert!(text(&["completions", "bash"]).contains("_scxlab"));
-    assert!(text(&["completions", "fish"]).contains("fail-on-exit"));
+    assert!(text(&["completions", "fish"]).contains("SCXLAB_COMPLETE=fish"));
+    // As the script of the shell asks.
+    let mut asked = scxlab(&["--", "scxlab", "run", "--fail"]);
+    let offered = asked.env("SCXLAB_COMPLETE", "fish").output().unwrap().stdout;
+    assert!(String::from_utf8(offered).unwrap().starts_with("--fail-on-exit\t"));
     assert!(text(&["man"]).contains(".TH scxlab 1"));
     let folder = tempfile::tempdir().unwrap();
     text(&["man", "-o", folder.path().to_str().unwrap()]);
