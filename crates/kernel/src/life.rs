@@ -85,6 +85,7 @@ impl Kernel {
             ext: ExtEntity::default(),
             account: Account::default(),
             refs: 0,
+            followers: 0,
         };
         mirror::identity(&mut self.vm.mem, &task);
         self.tasks.insert(task);
@@ -227,15 +228,17 @@ impl Kernel {
             let t = &self.tasks[id];
             (t.pid, t.cgroup, t.addr, t.leader)
         };
+        // First: what it holds may be a reference to the task itself.
+        scxlab_bpf::vm::storage_owner_gone(self, scxlab_bpf::vm::Storage::Task, addr);
         self.tasks.unhash(pid);
         self.leave_group(id);
         self.cgroups.detach(cgroup, id);
-        scxlab_bpf::vm::storage_owner_gone(self, scxlab_bpf::vm::Storage::Task, addr);
-        if self.tasks[id].refs == 0 {
+        if self.tasks[id].refs == 0 && self.tasks[id].followers == 0 {
             self.tasks.remove(id);
         }
         if leader != id {
-            self.put_task_ref(leader);
+            self.tasks[leader].followers -= 1;
+            self.free_if_gone(leader);
         }
     }
 
@@ -250,14 +253,28 @@ impl Kernel {
         self.mirror_class(task);
     }
 
-    /// Drops a reference that a BPF program held.
-    pub(crate) fn put_task_ref(&mut self, id: TaskId) {
-        let t = &mut self.tasks[id];
-        t.refs = t.refs.saturating_sub(1);
-        let gone = t.refs == 0 && t.state == State::Dead && !t.on_cpu;
-        if gone && self.tasks.by_pid(self.tasks[id].pid).is_none() {
+    /// Frees the slot of a task that was unhashed, and that nothing refers to any more.
+    fn free_if_gone(&mut self, id: TaskId) {
+        let t = &self.tasks[id];
+        let gone = t.refs == 0 && t.followers == 0 && t.state == State::Dead && !t.on_cpu;
+        if gone && self.tasks.by_pid(t.pid).is_none() {
             self.tasks.remove(id);
         }
+    }
+
+    /// A BPF program takes a reference.
+    pub(crate) fn get_task_ref(&mut self, id: TaskId) {
+        let t = &mut self.tasks[id];
+        t.refs = t.refs.saturating_add(1);
+    }
+
+    /// Drops a reference that a BPF program held; false if none holds one.
+    pub(crate) fn put_task_ref(&mut self, id: TaskId) -> bool {
+        let t = &mut self.tasks[id];
+        let held = t.refs > 0;
+        t.refs = t.refs.saturating_sub(1);
+        self.free_if_gone(id);
+        held
     }
 
     /// `__setscheduler_class()`: the class of a policy, given the scheduler that is loaded.

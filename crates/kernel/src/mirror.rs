@@ -213,7 +213,7 @@ impl Kernel {
         let (parent, leader_addr) = (self.tasks[parent].addr, self.tasks[leader].addr);
         if leader != id {
             self.leave_group(id);
-            self.tasks[leader].refs += 1;
+            self.tasks[leader].followers += 1;
         }
         self.tasks[id].leader = leader;
         self.join_group(id, leader_addr, parent);

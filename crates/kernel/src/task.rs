@@ -137,6 +137,8 @@ pub struct Task {
     pub execed: bool,
     /// References held by BPF programs; the slot is not freed before they are gone.
     pub refs: u32,
+    /// Other threads of its group, whose slots refer to it.
+    pub followers: u32,
     pub slice_request: Nanos,
     /// What it asked for (`p->user_cpus_ptr`), and what of that its cpuset leaves it (`p->cpus_mask`).
     pub user_cpus: CpuMask,

@@ -233,18 +233,13 @@ impl Host for Kernel {
         self.charge_insns();
         let KptrKind::Kernel(btf_id) = kind else { return };
         let name = self.btf.name(TypeId(btf_id)).to_owned();
-        match name.as_str() {
-            "bpf_cpumask" => {
-                if let Err(fault) = super::kfunc::release_cpumask(self, ptr) {
-                    self.program_faulted("a map element's end", fault);
-                }
-            }
-            "task_struct" => {
-                if let Some(task) = self.tasks.at(ptr) {
-                    self.put_task_ref(task);
-                }
-            }
-            _ => {}
+        let released = match name.as_str() {
+            "bpf_cpumask" => super::kfunc::release_cpumask(self, ptr),
+            "task_struct" => super::kfunc::release_task(self, ptr),
+            _ => Ok(()),
+        };
+        if let Err(fault) = released {
+            self.program_faulted("a map element's end", fault);
         }
     }
 

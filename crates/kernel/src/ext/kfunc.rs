@@ -13,6 +13,7 @@ mod idle;
 mod task;
 
 pub(crate) use cpumask::release_cpumask;
+pub(crate) use task::release_task;
 
 use crate::kernel::Kernel;
 use scxlab_bpf::fault::Fault;

@@ -7,6 +7,7 @@ use super::{Handler, KfResult};
 use crate::flags::ops;
 use crate::kernel::Kernel;
 use crate::task::State;
+use scxlab_bpf::fault::Fault;
 
 pub(super) const TABLE: &[(&str, Handler)] = &[
     ("scx_bpf_task_set_slice", set_slice),
@@ -69,18 +70,27 @@ fn tid_to_task(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
 /// The task with that pid, with a reference; NULL once it is unhashed.
 fn from_pid(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let Some(id) = k.tasks.by_pid(a[0] as u32) else { return Ok(0) };
-    k.tasks[id].refs += 1;
+    k.get_task_ref(id);
     Ok(k.tasks[id].addr)
 }
 
 fn acquire(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let id = k.kf_task(a[0])?;
-    k.tasks[id].refs += 1;
+    k.get_task_ref(id);
     Ok(a[0])
 }
 
 fn release(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
-    let id = k.kf_task(a[0])?;
-    k.put_task_ref(id);
+    release_task(k, a[0])?;
     Ok(0)
+}
+
+/// Drops a reference to a task, as a program does or a map element that goes away.
+pub(crate) fn release_task(k: &mut Kernel, addr: u64) -> Result<(), Fault> {
+    let id = k.kf_task(addr)?;
+    if k.put_task_ref(id) {
+        return Ok(());
+    }
+    let text = format!("no program holds a reference to the task at {addr:#x}");
+    Err(Fault::bad_argument("bpf_task_release", text))
 }
