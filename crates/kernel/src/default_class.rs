@@ -156,7 +156,8 @@ impl Kernel {
 
     pub(crate) fn fair_set_next(&mut self, cpu: CpuId, task: TaskId) {
         let at = self.clock();
-        self.tasks[task].exec_start = at;
+        // Code of another CPU, whose clock is ahead, may have charged this one's time already.
+        self.tasks[task].exec_start = at.max(self.cpus[cpu.idx()].charged_until);
         self.fair.set_next(cpu, task, at);
         self.fair_follow_up(cpu);
         self.cpus[cpu.idx()].hrtick_at = None;
