@@ -27,6 +27,8 @@ pub struct Broken {
 pub struct Contract {
     /// No CPU is idle for longer than this beside a task that waits and may run there.
     pub idle_grace: Option<Nanos>,
+    /// It may keep a CPU in the kernel for long (see `time.rs`).
+    pub long_paths: bool,
 }
 
 /// Watches a run in steps.
@@ -44,7 +46,7 @@ impl Watch {
     /// Looks at the present state.
     pub fn look(&mut self, k: &Kernel) {
         places::check(k, &mut self.broken);
-        time::check(k, &mut self.broken);
+        time::check(k, self.contract.long_paths, &mut self.broken);
         if let Some(grace) = self.contract.idle_grace {
             self.idle.check(k, grace, &mut self.broken);
         }

@@ -15,3 +15,4 @@ pub mod scx_family;
 pub mod shipped;
 pub mod sim;
 pub mod state;
+pub mod whim;

@@ -18,7 +18,7 @@ fn canary(crime: Crime, contract: Contract) -> Result<(), String> {
     Ok(())
 }
 
-const WORK: Contract = Contract { idle_grace: Some(300_000) };
+const WORK: Contract = Contract { idle_grace: Some(300_000), long_paths: false };
 
 #[test]
 fn the_default_class_keeps_the_laws() {

@@ -129,7 +129,7 @@ impl Case {
         let step = (bound / 16).clamp(MS / 8, 4 * MS);
         k.start();
         for _ in 0..2 {
-            let mut watch = Watch::new(Contract { idle_grace: Some(bound) });
+            let mut watch = Watch::new(Contract { idle_grace: Some(bound), ..Contract::default() });
             let end = k.now + bound + 150 * MS;
             while k.now < end && k.stop.is_none() {
                 k.advance((k.now + step).min(end));

@@ -46,7 +46,7 @@ fn no_cpu_idles_beside_work() {
     let text = MIXED.replace("quota = '50ms'", "");
     for workload in [text.as_str(), "sleepers,tasks=24", "hackbench,groups=1,loops=50"] {
         let (mut k, _) = attached("4c", workload, &[]);
-        let contract = Contract { idle_grace: Some(300_000) };
+        let contract = Contract { idle_grace: Some(300_000), ..Contract::default() };
         run_checked(&mut k, SECOND, 50_000, contract)
             .unwrap_or_else(|b| panic!("{workload}: {b:?}"));
         assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);

@@ -131,7 +131,7 @@ impl Seen {
 /// Goes on to `until`. `grace`: for how long a CPU may be idle beside a task that waits.
 pub fn watch(k: &mut Kernel, until: u64, grace: Option<u64>) -> Seen {
     let mut seen = Seen::default();
-    let mut laws = Watch::new(Contract { idle_grace: grace });
+    let mut laws = Watch::new(Contract { idle_grace: grace, ..Contract::default() });
     let mut last: BTreeMap<u32, (u64, usize, Option<u64>)> = BTreeMap::new();
     let nodes = k.machine.topology.nodes().len();
     while k.now < until {

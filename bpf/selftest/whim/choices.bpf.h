@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Random choices: numbers that are right, and numbers that nobody expects.
+ *
+ * Owns: the stream of decisions, the names of queues, the tasks that were seen.
+ */
+
+/* What of the built-in idle tracking is there to ask. */
+enum { IDLE_GLOBAL, IDLE_PER_NODE, IDLE_OFF };
+
+/* Operations that may do what others must not. */
+enum place { IN_SELECT_CPU, IN_ENQUEUE, IN_DISPATCH, IN_TIMER, ON_TASK, ELSEWHERE };
+
+static u64 draws;
+
+/* The next decision: 64 mixed bits of a word of the script and of the decision's number. */
+static u64 draw(void)
+{
+	u64 n = draws++;
+	u64 x = script[n % SCRIPT_WORDS] + (n + 1) * 0x9e3779b97f4a7c15ULL;
+
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+	return x ^ (x >> 31);
+}
+
+static bool chance(u32 ppm)
+{
+	return draw() % 1000000 < ppm;
+}
+
+/* A number at some border, or any. */
+static __noinline u64 odd(void)
+{
+	u64 how = draw();
+	u32 shift = how >> 32 & 63;
+
+	switch (how % 8) {
+	case 0:
+		return 0;
+	case 1:
+		return ~0ULL;
+	case 2:
+		return 1ULL << shift;
+	case 3:
+		return (1ULL << shift) - 1;
+	case 4:
+		return -(1ULL << shift);
+	case 5:
+		return SCX_DSQ_LOCAL_ON | draw() >> shift;
+	case 6:
+		return draw() >> shift;
+	}
+	return draw();
+}
+
+static u64 or_odd(u64 right)
+{
+	return chance(wrong_ppm) ? odd() : right;
+}
+
+/* A pointer, or something near it, or anything. */
+static void *or_wild(void *right)
+{
+	if (!chance(wrong_ppm))
+		return right;
+	return draw() % 2 ? right + draw() % 4096 : (void *)odd();
+}
+
+/* As with most schedulers a few small ids, but also others. */
+#define NR_QUEUES 6
+
+static u64 queue_id(u32 i)
+{
+	return i < 3 ? i : 1ULL << (i * 11 + 3);
+}
+
+static bool is_ordered(u32 i)
+{
+	return i & 1;
+}
+
+/* Queues that come and go. */
+#define NR_TRANSIENT 4
+
+static u32 transient;
+
+static u64 transient_id(u32 i)
+{
+	return 62 + i;
+}
+
+/* Any queue that exists, by its id; LOCAL and its kind too. */
+static __noinline u64 some_queue(void)
+{
+	u64 how = draw();
+	u32 nr_cpus = scx_bpf_nr_cpu_ids();
+	u32 i = how >> 32 & (NR_TRANSIENT - 1);
+
+	switch (how % 8) {
+	case 0:
+		return or_odd(SCX_DSQ_LOCAL);
+	case 1:
+		return or_odd(SCX_DSQ_GLOBAL);
+	case 2:
+		return or_odd(SCX_DSQ_LOCAL_ON | (how >> 16) % nr_cpus);
+	case 3:
+		if (transient & (1 << i))
+			return or_odd(transient_id(i));
+	}
+	return or_odd(queue_id(((how >> 16) % (NR_QUEUES / 2)) * 2));
+}
+
+static s32 some_cpu(void)
+{
+	return or_odd(draw() % scx_bpf_nr_cpu_ids());
+}
+
+static s32 some_node(void)
+{
+	return or_odd(draw() % scx_bpf_nr_node_ids());
+}
+
+static u64 slice(void)
+{
+	u64 right = draw() % 16 ? draw() % (slice_max_ns + 1) : SCX_SLICE_INF;
+
+	return or_odd(right);
+}
+
+static __noinline u64 enq_flags_of(u64 given)
+{
+	switch (draw() % 8) {
+	case 0:
+		return or_odd(given | SCX_ENQ_HEAD);
+	case 1:
+		return or_odd(given | SCX_ENQ_PREEMPT);
+	case 2:
+		return or_odd(0);
+	}
+	return or_odd(given);
+}
+
+#define NR_PIDS 32
+
+static u32 pids[NR_PIDS];
+static u32 nr_pids;
+
+static void remember_pid(struct task_struct *p)
+{
+	pids[nr_pids++ % NR_PIDS] = p->pid;
+}
+
+/* Some task that has been seen, with a reference. */
+static struct task_struct *other_task(void)
+{
+	return bpf_task_from_pid(or_odd(pids[draw() % NR_PIDS]));
+}

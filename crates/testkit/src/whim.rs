@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Random schedulers: `bpf/selftest/whim` on a random machine under a random workload, on both engines.
+//!
+//! Owns: how bytes become such a run, what is done to it from outside, and what must hold of it. Does not: say that the scheduler
+//! stays. `tests/whim.rs` draws the bytes from seeds, the fuzz target `schedulers` lets libFuzzer choose them.
+//!
+//! Promises: no panic, the laws of `checks.rs` at any moment, and on both engines the same events, counts, exits and metrics.
+
+use scxlab_bpf::link::{Loaded, OpenObject};
+use scxlab_bpf::object::Object;
+use scxlab_bpf::vm::Engine;
+use scxlab_kernel::Kernel;
+use scxlab_kernel::behavior::Sys;
+use scxlab_kernel::ext::op::Op;
+use scxlab_kernel::flags::ops;
+use scxlab_machine::Stream;
+use scxlab_machine::cpumask::CpuMask;
+use scxlab_machine::id::{CpuId, Nanos, TaskId};
+use std::sync::{Arc, OnceLock};
+
+use crate::checks::{Contract, Watch};
+use crate::machines::{self, LOADS};
+use crate::shipped::selftest_object;
+use crate::sim;
+
+const MS: Nanos = 1_000_000;
+/// Of a run, in virtual time.
+const STEP: Nanos = 5 * MS;
+const STEPS: u64 = 40;
+/// So that a scheduler which does too much is ejected soon.
+const INSNS_PER_CALL: u64 = 200_000;
+const MAX_EVENTS: u64 = 300_000;
+const SCRIPT_WORDS: usize = 64;
+
+/// Bytes of an input that have a meaning.
+pub const INPUT: usize = 64 + 8 * SCRIPT_WORDS;
+
+/// What a run leaves behind.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Seen {
+    hash: u64,
+    events: u64,
+    executed: u64,
+    calls: (u64, u64),
+    metrics: String,
+    /// Why it ended, and why each scheduler left; a refusal to attach.
+    pub ends: Vec<String>,
+}
+
+/// Bytes of a seed: what `check` takes.
+pub fn input(seed: u64) -> Vec<u8> {
+    let mut rng = Stream::new(seed, "whim", 0);
+    (0..INPUT / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
+}
+
+/// Runs what the bytes stand for on both engines; panics if a promise is broken.
+pub fn check(data: &[u8]) -> Seen {
+    let interp = run(data, Engine::Interp);
+    assert_eq!(interp, run(data, Engine::Jit), "the engines differ");
+    interp
+}
+
+/// The bytes in order, and zeros after them.
+struct Choices<'a>(&'a [u8]);
+
+impl Choices<'_> {
+    fn byte(&mut self) -> u64 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first.into()
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.byte() % n
+    }
+
+    fn word(&mut self) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|_| self.byte() as u8))
+    }
+}
+
+fn run(data: &[u8], engine: Engine) -> Seen {
+    let mut choices = Choices(data);
+    let mut k = boot(&mut choices);
+    sim::choose_engine(&mut k, engine);
+    k.vm.limits.insns_per_call = INSNS_PER_CALL;
+    let open = scheduler(&mut choices);
+    let outside = choices.word();
+    let mut ends = Vec::new();
+    let mut rng = Stream::new(outside, "outside", 0);
+    let mut watch = Watch::new(Contract { long_paths: true, ..Contract::default() });
+    let loaded = load(&mut k, &open);
+    if outside & 1 == 0 {
+        attach(&mut k, &loaded, &mut ends);
+    }
+    k.start();
+    for step in 1..=STEPS {
+        k.advance(step * STEP);
+        watch.look(&k);
+        assert!(watch.broken.is_empty(), "{:#?}", watch.broken);
+        if k.stop.is_some() {
+            break;
+        }
+        if step == 2 && outside & 1 != 0 {
+            attach(&mut k, &loaded, &mut ends);
+        }
+        if outside & 2 != 0 && rng.below(3) == 0 {
+            disturb(&mut k, &loaded, &mut rng, &mut ends);
+        }
+    }
+    k.close();
+    seen(&k, ends)
+}
+
+fn boot(choices: &mut Choices) -> Kernel {
+    let (seed, cpus_max) = (choices.word() % 4096, 1 + choices.below(16));
+    let machine = machines::machine(seed, cpus_max).machine;
+    let cpus = machine.topology.nr_cpus() as u64;
+    let kind = choices.below((LOADS.len() + OTHER_LOADS.len()) as u64) as usize;
+    let text = match LOADS.get(kind) {
+        Some(&kind) => machines::load(kind, choices.byte(), cpus),
+        None => OTHER_LOADS[kind - LOADS.len()].to_owned(),
+    };
+    let mut k = sim::kernel_on(machine, &text, choices.byte());
+    k.limits.max_events = MAX_EVENTS;
+    k
+}
+
+/// Beside those of `machines.rs`: tasks that come, go, talk, and change class and group.
+const OTHER_LOADS: [&str; 6] = [
+    "hackbench,groups=1,loops=20",
+    "pingpong",
+    "spin_barrier",
+    "[[thread]]\nname = 'parent-{i}'\ninstances = 4\n\
+     ops = [{ loop = { ops = [{ fork = 'child' }, { compute = '200us' }, { sleep = '300us' }] } }]\n\
+     [[thread]]\nname = 'child'\ninstances = 0\nops = [{ compute = '100us' }, 'yield', { compute = '100us' }]\n",
+    "[[thread]]\nname = 'hog-{i}'\ninstances = 5\nops = [{ loop = { ops = [{ compute = '1ms' }] } }]\n\
+     [[thread]]\nname = 'changing-{i}'\ninstances = 3\n\
+     ops = [{ loop = { ops = [{ set_policy = { fifo = 10 } }, { compute = '2ms' }, { sleep = '1ms' }, \
+     { set_policy = 'normal' }, { compute = '2ms' }, 'exec'] } }]\n",
+    "[[cgroup]]\npath = '/a'\nweight = 200\n[[cgroup]]\npath = '/a/b'\nweight = 50\n[[cgroup]]\npath = '/c'\nweight = 1000\n\
+     [[thread]]\nname = 'mover-{i}'\ninstances = 6\ncgroup = '/a/b'\n\
+     ops = [{ loop = { ops = [{ compute = '700us' }, { move_cgroup = '/c' }, 'yield', { sleep = '200us' }, \
+     { move_cgroup = '/a/b' }, { compute = '300us' }] } }]\n",
+];
+
+/// The object with its knobs, settings and some of its operations.
+fn scheduler(choices: &mut Choices) -> OpenObject {
+    static OBJECT: OnceLock<Arc<Object>> = OnceLock::new();
+    let object = OBJECT.get_or_init(|| {
+        Arc::new(Object::parse(selftest_object("whim"), "whim").expect("our own object"))
+    });
+    let mut open = OpenObject::new(Arc::clone(object));
+    let mut set = |knob: &str, value: u64| {
+        open.globals.set(knob, &value.to_string()).unwrap_or_else(|e| panic!("{e}"));
+    };
+    set("permitted", choices.word());
+    set("deeds_ppm", choices.byte() * choices.byte() * 10);
+    // Mostly few mistakes: a run that ends at once shows little.
+    set("wrong_ppm", [0, 10, 100, 1000, 10_000, 100_000][choices.below(6) as usize]);
+    set("slice_max_ns", 1 << (choices.below(6) * 4 + 4));
+    let settings = Settings::of(choices);
+    set("idle_mode", settings.idle_mode());
+    for at in 0..SCRIPT_WORDS {
+        let word = choices.word().to_le_bytes();
+        open.globals.set_bytes(&format!("script[{at}]"), &word).unwrap_or_else(|e| panic!("{e}"));
+    }
+    settings.put(&mut open);
+    open
+}
+
+/// What the table says, beside the operations that it has.
+struct Settings {
+    flags: u64,
+    timeout_ms: u64,
+    batch: u64,
+    /// By number of the operation.
+    left_out: u64,
+}
+
+impl Settings {
+    /// Mostly what a kernel accepts, and with `ops.init`, without which there are no queues.
+    fn of(choices: &mut Choices) -> Settings {
+        let (how, some, others) = (choices.byte(), choices.word(), choices.word());
+        let flags = if how & 0x1f == 1 { some } else { some >> 16 & others & ops::ALL };
+        let left_out = if how & 0x20 != 0 { others >> 16 & some >> 32 } else { 0 };
+        let mut left_out = left_out & !(1 << Op::Init as u32);
+        let has = |flag: u64| flags & flag != 0;
+        if how & 0xc0 != 0 && has(ops::BUILTIN_IDLE_PER_NODE) && !has(ops::KEEP_BUILTIN_IDLE) {
+            left_out |= 1 << Op::UpdateIdle as u32;
+        }
+        let batch = if how & 0x40 != 0 { 0 } else { choices.byte() };
+        Settings { flags, timeout_ms: 50 + choices.byte() * 4, batch, left_out }
+    }
+
+    fn lacks(&self, op: Op) -> bool {
+        self.left_out >> op as u32 & 1 != 0
+    }
+
+    fn idle_mode(&self) -> u64 {
+        let kept = self.flags & ops::KEEP_BUILTIN_IDLE != 0 || self.lacks(Op::UpdateIdle);
+        match (kept, self.flags & ops::BUILTIN_IDLE_PER_NODE != 0) {
+            (false, _) => 2,
+            (true, per_node) => per_node.into(),
+        }
+    }
+
+    fn put(&self, open: &mut OpenObject) {
+        let object = Arc::clone(open.object());
+        let table = open.table_mut("whim_ops").expect("the table");
+        for (member, value) in [
+            ("flags", self.flags),
+            ("timeout_ms", self.timeout_ms),
+            ("dispatch_max_batch", self.batch),
+        ] {
+            table.set(&object.btf, member, &value.to_string()).unwrap_or_else(|e| panic!("{e}"));
+        }
+        let members = table.table().members.clone();
+        for op in Op::ALL.into_iter().filter(|&op| self.lacks(op)) {
+            if members.iter().any(|m| m.name == op.name()) {
+                table.set_callback(op.name(), None).unwrap_or_else(|e| panic!("{e}"));
+            }
+        }
+    }
+}
+
+fn load(k: &mut Kernel, open: &OpenObject) -> Loaded {
+    let target = k.target();
+    let mut open = open.clone();
+    open.globals.fill_enum_globals("__", &target.btf);
+    open.load(k, &target).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn attach(k: &mut Kernel, loaded: &Loaded, ends: &mut Vec<String>) {
+    if let Err(refused) = k.attach_object(loaded, None) {
+        ends.push(refused.to_string());
+    }
+}
+
+/// From outside: affinity, nice, CPUs that come and go, the scheduler that is detached and attached.
+fn disturb(k: &mut Kernel, loaded: &Loaded, rng: &mut Stream, ends: &mut Vec<String>) {
+    let cpus = k.cpus.len() as u64;
+    let living: Vec<TaskId> = k.tasks.iter().filter(|t| k.is_workload(t)).map(|t| t.id).collect();
+    let task = living.get(rng.below(living.len() as u64) as usize).copied();
+    match (rng.below(6), task) {
+        (0, Some(task)) => {
+            let some = (0..cpus as u32).filter(|_| rng.below(2) == 0).chain([0]);
+            let mask = CpuMask::of(cpus as usize, some.map(CpuId));
+            // Refused if none of them is on line, or the task is ending.
+            let _refused = k.user(|k| k.set_affinity(task, &mask));
+        }
+        (1, Some(task)) => {
+            let nice = rng.below(40) as i8 - 20;
+            let _refused = k.user(|k| k.set_nice(task, nice));
+        }
+        (2 | 3, _) => {
+            let cpu = CpuId(rng.below(cpus) as u32);
+            let online = !k.cpus[cpu.idx()].online;
+            // The last one stays.
+            let _refused = k.user(|k| k.set_cpu_online(cpu, online));
+        }
+        (4, _) if k.ext.root.is_some() => k.detach(),
+        _ => attach(k, loaded, ends),
+    }
+}
+
+fn seen(k: &Kernel, mut ends: Vec<String>) -> Seen {
+    ends.extend(k.ext.exits.iter().map(|exit| format!("{exit:?}")));
+    ends.push(format!("{:?}", k.stop));
+    Seen {
+        hash: k.tracer.hash(),
+        events: k.tracer.count(),
+        executed: k.vm.executed,
+        calls: (k.vm.helper_calls(), k.vm.kfunc_calls),
+        metrics: format!("{:?}", k.metrics),
+        ends,
+    }
+}

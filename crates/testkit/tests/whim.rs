@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! No scheduler can break the simulated kernel: a few hundred random ones, on random machines under random workloads.
+
+use scxlab_testkit::whim::{check, input};
+use std::collections::BTreeMap;
+use std::panic::catch_unwind;
+
+/// WHIM_SEEDS=FROM..TO tries others.
+fn seeds() -> std::ops::Range<u64> {
+    let given = std::env::var("WHIM_SEEDS").ok();
+    let given = given.and_then(|s| s.split_once("..").map(|(a, b)| (a.parse(), b.parse())));
+    match given {
+        Some((Ok(from), Ok(to))) => from..to,
+        _ => 0..300,
+    }
+}
+
+#[test]
+fn random_schedulers_break_nothing() {
+    let (mut broken, mut ends) = (Vec::new(), BTreeMap::<String, u32>::new());
+    for seed in seeds() {
+        match catch_unwind(|| check(&input(seed))) {
+            Ok(seen) => {
+                for end in seen.ends {
+                    *ends.entry(kind(&end)).or_default() += 1;
+                }
+            }
+            // What broke was printed already.
+            Err(_) => broken.push(seed),
+        }
+    }
+    assert!(broken.is_empty(), "seeds {broken:?}");
+    println!("{ends:#?}");
+}
+
+/// An end without its numbers.
+fn kind(end: &str) -> String {
+    end.chars().filter(|c| !c.is_ascii_hexdigit() || c.is_alphabetic()).take(100).collect()
+}
+
+/// A task's storage may hold a reference to that task, which goes when the task does.
+#[test]
+fn a_task_may_hold_itself() {
+    for seed in [750, 929] {
+        check(&input(seed));
+    }
+}
+
+/// Code of a CPU whose clock is ahead charges the task of another one, which then takes up a task of the default class.
+#[test]
+fn no_moment_of_a_cpu_is_charged_twice() {
+    for seed in [1015, 1091] {
+        check(&input(seed));
+    }
+}
