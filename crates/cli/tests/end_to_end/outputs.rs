@@ -235,3 +235,44 @@ fn a_manifest_names_the_commit() {
     let is_commit = |text: &str| text.len() == 40 && text.chars().all(|c| c.is_ascii_hexdigit());
     assert_eq!(commit.is_some_and(is_commit), super::root().join(".git").exists(), "{commit:?}");
 }
+
+/// Output ends at each size in turn, as on a full disk: an error that names the file, and no file that is not whole.
+#[test]
+fn a_full_disk_leaves_no_half_files() {
+    let temp = tempfile::tempdir().unwrap();
+    let whole = full_disk(&temp.path().join("whole"), None).1;
+    assert!(whole.iter().any(|(name, _)| name.ends_with(".pftrace")), "{whole:?}");
+    let largest = whole.iter().map(|(_, bytes)| bytes.len()).max().unwrap();
+    let mut blocks = 0;
+    loop {
+        let (said, files) = full_disk(&temp.path().join(blocks.to_string()), Some(blocks));
+        for (name, bytes) in &files {
+            let expected = whole.iter().find(|(n, _)| n == name).map(|(_, bytes)| bytes);
+            // Results tell how long the runs took.
+            let same = name.starts_with("results") || expected == Some(bytes);
+            assert!(expected.is_some() && same, "{blocks} blocks: {name} is not whole");
+        }
+        let Some(said) = said else { break };
+        assert!(said.contains("File too large"), "{blocks} blocks: {said}");
+        assert!(files.len() < whole.len(), "{blocks} blocks: all is there");
+        blocks = blocks * 5 / 4 + 1;
+    }
+    assert!(blocks * 512 > largest / 2, "{blocks} blocks of {largest} bytes");
+}
+
+/// A run whose files may have so many blocks of 512 bytes: what it says if it fails, and what it leaves.
+fn full_disk(folder: &Path, blocks: Option<usize>) -> (Option<String>, Vec<(String, Vec<u8>)>) {
+    let limit = blocks.map_or("unlimited".to_owned(), |n| n.to_string());
+    let script = "trap '' XFSZ; ulimit -f $0; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, &limit, env!("CARGO_BIN_EXE_scxlab")]);
+    command.args(["run", "-s", "vtime", "-w", "hogs,tasks=2", "-m", "2c", "--duration", "50ms"]);
+    let out = command.arg("-o").arg(folder).output().unwrap();
+    let said = (!out.status.success()).then(|| String::from_utf8_lossy(&out.stderr).into_owned());
+    let names = if folder.is_dir() { files(folder) } else { Vec::new() };
+    let read = |name: String| {
+        let bytes = fs::read(folder.join(&name)).unwrap();
+        (name, bytes)
+    };
+    (said, names.into_iter().map(read).collect())
+}
