@@ -5,7 +5,7 @@
 //!
 //! Form of an input: a byte that varies what is around the program, then what `insn::random` makes a program of.
 
-use scxlab_bpf::insn::random;
+use scxlab_bpf::insn::random::{self, Entry};
 use scxlab_bpf::vm::Engine;
 use scxlab_bpf::vm::bare::trial;
 
@@ -13,8 +13,9 @@ pub fn check(data: &[u8]) {
     let [flags, rest @ ..] = data else {
         return;
     };
-    let program = random::program(rest);
-    let interp = trial::run(&program, Engine::Interp, *flags);
+    let entry = if flags & 8 == 0 { Entry::Registers } else { Entry::Array };
+    let program = random::program_for(rest, entry);
+    let interp = trial::run(&program, entry, Engine::Interp, *flags);
     assert!(interp.is_some(), "the generator makes programs that decode");
-    assert_eq!(interp, trial::run(&program, Engine::Jit, *flags), "the engines differ");
+    assert_eq!(interp, trial::run(&program, entry, Engine::Jit, *flags), "the engines differ");
 }

@@ -17,6 +17,15 @@ pub struct Program {
     pub probe: Vec<bool>,
 }
 
+/// How the first function gets its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// In registers, as a callback.
+    Registers,
+    /// By the address of an array of them in r1, as a callback of a struct_ops table.
+    Array,
+}
+
 /// Helpers that any program may call with any arguments, and `bpf_loop`. Lookups are here twice, as code does them itself.
 const HELPERS: [i32; 14] = [1, 2, 3, 5, 7, 8, 35, 118, 125, 158, 160, 181, 1, 195];
 /// Ids of kernel functions that the trial's host knows.
@@ -25,9 +34,19 @@ const FUNCS_MAX: usize = 4;
 
 /// The program that these bytes stand for. Any bytes do.
 pub fn program(bytes: &[u8]) -> Program {
+    program_for(bytes, Entry::Registers)
+}
+
+/// As `program`, started in that way.
+pub fn program_for(bytes: &[u8], entry: Entry) -> Program {
     let mut bytes = Bytes { bytes, at: 0 };
     let count = 1 + bytes.below(FUNCS_MAX);
-    let bodies: Vec<Vec<Slot>> = (0..count).map(|_| Body::make(&mut bytes, count)).collect();
+    let bodies: Vec<Vec<Slot>> = (0..count)
+        .map(|nth| {
+            let entry = if nth == 0 { entry } else { Entry::Registers };
+            Body::make(&mut bytes, count, entry)
+        })
+        .collect();
     let starts: Vec<usize> =
         bodies.iter().scan(0, |at, body| Some(std::mem::replace(at, *at + body.len()))).collect();
     let mut made = Program { raw: Vec::new(), funcs: Vec::new(), probe: Vec::new() };
@@ -114,10 +133,13 @@ const SIZES: [(u8, i16); 4] = [(0x10, 1), (0x08, 2), (0x00, 4), (0x18, 8)];
 const SLOTS_MAX: usize = 220;
 
 impl Body<'_, '_> {
-    fn make(bytes: &mut Bytes<'_>, count: usize) -> Vec<Slot> {
+    fn make(bytes: &mut Bytes<'_>, count: usize, entry: Entry) -> Vec<Slot> {
         let mut body = Body { bytes, slots: Vec::new(), count };
         for reg in 1..=3 {
-            body.push(0xbf, 5 + reg, reg, 0, 0);
+            match entry {
+                Entry::Registers => body.push(0xbf, 5 + reg, reg, 0, 0),
+                Entry::Array => body.push(0x79, 5 + reg, 1, 8 * (i16::from(reg) - 1), 0),
+            }
         }
         let statements = 4 + body.bytes.below(28);
         body.statements(statements, 0);
@@ -216,7 +238,14 @@ impl Body<'_, '_> {
             // Across the end of its page.
             11 => (6, 4096 - 4 + i16::from(self.bytes.next() & 7)),
             12 => (7, within(self.bytes, 64)),
-            13 | 14 => (8, within(self.bytes, 512) + 4096 * i16::from(self.bytes.next() & 3)),
+            // Data of an array by its address, sometimes behind its end.
+            13 => {
+                let reg = self.bytes.pick(&[1, 4, 5]);
+                let off = within(self.bytes, VALUES_BYTES + 8);
+                self.address(reg, VALUE_MARK + off as u64);
+                (reg, 0)
+            }
+            14 => (8, within(self.bytes, 512) + 4096 * i16::from(self.bytes.next() & 3)),
             _ => (self.bytes.reg(), i16::from(self.bytes.next() as i8)),
         }
     }
@@ -405,3 +434,7 @@ impl Body<'_, '_> {
 
 /// Constants that stand for the address of map n.
 pub const MAP_MARK: u64 = 0x4d41_505f_0000_0000;
+/// Constants that stand for the address of byte n of the first map's values, which is an array, or of one close behind.
+pub const VALUE_MARK: u64 = 0x5641_4c55_0000_0000;
+/// How many bytes of values it has.
+pub const VALUES_BYTES: i16 = 64;

@@ -8,12 +8,12 @@ use std::hash::BuildHasher;
 use rustc_hash::FxBuildHasher;
 
 use super::BareHost;
-use crate::insn::random::{KFUNCS, MAP_MARK, Program};
+use crate::insn::random::{Entry, KFUNCS, MAP_MARK, Program, VALUE_MARK, VALUES_BYTES};
 use crate::insn::{Op, decode};
 use crate::kfunc::KfuncId;
-use crate::map::{MapDef, map_flag, map_type};
+use crate::map::{MapDef, MapKind, map_flag, map_type};
 use crate::mem::{ARENA_WINDOW, PAGE, Perm};
-use crate::vm::{Config, Engine, FuncId, Image, InstanceId, InstanceParts, Limits, call_raw};
+use crate::vm::{Config, Engine, FuncId, Image, InstanceId, InstanceParts, Limits, call, call_raw};
 
 /// What can be seen of a run.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ const ARENA_PAGES: u32 = 4;
 
 /// Runs the first function of a program twice in the same host, so that what the first run leaves behind counts.
 /// `flags` vary what is around it.
-pub fn run(program: &Program, engine: Engine, flags: u8) -> Option<[Seen; 2]> {
+pub fn run(program: &Program, entry: Entry, engine: Engine, flags: u8) -> Option<[Seen; 2]> {
     let code = decode(&program.raw, &program.funcs, &program.probe).ok()?;
     let limits =
         Limits { insns_per_call: INSN_LIMIT, may_goto: 50, compile_after: 0, ..Limits::default() };
@@ -53,15 +53,21 @@ pub fn run(program: &Program, engine: Engine, flags: u8) -> Option<[Seen; 2]> {
         if let Some(addr) = usize::try_from(map).ok().and_then(|map| around.maps.get(map)) {
             insn.imm = *addr as i64;
         }
+        let byte = (insn.imm as u64).wrapping_sub(VALUE_MARK);
+        if byte < VALUES_BYTES as u64 + 8 {
+            insn.imm = (around.values + byte) as i64;
+        }
     }
     host.vm.install(instance, InstanceParts { image: image.into(), ..InstanceParts::default() });
-    Some([(); 2].map(|()| once(&mut host, instance, &around)))
+    Some([(); 2].map(|()| once(&mut host, instance, &around, entry)))
 }
 
 struct Around {
     pages: u64,
     arena: u64,
     maps: Vec<u64>,
+    /// Of the first map, an array.
+    values: u64,
 }
 
 impl Around {
@@ -83,7 +89,7 @@ impl Around {
             let id = host.vm.create_map(instance, def).expect("a map");
             host.vm.map(id).expect("just made").addr
         };
-        let maps = defs.iter().map(&mut create).collect();
+        let maps: Vec<u64> = defs.iter().map(&mut create).collect();
         if arena {
             let flags = map_flag::MMAPABLE;
             create(&MapDef { map_flags: flags, ..def(map_type::ARENA, 0, 0, ARENA_PAGES) });
@@ -94,18 +100,25 @@ impl Around {
         if arena != 0 {
             host.vm.mem.set_perm(arena, 2 * PAGE, Perm::ReadWrite);
         }
-        Around { pages, arena, maps }
+        let array = host.vm.maps.iter().find(|map| map.addr == maps[0]).map(|map| &map.kind);
+        let Some(MapKind::Array(array)) = array else { unreachable!("the first map is an array") };
+        let values = array.element(0, 0).expect("its first element");
+        Around { pages, arena, maps, values }
     }
 }
 
-fn once(host: &mut BareHost, instance: InstanceId, around: &Around) -> Seen {
+fn once(host: &mut BareHost, instance: InstanceId, around: &Around, entry: Entry) -> Seen {
     // The lower half of an arena's pointer is one, too.
     let arena = if host.vm.executed == 0 { around.arena } else { around.arena & 0xffff_ffff };
     let regs = [around.pages, host.task, arena, around.maps[0], 7];
     let (executed, helpers) = (host.vm.executed, host.vm.helper_calls());
-    let result = call_raw(host, instance, FuncId(0), regs);
+    let result = match entry {
+        Entry::Registers => call_raw(host, instance, FuncId(0), regs),
+        Entry::Array => call(host, instance, FuncId(0), &regs),
+    };
     let mut memory = bytes(host, around.pages, PAGES * PAGE);
     memory.extend(bytes(host, host.task, 64));
+    memory.extend(bytes(host, around.values, VALUES_BYTES as u64));
     if around.arena != 0 {
         memory.extend(bytes(host, around.arena, 2 * PAGE));
     }
