@@ -82,6 +82,8 @@ pub struct Memory {
     limit: u64,
     taken: u64,
     refused: bool,
+    /// Requests after which one is refused whatever the limit; counted down.
+    requests_left: u64,
     /// Stores to arena pages that were not allocated: dropped, as the kernel does, but worth a warning.
     pub arena_stores_dropped: u64,
     // Only kept alive: all access goes through the raw pointers above.
@@ -123,6 +125,7 @@ impl Memory {
             limit: u64::MAX,
             taken: 0,
             refused: false,
+            requests_left: u64::MAX,
             arena_stores_dropped: 0,
             _data: data,
             _perms: perms,
@@ -134,6 +137,11 @@ impl Memory {
         self.limit = limit;
     }
 
+    /// The `nth` request from now on, counted from 0, is refused as if it passed the limit: for tests, which try all of them.
+    pub fn refuse_request(&mut self, nth: u64) {
+        self.requests_left = nth;
+    }
+
     /// The limit, if the run was refused memory for it.
     pub fn exceeded(&self) -> Option<u64> {
         self.refused.then_some(self.limit)
@@ -142,7 +150,9 @@ impl Memory {
     /// Counts bytes that a program, a workload or a machine makes scxlab keep, here or elsewhere on the host.
     pub fn take(&mut self, size: u64) -> Result<(), OutOfMemory> {
         let taken = self.taken.saturating_add(size);
-        if taken > self.limit {
+        let chosen = self.requests_left == 0;
+        self.requests_left = self.requests_left.wrapping_sub(1);
+        if taken > self.limit || chosen {
             self.refused = true;
             return Err(OutOfMemory::Limit { size, limit: self.limit });
         }

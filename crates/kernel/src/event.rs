@@ -98,6 +98,8 @@ impl Kernel {
         while self.stop.is_none() && !self.events.is_empty() {
             self.advance(self.now.saturating_add(WATCH_NS));
             if let Some(why) = self.over_memory() {
+                // A regular end since then is none: something of the run was missing.
+                self.stop.take_if(|stop| matches!(stop, Stop::Finished | Stop::AllExited));
                 self.stop_with(Stop::OutOfMemory(why));
             }
             if let Some(why) = watch(self.now) {

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What fails at each point in turn: memory, maps, `ops.init_task`. What comes of it is an error or an outcome of the run, and
+//! nothing stays behind.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use scxlab_bpf::object::Object;
+use scxlab_kernel::Kernel;
+use scxlab_kernel::ext::op::Op;
+use scxlab_kernel::ext::program::{NativeOps, Program};
+use scxlab_kernel::kernel::Stop;
+use scxlab_kernel::task::Class;
+use scxlab_testkit::canary::{Canary, Crime, ops_data};
+use scxlab_testkit::checks;
+use scxlab_testkit::sim::{attach, kernel};
+
+const MS: u64 = 1_000_000;
+const FORKERS: &str = "[[thread]]\nname = 'parent-{i}'\ninstances = 4\n\
+     ops = [{ loop = { ops = [{ fork = 'child' }, { compute = '200us' }, { sleep = '300us' }] } }]\n\
+     [[thread]]\nname = 'child'\ninstances = 0\nops = [{ compute = '100us' }]\n";
+
+/// Inserts each task into the local queue, and refuses one.
+struct Refuses {
+    left: Cell<u32>,
+}
+
+const EPERM: i32 = -1;
+
+impl NativeOps for Refuses {
+    fn has(&self, op: Op) -> bool {
+        op == Op::InitTask
+    }
+
+    fn call(&self, _: &mut Kernel, _: Op, _: &[u64]) -> u64 {
+        let left = self.left.get();
+        self.left.set(left.wrapping_sub(1));
+        if left == 0 { EPERM as u32 as u64 } else { 0 }
+    }
+}
+
+/// Attached with `nth` task refused; whether the scheduler stayed.
+fn refuse_task(nth: u32) -> bool {
+    let mut k = kernel("2n2c1t", FORKERS, 1);
+    k.start();
+    k.advance(10 * MS);
+    let refuses = Refuses { left: Cell::new(nth) };
+    k.attach(Program::Native(Rc::new(refuses)), ops_data("refuses")).expect("a link");
+    checks::after(&k);
+    let stayed = k.ext.root.is_some();
+    if !stayed {
+        let message = &k.ext.exits[0].message;
+        assert!(message.starts_with("ops.init_task() failed (-1) for "), "{nth}: {message}");
+        assert!(k.tasks.iter().all(|t| t.class != Class::Ext), "{nth}");
+        k.attach(Canary::program(Crime::None), ops_data("next")).expect("nothing is in its way");
+        assert!(k.ext.root.is_some(), "{nth}: {:?}", k.ext.exits);
+    }
+    k.advance(30 * MS);
+    checks::after(&k);
+    assert_eq!(k.ext.exits.len(), usize::from(!stayed), "{nth}: {:?}", k.ext.exits);
+    stayed
+}
+
+/// Until the one that is refused is a fork's, which fails, and the scheduler stays.
+#[test]
+fn any_task_may_be_refused() {
+    let stayed = (0..).position(refuse_task).expect("some task is the last");
+    assert!(stayed > 4, "four parents and their children: {stayed}");
+}
+
+/// A scheduler with its knobs.
+type Subject = (&'static str, &'static [(&'static str, &'static str)]);
+
+/// The second one makes no mistakes, and does only what takes memory: task storage, masks, elements of a map.
+const SUBJECTS: [Subject; 3] = [
+    ("fair", &[]),
+    ("whim", &[("wrong_ppm", "0"), ("idle_mode", "2"), ("permitted", "0x100050")]),
+    ("glutton", &[]),
+];
+
+/// Loads, attaches and runs with a request for memory refused; false once there are no more of them.
+fn refuse_memory((name, knobs): Subject, nth: u64) -> bool {
+    let mut k = kernel("1n2c2t", FORKERS, 1);
+    let before = k.vm.maps.iter().count();
+    k.vm.mem.refuse_request(nth);
+    let bytes = scxlab_sched::find(name).expect("ours").object;
+    let object = std::sync::Arc::new(Object::parse(bytes, name).expect("an object"));
+    let target = k.target();
+    let mut open = scxlab_bpf::link::OpenObject::new(object);
+    open.globals.fill_enum_globals("__", &target.btf);
+    for (knob, value) in knobs {
+        open.globals.set(knob, value).expect("a knob");
+    }
+    let loaded = open.load(&mut k, &target);
+    match &loaded {
+        Ok(loaded) => k.attach_object(loaded, None).unwrap_or_else(|e| panic!("{nth}: {e}")),
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            assert_eq!(k.vm.maps.iter().count(), before, "{nth}: {error}");
+            // The run was told to end; another kernel would take the next one.
+            assert!(k.vm.mem.exceeded().is_some(), "{nth}: {error}");
+        }
+    }
+    let stop = k.run(Some(20 * MS));
+    let refused = k.vm.mem.exceeded().is_some();
+    checks::after(&k);
+    if refused {
+        assert!(matches!(stop, Stop::OutOfMemory(_)), "{name}, {nth}: {stop:?}");
+    } else {
+        let stayed = stop == Stop::Finished && k.ext.exits.is_empty();
+        assert!(stayed, "{name}, {nth}: {stop:?}, {:?}", k.ext.exits);
+    }
+    refused
+}
+
+/// Each of the first requests, which are the object's own, and then some of those that tasks cause.
+#[test]
+fn memory_may_be_short_at_any_point() {
+    for subject in SUBJECTS {
+        let mut nth = 0;
+        while refuse_memory(subject, nth) {
+            nth += if nth < 100 { 1 } else { nth / 4 };
+        }
+        assert!(nth > 4, "{}: {nth} requests", subject.0);
+    }
+}
+
+/// A scheduler that was refused memory is gone, and one that needs none is welcome in the next run.
+#[test]
+fn a_refusal_stays_within_its_run() {
+    assert!(refuse_memory(SUBJECTS[0], 0));
+    let mut k = kernel("1n2c2t", FORKERS, 1);
+    attach(&mut k, "vtime", scxlab_sched::find("vtime").expect("ours").object, &[]);
+    assert_eq!(k.run(Some(20 * MS)), Stop::Finished);
+    assert!(k.ext.exits.is_empty());
+}
