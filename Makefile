@@ -14,13 +14,13 @@ PREFIX ?= /usr/local
 BUILD := build
 SCXLAB = $(CARGO) run --locked --quiet --release --package scxlab-cli --bin scxlab --
 
-FUZZ_TARGETS := object_loader interpreter engines rtapp_parser
+FUZZ_TARGETS := object_loader libbpf interpreter engines schedulers rtapp_parser workloads machines lstopo recipes results
 FUZZ_SECONDS ?= 600
 SOAK_SECONDS ?= 60
 
 step = @echo "== $(1)"
 
-.PHONY: help setup build install pgo test demo fmt lint deny pins unit aarch64 objects kernel-objects scx-objects abi bench claims-vm tidy clean fuzz soak conserve
+.PHONY: help setup build install pgo test demo fmt lint deny pins unit aarch64 objects kernel-objects scx-objects abi bench claims-vm tidy clean fuzz fuzz-corpus soak conserve
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
@@ -33,6 +33,7 @@ help:
 	@echo "make fmt             format the sources"
 	@echo "make deny            check licences, sources and known vulnerabilities of what is linked; one of the tests"
 	@echo "make pins            pin the newest kernel and published schedulers (tools/pins.txt)"
+	@echo "make fuzz-corpus     every input of the fuzz targets' corpus once; one of the tests"
 	@echo "make fuzz            run each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)); needs cargo-fuzz"
 	@echo "make kernel-objects  compile the kernel's own schedulers and selftests into build/kernel/objects"
 	@echo "make scx-objects     take the objects of SCX_CRATES into build/scx/objects"
@@ -106,6 +107,12 @@ pins:
 unit:
 	$(call step,tests)
 	@$(CARGO) test --locked --quiet --workspace
+	@$(MAKE) --no-print-directory fuzz-corpus
+
+# In the target folder of the other tests, which have built most of it.
+fuzz-corpus:
+	$(call step,fuzz corpus)
+	@$(CARGO) test --locked --quiet --manifest-path fuzz/Cargo.toml --target-dir target --test corpus
 
 # Within `unit`; alone, for work on the compiler.
 aarch64:

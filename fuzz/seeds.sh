@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Makes the seed corpus anew from what is in the project: our test objects, the inputs of
-# the rt-app cases, and the programs of examples/seeds.rs. The result is checked in; run it when those change.
+# Makes the seed corpus anew from what is in the project: our test objects, the inputs of the rt-app cases, machines, workloads,
+# recipes, and the programs of examples/seeds.rs. The result is checked in; run it when those change.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -21,6 +21,29 @@ rtapp() {
     done
 }
 
+texts() {
+    mkdir -p corpus/{machines,lstopo,workloads,recipes,results}
+    cp ../machines/*.toml corpus/machines/
+    cp ../workloads/*.toml corpus/workloads/
+    find ../crates/machine ../cases -name '*.xml' -size -64k -exec cp {} corpus/lstopo/ \;
+    for recipe in ../recipes/*.toml; do
+        { echo "vtime,slice_ns=3000000"; cat "$recipe"; } >"corpus/recipes/$(basename "$recipe")"
+    done
+    ../target/debug/scxlab run -s vtime -w hogs,tasks=2 -m 2c --duration 20ms -n 2 --format json |
+        python3 -c 'import json, sys; json.dump(json.load(sys.stdin)["runs"], sys.stdout)' >corpus/results/runs.json
+}
+
+# Any bytes are a scheduler; a few seeds of the property test save libFuzzer the length.
+schedulers() {
+    mkdir -p corpus/schedulers
+    cargo run --quiet --example whims -- corpus/schedulers
+}
+
 objects
 rtapp
+texts
+schedulers
+# The same objects.
+mkdir -p corpus/libbpf
+cp corpus/object_loader/*.bpf.o corpus/libbpf/
 cargo run --quiet --example seeds -- corpus/interpreter

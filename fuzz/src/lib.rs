@@ -5,7 +5,10 @@
 //! Start at: `program.rs`; `docs/internals/fuzzing.md` says how to run them.
 
 pub mod engines;
+pub mod libbpf;
 mod null_sys;
 pub mod object;
 pub mod program;
 pub mod rtapp;
+pub mod schedulers;
+pub mod texts;

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Whether our loader and libbpf see the same in objects: `cargo run --example agree -- FILE...`
+
+use scxlab_fuzz::libbpf::{ours, theirs};
+
+fn main() {
+    let mut differ = 0;
+    for path in std::env::args().skip(1) {
+        let data = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let (ours, theirs) = (ours(&data), theirs(&data));
+        if ours != theirs {
+            differ += 1;
+            println!("{path}: ours {ours:#?}\nlibbpf's {theirs:#?}");
+        }
+    }
+    assert_eq!(differ, 0, "objects differ");
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Our loader against libbpf's: the same maps, data sections, struct_ops tables and programs in the same object.
+//!
+//! Promises: what both open, both see alike. Not that both refuse the same: libbpf looks at some things only when it loads, and
+//! at others that no scheduler has. What we refuse, libbpf is not asked about: it trusts a compiler, and may read outside of a file
+//! that no compiler made.
+
+use std::collections::BTreeMap;
+
+use libbpf_rs::libbpf_sys::{BPF_MAP_TYPE_STRUCT_OPS, bpf_map__type};
+use libbpf_rs::{AsRawLibbpf, ObjectBuilder};
+use scxlab_bpf::object::Object;
+
+/// Kind, key, value and number of elements by name.
+type Maps = BTreeMap<String, [u32; 4]>;
+
+/// What can be compared of an object.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct View {
+    maps: Maps,
+    /// Names of the tables.
+    struct_ops: Vec<String>,
+    /// Section and number of instructions by name.
+    programs: BTreeMap<String, (String, usize)>,
+}
+
+pub fn check(data: &[u8]) {
+    if let (Some(ours), Some(theirs)) = (ours(data), theirs(data)) {
+        assert_eq!(ours, theirs, "ours, and libbpf's");
+    }
+}
+
+/// As our loader sees it.
+pub fn ours(data: &[u8]) -> Option<View> {
+    let object = Object::parse(data, "fuzz").ok()?;
+    let mut view = View::default();
+    for map in &object.maps {
+        let what = [map.map_type, map.key_size, map.value_size, map.max_entries];
+        view.maps.insert(map.name.clone(), what);
+    }
+    view.struct_ops = object.struct_ops.iter().map(|table| table.name.clone()).collect();
+    for (_, function, _) in object.programs() {
+        let what = (function.section.clone(), function.insns.len());
+        view.programs.insert(function.name.clone(), what);
+    }
+    view.struct_ops.sort();
+    Some(view)
+}
+
+/// As libbpf sees it.
+pub fn theirs(data: &[u8]) -> Option<View> {
+    libbpf_rs::set_print(None);
+    let object = ObjectBuilder::default().name("fuzz").ok()?.open_memory(data).ok()?;
+    let mut view = View::default();
+    for map in object.maps() {
+        let name = map.name().to_str()?.to_owned();
+        // SAFETY: the map lives as long as the object, which is open.
+        let kind = unsafe { bpf_map__type(map.as_libbpf_object().as_ptr()) };
+        if kind == BPF_MAP_TYPE_STRUCT_OPS {
+            view.struct_ops.push(name);
+        } else if !name.contains('.') {
+            // Data sections are maps to libbpf, and have a dot in their names.
+            view.maps.insert(name, [kind, map.key_size(), map.value_size(), map.max_entries()]);
+        }
+    }
+    for program in object.progs() {
+        let what = (program.section().to_str()?.to_owned(), program.insn_cnt());
+        view.programs.insert(program.name().to_str()?.to_owned(), what);
+    }
+    view.struct_ops.sort();
+    Some(view)
+}
