@@ -102,9 +102,10 @@ pub fn runs(
     }
 }
 
-/// What a guest may take to boot and to come to an end, and each run beside its own time. Emulation is slow.
-const PATIENCE: Duration = Duration::from_secs(90);
-const RUN_PATIENCE: Duration = Duration::from_secs(30);
+/// What a guest may take to boot and to come to an end, and each run beside its own time. Emulation is slow, and beside other
+/// work of the host many times slower.
+const PATIENCE: Duration = Duration::from_secs(300);
+const RUN_PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn unexpected(reply: &Reply) -> anyhow::Error {
     match reply {

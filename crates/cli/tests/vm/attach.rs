@@ -8,12 +8,7 @@ const SCRIPT: &str = r#"
 exec >/dev/console 2>&1
 sched_ext=/sys/kernel/sched_ext
 say_state() { read state <$sched_ext/state; echo "$1: $state"; }
-wait_for() {
-    tries=0
-    while read state <$sched_ext/state && [ "$state" != "$1" ] && [ $tries -lt 300 ]; do
-        /bin/sleep 0.1; tries=$((tries + 1))
-    done
-}
+wait_for() { while read state <$sched_ext/state && [ "$state" != "$1" ]; do /bin/sleep 0.1; done; }
 say_state "at first"
 /usr/bin/setpriv --reuid 1000 --clear-groups /init attach vtime
 echo "attach without root: $?"
@@ -27,7 +22,7 @@ read name <$sched_ext/root/ops; echo "loaded: $name"
 /usr/bin/hackbench --groups 1 --loops 20; echo "hackbench under vtime: $?"
 /init attach vtime,slice_ns=1000000
 echo "a second one: $?"
-/init run --on host -m host -s vtime -w hogs --duration 100ms
+/init run --on host -m host -s vtime -w hackbench,groups=1,loops=2
 echo "a run beside it: $?"
 kill -9 $attached; wait $attached
 echo "killed: $?"
@@ -35,14 +30,14 @@ wait_for disabled
 say_state "after the kill"
 /usr/bin/hackbench --groups 1 --loops 20; echo "hackbench after the kill: $?"
 
-/init attach vtime --interval 200ms --format json & attached=$!
-wait_for enabled
-/bin/sleep 0.5
+/init attach vtime --interval 200ms --format json >/said & attached=$!
+while ! read said </said; do /bin/sleep 0.1; done
+echo "$said"
 kill -TERM $attached; wait $attached
 echo "asked to end: $?"
 say_state "after the end"
 
-/init run --on host -m host -s vtime -s eevdf -w hogs --duration 100ms
+/init run --on host -m host -s vtime -s eevdf -w hackbench,groups=1,loops=2
 echo "a run of its own: $?"
 say_state "at last"
 "#;

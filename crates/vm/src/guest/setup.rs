@@ -33,7 +33,7 @@ const MOUNTS: [(&str, &str, bool); 11] = [
 ];
 const PORTS: &str = "/sys/class/virtio-ports";
 /// The driver announces ports in the background.
-const PORT_PATIENCE: Duration = Duration::from_secs(20);
+const PORT_PATIENCE: Duration = Duration::from_secs(300);
 const PORT_POLL: Duration = Duration::from_millis(5);
 /// Open files of a process: benchmarks with thousands of sockets are usual.
 const FILES_MAX: u64 = 1 << 20;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use scxlab_workload::native::{self, NativeConfig, NativeStop, TaskEnd};
+use scxlab_workload::native::{self, NativeConfig, NativeStop, StartSignal, TaskEnd};
 use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
 
 use crate::{Test, is_root, now, parent_of, program, run_with, task, workers};
@@ -158,7 +158,12 @@ fn meanwhile(
         "[[thread]]\nname = '{comm}'\nops = [{{ sleep = '50s' }}]\n\
          [[thread]]\nname = 'beside'\nops = [{{ sleep = '50s' }}]"
     );
-    let config = NativeConfig { duration: Some(20_000_000_000), ..NativeConfig::default() };
+    let start = StartSignal::new().unwrap();
+    let config = NativeConfig {
+        duration: Some(20_000_000_000),
+        on_start: Some(start.clone()),
+        ..NativeConfig::default()
+    };
     let program = program(&text);
     let runner = std::thread::spawn(move || native::run(&program, &config));
     let worker = loop {
@@ -168,11 +173,11 @@ fn meanwhile(
         assert!(!runner.is_finished(), "the run is over already");
     };
     // It has its name before it waits for the start; an early end is another story, told by another error.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    start.wait().unwrap();
     act(worker);
     let got = runner.join().unwrap();
     // Without their director they end by the kernel's hand, a moment later.
-    let deadline = now() + std::time::Duration::from_secs(20);
+    let deadline = now() + std::time::Duration::from_secs(900);
     while is_named(worker, comm) {
         assert!(now() < deadline, "{comm} is still there");
     }

@@ -175,9 +175,9 @@ fn forks_have_limits() {
     // Names with {i} are prepared for 1024 forks. And a process that lives is entered by its own threads only.
     let report = run(
         "[[thread]]\nname = 'p'\nprocess = 'x'\nops = [{ loop = { times = 1026, ops = [{ fork = 'c' }, 'join'] } }, \
-         { fork = 'd' }]\n\
+         { fork = 'd' }, { sem_post = 'end' }]\n\
          [[thread]]\nname = 'c'\ninstances = 0\nprocess = 'x'\nops = [{ sem_post = 's{i}' }, { count = 1 }]\n\
-         [[thread]]\nname = 'd'\nprocess = 'y'\nops = [{ sleep = '5s' }]",
+         [[thread]]\nname = 'd'\nprocess = 'y'\nops = [{ sem_wait = 'end' }]",
     );
     assert_eq!((report.work_units(), report.nr_errors), (1024, 3));
     let kinds: Vec<_> = report.errors.iter().map(|e| e.what).collect();
