@@ -2,7 +2,8 @@
 //! The schedulers that scxlab ships, as compiled objects: the same bytes for the simulator, a virtual
 //! machine and this machine's kernel.
 //!
-//! Owns: their names and bytes. Does not: load them, or know what is in them.
+//! Owns: their names and bytes, and the headers for others. Does not: compile others (the command does), load them, or know
+//! what is in them.
 //! Start at: `bpf/sched/<name>/<name>.bpf.c`.
 
 /// The headers that they were compiled with, as a tar archive in Zstandard's form: ours in `bpf/lib`, those of the scx project and the
