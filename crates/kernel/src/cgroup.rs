@@ -47,7 +47,8 @@ pub struct Cgroup {
     pub cpuset: Option<CpuMask>,
     /// Guest address of its `struct cgroup`.
     pub addr: u64,
-    pub children: Vec<CgroupId>,
+    /// In order of creation, which is that of their ids.
+    pub children: BTreeSet<CgroupId>,
     /// Their names, so that a new one is not compared with each.
     child_names: BTreeSet<String>,
     pub nr_tasks: u32,
@@ -80,7 +81,7 @@ impl CgroupTable {
             spec: CgroupSpec::default(),
             cpuset: None,
             addr: base,
-            children: Vec::new(),
+            children: BTreeSet::new(),
             child_names: BTreeSet::new(),
             nr_tasks: 0,
             xattrs: BTreeMap::new(),
@@ -214,7 +215,7 @@ impl CgroupTable {
             spec,
             cpuset: None,
             addr: self.slot(id),
-            children: Vec::new(),
+            children: BTreeSet::new(),
             child_names: BTreeSet::new(),
             nr_tasks: 0,
             xattrs: BTreeMap::new(),
@@ -225,7 +226,7 @@ impl CgroupTable {
         self.write(mem, &group);
         self.all.push(Some(group));
         let above = self.get_mut(parent).expect("looked up above");
-        above.children.push(id);
+        above.children.insert(id);
         above.child_names.insert(name.into());
         Ok(id)
     }
@@ -267,7 +268,7 @@ impl CgroupTable {
         tg.css.refcnt.percpu_count_ptr = slot;
         tg.css.parent = parent;
         tg.parent = parent;
-        self.write_limits(mem, group);
+        self.write_limits(mem, group.id, &group.spec);
     }
 
     fn write_cgroup(&self, mem: &mut Memory, group: &Cgroup, css: u64) {
@@ -292,14 +293,14 @@ impl CgroupTable {
         }
     }
 
-    fn write_limits(&self, mem: &mut Memory, group: &Cgroup) {
-        let tg: &mut abi::task_group = mem.host_mut(self.slot(group.id) + TASK_GROUP);
-        tg.idle = i32::from(group.spec.idle);
-        tg.scx.weight = group.spec.weight;
-        tg.scx.bw_period_us = group.spec.period / 1000;
-        tg.scx.bw_quota_us = quota_us(&group.spec);
-        tg.scx.bw_burst_us = group.spec.burst / 1000;
-        tg.scx.idle = u8::from(group.spec.idle);
+    fn write_limits(&self, mem: &mut Memory, id: CgroupId, spec: &CgroupSpec) {
+        let tg: &mut abi::task_group = mem.host_mut(self.slot(id) + TASK_GROUP);
+        tg.idle = i32::from(spec.idle);
+        tg.scx.weight = spec.weight;
+        tg.scx.bw_period_us = spec.period / 1000;
+        tg.scx.bw_quota_us = quota_us(spec);
+        tg.scx.bw_burst_us = spec.burst / 1000;
+        tg.scx.idle = u8::from(spec.idle);
     }
 }
 
@@ -349,7 +350,7 @@ impl Kernel {
         }
         let gone = self.cgroups.all[id.idx()].take().expect("checked");
         if let Some(parent) = self.cgroups.get_mut(parent) {
-            parent.children.retain(|&c| c != id);
+            parent.children.remove(&id);
             parent.child_names.remove(&gone.name);
         }
         Ok(())
@@ -368,8 +369,7 @@ impl Kernel {
         self.fair_group_configure(id, &old, &spec);
         self.ext_cgroup_configure(id, &old, &spec);
         self.cgroups.get_mut(id).expect("checked").spec = spec;
-        let group = self.cgroups.get(id).expect("checked").clone();
-        self.cgroups.write_limits(&mut self.vm.mem, &group);
+        self.cgroups.write_limits(&mut self.vm.mem, id, &spec);
         Ok(())
     }
 

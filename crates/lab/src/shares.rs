@@ -28,7 +28,8 @@ pub struct Together {
 
 /// Sums up below each, and shares among the children of one parent; those that wanted no time do not count.
 pub fn shares(groups: &[Group]) -> Vec<CgroupResult> {
-    let all: Vec<(u64, bool)> = groups.iter().map(|g| total(groups, &g.path)).collect();
+    let sums = sums::<&str>(groups);
+    let all: Vec<(u64, bool)> = groups.iter().map(|g| sums[trimmed(&g.path)]).collect();
     let mut families: BTreeMap<Option<&str>, (u64, u64)> = BTreeMap::new();
     for (group, (run, _)) in groups.iter().zip(&all).filter(|(_, (_, wanted))| *wanted) {
         let family = families.entry(parent(&group.path)).or_default();
@@ -51,12 +52,23 @@ pub fn shares(groups: &[Group]) -> Vec<CgroupResult> {
     groups.iter().zip(&all).map(result).collect()
 }
 
-/// CPU time of a group and what is below it, and whether any of that ran or waited.
-fn total(groups: &[Group], path: &str) -> (u64, bool) {
-    let below =
-        |p: &str| p.strip_prefix(path.trim_end_matches('/')).is_some_and(|r| r.starts_with('/'));
-    let inside = groups.iter().filter(|g| g.path == path || below(&g.path));
-    inside.fold((0, false), |(ns, wanted), g| (ns + g.own_ns, wanted || g.waited || g.own_ns > 0))
+/// By path, of each group and all above it: CPU time of its own tasks and those below, and whether any of them ran or
+/// waited. Each group is added to its ancestors, so that many siblings are not compared with each other.
+fn sums<'a, Path: Ord + From<&'a str>>(groups: &'a [Group]) -> BTreeMap<Path, (u64, bool)> {
+    let mut sums = BTreeMap::new();
+    for group in groups {
+        for path in std::iter::successors(Some(trimmed(&group.path)), |path| parent(path)) {
+            let (ns, wanted): &mut (u64, bool) = sums.entry(Path::from(path)).or_default();
+            *ns += group.own_ns;
+            *wanted |= group.waited || group.own_ns > 0;
+        }
+    }
+    sums
+}
+
+/// The root as the children's paths have it: nothing before their slash.
+fn trimmed(path: &str) -> &str {
+    path.trim_end_matches('/')
 }
 
 /// None of the root.
@@ -73,6 +85,57 @@ fn permille(part: u64, whole: u64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+    use std::cmp::Ordering;
+
+    thread_local!(static COMPARED: Cell<u64> = const { Cell::new(0) });
+
+    #[derive(PartialEq, Eq)]
+    struct Counted<'a>(&'a str);
+
+    impl<'a> From<&'a str> for Counted<'a> {
+        fn from(path: &'a str) -> Self {
+            Counted(path)
+        }
+    }
+
+    impl PartialOrd for Counted<'_> {
+        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    impl Ord for Counted<'_> {
+        fn cmp(&self, other: &Self) -> Ordering {
+            COMPARED.set(COMPARED.get() + 1);
+            self.0.cmp(other.0)
+        }
+    }
+
+    /// Paths that are compared while `n` siblings are summed up.
+    fn compared(n: u32) -> u64 {
+        let group = |i: u32| Group {
+            path: format!("/all/{i}"),
+            weight: 100,
+            own_ns: 1,
+            waited: false,
+            together: Together::default(),
+        };
+        let groups: Vec<Group> = (0..n).map(group).collect();
+        COMPARED.set(0);
+        let sums = sums::<Counted<'_>>(&groups);
+        let compared = COMPARED.get();
+        assert_eq!(sums[&Counted("")], (n.into(), true));
+        compared
+    }
+
+    #[test]
+    fn twice_the_siblings_are_hardly_more_than_twice_the_work() {
+        for n in [1000, 4000, 16_000] {
+            let (once, twice) = (compared(n), compared(2 * n));
+            assert!(once > u64::from(n) && twice * 10 < once * 23, "{n}: {once}, {twice}");
+        }
+    }
 
     #[test]
     fn children_share_and_parents_sum_up() {
