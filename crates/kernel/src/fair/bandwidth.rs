@@ -16,6 +16,7 @@ use super::queue::Leave;
 use super::state::{Bandwidth, Ent, Resched, Rq};
 use super::{DequeueFlags, EnqueueFlags, Fair};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+use std::ops::Bound;
 
 /// A timer of a group's bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,22 +241,28 @@ impl Fair {
     fn walk_below(&mut self, group: CgroupId, cpu: CpuId, f: &mut impl FnMut(&mut Fair, Rq)) {
         let rq = self.queue_of(Some(group), cpu);
         f(self, rq);
-        let children = self.group(group).map_or(0, |g| g.children.len());
-        for child in 0..children {
-            let child = self.group(group).expect("it has just been there").children[child];
+        let mut last = group;
+        while let Some(child) = self.child_after(group, last) {
             self.walk_below(child, cpu, f);
+            last = child;
         }
     }
 
     /// Unthrottles a group and all below it on a CPU, children first.
     fn walk_below_up(&mut self, group: CgroupId, cpu: CpuId) {
-        let children = self.group(group).map_or(0, |g| g.children.len());
-        for child in 0..children {
-            let child = self.group(group).expect("it has just been there").children[child];
+        let mut last = group;
+        while let Some(child) = self.child_after(group, last) {
             self.walk_below_up(child, cpu);
+            last = child;
         }
         let rq = self.queue_of(Some(group), cpu);
         self.throttle_up(rq);
+    }
+
+    /// The child that was created next; a group was created before its children.
+    fn child_after(&self, group: CgroupId, last: CgroupId) -> Option<CgroupId> {
+        let children = &self.group(group)?.children;
+        children.range((Bound::Excluded(last), Bound::Unbounded)).next().copied()
     }
 
     fn throttle_down(&mut self, rq: Rq) {

@@ -47,7 +47,7 @@ impl Fair {
         self.groups[id.idx()] = Some(Group::new(parent, self.cpus.0.len()));
         if let Some(parent) = parent {
             let up = self.group_mut(parent).expect("a group's parent exists");
-            up.children.push(id);
+            up.children.insert(id);
         }
     }
 
@@ -68,7 +68,7 @@ impl Fair {
             self.rqs[rq].group = None;
         }
         if let Some(up) = parent.and_then(|p| self.group_mut(p)) {
-            up.children.retain(|&c| c != id);
+            up.children.remove(&id);
         }
         self.groups[id.idx()] = None;
     }

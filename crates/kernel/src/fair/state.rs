@@ -9,6 +9,7 @@
 use super::pelt::SchedAvg;
 use super::weight::NICE_0_LOAD;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
 /// An entity's slot; `NIL` is none.
@@ -373,7 +374,8 @@ pub enum FairPolicy {
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub parent: Option<CgroupId>,
-    pub children: Vec<CgroupId>,
+    /// In order of creation, which is that of their ids.
+    pub children: BTreeSet<CgroupId>,
     /// Scaled.
     pub shares: u64,
     pub idle: bool,
@@ -414,7 +416,7 @@ impl Group {
     pub fn new(parent: Option<CgroupId>, nr_cpus: usize) -> Self {
         Group {
             parent,
-            children: Vec::new(),
+            children: BTreeSet::new(),
             shares: NICE_0_LOAD,
             idle: false,
             rqs: vec![Rq::NIL; nr_cpus],
