@@ -11,6 +11,8 @@ use super::params::Params;
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_machine::topology::Topology;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The machine as this class sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +64,7 @@ pub(super) struct Flags {
 /// What all CPUs of a domain share.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
-    pub span: CpuMask,
+    pub span: Arc<CpuMask>,
     pub span_weight: u32,
     pub flags: Flags,
     /// Indices into `Domains::groups`.
@@ -77,14 +79,14 @@ pub(super) struct Shape {
 /// A part of a domain that is balanced against the others.
 #[derive(Clone, Debug)]
 pub(super) struct SchedGroup {
-    pub span: CpuMask,
+    pub span: Arc<CpuMask>,
     pub weight: u32,
     pub cores: u32,
     pub capacity: u64,
     /// Flags of the domain that has this span one level down; none for a single CPU.
     pub flags: Flags,
     /// CPUs that may balance for the group.
-    pub balance_mask: CpuMask,
+    pub balance_mask: Arc<CpuMask>,
     /// A pinned task kept the level below from being balanced.
     pub imbalance: bool,
 }
@@ -135,10 +137,17 @@ pub(super) struct Domains {
     pub smt_present: bool,
 }
 
-/// A level while it is being built: for each CPU the span it sees.
+/// A level while it is being built: for each CPU the span it sees, which all CPUs of its core, LLC or node see.
 struct Level {
-    spans: Vec<CpuMask>,
+    spans: Vec<Arc<CpuMask>>,
+    unit: Vec<u32>,
     kind: Kind,
+}
+
+impl Level {
+    fn span(&self, cpu: usize) -> &Arc<CpuMask> {
+        &self.spans[self.unit[cpu] as usize]
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -169,7 +178,7 @@ impl Domains {
         domains.smt_present = domains.cores.iter().any(|core| cpumask::weight(core) > 1);
         let levels = levels(topo, online);
         for cpu in (0..n).filter(|&cpu| online[cpu]) {
-            domains.llc_size[cpu] = cpumask::weight(&levels[1].spans[cpu]);
+            domains.llc_size[cpu] = cpumask::weight(levels[1].span(cpu));
         }
         domains.add_levels(topo, online, params, &levels);
         domains
@@ -177,26 +186,19 @@ impl Domains {
 
     fn add_levels(&mut self, topo: &FairTopo, online: &[bool], params: &Params, levels: &[Level]) {
         for (at, level) in levels.iter().enumerate() {
-            // Shapes of this level by the CPUs that see the same span from the same node.
-            let mut made: Vec<(usize, u32)> = Vec::new();
+            // Shapes of this level, one for the CPUs that see the same span from the same unit.
+            let mut made: BTreeMap<u32, u32> = BTreeMap::new();
             for cpu in (0..topo.nr_cpus()).filter(|&cpu| online[cpu]) {
                 let below = self.of_cpu[cpu].last().map(|d| d.shape);
-                let weight = cpumask::weight(&level.spans[cpu]);
+                let weight = cpumask::weight(level.span(cpu));
                 if weight < 2
                     || below.is_some_and(|b| self.shapes[b as usize].span_weight == weight)
                 {
                     self.merge_level(cpu, level.kind, below);
                     continue;
                 }
-                let same = made.iter().find(|(other, _)| same_view(topo, level, *other, cpu));
-                let shape = match same {
-                    Some(&(_, shape)) => shape,
-                    None => {
-                        let shape = self.make_shape(topo, params, levels, at, cpu);
-                        made.push((cpu, shape));
-                        shape
-                    }
-                };
+                let same = made.entry(level.unit[cpu]);
+                let shape = *same.or_insert_with(|| self.make_shape(topo, params, levels, at, cpu));
                 self.attach(cpu, shape, level.kind);
             }
         }
@@ -261,7 +263,7 @@ impl Domains {
         cpu: usize,
     ) -> u32 {
         let level = &levels[at];
-        let span = level.spans[cpu].clone();
+        let span = level.span(cpu).clone();
         let span_weight = cpumask::weight(&span);
         let (flags, imbalance_pct, cache_nice_tries) = kind_properties(level.kind, params);
         let groups = self.make_groups(topo, levels, at, cpu);
@@ -290,7 +292,7 @@ impl Domains {
         at: usize,
         cpu: usize,
     ) -> Vec<u32> {
-        let span = &levels[at].spans[cpu];
+        let span = levels[at].span(cpu);
         let n = topo.nr_cpus();
         let mut covered = CpuMask::new(n);
         let mut groups = Vec::new();
@@ -315,12 +317,22 @@ impl Domains {
         levels: &[Level],
         at: usize,
         cpu: usize,
-        span: CpuMask,
+        span: Arc<CpuMask>,
     ) -> SchedGroup {
         let mut below = self.of_cpu[cpu].iter().map(|d| &self.shapes[d.shape as usize]);
         let flags = below.find(|s| s.span == span).map(|s| s.flags).unwrap_or_default();
-        let own_view = |&i: &CpuId| child_span(levels, at, i.idx(), &levels[at].spans[cpu]) == span;
-        let balance_mask = CpuMask::of(topo.nr_cpus(), cpumask::iter(&span).filter(own_view));
+        let own_view = |i: CpuId| child_span(levels, at, i.idx(), levels[at].span(cpu)) == span;
+        let is_numa = matches!(levels[at].kind, Kind::Numa(_));
+        // CPUs of a node see the same nodes.
+        let mut last = None;
+        let balances = |i: &CpuId| {
+            let node = topo.node[i.idx()];
+            let known = last.filter(|(of, _)| is_numa && *of == node);
+            last.insert(known.unwrap_or_else(|| (node, own_view(*i)))).1
+        };
+        let balance_mask = CpuMask::of(topo.nr_cpus(), cpumask::iter(&span).filter(balances));
+        let balance_mask =
+            if balance_mask == *span { span.clone() } else { Arc::new(balance_mask) };
         let mut cores: Vec<u32> = cpumask::iter(&span).map(|i| topo.core[i.idx()]).collect();
         cores.sort_unstable();
         cores.dedup();
@@ -388,47 +400,47 @@ impl Domains {
 
 /// The span one level down of a CPU in a domain, which with overlapping NUMA domains may have to be looked for
 /// further down, where it no longer reaches out of the domain.
-fn child_span(levels: &[Level], at: usize, cpu: usize, span: &CpuMask) -> CpuMask {
+fn child_span(levels: &[Level], at: usize, cpu: usize, span: &CpuMask) -> Arc<CpuMask> {
     levels[..at]
         .iter()
         .rev()
-        .map(|level| &level.spans[cpu])
-        .find(|child| cpumask::is_subset(child, span) && *child != span)
+        .map(|level| level.span(cpu))
+        .find(|child| cpumask::is_subset(child, span) && ***child != *span)
         .cloned()
-        .unwrap_or_else(|| CpuMask::of(span.len() * 64, [CpuId(cpu as u32)]))
-}
-
-/// Two CPUs share a domain object's shape if they see the same span and groups.
-fn same_view(topo: &FairTopo, level: &Level, a: usize, b: usize) -> bool {
-    level.spans[a] == level.spans[b]
-        && match level.kind {
-            Kind::Numa(_) => topo.node[a] == topo.node[b],
-            _ => true,
-        }
+        .unwrap_or_else(|| Arc::new(CpuMask::of(span.len() * 64, [CpuId(cpu as u32)])))
 }
 
 fn levels(topo: &FairTopo, online: &[bool]) -> Vec<Level> {
     let n = topo.nr_cpus();
-    let by = |kind, of: &dyn Fn(usize, usize) -> bool| Level {
-        kind,
-        spans: (0..n)
-            .map(|a| {
-                let same = (0..n).filter(|&b| online[b] && of(a, b));
-                CpuMask::of(n, same.map(|b| CpuId(b as u32)))
-            })
-            .collect(),
+    let of_units = |kind, unit: &[u32]| {
+        let nr = unit.iter().max().map_or(0, |&last| last as usize + 1);
+        let mut spans = vec![CpuMask::new(n); nr];
+        for cpu in (0..n).filter(|&cpu| online[cpu]) {
+            cpumask::set(&mut spans[unit[cpu] as usize], CpuId(cpu as u32));
+        }
+        let spans = spans.into_iter().map(Arc::new).collect();
+        Level { spans, unit: unit.to_vec(), kind }
     };
     let mut levels = vec![
-        by(Kind::Smt, &|a, b| topo.core[a] == topo.core[b]),
-        by(Kind::Llc, &|a, b| topo.llc[a] == topo.llc[b]),
-        by(Kind::Node, &|a, b| topo.node[a] == topo.node[b]),
+        of_units(Kind::Smt, &topo.core),
+        of_units(Kind::Llc, &topo.llc),
+        of_units(Kind::Node, &topo.node),
     ];
-    let distance = |a: usize, b: usize| topo.distance[topo.node[a] as usize][topo.node[b] as usize];
+    let nodes = levels[2].spans.clone();
+    let within = |node: usize, far: u32| {
+        let mut span = CpuMask::new(n);
+        let near = nodes.iter().zip(&topo.distance[node]).filter(|(_, distance)| **distance <= far);
+        for (word, more) in near.flat_map(|(other, _)| (0..).zip(other.iter())) {
+            span[word] |= more;
+        }
+        Arc::new(span)
+    };
     let mut seen: Vec<u32> = topo.distance.iter().flatten().copied().collect();
     seen.sort_unstable();
     seen.dedup();
     for far in seen.into_iter().skip(1) {
-        levels.push(by(Kind::Numa(far), &|a, b| distance(a, b) <= far));
+        let spans = (0..nodes.len()).map(|node| within(node, far)).collect();
+        levels.push(Level { spans, unit: topo.node.clone(), kind: Kind::Numa(far) });
     }
     levels
 }

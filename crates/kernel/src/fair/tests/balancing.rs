@@ -269,7 +269,7 @@ fn overlapping_numa_domains_cover_their_span() {
                 assert!(cpumask::is_subset(span, &shape.span));
                 covered.iter_mut().zip(span.iter()).for_each(|(c, s)| *c |= s);
             }
-            assert_eq!(covered, shape.span);
+            assert_eq!(covered, *shape.span);
             let own = domains.of_cpu[cpu.idx()][level].own as usize;
             let own = &domains.groups[shape.groups[own] as usize];
             assert!(cpumask::test(&own.span, cpu));
