@@ -18,6 +18,9 @@ use crate::id::{CoreId, CpuId, LlcId, NodeId};
 const MEMORY_BYTES_MAX: u64 = 1 << 52;
 /// The largest SLIT distance: the table's entries are bytes, and 255 says "unreachable".
 const DISTANCE_MAX: u32 = 254;
+/// Groups of scheduling domains at most: each node sees every other at each distance. Four distances among the 1024 nodes that the
+/// kernel can be built for, or 64 among 256.
+const NUMA_GROUPS_MAX: usize = 1 << 22;
 
 /// A machine as its source describes it, not yet checked. CPU numbers are the kernel's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -194,6 +197,18 @@ pub enum TopologyError {
         /// The mirrored entry.
         back: u32,
     },
+    /// Scheduling domains would take too much time and memory to build.
+    #[error(
+        "{nodes} nodes at {distances} different distances; for so many nodes at most {most} are possible (nodes x nodes x distances: at most {NUMA_GROUPS_MAX})"
+    )]
+    TooManyDistances {
+        /// Nodes there are.
+        nodes: usize,
+        /// Different distances between two of them.
+        distances: usize,
+        /// How many there may be.
+        most: usize,
+    },
     /// A size no machine has.
     #[error("{what} {index} has {bytes} bytes; at most 2^52 are possible")]
     TooLarge {
@@ -285,6 +300,12 @@ fn check_distances(nodes: &mut [NodeLayout]) -> Result<(), TopologyError> {
         for to in 0..nr {
             check_distance(nodes, from, to)?;
         }
+    }
+    let different: BTreeSet<u32> =
+        nodes.iter().flat_map(|node| node.distances.iter().copied()).collect();
+    let (distances, most) = (different.len() - 1, NUMA_GROUPS_MAX / (nr * nr));
+    if distances > most {
+        return Err(TopologyError::TooManyDistances { nodes: nr, distances, most });
     }
     Ok(())
 }

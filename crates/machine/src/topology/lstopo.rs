@@ -13,6 +13,7 @@
 //!     L2Cache > L1Cache > Core > PU            Cache depth=2 > Cache depth=1 > Core > PU
 //! ```
 
+mod bounds;
 mod extras;
 
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ const BYTES_MAX: usize = 32 << 20;
 /// XML nodes at most, text between elements included. That machine has below 40,000, without objects for
 /// inner caches; the time for a hostile file is linear in this.
 const XML_NODES_MAX: u32 = 400_000;
-/// Ancestors of a PU at most; a deep real machine has about fifteen.
+/// Elements inside each other at most; a deep real machine has about fifteen.
 const DEPTH_MAX: usize = 64;
 
 /// Why an XML file shows no machine. The input is at fault.
@@ -60,11 +61,23 @@ pub enum LstopoError {
         /// The root's name.
         root: String,
     },
-    /// An object lies absurdly deep.
-    #[error("line {line}: a PU has more than {DEPTH_MAX} ancestors")]
+    /// An element lies absurdly deep.
+    #[error("line {line}: more than {DEPTH_MAX} elements inside each other")]
     TooDeep {
-        /// Where the object starts.
-        line: u32,
+        /// Where it starts.
+        line: usize,
+    },
+    /// One element has absurdly many attributes.
+    #[error("line {line}: an element has more than {} attributes", bounds::ATTRIBUTES_MAX)]
+    TooManyAttributes {
+        /// Where it starts.
+        line: usize,
+    },
+    /// An XML namespace.
+    #[error("line {line}: an XML namespace is declared, which no lstopo file does")]
+    Namespace {
+        /// Where the element starts.
+        line: usize,
     },
     /// An attribute is missing or wrong.
     #[error("line {line}: <{element}> attribute {attribute}: {why}")]
@@ -97,6 +110,7 @@ pub fn parse(xml: &str) -> Result<Topology, LstopoError> {
         return Err(LstopoError::TooLong { bytes: xml.len() });
     }
     let xml = blank_doctype(xml)?;
+    bounds::check(&xml)?;
     let options = ParsingOptions {
         allow_dtd: false,
         nodes_limit: XML_NODES_MAX,
@@ -193,10 +207,7 @@ impl Objects {
             return Err(TopologyError::TooManyCpus { nr: self.nr_cpus as u64 }.into());
         }
         let cpu = os_index(pu)?;
-        let above: Vec<Node<'a, 'a>> = pu.ancestors().take(DEPTH_MAX + 1).collect();
-        if above.len() > DEPTH_MAX {
-            return Err(LstopoError::TooDeep { line: line(pu) });
-        }
+        let above: Vec<Node<'a, 'a>> = pu.ancestors().collect();
         // Without Core objects (single-threaded VMs) a PU is its own core.
         let core = above.iter().find(|node| is_object(**node, "Core")).unwrap_or(&above[0]);
         let mut caches = Vec::new();

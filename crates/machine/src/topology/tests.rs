@@ -205,6 +205,28 @@ fn too_many_cpus_or_nodes_in_a_layout() {
     assert_eq!(Topology::build(layout), Err(TopologyError::TooManyNodes { nr: 1025 }));
 }
 
+/// As many distances as a ring has; the default for nodes that name none is one.
+#[test]
+fn many_nodes_at_many_distances_are_refused() {
+    let ring = |nr: u32, most: u32| {
+        let mut layout =
+            Spec::parse(&format!("{nr}n1c")).unwrap().layout(Sizes::default()).unwrap();
+        for (from, node) in (0_u32..).zip(&mut layout.nodes) {
+            let hops = |to: u32| from.abs_diff(to).min(nr - from.abs_diff(to));
+            node.distances = (0..nr).map(|to| 10 + hops(to).min(most)).collect();
+        }
+        Topology::build(layout).map(|_| ())
+    };
+    assert_eq!((ring(128, 64), ring(256, 64), ring(1024, 4)), (Ok(()), Ok(()), Ok(())));
+    let refused =
+        |nodes, distances, most| Err(TopologyError::TooManyDistances { nodes, distances, most });
+    assert_eq!(ring(256, 65), refused(256, 65, 64));
+    assert_eq!(ring(1024, 200), refused(1024, 200, 4));
+    assert!(
+        Topology::build(Spec::parse("1024n8c").unwrap().layout(Sizes::default()).unwrap()).is_ok()
+    );
+}
+
 #[test]
 fn a_node_may_be_memory_only() {
     let mut layout = sound();

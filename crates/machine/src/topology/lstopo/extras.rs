@@ -76,14 +76,14 @@ fn assign(
 ) -> Result<(), LstopoError> {
     let wrong = |why: String| LstopoError::Distances { line: line(matrix), why };
     let nr = nodes.len();
-    let position = |node: &NumaNode| indexes.iter().position(|&i| i == u64::from(node.os_index));
-    let places: Option<Vec<usize>> = nodes.iter().map(position).collect();
-    let places =
-        places.ok_or_else(|| wrong("a distance matrix does not name every node".to_owned()))?;
     if indexes.len() != nr || values.len() != nr * nr {
         let why = format!("{} distances among {} of {nr} nodes", values.len(), indexes.len());
         return Err(wrong(why));
     }
+    let position = |node: &NumaNode| indexes.iter().position(|&i| i == u64::from(node.os_index));
+    let places: Option<Vec<usize>> = nodes.iter().map(position).collect();
+    let places =
+        places.ok_or_else(|| wrong("a distance matrix does not name every node".to_owned()))?;
     for (node, &row) in nodes.iter_mut().zip(&places) {
         let row = places.iter().map(|&column| values[row * nr + column]);
         // A distance past 32 bits is refused later as any other above 254.

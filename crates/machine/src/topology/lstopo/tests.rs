@@ -167,6 +167,26 @@ fn hostile_files_are_refused() {
     );
 }
 
+/// The parser compares the attributes of an element with each other, and copies namespaces to every element below.
+#[test]
+fn what_is_more_than_linear_work_is_refused_before_it_is_parsed() {
+    let attributes = |nr: usize| (0..nr).map(|n| format!(" a{n}='>'")).collect::<String>();
+    let with = |nr| file("", &format!("\n<!--><a b='--><info{}/>", attributes(nr)));
+    assert!(parse(&with(64)).is_ok());
+    assert_eq!(parse(&with(65)), Err(LstopoError::TooManyAttributes { line: 4 }));
+    // Far more than end in reasonable time, also in a tag that does not end.
+    let many = with(800_000);
+    assert_eq!(parse(&many), Err(LstopoError::TooManyAttributes { line: 4 }));
+    let open = many.split_once("/></topology>").unwrap().0;
+    assert_eq!(parse(open), Err(LstopoError::TooManyAttributes { line: 4 }));
+
+    for name in ["xmlns", "xmlns:a"] {
+        let info = format!("<info a=\"\"\n{name} = 'b'/>");
+        assert_eq!(parse(&file(&info, "")), Err(LstopoError::Namespace { line: 1 }));
+    }
+    assert!(parse(&file("<info name='xmlns' value='xmlns='/>", "")).is_ok());
+}
+
 proptest! {
     /// A real file with a piece cut out or doubled: a machine or a reason, never a panic.
     #[test]
