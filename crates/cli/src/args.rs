@@ -119,7 +119,7 @@ pub struct RunArgs {
     /// Virtual time per run, such as 500ms or 5s; in place of the workload's own
     ///
     /// Without it and without one of its own, a workload runs until all its threads have exited, at most 60s.
-    /// A simulated run is of a day at most.
+    /// A run is of a day at most.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<Dur>,
 

@@ -92,6 +92,7 @@ fn parts(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Part>> {
     let are_many = machines.len() > 1;
     let part = |(machine, short): (String, String)| {
         let (session, command) = session(args, inputs, &machine)?;
+        session.check()?;
         let folder = args.output.as_deref().map(|folder| machine_folder(folder, &short, are_many));
         let file = args.trace.as_ref().map(|file| match are_many {
             true => output::with_name(file, &short),

@@ -63,14 +63,21 @@ pub enum SessionError {
     Trace { scheduler: String, seed: u64, error: std::io::Error },
     #[error("threads for {threads} runs at a time could not be started: {why}")]
     Threads { threads: usize, why: String },
-    #[error("{what} is {} s; a run is of {} s (a day) of virtual time at most", ns / 1_000_000_000, MAX_LENGTH / 1_000_000_000)]
+    #[error("{what} is {} s; a run is of {} s (a day) at most", seconds(*ns), seconds(MAX_LENGTH))]
     Length { what: &'static str, ns: Nanos },
     #[error("seeds {first} to {first} + {more} do not fit 64 bits")]
     Seeds { first: u64, more: u32 },
 }
 
-/// Virtual time of one run. A day of a busy machine takes hours; nobody has asked for more than minutes.
+/// Length of one run, in virtual or real time. To simulate a day of a busy machine takes hours; nobody has asked for more
+/// than minutes.
 pub const MAX_LENGTH: Nanos = 86_400 * 1_000_000_000;
+
+/// Exact, without zeros that say nothing.
+fn seconds(ns: Nanos) -> String {
+    let exact = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+    exact.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
 
 /// How far a session is. Read from another thread.
 #[derive(Debug, Default)]
@@ -145,13 +152,8 @@ impl Session {
         self.duration.or(self.workload.duration.map(|d| d.0)).unwrap_or(0)
     }
 
-    /// Carries out every run. The first error in the order of the request is the one reported.
-    pub fn execute(
-        &self,
-        traces: &TraceFor<'_>,
-        progress: &Progress,
-        interrupt: &Interrupt<'_>,
-    ) -> Result<Vec<Run>, SessionError> {
+    /// Refuses what no target carries out, before anything is begun.
+    pub fn check(&self) -> Result<(), SessionError> {
         let what = if self.duration.is_some() { "the duration" } else { "the workload's duration" };
         if self.length() > MAX_LENGTH {
             return Err(SessionError::Length { what, ns: self.length() });
@@ -160,6 +162,17 @@ impl Session {
         if self.seed.checked_add(u64::from(more)).is_none() {
             return Err(SessionError::Seeds { first: self.seed, more });
         }
+        Ok(())
+    }
+
+    /// Carries out every run. The first error in the order of the request is the one reported.
+    pub fn execute(
+        &self,
+        traces: &TraceFor<'_>,
+        progress: &Progress,
+        interrupt: &Interrupt<'_>,
+    ) -> Result<Vec<Run>, SessionError> {
+        self.check()?;
         let keys: Vec<(usize, RunKey)> = self.keys().enumerate().collect();
         let one = |(at, key): (usize, RunKey)| {
             let run = match interrupt() {

@@ -10,6 +10,8 @@ use scxlab_workload::program::cpus::CpuList;
 use scxlab_workload::program::{Dur, PolicyDef};
 use serde::Deserialize;
 
+use crate::session::MAX_LENGTH;
+
 /// One situation.
 #[derive(Clone, Debug)]
 pub struct Case {
@@ -96,6 +98,10 @@ impl Case {
     pub fn parse(name: &str, text: &str) -> Result<Case, CaseError> {
         let file: File = toml::from_str(text)
             .map_err(|e| CaseError::Document { name: name.into(), why: e.to_string() })?;
+        if file.duration.0 > MAX_LENGTH {
+            let why = format!("the duration is {}; a case is of a day at most", file.duration);
+            return Err(CaseError::Document { name: name.into(), why });
+        }
         let mut timeline = file.at;
         timeline.sort_by_key(|t| t.at.0);
         Ok(Case {

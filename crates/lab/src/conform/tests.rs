@@ -36,6 +36,14 @@ fn case(watch: &str) -> Case {
     Case::parse("c.toml", &text).unwrap()
 }
 
+#[test]
+fn a_case_of_more_than_a_day_is_refused() {
+    let text = |duration| format!("doc = 'd'\nduration = '{duration}'\nwatch = []\nworkload = ''");
+    let error = Case::parse("c.toml", &text("86400001ms")).unwrap_err();
+    let wanted = "c.toml: the duration is 86400001ms; a case is of a day at most";
+    assert_eq!(error.to_string(), wanted);
+}
+
 fn observed(t: &str, exit: &str) -> Observed {
     let sequences = [("t".to_owned(), ops(t))].into();
     Observed { sequences, exit: exit.into(), lost: 0 }
