@@ -200,8 +200,18 @@ pub struct Config {
     pub hz: u32,
     /// Address space of the memory, in bytes.
     pub mem_size: u64,
+    pub work: Work,
     pub limits: Limits,
     pub engine: Engine,
+}
+
+/// The work of helpers and kernel functions beyond their call, which the machine's costs decide.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// Bytes that one handles for what its call costs.
+    pub call_bytes: u64,
+    /// Giving or taking one page of an arena is as much work as so many bytes.
+    pub arena_page_bytes: u64,
 }
 
 impl Default for Config {
@@ -210,14 +220,12 @@ impl Default for Config {
             nr_cpus: 1,
             hz: 1000,
             mem_size: crate::mem::DEFAULT_SIZE,
+            work: Work::default(),
             limits: Limits::default(),
             engine: Engine::default(),
         }
     }
 }
-
-/// Bytes that a helper handles for what its call costs. An estimate: the machine's cost of a call is of short values.
-const WORK_OF_A_CALL: u64 = 256;
 
 /// Everything BPF of one simulation.
 pub struct Vm {
@@ -229,6 +237,7 @@ pub struct Vm {
     pub engine: Engine,
     pub nr_cpus: u32,
     pub hz: u32,
+    work: Work,
     /// Instructions executed since the start. Up to date whenever the host is called.
     pub executed: u64,
     pub(crate) helper_calls: u64,
@@ -317,6 +326,7 @@ impl Vm {
             engine: config.engine,
             nr_cpus: config.nr_cpus.max(1),
             hz: config.hz.max(1),
+            work: config.work,
             executed: 0,
             helper_calls: 0,
             kfunc_calls: 0,
@@ -331,10 +341,15 @@ impl Vm {
         })
     }
 
+    /// Counts what a kernel function is about to do to so many pages of an arena.
+    pub(crate) fn work_on_pages(&mut self, pages: u64) -> Result<(), Fault> {
+        self.work(self.work.arena_page_bytes.saturating_mul(pages))
+    }
+
     /// Counts what a helper is about to do, by its bytes: an instruction for each word beyond the few that are part of any call.
     /// So it takes virtual time, and a program's limit holds for it.
     pub(crate) fn work(&mut self, bytes: u64) -> Result<(), Fault> {
-        let more = bytes.saturating_sub(WORK_OF_A_CALL) / 8;
+        let more = bytes.saturating_sub(self.work.call_bytes) / 8;
         if more == 0 {
             return Ok(());
         }

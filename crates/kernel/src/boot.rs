@@ -18,7 +18,7 @@ use crate::task::TaskTable;
 use crate::warmth::CacheTouch;
 use scxlab_bpf::btf::Btf;
 use scxlab_bpf::mem::{OutOfMemory, Perm};
-use scxlab_bpf::vm::{Config, Vm};
+use scxlab_bpf::vm::{Config, Vm, Work};
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_machine::{EventQueue, Machine, Stream};
 use scxlab_trace::Tracer;
@@ -69,6 +69,10 @@ impl Kernel {
             nr_cpus: nr_cpus as u32,
             hz: machine.costs.clock.tick_hz as u32,
             mem_size,
+            work: Work {
+                call_bytes: machine.costs.bpf.call_bytes,
+                arena_page_bytes: machine.costs.bpf.arena_page_bytes,
+            },
             ..Config::default()
         };
         let mut vm = Vm::new(config)?;

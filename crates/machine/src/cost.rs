@@ -78,6 +78,10 @@ cost_table! {
         kfunc_call_ns: u64 = "kfunc_call" in "ns";
         /// The trampoline and bookkeeping around one struct_ops callback.
         ops_callback_ns: u64 = "ops_callback" in "ns";
+        /// What a helper or kfunc handles for the cost of its call; beyond it, each eight bytes are an instruction.
+        call_bytes: u64 = "call" in "bytes";
+        /// Giving or taking one page of an arena is as much work as so many bytes.
+        arena_page_bytes: u64 = "arena_page" in "bytes";
     }
     /// What helpers and kfuncs do, beyond the call.
     kfunc: KfuncCosts {

@@ -8,15 +8,12 @@ use crate::map::arena::Arena;
 use crate::mem::Memory;
 use crate::vm::Vm;
 
-/// Giving or taking one page is as much work as so many bytes: a page table entry and its neighbours' line. An estimate.
-const WORK_OF_A_PAGE: u64 = 64;
-
 /// `bpf_arena_alloc_pages(map, addr, count, node, flags)`: the first page's address, or 0.
 pub fn alloc(vm: &mut Vm, [map, addr, count, _node, flags]: [u64; 5]) -> Result<u64, Fault> {
     if flags != 0 || arena(vm, map).is_none_or(|(arena, _)| u64::from(count as u32) > arena.pages) {
         return Ok(0);
     }
-    vm.work(WORK_OF_A_PAGE * u64::from(count as u32))?;
+    vm.work_on_pages(u64::from(count as u32))?;
     let Some((arena, mem)) = arena(vm, map) else {
         return Ok(0);
     };
@@ -25,7 +22,7 @@ pub fn alloc(vm: &mut Vm, [map, addr, count, _node, flags]: [u64; 5]) -> Result<
 
 pub fn free(vm: &mut Vm, map: u64, addr: u64, count: u32) -> Result<u64, Fault> {
     let pages = arena(vm, map).map_or(0, |(arena, _)| arena.pages);
-    vm.work(WORK_OF_A_PAGE * u64::from(count).min(pages))?;
+    vm.work_on_pages(u64::from(count).min(pages))?;
     if let Some((arena, mem)) = arena(vm, map).filter(|_| addr != 0) {
         arena.free(mem, addr, count);
     }

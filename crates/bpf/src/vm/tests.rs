@@ -63,5 +63,7 @@ pub(crate) fn host_on(engine: Engine, text: &str) -> (BareHost, InstanceId) {
 fn small(engine: Engine) -> Config {
     let limits =
         Limits { insns_per_call: 10_000, may_goto: 100, compile_after: 0, ..Limits::default() };
-    Config { nr_cpus: 4, limits, mem_size: 4 * ARENA_WINDOW, engine, ..Config::default() }
+    // As the machines have it.
+    let work = Work { call_bytes: 256, arena_page_bytes: 64 };
+    Config { nr_cpus: 4, limits, mem_size: 4 * ARENA_WINDOW, work, engine, ..Config::default() }
 }

@@ -166,9 +166,9 @@ impl Overrides {
     }
 }
 
-/// Applies a machine's factor to a time; ratios and frequencies are no times.
+/// Applies a machine's factor to a time; ratios, frequencies and sizes are no times.
 fn scale(constant: &mut Constant, ratio: Ratio, source: &str) {
-    if constant.unit == "ratio" || constant.unit == "hz" {
+    if ["ratio", "hz", "bytes"].contains(&constant.unit) {
         return;
     }
     let apply = |n: u64| ratio.of(n).min(NS_MAX);

@@ -47,6 +47,7 @@ fn the_papers_machines() {
     assert_eq!(p3.costs.tick_period_ns(), 10_000_000);
     // Scaled where the file names no figure of its own, and only there.
     assert_eq!(p3.costs.bpf.insn_ps, 6 * CostTable::modern().bpf.insn_ps);
+    assert_eq!(p3.costs.bpf.call_bytes, CostTable::modern().bpf.call_bytes, "no time");
     assert_eq!(p3.costs.sched.context_switch_ns, 1200);
     assert_eq!(p3.costs.smt, CostTable::modern().smt);
 }
