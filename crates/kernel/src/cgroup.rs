@@ -17,13 +17,15 @@ use std::mem::offset_of;
 
 /// Guest bytes of one directory: its cgroup, css_set, kernfs_node, task_group and name.
 const SLOT_BYTES: u64 = 4096;
-const MAX_CGROUPS: u32 = 1 << 16;
+/// Directories of one run, the root included.
+pub const MAX_CGROUPS: u32 = 1 << 16;
 /// Where the parts lie in the slot.
 const CSS_SET: u64 = 1024;
 const KERNFS: u64 = 2048;
 const TASK_GROUP: u64 = 2304;
 const NAME: u64 = 3584;
-const NAME_MAX: usize = 255;
+/// `NAME_MAX` of Linux: bytes of a directory's name.
+pub const NAME_MAX: usize = 255;
 /// `KERNFS_MAX_USER_XATTRS` and `KERNFS_USER_XATTR_SIZE_LIMIT`
 const MAX_XATTRS: usize = 128;
 const MAX_XATTR_BYTES: usize = 128 << 10;

@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use scxlab_kernel::cgroup::{MAX_CGROUPS, MAX_DEPTH, NAME_MAX};
+
 use super::{MAX_BYTES, MAX_NESTING, MAX_THREADS};
 use crate::error::{Place, WorkloadError};
 use crate::program::dump::op_text;
@@ -342,16 +344,27 @@ pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError
     }
     // "/" is the root: it exists and has no limits to set.
     paths.remove("/");
+    if paths.len() >= MAX_CGROUPS as usize {
+        let (value, max) = (paths.len() as u64, u64::from(MAX_CGROUPS) - 1);
+        let (at, what) = (Place::file(&program.name), "number of cgroups");
+        return Err(WorkloadError::Limit { at, what, value, max });
+    }
     Ok(paths.into_values().collect())
 }
 
 fn cgroup_path(program: &Program, path: &str) -> Checked {
     let clean = path.starts_with('/')
         && (path == "/" || path[1..].split('/').all(|part| !matches!(part, "" | "." | "..")));
-    if clean && path.len() <= 1024 {
-        return Ok(());
-    }
-    invalid(program, format!("cgroup path \"{path}\" is not of the form /a/b"))
+    let shown: String = path.chars().take(60).collect();
+    let shown = if shown == path { shown } else { shown + "..." };
+    let (depth, name) = path.split('/').skip(1).fold((0, 0), |(n, len), s| (n + 1, len.max(s.len())));
+    let why = match () {
+        () if !clean => "is not of the form /a/b".to_owned(),
+        () if depth > MAX_DEPTH => format!("is {depth} levels deep; at most {MAX_DEPTH} are modelled"),
+        () if name > NAME_MAX => format!("has a name of {name} bytes; at most {NAME_MAX} are possible"),
+        () => return Ok(()),
+    };
+    invalid(program, format!("cgroup path \"{shown}\" {why}"))
 }
 
 /// Of the namespace that needs no privilege and that BPF programs may read.

@@ -54,6 +54,23 @@ fn one_absolute_use_makes_a_timer_absolute() {
     assert!(matches!(compiled.code[0], Insn::Timer { absolute: true, .. }));
 }
 
+/// What the kernel would refuse for each thread again is refused before anything runs, and not printed in full.
+#[test]
+fn cgroups_are_bounded_in_depth_name_and_number() {
+    let moves = |path: &str| error(&with_ops(&format!("{{ move_cgroup = '{path}' }}")));
+    let refused = moves(&"/a".repeat(10_000));
+    let wanted = format!("cgroup path \"{}...\" is 10000 levels deep; at most 31 are", "/a".repeat(30));
+    assert!(refused.contains(&wanted), "{refused}");
+    let refused = moves(&format!("/{}", "a".repeat(1_000_000)));
+    assert!(refused.contains("...\" has a name of 1000000 bytes; at most 255 are"), "{refused}");
+    let most = format!("{{ move_cgroup = '{}/{}' }}", "/a".repeat(30), "b".repeat(255));
+    assert!(compile(&from_toml("t", &with_ops(&most)).unwrap()).is_ok());
+
+    let cgroups: String = (0..65_536).map(|n| format!("[[cgroup]]\npath = '/{n}'\n")).collect();
+    let refused = error(&format!("{}\n{cgroups}", with_ops("'yield'")));
+    assert!(refused.contains("number of cgroups") && refused.contains("65535"), "{refused}");
+}
+
 #[test]
 fn mistakes_are_refused_with_the_op_that_makes_them() {
     let cases = [
