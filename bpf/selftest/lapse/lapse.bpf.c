@@ -10,7 +10,7 @@
  *   slice_ns          what every task gets
  *   starve            a task whose name starts with this letter waits in a queue that no CPU takes from; 0: none does
  *   starve_in         where such a task waits: 0 in that queue, 1 in none, 2 in the local queue of CPU 0, while all others run
- *                     as long as they like
+ *                     as long as they like, 3 there as well, each before those that wait already
  *   woken             1: only when it has been woken up, not when it is new or was preempted
  *   release_after_ns  the second queue is taken from, too, this long after the scheduler was attached; 0: never
  *   eject_after_ns    this long after it was attached the scheduler reports an error; 0: never
@@ -37,7 +37,7 @@ const volatile u32 lingers = 0;
 #define SHARED 0
 #define STARVED 1
 
-enum starve_in { IN_QUEUE, IN_NONE, IN_LOCAL };
+enum starve_in { IN_QUEUE, IN_NONE, IN_LOCAL, IN_LOCAL_FIRST };
 
 /* Each at the line that ends with its number: crates/lab/tests/origin.rs looks for it. */
 enum wrong {
@@ -149,6 +149,8 @@ static void put_away(struct task_struct *p, u64 enq_flags)
 		scx_bpf_dsq_insert(p, STARVED, slice_ns, enq_flags); /* puts in 0 */
 	else if (starve_in == IN_LOCAL)
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | 0, slice_ns, enq_flags); /* puts in 2 */
+	else if (starve_in == IN_LOCAL_FIRST)
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | 0, slice_ns, enq_flags | SCX_ENQ_HEAD); /* puts in 3 */
 }
 
 void BPF_STRUCT_OPS(lapse_enqueue, struct task_struct *p, u64 enq_flags)
@@ -160,7 +162,7 @@ void BPF_STRUCT_OPS(lapse_enqueue, struct task_struct *p, u64 enq_flags)
 	if (starved)
 		put_away(p, enq_flags);
 	else
-		scx_bpf_dsq_insert(p, SHARED, starve_in == IN_LOCAL ? SCX_SLICE_INF : slice_ns, enq_flags);
+		scx_bpf_dsq_insert(p, SHARED, starve_in >= IN_LOCAL ? SCX_SLICE_INF : slice_ns, enq_flags);
 	if (!starved)
 		scx_bpf_kick_cpu(scx_bpf_task_cpu(p), SCX_KICK_IDLE);
 }

@@ -48,7 +48,8 @@ fn is_at(place: &str, remark: &str) -> bool {
         (1..).zip(LAPSE.lines()).filter(|(_, l)| ends(l)).map(|(n, _)| n).collect();
     assert_eq!(at.len(), 1, "{remark}");
     let Some((_, after)) = place.rsplit_once("lapse.bpf.c:") else { return false };
-    let lines = after.split_once(['(', ')']).map_or(after, |(lines, _)| lines);
+    // What follows is the line's text, where the compiler put it into the object.
+    let lines = after.split_once([':', '(', ')']).map_or(after, |(lines, _)| lines);
     let lines: Vec<&str> = lines.split(" or ").collect();
     assert!(lines.len() == 1 || place.contains("scx/compat.bpf.h:"), "{place}");
     lines.iter().any(|line| line.parse() == Ok(at[0]))
@@ -137,17 +138,22 @@ fn an_error_names_the_callers_of_its_function() {
 }
 
 /// Victims that want a CPU at 5 ms, beside a task that has CPU 0.
-fn victims(cpus: &str) -> String {
+fn victims(count: u32, cpus: &str) -> String {
     format!(
-        "[[thread]]\nname = 'victim'\ninstances = 2\ncpus = '{cpus}'\n\
+        "[[thread]]\nname = 'victim'\ninstances = {count}\ncpus = '{cpus}'\n\
          ops = [{{ sleep = '5ms' }}, {{ compute = '1ms' }}, {{ sleep = '60min' }}]\n\
          [[thread]]\nname = 'fed'\ncpus = '0'\nops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]"
     )
 }
 
 fn stalled(starve_in: u32, machine: &str, cpus: &str, seed: u64) -> Run {
+    stalled_of(2, starve_in, machine, cpus, seed)
+}
+
+fn stalled_of(count: u32, starve_in: u32, machine: &str, cpus: &str, seed: u64) -> Run {
     let scheduler = format!("lapse,starve=118,woken=1,starve_in={starve_in}");
-    let run = run(&scheduler, &victims(cpus), machine, Engine::Jit, seed, 60);
+    let work = victims(count, cpus);
+    let run = run(&scheduler, &work, machine, Engine::Jit, seed, 60);
     assert_eq!(run.exit.kind, "error_stall", "{:?}", run.exit);
     run
 }
@@ -232,6 +238,20 @@ fn a_stall_names_the_queue_and_the_line_that_put_the_task_there() {
             "{exit:#?}"
         );
         assert!(is_at(place, "puts in 2"), "{exit:#?}");
+    }
+}
+
+/// The one that waits longest is last where each goes before those that wait.
+#[test]
+fn a_stall_says_how_many_are_before_the_task() {
+    for (machine, seed) in [("1n1c1t", 1), ("1n4c1t", 2), ("2n2c2t", 3)] {
+        for (victims, place) in [(1, " at its head"), (2, " behind 1 task"), (5, " behind 4 tasks")]
+        {
+            let exit = stalled_of(victims, 3, machine, "0", seed).exit;
+            let begin = format!("in local DSQ of CPU 0{place}, while fed[");
+            assert!(exit.origin[1].starts_with(&begin), "{exit:#?}");
+            assert!(is_at(&exit.origin[1], "puts in 3"), "{exit:#?}");
+        }
     }
 }
 
