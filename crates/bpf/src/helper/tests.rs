@@ -187,7 +187,9 @@ fn large_work_counts_by_its_size() {
             (bench.h.vm.executed - before, result)
         };
         let (small, _) = took(16, 1);
-        assert_eq!((took(256, 1).0, took(264, 1).0), (small, small + 1), "helper {id}");
+        assert_eq!(took(256, 1).0, small, "helper {id}: part of its call");
+        // A comparison counts in strides.
+        assert_eq!(took(264, 1).0, small + u64::from(id == 113), "helper {id}");
         let (large, result) = took(SIZE, 1);
         assert_eq!(result, Ok(0), "helper {id}");
         assert!((SIZE / 10..SIZE / 7).contains(&(large - small)), "helper {id}: {small} {large}");

@@ -357,11 +357,16 @@ fn cgroup_path(program: &Program, path: &str) -> Checked {
         && (path == "/" || path[1..].split('/').all(|part| !matches!(part, "" | "." | "..")));
     let shown: String = path.chars().take(60).collect();
     let shown = if shown == path { shown } else { shown + "..." };
-    let (depth, name) = path.split('/').skip(1).fold((0, 0), |(n, len), s| (n + 1, len.max(s.len())));
+    let (depth, name) =
+        path.split('/').skip(1).fold((0, 0), |(n, len), s| (n + 1, len.max(s.len())));
     let why = match () {
         () if !clean => "is not of the form /a/b".to_owned(),
-        () if depth > MAX_DEPTH => format!("is {depth} levels deep; at most {MAX_DEPTH} are modelled"),
-        () if name > NAME_MAX => format!("has a name of {name} bytes; at most {NAME_MAX} are possible"),
+        () if depth > MAX_DEPTH => {
+            format!("is {depth} levels deep; at most {MAX_DEPTH} are modelled")
+        }
+        () if name > NAME_MAX => {
+            format!("has a name of {name} bytes; at most {NAME_MAX} are possible")
+        }
         () => return Ok(()),
     };
     invalid(program, format!("cgroup path \"{shown}\" {why}"))

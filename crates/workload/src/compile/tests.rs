@@ -59,7 +59,8 @@ fn one_absolute_use_makes_a_timer_absolute() {
 fn cgroups_are_bounded_in_depth_name_and_number() {
     let moves = |path: &str| error(&with_ops(&format!("{{ move_cgroup = '{path}' }}")));
     let refused = moves(&"/a".repeat(10_000));
-    let wanted = format!("cgroup path \"{}...\" is 10000 levels deep; at most 31 are", "/a".repeat(30));
+    let wanted =
+        format!("cgroup path \"{}...\" is 10000 levels deep; at most 31 are", "/a".repeat(30));
     assert!(refused.contains(&wanted), "{refused}");
     let refused = moves(&format!("/{}", "a".repeat(1_000_000)));
     assert!(refused.contains("...\" has a name of 1000000 bytes; at most 255 are"), "{refused}");
