@@ -120,13 +120,6 @@ pub enum Kind {
         /// Who.
         task: TaskId,
     },
-    /// The CPU's clock tick.
-    Tick,
-    /// The CPU went into an idle state, or left it.
-    Idle {
-        /// Which way.
-        enter: bool,
-    },
     /// The CPU came or went.
     CpuOnline {
         /// Which way.
@@ -143,6 +136,11 @@ pub enum Kind {
     Printk {
         /// `hash_bytes` of the text.
         text_hash: u64,
+    },
+    /// From here on the CPU's events are missing: there was no room for them. Simulated runs lose none.
+    Lost {
+        /// How many.
+        events: u64,
     },
 }
 
@@ -178,11 +176,11 @@ impl Event {
             Kind::Throttle { cgroup, on } => add(head(8, u64::from(on)), &[u64::from(cgroup.0)]),
             Kind::Fork { parent, child } => add(head(9, 0), &[opt(parent), u64::from(child.0)]),
             Kind::Exit { task } => add(head(10, 0), &[u64::from(task.0)]),
-            Kind::Tick => add(head(11, 0), &[]),
-            Kind::Idle { enter } => add(head(12, u64::from(enter)), &[]),
+            // 11 and 12 are free: no trace has an event of theirs.
             Kind::CpuOnline { online } => add(head(13, u64::from(online)), &[]),
             Kind::SchedExit { kind, code } => add(head(14, 0), &[u64::from(kind), code as u64]),
             Kind::Printk { text_hash } => add(head(15, 0), &[text_hash]),
+            Kind::Lost { events } => add(head(16, 0), &[events]),
         }
     }
 }

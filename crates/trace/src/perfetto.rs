@@ -5,10 +5,11 @@
 //!
 //! ```text
 //! scheduling  -> ftrace events      the UI's own CPU tracks, thread states, wake-up arrows
-//! callbacks   -> slices             sched_ext > CPU n          also inserts, moves, kicks and ticks, as instants
+//! callbacks   -> slices             sched_ext > CPU n          also inserts, moves and kicks, as instants
 //! lock waits  -> slices             sched_ext > CPU n locks
 //! DSQ lengths -> counters           DSQs > name
 //! the rest    -> instants           sched_ext                  throttling, printed lines, exits
+//! lost events -> ftrace statistics  the UI's list of what is wrong with a trace; also an instant
 //! ```
 
 mod dsq;
@@ -72,7 +73,6 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
             }
             Kind::Wakeup { .. }
             | Kind::Migrate { .. }
-            | Kind::Idle { .. }
             | Kind::CpuOnline { .. }
             | Kind::Fork { .. } => ftrace.event(packets, event, names),
             Kind::DsqInsert { task, dsq, .. } | Kind::DsqMove { task, to: dsq, .. } => {
@@ -90,14 +90,17 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
             | Kind::Kick { .. }
             | Kind::LockWait { .. }
             | Kind::Throttle { .. }
-            | Kind::Tick
             | Kind::SchedExit { .. }
             | Kind::Printk { .. } => tracks.event(packets, event, names),
+            Kind::Lost { events } => {
+                ftrace.lose(event.cpu, events);
+                tracks.event(packets, event, names);
+            }
         }
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        self.ftrace.flush(&mut self.packets);
+        self.ftrace.finish(&mut self.packets);
         self.packets.finish()
     }
 }

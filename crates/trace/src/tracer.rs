@@ -18,7 +18,7 @@ use crate::sink::Sink;
 /// use scxlab_machine::CpuId;
 /// use scxlab_trace::{Event, Kind, Tracer, VecSink};
 /// let mut tracer = Tracer::with_sink(VecSink::default());
-/// tracer.emit(Event { time: 5, cpu: CpuId(0), kind: Kind::Tick });
+/// tracer.emit(Event { time: 5, cpu: CpuId(0), kind: Kind::CpuOnline { online: true } });
 /// assert_eq!(tracer.count(), 1);
 /// assert_eq!(tracer.take_sink::<VecSink>().unwrap().events.len(), 1);
 /// ```

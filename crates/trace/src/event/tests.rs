@@ -54,9 +54,8 @@ pub(crate) fn kind() -> impl Strategy<Value = Kind> {
         (0u32..6, any::<bool>()).prop_map(|(c, on)| Kind::Throttle { cgroup: CgroupId(c), on }),
         (none_or(), task()).prop_map(|(parent, child)| Kind::Fork { parent, child }),
         task().prop_map(|task| Kind::Exit { task }),
-        Just(Kind::Tick),
-        any::<bool>().prop_map(|enter| Kind::Idle { enter }),
         any::<bool>().prop_map(|online| Kind::CpuOnline { online }),
+        number().prop_map(|events| Kind::Lost { events }),
         (0u32..6, -3i64..3).prop_map(|(kind, code)| Kind::SchedExit { kind, code }),
         number().prop_map(|text_hash| Kind::Printk { text_hash }),
     ]

@@ -2,8 +2,8 @@
 //! Scheduling as the kernel's ftrace records it, which is what the UI draws CPU and thread tracks from.
 //!
 //! Owns: bundles of events per CPU, flushed when full; descriptions of tasks before their first event.
-//! Models: the tracepoints sched_switch, sched_waking, sched_migrate_task, sched_process_free, cpu_idle
-//! and sched_cpu_hotplug. The idle task is pid 0, as there.
+//! Models: the tracepoints sched_switch, sched_waking, sched_migrate_task, sched_process_free and
+//! sched_cpu_hotplug. The idle task is pid 0, as there.
 
 use std::io::Write;
 
@@ -18,6 +18,9 @@ use crate::names::Names;
 const BUNDLE: usize = 64;
 /// Events of all CPUs before every bundle is written: the bound on memory on a large machine.
 const PENDING_MAX: usize = 16_384;
+/// `FtraceStats.phase`
+const START_OF_TRACE: i32 = 1;
+const END_OF_TRACE: i32 = 2;
 /// The kernel's priority of nice 0.
 const DEFAULT_PRIO: i32 = 120;
 
@@ -26,6 +29,8 @@ pub(super) struct Ftrace {
     pending: usize,
     /// Version of each task's name that readers know, by slot.
     described: Vec<u64>,
+    /// Events that are missing, by CPU; empty if there are none.
+    lost: Vec<u64>,
 }
 
 /// A task as a tracepoint names it.
@@ -38,7 +43,7 @@ struct Who {
 impl Ftrace {
     pub fn new(nr_cpus: usize) -> Self {
         let bundles = (0..nr_cpus).map(|_| Vec::new()).collect();
-        Ftrace { bundles, pending: 0, described: Vec::new() }
+        Ftrace { bundles, pending: 0, described: Vec::new(), lost: Vec::new() }
     }
 
     pub fn event<W: Write>(&mut self, packets: &mut Packets<W>, event: &Event, names: &Names) {
@@ -70,11 +75,6 @@ impl Ftrace {
                 };
                 self.push(packets, time, cpu, 0, schema::Ftrace::SchedMigrateTask(migrate));
             }
-            Kind::Idle { enter } => {
-                let state = if enter { 0 } else { u32::MAX };
-                let idle = schema::CpuIdle { state: Some(state), cpu_id: Some(cpu.0) };
-                self.push(packets, time, cpu, 0, schema::Ftrace::CpuIdle(idle));
-            }
             Kind::CpuOnline { online } => {
                 let hotplug = schema::SchedCpuHotplug {
                     affected_cpu: Some(cpu.0 as i32),
@@ -91,8 +91,34 @@ impl Ftrace {
     }
 
     /// Writes every bundle that has something in it, in order of CPUs.
-    pub fn flush<W: Write>(&mut self, packets: &mut Packets<W>) {
+    fn flush<W: Write>(&mut self, packets: &mut Packets<W>) {
         (0..self.bundles.len()).for_each(|cpu| self.flush_cpu(packets, cpu));
+    }
+
+    /// The CPU had so many more events.
+    pub fn lose(&mut self, cpu: CpuId, events: u64) {
+        if self.lost.is_empty() {
+            self.lost = vec![0; self.bundles.len()];
+        }
+        if let Some(lost) = self.lost.get_mut(cpu.idx()) {
+            *lost = lost.saturating_add(events);
+        }
+    }
+
+    /// Writes what is pending, and what readers should know of it: they take the loss for the growth of the kernel's counters.
+    pub fn finish<W: Write>(&mut self, packets: &mut Packets<W>) {
+        self.flush(packets);
+        if self.lost.is_empty() {
+            return;
+        }
+        for (phase, part) in [(START_OF_TRACE, 0), (END_OF_TRACE, 1)] {
+            let cpu = |(cpu, lost): (usize, &u64)| schema::FtraceCpuStats {
+                cpu: Some(cpu as u64),
+                dropped_events: Some(lost * part),
+            };
+            let cpu_stats = self.lost.iter().enumerate().map(cpu).collect();
+            packets.ftrace_stats(schema::FtraceStats { phase: Some(phase), cpu_stats });
+        }
     }
 
     fn switch<W: Write>(

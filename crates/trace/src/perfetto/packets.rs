@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::schema::{
-    FtraceEventBundle, InternedData, InternedString, ProcessTree, SEQ_INCREMENTAL_STATE_CLEARED,
-    SEQ_NEEDS_INCREMENTAL_STATE, SystemInfo, TRACE_PACKET, TracePacket, TrackDescriptor,
-    TrackEvent, Value,
+    FtraceEventBundle, FtraceStats, InternedData, InternedString, ProcessTree,
+    SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE, SystemInfo, TRACE_PACKET,
+    TracePacket, TrackDescriptor, TrackEvent, Value,
 };
 
 /// Names interned at most; later ones are written out each time, so that memory stays bounded.
@@ -67,6 +67,14 @@ impl<W: Write> Packets<W> {
         self.write(TracePacket {
             trusted_packet_sequence_id: Some(SEQUENCE_KERNEL),
             ftrace_events: Some(bundle),
+            ..TracePacket::default()
+        });
+    }
+
+    pub fn ftrace_stats(&mut self, stats: FtraceStats) {
+        self.write(TracePacket {
+            trusted_packet_sequence_id: Some(SEQUENCE_KERNEL),
+            ftrace_stats: Some(stats),
             ..TracePacket::default()
         });
     }

@@ -76,7 +76,8 @@ macro_rules! messages {
                 $(pub $one: $enum,)?
             }
 
-            $(pub enum $enum {
+            $(#[allow(clippy::enum_variant_names, reason = "the format names its messages")]
+            pub enum $enum {
                 $($alternative($alternative),)*
             })?
 
@@ -121,6 +122,7 @@ messages! {
         track_event: Option<TrackEvent> = 11,
         interned_data: Option<InternedData> = 12,
         sequence_flags: Option<u32> = 13,
+        ftrace_stats: Option<FtraceStats> = 34,
         system_info: Option<SystemInfo> = 45,
         track_descriptor: Option<TrackDescriptor> = 60,
     }
@@ -159,11 +161,22 @@ messages! {
         pid: Option<u32> = 2,
     } oneof event: Ftrace {
         SchedSwitch = 4,
-        CpuIdle = 13,
         SchedCpuHotplug = 19,
         SchedWaking = 20,
         SchedProcessFree = 240,
         SchedMigrateTask = 491,
+    }
+
+    /// Counters of the kernel's buffers, at one end of the trace.
+    struct FtraceStats {
+        phase: Option<i32> = 1,
+        cpu_stats: Vec<FtraceCpuStats> = 2,
+    }
+
+    struct FtraceCpuStats {
+        cpu: Option<u64> = 1,
+        /// Events that found no room.
+        dropped_events: Option<u64> = 8,
     }
 
     struct SchedSwitch {
@@ -197,12 +210,6 @@ messages! {
         prio: Option<i32> = 3,
         orig_cpu: Option<i32> = 4,
         dest_cpu: Option<i32> = 5,
-    }
-
-    struct CpuIdle {
-        /// The idle state, or `u32::MAX` when it is left.
-        state: Option<u32> = 1,
-        cpu_id: Option<u32> = 2,
     }
 
     struct SchedCpuHotplug {

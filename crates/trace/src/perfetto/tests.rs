@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use perfetto_protos::ftrace_event::FtraceEvent;
 use perfetto_protos::ftrace_event::ftrace_event::Event as Raw;
+use perfetto_protos::ftrace_stats::ftrace_stats::Phase;
 use perfetto_protos::process_tree::ProcessTree;
 use perfetto_protos::trace::Trace;
 use perfetto_protos::trace_packet::trace_packet::Data;
@@ -225,12 +226,9 @@ fn the_rest_becomes_instants() {
     tracer.names.set_lock(9, "rq 0");
     emit(&mut tracer, 1, 3, Kind::LockWait { lock: 9, wait_ns: 50 });
     emit(&mut tracer, 2, 3, Kind::Throttle { cgroup: CgroupId(4), on: true });
-    emit(&mut tracer, 3, 3, Kind::Tick);
     tracer.printk(4, CpuId(3), "hello");
     let exit = Event { time: 5, cpu: CpuId(3), kind: Kind::SchedExit { kind: 1026, code: -7 } };
     tracer.emit_with_text(exit, "stall");
-    emit(&mut tracer, 6, 3, Kind::Idle { enter: true });
-    emit(&mut tracer, 7, 3, Kind::Idle { enter: false });
     emit(&mut tracer, 8, 3, Kind::CpuOnline { online: false });
     let trace = decode(tracer);
     let seen: Vec<_> =
@@ -240,7 +238,6 @@ fn the_rest_becomes_instants() {
         at("/CPU 3 locks", 1, "rq 0"),
         at("/CPU 3 locks", 51, ""),
         at("", 2, "throttle"),
-        at("/CPU 3", 3, "tick"),
         at("", 4, "printk"),
         at("", 5, "scheduler exit"),
     ];
@@ -253,9 +250,29 @@ fn the_rest_becomes_instants() {
     assert!(annotations.clone().any(|a| a.int_value() == -7));
     let states: Vec<_> =
         ftrace(&trace).into_iter().map(|(_, event)| event.event.unwrap()).collect();
-    assert!(matches!(&states[0], Raw::CpuIdle(idle) if idle.state == Some(0)));
-    assert!(matches!(&states[1], Raw::CpuIdle(idle) if idle.state == Some(u32::MAX)));
-    assert!(matches!(&states[2], Raw::SchedCpuHotplug(plug) if plug.status == Some(0)));
+    assert!(matches!(&states[0], Raw::SchedCpuHotplug(plug) if plug.status == Some(0)));
+}
+
+/// As readers compute it: by the growth of a counter between the ends of the trace.
+#[test]
+fn lost_events_are_counted_by_cpu() {
+    let mut tracer = a_wakeup();
+    emit(&mut tracer, 95, 2, Kind::Lost { events: 7 });
+    emit(&mut tracer, 95, 3, Kind::Lost { events: 1 << 40 });
+    emit(&mut tracer, 96, 2, Kind::Lost { events: 2 });
+    let trace = decode(tracer);
+    let stats = |phase| {
+        let of_phase = trace.packet.iter().map(|p| p.ftrace_stats()).filter(|s| s.phase() == phase);
+        let cpus = of_phase.flat_map(|s| &s.cpu_stats);
+        cpus.map(|c| (c.cpu(), c.dropped_events())).collect::<Vec<_>>()
+    };
+    assert_eq!(stats(Phase::START_OF_TRACE), [(0, 0), (1, 0), (2, 0), (3, 0)]);
+    assert_eq!(stats(Phase::END_OF_TRACE), [(0, 0), (1, 0), (2, 9), (3, 1 << 40)]);
+    let instants = tracks(&trace).into_iter().filter(|(.., name)| name == "lost events");
+    let at: Vec<_> = instants.map(|(track, time, ..)| (track, time)).collect();
+    assert_eq!(at, [95, 95, 96].map(|time| ("sched_ext".to_owned(), time)));
+    let nothing_lost = decode(a_wakeup());
+    assert!(!nothing_lost.packet.iter().any(|p| p.has_ftrace_stats()));
 }
 
 #[test]
@@ -320,7 +337,8 @@ impl Write for Full {
 #[test]
 fn the_first_error_is_told_at_the_end() {
     let mut tracer = Tracer::with_sink(PerfettoSink::new(Full(200), "m", NR_CPUS));
-    (0..1000).for_each(|time| emit(&mut tracer, time, 0, Kind::Tick));
+    let online = Kind::CpuOnline { online: true };
+    (0..1000).for_each(|time| emit(&mut tracer, time, 0, online));
     assert_eq!(tracer.finish().unwrap_err().to_string(), "disk full");
 }
 

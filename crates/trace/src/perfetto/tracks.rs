@@ -85,10 +85,6 @@ impl Tracks {
                 let args = vec![("cpu", Arg::Number(target.0.into())), ("flags", Arg::Hex(flags))];
                 instant(packets, time, track, "kick", args);
             }
-            Kind::Tick => {
-                let track = self.cpu_track(packets, cpu);
-                instant(packets, time, track, "tick", Vec::new());
-            }
             Kind::Throttle { cgroup, on } => {
                 self.root_track(packets);
                 let args = vec![
@@ -105,6 +101,12 @@ impl Tracks {
                     ("message", Arg::Text(names.text().to_owned())),
                 ];
                 instant(packets, time, ROOT, "scheduler exit", args);
+            }
+            Kind::Lost { events } => {
+                self.root_track(packets);
+                let args =
+                    vec![("cpu", Arg::Number(cpu.0.into())), ("events", Arg::Number(events))];
+                instant(packets, time, ROOT, "lost events", args);
             }
             Kind::Printk { .. } => {
                 self.root_track(packets);

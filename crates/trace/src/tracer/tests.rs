@@ -9,7 +9,7 @@ use crate::sink::VecSink;
 
 fn run(tracer: &mut Tracer) {
     for time in 0..10 {
-        tracer.emit(Event { time, cpu: CpuId(0), kind: Kind::Tick });
+        tracer.emit(Event { time, cpu: CpuId(0), kind: Kind::CpuOnline { online: true } });
     }
     tracer.printk(10, CpuId(1), "hello");
     let exit = Event { time: 11, cpu: CpuId(1), kind: Kind::SchedExit { kind: 1026, code: 0 } };
