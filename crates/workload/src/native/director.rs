@@ -267,7 +267,8 @@ impl Director {
         let now = sys::now();
         head.started.store(now, Relaxed);
         if let Some(fd) = self.env.tables.plan.start_fd {
-            super::start::tell(fd, now);
+            let duration = self.env.tables.plan.duration;
+            super::start::tell(fd, now, duration.map_or(u64::MAX, |d| now.saturating_add(d)));
         }
         head.go.store(1, Release);
         sys::futex_wake(&head.go, i32::MAX);
