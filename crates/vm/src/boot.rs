@@ -79,6 +79,8 @@ pub struct VmSpec<'a> {
     pub kernel: &'a Path,
     /// The guest's memory; none for one that grows with the CPUs and the files.
     pub memory_mib: Option<u64>,
+    /// More for the caller's program, if the caller leaves it open.
+    pub extra_mib: u64,
     /// Which engine.
     pub accel: Accel,
     /// What [`crate::guest::Guest::args`] returns: how our executable knows what to do in the guest.
@@ -105,6 +107,7 @@ impl<'a> VmSpec<'a> {
             topology,
             kernel,
             memory_mib: None,
+            extra_mib: 0,
             accel: Accel::Auto,
             init_args: Vec::new(),
             files: Vec::new(),
@@ -162,7 +165,7 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
         shape: &shape::describe(spec.topology, |cpu| shape.guest_cpus[cpu as usize]),
         guest_cpus: &shape.guest_cpus,
     })?;
-    let memory_mib = memory_mib(spec.memory_mib, &shape, initramfs.len())?;
+    let memory_mib = memory_mib(spec.memory_mib, spec.extra_mib, &shape, initramfs.len())?;
     check_host_memory(memory_mib + qemu::OWN_MIB)?;
     let (engine, note) = accel::choose(spec.accel).map_err(|why| VmError::NoKvm { why })?;
     let mut notes: Vec<String> = note.into_iter().collect();
@@ -363,7 +366,12 @@ enum Stop {
 }
 
 /// The guest's memory, a multiple of what each node gets.
-fn memory_mib(asked: Option<u64>, shape: &Shape, initramfs_bytes: usize) -> Result<u64, VmError> {
+fn memory_mib(
+    asked: Option<u64>,
+    extra_mib: u64,
+    shape: &Shape,
+    initramfs_bytes: usize,
+) -> Result<u64, VmError> {
     let cpus = shape.nr_cpus() as u64;
     let nodes = shape.node_cpus.len() as u64;
     // The archive and the files unpacked from it are there at the same time.
@@ -371,7 +379,7 @@ fn memory_mib(asked: Option<u64>, shape: &Shape, initramfs_bytes: usize) -> Resu
     let needed_mib =
         (MEMORY_MIN_MIB + MEMORY_MIN_PER_CPU_MIB * cpus + files_mib).max(NODE_MIN_MIB * nodes);
     let default_mib = needed_mib.max(MEMORY_MIB + MEMORY_PER_CPU_MIB * cpus + files_mib);
-    let asked_mib = asked.unwrap_or(default_mib);
+    let asked_mib = asked.unwrap_or(default_mib + extra_mib);
     if asked_mib < needed_mib {
         return Err(VmError::GuestMemory { asked_mib, needed_mib });
     }

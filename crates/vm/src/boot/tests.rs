@@ -8,7 +8,7 @@ fn machine(spec: &str) -> Topology {
 }
 
 fn memory(spec: &str, asked: Option<u64>, files_mib: usize) -> Result<u64, VmError> {
-    memory_mib(asked, &Shape::of(&machine(spec)).unwrap(), files_mib << 20)
+    memory_mib(asked, 0, &Shape::of(&machine(spec)).unwrap(), files_mib << 20)
 }
 
 #[test]
