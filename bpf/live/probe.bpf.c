@@ -9,11 +9,15 @@
  * A wait begins when the task is about to be woken (sched_waking), is new (sched_wakeup_new), or is switched away while
  * runnable, and ends when a CPU switches to it. The part of it that is measured counts. The workload's tasks are killed after
  * the measurement, so that those which still wait then are switched to as well.
+ *
+ * In a traced run the events of every task are also written into a ring, until it is full. It is read after the run: a reader that
+ * ran meanwhile would be scheduled by the scheduler that is measured.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
+#include <bpf_experimental.h>
 #include "probe.h"
 
 char _license[] SEC("license") = "GPL";
@@ -22,6 +26,8 @@ char _license[] SEC("license") = "GPL";
 const volatile u32 root_tgid = 0;
 /* CPUs that there are. */
 const volatile u32 nr_cpus = 1;
+/* Whether events are written into the ring. */
+const volatile u32 tracing = 0;
 
 /* What is measured lies between these times; set while the programs are attached. */
 u64 from = ~0ULL;
@@ -92,6 +98,12 @@ struct {
 	__type(key, u64);
 	__type(value, struct cgroup_state);
 } cgroups SEC(".maps");
+
+/* Whoever loads this for a traced run makes it larger. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 12);
+} ring SEC(".maps");
 
 static u32 bucket_of(u64 ns)
 {
@@ -195,9 +207,63 @@ static void note(struct task_struct *p, struct task_state *s, enum presence pres
 	s->presence = presence;
 }
 
+static void describe(struct trace_task *to, struct task_struct *p)
+{
+	if (!p) {
+		to->pid = to->tgid = to->prio = 0;
+		to->comm[0] = 0;
+		return;
+	}
+	to->pid = p->pid;
+	to->tgid = p->tgid;
+	to->prio = p->prio;
+	bpf_probe_read_kernel_str(to->comm, sizeof(to->comm), p->comm);
+}
+
+/* Inline, as a BPF function has five arguments at most. */
+static __always_inline void trace(enum trace_kind kind, u64 now, struct task_struct *task, struct task_struct *other,
+				  u32 arg0, u32 arg1)
+{
+	struct trace_record *r;
+	struct cpu_account *cpu;
+
+	if (!tracing || now > until)
+		return;
+	r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
+	if (!r) {
+		cpu = this_cpu();
+		/* An interrupt may count in between. */
+		if (cpu)
+			__sync_fetch_and_add(&cpu->untraced, 1);
+		return;
+	}
+	r->at = now;
+	r->cpu = bpf_get_smp_processor_id();
+	r->kind = kind;
+	describe(&r->task, task);
+	describe(&r->other, other);
+	r->arg[0] = arg0;
+	r->arg[1] = arg1;
+	bpf_ringbuf_submit(r, BPF_RB_NO_WAKEUP);
+}
+
+static void trace_wakeup(struct task_struct *p, u64 now)
+{
+	struct task_struct *waker = NULL;
+
+	if (!tracing)
+		return;
+	/* Not bpf_in_interrupt(), which asks for the kernel's configuration: not every host has that. */
+	if (!(get_preempt_count() & (NMI_MASK | HARDIRQ_MASK | SOFTIRQ_OFFSET)))
+		waker = bpf_get_current_task_btf();
+	trace(TRACE_WAKEUP, now, p, waker, p->thread_info.cpu, 0);
+}
+
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
+	if (tracing)
+		trace(TRACE_FORK, bpf_ktime_get_ns(), child, parent, 0, 0);
 	if (parent->tgid != root_tgid && !state_of(parent))
 		return 0;
 	bpf_task_storage_get(&tasks, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -210,13 +276,19 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	struct task_state *s = state_of(p);
 	struct cpu_account *cpu;
 
+	if (!s) {
+		if (tracing)
+			trace_wakeup(p, bpf_ktime_get_ns());
+		return 0;
+	}
 	/*
 	 * A task that has not left its CPU yet goes on: there is no wait. One that was preempted on its way to sleep waits
 	 * already: that wait goes on.
 	 */
-	if (!s || s->on_cpu_since || s->waiting_since)
+	if (s->on_cpu_since || s->waiting_since)
 		return 0;
 	s->woken_at = s->waiting_since = bpf_ktime_get_ns();
+	trace_wakeup(p, s->woken_at);
 	note(p, s, WAITS, s->woken_at);
 	cpu = this_cpu();
 	if (cpu && is_measured(s->woken_at))
@@ -232,6 +304,7 @@ int BPF_PROG(on_wakeup, struct task_struct *p)
 
 	if (s && !s->on_cpu_since && !s->waiting_since) {
 		s->woken_at = s->waiting_since = bpf_ktime_get_ns();
+		trace_wakeup(p, s->woken_at);
 		note(p, s, WAITS, s->woken_at);
 	}
 	return 0;
@@ -241,10 +314,15 @@ SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(on_new, struct task_struct *p)
 {
 	struct task_state *s = state_of(p);
+	u64 now;
 
+	if (!s && !tracing)
+		return 0;
+	now = bpf_ktime_get_ns();
+	trace_wakeup(p, now);
 	if (s) {
-		s->waiting_since = bpf_ktime_get_ns();
-		note(p, s, WAITS, s->waiting_since);
+		s->waiting_since = now;
+		note(p, s, WAITS, now);
 	}
 	return 0;
 }
@@ -254,9 +332,13 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 {
 	struct task_state *s = state_of(p);
 	u32 key = ((u32)p->thread_info.cpu << 16) | (u32)(to & 0xffff);
-	u64 one = 1, *count;
+	u64 one = 1, *count, now;
 
-	if (!s || !is_measured(bpf_ktime_get_ns()))
+	if (!s && !tracing)
+		return 0;
+	now = bpf_ktime_get_ns();
+	trace(TRACE_MIGRATE, now, p, NULL, p->thread_info.cpu, to);
+	if (!s || !is_measured(now))
 		return 0;
 	s->sum.migrations++;
 	count = bpf_map_lookup_elem(&moves, &key);
@@ -323,6 +405,13 @@ static void enter(struct task_struct *p, struct task_state *s, u64 now)
 	s->woken_at = 0;
 }
 
+static enum trace_state state_after(bool preempted, u32 state)
+{
+	if (preempted || !state)
+		return TRACE_RUNNABLE;
+	return state & TASK_DEAD ? TRACE_DEAD : TRACE_SLEEPING;
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempted, struct task_struct *prev, struct task_struct *next, u32 prev_state)
 {
@@ -333,6 +422,7 @@ int BPF_PROG(on_switch, bool preempted, struct task_struct *prev, struct task_st
 
 	if (!cpu)
 		return 0;
+	trace(TRACE_SWITCH, now, prev, next, state_after(preempted, prev_state), 0);
 	/* Before its first switch it had the same task since before the measurement. */
 	if (prev->pid)
 		cpu->busy += measured(cpu->since, now);

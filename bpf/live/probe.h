@@ -12,6 +12,8 @@
 
 #define MAX_DONE (1 << 18)
 
+#define COMM_BYTES 16
+
 enum times {
 	WAKEUP_LATENCY,
 	RUN_QUEUE_WAIT,
@@ -33,6 +35,7 @@ struct cpu_account {
 	__u64 switches;	/* to or from a task of the workload */
 	__u64 wakeups;	/* of tasks of the workload */
 	__u64 lost;	/* tasks that ended and found the table full */
+	__u64 untraced;	/* events that found the ring full */
 };
 
 /* What a task of the workload got, from its first switch in until it was switched away for ever. */
@@ -46,7 +49,7 @@ struct task_account {
 	__u32 tgid;
 	__s32 nice;
 	__u32 pad;
-	char comm[16];
+	char comm[COMM_BYTES];
 	__u64 cgroup;	/* its inode */
 };
 
@@ -57,6 +60,38 @@ struct cgroup_account {
 	__u64 all;	/* the part of it in which all did, or one on each CPU */
 	__u32 waits;
 	__u32 runs;
+};
+
+enum trace_kind {
+	TRACE_SWITCH,	/* from `task` to `other`; `arg[0]` is an enum trace_state */
+	TRACE_WAKEUP,	/* of `task` by `other`, whose pid is 0 if an interrupt did it; `arg[0]` is the CPU of `task` */
+	TRACE_MIGRATE,	/* of `task`, from CPU `arg[0]` to CPU `arg[1]` */
+	TRACE_FORK,	/* of `task` by `other` */
+};
+
+/* What became of the task that was switched away. */
+enum trace_state {
+	TRACE_RUNNABLE,
+	TRACE_SLEEPING,
+	TRACE_DEAD,
+};
+
+/* A task as it was called then; pid 0 is the idle task, or nobody. */
+struct trace_task {
+	__u32 pid;
+	__u32 tgid;
+	__s32 prio;
+	char comm[COMM_BYTES];
+};
+
+/* An event of a traced run. */
+struct trace_record {
+	__u64 at;	/* bpf_ktime_get_ns() */
+	__u32 cpu;
+	__u32 kind;
+	struct trace_task task;
+	struct trace_task other;
+	__u32 arg[2];
 };
 
 #endif

@@ -115,6 +115,7 @@ impl Kept {
         Ok(RunArgs {
             again: given.again.clone(),
             trace: given.trace.clone(),
+            trace_buffer: given.trace_buffer,
             timeline: given.timeline,
             output: given.output.clone(),
             format: given.format,

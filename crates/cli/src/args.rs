@@ -123,13 +123,21 @@ pub struct RunArgs {
     #[arg(long, value_name = "TIME")]
     pub duration: Option<Dur>,
 
-    /// Write a Perfetto trace of the first simulated run of each scheduler
+    /// Write a Perfetto trace of the first run of each scheduler
     ///
-    /// With several schedulers, each one's name is put before the file's ending.
+    /// With several machines, targets or schedulers, the names of each are put before the file's ending, in this order:
+    /// run.vm.vtime.pftrace.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Draw who ran where in this span of the first simulated run of each scheduler, such as 100ms..140ms
+    /// Memory for the events of a traced run on a real kernel, such as 8M or 1G: 12,000 events a MiB
+    ///
+    /// A power of two; others are rounded up. Events that find it full are lost, and counted in the trace and in the results.
+    /// A simulated run has no such limit.
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = trace_buffer)]
+    pub trace_buffer: u32,
+
+    /// Draw who ran where in this span of the first run of each scheduler, such as 100ms..140ms
     ///
     /// A line for each CPU, a letter for each task. It is printed after the table; with --format json, on standard error.
     #[arg(long, value_name = "FROM..TO", value_parser = Span::parse)]
@@ -155,7 +163,7 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
     pub format: Format,
 
-    /// Also write results.json, report.txt and the first runs' traces into this folder, with all that is needed to run it again
+    /// Also write results.json, report.txt and the first simulated runs' traces into this folder, with all that is needed to run it again
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
@@ -470,19 +478,30 @@ fn noise(text: &str) -> Result<u32, String> {
     Some(whole * 10 + tenth).filter(|n| *n <= 999).ok_or_else(bad)
 }
 
-/// Bytes, in binary multiples.
+/// Memory of a run.
 fn size(text: &str) -> Result<u64, String> {
+    bytes(text)?
+        .filter(|n| (1 << 24..=1 << 40).contains(n))
+        .ok_or_else(|| "from 16M to 1024G".into())
+}
+
+/// Memory of a ring buffer.
+fn trace_buffer(text: &str) -> Result<u32, String> {
+    let fits = bytes(text)?.filter(|n| (1 << 20..=1 << 30).contains(n));
+    let fits = fits.and_then(|n| u32::try_from(n).ok());
+    fits.map(u32::next_power_of_two).ok_or_else(|| "from 1M to 1G".into())
+}
+
+/// Bytes, in binary multiples; None if there are more than any machine has.
+fn bytes(text: &str) -> Result<Option<u64>, String> {
     let form = || "a size is a number with M or G behind it: 512M, 4G".to_owned();
     let (number, shift) = match text.strip_suffix('M') {
         Some(number) => (number, 20),
         None => (text.strip_suffix('G').ok_or_else(form)?, 30),
     };
     let number: u64 = number.parse().map_err(|_| form())?;
-    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= MAX_MEMORY);
-    bytes.filter(|bytes| *bytes >= 1 << 24).ok_or_else(|| "from 16M to 1024G".to_owned())
+    Ok(number.checked_mul(1 << shift))
 }
-
-const MAX_MEMORY: u64 = 1 << 40;
 
 fn jobs(text: &str) -> Result<usize, String> {
     const MAX: usize = 1024;

@@ -13,6 +13,7 @@ use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_lab::session::Session;
 use scxlab_live::job::{Job, RecipeSource, Reply, SchedulerSource, Target, Task};
 use scxlab_live::run::Work;
+use scxlab_live::trace::Recording;
 use scxlab_machine::Machine;
 use scxlab_vm::guest::{self, Guest};
 use scxlab_vm::{Accel, GuestFile, Need, VmSpec};
@@ -35,10 +36,7 @@ pub fn guest_main() -> ! {
     let guest = guest::enter();
     place_config();
     match read_job(&guest) {
-        Ok(job) => {
-            let reply = serde_json::to_vec(&job.execute()).expect("a reply is plain data");
-            guest.finish(&reply)
-        }
+        Ok(job) => guest.finish(&job.execute().to_bytes()),
         Err(why) => guest.fail(&format!("the request cannot be read: {why}")),
     }
 }
@@ -57,15 +55,25 @@ fn read_job(guest: &Guest) -> std::io::Result<Job> {
     Ok(job)
 }
 
-/// Every run of the session, in its order, on a real kernel.
+/// What is run.
+pub struct Request<'a> {
+    pub session: &'a Session,
+    /// As they were given.
+    pub schedulers: &'a [String],
+    /// In place of the session's workload.
+    pub command: Option<&'a [String]>,
+    /// Bytes for the events of each scheduler's first run, if it is traced.
+    pub trace_buffer: Option<u32>,
+}
+
+/// Every run of the session, in its order, on a real kernel, and what was recorded of the first ones.
 pub fn runs(
     inputs: &Inputs,
-    session: &Session,
-    schedulers: &[String],
-    command: Option<&[String]>,
+    request: &Request<'_>,
     on: On,
     options: &VmOptions,
-) -> Result<Vec<Run>> {
+) -> Result<(Vec<Run>, Vec<Recording>)> {
+    let Request { session, schedulers, command, trace_buffer } = *request;
     let duration = session.duration.or(session.workload.duration.map(|d| d.0)).or(session.cap);
     let workload = match command {
         // The guest's PATH is not this host's.
@@ -88,15 +96,16 @@ pub fn runs(
         duration,
         start_offset_max: session.perturb.start_offset_max,
         compute_noise_permille: session.perturb.compute_noise_permille,
+        trace: trace_buffer,
     };
     let count = u64::from(session.runs) * session.schedulers.len() as u64;
     let length = Duration::from_nanos(duration.unwrap_or(0));
     let patience =
         PATIENCE + u32::try_from(count).unwrap_or(u32::MAX) * (length * 2 + RUN_PATIENCE);
     match carry_out(task, &programs, on, &session.machine, options, patience)? {
-        (Reply::Runs { mut runs, .. }, notes) => {
+        (Reply::Runs { mut runs, recordings, .. }, notes) => {
             runs.iter_mut().for_each(|run| run.notes.extend(notes.iter().cloned()));
-            Ok(runs)
+            Ok((runs, recordings))
         }
         (other, _) => Err(unexpected(&other)),
     }
@@ -146,6 +155,7 @@ fn in_vm(
     let (kernel, config) = vm::kernel(options.kernel.as_deref())?;
     let mut spec = VmSpec::new(&machine.topology, &kernel);
     spec.memory_mib = options.memory;
+    spec.extra_mib = job.trace_mib();
     spec.kernel_args = options.kernel_args.as_deref().unwrap_or_default();
     spec.accel = accel(options.accel);
     spec.needs = Need::sched_ext();
@@ -171,7 +181,7 @@ fn in_vm(
         output::write_file(path, text.as_bytes())?;
     }
     let outcome = booted?;
-    let reply = serde_json::from_slice(&outcome.output);
+    let reply = Reply::from_bytes(&outcome.output);
     let reply = reply.map_err(|e| anyhow::anyhow!("internal: the guest's reply: {e}"))?;
     Ok((reply, outcome.notes))
 }

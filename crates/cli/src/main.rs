@@ -21,6 +21,7 @@ mod progress;
 mod reference;
 mod run;
 mod topo;
+mod traces;
 mod vm;
 
 use std::process::ExitCode;

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `scxlab run`
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -12,17 +10,17 @@ use scxlab_bpf::vm::Engine;
 use scxlab_lab::report::{OnMachine, across_machines, report};
 use scxlab_lab::results::{Request, Results, Version};
 use scxlab_lab::run::Run;
-use scxlab_lab::session::{Progress, RunKey, Session};
-use scxlab_trace::{PerfettoSink, Sink, Tee, TimelineSink, Tracer};
+use scxlab_lab::session::{Progress, Session};
 use scxlab_workload::Perturb;
 use scxlab_workload::program::Dur;
 
 use crate::again::{self, Kept};
-use crate::args::{EngineArg, Format, On, RunArgs, Span};
+use crate::args::{EngineArg, Format, On, RunArgs};
 use crate::exit::{Bad, CliError};
 use crate::input::Inputs;
 use crate::progress::with_bar;
-use crate::{live, output};
+use crate::traces::Traces;
+use crate::{live, output, traces};
 
 /// A workload that says nothing of its end is not run for ever.
 const MAX_UNASKED_NS: u64 = 60_000_000_000;
@@ -35,7 +33,8 @@ struct Part {
     command: Option<Vec<String>>,
     /// Where its results go, if that is asked for.
     folder: Option<PathBuf>,
-    traces: Vec<PathBuf>,
+    /// The file of --trace, as it is called on this machine.
+    trace: Option<PathBuf>,
 }
 
 pub fn run(args: &RunArgs) -> Result<()> {
@@ -57,9 +56,6 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
         }
     }
     let _folder = args.output.as_deref().map(output::lock_folder).transpose()?;
-    if !targets.contains(&On::Sim) && (args.trace.is_some() || args.timeline.is_some()) {
-        output::say("note: only simulated runs are traced; no trace is written");
-    }
     let mut all: Vec<Results> = Vec::new();
     for part in &parts {
         let done = run_part(args, inputs, part, &targets)?;
@@ -94,12 +90,11 @@ fn parts(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Part>> {
         let (session, command) = session(args, inputs, &machine)?;
         session.check()?;
         let folder = args.output.as_deref().map(|folder| machine_folder(folder, &short, are_many));
-        let file = args.trace.as_ref().map(|file| match are_many {
+        let trace = args.trace.as_ref().map(|file| match are_many {
             true => output::with_name(file, &short),
             false => file.clone(),
         });
-        let traces = trace_paths(file, folder.as_deref(), &session);
-        Ok(Part { machine, session, command, folder, traces })
+        Ok(Part { machine, session, command, folder, trace })
     };
     machines.into_iter().map(part).collect()
 }
@@ -134,32 +129,46 @@ pub fn machine_folders(args: &RunArgs, folder: &Path) -> Vec<PathBuf> {
 /// What came of a part.
 struct Done {
     results: Results,
-    timelines: Vec<TextBuffer>,
+    timelines: String,
     interrupted: Option<CliError>,
 }
 
 fn run_part(args: &RunArgs, inputs: &Inputs, part: &Part, targets: &[On]) -> Result<Done> {
     let session = &part.session;
-    let timelines: Vec<TextBuffer> =
-        session.schedulers.iter().map(|_| TextBuffer::default()).collect();
+    let mut timelines = String::new();
     if let Some(folder) = &part.folder {
         output::make_folder(folder)?;
     }
     let files = output::Files::default();
-    let traces = |key: RunKey| tracer(args, session, key, (&part.traces, &files), &timelines);
     let mut runs = Vec::new();
     for on in targets {
+        let among = (targets.len() > 1).then_some(*on);
+        let paths = trace_paths(part, *on, among);
+        let traces = Traces::new(session, &files, paths, args.timeline, among);
         let progress = Progress::new(session);
         runs.extend(match on {
             On::Sim => {
                 let interrupt = interrupt(args.vm.deadline);
-                with_bar(&progress, || session.execute(&traces, &progress, &interrupt))?
+                with_bar(&progress, || {
+                    session.execute(&|key| traces.tracer(key), &progress, &interrupt)
+                })?
             }
             on => {
                 let command = part.command.as_deref();
-                live::runs(inputs, session, &args.scheduler, command, *on, &args.vm)?
+                let request = live::Request {
+                    session,
+                    schedulers: &args.scheduler,
+                    command,
+                    trace_buffer: traces.are_wanted().then_some(args.trace_buffer),
+                };
+                // Better now than when the results are there.
+                let tracers = traces.first_runs()?;
+                let (runs, recordings) = live::runs(inputs, &request, *on, &args.vm)?;
+                traces.replay(tracers, &runs, &recordings)?;
+                runs
             }
         });
+        timelines.push_str(&traces.timelines());
     }
     if is_unasked(args, session) {
         note_cut(&mut runs);
@@ -168,6 +177,17 @@ fn run_part(args: &RunArgs, inputs: &Inputs, part: &Part, targets: &[On]) -> Res
     let results = Results::new(session, request(args, &part.machine), runs);
     files.publish()?;
     Ok(Done { results, timelines, interrupted })
+}
+
+/// The trace files on a target, which has a name of its own if there are several. A folder gets those of simulated runs alone: on a
+/// real kernel a trace takes the workload's time, and only --trace asks for it.
+fn trace_paths(part: &Part, on: On, among: Option<On>) -> Vec<PathBuf> {
+    let file = part.trace.as_ref().map(|file| match among {
+        Some(on) => output::with_name(file, on.name()),
+        None => file.clone(),
+    });
+    let folder = part.folder.as_deref().filter(|_| on == On::Sim);
+    traces::paths(file, folder, &part.session)
 }
 
 /// Why simulated runs end now, if they do. A run on a real kernel has its own ways.
@@ -289,7 +309,7 @@ fn publish(args: &RunArgs, part: &Part, done: &Done) -> Result<()> {
     if args.format == Format::Table {
         output::print(&report(session, &done.results))?;
     }
-    show(args, session, &done.timelines)
+    traces::show(args.format, &done.timelines)
 }
 
 /// What is said of all machines: of those that were reached, if the command was interrupted.
@@ -315,93 +335,4 @@ fn finish(args: &RunArgs, parts: &[Part], all: &[Results]) -> Result<()> {
         output::write_file(&folder.join("report.txt"), output::visible(&text).as_bytes())?;
     }
     output::print(&format!("\n{text}"))
-}
-
-/// What is made of a run's events: a Perfetto file and a timeline, of the first run of each scheduler.
-fn tracer(
-    args: &RunArgs,
-    session: &Session,
-    key: RunKey,
-    (paths, files): (&[PathBuf], &output::Files),
-    timelines: &[TextBuffer],
-) -> io::Result<Tracer> {
-    let nr_cpus = session.machine.topology.nr_cpus();
-    let mut sinks: Vec<Box<dyn Sink>> = Vec::new();
-    if key.index == 0 {
-        if let Some(path) = paths.get(key.scheduler) {
-            let out = files.create(path)?;
-            sinks.push(Box::new(PerfettoSink::new(out, &session.machine.name, nr_cpus)));
-        }
-        if let Some(Span { from, to }) = args.timeline {
-            let out = timelines[key.scheduler].clone();
-            sinks.push(Box::new(TimelineSink::new(out, nr_cpus, from.0, to.0)));
-        }
-    }
-    Ok(if sinks.is_empty() { Tracer::default() } else { Tracer::with_sink(Tee(sinks)) })
-}
-
-/// A file in memory.
-#[derive(Clone, Default)]
-struct TextBuffer(Arc<Mutex<Vec<u8>>>);
-
-impl TextBuffer {
-    fn text(&self) -> String {
-        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-}
-
-impl io::Write for TextBuffer {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The timelines that were drawn.
-fn show(args: &RunArgs, session: &Session, timelines: &[TextBuffer]) -> Result<()> {
-    let mut text = String::new();
-    for (scheduler, timeline) in session.schedulers.iter().zip(timelines) {
-        let drawn = timeline.text();
-        if !drawn.is_empty() {
-            text.push_str(&format!("\n{}, seed {}\n{drawn}", scheduler.short, session.seed));
-        }
-    }
-    match args.format {
-        Format::Table => output::print(&text),
-        Format::Json => {
-            output::say(text.trim_end_matches('\n'));
-            Ok(())
-        }
-    }
-}
-
-/// The trace file of each scheduler's first run; none when no traces are wanted.
-fn trace_paths(file: Option<PathBuf>, folder: Option<&Path>, session: &Session) -> Vec<PathBuf> {
-    let shorts: Vec<&str> = session.schedulers.iter().map(|s| s.short.as_str()).collect();
-    match (file, folder) {
-        (Some(file), _) if shorts.len() == 1 => vec![file],
-        (Some(file), _) => named(&file, &shorts),
-        (None, Some(folder)) => named(&folder.join("trace.pftrace"), &shorts),
-        (None, None) => Vec::new(),
-    }
-}
-
-fn named(file: &Path, shorts: &[&str]) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for (at, short) in shorts.iter().enumerate() {
-        let path = output::with_name(file, short);
-        // Two schedulers that look alike in a file's name.
-        let taken = paths.contains(&path);
-        paths.push(if taken {
-            output::with_name(file, &format!("{short}-{}", at + 1))
-        } else {
-            path
-        });
-    }
-    paths
 }

@@ -31,6 +31,9 @@ pub struct Run {
     pub left_out: Vec<String>,
     /// Rolling hash of every event, in hexadecimal.
     pub trace_hash: String,
+    /// What its trace has of a run on a real kernel; None if it was not traced. Simulated runs lose no events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Traced>,
     pub wall_ns: u64,
     pub virtual_ns: u64,
     pub metrics: IndexMap<String, Metric>,
@@ -63,6 +66,7 @@ impl Run {
             never_ran: Vec::new(),
             left_out: Vec::new(),
             trace_hash: String::new(),
+            trace: None,
             wall_ns: 0,
             virtual_ns: 0,
             metrics: IndexMap::new(),
@@ -81,6 +85,14 @@ impl Run {
     pub fn went_well(&self) -> bool {
         self.counts && self.never_ran.is_empty()
     }
+}
+
+/// How much of a run is in its trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traced {
+    pub events: u64,
+    /// Events that found no room.
+    pub lost: u64,
 }
 
 /// A task that was runnable and never ran.

@@ -30,6 +30,11 @@ pub fn kind_name(kind: u64) -> String {
     found.map_or_else(|| format!("kind_{kind}"), |k| k.name().to_owned())
 }
 
+/// The number of a kind with that name; 0 of a name that is not known here.
+pub fn kind_number(name: &str) -> u32 {
+    KINDS.iter().find(|k| k.name() == name).map_or(0, |k| *k as u32)
+}
+
 /// One message of the kernel's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
@@ -140,5 +145,6 @@ mod tests {
         assert_eq!(kind_name(1026), "error_stall");
         assert_eq!(kind_name(64), "unreg");
         assert_eq!(kind_name(7), "kind_7");
+        assert_eq!((kind_number("error_stall"), kind_number("kind_7")), (1026, 0));
     }
 }

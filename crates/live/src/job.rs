@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What a live target is asked to do, in a form that fits into a virtual machine and back.
 //!
-//! Owns: the request and the reply. Objects travel beside the request, as files.
+//! Owns: the request and the reply. Objects travel beside the request, as files; what was recorded travels behind the reply.
 //! The same code carries a job out on this host and, as init, in a guest.
 
 use std::io;
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::RunningKernel;
 use crate::run::{LiveSpec, Work, run};
+use crate::trace::Recording;
 use crate::{LiveError, conform};
 
 /// A request.
@@ -59,6 +60,8 @@ pub enum Task {
         duration: Option<Nanos>,
         start_offset_max: Nanos,
         compute_noise_permille: u32,
+        /// Bytes for the events of each scheduler's first run, a power of two; none if it is not traced.
+        trace: Option<u32>,
     },
     /// Schedulers in situations; each is observed until it is as simulated, `tries` times at most.
     Conform { cases: Vec<Situation>, tries: u32 },
@@ -100,7 +103,7 @@ pub struct Situation {
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     /// In the order of the request: all of the first scheduler, then of the next.
-    Runs { kernel: String, runs: Vec<Run> },
+    Runs { kernel: String, runs: Vec<Run>, recordings: Vec<Recording> },
     /// Of each case, every try; only the last may be as simulated.
     Observed { kernel: String, cases: Vec<Vec<Observed>> },
     /// Nothing, and why.
@@ -117,6 +120,33 @@ pub enum FaultClass {
     Input,
     /// The kernel or its surroundings cannot do it.
     Target,
+}
+
+impl Reply {
+    /// As it travels: JSON without a line break, one, and the records of each recording.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec(self).expect("a reply is plain data");
+        bytes.push(b'\n');
+        if let Reply::Runs { recordings, .. } = self {
+            recordings.iter().for_each(|r| bytes.extend_from_slice(&r.records));
+        }
+        bytes
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Result<Reply, serde_json::Error> {
+        let end = bytes.iter().position(|b| *b == b'\n').unwrap_or(bytes.len());
+        let (head, mut rest) = bytes.split_at(end);
+        rest = rest.get(1..).unwrap_or_default();
+        let mut reply = serde_json::from_slice(head)?;
+        if let Reply::Runs { recordings, .. } = &mut reply {
+            for recording in recordings {
+                let records;
+                (records, rest) = rest.split_at(recording.len.min(rest.len()));
+                recording.records = records.to_vec();
+            }
+        }
+        Ok(reply)
+    }
 }
 
 impl SchedulerSource {
@@ -162,6 +192,16 @@ impl Job {
         Ok(())
     }
 
+    /// Memory that traces take at most: the ring, what was read from it, and the reply.
+    pub fn trace_mib(&self) -> u64 {
+        match &self.task {
+            Task::Runs { trace: Some(bytes), schedulers, .. } => {
+                (u64::from(*bytes) >> 20) * (1 + 2 * schedulers.len() as u64)
+            }
+            _ => 0,
+        }
+    }
+
     fn sources(&self) -> Vec<&SchedulerSource> {
         match &self.task {
             Task::Runs { schedulers, .. } => schedulers.iter().collect(),
@@ -200,6 +240,7 @@ impl Job {
                 duration,
                 start_offset_max,
                 compute_noise_permille,
+                trace,
             } => {
                 let prepared = schedulers
                     .iter()
@@ -210,6 +251,7 @@ impl Job {
                     Work::Command(_) => None,
                 };
                 let mut all: Vec<Vec<Run>> = prepared.iter().map(|_| Vec::new()).collect();
+                let mut recordings = Vec::new();
                 for index in 0..*runs {
                     for (at, scheduler) in prepared.iter().enumerate() {
                         let spec = LiveSpec {
@@ -225,12 +267,15 @@ impl Job {
                             cgroup_root: Some(cgroup_root()),
                             calibration,
                             target: self.target.name(),
+                            trace: trace.filter(|_| index == 0),
                         };
-                        all[at].push(run(&kernel, &spec)?);
+                        let (run, recording) = run(&kernel, &spec)?;
+                        all[at].push(run);
+                        recordings.extend(recording.map(|r| Recording { scheduler: at, ..r }));
                     }
                 }
                 let runs = all.into_iter().flatten().collect();
-                Ok(Reply::Runs { kernel: kernel.release, runs })
+                Ok(Reply::Runs { kernel: kernel.release, runs, recordings })
             }
             Task::Conform { cases, tries } => {
                 let mut observed = Vec::new();

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use scxlab_lab::counters::Counters;
-use scxlab_lab::run::{CgroupResult, Exit, MetricTable, StopReason, TaskResult};
+use scxlab_lab::run::{CgroupResult, Exit, MetricTable, StopReason, TaskResult, Traced};
 use scxlab_lab::shares::{Group, shares};
 use scxlab_machine::id::CpuId;
 use scxlab_machine::topology::{Distance, Topology};
@@ -44,6 +44,7 @@ pub struct Measured<'a> {
     pub counters: &'a Counters,
     /// Instructions that the verifier walked through, by program.
     pub verified: &'a [u64],
+    pub trace: Option<Traced>,
 }
 
 impl Measured<'_> {
@@ -186,6 +187,11 @@ impl Measured<'_> {
         if self.reading.lost > 0 {
             let lost = self.reading.lost;
             notes.push(format!("{lost} tasks ended that the probe had no room for"));
+        }
+        if let Some(Traced { lost, .. }) = self.trace.filter(|trace| trace.lost > 0) {
+            notes.push(format!(
+                "the trace lacks {lost} events, which found no room; --trace-buffer sets another size"
+            ));
         }
         if exit.kind != Exit::NONE {
             notes.push("the scheduler left; the rest ran under the default class".into());

@@ -5,13 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::mem::{offset_of, size_of};
+use std::os::fd::AsFd;
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use scxlab_lab::shares::Together;
+use scxlab_workload::native::StartSignal;
 
 use crate::LiveError;
 use crate::log::listen;
+use crate::ring;
+use crate::trace::Recording;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
 
@@ -32,6 +36,7 @@ struct CpuAccount {
     switches: u64,
     wakeups: u64,
     lost: u64,
+    untraced: u64,
 }
 
 /// `struct task_account`
@@ -148,6 +153,18 @@ impl Window {
         let set = self.0.update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY);
         set.map_err(|e| LiveError::Probe(format!("its window: {e}")))
     }
+
+    /// The same from where a workload's threads are released: a thread of ours might wait for a CPU meanwhile.
+    pub fn start_signal(&self) -> Result<StartSignal, LiveError> {
+        let signal = StartSignal::in_memory(self.0.as_fd());
+        signal.map_err(|e| LiveError::Probe(format!("its window: {e}")))
+    }
+
+    fn get(&self) -> Result<(u64, u64), libbpf_rs::Error> {
+        let bytes = self.0.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+        let at = |at: usize| bytes.get(at..).and_then(plain::<u64>).unwrap_or(u64::MAX);
+        Ok((at(0), at(size_of::<u64>())))
+    }
 }
 
 /// The probe at work.
@@ -157,19 +174,27 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Watches what descends from the process `root` from now on, on a machine of so many CPUs.
-    pub fn attach(root: u32, nr_cpus: u32) -> Result<Probe, LiveError> {
-        let (result, log) = listen(|| Probe::attach_quietly(root, nr_cpus));
+    /// Watches what descends from the process `root` from now on, on a machine of so many CPUs. With a ring of some bytes, a
+    /// power of two, it also writes down the events of every task.
+    pub fn attach(root: u32, nr_cpus: u32, ring: Option<u32>) -> Result<Probe, LiveError> {
+        let (result, log) = listen(|| Probe::attach_quietly(root, nr_cpus, ring));
         result.map_err(|e| LiveError::Probe(format!("{e}\n{}", tail(&log))))
     }
 
-    fn attach_quietly(root: u32, nr_cpus: u32) -> Result<Probe, libbpf_rs::Error> {
+    fn attach_quietly(
+        root: u32,
+        nr_cpus: u32,
+        ring: Option<u32>,
+    ) -> Result<Probe, libbpf_rs::Error> {
         let mut open = ObjectBuilder::default().name("probe")?.open_memory(OBJECT)?;
         for mut map in open.maps_mut() {
+            if let Some(bytes) = ring.filter(|_| map.name() == "ring") {
+                map.set_max_entries(bytes)?;
+            }
             let constants = map.name().to_string_lossy().ends_with(".rodata");
             if let Some(bytes) = map.initial_value_mut().filter(|_| constants) {
-                // The constants, in order: `root_tgid`, `nr_cpus`.
-                let constants = [root, nr_cpus];
+                // The constants, in order: `root_tgid`, `nr_cpus`, `tracing`.
+                let constants = [root, nr_cpus, u32::from(ring.is_some())];
                 for (to, value) in bytes.chunks_exact_mut(4).zip(constants) {
                     to.copy_from_slice(&value.to_ne_bytes());
                 }
@@ -194,6 +219,10 @@ impl Probe {
     /// Sums up what lies between `from` and `until`. Call it when the workload has ended: a task that lives is not
     /// in `tasks`.
     pub fn read(&self, from: u64, until: u64) -> Result<Reading, LiveError> {
+        let window = self.window()?.get().map_err(|e| LiveError::Probe(e.to_string()))?;
+        if window.0 == u64::MAX {
+            return Err(LiveError::Probe("nothing has opened its window".into()));
+        }
         self.read_all(from, until).map_err(|e| LiveError::Probe(e.to_string()))
     }
 
@@ -203,10 +232,7 @@ impl Probe {
             run_queue_wait: self.times(RUN_QUEUE_WAIT)?,
             ..Reading::default()
         };
-        let cpus = self.map("cpus")?;
-        let accounts = cpus.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
-        for bytes in &accounts {
-            let Some(cpu) = plain::<CpuAccount>(bytes) else { continue };
+        for cpu in self.cpus()? {
             // Since its last switch it has had one task.
             let rest = until.saturating_sub(cpu.since.max(from));
             let (busy, idle) = if cpu.is_busy != 0 { (rest, 0) } else { (0, rest) };
@@ -235,6 +261,25 @@ impl Probe {
             }
         }
         Ok(reading)
+    }
+
+    /// Takes what was written down so far out of the ring.
+    pub fn recording(&self) -> Result<Recording, LiveError> {
+        let recorded = self.window().map(|window| self.recorded(&window))?;
+        recorded.map_err(|e| LiveError::Probe(format!("its trace: {e}")))
+    }
+
+    fn recorded(&self, window: &Window) -> Result<Recording, libbpf_rs::Error> {
+        let (from, until) = window.get()?;
+        let mut records = Vec::new();
+        ring::read(&self.map("ring")?, |record| records.extend_from_slice(record))?;
+        let lost = self.cpus()?.iter().map(|cpu| cpu.untraced).collect();
+        Ok(Recording { scheduler: 0, from, until, lost, len: records.len(), records })
+    }
+
+    fn cpus(&self) -> Result<Vec<CpuAccount>, libbpf_rs::Error> {
+        let copies = self.map("cpus")?.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+        Ok(copies.unwrap_or_default().iter().filter_map(|bytes| plain(bytes)).collect())
     }
 
     fn tasks(&self) -> Result<Vec<TaskSum>, libbpf_rs::Error> {
@@ -271,9 +316,8 @@ impl Probe {
 }
 
 fn summed(task: &TaskAccount) -> TaskSum {
-    let end = task.comm.iter().position(|b| *b == 0).unwrap_or(task.comm.len());
     TaskSum {
-        name: String::from_utf8_lossy(&task.comm[..end]).into_owned(),
+        name: text(&task.comm),
         tid: task.pid,
         tgid: task.tgid,
         nice: task.nice,
@@ -286,8 +330,14 @@ fn summed(task: &TaskAccount) -> TaskSum {
     }
 }
 
+/// What is before the NUL.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
 /// The first bytes as a plain value.
-fn plain<T: Copy + Plain>(bytes: &[u8]) -> Option<T> {
+pub(crate) fn plain<T: Copy + Plain>(bytes: &[u8]) -> Option<T> {
     let bytes = bytes.get(..size_of::<T>())?;
     // SAFETY: the bytes are as many as T has, T is plain data, and no alignment is assumed.
     Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
@@ -297,7 +347,7 @@ fn plain<T: Copy + Plain>(bytes: &[u8]) -> Option<T> {
 ///
 /// # Safety
 /// Only for integers and `repr(C)` structs of them.
-unsafe trait Plain {}
+pub(crate) unsafe trait Plain {}
 // SAFETY: integers, and structs of integers that leave no gaps.
 unsafe impl Plain for u32 {}
 // SAFETY: as above.

@@ -12,7 +12,7 @@ use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_workload::native::{
     self, Calibration, CommandReport, CommandStatus, NativeConfig, NativeReport, NativeStop,
-    StartSignal, Unlisted,
+    Unlisted,
 };
 use scxlab_workload::{Perturb, Program};
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,7 @@ use crate::kernel::{RunningKernel, now};
 use crate::measure::Measured;
 use crate::probe::Probe;
 use crate::scheduler::Scheduler;
+use crate::trace::Recording;
 
 /// What is run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,40 +43,25 @@ impl Work {
     }
 
     fn run(&self, spec: &LiveSpec<'_>, probe: &Probe) -> Result<NativeReport, LiveError> {
-        let window = probe.window()?;
         let program = match self {
             Work::Program(program) => program,
             Work::Command(words) => {
                 let start = now();
-                window.set(start, spec.duration.map_or(u64::MAX, |d| start.saturating_add(d)))?;
+                let until = spec.duration.map_or(u64::MAX, |d| start.saturating_add(d));
+                probe.window()?.set(start, until)?;
                 return Ok(of_command(native::run_command(words, spec.duration)?));
             }
         };
-        let started = StartSignal::new()
-            .map_err(|error| LiveError::Probe(format!("no start signal: {error}")))?;
         let config = NativeConfig {
             duration: spec.duration,
             cgroup_root: spec.cgroup_root.clone(),
             seed: spec.seed,
             perturb: spec.perturb,
             calibration: spec.calibration,
-            on_start: Some(started.clone()),
+            on_start: Some(probe.window()?.start_signal()?),
             ..NativeConfig::default()
         };
-        std::thread::scope(|threads| {
-            let opener = threads.spawn(|| match started.wait() {
-                None => Ok(()),
-                Some(at) => {
-                    window.set(at, spec.duration.map_or(u64::MAX, |d| at.saturating_add(d)))
-                }
-            });
-            let report = native::run(program, &config);
-            started.cancel();
-            opener
-                .join()
-                .unwrap_or_else(|_| Err(LiveError::Probe("its thread panicked".into())))?;
-            Ok(report?)
-        })
+        Ok(native::run(program, &config)?)
     }
 }
 
@@ -122,10 +108,15 @@ pub struct LiveSpec<'a> {
     pub calibration: Option<Calibration>,
     /// `host` or `vm`, as it is written into the result.
     pub target: &'static str,
+    /// Bytes for the events of a traced run, a power of two.
+    pub trace: Option<u32>,
 }
 
 /// Runs the workload under the scheduler, from the first task to the last.
-pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError> {
+pub fn run(
+    kernel: &RunningKernel,
+    spec: &LiveSpec<'_>,
+) -> Result<(Run, Option<Recording>), LiveError> {
     kernel.check_free()?;
     let began = Instant::now();
     let label = &spec.scheduler.label;
@@ -133,10 +124,13 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
     let attach = |object| Scheduler::attach(object, label, spec.machine, kernel);
     let attached = object.map(attach).transpose()?;
     let stats = RunStats::enable();
-    let probe = Probe::attach(std::process::id(), spec.machine.topology.nr_cpus() as u32)?;
+    let nr_cpus = spec.machine.topology.nr_cpus() as u32;
+    let probe = Probe::attach(std::process::id(), nr_cpus, spec.trace)?;
     let report = spec.workload.run(spec, &probe)?;
     let program = spec.workload.program();
     let reading = probe.read(report.started_ns, report.ended_ns)?;
+    let recording = spec.trace.map(|_| probe.recording()).transpose()?;
+    let trace = recording.as_ref().map(Recording::counts);
     let ops = attached.as_ref().map(Scheduler::op_costs).unwrap_or_default();
     let verified = attached.as_ref().map(Scheduler::verified_insns).unwrap_or_default();
     let counters = attached.as_ref().map(Scheduler::counters).unwrap_or_default();
@@ -156,6 +150,7 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
         ops: &ops,
         counters: &counters,
         verified: &verified,
+        trace,
     };
     let run = Run {
         scheduler: label.clone(),
@@ -167,6 +162,7 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
         left_out,
         // There is no trace of a real run that could be the same twice.
         trace_hash: String::new(),
+        trace,
         wall_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
         virtual_ns: report.length_ns(),
         metrics: measured.metrics().0,
@@ -175,7 +171,7 @@ pub fn run(kernel: &RunningKernel, spec: &LiveSpec<'_>) -> Result<Run, LiveError
         notes: measured.notes(&program, &exit, &notes),
         exit,
     };
-    Ok(run.judged())
+    Ok((run.judged(), recording))
 }
 
 /// Has the kernel count calls and time of BPF programs, until dropped.

@@ -3,18 +3,18 @@
 //!
 //! Owns: which of its programs watches which of the scheduler's. Does not: compare (see the lab's `conform`).
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd};
 
-use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, RingBufferBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
 use scxlab_bpf::object::MemberKind;
 use scxlab_lab::conform::Entry;
 use scxlab_lab::prepare::PreparedObject;
 
 use crate::LiveError;
 use crate::log::listen;
+use crate::ring;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/witness.bpf.o"));
 /// A program's name is this and its operation.
@@ -45,19 +45,12 @@ impl Witness {
             let found = self.object.maps().find(|m| m.name().to_string_lossy().ends_with(end));
             found.ok_or_else(|| std::io::Error::other(format!("no map {end}")))
         };
-        let entries = RefCell::new(Vec::new());
-        let take = |record: &[u8]| {
-            entries.borrow_mut().extend(Entry::read(record));
-            0
-        };
-        let ring = map("ring")?;
-        let mut builder = RingBufferBuilder::new();
-        builder.add(&ring, take)?;
-        builder.build()?.consume()?;
+        let mut entries = Vec::new();
+        ring::read(&map("ring")?, |record| entries.extend(Entry::read(record)))?;
         // `nr_lost` is all of it.
         let lost = map(".bss")?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
         let lost = lost.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
-        Ok((entries.into_inner(), lost))
+        Ok((entries, lost))
     }
 }
 

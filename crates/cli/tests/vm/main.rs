@@ -14,6 +14,7 @@ mod refusals;
 mod schema;
 mod shipped;
 mod soak;
+mod trace;
 
 use bench::{Bench, metric, scxlab};
 

@@ -40,6 +40,7 @@ fn run(target: &'static str, switches: u64, heavy_ms: u64) -> Run {
         never_ran: Vec::new(),
         left_out: Vec::new(),
         trace_hash: String::new(),
+        trace: None,
         wall_ns: 0,
         virtual_ns: 0,
         metrics: metrics.0,

@@ -47,6 +47,7 @@ pub fn result(seen: Seen<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run
         never_ran: Vec::new(),
         left_out: left_out(spec),
         trace_hash: format!("{hash:016x}"),
+        trace: None,
         wall_ns: 0,
         virtual_ns: k.now,
         metrics: metrics.0,

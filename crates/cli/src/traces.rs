@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What is made of events: a Perfetto file and a timeline of the first run of each scheduler on each target.
+//!
+//! Owns: the files' names. Does not: know where the events come from.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use scxlab_lab::run::Run;
+use scxlab_lab::session::{RunKey, Session, SessionError};
+use scxlab_live::trace::Recording;
+use scxlab_trace::{PerfettoSink, Sink, Tee, TimelineSink, Tracer};
+
+use crate::args::{Format, On, Span};
+use crate::output::{self, Files};
+
+/// Those of a session on one target.
+pub struct Traces<'a> {
+    session: &'a Session,
+    files: &'a Files,
+    /// Of each scheduler; none when no files are wanted.
+    paths: Vec<PathBuf>,
+    span: Option<Span>,
+    timelines: Vec<TextBuffer>,
+    /// For headings: the target, if there are several.
+    on: Option<On>,
+}
+
+impl<'a> Traces<'a> {
+    pub fn new(
+        session: &'a Session,
+        files: &'a Files,
+        paths: Vec<PathBuf>,
+        span: Option<Span>,
+        on: Option<On>,
+    ) -> Traces<'a> {
+        let timelines = session.schedulers.iter().map(|_| TextBuffer::default()).collect();
+        Traces { session, files, paths, span, timelines, on }
+    }
+
+    /// Whether anything is made of them.
+    pub fn are_wanted(&self) -> bool {
+        !self.paths.is_empty() || self.span.is_some()
+    }
+
+    pub fn tracer(&self, key: RunKey) -> io::Result<Tracer> {
+        let machine = &self.session.machine;
+        let nr_cpus = machine.topology.nr_cpus();
+        let mut sinks: Vec<Box<dyn Sink>> = Vec::new();
+        if key.index == 0 {
+            if let Some(path) = self.paths.get(key.scheduler) {
+                let out = self.files.create(path)?;
+                sinks.push(Box::new(PerfettoSink::new(out, &machine.name, nr_cpus)));
+            }
+            if let Some(Span { from, to }) = self.span {
+                let out = self.timelines[key.scheduler].clone();
+                sinks.push(Box::new(TimelineSink::new(out, nr_cpus, from.0, to.0)));
+            }
+        }
+        Ok(if sinks.is_empty() { Tracer::default() } else { Tracer::with_sink(Tee(sinks)) })
+    }
+
+    /// Of the first run of each scheduler.
+    pub fn first_runs(&self) -> Result<Vec<Tracer>, SessionError> {
+        let keys = (0..self.session.schedulers.len()).map(first);
+        keys.map(|key| self.tracer(key).map_err(|error| self.failed(key, error))).collect()
+    }
+
+    /// Gives them what was recorded on a real kernel; `runs` are all runs of the session, in order.
+    pub fn replay(
+        &self,
+        mut tracers: Vec<Tracer>,
+        runs: &[Run],
+        recordings: &[Recording],
+    ) -> Result<(), SessionError> {
+        for recording in recordings {
+            let run = &runs[recording.scheduler * self.session.runs as usize];
+            let tracer = &mut tracers[recording.scheduler];
+            recording.replay(&run.exit, tracer);
+            let key = first(recording.scheduler);
+            tracer.finish().map_err(|error| self.failed(key, error))?;
+        }
+        Ok(())
+    }
+
+    fn failed(&self, key: RunKey, error: io::Error) -> SessionError {
+        let scheduler = self.session.schedulers[key.scheduler].label.clone();
+        SessionError::Trace { scheduler, seed: self.session.seed_of(key), error }
+    }
+
+    /// The timelines that were drawn.
+    pub fn timelines(&self) -> String {
+        let on = self.on.map_or(String::new(), |on| format!(" on {}", on.name()));
+        let mut text = String::new();
+        for (scheduler, timeline) in self.session.schedulers.iter().zip(&self.timelines) {
+            let drawn = timeline.text();
+            if !drawn.is_empty() {
+                let seed = self.session.seed;
+                text.push_str(&format!("\n{}{on}, seed {seed}\n{drawn}", scheduler.short));
+            }
+        }
+        text
+    }
+}
+
+fn first(scheduler: usize) -> RunKey {
+    RunKey { scheduler, index: 0 }
+}
+
+/// Prints timelines.
+pub fn show(format: Format, timelines: &str) -> anyhow::Result<()> {
+    match format {
+        Format::Table => output::print(timelines),
+        Format::Json => {
+            output::say(timelines.trim_end_matches('\n'));
+            Ok(())
+        }
+    }
+}
+
+/// The trace file of each scheduler's first run; none when no traces are wanted.
+pub fn paths(file: Option<PathBuf>, folder: Option<&Path>, session: &Session) -> Vec<PathBuf> {
+    let shorts: Vec<&str> = session.schedulers.iter().map(|s| s.short.as_str()).collect();
+    match (file, folder) {
+        (Some(file), _) if shorts.len() == 1 => vec![file],
+        (Some(file), _) => named(&file, &shorts),
+        (None, Some(folder)) => named(&folder.join("trace.pftrace"), &shorts),
+        (None, None) => Vec::new(),
+    }
+}
+
+fn named(file: &Path, shorts: &[&str]) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for (at, short) in shorts.iter().enumerate() {
+        let path = output::with_name(file, short);
+        // Two schedulers that look alike in a file's name.
+        let taken = paths.contains(&path);
+        paths.push(if taken {
+            output::with_name(file, &format!("{short}-{}", at + 1))
+        } else {
+            path
+        });
+    }
+    paths
+}
+
+/// A file in memory.
+#[derive(Clone, Default)]
+struct TextBuffer(Arc<Mutex<Vec<u8>>>);
+
+impl TextBuffer {
+    fn text(&self) -> String {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl io::Write for TextBuffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
