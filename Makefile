@@ -16,11 +16,13 @@ SCXLAB = $(CARGO) run --locked --quiet --release --package scxlab-cli --bin scxl
 
 FUZZ_TARGETS := object_loader libbpf interpreter engines schedulers rtapp_parser workloads machines lstopo recipes results
 FUZZ_SECONDS ?= 600
+# Targets at a time.
+FUZZ_JOBS ?= 1
 SOAK_SECONDS ?= 60
 
 step = @echo "== $(1)"
 
-.PHONY: help setup build install pgo test demo fmt lint deny pins unit aarch64 objects kernel-objects scx-objects abi bench claims-vm tidy clean fuzz fuzz-corpus soak conserve
+.PHONY: help setup build install pgo test demo fmt lint deny pins unit aarch64 objects kernel-objects scx-objects abi bench claims-vm tidy clean fuzz fuzz-short fuzz-grow fuzz-corpus soak conserve
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
@@ -34,7 +36,9 @@ help:
 	@echo "make deny            check licences, sources and known vulnerabilities of what is linked; one of the tests"
 	@echo "make pins            pin the newest kernel and published schedulers (tools/pins.txt)"
 	@echo "make fuzz-corpus     every input of the fuzz targets' corpus once; one of the tests"
-	@echo "make fuzz            run each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)); needs cargo-fuzz"
+	@echo "make fuzz            run each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)), FUZZ_JOBS ($(FUZZ_JOBS)) at a time"
+	@echo "make fuzz-short      run each for half a minute, two at a time"
+	@echo "make fuzz-grow       take inputs that reach more code, which make fuzz found, into the corpus"
 	@echo "make kernel-objects  compile the kernel's own schedulers and selftests into build/kernel/objects"
 	@echo "make scx-objects     take the objects of SCX_CRATES into build/scx/objects"
 	@echo "make soak            every mode of every shipped scheduler under stress in a VM, SOAK_SECONDS ($(SOAK_SECONDS)) each"
@@ -65,15 +69,19 @@ demo: build
 	@$(SCXLAB) run -s eevdf -s vtime -w workloads/desktop-build.toml -m laptop-4c8t -n 5 --trace $(BUILD)/demo.pftrace
 	@echo "Traces: $(BUILD)/demo.eevdf.pftrace, $(BUILD)/demo.vtime.pftrace; the Perfetto UI opens them."
 
-# What is found grows in build/fuzz, the seeds in fuzz/corpus are read only. The flag lets a stable compiler sanitize.
+# Inputs that reach new code collect in build/fuzz; those of fuzz/corpus change with `fuzz-grow` alone.
 fuzz:
-	@for target in $(FUZZ_TARGETS); do \
-		echo "== fuzz $$target for $(FUZZ_SECONDS) s"; \
-		mkdir -p $(BUILD)/fuzz/$$target; \
-		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --fuzz-dir fuzz $$target \
-			$(BUILD)/fuzz/$$target fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS) \
-			-rss_limit_mb=4096 -timeout=20 -print_final_stats=1 || exit 1; \
-	done
+	$(call step,fuzzing)
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_JOBS=$(FUZZ_JOBS) tools/fuzz.sh run $(FUZZ_TARGETS)
+
+# Long enough to notice what breaks at once.
+fuzz-short: FUZZ_SECONDS := 30
+fuzz-short: FUZZ_JOBS := 2
+fuzz-short: fuzz
+
+fuzz-grow:
+	$(call step,corpus of the fuzz targets)
+	@tools/fuzz.sh grow $(FUZZ_TARGETS)
 
 # In order, so that the cheap ones fail first, and each is named when it does.
 test:

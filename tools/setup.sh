@@ -9,7 +9,7 @@ set -eu
 # compilers; what libbpf, bpftool and the build script of scx_rustland link to; what unpacks and describes a kernel; the demo's and guests' workloads; guests;
 # code for another machine: its linker and emulator
 packages="
-    clang-19 llvm-19 libclang-19-dev gcc libc6-dev make pkg-config
+    clang-19 llvm-19 libclang-19-dev gcc g++ libc6-dev make pkg-config
     libelf-dev zlib1g-dev libseccomp-dev protobuf-compiler
     apt ca-certificates binutils file python3 tar xz-utils zstd
     rt-app rt-tests stress-ng

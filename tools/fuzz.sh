@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0-only
+# Runs fuzz targets with the address sanitizer, as docs/internals/fuzzing.md describes.
+#
+#     tools/fuzz.sh run TARGET...     each for FUZZ_SECONDS, FUZZ_JOBS of them at a time
+#     tools/fuzz.sh grow TARGET...    takes from build/fuzz into fuzz/corpus the inputs that reach more code
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+. tools/pinned.sh
+fuzz=build/tools/bin/cargo-fuzz
+found=build/fuzz
+
+# Lets a stable compiler sanitize.
+export RUSTC_BOOTSTRAP=1
+# Sanitized code is large, and seldom built twice.
+export CARGO_INCREMENTAL=0
+export RUSTC_WRAPPER=$root/tools/fuzz-rustc.sh
+# Names of functions in reports.
+ASAN_SYMBOLIZER_PATH=$(command -v llvm-symbolizer-19 || command -v llvm-symbolizer || true)
+export ASAN_SYMBOLIZER_PATH
+
+# libFuzzer with limits that a slow host does not reach: TARGET FOLDER... -- OPTION...
+# With the profile for development, because compiling everything fully optimized takes longer than CI fuzzes.
+fuzzer() {
+    local target=$1
+    shift
+    "$fuzz" fuzz run --dev --fuzz-dir fuzz "$target" "$@" -timeout=600 -rss_limit_mb=4096
+}
+
+run_one() {
+    local target=$1 log=$found/$1.log artifact
+    mkdir -p "$found/$target"
+    if fuzzer "$target" "$found/$target" "fuzz/corpus/$target" -- \
+        -max_total_time="$FUZZ_SECONDS" -print_final_stats=1 >"$log" 2>&1; then
+        echo "$target: $(awk '/^stat::number_of_executed_units/ { print $2 }' "$log") executions," \
+            "$(sed -n 's/^#[0-9]*\s*DONE\s*cov: \([0-9]*\).*/\1/p' "$log") edges"
+        return
+    fi
+    tail -n 100 "$log"
+    echo "fuzz: $target has found something; all of its output is in $log"
+    artifact=$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)
+    [ -z "$artifact" ] || { echo "fuzz: the input, gzip and base64:"; gzip -9c "$artifact" | base64; }
+    return 1
+}
+
+# Named inputs stay. Others have the name of their hash, and stay as long as no smaller ones reach the same edges.
+grow_one() {
+    local target=$1 corpus=fuzz/corpus/$1
+    mkdir -p "$found/$target"
+    find "$corpus" -regextype posix-extended -regex '.*/[0-9a-f]{40}' -exec mv -t "$found/$target" {} +
+    fuzzer "$target" "$corpus" "$found/$target" -- -merge=1 -use_counters=0 >"$found/$target.log" 2>&1
+    echo "$target: $(find "$corpus" -type f | wc -l) inputs, $(du -sb "$corpus" | cut -f1) bytes"
+}
+
+command=$1
+shift
+case $command in
+    run)
+        install_pinned cargo-fuzz
+        "$fuzz" fuzz build --dev --fuzz-dir fuzz
+        printf '%s\n' "$@" | xargs -P "${FUZZ_JOBS:-1}" -n 1 "$0" run-one
+        ;;
+    grow)
+        install_pinned cargo-fuzz
+        for target in "$@"; do grow_one "$target"; done
+        ;;
+    run-one) run_one "$1" ;;
+    *) echo "fuzz: no such command: $command" >&2; exit 2 ;;
+esac
