@@ -8,9 +8,8 @@ cd "$(dirname "$0")"
 objects() {
     local from=../crates/bpf/testdata to=corpus/object_loader
     for object in "$from"/*.bpf.o "$from"/kernel.o; do
-        # What a linker wants and a loader does not read.
-        llvm-objcopy-19 --remove-section=.llvm_addrsig --remove-section=.rel.BTF \
-            --remove-section=.rel.BTF.ext "$object" "$to/$(basename "$object")"
+        # What a linker wants and a loader does not read. It reads .rel.BTF: without it no variable has an offset.
+        llvm-objcopy-19 --remove-section=.llvm_addrsig --remove-section=.rel.BTF.ext "$object" "$to/$(basename "$object")"
     done
 }
 

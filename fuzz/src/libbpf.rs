@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 
 use libbpf_rs::libbpf_sys::{BPF_MAP_TYPE_STRUCT_OPS, bpf_map__type};
 use libbpf_rs::{AsRawLibbpf, ObjectBuilder};
-use scxlab_bpf::object::Object;
+use scxlab_bpf::map::map_type;
+use scxlab_bpf::object::{Object, ObjectError};
+
+const PAGE: u32 = 4096;
 
 /// Kind, key, value and number of elements by name.
 type Maps = BTreeMap<String, [u32; 4]>;
@@ -25,26 +28,42 @@ pub struct View {
 }
 
 pub fn check(data: &[u8]) {
-    if let (Some(ours), Some(theirs)) = (ours(data), theirs(data)) {
+    if let (Ok(ours), Some(theirs)) = (ours(data), theirs(data)) {
         assert_eq!(ours, theirs, "ours, and libbpf's");
     }
 }
 
 /// As our loader sees it.
-pub fn ours(data: &[u8]) -> Option<View> {
-    let object = Object::parse(data, "fuzz").ok()?;
+pub fn ours(data: &[u8]) -> Result<View, ObjectError> {
+    let object = Object::parse(data, "fuzz")?;
     let mut view = View::default();
     for map in &object.maps {
-        let what = [map.map_type, map.key_size, map.value_size, map.max_entries];
+        let entries = rounded(map.map_type, map.max_entries);
+        let what = [map.map_type, map.key_size, map.value_size, entries];
         view.maps.insert(map.name.clone(), what);
     }
     view.struct_ops = object.struct_ops.iter().map(|table| table.name.clone()).collect();
     for (_, function, _) in object.programs() {
-        let what = (function.section.clone(), function.insns.len());
+        // libbpf drops the mark of a program that is not loaded unless asked for.
+        let section = function.section.strip_prefix('?').unwrap_or(&function.section);
+        let what = (section.to_owned(), function.insns.len());
         view.programs.insert(function.name.clone(), what);
     }
     view.struct_ops.sort();
-    Some(view)
+    Ok(view)
+}
+
+/// libbpf rounds the size of a ring buffer up to a power of two of pages when it opens a file, our loader when it creates the map.
+fn rounded(kind: u32, entries: u32) -> u32 {
+    let ring = matches!(kind, map_type::RINGBUF | map_type::USER_RINGBUF);
+    if !ring || entries == 0 {
+        return entries;
+    }
+    entries
+        .div_ceil(PAGE)
+        .checked_next_power_of_two()
+        .and_then(|n| n.checked_mul(PAGE))
+        .unwrap_or(entries)
 }
 
 /// As libbpf sees it.

@@ -38,3 +38,14 @@ targets! {
     recipes: texts::recipe,
     results: texts::results,
 }
+
+/// A refused object tests little of what comes after parsing.
+#[test]
+fn loaders_accept_objects() {
+    for name in ["core", "full", "torn"] {
+        let path = format!("{}/corpus/libbpf/{name}.bpf.o", env!("CARGO_MANIFEST_DIR"));
+        let data = fs::read(&path).unwrap();
+        let ours = libbpf::ours(&data).unwrap_or_else(|e| panic!("{path}: {e}"));
+        assert_eq!(Some(ours), libbpf::theirs(&data), "{path}");
+    }
+}
