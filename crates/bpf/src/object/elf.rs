@@ -28,8 +28,11 @@ pub struct Section<'a> {
 }
 
 impl Section<'_> {
+    /// Instructions. libbpf's `is_sec_name_dwarf()`: what a debugger reads has none, whatever its flags say.
     pub fn is_code(&self) -> bool {
-        self.kind == elf::SHT_PROGBITS && self.flags.0 & elf::SHF_EXECINSTR.0 != 0
+        !self.name.starts_with(".debug_")
+            && self.kind == elf::SHT_PROGBITS
+            && self.flags.0 & elf::SHF_EXECINSTR.0 != 0
     }
 }
 
