@@ -267,11 +267,18 @@ fn full_disk(folder: &Path, blocks: Option<usize>) -> (Option<String>, Vec<(Stri
     let mut command = Command::new("sh");
     command.args(["-c", script, &limit, env!("CARGO_BIN_EXE_scxlab")]);
     command.args(["run", "-s", "vtime", "-w", "hogs,tasks=2", "-m", "2c", "--duration", "50ms"]);
-    let out = command.arg("-o").arg(folder).output().unwrap();
+    fs::create_dir(folder).unwrap();
+    // By the same name each time, since the command is among the files.
+    let out = command.args(["-o", "out"]).current_dir(folder).output().unwrap();
     let said = (!out.status.success()).then(|| String::from_utf8_lossy(&out.stderr).into_owned());
-    let names = if folder.is_dir() { files(folder) } else { Vec::new() };
+    let out = folder.join("out");
+    let mut names = Vec::new();
+    for (below, dir) in [("", out.clone()), ("request/", out.join("request"))] {
+        let found = if dir.is_dir() { files(&dir) } else { Vec::new() };
+        names.extend(found.iter().filter(|n| *n != "request").map(|n| format!("{below}{n}")));
+    }
     let read = |name: String| {
-        let bytes = fs::read(folder.join(&name)).unwrap();
+        let bytes = fs::read(out.join(&name)).unwrap();
         (name, bytes)
     };
     (said, names.into_iter().map(read).collect())
