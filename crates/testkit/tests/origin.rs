@@ -10,7 +10,7 @@ const RELAY: &str = include_str!("../../../bpf/selftest/relay/relay.bpf.c");
 #[test]
 fn an_error_of_a_syscall_program_names_it() {
     let mut lines = (1..).zip(RELAY.lines());
-    let (line, _) = lines.find(|(_, text)| text.contains("scx_bpf_kick_cpu(")).unwrap();
+    let (line, text) = lines.find(|(_, text)| text.contains("scx_bpf_kick_cpu(")).unwrap();
     for (engine, machine) in [(Engine::Interp, "1n1c1t"), (Engine::Jit, "1n2c2t")] {
         let mut k = sim::kernel(machine, "hogs,tasks=2", 1);
         sim::choose_engine(&mut k, engine);
@@ -27,7 +27,7 @@ fn an_error_of_a_syscall_program_names_it() {
         assert_eq!(exit.message, "invalid CPU 77");
         let [place] = &exit.origin.lines[..] else { panic!("{:?}", exit.origin.lines) };
         assert!(place.starts_with("in a syscall program: which_cpu at instruction "), "{place}");
-        assert!(place.ends_with(&format!("relay.bpf.c:{line})")), "{place}");
+        assert!(place.ends_with(&format!("relay.bpf.c:{line}: {})", text.trim())), "{place}");
         assert!(exit.dump.contains("\n  #0 which_cpu [relay syscall] "), "{}", exit.dump);
     }
 }
