@@ -96,12 +96,14 @@ test:
 
 fmt:
 	@$(CARGO) fmt --all
+	@$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 lint:
 	$(call step,format and lints)
 	@$(CARGO) fmt --all --check
+	@$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	@$(CARGO) clippy --locked --quiet --workspace --all-targets -- -D warnings
-	@$(CARGO) check --locked --quiet --manifest-path fuzz/Cargo.toml --target-dir target
+	@$(CARGO) clippy --locked --quiet --manifest-path fuzz/Cargo.toml --target-dir target --all-targets -- -D warnings
 
 deny:
 	$(call step,licences and sources)

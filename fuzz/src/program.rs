@@ -13,7 +13,9 @@ use scxlab_bpf::kfunc::KfuncId;
 use scxlab_bpf::map::{MapDef, MapId, SpecialField, SpecialKind, map_flag, map_type};
 use scxlab_bpf::mem::ARENA_WINDOW;
 use scxlab_bpf::vm::bare::BareHost;
-use scxlab_bpf::vm::{Config, Engine, Func, FuncId, Image, InstanceId, InstanceParts, Limits, call_raw};
+use scxlab_bpf::vm::{
+    Config, Engine, Func, FuncId, Image, InstanceId, InstanceParts, Limits, call_raw,
+};
 
 const REPAIR: u8 = 1;
 const KERNEL_STORES: u8 = 2;

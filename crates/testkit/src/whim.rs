@@ -26,7 +26,8 @@ use crate::sim;
 const MS: Nanos = 1_000_000;
 /// Of a run, in virtual time.
 const STEP: Nanos = 5 * MS;
-const STEPS: u64 = 40;
+/// Of a whole run: longer than most watchdogs wait.
+pub const STEPS: u64 = 40;
 /// So that a scheduler which does too much is ejected soon.
 const INSNS_PER_CALL: u64 = 200_000;
 const MAX_EVENTS: u64 = 300_000;
@@ -53,10 +54,10 @@ pub fn input(seed: u64) -> Vec<u8> {
     (0..INPUT / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
 }
 
-/// Runs what the bytes stand for on both engines; panics if a promise is broken.
-pub fn check(data: &[u8]) -> Seen {
-    let interp = run(data, Engine::Interp);
-    assert_eq!(interp, run(data, Engine::Jit), "the engines differ");
+/// Runs what the bytes stand for on both engines, for so many steps of 5 ms; panics if a promise is broken.
+pub fn check(data: &[u8], steps: u64) -> Seen {
+    let interp = run(data, steps, Engine::Interp);
+    assert_eq!(interp, run(data, steps, Engine::Jit), "the engines differ");
     interp
 }
 
@@ -79,7 +80,7 @@ impl Choices<'_> {
     }
 }
 
-fn run(data: &[u8], engine: Engine) -> Seen {
+fn run(data: &[u8], steps: u64, engine: Engine) -> Seen {
     let mut choices = Choices(data);
     let mut k = boot(&mut choices);
     sim::choose_engine(&mut k, engine);
@@ -94,7 +95,7 @@ fn run(data: &[u8], engine: Engine) -> Seen {
         attach(&mut k, &loaded, &mut ends);
     }
     k.start();
-    for step in 1..=STEPS {
+    for step in 1..=steps {
         k.advance(step * STEP);
         watch.look(&k);
         assert!(watch.broken.is_empty(), "{:#?}", watch.broken);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! No scheduler can break the simulated kernel: a few hundred random ones, on random machines under random workloads.
 
-use scxlab_testkit::whim::{check, input};
+use scxlab_testkit::whim::{STEPS, check, input};
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
 
@@ -19,7 +19,7 @@ fn seeds() -> std::ops::Range<u64> {
 fn random_schedulers_break_nothing() {
     let (mut broken, mut ends) = (Vec::new(), BTreeMap::<String, u32>::new());
     for seed in seeds() {
-        match catch_unwind(|| check(&input(seed))) {
+        match catch_unwind(|| check(&input(seed), STEPS)) {
             Ok(seen) => {
                 for end in seen.ends {
                     *ends.entry(kind(&end)).or_default() += 1;
@@ -42,7 +42,7 @@ fn kind(end: &str) -> String {
 #[test]
 fn a_task_may_hold_itself() {
     for seed in [750, 929] {
-        check(&input(seed));
+        check(&input(seed), STEPS);
     }
 }
 
@@ -50,6 +50,6 @@ fn a_task_may_hold_itself() {
 #[test]
 fn no_moment_of_a_cpu_is_charged_twice() {
     for seed in [1015, 1091] {
-        check(&input(seed));
+        check(&input(seed), STEPS);
     }
 }
