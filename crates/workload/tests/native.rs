@@ -13,6 +13,7 @@ mod native {
     pub mod sync;
 }
 
+use scxlab_machine::id::Nanos;
 use scxlab_workload::native::{self as executor, NativeConfig, NativeReport, NativeTask};
 use scxlab_workload::{Program, program};
 
@@ -69,16 +70,32 @@ fn program(text: &str) -> Program {
     program::from_toml("test.toml", text).unwrap()
 }
 
-/// Runs until every thread exits; the minute is there so that a mistake does not hang the tests.
+/// Longer than any host takes; it is there so that a mistake does not hang the tests.
+const PATIENCE: Nanos = 300_000_000_000;
+
+/// Runs until every thread exits.
 fn run(text: &str) -> NativeReport {
     run_with(text, NativeConfig::default())
 }
 
 fn run_with(text: &str, config: NativeConfig) -> NativeReport {
-    let config = NativeConfig { duration: config.duration.or(Some(60_000_000_000)), ..config };
+    let config = NativeConfig { duration: config.duration.or(Some(PATIENCE)), ..config };
     let report = executor::run(&program(text), &config).unwrap_or_else(|e| panic!("{e}"));
     assert!(report.ended_ns >= report.started_ns);
     report
+}
+
+/// Ends the run after 300 ms, or later on a host where that was not `enough`.
+fn run_until(program: &Program, enough: impl Fn(&NativeReport) -> bool) -> NativeReport {
+    let mut duration = 300_000_000;
+    loop {
+        let config = NativeConfig { duration: Some(duration), ..NativeConfig::default() };
+        let report = executor::run(program, &config).unwrap_or_else(|e| panic!("{e}"));
+        if enough(&report) || duration > PATIENCE {
+            return report;
+        }
+        duration *= 4;
+    }
 }
 
 /// As `run`, and nothing was refused and everybody came to the end.
@@ -124,4 +141,10 @@ fn parent_of(pid: i32) -> i32 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after = stat.rsplit(')').next().unwrap_or_default().to_owned();
     after.split_whitespace().nth(1).and_then(|f| f.parse().ok()).unwrap_or(0)
+}
+
+/// Sends a signal to a process of this test's run.
+fn kill(pid: i32, signal: i32) {
+    // SAFETY: no pointers.
+    unsafe { libc::kill(pid, signal) };
 }

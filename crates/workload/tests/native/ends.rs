@@ -6,7 +6,9 @@ use std::path::Path;
 use scxlab_workload::native::{self, NativeConfig, NativeStop, StartSignal, TaskEnd};
 use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
 
-use crate::{Test, is_root, now, parent_of, program, run_with, task, workers};
+use crate::{
+    PATIENCE, Test, is_root, kill, now, parent_of, program, run_until, run_with, task, workers,
+};
 
 pub const TESTS: &[Test] = &[
     ("the_duration_ends_endless_loops", the_duration_ends_endless_loops),
@@ -22,8 +24,7 @@ pub const TESTS: &[Test] = &[
 
 fn the_duration_ends_endless_loops() {
     // Everything that can block, and everything that never does.
-    let report = run_with(
-        "[[thread]]\nname = 'burn'\nops = [{ loop = { ops = [{ compute = '10s' }] } }]\n\
+    let text = "[[thread]]\nname = 'burn'\nops = [{ loop = { ops = [{ compute = '10s' }] } }]\n\
          [[thread]]\nname = 'wall'\nops = [{ compute_wall = '100s' }]\n\
          [[thread]]\nname = 'sleep'\nops = [{ sleep = '100s' }]\n\
          [[thread]]\nname = 'read'\nops = [{ read = { pipe = 'p', bytes = 1 } }]\n\
@@ -37,9 +38,8 @@ fn the_duration_ends_endless_loops() {
          [[thread]]\nname = 'touch'\nops = [{ loop = { ops = [{ touch = { size = 100000 } }] } }]\n\
          [[thread]]\nname = 'join'\nops = [{ fork = 'child' }, 'join']\n\
          [[thread]]\nname = 'child'\ninstances = 0\nops = [{ loop = { ops = ['yield'] } }]\n\
-         [[thread]]\nname = 'count'\nops = [{ loop = { ops = [{ count = 1 }] } }]",
-        NativeConfig { duration: Some(300_000_000), ..NativeConfig::default() },
-    );
+         [[thread]]\nname = 'count'\nops = [{ loop = { ops = [{ count = 1 }] } }]";
+    let report = run_until(&program(text), |r| r.work_units() > 0);
     assert_eq!(report.stop, NativeStop::Duration);
     assert!(report.length_ns() >= 300_000_000);
     assert_eq!(report.tasks.len(), 14);
@@ -108,8 +108,7 @@ fn benchmarks_run() {
         "spin_barrier",
     ] {
         let WorkloadArg::Program(program) = parse_workload_arg(arg).unwrap() else { panic!() };
-        let config = NativeConfig { duration: Some(300_000_000), ..NativeConfig::default() };
-        let report = native::run(&program, &config).unwrap_or_else(|e| panic!("{arg}: {e}"));
+        let report = run_until(&program, |r| r.tasks.iter().any(|t| t.run_ns > 0));
         assert_eq!(report.errors, [], "{arg}");
         println!("    {arg}: {} {}s", report.work_units(), report.unit);
         assert!(report.tasks.iter().any(|t| t.run_ns > 0), "{arg}");
@@ -143,24 +142,18 @@ fn is_named(pid: i32, comm: &str) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim_end() == comm)
 }
 
-/// Sends a signal to a process of this test's run.
-fn kill(pid: i32, signal: i32) {
-    // SAFETY: no pointers.
-    unsafe { libc::kill(pid, signal) };
-}
-
 /// Runs two sleepers, of which one is called by this name, and acts on that one once it is there.
 fn meanwhile(
     comm: &'static str,
     act: impl Fn(i32),
 ) -> Result<native::NativeReport, native::NativeError> {
     let text = format!(
-        "[[thread]]\nname = '{comm}'\nops = [{{ sleep = '50s' }}]\n\
-         [[thread]]\nname = 'beside'\nops = [{{ sleep = '50s' }}]"
+        "[[thread]]\nname = '{comm}'\nops = [{{ sleep = '900s' }}]\n\
+         [[thread]]\nname = 'beside'\nops = [{{ sleep = '900s' }}]"
     );
     let start = StartSignal::new().unwrap();
     let config = NativeConfig {
-        duration: Some(20_000_000_000),
+        duration: Some(PATIENCE),
         on_start: Some(start.clone()),
         ..NativeConfig::default()
     };
@@ -177,7 +170,7 @@ fn meanwhile(
     act(worker);
     let got = runner.join().unwrap();
     // Without their director they end by the kernel's hand, a moment later.
-    let deadline = now() + std::time::Duration::from_secs(900);
+    let deadline = now() + std::time::Duration::from_nanos(PATIENCE);
     while is_named(worker, comm) {
         assert!(now() < deadline, "{comm} is still there");
     }

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What the kernel is told about threads: names, affinity, nice, policies; and what it refuses.
 
+use std::fmt::Debug;
 use std::fs;
 
-use scxlab_workload::native::{self, NativeConfig, NativeError, NativeStop, SetupError, What};
+use scxlab_workload::native::{
+    self, NativeConfig, NativeError, NativeStop, SetupError, StartSignal, What,
+};
 use scxlab_workload::program::CpuList;
 
-use crate::{Test, is_root, program, run, run_clean, run_with, task, workers};
+use crate::{
+    PATIENCE, Test, is_root, kill, parent_of, program, run, run_clean, run_with, task, workers,
+};
 
 pub const TESTS: &[Test] = &[
     ("names_are_comms", names_are_comms),
@@ -20,26 +25,42 @@ pub const TESTS: &[Test] = &[
     ("too_much_memory_is_refused", too_much_memory_is_refused),
 ];
 
-/// Looks at the threads while they run: `look` gets a file of each, by the thread's comm.
-fn observe(text: &str, file: &'static str) -> Vec<(String, String)> {
+/// Looks at the threads while they run, until what `read` finds in a file of each is what it should be, and ends the run.
+fn observe<T: PartialEq + Debug>(
+    text: &str,
+    file: &str,
+    read: impl Fn(&str) -> T,
+    wanted: &[(&str, T)],
+) {
     let program = program(text);
-    let config = NativeConfig { duration: Some(2_000_000_000), ..NativeConfig::default() };
+    let start = StartSignal::new().unwrap();
+    let config = NativeConfig {
+        duration: Some(PATIENCE),
+        on_start: Some(start.clone()),
+        ..NativeConfig::default()
+    };
     let runner = std::thread::spawn(move || native::run(&program, &config));
+    start.wait().unwrap();
     let mut seen = Vec::new();
     while !runner.is_finished() {
         let found = look(file);
-        if found.len() >= seen.len() {
-            seen = found;
+        if found.is_empty() {
+            continue;
+        }
+        seen = found.iter().map(|(comm, text, _)| (comm.clone(), read(text))).collect();
+        if seen.iter().map(|(comm, is)| (comm.as_str(), is)).eq(wanted.iter().map(|(c, w)| (*c, w)))
+        {
+            kill(parent_of(found[0].2), libc::SIGTERM);
+            break;
         }
     }
     let report = runner.join().unwrap().unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(report.errors, []);
-    assert_eq!(report.stop, NativeStop::Duration);
-    seen
+    assert_eq!(report.stop, NativeStop::Interrupted(libc::SIGTERM), "{seen:?}, not {wanted:?}");
 }
 
-/// The file of each thread of our runs whose name begins with `obs`.
-fn look(file: &str) -> Vec<(String, String)> {
+/// Each thread of our runs whose name begins with `obs`: its name, the file, its process.
+fn look(file: &str) -> Vec<(String, String, i32)> {
     let mut found = Vec::new();
     for process in workers() {
         let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { continue };
@@ -47,7 +68,7 @@ fn look(file: &str) -> Vec<(String, String)> {
             let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
             let comm = read("comm");
             if comm.starts_with("obs") {
-                found.push((comm.trim_end().to_owned(), read(file)));
+                found.push((comm.trim_end().to_owned(), read(file), process));
             }
         }
     }
@@ -56,27 +77,26 @@ fn look(file: &str) -> Vec<(String, String)> {
 }
 
 fn names_are_comms() {
-    let text = "[[thread]]\nname = 'obs-{i}'\ninstances = 2\nprocess = 'p'\nops = [{ sleep = '9s' }]\n\
-                [[thread]]\nname = 'obs-a-very-long-name'\nops = [{ sleep = '9s' }]";
-    let names: Vec<_> = observe(text, "comm").into_iter().map(|(comm, _)| comm).collect();
-    assert_eq!(names, ["obs-0", "obs-1", "obs-a-very-long"]);
+    let text = "[[thread]]\nname = 'obs-{i}'\ninstances = 2\nprocess = 'p'\nops = [{ sleep = '900s' }]\n\
+                [[thread]]\nname = 'obs-a-very-long-name'\nops = [{ sleep = '900s' }]";
+    let wanted = ["obs-0", "obs-1", "obs-a-very-long"].map(|name| (name, name.to_owned()));
+    observe(text, "comm", |comm| comm.trim_end().to_owned(), &wanted);
 }
 
-fn allowed(status: &str) -> &str {
+fn allowed(status: &str) -> String {
     let line = status.lines().find(|l| l.starts_with("Cpus_allowed_list:")).unwrap_or_default();
-    line.rsplit('\t').next().unwrap_or_default()
+    line.rsplit('\t').next().unwrap_or_default().to_owned()
 }
 
 fn affinity_holds() {
-    let text = "[[thread]]\nname = 'obs-a'\ncpus = '0'\nops = [{ sleep = '9s' }]\n\
-                [[thread]]\nname = 'obs-b'\ncpus = '0'\nops = ['clear_affinity', { sleep = '9s' }]\n\
-                [[thread]]\nname = 'obs-c'\nops = [{ set_affinity = '0' }, { sleep = '9s' }]\n\
-                [[thread]]\nname = 'obs-d'\nops = [{ sleep = '9s' }]";
-    let seen = observe(text, "status");
-    let all = fs::read_to_string("/proc/self/status").unwrap();
-    let got: Vec<_> = seen.iter().map(|(comm, s)| (comm.as_str(), allowed(s))).collect();
-    let all = allowed(&all);
-    assert_eq!(got, [("obs-a", "0"), ("obs-b", all), ("obs-c", "0"), ("obs-d", all)]);
+    let text = "[[thread]]\nname = 'obs-a'\ncpus = '0'\nops = [{ sleep = '900s' }]\n\
+                [[thread]]\nname = 'obs-b'\ncpus = '0'\nops = ['clear_affinity', { sleep = '900s' }]\n\
+                [[thread]]\nname = 'obs-c'\nops = [{ set_affinity = '0' }, { sleep = '900s' }]\n\
+                [[thread]]\nname = 'obs-d'\nops = [{ sleep = '900s' }]";
+    let all = allowed(&fs::read_to_string("/proc/self/status").unwrap());
+    let zero = || "0".to_owned();
+    let wanted = [("obs-a", zero()), ("obs-b", all.clone()), ("obs-c", zero()), ("obs-d", all)];
+    observe(text, "status", allowed, &wanted);
 }
 
 /// Field `n` of `stat` as proc(5) counts them.
@@ -85,14 +105,17 @@ fn stat(text: &str, n: usize) -> i64 {
     after.split_whitespace().nth(n - 3).and_then(|f| f.parse().ok()).unwrap_or(i64::MAX)
 }
 
+const NICE: usize = 19;
+const RT_PRIORITY: usize = 40;
+const POLICY: usize = 41;
+
 fn nice_is_set() {
-    let text = "[[thread]]\nname = 'obs-a'\nnice = 7\nops = [{ sleep = '9s' }]\n\
-                [[thread]]\nname = 'obs-b'\nops = [{ set_nice = 5 }, { sleep = '9s' }]\n\
-                [[thread]]\nname = 'obs-c'\nops = [{ fork = 'obs-d' }, { sleep = '9s' }]\n\
-                [[thread]]\nname = 'obs-d'\ninstances = 0\nnice = 3\nops = [{ sleep = '9s' }]";
-    let seen = observe(text, "stat");
-    let got: Vec<_> = seen.iter().map(|(comm, s)| (comm.as_str(), stat(s, 19))).collect();
-    assert_eq!(got, [("obs-a", 7), ("obs-b", 5), ("obs-c", 0), ("obs-d-0", 3)]);
+    let text = "[[thread]]\nname = 'obs-a'\nnice = 7\nops = [{ sleep = '900s' }]\n\
+                [[thread]]\nname = 'obs-b'\nops = [{ set_nice = 5 }, { sleep = '900s' }]\n\
+                [[thread]]\nname = 'obs-c'\nops = [{ fork = 'obs-d' }, { sleep = '900s' }]\n\
+                [[thread]]\nname = 'obs-d'\ninstances = 0\nnice = 3\nops = [{ sleep = '900s' }]";
+    let wanted = [("obs-a", 7), ("obs-b", 5), ("obs-c", 0), ("obs-d-0", 3)];
+    observe(text, "stat", |s| stat(s, NICE), &wanted);
     let report = run_clean("[[thread]]\nname = 'a'\nops = [{ set_nice = 4 }]");
     assert_eq!(task(&report, "a").nice, 4);
 }
@@ -101,24 +124,24 @@ fn policies_are_set() {
     if !is_root("real-time policies") {
         return;
     }
-    let text = "[[thread]]\nname = 'obs-a'\npolicy = { fifo = 10 }\nops = [{ sleep = '9s' }]\n\
-                [[thread]]\nname = 'obs-b'\npolicy = 'batch'\nops = [{ sleep = '9s' }]\n\
-                [[thread]]\nname = 'obs-c'\nops = [{ set_policy = { rr = 3 } }, { sleep = '9s' }]\n\
-                [[thread]]\nname = 'obs-d'\npolicy = 'idle'\nops = [{ set_policy = 'normal' }, { sleep = '9s' }]\n\
-                [[thread]]\nname = 'obs-e'\nnice = -5\nslice = '5ms'\nops = [{ sleep = '9s' }]\n\
+    let text = "[[thread]]\nname = 'obs-a'\npolicy = { fifo = 10 }\nops = [{ sleep = '900s' }]\n\
+                [[thread]]\nname = 'obs-b'\npolicy = 'batch'\nops = [{ sleep = '900s' }]\n\
+                [[thread]]\nname = 'obs-c'\nops = [{ set_policy = { rr = 3 } }, { sleep = '900s' }]\n\
+                [[thread]]\nname = 'obs-d'\npolicy = 'idle'\nops = [{ set_policy = 'normal' }, { sleep = '900s' }]\n\
+                [[thread]]\nname = 'obs-e'\nnice = -5\nslice = '5ms'\nops = [{ sleep = '900s' }]\n\
                 [[thread]]\nname = 'obs-f'\npolicy = { deadline = { runtime = '1ms', deadline = '10ms', period = '10ms' } }\n\
-                ops = [{ sleep = '9s' }]";
-    let seen = observe(text, "stat");
-    let got: Vec<_> =
-        seen.iter().map(|(comm, s)| (comm.as_str(), stat(s, 41), stat(s, 40))).collect();
+                ops = [{ sleep = '900s' }]";
     let (normal, fifo, rr, batch, deadline) = (0, 1, 2, 3, 6);
-    assert_eq!(got[0], ("obs-a", fifo, 10));
-    assert_eq!(got[1], ("obs-b", batch, 0));
-    assert_eq!(got[2], ("obs-c", rr, 3));
-    assert_eq!(got[3], ("obs-d", normal, 0));
-    assert_eq!(got[4], ("obs-e", normal, 0));
-    assert_eq!((got[5].0, got[5].1), ("obs-f", deadline));
-    assert_eq!(stat(&seen[4].1, 19), -5);
+    // Policy, real-time priority, nice.
+    let wanted = [
+        ("obs-a", [fifo, 10, 0]),
+        ("obs-b", [batch, 0, 0]),
+        ("obs-c", [rr, 3, 0]),
+        ("obs-d", [normal, 0, 0]),
+        ("obs-e", [normal, 0, -5]),
+        ("obs-f", [deadline, 0, 0]),
+    ];
+    observe(text, "stat", |s| [POLICY, RT_PRIORITY, NICE].map(|n| stat(s, n)), &wanted);
 }
 
 fn has_ext() -> bool {
@@ -130,12 +153,10 @@ fn the_ext_policy_is_set() {
         println!("    skipped: this kernel has no sched_ext");
         return;
     }
-    let text = "[[thread]]\nname = 'obs-a'\npolicy = 'ext'\nnice = 2\nops = [{ sleep = '9s' }]\n\
-                [[thread]]\nname = 'obs-b'\nops = [{ set_policy = 'ext' }, { sleep = '9s' }]";
-    let seen = observe(text, "stat");
-    let got: Vec<_> =
-        seen.iter().map(|(comm, s)| (comm.as_str(), stat(s, 41), stat(s, 19))).collect();
-    assert_eq!(got, [("obs-a", 7, 2), ("obs-b", 7, 0)]);
+    let text = "[[thread]]\nname = 'obs-a'\npolicy = 'ext'\nnice = 2\nops = [{ sleep = '900s' }]\n\
+                [[thread]]\nname = 'obs-b'\nops = [{ set_policy = 'ext' }, { sleep = '900s' }]";
+    let wanted = [("obs-a", [7, 2]), ("obs-b", [7, 0])];
+    observe(text, "stat", |s| [POLICY, NICE].map(|n| stat(s, n)), &wanted);
 }
 
 fn a_refused_op_is_named() {
@@ -160,8 +181,8 @@ fn a_refused_attribute_stops_the_start() {
         println!("    skipped: this kernel has sched_ext, so it does not refuse the policy");
         return;
     }
-    let text = "[[thread]]\nname = 'a'\ninstances = 5\nops = [{ sleep = '9s' }]\n\
-                [[thread]]\nname = 'b'\npolicy = 'ext'\nops = [{ sleep = '9s' }]";
+    let text = "[[thread]]\nname = 'a'\ninstances = 5\nops = [{ sleep = '900s' }]\n\
+                [[thread]]\nname = 'b'\npolicy = 'ext'\nops = [{ sleep = '900s' }]";
     let error = native::run(&program(text), &NativeConfig::default()).unwrap_err();
     let NativeError::Setup(SetupError::Op(op)) = &error else { panic!("{error}") };
     assert_eq!((op.what, op.thread.as_str(), op.op.as_str()), (What::Policy, "b", "policy Ext"));
