@@ -43,7 +43,7 @@ impl Sys for Kernel {
     }
 
     fn fork(&mut self, parent: Option<TaskId>, spec: TaskSpec) -> Result<TaskId, SysError> {
-        if parent.is_some_and(|p| self.tasks.get(p).is_none()) {
+        if parent.is_some_and(|p| !self.is_reachable(p)) {
             return Err(SysError::NoTask);
         }
         self.fork_task(parent, spec)
@@ -59,7 +59,7 @@ impl Sys for Kernel {
     }
 
     fn set_affinity(&mut self, task: TaskId, cpus: &CpuMask) -> Result<(), SysError> {
-        if self.tasks.get(task).is_none() {
+        if !self.is_reachable(task) {
             return Err(SysError::NoTask);
         }
         let usable = self.cpus.iter().any(|c| c.online && cpumask::test(cpus, c.id));
@@ -73,7 +73,7 @@ impl Sys for Kernel {
     }
 
     fn set_nice(&mut self, task: TaskId, nice: i8) -> Result<(), SysError> {
-        if self.tasks.get(task).is_none() {
+        if !self.is_reachable(task) {
             return Err(SysError::NoTask);
         }
         Kernel::charge(self, self.machine.costs.syscall.entry_ns);
@@ -83,7 +83,7 @@ impl Sys for Kernel {
     }
 
     fn set_policy(&mut self, task: TaskId, policy: Policy) -> Result<(), SysError> {
-        if self.tasks.get(task).is_none() {
+        if !self.is_reachable(task) {
             return Err(SysError::NoTask);
         }
         let disallowed = policy == Policy::Ext && self.ext.enabled && self.scx(task).disallow != 0;
@@ -128,7 +128,7 @@ impl Sys for Kernel {
     }
 
     fn move_to_cgroup(&mut self, task: TaskId, cgroup: CgroupId) -> Result<(), SysError> {
-        if self.tasks.get(task).is_none() {
+        if !self.is_reachable(task) {
             return Err(SysError::NoTask);
         }
         Kernel::charge(self, self.machine.costs.syscall.entry_ns);
@@ -160,6 +160,12 @@ impl Sys for Kernel {
 }
 
 impl Kernel {
+    /// Whether a system call can name the task. A task that was buried cannot be named, although its slot stays while a BPF
+    /// program holds a reference to it.
+    fn is_reachable(&self, task: TaskId) -> bool {
+        self.tasks.get(task).is_some_and(|t| self.tasks.by_pid(t.pid) == Some(task))
+    }
+
     /// `set_cpus_allowed_common()` and the classes' part.
     pub(crate) fn do_set_cpus_allowed(&mut self, task: TaskId, cpus: &CpuMask) {
         let change = self.change_begin(task, queue::SAVE);
