@@ -13,12 +13,12 @@ use scxlab_benches::case::Case;
 use scxlab_benches::host::cpu_time;
 use scxlab_benches::median;
 use scxlab_bpf::insn::RawInsn;
-use scxlab_bpf::link::{Loaded, OpenObject};
 use scxlab_bpf::mem::Perm;
-use scxlab_bpf::object::{Object, RelocTarget};
 use scxlab_bpf::vm::bare::BareHost;
 use scxlab_bpf::vm::{Config, Engine, FuncId, Limits, call_raw};
 use scxlab_lab::sim::kernel_target;
+use scxlab_loader::link::{Loaded, OpenObject};
+use scxlab_loader::object::{Object, RelocTarget};
 use scxlab_machine::Machine;
 use scxlab_trace::Tracer;
 

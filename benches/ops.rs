@@ -12,11 +12,11 @@ use std::sync::Arc;
 use scxlab_benches::host::cpu_time;
 use scxlab_benches::median;
 use scxlab_benches::noting::Noting;
-use scxlab_bpf::btf::Kind;
-use scxlab_bpf::link::{Loaded, OpenObject, Target};
-use scxlab_bpf::object::Object;
 use scxlab_bpf::vm::{Config, Engine, FuncId, Limits, call};
 use scxlab_lab::sim::kernel_target;
+use scxlab_loader::btf::Kind;
+use scxlab_loader::link::{Loaded, OpenObject, Target};
+use scxlab_loader::object::Object;
 use scxlab_machine::Machine;
 
 const ROUNDS: usize = 21;
@@ -170,7 +170,7 @@ impl Ours {
 }
 
 /// The task as programs see it: its address.
-fn task(host: &mut Noting, btf: &scxlab_bpf::btf::Btf) -> Result<u64, Box<dyn Error>> {
+fn task(host: &mut Noting, btf: &scxlab_loader::btf::Btf) -> Result<u64, Box<dyn Error>> {
     let ty = btf.find("task_struct", Kind::Struct).ok_or("no task_struct")?;
     let at = host.vm.mem.alloc_kernel(btf.size_of(ty)?, 64)?;
     let mut put = |path: &str, bytes: &[u8]| -> Result<(), Box<dyn Error>> {

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 objects() {
-    local from=../crates/bpf/testdata to=corpus/object_loader
+    local from=../crates/loader/testdata to=corpus/object_loader
     for object in "$from"/*.bpf.o "$from"/kernel.o; do
         # What a linker wants and a loader does not read. It reads .rel.BTF: without it no variable has an offset.
         llvm-objcopy-19 --remove-section=.llvm_addrsig --remove-section=.rel.BTF.ext "$object" "$to/$(basename "$object")"

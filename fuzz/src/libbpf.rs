@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use libbpf_rs::libbpf_sys::{BPF_MAP_TYPE_STRUCT_OPS, bpf_map__type};
 use libbpf_rs::{AsRawLibbpf, ObjectBuilder};
 use scxlab_bpf::map::map_type;
-use scxlab_bpf::object::{Object, ObjectError};
+use scxlab_loader::object::{Object, ObjectError};
 
 const PAGE: u32 = 4096;
 

@@ -7,15 +7,15 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use scxlab_bpf::btf::{Btf, Kind};
-use scxlab_bpf::inspect::inspect;
 use scxlab_bpf::kfunc::KfuncId;
-use scxlab_bpf::link::{KconfigValue, KsymVar, OpenObject, Target};
 use scxlab_bpf::map::map_type;
 use scxlab_bpf::mem::ARENA_WINDOW;
-use scxlab_bpf::object::Object;
 use scxlab_bpf::vm::Config;
 use scxlab_bpf::vm::bare::BareHost;
+use scxlab_loader::btf::{Btf, Kind};
+use scxlab_loader::inspect::inspect;
+use scxlab_loader::link::{KconfigValue, KsymVar, OpenObject, Target};
+use scxlab_loader::object::Object;
 
 thread_local! {
     static KERNEL: OnceCell<Types> = const { OnceCell::new() };

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use scxlab_bpf::btf::Btf;
 use scxlab_kernel::abi::KERNEL_BTF;
 use scxlab_lab::compare::compare;
 use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
 use scxlab_lab::run::Run;
 use scxlab_lab::scheduler::SchedulerArg;
+use scxlab_loader::btf::Btf;
 use scxlab_machine::{Machine, cpumask};
 use scxlab_workload::{ExecConfig, Executor, load, parse_workload_arg};
 

@@ -14,10 +14,10 @@ use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter, 
 use clap_complete::env::{
     Bash as PlainBash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh,
 };
-use scxlab_bpf::link::OpenObject;
-use scxlab_bpf::object::Object;
 use scxlab_lab::recipe;
 use scxlab_lab::scheduler::DEFAULT_CLASS;
+use scxlab_loader::link::OpenObject;
+use scxlab_loader::object::Object;
 
 use crate::args::Cli;
 use crate::input::{Inputs, ObjectSource};

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use scxlab_bpf::btf::Btf;
 use scxlab_lab::conform::{Case, Observed, SHIPPED, compare, simulate};
 use scxlab_lab::sim::kernel_target;
 use scxlab_live::job::{Reply, SchedulerSource, Situation, Task};
+use scxlab_loader::btf::Btf;
 use scxlab_machine::Machine;
 
 use crate::args::{AccelArg, ConformArgs, On};

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use scxlab_bpf::btf::Btf;
 use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
 use scxlab_lab::recipe;
 use scxlab_lab::scheduler::{DEFAULT_CLASS, SchedulerArg};
 use scxlab_lab::sim::kernel_target;
+use scxlab_loader::btf::Btf;
 use scxlab_machine::{Machine, SysfsReader};
 use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
 

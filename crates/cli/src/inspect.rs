@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use scxlab_bpf::helper;
-use scxlab_bpf::inspect::{ExternClass, MapInfo, Report, inspect as look};
-use scxlab_bpf::link::{ExternState, Knob, OpenObject, Target};
-use scxlab_bpf::object::{Object, ProgramKind};
 use scxlab_lab::recipe;
 use scxlab_lab::sim::kernel_target;
+use scxlab_loader::inspect::{ExternClass, MapInfo, Report, inspect as look};
+use scxlab_loader::link::{ExternState, Knob, OpenObject, Target};
+use scxlab_loader::object::{Object, ProgramKind};
 use scxlab_machine::Machine;
 
 use crate::args::InspectArgs;

@@ -9,9 +9,9 @@
 use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
-use scxlab_bpf::btf::Btf;
 use scxlab_bpf::map::map_type;
-use scxlab_bpf::object::{MapSpec, Object};
+use scxlab_loader::btf::Btf;
+use scxlab_loader::object::{MapSpec, Object};
 
 use crate::recipe::frontend::Frontend;
 use crate::run::MetricTable;

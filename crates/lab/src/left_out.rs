@@ -7,7 +7,7 @@
 //! Does not: judge how much it matters.
 
 use scxlab_bpf::map::map_type;
-use scxlab_bpf::object::{MapSpec, Object, ProgramKind, RelocTarget, code};
+use scxlab_loader::object::{MapSpec, Object, ProgramKind, RelocTarget, code};
 
 use crate::prepare::PreparedObject;
 

@@ -10,10 +10,10 @@ mod tests;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use scxlab_bpf::btf::Btf;
-use scxlab_bpf::btf::essential_name;
-use scxlab_bpf::link::{GlobalError, OpenObject};
-use scxlab_bpf::object::{Object, ObjectError};
+use scxlab_loader::btf::Btf;
+use scxlab_loader::btf::essential_name;
+use scxlab_loader::link::{GlobalError, OpenObject};
+use scxlab_loader::object::{Object, ObjectError};
 use scxlab_machine::Machine;
 use scxlab_machine::hash::hash_bytes;
 

@@ -20,7 +20,7 @@ mod tests;
 use std::sync::Arc;
 
 use scxlab_bpf::fault::Fault;
-use scxlab_bpf::link::{GlobalError, TableError};
+use scxlab_loader::link::{GlobalError, TableError};
 
 pub use apply::{Applied, Subject};
 use expr::{Expr, ExprError, Target};

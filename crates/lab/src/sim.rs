@@ -8,7 +8,6 @@ mod nothing;
 
 use std::sync::Arc;
 
-use scxlab_bpf::link::{LinkError, Loaded};
 use scxlab_bpf::map::map_type;
 use scxlab_bpf::mem::ARENA_WINDOW;
 use scxlab_bpf::vm::Engine;
@@ -16,6 +15,7 @@ use scxlab_kernel::boot::Setup;
 use scxlab_kernel::ext::host::KernelTarget;
 use scxlab_kernel::ext::object::ObjectAttachError;
 use scxlab_kernel::kernel::{Kernel, Limits, Stop};
+use scxlab_loader::link::{LinkError, Loaded};
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_trace::Tracer;

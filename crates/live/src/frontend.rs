@@ -11,9 +11,9 @@ use libbpf_rs::{
     AsRawLibbpf, Map, MapCore, MapFlags, MapHandle, MapType, Object, ProgramInput, ProgramType,
 };
 use scxlab_bpf::errno::{EINVAL, ENOENT};
-use scxlab_bpf::link::{GlobalError, GlobalRef, OpenObject, knob};
-use scxlab_bpf::object;
 use scxlab_lab::recipe::frontend::{Errno, Frontend, RunFailure};
+use scxlab_loader::link::{GlobalError, GlobalRef, OpenObject, knob};
+use scxlab_loader::object;
 use scxlab_machine::CpuId;
 
 /// Also the reader of a loaded object's variables for the rest of this crate.

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use scxlab_bpf::btf::Btf;
+use scxlab_loader::btf::Btf;
 
 use crate::LiveError;
 

@@ -7,9 +7,9 @@
 use std::ffi::OsStr;
 
 use libbpf_rs::{Object, ObjectBuilder, OpenMapMut, OpenObject as OpenBpf};
-use scxlab_bpf::link::OpenObject;
-use scxlab_bpf::object::MemberKind;
 use scxlab_lab::prepare::PreparedObject;
+use scxlab_loader::link::OpenObject;
+use scxlab_loader::object::MemberKind;
 
 use crate::LiveError;
 use crate::frontend::is_section;

@@ -9,14 +9,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{Link, MapCore, MapType, Object, ProgramType};
-use scxlab_bpf::link::OpenObject;
-use scxlab_bpf::object::{MemberKind, ProgramKind, TraceKind};
 use scxlab_kernel::ext::exit::ExitKind;
 use scxlab_lab::counters::Counters;
 use scxlab_lab::left_out::left_out;
 use scxlab_lab::prepare::PreparedObject;
 use scxlab_lab::recipe::Subject;
 use scxlab_lab::run::Exit;
+use scxlab_loader::link::OpenObject;
+use scxlab_loader::object::{MemberKind, ProgramKind, TraceKind};
 use scxlab_machine::Machine;
 
 use crate::LiveError;

@@ -8,9 +8,9 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
-use scxlab_bpf::object::MemberKind;
 use scxlab_lab::conform::Entry;
 use scxlab_lab::prepare::PreparedObject;
+use scxlab_loader::object::MemberKind;
 
 use crate::LiveError;
 use crate::log::listen;

@@ -10,7 +10,6 @@ pub mod versions;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::kernel::Stop;
@@ -18,6 +17,7 @@ use scxlab_lab::prepare::{Prepared, PreparedObject, RecipeChoice, Source};
 use scxlab_lab::recipe;
 use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_lab::sim::{attach, kernel_target};
+use scxlab_loader::link::Loaded;
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 

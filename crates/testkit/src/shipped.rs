@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
 use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_lab::sim::{attach, kernel_target};
+use scxlab_loader::link::Loaded;
 use scxlab_machine::Machine;
 
 use crate::sim;

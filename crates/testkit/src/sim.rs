@@ -3,12 +3,12 @@
 //!
 //! Owns: nothing but the wiring. Does not: check anything (see `checks.rs`).
 
-use scxlab_bpf::link::{Loaded, OpenObject};
-use scxlab_bpf::object::Object;
 use scxlab_bpf::vm::Engine;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::boot::Setup;
 use scxlab_kernel::kernel::Limits;
+use scxlab_loader::link::{Loaded, OpenObject};
+use scxlab_loader::object::Object;
 use scxlab_machine::Machine;
 use scxlab_workload::{
     ExecConfig, Executor, Perturb, Program, SyscallCosts, WorkloadArg, load, parse_workload_arg,

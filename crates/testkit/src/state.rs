@@ -3,10 +3,10 @@
 //!
 //! Owns: nothing. Does not: judge (see `cases.rs` and the tests).
 
-use scxlab_bpf::btf::Kind;
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::task::Task;
+use scxlab_loader::btf::Kind;
+use scxlab_loader::link::Loaded;
 
 /// A counter of the map `stats`, all CPUs together.
 pub fn stat(k: &Kernel, loaded: &Loaded, name: &str) -> u64 {
@@ -58,7 +58,7 @@ pub fn of_task(k: &Kernel, loaded: &Loaded, name: &str, path: &str) -> i64 {
     read(path)
 }
 
-fn value_type(loaded: &Loaded, map: &str) -> scxlab_bpf::btf::TypeId {
+fn value_type(loaded: &Loaded, map: &str) -> scxlab_loader::btf::TypeId {
     let object = &loaded.object;
     let at = object.map(map).unwrap_or_else(|| panic!("no map {map}"));
     object.maps[at].value_ty.expect("a type")

@@ -6,13 +6,13 @@
 //!
 //! Promises: no panic, the laws of `checks.rs` at any moment, and on both engines the same events, counts, exits and metrics.
 
-use scxlab_bpf::link::{Loaded, OpenObject};
-use scxlab_bpf::object::Object;
 use scxlab_bpf::vm::Engine;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::flags::ops;
+use scxlab_loader::link::{Loaded, OpenObject};
+use scxlab_loader::object::Object;
 use scxlab_machine::Stream;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};

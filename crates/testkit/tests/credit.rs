@@ -12,8 +12,8 @@ mod tickle;
 #[path = "credit/wakeups.rs"]
 mod wakeups;
 
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
+use scxlab_loader::link::Loaded;
 use scxlab_machine::Machine;
 use scxlab_testkit::checks::{Contract, run_checked};
 use scxlab_testkit::sim::{attach_shipped, kernel_on};

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use scxlab_bpf::jit::{Surroundings, generate};
-use scxlab_bpf::link::Loaded;
 use scxlab_bpf::vm::Engine;
 use scxlab_kernel::Kernel;
+use scxlab_loader::link::Loaded;
 use scxlab_machine::Machine;
 use scxlab_testkit::kernel_objects::{EXAMPLES, SELFTESTS};
 use scxlab_testkit::scx_family::FAMILY;

@@ -11,8 +11,8 @@ mod fair {
     pub mod sums;
 }
 
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
+use scxlab_loader::link::Loaded;
 use scxlab_testkit::checks::{Contract, run_checked};
 use scxlab_testkit::shipped::run_program;
 

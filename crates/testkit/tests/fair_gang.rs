@@ -14,9 +14,9 @@ mod outsiders;
 #[path = "fair_gang/support.rs"]
 mod support;
 
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
+use scxlab_loader::link::Loaded;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId};
 use scxlab_testkit::checks::{self, Contract, run_checked};

@@ -9,11 +9,11 @@ mod fair_numa {
 
 use std::collections::BTreeMap;
 
-use scxlab_bpf::btf::Kind;
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::task::{Class, State};
+use scxlab_loader::btf::Kind;
+use scxlab_loader::link::Loaded;
 use scxlab_machine::id::CpuId;
 use scxlab_testkit::checks;
 use scxlab_testkit::shipped::scheduled;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The election of gang leaders alone (`bpf/lib/gang.bpf.h`), held against a model of its own.
 
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
+use scxlab_loader::link::Loaded;
 use scxlab_testkit::shipped::{run_on_words, selftest};
 use scxlab_testkit::sim::kernel;
 

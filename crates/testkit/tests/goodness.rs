@@ -8,9 +8,9 @@ mod conserve;
 #[path = "goodness/modes.rs"]
 mod modes;
 
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
+use scxlab_loader::link::Loaded;
 use scxlab_machine::Machine;
 use scxlab_testkit::cases::check_folder;
 use scxlab_testkit::churn::churn;

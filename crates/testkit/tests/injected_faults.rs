@@ -5,12 +5,12 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use scxlab_bpf::object::Object;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::ext::program::{NativeOps, Program};
 use scxlab_kernel::kernel::Stop;
 use scxlab_kernel::task::Class;
+use scxlab_loader::object::Object;
 use scxlab_testkit::canary::{Canary, Crime, ops_data};
 use scxlab_testkit::checks;
 use scxlab_testkit::sim::{attach, kernel};
@@ -86,7 +86,7 @@ fn refuse_memory((name, knobs): Subject, nth: u64) -> bool {
     let bytes = scxlab_sched::find(name).expect("ours").object;
     let object = std::sync::Arc::new(Object::parse(bytes, name).expect("an object"));
     let target = k.target();
-    let mut open = scxlab_bpf::link::OpenObject::new(object);
+    let mut open = scxlab_loader::link::OpenObject::new(object);
     open.globals.fill_enum_globals("__", &target.btf);
     for (knob, value) in knobs {
         open.globals.set(knob, value).expect("a knob");

@@ -2,12 +2,12 @@
 //! No field of the kernel reads a silent zero: each one that `crates/kernel/abi/kernel.h` declares, and that a program
 //! can reach from a task or a run queue, takes a value in a busy run, or is listed here with the reason why not.
 
-use scxlab_bpf::btf::{Btf, Kind, TypeId};
-use scxlab_bpf::link::Target;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::boot::PERCPU_STRIDE;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::ext::program::{NativeOps, Program};
+use scxlab_loader::btf::{Btf, Kind, TypeId};
+use scxlab_loader::link::Target;
 use scxlab_machine::id::CpuId;
 use scxlab_testkit::canary::ops_data;
 use scxlab_testkit::checks;

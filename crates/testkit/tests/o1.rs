@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! o1: the rules of both modes (`cases/sched/o1`), what a pick costs, who waits how long, balancing, and changes from outside.
 
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
+use scxlab_loader::link::Loaded;
 use scxlab_machine::Machine;
 use scxlab_testkit::cases::check_folder;
 use scxlab_testkit::checks::{Contract, run_checked};

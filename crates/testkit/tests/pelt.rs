@@ -12,8 +12,8 @@
 use std::cell::RefCell;
 
 use proptest::prelude::*;
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
+use scxlab_loader::link::Loaded;
 use scxlab_testkit::shipped::{run_program, selftest};
 use scxlab_testkit::sim::kernel;
 

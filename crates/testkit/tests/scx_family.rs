@@ -3,10 +3,10 @@
 //!
 //! The objects come from `make scx-objects`; without them each test says so.
 
-use scxlab_bpf::link::Loaded;
-use scxlab_bpf::object::Object;
 use scxlab_kernel::Kernel;
 use scxlab_lab::recipe;
+use scxlab_loader::link::Loaded;
+use scxlab_loader::object::Object;
 use scxlab_testkit::scx_family::versions::{Version, crates, pinned};
 use scxlab_testkit::scx_family::{FAMILY, Scheduler, objects_dir, table};
 

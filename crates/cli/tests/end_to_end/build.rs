@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use scxlab_bpf::object::Object;
+use scxlab_loader::object::Object;
 
 use super::{root, scxlab, text};
 

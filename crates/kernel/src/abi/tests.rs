@@ -4,7 +4,7 @@
 
 use core::mem::offset_of;
 
-use scxlab_bpf::btf::{Btf, Kind, TypeId};
+use scxlab_loader::btf::{Btf, Kind, TypeId};
 
 use super::*;
 

@@ -9,9 +9,9 @@ use super::enable::AttachError;
 use super::op::Op;
 use super::program::Program;
 use crate::kernel::Kernel;
-use scxlab_bpf::link::{Loaded, LoadedStructOps};
-use scxlab_bpf::object::ProgramKind;
 use scxlab_bpf::vm::FuncId;
+use scxlab_loader::link::{Loaded, LoadedStructOps};
+use scxlab_loader::object::ProgramKind;
 use std::rc::Rc;
 
 /// The kernel struct whose tables can be attached.
@@ -86,7 +86,7 @@ pub fn find_table<'a>(
         })?,
     };
     // A flavour suffix (`___x`) does not make another type.
-    if scxlab_bpf::btf::essential_name(&found.type_name) == OPS_CID_TYPE {
+    if scxlab_loader::btf::essential_name(&found.type_name) == OPS_CID_TYPE {
         return Err(ObjectAttachError::CidForm { table: found.name.clone() });
     }
     Ok(found)

@@ -9,8 +9,8 @@
 use super::OpFrame;
 use crate::kernel::Kernel;
 use crate::task::State;
-use scxlab_bpf::link::Loaded;
-use scxlab_bpf::object::{ProgramKind, TraceKind};
+use scxlab_loader::link::Loaded;
+use scxlab_loader::object::{ProgramKind, TraceKind};
 use scxlab_machine::id::TaskId;
 
 /// Whether the simulation runs the program.

@@ -10,10 +10,10 @@ mod open;
 
 use std::collections::BTreeSet;
 
-use scxlab_bpf::btf::Btf;
 use scxlab_bpf::fault::{Fault, FaultKind};
-use scxlab_bpf::link::OpenObject;
-use scxlab_bpf::object::{Object, ProgramKind};
+use scxlab_loader::btf::Btf;
+use scxlab_loader::link::OpenObject;
+use scxlab_loader::object::{Object, ProgramKind};
 use scxlab_machine::Machine;
 use scxlab_machine::topology::sysfs::parse_cpu_list;
 

@@ -17,7 +17,7 @@
 #[cfg(test)]
 mod tests;
 
-use scxlab_bpf::link::knob::parse_int;
+use scxlab_loader::link::knob::parse_int;
 
 /// A parsed formula.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use scxlab_bpf::btf::{Btf, Kind};
-use scxlab_bpf::link::Globals;
-use scxlab_bpf::link::knob::{closest, parse_int};
-use scxlab_bpf::object::Object;
+use scxlab_loader::btf::{Btf, Kind};
+use scxlab_loader::link::Globals;
+use scxlab_loader::link::knob::{closest, parse_int};
+use scxlab_loader::object::Object;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::{CoreId, CpuId, LlcId, Machine, NodeId, Topology};
 

@@ -3,8 +3,8 @@
 //!
 //! Owns: whether an object has what a name with `?` means. Does not: tell versions apart: no object says its own.
 
-use scxlab_bpf::btf::{Btf, PathError, TypeId};
-use scxlab_bpf::object::Object;
+use scxlab_loader::btf::{Btf, PathError, TypeId};
+use scxlab_loader::object::Object;
 
 use super::expr::{Step as PathStep, StepExpr, Target, path_text};
 use super::{Action, Assignment, Content, Named, Recipe, Run, Update, layout};

@@ -4,10 +4,10 @@
 //! Owns: the border, and its simulated side. The other side, an object that libbpf has loaded, is the live crate's.
 
 use scxlab_bpf::fault::Fault;
-use scxlab_bpf::link::{GlobalError, Loaded};
 use scxlab_bpf::map::{MapId, map_type};
-use scxlab_bpf::object::Object;
 use scxlab_kernel::Kernel;
+use scxlab_loader::link::{GlobalError, Loaded};
+use scxlab_loader::object::Object;
 use scxlab_machine::CpuId;
 
 /// Why a program gave no value.

@@ -3,9 +3,9 @@
 //!
 //! Owns: finding a field by its path and the width of what lies there. Does not: hold the bytes.
 
-use scxlab_bpf::btf::{Btf, FieldRef, Kind, TypeId};
-use scxlab_bpf::link::knob;
-use scxlab_bpf::object::Object;
+use scxlab_loader::btf::{Btf, FieldRef, Kind, TypeId};
+use scxlab_loader::link::knob;
+use scxlab_loader::object::Object;
 
 use super::expr::{Step, path_text};
 

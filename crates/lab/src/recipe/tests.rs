@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use scxlab_bpf::link::OpenObject;
-use scxlab_bpf::link::Target;
-use scxlab_bpf::object::Object;
+use scxlab_loader::link::OpenObject;
+use scxlab_loader::link::Target;
+use scxlab_loader::object::Object;
 use scxlab_machine::Machine;
 
 use super::*;

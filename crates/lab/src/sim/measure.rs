@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 
-use scxlab_bpf::link::Loaded;
 use scxlab_bpf::vm::Instance;
 use scxlab_kernel::cgroup::Cgroup;
 use scxlab_kernel::cpu::CpuTime;
@@ -14,6 +13,7 @@ use scxlab_kernel::ext::tracing::runs_tracing;
 use scxlab_kernel::kernel::{Kernel, Stop};
 use scxlab_kernel::metrics::{TaskReport, Times, quantile};
 use scxlab_kernel::task::Task;
+use scxlab_loader::link::Loaded;
 use scxlab_machine::id::CgroupId;
 use scxlab_machine::topology::Distance;
 use scxlab_workload::Executor;

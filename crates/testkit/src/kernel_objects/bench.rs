@@ -6,13 +6,13 @@
 //! Does not: know any test. A method that cannot do what it is asked panics: it is the test that failed.
 
 use super::script::{Script, Threads, sleeper, spec};
-use scxlab_bpf::link::{LinkError, Loaded, OpenObject};
-use scxlab_bpf::object::Object;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::{Sys, TaskSpec};
 use scxlab_kernel::boot::Setup;
 use scxlab_kernel::ext::object::ObjectAttachError;
 use scxlab_kernel::kernel::Limits;
+use scxlab_loader::link::{LinkError, Loaded, OpenObject};
+use scxlab_loader::object::Object;
 use scxlab_machine::Machine;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};

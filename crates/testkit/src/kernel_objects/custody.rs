@@ -5,8 +5,8 @@ use super::bench::{Bench, Child, MS, SEC, get};
 use super::ejections::{NONE, UNREG};
 use super::load::{background, seconds};
 use super::script::{Script, spec, yielder};
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::behavior::Step;
+use scxlab_loader::link::Loaded;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CpuId, Nanos};
 

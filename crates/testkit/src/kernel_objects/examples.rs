@@ -5,10 +5,10 @@ use super::bench::{Bench, Child, MS, SEC, resize, set};
 use super::ejections::UNREG;
 use super::load::{background, mixed, mixed_in, run_and_progress, seconds};
 use super::script::{Script, hog, sleeper, spec};
-use scxlab_bpf::link::Loaded;
 use scxlab_bpf::map::{MapDef, map_type};
 use scxlab_kernel::behavior::{CgroupSpec, Sys, TaskSpec};
 use scxlab_kernel::task::Class;
+use scxlab_loader::link::Loaded;
 use scxlab_machine::id::{CgroupId, Nanos};
 
 const SLICE_DFL: u64 = 20 * MS;
@@ -190,7 +190,7 @@ pub fn pair(b: &mut Bench) {
 }
 
 /// CPU `i` of the first half is paired with CPU `i` of the second.
-fn pair_up(open: &mut scxlab_bpf::link::OpenObject, nr: u32) {
+fn pair_up(open: &mut scxlab_loader::link::OpenObject, nr: u32) {
     let half = nr / 2;
     set(open, "nr_cpu_ids", u64::from(nr));
     set(open, "pair_batch_dur_ns", SLICE_DFL);

@@ -29,7 +29,7 @@ fn picks_from_user(b: &mut Bench, object: &str) -> Vec<i32> {
     picks
 }
 
-fn pick(b: &mut Bench, loaded: &scxlab_bpf::link::Loaded, picks: &mut Vec<i32>) {
+fn pick(b: &mut Bench, loaded: &scxlab_loader::link::Loaded, picks: &mut Vec<i32>) {
     let pid = b.k.tasks[b.runner].pid;
     let mut ctx = u64::from(pid).to_le_bytes();
     let cpu = b.run_syscall(loaded, "select_cpu_from_user", &mut ctx);

@@ -6,9 +6,9 @@
 
 use super::bench::{Bench, Child, set};
 use super::script::{Ctx, Script, spec};
-use scxlab_bpf::link::Loaded;
 use scxlab_bpf::map::MapId;
 use scxlab_kernel::behavior::{Policy, Step, TaskSpec};
+use scxlab_loader::link::Loaded;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -6,8 +6,8 @@
 
 use std::path::PathBuf;
 
-use scxlab_bpf::object::Object;
 use scxlab_lab::recipe;
+use scxlab_loader::object::Object;
 
 use super::{MS, attach_object, objects_dir};
 use crate::sim;

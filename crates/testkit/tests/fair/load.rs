@@ -12,7 +12,7 @@ use crate::{MS, Report, SECOND, report, stayed};
 const PELT: &str = "fair,load=FAIR_LOAD_PELT";
 
 /// The root's load on all CPUs.
-fn total_load(k: &mut Kernel, loaded: &scxlab_bpf::link::Loaded) -> u64 {
+fn total_load(k: &mut Kernel, loaded: &scxlab_loader::link::Loaded) -> u64 {
     (0..k.cpus.len() as u32)
         .map(|cpu| report(k, loaded, 0, cpu).expect("the root"))
         .map(|r: Report| r.runnable_load + r.blocked_load)

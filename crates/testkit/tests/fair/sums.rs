@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::{CgroupSpec, Sys};
 use scxlab_kernel::task::State;
+use scxlab_loader::link::Loaded;
 use scxlab_machine::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 use scxlab_testkit::shipped::scheduled;

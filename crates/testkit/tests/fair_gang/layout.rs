@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The thread's layout, and its neighbours: several gangs of eight on eight CPUs.
 
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::task::Task;
 use scxlab_kernel::together::Presence;
+use scxlab_loader::link::Loaded;
 use scxlab_machine::Machine;
 
 /// What each thread does, for ever.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Workloads of jobs that spin at barriers, the machine's tables, and a watch over who leads.
 
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
+use scxlab_loader::link::Loaded;
 use scxlab_machine::Machine;
 use scxlab_machine::id::CpuId;
 use scxlab_testkit::state::global;

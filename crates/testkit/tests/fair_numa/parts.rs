@@ -3,8 +3,8 @@
 
 use std::cmp::Ordering;
 
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
+use scxlab_loader::link::Loaded;
 use scxlab_testkit::shipped::{run_program, selftest};
 use scxlab_testkit::sim::kernel;
 

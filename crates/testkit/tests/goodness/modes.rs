@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! 2.5.2 and 2.4 apart: whom a recalculation renews, what sleepers gain, shares by nice, the longest wait.
 
-use scxlab_bpf::link::Loaded;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::task::State;
+use scxlab_loader::link::Loaded;
 use scxlab_machine::Stream;
 use scxlab_testkit::sim::run_ns;
 use scxlab_testkit::state::{global, of_task, task};

@@ -4,9 +4,9 @@
 //! Owns: the bytes of contexts and elements. Does not: what only an open object allows.
 //! Models: a frontend's `bpf_prog_test_run_opts()`, `bpf_map_update_elem()` and its mappings of globals and arenas.
 
-use scxlab_bpf::btf::{Btf, FieldRef, Kind, TypeId};
 use scxlab_bpf::errno::ENOENT;
-use scxlab_bpf::object::ProgramKind;
+use scxlab_loader::btf::{Btf, FieldRef, Kind, TypeId};
+use scxlab_loader::object::ProgramKind;
 use scxlab_machine::CpuId;
 
 use super::super::expr::path_text;

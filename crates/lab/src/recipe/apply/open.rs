@@ -3,7 +3,7 @@
 //!
 //! Owns: nothing that outlives the step. Does not: touch a kernel.
 
-use scxlab_bpf::link::{OpenObject, TableError};
+use scxlab_loader::link::{OpenObject, TableError};
 
 use super::super::expr::path_text;
 use super::super::{Action, Assignment, Formula, RecipeError};

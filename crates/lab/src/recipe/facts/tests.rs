@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use scxlab_bpf::link::OpenObject;
+use scxlab_loader::link::OpenObject;
 
 use super::super::expr::Expr;
 use super::*;

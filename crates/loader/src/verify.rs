@@ -13,11 +13,11 @@
 #[cfg(test)]
 mod tests;
 
-use crate::insn::RawInsn;
 use crate::link::Target;
 use crate::link::error::What;
 use crate::link::struct_ops::MatchedTable;
 use crate::object::Object;
+use scxlab_bpf::insn::RawInsn;
 
 /// Refuses the first program that dereferences such an argument untested.
 pub(crate) fn nullable_args(

@@ -3,8 +3,8 @@
 
 use crate::btf::BtfError;
 use crate::core_relo::{CoreError, PatchError};
-use crate::insn::DecodeError;
-use crate::map::MapError;
+use scxlab_bpf::insn::DecodeError;
+use scxlab_bpf::map::MapError;
 
 /// The object and what prevents loading it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

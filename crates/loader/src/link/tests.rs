@@ -10,11 +10,11 @@ use host::{KFUNCS, TestKernel};
 
 use super::code::POISON;
 use super::*;
-use crate::fault::Fault;
-use crate::insn::{self, Op, RawInsn};
 use crate::object::tests::{core_object, full_object, testdata};
 use crate::object::{RelocTarget, code};
-use crate::vm;
+use scxlab_bpf::fault::Fault;
+use scxlab_bpf::insn::{self, Op, RawInsn};
+use scxlab_bpf::vm;
 
 /// Opens, lets `prepare` edit, loads.
 fn load(object: Object, prepare: impl Fn(&mut OpenObject)) -> (TestKernel, Loaded) {
@@ -238,8 +238,8 @@ fn strong_externs_must_exist() {
 
 #[test]
 fn maps_get_their_definitions() {
-    use crate::map::SpecialKind;
-    use crate::vm::KptrKind;
+    use scxlab_bpf::map::SpecialKind;
+    use scxlab_bpf::vm::KptrKind;
     let (k, loaded) = load(full_object(), |open| {
         assert!(open.set_max_entries("hash", 7));
         assert!(!open.set_max_entries("no_such", 7));

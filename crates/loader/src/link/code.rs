@@ -17,11 +17,11 @@ use super::place::PlacedSection;
 use crate::btf::{Btf, Kind, TypeId};
 use crate::core_relo::patch::{Patched, patch};
 use crate::core_relo::{self, RelocKind};
-use crate::insn::{self, Insn, Op, RawInsn};
-use crate::kfunc::{self, KfuncId};
-use crate::map::{LocalType, LocalTypes};
 use crate::object::{Extern, ExternKind, Function, Object, ProgramKind, Reloc, RelocTarget, code};
-use crate::vm::{Func, FuncId, Image, InstanceParts, Line};
+use scxlab_bpf::insn::{self, Insn, Op, RawInsn};
+use scxlab_bpf::kfunc::{self, KfuncId};
+use scxlab_bpf::map::{LocalType, LocalTypes};
+use scxlab_bpf::vm::{Func, FuncId, Image, InstanceParts, Line};
 
 /// A call of a kernel function with an id from here on stands for an instruction that must not be
 /// executed: the run stops there. `Image::kfunc_names` says what it would have been.
@@ -341,7 +341,7 @@ fn note_arguments(
 }
 
 fn image_func(function: &Function, start: u32) -> Func {
-    use crate::vm::ProgramKind as Vm;
+    use scxlab_bpf::vm::ProgramKind as Vm;
     let program = function.program.as_ref().map(|kind| match kind {
         ProgramKind::StructOps { sleepable } => Vm::StructOps { sleepable: *sleepable },
         ProgramKind::Syscall => Vm::Syscall,

@@ -11,7 +11,7 @@ use super::reloc::Reloc;
 use crate::btf::ext::{BtfExt, SectionRecs};
 use crate::btf::{Btf, Kind, TypeId};
 use crate::core_relo::{CoreRelo, RelocKind};
-use crate::insn::RawInsn;
+use scxlab_bpf::insn::RawInsn;
 
 /// A function of the object: a program, or one that programs call.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@
 
 use std::path::PathBuf;
 
-use scxlab_bpf::core_relo::{self, CoreError};
-use scxlab_bpf::object::{MemberKind, Object};
+use scxlab_loader::core_relo::{self, CoreError};
+use scxlab_loader::object::{MemberKind, Object};
 
 fn objects() -> Vec<PathBuf> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../build/kernel/objects");

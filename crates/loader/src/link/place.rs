@@ -9,11 +9,11 @@ use super::externs::ExternState;
 use super::globals::Globals;
 use crate::btf::special::{KptrTag, SpecialField, SpecialKind};
 use crate::btf::{Btf, Kind, TypeId};
-use crate::errno::EINVAL;
-use crate::map::{self, MapDef, MapError, MapId, map_flag, map_type};
-use crate::mem::PAGE;
 use crate::object::{MapSpec, Object, SectionKind};
-use crate::vm::{InstanceId, KptrKind, Vm};
+use scxlab_bpf::errno::EINVAL;
+use scxlab_bpf::map::{self, MapDef, MapError, MapId, map_flag, map_type};
+use scxlab_bpf::mem::PAGE;
+use scxlab_bpf::vm::{InstanceId, KptrKind, Vm};
 
 /// A data section in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::error::What;
 use super::knob::{self, ValueError};
 use crate::btf::{Btf, Kind, TypeId};
 use crate::object::{MemberKind, Object, StructOps};
-use crate::vm::FuncId;
+use scxlab_bpf::vm::FuncId;
 
 /// A table that a frontend may still change.
 #[derive(Clone, Debug)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::btf::Btf;
-use crate::kfunc::KfuncId;
 use crate::link::{KconfigValue, KsymVar};
 use crate::object::tests::{core_object, full_object, kernel_btf};
+use scxlab_bpf::kfunc::KfuncId;
 
 /// A kernel that has the types and nothing else.
 struct Bare(Btf);

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::btf::{Btf, Kind};
-use crate::fault::Fault;
-use crate::kfunc::KfuncId;
 use crate::link::{KconfigValue, KsymVar, Target};
 use crate::object::tests::kernel_btf;
-use crate::timer::TimerId;
-use crate::vm::{CallSite, Config, Host, KptrKind, Storage, Vm};
+use scxlab_bpf::fault::Fault;
+use scxlab_bpf::kfunc::KfuncId;
+use scxlab_bpf::timer::TimerId;
+use scxlab_bpf::vm::{CallSite, Config, Host, KptrKind, Storage, Vm};
 
 pub struct TestKernel {
     pub vm: Vm,

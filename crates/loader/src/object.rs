@@ -47,7 +47,7 @@ pub struct Object {
 
 /// Operation codes and register markers that loading and linking look at.
 pub mod code {
-    use crate::insn::RawInsn;
+    use scxlab_bpf::insn::RawInsn;
 
     /// Bytes per instruction slot.
     pub const SLOT: u64 = 8;

@@ -6,8 +6,8 @@
 //! reported as `Poisoned` instead of being replaced by a call of a helper that does not exist.
 
 use super::Resolved;
-use crate::insn::RawInsn;
 use crate::object::code;
+use scxlab_bpf::insn::RawInsn;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patched {

@@ -9,8 +9,8 @@ use super::Target;
 use super::error::{MissingExtern, What};
 use crate::btf::{Btf, Kind, TypeId, essential_name};
 use crate::core_relo::types_are_compat;
-use crate::kfunc::{self, KfuncId};
 use crate::object::{Extern, ExternKind, Object};
+use scxlab_bpf::kfunc::{self, KfuncId};
 
 /// A kernel configuration value, as in a `.config`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -34,11 +34,11 @@ pub use place::PlacedSection;
 pub use struct_ops::{LoadedMember, LoadedStructOps, MemberValue, TableEdit, TableError};
 
 use crate::btf::{Btf, TypeId};
-use crate::jit::CodeCache;
-use crate::kfunc::KfuncId;
-use crate::map::MapId;
 use crate::object::{Object, ProgramKind};
-use crate::vm::{FuncId, Host, InstanceId, InstanceParts, Vm};
+use scxlab_bpf::jit::CodeCache;
+use scxlab_bpf::kfunc::KfuncId;
+use scxlab_bpf::map::MapId;
+use scxlab_bpf::vm::{FuncId, Host, InstanceId, InstanceParts, Vm};
 
 /// The kernel that objects are linked against.
 pub trait Target {
@@ -171,7 +171,7 @@ impl OpenObject {
         let instance = host.vm().add_instance(&self.object.name);
         let placed = self.place(host.vm(), instance, target, &externs, code, tables);
         if placed.is_err() {
-            crate::vm::remove_instance(host, instance);
+            scxlab_bpf::vm::remove_instance(host, instance);
         }
         placed
     }
