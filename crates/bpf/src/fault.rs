@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Why a BPF program was stopped, and where: the report a reader gets instead of a kernel oops.
+//! Faults: why and where a BPF program was stopped. A user gets this report instead of a kernel
+//! oops.
 //!
-//! Owns: fault kinds, the place (function, instruction, source line), registers and backtrace, and how they print.
+//! Owns: fault kinds, the place (function, instruction, source line), registers and backtrace, and
+//! their text form.
 //! Does not: decide what happens to the scheduler (the simulated kernel ejects it).
 
 use std::fmt;
@@ -11,7 +13,7 @@ use crate::vm::{FuncId, InstanceId};
 #[cfg(test)]
 mod tests;
 
-/// A guest access that memory refused.
+/// An access of a program that guest memory refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{access} of {len} bytes at {addr:#x}: {why}")]
 pub struct MemFault {
@@ -44,7 +46,7 @@ pub enum MemWhy {
     OutOfRange,
     /// Memory of the simulation, but nothing is allocated there (a guard page, a freed region).
     Unmapped,
-    /// Memory that BPF programs may read only.
+    /// Memory that BPF programs may only read.
     ReadOnly,
     /// A field of a kernel structure that programs may not write.
     KernelField,
@@ -62,7 +64,7 @@ impl fmt::Display for MemWhy {
     }
 }
 
-/// What a program did wrong, or what we do not model.
+/// Kind of a fault: an error of the program, a limit, or something that is not modelled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FaultKind {
     #[error("{0}")]
@@ -81,12 +83,12 @@ pub enum FaultKind {
     Lock { addr: u64, what: &'static str },
     #[error("out of simulated memory ({what})")]
     OutOfMemory { what: &'static str },
-    /// An instruction that was linked against a kernel without what it needs.
+    /// A poisoned instruction: the kernel lacks the field, enumerator or function that it needs.
     #[error("use of {what}")]
     Poison { what: String },
     #[error("not modelled: {what}")]
     Unmodelled { what: String },
-    /// For the host: anything else that a kfunc finds wrong.
+    /// For the host: any other error that a kfunc finds.
     #[error("{0}")]
     Other(String),
 }
@@ -95,13 +97,14 @@ pub enum FaultKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault(pub Box<FaultReport>);
 
-/// What is known of a fault. The interpreter fills in the place while the fault passes through it.
+/// Contents of a fault. The engine adds its frames while the fault passes through them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultReport {
     pub kind: FaultKind,
-    /// Innermost frame first. Empty until an interpreter frame has seen the fault.
+    /// Innermost frame first. Empty until the fault has passed through a frame of a program.
     pub backtrace: Vec<Place>,
-    /// Registers r0..r10 of the innermost frame; None for one that nothing after the fault would have read.
+    /// Registers r0 to r10 of the innermost frame; None for a register that no instruction after
+    /// the fault would have read.
     pub regs: [Option<u64>; 11],
 }
 
@@ -150,7 +153,7 @@ impl From<MemFault> for Fault {
 
 impl std::error::Error for Fault {}
 
-/// One line: what and where. Use `{:#}` for the whole report.
+/// Prints kind and place in one line. `{:#}` prints the whole report.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.kind)?;
@@ -189,7 +192,7 @@ impl Place {
         format!("{} at instruction {}{source}", self.func_name, self.insn)
     }
 
-    /// Of a function's first instruction: the function and its source line.
+    /// Function and source line, for the place of a function's first instruction.
     pub fn start(&self) -> String {
         let source = self.source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
         format!("{}{source}", self.func_name)

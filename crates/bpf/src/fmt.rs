@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! printf formats as BPF programs use them: a format string and an array of 64-bit arguments.
 //!
-//! Owns: which formats are refused, and how each conversion prints. Does not: send the text anywhere.
-//! Models: `bpf_bprintf_prepare()` and `bstr_printf()`, v7.3. Differs: `%p` prints a hash that depends only on the
-//! pointer, and symbols (`%ps`, `%pS`, `%pB`) print as plain addresses, since guest addresses have no symbol table.
+//! Owns: refusing malformed formats, and the output of each conversion.
+//! Does not: send the text anywhere.
+//! Models: `bpf_bprintf_prepare()` and `bstr_printf()`, v7.3. Differs: `%p` prints a hash that
+//! depends only on the pointer, and symbols (`%ps`, `%pS`, `%pB`) print as plain addresses, because
+//! guest addresses have no symbol table.
 
 use crate::errno::*;
 use crate::mem::Memory;
@@ -13,13 +15,14 @@ mod tests;
 
 /// Most arguments of one call: MAX_BPRINTF_VARARGS.
 pub const MAX_ARGS: usize = 12;
-/// Longest text of `bpf_trace_printk` and friends, with its NUL: MAX_BPRINTF_BUF.
+/// Longest text of `bpf_trace_printk` and similar helpers, in bytes with its NUL: MAX_BPRINTF_BUF.
 pub const MAX_TEXT: usize = 1024;
-/// Room for all arguments in binary form: MAX_BPRINTF_BIN_ARGS. Strings are cut at what is left of it.
+/// Space in bytes for all arguments in binary form: MAX_BPRINTF_BIN_ARGS. A string is cut to the
+/// space that is left.
 const MAX_BINARY: usize = 512;
 
-/// Format with arguments that a program left in guest memory, as the `*_bstr` kfuncs get them: `data` is the address
-/// of 64-bit words and `data_len` their size in bytes.
+/// Formats arguments that a program left in guest memory, as the `*_bstr` kfuncs get them: `data`
+/// is the address of 64-bit words and `data_len` their size in bytes.
 pub fn format_bstr(mem: &Memory, fmt: &[u8], data: u64, data_len: u32) -> Result<Vec<u8>, i64> {
     let words = data_len as usize / 8;
     if !data_len.is_multiple_of(8) || words > MAX_ARGS || (words > 0 && data == 0) {
@@ -32,7 +35,8 @@ pub fn format_bstr(mem: &Memory, fmt: &[u8], data: u64, data_len: u32) -> Result
     format(mem, fmt, &args[..words])
 }
 
-/// Format. `fmt` ends at its first NUL or its end; pointers of strings lead into guest memory.
+/// Formats `args`. `fmt` ends at its first NUL or its end. Arguments of string conversions are
+/// guest addresses.
 pub fn format(mem: &Memory, fmt: &[u8], args: &[u64]) -> Result<Vec<u8>, i64> {
     let end = fmt.iter().position(|&byte| byte == 0).unwrap_or(fmt.len());
     let mut printer = Printer { mem, fmt: &fmt[..end], args, used: 0, binary: 0, out: Vec::new() };
@@ -45,7 +49,7 @@ struct Printer<'a> {
     fmt: &'a [u8],
     args: &'a [u64],
     used: usize,
-    /// Bytes that the kernel's binary form of the arguments so far takes.
+    /// Bytes that the arguments so far take in the kernel's binary form.
     binary: usize,
     out: Vec<u8>,
 }
@@ -85,7 +89,7 @@ impl Printer<'_> {
         self.fmt.get(at).copied().unwrap_or(0)
     }
 
-    /// One conversion, from the byte after its `%`; returns the index after it.
+    /// Formats one conversion. `at` is the index after its `%`; returns the index after it.
     fn conversion(&mut self, mut at: usize) -> Result<usize, i64> {
         if self.used >= self.args.len() {
             return Err(EINVAL);
@@ -117,7 +121,7 @@ impl Printer<'_> {
             *at += 1;
         }
         while self.byte(*at).is_ascii_digit() {
-            // The kernel clamps widths to 16 bits; the text is cut long before.
+            // The kernel clamps widths to 16 bits; texts are cut to far fewer bytes.
             spec.width =
                 (spec.width * 10 + usize::from(self.byte(*at) - b'0')).min(usize::from(u16::MAX));
             *at += 1;
@@ -157,7 +161,7 @@ impl Printer<'_> {
         Ok(at + 1)
     }
 
-    /// A number with its sign; zeroes go between the two.
+    /// Writes a number with its sign. Padding zeroes go between the two.
     fn number(&mut self, sign: &str, text: &str, spec: Spec) {
         let (sign, digits) = match text.strip_prefix('-') {
             Some(digits) => ("-", digits),
@@ -186,7 +190,7 @@ impl Printer<'_> {
         Ok(at)
     }
 
-    /// `at` is the index after the `p`.
+    /// Formats a pointer conversion. `at` is the index after the `p`.
     fn pointer(&mut self, at: usize, spec: Spec) -> Result<usize, i64> {
         let (kind, next) = (self.byte(at), self.byte(at + 1));
         let plain = kind == 0 || is_space(kind) || kind.is_ascii_punctuation();
@@ -253,7 +257,7 @@ impl Printer<'_> {
         self.args[self.used - 1]
     }
 
-    /// Take space of the binary form.
+    /// Reserves space in the binary form; ENOSPC if too little is left.
     fn reserve(&mut self, size: usize, align: usize) -> Result<(), i64> {
         let end = self.binary.next_multiple_of(align) + size;
         if end > MAX_BINARY {
@@ -264,12 +268,12 @@ impl Printer<'_> {
     }
 }
 
-/// C's isspace, which counts the vertical tab.
+/// C's isspace(), which includes the vertical tab.
 fn is_space(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }
 
-/// 32 bits that tell pointers apart and are the same in every run.
+/// Hash of a pointer, the same in every run.
 fn hash_pointer(ptr: u64) -> u32 {
     let mixed = (ptr ^ (ptr >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 32) as u32

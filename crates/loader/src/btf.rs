@@ -5,8 +5,8 @@
 //! Does not: follow types (see `walk.rs`), apply relocations, know which types matter.
 //! Models: the format of Linux 7.3 (24-bit member counts, kinds up to ENUM64), little endian only.
 //!
-//! After `parse` every type id and string offset inside the table is known to be in range, so an
-//! accessor cannot run out of the blob. Chains may still be cyclic: that is `walk.rs`'s business.
+//! After `parse` every type id and string offset in the table is in range, so no accessor reads
+//! past the blob. Chains of types may still be cyclic; `walk.rs` bounds every walk.
 
 pub mod error;
 pub mod ext;
@@ -73,7 +73,7 @@ impl Kind {
         matches!(self, Kind::Enum | Kind::Enum64)
     }
 
-    /// Types that only wrap another one and change nothing about its layout.
+    /// Whether the type only wraps another one and has the same layout.
     pub fn is_wrapper(self) -> bool {
         matches!(
             self,
@@ -90,7 +90,7 @@ impl Kind {
         KINDS.get(raw as usize).copied().filter(|k| *k != Void)
     }
 
-    /// Bytes that follow the fixed record of a type with `vlen` items.
+    /// Length in bytes of the data after the fixed record of a type with `vlen` items.
     fn trailing_len(self, vlen: u32) -> u64 {
         let vlen = u64::from(vlen);
         match self {
@@ -102,7 +102,7 @@ impl Kind {
         }
     }
 
-    /// Does the last word of the fixed record name another type (rather than a size)?
+    /// Whether the last word of the fixed record is a type id; otherwise it is a size.
     fn refers_to_type(self) -> bool {
         self.is_wrapper()
             || matches!(self, Kind::Ptr | Kind::Func | Kind::FuncProto | Kind::Var | Kind::DeclTag)
@@ -114,12 +114,13 @@ impl Kind {
 pub struct Type {
     name_off: u32,
     pub kind: Kind,
-    /// Meaning depends on the kind: bitfields in a struct, union for a forward, signed enum.
+    /// Flag of the format. It marks a struct or union with bitfields, a forward declaration of a
+    /// union, or a signed enum.
     pub kflag: bool,
-    /// Number of items; for a function its linkage.
+    /// Number of trailing items; for a FUNC, its linkage.
     pub vlen: u32,
     size_or_type: u32,
-    /// Where the trailing items start in the blob.
+    /// Byte offset of the trailing items in the blob.
     items_at: u32,
 }
 
@@ -148,7 +149,7 @@ pub struct Btf {
 
 const MAGIC: u16 = 0xeb9f;
 const HEADER_LEN: usize = 24;
-/// The kernel's own bound (BTF_MAX_TYPE), which keeps hostile tables small.
+/// Most types of a table: the kernel's own bound (BTF_MAX_TYPE), which keeps hostile tables small.
 const MAX_TYPES: usize = 0x000f_ffff;
 
 impl Btf {
@@ -177,7 +178,7 @@ impl Btf {
         Ok(btf)
     }
 
-    /// An empty table: only `void`. For objects without BTF and for tests.
+    /// An empty table, which has only `void`. For tests.
     pub fn empty() -> Btf {
         Btf {
             blob: Box::new([0]),
@@ -221,7 +222,7 @@ impl Btf {
         self.checked_string(off).unwrap_or("")
     }
 
-    /// As `string`, telling an offset out of range and bad UTF-8 from an empty string.
+    /// As `string`, but returns None for an offset out of range and for bad UTF-8.
     pub fn checked_string(&self, off: u32) -> Option<&str> {
         let strings = self.strings();
         let tail = strings.get(off as usize..)?;
@@ -234,7 +235,7 @@ impl Btf {
         self.same_essence(name).find(|id| self.kind(*id) == kind && self.name(*id) == name)
     }
 
-    /// Ids, ascending, of all types whose name equals `name` once both lose their flavour.
+    /// Ids, in ascending order, of all types whose name without flavour equals that of `name`.
     pub fn same_essence<'a>(&'a self, name: &'a str) -> impl Iterator<Item = TypeId> + 'a {
         let wanted = essential_name(name);
         self.names.bucket(wanted).filter(move |id| essential_name(self.name(*id)) == wanted)
@@ -244,7 +245,8 @@ impl Btf {
         &self.blob[self.str_off as usize..(self.str_off + self.str_len) as usize]
     }
 
-    /// Words of the trailing items of a type; in range because `parse_type` checked.
+    /// Word `index` of the trailing items of a type. It is in range, because `parse_type` checked
+    /// the length.
     fn word(&self, ty: &Type, index: usize) -> u32 {
         read_u32(&self.blob, ty.items_at as usize + index * 4).unwrap_or(0)
     }
@@ -303,15 +305,16 @@ impl Btf {
     }
 }
 
-/// Only its size: the table itself has thousands of lines.
+/// Prints only the number of types, because a table has thousands of them.
 impl std::fmt::Debug for Btf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Btf({} types)", self.types.len())
     }
 }
 
-/// Name without its flavour: `task_struct___old` and `task_struct` describe the same kernel type.
-/// Only the last `___` counts, and only with something on both sides of it.
+/// Returns a name without its flavour: `task_struct___old` and `task_struct` describe the same
+/// kernel type. The flavour starts at the last `___` that has another character than `_` on both
+/// sides.
 pub fn essential_name(name: &str) -> &str {
     let bytes = name.as_bytes();
     let mut at = bytes.len().saturating_sub(5);
@@ -370,7 +373,7 @@ impl Header {
     }
 }
 
-/// Parses the record at `at`; returns it and where the next one starts.
+/// Parses the record at `at`; returns it and the offset of the next one.
 fn parse_type(blob: &[u8], at: usize, end: usize, id: usize) -> Result<(Type, usize), BtfError> {
     let short = BtfError::Truncated { what: "type record", at, len: end };
     if end - at < 12 {
@@ -403,7 +406,8 @@ pub(crate) fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(raw.try_into().ok()?))
 }
 
-/// Chained hash over essential names: `heads` by hash, `next` by type id, ids ascending.
+/// Chained hash table of types by name without flavour. `heads` is indexed by hash, `next` by type
+/// id; 0 ends a chain. Ids ascend along a chain.
 #[derive(Default)]
 struct NameIndex {
     heads: Vec<u32>,

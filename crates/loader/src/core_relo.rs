@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! CO-RE: fitting instructions to the layout of the kernel's types.
 //!
-//! Owns: what a relocation record means (`spec.rs`), what it becomes against a target, and patching
-//! the instruction accordingly (`patch.rs`).
-//! Does not: parse the records (see `object/program.rs`), or decide what happens when an instruction
-//! whose field does not exist is reached: it is only marked as poisoned.
+//! Owns: interpreting a relocation record (`spec.rs`), resolving it against a target's types, and
+//! patching the instruction (`patch.rs`).
+//! Does not: parse the records (see `object/program.rs`), or decide what happens when a run reaches
+//! an instruction whose field does not exist: `patch` only reports it as poisoned.
 //! Models: libbpf `relo_core.c`, v7.3. Differs: no module BTFs, because the target has none; every
 //! walk has a budget, so a hostile object ends in an error.
 
@@ -33,7 +33,7 @@ pub struct CoreRelo {
     pub kind: RelocKind,
 }
 
-/// What the instruction wants to know, numbered as in the format.
+/// Property of the target's types that the instruction depends on, numbered as in the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum RelocKind {
@@ -85,7 +85,7 @@ impl RelocKind {
         !self.is_field() && !self.is_enumval()
     }
 
-    /// Asks whether something exists, so that "no" is an answer.
+    /// Whether the relocation only asks if something exists, so that 0 ("no") is a valid answer.
     pub fn is_question(self) -> bool {
         use RelocKind::*;
         matches!(self, FieldExists | TypeExists | TypeMatches | EnumvalExists)
@@ -112,31 +112,32 @@ pub enum CoreError {
     Btf(#[from] BtfError),
 }
 
-/// What a relocation comes to against one target.
+/// Result of a relocation against one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
     /// Value that the compiler put into the instruction.
     pub original: u64,
-    /// Value that belongs there.
+    /// Value that the target requires there.
     pub value: u64,
-    /// The target lacks it, and the value is not a yes or no: the instruction must not be executed.
+    /// The target lacks the field or enumerator whose value the instruction needs, so it must not
+    /// be executed.
     pub poison: bool,
-    /// Was anything in the target found? False also where `value` is a plain "no".
+    /// Whether the target has the type, field or enumerator. False also where `value` is a valid 0.
     pub found: bool,
-    /// Whether the instruction must hold `original`.
+    /// Whether patching must check that the instruction holds `original`.
     pub validate: bool,
     /// Sizes of the field, for loads and stores; 0 where they do not matter.
     pub original_size: u32,
     pub size: u32,
-    /// The sizes differ and the types are such that a load of another size would be wrong.
+    /// The sizes differ, and a load of the target's size would give a wrong value.
     pub bad_size_change: bool,
 }
 
-/// Steps of comparison that all relocations of an object may take together. Real objects need a
-/// hundredth.
+/// Most comparison steps of all relocations of one object together. Real objects need a hundredth
+/// of it.
 const BUDGET: u32 = 50_000_000;
 
-/// Counts comparison steps, so that no pair of type graphs can take for ever.
+/// Remaining comparison steps. They bound the time that any pair of type graphs can take.
 pub struct Budget(u32);
 
 impl Default for Budget {
@@ -152,12 +153,12 @@ impl Budget {
     }
 }
 
-/// Finds what one relocation means in `target`.
+/// Resolves one relocation against `target`.
 pub fn resolve(local: &Btf, target: &Btf, relo: &CoreRelo) -> Result<Resolved, CoreError> {
     resolve_within(local, target, relo, &mut Budget::default())
 }
 
-/// As `resolve`, for one of many relocations.
+/// As `resolve`, with a budget that the relocations of one object share.
 pub fn resolve_within(
     local: &Btf,
     target: &Btf,
@@ -192,7 +193,8 @@ pub fn resolve_within(
     }
 }
 
-/// What the relocation is about, for people: `task_struct.scx.slice`, `enum x::VALUE`, `struct y`.
+/// Describes a relocation's subject, for messages: `task_struct.scx.slice`, `enum x::VALUE`,
+/// `struct y`.
 pub fn describe(local: &Btf, relo: &CoreRelo) -> String {
     match Spec::parse(local, relo) {
         Ok(spec) => spec.describe(),
@@ -200,7 +202,8 @@ pub fn describe(local: &Btf, relo: &CoreRelo) -> String {
     }
 }
 
-/// Types of the target that may be the local one: same kind and same name but for the flavour.
+/// Types of the target that may correspond to the local one: those of the same kind whose name
+/// without flavour is the same.
 fn candidates<'a>(
     local: &'a Btf,
     ty: TypeId,
@@ -244,7 +247,7 @@ fn plain(original: u64, value: u64, found: bool) -> Resolved {
     }
 }
 
-/// Value of the relocation for the local spec and for the one found, if any.
+/// Computes the result from the local spec and, if the target has one, from the matching spec.
 fn evaluate(
     local: &Spec<'_>,
     found: Option<&Spec<'_>>,
@@ -262,7 +265,7 @@ fn evaluate(
     };
     let mut answer = plain(original, value, found.is_some());
     answer.poison = relo.kind == RelocKind::EnumvalValue && found.is_none();
-    // The linker renumbers types, so the id in the instruction is not to be relied on.
+    // The linker renumbers types, so the id in the instruction may differ from `original`.
     answer.validate = relo.kind != RelocKind::TypeIdTarget;
     Ok(answer)
 }

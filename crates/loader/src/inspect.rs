@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What an object needs, what it offers to set, and what a kernel lacks for it.
+//! The report on an object: its needs, its knobs, and the needs that a kernel does not meet.
 //!
-//! Owns: the report behind `scxlab inspect`. It is data; printing is the command's business.
+//! Owns: the data of `scxlab inspect`; the command prints it.
 //! Does not: load or run anything. Needs are static: code that is never reached counts too.
 
 #[cfg(test)]
@@ -16,7 +16,7 @@ use crate::object::{
     ExternKind, MapSpec, MemberKind, Object, ProgramKind, RelocTarget, code, map_type_name,
 };
 
-/// Everything about one object against one kernel.
+/// Report on one object for one kernel.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub name: String,
@@ -29,9 +29,9 @@ pub struct Report {
     pub fields: Vec<FieldInfo>,
     pub knobs: Vec<Knob>,
     pub sections: Vec<SectionInfo>,
-    /// What prevents loading, one line each.
+    /// Missing symbols and members that prevent loading, one line each.
     pub missing: Vec<String>,
-    /// What faults if it is reached, one line each.
+    /// Missing fields, enumerators and functions whose use faults if it is reached, one line each.
     pub poisoned: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ pub struct ProgramInfo {
     pub kind: ProgramKind,
     pub optional: bool,
     pub insns: usize,
-    /// Instructions with all functions that it can reach.
+    /// Instruction slots of the program and of all functions that it can reach.
     pub insns_reachable: usize,
 }
 
@@ -67,7 +67,7 @@ pub struct MapInfo {
     pub key_size: u32,
     pub value_size: u32,
     pub max_entries: u32,
-    /// Special fields of the value: what and at which offset.
+    /// Special fields of the value: (description, byte offset).
     pub special: Vec<(String, u32)>,
     pub inner: Option<Box<MapInfo>>,
 }
@@ -111,7 +111,7 @@ pub struct SectionInfo {
     pub variables: usize,
 }
 
-/// Looks at an object as a frontend has prepared it.
+/// Reports on an object with the changes that a frontend has made to it.
 pub fn inspect(open: &OpenObject, target: &impl Target) -> Result<Report, LinkError> {
     let object = open.object();
     let fail = |what: What| LinkError { object: object.name.clone(), what };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Linking: an object and a kernel become an instance that the virtual machine can run.
 //!
-//! Owns: `Target` (what a kernel offers to objects), the time between open and load in which a
-//! frontend edits globals, tables and maps, and load itself.
+//! Owns: `Target` (the symbols and types that a kernel offers to objects), the object between open
+//! and load, while a frontend edits its globals, tables and maps, and load itself.
 //! Does not: parse (see `object.rs`), execute, or know what any kernel function does.
-//! Models: what libbpf does between `bpf_object__open()` and attach, v7.3. Where libbpf refuses, so
-//! does this. Differs: nothing is verified in advance; a relocation that the target cannot satisfy
-//! faults with the field's name when it is executed.
+//! Models: libbpf from `bpf_object__open()` to attach, v7.3, including what it refuses. Differs:
+//! of the kernel's verifier only the check in `verify.rs` is made; an instruction whose relocation
+//! the target cannot satisfy faults, with the field's name, when it is executed.
 //!
 //! ```text
 //!   Object --open--> OpenObject --load--> Loaded
@@ -42,7 +42,7 @@ use scxlab_bpf::vm::{FuncId, Host, InstanceId, InstanceParts, Vm};
 
 /// The kernel that objects are linked against.
 pub trait Target {
-    /// The kernel's types. A FUNC in it is the prototype that an extern of that name must fit.
+    /// The kernel's types. A FUNC among them has the prototype that an extern of its name must fit.
     fn btf(&self) -> &Btf;
     /// The kernel function of that name (without flavour), if it exists.
     fn kfunc(&self, name: &str) -> Option<KfuncId>;
@@ -58,9 +58,10 @@ pub trait Target {
 /// A variable of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KsymVar {
-    /// What the program holds for it: the variable's address, or what `bpf_per_cpu_ptr` takes.
+    /// Value that the program gets for the variable: its address or, for a per-CPU variable, the
+    /// argument of `bpf_per_cpu_ptr`.
     pub addr: u64,
-    /// Its type, or its VAR, in the target's BTF; 0 if it has none.
+    /// Id of its type or of its VAR in the target's BTF; 0 if it has none.
     pub btf_id: u32,
     pub per_cpu: bool,
 }
@@ -71,11 +72,11 @@ pub struct OpenObject {
     object: Arc<Object>,
     pub globals: Globals,
     pub tables: Vec<TableEdit>,
-    /// By index of the object's functions: the user's choice whether a program is loaded.
+    /// Indexed by function of the object: the user's choice whether the program is loaded.
     autoload: Vec<Option<bool>>,
-    /// By index of the object's maps.
+    /// Indexed by map of the object: a capacity in place of that in the definition.
     max_entries: Vec<Option<u32>>,
-    /// Machine code of all that was loaded from this or a clone of it.
+    /// Machine code of all instances loaded from this object or from a clone of it.
     codes: CodeCache,
 }
 
@@ -84,12 +85,12 @@ pub struct OpenObject {
 pub struct Loaded {
     pub instance: InstanceId,
     pub object: Arc<Object>,
-    /// By index of the object's maps.
+    /// Indexed by map of the object.
     pub maps: Vec<MapId>,
-    /// By index of the object's data sections.
+    /// Indexed by data section of the object.
     pub sections: Vec<PlacedSection>,
     pub struct_ops: Vec<LoadedStructOps>,
-    /// By index of the object's functions; None for what was not loaded.
+    /// Indexed by function of the object; None for a function that was not loaded.
     pub funcs: Vec<Option<FuncId>>,
 }
 
@@ -109,7 +110,7 @@ impl OpenObject {
         &self.object
     }
 
-    /// The struct_ops table of that variable name.
+    /// The struct_ops table whose variable has that name.
     pub fn table_mut(&mut self, name: &str) -> Option<&mut TableEdit> {
         self.tables.iter_mut().find(|t| t.name() == name)
     }
@@ -133,24 +134,25 @@ impl OpenObject {
         true
     }
 
-    /// Whether the program is loaded, unless a table decides it: what was chosen, else all but optional ones.
+    /// Whether a program is loaded if no struct_ops table decides it: the user's choice, and
+    /// without one whether its section is not optional.
     pub fn is_loaded(&self, function: usize) -> bool {
         self.autoload[function].unwrap_or(!self.object.functions[function].optional)
     }
 
-    /// Programs for which it was chosen whether they are loaded.
+    /// Programs for which the user chose whether they are loaded, with that choice.
     pub fn autoload(&self) -> impl Iterator<Item = (&str, bool)> {
         let functions = self.object.functions.iter().map(|f| f.name.as_str());
         functions.zip(&self.autoload).filter_map(|(name, load)| Some((name, (*load)?)))
     }
 
-    /// Maps whose capacity was changed.
+    /// Maps whose capacity was changed, with the new capacity.
     pub fn max_entries(&self) -> impl Iterator<Item = (&str, u32)> {
         let maps = self.object.maps.iter().map(|m| m.name.as_str());
         maps.zip(&self.max_entries).filter_map(|(name, entries)| Some((name, (*entries)?)))
     }
 
-    /// Loads into the host's virtual machine. On failure nothing of it remains there.
+    /// Loads the object into the host's virtual machine. On failure nothing of it remains there.
     pub fn load<H: Host>(&self, host: &mut H, target: &impl Target) -> Result<Loaded, LinkError> {
         self.load_inner(host, target)
             .map_err(|what| LinkError { object: self.object.name.clone(), what })
@@ -161,7 +163,7 @@ impl OpenObject {
         host: &mut H,
         target: &impl Target,
     ) -> Result<Loaded, error::What> {
-        // Everything that can be refused without touching the machine comes first.
+        // Checks that do not change the virtual machine come first.
         let tables = struct_ops::match_kernel(&self.object, &self.tables, target.btf())?;
         let externs = externs::bind(&self.object, target)?;
         let programs = self.programs_to_load(&tables)?;
@@ -176,7 +178,7 @@ impl OpenObject {
         placed
     }
 
-    /// The part of loading that fills the machine.
+    /// Creates the maps, data sections and code of an instance in the virtual machine.
     fn place(
         &self,
         vm: &mut Vm,
@@ -211,9 +213,9 @@ impl OpenObject {
         })
     }
 
-    /// Which programs are loaded: what the user says; else what a table uses; else all but those of
-    /// optional sections. A struct_ops program that only tables refer to which are not created, or
-    /// by members that the kernel lacks, is not loaded.
+    /// Returns the programs to load. The user's choice decides, if there is one. Otherwise a
+    /// struct_ops program that any table refers to is loaded only if a table that is created sets
+    /// it for a member that the kernel has, and any other program unless its section is optional.
     fn programs_to_load(
         &self,
         tables: &[struct_ops::MatchedTable],
@@ -258,7 +260,8 @@ impl Loaded {
         Ok(knob::format_value(&self.object.btf, place.ty, bytes))
     }
 
-    /// Sets a global from text, as a frontend does through its mapping. Read-only ones are refused.
+    /// Sets a global from text, as a frontend does through its mapping of the section. Read-only
+    /// globals are refused.
     pub fn write_global(&self, vm: &mut Vm, path: &str, text: &str) -> Result<(), GlobalError> {
         let place = self.global(path)?;
         let value = |source| GlobalError::Value { path: path.to_owned(), source };

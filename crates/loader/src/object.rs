@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A compiled BPF object: everything its ELF file says, checked and cross-referenced.
+//! A compiled BPF object: the contents of its ELF file, checked and cross-referenced.
 //!
-//! Owns: reading the file; which functions, maps, data sections, externs and struct_ops tables are
-//! in it and which instruction refers to which of them.
-//! Does not: know a kernel. Binding to one is `link.rs`; nothing here is changed by linking.
-//! Models: libbpf `bpf_object__open()`, v7.3. Where that refuses a file, so does this.
+//! Owns: reading the file; its functions, maps, data sections, externs and struct_ops tables, and
+//! the references of instructions to them.
+//! Does not: know a kernel. `link.rs` binds an object to one, which changes nothing here.
+//! Models: libbpf `bpf_object__open()`, v7.3, including the files that it refuses.
 
 mod elf;
 pub mod error;
@@ -32,12 +32,12 @@ use crate::btf::{Btf, Kind};
 /// A parsed object. Immutable; one serves any number of links and threads.
 #[derive(Debug)]
 pub struct Object {
-    /// What messages call it: usually the file's name.
+    /// Name in messages, usually that of the file.
     pub name: String,
     pub license: String,
     pub btf: Btf,
-    /// By section, then by offset. Instructions that no FUNC symbol covers are not here: multi-source
-    /// objects carry dead copies of weak functions.
+    /// Sorted by section, then by offset. Instructions that no FUNC symbol covers are left out:
+    /// objects linked from several sources carry dead copies of weak functions.
     pub functions: Vec<Function>,
     pub maps: Vec<MapSpec>,
     pub sections: Vec<DataSection>,
@@ -45,13 +45,13 @@ pub struct Object {
     pub struct_ops: Vec<StructOps>,
 }
 
-/// Operation codes and register markers that loading and linking look at.
+/// Opcodes and markers in the `src` field that loading and linking use.
 pub mod code {
     use scxlab_bpf::insn::RawInsn;
 
     /// Bytes per instruction slot.
     pub const SLOT: u64 = 8;
-    /// The one instruction of two slots.
+    /// The only instruction of two slots.
     pub const LD_IMM64: u8 = 0x18;
     pub const CALL: u8 = 0x85;
     /// `src` of a call of a function, in the file and after linking.
@@ -145,7 +145,7 @@ impl Object {
     }
 }
 
-/// Reads the type table out of an ELF file: a kernel's, or one compiled for its types alone.
+/// Reads the type table of an ELF file: of a kernel's, or of one compiled only for its types.
 pub fn btf_of_elf(bytes: &[u8], name: &str) -> Result<Btf, ObjectError> {
     let parse = || -> Result<Btf, error::What> {
         let elf = elf::Elf::parse(bytes)?;

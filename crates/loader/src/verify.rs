@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What of the kernel's verifier can be said at load: a callback must not dereference an argument that may be NULL
-//! before it has tested it.
+//! The one check of the kernel's verifier that is made at load: a callback must not dereference an
+//! argument that may be NULL before it has tested it.
 //!
-//! Owns: that one check. Does not: prove anything else; what the verifier would exclude and this does not is a fault
-//! when it happens.
-//! Models: kernel `PTR_MAYBE_NULL` of struct_ops arguments named `..__nullable`, 7.3. Differs: within the program's own
-//! function only, and where paths disagree or a value is not followed it accepts.
+//! Owns: that check.
+//! Does not: prove anything else. Other errors that the verifier would refuse are faults when they
+//! happen.
+//! Models: kernel `PTR_MAYBE_NULL` of struct_ops arguments named `..__nullable`, 7.3. Differs: the
+//! check covers only the program's own function, and it accepts the program where paths disagree or
+//! a value is not tracked.
 //!
-//! A forward pass over the program's slots. A register or stack slot is the context, a NULL-able argument, or other;
-//! a test of any copy against 0 makes all copies other, on both branches.
+//! The check is a forward pass over the program's slots. A register or stack slot holds the
+//! context, an argument that may be NULL, or another value. A comparison of any copy of the
+//! argument makes all copies tested, on both branches.
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +22,7 @@ use crate::link::struct_ops::MatchedTable;
 use crate::object::Object;
 use scxlab_bpf::insn::RawInsn;
 
-/// Refuses the first program that dereferences such an argument untested.
+/// Refuses the object if a program dereferences such an argument untested; names the first one.
 pub(crate) fn nullable_args(
     object: &Object,
     tables: &[MatchedTable],
@@ -43,17 +46,18 @@ pub(crate) fn nullable_args(
     Ok(())
 }
 
-/// Where a program uses an argument that it has not tested.
+/// Use of an argument that may be NULL and that the program has not tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NullDeref {
-    /// Slot of the program.
+    /// Slot, counted from the start of the program.
     pub insn: usize,
     /// Argument, counted from 0.
     pub arg: u32,
 }
 
-/// The first slot at which an argument that may be NULL is dereferenced, or calculated with, untested. `nullable` are
-/// such arguments of the callback, whose context is an array of 8-byte arguments.
+/// Finds the first slot that dereferences, or calculates with, an untested argument that may be
+/// NULL. `nullable` lists such arguments of the callback, counted from 0. The callback's context is
+/// an array of 8-byte arguments.
 pub fn first_null_deref(insns: &[RawInsn], nullable: &[u32]) -> Option<NullDeref> {
     if nullable.is_empty() || insns.len() > INSNS_MAX {
         return None;
@@ -66,14 +70,14 @@ pub fn first_null_deref(insns: &[RawInsn], nullable: &[u32]) -> Option<NullDeref
             Some(old) => old.merge(&state),
             None => state,
         };
-        // Merging only ever turns values into `Other`, so each slot is visited a bounded number of times.
+        // Merging only turns values into `Other`, so the number of visits of a slot is bounded.
         if *slot == Some(merged) {
             continue;
         }
         *slot = Some(merged);
         queue.extend(merged.step(insns, at, nullable).next.into_iter().flatten());
     }
-    // Refused only for what holds after all paths have been merged.
+    // Only a use that is untested after all paths have been merged counts.
     let arg_at = |(insn, state): (usize, &Option<State>)| {
         let arg = state.as_ref()?.step(insns, insn, nullable).deref?;
         Some(NullDeref { insn, arg })
@@ -81,30 +85,32 @@ pub fn first_null_deref(insns: &[RawInsn], nullable: &[u32]) -> Option<NullDeref
     states.iter().enumerate().find_map(arg_at)
 }
 
-/// Longer programs are accepted unseen, so that hostile ones take neither time nor memory; the longest known has 6,562.
+/// Longest program that is checked, in slots. Longer ones are accepted unchecked, so that hostile
+/// ones take neither time nor memory. The longest known has 6,562.
 const INSNS_MAX: usize = 1 << 16;
 
-/// What a register or stack slot holds.
+/// Content of a register or stack slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     Other,
     Context,
-    /// This argument, untested.
+    /// The argument of this number, counted from 0, untested.
     MaybeNull(u8),
 }
 
-/// Frame of a program: 512 bytes below r10.
+/// 8-byte slots of a program's frame, which is the 512 bytes below r10.
 const STACK_SLOTS: usize = 64;
 const R10: u8 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     regs: [Value; 11],
-    /// By distance below r10, in 8 bytes.
+    /// Indexed by distance below r10 in 8 bytes: slot 0 is at r10 - 8.
     stack: [Value; STACK_SLOTS],
 }
 
-/// What an instruction does: which argument it uses untested, and where execution goes on.
+/// Effect of an instruction: the argument that it uses untested, and the slots at which execution
+/// may continue, with the state there.
 #[derive(Default)]
 struct Effect {
     deref: Option<u32>,
@@ -168,7 +174,7 @@ impl State {
         }
     }
 
-    /// Every copy of the argument counts as tested.
+    /// The state with every copy of the argument tested.
     fn tested(mut self, arg: u32) -> State {
         for value in self.regs.iter_mut().chain(&mut self.stack) {
             if matches!(*value, Value::MaybeNull(held) if u32::from(held) == arg) {
@@ -236,12 +242,13 @@ impl State {
         let value = if whole { self.reg(insn.src()) } else { Value::Other };
         match slot(insn.off) {
             Some(slot) => self.stack[slot] = value,
-            // Between two slots: forget what it may have changed.
+            // Outside the frame: forget all slots.
             None => self.stack = [Value::Other; STACK_SLOTS],
         }
     }
 
-    /// Arithmetic; sums with an untested pointer are refused as the verifier refuses them.
+    /// Applies arithmetic. Returns the argument that a 64-bit addition or subtraction changes
+    /// untested: the verifier refuses that.
     fn alu(&mut self, insn: RawInsn) -> Option<u32> {
         let (kind, by_reg) = (insn.code & 0xf0, insn.code & op::X != 0);
         let wide = insn.code & 7 == op::ALU64;
@@ -266,7 +273,7 @@ impl State {
                 for reg in 0..=5 {
                     self.set(reg, Value::Other);
                 }
-                // The callee may have been given an address of the stack.
+                // The callee may have got an address in the frame, and changed any slot.
                 self.stack = [Value::Other; STACK_SLOTS];
                 return [Some((at + 1, self)), None];
             }
@@ -277,7 +284,7 @@ impl State {
             _ => {}
         }
         let by_reg = insn.code & op::X != 0;
-        // Any comparison may be the test: equality with 0 is, and of the others nothing is known.
+        // Any comparison counts as the test. Equality with 0 is one; others might be.
         for reg in [Some(insn.dst()), by_reg.then_some(insn.src())].into_iter().flatten() {
             if let Some(arg) = self.untested(reg) {
                 self = self.tested(arg);
@@ -287,7 +294,7 @@ impl State {
     }
 }
 
-/// The stack slot of 8 bytes in which `off` lies below r10.
+/// Index of the stack slot that holds the byte at r10 + `off`; None outside the frame.
 fn slot(off: i16) -> Option<usize> {
     let below = usize::try_from(-i32::from(off)).ok()?;
     let slot = below.div_ceil(8);

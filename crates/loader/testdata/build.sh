@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
-# Compiles the test objects anew. They are checked in so that the crate's tests need no compiler.
+# Recompiles the test objects. They are checked in, so that the crate's tests need no compiler.
 set -eu
 cd "$(dirname "$0")"
 for source in *.bpf.c kernel.c; do

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * CO-RE relocations of every kind. Each program returns what its relocation came to; the expected
- * values are those of kernel.c and stand in link/tests.rs.
+ * CO-RE relocations of every kind. Each program returns the value of its relocation. The values
+ * for the types of kernel.c are in core_relo/tests.rs and link/tests.rs.
  */
 #include "mini.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Everything that an object can hold beside CO-RE relocations. */
+/* All parts of an object besides CO-RE relocations. */
 #include "mini.h"
 
 struct task_struct { s32 pid; } __core;
@@ -165,7 +165,7 @@ SEC("?struct_ops/optional") s32 optional_prog(u64 *ctx) { return 0; }
 SEC("tp_btf/sched_switch") int on_switch(u64 *ctx) { return 0; }
 SEC("?fentry.s/do_thing") int on_thing(u64 *ctx) { return 0; }
 
-/* Members in another order and of other presence than the kernel's. */
+/* The members are in another order than the kernel's, which lacks `newer` and `newer_flag`. */
 struct ops {
 	s32 (*init)(void);
 	void (*enqueue)(struct task_struct *p, u64 flags);

@@ -7,13 +7,13 @@ struct list { struct list *next; };
 struct rq_clock { u32 lo; u64 hi; };
 
 struct task_struct {
-	u64 moved_here;          /* the objects put other things first */
+	u64 moved_here;          /* the objects' struct begins with other members */
 	struct {
 		s32 pid;
 		union { u32 tgid; s32 stgid; };
 	};
 	u64 wide;                /* u32 in the objects */
-	s64 grown;               /* s32 in the objects: its load cannot follow */
+	s64 grown;               /* s32 in the objects: a signed load cannot change its size */
 	char comm[16];
 	u32 pad : 3;
 	u32 flag_bits : 5;
@@ -24,11 +24,11 @@ struct task_struct {
 	u64 flexible[];
 };
 
-/* Two kernel types of one name but for the flavour, with equal layout: no ambiguity. */
+/* Two kernel types whose names differ only in the flavour, with equal layout: not ambiguous. */
 struct twin { u32 a, b; };
 struct twin___v2 { u32 a, b; };
 
-/* ... and with another layout: ambiguous. */
+/* Two such types with different layouts: ambiguous. */
 struct torn { u32 a, b; };
 struct torn___v2 { u32 z, a, b; };
 
@@ -57,7 +57,7 @@ int kfunc_v2(u32 a, u32 b, u32 c) { return a + b + c; }
 void kfunc_task(struct task_struct *p) { p->wide = 1; }
 u32 kfunc_ptr(const u32 *x) { return *x; }
 
-/* Everything must be reachable from something that is compiled. */
+/* Variables of the types above, because clang emits only types that compiled code or data uses. */
 struct task_struct t;
 struct twin tw;
 struct twin___v2 tw2;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The few declarations that test objects need, so that no other header is involved. */
+/* The declarations that test objects need, so that they include no other header. */
 #pragma once
 
 typedef unsigned char u8;

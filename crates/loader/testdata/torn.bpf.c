@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* A relocation that two kernel types answer differently: loading must be refused. */
+/* A relocation for which two kernel types give different values: loading must be refused. */
 #include "mini.h"
 
 struct torn { u32 b; } __core;

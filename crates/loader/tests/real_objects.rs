@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's own schedulers and selftests, if `make` has compiled them into `build/kernel/objects`.
+//! The kernel's own schedulers and selftests, if `make` has compiled them into
+//! `build/kernel/objects`.
 //!
-//! No kernel is needed: every object is linked against the types that it was compiled with, so that
-//! each relocation must come to exactly what the compiler had put there.
+//! No kernel is needed: the relocations of each object are resolved against its own types, so each
+//! must give exactly the value that the compiler wrote.
 
 use std::path::PathBuf;
 

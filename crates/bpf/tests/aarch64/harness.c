@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Runs machine code for aarch64 and compares what it did with what the interpreter did, case by case, as the file of cases
- * says that main.rs writes (order of words: there).
+ * Runs machine code for aarch64 and compares each run with the interpreter's. main.rs writes the
+ * file of cases and documents the order of its words.
  *
- * Owns: a memory like that of a run, and the ways out of the code: accesses that its own check refused, a few calls.
- * Does not: interpret; know an operation's meaning, but for refused accesses.
+ * Owns: a guest memory, and the functions that the code calls: for accesses that its own check
+ * refused, for helpers, kfuncs, and functions of the program.
+ * Does not: interpret operations, except refused accesses.
  * Models: the host of vm/bare.rs and jit/native.rs.
  *
- * Nothing but the pages of a case is mapped, so that a wrong address ends here, with the case's name.
+ * Only the pages of a case are mapped, so that a wrong address crashes here, with the case's name.
  */
 #include "machine.h"
 
@@ -40,7 +41,7 @@ struct calls {
 	void (*access)(struct ctx *);
 };
 
-/* `Ctx` of jit/ctx.rs, as far as code looks at it. */
+/* `Ctx` of jit/ctx.rs, as far as code uses it. */
 struct ctx {
 	u8 *base, *mem;
 	const u8 *perms;
@@ -59,13 +60,13 @@ struct ctx {
 	u64 executed, why, nr_pcs;
 	u32 pcs[MAX_FRAMES];
 	u64 regs[10];
-	/* The host's part begins here, and this is ours. */
+	/* Code uses no field from here on. `Ctx` has other fields here, for its host. */
 	u64 fp, depth;
 };
 
 typedef struct pair (*entry_fn)(struct ctx *, u64, u64, u64, u64, u64, u64, u64);
 
-/* Reads the file, word by word. */
+/* Next word of the file of cases. */
 static const u64 *next;
 
 static u64 word(void)
@@ -81,23 +82,23 @@ static const void *bytes(u64 len)
 	return at;
 }
 
-/* Ways out, in the order of `struct calls`. */
+/* Ways out of the code, in the order of `struct calls`. `kfunc4` counts as KFUNC. */
 enum { HELPER, KFUNC, FUNC, FUNC_REG, ACCESS, WAYS };
 
-/* Of all cases. */
+/* State for all cases. `taken` counts the ways out. */
 static u64 taken[WAYS];
 static u64 nr_pages, *entries;
 static u8 *base, *perms, *code_end;
 static const void *access_thunk;
 
-/* Of the case. */
+/* State of the current case. */
 static const char *name;
 static u64 fp0, fp_min, arena_base, may_goto, cpu, insn_limit, kernel_stores, nr_values, nr_slots, nr_funcs, nr_listed;
 static const u64 *values, *slots, *listed;
 static u64 func_starts[MAX_FUNCS];
 static entry_fn funcs[MAX_FUNCS];
 
-/* Of the run. */
+/* State of the current run. */
 static u64 run, executed, deadline, dropped, fault, fault_addr, fault_len, fault_store;
 static u64 nr_pcs, pcs[MAX_FRAMES * MAX_FRAMES], regs[11];
 static u64 calls_left;
@@ -128,7 +129,7 @@ static void crashed(int signal)
 	differs("it crashed, signal", 0, (u64)signal);
 }
 
-/* Whatever a called function may change is changed. */
+/* Overwrites registers that a called function may change. */
 static void spoil(void)
 {
 	__asm__ volatile("mov x9, #-2; mov x10, x9; mov x11, x9; mov x12, x9; mov x13, x9; mov x14, x9; mov x15, x9;"
@@ -149,7 +150,7 @@ static struct pair fail(struct ctx *ctx, u64 why)
 	return stopped;
 }
 
-/* The permission of a byte's page; none outside. */
+/* Permissions of a byte's page; 0 outside the memory. */
 static u8 perm(u64 addr)
 {
 	u64 page = (addr - GUEST_BASE) / PAGE;
@@ -157,7 +158,7 @@ static u8 perm(u64 addr)
 	return page < nr_pages ? perms[page] : 0;
 }
 
-/* The first byte whose page lacks one of these permissions; past the last if there is none. */
+/* Offset of the first byte whose page has none of these permissions; `len` if there is none. */
 static u64 first_without(u64 addr, u64 len, u8 any)
 {
 	u64 at = 0;
@@ -207,7 +208,7 @@ static int store(u64 addr, u64 len, u64 value)
 		dropped++;
 		return 1;
 	}
-	/* A kernel's structure: if the host agrees. */
+	/* A kernel structure may be written only if the host agrees. */
 	if (at < len && !(kernel_stores && perm(addr + at) == (LOAD | ASK) && first_without(addr, len, STORE | ASK) == len))
 		return refuse(addr, len, 1);
 	memcpy(base + addr, &value, len);
@@ -241,7 +242,7 @@ static u64 extended(u64 value, u64 len)
 	return (u64)((s64)(value << above) >> above);
 }
 
-/* Slots of the program: the instruction, and whether it loads through a kernel pointer. */
+/* Carries out an access; `probe` if it loads through a kernel pointer. Returns 0 on a fault. */
 static int access_of(struct ctx *ctx, u64 insn, int probe)
 {
 	static const u8 sizes[] = { 4, 2, 1, 8 };
@@ -285,7 +286,7 @@ static struct pair called(struct ctx *ctx, u64 count, u64 value)
 	return (struct pair){ value, executed };
 }
 
-/* Helpers have no arguments here, and one value each. */
+/* Helpers take no arguments here, and each returns one fixed value. */
 static struct pair helper(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
 {
 	(void)a, (void)b, (void)c, (void)d;
@@ -321,7 +322,7 @@ static struct pair kfunc4(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d
 
 static struct pair enter(u64 func, u64 fp, u64 depth, const u64 *args);
 
-/* A function of the program by way of the host: on with its result, or out. */
+/* Runs a function of the program through the host; returns its result, or a failure. */
 static struct pair inside(struct ctx *ctx, u64 func, u64 fp, u64 count, const u64 *args)
 {
 	struct pair pair;
@@ -333,7 +334,7 @@ static struct pair inside(struct ctx *ctx, u64 func, u64 fp, u64 count, const u6
 	return pair;
 }
 
-/* One that has no entry in the table; depth and limit have been looked at. */
+/* Runs a function without an entry in the table. The code has checked depth and limit. */
 static struct pair func(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
 {
 	const u64 args[] = { a, b, c, d, ctx->out.r5 };
@@ -366,7 +367,7 @@ static struct pair func_reg(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64
 
 static const struct calls calls = { helper, kfunc, kfunc4, func, func_reg, access };
 
-/* What is known of a fault is added to by each stretch of code on the way out. */
+/* Adds the frames of one entry into the code to a fault; the innermost sets the registers. */
 static void left(struct ctx *ctx)
 {
 	if (!fault)
@@ -406,7 +407,7 @@ static struct pair enter(u64 func, u64 fp, u64 depth, const u64 *args)
 	return pair;
 }
 
-/* The registers of the innermost frame, those that anybody would look at. */
+/* Compares a fault: address, frames, and the known registers of the innermost frame. */
 static void compare_fault(void)
 {
 	u64 nr, known;
@@ -429,7 +430,7 @@ static void compare_fault(void)
 
 static u64 *shadow_of(u64 at)
 {
-	/* A copy of the case's pages, as they should be. */
+	/* The expected contents of the case's pages. */
 	static u64 *shadow;
 
 	if (!shadow)
@@ -512,7 +513,7 @@ static void read_funcs(void)
 		flush(code_end, len);
 		funcs[i] = (entry_fn)code_end;
 		entries[i] = compiled ? (u64)code_end : 0;
-		/* Never on a page that has run. */
+		/* The next code starts on a new page: pages that have run are not written. */
 		code_end += (len + PAGE - 1) / PAGE * PAGE;
 	}
 }
@@ -569,7 +570,7 @@ static void read_head(void)
 		same("an offset", layout[i], word());
 	nr_pages = word();
 	base = (u8 *)(word() - GUEST_BASE);
-	/* The page before the first allows nothing. */
+	/* Pages before the first have no permissions. */
 	perms = (u8 *)map(0, PAGE + nr_pages, PROT_RW) + PAGE;
 	entries = map(word(), PAGE, PROT_RW);
 	len = word();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What a program without a C library needs on aarch64 Linux: system calls, a way to print and to stop, and memory that the
- * compiler copies by name.
+ * Runtime of a program without a C library on aarch64 Linux: system calls, printing, exit, and the
+ * memcpy() and memset() that the compiler calls.
  */
 #pragma once
 
@@ -78,7 +78,7 @@ static _Noreturn void broken(const char *why)
 enum { PAGE = 4096 };
 enum { PROT_RW = 3, PROT_RWX = 7, MAP_PRIVATE = 2, MAP_FIXED = 16, MAP_ANON = 32 };
 
-/* Fresh memory, at an address if it is not 0. */
+/* Maps zeroed memory, at address `at` if that is not 0. */
 static void *map(u64 at, u64 len, u64 prot)
 {
 	u64 flags = MAP_PRIVATE | MAP_ANON | (at ? MAP_FIXED : 0);
@@ -100,7 +100,7 @@ static const void *map_file(const char *name)
 	return (const void *)found;
 }
 
-/* Code that was written becomes code that runs. */
+/* Makes code that was written visible to instruction fetch. */
 static void flush(const u8 *code, u64 len)
 {
 	for (u64 at = (u64)code & ~15UL; at < (u64)code + len; at += 16)

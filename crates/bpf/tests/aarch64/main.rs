@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Machine code for aarch64, run in QEMU's emulator of programs: value, count, memory, calls and faults are what the
-//! interpreter says.
+//! Machine code for aarch64, run in QEMU's user-mode emulator: result, instruction count, memory,
+//! calls and faults must equal the interpreter's.
 //!
-//! Owns: the file of cases, building and running what reads it. Does not: choose programs (`programs.rs`), know what is
-//! right (`oracle.rs`: the interpreter does), run code (`harness.c`, freestanding, so that no library for aarch64 is needed).
+//! Owns: the file of cases, building and running the harness that reads it.
+//! Does not: choose programs (`programs.rs`), compute the expected results (`oracle.rs`, with the
+//! interpreter), run code (`harness.c`, freestanding, so that no library for aarch64 is needed).
 //!
 //! The file is 64-bit words, little-endian; bytes are padded to whole words:
 //!
@@ -30,7 +31,8 @@ use scxlab_bpf::jit::layout;
 
 use oracle::{ENTRIES, NR_PAGES, Oracle};
 
-/// Where the pages of the memory lie in the emulated process, and the entries: places that nothing else takes.
+/// Address of the guest memory's pages in the emulated process. Nothing else is mapped there, nor
+/// at `ENTRIES`, the table of entries.
 const PAGES_AT: u64 = 0x10_0000_0000;
 
 #[derive(Default)]
@@ -55,7 +57,7 @@ impl Words {
 fn code_for_aarch64_does_what_the_interpreter_does() {
     let oracle = oracle();
     let all = 0..=Op::Exit as u8;
-    // Never executed, and never compiled.
+    // `Pad` is never executed, and a program with `TailCall` is never compiled.
     let left_out = [Op::Pad as u8, Op::TailCall as u8];
     let missing: Vec<u8> =
         all.filter(|op| !oracle.ops.contains(op) && !left_out.contains(op)).collect();
@@ -68,7 +70,7 @@ fn code_for_aarch64_does_what_the_interpreter_does() {
     let output = Command::new("qemu-aarch64").arg(&harness).arg(&cases).output();
     let output = output.expect("qemu-aarch64 (package qemu-user; `make setup` installs it)");
     let said = String::from_utf8_lossy(&output.stdout);
-    // Both files stay then.
+    // On failure both files stay for debugging.
     assert!(output.status.success(), "{} {}: {said}", harness.display(), cases.display());
     fs::remove_file(&cases).expect("the file of cases");
     fs::remove_file(&harness).expect("the harness");
@@ -94,13 +96,13 @@ fn file(oracle: &Oracle) -> Vec<u8> {
     file.0
 }
 
-/// A place of this process's own.
+/// Path of a temporary file of this process.
 fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     folder.join(format!("aarch64-{name}-{}", std::process::id()))
 }
 
-/// Compiles what runs the cases.
+/// Compiles the harness, which runs the cases.
 fn harness() -> PathBuf {
     let clang = env::var("BPF_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
     let out = scratch("harness");

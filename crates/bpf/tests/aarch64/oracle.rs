@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is right: the interpreter's result of each run, and the machine code that must do the same.
+//! The expected results: the interpreter's for each run, with the machine code that must give the
+//! same.
 //!
-//! Owns: what is around a program, and what of a run is compared. Does not: choose programs.
+//! Owns: the environment of a program, and the choice of what is compared after a run.
+//! Does not: choose programs.
 
 use std::collections::BTreeSet;
 
@@ -28,48 +30,51 @@ const LIMITS: Limits = Limits {
     compile_after: u64::MAX,
 };
 
-/// On which programs run.
+/// The CPU on which programs run.
 const CPU: u32 = 1;
 const FRAME: u64 = 512;
 const PAGES: u64 = 2;
 const ARENA_PAGES: u32 = 4;
-/// Pages before and after such a place.
+/// Number of pages before, and of pages from, each address that a program gets. Those that are
+/// mapped are compared.
 const NEAR: u64 = 4;
-/// Helpers whose value is the same each time. All others are made calls of kernel functions.
+/// Helpers that return the same value each time. Calls of all others become calls of kernel
+/// functions.
 const HELPERS: [u32; 5] = [5, 8, 35, 125, 158];
 
-/// What a program gets in a register.
+/// Argument of a run, in one register.
 #[derive(Clone, Copy)]
 pub enum Arg {
     Value(u64),
-    /// Memory that it may write, two pages of it.
+    /// Address of two pages that the program may write.
     Pages,
-    /// A structure of the kernel's.
+    /// Address of a kernel structure.
     Task,
-    /// An arena, if there is one: four pages of which two are there; and the lower half of its address.
+    /// Address of the arena, 0 without one. Of its four pages two are mapped.
     Arena,
+    /// The lower 32 bits of that address.
     ArenaLow,
 }
 
-/// What is around a program.
+/// Environment of a program.
 #[derive(Clone, Copy, Default)]
 pub struct Around {
     pub kernel_stores: bool,
     pub arena: bool,
-    /// The program touches nothing but its first frames: no other memory is compared.
+    /// The program accesses no memory but its first frames, so no other memory is compared.
     pub frames_only: bool,
-    /// Functions without an entry, by bit: the code calls them by way of the host.
+    /// Bit mask of the functions without an entry in the table: code calls them through the host.
     pub not_compiled: u64,
 }
 
-/// Cases, as the harness reads them.
+/// The cases in the form that the harness reads, and what they cover.
 #[derive(Default)]
 pub struct Oracle {
     pub cases: Words,
     pub nr_cases: u64,
     pub code_bytes: u64,
     pub thunk: Vec<u8>,
-    /// Operations in the cases, and ways in which runs ended.
+    /// Operations (`Op`) in the cases, and the ways in which runs ended (0 return, else `kind()`).
     pub ops: BTreeSet<u8>,
     pub ends: BTreeSet<u64>,
 }
@@ -92,10 +97,12 @@ impl Oracle {
         self.nr_cases += 1;
     }
 
-    /// What is around the places that a program is given addresses of. A pointer that leads elsewhere is a fault there, and
-    /// the interpreter's result says so if it should not be.
+    /// Pages that the harness maps and compares: those near the addresses that a program gets. In
+    /// the harness an access elsewhere is a fault. If it is none for the interpreter, the results
+    /// differ.
     fn listed(scene: &Scene, around: Around) -> Vec<u64> {
-        // What no program reaches, and code writes: which calls its frames wait for.
+        // The guard page above the frames. No program reaches it, but code writes there which call
+        // each frame waits for.
         let guard = scene.frames + PAGE;
         if around.frames_only {
             return vec![scene.frames - PAGE, guard];
@@ -130,7 +137,7 @@ impl Oracle {
         }
     }
 
-    /// Writes the pages as they are, and returns them.
+    /// Writes the current contents of the pages to the case, and returns them.
     fn memory(&mut self, host: &BareHost, listed: &[u64]) -> Vec<Vec<u8>> {
         let out = &mut self.cases;
         out.word(listed.len() as u64);
@@ -219,7 +226,7 @@ impl Oracle {
     }
 }
 
-/// As the harness numbers them.
+/// Number of a fault's kind in the harness.
 fn kind(fault: &Fault) -> u64 {
     match fault.kind() {
         FaultKind::InsnLimit { .. } => 1,
@@ -250,11 +257,11 @@ fn write_fault(out: &mut Words, program: &Program, fault: &Fault) {
     out.words(fault.0.regs.iter().flatten().copied());
 }
 
-/// A host with a program and what it may touch.
+/// A host with a program and the memory that the program may access.
 struct Scene {
     host: BareHost,
     instance: InstanceId,
-    /// Runs what `ask` asks.
+    /// Instance for the programs of `ask`.
     aside: InstanceId,
     pages: u64,
     arena: u64,
@@ -298,7 +305,7 @@ impl Scene {
         scene
     }
 
-    /// What a small program returns.
+    /// Runs a small program and returns its result.
     fn ask(&mut self, text: &str) -> u64 {
         self.host.install_text(self.aside, text, Default::default()).expect(text);
         self.host.run(self.aside, "main", [0; 5]).expect(text)
@@ -319,7 +326,8 @@ fn page_of(host: &BareHost, page: u64) -> &[u8] {
     host.vm.mem.host_slice::<u8>(page, PAGE as usize)
 }
 
-/// Helpers that the harness does not have become kernel functions, which it writes down.
+/// Turns calls of helpers that the harness lacks into calls of kernel functions, whose arguments
+/// are compared.
 fn without_helpers(program: &mut Program) {
     for raw in program.raw.iter_mut().filter(|raw| raw.code == 0x85 && raw.src() == call::HELPER) {
         if !HELPERS.contains(&(raw.imm as u32)) {

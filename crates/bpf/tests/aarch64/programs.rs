@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The programs: each operation with the numbers at which arithmetic turns, memory of each kind, calls, and random ones.
+//! The programs: each operation with edge values of arithmetic, accesses to memory of each kind,
+//! calls, and random programs.
 //!
-//! Owns: that every operation is among them (main.rs checks it). Does not: run them.
+//! Owns: coverage of every operation (main.rs checks it).
+//! Does not: run them.
 
 use scxlab_bpf::insn::RawInsn;
 use scxlab_bpf::insn::asm::assemble;
@@ -58,7 +60,7 @@ fn exit() -> RawInsn {
     insn(EXIT, 0, 0, 0, 0)
 }
 
-/// One function.
+/// A program of one function.
 fn program(raw: &[RawInsn]) -> Program {
     let func = Func {
         name: "main".into(),
@@ -70,12 +72,12 @@ fn program(raw: &[RawInsn]) -> Program {
     Program { raw: raw.to_vec(), funcs: vec![func], probe: vec![false; raw.len()] }
 }
 
-/// Each edge as r1.
+/// Runs with each edge value as r1.
 fn ones() -> Vec<[Arg; 5]> {
     EDGES.iter().map(|a| [Value(*a), NONE, NONE, NONE, NONE]).collect()
 }
 
-/// Each pair of edges as r1 and r2.
+/// Runs with each pair of edge values as r1 and r2.
 fn pairs() -> Vec<[Arg; 5]> {
     let pair = |a: &u64| EDGES.map(|b| [Value(*a), Value(b), NONE, NONE, NONE]);
     EDGES.iter().flat_map(pair).collect()
@@ -139,7 +141,8 @@ fn jumps(oracle: &mut Oracle, class: u8) {
 const SIZES: [(u8, i16); 4] = [(0x10, 1), (0x08, 2), (0x00, 4), (0x18, 8)];
 const R10: u8 = 10;
 
-/// Places in the frame and in two pages, aligned, not aligned, and across the pages' border.
+/// Base register and offset of accesses in the frame and in two pages (at r1): aligned, unaligned,
+/// across the border of the pages, and past their end.
 const PLACES: [(u8, i16); 8] =
     [(R10, -8), (R10, -512), (R10, -13), (1, 0), (1, 8), (1, 3), (1, 4095), (1, 8185)];
 
@@ -181,7 +184,7 @@ fn atomics(oracle: &mut Oracle) {
     for (code, size) in [(0x00, 4), (0x18, 8)] {
         for kind in [0x00, 0x40, 0x50, 0xa0, 0x01, 0x41, 0x51, 0xa1, 0xe1, 0xf1] {
             for (base, off) in PLACES {
-                // r4 is there, r2 the operand, r3 what is compared with.
+                // r4 is the value in memory, r2 the operand, r3 the value to compare with.
                 let raw = [
                     insn(0x60 | 0x18 | 3, base, 4, off & !7, 0),
                     insn(MOV64_X, 0, 3, 0, 0),
@@ -259,7 +262,7 @@ fn random(oracle: &mut Oracle) {
     }
 }
 
-/// Bits of a number, well mixed (the finish of splitmix64).
+/// Hash of a number (the finaliser of splitmix64).
 fn scrambled(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What can be wrong with a type table or with a question asked of it.
+//! Errors in a type table, or in a query of one.
 
 use super::Kind;
 

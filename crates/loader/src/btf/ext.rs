@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `.BTF.ext`: which source line and which CO-RE relocation belongs to which instruction.
+//! `.BTF.ext`: the FUNC types, source lines and CO-RE relocations of instructions.
 //!
 //! Owns: parsing of the three record lists, section by section.
 //! Does not: resolve names (offsets point into the object's `.BTF` strings) or apply anything.
@@ -23,7 +23,7 @@ pub struct LineRec {
     pub column: u32,
 }
 
-/// CO-RE record: what the instruction at `insn_off` (bytes) depends on in the kernel's types.
+/// CO-RE record: the type and access path on which the instruction at `insn_off` (bytes) depends.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreRec {
     pub insn_off: u32,
@@ -86,8 +86,8 @@ impl BtfExt {
     }
 }
 
-/// A list is the record size, then sections of (name, count, records). Records may be longer than
-/// what we know of them.
+/// Parses a list: the record size, then sections of (name, count, records). Records may be longer
+/// than `known_len`, the part that `decode` reads.
 fn parse_list<T>(
     list: &[u8],
     known_len: usize,

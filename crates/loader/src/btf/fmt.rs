@@ -5,12 +5,13 @@ use super::walk::MAX_DEPTH;
 use super::{Btf, Kind, TypeId};
 
 impl Btf {
-    /// C spelling of a type, for people: `struct task_struct *`, `u32[4]`, `const char *`.
+    /// C spelling of a type, for messages: `struct task_struct *`, `u32[4]`, `const char *`.
     pub fn type_name(&self, id: TypeId) -> String {
         self.spell(id, MAX_DEPTH)
     }
 
-    /// As `type_name`, without the qualifiers: they do not matter to who sets a value.
+    /// As `type_name`, without `const` and `volatile`, which do not matter to a user who sets a
+    /// value.
     pub fn plain_type_name(&self, id: TypeId) -> String {
         self.type_name(id).replace("const ", "").replace("volatile ", "")
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The items that follow a type record: members, parameters, enumerators, section variables.
 //!
-//! Owns: decoding them. Asking a type for items of another kind yields none of them.
+//! Owns: decoding them. A type without items of the requested sort yields an empty iterator.
 
 use super::{Btf, Kind, Type, TypeId};
 
-/// Bytes of the largest integer.
+/// Size of the largest integer, in bytes.
 const MAX_INT: u32 = 16;
 
 /// A field of a struct or union.
@@ -15,7 +15,7 @@ pub struct Member<'a> {
     pub name: &'a str,
     pub ty: TypeId,
     pub bit_off: u32,
-    /// 0 when it is not a bitfield.
+    /// Width of a bitfield in bits; 0 for any other member.
     pub bitfield_bits: u32,
 }
 
@@ -44,7 +44,8 @@ pub struct IntInfo {
     pub size: u32,
     pub signed: bool,
     pub boolean: bool,
-    /// Bit-field-like integers of the old format start at a bit other than 0.
+    /// First bit of the integer in its storage. Other than 0 only for bitfields in the old
+    /// format.
     pub bit_off: u32,
 }
 
@@ -113,7 +114,7 @@ impl Btf {
         Some(ArrayInfo { elem: TypeId(self.word(ty, 0)), len: self.word(ty, 2) })
     }
 
-    /// None for an integer of a size that there is not, too.
+    /// Size and encoding of an INT. None for another kind, and for a size of 0 or over 16 bytes.
     pub fn int(&self, id: TypeId) -> Option<IntInfo> {
         let ty = self.ty(id).ok().filter(|t| t.kind == Kind::Int)?;
         if !(1..=MAX_INT).contains(&ty.size_or_type) {
@@ -139,7 +140,8 @@ impl Btf {
         }
     }
 
-    /// A declaration tag's text target: the tagged type and the component (-1: the type itself).
+    /// Target of a declaration tag: the tagged type, and the index of its tagged member or
+    /// parameter (-1: the type itself).
     pub fn decl_tag(&self, id: TypeId) -> Option<(TypeId, i32)> {
         let ty = self.ty(id).ok().filter(|t| t.kind == Kind::DeclTag)?;
         Some((TypeId(ty.size_or_type), self.word(ty, 0) as i32))

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Fields of a map value that the kernel treats specially: timers, locks, kernel pointers, graphs.
+//! Special fields of a map value: timers, locks, kernel pointers, roots and nodes of graphs.
 //!
-//! Owns: finding them in a value's type, however deep, with their offsets.
-//! Does not: create or release what they hold (the maps do).
-//! Models: kernel `btf_parse_fields()`, v7.3. Differs: no limit of 11 fields per value, because the
-//! limit says nothing about a scheduler; ours is `MAX_FIELDS`.
+//! Owns: finding them in a value's type, with their offsets, in arrays and in structs nested up to
+//! `MAX_NESTING` deep.
+//! Does not: create or release the objects that they hold (the maps do).
+//! Models: kernel `btf_parse_fields()`, v7.3. Differs: the limit per value is `MAX_FIELDS` instead
+//! of 11, because the kernel's limit does not affect what a scheduler does.
 
 use super::{Btf, BtfError, Kind, TypeId};
 
-/// What a special field is.
+/// Kind of a special field, with the type that it refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SpecialKind {
     Timer,
@@ -23,7 +24,7 @@ pub enum SpecialKind {
         pointee: String,
         pointee_id: TypeId,
     },
-    /// Roots name the struct they contain and the node member in it, from `contains:` tags.
+    /// A root. Its `contains:` tag names the struct of its elements and that struct's node member.
     RbRoot(Contains),
     ListHead(Contains),
     RbNode,
@@ -38,7 +39,7 @@ pub enum KptrTag {
     User,
 }
 
-/// What a graph root holds: `struct <ty>`, linked through its member `node` at `node_off`.
+/// Element of a graph root: `struct <ty>`, linked through its member `node` at byte `node_off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contains {
     pub ty: String,
@@ -58,7 +59,7 @@ pub struct SpecialField {
 pub const MAX_FIELDS: usize = 4096;
 /// Deepest nesting of structs that is searched, as in the kernel's `btf_find_nested_struct`.
 const MAX_NESTING: usize = 8;
-/// Members looked at before a type counts as hostile.
+/// Most members visited in one search. A type that needs more is refused.
 const MAX_STEPS: u32 = 50_000;
 
 impl Btf {
@@ -96,7 +97,7 @@ struct Search<'a> {
     tags: Option<Vec<(TypeId, i32, &'a str)>>,
 }
 
-/// Where a root is declared: in which struct and member, or which variable (-1).
+/// Declaration of a root: a struct and the index of its member, or a variable and -1.
 type Declared = Option<(TypeId, i32)>;
 
 impl<'a> Search<'a> {
@@ -122,7 +123,7 @@ impl<'a> Search<'a> {
         self.repeat(first, count, elem, found)
     }
 
-    /// Below wrappers and array dimensions: the element and how many of them.
+    /// Strips wrappers and array dimensions; returns the element type and the number of elements.
     fn element(&self, id: TypeId) -> Result<(TypeId, u64), BtfError> {
         let mut at = self.btf.resolve(id)?;
         let mut count: u64 = 1;

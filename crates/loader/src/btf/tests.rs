@@ -257,7 +257,7 @@ fn every_prefix_and_every_flipped_byte_is_survived() {
     }
 }
 
-/// Asks everything of a table; only that it returns counts.
+/// Calls the accessors for every type of a table. The test requires only that the calls return.
 fn exercise(btf: &Btf) {
     for id in btf.ids() {
         let _ = btf.size_of(id);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Following types: through wrappers, to sizes, and along field paths.
 //!
-//! Owns: the bound on every walk. A chain longer than `MAX_DEPTH` is an error, so cyclic typedefs
-//! and arrays of arrays of themselves end.
+//! Owns: the bound on every walk. A chain longer than `MAX_DEPTH` is an error, so that walks of
+//! cyclic typedefs, and of arrays of themselves, end.
 //! Models: libbpf `skip_mods_and_typedefs()`, `btf__resolve_size()`, `btf__align_of()`, v7.3.
 
 use super::{Btf, BtfError, Kind, TypeId};
@@ -10,7 +10,7 @@ use super::{Btf, BtfError, Kind, TypeId};
 /// Longest chain of wrappers or array dimensions that is followed, as in libbpf.
 pub const MAX_DEPTH: usize = 32;
 
-/// A place inside a type: what is there and at which bit.
+/// A field or array element inside a type, with its bit offset from the start of that type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldRef {
     /// Declared type, with its wrappers.

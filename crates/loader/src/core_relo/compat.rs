@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! When two types are alike enough: for a field access, and for a function's prototype.
+//! Compatibility of two types: of fields for an access, and of functions' prototypes.
 //!
 //! Models: libbpf `bpf_core_fields_are_compat()` and `__bpf_core_types_are_compat()`, v7.3.
 
@@ -9,8 +9,8 @@ use crate::btf::{Btf, Kind, TypeId, essential_name};
 /// Deepest nesting of prototypes, and of pointers and arrays, as in libbpf.
 const MAX_DEPTH: u32 = 32;
 
-/// Are two types interchangeable, ignoring names of structs and sizes of integers? This is the test
-/// that a kernel function's prototype must pass.
+/// Whether two types are compatible, ignoring names of structs and sizes of integers. A kernel
+/// function's prototype must pass this test.
 pub fn types_are_compat(
     local: &Btf,
     local_id: TypeId,
@@ -84,7 +84,7 @@ fn compat_below(
     Err(CoreError::TooDeep)
 }
 
-/// May a field of the local type be read as one of the target type?
+/// Whether a field of the target type can be accessed as one of the local type.
 pub(super) fn fields_are_compat(
     local: &Btf,
     mut local_id: TypeId,
@@ -119,8 +119,9 @@ pub(super) fn fields_are_compat(
     Err(CoreError::TooDeep)
 }
 
-/// Sizes of a field differ between object and target: may the load's size follow? Only where zero
-/// extension keeps the value: pointers and unsigned integers.
+/// Whether a load may take the target's size when the size of a field differs between object and
+/// target. Only loads of pointers and unsigned integers may, because zero extension keeps their
+/// value.
 pub(super) fn load_size_may_change(
     local: &Btf,
     local_id: TypeId,
@@ -134,7 +135,8 @@ pub(super) fn load_size_may_change(
     Ok(unsigned(local, local_id) && unsigned(target, target_id))
 }
 
-/// Integers of the old format may start in the middle of a byte; those are never compatible.
+/// Whether both integers start at bit 0. Bitfields of the old format may start at another bit;
+/// those are never compatible.
 fn whole_ints(local: &Btf, local_id: TypeId, target: &Btf, target_id: TypeId) -> bool {
     let whole = |btf: &Btf, id| btf.int(id).is_some_and(|i| i.bit_off == 0);
     whole(local, local_id) && whole(target, target_id)

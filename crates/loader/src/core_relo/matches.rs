@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The strict comparison of `bpf_core_type_matches`: same members, same names, same sizes.
+//! The strict comparison of `bpf_core_type_matches`: each member of the local type must exist in
+//! the target's type with the same name and a matching type.
 //!
 //! Models: libbpf `__bpf_core_types_match()`, v7.3.
 
@@ -14,7 +15,7 @@ struct Pair<'a, 'b> {
     budget: &'b mut Budget,
 }
 
-/// Does the local type match the target's: is everything it declares there, in the same form?
+/// Whether the target's type has everything that the local type declares, in the same form.
 pub fn types_match(
     local: &Btf,
     local_id: TypeId,
@@ -97,7 +98,8 @@ impl Pair<'_, '_> {
         self.target.ty(id).is_ok_and(|t| t.kflag)
     }
 
-    /// A forward's flag says union. Behind a pointer the definition itself will do.
+    /// Matches a forward declaration, whose flag says whether it declares a union. Behind a
+    /// pointer a definition in the target matches too.
     fn forward(&self, a: TypeId, b: TypeId, behind_ptr: bool) -> bool {
         let union = self.kflag_a(a);
         match self.target.kind(b) {

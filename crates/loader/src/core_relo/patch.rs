@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Writing a relocation's answer into its instruction.
+//! Writing a relocation's value into its instruction.
 //!
-//! Owns: which instructions can take one, and following a field's size with a load's.
-//! Models: libbpf `bpf_core_patch_insn()`, v7.3. Differs: an instruction that must not be executed is
-//! reported as `Poisoned` instead of being replaced by a call of a helper that does not exist.
+//! Owns: the set of instructions that can take one, and changing the size of a load or store to
+//! that of the target's field.
+//! Models: libbpf `bpf_core_patch_insn()`, v7.3. Differs: an instruction that must not be executed
+//! is reported as `Poisoned` instead of being replaced by a call of a helper that does not exist.
 
 use super::Resolved;
 use crate::object::code;
@@ -12,9 +13,9 @@ use scxlab_bpf::insn::RawInsn;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patched {
     Done,
-    /// The target has no such thing: executing the instruction is a fault.
+    /// The target lacks the field or enumerator: executing the instruction is a fault.
     Poisoned,
-    /// The target's field has another size, and reading that would give a wrong value.
+    /// The target's field has another size, and an access of that size would give a wrong value.
     WrongSize,
 }
 
@@ -79,7 +80,7 @@ fn patch_access(insn: &mut RawInsn, r: &Resolved) -> Result<Patched, PatchError>
     Ok(Patched::Done)
 }
 
-/// The same access with the target's size.
+/// Opcode of the same access with the size of the target's field.
 fn resize(code: u8, r: &Resolved) -> Result<u8, PatchError> {
     const SIZE_MASK: u8 = 0x18;
     let found = match code & SIZE_MASK {

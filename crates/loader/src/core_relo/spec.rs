@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A field path in one type table: parsed from a record, or matched in a target.
 //!
-//! Owns: `Spec`, finding the same path in another table, and the value of a field question.
+//! Owns: `Spec`, finding the same path in another table, and the value of a field relocation.
 //!
-//! A record says which members the compiler went through, anonymous ones included. What must be
-//! found again in the target are only the points with meaning: named members and array indices.
+//! A record lists every member on the path, anonymous ones included. Only named members and array
+//! indices must be found in the target.
 
 use super::compat::fields_are_compat;
 use super::{Budget, CoreError, CoreRelo, RelocKind};
 use crate::btf::{Btf, Kind, Member, TypeId};
 
-/// One meaningful step: member `index` of the struct `ty`, or (without a name) an array index whose
-/// element type is `ty`.
+/// One step that must be found in the target: member `index` of the struct `ty`, or (without a
+/// name) an array index whose element type is `ty`.
 #[derive(Clone, Copy, Debug)]
 pub struct Accessor<'a> {
     pub ty: TypeId,
@@ -25,18 +25,19 @@ pub struct Spec<'a> {
     pub root: TypeId,
     pub kind: RelocKind,
     pub steps: Vec<Accessor<'a>>,
-    /// Depth in members, anonymous ones included.
+    /// Length of the path in members and indices, anonymous members included.
     raw_len: usize,
     pub bit_off: u64,
 }
 
-/// Value of a field question, with what patching needs to know.
+/// Value of a field relocation, with the facts that patching needs.
 pub struct FieldValue {
     pub value: u64,
     /// Bytes that a load of the field (or of one element of it) reads; 0 where it does not matter.
     pub size: u32,
     pub ty: TypeId,
-    /// Is the value certain to be what the compiler computed?
+    /// Whether the instruction must hold this value as compiled. Bitfields mostly have no such
+    /// value, because the compiler chooses the load.
     pub validate: bool,
 }
 
@@ -70,7 +71,7 @@ impl<'a> Spec<'a> {
         Ok(spec)
     }
 
-    /// Goes one level down; returns the resolved type there, or None if that cannot be.
+    /// Enters member or element `index`; returns its resolved type, or None if there is none.
     fn enter(&mut self, at: TypeId, index: u32) -> Result<Option<TypeId>, CoreError> {
         let btf = self.btf;
         if let Some(member) = btf.member(at, index as usize) {
@@ -92,7 +93,8 @@ impl<'a> Spec<'a> {
         Ok(Some(elem))
     }
 
-    /// Is the array that the last step named a flexible one: no length, last in its struct?
+    /// Whether the last step named a flexible array: one of length 0 that is the last member of
+    /// its struct.
     fn at_flexible_array(&self, len: u32) -> bool {
         let Some(last) = self.steps.last().filter(|s| s.name.is_some()) else {
             return false;
@@ -100,7 +102,7 @@ impl<'a> Spec<'a> {
         len == 0 && last.index as usize + 1 == self.btf.members(last.ty).len()
     }
 
-    /// The same path in `target`, starting at `root`.
+    /// Finds the same path in `target`, starting at `root`.
     pub fn match_in<'b>(
         &self,
         target: &'b Btf,
@@ -147,7 +149,7 @@ impl<'a> Spec<'a> {
         Ok(Some(found))
     }
 
-    /// Finds the member that `step` names in the target struct, looking into anonymous ones.
+    /// Finds the member that `step` names in the target's struct, looking into anonymous members.
     fn match_member(
         &self,
         step: &Accessor<'a>,
@@ -204,7 +206,7 @@ impl<'a> Spec<'a> {
         id: TypeId,
         is_root: bool,
     ) -> Result<Option<TypeId>, CoreError> {
-        // The root is indexed as an array of itself.
+        // The first index treats the root as an element of an array of its own type.
         let elem = if is_root {
             id
         } else {
@@ -231,7 +233,7 @@ impl<'a> Spec<'a> {
         value.map_or(0, |e| e.value)
     }
 
-    /// Answers a field question about the last step.
+    /// Computes the value of a field relocation for the last step.
     pub fn field_value(&self, kind: RelocKind) -> Result<FieldValue, CoreError> {
         let Some(last) = self.steps.last() else {
             return Err(CoreError::ArrayElement { what: self.describe() });
@@ -296,7 +298,8 @@ impl<'a> Spec<'a> {
         Ok(answer)
     }
 
-    /// Offset and size of the smallest aligned load that contains a bitfield.
+    /// Offset and size in bytes of the smallest aligned load that contains a bitfield, and the
+    /// bitfield's width in bits.
     fn bitfield_load(&self, m: &Member<'_>, ty: TypeId) -> Result<(u64, u64, u64), CoreError> {
         let bits = u64::from(m.bitfield_bits);
         let unreadable = || CoreError::Bitfield { what: self.describe() };
@@ -324,7 +327,7 @@ impl<'a> Spec<'a> {
         }
     }
 
-    /// What a load of that type reads: for an array, one element.
+    /// Size in bytes of a load of that type; for an array, of one element.
     fn load_size(&self, ty: TypeId) -> Result<u32, CoreError> {
         let mut at = self.btf.resolve(ty)?;
         for _ in 0..32 {
@@ -336,7 +339,7 @@ impl<'a> Spec<'a> {
         Err(CoreError::TooDeep)
     }
 
-    /// For people.
+    /// Describes the path for messages.
     pub fn describe(&self) -> String {
         if self.kind.is_enumval() {
             let name = self.steps.first().and_then(|s| s.name).unwrap_or_default();
@@ -362,7 +365,7 @@ impl<'a> Spec<'a> {
 
 enum Search {
     Found(TypeId),
-    /// A member of that name has another type: the candidate is out.
+    /// A member of that name has an incompatible type, which excludes the candidate.
     Incompatible,
     Absent,
 }

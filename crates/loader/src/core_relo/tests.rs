@@ -6,13 +6,13 @@ use super::*;
 use crate::object::Object;
 use crate::object::tests::{core_object, kernel_btf, testdata};
 
-/// What the one relocation of a program comes to.
+/// Resolves a program's only relocation.
 fn resolved(object: &Object, target: &Btf, program: &str) -> Result<Resolved, CoreError> {
     let function = &object.functions[object.function(program).unwrap()];
     resolve(&object.btf, target, &function.core[0])
 }
 
-/// The value that the relocation puts into its instruction.
+/// Checks the value that a program's relocation puts into its instruction.
 fn check(program: &str, expected: u64) {
     let answer = resolved(&core_object(), &kernel_btf(), program).unwrap();
     assert!(!answer.poison, "{program}: poisoned");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Code: the functions that are loaded, one after the other, with every reference resolved.
 //!
-//! Owns: choosing the functions that programs can reach, patching them, and what remains of an
-//! instruction that must not be executed.
+//! Owns: choosing the functions that programs can reach, patching them, and replacing the
+//! instructions that must not be executed.
 //! Does not: decode (see `insn::decode`).
 
 use std::collections::BTreeMap;
@@ -23,28 +23,31 @@ use scxlab_bpf::kfunc::{self, KfuncId};
 use scxlab_bpf::map::{LocalType, LocalTypes};
 use scxlab_bpf::vm::{Func, FuncId, Image, InstanceParts, Line};
 
-/// A call of a kernel function with an id from here on stands for an instruction that must not be
-/// executed: the run stops there. `Image::kfunc_names` says what it would have been.
+/// First kernel function id that marks a poisoned instruction. A call with an id from here on
+/// replaces an instruction that must not be executed, and stops the run. `Image::kfunc_names` says
+/// what the instruction needs and the kernel lacks.
 pub const POISON: u32 = 0xc000_0000;
 
 /// Code under construction. Function `i` of the image is `order[i]` of the object.
 pub struct Code {
     order: Vec<usize>,
-    /// Image function of each of the object's functions.
+    /// Indexed by function of the object: its function in the image, if it is loaded.
     index: Vec<Option<usize>>,
     /// First slot of each image function.
     starts: Vec<u32>,
     raw: Vec<RawInsn>,
-    /// Loads through kernel pointers, which read 0 where nothing is mapped.
+    /// Indexed by slot: whether it is a load through a kernel pointer, which reads 0 where nothing
+    /// is mapped.
     probe: Vec<bool>,
-    /// What instructions that must not be executed would have been.
+    /// Descriptions of what poisoned instructions need. `POISON` plus the index is the id.
     poisons: IndexSet<String>,
+    /// Indexed by slot.
     poisoned: Vec<bool>,
-    /// Calls that relocations have resolved.
+    /// Indexed by slot: whether a relocation has resolved the call there.
     called: Vec<bool>,
 }
 
-/// What relocations turn into.
+/// Addresses and bindings that relocations write into the code.
 pub struct Addresses<'a> {
     pub maps: Vec<u64>,
     pub sections: &'a [PlacedSection],
@@ -125,14 +128,16 @@ impl Code {
         Ok(())
     }
 
-    /// A load of a kernel field goes through a kernel pointer: it reads 0 where nothing is mapped.
+    /// Marks a load of a kernel field. It goes through a kernel pointer, so it reads 0 where
+    /// nothing is mapped.
     fn mark_probe(&mut self, slot: usize, kind: RelocKind) {
         let is_load = code::class(&self.raw[slot]) == code::CLASS_LDX;
         self.probe[slot] |= is_load && kind == RelocKind::FieldByteOffset;
     }
 
-    /// Replaces an instruction by one that stops the run with `what`. Dead code may well contain
-    /// some: programs test for a field before they use it.
+    /// Replaces an instruction by one that stops the run with `what`. A program that loads may
+    /// contain such instructions in code that is not reached: it tests for a field before it uses
+    /// the field.
     fn poison(&mut self, slot: usize, what: String) {
         let (n, _) = self.poisons.insert_full(what);
         let slots = if self.raw[slot].code == code::LD_IMM64 { 2 } else { 1 };
@@ -220,7 +225,7 @@ impl Code {
     fn set_imm64(&mut self, slot: usize, value: u64) {
         let dst = self.raw[slot].dst();
         self.raw[slot] = RawInsn::new(code::LD_IMM64, dst, 0, 0, value as i32);
-        // The second slot exists: loading checked it.
+        // The second slot exists: `object/reloc.rs` checked it.
         self.raw[slot + 1].imm = (value >> 32) as i32;
     }
 
@@ -229,8 +234,9 @@ impl Code {
         self.called[slot] = true;
     }
 
-    /// The number in a call of a kernel function means something only once it is bound to an extern. One that the file has
-    /// by itself would choose from our table; a real kernel takes it for a BTF id that nothing has checked.
+    /// Refuses calls of kernel functions that no relocation has bound to an extern. The number that
+    /// the file has in such a call would select from our table of kernel functions; a real kernel
+    /// would take it for a BTF id that nothing has checked.
     fn refuse_unbound_calls(&self, object: &Object) -> Result<(), What> {
         for (f, start) in self.order.iter().zip(&self.starts) {
             let function = &object.functions[*f];
@@ -250,7 +256,7 @@ impl Code {
         Ok(())
     }
 
-    /// Image function of each of the object's functions.
+    /// Image function of each function of the object; None for one that is not loaded.
     pub fn funcs_by_object(&self) -> Vec<Option<FuncId>> {
         self.index.iter().map(|i| i.map(|i| FuncId(i as u32))).collect()
     }
@@ -315,8 +321,9 @@ impl Code {
     }
 }
 
-/// Writes into calls of kernel functions how many arguments they take, as far as the kernel's types say: the others need not
-/// be kept for them. That the object agrees has been seen when it was bound.
+/// Writes into the `dst` of each call of a kernel function how many of the 5 argument registers the
+/// function does not take, as far as the kernel's types say. Callers need not keep those registers
+/// for it. Binding has checked that the object's prototype agrees with the kernel's.
 fn note_arguments(
     code: &mut [Insn],
     object: &Object,
@@ -360,7 +367,8 @@ fn image_func(function: &Function, start: u32) -> Func {
     }
 }
 
-/// Types that programs allocate: those whose id they ask for, and those that trees and lists hold.
+/// Types that programs allocate: those whose id they ask for, those that trees and lists hold, and
+/// those that kptrs point to and the target's types lack.
 fn local_types(object: &Object, target: &Btf) -> Result<LocalTypes, What> {
     use crate::btf::special::SpecialKind;
     let mut found = LocalTypes::new();
@@ -403,7 +411,7 @@ fn local_types(object: &Object, target: &Btf) -> Result<LocalTypes, What> {
     Ok(found)
 }
 
-/// Sections that libbpf knows a program type for, beside those that `ProgramKind` names.
+/// Whether libbpf knows a program type for a section, other than those that `ProgramKind` names.
 pub fn is_known_section(name: &str) -> bool {
     const KNOWN: [&str; 36] = [
         "socket",

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Why an object could not be loaded into a simulation.
+//! Errors that prevent loading an object into a simulation.
 
 use crate::btf::BtfError;
 use crate::core_relo::{CoreError, PatchError};
 use scxlab_bpf::insn::DecodeError;
 use scxlab_bpf::map::MapError;
 
-/// The object and what prevents loading it.
+/// Name of the object and the error that prevents loading it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("object \"{object}\": {what}")]
 pub struct LinkError {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Binding externs: kernel functions, kernel variables, configuration values.
 //!
-//! Owns: which extern becomes what, and which missing ones prevent loading.
-//! Models: libbpf `bpf_object__resolve_externs()`, v7.3. A weak function whose prototype does not fit
-//! counts as absent; that is how objects tell versions of one function apart.
+//! Owns: the binding of each extern, and the refusal of objects whose strong externs are missing.
+//! Models: libbpf `bpf_object__resolve_externs()`, v7.3. A weak function whose prototype does not
+//! fit counts as absent, because objects declare one such extern per version of a function.
 
 use super::Target;
 use super::error::{MissingExtern, What};
@@ -23,7 +23,7 @@ pub enum KconfigValue {
 }
 
 impl KconfigValue {
-    /// Reads what follows the `=` of a `.config` line.
+    /// Parses the text after the `=` of a `.config` line.
     pub fn parse(text: &str) -> Option<KconfigValue> {
         match text {
             "y" => Some(KconfigValue::Yes),
@@ -39,7 +39,7 @@ impl KconfigValue {
     }
 }
 
-/// What an extern is bound to.
+/// Binding of an extern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExternState {
     Kfunc(KfuncId),
@@ -47,16 +47,17 @@ pub enum ExternState {
         addr: u64,
         per_cpu: bool,
     },
-    /// Offset among the configuration values, and the bytes there.
+    /// Byte offset in the object's section of configuration values, and the bytes there.
     Kconfig {
         offset: u64,
         bytes: Vec<u8>,
     },
-    /// Not there. Its address is 0; calling it is a fault.
+    /// The kernel lacks it, for the reason given. Its address is 0; calling it is a fault.
     Absent(&'static str),
 }
 
-/// Binds all externs; the state of each, in the object's order. Missing strong ones are an error.
+/// Binds all externs; returns their states in the object's order. A missing strong extern is an
+/// error.
 pub fn bind(object: &Object, target: &impl Target) -> Result<Vec<ExternState>, What> {
     let states = resolve_externs(object, target)?;
     let missing: Vec<_> = object
@@ -73,7 +74,7 @@ pub fn bind(object: &Object, target: &impl Target) -> Result<Vec<ExternState>, W
     if missing.is_empty() { Ok(states) } else { Err(What::MissingExterns(missing)) }
 }
 
-/// As `bind`, without insisting on strong externs: for `inspect`.
+/// As `bind`, but accepts missing strong externs. For `inspect`.
 pub fn resolve_externs(object: &Object, target: &impl Target) -> Result<Vec<ExternState>, What> {
     let mut kconfig_end = 0;
     object
@@ -148,7 +149,7 @@ fn bind_var(
     }
 }
 
-/// The value as the declared type holds it; zeros if there is none.
+/// Encodes a value in the declared type; zeros if there is no value.
 fn kconfig_bytes(
     btf: &Btf,
     ty: TypeId,

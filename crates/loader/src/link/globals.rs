@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Global variables before load: reading, setting, resizing, and the list of knobs.
 //!
-//! Owns: the contents of the data sections between open and load. A frontend works on these as it
-//! would on a libbpf skeleton.
+//! Owns: the contents of the data sections between open and load. A frontend uses them as it would
+//! use a libbpf skeleton.
 //! Does not: place them in memory (see `place.rs`).
 
 #[cfg(test)]
@@ -15,17 +15,17 @@ use super::knob::{self, ValueError};
 use crate::btf::{Btf, FieldRef, Kind, PathError, TypeId};
 use crate::object::{DataSection, Object, SectionKind, Variable};
 
-/// Contents of one data section: the file's bytes under the pages that were written.
+/// Contents of one data section: the pages that were written, and the file's bytes elsewhere.
 #[derive(Clone, Debug)]
 pub struct Content {
     pub size: u64,
-    /// Written pages by number. A section of many megabytes costs only these.
+    /// Written pages by page number. Only these take memory, however large the section is.
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
 }
 
 const PAGE: usize = 4096;
-/// Largest size that a section may be given. libbpf allows any; this keeps a typo from taking the
-/// simulation's memory.
+/// Largest size in bytes that a section may be given. libbpf allows any; the bound keeps a typo
+/// from taking the simulation's memory.
 pub const MAX_SECTION: u64 = 1 << 30;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +54,7 @@ fn hint(candidates: &[String]) -> String {
     }
 }
 
-/// Where a path such as `cfg.slice[3]` leads.
+/// Place that a path such as `cfg.slice[3]` refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalRef {
     /// Index into the object's sections.
@@ -62,7 +62,7 @@ pub struct GlobalRef {
     /// Byte offset in the section.
     pub offset: u64,
     pub size: u64,
-    /// Declared type there.
+    /// Declared type there; for a bitfield also its position and width in bits.
     pub field: FieldRef,
 }
 
@@ -74,9 +74,9 @@ pub struct Knob {
     pub ty: String,
     pub size: u64,
     pub default: String,
-    /// `const volatile`: fixed once loaded. Otherwise initialised `.data`.
+    /// `const volatile`: fixed once loaded. Otherwise an initialised variable of `.data`.
     pub constant: bool,
-    /// Names of its values, if it is an enum.
+    /// Names of its values if it is an enum.
     pub values: Vec<String>,
 }
 
@@ -115,7 +115,8 @@ impl Globals {
             .ok_or_else(|| GlobalError::Range { path: path.to_owned() })
     }
 
-    /// The bytes of a place once it is set from text; `now` are those that it has, as many as its extent.
+    /// Returns the bytes of a place after it is set from text. `now` are its bytes before, as many
+    /// as `GlobalRef::extent()`.
     pub fn encode(
         &self,
         path: &str,
@@ -205,9 +206,9 @@ impl Globals {
         btf.size_of(array.elem).ok().filter(|s| *s > 0)
     }
 
-    /// Fills every constant named `<prefix>NAME` with the value of the enumerator `NAME` in `target`,
-    /// 0 if that has none. scx objects ship such constants as zeros (`__SCX_SLICE_DFL`, ...).
-    /// Returns how many were found.
+    /// Fills every global 8-byte constant named `<prefix>NAME` with the value of the enumerator
+    /// `NAME` in `target`; one without such an enumerator keeps its value. scx objects ship these
+    /// constants as zeros (`__SCX_SLICE_DFL`, ...). Returns the number of constants filled.
     pub fn fill_enum_globals(&mut self, prefix: &str, target: &Btf) -> usize {
         let object = Arc::clone(&self.object);
         let mut wanted: BTreeMap<&str, (usize, &Variable)> = BTreeMap::new();
@@ -232,13 +233,13 @@ impl Globals {
         filled
     }
 
-    /// Variables that a user may set: global constants, and initialised global data.
+    /// Variables that a user may set: global `const volatile` ones, and initialised global data.
     pub fn knobs(&self) -> Vec<Knob> {
         let btf = &self.object.btf;
         let mut knobs = Vec::new();
         for (index, section) in self.object.sections.iter().enumerate() {
             let constant = section.kind == SectionKind::Rodata;
-            // Private data sections hold locks, and arrays that the frontend resizes.
+            // Private data sections hold locks, and arrays that the frontend resizes: no knobs.
             if !constant && section.name != ".data" {
                 continue;
             }
@@ -259,7 +260,7 @@ impl Globals {
         knobs
     }
 
-    /// Bytes of a section; zeros past its end.
+    /// Bytes of a section in their current state; zeros past the end of its contents.
     pub fn bytes(&self, section: usize, offset: u64, len: u64) -> Vec<u8> {
         let base = &self.object.sections[section].bytes;
         let content = &self.contents[section];
@@ -282,7 +283,8 @@ impl Globals {
 }
 
 impl GlobalRef {
-    /// Bytes from its offset on that hold it: of a bit field, those that its bits are in.
+    /// Number of bytes from `offset` on that hold the place; for a bitfield, of those with its
+    /// bits.
     pub fn extent(&self) -> u64 {
         match u64::from(self.field.bitfield_bits) {
             0 => self.size,
@@ -333,7 +335,7 @@ impl Content {
     }
 }
 
-/// Resolves a path against an object; `section_size` tells sizes after resizing.
+/// Resolves a path against an object; `section_size` returns a section's size after resizing.
 pub fn find(
     object: &Object,
     path: &str,
@@ -371,8 +373,9 @@ pub fn find(
     Ok(GlobalRef { section, offset, size: len, field })
 }
 
-/// An index into an array that ends its section may go as far as the section does now: arrays that
-/// frontends resize are declared with one element.
+/// Resolves an index past the declared length of an array that ends its section, up to the
+/// section's current size, because arrays that frontends resize are declared with one element.
+/// Returns the element's type, its byte offset in the variable, and the rest of the path.
 fn resized_index<'p>(
     object: &Object,
     var: &Variable,
@@ -396,13 +399,15 @@ fn split_name(path: &str) -> (&str, &str) {
     path.split_at(end)
 }
 
-/// Names with two underscores are between the object and its frontend.
+/// Whether users may set the variable. Global names that begin with two underscores are between the
+/// object and its frontend.
 fn is_offered(var: &Variable) -> bool {
     var.global && !var.name.starts_with("__")
 }
 
-/// Constants must be `const volatile`, or the compiler has folded them away: tables and strings of
-/// the program's own are not. Data must have an initial value.
+/// Whether the variable is a knob. A constant must be `const volatile`: the compiler folds other
+/// constants into the code, and the program's own tables and strings are not volatile. Data must
+/// have an initial value other than 0.
 fn is_knob(btf: &Btf, section: &DataSection, var: &Variable, constant: bool) -> bool {
     if !is_offered(var) {
         return false;
@@ -414,7 +419,7 @@ fn is_knob(btf: &Btf, section: &DataSection, var: &Variable, constant: bool) -> 
     bytes.is_some_and(|b| b.iter().any(|byte| *byte != 0))
 }
 
-/// Is `volatile` among the qualifiers, of the variable or of its elements?
+/// Whether `volatile` is among the qualifiers of the variable or of its elements.
 fn is_volatile(btf: &Btf, ty: TypeId) -> bool {
     let mut at = ty;
     for _ in 0..32 {

@@ -9,7 +9,7 @@ mod tests;
 
 use crate::btf::{Btf, FieldRef, Kind, TypeId};
 
-/// Why a text is not a value of a type.
+/// Error of a text that is not a value of a type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
     #[error("`{text}` is not a {ty}{}", if .hint.is_empty() { String::new() } else { format!(" ({})", .hint) })]
@@ -20,11 +20,11 @@ pub enum ValueError {
     Whole { ty: String },
 }
 
-/// Bytes of a value at most this long are shown or set through text.
+/// Longest `char` array, in bytes, that can be set from text.
 const MAX_STRING: u64 = 1 << 20;
 
-/// Reads `text` as a value of type `ty`, in the bytes that memory holds. Bitfields are not handled
-/// here.
+/// Parses `text` as a value of type `ty`; returns its bytes as memory holds them. Bitfields are not
+/// handled here.
 pub fn parse_value(btf: &Btf, ty: TypeId, text: &str) -> Result<Vec<u8>, ValueError> {
     let text = text.trim();
     let name = btf.plain_type_name(ty);
@@ -86,7 +86,8 @@ fn parse_enum(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u8>, 
     Ok(value.to_le_bytes()[..size].to_vec())
 }
 
-/// How long the part is that all enumerators' names begin with, up to and with an underscore.
+/// Length in bytes of the prefix that all enumerators' names share, up to and including an
+/// underscore.
 fn common_prefix(btf: &Btf, ty: TypeId) -> usize {
     let mut names = btf.enumerators(ty).map(|e| e.name);
     let Some(first) = names.next() else { return 0 };
@@ -100,8 +101,9 @@ fn common_prefix(btf: &Btf, ty: TypeId) -> usize {
     if count < 2 { 0 } else { first[..len].rfind('_').map_or(0, |at| at + 1) }
 }
 
-/// An enumerator's name as a value of a knob: `TICKLE_OLD` is `old`, `NUMA_CONSOLIDATE__LOAD` is `consolidate+load`, and
-/// `MODE_2_4` is `2.4`: a point between digits, since no identifier can hold one.
+/// An enumerator's name as a value of a knob: `TICKLE_OLD` is `old`, `NUMA_CONSOLIDATE__LOAD` is
+/// `consolidate+load`, and `MODE_2_4` is `2.4`. An underscore between digits stands for a point,
+/// because no identifier can hold a point.
 fn short_name(name: &str, prefix: usize) -> String {
     let short = name.get(prefix..).filter(|s| !s.is_empty()).unwrap_or(name);
     if prefix == 0 {
@@ -117,13 +119,13 @@ fn short_name(name: &str, prefix: usize) -> String {
     String::from_utf8_lossy(&spelled).into_owned()
 }
 
-/// The values that a knob of an enum takes; whole names are taken too.
+/// Short names of an enum's values, as knobs take them. `parse_value` takes whole names too.
 pub fn enumerator_names(btf: &Btf, ty: TypeId) -> impl Iterator<Item = String> + '_ {
     let prefix = common_prefix(btf, ty);
     btf.enumerators(ty).map(move |e| short_name(e.name, prefix))
 }
 
-/// A `char` array takes a string; its rest is zeroed and it keeps its final NUL.
+/// Parses a string for a `char` array. The rest of the array is zeroed; its last byte stays NUL.
 fn parse_char_array(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u8>, ValueError> {
     let whole = ValueError::Whole { ty: name.to_owned() };
     let Some(array) = btf.array(ty) else {
@@ -159,7 +161,7 @@ fn parse_bool(text: &str) -> Option<i128> {
     }
 }
 
-/// Integers in any base that C or Rust writes, `_` allowed between digits.
+/// Parses an integer, decimal or with the prefix `0x`, `0b` or `0o`; `_` may stand between digits.
 pub fn parse_int(text: &str) -> Option<i128> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -180,10 +182,10 @@ pub fn parse_int(text: &str) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// Of equal values in a row that many are written out in an array.
+/// Longest run of equal values that is written out in an array.
 const RUN_WRITTEN_OUT: usize = 7;
 
-/// Prints the value that `bytes` hold, all of it: a manifest has it.
+/// Formats the value that `bytes` hold, in full, because manifests record it.
 pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
     let Ok(resolved) = btf.resolve(ty) else {
         return "?".to_owned();
@@ -224,7 +226,7 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
         }
         Kind::Ptr => format!("{:#x}", int_of(bytes, false)),
         Kind::Struct | Kind::Union => {
-            // Bit fields are no knobs: a member of that kind cannot be set.
+            // Bitfields are left out: they do not start and end at whole bytes.
             let plain = btf.members(resolved).filter(|m| m.bitfield_bits == 0);
             let fields = plain.map(|m| {
                 let size = btf.size_of(m.ty).unwrap_or(0) as usize;
@@ -238,14 +240,14 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
     }
 }
 
-/// Bytes that are a C string and nothing behind it.
+/// The text of bytes that hold a C string and nothing but NULs after it.
 fn text_of(bytes: &[u8]) -> Option<&str> {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     let is_rest_empty = bytes[end..].iter().all(|b| *b == 0);
     std::str::from_utf8(&bytes[..end]).ok().filter(|_| is_rest_empty)
 }
 
-/// Values, with many equal ones in a row as one: `0 x 500`.
+/// Replaces each run of more than `RUN_WRITTEN_OUT` equal values by one text: `0 x 500`.
 fn runs(values: impl Iterator<Item = String>) -> Vec<String> {
     let mut runs: Vec<(String, usize)> = Vec::new();
     for value in values {
@@ -270,7 +272,8 @@ pub fn int_of(bytes: &[u8], signed: bool) -> i128 {
     i128::from_le_bytes(raw)
 }
 
-/// Sets a bitfield inside the bytes of its storage unit, which start at bit `unit_bit` of the struct.
+/// Sets a bitfield. `unit` begins with the byte that holds the field's first bit; bits of the field
+/// past the end of `unit` are dropped.
 pub fn set_bitfield(unit: &mut [u8], field: FieldRef, value: i128) {
     let first = (field.bit_off % 8) as usize;
     for bit in 0..field.bitfield_bits as usize {

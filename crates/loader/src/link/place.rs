@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Placing: maps and data sections get their addresses.
 //!
-//! Owns: creating an object's maps, and one array map per data section, as libbpf does; filling both.
+//! Owns: creating an object's maps, and one array map per data section, as libbpf does; filling
+//! both.
 //! Does not: reserve or protect memory itself (the maps do).
 
 use super::error::What;
@@ -20,7 +21,7 @@ use scxlab_bpf::vm::{InstanceId, KptrKind, Vm};
 pub struct PlacedSection {
     pub addr: u64,
     pub size: u64,
-    /// The map that holds it. For arena variables, the arena.
+    /// The map that holds it; for arena variables, the arena.
     pub map: MapId,
 }
 
@@ -50,7 +51,7 @@ pub fn create_maps(
     Ok(ids)
 }
 
-/// Translates a map's definition, special fields against the target's types.
+/// Translates a map's definition. The target's types decide the kind of its kptrs.
 pub fn definition(spec: &MapSpec, target: &Btf, nr_cpus: u32) -> MapDef {
     MapDef {
         name: spec.name.clone(),
@@ -78,7 +79,7 @@ fn capacity(map_type: u32, entries: u32, nr_cpus: u32) -> u32 {
     }
 }
 
-/// Special fields as the maps want them.
+/// Translates special fields into the form that the maps use.
 pub fn special_fields(fields: &[SpecialField], target: &Btf) -> Vec<map::SpecialField> {
     fields
         .iter()
@@ -105,8 +106,8 @@ fn special_kind(field: &SpecialField, target: &Btf) -> map::SpecialKind {
     }
 }
 
-/// A pointer to a struct that the kernel knows is the kernel's; any other is to an object that the
-/// program allocates.
+/// Kind of a kptr. A struct that the target's types contain is the kernel's; any other is one that
+/// the program allocates.
 fn kptr_kind(pointee: &str, local: TypeId, target: &Btf) -> KptrKind {
     match target.find(pointee, Kind::Struct) {
         Some(id) => KptrKind::Kernel(id.0),
@@ -141,7 +142,8 @@ pub fn create_sections(
     Ok(placed)
 }
 
-/// The configuration values that externs refer to; their address, 0 without any.
+/// Places the configuration values that externs refer to; returns their address, or 0 if there are
+/// none.
 pub fn create_kconfig(
     vm: &mut Vm,
     instance: InstanceId,
@@ -191,7 +193,7 @@ fn place_as_map(
     Ok(PlacedSection { addr, size, map })
 }
 
-/// Arena variables occupy the last pages of the arena.
+/// Places arena variables in the last pages of the arena.
 fn place_in_arena(
     vm: &mut Vm,
     object: &Object,
@@ -220,7 +222,7 @@ fn fill(vm: &mut Vm, place: PlacedSection, base: &[u8], globals: &Globals, index
     }
 }
 
-/// Writes as the simulator, whatever programs may do there.
+/// Writes as the simulator, without regard to the permissions of programs.
 fn write(vm: &mut Vm, addr: u64, bytes: &[u8]) {
     vm.mem.host_slice_mut::<u8>(addr, bytes.len()).copy_from_slice(bytes);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! struct_ops tables between the object's idea of the struct and the kernel's.
+//! struct_ops tables: from the object's struct to the kernel's.
 //!
 //! Owns: editing a table before load, and matching it by member name with the target's struct.
-//! Does not: interpret settings; that is the kernel's business at attach.
+//! Does not: interpret settings; the kernel does so at attach.
 //! Models: libbpf `bpf_map__init_kern_struct_ops()`, v7.3.
 
 use super::error::What;
@@ -15,7 +15,7 @@ use scxlab_bpf::vm::FuncId;
 #[derive(Clone, Debug)]
 pub struct TableEdit {
     table: StructOps,
-    /// Whether the table is created at load; those of optional sections are not by default.
+    /// Whether the table is created at load. Tables of optional sections are not by default.
     pub create: bool,
 }
 
@@ -48,12 +48,12 @@ impl TableEdit {
         &self.table.type_name
     }
 
-    /// The table as it stands.
+    /// The table with all changes so far.
     pub fn table(&self) -> &StructOps {
         &self.table
     }
 
-    /// Sets a setting from text.
+    /// Sets a setting (a member that is not a callback) from text.
     pub fn set(&mut self, btf: &Btf, member: &str, text: &str) -> Result<(), TableError> {
         let index = self.index(member)?;
         let m = &self.table.members[index];
@@ -109,7 +109,8 @@ impl TableEdit {
     }
 }
 
-/// A table whose members the target knows. Callbacks are indices into the object's functions.
+/// A table with the members that the target's struct has too. Callbacks are indices into the
+/// object's functions.
 pub struct MatchedTable {
     name: String,
     type_name: String,
@@ -123,7 +124,7 @@ enum MatchedValue {
     Data(Vec<u8>),
 }
 
-/// A table as the kernel gets it.
+/// A table in the form that the kernel gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedStructOps {
     /// Name of the variable.
@@ -238,7 +239,7 @@ impl MatchedTable {
     }
 }
 
-/// By function of the object: is it a callback of a table that the kernel gets?
+/// Indexed by function of the object: whether it is a callback of a table that the kernel gets.
 pub fn bound_programs(object: &Object, tables: &[MatchedTable]) -> Vec<bool> {
     let mut bound = vec![false; object.functions.len()];
     for (_, value) in tables.iter().flat_map(|t| &t.members) {
@@ -249,7 +250,8 @@ pub fn bound_programs(object: &Object, tables: &[MatchedTable]) -> Vec<bool> {
     bound
 }
 
-/// By function of the object: is it a callback of any table, as compiled or as edited?
+/// Indexed by function of the object: whether it is a callback of any table, as compiled or as
+/// edited.
 pub fn mentioned_programs(object: &Object, edits: &[TableEdit]) -> Vec<bool> {
     let mut mentioned = vec![false; object.functions.len()];
     let tables = object.struct_ops.iter().chain(edits.iter().map(TableEdit::table));
@@ -263,7 +265,8 @@ pub fn mentioned_programs(object: &Object, edits: &[TableEdit]) -> Vec<bool> {
     mentioned
 }
 
-/// A program may serve several tables, but only in one role.
+/// Struct and member for which each function of the object is a callback, if for any. Several
+/// tables may share a program, but only for the same member of the same struct.
 struct Users {
     seen: Vec<Option<(TypeId, String)>>,
 }
@@ -282,7 +285,7 @@ fn match_table(
     for m in &table.members {
         let bytes = &table.data[m.offset as usize..(m.offset + m.size) as usize];
         let Some(kernel) = target.members(kernel_ty).find(|k| k.name == m.name) else {
-            // A callback that the kernel does not know is dropped, a setting must be unset.
+            // A callback that the kernel lacks is dropped; a setting that it lacks must be 0.
             if m.kind == MemberKind::Data && bytes.iter().any(|b| *b != 0) {
                 return Err(bad(format!("the kernel has no member `{}`, but it is set", m.name)));
             }

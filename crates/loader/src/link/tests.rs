@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Objects linked against `testdata/kernel.c`, and their programs run: what a program returns is what
-//! its relocations came to.
+//! Objects are linked against `testdata/kernel.c` and their programs run. A program returns the
+//! values of its relocations.
 
 mod host;
 
@@ -16,7 +16,7 @@ use scxlab_bpf::fault::Fault;
 use scxlab_bpf::insn::{self, Op, RawInsn};
 use scxlab_bpf::vm;
 
-/// Opens, lets `prepare` edit, loads.
+/// Opens an object, lets `prepare` edit it, and loads it.
 fn load(object: Object, prepare: impl Fn(&mut OpenObject)) -> (TestKernel, Loaded) {
     let mut kernel = TestKernel::new();
     let mut open = OpenObject::new(Arc::new(object));
@@ -64,7 +64,7 @@ fn calls_know_what_kernel_functions_take() {
     assert!(takes(add).count() > 0 && takes(add).all(|nr| nr == 2));
 }
 
-/// The file's own number would choose from our table of kernel functions, or lie beyond it.
+/// The number in the file would select from our table of kernel functions, or lie past its end.
 #[test]
 fn a_kernel_function_that_no_relocation_names_is_refused() {
     for number in [0, 3, 1 << 20, i32::MIN, POISON as i32, -1] {
@@ -116,7 +116,7 @@ fn loads_go_to_the_kernels_offsets() {
         ("load_flavoured", word(0)),
     ] {
         assert_eq!(run(&mut k, &loaded, program, task), Ok(expected), "{program}");
-        // Through a NULL kernel pointer the kernel reads 0.
+        // A load through a NULL kernel pointer reads 0.
         assert_eq!(run(&mut k, &loaded, program, 0), Ok(0), "{program} of NULL");
     }
     run(&mut k, &loaded, "store_moved", task).unwrap();
@@ -189,7 +189,7 @@ fn tables_are_matched_by_member_name() {
     assert_eq!(first.callback("init"), loaded.func("my_init"));
     assert_eq!(first.callback("enqueue"), None);
     assert!(first.member("newer").is_none(), "the kernel does not know it");
-    // Programs that no table needs any more are not loaded, nor are optional ones.
+    // Programs that no table uses any more are not loaded, and neither are optional ones.
     for program in ["my_enqueue", "for_missing_member", "optional_prog", "on_thing"] {
         assert_eq!(loaded.func(program), None, "{program}");
     }

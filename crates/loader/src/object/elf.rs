@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The ELF container: sections, symbols and relocations, by index and in range.
+//! The ELF container: sections, symbols and relocations, whose section indices are in range.
 //!
 //! Owns: everything that touches the `object` crate.
 //! Does not: know what a section is for.
@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 
 use super::error::What;
 
-/// Most symbols and relocations of an object. Real ones have a few thousand.
+/// Most symbols of an object, and most relocations of a section. Real objects have a few thousand.
 const MAX_SYMBOLS: usize = 1 << 20;
 const MAX_RELOCS: usize = 1 << 20;
 
@@ -28,7 +28,8 @@ pub struct Section<'a> {
 }
 
 impl Section<'_> {
-    /// Instructions. libbpf's `is_sec_name_dwarf()`: what a debugger reads has none, whatever its flags say.
+    /// Whether the section holds instructions. Debug sections do not, whatever their flags say, as
+    /// in libbpf's `is_sec_name_dwarf()`.
     pub fn is_code(&self) -> bool {
         !self.name.starts_with(".debug_")
             && self.kind == elf::SHT_PROGBITS
@@ -41,7 +42,7 @@ pub struct Symbol<'a> {
     pub name: &'a str,
     pub value: u64,
     pub size: u64,
-    /// None: undefined or in a reserved section.
+    /// None if the symbol is undefined or in a reserved section.
     pub section: Option<SectionId>,
     pub undefined: bool,
     pub is_func: bool,
@@ -50,7 +51,7 @@ pub struct Symbol<'a> {
     pub no_type: bool,
 }
 
-/// One relocation of a section: where, and against which symbol.
+/// One relocation of a section: a byte offset there, and the index of a symbol.
 #[derive(Clone, Copy)]
 pub struct RawReloc {
     pub offset: u64,
@@ -62,7 +63,7 @@ type RelocSection<'a> = (SectionId, &'a [elf::Rel64<LE>]);
 pub struct Elf<'a> {
     pub sections: Vec<Section<'a>>,
     pub symbols: Vec<Symbol<'a>>,
-    /// Relocation sections: (section they apply to, where they are).
+    /// Relocation sections: (section that they apply to, records).
     reloc_sections: Vec<RelocSection<'a>>,
     by_name: FxHashMap<&'a str, SectionId>,
 }
@@ -87,7 +88,8 @@ impl<'a> Elf<'a> {
         Ok(Elf { sections, symbols, reloc_sections, by_name })
     }
 
-    /// Refuses files for another machine. A kernel image read for its types may be for any.
+    /// Refuses files for another machine than BPF. A kernel image that is read only for its types
+    /// may be for any machine and is not checked.
     pub fn check_machine(bytes: &[u8]) -> Result<(), What> {
         let header = elf::FileHeader64::<LE>::parse(bytes).map_err(|e| What::Elf(e.to_string()))?;
         let machine = header.e_machine.get(LE);
@@ -101,7 +103,7 @@ impl<'a> Elf<'a> {
         self.by_name.get(name).copied()
     }
 
-    /// Contents; empty for a section without bytes in the file.
+    /// Contents of a section; empty if it has no bytes in the file.
     pub fn data(&self, id: SectionId) -> &'a [u8] {
         self.sections[id].data
     }
@@ -118,8 +120,8 @@ impl<'a> Elf<'a> {
         self.symbols.get(index)
     }
 
-    /// The type table with the offsets of its section variables filled in: the compiler leaves those
-    /// of named variables to relocations.
+    /// The type table with the offsets of its section variables filled in. The compiler leaves
+    /// those of named variables to relocations.
     pub fn relocated_btf(&self, id: SectionId) -> Result<Vec<u8>, What> {
         let mut blob = self.data(id).to_vec();
         for reloc in self.relocs(id) {

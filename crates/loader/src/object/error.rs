@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Why a file is not an object that we can take.
+//! Errors in an object file.
 
 use crate::btf::BtfError;
 
-/// The object and what is wrong with it.
+/// Name of the object and the error in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("object \"{object}\": {what}")]
 pub struct ObjectError {

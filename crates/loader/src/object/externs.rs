@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Externs: what the object expects the kernel to define.
+//! Externs: the symbols that an object declares and expects the kernel to define.
 //!
-//! Owns: kernel functions, kernel variables and kernel configuration values that are declared.
-//! Does not: find them (see `link/externs.rs`).
+//! Owns: collecting the declared kernel functions, kernel variables and configuration values.
+//! Does not: look them up in a kernel (see `link/externs.rs`).
 //! Models: libbpf `bpf_object__collect_externs()`, v7.3.
 
 use rustc_hash::FxHashMap;
@@ -24,7 +24,7 @@ pub struct Extern {
 pub enum ExternKind {
     /// A kernel function and its declared prototype.
     Func { proto: TypeId },
-    /// A kernel variable; `void` when only its address is wanted.
+    /// A kernel variable; its type is `void` if the object uses only its address.
     Var { ty: TypeId },
     /// A configuration value, delivered as a variable of that type.
     Kconfig { ty: TypeId, size: u32, align: u32 },
@@ -92,7 +92,7 @@ enum ExternSection {
     Kconfig,
 }
 
-/// Which declarations are in `.ksyms` and `.kconfig`.
+/// Maps the declarations in `.ksyms` and `.kconfig` to their section.
 fn section_of_types(btf: &Btf) -> FxHashMap<TypeId, ExternSection> {
     let mut found = FxHashMap::default();
     for (name, section) in [(".ksyms", ExternSection::Ksyms), (".kconfig", ExternSection::Kconfig)]
@@ -104,7 +104,7 @@ fn section_of_types(btf: &Btf) -> FxHashMap<TypeId, ExternSection> {
     found
 }
 
-/// The first variable or function of each name.
+/// Maps each name to the first variable or function that has it.
 fn declarations(btf: &Btf) -> FxHashMap<&str, TypeId> {
     let mut found = FxHashMap::default();
     for id in btf.ids().filter(|id| matches!(btf.kind(*id), Kind::Var | Kind::Func)) {

@@ -2,7 +2,7 @@
 //! Map definitions: structs in section `.maps` whose member types encode the attributes.
 //!
 //! Owns: reading them, inner maps and initial slots included.
-//! Does not: create maps. Pinning is accepted and ignored: nothing outlives a simulation.
+//! Does not: create maps. Pinning is accepted and ignored, because no map outlives a simulation.
 //! Models: libbpf `parse_btf_map_def()`, v7.3, in its strict form.
 
 use super::elf::Elf;
@@ -11,7 +11,7 @@ use super::sections::{DataSection, SectionKind};
 use crate::btf::special::SpecialField;
 use crate::btf::{Btf, Kind, Member, TypeId};
 
-/// What the object says of a map. A frontend may change `max_entries` before load.
+/// Definition of a map in the object. A frontend may change `max_entries` before load.
 #[derive(Clone, Debug)]
 pub struct MapSpec {
     pub name: String,
@@ -26,11 +26,11 @@ pub struct MapSpec {
     pub value_ty: Option<TypeId>,
     /// Template of the maps that a map of maps holds.
     pub inner: Option<Box<MapSpec>>,
-    /// Slots of a map of maps that are filled at load: (slot, index of the map).
+    /// Slots of a map of maps that loading fills: (slot, index of the map).
     pub init_slots: Vec<(u32, usize)>,
-    /// Timers, locks, kernel pointers in a value.
+    /// Special fields of a value, such as timers, locks and kernel pointers.
     pub special: Vec<SpecialField>,
-    /// Where its definition lies in `.maps`.
+    /// Byte offset of the definition in `.maps`; `size` is its length there.
     offset: u64,
     size: u64,
     /// Offset of the `values` member in the definition.
@@ -83,7 +83,7 @@ pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<MapSpec>, What> {
     Ok(maps)
 }
 
-/// At most one arena; and one there must be if there are arena variables.
+/// Checks that the object has at most one arena, and that it has one if it has arena variables.
 pub fn check_arena(maps: &[MapSpec], sections: &[DataSection]) -> Result<(), What> {
     let mut arenas = maps.iter().filter(|m| m.map_type == TYPE_ARENA);
     let first = arenas.next();
@@ -192,7 +192,7 @@ fn parse_member(
     Ok(())
 }
 
-/// The shape of what a map of maps (or of programs) holds.
+/// Parses the member `values`: the type of the entries of a map of maps or of a program array.
 fn parse_values(
     btf: &Btf,
     map: &mut MapSpec,
@@ -270,7 +270,7 @@ fn agree(map: &MapSpec, what: &str, before: u32, now: u32) -> Result<u32, What> 
     Ok(now)
 }
 
-/// Relocations in `.maps` say which map a slot of a map of maps starts with.
+/// Collects the initial slots of maps of maps. A relocation in `.maps` names the map of a slot.
 fn collect_init_slots(elf: &Elf<'_>, section: usize, maps: &mut [MapSpec]) -> Result<(), What> {
     for reloc in elf.relocs(section) {
         let owner = maps.iter().position(|m| m.contains(reloc.offset));

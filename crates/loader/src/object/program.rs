@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Functions: their instructions, what starts them, their source lines and CO-RE records.
+//! Functions: their instructions, program kinds, source lines and CO-RE records.
 //!
-//! Owns: finding them by FUNC symbol and size, and splitting section-wide records among them.
+//! Owns: finding them by FUNC symbol and size, and assigning the records of a section to them.
 //! Does not: resolve relocations (see `reloc.rs`).
 
 use super::code;
@@ -13,30 +13,31 @@ use crate::btf::{Btf, Kind, TypeId};
 use crate::core_relo::{CoreRelo, RelocKind};
 use scxlab_bpf::insn::RawInsn;
 
-/// A function of the object: a program, or one that programs call.
+/// A function of the object: a program, or a function that programs call.
 #[derive(Clone, Debug)]
 pub struct Function {
     pub name: String,
     pub section: String,
     pub insns: Vec<RawInsn>,
-    /// None for a function in `.text`: only other functions start it.
+    /// None for a function in `.text`, which only other functions call.
     pub program: Option<ProgramKind>,
-    /// Section name began with `?`: not loaded unless asked for.
+    /// The section's name begins with `?`: the program is not loaded unless the user asks for it
+    /// or a struct_ops table uses it.
     pub optional: bool,
-    /// Its FUNC type, from which its prototype follows.
+    /// Its FUNC type, whose target is its prototype.
     pub btf_func: Option<TypeId>,
-    /// By instruction. At most one per instruction.
+    /// Sorted by instruction. At most one per instruction.
     pub relocs: Vec<Reloc>,
-    /// By instruction.
+    /// Sorted by instruction.
     pub core: Vec<CoreRelo>,
-    /// By instruction.
+    /// Sorted by instruction.
     pub lines: Vec<LineInfo>,
     /// First slot, counted from the start of its section.
     pub section_start: u32,
     pub(super) elf_section: SectionId,
 }
 
-/// The source position of an instruction and those after it.
+/// Source position of the instructions from `insn` (a slot of the function) up to the next record.
 #[derive(Clone, Copy, Debug)]
 pub struct LineInfo {
     pub insn: u32,
@@ -47,21 +48,21 @@ pub struct LineInfo {
     pub column: u32,
 }
 
-/// How a program is started, from its section's name.
+/// Kind of a program, which determines how it is started. It follows from the section's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgramKind {
     StructOps {
         sleepable: bool,
     },
-    /// Run on request with a context struct.
+    /// Runs on request, with a context struct.
     Syscall,
-    /// Run when something happens in the kernel.
+    /// Runs at an event in the kernel, such as a tracepoint.
     Trace {
         kind: TraceKind,
         target: String,
         sleepable: bool,
     },
-    /// A program type without meaning to a scheduler: linked, never run.
+    /// A program type that does not concern a scheduler: linked, but never run.
     Other,
 }
 
@@ -80,7 +81,7 @@ pub enum TraceKind {
 }
 
 impl ProgramKind {
-    /// Kind by section name, without its leading `?`.
+    /// Kind of the programs in a section of that name, given without its leading `?`.
     pub fn of_section(name: &str) -> ProgramKind {
         let (head, target) = name.split_once('/').unwrap_or((name, ""));
         let (base, sleepable) = match head.strip_suffix(".s") {
@@ -272,8 +273,8 @@ fn attach_records(
     Ok(())
 }
 
-/// Hands each record to its function. Records of instructions that belong to none are dropped: they
-/// describe dead copies of weak functions.
+/// Passes each record to its function. Records of instructions outside every function are dropped:
+/// they describe dead copies of weak functions.
 fn for_each<T>(
     elf: &Elf<'_>,
     btf: &Btf,

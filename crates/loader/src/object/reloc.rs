@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Relocations of instructions: what each `ld_imm64` and call refers to.
+//! Relocations of instructions: the target of each `ld_imm64` and call.
 //!
 //! Owns: turning ELF symbols and addends into maps, data, functions and externs of the object.
 //! Does not: turn those into addresses (see `link/code.rs`).
@@ -24,7 +24,8 @@ use super::maps::MapSpec;
 use super::program::{self, Function};
 use super::sections::DataSection;
 
-/// What an instruction refers to. Indices are into the object's lists.
+/// Target of an instruction's reference. Indices are into the object's lists; `offset` is in bytes
+/// from the start of the section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelocTarget {
     Map(usize),
@@ -39,7 +40,7 @@ pub struct Reloc {
     pub target: RelocTarget,
 }
 
-/// What symbols can stand for.
+/// The parts of an object that a symbol can refer to.
 pub struct Index<'a> {
     pub elf: &'a Elf<'a>,
     pub sections: &'a [DataSection],
@@ -71,8 +72,8 @@ pub fn resolve(index: &Index<'_>, functions: &mut [Function]) -> Result<(), What
     Ok(())
 }
 
-/// Calls between functions of `.text` need no relocation; they get one here, so that linking sees
-/// all calls alike.
+/// Adds relocations for calls between functions of `.text`, which need none in the file, so that
+/// linking handles all calls in one way.
 fn add_local_calls(
     index: &Index<'_>,
     functions: &[Function],
@@ -206,7 +207,8 @@ impl Place<'_> {
         Ok(RelocTarget::Data { section: data, offset: offset as u64 })
     }
 
-    /// The function that starts exactly there. Only functions of `.text` can be called.
+    /// Finds the function that starts at exactly that slot. Only functions of `.text` can be
+    /// called.
     fn function_at(&self, section: SectionId, slot: i64) -> Result<RelocTarget, What> {
         let name = self.index.elf.sections[section].name;
         let found = u64::try_from(slot)

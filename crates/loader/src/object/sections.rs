@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Data sections: initial contents of global variables, and which variables are in them.
+//! Data sections: the global variables in them and their initial contents.
 //!
-//! Owns: `.data`, `.rodata`, `.bss` and their private `.data.X` kin, and `.addr_space.1`.
+//! Owns: `.data`, `.rodata`, `.bss`, the private sections named after them (such as `.data.X`), and
+//! `.addr_space.1`.
 //! Does not: place them in memory or change them (see `link/globals.rs`).
 
 use super::datasec;
@@ -37,7 +38,7 @@ pub struct DataSection {
     pub kind: SectionKind,
     pub size: u64,
     pub align: u64,
-    /// Initial contents; empty for zeroed sections, however large.
+    /// Initial contents; empty for a zeroed section of any size.
     pub bytes: Vec<u8>,
     /// Its entry in the type table, if it has one.
     pub datasec: Option<TypeId>,
@@ -45,7 +46,8 @@ pub struct DataSection {
     pub(super) elf_id: SectionId,
 }
 
-/// Bounds; the size because a map's value, which a data section is to the kernel, is below 4 GiB.
+/// Most data sections of an object, and the largest size of one in bytes. The kernel holds a data
+/// section as a map's value, which is below 4 GiB.
 const MAX_SECTIONS: usize = 1024;
 const MAX_SIZE: u64 = u32::MAX as u64;
 

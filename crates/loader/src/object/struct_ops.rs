@@ -20,7 +20,7 @@ pub struct StructOps {
     pub ty: TypeId,
     /// From `.struct_ops.link`: attached through a link.
     pub link: bool,
-    /// Section name began with `?`: not created unless asked for.
+    /// The section's name begins with `?`: the table is not created unless the user asks for it.
     pub optional: bool,
     pub members: Vec<StructOpsMember>,
     /// The struct's bytes as compiled. Callbacks are zero here.
@@ -42,7 +42,7 @@ pub enum MemberKind {
     /// A callback: index of the program in the object's functions, if set.
     Callback(Option<usize>),
     Data,
-    /// A bitfield; the kernel's tables have none, and none can be set.
+    /// A bitfield. The kernel's tables have none, and none can be set.
     Bitfield,
 }
 
@@ -132,7 +132,7 @@ fn read_table(btf: &Btf, var: TypeId, offset: u64, bytes: &[u8]) -> Result<Struc
     })
 }
 
-/// Is it a pointer to a function?
+/// Whether the type is a pointer to a function.
 fn is_callback(btf: &Btf, ty: TypeId) -> Result<bool, What> {
     let ptr = btf.resolve(ty)?;
     match (btf.kind(ptr), btf.ty(ptr)?.target()) {

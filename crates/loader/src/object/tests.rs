@@ -4,7 +4,7 @@
 use super::*;
 use crate::btf::special::SpecialKind;
 
-/// A file beside the crate's sources. Only tests read files.
+/// Reads a file of `testdata/`. In this crate only tests read files.
 pub(crate) fn testdata(name: &str) -> Vec<u8> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name);
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
@@ -140,7 +140,7 @@ fn other_files_are_refused_by_name() {
     assert!(refused(&other).contains("machine 62"));
 }
 
-/// Parsing must end, without a panic, whatever the file holds.
+/// Parses a damaged file. Parsing must end without a panic, whatever the file holds.
 fn survive(bytes: &[u8]) {
     if let Ok(object) = Object::parse(bytes, "damaged") {
         let open = crate::link::OpenObject::new(std::sync::Arc::new(object));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 use super::*;
 
-/// `r6 = arg 1`, the nullable one.
+/// `r6 = arg 1`, the argument that may be NULL.
 const LOAD_ARG: RawInsn = RawInsn { code: 0x79, regs: 0x16, off: 8, imm: 0 };
 const EXIT: RawInsn = RawInsn { code: 0x95, regs: 0, off: 0, imm: 0 };
 
@@ -67,7 +67,7 @@ fn where_paths_disagree_it_accepts() {
     assert_eq!(check(&body), None);
 }
 
-/// Jumps out of the program, loops and missing ends terminate.
+/// The check terminates for jumps out of the program, loops, and programs without an exit.
 #[test]
 fn any_code_terminates() {
     let mut state = 1u64;

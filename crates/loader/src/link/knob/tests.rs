@@ -71,7 +71,7 @@ fn enumerators_lose_what_they_have_in_common() {
     assert!(parse_value(&btf, ty, "N").is_err());
 }
 
-/// `MODE_2_4` is the mode that a user calls 2.4; letters keep their underscores.
+/// `MODE_2_4` is the mode that a user calls 2.4. An underscore beside a letter stays.
 #[test]
 fn an_underscore_between_digits_is_a_point() {
     let mut types = Builder::new();
@@ -103,7 +103,7 @@ fn integers_sign_extend() {
     assert_eq!(int_of(&[0xff; 32], false), -1);
 }
 
-/// No compiler writes these; a file may.
+/// No compiler emits these types, but a file can hold them.
 #[test]
 fn integers_of_no_size_and_wide_bitfields_are_survived() {
     const SIGNED: u32 = 1 << 24;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A kernel of a few functions, for the linker's tests.
+//! A kernel with a few functions, for the linker's tests.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ impl TestKernel {
         TestKernel { vm: Vm::new(Config::default()).unwrap(), target: Rc::new(target) }
     }
 
-    /// As if the kernel did not have it.
+    /// Hides a symbol, as if the kernel lacked it.
     pub fn hide(&mut self, name: &'static str) {
         Rc::get_mut(&mut self.target).unwrap().hidden.insert(name);
     }
