@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Helpers: functions that programs call by number.
 //!
-//! Owns: dispatch, and every helper that needs no kernel knowledge. Does not: know tasks, cgroups or per-CPU kernel
-//! variables; those helpers go to `Host::helper`.
+//! Owns: dispatch, and every helper that needs no kernel knowledge.
+//! Does not: know tasks, cgroups or per-CPU kernel variables; those helpers go to `Host::helper`.
 //! Models: kernel/bpf/helpers.c and the `BPF_CALL_*` functions of the map files, v7.3.
 
 use crate::errno::*;
@@ -23,17 +23,17 @@ mod tests;
 pub use dynptr::Dynptr;
 pub(crate) use sync::{lock, unlock};
 
-/// Name of a helper, if the ABI has it.
+/// Returns the name of a helper, if the ABI has one with this id.
 pub fn name(id: u32) -> Option<&'static str> {
     names::NAMES.get(id as usize).filter(|_| id != 0).copied()
 }
 
-/// Whether this crate implements a helper; the others are the host's.
+/// Returns whether this crate implements a helper. The others are the host's.
 pub fn implemented(id: u32) -> bool {
     IMPLEMENTED.contains(&id)
 }
 
-/// The fault for a helper that nobody implements.
+/// Returns the fault for a helper that neither this crate nor the host implements.
 pub fn unmodelled(id: u32) -> Fault {
     match name(id) {
         Some(name) => Fault::unmodelled(format!("helper {name} ({id})")),
@@ -47,7 +47,7 @@ const IMPLEMENTED: &[u32] = &[
     195, 197, 198, 199, 200, 201, 202, 203, 209, 210, 211,
 ];
 
-/// Run a helper. The result is what r0 becomes; a fault stops the program.
+/// Runs a helper. The result goes into r0; a fault stops the program.
 pub(crate) fn call<H: Host>(
     h: &mut H,
     site: CallSite,
@@ -94,7 +94,7 @@ pub(crate) fn call<H: Host>(
     }
 }
 
-/// Run something that may let go of references or timers, and tell the host.
+/// Runs an operation that may drop references or timers, then tells the host of them.
 fn settled<H: Host>(
     h: &mut H,
     operation: impl FnOnce(&mut H) -> Result<u64, Fault>,
@@ -104,14 +104,14 @@ fn settled<H: Host>(
     result
 }
 
-/// `ktime_get_coarse_ns`: the time of the last tick.
+/// Models `ktime_get_coarse_ns`: the time of the last tick.
 fn coarse<H: Host>(h: &mut H) -> u64 {
     let now = h.ktime_ns();
     let tick = 1_000_000_000 / u64::from(h.vm().hz).min(1_000_000_000);
     now - now % tick
 }
 
-/// The register value of a kernel function that returns 0 or an error.
+/// Returns the register value of a kernel function that returns 0 or an error.
 pub(crate) fn status(result: Result<(), i64>) -> u64 {
     result.map_or_else(neg, |()| 0)
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Instructions: the raw 8-byte slots of an object, and the decoded form that the interpreter runs.
 //!
-//! Owns: both formats, the addresses that stand for functions, and the text assembler and disassembler.
+//! Owns: both formats, the addresses that stand for functions, the text assembler and disassembler.
 //! Does not: resolve relocations (see `link`); execute (see `vm/interp.rs`).
-//! Models: the BPF ISA, versions 1 to 4 (kernel Documentation/bpf/standardization, v7.3). Differs: no legacy packet
-//! access, no indirect `gotox`; an object that uses them is refused by name.
+//! Models: the BPF ISA, versions 1 to 4 (kernel Documentation/bpf/standardization, v7.3).
+//! Differs: no legacy packet access and no indirect `gotox`. An object that uses them is refused
+//! with an error that names them.
 
 use crate::vm::FuncId;
 
@@ -22,12 +23,12 @@ pub use decode::{DecodeError, DecodeErrorKind, decode};
 pub use disasm::disasm;
 pub use op::Op;
 
-/// One 8-byte slot, as in an ELF section.
+/// One 8-byte instruction slot, as in an ELF section.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct RawInsn {
     pub code: u8,
-    /// Destination in the low nibble, source in the high one.
+    /// Destination register in the low nibble, source register in the high nibble.
     pub regs: u8,
     pub off: i16,
     pub imm: i32,
@@ -47,19 +48,20 @@ impl RawInsn {
     }
 }
 
-/// `src` of a raw call instruction that the linker has resolved.
+/// Values of `src` in a raw call instruction after linking.
 pub mod call {
     /// `imm` is a helper id.
     pub const HELPER: u8 = 0;
-    /// `imm` is the distance in slots from the next slot to the function.
+    /// `imm` is the distance in slots from the next slot to the function's first slot.
     pub const FUNC: u8 = 1;
     /// `imm` is a `KfuncId`, as an i32 bit pattern.
     pub const KFUNC: u8 = 2;
 }
 
-/// A decoded instruction. `off` is a byte offset for memory operations and an absolute index into the image's
-/// code for jumps; `imm` is a sign-extended immediate, a 64-bit constant, or what is called. Of a kernel function's call, `dst`
-/// is how many of r1 to r5 it is known not to take: they are 0 for it.
+/// A decoded instruction. `off` is a byte offset for memory operations and an absolute index into
+/// the image's code for jumps. `imm` is a sign-extended immediate, a 64-bit constant, or the called
+/// helper, kfunc or function. In a kfunc call, `dst` is the number of arguments (of r1 to r5,
+/// counted from r5 down) that the kfunc is known not to take; it receives 0 for them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Insn {
@@ -70,15 +72,16 @@ pub struct Insn {
     pub imm: i64,
 }
 
-/// Where the addresses begin that stand for functions of a program (callbacks). Nothing is mapped there.
+/// First of the addresses that stand for functions of a program (callbacks). Nothing is mapped
+/// there.
 pub const FUNC_BASE: u64 = 0xffff_ffff_c000_0000;
 
-/// The value a program holds for a pointer to its own function.
+/// Returns the value that a program holds as a pointer to its own function.
 pub fn func_addr(func: FuncId) -> u64 {
     FUNC_BASE + (u64::from(func.0) << 4)
 }
 
-/// Inverse of `func_addr`; the caller checks that the image has the function.
+/// Inverse of `func_addr`. The caller checks that the image has the function.
 pub fn func_of_addr(addr: u64) -> Option<FuncId> {
     let off = addr.checked_sub(FUNC_BASE)?;
     (off & 0xf == 0 && off < 1 << 28).then_some(FuncId((off >> 4) as u32))

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Machine code for programs: the second engine, which does exactly what the interpreter does.
+//! Machine code for programs: the second engine, which behaves exactly like the interpreter.
 //!
-//! Owns: which functions are compiled, when, and that runs of equal code share them.
-//! Does not: give an instruction a meaning (`vm/interp.rs` does, this follows it); compile for a host other than x86-64
-//! and aarch64: there, and for what it refuses, the interpreter runs.
+//! Owns: which functions are compiled, and when; sharing of machine code between runs of equal
+//! code.
+//! Does not: define the meaning of an instruction (`vm/interp.rs` does); compile for hosts other
+//! than x86-64 and aarch64. On other hosts, and for functions that the compiler refuses, the
+//! interpreter runs.
 //!
-//! A function of an image is compiled when the interpreter has spent so much on it that compiling is worth its time
-//! (`Limits::compile_after`). As both engines agree in everything that can be seen - results, memory, counts, faults and
-//! their places - it does not matter which functions are compiled by then, nor that another run did it. Both call each
-//! other: the interpreter enters code where a program or callback begins, code enters the interpreter at a function that
-//! has none.
+//! A function is compiled once the interpreter has executed so many of its instructions that
+//! compiling pays (`Limits::compile_after`). Both engines agree in everything observable: results,
+//! memory, instruction counts, faults and their locations. It therefore does not matter which
+//! functions are compiled, or whether another run compiled them. The engines call each other: the
+//! interpreter enters machine code where a program or callback begins, and machine code calls the
+//! interpreter for a function that is not compiled.
 //!
 //! ```text
 //!   decoded function -> facts (blocks, ranges of values) -> translate, alu, memory, helper -> Cranelift -> compile: bytes that run
@@ -52,16 +55,16 @@ use crate::insn::{Insn, Op};
 use crate::map::array::Array;
 use crate::vm::{Func, FuncId, Image, Limits};
 
-/// What executes programs.
+/// The engine that executes programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
     Interp,
-    /// Machine code for what runs often, where the host has it.
+    /// Machine code for functions that run often, where the host supports it.
     #[default]
     Jit,
 }
 
-/// Compiled code by content: whoever holds a clone shares it, on any thread.
+/// Cache of compiled code, keyed by content. All clones share it, on any thread.
 #[derive(Clone, Debug, Default)]
 pub struct CodeCache(Arc<Shelf>);
 
@@ -72,14 +75,15 @@ struct Shelf {
     codes: Mutex<Vec<Arc<Code>>>,
 }
 
-/// Slots of the longest function that is compiled: the compiler's time and memory grow a little faster than they. The
-/// longest known function has 6,562.
+/// Slots of the longest function that is compiled. The compiler's time and memory grow a little
+/// faster than the slots. The longest known function has 6,562.
 const SLOTS_MAX: u32 = 1 << 13;
 
-/// What the way into the interpreter and out of it takes, in instructions that it interprets.
+/// Cost of entering and leaving the interpreter, in interpreted instructions.
 const WAY_IN: u64 = 32;
 
-/// Images of one object that are kept: it is linked anew for each machine and each setting of its knobs.
+/// Number of images kept. One object is linked anew for each machine and for each setting of its
+/// knobs.
 const MAX_IMAGES: usize = 8;
 
 struct IsaOf(Isa);
@@ -91,7 +95,8 @@ impl std::fmt::Debug for IsaOf {
 }
 
 impl CodeCache {
-    /// The code of an image that runs in a memory of so many pages. None where the interpreter runs it.
+    /// Returns the code of an image that runs in a memory of `nr_pages` pages. None if the
+    /// interpreter runs it.
     pub(crate) fn code(
         &self,
         image: &Arc<Image>,
@@ -116,7 +121,7 @@ impl CodeCache {
     }
 }
 
-/// Functions of an image that are never compiled, and why.
+/// Returns the functions of an image that are never compiled, and why.
 pub fn refusals(image: &Image) -> Vec<(String, Refusal)> {
     let tail_call = has_tail_call(image);
     let why = |func: &Func| match func.len {
@@ -127,30 +132,31 @@ pub fn refusals(image: &Image) -> Vec<(String, Refusal)> {
     image.funcs.iter().filter_map(|func| Some((func.name.clone(), why(func)?))).collect()
 }
 
-/// A program that is replaced takes its frame along and counts over all frames of an invocation: whole images with one
-/// are interpreted.
+/// Returns whether an image contains a tail call. Such an image is interpreted as a whole, because
+/// a tail call reuses the frame of the program that it replaces, and tail calls are counted over
+/// all frames of an invocation.
 fn has_tail_call(image: &Image) -> bool {
     image.code.iter().any(|insn| insn.op == Op::TailCall)
 }
 
-/// Memory that an instance has from before its code is installed until it is removed, with the same permission all the time:
-/// the values of an array. Sections of global data are such.
+/// The values of an array map, such as a section of global data. They exist, with the same
+/// permission, from before the instance's code is installed until the instance is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Data {
     pub addr: u64,
     pub len: u64,
-    /// All of it may be read.
+    /// Whether programs may write it. Programs may always read it.
     pub writable: bool,
-    /// How programs find its elements; None of a map of maps.
+    /// How programs look up its elements; None for a map of maps.
     pub elements: Option<Elements>,
 }
 
-/// An array that programs look up in.
+/// An array map that programs look up elements in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elements {
-    /// What they have as the map.
+    /// Address that programs hold for the map.
     pub map: u64,
-    /// Each CPU has elements of its own.
+    /// Whether each CPU has elements of its own.
     pub percpu: bool,
     pub array: Array,
 }
@@ -162,13 +168,14 @@ pub(crate) struct Code {
     data: Vec<Data>,
     nr_pages: u64,
     compile_after: u64,
-    /// By function. Compiled code has their addresses in it.
+    /// Indexed by function. Compiled code contains the addresses of these slots.
     slots: Box<[Slot]>,
-    /// What refused accesses call; NULL until the first function is compiled.
+    /// Code that refused accesses call (see `access_thunk`); NULL until the first function is
+    /// compiled.
     access: AtomicPtr<u8>,
-    /// No function calls itself, so that calls within the code need no check of their depth.
+    /// No function is recursive, so calls within the code need no check of their depth.
     bounded: bool,
-    /// First slot of a function, and which it is.
+    /// Function by its first slot.
     starts: BTreeMap<u32, FuncId>,
     work: Mutex<Work>,
 }
@@ -177,20 +184,26 @@ pub(crate) struct Code {
 struct Slot {
     /// NULL until the function is compiled.
     entry: AtomicPtr<u8>,
-    /// Frames that it needs below its own, once it is compiled: more than there are until then.
+    /// Number of frames that the function needs below its own. `u8::MAX` until the function is
+    /// compiled, which is more than any level has.
     needs: AtomicU8,
-    /// The same where r1 is all that it gets: if it takes more, it is not entered so.
+    /// As `needs`, for an entry that passes only r1. `u8::MAX` for ever if the function takes more
+    /// arguments.
     needs_simple: AtomicU8,
+    /// Number of frames that the function needs below its own (see `height.rs`), compiled or not. 0
+    /// for all functions of a recursive image, whose calls check their depth.
     height: u8,
-    /// Instructions that the interpreter has executed from its entry on. Approximate when threads share it.
+    /// Instructions that the interpreter has executed from its entry on. Approximate when several
+    /// threads share the code.
     warmth: AtomicU64,
-    /// Warmth at which it is compiled; never if it was refused.
+    /// Value of `warmth` at which the function is compiled; `u64::MAX` (never reached) if it was
+    /// refused.
     due: AtomicU64,
 }
 
 impl Slot {
-    /// The address of the function's machine code, if there is any, and it and what it calls has room in so many frames,
-    /// which are no more than `MAX_FRAMES`.
+    /// Returns the address of the function's machine code, if it has some and `frames` frames (at
+    /// most `MAX_FRAMES`) are enough for the function and everything it calls.
     #[inline(always)]
     fn entry(&self, args: &Args, frames: u32) -> Option<*const u8> {
         let needs = match args {
@@ -205,7 +218,7 @@ impl Slot {
 #[derive(Default)]
 struct Work {
     compiler: Compiler,
-    /// How many arguments functions take that were asked about.
+    /// Cache of `Work::arguments`: the number of arguments that a function takes.
     arguments: BTreeMap<FuncId, usize>,
     maps: Vec<Mmap>,
     refused: BTreeMap<FuncId, Refusal>,
@@ -253,12 +266,12 @@ impl Code {
             && places(&self.image) == places(image)
     }
 
-    /// Functions that have machine code by now.
+    /// Returns the number of functions that are compiled so far.
     pub fn compiled(&self) -> usize {
         self.slots.iter().filter(|slot| !slot.entry.load(Ordering::Relaxed).is_null()).count()
     }
 
-    /// Functions that the compiler refused when it was their turn.
+    /// Returns the functions that the compiler refused.
     pub fn refused(&self) -> Vec<(String, Refusal)> {
         let name = |func: &FuncId| self.image.func(*func).map_or("?", |func| &func.name).to_owned();
         let compiler = |(_, why): &(&FuncId, &Refusal)| !matches!(why, Refusal::TooLong { .. });
@@ -267,7 +280,7 @@ impl Code {
         by_compiler.map(|(func, why)| (name(func), why.clone())).collect()
     }
 
-    /// The function that begins at a slot; the code calls no other slots.
+    /// Returns the function that begins at a slot. Code calls no other slots.
     fn func_at(&self, pc: u32) -> FuncId {
         self.starts.get(&pc).copied().unwrap_or(FuncId(u32::MAX))
     }
@@ -276,7 +289,7 @@ impl Code {
         &self.slots
     }
 
-    /// Makes a function's machine code if it is time; whether it has some.
+    /// Compiles a function if it is due. Returns whether it has machine code now.
     #[inline]
     pub(crate) fn due(&self, func: FuncId) -> bool {
         let Some(slot) = self.slots.get(func.idx()) else { return false };
@@ -292,10 +305,10 @@ impl Code {
         let mut work = match self.work.try_lock() {
             Ok(work) => work,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another thread compiles; this one interprets meanwhile.
+            // Another thread is compiling; this one interprets meanwhile.
             Err(TryLockError::WouldBlock) => return,
         };
-        // The other may have been faster.
+        // Another thread may have compiled it meanwhile.
         if slot.entry.load(Ordering::Acquire).is_null()
             && !work.refused.contains_key(&func)
             && let Err(why) = self.compile(&mut work, slot, func)
@@ -305,17 +318,18 @@ impl Code {
         }
     }
 
-    /// The function was interpreted, and executed so many instructions.
+    /// Records that the interpreter ran the function and executed `insns` instructions.
     #[inline]
     pub(crate) fn warm(&self, func: FuncId, insns: u64) {
         if let Some(slot) = self.slots.get(func.idx()) {
-            // Lost updates of another thread only make it a little later. Never is not reached.
+            // A lost update of another thread only delays compilation a little. The value never
+            // reaches "never" (`u64::MAX`).
             let warmth = slot.warmth.load(Ordering::Relaxed).saturating_add(insns + WAY_IN);
             slot.warmth.store(warmth.min(u64::MAX - 1), Ordering::Relaxed);
         }
     }
 
-    /// What refused accesses call; NULL until some function has been compiled.
+    /// Returns the code that refused accesses call; NULL until some function has been compiled.
     fn access(&self) -> *const u8 {
         self.access.load(Ordering::Acquire)
     }
@@ -365,7 +379,7 @@ impl Code {
             callee: &callee,
         };
         let isa = &*self.isa;
-        // A fault of the compiler must not take the run along: the interpreter can do without it.
+        // A panic of the compiler must not end the run, because the interpreter can take over.
         let bytes = catch_unwind(AssertUnwindSafe(|| compiler.bytes(isa, input, own)))
             .unwrap_or_else(|_| Err(Refusal::Compiler("it panicked".to_owned())));
         if bytes.is_ok() {
@@ -382,27 +396,30 @@ impl Work {
     }
 }
 
-/// Live registers before each slot of a function, on ways that may be taken. Both engines report faults by it: code has no others.
+/// Returns the live registers before each slot of a function, ignoring paths that are never taken.
+/// Both engines report exactly these registers in a fault, because machine code keeps no others.
 pub(crate) fn live(code: &[Insn], func: &Func) -> Vec<RegSet> {
-    // Without what lies in data, of which callers know nothing.
+    // Computed without `data`, because callers do not have it.
     let facts = Facts::of(code, func, &[]);
     uses::live(code, func, |at| facts.next[at])
 }
 
-/// Which slots each slot of a function leads to, without ways that are never taken.
+/// Returns the slots that each slot of a function leads to, ignoring paths that are never taken.
 pub(crate) fn next(code: &[Insn], func: &Func) -> Vec<[Option<u32>; 2]> {
     Facts::of(code, func, &[]).next
 }
 
-/// How many of r1 to r5 a function takes: up to the last one that is read before it is written.
+/// Returns how many of r1 to r5 a function takes: up to the last one that is read before it is
+/// written.
 fn arguments(code: &[Insn], func: &Func) -> usize {
     let first = live(code, func).first().copied().unwrap_or_default();
     (1..=5u8).rev().find(|reg| first.has(*reg)).unwrap_or(0).into()
 }
 
-/// Whether a function is only entered from outside: none of the image calls it by its number.
+/// Returns whether a function is entered only from outside: no function of the image calls it by
+/// number.
 fn entered(code: &[Insn], func: &Func) -> bool {
-    // Slots of longer ones have no room for what is noted beside them.
+    // Slot numbers of longer images would overlap the `AT_ENTRY` bit.
     let calls = |insn: &Insn| insn.op == Op::CallFunc && insn.off as u32 == func.start;
     code.len() < ctx::AT_ENTRY as usize && !code.iter().any(calls)
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Kernel functions that need no kernel: iterators over numbers, lock markers, objects, trees, lists, arena pages.
+//! Kernel functions that need no kernel: number iterators, lock markers, objects, trees, lists,
+//! arena pages.
 //!
-//! Owns: the list of built-in kfuncs and their ids. Does not: implement the rest, which are the host's.
-//! Models: kernel/bpf/helpers.c, bpf_iter.c, rqspinlock.c and arena.c, v7.3. Differs: RCU, preemption and interrupts
-//! are markers without effect, since programs run one at a time.
+//! Owns: the list of built-in kfuncs and their ids.
+//! Does not: implement other kfuncs, which are the host's.
+//! Models: kernel/bpf/helpers.c, bpf_iter.c, rqspinlock.c and arena.c, v7.3.
+//! Differs: functions for RCU, preemption and interrupts are markers without effect, because
+//! programs run one at a time.
 
 use crate::errno::*;
 use crate::fault::{Fault, FaultKind};
@@ -19,7 +22,8 @@ mod tests;
 
 pub(crate) use objects::Objects;
 
-/// Names a kernel function within a simulation. Built-in ones have the high bit set; the rest belong to the host.
+/// Id of a kernel function within a simulation. Built-in kfuncs have the high bit set; the others
+/// belong to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KfuncId(pub u32);
 
@@ -31,35 +35,37 @@ impl KfuncId {
     }
 }
 
-/// Where the addresses begin that stand for kernel functions (`bpf_ksym_exists`). Nothing is mapped there.
+/// First of the addresses that stand for kernel functions (`bpf_ksym_exists`). Nothing is mapped
+/// there.
 pub const KFUNC_BASE: u64 = 0xffff_ffff_8100_0000;
 
-/// The non-zero value that a program sees for the address of a kfunc.
+/// Returns the non-zero value that a program sees as the address of a kfunc.
 pub fn kfunc_addr(id: KfuncId) -> u64 {
     let builtin = u64::from(id.is_builtin()) << 24;
     KFUNC_BASE + builtin + (u64::from(id.0 & !BUILTIN & 0xf_ffff) << 4)
 }
 
-/// The built-in kfunc of this name (without a `___suffix`), if there is one.
+/// Returns the built-in kfunc of this name (without a `___suffix`), if there is one.
 pub fn builtin(name: &str) -> Option<KfuncId> {
     let at = BUILTINS.iter().position(|builtin| builtin.0 == name)?;
     Some(KfuncId(BUILTIN | at as u32))
 }
 
-/// The name of a built-in kfunc.
+/// Returns the name of a built-in kfunc.
 pub fn name(id: KfuncId) -> Option<&'static str> {
     let at = id.is_builtin().then_some((id.0 & !BUILTIN) as usize)?;
     BUILTINS.get(at).map(|builtin| builtin.0)
 }
 
-/// All names, for `inspect`.
+/// Returns all names, for `inspect`.
 pub fn builtin_names() -> impl Iterator<Item = &'static str> {
     BUILTINS.iter().map(|builtin| builtin.0)
 }
 
-/// What a built-in kfunc does. Several names share one meaning: `x_impl` is the older spelling of `x`.
+/// Behaviour of a built-in kfunc. Several names share one: `x_impl` is the older spelling of `x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Builtin {
+    /// Has no effect.
     Marker,
     /// Returns its first argument.
     Identity,
@@ -196,7 +202,8 @@ pub(crate) fn call<H: Host>(
     }
 }
 
-/// The linker turns an instruction that must not be executed into a call of an id from `link::POISON` on.
+/// Returns the fault of a poisoned call. The linker replaces an instruction that must not be
+/// executed by a call of an id from `link::POISON` on.
 fn poisoned<H: Host>(h: &mut H, site: CallSite, id: KfuncId) -> Fault {
     let image = h.vm().instance(site.instance).map(|instance| instance.image().clone());
     match image.as_ref().and_then(|image| image.kfunc_names.get(&id)) {

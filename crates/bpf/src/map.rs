@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Maps: what programs and user space share, by type.
+//! Maps: data that programs and user space share, by map type.
 //!
-//! Owns: definitions, creation with the kernel's checks, and dispatch by type. Each type has its file in `map/`.
+//! Owns: definitions, creation with the kernel's checks, dispatch by type. Each type has its file
+//! in `map/`.
 //! Does not: know the syscall ABI or names in ELF files (see `link`).
-//! Models: kernel/bpf/*map*.c, hashtab.c, queue_stack_maps.c, ringbuf.c, arena.c, bpf_local_storage.c, v7.3.
-//! Differs: nothing is concurrent; hash maps iterate in order of insertion, and an update overwrites in place.
+//! Models: kernel/bpf/*map*.c, hashtab.c, queue_stack_maps.c, ringbuf.c, arena.c,
+//! bpf_local_storage.c, v7.3.
+//! Differs: nothing is concurrent; hash maps iterate in order of insertion, and an update
+//! overwrites the value in place.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +42,7 @@ impl MapId {
     }
 }
 
-/// `enum bpf_map_type`: the ones that are modelled.
+/// Values of `enum bpf_map_type` that are modelled.
 pub mod map_type {
     pub const HASH: u32 = 1;
     pub const ARRAY: u32 = 2;
@@ -60,7 +63,7 @@ pub mod map_type {
     pub const ARENA: u32 = 33;
 }
 
-/// Flags of map creation.
+/// Flags of map creation (`BPF_F_*`).
 pub mod map_flag {
     pub const NO_PREALLOC: u32 = 1 << 0;
     pub const NO_COMMON_LRU: u32 = 1 << 1;
@@ -78,7 +81,7 @@ pub mod map_flag {
     pub const RB_OVERWRITE: u32 = 1 << 19;
 }
 
-/// Flags of an element update.
+/// Flags of an element update (`BPF_ANY` and so on).
 pub mod update_flag {
     pub const ANY: u64 = 0;
     pub const NOEXIST: u64 = 1;
@@ -86,7 +89,7 @@ pub mod update_flag {
     pub const LOCK: u64 = 4;
 }
 
-/// What a map is to be: `struct bpf_map_create_attr`, plus what its BTF says about the values.
+/// Definition of a map: `struct bpf_map_create_attr`, plus the BTF information about its values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MapDef {
     pub name: String,
@@ -97,9 +100,9 @@ pub struct MapDef {
     pub map_flags: u32,
     pub map_extra: u64,
     pub numa_node: Option<u32>,
-    /// Template of the maps inside a map of maps.
+    /// Template for the inner maps of a map of maps.
     pub inner: Option<Box<MapDef>>,
-    /// Fields of the value that the kernel manages, by offset.
+    /// Fields of the value that the kernel manages. Sorted by offset once the map exists.
     pub special: Vec<SpecialField>,
 }
 
@@ -114,11 +117,11 @@ pub enum SpecialKind {
     SpinLock,
     ResSpinLock,
     Timer,
-    /// `__kptr`: a referenced pointer.
+    /// `__kptr`: a referenced kernel pointer.
     Kptr(KptrKind),
     /// `__kptr_untrusted`, `__uptr`: a pointer without a reference.
     Untrusted,
-    /// `struct bpf_rb_root` whose nodes lie at this offset in objects of this local type.
+    /// `struct bpf_rb_root` whose nodes lie at this byte offset in objects of this local type.
     RbRoot {
         local_type: u32,
         node_offset: u32,
@@ -130,14 +133,14 @@ pub enum SpecialKind {
     RbNode,
     ListNode,
     Refcount,
-    /// `struct bpf_wq`, `struct bpf_task_work`: kept apart from copies, never run.
+    /// `struct bpf_wq`, `struct bpf_task_work`: excluded from copies of the value, never run.
     Opaque {
         size: u32,
     },
 }
 
 impl SpecialKind {
-    /// Bytes that copies of a value leave alone.
+    /// Returns the size of the field in bytes. Copies of a value skip them.
     pub fn size(self) -> u32 {
         match self {
             SpecialKind::SpinLock | SpecialKind::ResSpinLock | SpecialKind::Refcount => 4,
@@ -151,7 +154,7 @@ impl SpecialKind {
     }
 }
 
-/// A type of the object that `bpf_obj_new` can make.
+/// A type of the object file that `bpf_obj_new` can allocate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalType {
     pub name: String,
@@ -159,29 +162,29 @@ pub struct LocalType {
     pub special: Vec<SpecialField>,
 }
 
-/// By BTF id in the object.
+/// Local types by BTF id in the object.
 pub type LocalTypes = BTreeMap<u32, LocalType>;
 
-/// What a map operation let go of; `vm::settle` tells the host.
+/// A timer or reference that a map operation dropped. `vm::settle` tells the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
     Kptr { instance: InstanceId, kind: KptrKind, ptr: u64 },
     Timer(crate::timer::TimerId),
 }
 
-/// A map. Its contents are reached through `Vm`'s `map_*` operations.
+/// A map. Its contents are accessed through `Vm`'s `map_*` operations.
 pub struct Map {
     pub id: MapId,
     pub instance: InstanceId,
-    /// What programs hold as a pointer to the map.
+    /// Address that programs hold as a pointer to the map.
     pub addr: u64,
     pub def: MapDef,
-    /// User space may not write it any more.
+    /// User space may no longer write it (`BPF_MAP_FREEZE`).
     pub frozen: bool,
     pub(crate) kind: MapKind,
-    /// Value size rounded up to 8.
+    /// Value size in bytes, rounded up to a multiple of 8.
     pub(crate) stride: u32,
-    /// Something in the value needs work when the value goes away.
+    /// Whether the value has a field that must be released when the value goes away.
     pub(crate) has_special: bool,
 }
 
@@ -199,14 +202,14 @@ pub(crate) enum MapKind {
     Progs(BTreeMap<u32, crate::vm::FuncId>),
 }
 
-/// Where the key of a value is found.
+/// Location of the key of a value.
 pub(crate) enum KeyAt {
     Addr(u64),
     Index(u32),
 }
 
 impl Map {
-    /// The key that belongs to a value's address.
+    /// Returns the key that belongs to a value's address.
     pub(crate) fn key_at(&self, value: u64) -> KeyAt {
         match &self.kind {
             MapKind::Array(array) => KeyAt::Index(array.index_of(value)),
@@ -223,8 +226,8 @@ impl Map {
     }
 }
 
-/// Result of a map operation: a positive errno on failure.
+/// Result of a map operation; the error is a positive errno.
 pub type MapResult<T> = Result<T, i64>;
 
-/// `map->ops` refuses what the type cannot do.
+/// Errno of operations that the map's type does not have (`map->ops`).
 pub(crate) const NOT_SUPPORTED: i64 = EOPNOTSUPP;

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Linear memory: every byte that a program of one simulation can touch.
 //!
-//! Owns: the reservation, page permissions, the deterministic allocator, checked access, and what a run may use in all.
-//! Does not: know what lives at an address. Models: kernel virtual memory, as far as a BPF program can see it.
-//! Differs: one flat window at a fixed guest address; a bad access is a value, not an oops.
+//! Owns: the reservation, page permissions, the deterministic allocator, checked access, the run's
+//! memory limit.
+//! Does not: know which object lives at an address.
+//! Models: kernel virtual memory, as far as a BPF program can see it.
+//! Differs: one flat window at a fixed guest address; a bad access returns an error instead of
+//! causing an oops.
 //!
 //! ```text
 //!   GUEST_BASE        heap: grows up                                   arenas: 4 GiB windows, grow down    end
 //!   | guard page | slabs | guard | region | guard | ...   ->    ...   <-  | arena 1 | arena 0 |  guard page |
 //! ```
 //!
-//! Pages are committed by the host when first touched, so a region costs nothing until used. Nothing ever moves.
+//! The host commits a page when it is first touched, so an unused region costs no memory. Allocated
+//! objects never move.
 
 use memmap2::{MmapMut, MmapOptions};
 
@@ -27,23 +31,26 @@ pub const PAGE: u64 = 4096;
 pub(crate) const PAGE_SHIFT: u32 = 12;
 /// Size of an arena's window, and the alignment of its address.
 pub const ARENA_WINDOW: u64 = 1 << 32;
-/// Address space reserved by default: 16 windows.
+/// Address space reserved by default, in bytes: 16 arena windows.
 pub const DEFAULT_SIZE: u64 = 64 << 30;
-/// No kernel boots in less.
+/// Smallest size of a memory in bytes (1 MiB). No kernel boots in less.
 const SIZE_MIN: u64 = 1 << 20;
-/// Address space behind the end, so that a structure of ours that begins inside lies in the mapping.
+/// Bytes mapped beyond the end. `own_mut` masks only the address of a structure's first byte, and a
+/// structure that begins in the last bytes must still lie in the mapping.
 const TAIL: u64 = 64 << 10;
-/// Of an address inside a memory of any size up to this, the low bits are the offset.
+/// Largest size of a memory in bytes. `GUEST_BASE` is a multiple of it, so the low bits of a guest
+/// address are its offset.
 const SIZE_MAX: u64 = 1 << GUEST_BASE.trailing_zeros();
 
-/// What programs may do with a page. The numbers are bits: 1 load, 2 store, 4 ask the host before a store.
+/// Permission of a page for programs, as bits: 1 load, 2 store, 4 ask the host before a store.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Perm {
     None = 0,
     Read = LOAD,
     ReadWrite = LOAD | STORE,
-    /// Structures of the simulated kernel: readable; a store needs `Host::store_to_kernel`.
+    /// Structures of the simulated kernel: readable; a store needs the consent of
+    /// `Host::store_to_kernel`.
     Kernel = LOAD | ASK,
 }
 
@@ -61,37 +68,42 @@ pub enum OutOfMemory {
     Limit { size: u64, limit: u64 },
 }
 
-/// What structures that the kernel keeps are aligned to, at most.
+/// Alignment in bytes of the kernel structures that `own_mut` accesses. No such structure needs
+/// more.
 const WORD: u64 = 8;
 
-/// Bytes before the table of permissions, for the page before the first: one of them, and the others for alignment.
+/// Bytes before the table of permissions. The last one stands for the page before the first; the
+/// rest keep the table aligned.
 const BEFORE: u64 = PAGE;
 
 /// One reservation of address space and its page tables. Freed as a whole when dropped.
 pub struct Memory {
     base: *mut u8,
-    /// A byte for each page, and before them `BEFORE`, which are 0.
+    /// One `Perm` byte per page. The `BEFORE` bytes in front of it are 0 (no permission).
     perms: *mut u8,
     size: u64,
-    /// As the size is a power of two, the bits of an offset that is a multiple of `WORD`.
+    /// Mask from an address to its offset, rounded down to a multiple of `WORD`. The size is a
+    /// power of two.
     mask: u64,
     alloc: alloc::Allocator,
-    /// Arena windows, newest (lowest) first at the end; see `arena_at`.
+    /// Reserved arena windows, newest last.
     arenas: Vec<ArenaRange>,
-    /// Bytes that the run may use, those that it does, and whether it was refused more.
+    /// Bytes that the run may use, bytes in use, and whether a request beyond the limit was
+    /// refused.
     limit: u64,
     taken: u64,
     refused: bool,
-    /// Requests after which one is refused whatever the limit; counted down.
+    /// Requests granted before one is refused regardless of the limit (see `refuse_request`).
     requests_left: u64,
-    /// Stores to arena pages that were not allocated: dropped, as the kernel does, but worth a warning.
+    /// Number of stores to arena pages that were not allocated. They are dropped, as in the kernel;
+    /// such a store is usually a bug of the program.
     pub arena_stores_dropped: u64,
-    // Only kept alive: all access goes through the raw pointers above.
+    // Keep the mappings alive. All access goes through the raw pointers above.
     _data: MmapMut,
     _perms: MmapMut,
 }
 
-/// The pages of an arena: `pages` of them from `start`, inside the window at `window`.
+/// The 4 GiB window of an arena, and the largest number of pages that the arena has in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaRange {
     pub window: u64,
@@ -106,7 +118,7 @@ impl Memory {
         Memory::with_size(DEFAULT_SIZE)
     }
 
-    /// `size` is rounded up to a power of two.
+    /// Reserves a memory of `size` bytes, rounded up to a power of two of at least 1 MiB.
     pub fn with_size(size: u64) -> Result<Memory, OutOfMemory> {
         let refused = OutOfMemory::Reserve { size };
         let size = size.max(SIZE_MIN).checked_next_power_of_two().ok_or(refused)?;
@@ -132,22 +144,24 @@ impl Memory {
         })
     }
 
-    /// From now on the run may use so many bytes, what it uses already included.
+    /// Limits the bytes that the run may use. Bytes already in use count towards the limit.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
     }
 
-    /// The `nth` request from now on, counted from 0, is refused as if it passed the limit: for tests, which try all of them.
+    /// Refuses the `nth` request from now on (counted from 0) as if it exceeded the limit. Tests
+    /// use it to fail each allocation in turn.
     pub fn refuse_request(&mut self, nth: u64) {
         self.requests_left = nth;
     }
 
-    /// The limit, if the run was refused memory for it.
+    /// Returns the limit if a request was refused because of it.
     pub fn exceeded(&self) -> Option<u64> {
         self.refused.then_some(self.limit)
     }
 
-    /// Counts bytes that a program, a workload or a machine makes scxlab keep, here or elsewhere on the host.
+    /// Charges bytes to the run: memory that scxlab keeps, here or elsewhere on the host, for a
+    /// program, a workload or a machine.
     pub fn take(&mut self, size: u64) -> Result<(), OutOfMemory> {
         let taken = self.taken.saturating_add(size);
         let chosen = self.requests_left == 0;
@@ -160,17 +174,17 @@ impl Memory {
         Ok(())
     }
 
-    /// They are not kept any more.
+    /// Returns bytes charged by `take`.
     pub fn give_back(&mut self, size: u64) {
         self.taken = self.taken.saturating_sub(size);
     }
 
-    /// Bytes of address space, used or not.
+    /// Returns the bytes of address space, used or not.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Permission of the page that `addr` lies on; `None` outside the memory.
+    /// Returns the permission of the page that `addr` lies on; `Perm::None` outside the memory.
     pub fn perm(&self, addr: u64) -> Perm {
         let off = addr.wrapping_sub(GUEST_BASE);
         if off >= self.size {
@@ -184,7 +198,7 @@ impl Memory {
         }
     }
 
-    /// Change the permission of whole pages. `addr` must be page-aligned; `len` is rounded up.
+    /// Changes the permission of whole pages. `addr` must be page-aligned; `len` is rounded up.
     pub fn set_perm(&mut self, addr: u64, len: u64, perm: Perm) {
         let off = addr.wrapping_sub(GUEST_BASE);
         assert!(
@@ -196,7 +210,7 @@ impl Memory {
         }
     }
 
-    /// The arena window that contains `addr`, if any.
+    /// Returns the arena whose window contains `addr`, if any.
     pub fn arena_at(&self, addr: u64) -> Option<ArenaRange> {
         self.arenas.iter().copied().find(|a| addr.wrapping_sub(a.window) < ARENA_WINDOW)
     }
@@ -217,7 +231,7 @@ impl Memory {
         unsafe { *self.perms.add(page as usize) = byte }
     }
 
-    /// Why an access failed, for the report.
+    /// Returns the fault of an access that failed, with its reason, for the report.
     pub fn fault(&self, addr: u64, len: u32, access: Access) -> MemFault {
         let off = addr.wrapping_sub(GUEST_BASE);
         let why = if addr < PAGE || addr.wrapping_neg() <= PAGE {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The virtual machine: loaded objects, and how the simulated kernel calls into them and is called back.
+//! The virtual machine: loaded objects, calls from the simulated kernel into them, and their calls
+//! back.
 //!
-//! Owns: instances, the counters of executed work, limits, nesting of invocations.
-//! Does not: know kernel functions (see `Host`), keep time, or choose what to run.
-//! Models: how the kernel enters BPF programs (trampolines, callbacks), v7.3. Differs: programs are not verified in
-//! advance, they are checked while they run.
+//! Owns: instances, counters of executed work, limits, nesting of invocations.
+//! Does not: implement kernel functions (see `Host`), keep time, or choose which program runs.
+//! Models: the kernel's entry into BPF programs (trampolines, callbacks), v7.3.
+//! Differs: programs are not verified in advance but checked while they run.
 
 use std::sync::Arc;
 
@@ -49,17 +50,17 @@ impl FuncId {
     }
 }
 
-/// A linked object: code with the addresses of one instance in it.
+/// A linked object: code in which the addresses of one instance are filled in.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     /// Name of the object, for reports.
     pub name: String,
-    /// Output of `insn::decode`, 1:1 with 8-byte slots.
+    /// Output of `insn::decode`, one entry per 8-byte slot.
     pub code: Vec<Insn>,
     pub funcs: Vec<Func>,
     /// Sorted by `pc`.
     pub lines: Vec<Line>,
-    /// Names of the host's kfuncs that the code calls, for disassembly.
+    /// Names of the host's kfuncs that the code calls, for the disassembly.
     pub kfunc_names: std::collections::BTreeMap<KfuncId, String>,
 }
 
@@ -67,12 +68,12 @@ pub struct Image {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Func {
     pub name: String,
-    /// ELF section, as `struct_ops/simple_enqueue` or `.text`.
+    /// ELF section, such as `struct_ops/simple_enqueue` or `.text`.
     pub section: String,
     /// First slot in `Image::code`, and number of slots.
     pub start: u32,
     pub len: u32,
-    /// Set for entry points: what the section name says about the program's type.
+    /// Program type given by the section name; None for subprograms.
     pub program: Option<ProgramKind>,
 }
 
@@ -82,14 +83,14 @@ pub enum ProgramKind {
         sleepable: bool,
     },
     Syscall,
-    /// Anything else: the section's prefix and what it attaches to.
+    /// Any other section: its prefix and the attach target.
     Other {
         kind: String,
         target: String,
     },
 }
 
-/// Source line of the instructions from `pc` on.
+/// Source line of the instructions from slot `pc` up to the next `Line`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     pub pc: u32,
@@ -112,15 +113,16 @@ impl Image {
 pub struct Instance {
     pub id: InstanceId,
     pub name: String,
-    /// Only `Vm::install` writes it, and never while a program runs: the interpreter borrows it.
+    /// Written only by `Vm::install`, and never while a program runs, because the interpreter
+    /// borrows it.
     image: Arc<Image>,
-    /// Its machine code, unless the interpreter runs all of it. As with `image`.
+    /// Machine code of the image; None if the interpreter runs all of it. Written as `image` is.
     code: Option<Arc<Code>>,
     /// In order of creation.
     pub maps: Vec<MapId>,
-    /// Window of the arena that its programs use, 0 without one.
+    /// Guest address of the arena window that its programs use, 0 without an arena.
     pub arena_base: u64,
-    /// Types that `bpf_obj_new` may make, by BTF id of the object.
+    /// Types that `bpf_obj_new` may allocate, by BTF id in the object.
     pub local_types: LocalTypes,
 }
 
@@ -129,8 +131,8 @@ impl Instance {
         &self.image
     }
 
-    /// Functions that are interpreted whatever the engine, and why: those that machine code is never made of, and
-    /// those that the compiler turned out to refuse.
+    /// Returns the functions that only the interpreter runs, and why: those that are never
+    /// compiled, and those that the compiler refused.
     pub fn refusals(&self) -> Vec<(String, Refusal)> {
         let mut all = jit::refusals(&self.image);
         if let Some(code) = &self.code {
@@ -139,43 +141,46 @@ impl Instance {
         all
     }
 
-    /// Its machine code, unless the interpreter runs all of it.
+    /// Returns its machine code; None if the interpreter runs all of it.
     #[inline(always)]
     pub(crate) fn code(&self) -> Option<&Code> {
         self.code.as_deref()
     }
 
-    /// How many functions are machine code by now.
+    /// Returns the number of functions compiled so far.
     pub fn compiled(&self) -> usize {
         self.code.as_ref().map_or(0, |code| code.compiled())
     }
 }
 
-/// What the linker hands over once all addresses are known.
+/// Result of the linker, handed over once all addresses are known.
 #[derive(Default)]
 pub struct InstanceParts {
     pub image: Arc<Image>,
     pub local_types: LocalTypes,
-    /// Where machine code of an equal image may be, and where its own goes.
+    /// Cache that may already hold machine code of an equal image, and that receives this image's
+    /// code.
     pub codes: CodeCache,
 }
 
-/// Bounds on what one outermost invocation may do.
+/// Limits on one outermost invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Instructions of one outermost invocation, everything called from it included. The kernel has no such limit at
-    /// run time (its verifier bounds a path to 1 M instructions, and helpers such as `bpf_loop` multiply that by up
-    /// to 8 M); 64 M is more than any scheduler callback can mean.
+    /// Instructions of one outermost invocation, including everything called from it. The kernel
+    /// has no such limit at run time: its verifier bounds a path to 1 M instructions, and helpers
+    /// such as `bpf_loop` multiply that by up to 8 M. No scheduler callback has a legitimate need
+    /// for 64 M instructions.
     pub insns_per_call: u64,
-    /// Frames of one program with its subprograms and callbacks: `MAX_CALL_FRAMES`.
+    /// Frames of one program with its subprograms and callbacks. The kernel's `MAX_CALL_FRAMES`.
     pub call_depth: u32,
-    /// Programs running inside each other's kernel calls.
+    /// Programs nested inside each other's kernel calls.
     pub nesting: u32,
-    /// Iterations that one frame's `may_goto` loops get: `BPF_MAX_LOOPS`.
+    /// Iterations of `may_goto` loops per frame. The kernel's `BPF_MAX_LOOPS`.
     pub may_goto: u32,
-    /// A function is compiled once the interpreter has executed so many instructions for each slot of it, counting the way
-    /// into it as some: about where it has lost as much time as compiling takes (25 us of a slot; an interpreted instruction
-    /// loses 2 ns).
+    /// Interpreted instructions per slot of a function after which it is compiled; each entry
+    /// counts as some more (`WAY_IN`). At the default of 10,000 the interpreter has lost about as
+    /// much time as compiling takes: compiling takes 25 us per slot, and an interpreted instruction
+    /// loses 2 ns.
     pub compile_after: u64,
 }
 
@@ -191,10 +196,10 @@ impl Default for Limits {
     }
 }
 
-/// What a virtual machine is built with.
+/// Configuration of a virtual machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Possible CPUs: how many copies per-CPU maps have.
+    /// Number of possible CPUs, and so of copies that a per-CPU map has.
     pub nr_cpus: u32,
     /// `CONFIG_HZ`, for `bpf_jiffies64`.
     pub hz: u32,
@@ -205,12 +210,12 @@ pub struct Config {
     pub engine: Engine,
 }
 
-/// The work of helpers and kernel functions beyond their call, which the machine's costs decide.
+/// Work of helpers and kernel functions beyond the cost of a call, from the machine's cost model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
-    /// Bytes that one handles for what its call costs.
+    /// Bytes that a helper may handle within the cost of its call.
     pub call_bytes: u64,
-    /// Giving or taking one page of an arena is as much work as so many bytes.
+    /// Bytes whose handling costs as much as allocating or freeing one arena page.
     pub arena_page_bytes: u64,
 }
 
@@ -227,88 +232,94 @@ impl Default for Config {
     }
 }
 
-/// Everything BPF of one simulation.
+/// The BPF state of one simulation.
 pub struct Vm {
     pub mem: Memory,
     pub maps: MapTable,
     pub timers: Timers,
     pub limits: Limits,
-    /// Of objects that are linked from now on.
+    /// Engine for objects that are linked from now on.
     pub engine: Engine,
     pub nr_cpus: u32,
     pub hz: u32,
     work: Work,
-    /// Instructions executed since the start. Up to date whenever the host is called.
+    /// Instructions executed since the start. Up to date during every call into the host.
     pub executed: u64,
     pub(crate) helper_calls: u64,
     pub kfunc_calls: u64,
-    /// Trees, lists and objects made by programs.
+    /// Trees, lists and objects that programs allocated.
     pub(crate) objects: crate::kfunc::Objects,
-    /// What map operations let go of and the host has not been told yet.
+    /// References dropped by map operations that the host has not been told of yet.
     pub(crate) dropped: Vec<Dropped>,
-    /// `bpf_spin_lock`s held by running programs, oldest first.
+    /// Addresses of the `bpf_spin_lock`s held by running programs, oldest first.
     pub(crate) locks: Vec<u64>,
     instances: Vec<Option<Instance>>,
     pub(crate) stacks: stack::Stacks,
     /// Value of `executed` at which the outermost invocation is stopped.
     pub(crate) deadline: u64,
-    /// Of machine code.
+    /// Contexts in which machine code runs.
     pub(crate) contexts: Contexts,
-    /// The last call of a kernel function that the interpreter made, unless code has made one since (`Contexts::calling`).
+    /// Most recent kernel function call made by the interpreter. Machine code's own is in
+    /// `contexts` (`Contexts::calling`), which takes precedence if set.
     pub(crate) calling: CallSite,
 }
 
-/// Where a call out of a program comes from.
+/// Origin of a call out of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallSite {
     pub instance: InstanceId,
-    /// Slot index of the call in the image.
+    /// Slot of the call instruction in the image.
     pub pc: u32,
-    /// Frame of the caller, 0 for a program's own.
+    /// Frame of the caller; 0 is the program's own.
     pub depth: u32,
 }
 
-/// Which kernel objects a local storage map hangs on.
+/// Kind of kernel object that a local storage map attaches to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Storage {
     Task,
     Cgroup,
 }
 
-/// The type of a referenced kernel pointer that a map value or object holds: its BTF id in the target, or in the
-/// object for a pointer to what `bpf_obj_new` made.
+/// Type of a referenced kernel pointer held by a map value or an object: its BTF id in the target
+/// kernel, or, for an object from `bpf_obj_new`, its BTF id in the loaded object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KptrKind {
     Kernel(u32),
     Local(u32),
 }
 
-/// The simulated kernel, as the virtual machine sees it.
+/// The simulated kernel as seen by the virtual machine.
 ///
-/// `vm` is a field projection: it is called often. During every call into the host, `Vm::executed` is up to date.
+/// `vm` must be cheap (a field access), because it is called often. `Vm::executed` is up to date
+/// during every call into the host.
 pub trait Host: Sized {
     fn vm(&mut self) -> &mut Vm;
     /// CPU that the program runs on.
     fn cpu(&mut self) -> u32;
     fn ktime_ns(&mut self) -> u64;
     fn prandom_u32(&mut self) -> u32;
-    /// Guest address of the current `task_struct`.
+    /// Guest address of the current task's `task_struct`.
     fn current_task(&mut self) -> u64;
     fn kfunc(&mut self, site: CallSite, id: KfuncId, args: &[u64; 5]) -> Result<u64, Fault>;
-    /// A helper that this crate does not implement. Return `helper::unmodelled(id)` for what you do not either.
+    /// A helper that this crate does not implement. Return `helper::unmodelled(id)` if the host has
+    /// no model of it either.
     fn helper(&mut self, site: CallSite, id: u32, args: [u64; 5]) -> Result<u64, Fault>;
-    /// May the running program store `len` bytes at this address of a kernel structure?
+    /// Whether the running program may store `len` bytes at this address of a kernel structure.
     fn store_to_kernel(&mut self, addr: u64, len: u32) -> bool;
     fn printk(&mut self, text: &str);
-    /// `bpf_spin_lock` and `bpf_res_spin_lock` in virtual time: called when the running CPU takes and leaves one.
+    /// Reports that the running CPU takes (`lock`) or releases (`unlock`) a `bpf_spin_lock` or
+    /// `bpf_res_spin_lock`, in virtual time.
     fn lock(&mut self, addr: u64);
     fn unlock(&mut self, addr: u64);
-    /// `expires_ns` is absolute, on the clock of `ktime_ns`; `cpu` pins it. Arming again moves it.
+    /// Arms a timer. `expires_ns` is absolute, on the clock of `ktime_ns`; `cpu` pins the timer to
+    /// a CPU. Arming it again replaces the expiry time.
     fn timer_arm(&mut self, timer: TimerId, expires_ns: u64, cpu: Option<u32>);
     fn timer_cancel(&mut self, timer: TimerId);
-    /// A map element or object that held this reference went away. Never called for `KptrKind::Local`.
+    /// Releases a reference whose map element or object went away. Never called for
+    /// `KptrKind::Local`.
     fn kptr_release(&mut self, kind: KptrKind, ptr: u64);
-    /// Whether storage may still be made for this task or cgroup.
+    /// Whether storage may still be created for this task or cgroup.
     fn owner_alive(&self, kind: Storage, addr: u64) -> bool;
 }
 
@@ -341,19 +352,20 @@ impl Vm {
         })
     }
 
-    /// Counts what a kernel function is about to do to so many pages of an arena.
+    /// Counts the work of a kernel function that allocates or frees `pages` arena pages.
     pub(crate) fn work_on_pages(&mut self, pages: u64) -> Result<(), Fault> {
         self.work(self.work.arena_page_bytes.saturating_mul(pages))
     }
 
-    /// Counts what a helper is about to do, by its bytes: an instruction for each word beyond the few that are part of any call.
-    /// So it takes virtual time, and a program's limit holds for it.
+    /// Counts the work that a helper is about to do on `bytes` bytes: one instruction per 8-byte
+    /// word beyond the bytes that any call includes. The work takes virtual time and counts towards
+    /// the program's instruction limit.
     pub(crate) fn work(&mut self, bytes: u64) -> Result<(), Fault> {
         let more = bytes.saturating_sub(self.work.call_bytes) / 8;
         if more == 0 {
             return Ok(());
         }
-        // What goes beyond the limit is not done, and not counted.
+        // Work beyond the limit is neither done nor counted.
         let left = self.deadline.saturating_sub(self.executed);
         self.executed += more.min(left);
         if more < left {
@@ -362,7 +374,8 @@ impl Vm {
         Err(Fault::new(FaultKind::InsnLimit { limit: self.limits.insns_per_call }))
     }
 
-    /// Make room for an object: its maps are created in it first, then its code is linked against their addresses.
+    /// Adds an empty instance for an object. Its maps are created in it first, then its code is
+    /// linked against their addresses.
     pub fn add_instance(&mut self, name: &str) -> InstanceId {
         let id = InstanceId(self.instances.len() as u32);
         self.instances.push(Some(Instance {
@@ -377,7 +390,7 @@ impl Vm {
         id
     }
 
-    /// Give an instance its code. All its maps exist by now, and no program runs.
+    /// Gives an instance its code. All its maps must exist, and no program may run.
     pub fn install(&mut self, id: InstanceId, parts: InstanceParts) {
         assert!(!self.running(), "instance {} gets its code while a program runs", id.0);
         let pages = self.mem.size() / PAGE;
@@ -392,7 +405,8 @@ impl Vm {
         self.contexts.forget();
     }
 
-    /// The instance's memory that machine code need not look at before each access.
+    /// Returns the instance's array maps, which machine code can access without checking page
+    /// permissions.
     fn data_of(&self, id: InstanceId) -> Vec<Data> {
         let maps = self.instance(id).map_or(&[][..], |instance| &instance.maps);
         let data = |id: &MapId| {
@@ -421,23 +435,25 @@ impl Vm {
         self.instances.iter().flatten()
     }
 
-    /// Helpers that programs have called.
+    /// Number of helper calls made by programs, on either engine.
     pub fn helper_calls(&self) -> u64 {
         self.helper_calls.wrapping_add(self.contexts.helper_calls())
     }
 
-    /// Whether a program is running now: an invocation that began has not returned.
+    /// Returns whether a program is running: an invocation has begun and not returned.
     pub fn running(&self) -> bool {
         self.stacks.level > 0
     }
 
-    /// How many invocations run, each but the first inside of another's call.
+    /// Number of nested invocations that run now. Each but the first runs inside a call of the one
+    /// before.
     #[inline]
     pub fn level(&self) -> u32 {
         self.stacks.level
     }
 
-    /// `get_jiffies_64()` at this time: the kernel starts counting 300 s before a 32-bit wrap.
+    /// Returns `get_jiffies_64()` at this time. As in the kernel, the count starts 300 s before a
+    /// 32-bit wrap.
     pub fn jiffies64(&self, ktime_ns: u64) -> u64 {
         let hz = u64::from(self.hz);
         let initial = u64::from((300 * self.hz).wrapping_neg());

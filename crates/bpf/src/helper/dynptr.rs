@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Dynamic pointers: an address with a length, in 16 bytes of the program's stack.
+//! Dynptrs: an address with a length, in 16 bytes of the program's stack.
 //!
-//! Owns: their layout and bounds. Models: `struct bpf_dynptr_kern`, v7.3, for local memory and ring buffer records.
+//! Owns: their layout and bounds. Models: `struct bpf_dynptr_kern`, v7.3, for local memory and ring
+//! buffer records.
 
 use super::status;
 use crate::errno::*;
@@ -9,7 +10,7 @@ use crate::fault::{Fault, MemFault};
 use crate::mem::Memory;
 use crate::vm::Host;
 
-/// What a `struct bpf_dynptr` holds. A null one has no data.
+/// Contents of a `struct bpf_dynptr`. A null dynptr has `data` 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dynptr {
     pub(crate) data: u64,
@@ -46,13 +47,13 @@ impl Dynptr {
         mem.write(at.wrapping_add(8), [word, self.offset])
     }
 
-    /// Address and length of all of it; None if it has no data or may not be written.
+    /// Returns address and length of the whole range; None if it is null or read-only.
     pub fn writable(self) -> Option<(u64, u64)> {
         let at = self.data.wrapping_add(u64::from(self.offset));
         (self.data != 0 && !self.rdonly).then_some((at, u64::from(self.size)))
     }
 
-    /// Address of `len` bytes at `offset`; E2BIG if they are not all inside.
+    /// Returns the address of `len` bytes at `offset`; E2BIG if they do not all lie inside.
     pub fn slice(self, offset: u64, len: u64) -> Result<u64, i64> {
         let size = u64::from(self.size);
         if len > size || offset > size - len {
@@ -62,7 +63,7 @@ impl Dynptr {
     }
 }
 
-/// `bpf_dynptr_from_mem`, `_read`, `_write` and `_data`: helpers 197, 201, 202, 203.
+/// Dispatches `bpf_dynptr_from_mem`, `_read`, `_write` and `_data`: helpers 197, 201, 202, 203.
 pub fn call<H: Host>(h: &mut H, id: u32, [a, b, c, d, e]: [u64; 5]) -> Result<u64, Fault> {
     let mem = &mut h.vm().mem;
     match id {

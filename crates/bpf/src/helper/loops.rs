@@ -9,7 +9,7 @@ use crate::vm::{CallSite, Host, Vm, callback};
 
 type Outcome = Result<u64, Fault>;
 
-/// BPF_MAX_LOOPS.
+/// The kernel's BPF_MAX_LOOPS.
 pub const MAX_LOOPS: u32 = 8 << 20;
 
 pub fn bpf_loop<H: Host>(
@@ -32,8 +32,8 @@ pub fn bpf_loop<H: Host>(
     Ok(count.into())
 }
 
-/// Calls `func(map, key, value, ctx)` until it returns non-zero; the number of calls made. Elements that the callback
-/// deletes are not visited any more; elements that it adds are not visited either.
+/// Calls `func(map, key, value, ctx)` for each element until it returns non-zero. Returns the
+/// number of calls. Elements of a hash that the callback deletes or adds are not visited.
 pub fn for_each_map_elem<H: Host>(
     h: &mut H,
     site: CallSite,
@@ -50,7 +50,8 @@ pub fn for_each_map_elem<H: Host>(
         return Err(wrong("bpf_for_each_map_elem", "array or hash"));
     }
     let id = found.id;
-    // An array has its elements at known places; those of a hash come and go meanwhile, so they are noted first.
+    // An array's elements have fixed addresses. Those of a hash may come and go during the walk, so
+    // their addresses are collected first.
     let array = if let MapKind::Array(array) = &found.kind { Some(*array) } else { None };
     let noted: Vec<u64> = match &found.kind {
         MapKind::Hash(hash) => hash.values().collect(),
@@ -74,7 +75,7 @@ pub fn for_each_map_elem<H: Host>(
     Ok(calls)
 }
 
-/// This CPU's copy of a value, if the element still exists.
+/// Returns this CPU's copy of a value, if the element still exists.
 fn current_copy(vm: &Vm, map: &Map, value: u64, cpu: u32) -> Option<u64> {
     match &map.kind {
         MapKind::Array(array) => array.element(array.index_of(value), cpu),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Map helpers: keys and values are guest pointers.
 //!
-//! Owns: reading keys, and refusing maps of the wrong type. Does not: hold elements (see `crate::map`).
+//! Owns: reading keys, refusing maps of the wrong type. Does not: hold elements (see `crate::map`).
 
 use super::status;
 use crate::errno::*;
@@ -12,7 +12,7 @@ use crate::vm::{Host, Storage, Vm};
 
 type Outcome = Result<u64, Fault>;
 
-/// Keys up to this long are copied without an allocation.
+/// Longest key in bytes that is copied without an allocation.
 const SHORT_KEY: usize = 64;
 
 #[inline]
@@ -39,7 +39,7 @@ fn lookup_on(vm: &mut Vm, map: u64, key: u64, cpu: u32) -> Outcome {
     Ok(found.lookup(&vm.mem, key, cpu))
 }
 
-/// A value is about to be copied.
+/// Counts the work of copying a value.
 #[inline]
 fn work_on_value(vm: &mut Vm, map: u64) -> Result<(), Fault> {
     let size = vm.maps.by_addr(map).map_or(0, |found| found.def.value_size);
@@ -105,7 +105,7 @@ pub fn peek<H: Host>(h: &mut H, map: u64, value: u64) -> Outcome {
     Ok(status(queue.peek(value)))
 }
 
-/// `bpf_task_storage_get` and `bpf_cgrp_storage_get`: flag 1 makes the value.
+/// Models `bpf_task_storage_get` and `bpf_cgrp_storage_get`. Flag 1 creates a missing value.
 pub fn storage_get<H: Host>(h: &mut H, id: u32, [map, owner, init, flags]: [u64; 4]) -> Outcome {
     let (call, kind) = match id {
         156 => ("bpf_task_storage_get", Storage::Task),
@@ -148,7 +148,7 @@ pub fn storage_delete<H: Host>(h: &mut H, map: u64, owner: u64) -> Outcome {
     Ok(status(found.storage_delete(&mut ctx, owner)))
 }
 
-/// `bpf_perf_event_read` and `bpf_perf_event_read_value` on an array that holds no events.
+/// Models `bpf_perf_event_read` and `bpf_perf_event_read_value` on an array that holds no events.
 pub fn perf_event_read<H: Host>(h: &mut H, id: u32, [map, flags, buf, size]: [u64; 4]) -> Outcome {
     const INDEX: u64 = 0xffff_ffff;
     const VALUE_SIZE: u64 = 24;
@@ -171,7 +171,7 @@ pub fn perf_event_read<H: Host>(h: &mut H, id: u32, [map, flags, buf, size]: [u6
     Ok(neg(errno))
 }
 
-/// The map behind a guest pointer, with what its operations need.
+/// Returns the map behind a guest pointer, with the context for its operations.
 pub(super) fn find<'v>(
     vm: &'v mut Vm,
     call: &'static str,
@@ -184,7 +184,7 @@ pub(super) fn find<'v>(
     }
 }
 
-/// The key's bytes, out of guest memory, since the operation may write to it.
+/// Copies the key out of guest memory, because the operation may overwrite it there.
 fn copy_key<'k>(
     mem: &Memory,
     key: u64,
@@ -215,7 +215,7 @@ pub(super) fn wrong(call: &'static str, what: &str) -> Fault {
     Fault::bad_argument(call, format!("the map is not a {what}"))
 }
 
-/// Whether a map's elements can be walked by `bpf_for_each_map_elem`.
+/// Returns whether `bpf_for_each_map_elem` can walk a map's elements.
 pub(super) fn can_walk(map: &Map) -> bool {
     use map_type::*;
     matches!(

@@ -7,10 +7,11 @@ use crate::vm::Host;
 
 type Outcome = Result<u64, Fault>;
 
-/// Bytes after which a comparison that goes on is counted.
+/// Number of compared bytes after which a comparison is charged for them.
 const STRIDE: u64 = 4096;
 
-/// `bpf_probe_read*`: on a bad source the destination is zeroed and the result is -EFAULT.
+/// Models `bpf_probe_read*`. If the source is not readable, the destination is zeroed and the
+/// result is -EFAULT.
 pub fn probe_read<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outcome {
     let size = u64::from(size as u32);
     h.vm().mem.bytes_mut(dst, size)?;
@@ -24,7 +25,8 @@ pub fn probe_read<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outcome 
     Ok(neg(EFAULT))
 }
 
-/// `bpf_probe_read*_str`: length with the NUL, which is always written; a longer string is cut.
+/// Models `bpf_probe_read*_str`. Returns the length including the NUL, which is always written; a
+/// longer string is truncated.
 pub fn probe_read_str<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outcome {
     let mem = &mut h.vm().mem;
     let size = u64::from(size as u32);
@@ -48,7 +50,7 @@ pub fn probe_read_str<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outc
     }
 }
 
-/// `bpf_strncmp`: the first argument need not end with a NUL, the second does.
+/// Models `bpf_strncmp`: the first string need not end with a NUL, the second must.
 pub fn strncmp<H: Host>(h: &mut H, left: u64, size: u64, right: u64) -> Outcome {
     for at in 0..u64::from(size as u32) {
         if at != 0 && at.is_multiple_of(STRIDE) {
@@ -67,7 +69,7 @@ pub fn strncmp<H: Host>(h: &mut H, left: u64, size: u64, right: u64) -> Outcome 
     Ok(0)
 }
 
-/// `bpf_kptr_xchg`: put a reference into a value's field and take out what was there.
+/// Models `bpf_kptr_xchg`: stores a reference in a value's field and returns the old one.
 pub fn kptr_xchg<H: Host>(h: &mut H, field: u64, ptr: u64) -> Outcome {
     let mem = &mut h.vm().mem;
     let old = mem.read::<u64>(field)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Names of helpers by id: the ABI's list, for messages. Index 0 is no helper.
+//! Names of helpers by id, from the kernel's ABI, for messages. Index 0 is not a helper.
 
 pub(super) const NAMES: &[&str] = &[
     "bpf_unspec",

@@ -8,7 +8,7 @@ use crate::vm::Host;
 
 type Outcome = Result<u64, Fault>;
 
-/// `bpf_trace_printk`: up to three arguments, in registers.
+/// Models `bpf_trace_printk`: up to three arguments, in registers.
 pub fn trace_printk<H: Host>(h: &mut H, [fmt, size, a, b, c]: [u64; 5]) -> Outcome {
     let text = match fmt_bytes(h, fmt, size)? {
         Some(fmt) => format(&h.vm().mem, &fmt, &[a, b, c]),
@@ -17,7 +17,7 @@ pub fn trace_printk<H: Host>(h: &mut H, [fmt, size, a, b, c]: [u64; 5]) -> Outco
     Ok(print(h, text))
 }
 
-/// `bpf_trace_vprintk`: arguments in an array.
+/// Models `bpf_trace_vprintk`: arguments in an array.
 pub fn trace_vprintk<H: Host>(h: &mut H, [fmt, size, data, data_len]: [u64; 4]) -> Outcome {
     let text = match fmt_bytes(h, fmt, size)? {
         Some(fmt) => format_bstr(&h.vm().mem, &fmt, data, data_len as u32),
@@ -26,7 +26,8 @@ pub fn trace_vprintk<H: Host>(h: &mut H, [fmt, size, data, data_len]: [u64; 4]) 
     Ok(print(h, text))
 }
 
-/// `bpf_snprintf`: the length that the text has or would have, with its NUL.
+/// Models `bpf_snprintf`. Returns the length of the complete text with its NUL, even if it was
+/// truncated.
 pub fn snprintf<H: Host>(h: &mut H, [out, size, fmt, data, data_len]: [u64; 5]) -> Outcome {
     let mem = &mut h.vm().mem;
     let size = u64::from(size as u32);
@@ -45,7 +46,7 @@ pub fn snprintf<H: Host>(h: &mut H, [out, size, fmt, data, data_len]: [u64; 5]) 
     Ok(text.len() as u64 + 1)
 }
 
-/// The format up to its NUL; None if it has none within its size.
+/// Returns the format up to its NUL; None if it has no NUL within its size.
 fn fmt_bytes<H: Host>(h: &mut H, fmt: u64, size: u64) -> Result<Option<Vec<u8>>, Fault> {
     let bytes = h.vm().mem.bytes(fmt, u64::from(size as u32))?;
     let end = bytes.iter().position(|&byte| byte == 0);

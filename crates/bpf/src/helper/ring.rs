@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Ring buffer helpers, with and without dynamic pointers, and the drain of user ring buffers.
+//! Ring buffer helpers, with and without dynptrs, and the drain of user ring buffers.
 
 use super::dynptr::MAX_SIZE;
 use super::map::{find, wrong};
@@ -13,9 +13,9 @@ use crate::vm::{CallSite, Host, Vm, callback};
 
 type Outcome = Result<u64, Fault>;
 
-/// BPF_RB_NO_WAKEUP | BPF_RB_FORCE_WAKEUP; consumers poll here, so they change nothing.
+/// BPF_RB_NO_WAKEUP | BPF_RB_FORCE_WAKEUP. They have no effect, because consumers poll.
 const WAKEUP_FLAGS: u64 = 3;
-/// BPF_MAX_USER_RINGBUF_SAMPLES.
+/// Largest number of records per drain. The kernel's BPF_MAX_USER_RINGBUF_SAMPLES.
 const MAX_SAMPLES: u64 = 128 << 10;
 
 pub fn call<H: Host>(h: &mut H, id: u32, args: [u64; 4]) -> Outcome {
@@ -68,7 +68,7 @@ fn output(vm: &mut Vm, [map, data, size, flags]: [u64; 4]) -> Outcome {
     Ok(status(copied))
 }
 
-/// Submit or discard the record that `reserve` gave.
+/// Submits or discards a record from `reserve`.
 fn commit(vm: &mut Vm, sample: u64, discard: bool) -> Result<(), Fault> {
     let (maps, ctx) = vm.split_maps();
     match maps.ring_of(ctx.mem, sample) {
@@ -118,8 +118,8 @@ fn commit_dynptr(vm: &mut Vm, at: u64, discard: bool) -> Outcome {
     Ok(0)
 }
 
-/// `bpf_user_ringbuf_drain`: calls `func(dynptr, ctx)` for each record until it returns non-zero; the number of
-/// records, or an error.
+/// Models `bpf_user_ringbuf_drain`: calls `func(dynptr, ctx)` for each record until it returns
+/// non-zero. Returns the number of records, or an error.
 pub fn drain<H: Host>(h: &mut H, site: CallSite, [map, func, ctx, flags]: [u64; 4]) -> Outcome {
     if flags & !WAKEUP_FLAGS != 0 {
         return Ok(neg(EINVAL));

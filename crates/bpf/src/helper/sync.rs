@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Spin locks and timers.
 //!
-//! Owns: that a lock is taken once and given back by its holder. Does not: spend time; `Host::lock` does.
+//! Owns: the rule that a lock is taken once and released by its holder. Does not: spend virtual
+//! time; `Host::lock` does.
 
 use super::map::find;
 use crate::errno::*;
@@ -22,7 +23,8 @@ pub fn spin_unlock<H: Host>(h: &mut H, addr: u64) -> Outcome {
     Ok(0)
 }
 
-/// Take a lock; false if the running program holds it already. The host waits for other CPUs in virtual time.
+/// Takes a lock. Returns false if the running program already holds it. The host waits for other
+/// CPUs in virtual time.
 pub(crate) fn lock<H: Host>(h: &mut H, addr: u64) -> Result<bool, Fault> {
     let vm = h.vm();
     if vm.locks.contains(&addr) {
@@ -47,7 +49,7 @@ fn lock_fault(addr: u64, what: &'static str) -> Fault {
     Fault::new(FaultKind::Lock { addr, what })
 }
 
-/// `bpf_timer_init`, `_set_callback`, `_start`, `_cancel`: helpers 169 to 172.
+/// Dispatches `bpf_timer_init`, `_set_callback`, `_start` and `_cancel`: helpers 169 to 172.
 pub fn timer<H: Host>(h: &mut H, id: u32, [addr, arg, flags]: [u64; 3]) -> Outcome {
     match id {
         169 => timer_init(h, addr, arg, flags),
@@ -108,7 +110,7 @@ fn timer_start<H: Host>(h: &mut H, addr: u64, nsecs: u64, flags: u64) -> Outcome
     if h.vm().timers.get(id).is_none_or(|timer| timer.callback.is_none()) {
         return Ok(neg(EINVAL));
     }
-    // Times are signed in the kernel, and clamped to the largest.
+    // The kernel's times are signed and are clamped to the largest.
     let start = if flags & ABSOLUTE != 0 { 0 } else { h.ktime_ns() };
     let expires = start.saturating_add(nsecs).min(i64::MAX as u64);
     let cpu = (flags & CPU_PIN != 0).then(|| h.cpu());
@@ -117,7 +119,7 @@ fn timer_start<H: Host>(h: &mut H, addr: u64, nsecs: u64, flags: u64) -> Outcome
     Ok(0)
 }
 
-/// 1 if the timer was armed, 0 if not; its callback is forgotten either way.
+/// Cancels a timer and forgets its callback. Returns 1 if the timer was armed, 0 if not.
 fn timer_cancel<H: Host>(h: &mut H, addr: u64) -> Outcome {
     let Some(id) = timer_at(h, addr)? else {
         return Ok(neg(EINVAL));
@@ -133,7 +135,7 @@ fn timer_cancel<H: Host>(h: &mut H, addr: u64) -> Outcome {
     Ok(armed.into())
 }
 
-/// The timer that was initialised at this address, if one was.
+/// Returns the timer that was initialised at this address, if any.
 fn timer_at<H: Host>(h: &mut H, addr: u64) -> Result<Option<TimerId>, Fault> {
     let vm = h.vm();
     let id = id_of_word(vm.mem.read::<u64>(addr)?);

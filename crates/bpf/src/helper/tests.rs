@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Helpers as programs call them.
+//! Helpers, called by programs.
 
 use super::*;
 use crate::fault::FaultKind;
@@ -9,7 +9,7 @@ use crate::vm::bare::BareHost;
 use crate::vm::tests::host;
 use crate::vm::{InstanceId, KptrKind, fire_timer};
 
-/// A program with a map of this type; r1 is the map, r2 a page that it may write.
+/// A program with a map. At its start, r1 is the map and r2 a page that it may write.
 struct Bench {
     h: BareHost,
     instance: InstanceId,
@@ -61,7 +61,7 @@ impl Bench {
     }
 }
 
-/// Call one helper with the map, the page and three more arguments.
+/// A program that calls one helper with the map, the page and three more arguments.
 fn one(id: u32) -> String {
     format!("call {id}\nexit")
 }
@@ -168,7 +168,8 @@ fn storage_starts_from_an_initial_value() {
     assert_eq!(bench.run([0x1000, 1, 0]), Ok(99));
 }
 
-/// Copies and comparisons of 64 KiB, over and over: each counts by its size, and the limit of an invocation holds for it.
+/// Repeated copies and comparisons of 64 KiB. Each is charged by its size, and the limit of an
+/// invocation applies to it.
 #[test]
 fn large_work_counts_by_its_size() {
     const SIZE: u64 = 64 << 10;
@@ -188,7 +189,7 @@ fn large_work_counts_by_its_size() {
         };
         let (small, _) = took(16, 1);
         assert_eq!(took(256, 1).0, small, "helper {id}: part of its call");
-        // A comparison counts in strides.
+        // A comparison is charged in strides.
         assert_eq!(took(264, 1).0, small + u64::from(id == 113), "helper {id}");
         let (large, result) = took(SIZE, 1);
         assert_eq!(result, Ok(0), "helper {id}");

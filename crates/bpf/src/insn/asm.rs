@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A small assembler for tests, examples and benchmarks: the syntax of llvm-objdump, with labels.
 //!
-//! Owns: text to slots. Does not: relocate; symbols other than labels and functions do not exist.
+//! Owns: translation of text to slots.
+//! Does not: relocate. The only symbols are labels and functions.
 //!
-//! One instruction per line; `;` or `#` begins a comment. `name:` is a label, `func name:` begins a function. Jumps
-//! go to a label or a distance in slots (`+2`). `call 5` is a helper, `call name` a function, `call $3` a kfunc.
-//! `r1 = name ll` is the address of a function. `probe` before a load makes it one through a kernel pointer.
+//! Each line is one instruction; `;` or `#` begins a comment. `name:` is a label, `func name:`
+//! begins a function. A jump goes to a label or a distance in slots (`+2`). `call 5` calls a
+//! helper, `call name` a function, `call $3` a kfunc. `r1 = name ll` loads the address of a
+//! function. `probe` before a load makes it a load through a kernel pointer.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +22,7 @@ pub struct AsmError {
     pub why: &'static str,
 }
 
-/// Slots with the functions they form.
+/// Slots, and the functions that they form.
 #[derive(Clone, Debug, Default)]
 pub struct Assembled {
     pub raw: Vec<RawInsn>,
@@ -35,7 +37,7 @@ impl Assembled {
     }
 }
 
-/// Assemble a text. Without a `func` line all of it is one function, `main`.
+/// Assembles a text. Without a `func` line, the whole text is one function, `main`.
 pub fn assemble(text: &str) -> Result<Assembled, AsmError> {
     let mut asm = Assembler::default();
     for (at, line) in text.lines().enumerate() {
@@ -52,7 +54,7 @@ pub fn assemble(text: &str) -> Result<Assembled, AsmError> {
 struct Assembler {
     out: Assembled,
     labels: BTreeMap<String, usize>,
-    /// Slots that wait for a label, with their line.
+    /// References to be resolved: slot, field, label, line of the text.
     fixups: Vec<(usize, Fixup, String, usize)>,
 }
 
@@ -341,7 +343,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// Atomics that fetch, casts and acquiring loads: `r1 = name(place, ...)`.
+    /// Emits fetching atomics, casts and acquiring loads: `r1 = name(place, ...)`.
     fn function(&mut self, dst: u8, name: &str, arguments: &str) -> Parsed<()> {
         let last = arguments.rsplit(", ").next().unwrap_or("");
         let place = || location_in(arguments.split(',').next().unwrap_or(""));
@@ -384,14 +386,14 @@ enum Operand {
 fn operand(text: &str) -> Parsed<Operand> {
     match number(text) {
         Some(value) if i32::try_from(value).is_ok() => Ok(Operand::Imm(value as i32)),
-        // Unsigned 32-bit constants are accepted for what they are in a 32-bit operation.
+        // In a 32-bit operation, an unsigned 32-bit constant means its bit pattern.
         Some(value) if u32::try_from(value).is_ok() => Ok(Operand::Imm(value as u32 as i32)),
         Some(_) => Err("constant over 32 bits"),
         None => Ok(Operand::Reg(reg(text)?.0)),
     }
 }
 
-/// Register number, and whether its 64-bit name was used.
+/// Parses a register: its number, and whether its 64-bit name was used.
 fn reg(text: &str) -> Parsed<(u8, bool)> {
     let text = text.trim();
     let wide = text.starts_with('r');
@@ -412,7 +414,8 @@ fn number(text: &str) -> Option<i64> {
     Some(if negative { (magnitude as i64).wrapping_neg() } else { magnitude as i64 })
 }
 
-/// `*(u32 *)(r1 + 4)` or the same without the first star: size bits, signedness, base, offset.
+/// Parses `*(u32 *)(r1 + 4)`, or the same without the first star: size bits, signedness, base,
+/// offset.
 fn location(text: &str) -> Parsed<(u8, bool, u8, i16)> {
     let text = text.trim().trim_start_matches('*');
     let (ty, rest) =
@@ -428,7 +431,7 @@ fn location(text: &str) -> Parsed<(u8, bool, u8, i16)> {
     Ok((size, ty.starts_with('s'), base, off))
 }
 
-/// A place inside a function's arguments, with or without a type.
+/// Parses a memory operand inside a function's arguments, with or without a type.
 fn location_in(text: &str) -> Parsed<(u8, u8, i16)> {
     if text.starts_with('(') {
         let (size, _, base, off) = location(text)?;

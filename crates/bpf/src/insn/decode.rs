@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! From resolved 8-byte slots to decoded instructions, with the checks that let the interpreter trust them.
+//! Decoding of resolved 8-byte slots, with the checks that let the interpreter trust the result.
 //!
-//! Owns: what a valid instruction is; jump targets; r10 and direct stack offsets. Does not: verify data flow.
+//! Owns: the validity of instructions, jump targets, writes to r10 and direct stack offsets.
+//! Does not: verify data flow.
 //!
-//! After decoding: every jump leads to an instruction of its own function, no function can be left by falling through
-//! its end, r10 is never written, calls name functions of the image.
+//! After decoding, every jump leads to an instruction of its own function, no function can be left
+//! by falling through its end, r10 is never written, and calls name functions of the image.
 
 use super::{Insn, Op, RawInsn, call};
 use crate::vm::Func;
 
-/// A program that no kernel would accept, with the place.
+/// An instruction that no kernel would accept, or that is not supported, with its location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("function \"{func}\", instruction {insn} (code {code:#04x}): {kind}")]
 pub struct DecodeError {
     pub func: String,
-    /// Slot index within the function.
+    /// Slot number within the function.
     pub insn: u32,
     pub code: u8,
     pub kind: DecodeErrorKind,
@@ -48,8 +49,9 @@ pub enum DecodeErrorKind {
 
 use DecodeErrorKind::*;
 
-/// Decode the code of an image. `probe` marks slots with loads through kernel pointers, which read 0 where nothing is
-/// mapped; it may be shorter than the code. Slots outside all functions become `Pad` and are never executed.
+/// Decodes the code of an image. `probe` marks the slots of loads through kernel pointers, which
+/// read 0 where nothing is mapped; it may be shorter than the code. Slots outside all functions
+/// become `Pad` and are never executed.
 pub fn decode(raw: &[RawInsn], funcs: &[Func], probe: &[bool]) -> Result<Vec<Insn>, DecodeError> {
     let mut code = vec![PAD; raw.len()];
     let starts = check_bounds(raw, funcs)?;
@@ -68,7 +70,7 @@ pub fn decode(raw: &[RawInsn], funcs: &[Func], probe: &[bool]) -> Result<Vec<Ins
 
 const PAD: Insn = Insn { op: Op::Pad, dst: 0, src: 0, off: 0, imm: 0 };
 
-/// Functions lie inside the code and do not overlap. Returns their starts, sorted.
+/// Checks that functions lie inside the code and do not overlap. Returns their first slots, sorted.
 fn check_bounds(raw: &[RawInsn], funcs: &[Func]) -> Result<Vec<u32>, DecodeError> {
     let mut order: Vec<&Func> = funcs.iter().collect();
     order.sort_by_key(|func| func.start);
@@ -111,7 +113,8 @@ impl Decoder<'_> {
         self.check_jumps(code)
     }
 
-    /// Jumps were bounded while decoding; now that constants are known, none may lead into one.
+    /// Refuses jumps into the second slot of a constant. Decoding has already checked that jumps
+    /// stay in the function.
     fn check_jumps(&self, code: &[Insn]) -> Result<(), (u32, DecodeErrorKind)> {
         for at in self.start..self.end {
             let insn = code[at as usize];
@@ -153,7 +156,7 @@ impl Decoder<'_> {
         if high.code != 0 || high.regs != 0 || high.off != 0 {
             return Err(HalfConstant);
         }
-        // The linker has put the final value into both halves.
+        // The linker has put the final value into both slots.
         if raw.src() != 0 || raw.off != 0 {
             return Err(Reserved);
         }
@@ -198,7 +201,7 @@ impl Decoder<'_> {
         Ok(Insn { op, off: self.target(at, distance)?, ..PAD })
     }
 
-    /// Absolute index of a jump target inside this function.
+    /// Returns the absolute index of a jump target inside this function.
     fn target(&self, at: u32, distance: i64) -> Outcome<i32> {
         let target = i64::from(at) + 1 + distance;
         let inside = target >= i64::from(self.start) && target < i64::from(self.end);
@@ -231,12 +234,12 @@ impl Decoder<'_> {
     }
 }
 
-/// Fields that an instruction does not use.
+/// Refuses non-zero values in fields that an instruction does not use.
 fn zero(regs: u8, off: i16, imm: i32) -> Outcome<()> {
     if regs == 0 && off == 0 && imm == 0 { Ok(()) } else { Err(Reserved) }
 }
 
-/// The form of an operation that a raw instruction's operand bit selects.
+/// Returns the form of an operation that a raw instruction's operand bit selects.
 fn operand(raw: RawInsn, constant: Op, register: Op) -> Outcome<Op> {
     if raw.code & 8 != 0 {
         zero(0, 0, raw.imm)?;
@@ -295,14 +298,16 @@ fn byte_order(raw: RawInsn, wide: bool) -> Outcome<Op> {
     })
 }
 
-/// Moves with a non-zero offset: sign extension, and casts between address spaces.
+/// Decodes moves with a non-zero offset: sign extension, and casts between address spaces.
 fn move_extended(raw: RawInsn, wide: bool) -> Outcome<Op> {
     use Op::*;
     match (wide, raw.off, raw.imm) {
-        // The immediate says destination << 16 | source: from the arena to the kernel's view, and back.
+        // The immediate is destination << 16 | source: from the arena to the kernel's view, and
+        // back.
         (true, 1, 1) => Ok(CastKern),
         (true, 1, 0x1_0000) => Ok(CastUser),
-        // The verifier refuses any other pair. clang 19 makes casts from 0 to 0 of some sources.
+        // The verifier refuses any other pair. clang 19 generates casts from 0 to 0 from some
+        // sources.
         (true, 1, _) => Err(Unsupported(
             "a cast between address spaces that is not between 0 and 1 (the kernel refuses it, too)",
         )),
@@ -394,7 +399,7 @@ fn atomic(raw: RawInsn) -> Outcome<Insn> {
     plain(raw, op)
 }
 
-/// r10 is never written, and what is accessed through it directly lies in the frame.
+/// Checks that r10 is not written, and that a direct access through r10 lies in the frame.
 fn check_frame_pointer(insn: Insn) -> Outcome<()> {
     if written(insn) == Some(10) {
         return Err(WriteFramePointer);
@@ -406,7 +411,7 @@ fn check_frame_pointer(insn: Insn) -> Outcome<()> {
     if base == 10 && !inside { Err(StackOffset(insn.off)) } else { Ok(()) }
 }
 
-/// The register that an instruction writes, other than r0 to r5 of a call.
+/// Returns the register that an instruction writes, other than r0 to r5 of a call.
 fn written(insn: Insn) -> Option<u8> {
     let op = insn.op as u8;
     let fetches = (Op::AtomicFetchAddW as u8..=Op::AtomicXchgDw as u8).contains(&op);
@@ -421,7 +426,7 @@ fn written(insn: Insn) -> Option<u8> {
     }
 }
 
-/// Base register and size of a memory access.
+/// Returns base register and size in bytes of a memory access.
 fn accessed(insn: Insn) -> Option<(u8, i32)> {
     let op = insn.op as u8;
     let size = access_size(insn.op)?;
@@ -430,7 +435,7 @@ fn accessed(insn: Insn) -> Option<(u8, i32)> {
     Some((if loads { insn.src } else { insn.dst }, size))
 }
 
-/// Bytes that a memory instruction moves.
+/// Returns the number of bytes that a memory instruction moves.
 pub(crate) fn access_size(op: Op) -> Option<i32> {
     use Op::*;
     Some(match op {
@@ -450,7 +455,7 @@ pub(super) fn is_jump(op: Op) -> bool {
     (Op::Ja as u8..=Op::Jset32X as u8).contains(&(op as u8))
 }
 
-/// The form of a load that reads 0 where nothing is mapped.
+/// Returns the form of a load that reads 0 where nothing is mapped.
 fn probed(insn: Insn) -> Insn {
     use Op::*;
     let op = match insn.op {

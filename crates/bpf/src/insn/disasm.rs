@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Instructions as text, in the manner of llvm-objdump, for fault reports.
+//! Disassembly of instructions in the syntax of llvm-objdump, for fault reports.
 //!
-//! Owns: the syntax that `asm.rs` also reads. Does not: annotate with source (see `vm/report.rs`).
+//! Owns: the syntax, which `asm.rs` reads as well. Does not: annotate with source lines (see
+//! `vm/report.rs`).
 
 use super::decode::access_size;
 use super::{Insn, Op};
 use crate::kfunc::{self, KfuncId};
 use crate::vm::Image;
 
-/// One instruction. Jump targets are shown as distances in slots; calls by name where the image knows it.
+/// Disassembles one instruction. Jump targets are distances in slots; calls are by name if the
+/// image knows it.
 pub fn disasm(insn: &Insn, pc: u32, image: &Image) -> String {
     let name = format!("{:?}", insn.op);
     if let Some(text) = special(insn, pc, image) {
@@ -54,7 +56,7 @@ fn special(insn: &Insn, pc: u32, image: &Image) -> Option<String> {
 fn memory(insn: &Insn, name: &str, size: i32) -> String {
     let (d, s) = (insn.dst, insn.src);
     let bits = size * 8;
-    // Narrow accesses name w registers, but sign extension fills all of r.
+    // Narrow accesses name w registers, but a sign-extending load fills all of r.
     let w = if size == 8 { 'r' } else { 'w' };
     let at = |base: u8| {
         let sign = if insn.off < 0 { '-' } else { '+' };
@@ -124,7 +126,7 @@ fn arithmetic(insn: &Insn, name: &str) -> String {
     }
 }
 
-/// Operator and name of an arithmetic operation, by the start of its variant's name.
+/// Returns operator and name of an arithmetic operation, given the start of its variant's name.
 fn operator(name: &str) -> (&'static str, &'static str) {
     const TABLE: [(&str, &str, &str); 14] = [
         ("Add", "+", "add"),

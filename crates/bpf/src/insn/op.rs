@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The operations of decoded instructions: one variant per concrete operation, so that a single flat `match` runs them.
+//! Operations of decoded instructions: one variant per concrete operation, so that a single flat
+//! `match` executes them.
 //!
-//! Owns: the list. `K` means a constant operand, `X` a register; 64 and 32 are operand widths; B H W Dw are memory
-//! sizes, a trailing s sign-extends.
+//! Owns: the list. `K` is a constant operand, `X` a register; 64 and 32 are operand widths in bits;
+//! B, H, W and Dw are memory sizes (1, 2, 4, 8 bytes); a trailing s means sign extension.
 
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    // 64-bit arithmetic with a constant, with a register
+    // 64-bit arithmetic, each with a constant and with a register
     Add64K,
     Add64X,
     Sub64K,
@@ -82,13 +83,13 @@ pub enum Op {
     Bswap16,
     Bswap32,
     Bswap64,
-    // arena pointers: from and to address space 1
+    // arena pointer casts: from and to address space 1
     CastKern,
     CastUser,
     // 64-bit constant, and its second slot, which is never executed
     LdImm64,
     Pad,
-    // loads; Probe: through kernel pointers, reads 0 where nothing is mapped
+    // loads; Probe: through a kernel pointer, reads 0 where nothing is mapped
     LdxB,
     LdxH,
     LdxW,
@@ -103,7 +104,7 @@ pub enum Op {
     LdxProbeBs,
     LdxProbeHs,
     LdxProbeWs,
-    // stores of a register, of a constant
+    // stores of a register, then of a constant
     StxB,
     StxH,
     StxW,

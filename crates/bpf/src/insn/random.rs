@@ -1,43 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Valid programs out of random bytes, for tests and fuzzing: every operation, memory of each kind, loops and calls.
+//! Generator of valid programs from random bytes, for tests and fuzzing: every operation, every
+//! kind of memory, loops and calls.
 //!
-//! Owns: that what it makes decodes, and mostly runs on for a while. Does not: run it (see `vm::bare::trial`).
+//! Owns: programs that always decode and that mostly run for a while.
+//! Does not: run them (see `vm::bare::trial`).
 //!
-//! Each function keeps three pointers in r6 to r8, which it was called with in r1 to r3: writable memory, kernel memory,
-//! and an arena. Now and then one is spoilt, so that faults happen as well.
+//! Each function keeps in r6 to r8 the three pointers that it received in r1 to r3: writable
+//! memory, kernel memory, and an arena. Occasionally one is overwritten, so that faults happen as
+//! well.
 
 use super::{RawInsn, call, func_addr};
 use crate::vm::{Func, FuncId};
 
-/// A program and what decoding it needs.
+/// A generated program, with everything that decoding needs.
 pub struct Program {
     pub raw: Vec<RawInsn>,
     pub funcs: Vec<Func>,
-    /// Loads that read 0 where nothing is mapped.
+    /// Indexed by slot: loads that read 0 where nothing is mapped.
     pub probe: Vec<bool>,
 }
 
-/// How the first function gets its arguments.
+/// How the first function receives its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// In registers, as a callback.
+    /// In registers r1 to r5, like a callback.
     Registers,
-    /// By the address of an array of them in r1, as a callback of a struct_ops table.
+    /// In an array whose address is in r1, like a struct_ops program.
     Array,
 }
 
-/// Helpers that any program may call with any arguments, and `bpf_loop`. Lookups are here twice, as code does them itself.
+/// Helpers that any program may call with any arguments, and `bpf_loop`. Element lookup is listed
+/// twice, because machine code performs it itself.
 const HELPERS: [i32; 14] = [1, 2, 3, 5, 7, 8, 35, 118, 125, 158, 160, 181, 1, 195];
-/// Ids of kernel functions that the trial's host knows.
+/// Number of kernel functions of the trial's host. Their ids begin at 0.
 pub const KFUNCS: u32 = 4;
 const FUNCS_MAX: usize = 4;
 
-/// The program that these bytes stand for. Any bytes do.
+/// Generates a program from arbitrary bytes.
 pub fn program(bytes: &[u8]) -> Program {
     program_for(bytes, Entry::Registers)
 }
 
-/// As `program`, started in that way.
+/// As `program`, for a first function that receives its arguments as `entry` says.
 pub fn program_for(bytes: &[u8], entry: Entry) -> Program {
     let mut bytes = Bytes { bytes, at: 0 };
     let count = 1 + bytes.below(FUNCS_MAX);
@@ -70,7 +74,7 @@ pub fn program_for(bytes: &[u8], entry: Entry) -> Program {
     made
 }
 
-/// A source of choices; zeroes when it has run dry, which every choice takes as its simplest.
+/// A source of choices. After the last byte it yields zeroes, which select the simplest choice.
 struct Bytes<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -98,7 +102,7 @@ impl Bytes<'_> {
         self.at >= self.bytes.len()
     }
 
-    /// Small and large numbers, and those at which arithmetic turns.
+    /// Returns a small or large number, or one at which arithmetic changes behaviour.
     fn imm(&mut self) -> i32 {
         match self.below(4) {
             0 => self.pick(&[0, 1, -1, 2, 7, 31, 32, 33, 63, 64, i32::MAX, i32::MIN]),
@@ -107,7 +111,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// A register to calculate with; rarely one that holds a pointer.
+    /// Returns a register to calculate with; rarely one that holds a pointer.
     fn reg(&mut self) -> u8 {
         if self.one_in(24) { 6 + self.below(3) as u8 } else { self.pick(&[0, 1, 2, 3, 4, 5, 9]) }
     }
@@ -117,7 +121,7 @@ impl Bytes<'_> {
 struct Slot {
     raw: RawInsn,
     probe: bool,
-    /// Of a call of a function: which.
+    /// For a call of a function of the program: index of the callee.
     callee: Option<usize>,
 }
 
@@ -176,7 +180,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// Every operation of two operands, in both widths and forms.
+    /// Emits any two-operand operation, in either width and form.
     fn alu(&mut self) {
         let kind = self.bytes.pick(&[0u8, 1, 2, 3, 4, 5, 6, 7, 9, 0xa, 0xb, 0xc]);
         let class = self.bytes.pick(&[7u8, 4]);
@@ -191,7 +195,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// Negation, sign extension, byte order, casts.
+    /// Emits a negation, sign extension, byte swap or cast.
     fn unary(&mut self) {
         let (dst, src) = (self.bytes.reg(), self.bytes.reg());
         match self.bytes.below(6) {
@@ -217,7 +221,8 @@ impl Body<'_, '_> {
         }
     }
 
-    /// A base register and an offset for an access of so many bytes, with what must come before.
+    /// Returns base register and offset for an access of `size` bytes, after emitting the
+    /// instructions that it needs.
     fn place(&mut self, size: i16) -> (u8, i16) {
         let aligned = !self.bytes.one_in(6);
         let step = if aligned { size } else { 1 };
@@ -227,7 +232,7 @@ impl Body<'_, '_> {
         };
         match self.bytes.below(16) {
             0..=4 => (R10, within(self.bytes, 512) - 512),
-            // The frame by another register.
+            // In the frame, through another register than r10.
             5 | 6 => {
                 let reg = self.bytes.pick(&[3, 4, 5]);
                 self.push(0xbf, reg, R10, 0, 0);
@@ -238,7 +243,7 @@ impl Body<'_, '_> {
             // Across the end of its page.
             11 => (6, 4096 - 4 + i16::from(self.bytes.next() & 7)),
             12 => (7, within(self.bytes, 64)),
-            // Data of an array by its address, sometimes behind its end.
+            // In the data of an array, through its address; sometimes beyond its end.
             13 => {
                 let reg = self.bytes.pick(&[1, 4, 5]);
                 let off = within(self.bytes, VALUES_BYTES + 8);
@@ -288,7 +293,7 @@ impl Body<'_, '_> {
         self.push(0xc0 | code | 3, base, src, off, kind);
     }
 
-    /// A conditional jump over some statements, perhaps the last of them a jump over an alternative.
+    /// Emits a conditional jump over some statements, sometimes with an else branch.
     fn skip(&mut self, nesting: usize) {
         let at = self.slots.len();
         self.condition(0);
@@ -322,7 +327,7 @@ impl Body<'_, '_> {
         self.slots[from].raw.off = (self.slots.len() - from - 1) as i16;
     }
 
-    /// A loop that counts in the frame, or that `may_goto` ends.
+    /// Emits a loop with a counter in the frame, or one that `may_goto` ends.
     fn repeat(&mut self, nesting: usize) {
         let place = -8 * (1 + nesting as i16);
         let by_budget = self.bytes.one_in(3);
@@ -350,7 +355,7 @@ impl Body<'_, '_> {
         self.push(0x55, 9, 0, off, 0);
     }
 
-    /// Arguments as functions of the program take them, and a random fourth.
+    /// Loads r1 to r3 with the three pointers. r4 keeps its random value.
     fn arguments(&mut self) {
         for reg in 1..=3 {
             self.push(0xbf, reg, 5 + reg, 0, 0);
@@ -372,7 +377,7 @@ impl Body<'_, '_> {
             self.push(0xbf, 3, 6, 0, 0);
             self.push(0xb7, 4, 0, 0, 0);
         } else if helper < 4 || helper == 195 {
-            // A map and a key in the frame, which mostly is an index.
+            // A map, and a key in the frame, which is mostly a valid index.
             if !self.bytes.one_in(4) {
                 let index = self.bytes.below(5) as i32;
                 self.push(0x62, R10, 0, -64, index);
@@ -395,7 +400,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// Something with what was looked up, mostly if it was found.
+    /// Emits an access to the element that was looked up, mostly after a check that it was found.
     fn element(&mut self) {
         let copy = self.bytes.pick(&[9, 1, 5]);
         self.push(0xbf, copy, 0, 0, 0);
@@ -432,9 +437,10 @@ impl Body<'_, '_> {
     }
 }
 
-/// Constants that stand for the address of map n.
+/// Constant `MAP_MARK + n` stands for the address of map n.
 pub const MAP_MARK: u64 = 0x4d41_505f_0000_0000;
-/// Constants that stand for the address of byte n of the first map's values, which is an array, or of one close behind.
+/// Constant `VALUE_MARK + n` stands for the address of byte n of the first map's values, which is
+/// an array. n is below `VALUES_BYTES` + 8, so it may lie beyond the values.
 pub const VALUE_MARK: u64 = 0x5641_4c55_0000_0000;
-/// How many bytes of values it has.
+/// Bytes of values that the first map has.
 pub const VALUES_BYTES: i16 = 64;

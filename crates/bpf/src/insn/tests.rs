@@ -5,7 +5,7 @@ use super::asm::assemble;
 use super::*;
 use crate::vm::{Func, Image};
 
-/// One of every form, as the disassembler writes it.
+/// One instruction of every form, as the disassembler writes it.
 const EVERY_FORM: &str = "\
 r1 += 0x5
 r1 -= -0x1
@@ -231,7 +231,8 @@ fn function_addresses_round_trip() {
 }
 
 proptest! {
-    /// Whatever the slots, decoding answers, and what it accepts can be shown.
+    /// Decoding any slots gives a result or an error, and every decoded instruction can be
+    /// disassembled.
     #[test]
     fn any_slots_decode_or_are_refused(slots in prop::collection::vec(any::<[u8; 8]>(), 1..12)) {
         let raw: Vec<RawInsn> = slots.iter().map(|bytes| bytemuck::pod_read_unaligned(bytes)).collect();

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Which registers an instruction reads and writes, where execution goes on after it, and which registers are live.
+//! Register reads and writes of instructions, their successors, and liveness.
 //!
-//! Owns: that. Does not: execute. Fault reports show the live registers: what no path reads any more is different in
-//! machine code, which does not keep it.
+//! Owns: these analyses.
+//! Does not: execute.
+//!
+//! Fault reports show only live registers. The others differ in machine code, which does not keep
+//! registers that no path reads.
 
 use super::{Insn, Op};
 use crate::vm::Func;
 
-/// A set of registers, bit n for rn.
+/// A set of registers: bit n stands for rn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegSet(pub u16);
 
 impl RegSet {
-    /// r1 to r5, in which arguments travel.
+    /// r1 to r5, the argument registers.
     pub const ARGS: RegSet = RegSet(0b11_1110);
-    /// r0 to r5, which a call leaves changed.
+    /// r0 to r5, which a call changes.
     pub const CALLER_SAVED: RegSet = RegSet(0b11_1111);
 
-    /// The first so many of r1 to r5.
+    /// Returns the first `nr` of r1 to r5.
     fn args(nr: usize) -> RegSet {
         RegSet(RegSet::ARGS.0 & ((2 << nr) - 1))
     }
@@ -39,12 +42,12 @@ impl RegSet {
     }
 }
 
-/// How many of r1 to r5 the kernel function takes that an instruction calls.
+/// Returns how many of r1 to r5 the called kernel function takes.
 pub(crate) fn taken(call: &Insn) -> usize {
     5usize.saturating_sub(call.dst.into())
 }
 
-/// Registers that an instruction reads.
+/// Returns the registers that an instruction reads.
 pub fn reads(insn: &Insn) -> RegSet {
     use Op::*;
     let (dst, src) = (RegSet::of(insn.dst), RegSet::of(insn.src));
@@ -64,7 +67,7 @@ pub fn reads(insn: &Insn) -> RegSet {
     }
 }
 
-/// Registers that an instruction writes, or leaves as zeroes.
+/// Returns the registers that an instruction writes, including those it sets to zero.
 pub fn writes(insn: &Insn) -> RegSet {
     use Op::*;
     match insn.op {
@@ -76,7 +79,7 @@ pub fn writes(insn: &Insn) -> RegSet {
     }
 }
 
-/// Slots that may run after the one at `pc`.
+/// Returns the slots that may run after the one at `pc`.
 pub fn successors(insn: &Insn, pc: u32) -> [Option<u32>; 2] {
     let target = insn.off as u32;
     match insn.op {
@@ -88,8 +91,9 @@ pub fn successors(insn: &Insn, pc: u32) -> [Option<u32>; 2] {
     }
 }
 
-/// Live registers before each slot of a function. Each slot is looked at again only when one after it has changed, which
-/// happens at most eleven times. Only the slots `after` the nth of the function follow it.
+/// Returns the live registers before each slot of a function. `after` gives the successors of the
+/// function's nth slot. A slot is recomputed only when one of its successors has changed, which
+/// happens at most eleven times per slot.
 pub fn live(code: &[Insn], func: &Func, after: impl Fn(usize) -> [Option<u32>; 2]) -> Vec<RegSet> {
     let start = func.start as usize;
     let slots = code.get(start..start + func.len as usize).unwrap_or_default();
@@ -119,12 +123,13 @@ pub(crate) fn is_load(op: Op) -> bool {
     in_range(op, Op::LdxB, Op::LdxProbeWs) || in_range(op, Op::LoadAcqB, Op::LoadAcqDw)
 }
 
-/// Whether the second operand is a constant, or there is none.
+/// Returns whether the second operand is a constant, or there is none.
 pub(crate) fn has_constant(op: Op) -> bool {
     use Op::*;
     let paired = (op as u8) < Neg64 as u8 || in_range(op, Jeq64K, Jset32X);
     if paired {
-        // Constant and register forms alternate, from an even number on in each group.
+        // Constant and register forms alternate within each group, beginning with the constant
+        // form.
         let first = if (op as u8) < Neg64 as u8 { Add64K } else { Jeq64K };
         return (op as u8 - first as u8).is_multiple_of(2);
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Arithmetic and conditions in Cranelift's intermediate code.
 //!
-//! Owns: that each operation does what the interpreter's does. Does not: touch memory or control flow.
+//! Owns: arithmetic and conditions that behave like the interpreter's. Does not: touch memory or
+//! control flow.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, Type, Value, types};
@@ -11,7 +12,7 @@ use super::translate::{I32, I64, Translator, flags};
 use crate::insn::uses::has_constant;
 use crate::insn::{Insn, Op};
 
-/// An operation of two operands and how wide it is.
+/// A two-operand operation and its width.
 pub struct Binary {
     pub kind: Kind,
     pub ty: Type,
@@ -101,7 +102,7 @@ impl Translator<'_, '_> {
             Kind::Or => self.b.ins().bor(x, y),
             Kind::And => self.b.ins().band(x, y),
             Kind::Xor => self.b.ins().bxor(x, y),
-            // Shifts take the amount modulo the width, as here.
+            // Cranelift takes shift amounts modulo the width, as BPF does.
             Kind::Lsh => self.b.ins().ishl(x, y),
             Kind::Rsh => self.b.ins().ushr(x, y),
             Kind::Arsh => self.b.ins().sshr(x, y),
@@ -111,7 +112,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// By zero: the quotient is 0 and the remainder the dividend. The machine divides by 1 then.
+    /// Divides as BPF does: by zero, the quotient is 0 and the remainder is the dividend. The
+    /// machine then divides by 1 instead.
     fn divide(&mut self, kind: Kind, x: Value, y: Value, ty: Type) -> Value {
         let zero = self.b.ins().iconst(ty, 0);
         let one = self.b.ins().iconst(ty, 1);
@@ -127,7 +129,8 @@ impl Translator<'_, '_> {
         if kind == Kind::Div { self.b.ins().udiv(x, y) } else { self.b.ins().urem(x, y) }
     }
 
-    /// Numbers that fit 32 bits, as most do, are divided in half the time or less; compilers of C do the same.
+    /// Divides 64-bit numbers. Numbers that fit 32 bits, as most do, take half the time or less in
+    /// a 32-bit division; C compilers do the same.
     fn divide_wide(&mut self, kind: Kind, x: Value, y: Value) -> Value {
         let (short, long, done) = (self.block(false), self.block(false), self.block(false));
         let result = self.b.append_block_param(done, I64);
@@ -146,7 +149,8 @@ impl Translator<'_, '_> {
         result
     }
 
-    /// The one overflow wraps: by -1, the quotient is the negated dividend and the remainder 0.
+    /// Divides signed numbers. A division by -1 is done as a negation, with remainder 0, because
+    /// its one overflow must wrap.
     fn divide_signed(&mut self, kind: Kind, x: Value, y: Value, ty: Type) -> Value {
         let zero = self.b.ins().iconst(ty, 0);
         let one = self.b.ins().iconst(ty, 1);
@@ -166,7 +170,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// A register's low part.
+    /// Returns the low part of a register.
     pub fn narrow(&mut self, reg: u8, ty: Type) -> Value {
         let value = self.reg(reg);
         if ty == I64 { value } else { self.b.ins().ireduce(ty, value) }
@@ -184,7 +188,7 @@ impl Translator<'_, '_> {
         self.b.ins().uextend(I64, value)
     }
 
-    /// NULL stays NULL, anything else lands in the arena's window.
+    /// Casts a pointer: NULL stays NULL, any other value becomes an address in the arena's window.
     fn cast(&mut self, reg: u8) -> Value {
         let low = self.bytes(reg, I32, false);
         let arena = self.b.ins().load(I64, flags().with_readonly(), self.ctx, at::ARENA_BASE);
@@ -193,7 +197,7 @@ impl Translator<'_, '_> {
         self.b.ins().select(null, low, inside)
     }
 
-    /// Whether a conditional jump is taken, as an integer.
+    /// Returns an integer that is non-zero if a conditional jump is taken.
     pub fn condition(&mut self, insn: &Insn) -> Value {
         let (test, ty) = condition(insn.op);
         let x = self.narrow(insn.dst, ty);
@@ -247,7 +251,7 @@ pub fn binary(op: Op) -> Binary {
     Binary { kind, ty }
 }
 
-/// The comparison, None for a test of bits, and its width.
+/// Returns the comparison (None for a test of bits) and its width.
 pub fn condition(op: Op) -> (Option<IntCC>, Type) {
     use IntCC::*;
     use Op::*;

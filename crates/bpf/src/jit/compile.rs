@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! From a function's intermediate code to bytes that run.
+//! Compilation of a function's intermediate code to executable bytes.
 //!
-//! Owns: the compiler's settings, executable memory. Does not: know what code means.
-//! A function's code is a mapping of its own, written once and then executable, never both. It refers to nothing by
-//! relocation: every call goes through an address that it loads.
+//! Owns: the compiler's settings, executable memory.
+//! Does not: know what code means.
+//!
+//! Each function's code is a mapping of its own. It is written once and then made executable, never
+//! both at once. It contains no relocations: every call goes through an address that the code
+//! loads.
 
 use std::sync::Arc;
 
@@ -18,7 +21,7 @@ use memmap2::{Mmap, MmapMut};
 use super::memory::{access_signature, access_thunk};
 use super::translate::{Input, Translator, signature};
 
-/// Why a function stays with the interpreter.
+/// Reason why a function stays with the interpreter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("it has {len} slots, and at most {max} are compiled")]
@@ -31,17 +34,18 @@ pub enum Refusal {
     Memory(String),
 }
 
-/// A machine to generate code for.
+/// A machine that code can be generated for.
 pub type Isa = Arc<dyn TargetIsa>;
 
-/// The one that this process runs on, if code for it can be made.
+/// Returns the machine that this process runs on, if code can be made for it.
 pub fn host_isa() -> Option<Isa> {
     let runs = cfg!(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")));
     let builder = cranelift_native::builder().ok().filter(|_| runs)?;
     finish(builder)
 }
 
-/// The one of that name: the library panics at others.
+/// Returns the machine of that name. Unknown names are rejected here, because the library panics at
+/// them.
 pub fn named_isa(name: &str) -> Option<Isa> {
     let known = matches!(name, "x86_64" | "aarch64");
     finish(known.then(|| isa::lookup_by_name(name).ok())??)
@@ -53,7 +57,7 @@ fn finish(builder: isa::Builder) -> Option<OwnedTargetIsa> {
         ("opt_level", "speed"),
         ("enable_verifier", if cfg!(test) { "true" } else { "false" }),
         ("unwind_info", "false"),
-        // A frame of more than a page must not step over the guard of the stack.
+        // A frame larger than a page must not skip the guard page of the stack.
         ("enable_probestack", "true"),
         ("probestack_strategy", "inline"),
     ] {
@@ -62,7 +66,7 @@ fn finish(builder: isa::Builder) -> Option<OwnedTargetIsa> {
     builder.finish(Flags::new(flags)).ok()
 }
 
-/// What compiling one function after the other keeps.
+/// State that is reused from one compilation to the next.
 #[derive(Default)]
 pub struct Compiler {
     function: FunctionBuilderContext,
@@ -70,13 +74,13 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// The code that refused accesses call.
+    /// Returns the code that refused accesses call.
     pub fn access_thunk(&mut self, isa: &dyn TargetIsa) -> Result<Vec<u8>, Refusal> {
         let call_conv = isa.default_call_conv();
         self.build(isa, access_signature(), |builder| access_thunk(builder, call_conv))
     }
 
-    /// Machine code of a function.
+    /// Returns the machine code of a function.
     pub fn bytes(
         &mut self,
         isa: &dyn TargetIsa,
@@ -111,7 +115,7 @@ impl Compiler {
     }
 }
 
-/// Bytes that can be executed.
+/// Copies bytes into executable memory.
 pub fn executable(bytes: &[u8]) -> Result<Mmap, Refusal> {
     let failed = |error: std::io::Error| Refusal::Memory(error.to_string());
     let mut map = MmapMut::map_anon(bytes.len().max(1)).map_err(failed)?;

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What machine code knows of the run that it is in: one structure, whose address is each function's first argument.
+//! The context of machine code: one structure with all that the code needs to know of its run. Its
+//! address is the first argument of every compiled function.
 //!
-//! Owns: its layout, the types of what the code calls, and that there is one for each entry that is under way. Does not:
-//! generate or call code. The code itself knows nothing of the host's type, so runs with any host share it.
-//! A virtual machine keeps its contexts: an entry into code writes only what differs from the last, which mostly was of the
-//! same instance and in the same frame.
+//! Owns: its layout, the types of the functions that the code calls out to, one context for each
+//! active entry into code.
+//! Does not: generate or call code.
+//!
+//! The code knows nothing of the host's type, so runs with any host share it. A virtual machine
+//! keeps its contexts: an entry into code writes only the fields that differ from the previous
+//! entry, which was mostly of the same instance and in the same frame.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -19,7 +23,7 @@ use crate::vm::interp::MAX_FRAMES;
 use crate::vm::stack::FRAME;
 use crate::vm::{CallSite, FuncId, Instance, InstanceId};
 
-/// Two results in registers: a value, and the instructions executed so far or `FAILED`.
+/// Two results in registers: a value, and the number of instructions executed so far or `FAILED`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Pair {
@@ -27,22 +31,23 @@ pub struct Pair {
     pub executed: u64,
 }
 
-/// In place of a count: something stopped the program.
+/// Replaces the count in `Pair::executed` when the program was stopped.
 pub const FAILED: u64 = u64::MAX;
 
-/// Context, instructions executed, r1 to r4: what registers have room for. The rest is in `Ctx::out`.
+/// Arguments: context, instructions executed, r1 to r4. These fit in registers; the rest is in
+/// `Ctx::out`.
 pub type CallFn = unsafe extern "C" fn(*mut Ctx, u64, u64, u64, u64, u64) -> Pair;
-/// Context; the rest is in `Ctx::refused`.
+/// Argument: the context. The rest is in `Ctx::refused`.
 pub type AccessFn = unsafe extern "C" fn(*mut Ctx);
 
-/// The ways out of the code, for one type of host.
+/// Functions that machine code calls out to, for one type of host.
 #[repr(C)]
 pub struct Calls {
     pub helper: CallFn,
-    /// Any kernel function, and one of the host's that takes no fifth argument.
+    /// Any kernel function. `kfunc4` serves only those of the host that take no fifth argument.
     pub kfunc: CallFn,
     pub kfunc4: CallFn,
-    /// A function of the program that is not compiled.
+    /// A function of the program that is not compiled yet.
     pub func: CallFn,
     /// A function by its address, which is in `Out::target`.
     pub func_reg: CallFn,
@@ -50,91 +55,97 @@ pub struct Calls {
     pub access: AccessFn,
 }
 
-/// Why code stopped by itself.
+/// Values of `Ctx::why`: the code stopped at the instruction limit, or at the call depth limit.
 pub const WHY_LIMIT: u64 = 1;
 pub const WHY_DEPTH: u64 = 2;
 
-/// An access that goes out. In memory, so that the code around it need not move anything.
+/// Parameters and result of an access that the code's own check refused. They are passed in memory,
+/// so that the code around the access need not move any register.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Refused {
     pub addr: u64,
     pub slot: u64,
-    /// What is stored, or the operand.
+    /// Value to store, or the operand of an atomic operation.
     pub value: u64,
     pub r0: u64,
     pub executed: u64,
-    /// What was loaded.
+    /// Loaded value.
     pub result: u64,
-    /// Not 0: something stopped the program.
+    /// Non-zero if the program was stopped.
     pub failed: u64,
 }
 
-/// In `Out::pc`: the call is made in the frame in which the code was entered.
+/// Bit in `Out::pc`: the call is made in the frame in which the code was entered.
 pub const AT_ENTRY: u32 = 1 << 31;
 
-/// A call out: the code writes it before it makes one, and no more than is looked at: a short operation is made of stores.
+/// Parameters of a call out. The code writes only those that the callee reads, because in a short
+/// callback these stores are most of the work.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Out {
-    /// The caller's frame, unless `pc` says that it is the entry's; of `Calls::func`, the callee's.
+    /// Frame pointer of the caller, not written if `pc` has `AT_ENTRY`; for `Calls::func`, that of
+    /// the callee.
     pub fp: u64,
-    /// 0 if the call does not take it. Not looked at by `Calls::kfunc4`.
+    /// Argument r5; 0 if the callee does not take it. `Calls::kfunc4` does not read it.
     pub r5: u64,
-    /// The call's slot, and perhaps `AT_ENTRY`.
+    /// Slot of the call, possibly with `AT_ENTRY`.
     pub pc: u32,
-    /// Of the helper or kernel function, or the first slot of a function of the program.
+    /// Id of the helper or kernel function, or first slot of the called function of the program.
     pub number: u32,
-    /// The address that `Calls::func_reg` is to call.
+    /// Address that `Calls::func_reg` is to call.
     pub target: u64,
 }
 
+/// Context of one entry into machine code.
 #[repr(C)]
 pub struct Ctx {
-    /// Where guest address 0 would be on the host.
+    /// Host address of guest address 0 (which lies outside the mapping).
     pub base: *mut u8,
-    /// Where the memory begins there.
+    /// Host address of the first byte of guest memory.
     pub mem: *mut u8,
-    /// A byte per page, from the first page of the memory on.
+    /// Permission bytes, one per page, from the first page of the memory on.
     pub perms: *const u8,
     pub deadline: u64,
-    /// Frame pointer of the deepest frame that may be.
+    /// Frame pointer of the deepest frame allowed.
     pub fp_min: u64,
     pub arena_base: u64,
     pub may_goto: u64,
     pub calls: *const Calls,
-    /// Calls `Calls::access` and leaves every register as it was.
+    /// Address of code that calls `Calls::access` and preserves every register.
     pub access: *const u8,
     pub refused: Refused,
     pub out: Out,
-    /// On which the program runs.
+    /// CPU that the program runs on.
     pub cpu: u64,
-    /// Calls of helpers that the code did itself, over all entries.
+    /// Number of helper calls that the code performed itself, over all entries.
     pub helper_calls: u64,
-    /// After a failure: the count, why if `fault` is None, the slots of the frames, innermost first, and r0 to r9.
+    /// Set by a failure: `executed` is the instruction count, `why` the reason if `fault` is None,
+    /// `pcs` the slots of the `nr_pcs` frames, innermost first, and `regs` r0 to r9.
     pub executed: u64,
     pub why: u64,
     pub nr_pcs: u64,
     pub pcs: [u32; MAX_FRAMES],
     pub regs: [u64; 10],
-    /// From here on the code looks at nothing.
+    /// Machine code does not access the fields from here on.
     pub host: *mut (),
-    /// Whose code runs, and in which frame it was entered. What is said above of them, and `code`, is true while there is an instance.
+    /// Instance whose code runs, and the frame in which it is entered. The fields above that depend
+    /// on these, and `code`, are valid while `instance` is not `NOBODY`.
     pub instance: InstanceId,
     pub depth: u32,
     pub fp: u64,
     pub code: *const Code,
-    /// Of that code.
+    /// The slots of `code`.
     slots: *const [Slot],
-    /// How many frames there may be from that one on.
+    /// Number of frames available from the entry's frame on.
     frames: u32,
-    /// The next free context, if there is one already.
+    /// The next context of the stack, if it exists already.
     next: Cell<*mut Ctx>,
     pub fault: Option<Fault>,
     pub panic: Option<Box<dyn Any + Send>>,
 }
 
-/// Where code is entered, and what it may use there.
+/// Frame in which code is entered, and the limits that apply there.
 pub struct Place {
     pub depth: u32,
     pub frames: u32,
@@ -178,19 +189,20 @@ impl Ctx {
         }
     }
 
-    /// Whether it is for code of this instance, in whichever frame it was introduced.
+    /// Returns whether the context is set up for code of this instance, in any frame.
     #[inline(always)]
     pub fn is_of(&self, instance: InstanceId) -> bool {
         self.instance == instance
     }
 
-    /// Whether it is for code of this instance in the frame that ends at `fp`.
+    /// Returns whether the context is set up for code of this instance in the frame that ends at
+    /// `fp`.
     #[inline(always)]
     pub fn is_for(&self, instance: InstanceId, fp: u64) -> bool {
         self.instance == instance && self.fp == fp
     }
 
-    /// It is for such code from now on; false if the instance has none yet.
+    /// Sets the context up for code of an instance. Returns false if the instance has no code yet.
     pub fn introduce(&mut self, found: &Instance, place: &Place) -> bool {
         let Some(code) = found.code().filter(|code| !code.access().is_null()) else {
             return false;
@@ -203,7 +215,8 @@ impl Ctx {
         true
     }
 
-    /// The way into a function, for an entry that `is_of` or `is_for` agrees with or `introduce` has made possible.
+    /// Returns the entry into a function. `is_of` or `is_for` must hold, or `introduce` have
+    /// succeeded.
     #[inline(always)]
     pub fn entry(
         &mut self,
@@ -212,14 +225,15 @@ impl Ctx {
         executed: u64,
         deadline: u64,
     ) -> Option<Entry> {
-        // SAFETY: an instance has its code until it gets another or is removed, and then `Contexts::forget` takes them away.
+        // SAFETY: an instance keeps its code until it gets another or is removed; then
+        // `Contexts::forget` clears the slots.
         let slots = unsafe { &*self.slots };
         let code = slots.get(func.idx())?.entry(args, self.frames)?;
         self.deadline = deadline;
         Some(Entry { code, executed })
     }
 
-    /// Where the call out comes from that the code is making.
+    /// Returns the origin of the call out that the code is making.
     #[inline(always)]
     pub fn site(&self) -> CallSite {
         let Out { fp, pc, .. } = self.out;
@@ -228,32 +242,34 @@ impl Ctx {
         CallSite { instance: self.instance, pc: pc & !AT_ENTRY, depth }
     }
 
-    /// As new, of what only a failure writes.
+    /// Resets the fields that only a failure writes.
     pub fn recover(&mut self) {
         (self.executed, self.why, self.nr_pcs) = (0, 0, 0);
         self.regs = [0; 10];
     }
 }
 
-/// In place of an instance: the context is for none.
+/// Instance id of a context that is set up for no instance.
 const NOBODY: InstanceId = InstanceId(u32::MAX);
 
-/// The contexts of a virtual machine: one for programs that the kernel calls, of which one runs at a time, and for what runs
-/// inside of them a stack, as entries into code end in reverse order.
+/// The contexts of a virtual machine: one for the program that the kernel calls while no other
+/// runs, and a stack of them for entries nested inside it, which end in reverse order.
 pub struct Contexts {
     all: Vec<*mut Ctx>,
     outermost: *mut Ctx,
-    /// The next one. There is one: what is taken has been introduced, and then has another after it.
+    /// The next free context of the stack. It always exists: a context is set up before it is
+    /// taken, and that creates its successor.
     free: *mut Ctx,
-    /// Whose code made the last call of a kernel function; null if the interpreter did.
+    /// Context whose code made the last kernel function call; null if the interpreter made it.
     calling: *const Ctx,
 }
 
-// SAFETY: the contexts belong to this value alone, and what they refer to is only used while code runs.
+// SAFETY: the contexts belong to this value alone, and the memory they refer to is used only while
+// code runs.
 unsafe impl Send for Contexts {}
 
 impl Contexts {
-    /// Of a virtual machine with this memory.
+    /// Creates the contexts of a virtual machine with this memory.
     pub fn new(mem: &Memory) -> Contexts {
         let mut contexts = Contexts {
             all: Vec::new(),
@@ -266,21 +282,23 @@ impl Contexts {
         contexts
     }
 
-    /// The one of programs that run inside of no other. It is theirs as long as they run.
+    /// Returns the context of programs that run inside no other. Such a program has it as long as
+    /// it runs.
     #[inline(always)]
     pub fn outermost(&mut self) -> &mut Ctx {
-        // SAFETY: `all` keeps it, and nobody uses it: no program runs.
+        // SAFETY: `all` owns it, and it is not in use, because no program runs.
         unsafe { &mut *self.outermost }
     }
 
-    /// The next one that `take` takes.
+    /// Returns the context that `take` will take.
     #[inline(always)]
     pub fn next(&mut self) -> &mut Ctx {
-        // SAFETY: `all` keeps it, and nobody uses it.
+        // SAFETY: `all` owns it, and it is not in use.
         unsafe { &mut *self.free }
     }
 
-    /// The next one, to be introduced.
+    /// Returns the context that `take` will take, to be set up with `introduce`. Creates its
+    /// successor if necessary.
     pub fn stranger(&mut self, mem: &Memory) -> &mut Ctx {
         if self.next().next.get().is_null() {
             self.make(mem);
@@ -288,7 +306,7 @@ impl Contexts {
         self.next()
     }
 
-    /// The one that `next` has just shown, for code that it is for; `give_back` ends its use.
+    /// Takes the context that `next` returned. `give_back` ends its use.
     #[inline(always)]
     pub fn take(&mut self) -> *mut Ctx {
         let ctx = self.free;
@@ -297,33 +315,34 @@ impl Contexts {
         ctx
     }
 
-    /// The last one that was taken.
+    /// Gives back the context that was taken last.
     #[inline(always)]
     pub fn give_back(&mut self, ctx: *mut Ctx) {
         self.free = ctx;
     }
 
-    /// As `give_back`, of any one that code was entered with.
+    /// As `give_back`, for any context that code was entered with, including the outermost.
     pub fn left(&mut self, ctx: *mut Ctx) {
         if ctx != self.outermost {
             self.give_back(ctx);
         }
     }
 
-    /// Code in this context makes a call of a kernel function.
+    /// Records that code in this context makes a kernel function call.
     #[inline(always)]
     pub fn set_calling(&mut self, ctx: *const Ctx) {
         self.calling = ctx;
     }
 
-    /// Whose code made the last one; null if the interpreter did.
+    /// Returns the context whose code made the last kernel function call; null if the interpreter
+    /// made it.
     pub fn code_calling(&self) -> *const Ctx {
         self.calling
     }
 
-    /// That call, if code made it.
+    /// Returns the call site of that call, if machine code made it.
     pub fn calling(&self) -> Option<CallSite> {
-        // SAFETY: `all` keeps it; while the host carries out the call, its code only waits.
+        // SAFETY: `all` owns it; while the host carries out the call, the code only waits.
         (!self.calling.is_null()).then(|| unsafe { (*self.calling).site() })
     }
 
@@ -331,20 +350,21 @@ impl Contexts {
     fn make(&mut self, mem: &Memory) -> *mut Ctx {
         let ctx = Box::into_raw(Box::new(Ctx::new(mem)));
         if let Some(last) = self.all.last() {
-            // SAFETY: as above; machine code does not look at `next`.
+            // SAFETY: as above; machine code does not access `next`.
             unsafe { (**last).next.set(ctx) };
         }
         self.all.push(ctx);
         ctx
     }
 
-    /// Calls of helpers that code did itself.
+    /// Returns the number of helper calls that machine code performed itself.
     pub fn helper_calls(&self) -> u64 {
         // SAFETY: as above.
         self.all.iter().fold(0, |sum, ctx| sum.wrapping_add(unsafe { (**ctx).helper_calls }))
     }
 
-    /// An instance gets other code or is removed: what is known of it is not true any more. No code runs.
+    /// Invalidates all contexts, because an instance gets other code or is removed. No code may
+    /// run.
     pub fn forget(&mut self) {
         for ctx in &self.all {
             // SAFETY: as above.
@@ -358,13 +378,13 @@ impl Contexts {
 impl Drop for Contexts {
     fn drop(&mut self) {
         for ctx in self.all.drain(..) {
-            // SAFETY: `make` got it from a box.
+            // SAFETY: `make` created it from a box.
             drop(unsafe { Box::from_raw(ctx) });
         }
     }
 }
 
-/// Offsets, as the code generator wants them.
+/// Field offsets for the code generator.
 pub mod at {
     use super::*;
     pub const BASE: i32 = offset_of!(Ctx, base) as i32;
@@ -388,7 +408,7 @@ pub mod at {
     const OUT: i32 = offset_of!(Ctx, out) as i32;
     pub const OUT_FP: i32 = OUT + offset_of!(Out, fp) as i32;
     pub const OUT_R5: i32 = OUT + offset_of!(Out, r5) as i32;
-    /// Slot and number, as one word.
+    /// Slot and number, written as one 64-bit word.
     pub const OUT_PC: i32 = OUT + offset_of!(Out, pc) as i32;
     const _: () = assert!(offset_of!(Out, number) == offset_of!(Out, pc) + 4);
     pub const OUT_TARGET: i32 = OUT + offset_of!(Out, target) as i32;
@@ -401,7 +421,7 @@ pub mod at {
     pub const REGS: i32 = offset_of!(Ctx, regs) as i32;
 }
 
-/// Which way out.
+/// A way out of machine code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Helper,
@@ -412,7 +432,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// Offset in `Calls`.
+    /// Returns the offset in `Calls`.
     pub fn at(self) -> i32 {
         let at = match self {
             Way::Helper => offset_of!(Calls, helper),

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is known of a function before it is translated: which slots are reached, where blocks begin, and what is known of
-//! each register there.
+//! Analysis of a function before its translation: reachable slots, block starts, and the known
+//! range of each register there.
 //!
-//! Owns: that analysis. Does not: say what an instruction does to a value (see `range.rs`), generate code. A register of
-//! which nothing is known is checked at every use.
+//! Owns: that analysis.
+//! Does not: define the effect of an instruction on a value (see `range.rs`); generate code.
+//!
+//! A register of which nothing is known is checked at every use.
 
 #[cfg(test)]
 mod tests;
@@ -20,12 +22,13 @@ use cranelift_codegen::ir::condcodes::IntCC;
 
 pub type Regs = [Known; 11];
 
-/// How often a block's values may grow by what comes, for a loop counts one up each time; how often then to the next number that
-/// the function compares with, where a loop probably ends. Those that grow still are given up.
+/// Number of times that the values of a block may grow by plain joins, as a loop counter does at
+/// each visit. After that they grow for `LEAPS` visits, each time to the next number that the
+/// function compares with, where a loop probably ends. Values that still grow are given up.
 const GROWTHS: u32 = 4;
 const LEAPS: u32 = 12;
 
-/// The values of registers on entry to a function: those that carry no argument are zero.
+/// Returns the registers on entry to a function. Those that carry no argument are zero.
 fn entry() -> Regs {
     let mut regs = [Known::constant(0); 11];
     regs[1..6].fill(Known::NOTHING);
@@ -33,7 +36,7 @@ fn entry() -> Regs {
     regs
 }
 
-/// What the analysis goes through.
+/// Input of the analysis.
 struct Function<'a> {
     code: &'a [Insn],
     func: &'a Func,
@@ -41,14 +44,15 @@ struct Function<'a> {
     leaders: &'a [bool],
 }
 
-/// Of each slot of a function, None where nothing leads.
+/// Results, indexed by slot of the function.
 pub struct Facts {
-    /// Before the first slot of each block.
+    /// Registers before the first slot of each block; None for slots that begin no block or are
+    /// never reached.
     pub blocks: Vec<Option<Regs>>,
     pub reached: Vec<bool>,
-    /// Which slots may follow.
+    /// Slots that may follow each slot.
     pub next: Vec<[Option<u32>; 2]>,
-    /// How many jumps and fall-throughs lead to each block.
+    /// Number of jumps and fall-throughs that lead to each slot.
     pub preds: Vec<u32>,
 }
 
@@ -79,7 +83,7 @@ impl Facts {
         facts
     }
 
-    /// Follows one block to its end and queues what comes after.
+    /// Follows one block to its end and queues its successors.
     fn walk(
         &mut self,
         Function { code, func, data, leaders }: Function<'_>,
@@ -105,7 +109,7 @@ impl Facts {
         }
     }
 
-    /// Whether a jump leads backward.
+    /// Returns whether any jump leads backward.
     pub fn loops(&self, func: &Func) -> bool {
         let mut all = self.next.iter().zip(func.start..);
         all.any(|(next, pc)| next.iter().flatten().any(|to| *to <= pc))
@@ -118,7 +122,7 @@ impl Facts {
     }
 }
 
-/// Slots that may run after an instruction, by what is known before it. The more is known, the fewer they are.
+/// Returns the slots that may run after an instruction, given the known registers before it.
 fn next(insn: &Insn, pc: u32, known: &Regs) -> [Option<u32>; 2] {
     let [next, target] = successors(insn, pc);
     match decided(insn, known) {
@@ -128,8 +132,8 @@ fn next(insn: &Insn, pc: u32, known: &Regs) -> [Option<u32>; 2] {
     }
 }
 
-/// Whether a conditional jump is taken, where what is known before it says so: headers choose between versions of a kernel
-/// function by whether they exist.
+/// Returns whether a conditional jump is taken, if the known registers decide it. This happens with
+/// headers that choose between versions of a kernel function by their existence.
 pub fn decided(insn: &Insn, known: &Regs) -> Option<bool> {
     if !is_conditional(insn.op) {
         return None;
@@ -142,7 +146,7 @@ pub fn decided(insn: &Insn, known: &Regs) -> Option<bool> {
     }
 }
 
-/// Slots at which a block begins, were they reached.
+/// Returns, for each slot, whether it would begin a block if reached.
 fn leaders(code: &[Insn], func: &Func) -> Vec<bool> {
     let mut leaders = vec![false; func.len as usize];
     leaders[0] = true;
@@ -158,7 +162,8 @@ fn leaders(code: &[Insn], func: &Func) -> Vec<bool> {
     leaders
 }
 
-/// What holds after a jump that was or was not taken. An instruction that is none compares nothing.
+/// Returns the registers after a jump that was or was not taken. Other instructions compare
+/// nothing.
 fn after(insn: &Insn, mut regs: Regs, taken: bool) -> Regs {
     if !is_conditional(insn.op) {
         return regs;
@@ -175,7 +180,7 @@ fn after(insn: &Insn, mut regs: Regs, taken: bool) -> Regs {
     regs
 }
 
-/// Of a comparison with 0: whether it is taken if the value is 0.
+/// For a comparison with 0: returns whether the jump is taken if the value is 0.
 fn null_if(insn: &Insn) -> Option<bool> {
     let with_zero = has_constant(insn.op) && insn.imm == 0;
     match condition(insn.op) {
@@ -199,7 +204,8 @@ fn join(a: &Regs, b: &Regs, growths: u32, ends: &[u64]) -> Regs {
     joined
 }
 
-/// The numbers up to which values may go where they are compared with a constant, in order.
+/// Returns the numbers, sorted, at which a range that grows may stop: those that the function
+/// compares with.
 fn ends(code: &[Insn]) -> Vec<u64> {
     let compares = |insn: &&Insn| is_conditional(insn.op) && has_constant(insn.op);
     let both = |insn: &Insn| [insn.imm as u64, (insn.imm as u64).wrapping_sub(1)];
@@ -214,10 +220,11 @@ fn is_conditional(op: Op) -> bool {
     (Op::Jeq64K as u8..=Op::Jset32X as u8).contains(&(op as u8))
 }
 
-/// The effect of an instruction on what is known.
+/// Applies the effect of an instruction to the known registers.
 pub fn step(insn: &Insn, pc: u32, regs: &mut Regs, data: &[Data]) {
     if matches!(insn.op, Op::CallFunc | Op::CallReg | Op::CallHelper | Op::CallKfunc) {
-        // No register is known to have what the same call found earlier: on the first way to it none has.
+        // No register can still hold `Found` of this same call: on the first path to the call none
+        // does, and a join keeps only facts that hold on all paths.
         regs[0] = found(insn, pc, regs[1], data).map_or(Known::NOTHING, Known::Found);
         regs[1..6].fill(Known::constant(0));
         return;
@@ -226,7 +233,7 @@ pub fn step(insn: &Insn, pc: u32, regs: &mut Regs, data: &[Data]) {
     let written = writes(insn);
     for (reg, value) in regs.iter_mut().enumerate() {
         if written.has(reg as u8) {
-            // What an atomic operation fetches may be anything.
+            // An atomic operation may fetch anything.
             let own = reg == usize::from(insn.dst);
             *value = if own { result(insn, dst, src) } else { Known::NOTHING };
         }

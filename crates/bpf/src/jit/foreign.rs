@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Machine code for a machine of another kind: made here, run elsewhere.
+//! Machine code for another kind of machine: generated here, run elsewhere.
 //!
-//! Owns: what whoever runs it must know. Does not: run it (`tests/aarch64` does, in an emulator).
+//! Owns: the description that a runner of the code needs.
+//! Does not: run it (`tests/aarch64` does, in an emulator).
 
 use std::mem::offset_of;
 
@@ -14,47 +15,49 @@ use crate::insn::Op;
 use crate::vm::interp::MAX_FRAMES;
 use crate::vm::{Func, Image};
 
-/// What the code of an image has in it of the place where it runs.
+/// Properties of the place where the code will run that are compiled into it.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings {
     /// Pages of the linear memory.
     pub nr_pages: u64,
-    /// Address of the table in which the code finds other functions' addresses, 8 bytes by `FuncId`.
+    /// Address of the table in which the code finds other functions' addresses: 8 bytes each,
+    /// indexed by `FuncId`.
     pub entries: u64,
 }
 
-/// The code of all functions of an image, in their order.
+/// Machine code of all functions of an image, in the image's order.
 #[derive(Clone, Debug)]
 pub struct Foreign {
     pub funcs: Vec<ForeignFunc>,
-    /// What `access` of the context points to.
+    /// Code that `Ctx::access` must point to.
     pub access_thunk: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
 pub struct ForeignFunc {
     pub code: Vec<u8>,
-    /// How many of r1 to r5 follow context, count and frame pointer.
+    /// Number of arguments (of r1 to r5) after context, count and frame pointer.
     pub arguments: usize,
 }
 
-/// Machine code of each function of an image for a machine of that name; None if there is no such machine.
+/// Generates machine code of each function of an image for the named machine. None if there is no
+/// such machine.
 pub fn generate(
     image: &Image,
     isa: &str,
     surroundings: Surroundings,
 ) -> Option<Result<Foreign, Refusal>> {
     let isa = named_isa(isa)?;
-    // Whoever enters the code does not look whether there are frames enough: there must be, from the first frame on, and
-    // no function may be entered in a later one by its address.
+    // The runner does not check that there are enough frames. There must be, counted from the first
+    // frame, and no function may be entered by its address in a deeper frame.
     let fits = |heights: Vec<u8>| heights.iter().all(|height| usize::from(*height) < MAX_FRAMES);
     let by_address = image.code.iter().any(|insn| insn.op == Op::CallReg);
     let bounded = !by_address && heights(image).is_some_and(fits);
     Some(Generator { image, isa, surroundings, bounded }.all())
 }
 
-/// Offsets of what the code uses: the context's fields to `access`, those of a refused access, the rest of the
-/// context's, those of a call out, the ways out.
+/// Returns the offsets of the fields that the code uses: `Ctx` up to `access` and `refused`, then
+/// `Refused`, the rest of `Ctx`, `Out`, `Calls`.
 pub fn layout() -> Vec<usize> {
     macro_rules! offsets {
         ($type:ty: $($field:ident),*) => { [$(offset_of!($type, $field)),*] };
@@ -105,7 +108,8 @@ impl Generator<'_> {
         Ok(ForeignFunc { code, arguments })
     }
 
-    /// Of the function that begins at a slot.
+    /// Returns the table entry's address and the number of arguments of the function that begins at
+    /// a slot.
     fn callee(&self, pc: u32) -> (u64, usize) {
         let at = self.image.funcs.iter().position(|func| func.start == pc);
         let taken = at.map_or(0, |at| arguments(&self.image.code, &self.image.funcs[at]));

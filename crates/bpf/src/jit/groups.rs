@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Accesses that lie close together through one pointer, so that one look at the page's permission serves them all.
+//! Groups of nearby accesses through one pointer, which share one check of the pages' permissions.
 //!
-//! Owns: which accesses these are. Does not: check (see `memory.rs`).
-//! A group lives in a tree of blocks of which each has one way in, and ends at a call out, which may change permissions.
-//! Its first access looks at the whole range; where not all of that is allowed, each access of it goes out for itself.
+//! Owns: the grouping.
+//! Does not: check (see `memory.rs`).
+//!
+//! A group extends over a tree of blocks, each with one predecessor, and ends at a call out, which
+//! may change permissions. Its first access checks the whole range. If not all of the range is
+//! allowed, each access of the group goes out separately.
 
 use super::Data;
 use super::facts::{Facts, step};
@@ -12,38 +15,40 @@ use crate::insn::uses::{is_load, writes};
 use crate::insn::{Insn, Op, access_size};
 use crate::vm::Func;
 
-/// Bytes of a group: no more than a page, and so few that a group is seldom refused for what nobody accesses.
+/// Largest range of a group in bytes. It must not exceed a page, and is small so that a group is
+/// seldom refused because of bytes that no access touches.
 const SPAN: i64 = 256;
-/// Groups that may still grow at a time: a bound, so that hostile programs take no memory.
+/// Largest number of groups open for further accesses at a time, so that hostile programs cannot
+/// exhaust memory.
 const OPEN_MAX: usize = 16;
 
-/// Accesses by one pointer.
+/// Accesses through one pointer.
 #[derive(Clone, Copy, Debug)]
 pub struct Group {
-    /// The range, counted from the first access's address.
+    /// Range in bytes, relative to the address of the group's first access.
     pub from: i64,
     pub to: i64,
     count: u32,
-    /// What the first access adds to the pointer.
+    /// Offset that the first access adds to the pointer.
     first: i64,
 }
 
 #[derive(Default)]
 pub struct Groups {
     all: Vec<Group>,
-    /// By slot of the function.
+    /// Indexed by slot of the function: number of its group.
     of: Vec<Option<u32>>,
-    /// Slots of accesses through r1 as the function got it.
+    /// Indexed by slot: whether its access goes through r1 as the function received it.
     through_r1: Vec<bool>,
 }
 
-/// What a register holds: a value that has a number, and a constant.
+/// Contents of a register: the number of an unknown value, plus a constant.
 type Value = (u32, i64);
 
 #[derive(Clone)]
 struct State {
     regs: [Value; 11],
-    /// Values through which groups go that may still grow.
+    /// Pairs of value and open group that goes through it.
     open: Vec<(u32, u32)>,
     known: super::facts::Regs,
 }
@@ -82,13 +87,13 @@ impl Groups {
         groups
     }
 
-    /// The group of the access in a slot and its number, if it has company.
+    /// Returns number and group of the access in a slot, if the group has more than one access.
     pub fn at(&self, slot: usize) -> Option<(usize, Group)> {
         let at = self.of[slot]? as usize;
         Some((at, self.all[at])).filter(|(_, group)| group.count > 1)
     }
 
-    /// Whether the access in a slot goes through r1 as the function got it.
+    /// Returns whether the access in a slot goes through r1 as the function received it.
     pub fn through_r1(&self, slot: usize) -> bool {
         self.through_r1[slot]
     }
@@ -121,10 +126,10 @@ impl Groups {
 }
 
 impl Group {
-    /// Whether an access belongs to the group; it does from now on.
+    /// Adds an access to the group if it fits. Returns whether it did.
     fn takes(&mut self, at: i64, size: i32) -> bool {
         let from = at.wrapping_sub(self.first);
-        // Far apart, or the address space's end between them.
+        // Too far apart, or on both sides of the end of the address space.
         if !(-SPAN..=SPAN).contains(&from) {
             return false;
         }

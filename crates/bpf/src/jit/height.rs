@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How many frames a function needs at most below its own, for the functions that it calls.
+//! Number of frames that a function needs at most below its own, for the functions that it calls.
 //!
-//! Owns: that. Does not: count callbacks and calls by address, which begin anew, with a check of their own.
-//! Where no function calls itself, however indirectly, a check on the way into machine code covers all calls in it.
+//! Owns: that computation.
+//! Does not: count callbacks and calls by address, which have a depth check of their own.
+//!
+//! If no function is recursive, directly or indirectly, one check on entry into machine code covers
+//! all calls in it.
 
 use crate::insn::Op;
 use crate::vm::Image;
 use std::collections::BTreeMap;
 
-/// Of each function of an image; None if there is recursion.
+/// Returns the height of each function of an image; None if there is recursion.
 pub fn heights(image: &Image) -> Option<Vec<u8>> {
     let at_slot: BTreeMap<u32, usize> =
         image.funcs.iter().enumerate().map(|(at, func)| (func.start, at)).collect();
@@ -23,7 +26,8 @@ pub fn heights(image: &Image) -> Option<Vec<u8>> {
         })
         .collect();
     let mut heights: Vec<Option<u8>> = vec![None; callees.len()];
-    // A round gives those their height whose callees all have theirs; recursion never gets one.
+    // Each round assigns a height to the functions whose callees all have one. Recursive functions
+    // never get one.
     loop {
         let known = |callee: &usize| heights[*callee].map(|height| height.saturating_add(1));
         let height = |at: usize| {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Helpers that the code does itself: lookups in arrays that it knows, and the number of the CPU.
+//! Helpers that machine code performs itself: lookups in arrays with known addresses, and the
+//! number of the CPU.
 //!
-//! Owns: which these are. Does not: give them a meaning (`crate::helper` and `crate::map` do, this follows them); do them where
-//! a key may lie anywhere: those calls go out, where keys are checked.
+//! Owns: the list of these helpers.
+//! Does not: define their meaning (`crate::helper` and `crate::map` do); perform a lookup whose key
+//! may lie anywhere. Such calls go out, where keys are checked.
 //!
-//! Nothing of what they look at changes while code runs: an array keeps its place and size as long as its instance has code, and
-//! a program its CPU.
+//! Everything that they read is constant while code runs: an array keeps its address and size as
+//! long as its instance has code, and a program stays on its CPU.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value};
@@ -22,7 +24,7 @@ const GET_SMP_PROCESSOR_ID: u32 = 8;
 const MAP_LOOKUP_PERCPU_ELEM: u32 = 195;
 
 impl Translator<'_, '_> {
-    /// The call of a helper.
+    /// Translates a helper call.
     pub fn helper(&mut self, insn: &Insn, pc: u32) {
         let value = match insn.imm as u32 {
             MAP_LOOKUP_ELEM => self.lookup(false),
@@ -42,7 +44,8 @@ impl Translator<'_, '_> {
         self.b.ins().load(I64, flags().with_readonly(), self.ctx, at::CPU)
     }
 
-    /// The address of an element, or 0; None if the map or its key is not known well enough. With `of_cpu` r3 says whose.
+    /// Looks up an array element: its address, or 0. Returns None if the map or the location of the
+    /// key is not known well enough. With `of_cpu`, r3 holds the CPU.
     fn lookup(&mut self, of_cpu: bool) -> Option<Value> {
         let elements = elements(self.known[1], self.input.data);
         let Elements { percpu, array, .. } = elements.filter(|e| e.percpu || !of_cpu)?;
@@ -79,14 +82,15 @@ impl Translator<'_, '_> {
     }
 }
 
-/// The array that a value points to as a map.
+/// Returns the array whose map address a value is known to be.
 fn elements(map: Known, data: &[Data]) -> Option<Elements> {
     let Known::Number(map, high) = map else { return None };
     let here = |elements: &Elements| elements.map == map;
     data.iter().filter_map(|data| data.elements).find(here).filter(|_| map == high)
 }
 
-/// What a call returns, if it looks up in an array that is known: r1 before it.
+/// Returns what is known of a call's result if it looks up in a known array. `map` is r1 before the
+/// call.
 pub fn found(insn: &Insn, call: u32, map: Known, data: &[Data]) -> Option<Found> {
     let looks_up = [MAP_LOOKUP_ELEM, MAP_LOOKUP_PERCPU_ELEM].contains(&(insn.imm as u32));
     let array = elements(map, data).filter(|_| insn.op == Op::CallHelper && looks_up)?.array;

@@ -1,20 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Loads, stores and atomics in Cranelift's intermediate code.
 //!
-//! Owns: which checks stand before an access. Does not: say what a refused access means; the ways out do, with the
-//! interpreter's own functions.
+//! Owns: the checks before an access.
+//! Does not: define what a refused access does; the ways out do, with the interpreter's own
+//! functions.
 //!
-//! Why bounds hold: an access happens in one of four ways only. Through a register of which is known that it points into
-//! the frame (`range.rs`), with all its bytes in those 512: all frames of a level are committed, writable and never freed,
-//! and no more functions call each other than there are, by a check on the way into the code or, where functions call
-//! themselves, at each call; where it is not known but likely, past a check that it is so. Through one that is known to lie in an array of the instance, which keeps its place and
-//! permission as long as the code runs. Through one that
-//! the code has compared with its frame's end: the page above it is other frames' or the arguments', and may be accessed as frames
-//! may. Or past a check of the address itself, alone or with its group: alone, it is rotated right by the access's alignment, so
-//! that a misaligned one becomes huge; then its page must be below the number of pages, and the page's permission must
-//! allow the access; an aligned access of at most eight bytes lies on one page. A group's range is shorter than a page: those of its
-//! first and last byte must be such. Everything else goes out and is checked there byte by byte. Guard pages alone would not do: pages have
-//! permissions that the simulator, which shares the mapping, is not bound by.
+//! Why bounds hold: an access is made in one of four ways only.
+//! - Through a register that is known to point into the frame (`range.rs`), with all bytes of the
+//!   access in the frame's 512. All frames of a level are committed, writable and never freed.
+//!   Calls never use more frames than a level has: a check on entry into the code ensures that, or
+//!   a check at each call if functions are recursive. If the register is only likely to point into
+//!   the frame, a check precedes the access.
+//! - Through a register that is known to point into an array of the instance, which keeps its
+//!   address and permission as long as the code runs.
+//! - Through a register that the code has compared with the end of its frame. The page above that
+//!   holds other frames or the arguments, and may be accessed like a frame.
+//! - After a check of the address itself, alone or with its group. Alone, the offset is rotated
+//!   right by the access's alignment, so that a misaligned offset becomes huge. Its page must then
+//!   be below the number of pages, and the page's permission must allow the access. An aligned
+//!   access of at most eight bytes lies on one page. A group's range is shorter than a page, so the
+//!   pages of its first and last byte are checked.
+//!
+//! All other accesses go out and are checked there byte by byte. Guard pages of the host alone
+//! would not suffice: pages have permissions that do not bind the simulator, which shares the
+//! mapping.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
@@ -35,19 +44,19 @@ use crate::mem::{GUEST_BASE, LOAD, PAGE, PAGE_SHIFT, STORE};
 use crate::vm::ProgramKind;
 use crate::vm::stack::FRAME;
 
-/// Of guest memory: always inside the mapping, aligned or not.
+/// Flags of a guest memory access: always inside the mapping, aligned or not.
 pub fn guest() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
 
-/// Of the code that stands between a refused access and `Calls::access`.
+/// Returns the signature of the code between a refused access and `Calls::access`.
 pub fn access_signature() -> Signature {
     let mut signature = Signature::new(CallConv::PreserveAll);
     signature.params.push(AbiParam::new(I64));
     signature
 }
 
-/// That code. What Rust's calling convention lets a function change is saved around it.
+/// Emits that code. It saves the registers that Rust's calling convention lets a callee change.
 pub fn access_thunk(mut b: FunctionBuilder<'_>, call_conv: CallConv) -> FunctionBuilder<'_> {
     let block = b.create_block();
     b.append_block_params_for_function_params(block);
@@ -64,14 +73,14 @@ pub fn access_thunk(mut b: FunctionBuilder<'_>, call_conv: CallConv) -> Function
     b
 }
 
-/// What is known of where an access goes.
+/// What is known of the location of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// To this byte of the frame, counted from its end, and those after it.
+    /// At this byte of the frame (counted from its end, so negative) and the bytes after it.
     Frame(i32),
-    /// Somewhere in the frame, or in data that it may touch.
+    /// Somewhere in the frame, or in data that the access may touch.
     Inside,
-    /// Probably to the frame.
+    /// Probably in the frame.
     Near,
     Anywhere,
 }
@@ -83,7 +92,7 @@ impl Place {
         Place::at(base, insn.off.into(), access_size(insn.op).unwrap_or(8) as u32, loads, data)
     }
 
-    /// Of so many bytes from `base` and `off` on.
+    /// Classifies an access of `size` bytes at `base` plus `off`.
     pub fn at(base: Known, off: i64, size: u32, loads: bool, data: &[Data]) -> Place {
         let (off, size) = (i128::from(off), i128::from(size));
         match base {
@@ -112,7 +121,7 @@ impl Place {
 
 /// A memory access.
 struct Access {
-    /// Register with the address, and what is added.
+    /// Register with the address, and the offset added to it.
     base: u8,
     off: i64,
     ty: Type,
@@ -188,7 +197,8 @@ impl Translator<'_, '_> {
         self.outside(addr, Some(value), done, false, pc);
     }
 
-    /// One thread runs a simulation, so that reading, changing and writing need not be one step.
+    /// Translates an atomic operation as a plain load, change and store, because one thread runs a
+    /// simulation.
     fn atomic(&mut self, insn: &Insn, access: &Access, pc: u32) {
         let ty = access.ty;
         let wide = self.reg(insn.src);
@@ -242,8 +252,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// An access that is done outside, with what it stores or its operand; then on to `done`, with what it loaded if
-    /// that is wanted, or out of the function.
+    /// Performs an access outside the code, with the value that it stores or its operand. Continues
+    /// at `done`, with the loaded value if `loads`, or leaves the function.
     fn outside(&mut self, addr: Value, value: Option<Value>, done: Block, loads: bool, pc: u32) {
         self.b.ins().store(flags(), addr, self.ctx, at::ADDR);
         let slot = self.iconst(u64::from(pc));
@@ -263,7 +273,7 @@ impl Translator<'_, '_> {
         self.enter(done);
     }
 
-    /// Host address and offset of an access that may be made whatever happens.
+    /// Returns host address and offset of an access that needs no check.
     fn unchecked(&mut self, insn: &Insn, access: &Access) -> Option<(Value, i32)> {
         let (from, off) = match Place::of(insn, &self.known, self.input.data) {
             Place::Near | Place::Anywhere => return None,
@@ -276,7 +286,8 @@ impl Translator<'_, '_> {
         Some((self.b.ins().iadd(self.base, from), off))
     }
 
-    /// How far from the memory's start an access is, where that is known and fits an instruction.
+    /// Returns the distance of an access from the memory's start, if it is known and fits an
+    /// instruction.
     fn offset_in_memory(&self, access: &Access) -> Option<i32> {
         let Known::Number(low, high) = self.known[usize::from(access.base)] else { return None };
         let addr = low.wrapping_add(access.off as u64);
@@ -289,7 +300,8 @@ impl Translator<'_, '_> {
         if access.off == 0 { base } else { self.b.ins().iadd_imm_s(base, access.off) }
     }
 
-    /// Host address of an access that its page allows; to `slow` with all others.
+    /// Returns the host address of an access that its page allows. Continues at `slow` for all
+    /// others.
     fn checked(
         &mut self,
         insn: &Insn,
@@ -321,7 +333,7 @@ impl Translator<'_, '_> {
         self.b.ins().iadd(self.base, addr)
     }
 
-    /// Host address of an access that is in the frame; to `slow` with all others.
+    /// Returns the host address of an access inside the frame. Continues at `slow` for all others.
     fn in_frame(&mut self, addr: Value, access: &Access, slow: Block) -> Value {
         let end = self.b.ins().isub(addr, self.fp);
         let first = self.b.ins().iadd_imm_s(end, FRAME as i64);
@@ -333,7 +345,8 @@ impl Translator<'_, '_> {
         self.b.ins().iadd(self.base, addr)
     }
 
-    /// Whether an access is probably to the arguments of an operation: they lie where its first frame ends.
+    /// Returns whether an access is probably to the arguments of a struct_ops program, which lie
+    /// where its first frame ends.
     fn of_arguments(&self, access: &Access, pc: u32) -> bool {
         let slot = (pc - self.input.func.start) as usize;
         let operation = matches!(self.input.func.program, Some(ProgramKind::StructOps { .. }));
@@ -341,7 +354,8 @@ impl Translator<'_, '_> {
         operation && self.groups.through_r1(slot) && (0..=last).contains(&access.off)
     }
 
-    /// Host address of an access that is where the frame ends, or above; to `slow` with all others.
+    /// Returns the host address of an access whose base is the end of the frame. Continues at
+    /// `slow` for all others.
     fn in_arguments(&mut self, addr: Value, access: &Access, slow: Block) -> Value {
         let base = self.reg(access.base);
         let there = self.b.ins().icmp(IntCC::Equal, base, self.fp);
@@ -351,8 +365,9 @@ impl Translator<'_, '_> {
         self.b.ins().iadd(self.base, addr)
     }
 
-    /// What the pages of a group's first and last byte allow both, nothing if it lies outside. Its first byte may lie before the
-    /// memory, where a page allows nothing.
+    /// Returns the permissions that the pages of a group's first and last byte have in common; none
+    /// if the last byte lies outside the memory. The first byte may lie before the memory, where
+    /// `BEFORE` holds permissions of 0.
     fn group_perm(&mut self, addr: Value, number: usize, group: Group) -> Value {
         if let Some(perm) = self.group_perms[number] {
             return perm;
@@ -380,7 +395,8 @@ impl Translator<'_, '_> {
         perm
     }
 
-    /// What the page of an aligned access allows; to `slow` if it lies outside or is not aligned.
+    /// Returns the permission of an aligned access's page. Continues at `slow` if the access is
+    /// outside the memory or misaligned.
     fn page_perm(&mut self, addr: Value, access: &Access, slow: Block) -> Value {
         let shift = access.size().trailing_zeros();
         let off = self.b.ins().iadd_imm_s(addr, (GUEST_BASE as i64).wrapping_neg());

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Between Rust and machine code: the call into it, and the ways out of it, for each type of host.
+//! Calls between Rust and machine code: the entry into the code, and the ways out of it, for each
+//! type of host.
 //!
-//! Owns: the context during a call, faults' places, and that no panic unwinds through code that has no tables for it.
+//! Owns: the context during a call, the locations in faults, the guarantee that no panic unwinds
+//! through machine code, which has no unwind tables.
 //! Does not: decide which engine runs (see `crate::jit`).
 //!
-//! A panic of the host is caught where the code called out, travels out of it as a failure, and goes on where the code
-//! was entered. While code runs, it and the ways out take turns: nothing else refers to the context or the host.
+//! A panic of the host is caught where the code called out, leaves the code as a failure, and
+//! resumes where the code was entered. Machine code and the ways out never run at the same time,
+//! and nothing else refers to the context or the host meanwhile.
 
 use std::any::Any;
 use std::mem::transmute;
@@ -23,17 +26,17 @@ use crate::vm::interp::{call_kfunc, load_slow, locate, probes, signed, store_slo
 use crate::vm::stack::FRAME;
 use crate::vm::{FuncId, Host, Vm, run};
 
-/// A compiled function's address, and the count so far.
+/// Address of a compiled function, and the number of instructions executed so far.
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub code: *const u8,
     pub executed: u64,
 }
 
-/// What a function is entered with.
+/// Arguments of a function.
 #[derive(Clone, Copy)]
 pub enum Args {
-    /// r1; r2 to r5 are 0.
+    /// Only r1; r2 to r5 are 0.
     One(u64),
     All([u64; 5]),
 }
@@ -48,20 +51,22 @@ impl Args {
     }
 }
 
-/// Run a compiled function until it returns: in the next context, which `entry` has just been found for.
+/// Runs a compiled function until it returns, in the next context, for which `entry` was just
+/// obtained.
 #[inline(always)]
 pub fn call<H: Host>(h: &mut H, entry: Entry, args: Args) -> Result<u64, Fault> {
     let at = h.vm().contexts.take();
-    // SAFETY: nobody else has it until it is given back.
+    // SAFETY: nothing else uses the context until it is given back.
     let value = unsafe { call_in(h, at, entry, args) }?;
     h.vm().contexts.give_back(at);
     Ok(value)
 }
 
-/// As `call`, in that context. After a fault it has been left.
+/// As `call`, in a given context. A fault gives the context back.
 ///
 /// # Safety
-/// `entry` has just been found for the context, and nobody else uses that until it is left.
+/// `entry` was just obtained for the context, and nothing else uses the context until the call
+/// ends.
 #[inline(always)]
 pub unsafe fn call_in<H: Host>(
     h: &mut H,
@@ -70,12 +75,13 @@ pub unsafe fn call_in<H: Host>(
     args: Args,
 ) -> Result<u64, Fault> {
     let (host, cpu) = (ptr::from_mut(h).cast(), h.cpu());
-    // SAFETY: as the caller says.
+    // SAFETY: as the caller guarantees.
     let ctx = unsafe { &mut *at };
     (ctx.calls, ctx.host, ctx.cpu) = (Ways::<H>::TABLE, host, cpu.into());
     let fp = ctx.fp;
-    // SAFETY: `entry` is of the instance's code, compiled for the memory's size; the instance keeps it. Everything that the
-    // context points to outlives the call, and the host is not touched here until it is over.
+    // SAFETY: `entry` is of the instance's code, compiled for the memory's size; the instance keeps
+    // it. Everything that the context points to outlives the call, and the host is not touched here
+    // until the call is over.
     let pair = unsafe { jump(entry, at, fp, args) };
     if pair.executed == FAILED {
         return Err(failed(h, at));
@@ -84,10 +90,12 @@ pub unsafe fn call_in<H: Host>(
     Ok(pair.value)
 }
 
-/// Passes all arguments that code may take; both calling conventions let it ignore those that it does not.
+/// Enters compiled code with all arguments that it may take. Both calling conventions let it ignore
+/// arguments that it does not take.
 ///
 /// # Safety
-/// The code must be a function's, which takes no more than one argument if that is all, and the context fit it.
+/// `entry` is the code of a function that takes at most one argument if only one is passed, and the
+/// context fits it.
 #[inline(always)]
 unsafe fn jump(entry: Entry, ctx: *mut Ctx, fp: u64, args: Args) -> Pair {
     type R = u64;
@@ -95,25 +103,28 @@ unsafe fn jump(entry: Entry, ctx: *mut Ctx, fp: u64, args: Args) -> Pair {
     type Code = extern "C" fn(*mut Ctx, R, R, R, R, R, R, R) -> Pair;
     match args {
         Args::One(r1) => {
-            // SAFETY: compiled functions have this signature, or it without the last argument.
+            // SAFETY: compiled functions have this signature, perhaps without the last argument.
             let code = unsafe { transmute::<*const u8, Simple>(entry.code) };
             code(ctx, entry.executed, fp, r1)
         }
         Args::All([a, b, c, d, e]) => {
-            // SAFETY: as above, without some of the last arguments.
+            // SAFETY: compiled functions have this signature, perhaps without some of the last
+            // arguments.
             let code = unsafe { transmute::<*const u8, Code>(entry.code) };
             code(ctx, entry.executed, fp, a, b, c, d, e)
         }
     }
 }
 
-/// What stopped the code: a panic goes on, a fault gets the places of the code's frames. The context is left.
+/// Returns the fault that stopped the code, with the locations of the code's frames, or resumes the
+/// host's panic. The context is given back.
 #[cold]
 #[inline(never)]
 fn failed<H: Host>(h: &mut H, at: *mut Ctx) -> Fault {
     let vm = h.vm();
     vm.contexts.left(at);
-    // SAFETY: the code has been left, so nobody else uses it; nothing takes it before this returns.
+    // SAFETY: the code has ended, so nothing else uses the context, and nothing takes it before
+    // this returns.
     let ctx = unsafe { &mut *at };
     let (fault, panic, pcs, regs) = (ctx.fault.take(), ctx.panic.take(), ctx.pcs, ctx.regs);
     let (executed, why, nr_pcs) = (ctx.executed, ctx.why, ctx.nr_pcs as usize);
@@ -135,7 +146,7 @@ fn failed<H: Host>(h: &mut H, at: *mut Ctx) -> Fault {
     locate(h, ctx.instance, fault, pcs, |reg| regs.get(reg).copied().unwrap_or(innermost))
 }
 
-/// The ways out for hosts of one type.
+/// Table of the ways out for one type of host.
 struct Ways<H>(std::marker::PhantomData<H>);
 
 impl<H: Host> Ways<H> {
@@ -149,35 +160,36 @@ impl<H: Host> Ways<H> {
     };
 }
 
-/// Runs a part of the host for the code. A fault or a panic is kept for when the code has been left.
+/// Runs a part of the host for the code. A fault or panic is stored until the code has been left.
 ///
 /// # Safety
-/// `ctx` is the context that `call` made for this type of host, and its code is waiting for the result.
+/// `ctx` is the context that `call` set up for this type of host, and its code is waiting for the
+/// result.
 #[inline(always)]
 unsafe fn outside<H: Host, T>(
     ctx: *mut Ctx,
     work: impl FnOnce(&mut H, &Ctx) -> Result<T, Fault>,
 ) -> Option<T> {
-    // SAFETY: as the caller says; both live on in `call`.
+    // SAFETY: as the caller guarantees; context and host both live until `call` returns.
     let (context, host) = unsafe { (&*ctx, &mut *(*ctx).host.cast::<H>()) };
     let why = match catch_unwind(AssertUnwindSafe(|| work(host, context))) {
         Ok(Ok(value)) => return Some(value),
         Ok(Err(fault)) => Ok(fault),
         Err(panic) => Err(panic),
     };
-    // SAFETY: as the caller says; the borrows have ended.
+    // SAFETY: as the caller guarantees; the borrows have ended.
     unsafe { keep::<H>(ctx, why) };
     None
 }
 
-/// Notes why the code is to stop: a fault or a panic.
+/// Stores the fault or panic that is to stop the code.
 ///
 /// # Safety
 /// As `outside`.
 #[cold]
 #[inline(never)]
 unsafe fn keep<H: Host>(ctx: *mut Ctx, why: Result<Fault, Box<dyn Any + Send>>) {
-    // SAFETY: as the caller says; nothing else refers to either.
+    // SAFETY: as the caller guarantees; nothing else refers to either.
     let (ctx, host) = unsafe { (&mut *ctx, &mut *(*ctx).host.cast::<H>()) };
     ctx.executed = host.vm().executed;
     match why {
@@ -188,7 +200,8 @@ unsafe fn keep<H: Host>(ctx: *mut Ctx, why: Result<Fault, Box<dyn Any + Send>>) 
 
 const STOPPED: Pair = Pair { value: 0, executed: FAILED };
 
-/// A call out of the program: the counter is up to date meanwhile, and may have moved afterwards.
+/// Calls out of the program. The counter is up to date during the call, and the call may advance
+/// it.
 ///
 /// # Safety
 /// As `outside`.
@@ -206,7 +219,7 @@ unsafe fn call_out<H: Host>(
         let executed = vm.executed;
         if executed >= vm.deadline { Err(over_limit(vm)) } else { Ok(Pair { value, executed }) }
     };
-    // SAFETY: as the caller says.
+    // SAFETY: as the caller guarantees.
     unsafe { outside(ctx, counted) }.unwrap_or(STOPPED)
 }
 
@@ -233,7 +246,7 @@ unsafe extern "C" fn helper<H: Host>(
     unsafe { call_out::<H>(ctx, executed, [a, b, c, d, (*ctx).out.r5], work) }
 }
 
-/// Without `FIVE` it is the host's, and takes no more than four arguments.
+/// Without `FIVE`, the function is the host's and takes at most four arguments.
 unsafe extern "C" fn kfunc<H: Host, const FIVE: bool>(
     ctx: *mut Ctx,
     executed: u64,
@@ -256,7 +269,7 @@ unsafe extern "C" fn kfunc<H: Host, const FIVE: bool>(
     }
 }
 
-/// The caller has checked depth and limit.
+/// Runs a function that is not compiled. The code has checked depth and limit.
 unsafe extern "C" fn func<H: Host>(
     ctx: *mut Ctx,
     executed: u64,
@@ -276,6 +289,7 @@ unsafe extern "C" fn func<H: Host>(
     unsafe { outside::<H, Pair>(ctx, work) }.unwrap_or(STOPPED)
 }
 
+/// Runs a function by its address, with all checks.
 unsafe extern "C" fn func_reg<H: Host>(
     ctx: *mut Ctx,
     executed: u64,
@@ -309,13 +323,13 @@ unsafe extern "C" fn func_reg<H: Host>(
     unsafe { outside::<H, Pair>(ctx, work) }.unwrap_or(STOPPED)
 }
 
-/// The code that runs.
+/// Returns the code that runs in a context.
 fn code_of(ctx: &Ctx) -> &Code {
     // SAFETY: an instance whose code runs has code, and keeps it.
     unsafe { &*ctx.code }
 }
 
-/// An access that the code's check refused: it is done here if it may be.
+/// Performs an access that the code's check refused, if it is valid.
 unsafe extern "C" fn access<H: Host>(ctx: *mut Ctx) {
     let work = |h: &mut H, ctx: &Ctx| {
         let Refused { addr, slot, value, r0, executed, .. } = ctx.refused;
@@ -338,19 +352,20 @@ unsafe extern "C" fn access<H: Host>(ctx: *mut Ctx) {
     };
     // SAFETY: compiled code passes its context.
     let result = unsafe { outside::<H, u64>(ctx, work) };
-    // SAFETY: as above; no reference to the context is left.
+    // SAFETY: as above; no other reference to the context is left.
     let refused = unsafe { &mut (*ctx).refused };
     refused.failed = u64::from(result.is_none());
     refused.result = result.unwrap_or(0);
 }
 
-/// The sign of a value of so many bytes, upwards.
+/// Sign-extends a value of `size` bytes.
 fn extended(value: u64, size: u32) -> u64 {
     let above = 64 - 8 * size;
     ((value << above) as i64 >> above) as u64
 }
 
-/// What an atomic operation writes; the store takes as many bytes of it as there are.
+/// Returns the value that an atomic operation writes. The store truncates it to the size of the
+/// access.
 fn changed(op: Op, old: u64, operand: u64, r0: u64, size: u32) -> u64 {
     use Op::*;
     let mask = u64::MAX >> (64 - 8 * size);

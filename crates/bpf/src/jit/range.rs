@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is known of a value: the range of numbers that it lies in, or how far from the frame pointer it points.
+//! Known range of a value: the numbers that it lies between, or its distance from the frame
+//! pointer.
 //!
-//! Owns: what arithmetic, loads and comparisons with constants do to that. Does not: follow a function (see `facts.rs`).
-//! It is what the kernel's verifier keeps of a value, less its single bits: an index that was masked or compared before it is
-//! used needs no check at run time. Wherever nothing better is said, a value may be anything.
+//! Owns: the effect of arithmetic, loads and comparisons with constants on ranges.
+//! Does not: follow a function (see `facts.rs`).
+//!
+//! The kernel's verifier tracks the same ranges, and single bits besides. An index that is masked
+//! or compared before its use needs no check at run time. Where nothing better is known, a value
+//! may be anything.
 
 #[cfg(test)]
 mod tests;
@@ -15,23 +19,25 @@ use crate::insn::{Insn, Op, access_size};
 use crate::vm::interp::signed;
 use cranelift_codegen::ir::condcodes::{CondCode, IntCC};
 
-/// The value of a register.
+/// What is known of a register's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// Not below the first number and not above the second, without a sign.
+    /// An unsigned number, not below the first and not above the second.
     Number(u64, u64),
-    /// r10 and so much, from one number to another.
+    /// r10 plus an offset in bytes, from the first number to the second.
     Frame(i32, i32),
-    /// Probably an address in the frame: made from r10 and what is not known. It may be anything.
+    /// Probably an address in the frame: computed from r10 and an unknown value. It may be
+    /// anything.
     Near,
-    /// What a lookup has returned: nothing, or the address of an element.
+    /// Result of a lookup: 0, or the address of an element.
     Found(Found),
 }
 
-/// The result of a call of a lookup, the last one of that call: 0, or not below the first element and not above the last.
+/// Result of the latest execution of a lookup call: 0, or not below the first element and not above
+/// the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The call's slot: wherever it stands, it is the same value.
+    /// Slot of the call. Registers with the same `Found` hold the same value.
     pub call: u32,
     pub first: u64,
     pub last: u64,
@@ -51,7 +57,7 @@ impl Known {
         Known::Number(value, value)
     }
 
-    /// Of a value that is one or the other.
+    /// Returns the range of a value that is one or the other.
     pub fn join(self, other: Known) -> Known {
         match (self, other) {
             (Known::Number(a, b), Known::Number(c, d)) => Known::Number(a.min(c), b.max(d)),
@@ -62,7 +68,8 @@ impl Known {
         }
     }
 
-    /// Of a value that has grown from what it was: as far as one of the `ends`, which are in order.
+    /// Widens a range that has grown since `was`, as far as one of the sorted `ends`, so that the
+    /// analysis terminates.
     pub fn grown(self, was: Known, ends: &[u64]) -> Known {
         let (Known::Number(low, high), Known::Number(old_low, old_high)) = (self, was) else {
             return self;
@@ -71,7 +78,7 @@ impl Known {
         Known::Number(if low < old_low { 0 } else { low }, if high > old_high { end } else { high })
     }
 
-    /// Of a value that does not stop growing.
+    /// Returns what remains known of a value that does not stop growing.
     pub fn given_up(self) -> Known {
         match self {
             Known::Number(..) => Known::NOTHING,
@@ -80,7 +87,7 @@ impl Known {
         }
     }
 
-    /// As a number: an address in the frame may be any.
+    /// Returns the range as a number. A frame address may be any number.
     fn bounds(self) -> (u64, u64) {
         match self {
             Known::Number(low, high) => (low, high),
@@ -89,7 +96,7 @@ impl Known {
         }
     }
 
-    /// Its lower half.
+    /// Returns the range of the value's lower 32 bits.
     fn low_half(self) -> Known {
         match self {
             Known::Number(_, high) if high <= u64::from(u32::MAX) => self,
@@ -98,7 +105,7 @@ impl Known {
     }
 }
 
-/// What an instruction that writes `dst` and is no call leaves there.
+/// Returns the range of `dst` after an instruction that writes it and is not a call.
 pub fn result(insn: &Insn, dst: Known, src: Known) -> Known {
     use Op::*;
     match insn.op {
@@ -127,7 +134,8 @@ fn loaded(op: Op) -> Known {
     }
 }
 
-/// Exact, or wider. Of 32 bits, both values fit them, and a result that does not says nothing.
+/// Returns the exact range of a result or a wider one. With 32 bits, both operands fit 32 bits, and
+/// the caller widens a result that does not to any 32-bit value.
 fn arithmetic(kind: Kind, x: Known, y: Known, bits: u32) -> Known {
     let ((a, b), (c, d)) = (x.bounds(), y.bounds());
     let amount = |amount: u64| amount as u32 & (bits - 1);
@@ -143,7 +151,7 @@ fn arithmetic(kind: Kind, x: Known, y: Known, bits: u32) -> Known {
         }
         Kind::Rsh if c == d => Some((a >> amount(c), b >> amount(c))),
         Kind::Rsh => Some((0, b)),
-        // By zero it is zero.
+        // Division by zero gives zero.
         Kind::Div => Some((if c == 0 { 0 } else { a / d }, b / c.max(1))),
         Kind::Mod => Some((0, if c == 0 { b } else { b.min(d - 1) })),
         Kind::Lsh | Kind::Arsh | Kind::SDiv | Kind::SMod => None,
@@ -151,12 +159,13 @@ fn arithmetic(kind: Kind, x: Known, y: Known, bits: u32) -> Known {
     found.map_or(Known::NOTHING, |(low, high)| Known::Number(low, high))
 }
 
-/// All bits below the highest that is set, and that one.
+/// Returns a mask of the highest set bit and all bits below it.
 fn filled(value: u64) -> u64 {
     u64::MAX.checked_shr(value.leading_zeros()).unwrap_or(0)
 }
 
-/// A sum or difference. A range that wraps as a whole stays one: constants with a sign are large numbers.
+/// Returns the range of a sum or difference. A range that wraps as a whole is kept, because
+/// negative constants are large unsigned numbers.
 fn sum(kind: Kind, x: Known, y: Known) -> Known {
     let minus = kind == Kind::Sub;
     match (x, y) {
@@ -178,7 +187,7 @@ fn sum(kind: Kind, x: Known, y: Known) -> Known {
 
 fn moved(from: i32, to: i32, by: Known, minus: bool) -> Known {
     let (low, high) = by.bounds();
-    // With a sign.
+    // The distance is signed.
     let (low, high) = (low as i64, high as i64);
     if low > high {
         return Known::Near;
@@ -195,11 +204,12 @@ fn moved(from: i32, to: i32, by: Known, minus: bool) -> Known {
     }
 }
 
-/// What a value is after a comparison with a constant that was or was not true; None if it cannot be so.
+/// Returns the range of a value after a comparison with a constant that was or was not true. None
+/// if that outcome is impossible.
 pub fn compared(insn: &Insn, value: Known, taken: bool) -> Option<Known> {
     let (Some(test), ty) = condition(insn.op) else { return Some(value) };
     let Known::Number(low, high) = value else { return Some(value) };
-    // The upper half of a longer number is not looked at.
+    // A 32-bit comparison says nothing of a longer number's upper half.
     if !has_constant(insn.op) || ty == I32 && high > u64::from(u32::MAX) {
         return Some(value);
     }

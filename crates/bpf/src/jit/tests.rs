@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is the machine code's own; that it agrees with the interpreter is tested in `vm/tests`.
+//! Tests of compilation itself. `vm/tests` checks that machine code agrees with the interpreter.
 
 use super::*;
 use crate::insn::asm::assemble;
@@ -18,7 +18,7 @@ fn compiled(h: &BareHost, instance: InstanceId) -> usize {
     h.vm.instance(instance).expect("instance").compiled()
 }
 
-/// A host that shares code, with one program.
+/// A host with one program, which shares code through `codes`.
 fn sharing(codes: &CodeCache, limits: Limits) -> (BareHost, InstanceId) {
     let mut h = BareHost::new(Config { limits, ..Config::default() }).expect("memory");
     let instance = h.vm.add_instance("test");
@@ -44,7 +44,7 @@ fn functions_are_compiled_when_they_are_entered() {
 
 #[test]
 fn functions_are_compiled_once_they_are_warm() {
-    // 84 instructions each time, in 9 slots.
+    // The program executes 84 instructions per run, in 9 slots.
     let limits = Limits { compile_after: 20, ..Limits::default() };
     let (mut h, instance) = sharing(&CodeCache::default(), limits);
     let mut seen = Vec::new();
@@ -52,7 +52,8 @@ fn functions_are_compiled_once_they_are_warm() {
         assert_eq!(h.run(instance, "main", [0; 5]), Ok(110));
         seen.push(compiled(&h, instance));
     }
-    // What main calls is interpreted along with it at first, and must become warm by itself.
+    // The function that main calls is at first interpreted as part of main, and must reach its own
+    // threshold.
     assert_eq!((seen[0], seen[4] >= 1), (0, true), "{seen:?}");
 }
 
@@ -97,7 +98,7 @@ fn what_is_refused_is_interpreted_and_named() {
     assert_eq!(compiled(&h, instance), 0);
 }
 
-/// The panic passes no compiled frame, and the process lives on.
+/// The panic unwinds through no compiled frame, and the process survives.
 #[test]
 fn a_panic_of_the_host_goes_through() {
     let (mut h, instance) = host("func main:\ncall inner\nexit\nfunc inner:\ncall $7\nexit");

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! From a decoded function to Cranelift's intermediate code.
+//! Translation of a decoded function to Cranelift's intermediate code.
 //!
-//! Owns: blocks, registers as variables, the count of instructions, jumps and how code stops.
-//! Does not: arithmetic (`alu.rs`), memory (`memory.rs`), calls (`translate/calls.rs`), turn it into machine code (`compile.rs`).
+//! Owns: blocks, registers as variables, the instruction count, jumps, the paths that stop the
+//! program.
+//! Does not: translate arithmetic (`alu.rs`), memory accesses (`memory.rs`) or calls
+//! (`translate/calls.rs`); generate machine code (`compile.rs`).
 //!
-//! The count is exact wherever anybody may look: `pending` instructions of a stretch are added at its end, before a call
-//! out, or on the way to a fault. What stops the program is found out of line: the registers that are live there go to
-//! the context, then the slot, and every function on the way out adds the slot of its call.
+//! The count is exact wherever it can be observed: the `pending` instructions of a stretch are
+//! added at its end, before a call out, or on the path to a fault. Faults are handled out of line:
+//! the live registers are stored in the context, then the slot, and every function on the way out
+//! adds the slot of its call.
 
 mod calls;
 
@@ -30,26 +33,30 @@ use crate::vm::Func;
 pub const I32: Type = types::I32;
 pub const I64: Type = types::I64;
 
-/// What the translation of a function needs of its surroundings.
+/// Input of the translation of one function.
 pub struct Input<'a> {
     pub code: &'a [Insn],
     pub func: &'a Func,
-    /// Of the function, by slot.
+    /// Live registers before each slot of the function.
     pub live: &'a [RegSet],
     pub call_conv: CallConv,
     /// Memory at fixed addresses that needs no check.
     pub data: &'a [Data],
     /// Calls need no check of their depth.
     pub bounded: bool,
-    /// No function calls it by its number: where it runs, the code was entered.
+    /// No function calls this one by number, so its frame is always the one in which the code was
+    /// entered.
     pub entered: bool,
-    /// Pages of the memory: part of what makes code shareable.
+    /// Pages of the memory, compiled into the code. Code is shared between memories of the same
+    /// size.
     pub nr_pages: u64,
-    /// Of a called function by its first slot: where its address is kept, and how many arguments it takes.
+    /// Returns, for the first slot of a called function, the address where its code address is kept
+    /// and the number of arguments that it takes.
     pub callee: &'a dyn Fn(u32) -> (u64, usize),
 }
 
-/// Context, count, frame pointer, then so many of r1 to r5; r0 and the count come back.
+/// Returns the signature of a compiled function. Parameters: context, count, frame pointer, then
+/// `arguments` of r1 to r5. Results: r0 and the count.
 pub fn signature(call_conv: CallConv, arguments: usize) -> Signature {
     let mut signature = Signature::new(call_conv);
     signature.params.extend(vec![AbiParam::new(I64); 3 + arguments]);
@@ -63,7 +70,7 @@ pub struct Translator<'a, 'b> {
     pub regs: [Variable; 10],
     executed: Variable,
     budget: Variable,
-    /// Instructions of this stretch that `executed` does not count yet.
+    /// Instructions of this stretch that `executed` does not include yet.
     pub pending: i64,
     pub known: Regs,
     pub ctx: Value,
@@ -71,16 +78,17 @@ pub struct Translator<'a, 'b> {
     pub base: Value,
     pub mem: Value,
     pub perms: Value,
-    /// By slot.
+    /// Indexed by slot: the block that begins there.
     blocks: Vec<Option<Block>>,
     preds_left: Vec<u32>,
-    /// Takes slot and count, and the slot alone.
+    /// Block that notes the count of a failure, with parameters slot and count.
     fail_here: Block,
+    /// Block that adds the slot of one frame to a failure and returns, with the slot as parameter.
     fail_up: Block,
     pub groups: Groups,
-    /// By group: what its page allows, once its first access has looked.
+    /// Indexed by group: permission of its pages, once its first access has loaded it.
     pub group_perms: Vec<Option<Value>>,
-    /// By number of arguments.
+    /// Indexed linearly: number of parameters, and the signature with that many.
     signatures: Vec<(usize, SigRef)>,
     access_signature: Option<SigRef>,
 }
@@ -90,7 +98,7 @@ pub fn flags() -> MemFlagsData {
 }
 
 impl<'a, 'b> Translator<'a, 'b> {
-    /// Translates the whole function into `b`, which is new and has its signature.
+    /// Translates the whole function into `b`, which is empty and has the function's signature.
     pub fn function(mut b: FunctionBuilder<'b>, input: Input<'a>) -> FunctionBuilder<'b> {
         let facts = Facts::of(input.code, input.func, input.data);
         let head = b.create_block();
@@ -99,11 +107,13 @@ impl<'a, 'b> Translator<'a, 'b> {
         b.seal_block(head);
         let params = b.block_params(head).to_vec();
         let ctx = params[0];
-        // Taken from where it is used, and not at all where it is not.
+        // A movable load, which the compiler places before its uses, or drops if there are none.
         let stable = flags().with_readonly().with_can_move();
         let slots = &input.code[input.func.start as usize..][..input.func.len as usize];
         let accesses = slots.iter().filter(|insn| access_size(insn.op).is_some()).count();
-        // At once where each access would load it again. Loops need the register more, and have it loaded before them anyway.
+        // With several accesses and no loop, load `base` once at the start, because each access
+        // would load it again. In a loop the register is worth more, and the compiler hoists the
+        // load out of the loop anyway.
         let at_once = accesses > 1 && !facts.loops(input.func);
         let when = if at_once { flags().with_readonly() } else { stable };
         let base = b.ins().load(I64, when, ctx, at::BASE);
@@ -151,7 +161,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         t.b
     }
 
-    /// The budget of `may_goto`, where there is one.
+    /// Loads the budget of `may_goto`, if the function uses it, and jumps to the first block.
     fn prologue(&mut self) {
         let func = self.input.func;
         let slots = &self.input.code[func.start as usize..(func.start + func.len) as usize];
@@ -173,7 +183,8 @@ impl<'a, 'b> Translator<'a, 'b> {
                 }
                 self.b.switch_to_block(block);
                 self.known = known;
-                // The entry has one more way in, which is there already.
+                // Sealed here once all its predecessors are known. For the entry block, the jump
+                // from the prologue exists already.
                 if self.preds_left[slot] == 0 {
                     self.b.seal_block(block);
                 }
@@ -186,7 +197,8 @@ impl<'a, 'b> Translator<'a, 'b> {
         }
     }
 
-    /// How code stops: the slot and the count are noted, then the slots of the callers.
+    /// Emits the blocks that stop the code: they note the count and this frame's slot and return
+    /// `FAILED`, and the callers then add their slots.
     fn epilogue(&mut self) {
         self.b.switch_to_block(self.fail_here);
         self.b.set_cold_block(self.fail_here);
@@ -207,7 +219,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.b.ins().return_(&[failed, failed]);
     }
 
-    /// Translates one instruction; false if nothing falls through to the next.
+    /// Translates one instruction. Returns false if control cannot fall through to the next.
     fn insn(&mut self, insn: &Insn, pc: u32) -> bool {
         match insn.op {
             Op::Exit => {
@@ -247,7 +259,7 @@ impl<'a, 'b> Translator<'a, 'b> {
     }
 
     pub fn set_reg(&mut self, reg: u8, value: Value) {
-        // Decoding lets nothing write r10.
+        // Decoding guarantees that no instruction writes r10.
         self.b.def_var(self.regs[usize::from(reg)], value);
     }
 
@@ -255,13 +267,13 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.b.ins().iconst(I64, value as i64)
     }
 
-    /// The count including what is pending, which stays pending.
+    /// Returns the count including the pending instructions, which stay pending.
     pub fn executed(&mut self) -> Value {
         let executed = self.b.use_var(self.executed);
         if self.pending == 0 { executed } else { self.b.ins().iadd_imm_s(executed, self.pending) }
     }
 
-    /// Adds what is pending to the count.
+    /// Adds the pending instructions to the count.
     fn settle(&mut self) -> Value {
         let executed = self.executed();
         self.b.def_var(self.executed, executed);
@@ -269,7 +281,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         executed
     }
 
-    /// A new block that is reached only now; `cold` ones are laid out at the end.
+    /// Creates a block. Cold blocks are laid out at the end.
     pub fn block(&mut self, cold: bool) -> Block {
         let block = self.b.create_block();
         if cold {
@@ -278,13 +290,13 @@ impl<'a, 'b> Translator<'a, 'b> {
         block
     }
 
-    /// Goes on in a block whose ways in all exist.
+    /// Continues in a block all of whose predecessors exist.
     pub fn enter(&mut self, block: Block) {
         self.b.switch_to_block(block);
         self.b.seal_block(block);
     }
 
-    /// Goes on with the next instruction, which begins a block.
+    /// Continues with the next instruction, which begins a block.
     fn flow_to(&mut self, block: Block, slot: usize) {
         self.settle();
         self.b.ins().jump(block, &[]);
@@ -305,7 +317,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.b.ins().jump(target, &[]);
     }
 
-    /// Jumps if `taken`, which has any integer type, is not zero, and falls through else.
+    /// Jumps if `taken`, of any integer type, is not zero; otherwise falls through.
     fn jump_if(&mut self, taken: Value, insn: &Insn, pc: u32) {
         let slot = (pc + 1 - self.input.func.start) as usize;
         let next = self.blocks[slot].expect("a block begins after a conditional jump");
@@ -321,7 +333,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         }
     }
 
-    /// Only one way is left where what is compared is known.
+    /// Translates a conditional jump. If the known values decide it, only one path is emitted.
     fn branch(&mut self, insn: &Insn, pc: u32) -> bool {
         match decided(insn, &self.known) {
             Some(true) => {
@@ -342,14 +354,14 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.settle();
         let budget = self.b.use_var(self.budget);
         let spent = self.b.ins().icmp_imm_s(IntCC::Equal, budget, 0);
-        // Left unchanged where it is spent, so that it need not differ between the ways on.
+        // A spent budget stays unchanged, so that the variable has the same value on both paths.
         let less = self.b.ins().iadd_imm_s(budget, -1);
         let left = self.b.ins().select(spent, budget, less);
         self.b.def_var(self.budget, left);
         self.jump_if(spent, insn, pc);
     }
 
-    /// Stops with the limit's fault if the count has reached it.
+    /// Stops with the instruction limit's fault if the count has reached the limit.
     pub fn check_limit(&mut self, pc: u32) {
         let executed = self.executed();
         let deadline = self.b.ins().load(I64, flags(), self.ctx, at::DEADLINE);
@@ -367,7 +379,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.enter(on);
     }
 
-    /// Stops here: what was live goes to the context. Nothing is open afterwards.
+    /// Stops the program here: the live registers go to the context. No block is open afterwards.
     pub fn fail(&mut self, pc: u32) {
         self.store_live(pc);
         let executed = self.executed();
@@ -383,8 +395,9 @@ impl<'a, 'b> Translator<'a, 'b> {
         }
     }
 
-    /// Does an access outside, with every register left as it is: where accesses are refused must cost nothing where
-    /// they are not. What was loaded is in the context then; not 0 if something stopped the program.
+    /// Performs an access outside the code, preserving every register, so that refused accesses
+    /// cost nothing where none happens. The loaded value is in the context afterwards. The result
+    /// is non-zero if the program was stopped.
     pub fn access_outside(&mut self) -> Value {
         let signature = self.access_signature.unwrap_or_else(|| {
             let made = self.b.import_signature(access_signature());

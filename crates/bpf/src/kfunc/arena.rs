@@ -8,7 +8,8 @@ use crate::map::arena::Arena;
 use crate::mem::Memory;
 use crate::vm::Vm;
 
-/// `bpf_arena_alloc_pages(map, addr, count, node, flags)`: the first page's address, or 0.
+/// Models `bpf_arena_alloc_pages(map, addr, count, node, flags)`. Returns the first page's address,
+/// or 0.
 pub fn alloc(vm: &mut Vm, [map, addr, count, _node, flags]: [u64; 5]) -> Result<u64, Fault> {
     if flags != 0 || arena(vm, map).is_none_or(|(arena, _)| u64::from(count as u32) > arena.pages) {
         return Ok(0);
@@ -29,7 +30,7 @@ pub fn free(vm: &mut Vm, map: u64, addr: u64, count: u32) -> Result<u64, Fault> 
     Ok(0)
 }
 
-/// `bpf_arena_reserve_pages`: keep allocations away from a range.
+/// Models `bpf_arena_reserve_pages`: excludes a range from allocation.
 pub fn reserve(vm: &mut Vm, map: u64, addr: u64, count: u32) -> Result<u64, Fault> {
     match arena(vm, map) {
         Some((arena, _)) => Ok(arena.reserve(addr, count).map_or_else(neg, |()| 0)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Kernel functions on dynamic pointers to local memory.
+//! Kernel functions on dynptrs to local memory.
 
 use super::Builtin;
 use crate::errno::*;
@@ -34,7 +34,7 @@ pub fn call(
     })
 }
 
-/// Narrow to `start..end`.
+/// Narrows a dynptr to `start..end`.
 fn adjust(mem: &mut Memory, at: u64, ptr: Dynptr, start: u64, end: u64) -> Result<u64, Fault> {
     if ptr.data == 0 || start > end {
         return Ok(neg(EINVAL));

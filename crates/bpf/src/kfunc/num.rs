@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `bpf_iter_num_*`: an iterator over a range of integers, in 8 bytes: the current number and the end.
+//! `bpf_iter_num_*`: an iterator over a range of integers, stored in 8 bytes: the current number
+//! and the end.
 
 use crate::errno::*;
 use crate::fault::Fault;
@@ -19,7 +20,8 @@ pub fn new(mem: &mut Memory, at: u64, start: i32, end: i32) -> Result<u64, Fault
     Ok(neg(errno))
 }
 
-/// Address of the next number, which is the iterator's own first word; 0 at the end.
+/// Advances the iterator. Returns the address of the current number (the iterator's first word), or
+/// 0 at the end.
 pub fn next(mem: &mut Memory, at: u64) -> Result<u64, Fault> {
     let [current, end] = mem.read::<[i32; 2]>(at)?;
     let next = current.wrapping_add(1);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Objects that programs make, and the trees and lists that own them.
+//! Objects that programs allocate, and the trees and lists that own them.
 //!
-//! Owns: which objects live, their reference counts, and the order of every tree and list.
-//! Does not: trust guest memory with any of it: nodes and roots are opaque to programs, so they stay empty here.
-//! Models: `bpf_obj_new()`, `bpf_rbtree_*`, `bpf_list_*` of kernel/bpf/helpers.c, v7.3. Differs: a tree is a sorted
-//! vector, so an insertion makes the comparisons of a balanced tree, and removal is linear; the shape that
-//! `bpf_rbtree_root/left/right` show is that of a perfectly balanced tree.
+//! Owns: live objects, their reference counts, the order of every tree and list.
+//! Does not: keep any of that in guest memory. Nodes and roots are opaque to programs and stay
+//! empty here.
+//! Models: `bpf_obj_new()`, `bpf_rbtree_*`, `bpf_list_*` of kernel/bpf/helpers.c, v7.3.
+//! Differs: a tree is a sorted vector, so an insertion makes the comparisons of a balanced tree,
+//! and removal is linear. `bpf_rbtree_root/left/right` show a perfectly balanced tree.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,18 +17,19 @@ use crate::errno::*;
 use crate::fault::Fault;
 use crate::vm::{CallSite, Host, InstanceId, Vm, callback, settle};
 
-/// What is kept beside an object: in the tables of objects, of owners and of a tree's or list's nodes.
+/// Bytes charged per object for its entries in the tables of objects, of owners, and of tree or
+/// list nodes.
 const ENTRY_BYTES: u64 = 128;
 
 #[derive(Default)]
 pub(crate) struct Objects {
-    /// By address.
+    /// Objects by address.
     live: BTreeMap<u64, Object>,
-    /// Sorted nodes by address of the root. Only ever looked up.
+    /// Nodes of each tree in order, by address of the root. Only looked up, never iterated.
     trees: FxHashMap<u64, Vec<u64>>,
-    /// Nodes by address of the list's head. Only ever looked up.
+    /// Nodes of each list, by address of the head. Only looked up, never iterated.
     lists: FxHashMap<u64, VecDeque<u64>>,
-    /// The root or head that a node hangs on.
+    /// Root or head that owns each linked node, by the node's address.
     owners: FxHashMap<u64, u64>,
 }
 
@@ -40,7 +42,7 @@ struct Object {
 }
 
 impl Objects {
-    /// Forget a tree; its nodes, leftmost first.
+    /// Removes a tree. Returns its nodes, leftmost first.
     pub fn clear_tree(&mut self, root: u64) -> Vec<u64> {
         let nodes = self.trees.remove(&root).unwrap_or_default();
         self.disown(&nodes);
@@ -59,7 +61,7 @@ impl Objects {
         }
     }
 
-    /// Address of the object that contains a node.
+    /// Returns the address of the object that contains a node.
     fn containing(&self, node: u64) -> Option<u64> {
         let (&addr, object) = self.live.range(..=node).next_back()?;
         (node - addr < u64::from(object.size)).then_some(addr)
@@ -70,7 +72,8 @@ impl Objects {
     }
 }
 
-/// `bpf_obj_new`: a zeroed object of a type of the program, or 0.
+/// Models `bpf_obj_new`: allocates a zeroed object of one of the program's types. Returns 0 if
+/// there is no memory.
 pub fn new<H: Host>(h: &mut H, site: CallSite, local_type: u64) -> Result<u64, Fault> {
     let vm = h.vm();
     let local_type = local_type as u32;
@@ -91,7 +94,7 @@ pub fn new<H: Host>(h: &mut H, site: CallSite, local_type: u64) -> Result<u64, F
     Ok(addr)
 }
 
-/// `bpf_obj_drop`: give up a reference; the last one frees the object and what it holds.
+/// Models `bpf_obj_drop`: drops a reference; the last one frees the object and what it holds.
 pub fn drop<H: Host>(h: &mut H, addr: u64) -> Result<u64, Fault> {
     if !h.vm().objects.live.contains_key(&addr) {
         return Err(Fault::bad_argument("bpf_obj_drop", format!("{addr:#x} is no object")));
@@ -101,7 +104,7 @@ pub fn drop<H: Host>(h: &mut H, addr: u64) -> Result<u64, Fault> {
     Ok(0)
 }
 
-/// `bpf_refcount_acquire`: one more reference to an object.
+/// Models `bpf_refcount_acquire`: adds a reference to an object.
 pub fn acquire<H: Host>(h: &mut H, addr: u64) -> Result<u64, Fault> {
     match h.vm().objects.live.get_mut(&addr) {
         Some(object) => {
@@ -113,7 +116,8 @@ pub fn acquire<H: Host>(h: &mut H, addr: u64) -> Result<u64, Fault> {
 }
 
 impl Vm {
-    /// Give up a reference. An address that is no object is ignored: programs can leave stale pointers behind.
+    /// Drops a reference. Ignores an address that is not an object, because programs can leave
+    /// stale pointers behind.
     pub(crate) fn drop_object(&mut self, addr: u64) {
         let Some(object) = self.objects.live.get_mut(&addr) else {
             return;
@@ -134,8 +138,8 @@ impl Vm {
     }
 }
 
-/// `bpf_rbtree_add(root, node, less)`: calls `less(node, other)` as often as a search takes. A node that hangs
-/// somewhere already is an error and costs its reference.
+/// Models `bpf_rbtree_add(root, node, less)`: calls `less(node, other)` for each comparison of a
+/// binary search. Adding a node that is already linked fails and drops its reference.
 pub fn tree_add<H: Host>(
     h: &mut H,
     site: CallSite,
@@ -166,7 +170,7 @@ pub fn tree_add<H: Host>(
     Ok(0)
 }
 
-/// A node was added a second time: its reference is gone.
+/// Refuses a node that is already linked, and drops its reference.
 fn refuse<H: Host>(h: &mut H, node: u64) -> Result<u64, Fault> {
     if let Some(addr) = h.vm().objects.containing(node) {
         h.vm().drop_object(addr);
@@ -175,7 +179,7 @@ fn refuse<H: Host>(h: &mut H, node: u64) -> Result<u64, Fault> {
     Ok(neg(EINVAL))
 }
 
-/// Removal from and views of a tree: a node's address, or 0.
+/// Performs removal from and queries of a tree. Returns a node's address, or 0.
 pub(super) fn tree(vm: &mut Vm, what: Builtin, root: u64, node: u64) -> u64 {
     let objects = &mut vm.objects;
     let Some(nodes) = objects.trees.get_mut(&root) else {
@@ -204,7 +208,7 @@ fn middle(low: usize, high: usize) -> Option<usize> {
     (low < high).then(|| low + (high - low) / 2)
 }
 
-/// Child of the node at an index, in the balanced tree over all indices.
+/// Returns the child of the node at an index, in the balanced tree over all indices.
 fn child(len: usize, at: usize, left: bool) -> Option<usize> {
     let (mut low, mut high) = (0, len);
     loop {
@@ -218,7 +222,7 @@ fn child(len: usize, at: usize, left: bool) -> Option<usize> {
     }
 }
 
-/// `bpf_list_push_front`, `_push_back` and `_add` (after a node): 0 or -EINVAL.
+/// Models `bpf_list_push_front`, `_push_back` and `_add` (after a node). Returns 0 or -EINVAL.
 pub(super) fn list_add<H: Host>(
     h: &mut H,
     what: Builtin,
@@ -244,7 +248,7 @@ pub(super) fn list_add<H: Host>(
     }
 }
 
-/// Take a node out of a list: its address, or 0.
+/// Removes a node from a list. Returns its address, or 0.
 pub(super) fn list_remove(vm: &mut Vm, what: Builtin, head: u64, node: u64) -> u64 {
     let objects = &mut vm.objects;
     let Some(nodes) = objects.lists.get_mut(&head) else {
@@ -261,7 +265,7 @@ pub(super) fn list_remove(vm: &mut Vm, what: Builtin, head: u64, node: u64) -> u
     taken.unwrap_or(0)
 }
 
-/// Questions about a list.
+/// Answers queries about a list.
 pub(super) fn list_look(vm: &mut Vm, what: Builtin, head: u64, node: u64) -> u64 {
     let objects = &vm.objects;
     let nodes = objects.lists.get(&head);

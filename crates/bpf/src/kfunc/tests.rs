@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Built-in kfuncs as programs call them. `$name` in a text stands for the id.
+//! Built-in kfuncs, called by programs. `$name` in a program's text stands for the id of the kfunc.
 
 use super::*;
 use crate::fault::FaultKind;
@@ -22,7 +22,8 @@ fn with_ids(text: &str) -> String {
     out
 }
 
-/// A host whose program knows one type: 48 bytes, a tree node at 0, a key at 32, a kernel pointer at 40.
+/// A host whose program knows one type of 48 bytes: a tree node at offset 0, a key at 32, a kernel
+/// pointer at 40.
 fn with_type(text: &str) -> (BareHost, InstanceId) {
     let (mut h, instance) = host("exit");
     let special = vec![

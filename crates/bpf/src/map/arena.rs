@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! ARENA: a window of 4 GiB that programs and user space share, page by page.
 //!
-//! Owns: which pages are allocated. Does not: translate addresses (`CastKern`, `CastUser` in `vm/interp.rs`).
-//! Models: kernel/bpf/arena.c, v7.3. Differs: the address that user space sees and the one that programs see are the
-//! same address, so casts only replace the upper half.
+//! Owns: which pages are allocated.
+//! Does not: translate addresses (`CastKern`, `CastUser` in `vm/interp.rs`).
+//! Models: kernel/bpf/arena.c, v7.3.
+//! Differs: user space and programs see the arena at the same address, so casts only replace the
+//! upper half.
 
 use super::{MapDef, map_flag};
 use crate::errno::*;
 use crate::mem::{ARENA_WINDOW, Memory, OutOfMemory, PAGE};
 
-/// Small arenas begin this far into their window, so that the lower half of no address is 0 (a NULL arena pointer).
+/// Offset of page 0 in the window, for arenas that leave room for it, so that no address has a
+/// lower half of 0 (a NULL arena pointer).
 const START: u64 = 16 << 20;
 
 pub struct Arena {
-    /// Aligned to 4 GiB.
+    /// Address of the window, aligned to 4 GiB.
     pub window: u64,
     /// Address of page 0.
     pub start: u64,
@@ -21,7 +24,7 @@ pub struct Arena {
     pub allocated: u64,
     /// User space may not fault pages in (`BPF_F_SEGV_ON_FAULT`).
     pub segv_on_fault: bool,
-    /// One bit per page in use, grown as needed.
+    /// One bit per page in use. Grows as needed.
     used: Vec<u64>,
 }
 
@@ -58,7 +61,8 @@ impl Arena {
         })
     }
 
-    /// `bpf_arena_alloc_pages`: `count` pages at `addr`, or anywhere if it is 0. The address of the first, or None.
+    /// Models `bpf_arena_alloc_pages`: allocates `count` pages at `addr`, or anywhere if it is 0.
+    /// Returns the address of the first, or None.
     pub fn alloc(&mut self, mem: &mut Memory, addr: u64, count: u32) -> Option<u64> {
         let count = u64::from(count);
         if count == 0 || count > self.pages {
@@ -81,7 +85,7 @@ impl Arena {
         Some(self.start + first * PAGE)
     }
 
-    /// `bpf_arena_reserve_pages`: take pages out of circulation without giving them memory.
+    /// Models `bpf_arena_reserve_pages`: marks pages as used without giving them memory.
     pub fn reserve(&mut self, addr: u64, count: u32) -> Result<(), i64> {
         let first = self.page_of(addr).ok_or(EINVAL)?;
         let count = u64::from(count);
@@ -96,7 +100,7 @@ impl Arena {
         Ok(())
     }
 
-    /// `bpf_arena_free_pages`: pages that are not in use are skipped, and so is what lies beyond the arena.
+    /// Models `bpf_arena_free_pages`. Skips pages that are not in use and pages beyond the arena.
     pub fn free(&mut self, mem: &mut Memory, addr: u64, count: u32) {
         let Some(first) = self.page_of(addr & !(PAGE - 1)) else {
             return;
@@ -110,7 +114,7 @@ impl Arena {
         }
     }
 
-    /// What a page fault of user space does: allocate every page of the range that is missing.
+    /// Models a page fault of user space: allocates every missing page of the range.
     pub fn fault_in(&mut self, mem: &mut Memory, addr: u64, len: u64) -> Result<(), i64> {
         let first = self.page_of(addr).ok_or(EFAULT)?;
         let last = self.page_of(addr.wrapping_add(len.max(1) - 1)).filter(|&last| last >= first);
@@ -125,13 +129,14 @@ impl Arena {
         Ok(())
     }
 
-    /// Page number of an address, of which only the lower half counts.
+    /// Returns the page number of an address. Only the lower half of the address counts.
     fn page_of(&self, addr: u64) -> Option<u64> {
         let off = u64::from((addr as u32).wrapping_sub(self.start as u32));
         Some(off / PAGE).filter(|&page| page < self.pages)
     }
 
-    /// First fit. The kernel takes the best fit, which is the same until pages were freed.
+    /// Returns the first fit. The kernel takes the best fit, which is the same as long as no page
+    /// has been freed.
     fn find_free(&self, count: u64) -> Option<u64> {
         let (mut first, mut page) = (0, 0);
         while first + count <= self.pages {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! ARRAY, PERCPU_ARRAY and ARRAY_OF_MAPS: values at fixed addresses.
 //!
-//! Owns: where element `i` of CPU `c` lies. Does not: copy values.
+//! Owns: the location of element `i` of CPU `c`.
+//! Does not: copy values.
 //! Models: kernel/bpf/arraymap.c, v7.3.
 
 use super::{MapDef, map_flag, map_type};
@@ -11,7 +12,7 @@ use crate::mem::{Memory, OutOfMemory, Perm};
 pub struct Array {
     /// Address of element 0 of CPU 0.
     pub base: u64,
-    /// Bytes from one CPU's elements to the next CPU's; 0 unless per-CPU.
+    /// Bytes from one CPU's elements to the next CPU's; 0 if there is only one copy.
     pub cpu_stride: u64,
     pub cpus: u32,
     pub entries: u32,
@@ -21,8 +22,9 @@ pub struct Array {
 }
 
 impl Array {
-    /// Elements are 8 bytes for maps of maps (an address), else the value rounded up to 8. The end of the last
-    /// element is the end of a page, so a program that runs over it faults.
+    /// Allocates the elements: 8 bytes each (an address) for maps of maps, otherwise the value size
+    /// rounded up to 8. The last element ends at the end of a page, unless the map is mmapable, so
+    /// a program that runs beyond it faults.
     pub fn new(mem: &mut Memory, def: &MapDef, cpus: u32) -> Result<Array, OutOfMemory> {
         let value = if def.map_type == map_type::ARRAY_OF_MAPS { 8 } else { def.value_size };
         let stride = u64::from(value).next_multiple_of(8);
@@ -32,7 +34,7 @@ impl Array {
         let len = len.ok_or(OutOfMemory::Exhausted { size: one_cpu, limit: mem.size() })?;
         let perm =
             if def.map_flags & map_flag::RDONLY_PROG != 0 { Perm::Read } else { Perm::ReadWrite };
-        // A mapped section starts on a page; its length decides where it ends.
+        // A mapped section starts at a page boundary, so its end depends on its length.
         let base = if def.map_flags & map_flag::MMAPABLE != 0 {
             mem.alloc_region(len, perm)?
         } else {
@@ -42,7 +44,7 @@ impl Array {
         Ok(Array { base, cpu_stride, cpus, entries: def.max_entries, stride, len })
     }
 
-    /// Address of the element as this CPU sees it.
+    /// Returns the address of an element as this CPU sees it.
     #[inline]
     pub fn element(&self, index: u32, cpu: u32) -> Option<u64> {
         if index >= self.entries || cpu >= self.cpus.max(1) && self.cpu_stride != 0 {
@@ -51,18 +53,18 @@ impl Array {
         Some(self.base + u64::from(cpu) * self.cpu_stride + u64::from(index) * self.stride)
     }
 
-    /// Address of the last element of the last CPU.
+    /// Returns the address of the last element of the last CPU.
     pub fn last(&self) -> u64 {
         let cpus = u64::from(self.cpus.max(1) - 1) * self.cpu_stride;
         self.base + cpus + u64::from(self.entries.max(1) - 1) * self.stride
     }
 
-    /// Index of the element that contains an address (of CPU 0's copies).
+    /// Returns the index of the element of CPU 0 that contains an address.
     pub fn index_of(&self, value: u64) -> u32 {
         (value.wrapping_sub(self.base) / self.stride) as u32
     }
 
-    /// Bytes of all elements.
+    /// Returns the size in bytes of all elements of all CPUs.
     pub fn len(&self) -> u64 {
         self.len
     }

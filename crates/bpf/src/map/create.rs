@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Creating and destroying maps, with the checks of each type's `map_alloc_check`.
+//! Creation and destruction of maps, with the checks of each type's `map_alloc_check`.
 //!
-//! Owns: what definitions are acceptable. Does not: hold elements.
-//! Models: `map_create()` and the `*_alloc_check()` functions of kernel/bpf, v7.3. Differs: no memory accounting.
+//! Owns: the conditions for valid definitions. Does not: hold elements.
+//! Models: `map_create()` and the `*_alloc_check()` functions of kernel/bpf, v7.3.
+//! Differs: no accounting against a memory cgroup.
 
 use super::array::Array;
 use super::hash::Hash;
@@ -14,7 +15,7 @@ use crate::errno::*;
 use crate::mem::{OutOfMemory, PAGE};
 use crate::vm::{InstanceId, Storage, Vm};
 
-/// A map that the kernel would refuse to create.
+/// Error for a map that the kernel would refuse to create.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("map \"{map}\": {why} (errno {errno})")]
 pub struct MapError {
@@ -23,14 +24,15 @@ pub struct MapError {
     pub why: String,
 }
 
-/// PCPU_MIN_UNIT_SIZE: the largest per-CPU value.
+/// Largest per-CPU value in bytes. The kernel's PCPU_MIN_UNIT_SIZE.
 const PERCPU_VALUE_MAX: u32 = 32 << 10;
 const KEY_MAX: u32 = 512;
-/// Largest storage value: BPF_LOCAL_STORAGE_MAX_VALUE_SIZE on x86-64, less the kernel's own header.
+/// Largest storage value in bytes. The kernel's BPF_LOCAL_STORAGE_MAX_VALUE_SIZE on x86-64, less
+/// its own header.
 const STORAGE_VALUE_MAX: u32 = 65_408;
 
 impl Vm {
-    /// Create a map for an instance. Arrays read as zero; nothing else has elements yet.
+    /// Creates a map for an instance. Arrays read as zero; other maps are empty.
     pub fn create_map(&mut self, instance: InstanceId, def: &MapDef) -> Result<MapId, MapError> {
         check(def).map_err(|(errno, why)| MapError {
             map: def.name.clone(),
@@ -92,7 +94,8 @@ impl Vm {
         })
     }
 
-    /// Free a map with all its elements. What they referred to is released at the next `vm::settle`.
+    /// Frees a map with all its elements. References that they held are released at the next
+    /// `vm::settle`.
     pub(crate) fn destroy_map(&mut self, id: MapId) {
         self.clear_map(id);
         let Some(map) = self.maps.remove(id) else {
@@ -109,14 +112,14 @@ impl Vm {
     }
 }
 
-/// Copies walk the managed fields in order of offset.
+/// Sorts the managed fields by offset, because copies visit them in that order.
 fn sorted(def: &MapDef) -> MapDef {
     let mut def = def.clone();
     def.special.sort_by_key(|field| field.offset);
     def
 }
 
-/// Whether a value with such a field leaves something behind when it goes away.
+/// Returns whether a field of this kind holds something that must be released.
 fn needs_release(kind: SpecialKind) -> bool {
     matches!(
         kind,
@@ -143,7 +146,7 @@ fn check(def: &MapDef) -> Check {
     }
 }
 
-/// Every managed field must lie inside the value, aligned to its 4 or 8 bytes.
+/// Checks that every managed field lies inside the value, aligned to 4 or 8 bytes.
 fn check_special(def: &MapDef) -> Check {
     for field in &def.special {
         let size = field.kind.size();

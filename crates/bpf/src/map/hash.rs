@@ -1,33 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! HASH, LRU_HASH, their per-CPU forms and HASH_OF_MAPS: keys to elements in guest memory.
+//! HASH, LRU_HASH, their per-CPU forms and HASH_OF_MAPS: a map from keys to elements in guest
+//! memory.
 //!
-//! Owns: the index, the order of elements, and eviction. Does not: copy values or release what they hold.
-//! Models: kernel/bpf/hashtab.c, v7.3. Differs: elements are made when needed and iterate in order of insertion (the
-//! kernel's order is that of its buckets and its boot-time seed); the LRU is exact and common to all CPUs, where the
-//! kernel's is approximate and batched per CPU.
+//! Owns: the index, the order of elements, eviction. Does not: copy values or release what they
+//! hold.
+//! Models: kernel/bpf/hashtab.c, v7.3.
+//! Differs: elements are allocated on demand and iterate in order of insertion (the kernel's order
+//! depends on its buckets and its boot-time seed); the LRU is exact and common to all CPUs, where
+//! the kernel's is approximate and batched per CPU.
 //!
-//! An element in guest memory is its key, padded to 8 bytes, then the value once per CPU. Keys are hashed by their
-//! bytes, so padding inside a key counts, as in the kernel.
+//! An element in guest memory consists of its key, padded to 8 bytes, then the value once per CPU.
+//! Keys are hashed by their bytes, so padding inside a key counts, as in the kernel.
 
 use super::{MapDef, map_type};
 use crate::mem::{Memory, OutOfMemory};
 
 const NIL: u32 = u32::MAX;
-/// What the index keeps of an element, with what a table that has just doubled has to spare.
+/// Bytes charged per element for its share of the index, including the spare room of a table that
+/// has just doubled.
 const INDEX_BYTES: u64 = 64;
 
 pub struct Hash {
     key_size: u32,
-    /// Offset of the value in an element.
+    /// Offset of the value in an element, in bytes.
     value_off: u64,
     elem_size: u64,
     max_entries: u32,
     lru: bool,
     len: u32,
-    /// Heads of chains; a power of two of them.
+    /// Heads of the chains. The number of buckets is a power of two.
     buckets: Vec<u32>,
     entries: Vec<Entry>,
-    /// Unused entries, chained by `next`.
+    /// Head of the list of unused entries, linked by `next`.
     free: u32,
     /// Oldest (or least recently used) and newest entry.
     first: u32,
@@ -38,16 +42,16 @@ pub struct Hash {
 struct Entry {
     addr: u64,
     hash: u32,
-    /// Next in the bucket's chain.
+    /// Next entry in the bucket's chain.
     next: u32,
-    /// Neighbours in order of insertion or use.
+    /// Neighbours in order of insertion (for an LRU: of use).
     before: u32,
     after: u32,
 }
 
-/// What `insert` had to do to make room.
+/// Result of `insert`.
 pub enum Room {
-    /// A new element at this address, zeroed but for its key.
+    /// A new element, zeroed except for its key; the address is that of its value.
     Made(u64),
     /// The map is full.
     Full,
@@ -76,12 +80,12 @@ impl Hash {
         self.len
     }
 
-    /// Whether the next insertion needs an eviction first.
+    /// Returns whether the next insertion must evict an element first.
     pub fn must_evict(&self) -> bool {
         self.lru && self.len >= self.max_entries
     }
 
-    /// The value's address (of CPU 0), if the key is there. Counts as a use for an LRU.
+    /// Returns the address of the key's value (CPU 0's), if present. Counts as a use for an LRU.
     #[inline]
     pub fn lookup(&mut self, mem: &Memory, key: &[u8]) -> Option<u64> {
         let at = self.find(mem, key)?;
@@ -91,7 +95,7 @@ impl Hash {
         Some(self.entries[at as usize].addr + self.value_off)
     }
 
-    /// As `lookup`, without counting as a use: how user space looks.
+    /// As `lookup`, without counting as a use. User space looks up this way.
     pub fn peek(&self, mem: &Memory, key: &[u8]) -> Option<u64> {
         let at = self.find(mem, key)?;
         Some(self.entries[at as usize].addr + self.value_off)
@@ -116,7 +120,7 @@ impl Hash {
         mem.host_slice(entry.addr, self.key_size as usize)
     }
 
-    /// Make an element for a key that is not there.
+    /// Inserts an element for a key that is not present.
     pub fn insert(&mut self, mem: &mut Memory, key: &[u8]) -> Result<Room, OutOfMemory> {
         if self.len >= self.max_entries {
             return Ok(Room::Full);
@@ -140,29 +144,30 @@ impl Hash {
         Ok(Room::Made(addr + self.value_off))
     }
 
-    /// Take the key's element out of the index. The caller releases the value and then calls `free_element`.
+    /// Removes the key's element from the index. The caller releases the value and then calls
+    /// `free_element`.
     pub fn remove(&mut self, mem: &Memory, key: &[u8]) -> Option<u64> {
         let at = self.find(mem, key)?;
         Some(self.unlink(at))
     }
 
-    /// Take out the oldest, for eviction and for clearing.
+    /// Removes the oldest element, for eviction or clearing.
     pub fn remove_first(&mut self) -> Option<u64> {
         (self.first != NIL).then(|| self.unlink(self.first))
     }
 
-    /// Give back the memory of an element that was removed, by its value's address.
+    /// Frees the memory of a removed element, given its value's address.
     pub fn free_element(&self, mem: &mut Memory, value: u64) {
         mem.free(value - self.value_off, self.elem_size);
         mem.give_back(INDEX_BYTES);
     }
 
-    /// Address of the key that belongs to a value.
+    /// Returns the address of the key that belongs to a value.
     pub fn key_addr(&self, value: u64) -> u64 {
         value - self.value_off
     }
 
-    /// Addresses of all values, in order.
+    /// Returns the addresses of all values, in order.
     pub fn values(&self) -> impl Iterator<Item = u64> + '_ {
         let mut at = self.first;
         std::iter::from_fn(move || {
@@ -172,7 +177,7 @@ impl Hash {
         })
     }
 
-    /// The key after this one in iteration order; the first key if this one is absent.
+    /// Returns the key after this one in iteration order; the first key if this one is absent.
     pub fn next_key(&self, mem: &Memory, key: Option<&[u8]>) -> Option<Vec<u8>> {
         let found = key.and_then(|key| self.find(mem, key));
         let at = found.map_or(self.first, |at| self.entries[at as usize].after);
@@ -233,7 +238,7 @@ impl Hash {
         }
     }
 
-    /// Move to the most recently used end.
+    /// Moves an entry to the most recently used end.
     fn touch(&mut self, at: u32) {
         if self.last != at {
             self.cut(at);
@@ -265,8 +270,9 @@ impl Hash {
     }
 }
 
-/// Equality of keys of one length, word by word. `memcmp` reads ahead with masked vector loads, which take hundreds of
-/// nanoseconds where the next page was never touched, as behind a key at the end of a stack.
+/// Compares keys of equal length, word by word. `memcmp` reads ahead with masked vector loads,
+/// which take hundreds of nanoseconds if the next page was never touched, as behind a key at the
+/// end of a stack.
 #[inline]
 fn same_key(a: &[u8], b: &[u8]) -> bool {
     let (mut x, mut y) = (a.chunks_exact(8), b.chunks_exact(8));
@@ -274,7 +280,7 @@ fn same_key(a: &[u8], b: &[u8]) -> bool {
     words && word(x.remainder()) == word(y.remainder())
 }
 
-/// Up to 8 bytes as a number.
+/// Reads up to 8 bytes as a little-endian number.
 #[inline]
 fn word(bytes: &[u8]) -> u64 {
     match bytes.len() {
@@ -284,7 +290,8 @@ fn word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// FxHash over 8-byte words; its upper half, which every bit of the key reaches.
+/// Computes FxHash over 8-byte words and returns its upper half, which depends on every bit of the
+/// key.
 #[inline]
 fn hash_key(key: &[u8]) -> u32 {
     const K: u64 = 0x517c_c1b7_2722_0a95;

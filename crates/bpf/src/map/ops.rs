@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Element operations of maps, by type: what `map->ops` is in the kernel.
+//! Element operations of maps, by type: the kernel's `map->ops`.
 //!
-//! Owns: errnos of lookup, update and delete. Does not: read guest keys (see `helper/map.rs`) or serve user space
-//! (see `user.rs`), except that both come through here.
+//! Owns: errnos of lookup, update and delete.
+//! Does not: read guest keys (see `helper/map.rs`) or serve user space (see `user.rs`); both call
+//! the operations here.
 
 use super::hash::Room;
 use super::value::{Ctx, Source};
@@ -13,17 +14,17 @@ use crate::errno::*;
 use crate::mem::Memory;
 use crate::vm::Vm;
 
-/// Which copies of a per-CPU value an update is for.
+/// Copies of a per-CPU value that an update writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cpus {
-    /// One CPU's, by a program or a user that names it.
+    /// One CPU's copy: an update by a program, or by a user who names the CPU.
     One(u32),
-    /// All, from one value of `stride` bytes per CPU.
+    /// All copies, from a buffer with one value of `stride` bytes per CPU.
     Each,
 }
 
 impl Vm {
-    /// The parts of the machine that map operations need, side by side.
+    /// Borrows the parts of the machine that map operations need, separately.
     pub(crate) fn split_maps(&mut self) -> (&mut MapTable, Ctx<'_>) {
         let ctx = Ctx {
             mem: &mut self.mem,
@@ -35,7 +36,7 @@ impl Vm {
         (&mut self.maps, ctx)
     }
 
-    /// Remove all elements and let go of what the values hold.
+    /// Removes all elements and releases what their values hold.
     pub(crate) fn clear_map(&mut self, id: MapId) {
         let (maps, mut ctx) = self.split_maps();
         if let Some(map) = maps.get_mut(id) {
@@ -54,7 +55,8 @@ impl Map {
         matches!(self.def.map_type, map_type::ARRAY_OF_MAPS | map_type::HASH_OF_MAPS)
     }
 
-    /// Address of the value as `cpu` sees it, or 0. For a map of maps: the inner map, or 0.
+    /// Returns the address of the value as `cpu` sees it, or 0. For a map of maps: that of the
+    /// inner map, or 0.
     #[inline]
     pub(crate) fn lookup(&mut self, mem: &Memory, key: &[u8], cpu: u32) -> u64 {
         let stride = u64::from(self.stride);
@@ -159,7 +161,8 @@ impl Map {
         Ok(())
     }
 
-    /// A zeroed element for a new key; an LRU map makes room by dropping its least recently used element.
+    /// Inserts a zeroed element for a new key. A full LRU map evicts its least recently used
+    /// element first.
     fn insert_hash(&mut self, ctx: &mut Ctx<'_>, key: &[u8]) -> MapResult<u64> {
         let MapKind::Hash(hash) = &mut self.kind else {
             return Err(EINVAL);
@@ -177,7 +180,7 @@ impl Map {
         }
     }
 
-    /// The copies of the value to write, with what to write there.
+    /// Returns the copies of the value to write, each with its source.
     fn parts<'a>(
         &self,
         source: Source<'a>,
@@ -211,7 +214,8 @@ impl Map {
         }
     }
 
-    /// Let go of what an element of a hash holds, and of its memory. It is out of the index already.
+    /// Releases what a hash element holds, and its memory. The element must be out of the index
+    /// already.
     fn drop_element(&mut self, ctx: &mut Ctx<'_>, value: u64) {
         if self.has_special {
             let copies = if self.is_percpu() { ctx.nr_cpus } else { 1 };
@@ -264,7 +268,8 @@ impl Map {
         }
     }
 
-    /// Value of an owner, made on demand: zeroed, then filled from `init`.
+    /// Returns the value of an owner. With `create`, a missing value is allocated, zeroed, and
+    /// filled from `init`.
     pub(crate) fn storage_get(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -306,7 +311,7 @@ impl Map {
     }
 }
 
-/// The index that an array's key is.
+/// Returns the index that an array's key stands for.
 #[inline]
 fn key_index(key: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(key.try_into().ok()?))

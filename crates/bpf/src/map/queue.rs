@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! QUEUE and STACK: values that are only ever copied in and out.
+//! QUEUE and STACK: values that are only copied in and out.
 //!
-//! Owns: their order and capacity. Models: kernel/bpf/queue_stack_maps.c, v7.3. Differs: storage grows with use.
+//! Owns: their order and capacity. Models: kernel/bpf/queue_stack_maps.c, v7.3. Differs: storage
+//! grows with use.
 
 use std::collections::VecDeque;
 
@@ -32,7 +33,8 @@ impl Queue {
         self.len
     }
 
-    /// Makes room for one value more, which is kept when the queue becomes shorter. To be called before `push`.
+    /// Makes room for one more value. The room is kept when the queue shrinks. Must be called
+    /// before `push`.
     pub fn grow(&mut self, mem: &mut Memory) -> MapResult<()> {
         let (room, wanted) = (self.bytes.capacity(), self.bytes.len() + self.value_size);
         if self.len < self.max_entries && wanted > room {
@@ -43,7 +45,7 @@ impl Queue {
         Ok(())
     }
 
-    /// BPF_EXIST replaces the oldest value of a full map.
+    /// Appends a value. With BPF_EXIST, a full map drops its oldest value.
     pub fn push(&mut self, value: &[u8], flags: u64) -> MapResult<()> {
         let replace = flags & update_flag::EXIST != 0;
         if flags & update_flag::NOEXIST != 0 || flags > update_flag::EXIST {
@@ -61,7 +63,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Copy the next value out, and remove it. `-ENOENT` leaves zeroes, as the kernel does.
+    /// Copies the next value out and removes it. If there is none, zeroes the buffer and returns
+    /// ENOENT, as the kernel does.
     pub fn pop(&mut self, out: &mut [u8]) -> MapResult<()> {
         self.peek(out)?;
         if self.stack {

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! RINGBUF (program to user space) and USER_RINGBUF (user space to program): records in order of reservation.
+//! RINGBUF (program to user space) and USER_RINGBUF (user space to program): records in order of
+//! reservation.
 //!
 //! Owns: positions, headers, the busy and discard bits. Does not: wake consumers; they poll.
-//! Models: kernel/bpf/ringbuf.c, v7.3. Differs: the kernel maps the data twice in a row so that a record may wrap; here
-//! the second half is memory of its own, which works because a record is only ever found by its start.
+//! Models: kernel/bpf/ringbuf.c, v7.3.
+//! Differs: the kernel maps the data twice in a row so that a record may wrap around. Here the
+//! second half is separate memory, which works because a record is only ever found by its start.
 
 use super::{MapDef, MapResult};
 use crate::errno::*;
 use crate::mem::{Memory, OutOfMemory, Perm};
 
+/// Header bit: reserved, not yet committed.
 const BUSY: u32 = 1 << 31;
+/// Header bit: committed as discarded; the consumer skips the record.
 const DISCARD: u32 = 1 << 30;
+/// Bytes of a record's header.
 const HEADER: u64 = 8;
-/// RINGBUF_MAX_RECORD_SZ: what a header's length can say.
+/// Largest record in bytes that a header can describe. The kernel's RINGBUF_MAX_RECORD_SZ.
 const RECORD_MAX: u64 = (u32::MAX / 4) as u64;
-/// Largest sample that fits a dynptr.
+/// Largest sample in bytes that fits a dynptr.
 const DYNPTR_MAX: u32 = (1 << 24) - 1;
 
 pub struct Ringbuf {
@@ -22,7 +27,7 @@ pub struct Ringbuf {
     size: u64,
     consumer: u64,
     producer: u64,
-    /// Up to here every record is committed.
+    /// Position up to which every record is committed.
     pending: u64,
 }
 
@@ -37,7 +42,7 @@ impl Ringbuf {
         mem.free_region(self.data, self.size * 2);
     }
 
-    /// Address of a busy record's data, or 0.
+    /// Reserves a record. Returns the address of its data, or 0.
     pub fn reserve(&mut self, mem: &mut Memory, size: u64) -> u64 {
         if size > RECORD_MAX {
             return 0;
@@ -53,13 +58,14 @@ impl Ringbuf {
         }
         let at = self.at(self.producer);
         *mem.host_mut::<u32>(at) = size as u32 | BUSY;
-        // The kernel stores a page offset here, to find the ring from a record; we store the record's own check.
+        // The kernel stores a page offset here, to find the ring from a record. The simulator
+        // stores a check word, by which `owns` recognises records.
         *mem.host_mut::<u32>(at + 4) = check_word(at);
         self.producer = end;
         at + HEADER
     }
 
-    /// Whether `sample` is a record of this ring that was reserved and not committed.
+    /// Returns whether `sample` is a record of this ring that is reserved and not committed.
     pub fn owns(&self, mem: &Memory, sample: u64) -> bool {
         let at = sample.wrapping_sub(HEADER);
         let inside = at.wrapping_sub(self.data) < self.size * 2;
@@ -69,13 +75,13 @@ impl Ringbuf {
             && *mem.host_ref::<u32>(at + 4) == check_word(at)
     }
 
-    /// End a reservation that `owns` has confirmed.
+    /// Ends a reservation that `owns` has confirmed.
     pub fn commit(&mut self, mem: &mut Memory, sample: u64, discard: bool) {
         let header = mem.host_mut::<u32>(sample - HEADER);
         *header = (*header & !BUSY) | if discard { DISCARD } else { 0 };
     }
 
-    /// The next committed record for user space.
+    /// Consumes the next committed record, for user space.
     pub fn consume(&mut self, mem: &Memory) -> Option<Vec<u8>> {
         while self.consumer < self.producer {
             let at = self.at(self.consumer);
@@ -109,7 +115,8 @@ impl Ringbuf {
             if header & BUSY != 0 {
                 break;
             }
-            // A program may have overwritten a header; the position still never passes the producer's.
+            // A program may have overwritten a header. The position still never passes the
+            // producer's.
             self.pending += record_len(header & !DISCARD).min(self.producer - self.pending);
         }
     }
@@ -124,7 +131,7 @@ pub struct UserRingbuf {
     size: u64,
     consumer: u64,
     producer: u64,
-    /// A drain is running; a second one gets -EBUSY.
+    /// Whether a drain is running. A second one gets -EBUSY.
     pub busy: bool,
 }
 
@@ -139,7 +146,7 @@ impl UserRingbuf {
         mem.free_region(self.data, self.size * 2);
     }
 
-    /// User space: append a record. -ENOSPC when it does not fit now, -E2BIG when it never will.
+    /// Appends a record, for user space. ENOSPC if it does not fit now, E2BIG if it never will.
     pub fn produce(&mut self, mem: &mut Memory, record: &[u8]) -> MapResult<()> {
         let size =
             u32::try_from(record.len()).ok().filter(|&size| size <= DYNPTR_MAX).ok_or(E2BIG)?;
@@ -157,7 +164,7 @@ impl UserRingbuf {
         Ok(())
     }
 
-    /// Address and size of the oldest record, which stays until `release`.
+    /// Returns address and size of the oldest record, which stays until `release`.
     pub fn peek(&self, mem: &Memory) -> Option<(u64, u32)> {
         (self.consumer < self.producer).then(|| {
             let at = self.at(self.consumer);
@@ -184,7 +191,7 @@ impl UserRingbuf {
     }
 }
 
-/// Bytes of a record with its header.
+/// Returns the bytes of a record with its header, rounded up to 8.
 fn record_len(size: u32) -> u64 {
     (u64::from(size) + HEADER).next_multiple_of(8)
 }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! TASK_STORAGE and CGRP_STORAGE: one value per owner, freed with it.
+//! TASK_STORAGE and CGRP_STORAGE: one value per owner, freed with the owner.
 //!
-//! Owns: which owner has a value where. Does not: know owners (the host says who is alive and who is gone).
-//! Models: kernel/bpf/bpf_local_storage.c, v7.3. Differs: no accounting against the owner, no per-owner cache.
+//! Owns: the address of each owner's value. Does not: know owners; the host says which are alive
+//! and which are gone.
+//! Models: kernel/bpf/bpf_local_storage.c, v7.3. Differs: no accounting against the owner, no
+//! per-owner cache.
 
 use rustc_hash::FxHashMap;
 
-/// Values by the address of their owner. The map is never iterated as it is: `owners` sorts.
+/// Addresses of values by the address of their owner. The hash map's own order is never used:
+/// `owners` sorts.
 #[derive(Default)]
 pub struct LocalStorage {
     values: FxHashMap<u64, u64>,
@@ -30,7 +33,7 @@ impl LocalStorage {
         self.values.len()
     }
 
-    /// All owners, by address.
+    /// Returns all owners, sorted by address.
     pub fn owners(&self) -> Vec<u64> {
         let mut owners: Vec<u64> = self.values.keys().copied().collect();
         owners.sort_unstable();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The table of all maps of a simulation, and the addresses that programs hold for them.
+//! Table of all maps of a simulation, and the addresses that programs hold for them.
 //!
-//! Owns: map ids and the readable 64-byte objects that stand for `struct bpf_map`. Does not: know map contents.
+//! Owns: map ids and the readable 64-byte objects that stand for `struct bpf_map`. Does not: know
+//! map contents.
 
 use super::{Map, MapId, MapKind};
 use crate::mem::{Memory, OutOfMemory, Perm};
@@ -13,9 +14,9 @@ pub(super) const MAX_MAPS: usize = 1 << 16;
 pub struct MapTable {
     maps: Vec<Option<Map>>,
     area: u64,
-    /// Local storage maps: what a dying owner must be looked up in.
+    /// Local storage maps, which are searched when an owner dies.
     storage: Vec<MapId>,
-    /// Ring buffers: what a record must be looked up in.
+    /// Ring buffers, which are searched for the ring of a record.
     rings: Vec<MapId>,
 }
 
@@ -33,7 +34,7 @@ impl MapTable {
         self.maps.get_mut(id.idx())?.as_mut()
     }
 
-    /// The map that a program means by this pointer.
+    /// Returns the map that a program's pointer stands for.
     #[inline]
     pub(crate) fn by_addr(&mut self, addr: u64) -> Option<&mut Map> {
         let off = addr.wrapping_sub(self.area);
@@ -43,7 +44,8 @@ impl MapTable {
         self.maps.get_mut(usize::try_from(off / OBJECT).ok()?)?.as_mut()
     }
 
-    /// The array that an address lies in, and how many bytes from its beginning.
+    /// Returns the array that an address lies in, and the offset in bytes from the array's
+    /// beginning.
     pub fn array_at(&self, addr: u64) -> Option<(&Map, u64)> {
         self.iter().find_map(|map| match &map.kind {
             MapKind::Array(array) => {
@@ -58,7 +60,7 @@ impl MapTable {
         self.maps.iter().flatten()
     }
 
-    /// The id that the next map will have and the address of its object, or None when the table is full.
+    /// Returns the id of the next map and the address of its object, or None if the table is full.
     pub(super) fn next(&self) -> Option<(MapId, u64)> {
         let at = self.maps.len();
         (at < MAX_MAPS).then(|| (MapId(at as u32), self.area + at as u64 * OBJECT))
@@ -82,7 +84,7 @@ impl MapTable {
         self.maps.get_mut(id.idx())?.take()
     }
 
-    /// The ring buffer that a busy record belongs to.
+    /// Returns the ring buffer that a busy record belongs to.
     pub(crate) fn ring_of(
         &mut self,
         mem: &Memory,
@@ -100,7 +102,7 @@ impl MapTable {
             })
     }
 
-    /// Ids of the local storage maps, in order of creation.
+    /// Returns the ids of the local storage maps, in order of creation.
     pub(crate) fn storage_ids(&self) -> Vec<MapId> {
         self.storage.clone()
     }

@@ -294,7 +294,7 @@ fn ring_buffers_fill_and_drain() {
     let MapKind::Ringbuf(ring) = &mut maps.get_mut(id).expect("map").kind else { panic!("ring") };
     assert_eq!(ring.reserve(ctx.mem, 4096), 0, "never fits with its header");
     for round in 0..50u64 {
-        // Three records of 1000 bytes fit, a fifth would touch the consumer.
+        // Four records of 1000 bytes fit in 4096; a fifth would reach the consumer.
         let records: Vec<u64> = (0..5).map(|_| ring.reserve(ctx.mem, 1000)).collect();
         assert!(
             records[..4].iter().all(|&at| at != 0) && records[4] == 0,
@@ -364,7 +364,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// A hash is a map with a capacity, in order of insertion.
+    /// A hash behaves like a map with a capacity, in order of insertion.
     #[test]
     fn hash_agrees_with_a_model(steps in prop::collection::vec(step(), 0..200), key_size in 1..20u32) {
         let (mut h, instance) = host();

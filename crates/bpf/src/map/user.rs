@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Maps as user space has them: `bpf(2)`, mmap, ring buffer and arena access by a scheduler's frontend.
+//! User-space view of maps: `bpf(2)`, mmap, ring buffer and arena access by a scheduler's
+//! user-space part.
 //!
 //! Owns: buffer sizes and errnos of the syscall's map commands. Does not: model file descriptors.
-//! After operations that can drop a reference or a timer, call `vm::settle`; the next invocation does it too.
+//!
+//! After an operation that may drop a reference or a timer, call `vm::settle`; the next invocation
+//! does so too.
 
 use super::ops::Cpus;
 use super::value::Source;
@@ -16,7 +19,8 @@ impl Vm {
         self.maps.get(id)
     }
 
-    /// Bytes that user space exchanges per value: per-CPU maps have 8-byte-aligned copies for every CPU.
+    /// Returns the bytes that user space exchanges per value. Per-CPU maps exchange one copy per
+    /// CPU, each padded to 8 bytes.
     pub fn map_value_len(&self, id: MapId) -> MapResult<usize> {
         let map = self.maps.get(id).ok_or(EBADF)?;
         Ok(if map.is_percpu() {
@@ -26,7 +30,8 @@ impl Vm {
         })
     }
 
-    /// Address and length of the values of an array, or of an arena's pages: what mmap gives.
+    /// Returns address and length of the memory that mmap gives: an array's values or an arena's
+    /// pages.
     pub fn map_area(&self, id: MapId) -> MapResult<(u64, u64)> {
         match &self.maps.get(id).ok_or(EBADF)?.kind {
             MapKind::Array(array) => Ok((array.base, array.len())),
@@ -35,7 +40,7 @@ impl Vm {
         }
     }
 
-    /// BPF_MAP_FREEZE: no more updates from user space. A read-only section becomes readable only.
+    /// Models BPF_MAP_FREEZE: refuses later updates from user space.
     pub fn freeze_map(&mut self, id: MapId) -> MapResult<()> {
         self.maps.get_mut(id).ok_or(EBADF)?.frozen = true;
         Ok(())
@@ -65,7 +70,7 @@ impl Vm {
         Ok(out)
     }
 
-    /// One CPU's copy of a per-CPU value.
+    /// Returns one CPU's copy of a per-CPU value.
     pub fn map_lookup_cpu(&self, id: MapId, key: &[u8], cpu: u32) -> MapResult<Vec<u8>> {
         let map = self.maps.get(id).filter(|map| map.is_percpu()).ok_or(EINVAL)?;
         if cpu >= self.nr_cpus {
@@ -96,7 +101,7 @@ impl Vm {
         map.update(&mut ctx, key, Source::Bytes(value), flags, Cpus::Each)
     }
 
-    /// Write one CPU's copy of a per-CPU value.
+    /// Writes one CPU's copy of a per-CPU value.
     pub fn map_update_cpu(
         &mut self,
         id: MapId,
@@ -129,7 +134,7 @@ impl Vm {
         map.delete(&mut ctx, key)
     }
 
-    /// The key after this one; the first for None or a key that is not there. ENOENT at the end.
+    /// Returns the key after this one; the first key for None or an unknown key; ENOENT at the end.
     pub fn map_next_key(&self, id: MapId, key: Option<&[u8]>) -> MapResult<Vec<u8>> {
         let map = self.maps.get(id).ok_or(EBADF)?;
         match &map.kind {
@@ -148,7 +153,7 @@ impl Vm {
         }
     }
 
-    /// All keys of a map, in its order.
+    /// Returns all keys of a map, in the map's order.
     pub fn map_keys(&self, id: MapId) -> MapResult<Vec<Vec<u8>>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         loop {
@@ -160,7 +165,7 @@ impl Vm {
         }
     }
 
-    /// BPF_MAP_LOOKUP_AND_DELETE_ELEM of a queue or stack.
+    /// Models BPF_MAP_LOOKUP_AND_DELETE_ELEM for a queue or stack.
     pub fn map_pop(&mut self, id: MapId) -> MapResult<Vec<u8>> {
         let map = self.maps.get_mut(id).ok_or(EBADF)?;
         let MapKind::Queue(queue) = &mut map.kind else {
@@ -170,7 +175,7 @@ impl Vm {
         queue.pop(&mut out).map(|()| out)
     }
 
-    /// Elements of a hash, queue or storage map; the size of an array.
+    /// Returns the number of elements of a hash, queue or storage map, or the size of an array.
     pub fn map_len(&self, id: MapId) -> MapResult<u64> {
         Ok(match &self.maps.get(id).ok_or(EBADF)?.kind {
             MapKind::Array(array) => array.entries.into(),
@@ -181,7 +186,7 @@ impl Vm {
         })
     }
 
-    /// Put a map into a map of maps. Its type and sizes must be those of the template.
+    /// Puts a map into a map of maps. The inner map's type and sizes must match the template.
     pub fn map_set_inner(&mut self, outer: MapId, key: &[u8], inner: MapId) -> MapResult<()> {
         let template = self.maps.get(outer).and_then(|map| map.def.inner.clone()).ok_or(EINVAL)?;
         let target = self.maps.get(inner).ok_or(EBADF)?;
@@ -221,7 +226,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Set a target of tail calls.
+    /// Sets a target of tail calls.
     pub fn prog_array_set(&mut self, id: MapId, index: u32, func: FuncId) -> MapResult<()> {
         let map = self.maps.get_mut(id).ok_or(EBADF)?;
         let MapKind::Progs(progs) = &mut map.kind else {
@@ -234,7 +239,7 @@ impl Vm {
         Ok(())
     }
 
-    /// The next committed record of a RINGBUF.
+    /// Consumes the next committed record of a RINGBUF.
     pub fn ringbuf_consume(&mut self, id: MapId) -> MapResult<Option<Vec<u8>>> {
         let map = self.maps.get_mut(id).ok_or(EBADF)?;
         let MapKind::Ringbuf(ring) = &mut map.kind else {
@@ -243,7 +248,7 @@ impl Vm {
         Ok(ring.consume(&self.mem))
     }
 
-    /// Append a record to a USER_RINGBUF.
+    /// Appends a record to a USER_RINGBUF.
     pub fn user_ringbuf_produce(&mut self, id: MapId, record: &[u8]) -> MapResult<()> {
         let map = self.maps.get_mut(id).ok_or(EBADF)?;
         let MapKind::UserRingbuf(ring) = &mut map.kind else {
@@ -252,7 +257,8 @@ impl Vm {
         ring.produce(&mut self.mem, record)
     }
 
-    /// Value of a task or cgroup in a storage map, by the owner's address.
+    /// Returns the address of a task's or cgroup's value in a storage map, given the owner's
+    /// address.
     pub fn storage_lookup(&self, id: MapId, owner: u64) -> MapResult<u64> {
         match &self.maps.get(id).ok_or(EBADF)?.kind {
             MapKind::Storage(_, storage) => storage.get(owner).ok_or(ENOENT),
@@ -260,7 +266,7 @@ impl Vm {
         }
     }
 
-    /// Set the value of an owner that the caller knows to be alive.
+    /// Sets the value of an owner. The caller has checked that the owner is alive.
     pub fn storage_update(&mut self, id: MapId, owner: u64, value: &[u8]) -> MapResult<()> {
         let (maps, mut ctx) = self.split_maps();
         let map = maps.get_mut(id).ok_or(EBADF)?;
@@ -277,7 +283,8 @@ impl Vm {
         maps.get_mut(id).ok_or(EBADF)?.storage_delete(&mut ctx, owner)
     }
 
-    /// Allocate pages of an arena: at an address of it, or anywhere for 0. The address of the first page.
+    /// Allocates pages of an arena at an address, or anywhere for 0. Returns the address of the
+    /// first page.
     pub fn arena_alloc(&mut self, id: MapId, addr: u64, pages: u32) -> MapResult<u64> {
         let map = self.maps.get_mut(id).ok_or(EBADF)?;
         let MapKind::Arena(arena) = &mut map.kind else {
@@ -286,7 +293,7 @@ impl Vm {
         arena.alloc(&mut self.mem, addr, pages).ok_or(ENOMEM)
     }
 
-    /// User space touches arena memory: pages that are missing are allocated, as by a page fault.
+    /// Accesses arena memory from user space: missing pages are allocated, as by a page fault.
     pub fn arena_touch(&mut self, id: MapId, addr: u64, len: u64) -> MapResult<()> {
         let map = self.maps.get_mut(id).ok_or(EBADF)?;
         let MapKind::Arena(arena) = &mut map.kind else {
@@ -295,7 +302,8 @@ impl Vm {
         arena.fault_in(&mut self.mem, addr, len)
     }
 
-    /// Write to a mapped array or to kernel-internal memory as user space or the loader may, whatever programs may.
+    /// Writes to readable guest memory as user space or the loader may, even where programs may not
+    /// write.
     pub fn poke(&mut self, addr: u64, bytes: &[u8]) -> MapResult<()> {
         let readable = self.mem.allows(addr, bytes.len() as u64, crate::fault::Access::Load);
         if !readable || self.mem.perm(addr) == Perm::None {
@@ -321,7 +329,7 @@ impl Vm {
         }
     }
 
-    /// One CPU's copy, given the copy of CPU 0.
+    /// Returns the address of one CPU's copy, given that of CPU 0.
     fn copy_addr(&self, map: &Map, key: &[u8], value: u64, cpu: u32) -> MapResult<u64> {
         match &map.kind {
             MapKind::Array(array) => {

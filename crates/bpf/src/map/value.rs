@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Values with fields that the kernel manages: copying around them, and letting go of what they hold.
+//! Values with fields that the kernel manages: copying around these fields, and releasing what they
+//! hold.
 //!
-//! Owns: `copy_map_value()` and `bpf_obj_free_fields()` of v7.3, in our words. Does not: find values.
+//! Owns: the equivalents of `copy_map_value()` and `bpf_obj_free_fields()` of v7.3. Does not: find
+//! values.
 
 use super::{Dropped, MapDef, SpecialField, SpecialKind};
 use crate::kfunc::Objects;
@@ -9,7 +11,7 @@ use crate::mem::Memory;
 use crate::timer::Timers;
 use crate::vm::{InstanceId, KptrKind};
 
-/// Everything a map operation may touch besides the map.
+/// Everything that a map operation may access besides the map.
 pub(crate) struct Ctx<'v> {
     pub mem: &'v mut Memory,
     pub timers: &'v mut Timers,
@@ -18,23 +20,24 @@ pub(crate) struct Ctx<'v> {
     pub nr_cpus: u32,
 }
 
-/// Where a new value comes from.
+/// Source of a new value.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
-    /// Guest memory that is known to be readable over the whole value.
+    /// Guest memory that has been checked to be readable over the whole value.
     Guest(u64),
     Bytes(&'a [u8]),
     Zero,
 }
 
 impl Ctx<'_> {
-    /// Let go of what a value holds and give it new contents; managed fields start over as zero.
+    /// Releases what a value holds and gives it new contents. Managed fields are zeroed.
     pub fn replace(&mut self, owner: InstanceId, def: &MapDef, at: u64, source: Source<'_>) {
         self.release(owner, &def.special, at);
         self.fill(def, at, source);
     }
 
-    /// New contents for a value that stays, as in an array: timers are cancelled, references stay.
+    /// Gives new contents to a value that stays, such as an array's. Timers are cancelled,
+    /// references stay.
     pub fn overwrite(&mut self, def: &MapDef, at: u64, source: Source<'_>) {
         self.fill(def, at, source);
         for field in def.special.iter().filter(|field| field.kind == SpecialKind::Timer) {
@@ -44,7 +47,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// Copy a value except for its managed fields.
+    /// Copies a value except for its managed fields.
     pub fn fill(&mut self, def: &MapDef, at: u64, source: Source<'_>) {
         let mut start = 0;
         for field in &def.special {
@@ -70,7 +73,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// Let go of what the managed fields of a value (or object) at `at` hold, and zero them.
+    /// Releases what the managed fields of a value (or object) at `at` hold, and zeroes them.
     pub fn release(&mut self, owner: InstanceId, special: &[SpecialField], at: u64) {
         for field in special {
             let addr = at + u64::from(field.offset);
@@ -85,7 +88,8 @@ impl Ctx<'_> {
                     let nodes = self.objects.clear_list(addr);
                     self.release_nodes(owner, local_type, node_offset, nodes);
                 }
-                // A lock word keeps its state; the others hold nothing.
+                // A lock word keeps its state. The other kinds below hold no reference and are only
+                // zeroed.
                 SpecialKind::SpinLock | SpecialKind::ResSpinLock => continue,
                 SpecialKind::Untrusted | SpecialKind::RbNode | SpecialKind::ListNode => {}
                 SpecialKind::Refcount | SpecialKind::Opaque { .. } => {}
@@ -95,7 +99,8 @@ impl Ctx<'_> {
     }
 
     fn release_timer(&mut self, addr: u64) {
-        // The first word of a timer is its id plus one; trust it only if the timer agrees.
+        // The first word of a timer is its id plus one. Programs may have overwritten it, so it
+        // counts only if that timer has this address.
         let word = *self.mem.host_ref::<u64>(addr);
         let Some(id) = crate::timer::id_of_word(word) else {
             return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Access to linear memory: checked by permission for programs, kept in range for the simulator's own structures.
+//! Access to linear memory: checked by permission for programs, by range for the simulator's own
+//! structures.
 //!
 //! Owns: the fast path of a guest load and store. Does not: allocate.
 
@@ -8,18 +9,20 @@ use bytemuck::{AnyBitPattern, NoUninit, Pod};
 use super::{ASK, GUEST_BASE, LOAD, Memory, PAGE, PAGE_SHIFT, STORE, TAIL, WORD};
 use crate::fault::{Access, MemFault};
 
-/// The raw form of a memory that the interpreter keeps in registers during one stretch of execution. The memory
-/// never moves, and whoever holds a window also holds (through the host) the memory itself.
+/// A raw view of a memory, which the interpreter keeps in registers during one stretch of
+/// execution. The memory never moves, and the holder of a window also holds the memory itself
+/// (through the host).
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     base: *mut u8,
     perms: *const u8,
-    /// Size less 8, so that one comparison keeps an 8-byte access inside. The last page is a guard anyway.
+    /// Size less 8, so that one comparison keeps an 8-byte access inside. The last page is a guard
+    /// and loses nothing.
     limit: u64,
 }
 
 impl Window {
-    /// Load a `T` (at most 8 bytes), or None if the fast path cannot.
+    /// Loads a `T` (at most 8 bytes). Returns None if the slow path must do it.
     #[inline(always)]
     pub fn load<T: Copy>(&self, addr: u64) -> Option<T> {
         let off = self.offset_if::<T>(addr, LOAD)?;
@@ -27,7 +30,7 @@ impl Window {
         Some(unsafe { self.base.add(off as usize).cast::<T>().read_unaligned() })
     }
 
-    /// Store a `T` (at most 8 bytes); false if the fast path cannot.
+    /// Stores a `T` (at most 8 bytes). Returns false if the slow path must do it.
     #[inline(always)]
     pub fn store<T: Copy>(&self, addr: u64, value: T) -> bool {
         let Some(off) = self.offset_if::<T>(addr, STORE) else {
@@ -38,14 +41,14 @@ impl Window {
         true
     }
 
-    /// Offset of an access that stays on one page which allows it.
+    /// Returns the offset of an access that lies on one page whose permission allows it.
     #[inline(always)]
     fn offset_if<T>(&self, addr: u64, need: u8) -> Option<u64> {
         let off = addr.wrapping_sub(GUEST_BASE);
         if off >= self.limit || (off & (PAGE - 1)) > PAGE - size_of::<T>() as u64 {
             return None;
         }
-        // SAFETY: off is below the size of the memory, and the table has a byte for each of its pages.
+        // SAFETY: off is below the size of the memory, and the table has a byte for each page.
         let perm = unsafe { *self.perms.add((off >> PAGE_SHIFT) as usize) };
         (perm & need != 0).then_some(off)
     }
@@ -56,19 +59,21 @@ impl Memory {
         Window { base: self.base, perms: self.perms, limit: self.size - 8 }
     }
 
-    /// Where the memory and the permissions of its pages begin, for machine code. They never move.
+    /// Returns the addresses of the memory and of its page permissions, for machine code. Neither
+    /// ever moves.
     pub(crate) fn raw(&self) -> (*mut u8, *const u8) {
         (self.base, self.perms)
     }
 
-    /// Read as a program may: any alignment, every page must be readable.
+    /// Reads a value as a program may: at any alignment, if every page is readable.
     pub fn read<T: AnyBitPattern>(&self, addr: u64) -> Result<T, MemFault> {
         let ptr = self.check(addr, size_of::<T>() as u64, Access::Load)?;
         // SAFETY: the range was checked, and any bits are a T.
         Ok(unsafe { ptr.cast::<T>().read_unaligned() })
     }
 
-    /// Write as a program may: every page must be writable. Kernel structures are not.
+    /// Writes a value as a program may: if every page is writable. Pages of kernel structures are
+    /// not.
     pub fn write<T: NoUninit>(&mut self, addr: u64, value: T) -> Result<(), MemFault> {
         let ptr = self.check(addr, size_of::<T>() as u64, Access::Store)?;
         // SAFETY: the range was checked; writing initialised bytes is sound for any memory.
@@ -88,13 +93,13 @@ impl Memory {
         Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len as usize) })
     }
 
-    /// Whether a program may make this access.
+    /// Returns whether a program may make this access.
     #[inline]
     pub fn allows(&self, addr: u64, len: u64, access: Access) -> bool {
         self.check(addr, len, access).is_ok()
     }
 
-    /// Copy within guest memory, checked like a load and a store. The ranges may overlap.
+    /// Copies within guest memory, checked like a load and a store. The ranges may overlap.
     pub fn copy(&mut self, dst: u64, src: u64, len: u64) -> Result<(), MemFault> {
         let from = self.check(src, len, Access::Load)?;
         let to = self.check(dst, len, Access::Store)?;
@@ -103,7 +108,8 @@ impl Memory {
         Ok(())
     }
 
-    /// The bytes of a C string without its NUL: at most `max` bytes are looked at.
+    /// Returns the bytes of a C string without its NUL, or its first `max` bytes if they contain no
+    /// NUL.
     pub fn c_str(&self, addr: u64, max: u64) -> Result<&[u8], MemFault> {
         let mut len = 0;
         while len < max {
@@ -124,7 +130,7 @@ impl Memory {
         let need = if access == Access::Load { LOAD } else { STORE };
         let on_one_page = len <= PAGE && off % PAGE <= PAGE - len;
         if on_one_page && off < self.size && self.perm_byte(off >> PAGE_SHIFT) & need != 0 {
-            // SAFETY: the page is inside the mapping, and off + len on it.
+            // SAFETY: the whole access lies on this page, which is inside the mapping.
             return Ok(unsafe { self.base.add(off as usize) });
         }
         self.check_pages(addr, len, access)
@@ -148,17 +154,19 @@ impl Memory {
     }
 }
 
-/// Our own address or length was wrong.
+/// Panics: the simulator itself used a wrong address or length.
 #[cold]
 #[inline(never)]
 fn bad_host_access(addr: u64, len: u64) -> ! {
     panic!("host access of {len} bytes at {addr:#x}: not aligned, or outside the memory")
 }
 
-/// The simulator's own view: no permissions, but range and alignment are our own invariants, so they are asserted.
+/// Access to the simulator's own structures. Permissions do not apply; range and alignment are
+/// invariants of the simulator and are asserted.
 impl Memory {
     pub fn host_ref<T: Pod>(&self, addr: u64) -> &T {
-        // SAFETY: `host_ptr` asserts range and alignment; T accepts any bits; the borrow of self keeps writers away.
+        // SAFETY: `host_ptr` asserts range and alignment; T accepts any bits; the borrow of self
+        // keeps writers away.
         unsafe { &*self.host_ptr::<T>(addr, 1) }
     }
 
@@ -167,16 +175,17 @@ impl Memory {
         unsafe { &mut *self.host_ptr::<T>(addr, 1) }
     }
 
-    /// As `host_mut`, of a structure at an address that the simulator keeps and no program gave: it is masked instead of
-    /// checked, which is half as long, and a context switch has some forty. That the mask changes nothing is checked with
-    /// debug assertions, in all tests.
+    /// As `host_mut`, for a structure at an address that the simulator keeps and that no program
+    /// supplied. The address is masked instead of checked, which takes half as long; a context
+    /// switch makes about forty such accesses. Debug assertions, on in all tests, check that the
+    /// mask changes nothing.
     #[inline(always)]
     pub fn own_mut<T: Pod>(&mut self, addr: u64) -> &mut T {
         // SAFETY: `own_ptr` leads to an aligned T inside the mapping; the rest is as in `host_mut`.
         unsafe { &mut *self.own_ptr::<T>(addr) }
     }
 
-    /// The same to read, or to have fetched.
+    /// As `own_mut`, for reading or prefetching.
     #[inline(always)]
     pub fn own_ref<T: Pod>(&self, addr: u64) -> &T {
         // SAFETY: as in `own_mut`, and the borrow of self keeps writers away.
@@ -193,7 +202,7 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.host_ptr::<T>(addr, n), n) }
     }
 
-    /// Copy between places of our own; the ranges may overlap.
+    /// Copies between the simulator's own structures. The ranges may overlap.
     pub fn host_copy(&mut self, dst: u64, src: u64, len: usize) {
         let from = self.host_ptr::<u8>(src, len);
         let to = self.host_ptr::<u8>(dst, len);
@@ -201,7 +210,7 @@ impl Memory {
         unsafe { std::ptr::copy(from, to, len) };
     }
 
-    /// `n` 64-bit words, as of a cpumask.
+    /// Returns `n` 64-bit words, such as those of a cpumask.
     #[inline(always)]
     pub fn words(&self, addr: u64, n: usize) -> &[u64] {
         self.host_slice(addr, n)
@@ -216,8 +225,8 @@ impl Memory {
         const { assert!(size_of::<T>() as u64 <= TAIL && align_of::<T>() as u64 <= WORD) };
         debug_assert!(!self.host_ptr::<T>(addr, 1).is_null() && addr.is_multiple_of(WORD));
         let off = addr & self.mask;
-        // SAFETY: the size is a power of two, so the offset is inside, and behind the end there are `TAIL` bytes more; it is
-        // a multiple of WORD.
+        // SAFETY: the size is a power of two, so the masked offset is inside and a multiple of
+        // WORD; `TAIL` more bytes are mapped beyond the end.
         unsafe { self.base.add(off as usize).cast::<T>() }
     }
 
@@ -233,7 +242,8 @@ impl Memory {
         unsafe { self.base.add(off as usize).cast::<T>() }
     }
 
-    /// The host agreed to a guest store to kernel memory: do it without asking permission again.
+    /// Performs a guest store to kernel memory that the host has agreed to, without asking it
+    /// again.
     pub(crate) fn write_agreed(&mut self, addr: u64, bytes: &[u8]) -> Result<(), MemFault> {
         let off = addr.wrapping_sub(GUEST_BASE);
         let len = bytes.len() as u64;

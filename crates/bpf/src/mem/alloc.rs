@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Allocation in linear memory: slabs of size classes, page regions with guards, arena windows.
 //!
-//! Owns: which bytes are in use. Same calls in the same order give the same addresses on every machine.
+//! Owns: the record of which bytes are in use. The same calls in the same order give the same
+//! addresses on every machine.
 //! Does not: shrink; freed memory is kept for the next allocation of its class or length.
 
 use std::collections::BTreeMap;
@@ -12,25 +13,26 @@ use super::{
     ARENA_WINDOW, ArenaRange, GUEST_BASE, Memory, OutOfMemory, PAGE, PAGE_SHIFT, Perm, reserve,
 };
 
-/// Object sizes of the slabs. Each divides into 64 KiB with little waste.
+/// Object sizes of the slabs in bytes. A slab of 64 KiB holds many of each with little waste.
 const CLASSES: [u64; 18] =
     [8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192];
 const SLAB: u64 = 64 << 10;
-/// Slabs exist once per permission that small objects can have.
+/// Permissions that small objects can have. Each has slabs of its own.
 const POOLS: [Perm; 2] = [Perm::ReadWrite, Perm::Kernel];
 
 pub(super) struct Allocator {
-    /// Next fresh heap page; the first page stays a guard.
+    /// Number of the next fresh heap page. Page 0 stays a guard.
     heap_page: u64,
-    /// Lowest page of the arenas so far.
+    /// Number of the lowest page of any arena window so far.
     arena_page: u64,
-    /// Class of the slab that a page belongs to, plus one; 0 for pages of regions.
+    /// Indexed by page: index of its slab's class (of the pool and size) plus one; 0 for pages of
+    /// regions.
     class_of_page: MmapMut,
-    /// Free objects, most recently freed last: [pool][class].
+    /// Free objects by pool and class, most recently freed last.
     free: [[Vec<u64>; CLASSES.len()]; POOLS.len()],
-    /// The part of the newest slab that was never handed out: (next, end).
+    /// Unused part of the newest slab by pool and class: (next address, end).
     fresh: [[(u64, u64); CLASSES.len()]; POOLS.len()],
-    /// Freed regions by number of pages.
+    /// Addresses of freed regions by number of pages.
     free_regions: BTreeMap<u64, Vec<u64>>,
     free_windows: Vec<u64>,
 }
@@ -50,19 +52,22 @@ impl Allocator {
 }
 
 impl Memory {
-    /// Zeroed memory that programs may write. `align` is a power of two of at most 4096. Free it with `free`.
+    /// Allocates zeroed memory that programs may write. `align` is a power of two of at most 4096.
+    /// `free` frees it.
     pub fn alloc(&mut self, size: u64, align: u64) -> Result<u64, OutOfMemory> {
         self.alloc_in(0, size, align)
     }
 
-    /// Zeroed memory for a structure of the simulated kernel: programs may read it.
+    /// Allocates zeroed memory for a structure of the simulated kernel, which programs may only
+    /// read.
     pub fn alloc_kernel(&mut self, size: u64, align: u64) -> Result<u64, OutOfMemory> {
         self.alloc_in(1, size, align)
     }
 
     fn alloc_in(&mut self, pool: usize, size: u64, align: u64) -> Result<u64, OutOfMemory> {
         assert!(align.is_power_of_two() && align <= PAGE, "alignment {align}");
-        // A class is aligned to the largest power of two that divides it, so ask for a multiple of `align`.
+        // A class is aligned to the largest power of two that divides it, so the size must be a
+        // multiple of `align`.
         let need = size.max(1).checked_next_multiple_of(align).ok_or(self.exhausted(size))?;
         if need > self.size {
             return Err(self.exhausted(size));
@@ -95,8 +100,9 @@ impl Memory {
         Ok(addr)
     }
 
-    /// Give back what `alloc`, `alloc_kernel` or `alloc_region` returned, with the size that was asked for.
-    /// The contents stay readable until the memory is reused, as after `kfree`; a large region is unmapped.
+    /// Frees memory from `alloc`, `alloc_kernel` or `alloc_region`, given the size that was
+    /// requested. The contents stay readable until the memory is reused, as after `kfree`; a region
+    /// is unmapped.
     pub fn free(&mut self, addr: u64, size: u64) {
         let off = addr.wrapping_sub(GUEST_BASE);
         assert!(self.in_range(off, size), "free of {size} bytes at {addr:#x}");
@@ -109,7 +115,7 @@ impl Memory {
         }
     }
 
-    /// Whole zeroed pages with an unmapped page before and after.
+    /// Allocates whole zeroed pages with an unmapped page before and after.
     pub fn alloc_region(&mut self, len: u64, perm: Perm) -> Result<u64, OutOfMemory> {
         if len > self.size {
             return Err(self.exhausted(len));
@@ -125,7 +131,8 @@ impl Memory {
         Ok(addr)
     }
 
-    /// As `alloc_region`, for a table that is used little by little: who uses it counts what is used.
+    /// As `alloc_region`, for a table that fills gradually: the pages are not charged to the run,
+    /// and the caller charges what it uses.
     pub fn reserve_region(&mut self, len: u64, perm: Perm) -> Result<u64, OutOfMemory> {
         let pages = len.div_ceil(PAGE).max(1);
         let addr = self.take_pages(pages, 1)?;
@@ -133,12 +140,12 @@ impl Memory {
         Ok(addr)
     }
 
-    /// Of this range much will be used at once: the host may back it with huge pages, so that its address cache
-    /// reaches further. One that cannot does nothing.
+    /// Tells the host that most of this range will be used soon, so that it may back it with huge
+    /// pages and spare TLB entries. Does nothing where the host has none.
     pub fn expect_use(&mut self, addr: u64, len: u64) {
         let off = addr.wrapping_sub(GUEST_BASE);
         assert!(self.in_range(off, len), "{len} bytes at {addr:#x}: outside the memory");
-        // A hint: where it is refused, pages are small as before.
+        // Only a hint: if the host refuses it, the pages stay small.
         let _refused = self.advise_huge(off as usize, len as usize);
     }
 
@@ -152,15 +159,16 @@ impl Memory {
         Ok(())
     }
 
-    /// As `alloc_region`, with the end of the contents (rounded up to 8) at the end of the last page, so that
-    /// running past the end faults. The address is aligned to 8.
+    /// As `alloc_region`, but the contents (rounded up to 8 bytes) end at the end of the last page,
+    /// so that an access beyond them faults. The address is aligned to 8.
     pub fn alloc_region_end_aligned(&mut self, len: u64, perm: Perm) -> Result<u64, OutOfMemory> {
         let len = len.max(1).checked_next_multiple_of(8).ok_or(self.exhausted(len))?;
         let addr = self.alloc_region(len, perm)?;
         Ok(addr + (len.next_multiple_of(PAGE) - len))
     }
 
-    /// Give back a region, by the address and length that were asked for. Its pages read as zero when reused.
+    /// Frees a region by its address and the length that was requested. Its pages read as zero when
+    /// reused.
     pub fn free_region(&mut self, addr: u64, len: u64) {
         let start = addr & !(PAGE - 1);
         let pages = len.div_ceil(PAGE).max(1);
@@ -170,7 +178,8 @@ impl Memory {
         self.alloc.free_regions.entry(pages).or_default().push(start);
     }
 
-    /// A window of 4 GiB for an arena of `pages` pages. Its pages have no permission until allocated.
+    /// Reserves a 4 GiB window for an arena of `pages` pages. A page has no permission until it is
+    /// allocated.
     pub fn reserve_arena(&mut self, pages: u64) -> Result<u64, OutOfMemory> {
         assert!(pages <= ARENA_WINDOW >> PAGE_SHIFT, "arena of {pages} pages");
         let window = match self.alloc.free_windows.pop() {
@@ -202,7 +211,7 @@ impl Memory {
         self.alloc.free_windows.push(window);
     }
 
-    /// Make one page of an arena readable and writable; it reads as zero.
+    /// Makes one page of an arena readable and writable. It reads as zero.
     pub fn alloc_arena_page(&mut self, addr: u64) -> Result<(), OutOfMemory> {
         self.take(PAGE)?;
         self.set_perm(addr, PAGE, Perm::ReadWrite);
@@ -217,7 +226,7 @@ impl Memory {
         self.discard(addr, 1);
     }
 
-    /// `pages` fresh heap pages, followed by `guard` unmapped ones. The page before is a guard or a full slab's end.
+    /// Takes `pages` fresh heap pages, with `guard` unmapped pages before and after them.
     fn take_pages(&mut self, pages: u64, guard: u64) -> Result<u64, OutOfMemory> {
         let first = self.alloc.heap_page + guard;
         let end = first.checked_add(pages).and_then(|end| end.checked_add(guard));
@@ -234,7 +243,7 @@ impl Memory {
         OutOfMemory::Exhausted { size, limit: self.size }
     }
 
-    /// Forget the contents of whole pages: they read as zero from now on.
+    /// Clears whole pages: they read as zero from now on.
     fn discard(&mut self, addr: u64, pages: u64) {
         let off = (addr - GUEST_BASE) as usize;
         let len = (pages * PAGE) as usize;
@@ -242,8 +251,9 @@ impl Memory {
             self.host_slice_mut::<u8>(addr, len).fill(0);
             return;
         }
-        // SAFETY: the mapping is private and anonymous, so dropped pages read as zero; no reference into it is
-        // alive while self is borrowed exclusively; offset and length are page-aligned and inside (asserted above).
+        // SAFETY: the mapping is private and anonymous, so dropped pages read as zero; no reference
+        // into it is alive while self is borrowed exclusively; offset and length are page-aligned
+        // and inside the mapping (`set_perm` asserts it).
         let dropped = unsafe {
             self._data.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, off, len)
         };

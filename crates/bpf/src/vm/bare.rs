@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A host without a kernel: time stands still, one task exists, and everything it is told is written down.
+//! A host without a kernel: time stands still, one task exists, and every call into the host is
+//! recorded.
 //!
 //! For tests, examples, benchmarks and fuzzing of programs that need no kernel functions.
 
@@ -15,7 +16,8 @@ use crate::map::LocalTypes;
 use crate::mem::OutOfMemory;
 use crate::timer::TimerId;
 
-/// Public fields: set what programs shall see, read what happened.
+/// A host without a kernel. Callers set its public fields before a run and read its records
+/// afterwards.
 pub struct BareHost {
     pub vm: Vm,
     pub now_ns: u64,
@@ -27,17 +29,18 @@ pub struct BareHost {
     pub dead_owners: Vec<u64>,
     pub printed: Vec<String>,
     pub locks: Vec<(u64, bool)>,
-    /// Armed timers: id, expiry, CPU. Cancelled ones are gone.
+    /// Armed timers: id, expiry in nanoseconds, CPU. Cancelled timers are removed.
     pub timers: Vec<(TimerId, u64, Option<u32>)>,
     pub released: Vec<(KptrKind, u64)>,
-    /// What kfunc calls return, by id; others are faults.
+    /// Results of kfunc calls, by id. Calls of other kfuncs fault.
     pub kfuncs: Vec<(KfuncId, u64)>,
     pub kfunc_calls: Vec<(KfuncId, [u64; 5])>,
-    /// The frames that led to each call of a kfunc, one that runs a program after it has.
+    /// Backtrace of each kfunc call. A kfunc that runs a program records its own after the program
+    /// has run.
     pub traces: Vec<Vec<Place>>,
-    /// A kfunc that panics, as a mistake of the simulator's own would.
+    /// Kfunc that panics, as a bug of the simulator would.
     pub panics: Option<KfuncId>,
-    /// A kfunc that runs a program, as dispatching to a child scheduler does.
+    /// Kfunc that runs a program, as dispatching to a child scheduler does.
     pub nested: Option<(KfuncId, InstanceId, FuncId)>,
 }
 
@@ -65,7 +68,7 @@ impl BareHost {
         })
     }
 
-    /// Give an instance its code, from a text for `insn::asm`.
+    /// Gives an instance its code, from a text for `insn::asm`.
     pub fn install_text(
         &mut self,
         instance: InstanceId,
@@ -86,7 +89,7 @@ impl BareHost {
         self.traces.extend(site.map(|site| self.vm.backtrace(site)));
     }
 
-    /// Call a function of an instance by name, with r1 to r5.
+    /// Calls a function of an instance by name, with r1 to r5.
     pub fn run(&mut self, instance: InstanceId, func: &str, regs: [u64; 5]) -> Result<u64, Fault> {
         let image = self.vm.instance(instance).map(|instance| instance.image.clone());
         let func = image.and_then(|image| image.func_by_name(func)).unwrap_or(FuncId(u32::MAX));

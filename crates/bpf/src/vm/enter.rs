@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Ways into programs: calls by the kernel, callbacks of helpers, timers; and what must be settled around them.
+//! Entry into programs: calls by the kernel, callbacks of helpers, timers; and the clean-up around
+//! them.
 //!
-//! Owns: nesting, the limit of the outermost invocation, and that no lock outlives it.
+//! Owns: nesting, the limit of the outermost invocation, the rule that no lock outlives it.
 //! Does not: execute (see `interp.rs`).
 
 use super::interp::MAX_FRAMES;
@@ -13,15 +14,16 @@ use crate::jit::Args;
 use crate::map::{Dropped, MapId};
 use crate::timer::TimerId;
 
-/// Where in the scratch page keys and dynamic pointers for callbacks lie, after the arguments, and how many bytes
-/// each frame has there.
+/// Offset in the scratch page, behind the arguments, of keys and dynptrs for callbacks.
 const CALLBACK_SCRATCH: u64 = 1024;
-/// Most arguments of a program.
+/// Largest number of arguments of a program.
 const MAX_ARGS: usize = CALLBACK_SCRATCH as usize / size_of::<u64>();
+/// Bytes of callback scratch per frame.
 const CALLBACK_STRIDE: u64 = 64;
 
-/// Call a struct_ops (or tracing) program: it gets the address of an array of its arguments, which may be followed by
-/// words that mean nothing. Inlined by force, as is what it calls: half of a short operation would be spent on the way in.
+/// Calls a struct_ops (or tracing) program with the address of an array of its arguments in r1.
+/// Words behind the array are undefined. Inlining is forced here and in the callees, because the
+/// entry would otherwise take half the time of a short callback.
 #[inline(always)]
 pub fn call<H: Host, const N: usize>(
     h: &mut H,
@@ -37,7 +39,8 @@ pub fn call<H: Host, const N: usize>(
     })
 }
 
-/// Call a function with registers r1 to r5: a syscall program with its context, or an asynchronous callback.
+/// Calls a function with registers r1 to r5: a syscall program with its context, or an asynchronous
+/// callback.
 pub fn call_raw<H: Host>(
     h: &mut H,
     instance: InstanceId,
@@ -47,7 +50,8 @@ pub fn call_raw<H: Host>(
     invoke(h, instance, func, |_| Args::All(regs))
 }
 
-/// Run the callback of a timer that the host was told to arm. A timer that is gone or idle is ignored.
+/// Runs the callback of a timer that the host was told to arm. Does nothing if the timer is gone or
+/// idle.
 pub fn fire_timer<H: Host>(h: &mut H, id: TimerId) -> Result<(), Fault> {
     let vm = h.vm();
     let Some(timer) = vm.timers.get_mut(id).filter(|timer| timer.armed) else {
@@ -60,7 +64,8 @@ pub fn fire_timer<H: Host>(h: &mut H, id: TimerId) -> Result<(), Fault> {
     };
     let outer = vm.timers.running.replace(id);
     let result = invoke(h, timer.instance, callback, |vm| {
-        // A slot of its own: the callback's helpers use those of its frames.
+        // The callback gets a scratch slot of its own, because its helpers use the slots of its
+        // frames.
         let scratch = vm.callback_scratch(MAX_FRAMES as u32);
         let (map, key) = vm.callback_key(timer.map, timer.value, scratch);
         Args::All([map, key, timer.value, 0, 0])
@@ -69,7 +74,7 @@ pub fn fire_timer<H: Host>(h: &mut H, id: TimerId) -> Result<(), Fault> {
     result.map(|_| ())
 }
 
-/// A helper or kfunc calls back into the program that called it: one frame deeper, on the same stack.
+/// Calls back into the program that called a helper or kfunc: one frame deeper, on the same stack.
 pub(crate) fn callback<H: Host>(
     h: &mut H,
     site: CallSite,
@@ -81,7 +86,8 @@ pub(crate) fn callback<H: Host>(
     run(h, site.instance, func, site.depth + 1, |_| Args::All(args))
 }
 
-/// Tell the host what map operations let go of. Every invocation begins and ends with it.
+/// Tells the host which timers and references map operations have dropped. Every invocation begins
+/// and ends with it.
 #[inline]
 pub fn settle<H: Host>(h: &mut H) {
     if !h.vm().dropped.is_empty() {
@@ -102,7 +108,7 @@ fn tell_dropped<H: Host>(h: &mut H) {
     }
 }
 
-/// A task or cgroup is gone: free its values in all storage maps.
+/// Frees the values of a task or cgroup that is gone, in all storage maps.
 pub fn storage_owner_gone<H: Host>(h: &mut H, kind: Storage, owner: u64) {
     let vm = h.vm();
     for id in vm.maps.storage_ids() {
@@ -111,7 +117,7 @@ pub fn storage_owner_gone<H: Host>(h: &mut H, kind: Storage, owner: u64) {
     settle(h);
 }
 
-/// Unload an object with its maps. No program of it may be running.
+/// Unloads an object with its maps. None of its programs may be running.
 pub fn remove_instance<H: Host>(h: &mut H, id: InstanceId) {
     assert!(!h.vm().running(), "instance {} removed while a program runs", id.0);
     h.vm().contexts.forget();
@@ -126,12 +132,13 @@ pub fn remove_instance<H: Host>(h: &mut H, id: InstanceId) {
 }
 
 impl Vm {
-    /// Memory for what a helper called in frame `depth` hands to its callback: 64 bytes.
+    /// Returns the address of 64 bytes that a helper called in frame `depth` may pass to its
+    /// callback.
     pub(crate) fn callback_scratch(&self, depth: u32) -> u64 {
         self.stacks.scratch() + CALLBACK_SCRATCH + u64::from(depth) * CALLBACK_STRIDE
     }
 
-    /// The map's address and the address of the key that belongs to a value, for callbacks. An array's key is
+    /// Returns the address of a value's map and of its key, for callbacks. An array's key is
     /// written to `scratch`.
     pub(crate) fn callback_key(&mut self, map: MapId, value: u64, scratch: u64) -> (u64, u64) {
         let Some(map) = self.maps.get(map) else {
@@ -156,7 +163,7 @@ impl Vm {
     }
 }
 
-/// Run a program on a stack level of its own.
+/// Runs a program on a stack level of its own.
 #[inline(always)]
 fn invoke<H: Host>(
     h: &mut H,
@@ -176,7 +183,7 @@ fn invoke<H: Host>(
     if vm.dropped.len() | vm.locks.len() == 0 { result } else { finish(h, result) }
 }
 
-/// Run a program inside of another one's call.
+/// Runs a program inside a call of another program.
 #[inline(never)]
 fn nested<H: Host>(
     h: &mut H,
@@ -198,7 +205,7 @@ fn nested<H: Host>(
     if vm.dropped.is_empty() { result } else { finish(h, result) }
 }
 
-/// An invocation has ended and left something to do.
+/// Cleans up after an invocation that left locks or dropped references.
 #[cold]
 #[inline(never)]
 fn finish<H: Host>(h: &mut H, result: Result<u64, Fault>) -> Result<u64, Fault> {
@@ -208,7 +215,8 @@ fn finish<H: Host>(h: &mut H, result: Result<u64, Fault>) -> Result<u64, Fault> 
     result
 }
 
-/// A program may not end with a lock held; after a fault its locks are taken from it.
+/// Releases the locks that a program held when it ended or faulted. Ending with a lock held is a
+/// fault.
 fn release_locks<H: Host>(h: &mut H, result: Result<u64, Fault>) -> Result<u64, Fault> {
     let Some(&first) = h.vm().locks.first() else {
         return result;

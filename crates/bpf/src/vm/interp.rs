@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The interpreter: one flat match over decoded instructions.
 //!
-//! Owns: the meaning of every instruction. It is the specification of execution. Does not: implement helpers or
-//! kfuncs, or know why it was called (see `enter.rs`).
-//! Models: the BPF ISA v4 with arena casts and may_goto (kernel/bpf/core.c and the x86 JIT, v7.3). Differs: one thread,
-//! so atomics are plain; memory is checked at every access; `may_goto` counts iterations, not time.
+//! Owns: the meaning of every instruction; it is the specification of execution.
+//! Does not: implement helpers or kfuncs, or know why it was called (see `enter.rs`).
+//! Models: the BPF ISA v4 with arena casts and may_goto (kernel/bpf/core.c and the x86 JIT, v7.3).
+//! Differs: one thread, so atomics are plain; memory is checked at every access; `may_goto` counts
+//! iterations, not time.
 //!
-//! Every executed instruction counts one. The counter is local and is written back at every call out; the limit is
-//! checked on entry, at taken jumps backward and at calls, so a stretch without them may pass it by its own length.
-//! Registers that the kernel's verifier would let nobody read are zero: r0 and r6 to r9 on entry to a function, r1 to
-//! r5 after a call. So a function's meaning does not depend on who calls it, and machine code (`crate::jit`) agrees.
+//! Every executed instruction counts one. The counter is local and is written back before every
+//! call out. The limit is checked on entry, at taken backward jumps and at calls, so a stretch
+//! without them may exceed the limit by its own length.
+//! Registers that the kernel's verifier would not let a program read are zero: r0 and r6 to r9 on
+//! entry to a function, r1 to r5 after a call. A function's behaviour therefore does not depend on
+//! its caller, and machine code (`crate::jit`) agrees with the interpreter.
 
 use super::report::place;
 use super::run::missing;
@@ -21,12 +24,14 @@ use crate::kfunc::{self, KfuncId};
 use crate::map::MapKind;
 use crate::vm::stack::FRAME;
 
-/// Frames of one program: `MAX_CALL_FRAMES`. `Limits::call_depth` may only lower it.
+/// Largest number of frames of one program. The kernel's `MAX_CALL_FRAMES`. `Limits::call_depth`
+/// can only lower it.
 pub(crate) const MAX_FRAMES: usize = 8;
-/// `MAX_TAIL_CALL_CNT`.
+/// Largest number of tail calls of one program. The kernel's `MAX_TAIL_CALL_CNT`.
 const MAX_TAIL_CALLS: u32 = 33;
 
-/// What a call saves: where to go on, the callee-saved registers, and what is left of the frame's loop budget.
+/// State saved by a call: the slot to return to, the callee-saved registers r6 to r9, and the
+/// frame's remaining `may_goto` budget.
 #[derive(Clone, Copy)]
 struct Frame {
     pc: u32,
@@ -34,7 +39,7 @@ struct Frame {
     saved: [u64; 4],
 }
 
-/// What an invocation is given, beside the host.
+/// Parameters of one interpreted invocation, besides the host.
 #[derive(Clone, Copy)]
 pub(crate) struct Start<'a> {
     pub instance: InstanceId,
@@ -45,7 +50,7 @@ pub(crate) struct Start<'a> {
     pub max_depth: u32,
 }
 
-/// Interpret a function until it returns. The caller has checked depth and limit.
+/// Interprets a function until it returns. The caller has checked call depth and instruction limit.
 pub(crate) fn run<H: Host>(h: &mut H, start: &Start<'_>, args: &[u64; 5]) -> Result<u64, Fault> {
     let Start { instance, image, arena_base, func, depth, max_depth } = *start;
     let Some(first) = image.func(func).map(|func| func.start) else {
@@ -92,7 +97,8 @@ pub(crate) fn run<H: Host>(h: &mut H, start: &Start<'_>, args: &[u64; 5]) -> Res
             dst!($i) = u64::from($value);
         }};
     }
-    // Stop, or go on, at a place where a program could run for ever.
+    // Stops the program if it has reached the instruction limit. Used wherever a program could run
+    // for ever.
     macro_rules! check_limit {
         () => {
             if executed >= deadline {
@@ -101,7 +107,7 @@ pub(crate) fn run<H: Host>(h: &mut H, start: &Start<'_>, args: &[u64; 5]) -> Res
             }
         };
     }
-    // A jump forward ends by itself.
+    // Only backward jumps check the limit, because forward jumps cannot form a loop.
     macro_rules! jump {
         ($i:expr) => {{
             let target = slot($i.off as u32);
@@ -145,7 +151,7 @@ pub(crate) fn run<H: Host>(h: &mut H, start: &Start<'_>, args: &[u64; 5]) -> Res
             }
         }};
     }
-    // Read, modify and write; the value is what was there before.
+    // Reads, modifies and writes memory. The result is the old value.
     macro_rules! atomic {
         ($i:expr, $t:ty, |$old:ident, $arg:ident| $new:expr) => {{
             let addr = dst!($i).wrapping_add($i.off as u64);
@@ -170,13 +176,14 @@ pub(crate) fn run<H: Host>(h: &mut H, start: &Start<'_>, args: &[u64; 5]) -> Res
             old
         }};
     }
-    // The same, and the register gets what was there before.
+    // As `atomic`, and the source register receives the old value.
     macro_rules! fetch {
         ($i:expr, $t:ty, |$old:ident, $arg:ident| $new:expr) => {
             src!($i) = atomic!($i, $t, |$old, $arg| $new) as u64
         };
     }
-    // Call out of the program: the counter is up to date meanwhile, and may have moved afterwards.
+    // Calls out of the program. The counter is up to date during the call, and the call may advance
+    // it.
     macro_rules! call_out {
         ($counter:ident, |$site:ident, $args:ident| $call:expr) => {{
             let $site = CallSite { instance, pc: index(ip).wrapping_sub(1), depth };
@@ -213,9 +220,9 @@ pub(crate) fn run<H: Host>(h: &mut H, start: &Start<'_>, args: &[u64; 5]) -> Res
     }
 
     let fault = loop {
-        // SAFETY: decoding has checked that every jump target and fall-through of every function is a slot of the
-        // code, and that functions end in an exit or a jump, so `ip` points to an instruction here. The image stays,
-        // as above, and nothing modifies it.
+        // SAFETY: decoding has checked that every jump target and fall-through of every function is
+        // a slot of the code, and that functions end in an exit or a jump, so `ip` points to an
+        // instruction here. `run.rs` guarantees that the image stays and that nothing modifies it.
         let i = unsafe { &*ip };
         ip = ip.wrapping_add(1);
         executed = executed.wrapping_add(1);
@@ -474,7 +481,8 @@ pub(crate) fn run<H: Host>(h: &mut H, start: &Start<'_>, args: &[u64; 5]) -> Res
     Err(locate(h, instance, fault, &pcs, |reg| regs[reg]))
 }
 
-/// Add the frames of one stretch of execution to a fault: their slots, innermost first, and the registers there.
+/// Adds the frames of one stretch of execution to a fault: their slots, innermost first, and the
+/// innermost frame's live registers.
 #[cold]
 pub(crate) fn locate<H: Host>(
     h: &mut H,
@@ -503,7 +511,8 @@ pub(crate) fn call_kfunc<H: Host>(
     if id.is_builtin() { kfunc::call(h, site, id, *args) } else { h.kfunc(site, id, args) }
 }
 
-/// First slot of a tail call's target; None if there is none and the program goes on.
+/// Returns the first slot of a tail call's target. None if the map has no such entry; the program
+/// then continues.
 #[cold]
 fn tail_target<H: Host>(
     h: &mut H,
@@ -521,7 +530,8 @@ fn tail_target<H: Host>(
     Ok(found.and_then(|func| image.and_then(|image| image.func(func))).map(|func| func.start))
 }
 
-/// A load that the fast path refused: across pages, in an arena hole, through a probed pointer, or wrong.
+/// Performs a load that the fast path refused: across pages, in an arena hole, through a probed
+/// pointer, or invalid.
 #[cold]
 #[inline(never)]
 pub(crate) fn load_slow<H: Host>(
@@ -532,7 +542,7 @@ pub(crate) fn load_slow<H: Host>(
     arena_base: u64,
 ) -> Result<u64, Fault> {
     let mem = &h.vm().mem;
-    // A probed pointer is a kernel pointer, never half an arena pointer.
+    // A probed pointer is a kernel pointer, never the lower half of an arena pointer.
     let addr = if probe { addr } else { arena_low(addr, arena_base) };
     let mut bytes = [0; 8];
     match mem.bytes(addr, size.into()) {
@@ -543,7 +553,8 @@ pub(crate) fn load_slow<H: Host>(
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// A store that the fast path refused: across pages, into an arena hole (dropped), to a kernel structure, or wrong.
+/// Performs a store that the fast path refused: across pages, into an arena hole (dropped), to a
+/// kernel structure, or invalid.
 #[cold]
 #[inline(never)]
 pub(crate) fn store_slow<H: Host>(
@@ -573,33 +584,35 @@ pub(crate) fn store_slow<H: Host>(
     Ok(h.vm().mem.write_agreed(addr, bytes)?)
 }
 
-/// Programs with an arena may use the lower half of an arena pointer as a pointer: the kernel adds the arena's base
-/// to every access through one.
+/// Completes the lower half of an arena pointer. Programs with an arena may use it as a pointer,
+/// because the kernel adds the arena's base to every access through one.
 fn arena_low(addr: u64, arena_base: u64) -> u64 {
     let low = addr >> 32 == 0 && arena_base != 0;
     if low { arena_base | addr } else { addr }
 }
 
-/// Whether an operation loads through a kernel pointer.
+/// Returns whether an operation loads through a kernel pointer and reads zero instead of faulting
+/// (`BPF_PROBE_MEM`).
 pub(crate) fn probes(op: Op) -> bool {
     (Op::LdxProbeB as u8..=Op::LdxProbeWs as u8).contains(&(op as u8))
 }
 
-/// Whether a load extends the sign.
+/// Returns whether a load sign-extends its value.
 pub(crate) fn signed(op: Op) -> bool {
     use Op::*;
     matches!(op, LdxBs | LdxHs | LdxWs | LdxProbeBs | LdxProbeHs | LdxProbeWs)
 }
 
-/// Both directions of `addr_space_cast`: NULL stays NULL, anything else lands in the arena's window.
+/// Performs `addr_space_cast` in either direction: NULL stays NULL, any other value becomes an
+/// address in the arena's window.
 #[inline(always)]
 fn cast(ptr: u64, arena_base: u64) -> u64 {
     let low = ptr & 0xffff_ffff;
     if low == 0 { 0 } else { arena_base | low }
 }
 
-// Division as the ISA defines it: by zero gives 0, and the remainder by zero is the dividend; the one signed overflow
-// wraps.
+// Division as the ISA defines it: division by zero gives 0, the remainder of a division by zero is
+// the dividend, and the one signed overflow wraps.
 
 fn div64(a: u64, b: u64) -> u64 {
     a.checked_div(b).unwrap_or(0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Turning a place in an image into something a reader can act on.
+//! Descriptions of a slot of an image for reports: function, disassembly, source line.
 
 use std::{fmt, ptr};
 
@@ -10,17 +10,18 @@ use crate::insn::disasm;
 use crate::insn::uses::RegSet;
 use crate::jit::{live, next};
 
-/// Lines named beside the first, of those that may have led to an inlined instruction.
+/// Largest number of further lines listed, beside the first, that may have led to an inlined
+/// instruction.
 const WAYS: usize = 4;
 
 impl Image {
-    /// The function that contains a slot.
+    /// Returns the function that contains a slot.
     pub fn func_at(&self, pc: u32) -> Option<FuncId> {
         let inside = |func: &super::Func| pc.wrapping_sub(func.start) < func.len;
         self.funcs.iter().position(inside).map(|at| FuncId(at as u32))
     }
 
-    /// Registers that something from this slot on may read.
+    /// Returns the registers that an instruction from this slot on may read.
     pub(crate) fn live_at(&self, pc: u32) -> RegSet {
         let Some(func) = self.func_at(pc).and_then(|id| self.func(id)) else {
             return RegSet::default();
@@ -28,8 +29,9 @@ impl Image {
         live(&self.code, func).get((pc - func.start) as usize).copied().unwrap_or_default()
     }
 
-    /// `file:line: text` of a slot, if the object has line information for it; not every object has the text. What an inline
-    /// function of another file does is said with the line that leads there: `file:line, from file:line: text`.
+    /// Returns `file:line: text` of a slot, if the object has line information for it; some objects
+    /// lack the text. A slot inlined from another file also names the lines of the function's own
+    /// file that lead to it: `file:line, from file:line: text`.
     pub fn source_at(&self, pc: u32) -> Option<String> {
         let func = self.func(self.func_at(pc)?)?;
         let line = self.line_in(func, pc)?;
@@ -42,14 +44,14 @@ impl Image {
         Some(format!("{}:{}, from {}:{}{text}", line.file, line.line, first.file, first.line))
     }
 
-    /// Line information of another function does not count.
+    /// Returns the line information of a slot, ignoring lines that belong to another function.
     fn line_in(&self, func: &Func, pc: u32) -> Option<&Line> {
         let after = self.lines.partition_point(|line| line.pc <= pc);
         self.lines.get(after.checked_sub(1)?).filter(|line| line.pc >= func.start)
     }
 
-    /// The last lines of the function's own file on all ways to a slot, if that is of another file: an object does not say
-    /// where a function was inlined.
+    /// For a slot whose line is in another file: returns the last lines of the function's own file
+    /// on all paths to the slot. An object does not record where a function was inlined.
     fn lines_before(&self, func: &Func, pc: u32) -> Vec<&Line> {
         let Some(own) = self.line_in(func, func.start).map(|line| &line.file) else {
             return Vec::new();
@@ -77,7 +79,7 @@ impl Image {
         if here { Vec::new() } else { found }
     }
 
-    /// The instruction as llvm-objdump writes it; kfuncs by name where known.
+    /// Returns the instruction as llvm-objdump prints it; kfuncs are named where the name is known.
     pub fn text_at(&self, pc: u32) -> String {
         match self.code.get(pc as usize) {
             Some(insn) => disasm(insn, pc, self),
@@ -100,18 +102,19 @@ impl fmt::Display for Line {
 }
 
 impl Vm {
-    /// The call of a kernel function that the innermost program is making; None while none runs. For the host, while that
-    /// function runs: a program that makes no such call has none, and another one's would be found.
+    /// Returns the kernel function call that the innermost program is making; None while no program
+    /// runs. The host may ask only while that kernel function runs; at other times the result is
+    /// another call.
     pub fn call_site(&self) -> Option<CallSite> {
         self.running().then(|| self.contexts.calling().unwrap_or(self.calling))
     }
 
-    /// Describe a slot; None if its instance is gone.
+    /// Describes a call site; None if its instance is gone.
     pub fn place_of(&self, site: CallSite) -> Option<Place> {
         Some(place(self.instance(site.instance)?, site.pc))
     }
 
-    /// The frames that lead to a call which the innermost program is making, innermost first.
+    /// Returns the frames that lead to a call of the innermost program, innermost first.
     pub fn backtrace(&self, site: CallSite) -> Vec<Place> {
         let callers = (0..site.depth).rev().map(|depth| {
             let pc = *self.mem.own_ref::<u32>(self.stacks.frame_pointer(depth) + WAITS_FOR);
@@ -120,14 +123,14 @@ impl Vm {
         std::iter::once(site).chain(callers).filter_map(|site| self.place_of(site)).collect()
     }
 
-    /// Notes that the interpreter makes this call of a kernel function.
+    /// Records that the interpreter makes this kernel function call.
     #[inline]
     pub(crate) fn calls_from(&mut self, site: CallSite) {
         self.calling = site;
         self.contexts.set_calling(ptr::null());
     }
 
-    /// Notes which call a frame of the running level waits for.
+    /// Records the slot of the call that a frame of the running level waits for.
     #[inline]
     pub(crate) fn waits_for(&mut self, depth: u32, pc: u32) {
         let at = self.stacks.frame_pointer(depth) + WAITS_FOR;
@@ -135,7 +138,7 @@ impl Vm {
     }
 }
 
-/// Describe a slot of an instance.
+/// Describes a slot of an instance.
 pub(super) fn place(instance: &Instance, pc: u32) -> Place {
     let image = &instance.image;
     let func = image.func_at(pc).unwrap_or(FuncId(0));

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Running a function of an instance, by whichever engine has it.
+//! Entry into a function of an instance, on the engine that has it.
 //!
-//! Owns: what is checked before either engine starts. Does not: execute (see `interp.rs` and `crate::jit`).
+//! Owns: the checks before either engine starts. Does not: execute (see `interp.rs` and
+//! `crate::jit`).
 //!
-//! An operation of a scheduler executes some ten instructions, so what stands around it counts: a function that has
-//! machine code is entered without a call on the way, and everything else is out of line.
+//! A scheduler callback executes about ten instructions, so the overhead of an entry matters: a
+//! function that has machine code is entered without a call in between, and everything else is out
+//! of line.
 
 use std::ptr;
 use std::sync::Arc;
@@ -14,7 +16,8 @@ use super::{FuncId, Host, InstanceId, Vm};
 use crate::fault::{Fault, FaultKind};
 use crate::jit::{self, Args, Entry, Place};
 
-/// Run `func` in frame `depth` of the current stack level until it returns. `setup` gives it r1 to r5.
+/// Runs `func` in frame `depth` of the current stack level until it returns. `setup` supplies r1 to
+/// r5.
 #[inline(always)]
 pub(crate) fn run<H: Host>(
     h: &mut H,
@@ -31,7 +34,8 @@ pub(crate) fn run<H: Host>(
     }
 }
 
-/// As `run`, of a program that the kernel calls while no other runs. The limit counts from here.
+/// As `run`, for a program that the kernel calls while no other runs. The instruction limit counts
+/// from here.
 #[inline(always)]
 pub(crate) fn run_outermost<H: Host>(
     h: &mut H,
@@ -50,14 +54,15 @@ pub(crate) fn run_outermost<H: Host>(
         && let Some(entry) = vm.contexts.outermost().entry(func, &args, executed, deadline)
     {
         let at = ptr::from_mut(vm.contexts.outermost());
-        // SAFETY: the entry is for it, and no other program is called by the kernel until this one has ended.
+        // SAFETY: the entry was found for this context, and the kernel enters no other outermost
+        // program until this one has ended.
         return unsafe { jit::call_in(h, at, entry, args) };
     }
     begin(h, instance, func, 0, &args.all())
 }
 
 impl Vm {
-    /// The function's machine code, if it has any and nothing forbids to enter it.
+    /// Returns the function's machine code if it has some and may be entered now.
     #[inline(always)]
     fn ready(
         &mut self,
@@ -78,7 +83,8 @@ impl Vm {
         ctx.entry(func, args, executed, deadline)
     }
 
-    /// The next entry into code is one of `instance`, in frame `depth`; false if it cannot be.
+    /// Prepares the next context for code of `instance` in frame `depth`. Returns false if that is
+    /// not possible.
     #[cold]
     #[inline(never)]
     fn introduce(&mut self, instance: InstanceId, depth: u32) -> bool {
@@ -87,7 +93,7 @@ impl Vm {
         found.is_some_and(|found| self.contexts.stranger(&self.mem).introduce(found, &place))
     }
 
-    /// As `introduce`, of a program that the kernel calls while no other runs.
+    /// As `introduce`, for a program that the kernel calls while no other runs.
     #[cold]
     #[inline(never)]
     fn introduce_outermost(&mut self, instance: InstanceId) -> bool {
@@ -96,7 +102,7 @@ impl Vm {
         found.is_some_and(|found| self.contexts.outermost().introduce(found, &place))
     }
 
-    /// A frame of the running level; None if there is none so deep.
+    /// Describes frame `depth` of the running level; None if that is too deep.
     fn place(&self, depth: u32) -> Option<Place> {
         let max_depth = self.stacks.max_depth();
         let frames = max_depth.checked_sub(depth).filter(|frames| *frames > 0)?;
@@ -106,7 +112,7 @@ impl Vm {
     }
 }
 
-/// As `run`, where there is no machine code yet, or something is wrong.
+/// As `run`, for a function without machine code, or with something wrong.
 #[inline(never)]
 fn begin<H: Host>(
     h: &mut H,
@@ -123,7 +129,8 @@ fn begin<H: Host>(
     let Some(found) = vm.instance(instance) else {
         return Err(missing(format!("no instance {}", instance.0)));
     };
-    // A helper may call a straight line back very often: nothing in it would stop.
+    // A helper may call a function without loops back very often, and nothing in it would check the
+    // limit.
     if vm.executed >= vm.deadline {
         return Err(Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call }));
     }
@@ -136,8 +143,9 @@ fn begin<H: Host>(
     let Some(found) = vm.instance(instance) else {
         return Err(missing(format!("no instance {}", instance.0)));
     };
-    // SAFETY: while a program runs, its instance keeps its image and code: `Vm::install` and `remove_instance` refuse.
-    // Counted references instead would cost two atomic operations each per call of a program.
+    // SAFETY: while a program runs, its instance keeps its image and code: `Vm::install` and
+    // `remove_instance` refuse to change them. Reference counting would cost two atomic operations
+    // per call of a program.
     let (image, code) = unsafe {
         (&*Arc::as_ptr(&found.image), found.code.as_ref().map(|code| &*Arc::as_ptr(code)))
     };
@@ -150,7 +158,7 @@ fn begin<H: Host>(
     result
 }
 
-/// What is called is not there: the host's mistake.
+/// A fault for a missing instance or function: a mistake of the host.
 #[cold]
 pub(crate) fn missing(what: String) -> Fault {
     Fault::new(FaultKind::Other(what))

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Guest stacks: one per nesting level, with a frame of 512 bytes for each call and a page for arguments.
+//! Guest stacks: one per nesting level, with a frame of 512 bytes for each call and a page for
+//! arguments.
 //!
-//! Owns: their addresses and which level runs. Does not: push frames (see `interp.rs`).
+//! Owns: the stacks' addresses and the running level. Does not: push frames (see `interp.rs`).
 //!
 //! ```text
 //!   level n:  | guard | frames 7 .. 0, each 512 bytes, r10 at its end | arguments, scratch | guard |
 //! ```
 //!
-//! The guard above, which no program can touch, has the slot of the call that each frame is waiting for, so that a report can
-//! say who called the function that runs.
+//! The upper guard, which no program can access, holds for each frame the slot of the call that the
+//! frame is waiting for, so that a report can name the callers of the running function.
 
 use super::Limits;
 use super::interp::MAX_FRAMES;
 use crate::mem::{Memory, OutOfMemory, PAGE, Perm};
 
-/// Bytes of a frame: `MAX_BPF_STACK`.
+/// Bytes of a frame. The kernel's `MAX_BPF_STACK`.
 pub const FRAME: u64 = 512;
 
-/// From a frame's r10 to where the slot of the call lies that it waits for: in the level's upper guard.
+/// Offset from a frame's r10 to the word that holds the slot of the call that the frame waits for.
+/// The word lies in the level's upper guard.
 pub const WAITS_FOR: u64 = 2 * PAGE - 8;
 
 const _: () =
@@ -26,16 +28,16 @@ const _: () =
 pub struct Stacks {
     /// Nesting levels in use; 0 when nothing runs.
     pub level: u32,
-    /// End of the frames of the running level, where its scratch page begins. Where nothing runs, of the first, so that most
-    /// invocations leave it as it is.
+    /// End of the frames of the running level, where its scratch page begins. While nothing runs it
+    /// is that of the first level, so that most invocations need not change it.
     top: u64,
     stride: u64,
     max_level: u32,
-    /// Frames that a level may have.
+    /// Largest number of frames of a level.
     max_depth: u32,
 }
 
-/// The level around an invocation.
+/// State of the surrounding level, which `Stacks::leave` restores.
 #[must_use]
 #[derive(Clone, Copy)]
 pub struct Outer {
@@ -58,13 +60,15 @@ impl Stacks {
         Ok(Stacks { level: 0, top, stride, max_level, max_depth })
     }
 
-    /// Whether invocations are nested so deep that none may begin. Never while nothing runs.
+    /// Returns whether nesting is at its limit, so that no invocation may begin. Never true while
+    /// nothing runs.
     #[inline]
     pub fn full(&self) -> bool {
         self.level == self.max_level
     }
 
-    /// Begin an invocation; there is room for it. What is returned ends it.
+    /// Begins an invocation, for which there must be room (see `full`). `leave` ends it with the
+    /// returned value.
     #[inline(always)]
     pub fn enter(&mut self) -> Outer {
         let outer = Outer { level: self.level, top: self.top };
@@ -75,7 +79,7 @@ impl Stacks {
         outer
     }
 
-    /// Begin an invocation where nothing runs; `leave_outermost` ends it.
+    /// Begins an invocation while nothing runs; `leave_outermost` ends it.
     #[inline(always)]
     pub fn enter_outermost(&mut self) {
         self.level = 1;
@@ -86,7 +90,8 @@ impl Stacks {
         self.level = 0;
     }
 
-    /// As it was: the level of the invocation around is not worked out anew, as the host's CPU would wait for it.
+    /// Ends an invocation. The surrounding level is restored rather than recomputed, because the
+    /// host's CPU would wait for the result.
     #[inline(always)]
     pub fn leave(&mut self, outer: Outer) {
         (self.level, self.top) = (outer.level, outer.top);
@@ -97,14 +102,15 @@ impl Stacks {
         self.max_depth
     }
 
-    /// Value of r10 in frame `depth` of the running level.
+    /// Returns the value of r10 in frame `depth` of the running level.
     #[inline]
     pub fn frame_pointer(&self, depth: u32) -> u64 {
         debug_assert!(self.level > 0);
         self.top.wrapping_sub(u64::from(depth) * FRAME)
     }
 
-    /// The page beside the frames of the running level: program arguments, and scratch for callbacks.
+    /// Returns the address of the page above the frames of the running level: program arguments,
+    /// then scratch space for callbacks.
     #[inline]
     pub fn scratch(&self) -> u64 {
         debug_assert!(self.level > 0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The virtual machine's behaviour. Every test runs on both engines, which must not differ; machine code is made at once.
+//! Tests of the virtual machine. Every test runs on both engines, which must agree; functions are
+//! compiled on first entry.
 
 use super::bare::BareHost;
 use super::*;
@@ -9,7 +10,7 @@ use crate::mem::{ARENA_WINDOW, PAGE, Perm};
 
 mod agree;
 
-/// The tests on one engine.
+/// Instantiates the tests for one engine.
 macro_rules! on_engine {
     ($name:ident, $engine:expr) => {
         #[path = "tests"]
@@ -29,7 +30,7 @@ macro_rules! on_engine {
                 super::host_on($engine, text)
             }
 
-            /// Result of a program that is called with these registers.
+            /// Runs a program with these registers and returns its result.
             fn exec(text: &str, args: &[u64]) -> Result<u64, Fault> {
                 let (mut h, instance) = host(text);
                 let mut regs = [0; 5];
@@ -48,7 +49,7 @@ macro_rules! on_engine {
 on_engine!(interp, Engine::Interp);
 on_engine!(jit, Engine::Jit);
 
-/// A host with one program; small limits, so that endless loops end soon.
+/// A host with one program and small limits, so that endless loops end soon.
 pub(crate) fn host(text: &str) -> (BareHost, InstanceId) {
     host_on(Engine::Jit, text)
 }
@@ -63,7 +64,7 @@ pub(crate) fn host_on(engine: Engine, text: &str) -> (BareHost, InstanceId) {
 fn small(engine: Engine) -> Config {
     let limits =
         Limits { insns_per_call: 10_000, may_goto: 100, compile_after: 0, ..Limits::default() };
-    // As the machines have it.
+    // The values that the simulated machines use.
     let work = Work { call_bytes: 256, arena_page_bytes: 64 };
     Config { nr_cpus: 4, limits, mem_size: 4 * ARENA_WINDOW, work, engine, ..Config::default() }
 }

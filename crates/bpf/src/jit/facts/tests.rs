@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is known before a slot, in loops.
+//! Known values before a slot, in loops.
 
 use super::*;
 use crate::insn::asm::assemble;
 
-/// Before the first slot whose text the program marks by `r0 = 99`.
+/// Returns the known values before the first `r0 = 99`, with which a program marks a slot.
 fn marked(text: &str) -> Regs {
     marked_with(text, &[])
 }
@@ -44,7 +44,7 @@ fn a_counter_that_is_compared_with_nothing_known_may_be_anything() {
 
 const MAP: u64 = 0xffff_8800_0000_1000;
 
-/// Ten elements of 16 bytes, which programs look up by `MAP`.
+/// An array of ten elements of 16 bytes, which programs look up by `MAP`.
 fn elements() -> (Data, Known) {
     let mut memory = crate::mem::Memory::with_size(1 << 32).expect("memory");
     let def = crate::map::MapDef {
@@ -72,7 +72,7 @@ fn what_was_found_is_an_element_wherever_it_was_copied_before() {
     }
     let absent = found("r6 = r0\nif r0 != 0 goto out");
     assert_eq!([absent[0], absent[6]], [Known::constant(0); 2]);
-    // Nobody has looked whether it was found; another value was found; of a map that nobody knows.
+    // Nothing has compared the result with 0; a different value was compared; the map is not known.
     assert!(matches!(found("r6 = r0")[6], Known::Found(_)));
     assert_eq!(found("r6 = r0\nr6 += 8\nif r0 == 0 goto out")[6], Known::NOTHING);
     let unknown = marked(&format!("{LOOK_UP}if r0 == 0 goto out\nr0 = 99\nout:\nexit"));

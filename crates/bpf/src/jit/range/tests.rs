@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is known of a result holds for what the interpreter computes.
+//! The range computed for a result contains the value that the interpreter computes.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::vm::{Config, Engine, Func, Image, InstanceParts};
 
 const FRAME_END: u64 = 0xffff_8800_1234_5000;
 
-/// Numbers near those where something changes.
+/// Generates numbers near those at which arithmetic changes behaviour.
 fn number() -> impl Strategy<Value = u64> {
     let near = |at: u64| (0..4u64).prop_map(move |by| at.wrapping_add(by).wrapping_sub(2));
     prop_oneof![
@@ -23,7 +23,7 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// A range and a value in it.
+/// Generates a range and a value in it.
 fn known() -> impl Strategy<Value = (Known, u64)> {
     let number = (number(), number(), number()).prop_map(|(a, b, c)| {
         let mut all = [a, b, c];
@@ -58,13 +58,14 @@ fn all_ops() -> Vec<Op> {
     ops.collect()
 }
 
-/// By its number; the enumeration has no holes.
+/// Returns the operation with this number; the enumeration has no gaps.
 fn op_of(number: u8) -> Option<Op> {
-    // SAFETY: the caller's numbers are below one that is an operation's.
+    // SAFETY: the number is at most that of the last operation used here, and the enumeration has
+    // no gaps.
     (number <= Op::Bswap64 as u8).then(|| unsafe { std::mem::transmute::<u8, Op>(number) })
 }
 
-/// What the interpreter leaves in r0 of `insn`, which has r0 and r2 for operands, and a jump's 1 if it is taken.
+/// Runs `insn` in the interpreter on r0 and r2, and returns r0; for a jump, 1 if it is taken.
 fn interpreted(insn: Insn, x: u64, y: u64) -> u64 {
     let plain = |op, dst, src| Insn { op, dst, src, off: 0, imm: 0 };
     let jump = (insn.op as u8) >= Op::Jeq64K as u8;
@@ -107,7 +108,7 @@ proptest! {
         y in number(),
         imm in number(),
     ) {
-        // SAFETY: it is in the range of the jumps.
+        // SAFETY: the number is in the range of the conditional jumps.
         let op = unsafe { std::mem::transmute::<u8, Op>(Op::Jeq64K as u8 + at) };
         let insn = Insn { op, dst: 0, src: 2, off: 0, imm: i64::from(imm as i32) };
         let taken = interpreted(insn, x, y) == 1;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Calls in Cranelift's intermediate code: out to helpers and kernel functions, and to functions of the program.
+//! Calls in Cranelift's intermediate code: out to helpers and kernel functions, and to functions of
+//! the program.
 //!
-//! Owns: what a call passes and what becomes of its result. Does not: say what is called (see `native.rs`).
+//! Owns: the arguments that a call passes and the use of its result. Does not: perform the calls
+//! (see `native.rs`).
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{AbiParam, BlockArg, InstBuilder, SigRef, Signature, Value};
@@ -13,8 +15,8 @@ use crate::jit::memory::guest;
 use crate::vm::stack::{FRAME, WAITS_FOR};
 
 impl Translator<'_, '_> {
-    /// Calls one of the ways out, in or for the frame `fp`, with so many of r1 to r5; those that the callee does not read
-    /// would be kept alive for nothing.
+    /// Calls one of the ways out, in (or for) the frame `fp`, with the first `arguments` of r1 to
+    /// r5. Passing registers that the callee does not read would keep them alive for nothing.
     fn way_out(
         &mut self,
         way: Way,
@@ -48,7 +50,7 @@ impl Translator<'_, '_> {
         [results[0], results[1]]
     }
 
-    /// Of so many arguments, and two results.
+    /// Returns the signature with `arguments` parameters and two results.
     fn signature_ref(&mut self, arguments: usize) -> SigRef {
         let known = self.signatures.iter().find(|(n, _)| *n == arguments);
         if let Some((_, signature)) = known {
@@ -67,7 +69,8 @@ impl Translator<'_, '_> {
         self.returned(value, executed, pc, true);
     }
 
-    /// After a call: on with its result, or out with what stopped it. `innermost` if no frame of the code did.
+    /// Continues after a call with its result, or leaves the code with the failure that it
+    /// reported. `innermost`: the failure is not from another frame of compiled code.
     fn returned(&mut self, value: Value, executed: Value, pc: u32, innermost: bool) {
         let (out, on) = (self.block(true), self.block(false));
         let failed = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, executed, 0);
@@ -83,14 +86,15 @@ impl Translator<'_, '_> {
         self.clobber(value);
     }
 
-    /// What a call leaves: its result, and nothing of its arguments.
+    /// Sets the registers after a call: r0 is its result, r1 to r5 are zero.
     pub fn clobber(&mut self, value: Value) {
         self.set_reg(0, value);
         let zero = self.iconst(0);
         (1..=5).for_each(|reg| self.set_reg(reg, zero));
     }
 
-    /// A function of the program: directly if it is compiled by then, else through the interpreter.
+    /// Calls a function of the program: directly if it is compiled by the time of the call,
+    /// otherwise through the interpreter.
     pub(super) fn call_func(&mut self, insn: &Insn, pc: u32) {
         let executed = self.settle();
         let fp = self.b.ins().iadd_imm_s(self.fp, -(FRAME as i64));
@@ -128,7 +132,7 @@ impl Translator<'_, '_> {
         self.returned(value, count, pc, false);
     }
 
-    /// By address: rare, so that the way out does all of it.
+    /// Calls a function by its address. Such calls are rare, so the way out does all the work.
     pub(super) fn call_reg(&mut self, insn: &Insn, pc: u32) {
         let addr = self.reg(insn.dst);
         self.b.ins().store(flags(), addr, self.ctx, at::OUT_TARGET);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One program, run with everything that it may touch around it, and all that can be seen of it afterwards.
+//! One run of a program with all memory it may touch around it, and a record of everything
+//! observable afterwards.
 //!
-//! Owns: what both engines must agree in. Does not: judge; whoever runs a program twice compares.
+//! Owns: the list of observations in which both engines must agree. Does not: compare; the caller
+//! runs a program on each engine and compares.
 
 use std::hash::BuildHasher;
 
@@ -15,16 +17,16 @@ use crate::map::{MapDef, MapKind, map_flag, map_type};
 use crate::mem::{ARENA_WINDOW, PAGE, Perm};
 use crate::vm::{Config, Engine, FuncId, Image, InstanceId, InstanceParts, Limits, call, call_raw};
 
-/// What can be seen of a run.
+/// Everything observable of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// What it returned, or the fault's report.
+    /// Return value, or the fault's report.
     pub result: Result<u64, String>,
     pub executed: u64,
     pub helper_calls: u64,
     pub kfunc_calls: Vec<(KfuncId, [u64; 5])>,
     pub arena_stores_dropped: u64,
-    /// Of the memory that the program may write, and of its frames.
+    /// Hash of the memory that the program may write, including its frames.
     pub memory_hash: u64,
 }
 
@@ -32,8 +34,9 @@ const INSN_LIMIT: u64 = 5_000;
 const PAGES: u64 = 2;
 const ARENA_PAGES: u32 = 4;
 
-/// Runs the first function of a program twice in the same host, so that what the first run leaves behind counts.
-/// `flags` vary what is around it.
+/// Runs the first function of a program twice in the same host, because state left by the first run
+/// matters too. Bits of `flags`: 1 allows stores to kernel structures, 2 adds an arena, 4 selects
+/// CPU 1.
 pub fn run(program: &Program, entry: Entry, engine: Engine, flags: u8) -> Option<[Seen; 2]> {
     let code = decode(&program.raw, &program.funcs, &program.probe).ok()?;
     let limits =
@@ -66,7 +69,7 @@ struct Around {
     pages: u64,
     arena: u64,
     maps: Vec<u64>,
-    /// Of the first map, an array.
+    /// Address of the values of the first map, an array.
     values: u64,
 }
 
@@ -96,7 +99,7 @@ impl Around {
         }
         let pages = host.vm.mem.alloc_region(PAGES * PAGE, Perm::ReadWrite).expect("pages");
         let arena = host.vm.instance(instance).map_or(0, |instance| instance.arena_base);
-        // Two of the arena's pages are there, the others are holes.
+        // Two of the arena's pages exist; the others are holes.
         if arena != 0 {
             host.vm.mem.set_perm(arena, 2 * PAGE, Perm::ReadWrite);
         }
@@ -108,7 +111,8 @@ impl Around {
 }
 
 fn once(host: &mut BareHost, instance: InstanceId, around: &Around, entry: Entry) -> Seen {
-    // The lower half of an arena's pointer is one, too.
+    // In the second run the program gets only the lower half of the arena pointer, which is valid
+    // as well.
     let arena = if host.vm.executed == 0 { around.arena } else { around.arena & 0xffff_ffff };
     let regs = [around.pages, host.task, arena, around.maps[0], 7];
     let (executed, helpers) = (host.vm.executed, host.vm.helper_calls());

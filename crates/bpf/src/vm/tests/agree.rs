@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Random programs on both engines: nothing that can be seen differs.
+//! Random programs on both engines: nothing observable differs.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,8 @@ proptest! {
     }
 }
 
-/// What the generator makes is worth running: most programs get somewhere, and both ends happen.
+/// The generator's programs are worth running: most execute many instructions, some return and some
+/// fault.
 #[test]
 fn random_programs_run_and_fault() {
     let (mut returned, mut faulted, mut executed) = (0, 0, 0);
@@ -38,7 +39,7 @@ fn random_programs_run_and_fault() {
     assert!(executed > 200 * 20, "{executed} instructions in all");
 }
 
-/// Bits of a number, well mixed (the finish of splitmix64).
+/// Mixes the bits of a number (the finish of splitmix64).
 fn scrambled(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Arithmetic against values computed another way: in 128 bits, then cut.
+//! Arithmetic, compared with results computed independently: in 128 bits, then truncated.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What `a op b` is in `bits` bits, by the ISA document.
+/// Computes `a op b` in `bits` bits, as the ISA document defines it.
 fn expected(op: &str, a: u64, b: u64, bits: u32) -> u64 {
     let mask = (1u128 << bits) - 1;
     let (ua, ub) = (u128::from(a) & mask, u128::from(b) & mask);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Calls, limits, counting, faults' places, nesting.
+//! Calls, limits, instruction counts, fault locations, nesting.
 
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ fn functions_are_called_by_address() {
     assert_eq!(fault_kind(text, &[0x1234]), FaultKind::BadCall { addr: 0x1234 });
 }
 
-/// Functions that call one another, none itself: the last of so many returns.
+/// Generates a chain of `len` functions, each calling the next; the last returns `len`.
 fn chain(len: usize) -> String {
     let link = |at: usize| format!("func f{at}:\nr0 = *(u64 *)(r10 - 8)\ncall f{}\nexit\n", at + 1);
     let all: String = (1..len).map(link).collect();
@@ -49,7 +49,8 @@ fn chain(len: usize) -> String {
 fn a_chain_of_calls_has_room_in_eight_frames() {
     assert_eq!(exec(&chain(8), &[]), Ok(8));
     let (mut h, instance) = host(&chain(9));
-    // Now all but the first may be machine code, which could go on without a check.
+    // By now all functions but the first may be compiled, and their code must not skip the depth
+    // check.
     assert_eq!(h.run(instance, "f2", [0; 5]), Ok(9));
     let fault = h.run(instance, "f1", [0; 5]).expect_err("too deep");
     assert_eq!(fault.kind(), &FaultKind::CallDepth { max: 8 });
@@ -122,14 +123,15 @@ fn may_goto_leaves_after_its_budget() {
     assert_eq!(exec(nested, &[]), Ok(200), "each frame has its own");
 }
 
-/// Once its budget is spent it jumps, and a jump that leads back to it must not escape the limit.
+/// A `may_goto` whose budget is spent jumps. A jump back to the `may_goto` itself must not escape
+/// the limit.
 #[test]
 fn may_goto_to_itself_ends_at_the_limit() {
     let fault = fault_kind("loop:\nmay_goto loop\ngoto loop\nexit", &[]);
     assert_eq!(fault, FaultKind::InsnLimit { limit: 10_000 });
 }
 
-/// Neither a jump nor a call in the callback would notice.
+/// The callback contains neither a jump nor a call that would check the limit.
 #[test]
 fn a_straight_callback_ends_at_the_limit() {
     let text = "func main:\nr1 = 1000000\nr2 = body ll\nr3 = 0\nr4 = 0\ncall 181\nexit\n\
@@ -295,7 +297,7 @@ fn same_program_same_addresses() {
     assert_eq!(run(), run());
 }
 
-/// Slots that are more often valid than random bytes.
+/// Generates slots that are valid more often than random bytes.
 fn slot() -> impl Strategy<Value = RawInsn> {
     let codes = vec![
         0x07, 0x0f, 0x17, 0x27, 0x2f, 0x37, 0x3f, 0x47, 0x57, 0x67, 0x6f, 0x77, 0x9f, 0xa7, 0xb7,
@@ -308,7 +310,7 @@ fn slot() -> impl Strategy<Value = RawInsn> {
         .prop_map(|(code, dst, src, off, imm)| RawInsn::new(code, dst, src, off, imm))
 }
 
-/// Clear what an instruction must not use, so that most programs decode.
+/// Clears fields that an instruction must not use, so that most programs decode.
 fn tidy(mut raw: RawInsn) -> RawInsn {
     let class = raw.code & 7;
     let register = raw.code & 8 != 0;
@@ -333,7 +335,7 @@ fn tidy(mut raw: RawInsn) -> RawInsn {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever the program, it returns or faults within its limits, and twice the same.
+    /// Any program returns or faults within its limits, with the same result in two runs.
     #[test]
     fn any_program_ends(slots in prop::collection::vec(slot(), 1..40), args in any::<[u64; 5]>()) {
         let mut raw: Vec<RawInsn> = slots.into_iter().map(tidy).collect();
@@ -357,7 +359,8 @@ proptest! {
     }
 }
 
-/// What is kept of an instance between calls is forgotten when it goes, and when another takes its turn.
+/// Cached state of an instance is dropped when the instance is removed, and when another instance
+/// is called.
 #[test]
 fn each_call_runs_the_instance_that_it_names() {
     let (mut h, first) = host("func main:\nr0 = 1\nexit");
@@ -375,7 +378,8 @@ fn each_call_runs_the_instance_that_it_names() {
     assert_eq!(h.run(first, "main", [0; 5]), Ok(1));
 }
 
-/// What a kernel function does not take is 0 for it, whatever is in the register.
+/// A kernel function receives 0 in place of arguments that it does not take, whatever the register
+/// holds.
 #[test]
 fn kernel_functions_get_what_they_take() {
     let (mut h, instance) = host("func main:\ncall $7\nexit");
@@ -388,7 +392,7 @@ fn kernel_functions_get_what_they_take() {
     assert_eq!(h.kfunc_calls, [(KfuncId(7), [1, 2, 0, 0, 0])]);
 }
 
-/// An operation's arguments are read where they lie, and also where somebody else puts them.
+/// A struct_ops program can read its arguments at their usual address and at any other.
 #[test]
 fn operations_read_their_arguments_wherever_they_are() {
     let text = "func main:\nr0 = *(u64 *)(r1 + 8)\nr2 = *(u64 *)(r1 + 0)\nr0 -= r2\nexit";
@@ -404,7 +408,7 @@ fn operations_read_their_arguments_wherever_they_are() {
     assert!(matches!(outside.kind(), FaultKind::Mem(_)), "{outside}");
 }
 
-/// Machine code is not given it, and a report does not depend on the engine.
+/// Machine code does not keep such a register, and a report must not depend on the engine.
 #[test]
 fn a_fault_shows_no_register_that_only_an_impossible_way_reads() {
     let text = "func main:\nr8 = 0\nr0 = *(u64 *)(r8 + 0)\nif r8 != 0 goto never\nexit\nnever:\nr0 = r4\nexit";
@@ -412,7 +416,8 @@ fn a_fault_shows_no_register_that_only_an_impossible_way_reads() {
     assert_eq!((fault.0.regs[8], fault.0.regs[4]), (Some(0), None));
 }
 
-/// A straight line is stopped at its next call of a helper, also where machine code makes none for it.
+/// A program without jumps is stopped at its next helper call, even if machine code performs the
+/// helper inline.
 #[test]
 fn the_limit_is_looked_at_after_each_helper() {
     for helper in [5, 8] {

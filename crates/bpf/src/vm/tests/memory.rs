@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Loads, stores, atomics, arenas, and what happens when they go wrong.
+//! Loads, stores, atomics, arenas, and their faults.
 
 use super::*;
 
-/// A host with a page that programs may write, and its address.
+/// A host with a page that programs may write, and the page's address.
 fn with_page(text: &str) -> (BareHost, InstanceId, u64) {
     let (mut h, instance) = host(text);
     let page = h.vm.mem.alloc_region(PAGE, Perm::ReadWrite).expect("page");
@@ -140,7 +140,7 @@ fn bad_accesses_fault_with_their_reason() {
     ] {
         let got = mem_fault(text, [addr, 0, 0, 0, 0], &mut h, instance);
         let expected = (why, addr.wrapping_add(16));
-        // Where the second of two pages decides, the reason may be either page's.
+        // For an access across two pages, either page's reason may be reported.
         let crosses = expected.1 % PAGE > PAGE - 4;
         assert!(got.1 == expected.1 && (got.0 == why || crosses), "{text} at {addr:#x}: {got:?}");
     }
@@ -234,7 +234,8 @@ fn casts_keep_null() {
     }
 }
 
-/// A host with an array of 64 bytes at a known address, and a program that has the address in it as `ARRAY`.
+/// A host with an array of 64 bytes at a known address, and a program that contains the address as
+/// `ARRAY`.
 fn with_array(text: &str, map_flags: u32) -> (BareHost, InstanceId, u64) {
     let (mut h, instance) = host("exit");
     let def = MapDef {
@@ -261,7 +262,8 @@ fn an_array_at_a_known_address_is_read_and_written_up_to_its_end() {
         assert_eq!(run(&mut h, instance, [index, 0, 0, 0, 0]), Ok(5));
         assert_eq!(h.vm.mem.read::<u64>(addr + (index & 7) * 8), Ok(5));
     }
-    // One more than there are: what follows on the page may be touched, what follows the page not.
+    // One index beyond the array: the rest of the array's page may be accessed, the next page may
+    // not.
     let beyond = text.replace("r1 &= 7", "r1 &= 1023");
     let (mut h, instance, addr) = with_array(&beyond, 0);
     assert_eq!(run(&mut h, instance, [511, 0, 0, 0, 0]), Ok(5));
@@ -283,14 +285,15 @@ fn an_index_into_the_frame_that_may_be_outside_is_checked() {
     let text = "r1 &= MASK\nr2 = r10\nr2 += -64\nr2 += r1\n*(u8 *)(r2 + 0) = 9\nr0 = *(u8 *)(r2 + 0)\nexit";
     let (mut h, instance) = host(&text.replace("MASK", "63"));
     assert_eq!(run(&mut h, instance, [63, 0, 0, 0, 0]), Ok(9));
-    // Beyond the frame lies the page of the arguments, then a guard.
+    // Above the frame lies the page of the arguments, then a guard.
     let (mut h, instance) = host(&text.replace("MASK", "0xffff"));
     assert_eq!(run(&mut h, instance, [64, 0, 0, 0, 0]), Ok(9));
     let fault = run(&mut h, instance, [64 + PAGE, 0, 0, 0, 0]).expect_err("the guard");
     assert!(matches!(fault.kind(), FaultKind::Mem(fault) if fault.why == MemWhy::Unmapped));
 }
 
-/// What CPU 2 of 4 finds in an array of 3 elements of 12 bytes: its own elements, and those of the CPU that it asks for.
+/// CPU 2 of 4 looks up an array of 3 elements of 12 bytes: its own elements, and those of a CPU
+/// that it names.
 #[test]
 fn elements_are_found_by_index_and_cpu() {
     for (map_type, percpu) in [(map_type::ARRAY, false), (map_type::PERCPU_ARRAY, true)] {
@@ -313,7 +316,7 @@ fn elements_are_found_by_index_and_cpu() {
         let first = find("own", 0, 0);
         assert_ne!(first, 0);
         assert_eq!([1, 2, 3, 1 << 31].map(|index| find("own", index, 0)), [first + 16, first + 32, 0, 0]);
-        // Longer numbers are indexes and CPUs by their lower halves.
+        // Only the lower half of a 64-bit index or CPU number counts.
         assert_eq!(find("own", 1 << 32 | 1, 0), first + 16);
         assert_eq!([2, 1 << 32 | 2].map(|cpu| find("of", 1, cpu)), [first + 16; 2]);
         assert_eq!([4, u64::MAX].map(|cpu| find("of", 0, cpu)), [0, 0]);

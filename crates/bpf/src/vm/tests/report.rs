@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Where a call of a kernel function comes from: its frames, and the source lines of what was inlined.
+//! Origin of a kernel function call: its frames, and the source lines of inlined code.
 
 use super::*;
 
@@ -72,7 +72,8 @@ fn a_callback_has_the_helpers_caller() {
     assert_eq!(traced(text, None), [body.clone(), body, vec!["loop+6", "main+0"]]);
 }
 
-/// A program that runs inside of a call has frames of its own, and afterwards the call has its own again.
+/// A program that runs inside a call has frames of its own. After it returns, the outer call's
+/// frames are reported again.
 #[test]
 fn a_nested_program_is_told_from_the_outer_one() {
     let outer = "func main:\ncall below\nexit\nfunc below:\ncall $2\ncall $1\nexit";
@@ -88,7 +89,8 @@ fn a_nested_program_is_told_from_the_outer_one() {
     );
 }
 
-/// An inline function's line comes with the lines of the function's own file that may have led to it.
+/// A slot inlined from another file is reported with the lines of the function's own file that may
+/// have led to it.
 #[test]
 fn an_inlined_call_has_the_line_that_leads_to_it() {
     let text = "\
@@ -119,7 +121,8 @@ fn an_inlined_call_has_the_line_that_leads_to_it() {
     let inlined = |pc| line(pc, "y.h", 9, "load");
     let all = [&own[..], &[inlined(4)]].concat();
     assert_eq!(place(&mut h, all), "y.h:9, from x.c:2 or 4");
-    // Only one way has a line of its own after the branch; the other one's last is the branch itself.
+    // Only one path has a line of its own after the branch; on the other the last line is the
+    // branch itself.
     let one = vec![own[0].clone(), own[1].clone(), inlined(3)];
     assert_eq!(place(&mut h, one), "y.h:9, from x.c:1 or 2");
     let alone = vec![own[0].clone(), inlined(1)];
