@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Makes the two readings of `abi/*.h`: BTF for objects (clang), structs for the simulator (bindgen).
+//! Builds two files from `abi/*.h`: BTF for objects (with clang), and Rust structs for the simulator
+//! (with bindgen).
 //!
 //! Writes `kernel.btf` and `bindings.rs` to OUT_DIR. Needs clang 19 or later and its libclang;
 //! `BPF_CLANG` names another compiler, `LIBCLANG_PATH` another library. `make setup` installs both.
@@ -38,12 +39,13 @@ fn write_btf(clang: &str, out: &Path) -> Result<(), String> {
 fn write_bindings(clang: &str, out: &Path) -> Result<(), String> {
     if env::var_os("LIBCLANG_PATH").is_none() {
         let dir = libclang_dir(clang)?;
-        // SAFETY: a build script's main thread, before bindgen starts; nothing reads the environment now.
+        // SAFETY: this is the build script's main thread, before bindgen starts, so no other thread
+        // reads the environment now.
         unsafe { env::set_var("LIBCLANG_PATH", dir) };
     }
     bindgen::Builder::default()
         .header("abi/kernel.h")
-        // The target of the objects, so that both readings have one layout on any host.
+        // The target is that of the objects, so that both files have the same layout on any host.
         .clang_args(["-target", "bpf", "-D__BINDGEN__"])
         .use_core()
         .default_enum_style(bindgen::EnumVariation::Consts)
@@ -59,7 +61,8 @@ fn write_bindings(clang: &str, out: &Path) -> Result<(), String> {
         .map_err(|e| format!("bindings.rs: {e}"))
 }
 
-/// Every struct of the headers is plain data: the derive proves it (no padding, no pointer, no bool).
+/// Adds derives that check that every struct of the headers is plain data: no padding, no pointer,
+/// no bool.
 #[derive(Debug)]
 struct PlainData;
 
@@ -69,7 +72,8 @@ impl bindgen::callbacks::ParseCallbacks for PlainData {
     }
 }
 
-/// The library of the very clang that makes the BTF: `<dir>/clang/<version>` is its resource folder.
+/// Returns the directory of the libclang that belongs to the clang that makes the BTF. The clang's
+/// resource directory is `<dir>/clang/<version>`.
 fn libclang_dir(clang: &str) -> Result<PathBuf, String> {
     let resources = run(Command::new(clang).arg("-print-resource-dir"))?;
     let dir = Path::new(resources.trim()).ancestors().nth(2).map(Path::to_path_buf);

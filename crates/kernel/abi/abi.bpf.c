@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Makes clang emit BTF for the ABI headers. Nothing of it runs; only its .BTF section is used.
+ * Makes clang emit BTF for the ABI headers. None of its code runs; only its .BTF section is used.
  *
- * clang describes what is defined: so each kernel function has a body (never called), each per-CPU
- * variable a place, and each type a member in one variable.
+ * clang emits BTF only for definitions. Therefore each kernel function has a body (never called),
+ * each per-CPU variable is defined, and each type is the type of a member of one variable.
  */
 #include "kernel.h"
 
@@ -66,7 +66,7 @@ union {
 	nodemask_t nodemask;
 } abi_types;
 
-/* Defined for its type: a flexible array may not be a member above. */
+/* Defined for its type, because a struct with a flexible array may not be a member above. */
 struct scx_cmask abi_cmask;
 
 union {

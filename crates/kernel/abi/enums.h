@@ -2,9 +2,10 @@
 /*
  * The enumerators that objects and their frontends look up by name, with the values of Linux 7.3.
  *
- * Owns: names and values; tools/check-abi.py compares both with a real kernel's BTF. An object compiled
- * against another kernel gets these values through relocations and through its __SCX_* variables.
- * Does not: list what no program can see (states of the class's own machinery).
+ * Owns: names and values; tools/check-abi.py compares both with a real kernel's BTF. An object
+ * compiled against another kernel gets these values through relocations and through its __SCX_*
+ * variables.
+ * Does not: list enumerators that no program can see (internal states of the class).
  */
 #ifndef ABI_ENUMS_H
 #define ABI_ENUMS_H
@@ -16,7 +17,7 @@ enum scx_public_consts {
 	SCX_SLICE_INF = 0xffffffffffffffffULL,
 };
 
-/* Limits of the class that its behaviour shows; times in the unit that the name ends in. */
+/* Limits of the class that programs can observe. Times are in the unit at the end of the name. */
 enum scx_consts {
 	SCX_DSP_DFL_MAX_BATCH = 32,
 	SCX_DSP_MAX_LOOPS = 32,
@@ -70,7 +71,7 @@ enum scx_enq_flags {
 	SCX_ENQ_RESCUE = 1ULL << 34,
 	SCX_ENQ_REENQ = 1ULL << 40,
 	SCX_ENQ_LAST = 1ULL << 41,
-	/* The top byte is the kernel's own. */
+	/* Bits 56-63 are internal to the kernel. */
 	__SCX_ENQ_INTERNAL_MASK = 0xffULL << 56,
 	SCX_ENQ_CLEAR_OPSS = 1ULL << 56,
 	SCX_ENQ_DSQ_PRIQ = 1ULL << 57,
@@ -170,7 +171,7 @@ enum scx_ent_flags {
 	SCX_TASK_READY = 3 << 8,
 	SCX_TASK_ENABLED = 4 << 8,
 	SCX_TASK_DEAD = 5 << 8,
-	/* bits 12-14: why it was enqueued again */
+	/* bits 12-14: the reason of the task's last re-enqueue */
 	SCX_TASK_REENQ_REASON_SHIFT = 12,
 	SCX_TASK_REENQ_REASON_BITS = 3,
 	SCX_TASK_REENQ_REASON_MASK = 7 << 12,
@@ -180,7 +181,7 @@ enum scx_ent_flags {
 	SCX_TASK_REENQ_PREEMPTED = 3 << 12,
 	SCX_TASK_REENQ_CAP = 4 << 12,
 #ifndef __BINDGEN__
-	/* Marks what is no task; without it the flags are unsigned in Rust. */
+	/* Marks a cursor, which is not a task. Left out here so that the flags are unsigned in Rust. */
 	SCX_TASK_CURSOR = 1 << 31,
 #endif
 };
@@ -209,7 +210,10 @@ enum scx_tg_flags {
 	SCX_TG_SUB_INIT = 1 << 2,
 };
 
-/* What a parent scheduler may delegate; the double underscore is the bit number. */
+/*
+ * Capabilities that a parent scheduler may delegate. __SCX_CAP_* is the bit number of SCX_CAP_*,
+ * except for __SCX_CAP_ALL, which is the mask of all bits.
+ */
 enum scx_cap_flags {
 	__SCX_CAP_ENQ_IMMED = 0,
 	__SCX_CAP_ENQ = 1,
@@ -225,7 +229,7 @@ enum scx_cap_flags {
 	SCX_CAPS_REENQ_ON_LOSS = SCX_CAP_ENQ_IMMED | SCX_CAP_ENQ,
 };
 
-/* Debian's configuration: the numbers depend on which controllers a kernel is built with. */
+/* Numbers of Debian's configuration. They depend on the controllers that a kernel is built with. */
 enum cgroup_subsys_id {
 	cpuset_cgrp_id = 0,
 	cpu_cgrp_id = 1,
@@ -276,7 +280,7 @@ enum cpu_usage_stat {
 };
 
 #ifdef __BINDGEN__
-/* Macros in the kernel, so no BTF; values of task_struct fields that objects test. */
+/* Values of task_struct fields that objects test. They are macros in the kernel, so have no BTF. */
 enum task_macros {
 	PF_IDLE = 0x2,
 	PF_EXITING = 0x4,

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the simulated kernel has: the part of Linux 7.3's types that is modelled. A field that is not
- * here is not modelled: bpf_core_field_exists() says no, and an object that insists on it is refused
- * with the field's name.
+ * The part of Linux 7.3's types that the simulated kernel models. For a field that is not here,
+ * bpf_core_field_exists() is false, and an object that requires the field is refused with an error
+ * that names it.
  *
- * Owns: names, types and our layout. Layout is free, because every access of an object is relocated
- * by field name. It is the kernel's own where a program puts the struct on its stack or in its
- * maps: iterators, locks, timers, lists, and the argument structs in ops.h.
+ * Owns: names, types and layout. The layout may differ from the kernel's, because every access of
+ * an object is relocated by field name. It is the kernel's where a program puts the struct on its
+ * stack or in its maps: iterators, locks, timers, lists, and the argument structs in ops.h.
  * Does not: declare functions (kfuncs.h) or the scheduler's side of sched_ext (ops.h).
- * Models: 7.3, include/linux/sched.h and friends; checked by tools/check-abi.py against a real kernel's
- * BTF: each field exists there with the same kind and size.
+ * Models: 7.3, include/linux/sched.h and related headers. tools/check-abi.py checks against a real
+ * kernel's BTF that each field exists there with the same kind and size.
  */
 #ifndef ABI_KERNEL_H
 #define ABI_KERNEL_H
@@ -21,7 +21,7 @@
 /* Debian's CONFIG_NR_CPUS and CONFIG_NODES_SHIFT. */
 #define NR_CPUS 8192
 #define MAX_NUMNODES 1024
-/* Root included; deeper cgroups are refused by the simulator. The kernel has no such bound. */
+/* Levels of cgroups, root included. The simulator refuses more; the kernel has no such bound. */
 #define CGROUP_LEVELS 32
 
 struct cpumask {
@@ -33,7 +33,7 @@ typedef struct {
 	unsigned long bits[MAX_NUMNODES / 64];
 } nodemask_t;
 
-/* What bpf_cpumask_create() hands out. */
+/* Object that bpf_cpumask_create() returns. */
 struct bpf_cpumask {
 	cpumask_t cpumask;
 	refcount_t usage;
@@ -45,33 +45,33 @@ struct thread_info {
 	u32 cpu;
 };
 
-/* Times are those of the run queue's clock, ns. */
+/* Times are in ns, on the run queue's clock. */
 struct sched_info {
-	unsigned long pcount;		/* times that a CPU switched to it */
-	unsigned long long run_delay;	/* in waits that have ended */
+	unsigned long pcount;		/* number of switches to the task */
+	unsigned long long run_delay;	/* sum of the waits that have ended */
 	unsigned long long last_arrival;
-	unsigned long long last_queued;	/* 0: it does not wait */
+	unsigned long long last_queued;	/* 0 if the task does not wait */
 };
 
 struct sched_avg {
-	unsigned long util_avg;	/* of 1024 */
+	unsigned long util_avg;	/* in 1/1024 */
 };
 
 struct sched_entity {
 	u64 sum_exec_runtime;	/* ns */
 	u64 nr_migrations;
-	struct sched_avg avg;	/* as the default class last left it */
+	struct sched_avg avg;	/* as last updated by the default class */
 };
 
 struct sched_ext_entity {
-	/* A direct dispatch that waits for its insert. */
+	/* Pending direct-dispatch verdict. */
 	u64 ddsp_dsq_id;
 	u64 ddsp_enq_flags;
 	u64 ddsp_slice;
 	u64 ddsp_vtime;
 	u32 flags;		/* enum scx_ent_flags */
 	u32 weight;		/* 1..10000, 100 at nice 0 */
-	s32 selected_cpu;	/* what ops.select_cpu() last chose */
+	s32 selected_cpu;	/* CPU last chosen by ops.select_cpu() or the built-in picker */
 	unsigned long runnable_at;	/* jiffies */
 	u64 tid;
 	u64 slice;		/* ns left */
@@ -80,9 +80,10 @@ struct sched_ext_entity {
 };
 
 /*
- * A task takes a slot of little more than 2 KiB in guest memory. Half of it is cpus_mask, which is as long as the kernel's
- * whatever the machine's size; a test holds the whole under the slot. A test also finds each field filled,
- * or named with the reason why it never changes (crates/testkit/tests/kernel_fields.rs).
+ * A task takes a slot of little more than 2 KiB in guest memory. Half of it is cpus_mask, which has
+ * the kernel's length on every machine. A test checks that the struct fits the slot. Another test
+ * (crates/testkit/tests/kernel_fields.rs) checks that each field is filled, or is listed with the
+ * reason why it never changes.
  */
 struct task_struct {
 	struct thread_info thread_info;
@@ -98,8 +99,8 @@ struct task_struct {
 	struct sched_entity se;
 	struct sched_ext_entity scx;
 	struct sched_info sched_info;
-	u64 utime;		/* ns, in whole ticks that found it in user mode */
-	u64 stime;		/* ns, those that found it in the kernel */
+	u64 utime;		/* ns, whole ticks that found the task in user mode */
+	u64 stime;		/* ns, whole ticks that found the task in the kernel */
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 	const ptr(struct sched_class) sched_class;
@@ -124,7 +125,7 @@ struct task_struct {
 	ptr(struct css_set) cgroups;
 	ptr(struct mempolicy) mempolicy;
 	int numa_preferred_nid;
-	cpumask_t cpus_mask;	/* last, so that what a switch writes lies together */
+	cpumask_t cpus_mask;	/* last, so that the fields written by a switch lie together */
 };
 
 /* One per thread group. */
@@ -145,7 +146,7 @@ struct ns_common {
 	unsigned int inum;
 };
 
-/* There is one, the initial one. */
+/* Only the initial namespace exists. */
 struct pid_namespace {
 	unsigned int level;
 	struct ns_common ns;
@@ -181,7 +182,7 @@ struct kernfs_node {
 	u64 id;
 };
 
-/* Bit 1 (__PERCPU_REF_DEAD) is set once the cgroup is removed; the rest is not to be followed. */
+/* Bit 1 (__PERCPU_REF_DEAD) is set once the cgroup is removed. The other bits are no pointer. */
 struct percpu_ref {
 	unsigned long percpu_count_ptr;
 };
@@ -214,7 +215,7 @@ struct scx_task_group {
 	bool idle;
 };
 
-/* The cpu controller's state of a cgroup; css comes first, and objects cast between them. */
+/* The cpu controller's state of a cgroup. css is first, because objects cast between the two. */
 struct task_group {
 	struct cgroup_subsys_state css;
 	int idle;
@@ -239,7 +240,7 @@ struct rq {
 };
 
 struct cpufreq_cpuinfo {
-	unsigned int max_freq;	/* kHz, as all of cpufreq */
+	unsigned int max_freq;	/* kHz, as are all frequencies of cpufreq */
 	unsigned int min_freq;
 };
 
@@ -255,7 +256,7 @@ struct kernel_cpustat {
 	u64 cpustat[NR_STATS];	/* ns */
 };
 
-/* ---- what BPF programs own: sizes are the kernel's ---- */
+/* ---- structs that BPF programs own: sizes are the kernel's ---- */
 
 struct bpf_iter_num {
 	u64 __opaque[1];
@@ -301,7 +302,7 @@ struct bpf_rb_node {
 	u64 __opaque[4];
 };
 
-/* Only pointers to it are seen, as an argument of kernel functions. */
+/* Used only as a pointer argument of kernel functions. */
 struct bpf_prog_aux;
 
 struct bpf_list_head {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Kernel functions and variables that objects may link to. A name that is not here does not exist in
- * the simulated kernel: a weak reference to it is 0, a strong one stops the load.
+ * Kernel functions and variables that objects may link to. A name that is not here does not exist
+ * in the simulated kernel: a weak reference to it is 0, a strong one makes the load fail.
  *
- * Owns: prototypes as a kernel's BTF shows them, so without the hidden bpf_prog_aux argument; a
- * reference is matched by name and by kinds of parameters. tools/check-abi.py compares them with a real
- * kernel.
- * Does not: say what they do (crates/kernel, crates/bpf).
+ * Owns: prototypes as in a kernel's BTF, without the hidden bpf_prog_aux argument. A reference is
+ * matched by name and by the kinds of its parameters. tools/check-abi.py compares the prototypes
+ * with a real kernel.
+ * Does not: implement them (crates/kernel, crates/bpf).
  * Models: 7.3; kernel/sched/ext/, kernel/bpf/{helpers,cpumask,arena,...}.c.
  */
 
@@ -76,7 +76,7 @@ kfunc(void, scx_bpf_error_bstr, char *fmt, unsigned long long *data, u32 data__s
 kfunc(void, scx_bpf_dump_bstr, char *fmt, unsigned long long *data, u32 data__sz)
 kfunc(void, scx_bpf_events, struct scx_event_stats *events, size_t events__sz)
 
-/* ---- sched_ext: CPUs numbered by topology ---- */
+/* ---- sched_ext: CPUs numbered by topology (cids) ---- */
 kfunc(u32, scx_bpf_nr_cids, void)
 kfunc(u32, scx_bpf_nr_online_cids, void)
 kfunc(s32, scx_bpf_this_cid, void)
@@ -92,7 +92,7 @@ kfunc(u32, scx_bpf_cidperf_cur, s32 cid)
 kfunc(s32, scx_bpf_cidperf_set, s32 cid, u32 perf)
 kfunc(const void *, scx_bpf_online_cmask, void)
 
-/* ---- sched_ext: schedulers under schedulers ---- */
+/* ---- sched_ext: sub-schedulers ---- */
 kfunc(s32, scx_bpf_sub_caps, u64 cgroup_id, u64 caps, struct scx_cmask *out__arena)
 kfunc(bool, scx_bpf_sub_dispatch, u64 cgroup_id)
 kfunc(s32, scx_bpf_sub_grant, u64 cgroup_id, u64 caps, const struct scx_cmask *cmask__arena, struct scx_cmask *denied_out__arena__nullable)

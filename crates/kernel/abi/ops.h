@@ -2,9 +2,9 @@
 /*
  * A scheduler's side of sched_ext: its operations and the structs passed to them and to the kfuncs.
  *
- * Owns: the two forms of the ops table and the argument structs, in the kernel's own order and layout
- * (programs build some of them on their stacks). An object's table is matched by member name, so an
- * older or newer one fits as well.
+ * Owns: the two forms of the ops table and the argument structs, in the kernel's order and layout
+ * (programs build some of them on their stacks). An object's table is matched by member name, so a
+ * table of an older or newer kernel fits as well.
  * Models: 7.3, kernel/sched/ext/internal.h.
  */
 #ifndef ABI_OPS_H
@@ -51,7 +51,7 @@ struct scx_cgroup_init_args {
 };
 
 #ifndef __BINDGEN__
-/* Empty in the kernel too; Rust has no use for it. */
+/* Empty in the kernel too. The Rust code does not use it. */
 struct scx_cpu_acquire_args {};
 #endif
 
@@ -126,7 +126,7 @@ struct scx_cid_topo {
 	s32 shard_idx;
 };
 
-/* A set of CPUs numbered by topology; the words follow the header. */
+/* A set of CPUs numbered by topology (cids). The words follow the header. */
 struct scx_cmask {
 	u32 base;
 	u32 nr_cids;
@@ -138,7 +138,7 @@ struct scx_cmask {
 #endif
 };
 
-/* One callback differs in type between the forms: these are common to both, in their order. */
+/* The callbacks after the first one, up to set_weight, are the same in both forms of the table. */
 #define SCX_OPS_TASK_PATH						\
 	op(void, enqueue, struct task_struct *p, u64 enq_flags);	\
 	op(void, dequeue, struct task_struct *p, u64 deq_flags);	\
@@ -152,7 +152,7 @@ struct scx_cmask {
 	op(bool, core_sched_before, struct task_struct *a, struct task_struct *b); \
 	op(void, set_weight, struct task_struct *p, u32 weight)
 
-/* What is not a callback. */
+/* Members that are not callbacks. */
 #define SCX_OPS_DATA							\
 	u32 dispatch_max_batch;						\
 	u64 flags;							\

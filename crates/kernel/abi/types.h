@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Base types of the ABI headers, and what lets one text serve two readers.
+ * Base types of the ABI headers, and the macros that let clang and bindgen read the same text.
  *
- * clang makes BTF of it: a pointer is a typed pointer, a callback has its prototype. bindgen makes the
- * simulator's structs of it: a pointer is a guest address (u64), which no host code can dereference, so
- * every struct is plain data. bindgen is run with __BINDGEN__ defined.
+ * clang makes BTF from it: a pointer is a typed pointer, a callback has its prototype. bindgen, run
+ * with __BINDGEN__ defined, makes the simulator's structs from it: a pointer is a guest address
+ * (u64), which no host code can dereference, so every struct is plain data.
  */
 #ifndef ABI_TYPES_H
 #define ABI_TYPES_H
@@ -18,7 +18,7 @@ typedef unsigned long long u64;
 
 #define s32 int
 #define s64 long long
-/* A Rust bool may not hold any byte that a program wrote; text is bytes. */
+/* A program may write any byte to a bool, and a Rust bool may hold only 0 or 1. Text is bytes. */
 #define bool u8
 #define char u8
 #define ptr(type) u64
@@ -53,7 +53,7 @@ typedef struct {
 	u32 val;
 } kgid_t;
 
-/* The guard of guard(rcu)(): programs put one on their stack. */
+/* Guard object of guard(rcu)(). Programs put one on their stack. */
 typedef struct {
 	ptr(void) lock;
 } class_rcu_t;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! sched_ext: the class whose policy is a loaded scheduler, usually a BPF object.
+//! sched_ext: the scheduling class whose policy is a loaded scheduler, usually a BPF object.
 //!
-//! Owns: all state of the class. Start at `enable.rs` (attach to detach), `enqueue.rs` and `dispatch.rs` (the
-//! life of a task between them), `ops.rs` (calling the scheduler), `kfunc.rs` (what it may call).
-//! Models: kernel/sched/ext/*.c, 7.3. Differs: no sub-schedulers or capabilities, no core scheduling; events are
-//! atomic, so races that the kernel must resolve cannot happen.
+//! Owns: all state of the class. Start at `enable.rs` (attach to detach), `enqueue.rs` and
+//! `dispatch.rs` (the path of a task from enqueue to pick), `ops.rs` (calls of the scheduler),
+//! `kfunc.rs` (functions that the scheduler may call).
+//! Models: kernel/sched/ext/*.c, 7.3. Differs: no sub-schedulers or capabilities, no core
+//! scheduling; events are atomic, so the races that the kernel must resolve cannot happen.
 
 pub mod activity;
 pub mod bypass;
@@ -46,7 +47,7 @@ use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use stats::{EventStats, OpStats};
 use std::collections::VecDeque;
 
-/// Where loading a scheduler stands (`enum scx_enable_state`).
+/// State of loading and unloading a scheduler (`enum scx_enable_state`).
 ///
 /// ```text
 ///   Disabled --attach--> Enabling --> Enabled --exit--> Disabling --> Disabled
@@ -61,7 +62,7 @@ pub enum EnableState {
     Disabling,
 }
 
-/// Scheduler data of `struct sched_ext_ops`, as the frontend left it.
+/// Data members of `struct sched_ext_ops`, as the frontend set them.
 #[derive(Clone, Debug)]
 pub struct OpsData {
     pub name: String,
@@ -77,7 +78,8 @@ pub struct OpsData {
 pub struct Sched {
     pub program: Program,
     pub data: OpsData,
-    /// Operations that may be called now; filled in steps while enabling, cleared when disabled.
+    /// Operations that may be called now, indexed by `Op`. Enabling sets them in steps; disabling
+    /// clears them.
     pub active: [bool; Op::COUNT],
     pub has_cpu_preempt: bool,
     pub bypass_depth: u32,
@@ -85,13 +87,13 @@ pub struct Sched {
     pub slice_dfl: u64,
     pub watchdog_timeout: Nanos,
     pub exit: Option<ExitInfo>,
-    /// The exit is being carried out.
+    /// Whether the exit is being carried out.
     pub leaving: bool,
     pub events: EventStats,
     pub warned_zero_slice: bool,
 }
 
-/// What the class keeps per CPU; aligned as `Cpu` is.
+/// Per-CPU state of the class, aligned to the host's cache lines like `Cpu`.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct ExtCpu {
@@ -104,21 +106,22 @@ pub struct ExtCpu {
     pub idle_renotify: bool,
     pub bypassing: bool,
     pub cpu_released: bool,
-    /// Tasks with a verdict for another CPU's local queue, to be moved once no lock is held.
+    /// Tasks whose verdict names another CPU's local DSQ. They are moved once no run queue lock is
+    /// held.
     pub ddsp_deferred: VecDeque<TaskId>,
     pub reenq_local: Option<u64>,
     pub reenq_users: Vec<(DsqId, u64)>,
     pub deferred_posted: bool,
     pub kick_now: Vec<(CpuId, u64)>,
     pub kick_posted: bool,
-    /// Counts passes through the scheduler; SCX_KICK_WAIT waits for it to move.
+    /// Number of passes of this CPU through the scheduler. SCX_KICK_WAIT waits until it changes.
     pub kick_sync: u64,
     pub sync_pending: Vec<(CpuId, u64)>,
     pub dispatch: DispatchBuf,
     pub cpuperf_target: u32,
 }
 
-/// One buffered `scx_bpf_dsq_insert` of `ops.dispatch`.
+/// One call of `scx_bpf_dsq_insert()` in `ops.dispatch`, buffered until `flush_dispatch`.
 #[derive(Clone, Copy, Debug)]
 pub struct BufferedInsert {
     pub task: TaskId,
@@ -130,15 +133,15 @@ pub struct BufferedInsert {
     pub by: Option<Caller>,
 }
 
-/// The insertions of the present `ops.dispatch` call, not yet carried out.
+/// Insertions of the current `ops.dispatch` call that are not yet carried out.
 #[derive(Debug, Default)]
 pub struct DispatchBuf {
     pub entries: Vec<BufferedInsert>,
-    /// Tasks dispatched or moved since the call began.
+    /// Number of tasks dispatched or moved since the call began.
     pub nr_tasks: u32,
 }
 
-/// What a verdict says beside the queue.
+/// Arguments of a verdict other than the DSQ.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectDispatchArgs {
     pub slice: u64,
@@ -146,18 +149,19 @@ pub struct DirectDispatchArgs {
     pub flags: u64,
 }
 
-/// One operation being called.
+/// A program of the scheduler in progress. `op` is None for a timer callback, a syscall program
+/// and a tracing program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpFrame {
     pub op: Option<Op>,
-    /// The CPU whose run queue the kernel holds during the call.
+    /// CPU whose run queue lock the kernel holds during the call.
     pub locked: Option<CpuId>,
-    /// The first two arguments; among them are the tasks that the call is about.
+    /// First two arguments of the call. The tasks that the call is about are among them.
     pub args: [u64; 2],
 }
 
 impl OpFrame {
-    /// Whether the call is about the task at this guest address.
+    /// Returns whether the call is about the task at guest address `task`.
     pub fn is_about(&self, task: u64) -> bool {
         use op::Subject::*;
         let [first, second] = self.args;
@@ -170,10 +174,10 @@ impl OpFrame {
     }
 }
 
-/// Whom `scx_bpf_dsq_insert` may dispatch directly now.
+/// Task that `scx_bpf_dsq_insert()` may dispatch directly now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DirectSlot {
-    /// Not in select_cpu or enqueue: inserts are buffered.
+    /// Outside `ops.select_cpu` and `ops.enqueue`: insertions are buffered.
     #[default]
     Closed,
     Open(TaskId),
@@ -186,17 +190,18 @@ pub struct Ext {
     pub cpus: Vec<ExtCpu>,
     pub root: Option<Box<Sched>>,
     pub state: EnableState,
-    /// Tasks are in the class (`scx_enabled()`).
+    /// Whether tasks may be in the class (`scx_enabled()`).
     pub enabled: bool,
     pub switching_all: bool,
     pub switched_all: bool,
     pub init_task_enabled: bool,
     pub cgroup_enabled: bool,
     pub idle: IdleState,
-    /// The operation, timer or program that is being called, if one is. Whoever calls another puts it back.
+    /// Operation, timer callback or other program in progress, if any. A nested call saves the
+    /// outer frame and restores it afterwards.
     pub frame: Option<OpFrame>,
     pub direct: DirectSlot,
-    /// Whose verdict is being carried out after its call.
+    /// Task whose verdict is being carried out after the call that gave it has returned.
     pub acting: Option<Acting>,
     /// Enqueue flags of the remote move under way (`rq->scx.remote_activate_enq_flags`).
     pub remote_activate_flags: u64,
@@ -206,7 +211,8 @@ pub struct Ext {
     pub watchdog_checked: Nanos,
     /// Exits of the schedulers of this run, in order.
     pub exits: Vec<ExitInfo>,
-    /// What programs did wrong once an exit had been claimed, in `ops.exit()` and `ops.dump()` too; the first few.
+    /// The first few faults of programs after an exit was claimed, including those in `ops.exit()`
+    /// and `ops.dump()`.
     pub late_faults: Vec<String>,
     pub op_stats: OpStats,
     pub activity: Activity,
@@ -217,20 +223,20 @@ pub struct Ext {
     pub last_events: EventStats,
     /// Programs of the loaded scheduler's object on the tracepoint sched_switch.
     pub sched_switch: Vec<(InstanceId, FuncId)>,
-    /// What the kernel and `bpf_printk` printed.
+    /// Lines printed by the kernel and by `bpf_printk`.
     pub printk: Vec<String>,
-    /// Every call of an operation, if somebody wants to know.
+    /// Record of every call of an operation; None if recording is off.
     pub witness: Option<Vec<witness::OpCall>>,
 }
 
 impl Ext {
-    /// Whether the loaded scheduler implements `op` and may be called.
+    /// Returns whether the loaded scheduler implements `op` and the operation may be called now.
     #[inline]
     pub fn has_op(&self, op: Op) -> bool {
         self.root.as_ref().is_some_and(|s| s.active[op as usize])
     }
 
-    /// Flags of the loaded scheduler; none when there is none.
+    /// Flags (`SCX_OPS_*`) of the loaded scheduler; 0 without a scheduler.
     #[inline]
     pub fn flags(&self) -> u64 {
         self.root.as_ref().map_or(0, |s| s.data.flags)

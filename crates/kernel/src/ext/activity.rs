@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How often each operation ran on each CPU lately, for the report of a stall.
+//! Recent number of calls of each operation on each CPU, for the report of a stall.
 //!
-//! Owns: the counts. A task's wait cannot be given a copy of them when it begins, so that the watchdog keeps those of its last
-//! checks: a task that it finds stalled has waited since before the older one.
+//! Owns: the counts. A copy per waiting task would be too large, so the watchdog keeps copies from
+//! its last two checks. A task that it finds stalled has waited since before the older check.
 
 use super::op::Op;
 use scxlab_machine::cpumask::CpuMask;
@@ -11,11 +11,11 @@ use std::fmt::Write;
 
 type Calls = [u32; Op::COUNT];
 
-/// CPUs on which the same operations ran.
+/// CPUs on which the same set of operations ran, with the sums of their counts.
 struct Group {
     cpus: Vec<CpuId>,
     sums: [u64; Op::COUNT],
-    /// A higher class has them.
+    /// Whether a task of a higher class runs on these CPUs.
     held: bool,
 }
 
@@ -36,11 +36,12 @@ impl Group {
     }
 }
 
-/// By CPU and operation. Counts wrap around; their differences do not.
+/// Numbers of calls, indexed by CPU and operation. The counts may wrap around, because only
+/// differences between them are used.
 #[derive(Debug, Default)]
 pub struct Activity {
     calls: Vec<Calls>,
-    /// The check before the last one, and the last one.
+    /// Counts at the watchdog's last check but one, and at its last check.
     checks: [Check; 2],
 }
 
@@ -50,10 +51,11 @@ struct Check {
     calls: Vec<Calls>,
 }
 
-/// Groups of CPUs, and operations of each, that are listed.
+/// Maximum number of groups of CPUs in a report.
 const GROUPS: usize = 8;
+/// Maximum number of operations listed per group.
 const OPS: usize = 6;
-/// Characters of a list of CPUs.
+/// Maximum length of a list of CPUs, in characters.
 const LIST_MAX: usize = 60;
 
 impl Activity {
@@ -61,27 +63,28 @@ impl Activity {
         Activity { calls: vec![[0; Op::COUNT]; nr_cpus], ..Activity::default() }
     }
 
-    /// An operation was called on the CPU.
+    /// Counts a call of `op` on `cpu`.
     #[inline(always)]
     pub fn count(&mut self, cpu: CpuId, op: Op) {
         let count = &mut self.calls[cpu.idx()][op as usize];
         *count = count.wrapping_add(1);
     }
 
-    /// A scheduler is being loaded.
+    /// Starts counting for a scheduler that is being loaded, by setting both checks to `at`.
     pub fn start(&mut self, at: Nanos) {
         self.check(at);
         self.check(at);
     }
 
-    /// The watchdog has looked at all tasks.
+    /// Keeps a copy of the counts, after the watchdog has checked all tasks.
     pub fn check(&mut self, at: Nanos) {
         self.checks.swap(0, 1);
         self.checks[1].at = at;
         self.checks[1].calls.clone_from(&self.calls);
     }
 
-    /// What ran on each of the CPUs since the last check but one: `held` are those that a higher class has.
+    /// Describes the operations that ran on each of the CPUs since the last check but one. `held`
+    /// tells whether a task of a higher class runs on a CPU.
     pub fn lines(
         &self,
         cpus: impl Iterator<Item = CpuId>,
@@ -113,7 +116,7 @@ impl Activity {
     }
 }
 
-/// `dispatch 120 times, enqueue once`, the most frequent first.
+/// Formats counts as `dispatch 120 times, enqueue once`, the most frequent operation first.
 fn ops_text(sums: &[u64; Op::COUNT]) -> String {
     let mut ran: Vec<(u64, Op)> =
         Op::ALL.into_iter().map(|op| (sums[op as usize], op)).filter(|(n, _)| *n > 0).collect();
@@ -135,7 +138,7 @@ fn ops_text(sums: &[u64; Op::COUNT]) -> String {
     text
 }
 
-/// `CPU 3`, `CPUs 0-3,8`; a long list is cut.
+/// Formats a set of CPUs as `CPU 3` or `CPUs 0-3,8`. A list longer than `LIST_MAX` is cut.
 pub fn cpus_text(mask: &CpuMask) -> String {
     let count: u32 = mask.iter().map(|word| word.count_ones()).sum();
     let list = mask.to_string();
@@ -146,7 +149,7 @@ pub fn cpus_text(mask: &CpuMask) -> String {
     format!("{} {list}", if count == 1 { "CPU" } else { "CPUs" })
 }
 
-/// `1.250000 s`
+/// Formats a time as `1.250000 s`.
 pub fn seconds(ns: Nanos) -> String {
     format!("{}.{:06} s", ns / 1_000_000_000, ns % 1_000_000_000 / 1000)
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Bypass: the core schedules FIFO per CPU while a scheduler is loaded, unloaded or broken.
+//! Bypass: the core schedules tasks in FIFO order per CPU while a scheduler is being loaded or
+//! unloaded, or after it has failed.
 //!
 //! Models: kernel `scx_bypass()`, 7.3. Differs: no bypass load balancer.
 
@@ -9,7 +10,7 @@ use crate::kernel::Kernel;
 use scxlab_machine::id::{CpuId, TaskId};
 
 impl Kernel {
-    /// Enters or leaves bypass; it nests.
+    /// Enters or leaves bypass. Calls nest.
     pub(crate) fn ext_bypass(&mut self, on: bool) {
         let at = self.clock();
         let Some(sched) = &mut self.ext.root else { return };
@@ -53,7 +54,7 @@ impl Kernel {
         }
     }
 
-    /// Tasks on the CPU's list of runnable ones, last arrival first.
+    /// Returns the tasks on the CPU's list of runnable tasks, the last arrival first.
     pub(crate) fn runnable_newest_first(&self, cpu: CpuId) -> Vec<TaskId> {
         let mut tasks: Vec<(u64, TaskId)> = self
             .tasks

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Telling a scheduler about cgroups.
+//! Calls of a scheduler's operations on cgroups.
 //!
-//! Models: kernel `scx_tg_online()`, `scx_cgroup_init()`, `scx_cgroup_can_attach()`, `scx_cgroup_move_task()`,
-//! `scx_group_set_*()`, 7.3.
+//! Models: kernel `scx_tg_online()`, `scx_cgroup_init()`, `scx_cgroup_can_attach()`,
+//! `scx_cgroup_move_task()`, `scx_group_set_*()`, 7.3.
 
 use super::op::Op;
 use crate::behavior::{CgroupSpec, SysError};
@@ -15,7 +15,7 @@ impl Kernel {
         self.cgroups.get(id).map_or(0, |g| g.addr)
     }
 
-    /// `ops.cgroup_init` for one directory; 0 or a negative errno.
+    /// Calls `ops.cgroup_init` for one cgroup; returns 0 or a negative errno.
     fn op_cgroup_init(&mut self, id: CgroupId) -> i32 {
         if self.ext.has_op(Op::CgroupInit) {
             let Some(spec) = self.cgroups.get(id).map(|g| g.spec) else { return 0 };
@@ -32,7 +32,7 @@ impl Kernel {
         0
     }
 
-    /// While enabling: every directory, parents first.
+    /// Initialises all cgroups while enabling, parents first.
     pub(crate) fn ext_cgroup_init(&mut self) -> Result<(), ()> {
         for id in self.cgroups.descend_pre(CgroupId(0)) {
             let ret = self.op_cgroup_init(id);
@@ -45,7 +45,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// While disabling: every directory, children first.
+    /// Calls `ops.cgroup_exit` for all cgroups while disabling, children first.
     pub(crate) fn ext_cgroup_exit(&mut self) {
         self.ext.cgroup_enabled = false;
         for id in self.cgroups.descend_post(CgroupId(0)) {
@@ -74,7 +74,7 @@ impl Kernel {
         }
     }
 
-    /// `ops.cgroup_prep_move`: the scheduler may refuse.
+    /// Calls `ops.cgroup_prep_move`, which may refuse the move.
     pub(crate) fn ext_cgroup_can_attach(
         &mut self,
         task: TaskId,
@@ -93,7 +93,7 @@ impl Kernel {
         Err(SysError::Invalid)
     }
 
-    /// `ops.cgroup_move`, once the task is there.
+    /// Calls `ops.cgroup_move` after the task has moved.
     pub(crate) fn ext_cgroup_move(&mut self, task: TaskId, from: CgroupId, to: CgroupId) {
         if self.ext.cgroup_enabled && self.ext.has_op(Op::CgroupMove) {
             let cpu = self.tasks[task].cpu;
@@ -102,7 +102,7 @@ impl Kernel {
         }
     }
 
-    /// The knobs that changed, each through its operation.
+    /// Calls the operation of each setting that changed.
     pub(crate) fn ext_cgroup_configure(
         &mut self,
         id: CgroupId,

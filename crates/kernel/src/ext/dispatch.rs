@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A CPU looks for its next task: local and global queues, `ops.dispatch`, and putting the old one back.
+//! The search of a CPU for its next task: local and global DSQs, `ops.dispatch`, and putting the
+//! previous task back.
 //!
 //! Owns: the pick. Models: kernel `dispatch_one()`, `scx_dispatch_sched()`, `finish_dispatch()`,
-//! `dispatch_to_local_dsq()`, `scx_consume_dispatch_q()`, `put_prev_task_scx()`, `do_pick_task_scx()`, 7.3.
+//! `dispatch_to_local_dsq()`, `scx_consume_dispatch_q()`, `put_prev_task_scx()`,
+//! `do_pick_task_scx()`, 7.3.
 
 use super::dsq::{DsqId, DsqKind};
 use super::entity::OpsState;
@@ -16,15 +18,15 @@ use crate::task::Class;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
-/// What the class offers.
+/// Result of the class's pick.
 pub enum Pick {
     Task(TaskId),
     Nothing,
-    /// A higher class got a task meanwhile.
+    /// A higher class got a task meanwhile, so the pick must start again.
     Retry,
 }
 
-/// What the search concluded.
+/// Result of the search for a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Nothing,
@@ -180,7 +182,7 @@ impl Kernel {
         }
     }
 
-    /// `finish_dispatch()`: a task that is no longer waiting in the scheduler is skipped silently.
+    /// `finish_dispatch()`: skips a task that no longer waits in the scheduler, without an error.
     fn finish_dispatch(&mut self, cpu: CpuId, entry: &BufferedInsert) {
         let task = entry.task;
         let waiting = self
@@ -266,7 +268,8 @@ impl Kernel {
         self.tasks[self.cpus[cpu.idx()].curr].class
     }
 
-    /// `move_remote_task_to_local_dsq()`: dequeue there, enqueue here, straight to the local queue.
+    /// `move_remote_task_to_local_dsq()`: dequeues the task on `src` and enqueues it on the local
+    /// DSQ of `dst`.
     pub(crate) fn move_remote_to_local(
         &mut self,
         task: TaskId,
@@ -307,7 +310,8 @@ impl Kernel {
         true
     }
 
-    /// `scx_consume_dispatch_q()`: moves the first task that can run on `cpu` to its local queue.
+    /// `scx_consume_dispatch_q()`: moves the first task that can run on `cpu` to the CPU's local
+    /// DSQ; returns whether there was one.
     #[inline]
     pub(crate) fn consume(&mut self, cpu: CpuId, dsq: DsqId, flags: u64) -> bool {
         !self.ext.dsqs.get(dsq).is_empty() && self.consume_some(cpu, dsq, flags)
@@ -410,7 +414,8 @@ impl Kernel {
         }
     }
 
-    /// `switch_class()`: a scheduler that asks for it learns that a higher class takes the CPU.
+    /// `switch_class()`: tells the scheduler that a higher class takes the CPU, if it implements
+    /// `ops.cpu_acquire` or `ops.cpu_release`.
     pub(crate) fn ext_switch_class(&mut self, cpu: CpuId, next: TaskId) {
         let class = self.tasks[next].class;
         let wants = self.ext.root.as_ref().is_some_and(|s| s.has_cpu_preempt);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Dispatch queues: the ordered sets in which tasks wait between enqueue and run.
 //!
-//! Owns: order within a queue, the table of queues by id, what an iterator may still see.
-//! Does not: touch tasks, charge time, call the scheduler (see `enqueue.rs`, `dispatch.rs`).
-//! Models: kernel `struct scx_dispatch_q`, `scx_dispatch_enqueue()`, `nldsq_cursor_next_task()`, 7.3.
+//! Owns: order within a queue, the table of queues by id, the tasks that an iterator sees.
+//! Does not: change tasks, charge time, call the scheduler (see `enqueue.rs`, `dispatch.rs`).
+//! Models: kernel `struct scx_dispatch_q`, `scx_dispatch_enqueue()`, `nldsq_cursor_next_task()`,
+//! 7.3.
 
 mod priq;
 
@@ -13,11 +14,11 @@ use priq::Priq;
 use scxlab_machine::id::{CpuId, TaskId};
 use std::collections::VecDeque;
 
-/// A queue, as an index into the table; never reused within a run.
+/// Index of a queue in the table; never reused within a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DsqId(pub u32);
 
-/// What a queue is for.
+/// Purpose of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DsqKind {
     Local(CpuId),
@@ -45,34 +46,35 @@ impl DsqKind {
     }
 }
 
-/// One dispatch queue. Tasks of a FIFO lie by position, those of a priority queue by vtime; a key is
-/// (position or vtime relative to `base`, arrival), so one order serves both. As in `Cpu`, the first line of the host's caches has
-/// what a local queue needs at every switch.
+/// One dispatch queue. A FIFO is ordered by position, a priority queue by vtime. A key is (position
+/// or vtime relative to `base`, arrival number), so one order serves both. As in `Cpu`, the first
+/// cache line of the host holds the fields that a local queue needs at every switch.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Dsq {
     fifo: VecDeque<(i64, u64, TaskId)>,
     tail_pos: i64,
-    /// Insertions so far; an iterator sees only those before it began.
+    /// Number of insertions so far. An iterator sees only tasks that were inserted before it began.
     pub seq: u64,
-    /// As programs name it; a queue of the user's keeps it when it is gone.
+    /// Id that programs use. A user queue keeps it after it is destroyed.
     id: u64,
-    /// Tasks in both `fifo` and `priq`.
+    /// Number of tasks in `fifo` and `priq` together.
     len: u32,
-    /// Tasks inserted with SCX_ENQ_IMMED (local queues).
+    /// Number of tasks inserted with SCX_ENQ_IMMED (local queues).
     pub nr_immed: u32,
     head_pos: i64,
     priq: Priq,
     pub kind: DsqKind,
     pub lock: Lock,
-    /// vtime that is 0 in the keys: signed differences from it keep their order across wrap-around.
+    /// vtime whose key is 0. Keys are signed differences from it, so that they keep their order
+    /// when vtime wraps around.
     base: u64,
 }
 
-/// Of a `Dsq`, from its start: what a local queue needs at every switch.
+/// Size in bytes of the first part of a `Dsq`, which a local queue needs at every switch.
 pub(crate) const HOT_DSQ_BYTES: usize = std::mem::offset_of!(Dsq, head_pos);
 
-/// Where to put a task.
+/// Position at which a task is inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Tail,
@@ -97,7 +99,7 @@ impl Dsq {
         }
     }
 
-    /// The id as programs name it.
+    /// Returns the id that programs use.
     pub fn user_visible_id(&self) -> u64 {
         self.id
     }
@@ -120,7 +122,7 @@ impl Dsq {
         self.len() > self.fifo.len()
     }
 
-    /// Inserts and returns the key, by which the task is found again.
+    /// Inserts a task; returns its key, with which it is removed.
     #[inline(always)]
     pub fn insert(&mut self, task: TaskId, place: Place) -> (i64, u64) {
         self.seq += 1;
@@ -166,12 +168,13 @@ impl Dsq {
         self.fifo.front().map(|e| e.2).or_else(|| self.priq.first())
     }
 
-    /// Tasks in order.
+    /// Iterates over the tasks in order.
     pub fn iter(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.fifo.iter().map(|e| e.2).chain(self.priq.iter())
     }
 
-    /// The next task after `cursor` (before it, in reverse) that was inserted no later than `upto`.
+    /// Returns the next task after `cursor` (before it, if `rev`) that was not inserted after the
+    /// insertion number `upto`.
     pub fn next_after(
         &self,
         cursor: Option<(i64, u64)>,
@@ -213,16 +216,17 @@ impl Dsq {
     }
 }
 
-/// All queues of a run: built-in ones exist always, user queues while their scheduler does.
+/// All queues of a run. Built-in queues always exist, user queues only while their scheduler does.
 ///
-/// First come the local queues by CPU, then the bypass queues by CPU, then the global ones by node.
+/// Order: the local queues by CPU, the bypass queues by CPU, the global queues by node, and then
+/// the user queues.
 #[derive(Debug)]
 pub struct DsqTable {
     all: Vec<Dsq>,
     nr_cpus: u32,
     nr_builtin: u32,
     by_id: rustc_hash::FxHashMap<u64, DsqId>,
-    /// The same of small ids, which most schedulers use.
+    /// The same map for ids below `SMALL_IDS`, which most schedulers use.
     small: [Option<DsqId>; SMALL_IDS],
 }
 
@@ -264,7 +268,7 @@ impl DsqTable {
         DsqId(cpu.0)
     }
 
-    /// The id as a trace has it: of local queues it says whose, as `SCX_DSQ_LOCAL_ON | cpu` does.
+    /// Returns the id for a trace. The id of a local queue is `SCX_DSQ_LOCAL_ON | cpu` there.
     #[inline]
     pub fn traced_id(&self, dsq: DsqId) -> u64 {
         match self.local_cpu(dsq) {
@@ -273,7 +277,7 @@ impl DsqTable {
         }
     }
 
-    /// The CPU whose local queue it is, if it is one.
+    /// Returns the CPU of a local queue; None for other queues.
     #[inline]
     pub fn local_cpu(&self, dsq: DsqId) -> Option<CpuId> {
         (dsq.0 < self.nr_cpus).then_some(CpuId(dsq.0))
@@ -302,7 +306,7 @@ impl DsqTable {
         }
     }
 
-    /// A new user queue; None if the id is taken.
+    /// Creates a user queue; returns None if the id is taken.
     pub fn create(&mut self, id: u64) -> Option<DsqId> {
         if self.by_id.contains_key(&id) {
             return None;
@@ -313,7 +317,7 @@ impl DsqTable {
         Some(dsq)
     }
 
-    /// Takes a user queue out of use.
+    /// Destroys a user queue. Its entry in the table stays, as `DsqKind::Gone`.
     pub fn destroy(&mut self, dsq: DsqId) {
         if let DsqKind::User { id } = self.get(dsq).kind {
             self.by_id.remove(&id);
@@ -328,7 +332,7 @@ impl DsqTable {
         }
     }
 
-    /// The user queues in use, in order of creation.
+    /// Returns the user queues that are not destroyed, in order of creation.
     pub fn users(&self) -> Vec<DsqId> {
         (0..self.all.len() as u32)
             .map(DsqId)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The debug dump of an ejected scheduler: what each CPU ran and what waited, with the scheduler's
-//! own remarks.
+//! The debug dump of an ejected scheduler: the running and the waiting tasks of each CPU, and the
+//! scheduler's own text.
 //!
-//! Owns: the text's form. Does not: decide when to dump (see `enable.rs`).
+//! Owns: the format of the text. Does not: decide when to dump (see `enable.rs`).
 //! Models: kernel `scx_dump_state()`, `scx_dump_cpu()`, `scx_dump_task()`, `scx_bpf_dump_bstr()`,
-//! 7.3. Differs: there are no kernel stacks; below the first heading that announces one are the
-//! program's frames, and tasks have none.
+//! 7.3. Differs: there are no kernel stacks. The program's frames follow the heading `Backtrace:`,
+//! and tasks have no backtrace.
 
 mod buf;
 
@@ -34,7 +34,8 @@ mod rq_flag {
     pub const IN_DISPATCH: u32 = 1 << 17;
 }
 
-/// The `struct scx_dump_ctx` that the scheduler's operations get, and its text, in guest memory.
+/// Guest memory that holds the `struct scx_dump_ctx` for the scheduler's dump operations and its
+/// reason text.
 struct Context {
     addr: u64,
     len: u64,
@@ -42,7 +43,7 @@ struct Context {
 }
 
 impl Kernel {
-    /// The dump for the exit that was claimed; empty without a scheduler.
+    /// Makes the dump for the exit that was claimed; empty without a scheduler.
     pub(crate) fn ext_dump(&mut self) -> String {
         let Some(sched) = &self.ext.root else {
             return String::new();
@@ -70,7 +71,8 @@ impl Kernel {
         self.ext.dump.take().map_or_else(String::new, DumpBuf::finish)
     }
 
-    /// `scx_bpf_dump_bstr()`: text from the scheduler, only while one of its dump operations runs.
+    /// `scx_bpf_dump_bstr()`: adds text from the scheduler. It is an error unless one of its dump
+    /// operations runs.
     pub(crate) fn dump_append(&mut self, text: &str) {
         let taken = self.ext.dump.as_mut().is_some_and(|dump| dump.append(text));
         if !taken {
@@ -84,7 +86,8 @@ impl Kernel {
         }
     }
 
-    /// Out of guest memory is no reason to go without a dump: the operations then get NULL.
+    /// Builds the context in guest memory. If memory is exhausted, the dump is still made and the
+    /// operations get NULL.
     fn dump_context(&mut self, exit: Option<&ExitInfo>) -> Context {
         let (at_ns, at_jiffies) = (self.ktime(), self.jiffies());
         let reason = exit.map_or("none", |exit| exit.kind.reason()).as_bytes();
@@ -119,7 +122,8 @@ impl Kernel {
         self.dump_origin(&exit.origin);
     }
 
-    /// In place of a kernel stack: the program's frames, and what else is known of where the exit comes from.
+    /// Writes the origin of the exit in place of a kernel stack: its lines of text and the
+    /// program's frames.
     fn dump_origin(&mut self, origin: &Origin) {
         for line in &origin.lines {
             self.dump_line(format!("  {line}"));
@@ -132,13 +136,14 @@ impl Kernel {
         }
     }
 
-    /// The CPU that the exit came from first, so that truncation does not lose it.
+    /// Returns all CPUs, beginning with the one that the exit came from, so that truncation does
+    /// not lose it.
     fn dump_order(&self, first: Option<CpuId>) -> Vec<CpuId> {
         let rest = (0..self.cpus.len() as u32).map(CpuId).filter(|&cpu| Some(cpu) != first);
         first.into_iter().chain(rest).collect()
     }
 
-    /// The lists of runnable tasks that are not running, oldest first.
+    /// Returns the runnable tasks that are not running, indexed by CPU, the oldest first.
     fn waiting_by_cpu(&self) -> Vec<Vec<TaskId>> {
         let mut waiting: Vec<(u64, CpuId, TaskId)> = self
             .tasks
@@ -153,7 +158,7 @@ impl Kernel {
         lists
     }
 
-    /// An idle CPU is left out unless the scheduler has something to say about it.
+    /// Dumps a CPU. An idle CPU is left out unless the scheduler adds text for it.
     fn dump_cpu(&mut self, ctx: &Context, cpu: CpuId, waiting: &[TaskId]) {
         let curr = self.cpus[cpu.idx()].curr;
         let idle = waiting.is_empty() && self.tasks[curr].is_idle_task();
@@ -219,7 +224,7 @@ impl Kernel {
         .sum()
     }
 
-    /// Kicks that this CPU has asked for and not sent yet.
+    /// Lists the kicks that this CPU has requested and not sent yet.
     fn kick_lines(&self, cpu: CpuId) -> Vec<String> {
         let pcpu = &self.ext.cpus[cpu.idx()];
         let nr = self.cpus.len();
@@ -253,8 +258,8 @@ impl Kernel {
         let t = &self.tasks[task];
         let guest: &abi::task_struct = self.vm.mem.host_ref(t.addr);
         let scx = &guest.scx;
-        // A task that the scheduler does not own bears no asterisk; there is one scheduler, so its
-        // name is known.
+        // An asterisk marks a task that the scheduler owns. The scheduler's name is always `root`,
+        // because there is only one.
         let owned = if t.ext.phase == TaskPhase::None { "" } else { "*" };
         let ms = self.jiffies_ms(scx.runnable_at, ctx.at_jiffies);
         let dsq = t.ext.dsq.map(|dsq| self.ext.dsqs.get(dsq).user_visible_id());
@@ -280,7 +285,7 @@ impl Kernel {
         ]
     }
 
-    /// `jiffies_delta_msecs()`: negative if `at` has passed.
+    /// `jiffies_delta_msecs()`: returns `at - now` in ms, negative if `at` has passed.
     fn jiffies_ms(&self, at: u64, now: u64) -> i64 {
         let delta = at.wrapping_sub(now) as i64;
         let ns = i128::from(delta) * i128::from(self.machine.costs.tick_period_ns());
@@ -299,7 +304,7 @@ impl Kernel {
         }
     }
 
-    /// Calls a dump operation; what it says goes into the dump behind `prefix`.
+    /// Calls a dump operation. Each line of its text goes into the dump after `prefix`.
     fn dump_op<const N: usize>(
         &mut self,
         op: Op,
@@ -320,7 +325,7 @@ impl Kernel {
     }
 }
 
-/// `SCX_OPSS_*` and the sequence number.
+/// Returns the task's state as a number (`SCX_OPSS_*`), and its sequence number.
 fn ops_state(t: &Task) -> (u32, u64) {
     match t.ext.ops_state {
         OpsState::None => (0, 0),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Loading and unloading a scheduler.
+//! Loading and unloading of a scheduler.
 //!
-//! Owns: the order of steps. Models: kernel `scx_root_enable_workfn()`, `scx_root_disable()`, `scx_validate_ops()`,
-//! `bpf_scx_init_member()`, 7.3.
+//! Owns: the order of the steps. Models: kernel `scx_root_enable_workfn()`, `scx_root_disable()`,
+//! `scx_validate_ops()`, `bpf_scx_init_member()`, 7.3.
 
 use super::exit::{ExitInfo, ExitKind};
 use super::op::Op;
@@ -13,7 +13,7 @@ use crate::flags::{ecode, limit, ops, queue, slice};
 use crate::kernel::Kernel;
 use scxlab_machine::id::{CpuId, Nanos};
 
-/// Why attaching was refused outright. Other failures arrive through `ops.exit`.
+/// Reason why attaching was refused. Later failures are reported through `ops.exit`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
     #[error("another scheduler is loaded (EBUSY)")]
@@ -28,12 +28,12 @@ pub enum AttachError {
     BatchTooLarge(u32),
 }
 
-/// Operations that are called even while the others are not yet active.
+/// Operations that become active before the others.
 const HOTPLUG: [Op; 2] = [Op::CpuOnline, Op::CpuOffline];
 
 impl Kernel {
-    /// Attaches a scheduler from the executing CPU. `Ok` means that a link exists; whether the scheduler stayed
-    /// is in `ext.root` and `ext.exits`.
+    /// Attaches a scheduler on CPU 0, or on the first on-line CPU if CPU 0 is off line. `Ok` means
+    /// that a link exists; `ext.root` and `ext.exits` tell whether the scheduler is still loaded.
     pub fn attach(&mut self, program: Program, data: OpsData) -> Result<(), AttachError> {
         check_members(&data)?;
         if self.ext.state != EnableState::Disabled {
@@ -165,14 +165,14 @@ impl Kernel {
         Ok(())
     }
 
-    /// Every task but the idle ones, and those that are gone.
+    /// Returns all tasks except idle tasks and dead tasks.
     fn schedulable_tasks(&self) -> Vec<scxlab_machine::id::TaskId> {
         let living =
             |t: &&crate::task::Task| !t.is_idle_task() && t.state != crate::task::State::Dead;
         self.tasks.iter().filter(living).map(|t| t.id).collect()
     }
 
-    /// Moves every task to the class that it now belongs to.
+    /// Moves every task to the class that its policy now belongs to.
     fn switch_all_tasks(&mut self) {
         for task in self.schedulable_tasks() {
             let new = self.class_of(self.tasks[task].policy);
@@ -185,8 +185,8 @@ impl Kernel {
         }
     }
 
-    /// The first half of an exit that was claimed: what it was like, and bypass, so that every task gets on. The second
-    /// half waits for grace periods first.
+    /// Carries out the first half of a claimed exit: makes the dump and enters bypass, so that all
+    /// tasks can run. The second half, `ext_disable`, follows after RCU grace periods.
     pub(crate) fn ext_begin_disable(&mut self) {
         let Some(info) = self.ext.root.as_ref().and_then(|s| s.exit.clone()) else { return };
         let dump = if info.kind.is_error() { self.ext_dump() } else { String::new() };
@@ -197,7 +197,8 @@ impl Kernel {
         self.ext_bypass(true);
     }
 
-    /// Carries out the exit that was claimed, as far as it is not: back to the default class, `ops.exit`, and gone.
+    /// Completes a claimed exit, with its first half if that is still to do: moves the tasks to the
+    /// default class, calls `ops.exit` and removes the scheduler.
     pub(crate) fn ext_disable(&mut self) {
         if self.ext.root.as_ref().is_some_and(|s| !s.leaving) {
             self.ext_begin_disable();
@@ -230,7 +231,7 @@ impl Kernel {
         self.retire(info);
     }
 
-    /// Forgets the scheduler, keeping what its run is judged by.
+    /// Removes the scheduler; keeps its exit and its event counters for the results of the run.
     fn retire(&mut self, info: ExitInfo) {
         for dsq in self.ext.dsqs.users() {
             self.ext.dsqs.destroy(dsq);
@@ -253,7 +254,7 @@ impl Kernel {
     }
 }
 
-/// `bpf_scx_init_member()`: what makes attaching itself fail.
+/// `bpf_scx_init_member()`: checks the data members whose values can make attaching fail.
 fn check_members(data: &OpsData) -> Result<(), AttachError> {
     let unknown = data.flags & !ops::ALL;
     if unknown != 0 {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A task enters and leaves the class: select_cpu, enqueue, verdicts, dequeue, and what its time on a CPU costs it.
+//! A task's way into and out of the class: `ops.select_cpu`, `ops.enqueue`, verdicts, dequeue, and
+//! the use of its slice on a CPU.
 //!
-//! Owns: the order of the questions. Does not: link a task to a DSQ (see `insert.rs`), or pick (see `dispatch.rs`).
+//! Owns: the order in which the paths of an enqueue are tried. Does not: link a task into a DSQ
+//! (see `insert.rs`), or pick a task (see `dispatch.rs`).
 //! Models: kernel `scx_do_enqueue_task()`, `direct_dispatch()`, `enqueue_task_scx()`,
 //! `dequeue_task_scx()`, `ops_dequeue()`, `select_task_rq_scx()`, 7.3.
 
@@ -19,7 +21,7 @@ use crate::lock::LockId;
 use scxlab_machine::id::{CpuId, TaskId};
 
 impl Kernel {
-    /// What BPF sees of a task's sched_ext state.
+    /// Returns the part of a task's sched_ext state that BPF sees (`p->scx`).
     #[inline]
     pub(crate) fn scx(&mut self, task: TaskId) -> &mut abi::sched_ext_entity {
         let addr = self.tasks[task].addr;
@@ -39,7 +41,7 @@ impl Kernel {
         ts.scx.flags = t.ext.flags;
     }
 
-    /// Whether tasks of `policy` go to the class now.
+    /// Returns whether tasks of `policy` belong to the class now.
     pub(crate) fn ext_takes(&self, policy: Policy) -> bool {
         let partial_only = !self.ext.switching_all;
         self.ext.enabled
@@ -90,7 +92,8 @@ impl Kernel {
         cpu
     }
 
-    /// A CPU number from a program; None is an error of the scheduler.
+    /// Checks a CPU number from a program. Reports an error of the scheduler and returns None if
+    /// there is no such CPU.
     #[inline]
     pub(crate) fn ext_cpu_valid(&mut self, cpu: i32, place: &str) -> Option<CpuId> {
         self.ext_cpu(cpu).or_else(|| self.invalid_cpu(cpu, place))
@@ -151,7 +154,7 @@ impl Kernel {
         }
     }
 
-    /// `scx_do_enqueue_task()`: the order of the questions is the kernel's.
+    /// `scx_do_enqueue_task()`: tries the paths of an enqueue in the kernel's order.
     pub(crate) fn ext_do_enqueue(
         &mut self,
         cpu: CpuId,
@@ -229,7 +232,7 @@ impl Kernel {
         true
     }
 
-    /// Inserts with a fresh default slice, as the paths do that bypass the scheduler.
+    /// Inserts with a new default slice, for the paths that bypass the scheduler.
     fn insert_refilled(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
         self.refill_slice(task);
         self.clear_ddsp(task);
@@ -243,7 +246,7 @@ impl Kernel {
         self.ext.count(Ev::RefillSliceDfl, 1);
     }
 
-    /// The global queue of the node of the task's CPU.
+    /// Returns the global DSQ of the node of the task's CPU.
     pub(crate) fn global_dsq_of(&self, task: TaskId) -> DsqId {
         self.global_dsq(self.tasks[task].cpu)
     }
@@ -304,7 +307,7 @@ impl Kernel {
         self.ext.acting = outer;
     }
 
-    /// No verdict waits.
+    /// Clears the pending verdict, if there is one.
     #[inline]
     fn clear_ddsp(&mut self, task: TaskId) {
         if self.tasks[task].ext.ddsp.is_set() {
@@ -312,7 +315,7 @@ impl Kernel {
         }
     }
 
-    /// The verdict that waits, here and where programs see it.
+    /// Sets the pending verdict, in the private state and in the fields that programs see.
     #[inline(always)]
     pub(crate) fn set_ddsp(&mut self, task: TaskId, verdict: DirectDispatch) {
         let (t, seen) = self.seen(task);
@@ -326,7 +329,7 @@ impl Kernel {
         }
     }
 
-    /// `ops_dequeue()`: the task stops waiting.
+    /// `ops_dequeue()`: ends the task's wait, and the scheduler's custody of it.
     pub(crate) fn ext_ops_dequeue(&mut self, rq: CpuId, task: TaskId, deq_flags: u64) {
         let e = &mut self.tasks[task].ext;
         e.runnable = None;
@@ -336,7 +339,7 @@ impl Kernel {
         }
     }
 
-    /// `dequeue_task_scx()`; never delayed.
+    /// `dequeue_task_scx()`. Returns false, because the class never delays a dequeue.
     #[inline(always)]
     pub(crate) fn ext_dequeue(&mut self, cpu: CpuId, task: TaskId, core_flags: u64) -> bool {
         let mut flags = core_flags;
@@ -367,7 +370,7 @@ impl Kernel {
         false
     }
 
-    /// `scx_dispatch_dequeue()`: off its queue, or off the list of deferred verdicts.
+    /// `scx_dispatch_dequeue()`: takes the task off its DSQ, or off the list of deferred verdicts.
     #[inline(always)]
     pub(crate) fn dispatch_dequeue(&mut self, task: TaskId) {
         let t = &mut self.tasks[task];
@@ -387,7 +390,7 @@ impl Kernel {
         }
     }
 
-    /// `set_task_runnable()`; `more` are set among its flags.
+    /// `set_task_runnable()`; also sets the flags `more`.
     #[inline(always)]
     pub(crate) fn set_runnable(&mut self, task: TaskId, more: u32) {
         self.ext.arrivals += 1;
@@ -408,7 +411,7 @@ impl Kernel {
         t.ext.slice_oob = None;
     }
 
-    /// `update_curr_scx()`: CPU time eats the slice.
+    /// `update_curr_scx()`: charges CPU time to the current task and subtracts it from the slice.
     // One copy for all callers: see "instructions" in docs/internals/performance.md.
     #[inline(never)]
     pub(crate) fn ext_update_curr(&mut self, cpu: CpuId) {
@@ -445,7 +448,7 @@ impl Kernel {
     }
 }
 
-/// A slice that was set without the run queue's lock takes effect.
+/// Applies a slice that was set without the run queue's lock.
 #[inline]
 fn apply_slice_oob(e: &mut ExtEntity, seen: &mut abi::task_struct) {
     if let Some(slice) = e.slice_oob.take() {

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A task's private sched_ext state; what BPF can see of `p->scx` is in guest memory (see `task.rs`).
+//! A task's private sched_ext state. The part of `p->scx` that BPF sees is in guest memory (see
+//! `task.rs`).
 //!
-//! Models: kernel `struct sched_ext_entity`, 7.3. Differs: no locks or atomics, so no DISPATCHING state and
-//! no holding CPU.
+//! Models: kernel `struct sched_ext_entity`, 7.3. Differs: no locks or atomics, so no DISPATCHING
+//! state and no holding CPU.
 
 use super::dsq::DsqId;
 use super::origin::Caller;
 use crate::flags::dsq_id;
 use scxlab_machine::id::CpuId;
 
-/// Life of a task as the loaded scheduler sees it (`SCX_TASK_NONE` to `SCX_TASK_DEAD`).
+/// State of a task under the loaded scheduler (`SCX_TASK_NONE` to `SCX_TASK_DEAD`).
 ///
 /// ```text
 ///   None --init_task--> Init --> Ready --enable--> Enabled
@@ -26,19 +27,20 @@ pub enum TaskPhase {
     Dead = 5,
 }
 
-/// Who has the task while it waits (`SCX_OPSS_*`).
+/// Owner of a task while it waits (`SCX_OPSS_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OpsState {
-    /// The core: on a DSQ, or not queued.
+    /// The kernel's core. The task is on a DSQ, or not queued.
     #[default]
     None,
-    /// `ops.enqueue` is being called.
+    /// `ops.enqueue` is being called for the task.
     Queueing,
-    /// The BPF scheduler; the sequence number tells a stale dispatch from a present one.
+    /// The BPF scheduler. The sequence number distinguishes a stale dispatch from a current one.
     Queued { qseq: u64 },
 }
 
-/// A verdict of `ops.select_cpu` or `ops.enqueue`, to be applied when it returns.
+/// A direct-dispatch verdict of `ops.select_cpu` or `ops.enqueue`, to be applied when the task is
+/// enqueued.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectDispatch {
     pub dsq_id: u64,
@@ -68,19 +70,20 @@ pub struct ExtEntity {
     pub ops_state: OpsState,
     pub qseq: u64,
     pub ddsp: DirectDispatch,
-    /// The queue it is on, and its key there.
+    /// DSQ that the task is on. `dsq_key` is its key there.
     pub dsq: Option<DsqId>,
     pub dsq_key: (i64, u64),
     pub on_priq: bool,
-    /// The call that put it there, or gave the verdict that waits; None: the kernel did of its own accord.
+    /// Call that put the task on its DSQ, or that gave the pending verdict. None if the kernel did
+    /// so by itself.
     pub by: Option<Caller>,
-    /// Set while the core moves it to that CPU: enqueue there must put it on the local DSQ.
+    /// CPU to which the core is moving the task. The enqueue there must use the local DSQ.
     pub sticky_cpu: Option<CpuId>,
-    /// On its run queue's list of runnable tasks, as the n-th arrival of the run.
+    /// Arrival number within the run, if the task is on its run queue's list of runnable tasks.
     pub runnable: Option<u64>,
     pub reenq_count: u32,
     /// A slice set by a program that did not hold the run queue's lock, applied at the next check.
     pub slice_oob: Option<u64>,
-    /// Never reused; `scx_bpf_tid_to_task`.
+    /// Task id for `scx_bpf_tid_to_task()`; never reused.
     pub tid: u64,
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Why a scheduler left: kinds, codes, messages, and the request to leave.
+//! Exits of a scheduler: kinds, codes, messages, and the claim of an exit.
 //!
-//! Owns: the first claim counts. Models: kernel `scx_claim_exit()`, `scx_vexit()`, `scx_exit_reason()`, 7.3.
+//! Owns: the rule that only the first claim counts.
+//! Models: kernel `scx_claim_exit()`, `scx_vexit()`, `scx_exit_reason()`, 7.3.
 
 use super::op::Op;
 use super::origin::Origin;
@@ -23,9 +24,9 @@ pub enum ExitKind {
     /// The kernel asked it to leave (CPU hotplug).
     UnregKern = 66,
     Sysrq = 67,
-    /// It did what is not allowed.
+    /// The scheduler did something that is not allowed.
     Error = 1024,
-    /// It reported an error of its own.
+    /// The scheduler reported an error of its own (`scx_bpf_error()`).
     ErrorBpf = 1025,
     /// A runnable task waited too long.
     ErrorStall = 1026,
@@ -34,7 +35,7 @@ pub enum ExitKind {
 }
 
 impl ExitKind {
-    /// The kernel's word, lower case, as in JSON output.
+    /// Returns the kernel's name of the kind in lower case, as in JSON output.
     pub fn name(self) -> &'static str {
         match self {
             ExitKind::Done => "done",
@@ -49,7 +50,7 @@ impl ExitKind {
         }
     }
 
-    /// What `scx_exit_info.reason` says.
+    /// Returns the text of `scx_exit_info.reason`.
     pub fn reason(self) -> &'static str {
         match self {
             ExitKind::Done => "none",
@@ -69,7 +70,7 @@ impl ExitKind {
     }
 }
 
-/// What is known of an exit.
+/// Information about an exit.
 #[derive(Clone, Debug)]
 pub struct ExitInfo {
     pub kind: ExitKind,
@@ -77,15 +78,16 @@ pub struct ExitInfo {
     pub cpu: Option<CpuId>,
     pub message: String,
     pub at: Nanos,
-    /// Where in the scheduler it comes from.
+    /// Place in the scheduler that caused the exit.
     pub origin: Origin,
     /// The debug dump, for errors.
     pub dump: String,
 }
 
 impl Kernel {
-    /// Asks for the loaded scheduler's exit; the first request counts. It is carried out a moment later,
-    /// as by the kernel's irq_work and helper thread.
+    /// Claims the loaded scheduler's exit; only the first claim counts. The exit is carried out
+    /// after the time of an IPI and a wake-up, because the kernel uses an irq_work and a helper
+    /// thread.
     #[cold]
     #[inline(never)]
     pub(crate) fn ext_exit(&mut self, kind: ExitKind, code: i64, message: &str) {
@@ -99,7 +101,7 @@ impl Kernel {
         self.ext.root.as_ref().is_some_and(|sched| sched.exit.is_none())
     }
 
-    /// As `ext_exit`, of what does not come from the call that is being carried out.
+    /// As `ext_exit`, with a given origin, for an exit that the current call did not cause.
     pub(crate) fn claim_exit(&mut self, kind: ExitKind, code: i64, message: &str, origin: Origin) {
         let at = self.clock();
         let cpu = self.exec.cpu;
@@ -116,7 +118,7 @@ impl Kernel {
         self.push_wakeup(at + delay, Event::ExtDisable);
     }
 
-    /// `scx_error()` of what an operation has returned.
+    /// `scx_error()` about a value that an operation has returned.
     #[cold]
     #[inline(never)]
     pub(crate) fn returned_error(&mut self, op: Op, message: &str) {
@@ -142,13 +144,13 @@ impl Kernel {
         Then::Nothing
     }
 
-    /// Whether an exit has been claimed but not carried out (`sch->aborting`).
+    /// Returns whether an exit of the loaded scheduler has been claimed (`sch->aborting`).
     pub(crate) fn ext_aborting(&self) -> bool {
         self.ext.root.as_ref().is_some_and(|s| s.exit.is_some())
     }
 }
 
-/// Cuts at `max` bytes, on a character border.
+/// Cuts `text` to at most `max` bytes, at a character boundary.
 fn truncate(text: &mut String, max: usize) {
     let mut end = max.min(text.len());
     while !text.is_char_boundary(end) {

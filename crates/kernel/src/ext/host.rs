@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The simulated kernel as the BPF virtual machine sees it, and guest memory for arguments.
+//! The kernel's interface to the BPF virtual machine, and guest memory for arguments of operations.
 //!
-//! Owns: `Host` and `Target` for objects; scratch structs that operations get pointers to.
+//! Owns: the implementations of `Host` and `Target`; scratch structs that operations get pointers
+//! to.
 
 use super::OpFrame;
 use super::exit::ExitInfo;
@@ -24,11 +25,11 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Version of the kernel that is modelled, as `LINUX_KERNEL_VERSION` encodes it: 7.3.4.
+/// Version of the modelled kernel (7.3.4), encoded as `LINUX_KERNEL_VERSION`.
 const KERNEL_VERSION: i64 = 7 << 16 | 3 << 8 | 4;
 
-/// Guest memory in which arguments of operations are built. One of each suffices: an operation that takes
-/// one is never called within itself.
+/// Guest addresses at which arguments of operations are built. One of each is enough, because an
+/// operation that takes one is never called recursively.
 #[derive(Clone, Copy, Debug)]
 pub struct Scratch {
     init_task: u64,
@@ -92,7 +93,7 @@ impl Kernel {
         at
     }
 
-    /// `struct scx_exit_info` with its strings.
+    /// Writes `struct scx_exit_info` with its strings; returns its guest address.
     pub(crate) fn scratch_exit_info(&mut self, info: &ExitInfo) -> u64 {
         let s = self.ext.scratch;
         let msg = s.text + limit::EXIT_MSG_LEN as u64;
@@ -110,7 +111,7 @@ impl Kernel {
         s.exit_info
     }
 
-    /// Writes a C string, cut to the room there is.
+    /// Writes a C string, cut so that it takes at most `room` bytes with its NUL.
     fn put_text(&mut self, at: u64, text: &str, room: usize) {
         let len = text.len().min(room - 1);
         let bytes = self.vm.mem.host_slice_mut::<u8>(at, len + 1);
@@ -118,7 +119,7 @@ impl Kernel {
         bytes[len] = 0;
     }
 
-    /// A BPF timer expires.
+    /// Runs the callback of a BPF timer that expires, unless it was armed again or cancelled.
     #[inline(never)]
     pub(crate) fn bpf_timer(&mut self, timer: TimerId, cpu: CpuId, generation: u32) -> Then {
         if self.bpf_timers.get(timer.idx()) != Some(&generation) {
@@ -180,7 +181,8 @@ impl Host for Kernel {
         }
     }
 
-    /// The fields of `task_struct` that schedulers may write (`bpf_scx_btf_struct_access()`).
+    /// Returns whether a scheduler may write to the address: it must be in one of the fields of
+    /// `task_struct` that `bpf_scx_btf_struct_access()` allows.
     fn store_to_kernel(&mut self, addr: u64, len: u32) -> bool {
         let Some(task) = self.tasks.containing(addr) else {
             return false;
@@ -251,10 +253,10 @@ impl Host for Kernel {
     }
 }
 
-/// Lines of `bpf_printk` kept; the trace has them all.
+/// Maximum number of `bpf_printk` lines kept in `Ext::printk`. The trace has all of them.
 const PRINTK_LINES: usize = 1000;
 
-/// Helper numbers of `enum bpf_func_id` that need the kernel.
+/// Numbers (`enum bpf_func_id`) of the helpers that need the kernel.
 mod helper {
     pub const GET_CURRENT_PID_TGID: u32 = 14;
     pub const PER_CPU_PTR: u32 = 153;
@@ -262,7 +264,8 @@ mod helper {
 }
 
 impl Kernel {
-    /// `per_cpu_ptr()` of a variable as `ksym_var` handed it out; NULL for a CPU that does not exist.
+    /// `per_cpu_ptr()` of a variable at the address that `ksym_var` returned; NULL (0) for a CPU
+    /// that does not exist.
     fn per_cpu_ptr(&self, var: u64, cpu: u32) -> u64 {
         if cpu as usize >= self.cpus.len() { 0 } else { var + u64::from(cpu) * PERCPU_STRIDE }
     }
@@ -278,13 +281,14 @@ impl Kernel {
 }
 
 impl KernelTarget {
-    /// Address of a variable that is not per CPU, as kallsyms has it: frontends look some up there.
+    /// Returns the address of a variable that is not per CPU, as kallsyms lists it, because
+    /// frontends look up some variables there.
     pub fn symbol(&self, name: &str) -> Option<u64> {
         self.shared.symbol(name)
     }
 }
 
-/// This kernel as objects are linked against it.
+/// The part of the kernel that objects are linked against.
 pub struct KernelTarget {
     pub btf: Arc<Btf>,
     percpu: u64,
@@ -337,10 +341,11 @@ impl Target for KernelTarget {
         Some(KsymVar { addr: self.percpu + off, btf_id, per_cpu: true })
     }
 
-    /// Arguments that the kernel's stubs name `..__nullable`.
+    /// Returns the indices of the arguments that the kernel's stubs name `..__nullable`.
     fn nullable_args(&self, struct_name: &str, member: &str) -> &[u32] {
         match (struct_name, member) {
-            // prev, and to: NULL for a CPU that was idle, and for a plain sched_yield().
+            // `prev` is NULL if the previous task is not in the class (such as the idle task);
+            // `to` is NULL for a plain sched_yield().
             ("sched_ext_ops", "dispatch" | "yield") => &[1],
             _ => &[],
         }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Built-in idle tracking: which CPUs are idle and not claimed, and the CPU sets that programs get
-//! pointers to.
+//! Built-in idle tracking: the CPUs that are idle and not claimed, and the CPU sets that programs
+//! get pointers to.
 //!
 //! Owns: the masks in guest memory, whether tracking is on, the cursors of
 //! `cpumask_any_distribute()`.
-//! Does not: choose a CPU (see `idle/pick.rs`), know when a CPU goes idle (`schedule.rs` tells).
-//! Models: kernel/sched/ext/idle.c, 7.3. Differs: one writer, so no claim is ever lost to a race.
+//! Does not: choose a CPU (see `idle/pick.rs`), or detect that a CPU goes idle (`schedule.rs`
+//! reports it).
+//! Models: kernel/sched/ext/idle.c, 7.3. Differs: there is one writer, so no claim loses a race.
 
 pub(crate) mod bits;
 #[cfg(test)]
@@ -25,8 +26,9 @@ use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, NodeId, TaskId};
 use topo::{InVain, OnlineSpans, Siblings};
 
-/// Guest addresses of one pair of masks: idle CPUs, and CPUs of cores that are idle as a whole; and how many are in each. On
-/// a busy machine none is, and no search need read a mask to know.
+/// Guest addresses of one pair of masks, and the number of CPUs in each: idle CPUs, and CPUs of
+/// cores that are idle as a whole. On a busy machine both numbers are 0, and no search needs to
+/// read a mask.
 #[derive(Clone, Copy, Debug)]
 struct IdleMasks {
     cpu: u64,
@@ -46,7 +48,7 @@ impl IdleMasks {
     }
 }
 
-/// What was done since it was last charged.
+/// Work of the searches since the last charge of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Work {
     scanned_words: u64,
@@ -54,12 +56,12 @@ struct Work {
     mask_words: u64,
 }
 
-/// Where a CPU's `cpumask_any_distribute()` goes on.
+/// Start of a CPU's next `cpumask_any_distribute()`.
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
-    /// `distribute_cpu_mask_prev`
+    /// CPU returned last (`distribute_cpu_mask_prev`).
     last: u32,
-    /// Words that a search from there looks at if it finds nothing.
+    /// Number of words that a search from `last` + 1 reads if it finds nothing.
     words_in_vain: u32,
 }
 
@@ -69,7 +71,7 @@ impl Cursor {
     }
 }
 
-/// Intersections that a search needs, kept so that none allocates.
+/// Buffers for the intersections of a search, kept so that no search allocates.
 #[derive(Debug, Default)]
 struct Scratch {
     allowed: Vec<u64>,
@@ -88,32 +90,33 @@ pub struct IdleState {
     topo_llc: bool,
     topo_numa: bool,
     nr_cpus: usize,
-    /// 64-bit words of a mask that stand for CPUs.
+    /// Number of 64-bit words of a mask that hold the machine's CPUs.
     nr_words: usize,
     global: IdleMasks,
     nodes: Vec<IdleMasks>,
     possible: u64,
     online: u64,
     none: u64,
-    /// Threads on line, by core; filled when a scheduler is loaded.
+    /// On-line threads, indexed by core; filled when a scheduler is loaded.
     siblings: Vec<Siblings>,
-    /// Filled with them; away during a search.
+    /// Filled together with `siblings`; None during a search, which takes it out.
     spans: Option<Box<OnlineSpans>>,
-    /// By the CPU that a task ran on last; as up to date as the steps are.
+    /// Work of a failed search, indexed by the CPU that the task ran on last. Recounted when the
+    /// siblings or the picker's steps change.
     in_vain: Vec<InVain>,
     /// `sched_smt_active()`: some core has two threads on line.
     smt_active: bool,
-    /// By executing CPU.
+    /// Indexed by executing CPU.
     cursors: Vec<Cursor>,
     scratch: Scratch,
     buffer: Vec<u64>,
     work: Work,
-    /// What `bpf_cpumask_create()` handed out.
+    /// Objects made by `bpf_cpumask_create()`.
     pub(crate) objects: CpumaskObjects,
 }
 
 impl IdleState {
-    /// All CPUs are on line and none is idle.
+    /// Makes the state in which all CPUs are on line and none is idle.
     pub fn new(mem: &mut Memory, nr_cpus: usize, nr_nodes: usize) -> Result<Self, OutOfMemory> {
         let mut mask = || mem.alloc_kernel(size_of::<abi::cpumask>() as u64, 8);
         let global = IdleMasks::new(&mut mask)?;
@@ -147,12 +150,12 @@ impl IdleState {
         })
     }
 
-    /// Built-in tracking is on.
+    /// Returns whether built-in tracking is on.
     pub fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// There is a pair of masks for each node instead of one for all.
+    /// Returns whether there is a pair of masks for each node instead of one for the machine.
     pub fn is_per_node(&self) -> bool {
         self.per_node
     }
@@ -161,7 +164,7 @@ impl IdleState {
         self.nr_cpus
     }
 
-    /// 64-bit words of a mask that stand for CPUs.
+    /// Number of 64-bit words of a mask that hold the machine's CPUs.
     #[inline]
     pub fn nr_words(&self) -> usize {
         self.nr_words
@@ -171,27 +174,28 @@ impl IdleState {
         self.nodes.len()
     }
 
-    /// `cpu_possible_mask`, as a guest address like those that follow.
+    /// Guest address of `cpu_possible_mask`.
     pub fn possible_mask(&self) -> u64 {
         self.possible
     }
 
-    /// `cpu_online_mask`
+    /// Guest address of `cpu_online_mask`.
     pub fn online_mask(&self) -> u64 {
         self.online
     }
 
-    /// `cpu_none_mask`
+    /// Guest address of `cpu_none_mask`.
     pub fn none_mask(&self) -> u64 {
         self.none
     }
 
-    /// The mask of idle CPUs, of one node or (None) of the machine.
+    /// Guest address of the mask of idle CPUs, of one node or (None) of the machine.
     pub fn idle_mask(&self, node: Option<NodeId>) -> u64 {
         self.masks(node).cpu
     }
 
-    /// The mask of CPUs on idle cores; that of idle CPUs if no core has two threads on line.
+    /// Guest address of the mask of CPUs on idle cores, or of the mask of idle CPUs if no core has
+    /// two threads on line.
     pub fn smt_mask(&self, node: Option<NodeId>) -> u64 {
         let masks = self.masks(node);
         if self.smt_active { masks.smt } else { masks.cpu }
@@ -211,7 +215,7 @@ impl IdleState {
         }
     }
 
-    /// `reset_idle_masks()`: all CPUs count as busy until they are seen going idle.
+    /// `reset_idle_masks()`: marks all CPUs busy until they next go idle.
     fn reset_masks(&mut self, mem: &mut Memory) {
         let nr_words = self.nr_words();
         let of_nodes = if self.per_node { &mut self.nodes[..] } else { &mut [] };
@@ -223,8 +227,8 @@ impl IdleState {
         }
     }
 
-    /// An empty buffer for a mask; it comes back through `keep_buffer`, so that none is allocated
-    /// in the long run.
+    /// Returns an empty buffer for a mask. The caller gives it back with `keep_buffer`, so that it
+    /// is not allocated for each call.
     pub(crate) fn take_buffer(&mut self) -> Vec<u64> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
@@ -235,7 +239,7 @@ impl IdleState {
         self.buffer = buffer;
     }
 
-    /// Some CPU of both sets, the next one after that which this CPU was given last.
+    /// Returns the next CPU in both sets after the one that `here` got last, and wraps around.
     pub(crate) fn any_distribute(&mut self, here: CpuId, a: &[u64], b: &[u64]) -> Option<CpuId> {
         let cursor = &mut self.cursors[here.idx()];
         let seen = &mut self.work.scanned_words;
@@ -244,14 +248,15 @@ impl IdleState {
         Some(CpuId(found))
     }
 
-    /// The words that so many searches look at in a set that is known to be empty.
+    /// Returns the number of words that `searches` searches read in a set known to be empty.
     #[inline(always)]
     fn words_in_vain(&self, here: CpuId, searches: u16) -> u64 {
         u64::from(searches) * u64::from(self.cursors[here.idx()].words_in_vain)
     }
 
-    /// The work of the default picker for a task that may run on `nr_affine` CPUs, if that is anywhere and no CPU is idle: how
-    /// often it searches and claims was counted when the topology was last known. None if the search must be made.
+    /// Returns the work of the default picker if its search fails for certain: no CPU is idle, and
+    /// the task may run on all CPUs (`nr_affine` is their number). The searches and claims of that
+    /// case were counted when the on-line CPUs last changed. None if the search must be made.
     #[inline(always)]
     fn failed_select(&self, here: CpuId, nr_affine: u32, prev: CpuId, flags: u64) -> Option<Work> {
         let none = !self.per_node && self.global.is_empty();
@@ -264,8 +269,9 @@ impl IdleState {
         Some(Work { scanned_words, claims: claims.into(), mask_words: 0 })
     }
 
-    /// The work of `Idle::pick` in the pair of masks for all CPUs, if no CPU is idle: it searches for a whole core if cores have
-    /// two threads, and for any CPU unless only a whole core will do. None if the search must be made.
+    /// Returns the work of `Idle::pick` in the machine's pair of masks if no CPU is idle. The pick
+    /// searches for an idle core if cores have two threads, and for any CPU unless
+    /// SCX_PICK_IDLE_CORE is set. None if the search must be made.
     #[inline(always)]
     fn failed_pick(&self, here: CpuId, flags: u64) -> Option<Work> {
         let both = self.smt_active && flags & pick_idle::CORE == 0;
@@ -275,7 +281,7 @@ impl IdleState {
 }
 
 impl Kernel {
-    /// `scx_idle_enable()`, as the scheduler's flags and operations ask.
+    /// `scx_idle_enable()`: sets the mode that the scheduler's flags and operations ask for.
     pub(crate) fn idle_enable(&mut self, flags: u64, has_update_idle: bool) {
         let idle = &mut self.ext.idle;
         idle.enabled = !has_update_idle || flags & ops::KEEP_BUILTIN_IDLE != 0;
@@ -290,14 +296,14 @@ impl Kernel {
         self.ext.idle.per_node = false;
     }
 
-    /// `scx_idle_update_selcpu_topology()`: which steps of the default picker make sense with the
-    /// CPUs on line.
+    /// `scx_idle_update_selcpu_topology()`: decides which steps the default picker has with the
+    /// CPUs that are on line.
     pub(crate) fn idle_update_selcpu_topology(&mut self) {
         let per_node = self.ext.flags() & ops::BUILTIN_IDLE_PER_NODE != 0;
         self.ext.idle.update_steps(&self.vm.mem, &self.machine.topology, per_node);
     }
 
-    /// A CPU comes or goes: `cpu_online_mask` and the sibling masks follow.
+    /// Updates `cpu_online_mask` and the sibling sets when a CPU comes on line or goes off line.
     pub(crate) fn idle_set_online(&mut self, cpu: CpuId, online: bool) {
         let idle = &mut self.ext.idle;
         let words = self.vm.mem.words_mut(idle.online, idle.nr_words());
@@ -306,8 +312,8 @@ impl Kernel {
         idle.refresh_siblings(&self.vm.mem, &self.machine.topology);
     }
 
-    /// `scx_update_idle()`: a CPU goes idle, stops being idle, or (`do_notify` false) stays idle
-    /// after a claim.
+    /// `scx_update_idle()`: handles a CPU that goes idle, stops being idle, or (`do_notify` false)
+    /// stays idle after a claim.
     pub(crate) fn ext_update_idle(&mut self, cpu: CpuId, idle: bool, do_notify: bool) {
         if !self.ext.enabled {
             return;
@@ -326,9 +332,9 @@ impl Kernel {
         }
     }
 
-    /// `scx_select_cpu_dfl()`: claims a CPU for the task; None when there is none for it. The
-    /// executing CPU counts as the waker's. `allowed` restricts the search further than the task's
-    /// affinity does.
+    /// `scx_select_cpu_dfl()`: claims an idle CPU for the task; None if there is none for it. The
+    /// executing CPU is taken as the waker's. `allowed` restricts the search further than the
+    /// task's affinity does.
     #[inline(always)]
     pub(crate) fn idle_select_cpu_dfl(
         &mut self,
@@ -372,7 +378,7 @@ impl Kernel {
         found
     }
 
-    /// What a synchronous wake-up may do with the CPU it comes from.
+    /// Describes the waker of a synchronous wake-up, which is the executing CPU's current task.
     fn idle_waker(&self) -> Waker {
         let cpu = self.exec.cpu;
         let leaves = self.tasks[self.cpus[cpu.idx()].curr].exiting;
@@ -390,8 +396,8 @@ impl Kernel {
         self.with_idle(|view| view.pick(allowed, node, flags))
     }
 
-    /// Whether `scx_pick_idle_cpu()` finds nothing in the pair of masks for all CPUs because no CPU is idle: the search is not
-    /// made then, only charged.
+    /// Returns whether `scx_pick_idle_cpu()` finds nothing in the machine's pair of masks because
+    /// no CPU is idle. In that case the search is charged and not made.
     #[inline(always)]
     pub(crate) fn idle_pick_fails(&mut self, flags: u64) -> bool {
         let work = self.ext.idle.failed_pick(self.exec.cpu, flags);
@@ -406,7 +412,7 @@ impl Kernel {
         self.with_idle(|view| view.claim(cpu))
     }
 
-    /// The node whose masks have `cpu`; None if there is one pair of masks for all.
+    /// Returns the node whose masks hold `cpu`; None if there is one pair of masks for the machine.
     pub(crate) fn idle_node_of(&self, cpu: CpuId) -> Option<NodeId> {
         self.ext.idle.per_node.then(|| self.machine.topology.cpu(cpu).node)
     }
@@ -418,7 +424,7 @@ impl Kernel {
         found
     }
 
-    /// As `cpumask_any_distribute`, of two masks in guest memory that were checked.
+    /// As `cpumask_any_distribute`, for two masks in guest memory whose addresses were checked.
     pub(crate) fn guest_any_distribute(&mut self, a: u64, b: u64) -> Option<CpuId> {
         let Kernel { vm, ext, exec, .. } = self;
         let nr_words = ext.idle.nr_words();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Onto a DSQ and off it: the place, the slice that comes with it, and custody.
+//! Insertion into a DSQ and removal from it: the position, the slice set with it, and custody.
 //!
-//! Owns: every change of which DSQ a task is on. Does not: choose the DSQ (see `enqueue.rs`, `dispatch.rs`).
+//! Owns: every change of the DSQ that a task is on. Does not: choose the DSQ (see `enqueue.rs`,
+//! `dispatch.rs`).
 //! Models: kernel `scx_dispatch_enqueue()`, `find_dsq_for_dispatch()`, `task_leave_custody()`, 7.3.
 
 use super::dsq::{DsqId, DsqKind, DsqTable, Place};
@@ -15,7 +16,8 @@ use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
 impl Kernel {
-    /// `find_dsq_for_dispatch()`: a missing queue is an error and means the global one.
+    /// `find_dsq_for_dispatch()`: returns the DSQ with the id. If there is none, reports an error
+    /// and returns the global DSQ.
     pub(crate) fn dsq_for_dispatch(&mut self, rq: CpuId, id: u64, task_cpu: CpuId) -> DsqId {
         if id == dsq_id::LOCAL {
             return self.ext.dsqs.local(rq);
@@ -40,7 +42,8 @@ impl Kernel {
         self.global_dsq(task_cpu)
     }
 
-    /// `scx_dispatch_enqueue()`: puts a task on a queue. `rq` is the run queue that the caller holds.
+    /// `scx_dispatch_enqueue()`: inserts a task into a DSQ. `rq` is the run queue that the caller
+    /// has locked.
     pub(crate) fn dsq_insert(
         &mut self,
         rq: CpuId,
@@ -67,7 +70,8 @@ impl Kernel {
         }
     }
 
-    /// Sets slice and vtime if they are given, links the task at its place and remembers it; the flags that hold.
+    /// Sets slice and vtime if they are given, and links the task into the DSQ. Returns the flags
+    /// that apply, without SCX_ENQ_DSQ_PRIQ if the DSQ does not allow it.
     // One copy for all callers: see "instructions" in docs/internals/performance.md.
     #[inline(never)]
     fn dsq_link(
@@ -114,12 +118,13 @@ impl Kernel {
         self.scx_error(format!("DSQ ID {id:#018x} already had {other}-enqueued tasks"));
     }
 
-    /// Takes the task off its queue.
+    /// Takes the task off its DSQ.
     pub(crate) fn dsq_unlink(&mut self, task: TaskId) {
         self.tasks[task].ext.unlink(&mut self.ext.dsqs);
     }
 
-    /// `dsq_inc_nr()` of a local queue: an IMMED task that cannot run at once goes back.
+    /// `dsq_inc_nr()` of a local DSQ: counts an IMMED task, and schedules a re-enqueue if the task
+    /// cannot run at once.
     #[cold]
     fn count_immed(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
         self.change_flags(task, ent::IMMED, 0);
@@ -130,7 +135,7 @@ impl Kernel {
         }
     }
 
-    /// `rq_is_open()`: whether a task put on this local queue would run without delay.
+    /// `rq_is_open()`: returns whether a task put on this local DSQ would run without delay.
     pub(crate) fn rq_is_open(&self, cpu: CpuId, flags: u64) -> bool {
         use crate::task::Class;
         let next = self.cpus[cpu.idx()].next_class;
@@ -140,7 +145,7 @@ impl Kernel {
         next < Class::Ext || self.ext.cpus[cpu.idx()].in_dispatch || flags & enq::PREEMPT != 0
     }
 
-    /// What follows an insertion into a local queue: custody ends, and its CPU may have to reschedule.
+    /// Completes an insertion into a local DSQ: ends custody, and reschedules the CPU if needed.
     fn local_post_enqueue(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
         use crate::task::Class;
         let t = &self.tasks[task];
@@ -164,7 +169,7 @@ impl Kernel {
         }
     }
 
-    /// What follows an insertion elsewhere: user queues keep the task in the scheduler's custody.
+    /// Completes an insertion into another DSQ. A task on a user DSQ is in the scheduler's custody.
     fn queue_post_enqueue(&mut self, rq: CpuId, dsq: DsqId, task: TaskId) {
         if self.ext.dsqs.is_builtin(dsq) {
             self.leave_custody(rq, task, 0);
@@ -173,7 +178,7 @@ impl Kernel {
         }
     }
 
-    /// `task_leave_custody()` and the `ops.dequeue` that goes with it.
+    /// `task_leave_custody()`, with its call of `ops.dequeue`.
     #[inline]
     pub(super) fn leave_custody(&mut self, rq: CpuId, task: TaskId, deq_flags: u64) {
         if self.tasks[task].ext.in_custody() {
@@ -190,13 +195,14 @@ impl Kernel {
 }
 
 impl ExtEntity {
-    /// In the scheduler's hands, and not only passing through them on a move of the core's.
+    /// Returns whether the task is in the scheduler's custody, and the core is not just moving it
+    /// to another CPU.
     #[inline]
     pub(super) fn in_custody(&self) -> bool {
         self.flags & ent::IN_CUSTODY != 0 && self.sticky_cpu.is_none()
     }
 
-    /// Off its queue, if it is on one.
+    /// Takes the task off its DSQ, if it is on one.
     #[inline]
     pub(super) fn unlink(&mut self, dsqs: &mut DsqTable) {
         let Some(dsq) = self.dsq.take() else { return };
@@ -209,7 +215,7 @@ impl ExtEntity {
     }
 }
 
-/// What a verdict says of the slice and the place.
+/// Applies the slice and the vtime of a verdict.
 #[inline]
 fn apply_slice_vtime(
     e: &mut ExtEntity,

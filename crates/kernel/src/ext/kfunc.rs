@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Kernel functions that BPF programs call: the table by name, and what they have in common.
+//! Kernel functions that BPF programs call: the table by name, and the parts common to them.
 //!
-//! Owns: names to handlers, the charge of a call, conversion of memory faults.
-//! Does not: implement them (one file per family below).
+//! Owns: the map from names to handlers, the lookup of task arguments, the encoding of errnos.
+//! Does not: implement the functions (one file per family below), or charge a call (see `host.rs`).
 
 mod cgroup;
 mod cpu;
@@ -20,39 +20,40 @@ use scxlab_bpf::fault::Fault;
 use scxlab_bpf::kfunc::KfuncId;
 use scxlab_machine::id::TaskId;
 
-/// A kfunc's value, or the fault of its caller.
+/// Return value of a kfunc, or a fault of its caller.
 pub type KfResult = Result<u64, Fault>;
-/// What carries out a kfunc.
+/// Function that implements a kfunc.
 pub type Handler = fn(&mut Kernel, &[u64; 5]) -> KfResult;
 
-/// The families, in the order of their ids.
+/// Tables of the families, in the order of the ids of their kfuncs.
 const FAMILIES: [&[(&str, Handler)]; 7] =
     [dsq::TABLE, task::TABLE, cpu::TABLE, idle::TABLE, cpumask::TABLE, cgroup::TABLE, exit::TABLE];
 
-/// Every kfunc with its name; the index is its id.
+/// Iterates over all kfuncs with their names. The index of a kfunc is its id.
 pub fn table() -> impl Iterator<Item = &'static (&'static str, Handler)> {
     FAMILIES.into_iter().flatten()
 }
 
-/// The id of a kfunc of this kernel.
+/// Returns the id of a kfunc; None if this kernel does not have it.
 pub fn by_name(name: &str) -> Option<KfuncId> {
     table().position(|(n, _)| *n == name).map(|i| KfuncId(i as u32))
 }
 
-/// The handlers by id, for the hot path.
+/// Returns the handlers indexed by id, for the hot path.
 pub fn handlers() -> Box<[Handler]> {
     table().map(|(_, handler)| *handler).collect()
 }
 
 impl Kernel {
-    /// The task that a program means by an address; NULL or a stranger is a fault.
+    /// Returns the task at a guest address from a program. NULL, or an address that is no task's,
+    /// is a fault.
     pub(super) fn kf_task(&self, addr: u64) -> Result<TaskId, Fault> {
         self.tasks
             .at(addr)
             .ok_or_else(|| Fault::bad_argument("kfunc", format!("{addr:#x} is no task")))
     }
 
-    /// Whether a task belongs to the loaded scheduler (`scx_task_on_sched()`).
+    /// Returns whether a task belongs to the loaded scheduler (`scx_task_on_sched()`).
     pub(super) fn on_sched(&self, task: TaskId) -> bool {
         use super::entity::TaskPhase;
         self.ext.root.is_some()
@@ -62,7 +63,7 @@ impl Kernel {
     }
 }
 
-/// A small negative errno as kfuncs return it in 32 bits.
+/// Encodes the errno -`n` as kfuncs return it in 32 bits.
 pub(super) const fn errno(n: i32) -> u64 {
     (-n) as u32 as u64
 }

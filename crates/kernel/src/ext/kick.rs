@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Kicks: making a CPU go through the scheduler, and waiting until it has.
+//! Kicks: making a CPU pass through the scheduler, and waiting until it has done so.
 //!
 //! Owns: collected kicks, SCX_KICK_WAIT. Models: kernel `scx_kick_cpu()`, `kick_cpus_irq_workfn()`,
-//! `kick_sync_wait_bal_cb()`, 7.3. Differs: a waiting CPU is a spinning one whose task makes no progress.
+//! `kick_sync_wait_bal_cb()`, 7.3. Differs: a waiting CPU spins, and its task makes no progress.
 
 use crate::event::Event;
 use crate::flags::kick;
@@ -12,7 +12,7 @@ use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_trace::event::Kind;
 
 impl Kernel {
-    /// `scx_kick_cpu()`: takes effect when the executing CPU takes its next irq_work.
+    /// `scx_kick_cpu()`: requests a kick, which is sent when the executing CPU runs its irq_work.
     pub(crate) fn ext_kick(&mut self, cpu: CpuId, flags: u64) {
         let here = self.exec.cpu;
         if self.ext.bypassing(here) {
@@ -60,7 +60,7 @@ impl Kernel {
         }
     }
 
-    /// `kick_one_cpu()`: true if `here` has to wait for it.
+    /// `kick_one_cpu()`: kicks `cpu`; returns whether `here` has to wait for it.
     fn kick_one(&mut self, here: CpuId, cpu: CpuId, flags: u64) -> bool {
         let curr = self.cpus[cpu.idx()].curr;
         let class = self.tasks[curr].class;
@@ -82,7 +82,7 @@ impl Kernel {
         wait
     }
 
-    /// The CPU passes through the scheduler: whoever waits for that goes on.
+    /// Counts a pass of the CPU through the scheduler, and releases the CPUs that wait for it.
     #[inline(always)]
     pub(crate) fn ext_kick_sync(&mut self, cpu: CpuId) {
         self.ext.cpus[cpu.idx()].kick_sync += 1;
@@ -101,7 +101,8 @@ impl Kernel {
         }
     }
 
-    /// `kick_sync_wait_bal_cb()`: after its own pass, a CPU waits for those it kicked with WAIT.
+    /// `kick_sync_wait_bal_cb()`: makes a CPU wait, after its own pass, for the CPUs that it kicked
+    /// with SCX_KICK_WAIT.
     pub(crate) fn ext_wait_for_kicked(&mut self, cpu: CpuId) {
         let pending = std::mem::take(&mut self.ext.cpus[cpu.idx()].sync_pending);
         let ext = &self.ext;
@@ -132,7 +133,7 @@ impl Kernel {
     }
 }
 
-/// Kicks of one CPU are one kick: an unconditional one swallows "only if idle".
+/// Merges the kicks of each target CPU into one. SCX_KICK_IDLE remains only if all of them have it.
 fn merge(kicks: &mut Vec<(CpuId, u64)>) {
     kicks.sort_by_key(|k| k.0);
     kicks.dedup_by(|next, kept| {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A task's life under a loaded scheduler: init_task, enable, set_weight, disable, exit_task.
+//! The life cycle of a task under a loaded scheduler: init_task, enable, set_weight, disable,
+//! exit_task.
 //!
-//! Models: kernel `scx_fork()`, `scx_post_fork()`, `__scx_init_task()`, `__scx_enable_task()`, `scx_disable_task()`,
-//! `sched_ext_dead()`, `reweight_task_scx()`, `switching_to_scx()`, `switched_from_scx()`, 7.3.
+//! Models: kernel `scx_fork()`, `scx_post_fork()`, `__scx_init_task()`, `__scx_enable_task()`,
+//! `scx_disable_task()`, `sched_ext_dead()`, `reweight_task_scx()`, `switching_to_scx()`,
+//! `switched_from_scx()`, 7.3.
 
 use super::EnableState;
 use super::entity::{DirectDispatch, TaskPhase};
@@ -30,7 +32,7 @@ impl Kernel {
         self.change_flags(task, (phase as u32) << ent::STATE_SHIFT, ent::STATE_MASK);
     }
 
-    /// `scx_fork()`: the scheduler may refuse a new task.
+    /// `scx_fork()`: calls `ops.init_task` for a new task, which the scheduler may refuse.
     pub(crate) fn ext_fork(&mut self, task: TaskId) -> Result<(), SysError> {
         if !self.ext.init_task_enabled {
             return Ok(());
@@ -54,7 +56,7 @@ impl Kernel {
         }
     }
 
-    /// `__scx_init_task()`; 0 or a negative errno.
+    /// `__scx_init_task()`; returns 0 or a negative errno.
     fn ext_init_task(&mut self, task: TaskId, fork: bool) -> i32 {
         self.scx(task).disallow = 0;
         if self.ext.has_op(Op::InitTask) {
@@ -174,7 +176,7 @@ impl Kernel {
         }
     }
 
-    /// A change of class, before the task is enqueued in the new one.
+    /// Handles a change of class, before the task is enqueued in the new class.
     pub(crate) fn switching_to(&mut self, task: TaskId, old: Class, new: Class) {
         if old == Class::Ext && self.tasks[task].ext.phase == TaskPhase::Enabled {
             self.ext_disable_task(task);

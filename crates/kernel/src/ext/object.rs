@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Attaching a linked object's `struct sched_ext_ops`.
+//! Attachment of a linked object's `struct sched_ext_ops`.
 //!
-//! Owns: reading the table into a program and its data. Models: libbpf `bpf_map__attach_struct_ops()` and kernel
-//! `bpf_scx_reg()`, 7.3.
+//! Owns: conversion of the table into a `Program` and its `OpsData`.
+//! Models: libbpf `bpf_map__attach_struct_ops()` and kernel `bpf_scx_reg()`, 7.3.
 
 use super::OpsData;
 use super::enable::AttachError;
@@ -16,10 +16,10 @@ use std::rc::Rc;
 
 /// The kernel struct whose tables can be attached.
 const OPS_TYPE: &str = "sched_ext_ops";
-/// Its form with topological CPU numbers, which is not modelled.
+/// Form of the struct with topological CPU numbers (cids); not modelled.
 const OPS_CID_TYPE: &str = "sched_ext_ops_cid";
 
-/// Why a linked object could not be attached.
+/// Reason why a linked object could not be attached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectAttachError {
     #[error("the object has no struct_ops table named `{wanted}`; it has: {present}")]
@@ -37,7 +37,7 @@ pub enum ObjectAttachError {
 }
 
 impl Kernel {
-    /// Attaches the named table of a linked object, or its first scheduler.
+    /// Attaches the table `table` of a linked object, or its first scheduler table if None.
     pub fn attach_object(
         &mut self,
         loaded: &Loaded,
@@ -72,7 +72,7 @@ fn check_sleepable(
     Ok(())
 }
 
-/// The table to attach.
+/// Returns the scheduler table named `wanted`, or the first one if None.
 pub fn find_table<'a>(
     loaded: &'a Loaded,
     wanted: Option<&str>,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The operations of `struct sched_ext_ops`, and what kind of place each is for the code it calls.
+//! The operations of `struct sched_ext_ops`, and the context in which each is called.
 //!
-//! Owns: names, numbers, contexts. Models: kernel `struct sched_ext_ops` and `scx_kfunc_context_filter()`, 7.3.
+//! Owns: names, numbers, contexts.
+//! Models: kernel `struct sched_ext_ops` and `scx_kfunc_context_filter()`, 7.3.
 
-/// The list, said once: variants in the kernel's order, with the members' names.
+/// Defines `Op` from one list of variants, in the kernel's order, and names of members.
 macro_rules! operations {
     ($($variant:ident = $name:literal,)+) => {
         /// One member function of `struct sched_ext_ops`, in the kernel's order.
@@ -16,7 +17,7 @@ macro_rules! operations {
         impl Op {
             pub const ALL: [Op; [$($name),+].len()] = [$(Op::$variant),+];
 
-            /// The member's name.
+            /// Returns the member's name.
             pub fn name(self) -> &'static str {
                 [$($name),+][self as usize]
             }
@@ -67,7 +68,7 @@ operations! {
     CpuRelease = "cpu_release",
 }
 
-/// The tasks that a call is about, among its arguments.
+/// Arguments of a call that are the tasks that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     Nothing,
@@ -83,7 +84,7 @@ impl Op {
         Op::ALL.into_iter().find(|op| op.name() == name)
     }
 
-    /// Which of its arguments are the tasks that it is about.
+    /// Returns which of the first two arguments are the tasks that a call is about.
     pub fn subject(self) -> Subject {
         use Op::*;
         match self {
@@ -96,7 +97,7 @@ impl Op {
         }
     }
 
-    /// Whether its program may be a sleepable one (`bpf_scx_check_member()`).
+    /// Returns whether its program may be sleepable (`bpf_scx_check_member()`).
     pub fn may_be_sleepable(self) -> bool {
         use Op::*;
         matches!(
@@ -116,7 +117,8 @@ impl Op {
         )
     }
 
-    /// Whether the kernel calls it without a run queue lock, so that it may sleep and create queues.
+    /// Returns whether it may call the kfuncs that the kernel allows only without a run queue lock.
+    /// Except for `dump_cpu` and `dump_task`, no run queue lock is held during these operations.
     pub fn is_unlocked(self) -> bool {
         use Op::*;
         matches!(

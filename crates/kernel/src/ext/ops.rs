@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Calling a scheduler's operations: arguments, cost, and what a fault means.
+//! Calls of a scheduler's operations: arguments, cost, and handling of faults.
 //!
-//! Owns: the frame that tells kfuncs where they are called from.
+//! Owns: the frame that tells kfuncs which operation called them.
 //! Models: kernel `SCX_CALL_OP*()`, `scx_ops_sanitize_err()`, 7.3.
 
 use super::exit::ExitKind;
@@ -14,7 +14,7 @@ use scxlab_bpf::fault::{Fault, FaultKind};
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
-/// An argument, or zero.
+/// Returns an argument, or 0 if it is not given.
 #[inline(always)]
 fn nth(args: &[u64], n: usize) -> u64 {
     args.get(n).copied().unwrap_or(0)
@@ -49,18 +49,20 @@ impl Kernel {
         self.op_about(op, locked, Some(task), addr, b, c, d)
     }
 
-    /// Calls an operation about two tasks; the second may be NULL (0).
+    /// Calls an operation about two tasks, given by guest address. The second may be NULL (0).
     pub(crate) fn op_two(&mut self, op: Op, locked: Option<CpuId>, a: u64, b: u64) -> u64 {
         self.op_about(op, locked, None, a, b, 0, 0)
     }
 
-    /// `ops.dispatch(cpu, prev)`; prev may be NULL (0).
+    /// Calls `ops.dispatch(cpu, prev)`. `prev` is a guest address and may be NULL (0).
     pub(crate) fn op_dispatch(&mut self, cpu: CpuId, prev: u64) {
         self.op_about(Op::Dispatch, Some(cpu), None, u64::from(cpu.0), prev, 0, 0);
     }
 
-    /// `task` if it is the first argument and the only one. Not inlined, at five places, by any profile: what a switch goes
-    /// through must fit the host's cache of instructions.
+    /// Calls `op` with up to four arguments. `task` is given if the call is about one task, which
+    /// is the first argument. The attribute keeps profile-guided optimisation from inlining the
+    /// function at its five call sites, because the code of a context switch must fit the host's
+    /// instruction cache.
     #[allow(
         clippy::too_many_arguments,
         reason = "words: the host's CPU waits for an array that was written by the word and is read at once"
@@ -117,7 +119,7 @@ impl Kernel {
         }
     }
 
-    /// `op_about` while another program runs, whose frame comes back afterwards.
+    /// As `op_about`, while another program runs. Restores that program's frame afterwards.
     #[allow(clippy::too_many_arguments, reason = "as `op_about`")]
     #[cold]
     #[inline(never)]
@@ -146,14 +148,15 @@ impl Kernel {
         }
     }
 
-    /// A fault that the verifier would have excluded, or a limit: the scheduler is ejected with the place.
+    /// Handles a fault of an operation, which is one that the verifier would have excluded, or a
+    /// limit that was reached. Ejects the scheduler and reports the place.
     #[cold]
     #[inline(never)]
     pub(crate) fn op_faulted(&mut self, op: Op, fault: Fault) {
         self.program_faulted(&format!("ops.{}()", op.name()), fault);
     }
 
-    /// As `op_faulted`, for any program or callback of the scheduler.
+    /// As `op_faulted`, for any program or callback of the scheduler. `what` names it.
     pub(crate) fn program_faulted(&mut self, what: &str, fault: Fault) {
         if let FaultKind::Unmodelled { what: name } = fault.kind() {
             let text = format!("{name} (needed by {what}): {fault}");
@@ -162,7 +165,7 @@ impl Kernel {
         }
         let text = format!("BPF fault in {what}: {fault}");
         if self.ext.root.is_none() || self.ext_aborting() {
-            // The first exit counts: what goes wrong while the scheduler leaves is a remark.
+            // Only the first exit counts. A fault while the scheduler leaves is only recorded.
             if self.ext.late_faults.len() < MAX_LATE_FAULTS {
                 self.ext.late_faults.push(text);
             }
@@ -171,7 +174,8 @@ impl Kernel {
         self.claim_exit(ExitKind::Error, 0, &text, Origin::of_fault(&fault));
     }
 
-    /// Runs a syscall program of an object (`bpf_prog_test_run`): its context is copied in and back.
+    /// Runs a syscall program of an object (`bpf_prog_test_run`). Copies `ctx` to guest memory and
+    /// back.
     pub fn run_syscall(
         &mut self,
         instance: scxlab_bpf::vm::InstanceId,
@@ -205,7 +209,8 @@ impl Kernel {
         value
     }
 
-    /// An operation that returns an error number: what the kernel makes of other values.
+    /// `scx_ops_sanitize_err()`: returns the value if it is a valid negative errno, else reports an
+    /// error and returns -EPROTO (-71).
     pub(crate) fn sanitize_err(&mut self, op: Op, value: u64) -> i32 {
         let ret = value as i32;
         if (-4095..0).contains(&ret) {
@@ -217,7 +222,7 @@ impl Kernel {
     }
 }
 
-/// Faults kept of a scheduler that is leaving.
+/// Maximum number of faults recorded for a scheduler that is leaving.
 const MAX_LATE_FAULTS: usize = 8;
 
 fn out_of_memory(what: &'static str) -> Fault {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Where in the scheduler's programs something comes from: the call that made an error, or that put a task on its queue.
+//! The place in the scheduler's programs that caused an event: the call that made an error, or that
+//! put a task on its DSQ.
 //!
-//! Owns: which call of a program the kernel carries out, also when that has returned, and how it reads in a report.
-//! Does not: say what is wrong (see `exit.rs`), or what a stalled task waits for (see `stall.rs`).
+//! Owns: the program's call that the kernel carries out, also after the call has returned, and its
+//! text in a report.
+//! Does not: describe the error (see `exit.rs`), or the wait of a stalled task (see `stall.rs`).
 
 use super::op::Op;
 use super::program::Program;
@@ -15,30 +17,33 @@ use scxlab_machine::id::TaskId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub site: CallSite,
-    /// None: by a timer's callback, a syscall or a tracing program.
+    /// Operation that made the call; None for a timer callback, a syscall program and a tracing
+    /// program.
     pub op: Option<Op>,
 }
 
-/// A verdict is carried out after the call that gave it.
+/// A verdict that is being carried out after the call that gave it.
 #[derive(Clone, Copy, Debug)]
 pub struct Acting {
-    /// Whose `ExtEntity::by` gave it.
+    /// Task of the verdict. Its `ExtEntity::by` is the call that gave the verdict.
     task: TaskId,
-    /// Programs that ran inside of one another then; one that runs inside of those acts for itself.
+    /// Number of nested programs when the kernel began to carry out the verdict. A program nested
+    /// deeper acts for itself.
     level: u32,
 }
 
-/// Where in the scheduler an exit comes from.
+/// Place in the scheduler that caused an exit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// For a report, in words; what the exit's message says is not repeated.
+    /// Text for a report. It does not repeat the exit's message.
     pub lines: Vec<String>,
-    /// Innermost first; empty if no program ran.
+    /// Frames of the program, innermost first; empty if no program ran.
     pub frames: Vec<Place>,
 }
 
 impl Origin {
-    /// The message names the place itself, and whoever called it is missing.
+    /// Returns the origin of a fault. The fault's message names the place, so the lines add only
+    /// the callers.
     pub fn of_fault(fault: &Fault) -> Origin {
         let frames = fault.0.backtrace.clone();
         Origin { lines: called_by(&frames).collect(), frames }
@@ -50,7 +55,7 @@ fn called_by(frames: &[Place]) -> impl Iterator<Item = String> + '_ {
 }
 
 impl Kernel {
-    /// The call that is being carried out, if a program made one.
+    /// Returns the call that is being carried out, if a program made one.
     fn ext_caller(&self) -> Option<Caller> {
         match self.ext.acting {
             Some(Acting { task, level }) if self.vm.level() <= level => self.tasks[task].ext.by,
@@ -58,20 +63,21 @@ impl Kernel {
         }
     }
 
-    /// The call that a running program waits for.
+    /// Returns the call that the running program waits for.
     #[inline]
     pub(crate) fn ext_live_caller(&self) -> Option<Caller> {
         let op = self.ext.frame.and_then(|frame| frame.op);
         self.vm.call_site().map(|site| Caller { site, op })
     }
 
-    /// From here on what was said of a task earlier is carried out; what `ext.acting` was before, for afterwards.
+    /// Marks that the kernel now carries out the earlier verdict on `task`. Returns the previous
+    /// `ext.acting`, which the caller restores afterwards.
     #[inline(always)]
     pub(crate) fn act_for(&mut self, task: TaskId) -> Option<Acting> {
         self.ext.acting.replace(Acting { task, level: self.vm.level() })
     }
 
-    /// Carries out what was said of a task earlier, by `ExtEntity::by`.
+    /// Carries out, with `act`, the earlier verdict on `task`, which the call `ExtEntity::by` gave.
     #[inline(always)]
     pub(crate) fn acting_for<R>(&mut self, task: TaskId, act: impl FnOnce(&mut Kernel) -> R) -> R {
         let outer = self.act_for(task);
@@ -80,7 +86,7 @@ impl Kernel {
         result
     }
 
-    /// Of what is wrong now: the call that is being carried out, with those that led to it.
+    /// Returns the origin of a current error: the call that is being carried out, with its callers.
     pub(super) fn origin(&self) -> Origin {
         let Some(caller) = self.ext_caller() else { return Origin::default() };
         // The stack of a program that has returned is gone.
@@ -93,14 +99,14 @@ impl Kernel {
         Origin { lines: lines.chain(called).collect(), frames }
     }
 
-    /// Of what an operation has returned.
+    /// Returns the origin of a value that an operation has returned.
     pub(super) fn origin_of_return(&self, op: Op) -> Origin {
         let frames: Vec<Place> = self.first_line(op).into_iter().collect();
         let name = frames.first().map_or(String::new(), |frame| format!(": {}", frame.start()));
         Origin { lines: vec![format!("returned by ops.{}(){name}", op.name())], frames }
     }
 
-    /// Where the program of an operation begins.
+    /// Returns the place where the program of an operation begins.
     pub(super) fn first_line(&self, op: Op) -> Option<Place> {
         let Program::Bpf { instance, funcs } = &self.ext.root.as_ref()?.program else {
             return None;
@@ -110,14 +116,15 @@ impl Kernel {
         self.vm.place_of(CallSite { instance: *instance, pc, depth: 0 })
     }
 
-    /// An earlier call in words: `ops.enqueue(): simple_enqueue at instruction 12 (simple.bpf.c:40: ...)`.
+    /// Describes an earlier call, such as
+    /// `ops.enqueue(): simple_enqueue at instruction 12 (simple.bpf.c:40: ...)`.
     pub(super) fn describe(&self, caller: Caller) -> String {
         let frames: Vec<Place> = self.vm.place_of(caller.site).into_iter().collect();
         called_in(caller, &frames)
     }
 }
 
-/// `frames` are the call's and those of its callers, as far as they are known.
+/// Describes a call. `frames` are the known frames of the call and of its callers.
 fn called_in(caller: Caller, frames: &[Place]) -> String {
     let whole = frames.len() == caller.site.depth as usize + 1;
     let program = match (caller.op, frames.last()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a scheduler is made of: a linked BPF object, or Rust code that stands in for one in tests.
+//! The code of a scheduler: a linked BPF object, or Rust code that replaces one in tests.
 //!
 //! Owns: the map from operations to code.
 
@@ -8,10 +8,11 @@ use crate::kernel::Kernel;
 use scxlab_bpf::vm::{FuncId, InstanceId};
 use std::rc::Rc;
 
-/// A scheduler written in Rust. It acts through the same functions that kfuncs do (`Kernel::kf_*`).
+/// A scheduler written in Rust. It uses the same functions as the kfuncs (`Kernel::kf_*`).
 pub trait NativeOps {
     fn has(&self, op: Op) -> bool;
-    /// Carries out an operation; tasks and cgroups in `args` are guest addresses, as in a BPF context.
+    /// Carries out an operation. Tasks and cgroups in `args` are guest addresses, as in a BPF
+    /// context.
     fn call(&self, k: &mut Kernel, op: Op, args: &[u64]) -> u64;
 }
 

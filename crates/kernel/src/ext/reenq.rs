@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Work that must wait until no run queue is held: verdicts for other CPUs, and re-enqueueing.
+//! Work deferred until no run queue lock is held: verdicts for other CPUs, and re-enqueueing.
 //!
-//! Models: kernel `run_deferred()`, `process_ddsp_deferred_locals()`, `reenq_local()`, `reenq_user()`,
-//! `schedule_deferred_locked()`, 7.3.
+//! Models: kernel `run_deferred()`, `process_ddsp_deferred_locals()`, `reenq_local()`,
+//! `reenq_user()`, `schedule_deferred_locked()`, 7.3.
 
 use super::DirectDispatchArgs;
 use super::dsq::{DsqId, DsqKind};
@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use scxlab_machine::id::{CpuId, TaskId};
 
 impl Kernel {
-    /// Arranges for `ext_run_deferred` at the first moment that allows it.
+    /// Schedules `ext_run_deferred` for the first moment that allows it.
     pub(crate) fn schedule_deferred_locked(&mut self, cpu: CpuId) {
         let pcpu = &mut self.ext.cpus[cpu.idx()];
         if pcpu.in_wakeup || pcpu.balance_pending {
@@ -40,7 +40,7 @@ impl Kernel {
         self.ext_run_deferred(cpu);
     }
 
-    /// What a pass through the scheduler left to do.
+    /// Does the work that a pass through the scheduler left: deferred work, and SCX_KICK_WAIT.
     pub(crate) fn ext_after_schedule(&mut self, cpu: CpuId) {
         let c = &mut self.ext.cpus[cpu.idx()];
         let mut waits = !c.sync_pending.is_empty();
@@ -91,13 +91,14 @@ impl Kernel {
             vtime: verdict.vtime,
             flags: verdict.enq_flags,
         };
-        // A queue that does not exist was reported.
+        // `dsq_for_dispatch` has reported an error if the verdict's DSQ does not exist.
         if let Some(dst) = self.ext.dsqs.local_cpu(dsq) {
             self.dispatch_to_local(cpu, dst, task, args);
         }
     }
 
-    /// A higher class takes the CPU: tasks that were to run at once may have to go elsewhere.
+    /// Schedules a re-enqueue of IMMED tasks when a higher class takes the CPU, because they cannot
+    /// run there at once.
     pub(crate) fn ext_preempted_by_class(&mut self, cpu: CpuId) {
         if self.ext.dsqs.get(self.ext.dsqs.local(cpu)).nr_immed > 0 {
             self.schedule_reenq_local(cpu, 0);
@@ -114,7 +115,7 @@ impl Kernel {
         self.schedule_deferred_locked(cpu);
     }
 
-    /// `schedule_dsq_reenq()` for a queue named by a program.
+    /// `schedule_dsq_reenq()` for a DSQ named by a program.
     pub(crate) fn schedule_reenq(&mut self, dsq: DsqId, flags: u64) {
         match self.ext.dsqs.get(dsq).kind {
             DsqKind::Local(cpu) => self.schedule_reenq_local(cpu, flags),
@@ -133,7 +134,7 @@ impl Kernel {
         }
     }
 
-    /// `reenq_local()`; returns how many tasks went back to the scheduler.
+    /// `reenq_local()`; returns the number of tasks that went back to the scheduler.
     pub(crate) fn reenq_local(&mut self, cpu: CpuId, flags: u64) -> u32 {
         let local = self.ext.dsqs.local(cpu);
         let open = self.rq_is_open(cpu, 0);

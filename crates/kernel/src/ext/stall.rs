@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a stalled task waits for: since when, where, who put it there, and what ran on the CPUs that could have taken it.
+//! The report of a stalled task: the start and the place of its wait, the call that put it there,
+//! and the operations that ran on the CPUs that it may use.
 //!
-//! Owns: the words. Does not: find stalls (see `watchdog.rs`). The kernel says none of this but the task's name and the time.
+//! Owns: the text. Does not: find stalls (see `watchdog.rs`). Differs: the kernel reports only the
+//! task's name and the time.
 
 use super::activity::{cpus_text, seconds};
 use super::dsq::DsqId;
@@ -31,7 +33,7 @@ impl Kernel {
         Origin { lines, frames: frame.into_iter().collect() }
     }
 
-    /// Of a watchdog that does not come: what ran everywhere.
+    /// Returns the origin of a watchdog that is late: the operations that ran on all on-line CPUs.
     pub(super) fn origin_of_late_watchdog(&self) -> Origin {
         let cpus: Vec<CpuId> = self.online_cpus().collect();
         Origin { lines: self.operations_on(&cpus), frames: Vec::new() }
@@ -95,7 +97,8 @@ impl Kernel {
         e.dsq.is_none() && matches!(e.ops_state, OpsState::Queued { .. })
     }
 
-    /// The queue, who is before the task, and who runs where the queue is that of one CPU.
+    /// Describes the DSQ, the number of tasks before `task`, and for a local DSQ the task that runs
+    /// on its CPU.
     fn queue_text(&self, dsq: DsqId, task: TaskId) -> String {
         let before = self.ext.dsqs.get(dsq).iter().take_while(|other| *other != task).count();
         let place = match before {

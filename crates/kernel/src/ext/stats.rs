@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Counters: the kernel's event counters of a scheduler, and what its operations cost.
+//! Counters of a scheduler: the kernel's event counters, and calls and cost of each operation.
 //!
 //! Models: kernel `struct scx_event_stats`, 7.3.
 
@@ -52,14 +52,15 @@ impl Ev {
     ];
 }
 
-/// Counts by event; those of sub-schedulers stay 0, as on a kernel that has none loaded.
+/// Event counts, indexed by `Ev`. The events of sub-schedulers stay 0, as on a kernel that has no
+/// sub-scheduler loaded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EventStats {
     counts: [u64; EventStats::LEN],
 }
 
 impl EventStats {
-    /// Counters in `struct scx_event_stats`.
+    /// Number of counters in `struct scx_event_stats`.
     pub const LEN: usize = 21;
 
     pub fn add(&mut self, event: Ev, n: u64) {
@@ -75,7 +76,7 @@ impl EventStats {
     }
 }
 
-/// What one operation cost over the run.
+/// Calls of one operation over the run, and their cost in virtual time and BPF instructions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpCost {
     pub calls: u64,
@@ -83,7 +84,7 @@ pub struct OpCost {
     pub insns: u64,
 }
 
-/// By operation.
+/// Costs of all operations, indexed by `Op`.
 #[derive(Clone, Copy, Debug)]
 pub struct OpStats(pub [OpCost; Op::COUNT]);
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tracing programs of a scheduler's object that the simulation runs: those on the tracepoint sched_switch.
+//! Tracing programs of a scheduler's object that the simulation runs: those on the tracepoint
+//! sched_switch.
 //!
-//! Owns: attaching and calling them. Does not: run programs on any other tracepoint or function; schedulers use
-//! those for statistics, and the links are made without effect.
-//! Models: kernel `trace_sched_switch()` in `__schedule()`, 7.3. Differs: they leave with their scheduler, not with
-//! its process.
+//! Owns: attaching and calling them. Does not: run programs on any other tracepoint or function.
+//! Schedulers use those for statistics; their links are made and have no effect.
+//! Models: kernel `trace_sched_switch()` in `__schedule()`, 7.3. Differs: the programs are detached
+//! with their scheduler, not with its process.
 
 use super::OpFrame;
 use crate::kernel::Kernel;
@@ -13,19 +14,20 @@ use scxlab_loader::link::Loaded;
 use scxlab_loader::object::{ProgramKind, TraceKind};
 use scxlab_machine::id::TaskId;
 
-/// Whether the simulation runs the program.
+/// Returns whether the simulation runs the program.
 pub fn runs_tracing(kind: &ProgramKind) -> bool {
     matches!(kind, ProgramKind::Trace { kind: TraceKind::TpBtf, target, .. } if target == "sched_switch")
 }
 
 impl Kernel {
-    /// What a frontend's attach does beside the scheduler itself.
+    /// Attaches the object's tracing programs, as a frontend does beside the scheduler itself.
     pub(crate) fn attach_tracing(&mut self, loaded: &Loaded) {
         let on_switch = loaded.programs().filter(|(_, _, kind)| runs_tracing(kind));
         self.ext.sched_switch = on_switch.map(|(func, ..)| (loaded.instance, func)).collect();
     }
 
-    /// The executing CPU is about to switch; its run queue is locked, though not in the eyes of kfuncs.
+    /// Runs the programs when the executing CPU is about to switch. Its run queue is locked, but
+    /// kfuncs treat the programs as running without a run queue lock.
     pub(crate) fn trace_sched_switch(&mut self, prev: TaskId, next: TaskId) {
         let cpu = self.exec.cpu;
         let preempt = u64::from(!self.cpus[cpu.idx()].voluntary);

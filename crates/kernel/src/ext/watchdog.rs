@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The watchdog: a task that is runnable and does not run for too long ejects the scheduler.
+//! The watchdog: ejects the scheduler if a runnable task does not run for longer than the timeout.
 //!
-//! Models: kernel `scx_watchdog_workfn()`, `check_rq_for_timeouts()`, `scx_tick()`, 7.3. Differs: the work
-//! item runs on time, unless its CPU spins in the kernel.
+//! Models: kernel `scx_watchdog_workfn()`, `check_rq_for_timeouts()`, `scx_tick()`, 7.3. Differs:
+//! the work item runs on time, unless its CPU spins in the kernel.
 
 use super::exit::ExitKind;
 use crate::event::Event;
@@ -41,7 +41,7 @@ impl Kernel {
         })
     }
 
-    /// The first stalled task by CPU and arrival, and for how many jiffies it has been runnable.
+    /// Returns the first stalled task by CPU and arrival, and the jiffies for which it has waited.
     fn stalled(&mut self) -> Option<(TaskId, u64)> {
         let now = self.jiffies();
         let timeout = self.ext.root.as_ref()?.watchdog_timeout;
@@ -67,7 +67,7 @@ impl Kernel {
         self.claim_exit(ExitKind::ErrorStall, 0, &text, origin);
     }
 
-    /// From the tick: a watchdog that does not come is a stall too.
+    /// Reports a stall, from the tick, if the watchdog itself has not run for the timeout.
     pub(crate) fn watchdog_tick(&mut self) {
         let Some(sched) = &self.ext.root else { return };
         let timeout = sched.watchdog_timeout;

@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The witness: writes down every call of an operation, with what the operation is told, if somebody asked for it.
+//! The witness: a record, made on request, of every call of an operation and a value passed to it.
 //!
-//! Owns: what is told in each operation, as `bpf/live/witness.bpf.c` says it of a real kernel. Does not: compare.
+//! Owns: the choice of the value for each operation, the same as in `bpf/live/witness.bpf.c`, which
+//! records the calls on a real kernel. Does not: compare the records.
 
 use super::op::Op;
 use crate::kernel::Kernel;
 use bytemuck::AnyBitPattern;
 use scxlab_machine::id::Nanos;
 
-/// One call.
+/// One recorded call of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpCall {
     pub op: Op,
-    /// Of the kernel's monotonic clock.
+    /// Time of the call on the kernel's monotonic clock, in ns.
     pub at: Nanos,
-    /// Pid and name of the task that it is about.
+    /// Pid and name of the task that the call is about.
     pub task: Option<(u32, String)>,
-    /// Flags, a weight, a CPU: see `told`. 0 where the operation is told nothing that can be compared.
+    /// Value passed to the operation, such as flags, a weight or a CPU (see `Kernel::told`). 0 if
+    /// the operation gets nothing that can be compared.
     pub told: u64,
 }
 
 impl Kernel {
-    /// `args` is what the program gets.
+    /// Records a call of `op`. `args` are the arguments that the program gets.
     #[cold]
     #[inline(never)]
     pub(super) fn witness(&mut self, op: Op, args: &[u64]) {
@@ -38,6 +40,7 @@ impl Kernel {
         }
     }
 
+    /// Returns the value to record for a call of `op`.
     fn told(&self, op: Op, args: &[u64]) -> u64 {
         let arg = |n: usize| args.get(n).copied().unwrap_or(0);
         match op {
@@ -46,19 +49,19 @@ impl Kernel {
             Op::Stopping | Op::SetWeight | Op::CgroupSetWeight => arg(1),
             Op::CpuOnline | Op::CpuOffline => arg(0),
             Op::Yield => u64::from(arg(1) != 0),
-            // Whether it is forked, whether its start was cancelled: the first member of each.
+            // `scx_init_task_args.fork` and `scx_exit_task_args.cancelled`.
             Op::InitTask | Op::ExitTask => self.behind::<u8>(arg(1)).into(),
-            // The weight.
+            // `scx_cgroup_init_args.weight`.
             Op::CgroupInit => self.behind::<u32>(arg(1)).into(),
-            // The kind.
+            // `scx_exit_info.kind`.
             Op::Exit => self.behind::<u32>(arg(0)).into(),
-            // CPUs among the first 64.
+            // Number of allowed CPUs among the first 64.
             Op::SetCpumask => self.behind::<u64>(arg(1)).count_ones().into(),
             _ => 0,
         }
     }
 
-    /// The first member of what an operation is given a pointer to.
+    /// Reads the first member of the struct at guest address `addr`; 0 if it cannot be read.
     fn behind<T: AnyBitPattern + Default>(&self, addr: u64) -> T {
         self.vm.mem.read(addr).unwrap_or_default()
     }

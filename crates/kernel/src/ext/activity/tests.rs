@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is counted, from when on, and that a report of many CPUs stays short.
+//! Tests of the counts, of the period that they cover, and of the bound on a report's length.
 
 use super::*;
 
@@ -51,7 +51,7 @@ fn cpus_with_the_same_operations_are_one_line() {
     );
 }
 
-/// However many CPUs differ, and in however many operations.
+/// The bound holds for any number of CPUs and operations that differ.
 #[test]
 fn a_report_is_bounded() {
     let nr_cpus = 600;

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The tasks of a queue that is ordered by vtime.
+//! The tasks of a DSQ that is ordered by vtime.
 //!
 //! Owns: their order by key. Does not: make keys (see `Dsq::insert`).
 //!
-//! The first few lie sorted in a ring, which takes and gives them in a few instructions; those behind it in a tree, so
-//! that no operation grows faster than the logarithm of their number.
+//! The first tasks lie sorted in a ring buffer, where an insertion or removal at the ends takes a
+//! few instructions. The other tasks lie in a tree, so that the cost of each operation grows at
+//! most with the logarithm of their number.
 
 use scxlab_machine::id::TaskId;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// vtime relative to the queue's base, and arrival.
+/// vtime relative to the DSQ's base, and arrival number.
 pub type Key = (i64, u64);
 
-/// So many are kept in the ring at most; half as many move there when it is empty.
+/// Maximum number of tasks in the ring. Half as many move there from the tree when it is empty.
 const NEAR: usize = 256;
 
-/// All keys of `near` come before those of `far`; `far` is empty if `near` is.
+/// Ring (`near`) and tree (`far`). All keys of `near` come before those of `far`; `far` is empty if
+/// `near` is.
 #[derive(Debug, Default)]
 pub struct Priq {
     near: VecDeque<(Key, TaskId)>,
@@ -89,19 +91,19 @@ impl Priq {
         }
     }
 
-    /// Tasks in order.
+    /// Iterates over the tasks in order.
     pub fn iter(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.near.iter().map(|e| e.1).chain(self.far.values().copied())
     }
 
-    /// Those behind `cursor`, or all, in order.
+    /// Iterates in order over the tasks after `cursor`, or over all tasks if None.
     pub fn after(&self, cursor: Option<Key>) -> impl Iterator<Item = (Key, TaskId)> + '_ {
         let from = cursor.map_or(0, |key| self.near.partition_point(|e| e.0 <= key));
         let far = self.far.range((cursor.map_or(Unbounded, Excluded), Unbounded));
         self.near.range(from..).copied().chain(far.map(|(&key, &task)| (key, task)))
     }
 
-    /// Those before `cursor`, or all, the last one first.
+    /// Iterates in reverse over the tasks before `cursor`, or over all tasks if None.
     pub fn before(&self, cursor: Option<Key>) -> impl Iterator<Item = (Key, TaskId)> + '_ {
         let to = cursor.map_or(self.near.len(), |key| self.upto(key));
         let far = self.far.range((Unbounded, cursor.map_or(Unbounded, Excluded)));
@@ -109,7 +111,7 @@ impl Priq {
         far.chain(self.near.range(..to).rev().copied())
     }
 
-    /// How many of the ring come before `key`.
+    /// Returns the number of tasks in the ring that come before `key`.
     fn upto(&self, key: Key) -> usize {
         self.near.partition_point(|e| e.0 < key)
     }
@@ -119,7 +121,7 @@ impl Priq {
 mod tests {
     use super::*;
 
-    /// The same operations on one tree, in an order that crosses the border between ring and tree often.
+    /// Compares with a single tree. The operations often move tasks between the ring and the tree.
     #[test]
     fn ring_and_tree_are_one_queue() {
         let (mut priq, mut model) = (Priq::default(), BTreeMap::new());

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The buffer of a dump: lines up to a size, and the scheduler's text cut into lines with a prefix.
+//! The buffer of a dump: lines up to a total size, and the scheduler's text split into lines with a
+//! prefix.
 //!
 //! Owns: truncation. Models: kernel `struct seq_buf`, `ops_dump_init()`, `ops_dump_flush()`, 7.3.
 
 use crate::flags::limit;
 
-/// What stands at the end of a dump that did not fit.
+/// End of a dump that did not fit.
 const TRUNCATED: &str = "\n\n~~~~ TRUNCATED ~~~~\n";
 
-/// A dump in the making.
+/// A dump that is being written.
 #[derive(Debug, Default)]
 pub struct DumpBuf {
     text: Vec<u8>,
@@ -19,17 +20,17 @@ pub struct DumpBuf {
     remark: Option<Remark>,
 }
 
-/// Text from one dump operation.
+/// State of the text from one dump operation.
 #[derive(Debug)]
 struct Remark {
     prefix: &'static str,
-    /// Nothing has been written yet; a blank line goes before the first.
+    /// Whether nothing has been written yet. A blank line goes before the first line.
     first: bool,
-    /// Text that has not ended its line.
+    /// Text that is not flushed yet. It is flushed when it ends with a newline or is full.
     line: String,
 }
 
-/// A place to come back to.
+/// A position in a dump, for `rewind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     len: usize,
@@ -41,7 +42,7 @@ impl DumpBuf {
         DumpBuf { size, ..DumpBuf::default() }
     }
 
-    /// Adds a line. One that does not fit is cut, and nothing is added after it.
+    /// Adds a line. A line that does not fit is cut, and no line is added after it.
     pub(super) fn line(&mut self, text: &str) {
         if self.overflowed {
             return;
@@ -63,18 +64,18 @@ impl DumpBuf {
         self.overflowed = mark.overflowed;
     }
 
-    /// A dump operation begins.
+    /// Starts the text of a dump operation. Its lines get `prefix`.
     pub(super) fn open(&mut self, prefix: &'static str) {
         self.remark = Some(Remark { prefix, first: true, line: String::new() });
     }
 
-    /// It ends: what it said last is a line, ended or not.
+    /// Ends the text of a dump operation. The last line needs no newline.
     pub(super) fn close(&mut self) {
         self.flush();
         self.remark = None;
     }
 
-    /// Takes text from a dump operation; false if none runs.
+    /// Adds text from a dump operation; returns false if none runs.
     pub(super) fn append(&mut self, text: &str) -> bool {
         let Some(remark) = &mut self.remark else {
             return false;
@@ -106,7 +107,7 @@ impl DumpBuf {
     }
 
     pub(super) fn finish(mut self) -> String {
-        // The marker replaces the end, as far as the buffer can hold it and its NUL.
+        // The marker replaces the end of the text, if the buffer can hold the marker and its NUL.
         if self.overflowed && self.size > TRUNCATED.len() {
             self.text.truncate(self.size - 1 - TRUNCATED.len());
             self.text.extend_from_slice(TRUNCATED.as_bytes());
@@ -115,7 +116,7 @@ impl DumpBuf {
     }
 }
 
-/// The first `max` bytes, less what would split a character.
+/// Returns at most the first `max` bytes, cut at a character boundary.
 fn head(text: &str, max: usize) -> &str {
     let mut end = max.min(text.len());
     while !text.is_char_boundary(end) {
@@ -124,7 +125,7 @@ fn head(text: &str, max: usize) -> &str {
     &text[..end]
 }
 
-/// A mask as `%*pb` prints it: hexadecimal, groups of 32 bits, highest first.
+/// Formats a mask as `%*pb` does: hexadecimal, in groups of 32 bits, the highest group first.
 pub(super) fn hex_bitmap(words: &[u64], nr_bits: usize) -> String {
     let mut text = String::new();
     for group in (0..nr_bits.div_ceil(32)).rev() {

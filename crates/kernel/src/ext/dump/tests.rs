@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The form of a dump, and where the scheduler's text goes.
+//! Tests of a dump's format, and of the place of the scheduler's text in it.
 
 use super::*;
 use crate::ext::idle::fixture::{error, kernel, load};
 
 const DUMPS: &[Op] = &[Op::Dump, Op::DumpCpu, Op::DumpTask];
 
-/// Three tasks, two of them on CPU 1, and an error.
+/// Returns a kernel with three tasks, two of them on CPU 1, and an error that was reported.
 fn stuck(has: &'static [Op], call: fn(&mut Kernel, Op, &[u64]) -> u64) -> Kernel {
     let mut k = kernel("3c1t", &[Some(1), Some(1), Some(2)]);
     load(&mut k, 0, has, call);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Searches in CPU sets that end at a number of CPUs, whatever the bits behind it say.
+//! Searches in CPU sets that stop at the number of CPUs and ignore the bits after it.
 //!
-//! A set that a program filled may have bits past the last CPU (`cpumask_setall()` fills whole
-//! words), and the kernel's searches do not see them.
+//! A set that a program filled may have bits after the last CPU (`cpumask_setall()` fills whole
+//! words), and the kernel's searches ignore them.
 //!
 //! Owns: nothing. Models: kernel `find_next_and_bit()` and the searches on top of it, 7.3.
 
-/// The bits of the last word that stand for CPUs.
+/// Returns the bits of the last word that stand for CPUs.
 pub(crate) fn tail(nr_cpus: usize) -> u64 {
     match nr_cpus % 64 {
         0 => u64::MAX,
@@ -14,7 +14,7 @@ pub(crate) fn tail(nr_cpus: usize) -> u64 {
     }
 }
 
-/// Every CPU, and nothing behind the last.
+/// Sets the bits of all CPUs and clears those after the last CPU.
 pub(crate) fn fill(words: &mut [u64], nr_cpus: usize) {
     words.fill(u64::MAX);
     if let Some(last) = words.last_mut() {
@@ -22,8 +22,8 @@ pub(crate) fn fill(words: &mut [u64], nr_cpus: usize) {
     }
 }
 
-/// The lowest bit in both sets from `from` up to, not including, `end`. Adds to `seen` the words
-/// looked at.
+/// Returns the lowest bit in both sets from `from` up to, not including, `end`. Adds the number of
+/// words read to `seen`.
 pub(crate) fn next_and(
     a: &[u64],
     b: &[u64],
@@ -44,7 +44,7 @@ pub(crate) fn next_and(
         *seen += 1;
         return found(first, both);
     }
-    // A search for nothing is the usual one on a busy machine: its loop is as tight as can be.
+    // Most searches on a busy machine find nothing, so this loop does as little as possible.
     let rest = || a[first + 1..last].iter().zip(&b[first + 1..last]).map(|(a, b)| a & b);
     match rest().position(|both| both != 0) {
         Some(skipped) => {
@@ -59,7 +59,7 @@ pub(crate) fn next_and(
     }
 }
 
-/// As `next_and` over all CPUs, going on from the first when the end is reached.
+/// As `next_and` over all CPUs, but wraps around to the first CPU at the end.
 pub(crate) fn next_and_wrap(
     a: &[u64],
     b: &[u64],
@@ -74,13 +74,13 @@ pub(crate) fn next_and_wrap(
     next_and(a, b, from, nr_cpus, seen).or_else(|| next_and(a, b, 0, from.min(nr_cpus), seen))
 }
 
-/// How many words `next_and_wrap` looks at when there is nothing to find.
+/// Returns the number of words that `next_and_wrap` reads if it finds nothing.
 pub(crate) fn words_in_vain(nr_cpus: usize, from: usize) -> u64 {
     let behind = nr_cpus.div_ceil(64).saturating_sub(from / 64);
     (behind + from.min(nr_cpus).div_ceil(64)) as u64
 }
 
-/// As `next_and_wrap` where all CPUs are in one word, as on most machines.
+/// As `next_and_wrap` for sets of one word, which most machines have.
 #[inline]
 fn next_in_word(both: u64, nr_cpus: usize, from: usize, seen: &mut u64) -> Option<u32> {
     let found = |both: u64, end: usize| {
@@ -98,8 +98,8 @@ fn next_in_word(both: u64, nr_cpus: usize, from: usize, seen: &mut u64) -> Optio
     found(both, end)
 }
 
-/// Whether `test` holds for every pair of words; of the last one only the CPUs' bits are shown to
-/// it.
+/// Returns whether `test` holds for every pair of words. Bits after the last CPU are cleared before
+/// the test.
 pub(crate) fn all_words(
     a: &[u64],
     b: &[u64],
@@ -111,12 +111,12 @@ pub(crate) fn all_words(
     a.iter().zip(b).enumerate().all(|(at, (a, b))| test(a & seen(at), b & seen(at)))
 }
 
-/// How many CPUs are in both sets.
+/// Returns the number of CPUs in both sets.
 pub(crate) fn weight_and(a: &[u64], b: &[u64]) -> u32 {
     a.iter().zip(b).map(|(a, b)| (a & b).count_ones()).sum()
 }
 
-/// Whether two or more CPUs are in both sets.
+/// Returns whether two or more CPUs are in both sets.
 pub(crate) fn two_in(a: &[u64], b: &[u64]) -> bool {
     let mut one = false;
     a.iter().zip(b).map(|(a, b)| a & b).any(|both| {
@@ -130,7 +130,8 @@ pub(crate) fn two_in(a: &[u64], b: &[u64]) -> bool {
 mod tests {
     use super::*;
 
-    /// What is found and how many words count as looked at: the same by the way for one word and by the general one.
+    /// The search in one word and the general search find the same CPU and count the same number
+    /// of words.
     #[test]
     fn one_word_is_searched_as_several_are() {
         let sets = [0, 1, 0x81, 0xff, 1 << 63, u64::MAX, 0x0f0f_0000_0000_f0f0];

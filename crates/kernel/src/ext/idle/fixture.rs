@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A kernel for unit tests: a machine by spec, tasks that run for ever, and a scheduler of
-//! closures.
+//! A kernel for unit tests: a machine from a spec, tasks that run for ever, and a scheduler made of
+//! a function.
 
 use crate::behavior::{Behavior, Policy, Step, Sys, TaskSpec};
 use crate::boot::Setup;
@@ -14,7 +14,7 @@ use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Tasks that never sleep, each pinned to a CPU or free.
+/// Tasks that never sleep, one per entry, each pinned to the CPU given or (None) not pinned.
 struct Hogs(Vec<Option<u32>>);
 
 impl Behavior for Hogs {
@@ -47,7 +47,8 @@ impl Behavior for Hogs {
     }
 }
 
-/// A machine with such tasks, not yet started.
+/// Returns a kernel on machine `spec` with one task that never sleeps per entry of `hogs`. The
+/// kernel has not run yet.
 pub(crate) fn kernel(spec: &str, hogs: &[Option<u32>]) -> Kernel {
     let setup = Setup {
         machine: Arc::new(Machine::from_spec(spec).unwrap()),
@@ -72,7 +73,7 @@ impl NativeOps for Closures {
     }
 }
 
-/// Attaches a scheduler that has these operations, all carried out by `call`.
+/// Attaches a scheduler that implements the operations `has`, all of them with `call`.
 pub(crate) fn load(k: &mut Kernel, flags: u64, has: &'static [Op], call: Call) {
     let data = OpsData {
         name: "fixture".to_owned(),
@@ -85,7 +86,7 @@ pub(crate) fn load(k: &mut Kernel, flags: u64, has: &'static [Op], call: Call) {
     k.attach(Program::Native(Rc::new(Closures(has, call))), data).unwrap();
 }
 
-/// The message of the exit that the loaded scheduler asked for.
+/// Returns the message of the exit that was claimed for the loaded scheduler; empty without one.
 pub(crate) fn error(k: &Kernel) -> &str {
     k.ext.root.as_ref().and_then(|s| s.exit.as_ref()).map_or("", |exit| &exit.message)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `bpf_cpumask` objects: the CPU sets that programs own, counted references to guest memory.
+//! `bpf_cpumask` objects: reference-counted CPU sets in guest memory that programs own.
 //!
-//! Owns: which are alive, and their reference counts. Does not: read or write the sets (see
-//! `kfunc/cpumask.rs`).
+//! Owns: the set of live objects, and their reference counts. Does not: read or write the CPU sets
+//! (see `kfunc/cpumask.rs`).
 //! Models: kernel `bpf_cpumask_create()` and `bpf_cpumask_release()`, 7.3.
 
 use crate::abi;
@@ -10,13 +10,13 @@ use rustc_hash::FxHashSet;
 use scxlab_bpf::mem::{Memory, OutOfMemory};
 use std::collections::VecDeque;
 
-/// Freed objects that wait before their memory is used again, so that a reader in an RCU section
-/// still sees the set that it meant. The kernel waits for a grace period.
+/// Number of freed objects that wait before their memory is reused, so that a reader in an RCU
+/// read-side section still sees its set. The kernel waits for a grace period instead.
 const REUSE_DELAY: usize = 64;
 
 pub(crate) const OBJECT_BYTES: u64 = size_of::<abi::bpf_cpumask>() as u64;
 
-/// The objects of a run, by guest address.
+/// The objects of a run, identified by guest address.
 #[derive(Debug, Default)]
 pub(crate) struct CpumaskObjects {
     live: FxHashSet<u64>,
@@ -24,7 +24,7 @@ pub(crate) struct CpumaskObjects {
 }
 
 impl CpumaskObjects {
-    /// An empty set with one reference.
+    /// Makes an empty set with one reference.
     pub fn create(&mut self, mem: &mut Memory) -> Result<u64, OutOfMemory> {
         let addr = mem.alloc_kernel(OBJECT_BYTES, 8)?;
         *usage(mem, addr) = 1;
@@ -32,18 +32,18 @@ impl CpumaskObjects {
         Ok(addr)
     }
 
-    /// Whether somebody has a reference to an object at `addr`.
+    /// Returns whether there is an object with references at `addr`.
     pub fn is_live(&self, addr: u64) -> bool {
         self.live.contains(&addr)
     }
 
-    /// One more reference to a live object. The count saturates, as the kernel's does.
+    /// Adds a reference to a live object. The count saturates, as the kernel's does.
     pub fn acquire(&self, mem: &mut Memory, addr: u64) {
         let count = usage(mem, addr);
         *count = count.saturating_add(1);
     }
 
-    /// One reference less to a live object.
+    /// Drops a reference to a live object. The last drop frees the object.
     pub fn release(&mut self, mem: &mut Memory, addr: u64) {
         let count = usage(mem, addr);
         *count -= 1;
@@ -59,7 +59,7 @@ impl CpumaskObjects {
         }
     }
 
-    /// Objects that are alive.
+    /// Returns the number of live objects.
     #[cfg(test)]
     pub fn nr_live(&self) -> usize {
         self.live.len()

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Choosing and claiming an idle CPU: the default picker's order, and the searches that it is made
+//! Choice and claim of an idle CPU: the default picker's order, and the searches that it consists
 //! of.
 //!
-//! Owns: the idle bits. A claim clears a CPU's bit and its core's, so that nobody else picks it.
-//! Does not: charge time; the work done is counted in `IdleState` and charged by the caller.
+//! Owns: the idle bits. A claim clears the bits of the CPU and of its core, so that no other search
+//! picks the CPU.
+//! Does not: charge time. The work is counted in `IdleState`, and the caller charges it.
 //! Models: kernel `scx_select_cpu_dfl()`, `scx_pick_idle_cpu()`, `scx_idle_test_and_clear_cpu()`,
 //! `update_builtin_idle()`, 7.3.
 
@@ -15,21 +16,21 @@ use scxlab_machine::Topology;
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, NodeId};
 
-/// The idle state with what it takes to work on it.
+/// The idle state, with the memory and the topology that a search needs.
 pub(super) struct Idle<'a> {
     pub state: &'a mut IdleState,
     pub mem: &'a mut Memory,
     pub topology: &'a Topology,
-    /// The executing CPU: its cursor is used, and it is the waker's.
+    /// Executing CPU. Searches use its cursor, and it is the waker's CPU.
     pub here: CpuId,
 }
 
-/// Whom a CPU is sought for.
+/// Request for an idle CPU for a task.
 pub(super) struct Query<'a> {
     pub affinity: &'a [u64],
-    /// CPUs in it.
+    /// Number of CPUs in `affinity`.
     pub nr_affine: u32,
-    /// A restriction by the scheduler.
+    /// Further restriction by the scheduler.
     pub allowed: Option<&'a [u64]>,
     pub prev: CpuId,
     /// `SCX_PICK_IDLE_*`
@@ -40,11 +41,12 @@ pub(super) struct Query<'a> {
 
 /// The waker of a synchronous wake-up.
 pub(super) struct Waker {
-    /// It is not exiting, and nothing waits on its CPU's local queue.
+    /// Whether the wakee may take the waker's CPU: the waker is not exiting, and the local DSQ of
+    /// its CPU is empty.
     pub may_take_over: bool,
 }
 
-/// A query with its sets worked out.
+/// A query with its CPU sets computed.
 struct Search<'a> {
     allowed: &'a [u64],
     llc: Option<&'a [u64]>,
@@ -55,7 +57,7 @@ struct Search<'a> {
     flags: u64,
 }
 
-/// Whether the CPU was in the set; it is not any more.
+/// Removes a CPU from a set; returns whether it was in the set.
 fn take(words: &mut [u64], cpu: CpuId) -> bool {
     let was = cpumask::test(words, cpu);
     cpumask::clear(words, cpu);
@@ -63,8 +65,8 @@ fn take(words: &mut [u64], cpu: CpuId) -> bool {
 }
 
 impl Scratch {
-    /// Works out where the task may run, and its part of prev's LLC and node; those stay empty where there is none. False if
-    /// the restriction leaves no CPU.
+    /// Computes the CPUs on which the task may run, and those of them in prev's LLC and node. A set
+    /// without a CPU is left empty. Returns false if the restriction leaves no CPU.
     fn fill(&mut self, query: &Query<'_>, llc: Option<&[u64]>, numa: Option<&[u64]>) -> bool {
         let Scratch { allowed, llc: near, numa: node } = self;
         match query.allowed {
@@ -77,7 +79,7 @@ impl Scratch {
     }
 }
 
-/// Puts the common CPUs into `out`; it is empty if there is none.
+/// Writes the common CPUs to `out`, or clears `out` if there is none.
 fn intersect(out: &mut Vec<u64>, a: &[u64], b: &[u64]) {
     out.clear();
     out.extend(a.iter().zip(b).map(|(a, b)| a & b));
@@ -87,7 +89,7 @@ fn intersect(out: &mut Vec<u64>, a: &[u64], b: &[u64]) {
 }
 
 impl Idle<'_> {
-    /// The default picker.
+    /// Claims a CPU in the default picker's order.
     pub fn select(&mut self, query: &Query<'_>) -> Option<CpuId> {
         let spans = self.state.spans.take();
         let found = self.select_within(query, spans.as_deref());
@@ -95,7 +97,8 @@ impl Idle<'_> {
         found
     }
 
-    /// The steps in prev's LLC and node exist where the topology has them and prev is on line.
+    /// Carries out `select`. The steps in prev's LLC and node are made only if prev is on line and
+    /// `update_steps` found that they exist.
     fn select_within(&mut self, query: &Query<'_>, spans: Option<&OnlineSpans>) -> Option<CpuId> {
         let online = self.mem.words(self.state.online, self.state.nr_words());
         let here = spans.filter(|_| cpumask::test(online, query.prev));
@@ -149,8 +152,9 @@ impl Idle<'_> {
         self.in_order(&search)
     }
 
-    /// The wakee stays near the waker: on its own CPU if that shares the waker's cache and is idle,
-    /// or on the waker's, which is about to sleep, unless all CPUs are busy.
+    /// Keeps the wakee near the waker: on its previous CPU if that is idle and shares the waker's
+    /// cache, else on the waker's CPU, because the waker is about to sleep. The waker's CPU is not
+    /// taken if all CPUs are busy.
     fn for_sync_wakeup(&mut self, s: &Search<'_>, waker: &Waker) -> Option<CpuId> {
         let here = self.here;
         let online = self.mem.words(self.state.online, self.state.nr_words());
@@ -179,7 +183,7 @@ impl Idle<'_> {
         at.is_some()
     }
 
-    /// The order of the questions is the kernel's: whole cores first, near ones before far ones.
+    /// Tries the steps in the kernel's order: whole idle cores first, near CPUs before far ones.
     fn in_order(&mut self, s: &Search<'_>) -> Option<CpuId> {
         if self.state.smt_active {
             let core = self.idle_core(s);
@@ -196,7 +200,8 @@ impl Idle<'_> {
             .or_else(|| self.pick(s.allowed, s.node, s.flags))
     }
 
-    /// A CPU on a core that is idle as a whole: prev's, in its LLC, in its node, anywhere.
+    /// Claims a CPU on a core that is idle as a whole: prev's core, else one in prev's LLC, in its
+    /// node, or anywhere.
     fn idle_core(&mut self, s: &Search<'_>) -> Option<CpuId> {
         let smt = self.mem.words(self.state.masks(s.node).smt, self.state.nr_words());
         if s.prev_allowed && cpumask::test(smt, s.prev) && self.claim(s.prev) {
@@ -208,7 +213,7 @@ impl Idle<'_> {
             .or_else(|| self.pick(s.allowed, s.node, s.flags | pick_idle::CORE))
     }
 
-    /// Another thread of prev's core.
+    /// Claims another thread of prev's core.
     fn idle_sibling(&mut self, s: &Search<'_>) -> Option<CpuId> {
         if !self.state.smt_active {
             return None;
@@ -238,8 +243,8 @@ impl Idle<'_> {
         }
     }
 
-    /// The other nodes by distance from `start`, equally far ones by number. O(n^2) in nodes, as in
-    /// the kernel.
+    /// Searches the other nodes by distance from `start`, equally distant ones by number. O(n^2) in
+    /// nodes, as in the kernel.
     fn pick_in_others(&mut self, allowed: &[u64], start: NodeId, core: bool) -> Option<CpuId> {
         let topology = self.topology;
         let nodes = || (0..topology.nodes().len() as u32).map(NodeId).filter(|&n| n != start);
@@ -254,10 +259,11 @@ impl Idle<'_> {
         None
     }
 
-    /// `pick_idle_cpu_in_node()`: a CPU on an idle core, else (unless `core_only`) any idle CPU.
+    /// `pick_idle_cpu_in_node()`: claims a CPU on an idle core, else (unless `core_only`) any idle
+    /// CPU.
     #[inline(always)]
     fn pick_in(&mut self, allowed: &[u64], node: Option<NodeId>, core_only: bool) -> Option<CpuId> {
-        // Each failed claim clears bits of the core mask, so this ends.
+        // The loop ends, because each failed claim clears bits of the core mask.
         loop {
             let IdleMasks { cpu, smt, nr_idle, nr_whole } = self.state.masks(node);
             let whole = if self.state.smt_active { self.any(smt, nr_whole, allowed) } else { None };
@@ -284,7 +290,7 @@ impl Idle<'_> {
         self.state.any_distribute(self.here, words, allowed)
     }
 
-    /// `scx_idle_test_and_clear_cpu()`: the core is not idle as a whole any more, whether the claim
+    /// `scx_idle_test_and_clear_cpu()`: clears the core's bits in the core mask, whether the claim
     /// succeeds or not.
     #[inline(always)]
     pub fn claim(&mut self, cpu: CpuId) -> bool {
@@ -301,7 +307,7 @@ impl Idle<'_> {
             let smt = mem.words_mut(masks.smt, nr_words);
             masks.nr_whole -= match state.siblings(topology, cpu) {
                 Some(siblings) => siblings.remove_from(smt),
-                // A CPU off line is not its own sibling.
+                // An off-line CPU has no sibling set, so only its own bit is cleared.
                 None => u32::from(take(smt, cpu)),
             };
         }

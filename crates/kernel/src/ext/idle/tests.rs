@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The picker against a model that spells out the documented order with plain sets, over random
+//! Tests of the picker against a model of the documented order with plain sets, over random
 //! histories.
 
 mod model;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use scxlab_machine::topology::{CoreLayout, Layout, LlcLayout, NodeLayout};
 use scxlab_machine::{CpuMask, Machine, Topology};
 
-/// Machines that differ in which steps of the picker they have.
+/// Machines on which the picker has different steps.
 const SPECS: [&str; 11] = [
     "4c1t",
     "1c2t",
@@ -31,7 +31,7 @@ fn machine(spec: &str) -> Topology {
     Machine::from_spec(spec).unwrap().topology
 }
 
-/// What happens to the idle state.
+/// One operation on the idle state.
 #[derive(Clone, Debug)]
 enum Step {
     Mark {
@@ -89,12 +89,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The CPUs of a machine whose bit in a repeated 64-bit pattern is set.
+/// Returns the CPUs whose bit is set in a 64-bit pattern, which is repeated for every 64 CPUs,
+/// rotated by 7 more bits each time.
 fn pattern(nr_cpus: u32, bits: u64) -> Set {
     (0..nr_cpus).filter(|cpu| bits.rotate_left(cpu / 64 * 7) >> (cpu % 64) & 1 != 0).collect()
 }
 
-/// The real state beside the model.
+/// The real state and the model of it.
 struct Pair<'a> {
     state: IdleState,
     mem: Memory,
@@ -143,7 +144,7 @@ impl<'a> Pair<'a> {
         self.model.update_steps();
     }
 
-    /// Does a step on both; returns what each chose.
+    /// Applies a step to the state and to the model; returns the CPU that each chose.
     fn step(&mut self, step: &Step) -> (Option<u32>, Option<u32>) {
         let nr = self.model.topology.nr_cpus() as u32;
         match *step {
@@ -213,7 +214,7 @@ impl<'a> Pair<'a> {
         (real.map(|cpu| cpu.0), model)
     }
 
-    /// Work that is counted instead of a search is that of the search, which finds nothing.
+    /// Checks that work counted without a search is the work of that search, which finds nothing.
     fn work_was_counted(&self, found: Option<CpuId>, counted: Option<Work>) {
         if let Some(work) = counted {
             assert_eq!((found, self.state.work), (None, work), "{:?}", self.state.in_vain);
@@ -272,10 +273,10 @@ fn select(pair: &mut Pair<'_>, prev: u32) -> Option<u32> {
 fn whole_cores_go_first_then_prev_then_its_sibling_then_the_rest() {
     let topology = machine("2n2c2t");
     let mut pair = all_idle(&topology, false);
-    // CPUs 0-3 are node 0 with cores 0-1 and 2-3. Each pick takes one CPU and no CPU comes back.
+    // CPUs 0-3 are node 0 with cores 0-1 and 2-3. Each pick takes one CPU, and no CPU goes idle.
     let picks: Vec<_> = (0..9).map(|_| select(&mut pair, 1)).collect();
-    // prev's core; the other core of the LLC; cores of the other node by rotation; prev is taken,
-    // so its sibling; then what is left of the LLC; then of the other node, by rotation.
+    // Order: prev's core; the other core of the LLC; cores of the other node by rotation; prev's
+    // sibling, because prev is taken; the rest of the LLC; the rest of the other node by rotation.
     assert_eq!(
         picks,
         [Some(1), Some(2), Some(4), Some(6), Some(0), Some(3), Some(5), Some(7), None]

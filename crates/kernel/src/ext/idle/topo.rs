@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the picker needs to know of the topology, as far as it is on line.
+//! The on-line part of the topology, in the form that the picker needs.
 //!
-//! Owns: sibling sets, and which of the picker's steps exist.
+//! Owns: sibling sets, on-line spans, and the decision which of the picker's steps exist.
 //! Models: kernel `scx_idle_update_selcpu_topology()`, `llc_weight()`, `numa_weight()`,
 //! `cpu_smt_mask()`, 7.3.
-//! Differs: the kernel asks scheduling domains, which it builds from the CPUs on line; a domain of
-//! one CPU, or one that spans what the domain below spans, does not exist. Here the same follows
-//! from counting.
+//! Differs: the kernel asks its scheduling domains, which it builds from the on-line CPUs. It has
+//! no domain of one CPU, and none with the same span as the domain below. Here the same result
+//! comes from counting CPUs.
 
 use super::{IdleState, bits};
 use scxlab_bpf::mem::Memory;
@@ -15,7 +15,7 @@ use scxlab_machine::cpumask;
 use scxlab_machine::id::CpuId;
 use smallvec::SmallVec;
 
-/// The threads of a core that are on line, as (word, bits) of a mask.
+/// On-line threads of a core, as pairs of word index and bits of a mask.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Siblings(SmallVec<[(u32, u64); 2]>);
 
@@ -33,7 +33,7 @@ impl Siblings {
         self.0.iter().all(|&(at, bits)| words[at as usize] & bits == bits)
     }
 
-    /// How many bits were added.
+    /// Adds the threads to a mask; returns the number of bits added.
     pub fn add_to(&self, words: &mut [u64]) -> u32 {
         let mut added = 0;
         for &(at, bits) in &self.0 {
@@ -43,7 +43,7 @@ impl Siblings {
         added
     }
 
-    /// How many bits were removed.
+    /// Removes the threads from a mask; returns the number of bits removed.
     pub fn remove_from(&self, words: &mut [u64]) -> u32 {
         let mut removed = 0;
         for &(at, bits) in &self.0 {
@@ -53,7 +53,7 @@ impl Siblings {
         removed
     }
 
-    /// The `n`-th thread, ascending.
+    /// Returns the `n`-th thread in ascending order, counted from 0.
     pub fn nth(&self, n: usize) -> Option<CpuId> {
         let mut left = n;
         for &(at, bits) in &self.0 {
@@ -72,11 +72,13 @@ impl Siblings {
     }
 }
 
-/// What of each LLC and of each node is on line: `llc_span()` and `numa_span()` of a CPU that is.
+/// On-line CPUs of each LLC and of each node. Models `llc_span()` and `numa_span()`.
 #[derive(Debug)]
 pub(super) struct OnlineSpans {
-    /// Empty where the kernel has no such domain: with less than two CPUs on line.
+    /// Indexed by LLC. Empty if fewer than two CPUs are on line, because the kernel then has no
+    /// such domain.
     llcs: Vec<Box<[u64]>>,
+    /// Indexed by node.
     nodes: Vec<Box<[u64]>>,
 }
 
@@ -93,7 +95,7 @@ impl OnlineSpans {
         }
     }
 
-    /// None if there is no such domain.
+    /// Returns the on-line CPUs of `cpu`'s LLC; None if the kernel has no such domain.
     pub fn llc(&self, topology: &Topology, cpu: CpuId) -> Option<&[u64]> {
         let span = &*self.llcs[topology.cpu(cpu).llc.idx()];
         (!span.is_empty()).then_some(span)
@@ -104,17 +106,17 @@ impl OnlineSpans {
     }
 }
 
-/// What the default picker does in vain for a task that may run anywhere when no CPU is idle.
+/// Work of the default picker for a task that may run on all CPUs, when no CPU is idle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InVain {
-    /// Searches of a set.
+    /// Number of searches of a set.
     pub searches: u16,
-    /// CPUs that it tries to claim.
+    /// Number of CPUs that the picker tries to claim.
     pub claims: u16,
 }
 
 impl IdleState {
-    /// Counts what is done in vain, from the CPUs on line and the steps that exist.
+    /// Counts the work of a failed search per CPU, from the on-line CPUs and the steps that exist.
     fn count_in_vain(&mut self, topology: &Topology) {
         let in_vain = |cpu| {
             let threads = self.siblings(topology, cpu).map_or(0, Siblings::weight);
@@ -123,7 +125,8 @@ impl IdleState {
             let numa = here.is_some_and(|_| self.topo_numa);
             let sets = 1 + u16::from(llc) + u16::from(numa);
             match self.smt_active {
-                // Whole cores are sought before single CPUs, and once more with them; all threads of the core are tried.
+                // Each set is searched for whole cores first, and later for whole cores and then
+                // single CPUs. The picker tries to claim all threads of prev's core.
                 true => InVain { searches: 3 * sets, claims: threads.max(1) as u16 },
                 false => InVain { searches: sets, claims: 1 },
             }
@@ -131,7 +134,7 @@ impl IdleState {
         self.in_vain = (0..self.nr_cpus as u32).map(|cpu| in_vain(CpuId(cpu))).collect();
     }
 
-    /// Brings the sibling sets and spans up to date with the CPUs on line.
+    /// Updates the sibling sets and spans to the CPUs that are on line.
     pub(super) fn refresh_siblings(&mut self, mem: &Memory, topology: &Topology) {
         let online = mem.words(self.online, self.nr_words());
         self.spans = Some(Box::new(OnlineSpans::new(online, topology)));
@@ -141,13 +144,15 @@ impl IdleState {
         self.count_in_vain(topology);
     }
 
-    /// `cpu_smt_mask()`: the threads of `cpu`'s core, itself included; None if it is off line.
+    /// `cpu_smt_mask()`: returns the on-line threads of `cpu`'s core, `cpu` included; None if `cpu`
+    /// is off line.
     pub(super) fn siblings(&self, topology: &Topology, cpu: CpuId) -> Option<&Siblings> {
         let core = self.siblings.get(topology.cpu(cpu).core.idx())?;
         core.has(cpu).then_some(core)
     }
 
-    /// Sets which steps of the picker exist, seen from the first CPU on line as the kernel does.
+    /// Decides which steps of the picker exist, from the domains of the first on-line CPU, as the
+    /// kernel does.
     pub(super) fn update_steps(&mut self, mem: &Memory, topology: &Topology, per_node: bool) {
         let view = Spans { online: mem.words(self.online, self.nr_words()), topology };
         let Some(first) = cpumask::first(view.online) else {
@@ -166,15 +171,15 @@ impl IdleState {
     }
 }
 
-/// Domains as the kernel would build them from the CPUs on line.
+/// Domains as the kernel would build them from the on-line CPUs.
 pub(super) struct Spans<'a> {
     pub online: &'a [u64],
     pub topology: &'a Topology,
 }
 
 impl Spans<'_> {
-    /// CPUs that share the last-level cache with `cpu`, itself included; 0 if it has the cache to
-    /// itself.
+    /// Returns the number of on-line CPUs that share the last-level cache with `cpu`, `cpu`
+    /// included; 0 if no other CPU shares it.
     fn llc_weight(&self, cpu: CpuId) -> u32 {
         self.domain_weight(cpu, self.topology.llc_mask(cpu))
     }
@@ -184,7 +189,7 @@ impl Spans<'_> {
         if weight > 1 && cpumask::test(self.online, cpu) { weight } else { 0 }
     }
 
-    /// CPUs of `cpu`'s node; 0 if no other node has CPUs.
+    /// Returns the number of on-line CPUs of `cpu`'s node; 0 if no other node has any.
     fn numa_weight(&self, cpu: CpuId, several_nodes: bool) -> u32 {
         if !several_nodes || !cpumask::test(self.online, cpu) {
             return 0;
@@ -192,7 +197,7 @@ impl Spans<'_> {
         bits::weight_and(self.topology.node_mask(cpu), self.online)
     }
 
-    /// Whether more than one node has CPUs on line.
+    /// Returns whether more than one node has CPUs on line.
     fn several_nodes(&self) -> bool {
         let populated =
             |node: &&scxlab_machine::topology::Node| cpumask::intersects(&node.cpus, self.online);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! kfuncs on cgroups, and the css iterator.
 //!
-//! Models: kernel `bpf_cgroup_*()` with `bpf_cgroup_read_xattr()`, `scx_bpf_task_cgroup()`, `bpf_iter_css_*()`, 7.3. Differs: directories are not
-//! reference-counted; one that is removed stays readable.
+//! Models: kernel `bpf_cgroup_*()` with `bpf_cgroup_read_xattr()`, `scx_bpf_task_cgroup()`,
+//! `bpf_iter_css_*()`, 7.3. Differs: cgroups are not reference-counted; a removed cgroup stays
+//! readable.
 
 use super::{Handler, KfResult, errno};
 use crate::abi;
@@ -11,7 +12,7 @@ use crate::kernel::Kernel;
 use scxlab_bpf::helper::Dynptr;
 use scxlab_machine::id::CgroupId;
 
-/// `XATTR_NAME_MAX` and its NUL.
+/// The kernel's `XATTR_NAME_MAX` (255) plus 1 for the NUL.
 const XATTR_NAME_MAX: u64 = 256;
 
 pub(super) const TABLE: &[(&str, Handler)] = &[
@@ -51,7 +52,7 @@ fn from_id(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(group.map_or(0, |g| g.addr))
 }
 
-/// Only the `user.` namespace is anybody's to read.
+/// Reads an extended attribute. Only attributes of the `user.` namespace may be read.
 fn read_xattr(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let name = k.vm.mem.c_str(a[1], XATTR_NAME_MAX)?;
     let name = String::from_utf8_lossy(name).into_owned();
@@ -84,7 +85,7 @@ fn under(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(0)
 }
 
-/// Only for a task that the present operation is about.
+/// Returns the cgroup of a task, which must be one that the current operation is about.
 fn task_cgroup(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let root = k.cgroups.get(CgroupId(0)).map_or(0, |g| g.addr);
     let task = k.kf_task(a[0])?;
@@ -95,13 +96,13 @@ fn task_cgroup(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(k.cgroups.get(k.tasks[task].cgroup).map_or(root, |g| g.addr))
 }
 
-/// The iterator as it lies in the program's `struct bpf_iter_css` (three words).
+/// Layout of the iterator in the program's `struct bpf_iter_css` (three 64-bit words).
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 struct Iter {
-    /// css of the directory that the walk starts at; 0: nothing to walk.
+    /// Guest address of the css at which the walk starts; 0 for an empty walk.
     start: u64,
-    /// Directories returned so far.
+    /// Number of cgroups returned so far.
     done: u32,
     order: u32,
     pad: u64,
@@ -120,7 +121,7 @@ fn css_new(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(if valid { 0 } else { errno(EINVAL) })
 }
 
-/// The walk is over the tree as it is now: the n-th directory in order is looked up each time.
+/// Returns the next css. Each call looks up the n-th cgroup in the tree as it is at that time.
 fn css_next(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let mut iter: Iter = k.vm.mem.read(a[0])?;
     if iter.start == 0 {
@@ -148,7 +149,8 @@ fn css_destroy(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
 }
 
 impl Kernel {
-    /// The directory of a css, and whether it is `cgroup.self` rather than the cpu controller's.
+    /// Returns the cgroup of a css, and whether the css is `cgroup.self` and not that of the cpu
+    /// controller.
     fn cgroup_of_css(&self, css: u64) -> Option<(CgroupId, bool)> {
         if let Some(id) = self.cgroups.at(css) {
             return Some((id, true));

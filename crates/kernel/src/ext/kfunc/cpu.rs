@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! kfuncs on CPUs, clocks and performance levels.
 //!
-//! Models: kernel `scx_bpf_kick_cpu()`, `scx_bpf_cpuperf_*()`, `scx_bpf_cpu_curr()`, `__scx_bpf_now()`, 7.3. Differs: a
-//! performance level is remembered and reported; it does not change the CPU's speed.
+//! Models: kernel `scx_bpf_kick_cpu()`, `scx_bpf_cpuperf_*()`, `scx_bpf_cpu_curr()`,
+//! `__scx_bpf_now()`, 7.3. Differs: a performance level is stored and counted, and does not change
+//! the CPU's speed.
 
 use super::{Handler, KfResult};
 use crate::kernel::{BOOT_NS, Kernel};
@@ -59,7 +60,7 @@ fn perf_cap(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(cpu.map_or(PERF_ONE, |cpu| k.machine.topology.cpu(cpu).capacity) as u64)
 }
 
-/// Frequency scaling is not modelled: a CPU always runs at its full speed.
+/// Returns full performance, because frequency scaling is not modelled.
 fn perf_cur(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     k.ext_cpu_valid(a[0] as i32, "");
     Ok(u64::from(PERF_ONE))

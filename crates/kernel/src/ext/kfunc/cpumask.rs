@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! CPU sets for programs: `bpf_cpumask` objects and the operations on them, and the machine's own
+//! kfuncs on CPU sets: `bpf_cpumask` objects and the operations on them, and the machine's own
 //! sets.
 //!
-//! Owns: their checks. A set that is only read may be any readable memory; one that is changed
-//! must be a live object or memory of the program's own, such as a `struct bpf_cpumask` in a global
-//! variable, which the verifier ensures by type and we by asking.
-//! Models: kernel/bpf/cpumask.c and lib/cpumask.c with CONFIG_NR_CPUS=8192, 7.3. Differs: none
-//! known; bits behind the last CPU are set and cleared where the kernel's word-wise operations do.
+//! Owns: the checks of arguments. A set that is only read may be any readable memory. A set that is
+//! changed must be a live object or the program's own memory, such as a `struct bpf_cpumask` in a
+//! global variable. The verifier ensures that by type; `changeable` checks it here.
+//! Models: kernel/bpf/cpumask.c and lib/cpumask.c with CONFIG_NR_CPUS=8192, 7.3. Differs: no known
+//! difference; bits after the last CPU change in the same operations as in the kernel, which works
+//! on whole words.
 
 use super::{Handler, KfResult};
 use crate::ext::idle::bits;
@@ -50,12 +51,12 @@ pub(super) const TABLE: &[(&str, Handler)] = &[
     ("scx_bpf_put_cpumask", put_cpumask),
 ];
 
-/// The result of a kfunc that returns `s32`.
+/// Encodes the result of a kfunc that returns `s32`.
 pub(super) fn s32(value: i64) -> u64 {
     value as u64
 }
 
-/// The result of a kfunc that returns `bool`.
+/// Encodes the result of a kfunc that returns `bool`.
 pub(super) fn flag(value: bool) -> u64 {
     u64::from(value)
 }
@@ -77,31 +78,31 @@ fn unreadable(k: &Kernel, addr: u64, bytes: u64) -> Fault {
     }
 }
 
-/// Checks that a set may be changed. It may lie in a map's value or on the stack: to the verifier the
-/// struct is plain memory there.
+/// Checks that a set may be changed. The set may lie in a map's value or on the stack, because the
+/// verifier treats the struct as plain memory there.
 fn changeable(k: &Kernel, call: &'static str, addr: u64) -> Result<u64, Fault> {
     let own = addr.is_multiple_of(8) && k.vm.mem.allows(addr, OBJECT_BYTES, Access::Store);
     if own { Ok(addr) } else { object(k, call, addr) }
 }
 
-/// Checks that an object has references to count.
+/// Checks that a live object, which has references, is at `addr`.
 fn object(k: &Kernel, call: &'static str, addr: u64) -> Result<u64, Fault> {
     if k.ext.idle.objects.is_live(addr) {
         return Ok(addr);
     }
-    // A bad pointer is reported as the access that it would have been.
+    // A bad pointer is reported as a fault of the memory access.
     k.vm.mem.bytes(addr, OBJECT_BYTES)?;
     Err(Fault::bad_argument(call, format!("{addr:#x} is not a bpf_cpumask in use")))
 }
 
-/// Drops a reference to a `bpf_cpumask`, as a program does or a map element that goes away.
+/// Drops a reference to a `bpf_cpumask`, for a program or for a map element that is freed.
 pub(crate) fn release_cpumask(k: &mut Kernel, addr: u64) -> Result<(), Fault> {
     let addr = object(k, "bpf_cpumask_release", addr)?;
     k.ext.idle.objects.release(&mut k.vm.mem, addr);
     Ok(())
 }
 
-/// Time for passing over a whole mask.
+/// Charges the time of one pass over a whole mask.
 fn charge_mask(k: &mut Kernel) {
     charge_words(k, k.ext.idle.nr_words() as u64);
 }
@@ -125,7 +126,7 @@ fn nr_cpu_ids(k: &Kernel) -> usize {
 fn create(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     charge_mask(k);
     let objects = &mut k.ext.idle.objects;
-    // Out of memory is NULL to the program, as in the kernel.
+    // The program gets NULL if memory is exhausted, as in the kernel.
     Ok(objects.create(&mut k.vm.mem).unwrap_or(0))
 }
 
@@ -140,7 +141,7 @@ fn release(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(0)
 }
 
-/// The number that stands for "no such CPU", or the CPU's.
+/// Returns the number of the CPU, or nr_cpu_ids if there is none.
 fn cpu_or_end(k: &Kernel, cpu: Option<u32>) -> u64 {
     cpu.map_or(nr_cpu_ids(k) as u64, u64::from)
 }
@@ -167,13 +168,13 @@ fn first_and(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(cpu_or_end(k, found))
 }
 
-/// The CPU that a program named; None if there is none of that number, which these calls ignore.
+/// Returns the CPU that a program named. None if no CPU has that number, which these calls ignore.
 fn cpu_arg(k: &Kernel, cpu: u64) -> Option<CpuId> {
     let cpu = cpu as u32;
     ((cpu as usize) < nr_cpu_ids(k)).then_some(CpuId(cpu))
 }
 
-/// Sets or clears one bit and returns what it was.
+/// Sets or clears one bit and returns its old value.
 fn change_cpu(k: &mut Kernel, call: &'static str, a: &[u64; 5], to: bool) -> Result<bool, Fault> {
     let addr = changeable(k, call, a[1])?;
     let Some(cpu) = cpu_arg(k, a[0]) else {
@@ -227,7 +228,7 @@ fn fill(k: &mut Kernel, call: &'static str, addr: u64, word: u64) -> KfResult {
     Ok(0)
 }
 
-/// `dst = op(src1, src2)`, whole words. Returns the OR of the words.
+/// Computes `dst = op(src1, src2)` on whole words. Returns the OR of the result's words.
 fn combine(
     k: &mut Kernel,
     call: &'static str,
@@ -245,7 +246,7 @@ fn combine(
     Ok(any)
 }
 
-/// Of the three only AND clears the bits behind the last CPU: it must say whether anything is left.
+/// Only AND clears the bits after the last CPU, because it returns whether any CPU is left.
 fn and(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     combine(k, "bpf_cpumask_and", a, |x, y| x & y)?;
     let tail = bits::tail(nr_cpu_ids(k));
@@ -268,7 +269,7 @@ fn copy(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     combine(k, "bpf_cpumask_copy", &[a[0], a[1], a[1], 0, 0], |x, _| x).map(|_| 0)
 }
 
-/// Whether a relation holds for all words of two sets.
+/// Returns whether a relation holds for all words of two sets.
 fn compare(k: &mut Kernel, x: u64, y: u64, test: fn(u64, u64) -> bool) -> Result<bool, Fault> {
     let (x, y) = (readable(k, x)?, readable(k, y)?);
     charge_mask(k);
@@ -313,7 +314,7 @@ fn any_and_distribute(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(cpu_or_end(k, found.map(|cpu| cpu.0)))
 }
 
-/// Loads a set from a program's buffer, which must be as long as all possible CPUs take.
+/// Loads a set from a program's buffer, which must hold at least the words of all possible CPUs.
 fn populate(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let &[dst, src, len, ..] = a;
     let dst = changeable(k, "bpf_cpumask_populate", dst)?;
@@ -337,7 +338,7 @@ fn get_online_cpumask(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(k.ext.idle.online_mask())
 }
 
-/// The machine's sets are never released.
+/// Releases nothing, because the machine's sets never go away.
 fn put_cpumask(_: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(0)
 }

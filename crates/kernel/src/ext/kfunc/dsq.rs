@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! kfuncs on dispatch queues: create, insert, move, iterate, count.
 //!
-//! Models: kernel `scx_bpf_dsq_*()`, `scx_dsq_insert_commit()`, `scx_vet_enq_flags()`, `scx_dsq_move()`, 7.3.
+//! Models: kernel `scx_bpf_dsq_*()`, `scx_dsq_insert_commit()`, `scx_vet_enq_flags()`,
+//! `scx_dsq_move()`, 7.3.
 
 use super::{Handler, KfResult, errno};
 use crate::abi;
@@ -17,7 +18,8 @@ use crate::lock::LockId;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
-/// What a queue makes the host keep, also once it has been destroyed.
+/// Estimate of the host memory of a DSQ in bytes. It counts towards the memory limit for the rest
+/// of the run, because a destroyed DSQ keeps its entry in the table.
 const DSQ_BYTES: u64 = size_of::<crate::ext::dsq::Dsq>() as u64 + 256;
 
 pub(super) const TABLE: &[(&str, Handler)] = &[
@@ -46,7 +48,7 @@ pub(super) const TABLE: &[(&str, Handler)] = &[
 ];
 
 impl Kernel {
-    /// `scx_bpf_dsq_insert[_vtime]()`; false if the task is not ours to insert.
+    /// `scx_bpf_dsq_insert[_vtime]()`; returns 0 if the scheduler may not insert the task.
     #[inline(always)]
     pub fn kf_dsq_insert(
         &mut self,
@@ -74,7 +76,8 @@ impl Kernel {
         Ok(1)
     }
 
-    /// What an insertion's flags become; None, with an error, if they may not be.
+    /// Returns the effective flags of an insertion. Reports an error and returns None if the flags
+    /// are not allowed.
     #[inline]
     fn vet_enq_flags(&mut self, id: u64, flags: u64) -> Option<u64> {
         let special = enq::INTERNAL_MASK | enq::IMMED | enq::RESCUE;
@@ -130,7 +133,7 @@ impl Kernel {
         entries.push(BufferedInsert { task, qseq, dsq_id: dsq, slice, vtime, enq_flags, by });
     }
 
-    /// The CPU for which `ops.dispatch` is being called.
+    /// Returns the CPU for which `ops.dispatch` is being called.
     fn dispatch_cpu(&self) -> CpuId {
         self.ext.locked_rq().unwrap_or(self.exec.cpu)
     }
@@ -174,7 +177,7 @@ impl Kernel {
     }
 }
 
-/// 0 means the default.
+/// Returns the size of the dispatch buffer for `dispatch_max_batch`, of which 0 means the default.
 fn batch(max: u32) -> u32 {
     if max == 0 { limit::DSP_DFL_MAX_BATCH } else { max }
 }
@@ -260,20 +263,20 @@ fn cancel(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(0)
 }
 
-/// An iterator as it lies in the program's `struct bpf_iter_scx_dsq` (six words).
+/// Layout of an iterator in the program's `struct bpf_iter_scx_dsq` (six 64-bit words).
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 struct Iter {
-    /// Table index + 1; 0: no queue.
+    /// Index in the table of DSQs plus 1; 0 for no DSQ.
     dsq: u32,
     /// SCX_DSQ_ITER_REV and `ITER_*`
     flags: u32,
-    /// Key of the last task returned.
+    /// Key of the last task returned: position or relative vtime, and arrival number (`seq`).
     pos: i64,
     seq: u64,
-    /// Insertions seen when the iterator began.
+    /// Number of insertions into the DSQ when the iterator began.
     upto: u64,
-    /// To apply with the next move.
+    /// Slice and vtime to set with the next move.
     slice: u64,
     vtime: u64,
 }
@@ -427,7 +430,7 @@ fn reenqueue_local(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     dsq_reenq(k, &[dsq_id::LOCAL, 0, 0, 0, 0])
 }
 
-/// The old form: at once, and only from cpu_release.
+/// The old form of `reenqueue_local`: re-enqueues at once, and only in `ops.cpu_release`.
 fn reenqueue_local_sync(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     let cpu = match k.ext.frame {
         Some(frame) if frame.op == Some(Op::CpuRelease) => frame.locked,

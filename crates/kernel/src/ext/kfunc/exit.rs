@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! kfuncs that end a scheduler or write to its dump.
 //!
-//! Models: kernel `scx_bpf_exit_bstr()`, `scx_bpf_error_bstr()`, `scx_bpf_dump_bstr()`, `__bstr_format()`, 7.3.
+//! Models: kernel `scx_bpf_exit_bstr()`, `scx_bpf_error_bstr()`, `scx_bpf_dump_bstr()`,
+//! `__bstr_format()`, 7.3.
 
 use super::{Handler, KfResult};
 use crate::ext::exit::ExitKind;
@@ -16,7 +17,8 @@ pub(super) const TABLE: &[(&str, Handler)] = &[
 ];
 
 impl Kernel {
-    /// Formats a C string and its array of u64 arguments; an error of the scheduler on bad data.
+    /// Formats a C string with its array of u64 arguments. On invalid data, reports an error
+    /// of the scheduler and returns None.
     fn bstr(&mut self, fmt: u64, data: u64, size: u32) -> Result<Option<String>, Fault> {
         let text = self.vm.mem.c_str(fmt, limit::EXIT_MSG_LEN as u64).map(<[u8]>::to_vec);
         let text = text?;

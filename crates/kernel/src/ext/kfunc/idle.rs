@@ -35,7 +35,7 @@ pub(super) const TABLE: &[(&str, Handler)] = &[
 /// `NUMA_NO_NODE`
 const NO_NODE: i64 = -1;
 
-/// A query of the default picker, as the three kfuncs for it ask.
+/// A query of the default picker, in the form common to its three kfuncs.
 struct Ask {
     prev: i32,
     wake_flags: u64,
@@ -74,7 +74,7 @@ pub(super) fn select_cpu_and_args(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(s32(ask_within(k, task, ask_for)?))
 }
 
-/// As `ask`, with a mask.
+/// As `ask`, not inlined, for the two kfuncs that pass a mask.
 #[inline(never)]
 fn ask_within(k: &mut Kernel, task: u64, ask_for: Ask) -> Result<i64, Fault> {
     ask(k, task, ask_for)
@@ -124,8 +124,8 @@ fn not_a_task() -> Fault {
     Fault::bad_argument("scx_bpf_select_cpu", "not a task")
 }
 
-/// The verifier lets only `select_cpu`, `enqueue` and operations without a run queue lock call the
-/// picker.
+/// Checks the calling operation. The verifier allows calls of the picker only in `select_cpu`,
+/// `enqueue` and operations without a run queue lock.
 #[inline(always)]
 fn check_context(k: &Kernel) -> Result<(), Fault> {
     match k.ext.frame.and_then(|frame| frame.op) {
@@ -142,8 +142,8 @@ fn bad_context(op: Op) -> Fault {
     Fault::bad_argument("scx_bpf_select_cpu", text)
 }
 
-/// The task's affinity must be stable: it is the subject of `select_cpu`, or on the run queue that
-/// is held.
+/// Checks that the task's affinity is stable: the task is the subject of `select_cpu`, or is on the
+/// locked run queue.
 #[inline(always)]
 fn check_task(k: &mut Kernel, task: TaskId) -> bool {
     let addr = k.tasks[task].addr;
@@ -170,7 +170,7 @@ fn cross_task(k: &mut Kernel, task: TaskId) {
     k.scx_error(text);
 }
 
-/// `select_cpu_restricted()`: a task with one usable CPU gets that or none.
+/// `select_cpu_restricted()`: claims the only CPU of a task that may run on one CPU.
 fn select_restricted(
     k: &mut Kernel,
     task: TaskId,
@@ -210,7 +210,8 @@ fn check_node(k: &mut Kernel, node: i32) -> Result<NodeId, i64> {
     Ok(NodeId(node as u32))
 }
 
-/// False, with an error, in per-node mode, where only the kfuncs that name a node may be used.
+/// Reports an error and returns false in per-node mode, in which only the kfuncs with a node
+/// argument may be used.
 fn check_global(k: &mut Kernel, text: &str) -> bool {
     let per_node = k.ext.idle.is_per_node();
     if per_node {
@@ -252,7 +253,7 @@ fn node_mask(k: &mut Kernel, node: u64, mask: fn(&Kernel, NodeId) -> u64) -> u64
     }
 }
 
-/// The masks are live and never go away, so there is nothing to release.
+/// Releases nothing, because the masks are live and never go away.
 fn put_idle_cpumask(_: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(0)
 }
@@ -282,7 +283,7 @@ fn pick_idle_cpu(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(pick_in(k, allowed, flags))
 }
 
-/// The search of `pick_idle_cpu`, in a mask that was checked.
+/// Searches for `pick_idle_cpu`, in a mask whose address was checked.
 #[inline(never)]
 fn pick_in(k: &mut Kernel, allowed: u64, flags: u64) -> u64 {
     let allowed = copy_readable(k, allowed);
@@ -342,7 +343,7 @@ fn pick_any_cpu_node(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(cpu_or_busy(found))
 }
 
-/// Some CPU on line of the node, busy or not.
+/// Returns an on-line CPU of the node, busy or not.
 fn any_in_node(k: &mut Kernel, node: NodeId, allowed: &[u64]) -> Option<CpuId> {
     let machine = k.machine.clone();
     let online = k.vm.mem.words(k.ext.idle.online_mask(), allowed.len());
@@ -362,13 +363,13 @@ fn cpu_or_busy(found: Option<CpuId>) -> u64 {
     found.map_or(s32(-EBUSY), |cpu| u64::from(cpu.0))
 }
 
-/// The mask that a program passed, in a buffer to be given back with `keep_mask`.
+/// Copies the mask that a program passed to a buffer, which `keep_mask` takes back.
 fn copy_mask(k: &mut Kernel, addr: u64) -> Result<Vec<u64>, Fault> {
     let addr = readable(k, addr)?;
     Ok(copy_readable(k, addr))
 }
 
-/// As `copy_mask`, of a mask that was checked.
+/// As `copy_mask`, for a mask whose address was checked.
 fn copy_readable(k: &mut Kernel, addr: u64) -> Vec<u64> {
     let mut copy = k.ext.idle.take_buffer();
     copy.extend_from_slice(k.vm.mem.words(addr, k.ext.idle.nr_words()));

@@ -67,7 +67,7 @@ fn tid_to_task(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(found.map_or(0, |t| t.addr))
 }
 
-/// The task with that pid, with a reference; NULL once it is unhashed.
+/// Returns the task with that pid and takes a reference to it; NULL once the task is unhashed.
 fn from_pid(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let Some(id) = k.tasks.by_pid(a[0] as u32) else { return Ok(0) };
     k.get_task_ref(id);
@@ -85,7 +85,7 @@ fn release(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(0)
 }
 
-/// Drops a reference to a task, as a program does or a map element that goes away.
+/// Drops a reference to a task, for a program or for a map element that is freed.
 pub(crate) fn release_task(k: &mut Kernel, addr: u64) -> Result<(), Fault> {
     let id = k.kf_task(addr)?;
     if k.put_task_ref(id) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The picker as its documentation tells it: plain sets, no words, no addresses.
+//! A model of the picker after its documentation, with plain sets instead of words in guest memory.
 
 use crate::flags::pick_idle;
 use scxlab_machine::Topology;
@@ -14,7 +14,7 @@ pub(super) struct Model<'a> {
     pub per_node: bool,
     pub online: Set,
     pub idle: Set,
-    /// Marked as a thread of an idle core.
+    /// CPUs marked as threads of an idle core.
     pub whole: Set,
     cursors: Vec<u32>,
     pub llc_step: bool,
@@ -55,7 +55,7 @@ impl<'a> Model<'a> {
         self.same(cpu, |a, b| self.topology.same_node(a, b))
     }
 
-    /// The CPUs on line that go with `cpu`; none if it is off line itself.
+    /// Returns the on-line CPUs that `test` accepts together with `cpu`; none if `cpu` is off line.
     fn same(&self, cpu: u32, test: impl Fn(CpuId, CpuId) -> bool) -> Set {
         if self.online.contains(&cpu) {
             self.cpus_where(|c| test(c, CpuId(cpu)))
@@ -109,7 +109,7 @@ impl<'a> Model<'a> {
         self.idle.remove(&cpu)
     }
 
-    /// Claims by rotation until one succeeds.
+    /// Claims CPUs of `candidates` by rotation until a claim succeeds.
     fn claim_any(&mut self, here: u32, candidates: &Set, core_only: bool) -> Option<u32> {
         loop {
             let whole: Set = self.whole.intersection(candidates).copied().collect();
@@ -128,7 +128,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// The sets of CPUs to look at one after the other: nodes by distance, or all at once.
+    /// Returns the sets of CPUs to search in order: the nodes by distance, or one set of all CPUs.
     fn scopes(&self, node: u32, only_it: bool) -> Vec<Set> {
         if !self.per_node {
             return vec![(0..self.topology.nr_cpus() as u32).collect()];

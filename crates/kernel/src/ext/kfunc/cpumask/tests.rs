@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The operations through their handlers, against sets, and their objects' lives.
+//! Tests of the operations through their handlers, against `BTreeSet`, and of the life of objects.
 
 use super::*;
 use crate::ext::idle::fixture::kernel;
@@ -36,7 +36,7 @@ fn cpus(nr: u64) -> impl Strategy<Value = BTreeSet<u64>> {
     ]
 }
 
-/// More than one word, and a last word that is not full.
+/// Number of CPUs: more than one word, with a last word that is not full.
 const NR: u64 = 70;
 
 proptest! {

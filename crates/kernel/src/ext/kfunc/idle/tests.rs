@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kfuncs on a kernel with a loaded scheduler: values, error texts, contexts.
+//! Tests of the kfuncs on a kernel with a loaded scheduler: values, error texts, contexts.
 
 use super::*;
 use crate::ext::OpFrame;
@@ -7,8 +7,8 @@ use crate::ext::idle::fixture::{error, kernel, load};
 use crate::flags::ops;
 use crate::task::{MAX_TASKS, SLOT_BYTES};
 
-/// A machine that has run for a while with tasks pinned to CPUs, under a scheduler without
-/// operations.
+/// Returns a kernel that has run for 20 ms with tasks pinned to the CPUs `pins`, under a scheduler
+/// without operations.
 fn busy(spec: &str, flags: u64, pins: &[u32]) -> Kernel {
     let pins: Vec<_> = pins.iter().map(|&cpu| Some(cpu)).collect();
     let mut k = kernel(spec, &pins);
