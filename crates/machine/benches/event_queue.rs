@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The event queue against `std::collections::BinaryHeap` on the same sequence of pushes and pops.
+//! Compares the event queue with `std::collections::BinaryHeap` on the same sequence of pushes and
+//! pops.
 //!
-//! The hold model: the queue keeps its length, every popped event pushes one a random time later, as a
-//! simulation does. Prints nanoseconds per pop and push, the best of several rounds taken in turn.
+//! Uses the hold model: the queue keeps its length, and every popped event pushes one a random time
+//! later, as a simulation does. Prints nanoseconds per pop and push, the best of several rounds
+//! taken in turn.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -13,7 +15,7 @@ use scxlab_machine::{EventQueue, Stream};
 const STEPS: u32 = 1_000_000;
 const ROUNDS: usize = 7;
 
-/// As large as a simulated kernel's event: a kind and three small ids.
+/// Payload as large as a simulated kernel's event: a kind and three small ids.
 type What = [u32; 4];
 
 fn main() {
@@ -41,8 +43,9 @@ fn ours(len: u32) -> Duration {
     })
 }
 
-/// An entry of the standard heap, ordered by the same single comparison of 128 bits as ours, earliest
-/// greatest; a tuple's comparison field by field would be slower for no reason of the heap's.
+/// An entry of the standard heap, ordered by the same single 128-bit comparison as the event
+/// queue's, with the earliest entry the greatest. A tuple, compared field by field, would be slower
+/// for a reason unrelated to the heap.
 struct Entry(u64, u64, What);
 
 impl Entry {

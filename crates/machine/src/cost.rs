@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The cost table: what everything that takes time on a machine costs, in integers.
+//! The cost table: the cost of everything that takes time on a machine, in integers.
 //!
 //! Owns: the list of constants (names, units, bounds) and the arithmetic that applies them.
-//! Does not: decide when something is charged (the kernel crate does), hold any number itself: the
-//! numbers, each with unit and source, are in `machines/costs/*.toml` and a machine file's overrides.
+//! Does not: decide when something is charged (the kernel crate does), or hold any number itself.
+//! The numbers, each with unit and source, are in `machines/costs/*.toml` and in the overrides of
+//! machine files.
 
 mod table;
 mod units;
@@ -18,7 +19,7 @@ use crate::id::Nanos;
 use crate::topology::LOCAL_DISTANCE;
 use units::Value;
 
-/// Declares the groups of constants, their typed fields and how they are named in TOML.
+/// Declares the groups of constants, their typed fields and their names in TOML.
 macro_rules! cost_table {
     ($( $(#[$gdoc:meta])* $group:ident: $Group:ident {
         $( $(#[$doc:meta])* $field:ident: $ty:ty = $key:literal in $unit:literal; )*
@@ -35,12 +36,12 @@ macro_rules! cost_table {
             $( $(#[$gdoc])* pub $group: $Group, )*
             /// Idle states, shallowest first; never empty.
             pub idle: Vec<IdleState>,
-            /// Every constant with its unit and source, for reports; in order of name.
+            /// All constants with unit and source, for reports; sorted by name.
             #[serde(skip)]
             pub constants: Vec<Constant>,
         }
 
-        /// Group, key and unit of every constant.
+        /// Group, key and unit of each constant.
         pub(crate) const NAMES: &[(&str, &str, &str)] =
             &[ $( $( (stringify!($group), $key, $unit), )* )* ];
 
@@ -72,26 +73,27 @@ cost_table! {
     bpf: BpfCosts {
         /// One instruction of JIT-compiled code, on average.
         insn_ps: u64 = "insn" in "ps";
-        /// Entering and leaving a helper, without what it does.
+        /// Entering and leaving a helper, without its work.
         helper_call_ns: u64 = "helper_call" in "ns";
-        /// Entering and leaving a kfunc, without what it does.
+        /// Entering and leaving a kfunc, without its work.
         kfunc_call_ns: u64 = "kfunc_call" in "ns";
         /// The trampoline and bookkeeping around one struct_ops callback.
         ops_callback_ns: u64 = "ops_callback" in "ns";
-        /// What a helper or kfunc handles for the cost of its call; beyond it, each eight bytes are an instruction.
+        /// Bytes that a helper or kfunc handles within the cost of its call. Each further eight
+        /// bytes cost one instruction.
         call_bytes: u64 = "call" in "bytes";
-        /// Giving or taking one page of an arena is as much work as so many bytes.
+        /// Work of allocating or freeing one page of an arena, as a number of bytes handled.
         arena_page_bytes: u64 = "arena_page" in "bytes";
     }
-    /// What helpers and kfuncs do, beyond the call.
+    /// The work of helpers and kfuncs, beyond the call.
     kfunc: KfuncCosts {
         /// Putting a task on a DSQ, without its lock.
         dsq_insert_ns: u64 = "dsq_insert" in "ns";
         /// Moving a task between DSQs, without their locks.
         dsq_move_ns: u64 = "dsq_move" in "ns";
-        /// Looking at one task while walking a DSQ.
+        /// Examining one task while walking a DSQ.
         dsq_scan_task_ns: u64 = "dsq_scan_task" in "ns";
-        /// Looking at one word (64 CPUs) of an idle mask.
+        /// Examining one word (64 CPUs) of an idle mask.
         idle_scan_word_ns: u64 = "idle_scan_word" in "ns";
         /// Atomically claiming one CPU in an idle mask.
         idle_claim_ns: u64 = "idle_claim" in "ns";
@@ -112,15 +114,15 @@ cost_table! {
     }
     /// The core scheduler and the default class.
     sched: SchedCosts {
-        /// schedule() and the switch of registers and stack, without picking.
+        /// schedule() and the switch of registers and stack, without picking the next task.
         context_switch_ns: u64 = "context_switch" in "ns";
         /// Changing the address space as well.
         switch_mm_ns: u64 = "switch_mm" in "ns";
-        /// try_to_wake_up() without anything of the task's class.
+        /// try_to_wake_up() without the parts of the task's class.
         wakeup_ns: u64 = "wakeup" in "ns";
         /// The default class: choosing a CPU for a waking task, fixed part.
         select_ns: u64 = "select" in "ns";
-        /// The default class: looking at one CPU while searching for an idle one.
+        /// The default class: examining one CPU while searching for an idle one.
         select_scan_cpu_ns: u64 = "select_scan_cpu" in "ns";
         /// The default class: putting a task on a run queue, per level of the hierarchy.
         enqueue_ns: u64 = "enqueue" in "ns";
@@ -130,14 +132,14 @@ cost_table! {
         pick_ns: u64 = "pick" in "ns";
         /// The default class: one attempt at balancing, fixed part.
         balance_ns: u64 = "balance" in "ns";
-        /// The default class: looking at one CPU's load while balancing.
+        /// The default class: examining one CPU's load while balancing.
         balance_scan_cpu_ns: u64 = "balance_scan_cpu" in "ns";
         /// Waiting until every CPU has passed a quiescent state (synchronize_rcu()).
         rcu_sync_ns: u64 = "rcu_sync" in "ns";
         /// Moving a queued task to another run queue, without locks.
         migrate_ns: u64 = "migrate" in "ns";
     }
-    /// Entering the kernel and what tasks ask of it.
+    /// System calls.
     syscall: SyscallCosts {
         /// Entry and exit of any system call.
         entry_ns: u64 = "entry" in "ns";
@@ -145,18 +147,18 @@ cost_table! {
         fork_ns: u64 = "fork" in "ns";
         /// execve().
         exec_ns: u64 = "exec" in "ns";
-        /// A task's end.
+        /// exit() of a task.
         exit_ns: u64 = "exit" in "ns";
     }
     /// Interrupts.
     irq: IrqCosts {
-        /// Sending an IPI: what the sender pays.
+        /// Sending an IPI: the sender's cost.
         ipi_send_ns: u64 = "ipi_send" in "ns";
-        /// From sending an IPI until its handler starts on an awake CPU.
+        /// Time from sending an IPI until its handler starts on an awake CPU.
         ipi_latency_ns: ByDistance = "ipi_latency" in "ns";
         /// A reschedule interrupt: entry, handler, return.
         resched_ns: u64 = "resched" in "ns";
-        /// The scheduler tick: entry, handler, return, without the class's part.
+        /// The scheduler tick: entry, handler, return, without the part of the task's class.
         tick_ns: u64 = "tick" in "ns";
         /// A timer interrupt that expires one timer.
         timer_ns: u64 = "timer" in "ns";
@@ -165,17 +167,18 @@ cost_table! {
     }
     /// Locks of the kernel.
     lock: LockCosts {
-        /// Taking and releasing a free lock whose line is in the own cache.
+        /// Taking and releasing a free lock whose cache line is in the CPU's own cache.
         uncontended_ns: u64 = "uncontended" in "ns";
-        /// Taking a lock that was last held at this distance: its line, and the data that it guards, move.
+        /// Taking a lock that was last held at this distance. Its cache line and the data that it
+        /// guards move.
         hand_over_ns: ByDistance = "hand_over" in "ns";
     }
-    /// Cache warmth.
+    /// Cache refill after a migration.
     cache: CacheCosts {
-        /// Refilling one KiB of a task's footprint after a move over this distance.
+        /// Refilling one KiB of a task's footprint after a migration over this distance.
         refill_ns_per_kib: ByDistance = "refill" in "ns/KiB";
     }
-    /// Hardware threads.
+    /// Simultaneous multithreading.
     smt: SmtCosts {
         /// Speed of each thread of a core when another one is busy, relative to running alone.
         busy_sibling_speed: Ratio = "busy_sibling_speed" in "ratio";
@@ -185,12 +188,12 @@ cost_table! {
         /// Time of an access at node distance 20, relative to distance 10; linear in distance.
         remote_slowdown: Ratio = "remote_slowdown" in "ratio";
     }
-    /// The clock tick.
+    /// The scheduler tick.
     clock: ClockCosts {
         /// Ticks per second (CONFIG_HZ).
         tick_hz: u64 = "tick" in "hz";
     }
-    /// What a workload's ops cost beyond what the kernel model charges.
+    /// Costs of a workload's ops, beyond the costs that the kernel model charges.
     workload: WorkloadCosts {
         /// Going to sleep on a futex.
         futex_wait_ns: u64 = "futex_wait" in "ns";
@@ -214,7 +217,7 @@ cost_table! {
         set_xattr_ns: u64 = "set_xattr" in "ns";
         /// Submitting an I/O and taking its completion.
         io_submit_ns: u64 = "io_submit" in "ns";
-        /// Until a device answers.
+        /// Time until a device answers.
         io_latency_ns: u64 = "io_latency" in "ns";
         /// A device's transfer.
         io_ns_per_kib: u64 = "io_kib" in "ns/KiB";
@@ -224,25 +227,25 @@ cost_table! {
         mem_write_ns_per_kib: u64 = "mem_write_kib" in "ns/KiB";
         /// One access that misses every cache.
         mem_access_ns: u64 = "mem_access" in "ns";
-        /// A turn of a loop in which no time passes.
+        /// A pass of a loop in which no time passes.
         empty_loop_ns: u64 = "empty_loop" in "ns";
     }
 }
 
 impl CostTable {
-    /// The table `modern-x86`, for machines that name no other.
+    /// Returns the table `modern-x86`, for machines that name no other.
     pub fn modern() -> CostTable {
         default_base()
     }
 
-    /// Time between two ticks, as the kernel rounds it.
+    /// Returns the time between two ticks, rounded as in the kernel.
     pub fn tick_period_ns(&self) -> Nanos {
         // Loading refuses 0 Hz.
         1_000_000_000 / self.clock.tick_hz
     }
 
-    /// What an op of a workload costs beyond what the kernel model charges, by the op's name; None for ops that it
-    /// charges by itself (fork, exec, exit, yield).
+    /// Returns the cost of a workload's op by its name, beyond the costs that the kernel model
+    /// charges. None for ops that the kernel model charges itself (fork, exec, exit, yield).
     pub fn workload_ns(&self, name: &str) -> Option<Nanos> {
         let w = &self.workload;
         Some(match name {
@@ -267,27 +270,30 @@ impl CostTable {
         })
     }
 
-    /// Time of `insns` BPF instructions, to the nearest nanosecond.
+    /// Returns the time of `insns` BPF instructions, rounded to the nearest nanosecond.
     #[inline]
     pub fn insns_ns(&self, insns: u64) -> Nanos {
         insns.saturating_mul(self.bpf.insn_ps).saturating_add(500) / 1000
     }
 
-    /// Time to bring back `bytes` of a footprint after a move over `distance`.
+    /// Returns the time to refill `bytes` of a footprint after a migration over `distance`.
     #[inline]
     pub fn refill_ns(&self, distance: crate::Distance, bytes: u64) -> Nanos {
         bytes.saturating_mul(self.cache.refill_ns_per_kib[distance]) / 1024
     }
 
-    /// How much longer a memory access takes over a node distance than locally, 1 or more.
+    /// Returns the factor (1 or more) by which a memory access over a node distance is slower than
+    /// a local one.
     pub fn memory_slowdown(&self, node_distance: u32) -> Ratio {
         let Ratio { num, den } = self.memory.remote_slowdown;
-        // No topology has a distance above 254; with num and den below 10^6 the sum stays below 2^32.
+        // No topology has a distance above 254. With num and den below 10^6 the sum stays below
+        // 2^32.
         let steps = node_distance.saturating_sub(LOCAL_DISTANCE).min(245);
         Ratio { num: den * LOCAL_DISTANCE + (num - den) * steps, den: den * LOCAL_DISTANCE }
     }
 
-    /// The idle state for an expected idle time: the deepest whose residency it covers.
+    /// Returns the idle state for an expected idle time: the deepest whose minimum residency is not
+    /// longer.
     pub fn idle_state(&self, expected_idle_ns: Nanos) -> &IdleState {
         let deep_enough = |state: &&IdleState| state.min_residency_ns <= expected_idle_ns;
         self.idle.iter().rev().find(deep_enough).unwrap_or(&self.idle[0])

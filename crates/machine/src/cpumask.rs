@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Sets of CPUs as words of bits, owned (`CpuMask`) or borrowed (`&[u64]`, which may lie in guest memory).
+//! Sets of CPUs as words of bits, owned (`CpuMask`) or borrowed (`&[u64]`, which may lie in guest
+//! memory).
 //!
-//! Owns: bit arithmetic. Does not: know which CPUs exist; every mask of a run has the same word count.
+//! Owns: bit arithmetic. Does not: know which CPUs exist. Every mask of a run has the same number
+//! of words.
 
 use crate::id::CpuId;
 
@@ -12,12 +14,12 @@ pub struct CpuMask {
 }
 
 impl CpuMask {
-    /// The empty set, with room for `nr_cpus` CPUs.
+    /// Returns the empty set, with room for `nr_cpus` CPUs.
     pub fn new(nr_cpus: usize) -> Self {
         CpuMask { words: vec![0; nr_cpus.div_ceil(64).max(1)].into_boxed_slice() }
     }
 
-    /// CPUs `0..nr_cpus`.
+    /// Returns the set of the CPUs `0..nr_cpus`.
     pub fn all(nr_cpus: usize) -> Self {
         let mut mask = Self::new(nr_cpus);
         let (full, rest) = (nr_cpus / 64, nr_cpus % 64);
@@ -28,7 +30,7 @@ impl CpuMask {
         mask
     }
 
-    /// The given CPUs; those at or past `nr_cpus` rounded up to a word are dropped.
+    /// Returns the set of the given CPUs. Drops those at or past `nr_cpus` rounded up to a word.
     pub fn of(nr_cpus: usize, cpus: impl IntoIterator<Item = CpuId>) -> Self {
         let mut mask = Self::new(nr_cpus);
         cpus.into_iter().for_each(|cpu| set(&mut mask.words, cpu));
@@ -36,7 +38,7 @@ impl CpuMask {
     }
 }
 
-/// The kernel's list form: `0-3,8`.
+/// Writes the kernel's list form: `0-3,8`.
 impl std::fmt::Display for CpuMask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut cpus = iter(self).peekable();
@@ -75,13 +77,13 @@ impl std::ops::DerefMut for CpuMask {
     }
 }
 
-/// Whether `cpu` is in the set; a CPU past its end is not.
+/// Whether `cpu` is in the set. False for a CPU past its end.
 #[inline]
 pub fn test(words: &[u64], cpu: CpuId) -> bool {
     words.get(cpu.idx() / 64).is_some_and(|w| w >> (cpu.0 % 64) & 1 != 0)
 }
 
-/// Adds `cpu`; past the end it does nothing.
+/// Adds `cpu`. Does nothing past the end.
 #[inline]
 pub fn set(words: &mut [u64], cpu: CpuId) {
     if let Some(w) = words.get_mut(cpu.idx() / 64) {
@@ -89,7 +91,7 @@ pub fn set(words: &mut [u64], cpu: CpuId) {
     }
 }
 
-/// Removes `cpu`; past the end it does nothing.
+/// Removes `cpu`. Does nothing past the end.
 #[inline]
 pub fn clear(words: &mut [u64], cpu: CpuId) {
     if let Some(w) = words.get_mut(cpu.idx() / 64) {
@@ -97,24 +99,24 @@ pub fn clear(words: &mut [u64], cpu: CpuId) {
     }
 }
 
-/// The number of CPUs in the set.
+/// Returns the number of CPUs in the set.
 pub fn weight(words: &[u64]) -> u32 {
     words.iter().map(|w| w.count_ones()).sum()
 }
 
-/// Whether no CPU is in the set.
+/// Whether the set has no CPU.
 #[inline]
 pub fn is_empty(words: &[u64]) -> bool {
     words.iter().all(|&w| w == 0)
 }
 
-/// The lowest CPU of the set.
+/// Returns the lowest CPU of the set.
 #[inline]
 pub fn first(words: &[u64]) -> Option<CpuId> {
     words.iter().position(|&w| w != 0).map(|i| CpuId(i as u32 * 64 + words[i].trailing_zeros()))
 }
 
-/// The lowest CPU in both sets.
+/// Returns the lowest CPU that is in both sets.
 #[inline]
 pub fn first_and(a: &[u64], b: &[u64]) -> Option<CpuId> {
     a.iter().zip(b).enumerate().find_map(|(i, (a, b))| {
@@ -135,19 +137,20 @@ pub fn is_subset(a: &[u64], b: &[u64]) -> bool {
     a.iter().enumerate().all(|(i, a)| a & !b.get(i).copied().unwrap_or(0) == 0)
 }
 
-/// The CPUs of the set, ascending.
+/// Returns the CPUs of the set in ascending order.
 #[inline]
 pub fn iter(words: &[u64]) -> impl Iterator<Item = CpuId> + '_ {
     Ascending { rest: words.iter().copied(), word: 0, end: 0 }
 }
 
-/// The CPUs of both sets, ascending.
+/// Returns the CPUs that are in both sets, in ascending order.
 #[inline]
 pub fn iter_and<'a>(a: &'a [u64], b: &'a [u64]) -> impl Iterator<Item = CpuId> + 'a {
     Ascending { rest: a.iter().zip(b).map(|(a, b)| a & b), word: 0, end: 0 }
 }
 
-/// CPUs word by word: those left of the present word, and where it ends.
+/// Iterates over CPUs word by word. `word` holds the remaining bits of the current word, `end` the
+/// CPU number after it.
 struct Ascending<I> {
     rest: I,
     word: u64,

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The event queue: what happens next, totally ordered by (time, sequence number).
+//! The event queue: events in a total order of (time, sequence number).
 //!
 //! Owns: the order, and the sequence numbers that break ties by order of insertion.
-//! Does not: cancel (an event carries a generation and its receiver drops a stale one), know the present.
+//! Does not: cancel events (an event carries a generation and its receiver drops a stale one); know
+//! the current time.
 //!
-//! Two parts. *Lanes*: most events come at a nearly constant distance (ticks, sleeps of one length, slices), so those of a
-//! kind come nearly in order, and a sorted ring takes and gives them in a few instructions however many there are. The
-//! first lanes are for what comes most often (`heads.rs`).
-//! What is out of order by more than a few places, or belongs to no lane, goes to a 4-ary *heap* whose hole goes to the
-//! bottom first. `benches/event_queue.rs` compares the heap with `std::collections::BinaryHeap` on equal keys: from 1,000
-//! events on it took 0.4 to 0.9 of the time in every run, at 16 and 100 events 0.5 to 1.2 (a busy machine; mostly below
-//! 1). A first form that compared on the way down was slower than the binary heap between 1,000 and 10,000 events.
+//! The queue has two parts. *Lanes*: most events are pushed at a nearly constant distance (ticks,
+//! sleeps of one length, slices), so the events of one kind are pushed nearly in order. A sorted
+//! ring takes and returns them in a few instructions, independent of their number. The first lanes
+//! are for the most frequent kinds (`heads.rs`).
+//! *Heap*: events that are out of order by more than a few places, or belong to no lane, go to a
+//! 4-ary heap whose hole moves to the bottom first. `benches/event_queue.rs` compares the heap with
+//! `std::collections::BinaryHeap` on equal keys. With 1,000 events or more it took 0.4 to 0.9 of
+//! the time in every run; with 16 and 100 events 0.5 to 1.2 (on a busy machine; mostly below 1). An
+//! earlier form that compared on the way down was slower than the binary heap between 1,000 and
+//! 10,000 events.
 
 mod heads;
 mod ring;
@@ -19,16 +23,17 @@ use crate::id::Nanos;
 use heads::{Heads, NEVER};
 use ring::Ring;
 
-/// Children per node. 2 is a binary heap; 4 halves the depth for three extra comparisons a level.
+/// Children per node. 2 would be a binary heap; 4 halves the depth and needs three comparisons per
+/// level to find the smallest child instead of one.
 const ARITY: usize = 4;
 
-/// Sorted rings beside the heap.
+/// Number of lanes (sorted rings) beside the heap.
 pub const LANES: usize = 5;
 
-/// The heap is a part of the queue like each lane.
+/// Part number of the heap; the lanes are parts 0 to LANES - 1.
 const HEAP: usize = LANES;
 
-/// Bits of an event's number that say in which part it lies.
+/// Low bits of a sequence number that hold the event's part.
 const PART_BITS: u32 = 3;
 
 const _: () = assert!(HEAP < (1 << PART_BITS) - 1, "no part is that of NEVER");
@@ -49,9 +54,9 @@ pub struct EventQueue<T> {
     heap: Vec<Due<T>>,
     lanes: [Ring<T>; LANES],
     heads: Heads,
-    /// The event that was taken from the heap.
+    /// The event last popped from the heap.
     taken: Due<T>,
-    /// The part from which the last event was taken.
+    /// The part from which the last event was popped.
     last: usize,
     next_seq: u64,
 }
@@ -59,11 +64,12 @@ pub struct EventQueue<T> {
 /// One queued event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Due<T> {
-    /// When it happens.
+    /// Time at which the event happens.
     pub time: Nanos,
-    /// Order of insertion into its queue; the lowest bits, which never decide, are the part where it lies.
+    /// Order of insertion into the queue. The lowest bits hold the event's part; they never decide
+    /// the order.
     seq: u64,
-    /// What happens.
+    /// The event's payload.
     pub what: T,
 }
 
@@ -74,7 +80,7 @@ impl<T> Due<T> {
     }
 }
 
-/// Where the event with this key lies; none of the parts for `NEVER`.
+/// Returns the part that holds the event with this key. For `NEVER` it is no valid part.
 #[inline]
 fn part_of(key: u128) -> usize {
     key as usize & ((1 << PART_BITS) - 1)
@@ -99,7 +105,7 @@ impl<T: Copy + Default> Default for EventQueue<T> {
 }
 
 impl<T: Copy + Default> EventQueue<T> {
-    /// An empty queue.
+    /// Returns an empty queue.
     pub fn new() -> Self {
         Self::default()
     }
@@ -111,8 +117,9 @@ impl<T: Copy + Default> EventQueue<T> {
         self.push_with_seq(time, seq, what);
     }
 
-    /// As `push`, of an event whose kind comes nearly in order of time. The order of events is the same for any `lane`.
-    /// Inlined by force, as `push_with_seq` is.
+    /// Queues an event like `push`, in the lane of a kind whose events are pushed nearly in order
+    /// of time. The order of events does not depend on `lane`. Inlined by force, for the same
+    /// reason as `push_with_seq`.
     #[inline(always)]
     pub fn push_in(&mut self, lane: usize, time: Nanos, what: T) {
         let seq = self.number(lane);
@@ -124,7 +131,7 @@ impl<T: Copy + Default> EventQueue<T> {
         }
     }
 
-    /// The number of an event that goes to `part`.
+    /// Returns the next sequence number, for an event that goes to `part`.
     #[inline]
     fn number(&mut self, part: usize) -> u64 {
         let seq = self.next_seq | part as u64;
@@ -132,11 +139,11 @@ impl<T: Copy + Default> EventQueue<T> {
         seq
     }
 
-    /// The last event of a lane comes before others there.
+    /// Sorts the last event of a lane into its place, or moves it to the heap.
     #[inline(never)]
     fn sort_last(&mut self, lane: usize) {
         match self.lanes[lane].sort_last() {
-            // With the number of its lane it would be looked for there.
+            // The number names the lane as the event's part, so it must be changed to the heap.
             Err(Due { time, seq, what }) => {
                 self.push_with_seq(time, seq - lane as u64 + HEAP as u64, what);
             }
@@ -145,7 +152,7 @@ impl<T: Copy + Default> EventQueue<T> {
         }
     }
 
-    /// Takes out the earliest event.
+    /// Removes and returns the earliest event.
     #[inline]
     pub fn pop(&mut self) -> Option<&Due<T>> {
         let part = part_of(self.heads.first);
@@ -171,7 +178,7 @@ impl<T: Copy + Default> EventQueue<T> {
         Some(&self.taken)
     }
 
-    /// An event was put before the head of `part`, or it was empty.
+    /// Updates the head of `part` after an event was put before it, or into an empty part.
     fn set_earlier_head(&mut self, part: usize) {
         let head = match self.lanes.get(part) {
             Some(ring) => ring.front(),
@@ -180,37 +187,38 @@ impl<T: Copy + Default> EventQueue<T> {
         self.heads.earlier(part, head.map_or(NEVER, Due::key));
     }
 
-    /// The event that is `places` behind the head of the lane from which the last one was taken.
+    /// Returns the event `places` behind the head of the lane from which the last event was popped.
     #[inline]
     pub fn ahead(&self, places: usize) -> Option<&Due<T>> {
         self.lanes.get(self.last)?.get(places)
     }
 
-    /// Whether everything that is queued happens later than `time`.
+    /// Whether every queued event is later than `time`.
     #[inline]
     pub fn all_after(&self, time: Nanos) -> bool {
         time_of(self.heads.first) > time
     }
 
-    /// How many events are queued.
+    /// Returns the number of queued events.
     #[inline]
     pub fn len(&self) -> usize {
         self.heap.len() + self.lanes.iter().map(Ring::len).sum::<usize>()
     }
 
-    /// Whether nothing is queued.
+    /// Whether the queue is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.heads.first == NEVER
     }
 
-    /// The queued events in no particular order, for dumps and checkers.
+    /// Returns the queued events in no particular order, for dumps and checkers.
     pub fn iter_unordered(&self) -> impl Iterator<Item = &Due<T>> {
         self.heap.iter().chain(self.lanes.iter().flat_map(Ring::iter))
     }
 
-    /// Most events are later than what lies above their leaf, and stay where they are written first. Inlined by
-    /// force, so that they are written there field by field: a copy of fields just stored makes the CPU wait.
+    /// Pushes an event onto the heap. Most events are later than their parent and stay where they
+    /// are first written. Inlined by force, so that they are written there field by field: copying
+    /// fields just stored would make the CPU wait.
     #[inline(always)]
     fn push_with_seq(&mut self, time: Nanos, seq: u64, what: T) {
         let hole = self.heap.len();
@@ -221,8 +229,9 @@ impl<T: Copy + Default> EventQueue<T> {
         self.set_earlier_head(HEAP);
     }
 
-    /// Puts `event` where the root was taken. The hole goes all the way down along the smallest children
-    /// before `event` is looked at: it was a leaf, so it nearly always belongs near the bottom again.
+    /// Places `event` after the root was removed. The hole first moves all the way down along the
+    /// smallest children, without a comparison with `event`: it was a leaf, so it nearly always
+    /// belongs near the bottom again.
     #[inline]
     fn sift_down(&mut self, event: Due<T>) {
         let heap = &mut self.heap[..];
@@ -234,7 +243,7 @@ impl<T: Copy + Default> EventQueue<T> {
         self.sift_up(hole, event);
     }
 
-    /// Puts `event` at `hole` or above it.
+    /// Places `event` at `hole` or above it.
     #[inline]
     fn sift_up(&mut self, mut hole: usize, event: Due<T>) {
         let heap = &mut self.heap[..];
@@ -250,13 +259,13 @@ impl<T: Copy + Default> EventQueue<T> {
     }
 }
 
-/// The index of the smallest child of `parent`, if it has any.
+/// Returns the index of the smallest child of `parent`, if it has any.
 #[inline]
 fn smallest_child<T>(heap: &[Due<T>], parent: usize) -> Option<usize> {
     let first = parent * ARITY + 1;
     if let Some([a, b, c, d]) = heap.get(first..first + ARITY) {
-        // A tournament over values, which compiles to conditional moves: which child is smallest is
-        // random, so branches here would be mispredicted half of the time.
+        // A tournament over values compiles to conditional moves. Branches would be mispredicted
+        // half of the time, because it is random which child is smallest.
         let left = if b.key() < a.key() { (b.key(), 1) } else { (a.key(), 0) };
         let right = if d.key() < c.key() { (d.key(), 3) } else { (c.key(), 2) };
         return Some(first + if right.0 < left.0 { right.1 } else { left.1 });

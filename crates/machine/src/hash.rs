@@ -1,34 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The 64-bit hash whose values may leave the process: seeds of streams, texts in traces, manifests. Traces have their own.
+//! The 64-bit hash whose values may leave the process: seeds of streams, texts in traces,
+//! manifests. Traces have a hash of their own.
 //!
-//! Owns: the mixing; a value written by one version must be the value of every later one.
-//! Does not: resist an attacker, or serve hash tables (they use `rustc-hash`).
+//! Owns: the mixing. A value must be the same in every later version.
+//! Does not: resist an attacker; serve hash tables (they use `rustc-hash`).
 
-/// Odd constants of xxHash64 (Yann Collet), kept because their quality as multipliers is known.
+/// Odd constants of xxHash64 (Yann Collet), used because their quality as multipliers is known.
 const P1: u64 = 0x9e37_79b1_85eb_ca87;
 const P2: u64 = 0xc2b2_ae3d_27d4_eb4f;
 
 /// A running hash over 64-bit words.
 ///
-/// One step is a bijection of the state for a given word and of the word for a given state, so two
-/// runs that differ in exactly one word never end equal.
+/// One step is a bijection of the state for a given word, and of the word for a given state. Two
+/// sequences that differ in exactly one word therefore never have the same hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StableHash(u64);
 
 impl StableHash {
-    /// A hash that has seen nothing but `seed`.
+    /// Returns the hash of `seed` alone.
     pub const fn new(seed: u64) -> Self {
         StableHash(seed ^ P2)
     }
 
-    /// Folds one word in: two multiplications, of which one does not wait for the earlier words.
+    /// Adds one word: two multiplications, one of which does not depend on the earlier words.
     #[inline]
     pub fn add(&mut self, word: u64) {
         let mixed = self.0 ^ word.wrapping_mul(P2);
         self.0 = mixed.rotate_left(31).wrapping_mul(P1);
     }
 
-    /// Folds in bytes, little-endian words first, and their number (so that "a" + "" is not "" + "a").
+    /// Adds bytes, as little-endian words, and then their number, so that the boundaries between byte
+    /// strings count ("ab", "c" differs from "a", "bc").
     pub fn add_bytes(&mut self, bytes: &[u8]) {
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -38,20 +40,21 @@ impl StableHash {
         self.add(bytes.len() as u64);
     }
 
-    /// The value so far, with every bit of the state spread over every bit of the result.
+    /// Returns the value so far, with every bit of the state spread over every bit of the result.
     pub const fn finish(self) -> u64 {
         splitmix_finalize(self.0)
     }
 }
 
-/// The hash of some bytes on their own.
+/// Returns the hash of one byte string.
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut hash = StableHash::new(0);
     hash.add_bytes(bytes);
     hash.finish()
 }
 
-/// The output function of SplitMix64 (Steele, Lea and Flood 2014; constants by Stafford, variant 13).
+/// Computes the output function of SplitMix64 (Steele, Lea and Flood 2014; constants by Stafford,
+/// variant 13).
 pub const fn splitmix_finalize(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -63,8 +66,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Values in files of earlier versions; a change here breaks every stored hash and seed. They were
-    /// computed by a second implementation.
+    /// Checks values that files of earlier versions contain; a change here would break every stored
+    /// hash and seed. A second implementation computed them.
     #[test]
     fn values_never_change() {
         assert_eq!(StableHash::new(0).finish(), 0x6885_0ac7_4e2e_5a26);
@@ -74,7 +77,8 @@ mod tests {
 
     #[test]
     fn splitmix64_reference_output() {
-        // First output of SplitMix64 seeded with 1234567: the reference value of its authors' C code.
+        // First output of SplitMix64 seeded with 1234567: the reference value of its authors' C
+        // code.
         let state = 1_234_567u64.wrapping_add(0x9e37_79b9_7f4a_7c15);
         assert_eq!(splitmix_finalize(state), 6_457_827_717_110_365_317);
     }

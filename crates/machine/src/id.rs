@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The names that every layer uses for things: small integers, each its own type.
+//! The ids that every layer uses: small integers, each with a type of its own.
 //!
-//! Owns: nothing but the types. A `TaskId` is a slot in the simulated kernel's task table and may be
+//! Owns: only the types. A `TaskId` is a slot in the simulated kernel's task table and may be
 //! reused after the task is gone; a pid is not reused within a run.
 
-/// Virtual time, or a length of it, in nanoseconds.
+/// Virtual time, or a duration, in nanoseconds.
 pub type Nanos = u64;
 
 macro_rules! id {
@@ -14,7 +14,7 @@ macro_rules! id {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The id as an index into a dense table.
+            /// Returns the id as an index into a dense table.
             #[inline]
             pub const fn idx(self) -> usize {
                 self.0 as usize

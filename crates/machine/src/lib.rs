@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The simulated machine: which CPUs there are, what everything costs, and the order of events.
+//! The simulated machine: its CPUs, the costs of everything, and the order of events.
 //!
 //! Owns: ids, CPU sets, topology, cost tables, the event queue, random streams, the stable hash.
-//! Does not: know tasks or schedulers, open files, read a clock. Start at [`Machine::resolve`].
+//! Does not: know tasks or schedulers, open files, read a clock. Start at: [`Machine::resolve`].
 
 pub mod cost;
 pub mod cpumask;

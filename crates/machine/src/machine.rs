@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A machine: topology, costs, and what it is; built from a preset, a spec string or a file's text.
+//! A machine: topology, costs and description, built from a preset, a spec string or a file's text.
 //!
-//! Owns: the machine file's form, names of presets, the canonical form that manifests record.
-//! Does not: open files; the caller reads them and passes text, with a name for messages.
+//! Owns: the form of the machine file, the names of presets, the canonical form that manifests
+//! record.
+//! Does not: open files. The caller reads them and passes their text, with a name for messages.
 
 mod file;
 mod presets;
@@ -19,77 +20,72 @@ use crate::topology::spec::{Sizes, Spec, SpecError, looks_like_spec};
 use crate::topology::sysfs::{self, SysfsError, SysfsReader};
 use crate::topology::{Topology, TopologyError};
 
-/// What the kernel starts from (`RECLAIM_DISTANCE`); for some processors it knows better.
+/// The kernel's initial node_reclaim_distance (`RECLAIM_DISTANCE`); for some processors the kernel
+/// sets another.
 pub const NODE_RECLAIM_DISTANCE: u32 = 30;
 
-/// A machine that a run can be simulated on.
+/// A machine on which a run can be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// How it is called: a preset's name, a spec string, a file's name.
+    /// Name: a preset's name, a spec string, or a file's name.
     pub name: String,
-    /// What it is, in a sentence.
+    /// Description in one sentence.
     pub description: String,
-    /// Where its figures come from, and which are assumed.
+    /// Source of the figures, and which of them are assumed.
     pub source: String,
-    /// Whether its CPUs exit a guest that spins (pause-loop exiting).
+    /// Whether the CPUs stop a guest that spins (pause-loop exiting).
     pub ple: bool,
-    /// Nodes further apart get no forked, executed or woken task from each other in the kernel's default class.
+    /// Greatest node distance over which the kernel's default class moves a task at fork, exec or
+    /// wake-up.
     pub node_reclaim_distance: u32,
-    /// Its CPUs.
     pub topology: Topology,
-    /// Its costs.
     pub costs: CostTable,
 }
 
-/// Why there is no such machine. The input is at fault.
+/// The reason why there is no such machine. The input is at fault.
 #[derive(Debug, Error)]
 pub enum MachineError {
-    /// A machine file or cost table says something wrong, with the line.
+    /// A mistake in a machine file or cost table, with its line.
     #[error("{file}:{line}: {what}")]
     File {
-        /// The file.
         file: String,
-        /// The line, 1 first.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong.
+        /// Description of the mistake.
         what: String,
     },
-    /// A machine file describes what cannot exist.
+    /// A machine file describes a machine that cannot exist.
     #[error("{file}: {why}")]
     Topology {
-        /// The file.
         file: String,
-        /// The reason.
         #[source]
         why: TopologyError,
     },
-    /// A spec string is wrong.
+    /// A mistake in a spec string.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// An lstopo file is wrong.
+    /// A mistake in an lstopo file.
     #[error("{file}: {why}")]
     Lstopo {
-        /// The file.
         file: String,
-        /// The reason.
         #[source]
         why: LstopoError,
     },
     /// The host's sysfs cannot be used.
     #[error("this host: {0}")]
     Sysfs(#[from] SysfsError),
-    /// Neither a preset nor a spec string.
+    /// The name is neither a preset nor a spec string.
     #[error("no machine \"{name}\": give a spec such as 2n4c2t, a file, or one of: {presets}")]
     Unknown {
-        /// What was given.
+        /// The given name.
         name: String,
-        /// The presets there are.
+        /// The names of all presets, separated by commas.
         presets: String,
     },
 }
 
 impl Machine {
-    /// The machine that a preset's name or a spec string stands for.
+    /// Returns the machine of a preset's name or a spec string.
     ///
     /// ```
     /// use scxlab_machine::Machine;
@@ -108,7 +104,7 @@ impl Machine {
         Err(MachineError::Unknown { name: spec_or_name.to_owned(), presets: presets.join(", ") })
     }
 
-    /// A regular machine of default sizes and costs.
+    /// Returns a regular machine of default sizes and costs.
     pub fn from_spec(text: &str) -> Result<Machine, MachineError> {
         let spec = Spec::parse(text)?;
         let impossible = |why| SpecError::Impossible { spec: text.to_owned(), why };
@@ -118,12 +114,13 @@ impl Machine {
         Ok(Machine::plain(text, describe(&topology), source, topology))
     }
 
-    /// A machine file's machine. `file` is only a name for messages.
+    /// Returns the machine of a machine file. `file` is only a name for messages.
     pub fn from_toml(file: &str, text: &str) -> Result<Machine, MachineError> {
         file::read(file, text)
     }
 
-    /// The machine that an `lstopo --of xml` file shows, with default costs. `file` is only a name.
+    /// Returns the machine that an `lstopo --of xml` file describes, with default costs. `file` is
+    /// only a name for messages.
     pub fn from_lstopo(file: &str, xml: &str) -> Result<Machine, MachineError> {
         let topology = lstopo::parse(xml)
             .map_err(|why| MachineError::Lstopo { file: file.to_owned(), why })?;
@@ -131,7 +128,7 @@ impl Machine {
         Ok(Machine::plain(file, describe(&topology), source, topology))
     }
 
-    /// The machine that a sysfs tree shows, with default costs.
+    /// Returns the machine that a sysfs tree describes, with default costs.
     pub fn from_sysfs(reader: &dyn SysfsReader) -> Result<Machine, MachineError> {
         let topology = sysfs::read(reader)?;
         let source = "sysfs of the running host; costs are defaults";
@@ -150,13 +147,14 @@ impl Machine {
         }
     }
 
-    /// The machine as one line of JSON with fixed order: equal machines, equal text.
+    /// Returns the machine as one line of JSON with fixed order. Equal machines give equal text.
     pub fn canonical(&self) -> String {
-        // Only strings, integers and sequences of them: nothing that JSON cannot carry.
+        // A machine holds only strings, integers and sequences of them, which JSON can represent.
         serde_json::to_string(self).expect("a machine is plain data")
     }
 
-    /// A hash of everything that can change a run on it: all but name, description and source.
+    /// Returns a hash of everything that can change a run on the machine: all but name, description
+    /// and source.
     pub fn fingerprint(&self) -> u64 {
         let behaviour = (&self.topology, &self.costs, self.ple, self.node_reclaim_distance);
         let behaviour = serde_json::to_vec(&behaviour);
@@ -164,7 +162,7 @@ impl Machine {
     }
 }
 
-/// The machine in a few words, for one that nobody described.
+/// Returns a short description, for a machine without one.
 fn describe(topology: &Topology) -> String {
     let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     format!(

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Asking the host's CPU to fetch what will be needed soon.
+//! Prefetching: requests that the host's CPU fetch data that will be needed soon.
 //!
-//! Owns: the instruction. Does not: change or read anything; a host without it does nothing.
+//! Owns: the instruction. Does not: change or read anything. On a host without the instruction
+//! nothing happens.
 
-/// Bytes of a cache line of the host, as far as this matters.
+/// Assumed size in bytes of the host's cache lines.
 const LINE: usize = 64;
 
 /// Fetches every cache line of `value`.
@@ -25,7 +26,7 @@ pub fn prefetch_first<T: ?Sized>(value: &T, bytes: usize) {
 #[inline(always)]
 fn line(at: *const u8) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: the instruction is a hint: it faults on no address. SSE is part of x86-64.
+    // SAFETY: the instruction is a hint and faults on no address. SSE is part of x86-64.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
 }
 
@@ -37,7 +38,7 @@ fn line(_: *const u8) {}
 mod tests {
     use super::prefetch;
 
-    /// What can be tested of a hint: that it is harmless, for a value of no size too.
+    /// Only the harmlessness of a hint can be tested, also for a value of size 0.
     #[test]
     fn nothing_happens() {
         let words = [7u64; 100];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Reading TOML so that every complaint names the file, the line and the key.
+//! A TOML reader whose errors name the file, the line and the key.
 //!
-//! Owns: the walk over a parsed document: a key is taken once, what is left over is an error.
-//! Does not: know what any key means. Shared by machine files and cost tables.
+//! Owns: the walk over a parsed document: a key is taken once, and a key left over is an error.
+//! Does not: know the meaning of any key. Machine files and cost tables share it.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use toml::de::{DeInteger, DeTable, DeValue};
 
 use crate::machine::MachineError;
 
-/// A document's name and text, to turn a byte offset into `file:line`.
+/// A document's name and text, which turn a byte offset into `file:line`.
 #[derive(Clone, Copy)]
 pub(crate) struct Document<'a> {
     pub file: &'a str,
@@ -45,7 +45,7 @@ impl<'a> Document<'a> {
 /// A table from which keys are taken one by one.
 pub(crate) struct Table<'a> {
     pub document: Document<'a>,
-    /// Its dotted name, empty for the document.
+    /// Dotted name; empty for the document itself.
     pub path: String,
     pub span: Range<usize>,
     entries: DeTable<'a>,
@@ -60,18 +60,18 @@ pub(crate) struct Item<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Takes `key` out, if it is there.
+    /// Takes `key` out, if it is present.
     pub fn take(&mut self, key: &str) -> Option<Item<'a>> {
         let (_, value) = self.entries.remove_entry(key)?;
         Some(item(self.document, self.join(key), value))
     }
 
-    /// Takes `key` out; its absence is an error.
+    /// Takes `key` out. Its absence is an error.
     pub fn require(&mut self, key: &str) -> Result<Item<'a>, MachineError> {
         self.take(key).ok_or_else(|| self.error(format!("missing key \"{}\"", self.join(key))))
     }
 
-    /// An error if a key was not taken: `known` lists what could have been meant.
+    /// Returns an error if a key was not taken. `known` lists the possible keys for the message.
     pub fn finish(self, known: &[&str]) -> Result<(), MachineError> {
         match self.entries.iter().next() {
             None => Ok(()),
@@ -135,7 +135,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// A non-negative integer up to `max`.
+    /// Returns a non-negative integer up to `max`.
     pub fn integer(&self, max: u64) -> Result<u64, MachineError> {
         let DeValue::Integer(ref digits) = self.value else {
             return Err(self.mismatch("an integer", &self.value));

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Random streams with names: each consumer draws from its own, so changing one never shifts another.
+//! Named random streams. Each consumer draws from its own stream, so a change in one never shifts
+//! another.
 //!
-//! Owns: how (seed, name, index) becomes a generator, and unbiased integers from its words.
-//! Does not: generate the words (xoshiro256**, crate `rand_xoshiro`), draw floats, keep global state.
+//! Owns: the derivation of a generator from (seed, name, index), and unbiased integers from its
+//! words.
+//! Does not: generate the words (xoshiro256**, crate `rand_xoshiro`), draw floats, keep global
+//! state.
 
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -10,12 +13,13 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use crate::cost::Ratio;
 use crate::hash::{StableHash, splitmix_finalize};
 
-/// One stream of random numbers; equal (seed, name, index) give equal streams on every machine.
+/// One stream of random numbers. Equal (seed, name, index) give equal streams on every machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream(Xoshiro256StarStar);
 
 impl Stream {
-    /// The stream `name` number `index` (a task, a CPU; 0 where there is only one) of a run's `seed`.
+    /// Returns the stream `name` with number `index` (a task, a CPU; 0 if there is only one) for a
+    /// run's `seed`.
     ///
     /// ```
     /// use scxlab_machine::Stream;
@@ -31,26 +35,26 @@ impl Stream {
         Stream(Xoshiro256StarStar::from_seed(expand(hash.finish())))
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// The next 32 random bits: the upper half of a word.
+    /// Returns the next 32 random bits, the upper half of a word.
     #[inline]
     pub fn next_u32(&mut self) -> u32 {
         (self.next_u64() >> 32) as u32
     }
 
-    /// A number in `0..n`, each equally likely; 0 if `n` is 0.
+    /// Returns a number in `0..n`, each equally likely; 0 if `n` is 0.
     ///
-    /// Lemire's method: the high half of `x * n`, redrawn when the low half falls in the biased part.
+    /// Lemire's method: the high half of `x * n`, redrawn if the low half falls in the biased part.
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
         let mut wide = u128::from(self.next_u64()) * u128::from(n);
         if (wide as u64) < n {
-            // 2^64 mod n: how many low halves would be counted once too often.
+            // 2^64 mod n: the number of low halves that would be counted once too often.
             let biased = n.wrapping_neg() % n;
             while (wide as u64) < biased {
                 wide = u128::from(self.next_u64()) * u128::from(n);
@@ -59,17 +63,17 @@ impl Stream {
         (wide >> 64) as u64
     }
 
-    /// A number in `low..=high`; `low` if the range is empty.
+    /// Returns a number in `low..=high`; `low` if the range is empty.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         match high.checked_sub(low) {
             None => low,
             Some(u64::MAX) => self.next_u64(),
-            // Cannot overflow: the drawn offset is at most high - low.
+            // Cannot overflow, because the drawn offset is at most high - low.
             Some(span) => low + self.below(span + 1),
         }
     }
 
-    /// True with probability `p`; a ratio of 1 or more is always true.
+    /// Returns true with probability `p`. A ratio of 1 or more always gives true.
     pub fn chance(&mut self, p: Ratio) -> bool {
         self.below(u64::from(p.den)) < u64::from(p.num)
     }
@@ -82,8 +86,8 @@ impl Stream {
     }
 }
 
-/// Fills the 256 bits of state by SplitMix64, as xoshiro's authors advise (never all zero: the four
-/// words are outputs of a bijection at different inputs).
+/// Fills the 256 bits of state by SplitMix64, as xoshiro's authors advise. The state is never all
+/// zero, because the four words are outputs of a bijection at different inputs.
 fn expand(mut state: u64) -> [u8; 32] {
     let mut seed = [0; 32];
     for word in seed.chunks_exact_mut(8) {
@@ -97,7 +101,8 @@ fn expand(mut state: u64) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    /// Workloads of earlier versions must stay what they were. Computed by a second implementation.
+    /// Workloads of earlier versions must stay the same. A second implementation computed these
+    /// values.
     #[test]
     fn values_never_change() {
         let mut stream = Stream::new(42, "arrivals", 3);
@@ -125,7 +130,8 @@ mod tests {
     #[test]
     fn below_is_within_range_and_even() {
         let mut stream = Stream::new(1, "t", 0);
-        // A range just over 2^63: without rejection the lower half would come up twice as often.
+        // n is 3/4 of 2^64. A plain remainder would yield the lower third twice as often as the
+        // rest.
         let n = (1 << 63) + (1 << 62);
         let low = (0..30_000).filter(|_| stream.below(n) < n / 3).count();
         assert!((9_500..10_500).contains(&low), "{low} of 30000 in the lower third");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Benchmark models: generators of programs with parameters, spelled `NAME,key=value,...`.
+//! Benchmark models: generators of programs with parameters, in the form `NAME,key=value,...`.
 //!
-//! Owns: the registry, and the reading of parameters. What each one models and leaves out is in its file.
-//! Does not: contain results. A model says what threads do; times come out of the simulation.
+//! Owns: the registry and the parsing of parameters. Each model's file says what it models and
+//! leaves out.
+//! Does not: contain results. A model defines what threads do; the simulation produces the times.
 
 use crate::error::{Place, WorkloadError};
 use crate::program::{Dur, Program};
@@ -15,19 +16,19 @@ mod schbench;
 mod sleepers;
 mod spin_barrier;
 
-/// A workload that is made from parameters.
+/// A generator of a workload from parameters.
 #[derive(Clone, Copy)]
 pub struct Generator {
     pub name: &'static str,
-    /// One sentence.
+    /// Description in one sentence.
     pub doc: &'static str,
-    /// The unit of its work, singular.
+    /// Name of one unit of its work, in the singular.
     pub unit: &'static str,
     pub params: &'static [Param],
     build: fn(&Params) -> Result<Program, WorkloadError>,
 }
 
-/// One parameter.
+/// One parameter of a generator.
 #[derive(Clone, Copy, Debug)]
 pub struct Param {
     pub name: &'static str,
@@ -39,7 +40,7 @@ const fn param(name: &'static str, default: &'static str, doc: &'static str) -> 
     Param { name, default, doc }
 }
 
-/// Every generator, by name.
+/// Returns all generators, sorted by name.
 pub fn list() -> &'static [Generator] {
     &[
         chat::GENERATOR,
@@ -52,21 +53,21 @@ pub fn list() -> &'static [Generator] {
     ]
 }
 
-/// What a `-w` argument means.
+/// The meaning of a `-w` argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkloadArg {
-    /// A file, whose text the caller reads and gives to `load`.
+    /// A path. The caller reads the file and gives its text to `load`.
     File(String),
     Program(Box<Program>),
-    /// An external command and its arguments: something for a live kernel, which the simulator cannot run.
+    /// An external command and its arguments. It needs a live kernel; the simulator cannot run it.
     Command(Vec<String>),
 }
 
-/// What a `-w` argument that is a command begins with.
+/// Prefix of a `-w` argument that is a command.
 const COMMAND: &str = "cmd:";
 
-/// Reads a workload argument: a command (`cmd:` and words as in a shell, without a shell's expansions), a path
-/// (it has a `/`, or ends in `.json` or `.toml`) or a generator.
+/// Parses a workload argument: a command (`cmd:` and words quoted as in a shell, without a shell's
+/// expansions), a path (it contains a `/`, or ends in `.json` or `.toml`) or a generator.
 ///
 /// ```
 /// use scxlab_workload::{WorkloadArg, parse_workload_arg};
@@ -95,7 +96,7 @@ pub fn parse_workload_arg(arg: &str) -> Result<WorkloadArg, WorkloadError> {
     generator.generate(pairs).map(|p| WorkloadArg::Program(Box::new(p)))
 }
 
-/// The words of a command.
+/// Splits a command into words.
 fn command(line: &str) -> Result<Vec<String>, WorkloadError> {
     let invalid = |problem: &str| WorkloadError::Invalid {
         at: Place::file(&format!("{COMMAND}{line}")),
@@ -109,7 +110,7 @@ fn command(line: &str) -> Result<Vec<String>, WorkloadError> {
 }
 
 impl Generator {
-    /// Makes the program from `key=value` pairs.
+    /// Builds the program from `key=value` pairs.
     pub fn generate<'a>(
         &self,
         pairs: impl IntoIterator<Item = &'a str>,
@@ -130,7 +131,7 @@ impl Generator {
     }
 }
 
-/// The values of a generator's parameters.
+/// Values of a generator's parameters, by name.
 struct Params {
     generator: &'static str,
     values: Vec<(&'static str, String)>,
@@ -174,7 +175,7 @@ impl Params {
         self.text(name).parse().map_err(|_| self.bad(name, "a time such as 250us, 4ms or 10s"))
     }
 
-    /// A time, or `none`.
+    /// Parses a time, or `none`.
     fn maybe_time(&self, name: &str) -> Result<Option<Dur>, WorkloadError> {
         match self.text(name) {
             "none" => Ok(None),
@@ -185,13 +186,13 @@ impl Params {
         }
     }
 
-    /// One of some words; gives its number.
+    /// Parses one of the given words and returns its index.
     fn word(&self, name: &str, words: &[&str]) -> Result<usize, WorkloadError> {
         let found = words.iter().position(|w| *w == self.text(name));
         found.ok_or_else(|| self.bad(name, format!("one of {}", words.join(", "))))
     }
 
-    /// Numbers separated by colons; the empty text is the empty list.
+    /// Parses numbers separated by colons; the empty text gives the empty list.
     fn numbers(&self, name: &str, min: i64, max: i64) -> Result<Vec<i64>, WorkloadError> {
         let text = self.text(name);
         if text.is_empty() {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! From a program as data to flat code: checks it, numbers its objects, lays out its loops.
+//! The compiler from a program as data to flat code: it checks the program, numbers its objects,
+//! and lays out its loops.
 //!
-//! Owns: what a correct program is (with `compile/check.rs`), and every limit on its size.
-//! Does not: know the machine; CPU numbers are checked by the executor, which does.
+//! Owns: the rules for a correct program (with `compile/check.rs`), and every limit on its size.
+//! Does not: know the machine. The executors know it and check CPU numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,18 +15,18 @@ pub mod insn;
 
 use insn::{Insn, Kind, NR_KINDS, PolicyTable, ROOT_CGROUP, Res, TimerRef};
 
-/// Threads that exist at the start, over all templates.
+/// Maximum number of threads at the start, over all templates.
 pub const MAX_THREADS: u64 = 100_000;
-/// Instructions of all templates together.
+/// Maximum number of instructions of all templates together.
 pub const MAX_INSNS: usize = 1 << 20;
-/// Timers that are a thread's own, and names in it that depend on the instance.
+/// Maximum number of a thread's own timers, and of names in a thread that depend on the instance.
 pub const MAX_OBJECTS: usize = 4096;
-/// Nesting of loops and phases.
+/// Maximum nesting depth of loops and phases.
 pub const MAX_NESTING: u16 = 32;
-/// Bytes that one op may move or touch.
+/// Maximum number of bytes that one op may transfer or touch.
 pub const MAX_BYTES: u64 = 1 << 40;
 
-/// A program ready to run.
+/// A compiled program, ready to run.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     pub code: Vec<Insn>,
@@ -34,26 +35,26 @@ pub struct Compiled {
     pub touches: Vec<Touch>,
     pub affinities: Vec<CpuList>,
     pub policies: PolicyTable,
-    /// Every cgroup of the program, a parent before its children. Not the root.
+    /// Every cgroup of the program except the root, parents before children.
     pub cgroups: Vec<CgroupDef>,
-    /// What `Insn::SetXattr` sets.
+    /// Attributes that `Insn::SetXattr` sets, by its index.
     pub xattrs: Vec<Xattr>,
 }
 
 impl Compiled {
-    /// The instructions of a template.
+    /// Returns the instructions of a template.
     pub fn body(&self, template: usize) -> &[Insn] {
         let end = self.templates.get(template + 1).map_or(self.code.len(), |t| t.entry as usize);
         &self.code[self.templates[template].entry as usize..end]
     }
 
-    /// Whether what passes take is reported of a template's threads.
+    /// Whether a template has phases, whose passes are measured and reported.
     pub fn has_phases(&self, template: usize) -> bool {
         self.body(template).contains(&Insn::PhaseBegin)
     }
 }
 
-/// An extended attribute of a cgroup's directory.
+/// An extended attribute of a cgroup's directory, to be set.
 #[derive(Clone, Debug)]
 pub struct Xattr {
     /// Index into `Compiled::cgroups`; None: the root.
@@ -62,7 +63,7 @@ pub struct Xattr {
     pub value: String,
 }
 
-/// What instances of a template share.
+/// Properties that all instances of a template share.
 #[derive(Clone, Debug)]
 pub struct Template {
     pub name: String,
@@ -70,13 +71,14 @@ pub struct Template {
     pub instances: u32,
     pub nr_loops: u16,
     pub nr_own_timers: u16,
-    /// Objects that differ between instances: kind and name pattern. A thread's binding holds their indices.
+    /// Objects that differ between instances: kind and name pattern. A thread's binding holds the
+    /// objects' indices, in the same order.
     pub slots: Vec<(Kind, String)>,
-    /// Index into `Compiled::cgroups`; None: the root, or the parent's.
+    /// Index into `Compiled::cgroups`; None: the parent's cgroup, or the root at the start.
     pub cgroup: Option<u32>,
 }
 
-/// The names of shared objects, and the index that each has within its kind.
+/// Names of the shared objects, and each object's index within its kind.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
     index: BTreeMap<(Kind, String), u32>,
@@ -84,7 +86,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// The object of that name, made if need be.
+    /// Returns the index of the object of that name, which is added if it is new.
     pub fn intern(&mut self, kind: Kind, name: &str) -> u32 {
         if let Some(&index) = self.index.get(&(kind, name.to_owned())) {
             return index;
@@ -96,30 +98,31 @@ impl Objects {
         index
     }
 
-    /// The names of a kind, by index.
+    /// Returns the names of a kind, in the order of their indices.
     pub fn names(&self, kind: Kind) -> &[String] {
         &self.names[kind as usize]
     }
 }
 
-/// Whether the program is correct; the first thing that is not.
+/// Checks a program. Returns the first error.
 pub fn check(program: &Program) -> Result<(), WorkloadError> {
     check::program(program)?;
     lower(program).map(drop)
 }
 
-/// Names along a cycle of threads that fork one another, the first repeated at the end.
+/// Returns the names along a cycle of threads that fork one another, with the first repeated at the
+/// end.
 pub fn fork_cycle(program: &Program) -> Option<Vec<String>> {
     check::fork_cycle(program)
 }
 
-/// Every cgroup that a correct program has, also those that only a path or an op names; a parent before its children.
-/// Not the root.
+/// Returns every cgroup of a correct program except the root, parents before children. Includes
+/// cgroups that only a path or an op names.
 pub fn cgroups(program: &Program) -> Vec<CgroupDef> {
     check::cgroups(program).unwrap_or_default()
 }
 
-/// Checks and compiles.
+/// Checks and compiles a program.
 pub fn compile(program: &Program) -> Result<Compiled, WorkloadError> {
     check::program(program)?;
     lower(program)
@@ -154,8 +157,9 @@ fn lower(program: &Program) -> Result<Compiled, WorkloadError> {
     Ok(lowering.out)
 }
 
-/// A timer is absolute if any of its uses says so (rt-app keeps the mode in the timer): the template for
-/// `unique` ones, None for shared ones, and the name.
+/// Returns the absolute timers, as pairs of template (None for shared timers, the index for
+/// `unique` ones) and name. A timer is absolute if any of its uses is, because rt-app keeps the
+/// mode in the timer.
 fn absolute_timers(program: &Program) -> BTreeSet<(Option<usize>, String)> {
     let mut found = BTreeSet::new();
     for (i, thread) in program.threads.iter().enumerate() {
@@ -174,7 +178,7 @@ struct Lowering<'a> {
     absolute: BTreeSet<(Option<usize>, String)>,
     template_index: BTreeMap<String, u32>,
     cgroup_index: BTreeMap<String, u32>,
-    /// Of the template at hand.
+    /// This field and the next two belong to the template being compiled.
     slots: Vec<(Kind, String)>,
     own_timers: Vec<String>,
     nr_loops: u16,
@@ -302,7 +306,7 @@ impl Lowering<'_> {
             Op::ClearAffinity => Insn::ClearAffinity,
             Op::SetNice(nice) => Insn::SetNice(*nice),
             Op::SetPolicy(policy) => Insn::SetPolicy(push(&mut self.out.policies, *policy)),
-            // `check::cgroups` has listed every path that an op names, but for the root.
+            // `check::cgroups` has listed every path that an op names, except the root.
             Op::MoveCgroup(path) => Insn::MoveCgroup(self.cgroup(path).unwrap_or(ROOT_CGROUP)),
             Op::SetXattr { cgroup, name, value } => {
                 let (cgroup, name, value) = (self.cgroup(cgroup), name.clone(), value.clone());
@@ -365,7 +369,7 @@ impl Lowering<'_> {
     }
 
     fn template(&self, name: &str) -> u32 {
-        // `check::forks` has refused names that do not exist.
+        // `check::forks` has refused unknown names.
         self.template_index.get(name).copied().unwrap_or(0)
     }
 
@@ -374,12 +378,12 @@ impl Lowering<'_> {
     }
 }
 
-/// Each name and its position.
+/// Returns a map from each name to its position.
 fn indices<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<String, u32> {
     names.map(str::to_owned).zip(0..).collect()
 }
 
-/// Appends and gives the index.
+/// Appends an item and returns its index.
 fn push<T>(table: &mut Vec<T>, item: T) -> u32 {
     table.push(item);
     u32::try_from(table.len() - 1).unwrap_or(u32::MAX)

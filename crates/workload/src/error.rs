@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What can be wrong with a workload, and where in whose file.
+//! The errors in a workload's input, with their place in the file.
 //!
-//! Owns: the messages. Every one of them says what would be right.
+//! Owns: the messages. Each says what would be correct.
 
 use std::fmt;
 
-/// A place in an input: file, line and column (from 1), or a file alone when `line` is 0.
+/// A place in an input: file, line and column (from 1). `line` is 0 for the file as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     pub file: String,
@@ -14,12 +14,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// A place that is no finer than the file.
+    /// Returns the place of a whole file.
     pub fn file(name: &str) -> Self {
         Place { file: name.to_owned(), line: 0, col: 0 }
     }
 
-    /// The place of byte `offset` of `text`; columns count characters.
+    /// Returns the place of byte `offset` of `text`; columns count characters.
     pub fn in_text(file: &str, text: &str, offset: usize) -> Self {
         let mut offset = offset.min(text.len());
         while !text.is_char_boundary(offset) {
@@ -42,7 +42,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a workload was refused. The input is at fault in every case.
+/// The reason why a workload was refused. In every case the input is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
     #[error("{at}: {found} where {expected} should be")]
@@ -55,7 +55,7 @@ pub enum WorkloadError {
     OutOfRange { at: Place, key: String, value: String, allowed: String },
     #[error("{at}: {kind} \"{name}\" does not exist{}", listing("; there are ", candidates))]
     UnknownName { at: Place, kind: &'static str, name: String, candidates: Vec<String> },
-    /// A rule of the grammar or of the ops that no other variant names.
+    /// A violated rule of the grammar or of the ops that has no variant of its own.
     #[error("{at}: {problem}")]
     Invalid { at: Place, problem: String },
     #[error("{at}: {what} {value} is past the limit of {max}")]
@@ -78,7 +78,7 @@ pub enum WorkloadError {
     NoSuchCpu { thread: String, cpu: u32, nr_cpus: u32 },
 }
 
-/// `"; known keys are a, b, c"`, or nothing for an empty list.
+/// Returns `"; known keys are a, b, c"`, or nothing for an empty list.
 fn listing(prefix: &str, names: &[String]) -> String {
     if names.is_empty() { String::new() } else { format!("{prefix}{}", names.join(", ")) }
 }

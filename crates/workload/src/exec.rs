@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The simulated executor: runs compiled programs as the `Behavior` of a simulation.
 //!
-//! Owns: every thread's place in its program (`run`), and the shared objects (`sync`, `pipe`, `spin`).
-//! Does not: schedule, or pass time; it answers `step` and acts through `Sys`.
+//! Owns: every thread's position in its program (`run`), and the shared objects (`sync`, `pipe`,
+//! `spin`).
+//! Does not: schedule, or advance time. It answers `step` and acts through `Sys`.
 //!
-//! A blocked thread and its waker agree through `Thread::wait`: the waker completes the operation (hands
-//! the lock over, moves the bytes), sets `wait` to `None`, and only then wakes. A wake-up that finds `wait`
-//! still set was meant for an earlier sleep; the thread goes back to sleep. No operation is ever retried.
+//! `Thread::wait` is the protocol between a blocked thread and its waker. The waker completes the
+//! operation (hands over the lock, moves the bytes), sets `wait` to `None`, and only then wakes the
+//! thread. A wake-up that finds `wait` still set was meant for an earlier sleep, and the thread
+//! goes back to sleep. No operation is ever retried.
 
 use std::collections::BTreeMap;
 
@@ -38,31 +40,32 @@ use spin::{SpinBarrier, SpinLock};
 use sync::{Barrier, Cond, Mutex, Sem};
 use thread::{NO_THREAD, Thread, TimerState, Wait};
 
-/// The token of the timer that ends the run.
+/// Token of the timer that ends the run.
 const FINISH: u64 = u64::MAX;
 
-/// What a seed changes. Zero, the default, is exact.
+/// Random variations that depend on the seed. Zero, the default, means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Perturb {
-    /// Each thread that exists at the start begins at a random time from 0 to this; its timers and its
-    /// `delay` shift with it. Stream `workload.start_offset`.
+    /// Each thread that exists at the start begins at a random time from 0 to this, in ns; its
+    /// timers and its `delay` shift with it. Random stream: `workload.start_offset`.
     pub start_offset_max: Nanos,
-    /// Each `compute` is longer or shorter by up to this many thousandths, evenly spread (at most 999).
-    /// Stream `workload.compute_noise`.
+    /// Each `compute` is longer or shorter by up to this many thousandths, uniformly distributed
+    /// (at most 999). Random stream: `workload.compute_noise`.
     pub compute_noise_permille: u32,
 }
 
-/// What an executor needs to know besides the program.
+/// Settings of an executor besides the program.
 #[derive(Clone, Debug, Default)]
 pub struct ExecConfig {
     pub nr_cpus: u32,
     pub costs: SyscallCosts,
     pub perturb: Perturb,
-    /// Takes the place of the program's own duration.
+    /// Overrides the program's own duration.
     pub duration: Option<Nanos>,
 }
 
-/// A system call of the program that the kernel refused; the thread went on as if it had not asked.
+/// A system call of the program that the kernel refused. The thread continued as if it had not made
+/// the call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at} ns, {who}: {what}: {error}")]
 pub struct Fault {
@@ -72,21 +75,21 @@ pub struct Fault {
     pub error: SysError,
 }
 
-/// At most this many faults are kept; the rest are counted.
+/// Maximum number of faults that are kept; the rest are only counted.
 const MAX_FAULTS: usize = 100;
 
-/// What a thread does after an instruction.
+/// The continuation after an instruction: the next instruction, or a step for the kernel.
 enum Flow {
     Next,
     Yield(Step),
 }
 
-/// Runs one program. One object for all of its threads.
+/// Runs one program. One object serves all threads of the program.
 pub struct Executor {
     compiled: Compiled,
     unit: String,
     duration: Option<Nanos>,
-    /// Templates that have phases.
+    /// Whether each template has phases.
     phased: Vec<bool>,
     cumulative_slack: bool,
     rtapp_names: bool,
@@ -96,16 +99,16 @@ pub struct Executor {
 
     threads: Vec<Thread>,
     free: Vec<u32>,
-    /// Thread of a task slot, `NO_THREAD` if it is not ours.
+    /// Index into `threads`, by task slot; `NO_THREAD` for tasks of others.
     by_task: Vec<u32>,
     live: u32,
-    /// Threads made so far, and of each template: the numbers in their names.
+    /// Number of threads made so far, in total and by template. Thread names contain them.
     made: u32,
     made_of: Vec<u32>,
     serial: u64,
-    /// Process name to its number.
+    /// Process numbers by process name.
     processes: BTreeMap<String, u32>,
-    /// The thread that joined each process last, by number.
+    /// The thread that last joined each process, by process number.
     last_of_process: Vec<u32>,
 
     mutexes: Vec<Mutex>,
@@ -186,17 +189,18 @@ impl Executor {
         self.observer = Some(observer);
     }
 
-    /// System calls that the kernel refused: the first hundred, and how many there were.
+    /// Returns the first hundred system calls that the kernel refused, and the number of all of
+    /// them.
     pub fn faults(&self) -> (&[Fault], u64) {
         (&self.faults, self.nr_faults)
     }
 
-    /// What the passes of each template's phases add up to, by template name.
+    /// Returns the totals of the passes of each template's phases, with the template's name.
     pub fn loop_totals(&self) -> impl Iterator<Item = (&str, &LoopTotals)> {
         self.compiled.templates.iter().map(|t| t.name.as_str()).zip(&self.totals)
     }
 
-    /// When the run ends by itself, if it does.
+    /// Returns the time at which the run ends by itself, if it does.
     pub fn duration(&self) -> Option<Nanos> {
         self.duration
     }
@@ -208,7 +212,7 @@ impl Executor {
         }
     }
 
-    /// Records a refused call of a thread.
+    /// Records the refusal of a thread's system call.
     fn checked(&mut self, sys: &dyn Sys, t: usize, what: &'static str, got: Result<(), SysError>) {
         if let Err(error) = got {
             let who = self.threads[t].name.clone();
@@ -221,7 +225,7 @@ impl Executor {
         (t != NO_THREAD).then_some(t as usize)
     }
 
-    /// Marks a waiter's operation as done and wakes it.
+    /// Marks a waiter's operation as done and wakes the waiter.
     fn release(&mut self, sys: &mut dyn Sys, waiter: u32, sync: bool) {
         let thread = &mut self.threads[waiter as usize];
         thread.wait = Wait::None;
@@ -286,7 +290,7 @@ fn cpu_mask(list: &CpuList, nr_cpus: u32) -> CpuMask {
     CpuMask::of(nr_cpus as usize, list.iter().map(CpuId))
 }
 
-/// The policy as the simulated kernel has it.
+/// Returns a policy in the form of the simulated kernel.
 pub fn kernel_policy(policy: PolicyDef) -> Policy {
     match policy {
         PolicyDef::Normal => Policy::Normal,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Workloads: what the tasks of a run do, as programs of ops.
+//! Workloads: the behaviour of a run's tasks as programs of ops.
 //!
-//! Owns: the op vocabulary (`program`), its text forms, rt-app's files (`rtapp`), the benchmark models
-//! (`benchmarks`), and the executor that runs a program on the simulated kernel (`exec`).
-//! Does not: open files (callers pass text), read clocks, schedule, or know a machine's topology.
+//! Owns: the op vocabulary (`program`), its text forms, rt-app's files (`rtapp`), the benchmark
+//! models (`benchmarks`), the executor that runs a program on the simulated kernel (`exec`), and
+//! the one that runs it with real threads (`native`).
+//! Does not: open workload files (callers pass text), schedule, or know a machine's topology. Only
+//! `native` reads clocks.
 
 pub mod benchmarks;
 pub mod compile;
@@ -19,9 +21,9 @@ pub use error::{Place, WorkloadError};
 pub use exec::{ExecConfig, Executor, Perturb, SyscallCosts};
 pub use program::Program;
 
-/// Reads a workload file: rt-app's JSON, or our own TOML or JSON, told apart by its text.
+/// Parses a workload file: rt-app's JSON, or scxlab's own TOML or JSON. The text decides which.
 ///
-/// `name` appears in messages and, less its folder and ending, becomes the program's name.
+/// `name` appears in messages. Without its folder and extension it becomes the program's name.
 ///
 /// ```
 /// let text = r#"{ "tasks": { "t": { "loop": 2, "run": 1000, "sleep": 500 } } }"#;
@@ -45,15 +47,16 @@ pub fn load(name: &str, text: &str) -> Result<Program, WorkloadError> {
     Ok(program)
 }
 
-/// rt-app's files are objects with `tasks`, `global` or `resources` at the top; ours have `thread`.
-/// A file that is neither is given to the rt-app reader, whose messages carry line and column.
+/// Returns whether a file is rt-app's: its top level has `tasks`, `global` or `resources`, where
+/// scxlab's has `thread`. A JSON object that is neither goes to the rt-app parser, whose messages
+/// carry line and column.
 fn looks_like_rtapp(name: &str, text: &str) -> bool {
     let first = text.trim_start_matches('\u{feff}').trim_start();
     let is_object = first.starts_with('{') || first.starts_with("/*") || first.starts_with("//");
     is_object && !name.ends_with(".toml") && !program::is_our_json(text)
 }
 
-/// A file's name without folder and ending.
+/// Returns a file's name without folder and extension.
 fn stem(name: &str) -> &str {
     let base = name.rsplit(['/', '\\']).next().unwrap_or(name);
     base.rsplit_once('.').map_or(base, |(stem, _)| if stem.is_empty() { base } else { stem })

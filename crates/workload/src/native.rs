@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The native executor: runs a program with real threads and processes on the kernel that runs this.
+//! The native executor: runs a program with real threads and processes on the running kernel.
 //!
-//! Owns: the same meaning of the same compiled instructions as the simulated executor (`exec`); what differs is
-//! in `docs/internals/native.md`. This half of the crate reads clocks, makes threads and uses unsafe code for
-//! system calls and shared memory; nothing simulated uses it.
-//! Does not: attach schedulers, or trace.
+//! Owns: the same meaning of the same compiled instructions as in the simulated executor (`exec`).
+//! The differences are listed in `docs/internals/native.md`. This half of the crate reads clocks,
+//! makes threads, and uses unsafe code for system calls and shared memory; nothing simulated uses
+//! it.
+//! Does not: attach schedulers; trace.
 //!
 //! ```text
 //!   caller --plan--> director (this program, executed again) --clone--> one process per process name
@@ -12,7 +13,7 @@
 //!                       ends, collects                                    in shared memory
 //! ```
 //!
-//! The program that calls `run` must call `child_main` first thing in its `main`.
+//! A program that calls `run` must call `child_main` first in its `main`.
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
@@ -55,33 +56,36 @@ pub use start::StartSignal;
 
 use plan::{CgroupPlace, Plan};
 
-/// The first argument of a process that `run` started.
+/// First argument of every process that `run` starts.
 const CHILD: &CStr = c"--scxlab-native-child";
-/// Its second: the process is the director, or a thread that goes on after `execve`.
+/// Second argument: `DIRECT` for the director, `AGAIN` for a thread that continues after `execve`.
 const DIRECT: &CStr = c"direct";
 const AGAIN: &CStr = c"again";
 
-/// What a native run needs to know besides the program.
+/// Settings of a native run besides the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeConfig {
-    /// Takes the place of the program's own duration. Neither: until every thread has exited.
+    /// Overrides the program's own duration. If neither is set, the run lasts until every thread
+    /// has exited.
     pub duration: Option<Nanos>,
-    /// Of the random streams, which have the names that they have in the simulation.
+    /// Seed of the random streams. The streams have the same names as in the simulation.
     pub seed: u64,
     pub perturb: Perturb,
-    /// The cgroup v2 directory that is the program's "/"; made (and removed) if it is not there. None: a new one
-    /// for this run at the top of the hierarchy.
+    /// The cgroup v2 directory that serves as the program's "/". The run creates it if it does not
+    /// exist, and removes it afterwards in that case. None: the run creates a new one at the top of
+    /// the hierarchy.
     pub cgroup_root: Option<PathBuf>,
-    /// The CPUs that threads may use, by their numbers on this machine. None: those that the caller may use.
+    /// CPUs that the threads may use, by their numbers on this machine. None: the CPUs that the
+    /// caller may use.
     pub cpus: Option<CpuList>,
-    /// None: measured before the threads are made. Runs to be compared should share one.
+    /// None: measured before the threads are made. Runs that are to be compared should share one.
     pub calibration: Option<Calibration>,
-    /// What an `io` op sleeps: so long, and so much for each KiB.
+    /// Time that an `io` op sleeps: `io_latency`, plus `io_kib` for each KiB.
     pub io_latency: Nanos,
     pub io_kib: Nanos,
-    /// What threads may take to end at the end of the run, before they are killed.
+    /// Time that the threads have to end at the end of the run before they are killed.
     pub grace: Nanos,
-    /// Told when the threads are released.
+    /// Notified when the threads are released.
     pub on_start: Option<StartSignal>,
 }
 
@@ -102,8 +106,8 @@ impl Default for NativeConfig {
     }
 }
 
-/// To be called first thing in `main`, before any thread exists: a process that `run` started does its work
-/// here and does not come back.
+/// Does the work of a process that `run` started, and then exits instead of returning. It must be
+/// called first in `main`, before any thread exists. In any other process it returns at once.
 pub fn child_main() {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_none_or(|a| a.as_encoded_bytes() != CHILD.to_bytes()) {
@@ -120,7 +124,7 @@ pub fn child_main() {
     std::process::exit(2);
 }
 
-/// A thread after its `execve`.
+/// Continues a thread after its `execve`.
 fn go_on(fd: i32, index: u32) {
     let tables = wire::read_plan().and_then(|plan| plan::Tables::new(plan).ok());
     let Some(tables) = tables else { return };
@@ -134,7 +138,8 @@ fn go_on(fd: i32, index: u32) {
     sys::exit_thread();
 }
 
-/// Runs a program to its end. The calling process may have threads; the calling thread waits.
+/// Runs a program to its end. The calling process may have other threads; the calling thread
+/// blocks.
 pub fn run(program: &Program, config: &NativeConfig) -> Result<NativeReport, NativeError> {
     let compiled = compile::compile(program)?;
     if program.threads.iter().all(|t| t.instances == 0) {
@@ -145,7 +150,8 @@ pub fn run(program: &Program, config: &NativeConfig) -> Result<NativeReport, Nat
         false => Some(cgroup_place(config.cgroup_root.as_deref())?),
     };
     let plan = make_plan(program, config, cgroups)?;
-    // Refuses here, with its own type, what the director could only refuse as text.
+    // Checks the plan here, where the error has its own type; the director could report it only as
+    // text.
     plan::Tables::new(plan.clone())?;
     let got = direct(&plan);
     if let (Some(place), Err(NativeError::Director { .. })) = (&plan.cgroups, &got) {
@@ -157,7 +163,7 @@ pub fn run(program: &Program, config: &NativeConfig) -> Result<NativeReport, Nat
     Ok(report)
 }
 
-/// Measures this machine, for runs that are to share one measure.
+/// Measures this machine's calibration, for several runs that are to share it.
 pub fn calibrate(cpus: Option<CpuList>) -> Result<Calibration, NativeError> {
     let nothing = ThreadTemplate::new("calibrate", vec![Op::Exit]);
     let program = Program { threads: vec![nothing], ..Program::default() };
@@ -194,7 +200,7 @@ fn make_plan(
 }
 
 fn cgroup_place(root: Option<&Path>) -> Result<CgroupPlace, NativeError> {
-    /// Runs of this process.
+    /// Number of runs that this process has started.
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let Some(mount) = cgroup::find_mount() else {
         let what = "cgroup v2".to_owned();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Op programs as data: threads, the ops they run, and the objects that they share.
+//! Op programs as data: threads, the ops that they run, and the objects that they share.
 //!
-//! Owns: the data types and their text form (TOML or JSON through serde). A name of a shared object may
-//! carry an instance expression, `{i}`, `{i/20}`, `{i+1%8}` (see `names`).
+//! Owns: the data types and their text form (TOML or JSON through serde). The name of a shared
+//! object may contain an instance expression such as `{i}`, `{i/20}`, `{i+1%8}` (see `names`).
 //! Does not: check meaning (see `compile::check`) or run anything.
 
 use std::collections::BTreeMap;
@@ -19,25 +19,26 @@ pub mod names;
 pub use cpus::CpuList;
 pub use dur::Dur;
 
-/// A whole workload.
+/// A workload: its threads, shared objects, cgroups and length.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
     #[serde(default)]
     pub name: String,
-    /// What it models, for `list` and reports.
+    /// Description of what the program models, for `list` and reports.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub doc: String,
-    /// One unit of finished work, singular.
+    /// Name of one unit of finished work, in the singular.
     #[serde(default = "default_unit")]
     pub unit: String,
-    /// When the run ends; absent: when every thread has exited.
+    /// Length of the run; absent: until every thread has exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<Dur>,
-    /// Mutexes lend their waiters' priority to the owner. Noted, not modelled.
+    /// Whether mutexes lend their waiters' priority to the owner. Noted, but not modelled.
     #[serde(default)]
     pub pi_enabled: bool,
-    /// rt-app's `cumulative_slack`: a loop's slack is the sum over its timers, not the last one's.
+    /// rt-app's `cumulative_slack`: the slack of a pass is the sum over its timers instead of the
+    /// last timer's.
     #[serde(default)]
     pub cumulative_slack: bool,
     #[serde(default, rename = "cgroup", skip_serializing_if = "Vec::is_empty")]
@@ -50,10 +51,11 @@ pub struct Program {
     pub pipes: Vec<PipeDef>,
     #[serde(default, rename = "thread")]
     pub threads: Vec<ThreadTemplate>,
-    /// What the source asked for and the simulation does not do, each with its place.
+    /// Requests of the source that the simulation does not fulfil, each with its place.
     #[serde(skip)]
     pub notes: Vec<String>,
-    /// From rt-app: threads are named `<task>-<number>`, and a wait without its mutex is legal.
+    /// Whether the program comes from rt-app's file. Its threads are then named `<task>-<number>`,
+    /// and a wait without its mutex is legal.
     #[serde(skip)]
     pub from_rtapp: bool,
 }
@@ -62,7 +64,7 @@ fn default_unit() -> String {
     "loop".to_owned()
 }
 
-/// A cgroup that exists from the start; parents of `path` are made with default limits.
+/// A cgroup that exists from the start. Missing parents of `path` are made with default limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CgroupDef {
@@ -83,7 +85,7 @@ pub struct CgroupDef {
     /// `cpuset.cpus`; absent: the parent's
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuList>,
-    /// Extended attributes of its directory, by name (`user.NAME`).
+    /// Extended attributes of the cgroup's directory, by name (`user.NAME`).
     #[serde(default, rename = "xattr", skip_serializing_if = "BTreeMap::is_empty")]
     pub xattrs: BTreeMap<String, String>,
 }
@@ -113,7 +115,8 @@ impl CgroupDef {
     }
 }
 
-/// A barrier whose number of parties is not the number of threads that use it.
+/// A declaration of a barrier whose number of parties differs from the number of threads that use
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BarrierDef {
@@ -121,7 +124,7 @@ pub struct BarrierDef {
     pub parties: u32,
 }
 
-/// A semaphore that does not start at 0.
+/// A declaration of a semaphore that does not start at 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SemaphoreDef {
@@ -129,7 +132,7 @@ pub struct SemaphoreDef {
     pub value: u32,
 }
 
-/// What carries the bytes of `write` and `read`.
+/// The kind of channel behind `write` and `read`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PipeKind {
@@ -139,18 +142,20 @@ pub enum PipeKind {
     Socket,
 }
 
-/// A bounded byte queue. The name may be a pattern; then it describes every queue made from it.
+/// A bounded byte queue. If the name is a pattern, the declaration holds for every queue made from
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PipeDef {
     pub name: String,
     #[serde(default)]
     pub kind: PipeKind,
-    /// Bytes it holds. Default: 65,536 (a Linux pipe), 212,992 for a socket (its send buffer).
+    /// Bytes that it holds. Default: 65,536 for a pipe (as on Linux), 212,992 for a socket (its
+    /// send buffer).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u64>,
-    /// Bytes that each message occupies beyond its own. Default: 0, 668 for a socket (skb and its
-    /// rounding, so that a 100-byte message takes 768).
+    /// Bytes that each message occupies beyond its payload. Default: 0 for a pipe, 668 for a socket
+    /// (the skb and rounding, so that a 100-byte message takes 768).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead: Option<u64>,
 }
@@ -171,7 +176,7 @@ impl PipeDef {
     }
 }
 
-/// Scheduling policy as written in a program.
+/// A scheduling policy as written in a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum PolicyDef {
@@ -189,12 +194,12 @@ pub enum PolicyDef {
     },
 }
 
-/// A kind of thread and how many of it there are when the run starts.
+/// A kind of thread, and its number of instances when the run starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ThreadTemplate {
     pub name: String,
-    /// 0: made only by `fork`.
+    /// Number of threads at the start. 0: only `fork` makes such threads.
     #[serde(default = "one")]
     pub instances: u32,
     #[serde(default)]
@@ -208,10 +213,11 @@ pub struct ThreadTemplate {
     pub cpus: Option<CpuList>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// Threads whose process name is the same share an address space; absent: each has its own.
+    /// Name of the process; may be a pattern. Threads with the same process name share an address
+    /// space; absent: each thread has its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
-    /// Bytes that the thread touches again and again.
+    /// Bytes of memory that the thread uses repeatedly, for the cache model.
     #[serde(default)]
     pub footprint: u64,
     /// Time from the start of the run until the first op.
@@ -225,7 +231,7 @@ fn one() -> u32 {
 }
 
 impl ThreadTemplate {
-    /// One normal thread, in a process of its own.
+    /// Returns a template of one normal thread, in a process of its own.
     pub fn new(name: &str, ops: Vec<Op>) -> Self {
         ThreadTemplate {
             name: name.to_owned(),
@@ -243,7 +249,7 @@ impl ThreadTemplate {
     }
 }
 
-/// Whether a missed timer period is forgiven.
+/// The handling of a missed timer period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimerMode {
@@ -254,18 +260,18 @@ pub enum TimerMode {
     Absolute,
 }
 
-/// How memory is touched.
+/// The kind of memory access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TouchKind {
     Read,
     #[default]
     Write,
-    /// Each access needs the one before it (a linked list).
+    /// Each access depends on the one before it (a linked list).
     Chase,
 }
 
-/// In which order memory is touched.
+/// The order of memory accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
@@ -274,15 +280,15 @@ pub enum Pattern {
     Random,
 }
 
-/// One pass or more over a buffer.
+/// One or more passes over a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Touch {
     #[serde(default)]
     pub kind: TouchKind,
-    /// Bytes of the buffer.
+    /// Size of the buffer in bytes.
     pub size: u64,
-    /// Accesses; 0: one per stride of `size`.
+    /// Number of accesses; 0: one per stride of `size`.
     #[serde(default)]
     pub count: u64,
     /// Bytes from one access to the next.
@@ -296,14 +302,14 @@ fn cache_line() -> u64 {
     64
 }
 
-/// What a thread can do. A string argument names a shared object of the op's kind; objects come into
-/// being by being named.
+/// An operation of a thread. A string argument names a shared object of the op's kind; naming an
+/// object creates it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Op {
-    /// Work at reference speed.
+    /// Work at reference speed, as a time.
     Compute(Dur),
-    /// CPU time, whatever the speed.
+    /// CPU time, independent of the CPU's speed.
     ComputeWall(Dur),
     Sleep(Dur),
     /// Sleep until the timer's next period ends. `unique` timers belong to one thread.
@@ -317,7 +323,7 @@ pub enum Op {
     },
     Lock(String),
     Unlock(String),
-    /// `pthread_cond_wait`: gives the mutex up, waits, and takes it again.
+    /// `pthread_cond_wait`: releases the mutex, waits, and takes the mutex again.
     Wait {
         cond: String,
         mutex: String,
@@ -339,8 +345,8 @@ pub enum Op {
     SpinUnlock(String),
     SpinBarrier(String),
     Touch(Touch),
-    /// Wait for a device: its latency and the transfer of `bytes`. A `null` device has neither; then
-    /// only the call costs.
+    /// Wait for a device: its latency and the transfer of `bytes`. A `null` device has neither, so
+    /// only the call costs time.
     Io {
         bytes: u64,
         #[serde(default)]
@@ -354,7 +360,7 @@ pub enum Op {
     Yield,
     Exit,
     SetAffinity(CpuList),
-    /// Back to every CPU.
+    /// Allow every CPU again.
     ClearAffinity,
     SetNice(i8),
     SetPolicy(PolicyDef),
@@ -367,9 +373,10 @@ pub enum Op {
     },
     /// rt-app's suspend: wait on the condition variable of that name, under the mutex of that name.
     Suspend(String),
-    /// rt-app's resume: broadcast it. A resume before the suspend is lost.
+    /// rt-app's resume: broadcast the condition variable of that name. A resume before the suspend
+    /// is lost.
     Resume(String),
-    /// Units of work finished.
+    /// Count this many finished units of work.
     Count(u64),
     Loop {
         /// Absent: for ever.
@@ -377,7 +384,7 @@ pub enum Op {
         times: Option<u64>,
         ops: Vec<Op>,
     },
-    /// A loop of which each pass is a row of rt-app's log and one unit of work.
+    /// A loop. Each pass is a row of rt-app's log and one unit of work.
     Phase {
         name: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -387,7 +394,7 @@ pub enum Op {
 }
 
 impl Program {
-    /// The same program on a machine that numbers its CPUs otherwise.
+    /// Renumbers the program's CPUs, for a machine with other CPU numbers.
     pub fn map_cpus(&mut self, to: &dyn Fn(u32) -> u32) {
         let lists = self.cgroups.iter_mut().filter_map(|c| c.cpus.as_mut());
         for list in lists.chain(self.threads.iter_mut().filter_map(|t| t.cpus.as_mut())) {
@@ -407,7 +414,8 @@ fn map_ops(ops: &mut [Op], to: &dyn Fn(u32) -> u32) {
     }
 }
 
-/// Reads a program in our TOML form. Unknown keys and wrong types are refused with their place.
+/// Parses a program in scxlab's TOML form. Unknown keys and wrong types are refused with their
+/// place.
 pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
     toml::from_str(text).map_err(|e| {
         let start = e.span().map(|s| s.start);
@@ -416,7 +424,7 @@ pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
     })
 }
 
-/// Reads a program in our JSON form: the same keys as in TOML.
+/// Parses a program in scxlab's JSON form, which has the same keys as TOML.
 pub fn from_json(name: &str, text: &str) -> Result<Program, WorkloadError> {
     serde_json::from_str(text).map_err(|e| {
         let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -428,15 +436,15 @@ pub fn from_json(name: &str, text: &str) -> Result<Program, WorkloadError> {
     })
 }
 
-/// Whether JSON text is in our form: it has a top-level `thread` and none of rt-app's sections.
+/// Whether JSON text is in scxlab's form: it has a top-level `thread` and none of rt-app's `tasks`.
 pub fn is_our_json(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Probe {
         thread: Option<serde::de::IgnoredAny>,
         tasks: Option<serde::de::IgnoredAny>,
     }
-    // Text that is not strict JSON (comments, trailing commas) can only be rt-app's. Text of ours with an
-    // error in it still shows its `"thread"` key early.
+    // Text that is not strict JSON (comments, trailing commas) can only be rt-app's, unless it is
+    // scxlab's with an error in it, which the key `"thread"` reveals.
     match serde_json::from_str::<Probe>(text) {
         Ok(probe) => probe.thread.is_some() && probe.tasks.is_none(),
         Err(_) => text.contains("\"thread\"") && !text.contains("\"tasks\""),

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! rt-app's workload files (JSON), read whole.
+//! The parser of rt-app's workload files (JSON).
 //!
-//! Owns: the grammar: sections, tasks, phases, event keys by prefix, the legacy forms. What it names but a
-//! simulation cannot do becomes a line of `Program::notes`; a key that it does not know is an error.
-//! Does not: run anything. Semantics of the events are the executor's; see README.md for the list.
-//! Models: rt-app at 55cb0c0. Differs: a repeated key is another event, another phase or another task, as
-//! when the file goes through rt-app's helper `workgen` first, where rt-app itself would keep the last.
+//! Owns: the grammar: sections, tasks, phases, event keys by prefix, the legacy forms. A request
+//! that a simulation cannot fulfil becomes a line of `Program::notes`; an unknown key is an error.
+//! Does not: run anything. The executors own the meaning of the events; README.md lists the
+//! decisions.
+//! Models: rt-app at 55cb0c0. Differs: a repeated key is another event, another phase or another
+//! task, as if the file went through rt-app's helper `workgen` first; rt-app itself would keep only
+//! the last.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +29,7 @@ use read::{Source, get};
 
 const SECTIONS: [&str; 3] = ["tasks", "global", "resources"];
 
-/// Reads one file.
+/// Parses one file.
 ///
 /// ```
 /// let text = r#"{ "tasks": { "t": { "run": 1000, "timer": { "ref": "unique", "period": 4000 } } } }"#;
@@ -40,7 +42,7 @@ pub fn parse(name: &str, text: &str) -> Result<Program, WorkloadError> {
     parse_parts(&[(name, text)])
 }
 
-/// Reads a workload whose sections lie in several files, given as (name, text).
+/// Parses a workload whose sections are spread over several files, given as (name, text).
 pub fn parse_parts(files: &[(&str, &str)]) -> Result<Program, WorkloadError> {
     let mut src = Source { files, notes: Vec::new() };
     let mut sections = Sections::default();
@@ -76,7 +78,7 @@ pub fn parse_parts(files: &[(&str, &str)]) -> Result<Program, WorkloadError> {
     Ok(program)
 }
 
-/// The members of each section, over all files.
+/// Members of each section, over all files.
 #[derive(Default)]
 struct Sections {
     tasks: Vec<Member>,
@@ -113,21 +115,21 @@ fn collect(src: &Source<'_>, root: &json::Node, into: &mut Sections) -> Result<(
     Ok(())
 }
 
-/// What reading one task may need of, or leave for, the others.
+/// Data shared by the parsing of all tasks.
 #[derive(Default)]
 struct Context {
     global: Global,
     resources: legacy::Resources,
-    /// Barriers by name: parties, first use.
+    /// Barriers by name: number of parties, and place of the first use.
     barriers: BTreeMap<String, (u32, Pos)>,
-    /// Forks: by whom, of whom, where.
+    /// Forks: forking task, forked task, place.
     forks: Vec<(String, String, Pos)>,
-    /// Tasks of zero instances, and where that is said.
+    /// Tasks with zero instances, and the place of that number.
     zero: Vec<(String, Pos)>,
 }
 
 impl Context {
-    /// Every use of a barrier counts once for each instance of the task.
+    /// Adds the parties of one use of a barrier: one for each instance of the task.
     fn count_barrier(&mut self, name: &str, instances: u32, pos: Pos) {
         let known = self.barriers.entry(name.to_owned()).or_insert((0, pos));
         known.0 = known.0.saturating_add(instances);
@@ -145,7 +147,7 @@ impl Context {
         Ok(defs)
     }
 
-    /// What `compile::check` would say about forks, but with the place.
+    /// Makes the same checks of forks as `compile::check`, but reports them with their place.
     fn check_forks(&self, src: &Source<'_>, program: &Program) -> Result<(), WorkloadError> {
         let tasks: BTreeSet<&str> = program.threads.iter().map(|t| t.name.as_str()).collect();
         for (_, target, pos) in &self.forks {

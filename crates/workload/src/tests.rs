@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Telling file forms apart, and our own form's errors.
+//! Tests of the choice between file forms, and of the errors of scxlab's own form.
 
 use super::*;
 use crate::program::Dur;

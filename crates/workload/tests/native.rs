@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Small programs on the kernel that runs the tests: order, causality and counts; never how long something
-//! takes, except that it takes at least as long as it must.
+//! Tests that run small programs on the real kernel. They check order, causality and counts. They
+//! check no durations, except that an op takes at least its minimum.
 //!
-//! No test harness: this binary is also the process that `native::run` starts.
+//! The tests use no harness, because `native::run` starts this binary again as its own process.
 
 mod native {
     pub mod basics;
@@ -35,7 +35,8 @@ fn main() {
     let mut failed = 0;
     for &&(name, ref test) in &chosen {
         println!("native::{name} ...");
-        // On a thread: the executor must work in a process that has some.
+        // Runs the test in a new thread: the executor must work in a process that has other
+        // threads.
         if std::thread::spawn(*test).join().is_err() {
             println!("native::{name} FAILED");
             failed += 1;
@@ -49,7 +50,7 @@ fn main() {
     std::process::exit(i32::from(failed > 0));
 }
 
-/// A process that this one started and that is still there, zombies included.
+/// Returns a process that this one started and that still exists, zombies included.
 fn leftover() -> Option<String> {
     let own = std::process::id();
     let children = format!("/proc/{own}/task/{own}/children");
@@ -70,7 +71,7 @@ fn program(text: &str) -> Program {
     program::from_toml("test.toml", text).unwrap()
 }
 
-/// Longer than any host takes; it is there so that a mistake does not hang the tests.
+/// Time limit against a hang. It is longer than any host needs.
 const PATIENCE: Nanos = 300_000_000_000;
 
 /// Runs until every thread exits.
@@ -85,7 +86,7 @@ fn run_with(text: &str, config: NativeConfig) -> NativeReport {
     report
 }
 
-/// Ends the run after 300 ms, or later on a host where that was not `enough`.
+/// Runs for 300 ms, and again for four times as long until the report is `enough`.
 fn run_until(program: &Program, enough: impl Fn(&NativeReport) -> bool) -> NativeReport {
     let mut duration = 300_000_000;
     loop {
@@ -98,7 +99,7 @@ fn run_until(program: &Program, enough: impl Fn(&NativeReport) -> bool) -> Nativ
     }
 }
 
-/// As `run`, and nothing was refused and everybody came to the end.
+/// Runs like `run`, and checks that nothing was refused and that every thread reached its end.
 fn run_clean(text: &str) -> NativeReport {
     let report = run(text);
     assert_eq!(report.errors, []);
@@ -112,7 +113,7 @@ fn task<'a>(report: &'a NativeReport, name: &str) -> &'a NativeTask {
     report.tasks.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("{name} in {names:?}"))
 }
 
-/// Whether the test may do what only root may; says so when not.
+/// Whether the test may use root's rights. Prints a message if not.
 fn is_root(what: &str) -> bool {
     // SAFETY: no arguments.
     let root = unsafe { libc::geteuid() } == 0;
@@ -122,13 +123,13 @@ fn is_root(what: &str) -> bool {
     root
 }
 
-/// The clock of the tests' patience.
+/// Clock for the tests' own time limits.
 #[allow(clippy::disallowed_types, reason = "these tests run on a real kernel, in real time")]
 fn now() -> std::time::Instant {
     std::time::Instant::now()
 }
 
-/// Processes of runs that this process started: their parent's parent is this one.
+/// Returns the workload processes of this process's runs: the parent's parent is this process.
 fn workers() -> Vec<i32> {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = all.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
@@ -136,7 +137,7 @@ fn workers() -> Vec<i32> {
     pids.filter(|pid| parent_of(parent_of(*pid)) == own).collect()
 }
 
-/// 0 if the process is gone.
+/// Returns the parent's pid, or 0 if the process is gone.
 fn parent_of(pid: i32) -> i32 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after = stat.rsplit(')').next().unwrap_or_default().to_owned();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Cost tables as files: a complete base table, and a machine's overrides of single constants.
 //!
-//! Owns: the file form, its checks (units, bounds, every constant present exactly once, a source each).
-//! Does not: name constants; the declaration in `cost.rs` is the only list.
+//! Owns: the file form and its checks (units, bounds, every constant present exactly once, each
+//! with a source).
+//! Does not: name constants. The declaration in `cost.rs` is the only list.
 //!
 //! ```toml
 //! [sched.context_switch]
@@ -22,68 +23,67 @@ use crate::id::Nanos;
 use crate::machine::MachineError;
 use crate::reader::{Document, Item, Table};
 
-/// The base tables that a machine file may name: name and text.
+/// Base tables that a machine file may name: pairs of name and text.
 pub const BASES: &[(&str, &str)] =
     &[("modern-x86", include_str!("../../../../machines/costs/modern-x86.toml"))];
 
-/// No single cost is longer than this, so that sums of them cannot overflow.
+/// Upper bound of a single cost in ns, so that sums of costs cannot overflow.
 const NS_MAX: u64 = 1_000_000_000;
 const RATIO_MAX: u64 = 1_000_000;
-/// What the kernel's cpuidle allows (CPUIDLE_STATE_MAX).
+/// The kernel's limit of idle states (CPUIDLE_STATE_MAX).
 const IDLE_STATES_MAX: usize = 10;
 
-/// A constant with what a reader wants to know of it.
+/// A constant with its unit and source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Constant {
     /// `group.key`.
     pub name: String,
-    /// Its value.
     pub value: Value,
-    /// Its unit.
     pub unit: &'static str,
-    /// Where the value comes from; starts with "estimate:" if it is our judgement.
+    /// Source of the value; starts with "estimate:" if it is the authors' judgement.
     pub source: String,
-    /// What else to know, possibly empty.
+    /// Further remark, possibly empty.
     pub note: String,
 }
 
 /// One idle state of the CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IdleState {
-    /// Its name, as cpuidle gives it.
+    /// Name, as in cpuidle.
     pub name: String,
-    /// Shortest stay for which entering pays.
+    /// Shortest idle time for which entering the state pays.
     pub min_residency_ns: Nanos,
-    /// From the waking event until the CPU executes again.
+    /// Time from the waking event until the CPU executes again.
     pub exit_latency_ns: Nanos,
-    /// Where the figures come from.
+    /// Source of the figures.
     pub source: String,
 }
 
-/// The constants of one file, by `group.key`, with the line they stand on.
+/// The constants of one file, by `group.key`, each with its line number.
 #[derive(Default)]
 pub(crate) struct Overrides {
     constants: BTreeMap<String, (Constant, usize)>,
     idle: Option<Vec<IdleState>>,
-    /// Multiplies every time of the base table that is not itself replaced; not the idle states.
+    /// Factor and its source for every time of the base table that is not replaced itself. Does not
+    /// apply to idle states.
     scale: Option<(Ratio, String)>,
 }
 
-/// The table that applies where nothing else is named.
+/// Returns the table that applies if a machine names no other.
 pub(crate) fn default_base() -> CostTable {
     let (name, text) = BASES[0];
-    // The embedded table is part of the program; that it loads is a test of this crate.
+    // The embedded table is part of the program; a test of this crate checks that it loads.
     CostTable::from_toml(name, text).expect("the embedded cost table is complete")
 }
 
 impl CostTable {
-    /// Reads a complete table. `file` is only a name for messages.
+    /// Parses a complete table. `file` is only a name for messages.
     pub fn from_toml(file: &str, text: &str) -> Result<CostTable, MachineError> {
         let document = Document::parse(file, text)?;
         Overrides::read(document, &[])?.complete(file)
     }
 
-    /// Reads the base table `name` with single constants replaced.
+    /// Parses the base table `name` and replaces single constants. None if there is no such table.
     pub(crate) fn from_base(
         name: &str,
         overrides: Overrides,
@@ -104,7 +104,8 @@ impl CostTable {
 }
 
 impl Overrides {
-    /// Reads the constants under `table`; `also` are keys that the caller has taken from it.
+    /// Parses the constants in `table`. `also` lists the keys that the caller has taken from it
+    /// already.
     pub fn read(mut table: Table<'_>, also: &[&str]) -> Result<Overrides, MachineError> {
         let mut read = Overrides::default();
         if let Some(states) = table.take("idle") {
@@ -138,7 +139,7 @@ impl Overrides {
         Ok(read)
     }
 
-    /// The typed table; an error if a constant is absent.
+    /// Returns the typed table; an error if a constant is missing.
     fn complete(self, file: &str) -> Result<CostTable, MachineError> {
         let error =
             |line: usize, what: String| MachineError::File { file: file.to_owned(), line, what };
@@ -166,7 +167,8 @@ impl Overrides {
     }
 }
 
-/// Applies a machine's factor to a time; ratios, frequencies and sizes are no times.
+/// Applies a machine's factor to a time. Ratios, frequencies and sizes are not times and stay
+/// unchanged.
 fn scale(constant: &mut Constant, ratio: Ratio, source: &str) {
     if ["ratio", "hz", "bytes"].contains(&constant.unit) {
         return;
@@ -185,7 +187,7 @@ fn scale(constant: &mut Constant, ratio: Ratio, source: &str) {
     constant.source = format!("{ratio} times ({}); {source}", constant.source);
 }
 
-/// Constants whose value must lie in more than their unit's range.
+/// Checks the constants whose range is narrower than their unit's.
 fn check(table: &CostTable) -> Result<(), (&'static str, &'static str, &'static str)> {
     let smt = table.smt.busy_sibling_speed;
     let remote = table.memory.remote_slowdown;
@@ -216,7 +218,7 @@ fn read_constant(item: Item<'_>, name: &str, unit: &'static str) -> Result<Const
     Ok(Constant { name: name.to_owned(), value, unit, source, note })
 }
 
-/// A source that says something.
+/// Reads a source, which must not be empty.
 fn read_source(table: &mut Table<'_>) -> Result<String, MachineError> {
     let item = table.require("source")?;
     let (document, span) = (item.document, item.span.clone());
@@ -259,7 +261,7 @@ fn take_ratio(table: &mut Table<'_>) -> Result<Ratio, MachineError> {
     }
 }
 
-/// A machine's factor on the base table: above 0, with a source.
+/// Reads a machine's factor on the base table, which must be above 0 and have a source.
 fn read_scale(item: Item<'_>) -> Result<(Ratio, String), MachineError> {
     let mut table = item.table()?;
     let ratio = take_ratio(&mut table)?;
@@ -271,7 +273,8 @@ fn read_scale(item: Item<'_>) -> Result<(Ratio, String), MachineError> {
     Ok((ratio, source))
 }
 
-/// Idle states, shallowest first: each deeper one must pay later and wake later.
+/// Reads the idle states, shallowest first. Each deeper state must have a longer residency and no
+/// shorter exit latency.
 fn read_idle_states(item: Item<'_>) -> Result<Vec<IdleState>, MachineError> {
     let (document, span) = (item.document, item.span.clone());
     let items = item.array()?;

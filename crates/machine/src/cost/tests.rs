@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Cost tables: the embedded one is complete and plausible; every wrong one is refused with key and line.
+//! Tests of cost tables: the embedded one is complete and plausible; every faulty one is refused
+//! with key and line.
 
 use super::*;
 use crate::topology::Distance;
@@ -14,7 +15,7 @@ fn every_base_table_loads() {
     }
 }
 
-/// Relations that hold on any machine; a slip of a digit would break one.
+/// Checks relations that hold on any machine. A wrong digit would break one.
 #[test]
 fn the_default_table_is_plausible() {
     let costs = CostTable::modern();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The shapes a constant can have: a number, one number per distance, a ratio.
+//! The forms of a constant: a number, one number per distance, a ratio.
 
 use std::ops::Index;
 
@@ -11,23 +11,22 @@ use crate::topology::Distance;
 /// A ratio of integers; `den` is never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Ratio {
-    /// Numerator.
     pub num: u32,
-    /// Denominator.
     pub den: u32,
 }
 
 impl Ratio {
-    /// 1.
+    /// The ratio 1.
     pub const ONE: Ratio = Ratio { num: 1, den: 1 };
 
-    /// `n` times this ratio, rounded down, at most `u64::MAX`.
+    /// Returns `n` times this ratio, rounded down, at most `u64::MAX`.
     #[inline]
     pub fn of(self, n: u64) -> u64 {
         scale(n, self.num, self.den)
     }
 
-    /// `n` divided by this ratio, rounded down, at most `u64::MAX`; `u64::MAX` if the ratio is 0.
+    /// Returns `n` divided by this ratio, rounded down, at most `u64::MAX`; `u64::MAX` if the ratio
+    /// is 0.
     #[inline]
     pub fn divide(self, n: u64) -> u64 {
         if self.num == 0 { u64::MAX } else { scale(n, self.den, self.num) }
@@ -47,7 +46,7 @@ fn scale(n: u64, num: u32, den: u32) -> u64 {
     u64::try_from(exact).unwrap_or(u64::MAX)
 }
 
-/// A constant that depends on how far apart two CPUs are; 0 for a CPU and itself.
+/// A constant that depends on the distance between two CPUs; 0 for a CPU and itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct ByDistance {
     /// Between threads of a core.
@@ -74,21 +73,19 @@ impl Index<Distance> for ByDistance {
     }
 }
 
-/// A constant as read, before it is known which field it is for.
+/// A constant as parsed, before its field is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// One number.
     Number(u64),
-    /// One per distance.
+    /// One number per distance.
     ByDistance(ByDistance),
-    /// A ratio.
     Ratio(Ratio),
 }
 
 /// A field type of the cost table.
 pub(super) trait FromValue: Sized {
-    /// How the value is written in TOML.
+    /// Form of the value in TOML, for messages.
     const FORM: &'static str;
     fn from_value(value: Value) -> Option<Self>;
 }

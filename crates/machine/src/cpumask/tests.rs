@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Bit arithmetic against sets of numbers.
+//! Tests of the bit arithmetic against sets of numbers.
 
 use std::collections::BTreeSet;
 
@@ -56,7 +56,7 @@ fn the_end_of_the_set_is_safe() {
     assert!(!test(&small, CpuId(1 << 20)));
     assert_eq!(weight(&CpuMask::all(65)), 65);
     assert_eq!(CpuMask::new(0).len(), 1);
-    // Sets of different length: what the shorter one lacks is not in it.
+    // In sets of different length, the shorter one lacks the CPUs past its end.
     assert!(!is_subset(&CpuMask::all(65), &CpuMask::all(64)));
     assert!(is_subset(&CpuMask::all(64), &CpuMask::all(65)));
     assert_eq!(iter_and(&CpuMask::all(65), &CpuMask::all(64)).count(), 64);

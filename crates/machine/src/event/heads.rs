@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Which part of the event queue has the earliest event.
+//! The heads of the event queue's parts, and the earliest of them.
 //!
-//! Owns: the key of each part's head, and the earliest of them. Does not: know events.
+//! Owns: the key of each part's head, and the earliest key. Does not: know events.
 
 use super::LANES;
 
-/// A key that is after every event's: of what is not there.
+/// Key of a missing head; greater than the key of any event.
 pub(super) const NEVER: u128 = u128::MAX;
 
-/// Lanes from the first on whose heads are compared whenever an event was taken. Of the others and the heap the earliest head
-/// is known: they are compared when one of them gave an event.
+/// Number of lanes, from the first, whose heads are compared whenever an event was taken. The heads
+/// of the other lanes and the heap are compared only when one of them gave an event; otherwise
+/// their earliest key is known (`seldom`).
 const BUSY_LANES: usize = 3;
 
 #[derive(Clone, Debug)]
 pub(super) struct Heads {
-    /// The key of the earliest event of each lane, then of the heap.
+    /// Key of the earliest event of each lane, then of the heap.
     keys: [u128; LANES + 1],
-    /// The earliest of those behind the busy lanes'.
+    /// The earliest key of the parts behind the busy lanes.
     seldom: u128,
-    /// The earliest of all.
+    /// The earliest key of all parts.
     pub first: u128,
 }
 
@@ -29,7 +30,8 @@ impl Default for Heads {
 }
 
 impl Heads {
-    /// The head of `part`, which was the first of all, was taken. Without branches: which part is next is random.
+    /// Updates the keys after the head of `part`, the earliest of all, was taken. Free of branches,
+    /// because it is random which part is next.
     #[inline]
     pub fn taken(&mut self, part: usize, next: u128) {
         self.keys[part] = next;
@@ -40,7 +42,7 @@ impl Heads {
         self.first = busy.iter().fold(self.seldom, |a, &b| a.min(b));
     }
 
-    /// `part` has an earlier head than before, or the same.
+    /// Updates the keys after `part` got an earlier head, or kept its head.
     #[inline]
     pub fn earlier(&mut self, part: usize, head: u128) {
         self.keys[part] = head;

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A lane of the event queue: a ring of events in order of time, taken from its front.
 //!
-//! Owns: the places, and room for more. Does not: give numbers; know the heap or other lanes.
+//! Owns: the places and their growth. Does not: assign sequence numbers; know the heap or other
+//! lanes.
 
 use super::Due;
 use crate::id::Nanos;
 
-/// Places to begin with; a power of two, as they are doubled.
+/// Initial number of places; a power of two, like every later number, because the ring grows by
+/// doubling.
 const PLACES: usize = 16;
 
-/// How many places from its end an event may be sorted in.
+/// Maximum number of places from the end within which an event is sorted in.
 const SLACK: usize = 16;
 
 #[derive(Clone, Debug)]
 pub(super) struct Ring<T> {
-    /// A power of two of them; those without an event hold anything.
+    /// The places; their number is a power of two. Places without an event hold arbitrary values.
     places: Box<[Due<T>]>,
-    /// Events taken and events pushed since the beginning: modulo the number of places, where the first event is and where
-    /// the next one goes.
+    /// Numbers of events taken and pushed since the beginning. Modulo the number of places they are
+    /// the index of the first event and of the next free place.
     head: usize,
     tail: usize,
-    /// No event here is later.
+    /// Upper bound of the events' times.
     latest: Nanos,
 }
 
@@ -36,7 +38,7 @@ impl<T: Copy + Default> Ring<T> {
         self.tail - self.head
     }
 
-    /// The event `places` behind the front.
+    /// Returns the event `places` behind the front.
     #[inline]
     pub fn get(&self, places: usize) -> Option<&Due<T>> {
         (places < self.len()).then(|| self.at(self.head + places))
@@ -51,7 +53,8 @@ impl<T: Copy + Default> Ring<T> {
         (self.head..self.tail).map(|i| self.at(i))
     }
 
-    /// Takes the front of a ring that is not empty; then what is the front. It stays in its place until that is needed.
+    /// Removes the front of a ring that is not empty, and returns it with the new front. It stays
+    /// in its place until the place is reused.
     #[inline]
     pub fn pop_front(&mut self) -> (&Due<T>, Option<&Due<T>>) {
         debug_assert!(self.head < self.tail, "an empty lane gave an event");
@@ -59,7 +62,7 @@ impl<T: Copy + Default> Ring<T> {
         (self.at(self.head - 1), self.front())
     }
 
-    /// Puts an event at the end. False if it is out of order there, see `sort_last`.
+    /// Puts an event at the end. Returns false if it is out of order there; see `sort_last`.
     #[inline(always)]
     pub fn push(&mut self, event: Due<T>) -> bool {
         if self.len() == self.places.len() {
@@ -75,8 +78,9 @@ impl<T: Copy + Default> Ring<T> {
         true
     }
 
-    /// Moves the last event to its place: it has the highest number, so among equal times it is the last. Whether that is the
-    /// front; or the event, which is no longer here, if its place is too far away.
+    /// Moves the last event to its place. It has the highest number, so among equal times it is the
+    /// last. Returns whether it became the front; or the event itself, removed from the ring, if
+    /// its place is too far from the end.
     pub fn sort_last(&mut self) -> Result<bool, Due<T>> {
         let mut to = self.tail - 1;
         let event = *self.at(to);

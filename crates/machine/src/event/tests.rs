@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The queue against a sorted list, on arbitrary sequences of pushes and pops.
+//! Tests of the queue against a sorted list, on arbitrary sequences of pushes and pops.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,16 @@ use super::*;
 enum Step {
     Push(Nanos),
     PushIn(usize, Nanos),
-    /// So long after the last event that was taken.
+    /// Pushes an event this long after the last popped one.
     PushAfter(usize, Nanos),
     Pop,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // Few distinct times, so that ties are common; now and then an extreme one.
+    // Few distinct times make ties common; an extreme time is rare.
     let time =
         || prop_oneof![8 => 0u64..8, 4 => 0u64..1000, 1 => any::<u64>(), 1 => Just(u64::MAX)];
-    // One lane gets the most, so that it grows and wraps around.
+    // One lane gets the most events, so that it grows and wraps around.
     let lane = || prop_oneof![2 => Just(1), 1 => 0..LANES];
     let step = prop_oneof![
         2 => time().prop_map(Step::Push),
@@ -75,7 +75,8 @@ proptest! {
     }
 }
 
-/// A lane that grows while its front is not its first place, and events too early for it, which go to the heap.
+/// Covers a lane that grows while its front is not its first place, and events that are too early
+/// for it and go to the heap.
 #[test]
 fn a_lane_grows_wherever_it_begins() {
     for taken in 0..40 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Machine files: TOML that gives a topology, and which costs differ from a base table.
+//! Machine files: TOML that describes a topology, and the costs that differ from a base table.
 //!
 //! Owns: the form below. Does not: check the topology (see `topology/layout.rs`) or name constants.
 //!
@@ -44,7 +44,7 @@ const PARTS: &[&str] = &["cores", "llcs", "nodes", "distances", "capacities"];
 const REGULAR: &[&str] =
     &["spec", "l1d_kib", "l2_kib", "llc_kib", "node_memory_mib", "distances", "capacities"];
 
-/// Reads a whole machine file.
+/// Parses a whole machine file.
 pub(super) fn read(file: &str, text: &str) -> Result<Machine, MachineError> {
     let mut root = Document::parse(file, text)?;
     let name = root.require("name")?.string()?;
@@ -81,7 +81,7 @@ fn read_topology(mut table: Table<'_>) -> Result<Layout, MachineError> {
     Ok(layout)
 }
 
-/// A spec string with sizes.
+/// Reads a spec string with sizes.
 fn read_regular(spec: Item<'_>, table: &mut Table<'_>) -> Result<Layout, MachineError> {
     let (document, span) = (spec.document, spec.span.clone());
     let here = |why: String| document.error(&span, why);
@@ -97,7 +97,7 @@ fn read_regular(spec: Item<'_>, table: &mut Table<'_>) -> Result<Layout, Machine
     Ok(layout)
 }
 
-/// One number for every node, or a list with one per node.
+/// Reads the nodes' memory: one number for every node, or a list with one per node.
 fn read_memory(item: Item<'_>, layout: &mut Layout) -> Result<(), MachineError> {
     if let Ok(same) = item.integer(MIB_MAX) {
         layout.nodes.iter_mut().for_each(|node| node.memory_bytes = same << 20);
@@ -113,7 +113,7 @@ fn read_memory(item: Item<'_>, layout: &mut Layout) -> Result<(), MachineError> 
     Ok(())
 }
 
-/// The lists of an irregular machine.
+/// Reads the lists of an irregular machine.
 fn read_parts(table: &mut Table<'_>) -> Result<Layout, MachineError> {
     let mut layout = Layout::default();
     let defaults = Sizes::default();
@@ -148,7 +148,7 @@ fn read_parts(table: &mut Table<'_>) -> Result<Layout, MachineError> {
     Ok(layout)
 }
 
-/// One row per node; that rows are complete is checked with the topology.
+/// Reads one row of distances per node. The topology's checks find incomplete rows.
 fn read_distances(item: Item<'_>, layout: &mut Layout) -> Result<(), MachineError> {
     let (document, span) = (item.document, item.span.clone());
     let rows = item.array()?;
@@ -175,7 +175,7 @@ fn read_costs(item: Item<'_>) -> Result<CostTable, MachineError> {
     })
 }
 
-/// Replaces `bytes` by the value of `key`, if it is there.
+/// Replaces `bytes` by the value of `key`, if the key is present.
 fn kib(table: &mut Table<'_>, key: &str, bytes: &mut u64) -> Result<(), MachineError> {
     if let Some(item) = table.take(key) {
         *bytes = item.integer(KIB_MAX)? << 10;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The machines that ship with the program: files under `machines/`, embedded.
 //!
-//! Owns: nothing but the list. That each loads, and bears its file's name, is a test.
+//! Owns: only the list. A test checks that each file loads and bears its machine's name.
 
 macro_rules! embed {
     ($($name:literal),* $(,)?) => {
@@ -9,7 +9,7 @@ macro_rules! embed {
     };
 }
 
-/// Every preset: its name and its file's text, in the order in which they are listed.
+/// Returns all presets, as name and file text, in the order in which they are listed.
 pub fn presets() -> &'static [(&'static str, &'static str)] {
     embed![
         "small",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Machines: the presets, machine files, and a sysfs tree made up in memory.
+//! Tests of machines: the presets, machine files, and a sysfs tree made up in memory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -45,7 +45,7 @@ fn the_papers_machines() {
     let p3 = Machine::resolve("p3-8way").unwrap();
     assert_eq!(p3.topology.distance(CpuId(0), CpuId(7)), Distance::Llc);
     assert_eq!(p3.costs.tick_period_ns(), 10_000_000);
-    // Scaled where the file names no figure of its own, and only there.
+    // Costs without a figure of their own in the file are scaled; others are not.
     assert_eq!(p3.costs.bpf.insn_ps, 6 * CostTable::modern().bpf.insn_ps);
     assert_eq!(p3.costs.bpf.call_bytes, CostTable::modern().bpf.call_bytes, "no time");
     assert_eq!(p3.costs.sched.context_switch_ns, 1200);
@@ -153,7 +153,7 @@ fn bad_files_are_refused_with_the_line() {
     }
 }
 
-/// A sysfs tree as path and text.
+/// A sysfs tree as a map from path to text.
 struct Tree(BTreeMap<String, String>);
 
 impl SysfsReader for Tree {
@@ -162,7 +162,8 @@ impl SysfsReader for Tree {
     }
 }
 
-/// Two nodes of one core with two threads in firmware numbering, each core with L1, L2 and an L3.
+/// Returns a tree of two nodes, each with one core of two threads in firmware numbering, and with
+/// L1, L2 and L3.
 fn tree() -> Tree {
     let mut files = BTreeMap::new();
     let mut put = |path: String, text: &str| files.insert(path, format!("{text}\n"));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! From lists of CPUs to a topology: the one place that decides which machines can exist.
+//! The construction of a topology from lists of CPUs, the only place that decides which machines
+//! can exist.
 //!
-//! Owns: `Layout`, what every source of a topology fills in, and the refusals.
-//! Does not: parse; a source reports its own syntax errors before it gets here.
+//! Owns: `Layout`, which every source of a topology fills in, and the refusals.
+//! Does not: parse. A source reports its own syntax errors earlier.
 
 use std::collections::BTreeSet;
 
@@ -14,106 +15,103 @@ use super::{
 use crate::cpumask::{self, CpuMask};
 use crate::id::{CoreId, CpuId, LlcId, NodeId};
 
-/// Memory of one node at most: 2^52 bytes, the physical address space of today's CPUs.
+/// Maximum memory of one node: 2^52 bytes, the physical address space of today's CPUs.
 const MEMORY_BYTES_MAX: u64 = 1 << 52;
-/// The largest SLIT distance: the table's entries are bytes, and 255 says "unreachable".
+/// The largest SLIT distance: the table's entries are bytes, and 255 means "unreachable".
 const DISTANCE_MAX: u32 = 254;
-/// Groups of scheduling domains at most: each node sees every other at each distance. Four distances among the 1024 nodes that the
-/// kernel can be built for, or 64 among 256.
+/// Maximum number of groups of scheduling domains. Each node sees every other node at each
+/// distance, so there are nodes x nodes x distances groups. The limit allows four distances among
+/// 1024 nodes, the kernel's maximum, or 64 among 256.
 const NUMA_GROUPS_MAX: usize = 1 << 22;
 
 /// A machine as its source describes it, not yet checked. CPU numbers are the kernel's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// Cores, in any order; together they say which CPUs exist.
+    /// Cores, in any order. Together they define which CPUs exist.
     pub cores: Vec<CoreLayout>,
     /// Last-level caches, in any order.
     pub llcs: Vec<LlcLayout>,
-    /// Nodes, by id.
+    /// Nodes, indexed by id.
     pub nodes: Vec<NodeLayout>,
-    /// Capacity by CPU number; CPUs past its end have 1024.
+    /// Capacities, indexed by CPU number. CPUs past the end have 1024.
     pub capacities: Vec<u32>,
 }
 
-/// One core's threads and private caches.
+/// Threads and private caches of one core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoreLayout {
-    /// CPU numbers of its threads.
+    /// CPU numbers of the threads.
     pub cpus: Vec<u32>,
-    /// First-level data cache.
+    /// Size of the first-level data cache.
     pub l1d_bytes: u64,
-    /// Second-level cache.
+    /// Size of the second-level cache.
     pub l2_bytes: u64,
 }
 
 /// One last-level cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LlcLayout {
-    /// CPU numbers below it.
+    /// CPU numbers below the cache.
     pub cpus: Vec<u32>,
-    /// Its size.
     pub size_bytes: u64,
 }
 
 /// One node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeLayout {
-    /// Its CPU numbers; none if it is memory only.
+    /// CPU numbers; empty if the node is memory only.
     pub cpus: Vec<u32>,
-    /// Its memory.
     pub memory_bytes: u64,
-    /// Distances to all nodes by id; empty on every node: 10 local and 20 remote.
+    /// Distances to all nodes, indexed by id. If empty on every node: 10 local and 20 remote.
     pub distances: Vec<u32>,
 }
 
-/// Why there can be no such machine. The input is at fault.
+/// The reason why there can be no such machine. The input is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TopologyError {
-    /// Nothing to run on.
+    /// There is no CPU.
     #[error("a machine needs at least one CPU")]
     NoCpus,
-    /// More than the kernel could be built for.
+    /// More CPUs than the kernel can be built for.
     #[error("{nr} CPUs; at most {CPUS_MAX} are possible")]
     TooManyCpus {
-        /// How many were asked for.
+        /// Number of CPUs given.
         nr: u64,
     },
-    /// More than the kernel could be built for.
+    /// More nodes than the kernel can be built for.
     #[error("{nr} nodes; at most {NODES_MAX} are possible")]
     TooManyNodes {
-        /// How many were asked for.
+        /// Number of nodes given.
         nr: u64,
     },
-    /// CPU numbers are not 0..n.
+    /// The CPU numbers are not 0..n.
     #[error(
         "CPU {cpu} is missing though CPU {last} exists: CPU numbers must have no holes (a CPU that is offline cannot be described)"
     )]
     Hole {
-        /// The number nobody has.
+        /// The missing number.
         cpu: u32,
         /// The highest number.
         last: u32,
     },
-    /// A core, cache or node with no CPU in it.
+    /// A core or a cache has no CPU.
     #[error("{what} {index} has no CPU")]
     Empty {
         /// "core" or "LLC".
         what: &'static str,
-        /// Its position in the description.
+        /// Position in the description.
         index: usize,
     },
-    /// Membership must be a partition.
+    /// A CPU is in two groups of one kind.
     #[error("CPU {cpu} is in two {what}s")]
     Overlap {
-        /// The CPU.
         cpu: u32,
         /// "core", "LLC" or "node".
         what: &'static str,
     },
-    /// Membership must be a partition.
+    /// A CPU is in no group of one kind.
     #[error("CPU {cpu} is in no {what}")]
     Homeless {
-        /// The CPU.
         cpu: u32,
         /// "core", "LLC" or "node".
         what: &'static str,
@@ -123,76 +121,72 @@ pub enum TopologyError {
     UnknownCpu {
         /// "LLC" or "node".
         what: &'static str,
-        /// Its position in the description.
+        /// Position in the description.
         index: usize,
-        /// The CPU.
         cpu: u32,
     },
-    /// A smaller thing crosses the border of a larger one.
+    /// A smaller group crosses the border of a larger one.
     #[error("the {inner} of CPU {cpu} is split across {outer}s")]
     Split {
-        /// One of its CPUs, in another `outer` than the first of them.
+        /// A CPU of the inner group, in another `outer` than the group's first CPU.
         cpu: u32,
         /// "core" or "LLC".
         inner: &'static str,
         /// "LLC" or "node".
         outer: &'static str,
     },
-    /// Capacities are scaled so that the fastest CPU has 1024.
+    /// A capacity is out of range. Capacities are scaled so that the fastest CPU has 1024.
     #[error("CPU {cpu} has capacity {capacity}; it must be in 1..=1024")]
     Capacity {
-        /// The CPU.
         cpu: u32,
-        /// What was given.
+        /// The given capacity.
         capacity: u32,
     },
-    /// Capacities are relative to the fastest CPU.
+    /// No CPU has full capacity. Capacities are relative to the fastest CPU.
     #[error("no CPU has capacity 1024, but capacities are relative to the fastest one")]
     NoFullCapacity,
     /// More capacities than CPUs.
     #[error("{given} capacities for {cpus} CPUs")]
     CapacityCount {
-        /// Entries given.
+        /// Number of entries given.
         given: usize,
-        /// CPUs there are.
+        /// Number of CPUs.
         cpus: usize,
     },
     /// A row of the distance matrix is missing or has the wrong length.
     #[error("node {node} has {given} distances, but there are {nodes} nodes")]
     DistanceCount {
-        /// The node.
         node: usize,
-        /// Entries in its row.
+        /// Number of entries in the row.
         given: usize,
-        /// How many there should be.
+        /// Number of nodes.
         nodes: usize,
     },
     /// The diagonal is not 10.
     #[error("node {node} is at distance {distance} from itself; local distance is 10")]
     LocalDistance {
-        /// The node.
         node: usize,
-        /// What was given.
+        /// The given distance.
         distance: u32,
     },
-    /// Remote memory cannot be as near as local memory, or unreachable.
+    /// A remote distance is as short as the local one, or means "unreachable".
     #[error("nodes {from} and {to} are at distance {distance}; remote distances are in 11..=254")]
     RemoteDistance {
-        /// Row.
+        /// Row of the matrix.
         from: usize,
-        /// Column.
+        /// Column of the matrix.
         to: usize,
-        /// What was given.
+        /// The given distance.
         distance: u32,
     },
-    /// The matrix must be symmetric.
+    /// The matrix is not symmetric.
     #[error("node {from} is at distance {there} from node {to}, but {back} the other way round")]
     Asymmetric {
-        /// Row.
+        /// Row of the matrix.
         from: usize,
-        /// Column.
+        /// Column of the matrix.
         to: usize,
-        /// Its entry.
+        /// The entry.
         there: u32,
         /// The mirrored entry.
         back: u32,
@@ -202,33 +196,34 @@ pub enum TopologyError {
         "{nodes} nodes at {distances} different distances; for so many nodes at most {most} are possible (nodes x nodes x distances: at most {NUMA_GROUPS_MAX})"
     )]
     TooManyDistances {
-        /// Nodes there are.
+        /// Number of nodes.
         nodes: usize,
-        /// Different distances between two of them.
+        /// Number of different distances between two nodes.
         distances: usize,
-        /// How many there may be.
+        /// Maximum number of different distances.
         most: usize,
     },
-    /// A size no machine has.
+    /// A size that no machine has.
     #[error("{what} {index} has {bytes} bytes; at most 2^52 are possible")]
     TooLarge {
         /// "node", "LLC" or "core".
         what: &'static str,
-        /// Its position in the description.
+        /// Position in the description.
         index: usize,
-        /// What was given.
+        /// The given size.
         bytes: u64,
     },
 }
 
 impl Topology {
-    /// Builds the tables, or says why no machine can look like this.
+    /// Builds the tables, or returns the reason why no machine can have this layout.
     pub fn build(mut layout: Layout) -> Result<Topology, TopologyError> {
         let nr_cpus = check_cpu_numbers(&layout)?;
         check_sizes(&layout)?;
         check_capacities(&layout, nr_cpus)?;
         check_distances(&mut layout.nodes)?;
-        // Ids follow the lowest CPU, so that two descriptions of one machine give the same topology.
+        // Ids follow the lowest CPU, so that two descriptions of one machine give the same
+        // topology.
         layout.cores.sort_by_key(|core| core.cpus.iter().min().copied());
         layout.llcs.sort_by_key(|llc| llc.cpus.iter().min().copied());
         let core_of = partition("core", nr_cpus, layout.cores.iter().map(|c| &c.cpus[..]))?;
@@ -240,7 +235,7 @@ impl Topology {
     }
 }
 
-/// The CPUs are those of the cores; their numbers must be `0..n`. Returns n.
+/// Checks that the CPU numbers of the cores are `0..n`. Returns n.
 fn check_cpu_numbers(layout: &Layout) -> Result<usize, TopologyError> {
     let total: usize = layout.cores.iter().map(|core| core.cpus.len()).sum();
     if total > CPUS_MAX {
@@ -283,12 +278,12 @@ fn check_capacities(layout: &Layout, nr_cpus: usize) -> Result<(), TopologyError
     Ok(())
 }
 
-/// Fills in the default matrix where none is given, else checks the given one.
+/// Fills in the default matrix if none is given, else checks the given one.
 fn check_distances(nodes: &mut [NodeLayout]) -> Result<(), TopologyError> {
     let nr = nodes.len();
     if nodes.iter().all(|node| node.distances.is_empty()) {
         for (i, node) in nodes.iter_mut().enumerate() {
-            // 20 is what the kernel assumes between nodes without a SLIT (REMOTE_DISTANCE).
+            // 20 is the kernel's assumption for nodes without a SLIT (REMOTE_DISTANCE).
             node.distances = (0..nr).map(|j| if i == j { LOCAL_DISTANCE } else { 20 }).collect();
         }
         return Ok(());
@@ -330,7 +325,7 @@ fn check_distance(nodes: &[NodeLayout], from: usize, to: usize) -> Result<(), To
     Ok(())
 }
 
-/// For each CPU the index of the one group that has it.
+/// Returns, for each CPU, the index of the only group that contains it.
 fn partition<'a>(
     what: &'static str,
     nr_cpus: usize,
@@ -360,7 +355,7 @@ fn partition<'a>(
         .collect()
 }
 
-/// Every inner group must lie in one outer group.
+/// Checks that every inner group lies in one outer group.
 fn check_nested(
     inner_of: &[u32],
     outer_of: &[u32],
@@ -376,7 +371,7 @@ fn check_nested(
     Ok(())
 }
 
-/// Puts the checked parts together; nothing can fail any more.
+/// Assembles the checked parts. Cannot fail.
 fn assemble(layout: Layout, core_of: &[u32], llc_of: &[u32], node_of: &[u32]) -> Topology {
     let nr = core_of.len();
     let mask = |cpus: &[u32]| CpuMask::of(nr, cpus.iter().map(|&cpu| CpuId(cpu)));
@@ -421,7 +416,7 @@ fn assemble(layout: Layout, core_of: &[u32], llc_of: &[u32], node_of: &[u32]) ->
     }
 }
 
-/// How many threads of the core have a lower number.
+/// Returns the number of threads of the core with a lower CPU number.
 fn smt_index(core: &CpuMask, cpu: u32) -> u32 {
     cpumask::iter(core).take_while(|sibling| sibling.0 < cpu).count() as u32
 }

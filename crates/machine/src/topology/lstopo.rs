@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Topologies from hwloc's XML: `lstopo --of xml`, format 2 and 1.
+//! Topologies from hwloc's XML: `lstopo --of xml`, formats 2 and 1.
 //!
-//! Owns: which of hwloc's objects say what. Does not: accept a DTD of the file's own, follow entities.
-//! Models: hwloc's documented object tree. PUs (hardware threads) are leaves; what a PU belongs to is
-//! found among its ancestors. In format 2 a NUMA node is a memory child beside the objects that are
-//! local to it; in format 1 it is an ancestor.
+//! Owns: the meaning of hwloc's objects. Does not: accept a DTD of the file's own, follow entities.
+//! Models: hwloc's documented object tree. PUs (hardware threads) are leaves. A PU's core, caches
+//! and node are among its ancestors. In format 2 a NUMA node is a memory child beside the objects
+//! that are local to it; in format 1 it is an ancestor.
 //!
 //! ```text
 //! Package            format 2            NUMANode           format 1
@@ -26,80 +26,81 @@ use super::{
     CPUS_MAX, CoreLayout, Layout, LlcLayout, NODES_MAX, NodeLayout, Topology, TopologyError,
 };
 
-/// lstopo wrote 9.0 MiB in format 1 for a synthetic machine with 8192 CPUs, 5.1 MiB in format 2.
+/// Maximum length in bytes. For a synthetic machine with 8192 CPUs lstopo wrote 9.0 MiB in format
+/// 1, 5.1 MiB in format 2.
 const BYTES_MAX: usize = 32 << 20;
-/// XML nodes at most, text between elements included. That machine has below 40,000, without objects for
-/// inner caches; the time for a hostile file is linear in this.
+/// Maximum number of XML nodes, including text between elements. The machine above has less than
+/// 40,000, without objects for inner caches. The time for a hostile file is linear in this number.
 const XML_NODES_MAX: u32 = 400_000;
-/// Elements inside each other at most; a deep real machine has about fifteen.
+/// Maximum nesting depth of elements; a deep real machine has about fifteen.
 const DEPTH_MAX: usize = 64;
 
-/// Why an XML file shows no machine. The input is at fault.
+/// The reason why an XML file describes no machine. The input is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LstopoError {
-    /// Not well-formed, or too much of it.
+    /// Not well-formed, or too large.
     #[error("not usable as XML: {why}")]
     Xml {
-        /// What the parser says.
+        /// The parser's message.
         why: String,
     },
     /// A document type with declarations of its own, which could define entities.
     #[error("line {line}: the document declares a DTD of its own, which no lstopo file does")]
     OwnDtd {
-        /// Where it starts.
+        /// Line at which it starts.
         line: usize,
     },
     /// The file is too long.
     #[error("{bytes} bytes; at most {BYTES_MAX} are read")]
     TooLong {
-        /// Its length.
+        /// Length of the file.
         bytes: usize,
     },
-    /// Well-formed, but of something else.
+    /// Well-formed, but not an lstopo file.
     #[error("the root element is <{root}>, not lstopo's <topology>")]
     NotTopology {
-        /// The root's name.
+        /// Name of the root element.
         root: String,
     },
-    /// An element lies absurdly deep.
+    /// Elements are nested too deeply.
     #[error("line {line}: more than {DEPTH_MAX} elements inside each other")]
     TooDeep {
-        /// Where it starts.
+        /// Line at which the element starts.
         line: usize,
     },
-    /// One element has absurdly many attributes.
+    /// One element has too many attributes.
     #[error("line {line}: an element has more than {} attributes", bounds::ATTRIBUTES_MAX)]
     TooManyAttributes {
-        /// Where it starts.
+        /// Line at which the element starts.
         line: usize,
     },
-    /// An XML namespace.
+    /// An XML namespace is declared.
     #[error("line {line}: an XML namespace is declared, which no lstopo file does")]
     Namespace {
-        /// Where the element starts.
+        /// Line at which the element starts.
         line: usize,
     },
     /// An attribute is missing or wrong.
     #[error("line {line}: <{element}> attribute {attribute}: {why}")]
     Attribute {
-        /// Where the element starts.
+        /// Line at which the element starts.
         line: u32,
-        /// The element's name.
+        /// Name of the element.
         element: String,
-        /// The attribute's name.
+        /// Name of the attribute.
         attribute: &'static str,
-        /// What is wrong.
+        /// Description of the mistake.
         why: String,
     },
     /// A distance matrix does not fit the nodes.
     #[error("line {line}: {why}")]
     Distances {
-        /// Where the matrix starts.
+        /// Line at which the matrix starts.
         line: u32,
-        /// What is wrong.
+        /// Description of the mistake.
         why: String,
     },
-    /// The objects make no machine.
+    /// The objects describe an impossible machine.
     #[error(transparent)]
     Impossible(#[from] TopologyError),
 }
@@ -131,7 +132,8 @@ pub fn parse(xml: &str) -> Result<Topology, LstopoError> {
     Ok(Topology::build(layout)?)
 }
 
-/// Replaces the document type that lstopo writes by blanks, so that the parser need not allow any.
+/// Replaces the document type that lstopo writes by blanks, so that the parser need not allow any
+/// document type.
 fn blank_doctype(xml: &str) -> Result<String, LstopoError> {
     let Some(start) = xml.find("<!DOCTYPE") else {
         return Ok(xml.to_owned());
@@ -145,14 +147,14 @@ fn blank_doctype(xml: &str) -> Result<String, LstopoError> {
     Ok(format!("{}{}{}", &xml[..start], " ".repeat(end), &rest[end..]))
 }
 
-/// An XML node's number in its document.
+/// Number of an XML node in its document.
 type XmlId = u32;
 
 fn id_of(node: Node<'_, '_>) -> XmlId {
     node.id().get()
 }
 
-/// A NUMA node's number in the operating system beside what is known of it.
+/// A NUMA node with its number in the operating system.
 struct NumaNode {
     os_index: u32,
     layout: NodeLayout,
@@ -172,13 +174,13 @@ impl Unmatched {
     }
 }
 
-/// What the walk over all PUs gathers, by the XML node of each object.
+/// Objects found by the walk over all PUs, by the XML node of each object.
 #[derive(Default)]
 struct Objects {
     cores: BTreeMap<XmlId, CoreLayout>,
     llcs: BTreeMap<XmlId, LlcLayout>,
     nodes: BTreeMap<XmlId, (u32, NodeLayout)>,
-    /// For each object that was asked: the NUMA node beside or at it.
+    /// Cache of `node_local_to`: the NUMA node beside or at each object.
     local_node: BTreeMap<XmlId, Option<XmlId>>,
     nr_cpus: usize,
 }
@@ -223,7 +225,7 @@ impl Objects {
         entry.or_insert(CoreLayout { cpus: Vec::new(), l1d_bytes, l2_bytes }).cpus.push(cpu);
 
         let node = above.iter().find_map(|ancestor| self.node_local_to(*ancestor));
-        // Without a cache, CPUs of a node are taken to share one, as the kernel does.
+        // Without a cache, the CPUs of a node are assumed to share one, as in the kernel.
         let last = caches.iter().max_by_key(|cache| cache.0).map(|cache| cache.1);
         let llc = last.map(id_of).or(node).unwrap_or(id_of(root));
         let size_bytes = last.map_or(Ok(0), |node| number_or(node, "cache_size", 0))?;
@@ -235,8 +237,9 @@ impl Objects {
         Ok(())
     }
 
-    /// The NUMA node at `object` (format 1) or among its memory children (format 2). Of several, as on
-    /// machines with two kinds of memory, CPUs belong to the first; the others are memory only.
+    /// Returns the NUMA node at `object` (format 1) or among its memory children (format 2). If
+    /// there are several, as on machines with two kinds of memory, CPUs belong to the one with the
+    /// lowest number; the others are memory only.
     fn node_local_to(&mut self, object: Node<'_, '_>) -> Option<XmlId> {
         if let Some(known) = self.local_node.get(&id_of(object)) {
             return *known;
@@ -259,7 +262,7 @@ impl Objects {
             .collect();
         nodes.sort_by_key(|node| node.os_index);
         if nodes.is_empty() {
-            // Files of machines without NUMA in format 1 name no node at all.
+            // Format 1 names no node at all for machines without NUMA.
             let cpus = self.cores.values().flat_map(|core| core.cpus.iter().copied()).collect();
             nodes.push(NumaNode {
                 os_index: 0,
@@ -271,12 +274,12 @@ impl Objects {
     }
 }
 
-/// The NUMA node that `child` is, or that lies under it if it is a memory-side cache.
+/// Returns the NUMA node that `child` is, or that lies under it if it is a memory-side cache.
 fn memory_child(child: Node<'_, '_>) -> Option<XmlId> {
     let mut at = child;
     for _ in 0..DEPTH_MAX {
         if is_object(at, "NUMANode") {
-            // In format 1 it contains PUs and is found as their ancestor.
+            // In format 1 a NUMA node contains PUs, and is found as their ancestor.
             let has_pu = at.descendants().any(|node| is_object(node, "PU"));
             return (!has_pu).then_some(id_of(at));
         }
@@ -290,7 +293,8 @@ fn memory_child(child: Node<'_, '_>) -> Option<XmlId> {
     None
 }
 
-/// The level of a data or unified cache: `L3Cache` in format 2, `Cache` with a depth in format 1.
+/// Returns the level of a data or unified cache: `L3Cache` in format 2, `Cache` with a depth in
+/// format 1.
 fn cache_level(node: Node<'_, '_>) -> Result<Option<u64>, LstopoError> {
     let kind = node.attribute("type").unwrap_or("");
     let format1 = kind == "Cache";
@@ -333,7 +337,7 @@ fn line(node: Node<'_, '_>) -> u32 {
     node.document().text_pos_at(node.range().start).row
 }
 
-/// Enough of a hostile value to recognise it.
+/// Returns enough of a hostile value to recognise it.
 fn shorten(text: &str) -> String {
     text.chars().take(40).collect()
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Spec strings: `2n4c2t` is 2 nodes, each with 1 LLC of 4 cores of 2 threads, 16 CPUs in all.
 //!
-//! Owns: the grammar, and how CPUs of a regular machine are numbered.
-//! Does not: say anything of sizes beyond defaults; machine files do.
+//! Owns: the grammar, and the CPU numbering of a regular machine.
+//! Does not: describe sizes other than the defaults; machine files do.
 //!
 //! ```text
 //! spec      = [ N "n" ] [ N "l" ] [ N "c" ] [ N "t" ] [ numbering ]     at least one count
@@ -10,14 +10,14 @@
 //!           | "f"    firmware order, as x86 servers boot: first threads of all cores, then second ones
 //! ```
 //!
-//! Each count is per unit of the level before it (LLCs per node, cores per LLC, threads per core), so
-//! the counts multiply; a missing one is 1. Letters come in this order, each at most once.
+//! Each count is per unit of the level before it (LLCs per node, cores per LLC, threads per core),
+//! so the counts multiply; a missing one is 1. The letters come in this order, each at most once.
 
 use thiserror::Error;
 
 use super::{CPUS_MAX, CoreLayout, Layout, LlcLayout, NODES_MAX, NodeLayout, TopologyError};
 
-/// How the CPUs of a regular machine are numbered.
+/// Order of the CPU numbers of a regular machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Numbering {
     /// Threads of a core have neighbouring numbers.
@@ -27,21 +27,22 @@ pub enum Numbering {
     Firmware,
 }
 
-/// Sizes that a spec string leaves open.
+/// Sizes that a spec string does not give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// First-level data cache of a core.
+    /// Size of a core's first-level data cache.
     pub l1d_bytes: u64,
-    /// Second-level cache of a core.
+    /// Size of a core's second-level cache.
     pub l2_bytes: u64,
-    /// Each last-level cache.
+    /// Size of each last-level cache.
     pub llc_bytes: u64,
-    /// Each node's memory.
+    /// Memory of each node.
     pub node_memory_bytes: u64,
 }
 
 impl Default for Sizes {
-    /// A plain server core of the 2020s: 32 KiB, 1 MiB, 32 MiB under a shared LLC, 64 GiB a node.
+    /// Returns the sizes of a plain server of the 2020s: 32 KiB L1d and 1 MiB L2 per core, 32 MiB
+    /// per LLC, 64 GiB per node.
     fn default() -> Self {
         Sizes {
             l1d_bytes: 32 << 10,
@@ -52,46 +53,44 @@ impl Default for Sizes {
     }
 }
 
-/// A regular machine: the same everywhere on each level.
+/// A regular machine: all units of a level are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Nodes of the machine.
+    /// Number of nodes.
     pub nodes: u32,
-    /// Last-level caches of a node.
+    /// Number of last-level caches per node.
     pub llcs: u32,
-    /// Cores under a last-level cache.
+    /// Number of cores per last-level cache.
     pub cores: u32,
-    /// Threads of a core.
+    /// Number of threads per core.
     pub threads: u32,
-    /// How CPUs are numbered.
+    /// Order of the CPU numbers.
     pub numbering: Numbering,
 }
 
-/// What is wrong with a spec string. The input is at fault.
+/// A mistake in a spec string. The input is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SpecError {
-    /// Not of the form.
+    /// The string does not have the form of a spec.
     #[error(
         "\"{spec}\" is no machine spec: {why} (the form is 2n1l4c2t: nodes, LLCs a node, cores an LLC, threads a core)"
     )]
     Syntax {
-        /// The whole string.
         spec: String,
-        /// What is wrong, and where.
+        /// Description of the mistake.
         why: String,
     },
-    /// The counts make no machine.
+    /// The counts describe an impossible machine.
     #[error("machine spec \"{spec}\": {why}")]
     Impossible {
-        /// The whole string.
         spec: String,
-        /// Which limit is broken.
+        /// The limit that is exceeded.
         why: TopologyError,
     },
 }
 
 impl Spec {
-    /// Reads a spec string.
+    /// Parses a spec string.
     ///
     /// ```
     /// use scxlab_machine::topology::spec::Spec;
@@ -110,15 +109,16 @@ impl Spec {
         }
     }
 
-    /// How many CPUs the counts multiply to.
+    /// Returns the number of CPUs, the product of the counts.
     pub fn nr_cpus(&self) -> u64 {
-        // Four factors of 32 bits can pass 64 bits; saturated it is too many all the same.
+        // Four factors of 32 bits can exceed 64 bits. The saturated product is too large all the
+        // same.
         [self.llcs, self.cores, self.threads]
             .iter()
             .fold(u64::from(self.nodes), |product, &n| product.saturating_mul(u64::from(n)))
     }
 
-    /// The machine's lists of CPUs, every unit with the same sizes.
+    /// Returns the machine's lists of CPUs, with the same sizes for every unit.
     pub fn layout(&self, sizes: Sizes) -> Result<Layout, TopologyError> {
         self.check()?;
         let (nodes, llcs, cores, threads) = (self.nodes, self.llcs, self.cores, self.threads);
@@ -149,7 +149,7 @@ impl Spec {
         })
     }
 
-    /// CPU numbers of the `core`th core of the machine.
+    /// Returns the CPU numbers of the machine's core number `core`.
     fn cpus_of_core(&self, core: u32) -> impl Iterator<Item = u32> + use<> {
         let Spec { threads, numbering, .. } = *self;
         let nr_cores = self.nodes * self.llcs * self.cores;
@@ -181,13 +181,13 @@ impl std::fmt::Display for Spec {
     }
 }
 
-/// Whether `text` looks like an attempt at a spec string, and not like a name.
+/// Whether `text` looks like an attempt at a spec string rather than a name.
 pub fn looks_like_spec(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit())
         && text.chars().all(|c| c.is_ascii_digit() || "nlctaf".contains(c))
 }
 
-/// The four counts in order and the numbering, or what is wrong.
+/// Returns the four counts in order and the numbering, or a description of the mistake.
 fn parse_counts(text: &str) -> Result<([u32; 4], Numbering), String> {
     const UNITS: [char; 4] = ['n', 'l', 'c', 't'];
     let mut counts = [1; 4];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The running host's topology from sysfs, through a reader that the caller supplies.
 //!
-//! Owns: which files are read and what they mean. Does not: open a file.
+//! Owns: the choice of files and their meaning. Does not: open a file.
 //! Models: the kernel's view, `Documentation/admin-guide/cputopology.rst` and
-//! `Documentation/ABI/stable/sysfs-devices-node`. Differs: a CPU that is offline is refused, not skipped.
+//! `Documentation/ABI/stable/sysfs-devices-node`. Differs: an offline CPU is refused, not skipped.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,41 +14,40 @@ use super::{
     CPUS_MAX, CoreLayout, Layout, LlcLayout, NODES_MAX, NodeLayout, Topology, TopologyError,
 };
 
-/// Reads one file of sysfs.
+/// Reads single files of sysfs.
 pub trait SysfsReader {
-    /// The text of `path`, which is relative to the mount point: `devices/system/cpu/online`.
+    /// Returns the text of `path`, which is relative to the mount point:
+    /// `devices/system/cpu/online`.
     fn read(&self, path: &str) -> io::Result<String>;
 }
 
-/// Why sysfs does not describe a machine.
+/// The reason why sysfs does not describe a machine.
 #[derive(Debug, Error)]
 pub enum SysfsError {
-    /// A file that is always there could not be read.
+    /// A file that always exists could not be read.
     #[error("{path}: {why}")]
     Io {
-        /// The file.
         path: String,
-        /// What reading it said.
+        /// The error from reading it.
         #[source]
         why: io::Error,
     },
     /// A file does not have its documented form.
     #[error("{path}: {why}")]
     Syntax {
-        /// The file.
         path: String,
-        /// What is wrong.
+        /// Description of the mistake.
         why: String,
     },
-    /// The files describe what cannot be simulated.
+    /// The files describe a machine that cannot be simulated.
     #[error(transparent)]
     Impossible(#[from] TopologyError),
 }
 
-/// Caches are looked for under these indexes; today's machines have up to 5 (two of level 1).
+/// Number of cache indexes to try; today's machines have up to 5 (two of level 1).
 const CACHE_INDEXES: u32 = 16;
 
-/// Reads the topology.
+/// Reads the topology of the host.
 pub fn read(reader: &dyn SysfsReader) -> Result<Topology, SysfsError> {
     let sysfs = Sysfs { reader };
     let cpus = sysfs.cpu_list("devices/system/cpu/online")?;
@@ -67,7 +66,8 @@ pub fn read(reader: &dyn SysfsReader) -> Result<Topology, SysfsError> {
                 l2_bytes: size(2),
             });
         }
-        // Without any cache described (some VMs), a node is taken to share one, as the kernel does.
+        // If sysfs describes no cache (some VMs), the CPUs of a node are assumed to share one, as
+        // in the kernel.
         let llc = match caches.iter().max_by_key(|cache| cache.level) {
             Some(last) => LlcLayout { cpus: last.cpus.clone(), size_bytes: last.size_bytes },
             None => LlcLayout { cpus: node_of(&layout.nodes, cpu), size_bytes: 0 },
@@ -82,7 +82,8 @@ pub fn read(reader: &dyn SysfsReader) -> Result<Topology, SysfsError> {
     Ok(Topology::build(layout)?)
 }
 
-/// Sibling and cache lists may still name a CPU that is offline, so the hole is looked for here.
+/// Checks that all CPUs are online. Sibling and cache lists may still name an offline CPU, so a
+/// hole in the numbers must be found here.
 fn check_online(cpus: &[u32]) -> Result<(), TopologyError> {
     let last = *cpus.iter().max().ok_or(TopologyError::NoCpus)?;
     let online: BTreeSet<u32> = cpus.iter().copied().collect();
@@ -92,8 +93,8 @@ fn check_online(cpus: &[u32]) -> Result<(), TopologyError> {
     }
 }
 
-/// An LLC above several nodes (sub-NUMA clustering) counts as one per node, as the scheduler's
-/// domains see it; each part gets its share of the size.
+/// Splits an LLC above several nodes (sub-NUMA clustering) into one per node, as the scheduler's
+/// domains see it. Each part gets its share of the size.
 pub(super) fn split_llcs_by_node(layout: &mut Layout) {
     let nodes = &layout.nodes;
     let split = |llc: LlcLayout| {
@@ -105,13 +106,14 @@ pub(super) fn split_llcs_by_node(layout: &mut Layout) {
             LlcLayout { size_bytes: llc.size_bytes / whole * cpus.len() as u64, cpus }
         };
         let parts: Vec<LlcLayout> = nodes.iter().map(part).filter(|p| !p.cpus.is_empty()).collect();
-        // One part is the whole: keep its exact size, and keep what lies in no node for the check.
+        // A single part keeps its exact size. CPUs that lie in no node stay in the list, for the
+        // later check.
         if parts.len() < 2 { vec![llc] } else { parts }
     };
     layout.llcs = std::mem::take(&mut layout.llcs).into_iter().flat_map(split).collect();
 }
 
-/// Scales so that the fastest CPU has 1024, whatever unit the source uses; unknown ones (0) have 1024.
+/// Scales capacities of any unit so that the fastest CPU has 1024. Unknown ones (0) get 1024.
 pub(super) fn scale_capacities(capacities: &mut [u32]) {
     let max = capacities.iter().copied().max().unwrap_or(0).max(1);
     for capacity in capacities {
@@ -120,7 +122,8 @@ pub(super) fn scale_capacities(capacities: &mut [u32]) {
     }
 }
 
-/// Reads the kernel's list form: `0-3,8,10-11`; blanks around it are allowed, an empty text is no CPU.
+/// Parses the kernel's list form: `0-3,8,10-11`. Surrounding blanks are allowed; an empty text
+/// means no CPU.
 pub fn parse_cpu_list(text: &str) -> Result<Vec<u32>, String> {
     let text = text.trim();
     if text.is_empty() {
@@ -138,7 +141,8 @@ pub fn parse_cpu_list(text: &str) -> Result<Vec<u32>, String> {
             return Err(format!("the range {low}-{high} is empty"));
         }
         cpus.extend(low..=high);
-        // Repeated ranges could grow the list without bound.
+        // The length is checked in the loop, because repeated ranges could grow the list without
+        // bound.
         if cpus.len() > CPUS_MAX {
             return Err(format!("more than {CPUS_MAX} CPUs"));
         }
@@ -165,7 +169,7 @@ impl Sysfs<'_> {
         self.reader.read(path).map_err(|why| SysfsError::Io { path: path.to_owned(), why })
     }
 
-    /// A file that need not exist.
+    /// Reads a file that need not exist.
     fn read_optional(&self, path: &str) -> Result<Option<String>, SysfsError> {
         match self.reader.read(path) {
             Ok(text) => Ok(Some(text)),
@@ -183,13 +187,14 @@ impl Sysfs<'_> {
         self.cpu_list(&format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
     }
 
-    /// Relative capacity in the source's unit; 0 if the file is absent, as on most x86 machines.
+    /// Returns the relative capacity in the source's unit; 0 if the file is absent, as on most x86
+    /// machines.
     fn capacity(&self, cpu: u32) -> Result<u32, SysfsError> {
         let path = format!("devices/system/cpu/cpu{cpu}/cpu_capacity");
         self.read_optional(&path)?.map_or(Ok(0), |text| number(&path, &text))
     }
 
-    /// Data and unified caches of a CPU.
+    /// Returns the data and unified caches of a CPU.
     fn caches(&self, cpu: u32) -> Result<Vec<Cache>, SysfsError> {
         let mut caches = Vec::new();
         for index in 0..CACHE_INDEXES {
@@ -212,7 +217,7 @@ impl Sysfs<'_> {
         Ok(caches)
     }
 
-    /// Nodes with their distances; one node with all CPUs where the kernel has no NUMA.
+    /// Returns the nodes with their distances; one node with all CPUs if the kernel has no NUMA.
     fn nodes(&self, cpus: &[u32]) -> Result<Vec<NodeLayout>, SysfsError> {
         let online_path = "devices/system/node/online";
         let Some(online) = self.read_optional(online_path)? else {
@@ -249,7 +254,7 @@ fn number(path: &str, text: &str) -> Result<u32, SysfsError> {
     })
 }
 
-/// `48K`, `2M` or plain bytes.
+/// Parses `48K`, `2M` or plain bytes.
 fn size_bytes(path: &str, text: &str) -> Result<u64, SysfsError> {
     let text = text.trim();
     let (digits, shift) = match text.strip_suffix('K') {
@@ -259,7 +264,7 @@ fn size_bytes(path: &str, text: &str) -> Result<u64, SysfsError> {
     Ok(u64::from(number(path, digits)?) << shift)
 }
 
-/// `Node 0 MemTotal:       65961184 kB`; 0 if there is no such line.
+/// Parses `Node 0 MemTotal:       65961184 kB`; 0 if there is no such line.
 fn mem_total_bytes(meminfo: &str) -> u64 {
     let line = meminfo.lines().find(|line| line.contains("MemTotal:"));
     let kib = line.and_then(|line| line.split_whitespace().rev().nth(1)?.parse::<u64>().ok());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Topologies: queries against the lists they were built from, and refusal of every impossible machine.
+//! Tests of topologies: queries against the lists from which they were built, and the refusal of
+//! every impossible machine.
 
 use proptest::prelude::*;
 
@@ -18,7 +19,7 @@ fn specs() -> impl Strategy<Value = Spec> {
     )
 }
 
-/// What `distance` must say, from the masks alone.
+/// Computes the expected `distance` from the masks alone.
 fn distance_by_masks(topology: &Topology, a: CpuId, b: CpuId) -> Distance {
     if a == b {
         Distance::Same
@@ -76,7 +77,7 @@ proptest! {
         prop_assert_eq!(Topology::build(shuffled), Topology::build(layout));
     }
 
-    /// Whatever a layout says: a topology or a reason, never a panic, and only sound topologies.
+    /// Any layout must give a topology or an error, never a panic, and only sound topologies.
     #[test]
     fn any_layout_is_built_or_refused(
         cores in prop::collection::vec(prop::collection::vec(0u32..6, 0..3), 0..5),
@@ -144,7 +145,7 @@ fn bad_specs_are_refused_with_the_reason() {
     assert!(matches!(Spec::parse("8193c"), Err(SpecError::Impossible { .. })));
 }
 
-/// Two nodes of one core with two threads: CPUs 0,1 and 2,3.
+/// Returns two nodes, each with one core of two threads: CPUs 0,1 and 2,3.
 fn sound() -> Layout {
     Spec::parse("2n1c2t").unwrap().layout(Sizes::default()).unwrap()
 }
@@ -205,7 +206,8 @@ fn too_many_cpus_or_nodes_in_a_layout() {
     assert_eq!(Topology::build(layout), Err(TopologyError::TooManyNodes { nr: 1025 }));
 }
 
-/// As many distances as a ring has; the default for nodes that name none is one.
+/// Uses the distances of a ring of nodes. Nodes without distances have the default, a single remote
+/// distance.
 #[test]
 fn many_nodes_at_many_distances_are_refused() {
     let ring = |nr: u32, most: u32| {

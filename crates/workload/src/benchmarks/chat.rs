@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! chat: rooms in which every user's message goes to all others of the room (the Linux Scalability Effort's model of VolanoMark).
+//! chat: rooms in which every user's message goes to all others of the room (the Linux Scalability
+//! Effort's model of VolanoMark).
 //!
-//! Models: four threads a user. The client's sender writes its messages to a socket. The server's receiver reads each and posts
-//! a semaphore; the server's sender waits for that, and writes the message to every other user of the room. The client's
-//! receiver reads what comes. Client and server are one address space each. A unit is a message that a client sent or
-//! received, as the original counts them: each that is sent makes `users`.
-//! Leaves out: connecting, and what TCP adds to a socket: Nagle's algorithm, acknowledgements, the one backlog of the loopback
-//! device. A socket holds 2.4's default receive buffer. What a thread touches each time it runs (ends of its kernel
-//! stack, socket, control block, buffer) is `footprint`, an estimate.
+//! Models: four threads per user. The client's sender writes its messages to a socket. The server's
+//! receiver reads each message and posts a semaphore; the server's sender waits for the semaphore
+//! and writes the message to every other user of the room. The client's receiver reads the messages
+//! that arrive. Client and server are one address space each. A unit is a message that a client
+//! sent or received, as the original counts them: each message sent makes `users` units.
+//! Leaves out: connecting, and the additions of TCP to a socket: Nagle's algorithm,
+//! acknowledgements, the single backlog of the loopback device. A socket holds the default receive
+//! buffer of Linux 2.4. `footprint` is an estimate of the memory that a thread touches each time it
+//! runs (parts of its kernel stack, socket, control block, buffer).
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;
 use crate::program::{BarrierDef, Op, PipeDef, PipeKind, Program, ThreadTemplate};
 
-/// `tcp_rmem`'s default in Linux 2.4.
+/// Default of `tcp_rmem` in Linux 2.4, in bytes.
 const RECEIVE_BUFFER: u64 = 87_380;
 
 pub(super) const GENERATOR: Generator = Generator {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! hackbench: groups of senders and receivers; every sender writes to every receiver of its group.
 //!
-//! Models: per group `fds` senders and `fds` receivers, one socket (or pipe) into each receiver, messages of
-//! `size` bytes, `loops` rounds; all start together after a barrier; with blocking reads and full buffers.
-//! Leaves out: the parent's forks and waits (all tasks exist at the start), and the copying itself, whose
-//! cost is the machine's `pipe_rw`/`sock_rw` per call and per KiB. The measured time is the run's length.
+//! Models: per group `fds` senders and `fds` receivers, one socket (or pipe) into each receiver,
+//! messages of `size` bytes, `loops` rounds. All start together after a barrier. Reads block, and
+//! writes block on a full buffer.
+//! Leaves out: the parent's forks and waits (all tasks exist at the start), and the copying itself,
+//! whose cost is the machine's `pipe_rw`/`sock_rw` per call and per KiB. The measured time is the
+//! length of the run.
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;
@@ -39,8 +41,8 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     let busy = |op: Op| {
         if work == Dur(0) { vec![op] } else { vec![Op::Compute(work), op] }
     };
-    // Receiver r of group g owns pipe fd<g * fds + r>: its instance number. A sender reaches the first of
-    // its group by dropping the remainder of its own.
+    // Receiver r of group g owns pipe fd<g * fds + r>, which is its instance number. A sender
+    // computes the first number of its group by removing the remainder of its own (i / fds * fds).
     let to = |r: u32| format!("fd{{i/{fds}*{fds}+{r}}}");
     let writes = (0..fds).flat_map(|r| busy(Op::Write { pipe: to(r), bytes })).collect();
     let sender = vec![Op::Barrier("start".into()), Op::Loop { times: Some(loops), ops: writes }];

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! pingpong: pairs of tasks that pass one token back and forth (perf bench sched pipe).
 //!
-//! Models: synchronous wake-ups, one runnable task of a pair at any time. A unit is a round trip.
-//! Leaves out: nothing that is known; the time of a trip is the sum of wake-up and call costs.
+//! Models: synchronous wake-ups; one task of a pair is runnable at any time. A unit is a round
+//! trip.
+//! Leaves out: nothing known. The time of a trip is the sum of wake-up and call costs.
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;

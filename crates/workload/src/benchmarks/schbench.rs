@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! schbench: message threads that wake workers, which serve a request each and wait again.
+//! schbench: message threads that wake workers; each worker serves one request and waits again.
 //!
-//! Models: `message_threads` threads with `workers` workers each. A worker tells its message thread that it
-//! is free, sleeps until woken, thinks for `think` (a network's delay), and computes for `work`; the message
-//! thread wakes a free worker for every one that reports. Wake-up latency is what the benchmark measures.
-//! Leaves out: the per-CPU spin lock around the matrix work, the request-rate pacing, the memory of the
-//! matrices (give `footprint`).
+//! Models: `message_threads` threads with `workers` workers each. A worker tells its message thread
+//! that it is free, sleeps until woken, sleeps for `think` (a network's delay), and computes for
+//! `work`. The message thread wakes one free worker for each report. The benchmark measures wake-up
+//! latency.
+//! Leaves out: the per-CPU spin lock around the matrix work, the pacing by request rate, the memory
+//! of the matrices (set `footprint`).
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;

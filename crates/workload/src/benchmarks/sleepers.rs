@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! sleepers: tasks that run a little and sleep a little, for ever. The load of `benches/`.
+//! sleepers: tasks that compute for a short time and sleep for a short time, for ever. `benches/`
+//! uses it as its load.
 //!
-//! Models: periodic wake-ups at a fixed utilization. Leaves out: any dependence between tasks.
+//! Models: periodic wake-ups at a fixed utilisation. Leaves out: any dependence between tasks.
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;

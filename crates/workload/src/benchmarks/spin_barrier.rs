@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! spin_barrier: parallel jobs whose threads compute and then spin until the last of them is there.
+//! spin_barrier: parallel jobs whose threads compute and then spin until the last thread of the job
+//! arrives.
 //!
-//! Models: tightly coupled parallel programs (OpenMP with active waiting), the case for gang scheduling: a
-//! preempted thread makes its whole job burn CPU. A unit is one thread's round.
-//! Leaves out: memory traffic, and the fall back to sleeping that some run times have.
+//! Models: tightly coupled parallel programs (OpenMP with active waiting), the case for gang
+//! scheduling: a preempted thread makes the other threads of its job waste CPU time. A unit is one
+//! round of one thread.
+//! Leaves out: memory traffic, and the fallback to sleeping of some OpenMP runtimes.
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Every generator with its defaults, and what the arguments may look like.
+//! Tests of every generator with its defaults, and of the form of workload arguments.
 
 use super::*;
 use crate::exec::mock::{End, Mock};
@@ -75,7 +75,7 @@ fn chat_passes_each_message_on_to_all_others() {
 fn hackbench_groups_do_not_mix() {
     let config = ExecConfig { nr_cpus: 2, ..ExecConfig::default() };
     let mut program = program("hackbench,groups=2,fds=2,loops=1");
-    // Without the senders of the second group its receivers must starve.
+    // Without the senders of the second group, its receivers must starve.
     program.threads[1].instances = 2;
     program.barriers[0].parties = 6;
     let mut executor = Executor::new(&program, config).unwrap();
@@ -89,7 +89,7 @@ fn hackbench_groups_do_not_mix() {
 fn sleepers_keep_to_their_utilization() {
     let (mock, _) = run("sleepers,tasks=8,duration=1s", 8);
     let ran: u64 = mock.tasks.iter().map(|t| t.run_ns).sum();
-    // The 200th turn ends with the run, and is not counted.
+    // The 200th turn ends with the run and is not counted.
     assert_eq!((ran, mock.total_work()), (8 * 200_000_000, 8 * 199));
 }
 

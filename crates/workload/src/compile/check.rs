@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a program must satisfy before it is compiled.
+//! The checks that a program must pass before it is compiled.
 //!
-//! Owns: ranges, references, nesting, fork cycles, and unlocks without a lock. A dead lock is not looked
-//! for: the simulation shows it, with what everyone waits for.
+//! Owns: ranges, references, nesting, fork cycles, and unlocks without a lock.
+//! Does not: look for deadlocks. The simulation shows them, with what each thread waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::program::{CgroupDef, Op, PolicyDef, Program, ThreadTemplate, names};
 
 type Checked = Result<(), WorkloadError>;
 
-/// Everything about the program except its cgroups.
+/// Checks everything in the program except its cgroups.
 pub(super) fn program(program: &Program) -> Checked {
     let total: u64 = program.threads.iter().map(|t| u64::from(t.instances)).sum();
     let at = || Place::file(&program.name);
@@ -71,7 +71,7 @@ fn template(program: &Program, thread: &ThreadTemplate) -> Checked {
     ops(program, thread, &thread.ops, 0, false, &mut held)
 }
 
-/// The ranges of `sched_setattr(2)`.
+/// Checks the ranges of `sched_setattr(2)`.
 fn policy(policy: PolicyDef) -> Result<(), String> {
     match policy {
         PolicyDef::Fifo(prio) | PolicyDef::Rr(prio) if !(1..=99).contains(&prio) => {
@@ -132,7 +132,7 @@ fn ops(
     Ok(())
 }
 
-/// Ranges of an op's own arguments.
+/// Checks the ranges of an op's own arguments.
 fn argument(op: &Op) -> Result<(), String> {
     for name in object_names(op) {
         if name.is_empty() {
@@ -165,7 +165,7 @@ fn argument(op: &Op) -> Result<(), String> {
     }
 }
 
-/// Names of shared objects that an op uses.
+/// Returns the names of the shared objects that an op uses.
 fn object_names(op: &Op) -> Vec<&str> {
     match op {
         Op::Lock(n) | Op::Unlock(n) | Op::Signal(n) | Op::Broadcast(n) | Op::Barrier(n) => vec![n],
@@ -178,7 +178,7 @@ fn object_names(op: &Op) -> Vec<&str> {
     }
 }
 
-/// Follows locks through the text.
+/// Updates the set of held locks for one op, and refuses an unlock or a wait without the lock.
 fn locking(op: &Op, held: &mut Held, rtapp: bool) -> Result<(), String> {
     let missing = |name: &str| Err(format!("\"{name}\" is not locked here by this thread"));
     match op {
@@ -190,7 +190,7 @@ fn locking(op: &Op, held: &mut Held, rtapp: bool) -> Result<(), String> {
         }
         Op::Unlock(name) if !held.mutexes.remove(name) => return missing(name),
         Op::SpinUnlock(name) if !held.spins.remove(name) => return missing(name),
-        // It returns with the mutex locked, even if it was not before.
+        // A wait returns with the mutex locked, even if it was not locked before.
         Op::Wait { mutex, .. } if held.mutexes.insert(mutex.clone()) && !rtapp => {
             return missing(mutex);
         }
@@ -199,7 +199,8 @@ fn locking(op: &Op, held: &mut Held, rtapp: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Every fork names a template, no template forks itself in the end, and each can come to be.
+/// Checks that every fork names a template, that no template forks itself directly or indirectly,
+/// and that every template has instances or is forked.
 fn forks(program: &Program) -> Checked {
     let children = fork_graph(program)?;
     if let Some(cycle) = find_cycle(&children) {
@@ -224,7 +225,7 @@ fn forks(program: &Program) -> Checked {
     }
 }
 
-/// The templates that each template forks.
+/// Returns the templates that each template forks.
 fn fork_graph(program: &Program) -> Result<Vec<BTreeSet<usize>>, WorkloadError> {
     let known: BTreeMap<&str, usize> =
         program.threads.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
@@ -248,13 +249,14 @@ fn fork_graph(program: &Program) -> Result<Vec<BTreeSet<usize>>, WorkloadError> 
     Ok(children)
 }
 
-/// Names along a cycle of forks, the first repeated at the end.
+/// Returns the names along a cycle of forks, with the first repeated at the end.
 pub(super) fn fork_cycle(program: &Program) -> Option<Vec<String>> {
     let cycle = find_cycle(&fork_graph(program).ok()?)?;
     Some(cycle.into_iter().map(|i| program.threads[i].name.clone()).collect())
 }
 
-/// A cycle of the graph, its first node repeated at the end. Iterative: names may form long chains.
+/// Finds a cycle of the graph and returns it with its first node repeated at the end. Iterative,
+/// because forks may form long chains.
 fn find_cycle(children: &[BTreeSet<usize>]) -> Option<Vec<usize>> {
     #[derive(Clone, Copy, PartialEq)]
     enum Mark {
@@ -292,7 +294,7 @@ fn find_cycle(children: &[BTreeSet<usize>]) -> Option<Vec<usize>> {
     None
 }
 
-/// Every op, bodies of loops included.
+/// Calls `f` for every op, including those in the bodies of loops and phases.
 pub(super) fn visit<'a>(ops: &'a [Op], f: &mut impl FnMut(&'a Op)) {
     let mut todo: Vec<std::slice::Iter<'a, Op>> = vec![ops.iter()];
     while let Some(iter) = todo.last_mut() {
@@ -308,7 +310,8 @@ pub(super) fn visit<'a>(ops: &'a [Op], f: &mut impl FnMut(&'a Op)) {
     }
 }
 
-/// Every cgroup of the program, parents first; those that only an op or a path mentions get the defaults.
+/// Returns every cgroup of the program, parents first. A cgroup that only an op or a path mentions
+/// gets the defaults.
 pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError> {
     let mut paths: BTreeMap<String, CgroupDef> = BTreeMap::new();
     for def in &program.cgroups {
@@ -335,14 +338,14 @@ pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError
     }
     for path in mentioned {
         cgroup_path(program, &path)?;
-        // Parents have shorter paths, so the map's order puts them first.
+        // A parent's path is a prefix of its children's, so the map's order puts it first.
         for (slash, _) in path.match_indices('/').skip(1) {
             let parent = &path[..slash];
             paths.entry(parent.to_owned()).or_insert_with(|| CgroupDef::new(parent));
         }
         paths.entry(path.clone()).or_insert_with(|| CgroupDef::new(&path));
     }
-    // "/" is the root: it exists and has no limits to set.
+    // "/" is the root. It always exists and has no limits.
     paths.remove("/");
     if paths.len() >= MAX_CGROUPS as usize {
         let (value, max) = (paths.len() as u64, u64::from(MAX_CGROUPS) - 1);
@@ -372,7 +375,8 @@ fn cgroup_path(program: &Program, path: &str) -> Checked {
     invalid(program, format!("cgroup path \"{shown}\" {why}"))
 }
 
-/// Of the namespace that needs no privilege and that BPF programs may read.
+/// Checks an extended attribute. Only the namespace `user.` is allowed: it needs no privilege, and
+/// BPF programs may read it.
 fn xattr(program: &Program, cgroup: &str, name: &str, value: &str) -> Checked {
     let clean = name.strip_prefix("user.").is_some_and(|n| !n.is_empty())
         && name.len() <= 255

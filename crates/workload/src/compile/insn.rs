@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The flat form of a program: what the executors run.
+//! The flat form of a program, which the executors run.
 //!
-//! Owns: the instruction set. An instruction is `Copy` and small; names have become indices, nesting has
-//! become jumps. Nothing is allocated to execute one.
+//! Owns: the instruction set. An instruction is `Copy` and small: indices replace names, and jumps
+//! replace nesting. Executing one allocates nothing.
 
 use scxlab_machine::id::Nanos;
 
 use crate::program::PolicyDef;
 
-/// The kinds of shared objects, each with a name space and an index space of its own.
+/// Kinds of shared objects. Each kind has its own names and indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Mutex,
@@ -21,11 +21,11 @@ pub enum Kind {
     Timer,
 }
 
-/// How many kinds there are.
+/// Number of kinds.
 pub const NR_KINDS: usize = 8;
 
-/// A shared object of the kind that the instruction implies: an index, or a slot of the thread's binding
-/// when the object differs between instances.
+/// A reference to a shared object of the kind that the instruction implies: an index, or a slot of
+/// the thread's binding if the object differs between instances (bit 31 set).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Res(u32);
 
@@ -40,7 +40,7 @@ impl Res {
         Res(slot | BOUND)
     }
 
-    /// The object's index for a thread with this binding.
+    /// Returns the object's index for a thread with this binding.
     #[inline]
     pub fn index(self, binding: &[u32]) -> usize {
         let index = match self.0 & BOUND {
@@ -51,26 +51,26 @@ impl Res {
     }
 }
 
-/// Where a timer's state lives.
+/// Location of a timer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimerRef {
     Shared(Res),
-    /// Slot of the thread's own timers.
+    /// Index into the thread's own timers.
     Own(u16),
 }
 
-/// Past every table of cgroups.
+/// Index of the root cgroup; it lies past the end of every cgroup table.
 pub const ROOT_CGROUP: u32 = u32::MAX;
 
-/// One instruction. Its kind is a byte of its own: one look at it tells where to go. Fields lie in the order in which they
-/// are written here.
+/// One instruction. `repr(u8)` gives the kind a byte of its own, so that one load decides the
+/// branch. Fields lie in memory in the order written here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Insn {
     Compute(Nanos),
     ComputeWall(Nanos),
     Sleep(Nanos),
-    /// Sleep until this long after the thread's time zero.
+    /// Sleeps until this long after the thread's time zero, and moves time zero there.
     Delay(Nanos),
     Timer {
         absolute: bool,
@@ -122,22 +122,22 @@ pub enum Insn {
     /// Index into `Compiled::xattrs`.
     SetXattr(u32),
     Count(u64),
-    /// Sets a loop counter, or jumps past a loop of no passes.
+    /// Sets a loop counter, or jumps past a loop of 0 passes.
     LoopInit {
         slot: u16,
         end: u32,
         times: u64,
     },
-    /// One pass is over: back to `start`, or on when it was the last.
+    /// Ends a pass: jumps to `start`, or continues after the last pass.
     LoopNext {
         slot: u16,
         start: u32,
     },
-    /// The end of an endless loop.
+    /// Ends a pass of an endless loop: jumps to the loop's start.
     Jump(u32),
     PhaseBegin,
     PhaseEnd,
 }
 
-/// A policy as the `SetPolicy` instruction finds it.
+/// Policies, indexed by `Insn::SetPolicy`.
 pub type PolicyTable = Vec<PolicyDef>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the checks refuse, and the code that loops become.
+//! Tests of the checks, and of the code generated for loops.
 
 use super::*;
 use crate::program::from_toml;
@@ -54,7 +54,8 @@ fn one_absolute_use_makes_a_timer_absolute() {
     assert!(matches!(compiled.code[0], Insn::Timer { absolute: true, .. }));
 }
 
-/// What the kernel would refuse for each thread again is refused before anything runs, and not printed in full.
+/// The depth, name and number of cgroups are checked before the run, because the kernel would
+/// refuse each thread's call. The message shows a long path only in part.
 #[test]
 fn cgroups_are_bounded_in_depth_name_and_number() {
     let moves = |path: &str| error(&with_ops(&format!("{{ move_cgroup = '{path}' }}")));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the library and kernel work behind an op costs, beyond the ops that the kernel model charges.
+//! The costs of the library and kernel work behind an op, beyond the operations that the kernel
+//! model charges itself.
 //!
-//! Owns: the names. Does not: own values; they come from the machine's cost table. All are 0 by default,
-//! which makes tests exact.
+//! Owns: the names. Does not: own values, which come from the machine's cost table. All are 0 by
+//! default, which makes tests exact.
 
 use scxlab_machine::id::Nanos;
 
@@ -10,7 +11,7 @@ use crate::program::{Pattern, PipeKind, Touch, TouchKind};
 
 macro_rules! costs {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Costs in nanoseconds, charged to the calling task's CPU unless they say otherwise.
+        /// Costs in nanoseconds, charged to the calling task's CPU unless the field says otherwise.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct SyscallCosts {
             $($(#[$doc])* pub $name: Nanos,)*
@@ -20,7 +21,7 @@ macro_rules! costs {
             /// The names of all costs.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
 
-            /// Fills each cost by its name; 0 where `lookup` has none.
+            /// Fills each cost by its name; 0 if `lookup` has no value.
             pub fn from_lookup(mut lookup: impl FnMut(&'static str) -> Option<Nanos>) -> Self {
                 SyscallCosts { $($name: lookup(stringify!($name)).unwrap_or(0),)* }
             }
@@ -31,7 +32,7 @@ macro_rules! costs {
 costs! {
     /// Going to sleep on a futex. An uncontended lock or semaphore costs nothing.
     futex_wait,
-    /// Waking on a futex, once per call, however many wake.
+    /// Waking on a futex, once per call, however many threads wake.
     futex_wake,
     /// `clock_nanosleep`: setting the timer.
     timer,
@@ -67,18 +68,18 @@ costs! {
     mem_read_kib,
     /// Writing memory in sequence, per KiB. Charged as work.
     mem_write_kib,
-    /// One access that misses: random order, or a chase. Charged as work.
+    /// One access that misses the cache: random order, or a chase. Charged as work.
     mem_access,
-    /// CPU time of a turn of a loop in which no time has passed; at least 1. A guard, not a model: it
-    /// bounds the events of a program that does nothing.
+    /// CPU time of a pass of a loop in which no time has passed; at least 1. It is a guard, not a
+    /// model: it bounds the number of events of a program that does nothing.
     empty_loop,
 }
 
-/// Accesses within this distance of the last one are in the same cache line.
+/// Size of a cache line in bytes. Accesses closer than this to the last one are in the same line.
 const LINE: u64 = 64;
 
 impl SyscallCosts {
-    /// One read or write.
+    /// Returns the cost of one read or write.
     pub(super) fn pipe(&self, kind: PipeKind, bytes: u64) -> Nanos {
         match kind {
             PipeKind::Pipe => self.pipe_rw.saturating_add(per_kib(self.pipe_kib, bytes)),
@@ -86,19 +87,19 @@ impl SyscallCosts {
         }
     }
 
-    /// How long the device takes.
+    /// Returns the time that the device takes.
     pub(super) fn io_time(&self, bytes: u64) -> Nanos {
         self.io_latency.saturating_add(per_kib(self.io_kib, bytes))
     }
 
-    /// Work of touching memory: by bytes when in order, by accesses when not.
+    /// Returns the work of touching memory: by bytes if in order, else by accesses.
     pub(super) fn touch(&self, touch: &Touch) -> Nanos {
         let per_pass = touch.size.div_ceil(touch.stride.max(1));
         let count = if touch.count == 0 { per_pass } else { touch.count };
         if touch.kind == TouchKind::Chase || touch.pattern == Pattern::Random {
             return self.mem_access.saturating_mul(count);
         }
-        // A stride longer than a line still costs a line per access.
+        // A stride longer than a line still costs one line per access.
         let bytes = count.saturating_mul(touch.stride.min(LINE));
         let rate =
             if touch.kind == TouchKind::Read { self.mem_read_kib } else { self.mem_write_kib };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A kernel for tests: N equal CPUs, one queue, round robin with a 1 ms slice, everything else free.
+//! A kernel for tests: N equal CPUs, one queue, round robin with a 1 ms slice, and no other costs.
 //!
-//! Owns: a faithful reading of the contract of `Sys` (remembered wake-ups and stops of spins, charges that
-//! delay the caller). Does not: model anything. It asserts what a behaviour must not do.
+//! Owns: a faithful implementation of the contract of `Sys` (wake-ups and spin stops are
+//! remembered, charges delay the caller). Does not: model anything. It asserts that a behaviour
+//! keeps its own side of the contract.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -36,17 +37,17 @@ pub struct Task {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A running task's work or slice ends.
+    /// The work or the slice of a running task ends.
     Check(TaskId, u64),
     Alarm(TaskId, u64),
     Timer(u64),
 }
 
-/// Why a run ended.
+/// The reason why a run ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
     Finished,
-    /// Nothing can happen any more.
+    /// No event is left.
     Stuck,
     Events,
 }
@@ -86,7 +87,7 @@ impl Mock {
         }
     }
 
-    /// Runs until the behaviour finishes, nothing is left to happen, or `max` events have.
+    /// Runs until the behaviour finishes, no event is left, or `max` events have happened.
     pub fn run(&mut self, behavior: &mut dyn Behavior, max: u64) -> End {
         behavior.start(self);
         loop {
@@ -158,7 +159,7 @@ impl Mock {
         }
     }
 
-    /// Runs a task from now: the rest of its step, or as many steps as take no time.
+    /// Runs a task from now on: the rest of its step, or as many steps as take no time.
     fn advance(&mut self, behavior: &mut dyn Behavior, t: TaskId) {
         for _ in 0..100_000 {
             let task = &mut self.tasks[t.idx()];
@@ -191,7 +192,7 @@ impl Mock {
         panic!("a task takes steps for ever without time passing");
     }
 
-    /// Whether a wake-up came since the last step, which it uses up.
+    /// Returns whether a wake-up arrived since the last step, and clears it.
     fn take_wake(&mut self, t: TaskId) -> bool {
         std::mem::take(&mut self.tasks[t.idx()].wake)
     }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The instructions that `run.rs` leaves: timers, I/O, forks, system calls about scheduling, the end.
+//! The instructions that `run.rs` does not execute itself: timers, I/O, forks, scheduling system
+//! calls, the end.
 //!
-//! Owns: which call each is, and its cost. Does not: know what lies behind an object (`sync`, `pipe`, `spin`).
+//! Owns: the system call behind each instruction, and its cost. Does not: know the internals of
+//! objects (`sync`, `pipe`, `spin`).
 
 use scxlab_kernel::behavior::{Step, Sys};
 use scxlab_machine::id::{CgroupId, Nanos};
@@ -12,7 +14,8 @@ use super::{Executor, FINISH, Flow, kernel_policy};
 use crate::compile::insn::{Insn, TimerRef};
 
 impl Executor {
-    /// Any instruction but those of `step_at`. A call for each is little beside what they do.
+    /// Executes any instruction except those of `step_at`. The cost of a call is small beside their
+    /// own.
     #[inline(never)]
     pub(super) fn exec(&mut self, sys: &mut dyn Sys, t: usize, insn: Insn) -> Flow {
         match insn {
@@ -59,7 +62,7 @@ impl Executor {
         }
     }
 
-    /// System calls that set something up, or end something.
+    /// Executes system calls that set something up or end something.
     fn exec_rare(&mut self, sys: &mut dyn Sys, t: usize, insn: Insn) -> Flow {
         let task = self.threads[t].task;
         match insn {
@@ -110,7 +113,7 @@ impl Executor {
             }
             Insn::MoveCgroup(index) => {
                 sys.charge(self.costs.cgroup_move);
-                // One that is not in the table is the root.
+                // An index outside the table is the root.
                 let id = self.cgroup_ids.get(index as usize).copied().unwrap_or(CgroupId(0));
                 self.threads[t].cgroup = id;
                 let got = sys.move_to_cgroup(task, id);
@@ -134,7 +137,7 @@ impl Executor {
         Flow::Yield(Step::SleepUntil(at))
     }
 
-    /// rt-app's timer. Time zero of the first period is the thread's start plus its delay.
+    /// Executes rt-app's timer. The first period begins at the thread's start plus its delay.
     fn timer(
         &mut self,
         sys: &mut dyn Sys,
@@ -186,7 +189,7 @@ impl Executor {
         }
         self.live -= 1;
         if self.live == 0 {
-            // Through a timer, so that this last thread gets to leave the CPU first.
+            // A timer ends the run, so that this last thread leaves the CPU first.
             sys.post(sys.now(), sys.this_cpu(), FINISH);
         }
         Flow::Yield(Step::Exit)

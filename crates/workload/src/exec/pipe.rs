@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Bounded byte queues: pipes, and one direction of a stream socket.
 //!
-//! Owns: bytes and order. A read ends when all its bytes are there, a write when all its bytes are in; a
-//! write of at most 4,096 bytes goes in whole or not at all (PIPE_BUF). Both queues are first come first
-//! served. A wake-up carries the sync hint, as the kernel's pipe and socket code gives it.
-//! Simplified: a reader is not woken for a part of what it wants, nor a writer before its bytes fit.
+//! Owns: bytes and order. A read ends when it has all its bytes, a write when all its bytes are in
+//! the queue. A write of at most 4,096 bytes (PIPE_BUF) enters whole or not at all. Readers and
+//! writers are served first come, first served. A wake-up carries the sync hint, like those of the
+//! kernel's pipe and socket code.
+//! Simplified: a reader is not woken for a part of its bytes, nor a writer before all its bytes
+//! fit.
 
 use std::collections::VecDeque;
 
@@ -14,19 +16,19 @@ use super::{Executor, Flow, Wait};
 use crate::compile::insn::Res;
 use crate::program::PipeKind;
 
-/// Writes up to this size are atomic.
+/// Maximum size in bytes of an atomic write.
 const PIPE_BUF: u64 = 4096;
 
 pub(super) struct Pipe {
     pub kind: PipeKind,
     capacity: u64,
-    /// Bytes that a message occupies beyond its own.
+    /// Bytes that a message occupies beyond its payload.
     overhead: u64,
-    /// Bytes to be read.
+    /// Number of unread bytes.
     bytes: u64,
-    /// Unread bytes of each message; kept only when messages have overhead.
+    /// Number of unread bytes of each message; kept only if messages have overhead.
     messages: VecDeque<u64>,
-    /// Threads and the bytes that they still want to move.
+    /// Waiting threads, each with the number of bytes that it still has to transfer.
     readers: VecDeque<(u32, u64)>,
     writers: VecDeque<(u32, u64)>,
 }
@@ -44,14 +46,14 @@ impl Pipe {
         }
     }
 
-    /// Room for the bytes of a further message.
+    /// Returns the room for the bytes of one more message.
     fn room(&self) -> u64 {
         let overheads = self.overhead.saturating_mul(self.messages.len() as u64);
         let used = self.bytes.saturating_add(overheads).saturating_add(self.overhead);
         self.capacity.saturating_sub(used)
     }
 
-    /// Puts in what may go in of `wanted` bytes; gives how many went.
+    /// Puts in as many of `wanted` bytes as may enter; returns their number.
     fn fill(&mut self, wanted: u64) -> u64 {
         let room = self.room();
         let whole_only = wanted <= PIPE_BUF && wanted <= self.capacity - self.overhead;
@@ -63,7 +65,7 @@ impl Pipe {
         moved
     }
 
-    /// Takes up to `wanted` bytes out; gives how many came.
+    /// Takes up to `wanted` bytes out; returns their number.
     fn drain(&mut self, wanted: u64) -> u64 {
         let moved = wanted.min(self.bytes);
         self.bytes -= moved;
@@ -88,7 +90,7 @@ impl Executor {
         let p = pipe.index(&self.threads[t].binding);
         sys.charge(self.costs.pipe(self.pipes[p].kind, bytes));
         let pipe = &mut self.pipes[p];
-        // Behind a writer that waits, the queue decides.
+        // Behind a waiting writer, the queue decides the order.
         let moved = if pipe.writers.is_empty() { pipe.fill(bytes) } else { 0 };
         let left = bytes - moved;
         if left > 0 {
@@ -121,8 +123,9 @@ impl Executor {
         }
     }
 
-    /// Moves bytes from waiting writers to waiting readers until neither can go on. Each turn completes an
-    /// operation or moves bytes through a bounded buffer, so it ends.
+    /// Moves bytes from waiting writers to waiting readers until neither can continue. It
+    /// terminates, because each turn completes an operation or moves bytes through a bounded
+    /// buffer.
     fn pump(&mut self, sys: &mut dyn Sys, p: usize) {
         loop {
             let pipe = &mut self.pipes[p];

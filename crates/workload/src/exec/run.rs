@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A thread's way from one step to the next: the loop that reads its instructions.
+//! The loop that executes a thread's instructions from one step to the next.
 //!
-//! Owns: the few instructions that nearly every inner loop is made of.
-//! Does not: execute the others (`ops.rs`), of which each may call the system and fail in its own way: they
-//! are out of line, so that the loop keeps its state in registers.
+//! Owns: the few instructions of which nearly every inner loop consists.
+//! Does not: execute the others (`ops.rs`). Each of them may make a system call and fail in its own
+//! way; they are out of line, so that this loop keeps its state in registers.
 
 use scxlab_kernel::behavior::{Step, Sys};
 use scxlab_machine::id::{Nanos, TaskId};
@@ -14,10 +14,11 @@ use super::{Executor, Flow};
 use crate::compile::insn::Insn;
 
 impl Executor {
-    /// `Behavior::step` at `now`, which is the caller's `Sys::now`: runs the thread until it has a step for the kernel.
+    /// Executes `Behavior::step` at `now`, the caller's `Sys::now`: runs the thread until it has a
+    /// step for the kernel.
     #[inline]
     pub(super) fn step_at(&mut self, sys: &mut dyn Sys, task: TaskId, mut now: Nanos) -> Step {
-        // Who is not ours has no thread, which is no index either.
+        // A foreign task has `NO_THREAD`, which is not a valid index either.
         let t = self.by_task.get(task.idx()).map_or(usize::MAX, |&t| t as usize);
         let Some(mut thread) = self.threads.get_mut(t) else {
             return Step::Exit;
@@ -80,7 +81,7 @@ impl Executor {
 }
 
 impl Thread {
-    /// The step that a thread still waits in, or None if it runs on.
+    /// Returns the step in which the thread still waits, or None if the thread runs on.
     #[inline(always)]
     fn go_on(&mut self, now: Nanos) -> Option<Step> {
         match self.wait {
@@ -96,8 +97,9 @@ impl Thread {
         None
     }
 
-    /// Goes round a loop. A second turn without a step between, or one in which no time has passed,
-    /// costs a little CPU: so a loop of ops that take no time cannot hang the simulation.
+    /// Starts another pass of a loop. Returns a small CPU cost if no time has passed since the last
+    /// pass, or if it is the second pass without a step in between, so that a loop of ops that take
+    /// no time cannot hang the simulation.
     #[inline(always)]
     fn turn(&mut self, now: Nanos, turned: &mut bool, empty_loop: Nanos) -> Option<Nanos> {
         let last = std::mem::replace(&mut self.last_turn, now);
@@ -108,7 +110,7 @@ impl Thread {
     }
 }
 
-/// `work`, longer or shorter by up to `permille` of it.
+/// Returns `work`, made longer or shorter by up to `permille` thousandths.
 #[cold]
 fn noisy(work: Nanos, permille: u32, sys: &mut dyn Sys, task: TaskId) -> Nanos {
     let noise = u64::from(permille.min(999));

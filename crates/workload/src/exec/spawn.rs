@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Making cgroups, shared objects and threads.
+//! The creation of cgroups, shared objects and threads.
 //!
 //! Owns: names of threads, processes, bindings of instances to objects, the parties of barriers.
 
@@ -97,7 +97,8 @@ impl Executor {
         }
     }
 
-    /// A barrier without a declaration waits for every thread of the start that uses it.
+    /// Sets the parties of each barrier without a declaration: every thread of the start that uses
+    /// it.
     fn set_parties(&mut self) {
         let mut users: BTreeMap<(Kind, u32), u32> = BTreeMap::new();
         let compiled = &mut self.compiled;
@@ -128,7 +129,7 @@ impl Executor {
         }
     }
 
-    /// A fork by a running thread.
+    /// Forks a thread of the template, for a running thread.
     pub(super) fn fork(&mut self, sys: &mut dyn Sys, parent: usize, template: usize) {
         let instance = self.made_of[template];
         if self.spawn(sys, Some(parent), template, instance) {
@@ -136,7 +137,7 @@ impl Executor {
         }
     }
 
-    /// Makes a thread; false if the kernel refused, which is recorded.
+    /// Makes a thread. Returns false if the kernel refused, which is recorded.
     pub(super) fn spawn(
         &mut self,
         sys: &mut dyn Sys,
@@ -171,7 +172,8 @@ impl Executor {
         true
     }
 
-    /// rt-app numbers threads over all tasks, and forks once more; a program of ours only where needed.
+    /// Returns a thread's name. rt-app numbers threads over all tasks, and adds a second number to
+    /// forks; an scxlab program has a number only where it needs one.
     fn thread_name(&self, template: usize, instance: u32, forked: bool) -> String {
         let t = &self.compiled.templates[template];
         if self.rtapp_names {
@@ -220,7 +222,8 @@ impl Executor {
         }
     }
 
-    /// A live thread of the process: the parent if it is one, else the last that joined, else any.
+    /// Returns a live thread of the process: the parent if it belongs to it, else the last that
+    /// joined, else any.
     fn member_of(&self, process: u32, parent: Option<usize>) -> Option<TaskId> {
         let belongs =
             |t: usize| self.threads[t].process == Some(process) && self.threads[t].serial != 0;
@@ -273,7 +276,7 @@ impl Executor {
         }
     }
 
-    /// The objects that an instance means, making those that a fork is the first to name.
+    /// Returns the indices of an instance's objects. Makes those that a fork is the first to name.
     fn bind(&mut self, template: usize, instance: u32) -> Box<[u32]> {
         let objects = &mut self.compiled.objects;
         let slots = &self.compiled.templates[template].slots;
@@ -308,7 +311,7 @@ impl Executor {
     }
 }
 
-/// The barrier that an instruction uses.
+/// Returns the barrier that an instruction uses.
 fn barrier_of(insn: &Insn) -> Option<(Kind, crate::compile::insn::Res)> {
     match *insn {
         Insn::Barrier(res) => Some((Kind::Barrier, res)),

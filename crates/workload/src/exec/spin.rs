@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Objects that threads burn CPU on: ticket spin locks and spinning barriers.
+//! Objects on which threads spin: ticket spin locks and spinning barriers.
 //!
-//! Owns: who is next. A spinner that is preempted keeps its ticket: those behind it wait for it.
+//! Owns: the order of the spinners. A preempted spinner keeps its ticket, and those behind it wait
+//! for it.
 
 use std::collections::VecDeque;
 
@@ -64,7 +65,7 @@ impl Executor {
         for &other in &others {
             self.stop_spin(sys, other);
         }
-        // The buffer goes back, so that the next round allocates nothing.
+        // The buffer is put back, so that the next round allocates nothing.
         others.clear();
         self.spin_barriers[s].waiters = others;
         Flow::Next

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! rt-app's log: what one pass of a phase took, and totals per template.
+//! rt-app's log: measurements of one pass of a phase, and totals per template.
 //!
-//! Owns: the records. Times are nanoseconds; rt-app prints the same columns in microseconds.
+//! Owns: the records. Times are in nanoseconds; rt-app prints the same columns in microseconds.
 
 use scxlab_kernel::behavior::Sys;
 use scxlab_machine::id::{Nanos, TaskId};
@@ -9,32 +9,34 @@ use scxlab_machine::id::{Nanos, TaskId};
 use super::thread::Thread;
 use super::{Executor, Flow};
 
-/// One pass of a phase, in rt-app's columns (`perf` is left out: it counts loops of a calibrated function).
+/// One pass of a phase, in rt-app's columns (without `perf`, which counts loops of a calibrated
+/// function).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoopRecord {
-    /// Passes of this thread before this one.
+    /// Number of this thread's earlier passes.
     pub idx: u64,
-    /// Wall time within `run` and `runtime`.
+    /// Wall time within `run` and `runtime` events.
     pub run: Nanos,
     pub period: Nanos,
     pub start: Nanos,
     pub end: Nanos,
-    /// Start, from the start of the run. The same as `start`: virtual time begins at 0.
+    /// Start, relative to the start of the run. The same as `start`, because virtual time begins at
+    /// 0.
     pub rel_st: Nanos,
-    /// Time left when the timer was reached; negative when it was late. The last timer's, or the sum with
-    /// `cumulative_slack`.
+    /// Time left when the thread reached the timer; negative if it was late. Of the last timer, or
+    /// the sum over all with `cumulative_slack`.
     pub slack: i64,
     /// Configured length of the run events.
     pub c_duration: Nanos,
-    /// Configured periods of the timers.
+    /// Sum of the configured periods of the timers.
     pub c_period: Nanos,
-    /// From a timer's expiry until the thread ran; 0 when the last timer was missed.
+    /// Time from a timer's expiry until the thread ran; 0 if the last timer was missed.
     pub wu_lat: Nanos,
-    /// Timers that had expired before they were reached.
+    /// Number of timers that had expired before the thread reached them.
     pub missed: u32,
 }
 
-/// Receives each pass as it ends.
+/// Receives each pass of a phase as it ends.
 pub trait LoopObserver {
     fn on_loop(&mut self, task: TaskId, thread: &str, record: &LoopRecord);
 }
@@ -45,17 +47,18 @@ pub struct LoopTotals {
     pub loops: u64,
     pub run: Nanos,
     pub missed: u64,
-    /// Passes whose timer woke the thread: those with a latency. One whose last timer was missed has none.
+    /// Passes in which a timer woke the thread; these have a latency. A pass whose last timer was
+    /// missed does not count.
     pub woken: u64,
     pub wu_lat_sum: Nanos,
     pub wu_lat_max: Nanos,
-    /// Passes that reached a timer: those with a slack.
+    /// Passes that reached a timer; these have a slack.
     pub timed: u64,
     pub slack_sum: i64,
     pub slack_min: Option<i64>,
 }
 
-/// What began before the thread's last step and is to be measured when it ends.
+/// A measurement that began before the thread's last step and ends when the thread runs again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pending {
     None,
@@ -63,7 +66,7 @@ pub(super) enum Pending {
     TimerWake { due: Nanos },
 }
 
-/// The pass at hand.
+/// State of the current pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Phase {
     pub idx: u64,
@@ -74,7 +77,7 @@ pub(super) struct Phase {
     pub c_duration: Nanos,
     pub c_period: Nanos,
     pub wu_lat: Nanos,
-    /// A timer woke the thread, and none was missed after it.
+    /// Whether a timer woke the thread and none was missed after it.
     pub woken: bool,
     pub missed: u32,
 }
@@ -88,7 +91,7 @@ impl Phase {
 }
 
 impl Thread {
-    /// Measures what was pending, now that the thread runs again.
+    /// Completes the pending measurement, now that the thread runs again.
     pub fn settle(&mut self, now: Nanos) {
         match std::mem::replace(&mut self.pending, Pending::None) {
             Pending::None => {}
@@ -100,7 +103,7 @@ impl Thread {
         }
     }
 
-    /// A run event of this configured length begins.
+    /// Notes the beginning of a run event of this configured length.
     #[inline]
     pub fn note_run(&mut self, now: Nanos, configured: Nanos) {
         if self.phased {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Objects that threads sleep on: mutexes, condition variables, barriers, semaphores.
+//! Objects on which threads sleep: mutexes, condition variables, barriers, semaphores.
 //!
-//! Owns: their queues, first come first served. An unlock hands the mutex to its first waiter, and a
-//! signalled thread joins the mutex's queue without waking if it is taken; so nobody wakes in vain. (glibc
-//! lets a running thread overtake the woken one; the order among sleepers is the same.)
+//! Owns: their queues, first come, first served. An unlock hands the mutex to its first waiter, and
+//! a signalled thread joins the mutex's queue without waking if the mutex is taken, so no thread is
+//! woken only to block again. (glibc lets a running thread overtake the woken one; the order among
+//! sleepers is the same.)
 //! Does not: priority inheritance.
 
 use std::collections::VecDeque;
@@ -21,7 +22,7 @@ pub(super) struct Mutex {
 
 #[derive(Default)]
 pub(super) struct Cond {
-    /// Thread and the mutex to take again.
+    /// Pairs of thread and the mutex to take again.
     waiters: VecDeque<(u32, u32)>,
 }
 
@@ -59,8 +60,8 @@ impl Executor {
         Flow::Next
     }
 
-    /// Hands the mutex on. A thread that does not own it (a wait without a lock, which rt-app's files may
-    /// contain) changes nothing.
+    /// Unlocks the mutex and hands it to the first waiter. Does nothing if the thread does not own
+    /// it, as in a wait without a lock, which rt-app's files may contain.
     fn unlock_index(&mut self, sys: &mut dyn Sys, t: usize, m: usize) {
         let mutex = &mut self.mutexes[m];
         if mutex.owner != Some(t as u32) {
@@ -146,7 +147,7 @@ impl Executor {
         self.block(sys, t, Wait::Sem(s as u32))
     }
 
-    /// Sleeps on a futex until someone calls `release`.
+    /// Sleeps on a futex until another thread calls `release`.
     fn block(&mut self, sys: &mut dyn Sys, t: usize, wait: Wait) -> Flow {
         self.threads[t].wait = wait;
         sys.charge(self.costs.futex_wait);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The executor against a kernel that is nothing but its contract.
+//! Tests of the executor against a mock kernel that implements only the contract of `Sys`.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use crate::program::from_toml;
 
 const MS: Nanos = 1_000_000;
 
-/// Runs a program in our TOML form; `cpus` CPUs, no costs, no perturbation.
+/// Runs a program in scxlab's TOML form on `cpus` CPUs, without costs or perturbation.
 fn run(text: &str, cpus: u32) -> (Mock, Executor, End) {
     run_with(text, ExecConfig { nr_cpus: cpus, ..ExecConfig::default() }, 1)
 }
@@ -58,7 +58,7 @@ fn a_signal_wakes_one_waiter_and_a_broadcast_all() {
     let stuck = executor.waits_for(TaskId(1)).unwrap();
     assert_eq!(stuck, "a signal of condition \"c\"");
     let (mock, _, end) = run(&text("broadcast"), 2);
-    // Each waiter computes under the mutex: one after the other.
+    // The waiters compute under the mutex, one after the other.
     assert_eq!((end, mock.total_work(), mock.time()), (End::Finished, 3, 8 * MS));
 }
 
@@ -97,7 +97,7 @@ fn a_spinner_wastes_the_cpu_that_its_lock_holder_needs() {
                 { compute = '3ms' }, { spin_unlock = 's' }]";
     let (mock, _, end) = run(text, 1);
     assert_eq!(end, End::Finished);
-    // 6 ms of work, and slices of 1 ms lost between those of the holder.
+    // 6 ms of work, and slices of 1 ms that the spinner wastes between those of the holder.
     assert!(mock.time() > 7 * MS, "{}", mock.time());
 }
 
@@ -109,7 +109,7 @@ fn a_pipe_blocks_when_full_and_when_empty() {
                 ops = [{ sleep = '1ms' }, { read = { pipe = 'p', bytes = 60 } }] } }]";
     let (mock, _, end) = run(text, 2);
     assert_eq!((end, mock.time()), (End::Finished, 4 * MS));
-    // One message fits; each further one waits for a read, at 1, 2 and 3 ms.
+    // One message fits. Each further one waits for a read, at 1, 2 and 3 ms.
     assert_eq!(mock.task("w").exited_at, Some(3 * MS));
     assert!(mock.calls.contains(&"wake 0 sync=true".to_owned()));
 }
@@ -151,7 +151,7 @@ impl LoopObserver for Rows {
     }
 }
 
-/// Passes of 10, 10, 30, 10, 10 ms against a timer of 20 ms: the example of rt-app's tutorial.
+/// Runs passes of 10, 10, 30, 10, 10 ms against a timer of 20 ms, the example of rt-app's tutorial.
 fn overrun(mode: &str) -> Vec<LoopRecord> {
     let pass = |work: u32| {
         format!(
@@ -186,7 +186,8 @@ fn a_relative_timer_forgets_a_miss() {
 fn an_absolute_timer_catches_up() {
     let rows = overrun("absolute");
     let ends: Vec<_> = rows.iter().map(|r| r.end / MS).collect();
-    // Due at 20, 40, 60, 80, 100: the third is missed, the fourth is reached on the dot.
+    // Due at 20, 40, 60, 80, 100 ms. The third is missed. The fourth is reached at its expiry,
+    // which counts as missed too.
     assert_eq!(ends, [20, 40, 70, 80, 100]);
     assert_eq!(rows.iter().map(|r| r.missed).sum::<u32>(), 2);
 }
@@ -198,8 +199,8 @@ fn wake_up_latency_is_measured_from_the_expiry() {
                 period = '500us' } }] } }]";
     let (_, executor, _) = run(text, 1);
     let totals = executor.loop_totals().find(|(name, _)| *name == "a").unwrap().1;
-    // The first slice of `hog` ends at 1 ms, the second at 2 ms; the timer is set at 1 ms for 500 us
-    // after time zero, which is past: a miss has no latency.
+    // `hog`'s slices end at 1 ms and 2 ms. At 1 ms the timer is set for 500 us after time zero,
+    // which is past. A miss has no latency.
     assert_eq!((totals.missed, totals.wu_lat_max, totals.woken, totals.timed), (1, 0, 0, 1));
     let late = text.replace("500us", "1500us");
     let (_, executor, _) = run(&late, 1);
@@ -329,7 +330,8 @@ fn an_executor_can_move_to_another_thread() {
 
 #[test]
 fn a_stray_wake_up_does_not_end_a_wait() {
-    // b's wait is granted while it computes nothing: the remembered wake must not end its later sleep.
+    // b's lock is granted while b computes nothing. The remembered wake-up must not end b's later
+    // sleep.
     let text = "[[thread]]\nname = 'a'\nops = [{ lock = 'm' }, { sleep = '1ms' }, { unlock = 'm' }]\n\
                 [[thread]]\nname = 'b'\nops = [{ lock = 'm' }, { unlock = 'm' }, { sleep = '5ms' }]";
     let program = from_toml("t", text).unwrap();

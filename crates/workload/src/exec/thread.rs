@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One thread's state.
+//! The state of one thread.
 //!
-//! Owns: where it is in its program, and what it waits for.
+//! Owns: its position in the program, and the object that it waits for.
 
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 
 use super::stats::{Pending, Phase};
 
-/// No index of a thread.
+/// An invalid thread index.
 pub(super) const NO_THREAD: u32 = u32::MAX;
 
-/// No instant that a run reaches.
+/// A time that no run reaches.
 pub(super) const NEVER: Nanos = Nanos::MAX;
 
-/// What a thread waits for. Set by the thread when it blocks; cleared by whoever completes the operation,
-/// except `Until`, which the thread clears itself.
+/// Object that a thread waits for. The thread sets it when it blocks, and the thread that completes
+/// the operation clears it. The thread itself clears `Until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     None,
@@ -30,39 +30,40 @@ pub(super) enum Wait {
     Join,
 }
 
-/// When a timer's running period ends; None before its first use.
+/// The end of a timer's current period; None before its first use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TimerState {
     pub next: Option<Nanos>,
 }
 
-/// What every step looks at comes first, in as few lines of the host's caches as it can: there may be thousands.
+/// State of one thread. The fields that every step reads come first, in as few cache lines of the
+/// host as possible, because there may be thousands of threads.
 #[repr(C, align(64))]
 pub(super) struct Thread {
     pub task: TaskId,
     pub pc: u32,
     pub wait: Wait,
     pub pending: Pending,
-    /// When it last went round a loop, or `NEVER`.
+    /// Time of its last pass through a loop's end, or `NEVER`.
     pub last_turn: Nanos,
-    /// Its program has phases. Without them nobody reads what its passes take.
+    /// Whether its program has phases. Without phases nothing reads the measurements.
     pub phased: bool,
     pub phase: Phase,
     pub template: u32,
-    /// Children that have not exited.
+    /// Number of children that have not exited.
     pub children: u32,
-    /// Passes left, by nesting depth.
+    /// Passes left, indexed by nesting depth.
     pub loops: Box<[u64]>,
     pub timers: Box<[TimerState]>,
-    /// Objects that this instance means, by the template's slots.
+    /// Object indices of this instance, indexed by the template's slots.
     pub binding: Box<[u32]>,
-    /// Where its timers' first periods begin: its start offset and delay.
+    /// Start of its timers' first periods: its start offset and delay.
     pub zero: Nanos,
-    /// Unique in the run; 0 once it has exited.
+    /// Serial number, unique in the run; 0 once the thread has exited.
     pub serial: u64,
     pub name: String,
     pub cgroup: CgroupId,
     pub process: Option<u32>,
-    /// Thread and its serial.
+    /// Index of the parent and the parent's serial number.
     pub parent: Option<(u32, u64)>,
 }

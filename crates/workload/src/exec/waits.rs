@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a thread that sleeps for ever waits for, in words: the report of a deadlock.
+//! The description of what a thread waits for, for the report of a deadlock.
 
 use super::Executor;
 use super::thread::Wait;
 use crate::compile::insn::Kind;
 
 impl Executor {
-    /// What a wait is for, and who could end it.
+    /// Describes a wait and who could end it. None if the thread does not wait for another.
     pub(super) fn describe_wait(&self, wait: Wait) -> Option<String> {
         let name = |kind: Kind, i: u32| &self.compiled.objects.names(kind)[i as usize];
         let who = |t: u32| self.threads[t as usize].name.as_str();

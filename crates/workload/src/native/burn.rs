@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The loop that `compute` is made of, and how fast it runs.
+//! The busy loop that executes `compute`, and its speed.
 //!
-//! Owns: calibration: 1 ns of work is what the loop does in 1 ns of CPU time on one CPU of this machine.
+//! Owns: the calibration. 1 ns of work is the amount that the loop does in 1 ns of CPU time on one
+//! CPU of this machine.
 
 use std::hint::black_box;
 
 use super::report::Calibration;
 use super::sys::{self, Errno};
 
-/// Each sample takes at least this much CPU time.
+/// Minimum CPU time of each sample.
 const SAMPLE_NS: u64 = 2_000_000;
-/// The fastest of so many counts: whatever disturbs one only makes it longer.
+/// Number of samples. The fastest counts, because a disturbance can only make a sample longer.
 const SAMPLES: u32 = 15;
 
-/// Integer work that touches no memory. Each step needs the one before, so that no CPU can overlap them.
+/// Does integer work that touches no memory. Each step depends on the one before, so that the CPU
+/// cannot overlap them.
 #[inline(never)]
 pub fn burn(iterations: u64) {
     let mut x: u64 = black_box(0x9e37_79b9_7f4a_7c15);
@@ -25,7 +27,7 @@ pub fn burn(iterations: u64) {
     black_box(x);
 }
 
-/// Measures on one CPU; the calling thread's affinity is as before afterwards.
+/// Measures on one CPU and then restores the calling thread's affinity.
 pub fn calibrate(cpu: u32) -> Result<Calibration, Errno> {
     let before = sys::affinity()?;
     sys::set_affinity(&sys::mask_of(std::iter::once(cpu)))?;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The program's cgroups as directories of cgroup v2, for as long as the run lasts.
+//! The program's cgroups as cgroup v2 directories, for the length of the run.
 //!
-//! Owns: making, limiting and removing them; whatever it made or switched on is undone when it is dropped.
+//! Owns: creating, limiting and removing them. Dropping the `Tree` undoes everything that it
+//! created or switched on.
 //!
-//! Every cgroup of the program is of type `threaded`, below a base directory that is the program's "/". So a
-//! single thread can be moved, a parent may hold threads beside its children (a domain cgroup that gives
-//! controllers to children may not), and the controllers that a scheduler sees, cpu and cpuset, work as in
-//! domain cgroups: both are threaded controllers. A process enters the base with `cgroup.procs` before its
-//! threads enter its descendants with `cgroup.threads`.
+//! Every cgroup of the program is of type `threaded`, below a base directory that serves as the
+//! program's "/". The type `threaded` allows a single thread to be moved, and allows a parent to
+//! hold threads beside its children (a domain cgroup that gives controllers to its children may
+//! not). The controllers that a scheduler sees, cpu and cpuset, are threaded controllers and work
+//! as in domain cgroups. A process enters the base through `cgroup.procs` before its threads enter
+//! descendants through `cgroup.threads`.
 
 use std::ffi::CString;
 use std::fs;
@@ -21,15 +23,17 @@ use super::plan::CgroupPlace;
 use super::sys::{self, Errno};
 use crate::program::CgroupDef;
 
-/// How often and how long apart a removal is tried: a cgroup is busy until its last task is gone.
+/// Number of attempts to remove a cgroup and the time between them: a cgroup is busy until its last
+/// task is gone.
 const TRIES: u32 = 100;
 const TRY_NS: u64 = 10_000_000;
 
-/// What has been made. Removed when dropped.
+/// The cgroups of one run. Removed when dropped.
 pub struct Tree {
-    /// Directories, parents first.
+    /// Directories created, parents first.
     made: Vec<PathBuf>,
-    /// Controllers that were switched on for the children of directories that are not ours.
+    /// Controllers that this run switched on for the children of directories that it did not
+    /// create.
     switched: Vec<(PathBuf, &'static str)>,
     /// `cgroup.procs` of the base.
     pub procs: Option<OwnedFd>,
@@ -38,7 +42,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Makes the program's cgroups. `controllers` must be there.
+    /// Creates the program's cgroups. Fails if one of `controllers` is not available at the mount.
     pub fn create(
         place: &CgroupPlace,
         defs: &[CgroupDef],
@@ -87,7 +91,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives the controllers to the children of a directory, and remembers those it did not have.
+    /// Gives the controllers to the children of a directory and records those that were off before.
     fn switch_on(&mut self, path: &Path, controllers: &[&'static str]) -> Result<(), SetupError> {
         let file = path.join("cgroup.subtree_control");
         let on = fs::read_to_string(file).unwrap_or_default();
@@ -103,7 +107,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes everything; what could not be removed.
+    /// Removes everything. Returns a message for each cgroup that could not be removed.
     pub fn remove(&mut self) -> Vec<String> {
         self.threads.clear();
         self.procs = None;
@@ -114,7 +118,7 @@ impl Tree {
             }
         }
         while let Some((path, controller)) = self.switched.pop() {
-            // Somebody else may use it by now; then it stays.
+            // Fails if somebody else uses the controller by now; it then stays on.
             let _ = write(&path, "cgroup.subtree_control", &format!("-{controller}"));
         }
         left
@@ -127,7 +131,7 @@ impl Drop for Tree {
     }
 }
 
-/// Where cgroup2 is mounted; the first mount that has controllers, else the first.
+/// Returns the cgroup2 mount point: the first one with the cpu controller, or else the first.
 pub fn find_mount() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let of_type = |line: &str| {
@@ -142,7 +146,8 @@ pub fn find_mount() -> Option<PathBuf> {
     all.iter().find(usable).or(all.first()).cloned()
 }
 
-/// Removes the cgroups of a run whose director did not: the program's, then the base if it is named for this.
+/// Removes the cgroups of a run whose director did not: first those of the program, then the base
+/// if this run named it.
 pub fn sweep(base: &Path, defs: &[CgroupDef], own_base: bool) {
     for def in defs.iter().rev() {
         let _ = fs::remove_dir(base.join(def.path.trim_start_matches('/')));
@@ -174,7 +179,7 @@ fn limit(path: &Path, def: &CgroupDef) -> Result<(), SetupError> {
         write(path, "cpu.weight", &def.weight.to_string())?;
     }
     if let Some(quota) = def.quota {
-        // The kernel's unit is a microsecond.
+        // The files of the kernel take microseconds.
         write(path, "cpu.max", &format!("{} {}", quota.0 / 1000, def.period.0 / 1000))?;
         if def.burst.0 > 0 {
             write(path, "cpu.max.burst", &(def.burst.0 / 1000).to_string())?;
@@ -193,7 +198,7 @@ fn limit(path: &Path, def: &CgroupDef) -> Result<(), SetupError> {
 }
 
 fn set_xattr(path: &Path, name: &str, value: &str) -> Result<(), SetupError> {
-    // A NUL has been refused in both.
+    // An earlier check has refused a NUL in either string.
     let text = |bytes: &[u8]| CString::new(bytes).unwrap_or_default();
     let got = sys::set_xattr(
         &text(path.as_os_str().as_bytes()),
@@ -234,11 +239,12 @@ fn write(path: &Path, file: &str, text: &str) -> Result<(), SetupError> {
     })
 }
 
-/// For writing, kept over `execve`: a thread may go on in a new image.
+/// Opens a file for writing. The descriptor stays open over `execve`, because a thread may continue
+/// in a new image.
 fn open(path: &Path) -> Result<OwnedFd, SetupError> {
     let opened = fs::OpenOptions::new().write(true).open(path);
     let fd = OwnedFd::from(opened.map_err(|e| failed(path, "open", code(&e), ""))?);
-    // SAFETY: the descriptor is ours.
+    // SAFETY: this function owns the descriptor.
     sys::checked(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) }.into())
         .map_err(|errno| failed(path, "fcntl", errno, ""))?;
     Ok(fd)

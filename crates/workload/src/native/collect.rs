@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! From shared memory to the report.
+//! Turns the contents of shared memory into the report.
 //!
-//! Owns: reading what the threads left there, after they have ended, and words for what they waited for.
+//! Owns: reading the threads' records after the threads have ended; the text for what a thread
+//! waits for.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -16,7 +17,8 @@ use super::shared::{self, Counts, Fault, Shared, Slot, Waits};
 use super::worker::Env;
 use crate::compile::insn::{Insn, Kind};
 
-/// `Slot::end` of a thread whose process was ended by a signal: this and its number.
+/// Base of `Slot::end` for a thread whose process was ended by a signal: the signal's number is
+/// added to it.
 pub const KILLED: u32 = 16;
 
 pub fn report(
@@ -62,7 +64,8 @@ fn task(tables: &Tables, slot: &Slot) -> NativeTask {
     let since = |f: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
         f(after).load(Relaxed).saturating_sub(f(before).load(Relaxed))
     };
-    // Both are one more than counted, 0 for unknown; a forked thread began with none.
+    // `wait` and `migrations` are stored plus one, with 0 for unknown. A forked thread began at
+    // zero.
     let known = |f: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
         let first = if forked { Some(0) } else { f(before).load(Relaxed).checked_sub(1) };
         Some(f(after).load(Relaxed).checked_sub(1)?.saturating_sub(first?))
@@ -116,7 +119,7 @@ fn faults(env: &Env) -> Vec<OpError> {
     filled.map(|f| op_error(&env.tables, f)).collect()
 }
 
-/// The first call that was refused.
+/// Returns the first call that the kernel refused.
 pub fn first_fault(env: &Env) -> Option<OpError> {
     faults(env).into_iter().next()
 }
@@ -137,7 +140,7 @@ fn op_error(tables: &Tables, fault: &Fault) -> OpError {
     }
 }
 
-/// An op that can be refused, with its argument.
+/// Returns the name of an op that can be refused, with its argument.
 fn op_text(tables: &Tables, insn: Insn, what: What) -> String {
     let c = &tables.compiled;
     let path = |i: u32| c.cgroups.get(i as usize).map_or("/", |g| g.path.as_str());
@@ -158,7 +161,7 @@ fn op_text(tables: &Tables, insn: Insn, what: What) -> String {
     }
 }
 
-/// An attribute of a template.
+/// Returns the name and value of a template's attribute.
 fn attribute_text(tables: &Tables, template: usize, what: What) -> String {
     let def = &tables.plan.program.threads[template];
     match what {
@@ -173,7 +176,7 @@ fn attribute_text(tables: &Tables, template: usize, what: What) -> String {
     }
 }
 
-/// What every living thread waits for, as `Executor::describe_wait` says it.
+/// Describes what every living thread waits for, in the words of `Executor::describe_wait`.
 pub fn waits(env: &Env) -> Vec<String> {
     let used = env.shared.head().nr_slots.load(Relaxed) as usize;
     let living = env.shared.slots[..used]

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! An external command as a workload.
 //!
-//! Owns: one run of it: wall time, exit, resource usage of it and its children, the end of its output. Its unit
-//! of work is "run", so its throughput is runs per second.
+//! Owns: one run of the command: wall time, exit status, resource usage of the command and its
+//! children, the end of its output. The unit of work is "run", so the throughput is runs per
+//! second.
 //! Does not: interpret the output.
 
 use std::io::Read;
@@ -17,38 +18,39 @@ use serde::{Deserialize, Serialize};
 use super::error::NativeError;
 use super::sys;
 
-/// Of each of stdout and stderr, so much of the end is kept.
+/// Number of bytes kept from the end of stdout and of stderr each.
 const KEPT: usize = 64 << 10;
-/// How long output is waited for after the command has ended: a process that left the group may hold it open.
+/// Time to wait for output after the command has ended: a process that left the process group may
+/// still hold the pipe open.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
-/// Between two looks at whether it has ended.
+/// Interval between two checks whether the command has ended.
 const LOOK_NS: Nanos = 1_000_000;
 
-/// What one run of a command gave.
+/// Result of one run of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandReport {
     pub command: Vec<String>,
-    /// CLOCK_MONOTONIC.
+    /// Start and end on CLOCK_MONOTONIC.
     pub started_ns: Nanos,
     pub ended_ns: Nanos,
     pub status: CommandStatus,
     pub usage: Usage,
-    /// The last 64 KiB each; bytes that are not UTF-8 are replaced.
+    /// The last 64 KiB of each stream; bytes that are not UTF-8 are replaced.
     pub stdout: String,
     pub stderr: String,
 }
 
-/// How it ended.
+/// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommandStatus {
     Exited(i32),
     Signaled(i32),
-    /// The duration was over; it and its process group were killed.
+    /// The duration had passed; the command and its process group were killed.
     TimedOut,
 }
 
-/// Of the command and of all its descendants that were waited for.
+/// Resource usage of the command and of all its descendants that were waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     pub user_ns: Nanos,
@@ -63,19 +65,19 @@ impl CommandReport {
         self.ended_ns.saturating_sub(self.started_ns)
     }
 
-    /// Whether it ended by itself with code 0.
+    /// Whether the command ended by itself with exit code 0.
     pub fn succeeded(&self) -> bool {
         self.status == CommandStatus::Exited(0)
     }
 
-    /// 1 if it succeeded: a failed run is no work.
+    /// Returns 1 if the command succeeded, else 0: a failed run does no work.
     pub fn work_units(&self) -> u64 {
         self.succeeded().into()
     }
 }
 
-/// Runs a command to its end, or until `duration` has passed. It gets a process group of its own, which is
-/// killed when the command has ended, so that nothing of it stays behind.
+/// Runs a command to its end, or until `duration` has passed. The command has a process group of
+/// its own, which is killed when the command has ended, so that no process of it is left behind.
 pub fn run_command(
     command: &[String],
     duration: Option<Nanos>,
@@ -110,7 +112,7 @@ pub fn run_command(
     })
 }
 
-/// Waits with the usage of the child, which the standard library's wait does not tell.
+/// Waits for the child and its resource usage, which the standard library's wait does not return.
 fn wait(child: &Child, deadline: Option<Nanos>) -> std::io::Result<(CommandStatus, Usage)> {
     let pid = child.id() as i32;
     let mut late = false;
@@ -159,13 +161,14 @@ fn usage_of(usage: &libc::rusage) -> Usage {
     }
 }
 
-/// The group exists as long as one process of it does; else the call fails, and there is nothing to kill.
+/// Kills the process group. The group exists as long as one of its processes does; without one the
+/// call fails harmlessly.
 fn kill_group(child: &Child) {
     // SAFETY: no pointers.
     unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
 }
 
-/// Reads to the end in a thread of its own; gives the last part.
+/// Reads to the end in a thread of its own; the receiver gets the last `KEPT` bytes.
 fn tail_of(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -182,7 +185,7 @@ fn tail_of(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
         }
         let excess = tail.len().saturating_sub(KEPT);
         tail.drain(..excess);
-        // Nobody listens any more after the wait for it.
+        // Nobody receives it once `OUTPUT_WAIT` has passed.
         let _ = sender.send(tail);
     });
     receiver

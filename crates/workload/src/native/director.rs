@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The process that makes the workload's processes, releases them, ends them and collects what they got.
+//! The director: the process that creates the workload's processes, releases them, ends them and
+//! collects their results.
 //!
-//! Owns: the run from the plan (descriptor 0) to the report (descriptor 1). It has one thread, so it may `clone`
-//! freely, and it is the parent of every process of the workload: they end when it does.
+//! Owns: the run from the plan (descriptor 0) to the report (descriptor 1). The director has one
+//! thread, so it may call `clone` freely. It is the parent of every process of the workload, and
+//! they end when it does.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -20,26 +22,27 @@ use super::sys::{self, SchedAttr};
 use super::worker::{self, Env};
 use super::{spawn, wire};
 
-/// Between two looks at who waits for whom.
+/// Interval between two checks for a deadlock.
 const LOOK_NS: Nanos = 250_000_000;
-/// Between two collections of ended processes in a program that forks: not at each end, since waking the director
-/// would preempt somebody.
+/// Interval between two collections of ended processes in a program that forks. The director does
+/// not collect at each exit, because waking it would preempt a thread of the workload.
 const COLLECT_NS: Nanos = 20_000_000;
-/// Between two rounds of signals to threads that are to end.
+/// Interval between two rounds of signals to threads that are to end.
 const ROUND_NS: Nanos = 5_000_000;
-/// What the threads' creation may take: this and so much per thread.
+/// Maximum time to create the threads: `SETUP_NS` plus `SETUP_THREAD_NS` per thread.
 const SETUP_NS: Nanos = 60_000_000_000;
 const SETUP_THREAD_NS: Nanos = 20_000_000;
 
-/// What ends a run from outside.
+/// Signals that end a run from outside.
 const ENDS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// Runs the plan of descriptor 0; the report goes to descriptor 1.
+/// Runs the plan read from descriptor 0 and writes the report to descriptor 1.
 pub fn main() -> i32 {
     let Some(plan) = wire::read_plan() else {
         return 2;
     };
-    // With its parent it has lost its purpose; the parent may be gone already.
+    // The director has no purpose without its parent. The parent may be gone already, hence the
+    // check of getppid.
     sys::set_parent_death_signal(libc::SIGTERM);
     // SAFETY: no arguments.
     if unsafe { libc::getppid() } != plan.parent {
@@ -53,7 +56,7 @@ pub fn main() -> i32 {
 
 fn run(plan: Plan) -> Result<NativeReport, SetupError> {
     let Ok(tables) = Tables::new(plan) else {
-        // The caller has compiled the same program.
+        // Cannot happen: the caller has compiled the same program.
         return Err(system("the plan", libc::EINVAL, ""));
     };
     let memory = tables.memory();
@@ -85,7 +88,8 @@ fn run(plan: Plan) -> Result<NativeReport, SetupError> {
     Ok(collect::report(env, calibration, stop, ended, notes))
 }
 
-/// Fills shared memory with what does not depend on threads, and opens what they inherit.
+/// Fills the parts of shared memory that do not depend on threads, and opens the files that the
+/// threads inherit.
 fn prepare(
     tables: &Tables,
     shared: &Shared,
@@ -126,13 +130,13 @@ struct Director {
     env: &'static Env,
     /// `cgroup.procs` of the program's root, or -1.
     procs: i32,
-    /// Every process has been collected.
+    /// Whether every process has been collected.
     over: bool,
     notes: Vec<String>,
 }
 
 impl Director {
-    /// From the first process to the last. Why the run ended, and when.
+    /// Runs all processes from the first to the last. Returns why the run ended, and when.
     fn conduct(&mut self) -> Result<(NativeStop, Nanos), SetupError> {
         if !spawn::set_env(self.env) {
             return Err(system("a second run in one process", libc::EBUSY, ""));
@@ -157,7 +161,8 @@ impl Director {
         Ok((stop, ended))
     }
 
-    /// One process for each name, and one for each thread without. The first thread of a process is its leader.
+    /// Makes one process for each process name, and one for each thread without a process name. The
+    /// first thread of a process is its leader.
     fn make_processes(&mut self) -> Result<(), SetupError> {
         let start = &self.env.tables.start;
         let mut members: Vec<Vec<u32>> = vec![Vec::new(); self.env.tables.nr_processes as usize];
@@ -175,7 +180,8 @@ impl Director {
             if all.first() != Some(&index) {
                 continue;
             }
-            // SAFETY: this process has one thread, so the child may do anything; it does not return.
+            // SAFETY: this process has one thread, so the child may do anything; it does not
+            // return.
             match unsafe { sys::clone_process(false) } {
                 Ok(0) => self.leader(all),
                 Ok(_) => {}
@@ -188,7 +194,7 @@ impl Director {
         Ok(())
     }
 
-    /// The first thread of a new process.
+    /// Runs the first thread of a new process.
     fn leader(&self, members: &[u32]) -> ! {
         let head = self.env.shared.head();
         spawn::enter_process(self.env);
@@ -241,7 +247,8 @@ impl Director {
         }
     }
 
-    /// Until every thread sleeps before the start, and what the kernel has counted so far.
+    /// Waits until every thread sleeps before the start, then records what the kernel has counted
+    /// for it so far.
     fn wait_asleep(&mut self, deadline: Nanos) -> Result<(), SetupError> {
         for slot in &self.env.shared.slots[..self.env.tables.start.len()] {
             let (tgid, tid) = (slot.tgid.load(Relaxed), slot.tid.load(Relaxed));
@@ -256,7 +263,8 @@ impl Director {
     }
 
     fn release(&self) {
-        // So that the end comes in time, whatever the threads' policies. Without rights it stays as it is.
+        // Real-time priority makes the end of the run punctual, whatever the threads' policies.
+        // Without the rights for it the director keeps its own policy.
         let _ = sys::sched_setattr(SchedAttr {
             policy: libc::SCHED_FIFO as u32,
             priority: 99,
@@ -274,7 +282,7 @@ impl Director {
         sys::futex_wake(&head.go, i32::MAX);
     }
 
-    /// Until the run ends.
+    /// Waits until the run ends.
     fn watch(&mut self) -> NativeStop {
         let started = self.env.shared.head().started.load(Relaxed);
         let deadline = self.env.tables.plan.duration.map(|d| started.saturating_add(d));
@@ -309,8 +317,9 @@ impl Director {
         }
     }
 
-    /// Slot and number of waits of every living thread, if each waits for another thread and sleeps; else
-    /// nothing. The same answer twice means that nobody has done anything in between, nor will.
+    /// Returns slot and number of waits of every living thread if each of them sleeps and waits for
+    /// another thread; else nothing. The same answer twice means that no thread has done anything
+    /// in between, nor will: a deadlock.
     fn waiting(&self) -> Vec<(u32, u64)> {
         let mut all = Vec::new();
         let used = self.env.shared.head().nr_slots.load(Acquire);
@@ -330,7 +339,8 @@ impl Director {
         all
     }
 
-    /// Collects processes that have ended; those that ended by a signal, in words.
+    /// Collects processes that have ended. Returns a message for each that ended by a signal or an
+    /// error.
     fn reap(&mut self) -> Vec<String> {
         let mut died = Vec::new();
         loop {
@@ -350,7 +360,7 @@ impl Director {
 
     fn collected(&self, pid: i32, status: i32) -> Option<String> {
         if status == 0 {
-            // The usual end: its threads have left their slots as they should be.
+            // The usual end: the process's threads have completed their slots themselves.
             return None;
         }
         let signal = if libc::WIFSIGNALED(status) { libc::WTERMSIG(status) } else { 0 };
@@ -377,7 +387,7 @@ impl Director {
         }
     }
 
-    /// Tells every thread to end, waits for the grace time, and kills what is left.
+    /// Tells every thread to end, waits for the grace time, and kills the rest.
     fn end(&mut self) {
         let shared = &self.env.shared;
         let head = shared.head();
@@ -403,7 +413,7 @@ impl Director {
         }
         while !self.over {
             self.each_living(|tgid, _, _| {
-                // SAFETY: no pointers. A process that is not collected keeps its number.
+                // SAFETY: no pointers. A pid stays valid until the process is collected.
                 unsafe { libc::kill(tgid, libc::SIGKILL) };
             });
             wait_signal(ROUND_NS);
@@ -422,7 +432,7 @@ impl Director {
     }
 }
 
-/// A signal for the director, or None after this time.
+/// Returns the next signal for the director, or None after `length`.
 fn wait_signal(length: Nanos) -> Option<i32> {
     let which: Vec<i32> = ENDS.into_iter().chain([libc::SIGCHLD]).collect();
     wait_signal_of(&which, length)
@@ -432,15 +442,15 @@ fn wait_signal_of(which: &[i32], length: Nanos) -> Option<i32> {
     let set = sys::signals(which);
     let secs = libc::time_t::try_from(length / 1_000_000_000).unwrap_or(libc::time_t::MAX);
     let length = libc::timespec { tv_sec: secs, tv_nsec: (length % 1_000_000_000) as libc::c_long };
-    // SAFETY: a valid set and time; what more the signal says is not wanted.
+    // SAFETY: a valid set and time; the signal's details are not wanted.
     let got = unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &length) };
     (got > 0).then_some(got)
 }
 
-/// Each pipe takes two descriptors.
+/// Raises the limit of open files to the hard limit, because each pipe takes two descriptors.
 fn raise_file_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid to write to, and to read from. A failure leaves the limit as it is.
+    // SAFETY: `limit` is valid to read and to write. A failure leaves the limit unchanged.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
             limit.rlim_cur = limit.rlim_max;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What can keep a native run from happening, and what the kernel can refuse during it.
+//! Errors that prevent a native run, and calls that the kernel refuses during one.
 //!
-//! Owns: the messages: which thread, which op, the kernel's reason, and what to do about it.
+//! Owns: the messages. Each names the thread, the op, the kernel's reason, and a remedy.
 
 use scxlab_machine::id::Nanos;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::sys::Errno;
 use crate::error::WorkloadError;
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NativeError {
     #[error(transparent)]
@@ -23,8 +23,8 @@ pub enum NativeError {
     Command { command: String, problem: String },
 }
 
-/// Why the director could not release the threads. The machine or its limits are at fault, or the rights of
-/// the caller.
+/// The reason why the director could not release the threads: the machine, its limits, or the
+/// rights of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum SetupError {
     #[error("{0}")]
@@ -33,7 +33,7 @@ pub enum SetupError {
     Cgroup { path: String, what: String, errno: Errno, advice: String },
     #[error("{what}: {}{advice}", text(*errno))]
     System { what: String, errno: Errno, advice: String },
-    /// The kernel, or how it was started; not the rights of the caller.
+    /// The kernel, or its boot parameters, lack something; the rights of the caller do not matter.
     #[error("the workload needs {what}, which this kernel lacks{advice}")]
     Lacks { what: String, advice: String },
     #[error("the program's touched memory is {wanted} bytes, and {available} are available")]
@@ -50,7 +50,7 @@ pub enum SetupError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{at} ns, thread \"{thread}\": {op}: {}{}", text(*errno), advice(*what, *errno))]
 pub struct OpError {
-    /// From the start of the run.
+    /// Time since the start of the run.
     pub at: Nanos,
     pub thread: String,
     /// The op with its argument.
@@ -75,11 +75,11 @@ pub enum What {
     Write,
     Read,
     Io,
-    /// Of a template with `{i}` names, beyond the instances that have been prepared.
+    /// A fork of a template with `{i}` names beyond the prepared number of instances.
     ForkLimit,
-    /// Into another process that lives already.
+    /// A fork into another process that already lives.
     ForeignFork,
-    /// In a process that has other threads.
+    /// An exec in a process that has other threads.
     ExecThreads,
 }
 
@@ -101,7 +101,7 @@ impl What {
         What::ExecThreads,
     ];
 
-    /// The op's name where there is no better text.
+    /// Name of the op, for calls without a more precise text.
     pub fn name(self) -> &'static str {
         match self {
             What::Fork | What::ForkLimit | What::ForeignFork => "fork",
@@ -119,12 +119,12 @@ impl What {
     }
 }
 
-/// The kernel's reason in words.
+/// Returns the kernel's reason in words.
 pub fn text(errno: Errno) -> String {
     std::io::Error::from_raw_os_error(errno).to_string()
 }
 
-/// What to do about it, after a semicolon; nothing if there is nothing to say.
+/// Returns a remedy after a semicolon, or nothing if there is none.
 pub fn advice(what: What, errno: Errno) -> String {
     let advice = match (what, errno) {
         (What::Policy | What::Nice, libc::EPERM | libc::EACCES) => "needs root or CAP_SYS_NICE",

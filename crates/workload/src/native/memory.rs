@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A thread's buffer, and touching it.
+//! A thread's buffer, and the accesses to it.
 //!
-//! Owns: the mapping; its pages are there before the first op. The buffer holds zeroes all the time, so that
-//! a chase can add what it reads to where it goes next: each access needs the one before.
+//! Owns: the mapping. Its pages are present before the first op. The buffer always holds zeroes, so
+//! that a chase can add the value read to the next address: each access depends on the one before.
 
 use super::sys::{self, Errno};
 use crate::program::{Pattern, Touch, TouchKind};
 
-/// Accesses between two looks at whether to stop.
+/// Number of accesses between two checks whether to stop.
 const STRETCH: u64 = 4096;
 
 pub struct Buffer {
@@ -36,7 +36,7 @@ impl Buffer {
         *self = Self::none();
     }
 
-    /// Does the accesses of one op; breaks off when `stop` says so.
+    /// Does the accesses of one op; returns early when `stop` returns true.
     pub fn touch(&mut self, touch: &Touch, stop: impl Fn() -> bool) {
         let size = touch.size.min(self.bytes as u64);
         if size == 0 {
@@ -66,7 +66,8 @@ impl Buffer {
         }
     }
 
-    /// One access; what a chase reads (always 0), else 0 at once.
+    /// Does one access. Returns the value that a chase reads (always 0); other kinds return 0
+    /// without waiting for memory.
     #[inline]
     fn access(&mut self, place: u64, kind: TouchKind) -> u64 {
         // SAFETY: `place` is below `size`, which is at most the mapping's length.
@@ -82,7 +83,7 @@ impl Buffer {
     }
 }
 
-/// Writes so many bytes to /dev/null, which takes them unread.
+/// Writes this many bytes to /dev/null, which discards them.
 pub fn write_null(fd: i32, bytes: u64) -> Result<(), Errno> {
     static ZEROES: [u8; 65_536] = [0; 65_536];
     let mut left = bytes;

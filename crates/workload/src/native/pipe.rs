@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Real pipes and Unix stream sockets, one per name.
 //!
-//! Owns: whole transfers: a read ends when all its bytes are there, a write when all its bytes are in. Where the
-//! sizes on a pipe differ, or are beyond what goes in at once, each side takes turns, as the queues of
-//! `exec/pipe.rs` do; otherwise the kernel's own order decides.
+//! Owns: whole transfers: a read ends when it has all its bytes, a write when all its bytes are in
+//! the pipe. Where the transfer sizes on a pipe differ, or exceed PIPE_BUF (4 KiB), each side takes
+//! turns, like the queues of `exec/pipe.rs`. Otherwise the kernel's own order decides.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
@@ -16,10 +16,10 @@ use super::sys::{self, Errno};
 use super::worker::{Flow, Thread};
 use crate::program::PipeKind;
 
-/// Bytes that one system call moves at most.
+/// Maximum number of bytes that one system call transfers.
 const CHUNK: usize = 65_536;
 
-/// What is written.
+/// Source of the bytes written.
 static ZEROES: [u8; CHUNK] = [0; CHUNK];
 
 #[repr(C)]
@@ -32,7 +32,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Opens it. All processes of the run inherit the descriptors.
+    /// Opens the pipe. All processes of the run inherit the descriptors.
     pub fn open(&self, table: &PipeTable) -> Result<(), SetupError> {
         let mut fds = [0; 2];
         let got = match table.kind {
@@ -60,14 +60,14 @@ fn resize(kind: PipeKind, fd: i32, bytes: u64) -> Result<(), SetupError> {
         // SAFETY: no pointers.
         PipeKind::Pipe => unsafe { libc::fcntl(fd, libc::F_SETPIPE_SZ, size) },
         PipeKind::Socket => {
-            // The kernel doubles what it is told.
+            // The kernel doubles the value it is given.
             let half = (size / 2).max(1);
             let (at, length) = ((&raw const half).cast(), size_of::<i32>() as u32);
             let force = libc::SO_SNDBUFFORCE;
             // SAFETY: `at` points at `length` bytes.
             match unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, force, at, length) } {
                 0 => 0,
-                // Without rights, as much as the kernel gives everybody.
+                // Without the rights, the kernel's limit for unprivileged users applies.
                 // SAFETY: as above.
                 _ => unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, at, length) },
             }
@@ -119,7 +119,8 @@ impl Thread {
             self.stopped()?;
             let size = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
             match call(size) {
-                // Nobody closes a descriptor, so 0 bytes do not come; it would be the end.
+                // Cannot happen, because nobody closes a descriptor: 0 bytes would mean end of
+                // file.
                 Ok(0) => break,
                 Ok(moved) => left -= moved as u64,
                 Err(libc::EINTR) => {}

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is fixed before the first thread exists: the compiled program, and every instance's name, process,
-//! objects and parties.
+//! The data fixed before the first thread exists: the compiled program, and the name, process,
+//! objects and barrier parties of every instance.
 //!
-//! Owns: the tables that all processes of a run read and none writes. Equal plans give equal tables, so that a
-//! process can make them again after `execve`.
-//! Follows: `exec/spawn.rs`, whose rules for names, parties and processes these are.
+//! Owns: the tables that all processes of a run read and none writes. Equal plans give equal
+//! tables, so that a process can rebuild them after `execve`.
+//! Follows: the rules of `exec/spawn.rs` for names, parties and processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -19,16 +19,17 @@ use crate::compile::{self, Compiled, Xattr};
 use crate::error::WorkloadError;
 use crate::program::{CpuList, PipeDef, PipeKind, Program, names};
 
-/// Instances of a template beyond those of the start for which `{i}` names are prepared.
+/// Number of instances of a forked template, beyond those of the start, for which `{i}` names are
+/// prepared.
 const FORKED_BOUND: u32 = 1024;
-/// Records of forked threads.
+/// Number of slots for forked threads.
 const FORKED_SLOTS: u32 = 16_384;
-/// No process that has a name.
+/// Process index of a thread whose process has no name.
 pub const NO_PROCESS: u32 = u32::MAX;
-/// Writes up to this size are atomic.
+/// Maximum size in bytes of a write that the kernel does atomically (PIPE_BUF).
 const PIPE_BUF: u64 = 4096;
 
-/// What the caller sends to the director.
+/// The message from the caller to the director.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub program: Program,
@@ -38,29 +39,29 @@ pub struct Plan {
     pub seed: u64,
     pub start_offset_max: Nanos,
     pub compute_noise_permille: u32,
-    /// CPUs that threads may use.
+    /// CPUs that the threads may use.
     pub cpus: Vec<u32>,
-    /// They are fewer than those that threads inherit.
+    /// Whether `cpus` holds fewer CPUs than the threads inherit.
     pub restrict: bool,
     pub cgroups: Option<CgroupPlace>,
     pub calibration: Option<Calibration>,
     pub io_latency: Nanos,
     pub io_kib: Nanos,
     pub grace: Nanos,
-    /// Descriptor of a `StartSignal`.
+    /// Descriptor of the `StartSignal`.
     pub start_fd: Option<i32>,
 }
 
-/// Where the program's cgroups go.
+/// Location of the program's cgroups.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CgroupPlace {
-    /// Where cgroup2 is mounted.
+    /// The cgroup2 mount point.
     pub mount: String,
-    /// The directory that is the program's "/".
+    /// The directory that serves as the program's "/".
     pub base: String,
 }
 
-/// The tables.
+/// The plan, compiled, with its instances expanded.
 pub struct Tables {
     pub plan: Plan,
     pub compiled: Compiled,
@@ -74,14 +75,14 @@ pub struct Tables {
     pub pipes: Vec<PipeTable>,
     pub masks: Vec<Box<Mask>>,
     pub all_cpus: Box<Mask>,
-    /// Of each of the program's `set_xattr`.
+    /// Indexed like the program's `set_xattr` ops.
     pub xattrs: Vec<XattrCall>,
     pub nr_slots: u32,
     pub max_loops: u32,
     pub max_timers: u32,
 }
 
-/// The arguments of a `setxattr`.
+/// Arguments of one `setxattr` call.
 pub struct XattrCall {
     pub path: CString,
     pub name: CString,
@@ -95,21 +96,22 @@ pub struct Start {
     pub process: u32,
 }
 
-/// What instances of a template differ in.
+/// Properties in which the instances of a template differ.
 pub struct TemplateTable {
-    /// By instance; one entry for all when nothing depends on it.
+    /// Object indices, indexed by instance. One empty entry if no object name depends on the
+    /// instance.
     bindings: Vec<Box<[u32]>>,
     processes: Vec<u32>,
     pub mask: Option<Box<Mask>>,
-    /// Bytes of the largest buffer that its ops touch.
+    /// Size in bytes of the largest buffer that the template's ops touch.
     pub touched: u64,
 }
 
 pub struct PipeTable {
     pub kind: PipeKind,
-    /// What `F_SETPIPE_SZ` or `SO_SNDBUF` is to say, if not the kernel's default.
+    /// Argument of `F_SETPIPE_SZ` or `SO_SNDBUF`; None: the kernel's default.
     pub capacity: Option<u64>,
-    /// Reads and writes are not all of one size that goes in whole: each side takes turns.
+    /// Whether each side takes turns, because the transfers differ in size or one exceeds PIPE_BUF.
     pub turns: bool,
 }
 
@@ -117,7 +119,7 @@ fn xattr_calls(plan: &Plan, compiled: &Compiled) -> Vec<XattrCall> {
     let base = plan.cgroups.as_ref().map_or("", |place| place.base.as_str());
     let call = |x: &Xattr| {
         let below = x.cgroup.map_or("", |c| compiled.cgroups[c as usize].path.as_str());
-        // A NUL has been refused in all of them.
+        // Earlier checks have refused a NUL in all of these strings.
         let text = |text: String| CString::new(text).unwrap_or_default();
         XattrCall {
             path: text(format!("{base}{below}")),
@@ -129,7 +131,7 @@ fn xattr_calls(plan: &Plan, compiled: &Compiled) -> Vec<XattrCall> {
 }
 
 impl TemplateTable {
-    /// The objects of an instance; None beyond what is prepared.
+    /// Returns the objects of an instance; None beyond the prepared instances.
     pub fn binding(&self, instance: u32) -> Option<&[u32]> {
         let fixed = self.bindings.len() == 1 && self.bindings[0].is_empty();
         self.bindings.get(if fixed { 0 } else { instance as usize }).map(|b| &b[..])
@@ -177,14 +179,15 @@ impl Tables {
         Ok(tables)
     }
 
-    /// The instructions of a template.
+    /// Returns the instructions of a template.
     pub fn body(&self, template: usize) -> &[Insn] {
         let end = self.compiled.templates.get(template + 1).map(|t| t.entry as usize);
         let code = &self.compiled.code;
         &code[self.compiled.templates[template].entry as usize..end.unwrap_or(code.len())]
     }
 
-    /// Interns the objects and processes of every instance that can come to be, those of the start first.
+    /// Interns the objects and processes of every instance that can exist, those of the start
+    /// first.
     fn bind(&mut self) {
         let forks: BTreeSet<u32> = self.compiled.code.iter().filter_map(forked).collect();
         let mut processes: BTreeMap<String, u32> = BTreeMap::new();
@@ -218,7 +221,8 @@ impl Tables {
         self.nr_processes = processes.len() as u32;
     }
 
-    /// A barrier without a declaration waits for every thread of the start that uses it.
+    /// Sets the parties of each barrier. A barrier without a declaration waits for every thread of
+    /// the start that uses it.
     fn parties(&mut self) {
         let mut users: BTreeMap<(Kind, u32), u32> = BTreeMap::new();
         for (t, def) in self.plan.program.threads.iter().enumerate() {
@@ -269,7 +273,7 @@ impl Tables {
         self.pipes = names.enumerate().map(pipe).collect();
     }
 
-    /// The sizes that are read from and written to each pipe.
+    /// Returns the set of transfer sizes of each pipe, reads and writes together.
     fn pipe_sizes(&self) -> BTreeMap<u32, BTreeSet<u64>> {
         let mut sizes: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
         for (t, table) in self.templates.iter().enumerate() {
@@ -294,13 +298,14 @@ impl Tables {
         self.nr_slots = self.start.len() as u32 + if self.forks() { FORKED_SLOTS } else { 0 };
     }
 
-    /// Whether some thread makes others.
+    /// Whether any template forks.
     pub fn forks(&self) -> bool {
         self.compiled.code.iter().any(|insn| matches!(insn, Insn::Fork(_)))
     }
 
-    /// rt-app numbers threads over all tasks, and forks once more; a program of ours only where needed.
-    /// `made` are all threads made before, `made_of` those of the template.
+    /// Returns a thread's name. rt-app numbers threads over all tasks, and adds a second number to
+    /// forks; an scxlab program has a number only where it needs one. `made` is the number of all
+    /// threads made before, `made_of` the number of those of the template.
     pub fn thread_name(
         &self,
         template: u32,
@@ -322,14 +327,14 @@ impl Tables {
         }
     }
 
-    /// Memory that the threads of the start touch.
+    /// Returns the bytes of memory that the threads of the start touch.
     pub fn memory(&self) -> u64 {
         let of = |s: &Start| self.templates[s.template as usize].touched;
         self.start.iter().map(of).fold(0, u64::saturating_add)
     }
 }
 
-/// A thread's name as the kernel keeps it: 15 bytes and a zero.
+/// Returns a thread's name as the kernel keeps it: up to 15 bytes and a terminating zero.
 pub fn comm(name: &str) -> [u8; 16] {
     let mut comm = [0; 16];
     for (to, from) in comm[..15].iter_mut().zip(name.bytes()) {
@@ -353,7 +358,7 @@ fn barrier_of(insn: &Insn) -> Option<(Kind, Res)> {
     }
 }
 
-/// Every CPU that the program names must be one that the run may use.
+/// Checks that every CPU that the program names is one that the run may use.
 fn known_cpus(program: &Program, compiled: &Compiled, cpus: &[u32]) -> Result<(), WorkloadError> {
     let nr_cpus = cpus.iter().max().map_or(0, |max| max + 1);
     let check = |who: &str, list: &CpuList| match list.iter().find(|c| !cpus.contains(c)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a native run gives back.
+//! The result of a native run.
 //!
-//! Owns: the form of it, which also crosses from the director process to the caller (as JSON).
+//! Owns: its form, in which it also passes from the director process to the caller (as JSON).
 
 use scxlab_machine::id::Nanos;
 use serde::{Deserialize, Serialize};
@@ -16,35 +16,36 @@ pub struct NativeReport {
     pub ended_ns: Nanos,
     pub stop: NativeStop,
     pub calibration: Calibration,
-    /// One unit of finished work, singular.
+    /// Name of one unit of finished work, in the singular.
     pub unit: String,
-    /// Every thread in the order in which they were made, except those that `unlisted` counts.
+    /// All threads in the order in which they were made, except those summed in `unlisted`.
     pub tasks: Vec<NativeTask>,
-    /// Names of the templates; `NativeTask::template` is an index.
+    /// Names of the templates, indexed by `NativeTask::template`.
     pub templates: Vec<String>,
-    /// Totals of forked threads whose records had to make room: there is a row for 16,384 of them.
+    /// Totals of forked threads whose slots were reused: there are slots for 16,384 forked threads.
     pub unlisted: Unlisted,
-    /// System calls of the program that the kernel refused: the first hundred. The threads went on.
+    /// The first hundred system calls of the program that the kernel refused. The threads continued
+    /// after them.
     pub errors: Vec<OpError>,
     pub nr_errors: u64,
-    /// What a reader should know: what the machine could not do or measure.
+    /// Remarks for the reader, such as things that the machine could not do or measure.
     pub notes: Vec<String>,
 }
 
 impl NativeReport {
-    /// How long the run was.
+    /// Returns the length of the run.
     pub fn length_ns(&self) -> Nanos {
         self.ended_ns.saturating_sub(self.started_ns)
     }
 
-    /// Units of work that all threads finished.
+    /// Returns the number of units of work that all threads finished.
     pub fn work_units(&self) -> u64 {
         let listed: u64 = self.tasks.iter().map(|t| t.work_units).sum();
         listed.saturating_add(self.unlisted.work_units)
     }
 
-    /// What the passes of each template's phases add up to, by template name, as
-    /// `Executor::loop_totals` gives it.
+    /// Returns the totals of the passes of each template's phases, with the template's name, like
+    /// `Executor::loop_totals`.
     pub fn loop_totals(&self) -> Vec<(&str, LoopTotals)> {
         let mut all: Vec<(&str, LoopTotals)> =
             self.templates.iter().map(|t| (t.as_str(), LoopTotals::default())).collect();
@@ -57,58 +58,58 @@ impl NativeReport {
     }
 }
 
-/// Why the run ended.
+/// The reason why the run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NativeStop {
     Duration,
     AllExited,
-    /// Every thread that is left waits for another one: what each of them waits for.
+    /// Every remaining thread waits for another one. Holds a description of each wait.
     Deadlock(Vec<String>),
-    /// The caller was asked to end (SIGINT, SIGTERM, SIGHUP), or ended.
+    /// A signal ended the director (SIGINT, SIGTERM, SIGHUP, SIGQUIT), or its parent ended.
     Interrupted(i32),
 }
 
-/// How fast the loop that `compute` is made of runs here: `iterations` take `ns`.
+/// Speed of the loop that executes `compute` on this machine: `iterations` take `ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Calibration {
     pub iterations: u64,
     pub ns: Nanos,
-    /// Where it was measured.
+    /// The CPU on which it was measured.
     pub cpu: u32,
 }
 
 impl Calibration {
-    /// How many iterations are this much work.
+    /// Returns the number of iterations that do this much work.
     pub fn iterations_of(&self, work: Nanos) -> u64 {
         let exact = u128::from(work) * u128::from(self.iterations) / u128::from(self.ns.max(1));
         u64::try_from(exact).unwrap_or(u64::MAX)
     }
 }
 
-/// What one thread got, from the release of all threads until it ended.
+/// Measurements of one thread, from the release of all threads until the thread ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NativeTask {
     pub name: String,
     pub tid: i32,
     pub tgid: i32,
-    /// As it was at the end.
+    /// Nice value at the end.
     pub nice: i8,
-    /// Path within the program's cgroups, as it was at the end.
+    /// Path within the program's cgroups at the end.
     pub cgroup: String,
     pub template: u32,
     pub instance: u32,
     pub forked: bool,
     pub end: TaskEnd,
-    /// From the start of the run; of a thread that was there at the start, 0.
+    /// Time since the start of the run; 0 for a thread that existed at the start.
     pub began_ns: Nanos,
     pub ended_ns: Nanos,
     pub run_ns: Nanos,
-    /// Time runnable and not running. None: the kernel keeps no such statistics.
+    /// Time runnable but not running. None: the kernel keeps no such statistics.
     pub wait_ns: Option<Nanos>,
     pub switches_voluntary: u64,
     pub switches_involuntary: u64,
-    /// None: the kernel does not tell.
+    /// None: the kernel does not report it.
     pub migrations: Option<u64>,
     pub work_units: u64,
     pub phases: PhaseTotals,
@@ -118,15 +119,16 @@ pub struct NativeTask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskEnd {
-    /// It came to the end of its program.
+    /// The thread reached the end of its program.
     Exited,
-    /// The run ended before.
+    /// The run ended first.
     Stopped,
-    /// Its process was ended by this signal; 9 also when it did not stop within the grace time.
+    /// This signal ended the thread's process. SIGKILL (9) also if the thread did not stop within
+    /// the grace time.
     Killed(i32),
 }
 
-/// Totals of one thread's phases, as `LoopTotals` has them for a template.
+/// Totals of one thread's phases; `LoopTotals` has the same for a template.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseTotals {
     pub loops: u64,
@@ -157,7 +159,7 @@ impl PhaseTotals {
     }
 }
 
-/// Sums over the threads that have no row.
+/// Sums over the threads that have no entry in `tasks`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unlisted {
     pub tasks: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the kernel has counted for a thread: CPU time, waiting, switches, migrations.
+//! The kernel's counts for a thread: CPU time, waiting time, switches, migrations.
 //!
 //! Owns: reading `/proc/PID/task/TID/{schedstat,status,sched}`. Nothing here allocates.
 
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::shared::Counts;
 use super::sys;
 
-/// Of the calling thread.
+/// Reads the counts of the calling thread.
 pub fn own(into: &Counts) {
     let mut text = [0; 4096];
     schedstat(into, b"/proc/thread-self/schedstat\0", &mut text);
@@ -25,7 +25,7 @@ pub fn own(into: &Counts) {
     migrations(into, b"/proc/thread-self/sched\0", &mut text);
 }
 
-/// Of any thread of the run; false if it is not there any more.
+/// Reads the counts of any thread of the run. Returns false if the thread no longer exists.
 pub fn other(tgid: i32, tid: i32, into: &Counts) -> bool {
     let mut text = [0; 4096];
     if !schedstat(into, &path(tgid, tid, "schedstat"), &mut text) {
@@ -39,11 +39,11 @@ pub fn other(tgid: i32, tid: i32, into: &Counts) -> bool {
     true
 }
 
-/// Whether a thread sleeps (state S of `/proc/PID/task/TID/stat`).
+/// Whether a thread sleeps (state S in `/proc/PID/task/TID/stat`).
 pub fn sleeps(tgid: i32, tid: i32) -> bool {
     let mut text = [0; 512];
     let size = sys::read_file(&path(tgid, tid, "stat"), &mut text).unwrap_or(0);
-    // The name may contain anything; the state follows its last parenthesis.
+    // The name may contain any byte; the state follows the last parenthesis.
     let text = &text[..size];
     let close = text.iter().rposition(|b| *b == b')');
     close.and_then(|at| text.get(at + 2)) == Some(&b'S')
@@ -51,7 +51,7 @@ pub fn sleeps(tgid: i32, tid: i32) -> bool {
 
 fn path(tgid: i32, tid: i32, file: &str) -> [u8; 64] {
     let mut path = [0; 64];
-    // Two numbers and a short name fit, with a zero to spare.
+    // Two numbers and a short name fit, with room for a zero.
     let _ = write!(&mut path[..63], "/proc/{tgid}/task/{tid}/{file}");
     path
 }
@@ -73,7 +73,7 @@ fn migrations(into: &Counts, path: &[u8], text: &mut [u8]) {
     }
 }
 
-/// The number at the end of the line that begins with `key`.
+/// Returns the number at the end of the line that begins with `key`.
 fn field(text: &[u8], key: &str) -> Option<u64> {
     let line = text.split(|b| *b == b'\n').find(|line| line.starts_with(key.as_bytes()))?;
     number(line.rsplit(|b| b.is_ascii_whitespace()).next()?)

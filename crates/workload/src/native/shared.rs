@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The memory that every process of a run shares: the threads' records and the objects they meet at.
+//! The memory that all processes of a run share: the threads' records and the objects on which they
+//! synchronise.
 //!
-//! Owns: its layout. All of it is atomics whose zero is the initial state; references between records are
-//! indices plus one (0: none), so that a process may map it at any address. Words that one thread alone writes
-//! are used with relaxed order; what one thread hands to another goes through a futex word or a guard.
+//! Owns: its layout. It consists of atomics whose initial state is zero. References between records
+//! are indices plus one (0: none), so that a process may map the memory at any address. A word that
+//! only one thread writes is accessed with relaxed ordering; data handed from one thread to another
+//! goes through a futex word or a guard.
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
@@ -14,28 +16,28 @@ use super::sync::{Barrier, Cond, Guard, Mutex, Sem, SpinBarrier, SpinLock};
 use super::sys::{self, Errno};
 use crate::compile::insn::Kind;
 
-/// At most this many refused calls are kept; the rest are counted.
+/// Maximum number of refused calls that are recorded; the rest are only counted.
 pub const MAX_FAULTS: usize = 100;
 
 #[repr(C, align(64))]
 pub struct Header {
-    /// 1: every thread is to end.
+    /// 1: every thread must end.
     pub stop: AtomicU32,
-    /// Futex: 1 when the threads may begin.
+    /// Futex word: 1 when the threads may begin.
     pub go: AtomicU32,
-    /// CLOCK_MONOTONIC of the start.
+    /// Time of the start on CLOCK_MONOTONIC.
     pub started: AtomicU64,
-    /// Futex: threads that wait for `go`, or have failed before it.
+    /// Futex word: number of threads that wait for `go` or have failed before it.
     pub ready: AtomicU32,
     /// Slot, plus one, of a thread that could not be set up.
     pub failed: AtomicU32,
-    /// Protects the allocation of slots and the numbers of threads made.
+    /// Protects the allocation of slots and the counts of threads made.
     pub making: Guard,
     pub made: AtomicU32,
-    /// Slots in use so far, and where the search for one to use again begins.
+    /// Number of slots in use so far, and the slot at which the search for a reusable one begins.
     pub nr_slots: AtomicU32,
     pub cursor: AtomicU32,
-    /// The process that makes and collects all others.
+    /// Pid of the process that makes and collects all others.
     pub director: AtomicI32,
     pub nr_faults: AtomicU32,
     pub null_fd: AtomicI32,
@@ -43,58 +45,60 @@ pub struct Header {
     pub base_fd: AtomicI32,
     pub iterations: AtomicU64,
     pub iterations_ns: AtomicU64,
-    /// Tasks, units and counts of threads whose slots were used again.
+    /// Sums over the threads whose slots were reused, in the order of the fields of `Unlisted`.
     pub unlisted: [AtomicU64; 6],
 }
 
-/// States of a slot. FREE -> NEW (its maker) -> ALIVE (itself) -> OVER (itself) [-> NEW, when slots run out].
+/// States of a slot: FREE -> NEW (set by the maker) -> ALIVE (by the thread) -> OVER (by the
+/// thread) [-> NEW, when slots run out].
 pub const FREE: u32 = 0;
 pub const NEW: u32 = 1;
 pub const ALIVE: u32 = 2;
 pub const OVER: u32 = 3;
 
-/// How a thread ended.
+/// Values of `Slot::end`.
 pub const EXITED: u32 = 1;
 pub const STOPPED: u32 = 2;
 
-/// One thread. Written by itself unless a line says otherwise.
+/// Record of one thread. Only the thread itself writes it, unless a field says otherwise.
 #[repr(C, align(64))]
 pub struct Slot {
     pub state: AtomicU32,
     pub end: AtomicU32,
     pub who: Ident,
-    /// By its maker.
+    /// Written by the maker.
     pub comm: [AtomicU64; 2],
     pub process: AtomicU32,
-    /// Slot of the parent plus one, and its serial. By its maker.
+    /// Slot of the parent plus one, and the parent's serial number. Written by the maker.
     pub parent: AtomicU32,
     pub parent_serial: AtomicU64,
-    /// Unique in the run. By its maker.
+    /// Serial number, unique in the run. Written by the maker.
     pub serial: AtomicU64,
-    /// Children that have not exited; a futex. By the thread and its children.
+    /// Futex word: number of children that have not exited. Written by the thread and its children.
     pub children: AtomicU32,
     pub tid: AtomicI32,
     pub tgid: AtomicI32,
 
-    /// Futex: 1 when what it waits for has been given to it. By whoever gives.
+    /// Futex word: 1 when the thread has been granted what it waits for. Written by the granting
+    /// thread.
     pub wake: AtomicU32,
-    /// The next in the queue that it is in, plus one. By the holder of the queue's guard.
+    /// Next slot, plus one, in the queue that holds this slot. Written under the queue's guard.
     pub next: AtomicU32,
-    /// The mutex to take again after a wait.
+    /// Index of the mutex to take again after a wait on a condition.
     pub retake: AtomicU32,
-    /// What it waits for: a `Waits` and an index. And how many times it has waited.
+    /// Object that the thread waits for (a `Waits` and an index), and the number of waits so far.
     pub waits: AtomicU32,
     pub waits_index: AtomicU32,
     pub nr_waits: AtomicU64,
 
-    /// Where it goes on after `execve`.
+    /// Index of the instruction at which the thread continues after `execve`.
     pub pc: AtomicU32,
-    /// Where its timers' first periods begin, from the start of the run.
+    /// Start of the first periods of the thread's timers, relative to the start of the run.
     pub zero: AtomicU64,
-    /// Draws that it has made from its stream of noise.
+    /// Number of draws from the thread's random stream of noise.
     pub draws: AtomicU64,
     pub nice: AtomicI32,
-    /// Index into the program's cgroups plus one.
+    /// Index into the program's cgroups, plus one.
     pub cgroup: AtomicU32,
     pub phase: PhaseState,
 
@@ -102,12 +106,12 @@ pub struct Slot {
     pub totals: Totals,
     pub began: AtomicU64,
     pub ended: AtomicU64,
-    /// What the kernel had counted before the start (by the director), and at the end.
+    /// The kernel's counts before the start (written by the director) and at the end.
     pub before: Counts,
     pub after: Counts,
 }
 
-/// From what a thread's name is made.
+/// The parts of a thread's name.
 #[repr(C)]
 pub struct Ident {
     pub template: AtomicU32,
@@ -117,7 +121,7 @@ pub struct Ident {
     pub forked: AtomicU32,
 }
 
-/// The pass at hand, as `exec::stats::Phase`.
+/// State of the current pass of a phase, like `exec::stats::Phase`.
 #[repr(C)]
 pub struct PhaseState {
     pub idx: AtomicU64,
@@ -142,7 +146,7 @@ pub struct Totals {
     pub slack_min: AtomicI64,
 }
 
-/// What the kernel counts for a thread. Wait and migrations are one more than counted; 0: not known.
+/// The kernel's counts for a thread. `wait` and `migrations` are stored plus one; 0 means unknown.
 #[repr(C)]
 pub struct Counts {
     pub run: AtomicU64,
@@ -152,7 +156,7 @@ pub struct Counts {
     pub migrations: AtomicU64,
 }
 
-/// A refused call.
+/// Record of a refused call.
 #[repr(C)]
 pub struct Fault {
     pub filled: AtomicU32,
@@ -163,17 +167,17 @@ pub struct Fault {
     pub errno: AtomicI32,
 }
 
-/// A process that has a name.
+/// Record of a named process.
 #[repr(C)]
 pub struct Process {
-    /// Held while a thread or a process is made from within: nobody else is then inside the C library's
-    /// allocator on its behalf.
+    /// Held while one of the process's threads makes a thread or a process, so that no sibling is
+    /// inside the C library's allocator when the process is cloned.
     pub making: Guard,
-    /// Living threads. Under `Header::making`.
+    /// Number of living threads. Protected by `Header::making`.
     pub alive: AtomicU32,
 }
 
-/// What a thread can sleep on until another thread acts.
+/// Objects that a thread can sleep on until another thread acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Waits {
@@ -200,18 +204,18 @@ impl Waits {
     ];
 }
 
-/// The mapped memory. It stays mapped as long as the process lives.
+/// The mapped memory. It stays mapped for the life of the process.
 pub struct Shared {
     pub fd: i32,
     head: &'static [Header],
     pub slots: &'static [Slot],
-    /// Passes left, by slot and depth.
+    /// Passes left, indexed by slot and loop depth.
     pub loops: &'static [AtomicU64],
-    /// When own timers' periods end, plus one, by slot and timer.
+    /// End of the current period of each thread-own timer, plus one; indexed by slot and timer.
     pub own_timers: &'static [AtomicU64],
     pub made_of: &'static [AtomicU32],
     pub processes: &'static [Process],
-    /// Open `cgroup.threads` files: the root's, then by index of the cgroup.
+    /// Descriptors of `cgroup.threads` files: first the root's, then one per cgroup.
     pub cgroup_fds: &'static [AtomicI32],
     pub faults: &'static [Fault],
     pub mutexes: &'static [Mutex],
@@ -224,15 +228,16 @@ pub struct Shared {
     pub timers: &'static [Timer],
 }
 
-/// A timer that threads share.
+/// A timer that several threads share.
 #[repr(C)]
 pub struct Timer {
     pub guard: Guard,
-    /// When the running period ends, plus one.
+    /// End of the current period, plus one.
     pub next: AtomicU64,
 }
 
-/// Hands out places in the memory, or only adds them up when there is no memory yet.
+/// Allocates ranges of the memory in sequence, or only adds up their sizes when there is no memory
+/// yet.
 struct Carver {
     base: Option<*mut u8>,
     used: usize,
@@ -240,22 +245,24 @@ struct Carver {
 
 impl Carver {
     /// # Safety
-    /// `T` consists of atomics, for which zeroed memory is valid; the memory at `base` is zeroed or was used for
-    /// the same sequence of calls, is as long as a Carver without memory found, and stays mapped for ever.
+    /// `T` consists of atomics, for which zeroed memory is valid. The memory at `base` is zeroed or
+    /// was used for the same sequence of calls, is as long as `used` after that sequence on a
+    /// Carver without memory, and stays mapped for ever.
     unsafe fn take<T>(&mut self, count: usize) -> &'static [T] {
         let align = align_of::<T>().max(64);
         let at = self.used.next_multiple_of(align);
         self.used = at.saturating_add(size_of::<T>().saturating_mul(count));
         match self.base {
             None => &[],
-            // SAFETY: as the caller promises; the mapping is page-aligned, so `at` is aligned for T.
+            // SAFETY: the caller promises it; the mapping is page-aligned, so `at` is aligned for
+            // T.
             Some(base) => unsafe { std::slice::from_raw_parts(base.add(at).cast::<T>(), count) },
         }
     }
 }
 
 impl Shared {
-    /// A new memory for these tables: zeroes.
+    /// Creates the memory for these tables, all zeroes.
     pub fn create(tables: &Tables) -> Result<Self, Errno> {
         let bytes = Self::bytes(tables);
         // SAFETY: the name is a C string. The descriptor is inherited by all processes of the run.
@@ -267,7 +274,7 @@ impl Shared {
         Self::map(tables, fd)
     }
 
-    /// Maps the memory of a run whose tables are these.
+    /// Maps the existing memory of a run that has these tables.
     pub fn map(tables: &Tables, fd: i32) -> Result<Self, Errno> {
         let base = sys::map_shared(fd, Self::bytes(tables))?;
         Ok(Self::layout(tables, fd, &mut Carver { base: Some(base), used: 0 }))
@@ -282,8 +289,8 @@ impl Shared {
     fn layout(t: &Tables, fd: i32, c: &mut Carver) -> Self {
         let slots = t.nr_slots as usize;
         let count = |kind: Kind| t.compiled.objects.names(kind).len();
-        // SAFETY: every T below is made of atomics; `map` maps `bytes` bytes of a file that begins as zeroes
-        // and is used with the same tables everywhere, and nothing unmaps it.
+        // SAFETY: every T below is made of atomics. `map` maps `bytes` bytes of a file that begins
+        // as zeroes and is used with the same tables everywhere; nothing unmaps it.
         unsafe {
             Shared {
                 fd,
@@ -307,12 +314,13 @@ impl Shared {
         }
     }
 
-    /// Exists once there is memory.
+    /// Returns the header. Must not be called on the result of a `layout` without memory.
     pub fn head(&self) -> &'static Header {
         &self.head[0]
     }
 
-    /// Records a call that the kernel refused. `pc` is that of the op; u32::MAX: an attribute.
+    /// Records a call that the kernel refused. `pc` is the index of the op's instruction; u32::MAX
+    /// stands for an attribute of the template.
     pub fn fault(&self, slot: &Slot, at: u64, what: What, pc: u32, errno: Errno) {
         use std::sync::atomic::Ordering::{Relaxed, Release};
         let number = self.head().nr_faults.fetch_add(1, Relaxed) as usize;
@@ -327,11 +335,12 @@ impl Shared {
 }
 
 impl Slot {
-    /// Back to what it was before its thread, for the next one.
+    /// Resets the slot to zero, for the next thread.
     pub fn clear(&self) {
         use std::sync::atomic::Ordering::Relaxed;
-        // SAFETY: a slot is nothing but atomics that are whole words or halves of one; its bytes are zeroed one
-        // atomic word at a time, while nobody uses it (its thread is over, and its maker holds the guard).
+        // SAFETY: a slot consists of atomics that are whole words or halves of one. Its bytes are
+        // zeroed one atomic word at a time while nobody uses it: its thread is over, and the caller
+        // holds `Header::making`.
         let words = unsafe {
             std::slice::from_raw_parts(
                 std::ptr::from_ref(self).cast::<AtomicU32>(),

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Making threads and processes, before the start and during the run; and their end.
+//! The creation of threads and processes, before the start and during the run, and the end of a
+//! thread.
 //!
-//! Owns: slots and their numbers. A thread of the parent's process is a pthread. Any other is a process of its
-//! own, made by `clone` with the director as its parent, who collects it.
-//! A running thread makes one under its process's guard, so that no sibling is in the allocator meanwhile;
-//! the child of such a `clone` may then make threads itself.
+//! Owns: slots and their numbers. A thread in its parent's process is a pthread. Any other thread
+//! is a process of its own, made by `clone` with the director as its parent, and the director
+//! collects it. A running thread forks under its process's guard, so that no sibling is in the
+//! allocator meanwhile; the child of such a `clone` may then make threads itself.
 
 use std::ffi::{c_char, c_void};
 use std::io::Write;
@@ -21,13 +22,13 @@ use super::sys::{self, Errno};
 use super::worker::{self, Env, Thread};
 use super::{AGAIN, CHILD};
 
-/// Threads need little: the interpreter, and a transfer's buffer.
+/// Stack size in bytes. A thread needs little: the interpreter and a transfer buffer.
 const STACK: usize = 256 << 10;
 
 /// The run that this process belongs to. Set once, before its first thread.
 static ENV: OnceLock<&'static Env> = OnceLock::new();
 
-/// Makes this the process's run. False: it has one.
+/// Sets the process's run. Returns false if it has one already.
 pub fn set_env(env: &'static Env) -> bool {
     ENV.set(env).is_ok()
 }
@@ -45,7 +46,8 @@ pub fn fill_start(env: &Env) {
     shared.head().nr_slots.store(env.tables.start.len() as u32, Relaxed);
 }
 
-/// Makes a slot's thread known, except for its tid. Under `Header::making`, or before any thread exists.
+/// Fills a slot for a new thread, except for its tid. The caller holds `Header::making`, or no
+/// thread exists yet.
 fn fill(
     env: &Env,
     index: u32,
@@ -81,13 +83,14 @@ fn fill(
     slot.state.store(shared::NEW, Release);
 }
 
-/// Makes a pthread of this process run the slot. The thread is detached.
+/// Makes a detached pthread of this process that runs the slot.
 pub fn make_thread(index: u32, forked: bool) -> Result<(), Errno> {
-    // SAFETY: zeroes are overwritten by the initialisation.
+    // SAFETY: the initialisation overwrites the zeroes.
     let mut attr: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
     let mut id: libc::pthread_t = 0;
     let entry = if forked { forked_entry } else { start_entry };
-    // SAFETY: `attr` is initialised before use and destroyed once; the argument is a number, not a pointer.
+    // SAFETY: `attr` is initialised before use and destroyed once; the argument is a number, not a
+    // pointer.
     let got = unsafe {
         libc::pthread_attr_init(&mut attr);
         libc::pthread_attr_setstacksize(&mut attr, STACK);
@@ -114,8 +117,8 @@ extern "C" fn forked_entry(index: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// What the first thread of a new process does before anything else: it ends with the director, whom alone
-/// the terminal's signals concern.
+/// Prepares the first thread of a new process, before anything else. The process ends with the
+/// director; the terminal's signals concern the director alone.
 pub fn enter_process(env: &Env) {
     sys::set_parent_death_signal(libc::SIGKILL);
     // SAFETY: no arguments.
@@ -130,7 +133,7 @@ pub fn enter_process(env: &Env) {
 impl Thread {
     pub fn fork(&self, template: u32) {
         let process = self.slot.process.load(Relaxed);
-        // In a process without a name there is nobody else.
+        // A process without a name has no other thread, and needs no guard.
         let _alone = self.env.shared.processes.get(process as usize).map(|p| p.making.lock());
         if let Err((what, errno)) = self.try_fork(template) {
             self.fault(what, errno);
@@ -158,7 +161,7 @@ impl Thread {
         })
     }
 
-    /// A slot and the process for one more thread of the template.
+    /// Reserves a slot and the process for one more thread of the template.
     fn reserve(&self, template: u32, own: u32) -> Result<(u32, u32), (What, Errno)> {
         let (tables, shared) = (&self.env.tables, &self.env.shared);
         let _making = shared.head().making.lock();
@@ -182,7 +185,8 @@ impl Thread {
         Ok((index, process))
     }
 
-    /// An unused slot; without one, that of a forked thread that is over, whose row is then lost.
+    /// Returns an unused slot. Without one, reuses that of a forked thread that is over; the
+    /// thread's row in the report is then lost.
     fn free_slot(&self) -> Option<u32> {
         let (tables, shared) = (&self.env.tables, &self.env.shared);
         let head = shared.head();
@@ -203,7 +207,7 @@ impl Thread {
         Some(found)
     }
 
-    /// Adds what the slot's thread got to the sums, and clears it.
+    /// Adds the measurements of the slot's thread to the sums and clears the slot.
     fn recycle(&self, slot: &Slot) {
         let sums = &self.env.shared.head().unlisted;
         let add = |to: &AtomicU64, more: u64| {
@@ -232,20 +236,21 @@ impl Thread {
     }
 
     fn fork_process(&self, index: u32) -> Result<(), Errno> {
-        // SAFETY: the child runs only this crate's thread code, which does not allocate but under a guard that
-        // the parent held while it was copied, and never returns into the parent's frames.
+        // SAFETY: the child runs only this crate's thread code and never returns into the parent's
+        // frames. That code allocates only under a guard, which the parent held during the copy.
         match unsafe { sys::clone_process(true) }? {
             0 => {}
             _ => return Ok(()),
         }
-        // The guard of the parent's process is the parent's to give back; this process never takes it: it has
-        // another name or none.
+        // The parent gives its process's guard back itself. The child never takes that guard,
+        // because its process has another name or none.
         enter_process(self.env);
         worker::run_forked(self.env, index);
         sys::exit_thread()
     }
 
-    /// Replaces the process's image by a new one of this program, which goes on at the next instruction.
+    /// Replaces the process's image by a new one of this program, which continues at the next
+    /// instruction.
     pub fn reexec(&mut self) {
         let process = self.slot.process.load(Relaxed);
         let alive = |p: &shared::Process| p.alive.load(Relaxed);
@@ -265,7 +270,7 @@ impl Thread {
         unsafe extern "C" {
             static environ: *const *const c_char;
         }
-        // The stop signal would end the new image before it has a handler.
+        // The stop signal would end the new image before that has a handler.
         sys::block_stop_signal(true);
         // SAFETY: `argv` is an array of C strings that ends with null.
         unsafe { libc::execve(c"/proc/self/exe".as_ptr(), argv.as_ptr(), environ) };
@@ -274,7 +279,7 @@ impl Thread {
         self.fault(What::Exec, errno);
     }
 
-    /// The last thing that a thread does with shared memory.
+    /// Releases the thread's slot. It is the thread's last access to shared memory.
     pub fn leave(&self) {
         let shared = &self.env.shared;
         let _making = shared.head().making.lock();
@@ -294,10 +299,10 @@ impl Thread {
     }
 }
 
-/// A number as a C string.
+/// Returns a number as a C string.
 fn decimal(number: i32) -> [u8; 16] {
     let mut text = [0; 16];
-    // 11 characters at most.
+    // The number has at most 11 characters.
     let _ = write!(&mut text[..15], "{number}");
     text
 }

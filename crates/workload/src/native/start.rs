@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The moment at which a run's threads are released, told to the caller while the run goes on.
+//! The start signal: tells the caller when a run's threads are released, while the run continues.
 //!
-//! Owns: two words of memory that the director writes once, before it releases them: when that is, and when the run's duration
-//! will be over. The memory may be a BPF map's: what its programs measure then has no gap at the start.
+//! Owns: two words of memory that the director writes once, before it releases the threads: the
+//! start time and the time at which the run's duration will be over. The memory may be a BPF map's,
+//! so that the measurements of BPF programs have no gap at the start.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
@@ -15,12 +16,12 @@ use scxlab_machine::id::Nanos;
 
 use super::sys;
 
-/// Between two looks. A late look delays what is timed from the start by as much.
+/// Interval between two polls. A late poll delays anything timed from the start by the same amount.
 const POLL: Duration = Duration::from_micros(500);
 
 const WORDS: usize = 2;
 
-/// Given to one run, and asked by another thread.
+/// Given to one run; another thread waits on it.
 #[derive(Clone, Debug)]
 pub struct StartSignal {
     words: Arc<File>,
@@ -29,7 +30,7 @@ pub struct StartSignal {
 
 impl StartSignal {
     pub fn new() -> std::io::Result<StartSignal> {
-        // Inherited by the director: not closed by its execve.
+        // The director inherits the descriptor: its execve does not close it.
         // SAFETY: the name is a C string.
         let fd = unsafe { libc::memfd_create(c"scxlab-start".as_ptr(), 0) };
         sys::checked(fd.into()).map_err(std::io::Error::from_raw_os_error)?;
@@ -39,9 +40,9 @@ impl StartSignal {
         Ok(StartSignal::of(file))
     }
 
-    /// In memory that can be mapped through a descriptor, at its start.
+    /// Uses memory that can be mapped through a descriptor; the words are at its start.
     pub fn in_memory(fd: BorrowedFd<'_>) -> std::io::Result<StartSignal> {
-        // SAFETY: takes numbers. The copy is inherited, unlike most descriptors.
+        // SAFETY: takes numbers. The copy is inherited, because it has no close-on-exec flag.
         let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, 3) };
         sys::checked(copy.into()).map_err(std::io::Error::from_raw_os_error)?;
         // SAFETY: a new descriptor that nobody else owns.
@@ -56,7 +57,7 @@ impl StartSignal {
         self.words.as_raw_fd()
     }
 
-    /// Waits for the start: its time by CLOCK_MONOTONIC. None: cancelled before.
+    /// Waits for the start and returns its time on CLOCK_MONOTONIC. None: cancelled first.
     pub fn wait(&self) -> Option<Nanos> {
         loop {
             let mut word = [0; 8];
@@ -69,7 +70,7 @@ impl StartSignal {
         }
     }
 
-    /// There will be no start, or there was one.
+    /// Ends the wait without a start: there will be none, or it is over.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
@@ -83,12 +84,14 @@ impl PartialEq for StartSignal {
 
 impl Eq for StartSignal {}
 
-/// In the director: the threads are released at `from`. Who reads the words notices when they have not been written.
+/// Writes the words, in the director: the threads are released at `from`. On failure the words stay
+/// zero, which a reader notices.
 pub(super) fn tell(fd: RawFd, from: Nanos, until: Nanos) {
     let Ok(at) = sys::map_shared(fd, size_of::<[AtomicU64; WORDS]>()) else { return };
-    // SAFETY: a page, which has room for the words and stays mapped; others access them in one piece too.
+    // SAFETY: the mapping is a page, has room for the words and stays mapped; other accesses are
+    // whole words too.
     let words = unsafe { &*at.cast::<[AtomicU64; WORDS]>() };
-    // A reader that has the first has the second.
+    // `until` is written first, so that a reader that has `from` has `until` too.
     words[1].store(until, Ordering::Relaxed);
     words[0].store(from, Ordering::Release);
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Objects that threads of any process meet at: locks, conditions, barriers, semaphores, spin locks.
+//! Synchronisation objects for threads of any process: locks, conditions, barriers, semaphores,
+//! spin locks.
 //!
-//! Owns: their queues, with the meaning of `exec/sync.rs` and `exec/spin.rs`: first come first served, an
-//! unlock hands the mutex to its first waiter, a signalled thread joins the mutex's queue without waking if it is
-//! taken. A sleeper sleeps on a futex of its own slot; a spinner spins.
+//! Owns: their queues, with the meaning of `exec/sync.rs` and `exec/spin.rs`: first come, first
+//! served; an unlock hands the mutex to its first waiter; a signalled thread joins the mutex's
+//! queue without waking if the mutex is taken. A sleeper sleeps on a futex word of its own slot; a
+//! spinner spins.
 //! Does not: priority inheritance.
 
 use std::hint::spin_loop;
@@ -16,9 +18,9 @@ use super::shared::{Slot, Waits};
 use super::sys::{futex_wait, futex_wake};
 use super::worker::{End, Flow, Thread};
 
-/// A short lock around an object's state: 0 free, 1 held, 2 held and somebody may sleep. A holder never
-/// blocks and never ends, so waiting for one is not broken off by the end of the run. It sleeps rather than
-/// spins: the holder may be preempted by the very thread that wants it.
+/// A short lock around an object's state: 0 free, 1 held, 2 held and a thread may sleep. A holder
+/// never blocks and never ends while it holds the guard, so the end of the run need not interrupt a
+/// wait for it. A waiter sleeps rather than spins, because it may have preempted the holder.
 #[repr(C)]
 pub struct Guard(AtomicU32);
 
@@ -37,7 +39,7 @@ impl Guard {
     }
 }
 
-/// Gives the guard back when dropped.
+/// Releases the guard when dropped.
 pub struct Held<'a>(&'a Guard);
 
 impl Drop for Held<'_> {
@@ -48,7 +50,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Slots in the order in which they came. Under the guard of its object.
+/// FIFO queue of slots. Protected by the guard of its object.
 #[repr(C)]
 pub struct Queue {
     head: AtomicU32,
@@ -84,7 +86,7 @@ pub struct Mutex {
 }
 
 impl Mutex {
-    /// Slot plus one; 0: nobody.
+    /// Returns the owner's slot plus one; 0: nobody.
     pub fn owner(&self) -> u32 {
         self.owner.load(Relaxed)
     }
@@ -101,7 +103,7 @@ pub struct Barrier {
     guard: Guard,
     pub parties: AtomicU32,
     pub here: AtomicU32,
-    /// Futex: rounds that are over.
+    /// Futex word: number of completed rounds.
     round: AtomicU32,
 }
 
@@ -129,19 +131,19 @@ pub struct SpinBarrier {
 }
 
 impl Thread {
-    /// Gives a sleeper what it waits for.
+    /// Grants a sleeper what it waits for and wakes it.
     fn release(&self, index: u32) {
         let wake = &self.env.shared.slots[index as usize].wake;
         wake.store(1, Release);
         futex_wake(wake, 1);
     }
 
-    /// To be called before the thread enters a queue.
+    /// Resets the wake word. Must be called before the thread enters a queue.
     fn expect(&self) {
         self.slot.wake.store(0, Relaxed);
     }
 
-    /// Sleeps until `release`.
+    /// Sleeps until another thread calls `release`.
     fn sleep_on(&self, what: Waits, index: usize) -> Flow {
         self.waiting(what, index);
         while self.slot.wake.load(Acquire) == 0 {
@@ -152,7 +154,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Says what the thread sleeps on, for whoever looks for a deadlock.
+    /// Records what the thread sleeps on, for the detection of deadlocks.
     pub fn waiting(&self, what: Waits, index: usize) {
         self.slot.waits_index.store(index as u32, Relaxed);
         let count = self.slot.nr_waits.load(Relaxed);
@@ -180,7 +182,8 @@ impl Thread {
         self.unlock_mutex(&self.env.shared.mutexes[m]);
     }
 
-    /// Hands the mutex on. A thread that does not own it changes nothing.
+    /// Unlocks the mutex and hands it to the first waiter. Does nothing if the thread does not own
+    /// it.
     pub fn unlock_mutex(&self, mutex: &Mutex) {
         let held = mutex.guard.lock();
         if mutex.owner.load(Relaxed) != self.index + 1 {
@@ -201,8 +204,8 @@ impl Thread {
         self.slot.retake.store(m as u32, Relaxed);
         cond.queue.push(self.env.shared.slots, self.index);
         drop(held);
-        // Between the two a signal may find the mutex still ours; then we join its queue, and this unlock
-        // hands it to the first there.
+        // A signal before the unlock may find the mutex still owned by this thread. This thread
+        // then joins the mutex's queue, and the unlock hands the mutex to the queue's first thread.
         self.unlock(m);
         self.sleep_on(Waits::Cond, c)
     }
@@ -212,7 +215,8 @@ impl Thread {
         let shared = &self.env.shared;
         let cond = &shared.conds[c];
         let held = cond.guard.lock();
-        // A bound: a waiter that is released may be back before the guard is free, but not in the queue.
+        // Cannot loop for ever: a released waiter may wait again before the guard is free, but
+        // cannot enter the queue.
         for _ in 0..most {
             let Some(waiter) = cond.queue.pop(shared.slots) else { break };
             let m = shared.slots[waiter as usize].retake.load(Relaxed);
@@ -318,7 +322,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Whether the run is over.
+    /// Returns an error if the run is over.
     #[inline]
     pub fn stopped(&self) -> Flow {
         match self.env.shared.head().stop.load(Relaxed) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! System calls that the native executor makes, as functions that return an error number.
+//! The system calls of the native executor, as functions that return an error number.
 //!
-//! Owns: every raw call, and the C structures that `libc` does not have. Nothing here allocates, except where
-//! it says so: a process that a thread forked may run it.
+//! Owns: every raw call, and the C structures that `libc` lacks. Nothing here allocates unless its
+//! comment says it does, because the child of a thread that forked may run it.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -31,23 +31,24 @@ fn clock(id: libc::clockid_t) -> Nanos {
     at.tv_sec.unsigned_abs().wrapping_mul(1_000_000_000).wrapping_add(at.tv_nsec.unsigned_abs())
 }
 
-/// CLOCK_MONOTONIC.
+/// Returns CLOCK_MONOTONIC.
 pub fn now() -> Nanos {
     clock(libc::CLOCK_MONOTONIC)
 }
 
-/// CPU time of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub fn thread_cpu() -> Nanos {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 fn timespec(ns: Nanos) -> libc::timespec {
-    // A `tv_sec` that does not fit would be further away than any run lasts.
+    // A `tv_sec` that does not fit would be later than the end of any run.
     let secs = libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX);
     libc::timespec { tv_sec: secs, tv_nsec: (ns % 1_000_000_000) as libc::c_long }
 }
 
-/// Sleeps until CLOCK_MONOTONIC has this value, or a signal comes. True: the time has come.
+/// Sleeps until CLOCK_MONOTONIC reaches `at` or a signal arrives. Returns true if the time has
+/// come.
 pub fn sleep_until(at: Nanos) -> bool {
     let at = timespec(at);
     let (id, flags) = (libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME);
@@ -55,8 +56,8 @@ pub fn sleep_until(at: Nanos) -> bool {
     unsafe { libc::clock_nanosleep(id, flags, &at, std::ptr::null_mut()) == 0 }
 }
 
-/// Sleeps while the word has this value, until woken, or a signal comes, or the time (relative) has passed.
-/// May return early.
+/// Sleeps while the word has this value: until a wake, a signal, or the end of `timeout`
+/// (relative). May return early.
 pub fn futex_wait(word: &AtomicU32, value: u32, timeout: Option<Nanos>) {
     let length = timeout.map(timespec);
     let length = length.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -64,7 +65,8 @@ pub fn futex_wait(word: &AtomicU32, value: u32, timeout: Option<Nanos>) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, length) };
 }
 
-/// Wakes up to `most` sleepers. Not a private futex: sleepers may be of other processes.
+/// Wakes up to `most` sleepers. The futex is not private, because sleepers may belong to other
+/// processes.
 pub fn futex_wake(word: &AtomicU32, most: i32) {
     // SAFETY: the kernel only looks the address up.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, most) };
@@ -76,24 +78,25 @@ pub fn gettid() -> i32 {
 }
 
 pub fn getpid() -> i32 {
-    // SAFETY: no arguments. The raw call: a cached value would be the parent's after `clone_process`.
+    // SAFETY: no arguments. The raw call is used because a cached value would be the parent's after
+    // `clone_process`.
     unsafe { libc::syscall(libc::SYS_getpid) as i32 }
 }
 
-/// `clone` without sharing anything, as `fork`: 0 in the child. With `sibling` the child's parent is the
-/// caller's parent. No handlers of the C library run.
+/// Calls `clone` without sharing anything, like `fork`, and returns 0 in the child. With `sibling`
+/// the child's parent is the caller's parent. No fork handlers of the C library run.
 ///
 /// # Safety
-/// In the child only what `fork` allows in a process with threads may be done.
+/// The child may do only what is allowed after a `fork` in a process with threads.
 pub unsafe fn clone_process(sibling: bool) -> Result<i32, Errno> {
     let flags = libc::SIGCHLD | if sibling { libc::CLONE_PARENT } else { 0 };
-    // SAFETY: without CLONE_VM a null stack means a copy of the caller's. On every architecture that the
-    // crate is built for the flags come first, and the others are null.
+    // SAFETY: without CLONE_VM a null stack means a copy of the caller's. On every architecture
+    // that the crate is built for, the flags are the first argument; the others are null.
     let got = unsafe { libc::syscall(libc::SYS_clone, flags as libc::c_long, 0, 0, 0, 0) };
     checked(got).map(|pid| pid as i32)
 }
 
-/// Ends the calling thread alone. The process lives as long as another of its threads does.
+/// Ends the calling thread alone. The process lives as long as one of its threads does.
 pub fn exit_thread() -> ! {
     loop {
         // SAFETY: never returns; nothing of this thread is used afterwards.
@@ -101,19 +104,19 @@ pub fn exit_thread() -> ! {
     }
 }
 
-/// The thread's name, cut to 15 bytes.
+/// Sets the thread's name, which is cut to 15 bytes.
 pub fn set_comm(comm: [u8; 16]) {
-    // SAFETY: `comm` ends with a zero byte, as its maker sees to.
+    // SAFETY: `comm` ends with a zero byte, because `plan::comm` makes it so.
     unsafe { libc::prctl(libc::PR_SET_NAME, comm.as_ptr()) };
 }
 
-/// The signal that the calling process gets when its parent ends.
+/// Sets the signal that the calling process gets when its parent ends.
 pub fn set_parent_death_signal(signal: i32) {
     // SAFETY: no pointers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal as libc::c_ulong) };
 }
 
-/// Timers of the calling thread fire at their time, not up to 50 us later.
+/// Sets the timer slack of the calling thread to 1 ns, from the default of 50 us.
 pub fn no_timer_slack() {
     // SAFETY: no pointers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
@@ -139,14 +142,14 @@ pub const SCHED_DEADLINE: u32 = 6;
 pub const SCHED_EXT: u32 = 7;
 pub const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
 
-/// Of the calling thread.
+/// Sets the policy and its parameters for the calling thread.
 pub fn sched_setattr(attr: SchedAttr) -> Result<(), Errno> {
     let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, ..attr };
     // SAFETY: `attr` is as long as it says.
     checked(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) }).map(drop)
 }
 
-/// Of the calling thread.
+/// Returns the policy and its parameters of the calling thread.
 pub fn sched_getattr() -> Result<SchedAttr, Errno> {
     let mut attr = SchedAttr::default();
     let size = size_of::<SchedAttr>();
@@ -155,23 +158,23 @@ pub fn sched_getattr() -> Result<SchedAttr, Errno> {
     Ok(attr)
 }
 
-/// Of the calling thread.
+/// Sets the nice value of the calling thread.
 pub fn set_nice(nice: i8) -> Result<(), Errno> {
-    // SAFETY: no pointers. 0 is the calling thread: in Linux nice belongs to threads.
+    // SAFETY: no pointers. 0 is the calling thread: on Linux, nice is a property of a thread.
     let got = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, i32::from(nice)) };
     checked(got.into()).map(drop)
 }
 
 /// Sets an extended attribute of a file.
 pub fn set_xattr(path: &CStr, name: &CStr, value: &[u8]) -> Result<(), Errno> {
-    // SAFETY: both names end in NUL, and `value` is as long as said.
+    // SAFETY: both names end in NUL, and `value` has the given length.
     let got = unsafe {
         libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
     };
     checked(got.into()).map(drop)
 }
 
-/// A CPU mask of the kernel's form.
+/// A CPU mask in the kernel's form.
 pub type Mask = [u64; MAX_CPUS as usize / 64];
 
 pub fn mask_of(cpus: impl Iterator<Item = u32>) -> Box<Mask> {
@@ -182,14 +185,14 @@ pub fn mask_of(cpus: impl Iterator<Item = u32>) -> Box<Mask> {
     mask
 }
 
-/// Of the calling thread.
+/// Sets the affinity of the calling thread.
 pub fn set_affinity(mask: &Mask) -> Result<(), Errno> {
     let size = size_of::<Mask>();
     // SAFETY: `mask` has `size` bytes.
     checked(unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size, mask.as_ptr()) }).map(drop)
 }
 
-/// The CPUs that the calling thread may use. Allocates.
+/// Returns the CPUs that the calling thread may use. Allocates.
 pub fn affinity() -> Result<Vec<u32>, Errno> {
     let mut mask = mask_of(std::iter::empty());
     let (size, at) = (size_of::<Mask>(), mask.as_mut_ptr());
@@ -198,13 +201,13 @@ pub fn affinity() -> Result<Vec<u32>, Errno> {
     Ok((0..MAX_CPUS).filter(|c| mask[*c as usize / 64] >> (c % 64) & 1 == 1).collect())
 }
 
-/// Private zeroed memory, every page of it there. None: the kernel has none to give.
+/// Maps private zeroed memory and populates every page.
 pub fn map_memory(bytes: usize) -> Result<*mut u8, Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
     map(bytes, flags, -1)
 }
 
-/// Memory of a file, shared.
+/// Maps a file's memory, shared.
 pub fn map_shared(fd: i32, bytes: usize) -> Result<*mut u8, Errno> {
     map(bytes, libc::MAP_SHARED, fd)
 }
@@ -216,7 +219,7 @@ fn map(bytes: usize, flags: i32, fd: i32) -> Result<*mut u8, Errno> {
     if at == libc::MAP_FAILED { Err(errno()) } else { Ok(at.cast()) }
 }
 
-/// Reads up to `into.len()` bytes of a file from its start. `path` ends with a zero byte.
+/// Reads up to `into.len()` bytes from the start of a file. `path` must end with a zero byte.
 pub fn read_file(path: &[u8], into: &mut [u8]) -> Result<usize, Errno> {
     if path.last() != Some(&0) {
         return Err(libc::EINVAL);
@@ -239,28 +242,28 @@ pub fn read_file(path: &[u8], into: &mut [u8]) -> Result<usize, Errno> {
     Ok(filled)
 }
 
-/// Writes once.
+/// Does one write system call.
 pub fn write(fd: i32, bytes: &[u8]) -> Result<usize, Errno> {
     // SAFETY: `bytes` is readable for its length.
     let got = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
     checked(got as libc::c_long).map(|n| n as usize)
 }
 
-/// Reads once.
+/// Does one read system call.
 pub fn read(fd: i32, into: &mut [MaybeUninit<u8>]) -> Result<usize, Errno> {
     // SAFETY: `into` is writable for its length.
     let got = unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) };
     checked(got as libc::c_long).map(|n| n as usize)
 }
 
-/// The signal that breaks a thread's sleep off, so that it sees that the run is over.
+/// The signal that interrupts a thread's sleep, so that the thread notices the end of the run.
 pub const STOP_SIGNAL: i32 = libc::SIGUSR1;
 
 extern "C" fn nothing(_signal: i32) {}
 
 /// A set of signals.
 pub fn signals(which: &[i32]) -> libc::sigset_t {
-    // SAFETY: zeroes are overwritten by the initialisation; each call gets a valid set.
+    // SAFETY: the initialisation overwrites the zeroes; each call gets a valid set.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -278,7 +281,7 @@ pub fn set_blocked(which: &[i32]) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()) };
 }
 
-/// Blocks or lets through the stop signal in the calling thread.
+/// Blocks or unblocks the stop signal in the calling thread.
 pub fn block_stop_signal(block: bool) {
     let set = signals(&[STOP_SIGNAL]);
     let how = if block { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
@@ -286,7 +289,8 @@ pub fn block_stop_signal(block: bool) {
     unsafe { libc::pthread_sigmask(how, &set, std::ptr::null_mut()) };
 }
 
-/// What each signal does in a process of the workload. The terminal's are the director's business.
+/// Sets the signal handling of a workload process. It ignores the terminal's signals, which the
+/// director handles.
 pub fn worker_signals() {
     // SAFETY: zeroes are a valid sigaction: no flags, an empty mask; the handler does nothing.
     unsafe {
@@ -295,13 +299,13 @@ pub fn worker_signals() {
         }
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
-        // No SA_RESTART: system calls are to end with EINTR.
+        // Without SA_RESTART, system calls end with EINTR.
         libc::sigaction(STOP_SIGNAL, &action, std::ptr::null_mut());
     }
     set_blocked(&[]);
 }
 
-/// Sends a signal to one thread. A thread that is gone is no error.
+/// Sends a signal to one thread. A thread that no longer exists is no error.
 pub fn kill_thread(tgid: i32, tid: i32, signal: i32) {
     // SAFETY: no pointers.
     unsafe { libc::syscall(libc::SYS_tgkill, tgid, tid, signal) };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How plan and report cross between the caller and the director: as JSON in memory files, which are the
-//! director's standard input and output.
+//! The transport of the plan and the report between the caller and the director: as JSON in memory
+//! files, which are the director's standard input and output.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -11,7 +11,7 @@ use super::plan::Plan;
 use super::report::NativeReport;
 use super::sys::{self, Errno};
 
-/// A file in memory that only this process has.
+/// Creates a file in memory that only this process has.
 pub fn memory_file() -> Result<File, Errno> {
     // SAFETY: the name is a C string.
     let fd = unsafe { libc::memfd_create(c"scxlab-wire".as_ptr(), libc::MFD_CLOEXEC) };
@@ -20,7 +20,7 @@ pub fn memory_file() -> Result<File, Errno> {
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// The plan as a file.
+/// Writes the plan to a memory file.
 pub fn plan_file(plan: &Plan) -> std::io::Result<File> {
     let mut file = memory_file().map_err(std::io::Error::from_raw_os_error)?;
     serde_json::to_writer(&mut file, plan)?;
@@ -28,20 +28,21 @@ pub fn plan_file(plan: &Plan) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Everything in a file.
+/// Returns the whole contents of a file.
 pub fn text_of(file: &mut File) -> String {
     let mut text = Vec::new();
     let read = file.rewind().and_then(|()| file.read_to_end(&mut text));
     read.map_or_else(|e| e.to_string(), |_| String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Of descriptor 0, through a new open file: several processes read it, each from its start.
+/// Reads the plan from descriptor 0. Opens the file anew, because several processes read it, each
+/// from the start.
 pub fn read_plan() -> Option<Plan> {
     let text = std::fs::read("/proc/self/fd/0").ok()?;
     serde_json::from_slice(&text).ok()
 }
 
-/// To descriptor 1.
+/// Writes the report to descriptor 1.
 pub fn write_report(report: &Result<NativeReport, SetupError>) -> bool {
     let Ok(text) = serde_json::to_vec(report) else {
         return false;
@@ -50,7 +51,7 @@ pub fn write_report(report: &Result<NativeReport, SetupError>) -> bool {
     out.write_all(&text).and_then(|()| out.flush()).is_ok()
 }
 
-/// None: the director wrote no report.
+/// Reads the report. None: the director wrote none.
 pub fn read_report(file: &mut File) -> Option<Result<NativeReport, SetupError>> {
     serde_json::from_str(&text_of(file)).ok()
 }

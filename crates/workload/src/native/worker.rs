@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One thread of the workload: it takes on its attributes, waits for the start, and runs its instructions.
+//! One thread of the workload: it sets its attributes, waits for the start, and runs its
+//! instructions.
 //!
-//! Owns: the meaning of each instruction here, as `exec.rs` owns it in the simulation.
+//! Owns: the meaning of each instruction in the native executor; `exec.rs` owns it in the
+//! simulation.
 //! Does not: allocate between the start and its end, except to make a thread (`spawn.rs`).
 
 use std::sync::atomic::{
@@ -22,16 +24,16 @@ use super::sys::{self, Errno, SchedAttr};
 use crate::compile::insn::{Insn, TimerRef};
 use crate::program::PolicyDef;
 
-/// CPU time between two looks at the stop flag in a long compute, about.
+/// Approximate CPU time between two checks of the stop flag in a long compute.
 const CHUNK_NS: Nanos = 20_000;
 
-/// What all threads of a process know.
+/// Data shared by all threads of a process.
 pub struct Env {
     pub tables: Tables,
     pub shared: Shared,
 }
 
-/// Why a thread ends.
+/// The reason why a thread ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Exit,
@@ -55,7 +57,7 @@ pub struct Thread {
     noise: Option<Stream>,
 }
 
-/// Runs a thread that exists at the start: from its attributes to its end.
+/// Runs a thread that exists at the start, from its attributes to its end.
 pub fn run_from_start(env: &'static Env, index: u32) {
     let mut thread = Thread::new(env, index);
     let got = thread.attributes(false).and_then(|()| thread.prepare_memory());
@@ -78,7 +80,7 @@ pub fn run_from_start(env: &'static Env, index: u32) {
     thread.live(false);
 }
 
-/// Runs a thread that another one forked.
+/// Runs a thread that another thread forked.
 pub fn run_forked(env: &'static Env, index: u32) {
     let mut thread = Thread::new(env, index);
     thread.started = env.shared.head().started.load(Relaxed);
@@ -96,7 +98,7 @@ pub fn run_forked(env: &'static Env, index: u32) {
     }
 }
 
-/// Goes on after `execve`.
+/// Continues a thread after its `execve`.
 pub fn run_again(env: &'static Env, index: u32) {
     let mut thread = Thread::new(env, index);
     thread.started = env.shared.head().started.load(Relaxed);
@@ -131,7 +133,7 @@ impl Thread {
             env,
             index,
             slot,
-            // Whoever made the slot has seen that there is one.
+            // `reserve` in `spawn.rs` has checked that the instance has a binding.
             binding: table.binding(instance).unwrap_or(&[]),
             loops: row(shared.loops, tables.max_loops),
             own_timers: row(shared.own_timers, tables.max_timers),
@@ -150,7 +152,7 @@ impl Thread {
         comm
     }
 
-    /// Takes on what the template says. A forked thread has its parent's attributes until then.
+    /// Sets the attributes of the template. Until then a forked thread has its parent's attributes.
     fn attributes(&mut self, forked: bool) -> Result<(), (What, Errno)> {
         let slot = self.slot;
         slot.tid.store(sys::gettid(), Relaxed);
@@ -191,7 +193,7 @@ impl Thread {
         Ok(())
     }
 
-    /// The random part of the start.
+    /// Draws the random start offset.
     fn begin(&mut self) {
         let plan = &self.env.tables.plan;
         if plan.start_offset_max > 0 {
@@ -234,12 +236,12 @@ impl Thread {
         self.leave();
     }
 
-    /// From the start of the run.
+    /// Returns the time since the start of the run.
     pub fn now(&self) -> Nanos {
         sys::now().saturating_sub(self.started)
     }
 
-    /// Records that the kernel refused the op at hand.
+    /// Records that the kernel refused the current op.
     pub fn fault(&self, what: What, errno: Errno) {
         self.env.shared.fault(self.slot, self.now(), what, self.pc.saturating_sub(1), errno);
     }
@@ -279,7 +281,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Instructions that take time.
+    /// Executes the instructions that take time; `exec_rare` does the rest.
     fn exec_blocking(&mut self, insn: Insn) -> Flow {
         let b = self.binding;
         match insn {
@@ -353,7 +355,8 @@ impl Thread {
         Ok(())
     }
 
-    /// An index beyond the table is the root: the table is empty when "/" is the only path named.
+    /// Moves the thread to a cgroup. An index beyond the table means the root: the table is empty
+    /// when "/" is the only path named.
     fn move_cgroup(&self, index: u32) -> Result<(), Errno> {
         let fds = self.env.shared.cgroup_fds;
         let at = if (index as usize) + 1 < fds.len() { index + 1 } else { 0 };
@@ -391,7 +394,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Until the thread's CPU time has grown by `wall`.
+    /// Computes until the thread's CPU time has grown by `wall`.
     fn compute_wall(&mut self, wall: Nanos) -> Flow {
         if wall == 0 {
             return Ok(());
@@ -406,7 +409,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Time from the start of the run.
+    /// Sleeps until `at`, a time since the start of the run.
     fn sleep_until(&self, at: Nanos) -> Flow {
         let at = at.saturating_add(self.started);
         loop {
@@ -417,7 +420,7 @@ impl Thread {
         }
     }
 
-    /// A device's latency, as a sleep; to /dev/null a real write.
+    /// Models a device's latency by a sleep. For /dev/null it does a real write.
     fn io(&self, bytes: u64, null: bool) -> Flow {
         let plan = &self.env.tables.plan;
         if null {
@@ -434,7 +437,7 @@ impl Thread {
         }
     }
 
-    /// rt-app's timer, as `Executor::timer`.
+    /// Executes rt-app's timer, like `Executor::timer`.
     fn timer(&mut self, timer: TimerRef, period: Nanos, absolute: bool) -> Flow {
         let now = self.now();
         let zero = self.slot.zero.load(Relaxed);
@@ -531,7 +534,8 @@ impl Thread {
     }
 }
 
-/// The end of the timer's next period, and whether it has passed. `next` keeps it plus one; 0: never used.
+/// Returns the end of the timer's next period and whether it has passed. `next` stores the end of
+/// the last period plus one; 0: never used.
 fn advance(
     next: &AtomicU64,
     zero: Nanos,
@@ -551,7 +555,7 @@ fn is_fair(policy: u32) -> bool {
     matches!(policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH)
 }
 
-/// The kernel's form of a policy.
+/// Returns a policy in the kernel's form.
 fn policy_attr(policy: PolicyDef, nice: i8, slice: Nanos) -> SchedAttr {
     let base = SchedAttr { nice: nice.into(), ..SchedAttr::default() };
     let of = |policy: libc::c_int| SchedAttr { policy: policy as u32, ..base };

@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Lists of CPUs as the kernel writes them: `0,2-3`.
+//! Lists of CPUs in the kernel's form: `0,2-3`.
 //!
-//! Owns: the text form and its bounds. Does not: know which CPUs a machine has (the executor checks).
+//! Owns: the text form and its bounds. Does not: know which CPUs a machine has (the executors
+//! check).
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// More CPUs than any machine of ours; a larger number in a file is a mistake.
+/// Upper bound on CPU numbers in files. No supported machine has more CPUs, so a larger number is a
+/// mistake.
 pub const MAX_CPUS: u32 = 65_536;
 
-/// A non-empty set of CPU numbers, ascending, as inclusive ranges that do not touch.
+/// A non-empty set of CPU numbers, in ascending order, as inclusive ranges that neither overlap nor
+/// adjoin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuList(Vec<(u32, u32)>);
 
 impl CpuList {
-    /// The set of these inclusive ranges, None if it would be empty or passes `MAX_CPUS`.
+    /// Returns the set of these inclusive ranges; None if it is empty or exceeds `MAX_CPUS`.
     pub fn from_ranges(ranges: impl IntoIterator<Item = (u32, u32)>) -> Option<Self> {
         let mut ranges: Vec<_> = ranges.into_iter().collect();
         if ranges.is_empty() || ranges.iter().any(|&(a, b)| a > b || b >= MAX_CPUS) {
@@ -37,19 +40,19 @@ impl CpuList {
         self.0.iter().flat_map(|&(first, last)| first..=last)
     }
 
-    /// The same CPUs under other numbers.
+    /// Returns the same CPUs under other numbers.
     pub fn map(&self, to: &dyn Fn(u32) -> u32) -> CpuList {
         let mapped = self.iter().map(|cpu| (to(cpu), to(cpu)));
         CpuList::from_ranges(mapped).unwrap_or_else(|| self.clone())
     }
 
-    /// The highest CPU named.
+    /// Returns the highest CPU number.
     pub fn max(&self) -> u32 {
         self.0.last().map_or(0, |r| r.1)
     }
 }
 
-/// `5` or `2-3` as an inclusive range.
+/// Parses `5` or `2-3` into an inclusive range.
 pub fn parse_range(text: &str) -> Option<(u32, u32)> {
     let number = |s: &str| {
         let s = s.trim();

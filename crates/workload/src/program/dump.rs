@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A program as normalized text, one op per line: what tests compare and people read.
+//! A program as normalised text, one op per line, which tests compare and people read.
 //!
-//! Owns: the layout. It is for reading; the form that is read back is TOML.
+//! Owns: the layout. The text cannot be parsed back; TOML can.
 
 use std::fmt::Write;
 
 use super::{Op, PolicyDef, Program, ThreadTemplate, TimerMode};
 
-/// The whole program. The same program always gives the same text.
+/// Returns the whole program as text. The same program always gives the same text.
 pub fn dump(program: &Program) -> String {
     let mut out = String::new();
     header(&mut out, program);
@@ -110,7 +110,7 @@ fn times_text(what: &str, times: Option<u64>) -> String {
     times.map_or(format!("{what} forever"), |n| format!("{what} x{n}"))
 }
 
-/// One op that has no body.
+/// Returns the text of one op. Of a loop or phase it is the first line only.
 pub(crate) fn op_text(op: &Op) -> String {
     match op {
         Op::Compute(d) => format!("compute {d}"),
@@ -145,7 +145,7 @@ pub(crate) fn op_text(op: &Op) -> String {
     }
 }
 
-/// Ops whose only argument is a name.
+/// Returns the text of the ops whose only argument is a name, and of `SetXattr`.
 fn named_op_text(op: &Op) -> String {
     let (verb, name) = match op {
         Op::Lock(n) => ("lock", n),

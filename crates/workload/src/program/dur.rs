@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Lengths of time as people write them: `250us`, `1.5ms`, `2s`.
+//! Durations as people write them: `250us`, `1.5ms`, `2s`.
 //!
-//! Owns: that text form, exact in nanoseconds. A number without a unit is refused: it would be a guess.
+//! Owns: the text form, exact in nanoseconds. A number without a unit is refused, because its unit
+//! would be a guess.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +10,7 @@ use std::str::FromStr;
 use scxlab_machine::id::Nanos;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest time a program may name: 10^18 ns, 31 years, so that sums with `now` cannot overflow.
+/// The longest time in a program: 10^18 ns (31 years), so that sums with `now` cannot overflow.
 pub const MAX_NANOS: Nanos = 1_000_000_000_000_000_000;
 
 /// A length of time in nanoseconds.
@@ -40,7 +41,8 @@ impl FromStr for Dur {
     }
 }
 
-/// `number` times `scale`, None when it is not a whole count of nanoseconds or not a number.
+/// Returns `number` times `scale`; None if that is not a whole number of nanoseconds, or `number`
+/// is not a number.
 fn scaled(number: &str, scale: Nanos) -> Option<Nanos> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
@@ -60,7 +62,8 @@ fn scaled(number: &str, scale: Nanos) -> Option<Nanos> {
 }
 
 impl fmt::Display for Dur {
-    /// The largest unit that divides it: text that `from_str` reads back.
+    /// Writes the time in the largest unit (up to seconds) that divides it. `from_str` can parse
+    /// the text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fits = |(_, scale): &&(&str, Nanos)| self.0 != 0 && self.0.is_multiple_of(*scale);
         let (name, scale) = UNITS[..4].iter().rev().find(fits).unwrap_or(&UNITS[3]);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Names of shared objects that depend on the instance of the thread that uses them.
 //!
-//! Owns: the expression in braces: `{i}`, then `+n`, `-n`, `*n`, `/n`, `%n` from left to right, without
-//! precedence: `{i+1%8}` is the next of eight. A difference below 0 is 0.
+//! Owns: the expression in braces: `{i}`, followed by `+n`, `-n`, `*n`, `/n`, `%n`, applied from
+//! left to right without precedence. For example `{i+1%8}` is the next of eight. A difference below
+//! 0 gives 0.
 
 /// Whether the name differs between instances.
 pub fn is_pattern(name: &str) -> bool {
     name.contains("{i")
 }
 
-/// The name that `instance` means, or what is wrong with the pattern.
+/// Returns the name for `instance`, or a description of the pattern's error.
 ///
 /// ```
 /// use scxlab_workload::program::names::resolve;
@@ -54,14 +55,14 @@ fn evaluate(chain: &str, mut value: u64) -> Option<u64> {
     Some(value)
 }
 
-/// The name that an instance means. `compile` has checked the patterns for instance 0; one that overflows for a large
-/// instance stays as written, and so is shared.
+/// Returns the name for an instance. `compile` has checked the patterns for instance 0; a pattern
+/// that overflows for a large instance stays as written, and its object is then shared.
 pub fn instance_name(pattern: &str, instance: u32) -> String {
     resolve(pattern, instance).unwrap_or_else(|_| pattern.to_owned())
 }
 
-/// Whether a declaration is for this object: the same name, or a pattern that makes it. What the
-/// expression's value is does not matter, only that a number stands there.
+/// Whether a declaration applies to this object: the names are equal, or the declared name is a
+/// pattern that can produce the object's. Any number may stand for the expression.
 pub fn declares(declared: &str, name: &str) -> bool {
     let Some(open) = declared.find("{i") else {
         return declared == name;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Event keys: which prefix means what, and the ops it becomes.
+//! Event keys: the prefixes, and the ops that each becomes.
 //!
-//! Owns: the twenty prefixes and their order. A key may go on after the prefix (`run0`, `timerA`).
+//! Owns: the twenty prefixes and their order. A key may continue after the prefix (`run0`,
+//! `timerA`).
 
 use std::collections::BTreeSet;
 
@@ -35,7 +36,8 @@ pub enum Event {
     SemWait,
 }
 
-/// In the order in which they are tried: `runtime` before `run`, `memrun` before `mem`.
+/// The prefixes in the order in which they are tried: `runtime` before `run`, `memrun` before
+/// `mem`.
 pub const PREFIXES: [(&str, Event); 20] = [
     ("runtime", Event::Runtime),
     ("run", Event::Run),
@@ -59,24 +61,24 @@ pub const PREFIXES: [(&str, Event); 20] = [
     ("sem_wait", Event::SemWait),
 ];
 
-/// The event that a key stands for.
+/// Returns the event that a key stands for.
 pub fn of_key(key: &str) -> Option<Event> {
     PREFIXES.iter().find(|(prefix, _)| key.starts_with(prefix)).map(|(_, event)| *event)
 }
 
-/// Of the task whose events are read.
+/// The state while the events of one task are parsed.
 pub struct Reading<'c> {
     pub context: &'c mut Context,
     pub task: &'c str,
     pub instances: u32,
     /// Mutexes locked at this point of the text.
     pub held: BTreeSet<String>,
-    /// Bytes that its memory events touch again and again.
+    /// Bytes that the task's memory events touch.
     pub footprint: u64,
 }
 
 impl Reading<'_> {
-    /// The ops of one event.
+    /// Appends the ops of one event.
     pub fn event(
         &mut self,
         src: &mut Source<'_>,
@@ -132,7 +134,8 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// The string, or the task's own name where there is none: what `workgen` fills in.
+    /// Returns the string, or the task's own name if the string is absent or empty, as `workgen`
+    /// fills it in.
     fn own_name(&self, src: &Source<'_>, key: &str, node: &Node) -> Result<String, WorkloadError> {
         match &node.value {
             Value::Absent => Ok(self.task.to_owned()),
@@ -194,15 +197,15 @@ impl Reading<'_> {
         Ok(Op::Touch(touch))
     }
 
-    /// A write to a device takes device time; /dev/null has none.
+    /// Parses `iorun`. A write to a device takes device time; a write to /dev/null takes none.
     fn iorun(&mut self, src: &Source<'_>, member: &Member) -> Result<Op, WorkloadError> {
         let bytes = src.int(&member.key, &member.node, 0, 1 << 40)?.unsigned_abs();
         Ok(Op::Io { bytes, null: self.context.global.io_device == "/dev/null" })
     }
 }
 
-/// A name that is not empty. Braces would be an instance expression in a program, so they are doubled away
-/// here: rt-app gives them no meaning.
+/// Returns a name that is not empty. `{i` becomes `(i`, because it would begin an instance
+/// expression in a program; in rt-app it has no meaning.
 pub fn named(src: &Source<'_>, key: &str, node: &Node) -> Result<String, WorkloadError> {
     match src.string(key, node)? {
         "" => Err(src.out_of_range(key, node, "a name that is not empty")),
@@ -221,7 +224,7 @@ fn timer(src: &Source<'_>, member: &Member) -> Result<Op, WorkloadError> {
     Ok(Op::Timer { name, period: Dur(period), mode, unique })
 }
 
-/// One of some words; the first is the default.
+/// Parses one of some words; the first is the default.
 fn choice<T: Copy>(
     src: &Source<'_>,
     members: &[Member],
@@ -252,7 +255,7 @@ fn missing(src: &Source<'_>, pos: Pos, within: &str, key: &str) -> WorkloadError
     src.invalid(pos, format!("\"{within}\" has no \"{key}\""))
 }
 
-/// Refuses members that are not among `known`.
+/// Refuses members whose key is not in `known`.
 pub fn known_keys(
     src: &Source<'_>,
     within: &str,

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The `global` section.
 //!
-//! Owns: its keys, their types and defaults, and which of them mean nothing here (each with a note).
+//! Owns: its keys, their types and defaults. A key that has no effect here is accepted, in some
+//! cases with a note.
 
 use super::json::{Member, Node, Pos, Value};
 use super::read::Source;
 use crate::error::WorkloadError;
 use crate::program::dur::MAX_NANOS;
 
-/// The policies by rt-app's names. A priority belongs to each, so this is not yet a program's policy.
+/// A policy by rt-app's name. It lacks the priority, so it is not yet a `PolicyDef`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyName {
     Other,
@@ -44,10 +45,10 @@ impl PolicyName {
     }
 }
 
-/// What of the section the simulation needs.
+/// The settings of the section that the simulation uses.
 #[derive(Clone, Debug)]
 pub struct Global {
-    /// Nanoseconds.
+    /// Length of the run in nanoseconds; None: until every task has exited.
     pub duration: Option<u64>,
     pub policy: PolicyName,
     pub pi_enabled: bool,
@@ -87,10 +88,10 @@ const KEYS: [&str; 15] = [
     "spacing",
 ];
 
-/// Categories of `ftrace`.
+/// The categories of `ftrace`.
 const FTRACE: [&str; 7] = ["main", "task", "run", "loop", "stats", "event", "attrs"];
 
-/// Reads the section's members in order; a repeated key overrides the one before, as in json-c.
+/// Parses the section's members in order. A repeated key overrides the earlier one, as in json-c.
 pub fn read(src: &mut Source<'_>, members: &[Member]) -> Result<Global, WorkloadError> {
     let mut global = Global::default();
     for Member { key, pos, node } in members {
@@ -115,7 +116,7 @@ pub fn read(src: &mut Source<'_>, members: &[Member]) -> Result<Global, Workload
     Ok(global)
 }
 
-/// Keys that concern rt-app's own process, its calibration or its log.
+/// Checks the keys that concern rt-app's own process, its calibration or its log.
 fn without_effect(
     src: &mut Source<'_>,
     key: &str,
@@ -149,14 +150,15 @@ fn without_effect(
     Ok(())
 }
 
-/// Seconds; -1: until every task has exited. 0 is what rt-app takes for the same.
+/// Parses the duration in seconds. -1 means until every task has exited, and so does 0, as in
+/// rt-app.
 fn duration(src: &Source<'_>, key: &str, node: &Node) -> Result<Option<u64>, WorkloadError> {
     let max = (MAX_NANOS / 1_000_000_000).cast_signed();
     let seconds = src.int(key, node, -1, max)?;
     Ok((seconds > 0).then(|| seconds.unsigned_abs().saturating_mul(1_000_000_000)))
 }
 
-/// Run events are work at reference speed, which needs no calibration.
+/// Checks `calibration`. It has no effect, because run events are work at reference speed.
 fn calibration(src: &Source<'_>, key: &str, node: &Node) -> Result<(), WorkloadError> {
     let allowed = "\"CPU\" and a number, or nanoseconds per loop";
     match &node.value {

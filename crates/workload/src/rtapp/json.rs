@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A JSON reader for rt-app's files: keeps repeated keys, their order, and where everything stands.
+//! A JSON parser for rt-app's files, which keeps repeated keys, their order, and the position of
+//! everything.
 //!
-//! Owns: syntax. It takes what json-c takes (comments, trailing commas, single quotes, literals in any
-//! case), and what rt-app's own helper repairs: a bare key (`"suspend",`).
+//! Owns: the syntax. It accepts what json-c accepts (comments, trailing commas, single quotes,
+//! literals in any case), and a key without a value (`"suspend",`), which rt-app's own helper
+//! repairs.
 //! Does not: know rt-app's keys.
 
 use crate::error::{Place, WorkloadError};
 
-/// json-c's own bound on nesting. It keeps the recursion here shallow, too.
+/// Maximum nesting depth, the same as json-c's. It also bounds the recursion here.
 pub const MAX_DEPTH: u32 = 32;
 
-/// A place in one of the files of an input.
+/// A position in one of the files of an input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pos {
     pub file: u16,
     pub offset: u32,
 }
 
-/// A value and where it begins.
+/// A value and the position at which it begins.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     pub pos: Pos,
@@ -30,7 +32,8 @@ pub enum Value {
     Absent,
     Null,
     Bool(bool),
-    /// Unquoted and not a literal: a number, or something like `2-3` that a list of CPUs may hold.
+    /// An unquoted word that is not a literal: a number, or a range such as `2-3` in a list of
+    /// CPUs.
     Number(String),
     String(String),
     Array(Vec<Node>),
@@ -45,7 +48,7 @@ pub struct Member {
 }
 
 impl Value {
-    /// What it is, for a message.
+    /// Returns the kind of value, for a message.
     pub fn kind(&self) -> &'static str {
         match self {
             Value::Absent => "without a value",
@@ -59,14 +62,14 @@ impl Value {
     }
 }
 
-/// Reads one file. `file` numbers it in the positions.
+/// Parses one file. `file` is its number in the positions.
 pub fn parse(file: u16, name: &str, text: &str) -> Result<Node, WorkloadError> {
     if text.len() >= u32::MAX as usize {
         let (at, max) = (Place::file(name), u64::from(u32::MAX));
         return Err(WorkloadError::Limit { at, what: "size", value: text.len() as u64, max });
     }
     let mut reader = Reader { file, name, text, at: 0 };
-    // A byte order mark is not text.
+    // A byte order mark is skipped.
     reader.at = text.len() - text.trim_start_matches('\u{feff}').len();
     let node = reader.value(0)?;
     reader.space()?;
@@ -92,7 +95,7 @@ impl Reader<'_> {
         Pos { file: self.file, offset: self.at as u32 }
     }
 
-    /// An error at the present place: what stands there, and what should.
+    /// Returns an error at the current position, with the character found there and `expected`.
     fn error(&self, expected: &'static str) -> WorkloadError {
         let at = Place::in_text(self.name, self.text, self.at);
         let found = match self.text.get(self.at..).and_then(|rest| rest.chars().next()) {
@@ -182,7 +185,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A comma, or the closing bracket, which stays.
+    /// Skips a comma, or stops before the closing bracket.
     fn separator(&mut self, close: u8, expected: &'static str) -> Result<(), WorkloadError> {
         self.space()?;
         match self.peek() {
@@ -231,7 +234,8 @@ impl Reader<'_> {
                 let Some(code) = code else {
                     return Err(self.error("\\u and four hexadecimal digits"));
                 };
-                // Halves of a surrogate pair are no characters by themselves; names need none.
+                // Half of a surrogate pair is not a character. Names need none, so both halves
+                // become U+FFFD.
                 out.push(char::from_u32(code).unwrap_or('\u{fffd}'));
                 self.at += 6;
                 return Ok(());
@@ -243,7 +247,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A literal or a number; which numbers are good is the reader's caller to say.
+    /// Parses a literal or a number. The caller checks the number.
     fn word(&mut self) -> Result<Value, WorkloadError> {
         let rest = &self.text.as_bytes()[self.at..];
         let in_word = |b: &&u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'+' | b'.' | b'_');

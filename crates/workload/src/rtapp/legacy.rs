@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The form of rt-app's first years: `exec`, `period`, `lock_order` and per-task `resources`.
+//! The form of rt-app's first versions: `exec`, `period`, `lock_order` and per-task `resources`.
 //!
-//! Owns: its meaning. Each period a task goes through its resources in order (mutexes with those they
-//! `access` taken first, each held while `duration` us are computed), computes until `exec` us are spent,
-//! and sleeps to the end of its period unless `sleep` is false.
-//! Also the `resources` section, which says of what type a resource is; later files need none.
+//! Owns: its meaning. In each period a task goes through its resources in order, then computes
+//! until `exec` us are spent, and sleeps to the end of its period unless `sleep` is false. For a
+//! mutex it first takes the mutexes in `access`, then the mutex itself, and computes for `duration`
+//! us while it holds them.
+//! Also owns: the `resources` section, which declares the types of resources; later files need
+//! none.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +29,7 @@ enum Type {
     Sync,
     Run,
     Sleep,
-    /// Types that later files may declare, but no old task can use.
+    /// Types that later files may declare, but that no task of this form can use.
     Other,
 }
 
@@ -56,7 +58,7 @@ const TYPES: [(&str, Type); 18] = [
 #[derive(Clone, Debug, Default)]
 pub struct Resources(BTreeMap<String, (Type, Option<String>)>);
 
-/// The `resources` section.
+/// Parses the `resources` section.
 pub fn resources(src: &Source<'_>, members: &[Member]) -> Result<Resources, WorkloadError> {
     let mut table = BTreeMap::new();
     for Member { key, node, .. } in members {
@@ -81,7 +83,8 @@ pub fn is_old_form(members: &[Member]) -> bool {
     get(members, "exec").is_some() || get(members, "lock_order").is_some()
 }
 
-/// `exec`, `period` and `deadline`, checked against one another as the old parser did.
+/// `exec`, `period` and `deadline` in nanoseconds, checked against one another as in the old
+/// parser.
 struct Times {
     exec: u64,
     period: Option<u64>,
@@ -103,7 +106,7 @@ fn times(src: &Source<'_>, members: &[Member]) -> Result<Times, WorkloadError> {
     Ok(Times { exec, period, deadline })
 }
 
-/// The parameters that a SCHED_DEADLINE task of this form has.
+/// Sets the parameters of a SCHED_DEADLINE task of this form.
 pub fn deadline(
     src: &Source<'_>,
     members: &[Member],
@@ -119,7 +122,7 @@ pub fn deadline(
     Ok(())
 }
 
-/// The ops of one period.
+/// Appends the ops of one period.
 pub fn body(
     src: &mut Source<'_>,
     reading: &mut Reading<'_>,
@@ -166,7 +169,7 @@ pub fn body(
     Ok(())
 }
 
-/// Names, or numbers in the oldest files.
+/// Parses the list of resources, which are names, or numbers in the oldest files.
 fn lock_order(src: &Source<'_>, members: &[Member]) -> Result<Vec<String>, WorkloadError> {
     match get(members, "lock_order") {
         Some(member) => name_list(src, "lock_order", &member.node),
@@ -187,11 +190,11 @@ fn name_list(src: &Source<'_>, key: &str, node: &Node) -> Result<Vec<String>, Wo
         .collect()
 }
 
-/// How a task uses a resource.
+/// A task's use of a resource.
 struct Usage {
-    /// Nanoseconds.
+    /// Work while it holds the resource, in nanoseconds.
     duration: u64,
-    /// Mutexes to hold meanwhile.
+    /// Mutexes to hold during the use.
     access: Vec<String>,
 }
 
@@ -207,7 +210,8 @@ fn usage(src: &Source<'_>, details: &[Member], name: &str) -> Result<Usage, Work
 }
 
 impl Usage {
-    /// Takes what it accesses and then the mutex itself, computes, and gives them back in reverse.
+    /// Takes the accessed mutexes and then the mutex itself, computes, and releases them in reverse
+    /// order.
     fn mutexes(&self, name: &str, ops: &mut Vec<Op>) {
         let mut all: Vec<&String> = Vec::new();
         let own = name.to_owned();
@@ -221,7 +225,7 @@ impl Usage {
         ops.extend(all.iter().rev().map(|m| Op::Unlock((*m).clone())));
     }
 
-    /// Waits for the condition under the first accessed mutex, or one of its own name.
+    /// Waits for the condition under the first accessed mutex, or one named like the condition.
     fn waiting(&self, cond: &str, first: Option<Op>, ops: &mut Vec<Op>) {
         let mutex = self.access.first().cloned().unwrap_or_else(|| cond.to_owned());
         ops.push(Op::Lock(mutex.clone()));

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Typed access to the members of an object, with messages that name key and place.
 //!
-//! Owns: conversions. A key that is repeated where it must not be: the last one counts, as in json-c, and a
-//! note says so.
+//! Owns: conversions. If a key is repeated where it may not be, `get` takes the last one, as in
+//! json-c.
 
 use super::json::{Member, Node, Pos, Value};
 use crate::error::{Place, WorkloadError};
 
-/// The files of an input, for turning positions into places; and the notes gathered on the way.
+/// The files of an input, for turning positions into places, and the notes collected so far.
 pub struct Source<'a> {
     pub files: &'a [(&'a str, &'a str)],
     pub notes: Vec<String>,
 }
 
-/// Notes that are kept.
+/// Maximum number of notes that are kept.
 const MAX_NOTES: usize = 1000;
 
-/// The longest time in a file, in microseconds: what fits the program's own limit.
+/// The longest time in a file, in microseconds. It fits the program's own limit.
 pub const MAX_MICROS: i64 = 1_000_000_000_000_000;
 
 impl Source<'_> {
@@ -27,10 +27,11 @@ impl Source<'_> {
         }
     }
 
-    /// Remembers something that is accepted but not simulated.
+    /// Adds a note about something that is accepted but not simulated.
     pub fn note(&mut self, pos: Pos, text: impl AsRef<str>) {
         match self.notes.len() {
-            // Places are found by counting lines: a bound, for files that are nothing but notes.
+            // The number is bounded, because finding a place counts lines, which is slow in a file
+            // full of notes.
             MAX_NOTES => self.notes.push("further notes are left out".to_owned()),
             n if n > MAX_NOTES => {}
             _ => self.notes.push(format!("{}: {}", self.place(pos), text.as_ref())),
@@ -82,7 +83,7 @@ impl Source<'_> {
         }
     }
 
-    /// A whole number from `min` to `max`.
+    /// Parses a whole number from `min` to `max`.
     pub fn int(&self, key: &str, node: &Node, min: i64, max: i64) -> Result<i64, WorkloadError> {
         let Value::Number(text) = &node.value else {
             return Err(self.wrong_type(key, node, "a whole number"));
@@ -97,14 +98,14 @@ impl Source<'_> {
         }
     }
 
-    /// A time in microseconds, as nanoseconds.
+    /// Parses a time in microseconds and returns it in nanoseconds.
     pub fn micros(&self, key: &str, node: &Node) -> Result<u64, WorkloadError> {
         let micros = self.int(key, node, 0, MAX_MICROS)?;
         Ok(micros.unsigned_abs().saturating_mul(1000))
     }
 }
 
-/// The last member of that key.
+/// Returns the last member with that key.
 pub fn get<'n>(members: &'n [Member], key: &str) -> Option<&'n Member> {
     members.iter().rev().find(|m| m.key == key)
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Scheduling attributes of a task or phase: policy, priority, deadline parameters, CPUs, task group.
+//! Scheduling attributes of a task or phase: policy, priority, deadline parameters, CPUs, task
+//! group.
 //!
-//! Owns: the defaults that depend on the policy, and which combinations rt-app refuses.
+//! Owns: the defaults that depend on the policy, and the combinations that rt-app refuses.
 
 use super::global::PolicyName;
 use super::json::{Member, Node, Value};
@@ -10,7 +11,7 @@ use crate::error::WorkloadError;
 use crate::program::cpus::parse_range;
 use crate::program::{CpuList, Dur, PolicyDef};
 
-/// What an object says about scheduling. None: not said.
+/// The scheduling attributes that an object sets; None: not set. Times are in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Attributes {
     pub policy: Option<PolicyName>,
@@ -22,7 +23,7 @@ pub struct Attributes {
     pub taskgroup: Option<String>,
 }
 
-/// The keys that `Attributes::read` takes.
+/// The keys that `Attributes::read` reads.
 pub const KEYS: [&str; 10] = [
     "policy",
     "priority",
@@ -66,7 +67,8 @@ impl Attributes {
         Ok(this)
     }
 
-    /// The policy with its priority, and the nice value. `from` is the policy if this object names none.
+    /// Returns the policy with its priority, and the nice value. `from` is the policy if this
+    /// object names none.
     pub fn policy(
         &self,
         src: &Source<'_>,
@@ -79,7 +81,7 @@ impl Attributes {
             if (min..=max).contains(&priority) {
                 return Ok(priority);
             }
-            // Out of range only if it was said, so the member is there.
+            // The default is in range, so the error comes from a `priority` member.
             let member = get(members, "priority");
             let node = member.map(|m| m.node.clone());
             let node = node.unwrap_or(Node { pos: Default::default(), value: Value::Absent });
@@ -114,7 +116,7 @@ impl Attributes {
     }
 }
 
-/// `[0, 2-3]`, `[0, "2-3"]`, `"0,2-3"`, or one number.
+/// Parses `[0, 2-3]`, `[0, "2-3"]`, `"0,2-3"`, or one number.
 fn cpus(src: &Source<'_>, key: &str, node: &Node) -> Result<CpuList, WorkloadError> {
     let allowed = "a list of numbers and ranges, such as [0, \"2-3\"], that is not empty";
     let bad = |at: &Node| src.out_of_range(key, at, allowed);
@@ -135,7 +137,7 @@ fn cpus(src: &Source<'_>, key: &str, node: &Node) -> Result<CpuList, WorkloadErr
     CpuList::from_ranges(ranges).ok_or_else(|| bad(node))
 }
 
-/// A path from the root of the hierarchy; an empty string says nothing.
+/// Parses a path from the root of the hierarchy; an empty string means no task group.
 fn taskgroup(src: &Source<'_>, key: &str, node: &Node) -> Result<Option<String>, WorkloadError> {
     let path = src.string(key, node)?;
     if path.is_empty() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tasks and phases.
 //!
-//! Owns: which keys may stand where, the nesting of loops, and what changes when a phase begins.
+//! Owns: the keys that each may have, the nesting of loops, and the changes at the beginning of a
+//! phase.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,7 @@ const TASK_KEYS: [&str; 4] = ["instance", "delay", "loop", "phases"];
 /// Deadline parameters by their old names.
 const OLD_DEADLINE_KEYS: [&str; 2] = ["period", "deadline"];
 
-/// The tasks with their names; a repeated name gets a number, as from `workgen`.
+/// Returns the tasks with their names. A repeated name gets a number, as from `workgen`.
 pub(super) fn names(tasks: &[Member]) -> Vec<(String, &Member)> {
     let mut taken: BTreeSet<String> = BTreeSet::new();
     let mut next: BTreeMap<&str, u32> = BTreeMap::new();
@@ -37,7 +38,7 @@ pub(super) fn names(tasks: &[Member]) -> Vec<(String, &Member)> {
     out
 }
 
-/// One task.
+/// Parses one task.
 pub(super) fn read(
     src: &mut Source<'_>,
     context: &mut Context,
@@ -88,17 +89,17 @@ pub(super) fn read(
     })
 }
 
-/// What a phase finds in force when it begins, if the phases before it ran in order.
+/// The attributes in force when a phase begins, if the phases before it ran in order.
 struct State {
     policy: PolicyName,
     group: Option<String>,
-    /// Of the task: what a phase without CPUs of its own goes back to.
+    /// CPUs of the task, to which a phase without CPUs of its own returns.
     cpus: Option<CpuList>,
-    /// Whether some phase runs under another policy than the one before it, or a real-time one.
+    /// Whether some phase changes the policy, or sets a real-time one.
     changes: bool,
 }
 
-/// Refuses unknown keys, and keys that are there twice and are not events.
+/// Refuses unknown keys, and repeated keys that are not events.
 fn keys(
     src: &Source<'_>,
     within: &str,
@@ -145,8 +146,8 @@ fn unknown_key(
     }
 }
 
-/// `runtime`, `period` and `deadline` of a SCHED_DEADLINE task, before they were called dl-something.
-/// Of another task `period` and `deadline` mean nothing.
+/// Parses `runtime`, `period` and `deadline`, the old names of a SCHED_DEADLINE task's parameters
+/// (now `dl-`). For other policies `period` and `deadline` have no effect and give a note.
 fn old_deadline(
     src: &mut Source<'_>,
     members: &[Member],
@@ -190,7 +191,7 @@ fn instances(
     Ok(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// `loop`: -1 is for ever. `default` applies where the key is absent.
+/// Parses `loop`; -1 means for ever. `default` applies if the key is absent.
 fn loops(
     src: &Source<'_>,
     members: &[Member],
@@ -203,7 +204,7 @@ fn loops(
     Ok(u64::try_from(times).ok())
 }
 
-/// The events of a phase, or of a task without phases.
+/// Parses the events of a phase, or of a task without phases.
 fn body(
     src: &mut Source<'_>,
     reading: &mut Reading<'_>,
@@ -267,7 +268,8 @@ fn phased(
     }
     let mut ops = Vec::new();
     for (i, (mut entry, phase)) in parts.into_iter().enumerate() {
-        // If some phase changes the policy, each that names one must set it: any may come before it.
+        // If some phase changes the policy, every phase that names one must set it, because any
+        // phase may come before it.
         entry.retain(|op| state.changes || !matches!(op, Op::SetPolicy(_)));
         if changes_affinity(&masks, &state.cpus, i, times) {
             ops.push(masks[i].clone().map_or(Op::ClearAffinity, Op::SetAffinity));
@@ -281,12 +283,14 @@ fn phased(
     })
 }
 
-/// rt-app tests a phase's count after the pass, for equality: 0 never matches.
+/// Returns a phase's number of passes. 0 means for ever, because rt-app compares the count for
+/// equality after each pass, and 0 never matches.
 fn times_of(times: Option<u64>) -> Option<u64> {
     times.filter(|&n| n > 0)
 }
 
-/// Whether phase `i` must set its CPUs: they differ from those of some phase that may come before it.
+/// Whether phase `i` must set its CPUs, because they differ from those of a phase that may come
+/// before it.
 fn changes_affinity(
     masks: &[Option<CpuList>],
     task: &Option<CpuList>,
@@ -299,7 +303,7 @@ fn changes_affinity(
     }
 }
 
-/// Ops that bring about a phase's policy, priority and group; and the state that it leaves.
+/// Appends the ops that set a phase's policy, priority and group, and updates the state.
 fn phase_policy(
     src: &mut Source<'_>,
     attributes: &Attributes,
@@ -333,7 +337,7 @@ fn phase_policy(
     fair_group(src, member, state)
 }
 
-/// A real-time task in a task group is refused, as by rt-app.
+/// Refuses a real-time task in a task group, as rt-app does.
 fn fair_group(src: &Source<'_>, member: &Member, state: &State) -> Result<(), WorkloadError> {
     match &state.group {
         Some(group) if !state.policy.is_fair() => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! rt-app's own files, the cases under `cases/rtapp`, and hostile text.
+//! Tests of rt-app's own files, of the cases under `cases/rtapp`, and of hostile text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::exec::mock::{End, Mock};
 use crate::exec::{ExecConfig, Executor};
 use crate::program::dump::dump;
 
-/// Where the Debian package `rt-app` puts its files; `make setup` installs it.
+/// Directory of the files of the Debian package `rt-app`, which `make setup` installs.
 const PACKAGE: &str = "/usr/share/doc/rt-app";
 
 fn json_files(folder: &Path, into: &mut Vec<PathBuf>) {
@@ -61,7 +61,7 @@ fn every_shipped_file_runs() {
         let end = mock.run(&mut executor, 1_000_000);
         assert_eq!(end, End::Finished, "{name}");
         let ran: u64 = mock.tasks.iter().map(|t| t.run_ns).sum();
-        // Those that wait for a resource of another part, or for a timer of 1.2 s, do not compute.
+        // Tasks that wait for a resource of another part, or for a timer of 1.2 s, do not compute.
         let idle = name.contains("merge/thread") || name.contains("dvfs");
         assert!(ran > 0 || idle, "{name} did nothing");
         assert_eq!(executor.faults().1, 0, "{name}");
@@ -82,7 +82,7 @@ fn the_parts_of_a_merged_workload_make_a_whole() {
     assert!(!dump(&program).contains("not declared"), "{}", dump(&program));
 }
 
-/// Reads a case: a claim, `--- input`, and `--- expected`: the dump, or the error.
+/// Checks a case file: a claim, `--- input`, and `--- expected` with the dump or the error.
 fn check_case(path: &Path) -> Result<(), String> {
     let text = fs::read_to_string(path).unwrap();
     let (head, rest) = text.split_once("--- input\n").ok_or("no --- input")?;
@@ -127,7 +127,7 @@ fn prefixes_are_tried_so_that_none_hides_another() {
     assert_eq!(of_key("ru"), None);
 }
 
-/// A small valid file that has most of the grammar in it.
+/// A small valid file that covers most of the grammar.
 const SEED: &str = r#"{ "tasks": { "a": { "instance": 2, "loop": 3, "delay": 10, "cpus": [0, "2-3"],
     "phases": { "p": { "loop": 2, "run": 5, "lock": "m", "wait": { "ref": "c", "mutex": "m" },
     "unlock": "m", "barrier": "b" }, "q": { "policy": "SCHED_FIFO", "priority": 5, "sleep": 1,
@@ -137,7 +137,7 @@ const SEED: &str = r#"{ "tasks": { "a": { "instance": 2, "loop": 3, "delay": 10,
     "access": ["s"] } } } }, "resources": { "r": { "type": "mutex" } },
     "global": { "duration": 1, "ftrace": "main,task", "log_size": "auto" } }"#;
 
-/// Pieces that a mutation may put in.
+/// Pieces that a mutation may insert.
 const PIECES: [&str; 22] = [
     "{",
     "}",
@@ -188,7 +188,7 @@ proptest! {
             }
             text.replace_range(start..end, PIECES[piece]);
         }
-        // Whatever is accepted must run without a panic, too.
+        // Any accepted program must run without a panic, too.
         if let Ok(program) = crate::load("mutated.json", &text) {
             dump(&program);
             let config = ExecConfig { nr_cpus: 4, duration: Some(1_000_000), ..Default::default() };

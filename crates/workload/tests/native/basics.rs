@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compute, sleep, timers, pipes, counts, names, processes.
+//! Tests of compute, sleep, timers, pipes, counts, names and processes.
 
 use scxlab_workload::native::{Calibration, NativeConfig, calibrate};
 
@@ -26,7 +26,8 @@ fn compute_takes_cpu_time() {
     let a = task(&report, "a");
     let calibration = report.calibration;
     assert!(calibration.iterations > 0 && calibration.ns >= 1_000_000, "{calibration:?}");
-    // Calibrated by the fastest sample, so it cannot be much faster; a change of clock speed may make it a little.
+    // The fastest sample sets the calibration, so a compute cannot be much faster. A change of
+    // clock frequency may make it a little faster.
     assert!(a.run_ns >= 25_000_000, "{a:?}");
     assert!(report.length_ns() >= 25_000_000);
     assert_eq!((a.began_ns, a.ended_ns <= report.length_ns()), (0, true));
@@ -50,7 +51,7 @@ fn sleeps_and_delays_last() {
 }
 
 fn timers_keep_their_periods() {
-    // Ten periods from time zero, one of them missed by far: an absolute timer catches up.
+    // Ten periods from time zero. An absolute timer catches up if a period is missed.
     let report = run_clean(
         "[[thread]]\nname = 'a'\nops = [{ phase = { name = 'p', times = 10, ops = [\
          { timer = { name = 't', period = '5ms', mode = 'absolute', unique = true } }] } }]",
@@ -79,12 +80,14 @@ fn ping_pong_moves_every_byte() {
     assert_eq!(report.work_units(), 500);
     let (ping, pong) = (task(&report, "ping"), task(&report, "pong"));
     assert_ne!(ping.tgid, pong.tgid);
-    // Each waits for the other every time; on two CPUs an answer may come before the reader sleeps.
+    // Each waits for the other every time. On two CPUs an answer may arrive before the reader
+    // sleeps.
     assert!(ping.switches_voluntary + pong.switches_voluntary > 0);
 }
 
 fn mixed_sizes_go_in_whole() {
-    // Three writers of 30,000 bytes into a pipe of 4 KiB, two readers of other sizes: 90,000 bytes each way.
+    // Three writers send 30,000 bytes each through a pipe of 4 KiB; two readers of another size
+    // read the 90,000 bytes.
     let report = run_clean(
         "[[pipe]]\nname = 'p'\ncapacity = 4096\n\
          [[thread]]\nname = 'w'\ninstances = 3\nops = [{ write = { pipe = 'p', bytes = 30000 } }]\n\
@@ -152,7 +155,7 @@ fn touching_and_io() {
          { io = { bytes = 100000, null = true } }, { io = { bytes = 1 } }, { count = 1 }]",
     );
     assert_eq!(report.work_units(), 1);
-    // The device's default latency.
+    // The device's default latency, 100 us.
     assert!(task(&report, "a").ended_ns >= 100_000);
 }
 
@@ -163,7 +166,7 @@ fn a_calibration_can_be_shared() {
         |calibration| NativeConfig { calibration: Some(calibration), ..NativeConfig::default() };
     let first = run_with(text, shared(measured));
     assert_eq!(first.calibration, measured);
-    // Four times the iterations for the same work.
+    // Four times as many iterations for the same work.
     let more = Calibration { iterations: measured.iterations * 4, ..measured };
     let second = run_with(text, shared(more));
     assert!(task(&second, "a").run_ns > task(&first, "a").run_ns);
@@ -175,6 +178,7 @@ fn noise_comes_from_the_seed() {
     config.perturb.start_offset_max = 40_000_000;
     config.perturb.compute_noise_permille = 100;
     let ended = |seed| task(&run_with(text, NativeConfig { seed, ..config.clone() }), "a").ended_ns;
-    // The offset is the first draw of the stream, at least that long: of five seeds one is above 8 ms.
+    // The first draw of the stream sets the offset, which is a lower bound of the end. Of five
+    // seeds one must be above 8 ms.
     assert!((0..5).any(|seed| ended(seed) > 8_000_000));
 }

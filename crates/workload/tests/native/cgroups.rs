@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Cgroups of a program: made, entered, limited, and removed at the end however it comes.
+//! Tests of a program's cgroups: they are created, entered, limited, and removed at every kind of
+//! end.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ pub const TESTS: &[Test] = &[
     ("a_missing_controller_is_named", a_missing_controller_is_named),
 ];
 
-/// The cgroup2 mount, if it has the controllers that programs need.
+/// Returns the cgroup2 mount if it has the controllers that programs need.
 fn mount() -> Result<PathBuf, String> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let places = mounts.lines().filter(|l| l.split(' ').nth(2) == Some("cgroup2"));
@@ -39,7 +40,7 @@ fn usable() -> Option<PathBuf> {
     mount().inspect_err(|why| println!("    skipped: {why}")).ok()
 }
 
-/// Directories of runs in the hierarchy.
+/// Returns the directories that runs have left in the hierarchy.
 fn left(mount: &PathBuf) -> Vec<PathBuf> {
     let all = fs::read_dir(mount).unwrap().flatten().map(|e| e.path());
     all.filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("scxlab-")))
@@ -53,7 +54,8 @@ const NESTED: &str = "[[cgroup]]\npath = '/a'\nweight = 300\ncpus = '0'\n\
 fn cgroups_are_entered_and_removed() {
     let Some(mount) = usable() else { return };
     let before = fs::read_to_string(mount.join("cgroup.subtree_control")).unwrap();
-    // Threads of one process in different cgroups, a move there and back, a fork that inherits.
+    // Threads of one process in different cgroups, a thread that moves, and a fork that inherits
+    // the cgroup.
     let report = run_clean(&format!(
         "{NESTED}[[thread]]\nname = 't'\ncgroup = '/a/b'\nprocess = 'p'\nops = [{{ compute = '1ms' }}]\n\
          [[thread]]\nname = 'u'\nprocess = 'p'\nops = [{{ move_cgroup = '/c' }}, {{ compute = '1ms' }}, \

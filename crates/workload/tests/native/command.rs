@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! External commands.
+//! Tests of external commands.
 
 use scxlab_workload::native::{CommandReport, CommandStatus, run_command};
 use scxlab_workload::{WorkloadArg, parse_workload_arg};
@@ -56,7 +56,7 @@ fn a_command_is_ended() {
 }
 
 fn a_command_leaves_nothing() {
-    // Its child holds the output open, and would for 98 seconds.
+    // The command's child holds the output open, and would do so for 98 seconds.
     let report = run("cmd:sh -c 'sleep 98.7 & echo $!'", None);
     assert!(report.succeeded());
     let child: u32 = report.stdout.trim().parse().unwrap();

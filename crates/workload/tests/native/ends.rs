@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How runs end: by duration, by deadlock, by a signal, by a process that dies; and real files.
+//! Tests of how runs end: by duration, by a deadlock, by a signal, by a process that dies. Also
+//! runs of rt-app files and benchmarks.
 
 use std::path::Path;
 
@@ -23,7 +24,7 @@ pub const TESTS: &[Test] = &[
 ];
 
 fn the_duration_ends_endless_loops() {
-    // Everything that can block, and everything that never does.
+    // The threads cover every op that can block and several that never do.
     let text = "[[thread]]\nname = 'burn'\nops = [{ loop = { ops = [{ compute = '10s' }] } }]\n\
          [[thread]]\nname = 'wall'\nops = [{ compute_wall = '100s' }]\n\
          [[thread]]\nname = 'sleep'\nops = [{ sleep = '100s' }]\n\
@@ -72,7 +73,7 @@ fn an_unprepared_program_is_refused() {
     assert!(error.to_string().contains("has no thread to run"), "{error}");
 }
 
-/// Where the Debian package `rt-app` puts its files.
+/// Directory of the example files of the Debian package `rt-app`.
 const RT_APP: &str = "/usr/share/doc/rt-app/examples";
 
 fn rtapp_examples_run() {
@@ -133,7 +134,7 @@ fn runs_side_by_side() {
     assert!(all.into_iter().all(|t| t.join().unwrap() == 3));
 }
 
-/// A process of a run of this test, by its name.
+/// Finds a process of this test's runs by its name.
 fn worker_named(comm: &str) -> Option<i32> {
     workers().into_iter().find(|pid| is_named(*pid, comm))
 }
@@ -142,7 +143,7 @@ fn is_named(pid: i32, comm: &str) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim_end() == comm)
 }
 
-/// Runs two sleepers, of which one is called by this name, and acts on that one once it is there.
+/// Runs two sleepers, one of them with this name, and calls `act` with its pid once it runs.
 fn meanwhile(
     comm: &'static str,
     act: impl Fn(i32),
@@ -165,11 +166,12 @@ fn meanwhile(
         }
         assert!(!runner.is_finished(), "the run is over already");
     };
-    // It has its name before it waits for the start; an early end is another story, told by another error.
+    // The process has its name before it waits for the start. Waiting for the start here excludes
+    // an end during the set-up, which gives another error.
     start.wait().unwrap();
     act(worker);
     let got = runner.join().unwrap();
-    // Without their director they end by the kernel's hand, a moment later.
+    // Without their director, the kernel ends the workers, a moment later.
     let deadline = now() + std::time::Duration::from_nanos(PATIENCE);
     while is_named(worker, comm) {
         assert!(now() < deadline, "{comm} is still there");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the kernel is told about threads: names, affinity, nice, policies; and what it refuses.
+//! Tests of thread attributes passed to the kernel (names, affinity, nice, policies) and of calls
+//! that the kernel refuses.
 
 use std::fmt::Debug;
 use std::fs;
@@ -25,7 +26,8 @@ pub const TESTS: &[Test] = &[
     ("too_much_memory_is_refused", too_much_memory_is_refused),
 ];
 
-/// Looks at the threads while they run, until what `read` finds in a file of each is what it should be, and ends the run.
+/// Watches the threads of a run until the values that `read` finds in a file of each equal
+/// `wanted`, and then ends the run.
 fn observe<T: PartialEq + Debug>(
     text: &str,
     file: &str,
@@ -59,7 +61,8 @@ fn observe<T: PartialEq + Debug>(
     assert_eq!(report.stop, NativeStop::Interrupted(libc::SIGTERM), "{seen:?}, not {wanted:?}");
 }
 
-/// Each thread of our runs whose name begins with `obs`: its name, the file, its process.
+/// Returns name, file contents and process of each thread of this test's runs whose name begins
+/// with `obs`.
 fn look(file: &str) -> Vec<(String, String, i32)> {
     let mut found = Vec::new();
     for process in workers() {
@@ -99,7 +102,7 @@ fn affinity_holds() {
     observe(text, "status", allowed, &wanted);
 }
 
-/// Field `n` of `stat` as proc(5) counts them.
+/// Returns field `n` of `stat`, numbered as in proc(5).
 fn stat(text: &str, n: usize) -> i64 {
     let after = text.rsplit(')').next().unwrap_or_default();
     after.split_whitespace().nth(n - 3).and_then(|f| f.parse().ok()).unwrap_or(i64::MAX)
@@ -132,7 +135,7 @@ fn policies_are_set() {
                 [[thread]]\nname = 'obs-f'\npolicy = { deadline = { runtime = '1ms', deadline = '10ms', period = '10ms' } }\n\
                 ops = [{ sleep = '900s' }]";
     let (normal, fifo, rr, batch, deadline) = (0, 1, 2, 3, 6);
-    // Policy, real-time priority, nice.
+    // Each row holds policy, real-time priority and nice.
     let wanted = [
         ("obs-a", [fifo, 10, 0]),
         ("obs-b", [batch, 0, 0]),

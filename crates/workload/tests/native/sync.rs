@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Objects that threads meet at, within a process and between processes.
+//! Tests of synchronisation objects, within a process and between processes.
 
 use scxlab_workload::native::{self, NativeConfig, NativeReport, NativeStop, What};
 
@@ -21,8 +21,8 @@ pub const TESTS: &[Test] = &[
     ("exec_keeps_the_place", exec_keeps_the_place),
 ];
 
-/// Two kinds of threads take two semaphores in opposite order, with a yield between: but for the lock around it they
-/// would soon wait for each other, and the run would not come to its end.
+/// Two kinds of threads take two semaphores in opposite order, with a yield in between. Without the
+/// lock around them they soon deadlock, and the run does not reach its end.
 fn exclusion(lock: &str, unlock: &str, process: &str) -> NativeReport {
     let body = |first: &str, second: &str| {
         format!(
@@ -51,7 +51,7 @@ fn excludes(lock: &str, unlock: &str) {
 
 fn locks_exclude() {
     excludes("{ lock = 'l' },", "{ unlock = 'l' }");
-    // What it would be without.
+    // The same program without the lock deadlocks.
     assert!(matches!(exclusion("", "", "").stop, NativeStop::Deadlock(_)));
 }
 
@@ -60,8 +60,8 @@ fn spin_locks_exclude() {
 }
 
 fn barriers_keep_rounds_apart() {
-    // Between two barriers each thread posts once, and one of them takes as many as there are threads: it would
-    // wait for ever if a barrier let somebody through early or twice.
+    // Between two barriers each of three threads posts once, and a fourth thread waits three times.
+    // It would wait for ever if a barrier let a thread through early or twice.
     for kind in ["barrier", "spin_barrier"] {
         let report = run_clean(&format!(
             "[[thread]]\nname = 'a'\ninstances = 3\nprocess = 'p{{i/2}}'\nops = [{{ loop = {{ times = 100, ops = [\
@@ -82,7 +82,8 @@ fn a_declared_barrier_lets_some_through() {
 }
 
 fn conditions_wake_one_or_all() {
-    // The signaller holds the mutex, so that a waiter is in the queue before the signal; each ready waiter says so.
+    // The signaller holds the mutex, so that every waiter is in the queue before the signal. Each
+    // waiter posts `ready` first.
     let report = run_clean(
         "[[thread]]\nname = 'w'\ninstances = 3\nops = [{ lock = 'm' }, { sem_post = 'ready' }, \
          { wait = { cond = 'c', mutex = 'm' } }, { count = 1 }, { unlock = 'm' }, { sem_post = 'done' }]\n\
@@ -105,7 +106,7 @@ fn semaphores_count() {
 }
 
 fn suspend_and_resume() {
-    // A resume that comes too early is lost, so it comes again and again, until the sleeper has gone on.
+    // A resume that comes too early is lost, so it is repeated until the sleeper has continued.
     let report = run_clean(
         "[[thread]]\nname = 'a'\nops = [{ suspend = 'x' }, { count = 1 }, { sem_post = 'awake' }]\n\
          [[thread]]\nname = 'b'\nops = [{ sleep = '20ms' }, { loop = { times = 50, ops = [\
@@ -160,7 +161,7 @@ fn exec_keeps_the_place() {
 }
 
 fn more_forks_than_rows() {
-    // 17,000 one after another, in threads of one process: the rows of the first make room.
+    // 17,000 forks one after another, in threads of one process: the first slots are reused.
     let report = run_clean(
         "[[thread]]\nname = 'p'\nprocess = 'x'\nops = [{ loop = { times = 17000, ops = [{ fork = 'c' }, 'join'] } }]\n\
          [[thread]]\nname = 'c'\ninstances = 0\nprocess = 'x'\nops = [{ count = 1 }]",
@@ -172,7 +173,8 @@ fn more_forks_than_rows() {
 }
 
 fn forks_have_limits() {
-    // Names with {i} are prepared for 1024 forks. And a process that lives is entered by its own threads only.
+    // Names with {i} are prepared for 1024 forks. Only a process's own threads may add a thread to
+    // it while it lives.
     let report = run(
         "[[thread]]\nname = 'p'\nprocess = 'x'\nops = [{ loop = { times = 1026, ops = [{ fork = 'c' }, 'join'] } }, \
          { fork = 'd' }, { sem_post = 'end' }]\n\

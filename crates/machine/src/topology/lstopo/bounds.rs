@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a file may have of anything that the parser's time and memory are more than linear in: attributes of one element, which
-//! it compares with each other, namespaces, which it copies to each element below, and depth.
+//! Bounds on the parts of a file for which the parser's time and memory grow more than linearly:
+//! the attributes of one element, which it compares with each other; namespaces, which it copies to
+//! each element below; and depth.
 //!
-//! Owns: one pass over the text before it is parsed. Does not: say whether it is XML; what is no tag here is none for the parser.
+//! Owns: one pass over the text before it is parsed. Does not: check that the text is XML. Text
+//! that is no tag for this pass is no tag for the parser either.
 
 use super::{DEPTH_MAX, LstopoError};
 
-/// Attributes of one element at most; lstopo writes about fifteen.
+/// Maximum number of attributes of one element; lstopo writes about fifteen.
 pub(super) const ATTRIBUTES_MAX: usize = 64;
 
-/// Markup that is no start tag: how it begins and ends.
+/// Markup other than start tags, as pairs of beginning and end.
 const OTHERS: [(&str, &str); 5] =
     [("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"), ("</", ">")];
 
@@ -45,12 +47,12 @@ struct StartTag {
     len: usize,
     attributes: usize,
     has_namespace: bool,
-    /// It ends with `/>`: there is nothing inside.
+    /// Whether it ends with `/>`, so that nothing is inside.
     is_empty: bool,
 }
 
 impl StartTag {
-    /// The tag at the start of the text, or all of it if the tag does not end.
+    /// Reads the tag at the start of the text. If the tag does not end, it takes the whole text.
     fn read(text: &str) -> StartTag {
         let mut tag =
             StartTag { len: text.len(), attributes: 0, has_namespace: false, is_empty: false };

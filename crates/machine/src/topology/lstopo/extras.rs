@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What hwloc's XML says beside the object tree: distances between nodes, kinds of CPUs.
+//! The parts of hwloc's XML beside the object tree: distances between nodes, and kinds of CPUs.
 //!
-//! Owns: the three forms of those. Does not: guess; a file without them leaves the defaults.
+//! Owns: their three forms. Does not: guess. A file without them leaves the defaults.
 
 use roxmltree::Node;
 
 use super::{LstopoError, NumaNode, bad, line, number, shorten};
 use crate::topology::CPUS_MAX;
 
-/// hwloc's flag for "these distances are latencies".
+/// hwloc's flag for a matrix of latencies.
 const KIND_LATENCY: u64 = 4;
 
 /// Fills in the nodes' distances from the first latency matrix of NUMA nodes, if there is one.
@@ -23,7 +23,8 @@ pub(super) fn read_distances(
             return read_format2(matrix, nodes);
         }
     }
-    // Format 1 does not name the type of what it lists; a matrix of another size is not about nodes.
+    // Format 1 does not name the type of the listed objects. A matrix of another size is not about
+    // nodes.
     let about_nodes = |node: &Node<'_, '_>| {
         let listed = node.attribute("nbobjs").and_then(|nr| nr.parse().ok());
         node.has_tag_name("distances") && listed == Some(nodes.len())
@@ -34,7 +35,7 @@ pub(super) fn read_distances(
     }
 }
 
-/// Lists of numbers, possibly cut into several elements.
+/// Reads lists of numbers, which may be split over several elements.
 fn read_format2(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), LstopoError> {
     let list = |name: &str| -> Result<Vec<u64>, LstopoError> {
         let parts = matrix.children().filter(|node| node.has_tag_name(name));
@@ -48,7 +49,8 @@ fn read_format2(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), Lsto
     assign(matrix, nodes, &list("indexes")?, &list("u64values")?)
 }
 
-/// One `<latency value="2.0"/>` per entry, relative to a base; nodes in logical order.
+/// Reads one `<latency value="2.0"/>` per entry, relative to a base, with the nodes in logical
+/// order.
 fn read_format1(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), LstopoError> {
     let millionths = |node: Node<'_, '_>, name| {
         let text = node.attribute(name).unwrap_or("");
@@ -57,7 +59,7 @@ fn read_format1(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), Lsto
     };
     let base = millionths(matrix, "latency_base")?;
     let entries = matrix.children().filter(|node| node.has_tag_name("latency"));
-    // Both factors are below 2^42 (see parse_millionths), so the product fits 128 bits easily.
+    // Both factors are below 2^42 (see parse_millionths), so the product fits 128 bits.
     let scaled = entries.map(|entry| {
         let product = u128::from(millionths(entry, "value")?) * u128::from(base);
         Ok(u64::try_from((product + 500_000_000_000) / 1_000_000_000_000).unwrap_or(u64::MAX))
@@ -67,7 +69,7 @@ fn read_format1(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), Lsto
     assign(matrix, nodes, &indexes, &values)
 }
 
-/// Puts a square matrix over `indexes` (node numbers of the operating system) into the nodes.
+/// Stores a square matrix over `indexes` (node numbers of the operating system) in the nodes.
 fn assign(
     matrix: Node<'_, '_>,
     nodes: &mut [NumaNode],
@@ -86,14 +88,15 @@ fn assign(
         places.ok_or_else(|| wrong("a distance matrix does not name every node".to_owned()))?;
     for (node, &row) in nodes.iter_mut().zip(&places) {
         let row = places.iter().map(|&column| values[row * nr + column]);
-        // A distance past 32 bits is refused later as any other above 254.
+        // A distance past 32 bits is refused later, like any other above 254.
         node.layout.distances = row.map(|d| u32::try_from(d).unwrap_or(u32::MAX)).collect();
     }
     Ok(())
 }
 
-/// Capacity by CPU number, in the file's unit, 0 where nothing is said: the kernel's capacity where hwloc
-/// recorded it, else the highest frequency (which understates how much slower small cores are).
+/// Returns the capacity by CPU number, in the file's unit, 0 if unknown. It is the kernel's
+/// capacity if hwloc recorded it, else the highest frequency (which understates how much slower
+/// small cores are).
 pub(super) fn read_capacities(root: Node<'_, '_>) -> Result<Vec<u32>, LstopoError> {
     let kinds: Vec<_> = root.children().filter(|node| node.has_tag_name("cpukind")).collect();
     for name in ["LinuxCapacity", "FrequencyMaxMHz", "FrequencyBaseMHz"] {
@@ -113,13 +116,14 @@ pub(super) fn read_capacities(root: Node<'_, '_>) -> Result<Vec<u32>, LstopoErro
     Ok(Vec::new())
 }
 
-/// The number in `<info name=".." value=".."/>` under a CPU kind.
+/// Returns the number in `<info name=".." value=".."/>` under a CPU kind.
 fn info(kind: Node<'_, '_>, name: &str) -> Option<u32> {
     let mut infos = kind.children().filter(|node| node.has_tag_name("info"));
     infos.find(|node| node.attribute("name") == Some(name))?.attribute("value")?.parse().ok()
 }
 
-/// hwloc's bitmaps: words of 32 bits in hexadecimal, most significant first: `0x00000001,0xffff0000`.
+/// Parses one of hwloc's bitmaps: words of 32 bits in hexadecimal, most significant first:
+/// `0x00000001,0xffff0000`.
 fn parse_bitmap(node: Node<'_, '_>) -> Result<Vec<usize>, LstopoError> {
     let text = node.attribute("cpuset").unwrap_or("");
     let wrong = || bad(node, "cpuset", format!("\"{}\" is no bitmap", shorten(text)));
@@ -139,7 +143,8 @@ fn parse_bitmap(node: Node<'_, '_>) -> Result<Vec<usize>, LstopoError> {
     Ok(cpus)
 }
 
-/// `2.5` as 2500000; at most six digits on either side of the point, more decimals are cut.
+/// Parses `2.5` as 2500000. At most six digits before the point are allowed; decimals after the
+/// sixth are cut.
 fn parse_millionths(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());

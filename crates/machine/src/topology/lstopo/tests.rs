@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Files that lstopo wrote, and files that nobody should have written.
+//! Tests of files that lstopo wrote, and of faulty and hostile files.
 
 use proptest::prelude::*;
 
@@ -50,7 +50,8 @@ fn a_virtual_machine() {
     assert_eq!(topology.cpu(CpuId(1)).capacity, 1024);
 }
 
-/// A file of two CPUs with `inside` under the Package beside them and `beside` after the tree.
+/// Returns a file of two CPUs, with `inside` under the Package beside them and `beside` after the
+/// tree.
 fn file(inside: &str, beside: &str) -> String {
     format!(
         r#"<topology version="2.0"><object type="Machine" os_index="0"><object type="Package">{inside}
@@ -139,7 +140,7 @@ fn bad_files_are_refused_with_the_reason() {
 fn hostile_files_are_refused() {
     let bomb = r#"<?xml version="1.0"?><!DOCTYPE topology [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><topology>&b;</topology>"#;
     assert_eq!(parse(bomb), Err(LstopoError::OwnDtd { line: 1 }));
-    // A second document type after the one that is blanked.
+    // Has a second document type after the one that is blanked.
     let second =
         r#"<!DOCTYPE topology SYSTEM "hwloc2.dtd"><!DOCTYPE t [<!ENTITY a "b">]><topology/>"#;
     assert!(matches!(parse(second), Err(LstopoError::Xml { .. })));
@@ -167,14 +168,16 @@ fn hostile_files_are_refused() {
     );
 }
 
-/// The parser compares the attributes of an element with each other, and copies namespaces to every element below.
+/// Checks the bounds on attributes and namespaces: the parser compares the attributes of an element
+/// with each other, and copies namespaces to every element below.
 #[test]
 fn what_is_more_than_linear_work_is_refused_before_it_is_parsed() {
     let attributes = |nr: usize| (0..nr).map(|n| format!(" a{n}='>'")).collect::<String>();
     let with = |nr| file("", &format!("\n<!--><a b='--><info{}/>", attributes(nr)));
     assert!(parse(&with(64)).is_ok());
     assert_eq!(parse(&with(65)), Err(LstopoError::TooManyAttributes { line: 4 }));
-    // Far more than end in reasonable time, also in a tag that does not end.
+    // More attributes than the parser could handle in reasonable time, also in a tag that does not
+    // end.
     let many = with(800_000);
     assert_eq!(parse(&many), Err(LstopoError::TooManyAttributes { line: 4 }));
     let open = many.split_once("/></topology>").unwrap().0;
@@ -188,7 +191,8 @@ fn what_is_more_than_linear_work_is_refused_before_it_is_parsed() {
 }
 
 proptest! {
-    /// A real file with a piece cut out or doubled: a machine or a reason, never a panic.
+    /// Cuts a piece out of a real file or doubles it. The result must be a machine or an error,
+    /// never a panic.
     #[test]
     fn damaged_files(
         which in 0usize..4, at in any::<prop::sample::Index>(), length in 1usize..200, double in any::<bool>(),

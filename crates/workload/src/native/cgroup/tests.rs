@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Directories and their types on a real cgroup2 mount, without controllers: where a v1 hierarchy has them, as in
-//! many containers, the rest of the module cannot be tested (see `tests/native/cgroups.rs`).
+//! Tests of directories and their types on a real cgroup2 mount, without controllers. The rest of
+//! the module cannot be tested where a v1 hierarchy holds the controllers, as in many containers
+//! (see `tests/native/cgroups.rs`).
 
 use super::*;
 
-/// The mount, if it can be written to.
+/// Returns the mount if it can be written to.
 fn writable() -> Option<PathBuf> {
     let mount = find_mount()?;
     let probe = mount.join(format!("scxlab-probe-{}", std::process::id()));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The tables are those of the simulated executor; and they can be made again from the plan's text.
+//! Checks that the tables match those of the simulated executor, and that the plan's text rebuilds
+//! them.
 
 use scxlab_kernel::behavior::TaskSpec;
 
@@ -31,7 +32,7 @@ fn tables(text: &str) -> Tables {
     Tables::new(plan(&crate::load("t.toml", text).unwrap())).unwrap()
 }
 
-/// What the simulated executor asks its kernel for.
+/// Returns the tasks that the simulated executor asks its kernel for.
 fn simulated(program: &Program) -> Vec<TaskSpec> {
     let config = ExecConfig { nr_cpus: 8, ..ExecConfig::default() };
     let mut executor = Executor::new(program, config).unwrap();
@@ -40,7 +41,7 @@ fn simulated(program: &Program) -> Vec<TaskSpec> {
     mock.tasks.into_iter().map(|t| t.spec).collect()
 }
 
-/// Names and thread groups of the start, in both executors.
+/// Compares names and thread groups at the start in both executors.
 fn same_threads(program: &Program) {
     let tables = Tables::new(plan(program)).unwrap();
     let specs = simulated(program);

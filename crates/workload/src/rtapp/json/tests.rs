@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The reader alone: what json-c takes, and what nobody does.
+//! Tests of the parser alone: the leniencies of json-c, and syntax errors.
 
 use super::*;
 
