@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tells the program which commit it is built from, for the manifests of results; not in a tree without git.
+//! Passes the commit that the program is built from to the program, for the manifests of results. A
+//! tree without git has none.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +14,7 @@ fn main() {
     };
     let Some(commit) = git(&["rev-parse", "HEAD"]) else { return };
     println!("cargo:rustc-env=SCXLAB_COMMIT={commit}");
-    // What changes when HEAD does: HEAD itself, or the branch that it names.
+    // Files that change with HEAD: HEAD itself, packed-refs, and the branch that HEAD names.
     for file in ["HEAD", "packed-refs"].map(str::to_owned).into_iter().chain(git(&[
         "symbolic-ref",
         "--quiet",

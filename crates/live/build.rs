@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compiles `bpf/live/*.bpf.c` with the builder that the schedulers are built with (see crates/sched).
+//! Compiles `bpf/live/*.bpf.c` with the builder that also builds the schedulers (see crates/sched).
 
 use std::env;
 use std::path::PathBuf;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compiles every `bpf/sched/<name>/<name>.bpf.c` and `bpf/selftest/<name>/<name>.bpf.c`, and lists the objects for `lib.rs`.
-//! Packs the headers that they were compiled with, for schedulers that others write.
+//! Compiles every `bpf/sched/<name>/<name>.bpf.c` and `bpf/selftest/<name>/<name>.bpf.c`, and lists
+//! the objects for `lib.rs`. Packs the headers that they were compiled with, for users who write
+//! schedulers.
 //!
-//! Uses `scx_cargo`, the same builder and headers as the schedulers of the scx project, so what it makes loads
-//! on a real kernel too. Needs clang 19 or later (`BPF_CLANG` names it; .cargo/config.toml says
-//! clang-19), libelf and zlib with headers: `make setup`.
+//! Uses `scx_cargo`, the same builder and headers as the schedulers of the scx project, so the
+//! objects also load on a real kernel. Needs clang 19 or later (`BPF_CLANG` names it;
+//! .cargo/config.toml sets clang-19), libelf and zlib with headers: `make setup`.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ fn main() {
 }
 
 fn build_all() -> Result<(), String> {
-    // The compiler finds the source lines that it puts beside the code if files are called as from here.
+    // File names are relative to the project's folder, so that the compiler finds the source lines
+    // that it stores beside the code.
     env::set_current_dir("../..").map_err(|e| format!("../..: {e}"))?;
     println!("cargo:rerun-if-changed=../../bpf/lib");
     build_folder("bpf/sched", "shipped.rs")?;
@@ -28,10 +30,11 @@ fn build_all() -> Result<(), String> {
     pack_headers().map_err(|e| format!("headers: {e}"))
 }
 
-/// Where `scx_cargo` puts the headers.
+/// Folder in which `scx_cargo` puts the headers.
 const HEADERS: &str = "scx_utils-bpf_h";
 
-/// What is included as `<scx/...>`, `<lib/...>` and `"lib/..."`, and the kernel's types on this architecture.
+/// Packs the headers that are included as `<scx/...>`, `<lib/...>` and `"lib/..."`, and the
+/// kernel's types for this architecture.
 fn pack_headers() -> io::Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let all = out.join(HEADERS);
@@ -67,11 +70,11 @@ fn pack_headers() -> io::Result<()> {
     fs::write(out.join("headers_arch"), arch)
 }
 
-/// Compiles what lies in the subfolders and writes the list of it.
+/// Compiles the sources in the subfolders, and writes the list of objects.
 fn build_folder(dir: &str, list_name: &str) -> Result<(), String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let dir = Path::new(dir);
-    // By its place below the package, not below where we went.
+    // cargo resolves this path from the package's folder, not from the current one.
     println!("cargo:rerun-if-changed=../../{}", dir.display());
     let mut list = String::from("&[\n");
     for name in names(dir)? {
@@ -90,7 +93,7 @@ fn build_folder(dir: &str, list_name: &str) -> Result<(), String> {
     fs::write(out.join(list_name), list).map_err(|e| format!("{list_name}: {e}"))
 }
 
-/// Folder names, sorted: the order of the list.
+/// Returns the names of the subfolders in order, which is the order of the list.
 fn names(dir: &Path) -> Result<Vec<String>, String> {
     let entries = fs::read_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let mut names: Vec<String> = entries
@@ -108,7 +111,8 @@ fn compile(out: &Path, source: &Path, name: &str) -> Result<(), String> {
     let source = source.to_str().ok_or("a source's path is not UTF-8")?;
     let built = BpfBuilder::new().and_then(|mut builder| {
         builder.add_include_path(&root.join("bpf").to_string_lossy());
-        // Where it was built is not part of an object: its hash is the same on every machine.
+        // The object must not contain the build folder, so that its hash is the same on every
+        // machine.
         builder.add_cflag("-fdebug-compilation-dir=.");
         builder.add_cflag(&format!("-ffile-prefix-map={}/=", root.display()));
         builder.add_cflag(&format!("-ffile-prefix-map={}/{HEADERS}/=", out.display()));
@@ -117,7 +121,7 @@ fn compile(out: &Path, source: &Path, name: &str) -> Result<(), String> {
     built.map_err(|e| format!("{source}: {e:#}"))
 }
 
-/// The first block comment, without its stars.
+/// Returns the first block comment, without its stars.
 fn header_comment(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("/*\n")?;
     let (comment, _) = rest.split_once("*/")?;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab run --again`: what a results folder needs so that its runs can be made again, and whether they are the same.
+//! `scxlab run --again`: stores a command with its results, runs it again, and compares the new
+//! results with the old ones.
 //!
-//! Owns: the folder's `request`, with the command and each file that it read.
+//! Owns: the folder's `request`, with the command and each file that the command read.
 //!
 //! ```text
 //! DIR/request/command.json   the words of the command, which files it read, what sysfs said of this machine
@@ -30,7 +31,7 @@ const COMMAND: &str = "command.json";
 #[derive(Serialize, Deserialize)]
 struct Request {
     scxlab: Version,
-    /// The words after the program's name.
+    /// Words of the command line after the program's name.
     command: Vec<String>,
     files: Vec<File>,
     sysfs: BTreeMap<String, String>,
@@ -38,13 +39,13 @@ struct Request {
 
 #[derive(Serialize, Deserialize)]
 struct File {
-    /// As the command named it.
+    /// Path as the command named it.
     path: String,
-    /// Its name in the folder.
+    /// Name of the copy in the folder.
     kept: String,
 }
 
-/// Writes what is needed to do this again.
+/// Writes everything that is needed to run the command again.
 pub fn keep(folder: &Path, args: &RunArgs, inputs: &Inputs, scxlab: Version) -> Result<()> {
     let folder = folder.join(FOLDER);
     output::make_folder(&folder)?;
@@ -61,7 +62,7 @@ pub fn keep(folder: &Path, args: &RunArgs, inputs: &Inputs, scxlab: Version) -> 
     output::write_file(&folder.join(COMMAND), text.as_bytes())
 }
 
-/// This process's command; of one that was run again, the first one's.
+/// Returns this process's command or, for `--again`, the original command.
 fn command(args: &RunArgs) -> Result<Vec<String>> {
     if let Some(folder) = &args.again {
         return Ok(Request::read(folder)?.command);
@@ -85,7 +86,7 @@ fn nothing_kept(folder: &Path, why: String) -> CliError {
     CliError::NothingKept { folder: folder.to_owned(), why }
 }
 
-/// What a folder holds.
+/// The contents of a results folder's `request`.
 pub struct Kept {
     folder: PathBuf,
     request: Request,
@@ -97,7 +98,7 @@ impl Kept {
         let request = Request::read(folder)?;
         let mut files = BTreeMap::new();
         for File { path, kept } in &request.files {
-            // A name, not a way out of the folder.
+            // Use only the last component, so that the path cannot leave the folder.
             let name = Path::new(kept).file_name().unwrap_or_default();
             let bytes = input::read(&folder.join(FOLDER).join(name).display().to_string())?;
             files.insert(path.clone(), bytes);
@@ -110,7 +111,8 @@ impl Kept {
         &self.inputs
     }
 
-    /// The command that was given, with what `given` says of where results go, and how they are made.
+    /// Returns the stored command's arguments; options for the output and the execution come from
+    /// `given`.
     pub fn args(&self, given: &RunArgs) -> Result<RunArgs> {
         Ok(RunArgs {
             again: given.again.clone(),
@@ -126,7 +128,7 @@ impl Kept {
         })
     }
 
-    /// The command as it was given.
+    /// Returns the stored command's arguments.
     fn first(&self) -> Result<RunArgs> {
         let words = self.request.command.iter().map(String::as_str);
         let cli = Cli::try_parse_from(std::iter::once("scxlab").chain(words))
@@ -137,7 +139,7 @@ impl Kept {
         }
     }
 
-    /// Fails unless every simulated run is what it was.
+    /// Fails unless every simulated run equals the stored one.
     pub fn compare(&self, all: &[Results]) -> Result<()> {
         let mut before = Vec::new();
         for folder in machine_folders(&self.first()?, &self.folder) {
@@ -147,7 +149,8 @@ impl Kept {
                 .map_err(|e| nothing_kept(&self.folder, format!("{}: {e}", path.display())))?;
             before.extend(simulated(&read));
         }
-        // By their text, as those before: reading one may cost a number its last bit.
+        // Convert the new results to JSON text and back, like the stored ones, because reading a
+        // number may change its last bit.
         let read = |text: String| serde_json::from_str(&text).expect("our own JSON");
         let now: Vec<Value> = all.iter().flat_map(|r| simulated(&read(r.to_json()))).collect();
         let of = before.len().max(now.len());
@@ -168,7 +171,8 @@ impl Kept {
     }
 }
 
-/// The simulated runs of a results file that were made to the end, without what depends on the host.
+/// Returns the simulated runs that were not interrupted, without their wall time, which depends on
+/// the host.
 fn simulated(results: &Value) -> Vec<Value> {
     let runs = results["runs"].as_array().map_or(&[][..], Vec::as_slice);
     let is_whole = |run: &&Value| run["target"] == "sim" && run["stop"]["kind"] != "interrupted";
@@ -179,7 +183,7 @@ fn simulated(results: &Value) -> Vec<Value> {
     whole
 }
 
-/// Which run, and the first field that is another.
+/// Describes the run and the first field that differs.
 fn difference(before: Option<&Value>, now: Option<&Value>) -> String {
     let (Some(before), Some(now)) = (before, now) else {
         return "there are not as many of them".to_owned();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The flags. Their help texts are the manual: the man page and `docs/reference/flags.md` are made of them.
+//! The command-line flags. Their help texts are the manual; the man pages and
+//! `docs/reference/flags.md` are generated from them.
 
 mod examples;
 
@@ -11,10 +12,11 @@ use scxlab_workload::program::Dur;
 
 use crate::complete;
 
-/// Which CPU scheduler, with which settings, should this workload run on, on this machine?
+/// Run and compare CPU schedulers for a workload, a machine and settings of your choice
 ///
-/// Runs compiled sched_ext BPF schedulers (and the kernel's default class) on a simulated machine, without root,
-/// the same way every time.
+/// Compiled sched_ext BPF schedulers and the kernel's default class run on a simulated machine,
+/// without root and reproducibly. They also run on a real kernel, in a virtual machine or on this
+/// host.
 #[derive(Debug, Parser)]
 #[command(name = "scxlab", version, after_help = examples::ALL, after_long_help = EXIT_CODES)]
 pub struct Cli {
@@ -41,19 +43,21 @@ pub enum Command {
     Run(RunArgs),
     /// Compile a scheduler's source into an object
     Build(BuildArgs),
-    /// Put a scheduler to work on this machine, until Ctrl-C or SIGTERM
+    /// Attach a scheduler to this machine's kernel, until Ctrl-C or SIGTERM
     Attach(AttachArgs),
-    /// Compare what the simulated and a real kernel call, in situation after situation
+    /// Check the simulated kernel: compare its calls of scheduler operations with a real kernel's,
+    /// case by case
     Conform(ConformArgs),
-    /// Say which cgroups of this machine are gangs, for schedulers that run a gang's tasks together
+    /// Choose the cgroups of this machine that are gangs, for schedulers that run a gang's tasks
+    /// together
     Gang(GangArgs),
-    /// Prepare and show what virtual machines need
+    /// Prepare and show the kernel and QEMU for virtual machines
     Vm(VmArgs),
-    /// List what there is to choose from
+    /// List the available schedulers, workloads or machines
     List(ListArgs),
-    /// Show what a machine's description means
+    /// Show a machine: its topology and, if asked, its costs
     Topo(TopoArgs),
-    /// Show what a BPF object needs, what is missing, and its knobs
+    /// Show what a BPF object needs from the kernel, what is missing, and its knobs
     Inspect(InspectArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
@@ -61,7 +65,7 @@ pub enum Command {
     Man(ManArgs),
 }
 
-/// A stretch of virtual time.
+/// A span of virtual time.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub from: Dur,
@@ -80,12 +84,13 @@ impl Span {
 #[derive(Debug, Args)]
 #[command(after_help = examples::RUN)]
 pub struct RunArgs {
-    /// A scheduler; give several to compare them with the first
+    /// Scheduler to run; give several to compare the others with the first
     ///
-    /// `eevdf` is the kernel's default class. Other names are shipped schedulers (scxlab list schedulers), and a
-    /// path is a compiled sched_ext object. Knobs follow, separated by commas: they set `const volatile` globals
-    /// and initialised data by name (scxlab inspect shows them). `recipe=` names a recipe, a file of one, or
-    /// `none`; `ops=` chooses among several ops of an object.
+    /// `eevdf` is the kernel's default class. Other names are shipped schedulers (scxlab list
+    /// schedulers), and a path is a compiled sched_ext object. Knobs follow, separated by commas;
+    /// they set `const volatile` globals and initialised data by name (scxlab inspect shows them).
+    /// `recipe=` selects a recipe by its name or file, or `none`; `ops=` selects one of several ops
+    /// of an object.
     #[arg(
         short,
         long = "scheduler",
@@ -95,20 +100,21 @@ pub struct RunArgs {
     )]
     pub scheduler: Vec<String>,
 
-    /// The workload: a file (rt-app JSON, or our TOML or JSON), or a generator with its parameters
+    /// Workload: a file (rt-app JSON, or scxlab's TOML or JSON), or a generator with its parameters
     ///
     /// scxlab list workloads shows the generators.
     #[arg(short, long, value_name = "WORKLOAD", required_unless_present = "again", add = ArgValueCompleter::new(complete::workloads))]
     pub workload: Option<String>,
 
-    /// The machine: a spec such as 2n4c2t, a preset, a .toml file, lstopo's .xml, or `host`; give several to compare on each
+    /// Machine: a spec such as 2n4c2t, a preset, a .toml file, lstopo's .xml, or `host`; give
+    /// several to compare on each
     ///
-    /// With several there is a table for each, and one with the first figures of all. JSON is then a list of results, and -o
-    /// has a folder for each.
+    /// With several machines, each gets a table, and one more table has the main metrics of all of
+    /// them. JSON output is then a list of results, and -o makes a folder for each machine.
     #[arg(short, long, value_name = "MACHINE", required_unless_present = "again", add = ArgValueCompleter::new(complete::machines))]
     pub machine: Vec<String>,
 
-    /// Runs per scheduler; run i has seed SEED + i under each
+    /// Number of runs per scheduler; run i of each scheduler has seed SEED + i
     #[arg(short = 'n', long, value_name = "RUNS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub runs: u32,
 
@@ -116,88 +122,96 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// Virtual time per run, such as 500ms or 5s; in place of the workload's own
+    /// Virtual time per run, such as 500ms or 5s; replaces the workload's own duration
     ///
-    /// Without it and without one of its own, a workload runs until all its threads have exited, at most 60s.
-    /// A run is of a day at most.
+    /// If neither is given, a workload runs until all its threads have exited, at most 60s. The
+    /// maximum is one day.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<Dur>,
 
     /// Write a Perfetto trace of the first run of each scheduler
     ///
-    /// With several machines, targets or schedulers, the names of each are put before the file's ending, in this order:
-    /// run.vm.vtime.pftrace.
+    /// With several machines, targets or schedulers, their names are inserted before the file's
+    /// ending, in this order: run.vm.vtime.pftrace.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Memory for the events of a traced run on a real kernel, such as 8M or 1G: 12,000 events a MiB
+    /// Buffer for the events of a traced run on a real kernel, such as 8M or 1G: 12,000 events per
+    /// MiB
     ///
-    /// A power of two; others are rounded up. Events that find it full are lost, and counted in the trace and in the results.
-    /// A simulated run has no such limit.
+    /// The size is rounded up to a power of two. Events that do not fit are lost, and counted in
+    /// the trace and in the results. A simulated run has no such limit.
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = trace_buffer)]
     pub trace_buffer: u32,
 
-    /// Draw who ran where in this span of the first run of each scheduler, such as 100ms..140ms
+    /// Draw which task runs on which CPU in this span of the first run of each scheduler, such as
+    /// 100ms..140ms
     ///
-    /// A line for each CPU, a letter for each task. It is printed after the table; with --format json, on standard error.
+    /// The drawing has a line for each CPU and a letter for each task. It follows the table; with
+    /// --format json it goes to standard error.
     #[arg(long, value_name = "FROM..TO", value_parser = Span::parse)]
     pub timeline: Option<Span>,
 
-    /// Where to run; give several to compare them
+    /// Target to run on; give several to compare them
     ///
-    /// `sim` simulates the machine. `vm` boots a real kernel in QEMU with the machine's topology, without root. `host` is
-    /// this machine's own kernel: it needs root, and -m must be `host`.
+    /// `sim` simulates the machine. `vm` boots a real kernel in QEMU with the machine's topology,
+    /// without root. `host` is this machine's own kernel; it needs root, and -m must be `host`.
     #[arg(long, value_enum, value_name = "TARGET", default_value = "sim")]
     pub on: Vec<On>,
 
     /// Percent by which targets may differ from the first and still agree
     ///
-    /// With several --on, a second table holds shares, switches, migrations and waits against it.
+    /// With several --on, a second table compares shares, switches, migrations and waits with those
+    /// of the first target.
     #[arg(long, value_name = "PERCENT", default_value_t = scxlab_lab::agreement::TOLERANCE_PERCENT, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub tolerance: u32,
 
     #[command(flatten)]
     pub vm: VmOptions,
 
-    /// What to print
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
     pub format: Format,
 
-    /// Also write results.json, report.txt and the first simulated runs' traces into this folder, with all that is needed to run it again
+    /// Write results.json, report.txt, the traces of the first simulated runs, and all that --again
+    /// needs, into this folder
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// Latest start of a thread: each starts at a random time from 0 to this
+    /// Maximum random delay of each thread's start
     #[arg(long, value_name = "TIME", default_value = "1ms")]
     pub start_offset: Dur,
 
-    /// Percent by which each computation is longer or shorter at most, at random
+    /// Maximum random change of each computation's length, in percent
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = noise)]
     pub compute_noise: u32,
 
-    /// Simulations at a time; 0 is one per CPU of this host. Results do not depend on it
+    /// Number of simulations at a time; 0 is one per CPU of this host. Results do not depend on it
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
     pub jobs: usize,
 
-    /// Memory that the scheduler and the workload may take in each simulated run, such as 512M or 4G
+    /// Maximum memory of the scheduler and the workload in each simulated run, such as 512M or 4G
     ///
-    /// Maps, arenas, objects, queues and tasks count. A run that needs more ends, with `out_of_memory` as the reason. Each run
-    /// reserves address space for it, and 4 GiB for each arena; only what is used takes memory of this host.
+    /// It covers maps, arenas, objects, queues and tasks. A run that needs more ends with the
+    /// reason `out_of_memory`. Each run reserves this much address space, and 4 GiB for each arena;
+    /// only the used part takes memory of this host.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub memory_limit: u64,
 
-    /// What executes a simulated scheduler's programs; results do not depend on it
+    /// Engine that executes a simulated scheduler's programs; results do not depend on it
     #[arg(long, value_enum, value_name = "ENGINE", default_value_t = EngineArg::Jit)]
     pub engine: EngineArg,
 
-    /// Run what this folder, written by -o, holds the results of, and compare them bit for bit
+    /// Repeat the command whose results this folder holds (see -o), and compare the results bit for
+    /// bit
     ///
-    /// The command and all files that it read are in the folder. Exit code 1: a simulated run is not what it was.
+    /// The folder holds the command and all files that it read. The exit code is 1 if a simulated
+    /// run differs.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scheduler", "workload", "machine", "runs", "seed", "duration", "on", "tolerance",
         "start_offset", "compute_noise", "memory_limit", "kernel", "kernel_args", "memory", "accel", "programs"])]
     pub again: Option<PathBuf>,
 
-    /// Exit with 1 if a scheduler was ejected, a run stopped early, or a task that could run never did
+    /// Exit with 1 if a scheduler was ejected, a run stopped early, or a runnable task never ran
     #[arg(long)]
     pub fail_on_exit: bool,
 }
@@ -212,15 +226,15 @@ impl RunArgs {
 pub enum EngineArg {
     /// The interpreter
     Interp,
-    /// Machine code for what runs often, on x86-64 and aarch64
+    /// Machine code for frequently run programs, on x86-64 and aarch64
     Jit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people
+    /// Text for people
     Table,
-    /// For programs; docs/reference/results.schema.json describes it
+    /// JSON for programs, as docs/reference/results.schema.json describes it
     Json,
 }
 
@@ -241,76 +255,82 @@ impl On {
     }
 }
 
-/// How virtual machines are made.
+/// Options for virtual machines.
 #[derive(Clone, Debug, Args)]
 pub struct VmOptions {
-    /// The kernel for --on vm: a bzImage or vmlinux; without it, the one that `scxlab vm setup` prepares, which is done if it was not
+    /// Kernel for --on vm: a bzImage or vmlinux; by default the one that `scxlab vm setup`
+    /// prepares, now if it has not been prepared
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
 
-    /// More words for its command line, such as cgroup_disable=cpu
+    /// Additional words for the kernel's command line, such as cgroup_disable=cpu
     #[arg(long, value_name = "WORDS")]
     pub kernel_args: Option<String>,
 
-    /// Memory of the virtual machine, MiB; without it, what its CPUs and files need
+    /// Memory of the virtual machine in MiB; by default what its CPUs and files need
     #[arg(long, value_name = "MIB")]
     pub memory: Option<u64>,
 
-    /// What runs the virtual machine's instructions
+    /// Accelerator of the virtual machine
     #[arg(long, value_enum, value_name = "ENGINE", default_value_t = AccelArg::Auto)]
     pub accel: AccelArg,
 
-    /// Wall time that the virtual machine, or all simulated runs together, may take; without it, a virtual machine has what
-    /// its work should need, and simulations have no limit
+    /// Maximum wall time of a virtual machine, or of all simulated runs together; by default, a
+    /// virtual machine's limit follows from its work, and simulations have none
     #[arg(long, value_name = "TIME")]
     pub deadline: Option<Dur>,
 
-    /// A program of this host that the virtual machine has too, with its libraries; may be given several times
+    /// Program of this host to copy into the virtual machine, with its libraries; may be given
+    /// several times
     ///
-    /// A command as workload has its own program anyway; others that it starts are named with this.
+    /// The program of a command given as workload is copied anyway; name further programs that it
+    /// starts.
     #[arg(long = "vm-program", value_name = "PROGRAM")]
     pub programs: Vec<String>,
 
-    /// Keep the virtual machine's console and kernel log in this file
+    /// Write the virtual machine's console and kernel log to this file
     #[arg(long, value_name = "FILE")]
     pub console: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AccelArg {
-    /// KVM where it truly works, else emulation
+    /// KVM if it really works, else emulation
     Auto,
     Kvm,
-    /// Emulation: slow, and everywhere
+    /// Emulation: slow, but available everywhere
     Tcg,
-    /// Emulation by a clock that counts instructions: what else the host does has no influence
+    /// Emulation with a clock that counts instructions, so that other load on the host has no
+    /// influence
     Counted,
 }
 
-/// Compiles FILE as the shipped schedulers are compiled, by clang 19 or later, into an object that `run -s`, `attach` and a kernel take.
+/// Compiles FILE with clang 19 or later, in the way the shipped schedulers are compiled, into an
+/// object for `run -s`, `attach` and any kernel.
 ///
-/// All that it may include is brought along: <scx/common.bpf.h> and the other headers of the scx project, the kernel's types
-/// (vmlinux.h), and ours ("lib/..."). BPF_CLANG names another compiler than clang-19.
+/// All headers are included in scxlab: <scx/common.bpf.h> and the other headers of the scx project,
+/// the kernel's types (vmlinux.h), and scxlab's own ("lib/..."). BPF_CLANG names a compiler other
+/// than clang-19.
 #[derive(Debug, Args)]
 #[command(after_help = examples::BUILD)]
 pub struct BuildArgs {
-    /// The source, such as my.bpf.c
+    /// Source file, such as my.bpf.c
     #[arg(value_name = "FILE", required_unless_present = "headers")]
     pub source: Option<PathBuf>,
 
-    /// The object; without it, beside the source: my.bpf.o
+    /// Object file to write; by default beside the source: my.bpf.o
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["new", "headers"])]
     pub output: Option<PathBuf>,
 
-    /// Write a scheduler to start from into FILE, which must not exist, instead of compiling it
+    /// Write an example scheduler to FILE, which must not exist, instead of compiling
     #[arg(long, conflicts_with = "headers")]
     pub new: bool,
 
-    /// Another folder of headers; may be given several times
+    /// Additional folder of headers; may be given several times
     #[arg(short = 'I', long, value_name = "DIR")]
     pub include: Vec<PathBuf>,
 
-    /// Write the headers into this folder, for an editor or another build, instead of compiling
+    /// Write the headers to this folder, for an editor or another build, instead of compiling
     #[arg(long, value_name = "DIR", conflicts_with = "source")]
     pub headers: Option<PathBuf>,
 }
@@ -318,15 +338,15 @@ pub struct BuildArgs {
 #[derive(Debug, Args)]
 #[command(after_help = examples::ATTACH)]
 pub struct AttachArgs {
-    /// The scheduler, as -s of run
+    /// Scheduler, in the form of -s of run
     #[arg(value_name = "SCHED[,KNOB=VALUE]...", add = ArgValueCompleter::new(complete::schedulers))]
     pub scheduler: String,
 
-    /// Print statistics so often; 0: never
+    /// Time between statistics; 0 prints none
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub interval: Dur,
 
-    /// Statistics as lines for people, or as a JSON object a line
+    /// Statistics as lines for people, or as one JSON object per line
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
     pub format: Format,
 
@@ -338,30 +358,31 @@ pub struct AttachArgs {
 #[derive(Debug, Args)]
 #[command(after_help = examples::CONFORM)]
 pub struct ConformArgs {
-    /// Cases by name, or files of one; all that are shipped without any
+    /// Cases by name or file; by default all shipped cases
     pub cases: Vec<String>,
 
-    /// The scheduler whose operations are compared, as for `run`; may be repeated. Without any it is the tracer, with the knobs of
-    /// each case
+    /// Scheduler whose operations are compared, in the form of -s of run; may be given several
+    /// times. By default the tracer, with the knobs of each case
     #[arg(short, long, value_name = "SCHEDULER", add = ArgValueCompleter::new(complete::schedulers))]
     pub scheduler: Vec<String>,
 
-    /// Where the real kernel is
+    /// Target that has the real kernel
     #[arg(long, value_enum, value_name = "TARGET", default_value_t = On::Vm)]
     pub on: On,
 
-    /// The virtual machine's topology
+    /// Topology of the virtual machine
     #[arg(short, long, value_name = "MACHINE", default_value = "2n2c1t", add = ArgValueCompleter::new(complete::machines))]
     pub machine: String,
 
-    /// Try a case that does not agree again, up to so many times: on a real kernel others interfere
+    /// Maximum number of tries of a case that does not agree, because other tasks interfere on a
+    /// real kernel
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub tries: u32,
 
     #[command(flatten)]
     pub vm: VmOptions,
 
-    /// Print what both did in every case, not only differences
+    /// Print the operations of both kernels in every case, not only differences
     #[arg(short, long)]
     pub verbose: bool,
 }
@@ -373,17 +394,18 @@ pub struct GangArgs {
     pub command: GangCommand,
 }
 
-/// A gang is a cgroup whose directory has the extended attribute `user.cpu.gang` with the value 1, so `setfattr` does as well.
+/// A gang is a cgroup whose directory has the extended attribute `user.cpu.gang` with the value 1;
+/// `setfattr` can set it too.
 #[derive(Debug, Subcommand)]
 pub enum GangCommand {
     /// Make a cgroup a gang
     On {
-        /// Its directory, or its path from the top of the hierarchy
+        /// Directory of the cgroup, or its path from the top of the hierarchy
         cgroup: String,
     },
-    /// Make it an ordinary cgroup again
+    /// Make a cgroup ordinary again
     Off {
-        /// Its directory, or its path from the top of the hierarchy
+        /// Directory of the cgroup, or its path from the top of the hierarchy
         cgroup: String,
     },
     /// List the cgroups that have been switched on or off
@@ -401,14 +423,14 @@ pub struct VmArgs {
 pub enum VmCommand {
     /// Get Debian's kernel with sched_ext through this machine's apt, without root
     Setup,
-    /// Show which kernel, which QEMU and which engine would be used
+    /// Show the kernel, the QEMU and the accelerator that would be used
     Show,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = examples::LIST)]
 pub struct ListArgs {
-    /// What to list
+    /// Kind of things to list
     #[arg(value_enum)]
     pub what: Listed,
 }
@@ -423,7 +445,7 @@ pub enum Listed {
 #[derive(Debug, Args)]
 #[command(after_help = examples::TOPO)]
 pub struct TopoArgs {
-    /// As -m of run
+    /// Machine, in the form of -m of run
     #[arg(add = ArgValueCompleter::new(complete::machines))]
     pub machine: String,
 
@@ -431,7 +453,7 @@ pub struct TopoArgs {
     #[arg(long)]
     pub costs: bool,
 
-    /// What to print; json is the canonical form that the fingerprint is about
+    /// Output format; json is the canonical form, from which the fingerprint is made
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
     pub format: Format,
 }
@@ -439,7 +461,7 @@ pub struct TopoArgs {
 #[derive(Debug, Args)]
 #[command(after_help = examples::INSPECT)]
 pub struct InspectArgs {
-    /// An object file, or a shipped scheduler's name
+    /// Object file, or name of a shipped scheduler
     #[arg(add = ArgValueCompleter::new(complete::schedulers))]
     pub object: String,
 
@@ -463,7 +485,7 @@ pub struct ManArgs {
     pub output: Option<PathBuf>,
 }
 
-/// Percent with at most one decimal, as thousandths.
+/// Parses a percentage with at most one decimal; returns thousandths.
 fn noise(text: &str) -> Result<u32, String> {
     let bad = || format!("\"{text}\" is not a percentage from 0 to 99.9 with at most one decimal");
     let number = text.trim().trim_end_matches('%').trim_end();
@@ -478,21 +500,21 @@ fn noise(text: &str) -> Result<u32, String> {
     Some(whole * 10 + tenth).filter(|n| *n <= 999).ok_or_else(bad)
 }
 
-/// Memory of a run.
+/// Parses the memory limit of a run in bytes.
 fn size(text: &str) -> Result<u64, String> {
     bytes(text)?
         .filter(|n| (1 << 24..=1 << 40).contains(n))
         .ok_or_else(|| "from 16M to 1024G".into())
 }
 
-/// Memory of a ring buffer.
+/// Parses the size of a ring buffer in bytes, and rounds it up to a power of two.
 fn trace_buffer(text: &str) -> Result<u32, String> {
     let fits = bytes(text)?.filter(|n| (1 << 20..=1 << 30).contains(n));
     let fits = fits.and_then(|n| u32::try_from(n).ok());
     fits.map(u32::next_power_of_two).ok_or_else(|| "from 1M to 1G".into())
 }
 
-/// Bytes, in binary multiples; None if there are more than any machine has.
+/// Parses a size with the suffix M or G; None if it overflows 64 bits.
 fn bytes(text: &str) -> Result<Option<u64>, String> {
     let form = || "a size is a number with M or G behind it: 512M, 4G".to_owned();
     let (number, shift) = match text.strip_suffix('M') {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab attach`: a scheduler at work on this machine.
+//! `scxlab attach`: runs a scheduler on this machine's kernel.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -76,12 +76,12 @@ fn ejected(name: &str, exit: &Exit) -> CliError {
     }
 }
 
-/// What has been counted since the scheduler was attached.
+/// Counters since the scheduler was attached.
 struct Counters {
-    /// Of an operation: calls and ns.
+    /// Calls and total ns, by operation.
     ops: BTreeMap<String, (u64, u64)>,
     events: BTreeMap<String, u64>,
-    /// The scheduler's own.
+    /// The scheduler's own counters.
     own: IndexMap<String, u64>,
 }
 

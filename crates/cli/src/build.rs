@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab build`: a scheduler's source becomes an object, as the shipped ones do.
+//! `scxlab build`: compiles a scheduler's source into an object.
 //!
-//! Owns: which compiler, with which flags, and the headers that are brought along. The flags are those of `scx_cargo`, with
-//! which the shipped schedulers are built: a test compares the bytes.
+//! Owns: the choice of the compiler, its flags, and the unpacking of the bundled headers. The flags
+//! are those of `scx_cargo`, which builds the shipped schedulers; a test compares the objects'
+//! bytes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -17,11 +18,11 @@ use crate::args::BuildArgs;
 use crate::exit::CliError;
 use crate::{inspect, output};
 
-/// The variable that names the compiler.
+/// Environment variable that names the compiler.
 const CLANG_VARIABLE: &str = "BPF_CLANG";
-/// Where it is not set.
+/// Compilers to try if the variable is not set.
 const CLANGS: [&str; 5] = ["clang-19", "clang-20", "clang-21", "clang-22", "clang"];
-/// An older one does not know all that the headers use.
+/// Oldest usable major version; the headers use features that older compilers lack.
 const CLANG_OLDEST: u32 = 19;
 const SOURCE_END: &str = ".bpf.c";
 
@@ -40,7 +41,7 @@ pub fn build(args: &BuildArgs) -> Result<()> {
     output::print(&inspect::needs(&bytes, &object.display().to_string())?)
 }
 
-/// Writes a scheduler to start from.
+/// Writes an example scheduler to a new file.
 fn begin(source: &Path) -> Result<()> {
     if source.exists() {
         let why = "it is there already; --new writes a new file";
@@ -49,7 +50,7 @@ fn begin(source: &Path) -> Result<()> {
     output::write_file(source, scxlab_sched::EXAMPLE.as_bytes())
 }
 
-/// Beside the source, as `make` would have it.
+/// Returns the path of the object beside the source, as with `make`.
 fn object_of(source: &Path) -> PathBuf {
     let name = source.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.strip_suffix(SOURCE_END).or_else(|| name.strip_suffix(".c"));
@@ -81,7 +82,7 @@ fn compile(source: &Path, include: &[PathBuf]) -> Result<Vec<u8>> {
     if !said.is_empty() {
         output::say(said.trim_end());
     }
-    // Leaves types and line numbers, and takes out what only a debugger would read.
+    // Linking keeps types and line numbers, and removes sections that only a debugger would read.
     let link = || {
         let mut linker = Linker::new(&linked)?;
         linker.add_file(&compiled)?;
@@ -97,7 +98,8 @@ fn temporary(path: &Path, error: std::io::Error) -> CliError {
     CliError::Write { what: path.display().to_string(), error }
 }
 
-/// Three sets: ours, those of the scx project with the kernel's types, and libbpf's.
+/// Writes three sets of headers: scxlab's own, those of the scx project with the kernel's types,
+/// and libbpf's.
 fn unpack_headers(folder: &Path) -> Result<()> {
     let unpacked = || {
         let tar = ruzstd::decoding::StreamingDecoder::new(scxlab_sched::HEADERS);
@@ -117,11 +119,11 @@ fn flags(clang: &str, headers: &Path, source: &Path) -> Result<Vec<String>> {
     let mut flags: Vec<String> = ["-g", "-O2", "-Wall", "-Wno-compare-distinct-pointer-types"]
         .into_iter()
         .chain(["-target", "bpf", "-mcpu=v4", "-mlittle-endian", "-fno-stack-protector"])
-        // Loads that extend a sign need 6.18 where they are from an arena.
+        // Sign-extending loads from an arena need Linux 6.18.
         .chain(["-mllvm", "-disable-ldsx"])
         .map(str::to_owned)
         .collect();
-    // Jump tables need 6.19.
+    // Jump tables need Linux 6.19.
     if version(clang)? >= 22 {
         flags.extend(["-mllvm", "-disable-gotox"].map(str::to_owned));
     }
@@ -134,7 +136,8 @@ fn flags(clang: &str, headers: &Path, source: &Path) -> Result<Vec<String>> {
     for folder in system_headers(clang)? {
         flags.extend(["-idirafter".to_owned(), folder]);
     }
-    // Where it was built is not part of an object: files are called as from here, or from the source's folder if that is elsewhere.
+    // The object must not depend on the folder in which it was built. File names are relative to
+    // the current folder, or to the source's folder if the source is elsewhere.
     let folder = source.parent().unwrap_or(Path::new("/"));
     let here = env::current_dir().ok().filter(|here| folder.starts_with(here));
     flags.push("-fdebug-compilation-dir=.".to_owned());
@@ -144,7 +147,8 @@ fn flags(clang: &str, headers: &Path, source: &Path) -> Result<Vec<String>> {
     Ok(flags)
 }
 
-/// The compiler: the one that is named, else the first of those usual that is here and new enough.
+/// Returns the compiler: the one that the variable names, or else the first usual one that is
+/// installed and new enough.
 fn clang() -> Result<String> {
     if let Ok(named) = env::var(CLANG_VARIABLE) {
         return match version(&named) {
@@ -166,7 +170,7 @@ fn no_clang(why: String) -> anyhow::Error {
     CliError::NoCompiler { why, oldest: CLANG_OLDEST, variable: CLANG_VARIABLE }.into()
 }
 
-/// Its major version.
+/// Returns the compiler's major version.
 fn version(clang: &str) -> Result<u32> {
     let said = run(Command::new(clang).arg("--version"))?.stdout;
     let said = String::from_utf8_lossy(&said);
@@ -175,7 +179,8 @@ fn version(clang: &str) -> Result<u32> {
     major.ok_or_else(|| no_clang(format!("{clang} does not say its version")))
 }
 
-/// Where it looks for the headers of the C library, which some sources include.
+/// Returns the folders in which the compiler looks for the C library's headers, which some sources
+/// include.
 fn system_headers(clang: &str) -> Result<Vec<String>> {
     let said = run(Command::new(clang).args(["-v", "-E", "-"]))?.stderr;
     let said = String::from_utf8_lossy(&said);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a shell offers while a command is typed: besides flags also schedulers, machines, workloads and knobs.
+//! Shell completion: candidates for flags, schedulers, machines, workloads and knobs.
 //!
-//! Owns: the candidates, and how bash hands over a word that it has cut. The shell calls scxlab itself with `VARIABLE` set.
+//! Owns: the candidates, and the joining of words that bash has split. The shell calls scxlab
+//! itself with the environment variable `VARIABLE` set.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -25,14 +26,14 @@ use crate::input::{Inputs, ObjectSource};
 const VARIABLE: &str = "SCXLAB_COMPLETE";
 const SHELLS: &[&dyn EnvCompleter] = &[&Bash, &Elvish, &Fish, &Powershell, &Zsh];
 
-/// Answers a shell that asks, and says whether one did.
+/// Answers a shell's completion request, and tells whether there was one.
 pub fn answer() -> bool {
     let asked = CompleteEnv::with_factory(Cli::command).var(VARIABLE).shells(Shells(SHELLS));
-    // A shell has no use for a message.
+    // Errors are dropped, because a shell cannot use a message.
     asked.try_complete(std::env::args_os(), None).unwrap_or(true)
 }
 
-/// What makes a shell ask.
+/// Returns the script that makes a shell call scxlab for completion.
 pub fn registration(shell: Shell) -> io::Result<Vec<u8>> {
     let mut script = Vec::new();
     let shell = Shells(SHELLS).completer(&shell.to_string()).map(|s| s.name());
@@ -42,7 +43,7 @@ pub fn registration(shell: Shell) -> io::Result<Vec<u8>> {
     Ok(script)
 }
 
-/// `-s`
+/// Returns candidates for `-s`.
 pub fn schedulers(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(text) = current.to_str() else { return Vec::new() };
     let Some((name, typed)) = text.split_once(',') else {
@@ -56,7 +57,7 @@ pub fn schedulers(current: &OsStr) -> Vec<CompletionCandidate> {
     starting_only(text, all)
 }
 
-/// `-w`
+/// Returns candidates for `-w`.
 pub fn workloads(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(text) = current.to_str() else { return Vec::new() };
     let generators = scxlab_workload::benchmarks::list();
@@ -73,7 +74,7 @@ pub fn workloads(current: &OsStr) -> Vec<CompletionCandidate> {
     starting_only(text, all)
 }
 
-/// `-m`
+/// Returns candidates for `-m`.
 pub fn machines(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(text) = current.to_str() else { return Vec::new() };
     let mut all = vec![named("host", "this machine")];
@@ -81,7 +82,8 @@ pub fn machines(current: &OsStr) -> Vec<CompletionCandidate> {
     starting(text, all, |path| path.extension().is_some_and(|e| e == "toml" || e == "xml"))
 }
 
-/// The knobs of an object and of its recipe; where the values have names, each of them.
+/// Returns the knobs of an object and of its recipe. A knob with named values gives one candidate
+/// per value.
 fn knobs(name: &str) -> Vec<CompletionCandidate> {
     let bytes = match Inputs::default().object_source(name) {
         Ok(ObjectSource::Shipped(source)) => source.bytes.to_vec(),
@@ -114,7 +116,7 @@ fn starting_only(text: &str, all: Vec<CompletionCandidate>) -> Vec<CompletionCan
     all.into_iter().filter(starts).collect()
 }
 
-/// Names, and files of a kind with the folders that lead to them.
+/// Returns the names that start with `text`, and matching files and folders.
 fn starting(
     text: &str,
     all: Vec<CompletionCandidate>,
@@ -126,8 +128,9 @@ fn starting(
     found
 }
 
-/// Bash cuts words at `=`, so `fair,load=pe` is three of them, and replaces the last. They are put together again, and
-/// of each candidate only what follows the last `=` goes back.
+/// Completion for bash. Bash splits words at `=`, so `fair,load=pe` becomes three words, of which
+/// it replaces the last. The words are joined again, and only the part of each candidate after the
+/// last `=` is returned.
 struct Bash;
 
 impl EnvCompleter for Bash {
@@ -157,7 +160,7 @@ impl EnvCompleter for Bash {
         current_dir: Option<&Path>,
         buf: &mut dyn Write,
     ) -> io::Result<()> {
-        // Both are set by the script of `write_registration`.
+        // The script of `write_registration` sets both variables.
         let index = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|text| text.parse().ok());
         let separator = std::env::var("_CLAP_IFS").unwrap_or_else(|_| "\n".to_owned());
         let (args, index) = joined(args, index.unwrap_or_default());
@@ -171,7 +174,8 @@ impl EnvCompleter for Bash {
     }
 }
 
-/// Words around a `=` as one, and the number of the one that `index` is in.
+/// Joins words around a `=`, and returns the words with the index of the one that contains word
+/// `index`.
 fn joined(words: Vec<OsString>, index: usize) -> (Vec<OsString>, usize) {
     let mut all: Vec<OsString> = Vec::new();
     let mut at = 0;

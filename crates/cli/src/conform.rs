@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab conform`
+//! `scxlab conform`: compares the simulated kernel with a real one.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -55,10 +55,10 @@ pub fn conform(args: &ConformArgs) -> Result<()> {
     }
 }
 
-/// A case under a scheduler.
+/// A case under a scheduler, with the result of its simulation.
 struct Check<'a> {
     case: &'a Case,
-    /// As given with `-s`.
+    /// The scheduler as given with `-s`.
     scheduler: String,
     source: SchedulerSource,
     simulated: Observed,
@@ -102,7 +102,7 @@ fn observe(
     let patience = Duration::from_secs(60) + Duration::from_nanos(length) * args.tries;
     let task = Task::Conform { cases: checks.iter().map(situation).collect(), tries: args.tries };
     let mut options = args.vm.clone();
-    // Nothing here is about speed, and what else the host does should not be seen.
+    // Speed does not matter here, and other load on the host should not affect the result.
     if on == On::Vm && options.accel == AccelArg::Auto && scxlab_vm::probe_kvm().is_err() {
         options.accel = AccelArg::Counted;
     }
@@ -115,7 +115,7 @@ fn observe(
     }
 }
 
-/// Names and texts of the cases.
+/// Returns names and texts of the cases.
 fn texts(wanted: &[String]) -> Result<Vec<(String, String)>> {
     let shipped = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
     if wanted.is_empty() {
@@ -135,7 +135,7 @@ fn texts(wanted: &[String]) -> Result<Vec<(String, String)>> {
     wanted.iter().map(one).collect()
 }
 
-/// The table, and how many cases differ.
+/// Returns the report, and the number of cases that differ.
 fn report(
     args: &ConformArgs,
     checks: &[Check<'_>],

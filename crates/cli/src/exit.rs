@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Exit codes: which failure is whose fault. The only place that decides.
+//! Exit codes: maps each failure to the code of its cause. No other module decides on exit codes.
 //!
-//! Owns: codes, the catching of panics, the silence about a closed pipe. The list for users is in `args.rs`.
+//! Owns: codes, the catching of panics, the silent end on a closed pipe. The list for users is in
+//! `args.rs`.
 
 use std::io;
 use std::panic::{self, UnwindSafe};
@@ -47,24 +48,24 @@ pub enum CliError {
         name: String,
         there_are: String,
     },
-    /// A live target refused.
+    /// A live target reported a failure.
     Live {
         class: FaultClass,
         message: String,
     },
-    /// `--on host` with another machine.
+    /// `--on host` with another machine than `host`.
     HostMachine {
         machine: String,
     },
-    /// Cases name CPUs by number.
+    /// QEMU would number the machine's CPUs differently, and cases name CPUs by number.
     Numbering {
         machine: String,
     },
-    /// The command of a workload is not on this host.
+    /// The program of a workload command is not on this host.
     NoProgram {
         name: String,
     },
-    /// A command as a workload of the simulated machine.
+    /// A command as workload on the simulated machine.
     CommandSimulated {
         command: String,
     },
@@ -83,16 +84,16 @@ pub enum CliError {
         cases: usize,
         of: usize,
     },
-    /// `--fail-on-exit`, with the number of runs that did not go well.
+    /// Runs with a failure, under `--fail-on-exit`.
     WentBadly(Bad),
-    /// By Ctrl-C, SIGTERM or `--deadline`, with what there is nevertheless.
+    /// Interruption by Ctrl-C, SIGTERM or `--deadline`, with the numbers of runs in each state.
     Interrupted {
         why: String,
         whole: usize,
         cut: usize,
         not_begun: usize,
     },
-    /// Another process writes its results there.
+    /// Another process is writing its results to the folder.
     Busy {
         folder: PathBuf,
     },
@@ -101,18 +102,18 @@ pub enum CliError {
         path: PathBuf,
         why: String,
     },
-    /// A folder that holds no command to run again.
+    /// A folder without a stored command to run again.
     NothingKept {
         folder: PathBuf,
         why: String,
     },
-    /// Runs that are not what they were.
+    /// Simulated runs that differ from the stored ones.
     NotTheSame {
         runs: usize,
         of: usize,
         first: String,
     },
-    /// No compiler for BPF.
+    /// No usable BPF compiler.
     NoCompiler {
         why: String,
         oldest: u32,
@@ -120,12 +121,12 @@ pub enum CliError {
     },
 }
 
-/// Runs that did not go well.
+/// Numbers of runs with a failure.
 #[derive(Clone, Copy, Debug)]
 pub struct Bad {
     pub runs: usize,
     pub of: usize,
-    /// A run may be of several kinds.
+    /// Number of ejected runs. A run may be counted in several of the three fields.
     pub ejected: usize,
     pub stopped_early: usize,
     pub starved: usize,
@@ -219,7 +220,7 @@ enum Code {
     Guest = 8,
 }
 
-/// What the process ends with that is told a second time to stop.
+/// Exit status of a process that receives a second signal to stop.
 pub const CANCELLED: i32 = Code::Ejected as i32;
 
 impl From<Code> for ExitCode {
@@ -228,17 +229,18 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// Help and version are successes; the rest is a wrong command line.
+/// Prints clap's message and returns the exit code: success for help and version, or else a usage
+/// error.
 pub fn from_clap(error: &clap::Error) -> ExitCode {
-    // A reader that has gone needs no message.
+    // A write error means that the reader has gone, and is ignored.
     let _ = error.print();
     if error.use_stderr() { Code::Usage.into() } else { Code::Success.into() }
 }
 
-/// What the first panic said, of whichever thread.
+/// Text of the first panic in any thread.
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
-/// Carries out a command and turns its failure, even a panic, into a message and a code.
+/// Executes a command and turns a failure, or a panic, into a message and an exit code.
 pub fn guarded(command: impl FnOnce() -> anyhow::Result<()> + UnwindSafe) -> ExitCode {
     panic::set_hook(Box::new(|info| {
         let payload = info.payload();
@@ -271,7 +273,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     code_of(error).into()
 }
 
-/// `scxlab ... | head` is no failure.
+/// Tells whether the output pipe was closed, as in `scxlab ... | head`. That is no failure.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let is = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
     error.chain().any(|cause| match cause.downcast_ref::<CliError>() {
@@ -381,14 +383,15 @@ fn of_prepare(error: &PrepareError) -> Code {
     }
 }
 
-/// A knob comes from the command line, whatever is wrong with it.
+/// Returns the code for a knob's error: always usage, because knobs come from the command line.
 fn of_knob(_: &GlobalError) -> Code {
     Code::Usage
 }
 
 fn of_recipe(error: &RecipeError) -> Code {
     match *error.what {
-        // The machine does not suit the scheduler, or lacks a CPU of a list: choices of the command line.
+        // The machine does not suit the scheduler, or lacks a CPU of a list. Both are choices of
+        // the command line.
         RecipeWhat::Required(_) | RecipeWhat::Cpus { .. } => Code::Usage,
         _ if error.unmodelled().is_some() => Code::Unmodelled,
         _ => Code::Input,
@@ -418,7 +421,7 @@ fn of_sim(error: &SimError) -> Code {
 
 fn of_link(error: &LinkError) -> Code {
     match error.what {
-        // A function that this kernel lacks may exist in another: the object may be right.
+        // Another kernel may have the missing function, so the object may be correct.
         LinkWhat::MissingExterns(_) => Code::Unmodelled,
         _ => Code::Input,
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab gang`: which cgroups are gangs.
+//! `scxlab gang`: switches and lists gangs.
 
 use anyhow::Result;
 use scxlab_live::gang::Gangs;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Turning arguments into a machine, a workload and schedulers: the files are read here, and remembered.
+//! Conversion of arguments to a machine, a workload and schedulers. All input files are read and
+//! remembered here.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,22 +20,24 @@ use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
 
 use crate::exit::CliError;
 
-/// Where an object comes from.
+/// Source of an object.
 pub enum ObjectSource {
     Shipped(Source<'static>),
     File(Vec<u8>),
 }
 
-/// More than any object or workload has; a device that never ends is not read for ever.
+/// Maximum size of an input file in bytes. It exceeds any object or workload, and ends the reading
+/// of endless devices.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// The files that a command reads: this host's, each remembered as it was, or those that were kept of another command.
+/// The input files of a command: files of this host, each remembered with its contents, or the
+/// files stored with an earlier command.
 #[derive(Default)]
 pub struct Inputs {
     files: RefCell<BTreeMap<String, Vec<u8>>>,
-    /// What sysfs said of this machine.
+    /// Contents of sysfs files of this machine, by path.
     sysfs: RefCell<BTreeMap<String, String>>,
-    /// There are no others.
+    /// Whether only stored files exist.
     is_closed: bool,
 }
 
@@ -51,12 +54,12 @@ impl SysfsReader for Inputs {
 }
 
 impl Inputs {
-    /// Those that were kept, by the paths that the command named.
+    /// Returns inputs that consist of stored files, by the paths that the command named.
     pub fn kept(files: BTreeMap<String, Vec<u8>>, sysfs: BTreeMap<String, String>) -> Inputs {
         Inputs { files: files.into(), sysfs: sysfs.into(), is_closed: true }
     }
 
-    /// Every file that was read, by the path that the command named.
+    /// Returns all files that were read, by the paths that the command named.
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         self.files.borrow().clone()
     }
@@ -69,7 +72,7 @@ impl Inputs {
         self.files.borrow().contains_key(name) || (!self.is_closed && Path::new(name).is_file())
     }
 
-    /// A file that a result depends on.
+    /// Reads a file that a result depends on.
     fn read(&self, path: &str) -> Result<Vec<u8>> {
         if let Some(bytes) = self.files.borrow().get(path) {
             return Ok(bytes.clone());
@@ -83,7 +86,7 @@ impl Inputs {
         Ok(bytes)
     }
 
-    /// `-m`: a file by its ending or a slash, `host`, else a preset or a spec.
+    /// Resolves `-m`: a file (by its ending or a slash), `host`, or else a preset or a spec.
     pub fn machine(&self, arg: &str) -> Result<Arc<Machine>> {
         let lower = arg.to_ascii_lowercase();
         let machine = if arg == "host" {
@@ -105,7 +108,8 @@ impl Inputs {
         Ok(Arc::new(machine))
     }
 
-    /// `-w`: a program; of a command, one with nothing but a name, and the command.
+    /// Resolves `-w`: returns a program or, for a command, a program with only a name, and the
+    /// command.
     pub fn workload(&self, arg: &str) -> Result<(Program, Option<Vec<String>>)> {
         match parse_workload_arg(arg)? {
             WorkloadArg::Program(program) => Ok((*program, None)),
@@ -119,13 +123,13 @@ impl Inputs {
         }
     }
 
-    /// `-s`, each.
+    /// Prepares all `-s` arguments for the simulated kernel.
     pub fn schedulers(&self, args: &[String], machine: &Arc<Machine>) -> Result<Vec<Prepared>> {
         let target = kernel_target(machine)?;
         args.iter().map(|text| self.prepare(text, machine, &target.btf)).collect()
     }
 
-    /// `-s`, for a kernel with those types.
+    /// Prepares one `-s` argument for a kernel with the given types.
     pub fn prepare(&self, text: &str, machine: &Arc<Machine>, kernel: &Btf) -> Result<Prepared> {
         let arg = SchedulerArg::parse(text)?;
         if arg.is_default_class() {
@@ -150,7 +154,7 @@ impl Inputs {
         Ok(Prepared::object(&arg, source, choice, machine, kernel)?)
     }
 
-    /// A shipped object, or a file's bytes.
+    /// Returns a shipped object, or a file's bytes.
     pub fn object_source(&self, name: &str) -> Result<ObjectSource> {
         if let Some(shipped) = scxlab_sched::find(name) {
             return Ok(ObjectSource::Shipped(Source { name: shipped.name, bytes: shipped.object }));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab inspect`
+//! `scxlab inspect`: shows what an object needs.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -18,7 +18,8 @@ use crate::args::InspectArgs;
 use crate::input::{Inputs, ObjectSource};
 use crate::output;
 
-/// What an object needs does not depend on the machine; any will do to ask a kernel.
+/// The machine for the simulated kernel. An object's needs do not depend on it, so the smallest
+/// will do.
 const MACHINE: &str = "1n1c1t";
 
 pub fn inspect(args: &InspectArgs) -> Result<()> {
@@ -41,7 +42,7 @@ pub fn inspect(args: &InspectArgs) -> Result<()> {
     output::print(&text)
 }
 
-/// Whether anything that an object needs is missing.
+/// Returns a summary of the object, and what it needs that is missing.
 pub fn needs(object: &[u8], name: &str) -> Result<String> {
     let report = report(object, name)?;
     Ok(summary(&report) + &verdict(&report))
@@ -126,7 +127,7 @@ fn knobs(knobs: &[Knob]) -> String {
     text
 }
 
-/// A long array without its end; the manifest of a run has all of it.
+/// Shortens a long array; a run's manifest has the whole value.
 fn shortened(value: &str) -> Cow<'_, str> {
     const SHOWN: usize = 60;
     let cut = value.char_indices().nth(SHOWN).and_then(|(at, _)| value[..at].rfind(", "));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab list`
+//! `scxlab list`: lists schedulers, workloads or machines.
 
 use std::fmt::Write;
 
@@ -56,7 +56,7 @@ fn machines() -> Result<String> {
     Ok(text)
 }
 
-/// Names and what they are; long lines are the terminal's business.
+/// Formats names and descriptions in two columns. Long lines are left for the terminal to wrap.
 fn columns(rows: Vec<(&str, String)>) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     rows.iter().map(|(name, what)| format!("{name:width$}  {what}\n")).collect()

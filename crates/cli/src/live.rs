@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Real kernels: requests to this host or to a virtual machine, and, as init of one, the other end of them.
+//! Requests to a real kernel, on this host or in a virtual machine; as init of a virtual machine,
+//! their execution.
 //!
-//! Owns: how a request gets into a guest. Does not: carry it out (see the live crate).
+//! Owns: the transfer of a request into a guest. Does not: execute a request (see the live crate).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,14 +25,14 @@ use crate::input::{self, Inputs, ObjectSource};
 use crate::{output, vm};
 
 const JOB: &str = "/scxlab/job.json";
-/// The guest kernel's configuration, for libbpf to look up options in.
+/// The guest kernel's configuration, in which libbpf looks up options.
 const CONFIG: &str = "/scxlab/config";
 
 fn object_path(index: usize) -> String {
     format!("/scxlab/object-{index}")
 }
 
-/// As init of a virtual machine: what the host asks for is done, and the machine goes off.
+/// Runs as init of a virtual machine: executes the host's request and powers the machine off.
 pub fn guest_main() -> ! {
     let guest = guest::enter();
     place_config();
@@ -41,7 +42,8 @@ pub fn guest_main() -> ! {
     }
 }
 
-/// Puts the configuration where libbpf looks for it. Without it, objects that ask for options are refused by name.
+/// Copies the configuration to the place where libbpf looks for it. Without it, libbpf refuses
+/// objects that ask for options, and names the option.
 fn place_config() {
     let Ok(release) = std::fs::read_to_string("/proc/sys/kernel/osrelease") else { return };
     let _ = std::fs::create_dir_all("/boot");
@@ -55,18 +57,20 @@ fn read_job(guest: &Guest) -> std::io::Result<Job> {
     Ok(job)
 }
 
-/// What is run.
+/// The runs to make on a real kernel.
 pub struct Request<'a> {
     pub session: &'a Session,
-    /// As they were given.
+    /// The schedulers as given with `-s`.
     pub schedulers: &'a [String],
-    /// In place of the session's workload.
+    /// Command to run instead of the session's workload.
     pub command: Option<&'a [String]>,
-    /// Bytes for the events of each scheduler's first run, if it is traced.
+    /// Buffer size in bytes for the events of each scheduler's first run; None if runs are not
+    /// traced.
     pub trace_buffer: Option<u32>,
 }
 
-/// Every run of the session, in its order, on a real kernel, and what was recorded of the first ones.
+/// Makes all runs of the session on a real kernel. Returns them in the session's order, with the
+/// recordings of the first runs.
 pub fn runs(
     inputs: &Inputs,
     request: &Request<'_>,
@@ -76,7 +80,7 @@ pub fn runs(
     let Request { session, schedulers, command, trace_buffer } = *request;
     let duration = session.duration.or(session.workload.duration.map(|d| d.0)).or(session.cap);
     let workload = match command {
-        // The guest's PATH is not this host's.
+        // The guest's PATH differs from this host's.
         Some([program, args @ ..]) if on == On::Vm => {
             let program = find_program(program)?.display().to_string();
             Work::Command(std::iter::once(program).chain(args.iter().cloned()).collect())
@@ -111,8 +115,8 @@ pub fn runs(
     }
 }
 
-/// What a guest may take to boot and to come to an end, and each run beside its own time. Emulation is slow, and beside other
-/// work of the host many times slower.
+/// Maximum time for a guest to boot and to end, and for each run in addition to its own length.
+/// Emulation is slow, and many times slower under other load of the host.
 const PATIENCE: Duration = Duration::from_secs(300);
 const RUN_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -125,8 +129,8 @@ pub fn unexpected(reply: &Reply) -> anyhow::Error {
     }
 }
 
-/// Has it done on this host, or in a virtual machine, which then has those programs of the host. Also: what a reader
-/// of the result should know of the machine.
+/// Executes the task on this host or in a virtual machine, into which `programs` are copied.
+/// Returns the reply, and notes on the machine for the reader of the result.
 pub fn carry_out(
     task: Task,
     programs: &[String],
@@ -148,7 +152,7 @@ fn in_vm(
     options: &VmOptions,
     patience: Duration,
 ) -> Result<(Reply, Vec<String>)> {
-    // Better now than when the results are there.
+    // Check that the file can be written before the work begins.
     if let Some(path) = &options.console {
         output::write_file(path, b"")?;
     }
@@ -186,7 +190,7 @@ fn in_vm(
     Ok((reply, outcome.notes))
 }
 
-/// As a shell finds it, from the root on.
+/// Returns a program's absolute path, searching PATH as a shell does.
 fn find_program(name: &str) -> Result<PathBuf> {
     if name.contains('/') {
         let failed = |error| CliError::Read { path: name.into(), error };
@@ -206,7 +210,7 @@ fn accel(arg: AccelArg) -> Accel {
     }
 }
 
-/// A scheduler with what its files hold.
+/// Returns a scheduler with the contents of its files.
 pub fn source(inputs: &Inputs, text: &str) -> Result<SchedulerSource> {
     let arg = SchedulerArg::parse(text)?;
     let mut source = SchedulerSource {
@@ -236,7 +240,7 @@ pub fn source(inputs: &Inputs, text: &str) -> Result<SchedulerSource> {
     Ok(source)
 }
 
-/// Refuses what only a simulated machine can be.
+/// Refuses `--on host` for any machine but `host`.
 pub fn check_host(machine: &str) -> Result<()> {
     if machine == "host" {
         return Ok(());

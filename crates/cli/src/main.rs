@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The `scxlab` command: flags, messages, exit codes.
 //!
-//! Owns: what a user types and reads; opening files. Does not: decide anything about a run (see the lab crate).
+//! Owns: the user interface, and opening of files. Does not: decide anything about a run (see the
+//! lab crate).
 //! Start at: `args.rs` (the flags), `exit.rs` (the exit codes), `run.rs`.
 
 mod again;
@@ -30,7 +31,7 @@ use args::{Cli, Command};
 use clap::Parser;
 
 fn main() -> ExitCode {
-    // In a virtual machine this is init; in a native run it is a thread of the workload.
+    // The same program is init in a virtual machine, and a process of the workload in a native run.
     if scxlab_vm::guest::is_init() {
         live::guest_main();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Writing: standard output and files, with errors that name what was being written.
+//! Writing to standard output and files. Errors name the file being written.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -14,8 +14,9 @@ use tempfile::{NamedTempFile, TempPath};
 
 use crate::exit::CliError;
 
-/// Text with characters that a terminal obeys replaced by their codes: names and messages come from objects, workloads and
-/// guests. Those that only turn the direction of writing are among them.
+/// Replaces control characters with their escape codes, because names and messages come from
+/// objects, workloads and guests and must not control the terminal. Characters that change the
+/// direction of writing are replaced too.
 pub fn visible(text: &str) -> Cow<'_, str> {
     let obeyed = |c: char| {
         let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -36,14 +37,14 @@ pub fn say(line: &str) {
     eprintln!("{}", visible(line));
 }
 
-/// Prints to standard output.
+/// Prints text to standard output.
 pub fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     let result = out.write_all(visible(text).as_bytes()).and_then(|()| out.flush());
     result.map_err(|error| CliError::Write { what: "standard output".into(), error }.into())
 }
 
-/// Writes a file, which appears under its name when it is whole.
+/// Writes a file under a temporary name, and renames it when it is complete.
 pub fn write_file(path: &Path, text: &[u8]) -> Result<()> {
     let write = || match place(path) {
         Place::Stream => File::create(path)?.write_all(text),
@@ -61,7 +62,8 @@ pub fn make_folder(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|error| failed(path, error))
 }
 
-/// A folder for results, made if there is none. It is this command's alone until the lock is dropped.
+/// Makes a folder for results if it does not exist, and locks it. No other command can lock it
+/// until the lock is dropped.
 pub fn lock_folder(path: &Path) -> Result<File> {
     let lock = || {
         fs::create_dir_all(path)?;
@@ -75,12 +77,13 @@ pub fn lock_folder(path: &Path) -> Result<File> {
     })
 }
 
-/// Files that are written piece by piece, and appear under their names when all of them are whole.
+/// Files that are written in pieces under temporary names, and renamed together when all of them
+/// are complete.
 #[derive(Default)]
 pub struct Files(Mutex<Vec<(TempPath, PathBuf)>>);
 
 impl Files {
-    /// A file to be written to. Its errors name it.
+    /// Creates a file for writing. Its errors contain its name.
     pub fn create(&self, path: &Path) -> io::Result<Box<dyn Write + Send>> {
         let file = match place(path) {
             Place::Stream => File::create(path),
@@ -94,7 +97,7 @@ impl Files {
         Ok(Box::new(BufWriter::with_capacity(1 << 20, file)))
     }
 
-    /// All have been written and flushed.
+    /// Renames all files to their final names. They must have been written and flushed.
     pub fn publish(self) -> Result<()> {
         let all = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         all.into_iter().try_for_each(|(written, path)| {
@@ -103,11 +106,11 @@ impl Files {
     }
 }
 
-/// How a path is written to.
+/// Way in which a path is written.
 enum Place {
-    /// A device or a pipe, which is there already and stays what it is.
+    /// An existing device or pipe, which is written to directly.
     Stream,
-    /// A file, or one that is to be, at the end of links.
+    /// An existing or new file, with symbolic links resolved.
     File(PathBuf),
 }
 
@@ -119,7 +122,8 @@ fn place(path: &Path) -> Place {
     }
 }
 
-/// A file of another name in the same folder: what becomes of it is decided when it is whole. Dropped, it is gone.
+/// Creates a temporary file in the same folder. It is renamed when complete, and deleted if
+/// dropped.
 fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut name = OsString::from(".");
@@ -128,12 +132,12 @@ fn beside(path: &Path) -> io::Result<NamedTempFile> {
     file.prefix(&name).suffix(".part");
     #[cfg(unix)]
     file.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    // An error of `tempfile` names a file that nobody has asked for.
+    // Report a missing folder here, because an error of `tempfile` would name the temporary file.
     fs::metadata(folder)?;
     file.tempfile_in(folder).map_err(|e| e.kind().into())
 }
 
-/// A file whose errors name it.
+/// A file whose errors contain its name.
 struct Named {
     file: File,
     path: PathBuf,
@@ -157,7 +161,7 @@ fn failed(path: &Path, error: io::Error) -> anyhow::Error {
     CliError::Write { what: path.display().to_string(), error }.into()
 }
 
-/// Puts a name before a file's ending: `run.pftrace` and `vtime` make `run.vtime.pftrace`.
+/// Inserts a name before a file's ending: `run.pftrace` and `vtime` make `run.vtime.pftrace`.
 pub fn with_name(path: &Path, name: &str) -> PathBuf {
     let safe = safe_name(name);
     let mut file = path.file_stem().unwrap_or_default().to_os_string();
@@ -169,19 +173,22 @@ pub fn with_name(path: &Path, name: &str) -> PathBuf {
     path.with_file_name(file)
 }
 
-/// A name as part of a file's name: letters, digits, `-`, `_`, `=` and `.`; the rest becomes `_`.
+/// Makes a name safe for use in a file name: letters, digits, `-`, `_`, `=` and `.` stay, other
+/// characters become `_`.
 pub fn safe_name(name: &str) -> String {
     const MAX: usize = 80;
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_=.".contains(c);
     name.chars().take(MAX).map(|c| if fits(c) { c } else { '_' }).collect()
 }
 
-/// Raised by Ctrl-C and SIGTERM, from the first call on. The second one ends the process at once.
+/// Returns the flag that Ctrl-C and SIGTERM set; handling starts with the first call. A second
+/// signal ends the process at once.
 pub fn cancelled() -> &'static AtomicBool {
     static CANCELLED: AtomicBool = AtomicBool::new(false);
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
-        // Without a handler the signal ends the process, and the kernel takes the scheduler off.
+        // If the handler cannot be set, the signal ends the process, and the kernel detaches the
+        // scheduler.
         let _ = ctrlc::set_handler(|| {
             if CANCELLED.swap(true, Ordering::Relaxed) {
                 std::process::exit(crate::exit::CANCELLED);

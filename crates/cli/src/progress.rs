@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The progress bar: on standard error, if that is a terminal, and only for work that takes over a second.
+//! The progress bar, shown on standard error if that is a terminal and the work takes over a
+//! second.
 
 use std::io::{IsTerminal, stderr};
 use std::sync::Condvar;
@@ -21,7 +22,7 @@ pub fn with_bar<R>(progress: &Progress, work: impl FnOnce() -> R) -> R {
     let done = Signal::default();
     thread::scope(|scope| {
         scope.spawn(|| show(progress, &done));
-        // Also told when `work` panics, or the scope would wait for ever.
+        // Signal the end also when `work` panics, or else the scope would never end.
         let _told = OnDrop(&done);
         work()
     })
@@ -43,7 +44,8 @@ fn show(progress: &Progress, done: &Signal) {
     loop {
         bar.set_position(progress.permille());
         let runs = format!("{} of {} runs", progress.runs_done(), progress.runs());
-        // Nobody knows when such a workload ends: how fast it goes on is what there is to say.
+        // Without a known length, the bar shows the speed of the simulation instead of the
+        // remaining time.
         bar.set_message(match progress.has_end() {
             true => runs,
             false => {
@@ -66,7 +68,7 @@ struct Signal {
 }
 
 impl Signal {
-    /// Whether it was given within that time.
+    /// Waits for the signal for at most `time`, and tells whether it was given.
     fn wait(&self, time: Duration) -> bool {
         let Ok(set) = self.set.lock() else { return true };
         self.changed.wait_timeout_while(set, time, |set| !*set).map_or(true, |(set, _)| *set)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is made from the flags' declaration: scripts for completion, man pages, `docs/reference/flags.md`.
+//! Outputs generated from the flags' declaration: completion scripts, man pages,
+//! `docs/reference/flags.md`.
 
 #[cfg(test)]
 mod tests;
@@ -13,12 +14,12 @@ use clap_complete::Shell;
 use crate::args::Cli;
 use crate::{complete, output};
 
-/// `scxlab completions`
+/// Prints a completion script, for `scxlab completions`.
 pub fn completions(shell: Shell) -> Result<()> {
     output::print(&String::from_utf8_lossy(&complete::registration(shell)?))
 }
 
-/// `scxlab man`
+/// Prints or writes man pages, for `scxlab man`.
 pub fn man(folder: Option<&Path>) -> Result<()> {
     let mut command = Cli::command();
     command.build();

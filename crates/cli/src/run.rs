@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab run`
+//! `scxlab run`: makes runs, and compares their results.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -22,18 +22,18 @@ use crate::progress::with_bar;
 use crate::traces::Traces;
 use crate::{live, output, traces};
 
-/// A workload that says nothing of its end is not run for ever.
+/// Maximum virtual time of a run, in ns, if neither the workload nor the user gives a duration.
 const MAX_UNASKED_NS: u64 = 60_000_000_000;
 
-/// What is done on one of the machines.
+/// The runs on one of the machines.
 struct Part {
-    /// The machine as the user calls it.
+    /// The machine as the user named it.
     machine: String,
     session: Session,
     command: Option<Vec<String>>,
-    /// Where its results go, if that is asked for.
+    /// Folder for the results, if the user asked for one.
     folder: Option<PathBuf>,
-    /// The file of --trace, as it is called on this machine.
+    /// File of --trace, with the machine's name inserted if there are several machines.
     trace: Option<PathBuf>,
 }
 
@@ -46,7 +46,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     kept.compare(&all)
 }
 
-/// Returns the results, of each machine.
+/// Makes all runs, and returns the results of each machine.
 fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
     let targets = targets(args)?;
     let parts = parts(args, inputs)?;
@@ -60,7 +60,8 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
     for part in &parts {
         let done = run_part(args, inputs, part, &targets)?;
         if let Some(folder) = args.output.as_ref().filter(|_| all.is_empty()) {
-            // Not earlier: until now the folder may have the results of another command.
+            // Until now the folder may hold the results of another command, so its request is
+            // replaced only now.
             again::keep(folder, args, inputs, version())?;
         }
         if args.format == Format::Table && !all.is_empty() {
@@ -82,7 +83,7 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
     Ok(all)
 }
 
-/// One for each machine, in the order given; all are read before anything runs.
+/// Returns one part for each machine, in the order given. All inputs are read before anything runs.
 fn parts(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Part>> {
     let machines = machines(args);
     let are_many = machines.len() > 1;
@@ -99,7 +100,7 @@ fn parts(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Part>> {
     machines.into_iter().map(part).collect()
 }
 
-/// Each once, with a name for its files: a path is none, and two machines may look alike as one.
+/// Returns each machine once, with a unique name that is safe in file names.
 fn machines(args: &RunArgs) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
     for machine in &args.machine {
@@ -119,14 +120,14 @@ fn machine_folder(folder: &Path, short: &str, are_many: bool) -> PathBuf {
     if are_many { folder.join(short) } else { folder.to_owned() }
 }
 
-/// Where the results of each machine are, below a folder of -o.
+/// Returns the folder with the results of each machine, below a folder of -o.
 pub fn machine_folders(args: &RunArgs, folder: &Path) -> Vec<PathBuf> {
     let machines = machines(args);
     let are_many = machines.len() > 1;
     machines.iter().map(|(_, short)| machine_folder(folder, short, are_many)).collect()
 }
 
-/// What came of a part.
+/// The outcome of a part.
 struct Done {
     results: Results,
     timelines: String,
@@ -161,7 +162,7 @@ fn run_part(args: &RunArgs, inputs: &Inputs, part: &Part, targets: &[On]) -> Res
                     command,
                     trace_buffer: traces.are_wanted().then_some(args.trace_buffer),
                 };
-                // Better now than when the results are there.
+                // Create the trace files before the work begins, so that errors show early.
                 let tracers = traces.first_runs()?;
                 let (runs, recordings) = live::runs(inputs, &request, *on, &args.vm)?;
                 traces.replay(tracers, &runs, &recordings)?;
@@ -179,8 +180,9 @@ fn run_part(args: &RunArgs, inputs: &Inputs, part: &Part, targets: &[On]) -> Res
     Ok(Done { results, timelines, interrupted })
 }
 
-/// The trace files on a target, which has a name of its own if there are several. A folder gets those of simulated runs alone: on a
-/// real kernel a trace takes the workload's time, and only --trace asks for it.
+/// Returns the paths of the trace files on a target. The target's name is inserted if there are
+/// several. The folder of -o gets traces of simulated runs only, because tracing on a real kernel
+/// takes CPU time from the workload; there, only --trace asks for it.
 fn trace_paths(part: &Part, on: On, among: Option<On>) -> Vec<PathBuf> {
     let file = part.trace.as_ref().map(|file| match among {
         Some(on) => output::with_name(file, on.name()),
@@ -190,7 +192,8 @@ fn trace_paths(part: &Part, on: On, among: Option<On>) -> Vec<PathBuf> {
     traces::paths(file, folder, &part.session)
 }
 
-/// Why simulated runs end now, if they do. A run on a real kernel has its own ways.
+/// Returns a function that tells whether simulated runs must end now, and why. Runs on a real
+/// kernel have their own mechanisms.
 fn interrupt(deadline: Option<Dur>) -> impl Fn() -> Option<String> + Sync {
     let (cancelled, start) = (output::cancelled(), Instant::now());
     move || {
@@ -222,7 +225,7 @@ fn bad<'a>(runs: impl Iterator<Item = &'a Run> + Clone) -> Bad {
     }
 }
 
-/// Each once, in the order given.
+/// Returns each target once, in the order given.
 fn targets(args: &RunArgs) -> Result<Vec<On>> {
     let mut all: Vec<On> = Vec::new();
     for on in &args.on {
@@ -298,7 +301,7 @@ fn request(args: &RunArgs, machine: &str) -> Request {
     }
 }
 
-/// The results of one machine; with several, JSON comes at the end.
+/// Prints and writes the results of one machine. JSON is printed at the end, for all machines.
 fn publish(args: &RunArgs, part: &Part, done: &Done) -> Result<()> {
     let Part { session, folder, .. } = part;
     if let Some(folder) = folder {
@@ -312,7 +315,8 @@ fn publish(args: &RunArgs, part: &Part, done: &Done) -> Result<()> {
     traces::show(args.format, &done.timelines)
 }
 
-/// What is said of all machines: of those that were reached, if the command was interrupted.
+/// Prints the output that covers all machines, or those that were reached if the command was
+/// interrupted.
 fn finish(args: &RunArgs, parts: &[Part], all: &[Results]) -> Result<()> {
     if args.format == Format::Json {
         let texts: Vec<String> = all.iter().map(Results::to_json).collect();

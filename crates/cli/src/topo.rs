@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab topo`
+//! `scxlab topo`: shows a machine's topology and costs.
 
 use std::fmt::Write;
 
@@ -119,7 +119,7 @@ fn has(mask: &CpuMask, cpu: CpuId) -> bool {
     scxlab_machine::cpumask::test(mask, cpu)
 }
 
-/// `0-3,8-11`
+/// Formats a set of CPUs, such as `0-3,8-11`.
 fn ranges(mask: &CpuMask) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for cpu in scxlab_machine::cpumask::iter(mask) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is made of events: a Perfetto file and a timeline of the first run of each scheduler on each target.
+//! Outputs made from events: a Perfetto file and a timeline of the first run of each scheduler on
+//! each target.
 //!
-//! Owns: the files' names. Does not: know where the events come from.
+//! Owns: the names of the files. Does not: know the source of the events.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,15 +16,15 @@ use scxlab_trace::{PerfettoSink, Sink, Tee, TimelineSink, Tracer};
 use crate::args::{Format, On, Span};
 use crate::output::{self, Files};
 
-/// Those of a session on one target.
+/// The traces of a session on one target.
 pub struct Traces<'a> {
     session: &'a Session,
     files: &'a Files,
-    /// Of each scheduler; none when no files are wanted.
+    /// Trace file of each scheduler's first run; empty if no files are wanted.
     paths: Vec<PathBuf>,
     span: Option<Span>,
     timelines: Vec<TextBuffer>,
-    /// For headings: the target, if there are several.
+    /// The target, for headings; None if there is only one.
     on: Option<On>,
 }
 
@@ -39,7 +40,7 @@ impl<'a> Traces<'a> {
         Traces { session, files, paths, span, timelines, on }
     }
 
-    /// Whether anything is made of them.
+    /// Tells whether any output needs the events.
     pub fn are_wanted(&self) -> bool {
         !self.paths.is_empty() || self.span.is_some()
     }
@@ -61,13 +62,14 @@ impl<'a> Traces<'a> {
         Ok(if sinks.is_empty() { Tracer::default() } else { Tracer::with_sink(Tee(sinks)) })
     }
 
-    /// Of the first run of each scheduler.
+    /// Returns the tracers of each scheduler's first run.
     pub fn first_runs(&self) -> Result<Vec<Tracer>, SessionError> {
         let keys = (0..self.session.schedulers.len()).map(first);
         keys.map(|key| self.tracer(key).map_err(|error| self.failed(key, error))).collect()
     }
 
-    /// Gives them what was recorded on a real kernel; `runs` are all runs of the session, in order.
+    /// Passes events recorded on a real kernel to the tracers. `runs` holds all runs of the
+    /// session, in order.
     pub fn replay(
         &self,
         mut tracers: Vec<Tracer>,
@@ -89,7 +91,7 @@ impl<'a> Traces<'a> {
         SessionError::Trace { scheduler, seed: self.session.seed_of(key), error }
     }
 
-    /// The timelines that were drawn.
+    /// Returns the timelines with their headings.
     pub fn timelines(&self) -> String {
         let on = self.on.map_or(String::new(), |on| format!(" on {}", on.name()));
         let mut text = String::new();
@@ -119,7 +121,7 @@ pub fn show(format: Format, timelines: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The trace file of each scheduler's first run; none when no traces are wanted.
+/// Returns the trace file of each scheduler's first run; empty if no traces are wanted.
 pub fn paths(file: Option<PathBuf>, folder: Option<&Path>, session: &Session) -> Vec<PathBuf> {
     let shorts: Vec<&str> = session.schedulers.iter().map(|s| s.short.as_str()).collect();
     match (file, folder) {
@@ -134,7 +136,7 @@ fn named(file: &Path, shorts: &[&str]) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for (at, short) in shorts.iter().enumerate() {
         let path = output::with_name(file, short);
-        // Two schedulers that look alike in a file's name.
+        // Two schedulers can have the same name in a file name.
         let taken = paths.contains(&path);
         paths.push(if taken {
             output::with_name(file, &format!("{short}-{}", at + 1))

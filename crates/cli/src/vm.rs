@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab vm`, and which kernel virtual machines boot.
+//! `scxlab vm`, and the choice of the kernel that virtual machines boot.
 
 use std::path::{Path, PathBuf};
 
@@ -38,8 +38,8 @@ fn show() -> Result<String> {
     Ok(text)
 }
 
-/// The image of the kernel that was named, else of the prepared one, which is prepared now if it has to be; and its
-/// configuration, if it is known.
+/// Returns the image of the named kernel or of the prepared one, and its configuration if that is
+/// known. If no kernel has been prepared, it is prepared now.
 pub fn kernel(named: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>)> {
     if let Some(path) = named {
         return Ok((path.to_owned(), setup::config_of(path)));
@@ -47,7 +47,7 @@ pub fn kernel(named: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>)> {
     let kernel = match setup::find(&setup::cache_dir()?)? {
         Some(kernel) => kernel,
         None => {
-            // Without it a kernel is of no use.
+            // Check for QEMU first, because a kernel is useless without it.
             scxlab_vm::find_qemu()?;
             output::say(
                 "there is no kernel for virtual machines yet: getting Debian's, as `scxlab vm setup` does",

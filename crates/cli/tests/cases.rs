@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `cases/cli`: a command line, the files it reads, what it prints and its exit code.
+//! Runs `cases/cli`: each case has a command line, its input files, its output and its exit code.
 //!
 //! ```text
 //! What the case shows.
@@ -9,7 +9,7 @@
 //! --- stdout, --- stderr   what is printed; one that is absent is not compared
 //! ```
 //!
-//! `BLESS=1` rewrites the sections that are there.
+//! `BLESS=1` rewrites the existing sections.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn root() -> PathBuf {
     path.canonicalize().unwrap()
 }
 
-/// A section's head line and text.
+/// Head line and text of a section.
 type Section = (String, String);
 
 fn sections(text: &str) -> Vec<Section> {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Whether targets agree: what has one definition on all of them, of the same scheduler and workload, beside a tolerance.
+//! Agreement between targets: compares the quantities that all targets define in the same way, for
+//! the same scheduler and workload, against a tolerance.
 //!
-//! Owns: which quantities are held against each other, and the verdict. Does not: say why two disagree.
+//! Owns: which quantities are compared, and the verdict. Does not: explain why two targets
+//! disagree.
 //!
-//! Left out is what another target defines otherwise: CPU time in the kernel, operations (a real kernel's own threads call
-//! them, too), throughput (an emulated processor's).
+//! Quantities that another target defines differently are left out: CPU time in the kernel,
+//! operation counts (on a real kernel, the kernel's own threads cause operations too), and
+//! throughput (which depends on the emulated processor).
 
 #[cfg(test)]
 mod tests;
@@ -17,20 +20,20 @@ use crate::compare::{Column, column, known, values};
 use crate::run::{Run, TaskResult};
 use crate::stats::{Change, Summary, Verdict, change_between};
 
-/// Percent by which targets may differ, if nobody says otherwise.
+/// Tolerance in percent when the user gives none.
 pub const TOLERANCE_PERCENT: u32 = 15;
 
-/// One quantity of one scheduler on another target than the first.
+/// One quantity of one scheduler, on the first target and on another target.
 #[derive(Clone, Debug, Serialize)]
 pub struct Agreement {
-    /// As given with `-s`.
+    /// The scheduler as given with `-s`.
     pub scheduler: String,
     pub target: String,
     /// A metric's name, `share of PATH` or `share of THREADS`.
     pub quantity: String,
-    /// `%` of a share.
+    /// The metric's unit; `%` for a share.
     pub unit: String,
-    /// On the first target.
+    /// Summary of the runs on the first target.
     pub first: Summary,
     pub other: Summary,
     pub change: Change,
@@ -38,15 +41,15 @@ pub struct Agreement {
     pub verdict: Agrees,
 }
 
-/// What the 95 % interval of the relative change says.
+/// Verdict from the 95 % interval of the relative change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Agrees {
-    /// All of it lies within the tolerance.
+    /// The whole interval lies within the tolerance.
     Within,
-    /// All of it lies beyond.
+    /// The whole interval lies outside the tolerance.
     Outside,
-    /// The limit lies in it, or there is none: more runs would tell.
+    /// The interval contains the limit, or there is no interval; more runs would decide.
     Open,
     /// On one of the targets no run counts.
     NoRuns,
@@ -65,7 +68,7 @@ const METRICS: &[&str] = &[
     "wakeup_latency_p99",
 ];
 
-/// `first` are runs of one scheduler, `other` its runs on another target.
+/// Compares the runs of one scheduler on the first target (`first`) with its runs on another.
 pub fn agreement(first: &[Run], other: &[Run], tolerance_percent: u32) -> Vec<Agreement> {
     let (Some(here), Some(there)) = (typical(first), typical(other)) else {
         return Vec::new();
@@ -109,7 +112,8 @@ pub fn agreement(first: &[Run], other: &[Run], tolerance_percent: u32) -> Vec<Ag
     all
 }
 
-/// A run that counts, if there is one: an ejected run may have ended before everything began.
+/// Returns a run that counts, or else the first run. An ejected run may have ended before all tasks
+/// and cgroups existed.
 fn typical(runs: &[Run]) -> Option<&Run> {
     runs.iter().find(|run| run.counts).or(runs.first())
 }
@@ -119,7 +123,7 @@ fn cgroup_percent(run: &Run, path: &str) -> Option<f64> {
     found.share_permille.map(|permille| permille / 10.0)
 }
 
-/// Of the CPU time of all threads.
+/// Returns the share of the threads of this description in the CPU time of all threads, in percent.
 fn kind_percent(run: &Run, wanted: &str) -> Option<f64> {
     let sum = |is_it: &dyn Fn(&TaskResult) -> bool| -> u64 {
         run.tasks.iter().filter(|t| is_it(t)).map(|t| t.run_ns).sum()
@@ -128,7 +132,7 @@ fn kind_percent(run: &Run, wanted: &str) -> Option<f64> {
     (all > 0).then(|| sum(&|t| kind(t) == wanted) as f64 * 100.0 / all as f64)
 }
 
-/// Threads of one description: their name without the number of the instance.
+/// Returns the thread's description: its name without the instance number.
 fn kind(task: &TaskResult) -> &str {
     match task.name.rsplit_once('-') {
         Some((name, number)) if !name.is_empty() && is_number(number) => name,
@@ -144,7 +148,8 @@ fn verdict(change: &Change, other: &Summary, tolerance_percent: u32) -> Agrees {
     let limit = f64::from(tolerance_percent) / 100.0;
     match (change.low, change.high) {
         _ if change.verdict == Verdict::NoRuns => Agrees::NoRuns,
-        // Of nothing there is no ratio: what surely is more than nothing is too much.
+        // A relative change from zero is undefined. A value that is certainly above zero is
+        // outside.
         (None, None) if other.half_width.is_some_and(|half| other.size() > half) => Agrees::Outside,
         (Some(low), Some(high)) if -limit <= low && high <= limit => Agrees::Within,
         (Some(low), Some(high)) if high < -limit || limit < low => Agrees::Outside,

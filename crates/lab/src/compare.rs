@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Comparisons: each scheduler's runs against the baseline's on the same target, paired by seed; and each scheduler's on
-//! the other targets against its own on the first, metric by metric.
+//! Comparisons, metric by metric: each scheduler against the baseline on the same target, paired by
+//! seed, and each scheduler on the other targets against itself on the first target.
 //!
-//! Owns: which metrics and which runs are compared. Does not: say which direction is good; that depends on the reader.
+//! Owns: which metrics and which runs are compared. Does not: say which direction is better; that
+//! depends on the reader.
 
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -10,7 +11,7 @@ use serde::Serialize;
 use crate::run::Run;
 use crate::stats::{Change, Summary, change, change_between};
 
-/// One metric of one scheduler beside the baseline's.
+/// One metric of one scheduler beside the baseline's value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     pub metric: String,
@@ -20,18 +21,19 @@ pub struct Comparison {
     pub change: Change,
 }
 
-/// One scheduler's runs.
+/// The runs of one scheduler on one target.
 #[derive(Clone, Debug, Serialize)]
 pub struct Side {
     pub scheduler: String,
     pub target: String,
-    /// How many were made; `summary.n` of them count and have the metric.
+    /// Number of runs made; `summary.n` of them count and have the metric.
     pub runs: usize,
     #[serde(flatten)]
     pub summary: Summary,
 }
 
-/// `runs` holds `per_scheduler` runs of each of `schedulers`, on the first target, then on the next.
+/// Compares all runs. `runs` holds `per_scheduler` runs of each of `schedulers` schedulers for the
+/// first target, then the same for each further target.
 pub fn compare(runs: &[Run], per_scheduler: usize, schedulers: usize) -> Vec<Comparison> {
     let groups: Vec<&[Run]> = runs.chunks(per_scheduler.max(1)).collect();
     let mut all = Vec::new();
@@ -44,21 +46,21 @@ pub fn compare(runs: &[Run], per_scheduler: usize, schedulers: usize) -> Vec<Com
     all
 }
 
-/// A value of each run; None where a run does not count, or lacks it.
+/// One value per run; None where the run does not count or lacks the value.
 pub type Column = Vec<Option<f64>>;
 
-/// Those that there are.
+/// Returns the values that exist.
 pub fn known(column: &[Option<f64>]) -> Vec<f64> {
     column.iter().copied().flatten().collect()
 }
 
-/// A value of each run that counts.
+/// Returns one value per run; None for runs that do not count.
 pub fn column(runs: &[Run], value: impl Fn(&Run) -> Option<f64>) -> Column {
     runs.iter().map(|run| value(run).filter(|_| run.counts)).collect()
 }
 
-/// How `treated` changes against `baseline`: in pairs that share a seed, of which both must count, or, on different
-/// targets, independently.
+/// Returns how `treated` changes against `baseline`. On one target the runs are paired by seed, and
+/// both runs of a pair must count. On different targets the samples are independent.
 pub fn change_of(
     baseline: &[Run],
     treated: &[Run],
@@ -99,7 +101,7 @@ fn compare_two(baseline: &[Run], treated: &[Run]) -> Vec<Comparison> {
     all
 }
 
-/// The runs whose metrics a comparison shows: those that count or, to say that none does, all.
+/// Returns the runs whose metrics a comparison shows: those that count, or all runs if none counts.
 fn shown(runs: &[Run]) -> impl Iterator<Item = &Run> {
     let any = runs.iter().any(|run| run.counts);
     runs.iter().filter(move |run| run.counts || !any)
@@ -114,9 +116,10 @@ fn has(runs: &[Run], metric: &str) -> bool {
     shown(runs).any(|run| run.metrics.contains_key(metric))
 }
 
-/// A metric's value in each run.
+/// Returns a metric's value in each run.
 pub fn values(runs: &[Run], metric: &str) -> Column {
-    // An operation that is called in another run was called 0 times in this one. Nothing else is 0 by being absent.
+    // An operation that appears only in another run was called 0 times in this one. Any other
+    // absent metric is unknown, not 0.
     let otherwise = (is_call_count(metric) && has(runs, metric)).then_some(0.0);
     column(runs, |run| run.metrics.get(metric).map(|m| m.value).or(otherwise))
 }
@@ -125,7 +128,8 @@ fn is_call_count(metric: &str) -> bool {
     metric.starts_with("op_") && metric.ends_with("_calls")
 }
 
-/// Which CPU did what is in the runs; a table of a thousand of them is no comparison.
+/// Tells whether the metric belongs to one CPU. Comparisons omit these, because there can be
+/// thousands.
 fn is_per_cpu(name: &str) -> bool {
     name.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }

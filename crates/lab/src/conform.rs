@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Conformance: the same scheduler object in the same situation, simulated and on a real kernel, and what both call.
+//! Conformance: runs the same scheduler object in the same situation in the simulator and on a real
+//! kernel, and compares the operations that both kernels call.
 //!
-//! Owns: the form of a case, the simulated half, the comparison. Does not: run a real kernel (the live crate does, with
-//! the same case), open files.
-//! The object is `bpf/selftest/tracer`, which writes down every operation. Cases are in `cases/conform`.
+//! Owns: the format of a case, the simulated half, the comparison. Does not: run a real kernel (the
+//! live crate does, with the same case), open files.
+//! The object is `bpf/selftest/tracer`, which records every operation. The cases are in
+//! `cases/conform`.
 
 mod case;
 pub mod log;
@@ -19,30 +21,30 @@ pub use log::{Entry, Sequences};
 pub use shipped::SHIPPED;
 pub use sim::{SimCaseError, simulate};
 
-/// What one kernel did in a case.
+/// The record of one kernel in one case.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {
-    /// By task, and `-` for operations about none: the operations in order, repeats folded.
+    /// Operations in order with repeats folded, by task name; `-` holds operations about no task.
     pub sequences: Sequences,
     /// Exit kind; `none` if the scheduler stayed until it was detached.
     pub exit: String,
-    /// Entries for which the ring had no room: the sequences are not whole.
+    /// Number of entries for which the ring had no room; if not 0, the sequences are incomplete.
     pub lost: u64,
 }
 
-/// Where two kernels differ first.
+/// The first point at which two kernels differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// A task's name, `-`, or `exit`.
     pub about: String,
-    /// Operations on which both agree.
+    /// Number of operations on which both agree.
     pub same: usize,
-    /// What each did next; None: nothing more.
+    /// The next operation of each kernel; None if it has no further one.
     pub sim: Option<String>,
     pub real: Option<String>,
 }
 
-/// The first difference of each sequence.
+/// Returns the first difference of each sequence.
 pub fn compare(case: &Case, sim: &Observed, real: &Observed) -> Vec<Difference> {
     let mut found = Vec::new();
     for about in &case.watch {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a scheduler counts itself, and shows by a convention that any object can keep.
+//! Counters that a scheduler keeps itself and exposes by a convention that any object can follow.
 //!
-//! Owns: the convention. A map per CPU (or an array) of one element named `stats`, whose value is a struct of `u64`: each
-//! field, summed over the CPUs, is the metric `sched.<field>`. A hash named `task_stats` from pid to such a struct: the
-//! counters of a task. Fields that are no `u64` are left out, as are maps of other forms.
-//! Does not: know a scheduler; what a field means is its README's.
+//! Owns: the convention. A per-CPU array (or plain array) named `stats` has one element, whose
+//! value is a struct of `u64`; each field, summed over the CPUs, is the metric `sched.<field>`. A
+//! hash named `task_stats` maps a pid to such a struct and holds the counters of that task. Fields
+//! of a type other than `u64` are ignored, as are maps of other forms.
+//! Does not: know a scheduler; the scheduler's README explains its fields.
 
 use std::collections::BTreeMap;
 
@@ -19,17 +20,17 @@ use crate::run::MetricTable;
 const TOTAL: &str = "stats";
 const BY_TASK: &str = "task_stats";
 
-/// Values at one moment.
+/// Counter values at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// In the order of the struct.
+    /// Totals by field name, in the order of the struct.
     pub total: IndexMap<String, u64>,
-    /// By pid.
+    /// Counters of each task, by pid.
     pub tasks: BTreeMap<u32, IndexMap<String, u64>>,
 }
 
 impl Counters {
-    /// Of a loaded object. Elements that cannot be read are absent.
+    /// Reads the counters of a loaded object. Elements that cannot be read are absent.
     pub fn read(frontend: &dyn Frontend) -> Counters {
         let object = frontend.object();
         let mut counters = Counters::default();
@@ -52,7 +53,7 @@ impl Counters {
         counters
     }
 
-    /// As metrics of a run.
+    /// Adds the totals to a run's metrics.
     pub fn put(&self, table: &mut MetricTable) {
         for (name, value) in &self.total {
             let unit = if name.ends_with("_ns") { "ns" } else { "1" };
@@ -60,19 +61,19 @@ impl Counters {
         }
     }
 
-    /// Those of a task; empty if it has none.
+    /// Returns the counters of a task; empty if it has none.
     pub fn of(&self, pid: u32) -> IndexMap<String, u64> {
         self.tasks.get(&pid).cloned().unwrap_or_default()
     }
 }
 
-/// How their metrics begin.
+/// Prefix of the metrics that come from a scheduler's counters.
 pub const METRIC_PREFIX: &str = "sched.";
 
-/// A map of structs of numbers.
+/// A map whose value is a struct of numbers.
 struct Table {
     index: usize,
-    /// Of one copy of an element, padded as copies per CPU are.
+    /// Size of one copy of an element in bytes, rounded up to 8 as in per-CPU maps.
     stride: usize,
     fields: Vec<(String, usize)>,
 }
@@ -87,7 +88,7 @@ impl Table {
         fits.then_some(Table { index, stride, fields })
     }
 
-    /// Over all copies that there are.
+    /// Sums each field over all per-CPU copies in `bytes`.
     fn sum(&self, bytes: &[u8]) -> IndexMap<String, u64> {
         let field = |(name, at): &(String, usize)| {
             let numbers = bytes.chunks(self.stride).filter_map(|copy| {

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What of a scheduler does not run: the part of its frontend that a recipe leaves out or, without a recipe, all of a
-//! frontend that the object shows to need one, and programs that nothing starts.
+//! The parts of a scheduler that a run leaves out: the part of its frontend that a recipe does not
+//! perform or, without a recipe, the whole frontend if the object shows that it needs one; and
+//! programs that nothing starts.
 //!
-//! Owns: the signs of a frontend that is absent. Each is proof: only user space can do what it names, and the object's
-//! programs depend on it. Constants and arrays that a frontend might set are no sign, since their defaults may be right.
-//! Does not: judge how much it matters.
+//! Owns: the signs of an absent frontend. Each sign is proof: only user space can do what it names,
+//! and the object's programs depend on it. Constants and arrays that a frontend might set are no
+//! sign, because their defaults may be right.
+//! Does not: judge how much the omission matters.
 
 use scxlab_bpf::map::map_type;
 use scxlab_loader::object::{MapSpec, Object, ProgramKind, RelocTarget, code};
 
 use crate::prepare::PreparedObject;
 
-/// One line each. `is_attached` tells, of a program that watches the kernel, whether this target runs it.
+/// Returns one line per omission. `is_attached` tells whether this target runs a program that
+/// watches the kernel.
 pub fn left_out(
     prepared: &PreparedObject,
     is_attached: impl Fn(&str, &ProgramKind) -> bool,
@@ -22,7 +25,8 @@ pub fn left_out(
         None => frontend(object).into_iter().collect(),
     };
     let idle = object.programs().filter(|(index, f, kind)| {
-        // A recipe says which optional programs its frontend loads; without one they are the frontend's choice.
+        // A recipe says which optional programs its frontend loads. Without a recipe that is the
+        // frontend's choice.
         let wanted = prepared.open.is_loaded(*index) || prepared.recipe.is_none();
         wanted && is_watcher(kind) && !is_attached(&f.name, kind)
     });
@@ -33,7 +37,7 @@ pub fn left_out(
     all
 }
 
-/// A program that something in the kernel starts, other than the scheduler's own operations.
+/// Tells whether something in the kernel other than the scheduler's operations starts the program.
 fn is_watcher(kind: &ProgramKind) -> bool {
     match kind {
         ProgramKind::StructOps { .. } | ProgramKind::Syscall => false,
@@ -42,11 +46,11 @@ fn is_watcher(kind: &ProgramKind) -> bool {
     }
 }
 
-/// What the kernel calls to register a scheduler. The common headers of sched_ext watch it once, to learn how the kernel
-/// starts programs; nothing is scheduled by that.
+/// The function that the kernel calls to register a scheduler. The common headers of sched_ext
+/// trace it once, to learn how the kernel starts programs; it does not affect scheduling.
 const REGISTRATION: &str = "bpf_scx_reg";
 
-/// The frontend, if the object needs one and has no recipe.
+/// Describes the missing frontend, for an object without a recipe that shows signs of needing one.
 fn frontend(object: &Object) -> Option<String> {
     let runs: Vec<&str> = object
         .programs()
@@ -71,8 +75,8 @@ fn frontend(object: &Object) -> Option<String> {
     (!alone.is_empty()).then(|| format!("its frontend, which alone {}", alone.join(" and ")))
 }
 
-/// Whether programs take from the map what only user space can have put there: a user ring buffer, or a map without
-/// elements at first, of which no program makes one.
+/// Tells whether programs read from the map what only user space can have put there. The map is a
+/// user ring buffer, or it is empty at first and no program adds an element.
 fn is_filled_outside(object: &Object, index: usize, map: &MapSpec) -> bool {
     let mut uses = object.functions.iter().flat_map(|f| {
         let here = f.relocs.iter().filter(move |r| r.target == RelocTarget::Map(index));
@@ -93,20 +97,21 @@ fn is_filled_outside(object: &Object, index: usize, map: &MapSpec) -> bool {
     }
 }
 
-/// The helper that is called next, which the map is an argument of; None if that is no helper, as far as can be seen.
+/// Returns the id of the next helper call that takes the map as its first argument; None if the
+/// next call is not a helper or does not take it, as far as a linear scan can tell.
 fn next_call(insns: &[scxlab_bpf::insn::RawInsn], from: usize) -> Option<u32> {
     let first = insns.get(from)?;
     let call = insns[from..].iter().find(|insn| insn.code == code::CALL)?;
     (first.dst() == MAP_ARGUMENT && call.src() == 0).then_some(call.imm as u32)
 }
 
-/// The register of a helper's first argument.
+/// Register of a helper's first argument.
 const MAP_ARGUMENT: u8 = 1;
-/// Helpers that leave no more in a map than there was: `bpf_map_lookup_elem`, `bpf_map_delete_elem`, `bpf_map_pop_elem`,
-/// `bpf_map_peek_elem`, `bpf_for_each_map_elem`.
+/// Ids of helpers that add no element to a map: `bpf_map_lookup_elem`, `bpf_map_delete_elem`,
+/// `bpf_map_pop_elem`, `bpf_map_peek_elem`, `bpf_for_each_map_elem`.
 const TAKES: [u32; 5] = [1, 3, 88, 89, 164];
 
-/// The first few by name, and how many more there are.
+/// Lists the first few names and the number of the rest.
 fn listed(names: &[&str]) -> String {
     const SHOWN: usize = 4;
     let shown = names[..names.len().min(SHOWN)].join(", ");

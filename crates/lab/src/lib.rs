@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Experiments: a scheduler, a workload and a machine on a target become a `Run`; runs become comparisons.
+//! Experiments: a scheduler, a workload and a machine on a target become a `Run`; runs become
+//! comparisons.
 //!
-//! Owns: targets, recipes, results, statistics, reports. Does not: simulate (see the kernel crate), parse flags,
-//! or open files; the caller passes bytes and text.
-//! Start at: `session.rs` (many runs), `run.rs` (what a run is), `sim.rs` (the simulated target).
+//! Owns: targets, recipes, results, statistics, reports. Does not: simulate (see the kernel crate),
+//! parse flags, or open files; the caller passes bytes and text.
+//! Start at: `session.rs` (many runs), `run.rs` (the result of a run), `sim.rs` (the simulated
+//! target).
 
 pub mod agreement;
 pub mod compare;

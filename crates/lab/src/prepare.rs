@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Making a scheduler ready: its object is opened, its recipe applied, its knobs set. Once for all runs.
+//! Preparation of a scheduler, once for all runs: opens its object, applies its recipe, sets its
+//! knobs.
 //!
-//! Owns: the order constants - recipe - knobs; which table is attached. Does not: read files; the caller passes the
-//! object's bytes and, if the user named one, the recipe's text.
+//! Owns: the order constants, recipe, knobs; the choice of the table to attach. Does not: read
+//! files; the caller passes the object's bytes and, if the user named one, the recipe's text.
 
 #[cfg(test)]
 mod tests;
@@ -20,14 +21,14 @@ use scxlab_machine::hash::hash_bytes;
 use crate::recipe::{self, Applied, Recipe, RecipeError, Subject};
 use crate::scheduler::{SchedulerArg, SchedulerArgError};
 
-/// A scheduler that runs can start from.
+/// A prepared scheduler, from which runs can start.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// As given with `-s`.
+    /// The scheduler as given with `-s`.
     pub label: String,
-    /// For tables.
+    /// Short label for tables.
     pub short: String,
-    /// None: the default class alone.
+    /// None for the default class alone.
     pub object: Option<PreparedObject>,
 }
 
@@ -35,48 +36,48 @@ pub struct Prepared {
 #[derive(Clone, Debug)]
 pub struct PreparedObject {
     pub open: OpenObject,
-    /// The file, for loaders of their own.
+    /// The object file's contents, for targets that have their own loader.
     pub bytes: Arc<[u8]>,
-    /// The struct_ops table to attach.
+    /// Name of the struct_ops table to attach.
     pub table: String,
-    /// Its `name` member.
+    /// The table's `name` member.
     pub ops_name: String,
-    /// Of the file's bytes.
+    /// Hash of the object file's bytes.
     pub hash: u64,
     pub recipe: Option<PreparedRecipe>,
-    /// Every knob with its value.
+    /// All knobs with their values.
     pub knobs: IndexMap<String, String>,
 }
 
 #[derive(Clone, Debug)]
 pub struct PreparedRecipe {
     pub recipe: Arc<Recipe>,
-    /// What the recipe would set up and the object, of another version, does not have.
+    /// Names that the recipe would set up but that the object, of another version, does not have.
     pub absent: Vec<String>,
     pub applied: Applied,
-    /// Of the file's text.
+    /// Hash of the recipe's text.
     pub hash: u64,
 }
 
-/// Where an object's bytes come from.
+/// An object's bytes and their name.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// For messages: the file's name, or the shipped scheduler's.
+    /// Name for messages: the file's or the shipped scheduler's.
     pub name: &'a str,
     pub bytes: &'a [u8],
 }
 
-/// Which recipe to use.
+/// The recipe to use.
 #[derive(Clone, Debug)]
 pub enum RecipeChoice<'a> {
-    /// A shipped one for the name of the object's ops, if there is one.
+    /// The shipped recipe for the name of the object's ops, if there is one.
     Auto,
     None,
-    /// This text, called that.
+    /// Name and text of a recipe.
     Text(&'a str, &'a str),
 }
 
-/// Why a scheduler cannot be made ready.
+/// Reason why a scheduler cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
     #[error(transparent)]
@@ -93,13 +94,13 @@ pub enum PrepareError {
     Knob { label: String, error: Box<GlobalError>, also: String },
 }
 
-/// The struct whose tables are schedulers.
+/// Type of the struct_ops tables that are schedulers.
 const OPS_TYPE: &str = "sched_ext_ops";
-/// Its form with topological CPU numbers.
+/// Variant of the type with topological CPU numbers.
 const OPS_CID_TYPE: &str = "sched_ext_ops_cid";
 
 impl Prepared {
-    /// The kernel's own class.
+    /// Returns the kernel's default class, without an object.
     pub fn default_class(label: &str) -> Prepared {
         Prepared { label: label.into(), short: label.into(), object: None }
     }
@@ -124,8 +125,9 @@ impl Prepared {
         };
         let (given, knobs): (Vec<_>, Vec<_>) =
             arg.knobs.iter().cloned().partition(|(k, _)| params(k));
-        // The recipe's formulas see what the user sets, and the user has the last word. A knob that exists only
-        // once the recipe has resized its array is refused here and accepted below.
+        // Knobs are set before the recipe, so that its formulas see the user's values, and again
+        // after it, so that the user's values win. A knob that exists only once the recipe has
+        // resized its array fails here and is set below.
         for (knob, value) in &knobs {
             let _ = open.globals.set(knob, value);
         }
@@ -150,7 +152,7 @@ impl Prepared {
 }
 
 impl PreparedObject {
-    /// What a reader of its results should know of its preparation.
+    /// Returns notes on the preparation for readers of the results.
     pub fn notes(&self) -> Vec<String> {
         let recipe = self.recipe.iter().filter(|r| !r.absent.is_empty());
         let note = |r: &PreparedRecipe| {
@@ -161,7 +163,8 @@ impl PreparedObject {
     }
 }
 
-/// A misspelt knob may have been meant for the recipe.
+/// Builds the error for a knob that cannot be set; it lists the recipe's parameters, because a
+/// misspelt knob may have been meant for the recipe.
 fn knob_error(
     arg: &SchedulerArg,
     error: GlobalError,

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Recipes: what a scheduler's user-space frontend does before it attaches, said in a small TOML file.
+//! Recipes: small TOML files that state what a scheduler's user-space frontend does before it
+//! attaches the scheduler.
 //!
-//! Owns: what a recipe consists of and what can be wrong with one. A recipe is chosen by the name of the object's
-//! ops, or by `recipe=`; no code knows a scheduler's name.
-//! Does not: express a frontend that stays: what it does once the scheduler runs is left out.
-//! Start at: `docs/reference/recipes.md`; `read.rs` reads the file, `apply.rs` carries out the steps.
+//! Owns: the parts of a recipe and the errors in one. A recipe is chosen by the name of the
+//! object's ops, or by `recipe=`; no code knows a scheduler's name.
+//! Does not: express a frontend that keeps working while the scheduler runs; that part is left out.
+//! Start at: `docs/reference/recipes.md`; `read.rs` reads the file, `apply.rs` carries out the
+//! steps.
 
 mod apply;
 pub mod expr;
@@ -27,28 +29,28 @@ use expr::{Expr, ExprError, Target};
 pub use facts::Vars;
 pub use shipped::{find, for_ops, shipped};
 
-/// A recipe, read and checked as far as it can be without an object.
+/// A recipe, parsed and checked as far as possible without an object.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// For messages: its file.
+    /// The recipe's file name, for messages.
     pub name: String,
-    /// Name of the ops that it is for; it is then used unasked.
+    /// Name of the ops that the recipe is for. Schedulers with this name use the recipe by default.
     pub ops: Option<String>,
-    /// One sentence.
+    /// One sentence that describes the recipe.
     pub doc: String,
-    /// The frontend that it stands for.
+    /// The frontend that the recipe replaces.
     pub source: String,
-    /// Versions of the scheduler with which it is tested, the newest first.
+    /// Versions of the scheduler with which the recipe is tested, the newest first.
     pub versions: Vec<String>,
-    /// What the frontend does for scheduling and the recipe does not, in phrases that follow "not run:".
+    /// Scheduling work of the frontend that the recipe omits, as phrases that follow "not run:".
     pub leaves_out: Vec<String>,
-    /// What else a reader of the list of schedulers should know.
+    /// Further remark for the list of schedulers.
     pub remark: Option<String>,
     pub params: Vec<Param>,
     steps: Vec<Step>,
 }
 
-/// A value that the user may set as if it were a knob of the object.
+/// A value that the user may set like a knob of the object.
 #[derive(Clone, Debug)]
 pub struct Param {
     pub name: String,
@@ -56,7 +58,7 @@ pub struct Param {
     default: Default,
 }
 
-/// What a parameter is, and its value if the user gives none.
+/// A parameter's type, and its value if the user gives none.
 #[derive(Clone, Debug)]
 enum Default {
     Number(Formula),
@@ -65,7 +67,7 @@ enum Default {
 }
 
 impl Param {
-    /// The default as written.
+    /// Returns the default as written in the recipe.
     pub fn default_text(&self) -> &str {
         match &self.default {
             Default::Number(formula) => &formula.text,
@@ -74,8 +76,8 @@ impl Param {
     }
 }
 
-/// When a step happens. The first step that needs the object loaded loads it; `attach` says where the scheduler is
-/// attached, the end of the file otherwise.
+/// Phase in which a step is carried out. The first step that needs the object loaded loads it.
+/// `attach` marks where the scheduler is attached; by default that is the end of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Open,
@@ -83,14 +85,14 @@ enum Phase {
     Attached,
 }
 
-/// One step: an action, for each value of some variables, under a condition.
+/// One step: an action, repeated for each value of the loop variables that meets the condition.
 #[derive(Clone, Debug)]
 struct Step {
     place: Place,
     phase: Phase,
     each: Vec<Loop>,
     when: Option<Formula>,
-    /// Keys by which the passes are put in order, ascending; those that tie stay in order.
+    /// Keys that order the iterations, ascending; iterations with equal keys keep their order.
     sort: Vec<Formula>,
     action: Action,
 }
@@ -106,53 +108,54 @@ struct Loop {
 enum Action {
     /// Fails with the message unless the condition holds.
     Require(Formula, String),
-    /// Variables of the recipe.
+    /// Assigns variables of the recipe.
     Let(Vec<Assignment>),
-    /// Global variables, parts of them, or typed memory.
+    /// Assigns global variables, parts of them, or typed memory.
     Set(Vec<Assignment>),
-    /// Settings of the ops table.
+    /// Sets members of the ops table.
     Ops(Vec<(String, Formula)>),
-    /// Elements of array variables that end their section.
+    /// Sets the number of elements of array variables that are the last in their section.
     Resize(Vec<(Named, Formula)>),
     MaxEntries(Vec<(Named, Formula)>),
-    /// Whether programs are loaded.
+    /// Sets whether programs are loaded.
     Autoload(Vec<(Named, Formula)>),
-    /// Fills that many slots of a map of maps with new maps.
+    /// Fills the given number of slots of a map of maps with new maps.
     InnerMaps(Vec<(Named, Formula)>),
     Run(Run),
     Update(Update),
-    /// Here the scheduler is attached.
+    /// Attaches the scheduler at this point.
     Attach,
 }
 
-/// A map, a program or a variable of the object.
+/// Name of a map, a program or a variable of the object.
 #[derive(Clone, Debug)]
 struct Named {
     name: String,
-    /// It ends in `?`: not every version of the scheduler has it.
+    /// The name ends in `?`: not every version of the scheduler has it.
     optional: bool,
 }
 
-/// Runs a syscall program with that context, checks what it returns and reads the context back.
+/// Runs a syscall program with a context, checks its return value and reads the context back.
 #[derive(Clone, Debug)]
 struct Run {
     program: Named,
     ctx: Vec<Assignment>,
-    /// None: whatever it returns is right.
+    /// Expected return value; None accepts any value.
     returns: Option<Formula>,
-    /// Variables of the recipe, each from a field of the context.
+    /// Pairs of a recipe variable and the context field that it is read from.
     into: Vec<(Target, Target)>,
-    /// The CPU that user space is on.
+    /// CPU on which user space runs the program.
     cpu: Option<Formula>,
 }
 
-/// Writes an element of a map: what is not named keeps its value, or is zero in a new element.
+/// Writes an element of a map. Fields that are not named keep their value, or are zero in a new
+/// element.
 #[derive(Clone, Debug)]
 struct Update {
     map: Named,
     key: Content,
     value: Content,
-    /// Whose copy of a per-CPU map; None: everyone's.
+    /// CPU whose copy of a per-CPU map is written; None writes all copies.
     cpu: Option<Formula>,
 }
 
@@ -169,14 +172,14 @@ struct Assignment {
     value: Formula,
 }
 
-/// A file and a line of it: a recipe may include another.
+/// A file and a line in it. A step may come from an included file.
 #[derive(Clone, Debug)]
 struct Place {
     file: Arc<str>,
     line: usize,
 }
 
-/// A formula with its place.
+/// A formula with its source position.
 #[derive(Clone, Debug)]
 struct Formula {
     place: Place,
@@ -184,7 +187,7 @@ struct Formula {
     expr: Expr,
 }
 
-/// A recipe and what is wrong with it, or with its use on this object and machine.
+/// An error in a recipe, or in its use on this object and machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{recipe}:{line}: {what}{advice}")]
 pub struct RecipeError {
@@ -192,7 +195,7 @@ pub struct RecipeError {
     pub line: usize,
     #[source]
     pub what: Box<What>,
-    /// What else the user can do; empty unless the object is not one that the recipe is for.
+    /// Advice to the user; empty unless the object is not one that the recipe is for.
     pub advice: String,
 }
 
@@ -256,7 +259,7 @@ impl RecipeError {
         RecipeError { recipe, line, what: Box::new(what), advice: String::new() }
     }
 
-    /// Says which objects the recipe is for, if this is none of them.
+    /// Adds which objects the recipe is for, if the error shows that this is not one of them.
     fn advised(mut self, recipe: &Recipe) -> RecipeError {
         let lacks = match &*self.what {
             What::Global(e) => {
@@ -281,13 +284,13 @@ impl Action {
     fn needs_loaded(&self) -> bool {
         match self {
             Action::InnerMaps(_) | Action::Run(_) | Action::Update(_) | Action::Attach => true,
-            // Memory at an address exists once something has run.
+            // Memory at an address exists only once a program has run.
             Action::Set(all) => all.iter().any(|a| a.target.at.is_some()),
             _ => false,
         }
     }
 
-    /// Whether it can only be done to an object that is not loaded.
+    /// Tells whether the action requires an object that is not loaded yet.
     fn needs_open(&self) -> bool {
         matches!(
             self,
@@ -296,7 +299,8 @@ impl Action {
     }
 }
 
-/// Gives each step its time. What changes the object cannot come after what needs it loaded.
+/// Assigns each step its phase. Steps that change the object must not follow a step that needs it
+/// loaded.
 fn schedule(steps: &mut [Step]) -> Result<(), RecipeError> {
     let mut phase = Phase::Open;
     for step in steps {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Results as text for people: the figures that decide, scaled, with intervals, and what is noise.
+//! Results as text for people: the main metrics in suitable units, with intervals, and a mark on
+//! changes that are noise.
 //!
-//! Owns: which metrics a person sees, and how. Everything else is in the results file.
+//! Owns: the choice and form of the metrics shown. The results file holds all others.
 
 mod fate;
 mod format;
@@ -22,7 +23,7 @@ use crate::stats::{Change, Summary, Verdict};
 use format::{ABSENT, Align, Scale, grid};
 pub use machines::{OnMachine, across_machines};
 
-/// What a row shows.
+/// One row of the metrics table.
 struct Row {
     label: String,
     value: Value,
@@ -31,7 +32,7 @@ struct Row {
 
 enum Value {
     Metric(&'static str),
-    /// A part of all CPU time, in percent.
+    /// Share of all CPU time, in percent.
     CpuShare(&'static str),
     Named(String),
 }
@@ -43,7 +44,7 @@ enum Kind {
     Percent,
 }
 
-/// The whole report.
+/// Returns the whole report.
 pub fn report(session: &Session, results: &Results) -> String {
     let mut text = header(session, results);
     let groups: Vec<&[Run]> = results.runs.chunks(session.runs.max(1) as usize).collect();
@@ -53,7 +54,7 @@ pub fn report(session: &Session, results: &Results) -> String {
         text.push_str(&tables(&shorts, &groups));
         return text;
     }
-    // A table for each scheduler, with a column for each target.
+    // One table per scheduler, with a column for each target.
     for (at, short) in shorts.iter().enumerate() {
         let of_it: Vec<&[Run]> = groups.iter().skip(at).step_by(shorts.len()).copied().collect();
         let _ = writeln!(text, "{}{short}", if at > 0 { "\n" } else { "" });
@@ -65,7 +66,7 @@ pub fn report(session: &Session, results: &Results) -> String {
     text
 }
 
-/// What should be alike on all targets, and whether it is.
+/// Shows whether the quantities that should be alike on all targets are.
 fn agreement_table(first: &str, held: &[&Agreement]) -> String {
     let Some(one) = held.first() else {
         return String::new();
@@ -126,7 +127,7 @@ fn header(session: &Session, results: &Results) -> String {
     )
 }
 
-/// How long the runs were, in virtual time.
+/// Returns the runs' length in virtual time, or its range.
 fn length(results: &Results) -> String {
     let lengths = results.runs.iter().map(|r| r.virtual_ns);
     let (min, max) = (lengths.clone().min().unwrap_or(0), lengths.max().unwrap_or(0));
@@ -175,7 +176,7 @@ fn rows(groups: &[&[Run]]) -> Vec<Row> {
     rows
 }
 
-/// The mean cost of each operation that any scheduler has.
+/// Returns rows for the mean cost of the main operations that any scheduler has.
 fn op_rows(groups: &[&[Run]]) -> Vec<Row> {
     let mut seen = BTreeSet::new();
     let names = groups.iter().flat_map(|g| g.iter()).flat_map(|r| r.metrics.keys());
@@ -190,7 +191,7 @@ fn op_rows(groups: &[&[Run]]) -> Vec<Row> {
         .collect()
 }
 
-/// What the schedulers count themselves.
+/// Returns rows for the schedulers' own counters.
 fn counter_rows(groups: &[&[Run]]) -> Vec<Row> {
     let mut seen = BTreeSet::new();
     let names = groups.iter().flat_map(|g| g.iter()).flat_map(|r| r.metrics.iter());
@@ -213,7 +214,7 @@ impl Row {
         }
     }
 
-    /// The largest figure of it that would be shown.
+    /// Returns the largest mean (or interval) of the row, from which the unit is chosen.
     fn largest(&self, groups: &[&[Run]]) -> f64 {
         let summaries = groups.iter().map(|g| Summary::of(&known(&self.column(g))));
         summaries.map(|s| s.size()).fold(0.0, f64::max)
@@ -227,7 +228,7 @@ impl Row {
         }
     }
 
-    /// Of each group its figure, and from the second on the change against the first.
+    /// Returns each group's value and, from the second group on, its change against the first.
     fn cells(&self, groups: &[&[Run]], scale: &Scale) -> Vec<String> {
         let columns: Vec<Column> = groups.iter().map(|g| self.column(g)).collect();
         let mut cells = Vec::new();
@@ -243,8 +244,8 @@ impl Row {
         cells
     }
 
-    /// Whether the run has it, and more than nothing of it. A run that does not count has rows like others, so that the
-    /// table shows what there is no figure for.
+    /// Tells whether the run has the metric with a value other than 0. A run that does not count
+    /// gets the same rows, so that the table shows which values are missing.
     fn is_in(&self, run: &Run) -> bool {
         let value = match &self.value {
             Value::Metric(name) => run.metrics.get(*name).map(|m| m.value),
@@ -255,7 +256,7 @@ impl Row {
     }
 }
 
-/// None where the target does not measure it.
+/// Returns the state's share of all CPU time in percent; None where the target does not measure it.
 fn cpu_share(run: &Run, name: &str) -> Option<f64> {
     let get = |name: &str| run.metrics.get(name).map(|m| m.value);
     let all = ["cpu_busy", "cpu_idle", "cpu_overhead"].into_iter().filter_map(get);
@@ -286,12 +287,12 @@ fn line(row: &Row, groups: &[&[Run]]) -> Vec<String> {
     cells
 }
 
-/// Whether any of the runs does.
+/// Tells whether any of the runs counts.
 fn counts(runs: &[Run]) -> bool {
     runs.iter().any(|run| run.counts)
 }
 
-/// `+3.1 % ±0.4`, with `~` before what cannot be told from noise.
+/// Formats a change as `+3.1 % ±0.4`, with `~` in front if it cannot be told from noise.
 fn change_text(change: &Change) -> String {
     let mark = match change.verdict {
         Verdict::Equal => return "=".into(),
@@ -313,9 +314,9 @@ fn change_text(change: &Change) -> String {
     text
 }
 
-/// Shares of cgroups against what their weights promise; nothing when there is but the root.
+/// Returns a table of the cgroups' shares against their weights; empty if only the root exists.
 fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
-    // The first that counts: an ejected run may have ended before every cgroup had its tasks.
+    // The first run that counts: in an ejected run, some cgroups may not have had their tasks yet.
     let mut all = groups.iter().flat_map(|g| g.iter());
     let Some(first) = all.clone().find(|run| run.counts).or(all.next()) else {
         return String::new();
@@ -341,7 +342,7 @@ fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
     format!("\nCPU time among the cgroups of one parent\n{}{together}", grid(&lines, &aligns))
 }
 
-/// A cell: what the runs that count say of a cgroup.
+/// Formats a cgroup's value in the runs that count.
 fn percent(runs: &[Run], path: &str, permille: fn(&CgroupResult) -> Option<f64>) -> String {
     let of = |run: &Run| permille(run.cgroups.iter().find(|c| c.path == path)?);
     let values: Vec<f64> = known(&column(runs, of)).iter().map(|p| p / 10.0).collect();
@@ -351,7 +352,8 @@ fn percent(runs: &[Run], path: &str, permille: fn(&CgroupResult) -> Option<f64>)
     }
 }
 
-/// How much the tasks of each cgroup ran together; nothing when none has several.
+/// Returns a table of the time in which each cgroup's tasks ran at once; empty if no cgroup has
+/// several tasks.
 fn together_table(shown: &[&CgroupResult], names: &[&str], groups: &[&[Run]]) -> String {
     let mut head = vec!["cgroup".to_owned()];
     head.extend(names.iter().map(|n| (*n).to_owned()));
@@ -374,7 +376,7 @@ fn together_table(shown: &[&CgroupResult], names: &[&str], groups: &[&[Run]]) ->
     )
 }
 
-/// Lines of the cgroup table; the results file has all.
+/// Maximum number of cgroups shown; the results file has all of them.
 const MAX_CGROUPS: usize = 32;
 
 fn is_one_target(groups: &[&[Run]]) -> bool {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A results file: what was asked for, every run, every comparison.
+//! A results file: the resolved request, all runs, all comparisons.
 //!
-//! Owns: the manifest, from which any figure can be made again. No clock is read for it: equal requests give
-//! equal manifests. The form is `docs/reference/results.schema.json`.
+//! Owns: the manifest, from which any figure can be reproduced. It contains no clock time, so equal
+//! requests give equal manifests. `docs/reference/results.schema.json` describes the format.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -13,13 +13,13 @@ use crate::prepare::Prepared;
 use crate::run::Run;
 use crate::session::Session;
 
-/// Everything that a session gave.
+/// All results of a session.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results {
     pub manifest: Manifest,
     pub runs: Vec<Run>,
     pub comparisons: Vec<Comparison>,
-    /// Of each scheduler, on each target after the first; empty of one target.
+    /// One entry per scheduler, quantity and target after the first; empty if there is one target.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub agreements: Vec<Agreement>,
 }
@@ -36,7 +36,7 @@ pub struct Manifest {
     pub machine: MachineEntry,
     pub runs: u32,
     pub seed: u64,
-    /// None: until the workload ends.
+    /// None means until the workload ends.
     pub duration_ns: Option<u64>,
     pub start_offset_max_ns: u64,
     pub compute_noise_permille: u32,
@@ -45,13 +45,13 @@ pub struct Manifest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Version {
     pub version: String,
-    /// The commit that the program was built from, if the build was told.
+    /// Commit that the program was built from, if the build knew it.
     pub commit: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct SchedulerEntry {
-    /// As given with `-s`.
+    /// The scheduler as given with `-s`.
     pub scheduler: String,
     /// None for the default class.
     pub object: Option<ObjectEntry>,
@@ -63,7 +63,7 @@ pub struct ObjectEntry {
     pub ops: String,
     pub hash: String,
     pub recipe: Option<RecipeEntry>,
-    /// Every knob with its value in this session.
+    /// All knobs with their values in this session.
     pub knobs: IndexMap<String, String>,
 }
 
@@ -76,35 +76,35 @@ pub struct RecipeEntry {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkloadEntry {
-    /// As given with `-w`.
+    /// The workload as given with `-w`.
     pub workload: String,
     pub name: String,
-    /// One unit of work, singular.
+    /// Name of one unit of work, in the singular.
     pub unit: String,
-    /// Of the program that was run, whatever its text form.
+    /// Hash of the parsed program, independent of its text form.
     pub hash: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct MachineEntry {
-    /// As given with `-m`.
+    /// The machine as given with `-m`.
     pub machine: String,
     pub name: String,
     pub description: String,
     pub nr_cpus: usize,
-    /// Of all that can change a run.
+    /// Hash of everything that can change a run.
     pub fingerprint: String,
 }
 
-/// The texts of the request that a session does not keep.
+/// The parts of the request that a session does not keep.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub version: Version,
     pub workload: String,
     pub machine: String,
-    /// `sim`, `vm`, `host`: where runs were made, in their order.
+    /// Targets (`sim`, `vm`, `host`) in the order in which runs were made.
     pub targets: Vec<String>,
-    /// How much targets may differ.
+    /// Tolerance in percent by which targets may differ.
     pub tolerance_percent: u32,
 }
 
@@ -121,7 +121,7 @@ impl Results {
         Results { manifest: manifest(session, request), runs, comparisons, agreements }
     }
 
-    /// The file's text.
+    /// Returns the contents of the results file.
     pub fn to_json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).expect("results are plain data");
         text.push('\n');

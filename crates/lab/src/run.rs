@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What every target returns: the measured result of one scheduler, workload, machine and seed.
+//! The measured result of one run: one scheduler, workload, machine and seed. Every target returns
+//! this form.
 //!
 //! Owns: the form of a result; names and units are stable (`docs/reference/results.schema.json`).
 //! Does not: know which target made it.
@@ -10,28 +11,30 @@ use indexmap::IndexMap;
 use scxlab_workload::exec::LoopTotals;
 use serde::{Deserialize, Serialize};
 
-/// One run's result.
+/// The result of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// As given with `-s`, knobs included.
+    /// The scheduler as given with `-s`, knobs included.
     pub scheduler: String,
     pub seed: u64,
     /// `sim`, `vm` or `host`.
     pub target: Cow<'static, str>,
     pub exit: Exit,
     pub stop: StopReason,
-    /// Whether its figures are the scheduler's alone, over the whole workload: it stayed, and the run ended regularly.
-    /// Only such runs are averaged, compared and held against other targets.
+    /// Whether the figures describe this scheduler over the whole workload: it was not ejected, and
+    /// the run ended regularly. Only such runs are averaged, compared with others and checked for
+    /// agreement.
     pub counts: bool,
-    /// Tasks that could run and never did.
+    /// Tasks that were runnable and never ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub never_ran: Vec<NeverRan>,
     /// Parts of the scheduler that did not run, frontend included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
-    /// Rolling hash of every event, in hexadecimal.
+    /// Rolling hash of all events, in hexadecimal.
     pub trace_hash: String,
-    /// What its trace has of a run on a real kernel; None if it was not traced. Simulated runs lose no events.
+    /// Number of events in the trace of a run on a real kernel; None if it was not traced.
+    /// Simulated runs lose no events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Traced>,
     pub wall_ns: u64,
@@ -39,19 +42,19 @@ pub struct Run {
     pub metrics: IndexMap<String, Metric>,
     pub tasks: Vec<TaskResult>,
     pub cgroups: Vec<CgroupResult>,
-    /// What a reader should know: parts of the workload that are not modelled, system calls that failed.
+    /// Notes for the reader: parts of the workload that are not modelled, system calls that failed.
     pub notes: Vec<String>,
 }
 
 impl Run {
-    /// The run, judged: fills in what follows from the rest of it.
+    /// Returns the run with `counts` and `never_ran` filled in from its other fields.
     pub fn judged(self) -> Run {
         let counts = !self.was_ejected() && self.stop.is_regular();
         let never_ran = never_ran(&self.tasks, self.virtual_ns);
         Run { counts, never_ran, ..self }
     }
 
-    /// A run of a session that was interrupted before its turn.
+    /// Returns the result of a run that had not begun when the session was interrupted.
     pub fn not_begun(scheduler: &str, seed: u64, why: &str) -> Run {
         Run {
             scheduler: scheduler.to_owned(),
@@ -76,22 +79,22 @@ impl Run {
         }
     }
 
-    /// Whether the scheduler left before the end, for whatever reason.
+    /// Tells whether the scheduler left before the end, for any reason.
     pub fn was_ejected(&self) -> bool {
         self.exit.kind != Exit::NONE
     }
 
-    /// Whether the scheduler stayed, every task ran, and the workload went on to its end.
+    /// Tells whether the scheduler stayed, every task ran, and the run ended regularly.
     pub fn went_well(&self) -> bool {
         self.counts && self.never_ran.is_empty()
     }
 }
 
-/// How much of a run is in its trace.
+/// Numbers of events recorded and lost in a run's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traced {
     pub events: u64,
-    /// Events that found no room.
+    /// Events for which the ring buffer had no room.
     pub lost: u64,
 }
 
@@ -99,12 +102,13 @@ pub struct Traced {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeverRan {
     pub name: String,
-    /// How long it had waited when the run ended.
+    /// Time for which it had waited when the run ended.
     pub wait_ns: u64,
 }
 
-/// Of the tasks that never ran, those that waited for at least a hundredth of the run. One that becomes runnable later
-/// is not told from one whose turn was about to come; after the kernel's default slice it is, however long the run.
+/// Returns the tasks that never ran, though they waited for at least a hundredth of the run or the
+/// kernel's default slice, whichever is shorter. A task that became runnable later may just not
+/// have had its turn yet.
 fn never_ran(tasks: &[TaskResult], length_ns: u64) -> Vec<NeverRan> {
     let grace = (length_ns / 100).min(SLICE_DFL_NS);
     let waited = |t: &TaskResult| t.wait_ns.filter(|ns| t.run_ns == 0 && *ns > 0 && *ns >= grace);
@@ -115,25 +119,27 @@ fn never_ran(tasks: &[TaskResult], length_ns: u64) -> Vec<NeverRan> {
 /// `SCX_SLICE_DFL`
 const SLICE_DFL_NS: u64 = 20_000_000;
 
-/// How the scheduler left: kind `none` when it did not.
+/// The scheduler's exit; kind `none` if it stayed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     pub kind: String,
     pub code: i64,
     pub message: String,
-    /// When, from the start of the run; absent if it stayed, or if nothing tells.
+    /// Time of the exit since the start of the run; absent if the scheduler stayed or the time is
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_ns: Option<u64>,
-    /// Where in the scheduler it comes from, and of a stall what the task waited for; a real kernel does not tell.
+    /// Origin of the exit in the scheduler and, after a stall, what the task waited for. A real
+    /// kernel does not report it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub origin: Vec<String>,
-    /// The kernel's debug dump, of errors.
+    /// The kernel's debug dump, for errors.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub dump: String,
 }
 
 impl Exit {
-    /// The kind of a scheduler that stayed.
+    /// Kind of a scheduler that stayed.
     pub const NONE: &'static str = "none";
 
     pub fn none() -> Self {
@@ -148,17 +154,18 @@ impl Exit {
     }
 }
 
-/// Why the run ended.
+/// Reason why the run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopReason {
-    /// `duration`, `all_exited`, `deadlock`, `livelock`, `event_limit`, `out_of_memory` or `interrupted`.
+    /// Kind of the end: `duration`, `all_exited`, `deadlock`, `livelock`, `event_limit`,
+    /// `out_of_memory` or `interrupted`.
     pub kind: Cow<'static, str>,
-    /// The reason in words; empty when there is nothing to say.
+    /// The reason in words; may be empty.
     pub message: String,
 }
 
 impl StopReason {
-    /// The kind of a run that something outside of it ended.
+    /// Kind of a run that was ended from outside.
     pub const INTERRUPTED: &'static str = "interrupted";
 
     pub fn was_interrupted(&self) -> bool {
@@ -174,12 +181,12 @@ impl StopReason {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
     pub value: f64,
-    /// `1` for a count.
+    /// Unit of the value; `1` for a count.
     pub unit: Cow<'static, str>,
 }
 
-/// Accumulates metrics in the order in which they are shown. Their names are the same for every target
-/// (`docs/reference/metrics.md`); one that a target does not measure is absent.
+/// Metrics in the order in which they are shown. Names are the same for all targets
+/// (`docs/reference/metrics.md`). Metrics that a target does not measure are absent.
 #[derive(Debug, Default)]
 pub struct MetricTable(pub IndexMap<String, Metric>);
 
@@ -196,7 +203,8 @@ impl MetricTable {
         self.put(name, value as f64, "ns");
     }
 
-    /// The five numbers of a distribution of `count` times, which is asked by thousandths; none of an empty one.
+    /// Adds the five figures of a distribution of `count` times, or none if `count` is 0.
+    /// `permille` returns a quantile, given in thousandths.
     pub fn times(&mut self, name: &str, count: u64, max: u64, permille: impl Fn(u32) -> u64) {
         if count == 0 {
             return;
@@ -207,7 +215,7 @@ impl MetricTable {
         self.ns(format!("{name}_max"), max);
     }
 
-    /// A quotient; absent when there is nothing to divide by.
+    /// Adds a quotient, unless the divisor is 0.
     pub fn ratio(
         &mut self,
         name: impl Into<String>,
@@ -220,8 +228,9 @@ impl MetricTable {
         }
     }
 
-    /// What rt-app's log would say, over all threads. Means are over the loops that have the value: a loop without a
-    /// timer has no slack, and one that missed its last timer no latency.
+    /// Adds the timer figures of rt-app's log, over all threads. Each mean is over the loops that
+    /// have the value: a loop without a timer has no slack, and a loop that missed its last timer
+    /// has no latency.
     pub fn loops(&mut self, totals: &[LoopTotals]) {
         let sum = |of: fn(&LoopTotals) -> f64| totals.iter().map(of).sum::<f64>();
         let Some(slack_min) = totals.iter().filter_map(|l| l.slack_min).min() else {
@@ -239,39 +248,43 @@ impl MetricTable {
     }
 }
 
-/// What a task got.
+/// The result of one task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TaskResult {
     pub name: String,
     pub nice: i8,
     pub cgroup: String,
     pub run_ns: u64,
-    /// None, as of the migrations: neither the probe saw the thread nor the kernel tells.
+    /// Time spent runnable but not running. None (here and in `migrations`) if the probe did not
+    /// see the thread and the kernel does not report the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ns: Option<u64>,
     pub switches: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrations: Option<u64>,
-    /// What its scheduler counted of it (`counters.rs`).
+    /// Values of the scheduler's own counters for this task (`counters.rs`).
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub counters: IndexMap<String, u64>,
 }
 
-/// What a cgroup got, beside what its weight promises among the children of its parent.
+/// The result of one cgroup, and the share that its weight entitles it to among the children of its
+/// parent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CgroupResult {
     pub path: String,
     pub weight: u32,
-    /// CPU time of its tasks and of those below it.
+    /// CPU time of its own tasks and of those in cgroups below it.
     pub run_ns: u64,
-    /// Of the CPU time of it and its siblings, thousandths. None: they used none.
+    /// Share of the CPU time of the cgroup and its siblings, in thousandths. None if they used
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_permille: Option<f64>,
-    /// Its weight in the sum of its and its siblings' weights, thousandths. Those that neither used CPU time nor waited
-    /// for it do not count.
+    /// Share of its weight in the sum of its own and its siblings' weights, in thousandths. Cgroups
+    /// that neither used CPU time nor waited for it are not counted.
     pub weight_permille: f64,
-    /// Of the time in which two or more of its own tasks were runnable and at least one ran, the part in which all did, or as
-    /// many as there are CPUs; thousandths. None: there was no such time.
+    /// Fraction of time in which all of its own tasks ran at once, or as many as there are CPUs, in
+    /// thousandths. The base is the time in which at least two of them were runnable and at least
+    /// one ran; None if there was no such time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub together_permille: Option<f64>,
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Naming a scheduler: `eevdf`, a shipped one, or an object file, each with knobs.
+//! The `-s` argument: `eevdf`, a shipped scheduler, or an object file, each with knobs.
 //!
-//! Owns: the `NAME[,knob=value]...` form. Does not: read files; the caller supplies an object's bytes.
+//! Owns: the `NAME[,knob=value]...` syntax. Does not: read files; the caller supplies an object's
+//! bytes.
 
 #[cfg(test)]
 mod tests;
@@ -9,13 +10,13 @@ mod tests;
 /// A scheduler as given with `-s`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerArg {
-    /// The whole text.
+    /// The whole argument.
     pub text: String,
     pub name: String,
     pub knobs: Vec<(String, String)>,
     /// `recipe=`: a shipped recipe's name, a path, or `none`.
     pub recipe: Option<String>,
-    /// `ops=`: which table of an object that has several.
+    /// `ops=`: name of the table to attach, for an object that has several.
     pub ops: Option<String>,
 }
 
@@ -73,12 +74,12 @@ impl SchedulerArg {
         Ok(())
     }
 
-    /// The kernel's own class, with nothing loaded.
+    /// Tells whether it is the kernel's own class, with nothing loaded.
     pub fn is_default_class(&self) -> bool {
         self.name == DEFAULT_CLASS
     }
 
-    /// Whether it names a file rather than something shipped.
+    /// Tells whether the name is a file path instead of a shipped scheduler.
     pub fn is_path(&self) -> bool {
         self.name.contains('/') || self.name.ends_with(".o")
     }
@@ -87,7 +88,7 @@ impl SchedulerArg {
         !self.knobs.is_empty() || self.recipe.is_some() || self.ops.is_some()
     }
 
-    /// Short form for tables and file names: a path loses its folder and endings.
+    /// Returns the short form for tables and file names: a path without its folder and endings.
     pub fn short(&self) -> String {
         let (name, rest) = self.text.split_at(self.text.find(',').unwrap_or(self.text.len()));
         let base = name.trim().rsplit('/').next().unwrap_or(name);
@@ -96,10 +97,10 @@ impl SchedulerArg {
     }
 }
 
-/// What the default class is called.
+/// Name of the default class.
 pub const DEFAULT_CLASS: &str = "eevdf";
 
-/// A scheduler argument that cannot be read.
+/// Reason why a scheduler argument cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SchedulerArgError {
     #[error("scheduler \"{text}\" has no name; give eevdf, a shipped scheduler or an object file")]

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Many runs: every scheduler under every seed, in parallel, merged in the order of the request.
+//! Execution of many runs: every scheduler under every seed, in parallel, with the results in the
+//! order of the request.
 //!
-//! Owns: which run has which seed; threads; wall time, which is measured around the simulation, never in it.
-//! Does not: let runs share anything that one of them writes: results are the same for any number of threads.
+//! Owns: the seed of each run, the threads, and wall time, which is measured around the simulation,
+//! never in it.
+//! Does not: share mutable state between runs, so results are the same for any number of threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,23 +25,24 @@ use crate::sim::{SimError, SimSpec, simulate};
 pub struct Session {
     pub machine: Arc<Machine>,
     pub workload: Program,
-    /// The first is the baseline.
+    /// The schedulers to run; the first is the baseline.
     pub schedulers: Vec<Prepared>,
-    /// Per scheduler; run i of each has seed `seed + i`, so runs are paired.
+    /// Number of runs per scheduler. Run i of each scheduler has seed `seed + i`, so runs are
+    /// paired.
     pub runs: u32,
     pub seed: u64,
     pub duration: Option<Nanos>,
-    /// Ends runs of a workload that has no duration.
+    /// Maximum length of a run whose workload has no duration.
     pub cap: Option<Nanos>,
     pub perturb: Perturb,
     pub engine: Engine,
-    /// Bytes that object and workload may make each run keep.
+    /// Maximum memory in bytes that the object and the workload may occupy in each run.
     pub max_memory: u64,
-    /// 0: one per CPU of the host.
+    /// Number of threads; 0 means one per CPU of the host.
     pub threads: usize,
 }
 
-/// Which run of a session.
+/// Identifies one run of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunKey {
     /// Index into the schedulers.
@@ -48,13 +51,13 @@ pub struct RunKey {
     pub index: u32,
 }
 
-/// Gives a run its tracer.
+/// Creates the tracer of a run.
 pub type TraceFor<'a> = dyn Fn(RunKey) -> std::io::Result<Tracer> + Sync + 'a;
 
-/// Why runs are to end now, if they are. They stop soon after; those that have not begun never do.
+/// Returns a reason once runs are to end. Running ones then stop soon, and the others do not begin.
 pub type Interrupt<'a> = dyn Fn() -> Option<String> + Sync + 'a;
 
-/// Why a session gave no results.
+/// Reason why a session gave no results.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     #[error(transparent)]
@@ -69,22 +72,22 @@ pub enum SessionError {
     Seeds { first: u64, more: u32 },
 }
 
-/// Length of one run, in virtual or real time. To simulate a day of a busy machine takes hours; nobody has asked for more
-/// than minutes.
+/// Maximum length of one run, in virtual or real time: one day, in ns. Simulating a day of a busy
+/// machine takes hours, and practical runs last minutes.
 pub const MAX_LENGTH: Nanos = 86_400 * 1_000_000_000;
 
-/// Exact, without zeros that say nothing.
+/// Formats the time exactly, without trailing zeros.
 fn seconds(ns: Nanos) -> String {
     let exact = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
     exact.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// How far a session is. Read from another thread.
+/// Progress of a session, to be read from another thread.
 #[derive(Debug, Default)]
 pub struct Progress {
     virtual_ns: Vec<AtomicU64>,
     done: Vec<AtomicBool>,
-    /// What one run is expected to take, 0 if unknown.
+    /// Expected virtual time of one run in ns; 0 if unknown.
     each_ns: u64,
 }
 
@@ -98,12 +101,12 @@ impl Progress {
         }
     }
 
-    /// Whether anybody knows how long a run takes, and so what is left.
+    /// Tells whether the length of a run is known, and with it the remaining time.
     pub fn has_end(&self) -> bool {
         self.each_ns > 0
     }
 
-    /// Virtual time of all runs so far.
+    /// Returns the virtual time of all runs so far.
     pub fn virtual_ns(&self) -> u64 {
         self.virtual_ns.iter().map(|at| at.load(Ordering::Relaxed)).sum()
     }
@@ -116,7 +119,8 @@ impl Progress {
         self.done.iter().filter(|d| d.load(Ordering::Relaxed)).count()
     }
 
-    /// Thousandths of the whole; of the runs alone when nobody knows how long one takes.
+    /// Returns the completed part of the session in thousandths. If the length of a run is unknown,
+    /// only completed runs count.
     pub fn permille(&self) -> u64 {
         let part = |(at, done): (&AtomicU64, &AtomicBool)| {
             if done.load(Ordering::Relaxed) {
@@ -132,7 +136,7 @@ impl Progress {
 }
 
 impl Session {
-    /// Every run, in the order of the results.
+    /// Returns all runs in the order of the results.
     pub fn keys(&self) -> impl Iterator<Item = RunKey> + '_ {
         let schedulers = 0..self.schedulers.len();
         schedulers
@@ -147,12 +151,12 @@ impl Session {
         self.seed.wrapping_add(u64::from(self.runs.saturating_sub(1)))
     }
 
-    /// The duration asked for or the workload's own, 0 if there is neither.
+    /// Returns the duration asked for or the workload's own; 0 if there is neither.
     fn length(&self) -> Nanos {
         self.duration.or(self.workload.duration.map(|d| d.0)).unwrap_or(0)
     }
 
-    /// Refuses what no target carries out, before anything is begun.
+    /// Refuses requests that no target can carry out, before any run begins.
     pub fn check(&self) -> Result<(), SessionError> {
         let what = if self.duration.is_some() { "the duration" } else { "the workload's duration" };
         if self.length() > MAX_LENGTH {
@@ -165,7 +169,8 @@ impl Session {
         Ok(())
     }
 
-    /// Carries out every run. The first error in the order of the request is the one reported.
+    /// Carries out all runs. If several fail, the first error in the order of the request is
+    /// returned.
     pub fn execute(
         &self,
         traces: &TraceFor<'_>,
@@ -191,7 +196,7 @@ impl Session {
             .stack_size(STACK_BYTES)
             .build()
             .map_err(|e| SessionError::Threads { threads: self.threads, why: e.to_string() })?;
-        // One by one: in longer pieces a thread would end runs before the last, and wait.
+        // Hand out one run at a time; with larger chunks a thread can finish early and idle.
         let all = || keys.into_par_iter().with_max_len(1).map(one).collect();
         let results: Vec<_> = pool.install(all);
         results.into_iter().collect()
@@ -221,7 +226,7 @@ impl Session {
             max_memory: self.max_memory,
         };
         let start = Instant::now();
-        // Only this run writes its progress; readers want an idea, not an order.
+        // Only this run writes its progress. Relaxed is enough, because readers need no ordering.
         let watch = |now| {
             progress.store(now, Ordering::Relaxed);
             interrupt()
@@ -233,5 +238,6 @@ impl Session {
     }
 }
 
-/// Programs call helpers that call programs: deep, but bounded.
+/// Stack size of the threads. Programs call helpers that call programs; the depth is bounded, but
+/// large.
 const STACK_BYTES: usize = 32 << 20;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! CPU time of cgroups beside what their weights promise, from whatever target measured it.
+//! CPU time of cgroups beside the shares that their weights entitle them to, for all targets.
 
 use std::collections::BTreeMap;
 
@@ -8,25 +8,27 @@ use crate::run::CgroupResult;
 /// A cgroup with the CPU time of its own tasks.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// From the root, which is `/`.
+    /// Path from the root, which is `/`.
     pub path: String,
     pub weight: u32,
     pub own_ns: u64,
-    /// Whether a task of it waited for a CPU: it wanted a share, even if it got none.
+    /// Whether one of its tasks waited for a CPU. Such a cgroup is entitled to a share even if it
+    /// got none.
     pub waited: bool,
     pub together: Together,
 }
 
-/// How much the own tasks of a cgroup ran together.
+/// Time in which a cgroup's own tasks ran at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Together {
-    /// Time in which two or more were runnable and at least one ran.
+    /// Time in which two or more were runnable and at least one ran, in ns.
     pub some_ns: u64,
-    /// The part of it in which all of them ran, or one on each CPU.
+    /// Part of that time in which all of them ran, or one on each CPU, in ns.
     pub all_ns: u64,
 }
 
-/// Sums up below each, and shares among the children of one parent; those that wanted no time do not count.
+/// Sums the CPU time below each cgroup, and computes shares among the children of one parent.
+/// Cgroups that neither ran nor waited do not take part.
 pub fn shares(groups: &[Group]) -> Vec<CgroupResult> {
     let sums = sums::<&str>(groups);
     let all: Vec<(u64, bool)> = groups.iter().map(|g| sums[trimmed(&g.path)]).collect();
@@ -52,8 +54,9 @@ pub fn shares(groups: &[Group]) -> Vec<CgroupResult> {
     groups.iter().zip(&all).map(result).collect()
 }
 
-/// By path, of each group and all above it: CPU time of its own tasks and those below, and whether any of them ran or
-/// waited. Each group is added to its ancestors, so that many siblings are not compared with each other.
+/// Returns, by path, each group's CPU time (with the groups below it) and whether any of these
+/// groups ran or waited. Each group is added to its ancestors, which avoids comparing siblings with
+/// each other.
 fn sums<'a, Path: Ord + From<&'a str>>(groups: &'a [Group]) -> BTreeMap<Path, (u64, bool)> {
     let mut sums = BTreeMap::new();
     for group in groups {
@@ -66,18 +69,19 @@ fn sums<'a, Path: Ord + From<&'a str>>(groups: &'a [Group]) -> BTreeMap<Path, (u
     sums
 }
 
-/// The root as the children's paths have it: nothing before their slash.
+/// Returns the path without a trailing slash, so that the root is the empty prefix of its
+/// children's paths.
 fn trimmed(path: &str) -> &str {
     path.trim_end_matches('/')
 }
 
-/// None of the root.
+/// Returns the parent's path; None for the root.
 fn parent(path: &str) -> Option<&str> {
     let (above, name) = path.rsplit_once('/')?;
     (!name.is_empty()).then_some(above)
 }
 
-/// None of nothing.
+/// Returns the quotient in thousandths; None if `whole` is 0.
 fn permille(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 * 1000.0 / whole as f64)
 }
@@ -112,7 +116,7 @@ mod tests {
         }
     }
 
-    /// Paths that are compared while `n` siblings are summed up.
+    /// Returns the number of path comparisons made while `n` siblings are summed up.
     fn compared(n: u32) -> u64 {
         let group = |i: u32| Group {
             path: format!("/all/{i}"),
@@ -162,7 +166,8 @@ mod tests {
         assert_eq!((found[4].share_permille, found[4].weight_permille), (Some(0.0), 0.0));
     }
 
-    /// A cgroup whose tasks wait and get nothing has its promise still, and one without siblings that ran has no share.
+    /// A cgroup whose tasks wait but never run still has its entitled share. A cgroup has no share
+    /// if neither it nor a sibling ran.
     #[test]
     fn a_starved_cgroup_is_promised_its_share() {
         let group = |path: &str, own_ns, waited| Group {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The simulated target: builds a kernel, attaches the scheduler, runs the workload, reads the result.
+//! The simulated target: boots a kernel, attaches the scheduler, runs the workload, reads the
+//! result.
 //!
-//! Owns: the order of these steps. Does not: read files or clocks, prepare schedulers (`prepare.rs`).
+//! Owns: the order of these steps. Does not: read files or clocks, prepare schedulers
+//! (`prepare.rs`).
 
 mod measure;
 mod nothing;
@@ -28,32 +30,32 @@ use crate::recipe::{RecipeError, Subject};
 use crate::run::Run;
 use measure::Seen;
 
-/// Everything that decides one simulated run.
+/// All inputs of one simulated run.
 #[derive(Clone, Copy)]
 pub struct SimSpec<'a> {
     pub machine: &'a Arc<Machine>,
     pub workload: &'a Program,
     pub scheduler: &'a Prepared,
     pub seed: u64,
-    /// Takes the place of the workload's own duration.
+    /// Replaces the workload's own duration.
     pub duration: Option<Nanos>,
-    /// Ends a run of a workload that has no duration.
+    /// Maximum length of a run whose workload has no duration.
     pub cap: Option<Nanos>,
     pub perturb: Perturb,
-    /// What executes the scheduler's programs; results are the same.
+    /// Engine that executes the scheduler's programs; results are the same for all.
     pub engine: Engine,
-    /// Bytes that object and workload may make the run keep.
+    /// Maximum memory in bytes that the object and the workload may occupy.
     pub max_memory: u64,
 }
 
 impl SimSpec<'_> {
-    /// The duration asked for, or the workload's own.
+    /// Returns the duration asked for, or the workload's own.
     fn length(&self) -> Option<Nanos> {
         self.duration.or(self.workload.duration.map(|d| d.0))
     }
 }
 
-/// Why there is no run. A scheduler that is ejected is no error: its run says so.
+/// Reason why there is no run. An ejected scheduler is no error; its run reports the exit.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
     #[error(transparent)]
@@ -72,14 +74,14 @@ pub enum SimError {
     Unmodelled { label: String, what: String },
 }
 
-/// What a run may keep unless more or less is asked for.
+/// Default of the maximum memory of a run, in bytes.
 pub const MAX_MEMORY: u64 = Limits::MAX_MEMORY;
 
-/// Address space for the kernel's own tables of tasks and cgroups.
+/// Address space for the kernel's own tables of tasks and cgroups, in bytes.
 const TABLES: u64 = 1 << 30;
 
-/// Address space of a simulation's guest memory, of which only what is touched is used: for the tables, for what the run may
-/// keep, and a window for each arena.
+/// Returns the size of the address space for a simulation's guest memory: the tables, the memory
+/// that the run may occupy, and a window for each arena. Only touched pages use memory.
 fn mem_size(max_memory: u64, object: Option<&PreparedObject>) -> u64 {
     let maps = object.map_or(&[][..], |o| &o.open.object().maps);
     let arenas = maps.iter().filter(|map| map.map_type == map_type::ARENA).count() as u64;
@@ -90,10 +92,11 @@ fn mem_size(max_memory: u64, object: Option<&PreparedObject>) -> u64 {
     }
 }
 
-/// Told how far a run is, in virtual time; ends it by giving a reason. Whether a run goes on is all that depends on it.
+/// Receives the run's progress in virtual time, and ends the run by returning a reason. It must not
+/// affect the run in any other way.
 pub type Watch<'a> = dyn Fn(Nanos) -> Option<String> + 'a;
 
-/// Runs one simulation, with `tracer` to take its events.
+/// Runs one simulation. `tracer` records its events.
 pub fn simulate(
     spec: &SimSpec<'_>,
     tracer: Tracer,
@@ -113,7 +116,7 @@ pub fn simulate(
     Ok((measure::result(seen, spec, &stop, tracer.hash()), tracer))
 }
 
-/// A machine with its scheduler attached, before the workload starts.
+/// A booted kernel with its scheduler attached, before the workload starts.
 pub(crate) struct Ready {
     pub kernel: Kernel,
     /// None for the default class alone.
@@ -133,7 +136,8 @@ pub(crate) fn ready(spec: &SimSpec<'_>, tracer: Tracer) -> Result<Ready, SimErro
     Ok(Ready { kernel, loaded })
 }
 
-/// Tasks that wait for ever wait until the end of a run that has one: what was done is still per time asked for.
+/// Extends a run that ended in a deadlock to its full length, because tasks that wait for ever
+/// would wait until then. Throughput is thus per requested time.
 fn sleep_on(kernel: &mut Kernel, spec: &SimSpec<'_>, stop: &Stop) {
     let end = spec.length().filter(|end| *end > kernel.now);
     if let (Stop::Deadlock { .. }, Some(end)) = (stop, end) {
@@ -142,7 +146,8 @@ fn sleep_on(kernel: &mut Kernel, spec: &SimSpec<'_>, stop: &Stop) {
     }
 }
 
-/// The kernel that objects are linked against, without a workload: for preparing and inspecting.
+/// Returns the kernel that objects are linked against, without a workload, for preparing and
+/// inspecting objects.
 pub fn kernel_target(machine: &Arc<Machine>) -> Result<KernelTarget, SimError> {
     let limits = Limits::default();
     let tracer = Tracer::default();
@@ -150,7 +155,8 @@ pub fn kernel_target(machine: &Arc<Machine>) -> Result<KernelTarget, SimError> {
     Ok(Kernel::boot(setup, Box::new(nothing::Nothing))?.target())
 }
 
-/// The kernel ends the run, not the executor: its timer would look like something that tasks may wait for.
+/// Creates the executor of the workload. The kernel ends the run, because a timer of the executor
+/// would look like an event that tasks may wait for.
 fn executor(spec: &SimSpec<'_>) -> Result<Executor, SimError> {
     let costs = &spec.machine.costs;
     let config = ExecConfig {
@@ -163,7 +169,8 @@ fn executor(spec: &SimSpec<'_>) -> Result<Executor, SimError> {
     Ok(Executor::new(&endless, config)?)
 }
 
-/// Loads a prepared object, carries out what its recipe leaves for then, and attaches it. `label` is for messages.
+/// Loads a prepared object, carries out the recipe's steps after load, attaches the object, and
+/// carries out the steps after attach. `label` is for messages.
 pub fn attach(
     kernel: &mut Kernel,
     prepared: &PreparedObject,

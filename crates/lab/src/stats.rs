@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Statistics of few runs: means with 95 % intervals, and the change between two paired samples.
+//! Statistics of few runs: means with 95 % intervals, and the change between two samples, paired or
+//! independent.
 //!
-//! Owns: the formulas. Floats begin here. Does not: know what is measured.
+//! Owns: the formulas. Does not: know which quantities are measured.
 
 #[cfg(test)]
 mod tests;
@@ -12,9 +13,9 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
     pub n: usize,
-    /// None of nothing.
+    /// The mean; None if there are no values.
     pub mean: Option<f64>,
-    /// Half the width of the 95 % interval (t distribution); none for fewer than two values.
+    /// Half the width of the 95 % interval (t distribution); None for fewer than two values.
     pub half_width: Option<f64>,
 }
 
@@ -26,18 +27,19 @@ impl Summary {
         Summary { n, mean: (n > 0).then_some(mean), half_width: half_width(squares, n) }
     }
 
-    /// How far from 0 the mean is; 0 of nothing.
+    /// Returns the absolute value of the mean; 0 if there is none.
     pub fn size(&self) -> f64 {
         self.mean.unwrap_or_default().abs()
     }
 }
 
-/// How much larger the treated values are than the baseline's.
+/// Relative difference between the treated values and the baseline's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// Mean of the treated over mean of the baseline, minus 1. None when the baseline's mean is 0.
+    /// Mean of the treated values over the baseline's mean, minus 1. None if the baseline's mean is
+    /// 0.
     pub relative: Option<f64>,
-    /// 95 % interval of `relative`; none for fewer than two pairs.
+    /// 95 % interval of `relative`; None for fewer than two pairs.
     pub low: Option<f64>,
     pub high: Option<f64>,
     pub verdict: Verdict,
@@ -47,29 +49,30 @@ pub struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Every pair is equal.
+    /// Both values of every pair are equal.
     Equal,
     /// The interval excludes "no change".
     Different,
     /// The interval includes "no change".
     Noise,
-    /// Fewer than two pairs: nothing can be said.
+    /// Fewer than two pairs, so there is no interval.
     Unknown,
-    /// No pair is left of which both runs count and have the metric: a scheduler was ejected, or a run ended irregularly.
+    /// No pair is left in which both runs count and have the metric, because a scheduler was
+    /// ejected or a run ended irregularly.
     NoRuns,
 }
 
 impl Change {
-    /// Of nothing.
+    /// Change between samples without values.
     const NONE: Change = Change { relative: None, low: None, high: None, verdict: Verdict::NoRuns };
 }
 
 /// Compares pairs `(baseline, treated)` that share a seed.
 ///
-/// The relative change is the ratio of means less 1; its interval comes from the spread of
-/// `treated - ratio * baseline` over the pairs (ratio estimator, linearised). So what both have in common under
-/// one seed cancels, and a pair with a zero in it does no harm. With a baseline of mean 0 there is no ratio, and
-/// the verdict is about the difference.
+/// The relative change is the ratio of means less 1. Its interval comes from the spread of
+/// `treated - ratio * baseline` over the pairs (ratio estimator, linearised), so effects that both
+/// runs share under one seed cancel, and pairs that contain a zero do no harm. If the baseline's
+/// mean is 0 there is no ratio, and the verdict is about the difference.
 pub fn change(pairs: &[(f64, f64)]) -> Change {
     let none = Change { verdict: Verdict::Unknown, ..Change::NONE };
     let n = pairs.len();
@@ -101,8 +104,8 @@ pub fn change(pairs: &[(f64, f64)]) -> Change {
     Change { relative, low: Some(low), high: Some(high), verdict }
 }
 
-/// Compares two samples that have nothing in common, such as those of two targets: Welch's interval, for the ratio of
-/// means less 1, linearised as in `change`.
+/// Compares two independent samples, such as those of two targets: Welch's interval for the ratio
+/// of means less 1, linearised as in `change`.
 pub fn change_between(baseline: &[f64], treated: &[f64]) -> Change {
     let none = Change { verdict: Verdict::Unknown, ..Change::NONE };
     if baseline.is_empty() || treated.is_empty() {
@@ -131,7 +134,7 @@ pub fn change_between(baseline: &[f64], treated: &[f64]) -> Change {
     Change { relative, low: Some(low), high: Some(high), verdict }
 }
 
-/// None for fewer than two values.
+/// Returns the variance of the mean; None for fewer than two values.
 fn variance_of_mean(values: &[f64]) -> Option<f64> {
     let n = values.len();
     let middle = mean(values);
@@ -152,7 +155,8 @@ fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
-/// Of a mean of `n` values whose squared deviations sum to `squares`.
+/// Returns the half width of the interval for a mean of `n` values whose squared deviations sum to
+/// `squares`.
 fn half_width(squares: f64, n: usize) -> Option<f64> {
     if n < 2 {
         return None;
@@ -168,7 +172,8 @@ const T_975: [f64; 30] = [
     2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
 ];
 
-/// Beyond the table, Cornish and Fisher's expansion about the normal quantile; exact there to four digits.
+/// Returns the 97.5 % quantile of the t distribution. Beyond the table it uses the Cornish-Fisher
+/// expansion about the normal quantile, which is exact to four digits there.
 pub fn t_quantile_975(degrees: usize) -> f64 {
     if let Some(known) = degrees.checked_sub(1).and_then(|at| T_975.get(at)) {
         return *known;

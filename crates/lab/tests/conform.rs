@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The simulated half of every conformance case: it runs, loses nothing, and says the same twice. With BLESS=1 what the
-//! simulator does is written beside the cases; a change of it is then seen in review even where no virtual machine is.
+//! The simulated half of every conformance case runs, loses no entry, and is deterministic. BLESS=1
+//! writes the results beside the cases, so that review shows a change of the simulator even where
+//! no virtual machine is available.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What goes wrong in a run is in its result, and makes it worse or absent: tasks that starve, ejections, parts of the
-//! scheduler that do not run. The knobs of `bpf/selftest/lapse` make it go wrong.
+//! Failures in a run appear in its result: tasks that starve, ejections, parts of the scheduler
+//! that do not run. The knobs of `bpf/selftest/lapse` cause them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use scxlab_workload::{Perturb, Program, WorkloadArg, load, parse_workload_arg};
 const MS: u64 = 1_000_000;
 const MACHINES: [&str; 4] = ["1n1c1t", "1n2c1t", "1n2c2t", "2n2c1t"];
 
-/// `lapse` starves tasks whose name begins with "v".
+/// `lapse` starves tasks whose name begins with "v" (118).
 const STARVING: &str = "lapse,starve=118";
 
 fn scheduler(text: &str, machine: &Arc<Machine>) -> Prepared {
@@ -61,7 +61,8 @@ fn runs(scheduler: &str, work: &str, ms: u64, seeds: u64) -> Vec<Run> {
     (1..=seeds).map(|seed| run(scheduler, work, "1n2c1t", ms, seed)).collect()
 }
 
-/// Victims that sleep once and then compute for ever, beside one task that others leave alone.
+/// Returns a workload of victims, which sleep once and then compute for ever, and one task that is
+/// not starved.
 fn victims(count: u32) -> String {
     format!(
         "[[thread]]\nname = 'victim'\ninstances = {count}\n\
@@ -75,7 +76,7 @@ fn metric(run: &Run, name: &str) -> f64 {
     run.metrics.get(name).unwrap_or_else(|| panic!("{name}: {:?}", run.exit)).value
 }
 
-/// The example of a user: two of three tasks never run in ten seconds.
+/// A user's example: two of three tasks never run in ten seconds.
 #[test]
 fn starving_two_of_three_tasks_shows_ten_seconds() {
     let work = "[[thread]]\nname = 'victim'\ninstances = 2\nops = [{ compute = '1ms' }]\n\
@@ -94,8 +95,9 @@ fn starving_two_of_three_tasks_shows_ten_seconds() {
     assert!(honest.never_ran.is_empty() && honest.went_well());
 }
 
-/// On every machine, with every number of victims, for every length and seed: each wait that is open at the end is counted
-/// up to it, in the distributions and for the task, and tasks that never ran are named. With the knob off none is.
+/// On several machines, with several numbers of victims, lengths and seeds: a wait that has not
+/// ended is counted up to the end of the run, in the distributions and for the task, and tasks that
+/// never ran are named. With the knob off there are none.
 #[test]
 fn open_waits_count_as_the_time_waited() {
     for (at, machine) in MACHINES.iter().enumerate() {
@@ -106,7 +108,7 @@ fn open_waits_count_as_the_time_waited() {
             let since = |ns: f64| ms as f64 * 1e6 - ns;
             assert_eq!(starved.never_ran.len(), count, "{about}");
             for task in &starved.never_ran {
-                // Threads are there from the start: they wait for the whole run.
+                // Threads exist from the start, so they wait for the whole run.
                 assert!(since(task.wait_ns as f64) < 1e6, "{about}: {task:?}");
                 let all = starved.tasks.iter().find(|t| t.name == task.name).unwrap();
                 assert_eq!((all.wait_ns, all.run_ns), (Some(task.wait_ns), 0), "{about}");
@@ -120,10 +122,11 @@ fn open_waits_count_as_the_time_waited() {
     }
 }
 
-/// A task that ran before and is woken up in vain: its wait counts as a wake-up's too, but it did run.
+/// A task that ran before and is woken up, but does not run again: its wait counts as wake-up
+/// latency too, and the task is not listed as one that never ran.
 #[test]
 fn a_wake_up_that_is_never_served_counts() {
-    // From 20 ms on a real-time task has the CPU for good.
+    // From 20 ms on a real-time task keeps the CPU.
     let work = "[[thread]]\nname = 'a'\nops = [{ loop = { ops = [{ compute = '300us' }, { sleep = '300us' }] } }]\n\
                 [[thread]]\nname = 'hog'\npolicy = { fifo = 10 }\ncpus = '0'\n\
                 ops = [{ sleep = '20ms' }, { loop = { ops = [{ compute = '10ms' }] } }]";
@@ -136,7 +139,7 @@ fn a_wake_up_that_is_never_served_counts() {
     }
 }
 
-/// The longer tasks are held, the longer their waits, until the run's end cuts them.
+/// Waits grow with the time for which tasks are held, up to the length of the run.
 #[test]
 fn waits_grow_with_the_time_that_tasks_are_held() {
     let max = |hold: u64, machine: &str| {
@@ -154,7 +157,7 @@ fn waits_grow_with_the_time_that_tasks_are_held() {
     }
 }
 
-/// A task that is forked just before the end is not called starved; its wait counts all the same.
+/// A task that is forked shortly before the end is not listed as starved, but its wait counts.
 #[test]
 fn a_turn_that_could_not_come_yet_is_no_starvation() {
     let late = |at: &str| {
@@ -164,7 +167,7 @@ fn a_turn_that_could_not_come_yet_is_no_starvation() {
         );
         run(STARVING, &work, "1n2c1t", 1000, 1)
     };
-    // A hundredth of the run is 10 ms.
+    // The limit, a hundredth of the run, is 10 ms.
     for (at, wait_ms, named) in [("995ms", 5.0, 0), ("980ms", 20.0, 1), ("500ms", 500.0, 1)] {
         let run = late(at);
         assert_eq!(run.never_ran.len(), named, "{at}: {:?}", run.tasks);
@@ -173,7 +176,7 @@ fn a_turn_that_could_not_come_yet_is_no_starvation() {
     }
 }
 
-/// No distribution and no mean of nothing: of every run, a name is there only if something was measured under it.
+/// A metric without samples has no distribution and no mean; it is absent from the result.
 #[test]
 fn a_metric_without_samples_is_absent() {
     let timer = |work: &str| {
@@ -184,31 +187,32 @@ fn a_metric_without_samples_is_absent() {
         )
     };
     let has = |run: &Run, name: &str| run.metrics.contains_key(name);
-    // A hog is never woken up.
+    // A task that never sleeps is never woken up.
     let hog = run("vtime", "hogs,tasks=1", "1n1c1t", 50, 1);
     assert!(!has(&hog, "wakeup_latency_p50") && !has(&hog, "wakeup_latency_max"));
     assert!(!has(&hog, "lock_wait_p99") && metric(&hog, "lock_waits") == 0.0);
     assert!(!has(&hog, "timer_latency_mean") && !has(&hog, "timer_slack_min"));
-    // All timers are met; thread `b` has none, and is no part of their means.
+    // All timers are met. Thread `b` has no timer, and does not affect the means.
     let met = run("vtime", &timer("1ms"), "1n2c1t", 100, 1);
     let slack = metric(&met, "timer_slack_mean");
     assert!((3.5e6..4.5e6).contains(&slack), "{slack}");
     assert!(metric(&met, "timer_latency_mean") > 500.0);
-    // All are missed: there is a slack, negative, and no latency. It is not 0.
+    // All timers are missed: the slack is negative, and the latency is absent instead of 0.
     let missed = run("vtime", &timer("9ms"), "1n2c1t", 100, 1);
     assert!(metric(&missed, "timers_missed") >= 9.0);
     assert!(metric(&missed, "timer_slack_mean") < -3e6);
     assert!(!has(&missed, "timer_latency_mean") && !has(&missed, "timer_latency_max"));
-    // The first loop is not over: no mean over zero loops.
+    // The first loop has not ended, so there is no mean.
     let none = run("vtime", &timer("200ms"), "1n2c1t", 100, 1);
     assert!(!has(&none, "timer_slack_mean") && !has(&none, "timer_latency_mean"));
-    // Nobody has anything to compare them with.
+    // The latency is missing on one side, so it is not compared.
     let all = compare(&[met, missed], 1, 2);
     assert!(!all.iter().any(|c| c.metric.starts_with("timer_latency")));
     assert!(all.iter().any(|c| c.metric == "timer_slack_mean"));
 }
 
-/// An operation that was not called in one of the runs was called 0 times; one that nobody called is no row.
+/// An operation without calls in one of the runs counts as 0 calls. An operation that nobody called
+/// has no row.
 #[test]
 fn only_a_count_is_zero_by_being_absent() {
     let work = "hogs,tasks=1";
@@ -230,14 +234,14 @@ fn only_a_count_is_zero_by_being_absent() {
     assert_eq!(of("op_enqueue_mean").baseline.summary.mean, Some(mean));
 }
 
-/// Ejected in about half of the runs: `permille` of them.
+/// Returns a scheduler that is ejected in `permille` thousandths of the runs.
 fn leaving(after_ms: u64, permille: u32) -> String {
     format!("lapse,eject_after_ns={},eject_permille={permille}", after_ms * MS)
 }
 
 const LOAD: &str = "sleepers,tasks=9";
 
-/// The time of an ejection is the time at which the scheduler asked for it, whenever that is.
+/// The time of an ejection is the time at which the scheduler asked for it.
 #[test]
 fn an_ejection_has_its_time() {
     for (at, machine) in MACHINES.iter().enumerate() {
@@ -253,7 +257,8 @@ fn an_ejection_has_its_time() {
     }
 }
 
-/// A wait goes on while its task changes hands: from a scheduler that starves it to the default class, which ends it.
+/// A wait continues when its task moves from a scheduler that starves it to the default class,
+/// which ends the wait.
 #[test]
 fn an_ejection_loses_no_wait() {
     for machine in MACHINES {
@@ -271,8 +276,8 @@ fn an_ejection_loses_no_wait() {
     }
 }
 
-/// Of both sides only pairs of runs that count are compared, whoever left in which; the rest is as if it had not been
-/// made. By hand, for every metric.
+/// Comparisons use only pairs of runs that both count; other runs have no influence. The test
+/// computes every metric by itself.
 #[test]
 fn ejected_runs_are_not_averaged() {
     let seeds = 12;
@@ -303,7 +308,7 @@ fn ejected_runs_are_not_averaged() {
     }
 }
 
-/// If no run is left there is no figure and no change, and the verdict says why.
+/// If no run counts, there is no figure and no change, and the verdict states it.
 #[test]
 fn nothing_is_said_of_runs_that_all_ended_badly() {
     let (stayed, left) = (runs("vtime", LOAD, 40, 3), runs(&leaving(10, 1000), LOAD, 40, 3));
@@ -327,7 +332,7 @@ fn nothing_is_said_of_runs_that_all_ended_badly() {
     vm.iter_mut().for_each(|run| run.target = "vm".into());
     let held = agreement(&stayed, &vm, 15);
     assert!(!held.is_empty() && held.iter().all(|a| a.verdict == Agrees::NoRuns && a.other.n == 0));
-    // Those that stayed are held against each other as ever.
+    // Runs that count are compared as usual.
     let mut some = stayed.clone();
     some.iter_mut().for_each(|run| run.target = "vm".into());
     some[0] = vm[0].clone();
@@ -335,7 +340,7 @@ fn nothing_is_said_of_runs_that_all_ended_badly() {
     assert!(!held.is_empty() && held.iter().all(|a| (a.first.n, a.other.n) == (3, 2)));
 }
 
-/// A run that ended irregularly does not count either, under any scheduler.
+/// A run that ended irregularly does not count, under any scheduler.
 #[test]
 fn a_deadlock_does_not_count() {
     let work = "[[thread]]\nname = 'a'\nops = [{ lock = 'm' }, { sleep = '3ms' }, { lock = 'n' }]\n\
@@ -350,7 +355,8 @@ fn a_deadlock_does_not_count() {
     }
 }
 
-/// The first exit counts; what its last operations did wrong is said beside it.
+/// The first exit is the one reported. Faults of the scheduler's last operations are added as
+/// notes.
 #[test]
 fn faults_of_a_leaving_scheduler_are_said() {
     for (lingers, op) in [(1, "exit"), (2, "dump")] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What of a scheduler does not run is said, and nothing is said of one that runs whole. Objects that are not ours come
-//! from `make objects`.
+//! Omitted parts of a scheduler are reported, and a scheduler that runs whole has no such report.
+//! Foreign objects come from `make objects`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn prepared(name: &str, bytes: &[u8], choice: RecipeChoice<'_>) -> Option<Prepar
     Prepared::object(&arg, source, choice, &machine, &kernel.btf).ok()?.object
 }
 
-/// As simulated runs say it.
+/// Returns the omissions as in a simulated run.
 fn simulated(object: &PreparedObject) -> Vec<String> {
     left_out(object, |_, kind| runs_tracing(kind))
 }
@@ -47,7 +47,8 @@ fn built(folder: &str) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// All that the object of a frontend which decides itself shows; on a target that runs its tracepoint, one line less.
+/// The object of a frontend that makes the decisions itself shows all signs. On a target that runs
+/// its tracepoint program, there is one line less.
 #[test]
 fn a_frontend_that_decides_is_missed() {
     let relay = scxlab_sched::find("relay").unwrap();
@@ -58,8 +59,9 @@ fn a_frontend_that_decides_is_missed() {
     assert_eq!(left_out(&object, |_, _| true), [frontend]);
 }
 
-/// Whatever runs whole is not marked: every scheduler that we ship, and the kernel's own examples and selftests but for
-/// those with a program that only user space can start or a queue that only it fills.
+/// A scheduler that runs whole is not marked: all shipped schedulers, and the kernel's own examples
+/// and selftests, except those with a program that only user space can start or a queue that only
+/// user space fills.
 #[test]
 fn nothing_is_said_of_a_scheduler_that_runs_whole() {
     for shipped in scxlab_sched::shipped() {
@@ -74,7 +76,7 @@ fn nothing_is_said_of_a_scheduler_that_runs_whole() {
     let objects = built("kernel");
     assert!(objects.len() > 30);
     for (name, bytes) in &objects {
-        // Some are no schedulers, or only for machines of another size.
+        // Some objects are no schedulers, or are only for machines of another size.
         let Some(object) = prepared(name, bytes, RecipeChoice::Auto) else { continue };
         marked.extend(simulated(&object).into_iter().map(|line| format!("{name}: {line}")));
     }
@@ -93,7 +95,8 @@ fn nothing_is_said_of_a_scheduler_that_runs_whole() {
     );
 }
 
-/// Under its recipe an object has what the recipe leaves out; without it all of the frontend, if that is to be seen.
+/// With its recipe, an object is reported with the recipe's omissions; without it, with the whole
+/// frontend, if the object shows that it needs one.
 #[test]
 fn a_recipe_says_what_it_leaves_out() {
     for (name, bytes) in built("scx") {
@@ -112,7 +115,8 @@ fn a_recipe_says_what_it_leaves_out() {
         assert_eq!(rest.len(), usize::from(watched), "{name}: {rest:?}");
         let without = of(&name, &bytes, RecipeChoice::None);
         let has_frontend = without.iter().any(|line| line.starts_with("its frontend"));
-        // Frontends of these set constants and fill arrays only, which nothing proves.
+        // The frontends of these schedulers only set constants and fill arrays, which is no proof
+        // that a frontend is needed.
         let unseen = ["cake", "flow", "pandemonium", "rusty"].contains(&short);
         assert_eq!(has_frontend, !unseen, "{name}: {without:?}");
     }

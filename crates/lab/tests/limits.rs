@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What an object takes of memory counts, and a run that needs more than it may ends with that as its result.
+//! Memory that an object takes is counted. A run that needs more than its limit ends, and its
+//! result says so.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use scxlab_lab::sim::{SimSpec, kernel_target, simulate};
 use scxlab_machine::Machine;
 use scxlab_workload::{Perturb, Program};
 
-/// Tasks that join the queue each millisecond, and one that forks.
+/// Four tasks that alternate between computing and sleeping, and one that forks.
 const WORK: &str = "[[thread]]\nname = 'hog-{i}'\ninstances = 4\n\
      ops = [{ loop = { ops = [{ compute = '100us' }, { sleep = '100us' }, { count = 1 }] } }]\n\
      [[thread]]\nname = 'parent'\n\
@@ -44,14 +45,15 @@ fn run(scheduler: &str, engine: Engine, max_memory: u64) -> Run {
 #[test]
 fn a_run_that_takes_too_much_memory_ends() {
     const MIB: u64 = 1 << 20;
-    // Hash elements, values of a queue, arena pages, DSQs, objects.
+    // Kinds of memory that `eats` selects: hash elements, values of a queue, arena pages, DSQs,
+    // objects.
     for eats in 1..=5 {
         let scheduler = format!("glutton,eats={eats},bites=200");
         let limited = run(&scheduler, Engine::Jit, 48 * MIB);
         assert_eq!(limited.stop.kind, "out_of_memory", "eats={eats}: {:?}", limited.exit);
         assert!(limited.stop.message.contains("48 MiB"), "{:?}", limited.stop);
         assert!(!limited.counts && limited.virtual_ns < 2_000_000_000);
-        // With more it lasts longer, and both engines end it at the same moment.
+        // With a higher limit the run lasts longer. Both engines end it at the same moment.
         let more = run(&scheduler, Engine::Jit, 96 * MIB);
         assert!(more.virtual_ns > limited.virtual_ns, "eats={eats}");
         let interpreted = run(&scheduler, Engine::Interp, 48 * MIB);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! An ejection names the operation, the program and the source line that it comes from; a stall the task, its queue, who put
-//! it there and what ran on the CPUs that could have taken it. The knobs of `bpf/selftest/lapse` make it go wrong.
+//! An ejection names the operation, the program and the source line that caused it. A stall names
+//! the task, its DSQ, the code that inserted it there, and what ran on the CPUs that could have
+//! taken it. The knobs of `bpf/selftest/lapse` cause these failures.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use scxlab_workload::{Perturb, load};
 
 const LAPSE: &str = include_str!("../../../bpf/selftest/lapse/lapse.bpf.c");
 
-/// Sleepers, so that every operation and an idle CPU's kick happen.
+/// Tasks that sleep, so that every operation and a kick of an idle CPU occur.
 const SLEEPERS: &str = "[[thread]]\nname = 'a'\ninstances = 3\n\
     ops = [{ loop = { ops = [{ compute = '300us' }, { sleep = '400us' }] } }]";
 
@@ -39,8 +40,8 @@ fn run(scheduler: &str, work: &str, machine: &str, engine: Engine, seed: u64, se
     simulate(&spec, Default::default(), &|_| None).unwrap().0
 }
 
-/// Whether a place is the line of `lapse.bpf.c` that ends with this remark. The compiler may make one call of several that an
-/// inline function makes, of which the place then names all.
+/// Tells whether a place is the line of `lapse.bpf.c` that ends with this remark. The compiler may
+/// merge several calls of an inline function into one, and the place then names all of their lines.
 fn is_at(place: &str, remark: &str) -> bool {
     let remark = format!("/* {remark} */");
     let ends = |text: &str| text.ends_with(&remark);
@@ -48,14 +49,14 @@ fn is_at(place: &str, remark: &str) -> bool {
         (1..).zip(LAPSE.lines()).filter(|(_, l)| ends(l)).map(|(n, _)| n).collect();
     assert_eq!(at.len(), 1, "{remark}");
     let Some((_, after)) = place.rsplit_once("lapse.bpf.c:") else { return false };
-    // What follows is the line's text, where the compiler put it into the object.
+    // The line's text follows, if the compiler put it into the object.
     let lines = after.split_once([':', '(', ')']).map_or(after, |(lines, _)| lines);
     let lines: Vec<&str> = lines.split(" or ").collect();
     assert!(lines.len() == 1 || place.contains("scx/compat.bpf.h:"), "{place}");
     lines.iter().any(|line| line.parse() == Ok(at[0]))
 }
 
-/// What `lapse` does wrong on request, 20 ms after it was attached.
+/// Returns the exit after the error number `wrong` of `lapse`, 20 ms after it was attached.
 fn wronged(wrong: u32, machine: &str, engine: Engine, seed: u64) -> Exit {
     let scheduler = format!("lapse,wrong={wrong},eject_after_ns=20000000");
     let exit = run(&scheduler, SLEEPERS, machine, engine, seed, 1).exit;
@@ -63,7 +64,7 @@ fn wronged(wrong: u32, machine: &str, engine: Engine, seed: u64) -> Exit {
     exit
 }
 
-/// The number of each wrong, the kernel's message, the program that the report names, and the function.
+/// Number of each error, the kernel's message, the program that the report names, and the function.
 const WRONGS: [(u32, &str, &str, &str); 13] = [
     (0, "its time is over", "in ops.dispatch()", "lapse_dispatch"),
     (1, "non-existent DSQ 0xbad", "in ops.enqueue()", "lapse_enqueue"),
@@ -95,7 +96,7 @@ const WRONGS: [(u32, &str, &str, &str); 13] = [
     (12, "ops.init() failed (-5)", "returned by ops.init()", "lapse_init"),
 ];
 
-/// On every machine, under every seed, by either engine.
+/// The check runs on several machines, each with another seed, and with both engines.
 #[test]
 fn an_error_names_the_line_that_makes_it() {
     for (nth, machine) in ["1n2c1t", "1n2c2t", "2n2c1t"].into_iter().enumerate() {
@@ -116,7 +117,7 @@ fn an_error_names_the_line_that_makes_it() {
     }
 }
 
-/// A subprogram and a callback are named with their caller; whoever has no caller has none.
+/// An error in a subprogram or a callback names its caller; other errors have none.
 #[test]
 fn an_error_names_the_callers_of_its_function() {
     for (wrong, ..) in WRONGS {
@@ -137,7 +138,7 @@ fn an_error_names_the_callers_of_its_function() {
     }
 }
 
-/// Victims that want a CPU at 5 ms, beside a task that has CPU 0.
+/// Returns a workload of victims that want a CPU at 5 ms, and a task that keeps CPU 0 busy.
 fn victims(count: u32, cpus: &str) -> String {
     format!(
         "[[thread]]\nname = 'victim'\ninstances = {count}\ncpus = '{cpus}'\n\
@@ -158,14 +159,15 @@ fn stalled_of(count: u32, starve_in: u32, machine: &str, cpus: &str, seed: u64) 
     run
 }
 
-/// `since 0.005012 s` as nanoseconds.
+/// Parses a time such as `since 0.005012 s` into nanoseconds.
 fn time_after(text: &str, word: &str) -> u64 {
     let (_, rest) = text.split_once(word).unwrap_or_else(|| panic!("{word} in {text}"));
     let (number, _) = rest.trim_start().split_once(" s").unwrap();
     (number.parse::<f64>().unwrap() * 1e9) as u64
 }
 
-/// Whichever machine and seed: the task that the message is about, since when it waits, and what ran where it may run.
+/// On every machine and seed, a stall names the task of the message, the start of its wait, and
+/// what ran on its allowed CPUs.
 #[test]
 fn a_stall_says_since_when_and_what_ran_meanwhile() {
     for (seed, (machine, cpus, all)) in
@@ -184,7 +186,7 @@ fn a_stall_says_since_when_and_what_ran_meanwhile() {
             let (since, waited) = (time_after(who, " since "), time_after(who, ", for "));
             assert!((5_000_000..7_000_000).contains(&since), "{about}");
             assert!((since + waited).abs_diff(exit.at_ns.unwrap()) < 100_000, "{about}");
-            // Nothing is counted from before the wait.
+            // Operations before the wait are not counted.
             assert!(exit.origin.len() > 2, "{about}");
             for ran in &exit.origin[2..] {
                 assert!(ran.starts_with("since ") && time_after(ran, "since ") > since, "{about}");
@@ -192,7 +194,8 @@ fn a_stall_says_since_when_and_what_ran_meanwhile() {
             let ran: u64 = exit.origin[2..].iter().map(|line| dispatches(line)).sum();
             let all_calls = run.metrics["op_dispatch_calls"].value;
             if machine == "1n1c1t" {
-                // Two of the three times that the watchdog looked around, evenly filled.
+                // Two of three intervals between the watchdog's checks are counted, and calls are
+                // spread evenly.
                 let share = ran as f64 / all_calls;
                 assert!((0.64..0.69).contains(&share), "{about}: {all_calls}");
             } else if cpus == "1-2" {
@@ -205,7 +208,7 @@ fn a_stall_says_since_when_and_what_ran_meanwhile() {
     }
 }
 
-/// How often a line says that `ops.dispatch` ran.
+/// Returns the number of calls of `ops.dispatch` that a line reports.
 fn dispatches(line: &str) -> u64 {
     let Some((_, rest)) = line.split_once("dispatch ") else { return 0 };
     rest.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(1)
@@ -223,12 +226,12 @@ fn a_stall_names_the_queue_and_the_line_that_put_the_task_there() {
             exit.dump.contains(&format!("\nBacktrace:\n  {}\n  {place}\n", exit.origin[0])),
             "{exit:#?}"
         );
-        // Never inserted: the operation that has it.
+        // The task was never inserted, so the operation that received it is named.
         let exit = stalled(1, machine, "0", seed).exit;
         let begin = "in no DSQ: held by the scheduler since ops.enqueue(): lapse_enqueue (";
         assert!(exit.origin[1].starts_with(begin), "{exit:#?}");
         assert!(exit.dump.contains("\n  #0 lapse_enqueue ["), "{exit:#?}");
-        // Behind a task with an endless slice.
+        // The task waits behind a task with an endless slice.
         let exit = stalled(2, machine, "0", seed).exit;
         let place = &exit.origin[1];
         let begin = "in local DSQ of CPU 0 at its head, while fed[";
@@ -241,7 +244,7 @@ fn a_stall_names_the_queue_and_the_line_that_put_the_task_there() {
     }
 }
 
-/// The one that waits longest is last where each goes before those that wait.
+/// Each task is inserted before those that wait, so the task that waits longest is last.
 #[test]
 fn a_stall_says_how_many_are_before_the_task() {
     for (machine, seed) in [("1n1c1t", 1), ("1n4c1t", 2), ("2n2c2t", 3)] {
@@ -255,7 +258,7 @@ fn a_stall_says_how_many_are_before_the_task() {
     }
 }
 
-/// A real-time task is not the scheduler's fault; it is said.
+/// A real-time task that keeps the CPU is not the scheduler's fault, and the report names it.
 #[test]
 fn a_stall_below_a_real_time_task_says_so() {
     let work = "[[thread]]\nname = 'a'\ncpus = '0'\nops = [{ sleep = '5ms' }, { compute = '1ms' }]\n\

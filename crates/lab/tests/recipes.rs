@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Shipped recipes on the objects that they are for, unmodified: nothing is ejected, and the tables are as the
-//! frontend would have filled them. The objects come from `make objects`.
+//! Shipped recipes on the unmodified objects that they are for: no scheduler is ejected, and tables
+//! are filled as by the frontend. The objects come from `make objects`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -109,7 +109,8 @@ fn bpfland_is_prepared_as_by_its_frontend() {
             .parse::<u64>()
             .unwrap()
     };
-    // ENQ_LAST, ENQ_EXITING, ENQ_MIGRATION_DISABLED, ALLOW_QUEUED_WAKEUP; and BUILTIN_IDLE_PER_NODE on nodes.
+    // ENQ_LAST, ENQ_EXITING, ENQ_MIGRATION_DISABLED, ALLOW_QUEUED_WAKEUP, and with several nodes
+    // BUILTIN_IDLE_PER_NODE.
     assert_eq!(flags(&object), 2 | 4 | 16 | 32 | 64);
     assert_eq!(flags(&prepared("bpfland", "", "1n4c2t")), 2 | 4 | 16 | 32);
     let object = prepared("bpfland", ",primary=\"0-2,5\",slice_max=500000", "2n4c2t");
@@ -149,7 +150,7 @@ fn pairs_are_those_of_the_frontend() {
     assert!(error.contains("stride must divide"), "{error}");
 }
 
-/// Without its recipe the same object fails or idles: the recipe is what makes the difference.
+/// Without its recipe the same object fails or leaves CPUs idle.
 #[test]
 fn a_recipe_is_needed() {
     let machine = Arc::new(Machine::resolve("2n4c2t").unwrap());
@@ -158,7 +159,7 @@ fn a_recipe_is_needed() {
         let run = run(&scheduler, "hogs,tasks=40", &machine).unwrap();
         run.metrics["work_units"].value
     };
-    // It knows of one CPU of sixteen.
+    // Without the recipe the scheduler uses one CPU of sixteen.
     assert!(work(RecipeChoice::None) < work(RecipeChoice::Auto) / 5.0);
     let scheduler = prepare("scx_pair", "", &machine, RecipeChoice::None).unwrap();
     let error = run(&scheduler, "hogs,tasks=40", &machine).unwrap_err().to_string();
@@ -192,7 +193,7 @@ fn what_a_program_refuses_is_reported() {
     assert!(error(&format!("{run}\ninto = {{ x = 'cpu' }}")).contains("field `cpu`"));
     assert!(error(&format!("{run}\ncpu = 2")).contains("the machine has no CPU 2"));
     assert!(error(&format!("{run}\nreturns = 7")).contains("returned 0 instead of 7"));
-    // Constants can be read once they are loaded, but not set.
+    // Constants can be read after load, but not set.
     let after = |set: &str| error(&format!("{run}\n[[step]]\nset = {set}"));
     assert!(after("{ slice_max = 1 }").contains("constant once the object is loaded"));
     assert!(after("{ cpufreq_perf_lvl = 'slice_maxx' }").contains("did you mean slice_max"));
@@ -201,8 +202,8 @@ fn what_a_program_refuses_is_reported() {
     assert!(error("update = 'no_map'\nkey = 0\nvalue = 0").contains("has no map"));
 }
 
-/// A program's answer goes into a variable, and from there into another's question; numbers that were set after load
-/// are seen by formulas.
+/// Values that a program returns in its context are stored in variables and used in later formulas.
+/// Formulas see variables of the object that were set after load.
 #[test]
 fn what_programs_answer_is_used() {
     let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
@@ -236,7 +237,7 @@ fn what_programs_answer_is_used() {
     );
 }
 
-/// Sorted passes and tables of variables come out the same each time.
+/// Sorted iterations and tables of variables are deterministic.
 #[test]
 fn recipes_are_deterministic() {
     let machine = Arc::new(Machine::resolve("2n2l2c2t").unwrap());
@@ -253,7 +254,7 @@ fn recipes_are_deterministic() {
     }
 }
 
-/// `Run.scheduler` is what the user wrote, so that results can be told apart.
+/// `Run.scheduler` is the user's text, so that results can be told apart.
 #[test]
 fn runs_carry_the_argument() {
     let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());

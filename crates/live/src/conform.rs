@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The real half of a conformance case.
 //!
-//! Owns: doing to tasks from outside what the case says, when it says. Does not: compare.
+//! Owns: the case's actions on tasks from outside, at their times. Does not: compare.
 
 use std::fs;
 use std::path::Path;
@@ -56,7 +56,8 @@ pub fn observe(
         Ok(Err(what)) => return Err(failed(what)),
         Err(_) => return Err(failed("the thread that acts on tasks panicked".into())),
     }
-    // Before it is detached: what is called then is compared by the exit.
+    // Read the entries before the scheduler is detached; the operations of the detach are not
+    // compared, only the exit is.
     let (entries, lost) = witness.map_or(Ok(Default::default()), |w| w.entries())?;
     let exit = scheduler.detach(report.started_ns);
     Ok(Observed {
@@ -83,7 +84,7 @@ fn act_in_time(
     Ok(())
 }
 
-/// Of CLOCK_MONOTONIC, ns.
+/// Sleeps until a time on CLOCK_MONOTONIC, in ns.
 fn sleep_until(at: u64) {
     std::thread::sleep(Duration::from_nanos(at.saturating_sub(now())));
 }
@@ -92,19 +93,19 @@ fn act(action: &Action, cgroup_root: &Path) -> Result<(), String> {
     match action {
         Action::Nice { task, value } => {
             let tid = task_named(task)?;
-            // SAFETY: takes numbers only.
+            // SAFETY: the call takes numbers only.
             let ret = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, (*value).into()) };
             checked(ret, "setpriority")
         }
         Action::Affinity { task, cpus } => {
             let tid = task_named(task)?;
-            // SAFETY: a set of bits, all zero.
+            // SAFETY: an all-zero bit set is valid.
             let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
             for cpu in cpus.iter() {
-                // SAFETY: the macro checks the bound.
+                // SAFETY: the function checks the bound.
                 unsafe { libc::CPU_SET(cpu as usize, &mut set) };
             }
-            // SAFETY: `set` is as long as said.
+            // SAFETY: `set` has the given size.
             let ret = unsafe { libc::sched_setaffinity(tid, size_of_val(&set), &raw const set) };
             checked(ret, "sched_setaffinity")
         }
@@ -119,7 +120,7 @@ fn act(action: &Action, cgroup_root: &Path) -> Result<(), String> {
                 other => return Err(format!("policy {other:?} cannot be given from outside")),
             };
             let param = libc::sched_param { sched_priority: priority };
-            // SAFETY: `param` lives.
+            // SAFETY: `param` outlives the call.
             let ret = unsafe { libc::sched_setscheduler(tid, policy, &raw const param) };
             checked(ret, "sched_setscheduler")
         }
@@ -149,7 +150,7 @@ fn checked(ret: i32, call: &str) -> Result<(), String> {
     if ret == 0 { Ok(()) } else { Err(format!("{call}: {}", std::io::Error::last_os_error())) }
 }
 
-/// The thread id of the task that calls itself so.
+/// Returns the thread id of the task with this name.
 fn task_named(name: &str) -> Result<i32, String> {
     let entries = |path: &str| {
         let dir = fs::read_dir(path).into_iter().flatten();

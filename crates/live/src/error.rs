@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What can go wrong on a real kernel, and what to do about it.
+//! Errors on a real kernel, with advice.
 
 use scxlab_lab::prepare::PrepareError;
 use scxlab_workload::native::{NativeError, SetupError};
 
 use crate::job::FaultClass;
 
-/// Why nothing was run.
+/// Reason why nothing was run.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     #[error(
@@ -48,7 +48,7 @@ pub enum LiveError {
 }
 
 impl LiveError {
-    /// Whose fault it is.
+    /// Returns the class of the error, which names its cause: usage, input or target.
     pub fn class(&self) -> FaultClass {
         match self {
             LiveError::NotRoot
@@ -66,7 +66,7 @@ impl LiveError {
     }
 }
 
-/// The end of a log, under the message.
+/// Formats the end of a log, to follow the message on a new line.
 fn detail(log: &str) -> String {
     if log.trim().is_empty() { String::new() } else { format!("\n{}", log.trim_end()) }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Why a scheduler left a real kernel, in the words of simulated exits.
+//! A scheduler's exit from a real kernel, with the names of simulated exits.
 //!
-//! Owns: reading `struct user_exit_info`, in which nearly every scheduler records its exit, and the kernel's log for
-//! the others.
-//! Models: `scx_exit_reason()` and what `scx_disable_workfn()` prints, 7.3.
+//! Owns: the mapping of exit kinds, and reading of the kernel's log for schedulers that do not
+//! record their exit in `struct user_exit_info`.
+//! Models: `scx_exit_reason()` and the messages of `scx_disable_workfn()`, 7.3.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -24,13 +24,14 @@ const KINDS: [ExitKind; 9] = [
     ExitKind::ErrorReenq,
 ];
 
-/// The name of a kernel's number for it; the number itself if it is not known here.
+/// Returns the name of an exit kind by its number in the kernel, or `kind_N` if the number is
+/// unknown.
 pub fn kind_name(kind: u64) -> String {
     let found = KINDS.iter().find(|k| **k as u64 == kind);
     found.map_or_else(|| format!("kind_{kind}"), |k| k.name().to_owned())
 }
 
-/// The number of a kind with that name; 0 of a name that is not known here.
+/// Returns the number of the exit kind with that name; 0 if the name is unknown.
 pub fn kind_number(name: &str) -> u32 {
     KINDS.iter().find(|k| k.name() == name).map_or(0, |k| *k as u32)
 }
@@ -38,13 +39,13 @@ pub fn kind_number(name: &str) -> u32 {
 /// One message of the kernel's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// By the log's own clock, which may be some milliseconds apart from CLOCK_MONOTONIC.
+    /// Time on the log's own clock, which may differ from CLOCK_MONOTONIC by some milliseconds.
     pub at_ns: u64,
     pub text: String,
 }
 
 impl Message {
-    /// Of a record of /dev/kmsg: `level,number,microseconds,flags;message`.
+    /// Parses a record of /dev/kmsg: `level,number,microseconds,flags;message`.
     fn of_record(record: &str) -> Option<Message> {
         let (head, text) = record.split_once(';')?;
         let micros: u64 = head.split(',').nth(2)?.parse().ok()?;
@@ -53,18 +54,18 @@ impl Message {
     }
 }
 
-/// The kernel's log from now on.
+/// The kernel's log from a given moment on.
 pub struct KernelLog(Option<File>);
 
 impl KernelLog {
-    /// Without access to the log there is none, and nothing is found in it.
+    /// Opens the log at its end. If the log is not accessible, it appears empty.
     pub fn from_here() -> KernelLog {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg");
         let at_end = |mut f: File| f.seek(SeekFrom::End(0)).map(|_| f);
         KernelLog(file.and_then(at_end).ok())
     }
 
-    /// Messages since the last call.
+    /// Returns the messages since the last call.
     pub fn messages(&mut self) -> Vec<Message> {
         let mut all = Vec::new();
         let Some(file) = &mut self.0 else { return all };
@@ -75,7 +76,7 @@ impl KernelLog {
                 Ok(len) => {
                     all.extend(Message::of_record(&String::from_utf8_lossy(&record[..len])));
                 }
-                // Overwritten before it was read: go on with what is there.
+                // Records were overwritten before they were read; continue with the remaining ones.
                 Err(e) if e.raw_os_error() == Some(libc::EPIPE) => {}
                 Err(_) => return all,
             }
@@ -83,8 +84,8 @@ impl KernelLog {
     }
 }
 
-/// The exit of scheduler `name` as the log tells it: `sched_ext: BPF scheduler "x" disabled (reason)`, and after it
-/// `sched_ext: x: message`.
+/// Returns the exit of scheduler `name` from the log, which has
+/// `sched_ext: BPF scheduler "x" disabled (reason)`, and then `sched_ext: x: message`.
 pub fn from_log(log: &[Message], name: &str) -> Option<Exit> {
     let head = disabled(name);
     let at = log.iter().position(|m| m.text.starts_with(&head))?;
@@ -102,8 +103,8 @@ pub fn from_log(log: &[Message], name: &str) -> Option<Exit> {
     })
 }
 
-/// How long scheduler `name` was in charge, by the log: from the message that it is enabled to the one that it is not. One that
-/// is ejected while it is being enabled has the second only.
+/// Returns the time in ns between the log messages that scheduler `name` is enabled and disabled. A
+/// scheduler that is ejected while it is being enabled has only the second message, which gives 0.
 pub fn time_in_charge(log: &[Message], name: &str) -> Option<u64> {
     let enabled = format!("sched_ext: BPF scheduler \"{name}\" enabled");
     let head = disabled(name);

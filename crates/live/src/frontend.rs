@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A loaded object as recipes see it, on the running kernel.
+//! A loaded object on the running kernel, with the operations that recipes use.
 //!
 //! Owns: libbpf's mappings of data sections and arenas, bpf(2) for maps, runs of syscall programs.
 //! Does not: know recipes (see the lab crate).
@@ -16,13 +16,14 @@ use scxlab_loader::link::{GlobalError, GlobalRef, OpenObject, knob};
 use scxlab_loader::object;
 use scxlab_machine::CpuId;
 
-/// Also the reader of a loaded object's variables for the rest of this crate.
+/// A loaded object. The rest of this crate also reads the object's variables through it.
 pub struct Loaded<'a> {
     pub plan: &'a OpenObject,
     pub object: &'a Object,
 }
 
-/// The map that libbpf made of a data section: it has the section's name or, if that has one dot, ends in it.
+/// Tells whether a map is the one that libbpf made for a data section. Its name is the section's
+/// name or, if that contains one dot, ends with it.
 pub fn is_section(map_name: &OsStr, ty: MapType, section: &str) -> bool {
     let name = map_name.to_string_lossy();
     match ty {
@@ -37,29 +38,29 @@ pub fn is_section(map_name: &OsStr, ty: MapType, section: &str) -> bool {
 const ARENA_SECTION: &str = ".addr_space.1";
 
 impl Loaded<'_> {
-    /// Present bytes of a variable, or a part of one.
+    /// Returns the present bytes of a variable, or of a part of one.
     pub fn bytes(&self, path: &str) -> Result<Vec<u8>, String> {
         let place = self.plan.globals.find(path).map_err(|e| e.to_string())?;
         self.bytes_at(place, place.size)
     }
 
-    /// As many bytes as there are from a variable on, at most `len`.
+    /// Returns the bytes from a variable to the end of its section, at most `len`.
     pub fn bytes_at(&self, place: GlobalRef, len: u64) -> Result<Vec<u8>, String> {
         let (base, size) = self.mapping(place.section)?;
         let start = place.offset.min(size);
         let len = len.min(size - start) as usize;
-        // SAFETY: libbpf maps `size` bytes at `base` for as long as the object lives; programs may write them
-        // meanwhile, so they are copied byte by byte.
+        // SAFETY: libbpf maps `size` bytes at `base` for as long as the object lives. Programs may
+        // write them at the same time, so each byte is read with a volatile access.
         Ok((0..len).map(|at| unsafe { base.add(start as usize + at).read_volatile() }).collect())
     }
 
-    /// Where a data section is mapped, and its size.
+    /// Returns the address at which a data section is mapped, and its size.
     fn mapping(&self, section: usize) -> Result<(*mut u8, u64), String> {
         let name = &self.plan.object().sections[section].name;
         let map = self.object.maps().find(|m| is_section(m.name(), m.map_type(), name));
         let map = map.ok_or_else(|| format!("libbpf shows no map for section {name}"))?;
         let mut size = 0usize;
-        // SAFETY: the map lives; libbpf writes one size_t.
+        // SAFETY: the map outlives the call; libbpf writes one size_t.
         let base = unsafe {
             libbpf_sys::bpf_map__initial_value(
                 map.as_libbpf_object().as_ptr(),
@@ -77,7 +78,7 @@ impl Loaded<'_> {
         self.object.maps().find(|m| m.name() == name)
     }
 
-    /// Refuses what does not lie in the arena's mapping.
+    /// Refuses a range that does not lie within the arena's mapping.
     fn check_arena(&self, at: u64, len: u64) -> Result<(), String> {
         let outside = || "it lies in no arena of the object".to_owned();
         let arena = self.object.maps().find(|m| m.map_type() == MapType::Arena);
@@ -119,12 +120,14 @@ impl Frontend for Loaded<'_> {
         if self.plan.object().sections[place.section].name.starts_with(".rodata") {
             return Err(range());
         }
-        // Of a variable of many megabytes only what is set: a task that waits for it is scheduled by what is set up here.
+        // Read only the part of the variable that is set. Variables can have many megabytes, and
+        // copying them would delay tasks that wait for this setup.
         let now = self.bytes_at(place, place.extent()).map_err(|_| range())?;
         let bytes = globals.encode(path, place, text, now).map_err(Box::new)?;
         let (base, size) = self.mapping(place.section).map_err(|_| range())?;
         for (at, byte) in (place.offset..size).zip(bytes) {
-            // SAFETY: within the mapping, which is writable: it is no constant section.
+            // SAFETY: the address lies within the mapping, which is writable because the section is
+            // not constant.
             unsafe { base.add(at as usize).write_volatile(byte) };
         }
         Ok(())
@@ -242,8 +245,8 @@ impl Frontend for Loaded<'_> {
     fn read_arena(&mut self, at: u64, len: u64) -> Result<Vec<u8>, String> {
         self.check_arena(at, len)?;
         let start: *const u8 = std::ptr::with_exposed_provenance(at as usize);
-        // SAFETY: the range lies in the arena's mapping, where user space may touch every page: one that
-        // is not there is made.
+        // SAFETY: the range lies in the arena's mapping, where user space may touch every page; the
+        // kernel allocates missing pages.
         Ok((0..len as usize).map(|i| unsafe { start.add(i).read_volatile() }).collect())
     }
 
@@ -251,7 +254,7 @@ impl Frontend for Loaded<'_> {
         self.check_arena(at, bytes.len() as u64)?;
         let start: *mut u8 = std::ptr::with_exposed_provenance_mut(at as usize);
         for (i, byte) in bytes.iter().enumerate() {
-            // SAFETY: as for reading.
+            // SAFETY: as in `read_arena`.
             unsafe { start.add(i).write_volatile(*byte) };
         }
         Ok(())
@@ -263,11 +266,12 @@ fn padded(mut copy: Vec<u8>) -> Vec<u8> {
     copy
 }
 
-/// Runs `f` with this thread on that CPU: a syscall program runs where it is called.
+/// Runs `f` with this thread on the given CPU, because a syscall program runs on the CPU of its
+/// caller.
 fn on_cpu<R>(cpu: CpuId, f: impl FnOnce() -> R) -> Result<R, String> {
-    // SAFETY: sets of bits, all zero.
+    // SAFETY: all-zero bit sets are valid.
     let (mut before, mut one): (libc::cpu_set_t, libc::cpu_set_t) = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is as long as said; the macro checks its bound.
+    // SAFETY: the sets have the given sizes; the function checks its bound.
     let ret = unsafe {
         libc::CPU_SET(cpu.idx(), &mut one);
         libc::sched_getaffinity(0, size_of_val(&before), &raw mut before)

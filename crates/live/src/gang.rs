@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The gang switch of cgroups: an extended attribute of a cgroup's directory.
 //!
-//! Owns: the attribute's name and values. Whoever sets it, this command, `setfattr` or a workload file, a scheduler that
-//! schedules gangs reads it from there, so nothing has to be told.
-//! Models: the interface of the thread "Gang scheduling in CFS" (2011), `echo 1 > cpu.gang`, without a change to the kernel.
+//! Owns: the attribute's name and values. The attribute may be set by this command, `setfattr` or a
+//! workload file. A scheduler that schedules gangs reads it there, so no other channel is needed.
+//! Models: the interface of the thread "Gang scheduling in CFS" (2011), `echo 1 > cpu.gang`,
+//! without a change to the kernel.
 
 use std::fs;
 use std::io;
@@ -11,10 +12,11 @@ use std::path::{Component, Path, PathBuf};
 
 use scxlab_workload::native::cgroup_mount;
 
-/// `1`: the cgroup is a gang. `0` or absent: it is not.
+/// Name of the attribute. With the value `1` the cgroup is a gang; with `0`, or without the
+/// attribute, it is not.
 pub const ATTRIBUTE: &str = "user.cpu.gang";
 
-/// Why a switch was not set or read.
+/// Reason why a gang switch could not be set or read.
 #[derive(Debug, thiserror::Error)]
 pub enum GangError {
     #[error("cgroup v2 is not mounted here; gangs are cgroups of it")]
@@ -37,7 +39,7 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// The cgroups of this machine.
+/// The cgroup hierarchy of this machine.
 pub struct Gangs {
     mount: PathBuf,
 }
@@ -45,7 +47,7 @@ pub struct Gangs {
 /// A cgroup whose attribute is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marked {
-    /// From the top of the hierarchy: `/a/b`.
+    /// Path from the top of the hierarchy, such as `/a/b`.
     pub cgroup: String,
     pub value: String,
 }
@@ -55,7 +57,8 @@ impl Gangs {
         cgroup_mount().map(|mount| Gangs { mount }).ok_or(GangError::NoCgroups)
     }
 
-    /// Switches a cgroup, which is named by its directory or by its path from the top; returns the latter.
+    /// Switches a cgroup, given as its directory or as its path from the top. Returns the path from
+    /// the top.
     pub fn switch(&self, cgroup: &str, on: bool) -> Result<String, GangError> {
         let path = self.directory(cgroup)?;
         let value = if on { "1" } else { "0" };
@@ -64,14 +67,14 @@ impl Gangs {
         Ok(self.name_of(&path))
     }
 
-    /// Every cgroup whose attribute is set, parents first.
+    /// Returns all cgroups whose attribute is set, parents first.
     pub fn list(&self) -> Result<Vec<Marked>, GangError> {
         let mut found = Vec::new();
         let mut todo = vec![self.mount.clone()];
         while let Some(path) = todo.pop() {
             match self.look(&path, &mut found) {
                 Ok(below) => todo.extend(below),
-                // A cgroup may be removed at any moment.
+                // A cgroup may be removed at any time.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(GangError::Read { path, error }),
             }
@@ -79,7 +82,8 @@ impl Gangs {
         Ok(found)
     }
 
-    /// Notes the directory if it is marked; its subdirectories, in reverse order of their names.
+    /// Adds the directory to `found` if its attribute is set, and returns its subdirectories in
+    /// reverse order of their names.
     fn look(&self, path: &Path, found: &mut Vec<Marked>) -> io::Result<Vec<PathBuf>> {
         if let Some(value) = xattr::get(path, ATTRIBUTE)? {
             let value = String::from_utf8_lossy(&value).into_owned();
@@ -123,7 +127,8 @@ impl Gangs {
 mod tests {
     use super::*;
 
-    /// A folder with what makes the code take it for a hierarchy. Attributes need a file system that has them.
+    /// Makes a folder that looks like a cgroup hierarchy to the code. Attributes need a file system
+    /// that supports them.
     fn hierarchy() -> (tempfile::TempDir, Gangs) {
         let dir = tempfile::tempdir().expect("a folder");
         for path in ["a/b", "c", "other"] {

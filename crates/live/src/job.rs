@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a live target is asked to do, in a form that fits into a virtual machine and back.
+//! Requests to a live target and the replies, in a form that can be passed into a virtual machine
+//! and back.
 //!
-//! Owns: the request and the reply. Objects travel beside the request, as files; what was recorded travels behind the reply.
-//! The same code carries a job out on this host and, as init, in a guest.
+//! Owns: the request and the reply. Object files are passed beside the request as files; recorded
+//! events follow the reply.
+//! The same code executes a job on this host and, as init, in a guest.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +29,7 @@ use crate::{LiveError, conform};
 /// A request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// `host` or `vm`.
+    /// Target that executes the job.
     pub target: Target,
     pub task: Task,
 }
@@ -51,7 +53,8 @@ impl Target {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// Every scheduler with every seed, in turns, so that what drifts meets all of them.
+    /// Runs of every scheduler with every seed. The schedulers take turns, so that slow drift
+    /// affects all of them.
     Runs {
         schedulers: Vec<SchedulerSource>,
         workload: Work,
@@ -60,19 +63,21 @@ pub enum Task {
         duration: Option<Nanos>,
         start_offset_max: Nanos,
         compute_noise_permille: u32,
-        /// Bytes for the events of each scheduler's first run, a power of two; none if it is not traced.
+        /// Size in bytes, a power of two, of the buffer for events of each scheduler's first run;
+        /// None if runs are not traced.
         trace: Option<u32>,
     },
-    /// Schedulers in situations; each is observed until it is as simulated, `tries` times at most.
+    /// Conformance cases. Each case is observed until it agrees with the simulation, at most
+    /// `tries` times.
     Conform { cases: Vec<Situation>, tries: u32 },
 }
 
-/// A scheduler as the user named it, with what its files hold.
+/// A scheduler as the user named it, with the contents of its files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SchedulerSource {
-    /// As given with `-s`.
+    /// The scheduler as given with `-s`.
     pub text: String,
-    /// For messages; empty for the default class.
+    /// Name for messages; empty for the default class.
     pub name: String,
     pub recipe: RecipeSource,
     #[serde(skip)]
@@ -87,7 +92,7 @@ pub enum RecipeSource {
     Text { name: String, text: String },
 }
 
-/// A conformance case under a scheduler, and what the simulated kernel does in it.
+/// A conformance case under a scheduler, and the simulated kernel's record of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Situation {
     pub scheduler: SchedulerSource,
@@ -98,32 +103,33 @@ pub struct Situation {
     pub simulated: Observed,
 }
 
-/// What came of it.
+/// The reply to a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// In the order of the request: all of the first scheduler, then of the next.
+    /// Runs in the order of the request: all runs of the first scheduler, then of the next.
     Runs { kernel: String, runs: Vec<Run>, recordings: Vec<Recording> },
-    /// Of each case, every try; only the last may be as simulated.
+    /// All tries of each case; only the last one can agree with the simulation.
     Observed { kernel: String, cases: Vec<Vec<Observed>> },
-    /// Nothing, and why.
+    /// The job failed, with the reason.
     Failed { class: FaultClass, message: String },
 }
 
-/// Whose fault it is.
+/// Class of an error, by its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultClass {
-    /// The command line.
+    /// The command line is wrong.
     Usage,
-    /// An object, recipe or workload.
+    /// An object, recipe or workload is wrong.
     Input,
-    /// The kernel or its surroundings cannot do it.
+    /// The kernel or its environment lacks something.
     Target,
 }
 
 impl Reply {
-    /// As it travels: JSON without a line break, one, and the records of each recording.
+    /// Returns the transport form: JSON in one line, a line break, and the records of each
+    /// recording.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = serde_json::to_vec(self).expect("a reply is plain data");
         bytes.push(b'\n');
@@ -150,7 +156,7 @@ impl Reply {
 }
 
 impl SchedulerSource {
-    /// As its frontend would hand it to that kernel.
+    /// Prepares the scheduler for the given kernel, as its frontend would.
     pub fn prepare(
         &self,
         machine: &Machine,
@@ -172,12 +178,12 @@ impl SchedulerSource {
 }
 
 impl Job {
-    /// The objects, in the order in which `attach_objects` takes them back.
+    /// Returns the objects, in the order in which `attach_objects` takes them back.
     pub fn objects(&self) -> Vec<Arc<[u8]>> {
         self.sources().iter().map(|s| s.bytes.clone()).collect()
     }
 
-    /// Puts the objects in their places again, after the request has travelled.
+    /// Puts the objects back into the request after its transport.
     pub fn attach_objects(
         &mut self,
         mut read: impl FnMut(usize) -> io::Result<Vec<u8>>,
@@ -192,7 +198,8 @@ impl Job {
         Ok(())
     }
 
-    /// Memory that traces take at most: the ring, what was read from it, and the reply.
+    /// Returns the maximum memory that traces take, in MiB: the ring, the records read from it, and
+    /// the reply.
     pub fn trace_mib(&self) -> u64 {
         match &self.task {
             Task::Runs { trace: Some(bytes), schedulers, .. } => {
@@ -209,7 +216,8 @@ impl Job {
         }
     }
 
-    /// CPU lists of the workload as the target numbers its CPUs: `to[n]` is its number of CPU n.
+    /// Translates the workload's CPU lists to the target's CPU numbers: `to[n]` is the target's
+    /// number of CPU n.
     pub fn renumber_cpus(&mut self, to: &[u32]) {
         let is_same = to.iter().enumerate().all(|(n, t)| n as u32 == *t);
         if let (Task::Runs { workload: Work::Program(program), .. }, false) =
@@ -219,7 +227,7 @@ impl Job {
         }
     }
 
-    /// Carries it out on the kernel that is running.
+    /// Executes the job on the running kernel.
     pub fn execute(&self) -> Reply {
         self.try_execute().unwrap_or_else(|error| Reply::Failed {
             class: error.class(),
@@ -288,7 +296,8 @@ impl Job {
                         let one =
                             conform::observe(&kernel, &case, &prepared, &machine, &cgroup_root());
                         let one = match one {
-                            // Too late for what is to be done to a task, say: others were in the way.
+                            // Other tasks may have delayed the case so much that an action came too
+                            // late.
                             Err(LiveError::Case { what, .. }) => Observed {
                                 exit: format!("not carried out: {what}"),
                                 ..Observed::default()
@@ -309,12 +318,13 @@ impl Job {
     }
 }
 
-/// Where workloads have their cgroups: of this process, so that two of them do not meet.
+/// Returns the root of the workload's cgroups. Its name contains the process id, so that two
+/// processes do not share it.
 fn cgroup_root() -> PathBuf {
     Path::new("/sys/fs/cgroup").join(format!("scxlab-{}", std::process::id()))
 }
 
-/// The machine that this is.
+/// Returns the description of this machine.
 pub fn this_machine() -> Result<Machine, LiveError> {
     Machine::from_sysfs(&Sysfs).map_err(LiveError::Machine)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The running kernel: its release, types, and what sched_ext says of itself in sysfs.
+//! The running kernel: its release, types, and the state of sched_ext in sysfs.
 //!
 //! Owns: reading. Does not: change anything.
 
@@ -20,13 +20,13 @@ pub struct RunningKernel {
 }
 
 impl RunningKernel {
-    /// Looks whether schedulers can be loaded here; if not, says what is missing.
+    /// Checks that schedulers can be loaded here; the error says which requirement is missing.
     pub fn open() -> Result<RunningKernel, LiveError> {
         let release = read("/proc/sys/kernel/osrelease");
         if !Path::new(SCHED_EXT).exists() {
             return Err(LiveError::NoSchedExt { release });
         }
-        // SAFETY: takes nothing and cannot fail.
+        // SAFETY: the call takes nothing and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
             return Err(LiveError::NotRoot);
         }
@@ -36,7 +36,7 @@ impl RunningKernel {
         Ok(RunningKernel { release, btf })
     }
 
-    /// Refuses if a scheduler is loaded.
+    /// Refuses if a scheduler is loaded already.
     pub fn check_free(&self) -> Result<(), LiveError> {
         match loaded() {
             None => Ok(()),
@@ -45,12 +45,12 @@ impl RunningKernel {
     }
 }
 
-/// `state` of sched_ext: `disabled`, `enabling`, `enabled`, `disabling`.
+/// Returns sched_ext's `state`: `disabled`, `enabling`, `enabled` or `disabling`.
 pub fn state() -> String {
     read(&format!("{SCHED_EXT}/state"))
 }
 
-/// The loaded scheduler's name; None when there is none.
+/// Returns the loaded scheduler's name; None if there is none.
 pub fn loaded() -> Option<String> {
     if state() == "disabled" {
         return None;
@@ -59,12 +59,13 @@ pub fn loaded() -> Option<String> {
     Some(if name.is_empty() { "(unnamed)".into() } else { name })
 }
 
-/// How often CPUs came and went: the ops must say this number, or the kernel refuses them.
+/// Returns the kernel's count of hotplug events. The ops must contain this number, or the kernel
+/// refuses them.
 pub fn hotplug_seq() -> u64 {
     read(&format!("{SCHED_EXT}/hotplug_seq")).parse().unwrap_or(0)
 }
 
-/// The loaded scheduler's event counters, in the kernel's order.
+/// Returns the loaded scheduler's event counters, in the kernel's order.
 pub fn events() -> Vec<(String, u64)> {
     let text = of_scheduler("events");
     let pair = |line: &str| {
@@ -74,7 +75,7 @@ pub fn events() -> Vec<(String, u64)> {
     text.lines().filter_map(pair).collect()
 }
 
-/// A file of the loaded scheduler's own directory.
+/// Reads a file of the loaded scheduler's sysfs directory.
 fn of_scheduler(file: &str) -> String {
     let path = Path::new(SCHED_EXT).join("root").join(file);
     read(&path.display().to_string())
@@ -84,7 +85,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// CLOCK_MONOTONIC, ns.
+/// Returns the time on CLOCK_MONOTONIC in ns.
 pub fn now() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is writable; the clock exists.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Runs on the kernel that is running: a scheduler's object is loaded, attached and watched, a workload is executed by real
-//! threads and measured by a probe, with the definitions that the simulator has.
+//! Runs on the running kernel: a scheduler's object is loaded, attached and observed, and a
+//! workload is executed by real threads and measured by a probe, with the simulator's definitions
+//! of the metrics.
 //!
-//! Owns: the loader, the probe's reader, `Run`s and traces of the targets `host` and `vm`. Needs root and a kernel with sched_ext.
+//! Owns: the loader, the probe's reader, `Run`s and traces of the targets `host` and `vm`. Needs
+//! root and a kernel with sched_ext.
 //! Does not: build virtual machines (see the vm crate), or know a scheduler's name.
-//! Start at: `run.rs`; `load.rs` is what a scheduler's frontend does.
+//! Start at: `run.rs`; `load.rs` does a frontend's work.
 
 pub mod conform;
 pub mod error;

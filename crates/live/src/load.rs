@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Loading a prepared object into the running kernel through libbpf: what its frontend would do.
+//! Loading of a prepared object into the running kernel through libbpf, as its frontend would do
+//! it.
 //!
-//! Owns: carrying over what `Prepared` decided: globals, ops settings, capacities, which programs are loaded.
-//! Does not: decide any of it; attach (see `scheduler.rs`).
+//! Owns: the transfer of all settings in `Prepared`: globals, ops settings, map sizes, which
+//! programs are loaded.
+//! Does not: choose any of them; attach (see `scheduler.rs`).
 
 use std::ffi::OsStr;
 
@@ -16,13 +18,15 @@ use crate::frontend::is_section;
 use crate::kernel::hotplug_seq;
 use crate::log::{listen, refusal};
 
-/// Where schedulers leave the kernel's debug dump, by the convention of their common headers.
+/// Variables in which schedulers keep the kernel's debug dump, by the convention of their common
+/// headers.
 const DUMP: &str = "uei_dump";
 const DUMP_LEN: &str = "uei_dump_len";
-/// The kernel's length of a dump when the ops do not say: SCX_EXIT_DUMP_DFL_LEN.
+/// The kernel's length of a dump in bytes if the ops give none: SCX_EXIT_DUMP_DFL_LEN.
 const DUMP_DEFAULT: u32 = 32768;
 
-/// Loads the object with its chosen table; `label` is for messages. Also gives back what was loaded, as it was settled.
+/// Loads the object with its chosen table. Returns the settings as loaded and the loaded object.
+/// `label` is for messages.
 pub fn load(prepared: &PreparedObject, label: &str) -> Result<(OpenObject, Object), LiveError> {
     let mut plan = prepared.open.clone();
     settle_ops(&mut plan, &prepared.table);
@@ -39,7 +43,8 @@ pub fn load(prepared: &PreparedObject, label: &str) -> Result<(OpenObject, Objec
     Ok((plan, object))
 }
 
-/// What every frontend does of itself: the ops name the kernel's count of hotplugs, and the dump has room.
+/// Makes the settings that every frontend makes: the ops contain the kernel's count of hotplug
+/// events, and the dump has room.
 fn settle_ops(plan: &mut OpenObject, table: &str) {
     let object = plan.object().clone();
     let Some(edit) = plan.table_mut(table) else { return };
@@ -69,7 +74,8 @@ fn load_quietly(prepared: &PreparedObject, plan: &OpenObject) -> Result<Object, 
     open.load().map_err(text)
 }
 
-/// Data sections: libbpf makes a map of each, under the section's name or, where that has one dot, under a prefix and it.
+/// Sets the contents and sizes of data sections. libbpf makes a map for each section (see
+/// `is_section`).
 fn set_globals(open: &mut OpenBpf, plan: &OpenObject) -> Result<(), String> {
     for (index, section) in plan.object().sections.iter().enumerate() {
         let content = plan.globals.content(index);
@@ -103,7 +109,7 @@ fn map_named<'a>(open: &'a mut OpenBpf, name: &str) -> Option<OpenMapMut<'a>> {
     open.maps_mut().find(|map| map.name() == OsStr::new(name))
 }
 
-/// Settings of the chosen table; others are not created.
+/// Copies the settings of the chosen table. Other tables are not created.
 fn set_tables(open: &mut OpenBpf, plan: &OpenObject, chosen: &str) -> Result<(), String> {
     for edit in &plan.tables {
         let name = edit.name();

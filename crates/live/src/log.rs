@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What libbpf says while an object is loaded, kept for the message if that fails.
+//! Messages of libbpf while an object is loaded, kept for the error message if loading fails.
 //!
-//! Owns: the one place that libbpf's print callback, which has no argument of ours, can write to.
+//! Owns: the global buffer of libbpf's print callback, which takes no argument of the caller.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::{PrintLevel, set_print};
 
 static TEXT: Mutex<String> = Mutex::new(String::new());
-/// One load at a time: the callback is the process's.
+/// Allows one load at a time, because the callback is global to the process.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A verifier's log can be long; what matters is its end.
+/// Size limit of the kept messages in bytes. Later messages are dropped.
 const KEEP: usize = 4 << 20;
 
-/// Runs `f`; returns also what libbpf said meanwhile.
+/// Runs `f`, and returns its result with libbpf's messages during the call.
 pub fn listen<R>(f: impl FnOnce() -> R) -> (R, String) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     text().clear();
@@ -35,7 +35,8 @@ fn hear(_: PrintLevel, line: String) {
     }
 }
 
-/// A verifier's refusal in libbpf's words: the program, the last source line that the log names, and the log's end.
+/// The verifier's rejection of a program as libbpf reports it: the program, the last source line
+/// named in the log, and the end of the log.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub program: String,
@@ -43,7 +44,8 @@ pub struct Refusal {
     pub end: String,
 }
 
-/// Lines of a verifier's log that are shown: recent kernels end it with a report of about so many.
+/// Number of lines shown from the end of a verifier's log. Recent kernels end the log with a report
+/// of about this length.
 const SHOWN: usize = 40;
 
 pub fn refusal(text: &str) -> Option<Refusal> {
@@ -55,7 +57,7 @@ pub fn refusal(text: &str) -> Option<Refusal> {
         .skip(1)
         .filter(|l| !l.starts_with("libbpf:") && !l.starts_with("processed "))
         .collect();
-    // "; source text @ file.c:12"
+    // Source lines look like "; source text @ file.c:12".
     let place = |l: &&str| l.starts_with("; ") && l.contains(" @ ");
     let source_line = log.iter().rev().find(|l| place(l)).map(|l| {
         let (code, at) = l[2..].rsplit_once(" @ ").unwrap_or((&l[2..], ""));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! From what the probe and the workload say to a `Run`, with the names that simulated runs have.
+//! Conversion of the probe's and the workload's data to a `Run`, with the metric names of simulated
+//! runs.
 //!
-//! Does not: make up what is not measured here: overhead of kernel paths, lock waits, cache refills, kicks are absent.
+//! Does not: invent values that are not measured here; overhead of kernel paths, lock waits, cache
+//! refills and kicks are absent.
 
 use std::collections::HashMap;
 
@@ -16,12 +18,13 @@ use scxlab_workload::native::{NativeReport, NativeStop, NativeTask};
 use crate::probe::{Reading, TaskSum};
 use crate::scheduler::OpCost;
 
-/// What the probe and the executor both know of a thread.
+/// Returns the thread's key, which the probe and the executor share: its id and its name of at most
+/// 15 characters.
 fn key(task: &NativeTask) -> (u32, String) {
     (task.tid as u32, task.name.chars().take(15).collect())
 }
 
-/// A task that only the probe knows.
+/// Returns the result of a task that only the probe knows.
 fn seen_task(task: &TaskSum, counters: &Counters) -> TaskResult {
     TaskResult {
         name: task.name.clone(),
@@ -35,14 +38,14 @@ fn seen_task(task: &TaskSum, counters: &Counters) -> TaskResult {
     }
 }
 
-/// Everything measured of one run.
+/// All data measured in one run.
 pub struct Measured<'a> {
     pub report: &'a NativeReport,
     pub reading: &'a Reading,
     pub topology: &'a Topology,
     pub ops: &'a [OpCost],
     pub counters: &'a Counters,
-    /// Instructions that the verifier walked through, by program.
+    /// Instructions that the verifier processed, one entry per program.
     pub verified: &'a [u64],
     pub trace: Option<Traced>,
 }
@@ -108,7 +111,8 @@ impl Measured<'_> {
         self.reading.tasks.iter().map(|t| ((t.tid, t.name.clone()), t)).collect()
     }
 
-    /// The workload's threads, as the probe saw them; a thread that it did not see has its own figures.
+    /// Returns the results of the workload's threads from the probe, or from the executor for a
+    /// thread that the probe did not see.
     pub fn tasks(&self) -> Vec<TaskResult> {
         if self.report.templates.is_empty() {
             return self.reading.tasks.iter().map(|t| seen_task(t, self.counters)).collect();
@@ -135,7 +139,7 @@ impl Measured<'_> {
     pub fn cgroups(&self, program: &Program) -> Vec<CgroupResult> {
         let tasks = self.tasks();
         let seen = self.seen();
-        // The probe knows cgroups by their inodes: those of the tasks that were in them.
+        // The probe identifies cgroups by inode, which is taken from the tasks in the cgroup.
         let inode_of = |path: &str| {
             let mut inside = self.report.tasks.iter().filter(|t| t.cgroup == path);
             inside.find_map(|t| seen.get(&key(t)).map(|s| s.cgroup))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The probe's reader: loads `bpf/live/probe.bpf.c`, and sums up what its CPUs wrote.
+//! The probe's reader: loads `bpf/live/probe.bpf.c`, and sums up its per-CPU data.
 //!
 //! Owns: the layout shared with `bpf/live/probe.h`. Does not: name metrics (see `measure.rs`).
 
@@ -67,10 +67,10 @@ struct CgroupAccount {
     runs: u32,
 }
 
-/// Where it lies in `struct cgroup_state`.
+/// Offset of the account in `struct cgroup_state`.
 const CGROUP_ACCOUNT: usize = 8;
 
-/// A distribution of times, ns.
+/// A distribution of times in ns.
 #[derive(Clone, Debug, Default)]
 pub struct Times {
     pub max: u64,
@@ -82,7 +82,8 @@ impl Times {
         self.counts.iter().sum()
     }
 
-    /// The value below which `permille` of all lie, to 1.6 %; 0 when there are none.
+    /// Returns the value at or below which `permille` thousandths of all times lie, to within
+    /// 1.6 %; 0 if there are none.
     pub fn permille(&self, permille: u64) -> u64 {
         let wanted = (self.count() * permille).div_ceil(1000).max(1);
         let mut below = 0;
@@ -96,7 +97,7 @@ impl Times {
     }
 }
 
-/// The largest time of a bucket.
+/// Returns the largest time of a bucket in ns.
 fn last_of(bucket: usize) -> u64 {
     if bucket < SUB {
         return bucket as u64;
@@ -106,7 +107,7 @@ fn last_of(bucket: usize) -> u64 {
     (mantissa << shift) + ((1 << shift) - 1)
 }
 
-/// What a task of the workload got.
+/// Sums over the life of one task of the workload.
 #[derive(Clone, Debug, Default)]
 pub struct TaskSum {
     pub name: String,
@@ -118,43 +119,45 @@ pub struct TaskSum {
     pub voluntary: u64,
     pub involuntary: u64,
     pub migrations: u64,
-    /// Inode of the cgroup in which it was last seen.
+    /// Inode of the cgroup in which the probe last saw the task.
     pub cgroup: u64,
 }
 
-/// Everything that the probe saw.
+/// All data that the probe collected.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     pub wakeup_latency: Times,
     pub run_queue_wait: Times,
-    /// Time of each CPU in tasks, and in its idle task, ns.
+    /// Time that each CPU spent in tasks and in its idle task, in ns; indexed by CPU.
     pub busy_ns: Vec<u64>,
     pub idle_ns: Vec<u64>,
     pub switches: u64,
     pub wakeups: u64,
-    /// Tasks that ended and found no room in the table.
+    /// Number of ended tasks for which the table had no room.
     pub lost: u64,
-    /// From CPU, to CPU, how often.
+    /// Migrations as (from CPU, to CPU, count).
     pub moves: Vec<(u32, u32, u64)>,
-    /// Tasks in the order of their ends; a workload has ended when it is read.
+    /// Tasks in the order of their ends. All tasks have ended, because the reading takes place
+    /// after the workload.
     pub tasks: Vec<TaskSum>,
-    /// By inode: how much the tasks of a cgroup ran together.
+    /// Time in which the tasks of a cgroup ran at once, by inode.
     pub cgroups: BTreeMap<u64, Together>,
 }
 
-/// What is measured lies in it. Nothing, before it is set.
+/// Period that the probe measures; the probe measures nothing before it is set.
 pub struct Window(MapHandle);
 
 impl Window {
-    /// From when until when, CLOCK_MONOTONIC.
+    /// Sets start and end, on CLOCK_MONOTONIC in ns.
     pub fn set(&self, from: u64, until: u64) -> Result<(), LiveError> {
-        // The two variables of the probe's `.data`, in order.
+        // The two variables of the probe's `.data` section, in order.
         let bytes: Vec<u8> = [from, until].iter().flat_map(|at| at.to_ne_bytes()).collect();
         let set = self.0.update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY);
         set.map_err(|e| LiveError::Probe(format!("its window: {e}")))
     }
 
-    /// The same from where a workload's threads are released: a thread of ours might wait for a CPU meanwhile.
+    /// Returns a signal through which the workload's director sets start and end itself when it
+    /// releases the threads. A thread of this process might have to wait for a CPU at that moment.
     pub fn start_signal(&self) -> Result<StartSignal, LiveError> {
         let signal = StartSignal::in_memory(self.0.as_fd());
         signal.map_err(|e| LiveError::Probe(format!("its window: {e}")))
@@ -167,15 +170,16 @@ impl Window {
     }
 }
 
-/// The probe at work.
+/// The loaded and attached probe.
 pub struct Probe {
     object: Object,
     _links: Vec<Link>,
 }
 
 impl Probe {
-    /// Watches what descends from the process `root` from now on, on a machine of so many CPUs. With a ring of some bytes, a
-    /// power of two, it also writes down the events of every task.
+    /// Starts to observe all descendants of the process `root`, on a machine with `nr_cpus` CPUs.
+    /// If `ring` is given, the probe also records the events of every task in a ring of that size
+    /// in bytes, a power of two.
     pub fn attach(root: u32, nr_cpus: u32, ring: Option<u32>) -> Result<Probe, LiveError> {
         let (result, log) = listen(|| Probe::attach_quietly(root, nr_cpus, ring));
         result.map_err(|e| LiveError::Probe(format!("{e}\n{}", tail(&log))))
@@ -193,7 +197,7 @@ impl Probe {
             }
             let constants = map.name().to_string_lossy().ends_with(".rodata");
             if let Some(bytes) = map.initial_value_mut().filter(|_| constants) {
-                // The constants, in order: `root_tgid`, `nr_cpus`, `tracing`.
+                // The constants in order: `root_tgid`, `nr_cpus`, `tracing`.
                 let constants = [root, nr_cpus, u32::from(ring.is_some())];
                 for (to, value) in bytes.chunks_exact_mut(4).zip(constants) {
                     to.copy_from_slice(&value.to_ne_bytes());
@@ -208,7 +212,7 @@ impl Probe {
         Ok(Probe { object, _links: links })
     }
 
-    /// Where it is said what counts.
+    /// Returns the window that selects the measured period.
     pub fn window(&self) -> Result<Window, LiveError> {
         let failed = |why: String| LiveError::Probe(format!("its window: {why}"));
         let data = self.object.maps().find(|m| m.name().to_string_lossy().ends_with(".data"));
@@ -216,8 +220,8 @@ impl Probe {
         MapHandle::try_from(&data).map(Window).map_err(|e| failed(e.to_string()))
     }
 
-    /// Sums up what lies between `from` and `until`. Call it when the workload has ended: a task that lives is not
-    /// in `tasks`.
+    /// Sums up the data between `from` and `until`. Call it after the workload has ended, because
+    /// `tasks` holds ended tasks only.
     pub fn read(&self, from: u64, until: u64) -> Result<Reading, LiveError> {
         let window = self.window()?.get().map_err(|e| LiveError::Probe(e.to_string()))?;
         if window.0 == u64::MAX {
@@ -233,7 +237,7 @@ impl Probe {
             ..Reading::default()
         };
         for cpu in self.cpus()? {
-            // Since its last switch it has had one task.
+            // The CPU has not switched since `since`, so the rest of the time belongs to one task.
             let rest = until.saturating_sub(cpu.since.max(from));
             let (busy, idle) = if cpu.is_busy != 0 { (rest, 0) } else { (0, rest) };
             reading.busy_ns.push(cpu.busy + busy);
@@ -263,7 +267,7 @@ impl Probe {
         Ok(reading)
     }
 
-    /// Takes what was written down so far out of the ring.
+    /// Takes all recorded events out of the ring.
     pub fn recording(&self) -> Result<Recording, LiveError> {
         let recorded = self.window().map(|window| self.recorded(&window))?;
         recorded.map_err(|e| LiveError::Probe(format!("its trace: {e}")))
@@ -330,25 +334,25 @@ fn summed(task: &TaskAccount) -> TaskSum {
     }
 }
 
-/// What is before the NUL.
+/// Returns the text before the NUL.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// The first bytes as a plain value.
+/// Reads a value from the first bytes.
 pub(crate) fn plain<T: Copy + Plain>(bytes: &[u8]) -> Option<T> {
     let bytes = bytes.get(..size_of::<T>())?;
-    // SAFETY: the bytes are as many as T has, T is plain data, and no alignment is assumed.
+    // SAFETY: the slice has as many bytes as T, T is plain data, and no alignment is assumed.
     Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// Any bytes are a value of it.
+/// Types for which every bit pattern is valid.
 ///
 /// # Safety
 /// Only for integers and `repr(C)` structs of them.
 pub(crate) unsafe trait Plain {}
-// SAFETY: integers, and structs of integers that leave no gaps.
+// SAFETY: integers, and structs of integers without padding.
 unsafe impl Plain for u32 {}
 // SAFETY: as above.
 unsafe impl Plain for u64 {}
@@ -370,7 +374,7 @@ fn tail(log: &str) -> String {
 mod tests {
     use super::*;
 
-    /// As the C does it.
+    /// Returns the bucket of a time, computed as in the C code.
     fn bucket_of(ns: u64) -> usize {
         if ns < SUB as u64 {
             return ns as usize;

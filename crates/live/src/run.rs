@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! One run on the running kernel.
 //!
-//! Owns: the order: scheduler, probe, workload, and all of it taken away again. Does not: repeat or compare runs.
+//! Owns: the order of attaching scheduler and probe, running the workload, and removing all of it.
+//! Does not: repeat or compare runs.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -24,17 +25,17 @@ use crate::probe::Probe;
 use crate::scheduler::Scheduler;
 use crate::trace::Recording;
 
-/// What is run.
+/// The workload of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
     Program(Box<Program>),
-    /// An external command; one that ends well is one unit of work.
+    /// An external command. A successful exit counts as one unit of work.
     Command(Vec<String>),
 }
 
 impl Work {
-    /// The program; of a command, an empty one.
+    /// Returns the program; an empty one for a command.
     fn program(&self) -> Program {
         match self {
             Work::Program(program) => (**program).clone(),
@@ -65,7 +66,8 @@ impl Work {
     }
 }
 
-/// A command's report in the form that programs have. It has no threads of its own to list: the probe saw them.
+/// Converts a command's report to the form that programs have. It lists no threads; the probe
+/// reports them.
 fn of_command(report: CommandReport) -> NativeReport {
     let mut notes = Vec::new();
     if !report.succeeded() {
@@ -93,26 +95,26 @@ fn of_command(report: CommandReport) -> NativeReport {
     }
 }
 
-/// Everything that decides one run.
+/// All inputs of one run.
 pub struct LiveSpec<'a> {
-    /// The machine that this is.
+    /// Description of this machine.
     pub machine: &'a Machine,
     pub workload: &'a Work,
     pub scheduler: &'a Prepared,
     pub seed: u64,
     pub duration: Option<Nanos>,
     pub perturb: Perturb,
-    /// Where the workload's cgroups are made.
+    /// Directory in which the workload's cgroups are made.
     pub cgroup_root: Option<PathBuf>,
-    /// How fast the loop of `compute` is here: runs to be compared share it.
+    /// Speed of the `compute` loop on this machine. Runs to be compared must share it.
     pub calibration: Option<Calibration>,
-    /// `host` or `vm`, as it is written into the result.
+    /// Target name for the result: `host` or `vm`.
     pub target: &'static str,
-    /// Bytes for the events of a traced run, a power of two.
+    /// Buffer size in bytes, a power of two, for the events of a traced run.
     pub trace: Option<u32>,
 }
 
-/// Runs the workload under the scheduler, from the first task to the last.
+/// Runs the workload under the scheduler, from attaching to detaching.
 pub fn run(
     kernel: &RunningKernel,
     spec: &LiveSpec<'_>,
@@ -160,7 +162,7 @@ pub fn run(
         counts: false,
         never_ran: Vec::new(),
         left_out,
-        // There is no trace of a real run that could be the same twice.
+        // The trace of a real run cannot be reproduced, so it has no hash.
         trace_hash: String::new(),
         trace,
         wall_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
@@ -174,12 +176,12 @@ pub fn run(
     Ok((run.judged(), recording))
 }
 
-/// Has the kernel count calls and time of BPF programs, until dropped.
+/// Makes the kernel count calls and run time of BPF programs until dropped.
 pub struct RunStats(i32);
 
 impl RunStats {
     pub fn enable() -> RunStats {
-        // SAFETY: takes a number, gives a file descriptor or an error.
+        // SAFETY: the call takes a number and returns a file descriptor or an error.
         RunStats(unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) })
     }
 }
@@ -187,7 +189,7 @@ impl RunStats {
 impl Drop for RunStats {
     fn drop(&mut self) {
         if self.0 >= 0 {
-            // SAFETY: the descriptor is ours and is not used again.
+            // SAFETY: this struct owns the descriptor, and nothing uses it afterwards.
             unsafe { libc::close(self.0) };
         }
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A scheduler at work on the running kernel: attached, watched, and taken off again.
+//! An attached scheduler on the running kernel, from attach to detach.
 //!
-//! Owns: the link. When it is dropped, or this process dies in any way, the kernel puts every task back into its
-//! default class.
+//! Owns: the link. When the link is dropped or this process ends in any way, the kernel moves every
+//! task back into its default class.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -25,30 +25,32 @@ use crate::frontend::Loaded;
 use crate::kernel::{self, RunningKernel};
 use crate::load::load;
 
-/// Where the kernel's debug dump is left; its section was resized for it.
+/// Variable of the kernel's debug dump; `load` resizes its section for the dump.
 const DUMP: &str = "uei_dump";
-/// How long the kernel may take to enable or disable a scheduler. Under emulation, with a stall to report, it takes seconds.
+/// Maximum time for the kernel to enable or disable a scheduler. Under emulation, with a stall to
+/// report, it takes seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
 /// An attached scheduler.
 pub struct Scheduler<'a> {
     prepared: &'a PreparedObject,
-    /// As it was loaded.
+    /// The object's settings as loaded.
     plan: OpenObject,
     label: String,
     object: Object,
     link: Option<Link>,
-    /// Links of programs that watch something else than scheduling, and their names.
+    /// Names and links of the object's other attached programs, which trace the kernel.
     others: Vec<(String, Link)>,
     log: KernelLog,
-    /// When it was in charge, CLOCK_MONOTONIC.
+    /// Time at which the scheduler was enabled, on CLOCK_MONOTONIC in ns.
     enabled_ns: u64,
-    /// What its preparation skipped, and programs of the object that could not be attached.
+    /// Parts of the recipe that were skipped, and programs of the object that could not be
+    /// attached.
     pub notes: Vec<String>,
 }
 
-/// Calls of one operation.
+/// Calls of one operation, and their total time in ns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpCost {
     pub op: String,
@@ -57,8 +59,8 @@ pub struct OpCost {
 }
 
 impl<'a> Scheduler<'a> {
-    /// Loads and attaches. When this returns, the ops' `init` has run and every task is the scheduler's, unless it has left
-    /// by then.
+    /// Loads and attaches the scheduler. When it returns, the ops' `init` has run and every task is
+    /// under the scheduler, unless the scheduler has already left.
     pub fn attach(
         prepared: &'a PreparedObject,
         label: &str,
@@ -68,7 +70,8 @@ impl<'a> Scheduler<'a> {
         Scheduler::attach_with(prepared, label, machine, kernel, |_| Ok(()))
     }
 
-    /// As `attach`; `loaded` is called once the object is loaded, and none of its operations has been called.
+    /// Does the same as `attach`, and calls `loaded` between loading and attaching, before any
+    /// operation of the scheduler has run.
     pub fn attach_with(
         prepared: &'a PreparedObject,
         label: &str,
@@ -99,7 +102,7 @@ impl<'a> Scheduler<'a> {
         scheduler.enabled_ns = kernel::now();
         scheduler.attach_others();
         scheduler.wait_enabled()?;
-        // One that has left already has nothing more to be told.
+        // After an early exit of the scheduler, the remaining steps are skipped.
         let stayed = scheduler.is_attached();
         if let (Some(r), Some(applied), true) = (&prepared.recipe, applied, stayed) {
             let mut frontend = Loaded { plan: &scheduler.plan, object: &scheduler.object };
@@ -117,7 +120,7 @@ impl<'a> Scheduler<'a> {
         map.attach_struct_ops().map_err(|e| failed(e.to_string()))
     }
 
-    /// Programs that the object attaches elsewhere, as its frontend's `attach()` does.
+    /// Attaches the object's tracing programs, as its frontend's `attach()` does.
     fn attach_others(&mut self) {
         let wanted = [ProgramType::Tracing, ProgramType::RawTracepoint, ProgramType::Tracepoint];
         for program in self.object.progs_mut() {
@@ -134,8 +137,8 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Until it is at work or gone again. One that is ejected while it is enabled has a link like any other, and its exit
-    /// is read like any other's.
+    /// Waits until the kernel has enabled the scheduler or disabled it again. A scheduler that is
+    /// ejected while it is being enabled has a link too, and its exit is read in the same way.
     fn wait_enabled(&self) -> Result<(), LiveError> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
@@ -148,23 +151,23 @@ impl<'a> Scheduler<'a> {
         Err(LiveError::Attach { label: self.label.clone(), why })
     }
 
-    /// Parts of it that do not run here.
+    /// Lists the parts of the scheduler that do not run here.
     pub fn left_out(&self) -> Vec<String> {
         left_out(self.prepared, |name, kind| {
-            // Nobody reads an iterator.
+            // An iterator program runs only when its file is read, and nothing reads it.
             let is_iter = matches!(kind, ProgramKind::Trace { kind: TraceKind::Iter, .. });
             !is_iter && self.others.iter().any(|(attached, _)| attached == name)
         })
     }
 
-    /// Whether it is still in charge.
+    /// Tells whether the scheduler is still in charge.
     pub fn is_attached(&self) -> bool {
         kernel::state() != "disabled" && self.recorded().is_none()
     }
 
-    /// Takes it off, and says how it left before that; `Exit::none()` if it had stayed. The kernel decides which: the
-    /// first reason counts, also one that was raised a moment ago and is still being carried out. Its time is from
-    /// `start` on, CLOCK_MONOTONIC, and as exact as the kernel's log.
+    /// Detaches the scheduler and returns its exit, or `Exit::none()` if it had stayed until then.
+    /// The kernel's first exit reason counts, even if its exit work was still under way. The exit's
+    /// time is relative to `start_ns` (CLOCK_MONOTONIC) and as exact as the kernel's log.
     pub fn detach(mut self, start_ns: u64) -> Exit {
         self.link = None;
         let start = Instant::now();
@@ -180,7 +183,8 @@ impl<'a> Scheduler<'a> {
         Exit { at_ns: left.map(|at| at.saturating_sub(start_ns)), ..exit }
     }
 
-    /// What the object's `struct user_exit_info` says; None before the exit, and if it has none.
+    /// Returns the exit recorded in the object's `struct user_exit_info`; None before the exit, or
+    /// if the object has none.
     fn recorded(&self) -> Option<Exit> {
         let kind = self.number("uei.kind").filter(|kind| *kind != 0)?;
         let code = self.number("uei.exit_code").unwrap_or(0);
@@ -199,7 +203,7 @@ impl<'a> Scheduler<'a> {
         Loaded { plan: &self.plan, object: &self.object }
     }
 
-    /// A global variable that is a number.
+    /// Returns the value of a numeric global variable.
     pub fn number(&self, path: &str) -> Option<u64> {
         let bytes = self.loaded().bytes(path).ok()?;
         let mut wide = [0; 8];
@@ -207,25 +211,25 @@ impl<'a> Scheduler<'a> {
         Some(u64::from_le_bytes(wide))
     }
 
-    /// A global variable that is text, up to its NUL.
+    /// Returns the value of a text variable, up to its NUL.
     fn text(&self, path: &str) -> String {
         let bytes = self.loaded().bytes(path).unwrap_or_default();
         let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
         String::from_utf8_lossy(&bytes[..end]).into_owned()
     }
 
-    /// What it counts itself.
+    /// Returns the scheduler's own counters.
     pub fn counters(&self) -> Counters {
         Counters::read(&self.loaded())
     }
 
-    /// How many instructions the verifier walked through, by program.
+    /// Returns the number of instructions that the verifier processed, one entry per program.
     pub fn verified_insns(&self) -> Vec<u64> {
         let loaded = self.object.progs().filter(|p| p.autoload());
         loaded.filter_map(|p| info(&p)).map(|info| info.verified_insns.into()).collect()
     }
 
-    /// Calls and time per operation since `kernel.bpf_stats_enabled` was set.
+    /// Returns calls and time per operation since statistics were enabled (`RunStats`).
     pub fn op_costs(&self) -> Vec<OpCost> {
         let object = self.prepared.open.object();
         let Some(table) =
@@ -247,12 +251,12 @@ impl<'a> Scheduler<'a> {
     }
 }
 
-/// What the kernel says of a loaded program.
+/// Returns the kernel's information on a loaded program.
 fn info(program: &libbpf_rs::Program<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut len = size_of_val(&info) as u32;
     let fd = program.as_fd().as_raw_fd();
-    // SAFETY: `info` is plain data of `len` bytes, which the kernel fills at most.
+    // SAFETY: `info` is plain data, and the kernel writes at most `len` bytes.
     let ret = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(fd, &raw mut info, &raw mut len) };
     (ret == 0).then_some(info)
 }

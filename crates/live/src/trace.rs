@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The events of a traced run: as the probe wrote them, and as events of the schema that simulated runs have.
+//! The events of a traced run: as records of the probe, and as events of the trace schema.
 //!
-//! Owns: the layout shared with `bpf/live/probe.h`. Does not: make up what tracepoints do not tell: operations, queues,
-//! kicks and locks are absent.
+//! Owns: the layout shared with `bpf/live/probe.h`. Does not: invent events that tracepoints do not
+//! report; operations, DSQs, kicks and locks are absent.
 
 use std::collections::BTreeMap;
 use std::mem::{offset_of, size_of};
@@ -46,34 +46,34 @@ struct Record {
     arg: [u32; 2],
 }
 
-// SAFETY: integers that leave no gaps, as asserted below.
+// SAFETY: integers without padding, as asserted below.
 unsafe impl Plain for Record {}
 
 const _: () = assert!(size_of::<Record>() == 80 && offset_of!(Record, arg) == 72);
 
-/// The events of one run. The records travel beside the rest.
+/// The recorded events of one run. `records` is transported separately from the other fields.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Recording {
-    /// Index of the scheduler in the request; the run is its first.
+    /// Index of the scheduler in the request; the recording is of its first run.
     pub scheduler: usize,
-    /// What is measured, CLOCK_MONOTONIC: events outside are not part of the trace.
+    /// Measured period, on CLOCK_MONOTONIC in ns. Events outside it are not part of the trace.
     pub from: u64,
     pub until: u64,
-    /// Of each CPU, events that found no room.
+    /// Number of events per CPU for which the ring had no room; indexed by CPU.
     pub lost: Vec<u64>,
-    /// Bytes of the records.
+    /// Size of `records` in bytes.
     pub len: usize,
     #[serde(skip)]
     pub records: Vec<u8>,
 }
 
 impl Recording {
-    /// How much of the run is in it.
+    /// Returns the numbers of recorded and lost events.
     pub fn counts(&self) -> Traced {
         Traced { events: self.records().len() as u64, lost: self.lost.iter().sum() }
     }
 
-    /// Gives the events to a tracer, in order of time, which is 0 at the start of what is measured.
+    /// Passes the events to a tracer in order of time. Time 0 is the start of the measured period.
     pub fn replay(&self, exit: &Exit, tracer: &mut Tracer) {
         let mut exit = Some(exit).filter(|exit| exit.kind != Exit::NONE);
         let mut tasks = BTreeMap::new();
@@ -94,7 +94,8 @@ impl Recording {
         }
     }
 
-    /// Those that are measured, in order of time: CPUs meet at the ring in any order.
+    /// Returns the records of the measured period in order of time. The ring mixes the CPUs'
+    /// records in any order.
     fn records(&self) -> Vec<Record> {
         let all = self.records.chunks_exact(size_of::<Record>()).filter_map(plain::<Record>);
         let mut all: Vec<Record> =
@@ -133,7 +134,7 @@ fn emit(r: &Record, time: Nanos, tasks: &mut BTreeMap<u32, TaskId>, tracer: &mut
     tracer.emit(Event { time, cpu, kind });
 }
 
-/// The task with this pid, under the name that it has now; none for pid 0.
+/// Returns the id of a task by its pid, and updates its name; None for pid 0.
 fn know(task: &Task, tasks: &mut BTreeMap<u32, TaskId>, names: &mut Names) -> Option<TaskId> {
     if task.pid == 0 {
         return None;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The witness of a real kernel: loads `bpf/live/witness.bpf.c` so that it writes down every operation of a scheduler.
+//! The witness of a real kernel: loads `bpf/live/witness.bpf.c` so that it records every operation
+//! of a scheduler.
 //!
-//! Owns: which of its programs watches which of the scheduler's. Does not: compare (see the lab's `conform`).
+//! Owns: the assignment of its programs to the scheduler's programs. Does not: compare (see the
+//! lab's `conform`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,7 +19,7 @@ use crate::log::listen;
 use crate::ring;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/witness.bpf.o"));
-/// A program's name is this and its operation.
+/// Prefix of a program's name in front of the name of its operation.
 const PREFIX: &str = "on_";
 
 pub struct Witness {
@@ -26,7 +28,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Watches the programs of a loaded scheduler; what they are called for from now on is written down.
+    /// Attaches to the programs of a loaded scheduler, and records their calls from then on.
     pub fn attach(prepared: &PreparedObject, scheduler: &Object) -> Result<Witness, LiveError> {
         let targets = targets(prepared)?;
         let (result, log) = listen(|| load(&targets, scheduler));
@@ -35,7 +37,7 @@ impl Witness {
         Ok(Witness { object, _links: links })
     }
 
-    /// Everything so far, and how many calls found no room.
+    /// Returns all entries so far, and the number of calls for which the ring had no room.
     pub fn entries(&self) -> Result<(Vec<Entry>, u64), LiveError> {
         self.read().map_err(|e| LiveError::Witness(e.to_string()))
     }
@@ -47,14 +49,14 @@ impl Witness {
         };
         let mut entries = Vec::new();
         ring::read(&map("ring")?, |record| entries.extend(Entry::read(record)))?;
-        // `nr_lost` is all of it.
+        // `nr_lost` is the only variable in `.bss`.
         let lost = map(".bss")?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
         let lost = lost.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
         Ok((entries, lost))
     }
 }
 
-/// The scheduler's programs by operation.
+/// Returns the scheduler's programs by operation.
 fn targets(prepared: &PreparedObject) -> Result<BTreeMap<&str, &str>, LiveError> {
     let object = prepared.open.object();
     let table = prepared.open.tables.iter().find(|t| t.name() == prepared.table);

@@ -1,51 +1,52 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The schedulers that scxlab ships, as compiled objects: the same bytes for the simulator, a virtual
-//! machine and this machine's kernel.
+//! The schedulers that scxlab ships, as compiled objects: the same bytes for the simulator, a
+//! virtual machine and this machine's kernel.
 //!
-//! Owns: their names and bytes, and the headers for others. Does not: compile others (the command does), load them, or know
-//! what is in them.
+//! Owns: their names and bytes, and the headers for users' schedulers. Does not: compile users'
+//! schedulers (the command does), load objects, or know their contents.
 //! Start at: `bpf/sched/<name>/<name>.bpf.c`.
 
-/// The headers that they were compiled with, as a tar archive in Zstandard's form: ours in `bpf/lib`, those of the scx project and the
-/// kernel's types in `scx`.
+/// The headers that the schedulers were compiled with, as a tar archive compressed with Zstandard.
+/// `bpf/lib` holds scxlab's own, `scx` those of the scx project and the kernel's types.
 pub static HEADERS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/headers.tar.zst"));
 
-/// The architecture of those types, as `__TARGET_ARCH_*` calls it.
+/// Architecture of the kernel's types, as in `__TARGET_ARCH_*`.
 pub static HEADERS_ARCH: &str = include_str!(concat!(env!("OUT_DIR"), "/headers_arch"));
 
-/// The source of `vtime`: a scheduler to start from.
+/// Source of `vtime`, as an example to start from.
 pub static EXAMPLE: &str = include_str!("../../../bpf/sched/vtime/vtime.bpf.c");
 
 /// One shipped scheduler.
 #[derive(Clone, Copy)]
 pub struct Shipped {
-    /// As in `-s NAME`; also the name of its ops.
+    /// Name, as in `-s NAME`; also the name of its ops.
     pub name: &'static str,
-    /// The ELF file.
+    /// Contents of the ELF file.
     pub object: &'static [u8],
-    /// The header comment of its source: one sentence, then what it shows, suits and lacks, and its knobs.
+    /// Header comment of the source: one sentence, then what it shows, suits and lacks, and its
+    /// knobs.
     pub doc: &'static str,
 }
 
 impl Shipped {
-    /// What it is, in one sentence.
+    /// Returns the description in one sentence.
     pub fn summary(&self) -> &'static str {
         let line = self.doc.lines().next().unwrap_or_default();
         line.split_once(": ").map_or(line, |(_, summary)| summary)
     }
 }
 
-/// All of them, by name.
+/// Returns all shipped schedulers, ordered by name.
 pub fn shipped() -> &'static [Shipped] {
     include!(concat!(env!("OUT_DIR"), "/shipped.rs"))
 }
 
-/// Schedulers that exist to test kernels, ours and real ones.
+/// Returns the schedulers that test kernels, the simulated one and real ones.
 pub fn selftests() -> &'static [Shipped] {
     include!(concat!(env!("OUT_DIR"), "/selftests.rs"))
 }
 
-/// The one of that name.
+/// Returns the scheduler or selftest with that name.
 pub fn find(name: &str) -> Option<&'static Shipped> {
     shipped().iter().chain(selftests()).find(|s| s.name == name)
 }
@@ -71,7 +72,7 @@ mod tests {
         assert!(find("vtimes").is_none());
     }
 
-    /// What the object records of where it was built must not depend on the machine.
+    /// An object must not contain paths of the machine that built it.
     #[test]
     fn objects_carry_no_build_path() {
         for path in [env!("OUT_DIR"), env!("CARGO_MANIFEST_DIR")] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What an event costs: hashed only, as in every run, and written as Perfetto.
+//! Cost of an event in ns: hashed only, as in every run, and written as Perfetto.
 
 use std::io;
 use std::time::Instant;
@@ -19,7 +19,7 @@ fn main() {
     println!("perfetto   {:6.1} ns per event", best(&perfetto));
 }
 
-/// Three events in turn: a switch, a wake-up, a callback.
+/// Emits a switch, a wake-up and a callback in turn, and returns the mean time per event.
 #[allow(clippy::disallowed_methods, reason = "a benchmark is about the clock")]
 fn ns_per_event(mut tracer: Tracer) -> f64 {
     let start = Instant::now();

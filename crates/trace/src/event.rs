@@ -1,156 +1,158 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The event schema: what can be seen of a run, and the words by which an event enters the trace hash.
+//! The event schema: the observable events of a run, and their encoding for the trace hash.
 //!
 //! Owns: the kinds and their meaning. Does not: hold names (see `names.rs`) or text.
-//! A field or a kind that is added changes every trace hash; that is a change of the file format.
+//! A new field or kind changes every trace hash, and is a change of the file format.
 
 use scxlab_machine::{CgroupId, CpuId, Nanos, TaskId};
 
 use crate::hash::TraceHash;
 
-/// Something that happened on a CPU.
+/// An event on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When. Never decreases from one event of a CPU to its next.
+    /// Time of the event in ns. Never decreases from one event of a CPU to its next.
     pub time: Nanos,
-    /// The CPU that did it.
+    /// CPU on which the event happened.
     pub cpu: CpuId,
-    /// What.
+    /// Kind of the event, with its data.
     pub kind: Kind,
 }
 
-/// Why a task left its CPU.
+/// State of a task that left its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrevState {
-    /// It could go on: preempted, or its slice is over, or it yielded.
+    /// Able to continue: the task was preempted, its slice ended, or it yielded.
     Runnable,
-    /// It waits for something.
+    /// Waiting for something.
     Sleeping,
-    /// It will not come back.
+    /// Ended.
     Exited,
 }
 
-/// What happened. "None" as a task is the CPU's idle task.
+/// Kind of an event. The task None is the CPU's idle task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The CPU changes from one task to another.
+    /// The CPU switched from one task to another.
     Switch {
-        /// Who ran.
+        /// Task that was running.
         prev: Option<TaskId>,
-        /// Who runs now.
+        /// Task that runs now.
         next: Option<TaskId>,
-        /// What became of `prev`; `Runnable` for the idle task.
+        /// State of `prev`; `Runnable` for the idle task.
         prev_state: PrevState,
     },
-    /// A sleeping or new task becomes runnable.
+    /// A sleeping or new task became runnable.
     Wakeup {
-        /// Who.
+        /// Task that became runnable.
         task: TaskId,
-        /// The CPU chosen for it.
+        /// CPU chosen for the task.
         target: CpuId,
-        /// Who woke it; none if an interrupt did.
+        /// Task that woke it; None if an interrupt did.
         waker: Option<TaskId>,
     },
-    /// A task that does not run changes its CPU.
+    /// A task that was not running changed its CPU.
     Migrate {
-        /// Who.
+        /// Task that migrated.
         task: TaskId,
-        /// Its CPU until now.
+        /// CPU before the migration.
         from: CpuId,
-        /// Its CPU from now on.
+        /// CPU after the migration.
         to: CpuId,
     },
-    /// A scheduler's callback ran, starting at the event's time.
+    /// A callback of the scheduler ran, starting at the event's time.
     Op {
-        /// Which, an index into the names' table of ops.
+        /// Callback, as an index into the names' table of ops.
         op: u8,
-        /// How long it took, waits for locks included.
+        /// Duration in ns, including waits for locks.
         cost_ns: Nanos,
-        /// Which task it was about.
+        /// Task that the callback was called for.
         task: Option<TaskId>,
     },
-    /// A task entered a DSQ.
+    /// A task was inserted into a DSQ.
     DsqInsert {
-        /// Who.
+        /// Task that was inserted.
         task: TaskId,
-        /// Where, as the scheduler numbers it.
+        /// Id of the DSQ.
         dsq: u64,
         /// The enqueue flags.
         flags: u64,
     },
-    /// A task went from one DSQ to another.
+    /// A task was moved from one DSQ to another.
     DsqMove {
-        /// Who.
+        /// Task that was moved.
         task: TaskId,
-        /// From where.
+        /// Id of the source DSQ.
         from: u64,
-        /// To where.
+        /// Id of the destination DSQ.
         to: u64,
     },
-    /// The CPU asked another one to reschedule.
+    /// The CPU asked another CPU to reschedule.
     Kick {
-        /// Which one.
+        /// CPU that was kicked.
         target: CpuId,
         /// The kick flags.
         flags: u64,
     },
-    /// The CPU spun for a lock, starting at the event's time.
+    /// The CPU spun on a lock, starting at the event's time.
     LockWait {
-        /// Which, as the names' table numbers it.
+        /// Lock, as a key of the names' table of locks.
         lock: u64,
-        /// How long.
+        /// Duration in ns.
         wait_ns: Nanos,
     },
-    /// A cgroup ran out of its bandwidth on this CPU, or got some again.
+    /// A cgroup used up its bandwidth on this CPU, or got new bandwidth.
     Throttle {
-        /// Which.
+        /// Cgroup concerned.
         cgroup: CgroupId,
-        /// Whether it is throttled from now on.
+        /// Whether the cgroup is throttled from now on.
         on: bool,
     },
-    /// A task came to be. Its name is known before.
+    /// A task was created. Its name is set before this event.
     Fork {
-        /// By whom; none for the tasks that a run starts with.
+        /// Task that created it; None for the tasks at the start of a run.
         parent: Option<TaskId>,
-        /// Who.
+        /// The new task.
         child: TaskId,
     },
     /// A task ended. Its last switch follows.
     Exit {
-        /// Who.
+        /// Task that ended.
         task: TaskId,
     },
-    /// The CPU came or went.
+    /// The CPU went on line or off line.
     CpuOnline {
-        /// Which way.
+        /// Whether the CPU is on line from now on.
         online: bool,
     },
-    /// The scheduler left: it was ejected, or asked to.
+    /// The scheduler exited: it was ejected, or asked to leave.
     SchedExit {
         /// The kernel's exit kind.
         kind: u32,
         /// The exit code.
         code: i64,
     },
-    /// A BPF program printed a line; the text is beside the event, its hash in it.
+    /// A BPF program printed a line. The text is passed beside the event; the event holds its hash.
     Printk {
         /// `hash_bytes` of the text.
         text_hash: u64,
     },
-    /// From here on the CPU's events are missing: there was no room for them. Simulated runs lose none.
+    /// Further events of this CPU are missing, because the buffer was full. Simulated runs lose no
+    /// events.
     Lost {
-        /// How many.
+        /// Number of missing events.
         events: u64,
     },
 }
 
 impl Event {
-    /// Folds the event into a hash: the fields, no padding, no addresses. The encoding is injective:
-    /// the first word names the kind, a kind has a fixed number of words.
+    /// Folds the event's fields into a hash, without padding or addresses. The encoding is
+    /// injective: the first word after the time identifies the kind, and each kind has a fixed
+    /// number of words.
     #[inline(always)]
     pub fn fold_into(&self, hash: &mut TraceHash) {
         hash.add(self.time);
-        // Kind and the small fields share a word with the CPU.
+        // The tag of the kind and small fields share a word with the CPU.
         let head = |tag: u64, small: u64| u64::from(self.cpu.0) << 32 | small << 8 | tag;
         let mut add = |head: u64, words: &[u64]| {
             hash.add(head);
@@ -176,7 +178,7 @@ impl Event {
             Kind::Throttle { cgroup, on } => add(head(8, u64::from(on)), &[u64::from(cgroup.0)]),
             Kind::Fork { parent, child } => add(head(9, 0), &[opt(parent), u64::from(child.0)]),
             Kind::Exit { task } => add(head(10, 0), &[u64::from(task.0)]),
-            // 11 and 12 are free: no trace has an event of theirs.
+            // 11 and 12 are unused.
             Kind::CpuOnline { online } => add(head(13, u64::from(online)), &[]),
             Kind::SchedExit { kind, code } => add(head(14, 0), &[u64::from(kind), code as u64]),
             Kind::Printk { text_hash } => add(head(15, 0), &[text_hash]),
@@ -185,7 +187,8 @@ impl Event {
     }
 }
 
-/// A task that may be none: 0 is none, as an id has only 32 bits.
+/// Encodes an optional task: 0 for None, else the id plus 1. An id has 32 bits, so this cannot
+/// overflow.
 #[inline]
 fn opt(task: Option<TaskId>) -> u64 {
     task.map_or(0, |task| u64::from(task.0) + 1)

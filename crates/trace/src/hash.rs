@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The hash of a trace: some forty words for every context switch, so it is the shortest that does.
+//! The hash of a trace. It takes some forty words per context switch, so it uses the shortest
+//! mixing step that suffices.
 //!
-//! Owns: the mixing; a value written by one version must be the value of every later one.
-//! Does not: resist an attacker. Like `StableHash` otherwise, which mixes each word before it adds it.
+//! Owns: the mixing step; a trace must have the same hash in all later versions.
+//! Does not: resist an attacker. It differs from `StableHash`, which mixes each word before adding
+//! it.
 
 use scxlab_machine::hash::splitmix_finalize;
 
-/// An odd constant of xxHash64 (Yann Collet), kept because its quality as a multiplier is known.
+/// An odd constant of xxHash64 (Yann Collet), used because its quality as a multiplier is known.
 const MULTIPLIER: u64 = 0x9e37_79b1_85eb_ca87;
 
 /// A running hash over 64-bit words.
 ///
-/// One step is a bijection of the state for a given word and of the word for a given state, so two
-/// runs that differ in exactly one word never end equal.
+/// For a fixed word, a step is a bijection of the state; for a fixed state, it is a bijection of
+/// the word. Two runs that differ in exactly one word therefore never have equal hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceHash(u64);
 
-/// A hash that has seen nothing.
+/// The hash of an empty trace.
 impl Default for TraceHash {
     fn default() -> Self {
         TraceHash(!MULTIPLIER)
@@ -24,13 +26,13 @@ impl Default for TraceHash {
 }
 
 impl TraceHash {
-    /// Folds one word in.
+    /// Folds in one word.
     #[inline(always)]
     pub fn add(&mut self, word: u64) {
         self.0 = (self.0 ^ word).rotate_left(29).wrapping_mul(MULTIPLIER);
     }
 
-    /// The value so far, with every bit of the state spread over every bit of the result.
+    /// Returns the present value, with every bit of the state spread over every bit of the result.
     pub const fn finish(self) -> u64 {
         splitmix_finalize(self.0)
     }
@@ -57,7 +59,7 @@ mod tests {
             prop_assert_ne!(of(&words), of(&changed));
         }
 
-        /// Small numbers, of which traces are made, at other places.
+        /// Small numbers are the typical content of traces.
         #[test]
         fn two_words_that_change_places_change_the_hash(mut words in prop::collection::vec(0u64..8, 2..40), at in any::<prop::sample::Index>()) {
             let at = at.index(words.len() - 1);

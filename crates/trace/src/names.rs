@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The names beside events: tasks, callbacks, DSQs, locks, and the text of the event at hand.
+//! The names beside events: tasks, callbacks, DSQs, locks, and the text of the current event.
 //!
-//! Owns: what an id is called at this moment (a task's slot is reused after its end).
+//! Owns: the present name of each id. A task's slot is reused after its end.
 //! Does not: keep history; a sink that needs a name later copies it.
 
 use std::collections::BTreeMap;
 
 use scxlab_machine::TaskId;
 
-/// What a task is called.
+/// The name and priority of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskName {
-    /// Its thread id, never reused within a run and never 0.
+    /// Thread id, never reused within a run and never 0.
     pub pid: u32,
-    /// Its process: the thread id of the first thread.
+    /// Process id: the thread id of the first thread.
     pub tgid: u32,
-    /// Its name, as `comm`.
+    /// Name, as in `comm`.
     pub comm: String,
-    /// Its priority as the kernel counts: 120 is nice 0, below 100 is real time.
+    /// Priority in the kernel's numbering: 120 is nice 0, below 100 is real time.
     pub prio: i32,
 }
 
@@ -38,7 +38,8 @@ struct Entry {
 }
 
 impl Names {
-    /// Names a new task, or one that changed its name or priority. Call it before events that refer to it.
+    /// Names a task that is new or changed its name or priority. Call it before events that refer
+    /// to the task.
     pub fn set_task(&mut self, task: TaskId, name: TaskName) {
         if self.tasks.len() <= task.idx() {
             self.tasks.resize(task.idx() + 1, None);
@@ -47,22 +48,22 @@ impl Names {
         self.tasks[task.idx()] = Some(Entry { name, version: self.changes });
     }
 
-    /// What `task` is called, if anyone said.
+    /// Returns the name of `task`, if one was set.
     pub fn task(&self, task: TaskId) -> Option<&TaskName> {
         self.tasks.get(task.idx())?.as_ref().map(|entry| &entry.name)
     }
 
-    /// Grows with every `set_task` of this slot; 0 before the first.
+    /// Returns a number that grows with every `set_task` of this slot; 0 before the first.
     pub fn task_version(&self, task: TaskId) -> u64 {
         self.tasks.get(task.idx()).and_then(Option::as_ref).map_or(0, |entry| entry.version)
     }
 
-    /// Names the callbacks, by their index.
+    /// Sets the names of the callbacks, in the order of their indices.
     pub fn set_ops<S: Into<String>>(&mut self, ops: impl IntoIterator<Item = S>) {
         self.ops = ops.into_iter().map(Into::into).collect();
     }
 
-    /// The callback with this index.
+    /// Returns the name of the callback with this index.
     pub fn op(&self, op: u8) -> &str {
         self.ops.get(usize::from(op)).map_or("unknown op", String::as_str)
     }
@@ -72,24 +73,25 @@ impl Names {
         self.locks.insert(lock, name.into());
     }
 
-    /// A lock's name, by default its number.
+    /// Returns a lock's name, by default its number.
     pub fn lock(&self, lock: u64) -> String {
         self.locks.get(&lock).cloned().unwrap_or_else(|| format!("lock {lock:#x}"))
     }
 
-    /// The text that belongs to the event being emitted: a printed line, an exit message.
+    /// Returns the text of the event being emitted: a printed line, an exit message.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Sets the text of the next event; the buffer is kept.
+    /// Sets the text of the next event. The buffer is reused.
     pub(crate) fn set_text(&mut self, text: &str) {
         self.text.clear();
         self.text.push_str(text);
     }
 }
 
-/// What a DSQ is called: those of the kernel by what they are (`enum scx_dsq_id_flags`, 7.3), the scheduler's by their number.
+/// Returns a DSQ's name: a description for the kernel's DSQs (`enum scx_dsq_id_flags`, 7.3), the id
+/// for the scheduler's.
 pub fn dsq(id: u64) -> String {
     const BUILTIN: u64 = 1 << 63;
     const LOCAL_ON: u64 = 1 << 62;

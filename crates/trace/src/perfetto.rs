@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Perfetto files: a trace that opens in the Perfetto UI, written as a stream with bounded memory.
+//! Perfetto files: a trace for the Perfetto UI, written as a stream with bounded memory.
 //!
-//! Owns: how our events look there. Does not: name things (see `names.rs`), open files.
+//! Owns: the appearance of events in the UI. Does not: name things (see `names.rs`), open files.
 //!
 //! ```text
 //! scheduling  -> ftrace events      the UI's own CPU tracks, thread states, wake-up arrows
@@ -37,7 +37,7 @@ pub struct PerfettoSink<W> {
 }
 
 impl<W: Write + Send + 'static> PerfettoSink<W> {
-    /// A sink that writes to `out`; give it a buffered writer. `machine_name` is shown in the UI.
+    /// Creates a sink that writes to `out`, which should be buffered. The UI shows `machine_name`.
     pub fn new(out: W, machine_name: &str, nr_cpus: usize) -> Self {
         let mut packets = Packets::new(out);
         packets.system_info(machine_name, nr_cpus);
@@ -49,12 +49,12 @@ impl<W: Write + Send + 'static> PerfettoSink<W> {
         }
     }
 
-    /// Bytes written so far, for a progress display.
+    /// Returns the number of bytes written so far, for a progress display.
     pub fn written(&self) -> u64 {
         self.packets.written()
     }
 
-    /// The writer, after `finish`.
+    /// Returns the writer. Call `finish` first.
     pub fn into_inner(self) -> W {
         self.packets.into_inner()
     }
@@ -66,7 +66,7 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
         match event.kind {
             Kind::Switch { next, .. } => {
                 ftrace.event(packets, event, names);
-                // Whoever runs has left its queue, whatever queue that was.
+                // A task that runs has left its DSQ, whichever that was.
                 let left = next.and_then(|task| dsqs.leave(task));
                 left.into_iter()
                     .for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, dsq, len));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Where events go beside the hash: the trait, and a sink that keeps them for tests.
+//! Receivers of events beside the hash: the trait, a sink for several sinks, and a sink that keeps
+//! events for tests.
 
 use std::any::Any;
 use std::io;
@@ -7,16 +8,17 @@ use std::io;
 use crate::event::Event;
 use crate::names::Names;
 
-/// Takes events as they happen. `Any`, so that who put a sink into a tracer can take its own type out.
+/// Takes events as they happen. The bound `Any` allows the caller to take its own type of sink out
+/// of a tracer.
 pub trait Sink: Any + Send {
-    /// One event, with the names as they are now. Errors are kept for `finish`.
+    /// Takes one event, with the names at this moment. Errors are kept for `finish`.
     fn event(&mut self, event: &Event, names: &Names);
 
-    /// Writes out what is pending. Called once, after the last event.
+    /// Writes buffered data. Called once, after the last event.
     fn finish(&mut self) -> io::Result<()>;
 }
 
-/// Gives every event to several sinks.
+/// Passes every event to several sinks.
 pub struct Tee(pub Vec<Box<dyn Sink>>);
 
 impl Sink for Tee {
@@ -29,12 +31,12 @@ impl Sink for Tee {
     }
 }
 
-/// Keeps every event in memory, and the texts of those that have one.
+/// Keeps every event in memory, and the texts of events that have one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VecSink {
     /// All events, in order.
     pub events: Vec<Event>,
-    /// The index and text of each event that came with a text.
+    /// Index and text of each event that has a text.
     pub texts: Vec<(usize, String)>,
 }
 

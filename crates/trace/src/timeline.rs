@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Who ran where, as text: a line for each CPU, a column for each stretch of time, a letter for each task.
+//! Timelines as text: a line for each CPU, a column for each interval of time, a letter for each
+//! task.
 //!
-//! Owns: how it looks. A column shows the task that ran longest in it, `.` if the CPU was idle longest; tasks get their
-//! letters in the order in which they are first shown. For documents and quick looks; a Perfetto trace shows everything.
+//! Owns: the layout. A column shows the task that ran longest in it, or `.` if the CPU was idle
+//! longest. Tasks get letters in the order in which they first appear. Meant for documents and a
+//! quick look; a Perfetto trace shows everything.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,30 +16,30 @@ use crate::event::{Event, Kind};
 use crate::names::Names;
 use crate::sink::Sink;
 
-/// Columns of a line.
+/// Number of columns.
 pub const WIDTH: usize = 80;
-/// Tasks that get a letter; all further ones are `#`.
+/// Letters for tasks; further tasks are shown as `#`.
 const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 const OTHERS: char = '#';
 const IDLE: char = '.';
 
-/// Draws the span `from..to` of a run and writes it to `W` at the end.
+/// Draws the span `from..to` of a run, and writes it to `W` at the end.
 pub struct TimelineSink<W> {
     out: W,
     from: Nanos,
     to: Nanos,
     cpus: Vec<Cpu>,
     names: Vec<String>,
-    /// Letter of a task: an index into `names`. By pid, as a slot is reused.
+    /// Index into `names`, by pid. Slots are no key, because they are reused.
     letters: BTreeMap<u32, usize>,
 }
 
 #[derive(Default)]
 struct Cpu {
-    /// Who runs now, and since when.
+    /// Pid of the running task, None if idle. It has been running since `since`.
     now: Option<u32>,
     since: Nanos,
-    /// Per column, time of each task by pid; 0 is idle.
+    /// Time of each task by pid, one map per column; pid 0 is idle.
     columns: Vec<BTreeMap<u32, Nanos>>,
 }
 
@@ -49,13 +51,13 @@ impl<W: Write + Send + 'static> TimelineSink<W> {
         TimelineSink { out, from, to, cpus, names: Vec::new(), letters: BTreeMap::new() }
     }
 
-    /// Start of a column.
+    /// Returns the start time of a column.
     fn edge(&self, column: usize) -> Nanos {
         let span = u128::from(self.to - self.from);
         self.from + (span * column as u128 / WIDTH as u128) as Nanos
     }
 
-    /// Notes who ran on a CPU until `until`.
+    /// Adds the time until `until` to the task that ran on the CPU.
     fn settle(&mut self, cpu: usize, until: Nanos) {
         let (since, pid) = (self.cpus[cpu].since, self.cpus[cpu].now.unwrap_or(0));
         self.cpus[cpu].since = until;
@@ -119,7 +121,7 @@ impl<W: Write + Send + 'static> TimelineSink<W> {
         text
     }
 
-    /// Times at four places.
+    /// Returns the ruler line, with times at four columns.
     fn ruler(&self) -> String {
         let mut line = String::new();
         for part in 0..4 {
@@ -135,7 +137,7 @@ impl<W: Write + Send + 'static> TimelineSink<W> {
     }
 }
 
-/// The task that ran longest; the smaller pid of two.
+/// Returns the pid of the task that ran longest; of two with equal times, the smaller pid.
 fn longest(column: &BTreeMap<u32, Nanos>) -> u32 {
     let best = column.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
     best.map_or(0, |(pid, _)| *pid)
@@ -201,7 +203,8 @@ mod tests {
             };
             sink.event(&Event { time: us * 1000, cpu: CpuId(cpu), kind }, &names);
         };
-        // A column is 100 us. Task 2 has half of the time before the span, and 60 us of the third column.
+        // A column is 100 us. Task 2 runs before and into the span, and for 60 us of the third
+        // column.
         switch(500, 0, Some(2));
         switch(1260, 0, None);
         switch(1270, 0, Some(1));

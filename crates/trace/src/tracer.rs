@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The tracer: every event passes it once, is hashed, counted, and given to the sink if there is one.
+//! The tracer: hashes and counts every event once, and passes it to the sink if there is one.
 
 use std::any::Any;
 use std::io;
@@ -12,7 +12,7 @@ use crate::hash::TraceHash;
 use crate::names::Names;
 use crate::sink::Sink;
 
-/// Hashes and counts events always; keeps them only with a sink.
+/// Hashes and counts all events; keeps them only with a sink.
 ///
 /// ```
 /// use scxlab_machine::CpuId;
@@ -23,7 +23,7 @@ use crate::sink::Sink;
 /// assert_eq!(tracer.take_sink::<VecSink>().unwrap().events.len(), 1);
 /// ```
 pub struct Tracer {
-    /// What ids are called; whoever creates a task, DSQ or lock says so here.
+    /// Names of ids. The creator of a task or lock sets its name here.
     pub names: Names,
     hash: TraceHash,
     count: u64,
@@ -31,19 +31,19 @@ pub struct Tracer {
 }
 
 impl Default for Tracer {
-    /// A tracer that only hashes and counts.
+    /// Creates a tracer that only hashes and counts.
     fn default() -> Self {
         Tracer { names: Names::default(), hash: TraceHash::default(), count: 0, sink: None }
     }
 }
 
 impl Tracer {
-    /// A tracer that also gives every event to `sink`.
+    /// Creates a tracer that also passes every event to `sink`.
     pub fn with_sink(sink: impl Sink) -> Tracer {
         Tracer { sink: Some(Box::new(sink)), ..Tracer::default() }
     }
 
-    /// Takes note of an event.
+    /// Records an event.
     #[inline(always)]
     pub fn emit(&mut self, event: Event) {
         event.fold_into(&mut self.hash);
@@ -60,13 +60,13 @@ impl Tracer {
         }
     }
 
-    /// Takes note of a printed line.
+    /// Records a printed line.
     pub fn printk(&mut self, time: Nanos, cpu: CpuId, text: &str) {
         let kind = Kind::Printk { text_hash: hash_bytes(text.as_bytes()) };
         self.emit_with_text(Event { time, cpu, kind }, text);
     }
 
-    /// Takes note of an event that comes with a text, which is not hashed: an exit's message.
+    /// Records an event with a text that is not hashed, such as an exit's message.
     pub fn emit_with_text(&mut self, event: Event, text: &str) {
         if self.sink.is_some() {
             self.names.set_text(text);
@@ -77,28 +77,29 @@ impl Tracer {
         }
     }
 
-    /// Whether events are kept: detail that only a reader of the trace wants can be skipped otherwise.
+    /// Tells whether events are kept. If not, callers may skip details that only a reader of the
+    /// trace needs.
     #[inline]
     pub fn is_recording(&self) -> bool {
         self.sink.is_some()
     }
 
-    /// The hash of all events so far.
+    /// Returns the hash of all events so far.
     pub fn hash(&self) -> u64 {
         self.hash.finish()
     }
 
-    /// How many events there were.
+    /// Returns the number of events so far.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Ends the trace: the sink writes out what it has.
+    /// Ends the trace; the sink writes its buffered data.
     pub fn finish(&mut self) -> io::Result<()> {
         self.sink.as_mut().map_or(Ok(()), |sink| sink.finish())
     }
 
-    /// Takes the sink out, if there is one and it is an `S`.
+    /// Removes and returns the sink, if there is one and it is an `S`.
     pub fn take_sink<S: Sink>(&mut self) -> Option<S> {
         let sink: Box<dyn Any> = self.sink.take()?;
         sink.downcast().ok().map(|sink| *sink)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Examples at the end of each command's help. A test reads them as the command line is read.
+//! Examples at the end of each command's help. A test parses each as a command line.
 
 pub const ALL: &str = "\
 Examples:
@@ -90,7 +90,8 @@ mod tests {
 
     use crate::args::Cli;
 
-    /// The words of a command of ours in a line of shell, without what a shell does with it.
+    /// Returns the words of a scxlab command in a line of shell, without pipes, redirections and
+    /// later commands.
     fn words(line: &str) -> Option<Vec<String>> {
         let (_, rest) = line.split_once("scxlab ")?;
         let end = rest.find([';', '|', '>', ')']).unwrap_or(rest.len());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The reference page is what the flags say; the flags are consistent.
+//! The reference page is up to date, and the flags are consistent.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,7 +9,7 @@ use clap::{Arg, Command, CommandFactory};
 
 use super::*;
 
-/// The page in Markdown.
+/// Returns the reference page in Markdown.
 fn flags_page() -> String {
     let mut command = Cli::command();
     command.build();

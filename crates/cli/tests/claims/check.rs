@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What must hold of a figure: bounds of a variant's value, or of its ratio to another variant's of the same seed.
+//! Checks on figures: bounds of a variant's value, or of its ratio to another variant's value of
+//! the same seed.
 
 use indexmap::IndexMap;
 use serde::Deserialize;
@@ -10,19 +11,19 @@ use crate::reading::{Quantity, Reading, derived};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
-    /// A name of `docs/reference/metrics.md`, or one that `reading.rs` derives.
+    /// A name from `docs/reference/metrics.md`, or one that `reading.rs` derives.
     metric: String,
-    /// The metric is one of this cgroup.
+    /// Cgroup whose metric is checked.
     cgroup: Option<String>,
-    /// The metric is one of these tasks: all whose names begin so.
+    /// Tasks whose metric is checked: all whose names begin with this text.
     task: Option<String>,
-    /// This one is subtracted.
+    /// Metric that is subtracted.
     less: Option<String>,
-    /// For each of these.
+    /// Metric that the value is divided by.
     per: Option<String>,
-    /// The variant that is checked; absent: every one, or every one but `to`.
+    /// Variant that is checked; by default every variant, except `to` if it is given.
     of: Option<String>,
-    /// The bounds are of the ratio to this variant.
+    /// Variant of the ratio's base; the bounds then apply to the ratio.
     to: Option<String>,
     at_least: Option<f64>,
     at_most: Option<f64>,
@@ -39,7 +40,8 @@ impl Check {
         }
     }
 
-    /// Has no bounds: a figure beside those that are checked.
+    /// Tells whether the check has no bounds. It then only shows a figure beside those that are
+    /// checked.
     pub fn is_shown_only(&self) -> bool {
         self.at_least.is_none() && self.at_most.is_none()
     }
@@ -64,7 +66,7 @@ impl Check {
         reading.unit(&self.quantity())
     }
 
-    /// What does not hold, by the variants' names.
+    /// Returns the violations, with the variants' names.
     pub fn broken(&self, columns: &IndexMap<&str, &Reading>) -> Vec<String> {
         if self.is_shown_only() {
             return Vec::new();
@@ -86,7 +88,8 @@ impl Check {
         broken
     }
 
-    /// A value that is not there holds nothing, and nor does a ratio to nothing.
+    /// Returns the violation for one seed. A missing value fails every check, and so does a ratio
+    /// to 0.
     fn fault(&self, value: Option<f64>, base: Option<f64>) -> Option<String> {
         let head = self.head();
         let (Some(value), Some(base)) = (value, base) else {
@@ -101,7 +104,7 @@ impl Check {
         Some(format!("{head} is {value}{than}; checked: {}", self.bound()))
     }
 
-    /// The column's head.
+    /// Returns the heading of the column.
     pub fn head(&self) -> String {
         let quantity = self.quantity();
         if let Some(group) = quantity.cgroup.or(quantity.task) {
@@ -117,7 +120,7 @@ impl Check {
         head
     }
 
-    /// The check in words.
+    /// Returns the check in words.
     pub fn bound(&self) -> String {
         let show = |bound: f64| match self.to {
             Some(_) => format!("{bound}"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A claim: a sentence, the commands that show it, and what must hold.
+//! A claim: a sentence, the commands whose results show it, and checks.
 
 use std::path::Path;
 
@@ -10,18 +10,18 @@ use crate::check::Check;
 use crate::figures::range;
 use crate::reading::Reading;
 
-/// Seeds 1 to this one.
+/// Number of seeds; runs use seeds 1 to this one.
 pub const SEEDS: usize = 5;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// One sentence; it may use the variants' names.
+    /// One sentence, which may use the variants' names.
     pub claim: String,
-    /// What all variants have in common: arguments of `scxlab run`.
+    /// Arguments of `scxlab run` that all variants share.
     #[serde(default)]
     pub run: String,
-    /// By name, what differs: arguments of `scxlab run`.
+    /// Arguments of `scxlab run` that differ, by variant name.
     pub variants: IndexMap<String, String>,
     pub machines: Vec<String>,
     #[serde(rename = "check")]
@@ -46,7 +46,7 @@ impl Claim {
         Ok(claim)
     }
 
-    /// Machine by machine, variant by variant.
+    /// Returns the commands, machine by machine and variant by variant.
     pub fn commands(&self) -> Vec<Vec<String>> {
         let one = |machine: &String, variant: &String| {
             let text = format!("run {variant} {} -m {machine} -n {SEEDS}", self.run);
@@ -56,12 +56,12 @@ impl Claim {
         self.machines.iter().flat_map(of).collect()
     }
 
-    /// Measured in virtual machines, which takes minutes.
+    /// Tells whether the claim is measured in virtual machines, which takes minutes.
     pub fn is_live(&self) -> bool {
         self.run.contains("--on vm")
     }
 
-    /// A file below `build/` that a command names and that has not been built.
+    /// Returns a file below `build/` that a command needs and that has not been built.
     pub fn missing(&self, root: &Path) -> Option<String> {
         let commands = self.commands();
         let files = commands.iter().flatten().filter_map(|word| word.split(',').next());
@@ -69,7 +69,7 @@ impl Claim {
         files.filter(missing).map(str::to_owned).next()
     }
 
-    /// Each machine with the readings of its variants.
+    /// Returns each machine with the readings of its variants.
     fn by_machine<'a>(
         &'a self,
         readings: &'a [Reading],
@@ -77,7 +77,7 @@ impl Claim {
         self.machines.iter().zip(readings.chunks(self.variants.len()))
     }
 
-    /// What does not hold, and where.
+    /// Returns the violations, with their machines.
     pub fn broken(&self, readings: &[Reading]) -> Vec<String> {
         let mut broken = Vec::new();
         for (machine, readings) in self.by_machine(readings) {
@@ -91,7 +91,7 @@ impl Claim {
         broken
     }
 
-    /// The text between a page's markers. An error: a figure that cannot be shown.
+    /// Returns the text between a page's markers, or an error if a figure cannot be shown.
     pub fn table(&self, readings: &[Reading]) -> Result<String, String> {
         if let Some(fault) = readings.iter().find_map(Reading::fault) {
             return Err(fault);
@@ -119,13 +119,13 @@ impl Claim {
         Ok(text)
     }
 
-    /// All that is checked of a column.
+    /// Returns all checks of a column in words.
     fn bounds(&self, column: &Check) -> String {
         let same = self.checks.iter().filter(|c| c.quantity() == column.quantity());
         same.filter(|c| !c.is_shown_only()).map(Check::bound).collect::<Vec<_>>().join("; ")
     }
 
-    /// The command; a variant that is called as its scheduler needs no words.
+    /// Returns the command. A variant with the same name as its scheduler needs no explanation.
     fn footer(&self) -> String {
         let mut variants: Vec<String> = Vec::new();
         let mut first = "VARIANT";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Numbers as pages show them: three significant digits, with a unit.
+//! Formatting of numbers for pages: three significant digits, with a unit.
 
-/// From the lowest to the highest; one that some seed lacks is a dash.
+/// Formats the range of values over all seeds; a dash if any seed lacks the value.
 pub fn range(values: &[Option<f64>], unit: &str) -> String {
     let Some(values) = values.iter().copied().collect::<Option<Vec<f64>>>() else {
         return "-".into();
@@ -14,7 +14,7 @@ pub fn range(values: &[Option<f64>], unit: &str) -> String {
     }
 }
 
-/// Two figures; the unit that they have in common is written once.
+/// Formats two figures. A common unit is written once.
 pub fn between(low: &str, high: &str) -> String {
     if low == high {
         return low.into();
@@ -34,7 +34,7 @@ pub fn figure(value: f64, unit: &str) -> String {
     }
 }
 
-/// Three of them, and commas.
+/// Formats three significant digits, with commas between thousands.
 fn digits(value: f64) -> String {
     if value == 0.0 {
         return "0".into();

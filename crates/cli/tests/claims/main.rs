@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Claims: sentences on pages about what schedulers do, each with the runs that show it.
+//! Claims: sentences on pages about schedulers, each with runs that show it.
 //!
-//! A claim is a file of `cases/claims`. It names variants of a command, at least two machines and what must hold on every
-//! machine under every seed; a page names the claim, and the figures between its markers are those of the runs. `BLESS=1` rewrites
-//! figures, never what must hold. `CLAIM=o1` runs only the claims whose names begin so, `make claims-vm` those that are
-//! measured in virtual machines: their figures are not compared, since a real kernel never runs the same way twice, but what must hold is.
+//! A claim is a file in `cases/claims`. It names variants of a command, at least two machines, and
+//! checks that must hold on every machine under every seed. A page names the claim, and this test
+//! compares the figures between its markers with the runs. `BLESS=1` rewrites figures, but never
+//! checks. `CLAIM=o1` runs only claims whose names begin with `o1`. `make claims-vm` runs the
+//! claims that are measured in virtual machines. Their figures are not compared, because runs on a
+//! real kernel are not reproducible; their checks are.
 
 mod check;
 mod claim;
@@ -23,14 +25,14 @@ use claim::{Claim, SEEDS};
 use page::Pages;
 use reading::Reading;
 
-/// Rewrites the figures of all pages.
+/// Command that rewrites the figures of all pages.
 const BLESS: &str = "BLESS=1 cargo test -p scxlab-cli --test claims";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Files below a folder whose names end so, in order.
+/// Returns all files below a folder whose names end with `end`, in order.
 fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
@@ -45,7 +47,7 @@ fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
     found
 }
 
-/// All claims by name: `credit/spares` is `cases/claims/credit/spares.toml`.
+/// Returns all claims by name: `credit/spares` is `cases/claims/credit/spares.toml`.
 fn claims() -> BTreeMap<String, Claim> {
     let folder = root().join("cases/claims");
     let one = |path: PathBuf| {
@@ -57,7 +59,8 @@ fn claims() -> BTreeMap<String, Claim> {
     files(&folder, ".toml").into_iter().map(one).collect()
 }
 
-/// What each claim's runs gave, in the order of `claims`; as many processes at a time as there are CPUs.
+/// Runs the commands of all claims, with as many processes at a time as there are CPUs. Returns the
+/// readings in the order of `claims`.
 fn readings(claims: &[(&String, &Claim)]) -> Vec<Vec<Reading>> {
     let jobs: Vec<(usize, Vec<String>)> = claims
         .iter()
@@ -85,7 +88,8 @@ fn readings(claims: &[(&String, &Claim)]) -> Vec<Vec<Reading>> {
     all
 }
 
-/// Those to run: simulated ones, or with `CLAIMS_VM=1` those that are measured in virtual machines.
+/// Tells whether to run a claim: simulated ones or, with `CLAIMS_VM=1`, those measured in virtual
+/// machines.
 fn is_chosen(name: &str, claim: &Claim) -> bool {
     let only = std::env::var("CLAIM").unwrap_or_default();
     if !name.starts_with(&only) || claim.is_live() != std::env::var_os("CLAIMS_VM").is_some() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Pages and the places in them where claims stand: between `<!-- claim NAME -->` and `<!-- end of claim -->`.
+//! Pages, and the places of claims in them: between `<!-- claim NAME -->` and
+//! `<!-- end of claim -->`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +13,7 @@ const OPEN: &str = "<!-- claim ";
 const NAME_END: &str = " -->\n";
 const CLOSE: &str = "<!-- end of claim -->\n";
 
-/// Every document that may name claims.
+/// All documents that may name claims.
 pub struct Pages(Vec<Page>);
 
 struct Page {
@@ -34,7 +35,7 @@ impl Pages {
         Pages(found.map(page).collect())
     }
 
-    /// Claims that no page names, and names of claims that there are not.
+    /// Returns claims that no page names, and names on pages without a claim.
     pub fn faults(&self, claims: &BTreeMap<String, Claim>) -> Vec<String> {
         let mut faults = Vec::new();
         let mut named = BTreeSet::new();
@@ -57,7 +58,7 @@ impl Pages {
         }
     }
 
-    /// Pages whose figures are not those of the runs.
+    /// Returns pages with figures that differ from those of the runs.
     pub fn stale(&self) -> Vec<&str> {
         self.0.iter().filter(|p| p.new != p.old).map(|p| p.path.as_str()).collect()
     }
@@ -74,7 +75,7 @@ fn names(text: &str) -> Vec<&str> {
     after.filter_map(|rest| rest.split_once(NAME_END)).map(|(name, _)| name).collect()
 }
 
-/// The document with this text in each of the claim's places.
+/// Returns the document with `text` in every place of the claim.
 fn put(document: &str, name: &str, text: &str) -> String {
     let open = format!("{OPEN}{name}{NAME_END}");
     let mut new = String::new();

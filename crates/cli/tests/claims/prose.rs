@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Figures in the prose of schedulers' pages: each stands in `cases/claims/elsewhere.txt` with what it comes from, or it belongs into
-//! a claim.
+//! Figures in the prose of schedulers' pages: each must be listed in `cases/claims/elsewhere.txt`
+//! with its source, or must move into a claim.
 //!
-//! What looks measured is a number before `%`, `us`, `times` or a rate (`rounds/s`). Times in ms are left alone: on these pages they are slices,
-//! ticks and bounds. Code, tables and claims are not prose.
+//! A number before `%`, `us`, `times` or a rate (`rounds/s`) counts as a measured figure. Times in
+//! ms are ignored, because on these pages they are slices, ticks and bounds. Code, tables and
+//! claims are not prose.
 
 use std::fs;
 use std::ops::Range;
@@ -42,7 +43,7 @@ fn figures_in_prose_have_a_source() {
     assert!(faults.is_empty(), "{}\n{hint}", faults.join("\n"));
 }
 
-/// A line of the list: `page | words that contain the figure | what it comes from`.
+/// A line of the list: `page | words that contain the figure | source of the figure`.
 struct Source<'a> {
     page: &'a str,
     words: &'a str,
@@ -57,7 +58,7 @@ impl Source<'_> {
     }
 }
 
-/// The document's words, one space between them, without code, tables, headings and claims.
+/// Returns the document's words with single spaces, without code, tables, headings and claims.
 fn prose(document: &str) -> String {
     let mut words: Vec<&str> = Vec::new();
     let (mut in_code, mut in_claim) = (false, false);
@@ -76,7 +77,7 @@ fn prose(document: &str) -> String {
     text.split('`').step_by(2).collect::<Vec<_>>().join("`")
 }
 
-/// Where a number stands before a unit of something measured.
+/// Returns the places of numbers that stand before a unit of measured figures.
 fn figures(prose: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut at = 0;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a command's runs gave: the figure of each seed.
+//! Results of a command's runs: the figure of each seed.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// A figure's name.
+/// Name of a figure, with its qualifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantity<'a> {
     pub metric: &'a str,
@@ -17,7 +17,7 @@ pub struct Quantity<'a> {
 }
 
 impl Quantity<'_> {
-    /// As far as the name tells: bounds are written before there are runs.
+    /// Returns the unit as far as the name implies it, because bounds are formatted without runs.
     pub fn unit(&self) -> &'static str {
         if self.cgroup.is_some() || self.task.is_some() || self.metric == "idle" {
             return if self.metric == "migrations" { "1" } else { "%" };
@@ -30,16 +30,16 @@ impl Quantity<'_> {
     }
 }
 
-/// The runs of one command, or why there are none.
+/// The runs of one command, or the reason why there are none.
 pub struct Reading {
     runs: Result<Vec<Value>, String>,
 }
 
 impl Reading {
-    /// Of a command that is given in the project's folder.
+    /// Runs a command in the project's folder.
     pub fn of(root: &Path, args: &[String]) -> Reading {
         let mut command = Command::new(env!("CARGO_BIN_EXE_scxlab"));
-        // A virtual machine beside others is slow, however long it takes.
+        // The deadline is long, because virtual machines that run side by side are slow.
         command
             .args(args)
             .args(["--format", "json", "-j", "1", "--deadline", "60min"])
@@ -56,7 +56,7 @@ impl Reading {
         Reading { runs: runs.map_err(|why| format!("scxlab {}: {why}", args.join(" "))) }
     }
 
-    /// Why the runs show nothing: there are none, or one did not go well.
+    /// Returns the reason why the runs are unusable: there are none, or one had a failure.
     pub fn fault(&self) -> Option<String> {
         let runs = match &self.runs {
             Ok(runs) => runs,
@@ -77,7 +77,7 @@ impl Reading {
         self.runs.as_deref().unwrap_or_default()
     }
 
-    /// By seed; None: not measured.
+    /// Returns one value per seed; None if it was not measured.
     pub fn values(&self, quantity: &Quantity<'_>) -> Vec<Option<f64>> {
         self.runs().iter().map(|run| value(run, quantity)).collect()
     }
@@ -110,7 +110,7 @@ fn value(run: &Value, quantity: &Quantity<'_>) -> Option<f64> {
     }
 }
 
-/// Of the whole run: a metric, less another, per a third.
+/// Returns a figure of the whole run: a metric, less another, per a third.
 fn combined(run: &Value, quantity: &Quantity<'_>) -> Option<f64> {
     let less = quantity.less.map_or(Some(0.0), |name| metric(run, name))?;
     let per = quantity.per.map_or(Some(1.0), |name| metric(run, name))?;
@@ -126,7 +126,7 @@ fn metric(run: &Value, name: &str) -> Option<f64> {
     }
 }
 
-/// A scheduler's operations that are called for tasks that come, go and run.
+/// Operations that are called for tasks that wake up, sleep and run.
 const OPERATIONS: [&str; 10] = [
     "select_cpu",
     "enqueue",
@@ -140,7 +140,7 @@ const OPERATIONS: [&str; 10] = [
     "update_idle",
 ];
 
-/// All calls of them together.
+/// Sums calls times `what` over all these operations.
 fn of_operations(run: &Value, what: &str) -> Option<f64> {
     let cost = |op: &&str| {
         let calls = metric(run, &format!("op_{op}_calls"))?;
@@ -149,13 +149,13 @@ fn of_operations(run: &Value, what: &str) -> Option<f64> {
     OPERATIONS.iter().filter_map(cost).reduce(|a, b| a + b)
 }
 
-/// The idle part of the machine's CPU time.
+/// Returns the idle share of the machine's CPU time in percent.
 fn idle(run: &Value) -> Option<f64> {
     let idle = metric(run, "cpu_idle")?;
     Some(100.0 * idle / (idle + metric(run, "cpu_busy")? + metric(run, "cpu_overhead")?))
 }
 
-/// A derived name in words.
+/// Returns a derived name in words.
 pub fn derived(name: &str) -> &str {
     match name {
         "cpu" => "CPU time",
@@ -168,7 +168,8 @@ pub fn derived(name: &str) -> &str {
     }
 }
 
-/// `together`, `share` among its siblings, `cpu`: the part of one CPU's time.
+/// Returns `together`, `share` (among its siblings) or `cpu` (as a part of one CPU's time), in
+/// percent.
 fn of_cgroup(run: &Value, path: &str, name: &str) -> Option<f64> {
     let group = run["cgroups"].as_array()?.iter().find(|g| g["path"] == path)?;
     match name {
@@ -179,7 +180,8 @@ fn of_cgroup(run: &Value, path: &str, name: &str) -> Option<f64> {
     }
 }
 
-/// `cpu`, the part of one CPU's time; `cpu_least` and `cpu_most`, of the task with the least and the most; `migrations`.
+/// Returns `cpu` (the sum, as a part of one CPU's time in percent), `cpu_least` and `cpu_most` (of
+/// the task with the least and the most), or `migrations`.
 fn of_tasks(run: &Value, start: &str, name: &str) -> Option<f64> {
     let tasks = run["tasks"].as_array()?.iter();
     let ours = tasks.filter(|t| t["name"].as_str().is_some_and(|n| n.starts_with(start)));

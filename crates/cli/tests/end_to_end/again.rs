@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A results folder is enough to make its runs again.
+//! A results folder suffices to repeat its runs.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::{root, scxlab, text};
 
-/// A folder with files of every kind that a command may read, and the results of one that read them.
+/// Makes a folder with input files of every kind, and runs a command that reads them.
 fn made(folder: &Path) {
     for (from, to) in
         [("workloads/sleepers.toml", "work.toml"), ("machines/small.toml", "machine.toml")]
@@ -26,7 +26,7 @@ fn made(folder: &Path) {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// The traces of a folder, by name.
+/// Returns the traces in a folder, by name.
 fn traces(folder: &Path) -> BTreeMap<OsString, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let files = entries.filter(|e| e.path().extension().is_some_and(|e| e == "pftrace"));
@@ -37,7 +37,7 @@ fn traces(folder: &Path) -> BTreeMap<OsString, Vec<u8>> {
 fn a_run_is_made_again_from_its_folder_alone() {
     let (before, after) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     made(before.path());
-    // Nothing but the folder is there any more, under another name.
+    // Only the results folder is left, under another name.
     fs::rename(before.path().join("first"), after.path().join("kept")).unwrap();
     let again = |args: &[&str]| {
         let mut all = vec!["run", "--again", "kept"];
@@ -54,7 +54,7 @@ fn a_run_is_made_again_from_its_folder_alone() {
         assert_eq!(traces.len(), 2);
         assert!(traces == self::traces(&after.path().join("second").join(machine)), "{machine}");
     }
-    // What was made again can be made again.
+    // Repeated results can be repeated again.
     let out = scxlab(&["run", "--again", "second"]).current_dir(after.path()).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
@@ -83,7 +83,7 @@ fn a_folder_without_a_command_is_refused() {
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(3), "{said}");
     assert!(said.contains("there is nothing that can be run again"), "{said}");
-    // What is given with it would be lost.
+    // Other options would be ignored with --again, so they are refused.
     let out = scxlab(&["run", "--again", "x", "-s", "eevdf"]).output().unwrap();
     assert_eq!(out.status.code(), Some(2));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A scheduler's source becomes an object that runs.
+//! A scheduler's source is compiled to an object that runs.
 
 use std::fs;
 
@@ -7,7 +7,8 @@ use scxlab_loader::object::Object;
 
 use super::{root, scxlab, text};
 
-/// The compiler orders some types by where they lie in its memory, so bytes are not compared, but all that is loaded.
+/// Loaded contents are compared instead of bytes, because the compiler orders some types by their
+/// addresses in its memory.
 #[test]
 fn a_source_becomes_the_object_that_is_shipped() {
     let folder = tempfile::tempdir().unwrap();
@@ -42,7 +43,7 @@ fn a_new_scheduler_is_written_built_and_run() {
     let ran =
         run(&["run", "-s", "./mine.bpf.o", "-w", "hackbench,groups=1,loops=2", "-m", "2n2c1t"]);
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    // Where it was built is not in it.
+    // The object does not contain the build folder.
     let object = fs::read(folder.path().join("mine.bpf.o")).unwrap();
     let place = folder.path().to_str().unwrap().as_bytes();
     assert!(!object.windows(place.len()).any(|w| w == place));

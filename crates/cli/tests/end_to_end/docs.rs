@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Timelines in documents are what the command draws: a fenced block `console` whose first line is
-//! `$ scxlab run ... --timeline ...`, and under it the timelines. `BLESS=1` rewrites them.
+//! Timelines in documents equal the command's output: a fenced block `console` has the command
+//! `$ scxlab run ... --timeline ...` in its first line, and below it the timelines. `BLESS=1`
+//! rewrites them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ const OPEN: &str = "```console\n";
 const CLOSE: &str = "```\n";
 const PROMPT: &str = "$ scxlab ";
 
-/// The document with its timelines drawn anew, and how many there are.
+/// Returns the document with its timelines redrawn, and their number.
 fn drawn(document: &str) -> (String, usize) {
     let mut new = String::new();
     let mut rest = document;
@@ -36,7 +37,7 @@ fn drawn(document: &str) -> (String, usize) {
     (new, count)
 }
 
-/// Of a command that is given in the project's folder.
+/// Returns the output of a command that runs in the project's folder.
 fn printed(args: &[&str]) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let out = scxlab(args).current_dir(root).output().unwrap();
@@ -44,7 +45,7 @@ fn printed(args: &[&str]) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// What follows the tables, up to the end.
+/// Returns the output from the first timeline to the end.
 fn timelines(printed: &str) -> &str {
     let lines = printed.match_indices('\n').map(|(at, _)| at + 1);
     let is_head = |at: &usize| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One comparison on several machines.
+//! Tests of one comparison on several machines.
 
 use std::fs;
 
@@ -39,7 +39,7 @@ fn the_summary_has_a_line_for_each_machine() {
             .unwrap_or_else(|| panic!("{line} in {text}"));
         line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
-    // The change, which no scale changes.
+    // Compare the change, because it does not depend on the table's scale.
     let change = figures(tables, "throughput").pop();
     assert_eq!(figures(summary, "2n2c1t").pop(), change, "{shown}");
     for label in ["throughput", "wake-up latency p99", "run-queue wait p99"] {
@@ -52,7 +52,7 @@ fn the_summary_has_a_line_for_each_machine() {
     assert_eq!(summary.lines().filter(|l| l.starts_with("1n4c2t ")).count(), 3, "{summary}");
 }
 
-/// A machine on which a scheduler is ejected is marked, and the summary has no figure of it.
+/// A machine on which a scheduler is ejected is marked, and the summary has no figure for it.
 #[test]
 fn a_machine_whose_runs_do_not_count_is_marked() {
     let args = [

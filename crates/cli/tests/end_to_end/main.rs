@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The command as a user meets it: results, traces, comparisons, determinism.
+//! Tests of the command from outside: results, traces, comparisons, determinism.
 
 mod again;
 mod build;
@@ -53,7 +53,7 @@ fn check_schema(results: &Value) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Everything but the time it took.
+/// Returns the results with all wall times set to 0.
 fn without_wall_time(mut results: Value) -> Value {
     for run in results["runs"].as_array_mut().unwrap() {
         run["wall_ns"] = Value::from(0);
@@ -120,7 +120,7 @@ fn results_fit_the_schema() {
     assert_eq!(results["runs"][0]["exit"]["kind"], "none");
 }
 
-/// Ejected runs, tasks that never ran and a frontend that is absent: marked where a program reads it.
+/// Ejected runs, tasks that never ran and an absent frontend are marked in the JSON results.
 #[test]
 fn what_goes_wrong_fits_the_schema() {
     let both = ["-s", "lapse,starve=104", "-s", "lapse,eject_after_ns=5000000,eject_permille=500"];
@@ -139,7 +139,7 @@ fn what_goes_wrong_fits_the_schema() {
         assert_eq!(run["left_out"].is_array(), run["scheduler"] == "relay", "{run}");
     }
     let starved = |run: &Value| run["never_ran"].as_array().map_or(0, Vec::len);
-    // A hog is called so.
+    // `lapse` starves tasks whose name begins with "h" (104), as the hogs' names do.
     assert!(runs[6..12].iter().all(|run| starved(run) == 4), "{runs:?}");
     let gone = runs[12..].iter().filter(|run| run["counts"] == false).count();
     assert!((1..6).contains(&gone), "{gone} of 6");
@@ -231,7 +231,8 @@ fn an_rt_app_file_runs_and_its_trace_decodes() {
     assert!(trace::read(&file).packets > 10);
 }
 
-/// What docs/start/reading-a-trace.md promises, of the run that it shows and of one with more to see.
+/// Checks what docs/start/reading-a-trace.md promises, on the run that it shows and on one with
+/// more events.
 #[test]
 fn a_trace_shows_what_its_page_promises() {
     let folder = tempfile::tempdir().unwrap();
@@ -258,7 +259,8 @@ fn a_trace_shows_what_its_page_promises() {
         }
         assert!(!operations.iter().any(|name| name.contains("unknown")), "{operations:?}");
         let mut instants = vec!["insert", "move"];
-        // `vtime` kicks only where a task finds no idle CPU when it wakes up, and one a moment later.
+        // `vtime` kicks only if a waking task finds no idle CPU and a CPU becomes idle a moment
+        // later.
         instants.extend((scheduler == "fair").then_some("kick"));
         for name in instants {
             let mut drawn = seen.named(Type::TYPE_INSTANT, name).peekable();
@@ -288,7 +290,7 @@ fn a_trace_shows_what_its_page_promises() {
     assert!(exits[0].args["message"].contains("its time is over"), "{exits:?}");
 }
 
-/// What docs/start/first-run.md says of the demo's table.
+/// Checks what docs/start/first-run.md says about the demo's table.
 #[test]
 fn the_demo_has_an_answer() {
     let workload = root().join("workloads/desktop-build.toml").display().to_string();
@@ -317,7 +319,7 @@ fn the_demo_has_an_answer() {
     assert!(busy > 90.0, "{busy}");
 }
 
-/// A trace changes nothing of the run.
+/// Tracing does not change the run.
 #[test]
 fn tracing_does_not_disturb() {
     let folder = tempfile::tempdir().unwrap();
@@ -394,11 +396,12 @@ fn verdicts_tell_an_effect_from_noise() {
         let found = comparisons.iter().find(|c| c["metric"] == metric).unwrap();
         found["change"].clone()
     };
-    // A shorter slice makes more switches, if not five times as many: the tick ends slices. That is no noise.
+    // A shorter slice increases the number of switches, though not fivefold, because slices end at
+    // ticks. The difference is no noise.
     let switches = verdict("context_switches");
     assert_eq!(switches["verdict"], "different");
     assert!(switches["low"].as_f64().unwrap() > 0.5, "{switches}");
-    // Both CPUs are saturated either way.
+    // Both CPUs are saturated in both cases.
     let busy = verdict("cpu_busy");
     assert!(busy["relative"].as_f64().unwrap().abs() < 0.02, "{busy}");
     let one = json(&[
@@ -428,7 +431,7 @@ fn what_a_scheduler_counts_is_in_its_results() {
     let results = json(&args);
     check_schema(&results);
     let runs = results["runs"].as_array().unwrap();
-    // Whoever wakes up finds an idle CPU, so only the old rule tells busy ones.
+    // Each waking task finds an idle CPU, so only the old rule tickles busy CPUs.
     let preempted =
         |run: &Value| run["metrics"]["sched.tickle_preempt"]["value"].as_f64().expect("counted");
     assert!(preempted(&runs[0]) >= 1.0 && preempted(&runs[1]) == 0.0, "{runs:?}");
@@ -530,7 +533,7 @@ fn inspect_shows_needs_and_knobs() {
 fn completions_and_man_pages_are_made() {
     assert!(text(&["completions", "bash"]).contains("_scxlab"));
     assert!(text(&["completions", "fish"]).contains("SCXLAB_COMPLETE=fish"));
-    // As the script of the shell asks.
+    // A shell's completion script sets this variable.
     let mut asked = scxlab(&["--", "scxlab", "run", "--fail"]);
     let offered = asked.env("SCXLAB_COMPLETE", "fish").output().unwrap().stdout;
     assert!(String::from_utf8(offered).unwrap().starts_with("--fail-on-exit\t"));
@@ -553,7 +556,7 @@ fn topo_shows_the_tree() {
     }
 }
 
-/// A deadlock is found at once, and with a duration the run still has its length.
+/// A deadlock is detected at once. If a duration is given, the run still has that length.
 #[test]
 fn a_deadlock_is_told_from_idleness() {
     let folder = tempfile::tempdir().unwrap();
@@ -582,7 +585,7 @@ fn a_deadlock_is_told_from_idleness() {
     assert_eq!(long["metrics"]["cpu_busy"], short["metrics"]["cpu_busy"]);
 }
 
-/// The canonical form is what the fingerprint in every manifest is about.
+/// The canonical form is the input of the fingerprint in every manifest.
 #[test]
 fn topo_as_json_is_the_machine() {
     let machine: Value =

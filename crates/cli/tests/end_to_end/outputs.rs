@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Runs that are interrupted, and files that are whole or absent.
+//! Tests of interrupted runs, and of files that must be complete or absent.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{check_schema, scxlab, trace};
 
-/// Runs that would take a day, one after the other.
+/// A command whose runs would take a day, one after the other.
 const ENDLESS: [&str; 15] = [
     "run",
     "-s",
@@ -44,7 +44,7 @@ fn files(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Until the first run writes its trace.
+/// Waits until the first run writes its trace.
 fn wait_for_trace(folder: &Path) {
     while !folder.is_dir() || files(folder).is_empty() {
         thread::sleep(Duration::from_millis(10));
@@ -62,7 +62,7 @@ fn ctrl_c_ends_the_runs_and_keeps_what_there_is() {
     let folder = temp.path().join("results");
     let child = start(&ENDLESS, &folder);
     wait_for_trace(&folder);
-    // Under its own name nothing is there before it is whole.
+    // The file has a temporary name until it is complete.
     assert!(!folder.join("trace.vtime.pftrace").exists());
     signal(&child, "-INT");
     let out = child.wait_with_output().unwrap();
@@ -102,13 +102,14 @@ fn a_folder_has_one_writer() {
     assert!(said.contains("another scxlab is writing its results there"), "{said}");
     signal(&first, "-KILL");
     first.wait_with_output().unwrap();
-    // What was killed leaves nothing under a name of ours, and the folder is free.
+    // A killed process leaves only temporary files, and its lock is released.
     assert!(files(temp.path()).iter().all(|name| name.ends_with(".part")));
     let brief = ["run", "-s", "vtime", "-w", "hogs", "-m", "2c", "--duration", "10ms"];
     assert!(start(&brief, temp.path()).wait_with_output().unwrap().status.success());
 }
 
-/// Of two runs that write the same trace the later one's is there, whole.
+/// If two processes write the same trace, the file is complete, and is from the one that ended
+/// last.
 #[test]
 fn traces_of_one_name_are_whole() {
     let temp = tempfile::tempdir().unwrap();
@@ -148,7 +149,7 @@ fn a_full_disk_is_named_and_a_device_stays_one() {
     assert!(!fs::metadata("/dev/full").unwrap().is_file());
 }
 
-/// Under a limit on address space, as containers and batch systems set it.
+/// Runs under a limit on address space, as containers and batch systems set it.
 #[test]
 fn address_space_is_what_the_run_needs() {
     let under = |kib: u32, args: &str| {
@@ -165,7 +166,8 @@ fn address_space_is_what_the_run_needs() {
     assert!(said.contains("bytes of address space") && said.contains("ulimit -v"), "{said}");
 }
 
-/// On the terminal, in report.txt, in results.json and in the debug dump, of an error and of a stall.
+/// The origin of an error and of a stall appears on the terminal, in report.txt, in results.json
+/// and in the debug dump.
 #[test]
 fn an_exit_says_everywhere_where_it_comes_from() {
     let temp = tempfile::tempdir().unwrap();
@@ -195,7 +197,7 @@ fn an_exit_says_everywhere_where_it_comes_from() {
     }
 }
 
-/// Names from files, in the table, in report.txt, in timelines and in errors.
+/// Names from files are escaped in the table, in report.txt, in timelines and in errors.
 #[test]
 fn a_terminal_obeys_no_name() {
     let temp = tempfile::tempdir().unwrap();
@@ -236,7 +238,8 @@ fn a_manifest_names_the_commit() {
     assert_eq!(commit.is_some_and(is_commit), super::root().join(".git").exists(), "{commit:?}");
 }
 
-/// Output ends at each size in turn, as on a full disk: an error that names the file, and no file that is not whole.
+/// File sizes are limited to increasing values, which acts like a full disk. The error names the
+/// file, and no incomplete file remains.
 #[test]
 fn a_full_disk_leaves_no_half_files() {
     let temp = tempfile::tempdir().unwrap();
@@ -248,7 +251,7 @@ fn a_full_disk_leaves_no_half_files() {
         let (said, files) = full_disk(&temp.path().join(blocks.to_string()), Some(blocks));
         for (name, bytes) in &files {
             let expected = whole.iter().find(|(n, _)| n == name).map(|(_, bytes)| bytes);
-            // Results tell how long the runs took.
+            // Results contain the runs' wall time, so their bytes differ.
             let same = name.starts_with("results") || expected == Some(bytes);
             assert!(expected.is_some() && same, "{blocks} blocks: {name} is not whole");
         }
@@ -260,7 +263,8 @@ fn a_full_disk_leaves_no_half_files() {
     assert!(blocks * 512 > largest / 2, "{blocks} blocks of {largest} bytes");
 }
 
-/// A run whose files may have so many blocks of 512 bytes: what it says if it fails, and what it leaves.
+/// Makes a run whose files are limited to `blocks` blocks of 512 bytes. Returns its messages if it
+/// fails, and the files that it leaves.
 fn full_disk(folder: &Path, blocks: Option<usize>) -> (Option<String>, Vec<(String, Vec<u8>)>) {
     let limit = blocks.map_or("unlimited".to_owned(), |n| n.to_string());
     let script = "trap '' XFSZ; ulimit -f $0; exec \"$@\"";
@@ -268,7 +272,7 @@ fn full_disk(folder: &Path, blocks: Option<usize>) -> (Option<String>, Vec<(Stri
     command.args(["-c", script, &limit, env!("CARGO_BIN_EXE_scxlab")]);
     command.args(["run", "-s", "vtime", "-w", "hogs,tasks=2", "-m", "2c", "--duration", "50ms"]);
     fs::create_dir(folder).unwrap();
-    // By the same name each time, since the command is among the files.
+    // The output folder has the same name each time, because the command is stored in a file.
     let out = command.args(["-o", "out"]).current_dir(folder).output().unwrap();
     let said = (!out.status.success()).then(|| String::from_utf8_lossy(&out.stderr).into_owned());
     let out = folder.join("out");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A JSON Schema validator: the keywords that our schema uses. One that it does not know is a panic, so that no
-//! rule is passed over in silence.
+//! A validator for the JSON Schema keywords that our schema uses. It panics on any other keyword,
+//! so that no rule is silently skipped.
 
 use serde_json::{Map, Value};
 
@@ -13,7 +13,7 @@ impl Schema {
         Schema(serde_json::from_str(text).expect("a schema is JSON"))
     }
 
-    /// What of the value does not fit, each with its path.
+    /// Returns the violations of the schema, each with its path.
     pub fn faults(&self, value: &Value) -> Vec<String> {
         let mut faults = Vec::new();
         self.check(&self.0, value, "$", &mut faults);

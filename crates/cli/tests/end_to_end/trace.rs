@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a trace shows, read with Perfetto's own definitions.
+//! Reader of traces, with Perfetto's own definitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,26 +11,26 @@ use perfetto_protos::trace_packet::trace_packet::Data;
 use perfetto_protos::track_event::track_event::{Name_field, Type};
 use protobuf::Message;
 
-/// A slice, an instant or a counter's value on a track of ours.
+/// A slice, an instant or a counter's value on one of scxlab's own tracks.
 #[derive(Debug)]
 pub struct Drawn {
-    /// The names of the track and of those above it.
+    /// Names of the track and of its parents.
     pub track: String,
     pub kind: Type,
     pub name: String,
-    /// Arguments as text.
+    /// Arguments in text form.
     pub args: BTreeMap<String, String>,
 }
 
-/// All of a trace that our pages promise.
+/// The contents of a trace that our pages promise.
 #[derive(Default)]
 pub struct Seen {
     pub packets: usize,
-    /// CPUs on which a task was switched to.
+    /// CPUs to which a task was switched.
     pub cpus: BTreeSet<u32>,
     /// Names of the tasks that ran.
     pub ran: BTreeSet<String>,
-    /// Wake-ups: who woke (by number) whom.
+    /// Wake-ups: pid of the waker and name of the woken task.
     pub wakeups: Vec<(u32, String)>,
     pub drawn: Vec<Drawn>,
 }
@@ -49,7 +49,7 @@ impl Seen {
     }
 }
 
-/// Reads a file, and refuses what the definitions do not know.
+/// Reads a file, and panics on fields that the definitions do not have.
 pub fn read(file: &Path) -> Seen {
     let bytes = std::fs::read(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
     let trace =

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab attach` and `run --on host`, on the only host that a test may take over: a guest, where /init is the command.
+//! `scxlab attach` and `run --on host` in a guest, where /init is the command. A test cannot take
+//! over the real host.
 
 use crate::bench::Bench;
 
-/// Prints what came of each step; the test reads the console.
+/// Prints the result of each step on the console, which the test reads.
 const SCRIPT: &str = r#"
 exec >/dev/console 2>&1
 sched_ext=/sys/kernel/sched_ext
@@ -73,7 +74,8 @@ fn attach_leaves_the_machine_as_it_was_even_when_killed() {
     ] {
         done.says(line);
     }
-    // Statistics of the first attachment, and of the second.
+    // The console has the statistics of the first attachment as text, and those of the second as
+    // JSON.
     assert!(
         done.console.lines().any(|l| l.contains(" s  ") && l.contains("select_cpu ")),
         "{done}"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a test of virtual machines needs: a kernel, QEMU, the command, a folder, and what came of it.
+//! Environment of tests with virtual machines: a kernel, QEMU, the command, a folder, and the
+//! results.
 //!
-//! The kernel is the first of: the file that SCXLAB_KERNEL names, what `make kernel-objects` left in `build/kernel`, the
-//! one in the user's cache, one prepared now.
+//! The kernel is the first of these: the file that SCXLAB_KERNEL names, the result of
+//! `make kernel-objects` in `build/kernel`, the one in the user's cache, one prepared now.
 
 use std::fmt;
 use std::fs;
@@ -22,7 +23,7 @@ pub struct Bench {
     pub folder: TempDir,
 }
 
-/// What a command printed, and what its virtual machine did.
+/// Output of a command, and console of its virtual machine.
 pub struct Done {
     pub code: Option<i32>,
     pub stdout: String,
@@ -31,27 +32,29 @@ pub struct Done {
 }
 
 impl Bench {
-    /// None, after saying so, where there can be no virtual machine.
+    /// Returns None, after a message, if there can be no virtual machine.
     pub fn new() -> Option<Bench> {
         static KERNEL: OnceLock<Result<PathBuf, String>> = OnceLock::new();
         match KERNEL.get_or_init(find_both) {
             Ok(kernel) => Some(Bench { kernel, folder: tempfile::tempdir().unwrap() }),
             Err(why) => {
-                // Not through eprintln!, which is kept from sight when a test passes.
+                // Write to stderr directly, because eprintln! is not shown when a test passes.
                 let _ = writeln!(std::io::stderr(), "vm: skipped: {why}");
                 None
             }
         }
     }
 
-    /// A command with an emulated virtual machine, by the host's clock if nothing else is said; its console is kept.
+    /// Returns a command with an emulated virtual machine, by default with the host's clock. Its
+    /// console is kept.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = scxlab(args);
         command.arg("--kernel").arg(self.kernel);
         if !args.contains(&"--accel") {
             command.args(["--accel", "tcg"]);
         }
-        // Only what would never end meets it, on the slowest of hosts too.
+        // The deadline is long enough for the slowest hosts, and only ends commands that would
+        // never end.
         if !args.contains(&"--deadline") {
             command.args(["--deadline", "45min"]);
         }
@@ -59,7 +62,7 @@ impl Bench {
         command
     }
 
-    /// Runs it, whatever comes of it.
+    /// Runs a command, and returns its output whatever its exit code is.
     pub fn output(&self, command: &mut Command) -> Done {
         let console = self.folder.path().join("console");
         let _ = fs::remove_file(&console);
@@ -73,7 +76,7 @@ impl Bench {
         }
     }
 
-    /// `run --on vm`, and its results.
+    /// Runs `run --on vm`, and returns its output with valid results.
     pub fn run(&self, args: &[&str]) -> Done {
         let mut all = vec!["run", "--on", "vm", "--format", "json"];
         all.extend(args);
@@ -83,7 +86,7 @@ impl Bench {
         done
     }
 
-    /// A shell script as the workload.
+    /// Runs a shell script as the workload.
     pub fn script(&self, args: &[&str], script: &str, programs: &[&str]) -> Done {
         assert!(!script.contains('\''), "the script is put between these");
         let workload = format!("cmd:/bin/sh -c '{script}'");
@@ -93,7 +96,7 @@ impl Bench {
         self.run(&all)
     }
 
-    /// A file in the folder.
+    /// Writes a file to the folder.
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         let path = self.folder.path().join(name);
         fs::write(&path, content).unwrap();
@@ -110,7 +113,7 @@ impl Done {
         self.results()["runs"].as_array().unwrap().clone()
     }
 
-    /// On its console.
+    /// Asserts that the console contains the text.
     pub fn says(&self, text: &str) {
         assert!(self.console.contains(text), "no \"{text}\": {self}");
     }
@@ -144,7 +147,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// One of the kernel's own objects.
+/// Returns one of the kernel's own objects.
 pub fn object(name: &str) -> String {
     let path = root().join(format!("build/kernel/objects/{name}.bpf.o"));
     assert!(path.exists(), "no {}: `make kernel-objects` compiles it", path.display());
@@ -162,7 +165,7 @@ fn kernel() -> Result<PathBuf, setup::SetupError> {
     }
     let built = root().join("build/kernel");
     for name in ["vmlinux", "bzImage"] {
-        // The stamp comes last: without it the folder is half done.
+        // The stamp is written last; without it the folder is incomplete.
         if built.join("stamp").exists() && built.join(name).exists() {
             return Ok(built.join(name));
         }

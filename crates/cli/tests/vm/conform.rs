@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab conform`: every situation that is shipped.
+//! `scxlab conform` with all shipped cases.
 
 use crate::bench::Bench;
 
@@ -11,6 +11,6 @@ fn conform_every_case_agrees() {
     let verdicts: Vec<&str> = done.stdout.lines().filter(|l| l.starts_with("agrees ")).collect();
     let last = format!("{0} of {0} cases agree", verdicts.len());
     assert!(verdicts.len() >= 25 && done.stdout.trim_end().ends_with(&last), "{done}");
-    // The case was carried out: a scheduler that loses a task is what the kernel says it was.
+    // The case was really carried out: the kernel reports that a scheduler lost a task.
     done.says("disabled (runnable task stall)");
 }

@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The default class keeps all CPUs busy when there are enough hogs: simulated and on a real kernel, on the same machines.
+//! The default class keeps all CPUs busy if there are enough hogs, in the simulator and on a real
+//! kernel, on the same machines.
 //!
-//! `crates/testkit/tests/work_conserved.rs` has the property for many more machines and workloads, simulated; here the kernel says
-//! whether the simulator is right. CI does a few machines; `make conserve` does all and prints a table.
+//! `crates/testkit/tests/work_conserved.rs` tests the property for many more machines and workloads
+//! in the simulator; here the kernel shows whether the simulator is right. CI tests a few machines;
+//! `make conserve` tests all, and prints a table.
 
 use scxlab_machine::Machine;
 use serde_json::Value;
 
 use crate::bench::{Bench, metric};
 
-/// How far nodes are apart: 30 is the farthest over which forks are placed.
+/// Distances between nodes. 30 is the largest distance over which forks are placed.
 #[derive(Clone, Copy, Debug)]
 enum Apart {
     All(u32),
-    /// In a row: so much more for each node between them.
+    /// Nodes in a row; the distance grows by this amount per hop.
     Line(u32),
     Ring(u32),
-    /// Pairs of nodes, and all others.
+    /// Distance within pairs of nodes, and distance between all others.
     Pairs(u32, u32),
 }
 
 use Apart::{All, Line, Pairs, Ring};
 
-/// The first ones are those that CI does.
+/// Machines to test; the first `IN_CI` ones are tested in CI.
 const MACHINES: [(&str, Apart); 30] = [
     ("2n2c1t", All(32)),
     ("4n1c1t", Line(15)),
@@ -84,12 +86,13 @@ fn machine_file(spec: &str, apart: Apart) -> String {
     )
 }
 
-/// The longest that one CPU was idle in a run, in all, ms.
+/// Returns the largest total idle time of any CPU in a run, in ms.
 fn idle_ms(run: &Value, cpus: usize) -> f64 {
     (0..cpus).map(|cpu| metric(run, &format!("cpu{cpu}_idle")) / 1e6).fold(0.0, f64::max)
 }
 
-/// The longest idle time of a CPU simulated and real, after the line that names the run.
+/// Returns a line that names the run, and the largest idle time of any CPU in the simulation and on
+/// the real kernel, in ms.
 fn compare(at: usize) -> Option<(String, f64, f64)> {
     let bench = Bench::new()?;
     let (spec, apart) = MACHINES[at];
@@ -106,8 +109,9 @@ fn compare(at: usize) -> Option<(String, f64, f64)> {
     Some((format!("{spec:<9} {:<14} {hogs:>3} hogs", format!("{apart:?}")), sim, real))
 }
 
-/// As many hogs as CPUs, or more, that begin on one CPU. Until the load averages say that a node is full (0.1 s) and each node's
-/// first balance is due (2 ms for each CPU, a few times), CPUs may be idle; a CPU that nobody knows of is for the whole run.
+/// Runs as many hogs as CPUs, or more, which all begin on one CPU. CPUs may be idle until the load
+/// averages show that a node is full (0.1 s) and each node's first balance is due (2 ms per CPU, a
+/// few times). A CPU that balancing overlooks would be idle for the whole run.
 #[test]
 fn enough_hogs_keep_all_cpus_busy() {
     let all = std::env::var("CONSERVE_ALL").is_ok();
@@ -115,7 +119,7 @@ fn enough_hogs_keep_all_cpus_busy() {
     for at in 0..if all { MACHINES.len() } else { IN_CI } {
         let Some((line, sim, real)) = compare(at) else { return };
         let line = format!("{line}: idle at most {sim:>4.0} ms simulated, {real:>4.0} ms real\n");
-        // Not through println!, which is kept from sight when a test passes.
+        // Write to stderr directly, because println! is not shown when a test passes.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
         if sim.max(real) >= 500.0 {
             idle.push(line);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Schedulers that leave: simulated and on a real kernel with the same kind and code, and for the same reason.
+//! Schedulers that exit: the kind, code and reason are the same in the simulator and on a real
+//! kernel.
 
 use serde_json::Value;
 
 use crate::bench::{Bench, metric, object};
 
-/// All threads end by themselves, also a stalled one once its scheduler is gone. Sleepers wake up on idle CPUs and on
-/// busy ones.
+/// All threads end by themselves; a stalled one does so once its scheduler is gone. Sleepers wake
+/// up on idle and on busy CPUs.
 const WORKLOAD: &str = r#"
 [[thread]]
 name = "lost"
@@ -29,7 +30,7 @@ fn leavers(bench: &Bench) -> Vec<Leaver> {
     let tracer = scxlab_sched::selftests().iter().find(|s| s.name == "tracer").unwrap();
     let tracer = bench.file("tracer.bpf.o", tracer.object);
     let mut all = vec![Leaver {
-        // Tasks whose names begin with "l" (108) are lost once they have another nice value.
+        // Tasks whose names begin with "l" (108) are lost once their nice value has changed.
         scheduler: format!("{tracer},drop=108,idle_pick=0"),
         kind: "error_stall",
         code: 0,
@@ -44,7 +45,7 @@ fn leavers(bench: &Bench) -> Vec<Leaver> {
     ] {
         all.push(Leaver { scheduler: object(name), kind: "error", code: 0, says });
     }
-    // From select_cpu, enqueue, dispatch, enable, init_task and init.
+    // Exits from select_cpu, enqueue, dispatch, enable, init_task and init.
     for (point, says) in ["0", "1", "2", "3", "4", "5"].into_iter().enumerate() {
         let scheduler = format!("{},exit_point={point}", object("exit"));
         all.push(Leaver { scheduler, kind: "unreg_bpf", code: point as i64, says });
@@ -76,12 +77,14 @@ fn ejections_have_the_simulated_kind_and_code() {
             );
             assert!(exit["message"].as_str().is_some_and(|m| m.contains(says)), "{about}");
             assert!(exit["at_ns"].is_u64() && run["counts"] == false, "{about}");
-            // The watchdog gives a lost task 3 s from when it was woken up, and looks every half of that.
+            // The watchdog's timeout for a lost task is 3 s after its wake-up; it checks every
+            // 1.5 s.
             if *kind == "error_stall" {
                 assert!(exit["at_ns"].as_u64() >= Some(3_000_000_000), "{about}");
             }
             assert_eq!(run["stop"]["kind"], "all_exited", "{about}");
-            // Of 121; who sleeps on a busy host may find its time over before it does.
+            // The full number is 121. On a busy host, a task's sleep may be over before it begins
+            // to sleep.
             assert!(metric(run, "wakeups") > 20.0, "{about}: the workload went on");
         }
     }
@@ -95,8 +98,8 @@ fn ejections_have_the_simulated_kind_and_code() {
     }
 }
 
-/// Two tasks are woken up and wait until the measurement is over, on either kernel: the wait lasts until then though it ends only
-/// later, or never, and nobody was ejected.
+/// On both kernels two tasks are woken up and wait until the measurement is over. Their waits count
+/// up to that time, though they end later or never, and the scheduler is not ejected.
 #[test]
 fn starvation_shows_on_both_kernels() {
     let Some(bench) = Bench::new() else { return };
@@ -121,7 +124,7 @@ fn starvation_shows_on_both_kernels() {
         let starves = run["scheduler"] == starving.as_str();
         for name in ["run_queue_wait_max", "wakeup_latency_max"] {
             let wait = metric(&run, name) / 1e9;
-            // What other processes of this host do may make any wait longer, but not as long as the run.
+            // Other processes on this host may lengthen any wait, but not to the length of the run.
             assert!(if starves { wait > 1.2 } else { wait < 1.2 }, "{about}: {name} {wait} s");
         }
         let victims = run["tasks"].as_array().unwrap().iter();

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Real kernels, as a user meets them: `scxlab run --on vm`, `attach` and `conform` in emulated virtual machines.
+//! Tests on real kernels: `scxlab run --on vm`, `attach` and `conform` in emulated virtual
+//! machines.
 //!
-//! Owns: what needs a kernel that boots. Does not: look into crates; everything goes through the command.
-//! Skipped, with a sentence that says so, where QEMU or a kernel cannot be had. `bench.rs` finds both.
+//! Owns: tests that need a kernel that boots. Does not: look into crates; everything goes through
+//! the command.
+//! The tests are skipped, with a message, if QEMU or a kernel is not available. `bench.rs` finds
+//! both.
 
 mod attach;
 mod bench;
@@ -18,9 +21,10 @@ mod trace;
 
 use bench::{Bench, metric, scxlab};
 
-/// Two nodes, eight CPUs.
+/// Two nodes with eight CPUs in all.
 const MACHINE: &str = "2n4c1t";
-/// In rt-app's grammar, and with an end: how much of it is done does not depend on how fast the host is.
+/// A workload in rt-app's grammar. It ends by itself, so the amount of work does not depend on the
+/// host's speed.
 const RT_APP: &str = r#"{
     "global": { "default_policy": "SCHED_OTHER" },
     "tasks": {
@@ -31,7 +35,7 @@ const RT_APP: &str = r#"{
 }"#;
 const RT_APP_THREADS: usize = 4;
 
-/// What stress-ng is to do, and how often all workers of a kind have done it in the end.
+/// Stressors of stress-ng, with the minimum number of operations of all workers of a kind.
 const STRESSORS: [(&str, u32); 5] =
     [("cpu", 20), ("switch", 1000), ("futex", 1000), ("fork", 30), ("affinity", 300)];
 
@@ -58,7 +62,7 @@ fn external_commands_run_to_their_end_under_vtime() {
     assert_eq!(run["target"], "vm");
     assert_eq!(run["exit"]["kind"], "none", "{run}");
     assert_eq!(run["stop"]["kind"], "all_exited", "{run}");
-    // A command that fails is no work, and is told in a note.
+    // A failed command is no unit of work, and a note reports it.
     assert_eq!(metric(run, "work_units"), 1.0, "{}", run["notes"]);
     for name in ["wakeups", "wakeup_latency_p50", "op_select_cpu_calls", "op_enqueue_calls"] {
         assert!(metric(run, name) > 0.0, "{name}");
@@ -77,7 +81,8 @@ fn external_commands_run_to_their_end_under_vtime() {
     assert!(!done.console.contains("stall"), "{done}");
 }
 
-/// In one boot, so that each scheduler after the first is attached only if the one before it has left.
+/// All runs take place in one boot, so each scheduler after the first can be attached only if the
+/// previous one has left.
 #[test]
 fn an_rt_app_file_runs_under_one_scheduler_after_another() {
     let Some(bench) = Bench::new() else { return };

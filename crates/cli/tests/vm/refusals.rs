@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What cannot be: each has a message of its own that says what to do, and the exit code that the manual names.
+//! Requests that must be refused: each has its own message with advice, and the exit code that the
+//! manual names.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -22,7 +23,8 @@ fn refused(done: &Done, code: i32, says: &[&str]) {
     assert!(!done.stderr.contains("error: internal"), "{done}");
 }
 
-/// The verifier's words and the line of the source; the simulator refuses the same object with the same code.
+/// The message has the verifier's words and the source line. The simulator refuses the same object
+/// with the same exit code.
 fn verifier_rejects(name: &str, program: &str) {
     let Some(bench) = Bench::new() else { return };
     let object = object(name);
@@ -52,7 +54,7 @@ fn a_deadline_ends_the_machine() {
     refused(&done, GUEST, &["after 2.0 s and was stopped", "guest's console"]);
 }
 
-/// `run --on vm` with a workload, a machine and more.
+/// Returns `run --on vm` with a default workload and machine, and further arguments.
 fn small(bench: &Bench, args: &[&str]) -> Command {
     let mut all = vec!["run", "--on", "vm"];
     for (flag, usual) in [("-w", "hogs"), ("-m", "1n2c1t")] {
@@ -75,7 +77,7 @@ fn what_the_host_lacks_is_named() {
     let done = bench.output(command.env("XDG_CACHE_HOME", &nowhere).env("PATH", ""));
     refused(&done, TARGET, &["Debian's", "by --kernel"]);
 
-    // A run that has no kernel prepares one, if it can: here is QEMU alone.
+    // A run without a kernel tries to prepare one. Here only QEMU is available.
     let run = ["run", "--on", "vm", "-w", "hogs", "-m", "1n2c1t"];
     let done = bench.output(scxlab(&run).env("XDG_CACHE_HOME", &nowhere).env("PATH", ""));
     refused(&done, TARGET, &["no qemu-system-x86_64 on this host"]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The shipped schedulers on a real kernel: shares, the same operations as simulated, and what nobody should give them.
+//! The shipped schedulers on a real kernel: shares, the same operations as in the simulator, and
+//! hostile settings of cgroups.
 
 use std::fmt::Write;
 
@@ -8,7 +9,7 @@ use serde_json::Value;
 use crate::MACHINE;
 use crate::bench::{Bench, Done};
 
-/// CPU time that one of a run's cgroups had, as a share of the time of all of them.
+/// Returns the CPU time of one of a run's cgroups, as a share of the time of all of them.
 fn share(run: &Value, path: &str) -> f64 {
     let groups = run["cgroups"].as_array().unwrap();
     let of = |g: &Value| g["run_ns"].as_f64().unwrap();
@@ -21,7 +22,8 @@ fn named(run: &Value) -> String {
     format!("{} on {}", run["scheduler"], run["target"])
 }
 
-/// Two hogs on one CPU for three seconds: in a cgroup each, with what each cgroup's text and each thread's say.
+/// Returns a workload of two hogs on one CPU for three seconds, each in a cgroup. The tuples hold
+/// path, cgroup settings and thread settings.
 fn two_hogs(cgroups: [(&str, &str, &str); 2]) -> String {
     let mut text = String::from("duration = \"3s\"\n");
     for (path, cgroup, thread) in cgroups {
@@ -36,14 +38,16 @@ fn two_hogs(cgroups: [(&str, &str, &str); 2]) -> String {
     text
 }
 
-/// Cgroups where the scheduler has cgroups, else two nice values, whose shares follow from the scheduler's own rule: there the
-/// simulator says what is right. By counted time, which no busy host stretches.
+/// Tests weights of cgroups for schedulers that know cgroups, and two nice values for the others.
+/// There the share follows from the scheduler's own rule, so the simulator gives the expected
+/// value. Counted time is used, because it does not depend on other load of the host.
 #[test]
 fn shares_are_as_the_weights_say() {
     let Some(bench) = Bench::new() else { return };
     let text = two_hogs([("/one", "weight = 100", ""), ("/three", "weight = 300", "")]);
     let weights = bench.file("weights.toml", text);
-    // Long slices: a switch takes its time in an emulated kernel, and is nobody's.
+    // Slices are long, because a switch takes long in an emulated kernel and its time belongs to no
+    // task.
     let fair = "fair,sched_latency_ns=50000000";
     let pelt = format!("{fair},load=pelt");
     let common = ["--on", "sim", "--accel", "counted", "-m", "1c"];
@@ -73,7 +77,8 @@ fn shares_are_as_the_weights_say() {
 
 const HOG: &str = "ops = [{ loop = { ops = [{ compute = \"1ms\" }] } }]\n";
 
-/// Situations that need no knobs of the tracer's. Few: to load a large scheduler takes an emulated kernel seconds.
+/// Cases that do not need the tracer's knobs. There are few, because loading a large scheduler
+/// takes seconds in an emulated kernel.
 const CASES: &[&str] = &["cgroup_move", "fork", "wake_sync"];
 
 #[test]
@@ -98,8 +103,8 @@ fn stayed(done: &Done) {
 
 const KNOW_CGROUPS: &[&str] = &["credit", "fair", "fair,load=pelt,gang=v2"];
 
-/// Cgroups deeper than there are levels, a gang attribute that is neither 0 nor 1, a gang with more threads than CPUs, and a small
-/// cap on several.
+/// Cgroups deeper than the schedulers' maximum depth, a gang attribute that is neither 0 nor 1, a
+/// gang with more threads than CPUs, and several threads under a small cap.
 #[test]
 fn odd_cgroups_are_no_stall() {
     let Some(bench) = Bench::new() else { return };
@@ -139,7 +144,8 @@ fn odd_cgroups_are_no_stall() {
     }
 }
 
-/// More cgroups than there are slots, and gangs that are removed as soon as their tasks, which run, are killed.
+/// More cgroups than the schedulers have slots for, and gangs that are removed as soon as their
+/// running tasks are killed.
 #[test]
 fn many_cgroups_come_and_go() {
     let Some(bench) = Bench::new() else { return };

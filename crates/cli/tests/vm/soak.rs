@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Every shipped scheduler under everything at once: forks, switches, messages, affinities, cgroups that come and go, weights,
-//! CPUs that come and go. Nothing may stall, and each has to leave cleanly, or the next could not be attached.
+//! Every shipped scheduler under a mixed load: forks, switches, messages, affinities, cgroups that
+//! come and go, weights, CPU hotplug. Nothing may stall, and each scheduler must exit cleanly, or
+//! else the next one could not be attached.
 //!
-//! CI does each scheduler's default and its richest combination for some seconds; `make soak` does every mode for a minute
-//! (SOAK_SECONDS); SOAK_SCHEDULERS names some.
+//! CI runs each scheduler's default and its richest combination of knobs for some seconds.
+//! `make soak` runs every mode for a minute (SOAK_SECONDS). SOAK_SCHEDULERS selects schedulers.
 
 use crate::MACHINE;
 use crate::bench::{Bench, metric};
 
-/// They leave when a CPU comes or goes, and say so: `main.rs` has the rest for them.
+/// Schedulers that exit on CPU hotplug, by design. `main.rs` covers the rest for them.
 const WITHOUT_HOTPLUG: &[&str] = &["vtime"];
 
-/// Default and richest. All other shipped schedulers must be here.
+/// Default and richest combination of each scheduler. All other shipped schedulers must be listed
+/// here.
 const BRIEF: &[&str] = &[
     "goodness",
     "goodness,mode=hamq",
@@ -23,7 +25,7 @@ const BRIEF: &[&str] = &[
     "fair,load=pelt,gang=v2,numa=consolidate+load",
 ];
 
-/// With those, every mode and every pair of knobs that meet.
+/// Together with `BRIEF`, every mode and every pair of knobs that interact.
 const MORE: &[&str] = &[
     "goodness,mode=2.4",
     "credit,tickle_one_idle=0",
@@ -44,10 +46,12 @@ const MORE: &[&str] = &[
     "fair,load=pelt,gang=v1,numa=consolidate",
 ];
 
-/// The instructions that the verifier may walk through for one program; the kernel's limit is a million.
+/// Maximum number of instructions that the verifier may process for one program; the kernel's limit
+/// is a million.
 const VERIFIER_BUDGET: f64 = 500_000.0;
 
-/// All of it for so many seconds, in a guest. Two cgroups are gangs, for who knows them.
+/// Returns a script that runs the whole load in a guest for `seconds`. Some cgroups are gangs, for
+/// schedulers that know gangs.
 fn script(seconds: u64) -> String {
     format!(
         "exec >/dev/console 2>&1
@@ -75,7 +79,8 @@ fn script(seconds: u64) -> String {
     )
 }
 
-/// Four nodes of two CPUs for who consolidates on nodes, two of four for the others.
+/// Runs schedulers that consolidate on nodes on four nodes of two CPUs, and the others on two nodes
+/// of four.
 fn soak(schedulers: &[&str], seconds: u64) {
     let (numa, others): (Vec<&str>, Vec<&str>) =
         schedulers.iter().partition(|scheduler| scheduler.contains("numa="));
@@ -89,7 +94,7 @@ fn soak(schedulers: &[&str], seconds: u64) {
 fn soak_on(machine: &str, schedulers: &[&str], seconds: u64) {
     let Some(bench) = Bench::new() else { return };
     let programs = ["hackbench", "stress-ng", "/bin/mkdir", "/bin/rmdir", "/bin/rm"];
-    // Emulated, what is asked to end takes its time.
+    // In an emulated machine, ending the load takes long.
     let patience = format!("{}s", seconds * 4 + 60);
     let mut args = vec!["-m", machine, "--duration", &patience];
     args.extend(schedulers.iter().flat_map(|name| ["-s", *name]));
@@ -118,7 +123,7 @@ fn soak_on(machine: &str, schedulers: &[&str], seconds: u64) {
     assert_eq!(done.console.matches("stress-ng: 0").count(), runs.len(), "{done}");
     assert_eq!(done.console.matches("online 0-7").count(), runs.len(), "{done}");
     assert!(!done.console.contains("stall"), "{done}");
-    // Not through println!, which is kept from sight when a test passes.
+    // Write to stderr directly, because println! is not shown when a test passes.
     let head = "verifier instructions: largest program, all; mean ns (emulated): select_cpu, enqueue, dispatch";
     let _ =
         std::io::Write::write_all(&mut std::io::stderr(), format!("{head}\n{table}").as_bytes());
@@ -133,7 +138,7 @@ fn every_shipped_scheduler_endures() {
         assert!(spared || here, "{} is not soaked", shipped.name);
     }
     let seconds = std::env::var("SOAK_SECONDS").ok().map(|s| s.parse().expect("SOAK_SECONDS"));
-    // Some of them, for who looks for a cause: separated by spaces.
+    // Selected schedulers, separated by spaces, to search for the cause of a failure.
     let named = std::env::var("SOAK_SCHEDULERS").unwrap_or_default();
     let chosen: Vec<&str> = named.split_whitespace().collect();
     let more = if seconds.is_some() { MORE } else { &[] };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Traces of a real kernel, beside those of the simulated one: read with Perfetto's own definitions, held against the metrics.
+//! Traces of a real kernel and of the simulator: read with Perfetto's own definitions, and compared
+//! with the metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,7 +13,8 @@ use serde_json::Value;
 
 use crate::bench::{Bench, object};
 
-/// Hogs that preempt each other, sleepers, and a pair that wakes each other; every thread has a name of its own.
+/// Hogs that preempt each other, sleepers, and a pair that wakes each other. Every thread has its
+/// own name.
 const WORKLOAD: &str = r#"
 duration = "400ms"
 
@@ -36,12 +38,12 @@ ops = [{ loop = { ops = [{ read = { pipe = "there", bytes = 4 } }, { write = { p
 "#;
 const LENGTH_NS: u64 = 400_000_000;
 
-/// What a task got, as its trace tells.
+/// Figures of a task, computed from its trace.
 #[derive(Debug, Default)]
 struct Got {
     run_ns: u64,
     wait_ns: u64,
-    /// Switches to it, and of them those after a sleep that no wake-up ended.
+    /// Number of switches to the task, and of those among them after a sleep without a wake-up.
     switches: u64,
     unexplained: u64,
     migrations: u64,
@@ -50,18 +52,18 @@ struct Got {
 }
 
 struct Read {
-    /// By name.
+    /// Tasks by name.
     tasks: BTreeMap<String, Got>,
-    /// CPUs that changed from one task to another without having had the first.
+    /// Switches whose previous task differs from the CPU's current task.
     broken: Vec<String>,
     cpus: BTreeSet<u32>,
-    /// Events of each kind.
+    /// Number of sched_switch events, and of sched_waking events below.
     switches: u64,
     wakeups: u64,
-    /// Wake-ups by a task, and not by an interrupt.
+    /// Number of wake-ups by a task instead of an interrupt.
     by_tasks: u64,
     last_ns: u64,
-    /// Of each CPU, as the statistics at the end of the trace tell.
+    /// Lost events by CPU, from the statistics at the end of the trace.
     lost: Vec<u64>,
 }
 
@@ -80,7 +82,7 @@ fn read(file: &Path) -> Read {
             lost = stats.cpu_stats.iter().map(|cpu| cpu.dropped_events()).collect();
         }
     }
-    // Bundles are of one CPU each.
+    // Each bundle has events of one CPU, so they are sorted together here.
     events.sort_by_key(|(_, event)| event.timestamp());
     let mut read = Read {
         tasks: BTreeMap::new(),
@@ -132,7 +134,8 @@ fn read(file: &Path) -> Read {
     read
 }
 
-/// One schema on both targets, and on the real kernel one truth: what the trace shows adds up to the metrics, to the nanosecond.
+/// Both targets use one schema. On the real kernel, sums over the trace equal the metrics to the
+/// nanosecond.
 #[test]
 fn a_trace_of_a_real_kernel_adds_up_to_the_metrics() {
     let Some(bench) = Bench::new() else { return };
@@ -192,7 +195,7 @@ fn adds_up(run: &Value, read: &Read, at: &str) {
     }
 }
 
-/// Two tasks that wake each other as often as they can: more events than fit.
+/// Two pairs of tasks wake each other as often as they can, which gives more events than fit.
 #[test]
 fn events_that_find_no_room_are_counted_and_said() {
     let Some(bench) = Bench::new() else { return };
@@ -222,7 +225,7 @@ ops = [{ loop = { ops = [{ read = { pipe = "there-{i}", bytes = 4 } }, { write =
     assert!(lost > 0, "{}", run["trace"]);
     let read = read(Path::new(&file));
     assert_eq!(read.lost.iter().sum::<u64>(), lost);
-    // What is there is whole, and ends early.
+    // The recorded events are consistent, and end early.
     assert_eq!(read.broken, Vec::<String>::new());
     assert!(read.last_ns < 2_000_000_000, "{}", read.last_ns);
     let events = run["trace"]["events"].as_u64().unwrap();

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Made-up runs on two targets: what is held, and when it agrees.
+//! Tests on made-up runs on two targets: which quantities are compared, and the verdicts.
 
 use indexmap::IndexMap;
 
 use super::*;
 use crate::run::{CgroupResult, Exit, MetricTable, StopReason};
 
-/// A run with one count, two kinds of threads and a cgroup that got so much of 100 ms.
+/// Makes a run with `switches` context switches, two kinds of threads, and a cgroup that got
+/// `heavy_ms` of 100 ms.
 fn run(target: &'static str, switches: u64, heavy_ms: u64) -> Run {
     let mut metrics = MetricTable::default();
     metrics.count("context_switches", switches);
@@ -87,7 +88,7 @@ fn only_an_interval_that_lies_within_agrees() {
     assert_eq!(of([900, 901, 899, 900]), Some(Agrees::Within));
     assert_eq!(of([1000, 1300, 800, 1100]), Some(Agrees::Open));
     assert_eq!(of([700, 701, 699, 700]), Some(Agrees::Outside));
-    // One run has no interval, however close.
+    // One run has no interval, however close the values are.
     let one = held(&sim[..1], &sim[..1]);
     assert!(one.iter().all(|row| row.3 == Agrees::Open), "{one:?}");
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A case: a workload, the tracer's knobs, and what happens to tasks from outside at given times.
+//! Conformance cases: a workload, the tracer's knobs, and actions from outside at given times.
 //!
-//! Times leave room: an emulated kernel is late by milliseconds, so that what matters is far apart, and nothing depends on
-//! how often a slice ends.
+//! Cases leave generous gaps between actions, because an emulated kernel can be late by
+//! milliseconds. No case depends on how often a slice ends.
 
 use indexmap::IndexMap;
 use scxlab_workload::Program;
@@ -25,15 +25,15 @@ pub struct Case {
     /// Operations that are not compared, each with the reason.
     pub ignore: IndexMap<String, String>,
     pub timeline: Vec<Timed>,
-    /// Whether the ends of slices are compared: they are under the tracer, whose knobs decide them.
+    /// Whether slice ends are compared. They are with the tracer, whose knobs determine them.
     pub turns: bool,
 }
 
-/// Something done to the system from outside.
+/// An action on the system from outside.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timed {
-    /// From the start of the workload.
+    /// Time since the start of the workload.
     pub at: Dur,
     #[serde(rename = "do")]
     pub action: Action,
@@ -54,7 +54,7 @@ pub enum Action {
         task: String,
         policy: PolicyDef,
     },
-    /// To a cgroup of the workload.
+    /// Moves the task to a cgroup of the workload.
     Cgroup {
         task: String,
         path: String,
@@ -94,7 +94,7 @@ struct File {
 }
 
 impl Case {
-    /// Reads a case; `name` is its file's.
+    /// Parses a case; `name` is the file name.
     pub fn parse(name: &str, text: &str) -> Result<Case, CaseError> {
         let file: File = toml::from_str(text)
             .map_err(|e| CaseError::Document { name: name.into(), why: e.to_string() })?;
@@ -117,12 +117,12 @@ impl Case {
         })
     }
 
-    /// The tracer with the case's knobs, as an argument of `-s`.
+    /// Returns the tracer with the case's knobs, in the form of a `-s` argument.
     pub fn tracer(&self) -> String {
         let mut text = "tracer".to_owned();
         for (name, value) in &self.knobs {
             let value = match value {
-                // A letter is its number for a knob of one byte.
+                // A knob of one byte takes a single letter as its character code.
                 toml::Value::String(s) if s.len() == 1 => s.as_bytes()[0].to_string(),
                 toml::Value::String(s) => s.clone(),
                 other => other.to_string(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the witnesses of both kernels wrote, and what is made of it: per task the operations in order, with repeats folded.
+//! The logs of both kernels' witnesses, turned into sequences: per task the operations in order,
+//! with repeats folded.
 //!
 //! Owns: the layout of `struct entry` in `bpf/live/witness.h`.
 
@@ -9,13 +10,14 @@ use scxlab_kernel::ext::witness::OpCall;
 
 use super::Case;
 
-/// By task name; `-` has operations about no task.
+/// Operations by task name; `-` holds operations about no task.
 pub type Sequences = BTreeMap<String, Vec<String>>;
 
-/// Bytes of an entry.
+/// Size of an entry in bytes.
 pub const ENTRY_BYTES: usize = 40;
 
-/// In the order of `enum witnessed_op`, and what the argument is: flags, a number, or nothing that can be compared.
+/// Operation names in the order of `enum witnessed_op`, each with the type of its recorded
+/// argument: flags, a number, or a value that cannot be compared.
 const OPS: [(&str, Arg); 25] = [
     ("select_cpu", Arg::Flags),
     ("enqueue", Arg::Flags),
@@ -51,14 +53,14 @@ enum Arg {
     Number,
 }
 
-/// One operation.
+/// One recorded operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub op: u32,
-    /// -1: it is about no task.
+    /// The task's pid; -1 if the operation is about no task.
     pub pid: i32,
     pub told: u64,
-    /// Of the kernel's monotonic clock, ns.
+    /// Time on the kernel's monotonic clock, in ns.
     pub at: u64,
     pub comm: String,
 }
@@ -79,7 +81,8 @@ impl Entry {
         })
     }
 
-    /// What the simulated kernel's witness wrote; None for an operation that is not compared.
+    /// Converts a call recorded by the simulated kernel's witness; None for an operation that is
+    /// not compared.
     pub fn of(call: &OpCall) -> Option<Entry> {
         let op = OPS.iter().position(|(name, _)| *name == call.op.name())? as u32;
         let (pid, comm) = match &call.task {
@@ -103,11 +106,12 @@ impl Entry {
     }
 }
 
-/// Tasks of a case sleep for twice this at first: how a target makes its tasks is its own affair.
+/// Entries in this initial period, in ns, are ignored, because each target creates tasks in its own
+/// way. The tasks of a case first sleep for twice this time.
 pub const SETTLE_NS: u64 = 25_000_000;
 
-/// What the case compares, of all entries; `start` is when the workload began. A task has one name, the last that it
-/// gave itself.
+/// Returns the sequences that the case compares. `start` is the time at which the workload began. A
+/// task is listed under the last name that it gave itself.
 pub fn sequences(case: &Case, entries: &[Entry], start: u64) -> Sequences {
     let window = start + SETTLE_NS..start + case.duration.0;
     let names: BTreeMap<i32, &str> = entries.iter().map(|e| (e.pid, e.comm.as_str())).collect();
@@ -123,8 +127,9 @@ pub fn sequences(case: &Case, entries: &[Entry], start: u64) -> Sequences {
     all.into_iter().map(|(about, ops)| (about, settled(ops))).collect()
 }
 
-/// Leaves out ticks, and turns: a task stops while it is runnable, is queued, and runs again. When a slice ends is a matter of
-/// speed, and on a real kernel of who else wants the CPU.
+/// Removes ticks and turns. A turn is a task that stops while runnable, is queued, and runs again.
+/// The end of a slice depends on the processor's speed and, on a real kernel, on other tasks that
+/// compete for the CPU.
 pub fn without_turns(ops: Vec<String>) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     let mut rest = ops.iter().filter(|op| *op != "tick").peekable();
@@ -145,11 +150,12 @@ pub fn without_turns(ops: Vec<String>) -> Vec<String> {
     out
 }
 
-/// The longest stretch of operations that is taken for one repeat.
+/// Maximum length of a repeated stretch, in operations.
 const LONGEST: usize = 12;
 
-/// A stretch that follows itself again and again is written once, with a `+` at its end: how often a slice ended is a
-/// matter of speed. So is where in the stretch the case ends.
+/// Writes a stretch that repeats itself only once, with a `+` at its end, because the number of
+/// slices depends on the processor's speed. A partial repeat at the end of the case is dropped for
+/// the same reason.
 pub fn fold(ops: Vec<String>) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     let mut at = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The cases that are shipped: those of `cases/conform`.
+//! The shipped cases: those in `cases/conform`.
 
 macro_rules! cases {
     ($($name:literal,)+) => {
-        /// Name and text of each.
+        /// Pairs of case name and file contents.
         pub const SHIPPED: &[(&str, &str)] = &[
             $(($name, include_str!(concat!("../../../../cases/conform/", $name, ".toml")))),+
         ];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The simulated half of a case.
+//! The simulated half of a conformance case.
 
 use std::sync::Arc;
 
@@ -22,7 +22,8 @@ pub enum SimCaseError {
     Action { case: String, at_ms: u64, why: String },
 }
 
-/// Runs the case under a scheduler; see `Case::prepare` for the tracer's knobs.
+/// Runs the case under a scheduler. `Case::tracer` gives the `-s` argument that sets the tracer's
+/// knobs.
 pub fn simulate(
     case: &Case,
     scheduler: &Prepared,

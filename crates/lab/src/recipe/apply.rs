@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Carrying out a recipe: on an object that is open, and again on each kernel that it is loaded into.
+//! Execution of a recipe: on an object that is open, and again on each kernel that the object is
+//! loaded into.
 //!
-//! Owns: the order (constants and sizes, load, maps and programs, attach, the rest), loops, and values of formulas.
-//! Does not: choose a recipe, load or attach: the caller does, between the phases. What each action does is in
-//! `apply/open.rs` and `apply/loaded.rs`.
+//! Owns: the order (constants and sizes, load, maps and programs, attach, remaining steps), loops,
+//! and the values of formulas.
+//! Does not: choose a recipe, load or attach; the caller does these between the phases.
+//! `apply/open.rs` and `apply/loaded.rs` implement the actions.
 
 mod loaded;
 mod open;
@@ -22,32 +24,33 @@ use super::facts::{Scope, Vars, View, indices};
 use super::frontend::Frontend;
 use super::{Action, Default, Formula, Param, Phase, Place, Recipe, RecipeError, Step, What};
 
-/// What a recipe is applied to.
+/// The machine, kernel and table that a recipe is applied to.
 #[derive(Clone, Copy)]
 pub struct Subject<'a> {
     pub machine: &'a Machine,
-    /// The kernel's types: enumerators are named in formulas.
+    /// The kernel's types, whose enumerators formulas may name.
     pub kernel: &'a Btf,
     /// Name of the struct_ops table that will be attached.
     pub table: &'a str,
 }
 
-/// A recipe whose parameters have values, between two phases.
+/// State of a recipe between two phases: the values of its parameters and variables.
 #[derive(Clone, Debug)]
 pub struct Applied {
     pub params: Vec<(String, i128)>,
     vars: Vars,
 }
 
-/// A loop over CPUs in a loop over CPUs, on the largest machine of use; more is a slip.
+/// Maximum iterations of a step: two nested loops over 2048 CPUs. A larger number is an error in
+/// the recipe.
 const MAX_ITERATIONS: u64 = 1 << 22;
-/// The variable that counts the passes of a step.
+/// Name of the variable that counts the iterations of a step.
 const PASS: &str = "nth";
 
 type Outcome<T> = Result<T, RecipeError>;
 
 impl Recipe {
-    /// Steps before load. `given` are the user's values for parameters, as text.
+    /// Carries out the steps before load. `given` holds the user's values for parameters, as text.
     pub fn prepare(
         &self,
         subject: Subject<'_>,
@@ -64,7 +67,7 @@ impl Recipe {
         Ok(work.state)
     }
 
-    /// Steps between load and attach.
+    /// Carries out the steps between load and attach.
     pub fn after_load(
         &self,
         subject: Subject<'_>,
@@ -74,7 +77,7 @@ impl Recipe {
         self.use_loaded(Phase::Loaded, subject, applied, frontend)
     }
 
-    /// Steps after attach.
+    /// Carries out the steps after attach.
     pub fn after_attach(
         &self,
         subject: Subject<'_>,
@@ -84,7 +87,7 @@ impl Recipe {
         self.use_loaded(Phase::Attached, subject, applied, frontend)
     }
 
-    /// Whether something is left to do once the object is loaded.
+    /// Tells whether the recipe has steps for a loaded object.
     pub fn needs_loaded(&self) -> bool {
         self.steps.iter().any(|s| s.phase != Phase::Open)
     }
@@ -103,7 +106,7 @@ impl Recipe {
     }
 }
 
-/// The object: open, or loaded into a kernel.
+/// The object that steps act on: open, or loaded into a kernel.
 enum Side<'a> {
     Open(&'a mut OpenObject),
     Loaded(&'a mut dyn Frontend),
@@ -125,7 +128,7 @@ impl Side<'_> {
     }
 }
 
-/// A recipe at work.
+/// A recipe in execution.
 struct Work<'a> {
     subject: Subject<'a>,
     state: Applied,
@@ -139,7 +142,7 @@ impl<'a> Work<'a> {
         Work { subject, state, locals: Vec::new() }
     }
 
-    /// Gives a parameter its value: the user's, or its default.
+    /// Sets a parameter to the user's value or its default.
     fn param(&mut self, param: &Param, given: Option<&str>, side: &Side<'_>) -> Outcome<()> {
         match &param.default {
             Default::Number(default) => {
@@ -172,7 +175,8 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// The CPUs of a list such as `0-3,8`; it is in quotes where a comma would end it.
+    /// Parses a list of CPUs such as `0-3,8`. The list is in quotes if it contains a comma, because
+    /// a comma ends a knob.
     fn cpus(&self, list: &str) -> Result<BTreeSet<u32>, String> {
         let nr_cpus = self.subject.machine.topology.nr_cpus() as u32;
         let cpus = match list.trim().trim_matches('"') {
@@ -198,7 +202,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Each pass sees what the ones before it did.
+    /// Carries out the step as it iterates; each iteration sees the effects of earlier ones.
     fn in_order(&mut self, step: &Step, side: &mut Side<'_>) -> Outcome<()> {
         let mut nth = 0;
         self.walk(step, 0, 1, side, &mut |work, side| {
@@ -208,7 +212,8 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Conditions and keys are evaluated for all passes before the first.
+    /// Carries out the iterations in the order of their keys. Conditions and keys of all iterations
+    /// are evaluated before the first one runs.
     fn sorted(&mut self, step: &Step, side: &mut Side<'_>) -> Outcome<()> {
         let mut passes = Vec::new();
         self.walk(step, 0, 1, side, &mut |work, side| {
@@ -225,8 +230,9 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Calls `visit` for each combination of the step's loop variables for which its condition holds. The last
-    /// variable changes fastest; a count may depend on the variables before it.
+    /// Calls `visit` for each combination of the step's loop variables for which its condition
+    /// holds. The last variable changes fastest. The count of a variable may depend on the
+    /// variables before it.
     fn walk(
         &mut self,
         step: &Step,
@@ -277,7 +283,7 @@ impl<'a> Work<'a> {
         done
     }
 
-    /// Gives a variable of the recipe a value.
+    /// Assigns a value to a variable of the recipe.
     fn assign(
         &mut self,
         side: &Side<'_>,
@@ -304,7 +310,8 @@ impl<'a> Work<'a> {
         formula.expr.value(&self.scope(side)).map_err(|e| RecipeError::at(&formula.place, e.into()))
     }
 
-    /// A formula that counts; what is below 0 counts as nothing, and is refused where that is no size.
+    /// Evaluates a formula that gives a number or size. Negative values become 0; where 0 is not a
+    /// valid size, the action refuses it.
     fn count(&self, side: &Side<'_>, formula: &Formula) -> Outcome<u64> {
         Ok(u64::try_from(self.value(side, formula)?.max(0)).unwrap_or(u64::MAX))
     }
@@ -352,7 +359,7 @@ fn missing<'a>(
 }
 
 impl RecipeError {
-    /// The part of the simulation that a program asked for and that does not exist.
+    /// Returns the missing part of the simulation, if a program failed because it needs one.
     pub fn unmodelled(&self) -> Option<&str> {
         match &*self.what {
             What::Fault { fault, .. } => match Fault::kind(fault) {

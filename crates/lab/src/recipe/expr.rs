@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Formulas in recipes: whole numbers, names, functions and C's operators.
 //!
-//! Owns: the grammar and its arithmetic, which is checked: overflow and division by zero are errors.
-//! Does not: know any name or function (see `facts.rs`). Every error says what was expected.
+//! Owns: the grammar and its checked arithmetic; overflow and division by zero are errors.
+//! Does not: know any name or function (see `facts.rs`). Syntax errors state what was expected.
 //!
 //! ```text
 //! formula  = or [ "?" formula ":" formula ]
@@ -24,12 +24,12 @@ use scxlab_loader::link::knob::parse_int;
 pub enum Expr {
     Number(i128),
     Name(String),
-    /// Part of something that has a name.
+    /// A field or element of a named variable.
     Part(String, Vec<StepExpr>),
     Call(String, Vec<Expr>),
-    /// Bytes of a type of the object.
+    /// Size in bytes of a type of the object.
     SizeOf(String),
-    /// Whether the object has something of that name.
+    /// Whether the object has a variable, map or program of that name.
     Exists(String),
     Unary(&'static str, Box<Expr>),
     Binary(&'static str, Box<Expr>, Box<Expr>),
@@ -43,26 +43,26 @@ pub enum StepExpr {
     Index(Expr),
 }
 
-/// One step of a place whose indices are known.
+/// One step of a place with its index evaluated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Field(String),
     Index(i128),
 }
 
-/// What stands on the left of an assignment.
+/// The left side of an assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// A variable's name; with `at`, a type's.
+    /// Name of a variable or, if `at` is given, of a type.
     pub name: String,
-    /// The address at which the type lies.
+    /// Address of the value of that type.
     pub at: Option<Expr>,
     pub steps: Vec<StepExpr>,
-    /// It ends in `?`: nothing happens if there is no such variable.
+    /// The target ends in `?`: the assignment is dropped if the variable does not exist.
     pub optional: bool,
 }
 
-/// What a formula's names and functions mean.
+/// Provides the values of a formula's names and functions.
 pub trait Names {
     fn name(&self, name: &str) -> Result<i128, ExprError>;
     fn part(&self, name: &str, steps: &[Step]) -> Result<i128, ExprError>;
@@ -71,7 +71,7 @@ pub trait Names {
     fn exists(&self, name: &str) -> bool;
 }
 
-/// Why a formula has no value.
+/// Reason why a formula has no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExprError {
     #[error("\"{text}\": {found} where {expected} should be")]
@@ -104,11 +104,13 @@ fn hint(candidates: &[String]) -> String {
     }
 }
 
-/// Parentheses and signs in one another, and bytes of a formula: enough for anybody, and the stack is safe.
+/// Maximum nesting depth (which bounds the stack) and maximum length in bytes of a formula. Useful
+/// formulas stay far below both.
 const MAX_DEPTH: u32 = 64;
 const MAX_LEN: usize = 4096;
 
-/// Binary operators by how tightly they bind, loosest first. Longer ones before their prefixes.
+/// Binary operators by precedence, lowest first. Within a level, operators come before their
+/// prefixes.
 const LEVELS: [&[&str]; 10] = [
     &["||"],
     &["&&"],
@@ -167,7 +169,7 @@ impl Target {
         Ok(Target { name, at, steps, optional })
     }
 
-    /// The steps with their indices.
+    /// Returns the steps with their indices evaluated.
     pub fn steps(&self, names: &dyn Names) -> Result<Vec<Step>, ExprError> {
         known(&self.steps, names)
     }
@@ -183,7 +185,7 @@ fn known(steps: &[StepExpr], names: &dyn Names) -> Result<Vec<Step>, ExprError> 
     steps.iter().map(known).collect()
 }
 
-/// A place as BTF paths are written.
+/// Formats a place in the syntax of BTF paths.
 pub fn path_text(name: &str, steps: &[Step]) -> String {
     let mut text = name.to_owned();
     for step in steps {
@@ -227,7 +229,7 @@ fn binary(op: &str, a: i128, b: i128) -> Result<i128, ExprError> {
     result.ok_or(ExprError::Overflow)
 }
 
-/// Shifting bits out of 128 is an overflow, as for `*`.
+/// Shifts left. Shifting bits out of the 128 is an overflow, as for `*`.
 fn shift_left(a: i128, by: i128) -> Option<i128> {
     let factor = 1i128.checked_shl(u32::try_from(by).ok()?).filter(|f| *f > 0)?;
     a.checked_mul(factor)
@@ -283,7 +285,8 @@ impl<'a> Parser<'a> {
         Ok(left)
     }
 
-    /// One of the operators of a level: not the beginning of a longer one of another level.
+    /// Reads an operator of the given level, unless it is the start of a longer operator of another
+    /// level.
     fn operator(&mut self, ops: &[&'static str]) -> Option<&'static str> {
         self.skip_space();
         let rest = &self.text[self.at..];
@@ -347,7 +350,7 @@ impl<'a> Parser<'a> {
         Ok(Expr::Call(word, args))
     }
 
-    /// `[formula]` and `.field`, as many as follow.
+    /// Reads any number of `[formula]` and `.field`.
     fn steps(&mut self) -> Result<Vec<StepExpr>, ExprError> {
         let mut steps = Vec::new();
         loop {
@@ -364,7 +367,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Letters, digits and underscores.
+    /// Reads a word of letters, digits and underscores.
     fn word(&mut self, expected: &'static str) -> Result<String, ExprError> {
         self.skip_space();
         let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What formulas can name: the machine's facts, kernel enumerators, the object's globals, parameters, variables.
+//! Names that formulas can use: facts of the machine, kernel enumerators, the object's globals,
+//! parameters, variables.
 //!
-//! Owns: the list of facts and functions (`docs/reference/recipes.md` describes it; a test holds it to this).
+//! Owns: the list of facts and functions. A test checks that `docs/reference/recipes.md` describes
+//! each.
 //! Does not: compute anything that a frontend could not read from sysfs.
 
 use std::cmp::Reverse;
@@ -29,7 +31,7 @@ pub const FACTS: [&str; 8] = [
     "nr_idle_states",
 ];
 
-/// Functions with the number of their arguments.
+/// Functions with their number of arguments.
 pub const FUNCTIONS: [(&str, usize); 24] = [
     ("core", 1),
     ("llc", 1),
@@ -57,20 +59,20 @@ pub const FUNCTIONS: [(&str, usize); 24] = [
     ("max", 2),
 ];
 
-/// Everything in sight of a formula.
+/// All names that a formula can see.
 pub struct Scope<'a> {
     pub machine: &'a Machine,
     pub kernel: &'a Btf,
     pub object: &'a Object,
     pub globals: View<'a>,
-    /// Values of the recipe's parameters; those that are not yet known are absent.
+    /// Values of the recipe's parameters; parameters that have no value yet are absent.
     pub params: &'a [(String, i128)],
     pub vars: &'a Vars,
     /// Loop variables, innermost last.
     pub locals: &'a [(String, i128)],
 }
 
-/// Where the object's globals have their present values.
+/// Source of the present values of the object's globals.
 #[derive(Clone, Copy)]
 pub enum View<'a> {
     Open(&'a Globals),
@@ -78,7 +80,7 @@ pub enum View<'a> {
 }
 
 impl View<'_> {
-    /// As text; or why there is none.
+    /// Returns the value as text, or the reason why there is none.
     fn get(&self, path: &str) -> Result<String, String> {
         match self {
             View::Open(globals) => globals.get(path).map_err(|error| error.to_string()),
@@ -87,7 +89,7 @@ impl View<'_> {
     }
 }
 
-/// Variables of a recipe: numbers, and tables of numbers by their indices.
+/// Variables of a recipe: numbers, and tables of numbers indexed by their indices.
 #[derive(Clone, Debug, Default)]
 pub struct Vars(BTreeMap<String, BTreeMap<Vec<i128>, i128>>);
 
@@ -101,7 +103,7 @@ impl Vars {
     }
 }
 
-/// The indices of a place that has nothing else.
+/// Returns the indices of a place that consists of indices only.
 pub fn indices(name: &str, steps: &[Step]) -> Result<Vec<i128>, ExprError> {
     let index = |step: &Step| match step {
         Step::Index(index) => Ok(*index),
@@ -200,13 +202,13 @@ impl Scope<'_> {
         })
     }
 
-    /// A global variable's present value, if it is a number.
+    /// Returns a global variable's present value, if it is a number.
     fn global(&self, name: &str) -> Option<i128> {
         self.object.variable(name)?;
         self.number(&self.globals.get(name).ok()?)
     }
 
-    /// A value that was printed.
+    /// Parses a value from its printed form.
     fn number(&self, text: &str) -> Option<i128> {
         match text {
             "true" => Some(1),
@@ -228,7 +230,7 @@ impl Scope<'_> {
     }
 }
 
-/// One function call on a topology.
+/// One call of a topology function.
 struct Query<'a> {
     machine: &'a Machine,
     topology: &'a Topology,
@@ -266,14 +268,16 @@ impl Query<'_> {
         })
     }
 
-    /// The next thread of the core for its first one, the first one for the others; -1 for a core of one.
+    /// Returns the core's second thread for its first thread, and the first thread for all others;
+    /// -1 for a core with one thread.
     fn sibling(&self, cpu: CpuId) -> i128 {
         let mask = self.topology.core_mask(cpu);
         let other = self.topology.cpu_ids().find(|c| *c != cpu && in_mask(mask, *c));
         other.map_or(-1, |c| c.0.into())
     }
 
-    /// CPUs in order of falling capacity; equal ones by number.
+    /// Returns the CPU at position `at` in order of falling capacity; CPUs of equal capacity are
+    /// ordered by number.
     fn by_capacity(&self, at: CpuId) -> i128 {
         let mut cpus: Vec<CpuId> = self.topology.cpu_ids().collect();
         cpus.sort_by_key(|c| Reverse(self.topology.cpu(*c).capacity));
@@ -328,7 +332,7 @@ fn nr(mask: &CpuMask) -> i128 {
     scxlab_machine::cpumask::weight(mask).into()
 }
 
-/// 64 bits of a mask, by number; 0 past its end.
+/// Returns the 64-bit word of a mask with index `at`; 0 past its end.
 fn word(mask: &CpuMask, at: i128) -> i128 {
     let word = usize::try_from(at).ok().and_then(|at| mask.get(at));
     word.map_or(0, |w| i128::from(*w))

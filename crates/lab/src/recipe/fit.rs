@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Fitting a recipe to an object of another version: what the recipe says may be absent goes, if it is.
+//! Fitting of a recipe to an object of another version: removes optional parts that the object does
+//! not have.
 //!
-//! Owns: whether an object has what a name with `?` means. Does not: tell versions apart: no object says its own.
+//! Owns: the check whether an object has what a name with `?` refers to. Does not: distinguish
+//! versions, because no object states its own.
 
 use scxlab_loader::btf::{Btf, PathError, TypeId};
 use scxlab_loader::object::Object;
@@ -9,12 +11,13 @@ use scxlab_loader::object::Object;
 use super::expr::{Step as PathStep, StepExpr, Target, path_text};
 use super::{Action, Assignment, Content, Named, Recipe, Run, Update, layout};
 
-/// Names that were taken out, each once, in the recipe's order.
+/// Names that were removed, each once, in the recipe's order.
 #[derive(Default)]
 struct Absent(Vec<String>);
 
 impl Recipe {
-    /// Takes out what ends in `?` and the object does not have, and returns its names.
+    /// Removes parts whose name ends in `?` and that the object does not have, and returns their
+    /// names.
     pub fn fit(&mut self, object: &Object) -> Vec<String> {
         let mut absent = Absent::default();
         self.steps.retain_mut(|step| absent.keeps(&mut step.action, object));
@@ -23,7 +26,7 @@ impl Recipe {
 }
 
 impl Absent {
-    /// Takes parts out of an action; false if nothing is left of it.
+    /// Removes absent parts of an action; returns false if nothing is left of it.
     fn keeps(&mut self, action: &mut Action, object: &Object) -> bool {
         match action {
             Action::Set(all) => {
@@ -83,7 +86,7 @@ impl Absent {
         !named.optional || has(&named.name) || self.is_absent(&named.name)
     }
 
-    /// Notes the name; false, for it is not kept.
+    /// Records the name and returns false, because the part is not kept.
     fn is_absent(&mut self, name: &str) -> bool {
         if !self.0.iter().any(|known| known == name) {
             self.0.push(name.to_owned());
@@ -105,7 +108,7 @@ fn has_field(btf: &Btf, ty: TypeId, target: &Target) -> bool {
     leads_somewhere(btf, ty, &format!(".{}", target.name), target)
 }
 
-/// Whether each field on the way exists. Which element of an array is meant does not matter.
+/// Tells whether each field on the path exists. Array indices are ignored.
 fn leads_somewhere(btf: &Btf, ty: TypeId, from: &str, target: &Target) -> bool {
     let path = path_text(from, &steps(target));
     !matches!(btf.path(ty, &path), Err(PathError::NoField { .. }))
@@ -119,7 +122,7 @@ fn steps(target: &Target) -> Vec<PathStep> {
     target.steps.iter().map(step).collect()
 }
 
-/// The path without its indices.
+/// Formats the path without its indices.
 fn shown(target: &Target) -> String {
     let fields = |step: &StepExpr| match step {
         StepExpr::Field(name) => Some(PathStep::Field(name.clone())),

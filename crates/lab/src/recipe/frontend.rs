@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A loaded object as its frontend has it: what the second half of a recipe is carried out on.
+//! A loaded object as its frontend sees it: the interface for recipe steps after load.
 //!
-//! Owns: the border, and its simulated side. The other side, an object that libbpf has loaded, is the live crate's.
+//! Owns: the interface, and its simulated implementation. Does not: implement the interface for an
+//! object that libbpf has loaded; the live crate does.
 
 use scxlab_bpf::fault::Fault;
 use scxlab_bpf::map::{MapId, map_type};
@@ -10,35 +11,37 @@ use scxlab_loader::link::{GlobalError, Loaded};
 use scxlab_loader::object::Object;
 use scxlab_machine::CpuId;
 
-/// Why a program gave no value.
+/// Reason why a program returned no value.
 #[derive(Debug)]
 pub enum RunFailure {
-    /// It was not loaded.
+    /// The program was not loaded.
     NotLoaded,
-    /// The simulated one stopped at a fault.
+    /// The simulated program stopped at a fault.
     Fault(Box<Fault>),
     /// A real kernel refused to run it.
     Refused(String),
 }
 
-/// An element's error number, as the bpf(2) system call has it.
+/// Error number of a map operation, as the bpf(2) system call returns it.
 pub type Errno = i64;
 
-/// What user space can do to a loaded object. Maps are named by their place in the object.
+/// Operations of user space on a loaded object. Maps are identified by their index in the object.
 pub trait Frontend {
     fn object(&self) -> &Object;
-    /// Present value of a global variable, or a part of one, as text; or why there is none.
+    /// Returns the present value of a global variable, or of a part of one, as text; or the reason
+    /// why there is none.
     fn global(&self, path: &str) -> Result<String, String>;
     fn set_global(&mut self, path: &str, text: &str) -> Result<(), Box<GlobalError>>;
-    /// Runs a syscall program, on `cpu` if that matters; it may change its context.
+    /// Runs a syscall program, on `cpu` if given. The program may change its context.
     fn run(&mut self, program: &str, ctx: &mut [u8], cpu: Option<CpuId>)
     -> Result<i32, RunFailure>;
-    /// Bytes of a whole element: of a map per CPU all copies, each padded to 8 bytes.
+    /// Returns the size of a whole element in bytes; for a per-CPU map, of all copies, each padded
+    /// to 8 bytes.
     fn value_len(&self, map: usize) -> usize;
     fn is_per_cpu(&self, map: usize) -> bool;
-    /// An element; of a map per CPU all copies, or that of `cpu`.
+    /// Returns an element; for a per-CPU map, all copies, or the copy of `cpu`.
     fn lookup(&self, map: usize, key: &[u8], cpu: Option<CpuId>) -> Result<Vec<u8>, Errno>;
-    /// Keys of a map's elements, in no order that matters.
+    /// Returns the keys of a map's elements, in arbitrary order.
     fn keys(&self, map: usize) -> Vec<Vec<u8>>;
     fn update(
         &mut self,
@@ -47,9 +50,9 @@ pub trait Frontend {
         value: &[u8],
         cpu: Option<CpuId>,
     ) -> Result<(), Errno>;
-    /// Puts new maps like the template into slots 0 and up of a map of maps.
+    /// Creates maps like the template and puts them into slots 0 and up of a map of maps.
     fn fill_map_of_maps(&mut self, map: usize, slots: u32) -> Result<(), String>;
-    /// Memory of the object's arena, by the addresses that its programs give out.
+    /// Reads memory of the object's arena, at an address as its programs use it.
     fn read_arena(&mut self, at: u64, len: u64) -> Result<Vec<u8>, String>;
     fn write_arena(&mut self, at: u64, bytes: &[u8]) -> Result<(), String>;
 }
@@ -68,7 +71,7 @@ impl Simulated<'_> {
         self.kernel.vm.map(id).map(|map| map.def.map_type)
     }
 
-    /// Makes sure that the range lies in the arena and has memory.
+    /// Makes sure that the range lies in the arena and is backed by memory.
     fn touch_arena(&mut self, at: u64, len: u64) -> Result<(), String> {
         let outside = || "it lies in no arena of the object".to_owned();
         let is_arena = |id: &MapId| self.map_type(*id) == Some(map_type::ARENA);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Numbers into and out of typed bytes: contexts of programs, elements of maps, memory.
+//! Reading and writing numbers in typed bytes: contexts of programs, elements of maps, memory.
 //!
-//! Owns: finding a field by its path and the width of what lies there. Does not: hold the bytes.
+//! Owns: finding a field by its path, and the width of its value. Does not: hold the bytes.
 
 use scxlab_loader::btf::{Btf, FieldRef, Kind, TypeId};
 use scxlab_loader::link::knob;
@@ -9,12 +9,12 @@ use scxlab_loader::object::Object;
 
 use super::expr::{Step, path_text};
 
-/// What `name` and `steps` lead to in a type.
+/// Finds the field of a type that `name` and `steps` refer to.
 pub fn field(btf: &Btf, ty: TypeId, name: &str, steps: &[Step]) -> Result<FieldRef, String> {
     btf.path(ty, &path_text(&format!(".{name}"), steps)).map_err(|e| e.to_string())
 }
 
-/// Writes a number to a place in bytes that are of the type in which the place was found.
+/// Writes a number to a field. `bytes` hold a value of the type in which the field was found.
 pub fn put(btf: &Btf, bytes: &mut [u8], place: FieldRef, value: i128) -> Result<(), String> {
     let from = usize::try_from(place.byte_off()).unwrap_or(usize::MAX);
     let outside = || "it lies outside the struct".to_owned();
@@ -31,7 +31,7 @@ pub fn put(btf: &Btf, bytes: &mut [u8], place: FieldRef, value: i128) -> Result<
     Ok(())
 }
 
-/// The bytes of a number as a value of a type. A pointer is an address.
+/// Encodes a number as a value of a type. A pointer is encoded as an address.
 pub fn encode(btf: &Btf, ty: TypeId, value: i128) -> Result<Vec<u8>, String> {
     if btf.resolve(ty).is_ok_and(|ty| btf.kind(ty) == Kind::Ptr) {
         let address = u64::try_from(value).map_err(|_| format!("{value} is no address"))?;
@@ -40,7 +40,7 @@ pub fn encode(btf: &Btf, ty: TypeId, value: i128) -> Result<Vec<u8>, String> {
     knob::parse_value(btf, ty, &value.to_string()).map_err(|e| e.to_string())
 }
 
-/// The number at a place. Pointers are numbers here: what a program hands back may be one.
+/// Reads the number in a field. Pointers are read as numbers, because a program may return one.
 pub fn get(btf: &Btf, bytes: &[u8], place: FieldRef) -> Result<i128, String> {
     let size = btf.size_of(place.ty).map_err(|e| e.to_string())?;
     let ty = btf.resolve(place.ty).map_err(|e| e.to_string())?;
@@ -55,7 +55,7 @@ pub fn get(btf: &Btf, bytes: &[u8], place: FieldRef) -> Result<i128, String> {
     Ok(knob::int_of(bytes, signed))
 }
 
-/// The struct that a program's only argument points to.
+/// Returns the struct type that a program's only argument points to.
 pub fn context_type(object: &Object, program: &str) -> Option<TypeId> {
     let btf = &object.btf;
     let function = &object.functions[object.function(program)?];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Reading a recipe's file.
+//! Reader of recipe files.
 //!
-//! Owns: the keys of the file, the lines in messages, and putting included recipes in place.
-//! Does not: know the object: names and types are looked up when the recipe is applied.
+//! Owns: the keys of the file, the line numbers in messages, the expansion of included recipes.
+//! Does not: know the object; names and types are looked up when the recipe is applied.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ use super::{
     RecipeError, Run, Step, Update, What, schedule,
 };
 
-/// The keys that say what a step does.
+/// Keys that select the action of a step.
 pub(super) const ACTIONS: &str = "require, let, set, ops, resize, max_entries, autoload, inner_maps, run, \
                                   update, attach, include";
 
-/// How deep recipes include one another.
+/// Maximum depth of nested includes.
 const MAX_INCLUDES: usize = 4;
 
 type Outcome<T> = Result<T, RecipeError>;
 
 impl Recipe {
-    /// Reads a recipe. `name` is only for messages.
+    /// Parses a recipe. `name` is used in messages only.
     pub fn parse(name: &str, text: &str) -> Outcome<Recipe> {
         let mut recipe = read(name, text, 0)?;
         schedule(&mut recipe.steps)?;
@@ -60,7 +60,7 @@ fn read(name: &str, text: &str, depth: usize) -> Outcome<Recipe> {
     Ok(recipe)
 }
 
-// ---- the file as TOML sees it
+// ---- the file's TOML form
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -90,7 +90,7 @@ struct ParamFile {
     doc: String,
 }
 
-/// A value: a number, a truth, or a formula in quotes.
+/// A value: a number, a boolean, or a formula in quotes.
 #[derive(Clone, Deserialize)]
 #[serde(untagged)]
 enum Raw {
@@ -99,7 +99,7 @@ enum Raw {
     Text(String),
 }
 
-/// A value, or values by the fields of a struct.
+/// A single value, or one value per field of a struct.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RawContent {
@@ -280,7 +280,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A parameter that the including recipe has as well is the including recipe's; what either leaves out is left out.
+    /// Inserts the parameters and steps of an included recipe. If both recipes have a parameter,
+    /// the including recipe's definition is used. The lists of omissions are joined.
     fn include(&self, place: &Place, name: &str, recipe: &mut Recipe) -> Outcome<()> {
         let refuse = |why: String| RecipeError::at(place, What::Include(why));
         let text = shipped::text(name)
@@ -389,7 +390,7 @@ impl From<String> for Named {
 }
 
 impl StepFile {
-    /// The actions that it names.
+    /// Returns the names of the actions that the step has.
     fn names(&self) -> Vec<&'static str> {
         let all = [
             ("require", self.require.is_some()),
@@ -412,7 +413,7 @@ impl StepFile {
         self.names().len()
     }
 
-    /// A key that means nothing without another.
+    /// Returns the first key that has no meaning without another key, and that other key.
     fn lone(&self) -> Option<(&'static str, &'static str)> {
         let (run, update) = (self.run.is_some(), self.update.is_some());
         let all = [

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The recipes that ship with the program: files under `recipes/`, embedded.
 //!
-//! Owns: nothing but the lists. That each loads, and that the lists are complete, are tests.
+//! Owns: the lists. Tests check that every recipe loads and that the lists are complete.
 
 use super::Recipe;
 
@@ -11,7 +11,7 @@ macro_rules! embed {
     };
 }
 
-/// Every shipped recipe: its name and its file's text.
+/// Pairs of name and file contents of all shipped recipes.
 pub fn shipped() -> &'static [(&'static str, &'static str)] {
     embed![
         "beerland",
@@ -38,31 +38,32 @@ pub fn shipped() -> &'static [(&'static str, &'static str)] {
     ]
 }
 
-/// Steps that several recipes include.
+/// Recipes that only other recipes include.
 fn shared() -> &'static [(&'static str, &'static str)] {
     embed!["shared/arena", "shared/core-types"]
 }
 
-/// The text that `include` means.
+/// Returns the text of a recipe that `include` names.
 pub(super) fn text(name: &str) -> Option<&'static str> {
     let (_, text) = shipped().iter().chain(shared()).find(|(n, _)| *n == name)?;
     Some(text)
 }
 
-/// Its file, for messages.
+/// Returns the file name of a recipe, for messages.
 pub(super) fn file(name: &str) -> String {
     format!("recipes/{name}.toml")
 }
 
-/// The shipped recipe of that name, with its text.
+/// Returns the shipped recipe of that name, with its text.
 pub fn find(name: &str) -> Option<(Recipe, &'static str)> {
     let (name, text) = shipped().iter().find(|(n, _)| *n == name)?;
     Some((parse(name, text), text))
 }
 
-/// The shipped recipe for a scheduler whose ops have that name.
+/// Returns the shipped recipe for a scheduler whose ops have that name.
 pub fn for_ops(ops: &str) -> Option<(Recipe, &'static str)> {
-    // One that does not even mention the name need not be read: a run with a recipe of none would read them all.
+    // Texts that do not contain the name are not parsed. Otherwise a run of a scheduler without a
+    // recipe would parse all recipes.
     let mut candidates = shipped().iter().filter(|(_, text)| text.contains(ops));
     candidates.find_map(|(name, text)| {
         let recipe = parse(name, text);
@@ -71,6 +72,6 @@ pub fn for_ops(ops: &str) -> Option<(Recipe, &'static str)> {
 }
 
 fn parse(name: &str, text: &str) -> Recipe {
-    // An embedded recipe is part of the program; that it loads is a test of this crate.
+    // An embedded recipe is part of the program; a test of this crate checks that it loads.
     Recipe::parse(&file(name), text).expect("an embedded recipe is correct")
 }

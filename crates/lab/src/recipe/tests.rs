@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The form of recipes, and what they do to an object. What they do to real ones: `tests/recipes.rs`.
+//! The format of recipes, and their effect on a small object. `tests/recipes.rs` tests real
+//! schedulers.
 
 use std::fs;
 use std::path::Path;
@@ -120,7 +121,7 @@ fn globals_are_set_from_facts_and_parameters() {
         set = { pull_ns = 0 }";
     let open = apply(body, &[]).unwrap();
     assert_eq!(open.globals.get("slice_ns").unwrap(), "32000");
-    // A later step sees what an earlier one has set.
+    // A later step sees the values that an earlier step has set.
     assert_eq!(open.globals.get("pull_ns").unwrap(), "20032000");
     let open = apply(body, &[("n", "0x10")]).unwrap();
     assert_eq!(open.globals.get("slice_ns").unwrap(), "16000");
@@ -202,19 +203,20 @@ fn variables_keep_numbers_and_tables() {
         set = { slice_ns = 'sum * next', 'last_peer[square[2]]' = 'pair[2][1]' }";
     let open = apply(body, &[]).unwrap();
     let get = |path: &str| open.globals.get(path).unwrap();
-    // The sum of the squares below 16.
+    // 1240 is the sum of the squares below 16².
     assert_eq!((get("slice_ns"), get("last_peer[4]")), ("1240".into(), "21".into()));
     let error = |step: &str| apply_error(&format!("[[step]]\nlet = {{ 't[1]' = 5 }}\n{step}"));
     let unassigned = error("[[step]]\nset = { slice_ns = 't[2]' }");
     assert!(unassigned.contains("`t[2]` has no value: nothing was assigned to it"), "{unassigned}");
     assert!(error("[[step]]\nset = { slice_ns = 't.a' }").contains("has no fields"));
     assert!(error("[[step]]\nset = { slice_ns = 'tt[1]' }").contains("did you mean t"));
-    // A variable of a recipe is none of the object's.
+    // A variable of the recipe is not a variable of the object.
     assert!(error("[[step]]\nset = { 't[1]' = 3 }").contains("no variable `t`"));
     assert!(error("[[step]]\nlet = { 'x?' = 3 }").contains("no variable of a recipe"));
 }
 
-/// Conditions and keys come first, for all passes; ties stay in order; the passes are counted.
+/// Conditions and keys are evaluated first, for all iterations. Ties keep their order. `nth` counts
+/// the iterations.
 #[test]
 fn passes_are_put_in_order() {
     let body = "
@@ -229,7 +231,8 @@ fn passes_are_put_in_order() {
     assert_eq!(shown, ["104", "102", "100", "105", "101"]);
 }
 
-/// What is included comes in place, with its parameters; those of the includer have precedence.
+/// Included steps take the place of the include step, and included parameters are added; the
+/// including recipe's own parameters have precedence.
 #[test]
 fn recipes_include_others() {
     let body = "
@@ -243,7 +246,7 @@ fn recipes_include_others() {
     assert_eq!((names[0], recipe.params[0].default_text()), ("optimize", "7"));
     assert!(names.contains(&"delay_chance"));
     assert!(recipe.leaves_out.contains(&"CPU frequencies".to_owned()), "what that leaves out, too");
-    // chaos includes p2dq, which includes the arena: errors are said to be there.
+    // chaos includes p2dq, which includes shared/arena; errors name the file that they are in.
     let error = apply(body, &[]).unwrap_err();
     assert_eq!(error.recipe, "recipes/chaos.toml");
     let phases: Vec<Phase> = recipe.steps.iter().map(|s| s.phase).collect();
@@ -260,7 +263,8 @@ fn a_callback_can_be_taken_away() {
     assert!(error.contains("is a callback"), "{error}");
 }
 
-/// What ends in `?` goes where the object lacks it, part by part, and is named once; the rest stays and must be there.
+/// Parts whose name ends in `?` are removed if the object lacks them, and each name is reported
+/// once. All other parts stay and must exist.
 #[test]
 fn a_recipe_is_fitted_to_an_object() {
     let body = "
@@ -326,7 +330,8 @@ fn sets_of_cpus_are_given_as_lists() {
     assert!(parse_error("[params.p]\ndoc = 'd'").contains("either \"default\""));
 }
 
-/// An object that the recipe is not for: the message says which ones it is for, and what else can be done.
+/// For an object that the recipe is not for, the message states the recipe's versions and the
+/// alternatives.
 #[test]
 fn what_an_object_lacks_is_said_with_the_versions() {
     let head = "doc = 'd'\nsource = 's'\nleaves_out = []\nversions = ['2.1', '2.0']\n";

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How the runs went: which of them count and why others do not, ejections, starvation, what was left out.
+//! Outcome of the runs: which runs count and why others do not, ejections, starvation, omissions.
 //!
-//! Owns: the table's first lines, the marks, and the remarks under it. Does not: judge a run (see `run.rs`).
+//! Owns: the first rows of the table, the marks, and the remarks below it. Does not: decide whether
+//! a run counts (see `run.rs`).
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,21 +10,21 @@ use std::fmt::Write;
 use super::format::{ABSENT, Scale};
 use crate::run::{NeverRan, Run};
 
-/// Behind the name of a scheduler of which something did not run.
+/// Mark behind the name of a scheduler of which some part did not run.
 const MARK: &str = "*";
 
-/// A column's head.
+/// Returns the heading of a scheduler's column.
 pub fn name(name: &str, group: &[Run]) -> String {
     let mark = if group.iter().any(|run| !run.left_out.is_empty()) { MARK } else { "" };
     format!("{name}{mark}")
 }
 
-/// Behind the name of a machine on which runs do not count.
+/// Returns the mark behind the name of a machine on which some runs do not count.
 pub fn mark(groups: &[&[Run]]) -> &'static str {
     if groups.iter().all(|group| group.iter().all(|run| run.counts)) { "" } else { " !" }
 }
 
-/// The lines before the metrics: always how the schedulers left; the others if there is something to say.
+/// Returns the rows above the metrics: always the exit kind, the others only if they apply.
 pub fn lines(groups: &[&[Run]]) -> Vec<Vec<String>> {
     let any = |is: fn(&Run) -> bool| groups.iter().any(|group| group.iter().any(is));
     let mut all = vec![line("exit", groups, exit)];
@@ -96,7 +97,7 @@ fn starved(group: &[Run]) -> String {
     }
 }
 
-/// `3.00 s`, or `3.00 s to 4.12 s`.
+/// Formats a range of times, such as `3.00 s` or `3.00 s to 4.12 s`.
 fn span(min: Option<u64>, max: Option<u64>) -> String {
     match (min, max) {
         (Some(min), Some(max)) if min == max => duration(max),
@@ -109,7 +110,7 @@ pub fn duration(ns: u64) -> String {
     Scale::time(ns as f64).with_unit(ns as f64)
 }
 
-/// What was left out, exits with their messages, starvation, runs that ended early, what is not modelled.
+/// Lists omissions, exits with their messages, starvation, runs that ended early, and notes.
 pub fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
     let mut seen = BTreeSet::new();
     let mut text = String::new();
@@ -136,10 +137,10 @@ pub fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
     if text.is_empty() { text } else { format!("\n{text}") }
 }
 
-/// Origins of exits that are shown of one scheduler; its other runs' are in the results file.
+/// Maximum number of different exit origins shown per scheduler; the results file has all of them.
 const ORIGINS: usize = 3;
 
-/// All that went wrong in one run.
+/// Lists all that went wrong in one run.
 fn fate(name: &str, run: &Run, with_origin: bool) -> Vec<String> {
     let Run { seed, exit, stop, .. } = run;
     let mut lines = Vec::new();
@@ -166,7 +167,7 @@ fn fate(name: &str, run: &Run, with_origin: bool) -> Vec<String> {
     lines
 }
 
-/// Those that waited longest.
+/// Names the tasks that waited longest.
 fn tasks(starved: &[NeverRan]) -> String {
     const SHOWN: usize = 5;
     let mut sorted: Vec<&NeverRan> = starved.iter().collect();

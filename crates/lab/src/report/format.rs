@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Numbers with few digits and a fitting unit, and columns that line up.
+//! Numbers with few digits and a suitable unit, and aligned columns.
 
 use crate::stats::Summary;
 
-/// A cell for what there is not.
+/// Cell text for a missing value.
 pub const ABSENT: &str = "-";
 
-/// A unit that suits a row's largest value.
+/// Unit and divisor that suit the largest value of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     divisor: f64,
     unit: &'static str,
-    /// Whether the unit is a word after a comma in the label, or a factor.
+    /// Whether the unit is a power of ten in front of the label's unit, instead of a unit after a
+    /// comma.
     is_factor: bool,
 }
 
 impl Scale {
-    /// For nanoseconds.
+    /// Returns a scale for nanoseconds.
     pub fn time(largest: f64) -> Scale {
         let units = [(1e9, "s"), (1e6, "ms"), (1e3, "us")];
         let found = units.into_iter().find(|(divisor, _)| largest.abs() >= *divisor);
@@ -49,7 +50,8 @@ impl Scale {
         format!("{scaled:.digits$} {}", self.unit)
     }
 
-    /// `12.3 ±0.4`, both to the digits that the value deserves; `-` of nothing.
+    /// Formats as `12.3 ±0.4`, both with the number of digits that suits the larger one; `-` if
+    /// there is no mean.
     pub fn summary(&self, summary: &Summary) -> String {
         let Some(mean) = summary.mean else {
             return ABSENT.into();
@@ -64,7 +66,7 @@ impl Scale {
     }
 }
 
-/// Decimals that leave about three significant digits.
+/// Returns the number of decimals that leaves about three significant digits.
 fn digits(largest: f64) -> usize {
     match largest {
         0.0 => 0,
@@ -82,7 +84,7 @@ pub enum Align {
     Right,
 }
 
-/// Columns as wide as their widest cell, two spaces apart. No line ends in a space.
+/// Formats columns as wide as their widest cell, two spaces apart. No line ends in a space.
 pub fn grid(lines: &[Vec<String>], aligns: &[Align]) -> String {
     let width = |column: usize| {
         let cells = lines.iter().filter_map(|l| l.get(column));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The same comparison on several machines, side by side.
+//! One comparison on several machines, side by side.
 //!
-//! Owns: which figures stand for a machine. Each machine has its whole report beside this.
+//! Owns: the choice of metrics shown for a machine. Each machine also has its own full report.
 
 use std::fmt::Write;
 
@@ -11,18 +11,18 @@ use crate::results::Results;
 use crate::run::Run;
 use crate::session::Session;
 
-/// The rows of a report that are shown again, by the beginning of their label.
+/// Rows of the report that appear here again, by the first part of their label.
 const SHOWN: [&str; 3] = ["throughput", "wake-up latency p99", "run-queue wait p99"];
 
-/// What was done on one machine.
+/// The session and results of one machine.
 pub struct OnMachine<'a> {
-    /// As the user calls it.
+    /// The machine's name as the user gave it.
     pub name: &'a str,
     pub session: &'a Session,
     pub results: &'a Results,
 }
 
-/// A table for each of the figures that people ask first: a line for each machine, the schedulers as columns.
+/// Returns one table for each of the main metrics: a line per machine, the schedulers as columns.
 pub fn across_machines(all: &[OnMachine]) -> String {
     let Some(first) = all.first() else { return String::new() };
     let mut text =
@@ -37,7 +37,7 @@ pub fn across_machines(all: &[OnMachine]) -> String {
     text
 }
 
-/// Of the target with that number.
+/// Returns the tables for the target with this index.
 fn tables(all: &[OnMachine], target: usize) -> String {
     let groups: Vec<Vec<&[Run]>> = all.iter().map(|m| groups(m, target)).collect();
     let every: Vec<&[Run]> = groups.iter().flatten().copied().collect();
@@ -63,14 +63,14 @@ fn tables(all: &[OnMachine], target: usize) -> String {
     text
 }
 
-/// The runs of each scheduler on a target.
+/// Returns each scheduler's runs on a target.
 fn groups<'a>(machine: &OnMachine<'a>, target: usize) -> Vec<&'a [Run]> {
     let schedulers = machine.session.schedulers.len();
     let all = machine.results.runs.chunks(machine.session.runs.max(1) as usize);
     all.skip(target * schedulers).take(schedulers).collect()
 }
 
-/// The whole word, not p99.9 for p99.
+/// Compares the label up to the comma, so that p99 does not match p99.9.
 fn is_shown(row: &Row) -> bool {
     SHOWN.iter().any(|shown| row.label.split(',').next() == Some(shown))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Numbers as people read them.
+//! Number formats of the report.
 
 use super::format::{Align, Scale, grid};
 use super::*;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The form of `-s`.
+//! The syntax of `-s`.
 
 use super::*;
 

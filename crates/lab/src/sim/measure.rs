@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Reading a finished kernel: metrics with units, tasks, cgroups, exit.
+//! Reading the result from a finished kernel: metrics with units, tasks, cgroups, exit.
 //!
-//! Owns: names of metrics and their order; they are stable, and `docs/reference/metrics.md` describes each.
+//! Owns: the names of metrics and their order. Names are stable, and `docs/reference/metrics.md`
+//! describes each.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +25,7 @@ use crate::prepare::PreparedObject;
 use crate::run::{CgroupResult, Exit, MetricTable, Run, StopReason, TaskResult};
 use crate::shares::{Group, Together, shares};
 
-/// What there is to look at once a run is over.
+/// The sources of a result, once a run is over.
 #[derive(Clone, Copy)]
 pub struct Seen<'a> {
     pub kernel: &'a Kernel,
@@ -58,13 +59,14 @@ pub fn result(seen: Seen<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run
     run.judged()
 }
 
-/// Of the programs that watch the kernel, those that it runs are in; a real kernel runs the others, too.
+/// Lists the omitted parts of the scheduler. Tracing programs that the simulated kernel does not
+/// run are among them; a real kernel runs those too.
 fn left_out(spec: &SimSpec<'_>) -> Vec<String> {
     let object = spec.scheduler.object.as_ref();
     object.map(|o| crate::left_out::left_out(o, |_, kind| runs_tracing(kind))).unwrap_or_default()
 }
 
-/// What the workload was run by. `sim.rs` gives every kernel that is measured one.
+/// Returns the executor of the workload. `sim.rs` gives one to every kernel that is measured.
 fn executor(k: &Kernel) -> &Executor {
     k.behavior().expect("a measured kernel runs an executor")
 }
@@ -113,7 +115,7 @@ fn notes(
     notes
 }
 
-/// What of an object never runs as machine code, whichever engine was asked for.
+/// Notes which functions of an object run in the interpreter, although machine code was asked for.
 fn interpreted(object: &Instance) -> Option<String> {
     let refusals = object.refusals();
     let (first, why) = refusals.first()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A workload of nothing, for kernels that only objects are linked against.
+//! A workload without tasks, for kernels that objects are only linked against.
 
 use scxlab_kernel::behavior::{Behavior, Step, Sys};
 use scxlab_machine::id::TaskId;

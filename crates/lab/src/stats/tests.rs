@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Known values, and what noise is called.
+//! Known values, and the verdict on noise.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn quantiles_agree_with_published_tables() {
         near(t_quantile_975(degrees), t, 6e-4);
     }
     near(t_quantile_975(1_000_000), 1.959_96, 1e-4);
-    // No step where the table ends.
+    // The function has no step where the table ends.
     let (last, first) = (t_quantile_975(30), t_quantile_975(31));
     assert!(first < last && last - first < 0.004, "{last} {first}");
 }
@@ -39,7 +39,7 @@ fn pairing_takes_out_what_seeds_have_in_common() {
     near(c.relative.unwrap(), 0.1, 1e-12);
     near(c.low.unwrap(), 0.1, 1e-9);
     assert_eq!(c.verdict, Verdict::Different);
-    // The same values in another order have nothing in common.
+    // Pairing the same values in another order leaves them no common effect of the seed.
     let c = change(&[(100.0, 220.0), (200.0, 165.0), (150.0, 110.0)]);
     near(c.relative.unwrap(), 0.1, 1e-12);
     assert_eq!(c.verdict, Verdict::Noise);
@@ -61,13 +61,13 @@ fn what_cannot_be_said_is_not_said() {
     assert_eq!(change(&[(1.0, 2.0)]).relative, Some(1.0));
     assert_eq!((change(&[]).verdict, change(&[]).relative), (Verdict::NoRuns, None));
     assert_eq!(change(&[(5.0, 5.0), (7.0, 7.0)]).verdict, Verdict::Equal);
-    // Nothing before, something after: no ratio, but a difference.
+    // With a baseline of 0 there is no ratio, but there is a difference.
     let c = change(&[(0.0, 4.0), (0.0, 5.0), (0.0, 6.0)]);
     assert_eq!((c.relative, c.verdict), (None, Verdict::Different));
     assert_eq!(change(&[(0.0, 0.0), (0.0, 0.0)]).verdict, Verdict::Equal);
 }
 
-/// The interval covers the truth as often as it says: two samples of one distribution are called different in
+/// The interval has its stated coverage: two samples of one distribution are called different in
 /// about one case of twenty.
 #[test]
 fn false_alarms_are_one_in_twenty() {
@@ -83,8 +83,8 @@ fn false_alarms_are_one_in_twenty() {
     assert!((60..=150).contains(&alarms), "{alarms} of {trials}");
 }
 
-/// Against scipy's `ttest_ind(equal_var=False)` for the difference of means; with a baseline that does not vary the
-/// ratio's interval is the difference's over the baseline.
+/// Compared with scipy's `ttest_ind(equal_var=False)` for the difference of means. With a constant
+/// baseline, the ratio's interval is the difference's interval over the baseline.
 #[test]
 fn independent_samples_have_welchs_interval() {
     let base = [10.0, 10.0, 10.0, 10.0];

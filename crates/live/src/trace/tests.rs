@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Records to events: names, times, order, losses, exits.
+//! Conversion of records to events: names, times, order, losses, exits.
 
 use scxlab_trace::VecSink;
 
@@ -46,7 +46,8 @@ fn replayed(recording: &Recording, exit: &Exit) -> (VecSink, Names) {
     (tracer.take_sink().expect("it was put in"), names)
 }
 
-/// A task wakes another, which was renamed meanwhile, is moved, runs and ends.
+/// Records of a task that wakes another one; the other was renamed meanwhile, migrates, runs and
+/// ends.
 fn story() -> Vec<Record> {
     let (waker, worker) = (task(7, "waker"), task(8, "worker"));
     vec![
@@ -100,7 +101,7 @@ fn losses_and_an_exit_stand_where_they_belong() {
     assert_eq!(of(is_loss, None), losses);
     let is_exit: fn(&Kind) -> bool = |kind| matches!(kind, Kind::SchedExit { .. });
     let left = Kind::SchedExit { kind: 1026, code: 0 };
-    // At its time or, if nothing tells it, at the end.
+    // The exit appears at its time or, if the time is unknown, at the end.
     for (at_ns, shown) in [(Some(15), 20), (Some(700), 700), (None, 500)] {
         assert_eq!(of(is_exit, at_ns), [(shown, 0, left)]);
     }
@@ -111,7 +112,7 @@ fn losses_and_an_exit_stand_where_they_belong() {
     );
 }
 
-/// Records have any bytes, line breaks too.
+/// Records may contain any bytes, line breaks included.
 #[test]
 fn recordings_travel_behind_the_reply() {
     let first = recording(&story());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The hash of events: every field of every kind counts, and kinds are not mixed up.
+//! Tests of the hash of events: every field of every kind affects it, and kinds do not collide.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ fn state() -> impl Strategy<Value = PrevState> {
     prop_oneof![Just(PrevState::Runnable), Just(PrevState::Sleeping), Just(PrevState::Exited)]
 }
 
-/// Any kind, with small values often so that fields that are mixed up collide.
+/// Generates any kind. Small values are frequent, so that fields that are mixed up collide.
 pub(crate) fn kind() -> impl Strategy<Value = Kind> {
     let none_or = || prop::option::of(task());
     prop_oneof![
@@ -74,7 +74,7 @@ fn hash(events: &[Event]) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Among many events with few distinct values, equal hashes mean equal events.
+    /// Checks many events with few distinct values: equal hashes must mean equal events.
     #[test]
     fn different_events_have_different_hashes(events in prop::collection::vec(event(), 100)) {
         let mut by_hash = BTreeMap::new();
@@ -93,8 +93,8 @@ proptest! {
     }
 }
 
-/// A trace hash in a result file of today must be that of the same run tomorrow. The first two words of
-/// each event are its time and its head; computed by a second implementation.
+/// A trace hash must have the same value in every version. The first two words of each event are
+/// its time and its head. The golden value was computed by a second implementation.
 #[test]
 fn values_never_change() {
     let wakeup = Kind::Wakeup { task: TaskId(7), target: CpuId(2), waker: None };

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How long each DSQ is, from the inserts, moves and switches of the trace.
+//! Lengths of DSQs, from the inserts, moves and switches of the trace.
 //!
-//! Owns: which queue a task is in as far as the trace tells. Does not: count local DSQs, whose length is
-//! what the UI shows as runnable threads of a CPU, nor more queues than a reader can look at.
+//! Owns: the DSQ of each task, as far as the trace shows it. Does not: count local DSQs, whose
+//! length the UI shows as runnable threads of a CPU, nor more DSQs than a reader can look at.
 
 use std::collections::BTreeMap;
 
 use scxlab_machine::TaskId;
 
-/// Counters at most; a scheduler with a DSQ per cgroup can have thousands.
+/// Maximum number of counters. A scheduler with a DSQ per cgroup can have thousands of DSQs.
 const DSQS_MAX: usize = 256;
 
-/// SCX_DSQ_FLAG_BUILTIN: the DSQ is the kernel's own.
+/// SCX_DSQ_FLAG_BUILTIN: marks the kernel's own DSQs.
 const BUILTIN: u64 = 1 << 63;
-/// SCX_DSQ_GLOBAL, the only built-in one that is counted.
+/// SCX_DSQ_GLOBAL, the only built-in DSQ that is counted.
 const GLOBAL: u64 = BUILTIN | 1;
 
-/// A DSQ and its new length.
+/// A DSQ's id and new length.
 pub(super) type Change = (u64, i64);
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(super) struct DsqLengths {
 }
 
 impl DsqLengths {
-    /// The task is in `dsq` now and nowhere else.
+    /// Records that the task is now in `dsq` and in no other DSQ. Returns the changed lengths.
     pub fn enter(&mut self, task: TaskId, dsq: u64) -> impl Iterator<Item = Change> + use<> {
         let left = self.leave(task);
         let counted = dsq & BUILTIN == 0 || dsq == GLOBAL;
@@ -37,12 +37,12 @@ impl DsqLengths {
             *len += 1;
             (dsq, *len)
         });
-        // Moved within one queue: the length did not change in between for anyone to see.
+        // For a move within one DSQ, the shorter length in between is not reported.
         let left = left.filter(|_| left.map(|l| l.0) != entered.map(|e| e.0));
         left.into_iter().chain(entered)
     }
 
-    /// The task is in no DSQ now.
+    /// Records that the task is in no DSQ.
     pub fn leave(&mut self, task: TaskId) -> Option<Change> {
         let dsq = self.at.remove(&task)?;
         let len = self.len.get_mut(&dsq)?;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Scheduling as the kernel's ftrace records it, which is what the UI draws CPU and thread tracks from.
+//! Scheduling events in the kernel's ftrace form, from which the UI draws CPU and thread tracks.
 //!
-//! Owns: bundles of events per CPU, flushed when full; descriptions of tasks before their first event.
+//! Owns: bundles of events per CPU, written when full; descriptions of tasks before their first
+//! event.
 //! Models: the tracepoints sched_switch, sched_waking, sched_migrate_task, sched_process_free and
-//! sched_cpu_hotplug. The idle task is pid 0, as there.
+//! sched_cpu_hotplug. The idle task has pid 0, as in the kernel.
 
 use std::io::Write;
 
@@ -14,11 +15,12 @@ use super::schema::{self, FtraceEvent, FtraceEventBundle, Process, ProcessTree, 
 use crate::event::{Event, Kind, PrevState};
 use crate::names::Names;
 
-/// Events of one CPU before its bundle is written.
+/// Number of events in a full bundle of one CPU.
 const BUNDLE: usize = 64;
-/// Events of all CPUs before every bundle is written: the bound on memory on a large machine.
+/// Number of buffered events of all CPUs at which all bundles are written. Bounds the memory on a
+/// large machine.
 const PENDING_MAX: usize = 16_384;
-/// `FtraceStats.phase`
+/// Values of `FtraceStats.phase`.
 const START_OF_TRACE: i32 = 1;
 const END_OF_TRACE: i32 = 2;
 /// The kernel's priority of nice 0.
@@ -27,13 +29,13 @@ const DEFAULT_PRIO: i32 = 120;
 pub(super) struct Ftrace {
     bundles: Vec<Vec<FtraceEvent>>,
     pending: usize,
-    /// Version of each task's name that readers know, by slot.
+    /// Version of each task's name that the file already describes, indexed by slot.
     described: Vec<u64>,
-    /// Events that are missing, by CPU; empty if there are none.
+    /// Number of missing events, indexed by CPU; empty if none are missing.
     lost: Vec<u64>,
 }
 
-/// A task as a tracepoint names it.
+/// A task as tracepoints identify it.
 struct Who {
     pid: i32,
     comm: String,
@@ -90,12 +92,12 @@ impl Ftrace {
         }
     }
 
-    /// Writes every bundle that has something in it, in order of CPUs.
+    /// Writes all bundles that have events, in order of CPUs.
     fn flush<W: Write>(&mut self, packets: &mut Packets<W>) {
         (0..self.bundles.len()).for_each(|cpu| self.flush_cpu(packets, cpu));
     }
 
-    /// The CPU had so many more events.
+    /// Adds to the number of missing events of a CPU.
     pub fn lose(&mut self, cpu: CpuId, events: u64) {
         if self.lost.is_empty() {
             self.lost = vec![0; self.bundles.len()];
@@ -105,7 +107,8 @@ impl Ftrace {
         }
     }
 
-    /// Writes what is pending, and what readers should know of it: they take the loss for the growth of the kernel's counters.
+    /// Writes the buffered events and, if events are missing, their numbers. Readers compute the
+    /// loss as the growth of the kernel's counters between start and end.
     pub fn finish<W: Write>(&mut self, packets: &mut Packets<W>) {
         self.flush(packets);
         if self.lost.is_empty() {
@@ -154,7 +157,8 @@ impl Ftrace {
         }
     }
 
-    /// What the task is called, after making sure that readers know its process. None: the idle task.
+    /// Returns the task's identification, after describing its process in the file. None is the
+    /// idle task.
     fn who<W: Write>(
         &mut self,
         packets: &mut Packets<W>,
@@ -169,7 +173,7 @@ impl Ftrace {
         self.describe(packets, time, names, task);
         match names.task(task) {
             Some(name) => Who { pid: name.pid as i32, comm: name.comm.clone(), prio: name.prio },
-            // Nobody named it: still a track of its own.
+            // An unnamed task gets a track of its own.
             None => {
                 Who { pid: unnamed_pid(task), comm: format!("task {task}"), prio: DEFAULT_PRIO }
             }
@@ -206,7 +210,7 @@ impl Ftrace {
         pid: i32,
         event: schema::Ftrace,
     ) {
-        // An event of a CPU that the machine does not have cannot be drawn.
+        // Events of a CPU that the machine does not have are dropped, because they cannot be drawn.
         let Some(bundle) = self.bundles.get_mut(cpu.idx()) else {
             return;
         };
@@ -228,7 +232,7 @@ impl Ftrace {
     }
 }
 
-/// A pid above all that the kernel gives out (PID_MAX_LIMIT is 2^22).
+/// Returns a pid above all that the kernel assigns (PID_MAX_LIMIT is 2^22).
 fn unnamed_pid(task: TaskId) -> i32 {
     (task.0 & 0x00ff_ffff | 0x4000_0000) as i32
 }

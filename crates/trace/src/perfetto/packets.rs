@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Packets on their way to the writer: sequences, interned names, the first error.
+//! Writing of packets: sequences, interned names, the first error.
 //!
-//! Owns: what makes a stream of packets a valid file. Does not: know what they are about.
+//! Owns: the rules that make a stream of packets a valid file. Does not: know the packets' meaning.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,14 +12,15 @@ use super::schema::{
     TracePacket, TrackDescriptor, TrackEvent, Value,
 };
 
-/// Names interned at most; later ones are written out each time, so that memory stays bounded.
+/// Maximum number of interned names. Further names are written out each time, so that memory stays
+/// bounded.
 const NAMES_MAX: usize = 4096;
 
-/// Our sequences: the kernel's events and descriptions, and our own tracks.
+/// Ids of the two sequences: the kernel's events and descriptions, and scxlab's own tracks.
 const SEQUENCE_KERNEL: u32 = 1;
 const SEQUENCE_TRACKS: u32 = 2;
 
-/// A name in a track event: interned, or written out.
+/// A track event's name, interned or written out.
 pub(super) enum Name {
     Interned(u64),
     Written(String),
@@ -30,7 +31,7 @@ pub(super) struct Packets<W> {
     buffer: Vec<u8>,
     names: BTreeMap<String, u64>,
     annotations: BTreeMap<&'static str, u64>,
-    /// Interned since the last packet, to be written with the next one.
+    /// Names interned since the last track event, to be written with the next one.
     pending: InternedData,
     tracks_started: bool,
     failed: Option<io::Error>,
@@ -113,7 +114,8 @@ impl<W: Write> Packets<W> {
         });
     }
 
-    /// The number of an event's name, known to readers from the next track event on.
+    /// Returns an event's name in its interned form, if there is room. Readers know it from the
+    /// next track event on.
     pub fn name(&mut self, name: &str) -> Name {
         if let Some(&iid) = self.names.get(name) {
             return Name::Interned(iid);
@@ -128,7 +130,7 @@ impl<W: Write> Packets<W> {
         Name::Interned(iid)
     }
 
-    /// The number of an annotation's name; there are few and all are fixed.
+    /// Returns the id of an annotation's name. There are few of these names, and all are constants.
     pub fn annotation(&mut self, name: &'static str) -> u64 {
         let next = self.annotations.len() as u64 + 1;
         let iid = *self.annotations.entry(name).or_insert(next);
@@ -139,7 +141,7 @@ impl<W: Write> Packets<W> {
         iid
     }
 
-    /// Flushes the writer; gives the first error of all.
+    /// Flushes the writer, or returns the first error of all writes.
     pub fn finish(&mut self) -> io::Result<()> {
         match self.failed.take() {
             Some(error) => Err(error),
@@ -147,7 +149,7 @@ impl<W: Write> Packets<W> {
         }
     }
 
-    /// Bytes given to the writer so far.
+    /// Returns the number of bytes passed to the writer so far.
     pub fn written(&self) -> u64 {
         self.written
     }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The few messages of Perfetto's trace format that we write, as Rust types.
+//! The messages of Perfetto's trace format that scxlab writes, as Rust types.
 //!
-//! Owns: field numbers. Does not: cover the format; read it.
-//! Models: the public format (`perfetto_trace.proto`). Why not the crate `perfetto_protos`: it generates
-//! all 2,000 messages at build time, which takes longer than this whole project, and its licence, Apache-2.0,
-//! does not combine with ours in one program. Tests may use it: they compare this file with it.
+//! Owns: field numbers. Does not: cover the whole format; read it.
+//! Models: the public format (`perfetto_trace.proto`). The crate `perfetto_protos` is not used,
+//! because it generates all 2,000 messages at build time, which takes longer than building the
+//! whole project, and because its licence, Apache-2.0, cannot be combined with ours in one program.
+//! Tests may use it; they compare this file with it.
 
 use quick_protobuf::Writer;
 
-/// A field's content: a number, a text or another message.
+/// The content of a field: a number, a text or another message.
 pub trait Value {
-    /// The format's number for the encoding: 0 a varint, 2 a length and that many bytes.
+    /// The format's wire type: 0 is a varint, 2 is a length followed by that many bytes.
     const WIRE: u32;
 
     fn write(&self, to: &mut Vec<u8>);
@@ -21,7 +22,7 @@ pub trait Value {
     }
 }
 
-/// Writing to a `Vec` fails only when out of memory, which aborts.
+/// Writing to a `Vec` fails only when memory runs out, and then the process aborts.
 const GROWS: &str = "a Vec grows";
 
 fn varint(value: u64, to: &mut Vec<u8>) {
@@ -40,7 +41,7 @@ macro_rules! varints {
     )*};
 }
 
-// The format extends negative numbers to 64 bits, as the cast does.
+// The format sign-extends negative numbers to 64 bits, as the cast does.
 varints! { u32 u64 i32 i64 }
 
 impl Value for String {
@@ -51,8 +52,9 @@ impl Value for String {
     }
 }
 
-/// Puts the length of everything from `start` on before it. Moving the content by a byte or two takes less time than
-/// computing all lengths first, because each message would compute those of the messages inside again.
+/// Inserts the length of everything from `start` on at `start`. Moving the content by a byte or two
+/// is cheaper than computing all lengths first, because each message would compute the lengths of
+/// its inner messages again.
 fn prefix_length(start: usize, to: &mut Vec<u8>) {
     let end = to.len();
     varint((end - start) as u64, to);
@@ -60,8 +62,8 @@ fn prefix_length(start: usize, to: &mut Vec<u8>) {
     to[start..].rotate_right(prefix);
 }
 
-/// Declares messages. An `Option` is an optional field, a `Vec` a repeated one; an alternative of `oneof` has the
-/// name of its message.
+/// Declares messages. An `Option` is an optional field, a `Vec` a repeated one. An alternative of
+/// `oneof` has the name of its message.
 macro_rules! messages {
     ($(
         $(#[$meta:meta])*
@@ -95,7 +97,7 @@ macro_rules! messages {
             }
         )*
 
-        /// Each field: its message, name, type and number.
+        /// All fields: message, name, type and number.
         #[cfg(test)]
         pub const FIELDS: &[(&str, &str, &str, u32)] = &[$(
             $((stringify!($name), stringify!($field), stringify!($type), $number),)*
@@ -104,15 +106,17 @@ macro_rules! messages {
     };
 }
 
-/// A file is a message with packets in this field, one after the other, so it can be written as a stream.
+/// Field number of a packet in a file. A file is one message that consists of packets, so it can be
+/// written as a stream.
 pub const TRACE_PACKET: u32 = 1;
-/// `sequence_flags`: names interned so far on this sequence are void.
+/// `sequence_flags`: names interned so far on this sequence become invalid.
 pub const SEQ_INCREMENTAL_STATE_CLEARED: u32 = 1;
 /// `sequence_flags`: the packet refers to interned names.
 pub const SEQ_NEEDS_INCREMENTAL_STATE: u32 = 2;
 
 messages! {
-    /// Event sequences are told apart by `trusted_packet_sequence_id`; interned names belong to one.
+    /// A packet. `trusted_packet_sequence_id` identifies its sequence, and interned names belong to
+    /// one sequence.
     #[derive(Default)]
     struct TracePacket {
         ftrace_events: Option<FtraceEventBundle> = 1,
@@ -149,7 +153,7 @@ messages! {
         tgid: Option<i32> = 3,
     }
 
-    /// What the kernel's ftrace would have recorded on one CPU.
+    /// Events of one CPU, as the kernel's ftrace would have recorded them.
     struct FtraceEventBundle {
         cpu: Option<u32> = 1,
         event: Vec<FtraceEvent> = 2,
@@ -157,7 +161,7 @@ messages! {
 
     struct FtraceEvent {
         timestamp: Option<u64> = 1,
-        /// The task that ran when it happened.
+        /// Task that was running at the event.
         pid: Option<u32> = 2,
     } oneof event: Ftrace {
         SchedSwitch = 4,
@@ -167,7 +171,7 @@ messages! {
         SchedMigrateTask = 491,
     }
 
-    /// Counters of the kernel's buffers, at one end of the trace.
+    /// Counters of the kernel's buffers, at the start or the end of the trace.
     struct FtraceStats {
         phase: Option<i32> = 1,
         cpu_stats: Vec<FtraceCpuStats> = 2,
@@ -175,7 +179,7 @@ messages! {
 
     struct FtraceCpuStats {
         cpu: Option<u64> = 1,
-        /// Events that found no room.
+        /// Events for which the buffer had no room.
         dropped_events: Option<u64> = 8,
     }
 
@@ -183,7 +187,7 @@ messages! {
         prev_comm: Option<String> = 1,
         prev_pid: Option<i32> = 2,
         prev_prio: Option<i32> = 3,
-        /// 0 runnable, 1 sleeping, 16 dead.
+        /// State of the previous task: 0 runnable, 1 sleeping, 16 dead.
         prev_state: Option<i64> = 4,
         next_comm: Option<String> = 5,
         next_pid: Option<i32> = 6,
@@ -218,15 +222,15 @@ messages! {
         status: Option<i32> = 3,
     }
 
-    /// A track of our own in the UI's tree of tracks.
+    /// A track of scxlab's own in the UI's tree of tracks.
     #[derive(Default)]
     struct TrackDescriptor {
         uuid: Option<u64> = 1,
         name: Option<String> = 2,
         parent_uuid: Option<u64> = 5,
-        /// Present on a counter's track; all its fields have useful defaults.
+        /// Present for a counter's track; all its fields have useful defaults.
         counter: Option<CounterDescriptor> = 8,
-        /// 3: by `sibling_order_rank`.
+        /// Order of the child tracks; 3 is by `sibling_order_rank`.
         child_ordering: Option<i32> = 11,
         sibling_order_rank: Option<i32> = 12,
     }
@@ -238,7 +242,8 @@ messages! {
     #[derive(Default)]
     struct TrackEvent {
         debug_annotations: Vec<DebugAnnotation> = 4,
-        /// 1 a slice begins, 2 it ends, 3 an instant, 4 a counter's value.
+        /// Type of the event: 1 begin of a slice, 2 end of a slice, 3 instant, 4 value of a
+        /// counter.
         r#type: Option<i32> = 9,
         name_iid: Option<u64> = 10,
         track_uuid: Option<u64> = 11,
@@ -252,11 +257,11 @@ messages! {
         uint_value: Option<u64> = 3,
         int_value: Option<i64> = 4,
         string_value: Option<String> = 6,
-        /// Shown in hexadecimal.
+        /// A number that the UI shows in hexadecimal.
         pointer_value: Option<u64> = 7,
     }
 
-    /// Names that later packets of the sequence refer to by number.
+    /// Names that later packets of the sequence refer to by id.
     #[derive(Default)]
     struct InternedData {
         event_names: Vec<InternedString> = 2,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Perfetto files, decoded with Perfetto's own definitions: what a reader would see, bounded memory,
-//! deterministic bytes.
+//! Perfetto files, decoded with Perfetto's own definitions: content as a reader sees it, bounded
+//! memory, deterministic bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ fn switch(prev: Option<u32>, next: Option<u32>, prev_state: PrevState) -> Kind {
     Kind::Switch { prev: prev.map(TaskId), next: next.map(TaskId), prev_state }
 }
 
-/// Kernel events with the CPU of their bundle, in order of time.
+/// Returns kernel events with the CPU of their bundle, in order of time.
 fn ftrace(trace: &Trace) -> Vec<(u32, FtraceEvent)> {
     let bundles = trace.packet.iter().map(|packet| packet.ftrace_events());
     let mut events: Vec<_> = bundles
@@ -66,8 +66,8 @@ fn trees(trace: &Trace) -> impl Iterator<Item = &ProcessTree> {
     trace.packet.iter().filter(|packet| packet.has_process_tree()).map(|p| p.process_tree())
 }
 
-/// What a reader makes of our own tracks: (track, time, type, name), with interned names resolved as the
-/// format says: known from the packet that defines them on.
+/// Returns scxlab's own tracks as a reader decodes them: (track, time, type, name). Interned names
+/// are resolved by the format's rule: they are known from the packet that defines them on.
 fn tracks(trace: &Trace) -> Vec<(String, u64, Type, String)> {
     let mut names = BTreeMap::new();
     let mut titles = BTreeMap::new();
@@ -104,7 +104,7 @@ fn label(event: &TrackEvent, names: &BTreeMap<u64, String>) -> String {
     }
 }
 
-/// One task wakes another on CPU 2, which runs there and exits.
+/// Emits events in which one task wakes another for CPU 2, where it runs and exits.
 fn a_wakeup() -> Tracer {
     let mut tracer = tracer();
     tracer.names.set_ops(["select_cpu", "enqueue"]);
@@ -124,12 +124,13 @@ fn a_wakeup() -> Tracer {
     tracer
 }
 
-/// Our message's fields are those of Perfetto's: numbers, names, types, and so on in the messages inside.
+/// Compares a message's fields, and those of its inner messages, with Perfetto's: numbers, names,
+/// types.
 fn compare(ours: &str, theirs: &MessageDescriptor) {
     let fields: Vec<_> = schema::FIELDS.iter().filter(|(message, ..)| *message == ours).collect();
     assert!(!fields.is_empty(), "{ours} is not declared");
     for &&(_, name, declared, number) in &fields {
-        // Newer than the crate: https://github.com/google/perfetto/pull/6335
+        // `machine_name` is newer than the crate: https://github.com/google/perfetto/pull/6335
         if (ours, name) == ("SystemInfo", "machine_name") {
             continue;
         }
@@ -209,7 +210,8 @@ fn callbacks_kicks_and_queues_become_tracks() {
     let expected = [
         cpu0(20, TYPE_SLICE_BEGIN, "select_cpu"),
         cpu0(27, TYPE_SLICE_END, ""),
-        // Stamped 20 as well: laid behind, because slices of a track cannot overlap.
+        // `enqueue` has time 20 too, but is placed after `select_cpu`, because slices of a track
+        // cannot overlap.
         cpu0(27, TYPE_SLICE_BEGIN, "enqueue"),
         cpu0(32, TYPE_SLICE_END, ""),
         cpu0(32, TYPE_INSTANT, "insert"),
@@ -253,7 +255,8 @@ fn the_rest_becomes_instants() {
     assert!(matches!(&states[0], Raw::SchedCpuHotplug(plug) if plug.status == Some(0)));
 }
 
-/// As readers compute it: by the growth of a counter between the ends of the trace.
+/// Readers compute lost events from the growth of a counter between the start and the end of the
+/// trace.
 #[test]
 fn lost_events_are_counted_by_cpu() {
     let mut tracer = a_wakeup();
@@ -297,7 +300,7 @@ fn queue_lengths_follow_moves_and_repeats() {
     assert_eq!(enter(2, 5), [(5, 2)]);
     assert_eq!(enter(1, 6), [(5, 1), (6, 1)]);
     assert_eq!(enter(1, 6), [(6, 1)]);
-    // A local DSQ is not counted, but the task has left its queue.
+    // A local DSQ is not counted, but the task has left its former DSQ.
     assert_eq!(enter(1, 1 << 63 | 2), [(6, 0)]);
     assert_eq!(lengths.leave(TaskId(1)), None);
     assert_eq!(lengths.leave(TaskId(2)), Some((5, 0)));
@@ -305,7 +308,7 @@ fn queue_lengths_follow_moves_and_repeats() {
     assert!(many.count() <= 256);
 }
 
-/// A writer that notices how much is held back: kernel events are written long before the end.
+/// Kernel events are written long before the end of the trace, so that few are held in memory.
 #[test]
 fn memory_is_bounded() {
     let mut sink = PerfettoSink::new(Vec::new(), "big", 8192);
@@ -321,7 +324,7 @@ fn memory_is_bounded() {
     assert!(before * 10 > after * 9, "{before} of {after} bytes were written before the end");
 }
 
-/// Takes some bytes, then fails.
+/// A writer that takes some bytes, then fails.
 struct Full(usize);
 
 impl Write for Full {
@@ -345,8 +348,8 @@ fn the_first_error_is_told_at_the_end() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any events, also of CPUs and tasks nobody named: a readable file, the same one each time, with
-    /// slices that end where they began and never overlap on a track.
+    /// Any events, even of unknown CPUs and unnamed tasks, give a readable and deterministic file.
+    /// On each track, slices end in the order in which they began and never overlap.
     #[test]
     fn any_events_give_a_sound_file(events in prop::collection::vec(crate::event::tests::event(), 0..200)) {
         let write = || {

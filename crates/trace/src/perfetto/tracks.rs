@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tracks of our own: callbacks, lock waits, DSQ lengths, and the instants around them.
+//! scxlab's own tracks: callbacks, lock waits, DSQ lengths, and instants.
 //!
-//! Owns: the tree of tracks, described when first used. Does not: draw scheduling (see `ftrace.rs`).
+//! Owns: the tree of tracks; each is described at its first use. Does not: draw scheduling (see
+//! `ftrace.rs`).
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -17,10 +18,10 @@ const BEGIN: i32 = 1;
 const END: i32 = 2;
 const INSTANT: i32 = 3;
 const COUNTER: i32 = 4;
-/// `child_ordering`: by rank.
+/// Value of `child_ordering`: by rank.
 const ORDERED: i32 = 3;
 
-/// Track numbers: any that differ, and never 0.
+/// Track ids: arbitrary, but distinct and never 0.
 const ROOT: u64 = 1;
 const DSQ_ROOT: u64 = 2;
 const CPU_TRACKS: u64 = 1 << 32;
@@ -29,9 +30,11 @@ const DSQ_TRACKS: u64 = 3 << 32;
 
 pub(super) struct Tracks {
     described: BTreeSet<u64>,
-    /// DSQ numbers are 64 bits wide: a track per DSQ in order of appearance.
+    /// Ids of DSQs with a track, in order of appearance. A track's id is made from the index here,
+    /// because DSQ ids have 64 bits.
     dsqs: Vec<u64>,
-    /// When the last slice of a CPU's callback and lock track ends: slices of a track must not overlap.
+    /// End of the last slice on each CPU's callback and lock track. Slices of a track must not
+    /// overlap.
     busy_until: Vec<[Nanos; 2]>,
 }
 
@@ -147,7 +150,8 @@ impl Tracks {
         packets.track_event(time, value);
     }
 
-    /// A slice on a CPU's callback track (`lane` 0) or lock track (1), behind what is there already.
+    /// Adds a slice to a CPU's callback track (`lane` 0) or lock track (1), after the slices that
+    /// are already there.
     fn slice<W: Write>(
         &mut self,
         packets: &mut Packets<W>,
@@ -208,7 +212,7 @@ impl Tracks {
     }
 }
 
-/// A CPU's tracks in order of CPUs; one that no machine has comes last.
+/// Returns the rank that orders tracks by CPU; CPU numbers beyond any machine come last.
 fn rank(cpu: CpuId, lane: i32) -> i32 {
     i32::try_from(cpu.0).unwrap_or(i32::MAX).saturating_mul(2).saturating_add(lane)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The tracer: the hash is on with and without a sink, and the sink sees what was emitted.
+//! Tests of the tracer: the hash does not depend on the sink, and the sink gets the emitted events.
 
 use scxlab_machine::TaskId;
 

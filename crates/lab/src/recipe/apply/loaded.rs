@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What steps do to an object that is loaded: they run its programs and write its maps, globals and memory.
+//! Steps on a loaded object: they run its programs and write its maps, globals and memory.
 //!
-//! Owns: the bytes of contexts and elements. Does not: what only an open object allows.
-//! Models: a frontend's `bpf_prog_test_run_opts()`, `bpf_map_update_elem()` and its mappings of globals and arenas.
+//! Owns: the bytes of contexts and elements. Does not: actions that need an object that is only
+//! open.
+//! Models: a frontend's `bpf_prog_test_run_opts()`, `bpf_map_update_elem()` and its mappings of
+//! globals and arenas.
 
 use scxlab_bpf::errno::ENOENT;
 use scxlab_loader::btf::{Btf, FieldRef, Kind, TypeId};
@@ -16,7 +18,7 @@ use super::super::{
 };
 use super::{Outcome, Side, Work, no_map, no_program};
 
-/// The largest context and map value: the kernel's limit for the one, enough for the other.
+/// Maximum size in bytes of a program's context, chosen generously.
 const MAX_BYTES: u64 = 1 << 20;
 
 impl Work<'_> {
@@ -97,7 +99,7 @@ impl Work<'_> {
         self.read_back(&side, run, ty, &ctx, place)
     }
 
-    /// The bytes of a program's context struct.
+    /// Builds the bytes of a program's context struct.
     fn context(
         &self,
         side: &Side<'_>,
@@ -121,7 +123,7 @@ impl Work<'_> {
         Ok(bytes)
     }
 
-    /// What the program left in its context.
+    /// Copies fields of the context, as the program left them, into variables of the recipe.
     fn read_back(
         &mut self,
         side: &Side<'_>,
@@ -148,7 +150,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// For the message: the fields as they were filled.
+    /// Formats the context's fields, as they were filled, for the error message.
     fn shown(&self, side: &Side<'_>, fields: &[Assignment]) -> Outcome<String> {
         let mut shown = Vec::new();
         for Assignment { target, value } in fields {
@@ -184,7 +186,7 @@ impl Work<'_> {
         done.map_err(|errno| refuse(format!("errno {errno}")))
     }
 
-    /// `bytes` with what a key or a value says.
+    /// Writes the key or value given by `content` into `bytes`.
     fn content(
         &self,
         side: &Side<'_>,
@@ -200,7 +202,7 @@ impl Work<'_> {
                 let place = FieldRef { ty, bit_off: 0, bitfield_bits: 0 };
                 layout::put(btf, &mut bytes, place, value).map_err(refuse)?;
             }
-            // A map without types has numbers of its size.
+            // In a map without types, keys and values are plain integers.
             (Content::Whole(formula), None) => {
                 let value = self.value(side, formula)?;
                 let len = bytes.len().min(16);
@@ -252,7 +254,7 @@ impl Work<'_> {
     }
 }
 
-/// The element as it is, one copy for each CPU that is meant; zeros if there is none.
+/// Returns the present element, one copy per CPU concerned; zeros if the element does not exist.
 fn element(
     side: &Side<'_>,
     map: usize,
@@ -281,7 +283,7 @@ fn type_named(btf: &Btf, name: &str) -> Option<TypeId> {
     kinds.into_iter().find_map(|kind| btf.find(name, kind))
 }
 
-/// Writes a field of what lies at an address, as user space would through its mapping.
+/// Writes a field of the object at an address, as user space would through its mapping.
 fn poke(
     frontend: &mut dyn Frontend,
     address: u64,
@@ -296,7 +298,7 @@ fn poke(
     frontend.write_arena(at, &bytes)
 }
 
-/// New maps like the template, in slots 0 and up.
+/// Creates maps like the template and puts them into slots 0 and up.
 fn fill_map_of_maps(
     frontend: &mut dyn Frontend,
     map: &str,

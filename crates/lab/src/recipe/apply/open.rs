@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What steps do to an object that is open: globals, the ops table, sizes, what is loaded.
+//! Steps on an open object: globals, the ops table, sizes, which programs are loaded.
 //!
 //! Owns: nothing that outlives the step. Does not: touch a kernel.
 
@@ -31,7 +31,7 @@ impl Work<'_> {
                 let missing = || no_program(open.object(), &formula.place, &program.name, |_| true);
                 found.then_some(()).ok_or_else(missing)
             }),
-            // The others wait until the object is loaded.
+            // All other actions wait until the object is loaded.
             _ => Ok(()),
         }
     }
@@ -45,7 +45,8 @@ impl Work<'_> {
         set.map_err(|e| RecipeError::at(&formula.place, e.into()))
     }
 
-    /// A callback can only be taken away: 0 is what a frontend writes for that.
+    /// Sets a member of the ops table. A callback can only be removed, by setting it to 0 as a
+    /// frontend would.
     fn set_ops(&self, open: &mut OpenObject, member: &str, formula: &Formula) -> Outcome<()> {
         let value = self.value(&Side::Open(open), formula)?;
         let object = open.object().clone();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Precedence, arithmetic at its borders, and hostile text.
+//! Precedence, arithmetic at its limits, and malformed input.
 
 use super::*;
 
@@ -13,7 +13,7 @@ impl Names for Two {
         }
     }
 
-    /// `row[i][j]` is 10 i + j, `row.field` 7.
+    /// Returns 10 i + j for `row[i][j]`, 7 for `row.field`.
     fn part(&self, name: &str, steps: &[Step]) -> Result<i128, ExprError> {
         assert_eq!(name, "row");
         Ok(steps.iter().fold(0, |sum, step| match step {
@@ -108,6 +108,7 @@ fn nesting_is_bounded() {
         assert!(matches!(value(&part.repeat(1000)), Err(ExprError::Depth { .. })), "{part}");
         assert!(matches!(value(&part.repeat(10_000)), Err(ExprError::Length { .. })), "{part}");
     }
-    // A chain is flat to the parser but deep as a tree: the length bounds it.
+    // The parser handles a chain without recursion, but its tree is deep; the length limit bounds
+    // it.
     assert_eq!(value(&format!("0{}", "+1".repeat(2000))), Ok(2000));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Facts of known machines; the reference page names each.
+//! Facts of known machines, and their presence on the reference page.
 
 use std::sync::Arc;
 
@@ -64,7 +64,8 @@ fn facts_of_a_two_node_machine() {
         ("log2(17)", 4),
         ("log2(0)", -1),
         ("idle_exit_ns(0) >= 0 && nr_idle_states > 0", 1),
-        // The innermost variable, a parameter, the object's own value.
+        // Innermost loop variable, then a parameter, a table element, a type's size and the
+        // object's own value.
         ("cpu", 5),
         ("two", 2),
         ("table[1][two]", 12),
