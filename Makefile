@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
-# The commands of the project. `make test` is all that CI does; `make demo` shows what it is.
+# The project's commands. `make test` does everything that CI does; `make demo` shows an example.
 
 CARGO ?= cargo
-# Debian's plain `clang` is too old for BPF; .cargo/config.toml says the same to a cargo run by hand.
+# Debian's plain `clang` is too old for BPF; .cargo/config.toml sets the same for a cargo run by
+# hand.
 export BPF_CLANG ?= clang-19
 
-# The published scx schedulers whose objects the tests use, of each the newest version first.
+# Published scx schedulers whose objects the tests use; the newest version of each comes first.
 SCX_CRATES ?= $(shell awk '$$1 == "crate" && $$2 ~ /^scx_/ { print $$2 "@" $$3 }' tools/pins.txt)
 
-# Where `make install` puts things; DESTDIR is put before it, for packages.
+# Target of `make install`; DESTDIR is prepended, for packages.
 PREFIX ?= /usr/local
 
 BUILD := build
@@ -16,7 +17,7 @@ SCXLAB = $(CARGO) run --locked --quiet --release --package scxlab-cli --bin scxl
 
 FUZZ_TARGETS := object_loader libbpf interpreter engines schedulers rtapp_parser workloads machines lstopo recipes results
 FUZZ_SECONDS ?= 600
-# Targets at a time.
+# Number of targets that run at the same time.
 FUZZ_JOBS ?= 1
 SOAK_SECONDS ?= 60
 
@@ -69,12 +70,12 @@ demo: build
 	@$(SCXLAB) run -s eevdf -s vtime -w workloads/desktop-build.toml -m laptop-4c8t -n 5 --trace $(BUILD)/demo.pftrace
 	@echo "Traces: $(BUILD)/demo.eevdf.pftrace, $(BUILD)/demo.vtime.pftrace; the Perfetto UI opens them."
 
-# Inputs that reach new code collect in build/fuzz; those of fuzz/corpus change with `fuzz-grow` alone.
+# Inputs that reach new code collect in build/fuzz; only `fuzz-grow` changes those of fuzz/corpus.
 fuzz:
 	$(call step,fuzzing)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_JOBS=$(FUZZ_JOBS) tools/fuzz.sh run $(FUZZ_TARGETS)
 
-# Long enough to notice what breaks at once.
+# Long enough to find bugs that show at once.
 fuzz-short: FUZZ_SECONDS := 30
 fuzz-short: FUZZ_JOBS := 2
 fuzz-short: fuzz
@@ -83,7 +84,7 @@ fuzz-grow:
 	$(call step,corpus of the fuzz targets)
 	@tools/fuzz.sh grow $(FUZZ_TARGETS)
 
-# In order, so that the cheap ones fail first, and each is named when it does.
+# In this order, so that the cheap steps fail first; each step is named.
 test:
 	@$(MAKE) --no-print-directory setup
 	@$(MAKE) --no-print-directory tidy
@@ -109,7 +110,7 @@ deny:
 	$(call step,licences and sources)
 	@tools/deny.sh
 
-# The tests then say what else must be changed.
+# After this the tests report what else must be changed.
 pins:
 	$(call step,pins)
 	@tools/pins.sh
@@ -124,7 +125,7 @@ fuzz-corpus:
 	$(call step,fuzz corpus)
 	@$(CARGO) test --locked --quiet --manifest-path fuzz/Cargo.toml --target-dir target --test corpus
 
-# Within `unit`; alone, for work on the compiler.
+# Part of `unit`; separate, for work on the compiler.
 aarch64:
 	$(call step,machine code for aarch64)
 	@$(CARGO) test --locked --quiet --package scxlab-bpf --test aarch64
@@ -139,15 +140,15 @@ scx-objects:
 	$(call step,published schedulers)
 	@tools/scx-objects.sh $(SCX_CRATES)
 
-# Our headers against the real kernel, and against every object that we have and a recipe is for: scx_cake before its
-# rewrite is another scheduler, which is refused.
+# Compares our headers with the real kernel, and with every available object that has a recipe.
+# scx_cake before its rewrite is another scheduler, which is refused.
 abi: kernel-objects
 	$(call step,ABI)
 	@$(BPF_CLANG) -target bpf -O2 -g -c crates/kernel/abi/abi.bpf.c -o $(BUILD)/abi.bpf.o
 	@tools/check-abi.py $(BUILD)/abi.bpf.o $(BUILD)/kernel/vmlinux \
 		$(BUILD)/kernel/objects/*.bpf.o $(filter-out %/cake-1.1.3.bpf.o,$(wildcard $(BUILD)/scx/objects/*.bpf.o))
 
-# Ratios within one run; nothing is asserted (docs/internals/performance.md).
+# Prints ratios within one run; nothing is asserted (docs/internals/performance.md).
 bench:
 	$(call step,benchmarks)
 	@$(if $(PGO),tools/pgo.sh bench,$(CARGO) bench --locked --quiet --package scxlab-benches)
@@ -156,12 +157,12 @@ soak: kernel-objects
 	$(call step,soak)
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --locked --quiet --package scxlab-cli --test vm -- every_shipped_scheduler_endures --nocapture
 
-# Thirty machines with up to 16 CPUs; emulated, an hour.
+# Thirty machines with up to 16 CPUs; takes an hour under emulation.
 conserve: kernel-objects
 	$(call step,conserve)
 	@CONSERVE_ALL=1 $(CARGO) test --locked --quiet --package scxlab-cli --test vm -- enough_hogs_keep_all_cpus_busy --nocapture
 
-# What pages say of real kernels; BLESS=1 writes the figures into them.
+# Statements of pages about real kernels; BLESS=1 writes the figures into them.
 claims-vm: kernel-objects
 	$(call step,claims about virtual machines)
 	@CLAIMS_VM=1 $(CARGO) test --locked --quiet --package scxlab-cli --test claims -- claims_hold --nocapture

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compiles `programs.c` twice with the same compiler and optimisation: for BPF, and for this machine. A scheduler whose BPF
-//! object is shipped is compiled for this machine as well, as it is, with `native/` in place of scx's headers.
+//! Compiles `programs.c` twice with the same compiler and optimisation: for BPF, and for this
+//! machine. A scheduler whose BPF object is shipped is compiled for this machine as well,
+//! unmodified, with `native/` in place of scx's headers.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -28,7 +29,7 @@ fn main() {
     cc::Build::new()
         .compiler(&clang)
         .opt_level(2)
-        // Its sources are checked where they are built for BPF.
+        // The scheduler's sources are checked where they are built for BPF.
         .warnings(false)
         .include("native")
         .files([SCHEDULER, "native/kfuncs.c"])

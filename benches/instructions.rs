@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Instructions of the host per context switch and per event, counted by callgrind: no clock, so no noise.
+//! The host's instructions per context switch and per event, counted by callgrind, which gives
+//! figures without noise.
 //!
-//! Only the simulation itself counts (`Kernel::advance`), not building the kernel or linking the object, and only from
-//! when the scheduler's operations are machine code: what a run takes less what its beginning takes. Whether they are is
-//! printed: the share of the interpreter, and that of the compiler, which is 0 if none was compiled meanwhile. Needs valgrind,
-//! which is not a part of this project. The profile of the whole run stays in the folder for temporary files, for
-//! `callgrind_annotate`.
+//! Only the simulation itself counts (`Kernel::advance`), not building the kernel or linking the
+//! object, and only once the scheduler's operations are compiled: the count of a run's beginning is
+//! subtracted from that of the whole run. The row shows whether they were: the shares of the
+//! interpreter and of the compiler, which are 0 if nothing was interpreted or compiled meanwhile.
+//! Needs valgrind, which is not a part of this project. The profile of the whole run stays in the
+//! folder for temporary files, for `callgrind_annotate`.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -19,7 +21,8 @@ struct Setup {
     scheduler: &'static str,
     workload: &'static str,
     machine: &'static str,
-    /// Virtual time that does not count, and all of it. Short, as callgrind is 50 times slower than the host.
+    /// Virtual time that does not count, and the total. Short, because callgrind is 50 times slower
+    /// than the host.
     from_ms: u64,
     to_ms: u64,
 }
@@ -44,10 +47,11 @@ const fn case(
 
 const COUNTED: &str = "--toggle-collect=*Kernel*::advance*";
 
-/// Caches whose misses are counted: bytes, ways, line. The first level's for instructions, and as data cache one of a second level.
+/// Simulated caches: bytes, ways, line size. I1 is a first-level instruction cache; D1 has the size
+/// of a second-level cache.
 const CACHES: [&str; 3] = ["--cache-sim=yes", "--I1=32768,8,64", "--D1=2097152,16,64"];
 
-/// What is counted of a case.
+/// Number of figures counted per case.
 const COUNTS: usize = 7;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -66,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     all.filter(|case| number.is_none_or(|number| number == *case)).try_for_each(row)
 }
 
-/// Runs a case and prints its switches and events, for the process that counts.
+/// Runs a case and prints its switches and events, for the counting process.
 fn run(setup: &Setup, ms: u64) -> Result<(), Box<dyn Error>> {
     let case = Case::new(setup.scheduler, setup.workload, setup.machine, ms * 1_000_000)?;
     let run = case.run(Tracer::default())?;
@@ -85,7 +89,7 @@ fn row(number: usize) -> Result<(), Box<dyn Error>> {
         insns / switches,
         insns / events,
         interpreter / insns * 100.0,
-        // The same work twice may differ by some instructions.
+        // Two counts of the same work may differ by some instructions.
         (compiler / insns * 100.0).max(0.0),
         code / switches,
         data / switches
@@ -93,10 +97,11 @@ fn row(number: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Has callgrind count so much of a case: switches, events, instructions as `instructions` gives them, and misses.
+/// Makes callgrind count the first `ms` of a case. Returns switches, events, all instructions,
+/// those of `instructions`, and the misses.
 fn count(number: usize, ms: u64) -> Result<[f64; COUNTS], Box<dyn Error>> {
     let Setup { scheduler, machine, .. } = CASES[number];
-    // Of this process: another one may count at the same time.
+    // The name contains this process's pid, because another process may count at the same time.
     let name = format!("scxlab-{scheduler}-{machine}.{}.callgrind", std::process::id());
     let profile = std::env::temp_dir().join(name);
     let output = Command::new("valgrind")
@@ -118,7 +123,7 @@ fn count(number: usize, ms: u64) -> Result<[f64; COUNTS], Box<dyn Error>> {
     Ok([switches.parse()?, events.parse()?, all, interpreter, compiler, code, data])
 }
 
-/// All that a profile counts of some events, by the names that it gives its columns.
+/// Returns the sum of some events in a profile, by the names of its columns.
 fn sum(profile: &str, wanted: &[&str]) -> Result<f64, Box<dyn Error>> {
     let line = |key| profile.lines().find_map(|line| line.strip_prefix(key));
     let (Some(events), Some(totals)) = (line("events:"), line("totals:")) else {
@@ -129,10 +134,10 @@ fn sum(profile: &str, wanted: &[&str]) -> Result<f64, Box<dyn Error>> {
     Ok(chosen.map(|(_, count)| count.parse::<f64>()).sum::<Result<f64, _>>()?)
 }
 
-/// The instructions that a profile counts in the interpreter, and in the compiler.
+/// Returns the instructions that a profile counts in the interpreter, and in the compiler.
 ///
-/// A function's own costs are lines of a place and a number, after its `fn=(id) name`, whose name stands there the first time
-/// only. What its callees take is on the line after each `calls=`.
+/// A function's own costs are lines of a position and a number, after its `fn=(id) name`; the name
+/// is given the first time only. The costs of its callees are on the line after each `calls=`.
 fn instructions(profile: &str) -> Result<[f64; 2], Box<dyn Error>> {
     let mut counts = [0.0; 2];
     let mut named = HashMap::new();
@@ -156,7 +161,7 @@ fn instructions(profile: &str) -> Result<[f64; 2], Box<dyn Error>> {
     Ok(counts)
 }
 
-/// Which of the counts a function adds to.
+/// Returns the index of the count that a function adds to.
 fn counter(name: &str) -> Option<usize> {
     let compiler = ["cranelift", "regalloc2", "jit::translate", "jit::memory", "jit::alu"];
     if name.contains("vm::interp::run") {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Our interpreter against the one of crate `rbpf`, on the same bytecode.
+//! Our interpreter compared with that of the crate `rbpf`, on the same bytecode.
 //!
-//! Both get the same slots and must return the same value; rounds are taken in turn, and each ratio is of the
-//! medians. Ours counts instructions, checks every access against the simulation's memory and bounds the run,
-//! which a simulation needs; rbpf checks an access against the program's stack and buffers.
+//! Both get the same slots and must return the same value. Rounds alternate, and each ratio is of
+//! the medians. Our interpreter counts instructions, checks every access against the simulation's
+//! memory and bounds the run, as a simulation needs; rbpf checks accesses against the program's
+//! stack and buffers.
 
 use std::error::Error;
 
@@ -24,7 +25,7 @@ struct Program {
 }
 
 const PROGRAMS: &[Program] = &[
-    // A linear congruence, shifted and mixed, 500,000 times.
+    // A linear congruential generator, shifted and mixed, 500,000 times.
     Program {
         name: "arithmetic",
         text: "r0 = 1\nr6 = 500000\n\
@@ -59,7 +60,7 @@ const PROGRAMS: &[Program] = &[
                r7 -= 1\nif r7 != 0 goto again\nexit",
         result: 95,
     },
-    // The 24th Fibonacci number by a loop around a function of two, 10,000 times.
+    // The 24th Fibonacci number by a loop around a function of two arguments, 10,000 times.
     Program {
         name: "calls",
         text: "func main:\nr8 = 10000\n\
@@ -99,7 +100,7 @@ fn row(program: &Program) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Seconds of one run, whose result is checked.
+/// Returns the seconds of one run, whose result is checked.
 fn timed(
     program: &Program,
     run: impl FnOnce() -> Result<u64, Box<dyn Error>>,
@@ -114,7 +115,7 @@ fn timed(
     Ok(seconds)
 }
 
-/// The slots as they lie in an object.
+/// Returns the slots in the encoding of an object file.
 fn slots(raw: &[RawInsn]) -> Vec<u8> {
     let slot = |insn: &RawInsn| {
         let mut bytes = [insn.code, insn.regs, 0, 0, 0, 0, 0, 0];

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Machine code against our interpreter, `rbpf`'s machine code, and the same C function compiled for this machine.
+//! Machine code compared with our interpreter, `rbpf`'s machine code, and the same C function
+//! compiled for this machine.
 //!
-//! All return the same; rounds are taken in turn, and each ratio is of the medians. Ours counts instructions, checks
-//! every access against the simulation's memory and bounds the run. rbpf's checks and counts nothing; it takes no
-//! program that refers to data. The native code is `clang -O2`, which may use what BPF has not, such as vectors.
+//! All must return the same. Rounds alternate, and each ratio is of the medians. Our machine code
+//! counts instructions, checks every access against the simulation's memory and bounds the run.
+//! That of rbpf neither checks nor counts, and rbpf accepts no program that refers to data. The
+//! native code is `clang -O2`, which may use features that BPF lacks, such as vectors.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use scxlab_trace::Tracer;
 const ROUNDS: usize = 9;
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/programs.bpf.o"));
 
-/// As `programs.c` has it.
+/// Same layout as in `programs.c`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Args {
@@ -43,7 +45,7 @@ unsafe extern "C" {
 
 type Native = unsafe extern "C" fn(*mut Args) -> i32;
 
-/// A program, how often it goes round, and its native form.
+/// Programs, with their number of iterations and their native form.
 const PROGRAMS: [(&str, u64, Native); 5] = [
     ("arithmetic", 1_000_000, arithmetic),
     ("histogram", 1_000_000, histogram),
@@ -77,12 +79,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     SCHEDULERS.iter().filter(|name| wanted(name)).try_for_each(|name| simulation(name))
 }
 
-/// Whole simulations: eight CPUs, forty tasks that run 1 ms and sleep 4 ms.
+/// Schedulers of the whole simulations: eight CPUs, forty tasks that run 1 ms and sleep 4 ms.
 const SCHEDULERS: [&str; 3] = ["vtime", "fair", "credit"];
 const SIMULATIONS: usize = 41;
 
-/// Short runs in turn, so that what disturbs one disturbs the next as well; the ratio is the median of the pairs'. A
-/// cold run is one of 100 ms with everything before it: reading the object, linking, compiling.
+/// Makes short runs alternately, so that a disturbance affects both engines; the ratio is the
+/// median over the pairs. A cold run is 100 ms long and includes its preparation: reading the
+/// object, linking, compiling.
 fn simulation(name: &str) -> Result<(), Box<dyn Error>> {
     let case = |engine, ms: u64| -> Result<Case, Box<dyn Error>> {
         let mut case = Case::new(name, "sleepers,tasks=40", "8c", ms * 1_000_000)?;
@@ -167,7 +170,7 @@ fn row(name: &str, n: u64, native: Native) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Seconds of one run, whose result is checked.
+/// Returns the seconds of one run, whose result is checked.
 fn timed(
     expected: u64,
     run: impl FnOnce() -> Result<u64, Box<dyn Error>>,
@@ -189,7 +192,7 @@ fn rbpf(vm: &EbpfVmRaw<'_>, n: u64) -> Result<u64, Box<dyn Error>> {
     Ok(args[1])
 }
 
-/// The program's slots and those of what it calls, as rbpf takes them; None if it refers to data.
+/// Returns the slots of a program and its callees in rbpf's form; None if it refers to data.
 fn whole(name: &str) -> Result<Option<Vec<u8>>, Box<dyn Error>> {
     let object = Object::parse(OBJECT, "programs")?;
     let find = |name: &str| object.functions.iter().position(|f| f.name == name);
@@ -217,7 +220,7 @@ fn whole(name: &str) -> Result<Option<Vec<u8>>, Box<dyn Error>> {
     Ok(Some(bytemuck::cast_slice(&raw).to_vec()))
 }
 
-/// The program in a virtual machine of ours.
+/// The program in a virtual machine of this project.
 struct Ours {
     host: BareHost,
     loaded: Loaded,

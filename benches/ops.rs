@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Operations of `vtime`: our interpreter, our machine code, and the same source compiled for this machine.
+//! Operations of `vtime`: our interpreter, our machine code, and the same source compiled for this
+//! machine.
 //!
-//! Ours are called as the simulator calls them, with the limit, the stack level and the count that belong to it; the native
-//! ones are called as functions. On both sides a kernel function writes down its call and returns 0. Rounds are taken in
-//! turn; each figure is the median, in nanoseconds a call.
+//! Our engines are called as the simulator calls them, including the limit, the stack level and the
+//! instruction count; the native operations are called as functions. On both sides a kernel
+//! function records its call and returns 0. Rounds alternate; each figure is the median, in
+//! nanoseconds per call.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -22,7 +24,7 @@ use scxlab_machine::Machine;
 const ROUNDS: usize = 21;
 const CALLS: u64 = 100_000;
 
-/// As `native/scx/common.bpf.h` has it.
+/// Same layout as in `native/scx/common.bpf.h`.
 #[repr(C)]
 struct Task {
     dsq_vtime: u64,
@@ -32,7 +34,7 @@ struct Task {
     cpus_ptr: u64,
 }
 
-/// A task that has used a part of its slice and is queued.
+/// A queued task that has used a part of its slice.
 const TASK: Task = Task { dsq_vtime: 1_000, slice: 2_000_000, weight: 100, flags: 1, cpus_ptr: 0 };
 
 const WAKEUP: u64 = 1;
@@ -46,7 +48,7 @@ unsafe extern "C" {
     fn vtime_stopping(p: *mut Task, runnable: bool);
 }
 
-/// An operation: its name, what it is given once the task's address is known, and its native form.
+/// An operation: its name, its arguments for a task's address, and its native form.
 struct Op {
     name: &'static str,
     args: fn(u64) -> [u64; 4],
@@ -58,7 +60,8 @@ const OPS: [Op; 5] = [
         name: "select_cpu",
         args: |p| [p, 0, 0, 0],
         native: |p| {
-            // SAFETY: the functions have these types, and touch nothing but the task and data of their own.
+            // SAFETY: the functions have these types, and touch nothing but the task and data of
+            // their own.
             black_box(unsafe { vtime_select_cpu(p, 0, 0) });
         },
     },
@@ -130,14 +133,14 @@ fn row(op: &Op) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Nanoseconds of one of the calls.
+/// Returns nanoseconds per call.
 fn timed(run: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
     let start = cpu_time();
     run()?;
     Ok(cpu_time().saturating_sub(start).as_secs_f64() * 1e9 / CALLS as f64)
 }
 
-/// The operation in a virtual machine of ours.
+/// The operation in a virtual machine of this project.
 struct Ours {
     host: Noting,
     loaded: Loaded,
@@ -169,7 +172,7 @@ impl Ours {
     }
 }
 
-/// The task as programs see it: its address.
+/// Creates the task in guest memory; returns its address.
 fn task(host: &mut Noting, btf: &scxlab_loader::btf::Btf) -> Result<u64, Box<dyn Error>> {
     let ty = btf.find("task_struct", Kind::Struct).ok_or("no task_struct")?;
     let at = host.vm.mem.alloc_kernel(btf.size_of(ty)?, 64)?;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a whole process takes: from its start to the end of a small run, on one core and on two, and its memory when
-//! a run gets longer.
+//! Cost of a whole process: from its start to the end of a small run, the gain of a second thread,
+//! and memory as a run gets longer.
 //!
-//! How much two threads can give is not the program's to say: two processors of a virtual machine may be one core of its
-//! host's, and a second later two. So controls run in turn with them: arithmetic that keeps all units of a core busy, and the
-//! same runs in two processes, which share nothing. Where that arithmetic gained nearly twice on both sides of a round, there
-//! were two cores: what the threads gave then is printed by itself. Memory is the peak of a process of its own for each case, with the trace off and streamed as Perfetto to nowhere.
-//! Times are wall times here, for they are what a user waits: measure on an idle machine.
+//! The gain of two threads depends on the machine: two processors of a virtual machine may be one
+//! core of its host, and two cores a second later. Two controls therefore run alternately with
+//! them: arithmetic that keeps all units of a core busy, and the same runs in two processes, which
+//! share nothing. Where the arithmetic gained nearly twice on both sides of a round, there were two
+//! cores, and the threads' gain in these rounds is printed separately. Memory is the peak of a
+//! separate process for each case, with the trace off and streamed as Perfetto to nowhere. Times
+//! are wall times, as users see them: measure on an idle machine.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -26,19 +28,20 @@ const CPUS: usize = 8;
 const MS: u64 = 1_000_000;
 const ROUNDS: usize = 9;
 
-/// Rounds of the comparison, and from which gain of the control on there were two cores.
+/// Rounds of the comparison, and the least gain of the control that indicates two cores.
 const PAIRS: usize = 31;
 const WHOLE: f64 = 1.9;
 
-/// The comparison: as many runs, each that long.
+/// Number of runs in a comparison, and the length of each in ms.
 const RUNS: u32 = 20;
 const RUN_MS: u64 = 2_000;
 
-/// Steps of the loop that only calculates, on as many values at a time: some 0.1 s.
+/// Steps of the arithmetic loop, and values computed in each; it takes about 0.1 s.
 const STEPS: u64 = 20_000_000;
 const LANES: usize = 8;
 
-/// The small run, and the lengths at which memory is compared: the compiler has its share by the second.
+/// Length of the small run, and the lengths at which memory is compared, in ms. The first of
+/// these already includes the compiler's memory.
 const COLD_MS: u64 = 10;
 const MEMORY_MS: [u64; 3] = [1_000, 10_000, 30_000];
 
@@ -54,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     memory()
 }
 
-/// One run in this process, from its names on; prints the peak of memory.
+/// Makes one run in this process, including its preparation; prints the peak of memory.
 fn child(sink: &str, ms: u64) -> Result<(), Box<dyn Error>> {
     let case = Case::new("vtime", WORKLOAD, MACHINE, ms * MS)?;
     case.run(match sink {
@@ -65,7 +68,7 @@ fn child(sink: &str, ms: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Peak bytes of a child's run.
+/// Returns the peak memory of a child's run, in bytes.
 fn spawn(sink: &str, ms: u64) -> Result<u64, Box<dyn Error>> {
     let output = Command::new(std::env::current_exe()?).args([sink, &ms.to_string()]).output()?;
     if !output.status.success() {
@@ -85,7 +88,7 @@ fn cold_start() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What something took.
+/// Cost of some work.
 #[derive(Clone, Copy)]
 struct Took {
     wall_s: f64,
@@ -101,14 +104,14 @@ impl Took {
     }
 }
 
-/// One and two of something, round by round.
+/// Costs of one and of two threads or processes, round by round.
 #[derive(Default)]
 struct Pairs(Vec<[Took; 2]>);
 
 impl Pairs {
-    /// How many times faster two were: the middle of the rounds and their range, and the quickest of one against the quickest
-    /// of two, which others disturbed least. Then what two needed of the CPU time of one: above 1 is what sharing a core or its
-    /// caches costs.
+    /// Prints the speed-up of two over one: the median of the rounds and their range, and the
+    /// quickest run of one against the quickest of two, which were disturbed least. Then prints the
+    /// CPU time of two relative to one: above 1 is the cost of sharing a core or its caches.
     fn print(&self, what: &str) {
         let faster: Vec<f64> = self.0.iter().map(gain).collect();
         let cpu = self.0.iter().map(|[one, two]| two.cpu_s / one.cpu_s).collect();
@@ -126,13 +129,13 @@ impl Pairs {
     }
 }
 
-/// How many times faster two were than one.
+/// Returns the speed-up of two over one.
 fn gain([one, two]: &[Took; 2]) -> f64 {
     one.wall_s / two.wall_s
 }
 
-/// One against two, in turn: threads that only calculate, processes with runs, threads of a session, whose results must be the
-/// same.
+/// Compares one with two, alternately: threads that only calculate, processes with runs, and
+/// threads of a session, whose results must be the same.
 fn comparison() -> Result<(), Box<dyn Error>> {
     let [mut arithmetic, mut processes, mut threads, mut whole] =
         [(); 4].map(|()| Pairs::default());
@@ -168,7 +171,8 @@ fn comparison() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One (0) and two (1) of something, in either order: what comes later may find the machine slower.
+/// Measures one (0) and two (1) of something, `first` first: the later measurement may find the
+/// machine slower.
 fn pair(
     first: usize,
     mut measure: impl FnMut(usize) -> Result<Took, Box<dyn Error>>,
@@ -177,7 +181,7 @@ fn pair(
     Ok(if first == 0 { [a, b] } else { [b, a] })
 }
 
-/// The same number of steps in all on so many threads.
+/// Runs the same total number of steps on `threads` threads.
 fn calculate(threads: u64) -> Took {
     let alone = || {
         let mut lanes = black_box([1u64; LANES]);
@@ -192,7 +196,7 @@ fn calculate(threads: u64) -> Took {
     Took::of(all).0
 }
 
-/// So many runs in each of some processes, on one thread.
+/// Runs one process for each element of `runs`, with that many runs on one thread.
 fn run_in(runs: &[u32]) -> Result<Took, Box<dyn Error>> {
     let start = Instant::now();
     let program = std::env::current_exe()?;
@@ -207,7 +211,7 @@ fn run_in(runs: &[u32]) -> Result<Took, Box<dyn Error>> {
     Ok(Took { wall_s: start.elapsed().as_secs_f64(), cpu_s })
 }
 
-/// Those runs, for `run_in`; prints the CPU time of the process.
+/// Makes the runs of one process of `run_in`; prints the CPU time of the process.
 fn runs_alone(runs: u32) -> Result<(), Box<dyn Error>> {
     session(runs, 1)?;
     println!("{}", host::process_cpu_time().as_secs_f64());

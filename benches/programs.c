@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What `jit.rs` measures: the same functions for BPF and, without BPF's sections, for this machine.
+ * Programs of `jit.rs`: the same functions for BPF and, without BPF's sections, for this machine.
  *
- * Each takes two numbers, how often and what it returned, in a structure, as a syscall program does.
+ * Each takes a structure of two numbers, the repetitions and the result, as a syscall program does.
  */
 typedef unsigned char u8;
 typedef unsigned int u32;
@@ -20,7 +20,7 @@ struct args {
 #endif
 #define NOINLINE static __attribute__((noinline))
 
-/* A linear congruence, shifted and mixed. */
+/* A linear congruential generator, shifted and mixed. */
 PROGRAM int arithmetic(struct args *args)
 {
 	u64 n = args->n, x = 1;
@@ -34,7 +34,7 @@ PROGRAM int arithmetic(struct args *args)
 	return 0;
 }
 
-/* Counts by the top bits of a random number, in the frame. */
+/* Counts by the top bits of a random number, in buckets on the stack. */
 PROGRAM int histogram(struct args *args)
 {
 	u64 n = args->n, x = 1, sum = 0;
@@ -60,7 +60,7 @@ struct node {
 
 struct node nodes[512];
 
-/* A walk along records, as a scheduler reads and writes what it keeps of tasks. */
+/* A walk along records, as a scheduler reads and writes its data of tasks. */
 PROGRAM int records(struct args *args)
 {
 	u64 n = args->n, now = 0;
@@ -86,7 +86,7 @@ PROGRAM int records(struct args *args)
 	return 0;
 }
 
-/* The sieve of Eratosthenes up to 500, in the frame. */
+/* The sieve of Eratosthenes up to 256, on the stack. */
 PROGRAM int branches(struct args *args)
 {
 	u64 n = args->n, primes = 0;
@@ -113,7 +113,7 @@ NOINLINE u64 mixed(u64 a, u64 b)
 	return (a ^ (b >> 7)) + b;
 }
 
-/* A loop around a function of two. */
+/* A loop around a function of two arguments. */
 PROGRAM int calls(struct args *args)
 {
 	u64 n = args->n, a = 1, b = 2;

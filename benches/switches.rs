@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Context switches and events per second of one simulation on one core, and its memory.
 //!
-//! Tasks that run 1 ms and sleep 4 ms, five to a CPU (four in `1024x4096`), trace off, default costs, no perturbation. Each case
-//! runs in a process of its own, so that its peak of resident memory is its own; `-- CASE [interp]` runs one here,
-//! for a profiler or on the other engine.
+//! Tasks that run 1 ms and sleep 4 ms, five per CPU (four in `1024x4096`), trace off, default
+//! costs, no perturbation. Each case runs in a process of its own, so that its peak of resident
+//! memory is its own. `-- CASE [interp]` runs one case in this process, for a profiler or on the
+//! other engine.
 
 use std::error::Error;
 use std::process::Command;
@@ -30,7 +31,7 @@ const SETUPS: &[Setup] = &[
 
 const SCHEDULERS: [&str; 2] = ["vtime", "eevdf"];
 
-/// What the project allows itself: this much, and for every task this much more.
+/// The project's memory limit in bytes: a base, and an amount per task.
 const MEMORY: u64 = 64 << 20;
 const MEMORY_PER_TASK: u64 = 4 << 10;
 
@@ -70,7 +71,7 @@ fn one(name: &str, engine: Engine) -> Result<(), Box<dyn Error>> {
         case.engine = engine;
         Ok::<Case, Box<dyn Error>>(case)
     };
-    // The same machine with hardly a task: what tasks take is the rest.
+    // The same machine with a single task, to subtract the memory that does not depend on tasks.
     case(1, 100)?.run(Tracer::default())?;
     let bare = host::peak_rss();
     let case = case(setup.tasks, setup.duration_ms)?;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What writing a trace costs: events per second with the Perfetto sink against none, in turn.
+//! The cost of writing a trace: events per second with the Perfetto sink and without a sink,
+//! alternately.
 //!
-//! The trace goes nowhere: the disk is not measured. `crates/trace/benches` has the cost of one event.
+//! The trace is discarded, so that the disk is not measured. `crates/trace/benches` measures the
+//! cost of one event.
 
 use std::error::Error;
 use std::io;

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Makes the seed corpus anew from what is in the project: our test objects, the inputs of the rt-app cases, machines, workloads,
-# recipes, and the programs of examples/seeds.rs. The result is checked in; run it when those change.
+# Regenerates the seed corpus from the project: our test objects, the inputs of the rt-app cases,
+# machines, workloads, recipes, and the programs of examples/seeds.rs. The result is checked in; run
+# this when those change.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 objects() {
     local from=../crates/loader/testdata to=corpus/object_loader
     for object in "$from"/*.bpf.o "$from"/kernel.o; do
-        # What a linker wants and a loader does not read. It reads .rel.BTF: without it no variable has an offset.
+        # Sections that a linker reads and the loader does not. The loader reads .rel.BTF: without
+        # it variables have no offset.
         llvm-objcopy-19 --remove-section=.llvm_addrsig --remove-section=.rel.BTF.ext "$object" "$to/$(basename "$object")"
     done
 }
 
-# A case is a comment, `--- input`, the input, `--- expected`, the rest.
+# A case file is a comment, `--- input`, the input, `--- expected`, the rest.
 rtapp() {
     for case in ../cases/rtapp/*.case; do
         sed -n '/^--- input$/,/^--- /{/^--- /d;p}' "$case" >"corpus/rtapp_parser/$(basename "$case" .case).json"
@@ -32,7 +34,7 @@ texts() {
         python3 -c 'import json, sys; json.dump(json.load(sys.stdin)["runs"], sys.stdout)' >corpus/results/runs.json
 }
 
-# Any bytes are a scheduler; a few seeds of the property test save libFuzzer the length.
+# Any bytes are a scheduler; a few seeds of the property test give libFuzzer inputs of full length.
 schedulers() {
     mkdir -p corpus/schedulers
     cargo run --quiet --example whims -- corpus/schedulers
@@ -42,7 +44,7 @@ objects
 rtapp
 texts
 schedulers
-# The same objects.
+# The same objects for the target libbpf.
 mkdir -p corpus/libbpf
 cp corpus/object_loader/*.bpf.o corpus/libbpf/
 cargo run --quiet --example seeds -- corpus/interpreter

@@ -19,7 +19,7 @@ INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF = 1, 2, 3, 4, 5, 6, 7, 8
 VOLATILE, CONST, RESTRICT, FUNC, PROTO, VAR, DATASEC = 9, 10, 11, 12, 13, 14, 15
 FLOAT, DECL_TAG, TYPE_TAG, ENUM64 = 16, 17, 18, 19
 WRAPPERS = (TYPEDEF, VOLATILE, CONST, RESTRICT, TYPE_TAG)
-# Bytes after the 12-byte head of a type: fixed, per element.
+# Size of a type's data after its 12-byte head, in bytes: a fixed part, and a part per element.
 TAIL = {INT: (4, 0), ARRAY: (12, 0), STRUCT: (0, 12), UNION: (0, 12), ENUM: (0, 8), PROTO: (0, 8),
         VAR: (4, 0), DATASEC: (0, 12), DECL_TAG: (4, 0), ENUM64: (0, 12)}
 
@@ -32,7 +32,8 @@ bpf_iter_bits bpf_timer bpf_spin_lock bpf_res_spin_lock bpf_rb_root bpf_rb_node 
 bpf_refcount bpf_dynptr bpf_perf_event_value list_head bpf_iter_meta bpf_iter__task""".split()
 
 
-# Fields that objects ask for behind a test of a weak symbol, which the simulated kernel has not: docs/internals/fidelity.md.
+# Fields that objects access only if a weak symbol exists, which the simulated kernel lacks:
+# docs/internals/fidelity.md.
 GUARDED = {"tick_device.evtdev", "clock_event_device.next_event"}
 
 

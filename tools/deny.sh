@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Checks what others wrote and we link: licences, sources, and known vulnerabilities where their list can be had.
+# Checks the dependencies that are linked: licences, sources, and known vulnerabilities if their
+# list can be downloaded.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# The compiler for tools/fuzz.sh: RUSTC ARGUMENT... as cargo says, but instruments our own crates only.
+# Compiler wrapper for tools/fuzz.sh: called as RUSTC ARGUMENT... by cargo; instruments our own
+# crates only.
 #
-# The code of a code generator that others wrote is larger than ours. With counters in it, it would take most of the time, and
-# inputs that are new to it alone would fill the corpus. Generic code of others is compiled as part of ours, and sanitized.
+# The code generator among the dependencies is larger than our code. With coverage counters in it,
+# it would take most of the time, and inputs that are new only to it would fill the corpus. Generic
+# code of dependencies is compiled as part of ours, and sanitized.
 set -euo pipefail
 
-# Cargo caps the lints of crates that are not ours.
+# Cargo passes --cap-lints only for crates that are not ours.
 case " $* " in
     *" --cap-lints "*) ;;
     *) exec "$@" ;;

@@ -3,7 +3,7 @@
 # Runs fuzz targets with the address sanitizer, as docs/internals/fuzzing.md describes.
 #
 #     tools/fuzz.sh run TARGET...     each for FUZZ_SECONDS, FUZZ_JOBS of them at a time
-#     tools/fuzz.sh grow TARGET...    takes from build/fuzz into fuzz/corpus the inputs that reach more code
+#     tools/fuzz.sh grow TARGET...    adds inputs of build/fuzz that reach more code to fuzz/corpus
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -12,17 +12,17 @@ cd "$root"
 fuzz=build/tools/bin/cargo-fuzz
 found=build/fuzz
 
-# Lets a stable compiler sanitize.
+# Allows the sanitizer on a stable compiler.
 export RUSTC_BOOTSTRAP=1
 # Sanitized code is large, and seldom built twice.
 export CARGO_INCREMENTAL=0
 export RUSTC_WRAPPER=$root/tools/fuzz-rustc.sh
-# Names of functions in reports.
+# Puts function names into reports.
 ASAN_SYMBOLIZER_PATH=$(command -v llvm-symbolizer-19 || command -v llvm-symbolizer || true)
 export ASAN_SYMBOLIZER_PATH
 
-# libFuzzer with limits that a slow host does not reach: TARGET FOLDER... -- OPTION...
-# With the profile for development, because compiling everything fully optimized takes longer than CI fuzzes.
+# Runs libFuzzer with limits that a slow host does not reach: TARGET FOLDER... -- OPTION... It uses
+# the development profile, because a fully optimised build takes longer than CI fuzzes.
 fuzzer() {
     local target=$1
     shift
@@ -45,7 +45,8 @@ run_one() {
     return 1
 }
 
-# Named inputs stay. Others have the name of their hash, and stay as long as no smaller ones reach the same edges.
+# Keeps named inputs. Inputs named by their hash are kept as long as no smaller ones reach the same
+# edges.
 grow_one() {
     local target=$1 corpus=fuzz/corpus/$1
     mkdir -p "$found/$target"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
-# Copies what `make build` built: install.sh PREFIX.
+# Installs the result of `make build`: install.sh PREFIX.
 set -eu
 
 prefix=$1

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Builds scxlab with a profile of itself at work: code is laid out in the order in which it is executed. What that gives is in
-# docs/internals/performance.md. Our crates are compiled twice, those of others once.
+# Builds scxlab with a profile of itself at work: code is laid out in the order of execution. The
+# gain is in docs/internals/performance.md. Our crates are compiled twice, dependencies once.
 #
 #   tools/pgo.sh                    the program, in target/pgo/scxlab
-#   tools/pgo.sh bench [ARGS]       benchmarks of the same code: --bench switches -- vtime-64, all without arguments
+#   tools/pgo.sh bench [ARGS]       benchmarks of the same code, all of them without arguments;
+#                                   for example: --bench switches -- vtime-64
 #
-# Leaves in build/pgo: NAME.profdata, the profile. NAME stands for the sources: when they change it is made anew.
-# Needs: llvm-profdata, of rustup's llvm-tools or Debian's llvm-19, which reads what rustc 1.95 writes.
+# Leaves in build/pgo: NAME.profdata, the profile. NAME is a hash of the sources, so that a change
+# of them makes a new profile.
+# Needs: llvm-profdata that reads the output of rustc 1.95, from rustup's llvm-tools or Debian's
+# llvm-19.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# As rustc's wrapper for the crates of this workspace: the same with more flags.
+# Acts as rustc's wrapper for the crates of this workspace, which adds flags.
 if [ -n "${SCXLAB_PGO_FLAGS:-}" ] && [ "${1##*/}" = rustc ]; then
     exec "$@" "$SCXLAB_PGO_FLAGS"
 fi
@@ -19,15 +22,15 @@ fi
 cargo=${CARGO:-cargo}
 out=$PWD/build/pgo
 export CARGO_TARGET_DIR=$PWD/target/pgo
-# Always both: with fewer packages cargo selects other features of dependencies, symbols get other names, and the profile does
-# not find them.
+# Always both packages: with fewer, cargo selects other features of dependencies, symbols get other
+# names, and the profile does not match them.
 packages="--package scxlab-cli --package scxlab-benches"
 mkdir -p "$out"
 
 say() { echo "pgo: $*"; }
 die() { say "$*" >&2; exit 1; }
 
-# What the profile depends on: the sources as they are, and the compiler.
+# Prints a hash of the profile's inputs: the sources and the compiler.
 name() {
     { rustc -vV; find Cargo.lock tools/pgo.sh crates bpf -type f -print0 | sort -z | xargs -0 sha256sum; } |
         sha256sum | cut -c1-16
@@ -41,7 +44,7 @@ profdata_tool() {
     die "no llvm-profdata: apt-get install llvm-19, or rustup component add llvm-tools"
 }
 
-# Cargo does not see the flags, so what was compiled with others goes first.
+# Cargo does not see the flags, so crates compiled with other flags are removed first.
 with_flags() {
     flags=$1; shift
     if [ "$(cat "$out/flags" 2>/dev/null)" != "$flags" ]; then
@@ -54,7 +57,7 @@ with_flags() {
     SCXLAB_PGO_FLAGS=$flags RUSTC_WORKSPACE_WRAPPER=$PWD/tools/pgo.sh "$cargo" "$1" --locked "${@:2}"
 }
 
-# Not what the benchmarks run, but what people do: several kinds of work, schedulers and sizes of machine.
+# Typical use, not the benchmarks: several kinds of work, schedulers and sizes of machine.
 train() {
     example=/usr/share/doc/rt-app/examples/browser-short.json
     schedulers="-s eevdf -s vtime -s fair -s credit -s o1"

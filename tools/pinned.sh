@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
-# For scripts that take crates which Cargo.lock does not name: tools/pins.txt says which bytes they must be. Sourced.
+# Sourced by scripts that take crates which Cargo.lock does not name; tools/pins.txt has their
+# checksums.
 
 pins=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/pins.txt
 
-# The versions of a crate that are pinned, newest first.
+# Prints the pinned versions of a crate, newest first.
 pinned_versions() {
     awk -v name="$1" '$1 == "crate" && $2 == name { print $3 }' "$pins"
 }
 
-# The file of a crate that cargo has downloaded: NAME VERSION.
+# Prints the path of a crate's file that cargo has downloaded: NAME VERSION.
 crate_file() {
     find "${CARGO_HOME:-$HOME/.cargo}/registry/cache" -name "$1-$2.crate" | head -1
 }
 
-# Fails unless cargo's copy of a crate is what is pinned: NAME VERSION.
+# Fails unless cargo's copy of a crate has the pinned checksum: NAME VERSION.
 check_crate() {
     local file sum
     file=$(crate_file "$1" "$2")
@@ -23,7 +24,7 @@ check_crate() {
     echo "$sum  $file" | sha256sum --quiet --check >&2 || { echo "$1 $2 is not what tools/pins.txt says it is" >&2; return 1; }
 }
 
-# Installs a program of cargo's into build/tools, if it is not there: NAME.
+# Installs a program from its crate into build/tools, unless it is there: NAME.
 install_pinned() {
     local version root
     version=$(pinned_versions "$1" | head -1)
@@ -31,7 +32,7 @@ install_pinned() {
     [ "$(cat "$root/$1.version" 2>/dev/null)" = "$version" ] && return
     echo "installing $1 $version into build/tools"
     mkdir -p "$root"
-    # Downloads and unpacks it, and compiles nothing.
+    # Downloads and unpacks the crate, without compiling anything.
     (cd "$root" && cargo info --color never "$1@$version" >/dev/null 2>&1) || { echo "$1 $version: cargo finds none" >&2; return 1; }
     check_crate "$1" "$version" || return 1
     cargo install --quiet --locked --debug --root "$root" --target-dir "$root/target" "$1@=$version" || return 1

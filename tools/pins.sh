@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Writes tools/pins.txt anew: the newest kernel, and of each crate that it names the newest versions, as many as it names.
+# Rewrites tools/pins.txt: the newest kernel, and for each crate in it the newest versions, as many
+# as are listed now.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -10,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 
 die() { echo "pins: $*" >&2; exit 1; }
 
-# The newest COUNT versions of a crate that are neither yanked nor before a release: NAME COUNT.
+# Prints the newest COUNT versions of a crate that are neither yanked nor pre-releases: NAME COUNT.
 newest_versions() {
     local index
     index=$(find "${CARGO_HOME:-$HOME/.cargo}/registry/index" -path "*/.cache/*/$1" | head -1)
@@ -28,7 +29,7 @@ grep '^#' "$pins" >"$work/pins.txt"
 "$root/tools/kernel-objects.sh" --pins >>"$work/pins.txt"
 cd "$work"
 for name in $(awk '$1 == "crate" { print $2 }' "$pins" | uniq); do
-    # Brings cargo's index of the crate up to date.
+    # Updates cargo's index of the crate.
     cargo info --color never "$name" >/dev/null 2>&1 || die "cargo finds no crate $name"
     newest_versions "$name" "$(pinned_versions "$name" | wc -l)" | while read -r version sum; do
         echo "crate $name $version $sum"

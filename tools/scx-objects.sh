@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Takes the BPF object out of published scx schedulers.
+# Takes the BPF objects from published scx schedulers.
 #
-#   scx-objects.sh CRATE[@VERSION]...           what `make scx-objects` does
-#   scx-objects.sh --needs CRATE[@VERSION]...   prints the lines of tools/pins.txt for what their build scripts need besides
-#                                               what Cargo.lock names, and builds nothing
+#   scx-objects.sh CRATE[@VERSION]...           does what `make scx-objects` does
+#   scx-objects.sh --needs CRATE[@VERSION]...   prints the lines of tools/pins.txt for build scripts'
+#                                               dependencies that Cargo.lock does not name, and
+#                                               builds nothing
 #
-# A scheduler's object is what its crate's build script leaves. Only that is run: each crate is copied without its
-# program, its dependencies and its lock file, and all copies are one workspace with the versions that this project
-# locks. So what build scripts need is compiled once, and shared with this project's own build.
-# Leaves build/scx/objects/<name>-<version>.bpf.o, where scx_bpfland 1.1.4 gives bpfland-1.1.4.bpf.o, and
-# build/scx/objects/<name>.bpf.o, a link to the version that is named first. An object that is there is not built again.
-# A version that tools/pins.txt names must have the SHA-256 that stands there, and so must all that it needs.
+# A scheduler's object is the output of its crate's build script, and only that script is run: each
+# crate is copied without its program, its dependencies and its lock file, and all copies form one
+# workspace with the versions that this project locks. Dependencies of build scripts are therefore
+# compiled once, and shared with this project's own build.
+# Leaves build/scx/objects/<name>-<version>.bpf.o (scx_bpfland 1.1.4 gives bpfland-1.1.4.bpf.o), and
+# build/scx/objects/<name>.bpf.o, a link to the version that is named first. Existing objects are
+# not built again. A version that tools/pins.txt names must have the SHA-256 given there, and so
+# must all of its dependencies.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -34,7 +37,7 @@ mkdir -p "$work/objects"
 rm -rf "$work/workspace"
 mkdir -p "$work/workspace"
 
-# The newest version of a crate.
+# Prints the newest version of a crate.
 newest() {
     local version
     version=$(cd "$work/workspace" && cargo info --color never "$1" 2>"$work/log" |
@@ -43,7 +46,8 @@ newest() {
     echo "$version"
 }
 
-# Where cargo has unpacked a crate, which `cargo info` makes it do without anything that the crate depends on.
+# Prints the folder of a crate's sources, which `cargo info` unpacks without the crate's
+# dependencies.
 unpacked() {
     local source
     (cd "$work/workspace" && cargo info --color never "$1@$2") >/dev/null 2>"$work/log" ||
@@ -72,13 +76,14 @@ for crate in "$@"; do
     first[$name]=${first[$name]:-$object}
     [ -z "$only_needs" ] && [ -s "$work/objects/$object" ] && continue
     source=$(unpacked "$name" "$version")
-    # No two packages of a workspace have the same name.
+    # Packages of one workspace must have different names.
     package=$name-${version//./_}
     python3 "$root/tools/scx-package.py" strip "$source" "$work/workspace" "$package"
     packages+=("$package")
 done
 
-# Chooses the versions of what one workspace needs, and prints those that Cargo.lock does not name.
+# Chooses the versions of one workspace's dependencies, and prints those that Cargo.lock does not
+# name.
 resolve() {
     printf '[workspace]\nresolver = "3"\nmembers = ["*"]\n' >"$1/Cargo.toml"
     python3 "$root/tools/scx-package.py" lock "$root/Cargo.lock" "$2" "$1/Cargo.lock"
@@ -86,7 +91,7 @@ resolve() {
     python3 "$root/tools/scx-package.py" needs "$1/Cargo.lock" "$root/Cargo.lock"
 }
 
-# The packages of one workspace.
+# Builds the packages of one workspace.
 build() {
     local members needs
     members=$(cd "$1" && ls)
@@ -99,7 +104,7 @@ build() {
         fail "a build script failed"
     # shellcheck disable=SC2086 # a list
     python3 "$root/tools/scx-package.py" collect "$work/messages" "$work/objects" $members || exit 1
-    # A build script of each, 47 MB, of which nobody has any more use.
+    # Removes the build scripts, 47 MB each, which are not needed any more.
     # shellcheck disable=SC2086 # a list
     (cd "$1" && cargo clean --quiet $(printf -- '--package=%s ' $members))
 }
@@ -114,7 +119,7 @@ fi
 if [ ${#packages[@]} -eq 0 ]; then
     say "all are there"
 else
-    # A workspace for each version of scx_cargo.
+    # One workspace for each version of scx_cargo.
     for workspace in "$work"/workspace/*/; do
         build "$workspace"
     done

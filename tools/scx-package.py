@@ -19,7 +19,8 @@ from pathlib import Path
 def strip(source: Path, folder: Path, name: str) -> None:
     manifest = tomllib.loads((source / "Cargo.toml").read_text())
     package = manifest["package"]
-    # The project releases its crates together: C includes headers that are in scx_cargo, of the same release.
+    # The project releases its crates together: C sources include headers from the scx_cargo of the
+    # same release.
     needs = manifest.get("build-dependencies", {})
     needs = {key: pinned(spec) if key.startswith("scx_") else spec for key, spec in needs.items()}
     copy = folder / needs["scx_cargo"]["version"].lstrip("=") / name
@@ -75,16 +76,18 @@ def collect(messages: Path, folder: Path, names: list[str]) -> None:
     for line in messages.read_text().splitlines():
         message = json.loads(line)
         if message["reason"] == "build-script-executed":
-            # path+file:///.../NAME#VERSION
+            # The form is path+file:///.../NAME#VERSION
             place, _, version = message["package_id"].rpartition("#")
             found[place.rpartition("/")[2]] = (Path(message["out_dir"]), version)
     for name in names:
         out, version = found.get(name, (None, None))
-        # Several sources are linked into one object, bpf.bpf.o; one source is called as its skeleton.
+        # Several sources are linked into one object, bpf.bpf.o; a single source gives an object
+        # named as its skeleton.
         objects = sorted(out.glob("*.bpf.o"), key=lambda o: o.name != "bpf.bpf.o") if out else []
         if not objects:
             sys.exit(f"scx-objects: the build script of {name} left no object")
-        # The crate's name has no hyphen; what follows the package's is its version.
+        # The crate's name has no hyphen; the version follows the first hyphen of the package's
+        # name.
         short = name.removeprefix("scx_").partition("-")[0]
         shutil.copyfile(objects[0], folder / f"{short}-{version}.bpf.o")
 

@@ -1,13 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
-# Installs the Debian packages that scxlab needs to build, test and demonstrate itself; only those missing.
+# Installs the missing Debian packages among those that scxlab needs for its build, tests and demo.
 #
-# Knows: Debian 12 and later, as root or through sudo. Elsewhere: install the like of these by hand.
-# Does not: install Rust. Debian's is too old, and which toolchain manager to trust is the user's choice.
+# Supports: Debian 12 and later, as root or through sudo. Elsewhere install the equivalents by hand.
+# Does not: install Rust. Debian's is too old, and the choice of a toolchain manager is the user's.
 set -eu
 
-# compilers; what libbpf, bpftool and the build script of scx_rustland link to; what unpacks and describes a kernel; the demo's and guests' workloads; guests;
-# code for another machine: its linker and emulator
+# Compilers; libraries that libbpf, bpftool and the build script of scx_rustland link to; tools that
+# unpack and describe a kernel; workloads of the demo and of guests; QEMU for guests; linker and
+# emulator for aarch64 code.
 packages="
     clang-19 llvm-19 libclang-19-dev gcc g++ libc6-dev make pkg-config
     libelf-dev zlib1g-dev libseccomp-dev protobuf-compiler

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# What no compiler says: files without a licence line, dead files, banned names, notes to oneself, paths of
-# somebody's machine, commands that documents name and that do not exist. Prints each, fails if there is one.
+# Checks that no compiler makes: files without a licence line, dead files, banned names, notes to
+# oneself, paths of a developer's machine, commands in documents that do not exist. Prints each
+# fault, and fails if there is one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 faults=0
 fault() { echo "tidy: $*" >&2; faults=$((faults + 1)); }
 
-# Tracked files and those about to be: what is ignored is nobody's business.
+# Prints tracked files and untracked ones that are not ignored.
 files() {
     git ls-files --cached --others --exclude-standard -- "$@" | while read -r file; do
         [ -f "$file" ] && echo "$file"
@@ -21,8 +22,8 @@ licence_lines() {
     done
 }
 
-# `x.rs` and `x/` hang on a `mod x` in the file above; a crate's roots and its bin, test, bench and example
-# files hang on cargo.
+# `x.rs` and `x/` need a `mod x` in the parent file. The roots of a crate and its bin, test, bench
+# and example files belong to cargo.
 dead_files() {
     for file in $(files 'crates/*/src/*.rs'); do
         name=$(basename "$file" .rs) dir=$(dirname "$file")
@@ -42,10 +43,10 @@ banned_names() {
     done
 }
 
-# Patterns are put together here, so that this file does not contain what it bans.
+# Patterns are assembled here, so that this file does not contain the text that it bans.
 banned_text() {
     local notes="TO""DO|FIX""ME|XX""X:|todo""!\(|unimplemented""!\(|#\[ig""nore"
-    # At the start of a path: sysfs has a folder of that name within one.
+    # At the start of a path only: sysfs paths contain such names further on.
     local places="(^|[^a-z_])/(work|home|root|tmp)/[a-z]"
     local hosts="(deb|security|snapshot)\.debian\.""org|(index|static)\.""crates\.io|pypi\.""org"
     local found
@@ -60,7 +61,7 @@ long_files() {
     done
 }
 
-# `make x` in a document is a target that exists.
+# `make x` in a document must name an existing target.
 documented_targets() {
     for target in $(files '*.md' | xargs -d '\n' grep -ohE '`make [a-z0-9-]+' | cut -d' ' -f2 | sort -u); do
         grep -q "^$target:" Makefile || fault "documents say make $target, which does not exist"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Kernel functions for a scheduler that is compiled for this machine: each writes down its call and returns 0, as the
- * host of the benchmark's virtual machine does. In a file of their own, so that they are calls.
+ * Kernel functions for a scheduler that is compiled for this machine. Each records its call and
+ * returns 0, as the host of the benchmark's virtual machine does. They are in a separate file, so
+ * that they are not inlined.
  */
 #include <scx/common.bpf.h>
 

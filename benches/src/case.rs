@@ -27,10 +27,10 @@ pub struct Case {
     pub engine: Engine,
 }
 
-/// What one run of it took.
+/// One run of a case, and its cost.
 pub struct Measured {
     pub run: Run,
-    /// On a CPU, building the kernel included.
+    /// CPU time of the run, including the construction of the kernel.
     pub took: Duration,
 }
 
@@ -51,7 +51,7 @@ impl Case {
         Ok(Case { machine, workload: *workload, scheduler, duration, engine })
     }
 
-    /// The same case many times, seed by seed, as `scxlab run --runs` asks for it.
+    /// Returns a session of `runs` runs with successive seeds, as `scxlab run --runs` makes it.
     pub fn session(self, runs: u32, threads: usize) -> Session {
         Session {
             machine: self.machine,
@@ -68,7 +68,7 @@ impl Case {
         }
     }
 
-    /// Builds the kernel, runs, and checks that the scheduler stayed.
+    /// Builds the kernel, runs, and checks that the scheduler was not ejected.
     pub fn run(&self, tracer: Tracer) -> Result<Measured, Box<dyn Error>> {
         let spec = SimSpec {
             machine: &self.machine,
@@ -93,17 +93,17 @@ impl Case {
 }
 
 impl Measured {
-    /// A metric of the run.
+    /// Returns a metric of the run.
     pub fn metric(&self, name: &str) -> f64 {
         self.run.metrics.get(name).map_or(f64::NAN, |metric| metric.value)
     }
 
-    /// A metric per second that the run took.
+    /// Returns a metric per second of CPU time.
     pub fn rate(&self, name: &str) -> f64 {
         self.metric(name) / self.took.as_secs_f64()
     }
 
-    /// Virtual seconds per second that the run took.
+    /// Returns virtual seconds per second of CPU time.
     pub fn speed(&self) -> f64 {
         self.run.virtual_ns as f64 / 1e9 / self.took.as_secs_f64()
     }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the benchmarks read of the machine they run on.
+//! Measurements of the machine that the benchmarks run on.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time that this thread has spent on a CPU: what others do to the machine meanwhile does not count.
+/// Returns the CPU time of this thread; time taken by other processes does not count.
 pub fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Time that all threads of this process have spent on CPUs.
+/// Returns the CPU time of all threads of this process.
 pub fn process_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Most memory that this process has had resident, in bytes; 0 where the kernel does not say.
+/// Returns the peak resident memory of this process, in bytes; 0 if the kernel does not report it.
 pub fn peak_rss() -> u64 {
     status_kib("VmHWM:") * 1024
 }

@@ -1,53 +1,53 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * numa: on which nodes each process has its tasks, and whether a move brings a process together.
+ * numa: the nodes of each process's tasks, and whether a move brings a process together.
  *
- * Owns: per process and node the weight of its tasks, kept as they become runnable, sleep, move and end; per node the weight of
- * all, now and lately, and how many tasks were runnable lately. Does not: know CPUs' queues, choose a task, move anything. What a
- * process is, the caller says by a number; what a weight is, too (nice, or a load average).
- * Models: "Improve numa scheduling by consolidating tasks" (2013). Differs: beside the queued weight the one at home is kept, and
- * two tasks may change places.
+ * Owns: per process and node the weight of its tasks, updated when they become runnable, sleep, move and exit; per node
+ * the present and recent weight of all tasks, and the number of recently runnable ones. Does not: know queues of CPUs,
+ * choose or move tasks. The caller identifies processes by a number, and defines weights (nice, or a load average).
+ * Models: "Improve numa scheduling by consolidating tasks" (2013). Differs: the weight at home is kept beside the
+ * queued weight, and two tasks may be exchanged.
  *
- *	queued		of the tasks that are runnable, by node: what the series keeps
- *	home		of all tasks, by the node where they are or were last: a task that sleeps is still where its cache is
+ *	queued		weight of the runnable tasks of a node, as in the series
+ *	home		weight of all tasks by the node where they are or last were: a sleeping task's cache is there
  *	active		tasks of a node that are runnable, or were within the last window or two
  *
- * Moves are judged by `home`. By `queued` the answer would change with every sleep. Call the home weight of one process on one
- * node a share. A move that numa_gains() allows changes two shares, an exchange that numa_swap_gains() allows four; afterwards the
- * largest of them is larger than the largest was. So the list of all shares, largest first, grows in lexicographic order. It
- * cannot grow for ever: moves and exchanges come to an end while weights stay as they are.
+ * Moves are judged by `home`; by `queued` the answer would change with every sleep. Call the home
+ * weight of one process on one node a share. A move that numa_gains() allows changes two shares, an
+ * exchange that numa_swap_gains() allows four, and the list of all shares, largest first, grows in
+ * lexicographic order. The list is bounded, so that moves and exchanges end while weights are constant.
  *
- * Locks. A member is guarded by whatever guards the CPU that it is counted on. Sums are added to atomically. Processes are found,
- * made and forgotten under one lock, at fork and exit only. A node's average and its windows are updated without one: an update
- * that is lost makes a limit be off by a millisecond, or by a task until two windows have passed.
+ * Locks: the lock of the CPU on which a member is counted guards the member. Sums change atomically.
+ * Processes are found, created and released under one lock, at fork and exit only. A node's average
+ * and windows have no lock: a lost update makes a limit wrong by 1 ms, or by a task for two windows.
  *
- * Needs before it: an arena map named `arena`; lib/pelt.bpf.h.
+ * Requires, before it: an arena map named `arena`; lib/pelt.bpf.h.
  */
 #ifndef LIB_NUMA_BPF_H
 #define LIB_NUMA_BPF_H
 
 #define NUMA_MAX_NODES	64
-#define NUMA_BUCKETS	512	/* of processes, by number */
+#define NUMA_BUCKETS	512	/* hash buckets of processes, by number */
 #define NUMA_PAGE	4096
 #define NUMA_NOWHERE	(-1)
-#define NUMA_WINDOW	26	/* 67 ms, as a shift */
-#define NUMA_PLACE	1024	/* a core, to which a task can be given without making another wait */
+#define NUMA_WINDOW	26	/* 67 ms, as a shift of ns */
+#define NUMA_PLACE	1024	/* one core: room for a task that makes no other task wait */
 
-/* A process on a node. */
+/* A process's share of a node. */
 struct numa_share {
 	u64 queued;
 	u64 home;
-	u64 faults;			/* how often its tasks there used memory of this node, as far as the kernel has seen */
+	u64 faults;			/* accesses of its tasks there to this node's memory, as known to the kernel */
 	u32 nr_queued;
 	u32 nr;				/* tasks at home */
 };
 typedef struct numa_share __arena numa_share_t;
 
-/* When nobody uses it all is 0. */
+/* An unused process is all zeros. */
 struct numa_proc {
-	struct numa_proc __arena *next;	/* of its bucket, or of those not in use */
+	struct numa_proc __arena *next;	/* in its bucket, or in the list of unused ones */
 	u64 home;			/* on all nodes */
-	u64 turn_at;			/* when a task of it was last chosen to be moved */
+	u64 turn_at;			/* time when one of its tasks was last chosen to be moved, ns */
 	u32 nr;
 	u32 users;
 	s32 id;				/* 0: tasks that belong to no process that could be brought together */
@@ -63,23 +63,23 @@ typedef struct numa_bucket __arena numa_bucket_t;
 
 struct numa_node {
 	u64 queued;
-	u64 average;			/* of queued, over the last 32 periods of pelt and some */
-	u64 period;			/* up to which average is */
+	u64 average;			/* of queued, over about the last 32 periods of pelt */
+	u64 period;			/* period up to which `average` is updated */
 	s64 places;			/* its cores, in NUMA_PLACE */
-	u64 window;			/* the one that was last looked at */
-	/* 64 bits wide: sums over nodes of narrower numbers have bounds, and the verifier follows each of them apart. */
+	u64 window;			/* the last window in which it was updated */
+	/* 64 bits: sums of narrower numbers have bounds, which the verifier would follow separately. */
 	s64 nr_queued;
-	s64 slept[2];			/* tasks that went to sleep in even and odd windows, and still do */
+	s64 slept[2];			/* sleeping tasks whose sleep began in an even or odd window */
 };
 typedef struct numa_node __arena numa_node_t;
 
-/* A task, embedded in the caller's. */
+/* State of a task, embedded in the caller's. */
 struct numa_member {
 	numa_proc_t *proc;
 	u64 weight;			/* as counted */
 	u64 faults;
-	u64 moved_at;			/* when it last came from another node */
-	u64 slept_in;			/* the window in which it went to sleep, if it is counted in slept[] */
+	u64 moved_at;			/* time of its last move from another node, ns */
+	u64 slept_in;			/* window in which its sleep began, if it is counted in slept[] */
 	s32 node;			/* home; NUMA_NOWHERE: not counted yet */
 	s32 memory;			/* the node of `faults` */
 	u32 queued;
@@ -103,7 +103,7 @@ struct {
 static u32 numa_nr_nodes;
 static numa_node_t *numa_nodes;
 static numa_bucket_t *numa_buckets;
-static numa_proc_t *numa_others;		/* the process of those that have none */
+static numa_proc_t *numa_others;		/* the process of tasks that have none */
 
 static __always_inline numa_share_t *numa_share(numa_proc_t *p, u32 node)
 {
@@ -122,7 +122,7 @@ static numa_proc_t *numa_new_page(void)
 	return bpf_arena_alloc_pages(&arena, NULL, 1, NUMA_NO_NODE, 0);
 }
 
-/* For nodes 0 to nr_nodes - 1, at most NUMA_MAX_NODES. */
+/* Initialises for nodes 0 to nr_nodes - 1; at most NUMA_MAX_NODES. */
 static s32 numa_init(u32 nr_nodes)
 {
 	numa_nr_nodes = nr_nodes;
@@ -154,7 +154,7 @@ static numa_proc_t *numa_take_free(struct numa_pool *pool, numa_bucket_t *b, s32
 	return p;
 }
 
-/* A page's worth of processes for the pool. It is of zeros. */
+/* Adds a page's worth of processes to the pool. New pages are zero. */
 static bool numa_refill(struct numa_pool *pool)
 {
 	u32 bytes = numa_proc_bytes(), at;
@@ -173,7 +173,7 @@ static bool numa_refill(struct numa_pool *pool)
 	return true;
 }
 
-/* The task becomes one of the process `id`, or of none (0; also when memory is short). May sleep. */
+/* Makes the task one of the process `id`, or of none (id 0, or no memory). May sleep. */
 static __noinline int numa_join(numa_member_t *m, s32 id)
 {
 	u32 zero = 0, tries;
@@ -185,7 +185,7 @@ static __noinline int numa_join(numa_member_t *m, s32 id)
 	m->memory = NUMA_NOWHERE;
 	m->proc = numa_others;
 	m->weight = 0;
-	/* Two stores of 0 side by side become one that clang does not cast to the arena. */
+	/* clang would merge adjacent stores of 0 into one that it does not cast to the arena. */
 	asm volatile("" ::: "memory");
 	m->faults = 0;
 	asm volatile("" ::: "memory");
@@ -244,7 +244,7 @@ static __noinline int numa_release(numa_proc_t *p)
 
 /* ---- nodes ---- */
 
-/* Up to now it had what is queued at present. To be called before that changes. */
+/* Updates the average with the present `queued` up to now. To be called before `queued` changes. */
 static void numa_settle_node(numa_node_t *n, u64 now)
 {
 	u64 period = now >> PELT_PERIOD_SHIFT, passed = period - n->period, queued = n->queued;
@@ -255,7 +255,7 @@ static void numa_settle_node(numa_node_t *n, u64 now)
 	n->average = pelt_decay(n->average, passed) + queued - pelt_decay(queued, passed);
 }
 
-/* Forgets who went to sleep before the last window. */
+/* Drops tasks whose sleep began before the last window. */
 static void numa_roll_node(numa_node_t *n, u64 now)
 {
 	u64 window = now >> NUMA_WINDOW, passed = window - n->window;
@@ -278,7 +278,7 @@ static u64 numa_active(numa_node_t *n, u64 now)
 	return active > 0 ? active : 0;
 }
 
-/* Active tasks that belong on a node: one per core, or its share of all if that is more. In NUMA_PLACE. */
+/* Returns a node's limit of active tasks: one per core, or its share of all if more. In NUMA_PLACE. */
 static __always_inline u64 numa_limit(u32 node, u64 now)
 {
 	u64 all = 0, places = 0;
@@ -292,8 +292,8 @@ static __always_inline u64 numa_limit(u32 node, u64 now)
 }
 
 /*
- * Whether a node may have one task more, of that weight: as long as it has a core for each that is active. If the task finds CPU
- * time there, also as long as it has less than its share of all that are active; and `beyond` that, when others are to go.
+ * Returns whether a node has room for a task of that weight: a core for each active task; or, if
+ * the task finds CPU time there, less than its share of all active tasks plus `beyond`.
  */
 static __noinline bool numa_has_room(u32 node, u64 weight, u32 beyond, u64 now)
 {
@@ -311,13 +311,13 @@ static __noinline bool numa_has_room(u32 node, u64 weight, u32 beyond, u64 now)
 	return active < numa_limit(node, now) + beyond * NUMA_PLACE;
 }
 
-/* By how many tasks it has more than that. */
+/* Returns the number of tasks that a node has above its limit. */
 static __noinline __attribute__((unused)) s64 numa_excess(u32 node, u64 now)
 {
 	return ((s64)(numa_active(numa_nodes + node, now) * NUMA_PLACE) - (s64)numa_limit(node, now)) / NUMA_PLACE;
 }
 
-/* A node has more to run at present than cores, or as much. */
+/* Returns whether a node has more runnable tasks than cores. */
 static __always_inline bool numa_is_crowded(u32 node)
 {
 	return (s64)numa_nodes[node].nr_queued * NUMA_PLACE > numa_nodes[node].places;
@@ -357,7 +357,7 @@ static void numa_enter_home(numa_member_t *m, u32 node, u64 weight)
 	__sync_fetch_and_add(&p->nr, 1);
 }
 
-/* It sleeps no more, or not as one of its node. */
+/* Ends the member's sleep, or its count among its node's sleepers. */
 static void numa_end_sleep(numa_member_t *m, u64 now)
 {
 	numa_node_t *n = numa_nodes + m->node;
@@ -380,7 +380,7 @@ static void numa_begin_sleep(numa_member_t *m, u64 now)
 	__sync_fetch_and_add(&n->slept[m->slept_in & 1], 1);
 }
 
-/* It is runnable, on that node. */
+/* Counts the member as runnable on that node. */
 static void numa_enqueue(numa_member_t *m, u32 node, u64 weight, u64 now)
 {
 	numa_proc_t *p = m->proc;
@@ -402,7 +402,7 @@ static void numa_enqueue(numa_member_t *m, u32 node, u64 weight, u64 now)
 	m->queued = 1;
 }
 
-/* It is not any more, or is about to be on another node. */
+/* Counts the member as not runnable, or as about to move to another node. */
 static void numa_dequeue(numa_member_t *m, u64 now)
 {
 	numa_proc_t *p = m->proc;
@@ -420,7 +420,7 @@ static void numa_dequeue(numa_member_t *m, u64 now)
 	numa_begin_sleep(m, now);
 }
 
-/* Its weight is another, where it is counted. */
+/* Changes the member's weight where it is counted. */
 static void numa_reweigh(numa_member_t *m, u64 weight, u64 now)
 {
 	u64 delta = weight - m->weight;
@@ -440,7 +440,7 @@ static void numa_reweigh(numa_member_t *m, u64 weight, u64 now)
 	__sync_fetch_and_add(&numa_nodes[m->node].queued, delta);
 }
 
-/* Most of its memory is there, by so many faults; NUMA_NOWHERE: not known. */
+/* Sets the node of most of the member's memory, and its faults there; NUMA_NOWHERE: unknown. */
 static void numa_remember(numa_member_t *m, s32 node, u64 faults)
 {
 	numa_proc_t *p = m->proc;
@@ -455,7 +455,7 @@ static void numa_remember(numa_member_t *m, s32 node, u64 faults)
 		__sync_fetch_and_add(&numa_share(p, m->memory)->faults, faults);
 }
 
-/* The task is gone. */
+/* Removes an exiting task. */
 static void numa_leave(numa_member_t *m, u64 now)
 {
 	if (!m->proc)
@@ -470,13 +470,13 @@ static void numa_leave(numa_member_t *m, u64 now)
 
 /* ---- judging ---- */
 
-/* Neither of two nodes has more of the process than the other by more than the task that may go from one to the other. */
+/* Returns whether the two shares differ by at most the weight of the task that may move. */
 static __always_inline bool numa_is_level(numa_share_t *here, numa_share_t *there, u64 weight)
 {
 	return there->home <= here->home && there->home + weight >= here->home;
 }
 
-/* How many more faults of the process are at `to` than at `from`, where faults decide; 0 where they do not. */
+/* Returns how many more faults are at `to` than at `from`, if faults decide; otherwise 0. */
 static __always_inline s64 numa_memory_gain(numa_proc_t *p, u32 from, u32 to, u64 weight)
 {
 	numa_share_t *here = numa_share(p, from), *there = numa_share(p, to);
@@ -485,9 +485,9 @@ static __always_inline s64 numa_memory_gain(numa_proc_t *p, u32 from, u32 to, u6
 }
 
 /*
- * Whether a process is more together when a task of that weight goes from one node to the other: it has more there than the
- * task leaves behind here. If neither node is ahead of the other by more than the task, the faults decide, where they are asked
- * and differ.
+ * Returns whether a move of a task of that weight brings its process together: the process then has
+ * more on the destination than it has now on the source. If the two shares differ by at most the
+ * task's weight, and `by_faults`, a difference in faults decides.
  */
 static bool numa_gains(numa_proc_t *p, u32 from, u32 to, u64 weight, bool by_faults)
 {
@@ -502,16 +502,16 @@ static bool numa_gains(numa_proc_t *p, u32 from, u32 to, u64 weight, bool by_fau
 	return there->home + weight > here->home;
 }
 
-/* Whether its process has others, and gains nothing by the move. */
+/* Returns whether its process has other tasks, and gains nothing by the move. */
 static bool numa_scatters(numa_proc_t *p, u32 from, u32 to, u64 weight, bool by_faults)
 {
 	return p && p->id && p->home > weight && !numa_gains(p, from, to, weight, by_faults);
 }
 
 /*
- * Whether two processes are more together when a task of `p` goes from `a` to `b`, and one of `q` the other way: one of them will
- * have more on its new node than either has now on the node that it leaves; or one has as much, and the other more. Where faults
- * are asked and decide, the two together may not end further from their memory: one direction of an exchange is always open.
+ * Returns whether an exchange of a task of `p` on `a` with one of `q` on `b` brings both processes together: one of
+ * them then has more on its new node than either has now on its old node; or one has as much and the other more. If
+ * `by_faults`, the two together must not move away from their memory; one direction of an exchange is always allowed.
  */
 static __always_inline bool numa_swap_gains(numa_proc_t *p, numa_proc_t *q, u32 a, u32 b, u64 weight, u64 other, bool by_faults)
 {
@@ -534,7 +534,7 @@ static __always_inline bool numa_swap_gains(numa_proc_t *p, numa_proc_t *q, u32 
 	return (p_then > q_then ? p_then : q_then) > (p_now > q_now ? p_now : q_now);
 }
 
-/* A process moves one task at a time, so that each move is judged by what the last one made of it. */
+/* A process moves one task per `gap`, so that each move is judged by the result of the last one. */
 static __always_inline bool numa_take_turn(numa_proc_t *p, u64 now, u64 gap)
 {
 	u64 last = p->turn_at;
@@ -542,7 +542,7 @@ static __always_inline bool numa_take_turn(numa_proc_t *p, u64 now, u64 gap)
 	return (s64)(now - last) >= (s64)gap && __sync_bool_compare_and_swap(&p->turn_at, last, now);
 }
 
-/* What a task of the process weighs on average there. */
+/* Returns the mean weight of the process's tasks on that node. */
 static u64 numa_task_weight(numa_proc_t *p, u32 node)
 {
 	numa_share_t *s = numa_share(p, node);
@@ -550,7 +550,7 @@ static u64 numa_task_weight(numa_proc_t *p, u32 node)
 	return s->nr ? s->home / s->nr : 0;
 }
 
-/* The node from which a runnable task should come to this one: where the process has the fewest. NUMA_NOWHERE: none. */
+/* Returns the node with the fewest tasks of the process whose move here gains. NUMA_NOWHERE: none. */
 static __noinline s32 numa_source(numa_proc_t *p, u32 here, bool by_faults)
 {
 	s32 best = NUMA_NOWHERE;
@@ -569,7 +569,7 @@ static __noinline s32 numa_source(numa_proc_t *p, u32 here, bool by_faults)
 	return best;
 }
 
-/* A node that has as much of the process as `to`, and more of its memory: that with most. NUMA_NOWHERE: none. Not `from`. */
+/* Returns the node nearest to the memory with as much of the process as `to`, except `from`, or none. */
 static __noinline __attribute__((unused)) s32 numa_nearer_memory(numa_proc_t *p, u32 from, u32 to)
 {
 	s32 best = NUMA_NOWHERE;
@@ -591,7 +591,7 @@ static __noinline __attribute__((unused)) s32 numa_nearer_memory(numa_proc_t *p,
 	return best;
 }
 
-/* Whether no other node has more of the process, nor of its memory. */
+/* Returns whether no other node has more of the process or of its memory. */
 static __noinline __attribute__((unused)) bool numa_is_at_memory(numa_proc_t *p, u32 node)
 {
 	numa_share_t *here = numa_share(p, node);
@@ -603,7 +603,7 @@ static __noinline __attribute__((unused)) bool numa_is_at_memory(numa_proc_t *p,
 	return most;
 }
 
-/* Whether a process has most of itself on that node. */
+/* Returns whether a process has most of its weight on that node. */
 static __always_inline bool numa_is_local(numa_proc_t *p, u32 node)
 {
 	return p->id && numa_share(p, node)->home * 2 > p->home;

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * pelt: per-entity load tracking, a decaying average of what an entity did lately. Integers only.
+ * pelt: per-entity load tracking, a decaying average of an entity's recent activity. Integers only.
  *
- * Owns: the arithmetic of sums over periods. Does not: know tasks, queues, weights of groups or clocks; time is an argument.
+ * Owns: arithmetic of sums over periods. Does not: know tasks, groups or clocks; time is an argument.
  *
- * Time passes in units of 1024 ns; 1024 units (about a millisecond) are a period. A period in which an entity was runnable
- * throughout adds 1024 to its sum, and each period later that is worth y times as much, y^32 = 1/2. So:
+ * Time passes in units of 1024 ns; 1024 units (about 1 ms) are a period. A period in which an entity was
+ * runnable throughout adds 1024 to its sum, and is worth y times as much each period later, with y^32 = 1/2:
  *
  *	sum = u0 + u1 y + u2 y^2 + ...		u_i: units in which it was runnable, i periods ago
  *
- * The same over the whole time, runnable or not, is the `period` sum: runnable / period is the share of lately. Neither can
- * exceed PELT_MAX. Nothing here divides but pelt_share(), which is worth calling only when a period ended.
+ * The same sum over all time, runnable or not, is `period`: runnable / period is the recent share.
+ * No sum exceeds PELT_MAX. Only pelt_share() divides; calling it pays only when a period ended.
  *
- * Error. Units are counted exactly until a period ends. Then a decay rounds down, by less than 1 + 2^-16, and a run of full
- * periods is off by less than that in either direction. What an update is off by decays as the sum does, so no sum is off by
- * more than 1.09 / (1 - y), which is less than 51 of 47788. crates/testkit/tests/pelt.rs derives it and holds the code to it.
+ * Error: units are counted exactly until a period ends. A decay then rounds down by less than 1 + 2^-16, and
+ * a run of full periods is off by less than that in either direction. Errors decay as the sum does, so that
+ * none exceeds 1.09 / (1 - y), less than 51 of 47788. crates/testkit/tests/pelt.rs derives and tests it.
  *
  * Models: the series "sched: entity load-tracking re-work" (2012), in Linux from 3.8 on. Differs:
- *   - Time shorter than a unit is kept for the next update, and so is how much of the period now open has passed. The series
- *     dropped the one, and read the other off the decayed period sum, so that its periods slowly drift.
- *   - A run of n full periods is all there can be less its decay by n. The series added it from a table in a loop; the kernel's
- *     verifier follows every path of a loop, and this has none. After 345 periods the series added 47742, one period too many.
+ *   - Time below a unit is kept for the next update, and so is the elapsed part of the open period. The
+ *     series dropped the former and read the latter off the decayed period sum: its periods drift slowly.
+ *   - A run of n full periods is the maximum less its decay by n. The series added it from a table in a loop,
+ *     each path of which the verifier follows. After 345 periods it added 47742, one period too many.
  */
 #ifndef LIB_PELT_BPF_H
 #define LIB_PELT_BPF_H
@@ -29,8 +29,8 @@
 #define PELT_PERIOD		1024	/* units */
 #define PELT_PERIOD_SHIFT	20	/* ns to periods */
 #define PELT_HALF		32	/* periods after which a contribution is worth half */
-#define PELT_MAX		47788	/* floor(1024 (1 + y + y^2 + ...)): no sum is larger. The series' 47742 is what is left of
-					 * it if every period is added by itself and rounded */
+#define PELT_MAX		47788	/* floor(1024 (1 + y + y^2 + ...)): the bound of all sums. The
+					 * series' 47742 results from rounding each period */
 #define PELT_MAX_FULL		(PELT_MAX - PELT_PERIOD)
 
 /* floor(2^32 y^n) */
@@ -46,36 +46,36 @@ struct pelt_avg {
 	u32 runnable;	/* sums, up to PELT_MAX */
 	u32 running;
 	u32 period;
-	u32 open;	/* units of the period now open */
+	u32 open;	/* elapsed units of the open period */
 };
 
-/* What n periods leave of 2^32, but for the halvings; pelt_part() takes it. */
+/* Returns y^n in units of 2^-32, without the halvings, which pelt_part() applies. */
 static __always_inline u64 pelt_left(u64 n)
 {
 	return n < PELT_HALF * 32 ? pelt_decay_factor[n & (PELT_HALF - 1)] : 0;
 }
 
-/* val y^n. `val` must be below 2^32, and `left` be pelt_left(n). */
+/* Returns val y^n. `val` must be below 2^32, and `left` must be pelt_left(n). */
 static __always_inline u64 pelt_part(u64 val, u64 left, u64 n)
 {
 	return (val * left) >> (32 + (n / PELT_HALF & 31));
 }
 
-/* val y^n. `val` must be below 2^32. */
+/* Returns val y^n. `val` must be below 2^32. */
 static __always_inline u64 pelt_decay(u64 val, u64 n)
 {
 	return pelt_part(val, pelt_left(n), n);
 }
 
-/* What n full periods add that ended one, two, ... n periods ago: all there can be, less what lies before them. */
+/* Returns the sum of n full periods that ended 1 to n periods ago: the maximum less older ones. */
 static __always_inline u64 pelt_full_periods(u64 n)
 {
 	return PELT_MAX_FULL - pelt_decay(PELT_MAX_FULL, n);
 }
 
 /*
- * Counts the time from the last update to `now`, in all of which the entity was runnable (running) or not. True if a period
- * ended: only then is it worth to compute a share again.
+ * Counts the time from the last update to `now`, during all of which the entity was runnable
+ * (running) or not. Returns whether a period ended: only then need a share be computed again.
  */
 static __noinline __attribute__((unused)) bool pelt_update(struct pelt_avg __arena *a, u64 now, bool runnable, bool running)
 {
@@ -100,7 +100,7 @@ static __noinline __attribute__((unused)) bool pelt_update(struct pelt_avg __are
 			a->running += units;
 		return false;
 	}
-	/* The rest of the period that was open, the full ones after it, and the part of the one now open. */
+	/* The rest of the open period, the full periods after it, and the part of the new open one. */
 	part = PELT_PERIOD - part;
 	units -= part;
 	ended = units / PELT_PERIOD;
@@ -114,7 +114,7 @@ static __noinline __attribute__((unused)) bool pelt_update(struct pelt_avg __are
 	return true;
 }
 
-/* `weight` in proportion to how much of the time was runnable. */
+/* Returns `weight` in proportion to the runnable part of the time. */
 static __always_inline u64 pelt_share(u64 weight, u32 sum, u32 period)
 {
 	return weight * sum / (period + 1);

@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A priority array: a FIFO list of tasks per level, and a bitmap of the levels that have any. Level 0 is the best.
+ * A priority array: a FIFO list per level, and a bitmap of the non-empty levels. Level 0 is the best.
  *
- * Owns: the order of waiting tasks of one array. Does not: know arrays' purposes, prices or CPUs.
- * Each list is a user DSQ, so the kernel takes a task off by itself when it leaves, and none can be lost.
+ * Owns: the order of one array's waiting tasks. Does not: know the array's purpose, slices or CPUs.
+ * Each list is a user DSQ, so the kernel takes off a task that leaves, and none can be lost.
  *
- * The bitmap errs to one side only: a set bit may stand for a list that has become empty by itself (a task was taken
- * off for a change of affinity, or moved away), never a clear bit for a list with tasks. So bits are set before the
- * insertion, by anybody who holds the lock of the run queue that the array belongs to; they are cleared by that run
- * queue's own dispatch only, which nobody can be inserting beside.
+ * A set bit may stand for a list that has become empty by itself (its task changed its affinity or
+ * was moved away), but a clear bit never stands for a list with tasks. A bit is therefore set
+ * before the insertion, under the lock of the run queue that the array belongs to; it is cleared
+ * only in that run queue's own dispatch, during which no insertion can happen.
  *
- * Taking the best costs the same whatever the number of tasks: one search in a word and one list head. A stale bit costs
- * one more step, once.
+ * Taking the best task costs the same for any number of tasks: one search in a word and one list
+ * head. A stale bit costs one more step, once.
  */
 #pragma once
 #include <scx/common.bpf.h>
 
 #define PRIO_LEVELS 40
-#define PRIO_NONE PRIO_LEVELS		/* no level: worse than all */
+#define PRIO_NONE PRIO_LEVELS		/* no level: worse than all levels */
 #define PRIO_ALL ((1ULL << PRIO_LEVELS) - 1)
 
 struct prio_array {
 	u64 bitmap;	/* bit N: list N may have tasks */
 };
 
-/* The best of a set of levels. */
+/* Returns the best of a set of levels. */
 static __always_inline u32 prio_first(u64 levels)
 {
 	return levels ? ctzll(levels) : PRIO_NONE;
 }
 
-/* Levels better than this one, and with `equal` the level itself. */
+/* Returns the levels better than this one, and with `equal` also the level itself. */
 static __always_inline u64 prio_better(u32 level, bool equal)
 {
 	u32 n = level + equal;
@@ -38,7 +38,7 @@ static __always_inline u64 prio_better(u32 level, bool equal)
 	return n >= PRIO_LEVELS ? PRIO_ALL : (1ULL << n) - 1;
 }
 
-/* Makes the lists: DSQs `base` to `base + PRIO_LEVELS - 1`. Sleeps. */
+/* Creates the lists: DSQs `base` to `base + PRIO_LEVELS - 1`. Sleeps. */
 static inline s32 prio_array_create(u64 base)
 {
 	u32 level;
@@ -52,7 +52,7 @@ static inline s32 prio_array_create(u64 base)
 	return 0;
 }
 
-/* A task is about to be put on this level's list. */
+/* Sets a level's bit; to be called before a task is put on its list. */
 static __always_inline void prio_array_mark(struct prio_array *a, u32 level)
 {
 	u64 bit = 1ULL << (level & 63);
@@ -61,14 +61,14 @@ static __always_inline void prio_array_mark(struct prio_array *a, u32 level)
 		__sync_fetch_and_or(&a->bitmap, bit);
 }
 
-/* Only in the dispatch of the run queue that the array belongs to. */
+/* Clears the bit of an empty list. Only for the dispatch of the array's own run queue. */
 static __always_inline void prio_array_clear_if_empty(struct prio_array *a, u64 base, u32 level)
 {
 	if (!scx_bpf_dsq_nr_queued(base + level))
 		__sync_fetch_and_and(&a->bitmap, ~(1ULL << (level & 63)));
 }
 
-/* In ops.enqueue (or select_cpu): the task joins its level's list, at the end unless `enq_flags` says SCX_ENQ_HEAD. */
+/* For ops.enqueue or select_cpu: queues the task at its level, at the end unless SCX_ENQ_HEAD. */
 static __always_inline void prio_array_insert(struct prio_array *a, u64 base, u32 level, struct task_struct *p,
 					      u64 slice_ns, u64 enq_flags)
 {
@@ -77,8 +77,8 @@ static __always_inline void prio_array_insert(struct prio_array *a, u64 base, u3
 }
 
 /*
- * In ops.dispatch: the first task of the best of `levels` goes to this CPU's local queue; true if there was one. A list whose
- * tasks may not run on this CPU is passed over, and keeps its bit. Global, so that the verifier looks at it once.
+ * For ops.dispatch: moves the first task of the best of `levels` to the local DSQ, if there is one.
+ * Skips lists whose tasks may not run here; they keep their bits. Global, to be verified once.
  */
 __weak bool prio_array_pop(struct prio_array *a, u64 base, u64 levels)
 {

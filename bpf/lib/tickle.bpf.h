@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * tickle: whom does a waking vCPU interrupt? The two sides of the change "xen: sched_credit: improve tickling of
- * idle CPUs" (2012), as a function of what can be seen at the wake-up. It decides; the caller kicks and counts.
+ * tickle: which vCPU a waking vCPU interrupts, before and after the change "xen: sched_credit:
+ * improve tickling of idle CPUs" (2012). A function of the state; the caller kicks and counts.
  *
  * Terms:
  *   new       the vCPU that wakes up, queued on `cpu`
- *   cur       what runs on `cpu`; the idle vCPU when nothing does
- *   idlers    the CPUs that run nothing
+ *   cur       the vCPU that runs on `cpu`; the idle vCPU if none does
+ *   idlers    the CPUs without a running vCPU
  *   suitable  those of them on which new may run
  *
  * Owns: nothing. Tested as a table: cases/sched/credit/tickle.case.
@@ -14,7 +14,7 @@
 #ifndef SCXLAB_TICKLE_BPF_H
 #define SCXLAB_TICKLE_BPF_H
 
-/* Priorities, greater is better: Xen's numbers. */
+/* Xen's priorities; a greater number is better. */
 enum tickle_pri {
 	TICKLE_PRI_IDLE		= -64,
 	TICKLE_PRI_OVER		= -2,	/* has used up its credit */
@@ -36,11 +36,11 @@ struct tickle_in {
 	bool cpu_suits;		/* new may run on `cpu` */
 };
 
-/* What to do, and which of Xen's counters go up. */
+/* The action, and which of Xen's counters to increment. */
 enum tickle_action {
 	TICKLE_LOCAL		= 1 << 0,	/* interrupt `cpu` */
 	TICKLE_IDLERS		= 1 << 1,	/* wake one suitable idler, or all */
-	TICKLE_MIGRATE_CUR	= 1 << 2,	/* place cur anew: kicked_away, migrate_r, migrate_kicked_away */
+	TICKLE_MIGRATE_CUR	= 1 << 2,	/* move cur: kicked_away, migrate_r, migrate_kicked_away */
 
 	TICKLE_COUNT_LOCAL_IDLER	= 1 << 8,
 	TICKLE_COUNT_LOCAL_OVER		= 1 << 9,
@@ -64,7 +64,7 @@ static __always_inline u32 tickle_local_counter(s32 cur_pri)
 	}
 }
 
-/* Higher priority interrupts; and idlers are told whenever two want to run here. */
+/* A higher priority interrupts; and idlers are woken whenever two vCPUs want to run on `cpu`. */
 static __always_inline u32 tickle_decide_old(const struct tickle_in *in)
 {
 	u32 what = 0;
@@ -77,13 +77,13 @@ static __always_inline u32 tickle_decide_old(const struct tickle_in *in)
 		return what | TICKLE_COUNT_IDLERS_NONE;
 	if (in->has_suitable)
 		what |= TICKLE_IDLERS | TICKLE_COUNT_IDLERS_SOME;
-	/* With idlers, only CPUs on which new may run are interrupted. */
+	/* With idlers, `cpu` is interrupted only if new may run on it. */
 	if (!in->cpu_suits)
 		what &= ~TICKLE_LOCAL;
 	return what;
 }
 
-/* A suitable idler spares cur; if there are only others, cur goes to one of them. */
+/* A suitable idler spares cur; if all idlers are unsuitable, cur is moved to one of them. */
 static __always_inline u32 tickle_decide_new(const struct tickle_in *in)
 {
 	bool higher = in->new_pri > in->cur_pri;
@@ -103,9 +103,9 @@ static __always_inline u32 tickle_decide(enum tickle_mode mode, const struct tic
 }
 
 /*
- * The next CPU after `last` that is in both masks, around; -1 if there is none. `TEST(cpu, mask)` says whether it is
- * in one: idle masks and affinities of the kernel have a function for it, a test has words. The CPU is computed from
- * the iterator's number, or the verifier would follow each of its values.
+ * Returns the next CPU after `last`, cyclically, that is in both masks; -1 if there is none.
+ * `TEST(cpu, mask)` tests membership: kernel masks have a function for that, a test has words. The
+ * CPU is computed from the iterator's number; otherwise the verifier would follow each of its values.
  */
 #define TICKLE_CYCLE(last, nr_cpus, TEST, idlers, affinity)				\
 ({											\

@@ -2,16 +2,16 @@
 /*
  * probe: measures a workload on a real kernel, with the definitions of the simulator's metrics.
  *
- * The workload is every task that descends from `root_tgid`. A task is known by its entry in task storage, made when it
- * is forked. Times are bpf_ktime_get_ns().
+ * The workload is every task that descends from `root_tgid`. Its tasks have an entry in task
+ * storage, made when they are forked. Times are bpf_ktime_get_ns().
  *
- * What happens before `from` and after `until` does not count: the workload is being made, or collected.
- * A wait begins when the task is about to be woken (sched_waking), is new (sched_wakeup_new), or is switched away while
- * runnable, and ends when a CPU switches to it. The part of it that is measured counts. The workload's tasks are killed after
- * the measurement, so that those which still wait then are switched to as well.
+ * Time before `from` and after `until` does not count: the workload is being started, or collected. A
+ * wait begins when the task is about to be woken (sched_waking), is new (sched_wakeup_new), or is
+ * switched out while runnable, and ends when a CPU switches to it. Only its part within the measurement
+ * counts. Tasks are killed after it, so that a CPU switches also to those that still wait then.
  *
- * In a traced run the events of every task are also written into a ring, until it is full. It is read after the run: a reader that
- * ran meanwhile would be scheduled by the scheduler that is measured.
+ * A traced run also writes the events of every task into a ring, until it is full. The ring is read
+ * after the run: a reader during the run would be scheduled by the measured scheduler.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
@@ -24,12 +24,12 @@ char _license[] SEC("license") = "GPL";
 
 /* The process whose descendants are the workload; set before the programs are attached. */
 const volatile u32 root_tgid = 0;
-/* CPUs that there are. */
+/* Number of CPUs. */
 const volatile u32 nr_cpus = 1;
-/* Whether events are written into the ring. */
+/* Non-zero if events are written into the ring. */
 const volatile u32 tracing = 0;
 
-/* What is measured lies between these times; set while the programs are attached. */
+/* The measurement lies between these times; set while the programs are attached. */
 u64 from = ~0ULL;
 u64 until = ~0ULL;
 
@@ -39,10 +39,10 @@ u64 until = ~0ULL;
 enum presence { ABSENT, WAITS, RUNS };
 
 struct task_state {
-	enum presence presence;	/* as its cgroup knows it */
+	enum presence presence;	/* as counted for its cgroup */
 	u64 cgroup;
 	u64 waiting_since;	/* 0: it is not waiting */
-	u64 woken_at;		/* 0: the wait is not one after a wake-up */
+	u64 woken_at;		/* 0: the wait did not begin with a wake-up */
 	u64 on_cpu_since;	/* 0: it is not running */
 	struct task_account sum;
 };
@@ -68,7 +68,7 @@ struct {
 	__type(value, struct cpu_account);
 } cpus SEC(".maps");
 
-/* Migrations by CPU left (upper half) and CPU reached. */
+/* Migrations, by source CPU (upper half) and destination CPU. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 16);
@@ -76,7 +76,7 @@ struct {
 	__type(value, u64);
 } moves SEC(".maps");
 
-/* Tasks that ended, by the order of their ends. */
+/* Tasks that ended, in the order of their ends. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -99,7 +99,7 @@ struct {
 	__type(value, struct cgroup_state);
 } cgroups SEC(".maps");
 
-/* Whoever loads this for a traced run makes it larger. */
+/* The loader enlarges it for a traced run. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 12);
@@ -121,7 +121,7 @@ static u32 bucket_of(u64 ns)
 	return ((shift + 1) << SUB_BITS) + ((ns >> shift) & (SUB - 1));
 }
 
-/* The part of a stretch of time that is measured. */
+/* Returns the part of a time span within the measurement, in ns. */
 static u64 measured(u64 start, u64 end)
 {
 	if (start < from)
@@ -220,7 +220,7 @@ static void describe(struct trace_task *to, struct task_struct *p)
 	bpf_probe_read_kernel_str(to->comm, sizeof(to->comm), p->comm);
 }
 
-/* Inline, as a BPF function has five arguments at most. */
+/* Inline, because a BPF function has at most five arguments. */
 static __always_inline void trace(enum trace_kind kind, u64 now, struct task_struct *task, struct task_struct *other,
 				  u32 arg0, u32 arg1)
 {
@@ -232,7 +232,7 @@ static __always_inline void trace(enum trace_kind kind, u64 now, struct task_str
 	r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
 	if (!r) {
 		cpu = this_cpu();
-		/* An interrupt may count in between. */
+		/* Atomic, because an interrupt may count in between. */
 		if (cpu)
 			__sync_fetch_and_add(&cpu->untraced, 1);
 		return;
@@ -253,7 +253,7 @@ static void trace_wakeup(struct task_struct *p, u64 now)
 
 	if (!tracing)
 		return;
-	/* Not bpf_in_interrupt(), which asks for the kernel's configuration: not every host has that. */
+	/* Not bpf_in_interrupt(), which reads the kernel's configuration: not every host provides it. */
 	if (!(get_preempt_count() & (NMI_MASK | HARDIRQ_MASK | SOFTIRQ_OFFSET)))
 		waker = bpf_get_current_task_btf();
 	trace(TRACE_WAKEUP, now, p, waker, p->thread_info.cpu, 0);
@@ -282,8 +282,8 @@ int BPF_PROG(on_waking, struct task_struct *p)
 		return 0;
 	}
 	/*
-	 * A task that has not left its CPU yet goes on: there is no wait. One that was preempted on its way to sleep waits
-	 * already: that wait goes on.
+	 * A task that has not left its CPU yet continues without a wait. A task that was preempted on its
+	 * way to sleep waits already, and that wait continues.
 	 */
 	if (s->on_cpu_since || s->waiting_since)
 		return 0;
@@ -296,7 +296,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	return 0;
 }
 
-/* The waker met the task still on its way off the CPU: the wait begins when it is queued. */
+/* For a task still on its way off the CPU at sched_waking: its wait begins when it is queued. */
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(on_wakeup, struct task_struct *p)
 {
@@ -393,7 +393,7 @@ static void enter(struct task_struct *p, struct task_state *s, u64 now)
 	s->on_cpu_since = now;
 	if (!s->waiting_since)
 		return;
-	/* A wait that is open when the measurement ends has lasted until then. */
+	/* A wait that is unfinished at the end of the measurement counts up to that end. */
 	wait = measured(s->waiting_since, now);
 	if (wait) {
 		s->sum.wait += wait;
@@ -423,7 +423,7 @@ int BPF_PROG(on_switch, bool preempted, struct task_struct *prev, struct task_st
 	if (!cpu)
 		return 0;
 	trace(TRACE_SWITCH, now, prev, next, state_after(preempted, prev_state), 0);
-	/* Before its first switch it had the same task since before the measurement. */
+	/* Before its first switch the CPU ran the same task since before the measurement. */
 	if (prev->pid)
 		cpu->busy += measured(cpu->since, now);
 	else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the probe and its reader (crates/live/src/probe.rs) share.
+ * Interface between the probe and its reader, crates/live/src/probe.rs.
  */
 #ifndef SCXLAB_PROBE_H
 #define SCXLAB_PROBE_H
@@ -20,25 +20,25 @@ enum times {
 	NR_TIMES,
 };
 
-/* Counts and the largest value, per CPU. */
+/* Counts by bucket and the largest value, one per CPU. */
 struct distribution {
 	__u64 max;
 	__u32 count[BUCKETS];
 };
 
-/* Per CPU; only that CPU writes it. */
+/* One per CPU, written by that CPU only. */
 struct cpu_account {
-	__u64 since;	/* of the present task's time; 0: it has not switched yet */
-	__u64 is_busy;	/* whether the present task is another than the idle one */
-	__u64 busy;	/* ns in tasks, anyone's */
+	__u64 since;	/* start of the present task's time, ns; 0: no switch yet */
+	__u64 is_busy;	/* whether the present task is not the idle task */
+	__u64 busy;	/* ns in tasks of any kind */
 	__u64 idle;	/* ns in the idle task */
 	__u64 switches;	/* to or from a task of the workload */
 	__u64 wakeups;	/* of tasks of the workload */
-	__u64 lost;	/* tasks that ended and found the table full */
+	__u64 lost;	/* ended tasks that found the table full */
 	__u64 untraced;	/* events that found the ring full */
 };
 
-/* What a task of the workload got, from its first switch in until it was switched away for ever. */
+/* Figures of a task of the workload, from its first switch in until its last switch out. */
 struct task_account {
 	__u64 run;	/* ns */
 	__u64 wait;	/* ns runnable and not running */
@@ -50,33 +50,33 @@ struct task_account {
 	__s32 nice;
 	__u32 pad;
 	char comm[COMM_BYTES];
-	__u64 cgroup;	/* its inode */
+	__u64 cgroup;	/* inode number */
 };
 
-/* How much the workload's tasks of a cgroup run together. */
+/* Co-scheduling of the workload's tasks of a cgroup. */
 struct cgroup_account {
-	__u64 since;	/* of the present numbers */
+	__u64 since;	/* time of the last change, ns */
 	__u64 some;	/* ns in which two or more were runnable and at least one ran */
-	__u64 all;	/* the part of it in which all did, or one on each CPU */
+	__u64 all;	/* the part of it in which all of them ran, or one on each CPU */
 	__u32 waits;
 	__u32 runs;
 };
 
 enum trace_kind {
 	TRACE_SWITCH,	/* from `task` to `other`; `arg[0]` is an enum trace_state */
-	TRACE_WAKEUP,	/* of `task` by `other`, whose pid is 0 if an interrupt did it; `arg[0]` is the CPU of `task` */
+	TRACE_WAKEUP,	/* of `task` by `other`, pid 0 for an interrupt; `arg[0]` is the CPU of `task` */
 	TRACE_MIGRATE,	/* of `task`, from CPU `arg[0]` to CPU `arg[1]` */
 	TRACE_FORK,	/* of `task` by `other` */
 };
 
-/* What became of the task that was switched away. */
+/* State of the task that was switched out. */
 enum trace_state {
 	TRACE_RUNNABLE,
 	TRACE_SLEEPING,
 	TRACE_DEAD,
 };
 
-/* A task as it was called then; pid 0 is the idle task, or nobody. */
+/* A task as named at that time; pid 0 is the idle task, or no task. */
 struct trace_task {
 	__u32 pid;
 	__u32 tgid;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Writes down every operation that the kernel calls of any scheduler, as it is called: tracing programs at the entries of the
- * scheduler's own programs. crates/live/src/witness.rs gives each its target; those of operations that the scheduler does not
- * have are not loaded. crates/kernel/src/ext/witness.rs is the simulated kernel's part, and says the same of each.
+ * Records every operation that the kernel calls of any scheduler, by tracing programs at the entries of the
+ * scheduler's programs. crates/live/src/witness.rs sets each program's target; those of operations that the
+ * scheduler lacks are not loaded. crates/kernel/src/ext/witness.rs records the same for the simulated kernel.
  */
 #include <scx/common.bpf.h>
 #include "witness.h"
@@ -16,7 +16,7 @@ struct {
 
 u64 nr_lost;
 
-/* The arguments of an operation are one array, and its address is all that a tracing program is given. */
+/* Arguments of an operation: one array, whose address is the only argument of a tracing program. */
 struct args {
 	u64 word[4];
 };
@@ -37,7 +37,7 @@ static u64 first_int(u64 at)
 	return word;
 }
 
-/* CPUs of a cpumask's first 64. */
+/* Returns the number of CPUs among a cpumask's first 64. */
 static u64 first_cpus(u64 at)
 {
 	u64 bits = 0, nr = 0;
@@ -64,7 +64,7 @@ static void note(u32 op, const struct args *args, bool has_task, u64 told)
 
 #define ARG(n) (args.word[n])
 
-/* One program for an operation: `on_` and its name. */
+/* Defines the program of an operation: `on_` and the operation's name. */
 #define WITNESS(name, op, has_task, told)						\
 SEC("fentry")										\
 int on_##name(u64 *ctx)									\

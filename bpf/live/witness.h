@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the witness writes and crates/lab/src/conform/log.rs reads.
+ * Interface between the witness and its reader, crates/lab/src/conform/log.rs.
  */
 #ifndef __SCXLAB_WITNESS_H
 #define __SCXLAB_WITNESS_H
@@ -15,8 +15,8 @@ enum witnessed_op {
 
 struct entry {
 	u32 op;		/* enum witnessed_op */
-	s32 pid;	/* -1: about no task */
-	u64 told;	/* flags, weight, CPU: what the operation is told */
+	s32 pid;	/* -1: the operation has no task */
+	u64 told;	/* argument of the operation: flags, weight or CPU */
 	u64 at;		/* bpf_ktime_get_ns() */
 	char comm[16];
 };

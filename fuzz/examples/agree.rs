@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Whether our loader and libbpf see the same in objects: `cargo run --example agree -- FILE...`
+//! Compares the views of our loader and of libbpf on objects: `cargo run --example agree --
+//! FILE...`
 
 use scxlab_fuzz::libbpf::{ours, theirs};
 

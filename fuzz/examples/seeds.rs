@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Writes the seeds of the `interpreter` target, one file for each program below, into the folder that it is given.
+//! Writes the seeds of the `interpreter` target, two files for each program below, into the given
+//! folder.
 //!
-//! In a constant, 0x4d4d with a number N above it stands for map N, see `with_addresses` in `src/program.rs`.
+//! In a constant, 0x4d4d with a number N above it stands for map N; see `with_addresses` in
+//! `src/program.rs`.
 
 use scxlab_bpf::insn::asm::assemble;
 
@@ -65,7 +67,7 @@ fn main() {
     for (name, text) in PROGRAMS {
         let made = assemble(text).unwrap_or_else(|error| panic!("{name}: {error}"));
         let split = made.funcs.get(1).map_or(0, |func| func.start as u8);
-        // Each as it is, and for mutation to bend.
+        // Once as it is, and once with the repair flag, for mutation.
         for (flags, ending) in [(0, "raw"), (1, "bent")] {
             let mut bytes = vec![flags, split];
             for insn in &made.raw {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Writes inputs of the target `schedulers` into a folder: those of the first seeds of `testkit/tests/whim.rs`, and what found something.
+//! Writes inputs of the target `schedulers` into a folder: those of the first 12 seeds of
+//! `testkit/tests/whim.rs`, and those that once found a bug.
 
 use scxlab_testkit::whim::input;
 
 fn main() {
     let folder = std::env::args().nth(1).expect("a folder");
-    // The last four found something once, and are run to their end, as one byte more says.
+    // The last four once found a bug. They have one more byte, so that they run for all steps.
     for (seed, more) in (0..12).map(|s| (s, 0)).chain([750, 929, 1015, 1091].map(|s| (s, 1))) {
         let path = format!("{folder}/seed{seed}");
         let bytes = [input(seed), vec![0; more]].concat();

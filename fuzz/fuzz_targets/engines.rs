@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A valid program: interpreted and as machine code; both must agree in everything that can be seen.
+//! A valid program, interpreted and as machine code; all observable results must agree.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| scxlab_fuzz::engines::check(data));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The XML of lstopo.
+//! XML output of lstopo: refused, or read as a machine.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| scxlab_fuzz::texts::lstopo(data));

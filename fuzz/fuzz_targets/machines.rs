@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A machine: its file, or a spec.
+//! A machine file or a machine spec: refused, or read as a machine.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| scxlab_fuzz::texts::machine(data));

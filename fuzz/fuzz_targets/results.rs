@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Results of runs as a guest sends them: compared.
+//! Results of runs, as a guest sends them: read, and compared with each other.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| scxlab_fuzz::texts::results(data));

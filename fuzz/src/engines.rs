@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Two engines: a valid program made of any bytes does the same on both.
+//! Two engines: a valid program, generated from any bytes, behaves the same on both.
 //!
-//! Promises: result or report, counts, calls with their arguments, memory, frames: nothing differs, twice in a row.
+//! Promises: result or report, counts, calls with their arguments, memory and frames are equal on
+//! both engines, in two calls in a row.
 //!
-//! Form of an input: a byte that varies what is around the program, then what `insn::random` makes a program of.
+//! Form of an input: a byte that varies the program's environment, then the bytes from which
+//! `insn::random` generates the program.
 
 use scxlab_bpf::insn::random::{self, Entry};
 use scxlab_bpf::vm::Engine;

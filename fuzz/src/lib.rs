@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the fuzz targets check, as plain functions of bytes: each panics when a promise is broken.
+//! The checks of the fuzz targets, as plain functions of bytes: each panics when a promise is
+//! broken.
 //!
-//! Owns: how bytes become inputs, and the promises. Does not: generate (libFuzzer does).
+//! Owns: the decoding of bytes into inputs, and the promises. Does not: generate inputs (libFuzzer
+//! does).
 //! Start at: `program.rs`; `docs/internals/fuzzing.md` says how to run them.
 
 pub mod engines;

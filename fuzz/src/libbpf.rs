@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Our loader against libbpf's: the same maps, data sections, struct_ops tables and programs in the same object.
+//! Our loader compared with libbpf's: the same maps, data sections, struct_ops tables and programs
+//! in the same object.
 //!
-//! Promises: what both open, both see alike. Not that both refuse the same: libbpf looks at some things only when it loads, and
-//! at others that no scheduler has. What we refuse, libbpf is not asked about: it trusts a compiler, and may read outside of a file
-//! that no compiler made.
+//! Promises: an object that both open looks the same to both. The refusals may differ: libbpf
+//! checks some things only at load, and others that no scheduler has. An object that our loader
+//! refuses is not given to libbpf, which trusts the compiler and may read outside of a malformed
+//! file.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +16,16 @@ use scxlab_loader::object::{Object, ObjectError};
 
 const PAGE: u32 = 4096;
 
-/// Kind, key, value and number of elements by name.
+/// By name: type, sizes of key and value in bytes, and number of elements.
 type Maps = BTreeMap<String, [u32; 4]>;
 
-/// What can be compared of an object.
+/// Comparable properties of an object.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct View {
     maps: Maps,
-    /// Names of the tables.
+    /// Names of the struct_ops tables.
     struct_ops: Vec<String>,
-    /// Section and number of instructions by name.
+    /// By name: section and number of instructions.
     programs: BTreeMap<String, (String, usize)>,
 }
 
@@ -33,7 +35,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// As our loader sees it.
+/// Returns the view of our loader.
 pub fn ours(data: &[u8]) -> Result<View, ObjectError> {
     let object = Object::parse(data, "fuzz")?;
     let mut view = View::default();
@@ -44,7 +46,7 @@ pub fn ours(data: &[u8]) -> Result<View, ObjectError> {
     }
     view.struct_ops = object.struct_ops.iter().map(|table| table.name.clone()).collect();
     for (_, function, _) in object.programs() {
-        // libbpf drops the mark of a program that is not loaded unless asked for.
+        // libbpf drops the mark `?` of a program that is only loaded on request.
         let section = function.section.strip_prefix('?').unwrap_or(&function.section);
         let what = (section.to_owned(), function.insns.len());
         view.programs.insert(function.name.clone(), what);
@@ -53,7 +55,8 @@ pub fn ours(data: &[u8]) -> Result<View, ObjectError> {
     Ok(view)
 }
 
-/// libbpf rounds the size of a ring buffer up to a power of two of pages when it opens a file, our loader when it creates the map.
+/// Rounds the size of a ring buffer up to a power of two of pages. libbpf does so when it opens a
+/// file, our loader when it creates the map.
 fn rounded(kind: u32, entries: u32) -> u32 {
     let ring = matches!(kind, map_type::RINGBUF | map_type::USER_RINGBUF);
     if !ring || entries == 0 {
@@ -66,7 +69,7 @@ fn rounded(kind: u32, entries: u32) -> u32 {
         .unwrap_or(entries)
 }
 
-/// As libbpf sees it.
+/// Returns the view of libbpf.
 pub fn theirs(data: &[u8]) -> Option<View> {
     libbpf_rs::set_print(None);
     let object = ObjectBuilder::default().name("fuzz").ok()?.open_memory(data).ok()?;
@@ -78,7 +81,7 @@ pub fn theirs(data: &[u8]) -> Option<View> {
         if kind == BPF_MAP_TYPE_STRUCT_OPS {
             view.struct_ops.push(name);
         } else if !name.contains('.') {
-            // Data sections are maps to libbpf, and have a dot in their names.
+            // libbpf treats data sections as maps; their names contain a dot.
             view.maps.insert(name, [kind, map.key_size(), map.value_size(), map.max_entries()]);
         }
     }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A kernel without scheduling: every task that is awake takes its next step in turn, one after another.
+//! A kernel without scheduling: every task that is awake takes its next step in turn.
 //!
-//! Owns: the contract of `Sys` as far as a workload relies on it (remembered wake-ups, spins that are stopped).
-//! Does not: share CPUs, or keep on for long: a bounded number of steps.
+//! Owns: the contract of `Sys` as far as a workload relies on it (remembered wake-ups, stopped
+//! spins).
+//! Does not: share CPUs, or run for long: the number of steps is bounded.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,10 +25,10 @@ enum State {
 
 struct Task {
     state: State,
-    /// A wake-up, and an end of a spin, that came early.
+    /// A wake-up or an end of a spin that came before the task slept or spun.
     wake: bool,
     stop: bool,
-    /// Tells a timer of this sleep from one of a sleep before.
+    /// Distinguishes the timer of this sleep from that of an earlier sleep.
     generation: u32,
 }
 
@@ -61,7 +62,7 @@ impl NullSys {
         }
     }
 
-    /// Runs a behaviour until it ends, nothing is left to happen, or it has had its steps.
+    /// Runs a behaviour until it ends, nothing is left to do, or `MAX_STEPS` is reached.
     pub fn run(mut self, behavior: &mut dyn Behavior) {
         behavior.start(&mut self);
         for _ in 0..MAX_STEPS {

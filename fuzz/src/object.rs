@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Object files: whatever the bytes are, parsing, inspecting, linking and loading end with a value or a typed error.
+//! Object files: for any bytes, parsing, inspecting, linking and loading end with a value or a
+//! typed error.
 //!
-//! Promises: no panic, no endless loop, no memory out of proportion (libFuzzer's limits), and a loaded object has
-//! every function inside its code.
+//! Promises: no panic, no endless loop, no memory out of proportion (libFuzzer's limits), and every
+//! function of a loaded object lies within its code.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ fn load(data: &[u8], kernel: &Types) {
     };
     let mut open = OpenObject::new(Arc::new(object));
     open.globals.fill_enum_globals("__", &kernel.0);
-    // As frontends do that size their maps before they load.
+    // Frontends that size their maps do so before the load.
     for map in open.object().maps.clone() {
         if map.max_entries == 0 && matches!(map.map_type, map_type::ARRAY | map_type::HASH) {
             open.set_max_entries(&map.name, 1);
@@ -53,7 +54,8 @@ fn load(data: &[u8], kernel: &Types) {
     }
 }
 
-/// A kernel of which only the types are known: every function in them may be called, every variable exists.
+/// A kernel of which only the types are known: every function in them may be called, and every
+/// variable exists.
 struct Types(Btf);
 
 impl Types {

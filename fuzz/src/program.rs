@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Programs: any instructions that decode may run, and do no harm.
+//! Programs: any instructions that decode may run, and must do no harm.
 //!
-//! Promises: no panic; no access outside the simulation's memory (the address sanitizer watches); an end within
-//! the instruction limit; and the same result, fault, counters and prints when all is done again, and on the other engine.
+//! Promises: no panic; no access outside the simulation's memory (checked by the address
+//! sanitizer); an end within the instruction limit; and the same result, fault, counters and prints
+//! in a second run and on the other engine.
 //!
-//! Form of an input: a byte of flags, a byte that says where the second function begins, then 8-byte slots. With
-//! `REPAIR` each slot is bent towards something that decodes, so that random bytes reach the interpreter at all;
-//! without it they are taken as they are.
+//! Form of an input: a byte of flags, a byte with the start of the second function, then 8-byte
+//! slots. With `REPAIR` each slot is changed towards something that decodes, so that random bytes
+//! reach the interpreter; without it the slots are used as they are.
 
 use scxlab_bpf::insn::{RawInsn, call, decode, func_addr};
 use scxlab_bpf::kfunc::KfuncId;
@@ -23,7 +24,7 @@ const KERNEL_STORES: u8 = 2;
 const MAX_SLOTS: usize = 256;
 const INSN_LIMIT: u64 = 5_000;
 
-/// Everything that can be seen of a run.
+/// Observable results of a run.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     result: Result<u64, String>,
@@ -62,7 +63,7 @@ fn slot(bytes: &[u8]) -> RawInsn {
     }
 }
 
-/// One function, or two when the split lies inside the program.
+/// Returns one function, or two if `split` is inside the program.
 fn functions(raw: &[RawInsn], split: u8) -> Vec<Func> {
     let func = |name: &str, start: usize, end: usize| Func {
         name: name.into(),
@@ -78,8 +79,8 @@ fn functions(raw: &[RawInsn], split: u8) -> Vec<Func> {
     vec![func("main", 0, split), func("other", split, raw.len())]
 }
 
-/// Bends slots towards validity: registers that exist, jumps inside the function, constants with both slots,
-/// an exit at the end.
+/// Changes slots towards validity: registers that exist, jumps inside the function, constants with
+/// both slots, an exit at the end.
 fn repair(raw: &mut [RawInsn], funcs: &[Func]) {
     for func in funcs {
         let (start, end) = (func.start as usize, (func.start + func.len) as usize);
@@ -110,7 +111,7 @@ fn repaired(insn: RawInsn, at: usize, start: usize, end: usize, funcs: &[Func]) 
     let len = (end - start) as i64;
     let inside = |wanted: i64| (start as i64 + wanted.rem_euclid(len)) - at as i64 - 1;
     match insn.code & 7 {
-        // Jumps. A call's meaning is in its source register.
+        // Jumps. The kind of a call is in its source register.
         5 | 6 if insn.code == CALL => {
             (dst, off, src) = (0, 0, src % 3);
             imm = match src {
@@ -157,7 +158,7 @@ fn run(raw: &[RawInsn], image: &Image, flags: u8, engine: Engine) -> Outcome {
     }
 }
 
-/// The constants of the program that stand for addresses: a map by its number, a function by its own.
+/// Replaces constants that stand for addresses: of a map by its number, of a function by its own.
 fn with_addresses(raw: &[RawInsn], image: &Image, maps: &[u64]) -> Image {
     let mut image = image.clone();
     for (insn, code) in raw.iter().zip(&mut image.code) {
@@ -173,7 +174,7 @@ fn with_addresses(raw: &[RawInsn], image: &Image, maps: &[u64]) -> Image {
     image
 }
 
-/// One map of each kind that a scheduler uses, by guest address.
+/// Creates one map of each kind that a scheduler uses; returns their guest addresses.
 fn maps(host: &mut BareHost, instance: InstanceId) -> Vec<u64> {
     let def = |name: &str, map_type, key_size, value_size, max_entries| MapDef {
         name: name.into(),

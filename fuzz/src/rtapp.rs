@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! rt-app's files: whatever the text is, it is refused with a place and a reason, or it runs.
+//! Files of rt-app: any text is either refused with a position and a reason, or runs.
 //!
-//! Promises: no panic and no endless loop, in the reader or in the executor; reading twice gives the same program.
+//! Promises: no panic and no endless loop, in the reader or in the executor; reading twice gives
+//! the same program.
 
 use scxlab_workload::{ExecConfig, Executor, load};
 

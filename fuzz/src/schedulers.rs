@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Random schedulers: see `scxlab_testkit::whim`, which says what is promised.
+//! Random schedulers: see `scxlab_testkit::whim`, which defines the checks.
 
 use scxlab_testkit::whim::{self, INPUT, STEPS};
 
-/// Runs are short, so that many are tried, but for an input with more bytes than it needs.
+/// Steps of a run. Runs are short, so that many are tried; an input with more bytes than are used
+/// runs for `STEPS`.
 const SHORT: u64 = 6;
 
 pub fn check(data: &[u8]) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Texts that users write or other programs hand us: whatever they say, they are refused with a reason or mean something.
+//! Texts that users write or other programs produce: any text is either refused with a reason or
+//! accepted.
 //!
-//! Promises: no panic and no endless loop; reading twice gives the same; what was read can be used.
+//! Promises: no panic and no endless loop; reading twice gives the same; an accepted text can be
+//! used.
 
 use std::sync::Arc;
 
@@ -22,12 +24,12 @@ fn text(data: &[u8]) -> Option<&str> {
     std::str::from_utf8(data).ok()
 }
 
-/// A refusal says why.
+/// Asserts that a refusal has a reason.
 fn refused(error: impl std::fmt::Display) {
     assert!(!error.to_string().is_empty(), "a refusal without a reason");
 }
 
-/// A machine's file, or its spec.
+/// Checks a machine file or a machine spec.
 pub fn machine(data: &[u8]) {
     let Some(text) = text(data) else { return };
     if text.len() < 64
@@ -42,7 +44,7 @@ pub fn machine(data: &[u8]) {
     }
 }
 
-/// What `lstopo --of xml` writes.
+/// Checks output of `lstopo --of xml`.
 pub fn lstopo(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let read = || Machine::from_lstopo("fuzz.xml", text);
@@ -60,7 +62,8 @@ fn same_machine(a: &Machine, b: &Machine) {
     assert_eq!(in_nodes as usize, cpus, "each CPU is in one node");
 }
 
-/// A workload's file in TOML or JSON, or a generator's argument; what is accepted runs on a kernel without scheduling.
+/// Checks a workload file in TOML or JSON, or a generator's argument; an accepted workload runs on
+/// a kernel without scheduling.
 pub fn workload(data: &[u8]) {
     let Some(text) = text(data) else { return };
     if text.len() < 256
@@ -80,7 +83,8 @@ pub fn workload(data: &[u8]) {
     }
 }
 
-/// `-s` with its knobs in the first line, a recipe after it: both applied to a scheduler of ours.
+/// Checks a value of `-s` in the first line and a recipe after it: both are applied to a shipped
+/// scheduler.
 pub fn recipe(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let (arg, recipe) = text.split_once('\n').unwrap_or((text, ""));
@@ -105,7 +109,7 @@ pub fn recipe(data: &[u8]) {
     });
 }
 
-/// Results of runs, as a guest sends them.
+/// Checks results of runs, as a guest sends them.
 pub fn results(data: &[u8]) {
     let runs: Vec<Run> = match serde_json::from_slice(data) {
         Ok(runs) => runs,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What a scheduler's source needs to be compiled for this machine, in place of scx's header of that name.
+ * Replacement of scx's header of that name, with which a scheduler's source is compiled for this
+ * machine.
  *
- * Only what bpf/sched/vtime uses. Kernel functions are real calls (kfuncs.c), as they are for BPF; operations are
- * functions that take their arguments in registers.
+ * It has only what bpf/sched/vtime uses. Kernel functions are real calls (kfuncs.c), as they are
+ * for BPF; operations are functions that take their arguments in registers.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,7 +42,7 @@ enum {
 struct scx_exit_info;
 struct cpumask;
 
-/* As ops.rs has it. */
+/* Same layout as in ops.rs. */
 struct task_struct {
 	struct {
 		u64 dsq_vtime;

@@ -2,7 +2,7 @@
 /*
  * gang: the election alone, one step at a time, on four domains and eight CPUs.
  *
- * Shows: that a domain never has two leaders, whatever gangs are about, and that a round is told from one that is over.
+ * Shows: that a domain never has two leaders, and that a round differs from finished ones.
  * Suits: tests only; it is no scheduler. `crates/testkit/tests/gang_parts.rs` runs it.
  *
  * Knobs: none.
@@ -20,7 +20,7 @@ struct gang_step {
 	u64 cpu;
 	u64 gang;
 	u64 now, until;
-	u64 round;		/* in for STEP_END; out: the round of the domain */
+	u64 round;		/* in: for STEP_END; out: the round of the domain */
 	u64 result;
 };
 

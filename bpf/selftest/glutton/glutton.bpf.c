@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * glutton: one queue for all tasks, and memory that is never given back.
+ * glutton: one queue for all tasks, and memory that is never freed.
  *
- * Shows: that a run which takes more memory than it may ends, and says so.
+ * Shows: that a run which exceeds its memory limit ends, and reports it.
  * Suits: tests only.
  * Fails: as its knobs say.
  *
  * Knobs:
- *   eats   of what each task that joins the queue costs: 0 nothing, 1 hash elements, 2 queue values, 3 arena pages, 4 DSQs,
- *          5 objects
- *   bites  how many at a time
+ *   eats   what each enqueue (1, 2, 5) or fork (3, 4) allocates: 0 nothing, 1 hash elements, 2 queue
+ *          values, 3 arena pages, 4 DSQs, 5 objects
+ *   bites  number of allocations at a time
  */
 #include <scx/common.bpf.h>
 #include <bpf_arena_common.bpf.h>
@@ -124,7 +124,7 @@ void BPF_STRUCT_OPS(glutton_dispatch, s32 cpu, struct task_struct *prev)
 	scx_bpf_dsq_move_to_local(SHARED, 0);
 }
 
-/* Queues and pages are made where a program may sleep: at each fork. */
+/* DSQs and pages are allocated where a program may sleep: at each fork. */
 s32 BPF_STRUCT_OPS_SLEEPABLE(glutton_init_task, struct task_struct *p, struct scx_init_task_args *args)
 {
 	u32 i;

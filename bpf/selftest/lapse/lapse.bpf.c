@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * lapse: one queue for all tasks, and lapses on request: it starves tasks, breaks a rule, or leaves.
+ * lapse: one queue for all tasks, and faults on request: it starves tasks, breaks a rule, or exits.
  *
- * Shows: what a result says of a scheduler that starves some tasks, or is ejected in some runs and not in others.
+ * Shows: results of a scheduler that starves some tasks, or is ejected in some of its runs only.
  * Suits: tests only.
  * Fails: on many CPUs, which share one queue; and as its knobs say.
  *
  * Knobs:
- *   slice_ns          what every task gets
- *   starve            a task whose name starts with this letter waits in a queue that no CPU takes from; 0: none does
- *   starve_in         where such a task waits: 0 in that queue, 1 in none, 2 in the local queue of CPU 0, while all others run
- *                     as long as they like, 3 there as well, each before those that wait already
- *   woken             1: only when it has been woken up, not when it is new or was preempted
- *   release_after_ns  the second queue is taken from, too, this long after the scheduler was attached; 0: never
- *   eject_after_ns    this long after it was attached the scheduler reports an error; 0: never
- *   wrong             what it does then instead, see `enum wrong`; 0: reports an error
- *   eject_permille    chance, drawn at the attachment, that it does
+ *   slice_ns          slice of every task
+ *   starve            initial letter of the names of tasks that wait in a DSQ that no CPU takes from
+ *   starve_in         where such a task waits: 0 in that DSQ, 1 in none, 2 in CPU 0's local DSQ, while all
+ *                     others have infinite slices, 3 there as well, each at the head of the DSQ
+ *   woken             1: only after a wake-up, not when the task is new or was preempted
+ *   release_after_ns  time from the attach until that DSQ is consumed, too; 0: never
+ *   eject_after_ns    time from the attach until the scheduler reports an error; 0: never
+ *   wrong             the violation at that time, see `enum wrong`; 0: an error is reported
+ *   eject_permille    chance that this happens, drawn at the attach
  *   refuse_permille   chance that a fork is refused, as if memory were short
  *   lingers           1: ops.exit takes longer than a program may; 2: ops.dump does
  */
@@ -39,7 +39,7 @@ const volatile u32 lingers = 0;
 
 enum starve_in { IN_QUEUE, IN_NONE, IN_LOCAL, IN_LOCAL_FIRST };
 
-/* Each at the line that ends with its number: crates/lab/tests/origin.rs looks for it. */
+/* Each is at the line that ends with its number: crates/lab/tests/origin.rs searches for it. */
 enum wrong {
 	WRONG_NOTHING,
 	WRONG_INSERT_DSQ,
@@ -56,7 +56,7 @@ enum wrong {
 	WRONG_INIT,
 };
 
-/* Of no queue and no CPU. */
+/* Ids of no DSQ and of no CPU. */
 #define NOWHERE 0xbad
 #define NO_CPU 9999
 
@@ -87,7 +87,7 @@ static bool is_wrong(enum wrong what)
 	return wrong == what && is_past(eject_after_ns);
 }
 
-/* An idle CPU is looked for, and no task is inserted here: each goes through enqueue. */
+/* Looks for an idle CPU, but inserts no task: each task goes through enqueue. */
 s32 BPF_STRUCT_OPS(lapse_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags) /* wrong 11 */
 {
 	bool is_idle = false;
@@ -116,7 +116,7 @@ static int kick_in_loop(u64 i, void *ctx)
 	return 0;
 }
 
-/* True if the task is not to be inserted any more. */
+/* Returns true if the task must not be inserted any more. */
 static bool do_wrong(struct task_struct *p, u64 enq_flags)
 {
 	if (is_wrong(WRONG_INSERT_DSQ)) {
@@ -142,7 +142,7 @@ static bool do_wrong(struct task_struct *p, u64 enq_flags)
 	return false;
 }
 
-/* Where a starved task waits. */
+/* Inserts a starved task where it waits. */
 static void put_away(struct task_struct *p, u64 enq_flags)
 {
 	if (starve_in == IN_QUEUE)

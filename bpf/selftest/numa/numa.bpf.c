@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * numa: lib/numa.bpf.h alone, one step at a time, for comparison with a model of its own.
+ * numa: lib/numa.bpf.h alone, one step at a time, for comparison with an independent model.
  *
- * Shows: that the weights of processes by node are the sums over their tasks, whatever those do; which moves bring a process
- * together; and that the memory of a process that is gone is used again.
- * Suits: tests only; it is no scheduler. `crates/testkit/tests/fair_numa.rs` runs it.
+ * Shows: that the weights of processes by node are the sums over their tasks, after any steps;
+ * which moves bring a process together; and that the memory of a finished process is used again.
+ * Suits: tests only; it is no scheduler. crates/testkit/tests/fair_numa/parts.rs runs it.
  *
  * Knobs: none.
  */
@@ -29,9 +29,9 @@ struct {
 static numa_member_t *members;
 
 struct numa_step {
-	u64 what;		/* enum */
+	u64 what;		/* STEP_* */
 	u64 member;
-	u64 id;			/* of its process; or its memory's node */
+	u64 id;			/* STEP_JOIN: number of the process */
 	u64 node;
 	u64 weight;
 	u64 now;
@@ -40,9 +40,9 @@ struct numa_step {
 enum { STEP_JOIN, STEP_ENQUEUE, STEP_DEQUEUE, STEP_REWEIGH, STEP_REMEMBER, STEP_LEAVE };
 
 struct numa_view {
-	u64 member, node;	/* in: its process there */
-	u64 to;			/* in: the member's move there, from `node` */
-	u64 other;		/* in: the member that it changes places with */
+	u64 member, node;	/* in: a member, whose process is viewed on `node` */
+	u64 to;			/* in: destination of the member's move from `node` */
+	u64 other;		/* in: the member with which it would be exchanged */
 	u64 by_faults, now;
 	u64 queued, home, nr, nr_queued;
 	u64 all, node_queued, node_active;
@@ -51,7 +51,7 @@ struct numa_view {
 
 struct numa_room {
 	u64 node, weight, beyond, now;
-	u64 places;		/* in: of each node */
+	u64 places;		/* in: cores of each node, in NUMA_PLACE */
 	u64 room, average;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * o1_estimator: o1's sleep history alone, one sample at a time, for comparison with a model of its own.
+ * o1_estimator: o1's sleep history alone, sample by sample, to compare with an independent model.
  *
- * Shows: that the history is what the diff of January 2002 takes out, over any pattern of running and sleeping.
+ * Shows: that the history equals the one of the diff of January 2002, for any pattern of sleeping.
  * Suits: tests only; it is no scheduler. `crates/testkit/tests/o1_parts.rs` runs it.
  *
  * Knobs: none.
@@ -14,7 +14,7 @@ char _license[] SEC("license") = "GPL";
 
 struct o1_sample {
 	u64 now;		/* jiffies */
-	u64 wakes;		/* 1: it wants to run; 0: it goes to sleep */
+	u64 wakes;		/* 1: the task wakes up; 0: it goes to sleep */
 	u64 penalty, sleep_idx;
 	u64 cells[SLEEP_CELLS];
 };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * pelt: runs the arithmetic of lib/pelt.bpf.h on a pattern that user space gives.
+ * pelt: runs the arithmetic of lib/pelt.bpf.h on a pattern from user space.
  *
  * Shows: sums after any sequence of runnable, running and idle stretches, and single decays.
  * Suits: tests only. It is no scheduler: it has no operations.
- * Fails: nothing to attach.
+ * Fails: it cannot be attached.
  *
  * Knobs: none.
  */
@@ -22,10 +22,10 @@ struct {
 } arena SEC(".maps");
 
 struct pelt_args {
-	u64 now;	/* update up to this time; 0: start anew at `value` */
+	u64 now;	/* update up to this time; 0: restart at `value` */
 	u64 value;
 	u64 n;		/* decay_one: periods */
-	u32 state;	/* bit 0: it was runnable until now, bit 1: it ran */
+	u32 state;	/* bit 0: runnable until `now`, bit 1: running */
 	/* out */
 	u32 ended;	/* a period ended */
 	u32 runnable;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * prio_array: strict priorities by nice, from one priority array for the machine: bpf/lib/prio_array.bpf.h at work.
+ * prio_array: strict priorities by nice, from one machine-wide array (bpf/lib/prio_array.bpf.h).
  *
- * Shows: that tasks leave an array by level, and within a level in the order in which they came; and, as programs of their own, the
- * arithmetic of levels.
- * Suits: tests only: a task of a better level starves all others. `crates/testkit/tests/o1_parts.rs` runs it.
+ * Shows: that tasks leave an array by level, and within a level in the order of arrival; and, as separate
+ * programs, the arithmetic of levels.
+ * Suits: tests only: a task of a better level starves all others. crates/testkit/tests/o1_parts.rs runs it.
  *
  * Knobs:
- *   slice_ns   what every task gets
+ *   slice_ns   slice of every task
  */
 #include <scx/common.bpf.h>
 #include <lib/prio_array.bpf.h>

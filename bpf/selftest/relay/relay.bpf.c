@@ -2,13 +2,13 @@
 /*
  * relay: leaves every decision to a program in user space, which does not exist.
  *
- * Shows: what a result says of a scheduler whose frontend decides, and which runs without it: each task that becomes
- * runnable is told to user space, and waits until user space says that it is to run.
+ * Shows: the result of a scheduler whose frontend decides and is missing: each task that becomes
+ * runnable is reported to user space, and waits until user space decides that it runs.
  * Suits: tests only.
  * Fails: always; the watchdog ejects it.
  *
  * Knobs:
- *   slice_ns   what every task gets
+ *   slice_ns   slice of every task
  */
 #include <scx/common.bpf.h>
 
@@ -28,7 +28,7 @@ struct {
 	__uint(max_entries, 1 << 16);
 } decided SEC(".maps");
 
-/* Tasks, by pid, that user space wants at the head of the queue. */
+/* Pids of tasks that user space wants at the head of the queue. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 64);
@@ -71,10 +71,10 @@ void BPF_STRUCT_OPS(relay_dispatch, s32 cpu, struct task_struct *prev)
 }
 
 struct question {
-	s32 kick;	/* A CPU that is to look for work; negative: none. */
+	s32 kick;	/* a CPU to kick, so that it looks for work; negative: none */
 };
 
-/* The frontend asks which CPU it is on. */
+/* Returns the CPU on which the frontend runs. */
 SEC("syscall")
 int which_cpu(struct question *q)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * tickle: runs bpf/lib/tickle.bpf.h on what a test hands it, and says what it decided.
+ * tickle: runs bpf/lib/tickle.bpf.h on a test's input, and returns the decision.
  *
- * Shows: nothing; it is no scheduler, but one syscall program.
+ * Shows: nothing; it is one syscall program, not a scheduler.
  * Suits: tests only.
  *
  * Knobs: none
@@ -12,7 +12,7 @@
 
 char _license[] SEC("license") = "GPL";
 
-/* CPUs are bits. Read and written by crates/testkit/tests/credit/tickle.rs. */
+/* Masks are bits by CPU. Shared with crates/testkit/tests/credit/tickle.rs. */
 struct tickle_case {
 	u64 idlers;
 	u64 affinity;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * tracer: has every operation, and does the simplest thing in each.
+ * tracer: implements every operation in the simplest way.
  *
- * Shows: what a kernel calls, with which flags, in which order. `scxlab conform` runs it simulated and on a real kernel,
- * and compares what the witness of each wrote down (bpf/live/witness.bpf.c, crates/kernel/src/ext/witness.rs).
- * Suits: tests only. An operation that does nothing is there to be called.
+ * Shows: the operations that a kernel calls, their flags and order. `scxlab conform` runs it simulated and on a real
+ * kernel, and compares the records of the two witnesses (bpf/live/witness.bpf.c, crates/kernel/src/ext/witness.rs).
+ * Suits: tests only. Empty operations exist so that they are called.
  * Fails: on many CPUs, which share one queue.
  *
  * Knobs:
- *   slice_ns      what every task gets
- *   idle_pick     1: select_cpu takes an idle CPU if the kernel's picker finds one, and inserts the task there
- *   direct        1: enqueue inserts into the local queue of the task's CPU; 0: into one shared queue
- *   preempt_by    a task whose name starts with this letter preempts what runs where it is queued
- *   kick_by       a task whose name starts with this letter waits in the shared queue, and its CPU is kicked to preempt
- *   drop          a task whose name starts with this letter, and that is niced, is never queued: it stalls
- *   fail_on       a task whose name starts with this letter, and that is niced, makes enqueue report an error
+ *   slice_ns      slice of every task
+ *   idle_pick     1: select_cpu inserts the task on an idle CPU if the kernel's picker finds one
+ *   direct        1: enqueue inserts into the local DSQ of the task's CPU; 0: into one shared DSQ
+ *   preempt_by    a task with this initial letter preempts the running task of its CPU
+ *   kick_by       a task with this initial letter joins the shared DSQ, and its CPU is preempted
+ *   drop          a task with this initial letter and a nice value is never queued: it stalls
+ *   fail_on       a task with this initial letter and a nice value makes enqueue report an error
  */
 #include <scx/common.bpf.h>
 
@@ -45,7 +45,7 @@ s32 BPF_STRUCT_OPS(tracer_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 	return cpu;
 }
 
-/* By its name and a nice value: a task makes itself so when it is ready. */
+/* Marked by its name and a nice value, which the task sets when it is ready. */
 static bool is_marked(const struct task_struct *p, char letter)
 {
 	return p->comm[0] == letter && p->scx.weight != 100;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Random choices: numbers that are right, and numbers that nobody expects.
+ * Random choices: valid numbers, and unexpected ones.
  *
- * Owns: the stream of decisions, the names of queues, the tasks that were seen.
+ * Owns: the stream of decisions, the ids of DSQs, the pids of known tasks.
  */
 
-/* What of the built-in idle tracking is there to ask. */
+/* State of the built-in idle tracking. */
 enum { IDLE_GLOBAL, IDLE_PER_NODE, IDLE_OFF };
 
-/* Operations that may do what others must not. */
+/* The operation that makes a call; some calls are allowed in some operations only. */
 enum place { IN_SELECT_CPU, IN_ENQUEUE, IN_DISPATCH, IN_TIMER, ON_TASK, ELSEWHERE };
 
 static u64 draws;
 
-/* The next decision: 64 mixed bits of a word of the script and of the decision's number. */
+/* Returns the next decision: 64 mixed bits of a word of the script and of the decision's number. */
 static u64 draw(void)
 {
 	u64 n = draws++;
@@ -29,7 +29,7 @@ static bool chance(u32 ppm)
 	return draw() % 1000000 < ppm;
 }
 
-/* A number at some border, or any. */
+/* Returns a boundary value, or any number. */
 static __noinline u64 odd(void)
 {
 	u64 how = draw();
@@ -59,7 +59,7 @@ static u64 or_odd(u64 right)
 	return chance(wrong_ppm) ? odd() : right;
 }
 
-/* A pointer, or something near it, or anything. */
+/* Returns the pointer, or one near it, or any number. */
 static void *or_wild(void *right)
 {
 	if (!chance(wrong_ppm))
@@ -67,7 +67,7 @@ static void *or_wild(void *right)
 	return draw() % 2 ? right + draw() % 4096 : (void *)odd();
 }
 
-/* As with most schedulers a few small ids, but also others. */
+/* A few small ids, as with most schedulers, and some large ones. */
 #define NR_QUEUES 6
 
 static u64 queue_id(u32 i)
@@ -80,7 +80,7 @@ static bool is_ordered(u32 i)
 	return i & 1;
 }
 
-/* Queues that come and go. */
+/* DSQs that are created and destroyed during the run. */
 #define NR_TRANSIENT 4
 
 static u32 transient;
@@ -90,7 +90,7 @@ static u64 transient_id(u32 i)
 	return 62 + i;
 }
 
-/* Any queue that exists, by its id; LOCAL and its kind too. */
+/* Returns the id of any existing FIFO DSQ, including the built-in ones. */
 static __noinline u64 some_queue(void)
 {
 	u64 how = draw();
@@ -151,7 +151,7 @@ static void remember_pid(struct task_struct *p)
 	pids[nr_pids++ % NR_PIDS] = p->pid;
 }
 
-/* Some task that has been seen, with a reference. */
+/* Returns a known task with a reference; NULL if it no longer exists. */
 static struct task_struct *other_task(void)
 {
 	return bpf_task_from_pid(or_odd(pids[draw() % NR_PIDS]));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Deeds: what a scheduler may call, each with numbers of `choices.bpf.h`.
+ * Deeds: the calls that a scheduler can make, with arguments from `choices.bpf.h`.
  *
  * Owns: the deeds and their numbers, which are bits of `permitted`.
  */
@@ -87,7 +87,7 @@ static __noinline void do_move_to_local(u64 flags)
 	scx_bpf_dsq_move_to_local(or_odd(queue_id(draw() % NR_QUEUES)), or_odd(0));
 }
 
-/* Over a queue, and some of its tasks elsewhere. */
+/* Iterates a DSQ, and moves some of its tasks elsewhere. */
 static __noinline void do_iterate(u64 flags)
 {
 	u64 rev = draw() % 2 ? SCX_DSQ_ITER_REV : 0;
@@ -467,7 +467,7 @@ static __noinline void do_hash(void)
 
 #define NR_DEEDS 21
 
-/* Whether a deed may be done there, and with these settings. */
+/* Returns whether a deed is allowed in that operation, and with these settings. */
 static bool fits(u32 which, enum place at)
 {
 	switch (which) {
@@ -485,7 +485,7 @@ static bool fits(u32 which, enum place at)
 	return true;
 }
 
-/* One deed, if it is permitted. The first ones need a task. */
+/* Does one deed, if it is permitted. Deeds 0 to 7 need a task. */
 static __noinline void deed(struct task_struct *p, s32 cpu, u64 flags, enum place at)
 {
 	u32 which = draw() % NR_DEEDS;

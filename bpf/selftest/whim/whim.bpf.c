@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * whim: does at random, in every operation, what a scheduler may do, and sometimes what it must not.
+ * whim: makes random valid calls in every operation, and sometimes invalid ones.
  *
  * Shows: that no scheduler can break the simulated kernel. Its decisions are functions of a table that the tester fills,
- * so a run can be repeated, and a fuzzer changes a few decisions by changing one word (crates/testkit/src/whim.rs).
+ * so that a run can be repeated, and a fuzzer changes few decisions by changing one word (crates/testkit/src/whim.rs).
  * Suits: tests only, and simulated kernels only: the verifier would refuse the wrong pointers.
- * Fails: as it likes.
+ * Fails: at random.
  *
  * Knobs:
- *   script        the n-th decision follows from word n % 64 of it, and from n
- *   permitted     by deed (deeds.bpf.h), which are done at all
+ *   script        the n-th decision is computed from word n % 64 of it, and from n
+ *   permitted     bit mask of the deeds (deeds.bpf.h) that may be done
  *   deeds_ppm     chance that an operation does a deed, and after it another one
  *   wrong_ppm     chance that a choice is wrong: a number, a pointer, an omission
- *   slice_max_ns  what a task gets is at most this
+ *   slice_max_ns  largest slice of a task
  *   idle_mode     built-in idle tracking is 0: for the machine, 1: per node, 2: off
  */
 #include <scx/common.bpf.h>
@@ -44,7 +44,7 @@ static void more_deeds(struct task_struct *p, s32 cpu, u64 flags, enum place at)
 	}
 }
 
-/* What keeps a task going; whether it was left out on purpose. */
+/* Inserts the task into some DSQ, so that it runs on; rarely omits that, as a wrong choice. */
 static void insert_somewhere(struct task_struct *p, u64 enq_flags)
 {
 	u32 queue = draw() % NR_QUEUES;
@@ -111,7 +111,7 @@ void BPF_STRUCT_OPS(whim_dispatch, s32 cpu, struct task_struct *prev)
 			return;
 }
 
-/* Operations that a task is the first argument of, and that return nothing. */
+/* Operations whose first argument is a task, and that return nothing. */
 #define TASK_OP(name, args...)							\
 void BPF_STRUCT_OPS(whim_##name, struct task_struct *p, ##args)			\
 {										\
@@ -132,7 +132,7 @@ TASK_OP(disable)
 TASK_OP(cgroup_move, struct cgroup *from, struct cgroup *to)
 TASK_OP(cgroup_cancel_move, struct cgroup *from, struct cgroup *to)
 
-/* And those without a task. */
+/* The same without a task. */
 #define PLAIN_OP(name, args...)							\
 void BPF_STRUCT_OPS(whim_##name, args)						\
 {										\

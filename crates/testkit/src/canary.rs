@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Schedulers in Rust: an honest one, and canaries that break one law each, to show that a checker sees it.
+//! Schedulers in Rust: a correct one, and canaries that break one law each, to show that a checker
+//! reports it.
 //!
-//! Owns: misbehaviour. A canary reaches into the kernel's state, which no loaded object can.
+//! Owns: misbehaviour. A canary writes to the kernel's state, which no loaded object can.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::OpsData;
@@ -11,7 +12,7 @@ use scxlab_kernel::ext::program::{NativeOps, Program};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// What a canary does wrong, once, after it has run honestly for a while.
+/// The fault that a canary commits once, after it has run correctly for `HONEST` enqueues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crime {
     None,
@@ -19,28 +20,28 @@ pub enum Crime {
     LoseTask,
     /// Queues a waiting task a second time.
     QueueTwice,
-    /// Makes up CPU time.
+    /// Adds CPU time that did not pass.
     StretchTime,
     /// Charges a task for time that no CPU spent.
     OverchargeTask,
-    /// Leaves its queue alone, so that CPUs idle beside it.
+    /// Does not dispatch from its queue, so that CPUs stay idle although tasks wait.
     IgnoreQueue,
 }
 
-/// The one queue of this scheduler.
+/// Id of the scheduler's only DSQ.
 const QUEUE: u64 = 0;
 const SLICE: u64 = 5_000_000;
-/// Enqueues before the crime.
+/// Number of enqueues before the fault.
 const HONEST: u32 = 50;
 
-/// One global FIFO, and a crime.
+/// A scheduler with one global FIFO and one fault.
 pub struct Canary {
     crime: Crime,
     enqueues: Cell<u32>,
 }
 
 impl Canary {
-    /// The scheduler, ready to be attached.
+    /// Returns the scheduler, ready to be attached.
     pub fn program(crime: Crime) -> Program {
         Program::Native(Rc::new(Canary { crime, enqueues: Cell::new(0) }))
     }
@@ -97,7 +98,7 @@ impl NativeOps for Canary {
     }
 }
 
-/// Settings of a plain scheduler of that name.
+/// Returns the settings of a plain scheduler called `name`.
 pub fn ops_data(name: &str) -> OpsData {
     OpsData {
         name: name.into(),

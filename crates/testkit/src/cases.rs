@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Rules of shipped schedulers as case files: a small workload, and what the scheduler knows at given instants.
+//! Rules of shipped schedulers as case files: a small workload, and values of the scheduler's state
+//! at given instants.
 //!
-//! Owns: reading `cases/sched/NAME/*.toml`, running them, comparing. `BLESS=1` rewrites what is expected; that a new value
-//! is right is for the reader of the diff to say.
+//! Owns: reading `cases/sched/NAME/*.toml`, running the cases, comparing. `BLESS=1` rewrites the
+//! expected values; the reader of the diff has to judge whether a new value is right.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -14,8 +15,9 @@ use crate::checks;
 use crate::sim::{attach_shipped, kernel};
 use crate::state::{global, of_task};
 
-/// One case. `look` has lines of an instant, then `task NAME` or `global`, then what to read; `left_ns/1000000` is in whole ms,
-/// for what depends on the cost of an instruction.
+/// One case. Each line of `look` has an instant, then `task NAME` or `global`, then the fields to
+/// read. A divisor may follow a field: `left_ns/1000000` is in whole ms, for values that depend on
+/// the cost of an instruction.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {

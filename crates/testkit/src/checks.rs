@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Conservation laws of the simulated kernel, recomputed from its state by means of their own.
+//! Conservation laws of the simulated kernel, recomputed independently from its state.
 //!
-//! Owns: `run_checked` and what every simulation test asserts after a run. Does not: share code with the kernel.
-//! One file per family; a canary breaks each (see `canary.rs`).
+//! Owns: `run_checked` and the assertions that every simulation test makes after a run. Does not:
+//! share code with the kernel.
+//! Each family of laws has its own file, and a canary breaks each law (see `canary.rs`).
 
 mod idle;
 mod places;
@@ -12,26 +13,27 @@ use scxlab_kernel::Kernel;
 use scxlab_kernel::kernel::Stop;
 use scxlab_machine::id::Nanos;
 
-/// A law that the kernel's state breaks.
+/// A violation of a law by the kernel's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Which family.
+    /// Name of the law.
     pub law: &'static str,
-    /// Virtual time at which it was seen.
+    /// Virtual time at which the violation was found.
     pub at: Nanos,
     pub what: String,
 }
 
-/// What a scheduler promises, beyond what holds for all.
+/// Guarantees of one scheduler beyond those that apply to all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Contract {
-    /// No CPU is idle for longer than this beside a task that waits and may run there.
+    /// Longest time that a CPU may be idle while a task waits that may run there. None: no such
+    /// guarantee.
     pub idle_grace: Option<Nanos>,
-    /// It may keep a CPU in the kernel for long (see `time.rs`).
+    /// The scheduler may keep a CPU in the kernel for long (see `time.rs`).
     pub long_paths: bool,
 }
 
-/// Watches a run in steps.
+/// A checker that inspects a run step by step.
 pub struct Watch {
     contract: Contract,
     idle: idle::IdleWatch,
@@ -43,7 +45,7 @@ impl Watch {
         Watch { contract, idle: idle::IdleWatch::default(), broken: Vec::new() }
     }
 
-    /// Looks at the present state.
+    /// Checks the present state.
     pub fn look(&mut self, k: &Kernel) {
         places::check(k, &mut self.broken);
         time::check(k, self.contract.long_paths, &mut self.broken);
@@ -53,7 +55,7 @@ impl Watch {
     }
 }
 
-/// Runs to `duration`, looking every `step`; stops at the first broken law.
+/// Runs to `duration` and checks the state every `step`; stops at the first violation.
 pub fn run_checked(
     k: &mut Kernel,
     duration: Nanos,
@@ -75,7 +77,7 @@ pub fn run_checked(
     Ok(k.stop.clone().unwrap_or(Stop::Finished))
 }
 
-/// What holds at any moment of any run; panics with the law and the place.
+/// Asserts the laws that hold at any moment of any run; panics with the law and the place.
 pub fn after(k: &Kernel) {
     let mut watch = Watch::new(Contract::default());
     watch.look(k);

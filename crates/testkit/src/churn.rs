@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Changes from outside, while everybody wants to run: affinity, nice, and CPUs that come and go.
+//! External changes while every task wants to run: affinity, nice value and CPU hotplug.
 //!
-//! Owns: what is done, and that nobody is lost by it. Does not: load a scheduler.
+//! Owns: the sequence of changes, and the check that no task is lost. Does not: load a scheduler.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -13,8 +13,8 @@ use crate::checks;
 const MS: u64 = 1_000_000;
 const ROUNDS: u32 = 24;
 
-/// Starts a kernel of four CPUs whose workload is `hogs`, and lets it calm down after the changes. The scheduler must still be
-/// there, and everybody must have run.
+/// Starts a kernel of four CPUs whose workload is `hogs`, applies the changes, and lets the kernel
+/// run for 4 s afterwards. Asserts that the scheduler is still loaded and that every task has run.
 pub fn churn(k: &mut Kernel, about: &str) {
     assert_eq!(k.cpus.len(), 4, "the changes are made for four CPUs");
     k.start();

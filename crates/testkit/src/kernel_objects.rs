@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's own schedulers and selftests, as compiled, on the simulated kernel: each with the user-space half of its
-//! test, and with what that half asserts.
+//! The kernel's own schedulers and selftests, as compiled, on the simulated kernel. Each has the
+//! user-space half of its test, with that half's assertions.
 //!
-//! Owns: the list of objects, what is checked of each, and the table of it in the docs.
+//! Owns: the list of objects, the checks of each, and their table in the docs.
 //! Does not: compile the objects (`make kernel-objects` does).
-//! Models: tools/sched_ext and tools/testing/selftests/sched_ext, 7.3. Differs: a test process acts from outside, at no
-//! cost but that of its system calls; the tasks around it are those of `load.rs`.
+//! Models: tools/sched_ext and tools/testing/selftests/sched_ext, 7.3. Differs: a test process acts
+//! from outside and costs only the time of its system calls; the tasks around it are those of
+//! `load.rs`.
 
 mod bench;
 mod custody;
@@ -24,23 +25,23 @@ use scxlab_bpf::vm::Engine;
 
 use crate::sim::choose_engine;
 
-/// What is expected of an object.
+/// The expected result of an object's test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Behaves as on the kernel.
+    /// The object behaves as on the kernel.
     Passes,
-    /// Is refused, as by the kernel.
+    /// The object is refused, as by the kernel.
     Refused,
-    /// What a scheduler sees passes; the rest, named here, is not modelled.
+    /// The scheduler's side passes; the named rest is not modelled.
     Partly(&'static str),
-    /// The kernel runs it and this simulator does not, for this reason.
+    /// The kernel runs the object and this simulator does not, for the named reason.
     NotModelled(&'static str),
 }
 
 /// One object and its test.
 pub struct Case {
     pub name: &'static str,
-    /// Of its file, without `.bpf.o`.
+    /// Name of the object file without `.bpf.o`.
     pub object: &'static str,
     pub machine: &'static str,
     pub checks: &'static str,
@@ -54,7 +55,8 @@ impl Case {
         self.check_on(Engine::default());
     }
 
-    /// The same on this engine; the hash of all events, and the instructions executed.
+    /// Runs the test on one engine; returns the hash of all events and the number of instructions
+    /// executed.
     pub fn check_on(&self, engine: Engine) -> (u64, u64) {
         let mut bench = Bench::boot(self.machine);
         choose_engine(&mut bench.k, engine);
@@ -172,7 +174,7 @@ pub static SELFTESTS: [Case; 34] = cases! {
         "a vtime queue filled from select_cpu is consumed";
 };
 
-/// The table in docs/reference/kernel-objects.md.
+/// Returns the text of docs/reference/kernel-objects.md.
 pub fn table() -> String {
     let mut out = String::from(HEADER);
     for (title, cases) in [("Example schedulers", &EXAMPLES[..]), ("Selftests", &SELFTESTS[..])] {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the project's tests share: invariant checkers, the kernel's own objects and the published schedulers as tests.
+//! Shared code of the project's tests: invariant checkers, and the kernel's own objects and the
+//! published schedulers as tests.
 //!
-//! Owns: checks that hold of every simulation, scenarios. Does not: simulate.
+//! Owns: checks that apply to every simulation, test scenarios. Does not: simulate.
 //! Start at: `checks.rs`, `kernel_objects.rs`.
 
 pub mod canary;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Random machines, as machine files describe them, and random workloads that fit them.
+//! Random machines, in the format of machine files, and random workloads that fit them.
 //!
-//! Owns: what can be drawn. Does not: run anything. Equal seeds give equal texts, so a failure is named by its seed.
+//! Owns: the range of machines and workloads drawn. Does not: run anything. Equal seeds give equal
+//! texts, so the seed identifies a failure.
 //!
-//! A cache that several nodes share is not drawn: x86 kernels cut it at the nodes' borders, and `Topology` refuses it.
+//! No drawn machine has a cache that several nodes share: x86 kernels split it at the nodes'
+//! borders, and `Topology` refuses it.
 
 mod loads;
 
@@ -13,16 +15,17 @@ use std::fmt::Write;
 
 use scxlab_machine::{Machine, Stream};
 
-/// The largest distance that `Topology` takes; 255 says "unreachable".
+/// Largest distance that `Topology` accepts; 255 means "unreachable".
 const FAR: u64 = 254;
 
-/// A machine with the text that describes it.
+/// A machine with its description as a machine file.
 pub struct Drawn {
     pub machine: Machine,
     pub text: String,
 }
 
-/// A machine of 1 to `cpus_max` CPUs: 1 to 8 nodes, with and without SMT, regular or not, hybrid or not.
+/// Draws a machine of 1 to `cpus_max` CPUs: 1 to 8 nodes, with or without SMT, regular or not,
+/// hybrid or not.
 pub fn machine(seed: u64, cpus_max: u64) -> Drawn {
     let mut rng = Stream::new(seed, "machine", cpus_max);
     let cores = cores(&mut rng, cpus_max);
@@ -39,7 +42,7 @@ pub fn machine(seed: u64, cpus_max: u64) -> Drawn {
     Drawn { machine, text }
 }
 
-/// Per node, per LLC: the threads of each core.
+/// Number of threads of each core, by node and LLC.
 type Cores = Vec<Vec<Vec<u64>>>;
 
 fn pick(rng: &mut Stream, from: &[u64]) -> u64 {
@@ -56,7 +59,8 @@ fn cores(rng: &mut Stream, cpus_max: u64) -> Cores {
         let room = (room / llcs).max(1);
         let llc = |rng: &mut Stream| {
             let threads = threads.min(room);
-            // Large machines are wanted as such, and not every second time a small one.
+            // At least half of the available cores, so that large machines are drawn as often as
+            // small ones.
             let cores = rng.between((room / threads).div_ceil(2), room / threads);
             (0..cores).map(|_| if regular { threads } else { rng.between(1, threads) }).collect()
         };
@@ -67,7 +71,8 @@ fn cores(rng: &mut Stream, cpus_max: u64) -> Cores {
     (0..nodes).map(|_| if regular { first.clone() } else { node(rng) }).collect()
 }
 
-/// Cores, LLCs and nodes; the second threads are numbered beside the first ones or after all of them.
+/// Writes cores, LLCs and nodes. The second threads are numbered next to the first ones, or after
+/// all of them.
 fn write_parts(text: &mut String, rng: &mut Stream, cores: &Cores) {
     let firmware = rng.below(2) == 0;
     let nr_cores = cores.iter().flatten().map(|llc| llc.len() as u64).sum::<u64>();
@@ -101,7 +106,8 @@ fn list(cpus: &[u64]) -> String {
     cpus.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// All alike, a line, a ring, pairs, or any: the last ones give domains that overlap.
+/// Writes the distances: all equal, a line, a ring, pairs, or arbitrary. The last two kinds give
+/// domains that overlap.
 fn write_distances(text: &mut String, rng: &mut Stream, nodes: u64) {
     let kind = rng.below(6);
     let (one, step) = (rng.between(11, FAR), rng.between(1, 60));
@@ -125,7 +131,7 @@ fn write_distances(text: &mut String, rng: &mut Stream, nodes: u64) {
     writeln!(text, "distances = {rows:?}").expect("a string");
 }
 
-/// Small cores, of one speed, of any number.
+/// Writes capacities: any number of CPUs of full capacity, the rest of one smaller capacity.
 fn write_capacities(text: &mut String, rng: &mut Stream, cores: &Cores) {
     let cpus: u64 = cores.iter().flatten().flatten().sum();
     let large = rng.between(1, cpus);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A scheduler in Rust that does the simplest thing and writes down every operation, for tests of their order.
+//! A scheduler in Rust with one global FIFO that records every operation, for tests of their order.
 //!
-//! Owns: the log. Does not: decide anything beyond one global FIFO.
+//! Owns: the log. Does not: take any decision beyond the FIFO.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
@@ -9,10 +9,10 @@ use scxlab_kernel::ext::program::{NativeOps, Program};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// The one queue.
+/// Id of the only DSQ.
 const QUEUE: u64 = 0;
 
-/// What was called, in order: `op(task, rest...)` with flags in hexadecimal.
+/// Calls in order: `op(task, rest...)`, with flags in hexadecimal.
 pub type Log = Rc<RefCell<Vec<String>>>;
 
 struct Recorder {
@@ -21,14 +21,15 @@ struct Recorder {
     leaves_out: Vec<Op>,
 }
 
-/// The scheduler and its log. `slice` in ns; the operations in `leaves_out` are not implemented.
+/// Returns the scheduler and its log. `slice` is in ns; the operations in `leaves_out` are not
+/// implemented.
 pub fn recorder(slice: u64, leaves_out: &[Op]) -> (Program, Log) {
     let log = Log::default();
     let ops = Recorder { log: log.clone(), slice, leaves_out: leaves_out.to_vec() };
     (Program::Native(Rc::new(ops)), log)
 }
 
-/// Operations whose first argument is a task.
+/// Tells whether the operation's first argument is a task.
 fn is_about_task(op: Op) -> bool {
     use Op::*;
     matches!(
@@ -99,7 +100,7 @@ impl NativeOps for Recorder {
     }
 }
 
-/// What was said of one task, one operation a line.
+/// Returns the log lines about one task, one per operation.
 pub fn of_task(log: &Log, name: &str) -> Vec<String> {
     let about = |line: &&String| line.contains(&format!("({name}"));
     log.borrow().iter().filter(about).cloned().collect()

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The published schedulers of the scx project, as their crates compile them, with the recipes that stand for their
-//! frontends.
+//! The published schedulers of the scx project, as their crates compile them, with recipes in place
+//! of their frontends.
 //!
-//! Owns: the list, what each must show, and the table of it in the docs.
-//! Does not: compile the objects (`make scx-objects` does), or say what a frontend does (`recipes/` does).
+//! Owns: the list, the requirements on each, and their table in the docs.
+//! Does not: compile the objects (`make scx-objects` does), or define a frontend's work (`recipes/`
+//! does).
 
 pub mod versions;
 
@@ -48,9 +49,10 @@ pub static FAMILY: [Scheduler; 14] = [
 ];
 
 const MS: Nanos = 1_000_000;
-/// A machine whose cores have two threads, and one of several LLCs and nodes; tasks that come and go, tasks that talk
-/// and end, tasks that never sleep. Of the last there are none on several nodes: some schedulers let a task stay for
-/// as long as another node has an idle CPU.
+/// Machines and workloads of the runs. The machines: one whose cores have two threads, and one of
+/// several LLCs and nodes. The workloads: tasks that sleep and wake up, tasks that communicate and
+/// exit, and tasks that never sleep. The last run on one node only, because some schedulers leave a
+/// task waiting as long as another node has an idle CPU.
 const RUNS: [(&str, &str); 5] = [
     ("1n4c2t", "sleepers,tasks=24"),
     ("1n4c2t", "hackbench,groups=1,loops=10"),
@@ -60,7 +62,7 @@ const RUNS: [(&str, &str); 5] = [
 ];
 const DURATION: Nanos = 250 * MS;
 
-/// Where `make scx-objects` puts the objects.
+/// Output folder of `make scx-objects`.
 pub fn objects_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../build/scx/objects")
 }
@@ -70,21 +72,22 @@ impl Scheduler {
         objects_dir().join(format!("{}.bpf.o", self.name))
     }
 
-    /// Runs it with its recipe; panics when it does not do what is expected.
+    /// Runs the scheduler with its recipe; panics when it does not meet the requirements.
     pub fn check(&self) {
         for (machine, workload) in RUNS {
             self.run(machine, workload);
         }
     }
 
-    /// Attached to a machine with that workload, which has not started. Panics when that fails.
+    /// Attaches the scheduler to a machine with a workload; the kernel is not started. Panics if
+    /// the attach fails.
     pub fn attached(&self, machine: &str, workload: &str) -> (Kernel, Loaded) {
         let mut k = sim::kernel(machine, workload, 1);
         let loaded = self.attach(&mut k, machine);
         (k, loaded)
     }
 
-    /// Attaches it to a booted machine, whose name is given again.
+    /// Attaches the scheduler to a booted machine; `machine` is the name of that machine.
     pub fn attach(&self, k: &mut Kernel, machine: &str) -> Loaded {
         let path = self.object();
         let bytes = std::fs::read(&path).unwrap_or_else(|error| {
@@ -107,7 +110,8 @@ impl Scheduler {
     }
 }
 
-/// Attaches an object, with the recipe that its ops choose, to a booted machine; or says why that is refused.
+/// Attaches an object to a booted machine, with the recipe chosen by its ops; returns the reason if
+/// it is refused.
 fn attach_object(
     k: &mut Kernel,
     file_name: &str,
@@ -124,7 +128,8 @@ fn attach_object(
     Ok((loaded, prepared))
 }
 
-/// Not ejected; every task ran, and what it ran was put there by the scheduler's own operations.
+/// Asserts that the scheduler was not ejected, that every task ran, and that the scheduler's own
+/// operations placed the tasks.
 fn stayed(k: &Kernel, stop: &Stop, place: &str) {
     assert!(k.ext.exits.is_empty(), "{place}: {:?}", k.ext.exits);
     assert!(matches!(stop, Stop::Finished | Stop::AllExited), "{place}: {stop:?}");
@@ -139,7 +144,7 @@ fn stayed(k: &Kernel, stop: &Stop, place: &str) {
     assert!(ran * 4 >= switches, "{place}: {ran} of {switches} switches were the scheduler's");
 }
 
-/// `docs/reference/scx-schedulers.md`.
+/// Returns the text of `docs/reference/scx-schedulers.md`.
 pub fn table() -> String {
     let mut out = String::from(HEADER);
     for scheduler in &FAMILY {

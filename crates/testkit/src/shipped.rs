@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The shipped schedulers in tests: attached with their recipe; and the self-tests' syscall programs.
+//! The shipped schedulers in tests, attached with their recipe, and the syscall programs of the
+//! self-tests.
 //!
-//! Owns: the way in. Does not: read what they keep (see `state.rs`), or judge it.
+//! Owns: loading and attaching. Does not: read their state (see `state.rs`), or judge it.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use scxlab_machine::Machine;
 
 use crate::sim;
 
-/// A machine that runs that workload under a shipped scheduler, as `-s NAME,knob=value` gives it.
+/// Boots a machine with a workload under a shipped scheduler, given as for `-s NAME,knob=value`.
 pub fn scheduled(scheduler: &str, machine: &str, workload: &str, seed: u64) -> (Kernel, Loaded) {
     let machine = Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}"));
     scheduled_on(scheduler, machine, workload, seed)
@@ -45,18 +46,19 @@ pub fn put_on(k: &mut Kernel, scheduler: &str, machine: &Arc<Machine>) -> Loaded
     attach(k, &prepared, name, machine).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Loads an object of `bpf/selftest` that is no scheduler, for its syscall programs.
+/// Loads an object of `bpf/selftest` that contains no scheduler, for its syscall programs.
 pub fn selftest(k: &mut Kernel, name: &str) -> Loaded {
     sim::link(k, name, selftest_object(name), &[])
 }
 
-/// The object of `bpf/selftest/NAME`.
+/// Returns the object of `bpf/selftest/NAME`.
 pub fn selftest_object(name: &str) -> &'static [u8] {
     let found = scxlab_sched::selftests().iter().find(|s| s.name == name);
     found.unwrap_or_else(|| panic!("no selftest {name}")).object
 }
 
-/// As `run_program`, of a program whose context is of 64-bit words and that returns 0.
+/// As `run_program`, for a program whose context is an array of 64-bit words and that must return
+/// 0.
 pub fn run_on_words(k: &mut Kernel, loaded: &Loaded, program: &str, words: &mut [u64]) {
     let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     assert_eq!(run_program(k, loaded, program, &mut bytes), 0, "{program}");
@@ -65,7 +67,7 @@ pub fn run_on_words(k: &mut Kernel, loaded: &Loaded, program: &str, words: &mut 
     }
 }
 
-/// Runs a syscall program of an object; what it returns.
+/// Runs a syscall program of an object and returns its return value.
 pub fn run_program(k: &mut Kernel, loaded: &Loaded, program: &str, ctx: &mut [u8]) -> i32 {
     let func = loaded.func(program).unwrap_or_else(|| panic!("no program {program}"));
     let result = k.user(|k| k.run_syscall(loaded.instance, func, ctx));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Short ways to a simulated kernel with a workload, for tests.
+//! Helpers that build a simulated kernel with a workload, for tests.
 //!
 //! Owns: nothing but the wiring. Does not: check anything (see `checks.rs`).
 
@@ -15,10 +15,11 @@ use scxlab_workload::{
 };
 use std::sync::Arc;
 
-/// Guest address space of a test; only what is touched is used.
+/// Size of a test's guest address space, in bytes; pages take host memory only once they are
+/// touched.
 const MEM_SIZE: u64 = 16 << 30;
 
-/// A workload from a generator's argument, or from TOML text (which has a `[[thread]]`).
+/// Parses a workload from a generator's argument, or from TOML text (recognised by a `[[thread]]`).
 pub fn workload(text: &str) -> Program {
     if text.contains("[[thread]]") {
         return load("test.toml", text).unwrap_or_else(|e| panic!("{e}"));
@@ -31,7 +32,7 @@ pub fn workload(text: &str) -> Program {
     }
 }
 
-/// A booted machine with that workload, nothing loaded.
+/// Boots a machine with that workload and no scheduler loaded.
 pub fn kernel(machine: &str, text: &str, seed: u64) -> Kernel {
     kernel_on(Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")), text, seed)
 }
@@ -41,14 +42,15 @@ pub fn kernel_on(machine: Machine, text: &str, seed: u64) -> Kernel {
     boot(machine, text, seed, SyscallCosts::default(), Perturb::default())
 }
 
-/// As `kernel_on`, with system calls that take what they take on the machine; elsewhere they take no time.
+/// As `kernel_on`, with system calls that cost the machine's time; in the other helpers they take
+/// no time.
 pub fn kernel_with_calls(machine: Machine, text: &str, seed: u64) -> Kernel {
     let costs = SyscallCosts::from_lookup(|name| machine.costs.workload_ns(name));
     boot(machine, text, seed, costs, Perturb::default())
 }
 
-/// As `kernel_with_calls`, with what differs from seed to seed under `scxlab run` if nothing else is said: each thread starts within a
-/// millisecond, and a computation is up to a hundredth longer or shorter.
+/// As `kernel_with_calls`, with the default perturbation of `scxlab run`: each thread starts at a
+/// random offset of up to 1 ms, and each computation is up to 1 % longer or shorter.
 pub fn kernel_as_run(machine: Machine, text: &str, seed: u64) -> Kernel {
     let costs = SyscallCosts::from_lookup(|name| machine.costs.workload_ns(name));
     let perturb = Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 };
@@ -65,19 +67,21 @@ fn boot(machine: Machine, text: &str, seed: u64, costs: SyscallCosts, perturb: P
     Kernel::boot(setup, Box::new(executor)).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Chooses what executes the objects that are linked next; machine code is made at once.
+/// Chooses the engine for objects that are linked from now on. Functions are compiled at their
+/// first call.
 pub fn choose_engine(k: &mut Kernel, engine: Engine) {
     k.vm.engine = engine;
     k.vm.limits.compile_after = 0;
 }
 
-/// Links an object, knobs set, and attaches its first scheduler.
+/// Links an object, with its knobs set, and attaches its first scheduler.
 pub fn attach(k: &mut Kernel, name: &str, bytes: &[u8], knobs: &[(&str, &str)]) {
     let loaded = link(k, name, bytes, knobs);
     k.attach_object(&loaded, None).unwrap_or_else(|e| panic!("{e}"));
 }
 
-/// As `attach`, for a shipped scheduler whose state the test looks at later.
+/// As `attach`, for a shipped scheduler. Returns the loaded object, so that the test can read its
+/// state.
 pub fn attach_shipped(k: &mut Kernel, name: &str, knobs: &[(&str, &str)]) -> Loaded {
     let shipped = scxlab_sched::find(name).unwrap_or_else(|| panic!("no scheduler {name}"));
     let loaded = link(k, name, shipped.object, knobs);
@@ -85,7 +89,7 @@ pub fn attach_shipped(k: &mut Kernel, name: &str, knobs: &[(&str, &str)]) -> Loa
     loaded
 }
 
-/// Links an object, knobs set, without attaching anything.
+/// Links an object, with its knobs set, and attaches nothing.
 pub fn link(k: &mut Kernel, name: &str, bytes: &[u8], knobs: &[(&str, &str)]) -> Loaded {
     let object = Arc::new(Object::parse(bytes, name).unwrap_or_else(|e| panic!("{e}")));
     let target = k.target();
@@ -97,13 +101,13 @@ pub fn link(k: &mut Kernel, name: &str, bytes: &[u8], knobs: &[(&str, &str)]) ->
     open.load(k, &target).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// CPU time of the task of that name, ns.
+/// Returns the CPU time of the task `name`, in ns.
 pub fn run_ns(k: &Kernel, name: &str) -> u64 {
     let task = k.tasks.iter().find(|t| t.name == name);
     task.unwrap_or_else(|| panic!("no task {name}")).account.run_ns
 }
 
-/// CPU time of the cgroup at that path, its own tasks only, ns.
+/// Returns the CPU time of the cgroup at `path`, in ns. Tasks of its child cgroups do not count.
 pub fn group_ns(k: &Kernel, path: &str) -> u64 {
     let group = k.cgroups.iter().find(|g| g.path == path);
     group.unwrap_or_else(|| panic!("no cgroup {path}")).run_ns

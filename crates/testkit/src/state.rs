@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a loaded scheduler keeps, read as a frontend could: its statistics, globals, and what it knows of a task.
+//! The state of a loaded scheduler, read as a frontend could: statistics, globals, and per-task
+//! data.
 //!
-//! Owns: nothing. Does not: judge (see `cases.rs` and the tests).
+//! Owns: nothing. Does not: judge the values (see `cases.rs` and the tests).
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::task::Task;
 use scxlab_loader::btf::Kind;
 use scxlab_loader::link::Loaded;
 
-/// A counter of the map `stats`, all CPUs together.
+/// Returns a counter of the map `stats`, summed over all CPUs.
 pub fn stat(k: &Kernel, loaded: &Loaded, name: &str) -> u64 {
     let (map, at) = field(loaded, "stats", name);
     let cpus = 0..k.cpus.len() as u32;
@@ -19,19 +20,19 @@ pub fn stat(k: &Kernel, loaded: &Loaded, name: &str) -> u64 {
     .sum()
 }
 
-/// A counter that the hash `task_stats` has of a task; 0 if it has none.
+/// Returns a counter of a task in the hash `task_stats`; 0 if the hash has no entry for the task.
 pub fn task_stat(k: &Kernel, loaded: &Loaded, pid: u32, name: &str) -> u64 {
     let (map, at) = field(loaded, "task_stats", name);
     k.vm.map_lookup(map, &pid.to_ne_bytes()).map_or(0, |value| word(&value[at..], 8))
 }
 
-/// A number of the scheduler's: a global by path.
+/// Reads an integer global of the scheduler by its path.
 pub fn global(k: &Kernel, loaded: &Loaded, path: &str) -> i64 {
     let text = loaded.read_global(&k.vm, path).unwrap_or_else(|e| panic!("{e}"));
     text.parse().unwrap_or_else(|_| panic!("{path} is {text}, no number"))
 }
 
-/// The task of that name; the workload's first, if it has several.
+/// Returns the task called `name`; the workload's first, if it has several.
 pub fn task<'a>(k: &'a Kernel, name: &str) -> &'a Task {
     let found = k.tasks.iter().find(|t| t.name == name);
     found.unwrap_or_else(|| {
@@ -40,8 +41,8 @@ pub fn task<'a>(k: &'a Kernel, name: &str) -> &'a Task {
     })
 }
 
-/// A number that the scheduler keeps for a task in the task storage `tasks`. If that is but the number of a slot, it is the
-/// field of `slots[number]`.
+/// Reads a field that the scheduler keeps for a task in the task storage `tasks`. If the storage
+/// has a field `slot`, the value is read from `slots[slot]` instead.
 pub fn of_task(k: &Kernel, loaded: &Loaded, name: &str, path: &str) -> i64 {
     let owner = task(k, name).addr;
     let read = |path: &str| {
@@ -86,7 +87,8 @@ fn word(bytes: &[u8], size: usize) -> u64 {
     u64::from_le_bytes(all)
 }
 
-/// Eight bytes are taken as signed, as are four: no level or length comes near the sign.
+/// Interprets values of four and eight bytes as signed: no level or length of a shipped scheduler
+/// comes near the sign bit. Smaller ones are unsigned.
 fn sign_extend(value: u64, size: usize) -> i64 {
     match size {
         4 => i64::from(value as u32 as i32),
@@ -94,7 +96,7 @@ fn sign_extend(value: u64, size: usize) -> i64 {
     }
 }
 
-/// A number in a structure of that name which the scheduler keeps at an address, such as in an arena.
+/// Reads a field of a structure of the scheduler at an address, for example in an arena.
 pub fn at(k: &Kernel, loaded: &Loaded, structure: &str, addr: i64, path: &str) -> i64 {
     let btf = &loaded.object.btf;
     let ty = btf.find(structure, Kind::Struct).unwrap_or_else(|| panic!("no struct {structure}"));
@@ -104,14 +106,15 @@ pub fn at(k: &Kernel, loaded: &Loaded, structure: &str, addr: i64, path: &str) -
     sign_extend(word(bytes.expect("memory of the scheduler's"), size as usize), size as usize)
 }
 
-/// How large a structure of the scheduler's is.
+/// Returns the size of a structure of the scheduler, in bytes.
 pub fn size_of(loaded: &Loaded, structure: &str) -> i64 {
     let btf = &loaded.object.btf;
     let ty = btf.find(structure, Kind::Struct).unwrap_or_else(|| panic!("no struct {structure}"));
     btf.size_of(ty).expect("a size") as i64
 }
 
-/// Where some fields of a structure of the scheduler's are, for tests that read many of them often.
+/// Offsets and sizes of some fields of a structure of the scheduler, for tests that read many of
+/// them often.
 pub struct Layout {
     size: u64,
     fields: std::collections::BTreeMap<&'static str, (usize, usize)>,
@@ -132,7 +135,7 @@ impl Layout {
         Layout { size: btf.size_of(ty).expect("a size"), fields }
     }
 
-    /// The structure at that address, or the one `index` after it.
+    /// Reads the structure at `addr`, or the one `index` elements after it.
     pub fn read<'a>(&'a self, k: &'a Kernel, addr: u64, index: u64) -> Record<'a> {
         let at = addr + index * self.size;
         let bytes = k.vm.mem.bytes(at, self.size).expect("memory of the scheduler's");
@@ -140,7 +143,7 @@ impl Layout {
     }
 }
 
-/// A structure as it is now.
+/// Present contents of a structure.
 pub struct Record<'a> {
     layout: &'a Layout,
     bytes: &'a [u8],
@@ -153,19 +156,19 @@ impl Record<'_> {
         sign_extend(word(&self.bytes[at..], size), size)
     }
 
-    /// A field that is an address.
+    /// Returns a field that is an address.
     pub fn addr(&self, path: &'static str) -> u64 {
         self.get(path) as u64
     }
 }
 
-/// A global that is an address.
+/// Reads a global that is an address.
 pub fn pointer(k: &Kernel, loaded: &Loaded, path: &str) -> u64 {
     let place = loaded.global(path).unwrap_or_else(|e| panic!("{path}: {e:?}"));
     word(k.vm.mem.bytes(place.addr, 8).expect("a global"), 8)
 }
 
-/// The address that the task storage `tasks` has for a task; None if it has none.
+/// Returns the address that the task storage `tasks` holds for a task; None if it holds none.
 pub fn task_pointer(k: &Kernel, loaded: &Loaded, task: &Task) -> Option<u64> {
     let value = k.vm.storage_lookup(loaded.map("tasks").expect("a map"), task.addr).ok()?;
     Some(word(k.vm.mem.bytes(value, 8).expect("a value"), 8)).filter(|&at| at != 0)

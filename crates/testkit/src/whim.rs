@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Random schedulers: `bpf/selftest/whim` on a random machine under a random workload, on both engines.
+//! Random schedulers: `bpf/selftest/whim` on a random machine under a random workload, on both
+//! engines.
 //!
-//! Owns: how bytes become such a run, what is done to it from outside, and what must hold of it. Does not: say that the scheduler
-//! stays. `tests/whim.rs` draws the bytes from seeds, the fuzz target `schedulers` lets libFuzzer choose them.
+//! Owns: the decoding of input bytes into such a run, its external disturbances, and its checks.
+//! Does not: require that the scheduler stays loaded. `tests/whim.rs` draws the bytes from seeds;
+//! in the fuzz target `schedulers` libFuzzer chooses them.
 //!
-//! Promises: no panic, the laws of `checks.rs` at any moment, and on both engines the same events, counts, exits and metrics.
+//! Promises: no panic, the laws of `checks.rs` at any moment, and the same events, counts, exits
+//! and metrics on both engines.
 
 use scxlab_bpf::vm::Engine;
 use scxlab_kernel::Kernel;
@@ -24,19 +27,19 @@ use crate::shipped::selftest_object;
 use crate::sim;
 
 const MS: Nanos = 1_000_000;
-/// Of a run, in virtual time.
+/// Virtual time between two checks of a run.
 const STEP: Nanos = 5 * MS;
-/// Of a whole run: longer than most watchdogs wait.
+/// Steps of a whole run, which is longer than most watchdog timeouts drawn.
 pub const STEPS: u64 = 40;
-/// So that a scheduler which does too much is ejected soon.
+/// Bound on the instructions of one call, so that a scheduler which does too much is ejected soon.
 const INSNS_PER_CALL: u64 = 200_000;
 const MAX_EVENTS: u64 = 300_000;
 const SCRIPT_WORDS: usize = 64;
 
-/// Bytes of an input that have a meaning.
+/// Number of input bytes that are used; further bytes are ignored.
 pub const INPUT: usize = 64 + 8 * SCRIPT_WORDS;
 
-/// What a run leaves behind.
+/// Observable results of a run, to be compared between engines.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Seen {
     hash: u64,
@@ -44,24 +47,25 @@ pub struct Seen {
     executed: u64,
     calls: (u64, u64),
     metrics: String,
-    /// Why it ended, and why each scheduler left; a refusal to attach.
+    /// The reason why the run ended, the reason of each scheduler's exit, and refusals to attach.
     pub ends: Vec<String>,
 }
 
-/// Bytes of a seed: what `check` takes.
+/// Draws the input bytes of `check` from a seed.
 pub fn input(seed: u64) -> Vec<u8> {
     let mut rng = Stream::new(seed, "whim", 0);
     (0..INPUT / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
 }
 
-/// Runs what the bytes stand for on both engines, for so many steps of 5 ms; panics if a promise is broken.
+/// Decodes the bytes and runs the result on both engines for `steps` steps of 5 ms; panics if a
+/// promise is broken.
 pub fn check(data: &[u8], steps: u64) -> Seen {
     let interp = run(data, steps, Engine::Interp);
     assert_eq!(interp, run(data, steps, Engine::Jit), "the engines differ");
     interp
 }
 
-/// The bytes in order, and zeros after them.
+/// Reader of the input bytes; it returns zeros after their end.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -127,7 +131,8 @@ fn boot(choices: &mut Choices) -> Kernel {
     k
 }
 
-/// Beside those of `machines.rs`: tasks that come, go, talk, and change class and group.
+/// Workloads beside those of `machines.rs`: tasks that fork, exit, communicate, and change class
+/// and cgroup.
 const OTHER_LOADS: [&str; 6] = [
     "hackbench,groups=1,loops=20",
     "pingpong",
@@ -145,7 +150,7 @@ const OTHER_LOADS: [&str; 6] = [
      { move_cgroup = '/a/b' }, { compute = '300us' }] } }]\n",
 ];
 
-/// The object with its knobs, settings and some of its operations.
+/// Returns the object with its knobs, its settings and some of its operations.
 fn scheduler(choices: &mut Choices) -> OpenObject {
     static OBJECT: OnceLock<Arc<Object>> = OnceLock::new();
     let object = OBJECT.get_or_init(|| {
@@ -157,7 +162,7 @@ fn scheduler(choices: &mut Choices) -> OpenObject {
     };
     set("permitted", choices.word());
     set("deeds_ppm", choices.byte() * choices.byte() * 10);
-    // Mostly few mistakes: a run that ends at once shows little.
+    // Mostly small values: a run that ends at once tests little.
     set("wrong_ppm", [0, 10, 100, 1000, 10_000, 100_000][choices.below(6) as usize]);
     set("slice_max_ns", 1 << (choices.below(6) * 4 + 4));
     let settings = Settings::of(choices);
@@ -170,17 +175,18 @@ fn scheduler(choices: &mut Choices) -> OpenObject {
     open
 }
 
-/// What the table says, beside the operations that it has.
+/// Settings of the ops table, and the operations removed from it.
 struct Settings {
     flags: u64,
     timeout_ms: u64,
     batch: u64,
-    /// By number of the operation.
+    /// Bit mask, indexed by operation number.
     left_out: u64,
 }
 
 impl Settings {
-    /// Mostly what a kernel accepts, and with `ops.init`, without which there are no queues.
+    /// Draws settings that a kernel mostly accepts. `ops.init` is never left out, because it
+    /// creates the DSQs.
     fn of(choices: &mut Choices) -> Settings {
         let (how, some, others) = (choices.byte(), choices.word(), choices.word());
         let flags = if how & 0x1f == 1 { some } else { some >> 16 & others & ops::ALL };
@@ -238,7 +244,8 @@ fn attach(k: &mut Kernel, loaded: &Loaded, ends: &mut Vec<String>) {
     }
 }
 
-/// From outside: affinity, nice, CPUs that come and go, the scheduler that is detached and attached.
+/// Makes one random external change: affinity, nice value, CPU hotplug, or detaching and attaching
+/// the scheduler.
 fn disturb(k: &mut Kernel, loaded: &Loaded, rng: &mut Stream, ends: &mut Vec<String>) {
     let cpus = k.cpus.len() as u64;
     let living: Vec<TaskId> = k.tasks.iter().filter(|t| k.is_workload(t)).map(|t| t.id).collect();
@@ -247,7 +254,7 @@ fn disturb(k: &mut Kernel, loaded: &Loaded, rng: &mut Stream, ends: &mut Vec<Str
         (0, Some(task)) => {
             let some = (0..cpus as u32).filter(|_| rng.below(2) == 0).chain([0]);
             let mask = CpuMask::of(cpus as usize, some.map(CpuId));
-            // Refused if none of them is on line, or the task is ending.
+            // Refused if no CPU of the mask is on line, or the task is exiting.
             let _refused = k.user(|k| k.set_affinity(task, &mask));
         }
         (1, Some(task)) => {
@@ -257,7 +264,7 @@ fn disturb(k: &mut Kernel, loaded: &Loaded, rng: &mut Stream, ends: &mut Vec<Str
         (2 | 3, _) => {
             let cpu = CpuId(rng.below(cpus) as u32);
             let online = !k.cpus[cpu.idx()].online;
-            // The last one stays.
+            // Refused for the last CPU on line.
             let _refused = k.user(|k| k.set_cpu_online(cpu, online));
         }
         (4, _) if k.ext.root.is_some() => k.detach(),

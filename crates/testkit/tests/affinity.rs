@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Affinity and cpusets: what a task asks for, within what its cgroup leaves it, in both classes.
+//! Affinity and cpusets: a task's affinity request, limited by its cgroup's cpuset, in both
+//! classes.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -38,7 +39,7 @@ fn started(scheduler: &str) -> Kernel {
     k
 }
 
-/// CPUs on which tasks of a cgroup are, sampled over 50 ms.
+/// Samples for 50 ms the CPUs on which tasks of a cgroup run.
 fn seen(k: &mut Kernel, path: &str) -> CpuMask {
     let group = k.cgroups.iter().find(|g| g.path == path).expect("it exists").id;
     let mut cpus = CpuMask::new(k.cpus.len());
@@ -84,7 +85,7 @@ fn what_a_task_asked_for_comes_back_with_its_freedom() {
     k.user(|k| k.set_affinity(task, &wish)).unwrap();
     let left = k.cgroups.iter().find(|g| g.path == "/left").expect("it exists").id;
     k.user(|k| k.move_to_cgroup(task, left)).unwrap();
-    // Nothing of its wish is left: it gets all that the cpuset has.
+    // No CPU of the requested mask is left: the task gets the whole cpuset.
     assert_eq!(k.tasks[task].cpus, CpuMask::of(4, [CpuId(0), CpuId(1)]));
     let free = k.cgroups.iter().find(|g| g.path == "/free").expect("it exists").id;
     k.user(|k| k.move_to_cgroup(task, free)).unwrap();

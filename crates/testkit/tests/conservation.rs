@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The laws hold for honest runs of every class, and a canary that breaks one is caught by its checker.
+//! The laws hold in runs of correct schedulers of every class, and the checkers catch a canary that
+//! breaks a law.
 
 use scxlab_kernel::Kernel;
 use scxlab_testkit::canary::{Canary, Crime, ops_data};
@@ -67,8 +68,8 @@ fn an_idle_cpu_beside_a_waiting_task_is_seen() {
     canary(Crime::IgnoreQueue, Contract::default()).unwrap();
 }
 
-/// `sched_tick()` of 7.3: while sched_ext has all tasks the default class balances nothing, so nobody wakes up an idle CPU that a
-/// scheduler has no use for.
+/// `sched_tick()` of 7.3: the default class does not balance while sched_ext has all tasks, so
+/// nothing wakes up an idle CPU that the scheduler has no use for.
 #[test]
 fn an_idle_cpu_is_left_alone_while_sched_ext_has_all_tasks() {
     for (machine, cpus, busy) in [("4c", "0-1", 2), ("2n4c2t", "0-3", 4), ("1n2l4c1t", "0-2", 3)] {

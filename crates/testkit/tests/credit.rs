@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Xen's credit scheduler: shares, caps, whom a wake-up interrupts, bounds, and what happens to it while it runs.
+//! Xen's credit scheduler: shares, caps, preemption by wake-ups, bounds, and changes while it runs.
 
 #[path = "credit/caps.rs"]
 mod caps;
@@ -21,7 +21,7 @@ use scxlab_testkit::sim::{attach_shipped, kernel_on};
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 
-/// A domain of a workload: its tasks never sleep.
+/// A domain of a workload; its tasks never sleep.
 struct Dom {
     weight: u32,
     /// Hundredths of a CPU.
@@ -39,7 +39,7 @@ impl Dom {
     }
 }
 
-/// Domain i is cgroup /di.
+/// Returns the workload; domain `i` is the cgroup `/di`.
 fn saturating(doms: &[Dom]) -> String {
     let mut text = "duration = '60s'\n".to_owned();
     for (i, dom) in doms.iter().enumerate() {
@@ -63,26 +63,26 @@ fn attached_to(machine: Machine, text: &str, knobs: &[(&str, &str)]) -> (Kernel,
     (k, loaded)
 }
 
-/// Runs, with the laws of every simulation; the scheduler must still be there.
+/// Runs for `duration` and checks the laws of every simulation; the scheduler must still be loaded.
 fn run_for(k: &mut Kernel, duration: u64) {
     run_checked(k, duration, SECOND / 10, Contract::default()).unwrap();
     assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
 }
 
-/// As `run_for`, on from where it is.
+/// As `run_for`, continuing from the present time of a started kernel.
 fn go_on(k: &mut Kernel, duration: u64) {
     k.advance(k.now + duration);
     scxlab_testkit::checks::after(k);
     assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
 }
 
-/// `got` is within `percent` of `wanted`, relative to `wanted`.
+/// Asserts that `got` is within `percent` of `wanted`, relative to `wanted`.
 fn assert_near(what: &str, got: f64, wanted: f64, percent: f64) {
     let off = (got / wanted - 1.0) * 100.0;
     assert!(off.abs() <= percent, "{what}: {got:.4}, wanted {wanted:.4}: {off:+.2} %");
 }
 
-/// Writes a cgroup's files.
+/// Writes the settings of a cgroup.
 fn set(k: &mut Kernel, path: &str, change: impl FnOnce(&mut scxlab_kernel::behavior::CgroupSpec)) {
     use scxlab_kernel::behavior::Sys;
     let group = k.cgroups.iter().find(|g| g.path == path).expect("it exists");
@@ -91,7 +91,8 @@ fn set(k: &mut Kernel, path: &str, change: impl FnOnce(&mut scxlab_kernel::behav
     k.user(|k| k.set_cgroup(id, spec)).expect("accepted");
 }
 
-/// The longest time that a task was runnable and did not run, waits that go on included.
+/// Returns the longest time for which a task was runnable and did not run, including waits that
+/// have not ended.
 fn longest_wait(k: &Kernel) -> u64 {
     let going_on = k.tasks.iter().filter_map(|t| t.account.waiting_since).map(|at| k.now - at);
     going_on.max().unwrap_or(0).max(k.metrics.run_queue_wait.max())

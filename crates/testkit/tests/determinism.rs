@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Same inputs and seed: the same events, in one thread or many; another seed: others.
+//! Equal inputs and seed give equal events, in one thread or in several; another seed gives others.
 
 use scxlab_testkit::sim::{attach, kernel};
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Interpreter and machine code: the same events, the same counts, the same reports, whatever the scheduler.
+//! Interpreter and machine code give the same events, counts and reports for every scheduler.
 //!
-//! Machine code is made of every function when it is first entered, so that none escapes. Objects that are not built
-//! are missed by name, as in `scx_family.rs` and `kernel_objects.rs`.
+//! Every function is compiled when it is first entered, so that machine code covers all of them.
+//! Objects that are not built fail by name, as in `scx_family.rs` and `kernel_objects.rs`.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use scxlab_testkit::sim::{choose_engine, kernel, link};
 
 const MS: u64 = 1_000_000;
 
-/// What a run leaves behind.
+/// Observable results of a run.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     hash: u64,
@@ -38,7 +38,7 @@ fn seen(k: &Kernel) -> Seen {
     }
 }
 
-/// Runs on both engines; how many functions were compiled.
+/// Runs on both engines and compares the results; returns the number of functions compiled.
 fn agree(
     place: &str,
     machine: &str,
@@ -85,7 +85,7 @@ fn published_schedulers_agree() {
     }
 }
 
-/// Ejections of each kind are among them.
+/// The cases include ejections of each kind.
 #[test]
 fn kernel_objects_agree() {
     for case in EXAMPLES.iter().chain(&SELFTESTS) {
@@ -93,7 +93,8 @@ fn kernel_objects_agree() {
     }
 }
 
-/// The code is generated, and nothing of it is refused. What it does: `bpf/tests/aarch64`.
+/// The generator accepts all functions for aarch64. `bpf/tests/aarch64` tests the behaviour of the
+/// code.
 #[test]
 fn shipped_schedulers_compile_for_aarch64() {
     for shipped in scxlab_sched::shipped() {

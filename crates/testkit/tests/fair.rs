@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `bpf/sched/fair`: shares, load tracking, balancing, limits, and what it does with odd input.
+//! `bpf/sched/fair`: shares, load tracking, balancing, limits, and handling of unusual input.
 
 mod fair {
     pub mod balance;
@@ -19,7 +19,7 @@ use scxlab_testkit::shipped::run_program;
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1000 * MS;
 
-/// `struct fair_report_args`, in words of 32 bits and then of 64.
+/// `struct fair_report_args`, a struct of 32-bit and 64-bit words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub cgid: u64,
@@ -40,7 +40,7 @@ pub struct Report {
     pub group_usage: i64,
 }
 
-/// What a queue holds now; None if there is no such slot.
+/// Reports the present state of a queue; None if there is no such slot.
 pub fn report(k: &mut Kernel, loaded: &Loaded, group: u32, cpu: u32) -> Option<Report> {
     let mut ctx = [0u8; 120];
     ctx[..4].copy_from_slice(&cpu.to_ne_bytes());
@@ -70,13 +70,13 @@ pub fn report(k: &mut Kernel, loaded: &Loaded, group: u32, cpu: u32) -> Option<R
     })
 }
 
-/// Runs for `ns`, checking conservation; the scheduler must still be there.
+/// Runs for `ns` and checks conservation; the scheduler must still be loaded.
 pub fn run(k: &mut Kernel, ns: u64) {
     run_checked(k, ns, ns / 50, Contract::default()).unwrap_or_else(|broken| panic!("{broken:?}"));
     stayed(k);
 }
 
-/// Runs on, to the time `to`.
+/// Continues the run up to time `to`.
 pub fn run_on(k: &mut Kernel, to: u64) {
     k.advance(to);
     stayed(k);
@@ -86,7 +86,7 @@ pub fn stayed(k: &Kernel) {
     assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
 }
 
-/// Numbers that look random: the upper bits of a linear congruence.
+/// Pseudo-random numbers: the upper bits of a linear congruential generator.
 pub struct Dice(pub u64);
 
 impl Dice {

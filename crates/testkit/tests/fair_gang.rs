@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Gangs in `fair`: tasks of one cgroup that run at the same time, and what that must not cost the others.
+//! Gangs in `fair`: tasks of one cgroup that run at the same time, and bounds on the cost to other
+//! tasks.
 //!
-//! Owns: rounds and their leaders, domains, the switch, spreading, what gangs cost others, bad input. Many gangs at once: `many.rs`. Tasks of
-//! no gang that sleep: `outsiders.rs`. Thread i of a gang is bound to CPU i, but where spreading is tested: two of one gang on a
-//! CPU can never run together.
+//! Owns: rounds and their leaders, domains, the switch, spreading, the cost of gangs to others, bad
+//! input. Many gangs at once: `many.rs`. Sleeping tasks of no gang: `outsiders.rs`. Thread i of a
+//! gang is bound to CPU i, except where spreading is tested: two tasks of one gang on a CPU can
+//! never run together.
 
 #[path = "fair_gang/layout.rs"]
 mod layout;
@@ -51,7 +53,8 @@ fn group_of(k: &Kernel, path: &str) -> CgroupId {
     k.cgroups.iter().find(|g| g.path == path).unwrap_or_else(|| panic!("no cgroup {path}")).id
 }
 
-/// How much of the time in which some of a cgroup's tasks ran all of them did, in thousandths, between two moments.
+/// Returns the time in which all of a cgroup's tasks ran, in thousandths of the time in which some
+/// of them ran, between `from` and `to`.
 fn together(k: &mut Kernel, path: &str, from: u64, to: u64) -> u64 {
     let (id, cpus) = (group_of(k, path), k.cpus.len() as u32);
     let mut look = |until| {
@@ -78,8 +81,9 @@ fn stays(k: &Kernel) {
     assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
 }
 
-/// The demonstration: two gangs on eight CPUs, several times, as phases are a matter of chance: they start at different moments
-/// between two ticks. Both gangs' mean ratios, and the rounds of all threads.
+/// The demonstration: two gangs on eight CPUs. It runs six times with different start times between
+/// two ticks, because the phase is a matter of chance. Returns the mean ratio of each gang, and the
+/// total work of all threads.
 fn demonstration(gang: &str) -> (u64, u64, u64) {
     const START_US: [u64; 6] = [1, 700, 1300, 2100, 2900, 3700];
     let text = jobs(&[Job::gang("left", 8), Job::gang("right", 8)]);
@@ -106,9 +110,10 @@ fn the_demonstration_runs_together() {
     let (off, v1, v2) = (demonstration("off"), demonstration("v1"), demonstration("v2"));
     eprintln!("{off:?} {v1:?} {v2:?}");
     assert!(v2.0 > 900 && v2.1 > 900, "v2: {v2:?}");
-    // Each CPU runs one of two gangs: by chance all eight agree seldom.
+    // Each CPU runs one of two gangs; by chance, all eight rarely agree.
     assert!(off.0 < 300 && off.1 < 300, "off: {off:?}");
-    // v1 asks for no more than fairness grants: it may be no better than nothing, as in some of the thread's cells.
+    // v1 asks for no more than fairness grants, so it may be no better than `off`, as in some
+    // results of the thread.
     assert!(v1.0 + v1.1 < v2.0 + v2.1, "{off:?} {v1:?} {v2:?}");
     assert!(v2.2 > off.2 && v2.2 > v1.2, "rounds: {off:?} {v1:?} {v2:?}");
 }
@@ -140,10 +145,11 @@ fn a_domain_has_one_leader_at_every_moment() {
 const MACHINES: [&str; 4] = ["8c", "x3650m2", "2n4c1t", "1n4c2t"];
 const PERIOD: u64 = 24 * MS;
 const TICK: u64 = 4 * MS;
-/// In which the gangs come to one order on all CPUs.
+/// Time that the gangs need to come to one order on all CPUs.
 const WARM_UP: u64 = 400 * MS;
 
-/// Two gangs whose tasks may run anywhere, after what they do at first. Together, and tasks sent away.
+/// Two gangs whose tasks may run anywhere after the operations `first`. Returns the co-scheduling
+/// ratio of the first gang and the number of tasks that were spread.
 fn unbound(gang: &str, cpus: u32, first: [&str; 2]) -> (u64, u64) {
     let one = |name, first: &str| {
         let text = jobs(&[Job::gang(name, cpus)])
@@ -163,7 +169,7 @@ fn unbound(gang: &str, cpus: u32, first: [&str; 2]) -> (u64, u64) {
 fn gangs_that_are_not_bound_are_spread() {
     let v2 = unbound("v2", 8, ["", ""]);
     assert!(v2.0 > 900, "{v2:?}");
-    // Each gang has a CPU for itself: load is even, so that balancing has nothing to do.
+    // Each gang is on a CPU of its own at first: load is even, so that balancing has nothing to do.
     let first = ["0", "1"].map(|cpu| {
         format!("{{ set_affinity = \"{cpu}\" }}, {{ compute = \"100ms\" }}, {{ set_affinity = \"0-1\" }}, ")
     });
@@ -173,7 +179,8 @@ fn gangs_that_are_not_bound_are_spread() {
     assert!(v2.0 > 900 && v2.1 > 0, "{v2:?}");
 }
 
-/// A task for itself on every CPU, beside two gangs: its share in thousandths, and the longest wait of anybody.
+/// One hog on every CPU, beside two gangs. Returns the hogs' share in thousandths, and the longest
+/// wait of any task.
 fn beside_gangs(gang: &str, before: &'static str) -> (u64, u64) {
     let text = jobs(&[
         Job { before, ..Job::gang("one", 8) },
@@ -188,7 +195,8 @@ fn beside_gangs(gang: &str, before: &'static str) -> (u64, u64) {
     (share, k.metrics.run_queue_wait.max())
 }
 
-/// It keeps its share, and nobody waits for longer than the README says. Gangs that sleep start rounds all the time.
+/// The hogs keep their share, and no task waits for longer than the README says. Gangs that sleep
+/// start rounds all the time.
 #[test]
 fn a_gang_does_not_starve_others() {
     let gangs = 2;
@@ -245,7 +253,8 @@ fn set_switches(k: &mut Kernel, paths: &[&str], value: &[u8]) {
     }
 }
 
-/// Two gangs over two nodes: a node's CPUs agree among themselves, all do only if the domain is all.
+/// Two gangs over two nodes: the CPUs of one node agree, and those of both nodes agree only if the
+/// domain is `all`.
 #[test]
 fn the_domain_is_how_far_a_gang_reaches() {
     let run = |domain: &str| {
@@ -261,7 +270,8 @@ fn the_domain_is_how_far_a_gang_reaches() {
     assert!(node < 900 && core < node, "core {core}, node {node}");
 }
 
-/// What a virtual machine looks like: a cgroup that is a gang, and a cgroup in it for each of its CPUs.
+/// The layout of a virtual machine: a cgroup that is a gang, with a child cgroup for each virtual
+/// CPU.
 #[test]
 fn what_is_below_a_gang_is_part_of_it() {
     let run = |gang: &str| {
@@ -278,7 +288,7 @@ fn what_is_below_a_gang_is_part_of_it() {
     assert!(v2 > 3 * off, "{off} {v2}");
 }
 
-/// Affinity, nice and CPUs that come and go, in the middle of rounds.
+/// Changes of affinity, nice values and CPU hotplug in the middle of rounds.
 #[test]
 fn changes_from_outside_lose_nobody() {
     let text = jobs(&[

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `fair` with `numa`: processes come together on a node each, what limits it, and that its weights are what is queued.
+//! `fair` with `numa`: each process gathers on one node, the limits of that, and the consistency of
+//! per-node weights with the queued tasks.
 
 mod fair_numa {
     pub mod matrix;
@@ -22,12 +23,13 @@ use scxlab_testkit::state::{at, of_task, size_of, stat};
 
 use fair_numa::settle::{MS, SECOND, Seen, assert_spread, node_of, watch, work};
 
-/// The knob's default.
+/// Default of the knob `numa_settle_ns`, in ns.
 const SETTLE: u64 = 32 * MS;
 const KINDS: [&str; 3] = ["consolidate", "consolidate+load,load=pelt", "consolidate+faults"];
 
-/// Processes of so many threads, that sleep now and then, as guests do. Forks are placed on one node after the other: those of
-/// each process, whose threads start one after the other, begin on all nodes.
+/// Returns processes of `threads` threads each, which sleep now and then, as virtual machines do.
+/// Forks are placed on the nodes in turn, so that the threads of each process, which start one
+/// after the other, begin on all nodes.
 fn guests(processes: u32, threads: u32, run: &str, sleep: &str) -> String {
     let instances = processes * threads;
     format!(
@@ -40,7 +42,7 @@ fn hogs(processes: u32, threads: u32) -> String {
     guests(processes, threads, "1ms", "0ms").replace(", { sleep = \"0ms\" }", "")
 }
 
-/// Time of all after a while, and how it was spread over nodes.
+/// Runs for 3 s; returns the CPU time by process and node after the first second.
 fn settled(numa: &str, machine: &str, workload: &str) -> (Seen, Kernel, Loaded) {
     let (mut k, loaded) = scheduled(&format!("fair,numa={numa}"), machine, workload, 1);
     k.start();
@@ -73,7 +75,7 @@ fn each_process_ends_on_a_node_of_its_own() {
 
 #[test]
 fn cpus_that_are_idle_for_good_are_asked() {
-    // Two processes of four hogs, two on each node; half of the CPUs never have anything to do.
+    // Two processes of four hogs, two on each node; half of the CPUs are idle all the time.
     let (seen, ..) = settled("consolidate", "2n8c1t", &hogs(2, 4));
     assert!(seen.together() >= 90, "{:?}", seen.time);
     assert_eq!(seen.moves, 0);
@@ -81,12 +83,14 @@ fn cpus_that_are_idle_for_good_are_asked() {
 
 #[test]
 fn without_idle_moments_tasks_change_places() {
-    // Two processes of eight hogs on two nodes, four of each on either; with four processes, three exchanges may not be enough.
+    // Two processes of eight hogs on two nodes, four of each on either; and four processes of four,
+    // for which three exchanges may not be enough.
     for (processes, threads, machine) in [(2, 8, "2n8c1t"), (4, 4, "4n4c1t")] {
         let (seen, k, loaded) = settled("consolidate", machine, &hogs(processes, threads));
         assert_eq!(seen.together(), 100, "{:?}", seen.time);
         assert_eq!(seen.moves, 0, "{:?}", seen.time);
-        // Each exchange is two moves, and the nodes stay as even as they are: nobody ever waits.
+        // Each exchange is two moves and leaves the nodes' loads as even as they were, so that no
+        // task ever waits.
         assert!(stat(&k, &loaded, "numa_swaps") >= 8);
         assert!(work(&k) > 3 * SECOND * u64::from(processes * threads) * 99 / 100);
     }
@@ -94,7 +98,7 @@ fn without_idle_moments_tasks_change_places() {
 
 #[test]
 fn a_task_that_came_stays_for_a_while() {
-    // More threads than CPUs, so balancing and consolidation want different things.
+    // More threads than CPUs, so that balancing and consolidation conflict.
     let text = guests(4, 6, "5ms", "3ms");
     let (mut k, loaded) = scheduled("fair,numa=consolidate", "4n4c1t", &text, 1);
     k.start();
@@ -136,7 +140,8 @@ fn pointer(k: &Kernel, loaded: &Loaded, name: &str) -> i64 {
     u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("an address") as i64
 }
 
-/// Sums by node: of the scheduler's nodes, of its processes, and of what the kernel says is runnable.
+/// Checks the sums of each node: that of the scheduler's node, those of its processes, and the
+/// weight of the kernel's runnable tasks.
 fn check_sums(k: &Kernel, loaded: &Loaded, nodes: i64, by_load: bool) {
     let (proc_bytes, share_bytes) = (size_of(loaded, "numa_proc"), size_of(loaded, "numa_share"));
     let (array, node_bytes) = (pointer(k, loaded, "numa_nodes"), size_of(loaded, "numa_node"));
@@ -150,7 +155,8 @@ fn check_sums(k: &Kernel, loaded: &Loaded, nodes: i64, by_load: bool) {
             } else {
                 at(k, loaded, "fair_task", own, "se.weight")
             };
-            // A task on its way to another CPU is counted where it was until it runs there.
+            // A task on its way to another CPU counts on its former CPU until it runs on the new
+            // one.
             let counted = CpuId(at(k, loaded, "fair_task", own, "cpu") as u32);
             real[node_of(k, if t.on_cpu { t.cpu } else { counted })] += weight;
         }
@@ -181,7 +187,8 @@ fn weights_of_nodes_are_what_is_queued_at_every_event() {
     }
 }
 
-/// Says where a task's memory is, as automatic NUMA balancing would: the simulated kernel has none.
+/// Sets the node of a task's memory, as automatic NUMA balancing would; the simulated kernel has
+/// none.
 fn set_memory(k: &mut Kernel, name: &str, node: i32) {
     let addr = k.tasks.iter().find(|t| t.name == name).expect("the task").addr;
     let target = k.target();
@@ -191,7 +198,8 @@ fn set_memory(k: &mut Kernel, name: &str, node: i32) {
     bytes.copy_from_slice(&node.to_le_bytes());
 }
 
-/// Threads that are pinned to the CPUs of that number for 20 ms, which is time enough to see where their memory is.
+/// Returns processes whose threads are pinned to the given CPUs for 20 ms, long enough for the
+/// scheduler to see their memory's node.
 fn settlers(processes: u32, cpus: &[u32]) -> String {
     let thread = |(i, cpu): (usize, &u32)| {
         let process = i as u32 % processes;
@@ -204,10 +212,10 @@ fn settlers(processes: u32, cpus: &[u32]) -> String {
     cpus.iter().enumerate().map(thread).collect()
 }
 
-/// Where the processes of four threads each end, on a machine of four nodes with one of each to begin with, if their memory is
-/// on the nodes that are named.
+/// Returns the node on which each of four processes ends, on a machine of four nodes. Each process
+/// has four threads, one on each node at the start; `memory` is the node of each process's memory.
 fn ends(memory: [i32; 4], seed: u64) -> (Vec<usize>, Seen) {
-    // No node has more of a process than another.
+    // Each process has one thread on every node.
     let cpus: Vec<u32> = (0..16).map(|i| i / 4 + (i + i / 4) % 4 * 4).collect();
     let (mut k, _) = scheduled("fair,numa=consolidate+faults", "4n4c1t", &settlers(4, &cpus), seed);
     k.start();
@@ -244,7 +252,7 @@ fn processes_whose_memory_is_on_one_node_come_together_all_the_same() {
 
 #[test]
 fn faults_are_the_second_key() {
-    // Three of four begin on node 0. The memory is on node 1, but weight comes first.
+    // Three of four threads begin on node 0. The memory is on node 1, but weight takes precedence.
     let text = settlers(1, &[0, 1, 2, 4]);
     let (mut k, _) = scheduled("fair,numa=consolidate+faults", "2n4c1t", &text, 1);
     k.start();
@@ -259,7 +267,7 @@ fn faults_are_the_second_key() {
 #[test]
 fn on_one_node_nothing_is_done() {
     let text = guests(4, 2, "3ms", "1ms");
-    // Mean instructions of the operations that all go through.
+    // Mean instructions of the operations that every task goes through.
     let of = |numa: &str| {
         let (mut k, loaded) = scheduled(&format!("fair,numa={numa}"), "4c", &text, 1);
         k.start();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The election of gang leaders alone (`bpf/lib/gang.bpf.h`), held against a model of its own.
+//! The election of gang leaders alone (`bpf/lib/gang.bpf.h`), compared with an independent model.
 
 use scxlab_kernel::Kernel;
 use scxlab_loader::link::Loaded;
@@ -16,7 +16,7 @@ struct Part {
     loaded: Loaded,
 }
 
-/// What a step leaves: its result, and the domain's round.
+/// Result of a step, and the domain's round after it.
 struct After {
     result: u64,
     round: u64,
@@ -29,7 +29,7 @@ impl Part {
         Part { k, loaded }
     }
 
-    /// Of a CPU and a gang in a domain.
+    /// Runs one step; `on` is the domain, the CPU and the gang.
     fn step(&mut self, kind: u64, on: [u64; 3], times: [u64; 2], round: u64) -> After {
         let mut words = [kind, on[0], on[1], on[2], times[0], times[1], round, 0];
         run_on_words(&mut self.k, &self.loaded, "take_step", &mut words);
@@ -42,12 +42,12 @@ fn random(state: &mut u64, n: u64) -> u64 {
     (*state >> 33) % n
 }
 
-/// Several gangs compete in each domain: whichever is elected keeps out all of them.
+/// Several gangs compete in each domain: an elected leader excludes all others.
 #[test]
 fn a_domain_has_one_leader_at_a_time() {
     let mut part = Part::new();
     let mut state = 7;
-    // Of each domain: the round and its end.
+    // Indexed by domain: the round and its end.
     let mut model = [(0u64, 0u64); 4];
     let (mut now, mut rounds) = (1, 0u64);
     for step in 0..4_000 {
@@ -71,7 +71,7 @@ fn a_domain_has_one_leader_at_a_time() {
                 }
             }
             _ => {
-                // Half of the time a round that is another domain's, or over.
+                // In most cases the round of another domain.
                 let other = model[random(&mut state, 4) as usize].0;
                 part.step(END, on, [now, 0], other);
                 if other == round {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! goodness: its rules (`cases/sched/goodness`), what a scan costs, whose lock is waited for, and changes from outside.
+//! goodness: its rules (`cases/sched/goodness`), the cost of a scan, lock contention, and external
+//! changes.
 
 #[path = "goodness/chat.rs"]
 mod chat;
@@ -34,7 +35,7 @@ fn rules() {
     check_folder("goodness");
 }
 
-/// Mean BPF instructions of a dispatch, with that many tasks that always want to run.
+/// Returns the mean number of BPF instructions of a dispatch, with `tasks` tasks that never sleep.
 fn dispatch_insns(mode: &str, tasks: u64) -> u64 {
     let (mut k, loaded) = attached("1c", &format!("hogs,tasks={tasks}"), mode, 1);
     k.start();
@@ -54,7 +55,7 @@ fn a_pick_costs_in_proportion_to_the_tasks() {
     for mode in MODES {
         let [ten, hundred, thousand, most] =
             [10, 100, 1_000, 10_000].map(|tasks| dispatch_insns(mode, tasks));
-        // What each further task costs is the same at any length.
+        // The cost of each further task is the same at any queue length.
         let each = [(hundred - ten) / 90, (thousand - hundred) / 900, (most - thousand) / 9_000];
         let spread = each.iter().max().unwrap() - each.iter().min().unwrap();
         let all = format!("{mode}: {each:?} instructions each: {ten} {hundred} {thousand} {most}");
@@ -63,7 +64,8 @@ fn a_pick_costs_in_proportion_to_the_tasks() {
     }
 }
 
-/// Share of all CPUs' time that goes by in waiting for locks, in millionths, with that many tasks for each.
+/// Returns the share of all CPUs' time spent waiting for locks, in millionths, with `each` tasks
+/// per CPU.
 fn lock_wait(scheduler: &str, mode: &str, machine: &str, each: usize) -> u64 {
     let cpus = Machine::resolve(machine).unwrap().topology.nr_cpus();
     let text = format!("sleepers,tasks={},run=20us,sleep=20us", each * cpus);
@@ -98,7 +100,8 @@ fn hamq_steals() {
     assert_eq!(stat(&k, &loaded, "steals"), 0);
 }
 
-/// A CPU whose only task is spent again and again must not renew everybody before a task that is bound elsewhere has run.
+/// A CPU whose only task uses up its slice again and again must not renew all tasks before a task
+/// that is bound to another CPU has run.
 #[test]
 fn a_bound_nice_task_has_its_turn() {
     let hog = |name: &str, nice: i8, cpu: u32| {
@@ -111,12 +114,13 @@ fn a_bound_nice_task_has_its_turn() {
         k.run(Some(5_000 * MS));
         assert!(k.ext.exits.is_empty(), "{mode}: {:?}", k.ext.exits);
         let (strong, weak) = (run_ns(&k, "strong"), run_ns(&k, "weak"));
-        // 8 ticks to 1, in 2.4 11.
+        // The ratio of slices is 8 ticks to 1; in 2.4 it is 11 to 1.
         assert!(weak * 20 > strong && weak * 5 < strong, "{mode}: {weak} and {strong} ns");
     }
 }
 
-/// 2.4 has 9 ticks and more for it after a while, 2.5.2 a level for each slice of the hog.
+/// After a while the sleeper has 9 ticks or more in 2.4, and one level for each slice of the hog in
+/// 2.5.2.
 #[test]
 fn a_task_that_slept_preempts_a_hog_on_its_cpu() {
     let text = r#"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What fails at each point in turn: memory, maps, `ops.init_task`. What comes of it is an error or an outcome of the run, and
-//! nothing stays behind.
+//! Failures injected at each point in turn: memory, maps, `ops.init_task`. Each gives an error or
+//! an outcome of the run, and leaves nothing behind.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ const FORKERS: &str = "[[thread]]\nname = 'parent-{i}'\ninstances = 4\n\
      ops = [{ loop = { ops = [{ fork = 'child' }, { compute = '200us' }, { sleep = '300us' }] } }]\n\
      [[thread]]\nname = 'child'\ninstances = 0\nops = [{ compute = '100us' }]\n";
 
-/// Inserts each task into the local queue, and refuses one.
+/// A scheduler that leaves tasks to the default dispatch and refuses one call of `ops.init_task`.
 struct Refuses {
     left: Cell<u32>,
 }
@@ -39,7 +39,7 @@ impl NativeOps for Refuses {
     }
 }
 
-/// Attached with `nth` task refused; whether the scheduler stayed.
+/// Attaches with the `nth` task refused; returns whether the scheduler stayed.
 fn refuse_task(nth: u32) -> bool {
     let mut k = kernel("2n2c1t", FORKERS, 1);
     k.start();
@@ -61,24 +61,27 @@ fn refuse_task(nth: u32) -> bool {
     stayed
 }
 
-/// Until the one that is refused is a fork's, which fails, and the scheduler stays.
+/// Refuses each task in turn, until the refused one belongs to a fork; then the fork fails and the
+/// scheduler stays.
 #[test]
 fn any_task_may_be_refused() {
     let stayed = (0..).position(refuse_task).expect("some task is the last");
     assert!(stayed > 4, "four parents and their children: {stayed}");
 }
 
-/// A scheduler with its knobs.
+/// Name of a scheduler, and its knobs.
 type Subject = (&'static str, &'static [(&'static str, &'static str)]);
 
-/// The second one makes no mistakes, and does only what takes memory: task storage, masks, elements of a map.
+/// The second one is configured to make no mistakes and only what takes memory: task storage,
+/// masks, elements of a map.
 const SUBJECTS: [Subject; 3] = [
     ("fair", &[]),
     ("whim", &[("wrong_ppm", "0"), ("idle_mode", "2"), ("permitted", "0x100050")]),
     ("glutton", &[]),
 ];
 
-/// Loads, attaches and runs with a request for memory refused; false once there are no more of them.
+/// Loads, attaches and runs with the `nth` request for memory refused; returns false once there are
+/// fewer requests.
 fn refuse_memory((name, knobs): Subject, nth: u64) -> bool {
     let mut k = kernel("1n2c2t", FORKERS, 1);
     let before = k.vm.maps.iter().count();
@@ -97,7 +100,7 @@ fn refuse_memory((name, knobs): Subject, nth: u64) -> bool {
         Err(error) => {
             assert!(!error.to_string().is_empty());
             assert_eq!(k.vm.maps.iter().count(), before, "{nth}: {error}");
-            // The run was told to end; another kernel would take the next one.
+            // The run was told to end; another kernel would get the next request.
             assert!(k.vm.mem.exceeded().is_some(), "{nth}: {error}");
         }
     }
@@ -113,7 +116,8 @@ fn refuse_memory((name, knobs): Subject, nth: u64) -> bool {
     refused
 }
 
-/// Each of the first requests, which are the object's own, and then some of those that tasks cause.
+/// Refuses each of the first 100 requests, most of them the object's own, and then some of the
+/// later ones that tasks cause.
 #[test]
 fn memory_may_be_short_at_any_point() {
     for subject in SUBJECTS {
@@ -125,7 +129,7 @@ fn memory_may_be_short_at_any_point() {
     }
 }
 
-/// A scheduler that was refused memory is gone, and one that needs none is welcome in the next run.
+/// After a run whose request was refused, another run gets its memory.
 #[test]
 fn a_refusal_stays_within_its_run() {
     assert!(refuse_memory(SUBJECTS[0], 0));

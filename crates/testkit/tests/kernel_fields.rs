@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! No field of the kernel reads a silent zero: each one that `crates/kernel/abi/kernel.h` declares, and that a program
-//! can reach from a task or a run queue, takes a value in a busy run, or is listed here with the reason why not.
+//! No field of the kernel reads a silent zero: each field that `crates/kernel/abi/kernel.h`
+//! declares, and that a program can reach from a task or a run queue, takes a non-zero value in a
+//! busy run or is listed here with the reason why not.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::boot::PERCPU_STRIDE;
@@ -19,7 +20,7 @@ use std::rc::Rc;
 const MS: u64 = 1_000_000;
 const QUEUE: u64 = 7;
 
-/// What is zero in this run, and why that is the truth about the simulated machine.
+/// Fields that are zero in this run, and why that is correct for the simulated machine.
 const ALWAYS_ZERO: [(&str, &str); 13] = [
     ("cred.egid.val", "every task runs as root"),
     ("cred.euid.val", "every task runs as root"),
@@ -36,7 +37,7 @@ const ALWAYS_ZERO: [(&str, &str); 13] = [
     ("task_struct.stime", "see `ticks_are_charged_where_they_find_the_task`"),
 ];
 
-/// Which fields were seen with a value, by `struct.field`.
+/// Fields that were visited, by `struct.field`: true once a non-zero value was seen.
 #[derive(Default)]
 struct Seen {
     fields: BTreeMap<String, bool>,
@@ -44,7 +45,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Looks at a struct in guest memory, and at those that it points to. `part_of` names one without a name.
+    /// Visits a struct in guest memory, and those that it points to. `part_of` is the name for an
+    /// unnamed struct.
     fn walk(&mut self, k: &Kernel, btf: &Btf, ty: TypeId, addr: u64, part_of: &str) {
         if !self.done.insert((addr, ty.0)) {
             return;
@@ -70,7 +72,7 @@ impl Seen {
         }
     }
 
-    /// An array of structs; false for any other.
+    /// Visits an array of structs; returns false for an array of anything else.
     fn walk_array(&mut self, k: &Kernel, btf: &Btf, ty: TypeId, addr: u64) -> bool {
         let array = btf.array(ty).expect("an array");
         let of = btf.resolve(array.elem).expect("a type");
@@ -93,7 +95,7 @@ impl Seen {
     }
 }
 
-/// A scheduler that looks at everything in every operation.
+/// A scheduler that inspects all fields in every operation.
 struct Looker(Rc<RefCell<Seen>>);
 
 impl NativeOps for Looker {
@@ -206,7 +208,8 @@ fn rq_field(k: &Kernel, cpu: u64, field: &str) -> u64 {
     *k.vm.mem.host_ref(addr + cpu * PERCPU_STRIDE + place.byte_off())
 }
 
-/// `tgid` names the process to programs, however many threads joined it before.
+/// `tgid` is the process's id for every thread, regardless of the number of threads that joined it
+/// before.
 #[test]
 fn every_thread_has_its_process_s_tgid() {
     let threads: String = (0..4)
@@ -226,7 +229,8 @@ fn every_thread_has_its_process_s_tgid() {
     assert_eq!(number("other", "tgid"), number("other", "pid"));
 }
 
-/// Tick accounting, as in a kernel without nohz_full: whole periods, to where the tick came.
+/// Tick accounting, as in a kernel without nohz_full: whole tick periods, charged to the mode that
+/// the tick interrupts.
 #[test]
 fn ticks_are_charged_where_they_find_the_task() {
     let text = r#"
@@ -249,8 +253,8 @@ fn ticks_are_charged_where_they_find_the_task() {
     assert_eq!((user.0 + user.1) % k.machine.costs.tick_period_ns(), 0);
 }
 
-/// The PELT clock of a slow CPU lags while it is busy and catches up when it idles; what the default class kept it
-/// busy with all along is lost.
+/// The PELT clock of a slow CPU lags while the CPU is busy and catches up when it is idle. The time
+/// lost while the default class kept the CPU busy all along is not made up for.
 #[test]
 fn a_slow_cpu_loses_time() {
     let text = r#"

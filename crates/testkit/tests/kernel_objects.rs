@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Every object that the kernel ships for sched_ext behaves as `docs/reference/kernel-objects.md` says.
+//! Every object that the kernel ships for sched_ext behaves as `docs/reference/kernel-objects.md`
+//! says.
 //!
-//! The objects come from `make kernel-objects`; without them each test says so.
+//! The objects come from `make kernel-objects`; if they are missing, each test fails with that
+//! hint.
 
 use scxlab_testkit::kernel_objects::{Case, EXAMPLES, SELFTESTS, objects_dir, table};
 
@@ -18,7 +20,7 @@ macro_rules! tests {
             check(stringify!($name));
         })*
 
-        /// Names that have a test above.
+        /// Names of the tests above.
         const TESTED: &[&str] = &[$(stringify!($name)),*];
     };
 }
@@ -38,7 +40,7 @@ fn every_case_has_a_test() {
     assert_eq!(cases, TESTED);
 }
 
-/// No object of the kernel is left out.
+/// Every compiled object of the kernel has a case.
 #[test]
 fn every_object_has_a_case() {
     let dir = objects_dir();

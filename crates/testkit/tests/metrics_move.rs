@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Metrics that can disagree: for each, a knob that must move it, and by which sign.
+//! Sensitivity of the metrics: for each, a setting that must move it, and the sign of the change.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -11,7 +11,7 @@ use scxlab_testkit::sim::{attach, group_ns, kernel, kernel_on};
 
 const MS: u64 = 1_000_000;
 
-/// What a run is made of; the rest is as in `Case::default`.
+/// Settings of a run, with defaults in `Case::default`.
 struct Case {
     machine: &'static str,
     tune: fn(&mut Machine),
@@ -45,7 +45,7 @@ fn run(case: Case) -> Kernel {
     k
 }
 
-/// The metric is greater in the second case than in the first.
+/// Asserts that the metric is greater in the second case than in the first.
 fn grows(metric: fn(&Kernel) -> u64, less: Case, more: Case) {
     let (less, more) = (metric(&run(less)), metric(&run(more)));
     assert!(more > less, "{less} should be less than {more}");
@@ -76,7 +76,7 @@ fn wakeup_latency_grows_with_load() {
 #[test]
 fn wakeup_latency_grows_with_the_idle_states_exit() {
     let slow = |m: &mut Machine| m.costs.idle.iter_mut().for_each(|s| s.exit_latency_ns *= 10);
-    // A timer's own CPU wakes before the task does; a partner's CPU wakes after.
+    // A timer wakes its own CPU before the task; a partner's CPU is woken after the task.
     let light = || Case { workload: "pingpong,pairs=1,work=1ms", ..Case::default() };
     grows(|k| k.metrics.wakeup_latency.permille(500), light(), Case { tune: slow, ..light() });
 }
@@ -88,14 +88,15 @@ fn run_queue_wait_grows_with_tasks() {
     grows(|k| k.metrics.run_queue_wait.max(), few, more);
 }
 
-/// Tasks that still wait when the run ends have waited until then, after a wake-up too.
+/// Waits that have not ended when the run ends count up to then, also those after a wake-up.
 #[test]
 fn waits_grow_when_tasks_are_starved() {
     const VICTIMS: &str = "[[thread]]\nname = 'victim'\ninstances = 2\nops = [{ sleep = '10ms' }, { loop = { ops = [{ compute = '1ms' }] } }]\n\
                            [[thread]]\nname = 'fed'\nops = [{ loop = { ops = [{ compute = '1ms' }] } }]";
     let case =
         |knobs| Case { workload: VICTIMS, scheduler: Some("lapse"), knobs, ..Case::default() };
-    // The letter "v"; starved from their fork, and from the end of their sleep on.
+    // 118 is the letter "v". Tasks are starved from their fork on, and with `woken` from the end of
+    // their sleep on.
     let starved: &[_] = &[("starve", "118")];
     let woken: &[_] = &[("starve", "118"), ("woken", "1")];
     let wait = |k: &Kernel| k.tasks.iter().map(|t| t.account.wait_ns).sum::<u64>();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! o1: the rules of both modes (`cases/sched/o1`), what a pick costs, who waits how long, balancing, and changes from outside.
+//! o1: the rules of both modes (`cases/sched/o1`), the cost of a pick, waiting times, balancing,
+//! and external changes.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
@@ -25,7 +26,8 @@ fn rules() {
     check_folder("o1");
 }
 
-/// Mean BPF instructions of a dispatch, with that many tasks that always want to run, from when all do.
+/// Returns the mean number of BPF instructions of a dispatch, with `tasks` tasks that never sleep,
+/// once all have started.
 fn dispatch_insns(mode: &str, tasks: u32) -> u64 {
     let text = format!("hogs,tasks={tasks}");
     let knobs = [("mode", mode), ("min_slice_ns", "1000000"), ("max_slice_ns", "2000000")];
@@ -50,7 +52,8 @@ fn a_pick_costs_the_same_for_ten_and_ten_thousand_tasks() {
     }
 }
 
-/// A workload of hogs, sleepers, yielders and forkers, of all kinds of nice values.
+/// Returns a workload of hogs, sleepers and yielders with nice values from -13 to 19, and its
+/// number of tasks.
 fn random_workload(seed: u64) -> (String, u64) {
     let mut state = seed;
     let mut draw = |n: u64| {
@@ -61,7 +64,7 @@ fn random_workload(seed: u64) -> (String, u64) {
     let (mut text, mut tasks) = (String::new(), 0);
     for kind in 0..2 + draw(4) {
         let (run, sleep) = (1 + draw(60), draw(3) * (1 + draw(80)));
-        // In d1 tasks of nice -14 and better may starve others, as the README says.
+        // In d1, tasks of nice -14 and below may starve others, as the README says.
         let nice = draw(33) as i64 - 13;
         let instances = 1 + draw(4);
         tasks += instances;
@@ -77,7 +80,8 @@ fn random_workload(seed: u64) -> (String, u64) {
     (text, tasks)
 }
 
-/// Twice the slices of all others, each with the tick by which it may be late (README, "No starvation").
+/// Twice the longest slice of all other tasks, each with the tick by which its end may be late
+/// (README, "No starvation").
 fn longest_wait_allowed(k: &Kernel, tasks: u64) -> u64 {
     let tick = k.machine.costs.tick_period_ns();
     2 * tasks * (150 * MS + tick)
@@ -108,7 +112,7 @@ fn an_idle_cpu_takes_half_of_what_waits() {
     let lengths: Vec<i64> =
         (0..4).map(|cpu| 1 + global(&k, &loaded, &format!("rqs[{cpu}].nr_queued"))).collect();
     assert_eq!(lengths.iter().sum::<i64>(), 16, "{lengths:?}");
-    // A queue that is longer by no more than a quarter is left alone, and so is one longer by one or two.
+    // A queue is left alone if it is longer by at most a quarter, or by one or two tasks.
     assert!(lengths.iter().all(|n| (2..=6).contains(n)), "{lengths:?}");
     assert!(stat(&k, &loaded, "balanced_idle") > 0);
 }
@@ -161,7 +165,7 @@ fn runs_are_reproducible() {
     assert_ne!(hash(5), hash(6));
 }
 
-/// What init refuses, with what would be right; nothing is attached then.
+/// `ops.init` refuses bad knobs and names the valid values; nothing is attached then.
 #[test]
 fn knobs_out_of_range_are_refused() {
     for (knobs, said) in [

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What o1 is made of, apart: the sleep history against a model of its own, and priority arrays.
+//! The parts of o1 alone: the sleep history compared with an independent model, and priority
+//! arrays.
 
 use scxlab_testkit::checks;
 use scxlab_testkit::shipped::{run_on_words, selftest};
@@ -14,7 +15,8 @@ fn random(state: &mut u64, n: u64) -> u64 {
     (*state >> 33) % n
 }
 
-/// The history as a list of seconds: what each holds, and when the task last stopped and started.
+/// The history as a list of seconds: the ticks slept in each, and when the task last stopped and
+/// started, in jiffies.
 #[derive(Default)]
 struct Model {
     cells: [u64; 4],
@@ -44,7 +46,8 @@ impl Model {
             0 => {}
             1..=3 => {
                 self.cells[self.at] += HZ - self.stopped % HZ;
-                // The first of the whole seconds between is skipped, the others are full.
+                // As in the diff, the first of the whole seconds between is skipped and the others
+                // are full.
                 for turn in 2..turns {
                     self.cells[(self.at + turn as usize) % 4] = HZ;
                 }
@@ -119,7 +122,8 @@ fn an_array_serves_by_level_and_within_one_in_turn() {
     k.start();
     k.advance(200 * MS);
     let ran = ["hog-0", "hog-1", "hog-2", "hog-3"].map(|name| run_ns(&k, name) / MS);
-    // Dispatch comes before the task that ran is queued again, so the best of the others has every second turn.
+    // Dispatch comes before the previous task is queued again, so the best of the other tasks runs
+    // every second turn.
     assert!(ran[0].abs_diff(100) < 10 && ran[3] == 0, "{ran:?}");
     assert!(ran[1].abs_diff(ran[2]) < 10, "{ran:?}");
     assert_ne!(global(&k, &loaded, "array.bitmap") & 1 << 39, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The operations a task goes through, in order, as Documentation/scheduler/sched-ext.rst ("Task Lifecycle") and
-//! kernel/sched/ext/ext.c of Linux 7.3 have them.
+//! The order of the operations called for a task, as in Documentation/scheduler/sched-ext.rst
+//! ("Task Lifecycle") and kernel/sched/ext/ext.c of Linux 7.3.
 
 use scxlab_kernel::behavior::{Policy, Sys};
 use scxlab_kernel::ext::op::Op;
@@ -13,7 +13,7 @@ use scxlab_testkit::sim::kernel;
 
 const MS: u64 = 1_000_000;
 
-/// Operations of `t` without arguments.
+/// Returns the names of the operations called for `task`, without arguments.
 fn names(log: &Log, task: &str) -> Vec<String> {
     let bare = |line: String| line.split('(').next().unwrap_or_default().to_owned();
     of_task(log, task).into_iter().map(bare).collect()
@@ -37,21 +37,22 @@ fn from_fork_to_exit() {
             "init_task(t)",
             "enable(t)",
             "set_weight(t, 100)",
-            // ENQUEUE_INITIAL and NOCLOCK
+            // ENQUEUE_INITIAL and NOCLOCK.
             "runnable(t, 0x80008)",
             "enqueue(t, 0x80008)",
-            // It leaves custody for a local queue.
+            // The task leaves custody for a local DSQ.
             "dequeue(t, 0x0)",
             "running(t)",
             "stopping(t, 0)",
-            // DEQUEUE_SLEEP and NOCLOCK
+            // DEQUEUE_SLEEP and NOCLOCK.
             "quiescent(t, 0x9)",
-            // A single-CPU task is not asked where it wants to run.
+            // ops.select_cpu is not called for a task that may run on one CPU only.
             "runnable(t, 0x9)",
             "enqueue(t, 0x9)",
             "dequeue(t, 0x0)",
             "running(t)",
-            // It exits: out of its autogroup (SAVE, MOVE, SCX_ENQ_IGNORE_CAPS), then for ever (SPECIAL).
+            // The task exits: it leaves its autogroup (SAVE, MOVE, SCX_ENQ_IGNORE_CAPS), then dies
+            // (SPECIAL).
             "stopping(t, 0)",
             "quiescent(t, 0x20000000e)",
             "runnable(t, 0x100000000000000e)",
@@ -77,7 +78,7 @@ fn a_slice_that_ends_goes_through_enqueue_again() {
     k.run(None);
     let lines = of_task(&log, "t");
     let ended = lines.iter().position(|l| l == "stopping(t, 1)").expect("it was preempted");
-    // Still runnable: neither quiescent nor runnable are called.
+    // The task is still runnable, so neither quiescent nor runnable is called.
     assert_eq!(lines[ended + 1..ended + 3], ["enqueue(t, 0x0)", "running(t)"]);
 }
 
@@ -111,7 +112,7 @@ fn a_change_of_nice_takes_a_queued_task_out_and_back() {
     assert_eq!(
         of_task(&log, &name),
         [
-            // SCX_DEQ_SCHED_CHANGE, DEQUEUE_SAVE and NOCLOCK
+            // SCX_DEQ_SCHED_CHANGE, DEQUEUE_SAVE and NOCLOCK.
             format!("dequeue({name}, 0x20000000a)"),
             format!("quiescent({name}, 0x20000000a)"),
             format!("set_weight({name}, 33)"),

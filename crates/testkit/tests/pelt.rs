@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `bpf/lib/pelt.bpf.h` against its closed form, through the selftest object in the interpreter.
 //!
-//! The bound. Let y^32 = 1/2, and M = 1024 (y + y^2 + ...) = 46764.08; the code has m = 46764.
-//! - A decay by n computes floor(v * floor(2^32 y^(n mod 32)) / 2^32 / 2^(n / 32)). The table's entry is less than 1 too small and
-//!   v < 2^16, so the product is at most 2^-16 too small, and rounding takes less than 1: off by -(1 + 2^-16) to 0.
-//! - n full periods are worth M - M y^n. The code has m less a decay of m: off by (m - M)(1 - y^n), which is -0.08 to 0, plus what
-//!   that decay lacks, 0 to 1 + 2^-16.
-//! - An update that ends a period adds both at most: off by -1.09 to 1.09. What was off before decays by y at least.
-//!   So no sum is off by 1.09 / (1 - y) = 50.9 or more.
+//! The bound on the error of a sum. Let y^32 = 1/2, and M = 1024 (y + y^2 + ...) = 46764.08; the
+//! code has m = 46764.
+//! - A decay by n computes floor(v * floor(2^32 y^(n mod 32)) / 2^32 / 2^(n / 32)). The table's
+//!   entry is less than 1 too small and v < 2^16, so the product is at most 2^-16 too small, and
+//!   rounding takes less than 1. The error is -(1 + 2^-16) to 0.
+//! - n full periods are worth M - M y^n. The code has m less a decay of m. The error is
+//!   (m - M)(1 - y^n), which is -0.08 to 0, plus the error of that decay, 0 to 1 + 2^-16.
+//! - An update that ends a period adds at most both: an error of -1.09 to 1.09. Earlier errors
+//!   decay by at least y. The error of a sum therefore stays below 1.09 / (1 - y) = 50.9.
 
 use std::cell::RefCell;
 
@@ -20,12 +22,12 @@ use scxlab_testkit::sim::kernel;
 const BOUND: f64 = 51.0;
 const PERIOD: u64 = 1024;
 
-/// y^n, exact to 50 bits: sums of it are far more exact than the bound.
+/// Returns y^n, exact to 50 bits: sums of it are far more exact than the bound.
 fn y(n: u64) -> f64 {
     (-(n as f64) / 32.0).exp2()
 }
 
-/// The object, loaded.
+/// A kernel with the selftest object loaded.
 struct Bench {
     k: Kernel,
     loaded: Loaded,
@@ -89,7 +91,7 @@ struct Stretch {
     state: u32,
 }
 
-/// The sum over all units in which `bit` was set, each by its age in periods.
+/// Sums all units in which `bit` was set, each decayed by its age in periods.
 fn closed_form(pattern: &[Stretch], bit: u32) -> f64 {
     let end: u64 = pattern.iter().map(|s| s.ns).sum::<u64>() / 1024 / PERIOD;
     let (mut ns, mut sum) = (0, 0.0);
@@ -106,7 +108,7 @@ fn closed_form(pattern: &[Stretch], bit: u32) -> f64 {
 }
 
 fn stretches() -> impl Strategy<Value = Vec<Stretch>> {
-    // From parts of a unit to hundreds of periods.
+    // From fractions of a unit to hundreds of periods.
     let ns = (0u32..28).prop_flat_map(|bits| (1u64 << bits)..(2u64 << bits));
     let state = prop_oneof![Just(0u32), Just(1), Just(3)];
     prop::collection::vec((ns, state).prop_map(|(ns, state)| Stretch { ns, state }), 1..40)
@@ -146,7 +148,7 @@ proptest! {
         })?;
     }
 
-    /// One decay is off by less than its rounding.
+    /// The error of one decay is less than its rounding.
     #[test]
     fn a_decay_rounds_down(value in 0u64..1 << 32, n in 0u64..2000) {
         BENCH.with_borrow_mut(|b| {
@@ -156,7 +158,7 @@ proptest! {
         })?;
     }
 
-    /// Nothing is lost or won by looking more often.
+    /// The number of updates within a period does not change the sums.
     #[test]
     fn more_looks_change_nothing_within_a_period(parts in prop::collection::vec(1u64..1000, 1..100)) {
         BENCH.with_borrow_mut(|b| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A fork that `ops.init_task()` refuses leaves nothing behind, and the parent lives on.
+//! A fork that `ops.init_task()` refuses leaves nothing behind, and the parent continues.
 
 use scxlab_testkit::checks;
 use scxlab_testkit::shipped::selftest_object;
@@ -7,12 +7,13 @@ use scxlab_testkit::sim::{attach, kernel};
 
 const MS: u64 = 1_000_000;
 
-/// Parents that fork a short-lived child each millisecond or so.
+/// Six parents that fork a short-lived child each millisecond or so.
 const FORKERS: &str = "[[thread]]\nname = 'parent-{i}'\ninstances = 6\n\
      ops = [{ loop = { ops = [{ fork = 'child' }, { compute = '200us' }, { sleep = '300us' }] } }]\n\
      [[thread]]\nname = 'child'\ninstances = 0\nops = [{ compute = '100us' }]\n";
 
-/// Forks that were made, tasks at the end, and work done in half a second.
+/// Returns the number of forks made, the number of tasks at the end, and the CPU time used, after
+/// half a second.
 fn run(refuse_permille: u32, machine: &str, seed: u64) -> (u64, usize, u64) {
     let mut k = kernel(machine, FORKERS, seed);
     let knob = refuse_permille.to_string();
@@ -31,7 +32,7 @@ fn refused_forks_leave_nothing_behind() {
         let all = run(0, machine, seed);
         let half = run(500, machine, seed);
         let none = run(1000, machine, seed);
-        // The parents, and children that have not ended yet.
+        // Forks include the six parents; some children may not have exited yet.
         assert!(all.0 > 500 && half.0 > 200, "{machine}: {all:?} {half:?}");
         assert!(half.0 < all.0, "{machine}: {all:?} {half:?}");
         assert_eq!((none.0, none.1), (6, 6), "{machine}: parents only");

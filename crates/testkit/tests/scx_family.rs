@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Every published scheduler that we take does what `docs/reference/scx-schedulers.md` says.
+//! Every pinned published scheduler behaves as `docs/reference/scx-schedulers.md` says.
 //!
-//! The objects come from `make scx-objects`; without them each test says so.
+//! The objects come from `make scx-objects`; if they are missing, each test fails with that hint.
 
 use scxlab_kernel::Kernel;
 use scxlab_lab::recipe;
@@ -18,7 +18,7 @@ fn check(name: &str) {
     scheduler(name).check();
 }
 
-/// Values of globals, in a row.
+/// Reads globals and returns their values, separated by spaces.
 fn globals(k: &Kernel, loaded: &Loaded, paths: &[&str]) -> String {
     let all: Vec<String> =
         paths.iter().map(|path| loaded.read_global(&k.vm, path).expect(path)).collect();
@@ -32,7 +32,7 @@ macro_rules! tests {
             check(stringify!($name));
         })*
 
-        /// Names that have a test above.
+        /// Names of the tests above.
         const TESTED: &[&str] = &[$(stringify!($name)),*];
     };
 }
@@ -47,7 +47,7 @@ fn every_scheduler_has_a_test() {
     assert_eq!(names, TESTED);
 }
 
-/// The plain name is that of the newest version; an object that somebody took besides is no fault.
+/// The plain file name holds the newest version; further objects in the folder are no error.
 #[test]
 fn the_newest_version_has_the_plain_name() {
     for scheduler in &FAMILY {
@@ -62,7 +62,7 @@ fn the_newest_version_has_the_plain_name() {
     }
 }
 
-/// A recipe says of no version that it is for it unless that version is tested; all but one of them have a recipe.
+/// Every version that a recipe names is tested, and all tested versions but one have a recipe.
 #[test]
 fn recipes_are_for_the_versions_that_are_tested() {
     let of = |name: &str| -> Vec<Version> { pinned().filter(|v| v.name == name).collect() };
@@ -83,8 +83,8 @@ fn recipes_are_for_the_versions_that_are_tested() {
     assert_eq!(uncovered, [Version { name: "cake", version: "1.1.3" }], "before its rewrite");
 }
 
-/// A name with `?`, and one that `exists()` asks for, is one that some version has and another has not: anything else
-/// is misspelt, or out of date.
+/// Each name with `?`, and each argument of `exists()`, is present in some version and absent from
+/// another; any other name is misspelt or out of date.
 #[test]
 fn what_a_recipe_may_skip_some_version_has_and_another_lacks() {
     for (name, text) in recipe::shipped() {
@@ -118,7 +118,7 @@ fn what_a_recipe_may_skip_some_version_has_and_another_lacks() {
     }
 }
 
-/// A recipe's text and those of the recipes that it includes.
+/// Returns a recipe's text and those of the recipes that it includes.
 fn with_included(text: &str) -> String {
     let mut all = text.to_owned();
     for name in text.split("include = \"").skip(1) {
@@ -129,7 +129,7 @@ fn with_included(text: &str) -> String {
     all
 }
 
-/// The quoted names that `end` follows, without their indices.
+/// Returns the quoted names that are followed by `end`, without their indices.
 fn names_before(text: &str, end: &str) -> Vec<String> {
     let parts: Vec<&str> = text.split(end).collect();
     let quoted = |part: &&str| part.rsplit('"').next().unwrap_or_default().to_owned();
@@ -137,7 +137,8 @@ fn names_before(text: &str, end: &str) -> Vec<String> {
     names.map(|name| name.split('[').next().unwrap_or_default().to_owned()).collect()
 }
 
-/// On machines with more CPUs than a number of a formula has bits the last CPU schedules, too, and has the timer.
+/// On machines with more CPUs than a number in a formula has bits, the last CPU schedules and has
+/// the timer.
 #[test]
 fn tickless_schedules_from_the_last_of_many_cpus() {
     for (machine, nr_cpus) in [("epyc-2s", 256), ("4n8l16c2t", 1024)] {
@@ -153,7 +154,8 @@ fn tickless_schedules_from_the_last_of_many_cpus() {
     }
 }
 
-/// The arena library finds each mask inside its parent's: two nodes, four LLCs, eight cores, sixteen CPUs.
+/// The arena library finds each mask inside its parent's: two nodes, four LLCs, eight cores,
+/// sixteen CPUs.
 #[test]
 fn the_tree_of_cpus_is_built() {
     let (k, loaded) = scheduler("p2dq").attached("2n2l2c2t", "hogs");
@@ -162,7 +164,8 @@ fn the_tree_of_cpus_is_built() {
     assert_eq!(globals(&k, &loaded, &["topo_max_children[1]", "topo_max_children[3]"]), "2 2");
 }
 
-/// Four LLCs: each has its node's other one first, then the others around the circle of numbers.
+/// Four LLCs: the neighbours of each are the other one of its node, then the remaining ones around
+/// the circle of numbers.
 #[test]
 fn compute_domains_know_their_neighbours() {
     let (k, loaded) = scheduler("lavd").attached("2n2l2c2t", "hogs");
@@ -177,12 +180,13 @@ fn compute_domains_know_their_neighbours() {
     assert_eq!(of(1), "1 1 2 0 2 3 240");
     assert_eq!(of(2), "2 1 2 3 0 1 3840");
     assert_eq!(of(3), "3 1 2 2 0 1 61440");
-    // One thread of each core before the others, for performance; threads together, for power.
+    // For performance, one thread of each core comes before the others; for power, a core's threads
+    // are adjacent.
     let table = ["pco_table[1][1]", "pco_table[1][8]", "pco_table[0][1]", "pco_bounds[1]"];
     assert_eq!(globals(&k, &loaded, &table), "2 1 1 16384");
 }
 
-/// Fast and small cores under one LLC are two domains, each other's alternative.
+/// Fast and small cores under one LLC form two domains, each the other's alternative.
 #[test]
 fn kinds_of_cores_are_domains_of_their_own() {
     let (k, loaded) = scheduler("lavd").attached("hybrid-8p8e", "hogs");
@@ -191,7 +195,8 @@ fn kinds_of_cores_are_domains_of_their_own() {
     assert_eq!(globals(&k, &loaded, &["cpdom_ctxs[1].alt_id", "xmig_min_gain_ns"]), "0 350000");
 }
 
-/// Elements of a per-CPU map differ by CPU, and what is not named in them stays.
+/// Elements of a per-CPU map differ by CPU, and fields that the recipe does not name keep their
+/// values.
 #[test]
 fn each_cpu_has_its_own_order_of_nearness() {
     let (k, loaded) = scheduler("layered").attached("2n2l2c1t", "hogs");
@@ -208,7 +213,7 @@ fn each_cpu_has_its_own_order_of_nearness() {
     assert_eq!(nearest(5), [5, 4, 6, 7, 3, 2, 1, 0]);
 }
 
-/// The timer is started once the scheduler is attached, from the CPU that it is for: the last one.
+/// The timer is started after the attach, on the CPU that it belongs to: the last one.
 #[test]
 fn a_timer_is_started_after_the_attachment() {
     let (mut k, loaded) = scheduler("tickless").attached("1n4c1t", "hogs,tasks=8");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! CPU shares under saturation: by nice, by cgroup weight, under cpu.max; for the default class and for vtime.
+//! CPU shares under saturation: by nice, by cgroup weight, under cpu.max; for the default class and
+//! for vtime.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::task::NICE_TO_WEIGHT;
@@ -12,7 +13,7 @@ fn run(k: &mut Kernel) {
     run_checked(k, 10 * SECOND, SECOND / 10, Contract::default()).unwrap();
 }
 
-/// `got` of `whole` is within `percent` of `wanted`, relative to `wanted`.
+/// Asserts that `got` of `whole` is within `percent` of `wanted`, relative to `wanted`.
 fn assert_share(what: &str, got: u64, whole: u64, wanted: f64, percent: f64) {
     let share = got as f64 / whole as f64;
     let off = (share / wanted - 1.0).abs() * 100.0;
@@ -104,8 +105,8 @@ fn cpu_max_holds() {
     }
 }
 
-/// No task deserves more than half of the CPU here: `ops.dispatch` comes before the task that ran is enqueued
-/// again, so that another one always has its turn first.
+/// No task's share here exceeds half of the CPU: `ops.dispatch` comes before the previous task is
+/// enqueued again, so another task always runs first.
 #[test]
 fn vtime_shares_by_nice() {
     let object = scxlab_sched::find("vtime").expect("shipped").object;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! No scheduler can break the simulated kernel: a few hundred random ones, on random machines under random workloads.
+//! No scheduler can break the simulated kernel: 300 random ones, on random machines under random
+//! workloads.
 
 use scxlab_testkit::whim::{STEPS, check, input};
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
 
-/// WHIM_SEEDS=FROM..TO tries others.
+/// Returns the seeds to run; WHIM_SEEDS=FROM..TO overrides the default.
 fn seeds() -> std::ops::Range<u64> {
     let given = std::env::var("WHIM_SEEDS").ok();
     let given = given.and_then(|s| s.split_once("..").map(|(a, b)| (a.parse(), b.parse())));
@@ -25,7 +26,7 @@ fn random_schedulers_break_nothing() {
                     *ends.entry(kind(&end)).or_default() += 1;
                 }
             }
-            // What broke was printed already.
+            // The panic message was printed already.
             Err(_) => broken.push(seed),
         }
     }
@@ -33,12 +34,13 @@ fn random_schedulers_break_nothing() {
     println!("{ends:#?}");
 }
 
-/// An end without its numbers.
+/// Returns the text of an end without its numbers.
 fn kind(end: &str) -> String {
     end.chars().filter(|c| !c.is_ascii_hexdigit() || c.is_alphabetic()).take(100).collect()
 }
 
-/// A task's storage may hold a reference to that task, which goes when the task does.
+/// A task's storage may hold a reference to the task itself, which is dropped when the task is
+/// freed.
 #[test]
 fn a_task_may_hold_itself() {
     for seed in [750, 929] {
@@ -46,7 +48,8 @@ fn a_task_may_hold_itself() {
     }
 }
 
-/// Code of a CPU whose clock is ahead charges the task of another one, which then takes up a task of the default class.
+/// Code on a CPU whose clock is ahead charges the task of another CPU, which then picks a task of
+/// the default class.
 #[test]
 fn no_moment_of_a_cpu_is_charged_twice() {
     for seed in [1015, 1091] {

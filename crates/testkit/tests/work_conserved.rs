@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Work is conserved on machines that nobody chose: no CPU is idle for longer than a scheduler's bound while a task that may run
-//! there waits.
+//! Work conservation on random machines: no CPU is idle for longer than a scheduler's bound while a
+//! task waits that may run there.
 //!
-//! Each scheduler's bound follows from how it moves tasks, and is stated beside it. Machines, workloads and the CPUs that
-//! are off line are drawn from seeds; `machines.rs` says from what.
+//! Each scheduler's bound follows from how it moves tasks, and is explained beside it. Machines,
+//! workloads and the CPUs that are off line are drawn from seeds; `machines.rs` defines the range.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -16,23 +16,25 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const MS: Nanos = 1_000_000;
-/// The tick of the machines' cost table.
+/// Tick period in the machines' cost table.
 const TICK: Nanos = 4 * MS;
 
-/// A scheduler and what it promises.
+/// A scheduler and its guarantee.
 #[derive(Clone, Copy)]
 struct Promise {
     scheduler: &'static str,
     bound: fn(&Topology, Load) -> Nanos,
-    /// It stays when CPUs come and go.
+    /// The scheduler stays loaded when CPUs go off line and come back.
     hotplug: bool,
 }
 
-/// The default class. A group counts as overloaded once its load average says so: from nothing to 85 % takes three half-lives of
-/// 32 ms, on a slow CPU longer in proportion. A domain of n CPUs is then balanced every 2n ms at most; tasks that are hot or do
-/// not fit are passed over 3 times (`cache_nice_tries` + 1), and 3 more before the one that runs is pushed; spans of nested
-/// domains add up to 2n. Where only pinned tasks were found it is up to 1024 ms (twice `MAX_PINNED_INTERVAL`), but no more
-/// than n tenths of a second (`max_load_balance_interval`).
+/// The default class. A group counts as overloaded once its load average says so: the rise from 0
+/// to 85 % takes three half-lives of 32 ms, on a slow CPU longer in proportion. A domain of n CPUs
+/// is then balanced at least every 2n ms. Hot or unsuitable tasks are passed over 3 times
+/// (`cache_nice_tries` + 1), and the balancer fails 3 more times before it pushes the running task;
+/// the intervals of nested domains add up to 2n. Where only pinned tasks were found, the interval
+/// grows to up to 1024 ms (twice `MAX_PINNED_INTERVAL`), but no more than n tenths of a second
+/// (`max_load_balance_interval`).
 fn eevdf(t: &Topology, load: Load) -> Nanos {
     let n = t.nr_cpus() as Nanos;
     let slowest = t.cpus().iter().map(|cpu| cpu.capacity).min().unwrap_or(1024);
@@ -43,34 +45,40 @@ fn eevdf(t: &Topology, load: Load) -> Nanos {
     100 * MS * 1024 / Nanos::from(slowest) + 7 * 2 * n * MS + pinned + TICK
 }
 
-/// Whoever queues a task calls an idle CPU, and nothing is waited for. What is left are the interrupt and the lock of
-/// the queue, for which all CPUs may be in line several times, some microseconds each.
+/// An enqueue kicks an idle CPU at once. The rest of the bound is the interrupt and the lock of the
+/// queue, for which all CPUs may be in line several times, some microseconds each.
 fn vtime(t: &Topology, _: Load) -> Nanos {
     MS + t.nr_cpus() as Nanos * 50_000
 }
 
-/// Each idle tick (10 ms) sends all idle CPUs to look while anybody waits, and one of them at least finds something.
+/// Each idle tick (10 ms) makes all idle CPUs look for work while any task waits, and at least one
+/// of them finds some.
 fn o1(t: &Topology, _: Load) -> Nanos {
     (t.nr_cpus() as Nanos + 1) * 10 * MS
 }
 
-/// Each accounting (30 ms) sends all idle CPUs to look; who slept for a moment when it came has the next one.
+/// Each accounting (30 ms) makes all idle CPUs look for work; a task that slept briefly at that
+/// time is found by the next one.
 fn credit(_: &Topology, _: Load) -> Nanos {
     60 * MS
 }
 
-/// A waiting task calls an idle CPU, as in `vtime`; a CPU that looks in vain does so again when its kernel's tick comes.
+/// An enqueue kicks an idle CPU, as in `vtime`; a CPU that finds nothing looks again at its
+/// kernel's next tick.
 fn goodness(_: &Topology, _: Load) -> Nanos {
     2 * TICK
 }
 
-/// A waiting task is asked for at a tick, and a CPU that is asked takes one. Idle cores are asked before their threads are, each at most
-/// once a tick: a thread may see other tasks wait for as many ticks as there are CPUs. One tick to find, one to be found.
+/// A CPU with a waiting task kicks idle CPUs at its tick, and a kicked CPU takes one task. Idle
+/// cores are kicked before their second threads, each at most once a tick: a thread may see other
+/// tasks wait for as many ticks as there are CPUs. Two ticks are added: one for the waiting task's
+/// CPU, one for the idle CPU.
 fn fair(t: &Topology, _: Load) -> Nanos {
     (t.nr_cpus() as Nanos + 2) * TICK
 }
 
-/// With load tracking, CPUs are left alone that were not short of time for two half-lives, of 32 periods of 2^20 ns each.
+/// With load tracking, CPUs that were not short of time for two half-lives (32 periods of 2^20 ns
+/// each) are left alone.
 fn fair_pelt(t: &Topology, load: Load) -> Nanos {
     fair(t, load) + ((2 * 32) << 20)
 }
@@ -90,7 +98,7 @@ const SCHEDULERS: [Promise; 10] = [
     Promise { scheduler: "fair,load=pelt", bound: fair_pelt, hotplug: true },
 ];
 
-/// How a run goes; what it finds is named by it.
+/// Parameters of one run; they identify it in an error.
 struct Case {
     promise: Promise,
     load: Load,
@@ -124,7 +132,8 @@ impl Case {
         })
     }
 
-    /// The CPUs change once in the middle, and each part is long enough to break the promise.
+    /// Runs two phases with a CPU change between them; each phase is long enough to show a
+    /// violation.
     fn watch(&self, k: &mut Kernel, rng: &mut Stream, bound: Nanos) -> Result<(), String> {
         let step = (bound / 16).clamp(MS / 8, 4 * MS);
         k.start();
@@ -154,7 +163,7 @@ impl Case {
         Ok(())
     }
 
-    /// In half of the cases some CPUs go off line, or come back. CPU 0 stays.
+    /// In half of the cases takes some CPUs off line or back on line. CPU 0 stays on line.
     fn toggle(&self, k: &mut Kernel, rng: &mut Stream) {
         if rng.below(2) == 0 {
             return;
@@ -168,7 +177,7 @@ impl Case {
     }
 }
 
-/// What was broken, as one line each, and the first in full.
+/// Returns all violations, one line each, and the first in full.
 fn broken(
     promises: &[Promise],
     loads: &[Load],
@@ -207,7 +216,7 @@ fn schedulers_conserve_work_on_larger_machines() {
     hold(&SCHEDULERS, &LOADS, 100..103, 64);
 }
 
-/// Those with a bound that is short there, too.
+/// Schedulers whose bound on a large machine is short.
 #[test]
 fn work_is_conserved_on_large_machines() {
     let short = |p: &Promise| !p.scheduler.starts_with("o1");
@@ -215,7 +224,8 @@ fn work_is_conserved_on_large_machines() {
     hold(&few, &[Load::Hogs], 200..201, 512);
 }
 
-/// Two nodes of 128 CPUs: forks are placed across them, since the kernel raises its limit for this processor to their distance.
+/// Two nodes of 128 CPUs: forks are placed across both, because the kernel raises its distance
+/// limit for this processor.
 #[test]
 fn forks_fill_both_sockets_of_an_epyc() {
     let mut k = sim::kernel("epyc-2s", "hogs,tasks=256", 1);

@@ -1,57 +1,60 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Which engine runs the guest: the processor itself (KVM), or QEMU's translator (TCG).
+//! The engine that runs the guest: the processor itself (KVM), or QEMU's translator (TCG).
 //!
-//! Owns: finding out whether KVM truly works. Does not: know QEMU's options for either.
+//! Owns: the test whether KVM really works. Does not: know QEMU's options for either.
 //!
-//! `/dev/kvm` being there says little: it may be closed to this user, or stand for a hypervisor inside another one
-//! that interprets what it cannot run, gives up on what it does not know, or never comes back. So QEMU is made to
-//! run a few instructions with it, under a time limit. A process can be killed; a thread of ours would stay and spin.
+//! The presence of `/dev/kvm` says little: it may be closed to this user, or belong to a nested
+//! hypervisor that interprets instructions which it cannot run, fails on unknown ones, or never
+//! returns. The probe therefore makes QEMU run a few instructions with it, under a time limit. It
+//! uses a process, because a process can be killed, whereas a thread would stay and spin.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::{process, qemu};
 
-/// A working KVM takes a tenth of it, QEMU's start included.
+/// Time limit of the probe; a working KVM takes a tenth of it, including QEMU's start.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Turns of the probe's loop: some milliseconds on a processor, many seconds where each is interpreted.
+/// Iterations of the probe's loop: some milliseconds on a processor, many seconds if each is
+/// interpreted.
 const TURNS: u32 = 20_000_000;
-/// A port that nothing else has.
+/// I/O port that no other device of the probe's machine uses.
 const PORT: u8 = 0xf4;
-/// What is written there; QEMU ends with twice that, and one.
+/// Value written to the port; QEMU exits with twice the value plus one.
 const ANSWER: u8 = 0x2a;
-/// What QEMU says before it waits for a debugger, and not for us.
+/// Message of QEMU after which it waits for a debugger instead of exiting.
 const KVM_GAVE_UP: &str = "KVM internal error";
 
-/// What is asked for.
+/// The requested engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Accel {
     /// KVM where it works, otherwise TCG.
     #[default]
     Auto,
-    /// KVM or nothing.
+    /// KVM; an error if it does not work.
     Kvm,
-    /// Emulation, all CPUs in turn.
+    /// Emulation, all CPUs in turn on one thread.
     Tcg,
-    /// Emulation, all CPUs in turn, in which time is the number of instructions executed, and passes at once while all
-    /// CPUs are idle. So a guest whose host is busy with other things does the same as on one that is not.
+    /// Emulation, all CPUs in turn, with a clock that counts executed instructions and jumps ahead
+    /// while all CPUs are idle. The guest behaves the same on a busy host as on an idle one.
     TcgCounted,
-    /// Emulation with a thread for each CPU. Faster on a host with many CPUs, but a kernel that changes its own
-    /// code, as attaching a scheduler makes it do, may panic: QEMU drops its translation of the old bytes before
-    /// the new ones are in memory, and another CPU may translate the old ones again in between.
+    /// Emulation with a thread for each CPU. Faster on a host with many CPUs, but a kernel that
+    /// changes its own code, as it does when a scheduler is attached, may panic: QEMU drops its
+    /// translation of the old bytes before the new ones are in memory, and another CPU may
+    /// translate the old ones again in between.
     TcgMulti,
 }
 
-/// What is used.
+/// The engine in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// The processor runs the guest.
     Kvm,
-    /// QEMU translates the guest's instructions: correct, slow, and its timings mean little.
+    /// QEMU translates the guest's instructions: correct and slow, and its timings mean little.
     Tcg,
-    /// The same, by a clock that counts instructions: see [`Accel::TcgCounted`].
+    /// As `Tcg`, with a clock that counts instructions: see [`Accel::TcgCounted`].
     TcgCounted,
-    /// The same on many threads: see [`Accel::TcgMulti`].
+    /// As `Tcg`, with a thread for each CPU: see [`Accel::TcgMulti`].
     TcgMulti,
 }
 
@@ -66,7 +69,7 @@ impl fmt::Display for Engine {
     }
 }
 
-/// Whether KVM works here; otherwise why not.
+/// Tests whether KVM works on this host; returns the reason if it does not.
 pub fn probe_kvm() -> Result<(), String> {
     std::fs::File::options()
         .read(true)
@@ -76,7 +79,7 @@ pub fn probe_kvm() -> Result<(), String> {
     probe("kvm", "host")
 }
 
-/// Runs the firmware below.
+/// Runs the probe's firmware under an engine; returns the reason if it does not finish in time.
 fn probe(engine: &str, cpu: &str) -> Result<(), String> {
     let program = qemu::find().ok_or_else(|| format!("there is no {}", qemu::PROGRAM))?;
     let args = |firmware_fd| probe_args(engine, cpu, firmware_fd);
@@ -95,7 +98,7 @@ fn probe(engine: &str, cpu: &str) -> Result<(), String> {
     }
 }
 
-/// A machine with nothing but this firmware and a port that ends QEMU.
+/// Returns QEMU's arguments for a machine with only the firmware and a port that makes QEMU exit.
 fn probe_args(engine: &str, cpu: &str, firmware_fd: i32) -> Vec<String> {
     let port = format!("isa-debug-exit,iobase={PORT:#x},iosize=1");
     let firmware = format!("/proc/self/fd/{firmware_fd}");
@@ -112,10 +115,12 @@ fn probe_args(engine: &str, cpu: &str, firmware_fd: i32) -> Vec<String> {
     args.concat().iter().chain(&flags).map(|&arg| arg.to_owned()).collect()
 }
 
-/// The smallest that QEMU takes. It ends at 4 GiB, and the CPU starts 16 bytes before.
+/// Returns the smallest firmware that QEMU accepts. It ends at 4 GiB, and the CPU starts 16 bytes
+/// before the end.
 ///
-/// An instruction of newer processors, which emulation of single ones does not know, then a loop that it does not
-/// get through in time. Real mode has not the first, so 32-bit code it is.
+/// The code executes an instruction of newer processors, which interpreters of single instructions
+/// do not know, and then a loop that an interpreter does not finish in time. It is 32-bit, because
+/// the instruction does not exist in real mode.
 fn firmware() -> Vec<u8> {
     const BYTES: usize = 64 << 10;
     const HLT: u8 = 0xf4;
@@ -123,9 +128,10 @@ fn firmware() -> Vec<u8> {
     let mut put = |from_end: usize, code: &[u8]| {
         firmware[BYTES - from_end..][..code.len()].copy_from_slice(code);
     };
-    // An empty descriptor, then all 4 GiB as code; marked as accessed, for the CPU cannot mark it in a ROM.
+    // GDT: an empty descriptor, then all 4 GiB as code, marked as accessed because the CPU cannot
+    // set that bit in a ROM.
     put(0x100, &[0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0x9b, 0xcf, 0]);
-    // The table's last byte and its address.
+    // The table's limit (offset of its last byte) and its address.
     put(0xf0, &[0x0f, 0, 0x00, 0xff, 0xff, 0xff]);
     let enter_32_bit = [
         0x2e, 0x66, 0x0f, 0x01, 0x16, 0x10, 0xff, // lgdt cs:[0xff10]
@@ -156,7 +162,7 @@ fn has_shlx() -> bool {
     false
 }
 
-/// The engine for what is asked, and a note if it is not the better one.
+/// Returns the engine for a request, and a note if it is emulation in place of KVM.
 pub(crate) fn choose(asked: Accel) -> Result<(Engine, Option<String>), String> {
     match asked {
         Accel::Tcg => Ok((Engine::Tcg, None)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One guest from start to end: what it is given, how it is watched, what it returns.
+//! One guest from start to end: its inputs, its supervision, its result.
 //!
 //! Owns: QEMU's process, which never outlives this one. Does not: know what the guest runs.
 //!
@@ -24,43 +24,44 @@ use crate::protocol::{FrameError, Kind, Ready};
 use crate::qemu::{self, Command};
 use crate::shape::{self, Shape};
 
-/// Memory that every guest gets if the caller leaves it open, and for each CPU on top.
+/// Default memory of every guest, and in addition for each CPU.
 const MEMORY_MIB: u64 = 768;
 const MEMORY_PER_CPU_MIB: u64 = 48;
-/// What the kernel takes before init runs, and for each CPU; measured with Debian's kernel and rounded up.
+/// Memory that the kernel takes before init runs, and in addition for each CPU; measured with
+/// Debian's kernel and rounded up.
 const MEMORY_MIN_MIB: u64 = 224;
 const MEMORY_MIN_PER_CPU_MIB: u64 = 4;
-/// A node needs some memory of its own to be one.
+/// Least memory of each node.
 const NODE_MIN_MIB: u64 = 32;
-/// Under KVM a kernel boots in a second or two.
+/// Time limit for a boot under KVM, which normally takes a second or two.
 const KVM_BOOT_PATIENCE: Duration = Duration::from_secs(30);
-/// How often the caller's flag is looked at.
+/// Interval at which the caller's cancel flag is checked.
 const CANCEL_POLL: Duration = Duration::from_millis(50);
-/// How long QEMU has to end after its guest did, before it is killed.
+/// Time for QEMU to exit after its guest ended, before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 
 /// A file for the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestFile {
-    /// Where the guest finds it: absolute, without `.` and `..`.
+    /// Path in the guest: absolute, without `.` and `..`.
     pub path: String,
-    /// Its bytes.
+    /// Contents.
     pub data: Vec<u8>,
-    /// Its permissions.
+    /// Permissions.
     pub mode: u32,
 }
 
-/// Something that must exist in the guest before its program starts.
+/// A path that must exist in the guest before its program starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// A path without blanks, as of a file in sysfs.
+    /// Path without blanks, for example of a file in sysfs.
     pub path: String,
-    /// What a message calls it.
+    /// Name for messages.
     pub name: String,
 }
 
 impl Need {
-    /// What a sched_ext scheduler with CO-RE relocations cannot do without.
+    /// Returns the needs of a sched_ext scheduler with CO-RE relocations.
     pub fn sched_ext() -> Vec<Need> {
         let need = |path: &str, name: &str| Need { path: path.to_owned(), name: name.to_owned() };
         vec![
@@ -70,37 +71,38 @@ impl Need {
     }
 }
 
-/// A guest to boot. [`VmSpec::new`] has the usual values.
+/// A guest to boot. [`VmSpec::new`] sets the usual values.
 #[derive(Debug)]
 pub struct VmSpec<'a> {
-    /// The machine; sizes of caches and memory are not taken over.
+    /// The machine's topology; its sizes of caches and memory are ignored.
     pub topology: &'a Topology,
-    /// A bzImage or an ELF kernel that boots through PVH.
+    /// Path of a bzImage, or of an ELF kernel that boots through PVH.
     pub kernel: &'a Path,
-    /// The guest's memory; none for one that grows with the CPUs and the files.
+    /// The guest's memory; None for a default that grows with the CPUs and the files.
     pub memory_mib: Option<u64>,
-    /// More for the caller's program, if the caller leaves it open.
+    /// Additional memory for the caller's program, if `memory_mib` is None.
     pub extra_mib: u64,
-    /// Which engine.
+    /// Requested engine.
     pub accel: Accel,
-    /// What [`crate::guest::Guest::args`] returns: how our executable knows what to do in the guest.
+    /// Arguments that [`crate::guest::Guest::args`] returns, by which this executable knows its
+    /// task in the guest.
     pub init_args: Vec<String>,
-    /// Files for it.
+    /// Files for the guest.
     pub files: Vec<GuestFile>,
-    /// Executables of the host under their own paths, with their libraries.
+    /// Executables of the host that are copied under their own paths, with their libraries.
     pub programs: Vec<PathBuf>,
     /// More words for the kernel's command line.
     pub kernel_args: &'a str,
-    /// What the kernel must have.
+    /// Paths that must exist in the guest.
     pub needs: Vec<Need>,
-    /// From QEMU's start to the result.
+    /// Time limit from QEMU's start to the result.
     pub deadline: Duration,
-    /// Raised by the caller, it stops the guest.
+    /// Flag of the caller that stops the guest when it is raised.
     pub cancel: &'a AtomicBool,
 }
 
 impl<'a> VmSpec<'a> {
-    /// A guest with nothing but our executable, and two minutes.
+    /// Returns a guest with nothing but this executable, and a deadline of two minutes.
     pub fn new(topology: &'a Topology, kernel: &'a Path) -> VmSpec<'a> {
         static NEVER: AtomicBool = AtomicBool::new(false);
         VmSpec {
@@ -120,35 +122,36 @@ impl<'a> VmSpec<'a> {
     }
 }
 
-/// What came back.
+/// Result of a guest.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What the guest gave to [`crate::guest::Guest::finish`].
+    /// Output that the guest gave to [`crate::guest::Guest::finish`].
     pub output: Vec<u8>,
-    /// The kernel's log and what programs printed.
+    /// The kernel's log and the programs' output.
     pub console: Console,
     /// The kernel's release.
     pub release: String,
-    /// What ran it.
+    /// Engine that ran the guest.
     pub engine: Engine,
-    /// What the user should know, such as why KVM was not taken.
+    /// Notes for the user, such as why KVM was not used.
     pub notes: Vec<String>,
-    /// The guest's number of each of our CPUs, by ours; the same number if the machine's numbering is QEMU's.
+    /// The guest's CPU numbers, indexed by the machine's; the same numbers if the machine is
+    /// numbered as QEMU does.
     pub guest_cpus: Vec<u32>,
-    /// Size of the initramfs.
+    /// Size of the initramfs in bytes.
     pub initramfs_bytes: usize,
-    /// From QEMU's start until the guest's program could start.
+    /// Time from QEMU's start until the guest's program could start.
     pub boot_wall: Duration,
-    /// From the call to its end.
+    /// Time from the call of `boot()` to its return.
     pub total_wall: Duration,
 }
 
-/// The QEMU that boots guests.
+/// Returns the path of the QEMU that boots guests.
 pub fn find_qemu() -> Result<PathBuf, VmError> {
     qemu::find().ok_or(VmError::NoQemu { program: qemu::PROGRAM, package: qemu::PACKAGE })
 }
 
-/// Boots a guest and waits for what it returns.
+/// Boots a guest and waits for its result.
 pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
     let called = Instant::now();
     if !cfg!(target_arch = "x86_64") {
@@ -174,7 +177,8 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
     }
     let guest = Prepared { spec, program, shape, initramfs, memory_mib };
     let (ran, engine) = match guest.run(engine) {
-        // The probe is small and a kernel is large: what fails before its first sign of life may be KVM's doing.
+        // The probe is small and a kernel is large: a failure before the guest's first frame may be
+        // KVM's.
         Err(Failed { why, phase: BOOTING })
             if spec.accel == Accel::Auto && engine == Engine::Kvm && !why.is_cancel() =>
         {
@@ -196,7 +200,7 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
     })
 }
 
-/// A guest with everything that it takes, to be run under one engine or the other.
+/// A guest with all its inputs, ready to run under either engine.
 struct Prepared<'a> {
     spec: &'a VmSpec<'a>,
     program: PathBuf,
@@ -238,11 +242,11 @@ struct Watch<'a> {
     started: Instant,
     spec: &'a VmSpec<'a>,
     engine: Engine,
-    /// From the start until the guest says that it is up.
+    /// Time limit from the start until the guest reports that it is up.
     boot_deadline: Duration,
 }
 
-/// Why there is no result, and when that was.
+/// Why there is no result, and the phase in which the run failed.
 struct Failed {
     why: VmError,
     phase: &'static str,
@@ -267,7 +271,7 @@ impl Watch<'_> {
         let boot_wall = self.started.elapsed();
         check_ready(&ready).map_err(|why| Failed { why, phase: RUNNING })?;
         match self.wait(RUNNING) {
-            // All is said: what the guest would do until it is off is not worth waiting for.
+            // The result is complete, so there is no need to wait until the guest is off.
             Stop::Frame(Kind::Result, output) => {
                 let console = self.qemu.kill();
                 Ok(Ran { output, console, ready, boot_wall })
@@ -276,7 +280,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Waits for the guest's next frame, or for a reason not to.
+    /// Waits for the guest's next frame, the deadline, or the caller's flag.
     fn wait(&mut self, phase: &'static str) -> Stop {
         loop {
             if self.spec.cancel.load(Ordering::Relaxed) {
@@ -302,7 +306,7 @@ impl Watch<'_> {
         }
     }
 
-    /// What may be behind a panic.
+    /// Returns a possible cause of a panic.
     fn hint(&self, console: &Console) -> &'static str {
         if self.engine == Engine::TcgMulti && console.has_stray_breakpoint() {
             " (with a thread for each CPU, QEMU may run code that the kernel has changed: use one)"
@@ -315,10 +319,10 @@ impl Watch<'_> {
         if phase == BOOTING { self.boot_deadline } else { self.spec.deadline }
     }
 
-    /// Ends QEMU and says why there is no result.
+    /// Ends QEMU and returns why there is no result.
     fn failure(mut self, stop: Stop, phase: &'static str) -> Failed {
         let patience = match stop {
-            // Its log is still on its way, and a panic may be the cause.
+            // The kernel's log may still be on its way, and a panic may be the cause.
             Stop::Ended | Stop::Broken(_) => END_PATIENCE,
             _ => Duration::ZERO,
         };
@@ -327,7 +331,7 @@ impl Watch<'_> {
         let stderr = self.qemu.stderr();
         let why = match stop {
             Stop::Cancelled => VmError::Cancelled { phase, console },
-            // Also at the deadline: a panicking kernel may hang on its way out.
+            // Checked at the deadline too: a panicking kernel may hang on its way out.
             _ if console.has_panic() => VmError::Panicked { hint: self.hint(&console), console },
             Stop::Deadline => VmError::Deadline { phase, after: self.deadline(phase), console },
             Stop::Frame(_, payload) => {
@@ -345,7 +349,7 @@ impl Watch<'_> {
     }
 }
 
-/// Refuses a guest that is up and not the one that was asked for.
+/// Refuses a guest that is up but is not the requested one.
 fn check_ready(ready: &Ready) -> Result<(), VmError> {
     if !ready.lacks.is_empty() {
         let (release, lacks) = (ready.release.clone(), ready.lacks.clone());
@@ -365,7 +369,7 @@ enum Stop {
     Cancelled,
 }
 
-/// The guest's memory, a multiple of what each node gets.
+/// Returns the guest's memory, a multiple of the number of nodes.
 fn memory_mib(
     asked: Option<u64>,
     extra_mib: u64,
@@ -374,7 +378,7 @@ fn memory_mib(
 ) -> Result<u64, VmError> {
     let cpus = shape.nr_cpus() as u64;
     let nodes = shape.node_cpus.len() as u64;
-    // The archive and the files unpacked from it are there at the same time.
+    // The archive and the files unpacked from it exist at the same time.
     let files_mib = 2 * (initramfs_bytes as u64 >> 20) + 2;
     let needed_mib =
         (MEMORY_MIN_MIB + MEMORY_MIN_PER_CPU_MIB * cpus + files_mib).max(NODE_MIN_MIB * nodes);
@@ -386,7 +390,8 @@ fn memory_mib(
     Ok(asked_mib.next_multiple_of(nodes))
 }
 
-/// Where the host does not say what is available, QEMU will.
+/// Refuses a guest that needs more than the available memory. If the host does not report it, QEMU
+/// finds out.
 fn check_host_memory(needed_mib: u64) -> Result<(), VmError> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     match available_mib(&meminfo) {
@@ -403,7 +408,7 @@ fn available_mib(meminfo: &str) -> Option<u64> {
     Some(kib >> 10)
 }
 
-/// What QEMU says of itself; nothing if it does not.
+/// Returns QEMU's version text; empty if QEMU does not run.
 fn version_of(program: &Path) -> String {
     let said = std::process::Command::new(program).arg("--version").output();
     said.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default()

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! An executable with all that it needs to start: interpreter and libraries, theirs included.
+//! An executable with all files that it needs to start: interpreter and libraries, recursively.
 //!
-//! Owns: where a library is looked for, and the paths under which the guest finds it.
-//! Does not: see what a program opens by itself later (`dlopen`, data files): name those as files of their own.
+//! Owns: the search for libraries, and the paths under which the guest finds them.
+//! Does not: find files that a program opens later (`dlopen`, data files): list those as files of
+//! their own.
 //!
-//! A library keeps the host's path, and the host's loader cache goes along, so that the guest's loader finds each
-//! where this one did. A script brings its interpreter, not the programs that it calls.
+//! A library keeps the host's path, and the host's loader cache is copied too, so that the guest's
+//! loader finds each library where the host's did. A script brings its interpreter, but not the
+//! programs that it calls.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +19,7 @@ use crate::elf::{self, ElfError};
 use crate::ldcache;
 
 const CACHE: &str = "/etc/ld.so.cache";
-/// Where a loader looks after its cache; `$LIB` differs by distribution.
+/// Directories that a loader searches after its cache; `$LIB` differs by distribution.
 const DEFAULT_DIRS: [&str; 6] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -26,39 +28,39 @@ const DEFAULT_DIRS: [&str; 6] = [
     "/lib",
     "/usr/lib",
 ];
-/// Interpreters of interpreters: as many as the kernel follows.
+/// Depth of nested script interpreters, the same as the kernel's limit.
 const SCRIPTS_MAX: usize = 4;
 
-/// Why a program cannot be taken into the guest.
+/// Why a program cannot be copied into the guest.
 #[derive(Debug, Error)]
 pub enum ClosureError {
-    /// The program or something that it needs cannot be read.
+    /// The program or a file that it needs cannot be read.
     #[error("{path}: {why}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What reading it said.
+        /// The host's error.
         #[source]
         why: io::Error,
     },
-    /// Neither an executable of this machine nor a script.
+    /// The file is neither an executable of this machine nor a script.
     #[error("{path}: {why}")]
     Form {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         #[source]
         why: ElfError,
     },
-    /// A library that this host does not have either.
+    /// A required library does not exist on this host.
     #[error("{path} needs {library}, which is not on this host")]
     Missing {
-        /// Who needs it.
+        /// The file that needs it.
         path: PathBuf,
         /// The library's name.
         library: String,
     },
-    /// A path that cannot be the same in the guest.
+    /// The path cannot be the same in the guest.
     #[error("{path}: a program's path must be absolute, plain and UTF-8")]
     Path {
         /// The path.
@@ -66,7 +68,7 @@ pub enum ClosureError {
     },
 }
 
-/// Files for the guest by their paths: contents and permissions.
+/// Files for the guest: contents by path.
 #[derive(Debug, Default)]
 pub(crate) struct Closure {
     pub files: BTreeMap<String, Vec<u8>>,
@@ -74,10 +76,10 @@ pub(crate) struct Closure {
 }
 
 impl Closure {
-    /// An empty one, with this host's loader cache.
+    /// Returns an empty closure, with this host's loader cache.
     pub fn new() -> Closure {
         let mut closure = Closure::default();
-        // Not every C library has one.
+        // Not every C library has a loader cache.
         if let Ok(data) = std::fs::read(CACHE) {
             closure.cache = ldcache::parse(&data);
             closure.files.insert(CACHE.to_owned(), data);
@@ -85,12 +87,12 @@ impl Closure {
         closure
     }
 
-    /// A program under its own path, with all that it needs.
+    /// Adds a program under its own path, with all files that it needs.
     pub fn program(&mut self, path: &Path) -> Result<(), ClosureError> {
         self.program_or_script(path, SCRIPTS_MAX)
     }
 
-    /// What an executable needs that goes elsewhere itself: `data`, found at `path`.
+    /// Adds the files that an executable needs, but not the executable: `data`, found at `path`.
     pub fn needs_of(&mut self, path: &Path, data: &[u8]) -> Result<(), ClosureError> {
         let form = |why| ClosureError::Form { path: path.to_owned(), why };
         let wants = elf::wants(data).map_err(form)?;
@@ -120,19 +122,20 @@ impl Closure {
         Ok(())
     }
 
-    /// A library or loader under the path by which it is found, whatever that links to.
+    /// Adds a library or loader under the path by which it is found, even if that is a symbolic
+    /// link.
     fn library(&mut self, path: &Path) -> Result<(), ClosureError> {
         let name = text(path)?.to_owned();
         if self.files.contains_key(&name) {
             return Ok(());
         }
         let data = read(path)?;
-        // Before what it needs: libraries may need each other.
+        // Inserted before the libraries that it needs, because libraries may need each other.
         self.files.insert(name, data.clone());
         self.needs_of(path, &data)
     }
 
-    /// The loader's order, without what a user's environment would add.
+    /// Searches in the loader's order, without the directories from the user's environment.
     fn find(&self, user: &Path, run_path: &[String], name: &str) -> Option<PathBuf> {
         if name.contains('/') {
             return Some(PathBuf::from(name)).filter(|path| path.exists());
@@ -153,7 +156,7 @@ impl Closure {
     }
 }
 
-/// `/a/b/../c` as `/a/c`: archives have plain paths.
+/// Turns `/a/b/../c` into `/a/c`, because archives have plain paths.
 fn plain(path: &Path) -> PathBuf {
     let mut result = PathBuf::new();
     for part in path.components() {
@@ -168,7 +171,7 @@ fn plain(path: &Path) -> PathBuf {
     result
 }
 
-/// The program that a script's first line names.
+/// Returns the program that a script's first line names.
 fn script_interpreter(data: &[u8]) -> Option<String> {
     let line = data.strip_prefix(b"#!")?.split(|&b| b == b'\n').next()?;
     let line = String::from_utf8_lossy(line);

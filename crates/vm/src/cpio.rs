@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Archives of the form "newc", which the kernel unpacks as its first root file system.
+//! Archives in "newc" format, which the kernel unpacks as its first root file system.
 //!
-//! Owns: the bytes. Every entry belongs to root and has no time, so equal input makes equal bytes.
-//! Does not: read the host's files, follow links, compress (unpacking is the slow half when emulated).
-//! Models: `init/initramfs.c`. Differs: no hard links; a file has less than 4 GiB, the form's limit.
+//! Owns: the encoding. Every entry belongs to root and has no time, so that equal input gives equal
+//! bytes.
+//! Does not: read the host's files, follow links, compress (unpacking is slow under emulation).
+//! Models: `init/initramfs.c`. Differs: no hard links; a file is smaller than 4 GiB, the format's
+//! limit.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +39,7 @@ struct Entry<'a> {
 }
 
 impl Archive {
-    /// A directory and those above it; nothing if it is there.
+    /// Adds a directory and those above it, unless they exist.
     pub fn dir(&mut self, path: &str) -> Result<(), EntryError> {
         let path = inner(path)?;
         self.parents(path);
@@ -45,7 +47,7 @@ impl Archive {
         Ok(())
     }
 
-    /// A file with the permissions `mode`, and the directories above it.
+    /// Adds a file with the permissions `mode`, and the directories above it.
     pub fn file(&mut self, path: &str, mode: u32, data: &[u8]) -> Result<(), EntryError> {
         let name = inner(path)?;
         if u32::try_from(data.len()).is_err() {
@@ -56,7 +58,7 @@ impl Archive {
         Ok(())
     }
 
-    /// A character device.
+    /// Adds a character device.
     pub fn char_device(&mut self, path: &str, device: (u32, u32)) -> Result<(), EntryError> {
         let name = inner(path)?;
         self.parents(name);
@@ -64,7 +66,7 @@ impl Archive {
         Ok(())
     }
 
-    /// The archive, closed.
+    /// Adds the trailer and returns the archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry(Entry { name: TRAILER, mode: 0, device: (0, 0), data: &[] });
         self.bytes
@@ -82,7 +84,8 @@ impl Archive {
         }
     }
 
-    /// Header of thirteen numbers in hexadecimal, name, data; the last two end on multiples of four.
+    /// Writes an entry: a header of thirteen hexadecimal numbers, the name, the data. Name and data
+    /// are each padded to a multiple of four bytes.
     fn entry(&mut self, entry: Entry<'_>) {
         self.inode += 1;
         let is_dir = entry.mode & S_IFDIR != 0;
@@ -99,7 +102,7 @@ impl Archive {
             entry.device.0,
             entry.device.1,
             entry.name.len() as u32 + 1,
-            0, // checksum, which this form has not
+            0, // checksum, not used in this format
         ];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
@@ -117,7 +120,7 @@ impl Archive {
     }
 }
 
-/// The path as the archive has it, without the leading slash.
+/// Returns the path as in the archive, without the leading slash.
 fn inner(path: &str) -> Result<&str, EntryError> {
     let name = path.strip_prefix('/').ok_or(EntryError::Path)?;
     let plain =
@@ -129,7 +132,7 @@ fn inner(path: &str) -> Result<&str, EntryError> {
 mod tests {
     use super::*;
 
-    /// Names, modes and sizes of an archive, read back by its headers alone.
+    /// Lists names, modes and data of an archive, from its headers alone.
     fn list(bytes: &[u8]) -> Vec<(String, u32, Vec<u8>)> {
         let mut entries = Vec::new();
         let mut at = 0;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What of an executable matters to those who load it: its interpreter, its libraries, its loaded part.
+//! The parts of an executable that a loader needs: its interpreter, its libraries, its loaded
+//! segments.
 //!
-//! Owns: reading program headers and the dynamic table. Does not: find a library's file (see `closure.rs`).
-//! Section headers are not looked at: a stripped file need not have them.
+//! Owns: reading program headers and the dynamic table. Does not: find a library's file (see
+//! `closure.rs`).
+//! Section headers are ignored, because a stripped file need not have them.
 
 use object::Endianness;
 use object::elf::{self, FileHeader64};
@@ -11,25 +13,25 @@ use thiserror::Error;
 
 type Header = FileHeader64<Endianness>;
 
-/// Why a file cannot be taken along.
+/// Why a file cannot be copied into the guest.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ElfError {
-    /// Not an executable at all, or a damaged one.
+    /// The file is not an executable, or is damaged.
     #[error("it is no ELF file: {0}")]
     Form(String),
-    /// Of another machine.
+    /// The executable is for another machine.
     #[error("it is built for another architecture (ELF machine {0})")]
     Machine(u16),
 }
 
-/// What an executable or a library asks for.
+/// Interpreter and libraries that an executable or a library requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wants {
-    /// The dynamic loader.
+    /// Path of the dynamic loader.
     pub interpreter: Option<String>,
-    /// Libraries by their names, in the file's order.
+    /// Library names, in the file's order.
     pub needed: Vec<String>,
-    /// Directories to look in first; `$ORIGIN` is the file's own.
+    /// Directories to search first; `$ORIGIN` is the file's own directory.
     pub run_path: Vec<String>,
 }
 
@@ -48,7 +50,7 @@ fn parse(data: &[u8]) -> Result<(&Header, Endianness), ElfError> {
     Ok((header, endian))
 }
 
-/// Reads what the file asks for.
+/// Reads the requirements of a file.
 pub(crate) fn wants(data: &[u8]) -> Result<Wants, ElfError> {
     let (header, endian) = parse(data)?;
     let segments = header.program_headers(endian, data).map_err(form)?;
@@ -80,7 +82,8 @@ pub(crate) fn wants(data: &[u8]) -> Result<Wants, ElfError> {
     Ok(wants)
 }
 
-/// The file without what is never loaded: symbols, debug information, section headers.
+/// Returns the file without the parts that are never loaded: symbols, debug information, section
+/// headers.
 pub(crate) fn loaded_part(data: &[u8]) -> Result<Vec<u8>, ElfError> {
     let (header, endian) = parse(data)?;
     let segments = header.program_headers(endian, data).map_err(form)?;
@@ -93,14 +96,14 @@ pub(crate) fn loaded_part(data: &[u8]) -> Result<Vec<u8>, ElfError> {
         .fold(headers_end, u64::max);
     let end = usize::try_from(end).ok().filter(|&end| end <= data.len());
     let mut part = data[..end.ok_or_else(|| form("a segment ends past the file"))?].to_vec();
-    // e_shoff, then e_shnum and e_shstrndx: no section headers.
+    // Clears e_shoff, then e_shnum and e_shstrndx: the result has no section headers.
     for range in [40..48, 60..64] {
         part.get_mut(range).ok_or_else(|| form("too short"))?.fill(0);
     }
     Ok(part)
 }
 
-/// The string table that the dynamic table points to.
+/// Returns the string table that the dynamic table points to.
 fn strings<'data>(
     table: &[elf::Dyn64<Endianness>],
     at: impl Fn(u64, u64) -> Option<&'data [u8]>,
@@ -128,7 +131,7 @@ fn loaded<'data>(
     segment.data_range(endian, data, address, size).ok().flatten()
 }
 
-/// A string that ends with a zero.
+/// Returns the string up to the first NUL byte.
 fn text(bytes: &[u8]) -> Result<String, ElfError> {
     let bytes = bytes.split(|&b| b == 0).next().unwrap_or(&[]);
     Ok(std::str::from_utf8(bytes).map_err(form)?.to_owned())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Everything that can keep a guest from returning its bytes, and what to do about it.
+//! All errors that keep a guest from returning a result, each with advice.
 //!
-//! Owns: the messages. Does not: choose exit codes; [`VmError::fault`] says whose fault it is.
+//! Owns: the messages. Does not: choose exit codes; [`VmError::fault`] classifies the error.
 
 use std::fmt;
 use std::io;
@@ -13,10 +13,10 @@ use thiserror::Error;
 use crate::closure::ClosureError;
 use crate::shape::ShapeError;
 
-/// What is shown of a log inside a message.
+/// Number of log lines shown in a message.
 const TAIL_LINES: usize = 20;
 
-/// The guest's console: the kernel's log and what programs printed. Shown, it is its last lines.
+/// The guest's console: the kernel's log and the programs' output. `Display` shows its last lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Console(String);
 
@@ -25,12 +25,12 @@ impl Console {
         Console(String::from_utf8_lossy(bytes).replace('\r', ""))
     }
 
-    /// All of it.
+    /// Returns the whole console.
     pub fn text(&self) -> &str {
         &self.0
     }
 
-    /// The kernel's word for a breakpoint that nobody set.
+    /// Returns whether the log has the kernel's message about a breakpoint that nobody set.
     pub(crate) fn has_stray_breakpoint(&self) -> bool {
         self.0.contains("int3: ")
     }
@@ -54,20 +54,20 @@ impl fmt::Display for Console {
     }
 }
 
-/// Whose fault a failure is.
+/// Cause of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// What was asked for cannot be.
+    /// The request cannot be fulfilled.
     Input,
-    /// The host lacks something.
+    /// The host lacks a program, memory or a working KVM.
     Host,
     /// The guest came up and misbehaved, or never came up.
     Guest,
-    /// Somebody said stop.
+    /// The caller cancelled the run.
     Cancelled,
 }
 
-/// Why a guest returned nothing.
+/// Why a guest returned no result.
 #[derive(Debug, Error)]
 pub enum VmError {
     /// The emulator is not installed.
@@ -75,106 +75,106 @@ pub enum VmError {
         "no {program} on this host: install Debian's package {package} (or what your distribution calls it)"
     )]
     NoQemu {
-        /// The program looked for.
+        /// The program that was looked for.
         program: &'static str,
-        /// The package that has it.
+        /// The package that contains it.
         package: &'static str,
     },
-    /// The image is not there or cannot be read.
+    /// The image does not exist or cannot be read.
     #[error(
         "the kernel {path} cannot be read: {why} (`scxlab vm setup` prepares one; --kernel names another)"
     )]
     NoKernel {
         /// The image.
         path: PathBuf,
-        /// What reading it said.
+        /// The host's error.
         #[source]
         why: io::Error,
     },
-    /// The file is no kernel, or seen from outside to lack something.
+    /// The file is not a kernel, or lacks a feature that the image shows.
     #[error("the kernel {path}: {why}")]
     Kernel {
         /// The image.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         #[source]
         why: crate::image::ImageError,
     },
-    /// The guest runs this executable, so it must be of a machine that is emulated.
+    /// The guest runs this executable, so it must be built for an architecture that is emulated.
     #[error(
         "virtual machines need an x86-64 host: the guest runs this executable, which is built for {arch}"
     )]
     Architecture {
-        /// What this executable is built for.
+        /// Architecture that this executable is built for.
         arch: &'static str,
     },
-    /// QEMU has no such machine.
+    /// QEMU cannot emulate such a machine.
     #[error("QEMU cannot have this machine: {0}")]
     Shape(#[from] ShapeError),
-    /// Too little for the kernel, the files in the initramfs and the CPUs.
+    /// The requested memory is too little for the kernel, the files in the initramfs and the CPUs.
     #[error("{asked_mib} MiB are too little for this guest: give it at least {needed_mib} MiB")]
     GuestMemory {
-        /// What was asked for.
+        /// Requested memory.
         asked_mib: u64,
-        /// What it takes at least.
+        /// Least memory that suffices.
         needed_mib: u64,
     },
-    /// The host would swap or kill.
+    /// The host would swap or kill processes.
     #[error(
         "the guest takes {needed_mib} MiB of memory (with QEMU's own), and only {available_mib} MiB are available: \
          free some, or ask for less or for fewer CPUs"
     )]
     HostMemory {
-        /// The guest's and QEMU's.
+        /// Memory of the guest and of QEMU.
         needed_mib: u64,
-        /// What the host says is available.
+        /// Memory that the host reports as available.
         available_mib: u64,
     },
-    /// Hardware virtualization was insisted on.
+    /// KVM was requested and does not work.
     #[error("KVM does not work here: {why} (emulation does: leave the choice open or ask for tcg)")]
     NoKvm {
-        /// What the probe found.
+        /// The probe's result.
         why: String,
     },
-    /// A program or this executable cannot be taken along.
+    /// A program or this executable cannot be copied into the guest.
     #[error("a program for the guest: {0}")]
     Program(#[from] ClosureError),
-    /// A file cannot be in the archive.
+    /// A file cannot be put into the archive.
     #[error("a file for the guest, \"{path}\": {why}")]
     File {
         /// The path in the guest.
         path: String,
-        /// What is wrong with it.
+        /// The defect.
         why: String,
     },
-    /// The host refused something to us.
+    /// A system call on the host failed.
     #[error("{what}: {why}")]
     Host {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// What the host said.
+        /// The host's error.
         #[source]
         why: io::Error,
     },
-    /// QEMU ended by itself before the guest said anything.
+    /// QEMU exited before the guest reported anything.
     #[error("QEMU ended ({status}) before the guest came up; it said: {stderr}")]
     QemuDied {
-        /// Its exit status.
+        /// QEMU's exit status.
         status: String,
-        /// The end of its messages.
+        /// The end of QEMU's messages.
         stderr: String,
-        /// What the guest printed until then.
+        /// The console until then.
         console: Console,
     },
     /// The guest's kernel panicked.
     #[error("the guest's kernel panicked{hint}; {console}")]
     Panicked {
-        /// What may be behind it, in brackets, or nothing.
+        /// A possible cause in parentheses, or nothing.
         hint: &'static str,
-        /// The log with the panic in it.
+        /// The log with the panic.
         console: Console,
     },
-    /// The kernel lacks what the caller needs.
+    /// The kernel lacks features that the caller needs.
     #[error(
         "the kernel {release} lacks {}: `scxlab vm setup` prepares one that has it",
         lacks.join(" and ")
@@ -182,10 +182,10 @@ pub enum VmError {
     Lacks {
         /// The kernel's release.
         release: String,
-        /// What it lacks, by name.
+        /// Names of the features that it lacks.
         lacks: Vec<String>,
     },
-    /// The guest came up with another topology than asked for.
+    /// The guest's topology is not the requested one.
     #[error("the guest's kernel sees another machine than asked for: {difference}")]
     Topology {
         /// The first difference.
@@ -194,41 +194,41 @@ pub enum VmError {
     /// The guest's program ended without a result, or could not start.
     #[error("the guest failed: {why}; {console}")]
     GuestFailed {
-        /// What the guest said.
+        /// The guest's reason.
         why: String,
-        /// What it printed.
+        /// The console.
         console: Console,
     },
-    /// Time is up.
+    /// The deadline passed.
     #[error("the guest was still {phase} after {:.1} s and was stopped; {console}", after.as_secs_f64())]
     Deadline {
         /// "booting" or "running".
         phase: &'static str,
         /// The deadline.
         after: Duration,
-        /// What it printed.
+        /// The console.
         console: Console,
     },
     /// The guest ended without a result, or with a damaged one.
     #[error("the guest returned nothing: {why}; {console}")]
     NoResult {
-        /// What is wrong.
+        /// The problem.
         why: String,
-        /// What it printed.
+        /// The console.
         console: Console,
     },
-    /// The caller's flag was raised.
+    /// The caller's cancel flag was raised.
     #[error("stopped while the guest was {phase}")]
     Cancelled {
         /// "booting" or "running".
         phase: &'static str,
-        /// What it printed.
+        /// The console.
         console: Console,
     },
 }
 
 impl VmError {
-    /// The guest's console, if there was one.
+    /// Returns the guest's console, if there was one.
     pub fn console(&self) -> Option<&Console> {
         match self {
             VmError::QemuDied { console, .. }
@@ -245,7 +245,7 @@ impl VmError {
         matches!(self, VmError::Cancelled { .. })
     }
 
-    /// Whose fault it is; exit codes follow from this.
+    /// Classifies the error; the exit code follows from the class.
     pub fn fault(&self) -> Fault {
         match self {
             VmError::NoKernel { .. }

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The other side: this executable as init of the guest.
+//! The guest's side: this executable as init of the guest.
 //!
-//! Owns: the mounts, the reaping of orphans, the port, the end. Does not: know what the program does.
+//! Owns: the mounts, the reaping of orphans, the result port, the end of the guest. Does not: know
+//! the program's task.
 //!
 //! ```text
 //! pid 1   enter: mount, open the port, fork --> reap until the program ends; ended without a result: say so; off
 //! pid 2                                   '--> compare the machine, say Ready, return to the caller --> finish; the host ends us
 //! ```
 //!
-//! The program is not pid 1, so that it can wait for its own children, and die without taking the kernel along.
+//! The program is not pid 1, so that it can wait for its own children, and so that its death does
+//! not panic the kernel.
 
 mod setup;
 
@@ -25,13 +27,14 @@ use crate::protocol::{self, Kind, Ready};
 use crate::qemu::MARKER;
 use crate::shape;
 
-/// Whether this process is init of one of our guests. Asked first of all, before any argument is read.
+/// Returns whether this process is init of a guest of this crate. Must be called first, before any
+/// argument is read.
 pub fn is_init() -> bool {
-    // The kernel hands words of its command line that it does not know to init as variables.
+    // The kernel passes unknown words of its command line to init as environment variables.
     std::process::id() == 1 && std::env::var_os(MARKER).is_some()
 }
 
-/// A guest that is up, with its program running in it.
+/// A running guest, as seen by its program.
 #[derive(Debug)]
 pub struct Guest {
     args: Vec<String>,
@@ -39,8 +42,9 @@ pub struct Guest {
     port: File,
 }
 
-/// Makes a system of the bare kernel and returns in the process that is to run the program. Call it before any
-/// thread is started. If it cannot, it tells the host why and powers off.
+/// Sets up a system on the bare kernel and returns in the process that is to run the program. Must
+/// be called before any thread is started. On an error, reports the reason to the host and powers
+/// off.
 pub fn enter() -> Guest {
     let mounted = setup::prepare();
     let port = match setup::open_port() {
@@ -66,33 +70,34 @@ pub fn enter() -> Guest {
 }
 
 impl Guest {
-    /// The arguments that the caller of [`crate::boot()`] gave.
+    /// Returns the arguments that the caller of [`crate::boot()`] gave.
     pub fn args(&self) -> &[String] {
         &self.args
     }
 
-    /// A file of the caller's, or any other.
+    /// Reads a file of the caller's, or any other.
     pub fn file(&self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
         std::fs::read(path)
     }
 
-    /// This kernel's number of each CPU of the machine that was asked for, by that machine's number.
+    /// Returns this kernel's number of each CPU of the requested machine, indexed by that machine's
+    /// number.
     pub fn cpus(&self) -> &[u32] {
         &self.guest_cpus
     }
 
-    /// Returns `output` from [`crate::boot()`] on the host. The guest ends.
+    /// Ends the guest and returns `output` from [`crate::boot()`] on the host.
     pub fn finish(&self, output: &[u8]) -> ! {
         end(&self.port, Kind::Result, output)
     }
 
-    /// Ends the guest without a result, for a reason that the host shows.
+    /// Ends the guest without a result; the host shows the reason.
     pub fn fail(&self, why: &str) -> ! {
         fail(&self.port, why)
     }
 }
 
-/// The running kernel's files.
+/// Reader of the running kernel's `/sys`.
 pub struct Sys;
 
 impl SysfsReader for Sys {
@@ -101,7 +106,8 @@ impl SysfsReader for Sys {
     }
 }
 
-/// In the program's process: reads what the host gave, and says that we are up.
+/// Runs in the program's process: reads the host's files, and reports to the host that the guest is
+/// up.
 fn begin(mut port: &File) -> Result<(Vec<String>, Vec<u32>), String> {
     setsid().map_err(|why| format!("a session: {why}"))?;
     let read = |path: &str| std::fs::read_to_string(path).map_err(|why| format!("{path}: {why}"));
@@ -123,13 +129,14 @@ fn begin(mut port: &File) -> Result<(Vec<String>, Vec<u32>), String> {
     Ok((args, guest_cpus))
 }
 
-/// Names of the needs whose paths do not exist.
+/// Returns the names of the needs whose paths do not exist.
 fn lacks(needs: &str) -> Vec<String> {
     let needs = needs.lines().filter_map(|line| line.split_once(' '));
     needs.filter(|(path, _)| !Path::new(path).exists()).map(|(_, name)| name.to_owned()).collect()
 }
 
-/// Pid 1: takes in orphans until the program is gone. A program that finished never gets here: the guest is off.
+/// Runs in pid 1: reaps orphans until the program ends. If the program finished with a result, the
+/// host ends the guest first.
 fn reap_until(program: Pid, port: &File) -> ! {
     loop {
         let status = match waitpid(None, None) {
@@ -153,24 +160,25 @@ fn fail(port: &File, why: &str) -> ! {
     end(port, Kind::Failed, why.as_bytes())
 }
 
-/// Says the last word, once what was printed is out. Whoever reads it ends the guest, which must not switch off before: what
-/// QEMU has not passed on by then is lost.
+/// Sends the last frame, after all printed output. The host ends the guest once it has read the
+/// frame. The guest must not power off before, because output that QEMU has not passed on by then
+/// is lost.
 fn end(mut port: &File, kind: Kind, payload: &[u8]) -> ! {
     let _ = io::stdout().flush();
     let _ = nix::sys::termios::tcdrain(io::stdout());
     match protocol::send(&mut port, kind, payload) {
-        // Nothing ever comes; it returns when nobody listens any more.
+        // The host never sends anything; the read returns when the host closes the port.
         Ok(()) => drop(port.read(&mut [0])),
         Err(why) => eprintln!("scxlab: the result port: {why}"),
     }
     off();
 }
 
-/// Powers off. Nothing is on a disk that could be lost.
+/// Powers off. Nothing is on a disk, so nothing can be lost.
 fn off() -> ! {
     let Err(why) = nix::sys::reboot::reboot(nix::sys::reboot::RebootMode::RB_POWER_OFF);
     eprintln!("scxlab: the guest cannot be switched off: {why}");
-    // The host stops us; ending as pid 1 would bury the message under a panic.
+    // The host stops the guest; if pid 1 exited, a panic would bury the message.
     loop {
         std::thread::park();
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Kernel images, seen from outside: what they are, and what can be told of them without booting.
+//! Kernel images: their form, and their properties that can be read without booting.
 //!
-//! Owns: the header of a bzImage, its payload, and the two things a scheduler needs that an image shows.
-//! Does not: boot; what an image does not show is told by the guest.
+//! Owns: the header of a bzImage, its payload, and the detection of sched_ext and BTF.
+//! Does not: boot; the guest reports the properties that an image does not show.
 //! Models: `Documentation/arch/x86/boot.rst`, protocol 2.08 and later.
 
 use std::fs::File;
@@ -16,36 +16,36 @@ use thiserror::Error;
 
 use crate::error::VmError;
 
-/// Enough for the header of either form.
+/// Bytes read to find the header of either form.
 const HEAD_BYTES: u64 = 4096;
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
-/// No kernel is as large; a stream that unpacks to more is damaged.
+/// Bound on the unpacked size in bytes; a stream that unpacks to more is damaged.
 const PAYLOAD_BYTES_MAX: u64 = 1 << 30;
 
-/// Why a file is not a kernel that we can boot.
+/// Why a file is not a bootable kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ImageError {
-    /// Another kind of file.
+    /// The file is of another kind.
     #[error("it is no kernel image that QEMU boots (a bzImage, or vmlinux built with CONFIG_PVH)")]
     Form,
-    /// Damaged, by what its own header says.
+    /// The payload is damaged, according to the image's own header.
     #[error("its payload is damaged: {0}")]
     Payload(String),
-    /// Not by Zstandard.
+    /// The payload is not packed with Zstandard.
     #[error("its payload is packed in a form that is not read here")]
     Packing,
-    /// Seen to lack what a scheduler needs.
+    /// The kernel lacks features that a scheduler needs.
     #[error("it has no {}", .0.join(" and no "))]
     Lacks(Vec<&'static str>),
 }
 
-/// What an image shows of itself.
+/// Properties of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its release.
+    /// Release, if the image says it.
     pub release: Option<String>,
-    /// The kernel proper, if the image is one or has it packed in a form that is read here.
+    /// The ELF kernel, if the image is one or contains it in a packing that is read here.
     pub vmlinux: Option<Vec<u8>>,
 }
 
@@ -65,9 +65,9 @@ pub fn check(path: &Path) -> Result<(), VmError> {
     if boots { Ok(()) } else { Err(wrong()) }
 }
 
-/// Whether an ELF file has the note that tells a hypervisor where to enter it.
+/// Returns whether an ELF file has the note with the entry point for a hypervisor.
 fn has_pvh_entry(data: &[u8]) -> bool {
-    /// The kernel calls it XEN_ELFNOTE_PHYS32_ENTRY.
+    /// The kernel's XEN_ELFNOTE_PHYS32_ENTRY.
     const PHYS32_ENTRY: NoteType = NoteType(18);
     let notes = || -> object::Result<bool> {
         let header = FileHeader64::<Endianness>::parse(data)?;
@@ -85,7 +85,7 @@ fn has_pvh_entry(data: &[u8]) -> bool {
     notes().unwrap_or(false)
 }
 
-/// What can be told of an image; refused if it is seen to lack sched_ext or BTF.
+/// Returns the properties of an image; refuses it if it lacks sched_ext or BTF.
 pub fn inspect(path: &Path) -> Result<Facts, VmError> {
     let data =
         std::fs::read(path).map_err(|why| VmError::NoKernel { path: path.to_owned(), why })?;
@@ -106,7 +106,8 @@ pub fn inspect(path: &Path) -> Result<Facts, VmError> {
     Ok(Facts { release, vmlinux })
 }
 
-/// BTF is a section; its strings name the structure that a scheduler fills in.
+/// Checks for BTF, which is a section, and for sched_ext, by the name of its ops structure in the
+/// BTF strings.
 fn check_features(vmlinux: &[u8]) -> Result<(), ImageError> {
     let elf: ElfFile64<'_, Endianness> =
         ElfFile64::parse(vmlinux).map_err(|why| ImageError::Payload(why.to_string()))?;
@@ -129,11 +130,11 @@ fn find(data: &[u8], text: &[u8]) -> Option<usize> {
     data.windows(text.len()).position(|window| window == text)
 }
 
-/// The release in the line that the kernel greets with.
+/// Returns the release from the kernel's banner line.
 fn banner_release(vmlinux: &[u8]) -> Option<String> {
     const BANNER: &[u8] = b"Linux version ";
     let mut rest = vmlinux;
-    // The words occur elsewhere too, before something that is no number.
+    // The words also occur elsewhere, before text that is no number.
     while let Some(at) = find(rest, BANNER) {
         rest = &rest[at + BANNER.len()..];
         if rest.first().is_some_and(u8::is_ascii_digit) {
@@ -144,7 +145,7 @@ fn banner_release(vmlinux: &[u8]) -> Option<String> {
     None
 }
 
-/// Where a bzImage has its parts.
+/// Locations of a bzImage's parts, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BzHeader {
     version_at: usize,
@@ -160,7 +161,7 @@ impl BzHeader {
         if !is_one || word(0x206)? < 0x208 {
             return None;
         }
-        // Zero stands for four, as in the first loaders.
+        // Zero stands for four, as in the first boot loaders.
         let setup_sectors = match data[0x1f1] {
             0 => 4,
             n => usize::from(n),
@@ -172,7 +173,7 @@ impl BzHeader {
         })
     }
 
-    /// The first word of the version line.
+    /// Returns the first word of the version line.
     fn release(&self, data: &[u8]) -> Option<String> {
         let rest = data.get(self.version_at..)?;
         let line = rest.split(|&b| b == 0).next()?;
@@ -204,7 +205,7 @@ impl BzHeader {
 mod tests {
     use super::*;
 
-    /// A bzImage around a payload.
+    /// Builds a bzImage around a payload.
     fn bz_image(payload: &[u8]) -> Vec<u8> {
         let mut data = vec![0; 1024];
         data[0x1f1] = 1;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The guest's root file system: this executable as init, what it needs, and what the caller adds.
+//! The guest's root file system: this executable as init, the libraries that it needs, and the
+//! caller's files.
 //!
-//! Owns: which file lies where. Does not: touch a disk; the archive is built in memory.
+//! Owns: the paths in the archive. Does not: touch a disk; the archive is built in memory.
 //!
 //! ```text
 //! /init          this executable, its loaded part         /dev/console   for messages from the first one on
@@ -16,19 +17,20 @@ use crate::cpio::Archive;
 use crate::elf;
 use crate::error::VmError;
 
-/// Arguments of the guest's program, each ended by a zero.
+/// Arguments of the guest's program, each ended by a NUL byte.
 pub(crate) const ARGS: &str = "/scxlab/args";
-/// The machine as the guest must see it, as `shape::describe` writes it.
+/// The machine as the guest must see it, in the form of `shape::describe`.
 pub(crate) const SHAPE: &str = "/scxlab/shape";
-/// The guest's number of each of our CPUs, one a line.
+/// The guest's number of each of the machine's CPUs, one per line, in the machine's order.
 pub(crate) const CPUS: &str = "/scxlab/cpus";
-/// Paths that must exist, each with its name after a blank, one a line.
+/// Paths that must exist in the guest, one per line, each followed by a space and the name for
+/// messages.
 pub(crate) const NEEDS: &str = "/scxlab/needs";
 
-/// Mount points; the kernel makes none by itself.
+/// Mount points, which the kernel does not create by itself.
 pub(crate) const DIRS: [&str; 5] = ["/proc", "/sys", "/dev", "/tmp", "/run"];
 
-/// What goes into the archive.
+/// Contents of the archive.
 pub(crate) struct Contents<'a> {
     pub init_args: &'a [String],
     pub files: &'a [GuestFile],
@@ -42,7 +44,7 @@ pub(crate) struct Contents<'a> {
 pub(crate) fn build(contents: &Contents<'_>) -> Result<Vec<u8>, VmError> {
     let own = Path::new("/proc/self/exe");
     let read = |why| ClosureError::Read { path: own.to_owned(), why };
-    // Its real path: libraries may lie relative to it.
+    // The real path, because libraries may be found relative to it.
     let own_path = std::fs::read_link(own).map_err(read)?;
     let own_data = std::fs::read(own).map_err(read)?;
     let form = |why| ClosureError::Form { path: own_path.clone(), why };

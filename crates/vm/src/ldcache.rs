@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The dynamic loader's cache: which file a library's name means on this host.
+//! The dynamic loader's cache: the file that a library's name stands for on this host.
 //!
 //! Owns: reading `/etc/ld.so.cache`. Does not: search directories (see `closure.rs`).
-//! Models: glibc's form "glibc-ld.so.cache1.1". Differs: files for newer CPUs only are passed over, since the
-//! guest's CPU is not the host's.
+//! Models: glibc's form "glibc-ld.so.cache1.1". Differs: files for newer CPUs only are skipped,
+//! because the guest's CPU is not the host's.
 
 use std::collections::BTreeMap;
 
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 24;
-/// The low byte of an entry's flags: an ELF library of the sixth C library.
+/// Low byte of an entry's flags: an ELF library for libc 6.
 const ELF_LIBC6: u32 = 3;
-/// The second byte: which machine it is for.
+/// Second byte of an entry's flags: the machine that the library is for.
 const MACHINE: u32 = if cfg!(target_arch = "aarch64") { 0x0a } else { 0x03 };
 
-/// Paths by the libraries' names. An unreadable cache is an empty one: directories are searched after it.
+/// Returns paths by library name. An unreadable cache counts as empty, because directories are
+/// searched after it.
 pub(crate) fn parse(data: &[u8]) -> BTreeMap<String, String> {
     // An older form may come first, with this one appended.
     let Some(start) = data.windows(MAGIC.len()).position(|window| window == MAGIC) else {
@@ -33,7 +34,8 @@ pub(crate) fn parse(data: &[u8]) -> BTreeMap<String, String> {
     paths
 }
 
-/// The entry's name, if it is one for us, and its path; nothing past the end of the table.
+/// Returns the entry's name, if the entry is for this machine, and its path; None past the end of
+/// the table.
 fn entry(data: &[u8], at: usize) -> Option<(Option<String>, String)> {
     let flags = word(data, at)?;
     let (name, path) = (string(data, word(data, at + 4)?)?, string(data, word(data, at + 8)?)?);
@@ -56,7 +58,7 @@ fn string(data: &[u8], at: u32) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A cache with these entries: flags, name, path, CPU capabilities.
+    /// Builds a cache from entries of flags, name, path and CPU capabilities.
     fn cache(entries: &[(u32, &str, &str, u64)]) -> Vec<u8> {
         let mut data = MAGIC.to_vec();
         data.extend((entries.len() as u32).to_le_bytes());
@@ -104,7 +106,7 @@ mod tests {
 
     #[test]
     fn this_hosts_cache_has_its_c_library() {
-        // A host without the cache (another C library) has nothing to be read.
+        // A host without the cache (with another C library) has nothing to test.
         if let Ok(data) = std::fs::read("/etc/ld.so.cache") {
             assert!(std::path::Path::new(&parse(&data)["libc.so.6"]).exists());
         }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A real kernel in a virtual machine: boots it with a machine's topology and this very executable as init,
-//! and brings back the bytes that it returns.
+//! Boots a real kernel in a virtual machine with a machine's topology and this executable as init,
+//! and returns the bytes that the guest sends back.
 //!
-//! Owns: QEMU, the initramfs, the way back, and the kernel that `scxlab vm setup` prepares.
-//! Does not: know schedulers or BPF; what runs in the guest is the caller's. Start at [`boot()`] and [`guest`].
+//! Owns: QEMU, the initramfs, the result channel, and the kernel that `scxlab vm setup` prepares.
+//! Does not: know schedulers or BPF; the caller defines what runs in the guest. Start at [`boot()`]
+//! and [`guest`].
 //!
 //! ```no_run
 //! use scxlab_vm::{VmSpec, boot, guest};
@@ -44,7 +45,8 @@ pub use elf::ElfError;
 pub use error::{Console, Fault, VmError};
 pub use shape::ShapeError;
 
-/// Whether a guest of that machine gives every CPU the machine's number. False too if there can be none.
+/// Returns whether a guest of that machine numbers its CPUs as the machine does. False also if QEMU
+/// cannot have such a machine.
 pub fn numbers_cpus_alike(topology: &scxlab_machine::Topology) -> bool {
     let shape = shape::Shape::of(topology);
     shape.is_ok_and(|s| s.guest_cpus.iter().enumerate().all(|(ours, guest)| ours as u32 == *guest))

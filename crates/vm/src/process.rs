@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! QEMU as a process: started with the ends of our sockets, read by threads, never left behind.
+//! QEMU as a process: started with the other ends of our sockets, read by threads, and never left
+//! behind.
 //!
-//! Owns: the child, its death with us, the bounds of what is kept of its output.
-//! Does not: decide when it has run long enough.
+//! Owns: the child, its death with this process, the bounds on the output that is kept.
+//! Does not: decide when QEMU has run long enough.
 //!
-//! The kernel kills it when the thread that started it ends (`PR_SET_PDEATHSIG`), however that happens; dropping
-//! its handle kills it too. It has a process group of its own, so that Ctrl-C comes to us alone.
+//! The kernel kills QEMU when the thread that started it ends (`PR_SET_PDEATHSIG`), however that
+//! happens; dropping its handle kills it too. QEMU has its own process group, so that Ctrl-C
+//! reaches only this process.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -28,13 +30,13 @@ use nix::unistd::{Pid, getppid};
 use crate::error::{Console, VmError};
 use crate::protocol::{self, Frame, FrameError};
 
-/// Of a console this much is kept, its end.
+/// Number of bytes kept of a console, from its end.
 const CONSOLE_BYTES_MAX: usize = 16 << 20;
-/// The same of QEMU's own messages.
+/// Number of bytes kept of QEMU's own messages, from their end.
 const STDERR_BYTES_MAX: usize = 8 << 10;
 const EXIT_POLL: Duration = Duration::from_millis(10);
 
-/// The ends of all channels, before there is a process.
+/// Both ends of all channels, before the process is started.
 pub(crate) struct Launch {
     initramfs: File,
     console: (UnixStream, UnixStream),
@@ -49,7 +51,7 @@ pub(crate) struct Qemu {
     stderr: Reader,
 }
 
-/// What came of waiting for a frame.
+/// Result of waiting for a frame.
 pub(crate) enum Message {
     Nothing,
     Frame(Frame),
@@ -81,7 +83,7 @@ impl Launch {
     pub fn start(self, program: &Path, args: &[String]) -> Result<Qemu, VmError> {
         let inherited = [self.initramfs_fd(), self.console_fd(), self.result_fd()];
         let (child, stderr) = spawn(program, args, inherited)?;
-        // What QEMU has inherited is dropped here, so that its end is the streams' end.
+        // QEMU's ends are dropped here, so that the streams end when QEMU does.
         let Launch { console: (console, _), result: (mut result, _), .. } = self;
         let (sender, frames) = channel();
         let receive = move || {
@@ -104,7 +106,7 @@ impl Launch {
 }
 
 impl Qemu {
-    /// The guest's next frame, if it comes in time.
+    /// Returns the guest's next frame, if it comes in time.
     pub fn next(&mut self, patience: Duration) -> Message {
         match self.frames.recv_timeout(patience) {
             Ok(Ok(frame)) => Message::Frame(frame),
@@ -114,25 +116,26 @@ impl Qemu {
         }
     }
 
-    /// How QEMU ended, if it does in time.
+    /// Returns QEMU's exit status, if it exits in time.
     pub fn wait_exit(&mut self, patience: Duration) -> Option<ExitStatus> {
         self.child.wait_exit_or(patience, || false)
     }
 
-    /// Ends QEMU and returns all that its guest printed.
+    /// Ends QEMU and returns the guest's console.
     pub fn kill(&mut self) -> Console {
         self.child.end();
         Console::new(&self.console.finish())
     }
 
-    /// The end of its own messages, on one line. It must have ended.
+    /// Returns the end of QEMU's own messages, on one line. QEMU must have ended.
     pub fn stderr(&mut self) -> String {
         one_line(&self.stderr.finish())
     }
 }
 
-/// Runs QEMU for a moment with `data` as a file, whose descriptor the arguments are made of. How it ended, if it did
-/// by itself, and what it said; `last_words` among that are reason not to wait longer.
+/// Runs QEMU for a moment, with `data` as a file whose descriptor is passed to `args`. Returns the
+/// exit status, if QEMU exited by itself, and its messages. Stops waiting as soon as the messages
+/// contain `last_words`.
 pub(crate) fn run_briefly(
     program: &Path,
     data: &[u8],
@@ -155,7 +158,7 @@ pub(crate) fn run_briefly(
 struct Killed(Child);
 
 impl Killed {
-    /// Waits for its end; in vain if that takes too long or if there is reason to stop.
+    /// Waits for the child's exit; returns None after `patience`, or if `stop` says so.
     fn wait_exit_or(&mut self, patience: Duration, stop: impl Fn() -> bool) -> Option<ExitStatus> {
         let started = Instant::now();
         loop {
@@ -171,7 +174,7 @@ impl Killed {
 
     fn end(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
-            // The group is the child's own, and it is not yet waited for, so the number is still its own.
+            // The group id is the child's pid, which is not reused until the child is waited for.
             let _ = killpg(Pid::from_raw(self.0.id() as i32), Signal::SIGKILL);
             let _ = self.0.wait();
         }
@@ -207,7 +210,7 @@ fn one_line(bytes: &[u8]) -> String {
     if lines.is_empty() { "nothing".to_owned() } else { lines.join("; ") }
 }
 
-/// Collects a stream's end in the background.
+/// Collects the end of a stream in the background.
 struct Reader {
     bytes: Arc<Mutex<Vec<u8>>>,
     thread: Option<JoinHandle<()>>,
@@ -235,22 +238,22 @@ impl Reader {
         lock(&self.bytes).clone()
     }
 
-    /// Everything, once the writer is gone.
+    /// Returns the collected bytes, once the writer is gone.
     fn finish(&mut self) -> Vec<u8> {
         if let Some(thread) = self.thread.take() {
-            // It ends with the stream, and has no reason to panic.
+            // The thread ends with the stream, and has no reason to panic.
             let _ = thread.join();
         }
         self.so_far()
     }
 }
 
-/// A reader that panicked leaves bytes that are still good.
+/// Locks the bytes, which are usable even if the reader panicked.
 fn lock(bytes: &Mutex<Vec<u8>>) -> std::sync::MutexGuard<'_, Vec<u8>> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Appends; what is over twice the bound is cut to it, so that cutting stays rare.
+/// Appends; beyond twice the bound, cuts down to the bound, so that cuts are rare.
 fn keep_end(bytes: &mut Vec<u8>, more: &[u8], bytes_max: usize) {
     bytes.extend_from_slice(more);
     if bytes.len() > 2 * bytes_max {
@@ -258,7 +261,8 @@ fn keep_end(bytes: &mut Vec<u8>, more: &[u8], bytes_max: usize) {
     }
 }
 
-/// In the child: dies with its parent, and keeps the descriptors that QEMU is told of.
+/// Runs in the child: makes it die with its parent, and keeps the descriptors that are named to
+/// QEMU open.
 fn prepare_child(inherited: &[RawFd], parent: u32) -> io::Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     // The parent may have died before that call.
@@ -266,14 +270,15 @@ fn prepare_child(inherited: &[RawFd], parent: u32) -> io::Result<()> {
         return Err(io::ErrorKind::Interrupted.into());
     }
     for &fd in inherited {
-        // SAFETY: the descriptors are open in the parent until `spawn` returns, so they are open here.
+        // SAFETY: the descriptors are open in the parent until `spawn` returns, so they are open
+        // here.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
     }
     Ok(())
 }
 
-/// A file that is nowhere on a disk.
+/// Creates a file in memory with these contents.
 fn in_memory(data: &[u8]) -> io::Result<File> {
     let fd = memfd_create(c"scxlab-initramfs", MFdFlags::MFD_CLOEXEC)?;
     let mut file = File::from(fd);
@@ -290,7 +295,8 @@ fn host(what: &'static str) -> impl Fn(io::Error) -> VmError {
 mod tests {
     use super::*;
 
-    /// A stand-in for QEMU: a shell that speaks for the guest. (Not sh: some know single-digit descriptors only.)
+    /// Starts a shell in QEMU's place, which plays the guest. Not sh: some versions allow only
+    /// single-digit descriptors.
     fn shell(script: &str) -> Qemu {
         let launch = Launch::new(b"archive").unwrap();
         let fds = [launch.initramfs_fd(), launch.console_fd(), launch.result_fd()];
@@ -301,7 +307,7 @@ mod tests {
         launch.start(Path::new("/bin/bash"), &args).unwrap()
     }
 
-    /// Only a hang meets it.
+    /// Time limit that only a hang reaches.
     const PATIENCE: Duration = Duration::from_secs(900);
 
     #[test]

@@ -1,45 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the guest says to the host: frames on a serial port of their own.
+//! The guest's messages to the host: frames on a serial port that carries nothing else.
 //!
-//! Owns: the bytes. Does not: know what a result means.
+//! Owns: the encoding. Does not: know a result's meaning.
 //!
 //! ```text
 //! frame = magic (4) kind (1) length (8, little-endian) hash (8, little-endian) payload (length)
 //! ```
 //!
-//! A guest says `Ready` once, then at most one of `Result` and `Failed`. A frame cut short, or one whose hash is
-//! wrong, is an error and never a shorter result.
+//! A guest sends `Ready` once, then at most one of `Result` and `Failed`. A frame that is cut
+//! short, or whose hash is wrong, is an error and never a shorter result.
 
 use std::io::{self, Read, Write};
 
 use scxlab_machine::hash::StableHash;
 use thiserror::Error;
 
-/// Changes when either side would misread the other; both are the same executable, unless somebody errs.
+/// Changes when the format changes incompatibly. Both sides are normally the same executable.
 const MAGIC: [u8; 4] = *b"sxv1";
 const HEADER_BYTES: usize = 4 + 1 + 8 + 8;
-/// No result is as large as this; a length above is noise.
+/// Bound on the length of a payload, in bytes; a larger length means a damaged header.
 const PAYLOAD_BYTES_MAX: u64 = 1 << 32;
 
-/// What a frame says.
+/// Kind of frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The guest is up; the payload is a [`Ready`].
     Ready = 0,
-    /// The payload is what the guest's program returns.
+    /// The payload is the output of the guest's program.
     Result = 1,
-    /// No result will come; the payload is the reason, a sentence.
+    /// No result will come; the payload is the reason, as a sentence.
     Failed = 2,
 }
 
-/// A frame as it came.
+/// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub kind: Kind,
     pub payload: Vec<u8>,
 }
 
-/// Why there is no frame.
+/// Why no frame was received.
 #[derive(Debug, Error)]
 pub(crate) enum FrameError {
     #[error("the guest closed the result port without a word")]
@@ -88,7 +88,7 @@ pub(crate) fn receive(from: &mut impl Read) -> Result<Frame, FrameError> {
     if want > PAYLOAD_BYTES_MAX {
         return Err(FrameError::Damaged { why: "an impossible length" });
     }
-    // Grows as bytes come: a damaged length must not reserve gigabytes.
+    // The buffer grows as bytes arrive: a damaged length must not reserve gigabytes.
     let mut payload = Vec::new();
     from.take(want).read_to_end(&mut payload)?;
     if (payload.len() as u64) < want {
@@ -119,19 +119,19 @@ fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(got)
 }
 
-/// What the guest found when it came up.
+/// State of the guest when it came up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ready {
     /// The kernel's release.
     pub release: String,
-    /// What of the caller's needs is not there, by its name.
+    /// Names of the caller's needs that do not exist.
     pub lacks: Vec<String>,
-    /// In what the guest's topology is not the one asked for.
+    /// First difference between the guest's topology and the requested one.
     pub topology: Option<String>,
 }
 
 impl Ready {
-    /// Lines of a word and its value; a value has no line breaks of its own.
+    /// Encodes as lines of a key and its value; line breaks in values become spaces.
     pub fn to_bytes(&self) -> Vec<u8> {
         let one_line = |text: &str| text.replace('\n', " ");
         let mut text = format!("release {}\n", one_line(&self.release));
@@ -144,7 +144,7 @@ impl Ready {
         text.into_bytes()
     }
 
-    /// Lines with an unknown word are from a newer guest, and skipped.
+    /// Decodes the lines. Lines with an unknown key come from a newer guest and are skipped.
     pub fn from_bytes(bytes: &[u8]) -> Ready {
         let mut ready = Ready::default();
         for line in String::from_utf8_lossy(bytes).lines() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! QEMU's command line for a machine, and the kernel's.
+//! The command lines of QEMU and of the guest's kernel for a machine.
 //!
 //! Owns: every option, with its reason. Does not: start anything.
 
@@ -10,39 +10,41 @@ use crate::shape::Shape;
 
 pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
 pub(crate) const PACKAGE: &str = "qemu-system-x86";
-/// The same program where Red Hat's family keeps it, out of the path.
+/// Path of the same program in Red Hat's family, which is not in PATH.
 const ELSEWHERE: &str = "/usr/libexec/qemu-kvm";
 
-/// The name of the result port, by which the guest finds it.
+/// Name of the result port, by which the guest finds it.
 pub(crate) const PORT: &str = "scxlab.result";
-/// The variable on the kernel's command line by which our executable knows that it is init.
+/// Variable on the kernel's command line by which this executable recognises that it is init.
 pub(crate) const MARKER: &str = "SCXLAB_VM";
 
-/// What QEMU itself takes besides the guest's memory: its code, the devices, the translated code.
+/// Host memory that QEMU itself takes besides the guest's: its code, the devices, the translated
+/// code.
 pub(crate) const OWN_MIB: u64 = 384;
-/// Of this, the translated code; QEMU's own default is a gigabyte.
+/// Part of this for translated code; QEMU's default is a gigabyte.
 const TRANSLATED_MIB: u64 = 256;
 
-/// An instruction of a guest whose time is counted takes 2 ns: all CPUs together are a slow one, but not as slow as
-/// translated code on a busy host.
+/// Binary logarithm of the ns per instruction of a guest whose time is counted: 2 ns. All CPUs
+/// together are as fast as one slow CPU, but faster than translated code on a busy host.
 const NS_PER_INSN_LOG2: u32 = 1;
 
-/// The first QEMU that gives each busy CPU the same part of the counted time.
+/// The first version of QEMU that gives each busy CPU the same share of the counted time.
 const FAIR_TURNS: (u32, u32) = (8, 1);
 
-/// What a command line is made of.
+/// Parameters of a command line.
 pub(crate) struct Command<'a> {
     pub shape: &'a Shape,
     pub engine: Engine,
     pub memory_mib: u64,
     pub kernel: &'a Path,
-    /// The caller's words for it, after ours: of two, the kernel takes the last.
+    /// The caller's words for the kernel's command line. They follow our own, because the kernel
+    /// uses the last of two settings.
     pub kernel_args: &'a str,
     /// File descriptors that QEMU inherits.
     pub initramfs_fd: i32,
     pub console_fd: i32,
     pub result_fd: i32,
-    /// Whether the host's CPU is of AMD's kind.
+    /// Whether the host's CPU is AMD's or compatible.
     pub amd: bool,
 }
 
@@ -53,7 +55,8 @@ pub(crate) fn find() -> Option<PathBuf> {
     candidates.chain([PathBuf::from(ELSEWHERE)]).find(|file| file.is_file())
 }
 
-/// What to know of a guest whose time is counted, by the words of `--version`.
+/// Returns a note for guests with counted time, from the output of `--version`, if this QEMU shares
+/// that time unfairly.
 pub(crate) fn note_on_turns(version: &str, nr_cpus: usize) -> Option<String> {
     let number =
         version.split_whitespace().find(|w| w.starts_with(|c: char| c.is_ascii_digit()))?;
@@ -70,7 +73,7 @@ pub(crate) fn note_on_turns(version: &str, nr_cpus: usize) -> Option<String> {
 }
 
 impl Command<'_> {
-    /// All arguments, the kernel's command line included.
+    /// Returns all arguments, including the kernel's command line.
     pub fn args(&self) -> Vec<String> {
         let mut args: Vec<String> = Vec::new();
         let mut add = |name: &str, value: String| {
@@ -96,10 +99,10 @@ impl Command<'_> {
         add("-serial", "chardev:console".to_owned());
         add("-chardev", format!("socket,id=result,fd={}", self.result_fd));
         add("-device", "virtio-serial-pci".to_owned());
-        // Not -nographic, which would have the firmware draw on the console.
+        // Not -nographic, with which the firmware would write to the console.
         add("-display", "none".to_owned());
         add("-device", format!("virtserialport,chardev=result,name={PORT}"));
-        // No devices but ours, no user's configuration; a panic's reboot is the end.
+        // No default devices and no user configuration; a reboot after a panic ends QEMU.
         for flag in ["-nodefaults", "-no-user-config", "-no-reboot"] {
             args.push(flag.to_owned());
         }
@@ -116,13 +119,14 @@ impl Command<'_> {
         }
     }
 
-    /// The third cache level must be there and shared by a socket, which the host's own description would not say.
+    /// Returns the CPU model. The third-level cache must exist and be shared by a socket, which the
+    /// host's own cache description need not say.
     fn cpu(&self) -> String {
         match self.engine {
             Engine::Kvm if self.amd => "host,host-cache-info=off,l3-cache=on,topoext=on".to_owned(),
             Engine::Kvm => "host,host-cache-info=off,l3-cache=on".to_owned(),
-            // The vendor decides how the kernel reads the topology: Intel's leaves have any number of threads.
-            // Five-level page tables would lengthen every walk.
+            // The vendor decides how the kernel reads the topology: Intel's leaves allow any number
+            // of threads. Five-level page tables would lengthen every page walk.
             Engine::Tcg | Engine::TcgCounted | Engine::TcgMulti => {
                 "max,vendor=GenuineIntel,l3-cache=on,la57=off".to_owned()
             }
@@ -135,10 +139,11 @@ impl Command<'_> {
         format!("{cpus},sockets={sockets},cores={cores},threads={threads}")
     }
 
-    /// Nodes with their CPUs and an equal part of the memory, and the distances between them.
+    /// Returns the options for nodes, each with its CPUs and an equal part of the memory, and for
+    /// the distances between them.
     fn numa(&self) -> Vec<(&'static str, String)> {
         let nodes = &self.shape.node_cpus;
-        // A machine of one node is told none: it is what the kernel makes of it.
+        // No options for one node: the kernel assumes one node by default.
         if nodes.len() < 2 {
             return Vec::new();
         }
@@ -164,22 +169,24 @@ impl Command<'_> {
     fn append(&self) -> String {
         let mut words = vec![
             format!("{MARKER}=1"),
-            // Warnings and worse while it boots; the guest raises the level when it is up.
+            // Log warnings and worse during the boot; the guest raises the level when it is up.
             "console=ttyS0 loglevel=5".to_owned(),
-            // A panic ends QEMU, with its log on the console.
+            // A panic ends QEMU, with the kernel's log on the console.
             "panic=-1".to_owned(),
-            // Work that no experiment here is about, and that emulation makes slow.
+            // Disable work that no experiment needs, and that emulation makes slow.
             "mitigations=off audit=0 random.trust_cpu=on".to_owned(),
-            // Parsing certificates for modules, of which there are none: an eighth of an emulated boot.
+            // Skip parsing certificates for modules, of which there are none: an eighth of an
+            // emulated boot.
             "initcall_blacklist=load_system_certificate_list".to_owned(),
-            // Lock-ups are for our deadline to find: a starved emulated CPU looks like one.
+            // Our deadline finds lock-ups; a starved emulated CPU looks like one.
             "nowatchdog".to_owned(),
         ];
         if self.engine != Engine::Kvm {
-            // The counter is the host's, the same for all CPUs. The kernel's check of that takes QEMU's delays for
-            // drift and falls back to a timer that costs an exit per reading.
+            // The TSC is the host's, the same for all CPUs. The kernel's check would take QEMU's
+            // delays for drift and fall back to a timer that costs an exit per read.
             words.push("tsc=reliable".to_owned());
-            // The timer's interrupts come when the host lets them, and the kernel's check that they do ends in a panic.
+            // Timer interrupts come late on a busy host, and the kernel's check for them ends in a
+            // panic.
             words.push("no_timer_check".to_owned());
             // CPUs wait for the host, so a grace period may take long.
             words.push("rcupdate.rcu_cpu_stall_suppress=1".to_owned());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A kernel of our own: found through the machine's apt, checked, kept in the user's cache.
+//! A kernel for guests: found through the machine's apt, checked, and kept in the user's cache.
 //!
-//! Owns: what is in the cache. Does not: install anything, need root, or touch the machine's apt.
+//! Owns: the contents of the cache. Does not: install anything, need root, or change the machine's
+//! apt.
 //!
 //! ```text
 //! CACHE/kernel/RELEASE/image     the kernel, unpacked if we can: it boots faster
@@ -25,15 +26,15 @@ use crate::image;
 /// A kernel that is ready to boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// Its image, for [`crate::VmSpec::kernel`].
+    /// Path of the image, for [`crate::VmSpec::kernel`].
     pub image: PathBuf,
-    /// Its release.
+    /// Release of the kernel.
     pub release: String,
-    /// What it was configured with, if that is known: programs may ask for options.
+    /// Path of the kernel's configuration, if known: programs may ask for options.
     pub config: Option<PathBuf>,
 }
 
-/// The configuration that belongs to an image, where distributions put it.
+/// Returns the configuration file that belongs to an image, where distributions put it.
 pub fn config_of(image: &Path) -> Option<PathBuf> {
     let name = image.file_name()?.to_str()?;
     let named = name.strip_prefix("vmlinuz").or_else(|| name.strip_prefix("vmlinux"));
@@ -44,19 +45,19 @@ pub fn config_of(image: &Path) -> Option<PathBuf> {
 /// Why no kernel could be prepared or found.
 #[derive(Debug, Error)]
 pub enum SetupError {
-    /// No directory to keep it in.
+    /// There is no directory for the cache.
     #[error("neither XDG_CACHE_HOME nor HOME is set: there is nowhere to keep a kernel")]
     NoCache,
-    /// A file of the cache.
+    /// A file of the cache cannot be accessed.
     #[error("{path}: {why}")]
     Cache {
         /// The file.
         path: PathBuf,
-        /// What the host said.
+        /// The host's error.
         #[source]
         why: io::Error,
     },
-    /// The cache is not what it was.
+    /// The cached image has changed.
     #[error(
         "the prepared kernel {path} is damaged (its checksum differs): run `scxlab vm setup` again"
     )]
@@ -64,7 +65,7 @@ pub enum SetupError {
         /// The image.
         path: PathBuf,
     },
-    /// What the suite offers as the pinned version has other bytes than that had.
+    /// The suite offers the pinned version with other contents than the pinned ones.
     #[error(
         "{package}: its SHA-256 in the suite's index is {found}, not the one that was pinned for it: the archive is not to be trusted, or \
          the pin is wrong"
@@ -72,10 +73,10 @@ pub enum SetupError {
     Sum {
         /// The package and its version.
         package: String,
-        /// What the index says.
+        /// The checksum in the index.
         found: String,
     },
-    /// The kernel is Debian's, through Debian's tools.
+    /// The kernel is Debian's, and its tools are needed to fetch it.
     #[error(
         "a kernel is prepared with Debian's {tool}, which is not here: give a kernel with sched_ext and BTF by --kernel"
     )]
@@ -83,42 +84,42 @@ pub enum SetupError {
         /// The program that is missing.
         tool: &'static str,
     },
-    /// Only this machine's kernels are looked for.
+    /// Kernels are prepared for x86-64 only.
     #[error("a kernel is prepared for x86-64 only, and this is {arch}")]
     Architecture {
-        /// What this executable is built for.
+        /// Architecture that this executable is built for.
         arch: &'static str,
     },
-    /// Nothing to verify signatures with.
+    /// The keys to verify signatures with are missing.
     #[error("Debian's keys are missing: install debian-archive-keyring")]
     NoKeyring,
-    /// Where would it come from?
+    /// The machine's apt sources name no Debian archive.
     #[error("this machine's apt sources name no Debian archive: give a kernel by --kernel")]
     NoMirror,
     /// A tool failed.
     #[error("{what} failed: {said}")]
     Step {
-        /// What was tried.
+        /// The command.
         what: String,
-        /// The end of what the tool said.
+        /// The end of the tool's output.
         said: String,
     },
     /// The archive or the package is not as expected.
     #[error("{0}")]
     Missing(String),
-    /// The image is no kernel for this.
+    /// The image is not a usable kernel.
     #[error(transparent)]
     Image(#[from] VmError),
 }
 
-/// The user's cache for this project.
+/// Returns this project's folder in the user's cache.
 pub fn cache_dir() -> Result<PathBuf, SetupError> {
     let dir = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let base = dir("XDG_CACHE_HOME").or_else(|| Some(dir("HOME")?.join(".cache")));
     Ok(base.ok_or(SetupError::NoCache)?.join("scxlab"))
 }
 
-/// The kernel that was prepared, if one was; its image is read and compared.
+/// Returns the prepared kernel, if there is one; reads its image and compares the checksum.
 pub fn find(cache: &Path) -> Result<Option<Kernel>, SetupError> {
     let current = cache.join("kernel/current");
     let release = match fs::read_to_string(&current) {
@@ -139,7 +140,8 @@ pub fn find(cache: &Path) -> Result<Option<Kernel>, SetupError> {
     Ok(Some(Kernel { image, release, config }))
 }
 
-/// Finds the newest kernel that Debian has backported, fetches, checks and keeps it. `say` hears of each step.
+/// Finds the newest kernel that Debian has backported, fetches, checks and keeps it. Calls `say` at
+/// each step.
 pub fn prepare(cache: &Path, say: &mut dyn FnMut(&str)) -> Result<Kernel, SetupError> {
     let work = Work::new(cache)?;
     let (image, config) = apt::fetch(&work.dir, say)?;
@@ -147,7 +149,7 @@ pub fn prepare(cache: &Path, say: &mut dyn FnMut(&str)) -> Result<Kernel, SetupE
     adopt(cache, &image, config.as_deref())
 }
 
-/// Keeps a copy of an image that is there already, as if it had been prepared.
+/// Keeps a copy of an existing image, as if it had been prepared.
 pub fn adopt(cache: &Path, image: &Path, config: Option<&Path>) -> Result<Kernel, SetupError> {
     image::check(image)?;
     let facts = image::inspect(image)?;
@@ -173,7 +175,7 @@ pub fn adopt(cache: &Path, image: &Path, config: Option<&Path>) -> Result<Kernel
         _ => {}
     }
     fs::rename(&new, &place).map_err(at(place.clone()))?;
-    // From here on it is found; a rename is done or not done.
+    // From the last rename on, `find` returns the new kernel; a rename is atomic.
     let current = work.dir.join("current");
     fs::write(&current, &release).map_err(at(current.clone()))?;
     fs::rename(&current, cache.join("kernel/current")).map_err(at(current))?;
@@ -182,7 +184,8 @@ pub fn adopt(cache: &Path, image: &Path, config: Option<&Path>) -> Result<Kernel
     Ok(Kernel { image, release, config })
 }
 
-/// A directory that is gone when this is dropped. One that a killed process left is removed by the next.
+/// A directory that is removed when this is dropped. One that a killed process left is removed by
+/// the next setup.
 struct Work {
     dir: PathBuf,
 }
@@ -195,7 +198,7 @@ impl Work {
         };
         make(&base)?;
         remove_abandoned(&base);
-        // A process has several in its time.
+        // One process may have several such directories.
         let free = |n: &u32| !base.join(work_name(*n)).exists();
         let dir = base.join(work_name((0..).find(free).expect("one of four billion is free")));
         make(&dir)?;
@@ -205,7 +208,7 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // What cannot be removed is removed by the next setup.
+        // A directory that cannot be removed now is removed by the next setup.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }

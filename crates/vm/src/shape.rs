@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! From a machine's topology to what QEMU can be told, and back from what the guest's kernel sees.
+//! Translates a machine's topology for QEMU, and compares the result with the topology that the
+//! guest's kernel sees.
 //!
-//! Owns: which machines QEMU can have, the numbering of the guest's CPUs, and the comparison.
-//! Does not: spell QEMU's options (see `qemu.rs`) or carry sizes: caches and memory are QEMU's.
+//! Owns: the set of machines that QEMU can emulate, the numbering of the guest's CPUs, and the
+//! comparison.
+//! Does not: spell QEMU's options (see `qemu.rs`) or carry sizes: QEMU's own apply to caches and
+//! memory.
 //!
 //! ```text
 //! ours        QEMU          the kernel takes it from
@@ -12,83 +15,86 @@
 //! CPU         thread
 //! ```
 //!
-//! Dies inside sockets would say the same, but QEMU 10 stops at an assertion when Linux 7.3 asks for them.
+//! Dies inside sockets would describe the same, but QEMU 10 fails an assertion when Linux 7.3
+//! queries them.
 //!
-//! QEMU numbers threads first, then cores and sockets, and has the same number of cores and threads everywhere. A
-//! machine that is as regular but numbered otherwise gets a map from its CPUs to the guest's.
+//! QEMU numbers threads first, then cores and sockets, and has the same number of cores and threads
+//! everywhere. A machine that is as regular but numbered differently gets a map from its CPUs to
+//! the guest's.
 
 use scxlab_machine::{Topology, cpumask};
 use thiserror::Error;
 
-/// QEMU's limit.
+/// QEMU's limit on nodes.
 const NODES_MAX: usize = 128;
-/// APIC ids are bytes without x2APIC, and the last is the broadcast.
+/// Number of APIC ids: they are bytes without x2APIC, and the last one is the broadcast.
 const APIC_IDS_MAX: u64 = 255;
 
-/// What a machine has that QEMU cannot have.
+/// Why QEMU cannot emulate a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ShapeError {
-    /// QEMU's CPUs are equal.
+    /// All of QEMU's CPUs have the same capacity.
     #[error("CPU {cpu} has capacity {capacity}, and QEMU has no slower CPUs (all must have 1024)")]
     Capacity {
-        /// The first such CPU.
+        /// The first slower CPU.
         cpu: u32,
         /// Its capacity.
         capacity: u32,
     },
-    /// QEMU multiplies one number per level.
+    /// QEMU has one number of parts per level.
     #[error(
         "{what} {index} has {has} {parts}, another has {other}; QEMU needs the same number everywhere"
     )]
     Irregular {
         /// "LLC" or "core".
         what: &'static str,
-        /// Which one.
+        /// Index of the core or LLC.
         index: usize,
         /// Its number of parts.
         has: usize,
         /// "cores" or "CPUs".
         parts: &'static str,
-        /// The first one's number.
+        /// The number of parts of the first one.
         other: usize,
     },
-    /// QEMU's limit.
+    /// More nodes than QEMU supports.
     #[error("{nodes} nodes; QEMU has at most {NODES_MAX}")]
     Nodes {
-        /// How many there are.
+        /// Number of nodes.
         nodes: usize,
     },
-    /// The limit of the interrupt controller that QEMU emulates everywhere.
+    /// More APIC ids than the interrupt controller that QEMU emulates everywhere supports.
     #[error(
         "{cpus} CPUs take {ids} APIC ids (each level is rounded up to a power of two); at most {APIC_IDS_MAX} are possible"
     )]
     Cpus {
-        /// How many there are.
+        /// Number of CPUs.
         cpus: usize,
-        /// How many ids they take.
+        /// Number of APIC ids that they take.
         ids: u64,
     },
 }
 
-/// The regular machine that QEMU gets.
+/// The regular machine that QEMU emulates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Last-level caches, each a socket.
+    /// Number of last-level caches, each a socket.
     pub sockets: usize,
-    /// Cores under a last-level cache.
+    /// Cores per last-level cache.
     pub cores: usize,
-    /// Threads of a core.
+    /// Threads per core.
     pub threads: usize,
-    /// By node: the first of its CPUs in the guest and their number; 0 if it is memory only.
+    /// Indexed by node: the guest's number of its first CPU, and its number of CPUs; 0 for a
+    /// memory-only node.
     pub node_cpus: Vec<(usize, usize)>,
-    /// By node: the distance to each.
+    /// Indexed by node: the distance to each node.
     pub distances: Vec<Vec<u32>>,
-    /// By our CPU: the guest's number of it.
+    /// The guest's CPU numbers, indexed by the machine's.
     pub guest_cpus: Vec<u32>,
 }
 
 impl Shape {
-    /// The machine as QEMU can have it.
+    /// Returns the shape of a machine, or the reason why QEMU cannot emulate it.
     pub fn of(topology: &Topology) -> Result<Shape, ShapeError> {
         check_capacities(topology)?;
         let nodes = topology.nodes();
@@ -121,14 +127,15 @@ impl Shape {
         Ok(Shape { sockets, cores, threads, node_cpus, distances, guest_cpus })
     }
 
-    /// How many CPUs there are.
+    /// Returns the number of CPUs.
     pub fn nr_cpus(&self) -> usize {
         self.guest_cpus.len()
     }
 }
 
-/// Lines that say where each CPU of a machine lies, and how far nodes are apart; equal machines have equal lines.
-/// `renumber` maps the topology's CPUs to those of the lines.
+/// Describes the location of each CPU of a machine, and the distances between nodes, as lines;
+/// equal machines give equal lines. `renumber` maps the topology's CPU numbers to those in the
+/// lines.
 pub(crate) fn describe(topology: &Topology, renumber: impl Fn(u32) -> u32) -> String {
     let mut cpus: Vec<(u32, String)> = Vec::new();
     let list = |mask: &scxlab_machine::CpuMask| {
@@ -151,7 +158,7 @@ pub(crate) fn describe(topology: &Topology, renumber: impl Fn(u32) -> u32) -> St
     text
 }
 
-/// The first line in which two descriptions differ, as a sentence.
+/// Returns the first line in which two descriptions differ, as a sentence.
 pub(crate) fn difference(wanted: &str, found: &str) -> Option<String> {
     if wanted == found {
         return None;
@@ -168,7 +175,7 @@ pub(crate) fn difference(wanted: &str, found: &str) -> Option<String> {
     }
 }
 
-/// Ascending numbers in the kernel's list form.
+/// Formats ascending numbers in the kernel's list form.
 fn list_cpus(cpus: &[u32]) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for &cpu in cpus {
@@ -192,7 +199,7 @@ fn check_capacities(topology: &Topology) -> Result<(), ShapeError> {
     }
 }
 
-/// The one number of parts that all have.
+/// Returns the number of parts if it is the same for all.
 fn same(
     what: &'static str,
     parts: &'static str,
@@ -205,7 +212,7 @@ fn same(
             return Err(ShapeError::Irregular { what, index, has, parts, other });
         }
     }
-    // A topology has at least one CPU, so at least one of everything.
+    // A topology has at least one CPU, and therefore at least one part of every kind.
     Ok(first.unwrap_or(1))
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Guests for real: this executable boots them and, in them, is their init process.
+//! Real guests: this executable boots them and is their init process.
 //!
-//! The kernel is the first of: the file that SCXLAB_KERNEL names, what `tools/kernel-objects.sh` left in
-//! `build/kernel`, the one in the user's cache, one prepared now.
+//! The kernel is the first that exists of: the file named by SCXLAB_KERNEL, the one that
+//! `tools/kernel-objects.sh` left in `build/kernel`, the one in the user's cache, one that is
+//! prepared now.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +17,7 @@ use scxlab_machine::topology::sysfs;
 use scxlab_vm::guest::{self, Guest, Sys};
 use scxlab_vm::{Accel, Fault, GuestFile, Need, Outcome, VmError, VmSpec, boot, probe_kvm, setup};
 
-/// Far above what a busy machine needs: only a hang reaches it.
+/// Far above the time that a busy machine needs: only a hang reaches it.
 const DEADLINE: Duration = Duration::from_secs(45 * 60);
 const LARGE_BYTES: usize = 3_000_001;
 
@@ -56,7 +57,7 @@ fn kernel() -> PathBuf {
     }
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build/kernel");
     for name in ["vmlinux", "bzImage"] {
-        // The stamp comes last: without it the directory is half done.
+        // The stamp is written last: without it the directory is incomplete.
         if built.join("stamp").exists() && built.join(name).exists() {
             return built.join(name);
         }
@@ -81,12 +82,13 @@ fn spec<'a>(machine: &'a Topology, kernel: &'a Path, args: &[&str]) -> VmSpec<'a
     spec
 }
 
-/// The machines come back as they were asked for. Returns how long the first took to come up.
+/// Boots machines and checks that the guests see the requested topology. Returns the boot time of
+/// the first.
 fn topologies(kernel: &Path) -> Duration {
     let first = report(kernel, "2n4c1t", Accel::Tcg, check_report);
     report(kernel, "2n2l2c2t", Accel::Tcg, |_| {});
     report(kernel, "1n3c2tf", Accel::Tcg, |outcome| {
-        // Ours: cores 0,3 1,4 2,5.
+        // The machine's cores are 0,3 1,4 2,5.
         assert_eq!(outcome.guest_cpus, [0, 2, 4, 1, 3, 5]);
     });
     match probe_kvm() {
@@ -138,7 +140,7 @@ fn check_report(outcome: &Outcome) {
     }
 }
 
-/// Where every CPU lies, in words of its own: not the ones that the library compares by.
+/// Describes the location of every CPU, independently of the description that the library compares.
 fn places(machine: &Topology, guest_cpu: impl Fn(u32) -> u32) -> String {
     let mut pairs = Vec::new();
     for a in machine.cpu_ids() {
@@ -171,7 +173,7 @@ fn panic_is_reported(kernel: &Path, _: Duration) {
 }
 
 fn death_is_reported(kernel: &Path, _: Duration) {
-    // Also the kernel as it is installed, which unpacks itself, if it is there.
+    // Uses the packed image, if there is one, so that a kernel that unpacks itself is tested too.
     let packed = kernel.with_file_name("bzImage");
     let kernel = if packed.exists() { packed.as_path() } else { kernel };
     let why = small(kernel, "die", |_| {});
@@ -182,7 +184,8 @@ fn death_is_reported(kernel: &Path, _: Duration) {
 }
 
 fn deadline_stops(kernel: &Path, boot_wall: Duration) {
-    // A small guest is up by the time that a large one took, unless the machine became busier since: it is stopped in either phase.
+    // A small guest boots within the boot time of a large one, unless the machine became busier
+    // since: the deadline may stop it in either phase.
     let deadline = boot_wall + Duration::from_secs(2);
     let why = small(kernel, "sleep", |spec| spec.deadline = deadline);
     let VmError::Deadline { phase, after, console } = &why else { panic!("{why}") };
@@ -211,7 +214,7 @@ fn cancel_stops(kernel: &Path) {
         });
         boot(&spec).unwrap_err()
     });
-    // Not by the deadline, which is far away.
+    // Not `Deadline`, which is far away.
     assert!(matches!(why, VmError::Cancelled { .. }), "{why}");
     eprintln!("boot: a raised flag stops it");
 }
@@ -242,7 +245,7 @@ fn tell(guest: Guest) -> ! {
     println!("args {:?}", guest.args());
     let mode = std::fs::metadata("/data/file").unwrap().permissions().mode();
     println!("file {:?} mode {:o}", guest.file("/data/file").unwrap(), mode & 0o777);
-    // Its background child outlives it, and falls to init.
+    // The shell's background child outlives the shell, and is reparented to init.
     let script = "echo the shell says hello; (exit 1 | exit 2) & exit 0";
     assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
     let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -277,7 +280,8 @@ fn through_loopback() -> String {
     text
 }
 
-/// Processes that nobody waits for, once init had turns to: there may be one on its way at any moment.
+/// Returns the number of zombies, once init has had time to reap: one may exist for a moment at any
+/// time.
 fn zombies() -> usize {
     let count = || {
         let pids = std::fs::read_dir("/proc").unwrap().flatten();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Work conservation, for schedulers that promise it: no CPU stays idle beside a task that waits and may run
-//! there.
+//! Work conservation, for schedulers that promise it: no CPU stays idle while a task waits that may
+//! run there.
 
 use super::Broken;
 use scxlab_kernel::Kernel;
@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 
 const LAW: &str = "no CPU idles beside a waiting task";
 
-/// Since when each CPU has been idle beside a waiter, as seen by the looks so far, and its switches until then.
+/// For each CPU that is idle beside a waiting task: the first check that found it so, and the CPU's
+/// number of switches at that time.
 #[derive(Default)]
 pub(super) struct IdleWatch {
     since: BTreeMap<CpuId, (Nanos, u64)>,
@@ -30,7 +31,7 @@ impl IdleWatch {
                 continue;
             };
             let seen = self.since.entry(c.id).or_insert((k.now, c.switches));
-            // It ran something between two looks.
+            // The CPU ran something between two checks.
             if seen.1 != c.switches {
                 *seen = (k.now, c.switches);
             }

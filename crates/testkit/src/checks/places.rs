@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! No task is lost, and none is in two places: every runnable task runs on one CPU, or waits in one queue, or
-//! is in its scheduler's custody.
+//! No task is lost or in two places: every runnable task runs on one CPU, waits in one queue, or is
+//! in its scheduler's custody.
 
 use super::Broken;
 use scxlab_kernel::Kernel;

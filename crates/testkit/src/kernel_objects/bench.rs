@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A simulated machine with a test process on it: what the C half of a test has around it.
+//! A simulated machine with a test process on it: the environment of the C half of a test.
 //!
-//! Owns: opening, loading and attaching an object as the tests' headers do (`SCX_OPS_OPEN`, `SCX_OPS_LOAD`,
-//! `RESIZE_ARRAY`), waiting, reading and writing globals.
-//! Does not: know any test. A method that cannot do what it is asked panics: it is the test that failed.
+//! Owns: opening, loading and attaching an object as the tests' headers do (`SCX_OPS_OPEN`,
+//! `SCX_OPS_LOAD`, `RESIZE_ARRAY`), waiting, reading and writing globals.
+//! Does not: contain any test. A method panics if it fails, which fails the test.
 
 use super::script::{Script, Threads, sleeper, spec};
 use scxlab_kernel::Kernel;
@@ -20,17 +20,17 @@ use scxlab_trace::Tracer;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Nanoseconds of a millisecond.
+/// One millisecond, in ns.
 pub const MS: Nanos = 1_000_000;
-/// Nanoseconds of a second.
+/// One second, in ns.
 pub const SEC: Nanos = 1_000_000_000;
-/// Address space of guest memory.
+/// Size of the guest's address space, in bytes.
 const MEM_SIZE: u64 = 16 << 30;
-/// Bytes of the debug dump that a frontend makes room for (`UEI_DUMP_DFL_LEN`).
+/// Size in bytes of the debug dump that a frontend allocates (`UEI_DUMP_DFL_LEN`).
 const UEI_DUMP_LEN: u64 = 32768;
 const SEED: u64 = 1;
 
-/// A machine that runs, with a test process and the kernel threads that every machine has.
+/// A running machine with a test process and one kernel worker thread per CPU.
 pub struct Bench {
     pub k: Kernel,
     pub threads: Threads,
@@ -86,14 +86,15 @@ impl Bench {
         Child { task, pid: self.k.tasks[task].pid }
     }
 
-    /// `SCX_OPS_OPEN` without the hotplug sequence: an object with its `__SCX_*` constants filled in.
+    /// `SCX_OPS_OPEN` without the hotplug sequence: opens an object and fills in its `__SCX_*`
+    /// constants.
     pub fn open(&self, name: &str) -> OpenObject {
         let mut open = OpenObject::new(object(name));
         open.globals.fill_enum_globals("__", &self.k.target().btf);
         open
     }
 
-    /// Whether the object loads, after `SCX_OPS_LOAD`'s preparations.
+    /// Makes the preparations of `SCX_OPS_LOAD` and loads the object.
     pub fn try_load(&mut self, open: &mut OpenObject) -> Result<Loaded, LinkError> {
         if open.globals.find("uei_dump_len").is_ok() {
             set(open, "uei_dump_len", UEI_DUMP_LEN);
@@ -127,7 +128,7 @@ impl Bench {
         self.k.detach();
     }
 
-    /// Lets time pass; nothing may end the run.
+    /// Lets virtual time pass; the run must not end.
     pub fn sleep(&mut self, ns: Nanos) {
         let until = self.k.now + ns;
         if let Some(stop) = self.k.advance(until) {
@@ -135,7 +136,7 @@ impl Bench {
         }
     }
 
-    /// Waits, looking every 100 us, until something is so.
+    /// Waits until a condition holds, checking it every 100 us; panics after `limit`.
     pub fn wait(&mut self, limit: Nanos, what: &str, mut so: impl FnMut(&mut Kernel) -> bool) {
         let end = self.k.now + limit;
         while !so(&mut self.k) {
@@ -144,19 +145,19 @@ impl Bench {
         }
     }
 
-    /// `waitpid(2)` of all of them.
+    /// `waitpid(2)` for all of `children`.
     pub fn wait_exited(&mut self, children: &[Child], limit: Nanos) {
         self.wait(limit, "all children exit", |k| {
             children.iter().all(|c| k.tasks.by_pid(c.pid) != Some(c.task))
         });
     }
 
-    /// A global of at most 8 bytes, zero-extended.
+    /// Reads a global of at most 8 bytes, zero-extended.
     pub fn get(&self, loaded: &Loaded, path: &str) -> u64 {
         get(&self.k, loaded, path)
     }
 
-    /// A C string.
+    /// Reads a C string.
     pub fn text(&self, loaded: &Loaded, path: &str) -> String {
         let place = loaded.global(path).unwrap_or_else(|error| panic!("{error}"));
         let bytes = self.k.vm.mem.bytes(place.addr, place.size).expect("a global is mapped");
@@ -178,12 +179,12 @@ impl Bench {
         self.k.vm.poke(place.addr, &zeros).expect("a global can be written");
     }
 
-    /// Takes a CPU off line or back, as through sysfs.
+    /// Takes a CPU off line or on line, as through sysfs.
     pub fn set_online(&mut self, cpu: u32, online: bool) {
         self.k.user(|k| k.set_cpu_online(CpuId(cpu), online)).expect("hotplug");
     }
 
-    /// `bpf_prog_test_run_opts()` of a syscall program; what it returned.
+    /// `bpf_prog_test_run_opts()` of a syscall program; returns the program's return value.
     pub fn run_syscall(&mut self, loaded: &Loaded, program: &str, ctx: &mut [u8]) -> i32 {
         let func = loaded.func(program).unwrap_or_else(|| panic!("no program {program}"));
         let instance = loaded.instance;
@@ -192,7 +193,7 @@ impl Bench {
             .unwrap_or_else(|fault| panic!("{program}: {fault}")) as i32
     }
 
-    /// What the object recorded of its exit (`UEI_RECORD`): kind, code and message.
+    /// Returns the exit record of the object (`UEI_RECORD`): kind, code and message.
     pub fn uei(&self, loaded: &Loaded) -> (u64, i64, String) {
         let kind = self.get(loaded, "uei.kind");
         (kind, self.get(loaded, "uei.exit_code") as i64, self.text(loaded, "uei.msg"))
@@ -204,14 +205,14 @@ impl Bench {
         assert_eq!(actual, kind, "exit kind, with code {code:#x} and message \"{message}\"");
     }
 
-    /// Brings the accounts up to date and checks what holds of every simulation.
+    /// Brings the accounts up to date and checks the laws that apply to every simulation.
     pub fn finish(mut self) {
         self.k.close();
         crate::checks::after(&self.k);
     }
 }
 
-/// A global of a loaded object, of at most 8 bytes, zero-extended.
+/// Reads a global of a loaded object, of at most 8 bytes, zero-extended.
 pub fn get(k: &Kernel, loaded: &Loaded, path: &str) -> u64 {
     let place = loaded.global(path).unwrap_or_else(|error| panic!("{error}"));
     let bytes = k.vm.mem.bytes(place.addr, place.size).expect("a global is mapped");
@@ -238,7 +239,7 @@ pub fn add_flags(open: &mut OpenObject, table: &str, flags: u64) {
     edit.set(&object.btf, "flags", &(old | flags).to_string()).expect("flags");
 }
 
-/// The compiled object of that name.
+/// Reads the compiled object called `name`.
 fn object(name: &str) -> Arc<Object> {
     let file = format!("{name}.bpf.o");
     let path = objects_dir().join(&file);
@@ -248,7 +249,7 @@ fn object(name: &str) -> Arc<Object> {
     Arc::new(Object::parse(&bytes, &file).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Where `make kernel-objects` puts them.
+/// Output folder of `make kernel-objects`.
 pub fn objects_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../build/kernel/objects")
 }

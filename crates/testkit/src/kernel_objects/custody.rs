@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Selftests of what a scheduler is told about tasks in its custody, and of looking into its queues.
+//! Selftests of `ops.dequeue` for tasks in the scheduler's custody, and of peeking into DSQs.
 
 use super::bench::{Bench, Child, MS, SEC, get};
 use super::ejections::{NONE, UNREG};
@@ -10,7 +10,7 @@ use scxlab_loader::link::Loaded;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CpuId, Nanos};
 
-/// The seven ways to dispatch of dequeue.bpf.c, with workers whose affinity changes from outside meanwhile.
+/// Runs the seven dispatch scenarios of dequeue.bpf.c, while a task changes the workers' affinity.
 pub fn dequeue(b: &mut Bench) {
     let loaded = b.open_and_load("dequeue");
     let mut changes = 0;
@@ -20,7 +20,7 @@ pub fn dequeue(b: &mut Bench) {
     assert!(changes > 0, "some affinity change hit a task in custody");
 }
 
-/// Returns how many dequeues were for a property change.
+/// Runs one scenario; returns the number of dequeues that were due to a property change.
 fn dequeue_scenario(b: &mut Bench, loaded: &Loaded, scenario: u64) -> u64 {
     const NUM_WORKERS: u64 = 8;
     const NAMES: [&str; 4] =
@@ -49,7 +49,7 @@ fn dequeue_scenario(b: &mut Bench, loaded: &Loaded, scenario: u64) -> u64 {
     changed
 }
 
-/// Works and sleeps 1000 times.
+/// Computes and sleeps 1000 times, then exits.
 fn worker(id: u64) -> Script {
     let mut step = 0;
     Box::new(move |ctx| {
@@ -62,7 +62,7 @@ fn worker(id: u64) -> Script {
     })
 }
 
-/// For 500 ms, pins one worker after the other to one of four CPUs.
+/// Pins one worker after the other to one of four CPUs, for 500 ms.
 fn affinity_hammer(b: &Bench, workers: &[Child]) -> Script {
     let (nr, workers) = (b.nr_cpus() as usize, workers.to_vec());
     let end = b.k.now + 500 * MS;
@@ -72,14 +72,14 @@ fn affinity_hammer(b: &Bench, workers: &[Child]) -> Script {
             return Step::Exit;
         }
         let cpu = CpuId((i / workers.len() % 4) as u32);
-        // A worker may have exited.
+        // Fails if the worker has exited.
         let _ = ctx.sys.set_affinity(workers[i % workers.len()].task, &CpuMask::of(nr, [cpu]));
         i += 1;
         Step::Compute { work: 10_000 }
     })
 }
 
-/// `ops.dequeue` iterates the queue from which the task was just taken.
+/// `ops.dequeue` iterates the DSQ from which the task was just taken.
 pub fn dequeue_iter(b: &mut Bench) {
     background(b);
     let loaded = b.open_and_load("dequeue_iter");
@@ -92,7 +92,8 @@ pub fn dequeue_iter(b: &mut Bench) {
     assert!(b.get(&loaded, "dq_count") >= 10);
 }
 
-/// Custody ends before a task runs on another CPU, by LOCAL_ON and by moving to the local queue.
+/// Custody ends before a task runs on another CPU, both with LOCAL_ON and with a move to the local
+/// DSQ.
 pub fn dequeue_remote(b: &mut Bench) {
     let mut open = b.open("dequeue_remote");
     let loaded = b.try_load(&mut open).unwrap_or_else(|error| panic!("{error}"));
@@ -119,7 +120,7 @@ pub fn dequeue_remote(b: &mut Bench) {
     }
 }
 
-/// Short bursts; every other worker sleeps between them, the rest yield.
+/// Computes in short bursts; workers of odd id sleep between them, the others yield.
 fn burst_worker(id: u64, end: Nanos) -> Script {
     let mut ran = false;
     Box::new(move |ctx| {
@@ -133,7 +134,8 @@ fn burst_worker(id: u64, end: Nanos) -> Script {
     })
 }
 
-/// Peeking gives NULL before an insert and the inserted task after it, and finds tasks in a pool of queues.
+/// Peeking returns NULL before an insert and the inserted task after it, and finds tasks in a pool
+/// of DSQs.
 pub fn peek_dsq(b: &mut Bench) {
     background(b);
     let loaded = b.open_and_load("peek_dsq");
@@ -141,7 +143,7 @@ pub fn peek_dsq(b: &mut Bench) {
     for _ in 0..4 {
         b.spawn(spec("worker"), usleep_and_yield());
     }
-    // The real machine has more going on than four workers on idle CPUs.
+    // More load than the C test starts: a real machine runs more than four workers on idle CPUs.
     for _ in 0..2 * b.nr_cpus() {
         b.spawn(spec("busy"), yielder(100_000));
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Selftests in which the scheduler leaves: because it did wrong, because it asked to, because a CPU went.
+//! Selftests in which the scheduler exits: after an error, at its own request, or because of CPU
+//! hotplug.
 
 use super::bench::{Bench, MS, SEC, set};
 use super::load::{background, seconds};
@@ -15,7 +16,8 @@ const ERROR: u64 = 1024;
 const ACT_RESTART: u64 = 1 << 48;
 const RSN_HOTPLUG: u64 = 1 << 32;
 
-/// Attaches, waits a second for the error that must come, and sees that the tasks go on without the scheduler.
+/// Attaches the object, runs for a second, and asserts that it was ejected with an error and that
+/// the tasks continue without it.
 fn ejected(b: &mut Bench, object: &str, says: &str) {
     let hogs: Vec<_> = (0..b.nr_cpus()).map(|_| b.spawn(spec("hog"), hog())).collect();
     background(b);
@@ -50,7 +52,7 @@ pub fn double_dispatch(b: &mut Bench) {
     ejected(b, "select_cpu_dispatch_dbl_dsp", "already direct-dispatched");
 }
 
-/// Attach gives a link, and `ops.exit` has run by then.
+/// Asserts that attach succeeds with a link, and that `ops.exit` has run by then.
 pub fn enq_last_no_enq(b: &mut Bench) {
     let loaded = b.open_and_load("enq_last_no_enq_fails");
     b.attach(&loaded, "enq_last_no_enq_fails_ops");
@@ -58,7 +60,7 @@ pub fn enq_last_no_enq(b: &mut Bench) {
     b.detach();
 }
 
-/// `scx_bpf_exit()` from each of six operations.
+/// Calls `scx_bpf_exit()` from each of six operations.
 pub fn exit(b: &mut Bench) {
     background(b);
     for point in 0..6 {
@@ -90,7 +92,8 @@ pub fn prog_run(b: &mut Bench) {
     b.detach();
 }
 
-/// CPU 1 goes or comes while a scheduler with or without hotplug operations is loaded, or between open and attach.
+/// Takes CPU 1 off line or on line while a scheduler with or without hotplug operations is loaded,
+/// or between open and attach.
 pub fn hotplug(b: &mut Bench) {
     background(b);
     for (onlining, callbacks) in [(true, true), (false, true), (true, false), (false, false)] {

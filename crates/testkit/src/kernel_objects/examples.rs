@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's example schedulers, prepared as their frontends do, each under a mixed load.
+//! The kernel's example schedulers, prepared as their frontends prepare them, each under a mixed
+//! load.
 
 use super::bench::{Bench, Child, MS, SEC, resize, set};
 use super::ejections::UNREG;
@@ -13,17 +14,17 @@ use scxlab_machine::id::{CgroupId, Nanos};
 
 const SLICE_DFL: u64 = 20 * MS;
 
-/// Makes the script of one more task.
+/// Constructor of one task's script.
 type Make = fn() -> Script;
 
-/// Sum over CPUs of one counter of a per-CPU array.
+/// Returns one counter of a per-CPU array, summed over CPUs.
 fn stat(b: &Bench, loaded: &Loaded, map: &str, index: u32) -> u64 {
     let map = loaded.map(map).expect("the map of counters");
     let copies = b.k.vm.map_lookup(map, &index.to_le_bytes()).expect("an element");
     copies.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).sum()
 }
 
-/// Detaches, and sees that this was the only reason to leave.
+/// Detaches, and asserts that no other exit was recorded.
 fn leave(b: &mut Bench, loaded: &Loaded) {
     b.detach();
     b.expect_kind(loaded, UNREG);
@@ -56,7 +57,7 @@ pub fn cpu0(b: &mut Bench) {
     b.attach(&loaded, "cpu0_ops");
     run_and_progress(b, &tasks, 2);
     assert!(stat(b, &loaded, "stats", 1) > 50, "tasks went to CPU 0's queue");
-    // A task that ran elsewhere when the scheduler came stays there until it wakes up.
+    // A task that ran on another CPU at attach stays there until it wakes up.
     let woken = tasks.iter().filter(|t| ["sleeper", "short"].contains(&&*b.k.tasks[t.task].name));
     for t in woken {
         assert_eq!(b.k.tasks[t.task].cpu.0, 0, "pid {}", t.pid);
@@ -84,7 +85,7 @@ pub fn central(b: &mut Bench) {
     leave(b, &loaded);
 }
 
-/// Arena memory for every task, allocated and freed by the scheduler.
+/// Every task has arena memory, which the scheduler allocates and frees.
 pub fn sdt(b: &mut Bench) {
     let tasks = mixed(b);
     let loaded = b.open_and_load("scx_sdt");
@@ -93,14 +94,14 @@ pub fn sdt(b: &mut Bench) {
     leave(b, &loaded);
 }
 
-/// CPU time follows the product of weights down the tree.
+/// CPU time follows the product of weights along the cgroup tree.
 pub fn flatcg(b: &mut Bench) {
     let mut open = b.open("scx_flatcg");
     set(&mut open, "nr_cpus", u64::from(b.nr_cpus()));
     set(&mut open, "cgrp_slice_ns", SLICE_DFL);
     let loaded = b.load(open);
     let weight = |weight| CgroupSpec { weight, ..CgroupSpec::default() };
-    // a: 100 of 400; b: 300 of 400, of which b/x has a third and b/y two thirds.
+    // a: 100 of 400; b: 300 of 400, of which b/x gets a third and b/y two thirds.
     let groups = b.k.user(|k| {
         let a = k.mkdir(CgroupId(0), "a", weight(100))?;
         let parent = k.mkdir(CgroupId(0), "b", weight(300))?;
@@ -173,8 +174,8 @@ pub fn pair(b: &mut Bench) {
     };
     let groups = [group(b, "one"), group(b, "two")];
     let mut tasks = mixed_in(b, &groups);
-    // A cgroup that empties and fills again is queued once more each time, and starves one that never does: both are
-    // to have more than their pairs can take.
+    // A cgroup that empties and fills again is queued once more each time, and starves a cgroup
+    // that never empties. Both cgroups therefore get more tasks than their pairs of CPUs can run.
     for i in 0..4 * b.nr_cpus() {
         let cgroup = groups[i as usize % 2];
         tasks.push(b.spawn(TaskSpec { cgroup, ..spec("hog") }, hog()));
@@ -189,7 +190,7 @@ pub fn pair(b: &mut Bench) {
     leave(b, &loaded);
 }
 
-/// CPU `i` of the first half is paired with CPU `i` of the second.
+/// Pairs CPU `i` of the first half with CPU `i` of the second.
 fn pair_up(open: &mut scxlab_loader::link::OpenObject, nr: u32) {
     let half = nr / 2;
     set(open, "nr_cpu_ids", u64::from(nr));
@@ -205,8 +206,9 @@ fn pair_up(open: &mut scxlab_loader::link::OpenObject, nr: u32) {
     }
 }
 
-/// Samples what pairs run: of the scheduler's own tasks, mostly those of one cgroup. Not always, since the program
-/// dispatches through the global queue, from which any CPU may take.
+/// Samples the tasks on both CPUs of each pair, and asserts that tasks of the scheduler mostly have
+/// the same cgroup. They do not always, because the program dispatches through the global DSQ, from
+/// which any CPU may take.
 fn same_cgroup_on_pairs(b: &mut Bench) {
     let half = b.k.cpus.len() / 2;
     let (mut together, mut apart) = (0, 0);
@@ -228,7 +230,7 @@ fn same_cgroup_on_pairs(b: &mut Bench) {
     assert!(apart * 10 < together, "{apart} samples with two cgroups, {together} with one");
 }
 
-/// Tasks that a user process orders by virtual time.
+/// A user process orders tasks by virtual time.
 pub fn userland(b: &mut Bench) {
     super::userland::run(b, |b, loaded, scheduler| {
         let tasks: Vec<Child> = mixed(b);

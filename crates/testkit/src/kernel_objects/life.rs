@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Selftests of attaching and detaching, and of what a scheduler is told about tasks' lives.
+//! Selftests of attaching and detaching, and of the operations called in a task's life.
 
 use super::bench::{Bench, Child, MS, SEC, add_flags};
 use super::ejections::{NONE, UNREG};
@@ -23,7 +23,7 @@ pub fn create_dsq(b: &mut Bench) {
     assert_eq!(b.k.ext.exits[0].kind as u64, UNREG, "{:?}", b.k.ext.exits);
 }
 
-/// A scheduler without operations: everything goes through the global queues.
+/// A scheduler without operations: all tasks go through the global DSQs.
 pub fn minimal(b: &mut Bench) {
     let loaded = b.open_and_load("minimal");
     for _ in 0..3 {
@@ -45,7 +45,8 @@ fn run_and_progress_once(b: &mut Bench, tasks: &[Child]) {
     }
 }
 
-/// Every operation defined: each is called without complaint, those of cgroups, CPUs and policies included.
+/// Every operation is defined, and each is called without an error, those of cgroups, CPUs and
+/// policies included.
 pub fn maximal(b: &mut Bench) {
     let loaded = b.open_and_load("maximal");
     b.attach(&loaded, "maximal_ops");
@@ -58,7 +59,7 @@ pub fn maximal(b: &mut Bench) {
     assert_eq!(b.k.ext.exits[0].kind as u64, UNREG, "{:?}", b.k.ext.exits);
 }
 
-/// Changes that operations are told of.
+/// Makes the changes that operations are called for: nice, affinity, cgroups and hotplug.
 fn change_everything(b: &mut Bench, tasks: &[Child], group: CgroupId) {
     let all = b.cpus(0..b.nr_cpus());
     b.k.user(|k| {
@@ -79,7 +80,7 @@ fn change_everything(b: &mut Bench, tasks: &[Child], group: CgroupId) {
     b.set_online(1, true);
 }
 
-/// Attaching while another is loaded is refused, however often it is tried.
+/// Attaching while another scheduler is loaded is refused, in each of 100 rounds.
 pub fn reload_loop(b: &mut Bench) {
     background(b);
     let one = b.open_and_load("maximal");
@@ -97,7 +98,8 @@ pub fn reload_loop(b: &mut Bench) {
     assert!(b.k.ext.exits.iter().all(|e| e.kind as u64 == UNREG), "{:?}", b.k.ext.exits);
 }
 
-/// Counts of init_task, exit_task, enable and disable, when all tasks switch and when only SCHED_EXT ones do.
+/// Counts of init_task, exit_task, enable and disable, once with all tasks switched and once with
+/// SCHED_EXT tasks only.
 pub fn init_enable_count(b: &mut Bench) {
     count_calls(b, true);
     count_calls(b, false);
@@ -148,7 +150,7 @@ fn count_calls(b: &mut Bench, global: bool) {
     assert!(count(b, "init_fork_cnt") >= 2 * NUM_CHILDREN);
 }
 
-/// Asks for SCHED_EXT, perhaps goes back, and exits.
+/// Switches to SCHED_EXT, switches back if `back`, and exits.
 fn becomes_ext(back: bool) -> super::script::Script {
     let mut step = 0;
     Box::new(move |ctx| {
@@ -163,7 +165,7 @@ fn becomes_ext(back: bool) -> super::script::Script {
     })
 }
 
-/// The part of total_bw that a scheduler has to do with: load on every CPU before, during and after it.
+/// The part of total_bw that concerns a scheduler: load on every CPU before, during and after it.
 pub fn total_bw(b: &mut Bench) {
     let stress: Vec<Child> = (0..b.nr_cpus()).map(|_| b.spawn(spec("stress"), hog())).collect();
     let loaded = b.open_and_load("minimal");

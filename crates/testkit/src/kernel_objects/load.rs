@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tasks that keep a machine busy in many ways, and the check that each of them gets on.
+//! Tasks that keep a machine busy in many ways, and the check that each of them makes progress.
 
 use super::bench::{Bench, Child, MS, SEC};
 use super::script::{Script, exit_at_once, hog, sleeper, spec, yielder};
@@ -10,7 +10,7 @@ pub const fn seconds(n: u64) -> Nanos {
     n * SEC
 }
 
-/// What goes on on a machine that nobody uses: things wake up and sleep again.
+/// Starts the daemons of an unused machine, which wake up and sleep again.
 pub fn background(b: &mut Bench) -> Vec<Child> {
     let names = ["init.d", "journal", "udevd", "cron"];
     let daemon =
@@ -18,13 +18,13 @@ pub fn background(b: &mut Bench) -> Vec<Child> {
     names.iter().enumerate().map(daemon).collect()
 }
 
-/// A mix of everything: saturating, sleeping, yielding, pinned, nice, forking and real-time tasks. Returns those
-/// that live on and must make progress.
+/// Starts a mix of saturating, sleeping, yielding, pinned, nice, forking and real-time tasks.
+/// Returns those that live on and must make progress.
 pub fn mixed(b: &mut Bench) -> Vec<Child> {
     mixed_in(b, &[CgroupId(0)])
 }
 
-/// As `mixed`, spread over cgroups.
+/// As `mixed`, with the tasks spread over cgroups.
 pub fn mixed_in(b: &mut Bench, groups: &[CgroupId]) -> Vec<Child> {
     let mut tasks = Vec::new();
     let nr = b.nr_cpus();
@@ -57,7 +57,7 @@ pub fn mixed_in(b: &mut Bench, groups: &[CgroupId]) -> Vec<Child> {
     tasks
 }
 
-/// Forks a child that exits at once, and sleeps, in turn.
+/// In turn forks a child that exits at once, and sleeps.
 fn forker() -> Script {
     let mut state = 0;
     Box::new(move |ctx| {
@@ -73,7 +73,8 @@ fn forker() -> Script {
     })
 }
 
-/// Lets time pass; the scheduler must stay, and in each second every one of the tasks must run.
+/// Runs for `seconds`; asserts that the scheduler stays loaded and that every task runs in each
+/// second.
 pub fn run_and_progress(b: &mut Bench, tasks: &[Child], seconds: u64) {
     for second in 0..seconds {
         let before: Vec<Nanos> = tasks.iter().map(|t| b.k.tasks[t.task].account.run_ns).collect();

@@ -7,10 +7,11 @@ use super::load::{background, mixed, seconds};
 use super::script::{sleep_and_exit, sleeper, spec};
 use scxlab_machine::id::TaskId;
 
-/// As many children as the C tests fork.
+/// Number of children that the C tests fork.
 const NUM_CHILDREN: u32 = 1028;
 
-/// One second of a mixed load, during which a syscall program picks a CPU for the test process now and then. Its picks.
+/// Runs a mixed load for one second, during which a syscall program picks a CPU for the test
+/// process every 10 ms. Returns the picks.
 fn picks_from_user(b: &mut Bench, object: &str) -> Vec<i32> {
     background(b);
     let loaded = b.open_and_load(object);
@@ -63,7 +64,7 @@ pub fn numa(b: &mut Bench) {
     b.detach();
 }
 
-/// Children that sleep a second, as the select_cpu tests fork.
+/// Starts children that sleep for one second, as those of the select_cpu tests.
 fn sleeping_children(b: &mut Bench, name: &str) -> Vec<Child> {
     (0..NUM_CHILDREN).map(|_| b.spawn(spec(name), sleep_and_exit(SEC))).collect()
 }
@@ -108,7 +109,7 @@ pub fn select_cpu_vtime(b: &mut Bench) {
     b.detach();
 }
 
-/// Tasks are sent to random CPUs; none may end where it is not allowed.
+/// Sends tasks to random CPUs; no task may be put on a CPU where it is not allowed.
 pub fn dsp_local_on(b: &mut Bench) {
     let mut open = b.open("dsp_local_on");
     set(&mut open, "nr_cpus", u64::from(b.nr_cpus()));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Objects that must not load or attach, each with the reason that must be given.
+//! Objects that must not load or attach, each with the required reason.
 
 use super::bench::Bench;
 
-/// The object does not load, and the error says so.
+/// Asserts that the object does not load and that the error contains all of `says`.
 fn refused(b: &mut Bench, object: &str, says: &[&str]) {
     let mut open = b.open(object);
     let error = match b.try_load(&mut open) {
@@ -15,7 +15,7 @@ fn refused(b: &mut Bench, object: &str, says: &[&str]) {
     }
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -26,7 +26,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Programs that test their arguments load, and run.
+/// Asserts that programs which test their arguments load and run.
 pub fn maybe_null(b: &mut Bench) {
     let loaded = b.open_and_load("maybe_null");
     b.attach(&loaded, "maybe_null_success");
@@ -48,7 +48,8 @@ pub fn non_scx_kfunc(b: &mut Bench) {
     refused(b, "non_scx_kfunc_deny", &["tcp_congestion_ops"]);
 }
 
-/// Loads as far as it does; attaching names the form that is not modelled.
+/// Loads the object as far as possible; the load or attach error must name the form that is not
+/// modelled.
 fn cid_form(b: &mut Bench, object: &str, table: &str) {
     let mut open = b.open(object);
     let error = match b.try_load(&mut open) {

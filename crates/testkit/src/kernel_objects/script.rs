@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tasks whose behaviour is a closure: the user-space side of a test, as its C file would fork it.
 //!
-//! Owns: which closure belongs to which task. Does not: model locks, pipes or files (see the workload crate).
+//! Owns: the map from tasks to closures. Does not: model locks, pipes or files (see the workload
+//! crate).
 
 use scxlab_kernel::behavior::{Behavior, Policy, Step, Sys, SysError, TaskSpec};
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
@@ -9,10 +10,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What one task does: called for each step, until it says `Step::Exit`.
+/// Behaviour of one task: called for each step, until it returns `Step::Exit`.
 pub type Script = Box<dyn FnMut(&mut Ctx) -> Step>;
 
-/// What a script can reach.
+/// Context of a script's step.
 pub struct Ctx<'a> {
     pub sys: &'a mut dyn Sys,
     /// The task itself.
@@ -32,7 +33,8 @@ impl Ctx<'_> {
     }
 }
 
-/// All scripted tasks of a kernel. Copies share them, so that a test can add tasks from outside.
+/// All scripted tasks of a kernel. Clones share the table, so that a test can add tasks from
+/// outside.
 #[derive(Clone, Default)]
 pub struct Threads(Rc<RefCell<BTreeMap<TaskId, Script>>>);
 
@@ -55,7 +57,8 @@ impl Behavior for Threads {
     fn start(&mut self, _sys: &mut dyn Sys) {}
 
     fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> Step {
-        // The script is away while it runs: it may fork, which adds to the table.
+        // The script is out of the table while it runs, because it may fork, which adds to the
+        // table.
         let script = self.0.borrow_mut().remove(&task);
         let Some(mut script) = script else {
             return Step::Exit;
@@ -78,7 +81,7 @@ impl Behavior for Threads {
     }
 }
 
-/// A normal task that may run anywhere.
+/// Returns the spec of a normal task that may run anywhere.
 pub fn spec(name: &str) -> TaskSpec {
     TaskSpec {
         name: name.into(),
@@ -116,7 +119,7 @@ pub fn yielder(run: Nanos) -> Script {
     })
 }
 
-/// Sleeps once, then exits, as a child that only shows up.
+/// Sleeps once, then exits, as a short-lived child.
 pub fn sleep_and_exit(ns: Nanos) -> Script {
     let mut slept = false;
     Box::new(

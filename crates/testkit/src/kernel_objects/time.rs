@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Selftests of kicks, ticks and of competition with real-time tasks.
+//! Selftests of kicks and ticks, and of competition with real-time tasks.
 
 use super::bench::{Bench, Child, MS, SEC, add_flags, get, set};
 use super::ejections::NONE;
@@ -9,7 +9,7 @@ use scxlab_kernel::behavior::{Policy, Step, TaskSpec};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Three CPUs wait for each other in a circle, for five seconds, without standing still.
+/// Three CPUs wait for each other in a circle for five seconds and must all make progress.
 pub fn cyclic_kick_wait(b: &mut Bench) {
     let mut open = b.open("cyclic_kick_wait");
     for (name, cpu) in [("test_cpu_a", 0), ("test_cpu_b", 1), ("test_cpu_c", 2)] {
@@ -39,7 +39,7 @@ pub fn cyclic_kick_wait(b: &mut Bench) {
     b.detach();
 }
 
-/// Yields again and again, with 20 us between, where the C test has only the loop.
+/// Yields repeatedly, with 20 us of work between yields; the C test has only the loop.
 fn yield_until(stop: Rc<Cell<bool>>) -> Script {
     let mut ran = false;
     Box::new(move |_| {
@@ -52,7 +52,8 @@ fn yield_until(stop: Rc<Cell<bool>>) -> Script {
     })
 }
 
-/// The scheduler's side of nohz_tick: infinite slices, then finite ones, which must tick.
+/// The scheduler's side of nohz_tick: infinite slices, then finite ones, during which the CPU must
+/// tick.
 pub fn nohz_tick(b: &mut Bench) {
     const ENQ_LAST: u64 = 2;
     const SWITCH_PARTIAL: u64 = 8;
@@ -91,12 +92,13 @@ pub fn nohz_tick(b: &mut Bench) {
     b.detach();
 }
 
-/// Computes in short pieces until told to do something else.
+/// Computes in steps of 100 us until `flag` is set, then returns `then`.
 fn run_until(flag: Rc<Cell<bool>>, then: Step) -> Script {
     Box::new(move |_| if flag.get() { then } else { Step::Compute { work: 100_000 } })
 }
 
-/// The scheduler's side of rt_stall: it stays while a real-time task holds a CPU, and its task runs again after.
+/// The scheduler's side of rt_stall: it stays loaded while a real-time task holds a CPU, and its
+/// task runs again afterwards.
 pub fn rt_stall(b: &mut Bench) {
     let loaded = b.open_and_load("rt_stall");
     for round in 0..4 {

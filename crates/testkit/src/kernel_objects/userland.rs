@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The user-space half of scx_userland, as a task of the simulation: it takes tasks from one queue map, orders them by
-//! virtual run time, and puts them into another.
+//! The user-space half of scx_userland, as a task of the simulation: it takes tasks from one queue
+//! map, orders them by virtual run time, and puts them into another.
 //!
 //! Differs from scx_userland.c: virtual time is in integers.
 
@@ -13,12 +13,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Tasks dispatched before the scheduler yields.
+/// Maximum number of tasks dispatched in one pass, before the scheduler yields.
 const BATCH: usize = 8;
-/// What one pass costs the process itself.
+/// CPU time of one pass of the process itself.
 const PASS_NS: u64 = 5_000;
 
-/// Loads scx_userland with a process as its scheduler, and calls `test`, which attaches it.
+/// Loads scx_userland with a process as its user-space scheduler, and calls `test`, which attaches
+/// it.
 pub fn run(b: &mut Bench, test: impl FnOnce(&mut Bench, &Loaded, Child)) {
     let shared: Rc<RefCell<Option<Scheduler>>> = Rc::default();
     let process = TaskSpec { policy: Policy::Ext, ..spec("scx_userland") };
@@ -31,7 +32,8 @@ pub fn run(b: &mut Bench, test: impl FnOnce(&mut Bench, &Loaded, Child)) {
     test(b, &loaded, child);
 }
 
-/// Until there is a scheduler the process waits, as for its own start-up.
+/// Main loop of the process: one pass and a yield in turn. Until `shared` holds a scheduler the
+/// process sleeps, which stands for its start-up.
 fn main_loop(shared: Rc<RefCell<Option<Scheduler>>>) -> Script {
     let mut worked = false;
     Box::new(move |ctx| {
@@ -47,16 +49,16 @@ fn main_loop(shared: Rc<RefCell<Option<Scheduler>>>) -> Script {
     })
 }
 
-/// What the process keeps.
+/// State of the user-space scheduler.
 struct Scheduler {
     enqueued: MapId,
     dispatched: MapId,
     /// Guest addresses of the two counters that it shares with the BPF half.
     nr_queued: u64,
     nr_scheduled: u64,
-    /// By pid: run time last seen, and virtual run time.
+    /// Indexed by pid: run time at the last enqueue, and virtual run time.
     seen: BTreeMap<u32, (u64, u64)>,
-    /// Waiting tasks by virtual run time, then arrival.
+    /// Waiting tasks (pids), ordered by virtual run time, then arrival.
     waiting: BTreeMap<(u64, u64), u32>,
     arrivals: u64,
     min_vruntime: u64,

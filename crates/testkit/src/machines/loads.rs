@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Random workloads for a machine of so many CPUs, as workload files describe them.
+//! Random workloads for a machine with a given number of CPUs, in the format of workload files.
 
 use super::pick;
 use scxlab_machine::Stream;
 
-/// A kind of workload.
+/// Kind of workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// Hogs: fewer than CPUs, as many, or more.
+    /// CPU hogs: fewer than CPUs, as many, or more.
     Hogs,
-    /// Tasks that run and sleep for some milliseconds, and hogs beside them.
+    /// Tasks that run and sleep for up to 5 ms each, and hogs beside them.
     Sleepers,
-    /// One task forks many at once.
+    /// One task that forks many hogs at once.
     Burst,
-    /// Hogs that may run on two CPUs only, beside free ones.
+    /// Hogs that may run on two CPUs only, beside unbound ones.
     Pinned,
-    /// Hogs that bind themselves to one CPU and free themselves again.
+    /// Hogs that bind themselves to one CPU and remove the binding again.
     Shifting,
     /// Hogs of different nice values.
     Nice,
-    /// Hogs in cgroups of different weights, nested ones too.
+    /// Hogs in cgroups of different weights, some of them nested.
     Groups,
-    /// Hogs of idle policy beside others.
+    /// Hogs of policy SCHED_IDLE beside normal ones.
     Idle,
 }
 
-/// Every kind.
+/// All kinds.
 pub const LOADS: [Load; 8] = [
     Load::Hogs,
     Load::Sleepers,
@@ -37,7 +37,8 @@ pub const LOADS: [Load; 8] = [
     Load::Idle,
 ];
 
-/// One of a kind. Affinities name CPU 0 and another one, so that a task has a CPU as long as CPU 0 is on line.
+/// Draws a workload of a kind. Affinities name CPU 0 and another CPU, so that a task always has a
+/// CPU while CPU 0 is on line.
 pub fn load(kind: Load, seed: u64, cpus: u64) -> String {
     let mut rng = Stream::new(seed, "load", kind as u64);
     let few = rng.between(1, cpus);

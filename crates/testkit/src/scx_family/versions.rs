@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Every published version that `tools/pins.txt` names, on three machines: it runs, or it is said why not.
+//! Every published version that `tools/pins.txt` names, on three machines, with its result or the
+//! reason why it does not run.
 //!
-//! Owns: what a version's object does, as the docs show it. Does not: look closely at a run that goes well: `check()` of
-//! the newest versions does.
+//! Owns: the result of each version, as shown in the docs. Does not: check the laws during a run;
+//! `check()` does so for the newest versions.
 
 use std::path::PathBuf;
 
@@ -19,11 +20,12 @@ pub struct Version {
     pub version: &'static str,
 }
 
-/// A desktop's, one of several nodes, LLCs and threads, and one with more CPUs than a number of a formula has bits.
+/// A desktop machine, one of several nodes, LLCs and threads, and one with more CPUs than a number
+/// in a formula has bits.
 pub const MACHINES: [&str; 3] = ["1n4c2t", "2n8l16c2t", "epyc-2s"];
 const WORKLOAD: &str = "sleepers,tasks=24";
 
-/// The versions that `make scx-objects` takes; of each scheduler the newest first.
+/// Returns the versions that `make scx-objects` takes; the newest of each scheduler comes first.
 pub fn pinned() -> impl Iterator<Item = Version> {
     include_str!("../../../../tools/pins.txt").lines().filter_map(|line| {
         let words: Vec<&str> = line.split(' ').collect();
@@ -52,12 +54,13 @@ impl Version {
         })
     }
 
-    /// None if it is no object that can be read.
+    /// Parses the object; None if that fails.
     pub fn object(&self) -> Option<Object> {
         Object::parse(&self.bytes(), &self.file_name()).ok()
     }
 
-    /// What it does on a machine: what it skips, or why it does not run. Panics if it is ejected.
+    /// Runs the version on a machine; returns the parts that it skips, or the reason why it does
+    /// not run. Panics if it is ejected.
     fn outcome(&self, machine: &str) -> String {
         let mut k = sim::kernel(machine, WORKLOAD, 1);
         let absent = match attach_object(&mut k, &self.file_name(), &self.bytes(), machine) {
@@ -74,7 +77,7 @@ impl Version {
         }
     }
 
-    /// What all machines show, or what each does if they differ.
+    /// Returns the common outcome of all machines, or one per machine if they differ.
     fn outcomes(&self) -> String {
         let outcomes = MACHINES.map(|machine| self.outcome(machine));
         if outcomes.iter().all(|o| *o == outcomes[0]) {
@@ -84,7 +87,7 @@ impl Version {
         each.collect::<Vec<_>>().join("; ")
     }
 
-    /// The shipped recipe that says it is for this version.
+    /// Returns the shipped recipe that names this version, as a link.
     fn recipe(&self) -> String {
         let is_for = |name: &&str| {
             let (recipe, _) = recipe::find(name).expect("it is shipped");
@@ -96,16 +99,17 @@ impl Version {
     }
 }
 
-/// The crates that a recipe is for, by its source: "scx_a, files" or "scx_a and scx_b, files".
+/// Returns the crates that a recipe is for, from its `source`: "scx_a, files" or "scx_a and scx_b,
+/// files".
 pub fn crates(source: &str) -> impl Iterator<Item = &str> {
     let head = source.split(',').next().unwrap_or_default();
     head.split(' ').filter_map(|word| word.strip_prefix("scx_"))
 }
 
-/// One row for each scheduler and what its versions have in common.
+/// Returns the table rows; versions of one scheduler with the same outcome share a row.
 pub fn rows() -> String {
     let all: Vec<Version> = pinned().collect();
-    // Two halves at once: each version is a simulation of its own.
+    // Two halves in parallel: each version is a separate simulation.
     let half = |at: usize| -> Vec<(usize, String)> {
         let mine = all.iter().enumerate().skip(at).step_by(2);
         mine.map(|(i, version)| (i, version.outcomes())).collect()

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Caps: parked vCPUs do not run, and what a cap leaves others use.
+//! Caps: parked vCPUs do not run, and other vCPUs use the time that a cap leaves.
 
 use super::*;
 use scxlab_testkit::sim::{group_ns, run_ns};
 use scxlab_testkit::state::{stat, task_stat};
 
-/// CPU time of a domain per second over the next ten, in hundredths of a CPU.
+/// Returns the CPU time of a domain over the next `seconds`, in hundredths of a CPU.
 fn used(k: &mut Kernel, path: &str, seconds: u64) -> f64 {
     let before = group_ns(k, path);
     go_on(k, seconds * SECOND);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What happens to a running scheduler: CPUs and cgroups come and go, tasks change; and what it refuses.
+//! Changes to a running scheduler (CPUs and cgroups come and go, tasks change), and refused knobs.
 
 use super::*;
 use scxlab_kernel::behavior::{CgroupSpec, Sys};
@@ -80,7 +80,7 @@ fn tasks_move_between_cgroups_and_a_cgroup_goes() {
         k.user(|k| k.move_to_cgroup(task, a)).expect("moved");
     }
     k.user(|k| k.rmdir(b)).expect("empty");
-    // What was parked is free again, although nobody ever unparks in /b.
+    // The parked vCPUs are free again, although no unparking ever happens in /b.
     let before = group_ns(&k, "/a");
     go_on(&mut k, 2 * SECOND);
     assert!(group_ns(&k, "/a") - before > 6 * SECOND, "four CPUs for two seconds");
@@ -141,7 +141,7 @@ fn knobs_out_of_range_are_refused_with_what_would_be_right() {
     }
 }
 
-/// CPUs become idle at different times, so they find others' vCPUs waiting.
+/// CPUs become idle at different times, so that they find vCPUs waiting on other CPUs.
 const UNEVEN: &str = "
     [[thread]]
     name = 'long'

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Shares by weight under saturation, and how long anybody waits.
+//! Shares by weight under saturation, and bounds on the waiting time.
 
 use super::*;
 use scxlab_testkit::sim::group_ns;
@@ -7,7 +7,7 @@ use scxlab_testkit::sim::group_ns;
 fn assert_shares(machine: &str, doms: &[Dom], knobs: &[(&str, &str)], weight_of: fn(&Dom) -> u32) {
     let (mut k, _) = attached(machine, &saturating(doms), knobs);
     k.start();
-    // Nobody has been seen by a tick yet: the first slices are everybody's.
+    // No tick has seen any vCPU yet, so the first slices do not follow the weights.
     go_on(&mut k, SECOND);
     let ns = |k: &Kernel| -> Vec<u64> {
         (0..doms.len()).map(|i| group_ns(k, &format!("/d{i}"))).collect()
@@ -65,8 +65,8 @@ fn a_weight_that_changes_while_running_counts_from_then_on() {
     assert_near("3 of 4", got[1] / (got[0] + got[1]), 0.75, 2.0);
 }
 
-/// The README's bound for a vCPU that never sleeps: its debt is paid after `floor / share`, then each other one on its
-/// CPU runs for a slice. Here: at most 90 ms of debt, at 1/9 of a CPU.
+/// The README's bound for a vCPU that never sleeps: its debt is repaid after `floor / share`, then
+/// each other vCPU on its CPU runs for one slice. Here: at most 90 ms of debt, at 1/9 of a CPU.
 #[test]
 fn nobody_waits_longer_than_the_bound() {
     let doms = [100, 800].map(Dom::weighing);
@@ -77,7 +77,8 @@ fn nobody_waits_longer_than_the_bound() {
     assert!(longest < bound, "{longest} ns");
 }
 
-/// A weight of 1 beside 10000: without help the light one would wait for minutes between slices.
+/// A weight of 1 beside 10000: without the rescue the light vCPU would wait for minutes between
+/// slices.
 #[test]
 fn who_is_kept_waiting_is_rescued() {
     let doms = [1, 10000].map(Dom::weighing);

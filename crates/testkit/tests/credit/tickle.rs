@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The decision of `bpf/lib/tickle.bpf.h`, as a table of cases drawn from the diff: `cases/sched/credit/tickle.case`.
+//! The decision of `bpf/lib/tickle.bpf.h`, as a table of cases derived from the diff:
+//! `cases/sched/credit/tickle.case`.
 
 use scxlab_testkit::shipped::{run_program, selftest};
 use scxlab_testkit::sim::kernel;
@@ -22,7 +23,7 @@ fn priority(name: &str) -> i32 {
     known.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no priority {name}")).1
 }
 
-/// `struct tickle_case` of the object, in its order.
+/// Builds a `struct tickle_case` of the object, field by field.
 fn context(words: &[&str]) -> Vec<u8> {
     let bits = |text: &str| u64::from_str_radix(text, 16).expect("hexadecimal bits");
     let number = |text: &str| text.parse::<u32>().expect("a number");
@@ -43,7 +44,7 @@ fn context(words: &[&str]) -> Vec<u8> {
     ctx
 }
 
-/// What the object made of it, as the case file writes it.
+/// Formats the object's result as the case file writes it.
 fn outcome(cpu: u32, ctx: &[u8]) -> String {
     let word = |at: usize| u32::from_ne_bytes(ctx[at..at + 4].try_into().expect("four bytes"));
     let woken = u64::from_ne_bytes(ctx[16..24].try_into().expect("eight bytes"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Whom a wake-up interrupts: the two sides of the seed's change in whole runs.
+//! Preemption by wake-ups: the old and the new rule of the seed's change in whole runs.
 
 use super::*;
 use scxlab_kernel::metrics::TaskReport;
@@ -10,7 +10,8 @@ use scxlab_testkit::state::{stat, task_stat};
 const OLD: &str = "old";
 const NEW: &str = "new";
 
-/// Two vCPUs that are pinned to CPUs 0 and 1 and never sleep; short ones appear on every CPU in turn.
+/// Two vCPUs that are pinned to CPUs 0 and 1 and never sleep; short ones appear on every CPU in
+/// turn.
 const SHORT_BESIDE_HOGS: &str = "
     duration = '10s'
     [[thread]]
@@ -46,9 +47,10 @@ fn with_a_suitable_idler_new_tells_no_busy_cpu_and_old_does() {
     assert!(old > 50, "{old}");
 }
 
-/// vCPUs that lost their CPU while they wanted to go on, less those that a tick moved to another core or socket.
+/// Returns the number of involuntary switches of vCPUs, less those that a tick moved to another
+/// core or socket, and the number of preempting tickles.
 fn interrupted(machine: &str, tasks: usize, run_us: u32, seed: u64, side: &str) -> (u64, u64) {
-    // No two alike, or they would wake up at the same times for ever.
+    // Run times all differ; otherwise the vCPUs would wake up at the same times for ever.
     let mut text = "duration = '1s'\n".to_owned();
     for i in 0..tasks {
         let run_us = run_us + 37 * i as u32;
@@ -65,7 +67,7 @@ fn interrupted(machine: &str, tasks: usize, run_us: u32, seed: u64, side: &str) 
     (lost - stat(&k, &loaded, "migrate_running"), stat(&k, &loaded, "tickle_preempt"))
 }
 
-/// No more vCPUs than CPUs: whoever wakes up finds an idle one.
+/// At most as many vCPUs as CPUs, so that each vCPU that wakes up finds an idle CPU.
 #[test]
 fn with_an_idle_cpu_for_everybody_new_interrupts_nobody() {
     let machines =
@@ -96,7 +98,8 @@ fn one_idler_is_told_or_all_are() {
     assert!(all * 2 > one * 3, "{all} kicks, {one} if one idler is told");
 }
 
-/// The costs of BPF are what is left of a difference when both sides decide alike.
+/// Returns the machine with free BPF: the cost of BPF code is the only other difference when both
+/// sides decide alike.
 fn free_of_bpf(machine: &str) -> Machine {
     let mut machine = Machine::resolve(machine).expect("a machine");
     let costs = &mut machine.costs;
@@ -109,7 +112,7 @@ fn free_of_bpf(machine: &str) -> Machine {
     machine
 }
 
-/// The trace's hash, and how often a wake-up interrupted somebody.
+/// Returns the trace's hash and the number of preempting wake-ups.
 fn trace(machine: &str, text: &str, side: &str) -> (u64, u64) {
     let (mut k, loaded) = attached_to(free_of_bpf(machine), text, &[("tickle", side)]);
     run_for(&mut k, 5 * SECOND);
@@ -150,7 +153,7 @@ fn pinned_vcpus_see_no_difference() {
     assert_eq!(trace("4c", &text, NEW), old);
 }
 
-/// The idler suits who runs, not who wakes up.
+/// The idle CPU is allowed for the running task, not for the one that wakes up.
 #[test]
 fn new_migrates_away_whom_it_interrupts_and_old_lets_it_wait() {
     let text = "
@@ -171,7 +174,7 @@ fn new_migrates_away_whom_it_interrupts_and_old_lets_it_wait() {
         let cpus = |cpu| scxlab_machine::cpumask::CpuMask::of(2, [scxlab_machine::id::CpuId(cpu)]);
         let mut both = cpus(0);
         scxlab_machine::cpumask::set(&mut both, scxlab_machine::id::CpuId(1));
-        // It is brought to CPU 0, and then free to go.
+        // The hog is moved to CPU 0, and then may run anywhere.
         use scxlab_kernel::behavior::Sys;
         k.user(|k| k.set_affinity(hog, &cpus(0))).expect("allowed");
         go_on(&mut k, MS);

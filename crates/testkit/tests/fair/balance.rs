@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Balancing: by contributed load, as the example of the series; without useless moves; to every core; past what may not move.
+//! Balancing: by contributed load, as in the example of the series; without useless moves; to every
+//! core; past tasks that may not move.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -12,7 +13,7 @@ use scxlab_testkit::state::stat;
 
 use crate::{MS, SECOND, run_on, stayed};
 
-/// Every load tracking: what balancing promises must not depend on it.
+/// Both kinds of load tracking: the guarantees of balancing must not depend on it.
 const MODES: [&str; 2] = ["fair", "fair,load=FAIR_LOAD_PELT"];
 
 /// One task of 80 % and two of 40 %, with periods that drift against each other.
@@ -29,16 +30,17 @@ const TASKS: &str = r#"
     ops = [{ loop = { ops = [{ compute = "20ms" }, { sleep = "30ms" }] } }]
 "#;
 
-/// Two CPUs that share no cache: no waking task looks for an idle one over there.
+/// Two CPUs that share no cache, so that a waking task does not look for an idle CPU on the other
+/// side.
 const MACHINE: &str = "1n2l1c1t";
 
-/// The large one has a CPU for itself.
+/// Tells whether the large task has a CPU for itself.
 fn is_split(k: &Kernel) -> bool {
     let cpu = |name: &str| k.tasks.iter().find(|t| t.name == name).expect("a task").cpu;
     cpu("b") == cpu("c") && cpu("a") != cpu("b")
 }
 
-/// Part of the time in which it has, percent.
+/// Returns the percentage of the time in which it has.
 fn split_percent(tasks: &str, machine: &str, scheduler: &str, seed: u64) -> u64 {
     let (mut k, _) = scheduled(scheduler, machine, tasks, seed);
     k.start();
@@ -68,7 +70,8 @@ fn nr_cpus(machine: &str) -> usize {
     Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")).topology.nr_cpus()
 }
 
-/// Hogs, and what each of them had from `settled` to the end, with the moves of all of them in that time.
+/// Runs hogs. Returns the CPU time of each from `settled` to the end, and the number of migrations
+/// of all in that time.
 fn hogs(scheduler: &str, machine: &str, tasks: usize, settled: u64, end: u64) -> (Vec<u64>, u64) {
     let workload = format!("hogs,tasks={tasks},duration=none");
     let (mut k, _) = scheduled(scheduler, machine, &workload, 1);
@@ -86,7 +89,8 @@ fn moves(k: &Kernel) -> u64 {
     k.tasks.iter().filter(|t| k.is_workload(t)).map(|t| t.account.migrations).sum()
 }
 
-/// As many for each CPU: nobody moves, and shares are within 1 %, over the time in which 1 % of a share is a round of all, 24 ms.
+/// Equally many hogs per CPU: no task moves, and shares are within 1 %. The test runs long enough
+/// that 1 % of a share is one round of all tasks, 24 ms.
 #[test]
 fn ties_move_nobody() {
     let machines =
@@ -107,7 +111,7 @@ fn ties_move_nobody() {
     }
 }
 
-/// Binds each hog to a CPU, or frees it.
+/// Binds each hog to a CPU, or removes its binding.
 fn bind(k: &mut Kernel, to: impl Fn(usize) -> Option<usize>) {
     let cpus = k.cpus.len();
     let hogs: Vec<_> = k.tasks.iter().filter(|t| t.name.starts_with("hog")).map(|t| t.id).collect();
@@ -120,8 +124,9 @@ fn bind(k: &mut Kernel, to: impl Fn(usize) -> Option<usize>) {
     }
 }
 
-/// Tasks that cannot be divided evenly take turns, by looks of busy CPUs, of which each level has one in 64 ms at most. Each task has
-/// its part within a half in 4 s: nobody is stuck with the smaller one, which is two thirds where one CPU has three and others two.
+/// Tasks that cannot be divided evenly take turns, by the balancing of busy CPUs, which each level
+/// does at most every 64 ms. In 4 s each task gets its share to within a half: no task is stuck
+/// with a smaller part, which is two thirds where one CPU has three tasks and others two.
 #[test]
 fn odd_tasks_take_turns() {
     for scheduler in MODES {
@@ -156,7 +161,8 @@ fn odd_tasks_take_turns() {
     }
 }
 
-/// A task that has nearly all the weight and sleeps half of the time, on a CPU of its own: what it leaves, others get.
+/// A task that has nearly all of the weight and sleeps half of the time, on a CPU of its own: other
+/// tasks use the time that it leaves.
 #[test]
 fn a_heavy_sleeper_leaves_no_cpu_idle() {
     for scheduler in MODES {
@@ -191,7 +197,7 @@ fn a_heavy_sleeper_leaves_no_cpu_idle() {
     }
 }
 
-/// Tasks that run now, per core.
+/// Returns the number of running tasks on each core.
 fn on_cores(k: &Kernel, machine: &str) -> Vec<usize> {
     let m = Machine::resolve(machine).expect("a machine");
     let core = |cpu: CpuId| m.topology.cpu(cpu).core.0 as usize;
@@ -202,7 +208,8 @@ fn on_cores(k: &Kernel, machine: &str) -> Vec<usize> {
     running
 }
 
-/// No more tasks than cores: each has one to itself, from the start; and again 100 ms after they were all bound to the first core.
+/// At most as many tasks as cores: each has a core to itself, from the start, and again 200 ms
+/// after a binding of all of them to the first core is removed.
 #[test]
 fn tasks_have_cores_to_themselves() {
     for scheduler in MODES {
@@ -229,7 +236,8 @@ fn tasks_have_cores_to_themselves() {
     }
 }
 
-/// Five hogs are bound to CPU 0 and hide three free ones on CPU 1, which is less busy: these are spread all the same.
+/// Five hogs bound to CPU 0 must not keep the balancer from spreading the three free ones on CPU 1,
+/// which is less busy.
 #[test]
 fn bound_tasks_do_not_hide_free_ones() {
     for scheduler in MODES {
@@ -237,7 +245,7 @@ fn bound_tasks_do_not_hide_free_ones() {
             let (mut k, _) =
                 scheduled(scheduler, machine, &format!("hogs,tasks={},duration=none", cpus + 6), 1);
             k.start();
-            // One on each CPU, four more on CPU 0, two more on CPU 1.
+            // One hog on each CPU, four more on CPU 0, two more on CPU 1.
             let home = |i: usize| if i < cpus { i } else { usize::from(i >= cpus + 4) };
             let free: Vec<usize> = (0..cpus + 6).filter(|&i| home(i) == 1).collect();
             bind(&mut k, |i| Some(home(i)));
@@ -251,18 +259,19 @@ fn bound_tasks_do_not_hide_free_ones() {
             run_on(&mut k, 3 * SECOND);
             let used: Vec<u64> =
                 ran(&k).iter().zip(before).map(|(now, then)| (now - then) / (20 * MS)).collect();
-            // Three on CPU 1 have a third each; spread, with one other on each of their CPUs, a half at least.
+            // Three hogs on CPU 1 get a third of it each; once spread, each shares its CPU with at
+            // most one other and gets at least a half.
             assert!(used.iter().all(|&percent| percent > 45), "{scheduler} {machine}: {used:?} %");
         }
     }
 }
 
-/// A CPU that becomes idle looks nowhere as long as no CPU has two tasks.
+/// A CPU that becomes idle does not search as long as no CPU has two tasks.
 #[test]
 fn an_idle_machine_is_not_searched() {
     for scheduler in MODES {
         for machine in ["2c", "2n4c2t", "4n16c1t"] {
-            // Bound, so that no two are on one CPU even for a moment.
+            // Bound, so that no two tasks are on one CPU even for a moment.
             let text: String = (0..nr_cpus(machine) / 2)
                 .map(|cpu| {
                     format!(
@@ -283,7 +292,7 @@ fn an_idle_machine_is_not_searched() {
     }
 }
 
-/// Units of work of a run.
+/// Returns the units of work of a run.
 fn work(scheduler: &str, machine: &str, workload: &str, ns: u64) -> u64 {
     let mut k = match scheduler {
         "eevdf" => sim::kernel(machine, workload, 1),
@@ -294,7 +303,8 @@ fn work(scheduler: &str, machine: &str, workload: &str, ns: u64) -> u64 {
     k.tasks.iter().map(|t| t.account.work_units).sum()
 }
 
-/// The machines of the threads: hogs and schbench get as much done as under the kernel's default class, less 5 % at most.
+/// The machines of the mailing-list threads: hogs and schbench do at least 95 % of the work that
+/// they do under the kernel's default class.
 #[test]
 fn throughput_is_that_of_the_default_class() {
     for (machine, cpus) in [
@@ -327,8 +337,9 @@ fn throughput_is_that_of_the_default_class() {
     }
 }
 
-/// A messenger that sleeps most of the time, and workers that have a core each: whom it wakes up stays there, instead of coming to
-/// the messenger's LLC, which has fewer cores than there are workers.
+/// A messenger that sleeps most of the time, and workers that have a core each: a worker that it
+/// wakes up stays on its core, instead of moving to the messenger's LLC, which has fewer cores than
+/// there are workers.
 #[test]
 fn a_waker_that_seldom_runs_draws_nobody() {
     for (machine, workers) in

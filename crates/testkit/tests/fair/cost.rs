@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What `fair` costs where tasks switch often, beside the default class, and `vtime`, the smallest scheduler here.
+//! The cost of `fair` where tasks switch often, compared with the default class and with `vtime`,
+//! the smallest shipped scheduler.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use crate::stayed;
 
 const LOADS: [&str; 2] = ["fair", "fair,load=FAIR_LOAD_PELT"];
 
-/// The machines of the threads that `fair` and what builds on it come from.
+/// The machines of the mailing-list threads on which `fair` and the schedulers built on it are
+/// based.
 const MACHINES: [&str; 8] =
     ["dbench-host", "numa-2n", "p3-8way", "x3650m2", "x3750m4", "x3850x5", "x3950", "xen-16"];
 
@@ -28,7 +30,8 @@ fn done(scheduler: &str, machine: &str, workload: &str, seed: u64) -> Kernel {
     k
 }
 
-/// Messages per second of virtual time, in hackbench of that many groups: the mean of several seeds, as single ones differ by five per cent.
+/// Returns hackbench messages per second of virtual time with `groups` groups: the mean of six
+/// seeds, because single ones differ by five per cent.
 fn rate(scheduler: &str, machine: &str, groups: u32) -> u64 {
     const SEEDS: u64 = 6;
     let of = |seed| {
@@ -49,8 +52,8 @@ fn hackbench_is_as_fast_as_under_eevdf() {
     }
 }
 
-/// A synchronous wake-up leaves the CPU to its waker: senders fill the pipes before the readers run, as under `vtime`, which preempts
-/// nobody.
+/// A synchronous wake-up leaves the CPU to its waker: senders fill the pipes before the readers
+/// run, as under `vtime`, which never preempts.
 #[test]
 fn hackbench_is_not_far_from_vtime() {
     for (machine, groups) in [("8c", 10), ("8c", 20), ("64c", 10)] {
@@ -62,7 +65,8 @@ fn hackbench_is_not_far_from_vtime() {
     }
 }
 
-/// BPF instructions of what is called when tasks wake up, run and sleep, for each context switch.
+/// Returns the BPF instructions per context switch of the operations called when tasks wake up, run
+/// and sleep.
 fn insns(fair: &str, machine: &str, workload: &str) -> u64 {
     let k = done(fair, machine, workload, 1);
     let of = |op: Op| k.ext.op_stats.0[op as usize].insns;
@@ -78,7 +82,8 @@ fn insns(fair: &str, machine: &str, workload: &str) -> u64 {
     ops.into_iter().map(of).sum::<u64>() / k.metrics.switches
 }
 
-/// Of tasks that are in no cgroup. With load tracking more is to be done each time, and most where a period has ended since.
+/// All tasks are in the root cgroup. Load tracking needs more instructions each time, most of all
+/// where a period has ended since the last time.
 #[test]
 fn a_switch_takes_few_instructions() {
     let sleepers = "duration = \"1s\"\n[[thread]]\nname = \"s\"\ninstances = 10\n\

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What cgroups get on several CPUs: their weights, wherever their tasks have been, for many trees, machines and seeds.
+//! CPU time of cgroups on several CPUs: it follows their weights, regardless of where their tasks
+//! were before, for many trees, machines and seeds.
 //!
-//! The expectation is the rule of CFS: on a CPU a cgroup weighs its shares in proportion to what part of its load is there. With
-//! tasks that never sleep and stay where they are that is a closed formula, `Tree::expected`.
+//! The expectation is the rule of CFS: on a CPU, a cgroup's weight is its shares in proportion to
+//! the part of its load that is there. For tasks that never sleep and never migrate that is a
+//! closed formula, `Tree::expected`.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +19,7 @@ use crate::{Dice, MS, SECOND, run_on};
 
 const MODES: [&str; 2] = ["fair", "fair,load=FAIR_LOAD_PELT"];
 
-/// A cgroup, and on which CPU each of its tasks is.
+/// A cgroup, and the CPU of each of its tasks.
 #[derive(Debug)]
 struct Group {
     path: String,
@@ -55,7 +57,8 @@ impl Tree {
         self.groups.iter().filter(move |g| above(g) == path)
     }
 
-    /// The weight of what a cgroup has on each CPU: its tasks, and its child cgroups' parts of their shares.
+    /// Returns the weight of a cgroup's entities on each CPU: its tasks, and its child cgroups'
+    /// parts of their shares.
     fn weights(&self, path: &str) -> Vec<f64> {
         let mut all = vec![0.0; self.nr_cpus];
         for g in self.groups.iter().filter(|g| g.path == path) {
@@ -68,14 +71,14 @@ impl Tree {
         all
     }
 
-    /// What a cgroup weighs on each CPU.
+    /// Returns the weight of a cgroup on each CPU.
     fn shares(&self, g: &Group) -> Vec<f64> {
         let weights = self.weights(&g.path);
         let sum: f64 = weights.iter().sum();
         weights.iter().map(|w| (g.weight as f64 * 10.24 * w / sum.max(1.0)).floor()).collect()
     }
 
-    /// CPUs that each cgroup's own tasks get.
+    /// Returns the number of CPUs' worth of time that each cgroup's own tasks get.
     fn expected(&self) -> BTreeMap<&str, f64> {
         let mut all = BTreeMap::new();
         self.divide("", &vec![1.0; self.nr_cpus], &mut all);
@@ -99,8 +102,8 @@ impl Tree {
     }
 }
 
-/// Weights from 1 to 100 times each other, some below a parent, tasks on CPUs at random; every CPU has one of each cgroup at the top
-/// if `even`.
+/// Returns cgroups of weight 20 to 2000, some below a parent, with tasks on random CPUs; if `even`,
+/// each cgroup has one task on every CPU.
 fn tree(dice: &mut Dice, nr_cpus: usize, even: bool) -> Tree {
     let mut groups: Vec<Group> = Vec::new();
     for i in 0..2 + dice.below(3) {
@@ -130,7 +133,8 @@ fn used(k: &Kernel, tree: &Tree) -> Vec<u64> {
     tree.groups.iter().map(|g| group_ns(k, &g.path)).collect()
 }
 
-/// From one second on, for `seconds`; off by `percent` of what it should be and two ticks for each of its tasks, at most.
+/// Compares CPU time with the expectation for `seconds`, after the first second. The error is at
+/// most `percent` of the expected time plus two ticks for each of the cgroup's tasks.
 fn gets_its_shares(scheduler: &str, tree: &Tree, seconds: u64, percent: f64, seed: u64) {
     let machine = format!("{}c", tree.nr_cpus);
     let (mut k, _) = scheduled(scheduler, &machine, &tree.workload(), seed);
@@ -188,7 +192,7 @@ fn bind(k: &mut Kernel, task: TaskId, cpu: usize) {
     k.user(|k| k.set_affinity(task, &mask)).expect("it is on line");
 }
 
-/// Two cgroups of a hog each on one CPU: one is elsewhere for a while, on `visits` CPUs one after the other, and comes back.
+/// Returns two cgroups with one hog each on the same CPU, at the top or below it.
 fn two_on_one(nr_cpus: usize, weights: [u64; 2], below: &str) -> Tree {
     let group = |i: usize| Group {
         path: format!("/g{i}{below}"),
@@ -233,7 +237,8 @@ fn keeps_its_share_after(scheduler: &str, tree: &Tree, visits: usize, stay: u64)
     }
 }
 
-/// The weight that it had elsewhere is not lost: it is there for what the cgroup has now.
+/// The weight that a cgroup had on other CPUs is not lost: it is available again where its task is
+/// now.
 #[test]
 fn a_visit_elsewhere_costs_no_weight() {
     for scheduler in MODES {
@@ -247,8 +252,8 @@ fn a_visit_elsewhere_costs_no_weight() {
     }
 }
 
-/// Tasks that end, sleep for long, leave for another cgroup, or whose cgroup is removed and made again: the others of the cgroup have
-/// its whole weight afterwards.
+/// Tasks that exit, sleep for long or move to another cgroup, and cgroups that are removed and made
+/// again: afterwards the remaining tasks of the cgroup have its whole weight.
 #[test]
 fn what_is_gone_has_no_weight() {
     for scheduler in MODES {
@@ -301,7 +306,7 @@ fn weight_returns(scheduler: &str, how: &str) {
             k.user(|k| k.set_cgroup(a, CgroupSpec::default())).expect("a weight");
         }
         "is limited" => {
-            // Its queues elsewhere are emptied while they are throttled.
+            // The cgroup's queues on other CPUs are emptied while they are throttled.
             k.user(|k| k.set_cgroup(a, limited)).expect("a limit");
             run_on(&mut k, 300 * MS);
             away.iter().for_each(|&t| k.user(|k| k.move_to_cgroup(t, c)).expect("moved"));

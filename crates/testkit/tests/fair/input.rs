@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Odd input, and change while it runs: never a stall, and what is beyond a limit is treated as the README says.
+//! Unusual input, and changes at run time: never a stall, and input beyond a limit is handled as
+//! the README says.
 
 use std::fmt::Write;
 
@@ -19,7 +20,8 @@ fn hog(text: &mut String, name: &str, cgroup: &str) {
     writeln!(text, "[[thread]]\nname = \"{name}\"\ncgroup = \"{cgroup}\"\n{HOG}").unwrap();
 }
 
-/// Deeper than there are levels: the deepest cgroups are their ancestor's, and all run.
+/// A cgroup tree deeper than the number of levels: the deepest cgroups count as their ancestor, and
+/// all tasks run.
 #[test]
 fn deep_cgroups_count_as_their_ancestors() {
     let mut text = String::from("duration = \"1s\"\n");
@@ -34,13 +36,14 @@ fn deep_cgroups_count_as_their_ancestors() {
     run(&mut k, SECOND);
     // Levels 1 to 15 have queues of their own.
     assert_eq!(stat(&k, &loaded, "groups_clamped"), 24 - 15);
-    // The two deep ones share what one entity beside "top" gets.
+    // The two deep tasks share the time of one entity beside "top".
     let (deep, less, top) = (run_ns(&k, "deep"), run_ns(&k, "less"), run_ns(&k, "top"));
     assert!((deep + less).abs_diff(top) < 40 * MS, "{deep} + {less}, {top}");
     assert!(deep.abs_diff(less) < 40 * MS, "{deep}, {less}");
 }
 
-/// More than there are slots: those that come last are their parent's. When others are removed their slots are used again.
+/// More cgroups than slots: the last ones count as their parent. The slots of removed cgroups are
+/// used again.
 #[test]
 fn many_cgroups_count_as_their_parents() {
     let mut text = String::from("duration = \"1s\"\n");
@@ -71,7 +74,7 @@ fn without_a_recipe_all_cpus_are_alike() {
     }
 }
 
-/// CPUs go and come; nobody is lost, and all CPUs are used again.
+/// CPUs go off line and come back; no task is lost, and all CPUs are used again.
 #[test]
 fn survives_cpus_that_go_and_come() {
     for scheduler in ["fair", "fair,load=FAIR_LOAD_PELT"] {
@@ -92,7 +95,8 @@ fn survives_cpus_that_go_and_come() {
     }
 }
 
-/// The smallest weight beside the largest, for longer than the watchdog waits: fairness alone would not let it run in time.
+/// The smallest weight beside the largest, for longer than the watchdog's timeout: without a
+/// rescue, fairness would make the light task wait too long.
 #[test]
 fn the_smallest_weight_is_not_starved() {
     let mut text = String::from("duration = \"45s\"\n");
@@ -109,7 +113,7 @@ fn the_smallest_weight_is_not_starved() {
     assert!(small > 0 && small < SECOND / 10, "{small}");
 }
 
-/// A cap that gives each of many tasks a turn less often than the watchdog looks.
+/// A cap under which each of many tasks would have a turn less often than the watchdog's timeout.
 #[test]
 fn a_small_cap_on_many_tasks_is_no_stall() {
     let mut text = String::from("duration = \"45s\"\n");
@@ -118,12 +122,12 @@ fn a_small_cap_on_many_tasks_is_no_stall() {
     let (mut k, _) = scheduled("fair", "1c", &text, 1);
     k.start();
     run_on(&mut k, 45 * SECOND);
-    // 45 ms by the cap, and a tick of 4 ms for each task every ten seconds.
+    // The cap allows 45 ms; in addition each task may run one tick of 4 ms every ten seconds.
     let used = group_ns(&k, "/c");
     assert!(used < SECOND / 2, "{used}");
 }
 
-/// Weights, limits, nice values, affinity and cgroups of running tasks change all the time.
+/// Nice values, cgroups and affinity of running tasks change all the time.
 #[test]
 fn survives_change() {
     for scheduler in ["fair", "fair,load=FAIR_LOAD_PELT"] {
@@ -152,7 +156,8 @@ fn survives_change() {
     }
 }
 
-/// Who slept for longer than `rescue_ns` has not waited for that long: many wake up shortly before a CPU looks for such.
+/// A sleep longer than `rescue_ns` is not a wait of that length. Many tasks wake up shortly before
+/// a CPU looks for waiting tasks to rescue.
 #[test]
 fn a_long_sleep_is_no_long_wait() {
     let mut text = String::from("duration = \"12s\"\n");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Load tracking in the scheduler (`load=pelt`): what a task weighs, what is left when it sleeps, what a migration takes along.
+//! Load tracking in the scheduler (`load=pelt`): a task's load, the blocked load of a sleeper, and
+//! the load moved by a migration.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -11,7 +12,7 @@ use crate::{MS, Report, SECOND, report, stayed};
 
 const PELT: &str = "fair,load=FAIR_LOAD_PELT";
 
-/// The root's load on all CPUs.
+/// Returns the root's load, summed over all CPUs.
 fn total_load(k: &mut Kernel, loaded: &scxlab_loader::link::Loaded) -> u64 {
     (0..k.cpus.len() as u32)
         .map(|cpu| report(k, loaded, 0, cpu).expect("the root"))
@@ -24,11 +25,11 @@ fn advance(k: &mut Kernel, to: u64) {
     stayed(k);
 }
 
-/// One task alone: of each 10 ms it runs some and sleeps the rest. Its load, while it runs or sleeps, is on average that
-/// part of its weight.
+/// One task alone, which runs for a part of each 10 ms and sleeps for the rest. The mean of its
+/// load, runnable or blocked, is that part of its weight.
 #[test]
 fn a_task_weighs_what_it_runs() {
-    // A task that runs is looked at by ticks only.
+    // The load of a running task is updated at ticks only.
     let mut machine = Machine::resolve("1c").unwrap();
     machine.costs.clock.tick_hz = 1000;
     for run_ms in [2, 5, 8] {
@@ -40,7 +41,7 @@ fn a_task_weighs_what_it_runs() {
         k.start();
         advance(&mut k, SECOND);
         let (mut sum, mut looks) = (0, 0);
-        // 997 us: it drifts through the period.
+        // 997 us: the samples drift through the 10 ms period.
         while looks < 2000 {
             let at = k.now + 997_000;
             advance(&mut k, at);
@@ -56,7 +57,8 @@ fn a_task_weighs_what_it_runs() {
     }
 }
 
-/// A task that runs for a while and then sleeps for good, beside one that makes the CPU look at its load every tick.
+/// A task that runs for a while and then sleeps for good, beside one that makes the CPU update its
+/// load every tick.
 #[test]
 fn blocked_load_halves_every_32_ms() {
     let text = "duration = \"2s\"\n\
@@ -69,7 +71,7 @@ fn blocked_load_halves_every_32_ms() {
         let at = k.now + MS;
         advance(&mut k, at);
     }
-    // Periods are 2^20 ns long; ticks see them at most one late.
+    // Periods are 2^20 ns long; ticks notice their end at most one period late.
     let start = k.now;
     let first = blocked(&mut k);
     for halvings in 1..=5u32 {
@@ -80,8 +82,9 @@ fn blocked_load_halves_every_32_ms() {
     }
 }
 
-/// Tasks that wait are bound to the other CPU, one after the other: what leaves is what arrives, to the unit. Each task's load is
-/// what it was, and their number is above the rounding of any single one.
+/// Waiting tasks are bound to the other CPU, one after the other. The load that leaves one CPU
+/// equals, to the unit, the load that arrives on the other. Each task's load is kept, and the sum
+/// of several tasks shows an error that rounding hides in one of them.
 #[test]
 fn a_migration_leaves_the_sum_as_it_was() {
     let workload = "hogs,tasks=8,nice=0:3:-2:1:0:5:-4:2";
@@ -108,7 +111,8 @@ fn a_migration_leaves_the_sum_as_it_was() {
     assert!(moved >= 3, "{moved} waited");
 }
 
-/// The same for what sleeps, and may not wake up where it was: its load is taken off there when it wakes up elsewhere.
+/// The same for a sleeping task that may not wake up where it slept: its load is removed there when
+/// it wakes up elsewhere.
 #[test]
 fn a_sleeper_takes_its_load_along() {
     let text = "duration = \"2s\"\n\
@@ -122,15 +126,16 @@ fn a_sleeper_takes_its_load_along() {
     let sleeper = k.tasks.iter().find(|t| t.name == "s").expect("it sleeps").id;
     k.user(|k| k.set_affinity(sleeper, &CpuMask::of(2, [CpuId(1)]))).expect("an online CPU");
     let asleep = total_load(&mut k, &loaded);
-    // It was off for 10 ms, in which a load fades by a fifth, and has run for 2 ms since.
+    // The task slept for 10 ms, in which a load decays by a fifth, and has run for 2 ms since.
     advance(&mut k, 413 * MS);
     let (left, arrived) = (root(&mut k, 0), root(&mut k, 1));
     assert_eq!((left.blocked_load, left.runnable_load), (0, 0));
     assert!(arrived.runnable_load * 100 > asleep * 75, "{arrived:?} of {asleep}");
 }
 
-/// A CPU's own average, and a cgroup's: the part of the time in which there is work, and in which it runs. `run_ms` of each 10 ms
-/// for `tasks` tasks that come at once, each in a cgroup of its own, on CPU 0 of two.
+/// Checks the averages of a CPU and of cgroups: the part of the time in which there is work, and in
+/// which it runs. `tasks` tasks that wake up at once run for `run_ms` of each 10 ms, each in a
+/// cgroup of its own, on CPU 0 of two.
 fn duty_cycle(run_ms: u64, tasks: u64) {
     let mut machine = Machine::resolve("2c").unwrap();
     machine.costs.clock.tick_hz = 1000;
@@ -162,14 +167,15 @@ fn duty_cycle(run_ms: u64, tasks: u64) {
     for (what, sum, wanted, percent) in [
         ("the CPU has work", work, busy, 2.0),
         ("cgroups run", usage, busy, 2.0),
-        // A total is told when something happens to the queue, and each 8 ms if its CPU is busy: it lags a sleeper.
+        // A cgroup's total is updated at events of its queue, and every 8 ms if its CPU is busy: it
+        // lags behind for a sleeping task.
         ("their totals run", group, busy, 12.0),
     ] {
         let part = sum as f64 / f64::from(looks) / 1024.0;
         let off = (part / wanted - 1.0).abs() * 100.0;
         assert!(off <= percent, "{tasks} of {run_ms} ms: {what} {part:.3}, wanted {wanted:.3}");
     }
-    // Who waits has work and does not run.
+    // A waiting task is runnable and does not run.
     assert!(runnable * 100 >= usage * 99, "{runnable} {usage}");
     assert!(tasks == 1 || runnable * 100 > usage * 120, "{runnable} {usage}");
 }

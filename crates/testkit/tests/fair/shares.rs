@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! CPU time in proportion to weight: by nice, by cgroup through three levels, among many cgroups, and under a limit.
+//! CPU time in proportion to weight: by nice, by cgroup through three levels, among many cgroups,
+//! and under a limit.
 
 use std::fmt::Write;
 
@@ -12,10 +13,10 @@ use scxlab_testkit::state::stat;
 
 use crate::{MS, SECOND, run, run_on};
 
-/// Every load tracking: shares must not depend on it.
+/// Both kinds of load tracking: shares must not depend on it.
 const MODES: [&str; 2] = ["fair", "fair,load=FAIR_LOAD_PELT"];
 
-/// `got` of `whole` is within `percent` of `wanted`, relative to it.
+/// Asserts that `got` of `whole` is within `percent` of `wanted`, relative to `wanted`.
 #[track_caller]
 fn assert_share(what: &str, got: u64, whole: u64, wanted: f64, percent: f64) {
     let share = got as f64 / whole as f64;
@@ -23,7 +24,7 @@ fn assert_share(what: &str, got: u64, whole: u64, wanted: f64, percent: f64) {
     assert!(off <= percent, "{what}: share {share:.4}, wanted {wanted:.4}: {off:.2} % off");
 }
 
-/// A cgroup with `tasks` threads that never sleep.
+/// Adds a cgroup with `tasks` threads that never sleep.
 fn group(text: &mut String, path: &str, weight: u32, tasks: u32) {
     writeln!(text, "[[cgroup]]\npath = \"{path}\"\nweight = {weight}").unwrap();
     if tasks > 0 {
@@ -56,13 +57,13 @@ fn by_nice_on_one_cpu() {
     }
 }
 
-/// One task deserves nearly all: nobody is limited to half of a CPU.
+/// One task is due nearly all of the CPU: no task is limited to half of a CPU.
 #[test]
 fn a_task_may_have_nearly_the_whole_cpu() {
     by_nice("fair", "1c", &[0, -10]);
 }
 
-/// Three levels; a cgroup with tasks of its own beside child cgroups.
+/// Returns a workload with three levels of cgroups, one with tasks of its own and child cgroups.
 fn nested() -> String {
     let mut text = String::from("duration = \"10s\"\n");
     group(&mut text, "/a", 300, 0);
@@ -87,7 +88,8 @@ fn by_nested_cgroup_weight() {
     }
 }
 
-/// A tenth of a second for each: within 1 % of that needs a tick of 1 ms.
+/// A tenth of a second for each task in ten seconds; an error below 1 % of that needs a tick of 1
+/// ms.
 #[test]
 fn among_a_hundred_cgroups() {
     let mut machine = Machine::resolve("1c").unwrap();
@@ -105,9 +107,11 @@ fn among_a_hundred_cgroups() {
     }
 }
 
-/// From two seconds on: on several CPUs what is made at once must first be spread. Balancing looks at the CPUs' load, not at how a
-/// cgroup's tasks are spread, so some per cent are left: a CPU with one of the heavy cgroup's tasks and three of the light one's
-/// cannot give the heavy one its share, and the weights on the others only lean against it.
+/// Measured after two seconds, because tasks created at once must first be spread over the CPUs.
+/// Balancing evens out the CPUs' load, not the distribution of a cgroup's tasks, so an error of
+/// some per cent remains: a CPU with one of the heavy cgroup's tasks and three of the light one's
+/// cannot give the heavy one its share, and the weights on the other CPUs make up for it only in
+/// part.
 #[test]
 fn by_cgroup_weight_on_four_cpus() {
     for scheduler in MODES {
@@ -123,7 +127,7 @@ fn by_cgroup_weight_on_four_cpus() {
     }
 }
 
-/// Limits hold, for one task on one CPU and for more tasks than CPUs; nothing that is limited is stuck.
+/// Limits hold, for one task on one CPU and for more tasks than CPUs; no limited task gets stuck.
 #[test]
 fn a_limit_holds() {
     for scheduler in MODES {
@@ -142,7 +146,8 @@ fn a_limit_holds() {
     }
 }
 
-/// A turn lasts a tick, 4 ms: four periods' worth here. The debt is paid over the next periods.
+/// A turn lasts a tick of 4 ms, which is the quota of four periods here. The debt is paid over the
+/// next periods.
 #[test]
 fn a_limit_below_a_tick_holds() {
     let mut text = String::from("duration = \"5s\"\n");
@@ -153,7 +158,7 @@ fn a_limit_below_a_tick_holds() {
     assert_share("capped", group_ns(&k, "/capped"), 5 * SECOND, 0.05, 3.0);
 }
 
-/// Within the cap nothing is lost to it: the other cgroup has the rest.
+/// Time withheld by the cap goes to the other cgroup.
 #[test]
 fn what_a_limit_takes_others_get() {
     let mut text = String::from("duration = \"5s\"\n");
@@ -167,7 +172,7 @@ fn what_a_limit_takes_others_get() {
     assert_share("free", group_ns(&k, "/free"), 5 * SECOND, 0.8, 2.0);
 }
 
-/// The same input, the same run.
+/// Equal input gives equal runs.
 #[test]
 fn is_deterministic() {
     let times = |seed| -> Vec<u64> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the queues of a group hold and say, recomputed from the object's memory: a law that every scenario below must keep, step by
-//! step. `Sums::check` states it.
+//! The contents and contributions of a group's queues, recomputed from the object's memory: a law
+//! that every scenario below must keep, step by step. `Sums::check` states it.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,9 @@ use crate::{Dice, MS, stayed};
 
 const MODES: [&str; 2] = ["fair", "fair,load=FAIR_LOAD_PELT"];
 
-/// After so long nothing is left of a queue that is empty: four windows, or as many halvings as the largest weight has bits; and a
-/// walk by another CPU, which looks after idle ones every 16 ms.
+/// Time in ns after which an empty queue must have faded to zero, by kind of load tracking: four
+/// windows, or as many halvings as the largest weight has bits. In both cases the walk by another
+/// CPU is added, which updates idle CPUs every 16 ms.
 const FADED: [u64; 2] = [40 * MS + 32 * MS, 18 * (32 << 20) + 32 * MS];
 
 const QUEUE: &[&str] = &[
@@ -49,7 +50,7 @@ const GROUP: &[&str] =
     &["rqs", "used", "depth", "load_weight", "load_avg", "runnable_avg", "usage_avg"];
 const TASK: &[&str] = &["se.q", "se.on_rq", "se.weight", "se.contrib"];
 
-/// What the runnable entities of a queue add up to.
+/// Sums over the runnable entities of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
     nr: i64,
@@ -57,26 +58,27 @@ struct Held {
     load: i64,
 }
 
-/// A queue's state, and since when it has been that.
+/// A queue's state, and the time since when it has been unchanged.
 #[derive(Clone, Copy)]
 struct AsItIs {
     since: u64,
     weight: i64,
-    /// Of load, by either tracking.
+    /// Remaining load, by either kind of load tracking.
     left: i64,
     runnable: i64,
-    /// ns
+    /// CPU time in ns.
     ran: i64,
 }
 
 pub struct Sums {
     pelt: bool,
-    /// Nobody sleeps, nothing is limited: a weight that was the same twice was the same between.
+    /// The run has no sleeping tasks and no limits: a weight that is the same at two checks was the
+    /// same between them.
     calm: bool,
     queue: Layout,
     group: Layout,
     task: Layout,
-    /// By the queue's address.
+    /// Indexed by the queue's address.
     since: BTreeMap<u64, AsItIs>,
 }
 
@@ -92,7 +94,7 @@ impl Sums {
         }
     }
 
-    /// What each queue holds, by its address: tasks, and child cgroups.
+    /// Sums the entities of each queue (tasks and child cgroups), by the queue's address.
     fn held(&self, k: &Kernel, loaded: &Loaded, groups: &[Record]) -> BTreeMap<u64, Held> {
         let mut held: BTreeMap<u64, Held> = BTreeMap::new();
         let mut add = |e: &Record| {
@@ -112,8 +114,9 @@ impl Sums {
         held
     }
 
-    /// Of every group: its totals are the sums of what its queues say; what a queue says is what it has, within the slack of small
-    /// changes; what it has is the sum over its entities; and of an empty queue nothing is left after a while.
+    /// Checks every group. Its totals are the sums of its queues' contributions. A contribution
+    /// equals the queue's own value, within the slack for small changes. The queue's value is the
+    /// sum over its entities. An empty queue fades to zero after a while.
     pub fn check(&mut self, k: &Kernel, loaded: &Loaded) {
         let (first, slots) = (pointer(k, loaded, "groups"), global(k, loaded, "nr_groups"));
         let groups: Vec<Record> = (0..slots as u64).map(|g| self.group.read(k, first, g)).collect();
@@ -146,7 +149,7 @@ impl Sums {
                 };
                 let held_up = self.is_held(k, q);
                 let entry = since.entry(q.at).or_insert(now);
-                // A short visit shows by what it used or left.
+                // A short visit shows by the CPU time that it used or the load that it left.
                 let left = now.left > entry.left || now.runnable > entry.runnable;
                 let visited = left || now.ran != entry.ran;
                 let changed = entry.weight != now.weight || (visited && now.weight == 0);
@@ -161,7 +164,7 @@ impl Sums {
         self.since = since;
     }
 
-    /// Throttled, or something above is: time stands still there.
+    /// Tells whether the queue or one above it is throttled: time stands still there.
     fn is_held(&self, k: &Kernel, q: &Record) -> bool {
         let above = (q.get("depth") > 0).then(|| self.queue.read(k, q.addr("se.q"), 0));
         q.get("throttled") != 0 || above.is_some_and(|up| self.is_held(k, &up))
@@ -177,7 +180,8 @@ impl Sums {
         let (load, told) =
             (q.get("runnable_load") + q.get("blocked_load"), q.get("tg_load_contrib"));
         assert!((load - told).abs() <= told / 8, "{what}: has {load}, said {told}");
-        // A share is told when a period ends: until then it may change by a period's part of all.
+        // A share is contributed when a period ends; until then it may change by one period's part
+        // of the whole.
         for (sum, told) in
             [("se.avg.runnable", "tg_runnable_contrib"), ("se.avg.running", "tg_usage_contrib")]
         {
@@ -188,7 +192,7 @@ impl Sums {
         }
     }
 
-    /// A queue that has been as it is for long.
+    /// Checks a queue that has been unchanged for long.
     fn check_old(&self, q: &Record, what: &str) {
         if q.get("nr") == 0 {
             for path in [
@@ -211,7 +215,8 @@ impl Sums {
     }
 }
 
-/// Hogs, and tasks that end, in cgroups of three levels; and, unless it is to be calm, sleepers, and a limit for one of the cgroups.
+/// Returns hogs and short-lived tasks in cgroups of three levels; and, unless `calm`, sleepers, and
+/// a limit for one of the cgroups.
 fn workload(nr_cpus: u32, calm: bool) -> String {
     let limit = if calm { "" } else { "quota = \"3ms\"\nperiod = \"20ms\"\n" };
     let mut text = String::from("duration = \"60s\"\n");
@@ -239,7 +244,7 @@ fn workload(nr_cpus: u32, calm: bool) -> String {
     text
 }
 
-/// One change from outside.
+/// Makes one random external change.
 fn change(k: &mut Kernel, dice: &mut Dice) {
     let nr_cpus = k.cpus.len() as u64;
     let alive =
@@ -281,7 +286,7 @@ fn change(k: &mut Kernel, dice: &mut Dice) {
     }
 }
 
-/// Everything changes for a while; then nothing does, so that what is left fades.
+/// Makes external changes for a while, and then none, so that the remaining load fades.
 fn keeps_the_sums(scheduler: &str, machine: &str, seed: u64, changes: u32) {
     let pelt = scheduler.contains("PELT");
     let nr_cpus = scxlab_machine::Machine::resolve(machine).unwrap().topology.nr_cpus() as u32;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The thread's layout, and its neighbours: several gangs of eight on eight CPUs.
+//! The layout of the mailing-list thread (several gangs of eight on eight CPUs) and variants of it.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::task::Task;
@@ -7,24 +7,24 @@ use scxlab_kernel::together::Presence;
 use scxlab_loader::link::Loaded;
 use scxlab_machine::Machine;
 
-/// What each thread does, for ever.
+/// Workload of each thread, repeated for ever.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Work {
-    /// 500 us, and spins until the gang's last thread is there.
+    /// Computes for 500 us, then spins until the gang's last thread arrives.
     Barrier,
-    /// As above, and sleeps for 300 us first.
+    /// Sleeps for 300 us, then as `Barrier`.
     BarrierAndSleep,
-    /// Twenty times 50 us, and 3 us under a spin lock; then sleeps for 2 ms.
+    /// Twenty times: computes for 50 us, then for 3 us under a spin lock. Then sleeps for 2 ms.
     LockAndSleep,
 }
 
-/// Where a gang's thread i may run, on a machine of n CPUs.
+/// CPUs on which a gang's thread i may run, on a machine of n CPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     Anywhere,
     /// On CPU i modulo n only.
     Each,
-    /// As above, on one CPU less: the last two of n threads share one.
+    /// As `Each`, on one CPU fewer: the last two of n threads share one.
     TwoShare,
 }
 
@@ -85,15 +85,17 @@ impl Layout {
     }
 }
 
-/// Of one gang, by samples: how often some of it ran, and how often all that could.
+/// Samples of one gang: those in which some of its tasks ran, and those in which all ran that
+/// could.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     some: u64,
     all: u64,
 }
 
-/// How much of the time in which some of a gang's tasks ran all of them did, in thousandths, of each gang. Tasks below its cgroup
-/// count, which the kernel's own account of the cgroup leaves out.
+/// For each gang, returns the time in which all of its runnable tasks ran, in thousandths of the
+/// time in which some of them ran. Tasks in cgroups below the gang's count, unlike in the kernel's
+/// own account of the cgroup.
 pub fn together(k: &mut Kernel, gangs: u32, from: u64, to: u64) -> Vec<u64> {
     const STEP: u64 = 50_000;
     let mut seen = vec![Seen::default(); gangs as usize];
@@ -119,17 +121,18 @@ fn of_gang(k: &Kernel, g: u32) -> impl Iterator<Item = &Task> {
     k.tasks.iter().filter(move |t| t.name.starts_with(&prefix))
 }
 
-/// What came out of one run.
+/// Result of one run.
 #[derive(Debug)]
 pub struct Outcome {
     pub together: Vec<u64>,
     pub work: u64,
     pub longest_wait: u64,
-    /// CPU time after the warm-up of the task that got the least.
+    /// CPU time after the warm-up of the task that got the least, in ns.
     pub least_ns: u64,
 }
 
-/// Runs a layout; how much together is measured from `warm_up` on, which gangs need to agree on an order.
+/// Runs a layout. `together` is measured from `warm_up` on, because gangs need that time to agree
+/// on an order.
 pub fn run(mut k: Kernel, _loaded: Loaded, layout: &Layout, warm_up: u64, until: u64) -> Outcome {
     k.start();
     k.advance(warm_up);

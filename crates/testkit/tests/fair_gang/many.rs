@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Many gangs at once: how much each runs together, the work that all do, and the longest wait, beside the same tasks without gangs.
+//! Many gangs at once: the co-scheduled time of each, the work that all do, and the longest wait,
+//! compared with the same tasks without gangs.
 //!
-//! Owns: the layouts and what must hold of them, of every size and kind of work. Does not: look at rounds or leaders.
+//! Owns: the layouts of every size and kind of work, and their bounds. Does not: inspect rounds or
+//! leaders.
 
 use super::layout::{self, Bound, Layout, Outcome, Work};
 use super::support::{Job, Leaders, jobs};
@@ -10,7 +12,8 @@ use super::{attached, attached_with_seed, stays, together, work};
 use scxlab_testkit::sim::group_ns;
 use std::collections::BTreeSet;
 
-/// The layouts: every number of gangs with every kind of work, bound or not; machines and seeds take turns.
+/// Returns the layouts: every number of gangs with every kind of work, bound or not, nested or not;
+/// machines and seeds alternate.
 fn layouts() -> Vec<Layout> {
     let mut all: Vec<Layout> = Vec::new();
     for work in [Work::Barrier, Work::BarrierAndSleep, Work::LockAndSleep] {
@@ -33,7 +36,7 @@ fn outcome(layout: &Layout, gang: &str) -> Outcome {
     layout::run(k, loaded, layout, WARM_UP, 1_000 * MS)
 }
 
-/// Nobody waits for longer than GANG.md says, and nobody starves.
+/// Asserts that no task waits for longer than GANG.md allows, and that every task runs.
 fn all_are_served(layout: &Layout, off: &Outcome, v2: &Outcome) {
     let gangs = u64::from(layout.gangs);
     let bound = off.longest_wait + (gangs + 2) * PERIOD + 4 * gangs * TICK;
@@ -41,7 +44,8 @@ fn all_are_served(layout: &Layout, off: &Outcome, v2: &Outcome) {
     assert!(v2.least_ns > 0, "{layout:?}: {v2:?}");
 }
 
-/// A gang that runs runs together for 80 % of its time at least, and all of them do 90 % of the work that they did as plain cgroups.
+/// Asserts that each gang runs together for at least 80 % of its time, and that all gangs do at
+/// least 90 % of the work that they do as plain cgroups.
 fn holds(layout: &Layout) {
     let (off, v2) = (outcome(layout, "off"), outcome(layout, "v2"));
     assert!(v2.together.iter().all(|&t| t >= 800), "{layout:?}: {off:?} {v2:?}");
@@ -73,8 +77,9 @@ fn many_gangs_hold_together_part_4() {
     holds_together(3);
 }
 
-/// Two gangs that lock and sleep, not bound, leave CPUs idle: each may have some of its tasks there while others wait for the
-/// end of the other's round. The mean of five seeds: on two nodes single runs fall a little short of 800.
+/// Two unbound gangs that lock and sleep leave CPUs idle: some tasks of a gang may run there while
+/// its others wait for the end of the other gang's round. The test uses the mean of five seeds,
+/// because on two nodes single runs fall slightly short of 800.
 fn two_that_sleep_hold_together(nested: bool) {
     for machine in MACHINES {
         let (mut least, mut off_work, mut v2_work) = (0, 0, 0);
@@ -102,7 +107,8 @@ fn two_nested_gangs_that_sleep_hold_together() {
     two_that_sleep_hold_together(true);
 }
 
-/// Gangs that have room beside each other lose nothing; those that fill the machine run together.
+/// Gangs that fit on the machine side by side lose no work; gangs that fill the machine run
+/// together.
 #[test]
 fn gangs_of_odd_sizes_lose_no_work() {
     for (machine, threads, gangs) in
@@ -127,9 +133,9 @@ fn gangs_of_odd_sizes_lose_no_work() {
     }
 }
 
-/// Gangs that cannot run together. The work of many runs as a whole: where threads spin for a lock, a run does well until, by chance, one
-/// that holds the lock has to wait for long. After that it does badly, with gangs and without. Each run takes place, with
-/// nobody starved.
+/// Gangs that cannot run together as a whole. The test compares the work of many runs in sum: where
+/// threads spin for a lock, a run does well until, by chance, a lock holder has to wait for long,
+/// and badly after that, with gangs and without. No task may starve in any of the runs.
 fn do_the_same_work(work: Work, bound: Bound, threads: &[u32]) {
     let (mut off_all, mut v2_all) = (0, 0);
     for (turn, &threads) in threads.iter().enumerate() {
@@ -166,7 +172,8 @@ fn gangs_with_two_bound_to_one_cpu_do_the_same_work_at_barriers() {
     do_the_same_work(Work::BarrierAndSleep, Bound::TwoShare, &[7]);
 }
 
-/// More threads than the domain has CPUs, as long as they run: such a gang has no rounds, and loses nothing.
+/// Gangs with more runnable threads than their domain has CPUs: such a gang has no rounds, and
+/// loses no work.
 #[test]
 fn gangs_larger_than_their_domain_do_the_same_work() {
     for (turn, threads) in [9, 12, 16, 20].into_iter().enumerate() {
@@ -190,7 +197,8 @@ fn gangs_larger_than_their_domain_do_the_same_work() {
     }
 }
 
-/// Two of each gang are bound to one CPU: a round leaves to fairness which of the two runs, so that none waits longer for it.
+/// Two threads of each gang are bound to one CPU. A round leaves to fairness which of the two runs,
+/// so that neither waits longer because of it.
 #[test]
 fn two_of_a_gang_on_a_cpu_take_turns() {
     for machine in MACHINES {
@@ -207,7 +215,8 @@ fn two_of_a_gang_on_a_cpu_take_turns() {
     }
 }
 
-/// Gangs that fill the machine, half of it, the other half and a quarter, each bound.
+/// Returns gangs that fill the whole machine, one half, the other half, and a quarter; each thread
+/// is bound.
 fn of_all_sizes() -> String {
     let text = jobs(&[
         Job::gang("whole", 8),
@@ -224,8 +233,8 @@ fn of_all_sizes() -> String {
     format!("{before}{other}{after}")
 }
 
-/// Gangs of different sizes cannot all run together; but each gets its CPU time and leads rounds, also one that the usual leader's
-/// CPU has no task of.
+/// Gangs of different sizes cannot all run together, but each must get its CPU time and lead
+/// rounds, including the gang that has no task on the usual leader's CPU.
 #[test]
 fn gangs_of_different_sizes_all_have_their_turn() {
     let run = |gang: &str, machine: &str| {
@@ -253,7 +262,7 @@ fn gangs_of_different_sizes_all_have_their_turn() {
     }
 }
 
-/// Turns are as long as weights say, and all of a gang has them at once.
+/// Turns are as long as the weights require, and all tasks of a gang have them at the same time.
 #[test]
 fn gangs_of_different_weights_get_their_shares_together() {
     let text = jobs(&[Job::gang("light", 8), Job::gang("middle", 8), Job::gang("heavy", 8)])

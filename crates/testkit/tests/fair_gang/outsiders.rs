@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tasks of no gang beside gangs: each does the work that it does without gangs.
+//! Tasks of no gang beside gangs: each must do nearly as much work as without gang scheduling.
 
 use super::layout::{Bound, Layout, Work};
 use super::{MACHINES, MS, PERIOD, TICK, WARM_UP, attached_with_seed, stays};
 
-/// On each CPU one task of no gang, bound to it.
+/// One task of no gang on each CPU, bound to it.
 #[derive(Clone, Copy, Debug)]
 struct Outsiders {
-    /// What each does, for ever.
+    /// Workload operations of each task, repeated for ever.
     ops: &'static str,
-    /// They have a cgroup of their own; else they are in the root, where each weighs as much as a gang on all its CPUs.
+    /// The tasks have a cgroup of their own; otherwise they are in the root, where each weighs as
+    /// much as a gang does on all its CPUs.
     grouped: bool,
 }
 
@@ -38,7 +39,7 @@ impl Outsiders {
     }
 }
 
-/// The work that was done, by all of them and by the outsider that did the least.
+/// Work done by all tasks of each kind, and by the outsider that did the least.
 #[derive(Debug)]
 struct Got {
     outside: u64,
@@ -66,9 +67,9 @@ fn got(layout: &Layout, outsiders: &Outsiders, gang: &str) -> Got {
     }
 }
 
-/// Gangs keep those that wake up outside waiting for a tenth of a CPU's time, counted in ticks; hogs are owed what they are kept from.
-/// So each has four fifths of what it has without gangs at least, and the gangs do as much
-/// of their work.
+/// Gangs delay outsiders that wake up by up to a tenth of a CPU's time, counted in ticks; hogs get
+/// the withheld time back later. Each outsider must therefore do at least four fifths of its work
+/// without gang scheduling, and so must the gangs in sum.
 fn outsiders_have_their_share(gangs: u32) {
     for (i, ops) in KINDS.into_iter().enumerate() {
         for work in [Work::Barrier, Work::LockAndSleep] {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Workloads of jobs that spin at barriers, the machine's tables, and a watch over who leads.
+//! Workloads of jobs that spin at barriers, the machine's topology tables, and a checker of gang
+//! leaders.
 
 use scxlab_kernel::Kernel;
 use scxlab_loader::link::Loaded;
@@ -8,16 +9,16 @@ use scxlab_machine::id::CpuId;
 use scxlab_testkit::state::global;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One cgroup with a thread for each CPU.
+/// One cgroup with `threads` threads, each bound to its own CPU.
 pub struct Job {
     pub name: &'static str,
     pub threads: u32,
     pub gang: bool,
-    /// Ops before each barrier's work.
+    /// Workload operations before the work of each barrier interval.
     pub before: &'static str,
-    /// No barrier: each thread for itself.
+    /// Threads do not meet at a barrier.
     pub alone: bool,
-    /// Each thread in a cgroup of its own below the job's.
+    /// Each thread is in a cgroup of its own below the job's.
     pub nested: bool,
 }
 
@@ -50,7 +51,7 @@ fn job(job: &Job) -> String {
     text
 }
 
-/// What the recipe `fair` sets.
+/// Returns the globals that the recipe `fair` sets.
 pub fn topology(machine: &str) -> Vec<(String, String)> {
     let machine = Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}"));
     let t = &machine.topology;
@@ -69,18 +70,19 @@ pub fn topology(machine: &str) -> Vec<(String, String)> {
     set
 }
 
-/// The rounds of every domain.
+/// The rounds of every domain that were observed so far.
 #[derive(Default)]
 pub struct Leaders {
-    /// Of each round the gang, the domain, and the leader.
+    /// Indexed by round: the gang, the domain, and the leader's CPU.
     pub rounds: BTreeMap<u64, (u64, i64, u64)>,
-    /// Of each domain the newest round.
+    /// Indexed by domain: the serial number of the newest round.
     newest: BTreeMap<i64, u64>,
     pub leading_now: usize,
 }
 
 impl Leaders {
-    /// Panics if a CPU takes part in a round that is not its domain's, or a round comes back that was over.
+    /// Records the current rounds. Panics if a CPU takes part in a round that is not its domain's,
+    /// or if a finished round reappears.
     pub fn look(&mut self, k: &Kernel, loaded: &Loaded) {
         let mut goes_on = BTreeSet::new();
         for cpu in 0..k.cpus.len() as u64 {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Settled: in its second second, a run of processes that fit on nodes keeps each on one, and next to nothing moves.
+//! Settling: in its second second, a run of processes that fit on nodes keeps each process on one
+//! node, and almost no task moves.
 //!
-//! Processes begin spread over the nodes at random, none of several threads on one. Bounds: each process has at least 90 % of its CPU time on one node; at most
-//! two moves between nodes per process; no CPU is idle for `GRACE` beside a task that waits and may run there; and the work done
-//! from the start is at least 97 % of what `numa=off` does. A stratified part runs by default, all of it with
-//! `SCXLAB_NUMA_MATRIX=all`.
+//! Processes are spread over the nodes at random at the start; none of several threads is on one
+//! node. Bounds: each process has at least 90 % of its CPU time on one node; at most two moves
+//! between nodes per process; no CPU is idle for `GRACE` beside a waiting task that may run there;
+//! and the work done from the start is at least 97 % of that with `numa=off`. A stratified part of
+//! the cases runs by default, all of them with `SCXLAB_NUMA_MATRIX=all`.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -13,13 +15,14 @@ use scxlab_testkit::shipped::scheduled;
 
 use super::settle::{Load, MS, SECOND, Seen, Sleep, assert_spread, units, watch};
 
-/// `numa_settle_ns` and four ticks.
+/// `numa_settle_ns` plus four ticks.
 const GRACE: u64 = 48 * MS;
 const SEEDS: u64 = 20;
 const DUTIES: [u32; 7] = [5, 10, 25, 50, 75, 90, 100];
 const SLEEPS: [Sleep; 3] = [Sleep::Random, Sleep::InPhase, Sleep::Barrier];
 
-/// A machine, the CPUs that are off line there, and how many threads the processes have that it can hold.
+/// A machine, the CPUs that are off line there, and numbers of threads of processes that fit on its
+/// nodes.
 struct Place {
     machine: &'static str,
     offline: &'static [u32],
@@ -33,15 +36,15 @@ const PLACES: [Place; 3] = [
 ];
 
 const ODD: [Place; 5] = [
-    // Processes that are not alike, and fill the nodes exactly.
+    // Unequal processes that fill the nodes exactly.
     Place { machine: "4n3c1t", offline: &[], sizes: &[3, 1, 1, 1, 3, 1, 2] },
-    // A thread per CPU of SMT cores.
+    // One thread per CPU, on SMT cores.
     Place { machine: "2n2c2t", offline: &[], sizes: &[4, 4] },
-    // Two last-level caches a node.
+    // Two last-level caches per node.
     Place { machine: "2n2l2c1t", offline: &[], sizes: &[4, 4] },
-    // Unequal nodes: four CPUs, two, three.
+    // Unequal nodes of four, two and three CPUs.
     Place { machine: "3n4c1t", offline: &[5, 6, 11], sizes: &[2, 2, 2] },
-    // Room to spare.
+    // Nodes that are not full.
     Place { machine: "4n4c1t", offline: &[], sizes: &[4, 3, 2] },
 ];
 
@@ -63,7 +66,7 @@ fn run(knobs: &str, place: &Place, load: &Load, seed: u64, seconds: u64) -> (Ker
     (k, seen)
 }
 
-/// What a run does not keep of the promise.
+/// Returns a description of the run if it breaks a bound.
 fn faults(knobs: &str, place: &Place, load: &Load, seed: u64) -> Option<String> {
     let (k, seen) = run(knobs, place, load, seed, 2);
     let (off, _) = run(&knobs.replace("consolidate", "off"), place, load, seed, 2);
@@ -81,14 +84,15 @@ fn faults(knobs: &str, place: &Place, load: &Load, seed: u64) -> Option<String> 
     })
 }
 
-/// Runs all cases, or every n-th. At most `percent` of them may fail.
+/// Runs every `every`-th case, or all of them if asked to. At most `percent` of them may fail.
 fn check(knobs: &str, places: &[Place], every: usize, percent: usize) {
     let all = std::env::var("SCXLAB_NUMA_MATRIX").is_ok_and(|v| v == "all");
     let mut cases = Vec::new();
     for seed in 1..=SEEDS {
         for (p, place) in places.iter().enumerate() {
             for (d, duty) in DUTIES.into_iter().enumerate() {
-                // Each seed has another way to sleep, and period, for the same place and duty cycle.
+                // For the same place and duty cycle, seeds differ in the kind of sleep and in the
+                // period.
                 let turn = seed as usize + p + d;
                 let (sleep, period_us) = (SLEEPS[turn % 3], [4000, 10_000, 6700][turn / 3 % 3]);
                 let load = Load { sizes: place.sizes.to_vec(), duty, sleep, period_us };
@@ -115,8 +119,9 @@ fn processes_settle_at_any_duty_cycle() {
     check("numa=consolidate", &PLACES, 19, 0);
 }
 
-/// Sizes that fill nodes exactly need a packing that no single move or exchange finds; and a task may wait for a while beside an
-/// idle CPU of its node's other cache. NUMA.md, "Limits".
+/// Sizes that fill nodes exactly need a packing that no single move or exchange finds. A task may
+/// also wait for a while although a CPU under its node's other cache is idle. See NUMA.md,
+/// "Limits".
 #[test]
 fn processes_settle_on_odd_machines() {
     check("numa=consolidate", &ODD, 41, 10);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `bpf/lib/numa.bpf.h` against a model of its own: the sums over tasks, made anew for each question.
+//! `bpf/lib/numa.bpf.h` compared with an independent model, which recomputes its sums over tasks
+//! for each query.
 
 use std::cmp::Ordering;
 
@@ -56,8 +57,8 @@ impl Model {
         self.of(process).filter_map(|m| m.memory.filter(|f| f.0 == node)).map(|f| f.1).sum()
     }
 
-    /// Whether faults speak against a move between nodes of which neither is far ahead.
-    /// How many more faults are where the task would go, if neither node is ahead of the other by more than the task.
+    /// Returns how many more faults are on the destination node, if the process has at least as
+    /// much weight on `from` and the difference is at most the task's weight; otherwise 0.
     fn memory_gain(&self, m: &Member, from: u64, to: u64) -> i64 {
         let (here, there) = (self.home(m.process, from).0, self.home(m.process, to).0);
         let level = m.process != 0 && there <= here && here <= there + m.weight;
@@ -84,7 +85,7 @@ impl Model {
         process != 0 && all > weight && !self.gains(process, from, to, weight, by_faults)
     }
 
-    /// An exchange, by what it is for: the shares that it changes, largest first, before and after.
+    /// Returns the shares that an exchange changes, largest first, before and after it.
     fn swapped(&self, m: &Member, o: &Member, from: u64, to: u64) -> [Vec<u64>; 2] {
         let shares = |moved: u64, other: u64| {
             let mut of = vec![
@@ -101,7 +102,8 @@ impl Model {
         [shares(0, 0), shares(m.weight, o.weight)]
     }
 
-    /// Runnable tasks of a node, and those that have been since the window before this one began.
+    /// Returns the number of tasks of a node that are runnable, or were since the start of the
+    /// window before the present one.
     fn active(&self, node: u64, now: u64) -> u64 {
         let lately =
             |m: &&Member| m.queued || m.slept_at.is_some_and(|at| (now >> 26) - (at >> 26) < 2);
@@ -123,7 +125,8 @@ fn words(node: Option<u64>) -> u64 {
     node.unwrap_or(u64::MAX)
 }
 
-/// One step of a random task's life: what it is, in the words of `struct numa_step`.
+/// Draws one step in a random task's life and applies it to the model. Returns it in the words of
+/// `struct numa_step`.
 fn next_step(model: &mut Model, state: &mut u64, now: u64) -> [u64; 6] {
     let at = random(state, MEMBERS);
     let slot = &mut model.0[at as usize];
@@ -165,7 +168,7 @@ fn sums_and_judgements_are_those_of_a_model() {
         call(&mut k, &loaded, "start", &mut [NODES]);
         let (mut model, mut state) = (Model([None; MEMBERS as usize]), seed);
         for step in 0..3000u64 {
-            // Windows of 67 ms pass every few steps.
+            // One window of 67 ms passes every four steps.
             let now = step << 24;
             let mut words_of_step = next_step(&mut model, &mut state, now);
             call(&mut k, &loaded, "step", &mut words_of_step);
@@ -211,7 +214,7 @@ fn sums_and_judgements_are_those_of_a_model() {
     }
 }
 
-/// `numa_has_room` on a machine of nodes with 4 cores each, for a task of 1024.
+/// Calls `numa_has_room` on a machine of nodes with 4 cores each, for a task of weight 1024.
 fn room(k: &mut Kernel, loaded: &Loaded, node: u64, beyond: u64, now: u64) -> (bool, u64) {
     let mut query = [node, 1024, beyond, now, 4096, 0, 0];
     call(k, loaded, "room", &mut query);
@@ -236,14 +239,15 @@ fn a_node_takes_a_task_per_core_or_its_share() {
     assert!(!room(&mut k, &loaded, 0, 0, window(1)).0, "none is, though all sleep");
     assert!(room(&mut k, &loaded, 0, 1, window(1)).0, "for a moment, if another goes");
     assert!(room(&mut k, &loaded, 0, 0, window(2)).0, "three slept for more than a window");
-    // More tasks than cores on every node: 24 by 20, five on each of the others.
+    // More tasks than cores on every node: 24 tasks on 20 cores, five on each of the other nodes.
     let now = window(10);
     (0..4).for_each(|m| run(&mut k, m + 10, 0, now, now + 1000));
     (0..20).for_each(|m| run(&mut k, m + 20, 1 + m % 4, now, now + 1000));
     assert!(room(&mut k, &loaded, 0, 0, now).0, "four, where the share is 4.8");
     (0..1).for_each(|m| run(&mut k, m + 14, 0, now, now + 1000));
     assert!(!room(&mut k, &loaded, 0, 0, now).0, "five");
-    // Three that always run, and a fifth of the machine's tasks: no CPU time for another beside them.
+    // Four tasks on four cores that run all the time: the node has no CPU time for another one,
+    // although it has less than its share of tasks.
     let now = window(20);
     (0..4).for_each(|m| call(&mut k, &loaded, "step", &mut [1, m, 0, 0, 1024, now]));
     (0..20).for_each(|m| call(&mut k, &loaded, "step", &mut [1, m + 20, 0, 1 + m % 4, 1024, now]));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Runs of `fair` with processes that are spread over the nodes to begin with, and what became of them.
+//! Runs of `fair` with processes that are spread over the nodes at the start, and figures of where
+//! they end up.
 //!
 //! Owns: the workload of a seed, and the figures of a run. Does not: judge (see `fair_numa.rs`).
 
@@ -17,11 +18,11 @@ pub const SECOND: u64 = 1000 * MS;
 /// How the threads of a process sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
-    /// Each thread has turns of its own, of random lengths.
+    /// Each thread has its own turns, of random lengths.
     Random,
-    /// All turns are equal: threads that start together stay together.
+    /// All turns are equal, so that threads that start together stay in phase.
     InPhase,
-    /// As in phase, and after each turn the process meets at a barrier.
+    /// As `InPhase`, and after each turn the process's threads meet at a barrier.
     Barrier,
 }
 
@@ -29,15 +30,16 @@ pub enum Sleep {
 pub struct Load {
     /// Threads of each process.
     pub sizes: Vec<u32>,
-    /// Percent of the time that a thread wants to run.
+    /// Percentage of the time for which a thread wants to run.
     pub duty: u32,
     pub sleep: Sleep,
-    /// Length of a turn and the sleep after it, microseconds.
+    /// Length of a turn and the sleep after it, in microseconds.
     pub period_us: u64,
 }
 
 impl Load {
-    /// Threads begin on CPUs, each with its node, that are dealt out by the seed, and may go anywhere after a millisecond.
+    /// Returns the workload. Each thread starts bound to one of `cpus` (pairs of CPU and node),
+    /// dealt out by the seed, and may run anywhere after a millisecond.
     pub fn workload(&self, cpus: &[(u32, usize)], seed: u64) -> String {
         let mut rng = Stream::new(seed, "test.fair_numa", 0);
         let mut text = String::new();
@@ -76,7 +78,7 @@ impl Load {
         let n = if self.sleep == Sleep::Random { 8 } else { 1 };
         let mut text = String::new();
         for _ in 0..n {
-            // From half to one and a half of it.
+            // Random lengths are from half to one and a half times the mean.
             let mut vary = |us: u64| match self.sleep {
                 Sleep::Random => us / 2 + rng.below(us + 1),
                 _ => us,
@@ -98,7 +100,8 @@ pub fn node_of(k: &Kernel, cpu: CpuId) -> usize {
     k.machine.topology.cpu(cpu).node.idx()
 }
 
-/// No process is on one node: else a run that ends so proves nothing.
+/// Asserts that no process of several threads is on one node; otherwise a run that ends so would
+/// prove nothing.
 pub fn assert_spread(k: &Kernel) {
     let mut on: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for t in k.tasks.iter().filter(|t| t.name.starts_with("vm-")) {
@@ -109,26 +112,28 @@ pub fn assert_spread(k: &Kernel) {
     }
 }
 
-/// What was seen of a run, looked at every half a millisecond.
+/// Figures of a run, sampled every half millisecond.
 #[derive(Default)]
 pub struct Seen {
-    /// CPU time by process and node.
+    /// CPU time in ns by process and node.
     pub time: BTreeMap<u32, Vec<u64>>,
     pub moves: u64,
-    /// The shortest time between two moves of a task between nodes.
+    /// Shortest time between two moves of a task between nodes, in ns.
     pub shortest: Option<u64>,
     pub broken: Vec<Broken>,
 }
 
 impl Seen {
-    /// The largest part of any node in each process's time, in percent; the smallest of these.
+    /// Returns the smallest, over all processes, of the largest share of one node in the process's
+    /// CPU time, in percent.
     pub fn together(&self) -> u64 {
         let part = |t: &Vec<u64>| t.iter().max().unwrap() * 100 / t.iter().sum::<u64>().max(1);
         self.time.values().map(part).min().expect("a process")
     }
 }
 
-/// Goes on to `until`. `grace`: for how long a CPU may be idle beside a task that waits.
+/// Runs until `until`. `grace` is the longest time for which a CPU may be idle beside a waiting
+/// task; None: not checked.
 pub fn watch(k: &mut Kernel, until: u64, grace: Option<u64>) -> Seen {
     let mut seen = Seen::default();
     let mut laws = Watch::new(Contract { idle_grace: grace, ..Contract::default() });
@@ -166,7 +171,7 @@ pub fn work(k: &Kernel) -> u64 {
     k.tasks.iter().map(|t| t.account.run_ns).sum()
 }
 
-/// Turns that threads have finished.
+/// Returns the number of turns that threads have finished.
 pub fn units(k: &Kernel) -> u64 {
     k.tasks.iter().map(|t| t.account.work_units).sum()
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The chat rooms of the thread of 2002, on the first CPUs of its machine: vanilla's lock, and the order of the schedulers.
+//! The chat benchmark of the thread of 2002, on the first CPUs of its machine: lock contention in
+//! vanilla mode, and the ranking of the schedulers.
 
 use scxlab_kernel::Kernel;
 use scxlab_machine::Machine;
@@ -7,15 +8,15 @@ use scxlab_testkit::sim::{attach_shipped, kernel_with_calls};
 
 use crate::{HAMQ, MS, VANILLA};
 
-/// The thread's machine with fewer CPUs, as its boot flag made it.
+/// Returns the thread's machine with fewer CPUs, as its boot flag limited it.
 fn p3(cpus: u32) -> Machine {
     let text = include_str!("../../../../machines/p3-8way.toml");
     let text = text.replace("1n8l1c1t", &format!("1n{cpus}l1c1t"));
     Machine::from_toml("p3-8way.toml", &text).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Runs until all messages are through; messages in a second, and how much of the CPUs' time went by in waiting for locks, in
-/// thousandths.
+/// Runs until all messages are delivered. Returns messages per second, and the CPUs' time spent
+/// waiting for locks, in thousandths.
 fn chat(
     scheduler: &str,
     mode: &str,
@@ -36,7 +37,8 @@ fn chat(
     (sent * 1_000 * MS / k.now, waited * 1_000 / (k.now * u64::from(cpus)))
 }
 
-/// The thread has 0.90 for ten rooms on two CPUs, and 2.16 on eight (README, "Beside the thread").
+/// The thread reports a ratio of 0.90 for ten rooms on two CPUs, and 2.16 on eight (README, "Beside
+/// the thread").
 #[test]
 fn o1_gains_nothing_on_two_cpus_and_much_on_eight() {
     for seed in 1..=2 {
@@ -51,7 +53,8 @@ fn o1_gains_nothing_on_two_cpus_and_much_on_eight() {
     }
 }
 
-/// The run queue's lock is the bottleneck as rooms and CPUs grow; a queue for each CPU has none.
+/// The run queue's lock becomes the bottleneck as rooms and CPUs grow; hamq, with a queue for each
+/// CPU, has no such bottleneck.
 #[test]
 fn the_lock_is_waited_for_as_rooms_and_cpus_grow() {
     let wait = |mode, cpus, rooms| chat("goodness", mode, cpus, rooms, 15, 1).1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! No CPU is idle beside work, and a lone pair of tasks that wake each other stays where it is: machines of 1 to 64 CPUs, seeds,
-//! loads, all modes.
+//! No CPU is idle beside waiting work, and a lone pair of tasks that wake each other stays on its
+//! CPUs: machines of 1 to 64 CPUs, several seeds and loads, all modes.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -15,15 +15,18 @@ use crate::{HAMQ, MODES, MS};
 const MACHINES: [&str; 10] =
     ["1c", "2c", "3c", "2n2c2t", "4n2c1t", "p3-8way", "biglittle-4b4l", "2n8c1t", "4n4c2t", "64c"];
 
-/// From a task's arrival to its CPU: twice the way out of the deepest idle state, and 130 us for the interrupt, the scan and
-/// kernel work on the way. Outside of hamq a waker that is said to sleep and does not has until its next tick (README, "Limits").
+/// Returns the longest allowed time from a task's wake-up until it runs: twice the exit latency of
+/// the deepest idle state, plus 130 us for the interrupt, the scan and kernel work on the way.
+/// Outside of hamq one tick is added, because a waker predicted to sleep that does not is only
+/// found out at its next tick (README, "Limits").
 fn bound(k: &Kernel, mode: &str) -> u64 {
     let exits = k.machine.costs.idle.iter().map(|state| state.exit_latency_ns);
     let grace = 2 * exits.max().unwrap_or_default() + 130_000;
     if mode == HAMQ { grace } else { grace + k.machine.costs.tick_period_ns() }
 }
 
-/// A CPU that has been idle for longer than `bound` beside a task that has waited for longer than that and may run there.
+/// Returns a description of a CPU that has been idle for longer than `bound` beside a task that has
+/// waited for longer than `bound` and may run there.
 fn idle_beside_work(k: &Kernel, idle_since: &mut [Option<u64>], bound: u64) -> Option<String> {
     for (c, since) in k.cpus.iter().zip(idle_since) {
         let idle = c.online && c.is_idle() && !c.need_resched && c.wake_list.is_empty();
@@ -46,13 +49,14 @@ fn thread(name: &str, instances: u64, more: &str, ops: &str) -> String {
     )
 }
 
-/// Kinds of load for so many CPUs, by seed.
+/// Returns six kinds of load for a number of CPUs, drawn from a seed.
 fn loads(seed: u64, cpus: u64) -> [String; 6] {
     let mut rng = Stream::new(seed, "load", cpus);
     let mut some = |most: u64| rng.between(1, most);
     let hog = "{ compute = \"1ms\" }";
     let (few, many) = (some(cpus), some(3 * cpus));
-    // A pair that takes turns on one CPU, until the first wakes the second and goes on.
+    // Pairs that take turns on one CPU, until the first task wakes the second and continues to
+    // compute.
     let [to, back] = ["to", "back"].map(|pipe| format!("pipe = \"{pipe}{{i}}\", bytes = 4"));
     let work = 100 * some(200);
     let talk = format!(
@@ -73,7 +77,7 @@ fn loads(seed: u64, cpus: u64) -> [String; 6] {
     ]
 }
 
-/// Runs for `ms` from now; what breaks the bound.
+/// Runs for `ms` from now; returns a violation of the bound, if any.
 fn watch(k: &mut Kernel, ms: u64, bound: u64) -> Option<String> {
     let (mut idle_since, end) = (vec![None; k.cpus.len()], k.now + ms * MS);
     while k.now < end && k.stop.is_none() {
@@ -108,7 +112,8 @@ fn no_cpu_is_idle_beside_a_waiting_task() {
     assert!(broken.is_empty(), "{} broken:\n{}", broken.len(), broken.join("\n"));
 }
 
-/// The CPU that leaves hands its tasks on, and may not kick; the one that has left still counts as idle.
+/// A CPU that goes off line hands on its tasks, and may not kick; it still counts as idle after it
+/// has left.
 #[test]
 fn cpus_that_come_and_go_leave_no_cpu_idle_beside_work() {
     for seed in 1..=8 {
@@ -133,7 +138,8 @@ fn cpus_that_come_and_go_leave_no_cpu_idle_beside_work() {
     }
 }
 
-/// Each of the two may be moved once to begin with, and once more when the other's first wait is short.
+/// Each of the two tasks may be moved once at the start, and once more when the other's first wait
+/// is short.
 #[test]
 fn a_lone_pair_does_not_wander() {
     for (seed, machine) in (1..).zip(MACHINES) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! 2.5.2 and 2.4 apart: whom a recalculation renews, what sleepers gain, shares by nice, the longest wait.
+//! The differences between 2.5.2 and 2.4: which tasks a recalculation renews, the gain of sleepers,
+//! shares by nice, the longest wait.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::task::State;
@@ -10,7 +11,8 @@ use scxlab_testkit::state::{global, of_task, task};
 
 use crate::{HAMQ, IN_2_4, MODES, MS, VANILLA, attached};
 
-/// Runs until the task's state is, or is no longer, "asleep"; recalculations so far.
+/// Runs until the task's state is Sleeping (`asleep`) or anything else; returns the number of
+/// recalculations so far.
 fn until(k: &mut Kernel, loaded: &Loaded, name: &str, asleep: bool) -> i64 {
     let end = k.now + 5_000 * MS;
     while (task(k, name).state == State::Sleeping) != asleep {
@@ -20,8 +22,9 @@ fn until(k: &mut Kernel, loaded: &Loaded, name: &str, asleep: bool) -> i64 {
     global(k, loaded, "epochs[0]")
 }
 
-/// A hog or more, and a sleeper of which is known how many recalculations it slept through: 2.5.2 leaves its slice alone and gives
-/// it that many levels, 2.4 gives it ticks up to twice those of its nice value.
+/// One to four hogs, and a sleeper whose number of recalculations slept through is known: 2.5.2
+/// leaves the sleeper's slice alone and gives it that many levels, 2.4 gives it ticks, up to twice
+/// those of its nice value.
 #[test]
 fn only_the_runnable_are_recalculated() {
     for seed in 1..=12 {
@@ -45,7 +48,8 @@ fn only_the_runnable_are_recalculated() {
                 "{mode}, seed {seed}, {slept_through} recalculations: {counter} {now} {levels}"
             );
             if mode == VANILLA {
-                // One more or less at either end of the sleep, since the test looks four times a millisecond.
+                // The count may be off by one at either end of the sleep, because the test samples
+                // four times a millisecond.
                 assert!((levels - slept_through.min(40)).abs() <= 1, "{about}");
                 assert!(now == counter || slept_through == 0 || levels < slept_through, "{about}");
             } else {
@@ -57,7 +61,7 @@ fn only_the_runnable_are_recalculated() {
     }
 }
 
-/// Ticks of a new slice: 2.5.2's and 2.4's.
+/// Returns the ticks of a new slice, in 2.5.2 and in 2.4.
 fn ticks(mode: &str, nice: i64) -> u64 {
     let ticks = match mode {
         IN_2_4 => (20 - nice) / 4 + 1,
@@ -66,7 +70,8 @@ fn ticks(mode: &str, nice: i64) -> u64 {
     ticks as u64
 }
 
-/// Hogs on one CPU share it by their slices, of which each may be up to a tick of the kernel too long.
+/// Hogs on one CPU share it in proportion to their slices. Each slice may be up to one tick of the
+/// kernel too long.
 #[test]
 fn hogs_share_by_their_slices() {
     for (seed, nices) in (1..).zip([
@@ -86,7 +91,7 @@ fn hogs_share_by_their_slices() {
             let (all, late) = (slices.iter().sum::<u64>(), (slices.len() as u64 - 1) * tick);
             for (i, slice) in slices.iter().enumerate() {
                 let ran = run_ns(&k, &format!("hog-{i}"));
-                // 2 % for a turn that has begun when the run ends.
+                // 2 % for a turn that is unfinished when the run ends.
                 let least = 8_000 * MS * slice / (all + late) * 98 / 100;
                 let most = 8_000 * MS * (slice + tick) / (all + tick) * 102 / 100;
                 let about = format!("{mode}, nice {nices:?}: hog-{i} ran {ran}");
@@ -96,7 +101,8 @@ fn hogs_share_by_their_slices() {
     }
 }
 
-/// Hogs, sleepers, yielders and a forker, of all nice values; how many there are at most.
+/// Returns a workload of hogs, sleepers, yielders and a forker with any nice values, and its
+/// maximum number of tasks.
 fn random_workload(seed: u64) -> (String, u64) {
     let mut rng = Stream::new(seed, "workload", 0);
     let (mut text, mut tasks) = (String::new(), 0);
@@ -119,8 +125,8 @@ fn random_workload(seed: u64) -> (String, u64) {
     (text, tasks + 2)
 }
 
-/// Twice the longest slice of each other task, each with the tick by which it may be late (README, "Limits"). Waits that are open at
-/// the end count.
+/// The bound is twice the longest slice of each other task, each slice with the tick by which its
+/// end may be late (README, "Limits"). Waits that have not ended at the end of the run count.
 #[test]
 fn nobody_waits_for_longer_than_two_slices_of_each_other() {
     for seed in 1..=10 {
@@ -140,7 +146,7 @@ fn nobody_waits_for_longer_than_two_slices_of_each_other() {
     }
 }
 
-/// In hamq a recalculation is one queue's.
+/// In hamq a recalculation covers one queue only.
 #[test]
 fn queues_of_hamq_recalculate_apart() {
     let hog = "ops = [{ loop = { ops = [{ compute = \"1ms\" }] } }]";

@@ -43,7 +43,7 @@ fn the_hosts_memory_is_read() {
 fn bad_input_is_refused_before_anything_starts() {
     let machine = machine("2c");
     let nothing = VmSpec::new(&machine, Path::new("/nonexistent/kernel"));
-    // Without QEMU that is what is said first.
+    // Without QEMU, that is the first error.
     let refused = boot(&nothing).unwrap_err();
     assert!(matches!(refused, VmError::NoKernel { .. } | VmError::NoQemu { .. }), "{refused}");
     let wide = VmSpec::new(&machine, Path::new("/proc/self/exe"));
@@ -51,7 +51,8 @@ fn bad_input_is_refused_before_anything_starts() {
     assert!(matches!(refused, VmError::Kernel { .. } | VmError::NoQemu { .. }), "{refused}");
 }
 
-/// Runs a shell script in QEMU's place: `$console` and `$result` are its ends of the channels.
+/// Runs a shell script in QEMU's place; `$console` and `$result` are its file descriptors of the
+/// channels.
 fn run_script(script: &str, engine: Engine, deadline: Duration) -> VmError {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("qemu");

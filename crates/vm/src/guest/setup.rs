@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! From a bare kernel to a system that programs expect.
+//! Turns a bare kernel into a system that programs expect.
 //!
-//! Owns: what is mounted where, limits, the loopback device, finding the port.
-//! Does not: report; the caller has the port for that.
+//! Owns: mounts, limits, the loopback device, finding the result port.
+//! Does not: report errors to the host; the caller does so through the port.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ use nix::sys::resource::{Resource, setrlimit};
 
 use crate::qemu::PORT;
 
-/// What is mounted, in order: type, place, whether the guest is of use without it.
+/// Mounts in order: file system type, mount point, and whether the guest can do without it.
 const MOUNTS: [(&str, &str, bool); 11] = [
     ("proc", "/proc", false),
     ("sysfs", "/sys", false),
@@ -32,13 +32,14 @@ const MOUNTS: [(&str, &str, bool); 11] = [
     ("debugfs", "/sys/kernel/debug", true),
 ];
 const PORTS: &str = "/sys/class/virtio-ports";
-/// The driver announces ports in the background.
+/// Time limit for the port to appear; the driver announces ports in the background.
 const PORT_PATIENCE: Duration = Duration::from_secs(300);
 const PORT_POLL: Duration = Duration::from_millis(5);
-/// Open files of a process: benchmarks with thousands of sockets are usual.
+/// Limit of open files per process: benchmarks with thousands of sockets are usual.
 const FILES_MAX: u64 = 1 << 20;
 
-/// Mounts and sets what programs expect; the first thing that fails and matters, in words.
+/// Makes the mounts and settings that programs expect; returns the first error that matters, as
+/// text.
 pub(super) fn prepare() -> Result<(), String> {
     for (kind, place, optional) in MOUNTS {
         match mount_at(kind, place) {
@@ -47,7 +48,7 @@ pub(super) fn prepare() -> Result<(), String> {
             Ok(()) => {}
         }
     }
-    // From here on the log says everything: it is short, and what a scheduler did to the kernel is in it.
+    // Log everything from here on: the log is short, and shows what a scheduler did to the kernel.
     std::fs::write("/proc/sys/kernel/printk", "7")
         .map_err(|why| format!("the log's level: {why}"))?;
     setrlimit(Resource::RLIMIT_NOFILE, FILES_MAX, FILES_MAX)
@@ -55,7 +56,7 @@ pub(super) fn prepare() -> Result<(), String> {
     if let Err(why) = loopback_up() {
         eprintln!("scxlab: no loopback device: {why}");
     }
-    // Nobody types here: a program that reads waits for nothing.
+    // No input will come: a program that reads standard input must not wait.
     let null = File::open("/dev/null").map_err(|why| format!("/dev/null: {why}"))?;
     nix::unistd::dup2_stdin(&null).map_err(|why| format!("standard input: {why}"))?;
     let variables = [
@@ -64,13 +65,14 @@ pub(super) fn prepare() -> Result<(), String> {
         ("TMPDIR", "/tmp"),
     ];
     for (name, value) in variables {
-        // SAFETY: there is one thread, as `enter` demands, so nobody reads the environment meanwhile.
+        // SAFETY: `enter` requires that there is one thread, so no other reads the environment
+        // meanwhile.
         unsafe { std::env::set_var(name, value) };
     }
     Ok(())
 }
 
-/// Opens the port that the host listens on.
+/// Opens the result port, which the host listens on.
 pub(super) fn open_port() -> io::Result<File> {
     let started = Instant::now();
     loop {
@@ -86,7 +88,7 @@ pub(super) fn open_port() -> io::Result<File> {
     }
 }
 
-/// The port's device by its name, once both are there.
+/// Returns the port's device, found by the port's name, once both exist.
 fn find_port() -> io::Result<Option<PathBuf>> {
     let ports = match std::fs::read_dir(PORTS) {
         Ok(ports) => ports,
@@ -106,7 +108,8 @@ fn find_port() -> io::Result<Option<PathBuf>> {
 }
 
 fn mount_at(kind: &str, place: &str) -> io::Result<()> {
-    // The kernel makes the places in its own file systems; those in ours may be missing.
+    // The kernel makes the mount points in its own file systems; those in the initramfs may be
+    // missing.
     if let Err(why) = std::fs::create_dir_all(place)
         && !Path::new(place).is_dir()
     {
@@ -116,7 +119,7 @@ fn mount_at(kind: &str, place: &str) -> io::Result<()> {
     mount(Some(kind), place, Some(kind), flags, None::<&str>).map_err(io::Error::from)
 }
 
-/// Sockets between programs of the guest go through it.
+/// Brings up the loopback device, which sockets between programs of the guest use.
 fn loopback_up() -> io::Result<()> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
     // SAFETY: all-zero bytes are a valid `ifreq`, which is plain data.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Debian's backported kernel for virtual machines, through an apt state of our own.
+//! Debian's backported kernel for virtual machines, fetched through an apt state of our own.
 //!
-//! Owns: which package, from where, verified by what. Does not: keep the result.
-//! The server is the one that the machine's own sources name, with another suite; apt verifies the signatures with
-//! the system's keys. `tools/kernel-objects.sh` does the same for the kernel's source.
+//! Owns: the choice of package, its source and its verification. Does not: keep the result.
+//! The server is the one that the machine's own sources name, with another suite; apt verifies the
+//! signatures with the system's keys. `tools/kernel-objects.sh` does the same for the kernel's
+//! source.
 //!
-//! The kernel is the one that this build of scxlab was tested with. Debian keeps one version at a time, so when it has
-//! gone on, its newest is taken, and said.
+//! The kernel is the one that this build of scxlab was tested with. Debian keeps one version at a
+//! time; once that version is gone, the newest is taken instead, with a message.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,20 +16,21 @@ use std::process::{Command, Output};
 use super::SetupError;
 
 const SUITE: &str = "trixie-backports";
-/// The package that always depends on the newest.
+/// Metapackage that depends on the newest kernel.
 const META: &str = "linux-image-cloud-amd64";
-/// Lines `deb PACKAGE VERSION SHA256`, among others.
+/// Text with lines `deb PACKAGE VERSION SHA256`, among others.
 const PINS: &str = include_str!("../../../../tools/pins.txt");
-/// Newer releases of Debian name the file otherwise.
+/// Paths of Debian's keyring; newer releases use the second name.
 const KEYRINGS: [&str; 2] = [
     "/usr/share/keyrings/debian-archive-keyring.gpg",
     "/usr/share/keyrings/debian-archive-keyring.pgp",
 ];
 const TOOLS: [&str; 3] = ["apt-get", "apt-cache", "dpkg-deb"];
-/// Of what a tool says this much is shown, its end.
+/// Number of lines of a tool's output that are shown, from its end.
 const SAID_LINES: usize = 6;
 
-/// Fetches a kernel into `dir` and returns its image there, and its configuration.
+/// Fetches a kernel into `dir` and returns the paths of its image and, if found, of its
+/// configuration.
 pub(super) fn fetch(
     dir: &Path,
     say: &mut dyn FnMut(&str),
@@ -71,14 +73,14 @@ pub(super) fn fetch(
     Ok((image, find_file(&unpacked, &is_config)))
 }
 
-/// What is downloaded, as apt takes it: a package's name, with `=` and a version if it is a certain one.
+/// Packages to download, in apt's notation: a name, followed by `=` and a version if it is pinned.
 struct Packages {
     image: String,
-    /// Where the configuration is, unless that is in the image's package.
+    /// Package of the configuration, unless the image's package contains it.
     config: Option<String>,
 }
 
-/// A package of which nothing but these bytes will do.
+/// A package that is accepted only in this version and with this checksum.
 #[derive(Debug, PartialEq, Eq)]
 struct Pin<'a> {
     package: &'a str,
@@ -86,7 +88,7 @@ struct Pin<'a> {
     sha256: &'a str,
 }
 
-/// The pin of the package whose name begins so.
+/// Returns the pin of the package whose name starts with `prefix`.
 fn pin<'a>(pins: &'a str, prefix: &str) -> Option<Pin<'a>> {
     pins.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
         ["deb", package, version, sha256] if package.starts_with(prefix) => {
@@ -96,7 +98,7 @@ fn pin<'a>(pins: &'a str, prefix: &str) -> Option<Pin<'a>> {
     })
 }
 
-/// An apt that knows one suite and has its state in one directory.
+/// An apt that knows one suite and keeps its state in one directory.
 struct Apt<'a> {
     dir: &'a Path,
     config: PathBuf,
@@ -124,15 +126,15 @@ impl<'a> Apt<'a> {
         run(&format!("{tool} {}", args.join(" ")), &mut command)
     }
 
-    /// The kernel that is pinned, if the suite still has it.
+    /// Returns the pinned kernel, if the suite still has it.
     fn pinned(&self) -> Result<Option<Packages>, SetupError> {
         let image = pin(PINS, "linux-binary-").map(|pin| self.offered(&pin)).transpose()?.flatten();
         let config = pin(PINS, "linux-base-").map(|pin| self.offered(&pin)).transpose()?.flatten();
         Ok(image.zip(config).map(|(image, config)| Packages { image, config: Some(config) }))
     }
 
-    /// What to download for a pin, if the suite has that version.
-    /// The index that says what its sum is was signed, and apt compares what it downloads with the index.
+    /// Returns the package to download for a pin, if the suite has that version. The index that
+    /// gives its checksum was signed, and apt compares the download with the index.
     fn offered(&self, pin: &Pin) -> Result<Option<String>, SetupError> {
         let wanted = format!("{}={}", pin.package, pin.version);
         let Ok(text) = self.run("apt-cache", &["show", &wanted]) else { return Ok(None) };
@@ -151,14 +153,15 @@ impl<'a> Apt<'a> {
         Ok(Packages { image: self.package(&release), config })
     }
 
-    /// The release that the newest kernel has.
+    /// Returns the release of the newest kernel.
     fn release(&self) -> Result<String, SetupError> {
         let text = self.run("apt-cache", &["depends", META])?;
         let missing = || SetupError::Missing(format!("{SUITE} has no {META}"));
         release_of(&text).ok_or_else(missing)
     }
 
-    /// The package with the image: by its newer name, or the one of all kernels before.
+    /// Returns the package with the image, under its newer name or under the one that all older
+    /// kernels use.
     fn package(&self, release: &str) -> String {
         let newer = format!("linux-binary-{release}");
         if self.has(&newer) { newer } else { format!("linux-image-{release}") }
@@ -168,14 +171,14 @@ impl<'a> Apt<'a> {
         self.run("apt-cache", &["show", package]).is_ok_and(|text| !text.trim().is_empty())
     }
 
-    /// The image inside a package that was downloaded.
+    /// Returns the image inside a downloaded package.
     fn image(&self, package: &str) -> Result<PathBuf, SetupError> {
         let missing = || SetupError::Missing(format!("{package}: no vmlinuz in it"));
         let to = self.unpack(package)?;
         find_file(&to, &|name| name.starts_with("vmlinuz")).ok_or_else(missing)
     }
 
-    /// Where the files of a package that was downloaded are.
+    /// Unpacks a downloaded package; returns the folder of its files.
     fn unpack(&self, package: &str) -> Result<PathBuf, SetupError> {
         let missing = |what: &str| SetupError::Missing(format!("{package}: no {what}"));
         let name = package.split_once('=').map_or(package, |(name, _)| name);
@@ -196,7 +199,8 @@ fn sources_text(mirror: &str, keyring: &str) -> String {
     )
 }
 
-/// Every place that apt would read or write is ours, except for the proxies that the machine's files set.
+/// Returns apt's configuration: every path that apt would read or write is in `dir`, except for the
+/// machine's proxy settings.
 fn config_text(dir: &Path, user: &str) -> String {
     let dir = dir.display();
     let mut text = String::from(
@@ -211,18 +215,19 @@ fn config_text(dir: &Path, user: &str) -> String {
     text
 }
 
-/// Who downloads: as root apt would otherwise become a user who cannot write here.
+/// Returns the user who downloads; as root, apt would otherwise switch to a user who cannot write
+/// here.
 fn user() -> String {
     let name = run("id -un", Command::new("id").arg("-un"));
     name.map_or_else(|_| "root".to_owned(), |name| name.trim().to_owned())
 }
 
-/// Where this machine gets its own Debian from.
+/// Returns the Debian mirror that this machine uses.
 fn mirror() -> Result<String, SetupError> {
     let format = ["--format", "$(ORIGIN) $(RELEASE) $(REPO_URI)", "Created-By: Packages"];
     let mut command = Command::new("apt-get");
     let known = run("apt-get indextargets", command.arg("indextargets").args(format));
-    // Before its first update apt knows no origins, and the files must do.
+    // Before its first update apt knows no origins, and the sources files are read instead.
     let from_files = || mirror_of_sources(&sources_files());
     known
         .ok()
@@ -238,7 +243,7 @@ fn mirror_of_targets(text: &str) -> Option<String> {
     })
 }
 
-/// The first address that ends as Debian's archives do.
+/// Returns the first address that ends as Debian's archives do.
 fn mirror_of_sources(text: &str) -> Option<String> {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
     let is_archive =
@@ -255,7 +260,7 @@ fn sources_files() -> String {
     files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect::<Vec<_>>().join("\n")
 }
 
-/// From `apt-cache depends`: the release in the first image's name.
+/// Returns the release in the first image's name, from the output of `apt-cache depends`.
 fn release_of(depends: &str) -> Option<String> {
     depends.lines().find_map(|line| {
         let name = line.trim().strip_prefix("Depends: linux-image-")?;
@@ -263,7 +268,7 @@ fn release_of(depends: &str) -> Option<String> {
     })
 }
 
-/// The first file below `dir`, by name, that is wanted.
+/// Returns the first file below `dir`, in the order of names, that `wanted` accepts.
 fn find_file(dir: &Path, wanted: &dyn Fn(&str) -> bool) -> Option<PathBuf> {
     let mut entries: Vec<_> = fs::read_dir(dir).ok()?.flatten().collect();
     entries.sort_by_key(fs::DirEntry::file_name);
@@ -281,10 +286,10 @@ fn is_in_path(tool: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(tool).is_file())
 }
 
-/// Runs a tool quietly; what it says is shown if it fails.
+/// Runs a tool quietly; its output is shown if it fails.
 fn run(what: &str, command: &mut Command) -> Result<String, SetupError> {
     let failed = |said: String| SetupError::Step { what: what.to_owned(), said };
-    // Messages are compared with nothing, but the lists that we read must be in English.
+    // English output: no messages are compared, but the lists that are parsed must be in English.
     command.env("LC_ALL", "C").stdin(std::process::Stdio::null());
     let Output { status, stdout, stderr } =
         command.output().map_err(|why| failed(why.to_string()))?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 use super::*;
 
-/// A bzImage whose payload is not looked into.
+/// Returns a bzImage of that release whose payload no test reads.
 fn image(release: &str) -> Vec<u8> {
     let mut data = vec![0; 1024];
     data[0x1f1] = 1;
@@ -47,7 +47,7 @@ fn a_damaged_image_is_refused() {
 #[test]
 fn half_done_is_not_done() {
     let dir = tempfile::tempdir().unwrap();
-    // As a process that was killed leaves it, under a number that no process has.
+    // The state that a killed process leaves, under a pid that no process has.
     let abandoned = dir.path().join("kernel/.new-4294967295-0");
     fs::create_dir_all(abandoned.join("kernel")).unwrap();
     fs::write(abandoned.join("kernel/image"), b"half").unwrap();

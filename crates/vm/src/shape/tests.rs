@@ -8,7 +8,7 @@ fn machine(spec: &str) -> Topology {
     Topology::build(Spec::parse(spec).unwrap().layout(Sizes::default()).unwrap()).unwrap()
 }
 
-/// A machine by its lists of CPUs: cores, LLCs, nodes.
+/// Builds a machine from the CPU lists of its cores, LLCs and nodes.
 fn odd(cores: &[&[u32]], llcs: &[&[u32]], nodes: &[&[u32]]) -> Topology {
     let cpus = |list: &&[u32]| list.to_vec();
     Topology::build(Layout {
@@ -32,7 +32,7 @@ fn regular_machines_keep_their_numbers() {
 #[test]
 fn firmware_numbers_are_mapped() {
     let shape = Shape::of(&machine("2n2c2tf")).unwrap();
-    // Ours: cores 0,4 1,5 | 2,6 3,7.
+    // The machine's cores are 0,4 1,5 | 2,6 3,7.
     assert_eq!(shape.guest_cpus, [0, 2, 4, 6, 1, 3, 5, 7]);
 }
 
@@ -94,7 +94,8 @@ fn what_is_not_regular_is_refused_by_name() {
 fn apic_ids_are_counted_with_their_gaps() {
     assert!(Shape::of(&machine("255c")).is_ok());
     assert_eq!(Shape::of(&machine("256c")), Err(ShapeError::Cpus { cpus: 256, ids: 256 }));
-    // Three cores of three threads: 16 ids a socket, the last ones of the last unused.
+    // Three cores of three threads take 16 ids per socket; the last ids of the last socket are
+    // unused.
     assert!(Shape::of(&machine("4n4l3c3t")).is_ok());
     let ids = 16 * 16 + 2 * 4 + 3;
     assert_eq!(Shape::of(&machine("17l3c3t")), Err(ShapeError::Cpus { cpus: 153, ids }));
