@@ -6,13 +6,13 @@
 use crate::behavior::{CgroupSpec, Policy};
 use crate::cpu::Cpu;
 use crate::event::{Event, Wide, lane};
-use crate::fair::{
-    BandwidthSpec, DequeueFlags, Dequeued, EnqueueFlags, Env, FairPolicy, Resched, TaskParams,
-    TimerKind, WakeFlags,
-};
 use crate::flags::{queue, wake};
 use crate::kernel::{Kernel, Then};
 use crate::task::{Class, State, TaskTable};
+use scxlab_fair::{
+    BandwidthSpec, DequeueFlags, Dequeued, EnqueueFlags, Env, FairPolicy, Resched, TaskParams,
+    TimerKind, WakeFlags,
+};
 use scxlab_machine::CostTable;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use scxlab_trace::event::Kind;
@@ -388,7 +388,7 @@ impl Kernel {
         self.fair_balance_done(cpu, done);
     }
 
-    fn fair_balance_done(&mut self, cpu: CpuId, done: crate::fair::Balanced) {
+    fn fair_balance_done(&mut self, cpu: CpuId, done: scxlab_fair::Balanced) {
         let costs = &self.machine.costs.sched;
         self.charge(costs.balance_ns + costs.balance_scan_cpu_ns * u64::from(done.scanned));
         self.fair_balanced(done);
@@ -396,7 +396,7 @@ impl Kernel {
     }
 
     /// Does the books of what balancing moved, and has running tasks pushed away where it asked for that.
-    fn fair_balanced(&mut self, done: crate::fair::Balanced) -> bool {
+    fn fair_balanced(&mut self, done: scxlab_fair::Balanced) -> bool {
         for moved in &done.moves {
             self.charge(self.machine.costs.sched.migrate_ns);
             self.fair_moved(moved.task, moved.to);
@@ -437,7 +437,7 @@ impl Kernel {
 
     pub(crate) fn fair_cpu_online(&mut self, cpu: CpuId, online: bool) {
         let at = self.clock();
-        let topo = crate::fair::FairTopo::new(&self.machine.topology);
+        let topo = scxlab_fair::FairTopo::new(&self.machine.topology);
         if online {
             self.fair.cpu_online(&topo, cpu, at);
         } else {

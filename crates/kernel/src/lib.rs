@@ -17,7 +17,6 @@ mod errno;
 pub mod event;
 mod exec;
 pub mod ext;
-pub mod fair;
 pub mod flags;
 mod hotplug;
 mod insn_time;
