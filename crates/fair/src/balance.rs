@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Balancing one domain of one CPU: find the busiest group, its busiest CPU, and pull tasks over.
+//! Balancing of one domain of one CPU: finds the busiest group and its busiest CPU, and pulls
+//! tasks.
 //!
-//! Owns: the decision; the moves are in `migrate.rs`. A moved task is on its new queue when the call returns.
-//! Does not: tell the tasks; the kernel updates what it keeps about each `Move`, and reschedules (`take_resched`).
+//! Owns: the decision; `migrate.rs` moves the tasks. A moved task is on its new queue when the call
+//! returns.
+//! Does not: update the kernel's records. The kernel does so for each `Move`, and reschedules
+//! (`take_resched`).
 //! Models: `sched_balance_rq()`, `sched_balance_find_src_group()`, `calculate_imbalance()`,
 //! `sched_balance_find_src_rq()`, `need_active_balance()`, fair.c v7.3.
 //! Differs: no misfit, packing, cache-aware or NUMA-preference balancing.
@@ -16,7 +19,7 @@ use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, TaskId};
 use smallvec::SmallVec;
 
-/// Longest interval between tries while all tasks are pinned, in milliseconds (`MAX_PINNED_INTERVAL`).
+/// Longest balance interval while all tasks are pinned, ms (`MAX_PINNED_INTERVAL`).
 const MAX_PINNED_INTERVAL: u32 = 512;
 
 /// A task that was moved from one CPU's queue to another's.
@@ -25,27 +28,28 @@ pub struct Move {
     pub task: TaskId,
     pub from: CpuId,
     pub to: CpuId,
-    /// The task sleeps; only its leftover in the competition moved.
+    /// The task sleeps, and moved only because it still competes (delayed dequeue).
     pub delayed: bool,
 }
 
-/// A request to push a running task away: stop what runs on `from` and call `Fair::active_balance(from)`.
+/// Request to push a running task away: stop the task on `from`, then call
+/// `Fair::active_balance(from)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActiveBalance {
     pub from: CpuId,
     pub to: CpuId,
 }
 
-/// What balancing did and wants.
+/// Moves that balancing made, and pushes that it requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Balanced {
     pub moves: SmallVec<[Move; 4]>,
     pub active: SmallVec<[ActiveBalance; 2]>,
-    /// CPUs looked at, for whoever charges it.
+    /// Number of CPUs examined, for which the caller charges the cost.
     pub scanned: u32,
 }
 
-/// What the balancing CPU is doing.
+/// State of the balancing CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdleType {
     Busy,
@@ -53,7 +57,7 @@ pub(super) enum IdleType {
     NewlyIdle,
 }
 
-/// What is to be moved, and thus what `imbalance` counts.
+/// Quantity to be moved, which is the unit of `imbalance`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Load,
@@ -61,7 +65,7 @@ pub(super) enum Kind {
     Task,
 }
 
-/// One attempt (`struct lb_env`).
+/// One attempt to balance a domain (`struct lb_env`).
 pub(super) struct Attempt {
     pub this_cpu: CpuId,
     pub level: usize,
@@ -90,7 +94,8 @@ struct Survey {
 }
 
 impl Fair {
-    /// Balances one domain of `this_cpu`. Returns how many tasks came, and whether larger domains are worth it.
+    /// Balances one domain of `this_cpu`. Returns how many tasks were pulled, and whether larger
+    /// domains are worth balancing.
     pub(super) fn balance_domain(
         &mut self,
         env: &dyn Env,
@@ -153,7 +158,8 @@ impl Fair {
         }
     }
 
-    /// Pulls from the busiest CPU, for another CPU of the group too if tasks may go there only.
+    /// Pulls from the busiest CPU. If some tasks may go only to another CPU of the group, pulls for
+    /// that one too.
     fn pull(&mut self, env: &dyn Env, lb: &mut Attempt, out: &mut Balanced) -> u32 {
         let mut moved = 0;
         let nr_running = self.rq_nr_running(env, lb.src);
@@ -178,7 +184,8 @@ impl Fair {
         moved
     }
 
-    /// After pulling: bookkeeping of the domain, and an active balance if nothing else helps.
+    /// Updates the domain's record after a pull, and requests an active balance if nothing else
+    /// helps.
     fn settle(&mut self, env: &dyn Env, lb: &mut Attempt, moved: u32, out: &mut Balanced) {
         let shape = self.domains.shape(lb.this_cpu, lb.level);
         let (weight, nice_tries) = (shape.span_weight, shape.cache_nice_tries);
@@ -199,7 +206,8 @@ impl Fair {
         self.domains.of_cpu[lb.this_cpu.idx()][lb.level].balance_interval = weight;
     }
 
-    /// Asks for the running task of the busiest CPU. False if it may not come here.
+    /// Requests a push of the running task of the busiest CPU. Returns false if it may not run
+    /// here.
     fn request_active(&mut self, env: &dyn Env, lb: &mut Attempt, out: &mut Balanced) -> bool {
         let Some(curr) = env.curr_task(lb.src) else {
             return true;
@@ -215,7 +223,8 @@ impl Fair {
         true
     }
 
-    /// Nothing to do, or nothing that can be done (`unpin`: pinned tasks are no longer the reason).
+    /// Records that nothing is to be done, or nothing can be done. `unpin`: pinned tasks are no
+    /// longer the reason for an imbalance one level up.
     fn balanced(&mut self, lb: &Attempt, unpin: bool) {
         if unpin && !lb.all_pinned {
             self.set_parent_imbalance(lb, false);
@@ -245,7 +254,8 @@ impl Fair {
         self.domains.groups[own as usize].imbalance = imbalance;
     }
 
-    /// Of a group only one CPU balances: the first idle one (on an idle core, if there is one), or the first.
+    /// Only one CPU of a group balances: the first idle one (on an idle core, if there is one),
+    /// else the first one.
     fn should_balance(&self, env: &dyn Env, lb: &Attempt) -> bool {
         if !cpumask::test(&lb.cpus, lb.dst) {
             return false;
@@ -298,7 +308,8 @@ impl Fair {
         Survey { local, busiest, load, capacity }
     }
 
-    /// Sets how far a wake-up scans the LLC for an idle CPU: the fuller it is, the less.
+    /// Sets the number of CPUs that a wake-up scans in the LLC for an idle one: the higher the
+    /// utilisation, the fewer.
     fn update_idle_scan(&mut self, lb: &Attempt, util: u64) {
         let shape = self.domains.shape(lb.this_cpu, lb.level);
         let (Some(shared), weight, pct) =
@@ -349,7 +360,8 @@ impl Fair {
         }
     }
 
-    /// The group to pull from, with how much of what; None if the domain is balanced.
+    /// Returns the group to pull from, and sets the kind and the amount in `lb`; None if the domain
+    /// is balanced.
     fn find_src_group(&mut self, env: &dyn Env, lb: &mut Attempt) -> Option<usize> {
         let mut survey = self.survey(env, lb);
         let (group, busiest) = survey.busiest?;
@@ -407,7 +419,7 @@ impl Fair {
         !as_idle && busiest.h_nr_running != 1
     }
 
-    /// How many tasks two groups differ by, per core.
+    /// Number of tasks by which two groups differ, in proportion to their cores.
     fn sibling_imbalance(
         &self,
         idle: bool,
@@ -494,7 +506,7 @@ impl Fair {
                 Kind::Load => {
                     let load = self.load(cpu);
                     let one_too_heavy = nr == 1 && load as i64 > lb.imbalance;
-                    // Compared as load per capacity, without a division.
+                    // Compares load per capacity, without a division.
                     if !one_too_heavy && load * top_capacity > top * capacity {
                         (top, top_capacity, busiest) = (load, capacity, Some(cpu));
                     }
@@ -515,7 +527,8 @@ impl Fair {
         busiest.filter(|&cpu| env.curr_task(cpu).is_some() || self.nr_running(cpu) != 0)
     }
 
-    /// Total utilisation of an LLC as balancing last saw it bounds wake-up scans; for tests and dumps.
+    /// Number of CPUs that a wake-up scans in the LLC, as balancing last set it; for tests and
+    /// dumps.
     pub fn idle_scan_limit(&self, cpu: CpuId) -> Option<u32> {
         let shared = self.domains.llc_shape(cpu)?.shared?;
         Some(self.domains.shared[shared as usize].nr_idle_scan)

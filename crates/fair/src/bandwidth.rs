@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! CPU bandwidth: a group's quota per period, handed to its CPUs in slices, and what happens when it is used up.
+//! CPU bandwidth: a group's quota per period, handed to its CPUs in slices, and throttling when it
+//! is used up.
 //!
-//! Owns: the global pool and its timers, the local runtimes, throttled queues and the tasks in their limbo.
-//! Does not: arm timers; it says which (`take_timers`) and the kernel calls `bandwidth_timer` at that time.
-//! Models: `account_cfs_rq_runtime()`, `throttle_cfs_rq()`, `unthrottle_cfs_rq()`, `do_sched_cfs_period_timer()`,
-//! `distribute_cfs_runtime()`, the slack timer, fair.c v7.3 (task-based throttling).
+//! Owns: the global pool and its timers, the local runtimes, throttled queues and the tasks in
+//! their limbo.
+//! Does not: arm timers. The kernel takes them from `take_timers` and calls `bandwidth_timer` when
+//! one expires.
+//! Models: `account_cfs_rq_runtime()`, `throttle_cfs_rq()`, `unthrottle_cfs_rq()`,
+//! `do_sched_cfs_period_timer()`, `distribute_cfs_runtime()`, the slack timer, fair.c v7.3
+//! (task-based throttling).
 //! Differs: a remote CPU is unthrottled at once, not by an IPI.
 //!
 //! ```text
@@ -23,11 +27,12 @@ use std::ops::Bound;
 pub enum TimerKind {
     /// Refills the pool.
     Period,
-    /// Hands out what CPUs returned.
+    /// Hands out the runtime that CPUs returned.
     Slack,
 }
 
-/// A timer to arm. One that was armed before for another time may still fire: it is then ignored.
+/// A timer to arm. A timer that was armed for another time before may still fire; it is then
+/// ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timer {
     pub group: CgroupId,
@@ -36,29 +41,31 @@ pub struct Timer {
 }
 
 impl Fair {
-    /// Timers that have been started since the last call.
+    /// Returns the timers that have been started since the last call.
     pub fn take_timers(&mut self) -> Vec<Timer> {
         std::mem::take(&mut self.timers)
     }
 
-    /// Groups that were throttled (true) or set free on a CPU since the last call, in order.
+    /// Returns the groups that were throttled (true) or unthrottled on a CPU since the last call,
+    /// in order.
     pub fn take_throttles(&mut self) -> Vec<(CgroupId, CpuId, bool)> {
         std::mem::take(&mut self.throttles)
     }
 
-    /// Whether `take_throttles` has any: cheap, for after each call.
+    /// Whether `take_throttles` would return any. Cheap, for use after each call.
     #[inline]
     pub fn has_throttles(&self) -> bool {
         !self.throttles.is_empty()
     }
 
-    /// Whether `take_timers` has any: cheap, for after each call.
+    /// Whether `take_timers` would return any. Cheap, for use after each call.
     #[inline]
     pub fn has_timers(&self) -> bool {
         !self.timers.is_empty()
     }
 
-    /// A timer fires. CPUs that got tasks back want a reschedule if idle (`take_resched`); they are returned.
+    /// Handles a timer. Returns the CPUs that got tasks back; those among them that are idle should
+    /// reschedule (`take_resched`).
     pub fn bandwidth_timer(&mut self, group: CgroupId, kind: TimerKind, now: Nanos) -> Vec<CpuId> {
         let Some(bw) = self.group_mut(group).map(|g| &mut g.bw) else {
             return Vec::new();
@@ -70,7 +77,7 @@ impl Fair {
         }
     }
 
-    /// Whether a task waits in limbo for its group's next period.
+    /// Whether a task is in limbo until its group has runtime again.
     pub fn is_throttled(&self, task: TaskId) -> bool {
         self.task(task).throttled
     }
@@ -79,7 +86,8 @@ impl Fair {
         &mut self.group_mut(group).expect("a queue's group exists").bw
     }
 
-    /// Charges a queue. `curr`: its entity that runs or is about to. True if the queue is throttled.
+    /// Charges a queue. `curr`: its entity that runs or is about to. Returns true if the queue is
+    /// throttled.
     #[inline(always)]
     pub(super) fn account_runtime(&mut self, rq: Rq, delta: Nanos, curr: Option<Ent>) -> bool {
         self.rqs[rq].runtime_enabled && self.use_runtime(rq, delta, curr)
@@ -95,7 +103,8 @@ impl Fair {
         row.throttled || self.throttle(rq, curr)
     }
 
-    /// Asks the pool for runtime; without any the queue is throttled. True if it is.
+    /// Requests runtime from the pool, and throttles the queue if it gets none. Returns true if it
+    /// did.
     fn throttle(&mut self, rq: Rq, curr: Option<Ent>) -> bool {
         let cpu = self.rqs[rq].cpu;
         let h_curr = self.rqs[rq].h_curr.some().filter(|&e| self.ents[e].on_rq);
@@ -115,7 +124,7 @@ impl Fair {
         true
     }
 
-    /// Moves runtime from the pool to a queue. True if the queue may run.
+    /// Moves runtime from the pool to a queue. Returns true if the queue may run.
     fn assign_runtime(&mut self, rq: Rq, target: Nanos) -> bool {
         let now = self.cpus[self.rqs[rq].cpu].clock;
         let group = self.rqs[rq].group.expect("the root has no quota");
@@ -188,7 +197,8 @@ impl Fair {
         cpus
     }
 
-    /// Pays the debts of throttled queues from the pool, first throttled first. True if some stay throttled.
+    /// Pays the debts of throttled queues from the pool, in the order of throttling. Returns true
+    /// if some stay throttled.
     fn distribute(&mut self, group: CgroupId, now: Nanos, cpus: &mut Vec<CpuId>) -> bool {
         let waiting = self.bw(group).throttled.clone();
         for rq in waiting {
@@ -217,7 +227,7 @@ impl Fair {
         false
     }
 
-    /// A queue may run again.
+    /// Unthrottles a queue if it has runtime.
     pub(super) fn unthrottle(&mut self, rq: Rq) {
         let (cpu, now) = (self.rqs[rq].cpu, self.cpus[self.rqs[rq].cpu].clock);
         self.update_curr(rq);
@@ -248,7 +258,7 @@ impl Fair {
         }
     }
 
-    /// Unthrottles a group and all below it on a CPU, children first.
+    /// Unthrottles the queues of a group and all below it on a CPU, children first.
     fn walk_below_up(&mut self, group: CgroupId, cpu: CpuId) {
         let mut last = group;
         while let Some(child) = self.child_after(group, last) {
@@ -259,7 +269,8 @@ impl Fair {
         self.throttle_up(rq);
     }
 
-    /// The child that was created next; a group was created before its children.
+    /// Returns the child of `group` that was created next after `last`. `last` may be the group
+    /// itself, which was created before its children.
     fn child_after(&self, group: CgroupId, last: CgroupId) -> Option<CgroupId> {
         let children = &self.group(group)?.children;
         children.range((Bound::Excluded(last), Bound::Unbounded)).next().copied()
@@ -290,13 +301,14 @@ impl Fair {
             let e = self.task(task).ent;
             self.enqueue_task(cpu, e, EnqueueFlags::WAKEUP);
         }
-        // Enqueuing may have throttled the queue again; newcomers of its limbo stay in front.
+        // An enqueue may have throttled the queue again. Tasks that entered its limbo by that go to
+        // the end, and so leave it first.
         limbo.append(&mut self.rqs[rq].limbo);
         self.rqs[rq].limbo = limbo;
         self.list_leaf(rq);
     }
 
-    /// Takes a task of a throttled group off the CPU.
+    /// Moves a task of a throttled group from the CPU to limbo.
     pub(super) fn send_to_limbo(&mut self, cpu: CpuId, e: Ent) {
         let leave = Leave { sleep: true, throttle: true, ..Leave::default() };
         self.dequeue_task(cpu, e, leave);
@@ -306,7 +318,7 @@ impl Fair {
         self.rqs[rq].limbo.push(task);
     }
 
-    /// A task in limbo goes elsewhere or to sleep.
+    /// Removes a task from limbo that moves elsewhere or goes to sleep.
     pub(super) fn leave_limbo(&mut self, task: TaskId, flags: DequeueFlags) {
         let e = self.task(task).ent;
         let rq = self.ents[e].cfs_rq;
@@ -319,7 +331,8 @@ impl Fair {
         }
     }
 
-    /// A task from limbo is queued again: if its new queue is throttled too, it stays in limbo.
+    /// Handles the enqueue of a task from limbo: if its new queue is throttled too, it stays there.
+    /// Returns whether it does.
     pub(super) fn stays_in_limbo(&mut self, cpu: CpuId, task: TaskId) -> bool {
         if !self.task(task).throttled {
             return false;
@@ -342,7 +355,8 @@ impl Fair {
         }
     }
 
-    /// The first task of a queue needs runtime; a queue that ran dry while empty is throttled now.
+    /// Checks the runtime for the first task of a queue. A queue that ran out of runtime while
+    /// empty is throttled now.
     pub(super) fn check_enqueue_throttle(&mut self, rq: Rq) {
         let row = &self.rqs[rq];
         if row.runtime_enabled && row.h_curr.is_nil() && !row.throttled {
@@ -350,7 +364,7 @@ impl Fair {
         }
     }
 
-    /// The last task of a queue left: all but a millisecond goes back to the pool.
+    /// Returns the runtime of a queue whose last task left to the pool, except for a millisecond.
     pub(super) fn return_runtime(&mut self, rq: Rq) {
         let row = &self.rqs[rq];
         if !row.runtime_enabled || row.nr_queued != 0 {
@@ -384,7 +398,7 @@ impl Fair {
     }
 }
 
-/// A new period's quota. What is over is kept, up to the burst.
+/// Adds the quota of a new period. Unused runtime is kept, up to the burst.
 pub(super) fn refill(bw: &mut Bandwidth) {
     let Some(quota) = bw.quota else { return };
     bw.runtime += quota;

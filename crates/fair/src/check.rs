@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Invariants of a CPU's competition and accounting, recomputed from scratch, for checkers and tests.
+//! Invariants of a CPU's EEVDF state and accounts, recomputed from scratch, for checkers and tests.
 
 use super::Fair;
 use super::state::{Ent, Rq};
@@ -7,7 +7,7 @@ use super::tree::{self, vdiff};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, TaskId};
 
-/// A broken invariant: a fault of this module.
+/// A violated invariant, which is a bug in this module.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     #[error("CPU {cpu}: sum of weights is {kept}, should be {found}")]
@@ -33,7 +33,7 @@ pub enum Violation {
 }
 
 impl Fair {
-    /// Checks a CPU; takes time in proportion to its tasks.
+    /// Checks a CPU. Takes time in proportion to its tasks.
     pub fn check(&mut self, cpu: CpuId) -> Result<(), Violation> {
         let mut waiting = Vec::new();
         tree::for_each(&self.ents, self.cpus[cpu].tree, &mut |e| waiting.push(e));
@@ -119,7 +119,7 @@ impl Fair {
         idle
     }
 
-    /// The load of each queue is that of the entities on it.
+    /// Checks that the load of each queue is the sum over the entities on it.
     fn check_loads(&self, cpu: CpuId) -> Result<(), Violation> {
         let mut found = vec![0; self.rqs.0.len()];
         for entity in self.ents.0.iter().filter(|e| e.on_rq) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The class's operations, as the kernel's core calls them.
+//! The operations of the class, as the kernel's core calls them.
 //!
-//! Owns: the sequence of steps within an operation. Does not: decide placement (`select.rs`) or balance.
-//! Models: `enqueue_task`, `dequeue_task`, `pick_task`, `set_next_task`, `put_prev_task`, `task_tick`,
-//! `yield_task`, `wakeup_preempt` of `fair_sched_class`, v7.3.
-//! Differs: a task in a throttled group goes to limbo when it is picked, not at its next return to user mode.
+//! Owns: the sequence of steps within an operation.
+//! Does not: decide placement (`select.rs`) or balance.
+//! Models: `enqueue_task`, `dequeue_task`, `pick_task`, `set_next_task`, `put_prev_task`,
+//! `task_tick`, `yield_task`, `wakeup_preempt` of `fair_sched_class`, v7.3.
+//! Differs: a task in a throttled group goes to limbo when it is picked, not at its next return to
+//! user mode.
 
 use super::load::LoadFlags;
 use super::queue::Leave;
@@ -13,16 +15,16 @@ use super::weight::NICE_0_LOAD;
 use super::{DequeueFlags, Dequeued, EnqueueFlags, Fair, WakeFlags};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
-/// How the pick of a wake-up goes.
+/// Kind of wake-up preemption.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Preempt {
-    /// The newcomer's slice is shorter: it may break into a protected slice.
+    /// The newcomer's slice is shorter, so that it may break into a protected slice.
     Short,
     Pick,
 }
 
 impl Fair {
-    /// Puts a task on a CPU's queue. A delayed sleeper is made runnable where it is.
+    /// Puts a task on a CPU's queue. A delayed sleeper becomes runnable on its queue.
     pub fn enqueue(&mut self, cpu: CpuId, task: TaskId, now: Nanos, flags: EnqueueFlags) {
         self.update_clock(cpu, now);
         let e = self.task(task).ent;
@@ -73,26 +75,28 @@ impl Fair {
         done
     }
 
-    /// Where a task sleeps that still competes; it is woken there.
+    /// Returns the CPU of a sleeping task that still competes (delayed dequeue). The task is woken
+    /// there.
     pub fn delayed_on(&self, task: TaskId) -> Option<CpuId> {
         let row = self.task(task);
         let entity = &self.ents[row.ent];
         row.cpu.filter(|_| entity.on_rq && entity.sched_delayed)
     }
 
-    /// Ends a sleeper's competition at once: it sleeps for good and may be woken anywhere.
+    /// Ends a sleeper's delayed dequeue at once: it sleeps for good and may be woken anywhere.
     pub fn end_delay(&mut self, task: TaskId, now: Nanos) {
         if let Some(cpu) = self.delayed_on(task) {
             self.update_clock(cpu, now);
             let e = self.task(task).ent;
             self.finish_delayed(cpu, e);
         }
-        // A sleeper that was taken off for a moment will not be put back.
+        // A sleeper that was taken off for a moment is not put back.
         let e = self.task(task).ent;
         self.ents[e].sched_delayed = false;
     }
 
-    /// The task to run next; None if there is none (try `newidle_balance` then). The running one may be the answer.
+    /// Returns the task to run next, which may be the running one; None if there is none (try
+    /// `newidle_balance` then).
     pub fn pick_next(&mut self, cpu: CpuId, now: Nanos) -> Option<TaskId> {
         self.update_clock(cpu, now);
         self.cpus[cpu].resched = Resched::No;
@@ -115,7 +119,7 @@ impl Fair {
         None
     }
 
-    /// The running task leaves at once if its group was throttled under it.
+    /// Sends the running task to limbo if its group was throttled while it ran.
     fn limbo_curr(&mut self, cpu: CpuId) {
         let awake = |e: &Ent| !self.ents[*e].sched_delayed && self.in_throttled(*e);
         if let Some(curr) = self.curr_queued(cpu).filter(awake) {
@@ -124,7 +128,8 @@ impl Fair {
         }
     }
 
-    /// The pick, unless it is a delayed sleeper: its lag is paid, it leaves, and the caller picks again.
+    /// Returns the pick. A delayed sleeper that is picked has paid its lag and leaves; the result
+    /// is then None, and the caller picks again.
     fn pick_entity(&mut self, cpu: CpuId, protect: bool) -> Option<Ent> {
         let e = self.pick_eevdf(cpu, protect).expect("some queued entity is always eligible");
         if self.ents[e].sched_delayed {
@@ -134,14 +139,15 @@ impl Fair {
         Some(e)
     }
 
-    /// `task` starts to run on `cpu`: it leaves the tree, and time counts from now.
+    /// Makes `task` the running task of `cpu`: it leaves the tree, and its time counts from now.
     pub fn set_next(&mut self, cpu: CpuId, task: TaskId, now: Nanos) {
         self.leave_idle(cpu, now);
         self.run_entity(cpu, self.task(task).ent, true);
         self.cpus[cpu].resched = Resched::No;
     }
 
-    /// `first`: it was picked; else it runs on after a change of its parameters.
+    /// Starts a task. `first`: it was picked; otherwise it runs on after a change of its
+    /// parameters.
     pub(super) fn run_entity(&mut self, cpu: CpuId, task: Ent, first: bool) {
         self.clear_buddy(cpu, task);
         let on_rq = self.ents[task].on_rq;
@@ -183,7 +189,7 @@ impl Fair {
         }
     }
 
-    /// The running task stops running; if it is still queued it competes again.
+    /// Stops the running task. If it is still queued, it competes again.
     pub fn put_prev(&mut self, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         if let Some(task) = self.cpus[cpu].curr.some() {
@@ -208,13 +214,13 @@ impl Fair {
         }
     }
 
-    /// Charges what has run up to now.
+    /// Charges the running task and its groups up to now.
     pub fn charge_curr(&mut self, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         self.update_curr_all(cpu);
     }
 
-    /// The tick while a task of this class runs.
+    /// Handles the tick while a task of this class runs.
     pub fn tick(&mut self, cpu: CpuId, now: Nanos) -> Resched {
         self.update_clock(cpu, now);
         let lazy_before = self.cpus[cpu].resched;
@@ -230,14 +236,15 @@ impl Fair {
             }
             self.reweight_eevdf(cpu, task, weight, true);
         }
-        // A lazy request that is still there at the tick has waited long enough.
+        // A lazy request that is still pending at the tick has waited long enough.
         if lazy_before == Resched::Lazy {
             self.want_resched(cpu, Resched::Now);
         }
         self.take_resched(cpu)
     }
 
-    /// When the running task's slice ends if nothing changes: for `HRTICK`, which ends it there and not at a tick.
+    /// Returns the end of the running task's slice if nothing changes. `HRTICK` ends the slice at
+    /// that time and not at a tick.
     pub fn slice_end(&self, cpu: CpuId) -> Option<Nanos> {
         let curr = self.curr_queued(cpu).filter(|_| self.nr_running(cpu) > 1)?;
         let entity = &self.ents[curr];
@@ -246,7 +253,7 @@ impl Fair {
         Some(entity.exec_start + (left / u128::from(NICE_0_LOAD)) as Nanos)
     }
 
-    /// `sched_yield(2)`: the running task gives up the rest of its request.
+    /// `sched_yield(2)`: gives up the rest of the running task's request.
     pub fn yield_task(&mut self, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         let Some(curr) = self.curr_queued(cpu).filter(|_| self.nr_running(cpu) > 1) else {
@@ -260,10 +267,11 @@ impl Fair {
         }
     }
 
-    /// Whether a task that has just been queued should take the CPU from the running one of this class.
+    /// Decides whether a task that has just been queued should preempt the running task of this
+    /// class.
     ///
-    /// The clock stays that of the enqueueing: the kernel reads it once for both. A moment later the running task would
-    /// have had more than its due, and lose to every newcomer.
+    /// The clock stays that of the enqueue, because the kernel reads it once for both. With a later
+    /// clock the running task would have run past its due, and would lose to every newcomer.
     pub fn wakeup_preempt(&mut self, cpu: CpuId, woken: TaskId, flags: WakeFlags) -> Resched {
         let pse = self.task(woken).ent;
         if let Some(se) = self.cpus[cpu].curr.some()
@@ -304,7 +312,7 @@ impl Fair {
         self.keep_running(cpu, se);
     }
 
-    /// None: the newcomer does not preempt, whatever its deadline.
+    /// Returns the kind of preemption; None: the newcomer does not preempt, whatever its deadline.
     fn preempt_kind(&self, se: Ent, pse: Ent, flags: WakeFlags) -> Option<Preempt> {
         let task = self.ents[pse].task.expect("a woken entity is a task");
         if self.task(task).policy != FairPolicy::Normal || self.ents[pse].sched_delayed {
@@ -334,7 +342,7 @@ impl Fair {
         true
     }
 
-    /// A sync wake-up with a buddy preempts once the running task has had its cache's worth of time.
+    /// A sync wake-up with a buddy preempts once the running task has run for the migration cost.
     fn preempt_sync(&self, cpu: CpuId, se: Ent, pse: Ent) -> bool {
         let ran = self.cpus[cpu].clock.saturating_sub(self.ents[se].exec_start);
         self.entity_before(pse, se) && ran >= self.params.migration_cost_ns
@@ -364,7 +372,7 @@ impl Fair {
         }
     }
 
-    /// Whether a picked task may run, or its group's quota is used up.
+    /// Whether a picked task may run, because its groups have runtime.
     fn may_run(&mut self, task: Ent) -> bool {
         let mut at = task;
         while let Some(e) = at.some() {

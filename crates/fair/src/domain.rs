@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Scheduling domains: the nested sets of CPUs over which tasks are placed and balanced, and their groups.
+//! Scheduling domains: the nested sets of CPUs over which tasks are placed and balanced, and their
+//! groups.
 //!
-//! Owns: the domains of each CPU, smallest first, with their groups and the state that balancing keeps in them.
+//! Owns: the domains of each CPU, smallest first, with their groups and their balancing state.
 //! Does not: balance. Groups and spans are shared by all CPUs that see the same ones.
-//! Models: `build_sched_domains()`, `sd_init()`, `build_overlap_sched_groups()`, `adjust_numa_imbalance()`,
-//! `cpu_attach_domain()`, topology.c v7.3: levels SMT, MC (the LLC), PKG (the node), NUMA by distance.
-//! Differs: no CLS level, no asymmetric capacity or packing; a level that adds nothing is never made.
+//! Models: `build_sched_domains()`, `sd_init()`, `build_overlap_sched_groups()`,
+//! `adjust_numa_imbalance()`, `cpu_attach_domain()`, topology.c v7.3: levels SMT, MC (the LLC), PKG
+//! (the node), NUMA by distance.
+//! Differs: no CLS level, no asymmetric capacity or packing; a level that adds nothing is never
+//! built.
 
 use super::params::Params;
 use scxlab_machine::cpumask::{self, CpuMask};
@@ -14,16 +17,16 @@ use scxlab_machine::topology::Topology;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The machine as this class sees it.
+/// Topology of the machine as this class uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FairTopo {
-    /// Per CPU, numbered from 0.
+    /// Core, LLC and node of each CPU, numbered from 0.
     pub core: Vec<u32>,
     pub llc: Vec<u32>,
     pub node: Vec<u32>,
-    /// 1024 for the fastest.
+    /// Capacity of each CPU; 1024 for the fastest.
     pub capacity: Vec<u64>,
-    /// Per node, to each node; 10 is local.
+    /// Distance from each node to each node; 10 is local.
     pub distance: Vec<Vec<u32>>,
 }
 
@@ -47,21 +50,21 @@ impl FairTopo {
 /// Properties of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flags {
-    /// SMT siblings.
+    /// The CPUs are SMT siblings.
     pub share_capacity: bool,
     pub share_llc: bool,
     pub numa: bool,
     pub balance_newidle: bool,
-    /// Fork and exec place tasks across it.
+    /// Fork and exec place tasks across the domain.
     pub balance_fork: bool,
     pub wake_affine: bool,
-    /// Spread over this domain's siblings before filling one.
+    /// Balancing spreads tasks over this domain's siblings before it fills one.
     pub prefer_sibling: bool,
-    /// One CPU of the machine balances at a time.
+    /// Only one CPU of the machine balances at a time.
     pub serialize: bool,
 }
 
-/// What all CPUs of a domain share.
+/// Part of a domain that all its CPUs share.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub span: Arc<CpuMask>,
@@ -76,18 +79,18 @@ pub(super) struct Shape {
     pub shared: Option<u32>,
 }
 
-/// A part of a domain that is balanced against the others.
+/// Part of a domain that is balanced against the other parts.
 #[derive(Clone, Debug)]
 pub(super) struct SchedGroup {
     pub span: Arc<CpuMask>,
     pub weight: u32,
     pub cores: u32,
     pub capacity: u64,
-    /// Flags of the domain that has this span one level down; none for a single CPU.
+    /// Flags of the domain with this span one level down; all false for a single CPU.
     pub flags: Flags,
     /// CPUs that may balance for the group.
     pub balance_mask: Arc<CpuMask>,
-    /// A pinned task kept the level below from being balanced.
+    /// Pinned tasks kept the level below from being balanced.
     pub imbalance: bool,
 }
 
@@ -95,7 +98,7 @@ pub(super) struct SchedGroup {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LlcShared {
     pub has_idle_cores: bool,
-    /// CPUs that a wake-up may look at.
+    /// Number of CPUs that a wake-up may examine.
     pub nr_idle_scan: u32,
     pub nr_busy_cpus: u32,
 }
@@ -104,9 +107,9 @@ pub(super) struct LlcShared {
 #[derive(Clone, Debug)]
 pub(super) struct Domain {
     pub shape: u32,
-    /// Position of the own group in the shape's list.
+    /// Position of the CPU's own group in the shape's list.
     pub own: u32,
-    /// Milliseconds.
+    /// In ms.
     pub balance_interval: u32,
     pub last_balance: u64,
     pub nr_balance_failed: u32,
@@ -124,20 +127,22 @@ pub(super) struct Domains {
     pub shapes: Vec<Shape>,
     pub groups: Vec<SchedGroup>,
     pub shared: Vec<LlcShared>,
-    /// Per CPU, smallest domain first.
+    /// Indexed by CPU, smallest domain first.
     pub of_cpu: Vec<Vec<Domain>>,
-    /// Per CPU: the span and shared state of its LLC, also when no domain was made for it.
+    /// Indexed by CPU: its LLC and the number of on-line CPUs there, also where the LLC has no
+    /// domain.
     pub llc_of: Vec<u32>,
     pub llc_size: Vec<u32>,
-    /// Per CPU: its position in the list above that is its LLC domain.
+    /// Indexed by CPU: level of its LLC domain in `of_cpu`.
     pub llc_level: Vec<Option<u32>>,
-    /// Per core: its online CPUs. Per CPU: its core.
+    /// `cores`: the on-line CPUs, indexed by core. `core_of`: the core, indexed by CPU.
     pub cores: Vec<CpuMask>,
     pub core_of: Vec<u32>,
     pub smt_present: bool,
 }
 
-/// A level while it is being built: for each CPU the span it sees, which all CPUs of its core, LLC or node see.
+/// A level under construction. All CPUs of a core, LLC or node (`unit`, indexed by CPU) see the
+/// same span.
 struct Level {
     spans: Vec<Arc<CpuMask>>,
     unit: Vec<u32>,
@@ -186,7 +191,7 @@ impl Domains {
 
     fn add_levels(&mut self, topo: &FairTopo, online: &[bool], params: &Params, levels: &[Level]) {
         for (at, level) in levels.iter().enumerate() {
-            // Shapes of this level, one for the CPUs that see the same span from the same unit.
+            // Shapes of this level, indexed by unit: CPUs of one unit see the same span.
             let mut made: BTreeMap<u32, u32> = BTreeMap::new();
             for cpu in (0..topo.nr_cpus()).filter(|&cpu| online[cpu]) {
                 let below = self.of_cpu[cpu].last().map(|d| d.shape);
@@ -205,7 +210,8 @@ impl Domains {
         self.set_imb_numa();
     }
 
-    /// A level that is no larger than the one below adds no domain; an LLC that is one core is that core's domain.
+    /// Handles a level that is no larger than the one below and adds no domain. An LLC that is one
+    /// core uses the domain of that core.
     fn merge_level(&mut self, cpu: usize, kind: Kind, below: Option<u32>) {
         if kind != Kind::Llc {
             return;
@@ -220,7 +226,8 @@ impl Domains {
 
     fn new_shared(&mut self, shape: u32) -> u32 {
         let weight = self.shapes[shape as usize].span_weight;
-        // As after the first balance of an idle machine: idle cores to be found, every CPU worth a look.
+        // As after the first balance of an idle machine: idle cores exist, and every CPU is worth a
+        // look.
         self.shared.push(LlcShared {
             has_idle_cores: true,
             nr_idle_scan: weight,
@@ -284,7 +291,8 @@ impl Domains {
         shape
     }
 
-    /// The groups of a domain, that of `cpu` first: what its CPUs see one level down.
+    /// Builds the groups of a domain, that of `cpu` first. A group is the span of its CPUs one
+    /// level down.
     fn make_groups(
         &mut self,
         topo: &FairTopo,
@@ -323,7 +331,7 @@ impl Domains {
         let flags = below.find(|s| s.span == span).map(|s| s.flags).unwrap_or_default();
         let own_view = |i: CpuId| child_span(levels, at, i.idx(), levels[at].span(cpu)) == span;
         let is_numa = matches!(levels[at].kind, Kind::Numa(_));
-        // CPUs of a node see the same nodes.
+        // All CPUs of a node see the same spans.
         let mut last = None;
         let balances = |i: &CpuId| {
             let node = topo.node[i.idx()];
@@ -347,7 +355,8 @@ impl Domains {
         }
     }
 
-    /// How many tasks may be out of balance between nodes, so that communicating ones may stay together.
+    /// Sets the number of tasks by which nodes may be out of balance, so that communicating tasks
+    /// may stay together.
     fn set_imb_numa(&mut self) {
         for cpu in 0..self.of_cpu.len() {
             let Some(llc) = self.llc_level[cpu] else {
@@ -378,7 +387,7 @@ impl Domains {
         &self.shapes[self.of_cpu[cpu.idx()][level].shape as usize]
     }
 
-    /// The LLC's domain of a CPU: its shape.
+    /// Shape of the LLC domain of a CPU.
     pub fn llc_shape(&self, cpu: CpuId) -> Option<&Shape> {
         self.llc_level[cpu.idx()].map(|level| self.shape(cpu, level as usize))
     }
@@ -388,7 +397,7 @@ impl Domains {
         Some(&mut self.shared[shared as usize])
     }
 
-    /// The online CPUs of a CPU's core, itself included.
+    /// On-line CPUs of a CPU's core, itself included.
     pub fn siblings(&self, cpu: CpuId) -> &CpuMask {
         &self.cores[self.core_of[cpu.idx()] as usize]
     }
@@ -398,8 +407,8 @@ impl Domains {
     }
 }
 
-/// The span one level down of a CPU in a domain, which with overlapping NUMA domains may have to be looked for
-/// further down, where it no longer reaches out of the domain.
+/// Span of a CPU one level below a domain. With overlapping NUMA domains it is that of the first
+/// level further down that does not reach out of the domain.
 fn child_span(levels: &[Level], at: usize, cpu: usize, span: &CpuMask) -> Arc<CpuMask> {
     levels[..at]
         .iter()

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The competition of a CPU's tasks: virtual time, lag, eligibility, deadlines, and the pick.
+//! EEVDF among the tasks of a CPU: virtual time, lag, eligibility, deadlines, and the pick.
 //!
-//! Owns: a CPU's tree, the sums that give the zero-lag point, the protected slice of the running task.
-//! Does not: know groups; they enter through `h_load`, the weight a task has on its CPU.
-//! Models: `avg_vruntime()`, `entity_lag()`, `vruntime_eligible()`, `pick_eevdf()`, `place_entity()`,
-//! `update_deadline()`, `reweight_eevdf()`, `set_protect_slice()`, v7.3.
+//! Owns: a CPU's tree, the sums that give the zero-lag point, the protected slice of the running
+//! task.
+//! Does not: know groups; they enter through `h_load`, the weight of a task on its CPU.
+//! Models: `avg_vruntime()`, `entity_lag()`, `vruntime_eligible()`, `pick_eevdf()`,
+//! `place_entity()`, `update_deadline()`, `reweight_eevdf()`, `set_protect_slice()`, v7.3.
 //! Differs: the weighted sum has 128 bits, so it cannot overflow and needs no `PARANOID_AVG`.
 
 use super::state::{Ent, Rq};
@@ -20,7 +21,7 @@ impl Fair {
         self.cpus[cpu].curr.some().filter(|&e| self.ents[e].on_rq)
     }
 
-    /// Vruntime relative to the CPU's reference point: small, whatever the absolute value.
+    /// Vruntime relative to the CPU's reference point. It is small, whatever the absolute value.
     #[inline]
     fn key(&self, cpu: CpuId, e: Ent) -> i64 {
         vdiff(self.ents[e].vruntime, self.cpus[cpu].zero_vruntime)
@@ -49,7 +50,7 @@ impl Fair {
         row.sum_weight -= self.ents[e].h_load;
     }
 
-    /// Sum of weighted keys and of weights over all queued tasks, the running one included.
+    /// Sums of weighted keys and of weights over all queued tasks, the running one included.
     #[inline]
     fn totals(&self, cpu: CpuId) -> (i128, u64) {
         let row = &self.cpus[cpu];
@@ -62,7 +63,7 @@ impl Fair {
         }
     }
 
-    /// V, the zero-lag point, rounded down; it becomes the CPU's reference point.
+    /// Returns V, the zero-lag point, rounded down, and makes it the CPU's reference point.
     pub(super) fn avg_vruntime(&mut self, cpu: CpuId) -> u64 {
         let delta = if self.cpus[cpu].sum_weight != 0 {
             let (sum, weight) = self.totals(cpu);
@@ -74,14 +75,15 @@ impl Fair {
         self.cpus[cpu].zero_vruntime
     }
 
-    /// Moves the reference point; the sum of keys follows.
+    /// Moves the reference point, and adjusts the sum of keys.
     fn move_zero(&mut self, cpu: CpuId, delta: i64) {
         let row = &mut self.cpus[cpu];
         row.sum_w_vruntime -= i128::from(row.sum_weight) * i128::from(delta);
         row.zero_vruntime = row.zero_vruntime.wrapping_add_signed(delta);
     }
 
-    /// Where V would be if it did not move: the least vruntime at which the running task is not eligible.
+    /// Returns the least vruntime at which the running task is not eligible: one unit past the
+    /// zero-lag point of the waiting tasks.
     fn ineligible_vruntime(&self, cpu: CpuId) -> u64 {
         let row = &self.cpus[cpu];
         let delta = match row.sum_weight {
@@ -91,7 +93,8 @@ impl Fair {
         row.zero_vruntime.wrapping_add_signed(delta + 1)
     }
 
-    /// Whether an entity with this vruntime has had no more than its due: v <= V, without a division.
+    /// Whether an entity with this vruntime has received no more than its due: v <= V, without a
+    /// division.
     #[inline]
     pub(super) fn vruntime_eligible(&self, cpu: CpuId, vruntime: u64) -> bool {
         let (sum, weight) = self.totals(cpu);
@@ -116,7 +119,7 @@ impl Fair {
         waiting.into_iter().chain(curr).max().unwrap_or(0)
     }
 
-    /// What lag may be at most, either way, for an entity of this CPU, in its virtual time.
+    /// Bound on the lag, in either direction, of an entity of this CPU, in its virtual time.
     pub(super) fn lag_limit(&self, cpu: CpuId, e: Ent) -> i64 {
         delta_fair(self.max_slice(cpu) + self.params.tick_ns, self.ents[e].h_load) as i64
     }
@@ -126,12 +129,14 @@ impl Fair {
         vdiff(avg_vruntime, self.ents[e].vruntime).clamp(-limit, limit)
     }
 
-    /// Fixes the lag that an entity leaves with. True if that is not where its vruntime has it.
+    /// Stores the lag with which an entity leaves. Returns true if that differs from the lag of its
+    /// vruntime.
     pub(super) fn update_entity_lag(&mut self, cpu: CpuId, e: Ent) -> bool {
         let avg = self.avg_vruntime(cpu);
         let mut vlag = self.clamped_lag(cpu, e, avg);
         if self.ents[e].sched_delayed {
-            // It was ineligible when it fell asleep: what it owed may shrink, not grow, nor turn into credit.
+            // The entity was ineligible when it fell asleep. Its debt may shrink, but not grow or
+            // turn into credit.
             vlag = vlag.max(self.ents[e].vlag);
             if self.params.features.delay_zero {
                 vlag = vlag.min(0);
@@ -141,7 +146,8 @@ impl Fair {
         avg.wrapping_sub(vlag as u64) != self.ents[e].vruntime
     }
 
-    /// Gives a task that joins the competition its vruntime and deadline. It must not be in the tree.
+    /// Sets the vruntime and deadline of a task that joins the competition. The task must not be in
+    /// the tree.
     pub(super) fn place(&mut self, cpu: CpuId, e: Ent, flags: EnqueueFlags, counted: bool) {
         let vruntime = self.avg_vruntime(cpu);
         if !self.ents[e].custom_slice {
@@ -154,14 +160,16 @@ impl Fair {
             0
         };
         self.ents[e].vruntime = vruntime.wrapping_sub(lag as u64);
-        // A heavy newcomer moves V further than keys may be from the reference point; move it along.
+        // A heavy newcomer moves V further than keys may be from the reference point, so that point
+        // moves along.
         if lag != 0 && self.ents[e].h_load > self.totals(cpu).1.max(1) {
             self.move_zero(cpu, -lag);
         }
         self.place_deadline(e, flags);
     }
 
-    /// Joining moves V towards the newcomer, which would shrink its lag; this is the lag that ends up as `vlag`.
+    /// Returns the lag to place a newcomer with. Joining moves V towards the newcomer, which
+    /// shrinks this lag to `vlag`.
     fn inflated_lag(&self, cpu: CpuId, e: Ent) -> i64 {
         let load = self.totals(cpu).1.max(1);
         let vlag = self.ents[e].vlag;
@@ -183,7 +191,7 @@ impl Fair {
         entity.deadline = entity.vruntime.wrapping_add(vslice);
     }
 
-    /// A request that is served gets a new deadline. True if it was.
+    /// Gives an entity a new deadline if its request is served. Returns true if it was.
     pub(super) fn update_deadline(&mut self, cpu: CpuId, e: Ent) -> bool {
         let base_slice = self.base_slice;
         let entity = &mut self.ents[e];
@@ -198,7 +206,8 @@ impl Fair {
         true
     }
 
-    /// A new weight on the CPU: lag and the distance to the deadline keep their size in real time.
+    /// Changes the weight on the CPU. The lag and the distance to the deadline keep their size in
+    /// real time.
     pub(super) fn reweight_eevdf(&mut self, cpu: CpuId, e: Ent, weight: u64, on_rq: bool) {
         if self.ents[e].h_load == weight {
             return;
@@ -247,7 +256,8 @@ impl Fair {
         }
     }
 
-    /// How long the task that starts to run is safe from its equals: its slice, or less if a shorter one waits.
+    /// Sets the protection of the task that starts to run from its equals: its slice, or less if a
+    /// task with a shorter one waits.
     pub(super) fn set_protect_slice(&mut self, cpu: CpuId, e: Ent) {
         let features = self.params.features;
         let entity = &self.ents[e];
@@ -268,7 +278,7 @@ impl Fair {
         self.ents[e].vprot = vprot;
     }
 
-    /// A newcomer with a shorter slice shortens the protection of the running task.
+    /// Shortens the protection of the running task for a newcomer with a shorter slice.
     pub(super) fn update_protect_slice(&mut self, cpu: CpuId, e: Ent) {
         let slice = self.min_slice(cpu);
         let vruntime = vmin(self.ents[e].vruntime, self.avg_vruntime(cpu));
@@ -288,7 +298,8 @@ impl Fair {
         }
     }
 
-    /// The eligible entity with the earliest deadline; `protect` lets the running one finish its protected slice.
+    /// Returns the eligible entity with the earliest deadline. `protect` lets the running one
+    /// finish its protected slice.
     pub(super) fn pick_eevdf(&self, cpu: CpuId, protect: bool) -> Option<Ent> {
         let row = &self.cpus[cpu];
         let curr = self.curr_queued(cpu);
@@ -323,12 +334,12 @@ impl Fair {
     }
 }
 
-/// The earlier of two virtual times.
+/// Returns the earlier of two virtual times.
 fn vmin(a: u64, b: u64) -> u64 {
     if vdiff(b, a) < 0 { b } else { a }
 }
 
-/// Rounds towards minus infinity, so that an entity exactly at V stays eligible.
+/// Divides and rounds towards minus infinity, so that an entity exactly at V stays eligible.
 fn div_floor(sum: i128, weight: u64) -> i64 {
     match i64::try_from(sum) {
         Ok(sum) => sum.div_euclid(weight as i64),

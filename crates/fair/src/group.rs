@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Cgroups: their tree, weight, idleness and quota.
 //!
-//! Owns: creation and removal; a group's queue and entity on a CPU are made when something first needs them.
-//! Models: `sched_group_set_shares()`, `sched_group_set_idle()`, `tg_set_cfs_bandwidth()`, core.c and fair.c v7.3.
+//! Owns: creation and removal. A group's queue and entity on a CPU are created when something first
+//! needs them.
+//! Models: `sched_group_set_shares()`, `sched_group_set_idle()`, `tg_set_cfs_bandwidth()`, core.c
+//! and fair.c v7.3.
 
 use super::Fair;
 use super::bandwidth::refill;
@@ -16,12 +18,12 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos};
 /// `cpu.max` and `cpu.max.burst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BandwidthSpec {
-    /// None: no limit. At least a millisecond otherwise.
+    /// None: no limit. Otherwise at least 1 ms.
     pub quota: Option<Nanos>,
     /// 1 ms to 1 s.
     pub period: Nanos,
     pub burst: Nanos,
-    /// Offset of the period boundaries; the kernel draws it at random below the period.
+    /// Offset of the period boundaries. The kernel draws it at random below the period.
     pub phase: Nanos,
 }
 
@@ -36,7 +38,7 @@ pub struct BandwidthStat {
 }
 
 impl Fair {
-    /// A new cgroup of the default weight, without limits. `parent` 0 is the root.
+    /// Adds a cgroup of the default weight, without limits. `parent` 0 is the root.
     pub fn add_group(&mut self, id: CgroupId, parent: CgroupId) {
         assert!(id.0 != 0, "the root group is always there");
         assert!(self.group(id).is_none(), "cgroup {id} exists already");
@@ -73,15 +75,15 @@ impl Fair {
         self.groups[id.idx()] = None;
     }
 
-    /// `cpu.weight`, 1 to 10000. Without effect on a group that is idle.
+    /// Sets `cpu.weight`, 1 to 10000. It has no effect on an idle group.
     pub fn set_group_weight(&mut self, id: CgroupId, weight: u32, now: Nanos) {
         if self.group(id).is_some_and(|g| !g.idle) {
             self.set_shares(id, scale_load(cgroup_weight(weight)), now);
         }
     }
 
-    /// `cpu.idle`: the group weighs next to nothing and anything else preempts it. Turning it off leaves
-    /// the default weight.
+    /// Sets `cpu.idle`: the group has the smallest weight, and any other task preempts its tasks.
+    /// Turning it off sets the default weight.
     pub fn set_group_idle(&mut self, id: CgroupId, idle: bool, now: Nanos) {
         let Some(group) = self.group_mut(id).filter(|g| g.idle != idle) else {
             return;
@@ -133,14 +135,16 @@ impl Fair {
         }
     }
 
-    /// How many CPUs the group's cpuset has (it bounds the concurrency that its weight is scaled by).
+    /// Sets the number of CPUs of the group's cpuset, which bounds the concurrency by which its
+    /// weight is scaled.
     pub fn set_group_cpus(&mut self, id: CgroupId, nr_cpus: Option<u32>) {
         if let Some(group) = self.group_mut(id) {
             group.nr_cpus = nr_cpus;
         }
     }
 
-    /// `cpu.max`. Throttled CPUs start afresh; see `take_resched` of all CPUs and `take_timers` after it.
+    /// Sets `cpu.max`. Throttled CPUs start afresh; the caller then checks `take_resched` of all
+    /// CPUs and `take_timers`.
     pub fn set_group_bandwidth(&mut self, id: CgroupId, spec: BandwidthSpec, now: Nanos) {
         let Some(group) = self.group_mut(id) else {
             return;
@@ -169,7 +173,7 @@ impl Fair {
         }
     }
 
-    /// What `cpu.stat` says about the group's quota.
+    /// Returns the values of `cpu.stat` for the group's quota.
     pub fn bandwidth_stat(&self, id: CgroupId) -> BandwidthStat {
         self.group(id).map_or_else(BandwidthStat::default, |group| BandwidthStat {
             nr_periods: group.bw.nr_periods,
@@ -188,7 +192,7 @@ impl Fair {
         self.group(id).map(|g| g.rqs[cpu.idx()]).filter(|rq| !rq.is_nil())
     }
 
-    /// A group's queue on a CPU, made if need be. None is the root.
+    /// Returns a group's queue on a CPU, and creates it if necessary. None is the root.
     pub(super) fn queue_of(&mut self, group: Option<CgroupId>, cpu: CpuId) -> Rq {
         let Some(id) = group else { return Rq(cpu.0) };
         match self.existing_queue(id, cpu) {
@@ -234,7 +238,7 @@ impl Fair {
     }
 }
 
-/// The root is no group in here.
+/// Returns None for the root, which has no `Group`.
 pub(super) fn nested(id: CgroupId) -> Option<CgroupId> {
     (id.0 != 0).then_some(id)
 }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Where a new task goes, or one that calls execve: down the domains, each time into the idlest group.
+//! Placement of a new task, or of one that calls execve: down the domains, each time into the
+//! idlest group.
 //!
-//! Models: `sched_balance_find_dst_cpu()`, `sched_balance_find_dst_group()`, `update_pick_idlest()`,
-//! `sched_balance_find_dst_group_cpu()`, `adjust_numa_imbalance()`, fair.c v7.3.
+//! Models: `sched_balance_find_dst_cpu()`, `sched_balance_find_dst_group()`,
+//! `update_pick_idlest()`, `sched_balance_find_dst_group_cpu()`, `adjust_numa_imbalance()`, fair.c
+//! v7.3.
 
 use super::lb_stats::{GroupStats, GroupType};
 use super::{Env, Fair, WakeFlags};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, TaskId};
 
-/// Below this many tasks of difference nodes are never balanced, so that a pair may stay together.
+/// Nodes that differ by no more than this many tasks are not balanced, so that a pair may stay
+/// together.
 const NUMA_IMBALANCE_MIN: i64 = 2;
 
 impl Fair {
@@ -49,7 +52,8 @@ impl Fair {
         new_cpu
     }
 
-    /// The largest domain of a CPU that is smaller than `weight` and that forks are placed across.
+    /// Returns the largest domain of a CPU that is smaller than `weight` and across which forks are
+    /// placed.
     fn level_below(&self, cpu: CpuId, weight: u32) -> Option<usize> {
         (0..self.domains.of_cpu[cpu.idx()].len())
             .map(|level| (level, self.domains.shape(cpu, level)))
@@ -93,7 +97,7 @@ impl Fair {
         leave.then_some(group)
     }
 
-    /// The groups of a CPU's domain, its own first.
+    /// Iterates over the groups of a CPU's domain, its own first.
     pub(super) fn groups_from_own(
         &self,
         cpu: CpuId,
@@ -154,7 +158,8 @@ impl Fair {
         }
     }
 
-    /// The CPU of a group with the shallowest sleep, or without one the least load.
+    /// Returns the CPU of a group in the shallowest idle state, or the least loaded one if none is
+    /// idle. A CPU with only tasks of idle policy is taken at once.
     fn idlest_cpu_of(&self, env: &dyn Env, group: usize, task: TaskId, this_cpu: CpuId) -> CpuId {
         let row = &self.domains.groups[group];
         if row.weight == 1 {
@@ -192,7 +197,7 @@ impl Fair {
     }
 }
 
-/// Whether a group is idler than the best so far.
+/// Whether a group is idler than the best one so far.
 fn idler(best: &GroupStats, stats: &GroupStats) -> bool {
     if stats.kind != best.kind {
         return stats.kind < best.kind;
@@ -207,7 +212,8 @@ fn idler(best: &GroupStats, stats: &GroupStats) -> bool {
     }
 }
 
-/// Nodes may differ by a few tasks while the destination is not busy.
+/// Returns the imbalance between nodes that counts: a few tasks do not count while the destination
+/// is not busy.
 pub(super) fn adjust_numa_imbalance(imbalance: i64, dst_running: u32, imb_numa_nr: u32) -> i64 {
     if dst_running <= imb_numa_nr && imbalance <= NUMA_IMBALANCE_MIN { 0 } else { imbalance }
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What placement and balancing know about a group of CPUs, and what kind of group that makes it.
+//! Statistics of a group of CPUs for placement and balancing, and the type of the group that
+//! follows from them.
 //!
 //! Owns: the sums over a group and its classification.
 //! Models: `update_sg_lb_stats()`, `update_sg_wakeup_stats()`, `group_classify()`, fair.c v7.3.
-//! Differs: group types that need asymmetric capacity, packing or cache-aware balancing do not occur.
+//! Differs: group types that need asymmetric capacity, packing or cache-aware balancing do not
+//! occur.
 
 use super::select::Words;
 use super::state::Rq;
@@ -12,19 +14,19 @@ use super::{Env, Fair};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::TaskId;
 
-/// The pressure to balance, least first.
+/// Type of a group, ordered by the pressure to balance it, least first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GroupType {
-    /// It can take more tasks.
+    /// The group can take more tasks.
     #[default]
     HasSpare,
-    /// Busy, and its tasks do not compete much.
+    /// The group is busy, and its tasks do not compete much.
     FullyBusy,
     /// SMT siblings compete while a whole core is idle elsewhere.
     SmtBalance,
-    /// Pinned tasks kept it from being balanced.
+    /// Pinned tasks kept the group from being balanced.
     Imbalanced,
-    /// More tasks than it can serve.
+    /// The group has more tasks than it can serve.
     Overloaded,
 }
 
@@ -41,12 +43,13 @@ pub(super) struct GroupStats {
     pub weight: u32,
     pub kind: GroupType,
     pub smt_balance: bool,
-    /// Some CPU has more than one task.
+    /// Some CPU of the group has more than one task.
     pub overloaded: bool,
 }
 
 impl Fair {
-    /// For balancing: all CPUs of a group that are in `cpus`. `dst_idle`: the CPU that balances is idle.
+    /// Statistics for balancing, over the CPUs of a group that are in `cpus`. `dst_idle`: the
+    /// balancing CPU is idle.
     pub(super) fn balance_stats(
         &self,
         env: &dyn Env,
@@ -82,7 +85,7 @@ impl Fair {
         stats
     }
 
-    /// For fork and exec: as if `task` were nowhere.
+    /// Statistics for fork and exec, as if `task` were on no CPU.
     pub(super) fn wakeup_stats(
         &mut self,
         env: &dyn Env,

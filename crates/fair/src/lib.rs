@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The default scheduling class, EEVDF: who runs next on a CPU, where a woken task goes, who is moved.
+//! The default scheduling class, EEVDF: picks the next task of a CPU, places woken tasks, and moves
+//! tasks between CPUs.
 //!
-//! Owns: virtual time, load averages, group shares, bandwidth, placement and balancing of the tasks of this
-//! class; all state of it. Integer and deterministic.
-//! Does not: know tasks' lives, events, costs or other classes. The kernel calls in with the CPU's `now`
-//! (`rq_clock_task`) and does what the answers say; what the class must know of the rest arrives by `Env`.
-//! Models: kernel/sched/fair.c and pelt.c, Linux 7.3 (all tasks of a CPU compete in one tree; groups only weigh).
+//! Owns: virtual time, load averages, group shares, bandwidth, placement and balancing of the tasks
+//! of this class; all state of it. Integer and deterministic.
+//! Does not: know the lives of tasks, events, costs or other classes. The kernel calls in with the
+//! CPU's `now` (`rq_clock_task`) and carries out the answers. The class reads the rest of the
+//! system through `Env`.
+//! Models: kernel/sched/fair.c and pelt.c, Linux 7.3 (all tasks of a CPU compete in one tree;
+//! groups only set weights).
 //! Departures: docs/internals/fidelity-eevdf.md.
 //!
 //! One scheduling pass on a CPU, as the kernel's `__schedule()`:
@@ -14,8 +17,8 @@
 //!   [dequeue(prev, sleep)]  ->  pick_next  ->  [newidle_balance, pick_next]  ->  put_prev  ->  set_next
 //! ```
 //!
-//! `put_prev` and `set_next` are left out when the pick is the task that runs already.
-//! After any call that takes a CPU, `take_resched(cpu)` tells whether that CPU should make such a pass.
+//! `put_prev` and `set_next` are left out when the pick is the task that already runs. After any
+//! call that takes a CPU, `take_resched(cpu)` tells whether that CPU should make such a pass.
 
 mod balance;
 mod bandwidth;
@@ -57,37 +60,40 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use scxlab_machine::prefetch::prefetch;
 use state::{Cpu, Cpus, Ent, Ents, Group, Rq, Rqs, Task};
 
-/// What the class asks about the rest of the system.
+/// What the class must know about the rest of the system.
 pub trait Env {
-    /// `p->cpus_ptr`: where the task may run, as words of bits. Only active CPUs are used of it.
+    /// `p->cpus_ptr`: the CPUs on which the task may run, as words of bits. The class uses only
+    /// active CPUs of it.
     fn allowed(&self, task: TaskId) -> &[u64];
-    /// The CPU runs its idle task and nothing is on its way to it (`idle_rq()`); this class's own queue need
-    /// not be looked at.
+    /// Whether the CPU runs its idle task and no task is on its way to it (`idle_rq()`). This
+    /// class's own queue need not be checked.
     fn cpu_idle(&self, cpu: CpuId) -> bool;
-    /// The task that runs on a CPU, of whatever class; None: the idle task.
+    /// Returns the task that runs on a CPU, of any class; None: the idle task.
     fn curr_task(&self, cpu: CpuId) -> Option<TaskId>;
-    /// Queued tasks of other classes, running ones included (they count in `rq->nr_running`).
+    /// Returns the number of queued tasks of other classes, running ones included (they count in
+    /// `rq->nr_running`).
     fn nr_running_other(&self, _cpu: CpuId) -> u32 {
         0
     }
-    /// A kernel thread bound to one CPU is never moved.
+    /// Whether the task is a kernel thread bound to one CPU, which is never moved.
     fn per_cpu_kthread(&self, _task: TaskId) -> bool {
         false
     }
-    /// Exit latency of the idle state that a CPU is in, if it is in one.
+    /// Returns the exit latency of the CPU's present idle state, ns; None: it is in no idle state.
     fn idle_exit_latency(&self, _cpu: CpuId) -> Option<u32> {
         None
     }
 }
 
-/// How a task comes to its queue. All false: a task that was taken off for a moment is put back (`ENQUEUE_RESTORE`).
+/// Kind of an enqueue. All false: a task that was taken off for a moment is put back
+/// (`ENQUEUE_RESTORE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EnqueueFlags {
-    /// It slept.
+    /// The task slept.
     pub wakeup: bool,
-    /// It was last queued on another CPU.
+    /// The task was last queued on another CPU.
     pub migrated: bool,
-    /// It is new.
+    /// The task is new.
     pub initial: bool,
 }
 
@@ -98,14 +104,14 @@ impl EnqueueFlags {
     pub const INITIAL: EnqueueFlags = EnqueueFlags { initial: true, ..EnqueueFlags::RESTORE };
 }
 
-/// Why a task leaves its queue. All false: for a moment (`DEQUEUE_SAVE`).
+/// Kind of a dequeue. All false: the task is taken off for a moment (`DEQUEUE_SAVE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DequeueFlags {
-    /// It goes to sleep.
+    /// The task goes to sleep.
     pub sleep: bool,
-    /// It exits or stops: its dequeue must not be delayed.
+    /// The task exits or stops: its dequeue must not be delayed.
     pub special: bool,
-    /// It is about to be queued on another CPU.
+    /// The task is about to be queued on another CPU.
     pub migrating: bool,
 }
 
@@ -116,12 +122,12 @@ impl DequeueFlags {
     pub const MIGRATE: DequeueFlags = DequeueFlags { migrating: true, ..DequeueFlags::SAVE };
 }
 
-/// What came of a dequeue.
+/// Result of a dequeue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dequeued {
     Done,
     /// The task sleeps, but still competes until its lag is paid back (DELAY_DEQUEUE). It counts in
-    /// `nr_running`, is never returned by a pick, and is woken where it is (`delayed_on`), without
+    /// `nr_running`, is never returned by a pick, and is woken on its CPU (`delayed_on`), without
     /// `select_cpu`.
     Delayed,
 }
@@ -140,10 +146,11 @@ pub struct Fair {
     tasks: Vec<Option<Task>>,
     groups: Vec<Option<Group>>,
     domains: Domains,
-    /// CPUs whose queues hold nothing, or only tasks of idle policy: no other can be idle. What searches for an idle CPU looks
-    /// at no more of the rest.
+    /// CPUs whose queues are empty or hold only tasks of idle policy. No other CPU can be idle, so
+    /// that searches for an idle CPU skip the rest.
     free: Box<[u64]>,
-    /// Some CPU has more than one task (`rd->overloaded`): newidle balancing is worth a look.
+    /// Some CPU has more than one task (`rd->overloaded`), so that newidle balancing may find one
+    /// to pull.
     overloaded: bool,
     nohz: nohz::Nohz,
     timers: Vec<Timer>,
@@ -151,7 +158,7 @@ pub struct Fair {
 }
 
 impl Fair {
-    /// The class on an idle machine without tasks. The root group exists.
+    /// Creates the class for an idle machine without tasks. The root group exists.
     pub fn new(topo: &FairTopo, params: Params) -> Self {
         let nr_cpus = topo.nr_cpus();
         let cpus = (0..nr_cpus).map(|i| {
@@ -178,7 +185,7 @@ impl Fair {
             params,
         };
         fair.base_slice = fair.params.scaled_base_slice(fair.nr_online);
-        // A CPU that idles from the start on is one that others balance for.
+        // A CPU that is idle from the start on is balanced for by others.
         (0..nr_cpus as u32).for_each(|cpu| fair.nohz_enter(CpuId(cpu)));
         fair
     }
@@ -187,50 +194,52 @@ impl Fair {
         &self.params
     }
 
-    /// The slice of a task that asked for none.
+    /// Slice of a task that requested none, ns.
     pub fn base_slice(&self) -> Nanos {
         self.base_slice
     }
 
-    /// Whether the CPU should call the scheduler; asking clears it.
+    /// Returns whether the CPU should call the scheduler, and clears the request.
     #[inline]
     pub fn take_resched(&mut self, cpu: CpuId) -> Resched {
         std::mem::take(&mut self.cpus[cpu].resched)
     }
 
-    /// Queued tasks, delayed ones and the running one included (`rq->cfs.h_nr_queued`).
+    /// Number of queued tasks, delayed ones and the running one included (`rq->cfs.h_nr_queued`).
     #[inline]
     pub fn nr_running(&self, cpu: CpuId) -> u32 {
         self.rqs[Rq(cpu.0)].h_nr_queued
     }
 
-    /// The CPU will be asked for its tasks: what `nr_running` reads comes into the host's caches.
+    /// Prefetches the count that `nr_running` reads, because the CPU will soon be asked for its
+    /// tasks.
     #[inline]
     pub fn soon(&self, cpu: CpuId) {
         prefetch(&self.rqs[Rq(cpu.0)].h_nr_queued);
     }
 
-    /// Queued tasks that want to run.
+    /// Number of queued tasks that want to run (without delayed ones).
     pub fn nr_runnable(&self, cpu: CpuId) -> u32 {
         self.rqs[Rq(cpu.0)].h_nr_runnable
     }
 
-    /// `cpu_load()`: the load average of the CPU's queue; a nice-0 task that always runs makes 1024.
+    /// `cpu_load()`: load average of the CPU's queue. A nice-0 task that always runs contributes
+    /// 1024.
     pub fn load(&self, cpu: CpuId) -> u64 {
         self.rqs[Rq(cpu.0)].avg.load_avg
     }
 
-    /// `cpu_util_cfs()`: of 1024, how busy this class keeps the CPU.
+    /// `cpu_util_cfs()`: utilisation of the CPU by this class, 0 to 1024.
     pub fn util(&self, cpu: CpuId) -> u64 {
         self.cpu_util(cpu, None, false)
     }
 
-    /// `cfs_rq->avg.runnable_avg`: tasks that run or wait, times 1024.
+    /// `cfs_rq->avg.runnable_avg`: average number of tasks that run or wait, times 1024.
     pub fn runnable(&self, cpu: CpuId) -> u64 {
         self.rqs[Rq(cpu.0)].avg.runnable_avg
     }
 
-    /// `util_avg` of a task as of its last update, of 1024.
+    /// `util_avg` of a task at its last update, 0 to 1024.
     pub fn task_util(&self, id: TaskId) -> u64 {
         self.ents[self.task(id).ent].avg.util_avg
     }
@@ -241,7 +250,8 @@ impl Fair {
         self.cpus[cpu].lost_idle_time
     }
 
-    /// The task of this class that runs on the CPU, as `set_next` and `put_prev` tell.
+    /// Returns the task of this class that runs on the CPU, as `set_next` and `put_prev` recorded
+    /// it.
     pub fn current(&self, cpu: CpuId) -> Option<TaskId> {
         self.cpus[cpu].curr.some().and_then(|e| self.ents[e].task)
     }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Load averages of entities and queues: ageing, joining, leaving, and what groups pass up to their parents.
+//! Load averages of entities and queues: ageing, attaching, detaching, and propagation from groups
+//! to their parents.
 //!
-//! Owns: when a `SchedAvg` is updated and how the sums of a queue follow those of its entities.
+//! Owns: the times at which a `SchedAvg` is updated, and the sums of a queue, which follow those of
+//! its entities.
 //! Models: `update_load_avg()`, `attach_entity_load_avg()`, `propagate_entity_load_avg()`,
 //! `update_cfs_rq_load_avg()`, `util_est_update()`, `task_h_load()`, fair.c v7.3.
-//! Differs: no per-task NUMA or cache accounting; one global clock, so a remote queue is never behind.
+//! Differs: no per-task NUMA or cache accounting; one global clock, so that a remote queue is never
+//! behind.
 
 use super::Fair;
 use super::pelt::{self, SchedAvg};
@@ -12,7 +15,7 @@ use super::state::{Ent, Removed, Rq};
 use super::weight::scale_load_down;
 use scxlab_machine::id::{CpuId, Nanos};
 
-/// What an update may do beside ageing.
+/// Actions of an update beside ageing.
 #[derive(Clone, Copy, Default)]
 pub(super) struct LoadFlags {
     pub update_tg: bool,
@@ -33,18 +36,19 @@ impl LoadFlags {
     pub const TG: LoadFlags = LoadFlags { update_tg: true, ..LoadFlags::NONE };
 }
 
-/// Top bit of `util_est`: the utilisation did not change since the estimate was taken.
+/// Top bit of `util_est`: the utilisation has not changed since the estimate was taken.
 const UTIL_AVG_UNCHANGED: u32 = 1 << 31;
-/// A smaller difference is not worth an update: 1 % of capacity.
+/// Smallest difference that is worth an update of the estimate: 1 % of capacity.
 const UTIL_EST_MARGIN: u32 = 1024 / 100;
-/// The estimate moves by a quarter of the difference.
+/// The estimate moves by a quarter of the difference (shift).
 const UTIL_EST_WEIGHT_SHIFT: u32 = 2;
 
-/// The PELT clock at boot: zero means "never updated" to the averages, so no clock may show it.
+/// PELT clock at boot, ns. The averages take zero for "never updated", so no clock may show it.
 const EPOCH: u64 = 1 << 30;
 
 impl Fair {
-    /// Lets a CPU's clocks follow `now`. The PELT clock runs slower on a slow CPU and catches up when idle.
+    /// Advances a CPU's clocks to `now`. The PELT clock runs slower on a slow CPU and catches up
+    /// when the CPU idles.
     pub(super) fn update_clock(&mut self, cpu: CpuId, now: Nanos) {
         let idle = self.cpus[cpu].curr.is_nil() && self.rqs[Rq(cpu.0)].h_nr_queued == 0;
         let row = &mut self.cpus[cpu];
@@ -57,7 +61,8 @@ impl Fair {
         }
     }
 
-    /// The CPU ran out of tasks. Time that a slow CPU never gets back is dropped if it was busy all along.
+    /// Lets the PELT clock catch up when the CPU runs out of tasks. If the CPU was busy all along,
+    /// the time by which the PELT clock lags is dropped (`lost_idle_time`).
     pub(super) fn idle_clock_pelt(&mut self, cpu: CpuId) {
         let divider = (pelt::MIN_DIVIDER << 10) - pelt::LOAD_AVG_MAX;
         let util_sum = self.rqs[Rq(cpu.0)].avg.util_sum;
@@ -72,7 +77,7 @@ impl Fair {
         EPOCH + self.cpus[cpu].clock_pelt - self.cpus[cpu].lost_idle_time
     }
 
-    /// The clock of a queue's averages: stands still while the queue is throttled and empty.
+    /// Clock of a queue's averages. It stands still while the queue is throttled and empty.
     fn cfs_rq_clock_pelt(&self, rq: Rq) -> u64 {
         let row = &self.rqs[rq];
         let clock = if row.pelt_clock_throttled {
@@ -97,7 +102,7 @@ impl Fair {
         }
     }
 
-    /// A group entity's averages count the runnable tasks below it as of now.
+    /// Updates the number of runnable tasks below a group entity, which its averages count.
     pub(super) fn se_update_runnable(&mut self, e: Ent) {
         let my_q = self.ents[e].my_q;
         if !my_q.is_nil() {
@@ -105,7 +110,7 @@ impl Fair {
         }
     }
 
-    /// Ages a sleeping or departing entity: nothing added.
+    /// Ages the averages of a sleeping or departing entity without a new contribution.
     fn age_blocked(&mut self, now: u64, e: Ent) {
         let weight = self.se_weight(e);
         let avg = &mut self.ents[e].avg;
@@ -125,7 +130,8 @@ impl Fair {
         }
     }
 
-    /// Ages a queue and takes off what sleepers took elsewhere. True if the averages changed.
+    /// Ages a queue, and subtracts the load of sleepers that left for other CPUs. Returns true if
+    /// the averages changed.
     pub(super) fn age_queue(&mut self, rq: Rq) -> bool {
         let now = self.cfs_rq_clock_pelt(rq);
         let mut changed = false;
@@ -191,7 +197,8 @@ impl Fair {
         let queue = self.rqs[rq].avg;
         let divider = queue.divider();
         let avg = &mut self.ents[e].avg;
-        // The entity's averages are kept and its sums remade, so that both tick with the queue.
+        // The entity's averages are kept and its sums recomputed, so that both follow the queue's
+        // periods.
         avg.last_update_time = queue.last_update_time;
         avg.period_contrib = queue.period_contrib;
         avg.util_sum = avg.util_avg * divider;
@@ -222,7 +229,8 @@ impl Fair {
         row.prop_runnable_sum -= gone.load_sum as i64;
     }
 
-    /// A group entity takes over what changed in its queue by tasks that came or went. True if it did.
+    /// Propagates changes in a group's queue, by tasks that came or went, to the group entity.
+    /// Returns true if there were any.
     fn propagate(&mut self, e: Ent) -> bool {
         let gq = self.ents[e].my_q;
         if gq.is_nil() || !self.rqs[gq].propagate {
@@ -279,7 +287,7 @@ impl Fair {
         let mut runnable_sum = if moved >= 0 {
             (avg.load_sum + moved as u64).min(divider)
         } else {
-            // What is left is estimated from the queue: its load as if one task made it.
+            // The rest is estimated from the queue: its load as if one task made it.
             let gq_weight = scale_load_down(self.rqs[gq].load);
             let left = self.rqs[gq].avg.load_sum.checked_div(gq_weight).unwrap_or(0);
             avg.load_sum.min(left)
@@ -299,7 +307,8 @@ impl Fair {
         pelt::shift(&mut queue.load_avg, &mut queue.load_sum, delta, delta_sum);
     }
 
-    /// A sleeper leaves its queue; the queue forgets its load at the next update.
+    /// Removes the load of a sleeper that leaves its queue. The queue subtracts it at its next
+    /// update.
     pub(super) fn remove_load(&mut self, e: Ent) {
         let rq = self.ents[e].cfs_rq;
         if rq.is_nil() {
@@ -314,7 +323,7 @@ impl Fair {
         removed.runnable_avg += avg.runnable_avg;
     }
 
-    /// Ages a sleeper to where its queue is.
+    /// Ages a sleeper to the last update of its queue.
     pub(super) fn sync_load(&mut self, e: Ent) {
         let rq = self.ents[e].cfs_rq;
         if !rq.is_nil() {
@@ -322,7 +331,8 @@ impl Fair {
         }
     }
 
-    /// A sleeper that leaves an idle CPU has decayed further than the queue knows.
+    /// Ages a sleeper that leaves an idle CPU to now, because it has decayed further than its queue
+    /// shows.
     pub(super) fn age_to_now(&mut self, e: Ent) {
         let rq = self.ents[e].cfs_rq;
         if rq.is_nil() || self.ents[e].avg.is_decayed() || self.rqs[rq].pelt_clock_throttled {
@@ -364,7 +374,8 @@ impl Fair {
         }
     }
 
-    /// The averages that a new task starts with: the utilisation its CPU has left to give, halved.
+    /// Initialises the averages of a new task: at most half of the utilisation that its CPU has
+    /// left.
     pub(super) fn init_task_avg(&mut self, cpu: CpuId, e: Ent) {
         let queue = self.rqs[self.ents[e].cfs_rq].avg;
         let weight = self.se_weight(e);
@@ -379,7 +390,8 @@ impl Fair {
         avg.runnable_avg = avg.util_avg;
     }
 
-    /// Updates queues whose sleepers' load decays, children first. Keeps `leaves` free of what has decayed.
+    /// Updates the queues of a CPU whose sleepers' load decays, children first. Removes fully
+    /// decayed queues from `leaves`.
     pub(super) fn update_blocked(&mut self, cpu: CpuId) {
         let mut done = true;
         self.cpus[cpu].last_blocked_update = self.jiffies(self.cpus[cpu].clock);
@@ -423,7 +435,7 @@ impl Fair {
         row.load == 0 && row.avg.is_decayed() && row.tg_load_avg_contrib == 0 && !child_listed()
     }
 
-    /// Puts a queue among those that decay, before its parent.
+    /// Adds a queue to `leaves`, before its parent.
     pub(super) fn list_leaf(&mut self, rq: Rq) {
         if self.rqs[rq].on_leaf_list {
             return;
@@ -441,7 +453,7 @@ impl Fair {
         }
     }
 
-    /// After a task came or went without an enqueue: the groups above take notice.
+    /// Propagates the load of a task that came or went without an enqueue to the groups above.
     pub(super) fn propagate_up(&mut self, e: Ent) {
         let rq = self.ents[e].cfs_rq;
         if !self.rqs[rq].pelt_clock_throttled {
@@ -458,7 +470,7 @@ impl Fair {
         }
     }
 
-    /// A task's load joins its queue outside of an enqueue (class or group change).
+    /// Adds a task's load to its queue outside of an enqueue (class or group change).
     pub(super) fn attach_entity(&mut self, e: Ent) {
         let rq = self.ents[e].cfs_rq;
         let skip_age = !self.params.features.attach_age_load;
@@ -479,7 +491,8 @@ impl Fair {
         self.propagate_up(e);
     }
 
-    /// The load of a queue as its CPU sees it: the shares of all groups above applied. Cached for a jiffy.
+    /// Load of a queue on the scale of its CPU: the shares of all groups above are applied. Cached
+    /// for a jiffy.
     fn queue_h_load(&mut self, rq: Rq) -> u64 {
         let jiffy = self.jiffies(self.cpus[self.rqs[rq].cpu].clock);
         if self.rqs[rq].h_load_at == jiffy {
@@ -498,7 +511,7 @@ impl Fair {
         h_load
     }
 
-    /// A task's load as its CPU sees it.
+    /// Load of a task on the scale of its CPU.
     pub(super) fn task_h_load(&mut self, e: Ent) -> u64 {
         let rq = self.ents[e].cfs_rq;
         if rq.is_nil() {
@@ -518,7 +531,8 @@ fn subtract_removed(avg: &mut SchedAvg, gone: Removed) {
     pelt::shift(&mut avg.runnable_avg, &mut avg.runnable_sum, -runnable, -runnable * divider);
 }
 
-/// The next estimate: up at once, down by a quarter of the way, not at all for noise or while starved.
+/// Next estimate: it rises at once, falls by a quarter of the difference, and does not change for
+/// noise or while the task is starved.
 fn smooth_util(ewma: u32, dequeued: u32, runnable_avg: u32) -> u32 {
     if ewma <= dequeued {
         return dequeued;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Moving tasks between CPUs: which may go, which are too hot to, and the push of a running one.
+//! Migration of tasks between CPUs: which tasks may move, which are too cache hot, and the push of
+//! a running one.
 //!
-//! Owns: the choice among a CPU's tasks, and their passage from queue to queue.
+//! Owns: the choice among a CPU's tasks, and their move from queue to queue.
 //! Does not: choose the CPUs (`balance.rs`).
-//! Models: `detach_tasks()`, `can_migrate_task()`, `task_hot()`, `active_load_balance_cpu_stop()`, fair.c v7.3.
+//! Models: `detach_tasks()`, `can_migrate_task()`, `task_hot()`, `active_load_balance_cpu_stop()`,
+//! fair.c v7.3.
 //! Differs: no break after 32 tasks, as no more are moved at a time.
 
 use super::balance::{Attempt, IdleType, Kind, Move};
@@ -52,7 +54,8 @@ impl Fair {
         detached.len() as u32
     }
 
-    /// Whether moving the task brings the domain nearer to balance; if so, it is counted.
+    /// Whether moving the task brings the domain nearer to balance. If so, its amount is taken from
+    /// the imbalance.
     fn take_from_imbalance(&mut self, lb: &mut Attempt, e: Ent) -> bool {
         let failed = self.domains.of_cpu[lb.this_cpu.idx()][lb.level].nr_balance_failed;
         let amount = match lb.kind {
@@ -69,7 +72,7 @@ impl Fair {
                 return true;
             }
         };
-        // The longer it does not succeed, the larger a task may overshoot.
+        // The more balances have failed, the larger the overshoot of a task may be.
         if amount >> failed.min(63) > lb.imbalance as u64 {
             return false;
         }
@@ -102,7 +105,7 @@ impl Fair {
             return false;
         }
         lb.all_pinned = false;
-        // For a push the CPU has been stopped: nothing of this class runs.
+        // For a push the CPU has been stopped, so that no task of this class runs.
         if !lb.active && (self.cpus[lb.src].curr == e || env.curr_task(lb.src) == Some(task)) {
             return false;
         }
@@ -110,7 +113,8 @@ impl Fair {
         lb.active || domain.nr_balance_failed > nice_tries || !self.task_hot(env, lb, e)
     }
 
-    /// The task may not come here; perhaps to another CPU of the group.
+    /// Records that the task may not go to the destination, and another CPU of the group to which
+    /// it may.
     fn note_pinned(&self, env: &dyn Env, lb: &mut Attempt, task: TaskId) {
         lb.some_pinned = true;
         if lb.idle == IdleType::NewlyIdle || lb.dst_pinned || lb.active {
@@ -125,14 +129,14 @@ impl Fair {
         }
     }
 
-    /// The task's group has no quota left at the destination.
+    /// Whether the task's group is throttled at the destination.
     fn throttled_at(&self, task: TaskId, cpu: CpuId) -> bool {
         let group = self.task(task).group.and_then(|id| self.group(id));
         let rq = group.map(|g| g.rqs[cpu.idx()]).filter(|rq| !rq.is_nil());
         rq.is_some_and(|rq| self.rqs[rq].throttle_count != 0)
     }
 
-    /// It ran so recently that its cache is worth more than balance.
+    /// Whether the task ran so recently that its cache content is worth more than balance.
     fn task_hot(&self, env: &dyn Env, lb: &Attempt, e: Ent) -> bool {
         let cost = self.params.migration_cost_ns;
         let shape = self.domains.shape(lb.this_cpu, lb.level);
@@ -163,8 +167,9 @@ impl Fair {
         Move { task, from, to, delayed: self.ents[e].sched_delayed }
     }
 
-    /// The CPU has been stopped for a push that balancing asked for: moves one task that may go, also the one that
-    /// runs. If that one went, it counts as put; else it still runs as far as this class knows.
+    /// Carries out a push that balancing requested, after the CPU has been stopped: moves one task
+    /// that may go, possibly the running one. If the running task moved, it counts as put;
+    /// otherwise it still runs as far as this class knows.
     pub fn active_balance(&mut self, env: &dyn Env, from: CpuId, now: Nanos) -> Option<Move> {
         let to = self.cpus[from].active_balance.take()?;
         self.update_clock(from, now);
@@ -210,7 +215,8 @@ impl Fair {
         None
     }
 
-    /// The tasks of a CPU's queue that would have to go if it went offline, delayed and throttled ones included.
+    /// Returns the tasks that would have to leave a CPU that goes off line, delayed and throttled
+    /// ones included.
     pub fn tasks_on(&self, cpu: CpuId) -> Vec<TaskId> {
         let queued = |rq: &Rq| self.rqs[*rq].cpu == cpu && !self.rqs[*rq].limbo.is_empty();
         let limbo = (0..self.rqs.0.len() as u32).map(Rq).filter(queued);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! When to balance: when a CPU runs out of tasks, and periodically.
+//! Times of balancing: when a CPU runs out of tasks, and periodically.
 //!
 //! Owns: intervals, the cost of newidle balancing and its rate of success, the average idle time.
-//! Models: `sched_balance_newidle()`, `sched_balance_domains()`, `update_newidle_cost()`, `update_rq_avg_idle()`,
-//! fair.c and core.c v7.3.
-//! Differs: the cost of a newidle balance is `Params::scan_cost_ns` per CPU looked at.
+//! Models: `sched_balance_newidle()`, `sched_balance_domains()`, `update_newidle_cost()`,
+//! `update_rq_avg_idle()`, fair.c and core.c v7.3.
+//! Differs: the cost of a newidle balance is `Params::scan_cost_ns` per CPU examined.
 
 use super::balance::{Balanced, IdleType};
 use super::{Env, Fair};
 use scxlab_machine::id::{CpuId, Nanos};
 
-/// A busy CPU balances this much more rarely (`busy_factor`).
+/// Factor by which the balance interval of a busy CPU is longer (`busy_factor`).
 const BUSY_FACTOR: u64 = 16;
 
-/// What a newidle balance did, and what it cost the CPU.
+/// Result of a newidle balance, and its cost for the CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Newidle {
     pub balanced: Balanced,
@@ -21,7 +21,8 @@ pub struct Newidle {
 }
 
 impl Fair {
-    /// The CPU has nothing to run: pull a task, if that is likely to be worth the time it is idle.
+    /// Pulls a task to a CPU that has nothing to run, if that is likely to be worth the time it is
+    /// idle.
     pub fn newidle_balance(&mut self, env: &dyn Env, cpu: CpuId, now: Nanos) -> Newidle {
         let mut result = Newidle::default();
         self.update_clock(cpu, now);
@@ -72,7 +73,8 @@ impl Fair {
         row.next_balance = row.next_balance.min(next_balance);
     }
 
-    /// A domain whose newidle balancing rarely succeeds is tried as rarely. Some: try, and count a success so often.
+    /// Decides at random whether to try a domain, as often as its newidle balancing succeeds. Some:
+    /// try, and count a success with this weight.
     fn newidle_dice(&mut self, cpu: CpuId, level: usize) -> Option<u32> {
         let ratio = self.domains.of_cpu[cpu.idx()][level].newidle_ratio;
         if !self.params.features.ni_random || ratio >= 1024 {
@@ -98,7 +100,8 @@ impl Fair {
         if domain.newidle_call < 1024 {
             return;
         }
-        // A domain that is rarely asked may be asked at any rate: about 4 ms per call make up for a failure.
+        // A domain that is rarely tried may be tried at any rate: every 2^22 ns (about 4 ms) since
+        // the last update counts as a success.
         let rare = if rate { (now - domain.newidle_stamp) >> 22 } else { 0 };
         domain.newidle_stamp = now;
         domain.newidle_ratio = (rare + u64::from(domain.newidle_success)).min(1024) as u32;
@@ -106,7 +109,7 @@ impl Fair {
         domain.newidle_success /= 2;
     }
 
-    /// Keeps the largest cost, decayed by about 1 % per second. True if it decayed.
+    /// Keeps the largest cost, decayed by about 1 % per second. Returns true if it decayed.
     fn update_newidle_cost(&mut self, cpu: CpuId, level: usize, cost: Nanos, success: u32) -> bool {
         if cost != 0 {
             self.update_newidle_stats(cpu, level, success);
@@ -125,8 +128,8 @@ impl Fair {
         false
     }
 
-    /// The CPU leaves idle: how long it was is averaged. `set_next` does it for this class; the kernel calls it
-    /// when another class ends the idling.
+    /// Averages the length of the idle period that the CPU leaves. `set_next` does it for this
+    /// class; the kernel calls it when another class ends the idle period.
     pub fn leave_idle(&mut self, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         let row = &mut self.cpus[cpu];
@@ -140,17 +143,18 @@ impl Fair {
         row.avg_idle = row.avg_idle.min(2 * row.max_idle_balance_cost);
     }
 
-    /// Whether a periodic balance is due on a CPU, at its tick.
+    /// Whether a periodic balance is due on a CPU at its tick.
     pub fn balance_due(&self, cpu: CpuId, now: Nanos) -> bool {
         !self.alone(cpu) && self.jiffies(now) >= self.cpus[cpu].next_balance
     }
 
-    /// No domain has the CPU (`on_null_domain()`): it is off line, or the only one on line.
+    /// Whether no domain contains the CPU (`on_null_domain()`): it is off line, or the only one on
+    /// line.
     pub(super) fn alone(&self, cpu: CpuId) -> bool {
         self.domains.of_cpu[cpu.idx()].is_empty()
     }
 
-    /// The periodic balance (the softirq).
+    /// Does the periodic balance (the softirq).
     pub fn balance(&mut self, env: &dyn Env, cpu: CpuId, now: Nanos) -> Balanced {
         let mut out = Balanced::default();
         self.update_clock(cpu, now);
@@ -200,13 +204,13 @@ impl Fair {
         self.cpus[cpu].next_balance = next_balance;
     }
 
-    /// Jiffies between balances of a domain.
+    /// Number of jiffies between two balances of a domain.
     fn balance_interval(&self, cpu: CpuId, level: usize, busy: bool) -> u64 {
         let ms = u64::from(self.domains.of_cpu[cpu.idx()][level].balance_interval);
         let ms = if busy { ms * BUSY_FACTOR } else { ms };
         let mut jiffies = (ms * 1_000_000).div_ceil(self.params.tick_ns);
         if busy {
-            // Off the multiples of the smaller domains' intervals.
+            // Avoids the multiples of the smaller domains' intervals.
             jiffies = jiffies.saturating_sub(1);
         }
         jiffies.clamp(1, (self.hz() * u64::from(self.nr_online) / 10).max(1))

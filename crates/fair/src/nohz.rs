@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Balancing for CPUs whose tick is stopped: a busy CPU kicks one idle CPU, which balances for all of them.
+//! Balancing for CPUs whose tick is stopped: a busy CPU kicks one idle CPU, which balances for all
+//! of them.
 //!
-//! Owns: the set of tickless CPUs, and when they were last looked after. A CPU that has nothing to do from the start, or since
-//! it came on line, is one of them.
-//! Models: `nohz_balancer_kick()`, `kick_ilb()`, `find_new_ilb()`, `_nohz_idle_balance()`, fair.c v7.3.
-//! Differs: a CPU that turns idle does not update other CPUs' blocked load (`NOHZ_NEWILB_KICK`); the one that is
-//! kicked does. CPU hotplug brings the domains, and all balancing state in them, up anew.
+//! Owns: the set of tickless CPUs, and the times of the last balance for them. A CPU that has had
+//! nothing to do since the start, or since it came on line, is one of them.
+//! Models: `nohz_balancer_kick()`, `kick_ilb()`, `find_new_ilb()`, `_nohz_idle_balance()`, fair.c
+//! v7.3.
+//! Differs: a CPU that becomes idle does not update other CPUs' blocked load (`NOHZ_NEWILB_KICK`);
+//! the kicked CPU does. CPU hotplug rebuilds the domains, with all balancing state in them.
 
 use super::balance::{Balanced, IdleType};
 use super::domain::{Domains, FairTopo};
@@ -21,7 +23,7 @@ const NEXT: u8 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Nohz {
     idle: CpuMask,
-    /// Jiffies.
+    /// In jiffies.
     next_balance: u64,
     next_blocked: u64,
     has_blocked: bool,
@@ -41,7 +43,7 @@ impl Nohz {
 }
 
 impl Fair {
-    /// The CPU stops its tick because it is idle.
+    /// Adds a CPU that stops its tick because it is idle.
     pub fn nohz_enter(&mut self, cpu: CpuId) {
         if !self.cpus[cpu].online {
             return;
@@ -69,8 +71,8 @@ impl Fair {
         }
     }
 
-    /// At the tick of a CPU: the idle CPU to kick, which then calls `nohz_balance`. It is up to the kernel when the kick
-    /// arrives.
+    /// Called at the tick of a CPU. Returns the idle CPU to kick, which then calls `nohz_balance`.
+    /// The kernel decides when the kick arrives.
     pub fn nohz_kick(&mut self, env: &dyn Env, cpu: CpuId, now: Nanos) -> Option<CpuId> {
         if self.idle(env, cpu) {
             return None;
@@ -105,7 +107,7 @@ impl Fair {
         (before == 0).then_some(ilb)
     }
 
-    /// An idle CPU on an idle core, else any idle CPU.
+    /// Returns an idle CPU on an idle core, else any idle CPU.
     fn find_ilb(&self, env: &dyn Env) -> Option<CpuId> {
         let mut fallback = None;
         let maybe_idle = cpumask::iter_and(&self.nohz.idle, &self.free);
@@ -118,7 +120,8 @@ impl Fair {
         fallback
     }
 
-    /// On a CPU that was kicked: balances for all tickless CPUs. None if it is no longer idle.
+    /// Balances for all tickless CPUs, on a CPU that was kicked. Returns None if that CPU is no
+    /// longer idle.
     pub fn nohz_balance(&mut self, env: &dyn Env, this_cpu: CpuId, now: Nanos) -> Option<Balanced> {
         let flags = std::mem::take(&mut self.cpus[this_cpu].nohz_kick);
         if flags == 0 || !self.idle(env, this_cpu) {
@@ -169,8 +172,9 @@ impl Fair {
         self.cpus[cpu].has_blocked_load
     }
 
-    /// A CPU goes offline: its throttled tasks are set free, its load leaves the groups' sums, and the domains are
-    /// built anew without it. Afterwards the kernel moves `tasks_on(cpu)` elsewhere.
+    /// Takes a CPU off line: its throttled tasks are unthrottled, its load leaves the groups' sums,
+    /// and the domains are rebuilt without it. Afterwards the caller moves `tasks_on(cpu)`
+    /// elsewhere.
     pub fn cpu_offline(&mut self, topo: &FairTopo, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         self.nohz_exit(cpu);
@@ -188,12 +192,13 @@ impl Fair {
             }
         }
         self.clear_tg_load_avg(cpu);
-        // A kick that is on its way finds nobody; without this the CPU would never be sent another.
+        // A kick on its way finds the CPU off line. With its flags left set, the CPU would never be
+        // kicked again.
         self.cpus[cpu].nohz_kick = 0;
         self.rebuild(topo);
     }
 
-    /// A CPU comes (back) online, idle.
+    /// Brings a CPU (back) on line, idle.
     pub fn cpu_online(&mut self, topo: &FairTopo, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         self.cpus[cpu].online = true;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Every tunable of the default class, with the kernel's default and where that default stands.
+//! The tunables of the default class, with the kernel's defaults and where these are defined.
 //!
-//! Owns: the numbers. Does not: read them from anywhere; a machine or an experiment sets them.
+//! Owns: the values.
+//! Does not: read them from anywhere; a machine or an experiment sets them.
 
 use scxlab_machine::id::Nanos;
 
-/// How the base slice grows with the machine (`sysctl_sched_tunable_scaling`, fair.c).
+/// Growth of the base slice with the number of CPUs (`sysctl_sched_tunable_scaling`, fair.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunableScaling {
     None,
@@ -15,7 +16,8 @@ pub enum TunableScaling {
     Linear,
 }
 
-/// How a cgroup's weight becomes the weight of its entity on one CPU (debugfs `sched/cgroup_mode`).
+/// Rule by which a cgroup's weight becomes the weight of its entity on one CPU (debugfs
+/// `sched/cgroup_mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupMode {
     /// The group's whole weight on every CPU.
@@ -30,7 +32,7 @@ pub enum CgroupMode {
     Tasks,
 }
 
-/// Switches of features.h that change what this module does; defaults are the kernel's.
+/// Switches of features.h that change what this module does. The defaults are the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     pub place_lag: bool,
@@ -90,25 +92,30 @@ pub struct Params {
     /// `sched_base_slice` before scaling: 0.70 ms (fair.c).
     pub base_slice_ns: Nanos,
     pub tunable_scaling: TunableScaling,
-    /// `sysctl_sched_migration_cost`: younger than this is cache hot (fair.c).
+    /// `sysctl_sched_migration_cost`: a task that ran more recently than this is cache hot
+    /// (fair.c).
     pub migration_cost_ns: Nanos,
     /// `sysctl_sched_cfs_bandwidth_slice`: quota handed to a CPU at a time (fair.c).
     pub bandwidth_slice_ns: Nanos,
     /// `min_cfs_rq_runtime`: quota that a CPU keeps when its last task leaves (fair.c).
     pub min_cfs_rq_runtime_ns: Nanos,
-    /// `cfs_bandwidth_slack_period`: returned quota is handed out after this (fair.c).
+    /// `cfs_bandwidth_slack_period`: delay after which returned quota is handed out (fair.c).
     pub slack_period_ns: Nanos,
-    /// `min_bandwidth_expiration`: not worth handing out so close to the refill (fair.c).
+    /// `min_bandwidth_expiration`: returned quota is not handed out so shortly before the refill
+    /// (fair.c).
     pub min_bandwidth_expiration_ns: Nanos,
-    /// `sysctl_sched_nr_migrate`, also the break of one pass: 32 (sched.h).
+    /// `sysctl_sched_nr_migrate`: most tasks that one pass examines; also the break of a pass
+    /// (sched.h).
     pub nr_migrate: u32,
-    /// `cgroup_mode`, debug.c.
+    /// `cgroup_mode` (debug.c).
     pub cgroup_mode: CgroupMode,
-    /// Nodes further apart get no fork, exec or wake-up placement across (mmzone `node_reclaim_distance`).
+    /// Largest node distance across which fork, exec and wake-up place tasks (mmzone
+    /// `node_reclaim_distance`).
     pub node_reclaim_distance: u32,
-    /// Ours: what looking at one CPU costs a newidle balance. It feeds `max_newidle_lb_cost`.
+    /// Cost of examining one CPU in a newidle balance. Not a kernel tunable. It feeds
+    /// `max_newidle_lb_cost`.
     pub scan_cost_ns: Nanos,
-    /// Seed of the newidle dice (`sched_rng()`).
+    /// Seed of the random decisions of newidle balancing (`sched_rng()`).
     pub seed: u64,
     pub features: Features,
 }
@@ -135,7 +142,7 @@ impl Default for Params {
 }
 
 impl Params {
-    /// `sysctl_sched_base_slice` on a machine with this many online CPUs.
+    /// `sysctl_sched_base_slice` on a machine with this many on-line CPUs.
     /// Models: `get_update_sysctl_factor()`.
     pub fn scaled_base_slice(&self, nr_online: u32) -> Nanos {
         let cpus = nr_online.clamp(1, 8);

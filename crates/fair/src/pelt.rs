@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Per-entity load tracking: how much an entity (or a queue) was runnable and running, decayed so that
-//! what happened 32 periods of 1024 us ago counts half.
+//! Per-entity load tracking: how long an entity (or a queue) was runnable and running, decayed so
+//! that a contribution of 32 periods of 1024 us ago counts half.
 //!
-//! Owns: the geometric series in integers. Does not: know entities' relations (see `load.rs`).
-//! Models: kernel/sched/pelt.c `___update_load_sum()`, `___update_load_avg()`, `accumulate_sum()`, v7.3. Exact.
+//! Owns: the geometric series, in integers.
+//! Does not: know the relations of entities (see `load.rs`).
+//! Models: kernel/sched/pelt.c `___update_load_sum()`, `___update_load_avg()`, `accumulate_sum()`,
+//! v7.3. Exact.
 
-/// Periods after which a contribution has halved.
+/// Number of periods after which a contribution has halved.
 pub const LOAD_AVG_PERIOD: u64 = 32;
-/// y^n in units of 2^-32, for n below a half-life, `y^32 = 1/2`.
+/// y^n in units of 2^-32, for n below a half-life; `y^32 = 1/2`.
 const Y_POW: [u64; 32] = y_powers();
-/// The sum of the series for an entity that was always running.
+/// Sum of the series for an entity that has always run.
 pub const LOAD_AVG_MAX: u64 = load_avg_max();
-/// What `LOAD_AVG_MAX` has decayed to when a period begins.
+/// Value to which `LOAD_AVG_MAX` has decayed when a period begins.
 pub const MIN_DIVIDER: u64 = LOAD_AVG_MAX - 1024;
 const CAPACITY_SHIFT: u32 = 10;
 
-/// The averages of one entity or queue. Sums are raw series, averages are scaled to weight or capacity.
+/// Averages of one entity or queue. Sums are raw series; averages are scaled to weight or capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedAvg {
     pub last_update_time: u64,
@@ -27,24 +29,26 @@ pub struct SchedAvg {
     pub load_avg: u64,
     pub runnable_avg: u64,
     pub util_avg: u64,
-    /// Utilisation at the last dequeue, smoothed; the top bit marks it unchanged since (`UTIL_AVG_UNCHANGED`).
+    /// Utilisation at the last dequeue, smoothed. The top bit marks it as unchanged since
+    /// (`UTIL_AVG_UNCHANGED`).
     pub util_est: u32,
 }
 
 impl SchedAvg {
-    /// What the sums can reach at this point of the period.
+    /// Upper bound of the sums at this point of the period.
     #[inline]
     pub fn divider(&self) -> u64 {
         MIN_DIVIDER + u64::from(self.period_contrib)
     }
 
-    /// Nothing left to decay.
+    /// Whether nothing is left to decay.
     pub fn is_decayed(&self) -> bool {
         self.load_sum == 0 && self.util_sum == 0 && self.runnable_sum == 0
     }
 
-    /// Ages the sums to `now` and adds the time since, during which `load` weighed, `runnable` tasks were
-    /// runnable and (if `running`) one ran. True if a period boundary was crossed: averages are stale then.
+    /// Ages the sums to `now` and adds the time since the last update. `load` is the weight,
+    /// `runnable` the number of runnable tasks, and `running` whether one ran. Returns true if a
+    /// period boundary was crossed, which makes the averages stale.
     #[inline]
     pub fn update_sum(&mut self, now: u64, load: u64, runnable: u64, running: bool) -> bool {
         let delta = now.wrapping_sub(self.last_update_time);
@@ -84,7 +88,7 @@ impl SchedAvg {
         periods != 0
     }
 
-    /// Brings the averages in line with the sums; `load` is the weight for an entity, 1 for a queue.
+    /// Recomputes the averages from the sums. `load` is the weight for an entity, 1 for a queue.
     pub fn update_avg(&mut self, load: u64) {
         let divider = self.divider();
         self.load_avg = load * self.load_sum / divider;
@@ -93,7 +97,8 @@ impl SchedAvg {
     }
 }
 
-/// A change of one (average, sum) pair that cannot go below zero, nor leave a sum too small for its average.
+/// Changes one (average, sum) pair. Neither can go below zero, and the sum stays large enough for
+/// its average.
 /// Models: `__update_sa()`.
 pub fn shift(avg: &mut u64, sum: &mut u64, delta_avg: i64, delta_sum: i64) {
     *avg = avg.saturating_add_signed(delta_avg);
@@ -109,13 +114,15 @@ pub fn decay(val: u64, n: u64) -> u64 {
     ((u128::from(val) * u128::from(Y_POW[(n % LOAD_AVG_PERIOD) as usize])) >> 32) as u64
 }
 
-/// The contribution of the rest of an old period, the full periods after it, and the present one so far.
+/// Contribution of the rest of an old period, the full periods after it, and the present one so
+/// far.
 fn segments(periods: u64, first: u64, last: u64) -> u64 {
     let full = LOAD_AVG_MAX - decay(LOAD_AVG_MAX, periods) - 1024;
     decay(first, periods) + full + last
 }
 
-/// Powers of the 32nd root of 1/2, found by five square roots in 2^-63 units and truncated to 32 bits.
+/// Powers of the 32nd root of 1/2, computed by five square roots in units of 2^-63 and truncated to
+/// 32 bits.
 const fn y_powers() -> [u64; 32] {
     let one: u128 = 1 << 63;
     let mut y = one / 2;
@@ -148,7 +155,7 @@ const fn isqrt(value: u128) -> u128 {
     low
 }
 
-/// The series summed until it no longer grows.
+/// Sums the series until it no longer grows.
 const fn load_avg_max() -> u64 {
     let mut sum: u64 = 1024;
     loop {

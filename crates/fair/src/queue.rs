@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Joining and leaving a CPU: the counts, loads and weights on every level between a task and the root.
+//! Enqueue and dequeue on a CPU: the counts, loads and weights on every level between a task and
+//! the root.
 //!
-//! Owns: `nr_queued`, `h_nr_*` and `load` of the queues; the order of `cfs_tasks`; charging of run time.
+//! Owns: `nr_queued`, `h_nr_*` and `load` of the queues; the order of `cfs_tasks`; charging of run
+//! time.
 //! Models: `enqueue_task_fair()`, `__dequeue_task()`, `enqueue_hierarchy()`, `dequeue_hierarchy()`,
 //! `update_curr()`, `requeue_delayed_entity()`, fair.c v7.3.
 
@@ -12,15 +14,15 @@ use super::{Dequeued, EnqueueFlags, Fair};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, Nanos};
 
-/// A dequeue as this module sees it.
+/// Kind of a dequeue within this module.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Leave {
     pub sleep: bool,
     pub special: bool,
     pub migrating: bool,
-    /// The end of a delayed dequeue.
+    /// The dequeue ends a delayed dequeue.
     pub delayed: bool,
-    /// Into a throttled queue's limbo.
+    /// The task goes to a throttled queue's limbo.
     pub throttle: bool,
 }
 
@@ -62,7 +64,7 @@ impl Fair {
         delta
     }
 
-    /// Charges the running task alone.
+    /// Charges the running task without the groups above it.
     pub(super) fn update_curr_task(&mut self, cpu: CpuId) {
         if let Some(curr) = self.cpus[cpu].curr.some() {
             self.update_curr(self.ents[curr].cfs_rq);
@@ -89,7 +91,7 @@ impl Fair {
         task.is_some_and(|t| self.task(t).policy == FairPolicy::Idle)
     }
 
-    /// Puts a task on its CPU; its entity's `cfs_rq` is set.
+    /// Puts a task on its CPU. Its entity's `cfs_rq` must be set.
     pub(super) fn enqueue_task(&mut self, cpu: CpuId, e: Ent, flags: EnqueueFlags) {
         if !self.ents[e].sched_delayed {
             self.util_est_enqueue(cpu, e);
@@ -140,14 +142,14 @@ impl Fair {
         weight
     }
 
-    /// A CPU's counts of tasks have changed.
+    /// Updates `free` after a change of a CPU's counts of tasks.
     pub(super) fn note_free(&mut self, cpu: CpuId) {
         let row = &self.rqs[Rq(cpu.0)];
         let change = if row.h_nr_queued == row.h_nr_idle { cpumask::set } else { cpumask::clear };
         change(&mut self.free, cpu);
     }
 
-    /// An entity whose queue changed without its coming or going.
+    /// Updates an entity whose queue changed while the entity stayed queued.
     fn refresh_entity(&mut self, e: Ent) {
         self.update_load_avg(e, LoadFlags::TG);
         self.se_update_runnable(e);
@@ -188,7 +190,7 @@ impl Fair {
         self.rqs[rq].pelt_clock_throttled = true;
     }
 
-    /// Takes a task off its CPU, unless it must first pay back lag.
+    /// Takes a task off its CPU, unless it must pay back lag first (delayed dequeue).
     pub(super) fn dequeue_task(&mut self, cpu: CpuId, e: Ent, leave: Leave) -> Dequeued {
         if !self.ents[e].sched_delayed {
             self.util_est_dequeue(cpu, e);
@@ -225,14 +227,14 @@ impl Fair {
         }
     }
 
-    /// The end of a delayed dequeue: the task is asleep for good.
+    /// Ends a delayed dequeue: the task sleeps for good.
     pub(super) fn finish_delayed(&mut self, cpu: CpuId, e: Ent) {
         self.dequeue_task(cpu, e, Leave { sleep: true, delayed: true, ..Leave::default() });
     }
 
     fn dequeue_hierarchy(&mut self, task: Ent, leave: Leave) {
         let mut h_nr_idle = u32::from(self.has_idle_policy(task));
-        // A delayed task left the count when it fell asleep.
+        // A delayed task was taken out of the count when it fell asleep.
         let h_nr_runnable = u32::from(!self.ents[task].sched_delayed);
         let mut leave = leave;
         let mut emptied = true;
@@ -284,7 +286,7 @@ impl Fair {
         }
     }
 
-    /// A delayed task wakes: its debt is what it still is, and it wants to run again.
+    /// Makes a delayed task runnable again when it wakes. It keeps what is left of its debt.
     pub(super) fn requeue_delayed(&mut self, cpu: CpuId, e: Ent) {
         self.util_est_enqueue(cpu, e);
         self.update_curr_task(cpu);
@@ -317,13 +319,14 @@ impl Fair {
         }
     }
 
-    /// Only tasks of idle policy or in idle groups are queued: a busy CPU that is as good as idle.
+    /// Whether only tasks of idle policy or in idle groups are queued: for other tasks the CPU is
+    /// as good as idle.
     pub(super) fn sched_idle_cpu(&self, cpu: CpuId) -> bool {
         let row = &self.rqs[Rq(cpu.0)];
         row.h_nr_queued != 0 && row.h_nr_queued == row.h_nr_idle
     }
 
-    /// Links a task in at the front of its CPU's list, which balancing takes tasks from the back of.
+    /// Inserts a task at the front of its CPU's list. Balancing takes tasks from the back.
     pub(super) fn list_task(&mut self, e: Ent) {
         let cpu = self.rqs[self.ents[e].cfs_rq].cpu;
         let head = self.cpus[cpu].tasks_head;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Where a woken task goes: near its waker or near its cache, onto an idle CPU of that LLC if there is one.
+//! Placement of a woken task: near its waker or near its cache, on an idle CPU of that LLC if there
+//! is one.
 //!
 //! Owns: the wake-up fast path and its hints (wakee flips, recently used CPU, idle-core flag).
 //! Does not: fork and exec placement over domains (`idlest.rs`).
-//! Models: `select_task_rq_fair()`, `wake_wide()`, `wake_affine()`, `select_idle_sibling()`, `select_idle_core()`,
-//! `select_idle_cpu()`, `select_idle_smt()`, `__update_idle_core()`, fair.c v7.3.
+//! Models: `select_task_rq_fair()`, `wake_wide()`, `wake_affine()`, `select_idle_sibling()`,
+//! `select_idle_core()`, `select_idle_cpu()`, `select_idle_smt()`, `__update_idle_core()`, fair.c
+//! v7.3.
 //! Differs: no energy-aware placement, no asymmetric capacity, no clusters.
 
 use super::state::{Ent, Rq, Waker};
@@ -13,10 +15,10 @@ use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use smallvec::SmallVec;
 
-/// A CPU set on the stack, up to 1024 CPUs.
+/// A CPU set, on the stack for up to 1024 CPUs.
 pub(super) type Words = SmallVec<[u64; 16]>;
 
-/// Why a CPU is wanted.
+/// Reason for a placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WakeFlags {
     /// A sleeping task is woken (`WF_TTWU`).
@@ -27,7 +29,7 @@ pub struct WakeFlags {
     pub exec: bool,
     /// The waker is about to sleep (`WF_SYNC`).
     pub sync: bool,
-    /// Put it on the waker's CPU if it may run there (`WF_CURRENT_CPU`).
+    /// Use the waker's CPU if the task may run there (`WF_CURRENT_CPU`).
     pub current_cpu: bool,
 }
 
@@ -39,8 +41,9 @@ impl WakeFlags {
 }
 
 impl Fair {
-    /// The CPU for a task that wakes, starts or calls execve. `this_cpu` is where the waker runs. The answer may be
-    /// `prev` even if the task may not run there any more; the caller has a fallback for that.
+    /// Returns the CPU for a task that wakes, starts or calls execve. `this_cpu` is the waker's
+    /// CPU. The result may be `prev` even if the task may not run there any more; the caller has a
+    /// fallback for that.
     pub fn select_cpu(
         &mut self,
         env: &dyn Env,
@@ -85,13 +88,13 @@ impl Fair {
         }
     }
 
-    /// Idle and free for a task, as far as this class knows.
+    /// Whether the CPU is idle and free for a task, as far as this class knows.
     #[inline]
     pub(super) fn idle(&self, env: &dyn Env, cpu: CpuId) -> bool {
         self.nr_running(cpu) == 0 && env.cpu_idle(cpu)
     }
 
-    /// Idle, or busy only with tasks of idle policy that `e` may push aside.
+    /// Whether the CPU is idle, or busy only with tasks of idle policy that `e` may preempt.
     pub(super) fn choose_idle(&self, env: &dyn Env, cpu: CpuId, e: Ent) -> bool {
         self.idle(env, cpu) || self.sched_idle_rq(env, cpu) && !self.has_idle_policy(e)
     }
@@ -100,7 +103,7 @@ impl Fair {
         self.sched_idle_cpu(cpu) && env.nr_running_other(cpu) == 0
     }
 
-    /// `rq->nr_running`: tasks of all classes.
+    /// `rq->nr_running`: number of queued tasks of all classes.
     #[inline]
     pub(super) fn rq_nr_running(&self, env: &dyn Env, cpu: CpuId) -> u32 {
         self.nr_running(cpu) + env.nr_running_other(cpu)
@@ -131,7 +134,8 @@ impl Fair {
         }
     }
 
-    /// A dispatcher and its many workers would not fit into one LLC: do not pull them together.
+    /// Whether waker and wakee are a dispatcher and one of many workers that would not fit into one
+    /// LLC. Such tasks are not pulled together.
     fn wake_wide(&mut self, env: &dyn Env, wakee: TaskId, cpu: CpuId) -> bool {
         let factor = self.domains.llc_size[cpu.idx()];
         let (a, b) = (self.waker(env, cpu).flips, self.task(wakee).waker.flips);
@@ -139,7 +143,7 @@ impl Fair {
         slave >= factor && master >= slave.saturating_mul(factor)
     }
 
-    /// Whether to wake on the waker's CPU instead of the previous one.
+    /// Chooses between the waker's CPU and the previous one.
     fn wake_affine(
         &mut self,
         env: &dyn Env,
@@ -169,7 +173,8 @@ impl Fair {
         prev: CpuId,
         sync: bool,
     ) -> Option<CpuId> {
-        // The waker's CPU is idle if an interrupt woke; only then, or the interrupt's place would decide.
+        // An idle CPU of the waker means that an interrupt woke the task. The move is limited to a
+        // shared cache, because the CPU of the interrupt would otherwise decide the placement.
         if self.idle(env, this_cpu) && self.domains.share_cache(this_cpu, prev) {
             return Some(if self.idle(env, prev) { prev } else { this_cpu });
         }
@@ -206,11 +211,11 @@ impl Fair {
         let this_eff = (this_load + task_load) * this_pct * self.cpus[prev].capacity as i64;
         let prev_load = self.load(prev) as i64 - task_load;
         let prev_eff = prev_load * prev_pct * self.cpus[this_cpu].capacity as i64;
-        // A sync waker makes room: a tie goes to its CPU.
+        // A sync waker frees its CPU, so that a tie goes to that CPU.
         this_eff < prev_eff + i64::from(sync)
     }
 
-    /// An idle CPU that shares the target's cache, or the target.
+    /// Returns an idle CPU that shares the target's cache, else the target.
     fn select_idle_sibling(
         &mut self,
         env: &dyn Env,
@@ -227,7 +232,8 @@ impl Fair {
         if prev != target && near && self.choose_idle(env, prev, e) {
             return prev;
         }
-        // A per-CPU kernel thread that completes work for its queuer: stay, it is about to sleep.
+        // A per-CPU kernel thread that completes work for its queuer is about to sleep: the task
+        // stays.
         if env.curr_task(this_cpu).is_some_and(|t| env.per_cpu_kthread(t))
             && prev == this_cpu
             && self.rq_nr_running(env, this_cpu) <= 1
@@ -275,8 +281,8 @@ impl Fair {
         })
     }
 
-    /// Scans the LLC from the target on: for a core that is idle if there may be one, else for any idle CPU, and
-    /// then no further than the LLC's load makes it worth.
+    /// Scans the LLC from the target on: for an idle core if there may be one, else for any idle
+    /// CPU. The latter scan covers the fewer CPUs, the higher the LLC's load is.
     fn select_idle_cpu(
         &mut self,
         env: &dyn Env,
@@ -297,7 +303,7 @@ impl Fair {
         let mut cpus: Words = shape.span.iter().zip(allowed).map(|(a, b)| a & b).collect();
         let mut at = Wrap::new(target);
         if !has_idle_core {
-            // Those that are not free count as visited.
+            // CPUs that are not free count as visited.
             let mut busy = 0;
             while let Some(cpu) = at.next_of(&cpus, &self.free, &mut busy) {
                 left = left.saturating_sub(std::mem::take(&mut busy) + 1);
@@ -322,7 +328,8 @@ impl Fair {
         found
     }
 
-    /// Whether the whole core is idle. If not, it is taken out of `cpus`; an idle CPU of it is noted.
+    /// Whether the whole core is idle. If not, removes the core from `cpus`, and notes an idle CPU
+    /// of it in `found`.
     fn core_idle(
         &self,
         env: &dyn Env,
@@ -357,7 +364,8 @@ impl Fair {
         idle
     }
 
-    /// The CPU runs its idle task from now. If its siblings idle too, wake-ups may look for a whole core again.
+    /// Records that the CPU runs its idle task from now on. If its siblings are idle too, wake-ups
+    /// may look for an idle core again.
     pub fn enter_idle(&mut self, env: &dyn Env, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         self.idle_clock_pelt(cpu);
@@ -371,12 +379,12 @@ impl Fair {
         }
     }
 
-    /// Whether a CPU's siblings are idle.
+    /// Whether all siblings of a CPU are idle.
     pub(super) fn core_is_idle(&self, env: &dyn Env, cpu: CpuId) -> bool {
         cpumask::iter(self.domains.siblings(cpu)).all(|s| s == cpu || self.idle(env, s))
     }
 
-    /// A CPU's utilisation, as if `without` were not there. `boost`: waiting counts, too.
+    /// Utilisation of a CPU, as if `without` were not there. `boost`: waiting tasks count, too.
     pub(super) fn cpu_util(&self, cpu: CpuId, without: Option<TaskId>, boost: bool) -> u64 {
         let avg = &self.rqs[Rq(cpu.0)].avg;
         let mut util = avg.util_avg;
@@ -401,7 +409,8 @@ impl Fair {
     }
 }
 
-/// Visits a CPU set once around, beginning after a CPU and ending with it; the set may shrink meanwhile.
+/// Visits a CPU set once around, beginning after a CPU and ending with it. The set may shrink
+/// meanwhile.
 pub(super) struct Wrap {
     start: u32,
     next: u32,
@@ -417,7 +426,8 @@ impl Wrap {
         self.next_of(words, words, &mut 0)
     }
 
-    /// The next CPU that is in the second set, too. Adds how many were passed over that are not.
+    /// Returns the next CPU that is in both sets. Adds to `passed` the CPUs of the first set that
+    /// were skipped because they are not in the second one.
     pub(super) fn next_of(
         &mut self,
         words: &[u64],
@@ -438,7 +448,7 @@ impl Wrap {
     }
 }
 
-/// The first CPU of both sets from `from` up to, not including, `end`.
+/// Returns the first CPU of both sets from `from` up to, but not including, `end`.
 fn next_bit(words: &[u64], also: &[u64], from: u32, end: u32, passed: &mut u32) -> Option<u32> {
     let mut from = from;
     while from < end {

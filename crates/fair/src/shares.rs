@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! From a cgroup's weight to the weight of its entity on each CPU, and on to its tasks.
+//! Conversion of a cgroup's weight to the weight of its entity on each CPU, and of that to the
+//! weights of its tasks.
 //!
 //! Owns: the group's load over all CPUs, of which a CPU's share is a part.
 //! Models: `calc_group_shares` (5 cgroup modes), `reweight_entity()`, `__calc_prop_weight()`,
@@ -11,14 +12,15 @@ use super::state::{Ent, Rq};
 use super::weight::{MIN_SHARES, NICE_0_LOAD, nice_weight, scale_load, scale_load_down};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos};
 
-/// A queue reports to its group at most once per millisecond.
+/// Shortest time between two reports of a queue to its group: 1 ms.
 const TG_UPDATE_INTERVAL: Nanos = 1_000_000;
 
 impl Fair {
     /// Recomputes the weight of a group's entity from its queue.
     pub(super) fn update_group_weight(&mut self, e: Ent) {
         let gq = self.ents[e].my_q;
-        // An empty group keeps its weight: its tasks may come back before their lag is gone.
+        // An empty group keeps its weight, because its tasks may come back before their lag is
+        // gone.
         if gq.is_nil() || self.rqs[gq].load == 0 {
             return;
         }
@@ -41,15 +43,16 @@ impl Fair {
             CgroupMode::Tasks => (shares * tasks, shares * tasks),
         };
         let row = &self.rqs[gq];
-        // This CPU's load is taken as it is now, the others' as they last reported it.
+        // This CPU's load counts as it is now, that of the others as they last reported it.
         let load = scale_load_down(row.load).max(row.avg.load_avg);
         let total = group.load_avg - row.tg_load_avg_contrib as i64 + load as i64;
         let part = if total > 0 { scaled * load / total as u64 } else { scaled * load };
-        // Kept this order: the kernel's clamp gives the lower bound only while it is below the upper.
+        // In this order, because the kernel's clamp applies the lower bound only while it is below
+        // the upper one.
         part.max(MIN_SHARES).min(max)
     }
 
-    /// A new weight of an entity within its queue.
+    /// Sets a new weight of an entity within its queue.
     pub(super) fn reweight_entity(&mut self, e: Ent, weight: u64) {
         if self.ents[e].load == weight {
             return;
@@ -74,7 +77,7 @@ impl Fair {
         }
     }
 
-    /// One level of a task's weight on its CPU: its part of the queue it is in.
+    /// Applies one level to a task's weight on its CPU: the entity's part of its queue.
     pub(super) fn prop_weight(&self, e: Ent, weight: u64) -> u64 {
         let entity = &self.ents[e];
         let whole = match entity.parent.is_nil() {
@@ -85,7 +88,7 @@ impl Fair {
         (part as u64).max(MIN_SHARES)
     }
 
-    /// Reports a queue's load to its group if it moved by more than 1/64.
+    /// Reports a queue's load to its group if it changed by more than 1/64.
     #[inline]
     pub(super) fn update_tg_load_avg(&mut self, rq: Rq) {
         if let Some(id) = self.rqs[rq].group {
@@ -126,7 +129,7 @@ impl Fair {
         }
     }
 
-    /// A CPU that goes away no longer counts in its groups' loads.
+    /// Removes a CPU that goes off line from the loads of its groups.
     pub(super) fn clear_tg_load_avg(&mut self, cpu: CpuId) {
         for at in 0..self.rqs.0.len() {
             let rq = Rq(at as u32);

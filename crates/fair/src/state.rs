@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The records of the default class: entities, queues per group and CPU, CPUs, groups.
 //!
-//! Owns: layout and ids. An entity is a task or a group on one CPU; a `CfsRq` is what a group has on one CPU;
-//! since 7.x all tasks of a CPU compete in the root queue's tree, whatever their group, and groups only
-//! decide the tasks' weights.
+//! Owns: layout and ids. An entity is a task, or a group on one CPU. A `CfsRq` is the queue of a
+//! group on one CPU. Since 7.x all tasks of a CPU compete in the root queue's tree, whatever their
+//! group, and groups only set the tasks' weights.
 //! Models: `sched_entity`, `cfs_rq`, `task_group`, the fair part of `rq`, v7.3.
 
 use super::pelt::SchedAvg;
@@ -12,10 +12,10 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
-/// An entity's slot; `NIL` is none.
+/// Slot of an entity; `NIL`: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ent(pub u32);
-/// A queue's slot; `NIL` is none.
+/// Slot of a queue; `NIL`: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rq(pub u32);
 
@@ -39,10 +39,10 @@ impl Rq {
     }
 }
 
-/// Entities by slot.
+/// Entities, indexed by slot.
 #[derive(Debug, Default)]
 pub(super) struct Ents(pub Vec<Entity>);
-/// Queues by slot; the root queue of CPU n is slot n.
+/// Queues, indexed by slot; the root queue of CPU n is slot n.
 #[derive(Debug, Default)]
 pub(super) struct Rqs(pub Vec<CfsRq>);
 #[derive(Debug, Default)]
@@ -72,10 +72,10 @@ indexed!(Cpus, CpuId, Cpu, i => i.idx());
 /// A schedulable entity.
 #[derive(Clone, Debug)]
 pub(super) struct Entity {
-    /// Some: the entity is this task. None: it is the group whose queue is `my_q`.
+    /// The task, if the entity is one; None: it is the group whose queue is `my_q`.
     pub task: Option<TaskId>,
     pub my_q: Rq,
-    /// The queue it is accounted in, and that queue's own entity.
+    /// Queue in which the entity is accounted, and the entity of that queue.
     pub cfs_rq: Rq,
     pub parent: Ent,
     /// Weight within its queue.
@@ -85,34 +85,34 @@ pub(super) struct Entity {
 
     pub vruntime: u64,
     pub deadline: u64,
-    /// Virtual lag (V - v) while not queued.
+    /// Virtual lag (V - v), valid while the entity is not queued.
     pub vlag: i64,
-    /// Until this vruntime a running task is not preempted by an equal.
+    /// Vruntime up to which the entity, while it runs, is not preempted by an equal one.
     pub vprot: u64,
     pub slice: Nanos,
     pub on_rq: bool,
-    /// Asleep, but left to compete until its lag is paid back.
+    /// The entity sleeps, but competes until its lag is paid back.
     pub sched_delayed: bool,
-    /// `deadline` is relative to vruntime (kept across a dequeue).
+    /// `deadline` is relative to vruntime (while the entity is dequeued).
     pub rel_deadline: bool,
     pub custom_slice: bool,
     pub exec_start: Nanos,
     pub sum_exec_runtime: Nanos,
     pub prev_sum_exec_runtime: Nanos,
-    /// Runnable tasks below a group entity, as its averages count them.
+    /// Number of runnable tasks below a group entity, as its averages count them.
     pub runnable_weight: u64,
     pub avg: SchedAvg,
 
     pub node: TreeNode,
 }
 
-/// Links of the deadline tree, and what a subtree's root knows about it (see `tree.rs`).
+/// Links of the deadline tree, and the aggregates over the node's subtree (see `tree.rs`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TreeNode {
     pub left: Ent,
     pub right: Ent,
     pub prio: u64,
-    /// Order among equal deadlines: first come.
+    /// Order of arrival, which decides among equal deadlines.
     pub seq: u64,
     pub min_vruntime: u64,
     pub min_slice: Nanos,
@@ -155,11 +155,11 @@ impl Entity {
     }
 }
 
-/// What one group has on one CPU.
+/// Queue of one group on one CPU.
 #[derive(Clone, Debug)]
 pub(super) struct CfsRq {
     pub cpu: CpuId,
-    /// None: the root.
+    /// None: the root group.
     pub group: Option<CgroupId>,
     /// The group's entity on this CPU; NIL for the root.
     pub ent: Ent,
@@ -168,11 +168,12 @@ pub(super) struct CfsRq {
     /// Sum of `load` of the entities accounted here.
     pub load: u64,
     pub nr_queued: u32,
-    /// Tasks in this group and all below: queued (delayed ones too), runnable, of idle policy or in idle groups.
+    /// Tasks in this group and its descendants: queued (delayed ones included), runnable, and of
+    /// idle policy or in idle groups.
     pub h_nr_queued: u32,
     pub h_nr_runnable: u32,
     pub h_nr_idle: u32,
-    /// The entity of this queue on the way to the running task.
+    /// Entity of this queue on the path to the running task.
     pub h_curr: Ent,
     pub idle: bool,
 
@@ -184,24 +185,24 @@ pub(super) struct CfsRq {
     pub tg_runnable_avg_contrib: u64,
     pub last_update_tg: Nanos,
     pub h_load: u64,
-    /// Jiffy of `h_load`.
+    /// Jiffy in which `h_load` was computed.
     pub h_load_at: u64,
     pub on_leaf_list: bool,
 
     pub runtime_enabled: bool,
     pub runtime_remaining: i64,
     pub throttled: bool,
-    /// Throttled queues on the path to the root, this one included.
+    /// Number of throttled queues on the path to the root, this one included.
     pub throttle_count: u32,
     pub throttled_at: Option<Nanos>,
     pub pelt_clock_throttled: bool,
     pub throttled_clock_pelt: u64,
     pub throttled_clock_pelt_time: u64,
-    /// Tasks taken off the CPU because this queue is throttled.
+    /// Tasks that were taken off the CPU because this queue is throttled.
     pub limbo: Vec<TaskId>,
 }
 
-/// Averages of sleepers that left for another CPU, taken off at the next update.
+/// Averages of sleepers that left for another CPU. The next update subtracts them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Removed {
     pub nr: u32,
@@ -256,10 +257,10 @@ pub(super) struct Cpu {
     pub clock_pelt: u64,
     pub lost_idle_time: u64,
 
-    // The competition: all queued tasks but the running one are in the tree.
+    // The EEVDF state: the tree contains all queued tasks except the running one.
     pub tree: Ent,
     pub curr: Ent,
-    /// The task to prefer at the next pick.
+    /// Task that the next pick prefers.
     pub next: Ent,
     pub sum_w_vruntime: i128,
     pub sum_weight: u64,
@@ -267,7 +268,7 @@ pub(super) struct Cpu {
     pub seq: u64,
 
     pub resched: Resched,
-    /// Queues with something to decay, children before parents.
+    /// Queues with load that decays, children before parents.
     pub leaves: Vec<Rq>,
     /// `cfs_tasks`: queued tasks, most recently run first.
     pub tasks_head: Ent,
@@ -289,9 +290,9 @@ pub(super) struct Cpu {
 
 /// Whether, and how urgently, a CPU should call the scheduler.
 ///
-/// `Lazy` is what the class asks for at the end of a slice and on wake-up preemption: under lazy preemption
-/// it waits for the next return to user mode on that CPU (no IPI) and becomes `Now` at its next tick;
-/// under full preemption the two are the same.
+/// The class asks for `Lazy` at the end of a slice and on wake-up preemption. Under lazy preemption
+/// it takes effect at the CPU's next return to user mode (no IPI), and becomes `Now` at its next
+/// tick. Under full preemption the two are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resched {
     #[default]
@@ -300,7 +301,8 @@ pub enum Resched {
     Now,
 }
 
-/// Whom a task wakes, to tell 1:1 partners from a dispatcher with many workers (`record_wakee()`).
+/// Record of the tasks that a task wakes. It distinguishes 1:1 partners from a dispatcher with many
+/// workers (`record_wakee()`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waker {
     pub last_wakee: Option<TaskId>,
@@ -321,7 +323,8 @@ impl Cpu {
             next: Ent::NIL,
             sum_w_vruntime: 0,
             sum_weight: 0,
-            // Starts just below the wrap, so that arithmetic that is not modular fails early.
+            // Starts just below the wrap-around, so that arithmetic that is not modular fails
+            // early.
             zero_vruntime: (1u64 << 20).wrapping_neg(),
             seq: 0,
             resched: Resched::No,
@@ -343,17 +346,17 @@ impl Cpu {
     }
 }
 
-/// What the class knows of a task beside its entity. The entity's slot stays for the task's life.
+/// State of a task beside its entity. The entity's slot is kept for the task's life.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
     pub ent: Ent,
     pub policy: FairPolicy,
     pub group: Option<CgroupId>,
-    /// Where its load is accounted; None before its first enqueue.
+    /// CPU on which its load is accounted; None before its first enqueue.
     pub cpu: Option<CpuId>,
-    /// False while another class has it.
+    /// False while the task belongs to another class.
     pub attached: bool,
-    /// In a throttled queue's limbo.
+    /// The task is in a throttled queue's limbo.
     pub throttled: bool,
     pub waker: Waker,
     pub recent_used_cpu: Option<CpuId>,
@@ -374,14 +377,14 @@ pub enum FairPolicy {
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub parent: Option<CgroupId>,
-    /// In order of creation, which is that of their ids.
+    /// Children in the order of creation, which is that of their ids.
     pub children: BTreeSet<CgroupId>,
-    /// Scaled.
+    /// Weight, scaled by `scale_load`.
     pub shares: u64,
     pub idle: bool,
-    /// Slot per CPU, NIL until the group first has something there.
+    /// Queue slots, indexed by CPU; NIL until the group first has something there.
     pub rqs: Vec<Rq>,
-    /// CPUs that its cpuset allows; None: all online ones.
+    /// Number of CPUs that its cpuset allows; None: all on-line ones.
     pub nr_cpus: Option<u32>,
     pub load_avg: i64,
     pub runnable_avg: i64,
@@ -397,13 +400,13 @@ pub(super) struct Bandwidth {
     pub burst: Nanos,
     pub runtime: Nanos,
     pub runtime_snap: Nanos,
-    /// Offset of the period boundaries.
+    /// Offset of the period boundaries, ns.
     pub phase: Nanos,
-    /// Expiry of the period timer while it is active.
+    /// Expiry of the period timer; None: it is not armed.
     pub period_at: Option<Nanos>,
     pub slack_at: Option<Nanos>,
     pub idle: bool,
-    /// Throttled queues, longest first.
+    /// Throttled queues, in the order in which they were throttled.
     pub throttled: Vec<Rq>,
     pub nr_periods: u64,
     pub nr_throttled: u64,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tasks: their coming and going, and changes of weight, slice, group and class.
+//! Tasks: creation and removal, and changes of weight, slice, group and class.
 //!
-//! Owns: what a task asks for. A queued task is taken off its queue, changed, and put back, so that no order or
-//! sum is left stale; lag and the distance to the deadline survive it.
-//! Models: `sched_change` scopes, `reweight_task_fair()`, `__setparam_fair()`, `task_change_group_fair()`,
-//! `switched_from_fair()`, `switched_to_fair()`, v7.3.
+//! Owns: the parameters of a task. A queued task is taken off its queue, changed, and put back, so
+//! that no order or sum is stale. Its lag and the distance to its deadline are preserved.
+//! Models: `sched_change` scopes, `reweight_task_fair()`, `__setparam_fair()`,
+//! `task_change_group_fair()`, `switched_from_fair()`, `switched_to_fair()`, v7.3.
 
 use super::group::nested;
 use super::queue::Leave;
@@ -13,7 +13,7 @@ use super::weight::{WEIGHT_IDLEPRIO, nice_weight, scale_load, scale_load_down};
 use super::{EnqueueFlags, Fair, WakeFlags};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
-/// What a task is to this class.
+/// Parameters of a task in this class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskParams {
     pub nice: i8,
@@ -30,7 +30,7 @@ impl Default for TaskParams {
     }
 }
 
-/// A task's place in the competition, for dumps, traces and checkers.
+/// State of a task in this class, for dumps, traces and checkers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskDump {
     pub cpu: Option<CpuId>,
@@ -40,12 +40,13 @@ pub struct TaskDump {
     pub vruntime: u64,
     pub deadline: u64,
     pub slice_ns: Nanos,
-    /// Weight within its group, and on its CPU with all shares applied, both scaled by 1024.
+    /// `weight`: within its group. `cpu_weight`: on its CPU with all shares applied. Both are
+    /// scaled by 1024.
     pub weight: u64,
     pub cpu_weight: u64,
-    /// Virtual lag, now if queued, else what it left with.
+    /// Virtual lag: the present one if queued, else the one with which the task left.
     pub vlag: i64,
-    /// The same in nanoseconds of its weight: w (V - v) / NICE_0_LOAD.
+    /// The lag in nanoseconds of its weight: w (V - v) / NICE_0_LOAD.
     pub lag_ns: i64,
     pub sum_exec_runtime: Nanos,
     pub load_avg: u64,
@@ -53,7 +54,7 @@ pub struct TaskDump {
 }
 
 impl Fair {
-    /// A task comes into being; it is not queued. Its children inherit nothing here.
+    /// Adds a new task, which is not queued. It inherits nothing from its parent here.
     pub fn task_new(&mut self, id: TaskId, params: TaskParams) {
         let weight = task_weight(params.policy, params.nice);
         let mut entity = Entity::new(Some(id), super::state::Rq::NIL, weight, self.base_slice);
@@ -78,7 +79,7 @@ impl Fair {
         self.tasks[id.idx()] = Some(task);
     }
 
-    /// The task is gone; it has been dequeued (`DequeueFlags::EXIT`) and does not run.
+    /// Removes a task. It has been dequeued (`DequeueFlags::EXIT`) and does not run.
     pub fn task_dead(&mut self, id: TaskId, now: Nanos) {
         self.end_delay(id, now);
         let e = self.task(id).ent;
@@ -93,7 +94,7 @@ impl Fair {
         self.tasks[id.idx()] = None;
     }
 
-    /// `nice` or policy changed. The result says whether its CPU should reschedule.
+    /// Changes `nice` or the policy. The result says whether the task's CPU should reschedule.
     pub fn reweight(&mut self, id: TaskId, nice: i8, policy: FairPolicy, now: Nanos) -> Resched {
         let weight = task_weight(policy, nice);
         let old = self.ents[self.task(id).ent].load;
@@ -126,13 +127,13 @@ impl Fair {
         self.wakeup_preempt(cpu, id, WakeFlags::default())
     }
 
-    /// `sched_attr.sched_runtime`: 0.1 to 100 ms, 0 for the default.
+    /// Sets `sched_attr.sched_runtime`: 0.1 to 100 ms, 0 for the default.
     pub fn set_slice_request(&mut self, id: TaskId, request: Nanos, now: Nanos) {
         let base = self.base_slice;
         self.change(id, now, |fair, e| set_slice(&mut fair.ents[e], request, base));
     }
 
-    /// The task moves to another cgroup.
+    /// Moves the task to another cgroup.
     pub fn set_group(&mut self, id: TaskId, group: CgroupId, now: Nanos) {
         let group = nested(group);
         if self.task(id).group == group {
@@ -153,7 +154,7 @@ impl Fair {
         });
     }
 
-    /// The task leaves for another class; it has been dequeued, and put if it ran.
+    /// Detaches a task that leaves for another class. It has been dequeued, and put if it ran.
     pub fn switched_from(&mut self, id: TaskId, now: Nanos) {
         self.end_delay(id, now);
         if let Some(cpu) = self.task(id).cpu {
@@ -165,7 +166,8 @@ impl Fair {
         }
     }
 
-    /// The task comes (back) from another class, on this CPU; to be called before it is enqueued.
+    /// Attaches a task that comes (back) from another class, on this CPU. To be called before it is
+    /// enqueued.
     pub fn switched_to(&mut self, id: TaskId, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         let e = self.task(id).ent;
@@ -177,7 +179,7 @@ impl Fair {
         self.attach_entity(e);
     }
 
-    /// What is known of a task. `now`-dependent parts are as of the last charge.
+    /// Returns the state of a task. Values that depend on the time are those of the last charge.
     pub fn dump_task(&mut self, id: TaskId) -> TaskDump {
         let task = self.task(id);
         let (e, cpu, throttled) = (task.ent, task.cpu, task.throttled);
@@ -205,7 +207,7 @@ impl Fair {
         }
     }
 
-    /// Takes the task off its queue if it is on one, lets `f` change it, and puts it back.
+    /// Dequeues the task if it is queued, lets `f` change it, and puts it back.
     fn change(&mut self, id: TaskId, now: Nanos, f: impl FnOnce(&mut Fair, Ent)) {
         let e = self.task(id).ent;
         let cpu = self.task(id).cpu;
@@ -237,7 +239,8 @@ impl Fair {
         }
     }
 
-    /// Makes a CPU's queue of the task's group the one its load counts in. What it left elsewhere is taken off there.
+    /// Makes the queue of the task's group on a CPU the one in which its load counts, and removes
+    /// its load from the previous one.
     pub(super) fn account_on(&mut self, id: TaskId, cpu: CpuId, now: Nanos) {
         let task = self.task(id);
         let (e, group, old) = (task.ent, task.group, task.cpu);

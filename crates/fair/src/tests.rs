@@ -15,11 +15,11 @@ const MS: Nanos = 1_000_000;
 const SEC: Nanos = 1_000_000_000;
 const ROOT: CgroupId = CgroupId(0);
 
-/// What a task does for ever.
+/// Behaviour of a task, for ever.
 #[derive(Clone, Copy, Debug)]
 enum Life {
     Hog,
-    /// Runs so long, then sleeps so long.
+    /// Runs for `run`, then sleeps for `sleep`.
     Periodic {
         run: Nanos,
         sleep: Nanos,
@@ -36,7 +36,7 @@ struct Actor {
     migrations: u32,
 }
 
-/// What `Env` tells.
+/// State behind `Env`.
 struct World {
     allowed: Vec<CpuMask>,
     curr: Vec<Option<TaskId>>,
@@ -62,11 +62,12 @@ struct Sim {
     now: Nanos,
     step: Nanos,
     nr_cpus: usize,
-    /// Who was switched to, when and where: two runs must agree.
+    /// Every switch: time, CPU and the next task. Two runs must have the same log.
     log: Vec<(Nanos, CpuId, Option<TaskId>)>,
 }
 
-/// `cores` per LLC times `threads`, so many LLCs per node, so many nodes.
+/// A machine of `nodes` nodes with `llcs` LLCs each, `cores` cores per LLC and `threads` threads
+/// per core.
 fn topo(nodes: u32, llcs: u32, cores: u32, threads: u32) -> FairTopo {
     let n = nodes * llcs * cores * threads;
     let distance = |a: u32| (0..nodes).map(|b| if a == b { 10 } else { 21 }).collect();
@@ -168,7 +169,7 @@ impl Sim {
     fn schedule(&mut self, cpu: CpuId) {
         let mut next = self.fair.pick_next(cpu, self.now);
         if next.is_none() {
-            // The CPU is about to idle: `Env` must not show the task that has just left.
+            // The CPU is about to idle, so `Env` must not show the task that has just left.
             let prev = self.world.curr[cpu.idx()].take();
             let newidle = self.fair.newidle_balance(&self.world, cpu, self.now);
             self.world.curr[cpu.idx()] = prev;
@@ -230,13 +231,14 @@ impl Sim {
         self.timers = later;
         let due: Vec<Timer> = due;
         for timer in due {
-            // Steps are coarser than timers: the class is told the time it asked for.
+            // Steps are coarser than timers, so the class gets the time for which the timer was
+            // armed.
             self.fair.bandwidth_timer(timer.group, timer.kind, timer.at);
         }
         self.resched_all();
     }
 
-    /// One step: running tasks progress, sleepers wake, timers and ticks happen.
+    /// Advances by one step: running tasks progress, sleepers wake, timers and ticks happen.
     fn advance(&mut self) {
         self.now += self.step;
         for cpu in self.cpus() {
@@ -282,7 +284,7 @@ impl Sim {
         }
     }
 
-    /// CPU time per task since `before`, in units of the step.
+    /// Total CPU time, indexed by task.
     fn ran(&self) -> Vec<Nanos> {
         self.actors.iter().map(|a| a.ran).collect()
     }
@@ -296,7 +298,7 @@ fn in_group(group: u32) -> TaskParams {
     TaskParams { group: CgroupId(group), ..TaskParams::default() }
 }
 
-/// `got` is within `percent` of `wanted`, measured against the whole.
+/// Asserts that `got` differs from `wanted` by at most `permille` of `whole`.
 fn assert_share(got: Nanos, wanted: Nanos, whole: Nanos, permille: u64, what: &str) {
     assert!(
         got.abs_diff(wanted) * 1000 <= whole * permille,

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The tree of waiting tasks, ordered by virtual deadline, in which each subtree knows its least vruntime.
+//! The tree of waiting tasks, ordered by virtual deadline. Each node keeps the least vruntime of
+//! its subtree.
 //!
-//! Owns: order and balance (a treap whose priorities come from a counter through a mixer, so that it is
-//! deterministic). All operations take O(log n) expected. The links live in the entities: nothing is allocated.
+//! Owns: order and balance (a treap whose priorities come from a counter through a mixer, so that
+//! it is deterministic). All operations take O(log n) expected time. The links are in the entities,
+//! so that nothing is allocated.
 //! Does not: know weights or eligibility.
-//! Models: the augmented rbtree of fair.c (`min_vruntime_cb`). Differs: a treap; order and answers are the same.
+//! Models: the augmented rbtree of fair.c (`min_vruntime_cb`).
+//! Differs: a treap; order and results are the same.
 
 use super::state::{Ent, Ents};
 
-/// Adds `e`; its key (`deadline`, `node.seq`) must be set and must not change while it is in.
+/// Adds `e`, and returns the new root. The key of `e` (`deadline`, `node.seq`) must be set and must
+/// not change while it is in the tree.
 pub(super) fn insert(ents: &mut Ents, root: Ent, e: Ent) -> Ent {
     let node = &mut ents[e].node;
     node.prio = mix(node.seq);
@@ -40,7 +44,7 @@ fn insert_below(ents: &mut Ents, root: Ent, e: Ent) -> Ent {
     root
 }
 
-/// Takes `e` out; it must be in.
+/// Removes `e`, which must be in the tree, and returns the new root.
 pub(super) fn remove(ents: &mut Ents, root: Ent, e: Ent) -> Ent {
     assert!(!root.is_nil(), "an entity to remove is not in the tree");
     if root == e {
@@ -58,7 +62,7 @@ pub(super) fn remove(ents: &mut Ents, root: Ent, e: Ent) -> Ent {
     root
 }
 
-/// The entity with the earliest deadline.
+/// Returns the entity with the earliest deadline.
 pub(super) fn first(ents: &Ents, root: Ent) -> Option<Ent> {
     let mut at = root.some()?;
     while let Some(left) = ents[at].node.left.some() {
@@ -67,8 +71,8 @@ pub(super) fn first(ents: &Ents, root: Ent) -> Option<Ent> {
     Some(at)
 }
 
-/// The earliest deadline among the entities whose vruntime passes `eligible`, which must be monotone (it holds
-/// for every vruntime below one for which it holds).
+/// Returns the entity with the earliest deadline among those whose vruntime passes `eligible`,
+/// which must be monotone: if it holds for a vruntime, it holds for every lower one.
 pub(super) fn first_eligible(
     ents: &Ents,
     root: Ent,
@@ -108,7 +112,7 @@ fn before(ents: &Ents, a: Ent, b: Ent) -> bool {
     }
 }
 
-/// Cuts a subtree into what comes before `key` and what comes after.
+/// Splits a subtree into the part before `key` and the part after it.
 fn split(ents: &mut Ents, root: Ent, key: Ent) -> (Ent, Ent) {
     if root.is_nil() {
         return (Ent::NIL, Ent::NIL);
@@ -126,7 +130,7 @@ fn split(ents: &mut Ents, root: Ent, key: Ent) -> (Ent, Ent) {
     }
 }
 
-/// Joins two subtrees of which the first comes before the second.
+/// Joins two subtrees, of which the first comes before the second.
 fn merge(ents: &mut Ents, a: Ent, b: Ent) -> Ent {
     if a.is_nil() {
         return b;
@@ -147,7 +151,7 @@ fn merge(ents: &mut Ents, a: Ent, b: Ent) -> Ent {
     }
 }
 
-/// Recomputes what a node knows about its subtree.
+/// Recomputes a node's aggregates over its subtree.
 fn refresh(ents: &mut Ents, e: Ent) {
     let (vruntime, slice, node) = (ents[e].vruntime, ents[e].slice, ents[e].node);
     let (mut min_vruntime, mut min_slice, mut max_slice) = (vruntime, slice, slice);
@@ -168,7 +172,8 @@ fn refresh(ents: &mut Ents, e: Ent) {
     node.max_slice = max_slice;
 }
 
-/// A bijective mixer (the finaliser of splitmix64): priorities look random and never collide on one CPU.
+/// A bijective mixer (the finaliser of splitmix64): priorities look random, and no two on one CPU
+/// are equal.
 pub(super) fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

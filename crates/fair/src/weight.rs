@@ -2,19 +2,20 @@
 //! Weights: nice levels, cgroup weights, and time scaled by them.
 //!
 //! Owns: the fixed-point unit (a nice-0 task weighs `NICE_0_LOAD`).
-//! Models: `sched_prio_to_weight`, `scale_load()`, `calc_delta_fair()`, `sched_weight_from_cgroup()`, v7.3.
+//! Models: `sched_prio_to_weight`, `scale_load()`, `calc_delta_fair()`,
+//! `sched_weight_from_cgroup()`, v7.3.
 
-/// Bits of extra resolution that a load weight carries inside the scheduler.
+/// Bits of additional resolution of a load weight inside the scheduler.
 const LOAD_SHIFT: u32 = 10;
-/// The weight of a nice-0 task, scaled.
+/// Weight of a nice-0 task, scaled.
 pub const NICE_0_LOAD: u64 = 1 << (2 * LOAD_SHIFT);
-/// Smallest weight that a share computation yields (`MIN_SHARES`), unscaled on purpose.
+/// Smallest result of a share computation (`MIN_SHARES`), unscaled on purpose.
 pub const MIN_SHARES: u64 = 2;
 /// Largest cgroup weight, before scaling (`MAX_SHARES`).
 pub const MAX_SHARES: u64 = 1 << 18;
-/// The weight of SCHED_IDLE and of `cpu.idle` groups, before scaling.
+/// Weight of SCHED_IDLE and of `cpu.idle` groups, before scaling.
 pub const WEIGHT_IDLEPRIO: u64 = 3;
-/// The capacity of the fastest CPU.
+/// Capacity of the fastest CPU.
 pub const CAPACITY_SCALE: u64 = 1024;
 
 /// Weight per nice level from -20 to 19: each step is a factor of about 1.25.
@@ -25,7 +26,7 @@ const NICE_TO_WEIGHT: [u64; 40] = [
     110, 87, 70, 56, 45, 36, 29, 23, 18, 15, // 10
 ];
 
-/// The unscaled weight of a nice level; out of range is clamped.
+/// Unscaled weight of a nice level. A level out of range is clamped.
 pub fn nice_weight(nice: i8) -> u64 {
     NICE_TO_WEIGHT[(i32::from(nice).clamp(-20, 19) + 20) as usize]
 }
@@ -40,13 +41,14 @@ pub fn scale_load(weight: u64) -> u64 {
     weight << LOAD_SHIFT
 }
 
-/// Zero stays zero; anything else is at least 2, so that a tiny share is not lost.
+/// Removes the additional resolution. Zero stays zero; any other weight becomes at least 2, so that
+/// a tiny share is not lost.
 #[inline]
 pub fn scale_load_down(weight: u64) -> u64 {
     if weight == 0 { 0 } else { (weight >> LOAD_SHIFT).max(2) }
 }
 
-/// Wall time as virtual time of an entity of `weight`: `delta * NICE_0_LOAD / weight`.
+/// Converts wall time to virtual time of an entity of `weight`: `delta * NICE_0_LOAD / weight`.
 #[inline]
 pub fn delta_fair(delta: u64, weight: u64) -> u64 {
     if weight == NICE_0_LOAD {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's types as the simulator writes them and as objects are relocated against.
+//! The kernel's types, as the simulator writes them and as objects are relocated against them.
 //!
-//! Owns: nothing but the two readings of `abi/*.h`, which `build.rs` makes. A pointer field is a guest
-//! address (u64) and a flag field a number; every struct is `Pod`, so it may be viewed in guest memory.
-//! Does not: hold behaviour; a kernel function is one name here and code elsewhere in the crate.
-//! Models: what `abi/kernel.h` says.
+//! Owns: the two forms of `abi/*.h` that `build.rs` generates: Rust structs and BTF. A pointer
+//! field is a guest address (u64) and a flag field a number; every struct is `Pod`, so it may be
+//! viewed in guest memory.
+//! Does not: hold behaviour; a kernel function is only a name here, and its code is elsewhere in
+//! the crate.
+//! Models: the declarations of `abi/kernel.h`.
 
 #[allow(
     missing_docs,

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Looking ahead: what the next events will touch comes into the host's caches while the present one is handled.
+//! Prefetching: brings the data of the next events into the host's caches while the present event
+//! is handled.
 //!
-//! Owns: what is fetched, and from which size of machine on (huge pages come with it). Does not: change anything that a run can see.
+//! Owns: the choice of data, and the machine size from which on it is used (together with huge
+//! pages).
+//! Does not: change anything that a run can see.
 //!
-//! On a large machine an event finds its CPU and its task in no near cache, for thousands of others came between. Which
-//! they will be is known from the queue: an event's lane says which of its kind comes next, and which after that. One
-//! that is two away is looked up itself (*far*), and then what hangs on it (*near*).
+//! On a large machine an event finds its CPU and its task in no near cache, because thousands of
+//! others came between. The queue shows which events come next: the lane of the present event holds
+//! the following ones of its kind. For an event two places further on (*far*), its CPU or task is
+//! prefetched; for the next one (*near*), the data that these refer to.
 
 use crate::abi;
 use crate::cpu::HOT_CPU_BYTES;
@@ -16,15 +20,16 @@ use crate::task::HOT_TASK_BYTES;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_machine::prefetch::{prefetch, prefetch_first};
 
-/// Below this many CPUs all of them and their tasks stay in the second-level cache, and looking ahead costs more than it saves:
-/// 7 % with 64 CPUs; with 1,024 it saves a third.
+/// Number of CPUs from which on prefetching is used. With fewer, all CPUs and their tasks stay in
+/// the second-level cache, and prefetching costs more than it saves: 7 % with 64 CPUs. With 1,024
+/// CPUs it saves a third.
 pub(crate) const FROM_CPUS: usize = 128;
 
-/// Places behind the head of the lane from which the present event came.
+/// Places behind the head of the present event's lane.
 const NEAR: usize = 0;
 const FAR: usize = 2;
 
-/// Of a `task_struct`, from its start: what the kernel writes at every switch.
+/// Bytes at the start of a `task_struct` that the kernel writes at every switch.
 const HOT_SEEN_BYTES: usize = 512;
 
 impl Kernel {
@@ -58,7 +63,7 @@ impl Kernel {
         }
     }
 
-    /// An interrupt is on its way to `cpu`.
+    /// Prefetches a CPU to which an interrupt is on its way.
     #[inline]
     pub(crate) fn cpu_soon(&self, cpu: CpuId) {
         if self.looks_ahead {
@@ -67,7 +72,7 @@ impl Kernel {
         }
     }
 
-    /// A task is next in a queue.
+    /// Prefetches a task that is next in a queue.
     #[inline]
     pub(crate) fn task_soon(&self, task: TaskId) {
         if self.looks_ahead {

@@ -1,32 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The border between the kernel and what its tasks do: a `Behavior` says what each task does next, and
-//! acts on the system through `Sys`, the system calls of the simulation.
+//! The interface between the kernel and the behaviour of its tasks: a `Behavior` returns each
+//! task's next step, and acts on the system through `Sys`, the system calls of the simulation.
 //!
-//! Owns: the vocabulary. Does not: know programs, locks or files (see the workload crate), or schedule.
+//! Owns: the types of this interface.
+//! Does not: know programs, locks or files (see the workload crate), or schedule.
 
 use std::any::Any;
 
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
-/// What a task does next. Time in it passes only while the task runs.
+/// Next step of a task. Time in it passes only while the task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Work that lasts `work` on a full-speed CPU with a warm cache and an idle sibling.
+    /// Work that takes `work` ns on a full-speed CPU with a warm cache and an idle sibling.
     Compute { work: Nanos },
-    /// User code that lasts this much wall time on a CPU, whatever the CPU's speed (rt-app `runtime`).
+    /// User code that takes this much wall time on a CPU, whatever the CPU's speed (rt-app
+    /// `runtime`).
     ComputeWall { wall: Nanos },
-    /// Burn the CPU until `Sys::stop_spin`; a spinner does not know that its lock holder is preempted.
+    /// Burn the CPU until `Sys::stop_spin`. A spinner does not notice that its lock holder is
+    /// preempted.
     Spin,
-    /// Sleep until `Sys::wake`. A wake that came since the last step ended makes it return at once.
+    /// Sleep until `Sys::wake`. A wake-up since the end of the last step makes it return at once.
     Block,
-    /// Sleep until the time, or an earlier `Sys::wake`.
+    /// Sleep until this time, or until an earlier `Sys::wake`.
     SleepUntil(Nanos),
     /// `sched_yield(2)`.
     Yield,
-    /// `execve(2)`: the task is a candidate for another CPU while it has no cache to lose.
+    /// `execve(2)`: the task may be moved to another CPU, because it has no cache content to lose.
     Exec,
-    /// Leave for ever.
+    /// Exit.
     Exit,
 }
 
@@ -36,7 +39,7 @@ pub enum Policy {
     Normal,
     Batch,
     Idle,
-    /// SCHED_EXT: as Normal until a sched_ext scheduler is loaded.
+    /// SCHED_EXT: as Normal while no sched_ext scheduler is loaded.
     Ext,
     Fifo {
         prio: u8,
@@ -51,24 +54,24 @@ pub enum Policy {
     },
 }
 
-/// What a new task is. The rest it inherits from its parent, if it has one.
+/// Properties of a new task. It inherits the rest from its parent, if it has one.
 #[derive(Clone, Debug)]
 pub struct TaskSpec {
-    /// `comm`: cut at 15 bytes.
+    /// `comm`, cut at 15 bytes.
     pub name: String,
     pub policy: Policy,
     /// -20..=19
     pub nice: i8,
-    /// EEVDF slice request (`sched_attr.sched_runtime` of a normal task), 0: the default.
+    /// EEVDF slice request (`sched_attr.sched_runtime` of a normal task), ns; 0: the default.
     pub slice_request: Nanos,
-    /// None: every CPU, or the parent's.
+    /// None: the parent's, or every CPU if there is no parent.
     pub affinity: Option<CpuMask>,
     pub cgroup: CgroupId,
-    /// A thread of the group to join; None starts a process of its own.
+    /// Any thread of the group to join; None starts a new process.
     pub thread_group_of: Option<TaskId>,
     /// A kernel thread has no address space (`mm` is NULL).
     pub kthread: bool,
-    /// Bytes that the task touches again and again: what a migration must refill.
+    /// Bytes that the task touches again and again, and that must be refilled after a migration.
     pub footprint_bytes: u64,
 }
 
@@ -92,7 +95,7 @@ impl Default for CgroupSpec {
     }
 }
 
-/// Why a system call was refused; the kernel's errno in the name.
+/// Reason why a system call was refused. The text contains the kernel's errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SysError {
     #[error("invalid argument (EINVAL)")]
@@ -107,31 +110,32 @@ pub enum SysError {
     NoMemory,
     #[error("no space left (ENOSPC)")]
     NoSpace,
-    /// Of a fork.
+    /// Only of a fork.
     #[error("ops.init_task() refused it with errno {0}")]
     Refused(i32),
 }
 
-/// What a behaviour may do to the system. Calls take effect at the caller's present instant and their
-/// cost delays the running task.
+/// System calls that a behaviour may make. They take effect at the caller's present instant, and
+/// their cost delays the running task.
 pub trait Sys {
-    /// Virtual time at this point of the caller, costs of earlier calls included.
+    /// Virtual time of the caller, with the costs of its earlier calls.
     fn now(&self) -> Nanos;
     /// The CPU on which the present step runs.
     fn this_cpu(&self) -> CpuId;
     /// The CPU on which `task` runs, or ran last.
     fn cpu_of(&self, task: TaskId) -> CpuId;
     fn nr_cpus(&self) -> u32;
-    /// Wakes a blocked or sleeping task; false if it was awake (the wake is remembered for its next
-    /// `Block`). `sync` is the hint that the waker is about to sleep (WF_SYNC).
+    /// Wakes a blocked or sleeping task. Returns false if it was awake (the wake-up is remembered
+    /// for its next `Block`). `sync`: the waker is about to sleep (WF_SYNC).
     fn wake(&mut self, task: TaskId, sync: bool) -> bool;
     /// Ends the present `Spin` of a task (or the next one, if it is not spinning yet).
     fn stop_spin(&mut self, task: TaskId);
-    /// Starts a task; `parent` is None for those that exist when the run starts.
+    /// Starts a task. `parent` is None for tasks that exist when the run starts.
     fn fork(&mut self, parent: Option<TaskId>, spec: TaskSpec) -> Result<TaskId, SysError>;
-    /// Kernel or library work on behalf of the caller that its steps do not show.
+    /// Charges kernel or library work on behalf of the caller that its steps do not contain.
     fn charge(&mut self, cost: Nanos);
-    /// Asks for `Behavior::on_timer(token)` at that time, in interrupt context of the given CPU.
+    /// Requests a call of `Behavior::on_timer(token)` at that time, in interrupt context of that
+    /// CPU.
     fn post(&mut self, at: Nanos, cpu: CpuId, token: u64);
     fn set_affinity(&mut self, task: TaskId, cpus: &CpuMask) -> Result<(), SysError>;
     fn set_nice(&mut self, task: TaskId, nice: i8) -> Result<(), SysError>;
@@ -145,39 +149,43 @@ pub trait Sys {
     ) -> Result<CgroupId, SysError>;
     fn rmdir(&mut self, cgroup: CgroupId) -> Result<(), SysError>;
     fn set_cgroup(&mut self, cgroup: CgroupId, spec: CgroupSpec) -> Result<(), SysError>;
-    /// `cpuset.cpus`; None: as the parent's.
+    /// Sets `cpuset.cpus`; None: the parent's.
     fn set_cpuset(&mut self, cgroup: CgroupId, cpus: Option<&CpuMask>) -> Result<(), SysError>;
     /// `setxattr()` on a cgroup's directory.
     fn set_xattr(&mut self, cgroup: CgroupId, name: &str, value: &[u8]) -> Result<(), SysError>;
     fn move_to_cgroup(&mut self, task: TaskId, cgroup: CgroupId) -> Result<(), SysError>;
     /// Takes a CPU off line or brings it back.
     fn set_cpu_online(&mut self, cpu: CpuId, online: bool) -> Result<(), SysError>;
-    /// A number from the named random stream of this run; streams do not disturb one another.
+    /// Draws a number from the named random stream of this run. A draw from one stream does not
+    /// shift another.
     fn random(&mut self, stream: &'static str, task: TaskId) -> u64;
     /// Adds to a task's count of finished units of work (the workload's throughput).
     fn count_work(&mut self, task: TaskId, units: u64);
     /// Ends the run now, as if its duration had passed.
     fn finish(&mut self);
-    /// The maps of BPF programs, for a task that is a scheduler's user-space half; None without such.
+    /// Returns the maps of BPF programs, for a task that is a scheduler's user-space half; None if
+    /// there are none.
     fn bpf(&mut self) -> Option<&mut scxlab_bpf::vm::Vm> {
         None
     }
 }
 
-/// What the tasks of a run do. One object for all of them, so that they can share locks and queues. `Any`, so that who gave
-/// it to a kernel can look at it as what it is (`Kernel::behavior`).
+/// Behaviour of the tasks of a run. One object for all of them, so that they can share locks and
+/// queues. It is `Any`, so that its owner can get it back from a kernel with its own type
+/// (`Kernel::behavior`).
 pub trait Behavior: Any {
     /// Called once, at time 0, before any task exists.
     fn start(&mut self, sys: &mut dyn Sys);
-    /// The task has finished its step, and runs: what now? It may call `sys` any number of times first.
+    /// Returns the next step of a task that has finished its step and runs. May call `sys` any
+    /// number of times first.
     fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> Step;
-    /// A time asked for with `Sys::post` has come.
+    /// Handles a time that was requested with `Sys::post`.
     fn on_timer(&mut self, sys: &mut dyn Sys, token: u64);
-    /// `step` will be asked for this task before long; a hint to fetch what is known of it.
+    /// Hints that `step` will soon be called for this task, so that its data can be prefetched.
     fn soon(&self, _task: TaskId) {}
     /// The unit of `Sys::count_work`, singular: "loop", "message".
     fn unit(&self) -> &str;
-    /// When every event is done and tasks still sleep for ever, what each of them waits for, for the report
-    /// of a deadlock. None: nothing worth saying.
+    /// Returns what a task waits for, for the report of a deadlock: no event is left and tasks
+    /// still sleep. None: nothing worth reporting.
     fn waits_for(&self, task: TaskId) -> Option<String>;
 }

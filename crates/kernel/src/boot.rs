@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Building a kernel: memory, tables, idle tasks, per-CPU variables that objects may read.
+//! Construction of a kernel: memory, tables, idle tasks, per-CPU variables that objects may read.
 
 use crate::abi;
 use crate::behavior::Behavior;
@@ -24,42 +24,43 @@ use scxlab_machine::{EventQueue, Machine, Stream};
 use scxlab_trace::Tracer;
 use std::sync::Arc;
 
-/// What a run is made of, beside its behaviour and scheduler.
+/// Inputs of a run, apart from its behaviour and scheduler.
 pub struct Setup {
     pub machine: Arc<Machine>,
     pub seed: u64,
     pub limits: Limits,
     pub tracer: Tracer,
-    /// Address space of guest memory, bytes; only what is touched is used.
+    /// Address space of guest memory, bytes; only touched pages use memory.
     pub mem_size: u64,
 }
 
-/// Kernel variables that objects may read by name.
+/// Guest addresses of kernel variables that objects may read by name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelVars {
-    /// Guest address of the block of CPU 0; CPU n's is `n * PERCPU_STRIDE` further.
+    /// Guest address of CPU 0's per-CPU block; CPU n's is `n * PERCPU_STRIDE` further.
     pub percpu: u64,
     pub(crate) shared: Shared,
 }
 
-/// Bytes between the per-CPU blocks.
-/// As with tasks' slots, a cache line more than a power of two.
+/// Distance between two per-CPU blocks, bytes. As with task slots, it is a cache line more than a
+/// power of two.
 pub const PERCPU_STRIDE: u64 = 4096 + 64;
-/// Where the variables lie in a block.
+/// Offsets of the variables in a per-CPU block, bytes.
 pub mod percpu {
     pub const RUNQUEUE: u64 = 0;
     pub const SD_LLC_ID: u64 = 1024;
     pub const SD_LLC_SIZE: u64 = 1032;
     pub const CORE_PRIORITY: u64 = 1040;
-    /// A pointer that stays NULL: the machine has no cpufreq driver, as a virtual machine has none.
+    /// A pointer that stays NULL, because the machine has no cpufreq driver (as a virtual machine
+    /// has none).
     pub const CPUFREQ_DATA: u64 = 1048;
     pub const PREEMPT_COUNT: u64 = 1056;
-    /// `PREEMPT_ENABLED` of x86: nothing disables preemption, and no reschedule is pending.
+    /// `PREEMPT_ENABLED` of x86: preemption is not disabled, and no reschedule is pending.
     pub const PREEMPT_ENABLED: u64 = 0x8000_0000;
 }
 
 impl Kernel {
-    /// A booted machine without tasks of its own but init and the idle tasks.
+    /// Boots a machine whose only tasks are init and the idle tasks.
     pub fn boot(setup: Setup, behavior: Box<dyn Behavior>) -> Result<Kernel, OutOfMemory> {
         let Setup { machine, seed, limits, mut tracer, mem_size } = setup;
         tracer.names.set_ops(Op::ALL.map(Op::name));

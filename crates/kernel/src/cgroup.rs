@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! cgroups v2 with the cpu controller: the tree, its limits, and what BPF sees of it.
+//! cgroups v2 with the cpu controller: the tree, its limits, and the structs that BPF programs see.
 //!
-//! Owns: directories, their guest structs, which task is where.
-//! Does not: share CPU time (the classes do) or tell the scheduler (see `ext/cgroup.rs`).
-//! Models: kernel `struct cgroup`, `css_set`, `task_group`, 7.3. Differs: every directory has the cpu controller.
+//! Owns: directories, their guest structs, the number of tasks in each.
+//! Does not: share CPU time (the classes do) or implement the sched_ext part (see `ext/cgroup.rs`).
+//! Models: kernel `struct cgroup`, `css_set`, `task_group`, 7.3.
+//! Differs: every directory has the cpu controller.
 
 use crate::abi;
 use crate::behavior::{CgroupSpec, SysError};
@@ -15,25 +16,26 @@ use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
 
-/// Guest bytes of one directory: its cgroup, css_set, kernfs_node, task_group and name.
+/// Size of a directory's guest slot, bytes. It contains its cgroup, css_set, kernfs_node,
+/// task_group and name.
 const SLOT_BYTES: u64 = 4096;
-/// Directories of one run, the root included.
+/// Upper bound on the directories created in one run, the root included.
 pub const MAX_CGROUPS: u32 = 1 << 16;
-/// Where the parts lie in the slot.
+/// Offsets of the parts of a slot, bytes.
 const CSS_SET: u64 = 1024;
 const KERNFS: u64 = 2048;
 const TASK_GROUP: u64 = 2304;
 const NAME: u64 = 3584;
-/// `NAME_MAX` of Linux: bytes of a directory's name.
+/// `NAME_MAX` of Linux: longest name of a directory, bytes.
 pub const NAME_MAX: usize = 255;
 /// `KERNFS_MAX_USER_XATTRS` and `KERNFS_USER_XATTR_SIZE_LIMIT`
 const MAX_XATTRS: usize = 128;
 const MAX_XATTR_BYTES: usize = 128 << 10;
-/// The inode number of the root directory; others follow.
+/// Inode number of the root directory. Directory `id` has this plus `id`.
 const ROOT_INO: u64 = 1;
 /// `__PERCPU_REF_DEAD`
 const REF_DEAD: u64 = 2;
-/// `CGROUP_LEVELS` of the ABI: how deep a path may be.
+/// Level of the deepest possible directory, from `CGROUP_LEVELS` of the ABI.
 pub const MAX_DEPTH: usize = abi::CGROUP_LEVELS as usize - 1;
 
 /// One directory.
@@ -45,26 +47,26 @@ pub struct Cgroup {
     pub path: String,
     pub level: u32,
     pub spec: CgroupSpec,
-    /// `cpuset.cpus`; None: as the parent's.
+    /// `cpuset.cpus`; None: those of the parent.
     pub cpuset: Option<CpuMask>,
     /// Guest address of its `struct cgroup`.
     pub addr: u64,
-    /// In order of creation, which is that of their ids.
+    /// Children in the order of creation, which is that of their ids.
     pub children: BTreeSet<CgroupId>,
-    /// Their names, so that a new one is not compared with each.
+    /// Names of the children, for the check whether a name is taken.
     child_names: BTreeSet<String>,
     pub nr_tasks: u32,
     /// Extended attributes of the directory: `user.NAME`.
     pub xattrs: BTreeMap<String, Vec<u8>>,
-    /// How much its own tasks run together.
+    /// Co-scheduling account of its own tasks.
     pub together: Together,
-    /// `SCX_TG_INITED`: the loaded scheduler knows it.
+    /// `SCX_TG_INITED`: the loaded scheduler has initialised it.
     pub ext_inited: bool,
     /// CPU time of its own tasks.
     pub run_ns: Nanos,
 }
 
-/// All directories; slots are not reused within a run.
+/// All directories, indexed by id. Slots are not reused within a run.
 pub struct CgroupTable {
     all: Vec<Option<Cgroup>>,
     base: u64,
@@ -113,24 +115,24 @@ impl CgroupTable {
         self.all.iter().flatten()
     }
 
-    /// The directory whose `struct cgroup` (or its first member, the css) is at `addr`.
+    /// Returns the directory whose `struct cgroup` (or its first member, the css) is at `addr`.
     pub fn at(&self, addr: u64) -> Option<CgroupId> {
         let off = addr.wrapping_sub(self.base);
         let id = CgroupId(u32::try_from(off / SLOT_BYTES).ok()?);
         (off.is_multiple_of(SLOT_BYTES) && self.exists(id)).then_some(id)
     }
 
-    /// The directory whose `struct task_group` (or its css) is at `addr`.
+    /// Returns the directory whose `struct task_group` (or its css) is at `addr`.
     pub fn at_task_group(&self, addr: u64) -> Option<CgroupId> {
         self.at(addr.wrapping_sub(TASK_GROUP))
     }
 
-    /// Self and ancestors, nearest first.
+    /// Returns the directory and its ancestors, nearest first.
     pub fn ascend(&self, from: CgroupId) -> Vec<CgroupId> {
         std::iter::successors(Some(from), |&id| self.get(id)?.parent).collect()
     }
 
-    /// The directory with that inode number (`cgroup_id()`).
+    /// Returns the directory with that inode number (`cgroup_id()`).
     pub fn by_ino(&self, ino: u64) -> Option<CgroupId> {
         let id = CgroupId(u32::try_from(ino.checked_sub(ROOT_INO)?).ok()?);
         self.exists(id).then_some(id)
@@ -160,7 +162,7 @@ impl CgroupTable {
         }
     }
 
-    /// Self and descendants, parents first, siblings in order of creation.
+    /// Returns the directory and its descendants, parents first, siblings in order of creation.
     pub fn descend_pre(&self, top: CgroupId) -> Vec<CgroupId> {
         let mut order = Vec::new();
         let mut stack = vec![top];
@@ -173,7 +175,7 @@ impl CgroupTable {
         order
     }
 
-    /// Self and descendants, children first, siblings in order of creation.
+    /// Returns the directory and its descendants, children first, siblings in order of creation.
     pub fn descend_post(&self, top: CgroupId) -> Vec<CgroupId> {
         let mut order = Vec::new();
         let mut stack = vec![(top, false)];
@@ -190,7 +192,7 @@ impl CgroupTable {
         order
     }
 
-    /// Adds a directory to the tree; the caller tells the classes.
+    /// Adds a directory to the tree. The caller notifies the classes.
     fn create(
         &mut self,
         mem: &mut Memory,
@@ -233,7 +235,7 @@ impl CgroupTable {
         Ok(id)
     }
 
-    /// Sets an extended attribute of the `user.` namespace; the others are not modelled.
+    /// Sets an extended attribute of the `user.` namespace; other namespaces are not modelled.
     /// Models: `kernfs_vfs_user_xattr_set()`, 7.3.
     pub fn set_xattr(&mut self, id: CgroupId, name: &str, value: &[u8]) -> Result<(), SysError> {
         let group = self.get_mut(id).ok_or(SysError::NoEntry)?;
@@ -306,12 +308,13 @@ impl CgroupTable {
     }
 }
 
-/// `cpu.max` as schedulers get it; no limit is all ones (RUNTIME_INF).
+/// Quota of `cpu.max`, µs, as schedulers get it; no limit is all ones (RUNTIME_INF).
 pub fn quota_us(spec: &CgroupSpec) -> u64 {
     spec.quota.map_or(u64::MAX, |q| q / 1000)
 }
 
-/// The ranges that cgroupfs accepts: weight 1..=10000, period 1 ms..=1 s, quota at least 1 ms.
+/// Checks the ranges that cgroupfs accepts: weight 1..=10000, period 1 ms..=1 s, quota at least 1
+/// ms, burst at most the quota.
 fn valid_spec(spec: &CgroupSpec) -> bool {
     const MS: Nanos = 1_000_000;
     (1..=10_000).contains(&spec.weight)

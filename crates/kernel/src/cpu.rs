@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A CPU's run state: what it runs, until when it is in the kernel, and what is pending for it.
+//! The run state of a CPU: its current task, the end of its kernel path, and its pending requests.
 //!
 //! Owns: the per-CPU record. Does not: act on it (see `schedule.rs`, `exec.rs`, `tick.rs`).
 
@@ -8,77 +8,81 @@ use crate::task::Class;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use smallvec::SmallVec;
 
-/// Where a CPU's time went, ns. The four parts add up to the time the CPU was on line.
+/// Breakdown of a CPU's time, ns. `busy`, `idle` and `overhead` add up to the time the CPU was on
+/// line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTime {
-    /// Tasks' own steps, cache refills included.
+    /// Steps of tasks, cache refills included.
     pub busy: Nanos,
     pub idle: Nanos,
     /// In the kernel: switches, scheduling, interrupts, system calls.
     pub overhead: Nanos,
-    /// Spinning for locks of the kernel or of BPF, a part of `overhead`.
+    /// Spinning for locks of the kernel or of BPF; a part of `overhead`.
     pub lock_wait: Nanos,
 }
 
-/// One CPU. What a switch needs lies in its first three lines of the host's caches, in this order: with a thousand of them it
-/// touches no more than it must.
+/// One CPU. The fields that a switch needs lie in the first three of the host's cache lines, in
+/// this order, so that a switch on a machine with a thousand CPUs touches no more lines than it
+/// must.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Cpu {
     pub id: CpuId,
     pub curr: TaskId,
-    /// The idle task of this CPU; `curr` when nothing else runs.
+    /// Idle task of this CPU; `curr` when nothing else runs.
     pub idle_task: TaskId,
-    /// Tells stale step-end events from the present one.
+    /// Generation of the step-end event. An event with an older generation is ignored.
     pub run_gen: u32,
-    /// `rq->next_class`: the class of `curr`, or a higher one that will preempt it at the next schedule.
+    /// `rq->next_class`: the class of `curr`, or a higher one that will preempt it at the next
+    /// schedule.
     pub next_class: Class,
     pub online: bool,
     pub need_resched: bool,
     /// `TIF_NEED_RESCHED_LAZY`: schedule at the next return to user mode.
     pub resched_lazy: bool,
-    /// The current task gave up the CPU of its own accord.
+    /// The current task gave up the CPU of its own accord (for the count of voluntary switches).
     pub voluntary: bool,
     /// A reschedule interrupt is on its way.
     pub resched_sent: bool,
-    /// The default class wants a task of this CPU pushed to one that asked for it.
+    /// The default class wants a task of this CPU pushed to the CPU that asked for it.
     pub active_balance: bool,
     pub tick_on: bool,
     pub tick_gen: u32,
-    /// The stopper is to move this task, once off the CPU, to that one.
+    /// Task that the stopper moves once it is off the CPU, and its target.
     pub pushing: Option<(TaskId, CpuId)>,
-    /// End of the kernel path that runs or ran last here.
+    /// End of the kernel path that runs here or ran last.
     pub kernel_until: Nanos,
-    /// From when `curr` makes progress; later than now while the CPU is in the kernel.
+    /// Time from which `curr` makes progress; later than now while the CPU is in the kernel.
     pub progress_from: Nanos,
     /// Speed of `curr` in 1/1024 of full speed.
     pub speed: u64,
-    /// Time of the pending step-end event; `Nanos::MAX`: there is none.
+    /// Time of the pending step-end event; `Nanos::MAX`: none is pending.
     pub done_at: Nanos,
-    /// Of `rq->clock`: the time the present scheduling path took its clock.
+    /// `rq->clock`: the time at which the present scheduling path read the clock.
     pub rq_clock: Nanos,
     pub rq_lock: Lock,
-    /// Up to when its tasks have been charged.
+    /// Time up to which its tasks have been charged.
     pub charged_until: Nanos,
     pub switches: u64,
     pub time: CpuTime,
-    /// CPUs whose pass through the scheduler this one spins for (SCX_KICK_WAIT), with the count seen.
+    /// CPUs whose pass through the scheduler this one spins for (SCX_KICK_WAIT), each with its
+    /// count of passes (`kick_sync`) when the kick was sent.
     pub sync_wait: Vec<(CpuId, u64)>,
     pub kicks: u64,
     /// Woken tasks that this CPU is to enqueue itself (`rq->wake_list`).
     pub wake_list: Vec<TaskId>,
-    /// Since when it has been in an idle state; None: awake, or waking until `awake_at`.
+    /// Start of the present idle state; None: awake, or waking until `awake_at`.
     pub idle_since: Option<Nanos>,
     pub awake_at: Nanos,
-    /// When the timer fires that ends the default class's slice (HRTICK).
+    /// Expiry of the timer that ends the default class's slice (HRTICK).
     pub hrtick_at: Option<Nanos>,
     /// The other CPUs of its core.
     pub siblings: SmallVec<[CpuId; 4]>,
-    /// Up to when `time` has been accounted.
+    /// Unused.
     pub accounted: Nanos,
 }
 
-/// Of a `Cpu`, from its start: what every switch needs.
+/// Bytes at the start of a `Cpu` that every switch needs.
 pub(crate) const HOT_CPU_BYTES: usize = std::mem::offset_of!(Cpu, wake_list);
 
 impl Cpu {
@@ -118,12 +122,13 @@ impl Cpu {
         }
     }
 
-    /// When the kernel path begins, or has begun, that an event of `now` takes: after the one before.
+    /// Start of the kernel path of an event at `now`: `now`, or the end of the previous path if
+    /// later.
     pub fn kernel_path_start(&self, now: Nanos) -> Nanos {
         self.kernel_until.max(now)
     }
 
-    /// On the way back to user mode: whether the scheduler comes first.
+    /// Whether the CPU calls the scheduler on its way back to user mode.
     pub fn must_schedule(&self) -> bool {
         self.need_resched | self.resched_lazy
     }

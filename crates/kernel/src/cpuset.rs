@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The cpuset controller: a cgroup may confine its tasks to some CPUs.
+//! The cpuset controller: confines a cgroup's tasks to some CPUs.
 //!
-//! Owns: which CPUs a task may use, given what it asked for and where it is.
-//! Models: kernel/cgroup/cpuset.c, 7.3, cgroup v2: `cpuset.cpus`, its effective set, and `set_cpus_allowed_ptr()`
-//! of each task when one changes. Differs: no partitions, no memory nodes.
+//! Owns: the set of CPUs that a task may use, given its requested affinity and its cgroup.
+//! Models: kernel/cgroup/cpuset.c, 7.3, cgroup v2: `cpuset.cpus`, its effective set, and
+//! `set_cpus_allowed_ptr()` of each task when one changes.
+//! Differs: no partitions, no memory nodes.
 
 use crate::behavior::SysError;
 use crate::kernel::Kernel;
@@ -12,7 +13,7 @@ use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 
 impl Kernel {
-    /// Writes `cpuset.cpus`; None is the empty string: as the parent.
+    /// Writes `cpuset.cpus`. None is the empty string: the cgroup has its parent's CPUs.
     pub(crate) fn cpuset_write(
         &mut self,
         cgroup: CgroupId,
@@ -35,8 +36,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// `cpuset.cpus.effective`: what a directory asks for of what its parent has; all of that if it asks for
-    /// nothing, or for nothing that the parent has.
+    /// `cpuset.cpus.effective`: the CPUs of the parent that the directory requests; all CPUs of the
+    /// parent if it requests none, or none that the parent has.
     pub(crate) fn cpuset_effective(&self, cgroup: CgroupId) -> CpuMask {
         let mut path = self.cgroups.ascend(cgroup);
         path.reverse();
@@ -49,7 +50,8 @@ impl Kernel {
         effective
     }
 
-    /// Gives a task what it asked for within its cpuset, and moves it if its CPU is not in that.
+    /// Sets a task's allowed CPUs from its requested affinity and its cpuset. Moves the task if its
+    /// CPU is not among them.
     pub(crate) fn apply_affinity(&mut self, task: TaskId) {
         let t = &self.tasks[task];
         if t.is_idle_task() || t.state == State::Dead {
@@ -62,12 +64,12 @@ impl Kernel {
         }
     }
 
-    /// What a task that asks for `wanted` may use in a cgroup.
+    /// Returns the CPUs that a task with the requested affinity `wanted` may use in a cgroup.
     pub(crate) fn affinity_in(&self, cgroup: CgroupId, wanted: &CpuMask) -> CpuMask {
         narrowed(&self.cpuset_effective(cgroup), wanted)
     }
 
-    /// A task whose CPU it may no longer use moves: at once if it waits, by the stopper if it runs.
+    /// Moves a task that may no longer use its CPU: at once if it waits, by the stopper if it runs.
     pub(crate) fn leave_forbidden_cpu(&mut self, task: TaskId) {
         let t = &self.tasks[task];
         let cpu = t.cpu;
@@ -86,7 +88,7 @@ impl Kernel {
     }
 }
 
-/// `a` and `b`, or `a` if they share nothing.
+/// Returns the intersection of `a` and `b`, or `a` if they have no CPU in common.
 fn narrowed(a: &CpuMask, b: &CpuMask) -> CpuMask {
     let mut both = a.clone();
     both.iter_mut().zip(b.iter()).for_each(|(to, from)| *to &= from);

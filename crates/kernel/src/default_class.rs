@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The default class at work: what the kernel asks of `fair` and does with the answers.
+//! The bridge to the default class: the kernel's calls into `fair`, and the execution of its
+//! answers.
 //!
-//! Owns: the bridge. Does not: decide (see `fair.rs`).
+//! Owns: the costs, events and accounts that follow from these calls.
+//! Does not: decide (see `fair.rs`).
 
 use crate::behavior::{CgroupSpec, Policy};
 use crate::cpu::Cpu;
@@ -17,10 +19,10 @@ use scxlab_machine::CostTable;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use scxlab_trace::event::Kind;
 
-/// `hrtick_start()`: shorter slices are not worth a timer.
+/// `hrtick_start()`: shortest time for which the timer is armed.
 const HRTICK_MIN_NS: Nanos = 10_000;
 
-/// What the class may look at.
+/// The part of the kernel's state that the class may read.
 struct View<'a> {
     cpus: &'a [Cpu],
     tasks: &'a TaskTable,
@@ -54,7 +56,7 @@ impl Env for View<'_> {
     }
 }
 
-/// The class and what it may look at, borrowed side by side.
+/// Borrows the class and its view of the kernel side by side.
 macro_rules! with_view {
     ($k:ident, |$fair:ident, $view:ident| $body:expr) => {{
         let $view =
@@ -99,7 +101,7 @@ impl Kernel {
         self.fair_hrtick_start(cpu);
     }
 
-    /// True if the task, though asleep, stays queued.
+    /// Returns true if the task stays queued although it sleeps.
     pub(crate) fn fair_dequeue(&mut self, cpu: CpuId, task: TaskId, flags: u64) -> bool {
         if self.tasks[task].on_cpu {
             self.charge_curr(cpu);
@@ -116,7 +118,7 @@ impl Kernel {
         delayed
     }
 
-    /// A task that was woken before its delayed dequeue ended.
+    /// Requeues a task that was woken before its delayed dequeue ended.
     pub(crate) fn fair_requeue_delayed(&mut self, cpu: CpuId, task: TaskId) {
         self.charge(self.machine.costs.sched.enqueue_ns);
         self.fair_enqueue(cpu, task, queue::WAKEUP);
@@ -128,7 +130,7 @@ impl Kernel {
         self.set_on_rq(task, false);
     }
 
-    /// Whether a sleeping task is still queued, as the class says.
+    /// Whether a sleeping task is still queued in the class.
     pub(crate) fn fair_is_delayed(&self, task: TaskId) -> bool {
         self.tasks[task].class == Class::Fair && self.fair.delayed_on(task).is_some()
     }
@@ -156,7 +158,7 @@ impl Kernel {
 
     pub(crate) fn fair_set_next(&mut self, cpu: CpuId, task: TaskId) {
         let at = self.clock();
-        // Code of another CPU, whose clock is ahead, may have charged this one's time already.
+        // Code of another CPU, whose clock is ahead, may already have charged this CPU's time.
         self.tasks[task].exec_start = at.max(self.cpus[cpu.idx()].charged_until);
         self.fair.set_next(cpu, task, at);
         self.fair_follow_up(cpu);
@@ -208,7 +210,8 @@ impl Kernel {
         })
     }
 
-    /// A task that is not queued changes CPU: nothing to do before it is enqueued there.
+    /// Does nothing: a task that is not queued changes its CPU in the class when it is enqueued
+    /// there.
     pub(crate) fn fair_migrate(&mut self, _task: TaskId, _from: CpuId, _to: CpuId) {}
 
     pub(crate) fn fair_reweight(&mut self, task: TaskId) {
@@ -305,7 +308,8 @@ impl Kernel {
         })
     }
 
-    /// `hrtick_start_fair()`: a timer ends the running task's slice to the nanosecond, if others wait.
+    /// `hrtick_start_fair()`: arms a timer that ends the running task's slice to the nanosecond, if
+    /// others wait.
     fn fair_hrtick_start(&mut self, cpu: CpuId) {
         let c = &self.cpus[cpu.idx()];
         if c.next_class != Class::Fair && self.tasks[c.curr].class != Class::Fair {
@@ -321,7 +325,7 @@ impl Kernel {
         self.events.push_in(lane::SLICE, at, Event::HrTick { cpu });
     }
 
-    /// The slice's timer fires; one that was moved since is ignored.
+    /// Handles the slice timer. A timer that was moved since it was armed is ignored.
     #[inline(never)]
     pub(crate) fn hrtick(&mut self, cpu: CpuId) -> Then {
         let c = &mut self.cpus[cpu.idx()];
@@ -340,7 +344,7 @@ impl Kernel {
         })
     }
 
-    /// The CPU ran out of tasks: pull some; true if any came.
+    /// Pulls tasks to a CPU that ran out of them. Returns true if any came.
     fn fair_newidle(&mut self, cpu: CpuId) -> bool {
         let at = self.clock();
         let result = with_view!(self, |fair, view| fair.newidle_balance(&view, cpu, at));
@@ -348,10 +352,10 @@ impl Kernel {
         self.fair_balanced(result.balanced)
     }
 
-    /// At the tick: a balance that is due runs as softirq of the same interrupt; an idle CPU may be asked to
-    /// balance for all that do not tick.
+    /// Balances at the tick: a balance that is due runs as softirq of the same interrupt, and an
+    /// idle CPU may be kicked to balance for all CPUs that do not tick.
     pub(crate) fn fair_balance_tick(&mut self, cpu: CpuId) {
-        // `sched_tick()`: nobody balances while sched_ext has all tasks.
+        // `sched_tick()`: no CPU balances while sched_ext has all tasks.
         if self.ext.switched_all {
             return;
         }
@@ -367,7 +371,7 @@ impl Kernel {
         }
     }
 
-    /// An idle CPU was kicked to balance for all that do not tick.
+    /// Balances for all CPUs that do not tick, on an idle CPU that was kicked for it.
     #[inline(never)]
     pub(crate) fn fair_balance(&mut self, cpu: CpuId) -> Then {
         if !self.is_online(cpu) {
@@ -395,7 +399,8 @@ impl Kernel {
         self.fair_follow_up(cpu);
     }
 
-    /// Does the books of what balancing moved, and has running tasks pushed away where it asked for that.
+    /// Accounts the moves of a balance, and requests the pushes of running tasks that it asked for.
+    /// Returns true if a task moved that does not sleep.
     fn fair_balanced(&mut self, done: scxlab_fair::Balanced) -> bool {
         for moved in &done.moves {
             self.charge(self.machine.costs.sched.migrate_ns);
@@ -417,14 +422,15 @@ impl Kernel {
         self.count_migration(task, from, to);
     }
 
-    /// The stopper will take what runs on `from` off, and one task goes to the CPU that asked.
+    /// Requests the stopper on `from`: it will take off the running task and push one task to the
+    /// CPU that asked.
     fn push_for_balance(&mut self, from: CpuId) {
         self.charge(2 * self.machine.costs.sched.context_switch_ns);
         self.cpus[from.idx()].active_balance = true;
         self.resched(from);
     }
 
-    /// On `cpu`, under the stopper: the push that was asked for.
+    /// Carries out the requested push on `cpu`, under the stopper.
     pub(crate) fn fair_active_balance(&mut self, cpu: CpuId) {
         let at = self.clock();
         let moved = with_view!(self, |fair, view| fair.active_balance(&view, cpu, at));
@@ -456,7 +462,8 @@ impl Kernel {
         self.fair.nohz_enter(cpu);
     }
 
-    /// After a call into the class: timers it wants, and whether the CPU is to schedule.
+    /// Follows up a call into the class: arms the timers that it wants, and reschedules if it asks
+    /// for that.
     #[inline]
     fn fair_follow_up(&mut self, cpu: CpuId) {
         self.fair_arm_timers();

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The events of a run, and the loop that takes them in order of (time, seq).
+//! The events of a run, and the loop that handles them in order of (time, seq).
 //!
-//! Owns: which handler an event goes to. Does not: do anything itself.
+//! Owns: the assignment of events to handlers.
+//! Does not: implement the handlers.
 
 use crate::kernel::{Exec, Kernel, Stop, Then};
 use scxlab_bpf::timer::TimerId;
 use scxlab_machine::event::Due;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
-/// A u64 in two halves: an event with one stays at 16 bytes, and the queue moves events a lot.
+/// A u64 in two halves, which keeps an event that contains one at 16 bytes; the queue moves events
+/// a lot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wide(u32, u32);
 
@@ -24,7 +26,7 @@ impl Wide {
 
 const _: () = assert!(size_of::<Event>() == 16);
 
-/// What can happen.
+/// Events of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Event {
     /// The current task of a CPU may have finished its step.
@@ -33,27 +35,28 @@ pub enum Event {
     Resched { cpu: CpuId },
     /// The scheduler tick.
     Tick { cpu: CpuId, generation: u32 },
-    /// The default class's slice ends.
+    /// The timer for the end of the default class's slice fires.
     HrTick { cpu: CpuId },
     /// A sleeping task's timer expires, in interrupt context of the CPU that armed it.
     SleepEnd { task: TaskId, cpu: CpuId, generation: u32 },
-    /// A CPU finds tasks on its wake list.
+    /// The interrupt for the tasks on a CPU's wake list arrives.
     WakeList { cpu: CpuId },
     /// `Sys::post`
     Posted { cpu: CpuId, token: Wide },
     /// A BPF timer expires.
     BpfTimer { timer: TimerId, cpu: CpuId, generation: u32 },
-    /// irq_work that runs deferred sched_ext work of a CPU.
+    /// irq_work that does the deferred sched_ext work of a CPU.
     ExtDeferred { cpu: CpuId },
-    /// irq_work that delivers the kicks a CPU has collected.
+    /// irq_work that delivers the kicks that a CPU has collected.
     ExtKick { cpu: CpuId },
-    /// The exit that a scheduler or the kernel asked for is carried out.
+    /// The exit that a scheduler or the kernel requested is carried out.
     ExtDisable,
-    /// SCHED_SOFTIRQ: the default class balances.
+    /// SCHED_SOFTIRQ on a kicked idle CPU: the default class balances.
     FairBalance { cpu: CpuId },
     /// The watchdog looks for stalled tasks.
     ExtWatchdog { generation: u32 },
-    /// A timer of a group's cpu.max: its period, or the slack timer; `at` tells stale ones apart.
+    /// A timer of a group's cpu.max: the period timer or the slack timer. `at` identifies stale
+    /// ones.
     Bandwidth { cgroup: CgroupId, slack: bool, at: Wide },
     /// SCHED_DEADLINE replenishment.
     DlReplenish { task: TaskId, generation: u32 },
@@ -62,30 +65,33 @@ pub enum Event {
     End,
 }
 
-/// Lanes of the event queue: kinds whose events come nearly in order of time.
+/// Lanes of the event queue. The events of a lane come nearly in order of time.
 pub(crate) mod lane {
-    /// Ends of steps, as posted when the step begins.
+    /// Ends of steps, posted when the step begins.
     pub const STEP: usize = 0;
     /// Timers that tasks and the workload wait for.
     pub const TIMER: usize = 1;
-    /// What comes at once: interrupts that CPUs send, steps that begin or were put off.
+    /// Events that are due at once: interrupts that CPUs send, steps that begin or were put off.
     pub const SOON: usize = 2;
-    // These come less often: `BUSY_LANES` in `machine/event/heads.rs` are the three above.
+    // The lanes below are used less often: `BUSY_LANES` in `machine/event/heads.rs` counts the
+    // three above.
     pub const TICK: usize = 3;
     /// Ends of the default class's slices.
     pub const SLICE: usize = 4;
 }
 
-/// Virtual time between two looks at a run from outside: so long that runs do not wait for cache lines that other threads write.
+/// Virtual time between two checks of a run from outside (memory limit, `watch`), ns. It is so long
+/// that runs do not wait for cache lines that other threads write.
 const WATCH_NS: Nanos = 10_000_000;
 
 impl Kernel {
-    /// Runs from the start until something ends the run, and says what.
+    /// Runs from the start until something ends the run, and returns the reason.
     pub fn run(&mut self, duration: Option<Nanos>) -> Stop {
         self.run_watched(duration, |_| None)
     }
 
-    /// As `run`. Every 10 ms of virtual time `watch` is told how far the run is; it may end it, for a reason that it gives.
+    /// As `run`. Every 10 ms of virtual time it calls `watch` with the present time; `watch` may
+    /// end the run by returning a reason.
     pub fn run_watched(
         &mut self,
         duration: Option<Nanos>,
@@ -98,7 +104,8 @@ impl Kernel {
         while self.stop.is_none() && !self.events.is_empty() {
             self.advance(self.now.saturating_add(WATCH_NS));
             if let Some(why) = self.over_memory() {
-                // A regular end since then is none: something of the run was missing.
+                // A regular end since the refusal does not count, because the run did not get all
+                // the memory it needed.
                 self.stop.take_if(|stop| matches!(stop, Stop::Finished | Stop::AllExited));
                 self.stop_with(Stop::OutOfMemory(why));
             }
@@ -110,18 +117,19 @@ impl Kernel {
         self.stop.clone().unwrap_or(Stop::Finished)
     }
 
-    /// That the run was refused memory for its limit, if it was.
+    /// Returns a message if the run was refused memory because of its limit.
     pub(crate) fn over_memory(&self) -> Option<String> {
         let mib = self.vm.mem.exceeded()? >> 20;
         Some(format!("more than the {mib} MiB that the run may use"))
     }
 
-    /// Starts the behaviour. `run` does it; a caller that goes in steps calls it once, then `advance`.
+    /// Starts the behaviour. `run` does this; a caller that advances in steps calls it once, then
+    /// `advance`.
     pub fn start(&mut self) {
         self.on_cpu(CpuId(0), |k| k.with_behavior(|b, k| b.start(k)));
     }
 
-    /// Takes every event up to and including `until`; what ended the run, if something did.
+    /// Handles every event up to and including `until`. Returns the reason if the run has ended.
     pub fn advance(&mut self, until: Nanos) -> Option<&Stop> {
         self.until = until;
         self.allowed = if self.stop.is_none() { self.limits.max_events } else { 0 };
@@ -137,7 +145,8 @@ impl Kernel {
         self.stop.as_ref()
     }
 
-    /// Whether this call of `advance` takes another event. No also if only periodic ones are left and no task can ever run again.
+    /// Whether this call of `advance` handles another event. It does not if only periodic events
+    /// are left and no task can ever run again.
     #[inline(always)]
     fn goes_on(&mut self) -> bool {
         if self.events.all_after(self.until) || self.metrics.events >= self.allowed {
@@ -148,7 +157,8 @@ impl Kernel {
         !(may_end && self.has_ended())
     }
 
-    /// The run has been stopped, or this call of `advance` is over, or no more events are allowed.
+    /// Ends this call of `advance`: the run has been stopped, or `until` or the limit on events is
+    /// reached.
     #[cold]
     #[inline(never)]
     fn stop_here(&mut self) {
@@ -161,7 +171,7 @@ impl Kernel {
         }
     }
 
-    /// Whether an event at `at` would be taken next if it were queued now.
+    /// Whether an event at `at` would be handled next if it were queued now.
     #[inline]
     pub(crate) fn would_be_next(&self, at: Nanos) -> bool {
         self.events.all_after(at)
@@ -170,19 +180,19 @@ impl Kernel {
             && self.metrics.events < self.allowed
     }
 
-    /// Runs `f` as what user space does now, from outside the workload, on the first CPU that is on line.
+    /// Runs `f` now as user space outside of the workload, on the first CPU that is on line.
     pub fn user<R>(&mut self, f: impl FnOnce(&mut Kernel) -> R) -> R {
         let cpu = self.online_or_any(CpuId(0));
         self.on_cpu(cpu, f)
     }
 
-    /// The same of a process that is bound to `cpu`; on another CPU if that one is off line.
+    /// As `user`, for a process that is bound to `cpu`; on another CPU if that one is off line.
     pub fn user_on<R>(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel) -> R) -> R {
         let cpu = self.online_or_any(cpu);
         self.on_cpu(cpu, f)
     }
 
-    /// Stops the run if there is nothing to wait for.
+    /// Stops the run if nothing is left to wait for.
     #[cold]
     #[inline(never)]
     fn has_ended(&mut self) -> bool {
@@ -197,7 +207,8 @@ impl Kernel {
         true
     }
 
-    /// Whether no event can wake or run a task: all sleep, and no timer, posted call or hand-over is pending.
+    /// Whether no event can wake or run a task: all tasks sleep, and no timer, posted call or
+    /// wake-up is pending.
     fn asleep_for_ever(&self) -> bool {
         self.nr_workload > 0 && self.pending_wakeups == 0 && self.nr_runnable == 0
     }
@@ -219,7 +230,8 @@ impl Kernel {
             .collect()
     }
 
-    /// Interrupts from outside bring a CPU out of idleness; what a CPU does to itself finds it awake.
+    /// Calls the handler of an event. Interrupts from outside bring a CPU out of its idle state; a
+    /// CPU is awake for the events that it causes itself.
     #[inline(always)]
     fn handle(&mut self, event: Event) -> Then {
         match event {
@@ -260,8 +272,9 @@ impl Kernel {
         }
     }
 
-    /// Handles an interrupt on its CPU, or on another if that is off line. A CPU that is in an idle state leaves it first: then
-    /// the event comes again. (It is made anew, so that its fields stay in the host's registers if it does not.)
+    /// Handles an interrupt on its CPU, or on another one if that is off line. A CPU in an idle
+    /// state leaves it first, and the event is queued again for the time when it is awake. (`again`
+    /// makes the event anew, so that its fields stay in the host's registers in the common case.)
     #[inline(always)]
     fn interrupt(
         &mut self,
@@ -277,7 +290,7 @@ impl Kernel {
         }
     }
 
-    /// A CPU that is awake, or when it will be.
+    /// Returns a CPU that is awake, or the time at which it will be.
     #[inline(never)]
     fn rouse(&mut self, cpu: CpuId) -> Result<CpuId, Nanos> {
         let cpu = self.online_or_any(cpu);
@@ -290,7 +303,7 @@ impl Kernel {
         Then::Nothing
     }
 
-    /// Brings every account up to the last instant; `run` does it at its end.
+    /// Brings every account up to the last instant. `run` does this at its end.
     pub fn close(&mut self) {
         if self.ext_aborting() {
             // The run ends while a scheduler is being disabled.

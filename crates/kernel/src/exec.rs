@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Progress: how far the task on a CPU gets with its step, and what it does when the step is done.
+//! Progress: how far a CPU's task gets with its step, and what happens at the end of the step.
 //!
 //! Owns: the step, its remaining work, speed and cache debt.
-//! Does not: choose who runs.
+//! Does not: choose the task that runs.
 //!
-//! Progress is settled lazily: speed is constant between events that change it. A step-end event that
-//! comes too early (interrupts took time) finds work left and is posted again.
+//! Progress is settled lazily, because speed is constant between the events that change it. A
+//! step-end event that comes too early (interrupts took time) finds work left and is posted again.
 
 use std::any::Any;
 
@@ -17,10 +17,11 @@ use crate::kernel::{Kernel, Stop, Then};
 use crate::task::{State, Task, TaskTable};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
-/// Work is kept in 1/1024 ns, so that a speed in 1/1024 of full speed divides it without loss.
+/// Work is counted in 1/1024 ns (this is the shift), so that wall time multiplied by a speed in
+/// 1/1024 of full speed is exact.
 const WORK_SHIFT: u32 = 10;
 
-/// What comes earlier than this goes to the lane of what comes at once.
+/// Events that are due in less than this many ns go to the lane `SOON`.
 const SOON_NS: Nanos = 20_000;
 
 impl Kernel {
@@ -30,7 +31,7 @@ impl Kernel {
         cpus[cpu.idx()].settle(*now, tasks);
     }
 
-    /// Posts the end of the current step, unless an event that will do is pending.
+    /// Posts the end of the current step, unless a pending event already serves.
     pub(crate) fn arm_step_end(&mut self, cpu: CpuId) {
         if let Some((at, lane)) = self.cpus[cpu.idx()].step_end_due(&self.tasks) {
             self.post_step_end(cpu, at, lane);
@@ -59,7 +60,7 @@ impl Kernel {
         }
         let Some(wall) = tasks[c.curr].wall_left(c.speed) else { return Then::Nothing };
         let at = c.progress_from + wall;
-        // Interrupts took time meanwhile. Nothing is settled for that.
+        // Interrupts took time meanwhile. This needs no settling.
         if at > *now && !self.skip_to(at) {
             self.post_step_end(cpu, at, lane::SOON);
             return Then::Nothing;
@@ -67,7 +68,8 @@ impl Kernel {
         Then::NextSteps(cpu)
     }
 
-    /// The present event turns into one at `at`, if that is the next one anyway: it need not be queued then.
+    /// Turns the present event into one at `at` if that would be the next one anyway, so that it
+    /// need not be queued. Returns whether it did.
     #[inline(always)]
     pub(crate) fn skip_to(&mut self, at: Nanos) -> bool {
         let next = self.would_be_next(at);
@@ -78,7 +80,8 @@ impl Kernel {
         next
     }
 
-    /// The task on `cpu` goes on to its next step, or several, until one takes time or gives up the CPU.
+    /// Starts the next step of the task on `cpu`, and further ones until a step takes time or gives
+    /// up the CPU.
     #[inline(always)]
     pub(crate) fn next_steps(&mut self, cpu: CpuId) {
         let task = self.cpus[cpu.idx()].curr;
@@ -98,7 +101,7 @@ impl Kernel {
         self.stop_with(Stop::Livelock { task: name, max: self.limits.max_instant_steps });
     }
 
-    /// Starts a step; true if it takes time or leaves the CPU, false if it is over at once.
+    /// Starts a step. Returns true if it takes time or leaves the CPU, false if it is over at once.
     #[inline(always)]
     fn begin_step(&mut self, cpu: CpuId, task: TaskId, step: Step) -> bool {
         match step {
@@ -155,7 +158,7 @@ impl Kernel {
         true
     }
 
-    /// The current task goes to sleep and leaves its class.
+    /// Puts the current task to sleep and dequeues it from its class.
     #[inline(always)]
     fn deschedule(&mut self, cpu: CpuId, task: TaskId) {
         self.charge(self.machine.costs.sched.dequeue_ns);
@@ -182,7 +185,7 @@ impl Kernel {
         })
     }
 
-    /// Calls `f` with the behaviour, which is away from the kernel meanwhile.
+    /// Calls `f` with the behaviour, which is taken out of the kernel for the call.
     pub(crate) fn with_behavior<R>(
         &mut self,
         f: impl FnOnce(&mut dyn Behavior, &mut Kernel) -> R,
@@ -193,7 +196,7 @@ impl Kernel {
         Some(result)
     }
 
-    /// The behaviour, if it is a `B`.
+    /// Returns the behaviour, if it is a `B`.
     pub fn behavior<B: Behavior>(&self) -> Option<&B> {
         let behavior: &dyn Any = self.behavior.as_deref()?;
         behavior.downcast_ref()
@@ -212,7 +215,7 @@ impl Kernel {
         })
     }
 
-    /// Posts an event that may wake a task: while one is pending, sleeping tasks are no deadlock.
+    /// Posts an event that may wake a task. While one is pending, sleeping tasks are no deadlock.
     pub(crate) fn push_wakeup(&mut self, at: Nanos, event: Event) {
         self.pending_wakeups += 1;
         if at < self.now + SOON_NS {
@@ -222,14 +225,14 @@ impl Kernel {
         }
     }
 
-    /// The same of a timer's expiry.
+    /// As `push_wakeup`, for the expiry of a timer.
     #[inline(always)]
     pub(crate) fn push_timer(&mut self, at: Nanos, event: Event) {
         self.pending_wakeups += 1;
         self.events.push_in(lane::TIMER, at, event);
     }
 
-    /// The current spin of a task ends, or its next one will at once.
+    /// Ends the current spin of a task, or its next one if it does not spin now.
     pub(crate) fn end_spin(&mut self, task: TaskId) {
         let t = &mut self.tasks[task];
         t.spin_ended = true;
@@ -244,7 +247,8 @@ impl Kernel {
         }
     }
 
-    /// The CPU's speed has changed: a sibling began or stopped, or another task runs.
+    /// Updates the speed of a CPU, after a sibling became busy or idle, or another task began to
+    /// run.
     pub(crate) fn refresh_speed(&mut self, cpu: CpuId) {
         let speed = self.speed_of(cpu);
         if self.cpus[cpu.idx()].speed == speed {
@@ -259,7 +263,8 @@ impl Kernel {
         }
     }
 
-    /// The speed at which `cpu` works now, in 1/1024: its capacity, less what busy siblings take.
+    /// Returns the present speed of `cpu`, in 1/1024: its capacity, reduced while a sibling is
+    /// busy.
     fn speed_of(&self, cpu: CpuId) -> u64 {
         let info = self.machine.topology.cpu(cpu);
         let busy = |s: &CpuId| !self.cpus[s.idx()].is_idle();
@@ -289,10 +294,11 @@ impl Cpu {
         }
     }
 
-    /// When the current step ends and the lane for that, unless an event that will do is pending.
+    /// Returns the end of the current step and the event lane for it, unless a pending event
+    /// already serves.
     #[inline(always)]
     pub(crate) fn step_end_due(&self, tasks: &TaskTable) -> Option<(Nanos, usize)> {
-        // Not even with all its work done at once would it end before the pending event.
+        // Even with all its work done at once, the step would not end before the pending event.
         let due = self.done_at <= self.progress_from;
         if due || self.is_idle() || !self.sync_wait.is_empty() {
             return None;
@@ -303,7 +309,8 @@ impl Cpu {
         (at < self.done_at).then_some((at, lane))
     }
 
-    /// The step of a task may have ended while the CPU spun for others (SCX_KICK_WAIT), which is no progress.
+    /// Handles a step-end event on a CPU that spins for others (SCX_KICK_WAIT). Spinning is no
+    /// progress, so the step is over only if no work was left before.
     #[cold]
     fn spun_until(&mut self, now: Nanos, tasks: &mut TaskTable) -> Then {
         self.settle(now, tasks);
@@ -311,7 +318,8 @@ impl Cpu {
         if over { Then::NextSteps(self.id) } else { Then::Nothing }
     }
 
-    /// The present step ends at `at`: the event that says so, and no other counts from now on.
+    /// Returns the event for the end of the present step at `at`. All earlier step-end events
+    /// become stale.
     #[inline]
     fn expect_step_end(&mut self, at: Nanos) -> Event {
         self.run_gen = self.run_gen.wrapping_add(1);
@@ -319,7 +327,7 @@ impl Cpu {
         Event::StepEnd { cpu: self.id, generation: self.run_gen }
     }
 
-    /// No event that is queued says any more when the present step ends.
+    /// Makes all queued step-end events of this CPU stale.
     #[inline]
     pub(crate) fn expect_no_step_end(&mut self) {
         self.run_gen = self.run_gen.wrapping_add(1);
@@ -328,7 +336,7 @@ impl Cpu {
 }
 
 impl Task {
-    /// `wall` ns pass while the task runs at `speed`.
+    /// Advances the step by `wall` ns at `speed`, after the payment of cache debt.
     #[inline]
     fn advance(&mut self, wall: Nanos, speed: u64) {
         let paid = wall.min(self.debt);
@@ -342,12 +350,13 @@ impl Task {
         self.left = self.left.saturating_sub(done);
     }
 
-    /// Wall time until the step is done at `speed`; None: not by itself.
+    /// Returns the wall time until the step is done at `speed`; None: the step does not end by
+    /// itself.
     #[inline]
     fn wall_left(&self, speed: u64) -> Option<Nanos> {
         match self.step {
             Some(Step::Spin) if !self.spin_ended => None,
-            // At full speed without a division.
+            // Full speed needs no division.
             Some(Step::Compute { .. }) if speed == 1 << WORK_SHIFT => {
                 Some(self.debt + self.left.div_ceil(1 << WORK_SHIFT))
             }

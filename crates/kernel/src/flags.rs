@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's flag words and magic numbers that cross the border to BPF, with the kernel's names.
+//! Flag words and magic numbers of the kernel that cross the border to BPF, with the kernel's
+//! names.
 //!
-//! Values: Linux 7.3 BTF; `abi/tests.rs` holds them against `abi/kernel.h`.
+//! Values: Linux 7.3 BTF.
 
 /// `ENQUEUE_*` / `DEQUEUE_*` of kernel/sched/sched.h; a dequeue flag equals its enqueue twin.
 pub mod queue {
@@ -12,9 +13,9 @@ pub mod queue {
     pub const MOVE: u64 = 0x04;
     pub const NOCLOCK: u64 = 0x08;
     pub const CLASS: u64 = 0x40;
-    /// Dequeue: into a state that cannot be woken from as usual (TASK_DEAD).
+    /// Dequeue: into a state that cannot be woken as usual (TASK_DEAD).
     pub const SPECIAL: u64 = 0x1_0000;
-    /// Enqueue: before others of its priority.
+    /// Enqueue: before other tasks of the same priority.
     pub const HEAD: u64 = 0x1_0000;
     pub const MIGRATED: u64 = 0x4_0000;
     pub const INITIAL: u64 = 0x8_0000;
@@ -130,7 +131,7 @@ pub mod slice {
     pub const INF: u64 = u64::MAX;
 }
 
-/// `enum scx_consts` and friends
+/// Limits of `enum scx_consts` and of other definitions of ext.c
 pub mod limit {
     pub const DSP_DFL_MAX_BATCH: u32 = 32;
     pub const DSP_MAX_LOOPS: u32 = 32;
@@ -146,7 +147,7 @@ pub mod limit {
 pub mod pf {
     pub const IDLE: u32 = 0x0000_0002;
     pub const EXITING: u32 = 0x0000_0004;
-    /// Forked, and has not executed a program since.
+    /// Forked, without an execve since.
     pub const FORKNOEXEC: u32 = 0x0000_0040;
     pub const KTHREAD: u32 = 0x0020_0000;
 }

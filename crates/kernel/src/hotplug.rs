@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! CPUs go off line and come back.
+//! CPU hotplug: CPUs go off line and come back.
 //!
-//! Models: kernel `sched_cpu_deactivate()`, `sched_cpu_activate()`, `handle_hotplug()`, `rq_offline_scx()`, 7.3.
+//! Models: kernel `sched_cpu_deactivate()`, `sched_cpu_activate()`, `handle_hotplug()`,
+//! `rq_offline_scx()`, 7.3.
 //! Differs: the CPU is emptied in one event, not step by step.
 
 use crate::behavior::SysError;
@@ -14,7 +15,8 @@ use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
 impl Kernel {
-    /// How often CPUs came and went since boot (`/sys/kernel/sched_ext/hotplug_seq`).
+    /// Number of times that CPUs came on line or went off line since boot
+    /// (`/sys/kernel/sched_ext/hotplug_seq`).
     pub fn hotplug_seq(&self) -> u64 {
         self.hotplug_seq
     }
@@ -70,7 +72,7 @@ impl Kernel {
         self.ext_exit(ExitKind::UnregKern, ecode::ACT_RESTART | ecode::RSN_HOTPLUG, &text);
     }
 
-    /// Everything that waits or runs on the CPU goes elsewhere.
+    /// Moves everything that waits or runs on the CPU elsewhere.
     fn evacuate(&mut self, cpu: CpuId) {
         for task in self.ext_tasks_to_drop(cpu) {
             let change = self.change_begin(task, queue::SAVE | queue::MOVE);
@@ -105,7 +107,8 @@ impl Kernel {
         }
     }
 
-    /// `rq_offline_scx()`: tasks the scheduler holds for this CPU are put on its local queue first.
+    /// `rq_offline_scx()`: returns the tasks that the scheduler holds for this CPU. They are put on
+    /// its local queue first.
     fn ext_tasks_to_drop(&self, cpu: CpuId) -> Vec<TaskId> {
         let local = self.ext.dsqs.local(cpu);
         let mut tasks = self.runnable_newest_first(cpu);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What instructions of BPF programs take, without a division each time a program calls the kernel.
+//! Time of BPF instructions, computed without a division each time a program calls the kernel.
 //!
-//! Owns: the arithmetic, which is exact. Does not: count, or say when they are charged (see `Kernel::charge_insns`).
+//! Owns: the arithmetic, which is exact.
+//! Does not: count instructions or charge their time (see `Kernel::charge_insns`).
 
 use scxlab_machine::id::Nanos;
 
 /// The time of one instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InsnTime {
-    /// Whole nanoseconds, and the rest in 2^-64 ns, rounded up.
+    /// Whole nanoseconds per instruction, and the rest in 2^-64 ns, rounded up.
     whole_ns: u64,
     part: u64,
 }
@@ -19,8 +20,9 @@ impl InsnTime {
         InsnTime { whole_ns: insn_ps / 1000, part: part as u64 }
     }
 
-    /// Of so many, rounded down. `part` is less than 2^-64 ns too much, so up to 2^54 instructions, more than any run
-    /// executes, are less than 1 ps off; the truth is a multiple of 1 ps, so that no whole nanosecond is added.
+    /// Returns the time of `insns` instructions, rounded down. `part` is less than 2^-64 ns too
+    /// large, so that the error for up to 2^54 instructions, more than any run executes, is below 1
+    /// ps. The exact time is a multiple of 1 ps; the error therefore never adds a whole nanosecond.
     #[inline(always)]
     pub fn of(self, insns: u64) -> Nanos {
         let part = (u128::from(insns) * u128::from(self.part)) >> 64;
@@ -38,7 +40,7 @@ mod tests {
             let time = InsnTime::new(insn_ps);
             let truth = |insns: u64| u128::from(insns) * u128::from(insn_ps) / 1000;
             let around = (0..45).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1]);
-            // The counts at which nanoseconds end are where a rounding error would show.
+            // A rounding error would show at the counts at which a nanosecond ends.
             let ends = (1..2000u64).map(|ns| (ns << 30) * 1000 / insn_ps.max(1));
             for insns in (0..5000).chain(around).chain(ends) {
                 assert_eq!(u128::from(time.of(insns)), truth(insns), "{insns} of {insn_ps} ps");

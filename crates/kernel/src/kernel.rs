@@ -2,11 +2,12 @@
 //! The simulated kernel: all state of one run, and the clock of the code that runs.
 //!
 //! Owns: construction, the executing CPU's clock, charging of time.
-//! Does not: hold policy; each part has its file (`schedule.rs`, `wake.rs`, `exec.rs`, `tick.rs`, `ext/`, `fair/`).
+//! Does not: hold policy; each part has its file (`schedule.rs`, `wake.rs`, `exec.rs`, `tick.rs`,
+//! `ext/`, `fair/`).
 //!
-//! Time: events happen at `now`, atomically. Code that runs in one is on `exec.cpu`, whose clock starts at
-//! `now` (or at the end of what that CPU did before) and advances with every cost; what the code causes
-//! elsewhere is stamped with that clock.
+//! Time: an event is handled atomically at `now`. The code that handles it runs on `exec.cpu`. Its
+//! clock starts at `now`, or at the end of that CPU's previous kernel path if that is later, and
+//! advances with every cost. Effects on other CPUs are stamped with that clock.
 
 use crate::behavior::Behavior;
 use crate::boot::KernelVars;
@@ -32,20 +33,22 @@ use scxlab_trace::event::Kind;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What BPF's clocks show at virtual time 0: the machine has been up for a while, as any real one has.
+/// Value of BPF's clocks at virtual time 0, ns. It is not 0, because a real machine has been up for
+/// a while when a scheduler is loaded.
 pub const BOOT_NS: Nanos = 100_000_000_000;
 
-/// Passes through the scheduler that one kernel path may take before it is called a livelock.
+/// Upper bound on the passes through the scheduler in one kernel path. More count as a livelock.
 const MAX_PASSES: u32 = 1_000_000;
 
-/// Bounds and switches of one run.
+/// Bounds of one run.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Events after which the run is given up (`Stop::EventLimit`).
+    /// Number of events after which the run is stopped (`Stop::EventLimit`).
     pub max_events: u64,
-    /// Zero-time steps that a task may take in a row before it is called a livelock.
+    /// Upper bound on the zero-time steps that a task takes in a row. More count as a livelock.
     pub max_instant_steps: u32,
-    /// Bytes that an object and a workload may make the run keep (`Stop::OutOfMemory`).
+    /// Bytes that the loaded object and the workload may make the run allocate
+    /// (`Stop::OutOfMemory`).
     pub max_memory: u64,
 }
 
@@ -63,54 +66,58 @@ impl Default for Limits {
     }
 }
 
-/// Why a run ended, apart from what the scheduler did.
+/// Reason for the end of a run, other than an exit of the loaded scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// The duration passed, or the behaviour called `Sys::finish`.
     Finished,
     /// Every task has exited.
     AllExited,
-    /// Nothing will ever happen again though tasks remain: each with what it waits for.
+    /// Tasks remain, but no event can wake or run any of them. `waiting` says for each task what it
+    /// waits for.
     Deadlock {
         waiting: Vec<String>,
     },
     EventLimit {
         max: u64,
     },
-    /// A task made `max` steps in a row that took no time, or a CPU never left the scheduler.
+    /// A task made `max` steps in a row that took no time, or a CPU passed through the scheduler
+    /// `max` times in a row.
     Livelock {
         task: String,
         max: u32,
     },
-    /// A BPF program needs something that is not modelled; its name is in the text.
+    /// A BPF program needs a kernel feature that is not modelled. The text names it.
     Unmodelled(String),
-    /// Guest memory or task slots ran out.
+    /// Guest memory or task slots ran out. The text says which.
     OutOfMemory(String),
-    /// From outside, for this reason.
+    /// The caller stopped the run, for this reason.
     Interrupted(String),
 }
 
-/// The code that runs: on which CPU, and its clock.
+/// CPU and clock of the executing code.
 #[derive(Clone, Copy, Debug)]
 pub struct Exec {
     pub cpu: CpuId,
     pub clock: Nanos,
-    /// `vm.executed` when it began, and what the instructions since then have been charged.
+    /// `insns_from` is `vm.executed` when the executing code began; `insns_ns` is the time that has
+    /// been charged for the instructions since then.
     pub insns_from: u64,
     pub insns_ns: Nanos,
 }
 
-/// What is left to do when an event has been handled.
+/// Work that remains after an event's handler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Then {
     Nothing,
-    /// A kernel path of the CPU ends.
+    /// End the kernel path of the CPU.
     Leave(CpuId),
-    /// The CPU's task is done with its step.
+    /// The CPU's task has finished its step: start the next one.
     NextSteps(CpuId),
 }
 
-/// The jiffy that was asked for last: mostly it is the same one still, and a division is saved.
+/// The jiffy of the last query. Most queries fall into the same jiffy, so that this saves a
+/// division.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Jiffy {
     began: Nanos,
@@ -125,9 +132,10 @@ pub struct Kernel {
     pub now: Nanos,
     pub exec: Exec,
     pub events: EventQueue<Event>,
-    /// Events after it are not for the present call of `advance`.
+    /// End of the present call of `advance`; later events are left in the queue.
     pub(crate) until: Nanos,
-    /// So many events may happen in all: the limit, or none once the run has been stopped.
+    /// Upper bound on the number of events in one run: the limit, or 0 once the run has been
+    /// stopped.
     pub(crate) allowed: u64,
     pub cpus: Vec<Cpu>,
     pub tasks: TaskTable,
@@ -143,15 +151,15 @@ pub struct Kernel {
     pub stop: Option<Stop>,
     /// Tasks of the workload that have not exited.
     pub nr_workload: usize,
-    /// Tasks that are not asleep, waiting or running.
+    /// Tasks that run or wait for a CPU.
     pub nr_runnable: usize,
-    /// Events on their way that may wake or run a task.
+    /// Queued events that may wake or run a task.
     pub(crate) pending_wakeups: usize,
     /// CPUs that spin for SCX_KICK_WAIT.
     pub(crate) nr_sync_waiters: u32,
-    /// The task that is between two run queues (`task_on_rq_migrating()`).
+    /// The task that is being moved from one run queue to another (`task_on_rq_migrating()`).
     pub(crate) migrating: Option<TaskId>,
-    /// The machine is so large that it pays (see `ahead.rs`).
+    /// The machine is so large that prefetching pays (see `ahead.rs`).
     pub(crate) looks_ahead: bool,
     pub(crate) insn_time: InsnTime,
     pub(crate) tick_ns: Nanos,
@@ -160,27 +168,30 @@ pub struct Kernel {
     pub(crate) vars: KernelVars,
     pub(crate) kfuncs: Box<[Handler]>,
     pub(crate) prandom: Stream,
-    /// Generation of each BPF timer: a stale expiry is ignored.
+    /// Generation of each BPF timer, indexed by timer. An expiry with an older generation is
+    /// ignored.
     pub(crate) bpf_timers: Vec<u32>,
     pub(crate) btf: Arc<Btf>,
     pub(crate) behavior: Option<Box<dyn Behavior>>,
-    /// A loaded object knows where run queues are: what they say of time must be true. Shared with `KernelTarget`.
+    /// A loaded object knows the address of a run queue, so that its clocks must be kept up to date
+    /// in guest memory. Shared with `KernelTarget`.
     pub(crate) rq_seen: Arc<AtomicBool>,
-    /// The task that stands for init: parent of orphans, `current` of user-space callers.
+    /// The task that stands for init: the parent of orphans, and `current` of callers in user
+    /// space.
     pub(crate) init_task: TaskId,
     pub(crate) hotplug_seq: u64,
 }
 
 impl Kernel {
-    /// The present instant of the executing code.
+    /// Returns the clock of the executing code.
     #[inline(always)]
     pub fn clock(&self) -> Nanos {
         debug_assert_eq!(self.insns_ns(), self.exec.insns_ns, "instructions not charged");
         self.exec.clock
     }
 
-    /// Charges the instructions that BPF programs have executed since it was last called: whenever one calls the kernel, or
-    /// has ended.
+    /// Charges the instructions that BPF programs have executed since the last call. Called
+    /// whenever a program calls the kernel and when it ends.
     #[inline(always)]
     pub(crate) fn charge_insns(&mut self) {
         let ns = self.insns_ns();
@@ -188,13 +199,13 @@ impl Kernel {
         self.exec.insns_ns = ns;
     }
 
-    /// What the instructions take that have been executed since the executing code began.
+    /// Returns the time of the instructions executed since the executing code began.
     #[inline(always)]
     fn insns_ns(&self) -> Nanos {
         self.insn_time.of(self.vm.executed - self.exec.insns_from)
     }
 
-    /// The executing code takes `cost` longer.
+    /// Advances the clock of the executing code by `cost`.
     #[inline]
     pub fn charge(&mut self, cost: Nanos) {
         self.exec.clock += cost;
@@ -205,7 +216,7 @@ impl Kernel {
         BOOT_NS + self.clock()
     }
 
-    /// Jiffies at that clock, as `p->scx.runnable_at` counts them.
+    /// Jiffies at the clock of the executing code, as `p->scx.runnable_at` counts them.
     pub fn jiffies(&mut self) -> u64 {
         let at = self.ktime();
         if at.wrapping_sub(self.jiffy.began) >= self.tick_ns {
@@ -215,8 +226,8 @@ impl Kernel {
         self.jiffy.count
     }
 
-    /// Runs `f` as code on `cpu` from `now` on: after it the CPU has been in the kernel for what `f` charged,
-    /// and reschedules if that was asked for.
+    /// Runs `f` as code on `cpu` from `now` on. The time that `f` charges counts as time in the
+    /// kernel. Afterwards the CPU reschedules if that was requested.
     #[inline]
     pub(crate) fn on_cpu<R>(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel) -> R) -> R {
         self.enter(cpu);
@@ -225,7 +236,7 @@ impl Kernel {
         result
     }
 
-    /// As `on_cpu`, of an event after which nothing of it is left to do but what `finish` does.
+    /// As `on_cpu`, for the last action of an event's handler: `finish` ends the kernel path.
     #[inline]
     pub(crate) fn on_cpu_last(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel)) -> Then {
         self.enter(cpu);
@@ -233,7 +244,7 @@ impl Kernel {
         Then::Leave(cpu)
     }
 
-    /// A kernel path on `cpu` begins.
+    /// Begins a kernel path on `cpu`.
     #[inline(always)]
     fn enter(&mut self, cpu: CpuId) {
         let Kernel { cpus, tasks, now, .. } = self;
@@ -243,15 +254,16 @@ impl Kernel {
         self.exec = Exec { cpu, clock, insns_from: self.vm.executed, insns_ns: 0 };
     }
 
-    /// The kernel path on `cpu` ends: schedule if asked to, then let its task go on.
+    /// Ends the kernel path on `cpu`: schedules if requested, then lets its task go on.
     fn leave(&mut self, cpu: CpuId) {
         if let Some((at, lane)) = self.leave_kernel(cpu) {
             self.post_step_end(cpu, at, lane);
         }
     }
 
-    /// The end of an event. The steps of a task that end before anything else happens on the machine are taken at once: a task
-    /// that was switched to begins so. The order is that of events which are queued, without the way through the queue.
+    /// Ends an event. Steps of the task that end before the next queued event are taken at once,
+    /// without a passage through the queue; the first step of a task that was switched to begins
+    /// this way. The order of events is the same as if each step end were queued.
     #[inline(always)]
     pub(crate) fn finish(&mut self, mut then: Then) {
         loop {
@@ -273,7 +285,8 @@ impl Kernel {
         }
     }
 
-    /// The kernel path on `cpu` ends. If no event that is queued will do: when its task's step ends and the lane for that.
+    /// Ends the kernel path on `cpu`. Returns the end of its task's step and the event lane for it;
+    /// None if the CPU is idle or a queued event already serves.
     #[inline(always)]
     fn leave_kernel(&mut self, cpu: CpuId) -> Option<(Nanos, usize)> {
         if self.cpus[cpu.idx()].must_schedule() {
@@ -303,7 +316,7 @@ impl Kernel {
         self.stop_with(Stop::Livelock { task, max: MAX_PASSES });
     }
 
-    /// Inlined by force: at every place the kind is known, and little is left to do.
+    /// Always inlined: `kind` is known at each call, so that little code remains.
     #[inline(always)]
     pub(crate) fn trace(&mut self, kind: Kind) {
         let (time, cpu) = (self.exec.clock, self.exec.cpu);
@@ -315,7 +328,7 @@ impl Kernel {
         task.pid != 0 && task.id != self.init_task
     }
 
-    /// Stops the run; the first reason counts.
+    /// Stops the run. The first reason is kept.
     pub(crate) fn stop_with(&mut self, stop: Stop) {
         self.stop.get_or_insert(stop);
         self.allowed = 0;

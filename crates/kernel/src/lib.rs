@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The simulated kernel: tasks, cgroups, CPUs, the default class and sched_ext, in virtual time.
 //!
-//! Owns: what happens when. Does not: know workloads (a `Behavior` tells it what tasks do) or statistics.
-//! Start at: `boot.rs` (a kernel), `event.rs` (its loop), `schedule.rs` and `wake.rs` (the paths that all tasks
-//! take), `ext.rs` (loaded schedulers).
+//! Owns: the order and the effects of all events of a run.
+//! Does not: know workloads (a `Behavior` tells it what tasks do) or compute statistics.
+//! Start at: `boot.rs` (builds a kernel), `event.rs` (its event loop), `schedule.rs` and `wake.rs`
+//! (the paths that all tasks take), `ext.rs` (loaded schedulers).
 
 pub mod abi;
 mod ahead;

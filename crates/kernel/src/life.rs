@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Birth and death of tasks, and the tasks that exist before any workload.
 //!
-//! Owns: fork, exit, the slot's release. Models: kernel `sched_fork()`, `sched_cgroup_fork()`,
-//! `wake_up_new_task()`, `do_exit()`, `finish_task_switch()`, 7.3.
+//! Owns: fork, exit, the release of slots.
+//! Models: kernel `sched_fork()`, `sched_cgroup_fork()`, `wake_up_new_task()`, `do_exit()`,
+//! `finish_task_switch()`, 7.3.
 
 use crate::behavior::{Policy, SysError, TaskSpec};
 use crate::ext::entity::ExtEntity;
@@ -16,7 +17,7 @@ use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
 impl Kernel {
-    /// Creates the idle task of a CPU; pid 0, never enqueued.
+    /// Creates the idle task of a CPU. It has pid 0 and is never enqueued.
     pub(crate) fn new_idle_task(&mut self, cpu: CpuId) -> TaskId {
         let spec = plain_spec(&format!("swapper/{cpu}"));
         let cpus = CpuMask::of(self.machine.topology.nr_cpus(), [cpu]);
@@ -26,7 +27,8 @@ impl Kernel {
         id
     }
 
-    /// Creates init: asleep for ever, parent of all, `current` of what user space does.
+    /// Creates init. It sleeps for ever, is the parent of tasks without another one, and is
+    /// `current` for user space.
     pub(crate) fn new_init_task(&mut self) -> TaskId {
         let cpus = CpuMask::all(self.machine.topology.nr_cpus());
         let pid = self.tasks.next_pid();
@@ -70,7 +72,7 @@ impl Kernel {
             cgroup: spec.cgroup,
             kthread: spec.kthread,
             exiting: false,
-            // Only init and the idle tasks were never forked, or have executed a program since.
+            // All tasks but init and the idle tasks are forked, and have executed no program yet.
             execed: pid <= 1,
             step: None,
             left: 0,
@@ -122,7 +124,7 @@ impl Kernel {
             self.stop_with(Stop::OutOfMemory(why));
             return Err(SysError::NoMemory);
         };
-        // Any of the group's threads may be named.
+        // `thread_group_of` may be any thread of the group.
         let leader = spec.thread_group_of.map_or(id, |member| self.tasks[member].leader);
         self.tasks[id].tgid = self.tasks[leader].pid;
         self.tasks[id].user_cpus = wanted;
@@ -142,7 +144,7 @@ impl Kernel {
         Ok(id)
     }
 
-    /// What `copy_process()` undoes once the scheduler has refused the child, which nobody has seen run.
+    /// Undoes a fork that the scheduler refused, as `copy_process()` does. The child has never run.
     fn cancel_fork(&mut self, child: TaskId) {
         self.set_state(child, State::Dead);
         self.nr_workload -= 1;
@@ -176,7 +178,7 @@ impl Kernel {
         }
     }
 
-    /// Tells the trace what the task is called.
+    /// Gives the trace the task's name.
     pub(crate) fn name_in_trace(&mut self, task: TaskId) {
         let t = &self.tasks[task];
         let name = scxlab_trace::TaskName {
@@ -188,12 +190,12 @@ impl Kernel {
         self.tracer.names.set_task(task, name);
     }
 
-    /// The running task leaves for ever.
+    /// Exits the running task.
     pub(crate) fn exit_curr(&mut self, cpu: CpuId, task: TaskId) {
         self.charge(self.machine.costs.syscall.exit_ns);
         self.tasks[task].exiting = true;
         mirror::identity(&mut self.vm.mem, &self.tasks[task]);
-        // The end of its autogroup: a change of group to none.
+        // The exit from its autogroup: a change of group, which dequeues and enqueues the task.
         let change = self.change_begin(task, queue::SAVE | queue::MOVE);
         self.change_end(change);
         self.set_state(task, State::Dead);
@@ -206,7 +208,7 @@ impl Kernel {
         self.cpus[cpu.idx()].need_resched = true;
     }
 
-    /// `finish_task_switch()`: what is left to do for the task that was switched away.
+    /// `finish_task_switch()`: finishes the task that was switched away if it is dead.
     #[inline]
     pub(crate) fn after_switch(&mut self, prev: TaskId) {
         if self.tasks[prev].state == State::Dead {
@@ -222,13 +224,14 @@ impl Kernel {
         self.free_task(prev);
     }
 
-    /// Unhashes the task, and frees its slot once no BPF program refers to it.
+    /// Unhashes the task, and frees its slot once no BPF program and no thread of its group refers
+    /// to it.
     fn free_task(&mut self, id: TaskId) {
         let (pid, cgroup, addr, leader) = {
             let t = &self.tasks[id];
             (t.pid, t.cgroup, t.addr, t.leader)
         };
-        // First: what it holds may be a reference to the task itself.
+        // First, because its storage may hold a reference to the task itself.
         scxlab_bpf::vm::storage_owner_gone(self, scxlab_bpf::vm::Storage::Task, addr);
         self.tasks.unhash(pid);
         self.leave_group(id);
@@ -253,7 +256,7 @@ impl Kernel {
         self.mirror_class(task);
     }
 
-    /// Frees the slot of a task that was unhashed, and that nothing refers to any more.
+    /// Frees the slot of an unhashed task to which nothing refers any more.
     fn free_if_gone(&mut self, id: TaskId) {
         let t = &self.tasks[id];
         let gone = t.refs == 0 && t.followers == 0 && t.state == State::Dead && !t.on_cpu;
@@ -262,13 +265,13 @@ impl Kernel {
         }
     }
 
-    /// A BPF program takes a reference.
+    /// Takes a reference for a BPF program.
     pub(crate) fn get_task_ref(&mut self, id: TaskId) {
         let t = &mut self.tasks[id];
         t.refs = t.refs.saturating_add(1);
     }
 
-    /// Drops a reference that a BPF program held; false if none holds one.
+    /// Drops a reference that a BPF program held. Returns false if there was none.
     pub(crate) fn put_task_ref(&mut self, id: TaskId) -> bool {
         let t = &mut self.tasks[id];
         let held = t.refs > 0;
@@ -277,7 +280,7 @@ impl Kernel {
         held
     }
 
-    /// `__setscheduler_class()`: the class of a policy, given the scheduler that is loaded.
+    /// `__setscheduler_class()`: the class for a policy, given the loaded scheduler.
     pub(crate) fn class_of(&self, policy: Policy) -> Class {
         match policy {
             Policy::Deadline { .. } => Class::Deadline,

@@ -1,32 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Spin locks in virtual time: a lock has a time at which it is free; whoever needs it earlier spins.
+//! Spin locks in virtual time: a lock is free from a certain time on, and a CPU that needs it
+//! earlier spins.
 //!
-//! Owns: the wait. Does not: nest or order locks; events are atomic, so nothing can deadlock here.
-//! Models: `raw_spinlock_t` (queued): FIFO in order of arrival, hand-over paid by distance.
+//! Owns: the wait.
+//! Does not: nest or order locks; events are atomic, so no deadlock is possible here.
+//! Models: `raw_spinlock_t` (queued): FIFO in order of arrival, cost of the hand-over by distance.
 
 use crate::kernel::Kernel;
 use scxlab_machine::Machine;
 use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_trace::event::Kind;
 
-/// One lock.
+/// A lock.
 ///
-/// Events are atomic, so a path may ask for a lock at a clock well after its event (after a fork's work, say), and a later
-/// event may ask at an earlier clock. While others hold the lock or spin for it, it joins the end of the queue. Before that
-/// it comes first and does not wait; those who got the lock already cannot wait for it any more, so the time that both
-/// hold it is added for whoever comes next.
+/// Events are atomic, so a path may ask for a lock at a clock well after its event (after a fork's
+/// work, for example), and a later event may ask at an earlier clock. A request in the interval in
+/// which others hold the lock or spin for it joins the end of the queue. A request before that
+/// interval comes first and does not wait. The holders that already have the lock cannot wait for
+/// it any more, so the time in which both hold it is added to the wait of the next request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lock {
-    /// From when to when it is held without a break.
+    /// Interval in which the lock is held without a break.
     busy_from: Nanos,
     free_at: Nanos,
-    /// The present holder took it before `busy_from`.
+    /// The present holder took the lock before `busy_from`.
     came_first: bool,
     last: Option<CpuId>,
 }
 
 impl Lock {
-    /// A CPU whose clock is `at` asks for the lock: how long it spins first.
+    /// Registers the request of a CPU whose clock is `at`. Returns how long the CPU spins.
     #[inline]
     fn arrive(&mut self, cpu: CpuId, at: Nanos) -> Nanos {
         self.last = Some(cpu);
@@ -39,7 +42,7 @@ impl Lock {
         if self.came_first { 0 } else { self.free_at - at }
     }
 
-    /// The holder lets go at its clock.
+    /// Releases the lock at the holder's clock.
     #[inline]
     fn release(&mut self, at: Nanos) {
         if self.came_first {
@@ -58,7 +61,7 @@ pub enum LockId {
 }
 
 impl Kernel {
-    /// Moving a contended cache line, and what it guards, between two CPUs.
+    /// Cost of moving a contended cache line, and the data that it guards, between two CPUs.
     pub(crate) fn hand_over(&self, from: CpuId, to: CpuId) -> Nanos {
         Self::hand_over_on(&self.machine, from, to)
     }
@@ -67,7 +70,7 @@ impl Kernel {
         machine.costs.lock.hand_over_ns[machine.topology.distance(from, to)]
     }
 
-    /// What it takes to get a lock's line that was last at another CPU, or nowhere else.
+    /// Cost of getting a lock's line from the CPU that held the lock last, if that was another one.
     #[inline]
     fn transfer(machine: &Machine, last: Option<CpuId>, cpu: CpuId) -> Nanos {
         match last {
@@ -76,12 +79,12 @@ impl Kernel {
         }
     }
 
-    /// From sending an interrupt until its handler starts.
+    /// Time from sending an interrupt until its handler starts.
     pub(crate) fn ipi_latency(&self, from: CpuId, to: CpuId) -> Nanos {
         self.machine.costs.irq.ipi_latency_ns[self.machine.topology.distance(from, to)]
     }
 
-    /// Takes the lock on the executing CPU: spins while another CPU holds it.
+    /// Takes the lock on the executing CPU, which spins while another CPU holds it.
     // One copy for all callers: see "instructions" in docs/internals/performance.md.
     #[inline(never)]
     pub(crate) fn lock(&mut self, id: LockId) {
@@ -99,7 +102,7 @@ impl Kernel {
         }
     }
 
-    /// Lets go of the lock at the executing CPU's present instant.
+    /// Releases the lock at the clock of the executing CPU.
     #[inline(always)]
     pub(crate) fn unlock(&mut self, id: LockId) {
         let at = self.clock();
@@ -147,7 +150,8 @@ impl Kernel {
         }
     }
 
-    /// A lock of a scheduler, by the array map that holds it; global data is one, too.
+    /// Name of a scheduler's lock: the array map that contains it (global data is one), and its
+    /// offset there.
     fn guest_lock_name(&self, addr: u64) -> String {
         match self.vm.maps.array_at(addr) {
             Some((map, at)) => format!("lock in {}, byte {at}", map.def.name),
@@ -157,7 +161,8 @@ impl Kernel {
 }
 
 impl LockId {
-    /// The lock as a word for the trace: run queues by CPU, DSQs by table index with the top bit set.
+    /// Returns the lock as a word for the trace: the CPU of a run queue, or the table index of a
+    /// DSQ with the top bit set.
     fn word(self) -> u64 {
         match self {
             LockId::Rq(cpu) => u64::from(cpu.0),
@@ -195,7 +200,8 @@ mod tests {
         assert_eq!(hold(&mut lock, 5, 110, 10), 80, "the queue has begun");
     }
 
-    /// From seeds: all that holders hold fits into the time that passes.
+    /// Over random sequences (20 seeds), the sum of all holding times fits into the time that
+    /// passes.
     #[test]
     fn a_lock_is_never_held_for_longer_than_time_has_passed() {
         for seed in 1..=20u64 {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is measured of a run: counts and distributions, in integers.
+//! Measurements of a run: counts and distributions, in integers.
 //!
-//! Owns: accumulators. Does not: interpret (statistics and floats are the lab's).
+//! Owns: accumulators.
+//! Does not: interpret them (the lab computes statistics and floats).
 
 use crate::task::Task;
 use scxlab_machine::id::{CgroupId, Nanos};
@@ -11,7 +12,7 @@ pub use times::{Times, quantile};
 
 mod times;
 
-/// What is known of a task when it has exited, or when the run ends.
+/// Account of a task when it has exited, or when the run ends.
 #[derive(Clone, Debug)]
 pub struct TaskReport {
     pub name: String,
@@ -53,20 +54,21 @@ pub struct Metrics {
     pub switches: u64,
     pub wakeups: u64,
     pub forks: u64,
-    /// From wake-up until the task runs, or until the end of the run.
+    /// Time from a wake-up until the task runs, or until the end of the run.
     pub wakeup_latency: Times,
-    /// Every wait for a CPU: after a wake-up, after preemption, after fork. Those that the end of the run cuts are in it.
+    /// Waits for a CPU: after a wake-up, after preemption, after fork. Waits that the end of the
+    /// run cuts off are included.
     pub run_queue_wait: Times,
     /// Waits for contended locks.
     pub lock_wait: Times,
-    /// By `Distance`.
+    /// Indexed by `Distance`.
     pub migrations: [u64; 5],
     pub refill_ns: Nanos,
-    /// A CPU was off line for a while: its time does not add up to the run's.
+    /// A CPU was off line for a while, so that its times do not add up to the run's duration.
     pub hotplugged: bool,
-    /// Times that a group ran out of quota on a CPU.
+    /// Number of times that a group ran out of quota on a CPU.
     pub throttles: u64,
-    /// Performance levels that schedulers asked for; they have no effect here.
+    /// Number of performance levels that schedulers requested; they have no effect here.
     pub cpuperf_requests: u64,
     /// Finished units of work of all tasks.
     pub work_units: u64,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What BPF programs see of tasks and run queues: `struct task_struct` and `struct rq` of `abi/kernel.h`, written
-//! when they change and never read back.
+//! The state of tasks and run queues that BPF programs see: `struct task_struct` and `struct rq` of
+//! `abi/kernel.h`. It is written when the kernel's state changes and never read back.
 //!
-//! Owns: every such write, but for `p->scx` (`ext/enqueue.rs`) and what programs may write themselves
-//! (`scx.slice`, `scx.dsq_vtime`, `scx.disallow`), which lives in guest memory alone.
+//! Owns: every such write, except `p->scx` (`ext/enqueue.rs`) and the fields that programs may
+//! write themselves (`scx.slice`, `scx.dsq_vtime`, `scx.disallow`), which live in guest memory
+//! alone.
 //! Does not: decide or charge anything.
 //!
-//! A task's slot holds its `task_struct` and its `struct pid`; the slot of a thread group's leader also
-//! holds what the group shares, and is kept until the last thread is gone.
+//! A task's slot holds its `task_struct` and its `struct pid`. The slot of a thread group's leader
+//! also holds the data that the group shares, and is kept until the last thread is gone.
 
 use crate::abi;
 use crate::behavior::Policy;
@@ -20,34 +21,34 @@ use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::Ordering;
 
-// Where the parts lie in a task's slot.
+// Offsets of the parts of a task's slot, bytes.
 const PID: u64 = size_of::<abi::task_struct>().next_multiple_of(8) as u64;
 const MM: u64 = PID + size_of::<abi::pid>() as u64;
 const SIGNAL: u64 = MM + size_of::<abi::mm_struct>() as u64;
 const _: () = assert!(SIGNAL + size_of::<abi::signal_struct>() as u64 <= SLOT_BYTES);
 
-/// Of `struct list_head`: two addresses.
+/// Offsets of the `struct list_head`s (two addresses each) that link a group's threads, bytes.
 const THREAD_NODE: u64 = offset_of!(abi::task_struct, thread_node) as u64;
 const THREAD_HEAD: u64 = offset_of!(abi::signal_struct, thread_head) as u64;
 
-/// `PROC_PID_INIT_INO`: the number of the one pid namespace.
+/// `PROC_PID_INIT_INO`: inode number of the only pid namespace.
 const PID_NS_INUM: u32 = 0xeffffffc;
 /// `NUMA_NO_NODE`
 const NO_NODE: i32 = -1;
-/// Bytes set aside for a `struct sched_class`; only its address means anything.
+/// Bytes reserved for a `struct sched_class`; only its address has a meaning.
 const CLASS_BYTES: u64 = 64;
 
-/// What all tasks share, in guest memory.
+/// Guest addresses of the data that all tasks share.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shared {
-    /// `init_cred`: everyone is root.
+    /// `init_cred`: every task belongs to root.
     cred: u64,
     pid_ns: u64,
-    /// One `struct sched_class` for each of `CLASSES`.
+    /// One `struct sched_class` for each of `CLASSES`, in its order.
     classes: u64,
 }
 
-/// The kernel's names of the scheduling classes.
+/// The kernel's names of the scheduling classes, indexed by `Class`.
 const CLASSES: [(Class, &str); 5] = [
     (Class::Idle, "idle_sched_class"),
     (Class::Ext, "ext_sched_class"),
@@ -65,7 +66,7 @@ impl Shared {
         Ok(Shared { cred, pid_ns, classes })
     }
 
-    /// The address of a variable of the kernel that is not per CPU, by its name in kallsyms.
+    /// Returns the address of a kernel variable that is not per CPU, by its name in kallsyms.
     pub(crate) fn symbol(&self, name: &str) -> Option<u64> {
         let class = CLASSES.iter().find(|(_, n)| *n == name)?.0;
         Some(self.class(class))
@@ -76,7 +77,7 @@ impl Shared {
     }
 }
 
-/// The kernel's name of a class.
+/// Returns the kernel's name of a class.
 pub(crate) fn class_name(class: Class) -> &'static str {
     CLASSES[class as usize].1
 }
@@ -125,13 +126,13 @@ pub(crate) fn state(seen: &mut abi::task_struct, state: State) {
     };
 }
 
-/// `sched_info_enqueue()`, `sched_info_depart()`: it waits for a CPU from `at` on.
+/// `sched_info_enqueue()`, `sched_info_depart()`: the task waits for a CPU from `at` on.
 #[inline]
 pub(crate) fn wait(seen: &mut abi::task_struct, at: Nanos) {
     seen.sched_info.last_queued = BOOT_NS + at;
 }
 
-/// `sched_info_arrive()`: a CPU switches to it at `at`, after `waited`.
+/// `sched_info_arrive()`: a CPU switches to the task at `at`, after a wait of `waited`.
 #[inline]
 pub(crate) fn arrival(seen: &mut abi::task_struct, at: Nanos, waited: Nanos) {
     let info = &mut seen.sched_info;
@@ -141,7 +142,7 @@ pub(crate) fn arrival(seen: &mut abi::task_struct, at: Nanos, waited: Nanos) {
     info.last_queued = 0;
 }
 
-/// The task's CPU switched to another.
+/// Records that the CPU switched away from the task.
 #[inline]
 pub(crate) fn off_cpu(seen: &mut abi::task_struct, account: &Account) {
     seen.on_cpu = 0;
@@ -156,7 +157,7 @@ impl Kernel {
         self.vm.mem.own_mut(addr)
     }
 
-    /// A task, and what programs see of it.
+    /// Returns a task and the `task_struct` that programs see of it.
     #[inline(always)]
     pub(crate) fn seen(&mut self, task: TaskId) -> (&mut Task, &mut abi::task_struct) {
         let Kernel { tasks, vm, .. } = self;
@@ -181,7 +182,8 @@ impl Kernel {
         self.tasks[task].addr + offset_of!(abi::task_struct, cpus_mask) as u64
     }
 
-    /// The links that programs follow from a new task, which leads a thread group of its own so far.
+    /// Writes the links that programs follow from a new task, as the leader of a thread group of
+    /// its own.
     pub(crate) fn mirror_new(&mut self, id: TaskId) {
         let start = self.ktime();
         let shared = self.vars.shared;
@@ -208,7 +210,7 @@ impl Kernel {
         self.join_group(id, addr, init);
     }
 
-    /// The task's parent, and the thread group that it belongs to.
+    /// Writes the task's parent and thread group.
     pub(crate) fn mirror_family(&mut self, id: TaskId, parent: TaskId, leader: TaskId) {
         let (parent, leader_addr) = (self.tasks[parent].addr, self.tasks[leader].addr);
         if leader != id {
@@ -219,7 +221,7 @@ impl Kernel {
         self.join_group(id, leader_addr, parent);
     }
 
-    /// Puts the task last on the group's list of threads; a leader starts the list.
+    /// Appends the task to the group's list of threads. A leader starts the list.
     fn join_group(&mut self, id: TaskId, leader: u64, parent: u64) {
         let addr = self.tasks[id].addr;
         let user = !self.tasks[id].kthread && !self.tasks[id].is_idle_task();
@@ -245,7 +247,8 @@ impl Kernel {
         ts.mm = if user { leader + MM } else { 0 };
     }
 
-    /// Takes the task off its group's list of threads (`__exit_signal()`); its links stay as they were.
+    /// Removes the task from the group's list of threads (`__exit_signal()`). Its own links stay as
+    /// they were.
     pub(crate) fn leave_group(&mut self, id: TaskId) {
         let ts: &abi::task_struct = self.vm.mem.host_ref(self.tasks[id].addr);
         let (prev, next, signal) = (ts.thread_node.prev, ts.thread_node.next, ts.signal);
@@ -285,7 +288,8 @@ impl Kernel {
         self.rq(cpu).online = i32::from(online);
     }
 
-    /// The CPU switched to the task at `addr`; when that is its idle task, the PELT clock catches up.
+    /// Records that the CPU switched to the task at `addr`. A switch to the idle task lets the PELT
+    /// clock catch up.
     #[inline(always)]
     pub(crate) fn mirror_curr(&mut self, cpu: CpuId, addr: u64, idle: bool) {
         let rq = self.rq(cpu);
@@ -296,14 +300,16 @@ impl Kernel {
         }
     }
 
-    /// A tick found the task running (`account_process_tick()`): the whole period goes to the user or to the kernel.
+    /// Charges a tick to the task that it found running (`account_process_tick()`): the whole
+    /// period counts as user time or as system time.
     pub(crate) fn mirror_tick(&mut self, task: TaskId, in_kernel: bool) {
         let period = self.tick_ns;
         let ts = self.task_struct(task);
         *(if in_kernel { &mut ts.stime } else { &mut ts.utime }) += period;
     }
 
-    /// The task's utilisation, as the default class has just updated it; only a loaded scheduler could look.
+    /// Writes the task's utilisation, which the default class has just updated. Only a loaded
+    /// scheduler could read it.
     #[inline]
     pub(crate) fn mirror_util(&mut self, task: TaskId) {
         if self.ext.root.is_some() {
@@ -311,8 +317,9 @@ impl Kernel {
         }
     }
 
-    /// `update_rq_clock()`: the executing code takes the run queue's clock. The PELT clock (`update_rq_clock_pelt()`)
-    /// runs slower on a slow CPU and catches up when it idles. Programs see them if they can find a run queue.
+    /// `update_rq_clock()`: sets the run queue's clock to that of the executing code. The PELT
+    /// clock (`update_rq_clock_pelt()`) runs slower on a slow CPU and catches up when the CPU
+    /// idles. Both are written to guest memory only if programs can find a run queue.
     #[inline(always)]
     pub(crate) fn take_rq_clock(&mut self, cpu: CpuId) -> Nanos {
         let at = self.clock();

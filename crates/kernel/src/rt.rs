@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The real-time classes: deadline before FIFO and round robin.
+//! The real-time classes: deadline tasks run before FIFO and round-robin tasks.
 //!
-//! Owns: their per-CPU queues. Models: kernel/sched/rt.c and deadline.c, 7.3, the parts that a workload sees:
-//! strict priority, round-robin slices, earliest deadline first with budgets, placement by priority, pulling to
-//! an idle CPU. Differs: no bandwidth servers, no priority inheritance, no RT throttling.
+//! Owns: their per-CPU queues.
+//! Models: kernel/sched/rt.c and deadline.c, 7.3, the parts that a workload sees: strict priority,
+//! round-robin slices, earliest deadline first with budgets, placement by priority, pulling to an
+//! idle CPU.
+//! Differs: no bandwidth servers, no priority inheritance, no RT throttling.
 
 use crate::behavior::Policy;
 use crate::event::Event;
@@ -16,13 +18,14 @@ use std::collections::BTreeMap;
 /// `RR_TIMESLICE`: 100 ms.
 const RR_SLICE: Nanos = 100_000_000;
 
-/// What orders a real-time task on its CPU, smallest first: deadline tasks, then priorities, then arrival.
+/// Order of real-time tasks on a CPU, smallest first: (rank, arrival). Deadline tasks come first,
+/// then priorities.
 type Key = (u64, i64);
 
-/// Keys below this are deadlines; priorities come after.
+/// Ranks below this are deadlines, ns; ranks from here on are priorities.
 const PRIO_BASE: u64 = 1 << 63;
 
-/// A SCHED_DEADLINE task's server.
+/// Budget of a SCHED_DEADLINE task.
 #[derive(Clone, Copy, Debug, Default)]
 struct Budget {
     left: Nanos,
@@ -31,7 +34,7 @@ struct Budget {
     throttled: bool,
 }
 
-/// Waiting and running real-time tasks of all CPUs.
+/// Queues of the waiting and running real-time tasks of all CPUs.
 #[derive(Debug)]
 pub struct RtQueues {
     queues: Vec<BTreeMap<Key, TaskId>>,
@@ -78,7 +81,7 @@ impl RtQueues {
 }
 
 impl Kernel {
-    /// Smaller runs first.
+    /// Returns the rank of a task; the smaller one runs first.
     fn rt_rank(&self, task: TaskId) -> u64 {
         match self.tasks[task].policy {
             Policy::Fifo { prio } | Policy::RoundRobin { prio } => PRIO_BASE + 99 - u64::from(prio),
@@ -94,7 +97,7 @@ impl Kernel {
         }
     }
 
-    /// A waking deadline task gets a new budget when the old one is over.
+    /// Gives a waking deadline task a new budget if its deadline has passed.
     fn rt_refresh_budget(&mut self, task: TaskId) {
         let Policy::Deadline { runtime, deadline, .. } = self.tasks[task].policy else { return };
         let now = self.now;
@@ -131,7 +134,7 @@ impl Kernel {
         self.rt.queues[cpu.idx()].values().next().copied()
     }
 
-    /// A CPU without real-time work takes a waiting task from one that has too many.
+    /// Pulls a waiting real-time task from another CPU to a CPU that has none.
     fn rt_pull(&mut self, cpu: CpuId) {
         if self.rt.keys.len() <= 1 || !self.is_online(cpu) {
             return;
@@ -154,7 +157,8 @@ impl Kernel {
         self.rt_update_curr(cpu);
     }
 
-    /// Charges the running task; a deadline task that has used its budget waits for the next period.
+    /// Charges the running task. A deadline task that has used up its budget waits for the next
+    /// period.
     fn rt_update_curr(&mut self, cpu: CpuId) -> Nanos {
         let delta = self.charge_curr(cpu);
         let curr = self.cpus[cpu.idx()].curr;
@@ -216,7 +220,7 @@ impl Kernel {
         }
     }
 
-    /// To the end of its priority's list.
+    /// Moves the current task to the end of its priority's list.
     pub(crate) fn rt_yield(&mut self, cpu: CpuId) {
         let curr = self.cpus[cpu.idx()].curr;
         if self.rt.keys.contains_key(&curr) {
@@ -233,7 +237,8 @@ impl Kernel {
         }
     }
 
-    /// `find_lowest_rq()`: where what runs matters least; its own CPU among equals.
+    /// `find_lowest_rq()`: `prev` if the task outranks the running task there, else the CPU whose
+    /// running task ranks lowest, the lowest number among equals.
     pub(crate) fn rt_select_cpu(&mut self, task: TaskId, prev: CpuId) -> CpuId {
         let rank_there = |c: CpuId| {
             let curr = self.cpus[c.idx()].curr;

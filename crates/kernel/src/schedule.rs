@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `schedule()`: a CPU puts its task back, picks the next and switches to it.
 //!
-//! Owns: the order of classes and the switch. Does not: choose within a class.
-//! Models: kernel `__schedule()`, `__pick_next_task()`, `resched_curr()`, `sched_change_begin/end()`, 7.3.
+//! Owns: the order of classes and the switch.
+//! Does not: choose within a class.
+//! Models: kernel `__schedule()`, `__pick_next_task()`, `resched_curr()`,
+//! `sched_change_begin/end()`, 7.3.
 
 use crate::abi;
 use crate::cgroup::CgroupTable;
@@ -16,18 +18,18 @@ use crate::together::Presence;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use scxlab_trace::event::{Kind, PrevState};
 
-/// What `change_task` puts back when the change is done.
+/// State of a task that `change_begin` saves and `change_end` restores.
 pub(crate) struct Change {
     task: TaskId,
     queued: bool,
     running: bool,
     class: Class,
-    /// Of the dequeue; the change may add some for the enqueue.
+    /// Flags of the dequeue. The change may add flags for the enqueue.
     pub flags: u64,
 }
 
 impl Kernel {
-    /// Picks and switches once.
+    /// Makes one pass through the scheduler: picks the next task and switches to it.
     pub(crate) fn schedule(&mut self, cpu: CpuId) {
         self.charge(self.machine.costs.sched.pick_ns);
         self.lock(LockId::Rq(cpu));
@@ -59,7 +61,8 @@ impl Kernel {
         }
     }
 
-    /// The stopper comes between: what ran before may have been a task.
+    /// Runs the stopper, then picks. Refreshes the speed in any case: `switch` sees the idle task
+    /// as the previous one, although a task may have run before the stopper.
     #[cold]
     #[inline(never)]
     fn schedule_stopped(&mut self, cpu: CpuId) {
@@ -71,8 +74,8 @@ impl Kernel {
         self.refresh_speed_around(cpu);
     }
 
-    /// The stopper takes the CPU as it was asked to: what ran is put and switched away, and may be moved to another
-    /// CPU. The CPU then counts as idle until the pick.
+    /// Runs the stopper for the pending requests. The running task is put and switched away, and
+    /// may be moved to another CPU. The CPU then counts as idle until the pick.
     fn run_stopper(&mut self, cpu: CpuId) {
         let c = &mut self.cpus[cpu.idx()];
         let push = c.pushing.take();
@@ -111,8 +114,8 @@ impl Kernel {
         }
     }
 
-    /// The highest class that has a task wins; a class may ask to start over when its search let a
-    /// higher one in.
+    /// Picks from the highest class that has a task. A class may ask to start over when its search
+    /// let a task of a higher class in.
     fn pick_next(&mut self, cpu: CpuId, prev: TaskId) -> TaskId {
         loop {
             if let Some(task) = self.rt_pick(cpu) {
@@ -130,7 +133,7 @@ impl Kernel {
         self.cpus[cpu.idx()].idle_task
     }
 
-    /// The same task goes on; an idle CPU that stays idle renews its claim to be so.
+    /// Lets the same task go on. An idle CPU that stays idle reports itself idle again.
     fn kept(&mut self, cpu: CpuId, task: TaskId) {
         if self.tasks[task].class == Class::Idle {
             self.ext_update_idle(cpu, true, false);
@@ -149,7 +152,7 @@ impl Kernel {
 
     #[inline(always)]
     pub(crate) fn set_next(&mut self, cpu: CpuId, next: TaskId) {
-        // The search for the next task may have been charged to the one before already.
+        // The search for the next task may already have been charged to the previous one.
         let c = &self.cpus[cpu.idx()];
         let t = &mut self.tasks[next];
         t.exec_start = c.rq_clock.max(c.charged_until);
@@ -161,7 +164,8 @@ impl Kernel {
         }
     }
 
-    /// `context_switch()`: costs, accounts, and the new task's cache debt.
+    /// `context_switch()`: charges the costs, and updates the accounts and the new task's cache
+    /// debt.
     fn switch(&mut self, cpu: CpuId, prev: TaskId, next: TaskId) {
         let (p, n) = (&self.tasks[prev], &self.tasks[next]);
         let idle = (p.is_idle_task(), n.is_idle_task());
@@ -236,7 +240,7 @@ impl Kernel {
         }
     }
 
-    /// A CPU became busy or idle: it and its siblings change speed.
+    /// Refreshes the speed of a CPU that became busy or idle, and of its siblings.
     fn refresh_speed_around(&mut self, cpu: CpuId) {
         self.refresh_speed(cpu);
         for i in 0..self.cpus[cpu.idx()].siblings.len() {
@@ -244,7 +248,7 @@ impl Kernel {
         }
     }
 
-    /// The task runs at `at`: a wait for a CPU ends.
+    /// Ends the task's wait for a CPU at `at`, when it starts to run.
     #[inline(always)]
     fn end_wait(&mut self, task: TaskId, at: Nanos) {
         let Kernel { cpus, tasks, vm, cgroups, metrics, .. } = self;
@@ -264,8 +268,8 @@ impl Kernel {
         }
     }
 
-    /// Waits that are still open when the run ends count as the time waited so far. One that begins at that instant or,
-    /// by a CPU's clock, after it is none yet.
+    /// Counts waits that are still open when the run ends, with the time waited so far. A wait that
+    /// begins at that instant, or later by its CPU's clock, does not count.
     pub(crate) fn close_waits(&mut self) {
         let now = self.now;
         for id in self.tasks.ids() {
@@ -281,7 +285,8 @@ impl Kernel {
         }
     }
 
-    /// An interrupt reaches a CPU: when it can be handled, if the CPU must leave an idle state first.
+    /// Begins to bring a CPU that an interrupt reaches out of its idle state. Returns the time at
+    /// which the interrupt can be handled; None: now.
     #[inline]
     pub(crate) fn leave_idle_state(&mut self, cpu: CpuId) -> Option<Nanos> {
         let c = &self.cpus[cpu.idx()];
@@ -298,7 +303,7 @@ impl Kernel {
         (now < c.awake_at).then_some(c.awake_at)
     }
 
-    /// `resched_curr()`: `cpu` is to schedule as soon as it can.
+    /// `resched_curr()`: makes `cpu` schedule as soon as it can.
     pub(crate) fn resched(&mut self, cpu: CpuId) {
         let from = self.exec.cpu;
         let c = &mut self.cpus[cpu.idx()];
@@ -326,11 +331,12 @@ impl Kernel {
         self.on_cpu_last(cpu, |k| k.charge(k.machine.costs.irq.resched_ns))
     }
 
-    /// Takes a task out of its class, and off its CPU's hands, for a change of what it is.
+    /// Dequeues a task, and puts it if it runs, so that its parameters can be changed.
     pub(crate) fn change_begin(&mut self, task: TaskId, flags: u64) -> Change {
         let t = &self.tasks[task];
         if t.state == State::Sleeping && t.on_rq {
-            // A sleeper that still competes (delayed dequeue) would not survive the change.
+            // A sleeper that is still queued (delayed dequeue) cannot be changed, so its delay ends
+            // first.
             self.fair_end_delay(task);
         }
         let t = &self.tasks[task];
@@ -346,7 +352,7 @@ impl Kernel {
         Change { task, queued, running, class, flags }
     }
 
-    /// Puts the task back as it now is.
+    /// Puts the task back with its changed parameters.
     pub(crate) fn change_end(&mut self, change: Change) {
         let Change { task, queued, running, class, flags } = change;
         let (cpu, new_class) = (self.tasks[task].cpu, self.tasks[task].class);
@@ -377,14 +383,14 @@ impl Kernel {
 }
 
 impl Task {
-    /// It is in that state, here and where programs see it.
+    /// Sets the state, here and in the `task_struct` that programs see.
     #[inline(always)]
     pub(crate) fn set_state(&mut self, seen: &mut abi::task_struct, state: State) {
         self.state = state;
         mirror::state(seen, state);
     }
 
-    /// A wait for a CPU begins.
+    /// Begins a wait for a CPU.
     #[inline(always)]
     pub(crate) fn start_wait(
         &mut self,

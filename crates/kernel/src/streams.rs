@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Named random streams of a run, made when first used.
+//! Named random streams of a run, created on first use.
 
 use scxlab_machine::Stream;
 use std::collections::BTreeMap;
 
-/// Streams by (name, index): drawing from one never shifts another.
+/// Streams by (name, index). Each has its own state, so that a draw from one never shifts another.
 pub struct Streams {
     seed: u64,
     open: BTreeMap<(&'static str, u64), Stream>,

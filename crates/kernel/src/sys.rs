@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The system calls of the simulation: what a behaviour may do.
+//! The system calls of the simulation, which a behaviour may make.
 //!
-//! Owns: `impl Sys`. Does not: hold state.
+//! Owns: `impl Sys`.
+//! Does not: hold state.
 
 use crate::behavior::{CgroupSpec, Policy, Sys, SysError, TaskSpec};
 use crate::event::{Event, Wide};
@@ -160,13 +161,13 @@ impl Sys for Kernel {
 }
 
 impl Kernel {
-    /// Whether a system call can name the task. A task that was buried cannot be named, although its slot stays while a BPF
-    /// program holds a reference to it.
+    /// Whether a system call can name the task. It cannot name a task that has been unhashed,
+    /// although the slot stays while a BPF program holds a reference to it.
     fn is_reachable(&self, task: TaskId) -> bool {
         self.tasks.get(task).is_some_and(|t| self.tasks.by_pid(t.pid) == Some(task))
     }
 
-    /// `set_cpus_allowed_common()` and the classes' part.
+    /// `set_cpus_allowed_common()`, with the part of the classes.
     pub(crate) fn do_set_cpus_allowed(&mut self, task: TaskId, cpus: &CpuMask) {
         let change = self.change_begin(task, queue::SAVE);
         let anywhere = self.has_all_cpus(cpus);
@@ -179,13 +180,13 @@ impl Kernel {
         self.change_end(change);
     }
 
-    /// Whether a set has every CPU of the machine.
+    /// Whether a set contains every CPU of the machine.
     pub(crate) fn has_all_cpus(&self, cpus: &CpuMask) -> bool {
         let all = 0..self.machine.topology.nr_cpus() as u32;
         all.map(CpuId).all(|cpu| cpumask::test(cpus, cpu))
     }
 
-    /// The weight of its nice value or policy has changed.
+    /// Applies a changed nice value or policy to the task's weight.
     fn reweight(&mut self, task: TaskId) {
         mirror::identity(&mut self.vm.mem, &self.tasks[task]);
         self.fair_reweight(task);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tasks: one slot of the task table each, with the kernel's private state here and the part that BPF
-//! programs can see (`struct task_struct` of `abi/kernel.h`) in guest memory.
+//! Tasks: one slot of the task table each. The kernel's private state is here; the part that BPF
+//! programs can see (`struct task_struct` of `abi/kernel.h`) is in guest memory.
 //!
-//! Owns: allocation of slots and pids. Does not: decide or charge anything, or fill the slots (see `mirror.rs`).
+//! Owns: allocation of slots and pids.
+//! Does not: decide or charge anything, or fill the guest part of the slots (see `mirror.rs`).
 
 use crate::behavior::{Policy, Step};
 use crate::ext::entity::ExtEntity;
@@ -12,10 +13,11 @@ use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use std::collections::VecDeque;
 
-/// Bytes between two task slots in guest memory. `cpus_mask` alone takes NR_CPUS/8 = 1 KiB.
-/// A cache line more than a power of two: equal fields of many tasks would else share a few sets of the host's cache.
+/// Distance between two task slots in guest memory, bytes. `cpus_mask` alone takes NR_CPUS/8 = 1
+/// KiB. The distance is a cache line more than a power of two, because equal fields of many tasks
+/// would otherwise share a few sets of the host's cache.
 pub const SLOT_BYTES: u64 = 2048 + 64;
-/// What the odd factor of `SLOT_BYTES` is to be multiplied with for 1, modulo 2^64.
+/// Multiplicative inverse of the odd factor of `SLOT_BYTES`, modulo 2^64.
 const SLOT_INVERSE: u64 = {
     let odd = SLOT_BYTES >> SLOT_BYTES.trailing_zeros();
     let (mut inverse, mut right_bits) = (odd, 3);
@@ -25,12 +27,13 @@ const SLOT_INVERSE: u64 = {
     }
     inverse
 };
-/// Address space is reserved for this many tasks; memory is used only by those that exist.
+/// Upper bound on the number of task slots. Address space is reserved for all of them; a slot takes
+/// memory when it is first used.
 pub const MAX_TASKS: u32 = 1 << 18;
-/// A freed slot rests while this many others are freed, so that a stale pointer held across a grace
-/// period still reads the task that it meant.
+/// Number of slots that are freed before a freed slot is used again, so that a stale pointer held
+/// across a grace period still reads the task that it meant.
 const REUSE_DELAY: usize = 64;
-/// `MAX_RT_PRIO`: `static_prio` of nice 0 is this plus 20.
+/// `MAX_RT_PRIO`. The `static_prio` of nice 0 is this plus 20.
 const MAX_RT_PRIO: i32 = 100;
 
 /// Scheduling classes, lowest first, as the kernel ranks them.
@@ -43,7 +46,7 @@ pub enum Class {
     Deadline,
 }
 
-/// Where a task is in its life.
+/// Stage of a task's life.
 ///
 /// ```text
 ///   New --fork--> Runnable <--wake-- Sleeping
@@ -58,43 +61,44 @@ pub enum State {
     Dead,
 }
 
-/// Cache contents that a task left behind, to tell what it must fetch again (see `warmth.rs`).
+/// Marks that a task takes along from the caches of its last CPU, for the computation of its cache
+/// refill (see `warmth.rs`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Warmth {
     pub core: Option<u32>,
     pub llc: Option<u32>,
-    /// Bytes that had been touched in that core and LLC when this task left, in all.
+    /// Total bytes that had been touched in that core and in that LLC when the task left.
     pub core_mark: u64,
     pub llc_mark: u64,
 }
 
-/// What is measured about a task over the run.
+/// Measurements of a task over the run.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     /// CPU time, as the kernel charges it (system calls and switches included).
     pub run_ns: Nanos,
-    /// Time runnable and not running.
+    /// Time runnable but not running.
     pub wait_ns: Nanos,
     pub switches_voluntary: u64,
     pub switches_involuntary: u64,
     pub migrations: u64,
     pub wakeups: u64,
     pub work_units: u64,
-    /// Since when it waits for a CPU.
+    /// Start of the present wait for a CPU.
     pub waiting_since: Option<Nanos>,
-    /// What its cgroup's account of co-scheduling knows of it.
+    /// State of the task in its cgroup's co-scheduling account (see `together.rs`).
     pub presence: Presence,
-    /// Set while the wait is that after a wake-up.
+    /// Time of the wake-up that began the present wait; None if something else began it.
     pub woken_at: Option<Nanos>,
 }
 
-/// One task; as in `Cpu`, what a switch needs comes first.
+/// One task. The fields that a task switch needs come first, as in `Cpu`.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Task {
     pub id: TaskId,
     pub cpu: CpuId,
-    /// Of its `task_struct` in guest memory.
+    /// Guest address of its `task_struct`.
     pub addr: u64,
     pub state: State,
     pub class: Class,
@@ -102,50 +106,52 @@ pub struct Task {
     pub on_rq: bool,
     /// The current task of its CPU.
     pub on_cpu: bool,
-    /// `cpus` has every CPU of the machine: it need not be looked at.
+    /// `cpus` contains every CPU of the machine, so that checks need not read it.
     pub anywhere: bool,
     pub exiting: bool,
-    /// A wake that found the task awake.
+    /// A wake-up came while the task was awake: its next block or sleep returns at once.
     pub wake_pending: bool,
     pub spin_ended: bool,
     pub nr_allowed: u32,
     pub tgid: u32,
     pub cgroup: CgroupId,
-    /// Tells stale sleep timers from the present one.
+    /// Generation of the sleep timer. An expiry with an older generation is ignored.
     pub sleep_gen: u32,
-    /// The present step, and what is left of it: work in 1/1024 ns for `Compute`, wall ns otherwise.
+    /// Present step, and its remaining work: 1/1024 ns of full-speed time for `Compute`, wall ns
+    /// otherwise.
     pub step: Option<Step>,
     pub left: u64,
-    /// Cache refill still to be paid, wall ns.
+    /// Cache refill time that the task still owes, wall ns.
     pub debt: Nanos,
-    /// When its CPU time was last charged.
+    /// Clock up to which its CPU time has been charged.
     pub exec_start: Nanos,
     pub account: Account,
     pub ext: ExtEntity,
     pub footprint_bytes: u64,
     pub warmth: Warmth,
-    /// Queued on a remote CPU's wake list, not yet enqueued.
+    /// Enqueue flags while the task is on a remote CPU's wake list and not yet enqueued.
     pub wake_queued: Option<u64>,
     pub pid: u32,
-    /// Of its thread group; its slot lives as long as the group.
+    /// Leader of its thread group. The leader's slot is kept as long as the group exists.
     pub leader: TaskId,
     pub name: String,
     pub policy: Policy,
     pub nice: i8,
     pub kthread: bool,
-    /// Has executed a program of its own since it was forked.
+    /// Has executed a program since it was forked.
     pub execed: bool,
-    /// References held by BPF programs; the slot is not freed before they are gone.
+    /// References held by BPF programs. The slot is not freed while there are any.
     pub refs: u32,
-    /// Other threads of its group, whose slots refer to it.
+    /// Other threads of its group, whose slots refer to this one.
     pub followers: u32,
     pub slice_request: Nanos,
-    /// What it asked for (`p->user_cpus_ptr`), and what of that its cpuset leaves it (`p->cpus_mask`).
+    /// `user_cpus`: the affinity that the task requested (`p->user_cpus_ptr`). `cpus`: the CPUs
+    /// that it may use within its cpuset (`p->cpus_mask`).
     pub user_cpus: CpuMask,
     pub cpus: CpuMask,
 }
 
-/// Of a `Task`, from its start: what every switch needs.
+/// Bytes at the start of a `Task` that every switch needs.
 pub(crate) const HOT_TASK_BYTES: usize = std::mem::offset_of!(Task, wake_queued);
 
 impl Task {
@@ -159,7 +165,7 @@ impl Task {
         MAX_RT_PRIO + 20 + i32::from(self.nice)
     }
 
-    /// `p->prio`: the smaller goes first; deadline tasks have -1.
+    /// `p->prio`: the smaller value runs first; deadline tasks have -1.
     pub fn prio(&self) -> i32 {
         match self.policy {
             Policy::Fifo { prio } | Policy::RoundRobin { prio } => {
@@ -170,7 +176,7 @@ impl Task {
         }
     }
 
-    /// The weight of its nice value as `sched_prio_to_weight` gives it; SCHED_IDLE has 3.
+    /// Weight of its nice value in `sched_prio_to_weight`; SCHED_IDLE has 3.
     pub fn load_weight(&self) -> u64 {
         match self.policy {
             Policy::Idle => 3,
@@ -183,29 +189,31 @@ impl Task {
     }
 }
 
-/// Load weights by nice level: a step of one is worth about 10 % CPU, a factor of 1.25 (kernel/sched/core.c).
+/// Load weights by nice level, from -20: a step of one is worth about 10 % CPU, a factor of 1.25
+/// (kernel/sched/core.c).
 pub const NICE_TO_WEIGHT: [u64; 40] = [
     88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916, 9548, 7620, 6100, 4904,
     3906, 3121, 2501, 1991, 1586, 1277, 1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87,
     70, 56, 45, 36, 29, 23, 18, 15,
 ];
 
-/// `sched_weight_to_cgroup()`: a load weight on the scale of cgroup weights, where nice 0 is 100.
+/// `sched_weight_to_cgroup()`: converts a load weight to a cgroup weight, where nice 0 is 100.
 pub fn weight_to_cgroup(weight: u64) -> u32 {
     ((weight * 100 + 512) / 1024).clamp(1, 10_000) as u32
 }
 
-/// The id in a slot that is nobody's.
+/// Id in a slot that holds no task.
 const NOBODY: TaskId = TaskId(u32::MAX);
 
-/// All tasks, living and resting.
+/// All task slots, those of freed tasks included.
 pub struct TaskTable {
-    /// By number. In a free slot the last task's remains, with the id `NOBODY`: so a look at a task is a look at a slot.
+    /// Indexed by task id. A free slot keeps the fields of its last task, with the id `NOBODY`, so
+    /// that a lookup reads one slot and nothing else.
     slots: Vec<Task>,
     base: u64,
     resting: VecDeque<TaskId>,
     next_pid: u32,
-    /// pid -> task of the living.
+    /// Living tasks by pid.
     by_pid: rustc_hash::FxHashMap<u32, TaskId>,
     live: usize,
 }
@@ -223,34 +231,35 @@ impl TaskTable {
         })
     }
 
-    /// There will be many tasks.
+    /// Tells the host that much of the table will be used, so that it may use huge pages.
     pub(crate) fn expect_many(&self, mem: &mut Memory) {
         mem.expect_use(self.base, u64::from(MAX_TASKS) * SLOT_BYTES);
     }
 
-    /// The task whose `task_struct` is at `addr`, living or resting.
+    /// Returns the task whose `task_struct` is at `addr`. It may be dead if its slot is not freed
+    /// yet.
     #[inline]
     pub fn at(&self, addr: u64) -> Option<TaskId> {
         let off = addr.wrapping_sub(self.base);
-        // The quotient if the division leaves nothing over, and more than there can be slots if it does.
+        // The quotient if the division leaves no remainder; larger than any slot number otherwise.
         let slot = off.wrapping_mul(SLOT_INVERSE).rotate_right(SLOT_BYTES.trailing_zeros());
         let id = self.slots.get(usize::try_from(slot).ok()?)?.id;
         (u64::from(id.0) == slot).then_some(id)
     }
 
-    /// Where the slot of that number lies.
+    /// Returns the guest address of a slot.
     #[inline]
     pub(crate) fn slot_addr(&self, id: TaskId) -> u64 {
         self.base + u64::from(id.0) * SLOT_BYTES
     }
 
-    /// The slot of that number and where it lies, for what wants it fetched and does not look at it.
+    /// Returns a slot and its guest address without a check of the slot's id, for prefetching.
     #[inline]
     pub(crate) fn slot(&self, id: TaskId) -> Option<(&Task, u64)> {
         Some((self.slots.get(id.idx())?, self.slot_addr(id)))
     }
 
-    /// The task in whose slot `addr` lies.
+    /// Returns the task whose slot contains `addr`.
     pub fn containing(&self, addr: u64) -> Option<TaskId> {
         let off = addr.checked_sub(self.base)?;
         self.at(self.base + off / SLOT_BYTES * SLOT_BYTES)
@@ -260,7 +269,7 @@ impl TaskTable {
         self.by_pid.get(&pid).copied()
     }
 
-    /// Every task that has a slot, ascending by id.
+    /// Iterates over the tasks that have a slot, ascending by id.
     pub fn iter(&self) -> impl Iterator<Item = &Task> {
         self.slots.iter().filter(|t| t.id != NOBODY)
     }
@@ -277,7 +286,8 @@ impl TaskTable {
         self.live == 0
     }
 
-    /// The slot for the next task to be inserted, and its guest address; None when there is no room for one more.
+    /// Reserves the slot for the next task to be inserted. Returns its id and guest address; None
+    /// if there is no room for another task.
     pub fn reserve(&mut self, mem: &mut Memory) -> Option<(TaskId, u64)> {
         let id = if self.resting.len() > REUSE_DELAY {
             self.resting.pop_front()?
@@ -290,14 +300,14 @@ impl TaskTable {
         Some((id, self.slot_addr(id)))
     }
 
-    /// The next pid; idle tasks have pid 0 and do not come here.
+    /// Returns the next pid. Idle tasks have pid 0 and do not take one.
     pub fn next_pid(&mut self) -> u32 {
         let pid = self.next_pid;
         self.next_pid += 1;
         pid
     }
 
-    /// The task is in the slot that was reserved for it.
+    /// Puts a task into the slot that was reserved for it.
     pub fn insert(&mut self, task: Task) {
         let id = task.id;
         if task.pid != 0 {
@@ -311,12 +321,12 @@ impl TaskTable {
         self.live += 1;
     }
 
-    /// The pid no longer finds the task (it is unhashed), which may live on while referenced.
+    /// Removes the pid of a task (unhashes it). The task may live on while it is referenced.
     pub fn unhash(&mut self, pid: u32) {
         self.by_pid.remove(&pid);
     }
 
-    /// The task is gone; its slot rests before it is used again.
+    /// Frees the slot of a task. The slot rests before it is used again.
     pub fn remove(&mut self, id: TaskId) {
         self[id].id = NOBODY;
         self.live -= 1;
@@ -330,7 +340,8 @@ impl TaskTable {
     }
 }
 
-/// What a look at a task that is gone panics with where debug assertions are; without them it sees the remains.
+/// Panic message of an access to a freed task when debug assertions are on. Without them the access
+/// reads the remains.
 const OUTLIVED: &str = "task id outlived its task";
 
 impl std::ops::Index<TaskId> for TaskTable {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The tick: periodic interrupts of CPUs that are busy.
+//! The tick: periodic interrupts of busy CPUs.
 //!
-//! Owns: when a CPU ticks. Models: kernel `sched_tick()`, NO_HZ_IDLE, 7.3. Differs: no nohz_full.
+//! Owns: the times of ticks.
+//! Models: kernel `sched_tick()`, NO_HZ_IDLE, 7.3.
+//! Differs: no nohz_full.
 
 use crate::abi;
 use crate::cgroup::CgroupTable;
@@ -13,7 +15,7 @@ use crate::task::{Class, Task};
 use scxlab_machine::id::{CpuId, Nanos};
 
 impl Kernel {
-    /// The CPU is busy: it ticks at its phase of the period.
+    /// Starts the tick of a CPU that became busy, at the CPU's phase of the period.
     pub(crate) fn start_tick(&mut self, cpu: CpuId) {
         if std::mem::replace(&mut self.cpus[cpu.idx()].tick_on, true) {
             return;
@@ -29,7 +31,8 @@ impl Kernel {
         self.cpus[cpu.idx()].tick_on = false;
     }
 
-    /// Ticks of a CPU lie on a grid of their own, spread over the period by the seed.
+    /// Returns the time of a CPU's next tick. Each CPU has its own phase in the period, drawn from
+    /// the seed.
     fn next_tick_time(&self, cpu: CpuId) -> Nanos {
         let phase = self.tick_phase[cpu.idx()];
         let at = self.exec.clock.max(self.now);
@@ -77,7 +80,7 @@ impl Kernel {
         }
     }
 
-    /// `update_curr_common()`: charges the current task up to now; returns how much.
+    /// `update_curr_common()`: charges the current task up to now. Returns the time charged.
     pub(crate) fn charge_curr(&mut self, cpu: CpuId) -> Nanos {
         let at = self.clock();
         let Kernel { cpus, tasks, vm, cgroups, .. } = self;
@@ -108,7 +111,8 @@ impl Kernel {
 }
 
 impl Cpu {
-    /// Charges the CPU's current task up to `at`, here and where programs see it; returns how much.
+    /// Charges the CPU's current task up to `at`, here and in the `task_struct` that programs see.
+    /// Returns the time charged.
     #[inline]
     pub(crate) fn charge(
         &mut self,

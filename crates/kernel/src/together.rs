@@ -1,44 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Co-scheduling: how much of the time the tasks of a cgroup run together.
+//! Co-scheduling: how much of the time the tasks of a cgroup run at the same time.
 //!
-//! Owns: who of a cgroup's own tasks is runnable, who runs, and for how long that was all of them at once.
-//! Does not: count what is below the cgroup. Times are those of the CPUs that make the changes.
+//! Owns: the number of a cgroup's own tasks that wait and that run, and the time in which all of
+//! them ran at once.
+//! Does not: count tasks of descendant cgroups. Times are taken from the clocks of the CPUs that
+//! make the changes.
 
 use crate::cgroup::CgroupTable;
 use crate::kernel::Kernel;
 use crate::task::Task;
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 
-/// Where a task is, as seen from its cgroup.
+/// State of a task in its cgroup's account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
     Waits,
     Runs,
-    /// It sleeps, or is gone, or not there yet.
+    /// The task sleeps, is gone, or has not started yet.
     #[default]
     Absent,
 }
 
-/// Of one cgroup.
+/// Co-scheduling account of one cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Together {
-    /// Tasks by `Presence`; of the absent, how many more came than went.
+    /// Number of tasks, indexed by `Presence`. The count of `Absent` is relative (a new task is not
+    /// added), so it may be negative.
     tasks: [i32; 3],
     since: Nanos,
-    /// Time in which two or more were runnable and at least one ran.
+    /// Time in which two or more tasks were runnable and at least one ran.
     pub some_ns: Nanos,
-    /// The part of it in which as many ran as can: all of them, or one on each CPU.
+    /// Part of `some_ns` in which as many tasks ran as possible: all of them, or one on each CPU.
     pub all_ns: Nanos,
 }
 
 impl Together {
-    /// Accounts for what was until `at`.
+    /// Accounts the time up to `at`.
     #[inline]
     pub fn settle(&mut self, at: Nanos, nr_cpus: u32) {
         let Some(time) = at.checked_sub(self.since) else { return };
         self.since = at;
         let [waits, runs, _] = self.tasks;
-        // Nobody runs, or one alone.
+        // No task runs, or only one task is runnable.
         if runs == 0 || waits + runs < 2 {
             return;
         }
@@ -62,7 +65,7 @@ impl Together {
 }
 
 impl Kernel {
-    /// A task went from one cgroup to another.
+    /// Moves a task from the account of one cgroup to that of another.
     pub(crate) fn move_presence(&mut self, task: TaskId, from: CgroupId, to: CgroupId) {
         let (at, presence) = (self.clock(), self.tasks[task].account.presence);
         let nr_cpus = self.cpus.len() as u32;
@@ -78,7 +81,7 @@ impl Kernel {
 }
 
 impl Task {
-    /// It waits, runs or sleeps from `at` on.
+    /// Records that the task waits, runs or is absent from `at` on.
     #[inline]
     pub(crate) fn note_presence(
         &mut self,

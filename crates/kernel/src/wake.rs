@@ -3,7 +3,8 @@
 //!
 //! Owns: `try_to_wake_up`, the wake list, moving a queued task, the fallback CPU.
 //! Does not: choose the CPU (the class does).
-//! Models: kernel `try_to_wake_up()`, `ttwu_queue_cond()`, `select_fallback_rq()`, `wakeup_preempt()`, 7.3.
+//! Models: kernel `try_to_wake_up()`, `ttwu_queue_cond()`, `select_fallback_rq()`,
+//! `wakeup_preempt()`, 7.3.
 
 use crate::event::Event;
 use crate::flags::{queue, wake};
@@ -15,7 +16,7 @@ use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
 impl Kernel {
-    /// Wakes a sleeping task from the executing CPU; false if it was awake.
+    /// Wakes a sleeping task from the executing CPU. Returns false if it was not asleep.
     pub(crate) fn wake_up(&mut self, task: TaskId, flags: u64) -> bool {
         let at = self.clock() + self.machine.costs.sched.wakeup_ns;
         let Kernel { cpus, tasks, vm, cgroups, .. } = self;
@@ -63,7 +64,7 @@ impl Kernel {
         true
     }
 
-    /// The task was still on its queue (delayed dequeue): it just stays.
+    /// Wakes a task that is still on its queue (delayed dequeue), where it stays.
     fn wake_delayed(&mut self, task: TaskId, flags: u64) {
         let cpu = self.tasks[task].cpu;
         self.lock(LockId::Rq(cpu));
@@ -87,7 +88,7 @@ impl Kernel {
         }
     }
 
-    /// `ttwu_queue_cond()`: whether the target CPU is to enqueue the task itself.
+    /// `ttwu_queue_cond()`: whether the target CPU enqueues the task itself.
     fn queue_on_target(&self, class: Class, cpu: CpuId) -> bool {
         let here = self.exec.cpu;
         let allowed = class != Class::Ext || self.ext_allows_queued_wakeup();
@@ -128,7 +129,8 @@ impl Kernel {
         })
     }
 
-    /// Asks the class for a CPU, and repairs an answer that cannot be. Also: whether the class was asked.
+    /// Asks the class for a CPU, and replaces an answer that is not allowed or off line. Also
+    /// returns whether the class was asked.
     pub(crate) fn select_cpu(&mut self, task: TaskId, prev: CpuId, flags: u64) -> (CpuId, bool) {
         let t = &self.tasks[task];
         let asked = t.nr_allowed > 1;
@@ -150,7 +152,7 @@ impl Kernel {
         self.cpus.get(cpu.idx()).is_some_and(|c| c.online)
     }
 
-    /// `cpu` if it is on line, else some CPU that is.
+    /// Returns `cpu` if it is on line, else some CPU that is.
     #[inline]
     pub(crate) fn online_or_any(&self, cpu: CpuId) -> CpuId {
         if self.is_online(cpu) { cpu } else { self.any_online(cpu) }
@@ -161,8 +163,8 @@ impl Kernel {
         self.cpus.iter().find(|c| c.online).map_or(or, |c| c.id)
     }
 
-    /// `select_fallback_rq()`: an allowed CPU of the same node, any allowed one, or any at all; the last
-    /// widens the task's affinity, as the kernel does when none of its CPUs is left.
+    /// `select_fallback_rq()`: an allowed CPU of the same node, else any allowed CPU, else any CPU.
+    /// The last case widens the task's affinity, as the kernel does when none of its CPUs is left.
     pub(crate) fn fallback_cpu(&mut self, task: TaskId, prev: CpuId) -> CpuId {
         let machine = self.machine.clone();
         let topology = &machine.topology;
@@ -180,7 +182,7 @@ impl Kernel {
         self.online_or_any(prev)
     }
 
-    /// `set_task_cpu()`: accounts a migration; the class's own books are its business.
+    /// `set_task_cpu()`: accounts a migration. The class keeps its own accounts.
     pub(crate) fn set_task_cpu(&mut self, task: TaskId, cpu: CpuId) {
         let t = &self.tasks[task];
         let from = t.cpu;
@@ -193,7 +195,7 @@ impl Kernel {
         self.count_migration(task, from, cpu);
     }
 
-    /// The task belongs to another CPU now.
+    /// Moves the task to another CPU in all accounts outside its class.
     pub(crate) fn count_migration(&mut self, task: TaskId, from: CpuId, to: CpuId) {
         let (t, seen) = self.seen(task);
         t.cpu = to;
@@ -209,7 +211,7 @@ impl Kernel {
         self.trace(Kind::Migrate { task, from, to });
     }
 
-    /// `wakeup_preempt()`: whether the new arrival on `cpu` interrupts what runs there.
+    /// `wakeup_preempt()`: decides whether a task that arrived on `cpu` interrupts the running one.
     pub(crate) fn wakeup_preempt(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
         let (class, next) = (self.tasks[task].class, self.cpus[cpu.idx()].next_class);
         if class == next {
@@ -237,7 +239,7 @@ impl Kernel {
         }
     }
 
-    /// Dequeues from the task's class; a fair task may stay queued though it sleeps.
+    /// Dequeues from the task's class. A fair task may stay queued although it sleeps.
     pub(crate) fn dequeue_task(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
         let delayed = match self.tasks[task].class {
             Class::Ext => self.ext_dequeue(cpu, task, flags),
@@ -247,7 +249,7 @@ impl Kernel {
         self.set_on_rq(task, delayed);
     }
 
-    /// The task is on its CPU's run queue from now on, or no longer.
+    /// Records whether the task is on its CPU's run queue.
     // One copy for all callers: see "instructions" in docs/internals/performance.md.
     #[inline(never)]
     pub(crate) fn set_on_rq(&mut self, task: TaskId, on_rq: bool) {
@@ -274,7 +276,8 @@ impl Kernel {
         self.wakeup_preempt(to, task, 0);
     }
 
-    /// `sched_exec()`: the fork-time balancer looks for a better CPU, now that there is no cache to lose.
+    /// `sched_exec()`: lets the fork-time balancer look for a better CPU, because there is no cache
+    /// content to lose now.
     pub(crate) fn exec_balance(&mut self, cpu: CpuId, task: TaskId) {
         let (target, _) = self.select_cpu(task, cpu, wake::EXEC);
         if target != cpu && self.is_online(target) {
@@ -283,9 +286,9 @@ impl Kernel {
         self.tasks[task].warmth = Default::default();
     }
 
-    /// The stopper moves the running task of `cpu` to `target`.
+    /// Makes the stopper move the running task of `cpu` to `target`.
     pub(crate) fn push_away(&mut self, cpu: CpuId, task: TaskId, target: CpuId) {
-        // The stopper task is switched to and back.
+        // Two switches: to the stopper task and back.
         self.charge(2 * self.machine.costs.sched.context_switch_ns);
         self.cpus[cpu.idx()].pushing = Some((task, target));
         self.resched(cpu);

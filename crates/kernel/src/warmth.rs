@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Cache warmth: what a task must fetch again when it returns to a CPU, or comes to another.
+//! Cache warmth: the data that a task must fetch again when it returns to a CPU or moves to
+//! another.
 //!
-//! Owns: how much has been touched in each core and LLC. Does not: model lines or sets: a task's footprint in
-//! a cache shrinks by what others touched there since, and moving over a distance loses what lies below it.
+//! Owns: the number of bytes touched in each core and LLC.
+//! Does not: model lines or sets. A task's footprint in a cache shrinks by the bytes that others
+//! touched there since; a move to another core or LLC loses all of it there.
 
 use crate::kernel::Kernel;
 use crate::task::Warmth;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_machine::topology::{CpuInfo, Distance};
 
-/// Bytes touched in each core and LLC since the start.
+/// Bytes touched since the start, indexed by core and by LLC.
 #[derive(Clone, Debug, Default)]
 pub struct CacheTouch {
     core: Vec<u64>,
@@ -21,7 +23,7 @@ impl CacheTouch {
         CacheTouch { core: vec![0; cores], llc: vec![0; llcs] }
     }
 
-    /// What a task leaves behind on a CPU.
+    /// Returns the marks that a task takes along from a CPU.
     #[inline]
     pub(crate) fn leave(&self, cpu: &CpuInfo) -> Warmth {
         Warmth {
@@ -34,7 +36,7 @@ impl CacheTouch {
 }
 
 impl Kernel {
-    /// The task takes the CPU: it owes the time to refill what is missing.
+    /// Computes the time that a task owes for cache refill when it takes the CPU.
     pub(crate) fn warm_up(&mut self, cpu: CpuId, task: TaskId) {
         let footprint = self.tasks[task].footprint_bytes;
         if footprint == 0 {
@@ -56,7 +58,8 @@ impl Kernel {
         let cold_l3 = if same_llc { in_l3.min(others_llc) } else { in_l3 };
         let far = self.refill_distance(warmth, cpu);
         let costs = &self.machine.costs;
-        // What the LLC lacks comes from beyond it; what only the core's cache lacks, from the LLC.
+        // Bytes missing in the LLC come from beyond it; bytes missing only in the core's cache come
+        // from the LLC.
         let debt = costs.refill_ns(far, cold_l3)
             + costs.refill_ns(Distance::Core, cold_l2.saturating_sub(cold_l3));
         self.tasks[task].debt = debt;
@@ -65,7 +68,8 @@ impl Kernel {
         self.touch.llc[llc.idx()] += cold_l3;
     }
 
-    /// How far away the missing data is: over there where the task was, if that is another node.
+    /// Returns how far away the missing data is: another node if the task last ran there, else
+    /// beyond the LLC.
     fn refill_distance(&self, warmth: Warmth, cpu: CpuId) -> Distance {
         let here = self.machine.topology.cpu(cpu).node;
         let left = warmth.llc.map(|llc| {

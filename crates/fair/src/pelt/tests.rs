@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The series against its closed form, and its constants against what the kernel generates.
+//! The series compared with its closed form, and its constants with those that the kernel
+//! generates.
 
 use super::*;
 
 const PERIOD_NS: u64 = 1024 * 1024;
 
-/// As floats, for comparison only: the sum at the start of a period after `periods` full ones of running.
+/// The sum at the start of a period after `periods` full periods of running, in floats, for
+/// comparison only.
 fn closed_form(periods: u64) -> f64 {
     let y = 0.5f64.powf(1.0 / 32.0);
     1024.0 * y * (1.0 - y.powi(periods as i32)) / (1.0 - y)
@@ -31,7 +33,7 @@ fn constants_are_the_kernels() {
 #[test]
 fn a_half_life_halves() {
     for val in [1u64 << 10, 47742, 1 << 30, (1 << 40) + 12345] {
-        // y^0 is one unit of 2^-32 short of 1.
+        // y^0 is one unit of 2^-32 less than 1.
         let error = 1 + (val >> 32);
         assert!(decay(val, 32).abs_diff(val / 2) <= error, "{val}");
         assert!(decay(val, 320).abs_diff(val >> 10) <= error, "{val}");
@@ -53,7 +55,7 @@ fn growth_follows_the_closed_form() {
 
 #[test]
 fn steps_do_not_matter_much() {
-    // Truncation loses less than one unit per boundary crossed.
+    // Truncation loses less than one unit per period boundary.
     let mut whole = SchedAvg { last_update_time: 1, ..SchedAvg::default() };
     let mut steps = whole;
     whole.update_sum(1 + 500 * PERIOD_NS, 1, 1, true);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tasks spread over the machine, and stay where they must.
+//! Balancing: tasks spread over the machine, and stay where they must.
 
 use super::super::domain::Domains;
 use super::*;
 use scxlab_machine::cpumask;
 
-/// So many hogs that start on CPU 0 of a machine, after some time: tasks per CPU.
+/// Starts `hogs` hogs on CPU 0 of a machine, and returns the tasks per CPU after `time`.
 fn spread(topo: FairTopo, hogs: u32, time: Nanos) -> (Sim, Vec<u32>) {
     let mut sim = Sim::new(topo);
     for _ in 0..hogs {
@@ -65,7 +65,7 @@ fn affinity_is_respected() {
             assert!(cpumask::test(&pair, sim.actors[id.idx()].cpu));
         }
     }
-    // The free ones went where there is room.
+    // The tasks that may move went where there is room.
     assert!(sim.fair.nr_running(CpuId(0)) >= 1 && sim.fair.nr_running(CpuId(3)) >= 1);
     sim.check();
 }
@@ -86,7 +86,8 @@ fn an_idle_cpu_pulls_when_it_runs_dry() {
     assert!(ran[0] + ran[1] + ran[2] > 19 * SEC / 10, "{ran:?}");
 }
 
-/// Two hogs on the siblings of one core while the other core idles: only a push can part them.
+/// Two hogs on the siblings of one core while the other core is idle: only a push can separate
+/// them.
 #[test]
 fn a_running_task_is_pushed_to_an_idle_core() {
     let mut sim = Sim::new(topo(1, 1, 2, 2));
@@ -106,7 +107,7 @@ fn a_hot_task_is_left_alone() {
     let b = sim.pinned(Life::Hog, nice(0), 0);
     sim.world.allowed[a.idx()] = CpuMask::all(2);
     sim.world.allowed[b.idx()] = CpuMask::all(2);
-    // The waiting one has run an instant ago.
+    // The waiting task has just run, so that it is cache hot.
     sim.now = 100 * MS;
     sim.fair.put_prev(CpuId(0), sim.now);
     sim.fair.set_next(CpuId(0), a, sim.now);
@@ -118,7 +119,7 @@ fn a_hot_task_is_left_alone() {
     assert!(hot.balanced.moves.is_empty(), "{hot:?}");
 }
 
-/// Runs with ticks on CPU 0 only: nobody else balances unless CPU 0 kicks an idle CPU.
+/// Runs with ticks on CPU 0 only: another CPU balances only if CPU 0 kicks it while idle.
 fn run_with_one_tick(sim: &mut Sim, time: Nanos) {
     let end = sim.now + time;
     while sim.now < end {
@@ -141,7 +142,7 @@ fn run_with_one_tick(sim: &mut Sim, time: Nanos) {
     sim.check();
 }
 
-/// So many hogs that start on CPU 0.
+/// Starts `hogs` hogs on CPU 0.
 fn hogs_on_cpu_0(sim: &mut Sim, hogs: u32) {
     for _ in 0..hogs {
         let id = sim.pinned(Life::Hog, nice(0), 0);
@@ -149,7 +150,8 @@ fn hogs_on_cpu_0(sim: &mut Sim, hogs: u32) {
     }
 }
 
-/// Also on a machine whose nodes are too far apart for forks, so that no other CPU ever ran anything.
+/// Also on a machine whose nodes are too far apart for forks, so that no other CPU has ever run a
+/// task.
 #[test]
 fn a_kick_serves_cpus_that_never_ran() {
     for distance in [20, 30, 31, 254] {
@@ -174,7 +176,7 @@ fn a_kick_serves_cpus_that_come_on_line() {
     hogs_on_cpu_0(&mut sim, 4);
     run_with_one_tick(&mut sim, SEC);
     assert!(others_idle(&sim));
-    // The last one left never was late for a balance: it has nobody to balance with.
+    // No balance is due on the last CPU on line, because it has none to balance with.
     assert!(!sim.fair.balance_due(CpuId(0), sim.now));
     others.iter().for_each(|&cpu| sim.fair.cpu_online(&shape, cpu, sim.now));
     assert!(sim.fair.balance_due(CpuId(0), sim.now));
@@ -241,7 +243,7 @@ fn domains_are_those_of_the_kernel() {
             .map(|level| (of(level).span_weight, of(level).groups.len()))
             .collect::<Vec<_>>()
     };
-    // SMT, MC, NUMA: the node level would equal MC.
+    // SMT, MC, NUMA: the node level would equal MC, so it is not built.
     assert_eq!(spans(&topo(2, 1, 4, 2)), [(2, 2), (8, 4), (16, 2)]);
     // MC, PKG.
     assert_eq!(spans(&topo(1, 2, 4, 1)), [(4, 4), (8, 2)]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Quotas: a group gets what it may and no more, on one CPU and on many, nested, and with burst.
+//! Quotas: a group gets its quota and no more, on one CPU and on many, nested, and with burst.
 
 use super::*;
 
@@ -84,7 +84,8 @@ fn burst_lets_a_group_catch_up() {
         sim.fair.add_group(CgroupId(1), ROOT);
         let spec = BandwidthSpec { burst, ..limit(20 * MS, 100 * MS) };
         sim.fair.set_group_bandwidth(CgroupId(1), spec, 0);
-        // 30 ms now and then: more than one period's quota, less than two; out of step with the periods.
+        // 30 ms now and then: more than one period's quota, less than two, and out of step with the
+        // periods.
         let task = sim.spawn(Life::Periodic { run: 30 * MS, sleep: 237 * MS }, in_group(1));
         sim.run(10 * SEC);
         (sim.actors[task.idx()].ran, sim.fair.bandwidth_stat(CgroupId(1)))
@@ -135,7 +136,7 @@ fn timers_stop_when_nobody_needs_them() {
     let after_one = periods(&sim);
     sim.run(SEC);
     assert_eq!(periods(&sim), after_one);
-    // A stale or unknown timer is nothing.
+    // A stale or unknown timer has no effect.
     assert!(sim.fair.bandwidth_timer(CgroupId(1), TimerKind::Period, sim.now).is_empty());
     assert!(sim.fair.bandwidth_timer(CgroupId(9), TimerKind::Slack, sim.now).is_empty());
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Lag, slices, protection, delayed dequeue, changes on the fly.
+//! Lag, slices, protection, delayed dequeue, and changes of parameters at run time.
 
 use super::super::weight::NICE_0_LOAD;
 use super::*;
 
-/// Without anyone coming or going, nobody is further from its due than the longest slice and a tick.
+/// While no task comes or goes, no task's lag exceeds the longest slice and a tick.
 #[test]
 fn lag_is_bounded() {
     let fine = Params { tick_ns: 100_000, base_slice_ns: 3 * MS, ..Params::default() };
@@ -15,8 +15,8 @@ fn lag_is_bounded() {
     assert_lag_below(&mut sim, 1);
 }
 
-/// Those who come and go with lag move V for all, and ticks that are longer than slices let requests overrun;
-/// what a task takes along when it leaves is clamped all the same.
+/// Tasks that come and go with lag move V for all, and ticks that are longer than slices let
+/// requests overrun. The lag with which a task leaves is clamped all the same.
 #[test]
 fn lag_stays_bounded_while_others_come_and_go() {
     let mut sim = Sim::new(topo(1, 1, 1, 1));
@@ -121,7 +121,7 @@ fn run_to_parity_keeps_switches_down() {
     assert!(with <= without, "{with} with, {without} without");
 }
 
-/// A task that slept with negative lag stays until it has paid, then leaves; its lag is then zero.
+/// A task that sleeps with negative lag stays queued until it has paid, then leaves with zero lag.
 #[test]
 fn a_sleeper_in_debt_is_delayed() {
     let mut sim = Sim::new(topo(1, 1, 1, 1));
@@ -190,13 +190,13 @@ fn a_new_weight_keeps_lag_in_time() {
         sim.fair.reweight(id, 5, FairPolicy::Normal, sim.now);
         let after = sim.fair.dump_task(id);
         assert_eq!(after.weight, nice_weight(5) << 10);
-        // V moves with the reweighted task; its own lag may shrink, not change sign or grow.
+        // V moves with the reweighted task. Its own lag may shrink, but not change sign or grow.
         assert!(after.lag_ns.abs() <= before.lag_ns.abs() + 1000, "{before:?} {after:?}");
         sim.check();
     }
 }
 
-/// Lag goes along when a task is moved to a CPU that others run on.
+/// A task keeps its lag when it is moved to a CPU on which others run.
 #[test]
 fn migration_preserves_lag() {
     let mut sim = Sim::new(topo(1, 1, 2, 1));
@@ -403,8 +403,8 @@ fn the_reference_point_survives_the_wrap() {
     assert_eq!(sim.fair.dump_task(a).cpu_weight, NICE_0_LOAD);
 }
 
-/// The clock is read once for enqueueing and for the question who is to run: the running task, exactly at its due, is
-/// eligible, and its request is the older one.
+/// The clock is read once for the enqueue and for the preemption check. The running task, exactly
+/// at its due, is eligible, and its request is the older one.
 #[test]
 fn a_newcomer_waits_for_the_end_of_the_running_request() {
     let cpu = CpuId(0);
@@ -426,10 +426,10 @@ fn a_newcomer_waits_for_the_end_of_the_running_request() {
     let (mut fair, asked) = hog_since_tick(slice / 2);
     assert_eq!(asked, Resched::No);
     assert_eq!(fair.slice_end(cpu), Some(4 * MS + slice));
-    // When it ends, it is the newcomer's turn.
+    // The newcomer runs when that request ends.
     fair.tick(cpu, 4 * MS + slice);
     assert_eq!(fair.pick_next(cpu, 4 * MS + slice), Some(TaskId(1)));
-    // A request that was over when the other one came is no older.
+    // A request that was over when the other task came is not the older one.
     let (mut fair, asked) = hog_since_tick(slice + slice / 2);
     assert_eq!(asked, Resched::Lazy);
     assert_eq!(fair.pick_next(cpu, 4 * MS + slice + slice / 2), Some(TaskId(1)));

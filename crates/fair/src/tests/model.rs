@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The tree's pick against a search through all entities, under arbitrary sequences of operations.
+//! The tree's pick compared with a search through all entities, under arbitrary sequences of
+//! operations.
 
 use super::*;
 use proptest::prelude::*;
@@ -33,7 +34,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 const TASKS: u8 = 12;
 
-/// Two CPUs; operations act on CPU 0, CPU 1 only lends and takes back tasks.
+/// Two CPUs. Operations act on CPU 0; tasks go to CPU 1 only to come back at once.
 struct Machine {
     fair: Fair,
     now: Nanos,
@@ -128,7 +129,7 @@ proptest! {
             }
             let awake = machine.awake.iter().filter(|&&a| a).count() as u32;
             prop_assert_eq!(machine.fair.nr_runnable(CpuId(0)), awake);
-            // Work is conserved: somebody runs while anybody is awake.
+            // Work is conserved: a task runs whenever any task is awake.
             prop_assert_eq!(machine.curr.is_some(), awake != 0);
         }
     }

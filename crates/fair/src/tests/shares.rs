@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Who gets how much of a saturated CPU.
+//! Shares of a saturated CPU, by weight, group and policy.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn share_by_weight(params: &[(TaskParams, u64)], groups: &dyn Fn(&mut Sim)) {
     for (params, _) in params {
         sim.spawn(Life::Hog, *params);
     }
-    // Load averages settle first: group weights follow them.
+    // Load averages settle first, because group weights follow them.
     sim.run(2 * SEC);
     let before = sim.ran();
     sim.run(10 * SEC);
@@ -50,7 +50,7 @@ fn many_equals_share_equally() {
 
 #[test]
 fn shares_follow_nested_group_weights() {
-    // root: a (200): b (100): c (300): 2 tasks, d (100): 1 task; e (100) next to b: 1 task. f (100) next to a.
+    // root: a (200), f (100, 1 task). a: b (100), e (100, 1 task). b: c (300, 2 tasks), d (100, 1).
     let groups = |sim: &mut Sim| {
         for (id, parent, weight) in
             [(1, 0, 200), (2, 1, 100), (3, 2, 300), (4, 2, 100), (5, 1, 100), (6, 0, 100)]
@@ -59,7 +59,7 @@ fn shares_follow_nested_group_weights() {
             sim.fair.set_group_weight(CgroupId(id), weight, 0);
         }
     };
-    // a has 2/3; b and e have half of it each; c has 3/4 of b's.
+    // a gets 2/3; b and e get half of that each; c gets 3/4 of b's part.
     let params = [
         (in_group(3), 9),
         (in_group(3), 9),
@@ -136,7 +136,7 @@ fn groups_share_a_machine_by_weight() {
 
 #[test]
 fn sleepers_gain_nothing() {
-    // A sleeper that would like half of the CPU gets no more than a hog of the same weight.
+    // A sleeper that could use half of the CPU gets no more than a hog of the same weight.
     let mut sim = Sim::new(topo(1, 1, 1, 1));
     let lives = [
         Life::Periodic { run: 5 * MS, sleep: MS },
@@ -150,7 +150,7 @@ fn sleepers_gain_nothing() {
         let ran = sim.actors[id.idx()].ran;
         assert!(ran <= hog + hog / 100, "sleeper {ran}, hog {hog}");
     }
-    // And the tenth that a rare sleeper asks for, it gets.
+    // A rare sleeper gets the tenth of the CPU that it can use.
     let mut sim = Sim::new(topo(1, 1, 1, 1));
     let rare = sim.spawn(Life::Periodic { run: MS, sleep: 9 * MS }, nice(0));
     sim.spawn(Life::Hog, nice(0));

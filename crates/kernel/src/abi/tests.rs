@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The two readings of the ABI headers agree with each other: what an object is relocated to is where the
-//! simulator writes. (That they agree with a real kernel is `tools/check-abi.py`'s to say.)
+//! The two forms of the ABI headers agree with each other: an object is relocated to the offset at
+//! which the simulator writes. (`tools/check-abi.py` checks that they agree with a real kernel.)
 
 use core::mem::offset_of;
 
@@ -73,7 +73,7 @@ fn btf_and_bindings_lay_out_the_ops_alike() {
     same_layout!(btf, scx_event_stats: SCX_EV_DISPATCH_KEEP_LAST, SCX_EV_SUB_RESCUE);
 }
 
-/// Sizes that programs have compiled in.
+/// Sizes that are compiled into programs.
 #[test]
 fn what_programs_own_has_the_kernels_size() {
     let btf = btf();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Distributions of times: two are added to at every switch, and they are read when the run is over.
+//! Distributions of times. Every switch adds to two of them; they are read when the run is over.
 //!
-//! Owns: counting, in the slots of an HDR histogram with three significant digits that reaches beyond an hour.
-//! Does not: know what a quantile is: whoever reads gets the library's histogram of what was counted.
+//! Owns: counts, in the slots of an HDR histogram with three significant digits that reaches beyond
+//! an hour.
+//! Does not: compute quantiles; readers get an `hdrhistogram::Histogram` of the counts.
 
 use hdrhistogram::Histogram;
 use scxlab_machine::id::Nanos;
@@ -14,7 +15,7 @@ pub struct Times {
     max: Nanos,
 }
 
-/// Longest time told apart; longer ones count as this.
+/// Longest time that is told apart, ns; longer times count as this.
 const MAX_NS: u64 = 3_600_000_000_000;
 
 /// Values below 2,048 have a slot each; each power of two above has half as many slots.
@@ -22,14 +23,15 @@ const EXACT_BITS: u32 = 11;
 const HALF: usize = 1 << (EXACT_BITS - 1);
 const SLOTS: usize = ((MAX_NS.ilog2() + 1 - EXACT_BITS) as usize + 2) * HALF;
 
-/// The slot of a time, as `Histogram::index_for` finds it; past the last for one that is too long.
+/// Slot of a time, as `Histogram::index_for` computes it; past the last slot if the time is too
+/// long.
 #[inline]
 fn slot(ns: Nanos) -> usize {
     let dropped = (ns | ((1 << EXACT_BITS) - 1)).ilog2() + 1 - EXACT_BITS;
     dropped as usize * HALF + (ns >> dropped) as usize
 }
 
-/// A time of that slot.
+/// Shortest time of a slot.
 fn of_slot(slot: usize) -> Nanos {
     let dropped = (slot / HALF).saturating_sub(1);
     ((slot - dropped * HALF) as u64) << dropped
@@ -53,7 +55,7 @@ impl Times {
         self.max = self.max.max(ns);
     }
 
-    /// The slots that may have been counted in. The others are never read: they take no memory.
+    /// Slots that may have been counted in. The others are never read, so that they take no memory.
     fn used(&self) -> &[u64] {
         &self.counts[..=slot(self.max)]
     }
@@ -62,17 +64,17 @@ impl Times {
         self.used().iter().sum()
     }
 
-    /// The longest, to the histogram's precision; 0 when there are none.
+    /// Longest time, to the histogram's precision; 0 if there is none.
     pub fn max(&self) -> Nanos {
         self.histogram().max()
     }
 
-    /// The value below which `permille` of all lie; 0 when there are none.
+    /// Time below which `permille` of all times lie; 0 if there are none.
     pub fn permille(&self, permille: u32) -> Nanos {
         quantile(&self.histogram(), permille)
     }
 
-    /// All that was counted.
+    /// Returns a histogram of all recorded times.
     pub fn histogram(&self) -> Histogram<u64> {
         let mut all = Histogram::new_with_max(MAX_NS, 3).expect("constant bounds are valid");
         let last = slot(self.max);
@@ -84,7 +86,7 @@ impl Times {
     }
 }
 
-/// The value below which `permille` of all lie; 0 when there are none.
+/// Value below which `permille` of all values lie; 0 if there are none.
 pub fn quantile(all: &Histogram<u64>, permille: u32) -> Nanos {
     all.value_at_quantile(f64::from(permille) / 1000.0)
 }
@@ -94,7 +96,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The library's own count.
+    /// Histogram that the library counts itself.
     fn histogram(values: &[Nanos]) -> Histogram<u64> {
         let mut all = Histogram::new_with_max(MAX_NS, 3).unwrap();
         values.iter().for_each(|&ns| all.saturating_record(ns));
