@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Compiles the kernel's own example schedulers and selftests of sched_ext, and keeps the kernel itself.
+# Compiles the kernel's own example schedulers and selftests of sched_ext, and keeps the kernel
+# itself.
 #
-# The kernel is one that Debian's trixie-backports ships for clouds: that of tools/pins.txt, whose packages must have the
-# SHA-256 that stands there. Debian keeps one version at a time, so when it has gone on, its newest is taken, and said.
-# The packages are downloaded, never installed, through an apt state of our own: the machine's is untouched.
+# The kernel is the cloud kernel of Debian's trixie-backports that tools/pins.txt names; its
+# packages must have the SHA-256 given there. Debian keeps one version at a time; once that version
+# is gone, the newest is taken instead, with a warning. The packages are downloaded, never
+# installed, through an apt state of our own; the machine's is not changed.
 #
-#   kernel-objects.sh          what `make kernel-objects` does
-#   kernel-objects.sh --pins   prints the lines of tools/pins.txt for the newest kernel, and does nothing else
+#   kernel-objects.sh          does what `make kernel-objects` does
+#   kernel-objects.sh --pins   only prints the lines of tools/pins.txt for the newest kernel
 #
 # Leaves in build/kernel:
 #   objects/*.bpf.o   the examples (scx_*) and the selftests
 #   vmlinux           the kernel as ELF, with BTF        bzImage   the kernel as it boots
 #   release           its version                        config    what it was configured with
-#   stamp             what all this was made with
-# Does nothing when the stamp says that it is all there.
+#   stamp             hash of all inputs
+# Does nothing if the stamp shows that everything is up to date.
 set -euo pipefail
 
 clang=${BPF_CLANG:-clang-19}
@@ -46,7 +48,7 @@ is_current() {
     [ "$(sed -n 2p stamp)" = "$(ls objects | wc -l)" ]
 }
 
-# Where this machine gets its own Debian from; the suite we want is on the same server.
+# Prints the Debian mirror that this machine uses; the suite is on the same server.
 mirror() {
     apt-get indextargets --format '$(ORIGIN) $(RELEASE) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
         awk '$1 == "Debian" && $2 !~ /security/ { print $3; exit }'
@@ -55,7 +57,7 @@ mirror() {
 prepare_apt() {
     uri=$(mirror)
     if [ -z "$uri" ]; then
-        # Before the first `apt-get update` apt knows no origins: read the files.
+        # Before the first `apt-get update` apt knows no origins: read the sources files.
         uri=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list \
             2>/dev/null | grep -v '^#' | grep -o '[a-z+]*://[^ ]*/debian/\?\( \|$\)' | head -1)
     fi
@@ -92,7 +94,8 @@ has_all() {
     done
 }
 
-# Sets release and packages: those of the pinned kernel if the suite still has it, else of its newest.
+# Sets release and packages: of the pinned kernel if the suite still has it, else of its newest
+# kernel.
 find_versions() {
     packages=$(awk '$1 == "deb" { print $2 "=" $3 }' "$pins")
     if [ -z "${1-}" ] && has_all; then
@@ -107,7 +110,7 @@ find_versions() {
     done
 }
 
-# A field of the package's newest version.
+# Prints a field of the package's newest version.
 field() {
     apt-cache show --no-all-versions "$1" 2>/dev/null | sed -n "s/^$2: //p" | grep . || die "$suite has no $1"
 }
@@ -122,7 +125,8 @@ is_pinned() {
     grep -q "^deb ${1%=*} ${1#*=} " "$pins"
 }
 
-# Sets deb to the file of the package whose name begins so. One file per package; an old version's goes away.
+# Sets deb to the file of the package whose name starts with $1; removes the files of its other
+# versions.
 download() {
     local package name file
     package=$(printf '%s\n' $packages | grep "^$1")
@@ -168,7 +172,7 @@ build_tools() {
     bpftool/bootstrap/bpftool btf dump file vmlinux format c >include/vmlinux.h || die "vmlinux has no BTF"
 }
 
-# The flags of the kernel's own makefiles for these files; no path of this machine in the result.
+# Compiles with the flags of the kernel's own makefiles; no path of this machine is in the result.
 compile() {
     "$clang" -g -fdebug-compilation-dir=. -O2 -mcpu=v3 -target bpf -mlittle-endian -D__TARGET_ARCH_x86 -fms-extensions \
         -I"$tests/include" -I"$examples/include" -I"$examples/include/bpf-compat" \
