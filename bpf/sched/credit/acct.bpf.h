@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Accounting: credit burns while a vCPU runs (burn), and is handed out once per time slice (account). Everything that
- * belongs to the list of active domains is touched by the accounting timer alone, so it needs no lock.
+ * Accounting: running burns credit (burn), and each time slice hands out new (account). Only the
+ * accounting timer touches the list of active domains, so the list needs no lock.
  */
 #ifndef SCXLAB_CREDIT_ACCT_BPF_H
 #define SCXLAB_CREDIT_ACCT_BPF_H
@@ -9,18 +9,18 @@
 #include "dom.bpf.h"
 #include "queue.bpf.h"
 
-/* Time slices of debt that a vCPU can have. */
+/* Largest debt of a vCPU, time slices. */
 #define FLOOR_SLICES	3
-/* Time slices of credit that a vCPU can have while it waits. */
+/* Most credit of a waiting vCPU, time slices. */
 #define MOST_SLICES	10
 
 #define NR_ACTIVE_WORDS	(MAX_VCPUS / 64)
 
-/* vCPUs that earn: a bit per slot. A tick sets it, the accounting clears it. */
+/* Active vCPUs: one bit per slot. A tick sets it, the accounting clears it. */
 u64 active_vcpus[NR_ACTIVE_WORDS];
-u32 nr_slots;			/* slots ever used at once */
+u32 nr_slots;			/* upper end of the slots used so far */
 
-/* The list of active domains, and what the last accounting left. Indexes are + 1; 0 ends the list. */
+/* List of active domains and result of the last accounting. Indexes are + 1; 0 ends the list. */
 u32 active_doms;
 s64 credit_balance_us;
 u64 accounted_to;
@@ -64,7 +64,7 @@ static void acct_start(struct vcpu *v)
 	TASK_STAT(v, state_active);
 }
 
-/* Charges a running vCPU up to now; what is left below a microsecond is charged the next time. */
+/* Charges a running vCPU up to now. A rest below 1 us is charged the next time. */
 static void burn(struct vcpu *v)
 {
 	u64 now = scx_bpf_now(), used_us;
@@ -97,7 +97,7 @@ do {											\
 	}										\
 } while (0)
 
-/* Counts the active vCPUs of each domain; a domain that becomes active is put at the head of the list. */
+/* Counts the active vCPUs of each domain. Puts a newly active domain at the head of the list. */
 __noinline u64 count_active(void)
 {
 	u64 weight_total = 0;
@@ -129,17 +129,17 @@ static u64 div_up(u64 a, u64 b)
 	return b ? (a + b - 1) / b : 0;
 }
 
-/* What is handed out, as it goes from domain to domain. In memory, not on the stack: less for the verifier to follow. */
+/* State of one handout, domain by domain. Global, because stack values cost the verifier more. */
 struct handout {
 	u64 span_us;		/* time since the last accounting */
-	u64 total_us;		/* to be shared by weight */
+	u64 total_us;		/* credit to be shared by weight */
 	u64 weight_total;
-	u64 weight_left;	/* of the domains that have not had theirs */
-	u64 owed_us;		/* by all vCPUs, after the last accounting */
-	bool xtra;		/* somebody before could have used more */
+	u64 weight_left;	/* of the domains that have not got their share yet */
+	u64 owed_us;		/* debt of all vCPUs after the last accounting */
+	bool xtra;		/* an earlier domain could have used more */
 } handout;
 
-/* One domain's share. True if it could not take all of it, so that the next ones get more. */
+/* Computes one domain's share. True if it could not take all of it, so that the next get more. */
 static bool share_out(struct dom *d)
 {
 	struct handout *h = &handout;
@@ -149,7 +149,7 @@ static bool share_out(struct dom *d)
 	if (weight_of == CREDIT_WEIGHT_OF_VCPU)
 		weight *= n;
 	h->weight_left -= weight < h->weight_left ? weight : h->weight_left;
-	/* It cannot use more than all of its vCPUs can run; more is earned only to pay what is owed. */
+	/* All its vCPUs cannot run more than n spans; more is earned only to pay debt. */
 	peak_us = n * h->span_us + div_up(h->owed_us * weight, h->weight_total);
 	d->cap_us = div_up(effective_cap(d) * h->span_us, tslice_us());
 	d->vcpu_cap_us = 0;
@@ -172,8 +172,8 @@ static bool share_out(struct dom *d)
 }
 
 /*
- * Walks the active domains. Those without active vCPUs leave the list; full ones move to its head, so that others get
- * what they leave in the periods to come.
+ * Walks the active domains. Domains without active vCPUs leave the list. Full ones move to its
+ * head, so that others get their unused share in the periods to come.
  */
 __noinline int share_all(void)
 {
@@ -220,7 +220,7 @@ static void park(struct vcpu *v)
 {
 	v->parked = true;
 	v->parked_at = scx_bpf_now();
-	/* The slot may have been given to another task meanwhile: whoever is parked has to be looked at again. */
+	/* The slot may belong to another task now. A parked vCPU must be looked at again. */
 	set_active(v->slot);
 	STAT(vcpu_park);
 	TASK_STAT(v, parked);
@@ -240,8 +240,8 @@ static void unpark(struct vcpu *v)
 }
 
 /*
- * A larger debt is forgiven. Xen forgives beyond one time slice; with slices that end at a tick, that would be a present
- * for whoever overran one, and most for those that run rarely.
+ * Debt beyond this is forgiven. Xen forgives beyond one time slice. Our slices end at a tick, so
+ * that rule would favour vCPUs that overrun one, and most of all those that run rarely.
  */
 static s64 floor_us(void)
 {
@@ -249,8 +249,8 @@ static s64 floor_us(void)
 }
 
 /*
- * More than a time slice of credit. Who sleeps does not use what it gets: it stops earning, keeps half, and starts a
- * little ahead the next time. Xen does so with who waits for a CPU, too, and takes from it what it is owed.
+ * Handles more than a slice of credit. A sleeper stops earning and keeps half, so it starts a
+ * little ahead next time. Xen treats waiting vCPUs so, too, and takes what it owes them.
  */
 static s64 keep_less(struct vcpu *v, s64 credit)
 {
@@ -268,7 +268,7 @@ static s64 keep_less(struct vcpu *v, s64 credit)
 	return less;
 }
 
-/* Gives a vCPU its share, and a priority by what it has then. Returns its credit. */
+/* Gives a vCPU its share, and the priority that follows from its credit. Returns its credit. */
 static s64 pay(struct vcpu *v)
 {
 	struct dom *d = dom_at(v->dom < MAX_DOMS ? v->dom : ROOT_DOM);
@@ -278,7 +278,7 @@ static s64 pay(struct vcpu *v)
 		return 0;
 	credit = __sync_fetch_and_add(&v->credit_us, (s64)d->fair_us) + (s64)d->fair_us;
 	if (v->parked && credit < 0 && (!d->cap_us || park_expired(v))) {
-		/* The cap went away, or the kernel would soon take the task for lost. */
+		/* The cap is gone, or the kernel's watchdog would soon see a stall. */
 		if (d->cap_us)
 			STAT(park_forgiven);
 		__sync_fetch_and_add(&v->credit_us, -credit);
@@ -329,13 +329,13 @@ __noinline int forget_counts(void)
 	return 0;
 }
 
-/* Xen's csched_acct. */
+/* Xen's csched_acct(). */
 __noinline int account(void)
 {
 	const struct cpumask *online;
 	u64 weight_total = count_active(), owed_us = 0, now = scx_bpf_now();
 
-	/* A timer that fires late must not make the day shorter: what has passed is handed out. */
+	/* Hands out the time that has really passed, so that a late timer does not reduce it. */
 	handout.span_us = (now - accounted_to) / NS_PER_US;
 	if (handout.span_us > MOST_SLICES * tslice_us())
 		handout.span_us = MOST_SLICES * tslice_us();
@@ -363,7 +363,7 @@ __noinline int account(void)
 	return 0;
 }
 
-/* Whoever is no longer parked goes back to the queue of its CPU, without a boost. */
+/* Puts tasks that are no longer parked back into the queue of their CPU, without a boost. */
 __noinline int release_parked(void)
 {
 	struct task_struct *p;
@@ -400,10 +400,10 @@ static bool anyone_waits(void)
 }
 
 /*
- * The one net under all wake-ups. Who waits behind others may be free again to go to an idle CPU, or nobody was idle when it came: all
- * idle CPUs look. A CPU that idles beside its own queue has missed a kick. If it still does the next time, it is on
- * its way off line: the kernel lets it have no tasks any more, and tells us only when all CPUs have passed through the scheduler, which
- * may wait for a task in that very queue. What is queued for such a CPU, or for one that has gone, is taken elsewhere.
+ * Safety net behind all wake-ups: all idle CPUs look if a task waits. A CPU that is idle beside its
+ * own queue missed a kick. If it is so again, it is going off line: the kernel gives it no tasks
+ * any more, but tells us late, maybe only after a task of that very queue has run. Such a queue,
+ * and one of a CPU that has gone, is emptied elsewhere.
  */
 __noinline int wake_forgotten(void)
 {

@@ -2,51 +2,58 @@
 /*
  * credit: Xen's credit scheduler of 2012, with tasks as vCPUs and cgroups as domains.
  *
- * Shows: shares by accounting instead of by a clock: credit is handed out by weight every 30 ms and burnt by running;
- * caps; a boost for whoever wakes up with credit left; and two answers to the question whom a wake-up interrupts
- * (tickle=old, tickle=new).
- * Suits: few long-running tasks in domains of different weight, with caps; tasks that sleep a lot beside them.
- * Fails: latency among equals, who wait for 30 ms slices; hundreds of runnable tasks per CPU; nice values, which count
- * for nothing; nested weights, since each cgroup competes with every other one.
+ * Shows: shares by accounting instead of by a clock: every 30 ms credit is handed out by weight,
+ * and running burns it. Caps. A boost for a vCPU that wakes up with credit left. Two rules for
+ * which CPU a wake-up interrupts (tickle=old, tickle=new).
+ * Suits: few long-running tasks in domains of different weight, with caps; tasks that sleep a lot
+ * beside them.
+ * Fails: latency among equals, who wait for 30 ms slices; hundreds of runnable tasks per CPU; nice
+ * values, which have no effect; nested weights, because each cgroup competes with every other one.
  *
  * Terms:
  *   domain     a cgroup that has tasks; cpu.weight is its weight, cpu.max its cap
  *   vCPU       a task
- *   credit     the right to run, in microseconds here (Xen: in hundreds of them); negative: a debt
+ *   credit     the right to run, in microseconds (Xen: in hundreds of them); negative: a debt
  *   priority   BOOST (woke up with credit) > UNDER (has credit) > OVER (has none) > idle
- *   active     a vCPU that runs enough to be seen by a tick; only active ones earn
- *   parked     not to run, because the domain is over its cap
+ *   active     a vCPU that runs enough to be seen by a tick; only active vCPUs earn credit
+ *   parked     kept from running, because the domain is over its cap
  *   tickle     to make a CPU reschedule
- *   idlers     the CPUs that run nothing
+ *   idlers     the idle CPUs
  *
- * Mechanism. Each CPU has a FIFO per priority and runs the first of the best; who runs goes on only if it is better
- * than all that wait, or alone. A tick (10 ms) charges what runs, ends its boost, makes it active, and moves it if
- * another core or socket has more idle CPUs. The accounting (30 ms) gives each active domain its share of all CPU
- * time by weight, no more than its vCPUs or its cap can use, and what that leaves to the others; each vCPU gets an
- * equal part. Credit below 0: OVER, from 0 on: UNDER. Who sleeps with more than a time slice of credit stops earning. One of a
- * capped domain that owes more than the cap per period is parked until it has paid.
- * A CPU whose best is OVER, or nothing, first looks at the other busy CPUs in turn for something better.
- * A wake-up stays on the CPU where the vCPU last ran; whom it interrupts there or elsewhere is bpf/lib/tickle.bpf.h.
+ * Mechanism. Each CPU has a FIFO per priority and runs the first vCPU of the best. The running vCPU
+ * goes on only if it is better than all that wait, or alone. A tick (10 ms) charges it, ends its
+ * boost, makes it active, and moves it if another core or socket has more idle CPUs. The accounting
+ * (30 ms) gives each active domain its share of all CPU time by weight, but no more than its vCPUs
+ * or its cap can use; other domains get the rest. Each vCPU gets an equal part. A vCPU with credit
+ * below 0 is OVER, else UNDER. A vCPU that sleeps with more than a time slice of credit stops
+ * earning. A vCPU of a capped domain that owes more than the cap per period is parked until it has
+ * paid. A CPU whose best vCPU is OVER, or that has none, first looks at the other busy CPUs in turn
+ * for a better one.
+ * A wake-up stays on the CPU where the vCPU last ran; bpf/lib/tickle.bpf.h decides which CPU it
+ * interrupts.
  *
  * Limits:
- *   - A vCPU that has credit waits for those of its priority on its CPU: one time slice each. OVER waits as long as others
- *     have credit. rescue_ms ends that: the README derives the bounds.
- *   - Caps hold on average: a domain may run for 30 ms at once, then it is parked until it has paid. Caps below 1 %
- *     are 1 %. park_max_ms bounds parking; a domain with very many vCPUs and a small cap gets more than its cap then.
+ *   - A vCPU with credit waits for those of its priority on its CPU: one time slice each. OVER
+ *     waits as long as others have credit. rescue_ms ends that wait: the README derives the bounds.
+ *   - Caps hold on average: a domain may run for 30 ms at once, then it is parked until it has
+ *     paid. Caps below 1 % are 1 %. park_max_ms bounds parking, so a domain with very many vCPUs
+ *     may exceed a small cap.
  *   - Kernel threads and tasks with migration disabled are never parked.
- *   - 4096 domains; further cgroups share their parent's. 65536 vCPUs; further tasks are UNDER and not charged. A parent's cap
- *     limits each domain below it, not their sum.
- *   - What comes from ticks is as late as the kernel's tick: slices end at one.
+ *   - 4096 domains; further cgroups share their parent's. 65536 vCPUs; further tasks are UNDER and
+ *     not charged. A parent's cap limits each domain below it, not their sum.
+ *   - Slices end at a tick of the kernel, so they are up to a tick longer.
  *
  * Knobs:
  *   tickle                    old: before the change of 2012, new: after it
- *   tickle_one_idle           1: a wake-up tells one suitable idler, in turn; 0: all of them
- *   weight_of                 domain: a domain's vCPUs share its weight; vcpu: each has all of it, as in Xen of 2012
+ *   tickle_one_idle           1: a wake-up kicks one suitable idler, in turn; 0: all of them
+ *   weight_of                 domain: a domain's vCPUs share its weight; vcpu: each has all of it
+ *                             (Xen 2012)
  *   tslice_ms                 time slice and accounting period, 1 to 1000; a tick is a third of it
- *   ratelimit_us              nobody is preempted before it has run that long; 0: at once. At most tslice_ms
+ *   ratelimit_us              least run before a preemption; 0: no limit; at most tslice_ms
  *   vcpu_migration_delay_us   a vCPU that ran less than that ago is cache-hot and not stolen
- *   rescue_ms                 a vCPU that better ones keep waiting that long is taken out of turn; 0: never
- *   park_max_ms               nobody is parked for longer; 1 to 8000
+ *   rescue_ms                 longest wait behind better vCPUs before one runs out of turn; 0: no
+ *                             limit
+ *   park_max_ms               longest time parked; 1 to 8000
  */
 #include "acct.bpf.h"
 
@@ -68,13 +75,13 @@ s32 BPF_STRUCT_OPS(credit_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 		d->last_cpu = cpu;
 		return cpu;
 	}
-	/* A vCPU wakes up where it was; it is placed anew only if it may not be there any more. */
+	/* A vCPU wakes up on its last CPU, and is placed anew only if it may not run there now. */
 	if (bpf_cpumask_test_cpu(prev_cpu, p->cpus_ptr))
 		return prev_cpu;
 	return cpu_pick(p, prev_cpu, false);
 }
 
-/* It ran until now and still wants to. */
+/* Queues a vCPU that ran until now and is still runnable. */
 static void enqueue_again(struct task_struct *p, struct vcpu *v, u64 enq_flags)
 {
 	s32 cpu = scx_bpf_task_cpu(p), to = cpu;
@@ -83,12 +90,12 @@ static void enqueue_again(struct task_struct *p, struct vcpu *v, u64 enq_flags)
 	if (v->migrating) {
 		v->migrating = false;
 		to = cpu_pick(p, cpu, false);
-		/* Placed on another CPU it wakes up there, with what a wake-up brings. */
+		/* On another CPU it counts as woken up, and gets the boost of a wake-up. */
 		if (to != cpu && v->pri == PRI_UNDER)
 			v->pri = PRI_BOOST;
 		class = class_of(v->pri);
 	} else if (v->yielded && class + 1 < NR_CLASSES && scx_bpf_dsq_nr_queued(queue_id(cpu, class + 1)) > 0) {
-		/* Behind those of the next lower priority, until the next sort. */
+		/* Behind the vCPUs of the next lower priority, until the next sort. */
 		class++;
 	}
 	v->yielded = false;
@@ -130,7 +137,7 @@ void BPF_STRUCT_OPS(credit_enqueue, struct task_struct *p, u64 enq_flags)
 	tickle_for(p, v->pri, cpu);
 }
 
-/* The priority with which prev competes with those that wait; idle: it must not go on. */
+/* Priority of prev against the waiting vCPUs. PRI_IDLE: it must not go on. */
 static s32 prev_pri(struct task_struct *prev, struct vcpu *v)
 {
 	if (!prev || !(prev->scx.flags & SCX_TASK_QUEUED))
@@ -149,14 +156,14 @@ static void go_on(struct task_struct *prev, struct vcpu *v, s32 cpu)
 	scx_bpf_task_set_slice(prev, slice_ns(cpu));
 }
 
-/* It has just begun: nobody takes the CPU from it yet. */
+/* Whether the vCPU began to run less than ratelimit_us ago and is not preempted yet. */
 static bool is_ratelimited(const struct vcpu *v, s32 pri)
 {
 	return ratelimit_us && v && pri != PRI_IDLE && !v->yielded &&
 	       scx_bpf_now() - v->run_since < ratelimit_us * NS_PER_US;
 }
 
-/* Xen migrates whoever was kicked away, also to where it is; later versions, and we, only if there is an idler for it. */
+/* Xen migrates a kicked away vCPU in any case. Later versions, and we, do so only to an idler. */
 static void settle_migration(struct task_struct *prev, struct vcpu *v)
 {
 	const struct cpumask *idlers = scx_bpf_get_idle_cpumask();
@@ -227,7 +234,7 @@ void BPF_STRUCT_OPS(credit_stopping, struct task_struct *p, bool runnable)
 	if (!v)
 		return;
 	burn(v);
-	/* Xen leaves it to chance whether a tick sees it; whoever is in debt is certain to be seen. */
+	/* Xen marks it only if a tick sees it. A vCPU in debt must be seen in any case. */
 	if (v->credit_us < 0 && !is_active(v->slot))
 		acct_start(v);
 	v->last_run = scx_bpf_now();
@@ -237,7 +244,7 @@ void BPF_STRUCT_OPS(credit_stopping, struct task_struct *p, bool runnable)
 		v->migrating = false;
 }
 
-/* Xen's csched_tick: every third of a time slice, or at the kernel's next tick after it. */
+/* Xen's csched_tick(): every third of a time slice, or at the kernel's next tick after it. */
 void BPF_STRUCT_OPS(credit_tick, struct task_struct *p)
 {
 	s32 cpu = scx_bpf_task_cpu(p);
@@ -282,7 +289,7 @@ void BPF_STRUCT_OPS(credit_update_idle, s32 cpu, bool idle)
 	note_idle(cpu, idle);
 }
 
-/* A free slot, or MAX_VCPUS. */
+/* Returns a free slot, or MAX_VCPUS. */
 static u32 slot_alloc(void)
 {
 	u32 slot;
@@ -312,7 +319,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(credit_init_task, struct task_struct *p, struct scx
 		return -ENOMEM;
 	}
 	ref->slot = slot;
-	/* In this order: the accounting may still be at the slot's last task, and whom it parks must stay active. */
+	/* This order, because the accounting may still park the slot's last task. */
 	clear_active(slot);
 	__builtin_memset(v, 0, sizeof(*v));
 	v->slot = slot;

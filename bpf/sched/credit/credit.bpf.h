@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the parts of credit share: vCPUs, CPUs, knobs, statistics. Terms and mechanism are in credit.bpf.c.
+ * Types that all parts of credit share: vCPUs, CPUs, knobs, statistics. Terms are in credit.bpf.c.
  */
 #ifndef SCXLAB_CREDIT_BPF_H
 #define SCXLAB_CREDIT_BPF_H
@@ -14,7 +14,7 @@
 #define PRI_UNDER	TICKLE_PRI_UNDER
 #define PRI_BOOST	TICKLE_PRI_BOOST
 
-#define MAX_CPUS	8192		/* the kernel's own limit; a power of two, so that an index can be masked */
+#define MAX_CPUS	8192		/* the kernel's limit; a power of two, for masked indexes */
 #define MAX_VCPUS	65536
 #define MAX_DOMS	4096
 #define ROOT_DOM	0
@@ -22,7 +22,7 @@
 #define NS_PER_US	1000ULL
 #define NS_PER_MS	1000000ULL
 
-/* Whose weight a domain's weight is: see the README. */
+/* Which weight a vCPU has; see the README. */
 enum credit_weight_of {
 	CREDIT_WEIGHT_OF_DOMAIN,
 	CREDIT_WEIGHT_OF_VCPU,
@@ -37,30 +37,30 @@ const volatile u32 vcpu_migration_delay_us = 0;
 const volatile u32 rescue_ms = 8000;
 const volatile u32 park_max_ms = 8000;
 
-/* Filled before load by recipes/credit.toml; without it every CPU is a core, and all are in one socket. */
+/* Filled before load by recipes/credit.toml. Without it each CPU is a core, all in one socket. */
 const volatile bool topology_known = false;
 u16 cpu_core[MAX_CPUS];
 u16 cpu_socket[MAX_CPUS];
 
-/* A task, as Xen sees one. Lives as long as the task; slots are reused. */
+/* A task. Lives as long as the task; slots are reused. */
 struct vcpu {
-	s64 credit_us;		/* what is left; changed by atomic addition: its CPU burns, the accounting gives */
-	u64 charged_to;		/* time of this run up to which it has been charged */
+	s64 credit_us;		/* credit left; atomic: its CPU burns, the accounting adds */
+	u64 charged_to;		/* time up to which this run has been charged */
 	u64 run_since;
 	u64 last_run;		/* when it last left a CPU */
 	u64 queued_at;
 	u64 parked_at;
 	s32 pri;
-	s32 cpu;		/* on which it is queued or runs, or last was */
+	s32 cpu;		/* CPU on which it is queued or runs, or last was */
 	u32 dom;
 	u32 slot;
 	u32 pid;
-	bool parked;		/* its domain is over its cap: waits in the parked queue */
+	bool parked;		/* its domain is over its cap: it waits in the parked queue */
 	bool migrating;		/* to be placed anew as soon as it is off its CPU */
 	bool yielded;
-	bool requeue;		/* left a CPU, but still wants to run: what comes to enqueue now did not wake up */
+	bool requeue;		/* left a CPU but is runnable: its next enqueue is no wake-up */
 	bool asleep;
-	bool fresh;		/* has not been enqueued yet */
+	bool fresh;		/* never enqueued yet */
 	bool exempt;		/* a kernel thread: never parked */
 };
 
@@ -83,13 +83,13 @@ struct {
 } vcpu_refs SEC(".maps");
 
 struct cpu_ctx {
-	u32 cur;		/* slot + 1 of the vCPU that runs here; 0: none of ours */
-	u32 sorted;		/* accounting period in which its queues were last put in order */
-	u32 last_tickle;	/* idler that a wake-up handled by this CPU tickled last */
-	u32 idle;		/* counted in core_idle and socket_idle */
-	u32 offline;		/* going or gone; the kernel's idle mask may still have it */
-	u32 called;		/* the accounting found it idle beside its own queue, and kicked it */
-	u32 stands_still;	/* that did not help */
+	u32 cur;		/* slot + 1 of the running vCPU; 0: none of ours */
+	u32 sorted;		/* accounting period of the last sort of its queues */
+	u32 last_tickle;	/* idler that this CPU's last wake-up tickled */
+	u32 idle;		/* it is counted in core_idle and socket_idle */
+	u32 offline;		/* leaving or off line; the kernel's idle mask may still have it */
+	u32 called;		/* the accounting kicked it, as it was idle beside its own queue */
+	u32 stands_still;	/* it stayed idle after that kick */
 	u64 next_tick;
 } __attribute__((aligned(64)));
 
@@ -99,10 +99,10 @@ u32 socket_idle[MAX_CPUS];
 u32 nr_idle;
 u32 nr_cpus;
 
-/* Counts accountings; a CPU whose queues are of an older one puts them in order before it takes from them. */
+/* Number of accountings. A CPU sorts its queues if they are from an older period. */
 u32 period;
 
-/* Of the scheduler. Where Xen has the counter, it has Xen's name. */
+/* Statistics of the scheduler, with Xen's names where Xen has the counter. */
 struct credit_stats {
 	u64 schedule;
 	u64 tickle_local_idler;
@@ -122,7 +122,7 @@ struct credit_stats {
 	u64 vcpu_wake_runnable;
 	u64 vcpu_park;
 	u64 vcpu_unpark;
-	u64 park_forgiven;		/* unparked with debt, after park_max_ms */
+	u64 park_forgiven;		/* unparked with debt after park_max_ms */
 	u64 acct_run;
 	u64 acct_no_work;
 	u64 acct_balance;
@@ -130,8 +130,8 @@ struct credit_stats {
 	u64 acct_min_credit;
 	u64 acct_vcpu_active;
 	u64 acct_vcpu_idle;
-	u64 delay_ms;			/* ratelimit_us kept a vCPU running */
-	u64 rescued;			/* taken out of turn after rescue_ms */
+	u64 delay_ms;			/* preemptions that ratelimit_us prevented */
+	u64 rescued;			/* vCPUs run out of turn after rescue_ms */
 	u64 vcpu_init;
 	u64 vcpu_destroy;
 	u64 vcpu_unaccounted;		/* tasks beyond MAX_VCPUS */
@@ -156,7 +156,7 @@ do {										\
 		__s->field += (n);						\
 } while (0)
 
-/* Of a vCPU; made when the first of them happens, and dropped when the task exits. */
+/* Counters of one vCPU, created with the first event and dropped when the task exits. */
 struct credit_task_stats {
 	u64 kicked_away;
 	u64 migrate_r;
@@ -206,7 +206,7 @@ static __always_inline struct vcpu *vcpu_at(u32 slot)
 	return bpf_map_lookup_elem(&vcpus, &slot);
 }
 
-/* NULL for a task beyond MAX_VCPUS. */
+/* Returns NULL for a task beyond MAX_VCPUS. */
 static __always_inline struct vcpu *vcpu_of(struct task_struct *p)
 {
 	struct vcpu_ref *ref = bpf_task_storage_get(&vcpu_refs, p, 0, 0);
@@ -227,15 +227,15 @@ static __always_inline u64 tslice_us(void)
 	return tslice_ms * 1000ULL;
 }
 
-/* Three ticks to a time slice. */
+/* A third of a time slice. */
 static __always_inline u64 tick_ns(void)
 {
 	return tslice_ms * NS_PER_MS / 3;
 }
 
 /*
- * Parking stops a task wherever it is: what holds kernel resources for others must not be parked. A task of user
- * space that was preempted inside a system call may be; park_max_ms bounds it.
+ * Parking stops a task anywhere. A task that holds kernel resources for others must not be parked;
+ * a user task preempted inside a system call may be, and park_max_ms bounds that.
  */
 static __always_inline bool is_parked(const struct vcpu *v, struct task_struct *p)
 {

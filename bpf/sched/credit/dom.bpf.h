@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Domains: one per cgroup, with its weight and cap. The accounting (acct.bpf.h) keeps the list of active ones.
+ * Domains: one per cgroup, with weight and cap. The accounting (acct.bpf.h) lists active ones.
  */
 #ifndef SCXLAB_CREDIT_DOM_BPF_H
 #define SCXLAB_CREDIT_DOM_BPF_H
 
 #include "credit.bpf.h"
 
-/* An ancestor further up than this has no say in a domain's cap. */
+/* Levels of ancestors whose cap limits a domain. */
 #define MAX_DEPTH	16
 #define DEFAULT_WEIGHT	100
 
@@ -15,15 +15,15 @@ struct dom {
 	u32 used;
 	u32 parent;
 	u32 weight;		/* cpu.weight */
-	s32 last_cpu;		/* where the last new vCPU went */
+	s32 last_cpu;		/* CPU of the last new vCPU */
 	u64 own_cap_us;		/* CPU time per time slice by this cgroup's cpu.max; 0: no cap */
-	/* Only for the accounting. */
+	/* The accounting alone uses the fields below. */
 	u32 listed;
-	u32 next;		/* of the active domains: index + 1 */
-	u32 active;		/* vCPUs, in this period */
-	u32 acct_weight;	/* as the period began */
-	u64 cap_us;		/* with the ancestors' caps */
-	u64 fair_us;		/* what each active vCPU gets */
+	u32 next;		/* next active domain: index + 1 */
+	u32 active;		/* active vCPUs in this period */
+	u32 acct_weight;	/* weight at the start of the period */
+	u64 cap_us;		/* own cap and ancestors' caps combined */
+	u64 fair_us;		/* share of each active vCPU */
 	u64 vcpu_cap_us;	/* a vCPU that owes more than this is parked */
 };
 
@@ -52,14 +52,14 @@ struct {
 	__type(value, u32);
 } free_doms SEC(".maps");
 
-u32 nr_doms = 1;	/* ever used at once; the root's is number 0 */
+u32 nr_doms = 1;	/* upper end of the numbers used so far; the root's is 0 */
 
 static __always_inline struct dom *dom_at(u32 dom)
 {
 	return bpf_map_lookup_elem(&doms, &dom);
 }
 
-/* The domain of a cgroup; the root's for one that we were not told of. */
+/* Domain of a cgroup; the root's if we were not told of the cgroup. */
 static __always_inline u32 dom_of(struct cgroup *cgrp)
 {
 	struct dom_ref *ref = bpf_cgrp_storage_get(&dom_refs, cgrp, 0, 0);
@@ -67,7 +67,7 @@ static __always_inline u32 dom_of(struct cgroup *cgrp)
 	return ref ? ref->dom : ROOT_DOM;
 }
 
-/* As dom_of, for a pointer that the verifier does not trust. */
+/* The same as dom_of(), for a pointer that the verifier does not trust. */
 static u32 dom_of_new_task(struct scx_init_task_args *args)
 {
 	struct cgroup *cgrp = bpf_cgroup_from_id(args->cgroup->kn->id);
@@ -80,7 +80,7 @@ static u32 dom_of_new_task(struct scx_init_task_args *args)
 	return dom;
 }
 
-/* A free number, or MAX_DOMS. */
+/* Returns a free number, or MAX_DOMS. */
 static u32 dom_alloc(void)
 {
 	u32 dom;
@@ -94,7 +94,7 @@ static u32 dom_alloc(void)
 	return MAX_DOMS;
 }
 
-/* The nearest ancestor that has a domain, which for us is the nearest one of all: each ancestor has a reference. */
+/* Domain of the parent cgroup. Ancestors hold a reference, so the nearest one has a domain. */
 static u32 parent_dom(struct cgroup *cgrp)
 {
 	struct cgroup *parent;
@@ -118,8 +118,8 @@ static u32 clamp_weight(u32 weight)
 }
 
 /*
- * CPU time per time slice. cpu.max says "max" by a quota larger than any period; one in a hundred is the smallest
- * cap, or a vCPU would be parked for longer than the kernel lets a task wait.
+ * CPU time per time slice. A quota larger than any period means cpu.max "max". The smallest cap is
+ * one in a hundred; otherwise a vCPU would be parked for longer than the watchdog allows.
  */
 static u64 cap_of_bandwidth(u64 period_us, u64 quota_us)
 {
@@ -131,7 +131,7 @@ static u64 cap_of_bandwidth(u64 period_us, u64 quota_us)
 	return cap_us < least_us ? least_us : cap_us;
 }
 
-/* The smallest of its own cap and its ancestors'; 0: none has one. */
+/* Smallest cap of the domain and its ancestors; 0: no cap. */
 static u64 effective_cap(struct dom *d)
 {
 	u64 cap_us = 0;
@@ -178,7 +178,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(credit_cgroup_init, struct cgroup *cgrp, struct scx
 	return 0;
 }
 
-/* A task that is still on its way out may name a dead domain, or the next one of that number: it is charged there. */
+/* An exiting task may still name a dead domain, or its successor, and is charged there. */
 void BPF_STRUCT_OPS_SLEEPABLE(credit_cgroup_exit, struct cgroup *cgrp)
 {
 	struct dom_ref *ref = bpf_cgrp_storage_get(&dom_refs, cgrp, 0, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Placing a vCPU: which CPU it should go to (Xen's csched_cpu_pick), and which idle CPUs there are.
+ * Placing a vCPU: choice of its CPU (Xen's csched_cpu_pick()), and counts of idle CPUs.
  */
 #ifndef SCXLAB_CREDIT_PLACE_BPF_H
 #define SCXLAB_CREDIT_PLACE_BPF_H
@@ -17,7 +17,7 @@ static __always_inline u32 socket_of(s32 cpu)
 	return cpu_socket[cpu & (MAX_CPUS - 1)] & (MAX_CPUS - 1);
 }
 
-/* Only for counting: who is idle is asked of the kernel. */
+/* Updates the counts of idle CPUs. The kernel's mask says which CPUs are idle. */
 static void note_idle(s32 cpu, bool idle)
 {
 	u32 was = __sync_lock_test_and_set(&cpu_ctx(cpu)->idle, idle);
@@ -30,7 +30,7 @@ static void note_idle(s32 cpu, bool idle)
 	__sync_fetch_and_add(&nr_idle, change);
 }
 
-/* Whether cpu's group has so much fewer idle CPUs than nxt's that a move is worth it. `extra`: cpu counts as idle. */
+/* Whether nxt's group has enough more idle CPUs than cpu's. `extra`: cpu counts as idle. */
 static bool nxt_is_better(s32 cpu, s32 nxt, u32 extra)
 {
 	if (socket_of(cpu) != socket_of(nxt))
@@ -40,7 +40,7 @@ static bool nxt_is_better(s32 cpu, s32 nxt, u32 extra)
 	return core_idle[core_of(cpu)] + extra < core_idle[core_of(nxt)];
 }
 
-/* Whether a mask of CPUs has this one, and it is not going away. */
+/* Whether a mask has this CPU, and the CPU is not going off line. */
 static __always_inline bool has_cpu(s32 cpu, const struct cpumask *mask)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
@@ -48,13 +48,13 @@ static __always_inline bool has_cpu(s32 cpu, const struct cpumask *mask)
 	return !c->offline && !c->stands_still && bpf_cpumask_test_cpu(cpu, mask);
 }
 
-/* The next CPU after `from`, around, that is in both masks; -1: there is none. */
+/* Next CPU after `from`, cyclically, that is in both masks; -1: none. */
 static s32 cycle(u32 from, const struct cpumask *a, const struct cpumask *b)
 {
 	return TICKLE_CYCLE(from, nr_cpus, has_cpu, a, b);
 }
 
-/* The kernel does not forget an idle CPU that goes off line: nobody may be told, or wait, in its name. */
+/* The kernel keeps a CPU that goes off line in its idle mask, so it is removed from the counts. */
 static void forget_idle(s32 cpu)
 {
 	scx_bpf_test_and_clear_cpu_idle(cpu);
@@ -62,9 +62,9 @@ static void forget_idle(s32 cpu)
 }
 
 /*
- * The CPU on which p should run: its own (`from`), unless others are idle; of the idle ones, in order from `from` on,
- * one whose core (in the same socket) or socket (twice, elsewhere) has more idle CPUs than that of the best so far.
- * `own_idle`: nobody else waits for `from` or runs there, so it counts as idle.
+ * CPU on which p should run: its own (`from`), unless others are idle. Of the idle CPUs, in order
+ * from `from` on, one whose core (same socket) or socket (twice, elsewhere) has more idle CPUs than
+ * the best so far. `own_idle`: no other vCPU waits for `from` or runs there, so it counts as idle.
  */
 static __noinline s32 cpu_pick(struct task_struct *p, s32 from, bool own_idle)
 {
@@ -83,7 +83,7 @@ static __noinline s32 cpu_pick(struct task_struct *p, s32 from, bool own_idle)
 	}
 	if (!nr_idle || !bpf_cpumask_intersects(idlers, p->cpus_ptr))
 		goto out;
-	/* It must start from an idle one: the two threads of a core look alike otherwise. */
+	/* The search must start from an idle CPU, or the two threads of a core would look alike. */
 	extra = own_idle && !bpf_cpumask_test_cpu(cpu, idlers);
 	if (!extra && !bpf_cpumask_test_cpu(cpu, idlers)) {
 		first = cycle(cpu, idlers, p->cpus_ptr);
@@ -106,7 +106,7 @@ out:
 	return cpu;
 }
 
-/* Where a new vCPU goes: the next CPU after that of its domain's last one, as Xen's tools do. */
+/* CPU of a new vCPU: the next after that of its domain's last one, as Xen's tools do. */
 static __noinline s32 first_cpu(struct task_struct *p, u32 last, s32 fallback)
 {
 	const struct cpumask *online = scx_bpf_get_online_cpumask();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Run queues: per CPU, one FIFO DSQ per priority; one more for all that are parked. Queueing, tickling, taking, stealing.
+ * Run queues: a FIFO DSQ per CPU and priority, and one for parked vCPUs; tickling and stealing.
  */
 #ifndef SCXLAB_CREDIT_QUEUE_BPF_H
 #define SCXLAB_CREDIT_QUEUE_BPF_H
@@ -9,11 +9,11 @@
 
 #define NR_CLASSES	3
 #define PARKED_DSQ	(1ULL << 32)
-/* Round robin must come round before the kernel takes a waiting task for lost: slices shrink beyond this. */
+/* Longest round of a CPU's queue, below the watchdog's limit: slices shrink beyond it. */
 #define ROUND_NS	(8000 * NS_PER_MS)
 #define MIN_SLICE_NS	NS_PER_MS
 
-/* 0 is the best. */
+/* Index of a priority's DSQ; 0 is the best. */
 static __always_inline u32 class_of(s32 pri)
 {
 	return pri >= PRI_BOOST ? 0 : pri == PRI_UNDER ? 1 : 2;
@@ -38,7 +38,7 @@ static __noinline u32 nr_waiting(s32 cpu)
 	return (boost > 0 ? boost : 0) + (under > 0 ? under : 0) + (over > 0 ? over : 0);
 }
 
-/* The time slice, as long as not so many wait that a round would take too long. */
+/* Time slice, shortened if so many vCPUs wait that a round would take longer than ROUND_NS. */
 static u64 slice_ns(s32 cpu)
 {
 	u64 tslice = tslice_ms * NS_PER_MS, fair = ROUND_NS / (nr_waiting(cpu) + 1);
@@ -60,7 +60,7 @@ static void park_insert(struct task_struct *p, struct vcpu *v, u64 enq_flags)
 	scx_bpf_dsq_insert(p, PARKED_DSQ, tslice_ms * NS_PER_MS, enq_flags);
 }
 
-/* The priority of what a CPU runs. */
+/* Priority of the vCPU that a CPU runs. */
 static s32 current_pri(s32 cpu, bool idle)
 {
 	struct vcpu *cur;
@@ -117,7 +117,7 @@ static void wake_idlers(struct task_struct *p, const struct cpumask *idlers)
 			kick(cpu, SCX_KICK_IDLE);
 }
 
-/* p has been queued on `cpu` and was not running before: who is told? */
+/* Tickles CPUs for p, which has been queued on `cpu` and was not running before. */
 static __noinline void tickle_for(struct task_struct *p, s32 new_pri, s32 cpu)
 {
 	const struct cpumask *idlers = scx_bpf_get_idle_cpumask();
@@ -139,7 +139,7 @@ static __noinline void tickle_for(struct task_struct *p, s32 new_pri, s32 cpu)
 			STAT(tickle_preempt);
 		kick(cpu, idle ? SCX_KICK_IDLE : SCX_KICK_PREEMPT);
 	} else if (in.cur_pri == TICKLE_PRI_OTHER) {
-		/* Between two tasks, perhaps about to be idle: it looks again. Costs a busy CPU nothing. */
+		/* It may be between two tasks and about to idle: it looks again. */
 		kick(cpu, 0);
 	}
 	if (what & TICKLE_IDLERS)
@@ -148,8 +148,8 @@ static __noinline void tickle_for(struct task_struct *p, s32 new_pri, s32 cpu)
 }
 
 /*
- * After an accounting: moves what is in the DSQ of `class` and has another priority now. From the tail on, and to the
- * head of a lower class, so that those that fall stay before those that were behind them, as in Xen's sort.
+ * After an accounting: moves vCPUs of the DSQ of `class` whose priority changed, from the tail on,
+ * to the head of a lower class, so that their order stays, as in Xen's sort.
  */
 static void sort_class(s32 cpu, u32 class)
 {
@@ -181,7 +181,7 @@ static __noinline int sort_queues(s32 cpu)
 	if (c->sorted == now)
 		return 0;
 	c->sorted = now;
-	/* Raised first: they come behind those that were UNDER before, and before those that fall from BOOST. */
+	/* Raised ones first: they go behind those already UNDER, before those that fall. */
 	sort_class(cpu, 2);
 	sort_class(cpu, 1);
 	sort_class(cpu, 0);
@@ -193,7 +193,7 @@ static bool is_hot(const struct vcpu *v)
 	return scx_bpf_now() - v->last_run < vcpu_migration_delay_us * NS_PER_US;
 }
 
-/* Takes the first of a peer's DSQ that may run here, and that has not run a moment ago. */
+/* Takes the first vCPU of a peer's DSQ that may run here and is not cache-hot. */
 static __noinline bool take_cold(s32 cpu, u64 dsq)
 {
 	struct task_struct *p;
@@ -236,7 +236,7 @@ static bool steal_from(s32 cpu, s32 peer, s32 pri)
 	return false;
 }
 
-/* Looks at the busy CPUs, from the next one on, for something of higher priority than `pri`. */
+/* Steals a vCPU of higher priority than `pri` from the busy CPUs, from the next CPU on. */
 static __noinline bool steal(s32 cpu, s32 pri)
 {
 	const struct cpumask *idlers;
@@ -251,7 +251,7 @@ static __noinline bool steal(s32 cpu, s32 pri)
 	bpf_for(i, 1, nr_cpus) {
 		s32 peer = ((u32)cpu + i) % nr_cpus;
 
-		/* An idle one is about to take its own. */
+		/* An idle peer is about to take its own vCPU. */
 		if (has_cpu(peer, idlers))
 			continue;
 		if (steal_from(cpu, peer, pri)) {
@@ -264,7 +264,7 @@ static __noinline bool steal(s32 cpu, s32 pri)
 	return found;
 }
 
-/* Out of turn: the head of a class that better ones have kept waiting for rescue_ms. */
+/* Runs the head of a class out of turn, if it has waited behind better ones for rescue_ms. */
 static __noinline bool rescue(s32 cpu)
 {
 	u64 limit_ns = rescue_ms * NS_PER_MS, now = scx_bpf_now();
@@ -284,7 +284,7 @@ static __noinline bool rescue(s32 cpu)
 	return false;
 }
 
-/* Puts everything that waits in one DSQ and belongs to a CPU that goes away where it can run. */
+/* Moves all tasks in one DSQ of a CPU that goes away to CPUs where they can run. */
 __noinline int drain_queue(s32 cpu, u64 dsq)
 {
 	struct task_struct *p;
@@ -296,7 +296,7 @@ __noinline int drain_queue(s32 cpu, u64 dsq)
 		if (dsq == PARKED_DSQ && scx_bpf_task_cpu(p) != cpu)
 			continue;
 		to = first_cpu(p, cpu, -1);
-		/* Nowhere: in the local queue the kernel finds it and gives it other CPUs. */
+		/* No other CPU: the kernel takes it off the local queue and changes affinity. */
 		if (to < 0 || to == cpu || is_migration_disabled(p)) {
 			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 			continue;
@@ -309,7 +309,7 @@ __noinline int drain_queue(s32 cpu, u64 dsq)
 	return 0;
 }
 
-/* All that waits for a CPU that goes away, or has gone. */
+/* Drains all queues of a CPU that goes away or has gone. */
 static void drain_cpu(s32 cpu)
 {
 	u32 class;

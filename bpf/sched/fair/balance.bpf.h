@@ -2,9 +2,10 @@
 /*
  * Balancing by load: which task comes from the busiest CPU, and when a busy CPU looks.
  *
- * Models: load_balance() and rebalance_domains() of Linux 3.2. Differs: one task is moved per pass, and it runs next, because a task
- * gets to another CPU through that CPU's local queue; a pass that leaves more to move is repeated at the next dispatch. What a tick
- * finds due is done by the CPU's next dispatch, which the tick asks for.
+ * Models: load_balance() and rebalance_domains() of Linux 3.2. Differs: a pass moves one task,
+ * which runs next, because a task reaches another CPU only through that CPU's local queue. If more
+ * load should move, the pass is repeated at the next dispatch. A tick only marks the levels that
+ * are due; the dispatch that it asks for balances them.
  */
 #ifndef FAIR_BALANCE_BPF_H
 #define FAIR_BALANCE_BPF_H
@@ -14,9 +15,9 @@
 #include "spread.bpf.h"
 #include "busiest.bpf.h"
 
-#define REDOS		16	/* CPUs of which no task may come that a pass leaves out at most */
+#define REDOS		16	/* CPUs without a suitable task that one pass leaves out at most */
 
-/* Failures after which a task that ran a moment ago is moved. Two more, and the one that runs is. */
+/* Failed passes after which a cache-hot task is moved; after two more, the running task. */
 static __always_inline u32 nice_tries(u32 level)
 {
 	return level < 2 ? level : level - 1;
@@ -24,7 +25,7 @@ static __always_inline u32 nice_tries(u32 level)
 
 /* ---- moving ---- */
 
-/* It ran a moment ago: its cache is worth more than the balance. */
+/* Whether the task ran so lately that its cache is worth more than the balance. */
 static __always_inline bool is_hot(fair_task_t *t, u64 now)
 {
 	return (s64)(now - t->stopped_at) < (s64)migration_cost_ns;
@@ -47,7 +48,7 @@ static __always_inline bool may_pull(struct task_struct *p, fair_task_t *t, pull
 	return pull->load / 2 <= pull->imbalance;
 }
 
-/* The first task of a DSQ that may come, in the order of vruntime. */
+/* Takes the first task of a DSQ, in the order of vruntime, that may come. */
 __weak bool pull_from_queue(u64 dsq, s32 cpu)
 {
 	pull_t *pull = &cpu_at(cpu)->pull;
@@ -71,7 +72,7 @@ __weak bool pull_from_queue(u64 dsq, s32 cpu)
 	return moved;
 }
 
-/* What the CPU's `pull` says. The list may change meanwhile: then a task is overlooked, or a queue of another CPU comes up. */
+/* Takes a task by the CPU's `pull`. If the list changes meanwhile, it may overlook a task. */
 __weak bool pull_task(s32 cpu)
 {
 	pull_t *pull = &cpu_at(cpu)->pull;
@@ -91,7 +92,7 @@ __weak bool pull_task(s32 cpu)
 	return false;
 }
 
-/* Between nodes first one whose process is not scattered by it, then any that numa_lets(). */
+/* Between nodes first takes a task that stays with its process, then any that numa_lets() lets. */
 static bool pull_best(s32 cpu)
 {
 	pull_t *pull = &cpu_at(cpu)->pull;
@@ -112,7 +113,7 @@ static bool pull_best(s32 cpu)
 	return true;
 }
 
-/* Whether the task that runs on a CPU may run on another. */
+/* Whether the task that runs on one CPU may run on another. */
 static __always_inline bool curr_may_go(s32 from, s32 to)
 {
 	struct task_struct *p = scx_bpf_cpu_curr(from);
@@ -120,7 +121,7 @@ static __always_inline bool curr_may_go(s32 from, s32 to)
 	return p && may_run_on(p, to) && !is_migration_disabled(p);
 }
 
-/* The task that runs on `from` shall go to `to`, if it is of that process or that is NULL: it is preempted, and fair_enqueue() sends it. */
+/* Preempts the task on `from` if of process `only` (NULL: any); fair_enqueue() sends it to `to`. */
 static void push_from(s32 from, s32 to, numa_proc_t *only)
 {
 	fair_cpu_t *c = cpu_at(from);
@@ -139,7 +140,7 @@ static void push_from(s32 from, s32 to, numa_proc_t *only)
 
 /* ---- intervals ---- */
 
-/* Between two passes of a busy CPU, ms: from the shortest, after a move, to the longest, where there was none to make. */
+/* Shortest interval between two passes of a busy CPU, ms. Used after a move; else it grows. */
 static __always_inline u32 shortest_interval(u32 level)
 {
 	return level < 3 ? 1 * 64 : 8 * 32;
@@ -159,7 +160,7 @@ static void note_balanced(fair_level_t *at, u32 level)
 	at->interval = min_u64(2 * max_u64(at->interval, shortest_interval(level)), longest_interval(level));
 }
 
-/* At a tick: which levels are due. */
+/* At a tick: notes which levels are due. */
 static __always_inline bool balance_is_due(fair_cpu_t *c, u64 now)
 {
 	u32 level;
@@ -183,7 +184,7 @@ static __always_inline bool balance_is_due(fair_cpu_t *c, u64 now)
 
 enum { PULLED, PULL_FAILED, PULL_PINNED };
 
-/* After several failures, the task that runs there has to come. */
+/* After several failures, the running task has to come. */
 static int push_if_failed(fair_cpu_t *c, fair_level_t *at, s32 from)
 {
 	balance_t *b = &c->balance;
@@ -199,7 +200,7 @@ static int push_if_failed(fair_cpu_t *c, fair_level_t *at, s32 from)
 	return PULL_FAILED;
 }
 
-/* Found from where: looks for a task there. */
+/* Takes a task from `from`, the busiest CPU. */
 static int pull_from(fair_cpu_t *c, s32 from)
 {
 	balance_t *b = &c->balance;
@@ -222,14 +223,14 @@ static int pull_from(fair_cpu_t *c, s32 from)
 		at->failed = 0;
 		apart();
 		at->interval = 0;
-		/* As much again is out of balance, and more. */
+		/* At least as much again is out of balance. */
 		c->repeats = pull->imbalance >= 2 * pull->load;
 		return PULLED;
 	}
 	return pull->pinned ? PULL_PINNED : push_if_failed(c, at, from);
 }
 
-/* Where to take a task from at this level; NO_CPU: all is well, or it is another CPU's turn. */
+/* CPU to take a task from at this level. NO_CPU: balanced, or it is another CPU's turn. */
 static __noinline s32 find_busiest(s32 cpu, u32 level, int kind, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -242,14 +243,14 @@ static __noinline s32 find_busiest(s32 cpu, u32 level, int kind, u64 now)
 	b->now = now;
 	b->pass = (u64)cpu << 32 | c->passes;
 	sum_groups(cpu);
-	/* For a group one CPU does it: the first that is idle, else the first. */
+	/* One CPU balances for a group: its first idle CPU, else its first CPU. */
 	if (kind == BALANCE_BUSY && cpu != (b->first_idle != NO_CPU ? b->first_idle : b->first))
 		return NO_CPU;
 	b->imbalance = imbalance_of(cpu);
 	return b->imbalance ? busiest_cpu(cpu) : NO_CPU;
 }
 
-/* One level, one task. A CPU whose tasks may not run here is left out, so that it does not hide the next. */
+/* Balances one level by one task; leaves out CPUs whose tasks may not run here. */
 __weak bool balance_level(s32 cpu, u32 level, int kind, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -274,7 +275,7 @@ __weak bool balance_level(s32 cpu, u32 level, int kind, u64 now)
 	return false;
 }
 
-/* In a dispatch: does what is due. True if a task came. */
+/* In a dispatch: balances the levels that are due. True if a task came. */
 __weak bool balance_due(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which CPU of a span has too much, and how much of it should move here.
+ * The comparison of groups: which CPU of a span has too much load, and how much should move here.
  *
- * Owns: the load of CPUs and groups, and the comparison. Does not: move (balance.bpf.h).
- * Models: update_cpu_load(), find_busiest_group(), calculate_imbalance(), fix_small_imbalance(), find_busiest_queue() of Linux 3.2,
- * with 3.3's test for a group that is uneven in itself. Differs: a CPU that becomes idle compares no groups (idle.bpf.h).
+ * Owns: the load of CPUs and groups, and the comparison. Does not: move tasks (balance.bpf.h).
+ * Models: update_cpu_load(), find_busiest_group(), calculate_imbalance(), fix_small_imbalance() and
+ * find_busiest_queue() of Linux 3.2, with 3.3's test for a group that is uneven in itself. Differs:
+ * a CPU that becomes idle compares no groups (idle.bpf.h).
  */
 #ifndef FAIR_BUSIEST_BPF_H
 #define FAIR_BUSIEST_BPF_H
@@ -19,7 +20,7 @@ static __always_inline u32 imbalance_pct(u32 level)
 
 /* ---- load by tick (window) ---- */
 
-/* `n` steps of 2^i from a value towards another, rounded up: it gets there. */
+/* Moves a value `n` steps of 1 / 2^i towards another, rounded up, so that it arrives. */
 static __always_inline u64 lean(u64 from, u64 to, u64 n, u32 i)
 {
 	u64 way = to > from ? to - from : from - to;
@@ -29,8 +30,8 @@ static __always_inline u64 lean(u64 from, u64 to, u64 n, u32 i)
 }
 
 /*
- * load[i] is the average over 2^i ticks of what a CPU has. Ticks that did not come had the same as this one, if the CPU was busy
- * all the time (a virtual machine may lose some), and nothing, if it was idle.
+ * load[i] is the CPU's average load over 2^i ticks. A missed tick counts like this one if the CPU
+ * was busy throughout (a virtual machine may lose ticks), and as no load if it was idle.
  */
 static void tick_load(fair_cpu_t *c, u64 now)
 {
@@ -63,7 +64,7 @@ static __always_inline u64 capacity_of(u64 power)
 	return capacity ?: 1;
 }
 
-/* What counts as a CPU's load; of its present and its average the one that makes a move less likely. An idle CPU has no ticks. */
+/* Load of a CPU: present or average, whichever makes a move less likely. */
 static __always_inline u64 balance_load(balance_t *b, fair_cpu_t *c, bool local)
 {
 	u64 present = cpu_load_now(c, b->now), average;
@@ -74,19 +75,19 @@ static __always_inline u64 balance_load(balance_t *b, fair_cpu_t *c, bool local)
 	return local ? max_u64(present, average) : min_u64(present, average);
 }
 
-/* Groups of more than one CPU should be spread over, a task in each, before a second task goes to one. */
+/* Whether tasks should be spread over groups of several CPUs before a group gets a second task. */
 static __always_inline bool prefers_sibling(balance_t *b)
 {
 	return b->level == 2 || (b->level == 3 && !numa_on());
 }
 
-/* Tasks are so unevenly spread in it that its average says little: for instance for their affinity. */
+/* Whether a group's tasks are spread so unevenly, as by affinity, that its average misleads. */
 static __always_inline bool is_uneven(group_sum_t *s)
 {
 	return s->nr && s->max_nr > s->min_nr + 1 && s->max_load - s->min_load >= s->load / s->nr;
 }
 
-/* More tasks than it can run at once; or more than one, where this group has room and they should be spread. */
+/* Whether a group has more tasks than it can run, or should give one to this group with room. */
 static __always_inline bool has_too_much(balance_t *b, group_sum_t *s)
 {
 	if (prefers_sibling(b) && b->local.has_capacity)
@@ -129,7 +130,7 @@ static __always_inline void add_cpu(balance_t *b, fair_cpu_t *c, u32 cpu, bool l
 	s->min_nr = s->cpus > 1 ? min_u64(s->min_nr, nr) : nr;
 }
 
-/* This CPU's group comes first. */
+/* Sums up the groups of the span, this CPU's group first. */
 __weak int sum_groups(s32 of)
 {
 	fair_cpu_t *c = cpu_at(of);
@@ -170,13 +171,13 @@ __weak int sum_groups(s32 of)
 
 /* ---- how much ---- */
 
-/* What a group gets done with `load` in it, by tasks of which each can use one CPU. */
+/* Work that a group does with `load`, if each of its tasks can use one CPU. */
 static __always_inline u64 done_with(group_sum_t *s, u64 per_task, u64 load)
 {
 	return s->power * min_u64(per_task, load) / CPU_POWER;
 }
 
-/* Less than a task is out of balance. One moves if the two groups are nearer to each other after it, or get more done. */
+/* Less than a task of imbalance: one moves if this evens the groups or lets them do more work. */
 static __noinline u64 small_imbalance(balance_t *b)
 {
 	group_sum_t *l, *r;
@@ -197,7 +198,7 @@ static __noinline u64 small_imbalance(balance_t *b)
 	return then > now ? task : 0;
 }
 
-/* How much load should move; 0: all is well. */
+/* Load that should move; 0: balanced. */
 __weak u64 imbalance_of(s32 cpu)
 {
 	balance_t *b = &cpu_at(cpu)->balance;
@@ -210,7 +211,7 @@ __weak u64 imbalance_of(s32 cpu)
 	if (l->avg >= r->avg || l->avg >= average)
 		return 0;
 	if (b->kind == BALANCE_IDLE) {
-		/* Cores differ: an idle one of one thread is better than the second thread of another. */
+		/* An idle core of one thread is better than another core's second thread. */
 		if (l->idle <= r->idle + 1 && r->nr <= (b->level == 1 ? r->capacity : r->cpus))
 			return 0;
 	} else if (100 * r->avg <= imbalance_pct(b->level) * l->avg) {
@@ -218,7 +219,7 @@ __weak u64 imbalance_of(s32 cpu)
 	}
 	if (r->avg < average)
 		return small_imbalance(b);
-	/* Not so much that a CPU of the busiest group becomes idle. */
+	/* Limits the move, so that no CPU of the busiest group becomes idle. */
 	if (!r->uneven && r->nr > r->capacity)
 		above = (r->nr - r->capacity) * NICE_0_LOAD * CPU_POWER / (r->power ?: 1);
 	max_pull = min_u64(r->avg - average, above);
@@ -228,7 +229,7 @@ __weak u64 imbalance_of(s32 cpu)
 
 /* ---- from whom ---- */
 
-/* Whether a CPU of the busiest group may be the one: with one task only if that may be moved as a whole. */
+/* Whether a CPU of the busiest group may give a task; a single task must fit the imbalance. */
 static __always_inline bool may_give(balance_t *b, fair_cpu_t *c, u64 load)
 {
 	u32 nr = c->root->h_nr;
@@ -238,7 +239,7 @@ static __always_inline bool may_give(balance_t *b, fair_cpu_t *c, u64 load)
 	return nr && load <= b->imbalance;
 }
 
-/* The CPU of the busiest group with the most load that has something to give. */
+/* CPU of the busiest group with the most load that may give a task. */
 __weak s32 busiest_cpu(s32 of)
 {
 	fair_cpu_t *c = cpu_at(of);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Consolidation: a CPU that found nothing to do brings a process together on its node; two CPUs that always have something exchange
- * their tasks.
+ * Consolidation: an idle CPU brings a process together on its node; busy CPUs exchange tasks.
  *
- * Owns: which process, from which node, from which CPU. Does not: count (lib/numa.bpf.h), move (balance.bpf.h).
- * Models: the idle pull of "Improve numa scheduling by consolidating tasks" (2013). The exchange is not in the series.
+ * Owns: the choice of process, source node and source CPU. Does not: count (lib/numa.bpf.h), move
+ * tasks (balance.bpf.h).
+ * Models: the idle pull of "Improve numa scheduling by consolidating tasks" (2013). The exchange is
+ * not in the series.
  */
 #ifndef FAIR_CONSOLIDATE_BPF_H
 #define FAIR_CONSOLIDATE_BPF_H
 
 #include "balance.bpf.h"
 
-/* An idle CPU of a node on which the task may run, if one is named: on a core that is idle as a whole, if there is one. */
+/* An idle CPU of a node, allowed for the task (NULL: any), preferably on an idle core. */
 static __noinline s32 idle_cpu_of(u32 node, struct task_struct *task)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask(), *cores = scx_bpf_get_idle_smtmask();
@@ -44,14 +45,14 @@ static bool has_idle_core(s32 cpu)
 	return has;
 }
 
-/* An idle CPU shall look: it has no ticks. */
+/* Asks an idle CPU to look for work, because it has no ticks. */
 static void ask_to_look(s32 cpu)
 {
 	cpu_at(cpu)->look = 1;
 	kick(cpu, SCX_KICK_IDLE);
 }
 
-/* What makes a process come first here: how much of it is here, and of its memory. */
+/* Which process comes first here: the one with the larger share here, then more memory here. */
 static __always_inline bool is_stronger(numa_share_t *a, numa_share_t *b)
 {
 	if (!b || a->home != b->home)
@@ -59,7 +60,7 @@ static __always_inline bool is_stronger(numa_share_t *a, numa_share_t *b)
 	return by_faults() && a->faults > b->faults;
 }
 
-/* Whether one of another process, as far as the CPUs of `here` tell, could change places with a task on `from`. */
+/* Whether a task of another process, as seen on `here`'s CPUs, could swap with a task on `from`. */
 static __noinline bool could_swap(numa_proc_t *p, u32 from, u32 here, u64 weight)
 {
 	bool could = false;
@@ -77,7 +78,7 @@ static __noinline bool could_swap(numa_proc_t *p, u32 from, u32 here, u64 weight
 	return could;
 }
 
-/* The node has room for a task of the process; or it has for a moment, since another may leave it for where that one comes from. */
+/* Whether the node has room for a task of the process, or one of its own may leave for `from`. */
 static __noinline bool may_come(numa_proc_t *p, u32 from, u32 here, u64 now)
 {
 	u64 weight = numa_task_weight(p, from);
@@ -85,7 +86,7 @@ static __noinline bool may_come(numa_proc_t *p, u32 from, u32 here, u64 now)
 	return numa_has_room(here, weight, 0, now) || (numa_has_room(here, weight, 1, now) && could_swap(p, from, here, weight));
 }
 
-/* A task of the process had better wait than go to that node: there is one with its memory that can take it. */
+/* Whether a task should rather wait for a node that has its process's memory and can take it. */
 static __noinline bool prefers_memory(numa_proc_t *p, u32 from, u32 to, u64 now)
 {
 	s32 better = by_faults() ? numa_nearer_memory(p, from, to) : NUMA_NOWHERE;
@@ -93,7 +94,7 @@ static __noinline bool prefers_memory(numa_proc_t *p, u32 from, u32 to, u64 now)
 	return better != NUMA_NOWHERE && may_come(p, from, better, now);
 }
 
-/* Process and node that the CPU should take a task from. In the arena, as balance is. */
+/* Chooses process and node to take a task from, in the arena like `balance`. */
 __weak bool choose_process(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -125,7 +126,7 @@ __weak bool choose_process(s32 cpu, u64 now)
 	return c->take != NULL;
 }
 
-/* The CPU of the node where the process runs, or one where something waits: of several the one with the fewest at home there. */
+/* CPU of the node where the process runs or waits; of several, that with the fewest at home. */
 __weak s32 choose_queue(s32 cpu, bool runs)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -146,7 +147,7 @@ __weak s32 choose_queue(s32 cpu, bool runs)
 	return best;
 }
 
-/* One that waits, and comes at once. */
+/* Takes a waiting task, which comes at once. */
 static bool pull_waiting(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -170,7 +171,7 @@ static bool pull_waiting(s32 cpu, u64 now)
 	return pull_task(cpu);
 }
 
-/* One that runs, and is sent when it is off its CPU. */
+/* Asks for a running task, which is sent when it is off its CPU. */
 static void pull_running(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -189,7 +190,7 @@ static void pull_running(s32 cpu, u64 now)
 	push_from(from, cpu, c->take);
 }
 
-/* A task here would share its core, and there is one that is idle: a CPU of that one shall take it. */
+/* If a task here would share its core, passes the work on to a CPU of an idle core. */
 static bool pass_on(s32 cpu)
 {
 	s32 better;
@@ -203,7 +204,7 @@ static bool pass_on(s32 cpu)
 	return true;
 }
 
-/* This CPU has nothing, and nobody has too much. True if a task came. */
+/* For an idle CPU that balancing left without work. True if a task came. */
 __weak bool consolidate(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -226,7 +227,7 @@ __weak bool consolidate(s32 cpu, u64 now)
 
 /* ---- at a wake-up ---- */
 
-/* Whether another process has more on the node, as far as its CPUs tell. */
+/* Whether another process has a larger share on the node, as seen on its CPUs. */
 static __noinline bool is_weaker(numa_proc_t *p, u32 node)
 {
 	bool weaker = false;
@@ -245,9 +246,9 @@ static __noinline bool is_weaker(numa_proc_t *p, u32 node)
 }
 
 /*
- * A node has more active tasks than belong there, and a process cannot come together on it: it had better do so elsewhere, and
- * begins with this task. One task too many may be the half of an exchange: then only a process leaves that has most of itself
- * elsewhere, or less here than another. With faults, one that is where its memory is has nowhere better to go.
+ * Whether a task should leave a node that is above its limit and on which its process cannot come
+ * together. One above may be half of an exchange: then only a process with most of itself
+ * elsewhere, or less here than another, leaves. With faults, a process stays at its memory.
  */
 static bool should_leave(numa_proc_t *p, u32 node, u64 now)
 {
@@ -257,7 +258,7 @@ static bool should_leave(numa_proc_t *p, u32 node, u64 now)
 	return excess > 1 || (excess == 1 && (!stays || is_weaker(p, node)));
 }
 
-/* The node where a task of the process would have most company, of those that have room for it; `from` if it had better stay. */
+/* Node with room where a task has the largest share of its process; `from`: it should stay. */
 static __noinline u32 choose_home(fair_task_t *t, u32 from, u64 now)
 {
 	numa_proc_t *p = t->numa.proc;
@@ -273,7 +274,7 @@ static __noinline u32 choose_home(fair_task_t *t, u32 from, u64 now)
 	return home;
 }
 
-/* An idle CPU on the node of its process, if a task gains by waking up there; NO_CPU: it does not. */
+/* An idle CPU on the process's node, if waking up there helps the task; NO_CPU: it does not. */
 static __noinline s32 wake_at_home(struct task_struct *task, fair_task_t *t, s32 prev_cpu)
 {
 	u32 from = node_of(prev_cpu), home;
@@ -284,7 +285,7 @@ static __noinline s32 wake_at_home(struct task_struct *task, fair_task_t *t, s32
 	if (!t || !t->numa.proc || !may_move(t, now))
 		return NO_CPU;
 	p = t->numa.proc;
-	/* All of it is here. */
+	/* The whole process is here. */
 	if (numa_share(p, from)->home == p->home || is_migration_disabled(task))
 		return NO_CPU;
 	home = choose_home(t, from, now);
@@ -300,7 +301,7 @@ static __noinline s32 wake_at_home(struct task_struct *task, fair_task_t *t, s32
 
 /* ---- on CPUs that are busy ---- */
 
-/* The task that runs on a CPU is to change places with one of `other`, which weighs so much. */
+/* Plans that the task running on `from` swaps places with a task of `other`. */
 static __always_inline void swap_from(s32 from, s32 to, u32 which, numa_proc_t *proc, numa_proc_t *other, u64 weight)
 {
 	fair_cpu_t *c = cpu_at(from);
@@ -316,7 +317,7 @@ static __always_inline void swap_from(s32 from, s32 to, u32 which, numa_proc_t *
 	kick(from, SCX_KICK_PREEMPT);
 }
 
-/* The task that was meant is on its way. If it changes places with another, now that one. */
+/* The intended task is on its way. In an exchange, the other one follows now. */
 static void note_pushed(fair_cpu_t *c, s32 to)
 {
 	if (c->push_swap == SWAP_NONE)
@@ -327,15 +328,15 @@ static void note_pushed(fair_cpu_t *c, s32 to)
 		swap_from(to, c->root->cpu, SWAP_SECOND, c->swap_proc, c->push_proc, 0);
 }
 
-/* Neither is heavier than the other by more than what balancing tolerates: the nodes stay as even as they are. */
+/* Whether the weights differ by less than balancing tolerates, so that the nodes stay balanced. */
 static __always_inline bool weighs_alike(u64 a, u64 b)
 {
 	return 100 * max_u64(a, b) <= imbalance_pct(NR_LEVELS - 1) * min_u64(a, b);
 }
 
 /*
- * The CPU of another node whose task should change places with the one that runs here: that after which most is together; of equals
- * that which brings them to most of their memory.
+ * CPU of another node whose running task should swap with the one here: the swap after which the
+ * largest share is together; of equals the one that brings tasks to more of their memory.
  */
 static __noinline s32 choose_partner(s32 cpu, struct task_struct *task, u64 now)
 {
@@ -384,7 +385,7 @@ static void swap_running(s32 cpu, struct task_struct *task, u64 now)
 	swap_from(at, cpu, SWAP_FIRST, o->numa.proc, t->numa.proc, t->numa.weight);
 }
 
-/* If the process that runs here is spread, and has room here, an idle CPU of this node shall look: it has no ticks. */
+/* Asks an idle CPU of this node, which has no ticks, to look for the process that runs here. */
 static bool ask_to_fetch(s32 cpu, numa_proc_t *p, u64 now)
 {
 	s32 idle, from = numa_source(p, node_of(cpu), by_faults());
@@ -397,7 +398,7 @@ static bool ask_to_fetch(s32 cpu, numa_proc_t *p, u64 now)
 	return idle != NO_CPU;
 }
 
-/* At a tick. */
+/* Consolidation at a tick of a busy CPU. */
 static __noinline void consolidate_busy(s32 cpu, struct task_struct *task, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);

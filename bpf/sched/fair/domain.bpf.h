@@ -2,13 +2,14 @@
 /*
  * Domains: the levels at which balancing compares CPUs.
  *
- * Four levels, each a span of CPUs made of groups: a core of CPUs, an LLC of cores, a node of LLCs, the machine of nodes. A span is
- * a range of cpu_order[]. A level whose span is a single group has nothing to compare, and is left out.
+ * There are four levels, each a span of CPUs made of groups: a core of CPUs, an LLC of cores, a
+ * node of LLCs, the machine of nodes. A span is a range of cpu_order[]. A level whose span is a
+ * single group is left out, because there is nothing to compare. For each span the entry of its
+ * first CPU counts the CPUs with more than one task (`nr_over`). A CPU that becomes idle skips
+ * spans without such a CPU.
  *
- * For each span the first CPU's entry counts the CPUs with more than one task (`nr_over`): a CPU that becomes idle need not look into
- * a span that has none.
- *
- * Models: the domains SIBLING, MC, CPU and NODE of Linux 3.2. Differs: an LLC ends where its node ends.
+ * Models: the domains SIBLING, MC, CPU and NODE of Linux 3.2. Differs: an LLC ends where its node
+ * ends.
  */
 #ifndef FAIR_DOMAIN_BPF_H
 #define FAIR_DOMAIN_BPF_H
@@ -16,9 +17,9 @@
 #include "fair.bpf.h"
 
 #define CPU_POWER	1024
-#define SMT_POWER	1178	/* of a core with several threads */
+#define SMT_POWER	1178	/* power of a core with several threads */
 
-/* The group that a CPU belongs to at a level: what it shares with its like one level below. */
+/* The group of a CPU at a level: its span one level below. */
 static __always_inline u32 group_id(u32 level, u32 cpu)
 {
 	switch (level) {
@@ -51,7 +52,7 @@ static __always_inline bool is_compared(fair_level_t *at)
 
 /* ---- making them ---- */
 
-static bool has_threads;			/* some core has several */
+static bool has_threads;			/* whether some core has several threads */
 
 __weak int set_span(u32 level, u32 first, u32 end, u32 groups)
 {
@@ -106,13 +107,13 @@ __weak int make_domains(void)
 
 /* ---- CPUs with more than one task ---- */
 
-/* The entry of the span that all its CPUs share. */
+/* The entry that all CPUs of the span share. */
 static __always_inline fair_level_t *span_at(fair_level_t *at, u32 level)
 {
 	return &at->from->level[level];
 }
 
-/* The CPU had `was` tasks and has `is`; under its lock. The machine's count is kept even where nothing is compared. */
+/* Notes that a CPU's task count changed; under its lock. The machine's entry is always kept. */
 static __always_inline void note_tasks(fair_cpu_t *c, u32 was, u32 is)
 {
 	s32 delta = (is > 1) - (was > 1);
@@ -128,7 +129,7 @@ static __always_inline void note_tasks(fair_cpu_t *c, u32 was, u32 is)
 	}
 }
 
-/* CPUs with more than one task, on the machine; `c` is any. */
+/* Number of CPUs of the machine with more than one task; `c` is any CPU. */
 static __always_inline u32 nr_over(fair_cpu_t *c)
 {
 	return c->level[NR_LEVELS - 1].from->level[NR_LEVELS - 1].nr_over;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Entities and queues: vruntime, the order by it, enqueue and dequeue through the levels, charging, picking, preemption by tick.
+ * Entities and queues: vruntime, its order, enqueue, dequeue, charging, picking, preemption by
+ * tick.
  *
- * What is between lock and unlock takes no clock and looks into no DSQ: callers bring the time, and the vruntime of a DSQ's first
- * task is kept in the queue (`head`). Waiting cgroups are in a list; a cgroup that ran goes in from the end, where it belongs
- * when weights are alike, one that wakes up from the front.
+ * Code between lock and unlock reads no clock and no DSQ: callers pass the time, and the queue
+ * keeps the vruntime of its DSQ's first task (`head`). Waiting cgroups are in a list. A cgroup that
+ * ran is inserted from the end, where it belongs if weights are alike; one that wakes up from the
+ * front.
  */
 #ifndef FAIR_ENTITY_BPF_H
 #define FAIR_ENTITY_BPF_H
@@ -16,12 +18,12 @@
 
 /* ---- time ---- */
 
-/* CPU time as vruntime of an entity. */
+/* Converts CPU time into an entity's vruntime. */
 static __always_inline u64 to_vruntime(u64 ns, fair_entity_t *se)
 {
 	u64 weight = se->weight;
 
-	/* Most are of nice 0, and a division takes as long as all else in here. */
+	/* Skips the division for nice 0: it would take as long as the rest. */
 	return weight == NICE_0_LOAD || !weight ? ns : ns * NICE_0_LOAD / weight;
 }
 
@@ -35,7 +37,7 @@ static __always_inline u64 min_granularity(void)
 	return min_granularity_ns * factor;
 }
 
-/* In what time everything on a queue should run once: stretched when there is too much for the latency aimed at. */
+/* Time in which each entity of a queue should run once; stretched if there are too many. */
 static __always_inline u64 sched_period(u64 nr)
 {
 	u64 stretched = nr * min_granularity();
@@ -43,7 +45,7 @@ static __always_inline u64 sched_period(u64 nr)
 	return max_u64(latency(), stretched);
 }
 
-/* The part of its queue's period that is the entity's, through all levels. It need not be on the queue. */
+/* The entity's part of its queue's period, through all levels. It need not be on the queue. */
 static u64 sched_slice(fair_rq_t *q, fair_entity_t *se)
 {
 	u64 slice = sched_period(q->nr + !se->on_rq);
@@ -59,7 +61,7 @@ static u64 sched_slice(fair_rq_t *q, fair_entity_t *se)
 	return slice;
 }
 
-/* min_vruntime follows the entity that is furthest behind. */
+/* Moves min_vruntime to the entity that is furthest behind. */
 static void update_min_vruntime(fair_rq_t *q)
 {
 	u64 min = q->min_vruntime;
@@ -146,7 +148,7 @@ static void clear_buddies(fair_rq_t *q, fair_entity_t *se)
 
 /* ---- charging ---- */
 
-/* `delta` ns of the CPU went to the task that runs, and to every cgroup that it is in. */
+/* Charges `delta` ns of CPU time to the running task and to every cgroup above it. */
 static void charge(fair_cpu_t *c, u64 delta)
 {
 	fair_entity_t *se = &c->curr->se;
@@ -165,7 +167,7 @@ static void charge(fair_cpu_t *c, u64 delta)
 	}
 }
 
-/* Between two looks at the task's own clock, the CPU's is used; what that was off by is made good here. */
+/* Charges the task's own clock and corrects the CPU clock's error, which is used in between. */
 static void charge_exact(fair_cpu_t *c, u64 sum_exec, u64 now)
 {
 	s64 delta;
@@ -195,7 +197,7 @@ static void charge_until(fair_cpu_t *c, u64 now)
 
 enum { ENQ_MOVED = 0, ENQ_WOKEN = 1, ENQ_NEW = 2 };
 
-/* Who wakes up gets up to half a latency of credit; who is new starts behind those that have been here. */
+/* A woken task gets up to half a latency of credit; a new one starts behind the others. */
 static void place_entity(fair_rq_t *q, fair_entity_t *se, int how)
 {
 	u64 vruntime = q->min_vruntime;
@@ -208,7 +210,7 @@ static void place_entity(fair_rq_t *q, fair_entity_t *se, int how)
 		se->vruntime = vruntime;
 }
 
-/* From one queue's scale to another's. */
+/* Converts vruntime from one queue's scale to another's. */
 static void rescale(fair_entity_t *se, fair_rq_t *q)
 {
 	if (se->q == q)
@@ -247,7 +249,7 @@ static void dequeue_entity(fair_rq_t *q, fair_entity_t *se, bool sleeps, u64 now
 	update_shares(q);
 }
 
-/* The levels above one that stays on its queue: their load and shares may have changed. */
+/* Updates load and shares of the levels above an entity that stays on its queue. */
 static void update_above(fair_entity_t *se, u64 now)
 {
 	fair_rq_t *q = se->q;
@@ -271,7 +273,7 @@ static void count_tasks(fair_rq_t *q, s32 delta, u64 now)
 		if (gang != FAIR_GANG_OFF)
 			gang_counts(q, delta, !!is - !!was, now);
 		if (!q->depth) {
-			/* The CPU gets something to do, or has nothing left. */
+			/* The CPU gets its first task, or has lost its last. */
 			if (is_pelt() && (!was || !is))
 				pelt_update(&q->on->avg, now, was, was);
 			note_tasks(q->on, was, is);
@@ -283,7 +285,7 @@ static void count_tasks(fair_rq_t *q, s32 delta, u64 now)
 	}
 }
 
-/* The task becomes runnable on `q`, and with it every cgroup above that was not. */
+/* Makes the task runnable on `q`, and every cgroup above it that was not. */
 static void enqueue_task(fair_task_t *t, fair_rq_t *q, int how, u64 now)
 {
 	fair_entity_t *se = &t->se;
@@ -314,7 +316,7 @@ static void dequeue_task(fair_task_t *t, bool sleeps, u64 now)
 			return;
 		se = &q->se;
 		q = q->depth ? se->q : NULL;
-		/* Others keep the cgroup on its queue. */
+		/* Other tasks keep the cgroup on its queue. */
 		if (q && se->mine->nr)
 			break;
 	}
@@ -346,7 +348,7 @@ static void set_curr(fair_cpu_t *c, fair_task_t *t, u64 sum_exec, u64 now)
 	}
 }
 
-/* What runs stops. `tracked`: its load, and that of all above it, is up to date. */
+/* Takes the running task off. `tracked`: the load of it and of all levels above is up to date. */
 static void put_curr(fair_cpu_t *c, bool tracked, u64 now)
 {
 	fair_entity_t *se;
@@ -368,7 +370,7 @@ static void put_curr(fair_cpu_t *c, bool tracked, u64 now)
 	}
 }
 
-/* It was picked again: a new slice at every level. */
+/* The task was picked again: starts a new slice at every level. */
 static void repick_curr(fair_cpu_t *c)
 {
 	fair_entity_t *se = &c->curr->se;
@@ -408,14 +410,14 @@ static __noinline int set_waiting(fair_rq_t *q, bool waits)
 	return 0;
 }
 
-/* A task waits in the queue's DSQ, or none does any more: the CPU has a list of queues with waiting tasks. */
+/* Notes whether a task waits in the queue's DSQ, in the CPU's list of such queues. */
 static __always_inline void note_waiting(fair_rq_t *q, bool waits)
 {
 	if (waits != q->has_head)
 		set_waiting(q, waits);
 }
 
-/* What waits in the DSQ changed: `head` is the first task's vruntime. */
+/* The DSQ has changed: sets `head`, the vruntime of its first task. */
 static __always_inline void set_head(fair_rq_t *q, bool has_head, u64 head)
 {
 	note_waiting(q, has_head);
@@ -425,7 +427,7 @@ static __always_inline void set_head(fair_rq_t *q, bool has_head, u64 head)
 
 /* ---- preemption ---- */
 
-/* The smallest vruntime that waits on a queue. */
+/* Smallest vruntime that waits on a queue. False: nothing waits. */
 static bool leftmost(fair_rq_t *q, u64 *vruntime)
 {
 	bool have = q->first != NULL;
@@ -439,7 +441,7 @@ static bool leftmost(fair_rq_t *q, u64 *vruntime)
 	return have;
 }
 
-/* Whether the entity that runs on `q` has had its slice, or is too far ahead of who waits. */
+/* Whether the entity running on `q` has used its slice, or is too far ahead of the waiting ones. */
 static bool slice_is_over(fair_rq_t *q, fair_entity_t *se)
 {
 	u64 ideal, ran = se->ran - se->ran_at_pick, first = 0;
@@ -454,7 +456,7 @@ static bool slice_is_over(fair_rq_t *q, fair_entity_t *se)
 	return leftmost(q, &first) && (s64)(se->vruntime - first) > (s64)ideal;
 }
 
-/* At a tick, through all levels. */
+/* At a tick: the same for all levels. */
 static bool tick_curr(fair_cpu_t *c, u64 now)
 {
 	fair_entity_t *se = &c->curr->se;
@@ -474,7 +476,7 @@ static bool tick_curr(fair_cpu_t *c, u64 now)
 	return over;
 }
 
-/* 1: `se` should run instead of one with vruntime `curr`; 0: it is first, but not by enough; -1: it is not. */
+/* Compares `se` with `curr`. 1: preempts; 0: is behind, but by too little; -1: is not behind. */
 static __always_inline int beats(u64 curr, fair_entity_t *se)
 {
 	s64 lead = curr - se->vruntime;
@@ -486,11 +488,11 @@ static __always_inline int beats(u64 curr, fair_entity_t *se)
 
 /* ---- picking ---- */
 
-/* Answers of pick(); others are DSQs. */
+/* Results of pick(); other values are DSQs. */
 #define PICK_NONE	(~0ULL)
 #define PICK_PREV	(~1ULL)
 
-/* The first waiting cgroup that has not been found empty in this round. */
+/* First waiting cgroup that this round of picking has not found empty. */
 static __always_inline fair_entity_t *first_group(fair_rq_t *q, u64 round)
 {
 	fair_entity_t *se = q->first;
@@ -500,13 +502,13 @@ static __always_inline fair_entity_t *first_group(fair_rq_t *q, u64 round)
 	return se;
 }
 
-/* Whether `se` may run although one with vruntime `first` is more deserving. */
+/* Whether `se` may run although one with vruntime `first` deserves it more. */
 static __always_inline bool is_fair_enough(fair_entity_t *se, u64 first)
 {
 	return (s64)(se->vruntime - first) <= (s64)to_vruntime(wakeup_granularity_ns * factor, se);
 }
 
-/* A waiting entity that pick() may take out of its turn. */
+/* Whether the entity waits, and pick() may take it out of turn. */
 static __always_inline bool waits(fair_entity_t *se, u64 round)
 {
 	if (!se || !se->on_rq)
@@ -515,9 +517,9 @@ static __always_inline bool waits(fair_entity_t *se, u64 round)
 }
 
 /*
- * One level: the smallest vruntime of who ran, the first cgroup and the first task of the DSQ. Before them goes a buddy, as long
- * as that is not too unfair; who yielded goes after the second. The level is c->level_of. It is c->chosen; true if it is the DSQ's
- * first task. c->want: it is that task, somewhere in the DSQ.
+ * One level of a pick: the smallest vruntime of the entity that ran, the first cgroup and the first
+ * task. A buddy goes first if that is fair enough; one that yielded goes after the second. Input:
+ * c->level_of. Result: c->chosen; true: the DSQ's first task; c->want: that task of the DSQ.
  */
 __weak bool choose(s32 cpu, bool keep)
 {
@@ -562,8 +564,8 @@ __weak bool choose(s32 cpu, bool keep)
 }
 
 /*
- * From the root down. A cgroup may turn out to be empty, when its only task is on its way to or from another CPU: then it is
- * marked and the walk begins anew, up to the limit of marks; fair_dispatch() looks into every DSQ after that.
+ * Picks from the root down. A cgroup may be empty when its only task is on its way between CPUs. It
+ * is marked, and the walk begins anew, up to a limit; then fair_dispatch() looks into every DSQ.
  */
 __weak u64 pick(s32 cpu, bool prev_runs)
 {

@@ -1,54 +1,64 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * fair: the Completely Fair Scheduler of Linux 3.x, with cgroups; load=window and load=pelt are before and after load tracking.
+ * fair: the Completely Fair Scheduler of Linux 3.x, with cgroups; before and after load tracking.
  *
- * Shows: CFS as it was before EEVDF: vruntime, group scheduling, wake-up preemption, balancing over domains; and what load
- * tracking by entity (Paul Turner's series of 2012) changed about it. The base that gang and NUMA scheduling build on.
- * Suits: mixed loads on machines of up to 1024 CPUs; shares by nice and by cgroup weight on every level; limits by cpu.max.
- * Fails: hard latency: a task that wakes up preempts only if it is behind by a granularity, and waits for a tick otherwise. It
- * knows neither big and little cores nor frequencies. A cgroup's weight on several CPUs follows its load, so it is late.
+ * Shows: CFS as it was before EEVDF: vruntime, group scheduling, wake-up preemption, balancing over
+ * domains; and what per-entity load tracking (Paul Turner's series of 2012) changed. Gang and NUMA
+ * scheduling build on it.
+ * Suits: mixed loads on up to 1024 CPUs; shares by nice and by cgroup weight on every level;
+ * cpu.max.
+ * Fails: hard latency: a task that wakes up preempts only if it is behind by a granularity, and
+ * otherwise waits for a tick. It ignores big and little cores and frequencies. A cgroup's weight on
+ * several CPUs follows its load with a delay.
  *
  * Terms:
- *   entity     what has a weight and a vruntime: a task, or a cgroup on one CPU
- *   vruntime   CPU time of an entity times 1024 by its weight, ns; of its queue the smallest deserves the CPU
- *   queue      of one cgroup on one CPU: its tasks, in a DSQ ordered by vruntime, and its child cgroups, in a list
- *   shares     weight of a cgroup, 1024 at cpu.weight 100; divided among CPUs by where its load is
- *   slice      the entity's part of the time in which all on its queue should run once
- *   load       what balancing equalises: the weight that is runnable (window), or the weight of what was runnable lately (pelt)
- *   buddy      who should run next (or last, or not) if that is not unfair by more than the wake-up granularity
+ *   entity     has a weight and a vruntime: a task, or a cgroup on one CPU
+ *   vruntime   CPU time of an entity times 1024 / weight, ns; the smallest of a queue runs next
+ *   queue      one cgroup on one CPU: tasks in a DSQ ordered by vruntime, child cgroups in a list
+ *   shares     weight of a cgroup, 1024 at cpu.weight 100; divided among CPUs by the cgroup's load
+ *              there
+ *   slice      the entity's part of the time in which each entity on its queue should run once
+ *   load       quantity that balancing equalises: runnable weight now (window), or lately (pelt)
+ *   buddy      entity that should run next (or last, or not) if that is fair within a granularity
  *
- * Mechanism. ops.enqueue() counts a task on the queue of its cgroup and CPU, and every cgroup above that was empty on its parent's
- * queue. It puts the task into the queue's DSQ, so no task can be lost, and preempts if the task is behind the one that runs by
- * more than the granularity, where their paths to the root meet. ops.dispatch() walks down from the root: on each level the
- * smallest vruntime of the one that ran, the first child cgroup, the first task. It takes that task to the CPU, or lets the one
- * that ran go on. What runs is charged on all levels at once. At each tick it has to show that its slice is not over.
- * A CPU that finds nothing takes a waiting task from the busiest CPU of the busiest group, of the nearest domain that is out of
- * balance; busy CPUs do the same from time to time, and wake up idle ones if they have more than they can run.
- * The rooms: fair.bpf.h types, entity.bpf.h order and picking, load.bpf.h load, leaf.bpf.h load that fades, task.bpf.h where a
- * task is counted, wake.bpf.h placement, group.bpf.h cgroups and limits, domain.bpf.h, busiest.bpf.h, balance.bpf.h and
- * idle.bpf.h balancing, run.bpf.h the steps of dispatch, gang*.bpf.h and spread.bpf.h gangs, numa.bpf.h and consolidate.bpf.h
- * nodes, report.bpf.h answers.
+ * Mechanism. ops.enqueue() counts a task on the queue of its cgroup and CPU, and every cgroup above
+ * that was empty on its parent's queue. It puts the task into the queue's DSQ, so that no task can
+ * be lost. The task preempts if it is behind the running one by more than the granularity, where
+ * their paths to the root meet. ops.dispatch() walks down from the root: on each level it takes the
+ * smallest vruntime of the entity that ran, the first child cgroup and the first task. It moves the
+ * resulting task to the CPU, or lets the one that ran go on. Run time is charged on all levels at
+ * once. Each tick checks whether the slice is over. A CPU without work takes a waiting task from
+ * the busiest CPU of the busiest group, of the nearest domain that is out of balance; busy CPUs do
+ * the same from time to time, and wake idle ones if they have more than they can run.
+ * Files: fair.bpf.h types, entity.bpf.h order and picking, load.bpf.h load, leaf.bpf.h decaying
+ * load, task.bpf.h where a task is counted, wake.bpf.h placement, group.bpf.h cgroups and limits,
+ * domain.bpf.h, busiest.bpf.h, balance.bpf.h and idle.bpf.h balancing, run.bpf.h the steps of
+ * dispatch, gang*.bpf.h and spread.bpf.h gangs, numa.bpf.h and consolidate.bpf.h nodes,
+ * report.bpf.h answers.
  *
  * Limits:
- *   - 1024 CPUs; more are refused. 511 cgroups besides the root, 15 levels of them; what is beyond counts as its parent.
+ *   - 1024 CPUs; more are refused. 511 cgroups besides the root, 15 levels; others count as their
+ *     parent.
  *   - A slice ends at a tick, so the shortest turn is a tick.
- *   - Weights as far apart as 1 and 10000 make waits longer than the kernel's watchdog allows. Every task that waited for
- *     rescue_ns runs once, whatever its weight or its cgroup's limit. README.md has the bound.
- *   - A task that is moved to another CPU runs there next; one is moved at a time.
+ *   - Weights as far apart as 1 and 10000 make waits longer than the kernel's watchdog allows.
+ *     Every task that waited for rescue_ns runs once, whatever its weight or its cgroup's limit
+ *     (README.md).
+ *   - A task that is moved to another CPU runs there next; a pass moves one task.
  *
  * Knobs:
  *   load                     window or pelt
  *   gang, gang_domain        off, v1 or v2; core, llc, node or all (gang.bpf.h, GANG.md)
- *   numa, numa_settle_ns     off, consolidate, consolidate+load or consolidate+faults; how long a task stays that came from another
- *                            node (numa.bpf.h, consolidate.bpf.h)
- *   sched_latency_ns         aimed at for a round of all; times 1 + log2(CPUs), CPUs up to 8, as the next two are
+ *   numa, numa_settle_ns     off, consolidate, consolidate+load or consolidate+faults; time for
+ *                            which a task from another node stays (numa.bpf.h, consolidate.bpf.h)
+ *   sched_latency_ns         time in which all should run once; times 1 + log2(CPUs, at most 8), as
+ *                            the next two
  *   min_granularity_ns       shortest slice
- *   wakeup_granularity_ns    how far behind who wakes up has to be to preempt
- *   migration_cost_ns        what ran so lately stays
+ *   wakeup_granularity_ns    lag at which a woken task preempts
+ *   migration_cost_ns        a task that ran so lately is not moved
  *   shares_window_ns         load=window: length of a window
- *   bandwidth_slice_ns       what a CPU takes at once of a cgroup's cpu.max
+ *   bandwidth_slice_ns       time that a CPU takes at once of a cgroup's cpu.max
  *   rescue_ns                wait after which a task runs whatever its weight; 0: never
- *   nr_migrate               tasks that are looked at for one that may be moved
+ *   nr_migrate               tasks that balancing looks at for one that may be moved
  */
 #include "fair.bpf.h"
 #include "group.bpf.h"
@@ -78,7 +88,7 @@ s32 BPF_STRUCT_OPS(fair_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wak
 		return cpu;
 	}
 	count(wakeups);
-	/* Its affinity has changed while it slept. */
+	/* The affinity has changed during the sleep. */
 	if (!may_run_on(p, prev_cpu))
 		return scx_bpf_pick_any_cpu(p->cpus_ptr, 0);
 	t->sync_waker = wake_flags & SCX_WAKE_SYNC ? this_cpu : NO_CPU;
@@ -100,7 +110,7 @@ s32 BPF_STRUCT_OPS(fair_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wak
 	return cpu;
 }
 
-/* It was not runnable until now. In what way it comes. */
+/* The task was not runnable until now. Returns how it comes (ENQ_*). */
 static int arrives(struct task_struct *p, fair_task_t *t, u64 enq_flags, u64 now)
 {
 	int how = ENQ_MOVED;
@@ -143,7 +153,7 @@ void BPF_STRUCT_OPS(fair_enqueue, struct task_struct *p, u64 enq_flags)
 		count(preempt_wakeup);
 		kick(cpu, SCX_KICK_PREEMPT);
 	} else if (enq_flags & SCX_ENQ_LAST) {
-		/* It was to be pushed, and nothing else was there; the CPU is not idle yet, but about to be. */
+		/* The task was to be pushed, with no other here; the CPU is about to idle. */
 		kick(cpu, 0);
 	} else if (!c->curr) {
 		kick(cpu, SCX_KICK_IDLE);
@@ -183,7 +193,7 @@ void BPF_STRUCT_OPS(fair_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if ((asked || nr_over(c)) && balance_idle(cpu, now, asked))
 		return;
-	/* Nothing at all, and the one that ran may go on: for instance because it yielded, and nobody took the chance. */
+	/* No other task was found: prev goes on if it may, for example after a yield. */
 	if (prev_runs && !c->leave_prev && c->curr && !is_held(c->curr->se.q)) {
 		keep_prev(c, prev);
 		return;
@@ -211,14 +221,14 @@ void BPF_STRUCT_OPS(fair_running, struct task_struct *p)
 	if (t->se.on_rq) {
 		follow_task(t, cpu, now);
 	} else {
-		/* The kernel put it here without asking: it was changed while it ran, or the scheduler is bypassed. */
+		/* The kernel put it here directly: it was changed while it ran, or in bypass. */
 		arrives(p, t, 0, now);
 		attach_task(t, cpu, ENQ_MOVED, now);
 	}
 	numa_note_running(c, t, p);
 	t->queued = 0;
 	if (c->idle_at) {
-		/* An average over the last eight times or so, not above twice what it is compared with. */
+		/* Average of about eight idle times, each capped at twice its threshold. */
 		s64 idle = min_u64(now - c->idle_at, 2 * migration_cost_ns);
 
 		c->avg_idle += (idle - (s64)c->avg_idle) / 8;
@@ -244,7 +254,7 @@ void BPF_STRUCT_OPS(fair_stopping, struct task_struct *p, bool runnable)
 	u64 now = scx_bpf_now();
 	fair_task_t *t;
 
-	/* Else ops.quiescent() does it. */
+	/* Otherwise ops.quiescent() does it. */
 	if (!runnable)
 		return;
 	t = task_of(p);
@@ -253,7 +263,7 @@ void BPF_STRUCT_OPS(fair_stopping, struct task_struct *p, bool runnable)
 	settle_prev(c, p->se.sum_exec_runtime, true, now);
 	t->stopped_at = now;
 	t->waits_since = now;
-	/* Whatever took the CPU, it waits among the others and is not put in front of them. */
+	/* A task that lost its CPU waits among the others, not in front of them. */
 	if (p->scx.slice)
 		scx_bpf_task_set_slice(p, 0);
 }
@@ -407,7 +417,7 @@ void BPF_STRUCT_OPS(fair_cpu_online, s32 cpu)
 	numa_note_cpu(cpu, 1);
 }
 
-/* The kernel puts what waits here on the CPU's local queue, and takes it away from there. */
+/* The kernel moves the waiting tasks to the local queue, and from there to other CPUs. */
 void BPF_STRUCT_OPS(fair_cpu_offline, s32 cpu)
 {
 	use_arena();

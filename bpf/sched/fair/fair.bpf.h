@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Types, limits, knobs and shared state of `fair`. The scheduler's idea is told in fair.bpf.c.
+ * Types, limits, knobs and shared state of `fair`. fair.bpf.c explains the scheduler.
  *
- * Everything that is scheduled lives in an arena, so that it is reached by pointers: an entity leads to its queue, the queue to
- * the entity that stands for it one level up. `lock_cpu()` guards all queues of a CPU, including the entities on them.
+ * Entities and queues live in an arena and refer to each other by pointers: an entity to its queue,
+ * a queue to the entity that stands for it one level up. `lock_cpu()` guards all queues of a CPU,
+ * including the entities on them.
  *
- * What is __weak is a global function: the kernel's verifier goes through it once, for any arguments, and not along each path
- * that leads there. Such a function takes numbers, and finds in `cpu_at(cpu)` what else it is about.
+ * A __weak function is global: the verifier walks through it once, for any arguments, and not on
+ * each path that leads there. It takes only numbers, and finds everything else in `cpu_at(cpu)`.
  */
 #ifndef FAIR_BPF_H
 #define FAIR_BPF_H
@@ -43,11 +44,11 @@ enum fair_numa { FAIR_NUMA_OFF, FAIR_NUMA_CONSOLIDATE, FAIR_NUMA_CONSOLIDATE__LO
 struct {
 	__uint(type, BPF_MAP_TYPE_ARENA);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1 << 17);	/* pages: 512 MiB; only what is allocated exists */
+	__uint(max_entries, 1 << 17);	/* pages: 512 MiB; only allocated pages take memory */
 	__ulong(map_extra, 0x1ull << 44);
 } arena SEC(".maps");
 
-/* It keeps what it counts in the arena too. */
+/* Its counters are in the arena, too. */
 #include <lib/numa.bpf.h>
 enum fair_gang { FAIR_GANG_OFF, FAIR_GANG_V1, FAIR_GANG_V2 };
 enum fair_gang_domain { FAIR_GANG_DOMAIN_CORE, FAIR_GANG_DOMAIN_LLC, FAIR_GANG_DOMAIN_NODE, FAIR_GANG_DOMAIN_ALL };
@@ -65,100 +66,100 @@ typedef struct fair_group __arena fair_group_t;
 struct fair_entity {
 	u64 vruntime;			/* ns of a nice 0 task, on the scale of `q` */
 	u64 weight;
-	u64 ran;			/* ns on a CPU, ever */
+	u64 ran;			/* ns on a CPU in its whole life */
 	u64 ran_at_pick;		/* `ran` when it was last picked */
-	fair_rq_t *q;			/* queue whose scale vruntime is on; NULL: relative to any queue's min_vruntime */
-	fair_rq_t *mine;		/* a cgroup's own queue; NULL: a task */
-	struct fair_entity __arena *prev;	/* cgroups that wait, ordered by vruntime */
+	fair_rq_t *q;			/* scale of vruntime; NULL: relative to min_vruntime */
+	fair_rq_t *mine;		/* a cgroup's own queue; NULL for a task */
+	struct fair_entity __arena *prev;	/* among q's waiting cgroups, ordered by vruntime */
 	struct fair_entity __arena *next;
 	u32 on_rq;			/* runnable and counted in q */
 	u32 listed;			/* in q's list */
-	u64 skip_round;			/* a cgroup that gave nothing in this round of picking */
+	u64 skip_round;			/* round of picking that found the cgroup empty */
 	/* load=pelt */
 	struct pelt_avg avg;
-	u64 contrib;			/* what it adds to its queue's load */
-	s64 decays_at;			/* while blocked: q's decay counter; < 0: periods slept before it left its CPU */
+	u64 contrib;			/* its part of the queue's load */
+	s64 decays_at;			/* while blocked: q's decays; < 0: periods slept before */
 };
 typedef struct fair_entity __arena fair_entity_t;
 
 /* The queue of one cgroup on one CPU. Its tasks wait in the DSQ, its child cgroups in the list. */
 struct fair_rq {
-	struct fair_entity se;		/* it, as an entity of its parent's queue; first, and unused for the root */
+	struct fair_entity se;		/* as entity of the parent's queue; first member */
 	u64 dsq;
 	fair_cpu_t *on;			/* its CPU and its cgroup, and their numbers */
 	fair_group_t *of;
 	u32 cpu;
 	u32 group;
 	u32 depth;			/* root 0 */
-	u32 nr;				/* runnable entities, the running one included */
-	u32 h_nr;			/* runnable tasks here and below, not those of throttled cgroups */
-	u32 has_head;			/* whether a task waits, and the vruntime of the first, as last seen */
+	u32 nr;				/* runnable entities, including the running one */
+	u32 h_nr;			/* runnable tasks here and below, not throttled */
+	u32 has_head;			/* a task waits, and the first's vruntime, as last seen */
 	u64 head;
 	struct fair_rq __arena *wait_prev;	/* while has_head: the CPU's list of such queues */
 	struct fair_rq __arena *wait_next;
-	u64 weight;			/* of the runnable entities */
+	u64 weight;			/* sum over the runnable entities */
 	u64 min_vruntime;		/* never goes back */
-	fair_entity_t *first;		/* waiting cgroups */
+	fair_entity_t *first;		/* first and last waiting cgroup */
 	fair_entity_t *last;
-	fair_entity_t *curr;		/* runs now */
-	fair_entity_t *buddy_next;	/* should run next, if that is not too unfair */
-	fair_entity_t *buddy_last;	/* was preempted, has the cache */
+	fair_entity_t *curr;		/* entity that runs now */
+	fair_entity_t *buddy_next;	/* should run next, if not too unfair */
+	fair_entity_t *buddy_last;	/* was preempted; its cache is warm */
 	fair_entity_t *buddy_skip;	/* yielded */
 	fair_entity_t *buddy_gang;	/* comes first in this pick */
-	u64 gang_nr;			/* at a domain's first CPU: runnable tasks << 32 | CPUs that have one, in the domain */
-	u64 gang_unfit_until;		/* there too: it leads no round before, as it does not fit, ns */
-	u64 gang_window;		/* of the next two */
+	u64 gang_nr;			/* at a domain's first CPU: tasks << 32 | CPUs with one */
+	u64 gang_unfit_until;		/* there too: no round is led before this time, ns */
+	u64 gang_window;		/* window of gang_active and gang_pinned */
 	u32 gang_active;		/* there too: tasks that ran in the window */
-	u32 gang_pinned;		/* such tasks that are bound to this CPU */
+	u32 gang_pinned;		/* of these, tasks bound to this CPU */
 	u32 gang_size;			/* there too: tasks that ran in the last window before it */
 	u32 gang_pad;
 	/* load=window */
 	u64 load_avg;			/* weight * ns in the window, older windows folded in by halves */
-	u64 load_period;		/* ns that load_avg is about */
+	u64 load_period;		/* ns covered by load_avg */
 	u64 load_stamp;
 	u64 load_last;
-	u64 load_contrib;		/* what the group's total knows of it */
+	u64 load_contrib;		/* load that the group's total has of this queue */
 	/* load=pelt */
-	u64 runnable_load;		/* of its runnable entities */
-	u64 blocked_load;		/* of those that sleep */
-	u64 removed_load;		/* of sleepers that woke up elsewhere; added to by anybody */
-	u64 decays;			/* periods by which blocked_load was decayed, from 1 */
-	u64 last_decay;			/* the period of the last one */
-	u64 tg_load_contrib;		/* what the group's totals know of it */
+	u64 runnable_load;		/* sum over the runnable entities */
+	u64 blocked_load;		/* sum over the sleeping entities */
+	u64 removed_load;		/* of sleepers that woke up elsewhere; any CPU may add */
+	u64 decays;			/* number of decays of blocked_load, from 1 */
+	u64 last_decay;			/* period of the last decay */
+	u64 tg_load_contrib;		/* load that the group's totals have of this queue */
 	u64 tg_runnable_contrib;
 	u64 tg_usage_contrib;
-	/* the CPU's list of queues with load left */
+	/* neighbours in the CPU's list of queues with load left */
 	struct fair_rq __arena *leaf_prev;
 	struct fair_rq __arena *leaf_next;
-	u32 leaf;			/* in the list */
-	u32 leaf_below;			/* child cgroups that are */
+	u32 leaf;			/* it is in that list */
+	u32 leaf_below;			/* child cgroups in that list */
 	/* cpu.max */
-	s64 runtime;			/* ns left of what it took from the group */
+	s64 runtime;			/* ns left of the time taken from the group */
 	u32 throttled;
 	u32 pad;
-	u64 throttled_at;		/* where its clock of load tracking stands: time of its parent's */
-	u64 throttled_ns;		/* by which that clock is behind its parent's */
+	u64 throttled_at;		/* load tracking's clock stands at this time */
+	u64 throttled_ns;		/* lag of that clock behind the parent's */
 };
 
 /* A cgroup. */
 struct fair_group {
-	fair_rq_t *rqs;			/* one per CPU */
+	fair_rq_t *rqs;			/* queues, indexed by CPU */
 	u64 cgid;
 	u32 used;
 	u32 parent;
 	u32 depth;
 	u32 pad;
 	u64 shares;
-	s64 load_weight;		/* window: of all CPUs */
-	s64 load_avg;			/* pelt: of all CPUs */
+	s64 load_weight;		/* window: sum over all CPUs */
+	s64 load_avg;			/* pelt: sum over all CPUs */
 	s64 runnable_avg;
 	s64 usage_avg;
 	u64 quota;			/* ns per period; 0: unlimited */
 	u64 period;
-	s64 pool;			/* ns of this period that no CPU took yet */
+	s64 pool;			/* ns left in this period's pool */
 	u32 timer_on;
 	u32 gang;			/* its switch is on */
-	u32 gang_bad;			/* its switch is neither on nor off */
+	u32 gang_bad;			/* its switch has a bad value */
 	u32 pad2;
 	u64 gang_read_at;
 };
@@ -166,43 +167,43 @@ struct fair_group {
 struct fair_task {
 	struct fair_entity se;		/* first */
 	u32 group;
-	s32 cpu;			/* where it is counted, or was last */
+	s32 cpu;			/* CPU on which it is counted, or was last */
 	u32 pid;
-	u32 is_new;			/* never ran under us */
-	u32 fresh;			/* became runnable, not yet queued */
-	u32 queued;			/* in a DSQ, as far as we know */
-	u32 nice;			/* and policy: what the weight was read from */
+	u32 is_new;			/* never ran under this scheduler */
+	u32 fresh;			/* became runnable, not queued yet */
+	u32 queued;			/* in a DSQ, as far as known */
+	u32 nice;			/* nice value and policy that the weight is from */
 	u32 policy;
 	u32 policy_idle;
 	u32 policy_batch;
 	u64 stopped_at;			/* when it last left a CPU */
 	u64 waits_since;		/* when it began to wait */
-	u64 ran_at_wake;		/* se.ran when it last woke up */
+	u64 ran_at_wake;		/* se.ran at its last wake-up */
 	/* gangs */
-	u64 gang_window;		/* of the next two */
-	u64 ran_at_window;		/* se.ran at the window's first look at it */
-	u64 gang_noted;			/* counts as active in it */
+	u64 gang_window;		/* window of the next two */
+	u64 ran_at_window;		/* se.ran when the window first saw the task */
+	u64 gang_noted;			/* counted as active in the window */
 	struct numa_member numa;
-	u64 pinned_until;		/* it could not go to another node, and is not asked to before that */
-	u32 numa_local;			/* its process belongs on this node: counted in nr_local */
-	s32 sync_waker;			/* CPU of the task that woke it, and said that it is about to sleep; NO_CPU: none */
+	u64 pinned_until;		/* could not go to another node; no retry before this */
+	u32 numa_local;			/* on the node of its process: counted in nr_local */
+	s32 sync_waker;			/* CPU of a waker that is about to sleep; NO_CPU: none */
 	struct fair_task __arena *free_next;
 };
 typedef struct fair_task __arena fair_task_t;
 
 /* ---- CPUs ---- */
 
-/* A task is pushed for its own sake, or two change places. */
+/* Whether a push is for one task alone, or the first or second half of an exchange. */
 enum numa_swap { SWAP_NONE, SWAP_FIRST, SWAP_SECOND };
 
 enum balance_kind { BALANCE_IDLE, BALANCE_BUSY };
 
-/* What balancing finds out about a group of CPUs. */
+/* Sums over a group of CPUs, for balancing. */
 struct group_sum {
 	u64 load;
 	u64 power;
-	u64 avg;			/* load by power */
-	u64 max_load;			/* of its CPUs */
+	u64 avg;			/* load / power */
+	u64 max_load;			/* largest load of one of its CPUs */
 	u64 min_load;
 	u32 max_nr;
 	u32 min_nr;
@@ -211,28 +212,28 @@ struct group_sum {
 	u32 cpus;
 	u32 id;
 	u32 capacity;			/* tasks that it can run at once */
-	u32 has_capacity;		/* for one more */
-	u32 uneven;			/* in itself */
+	u32 has_capacity;		/* it can run one more */
+	u32 uneven;			/* its tasks are unevenly spread */
 	u32 pad;
 };
 typedef struct group_sum __arena group_sum_t;
 
-/* One pass over a level. In the arena, so that the verifier does not follow every value of it. */
+/* One pass over a level. In the arena, so that the verifier does not track each value. */
 struct balance {
 	struct group_sum local;
 	struct group_sum busiest;
-	struct group_sum sum;		/* the group that is being added up */
+	struct group_sum sum;		/* group that is being summed up */
 	u64 total_load;
 	u64 total_power;
 	u64 imbalance;			/* load that should move */
 	u64 now;
-	s32 cpu;			/* for which */
+	s32 cpu;			/* CPU that balances */
 	u32 level;
 	u32 kind;
-	s32 first;			/* CPU of the local group, and first that is idle */
+	s32 first;			/* first CPU of the local group; and its first idle one */
 	s32 first_idle;
 	u32 pad;
-	u64 pass;			/* which it is: CPUs that it leaves out are marked with that */
+	u64 pass;			/* number of the pass; CPUs left out are marked with it */
 };
 typedef struct balance __arena balance_t;
 
@@ -241,90 +242,90 @@ struct pull {
 	s32 to;
 	u64 imbalance;
 	u64 now;
-	u64 load;			/* of the task that was looked at last */
+	u64 load;			/* load of the task looked at last */
 	u32 tries;			/* tasks that may still be looked at */
 	u32 asks;			/* idle CPUs that may still be asked */
 	u32 level;
 	u32 take_hot;
-	u32 pinned;			/* none of the tasks that were looked at may run here */
+	u32 pinned;			/* no task looked at so far may run here */
 	/* numa */
-	u32 helps;			/* only tasks whose process is not scattered by it */
-	u32 full;			/* the node has no room for those whose process would be more together there */
-	u32 gang;			/* only of that gang; ROOT_GROUP: of any cgroup */
+	u32 helps;			/* only tasks whose process the move does not scatter */
+	u32 full;			/* no room on the node for tasks that would gain */
+	u32 gang;			/* only tasks of that gang; ROOT_GROUP: any */
 	u32 pad;
-	numa_proc_t *only;		/* only of that process */
+	numa_proc_t *only;		/* only tasks of that process */
 };
 typedef struct pull __arena pull_t;
 
-/* A CPU's view of a level of balancing. */
+/* A level of balancing, as seen by one CPU. */
 struct fair_level {
-	fair_cpu_t *from;	/* its span: so many CPUs, from this one on */
+	fair_cpu_t *from;	/* first CPU of the span, and their number */
 	u32 cpus;
 	u32 pad;
-	u64 last;			/* when it was last balanced, ns */
-	u64 cost;			/* ns of a look when idle, on average */
-	u32 interval;			/* ms */
+	u64 last;			/* time of the last balancing, ns */
+	u64 cost;			/* average cost of a look by an idle CPU, ns */
+	u32 interval;			/* interval, ms */
 	u32 failed;
-	u32 first;			/* the span as a range of cpu_order */
+	u32 first;			/* range of cpu_order */
 	u32 end;
-	u32 groups;			/* in the span */
+	u32 groups;			/* groups in the span */
 	u32 nr_over;			/* at the span's first CPU: CPUs with more than one task */
 };
 typedef struct fair_level __arena fair_level_t;
 
 struct fair_cpu {
 	fair_rq_t *root;
-	fair_cpu_t *next;		/* in cpu_order; of the last the first */
+	fair_cpu_t *next;		/* in cpu_order, cyclic */
 	fair_task_t *curr;
-	u64 curr_base;			/* p->se.sum_exec_runtime that curr started from */
+	u64 curr_base;			/* p->se.sum_exec_runtime when curr started */
 	u64 curr_charged;		/* ns charged since */
-	u64 curr_at;			/* when last charged */
-	u64 round;			/* of picking */
-	fair_rq_t *level_of;		/* what choose() is about, and what it says */
+	u64 curr_at;			/* time of the last charge */
+	u64 round;			/* number of the round of picking */
+	fair_rq_t *level_of;		/* input of choose(); its results follow */
 	fair_entity_t *chosen;
-	fair_task_t *want;		/* what pick() chose, if it is not the first of its DSQ */
-	u32 leave_prev;			/* the task that ran is not to be picked: it goes elsewhere */
+	fair_task_t *want;		/* task that pick() chose, if not the first of its DSQ */
+	u32 leave_prev;			/* the task that ran goes elsewhere: not to be picked */
 	/* balancing */
-	u32 due;			/* levels whose time has come, as bits */
-	s32 push_to;			/* the task that runs shall go there; NO_CPU: stays */
+	u32 due;			/* levels that are due, as bits */
+	s32 push_to;			/* CPU that the running task shall go to; NO_CPU: none */
 	u32 online;
-	u32 power;			/* of a core without threads: CPU_POWER */
-	u32 asked;			/* a busy CPU woke it up to balance */
-	u32 repeats;			/* more should move than the task that just did */
-	u64 passes;			/* of balancing, by this CPU */
-	u64 skipped_by;			/* a pass that leaves this CPU out */
-	u32 idled;			/* since load[] was updated */
-	u32 spread_gang;		/* a task of that gang goes to spread_to; ROOT_GROUP: none */
-	u64 spread_at;			/* when that was last looked at */
+	u32 power;			/* CPU_POWER for a core without threads */
+	u32 asked;			/* a busy CPU asked it to balance */
+	u32 repeats;			/* more than the task just moved should move */
+	u64 passes;			/* number of balancing passes by this CPU */
+	u64 skipped_by;			/* pass that leaves this CPU out */
+	u32 idled;			/* idle since load[] was updated */
+	u32 spread_gang;		/* a task of this gang goes to spread_to; ROOT_GROUP: none */
+	u64 spread_at;			/* time of the last look for spread_to */
 	s32 spread_to;
 	u32 pad;
-	fair_rq_t *waiting;		/* queues in whose DSQ a task waits */
-	u64 idle_at;			/* since when nothing ran; 0: something does */
+	fair_rq_t *waiting;		/* queues with a task in their DSQ */
+	u64 idle_at;			/* since when it is idle; 0: busy */
 	u64 avg_idle;
-	u64 busy_since;			/* when it was last idle */
+	u64 busy_since;			/* end of its last idle time */
 	u64 load_at;			/* tick of the last update of load[] */
 	u64 load[5];			/* load=window: averages over 1, 2, 4, 8, 16 ticks */
 	u64 rescue_at;
-	struct pelt_avg avg;		/* load=pelt: how much of the time it had work */
-	struct pelt_avg report;		/* scratch of fair_report() */
-	fair_rq_t *leafs;		/* queues with load left, children before their parents */
-	fair_rq_t *leaf_at;		/* where the walk goes on; NULL: it begins anew */
-	u64 leafs_at;			/* when a walk last began */
-	u32 nr_throttled;		/* queues */
+	struct pelt_avg avg;		/* load=pelt: part of the time with work */
+	struct pelt_avg report;		/* scratch copy for fair_report() */
+	fair_rq_t *leafs;		/* queues with load left, children before parents */
+	fair_rq_t *leaf_at;		/* next queue of the walk; NULL: from the start */
+	u64 leafs_at;			/* start of the last walk */
+	u32 nr_throttled;		/* throttled queues */
 	u32 pad2;
 	/* numa */
-	numa_proc_t *proc;		/* of the task that runs here, or ran last; it may be gone by now */
-	numa_proc_t *push_proc;		/* of the task that push_to is about; NULL: of any */
-	numa_proc_t *swap_proc;		/* the process with which that one changes places */
+	numa_proc_t *proc;		/* process of the running or last task; it may be gone */
+	numa_proc_t *push_proc;		/* process that push_to is about; NULL: any */
+	numa_proc_t *swap_proc;		/* process with which that one swaps */
 	u64 swap_weight;
-	u32 push_swap;			/* whether, and which of the two goes now */
-	numa_proc_t *take;		/* what consolidate() is about: a process, and from which node */
+	u32 push_swap;			/* enum numa_swap */
+	numa_proc_t *take;		/* for consolidate(): process, and node to take from */
 	s32 take_from;
 	u32 nr_local;			/* tasks here whose process belongs on this node */
 	u32 look;			/* it was asked to consolidate */
 	u32 pad3;
 	u64 looked_at;
-	u64 asked_at;			/* when it last asked another */
+	u64 asked_at;			/* when it last asked another CPU */
 	struct fair_level level[NR_LEVELS];
 	struct balance balance;
 	struct pull pull;
@@ -332,7 +333,7 @@ struct fair_cpu {
 
 struct fair_lock {
 	struct bpf_spin_lock lock;
-	u32 pad[15];	/* a cache line each */
+	u32 pad[15];	/* each lock on a cache line of its own */
 };
 
 struct {
@@ -345,22 +346,22 @@ struct {
 /* ---- statistics ---- */
 
 struct fair_stats {
-	u64 picks;			/* decisions by ops.dispatch */
-	u64 picks_prev;			/* that let the same task go on */
+	u64 picks;			/* calls of ops.dispatch that decided */
+	u64 picks_prev;			/* decisions that let the same task go on */
 	u64 picks_buddy;
-	u64 picks_stray;		/* found only by looking into every queue */
+	u64 picks_stray;		/* tasks found only by a look into every queue */
 	u64 preempt_wakeup;
 	u64 preempt_tick;
 	u64 yields;
 	u64 wakeups;
-	u64 wake_affine;		/* placed near the waker */
-	u64 wake_idle;			/* placed on an idle CPU other than the target */
+	u64 wake_affine;		/* tasks placed near the waker */
+	u64 wake_idle;			/* tasks placed on an idle CPU other than the target */
 	u64 migrate_wake;
 	u64 migrate_fork;
 	u64 migrate_newidle;
 	u64 migrate_periodic;
 	u64 migrate_active;
-	u64 balance_newidle;		/* attempts */
+	u64 balance_newidle;		/* looks of idle CPUs */
 	u64 balance_periodic;
 	u64 balance_failed;
 	u64 throttles;
@@ -368,21 +369,21 @@ struct fair_stats {
 	u64 rescues;			/* tasks run because they had waited for rescue_ns */
 	u64 groups_clamped;		/* cgroups without a queue of their own */
 	u64 numa_pulls;			/* waiting tasks fetched to bring a process together */
-	u64 numa_pulls_running;		/* running ones */
-	u64 numa_first_pass;		/* balanced between nodes, to where their process is */
-	u64 numa_second_pass;		/* for want of such */
+	u64 numa_pulls_running;		/* the same for running tasks */
+	u64 numa_first_pass;		/* moved between nodes, to where their process is */
+	u64 numa_second_pass;		/* moved between nodes by the second pass */
 	u64 numa_bounces_avoided;	/* not taken: came from another node a moment ago */
-	u64 numa_waits;			/* not taken: it has not waited for long, and its process would be scattered */
-	u64 numa_wakes;			/* tasks that woke up where their process is, and not where they slept */
-	u64 numa_swaps;			/* tasks that changed places with one of another node */
+	u64 numa_waits;			/* not taken: waited too short a time to leave its process */
+	u64 numa_wakes;			/* tasks woken up at home, not where they slept */
+	u64 numa_swaps;			/* tasks that swapped places with one of another node */
 	u64 numa_limited;		/* looks that found a process, but no room for it */
-	u64 gang_rounds;		/* a CPU became leader */
-	u64 gang_requests;		/* to CPUs with a task of the gang */
-	u64 gang_favoured;		/* requests that were followed */
-	u64 gang_declined;		/* requests that were not: unfair, too late, or a newer one came */
+	u64 gang_rounds;		/* rounds begun */
+	u64 gang_requests;		/* CPUs asked that have a task of the gang */
+	u64 gang_favoured;		/* requests that a CPU followed */
+	u64 gang_declined;		/* requests not followed: unfair, too late, or superseded */
 	u64 gang_released_early;	/* rounds that ended before their time */
-	u64 gang_spread;		/* tasks put or sent where there were fewer of their gang */
-	u64 gang_bad_values;		/* switches set to something that is neither 0 nor 1 */
+	u64 gang_spread;		/* tasks put or sent to a CPU with fewer of their gang */
+	u64 gang_bad_values;		/* switches with a value other than 0 and 1 */
 };
 
 struct {
@@ -418,24 +419,24 @@ const volatile u32 tick_hz;
 
 /* ---- the machine, from the recipe ---- */
 
-const volatile u32 topo_cpus;			/* CPUs that the tables below are about; 0: no recipe, all alike */
+const volatile u32 topo_cpus;			/* CPUs in the tables below; 0: no recipe, all alike */
 const volatile u32 cpu_core[MAX_CPUS];
 const volatile u32 cpu_llc[MAX_CPUS];
 const volatile u32 cpu_node[MAX_CPUS];
-const volatile u32 cpu_order[MAX_CPUS];		/* all CPUs: those of a core, an LLC, a node follow each other */
-const volatile u32 core_size[MAX_CPUS];		/* CPUs in the core of that CPU */
+const volatile u32 cpu_order[MAX_CPUS];		/* a core's, an LLC's, a node's CPUs are adjacent */
+const volatile u32 core_size[MAX_CPUS];		/* CPUs in the core of each CPU */
 
 /* ---- state ---- */
 
 static u32 nr_cpus;
-static u32 factor = 1;				/* of the granularities: 1 + log2(CPUs), CPUs up to 8 */
+static u32 factor = 1;				/* of the granularities: 1 + log2(CPUs, at most 8) */
 static fair_cpu_t *cpus;
 static fair_group_t *groups;
-static u32 nr_groups;				/* slots in use or used before */
-static u64 leaf_round_at;			/* when idle CPUs' queues are to be looked at */
-static volatile u64 nought;			/* 0, and the verifier does not know: sums that start there have no bounds, which would
-						 * grow with each turn of a loop */
-static u32 leaf_round_cpu;			/* from which CPU on */
+static u32 nr_groups;				/* slots used so far */
+static u64 leaf_round_at;			/* time of the next walk for idle CPUs */
+static volatile u64 nought;		/* 0, unknown to the verifier: a sum that starts
+					 * here has no bound that grows in a loop */
+static u32 leaf_round_cpu;			/* first CPU of that walk */
 
 static const u32 nice_weight[40] = {
 	88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916,
@@ -455,10 +456,10 @@ struct {
 	__type(value, struct task_stor);
 } tasks SEC(".maps");
 
-/* The verifier wants a program that uses the arena to name its map; most have no other reason to. */
+/* Makes a program name the arena's map, which the verifier demands for arena accesses. */
 #define use_arena() asm volatile("" :: "r"(&arena))
 
-/* NULL for a task that init_task() did not see. */
+/* Returns NULL for a task that init_task() did not see. */
 static __always_inline fair_task_t *task_of(struct task_struct *p)
 {
 	struct task_stor *s = bpf_task_storage_get(&tasks, p, 0, 0);
@@ -467,7 +468,7 @@ static __always_inline fair_task_t *task_of(struct task_struct *p)
 	return s ? s->t : NULL;
 }
 
-/* Any number is safe: what lies outside of the arena reads as 0 and is not written. */
+/* Any number is safe: memory outside of the arena reads as 0 and is never written. */
 static __always_inline fair_cpu_t *cpu_at(u32 cpu)
 {
 	return cpus + cpu;
@@ -488,7 +489,7 @@ static __always_inline fair_rq_t *rq_at(u32 group, u32 cpu)
 	return group_at(group)->rqs + cpu;
 }
 
-/* Masked, not tested: the verifier wants a proof. Without a recipe every CPU is a core, and all share a cache and a node. */
+/* Masked: the verifier needs a proof. Without a recipe: a core per CPU, one LLC, one node. */
 static __always_inline u32 core_of(u32 cpu)
 {
 	return topo_cpus ? cpu_core[cpu & (MAX_CPUS - 1)] : cpu;
@@ -509,7 +510,7 @@ static __always_inline u32 nth_cpu(u32 i)
 	return topo_cpus ? cpu_order[i & (MAX_CPUS - 1)] : i;
 }
 
-/* Whether the queue or one above is throttled. */
+/* Whether the queue, or one above it, is throttled. */
 static __always_inline bool is_held(fair_rq_t *q)
 {
 	if (!q->on->nr_throttled)
@@ -528,12 +529,12 @@ static __always_inline struct fair_lock *lock_of(u32 cpu)
 }
 
 /*
- * clang makes one memset of stores of 0 side by side, and forgets that it is to the arena: the pointer is not cast, and the
- * verifier refuses it. This keeps them apart.
+ * clang merges adjacent stores of 0 into one memset, and then loses the cast of the arena pointer,
+ * so that the verifier refuses it. This barrier keeps the stores apart.
  */
 #define apart() asm volatile("" ::: "memory")
 
-/* All words of something in the arena. */
+/* Zeroes an object in the arena. */
 static __noinline void zero_words(u64 __arena *words, u32 bytes)
 {
 	u32 i;

@@ -2,19 +2,23 @@
 /*
  * Gangs: cgroups whose tasks want to run at the same time.
  *
- * Owns: who leads a round, which CPUs are asked to join, whether and how a CPU does, when a round is over before its time. The state of
- * domains and CPUs: gang_round.bpf.h. Tasks of no gang: gang_outside.bpf.h. CPUs that wait for the end: gang_wait.bpf.h.
+ * Owns: which CPU leads a round, which CPUs are asked to join, how a CPU joins, when a round ends
+ * before its time. State of domains and CPUs: gang_round.bpf.h. Tasks of no gang:
+ * gang_outside.bpf.h. CPUs that wait for the end: gang_wait.bpf.h.
  *
- * A domain has one round at a time. A CPU that picks a task of a gang, and finds no round in its domain, leads one for as long as
- * the task's slice is, and asks the others that have a runnable task of the gang. How a CPU follows:
+ * A domain has one round at a time. A CPU that picks a task of a gang, and finds no round in its
+ * domain, leads one for as long as the task's slice, and asks the other CPUs that have a runnable
+ * task of the gang. A CPU follows like this:
  *
- *	v1  the gang's cgroup is the next buddy at every level, once: it runs if that is fair up to the wake-up granularity.
- *	v2  the gang's cgroup comes first at every level until the round is over; tasks from outside that wake up do not preempt it,
- *	    and tasks of the gang that wake up run at once. The gang may be ahead of who waits by two turns when it joins: may_follow().
- *	    Sleepers from outside lose a tenth of their time to rounds at most: outsider_is_next(), has_grace().
+ *     v1  the gang's cgroup is the next buddy at every level, once: it runs if that is fair within
+ *         the wake-up granularity.
+ *     v2  the gang's cgroup goes first at every level until the round is over; woken tasks from
+ *         outside do not preempt it, and woken tasks of the gang run at once. The gang may be ahead
+ *         of waiting tasks by two turns when it joins: may_follow(). Sleepers from outside lose a
+ *         tenth of their time to rounds at most: outsider_is_next(), has_grace().
  *
- * A round is over when its time is, or when most of its gang sleeps: is_asleep(). A CPU whose own task of the gang sleeps before the
- * others' do may wait a moment for the end: wait_for_end().
+ * A round is over when its time is up, or when most of its gang sleeps: is_asleep(). A CPU whose
+ * own task of the gang sleeps before the others may wait a moment for the end: wait_for_end().
  *
  * Models: "Gang scheduling in CFS" (December 2011). Differs: GANG.md, "Departures".
  */
@@ -26,9 +30,9 @@
 /* ---- who joins ---- */
 
 /*
- * v2: whether a gang may come before those that wait on a CPU. At every level it may be ahead of each by two turns: one since gangs
- * take turns, and one since the leader's order is not quite the CPU's own. A turn is the slice and the tick that ends it. So the CPU
- * time that a gang has got too early is bounded, whatever is asked of a CPU; see GANG.md.
+ * v2: whether a gang may go before the tasks that wait on a CPU. At every level it may be ahead of
+ * each by two turns: one as gangs take turns, one as CPUs order gangs differently. A turn is a
+ * slice and the tick that ends it. This bounds the CPU time that a gang gets too early (GANG.md).
  */
 __weak bool may_follow(u32 group, u32 cpu)
 {
@@ -61,7 +65,7 @@ static __always_inline bool should_join(u32 cpu, u64 round)
 	return gang_cpu(cpu)->round != round && q->h_nr && !is_held(q);
 }
 
-/* Asks one CPU. It is interrupted only if that changes something. */
+/* Asks one CPU to join. Interrupts it only if that changes something. */
 static __always_inline void ask_cpu(u32 cpu, u64 round)
 {
 	u32 group = gang_of_round(round);
@@ -92,7 +96,7 @@ __weak int ask_domain(u32 cpu, u64 round)
 	return 0;
 }
 
-/* A task of the gang whose round goes on starts to run. */
+/* A task of the gang whose round goes on starts to run here. */
 static __always_inline void take_part(struct gang_cpu *g, u64 round)
 {
 	if (g->round != round || g->tries)
@@ -102,8 +106,8 @@ static __always_inline void take_part(struct gang_cpu *g, u64 round)
 }
 
 /*
- * The gang whose round a CPU starts that runs a task of `group`. A gang that has nothing on the leader's CPU would never be found
- * there: if it was kept from leading it comes first.
+ * Gang whose round a CPU starts that runs a task of `group`: first a gang that was kept from
+ * leading, because one without a task on the leader's CPU would never be found there.
  */
 static __always_inline u32 next_gang(u32 cpu, u32 group, u64 now)
 {
@@ -122,7 +126,7 @@ static __always_inline void lead_gang(u32 cpu, u32 group, fair_task_t *t, u64 no
 	u32 next = next_gang(cpu, group, now);
 	u64 round = l->round;
 
-	/* No gang any more. */
+	/* The cgroup is no gang any more. */
 	if (round && !group_at(gang_of_round(round))->gang)
 		gang_end(l, round);
 	round = gang_elect(l, &gang_serial, next, cpu, now + sched_slice(t->se.q, &t->se), gang_clock(cpu, now));
@@ -177,7 +181,7 @@ static __always_inline void gang_starts(fair_cpu_t *c, fair_task_t *t)
 		start_gang(c->root->cpu, t->group, scx_bpf_now());
 }
 
-/* v2: whether a task that woke up runs at once, since it is its gang's round. */
+/* v2: whether a task that woke up runs at once, because its gang has its round. */
 static __always_inline bool gang_enters(u32 cpu, u32 group, u64 now)
 {
 	u64 round = gang == FAIR_GANG_V2 ? round_of(cpu, now) : 0;
@@ -186,7 +190,7 @@ static __always_inline bool gang_enters(u32 cpu, u32 group, u64 now)
 	       should_join(cpu, round) && !outsider_runs(cpu);
 }
 
-/* Whether the task that runs has had its slice among those of its gang. */
+/* Whether the running task has used its slice among the tasks of its gang. */
 static __always_inline bool turn_is_over(u32 cpu, u32 gang_group)
 {
 	fair_task_t *t = cpu_at(cpu)->curr;
@@ -206,7 +210,7 @@ static __always_inline bool turn_is_over(u32 cpu, u32 gang_group)
 	return false;
 }
 
-/* At a tick: whether the task that runs shall be preempted, given whether its slice is over. */
+/* At a tick: whether to preempt the running task; `over`: its slice is over. */
 __weak bool tick_gang(u32 cpu, u32 group, bool over, u64 now)
 {
 	struct gang_cpu *g = gang_cpu(cpu);
@@ -222,7 +226,7 @@ __weak bool tick_gang(u32 cpu, u32 group, bool over, u64 now)
 		return (g->keeps && !graced) || turn_is_over(cpu, gang_of(group));
 	}
 	if (gang == FAIR_GANG_V2 && g->round) {
-		/* The round is over: fairness decides what comes. */
+		/* The round is over: fairness decides. */
 		g->round = 0;
 		return true;
 	}
@@ -238,7 +242,7 @@ static __always_inline bool gang_tick(u32 cpu, struct task_struct *p, u32 group,
 	return tick_gang(cpu, group, over, now);
 }
 
-/* Marks the way from the root to a gang's cgroup, or takes the marks away. */
+/* Marks the path from the root to a gang's cgroup, or removes the marks. */
 static __noinline int mark_path(u32 group, u32 cpu, bool mark)
 {
 	fair_entity_t *se = &rq_at(group, cpu)->se;
@@ -255,7 +259,7 @@ static __noinline int mark_path(u32 group, u32 cpu, bool mark)
 	return 0;
 }
 
-/* Whether a gang sleeps: all of it, or most of it for so long that who runs is not about to follow. */
+/* Whether all of a gang sleeps, or most of it for so long that the rest will not sleep soon. */
 static __always_inline bool is_asleep(u32 group, u32 cpu, struct gang_lead *l, u64 now)
 {
 	u32 width = gang_width(group, cpu);
@@ -271,7 +275,7 @@ static __always_inline bool is_asleep(u32 group, u32 cpu, struct gang_lead *l, u
 	return !width || (s64)(now - l->fades_at) >= (s64)migration_cost_ns;
 }
 
-/* Before a pick: the gang to be picked, if any, is marked. A round whose gang sleeps is over. */
+/* Before a pick: marks the gang to pick, if any, and ends a round whose gang sleeps. */
 __weak int mark_gang(u32 cpu, bool prev_runs, u64 now)
 {
 	struct gang_cpu *g = gang_cpu(cpu);

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Tasks of no gang beside gangs: what they may lose to rounds.
+ * Tasks of no gang beside gangs: the limit of what rounds may cost them.
  *
- * Owns: who is a sleeper from outside, when it comes before the gang whose round goes on, and for how long a CPU keeps it waiting.
+ * Owns: which task is a sleeper from outside, when it goes before the gang that has its round, and
+ * how long a CPU keeps it waiting.
  *
- * Vruntime makes up for what a task that runs all the time loses to a round, but not for what a sleeper loses. So sleepers lose a
- * tenth of their time at most. GANG.md, rule 7.
+ * Vruntime compensates a task that always runs for the time of rounds, but not a sleeper. Sleepers
+ * may therefore lose a tenth of their time at most. GANG.md, rule 7.
  */
 #ifndef FAIR_GANG_OUTSIDE_BPF_H
 #define FAIR_GANG_OUTSIDE_BPF_H
 
 #include "gang_round.bpf.h"
 
-/* A CPU keeps no task from outside that woke up waiting for a round for longer than this at once, but for the tick that ends it. */
+/* Longest time for which a woken task from outside waits on a CPU, plus the tick that ends it. */
 static __always_inline s32 max_grace(void)
 {
 	return tick_ns();
 }
 
 /*
- * A sleeper that waits loses what vruntime cannot give it back: it sleeps on, and the next time starts from the queue's minimum
- * again. So a CPU keeps them waiting for rounds for a tenth of its time at most.
+ * Vruntime does not compensate a waiting sleeper: after its next sleep it starts from the queue's
+ * minimum again. A CPU therefore keeps sleepers waiting for a tenth of its time at most.
  */
 static __always_inline bool has_grace(struct gang_cpu *g, u64 now)
 {
@@ -32,15 +33,15 @@ static __always_inline bool has_grace(struct gang_cpu *g, u64 now)
 }
 
 /*
- * Whether a task counts as one that sleeps: it has run for less than ten periods since it woke up. Of a longer burst the two turns that
- * gangs may be ahead of it when it sleeps again are a small part; vruntime makes up for all before.
+ * Whether a task counts as a sleeper: it has run for less than ten periods since it woke up. In a
+ * longer burst the two turns of gangs are a small part, and vruntime makes up for the rest.
  */
 static __always_inline bool is_sleeper(fair_task_t *t)
 {
 	return t->se.ran - t->ran_at_wake < SPARE_PARTS * latency();
 }
 
-/* It was not runnable. A new task is no sleeper before it has slept. */
+/* The task was not runnable. A new task counts as no sleeper before its first sleep. */
 static __always_inline void gang_arrives(struct task_struct *p, fair_task_t *t, int how, u64 now)
 {
 	if (gang == FAIR_GANG_OFF)
@@ -52,12 +53,12 @@ static __always_inline void gang_arrives(struct task_struct *p, fair_task_t *t, 
 		t->ran_at_wake = t->se.ran - SPARE_PARTS * latency();
 }
 
-/* A CPU looks at so many gangs at most for who comes after them. */
+/* Gangs that a CPU looks at, at most, for a task that comes after them. */
 #define MAX_LEFT	16
 
 /*
- * v2: whether a sleeper from outside is more deserving than `group`, whose round goes on. It does not wait for other gangs, which have to
- * wait themselves. If so the next pick leaves those out, too.
+ * v2: whether a sleeper from outside deserves the CPU more than `group`, which has its round. Gangs
+ * that have to wait themselves do not hold it up: the next pick leaves them out, too.
  */
 __weak bool outsider_is_next(u32 cpu, u32 group, bool prev_runs)
 {
@@ -91,7 +92,7 @@ __weak bool outsider_is_next(u32 cpu, u32 group, bool prev_runs)
 	return is_next;
 }
 
-/* Whether the CPU runs a sleeper from outside. It is not preempted for a round. */
+/* Whether the CPU runs a sleeper from outside, which a round does not preempt. */
 static __always_inline bool outsider_runs(u32 cpu)
 {
 	fair_task_t *t = cpu_at(cpu)->curr;
@@ -99,7 +100,7 @@ static __always_inline bool outsider_runs(u32 cpu)
 	return t && is_sleeper(t) && gang_of(t->group) == ROOT_GROUP;
 }
 
-/* v2: whether a task that woke up, and would preempt, has to wait for a round, under the CPU's lock. */
+/* v2: whether a woken task that would preempt has to wait for a round. Under the CPU's lock. */
 static __always_inline bool gang_keeps(u32 cpu, u32 group, u64 now)
 {
 	struct gang_cpu *g = gang_cpu(cpu);

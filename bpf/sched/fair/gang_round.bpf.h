@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The round of a domain, and which gangs can have one.
+ * The round of a domain, and the gangs that can have one.
  *
- * Owns: the state of domains and CPUs, when a round is over, the counts of a gang. Election: lib/gang.bpf.h. Does not: start a round or
- * choose what a CPU runs (gang.bpf.h).
+ * Owns: the state of domains and CPUs, the end of a round, the counts of a gang. Election:
+ * lib/gang.bpf.h. Does not: start a round or choose what a CPU runs (gang.bpf.h).
  *
- * State of a CPU (gang_cpus[]) is written by that CPU, under its run queue's lock. A domain's (gang_leads[]) is written by all: the
- * round by compare-and-swap; of the rest a lost write makes a round a little longer or shorter.
+ * Each CPU writes its own state (gang_cpus[]), under its run queue's lock. All CPUs write a
+ * domain's state (gang_leads[]): the round by compare-and-swap. A lost write to the rest makes a
+ * round slightly longer or shorter.
  */
 #ifndef FAIR_GANG_ROUND_BPF_H
 #define FAIR_GANG_ROUND_BPF_H
 
 #include "gang_switch.bpf.h"
 
-/* What others lose for rounds is a tenth of a CPU's time at most: so throughput, and shares, cannot fall by more. */
+/* Others lose a tenth of a CPU's time at most to rounds; so throughput and shares fall no more. */
 #define SPARE_PARTS	10
 
-/* Public for tests: the round of each domain, at its first CPU, and what each CPU knows of it. */
+/* The round of each domain, at its first CPU; and each CPU's view of it. Public for tests. */
 struct gang_lead gang_leads[MAX_CPUS];
 struct gang_cpu gang_cpus[MAX_CPUS];
 static u64 gang_serial;
@@ -49,15 +50,15 @@ static __always_inline struct gang_lead *lead_of(u32 cpu)
 }
 
 /*
- * The clock by which a CPU tells whether a round is over. In v2 others than the leader are a tick late, so that the leader, if it
- * runs a gang again, leads again. CPUs differ a little in the order of gangs: they agree if they follow the same one.
+ * Clock by which a CPU tells whether a round is over. In v2 all but the leader are a tick late, so
+ * that the leader can lead again: CPUs order gangs differently, and agree by following one CPU.
  */
 static __always_inline u64 gang_clock(u32 cpu, u64 now)
 {
 	return gang == FAIR_GANG_V1 || gang_leader_of(lead_of(cpu)->round) == cpu ? now : now - tick_ns();
 }
 
-/* The round that goes on in the CPU's domain; 0: none. */
+/* Current round of the CPU's domain; 0: none. */
 static __always_inline u64 round_of(u32 cpu, u64 now)
 {
 	u64 round = gang_round(lead_of(cpu), gang_clock(cpu, now));
@@ -65,7 +66,7 @@ static __always_inline u64 round_of(u32 cpu, u64 now)
 	return round && group_at(gang_of_round(round))->gang ? round : 0;
 }
 
-/* v2: whether the CPU runs the gang whose round goes on. Only fairness to all, at the end of the round, takes it away. */
+/* v2: whether the CPU runs the gang that has its round, and keeps it until the round is over. */
 static __always_inline bool gang_bound(u32 cpu, u64 now)
 {
 	u64 round = gang_cpu(cpu)->round;
@@ -75,19 +76,19 @@ static __always_inline bool gang_bound(u32 cpu, u64 now)
 
 /* ---- which gangs can run together ---- */
 
-/* Where the domain's counts of a gang are. */
+/* Queue with the domain's counts of a gang. */
 static __always_inline fair_rq_t *gang_counted(u32 group, u32 cpu)
 {
 	return rq_at(group, gang_cpu(cpu)->domain);
 }
 
-/* CPUs of the domain that have a runnable task of a gang. */
+/* Number of CPUs of the domain with a runnable task of the gang. */
 static __always_inline u32 gang_width(u32 group, u32 cpu)
 {
 	return gang_counted(group, cpu)->gang_nr;
 }
 
-/* CPUs of the domain that run a task of a gang. A function of its own for the verifier. */
+/* Number of CPUs of the domain that run a task of the gang. Global for the verifier. */
 __weak u32 gang_running(u32 group, u32 cpu)
 {
 	u32 i, first = gang_cpu(cpu)->first, nr = gang_cpu(cpu)->nr, running = 0;
@@ -101,15 +102,15 @@ __weak u32 gang_running(u32 group, u32 cpu)
 }
 
 /*
- * A gang fits if all its tasks can run at once: the domain has as many CPUs, and no two tasks are bound to one CPU. A task of a gang that
- * does not fit gains nothing from coming first: it spins while the task that it waits for has to wait itself.
- *
- * The number of runnable tasks is not enough to tell. A gang whose tasks sleep may have few of them, until a round of another gang
- * keeps out the task that holds a lock. Then the rest wake up and spin, and do not sleep again. So a gang's size is the number of its
- * tasks that ran in a window of GANG_WINDOW_NS for a part of ACTIVE_PARTS at least. A helper that seldom runs does not count.
- *
- * A gang that does not fit leads no round until a whole window has shown nothing. Before the first count, when tasks have just been made,
- * the runnable ones are what is known.
+ * A gang fits if all its tasks can run at once: the domain has as many CPUs, and no two tasks
+ * are bound to one CPU. Otherwise it gains nothing from going first: a task spins while the one
+ * that it waits for has to wait itself. The number of runnable tasks does not tell. A gang
+ * whose tasks sleep may have few of them, until a round of another gang keeps out a lock
+ * holder; then the rest wake up, spin, and do not sleep again. So a gang's size is the number
+ * of its tasks that ran in a window of GANG_WINDOW_NS for 1 / ACTIVE_PARTS of it; a helper that
+ * seldom runs does not count. A gang that does not fit leads no round until a whole window
+ * shows that it fits. Before the first count, right after the tasks' creation, the runnable
+ * tasks count.
  */
 #define GANG_WINDOW_NS	(50 * NSEC_PER_MSEC)
 #define ACTIVE_PARTS	32
@@ -119,7 +120,7 @@ static __always_inline void gang_does_not_fit(u32 group, u32 cpu, u64 now)
 	gang_counted(group, cpu)->gang_unfit_until = now + 2 * GANG_WINDOW_NS;
 }
 
-/* A queue has so many tasks more, and maybe its first one or none any more. */
+/* A queue's runnable tasks change by `tasks`, and the domain's CPUs with one by `cpus`. */
 static void gang_counts(fair_rq_t *q, s64 tasks, s64 cpus, u64 now)
 {
 	u32 domain = gang_cpu(q->cpu)->domain;
@@ -130,7 +131,7 @@ static void gang_counts(fair_rq_t *q, s64 tasks, s64 cpus, u64 now)
 		gang_does_not_fit(q->group, domain, now);
 }
 
-/* One more in a count of the window. A race with its first one may lose some: the next window has them. */
+/* Counts one task in the window. A race at its begin may lose some; the next window has them. */
 static __always_inline u32 count_active(fair_rq_t *q, u32 __arena *nr, u64 window)
 {
 	if (q->gang_window != window) {
@@ -142,7 +143,7 @@ static __always_inline u32 count_active(fair_rq_t *q, u32 __arena *nr, u64 windo
 	return __sync_fetch_and_add(nr, 1) + 1;
 }
 
-/* Counts a task of a gang, if it has run for long enough and is not counted yet. */
+/* Counts a task of a gang, if it has run long enough and is not counted yet. */
 static __noinline int note_active(fair_task_t *t, u32 group, u32 cpu, bool pinned, u64 now)
 {
 	u64 window = now / GANG_WINDOW_NS;
@@ -173,7 +174,7 @@ static __always_inline void gang_notes(struct task_struct *p, fair_task_t *t, u6
 		note_active(t, group, scx_bpf_task_cpu(p), p->nr_cpus_allowed == 1, now);
 }
 
-/* How many tasks of a gang ran in this window or the last in which some did. */
+/* Tasks of a gang that ran in this window, or in the last window in which any ran. */
 static __always_inline u32 gang_size(u32 group, u32 cpu)
 {
 	fair_rq_t *q = gang_counted(group, cpu);
@@ -188,7 +189,7 @@ static __always_inline bool gang_fits(u32 group, u32 cpu, u64 now)
 	return q->gang_nr >> 32 <= gang_cpu(cpu)->nr && (s64)(now - q->gang_unfit_until) >= 0;
 }
 
-/* Whether a gang leads rounds: it fits, and has tasks on two CPUs at least. */
+/* Whether a gang may lead rounds: it fits, and has tasks on two CPUs at least. */
 static __always_inline bool may_lead(u32 group, u32 cpu, u64 now)
 {
 	return gang_width(group, cpu) >= 2 && gang_fits(group, cpu, now);

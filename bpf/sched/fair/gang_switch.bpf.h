@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which cgroups are gangs: the switch, an extended attribute of a cgroup's directory.
+ * The switch of a gang: an extended attribute of the cgroup's directory.
  *
- * It is read when a cgroup appears, when a task moves into it, and when a task of it starts to run or has a tick, every GANG_READ_NS
- * at most.
+ * It is read when a cgroup appears, when a task moves into it, and when a task of it starts to run
+ * or has a tick, every GANG_READ_NS at most.
  */
 #ifndef FAIR_GANG_SWITCH_BPF_H
 #define FAIR_GANG_SWITCH_BPF_H
@@ -17,7 +17,7 @@ struct gang_value {
 	char text[8];
 };
 
-/* One element for where the scheduler may sleep, one for where it may not: the latter interrupts the former. */
+/* One buffer for programs that may sleep, one for others, which can interrupt the former. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 2);
@@ -28,7 +28,7 @@ struct {
 extern int LINUX_KERNEL_VERSION __kconfig;
 extern int bpf_cgroup_read_xattr(struct cgroup *cgroup, const char *name__str, struct bpf_dynptr *value_p) __weak __ksym;
 
-/* Before 7.3 the attribute can be read only where a program may sleep. */
+/* Before 7.3 only programs that may sleep can read the attribute. */
 #define may_read_anywhere() (LINUX_KERNEL_VERSION >= KERNEL_VERSION(7, 3, 0))
 
 enum { GANG_VALUE_NO, GANG_VALUE_YES, GANG_VALUE_BAD };
@@ -68,13 +68,13 @@ static __always_inline void read_gang(struct cgroup *cgrp, u32 group, u32 slot)
 	g->gang = value == GANG_VALUE_YES;
 }
 
-/* In a program that may sleep. */
+/* Called in a program that may sleep. */
 static void gang_cgroup_appears(struct cgroup *cgrp, u32 group)
 {
 	read_gang(cgrp, group, 1);
 }
 
-/* A cgroup and those above it, each at most every GANG_READ_NS. */
+/* Reads the switches of a cgroup and those above, each every GANG_READ_NS at most. */
 static int gang_read_path(struct cgroup *cgrp, u64 now)
 {
 	u32 level;
@@ -95,7 +95,7 @@ static int gang_read_path(struct cgroup *cgrp, u64 now)
 	return 0;
 }
 
-/* Whether it is time to read the switch of a cgroup or of one above it. */
+/* Whether it is time to read the switch of a cgroup, or of one above it. */
 static __noinline bool gang_is_stale(u32 group, u64 now)
 {
 	while (group != ROOT_GROUP && can_loop) {
@@ -119,14 +119,14 @@ static __always_inline void read_task_gang(struct task_struct *p, u32 group, u64
 	bpf_cgroup_release(cgrp);
 }
 
-/* For each operation on a task that runs. Not only its ticks: one that sleeps often may never run at a tick. */
+/* For each operation on a running task, because a task that often sleeps may never see a tick. */
 static __always_inline void gang_reads(struct task_struct *p, u32 group, u64 now)
 {
 	if (gang != FAIR_GANG_OFF)
 		read_task_gang(p, group, now);
 }
 
-/* The nearest gang from a cgroup upwards; 0: none. */
+/* Nearest gang from a cgroup upwards; 0: none. */
 static u32 gang_of(u32 group)
 {
 	while (group != ROOT_GROUP && !group_at(group)->gang && can_loop)

@@ -2,8 +2,8 @@
 /*
  * CPUs that wait for the end of a round.
  *
- * Owns: when a CPU whose own task of the round sleeps leaves the tasks of other gangs for the end of the round, for how long, and who
- * tells it that the round is over. GANG.md, rule 5.
+ * Owns: when, and for how long, a CPU whose own task of the round sleeps leaves the tasks of other
+ * gangs waiting for the end of the round, and the notice that the round is over. GANG.md, rule 5.
  */
 #ifndef FAIR_GANG_WAIT_BPF_H
 #define FAIR_GANG_WAIT_BPF_H
@@ -11,8 +11,8 @@
 #include "gang_outside.bpf.h"
 
 /*
- * A CPU stays idle for a gang for a tenth of its time at most, so that throughput cannot fall by more; and for migration_cost_ns at
- * once, as CFS holds that an idle time as short as that is not worth a look for work.
+ * A CPU stays idle for a gang for a tenth of its time at most, which bounds the loss of throughput,
+ * and for migration_cost_ns at once: CFS holds that so short an idle time is not worth a look.
  */
 struct gang_timer {
 	struct bpf_timer timer;
@@ -31,7 +31,7 @@ static int wait_is_over(void *map, u32 *cpu, struct gang_timer *timer)
 	return 0;
 }
 
-/* Whether there is time to spare, and enough to be worth a timer. */
+/* Whether there is idle time left, and enough to be worth a timer. */
 static __always_inline bool may_wait(struct gang_cpu *g, u64 now)
 {
 	g->spare = min_u64(g->spare + (now - g->spare_at) / SPARE_PARTS, migration_cost_ns);
@@ -56,7 +56,7 @@ static __always_inline void end_wait(struct gang_cpu *g, u64 now)
 	g->waits_until = 0;
 }
 
-/* A round ended before its time: the CPUs of the domain that stay idle for that look again. */
+/* A round ended early: kicks the CPUs of the domain that stay idle for its end. */
 __weak int tell_waiting(u32 cpu)
 {
 	u32 i, first = gang_cpu(cpu)->first, nr = gang_cpu(cpu)->nr;
@@ -71,8 +71,8 @@ __weak int tell_waiting(u32 cpu)
 }
 
 /*
- * Whether the first task of a queue does not need the end of a round: another CPU of the domain has nothing, or the domain has CPUs for
- * its gang and the round's.
+ * Whether the first task of a queue need not wait for the round: another CPU of the domain is idle,
+ * or the domain has CPUs for both gangs.
  */
 static __always_inline bool runs_anyway(u64 dsq, u32 group, u32 leads, u32 cpu)
 {
@@ -96,8 +96,8 @@ static __always_inline bool runs_anyway(u64 dsq, u32 group, u32 leads, u32 cpu)
 }
 
 /*
- * Whether a gang waits for the end of a round as one. Not if it runs on as many CPUs as the round's gang: what is kept out then is a
- * part of it. A gang of which one task ran of late has nothing to run together; else the others may be about to wake up.
+ * Whether a gang waits for the end as a whole. Not if it runs on as many CPUs as the round's gang,
+ * because then only a part of it is kept out; nor if just one task of it ran lately.
  */
 static __always_inline bool waits_as_one(u32 group, u32 cpu, u64 round, u64 now)
 {
@@ -105,7 +105,7 @@ static __always_inline bool waits_as_one(u32 group, u32 cpu, u64 round, u64 now)
 	       gang_running(group, cpu) < gang_running(gang_of_round(round), cpu);
 }
 
-/* Whether all that a CPU could run are tasks of gangs that cannot run together before the end of the round. */
+/* Whether the CPU has only tasks of gangs that cannot run together before the end of the round. */
 static __noinline bool has_only_gangs(u32 cpu, u64 round, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -129,9 +129,9 @@ static __noinline bool has_only_gangs(u32 cpu, u64 round, u64 now)
 }
 
 /*
- * v2: whether a CPU whose own task of the round sleeps leaves the next gangs for when the round is over: the tasks on the other CPUs
- * are about to sleep, too. If it took the next gang now, that one would begin on each CPU at another time, and so would all that
- * follow it.
+ * v2: whether a CPU whose own task of the round sleeps waits for the end of the round. The round's
+ * tasks on other CPUs are about to sleep, too. If the CPU took the next gang now, that gang and all
+ * later ones would begin at a different time on each CPU.
  */
 __weak bool wait_for_end(u32 cpu, u64 now)
 {

@@ -2,11 +2,12 @@
 /*
  * Cgroups: their slots, their queues on every CPU, and the limit of cpu.max.
  *
- * A slot and its queues are made when first used, and used again after a cgroup is gone, so a DSQ is never destroyed. A cgroup
- * for which there is no slot, or that is too deep, has its parent's: its tasks are its parent's.
+ * A slot and its queues are created at first use, and reused after a cgroup is gone, so a DSQ is
+ * never destroyed. Tasks of a cgroup without a slot, or too deep, count as tasks of its parent.
  *
- * cpu.max: a timer fills the group's pool every period; a CPU takes slices from it. A queue that has nothing left, and cannot
- * get more, is taken off its parent's queue with all that it has, until the timer pays.
+ * cpu.max: a timer fills the group's pool every period, and CPUs take slices from it. A queue that
+ * has no time left and cannot get more is taken off its parent's queue with all that it has, until
+ * the timer pays.
  */
 #ifndef FAIR_GROUP_BPF_H
 #define FAIR_GROUP_BPF_H
@@ -15,7 +16,7 @@
 
 struct group_stor {
 	u32 group;
-	u32 owner;	/* it is this cgroup's own slot */
+	u32 owner;	/* the slot belongs to this cgroup alone */
 };
 
 struct {
@@ -36,7 +37,7 @@ struct {
 	__type(value, struct fair_timer);
 } timers SEC(".maps");
 
-/* The slot that a cgroup's tasks are in. */
+/* Slot of a cgroup's tasks. */
 static u32 group_of(struct cgroup *cgrp)
 {
 	struct group_stor *s = cgrp ? bpf_cgrp_storage_get(&group_stors, cgrp, 0, 0) : NULL;
@@ -53,7 +54,7 @@ static u64 to_shares(u32 weight)
 
 /* ---- cpu.max ---- */
 
-/* Takes up to `want` from the group's pool, in which CPUs do not wait for each other. */
+/* Takes up to `want` from the group's pool, by atomic operations. */
 static void take_runtime(fair_rq_t *q, fair_group_t *g, s64 want)
 {
 	s64 old = __sync_fetch_and_sub(&g->pool, want);
@@ -67,7 +68,7 @@ static void take_runtime(fair_rq_t *q, fair_group_t *g, s64 want)
 	q->runtime += want;
 }
 
-/* Takes a slice if nothing is left. */
+/* Takes a slice if no time is left. */
 static bool has_runtime(fair_rq_t *q, fair_group_t *g)
 {
 	if (g->quota && q->runtime <= 0)
@@ -116,7 +117,7 @@ static void unthrottle(fair_rq_t *q, u64 now)
 	}
 }
 
-/* Whether every group on the way up may go on. */
+/* Whether every group on the path to the root has time left. */
 static bool path_has_runtime(fair_rq_t *q)
 {
 	bool has = true;
@@ -128,7 +129,7 @@ static bool path_has_runtime(fair_rq_t *q)
 	return has;
 }
 
-/* Throttles those that may not. True if there was one. */
+/* Throttles groups without time on the path. True if there was one. */
 static bool throttle_path(fair_rq_t *q, u64 now)
 {
 	bool any = false;
@@ -145,7 +146,7 @@ static bool throttle_path(fair_rq_t *q, u64 now)
 	return any;
 }
 
-/* Pays what a throttled queue owes, as far as the pool goes: a debt may be larger than a period's quota. True if it may run again. */
+/* Pays a throttled queue's debt from the pool, over several periods if needed. True: it may run. */
 static bool pay(fair_rq_t *q, bool lifted)
 {
 	if (lifted)
@@ -155,7 +156,7 @@ static bool pay(fair_rq_t *q, bool lifted)
 	return q->runtime > 0;
 }
 
-/* Lets those queues run again that can be paid; all of them if the limit was lifted. */
+/* Unthrottles the queues that can be paid; all of them if the limit was lifted. */
 static __noinline int release_group(u32 group, bool lifted)
 {
 	u64 now = scx_bpf_now();
@@ -233,7 +234,7 @@ static void __arena *alloc_bytes(u64 bytes)
 	return bpf_arena_alloc_pages(&arena, NULL, (bytes + ARENA_PAGE - 1) / ARENA_PAGE, NUMA_NO_NODE, 0);
 }
 
-/* The queues of a slot that is used for the first time. */
+/* Creates the queues of a slot that is used for the first time. */
 static s32 make_queues(fair_group_t *g, u32 group)
 {
 	fair_rq_t *rqs = alloc_bytes((u64)nr_cpus * sizeof(struct fair_rq));
@@ -251,7 +252,7 @@ static s32 make_queues(fair_group_t *g, u32 group)
 	return 0;
 }
 
-/* A cgroup that is gone left nothing that waits; but `has_head` is as last seen. */
+/* Clears `has_head` of a removed cgroup's queue, which may be out of date: nothing waits there. */
 static __always_inline void forget_waiting(fair_rq_t *q)
 {
 	struct fair_lock *l = lock_of(q->cpu);
@@ -294,7 +295,7 @@ static void reset_queues(fair_group_t *g, u32 group)
 	}
 }
 
-/* A slot for a child of `parent`; the parent's own if there is none left. */
+/* Slot for a child of `parent`; the parent's own if none is left. */
 static s32 make_group(u32 parent, u64 cgid, u32 weight)
 {
 	u32 group, depth = group_at(parent)->depth + 1;
@@ -362,7 +363,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(fair_cgroup_init, struct cgroup *cgrp, struct scx_c
 	return 0;
 }
 
-/* The queues of a slot that is given up may have load left, which fades in their parents. */
+/* Takes the queues of a given-up slot off the leaf lists; their load decays in their parents. */
 static __noinline int forget_leafs(u32 group)
 {
 	u32 i;

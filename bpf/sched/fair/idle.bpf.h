@@ -1,32 +1,37 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Idle CPUs: a CPU that has nothing takes a task that waits on another; and busy CPUs ask idle ones to come.
+ * Idle CPUs: a CPU without work takes a task that waits on another; busy CPUs ask idle ones to
+ * come.
  *
- * A CPU that becomes idle looks through its levels from near to far, where their span has a CPU with more than one task, as long as a look
- * takes less than the CPU is idle on average. At each level it takes a task of the CPU with the most load. An idle CPU has no ticks, so
- * at each tick, a CPU with n tasks asks up to n - 1 idle CPUs (ASKS at most) on which one of its waiting tasks may run.
+ * A CPU that becomes idle looks through its levels from near to far, if their span has a CPU with
+ * more than one task, and as long as a look takes less than the CPU is idle on average. At each
+ * level it takes a task of the CPU with the most load. An idle CPU has no ticks, so at each tick a
+ * CPU with n tasks asks up to n - 1 idle CPUs (at most ASKS) on which one of its waiting tasks may
+ * run.
  *
- * So no CPU idles for long beside a task that may run there: for a tick, and one more for each ASKS of the tasks that wait on one
- * CPU. With load=pelt, an idle CPU leaves a large task where it is, if its own sleepers weigh more than that CPU has; but not once that CPU
- * is short of time: others will be served soon. This adds SHORT_OF_TIME_NS to the bound.
+ * No CPU therefore idles for long beside a task that may run there: for a tick, and one more for
+ * each ASKS tasks that wait on one CPU. With load=pelt an idle CPU leaves a large task where it is,
+ * if its own sleepers weigh more than that CPU's load, unless that CPU is short of time. This adds
+ * SHORT_OF_TIME_NS to the bound.
  *
- * Models: idle_balance(), nohz_kick_needed() of Linux 3.2. Differs: 3.2 compared groups by load here too, and gave up if the CPU was idle
- * for less than migration_cost_ns on average, without a measure of what a look takes (3.12) or a hint that there is nothing to
- * take (3.19). This left CPUs idle for the sake of weights and affinities.
+ * Models: idle_balance(), nohz_kick_needed() of Linux 3.2. Differs: 3.2 compared groups by load
+ * here, too, and gave up if the CPU was idle for less than migration_cost_ns on average. It neither
+ * measured a look (as 3.12) nor knew that there was nothing to take (as 3.19). This left CPUs idle
+ * because of weights and affinities.
  */
 #ifndef FAIR_IDLE_BPF_H
 #define FAIR_IDLE_BPF_H
 
 #include "balance.bpf.h"
 
-#define ASKS		8	/* idle CPUs that a CPU asks at a tick at most */
+#define ASKS		8	/* idle CPUs that a CPU asks at a tick, at most */
 #define ASK_LOOKS	64	/* tasks that it looks at for that */
-#define STEAL_LOOKS	4096	/* tasks of a CPU that a CPU looks at that was asked; one that just became idle: nr_migrate */
-#define QUICK_REDOS	2	/* CPUs that the latter looks at for a task at each level; who was asked: REDOS */
+#define STEAL_LOOKS	4096	/* tasks of a CPU that an asked CPU tries; a newly idle one: nr_migrate */
+#define QUICK_REDOS	2	/* CPUs per level that the latter tries; an asked CPU: REDOS */
 
 /*
- * load=pelt: a CPU that has had work without a break for so long is short of time, whatever weights say: two half-lives of load
- * tracking, after which less than a quarter of what was before counts.
+ * load=pelt: a CPU with uninterrupted work for this long, two half-lives, is short of time,
+ * whatever weights say. Less than a quarter of the earlier load counts then.
  */
 #define SHORT_OF_TIME_NS	(2 * (PELT_HALF << PELT_PERIOD_SHIFT))
 
@@ -38,8 +43,8 @@ static __always_inline bool is_short_of_time(fair_cpu_t *c, u64 now)
 }
 
 /*
- * How much load an idle CPU may take from another: any. With pelt, what sleeps here may be back soon: from a CPU that is not short of
- * time, as much as leaves this one, which has `here`, within the tolerance of the other, which has `there`.
+ * Load that an idle CPU may take from another: any. With pelt, sleepers here may be back soon: unless
+ * the other CPU is short of time, `here` must stay within tolerance of `there` after the move.
  */
 static __always_inline u64 spare_load(u32 level, u64 here, fair_cpu_t *from, u64 there, u64 now)
 {
@@ -52,7 +57,7 @@ static __always_inline u64 spare_load(u32 level, u64 here, fair_cpu_t *from, u64
 	return there > here ? (there - here) / (100 + pct) : 0;
 }
 
-/* In the span of a level, without what is nearer: the CPU with the most load of those that have a task to spare. */
+/* CPU with the most load of those with a task to spare, in the span less its nearer levels. */
 __weak s32 richest_cpu(s32 cpu, u32 level, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu), *at;
@@ -77,7 +82,7 @@ __weak s32 richest_cpu(s32 cpu, u32 level, u64 now)
 		at = at->next;
 		if (from->root->h_nr < 2)
 			continue;
-		/* What sleeps there fades: it has no more than it had. */
+		/* Its sleepers' load decays: it has no more now than it had then. */
 		load = cpu_load_then(from);
 		if (load <= too_little && !is_short_of_time(from, now))
 			continue;
@@ -105,7 +110,7 @@ static bool take_from(s32 cpu, s32 from, u32 level, bool asked, u64 now)
 
 	pull->from = from;
 	pull->to = cpu;
-	/* Tasks of twice that may come. */
+	/* Tasks with twice that load may come. */
 	pull->imbalance = spare_load(level, cpu_load_now(c, now), there, cpu_load_now(there, now), now) / 2;
 	pull->now = now;
 	pull->level = level;
@@ -116,7 +121,7 @@ static bool take_from(s32 cpu, s32 from, u32 level, bool asked, u64 now)
 	return pull_best(cpu);
 }
 
-/* A waiting task of the level's span that may run here. CPUs that have none are left out, one after the other. */
+/* Takes a waiting task from the level's span, leaving out CPUs without a suitable task. */
 __weak bool take_at(s32 cpu, u32 level, bool asked, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -135,13 +140,13 @@ __weak bool take_at(s32 cpu, u32 level, bool asked, u64 now)
 	return false;
 }
 
-/* Whether a CPU that becomes idle should look at a level: somebody has too much there, and it has the time. */
+/* Whether a newly idle CPU should look at a level: a CPU has too many tasks, and there is time. */
 static __always_inline bool may_pay(fair_cpu_t *c, fair_level_t *at, u32 level)
 {
 	return span_at(at, level)->nr_over && c->avg_idle >= at->cost;
 }
 
-/* One level, and what it took. */
+/* Looks at one level and measures the time. */
 static bool look_at(s32 cpu, u32 level, bool asked, u64 now)
 {
 	fair_level_t *at = &cpu_at(cpu)->level[level & 3];
@@ -153,7 +158,7 @@ static bool look_at(s32 cpu, u32 level, bool asked, u64 now)
 	return found;
 }
 
-/* No task waits that may come. One that runs may, if it shares a core. */
+/* No waiting task may come: asks for a running task that shares its core. */
 static void balance_running(s32 cpu, u64 now)
 {
 	u32 level;
@@ -162,7 +167,7 @@ static void balance_running(s32 cpu, u64 now)
 		balance_level(cpu, level, BALANCE_IDLE, now);
 }
 
-/* This CPU has nothing. From near to far. */
+/* For a CPU without work: looks at its levels from near to far. */
 __weak bool balance_idle(s32 cpu, u64 now, bool asked)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -193,7 +198,7 @@ static __always_inline void ask(s32 idle)
 	kick(idle, SCX_KICK_IDLE);
 }
 
-/* Asks an idle CPU that may run the task, if there is one: of a core that is idle as a whole, if possible. */
+/* Asks an idle CPU that may run the task, if there is one, preferably on an idle core. */
 static __always_inline bool ask_for(struct task_struct *p)
 {
 	s32 idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);
@@ -206,7 +211,7 @@ static __always_inline bool ask_for(struct task_struct *p)
 	return true;
 }
 
-/* For the tasks that wait in a DSQ. What is left to ask and to look at is in the CPU's `pull`. */
+/* Asks idle CPUs for the tasks of a DSQ. Limits are in the CPU's `pull`. */
 __weak int ask_for_queue(s32 cpu, u64 dsq)
 {
 	pull_t *pull = &cpu_at(cpu)->pull;
@@ -245,7 +250,7 @@ __weak int ask_for_waiting(s32 cpu)
 	return 0;
 }
 
-/* Another thread of the core runs something, too. */
+/* Whether another thread of the core runs a task. */
 static __always_inline bool shares_core(s32 cpu)
 {
 	fair_level_t *at = &cpu_at(cpu)->level[0];
@@ -260,7 +265,7 @@ static __always_inline bool shares_core(s32 cpu)
 	return false;
 }
 
-/* At a tick of a task: idle CPUs shall come for what waits here; or a core that is idle, for one of two that share this one. */
+/* At a tick: asks idle CPUs to take waiting tasks, or an idle core to take one of two from here. */
 static __noinline int ask_idle_cpus(s32 cpu, struct task_struct *p)
 {
 	fair_cpu_t *c = cpu_at(cpu);

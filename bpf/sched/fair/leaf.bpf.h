@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Leaf queues: those of a CPU that have load left, in a list that is walked from time to time. What a queue told its group's
- * totals is out of date as soon as nothing happens to it: it is empty, and its load fades; or it waits behind others. The walk
- * brings every queue of the list up to date, tells the group, and takes off the list what has nothing left.
+ * Leaf queues: a CPU's queues with load left, in a list that is walked from time to time. The value
+ * of a queue in its group's totals is out of date as soon as nothing happens to the queue: it is
+ * empty and its load decays, or it waits behind others. The walk updates every queue of the list,
+ * tells the group, and removes queues without load from the list.
  *
- * Children come before their parents, because a queue's load is part of its parent's. A queue that is in the list has its
- * parent there too.
+ * Children come before their parents, because a queue's load is part of its parent's. The parent of
+ * a queue in the list is in the list, too.
  *
- * A CPU walks its own list at ticks and when it gets idle, each LEAF_NS at most. An idle CPU has no ticks, so CPUs that have
- * something to do walk for those that did not for twice as long: one CPU per LEAF_NS, LEAF_CPUS lists at most. All that is with
- * the lock of the list's CPU, which is let go after each queue.
+ * A CPU walks its own list at ticks and when it becomes idle, at most once in LEAF_NS. An idle CPU
+ * has no ticks, so busy CPUs walk for those that have not walked for twice as long: one CPU per
+ * LEAF_NS, at most LEAF_CPUS lists. All this is done under the lock of the list's CPU, released
+ * after each queue.
  *
- * Models: leaf_cfs_rq_list, update_shares() of Linux 3.2 and update_blocked_averages() of 3.8. Differs: the walk goes by time, not
- * by balancing, and the CPU that walks for idle ones is whose tick comes first, not the one that the nohz balancer was given to.
+ * Models: leaf_cfs_rq_list, update_shares() of Linux 3.2 and update_blocked_averages() of 3.8.
+ * Differs: the walk goes by time, not by balancing; for idle CPUs the CPU whose tick comes first
+ * walks, not the nohz balancer.
  */
 #ifndef FAIR_LEAF_BPF_H
 #define FAIR_LEAF_BPF_H
@@ -24,7 +27,7 @@
 
 /* ---- the list ---- */
 
-/* With all above that are not there yet, in front of what is. The root has no group to tell with load=window. */
+/* Links the queue and all above it that are not in the list, at the front. Not window's root. */
 static __noinline int leaf_link(fair_rq_t *q)
 {
 	fair_cpu_t *c = q->on;
@@ -106,7 +109,7 @@ static void leaf_refresh(fair_rq_t *q, u64 now)
 		leaf_remove(q);
 }
 
-/* One queue of a walk; true if there are more. A function of its own for the verifier, and lest the lock be held for long. */
+/* Updates one queue of a walk; true if there are more. Holds the lock for one queue only. */
 __weak bool leaf_step(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -138,7 +141,7 @@ __weak int leaf_walk(s32 cpu, u64 now)
 	return 0;
 }
 
-/* The lists of CPUs that do not walk themselves. */
+/* Walks the lists of CPUs that do not walk themselves. */
 __weak int leaf_round(u64 now)
 {
 	u32 i, walks = 0, cpu = leaf_round_cpu;
@@ -162,7 +165,7 @@ __weak int leaf_round(u64 now)
 	return 0;
 }
 
-/* At a tick, and when a CPU gets idle. */
+/* At a tick, and when a CPU becomes idle. */
 static __always_inline void leaf_tick(fair_cpu_t *c, s32 cpu, u64 now)
 {
 	if (c->leafs && (s64)(now - c->leafs_at) >= (s64)LEAF_NS)

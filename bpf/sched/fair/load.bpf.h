@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Load: how much work a queue had lately, and what part of its weight a cgroup has on each CPU. Two ways, by the knob `load`.
+ * Load: recent work of a queue, and a cgroup's weight on each CPU. Two ways, by the knob `load`.
  *
- * window  Per queue: weight times time, over windows of shares_window_ns; at a boundary what is before counts half. A task that
- *         leaves takes its weight along, its history stays.
- * pelt    Per entity, see lib/pelt.bpf.h. A queue has the sum over its runnable entities, and the sum over those that sleep,
- *         which decays as one number. An entity that wakes up takes back exactly what it has left in there.
+ *   window  Per queue: weight times time, over windows of shares_window_ns. At the end of a window
+ *           earlier load is halved. A task that leaves takes its weight along; its history stays.
+ *   pelt    Per entity, see lib/pelt.bpf.h. A queue has the sum over its runnable entities, and the
+ *           sum over sleeping ones, which decays as one number. An entity that wakes up takes back
+ *           exactly what is left there.
  *
- * All is called with the lock of the queue's CPU. Models: Linux 3.2 for window, 3.8 for pelt.
+ * All functions are called with the lock of the queue's CPU. Models: Linux 3.2 (window), 3.8
+ * (pelt).
  */
 #ifndef FAIR_LOAD_BPF_H
 #define FAIR_LOAD_BPF_H
@@ -23,8 +25,8 @@ static void reweight(fair_entity_t *se, u64 weight)
 }
 
 /*
- * Time for load tracking in a queue. The clock of a throttled queue stands where its parent's was then, and stays behind it by
- * that much from then on. So clocks add up along the path to the root, and throttling touches one queue.
+ * Time for load tracking in a queue. A throttled queue's clock stops, and lags behind its parent's
+ * afterwards. Lags add up along the path to the root, so throttling changes one queue only.
  */
 static __noinline u64 cgroup_clock(fair_rq_t *q, u64 now)
 {
@@ -44,7 +46,7 @@ static __always_inline u64 load_clock(fair_rq_t *q, u64 now)
 	return q->depth ? cgroup_clock(q, now) : now;
 }
 
-/* Tells one of a group's totals what this CPU has, unless what it was told is off by no more than `slack`. */
+/* Updates one of a group's totals with this CPU's value, unless the change is at most `slack`. */
 static __always_inline void tell(s64 __arena *total, u64 __arena *told, u64 value, u64 slack)
 {
 	s64 delta = value - *told;
@@ -66,7 +68,7 @@ static __noinline int window_track(fair_rq_t *q, u64 now, bool force)
 	if ((s64)(now - q->load_stamp) < 0)
 		now = q->load_stamp;
 	delta = now - q->load_stamp;
-	/* After four idle windows nothing of the past is left. */
+	/* After four idle windows no earlier load is left. */
 	if ((s64)(q->load_stamp - q->load_last) > 0 && (s64)(now - q->load_last) > (s64)(4 * window)) {
 		q->load_period = 0;
 		apart();
@@ -79,7 +81,7 @@ static __noinline int window_track(fair_rq_t *q, u64 now, bool force)
 		q->load_last = now;
 		q->load_avg += delta * q->weight;
 	}
-	/* The division is here, at the end of a window. */
+	/* Divides only here, at the end of a window. */
 	if (force || q->load_period > window || !q->load_period)
 		tell(&q->of->load_weight, &q->load_contrib, q->load_avg / (q->load_period + 1),
 		     force ? 0 : q->load_contrib / 8);
@@ -90,7 +92,7 @@ static __noinline int window_track(fair_rq_t *q, u64 now, bool force)
 	return 0;
 }
 
-/* The root has no group to tell. */
+/* The root has no group to update. */
 static __always_inline void window_update(fair_rq_t *q, u64 now, bool force)
 {
 	if (q->depth)
@@ -99,7 +101,7 @@ static __always_inline void window_update(fair_rq_t *q, u64 now, bool force)
 
 /* ---- pelt ---- */
 
-/* Small changes wait, so that CPUs do not fight for one cache line. */
+/* Small changes are held back, so that CPUs do not contend for one cache line. */
 static __always_inline void pelt_contribute(fair_rq_t *q, bool force)
 {
 	tell(&q->of->load_avg, &q->tg_load_contrib, q->runnable_load + q->blocked_load,
@@ -107,8 +109,8 @@ static __always_inline void pelt_contribute(fair_rq_t *q, bool force)
 }
 
 /*
- * The part of the time in which the group has work anywhere: a group that seldom has must not weigh its full shares. And the
- * part in which it runs.
+ * Tells the group the part of the time with work, because a group that seldom has work must not
+ * weigh its full shares; and the part in which it runs.
  */
 static void pelt_contribute_times(fair_rq_t *q)
 {
@@ -135,7 +137,7 @@ static __always_inline void unblock_load(fair_rq_t *q, u64 load)
 	q->blocked_load -= min_u64(load, q->blocked_load);
 }
 
-/* Decays what sleeps, and takes off what woke up on another CPU. */
+/* Decays the blocked load, and removes that of sleepers that woke up elsewhere. */
 static __always_inline void pelt_decay_blocked(fair_rq_t *q, u64 now)
 {
 	u64 period = load_clock(q, now) >> PELT_PERIOD_SHIFT;
@@ -158,7 +160,7 @@ static __noinline int pelt_update_blocked(fair_rq_t *q, u64 now, bool force)
 	return 0;
 }
 
-/* The blocked load as an update would leave it. */
+/* Blocked load as an update would leave it. */
 static u64 pelt_blocked_now(fair_rq_t *q, u64 now)
 {
 	u64 period = load_clock(q, now) >> PELT_PERIOD_SHIFT, left = q->blocked_load;
@@ -167,7 +169,7 @@ static u64 pelt_blocked_now(fair_rq_t *q, u64 now)
 	return (s64)(period - q->last_decay) > 0 ? pelt_decay(left, period - q->last_decay) : left;
 }
 
-/* A sleeper's own load decays as often as the sum that it is part of did. */
+/* Decays a sleeper's load as often as the sum that contains it. */
 static s64 pelt_sync_decay(fair_entity_t *se, fair_rq_t *q)
 {
 	s64 passed = (s64)q->decays - se->decays_at;
@@ -181,8 +183,8 @@ static s64 pelt_sync_decay(fair_entity_t *se, fair_rq_t *q)
 }
 
 /*
- * Brings an entity's load up to date, and its queue's with it if it is counted there. True if that may have changed: the caller tells the
- * group.
+ * Updates an entity's load, and its queue's load if it is counted there. True if the queue's load
+ * may have changed: the caller updates the group.
  */
 static __noinline bool pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 now, bool counted)
 {
@@ -192,7 +194,7 @@ static __noinline bool pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 n
 	if (!pelt_update(&se->avg, load_clock(se->mine ?: q, now), se->on_rq, q->curr == se))
 		return false;
 	if (blocked && counted) {
-		/* What it has in the sum is what is left of it there. */
+		/* Its part of the sum is what is left of it. */
 		pelt_decay_blocked(q, now);
 		pelt_sync_decay(se, q);
 		se->decays_at = q->decays;
@@ -216,7 +218,7 @@ static __noinline bool pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 n
 	return true;
 }
 
-/* The same when nothing else changes on the queue. */
+/* The same if nothing else changes on the queue. */
 static __always_inline void pelt_refresh_entity(fair_entity_t *se, fair_rq_t *q, u64 now, bool counted)
 {
 	if (pelt_update_entity(se, q, now, counted))
@@ -228,12 +230,12 @@ static void pelt_enqueue(fair_entity_t *se, fair_rq_t *q, u64 now)
 	bool woken = se->decays_at > 0;
 
 	if (woken) {
-		/* Its load is in this queue's blocked load. */
+		/* Its load is part of this queue's blocked load. */
 		pelt_sync_decay(se, q);
 		unblock_load(q, se->contrib);
 		pelt_update_entity(se, q, now, false);
 	} else {
-		/* From another CPU, or new: it takes over this queue's clock, and what it slept. */
+		/* From another CPU, or new: adopts this queue's clock and accounts for its sleep. */
 		u64 slept = (u64)-se->decays_at << PELT_PERIOD_SHIFT;
 
 		se->avg.last = load_clock(se->mine ?: q, now) - slept;
@@ -257,7 +259,7 @@ static void pelt_dequeue(fair_entity_t *se, fair_rq_t *q, u64 now, bool sleeps)
 	pelt_contribute(q, !sleeps);
 }
 
-/* A sleeper leaves for another CPU: its load goes along, and is taken off here when somebody looks. Needs no lock. */
+/* A sleeper leaves for another CPU with its load; the queue subtracts it later. Needs no lock. */
 static void pelt_remove_sleeper(fair_entity_t *se, fair_rq_t *q)
 {
 	s64 passed;
@@ -292,7 +294,7 @@ static void load_dequeue(fair_entity_t *se, fair_rq_t *q, u64 now, bool sleeps)
 		window_update(q, now, false);
 }
 
-/* An entity that stays: at a tick, or when something changed below it. */
+/* Updates an entity that stays on its queue: at a tick, or after a change below it. */
 static void load_update(fair_entity_t *se, fair_rq_t *q, u64 now)
 {
 	if (is_pelt()) {
@@ -304,8 +306,8 @@ static void load_update(fair_entity_t *se, fair_rq_t *q, u64 now)
 }
 
 /*
- * What part of its group's shares the queue has as weight on this CPU: as much as its part of the group's load. The group's
- * load as seen by all is old where it is about this CPU, so that part is replaced by the present weight.
+ * Sets the queue's weight on this CPU: the group's shares times this queue's part of the group's
+ * load. The total has an old value for this CPU, which is replaced by the present weight.
  */
 static __noinline int divide_shares(fair_rq_t *q)
 {

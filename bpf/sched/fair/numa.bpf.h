@@ -1,20 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * numa: what fair tells lib/numa.bpf.h, and which tasks may go from one node to another. Acting on it is consolidate.bpf.h's.
+ * numa: the calls from fair to lib/numa.bpf.h, and which tasks may change nodes. consolidate.bpf.h
+ * acts.
  *
- * With numa=off, or one node, each of these is a test and nothing else. Kernel threads belong to no process here.
+ * With numa=off, or one node, each of these is only a test. Kernel threads belong to no process
+ * here.
  *
  * Knobs:
- *   numa             off; consolidate, which brings the tasks of a process together on a node, by their weights; consolidate+load,
- *                    by their load (needs load=pelt, else refused); consolidate+faults, where the process's NUMA faults decide
- *                    between nodes that have as much of it as each other. More than 64 nodes: refused
- *   numa_settle_ns   for how long a task that came from another node is not moved to another again; 0: never a limit. A CPU looks
- *                    for tasks eight times in that time at most, and a process moves as many. An eighth of it is also how long a
- *                    task waits before balancing takes it away from its process
+ *   numa             off; consolidate: brings the tasks of a process together on a node, by their
+ *                    weights; consolidate+load: by their load (refused without load=pelt);
+ *                    consolidate+faults: the process's NUMA faults decide between nodes with equal
+ *                    shares of it. Refused on more than 64 nodes
+ *   numa_settle_ns   time for which a task that came from another node is not moved to another
+ *                    again; 0: no limit. A CPU looks for tasks at most eight times in it, and a
+ *                    process moves as many. An eighth of it is also the wait after which balancing
+ *                    takes a task away from its process
  *
- * Limits: an idle CPU may leave a task of another node waiting that came there less than numa_settle_ns ago, or has waited for less
- * than an eighth of it. A task that runs and, asked for, may not come because of its affinity is not asked for again for 31 times
- * as long. Tasks of throttled cgroups count as queued. Which processes are on a node is seen by what runs on its CPUs, or ran last.
+ * Limits: an idle CPU may leave a task of another node waiting that came there less than
+ * numa_settle_ns ago, or has waited for less than an eighth of it. A running task that was asked
+ * for and may not come because of its affinity is not asked for again for 31 times as long. Tasks
+ * of throttled cgroups count as queued. A process is found on a node only if it runs on one of its
+ * CPUs, or ran there last.
  */
 #ifndef FAIR_NUMA_BPF_H
 #define FAIR_NUMA_BPF_H
@@ -22,8 +28,8 @@
 #include "fair.bpf.h"
 
 #define PF_KTHREAD	0x00200000
-#define LOOKS_PER_SETTLE	8	/* of one CPU, at most */
-#define PINNED_SETTLES	31	/* numa_settle_ns, before a task is tried again that runs and may not come */
+#define LOOKS_PER_SETTLE	8	/* looks of one CPU in numa_settle_ns, at most */
+#define PINNED_SETTLES	31	/* in numa_settle_ns: pause after a running task could not come */
 
 static __always_inline bool numa_on(void)
 {
@@ -53,7 +59,7 @@ static __always_inline void numa_note_dequeue(fair_task_t *t, u32 cpu, u64 now)
 	t->numa_local = 0;
 }
 
-/* The load of a task that is counted has changed. */
+/* The load of a counted task has changed. */
 static __always_inline void numa_note_load(fair_entity_t *se, u64 now)
 {
 	if (numa == FAIR_NUMA_CONSOLIDATE__LOAD && numa_on() && !se->mine)
@@ -72,7 +78,7 @@ static void numa_forget_task(fair_task_t *t, u64 now)
 		numa_leave(&t->numa, now);
 }
 
-/* Where automatic NUMA balancing, if the kernel has it and it is on, thinks that the task's memory is. */
+/* Notes the task's preferred node by automatic NUMA balancing, if the kernel has it switched on. */
 static void numa_note_memory(fair_task_t *t, struct task_struct *p)
 {
 	u64 faults = 1;
@@ -93,7 +99,7 @@ static __always_inline void numa_note_running(fair_cpu_t *c, fair_task_t *t, str
 		numa_note_memory(t, p);
 }
 
-/* A CPU comes or goes: its part of a core. */
+/* A CPU, as part of a core, comes or goes. */
 static void numa_note_cpu(u32 cpu, s64 cpus)
 {
 	u32 threads = core_size[cpu & (MAX_CPUS - 1)];
@@ -141,19 +147,19 @@ static __always_inline bool by_faults(void)
 	return numa == FAIR_NUMA_CONSOLIDATE__FAULTS;
 }
 
-/* How often one CPU looks for something to bring together, and a process moves a task, at most. */
+/* Shortest interval between a CPU's looks, and between moves of one process. */
 static __always_inline u64 look_ns(void)
 {
 	return numa_settle_ns / LOOKS_PER_SETTLE;
 }
 
-/* It came from another node a moment ago. */
+/* Whether the task came from another node less than numa_settle_ns ago. */
 static __always_inline bool is_settling(fair_task_t *t, u64 now)
 {
 	return t->numa.moved_at && (s64)(now - t->numa.moved_at) < (s64)numa_settle_ns;
 }
 
-/* It may be brought to where its process is: not if it came a moment ago, or could not a while ago. */
+/* Whether the task may move to its process: it neither came nor failed to move a short time ago. */
 static __always_inline bool may_move(fair_task_t *t, u64 now)
 {
 	return !is_settling(t, now) && !time_before(now, t->pinned_until);
@@ -170,8 +176,8 @@ static bool scatters(fair_task_t *t, u32 from, u32 to)
 }
 
 /*
- * Whether balancing may take it from a queue, in this pass: in the first only one whose process is not scattered by that, in the
- * second any that has waited for so long that its node is not only busy for a moment.
+ * Whether balancing may take the task in this pass. First pass: only if its process is not
+ * scattered. Second: also if it has waited so long that its node is not just busy for a moment.
  */
 static __noinline bool numa_lets(fair_task_t *t, pull_t *pull)
 {
@@ -187,7 +193,7 @@ static __noinline bool numa_lets(fair_task_t *t, pull_t *pull)
 		return false;
 	if (pull->helps && (scatters(t, from, to) || (pull->full && numa_helps(t, from, to))))
 		return false;
-	/* The second pass takes it if it has to wait for that node. */
+	/* If it has to wait for that node, the second pass takes it. */
 	if (pull->helps && !pull->only && by_faults() && numa_nearer_memory(t->numa.proc, from, to) != NUMA_NOWHERE)
 		return false;
 	if (is_settling(t, pull->now)) {
@@ -201,7 +207,7 @@ static __noinline bool numa_lets(fair_task_t *t, pull_t *pull)
 	return true;
 }
 
-/* Whether a wake-up may take it to the waker's node: if it is all of its process, or brings it together. */
+/* Whether the waker's node may get the task: if it is its whole process, or gains there. */
 static __noinline bool numa_lets_wake(fair_task_t *t, u32 from, u32 to)
 {
 	u64 now = scx_bpf_now();
@@ -217,14 +223,14 @@ static __noinline bool numa_lets_wake(fair_task_t *t, u32 from, u32 to)
 	return !is_settling(t, now) && numa_has_room(to, t->numa.weight, 0, now);
 }
 
-/* It was taken. */
+/* The task was taken. */
 static __always_inline void numa_note_move(fair_task_t *t, u32 from, u32 to, u64 now)
 {
 	if (numa_on() && t && node_of(from) != node_of(to))
 		t->numa.moved_at = now;
 }
 
-/* It may not go there: it is left alone for a while. */
+/* The task may not go there: it is left alone for a while. */
 static void numa_note_pinned(fair_cpu_t *c, fair_task_t *t, u64 now)
 {
 	if (!numa_on() || !c->push_proc)
@@ -234,8 +240,8 @@ static void numa_note_pinned(fair_cpu_t *c, fair_task_t *t, u64 now)
 }
 
 /*
- * Whether the task that runs may be sent to another node by balancing: if its process is not scattered by that, or if it would
- * have a core there and has none here.
+ * Whether balancing may send the running task to another node: its process is not scattered, or the
+ * task gets a core there and has none here.
  */
 static __noinline bool numa_lets_go(fair_task_t *t, u32 from, u32 to)
 {
@@ -246,7 +252,7 @@ static __noinline bool numa_lets_go(fair_task_t *t, u32 from, u32 to)
 	return from == to || !scatters(t, from, to) || (numa_is_crowded(from) && !numa_is_full(to));
 }
 
-/* Whether the task that ran may be sent: the one that was meant, if one was, to a CPU that still has nothing. */
+/* Whether to send the task that ran: it is the intended one, and the CPU is still idle. */
 static __noinline bool numa_lets_push(fair_cpu_t *c, fair_task_t *t, s32 to, u64 now)
 {
 	numa_proc_t *meant;

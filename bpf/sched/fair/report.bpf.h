@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What a queue holds, for whoever asks: a program that user space runs. It takes no lock, so on a busy CPU the figures of
- * one answer may be a moment apart.
+ * Report of a queue's state, for a program that user space runs. It takes no lock, so on a busy CPU
+ * the figures of one answer may be from slightly different times.
  */
 #ifndef FAIR_REPORT_BPF_H
 #define FAIR_REPORT_BPF_H
@@ -21,19 +21,19 @@ struct fair_report_args {
 	u64 share;		/* weight of the cgroup on this CPU */
 	u64 min_vruntime;
 	u64 runnable_load;	/* load=pelt */
-	u64 blocked_load;	/* as it is by now */
-	s64 group_load;		/* on all CPUs; of window: weight */
-	u64 load;		/* load=window: what this CPU told the group */
+	u64 blocked_load;	/* at the time of the report */
+	s64 group_load;		/* sum over all CPUs; window: weight */
+	u64 load;		/* load=window: value of this CPU in the group's total */
 	u32 throttled;
-	u32 nr_groups;		/* slots to ask for */
+	u32 nr_groups;		/* number of slots */
 	/* load=pelt; of 1024 */
-	u64 runnable;		/* how much of the time it had work; of the root: the CPU had */
-	u64 usage;		/* how much of the time it ran */
+	u64 runnable;		/* part of the time with work; root: of the CPU */
+	u64 usage;		/* part of the time running */
 	s64 group_runnable;	/* of its group, the sum over all CPUs */
 	s64 group_usage;
 };
 
-/* The averages of a queue as an update would leave them; of the root its CPU's. In a copy, which a CPU has one of. */
+/* Averages of a queue (root: of its CPU) as an update would leave them, in the CPU's copy. */
 static struct pelt_avg __arena *times_now(fair_rq_t *q, u64 now)
 {
 	fair_cpu_t *c = cpu_at(q->cpu);

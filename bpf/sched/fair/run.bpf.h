@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What a CPU runs next: the steps of ops.dispatch(), each of which finds something or leaves it to the next.
+ * Steps of ops.dispatch(). Each finds something to run or leaves it to the next.
  */
 #ifndef FAIR_RUN_BPF_H
 #define FAIR_RUN_BPF_H
@@ -10,10 +10,10 @@
 #include "balance.bpf.h"
 #include "consolidate.bpf.h"
 
-/* What a task gets when it is put on a CPU. Its end is decided at ticks; this only must not run out before. */
+/* Slice given to the kernel. Ticks end a turn earlier, so it must only not run out before. */
 #define SLICE_NS	(100 * NSEC_PER_MSEC)
 
-/* The task that ran shall go to another CPU: it is told so when it is enqueued, after this dispatch. */
+/* Sends the task that ran to another CPU: fair_enqueue() does so after this dispatch. */
 static bool push_task(fair_cpu_t *c, struct task_struct *p, fair_task_t *t, u64 enq_flags, u64 now)
 {
 	s32 to = c->push_to;
@@ -39,7 +39,7 @@ static bool push_task(fair_cpu_t *c, struct task_struct *p, fair_task_t *t, u64 
 	return true;
 }
 
-/* Moves a task that pick() wants out of its turn. */
+/* Moves a task that pick() wants out of turn. */
 static bool take_wanted(u64 dsq, u32 pid, s32 cpu)
 {
 	struct task_struct *p;
@@ -54,7 +54,7 @@ static bool take_wanted(u64 dsq, u32 pid, s32 cpu)
 	return taken;
 }
 
-/* The task that ran goes on: it is charged, and has a new slice at every level. */
+/* The task that ran goes on: charges it and starts a new slice at every level. */
 static bool keep_prev(fair_cpu_t *c, struct task_struct *prev)
 {
 	struct fair_lock *l = lock_of(c->root->cpu);
@@ -72,7 +72,7 @@ static bool keep_prev(fair_cpu_t *c, struct task_struct *prev)
 
 enum { RUN_NOTHING, RUN_FOUND, RUN_AGAIN };
 
-/* Again: the task was gone when it was to be taken. */
+/* The task was gone when it was to be taken: try again. */
 static __noinline int try_own(s32 cpu, struct task_struct *prev, bool prev_runs)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -90,13 +90,13 @@ static __noinline int try_own(s32 cpu, struct task_struct *prev, bool prev_runs)
 	return scx_bpf_dsq_move_to_local(dsq, 0) ? RUN_FOUND : RUN_AGAIN;
 }
 
-/* Nothing waits but tasks of the root's, and none of them comes out of its turn: the DSQ's order is ours. */
+/* Whether only the root's tasks wait, none out of turn: then the DSQ's order is the right one. */
 static __always_inline bool has_only_tasks(fair_rq_t *q)
 {
 	return !q->first && !q->buddy_next && !q->buddy_last && !q->buddy_gang;
 }
 
-/* Something to run from the CPU's own queues: a DSQ's task is moved to the CPU; or the task that ran goes on. */
+/* Runs a task of the CPU's own queues: moves one from a DSQ, or lets the task that ran go on. */
 static __noinline int run_own(s32 cpu, struct task_struct *prev, bool prev_runs)
 {
 	fair_rq_t *root = cpu_at(cpu)->root;
@@ -110,7 +110,7 @@ static __noinline int run_own(s32 cpu, struct task_struct *prev, bool prev_runs)
 	return found == RUN_FOUND;
 }
 
-/* Settles what the task that ran used; takes its groups off that have no time left. It stops, or that is not known yet. */
+/* Charges the task that ran, and takes off its groups without time. It may go on after this. */
 static __noinline void settle_prev(fair_cpu_t *c, u64 sum_exec, bool stops, u64 now)
 {
 	struct fair_lock *l = lock_of(c->root->cpu);
@@ -128,10 +128,10 @@ static __noinline void settle_prev(fair_cpu_t *c, u64 sum_exec, bool stops, u64 
 		count(throttles);
 }
 
-/* Looks through so many tasks at most; the next pass begins anew, and those in front will have run by then. */
+/* Tasks looked at in one pass; the next pass begins anew, when those in front have run. */
 #define RESCUE_LOOKS	4096
 
-/* The first task of a DSQ that has waited for rescue_ns. */
+/* Takes the first task of a DSQ that has waited for rescue_ns. */
 __weak bool rescue_from(u64 dsq, s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -154,8 +154,8 @@ __weak bool rescue_from(u64 dsq, s32 cpu, u64 now)
 }
 
 /*
- * Very small weights and limits make waits that fairness does not bound, but the kernel's watchdog does. So every now and then
- * a CPU looks for a task that has waited for rescue_ns, and runs it once. It is charged as ever.
+ * Fairness does not bound waits under very small weights and limits, but the watchdog does. From
+ * time to time a CPU therefore runs each task that has waited for rescue_ns once, and charges it.
  */
 __weak bool rescue(s32 cpu, u64 now)
 {
@@ -180,7 +180,7 @@ static __always_inline bool rescue_is_due(fair_cpu_t *c, u64 now)
 	return rescue_ns && (s64)(now - c->rescue_at) >= 0;
 }
 
-/* A gang has several tasks here: one that waits goes where there is none of it. */
+/* Sends a waiting task of a gang with several tasks here to a CPU without one. */
 __weak bool spread(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -204,7 +204,7 @@ __weak bool spread(s32 cpu, u64 now)
 	return true;
 }
 
-/* What the order cannot find: a task in a queue that is not on its parent's. */
+/* Finds a task that the order misses: in a queue that is not on its parent's queue. */
 __weak bool run_stray(s32 cpu)
 {
 	u32 i;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Gangs are spread: two tasks of one on a CPU cannot run together, and a CPU without one stays out of every round.
+ * Spreading of gangs: two tasks of one gang on a CPU cannot run together, and a CPU without one
+ * stays out of every round.
  *
- * A task of a gang goes where the fewest of its gang are, and balancing does not bring it to a CPU that has as many of them as the
- * one it leaves. A CPU that finds at a tick that it has several sends one that waits to a CPU of its domain that has none; load
- * follows with the next balancing, which then brings back something else. Each such move leaves one pair less on one CPU, so they
- * come to an end.
+ * A task of a gang goes where the fewest of its gang are. Balancing does not bring it to a CPU that
+ * has as many of them as the one it leaves. A CPU that finds at a tick that it has several sends a
+ * waiting one to a CPU of its domain that has none. Load follows with the next balancing, which
+ * then brings back another task. Each such move leaves one pair less on one CPU, so the moves come
+ * to an end.
  *
  * Models: nothing. The original's users bound their tasks; README, "Gangs".
  */
@@ -15,16 +17,16 @@
 #include "gang.bpf.h"
 #include "wake.bpf.h"
 
-/* How often a CPU looks where to send one. */
+/* Interval at which a CPU looks for a place to send a task. */
 #define SPREAD_NS	(20 * NSEC_PER_MSEC)
 
-/* The runnable tasks of a gang on a CPU, in all cgroups below it. */
+/* Runnable tasks of a gang on a CPU, in all cgroups below it. */
 static __always_inline u32 gang_tasks(u32 group, u32 cpu)
 {
 	return rq_at(group, cpu)->h_nr;
 }
 
-/* Whether balancing may take a task from its CPU to another, for its gang's sake. */
+/* Whether balancing may move the task between these CPUs without bringing its gang together. */
 static __always_inline bool gang_lets(fair_task_t *t, s32 from, s32 to)
 {
 	u32 group = gang == FAIR_GANG_OFF ? ROOT_GROUP : gang_of(t->group);
@@ -33,8 +35,8 @@ static __always_inline bool gang_lets(fair_task_t *t, s32 from, s32 to)
 }
 
 /*
- * The CPU of a domain with the fewest tasks of a gang, of these the one with the fewest tasks; `cpu` if there is no better one. A
- * CPU that waits for the end of a round counts as one that has a task.
+ * CPU of a domain with the fewest tasks of a gang, of equals that with the fewest tasks; `cpu` if
+ * none is better. A CPU that waits for the end of a round counts as one with a task.
  */
 static __noinline s32 least_ganged(struct task_struct *p, u32 group, s32 cpu)
 {
@@ -42,7 +44,7 @@ static __noinline s32 least_ganged(struct task_struct *p, u32 group, s32 cpu)
 	u64 least = ~0ULL;
 	s32 best = cpu;
 
-	/* Each of them has one. */
+	/* Each CPU has one. */
 	if (!p || gang_width(group, cpu) >= nr)
 		return cpu;
 	bpf_for(i, first, first + nr) {
@@ -59,7 +61,7 @@ static __noinline s32 least_ganged(struct task_struct *p, u32 group, s32 cpu)
 	return best;
 }
 
-/* Where a task that wakes up or is new goes, if it was to go to `cpu`. */
+/* CPU for a woken or new task of a gang, which was to go to `cpu`. */
 static __always_inline s32 gang_place(struct task_struct *p, fair_task_t *t, s32 cpu)
 {
 	u32 group = gang == FAIR_GANG_OFF || p->nr_cpus_allowed == 1 ? ROOT_GROUP : gang_of(t->group);
@@ -75,7 +77,7 @@ static __always_inline s32 gang_place(struct task_struct *p, fair_task_t *t, s32
 	return best;
 }
 
-/* Where a task of a gang that waits on a CPU may go, if that is a CPU without one; else `cpu`. Looks at the first of each of its queues. */
+/* CPU without a task of the gang for one waiting on `cpu`; else `cpu`. Tries queue heads only. */
 __weak s32 find_spread(u32 group, s32 cpu)
 {
 	fair_rq_t *q = cpu_at(cpu)->waiting;
@@ -97,7 +99,7 @@ __weak s32 find_spread(u32 group, s32 cpu)
 	return to;
 }
 
-/* At a tick of a task of `group`: whether the next dispatch shall send one of its gang away. If none may go the gang does not fit. */
+/* At a tick: whether the next dispatch sends a task of `group` away. If none may go, it is unfit. */
 static __noinline bool spread_is_due(u32 cpu, u32 group, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -117,7 +119,7 @@ static __noinline bool spread_is_due(u32 cpu, u32 group, u64 now)
 	return true;
 }
 
-/* Ends the turn of who runs on a CPU, if it is of a gang that has rounds. */
+/* Ends the turn of the task on a CPU, if its gang has rounds. */
 static __noinline int end_turn(u32 cpu, u64 now)
 {
 	fair_task_t *t = cpu_at(cpu)->curr;
@@ -129,8 +131,8 @@ static __noinline int end_turn(u32 cpu, u64 now)
 }
 
 /*
- * A task was put on the local queue of another CPU. It is not counted there before it runs, so no tick finds that somebody waits; and a
- * CPU that takes part in round after round does not balance, which would find it.
+ * A task was put on another CPU's local queue. It is not counted there before it runs, so no tick
+ * of that CPU ends a turn for it, and a CPU in round after round does not balance.
  */
 static __always_inline void gang_sent(s32 to, u64 now)
 {

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Tasks: where they are counted, and the memory for them.
+ * Tasks: where they are counted, and their memory.
  *
- * A task is counted on a CPU from its first ops.enqueue() to ops.quiescent(); or from ops.running(), if the kernel put it on the CPU
- * by itself. All that changes it is called with the kernel's lock of the task's run queue, so its own fields need none. When the
- * kernel moves it between CPUs on the way it says nothing: whoever is called next for the task calls follow_task(). If that is
- * another CPU's program, it takes the lock of the CPU that the task left.
+ * A task is counted on a CPU from its first ops.enqueue() to ops.quiescent(), or from ops.running()
+ * if the kernel put it on the CPU directly. All changes are made with the kernel's lock of the
+ * task's run queue, so the task's own fields need no lock. The kernel may move a task between CPUs
+ * in between without a call: the next operation on the task calls follow_task(). If the CPU
+ * differs, that takes the lock of the CPU that the task left.
  *
- * Each operation takes the lock once. A task that stops because it sleeps is taken off the CPU and its queue by ops.quiescent(),
- * which follows ops.stopping() at once.
+ * Each operation takes the lock once. ops.quiescent(), which follows ops.stopping() at once, takes
+ * a task that goes to sleep off the CPU and its queue.
  */
 #ifndef FAIR_TASK_BPF_H
 #define FAIR_TASK_BPF_H
@@ -19,7 +20,7 @@
 #include "gang.bpf.h"
 #include "numa.bpf.h"
 
-/* The vruntime of the first task that waits in a queue's DSQ. */
+/* Vruntime of the first waiting task in a queue's DSQ. */
 static __always_inline bool peek_head(fair_rq_t *q, u64 *head)
 {
 	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(q->dsq);
@@ -44,7 +45,7 @@ static void read_policy(struct task_struct *p, fair_task_t *t)
 	t->se.weight = t->policy_idle ? IDLE_LOAD : nice_weight[nice];
 }
 
-/* Its queue on a CPU where it becomes runnable; another that it was on is left. Without that CPU's lock. */
+/* Its queue on the CPU where it becomes runnable. It leaves its former one. Without the lock. */
 static __always_inline fair_rq_t *to_queue(fair_task_t *t, s32 cpu)
 {
 	fair_rq_t *old = t->se.q, *q;
@@ -79,7 +80,7 @@ static __noinline void attach_task(fair_task_t *t, s32 cpu, int how, u64 now)
 	bpf_spin_unlock(&l->lock);
 }
 
-/* It is no longer runnable here. If it runs it stops, having run for `sum_exec` by its own clock. */
+/* The task is no longer runnable here. If it runs it stops, at `sum_exec` by its own clock. */
 static __noinline void detach_task(fair_task_t *t, bool sleeps, u64 sum_exec, u64 now)
 {
 	struct fair_lock *l = lock_of(t->cpu);
@@ -92,7 +93,7 @@ static __noinline void detach_task(fair_task_t *t, bool sleeps, u64 sum_exec, u6
 		return;
 	c = q->on;
 	stops = c->curr == t;
-	/* Who runs next looks what waits. */
+	/* Otherwise the next task that runs looks at the waiting ones. */
 	if (!stops)
 		has_head = peek_head(q, &head);
 	bpf_spin_lock(&l->lock);
@@ -119,14 +120,14 @@ static __noinline void detach_task(fair_task_t *t, bool sleeps, u64 sum_exec, u6
 		count(throttles);
 }
 
-/* A task that sleeps, and is not to come back to its queue. */
+/* Removes a sleeping task that will not return to its queue. */
 static void forget_sleeper(fair_task_t *t)
 {
 	if (is_pelt() && t->se.q)
 		pelt_remove_sleeper(&t->se, t->se.q);
 }
 
-/* A task that was moved while it waited is still counted where it was. */
+/* Corrects the CPU of a task that was moved while it waited. */
 static __always_inline void follow_task(fair_task_t *t, s32 cpu, u64 now)
 {
 	if (t->cpu == cpu || !t->se.on_rq)
@@ -135,7 +136,7 @@ static __always_inline void follow_task(fair_task_t *t, s32 cpu, u64 now)
 	attach_task(t, cpu, ENQ_MOVED, now);
 }
 
-/* Counts the task as waiting, and as runnable if it was not; true if it should run now. */
+/* Counts the task as waiting, and as runnable if it was not. True if it should preempt. */
 static __noinline bool start_waiting(fair_task_t *t, s32 cpu, int how, u64 now)
 {
 	struct fair_lock *l = lock_of(cpu);
@@ -158,7 +159,7 @@ static __noinline bool start_waiting(fair_task_t *t, s32 cpu, int how, u64 now)
 		q->head = t->se.vruntime;
 	}
 	if (fresh) {
-		/* Its waker is about to sleep: to preempt it would only cost a switch more. */
+		/* No preemption of a waker that is about to sleep: it would only add a switch. */
 		wins = t->sync_waker != cpu && preempts(c, t) && !gang_keeps(cpu, t->group, now);
 		t->sync_waker = NO_CPU;
 		t->fresh = 0;
@@ -223,7 +224,7 @@ static void free_task(fair_task_t *t)
 	bpf_spin_unlock(&at->lock);
 }
 
-/* Counts as one that ran all the time, until it is known better. */
+/* A new task counts as always running until its load is known. */
 static void init_load(fair_entity_t *se)
 {
 	u32 units = latency() >> PELT_UNIT_SHIFT;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Where a task goes that wakes up or is new, and whom it preempts there.
+ * Placement of a task that wakes up or is new, and preemption there.
  *
- * Models: select_task_rq_fair(), select_idle_sibling(), check_preempt_wakeup() of Linux 3.x. Differs: the kernel's idle masks
- * stand for idle_cpu(), so that two tasks that wake up at once do not take the same CPU; a task's own CPU that has nothing is
- * preferred to the waker's (wake_affine() of 5.11).
+ * Models: select_task_rq_fair(), select_idle_sibling(), check_preempt_wakeup() of Linux 3.x.
+ * Differs: the kernel's idle masks replace idle_cpu(), so that two tasks that wake up at once do
+ * not take the same CPU. The task's own CPU, if empty, is preferred to the waker's (wake_affine()
+ * of 5.11).
  */
 #ifndef FAIR_WAKE_BPF_H
 #define FAIR_WAKE_BPF_H
@@ -14,25 +15,25 @@
 
 /* ---- how busy a CPU is ---- */
 
-/* Weight (window) or load (pelt, with what sleeps) of all that is there. */
+/* Weight (window) or load (pelt, with sleepers) of all tasks on the CPU. */
 static u64 cpu_load_now(fair_cpu_t *c, u64 now)
 {
 	return is_pelt() ? c->root->runnable_load + pelt_blocked_now(c->root, now) : c->root->weight;
 }
 
-/* The same, when it was last brought up to date. */
+/* The same as of the last update. */
 static __always_inline u64 cpu_load_then(fair_cpu_t *c)
 {
 	return is_pelt() ? c->root->runnable_load + c->root->blocked_load : c->root->weight;
 }
 
-/* Of what is runnable alone: a sleeper that wakes up is not to find itself where it was. */
+/* The same for runnable entities only, as a woken sleeper must not find its own load there. */
 static u64 runnable_load(fair_cpu_t *c)
 {
 	return is_pelt() ? c->root->runnable_load : c->root->weight;
 }
 
-/* A weight or load in a cgroup's queue as part of the CPU's. */
+/* Weight or load in a cgroup's queue, as part of the CPU's. */
 static u64 load_at_root(fair_rq_t *q, u64 part)
 {
 	while (q->depth && can_loop) {
@@ -60,9 +61,9 @@ static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 }
 
 /*
- * Whether the waker's CPU would, with the task there, be no busier than the task's own is with it. Nothing is less busy than a CPU that
- * has no task, but loads do not tell: with pelt, a waker that seldom runs has next to none. It would draw all that it wakes up from
- * idle cores into its own LLC, two to a core.
+ * Whether the waker's CPU, with the task, would be no busier than the task's own CPU with it. An
+ * empty own CPU wins, whatever the loads: with pelt, a waker that seldom runs has almost no load,
+ * and would draw all its wakees from idle cores into its own LLC, two to a core.
  */
 static bool wake_affine(fair_task_t *t, s32 this_cpu, s32 prev_cpu, bool sync)
 {
@@ -75,7 +76,7 @@ static bool wake_affine(fair_task_t *t, s32 this_cpu, s32 prev_cpu, bool sync)
 		this_load -= min_u64(this_load, task_load(here->curr));
 	if (!this_load)
 		return true;
-	/* The task's own CPU may be busier by half of what balancing tolerates. */
+	/* The task's own CPU may be busier by half of the imbalance that balancing tolerates. */
 	return 100 * (this_load + own) <= (100 + (125 - 100) / 2) * (prev_load + own);
 }
 
@@ -84,15 +85,15 @@ static __always_inline bool is_idle(const struct cpumask *idle, s32 cpu)
 	return bpf_cpumask_test_cpu(cpu, idle);
 }
 
-/* Claims the CPU for the task if it is in a mask of idle ones. */
+/* Claims the CPU for the task if a mask of idle CPUs has it. */
 static __always_inline bool claim(struct task_struct *p, const struct cpumask *idle, s32 cpu)
 {
 	return is_idle(idle, cpu) && may_run_on(p, cpu) && scx_bpf_test_and_clear_cpu_idle(cpu);
 }
 
 /*
- * The target, else where the task was if that shares its cache, else another of the LLC: the first that the mask has. A CPU with a task
- * that is on its way to it is left out, though the mask may still have it.
+ * Claims the target, else the previous CPU if it shares the cache, else the first CPU of the LLC in
+ * the mask. Skips a CPU with a task on its way to it, which the mask may still have.
  */
 static s32 claim_near(struct task_struct *p, s32 prev_cpu, s32 target, const struct cpumask *idle)
 {
@@ -114,7 +115,7 @@ static s32 claim_near(struct task_struct *p, s32 prev_cpu, s32 target, const str
 	return NO_CPU;
 }
 
-/* An idle CPU near the target, in a core that is idle as a whole if there is one; NO_CPU: none. Claims it. */
+/* Claims an idle CPU near the target, preferably on an idle core; NO_CPU: none. */
 static s32 pick_idle_sibling(struct task_struct *p, s32 prev_cpu, s32 target)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask(), *cores;
@@ -132,8 +133,8 @@ static s32 pick_idle_sibling(struct task_struct *p, s32 prev_cpu, s32 target)
 }
 
 /*
- * A group's tasks per power, and its load per power where that is equal. Load alone would be wrong here: a cgroup's weight on a CPU is
- * brought up to date at ticks, and many tasks may be made between two.
+ * A group's tasks per power and, for ties, its load per power. Load alone would be wrong: a
+ * cgroup's weight on a CPU is updated at ticks, and many tasks may be created between two.
  */
 struct crowd {
 	u64 nr;
@@ -141,7 +142,7 @@ struct crowd {
 	u64 power;
 };
 
-/* Which has less: 1 the first, 0 none, -1 the second. */
+/* Compares two groups. 1: the first has less; 0: equal; -1: the second has less. */
 static __always_inline int less_crowded(struct crowd *a, struct crowd *b)
 {
 	u64 x = a->nr * b->power, y = b->nr * a->power;
@@ -153,7 +154,7 @@ static __always_inline int less_crowded(struct crowd *a, struct crowd *b)
 	return (x < y) - (x > y);
 }
 
-/* The first of a group's CPUs on which the task may run. */
+/* First CPU of a group on which the task may run. */
 static __always_inline s32 first_allowed(struct task_struct *p, fair_cpu_t *c, u32 nr)
 {
 	for (; nr && can_loop; nr--) {
@@ -166,12 +167,12 @@ static __always_inline s32 first_allowed(struct task_struct *p, fair_cpu_t *c, u
 	return NO_CPU;
 }
 
-/* In a span, the first CPU of the group with the fewest tasks for its power in which the task may run; of equals the task's own. */
+/* In a span: first allowed CPU of the group with the fewest tasks per power, ties: the own. */
 static __noinline s32 least_crowded(struct task_struct *p, s32 cpu, u32 level)
 {
 	fair_cpu_t *own = cpu_at(cpu), *c = own->level[level & 3].from;
 	u32 left = own->level[level & 3].cpus, nr, below = (level - 1) & 3;
-	struct crowd least = { .nr = 1 };	/* of no power: any group is less crowded */
+	struct crowd least = { .nr = 1 };	/* no power: any group is less crowded */
 	s32 best = cpu;
 
 	if (!p)
@@ -183,7 +184,7 @@ static __noinline s32 least_crowded(struct task_struct *p, s32 cpu, u32 level)
 		u32 i;
 		s32 first;
 
-		/* A level's groups are the spans of the level below. */
+		/* The groups of a level are the spans of the level below. */
 		nr = c->level[below].cpus;
 		for (i = nr; i && can_loop; i--) {
 			if (c->online) {
@@ -205,7 +206,7 @@ static __noinline s32 least_crowded(struct task_struct *p, s32 cpu, u32 level)
 	return best;
 }
 
-/* The same where each group is one CPU: then all have the same power. */
+/* The same if each group is one CPU, so that all have the same power. */
 static __noinline s32 least_crowded_cpu(struct task_struct *p, s32 cpu, u32 level)
 {
 	fair_cpu_t *own = cpu_at(cpu), *c = own->level[level & 3].from;
@@ -236,7 +237,7 @@ static __noinline s32 least_crowded_cpu(struct task_struct *p, s32 cpu, u32 leve
 	return best;
 }
 
-/* Where a new task goes: from the machine down, the group with the fewest tasks; a core that is idle as a whole comes first. */
+/* CPU of a new task: from the machine down, the group with the fewest tasks, idle cores first. */
 static __noinline s32 pick_idlest(struct task_struct *p, s32 prev_cpu)
 {
 	s32 cpu = prev_cpu;
@@ -260,7 +261,7 @@ static __noinline s32 pick_idlest(struct task_struct *p, s32 prev_cpu)
 
 /* ---- preemption ---- */
 
-/* Whether the task should run instead of the one that runs. They are compared where their paths to the root meet. */
+/* Whether the task should preempt, compared where the two paths to the root meet. */
 static bool preempts(fair_cpu_t *c, fair_task_t *t)
 {
 	fair_entity_t *se = &t->se, *curr;
@@ -283,7 +284,7 @@ static bool preempts(fair_cpu_t *c, fair_task_t *t)
 	}
 	if (se->q != curr->q || beats(curr->vruntime, se) != 1)
 		return false;
-	/* When it is crowded the preempted one comes first after this: its cache is still warm. */
+	/* In a crowd, the preempted entity goes next after this: its cache is warm. */
 	if (curr->q->nr >= latency() / min_granularity() && !curr->mine)
 		curr->q->buddy_last = curr;
 	return true;

@@ -1,36 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * goodness: the scheduler of Linux 2.5.2-pre9 and that of 2.4: every pick looks at all runnable tasks, under one lock.
+ * goodness: the schedulers of Linux 2.5.2-pre9 and 2.4: each pick looks at all runnable tasks.
  *
- * Shows: why it was replaced. The cost of a pick grows with the number of runnable tasks, and its lock is waited for by all
- * CPUs. Mode hamq is the "half" multi-queue that was measured against it: a queue and a lock per CPU, and no balancer.
- * Suits: few runnable tasks: it is fair by nice, favours sleepers, and leaves no CPU idle beside work.
- * Fails: hundreds of runnable tasks, or many CPUs (vanilla, 2.4). hamq: shares, as soon as queues differ in length. Cgroups'
- * weights do not count.
+ * Shows: why they were replaced. The cost of a pick grows with the number of runnable tasks, and
+ * all CPUs wait for its lock. Mode hamq is the "half" multi-queue that was measured against it: a
+ * queue and a lock per CPU, and no balancer.
+ * Suits: few runnable tasks: it is fair by nice, favours sleepers, and leaves no CPU idle beside
+ * work.
+ * Fails: hundreds of runnable tasks, or many CPUs (vanilla, 2.4); shares, if queues differ in
+ * length (hamq). Cgroup weights have no effect.
  *
  * Terms:
  *   tick              10 ms, as in 2002, whatever the tick of this kernel
  *   counter           ticks that a task may still run: its slice
- *   dynamic priority  levels, 0 to 40, that a task gained by sleeping; one goes with each slice that it uses up
- *   goodness          0 if the counter is spent, else dynamic priority + 1 + 20 - nice (2.4: counter + 20 - nice), + 1 for the
- *                     address space that the CPU has loaded, + 15 for having run on this CPU last
- *   recalculation     when all that wait are spent, each that is runnable gets a new slice, and each that sleeps will gain a level;
- *                     in hamq each task of the queue. 2.4: each task's counter, sleepers' too, is halved and gets its ticks
+ *   dynamic priority  levels, 0 to 40, gained by sleeping; each slice that is used up costs one
+ *   goodness          0 if the counter is spent, else dynamic priority + 1 + 20 - nice (2.4:
+ *                     counter + 20 - nice), + 1 for the address space that the CPU has loaded, + 15
+ *                     on the CPU it ran on last
+ *   recalculation     when the counters of all waiting tasks are spent: each runnable task (hamq:
+ *                     of the queue) gets a new slice, and each sleeping one will gain a level. 2.4:
+ *                     each task's counter, also of sleepers, is halved and gets the task's ticks
  *
- * Mechanism. Waiting tasks are in a list per queue. A CPU that schedules scans the whole list, under the queue's lock,
- * and takes the task of the highest goodness, or goes on with the one that it ran. A task runs until its counter is spent, it
- * sleeps, or a better one wakes up. A task that wakes up goes to its last CPU if that is idle, else to an idle CPU, else
- * it preempts the task that deserves its CPU least, if the difference is more than the 15 for staying.
- * vanilla and 2.4 have one queue. In hamq, which is built on 2.5.2-pre9, each CPU has one: a task that wakes up joins that of the
- * CPU so chosen, and a CPU that has nothing takes the best of all others', unless an idle CPU is on its way to it.
+ * Mechanism. Waiting tasks are in a list per queue. A CPU that schedules scans the whole list under
+ * the queue's lock, and takes the task of the highest goodness or goes on with its own. A task runs
+ * until its counter is spent, it sleeps, or a better task wakes up. A task that wakes up goes to
+ * its last CPU if that is idle, else to an idle CPU, else it preempts the task that deserves its
+ * CPU least, if the difference is more than the 15 of the affinity bonus. vanilla and 2.4 have one
+ * queue. In hamq, which is built on 2.5.2-pre9, each CPU has one: a task that wakes up joins that
+ * of the chosen CPU, and a CPU without tasks takes the best one of all others, unless an idle CPU
+ * is about to take it.
  *
  * Limits:
- *   - A counter is charged with the time really run, and ends at a tick of the kernel: up to one is used beyond it.
- *   - Up to 512 CPUs, or init refuses. Up to 32767 tasks; others, and tasks without a context, run before all these, in order.
- *   - While tasks with ticks left wait for another CPU than this one, spent ones run here without a recalculation.
- *   - A recalculation is applied to a task when it is next looked at; the result is the same.
- *   - With one queue a wake-up whose waker is about to sleep interrupts nobody. If the waker goes on, or another task is better,
- *     idle CPUs are called when the waker's CPU next schedules, or at its next tick.
+ *   - A counter is charged with the real run time, and ends at a tick of the kernel, up to one
+ *     late.
+ *   - At most 512 CPUs, or init refuses. At most 32767 tasks; others, and those without a context,
+ *     run first, in order of arrival.
+ *   - While tasks with ticks left wait for another CPU, spent ones run here without a
+ *     recalculation.
+ *   - A recalculation is applied to a task when a CPU next looks at it; the result is the same.
+ *   - With one queue, a wake-up whose waker is about to sleep interrupts no CPU. If the waker goes
+ *     on, or another task is better, its CPU kicks idle CPUs when it next schedules, or at its next
+ *     tick.
  *
  * Knobs:
  *   mode             vanilla, hamq or 2.4
@@ -44,9 +54,9 @@
 
 char _license[] SEC("license") = "GPL";
 
-/* A pick comes to nothing if its task leaves at that very moment: how often to try again. */
+/* Attempts of a pick; one fails if its task leaves at that very moment. */
 #define MAX_TRIES 8
-/* Below any goodness. */
+/* Less than any goodness. */
 #define NOBODY (-1000)
 
 UEI_DEFINE(uei);
@@ -75,7 +85,7 @@ s32 BPF_STRUCT_OPS(goodness_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 	return target;
 }
 
-/* The task is in the global queue: an idle CPU takes from there, if it is called; a busy one does when it schedules. */
+/* Kicks an idle CPU for a task in the global queue. A busy CPU takes it when it schedules. */
 static void call_any(struct task_struct *p)
 {
 	s32 cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
@@ -84,7 +94,7 @@ static void call_any(struct task_struct *p)
 		kick(cpu, SCX_KICK_IDLE);
 }
 
-/* To whatever CPU comes first. */
+/* Puts a task into the global queue, for any CPU. */
 static void rescue(struct task_struct *p, u64 enq_flags)
 {
 	count(rescued, 1);
@@ -93,9 +103,9 @@ static void rescue(struct task_struct *p, u64 enq_flags)
 }
 
 /*
- * Somebody should come for the task that has just been queued. A waker that is about to sleep comes itself, and pays what it
- * owes if it does not; in hamq it would look into another queue. A CPU on its way off line, which hands its tasks on, may not kick:
- * the CPU that gets the task pays.
+ * Calls a CPU for a task that was just queued. A waker about to sleep comes itself, and pays later
+ * if it goes on; in hamq it would look into another queue. A CPU going off line may not kick: the
+ * CPU that gets the task pays.
  */
 static void call_for(u32 idx, bool sync, s32 cpu)
 {
@@ -123,7 +133,7 @@ void BPF_STRUCT_OPS(goodness_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	catch_up(s);
 	s->asleep = s->sync = s->claimed = false;
-	/* A CPU that leaves: it runs what it has, and the kernel moves each task away as it does. */
+	/* The CPU is going off line: it runs its tasks, and the kernel moves each away then. */
 	if (!cpu_at(cpu)->online) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, s->left_ns ?: 1, enq_flags);
 		return;
@@ -131,7 +141,7 @@ void BPF_STRUCT_OPS(goodness_enqueue, struct task_struct *p, u64 enq_flags)
 	s->may_migrate = !is_migration_disabled(p);
 	list_add(s, idx, queue_of(cpu), woken, claimed);
 	scx_bpf_dsq_insert(p, queue_of(cpu), s->left_ns ?: 1, enq_flags);
-	/* If that CPU has looked meanwhile, for something else, it does not know of this one. */
+	/* If that CPU has looked meanwhile, for another task, it did not see this one. */
 	if (!claimed || !READ_ONCE(cpu_at(cpu)->expected)) {
 		claim_ends(s);
 		call_for(idx, sync, cpu);
@@ -146,7 +156,7 @@ void BPF_STRUCT_OPS(goodness_dequeue, struct task_struct *p, u64 deq_flags)
 		list_del(slot_at(idx));
 }
 
-/* Takes the task from its queue to this CPU. False: it has left, or has not arrived yet. */
+/* Moves the task from its queue to this CPU. False: it has left, or has not arrived yet. */
 static bool fetch(u32 idx, s32 cpu)
 {
 	struct slot *s = slot_at(idx);
@@ -161,7 +171,7 @@ static bool fetch(u32 idx, s32 cpu)
 		moved = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
-	/* A CPU on its way off line may run nobody else's tasks: the kernel has put it into the global queue instead. */
+	/* A CPU going off line may not run others' tasks: the task is in the global queue now. */
 	if (moved && !scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL_ON | cpu)) {
 		count(rescued, 1);
 		call_any(p);
@@ -170,7 +180,7 @@ static bool fetch(u32 idx, s32 cpu)
 	return moved;
 }
 
-/* hamq: the queue that has the best task for a CPU that has none itself; -1: there is none. */
+/* hamq: queue with the best task for a CPU without tasks; -1: none. */
 __weak s32 best_queue(struct scan *scan)
 {
 	s32 cpu, found = -1;
@@ -190,14 +200,14 @@ __weak s32 best_queue(struct scan *scan)
 	return found;
 }
 
-/* CPUs that find everybody spent at the same time mean the same recalculation. */
+/* CPUs that find all tasks spent at the same time cause one recalculation. */
 static void recalculate(u32 queue, u64 seen)
 {
 	if (__sync_val_compare_and_swap(epoch_of(queue), seen, seen + 1) == seen)
 		count(recalculations, 1);
 }
 
-/* One scan for the best task, of those that wait and the one that ran; which queue it was looked for in. */
+/* Scans for the best of the waiting tasks and prev. Returns the queue of the scan. */
 __weak u32 look(struct scan *scan, u32 prev)
 {
 	s32 queue, other;
@@ -221,7 +231,7 @@ __weak u32 look(struct scan *scan, u32 prev)
 	return other;
 }
 
-/* Runs what is best. False: nothing could be had. */
+/* Runs the best task. False: there was none. */
 static bool pick(s32 cpu, u32 prev, struct scan *scan)
 {
 	bool waits = false;
@@ -247,13 +257,13 @@ static bool pick(s32 cpu, u32 prev, struct scan *scan)
 		waits = list_again(slot_at(scan->slot), scan->slot);
 		count(retries, 1);
 	}
-	/* What is on its way into a queue will be there when this CPU looks again. */
+	/* A task on its way into a queue will be there when this CPU looks again. */
 	if (waits && !prev)
 		kick(cpu, 0);
 	return false;
 }
 
-/* Tasks woke up here, and nobody was called for them: idle CPUs are, if there are any. */
+/* Tasks woke up here without a kick: kicks idle CPUs, if there are any. */
 static void pay(struct cpu_state *c)
 {
 	s32 left = READ_ONCE(nr_waiting), cpu;
@@ -291,7 +301,7 @@ void BPF_STRUCT_OPS(goodness_dispatch, s32 cpu, struct task_struct *prev)
 		count(kept, 1);
 		scx_bpf_task_set_slice(prev, s->left_ns ?: 1);
 	} else if (!runnable) {
-		/* A list may lack a task for a moment, a queue never does. */
+		/* A list may lack a task for a moment; the DSQ never does. */
 		scx_bpf_dsq_move_to_local(queue_of(cpu), 0);
 	}
 }
@@ -357,7 +367,7 @@ void BPF_STRUCT_OPS(goodness_quiescent, struct task_struct *p, u64 deq_flags)
 		slot_at(idx)->asleep = true;
 }
 
-/* For nothing if nobody waits. In 2.5.2 the rest of the slice becomes a level of dynamic priority. */
+/* No effect if no task waits. In 2.5.2 the rest of the slice becomes a dynamic priority level. */
 bool BPF_STRUCT_OPS(goodness_yield, struct task_struct *from, struct task_struct *to)
 {
 	struct queue *q = queue_at(queue_of(scx_bpf_task_cpu(from)));
@@ -378,7 +388,7 @@ bool BPF_STRUCT_OPS(goodness_yield, struct task_struct *from, struct task_struct
 	return false;
 }
 
-/* A task was queued while this CPU was on its way to idle, too late for its scan, too early to be found idle. */
+/* Covers a task that was queued after this CPU's scan and before the CPU counted as idle. */
 void BPF_STRUCT_OPS(goodness_update_idle, s32 cpu, bool idle)
 {
 	if (idle && READ_ONCE(nr_waiting) > 0)
@@ -449,7 +459,7 @@ void BPF_STRUCT_OPS(goodness_exit_task, struct task_struct *p, struct scx_exit_t
 	slot_put(idx);
 }
 
-/* It may have gone idle before it was said to be on line, and found that it may not kick itself. */
+/* The CPU may have become idle before this call, when it was not allowed to kick itself. */
 void BPF_STRUCT_OPS(goodness_cpu_online, s32 cpu)
 {
 	cpu_at(cpu)->online = true;
@@ -457,7 +467,7 @@ void BPF_STRUCT_OPS(goodness_cpu_online, s32 cpu)
 		kick(cpu, SCX_KICK_IDLE);
 }
 
-/* hamq: nobody schedules for a CPU that leaves, and busy ones do not look into its queue. */
+/* hamq: no CPU schedules for one that leaves, and busy CPUs do not look into its queue. */
 void BPF_STRUCT_OPS(goodness_cpu_offline, s32 cpu)
 {
 	struct task_struct *p;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What goodness keeps per task and per queue: slots, the list of a queue's slots, counters of ticks. */
+/* State of goodness per task and per queue: slots, lists of slots, counters of ticks. */
 #pragma once
 #include <scx/common.bpf.h>
 #include <lib/kick.bpf.h>
 
-/* Powers of two, so that an index can be masked: the verifier asks for a proof, not for a branch. */
+/* Powers of two, so that an index can be masked: the verifier needs a proof of the bound. */
 #define MAX_CPUS 512
 #define MAX_TASKS 32768
-#define NO_SLOT 0		/* slot 0 is nobody's */
+#define NO_SLOT 0		/* slot 0 belongs to no task */
 
 #define TICK_NS 10000000ULL	/* HZ was 100 */
 #define MAX_DYN_PRIO 40
-#define CLAIM_NS TICK_NS	/* for how long a task waits for the idle CPU that was sent for it, and only for it */
+#define CLAIM_NS TICK_NS	/* how long a task is reserved for the idle CPU sent for it */
 
 enum goodness_mode { GOODNESS_MODE_VANILLA, GOODNESS_MODE_HAMQ, GOODNESS_MODE_2_4 };
 
@@ -22,35 +22,35 @@ const volatile u32 affinity_bonus = 15;
 enum waiting { NOT_WAITING, WAITING, WAITING_CLAIMED };
 
 /*
- * One task. All that a scan looks at is here, since a scan holds a lock, under which nothing can be called.
+ * One task. A scan holds a lock and may call no function, so all that it reads is here.
  *
- *     not waiting --enqueue--> waiting, listed --a CPU picks it--> waiting --it leaves the DSQ--> not waiting
- *                                    ^                                |
- *                                    '--- the pick came to nothing ---'
+ *     not waiting --enqueue--> waiting, listed --pick--> waiting --it leaves the DSQ--> not waiting
+ *                                    ^                     |
+ *                                    '--- the pick failed -'
  *
- * `waiting` follows what the kernel says of the task. Who makes `listed` 1 links it, under the lock of the queue `linked_in`.
+ * `waiting` follows the kernel's calls. The CPU that sets `listed` links it under `linked_in`'s lock.
  */
 struct slot {
-	u32 next, prev;		/* in a list; NO_SLOT: the end */
+	u32 next, prev;		/* neighbours in a list; NO_SLOT: the end */
 	u32 pid;
-	u32 cpu;		/* that it ran on last */
-	u32 queue;		/* that it belongs to; whose DSQ it waits in */
-	u32 linked_in;		/* whose list it is in: but for races the same */
+	u32 cpu;		/* CPU that it ran on last */
+	u32 queue;		/* queue that it belongs to; its DSQ holds the task */
+	u32 linked_in;		/* queue whose list it is in; differs only in races */
 	u32 listed;
 	u32 waiting;		/* enum waiting */
-	u8 yielded;		/* counts for less than any other, once */
+	u8 yielded;		/* loses against any other task, once */
 	u8 sync;		/* its waker is about to sleep */
 	u8 may_migrate;
-	u8 claimed;		/* the idle CPU of its queue is on its way to it (hamq) */
+	u8 claimed;		/* reserved for the idle CPU of its queue (hamq) */
 	u8 asleep;
 	s32 nice;
 	s32 counter;		/* ticks left */
-	u32 dyn_prio;		/* recalculations slept through, less slices used up (not in 2.4) */
-	u32 parent;		/* slot, of the task that forked it */
-	s64 left_ns;		/* the same as counter, in ns */
-	u64 epoch;		/* recalculations of `queue` that its counter has seen */
-	u64 charged_ns;		/* sum_exec_runtime up to which left_ns is right */
-	u64 claimed_ns;		/* when it began to wait, claimed */
+	u32 dyn_prio;		/* recalculations slept through less slices used (not 2.4) */
+	u32 parent;		/* slot of the task that forked it */
+	s64 left_ns;		/* rest of the counter, ns */
+	u64 epoch;		/* recalculations of `queue` already applied to it */
+	u64 charged_ns;		/* sum_exec_runtime up to which left_ns is charged */
+	u64 claimed_ns;		/* when its reserved wait began */
 	u64 mm;
 	u64 cpus[MAX_CPUS / 64];
 	u32 parent_pid;
@@ -58,7 +58,7 @@ struct slot {
 
 static struct slot slots[MAX_TASKS];
 
-/* A run queue and its lock. A queue has the DSQ of its number. */
+/* A run queue and its lock. Its DSQ has the same number. */
 struct queue {
 	struct bpf_spin_lock lock;
 	u32 head, tail;
@@ -84,30 +84,30 @@ struct {
 } tasks SEC(".maps");
 
 struct cpu_state {
-	u32 curr;		/* slot of what runs; NO_SLOT: none of ours */
+	u32 curr;		/* slot of the running task; NO_SLOT: none of ours */
 	u32 online;
-	u32 expected;		/* it was idle, was sent for a task, and has not looked into its queue since (hamq) */
-	u32 owes;		/* a task woke up here and nobody was called: its waker was to sleep */
-	u64 mm;			/* address space of what ran last */
+	u32 expected;		/* it was idle, sent for a task, and has not looked since (hamq) */
+	u32 owes;		/* it owes a kick for a task whose waker was to sleep */
+	u64 mm;			/* address space of the task that ran last */
 	u64 last_ns;		/* when it last switched */
 } __attribute__((aligned(64)));
 
 static struct cpu_state cpu_states[MAX_CPUS];
 
-/* Recalculations so far, by queue: in vanilla of all counters in the system. */
+/* Recalculations so far, indexed by queue; in vanilla one count for the whole system. */
 static u64 epochs[MAX_CPUS] SEC(".data.epochs") __attribute__((aligned(128)));
-/* Tasks that wait for whichever CPU comes first, in all lists. */
+/* Tasks in all lists that any allowed CPU may take, that is, not reserved. */
 static s32 nr_waiting SEC(".data.nr_waiting") __attribute__((aligned(128)));
 
 struct goodness_stats {
 	u64 picks;		/* tasks taken from a list */
 	u64 kept;		/* times the running task was the best itself */
-	u64 scanned;		/* tasks looked at in scans */
+	u64 scanned;		/* tasks that scans looked at */
 	u64 recalculations;
 	u64 steals;		/* tasks taken from another CPU's queue (hamq) */
 	u64 idle_wakes;		/* wake-ups that found an idle CPU */
 	u64 preempted;		/* wake-ups that interrupted a worse task */
-	u64 retries;		/* picks that came to nothing: the task had just left */
+	u64 retries;		/* picks that failed because the task had just left */
 	u64 rescued;		/* tasks that went through the global queue */
 };
 
@@ -140,7 +140,7 @@ static __always_inline void kick(s32 cpu, u64 flags)
 	kick_from(cpu_at(bpf_get_smp_processor_id())->online, cpu, flags);
 }
 
-/* The task's slot; NO_SLOT: it has none. */
+/* Slot of the task; NO_SLOT: none. */
 static __always_inline u32 slot_of(struct task_struct *p)
 {
 	struct task_ctx *ctx = bpf_task_storage_get(&tasks, p, NULL, 0);
@@ -161,8 +161,8 @@ static __always_inline bool may_run_on(const struct slot *s, s32 cpu)
 }
 
 /*
- * A new slice at HZ 100. 2.4: 1 to 11 ticks, 6 at nice 0. 2.5.2: from 10 ms at nice 19 in steps of 2.051 ms, in whole ticks:
- * 1 to 8, 4 at nice 0.
+ * Ticks of a new slice, at HZ 100. 2.4: 1 to 11, 6 at nice 0. 2.5.2: 10 ms at nice 19, 2.051 ms
+ * more for each nice level below, in whole ticks: 1 to 8, 4 at nice 0.
  */
 static __always_inline s32 ticks_of(s32 nice)
 {
@@ -187,7 +187,7 @@ static __always_inline u64 *epoch_of(u32 queue)
 	return &epochs[queue & (MAX_CPUS - 1)];
 }
 
-/* 2.4: a recalculation halves each counter and adds its ticks. From any counter the eighth changes nothing any more. */
+/* 2.4: halves the counter and adds the ticks. From the eighth time on nothing changes. */
 static __always_inline void renew_counter(struct slot *s, u64 times)
 {
 	s32 counter = s->counter;
@@ -202,8 +202,8 @@ static __always_inline void renew_counter(struct slot *s, u64 times)
 }
 
 /*
- * A recalculation is a number; each task applies those that it has not seen when somebody looks at it. 2.4 renews every task. 2.5.2
- * gives a new slice to those that are runnable, and the others gain a level of dynamic priority for each that they sleep through.
+ * Applies the recalculations since the last look. 2.4 renews every task. 2.5.2 gives a slice to
+ * runnable tasks; others gain a level of dynamic priority for each that they sleep through.
  */
 static __always_inline void catch_up(struct slot *s)
 {
@@ -220,7 +220,7 @@ static __always_inline void catch_up(struct slot *s)
 		set_counter(s, ticks_of(s->nice));
 }
 
-/* The task belongs to another queue from now on, if it is another. */
+/* Assigns the task to this queue, if it belongs to another one. */
 static __always_inline void belong_to(struct slot *s, u32 queue)
 {
 	catch_up(s);
@@ -230,7 +230,7 @@ static __always_inline void belong_to(struct slot *s, u32 queue)
 	s->epoch = READ_ONCE(*epoch_of(queue));
 }
 
-/* How much the task deserves this CPU, whose last address space is `mm`; 0: its ticks are spent. */
+/* How much the task deserves a CPU whose last address space is `mm`; 0: its ticks are spent. */
 static __always_inline s32 goodness(const struct slot *s, s32 cpu, u64 mm)
 {
 	s32 weight;

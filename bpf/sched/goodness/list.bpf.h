@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A queue's list of waiting tasks, and the scan for the best of them, each under the queue's lock.
+ * A queue's list of waiting tasks, and the scan for the best of them, under the queue's lock.
  *
- * Owns: the list. Does not: move tasks; they wait in the queue's DSQ, so that the kernel knows where they are, and a scan's
- * result is taken from there. Between the scan and that the task may leave; then the pick comes to nothing and
- * `list_again` puts back what still waits.
+ * Owns: the list. Does not: move tasks. They wait in the queue's DSQ, so that the kernel knows
+ * where they are, and the CPU takes the scan's result from there. A task may leave between the two;
+ * then the pick fails, and `list_again` puts back the slot if its task still waits.
  */
 #pragma once
 #include "goodness.bpf.h"
 
-/* Under the queue's lock. New ones go first, as in 2002: among equals the first is taken. */
+/* Under the queue's lock. Links woken tasks at the front, as in 2002: of equals the first wins. */
 static __always_inline void link_slot(struct queue *q, struct slot *s, u32 idx, u32 queue, bool first)
 {
 	if (__sync_val_compare_and_swap(&s->listed, 0, 1))
@@ -48,7 +48,7 @@ static __always_inline struct queue *queue_at(u32 queue)
 	return bpf_map_lookup_elem(&queues, &queue);
 }
 
-/* From now on the task waits, or not, or no longer for one CPU only. */
+/* Sets whether the task waits, and whether for one CPU only. */
 static __always_inline void set_waiting(struct slot *s, enum waiting waiting)
 {
 	u32 old = __sync_lock_test_and_set(&s->waiting, waiting);
@@ -57,14 +57,14 @@ static __always_inline void set_waiting(struct slot *s, enum waiting waiting)
 		__sync_fetch_and_add(&nr_waiting, waiting == WAITING ? 1 : -1);
 }
 
-/* Whichever CPU comes first may take it. */
+/* Ends the reservation: any CPU may take the task. */
 static __always_inline void claim_ends(struct slot *s)
 {
 	if (__sync_val_compare_and_swap(&s->waiting, WAITING_CLAIMED, WAITING) == WAITING_CLAIMED)
 		__sync_fetch_and_add(&nr_waiting, 1);
 }
 
-/* The task waits, in this queue. */
+/* The task begins to wait, in this queue. */
 static void list_add(struct slot *s, u32 idx, u32 queue, bool first, bool claimed)
 {
 	struct queue *q = queue_at(queue);
@@ -81,8 +81,8 @@ static void list_add(struct slot *s, u32 idx, u32 queue, bool first, bool claime
 }
 
 /*
- * The task does not wait any more. Mostly a pick has just taken it off the list, and the lock is not needed. It may be
- * being put back at this moment: then either this sees it listed, or `list_again` sees that it does not wait.
+ * The task waits no longer. Mostly a pick has just taken it off the list, and no lock is needed. If
+ * it is being put back now, either this sees it listed, or `list_again` sees that it does not wait.
  */
 static void list_del(struct slot *s)
 {
@@ -103,7 +103,7 @@ static void list_del(struct slot *s)
 	bpf_spin_unlock(&q->lock);
 }
 
-/* A pick came to nothing. True: the task still waits, on its way into the DSQ. */
+/* After a failed pick. True: the task still waits, on its way into the DSQ. */
 static bool list_again(struct slot *s, u32 idx)
 {
 	u32 queue = READ_ONCE(s->queue);
@@ -120,20 +120,20 @@ static bool list_again(struct slot *s, u32 idx)
 }
 
 struct scan {
-	s32 cpu;	/* for which */
-	s32 best;	/* goodness to beat; then that of the slot found */
-	u32 slot;	/* NO_SLOT: none was better */
+	s32 cpu;	/* CPU that scans */
+	s32 best;	/* goodness to beat; then that of the best slot */
+	u32 slot;	/* best slot; NO_SLOT: none was better */
 	u32 seen;
 	u32 unspent;	/* tasks with ticks left that this CPU may not take */
-	u32 own;	/* the queue is this CPU's */
+	u32 own;	/* whether the queue is this CPU's own */
 	u64 mm;
 	u64 now;
 };
 
 /*
- * A task that woke up for an idle CPU is that CPU's, which is on its way: a thief that was faster would take it from a CPU that then
- * finds nothing, and two tasks that wake each other would go round for ever. Once the CPU has looked, or has not come
- * for CLAIM_NS, the task is anybody's.
+ * Whether a task is reserved for the idle CPU that it woke up for. If a faster CPU took it, the
+ * first would find nothing, and two tasks that wake each other would go round the CPUs for ever.
+ * Ends when that CPU has looked, or after CLAIM_NS.
  */
 static __always_inline bool is_claimed(struct slot *s, const struct scan *scan)
 {
@@ -145,7 +145,7 @@ static __always_inline bool is_claimed(struct slot *s, const struct scan *scan)
 	return false;
 }
 
-/* Under the queue's lock: the whole list, every time. */
+/* Scans the whole list. Under the queue's lock. */
 static __always_inline void scan_list(struct queue *q, struct scan *scan)
 {
 	u32 idx = q->head, i;
@@ -173,8 +173,8 @@ static __always_inline void scan_list(struct queue *q, struct scan *scan)
 }
 
 /*
- * Nothing but spent tasks for this CPU. If others with ticks left wait for another CPU, there must be no recalculation before
- * they have run: it would put all these before them again, for ever.
+ * Whether all tasks for this CPU are spent. While unspent ones wait for another CPU there must be
+ * no recalculation, or it would put these tasks before them for ever.
  */
 static __always_inline bool all_spent(const struct scan *scan)
 {
@@ -182,8 +182,8 @@ static __always_inline bool all_spent(const struct scan *scan)
 }
 
 /*
- * Finds the queue's best task for the CPU, and takes it off the list if `take`. Its goodness, or what was to be beaten. This and what
- * calls it are global functions, which the verifier looks at once and not for each path that leads there.
+ * Finds the queue's best task, and takes it off the list if `take`. Returns its goodness, or the
+ * goodness to beat. Global, as its callers are, so that the verifier walks through it once.
  */
 __weak s32 scan_queue(u32 queue, struct scan *scan, bool take)
 {

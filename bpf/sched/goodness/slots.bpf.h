@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Slots: given to each task when it appears, taken back when it is gone; what fork and exit do to counters.
+ * Slots: one for each task from its creation to its exit; the rules of fork and exit for counters.
  *
- * Owns: which slots are free. A task that finds none runs by way of the global queue, and is counted as rescued.
+ * Owns: the list of free slots. A task without a slot runs from the global queue, counted as
+ * rescued.
  */
 #pragma once
 #include "goodness.bpf.h"
 
 private(SLOTS) struct bpf_spin_lock slots_lock;
-private(SLOTS) u32 free_slots;		/* linked by `next` */
-private(SLOTS) u32 nr_slots = 1;	/* that were ever used, NO_SLOT included */
+private(SLOTS) u32 free_slots;		/* first free slot; linked by `next` */
+private(SLOTS) u32 nr_slots = 1;	/* slots used so far, including NO_SLOT */
 
 static u32 slot_get(void)
 {
@@ -61,7 +62,7 @@ static s32 nice_of(const struct task_struct *p)
 	return nice > 19 ? 19 : nice;
 }
 
-/* Takes off what the task ran since the last time. A counter never goes below 0; a slice that is used up costs a level. */
+/* Charges the task's run time to its counter (at least 0). A used-up slice costs a level. */
 static void charge(struct task_struct *p, struct slot *s)
 {
 	u64 now = p->se.sum_exec_runtime;
@@ -76,7 +77,7 @@ static void charge(struct task_struct *p, struct slot *s)
 	catch_up(s);
 }
 
-/* The ticks that the parent has left are halved between the two, so that forking gains nothing. */
+/* Halves the parent's remaining ticks between the two, so that forking gains nothing. */
 static void share_counter(u32 parent, struct slot *s)
 {
 	struct slot *from = slot_at(parent);
@@ -89,7 +90,7 @@ static void share_counter(u32 parent, struct slot *s)
 	s->parent_pid = from->pid;
 }
 
-/* What a task that ends has left goes back to its parent, up to what a sleeper could have. */
+/* Returns the ticks of an exiting task to its parent, up to the most that a sleeper can have. */
 static void return_counter(const struct slot *s)
 {
 	struct slot *to = slot_at(s->parent);

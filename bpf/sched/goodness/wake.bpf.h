@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Who makes room for a task that wants to run: reschedule_idle() of 2.4.
+ * Choice of a CPU for a task that becomes runnable: reschedule_idle() of 2.4.
  *
- * Owns: the choice of a CPU. Does not: put the task there; in vanilla it waits in the common queue, and the CPU comes
- * for whatever is best then.
+ * Owns: the choice of a CPU. Does not: queue the task there. In vanilla it waits in the common
+ * queue, and the chosen CPU takes the best task at that time.
  */
 #pragma once
 #include "goodness.bpf.h"
 
 #define TARGET_NONE (-1)
-#define TARGET_IDLE (1 << 16)	/* the CPU is idle, and nobody else will be sent to it */
+#define TARGET_IDLE (1 << 16)	/* flag of an idle CPU that no other task will be sent to */
 
-/* By how much the task deserves the CPU more than what runs there; 0 or less: not. */
+/* Goodness of the task on the CPU, less that of the task running there; above 0: preempt. */
 static __always_inline s32 preemption_goodness(const struct slot *s, s32 cpu)
 {
 	const struct cpu_state *c = cpu_at(cpu);
@@ -22,7 +22,7 @@ static __always_inline s32 preemption_goodness(const struct slot *s, s32 cpu)
 	return goodness(s, cpu, c->mm) - goodness(curr, cpu, c->mm);
 }
 
-/* A CPU off line may count as idle, and never comes. Of the idle CPUs that the task may run on the one that has been so for the longest; else the one whose task deserves it least. */
+/* The CPU idle for the longest, else that whose task deserves it least. Skips off-line CPUs. */
 __weak s32 find_other(u32 idx)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
@@ -55,7 +55,7 @@ __weak s32 find_other(u32 idx)
 	return worst;
 }
 
-/* Its last CPU if that is idle, or what `find_other` finds. */
+/* Returns the task's last CPU if that is idle, else what find_other() finds. */
 static s32 find_target(u32 idx, s32 home)
 {
 	if (cpu_at(home)->online && may_run_on(slot_at(idx), home) && scx_bpf_test_and_clear_cpu_idle(home))

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Balancing: a CPU whose queue is short pulls from the longest one.
+ * Balancing: a CPU whose queue is short pulls tasks from the longest queue.
  *
- * Owns: whom to pull from, how many, which. Does not: decide when (see o1.bpf.c).
- * The functions are global ones, which the verifier looks at once each and not once for each path that leads there.
- * Tasks are moved between DSQs by the CPU that pulls, in its dispatch: no other CPU writes its arrays' bits away meanwhile.
+ * Owns: which queue to pull from, how many tasks, and which ones. Does not: decide when (o1.bpf.c).
+ * All functions are global, so that the verifier walks through each only once. The pulling CPU
+ * moves tasks between DSQs in its own dispatch, so no other CPU clears bits of its arrays
+ * meanwhile.
  */
 #pragma once
 #include "o1.bpf.h"
 
-/* Bounds of one balancing. What is left is for the next one, a tick later. */
+/* Bounds of one balancing pass. The next pass, a tick later, goes on. */
 #define MAX_PULL 64
 #define MAX_VICTIMS 4
 
 /*
- * The longest queue that comes after `last`, which has `below` tasks: a shorter one, or as long a one of a later CPU. -1: none is
- * longer than `above`.
+ * Longest queue after `last`, which has `below` tasks, in descending order of length, then
+ * ascending order of CPU. -1: no queue is longer than `above`.
  */
 __weak s32 longest_queue(s32 self, s32 above, s32 below, s32 last, s32 *length)
 {
@@ -35,7 +36,7 @@ __weak s32 longest_queue(s32 self, s32 above, s32 below, s32 last, s32 *length)
 	return best;
 }
 
-/* From one list, the last first, as many as `want`: what may run here and can be moved. */
+/* Pulls up to `want` tasks that may run here from one list, the last first. */
 __weak s32 pull_level(s32 self, u64 from, u32 level, s32 want)
 {
 	struct o1_rq *rq = rq_of(self);
@@ -64,8 +65,8 @@ __weak s32 pull_level(s32 self, u64 from, u32 level, s32 want)
 }
 
 /*
- * The best task of an array goes straight to this CPU's local queue, if the kernel lets it. For a CPU that has nothing: one that
- * is on its way off line still looks for work, but may run nobody else's tasks, and what it pulled would be lost to all.
+ * Moves the best task of an array to this CPU's local queue, if the kernel permits. For idle CPUs:
+ * one going off line still looks for work, but may run no other CPU's tasks, so it must not pull.
  */
 __weak bool take_from(s32 self, s32 victim, u32 array)
 {
@@ -85,7 +86,7 @@ __weak bool take_from(s32 self, s32 victim, u32 array)
 	return false;
 }
 
-/* From whatever queue has something for this CPU, which has nothing. */
+/* Takes a task from any queue that has one for this idle CPU. */
 __weak bool take_from_any(s32 self)
 {
 	u32 i, nr_cpus = scx_bpf_nr_cpu_ids();
@@ -103,7 +104,7 @@ __weak bool take_from_any(s32 self)
 	return false;
 }
 
-/* From one array, the best levels first. */
+/* Pulls from one array, the best levels first. */
 __weak s32 pull_array(s32 self, s32 victim, u32 array, s32 want)
 {
 	u64 levels = READ_ONCE(array_of(rq_of(victim), array)->bitmap) & PRIO_ALL;
@@ -123,9 +124,9 @@ __weak s32 pull_array(s32 self, s32 victim, u32 array, s32 want)
 }
 
 /*
- * `running` tasks are this CPU's share as it is. A queue that is longer by more than a quarter gives half of the difference,
- * of its expired tasks first: they would not run soon anyway. A queue whose tasks may not come here is passed over; an idle CPU
- * asks all of them in the end.
+ * `running` is this CPU's queue length. A queue that is longer by more than a quarter gives half of
+ * the difference, expired tasks first, because they would not run soon anyway. A queue whose tasks
+ * may not run here is skipped; an idle CPU asks all queues in the end.
  */
 __weak s32 balance(s32 self, s32 running, bool idle)
 {

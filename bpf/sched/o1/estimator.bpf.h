@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * d1: how much a task slept, in four cells of a second each, and the penalty that it gets for not sleeping.
+ * d1: how much a task slept, in four cells of a second each, and the penalty for too little sleep.
  *
- * What the seed's diff takes out, to the jiffy, and with its two oddities: a sleep over two or three turns of the second
- * leaves one cell as it was, and a task with no history counts as one that never slept.
+ * Follows the code that the seed's diff removes, to the jiffy, with its two oddities: a sleep over
+ * two or three turns of the second leaves one cell unchanged, and a task without history counts as
+ * one that never slept.
  */
 #pragma once
 #include "o1.bpf.h"
@@ -21,7 +22,7 @@ static __always_inline void fill_cells(struct o1_task *t, u32 jiffies)
 	t->sleep_idx = 0;
 }
 
-/* It stops running: the seconds through which it ran count no sleep. */
+/* The task stops running: the seconds through which it ran count as no sleep. */
 static void estimate_deactivate(struct o1_task *t, u64 now)
 {
 	u64 passed = now / HZ - t->run_at / HZ;
@@ -40,7 +41,7 @@ static void estimate_deactivate(struct o1_task *t, u64 now)
 	t->sleep_at = now;
 }
 
-/* It slept into another second than it began in. */
+/* The task slept beyond the second in which its sleep began. */
 static __always_inline void estimate_seconds(struct o1_task *t, u64 passed)
 {
 	u32 i;
@@ -60,7 +61,7 @@ static __always_inline void estimate_seconds(struct o1_task *t, u64 passed)
 	*cell(t, t->sleep_idx) = 0;
 }
 
-/* It wants to run: what passed since it stopped was sleep. */
+/* The task becomes runnable: the time since it stopped counts as sleep. */
 static void estimate_activate(struct o1_task *t, u64 now)
 {
 	u64 passed = now / HZ - t->sleep_at / HZ;
@@ -74,7 +75,7 @@ static void estimate_activate(struct o1_task *t, u64 now)
 	t->run_at = now;
 }
 
-/* Jiffies slept of each second: of three seconds and what has passed of the fourth. */
+/* Average jiffies slept per second, over three seconds and the current part of the fourth. */
 static __always_inline u32 sleep_average(struct o1_task *t, u64 now)
 {
 	u32 sum = *cell(t, 0) + *cell(t, 1) + *cell(t, 2) + *cell(t, 3);
@@ -82,7 +83,7 @@ static __always_inline u32 sleep_average(struct o1_task *t, u64 now)
 	return sum * HZ / ((SLEEP_CELLS - 1) * HZ + now % HZ);
 }
 
-/* Takes the sample of `now`: the penalty that comes of it. */
+/* Takes a sample at `now` and computes the penalty from it. */
 static void estimate_penalty(struct o1_task *t, u64 now)
 {
 	u32 sleep;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The tick of idle CPUs: in 2002 each had one and looked for work in it. Today they have none, so a timer sends them. */
+/* The tick of idle CPUs. In 2002 each looked for work at its tick; now a timer kicks them. */
 #pragma once
 #include "o1.bpf.h"
 
-/* Ticks for which a queue may stand still. A real-time task may hold the CPU for longer: then the others help. */
+/* Ticks after which a waiting queue whose CPU runs no task of ours is drained. */
 #define STUCK_TICKS 10
 
 struct o1_timer {
@@ -17,7 +17,7 @@ struct {
 	__type(value, struct o1_timer);
 } timers SEC(".maps");
 
-/* A task waits behind another: an idle CPU could take it. */
+/* Whether a task waits behind another one, so that an idle CPU could take it. */
 static bool anyone_waits(void)
 {
 	s32 cpu;
@@ -28,7 +28,7 @@ static bool anyone_waits(void)
 	return false;
 }
 
-/* All that waits for this CPU goes to the global queue, and idle CPUs are sent there. */
+/* Moves all tasks that wait for this CPU to the global queue, and kicks idle CPUs. */
 __weak int drain(s32 cpu)
 {
 	struct task_struct *p;
@@ -50,8 +50,8 @@ __weak int drain(s32 cpu)
 }
 
 /*
- * A CPU that is on its way off line may have pulled tasks that the kernel does not let it run any more, before it was said
- * to leave. What waits where nobody has run for a while is handed on; a CPU that is but slow loses the order, not the tasks.
+ * Drains queues of CPUs that run nothing of ours. A CPU going off line may have pulled tasks that
+ * the kernel no longer lets it run. A merely slow CPU loses only the order of its tasks.
  */
 static void look_for_stuck(void)
 {
@@ -69,7 +69,7 @@ static void look_for_stuck(void)
 	}
 }
 
-/* Any idle CPU may be the only one that a waiting task may run on: all look, as all did in 2002. */
+/* Kicks all idle CPUs: any of them may be the only one on which a waiting task may run. */
 static void send_idle_cpus(void)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask();

@@ -1,40 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * o1: the O(1) scheduler of January 2002: two priority arrays per CPU, and a pick that costs the same for any number of tasks.
+ * o1: the O(1) scheduler of January 2002: two priority arrays per CPU, constant cost of a pick.
  *
- * Shows: constant-time picking, active and expired arrays, and two ways to favour tasks that sleep: a history of sleep
- * (mode d1, Ingo Molnar's) and a count of the array swaps that a task slept through (mode mqo1, Davide Libenzi's).
- * Suits: many runnable tasks; interactive tasks among hogs; nobody starves in mqo1.
- * Fails: shares: a level decides who goes first and how long a slice is, not a proportion. Cgroups' weights do not count.
- * Two tasks that talk are spread over two CPUs. In d1 a crowd of tasks of nice -14 and better that sleep half of the time
- * can starve the rest.
+ * Shows: constant-time picking, active and expired arrays, and two ways to favour tasks that sleep:
+ * a history of sleep (mode d1, Ingo Molnar) and a count of the array swaps that a task slept
+ * through (mode mqo1, Davide Libenzi).
+ * Suits: many runnable tasks; interactive tasks beside hogs; no task starves in mqo1.
+ * Fails: shares: a level decides the order and the length of a slice, not a proportion. Cgroup
+ * weights have no effect. Two communicating tasks are spread over two CPUs. In d1 many tasks of
+ * nice -14 and better that sleep half of the time can starve the rest.
  *
  * Terms:
- *   level      a task's priority: 0 is the best, 39 the worst; nice -20..19 without bonus or penalty
+ *   level      a task's priority: 0 best, 39 worst; nice -20..19 without bonus or penalty
  *   slice      how long a task may run before it goes to the expired array; longer at better levels
- *   array      a FIFO list per level. Each CPU has two: tasks with some slice left wait in the active one
- *   swap       the active array is empty: the two change places
+ *   array      a FIFO list per level. Each CPU has two; tasks with slice left wait in the active
+ *              one
+ *   swap       the active array is empty, and the two arrays change places
  *   jiffy      10 ms, as in 2002, whatever the tick of this kernel
  *
- * Mechanism. A CPU runs the first task of the best level of its active array. A task that used up its slice gets a new one
- * and joins the expired array. A task that wakes up joins the active array of the CPU that it ran on, with what is left of
- * its slice, and preempts what runs there if its level is better. A fork halves the slice between parent and child.
- * d1: a task that did not sleep enough of the last four seconds gets up to 13 levels of penalty, estimated at each
- * wake-up and each jiffy that it runs; at level 6 or better it goes back to the active array instead.
- * mqo1: a task that wakes up gains a level for each swap since it last did; each slice used up costs one.
+ * Mechanism. A CPU runs the first task of the best level of its active array. A task that used up
+ * its slice gets a new one and joins the expired array. A task that wakes up joins the active array
+ * of its last CPU with the rest of its slice, and preempts the running task if its level is better.
+ * A fork halves the slice between parent and child.
+ * d1: a task that slept too little in the last four seconds gets up to 13 levels of penalty,
+ * estimated at each wake-up and each jiffy that it runs; at level 6 or better it rejoins the active
+ * array.
+ * mqo1: a task that wakes up gains a level for each swap since its last wake-up; a used slice costs
+ * one.
  * Balancing: when a slice ends, when a CPU becomes idle, and each jiffy for idle CPUs.
  *
  * Limits:
- *   - Wait, mqo1: at most what the slices of all other tasks of the CPU add up to, twice (README.md).
- *   - A slice ends at a tick of the kernel: up to a tick is used beyond it.
- *   - Up to 1024 CPUs, or init refuses. One balancing moves up to 64 tasks and asks up to 4 CPUs.
- *   - Tasks that it has no context for, and those of a CPU that goes off line, run by way of the global queue.
+ *   - Wait, mqo1: at most twice the sum of the slices of all other tasks of the CPU (README.md).
+ *   - A slice ends at a tick of the kernel, so up to a tick is used beyond it.
+ *   - At most 1024 CPUs, or init refuses. One balancing moves up to 64 tasks and asks up to 4 CPUs.
+ *   - Tasks without a context, and tasks of a CPU that goes off line, run from the global queue.
  *
  * Knobs:
  *   mode            d1 or mqo1
  *   min_slice_ns    slice at level 39, about; at least 1 us
  *   max_slice_ns    slice at level 0; not less than min_slice_ns
- *   idle_tick_ns    how often idle CPUs look for work; at least 1 ms; 0: never
+ *   idle_tick_ns    interval at which idle CPUs look for work; at least 1 ms; 0: never
  */
 #include <scx/common.bpf.h>
 #include <lib/prio_array.bpf.h>
@@ -45,7 +50,7 @@
 
 char _license[] SEC("license") = "GPL";
 
-/* d1: a task of this level or better goes back to the active array when its slice ends. */
+/* d1: worst level at which a task rejoins the active array when its slice ends. */
 #define MAX_RETURN (MAX_PENALTY / 2)
 
 UEI_DEFINE(uei);
@@ -55,7 +60,7 @@ static u64 jiffies_now(void)
 	return scx_bpf_now() / JIFFY_NS;
 }
 
-/* What a task has counted against one CPU's swaps, counted against another's. */
+/* Converts a task's counts of one CPU's swaps into counts of another CPU's. */
 static void follow_swaps(struct o1_task *t, s32 cpu)
 {
 	u64 behind;
@@ -69,7 +74,7 @@ static void follow_swaps(struct o1_task *t, s32 cpu)
 	t->swap_cpu = cpu;
 }
 
-/* mqo1: a level for each swap since it last joined. */
+/* mqo1: the task gains a level for each swap since it last joined. */
 static void gain_bonus(struct o1_task *t, s32 cpu)
 {
 	u64 swaps = rq_of(cpu)->swaps;
@@ -100,7 +105,7 @@ static void activate(struct task_struct *p, struct o1_task *t, s32 cpu)
 		estimate_prio(p, t, now);
 }
 
-/* The slice is used up: a new one, and which array is next. */
+/* The slice is used up: gives a new one and chooses the next array. */
 static void expire(struct o1_task *t, struct o1_rq *rq)
 {
 	u32 expired = !rq->active;
@@ -121,13 +126,13 @@ static void expire(struct o1_task *t, struct o1_rq *rq)
 		count(returned, 1);
 }
 
-/* Wake-ups stay on the CPU that the task ran on: only balancing spreads. */
+/* A task wakes up on its last CPU; only balancing spreads tasks. */
 s32 BPF_STRUCT_OPS(o1_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	return prev_cpu;
 }
 
-/* The task has no context: to whatever CPU comes first. */
+/* The task has no context: any CPU may take it from the global queue. */
 static void rescue(struct task_struct *p, u64 enq_flags)
 {
 	s32 cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
@@ -138,14 +143,14 @@ static void rescue(struct task_struct *p, u64 enq_flags)
 		kick(cpu, SCX_KICK_IDLE);
 }
 
-/* Which array a task joins, and whether at the end. */
+/* Returns the array that a task joins, and whether at the end. */
 static u64 place(struct task_struct *p, struct o1_task *t, struct o1_rq *rq, s32 cpu, u64 enq_flags)
 {
 	u64 flags = enq_flags;
 
 	if (t->fresh || (enq_flags & SCX_ENQ_WAKEUP)) {
 		activate(p, t, cpu);
-		/* It slept in the very tick that would have found its slice used up. */
+		/* It went to sleep in the tick that would have found its slice used up. */
 		if (!t->spent)
 			t->array = rq->active;
 	} else if (!t->tail) {
@@ -167,7 +172,7 @@ void BPF_STRUCT_OPS(o1_enqueue, struct task_struct *p, u64 enq_flags)
 		rescue(p, enq_flags);
 		return;
 	}
-	/* A CPU that leaves: it runs what it has, and the kernel moves each task away as it does. */
+	/* The CPU is going off line: it runs its tasks, and the kernel moves each away then. */
 	if (!rq->online) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_left(t), enq_flags);
 		return;
@@ -186,7 +191,7 @@ void BPF_STRUCT_OPS(o1_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 }
 
-/* It left the queue, for a CPU or for other reasons. */
+/* The task left the queue, to run or for another reason. */
 void BPF_STRUCT_OPS(o1_dequeue, struct task_struct *p, u64 deq_flags)
 {
 	struct o1_task *t = task_of(p);
@@ -195,7 +200,7 @@ void BPF_STRUCT_OPS(o1_dequeue, struct task_struct *p, u64 deq_flags)
 		count_on(t, 0);
 }
 
-/* The levels of the active array that `t`, which ran until now, must let go first. */
+/* Levels of the active array that go before `t`, which ran until now. */
 static u64 ahead_of(const struct o1_task *t, const struct o1_rq *rq)
 {
 	if (!t)
@@ -205,7 +210,7 @@ static u64 ahead_of(const struct o1_task *t, const struct o1_rq *rq)
 	return prio_better(t->prio, t->tail);
 }
 
-/* Takes from the active array what goes before `t`; true: there was something. */
+/* Takes a task from the active array that goes before `t`. False: there is none. */
 static bool take(s32 cpu, struct o1_rq *rq, const struct o1_task *t)
 {
 	u32 active = rq->active;
@@ -223,7 +228,7 @@ static void swap_arrays(struct o1_rq *rq)
 	count(swaps, 1);
 }
 
-/* The task that ran until now, if it still wants to: its slice is accounted for. True: it has just been used up. */
+/* Charges prev, if it is still runnable. True if its slice has just been used up. */
 static bool settle(struct task_struct *prev, struct o1_task *t, struct o1_rq *rq)
 {
 	charge(prev, t);
@@ -248,7 +253,7 @@ void BPF_STRUCT_OPS(o1_dispatch, s32 cpu, struct task_struct *prev)
 	}
 	if (take(cpu, rq, t))
 		return;
-	/* The active array has nothing that goes before prev. */
+	/* No task of the active array goes before prev. */
 	if (!(t && t->array == rq->active) && (t || array_of(rq, !rq->active)->bitmap)) {
 		swap_arrays(rq);
 		if (take(cpu, rq, t))
@@ -290,7 +295,7 @@ void BPF_STRUCT_OPS(o1_tick, struct task_struct *p)
 	if (!t)
 		return;
 	charge(p, t);
-	/* The slice that the kernel counts is longer when a fork took half of ours. */
+	/* The kernel's slice is longer than ours after a fork has halved ours. */
 	if (t->left_ns <= 0) {
 		scx_bpf_task_set_slice(p, 0);
 		return;
@@ -336,7 +341,7 @@ void BPF_STRUCT_OPS(o1_quiescent, struct task_struct *p, u64 deq_flags)
 		estimate_deactivate(t, jiffies_now());
 }
 
-/* It goes to the end of its level, and keeps its slice. */
+/* The task goes to the end of its level and keeps its slice. */
 bool BPF_STRUCT_OPS(o1_yield, struct task_struct *from, struct task_struct *to)
 {
 	struct o1_task *t = task_of(from);
@@ -347,7 +352,7 @@ bool BPF_STRUCT_OPS(o1_yield, struct task_struct *from, struct task_struct *to)
 	return false;
 }
 
-/* A new nice value: the level starts from it again. */
+/* New nice value: the level starts from it again. */
 void BPF_STRUCT_OPS(o1_set_weight, struct task_struct *p, u32 weight)
 {
 	struct o1_task *t = task_of(p);
@@ -361,7 +366,7 @@ void BPF_STRUCT_OPS(o1_set_weight, struct task_struct *p, u32 weight)
 		t->prio = PRIO_LEVELS - 1;
 }
 
-/* What is left of the parent's slice is halved between the two, so that forking gains nothing. */
+/* Halves the rest of the parent's slice between the two, so that forking gains nothing. */
 static void share_slice(struct o1_task *parent, struct o1_task *t)
 {
 	s64 left = parent->left_ns;
@@ -399,7 +404,7 @@ s32 BPF_STRUCT_OPS(o1_init_task, struct task_struct *p, struct scx_init_task_arg
 	return 0;
 }
 
-/* What a task that ends has left of its slice goes to its parent. */
+/* The rest of the slice of an exiting task goes to its parent. */
 void BPF_STRUCT_OPS(o1_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
 {
 	struct o1_task *t = task_of(p), *parent;
@@ -424,7 +429,7 @@ void BPF_STRUCT_OPS(o1_cpu_online, s32 cpu)
 	rq_of(cpu)->online = true;
 }
 
-/* Nobody dispatches for a CPU that leaves. */
+/* No CPU dispatches for one that goes off line. */
 void BPF_STRUCT_OPS(o1_cpu_offline, s32 cpu)
 {
 	rq_of(cpu)->online = false;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What o1 keeps per task and per CPU, and the small rules that both modes share: slices, accounting, queue lengths. */
+/* State of o1 per task and per CPU, and the rules that both modes share: slices, queue lengths. */
 #pragma once
 #include <scx/common.bpf.h>
 #include <lib/kick.bpf.h>
 #include <lib/prio_array.bpf.h>
 
-/* Powers of two, so that an index can be masked: the verifier asks for a proof, not for a branch. */
+/* Powers of two, so that an index can be masked: the verifier needs a proof of the bound. */
 #define MAX_CPUS 1024
 
 #define JIFFY_NS 10000000ULL	/* HZ was 100 */
@@ -23,27 +23,27 @@ const volatile u64 idle_tick_ns = JIFFY_NS;
 
 struct o1_task {
 	u32 prio;		/* level; 0 is the best */
-	u32 array;		/* which of its CPU's two arrays */
-	u32 queued_on;		/* CPU + 1 whose queue counts it; 0: none */
-	u8 tail;		/* joins its level at the end, not where it was */
-	u8 spent;		/* used up its slice and has not been queued since */
-	u8 fresh;		/* has never been queued */
+	u32 array;		/* index of its CPU's array */
+	u32 queued_on;		/* CPU + 1 whose queue length includes it; 0: none */
+	u8 tail;		/* joins its level at the end, not at its old place */
+	u8 spent;		/* used up its slice, not queued since */
+	u8 fresh;		/* never queued yet */
 	u8 pad;
-	s64 left_ns;		/* of its slice */
-	u64 charged_ns;		/* sum_exec_runtime up to which left_ns is right */
+	s64 left_ns;		/* rest of its slice */
+	u64 charged_ns;		/* sum_exec_runtime up to which left_ns is charged */
 
 	/* d1, in jiffies */
-	u64 sleep_at, run_at;	/* of the last samples */
+	u64 sleep_at, run_at;	/* times of the last samples */
 	u32 sleep_hist[SLEEP_CELLS];
 	u32 sleep_idx;
-	u32 penalty;		/* levels, at the last estimate */
+	u32 penalty;		/* levels, from the last estimate */
 
 	/* mqo1 */
-	u64 swap_last;		/* the queue's swaps when it last joined */
-	u32 swap_cpu;		/* whose swaps these are */
+	u64 swap_last;		/* swaps of the queue when the task last joined */
+	u32 swap_cpu;		/* CPU of these swaps */
 	u32 bonus;		/* levels gained at the last wake-up, before the limit of level 0 */
-	u64 swap_sleep;		/* the queue's swaps when it went to sleep */
-	u64 slept_swaps;	/* that it slept through, the last time */
+	u64 swap_sleep;		/* swaps of the queue when it went to sleep */
+	u64 slept_swaps;	/* swaps during its last sleep */
 	u64 expirations;
 };
 
@@ -57,26 +57,26 @@ struct {
 struct o1_rq {
 	struct prio_array arrays[2];
 	u64 swaps;
-	u32 active;		/* index of the active array; the other one is the expired */
-	u32 curr_prio;		/* of the running task; PRIO_NONE: none of ours */
+	u32 active;		/* index of the active array */
+	u32 curr_prio;		/* level of the running task; PRIO_NONE: none of ours */
 	s32 nr_queued;		/* waiting in both arrays */
 	u32 online;
-	u32 stuck;		/* jiffies for which nobody ran here though tasks wait */
+	u32 stuck;		/* ticks with waiting tasks but no running task */
 } __attribute__((aligned(128)));
 
 static struct o1_rq rqs[MAX_CPUS];
 
 struct o1_stats {
 	u64 picks;		/* tasks taken from an array */
-	u64 kept;		/* times the running task went on, there being none better */
+	u64 kept;		/* times the running task went on, as none was better */
 	u64 swaps;
 	u64 expired;		/* slices used up: the task went to the expired array */
 	u64 returned;		/* slices used up: the task went back to the active array (d1) */
-	u64 preempted;		/* wake-ups that were better than what ran */
-	u64 bonus_levels;	/* that wake-ups gained (mqo1) */
+	u64 preempted;		/* wake-ups that preempted a worse task */
+	u64 bonus_levels;	/* levels gained by wake-ups (mqo1) */
 	u64 balanced_busy;	/* tasks pulled when a slice expired */
 	u64 balanced_idle;	/* tasks pulled by a CPU that had nothing */
-	u64 idle_kicks;		/* idle CPUs that were sent to look for work */
+	u64 idle_kicks;		/* idle CPUs kicked to look for work */
 	u64 rescued;		/* tasks that went through the global queue */
 };
 
@@ -129,7 +129,7 @@ static __always_inline u32 nice_level(const struct task_struct *p)
 	return level >= PRIO_LEVELS ? PRIO_LEVELS - 1 : level;
 }
 
-/* PRIO_TO_TIMESLICE of 2.5.2 counts in whole jiffies, and rounds up. */
+/* PRIO_TO_TIMESLICE() of 2.5.2 counts whole jiffies, and rounds up. */
 static __always_inline u64 slice_of(u32 prio)
 {
 	u64 range = (max_slice_ns - min_slice_ns) / JIFFY_NS;
@@ -153,7 +153,7 @@ static __always_inline u64 slice_left(const struct o1_task *t)
 	return t->left_ns > 0 ? t->left_ns : 1;
 }
 
-/* Its place in a queue's length, moved or given up. Whoever gets here first does it: a move may race with a wake-up. */
+/* Adds the task to a queue's length (0: none). Atomic, because a move may race with a wake-up. */
 static __always_inline void count_on(struct o1_task *t, u32 cpu_plus_1)
 {
 	u32 old;

@@ -2,37 +2,42 @@
 /*
  * vtime: CPU time in proportion to weight, from one queue per last-level cache (LLC).
  *
- * Shows: the smallest scheduler that is worth running. Wake-up on an idle CPU, a priority queue, a virtual
- * clock and stealing are all here, one short function each. The one to read first, and to copy.
+ * Shows: the smallest scheduler that is worth running. Wake-up on an idle CPU, a priority queue, a
+ * virtual clock and stealing are all here, with one short function each. Read this scheduler first,
+ * and copy it.
  * Suits: throughput on machines of any size; shares by nice or weight under saturation.
- * Fails: latency under saturation, since nothing preempts: a task that wakes up when no CPU is idle waits
- * for a slice to end. Cgroups' weights count only through the tasks' own. It does not know SMT, nodes or
- * frequencies beyond what the kernel's idle picker knows.
+ * Fails: latency under saturation, because nothing preempts: a task that wakes up when no CPU is
+ * idle waits for a slice to end. Weights of cgroups have no effect. It ignores SMT, nodes and
+ * frequencies beyond what the kernel's idle picker does.
  *
  * Terms:
- *   vtime      a task's CPU time divided by its weight (100 at nice 0): the smallest is the most deserving
+ *   vtime      CPU time of a task divided by its weight (100 at nice 0); the smallest vtime goes
+ *              first
  *   vtime_now  the largest vtime that any task had when it started to run: "the present"
  *   lag        vtime_now minus a waiting task's vtime
  *
- * Mechanism. A task that wakes up runs at once on an idle CPU if the kernel's picker finds one: such a run takes
- * nothing from anybody, so debt from before is dropped. Otherwise it joins the queue of its CPU's LLC, ordered
- * by vtime, and an idle CPU that may run it is called. A CPU takes from its own LLC's queue, and from the
- * others' when that is empty. All LLCs share one clock, so their queues can be compared: before each pick a CPU
- * looks at the head of one other LLC's queue, a different one each time, and takes it if it lags by more than
- * pull_ns. So an LLC that has too many tasks loses some even when no CPU is idle. When a task stops, the part of
- * the slice that it used is charged. A task that goes on because nothing waits is not charged for it.
+ * Mechanism. A task that wakes up runs at once on an idle CPU if the kernel's picker finds one.
+ * Such a run takes time from no other task, so earlier debt is dropped. Otherwise the task joins
+ * the queue of its CPU's LLC, ordered by vtime, and an idle CPU that may run it is kicked. A CPU
+ * takes from its own LLC's queue, and from other queues when that is empty. All LLCs share one
+ * clock, so their queues can be compared: before each pick a CPU looks at the head of one other
+ * LLC's queue, a different one each time, and takes it if it lags by more than pull_ns. An LLC with
+ * too many tasks therefore loses some even when no CPU is idle. When a task stops, the used part of
+ * its slice is charged. A task that goes on because no task waits is not charged.
  *
  * Limits:
- *   - Sleepers keep at most slice_ns of lag, or a long sleep would be a licence to starve the rest.
- *   - What a task runs beyond its slice, up to a tick, is free; a yield costs the whole slice.
- *   - vtime_now is one word for the machine, written without a lock. A lost update is repeated by the next.
- *   - Dispatch comes before the task that ran is queued again: on a CPU where others wait, no task gets two slices
- *     in a row, so none gets more than half of it, whatever its weight.
+ *   - Sleepers keep at most slice_ns of lag; otherwise a task could starve the rest after a long
+ *     sleep.
+ *   - Running beyond the slice, up to a tick, is free; a yield costs the whole slice.
+ *   - vtime_now is one word for the machine, written without a lock. The next update repeats a lost
+ *     one.
+ *   - Dispatch comes before the task that ran is queued again: on a CPU where others wait, no task
+ *     gets two slices in a row, so none gets more than half of the CPU, whatever its weight.
  *   - The map from CPU to LLC is made at load; after a hotplug the kernel asks for a restart.
  *
  * Knobs:
  *   slice_ns   time on a CPU before others get their turn
- *   pull_ns    lag, in vtime, that makes a CPU take from another LLC although its own has work; 0: never
+ *   pull_ns    lag, in vtime, at which a CPU takes from another LLC despite its own work; 0: never
  */
 #include <scx/common.bpf.h>
 
@@ -41,19 +46,19 @@ char _license[] SEC("license") = "GPL";
 const volatile u64 slice_ns = 5000000;
 const volatile u64 pull_ns = 20000000;
 
-/* Powers of two, so that an index can be masked: the verifier asks for a proof, not for a branch. */
+/* Powers of two, so that an index can be masked: the verifier needs a proof of the bound. */
 #define MAX_CPUS 8192
 #define MAX_LLCS 512
 
-/* The kernel's own number of each CPU's LLC: any number before 7.x, then dense; negative when offline. */
+/* The kernel's LLC number of each CPU: any number before 7.x, then dense; negative when offline. */
 extern int sd_llc_id __ksym __weak;
 
 static u32 nr_llcs;
-static u32 cpu_llc[MAX_CPUS];		/* CPU -> our number of its LLC, which is its queue's DSQ id */
-static int kernel_llc[MAX_LLCS];	/* our number -> the kernel's */
-static u32 last_peer[MAX_LLCS];		/* LLC -> the other LLC that it looked at last */
+static u32 cpu_llc[MAX_CPUS];		/* CPU -> our LLC number, which is the queue's DSQ id */
+static int kernel_llc[MAX_LLCS];	/* our LLC number -> the kernel's */
+static u32 last_peer[MAX_LLCS];		/* LLC -> the other LLC at whose queue it looked last */
 
-/* Written by every CPU: away from the tables above, which are only read. */
+/* Every CPU writes it, so it lies on cache lines apart from the read-only tables above. */
 static u64 vtime_now SEC(".data.vtime_now") __attribute__((aligned(128)));
 
 UEI_DEFINE(uei);
@@ -63,7 +68,7 @@ static u32 llc_of(s32 cpu)
 	return cpu_llc[cpu & (MAX_CPUS - 1)];
 }
 
-/* The vtime of a task that wakes up: the lag it slept into is cut to one slice. */
+/* Vtime of a task that wakes up: the lag from its sleep is cut to one slice. */
 static u64 waking_vtime(const struct task_struct *p)
 {
 	u64 oldest = vtime_now - slice_ns;
@@ -88,8 +93,8 @@ s32 BPF_STRUCT_OPS(vtime_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 }
 
 /*
- * A CPU that has found nothing sleeps until it is called. Few tasks that join a queue leave one idle: those that may run on more
- * CPUs than before, all that were there before this scheduler, and one that no CPU was idle for a moment ago.
+ * A CPU without work sleeps until it is kicked. It may be idle beside a queued task whose affinity
+ * grew, that is older than this scheduler, or that came when no CPU was idle.
  */
 static void call_idle_cpu(const struct task_struct *p)
 {
@@ -121,7 +126,7 @@ static u32 next_peer(u32 own)
 	return peer;
 }
 
-/* Takes from another LLC although this one may have work, if that one has fallen behind. */
+/* Takes the head of another LLC's queue if it lags by more than pull_ns. */
 static bool pull_lagging(u32 own)
 {
 	u32 peer = next_peer(own);
@@ -134,7 +139,7 @@ static bool pull_lagging(u32 own)
 	       scx_bpf_dsq_move_to_local(peer, 0);
 }
 
-/* This LLC's queue is empty: takes from the first other one that has something for this CPU. */
+/* Takes from the first other LLC with a task for this CPU. Called when the own queue is empty. */
 static bool steal(u32 own)
 {
 	u32 llc;
@@ -155,7 +160,7 @@ void BPF_STRUCT_OPS(vtime_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (nr_llcs > 1 && steal(own))
 		return;
-	/* Nothing waits: prev goes on. Without this it would, for the kernel's default slice. */
+	/* No task waits: prev goes on, with our slice instead of the kernel's default slice. */
 	if (prev && (prev->scx.flags & SCX_TASK_QUEUED))
 		scx_bpf_task_set_slice(prev, slice_ns);
 }
@@ -170,7 +175,7 @@ void BPF_STRUCT_OPS(vtime_stopping, struct task_struct *p, bool runnable)
 {
 	u64 left = p->scx.slice;
 
-	/* More left than we ever give: the kernel gave it, while the scheduler was bypassed. */
+	/* More left than we ever give: the kernel's own slice, given while we were bypassed. */
 	if (left < slice_ns)
 		scx_bpf_task_set_dsq_vtime(p, p->scx.dsq_vtime +
 					   (slice_ns - left) * 100 / p->scx.weight);
@@ -181,7 +186,7 @@ void BPF_STRUCT_OPS(vtime_enable, struct task_struct *p)
 	scx_bpf_task_set_dsq_vtime(p, vtime_now);
 }
 
-/* Our number of the LLC that the kernel calls `id`; the first time, its queue is made. */
+/* Our number of the LLC that the kernel calls `id`. The first call for an LLC creates its queue. */
 static s32 llc_number(int id)
 {
 	u32 llc;
@@ -211,7 +216,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(vtime_init)
 
 		if (bpf_ksym_exists(&sd_llc_id))
 			id = bpf_per_cpu_ptr(&sd_llc_id, cpu);
-		/* A CPU that is off line has no LLC and needs none; CPU 0 makes sure that there is one. */
+		/* A CPU that is off line has no LLC and needs none. CPU 0 always gets one. */
 		if (cpu && id && *id < 0)
 			continue;
 		llc = llc_number(id ? *id : 0);
