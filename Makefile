@@ -23,7 +23,7 @@ SOAK_SECONDS ?= 60
 
 step = @echo "== $(1)"
 
-.PHONY: help setup build install pgo test demo fmt lint deny pins unit aarch64 objects kernel-objects scx-objects abi bench claims-vm tidy clean fuzz fuzz-short fuzz-grow fuzz-corpus soak conserve
+.PHONY: help setup build install pgo test demo fmt lint deny pins unit aarch64 objects kernel-objects scx-objects abi bench figures claims-vm tidy clean fuzz fuzz-short fuzz-grow fuzz-corpus soak conserve
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
@@ -46,6 +46,7 @@ help:
 	@echo "make conserve        the default class keeps the CPUs of thirty machines busy, simulated and in a VM"
 	@echo "make claims-vm       check what pages say of schedulers on a real kernel, in virtual machines; ten minutes"
 	@echo "make bench           measure the simulator's own speed; with PGO=1 as built by make pgo"
+	@echo "make figures         measure, and write the figures to docs/internals/figures.md"
 	@echo "make clean           remove what was built; build/kernel and build/scx stay"
 
 setup:
@@ -152,6 +153,10 @@ abi: kernel-objects
 bench:
 	$(call step,benchmarks)
 	@$(if $(PGO),tools/pgo.sh bench,$(CARGO) bench --locked --quiet --package scxlab-benches)
+
+figures:
+	$(call step,benchmarks)
+	@tools/bench.sh
 
 soak: kernel-objects
 	$(call step,soak)
