@@ -59,7 +59,7 @@ pub(super) enum IdleType {
 
 /// Quantity to be moved, which is the unit of `imbalance`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ImbalanceKind {
     Load,
     Util,
     Task,
@@ -74,7 +74,7 @@ pub(super) struct Attempt {
     pub idle: IdleType,
     pub cpus: Words,
     pub dst_groups: Words,
-    pub kind: Kind,
+    pub kind: ImbalanceKind,
     pub imbalance: i64,
     pub looped: u32,
     pub loop_max: u32,
@@ -146,7 +146,7 @@ impl Fair {
             idle,
             cpus: shape.span.iter().copied().collect(),
             dst_groups: group.balance_mask.iter().copied().collect(),
-            kind: Kind::Load,
+            kind: ImbalanceKind::Load,
             imbalance: 0,
             looped: 0,
             loop_max: 0,
@@ -198,7 +198,7 @@ impl Fair {
         if lb.idle != IdleType::NewlyIdle {
             domain.nr_balance_failed += 1;
         }
-        let stubborn = lb.kind == Kind::Task && domain.nr_balance_failed > nice_tries + 2;
+        let stubborn = lb.kind == ImbalanceKind::Task && domain.nr_balance_failed > nice_tries + 2;
         if stubborn && !self.request_active(env, lb, out) {
             self.back_off(lb);
             return;
@@ -452,7 +452,7 @@ impl Fair {
         let shape = self.domains.shape(lb.this_cpu, lb.level);
         let idle = lb.idle != IdleType::Busy;
         let (own, local) = &mut survey.local;
-        lb.kind = Kind::Task;
+        lb.kind = ImbalanceKind::Task;
         lb.imbalance = 1;
         if matches!(busiest.kind, GroupType::SmtBalance | GroupType::Imbalanced) {
             return;
@@ -461,7 +461,7 @@ impl Fair {
             if busiest.kind > GroupType::FullyBusy && !shape.flags.share_llc {
                 let spare = local.capacity.saturating_sub(local.util) as i64;
                 if spare != 0 || !idle {
-                    (lb.kind, lb.imbalance) = (Kind::Util, spare);
+                    (lb.kind, lb.imbalance) = (ImbalanceKind::Util, spare);
                 }
                 return;
             }
@@ -486,7 +486,7 @@ impl Fair {
                 return;
             }
         }
-        lb.kind = Kind::Load;
+        lb.kind = ImbalanceKind::Load;
         let above = busiest.avg_load.checked_sub(average).map(|d| d * busiest.capacity);
         let below = average.checked_sub(local.avg_load).map(|d| d * local.capacity);
         let load = above.unwrap_or(u64::MAX).min(below.unwrap_or(u64::MAX));
@@ -503,7 +503,7 @@ impl Fair {
             }
             let capacity = self.cpus[cpu].capacity;
             match lb.kind {
-                Kind::Load => {
+                ImbalanceKind::Load => {
                     let load = self.load(cpu);
                     let one_too_heavy = nr == 1 && load as i64 > lb.imbalance;
                     // Compares load per capacity, without a division.
@@ -511,13 +511,13 @@ impl Fair {
                         (top, top_capacity, busiest) = (load, capacity, Some(cpu));
                     }
                 }
-                Kind::Util => {
+                ImbalanceKind::Util => {
                     let util = self.cpu_util(cpu, None, true);
                     if nr > 1 && util > top {
                         (top, busiest) = (util, Some(cpu));
                     }
                 }
-                Kind::Task => {
+                ImbalanceKind::Task => {
                     if u64::from(nr) > top {
                         (top, busiest) = (u64::from(nr), Some(cpu));
                     }

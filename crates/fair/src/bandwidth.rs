@@ -17,7 +17,7 @@
 //! ```
 
 use super::queue::Leave;
-use super::state::{Bandwidth, Ent, Resched, Rq};
+use super::state::{Bandwidth, CfsRqId, EntityId, Resched};
 use super::{DequeueFlags, EnqueueFlags, Fair};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use std::ops::Bound;
@@ -89,12 +89,17 @@ impl Fair {
     /// Charges a queue. `curr`: its entity that runs or is about to. Returns true if the queue is
     /// throttled.
     #[inline(always)]
-    pub(super) fn account_runtime(&mut self, rq: Rq, delta: Nanos, curr: Option<Ent>) -> bool {
+    pub(super) fn account_runtime(
+        &mut self,
+        rq: CfsRqId,
+        delta: Nanos,
+        curr: Option<EntityId>,
+    ) -> bool {
         self.rqs[rq].runtime_enabled && self.use_runtime(rq, delta, curr)
     }
 
     #[inline(never)]
-    fn use_runtime(&mut self, rq: Rq, delta: Nanos, curr: Option<Ent>) -> bool {
+    fn use_runtime(&mut self, rq: CfsRqId, delta: Nanos, curr: Option<EntityId>) -> bool {
         let row = &mut self.rqs[rq];
         row.runtime_remaining -= delta as i64;
         if row.runtime_remaining > 0 {
@@ -105,7 +110,7 @@ impl Fair {
 
     /// Requests runtime from the pool, and throttles the queue if it gets none. Returns true if it
     /// did.
-    fn throttle(&mut self, rq: Rq, curr: Option<Ent>) -> bool {
+    fn throttle(&mut self, rq: CfsRqId, curr: Option<EntityId>) -> bool {
         let cpu = self.rqs[rq].cpu;
         let h_curr = self.rqs[rq].h_curr.some().filter(|&e| self.ents[e].on_rq);
         let running = h_curr.or(curr).is_some();
@@ -125,7 +130,7 @@ impl Fair {
     }
 
     /// Moves runtime from the pool to a queue. Returns true if the queue may run.
-    fn assign_runtime(&mut self, rq: Rq, target: Nanos) -> bool {
+    fn assign_runtime(&mut self, rq: CfsRqId, target: Nanos) -> bool {
         let now = self.cpus[self.rqs[rq].cpu].clock;
         let group = self.rqs[rq].group.expect("the root has no quota");
         let wanted = (target as i64 - self.rqs[rq].runtime_remaining).max(0) as Nanos;
@@ -228,7 +233,7 @@ impl Fair {
     }
 
     /// Unthrottles a queue if it has runtime.
-    pub(super) fn unthrottle(&mut self, rq: Rq) {
+    pub(super) fn unthrottle(&mut self, rq: CfsRqId) {
         let (cpu, now) = (self.rqs[rq].cpu, self.cpus[self.rqs[rq].cpu].clock);
         self.update_curr(rq);
         if self.rqs[rq].runtime_enabled && self.rqs[rq].runtime_remaining <= 0 {
@@ -248,7 +253,7 @@ impl Fair {
     }
 
     /// Calls `f` for the queues of a group and all below it on a CPU, parents first.
-    fn walk_below(&mut self, group: CgroupId, cpu: CpuId, f: &mut impl FnMut(&mut Fair, Rq)) {
+    fn walk_below(&mut self, group: CgroupId, cpu: CpuId, f: &mut impl FnMut(&mut Fair, CfsRqId)) {
         let rq = self.queue_of(Some(group), cpu);
         f(self, rq);
         let mut last = group;
@@ -276,14 +281,14 @@ impl Fair {
         children.range((Bound::Excluded(last), Bound::Unbounded)).next().copied()
     }
 
-    fn throttle_down(&mut self, rq: Rq) {
+    fn throttle_down(&mut self, rq: CfsRqId) {
         self.rqs[rq].throttle_count += 1;
         if self.rqs[rq].throttle_count == 1 && self.rqs[rq].nr_queued == 0 {
             self.stop_pelt_clock(rq);
         }
     }
 
-    fn throttle_up(&mut self, rq: Rq) {
+    fn throttle_up(&mut self, rq: CfsRqId) {
         self.update_curr(rq);
         self.rqs[rq].throttle_count -= 1;
         if self.rqs[rq].throttle_count != 0 {
@@ -309,7 +314,7 @@ impl Fair {
     }
 
     /// Moves a task of a throttled group from the CPU to limbo.
-    pub(super) fn send_to_limbo(&mut self, cpu: CpuId, e: Ent) {
+    pub(super) fn send_to_limbo(&mut self, cpu: CpuId, e: EntityId) {
         let leave = Leave { sleep: true, throttle: true, ..Leave::default() };
         self.dequeue_task(cpu, e, leave);
         let task = self.ents[e].task.expect("groups are not picked");
@@ -347,7 +352,7 @@ impl Fair {
         stays
     }
 
-    pub(super) fn record_throttle(&mut self, rq: Rq) {
+    pub(super) fn record_throttle(&mut self, rq: CfsRqId) {
         let now = self.cpus[self.rqs[rq].cpu].clock;
         let row = &mut self.rqs[rq];
         if row.throttled && row.throttled_at.is_none() {
@@ -357,7 +362,7 @@ impl Fair {
 
     /// Checks the runtime for the first task of a queue. A queue that ran out of runtime while
     /// empty is throttled now.
-    pub(super) fn check_enqueue_throttle(&mut self, rq: Rq) {
+    pub(super) fn check_enqueue_throttle(&mut self, rq: CfsRqId) {
         let row = &self.rqs[rq];
         if row.runtime_enabled && row.h_curr.is_nil() && !row.throttled {
             self.account_runtime(rq, 0, None);
@@ -365,7 +370,7 @@ impl Fair {
     }
 
     /// Returns the runtime of a queue whose last task left to the pool, except for a millisecond.
-    pub(super) fn return_runtime(&mut self, rq: Rq) {
+    pub(super) fn return_runtime(&mut self, rq: CfsRqId) {
         let row = &self.rqs[rq];
         if !row.runtime_enabled || row.nr_queued != 0 {
             return;

@@ -2,7 +2,7 @@
 //! Invariants of a CPU's EEVDF state and accounts, recomputed from scratch, for checkers and tests.
 
 use super::Fair;
-use super::state::{Ent, Rq};
+use super::state::{CfsRqId, EntityId};
 use super::tree::{self, vdiff};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, TaskId};
@@ -49,13 +49,13 @@ impl Fair {
         Ok(())
     }
 
-    fn check_sums(&self, cpu: CpuId, waiting: &[Ent]) -> Result<(), Violation> {
+    fn check_sums(&self, cpu: CpuId, waiting: &[EntityId]) -> Result<(), Violation> {
         let row = &self.cpus[cpu];
         let found: u64 = waiting.iter().map(|&e| self.ents[e].h_load).sum();
         if row.sum_weight != found {
             return Err(Violation::SumWeight { cpu, kept: row.sum_weight, found });
         }
-        let key = |e: Ent| i128::from(vdiff(self.ents[e].vruntime, row.zero_vruntime));
+        let key = |e: EntityId| i128::from(vdiff(self.ents[e].vruntime, row.zero_vruntime));
         let found = waiting.iter().map(|&e| key(e) * i128::from(self.ents[e].h_load)).sum();
         if row.sum_w_vruntime != found {
             return Err(Violation::SumVruntime { cpu, kept: row.sum_w_vruntime, found });
@@ -63,8 +63,8 @@ impl Fair {
         Ok(())
     }
 
-    fn check_tree(&self, cpu: CpuId, waiting: &[Ent]) -> Result<(), Violation> {
-        let wrong = |e: Ent| {
+    fn check_tree(&self, cpu: CpuId, waiting: &[EntityId]) -> Result<(), Violation> {
+        let wrong = |e: EntityId| {
             let task = self.ents[e].task.expect("only tasks are in the tree");
             Err(Violation::Tree { cpu, task })
         };
@@ -89,8 +89,8 @@ impl Fair {
         Ok(())
     }
 
-    fn check_counts(&self, cpu: CpuId, queued: &[Ent]) -> Result<(), Violation> {
-        let root = &self.rqs[Rq(cpu.0)];
+    fn check_counts(&self, cpu: CpuId, queued: &[EntityId]) -> Result<(), Violation> {
+        let root = &self.rqs[CfsRqId(cpu.0)];
         let found = queued.len() as u32;
         if root.h_nr_queued != found {
             return Err(Violation::Count { cpu, kept: root.h_nr_queued, found });
@@ -103,13 +103,13 @@ impl Fair {
         if root.h_nr_idle != idle {
             return Err(Violation::Count { cpu, kept: root.h_nr_idle, found: idle });
         }
-        if cpumask::test(&self.free, cpu) != (found == idle) {
+        if cpumask::test(&self.maybe_idle_cpus, cpu) != (found == idle) {
             return Err(Violation::Free { cpu });
         }
         Ok(())
     }
 
-    fn counts_as_idle(&self, task: Ent) -> bool {
+    fn counts_as_idle(&self, task: EntityId) -> bool {
         let mut idle = self.has_idle_policy(task);
         let mut at = task;
         while let Some(e) = at.some() {
@@ -136,17 +136,17 @@ impl Fair {
     fn check_eligibility(
         &mut self,
         cpu: CpuId,
-        waiting: &[Ent],
-        queued: &[Ent],
+        waiting: &[EntityId],
+        queued: &[EntityId],
     ) -> Result<(), Violation> {
         let avg = self.avg_vruntime(cpu);
-        let ahead = |e: &&Ent| vdiff(self.ents[**e].vruntime, avg);
+        let ahead = |e: &&EntityId| vdiff(self.ents[**e].vruntime, avg);
         let least = queued.iter().map(|e| ahead(&e)).min().unwrap_or(0);
         let most = queued.iter().map(|e| ahead(&e)).max().unwrap_or(0);
         if least > 0 || most < 0 {
             return Err(Violation::ZeroLag { cpu });
         }
-        let eligible = |e: &&Ent| self.eligible(cpu, **e);
+        let eligible = |e: &&EntityId| self.eligible(cpu, **e);
         if !queued.iter().any(|e| eligible(&e)) {
             return Err(Violation::NoneEligible { cpu });
         }

@@ -10,7 +10,7 @@
 
 use super::load::LoadFlags;
 use super::queue::Leave;
-use super::state::{Ent, FairPolicy, Resched, Rq};
+use super::state::{CfsRqId, EntityId, FairPolicy, Resched};
 use super::weight::NICE_0_LOAD;
 use super::{DequeueFlags, Dequeued, EnqueueFlags, Fair, WakeFlags};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
@@ -121,7 +121,7 @@ impl Fair {
 
     /// Sends the running task to limbo if its group was throttled while it ran.
     fn limbo_curr(&mut self, cpu: CpuId) {
-        let awake = |e: &Ent| !self.ents[*e].sched_delayed && self.in_throttled(*e);
+        let awake = |e: &EntityId| !self.ents[*e].sched_delayed && self.in_throttled(*e);
         if let Some(curr) = self.curr_queued(cpu).filter(awake) {
             self.update_curr_all(cpu);
             self.send_to_limbo(cpu, curr);
@@ -130,7 +130,7 @@ impl Fair {
 
     /// Returns the pick. A delayed sleeper that is picked has paid its lag and leaves; the result
     /// is then None, and the caller picks again.
-    fn pick_entity(&mut self, cpu: CpuId, protect: bool) -> Option<Ent> {
+    fn pick_entity(&mut self, cpu: CpuId, protect: bool) -> Option<EntityId> {
         let e = self.pick_eevdf(cpu, protect).expect("some queued entity is always eligible");
         if self.ents[e].sched_delayed {
             self.finish_delayed(cpu, e);
@@ -148,7 +148,7 @@ impl Fair {
 
     /// Starts a task. `first`: it was picked; otherwise it runs on after a change of its
     /// parameters.
-    pub(super) fn run_entity(&mut self, cpu: CpuId, task: Ent, first: bool) {
+    pub(super) fn run_entity(&mut self, cpu: CpuId, task: EntityId, first: bool) {
         self.clear_buddy(cpu, task);
         let on_rq = self.ents[task].on_rq;
         if on_rq {
@@ -175,7 +175,7 @@ impl Fair {
         }
     }
 
-    fn set_next_entity(&mut self, e: Ent) {
+    fn set_next_entity(&mut self, e: EntityId) {
         let rq = self.ents[e].cfs_rq;
         if self.ents[e].on_rq {
             self.update_load_avg(e, LoadFlags::TG);
@@ -197,7 +197,7 @@ impl Fair {
         }
     }
 
-    pub(super) fn stop_entity(&mut self, cpu: CpuId, task: Ent) {
+    pub(super) fn stop_entity(&mut self, cpu: CpuId, task: EntityId) {
         let mut at = task;
         while let Some(e) = at.some() {
             let rq = self.ents[e].cfs_rq;
@@ -205,10 +205,10 @@ impl Fair {
                 self.update_curr(rq);
                 self.update_load_avg(e, LoadFlags::NONE);
             }
-            self.rqs[rq].h_curr = Ent::NIL;
+            self.rqs[rq].h_curr = EntityId::NIL;
             at = self.ents[e].parent;
         }
-        self.cpus[cpu].curr = Ent::NIL;
+        self.cpus[cpu].curr = EntityId::NIL;
         if self.ents[task].on_rq {
             self.tree_insert(cpu, task);
         }
@@ -284,7 +284,7 @@ impl Fair {
         self.cpus[cpu].resched
     }
 
-    fn consider_preempt(&mut self, cpu: CpuId, se: Ent, pse: Ent, flags: WakeFlags) {
+    fn consider_preempt(&mut self, cpu: CpuId, se: EntityId, pse: EntityId, flags: WakeFlags) {
         let (curr_idle, new_idle) = (self.has_idle_policy(se), self.has_idle_policy(pse));
         if curr_idle && !new_idle {
             return self.preempt(cpu, se, pse, Preempt::Pick);
@@ -313,7 +313,7 @@ impl Fair {
     }
 
     /// Returns the kind of preemption; None: the newcomer does not preempt, whatever its deadline.
-    fn preempt_kind(&self, se: Ent, pse: Ent, flags: WakeFlags) -> Option<Preempt> {
+    fn preempt_kind(&self, se: EntityId, pse: EntityId, flags: WakeFlags) -> Option<Preempt> {
         let task = self.ents[pse].task.expect("a woken entity is a task");
         if self.task(task).policy != FairPolicy::Normal || self.ents[pse].sched_delayed {
             return None;
@@ -324,7 +324,7 @@ impl Fair {
         (!flags.fork).then_some(Preempt::Pick)
     }
 
-    fn would_pick(&mut self, cpu: CpuId, how: Preempt) -> Option<Ent> {
+    fn would_pick(&mut self, cpu: CpuId, how: Preempt) -> Option<EntityId> {
         while self.nr_running(cpu) != 0 {
             if let Some(e) = self.pick_entity(cpu, how != Preempt::Short) {
                 return Some(e);
@@ -333,7 +333,7 @@ impl Fair {
         None
     }
 
-    fn set_preempt_buddy(&mut self, cpu: CpuId, pse: Ent) -> bool {
+    fn set_preempt_buddy(&mut self, cpu: CpuId, pse: EntityId) -> bool {
         let next = self.cpus[cpu].next;
         if !next.is_nil() && self.entity_before(next, pse) {
             return false;
@@ -343,18 +343,18 @@ impl Fair {
     }
 
     /// A sync wake-up with a buddy preempts once the running task has run for the migration cost.
-    fn preempt_sync(&self, cpu: CpuId, se: Ent, pse: Ent) -> bool {
+    fn preempt_sync(&self, cpu: CpuId, se: EntityId, pse: EntityId) -> bool {
         let ran = self.cpus[cpu].clock.saturating_sub(self.ents[se].exec_start);
         self.entity_before(pse, se) && ran >= self.params.migration_cost_ns
     }
 
-    fn keep_running(&mut self, cpu: CpuId, se: Ent) {
+    fn keep_running(&mut self, cpu: CpuId, se: EntityId) {
         if self.params.features.run_to_parity {
             self.update_protect_slice(cpu, se);
         }
     }
 
-    fn preempt(&mut self, cpu: CpuId, se: Ent, pse: Ent, how: Preempt) {
+    fn preempt(&mut self, cpu: CpuId, se: EntityId, pse: EntityId, how: Preempt) {
         self.cancel_protect_slice(se);
         if how == Preempt::Short {
             let next = self.cpus[cpu].next;
@@ -365,7 +365,7 @@ impl Fair {
         self.want_resched(cpu, Resched::Lazy);
     }
 
-    fn set_buddy(&mut self, cpu: CpuId, e: Ent) {
+    fn set_buddy(&mut self, cpu: CpuId, e: EntityId) {
         let entity = &self.ents[e];
         if entity.on_rq && !entity.sched_delayed && !self.has_idle_policy(e) {
             self.cpus[cpu].next = e;
@@ -373,7 +373,7 @@ impl Fair {
     }
 
     /// Whether a picked task may run, because its groups have runtime.
-    fn may_run(&mut self, task: Ent) -> bool {
+    fn may_run(&mut self, task: EntityId) -> bool {
         let mut at = task;
         while let Some(e) = at.some() {
             let rq = self.ents[e].cfs_rq;
@@ -383,8 +383,8 @@ impl Fair {
         !self.in_throttled(task)
     }
 
-    pub(super) fn in_throttled(&self, e: Ent) -> bool {
-        let rq: Rq = self.ents[e].cfs_rq;
+    pub(super) fn in_throttled(&self, e: EntityId) -> bool {
+        let rq: CfsRqId = self.ents[e].cfs_rq;
         self.rqs[rq].throttle_count != 0
     }
 }

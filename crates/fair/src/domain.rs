@@ -146,7 +146,7 @@ pub(super) struct Domains {
 struct Level {
     spans: Vec<Arc<CpuMask>>,
     unit: Vec<u32>,
-    kind: Kind,
+    kind: LevelKind,
 }
 
 impl Level {
@@ -156,7 +156,7 @@ impl Level {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum LevelKind {
     Smt,
     Llc,
     Node,
@@ -212,8 +212,8 @@ impl Domains {
 
     /// Handles a level that is no larger than the one below and adds no domain. An LLC that is one
     /// core uses the domain of that core.
-    fn merge_level(&mut self, cpu: usize, kind: Kind, below: Option<u32>) {
-        if kind != Kind::Llc {
+    fn merge_level(&mut self, cpu: usize, kind: LevelKind, below: Option<u32>) {
+        if kind != LevelKind::Llc {
             return;
         }
         if let Some(below) = below {
@@ -236,14 +236,14 @@ impl Domains {
         self.shared.len() as u32 - 1
     }
 
-    fn attach(&mut self, cpu: usize, shape: u32, kind: Kind) {
+    fn attach(&mut self, cpu: usize, shape: u32, kind: LevelKind) {
         let row = &self.shapes[shape as usize];
         let own = row
             .groups
             .iter()
             .position(|&g| cpumask::test(&self.groups[g as usize].span, CpuId(cpu as u32)));
         let span_weight = row.span_weight;
-        if kind == Kind::Llc {
+        if kind == LevelKind::Llc {
             self.llc_level[cpu] = Some(self.of_cpu[cpu].len() as u32);
         }
         self.of_cpu[cpu].push(Domain {
@@ -285,7 +285,7 @@ impl Domains {
             imb_numa_nr: 0,
             shared: None,
         });
-        if level.kind == Kind::Llc {
+        if level.kind == LevelKind::Llc {
             self.shapes[shape as usize].shared = Some(self.new_shared(shape));
         }
         shape
@@ -330,7 +330,7 @@ impl Domains {
         let mut below = self.of_cpu[cpu].iter().map(|d| &self.shapes[d.shape as usize]);
         let flags = below.find(|s| s.span == span).map(|s| s.flags).unwrap_or_default();
         let own_view = |i: CpuId| child_span(levels, at, i.idx(), levels[at].span(cpu)) == span;
-        let is_numa = matches!(levels[at].kind, Kind::Numa(_));
+        let is_numa = matches!(levels[at].kind, LevelKind::Numa(_));
         // All CPUs of a node see the same spans.
         let mut last = None;
         let balances = |i: &CpuId| {
@@ -431,9 +431,9 @@ fn levels(topo: &FairTopo, online: &[bool]) -> Vec<Level> {
         Level { spans, unit: unit.to_vec(), kind }
     };
     let mut levels = vec![
-        of_units(Kind::Smt, &topo.core),
-        of_units(Kind::Llc, &topo.llc),
-        of_units(Kind::Node, &topo.node),
+        of_units(LevelKind::Smt, &topo.core),
+        of_units(LevelKind::Llc, &topo.llc),
+        of_units(LevelKind::Node, &topo.node),
     ];
     let nodes = levels[2].spans.clone();
     let within = |node: usize, far: u32| {
@@ -449,13 +449,13 @@ fn levels(topo: &FairTopo, online: &[bool]) -> Vec<Level> {
     seen.dedup();
     for far in seen.into_iter().skip(1) {
         let spans = (0..nodes.len()).map(|node| within(node, far)).collect();
-        levels.push(Level { spans, unit: topo.node.clone(), kind: Kind::Numa(far) });
+        levels.push(Level { spans, unit: topo.node.clone(), kind: LevelKind::Numa(far) });
     }
     levels
 }
 
 /// Flags, `imbalance_pct` and `cache_nice_tries` of a level.
-fn kind_properties(kind: Kind, params: &Params) -> (Flags, u64, u32) {
+fn kind_properties(kind: LevelKind, params: &Params) -> (Flags, u64, u32) {
     let base = Flags {
         balance_newidle: true,
         balance_fork: true,
@@ -464,10 +464,10 @@ fn kind_properties(kind: Kind, params: &Params) -> (Flags, u64, u32) {
         ..Flags::default()
     };
     match kind {
-        Kind::Smt => (Flags { share_capacity: true, share_llc: true, ..base }, 110, 0),
-        Kind::Llc => (Flags { share_llc: true, ..base }, 117, 1),
-        Kind::Node => (base, 117, 1),
-        Kind::Numa(distance) => {
+        LevelKind::Smt => (Flags { share_capacity: true, share_llc: true, ..base }, 110, 0),
+        LevelKind::Llc => (Flags { share_llc: true, ..base }, 117, 1),
+        LevelKind::Node => (base, 117, 1),
+        LevelKind::Numa(distance) => {
             let near = distance <= params.node_reclaim_distance;
             let flags = Flags {
                 numa: true,

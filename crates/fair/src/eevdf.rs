@@ -8,7 +8,7 @@
 //! `place_entity()`, `update_deadline()`, `reweight_eevdf()`, `set_protect_slice()`, v7.3.
 //! Differs: the weighted sum has 128 bits, so it cannot overflow and needs no `PARANOID_AVG`.
 
-use super::state::{Ent, Rq};
+use super::state::{CfsRqId, EntityId};
 use super::tree::{self, vdiff};
 use super::weight::{delta_fair, rescale};
 use super::{EnqueueFlags, Fair};
@@ -17,22 +17,22 @@ use scxlab_machine::id::{CpuId, Nanos};
 impl Fair {
     /// The running task of this class, if it is still queued.
     #[inline]
-    pub(super) fn curr_queued(&self, cpu: CpuId) -> Option<Ent> {
+    pub(super) fn curr_queued(&self, cpu: CpuId) -> Option<EntityId> {
         self.cpus[cpu].curr.some().filter(|&e| self.ents[e].on_rq)
     }
 
     /// Vruntime relative to the CPU's reference point. It is small, whatever the absolute value.
     #[inline]
-    fn key(&self, cpu: CpuId, e: Ent) -> i64 {
+    fn key(&self, cpu: CpuId, e: EntityId) -> i64 {
         vdiff(self.ents[e].vruntime, self.cpus[cpu].zero_vruntime)
     }
 
     #[inline]
-    fn weighted_key(&self, cpu: CpuId, e: Ent) -> i128 {
+    fn weighted_key(&self, cpu: CpuId, e: EntityId) -> i128 {
         i128::from(self.key(cpu, e)) * i128::from(self.ents[e].h_load)
     }
 
-    pub(super) fn tree_insert(&mut self, cpu: CpuId, e: Ent) {
+    pub(super) fn tree_insert(&mut self, cpu: CpuId, e: EntityId) {
         let term = self.weighted_key(cpu, e);
         let row = &mut self.cpus[cpu];
         row.sum_w_vruntime += term;
@@ -42,7 +42,7 @@ impl Fair {
         row.tree = tree::insert(&mut self.ents, row.tree, e);
     }
 
-    pub(super) fn tree_remove(&mut self, cpu: CpuId, e: Ent) {
+    pub(super) fn tree_remove(&mut self, cpu: CpuId, e: EntityId) {
         let term = self.weighted_key(cpu, e);
         let row = &mut self.cpus[cpu];
         row.tree = tree::remove(&mut self.ents, row.tree, e);
@@ -103,7 +103,7 @@ impl Fair {
     }
 
     #[inline]
-    pub(super) fn eligible(&self, cpu: CpuId, e: Ent) -> bool {
+    pub(super) fn eligible(&self, cpu: CpuId, e: EntityId) -> bool {
         self.vruntime_eligible(cpu, self.ents[e].vruntime)
     }
 
@@ -120,18 +120,18 @@ impl Fair {
     }
 
     /// Bound on the lag, in either direction, of an entity of this CPU, in its virtual time.
-    pub(super) fn lag_limit(&self, cpu: CpuId, e: Ent) -> i64 {
+    pub(super) fn lag_limit(&self, cpu: CpuId, e: EntityId) -> i64 {
         delta_fair(self.max_slice(cpu) + self.params.tick_ns, self.ents[e].h_load) as i64
     }
 
-    fn clamped_lag(&self, cpu: CpuId, e: Ent, avg_vruntime: u64) -> i64 {
+    fn clamped_lag(&self, cpu: CpuId, e: EntityId, avg_vruntime: u64) -> i64 {
         let limit = self.lag_limit(cpu, e);
         vdiff(avg_vruntime, self.ents[e].vruntime).clamp(-limit, limit)
     }
 
     /// Stores the lag with which an entity leaves. Returns true if that differs from the lag of its
     /// vruntime.
-    pub(super) fn update_entity_lag(&mut self, cpu: CpuId, e: Ent) -> bool {
+    pub(super) fn update_entity_lag(&mut self, cpu: CpuId, e: EntityId) -> bool {
         let avg = self.avg_vruntime(cpu);
         let mut vlag = self.clamped_lag(cpu, e, avg);
         if self.ents[e].sched_delayed {
@@ -148,12 +148,12 @@ impl Fair {
 
     /// Sets the vruntime and deadline of a task that joins the competition. The task must not be in
     /// the tree.
-    pub(super) fn place(&mut self, cpu: CpuId, e: Ent, flags: EnqueueFlags, counted: bool) {
+    pub(super) fn place(&mut self, cpu: CpuId, e: EntityId, flags: EnqueueFlags, counted: bool) {
         let vruntime = self.avg_vruntime(cpu);
         if !self.ents[e].custom_slice {
             self.ents[e].slice = self.base_slice;
         }
-        let others = self.rqs[Rq(cpu.0)].h_nr_queued - u32::from(counted);
+        let others = self.rqs[CfsRqId(cpu.0)].h_nr_queued - u32::from(counted);
         let lag = if self.params.features.place_lag && others != 0 && self.ents[e].vlag != 0 {
             self.inflated_lag(cpu, e)
         } else {
@@ -170,13 +170,13 @@ impl Fair {
 
     /// Returns the lag to place a newcomer with. Joining moves V towards the newcomer, which
     /// shrinks this lag to `vlag`.
-    fn inflated_lag(&self, cpu: CpuId, e: Ent) -> i64 {
+    fn inflated_lag(&self, cpu: CpuId, e: EntityId) -> i64 {
         let load = self.totals(cpu).1.max(1);
         let vlag = self.ents[e].vlag;
         vlag + (i128::from(vlag) * i128::from(self.ents[e].h_load) / i128::from(load)) as i64
     }
 
-    fn place_deadline(&mut self, e: Ent, flags: EnqueueFlags) {
+    fn place_deadline(&mut self, e: EntityId, flags: EnqueueFlags) {
         let features = self.params.features;
         let entity = &mut self.ents[e];
         if features.place_rel_deadline && entity.rel_deadline {
@@ -192,7 +192,7 @@ impl Fair {
     }
 
     /// Gives an entity a new deadline if its request is served. Returns true if it was.
-    pub(super) fn update_deadline(&mut self, cpu: CpuId, e: Ent) -> bool {
+    pub(super) fn update_deadline(&mut self, cpu: CpuId, e: EntityId) -> bool {
         let base_slice = self.base_slice;
         let entity = &mut self.ents[e];
         if vdiff(entity.vruntime, entity.deadline) < 0 {
@@ -208,7 +208,7 @@ impl Fair {
 
     /// Changes the weight on the CPU. The lag and the distance to the deadline keep their size in
     /// real time.
-    pub(super) fn reweight_eevdf(&mut self, cpu: CpuId, e: Ent, weight: u64, on_rq: bool) {
+    pub(super) fn reweight_eevdf(&mut self, cpu: CpuId, e: EntityId, weight: u64, on_rq: bool) {
         if self.ents[e].h_load == weight {
             return;
         }
@@ -244,7 +244,7 @@ impl Fair {
         }
     }
 
-    fn rescale_entity(&mut self, e: Ent, weight: u64, rel_vprot: bool) {
+    fn rescale_entity(&mut self, e: EntityId, weight: u64, rel_vprot: bool) {
         let entity = &mut self.ents[e];
         let old = entity.h_load;
         entity.vlag = rescale(entity.vlag, old, weight);
@@ -258,7 +258,7 @@ impl Fair {
 
     /// Sets the protection of the task that starts to run from its equals: its slice, or less if a
     /// task with a shorter one waits.
-    pub(super) fn set_protect_slice(&mut self, cpu: CpuId, e: Ent) {
+    pub(super) fn set_protect_slice(&mut self, cpu: CpuId, e: EntityId) {
         let features = self.params.features;
         let entity = &self.ents[e];
         let mut slice = self.params.base_slice_ns;
@@ -279,7 +279,7 @@ impl Fair {
     }
 
     /// Shortens the protection of the running task for a newcomer with a shorter slice.
-    pub(super) fn update_protect_slice(&mut self, cpu: CpuId, e: Ent) {
+    pub(super) fn update_protect_slice(&mut self, cpu: CpuId, e: EntityId) {
         let slice = self.min_slice(cpu);
         let vruntime = vmin(self.ents[e].vruntime, self.avg_vruntime(cpu));
         let entity = &mut self.ents[e];
@@ -288,11 +288,11 @@ impl Fair {
     }
 
     #[inline]
-    pub(super) fn protected(&self, e: Ent) -> bool {
+    pub(super) fn protected(&self, e: EntityId) -> bool {
         vdiff(self.ents[e].vruntime, self.ents[e].vprot) < 0
     }
 
-    pub(super) fn cancel_protect_slice(&mut self, e: Ent) {
+    pub(super) fn cancel_protect_slice(&mut self, e: EntityId) {
         if self.protected(e) {
             self.ents[e].vprot = self.ents[e].vruntime;
         }
@@ -300,10 +300,10 @@ impl Fair {
 
     /// Returns the eligible entity with the earliest deadline. `protect` lets the running one
     /// finish its protected slice.
-    pub(super) fn pick_eevdf(&self, cpu: CpuId, protect: bool) -> Option<Ent> {
+    pub(super) fn pick_eevdf(&self, cpu: CpuId, protect: bool) -> Option<EntityId> {
         let row = &self.cpus[cpu];
         let curr = self.curr_queued(cpu);
-        if self.rqs[Rq(cpu.0)].h_nr_queued == 1 {
+        if self.rqs[CfsRqId(cpu.0)].h_nr_queued == 1 {
             return curr.or_else(|| tree::first(&self.ents, row.tree));
         }
         if self.params.features.pick_buddy
@@ -329,7 +329,7 @@ impl Fair {
     }
 
     #[inline]
-    pub(super) fn entity_before(&self, a: Ent, b: Ent) -> bool {
+    pub(super) fn entity_before(&self, a: EntityId, b: EntityId) -> bool {
         vdiff(self.ents[a].deadline, self.ents[b].deadline) < 0
     }
 }

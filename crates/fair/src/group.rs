@@ -9,7 +9,7 @@
 use super::Fair;
 use super::bandwidth::refill;
 use super::load::LoadFlags;
-use super::state::{CfsRq, Ent, Entity, Group, Rq};
+use super::state::{CfsRq, CfsRqId, Entity, EntityId, Group};
 use super::weight::{
     MAX_SHARES, MIN_SHARES, NICE_0_LOAD, WEIGHT_IDLEPRIO, cgroup_weight, scale_load,
 };
@@ -58,7 +58,7 @@ impl Fair {
         let group = self.group(id).expect("a cgroup to remove exists");
         assert!(group.children.is_empty(), "cgroup {id} has children");
         let parent = group.parent;
-        let mine: Vec<Rq> = group.rqs.iter().copied().filter(|rq| !rq.is_nil()).collect();
+        let mine: Vec<CfsRqId> = group.rqs.iter().copied().filter(|rq| !rq.is_nil()).collect();
         for rq in mine {
             assert_eq!(self.rqs[rq].h_nr_queued, 0, "cgroup {id} has tasks");
             self.update_clock(self.rqs[rq].cpu, now);
@@ -92,14 +92,14 @@ impl Fair {
         for cpu in self.cpu_ids() {
             if let Some(rq) = self.existing_queue(id, cpu) {
                 self.set_queue_idle(rq, idle);
-                self.note_free(cpu);
+                self.update_maybe_idle(cpu);
             }
         }
         let shares = if idle { scale_load(WEIGHT_IDLEPRIO) } else { NICE_0_LOAD };
         self.set_shares(id, shares, now);
     }
 
-    fn set_queue_idle(&mut self, rq: Rq, idle: bool) {
+    fn set_queue_idle(&mut self, rq: CfsRqId, idle: bool) {
         self.rqs[rq].idle = idle;
         let delta = (self.rqs[rq].h_nr_queued - self.rqs[rq].h_nr_idle) as i32;
         let delta = if idle { delta } else { -delta };
@@ -188,24 +188,24 @@ impl Fair {
         (0..self.cpus.0.len() as u32).map(CpuId)
     }
 
-    fn existing_queue(&self, id: CgroupId, cpu: CpuId) -> Option<Rq> {
+    fn existing_queue(&self, id: CgroupId, cpu: CpuId) -> Option<CfsRqId> {
         self.group(id).map(|g| g.rqs[cpu.idx()]).filter(|rq| !rq.is_nil())
     }
 
     /// Returns a group's queue on a CPU, and creates it if necessary. None is the root.
-    pub(super) fn queue_of(&mut self, group: Option<CgroupId>, cpu: CpuId) -> Rq {
-        let Some(id) = group else { return Rq(cpu.0) };
+    pub(super) fn queue_of(&mut self, group: Option<CgroupId>, cpu: CpuId) -> CfsRqId {
+        let Some(id) = group else { return CfsRqId(cpu.0) };
         match self.existing_queue(id, cpu) {
             Some(rq) => rq,
             None => self.make_queue(id, cpu),
         }
     }
 
-    fn make_queue(&mut self, id: CgroupId, cpu: CpuId) -> Rq {
+    fn make_queue(&mut self, id: CgroupId, cpu: CpuId) -> CfsRqId {
         let up = self.queue_of(self.group(id).expect("a task's group exists").parent, cpu);
         let rq = self.free_rqs.pop().unwrap_or_else(|| {
-            self.rqs.0.push(CfsRq::new(cpu, None, Ent::NIL, 0));
-            Rq(self.rqs.0.len() as u32 - 1)
+            self.rqs.0.push(CfsRq::new(cpu, None, EntityId::NIL, 0));
+            CfsRqId(self.rqs.0.len() as u32 - 1)
         });
         let mut entity = Entity::new(None, rq, NICE_0_LOAD, 0);
         entity.cfs_rq = up;
@@ -224,7 +224,7 @@ impl Fair {
         rq
     }
 
-    pub(super) fn add_entity(&mut self, entity: Entity) -> Ent {
+    pub(super) fn add_entity(&mut self, entity: Entity) -> EntityId {
         match self.free_ents.pop() {
             Some(e) => {
                 self.ents[e] = entity;
@@ -232,7 +232,7 @@ impl Fair {
             }
             None => {
                 self.ents.0.push(entity);
-                Ent(self.ents.0.len() as u32 - 1)
+                EntityId(self.ents.0.len() as u32 - 1)
             }
         }
     }

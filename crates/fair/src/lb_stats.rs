@@ -8,7 +8,7 @@
 //! occur.
 
 use super::select::Words;
-use super::state::Rq;
+use super::state::CfsRqId;
 use super::weight::CAPACITY_SCALE;
 use super::{Env, Fair};
 use scxlab_machine::cpumask;
@@ -62,7 +62,7 @@ impl Fair {
         let row = &self.domains.groups[group];
         let mut stats = GroupStats::default();
         for cpu in cpumask::iter_and(&row.span, cpus) {
-            let queue = &self.rqs[Rq(cpu.0)];
+            let queue = &self.rqs[CfsRqId(cpu.0)];
             stats.load += queue.avg.load_avg;
             stats.util += self.cpu_util(cpu, None, false);
             stats.runnable += queue.avg.runnable_avg;
@@ -100,7 +100,7 @@ impl Fair {
         let row = &self.domains.groups[group];
         let allowed = env.allowed(task);
         for cpu in cpumask::iter_and(&row.span, allowed) {
-            let queue = &self.rqs[Rq(cpu.0)];
+            let queue = &self.rqs[CfsRqId(cpu.0)];
             let here = home == Some(cpu) && attached;
             let (load, runnable) =
                 if here { (task_load, self.ents[e].avg.runnable_avg) } else { (0, 0) };

@@ -58,7 +58,7 @@ pub use weight::{cgroup_weight, nice_weight};
 use domain::Domains;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use scxlab_machine::prefetch::prefetch;
-use state::{Cpu, Cpus, Ent, Ents, Group, Rq, Rqs, Task};
+use state::{CfsRqId, Cpus, EntityId, Ents, FairCpu, FairTask, Group, Rqs};
 
 /// What the class must know about the rest of the system.
 pub trait Env {
@@ -139,16 +139,16 @@ pub struct Fair {
     base_slice: Nanos,
     nr_online: u32,
     ents: Ents,
-    free_ents: Vec<Ent>,
+    free_ents: Vec<EntityId>,
     rqs: Rqs,
-    free_rqs: Vec<Rq>,
+    free_rqs: Vec<CfsRqId>,
     cpus: Cpus,
-    tasks: Vec<Option<Task>>,
+    tasks: Vec<Option<FairTask>>,
     groups: Vec<Option<Group>>,
     domains: Domains,
     /// CPUs whose queues are empty or hold only tasks of idle policy. No other CPU can be idle, so
     /// that searches for an idle CPU skip the rest.
-    free: Box<[u64]>,
+    maybe_idle_cpus: Box<[u64]>,
     /// Some CPU has more than one task (`rd->overloaded`), so that newidle balancing may find one
     /// to pull.
     overloaded: bool,
@@ -163,9 +163,9 @@ impl Fair {
         let nr_cpus = topo.nr_cpus();
         let cpus = (0..nr_cpus).map(|i| {
             let rng = tree::mix(params.seed ^ (i as u64) << 32);
-            Cpu::new(topo.capacity[i], params.migration_cost_ns, rng)
+            FairCpu::new(topo.capacity[i], params.migration_cost_ns, rng)
         });
-        let root = |i| state::CfsRq::new(CpuId(i), None, Ent::NIL, 0);
+        let root = |i| state::CfsRq::new(CpuId(i), None, EntityId::NIL, 0);
         let mut fair = Fair {
             base_slice: 0,
             nr_online: nr_cpus as u32,
@@ -177,7 +177,7 @@ impl Fair {
             tasks: Vec::new(),
             groups: Vec::new(),
             domains: Domains::build(topo, &vec![true; nr_cpus], &params),
-            free: vec![u64::MAX; nr_cpus.div_ceil(64)].into(),
+            maybe_idle_cpus: vec![u64::MAX; nr_cpus.div_ceil(64)].into(),
             overloaded: false,
             nohz: nohz::Nohz::new(nr_cpus),
             timers: Vec::new(),
@@ -208,25 +208,25 @@ impl Fair {
     /// Number of queued tasks, delayed ones and the running one included (`rq->cfs.h_nr_queued`).
     #[inline]
     pub fn nr_running(&self, cpu: CpuId) -> u32 {
-        self.rqs[Rq(cpu.0)].h_nr_queued
+        self.rqs[CfsRqId(cpu.0)].h_nr_queued
     }
 
     /// Prefetches the count that `nr_running` reads, because the CPU will soon be asked for its
     /// tasks.
     #[inline]
-    pub fn soon(&self, cpu: CpuId) {
-        prefetch(&self.rqs[Rq(cpu.0)].h_nr_queued);
+    pub fn prefetch_nr_running(&self, cpu: CpuId) {
+        prefetch(&self.rqs[CfsRqId(cpu.0)].h_nr_queued);
     }
 
     /// Number of queued tasks that want to run (without delayed ones).
     pub fn nr_runnable(&self, cpu: CpuId) -> u32 {
-        self.rqs[Rq(cpu.0)].h_nr_runnable
+        self.rqs[CfsRqId(cpu.0)].h_nr_runnable
     }
 
     /// `cpu_load()`: load average of the CPU's queue. A nice-0 task that always runs contributes
     /// 1024.
     pub fn load(&self, cpu: CpuId) -> u64 {
-        self.rqs[Rq(cpu.0)].avg.load_avg
+        self.rqs[CfsRqId(cpu.0)].avg.load_avg
     }
 
     /// `cpu_util_cfs()`: utilisation of the CPU by this class, 0 to 1024.
@@ -236,7 +236,7 @@ impl Fair {
 
     /// `cfs_rq->avg.runnable_avg`: average number of tasks that run or wait, times 1024.
     pub fn runnable(&self, cpu: CpuId) -> u64 {
-        self.rqs[Rq(cpu.0)].avg.runnable_avg
+        self.rqs[CfsRqId(cpu.0)].avg.runnable_avg
     }
 
     /// `util_avg` of a task at its last update, 0 to 1024.
@@ -266,12 +266,12 @@ impl Fair {
         row.resched = row.resched.max(urgency);
     }
 
-    fn task(&self, task: TaskId) -> &Task {
+    fn task(&self, task: TaskId) -> &FairTask {
         let row = self.tasks.get(task.idx()).and_then(Option::as_ref);
         row.unwrap_or_else(|| panic!("task {task} is unknown to the fair class"))
     }
 
-    fn task_mut(&mut self, task: TaskId) -> &mut Task {
+    fn task_mut(&mut self, task: TaskId) -> &mut FairTask {
         let row = self.tasks.get_mut(task.idx()).and_then(Option::as_mut);
         row.unwrap_or_else(|| panic!("task {task} is unknown to the fair class"))
     }

@@ -11,7 +11,7 @@
 
 use super::Fair;
 use super::pelt::{self, SchedAvg};
-use super::state::{Ent, Removed, Rq};
+use super::state::{CfsRqId, EntityId, Removed};
 use super::weight::scale_load_down;
 use scxlab_machine::id::{CpuId, Nanos};
 
@@ -50,7 +50,7 @@ impl Fair {
     /// Advances a CPU's clocks to `now`. The PELT clock runs slower on a slow CPU and catches up
     /// when the CPU idles.
     pub(super) fn update_clock(&mut self, cpu: CpuId, now: Nanos) {
-        let idle = self.cpus[cpu].curr.is_nil() && self.rqs[Rq(cpu.0)].h_nr_queued == 0;
+        let idle = self.cpus[cpu].curr.is_nil() && self.rqs[CfsRqId(cpu.0)].h_nr_queued == 0;
         let row = &mut self.cpus[cpu];
         let delta = now.saturating_sub(row.clock);
         row.clock = row.clock.max(now);
@@ -65,7 +65,7 @@ impl Fair {
     /// the time by which the PELT clock lags is dropped (`lost_idle_time`).
     pub(super) fn idle_clock_pelt(&mut self, cpu: CpuId) {
         let divider = (pelt::MIN_DIVIDER << 10) - pelt::LOAD_AVG_MAX;
-        let util_sum = self.rqs[Rq(cpu.0)].avg.util_sum;
+        let util_sum = self.rqs[CfsRqId(cpu.0)].avg.util_sum;
         let row = &mut self.cpus[cpu];
         if util_sum >= divider {
             row.lost_idle_time += row.clock - row.clock_pelt;
@@ -78,7 +78,7 @@ impl Fair {
     }
 
     /// Clock of a queue's averages. It stands still while the queue is throttled and empty.
-    fn cfs_rq_clock_pelt(&self, rq: Rq) -> u64 {
+    fn cfs_rq_clock_pelt(&self, rq: CfsRqId) -> u64 {
         let row = &self.rqs[rq];
         let clock = if row.pelt_clock_throttled {
             row.throttled_clock_pelt
@@ -89,11 +89,11 @@ impl Fair {
     }
 
     #[inline]
-    pub(super) fn se_weight(&self, e: Ent) -> u64 {
+    pub(super) fn se_weight(&self, e: EntityId) -> u64 {
         scale_load_down(self.ents[e].load)
     }
 
-    fn se_runnable(&self, e: Ent) -> u64 {
+    fn se_runnable(&self, e: EntityId) -> u64 {
         let entity = &self.ents[e];
         match () {
             _ if entity.sched_delayed => 0,
@@ -103,7 +103,7 @@ impl Fair {
     }
 
     /// Updates the number of runnable tasks below a group entity, which its averages count.
-    pub(super) fn se_update_runnable(&mut self, e: Ent) {
+    pub(super) fn se_update_runnable(&mut self, e: EntityId) {
         let my_q = self.ents[e].my_q;
         if !my_q.is_nil() {
             self.ents[e].runnable_weight = u64::from(self.rqs[my_q].h_nr_runnable);
@@ -111,7 +111,7 @@ impl Fair {
     }
 
     /// Ages the averages of a sleeping or departing entity without a new contribution.
-    fn age_blocked(&mut self, now: u64, e: Ent) {
+    fn age_blocked(&mut self, now: u64, e: EntityId) {
         let weight = self.se_weight(e);
         let avg = &mut self.ents[e].avg;
         if avg.update_sum(now, 0, 0, false) {
@@ -119,7 +119,7 @@ impl Fair {
         }
     }
 
-    fn age_entity(&mut self, now: u64, rq: Rq, e: Ent) {
+    fn age_entity(&mut self, now: u64, rq: CfsRqId, e: EntityId) {
         let weight = self.se_weight(e);
         let runnable = self.se_runnable(e);
         let running = self.rqs[rq].h_curr == e;
@@ -132,7 +132,7 @@ impl Fair {
 
     /// Ages a queue, and subtracts the load of sleepers that left for other CPUs. Returns true if
     /// the averages changed.
-    pub(super) fn age_queue(&mut self, rq: Rq) -> bool {
+    pub(super) fn age_queue(&mut self, rq: CfsRqId) -> bool {
         let now = self.cfs_rq_clock_pelt(rq);
         let mut changed = false;
         let row = &mut self.rqs[rq];
@@ -154,7 +154,7 @@ impl Fair {
     }
 
     /// Brings an entity and its queue up to date.
-    pub(super) fn update_load_avg(&mut self, e: Ent, flags: LoadFlags) {
+    pub(super) fn update_load_avg(&mut self, e: EntityId, flags: LoadFlags) {
         let rq = self.ents[e].cfs_rq;
         let now = self.cfs_rq_clock_pelt(rq);
         if self.ents[e].avg.last_update_time != 0 && !flags.skip_age {
@@ -176,7 +176,7 @@ impl Fair {
         }
     }
 
-    pub(super) fn enqueue_load_avg(&mut self, rq: Rq, e: Ent) {
+    pub(super) fn enqueue_load_avg(&mut self, rq: CfsRqId, e: EntityId) {
         let weight = self.se_weight(e);
         let avg = self.ents[e].avg;
         let queue = &mut self.rqs[rq].avg;
@@ -184,7 +184,7 @@ impl Fair {
         pelt::shift(&mut queue.load_avg, &mut queue.load_sum, avg.load_avg as i64, sum);
     }
 
-    pub(super) fn dequeue_load_avg(&mut self, rq: Rq, e: Ent) {
+    pub(super) fn dequeue_load_avg(&mut self, rq: CfsRqId, e: EntityId) {
         let weight = self.se_weight(e);
         let avg = self.ents[e].avg;
         let queue = &mut self.rqs[rq].avg;
@@ -192,7 +192,7 @@ impl Fair {
         pelt::shift(&mut queue.load_avg, &mut queue.load_sum, -(avg.load_avg as i64), -sum);
     }
 
-    fn attach_load(&mut self, rq: Rq, e: Ent) {
+    fn attach_load(&mut self, rq: CfsRqId, e: EntityId) {
         let weight = self.se_weight(e);
         let queue = self.rqs[rq].avg;
         let divider = queue.divider();
@@ -216,7 +216,7 @@ impl Fair {
         row.prop_runnable_sum += avg.load_sum as i64;
     }
 
-    pub(super) fn detach_load(&mut self, rq: Rq, e: Ent) {
+    pub(super) fn detach_load(&mut self, rq: CfsRqId, e: EntityId) {
         self.dequeue_load_avg(rq, e);
         let gone = self.ents[e].avg;
         let row = &mut self.rqs[rq];
@@ -231,7 +231,7 @@ impl Fair {
 
     /// Propagates changes in a group's queue, by tasks that came or went, to the group entity.
     /// Returns true if there were any.
-    fn propagate(&mut self, e: Ent) -> bool {
+    fn propagate(&mut self, e: EntityId) -> bool {
         let gq = self.ents[e].my_q;
         if gq.is_nil() || !self.rqs[gq].propagate {
             return false;
@@ -246,7 +246,7 @@ impl Fair {
         true
     }
 
-    fn propagate_util(&mut self, rq: Rq, e: Ent, gq: Rq) {
+    fn propagate_util(&mut self, rq: CfsRqId, e: EntityId, gq: CfsRqId) {
         let target = self.rqs[gq].avg.util_avg;
         let queue = &mut self.rqs[rq].avg;
         let avg = &mut self.ents[e].avg;
@@ -261,7 +261,7 @@ impl Fair {
         pelt::shift(&mut queue.util_avg, &mut queue.util_sum, delta, delta_sum);
     }
 
-    fn propagate_runnable(&mut self, rq: Rq, e: Ent, gq: Rq) {
+    fn propagate_runnable(&mut self, rq: CfsRqId, e: EntityId, gq: CfsRqId) {
         let target = self.rqs[gq].avg.runnable_avg;
         let queue = &mut self.rqs[rq].avg;
         let avg = &mut self.ents[e].avg;
@@ -276,7 +276,7 @@ impl Fair {
         pelt::shift(&mut queue.runnable_avg, &mut queue.runnable_sum, delta, delta_sum);
     }
 
-    fn propagate_load(&mut self, rq: Rq, e: Ent, gq: Rq) {
+    fn propagate_load(&mut self, rq: CfsRqId, e: EntityId, gq: CfsRqId) {
         let moved = std::mem::take(&mut self.rqs[gq].prop_runnable_sum);
         if moved == 0 {
             return;
@@ -309,7 +309,7 @@ impl Fair {
 
     /// Removes the load of a sleeper that leaves its queue. The queue subtracts it at its next
     /// update.
-    pub(super) fn remove_load(&mut self, e: Ent) {
+    pub(super) fn remove_load(&mut self, e: EntityId) {
         let rq = self.ents[e].cfs_rq;
         if rq.is_nil() {
             return;
@@ -324,7 +324,7 @@ impl Fair {
     }
 
     /// Ages a sleeper to the last update of its queue.
-    pub(super) fn sync_load(&mut self, e: Ent) {
+    pub(super) fn sync_load(&mut self, e: EntityId) {
         let rq = self.ents[e].cfs_rq;
         if !rq.is_nil() {
             self.age_blocked(self.rqs[rq].avg.last_update_time, e);
@@ -333,7 +333,7 @@ impl Fair {
 
     /// Ages a sleeper that leaves an idle CPU to now, because it has decayed further than its queue
     /// shows.
-    pub(super) fn age_to_now(&mut self, e: Ent) {
+    pub(super) fn age_to_now(&mut self, e: EntityId) {
         let rq = self.ents[e].cfs_rq;
         if rq.is_nil() || self.ents[e].avg.is_decayed() || self.rqs[rq].pelt_clock_throttled {
             return;
@@ -343,7 +343,7 @@ impl Fair {
         }
     }
 
-    fn util_est_update(&mut self, e: Ent) {
+    fn util_est_update(&mut self, e: EntityId) {
         if !self.params.features.util_est {
             return;
         }
@@ -356,27 +356,27 @@ impl Fair {
         avg.util_est = UTIL_AVG_UNCHANGED | smooth_util(ewma, dequeued, avg.runnable_avg as u32);
     }
 
-    pub(super) fn task_util_est(&self, e: Ent) -> u64 {
+    pub(super) fn task_util_est(&self, e: EntityId) -> u64 {
         u64::from(self.ents[e].avg.util_est & !UTIL_AVG_UNCHANGED)
     }
 
-    pub(super) fn util_est_enqueue(&mut self, cpu: CpuId, e: Ent) {
+    pub(super) fn util_est_enqueue(&mut self, cpu: CpuId, e: EntityId) {
         if self.params.features.util_est {
-            self.rqs[Rq(cpu.0)].avg.util_est += self.task_util_est(e) as u32;
+            self.rqs[CfsRqId(cpu.0)].avg.util_est += self.task_util_est(e) as u32;
         }
     }
 
-    pub(super) fn util_est_dequeue(&mut self, cpu: CpuId, e: Ent) {
+    pub(super) fn util_est_dequeue(&mut self, cpu: CpuId, e: EntityId) {
         if self.params.features.util_est {
             let est = self.task_util_est(e) as u32;
-            let queue = &mut self.rqs[Rq(cpu.0)].avg;
+            let queue = &mut self.rqs[CfsRqId(cpu.0)].avg;
             queue.util_est = queue.util_est.saturating_sub(est);
         }
     }
 
     /// Initialises the averages of a new task: at most half of the utilisation that its CPU has
     /// left.
-    pub(super) fn init_task_avg(&mut self, cpu: CpuId, e: Ent) {
+    pub(super) fn init_task_avg(&mut self, cpu: CpuId, e: EntityId) {
         let queue = self.rqs[self.ents[e].cfs_rq].avg;
         let weight = self.se_weight(e);
         let spare = (self.cpus[cpu].capacity as i64 - queue.util_avg as i64) / 2;
@@ -418,12 +418,12 @@ impl Fair {
         }
     }
 
-    fn blocked_done(&self, e: Ent) -> bool {
+    fn blocked_done(&self, e: EntityId) -> bool {
         let avg = &self.ents[e].avg;
         avg.load_avg == 0 && avg.util_avg == 0 && !self.rqs[self.ents[e].my_q].propagate
     }
 
-    fn queue_is_decayed(&self, rq: Rq) -> bool {
+    fn queue_is_decayed(&self, rq: CfsRqId) -> bool {
         let row = &self.rqs[rq];
         let child_listed = || {
             let leaves = &self.cpus[row.cpu].leaves;
@@ -436,7 +436,7 @@ impl Fair {
     }
 
     /// Adds a queue to `leaves`, before its parent.
-    pub(super) fn list_leaf(&mut self, rq: Rq) {
+    pub(super) fn list_leaf(&mut self, rq: CfsRqId) {
         if self.rqs[rq].on_leaf_list {
             return;
         }
@@ -446,7 +446,7 @@ impl Fair {
         self.cpus[cpu].leaves.insert(at, rq);
     }
 
-    pub(super) fn unlist_leaf(&mut self, rq: Rq) {
+    pub(super) fn unlist_leaf(&mut self, rq: CfsRqId) {
         if std::mem::take(&mut self.rqs[rq].on_leaf_list) {
             let cpu = self.rqs[rq].cpu;
             self.cpus[cpu].leaves.retain(|&l| l != rq);
@@ -454,7 +454,7 @@ impl Fair {
     }
 
     /// Propagates the load of a task that came or went without an enqueue to the groups above.
-    pub(super) fn propagate_up(&mut self, e: Ent) {
+    pub(super) fn propagate_up(&mut self, e: EntityId) {
         let rq = self.ents[e].cfs_rq;
         if !self.rqs[rq].pelt_clock_throttled {
             self.list_leaf(rq);
@@ -471,7 +471,7 @@ impl Fair {
     }
 
     /// Adds a task's load to its queue outside of an enqueue (class or group change).
-    pub(super) fn attach_entity(&mut self, e: Ent) {
+    pub(super) fn attach_entity(&mut self, e: EntityId) {
         let rq = self.ents[e].cfs_rq;
         let skip_age = !self.params.features.attach_age_load;
         self.update_load_avg(e, LoadFlags { skip_age, ..LoadFlags::NONE });
@@ -480,7 +480,7 @@ impl Fair {
         self.propagate_up(e);
     }
 
-    pub(super) fn detach_entity(&mut self, e: Ent) {
+    pub(super) fn detach_entity(&mut self, e: EntityId) {
         let rq = self.ents[e].cfs_rq;
         if rq.is_nil() || self.ents[e].avg.last_update_time == 0 {
             return;
@@ -493,7 +493,7 @@ impl Fair {
 
     /// Load of a queue on the scale of its CPU: the shares of all groups above are applied. Cached
     /// for a jiffy.
-    fn queue_h_load(&mut self, rq: Rq) -> u64 {
+    fn queue_h_load(&mut self, rq: CfsRqId) -> u64 {
         let jiffy = self.jiffies(self.cpus[self.rqs[rq].cpu].clock);
         if self.rqs[rq].h_load_at == jiffy {
             return self.rqs[rq].h_load;
@@ -512,7 +512,7 @@ impl Fair {
     }
 
     /// Load of a task on the scale of its CPU.
-    pub(super) fn task_h_load(&mut self, e: Ent) -> u64 {
+    pub(super) fn task_h_load(&mut self, e: EntityId) -> u64 {
         let rq = self.ents[e].cfs_rq;
         if rq.is_nil() {
             return 0;

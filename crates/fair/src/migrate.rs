@@ -8,9 +8,9 @@
 //! fair.c v7.3.
 //! Differs: no break after 32 tasks, as no more are moved at a time.
 
-use super::balance::{Attempt, IdleType, Kind, Move};
+use super::balance::{Attempt, IdleType, ImbalanceKind, Move};
 use super::queue::Leave;
-use super::state::{Ent, Resched, Rq};
+use super::state::{CfsRqId, EntityId, Resched};
 use super::{Balanced, EnqueueFlags, Env, Fair, WakeFlags};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
@@ -26,7 +26,7 @@ impl Fair {
         let now = self.cpus[lb.this_cpu].clock;
         self.update_clock(lb.src, now);
         self.update_clock(lb.dst, now);
-        let mut detached: SmallVec<[Ent; 8]> = SmallVec::new();
+        let mut detached: SmallVec<[EntityId; 8]> = SmallVec::new();
         while let Some(e) = self.cpus[lb.src].tasks_tail.some() {
             if lb.imbalance <= 0
                 || lb.idle != IdleType::Busy && self.rq_nr_running(env, lb.src) <= 1
@@ -56,18 +56,18 @@ impl Fair {
 
     /// Whether moving the task brings the domain nearer to balance. If so, its amount is taken from
     /// the imbalance.
-    fn take_from_imbalance(&mut self, lb: &mut Attempt, e: Ent) -> bool {
+    fn take_from_imbalance(&mut self, lb: &mut Attempt, e: EntityId) -> bool {
         let failed = self.domains.of_cpu[lb.this_cpu.idx()][lb.level].nr_balance_failed;
         let amount = match lb.kind {
-            Kind::Load => {
+            ImbalanceKind::Load => {
                 let load = self.task_h_load(e).max(1);
                 if self.params.features.lb_min && load < 16 && failed == 0 {
                     return false;
                 }
                 load
             }
-            Kind::Util => self.ents[e].avg.util_avg.max(self.task_util_est(e)),
-            Kind::Task => {
+            ImbalanceKind::Util => self.ents[e].avg.util_avg.max(self.task_util_est(e)),
+            ImbalanceKind::Task => {
                 lb.imbalance -= 1;
                 return true;
             }
@@ -80,10 +80,10 @@ impl Fair {
         true
     }
 
-    fn can_migrate(&self, env: &dyn Env, lb: &mut Attempt, e: Ent) -> bool {
+    fn can_migrate(&self, env: &dyn Env, lb: &mut Attempt, e: EntityId) -> bool {
         let task = self.ents[e].task.expect("only tasks are listed");
         let domain = &self.domains.of_cpu[lb.this_cpu.idx()][lb.level];
-        if self.ents[e].sched_delayed && lb.kind != Kind::Load {
+        if self.ents[e].sched_delayed && lb.kind != ImbalanceKind::Load {
             return false;
         }
         if self.throttled_at(task, lb.dst) {
@@ -137,7 +137,7 @@ impl Fair {
     }
 
     /// Whether the task ran so recently that its cache content is worth more than balance.
-    fn task_hot(&self, env: &dyn Env, lb: &Attempt, e: Ent) -> bool {
+    fn task_hot(&self, env: &dyn Env, lb: &Attempt, e: EntityId) -> bool {
         let cost = self.params.migration_cost_ns;
         let shape = self.domains.shape(lb.this_cpu, lb.level);
         if self.has_idle_policy(e) || shape.flags.share_capacity {
@@ -150,12 +150,12 @@ impl Fair {
         self.cpus[lb.src].clock.saturating_sub(self.ents[e].exec_start) < cost
     }
 
-    fn detach(&mut self, src: CpuId, e: Ent) {
+    fn detach(&mut self, src: CpuId, e: EntityId) {
         self.dequeue_task(src, e, Leave { migrating: true, ..Leave::default() });
         self.ents[e].avg.last_update_time = 0;
     }
 
-    fn attach(&mut self, e: Ent, from: CpuId, to: CpuId, now: Nanos) -> Move {
+    fn attach(&mut self, e: EntityId, from: CpuId, to: CpuId, now: Nanos) -> Move {
         let task = self.ents[e].task.expect("only tasks are moved");
         self.account_on(task, to, now);
         self.enqueue_task(to, e, EnqueueFlags { migrated: true, ..EnqueueFlags::RESTORE });
@@ -218,8 +218,8 @@ impl Fair {
     /// Returns the tasks that would have to leave a CPU that goes off line, delayed and throttled
     /// ones included.
     pub fn tasks_on(&self, cpu: CpuId) -> Vec<TaskId> {
-        let queued = |rq: &Rq| self.rqs[*rq].cpu == cpu && !self.rqs[*rq].limbo.is_empty();
-        let limbo = (0..self.rqs.0.len() as u32).map(Rq).filter(queued);
+        let queued = |rq: &CfsRqId| self.rqs[*rq].cpu == cpu && !self.rqs[*rq].limbo.is_empty();
+        let limbo = (0..self.rqs.0.len() as u32).map(CfsRqId).filter(queued);
         let mut tasks: Vec<TaskId> = Vec::new();
         let mut at = self.cpus[cpu].tasks_head;
         while let Some(e) = at.some() {

@@ -110,7 +110,7 @@ impl Fair {
     /// Returns an idle CPU on an idle core, else any idle CPU.
     fn find_ilb(&self, env: &dyn Env) -> Option<CpuId> {
         let mut fallback = None;
-        let maybe_idle = cpumask::iter_and(&self.nohz.idle, &self.free);
+        let maybe_idle = cpumask::iter_and(&self.nohz.idle, &self.maybe_idle_cpus);
         for cpu in maybe_idle.filter(|&cpu| self.idle(env, cpu)) {
             if !self.domains.smt_present || self.core_is_idle(env, cpu) {
                 return Some(cpu);
@@ -138,7 +138,7 @@ impl Fair {
             self.nohz.needs_update = false;
         }
         let mut at = Wrap::new(this_cpu);
-        while let Some(cpu) = at.next_of(&self.nohz.idle, &self.free, &mut 0) {
+        while let Some(cpu) = at.next_of(&self.nohz.idle, &self.maybe_idle_cpus, &mut 0) {
             if self.alone(cpu) || !self.idle(env, cpu) {
                 continue;
             }
@@ -181,9 +181,9 @@ impl Fair {
         self.cpus[cpu].online = false;
         self.cpus[cpu].active_balance = None;
         let mine =
-            |rq: &super::state::Rq| self.rqs[*rq].cpu == cpu && self.rqs[*rq].runtime_enabled;
+            |rq: &super::state::CfsRqId| self.rqs[*rq].cpu == cpu && self.rqs[*rq].runtime_enabled;
         let limited: Vec<_> =
-            (0..self.rqs.0.len() as u32).map(super::state::Rq).filter(mine).collect();
+            (0..self.rqs.0.len() as u32).map(super::state::CfsRqId).filter(mine).collect();
         for rq in limited {
             self.rqs[rq].runtime_enabled = false;
             if self.rqs[rq].throttled {
@@ -203,7 +203,7 @@ impl Fair {
         self.update_clock(cpu, now);
         self.cpus[cpu].online = true;
         for at in 0..self.rqs.0.len() as u32 {
-            let rq = super::state::Rq(at);
+            let rq = super::state::CfsRqId(at);
             let limited = self.rqs[rq].group.and_then(|id| self.group(id));
             let limited = limited.is_some_and(|g| g.bw.quota.is_some());
             if self.rqs[rq].cpu == cpu {

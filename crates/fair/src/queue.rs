@@ -8,7 +8,7 @@
 //! `update_curr()`, `requeue_delayed_entity()`, fair.c v7.3.
 
 use super::load::LoadFlags;
-use super::state::{Ent, FairPolicy, Resched, Rq};
+use super::state::{CfsRqId, EntityId, FairPolicy, Resched};
 use super::weight::{NICE_0_LOAD, delta_fair};
 use super::{Dequeued, EnqueueFlags, Fair};
 use scxlab_machine::cpumask;
@@ -28,7 +28,7 @@ pub(super) struct Leave {
 
 impl Fair {
     /// Charges the running entity of a queue for the time since it was last charged.
-    pub(super) fn update_curr(&mut self, rq: Rq) {
+    pub(super) fn update_curr(&mut self, rq: CfsRqId) {
         let Some(curr) = self.rqs[rq].h_curr.some() else {
             return;
         };
@@ -44,7 +44,7 @@ impl Fair {
         let entity = &mut self.ents[curr];
         entity.vruntime = entity.vruntime.wrapping_add(delta_fair(delta, entity.h_load));
         let served = self.update_deadline(cpu, curr);
-        if self.rqs[Rq(cpu.0)].h_nr_queued == 1 {
+        if self.rqs[CfsRqId(cpu.0)].h_nr_queued == 1 {
             return;
         }
         if served || !self.protected(curr) {
@@ -53,7 +53,7 @@ impl Fair {
         }
     }
 
-    fn charge(&mut self, cpu: CpuId, e: Ent) -> Nanos {
+    fn charge(&mut self, cpu: CpuId, e: EntityId) -> Nanos {
         let now = self.cpus[cpu].clock;
         let entity = &mut self.ents[e];
         let delta = now.saturating_sub(entity.exec_start);
@@ -80,19 +80,19 @@ impl Fair {
         }
     }
 
-    pub(super) fn clear_buddy(&mut self, cpu: CpuId, e: Ent) {
+    pub(super) fn clear_buddy(&mut self, cpu: CpuId, e: EntityId) {
         if self.cpus[cpu].next == e {
-            self.cpus[cpu].next = Ent::NIL;
+            self.cpus[cpu].next = EntityId::NIL;
         }
     }
 
-    pub(super) fn has_idle_policy(&self, e: Ent) -> bool {
+    pub(super) fn has_idle_policy(&self, e: EntityId) -> bool {
         let task = self.ents[e].task;
         task.is_some_and(|t| self.task(t).policy == FairPolicy::Idle)
     }
 
     /// Puts a task on its CPU. Its entity's `cfs_rq` must be set.
-    pub(super) fn enqueue_task(&mut self, cpu: CpuId, e: Ent, flags: EnqueueFlags) {
+    pub(super) fn enqueue_task(&mut self, cpu: CpuId, e: EntityId, flags: EnqueueFlags) {
         if !self.ents[e].sched_delayed {
             self.util_est_enqueue(cpu, e);
         }
@@ -107,12 +107,12 @@ impl Fair {
             self.place(cpu, e, flags, true);
             self.tree_insert(cpu, e);
         }
-        if self.rqs[Rq(cpu.0)].h_nr_queued >= 2 {
+        if self.rqs[CfsRqId(cpu.0)].h_nr_queued >= 2 {
             self.overloaded = true;
         }
     }
 
-    fn enqueue_hierarchy(&mut self, task: Ent, flags: EnqueueFlags) -> u64 {
+    fn enqueue_hierarchy(&mut self, task: EntityId, flags: EnqueueFlags) -> u64 {
         let mut weight = NICE_0_LOAD;
         let mut h_nr_idle = u32::from(self.has_idle_policy(task));
         // A delayed task that is only moved stays delayed.
@@ -138,25 +138,25 @@ impl Fair {
             flags = EnqueueFlags::WAKEUP;
             at = self.ents[e].parent;
         }
-        self.note_free(self.rqs[self.ents[task].cfs_rq].cpu);
+        self.update_maybe_idle(self.rqs[self.ents[task].cfs_rq].cpu);
         weight
     }
 
-    /// Updates `free` after a change of a CPU's counts of tasks.
-    pub(super) fn note_free(&mut self, cpu: CpuId) {
-        let row = &self.rqs[Rq(cpu.0)];
+    /// Updates `maybe_idle_cpus` after a change of a CPU's counts of tasks.
+    pub(super) fn update_maybe_idle(&mut self, cpu: CpuId) {
+        let row = &self.rqs[CfsRqId(cpu.0)];
         let change = if row.h_nr_queued == row.h_nr_idle { cpumask::set } else { cpumask::clear };
-        change(&mut self.free, cpu);
+        change(&mut self.maybe_idle_cpus, cpu);
     }
 
     /// Updates an entity whose queue changed while the entity stayed queued.
-    fn refresh_entity(&mut self, e: Ent) {
+    fn refresh_entity(&mut self, e: EntityId) {
         self.update_load_avg(e, LoadFlags::TG);
         self.se_update_runnable(e);
         self.update_group_weight(e);
     }
 
-    fn enqueue_entity(&mut self, rq: Rq, e: Ent, flags: EnqueueFlags) {
+    fn enqueue_entity(&mut self, rq: CfsRqId, e: EntityId, flags: EnqueueFlags) {
         self.update_load_avg(e, LoadFlags { attach: true, ..LoadFlags::TG });
         self.se_update_runnable(e);
         self.update_group_weight(e);
@@ -176,7 +176,7 @@ impl Fair {
         }
     }
 
-    pub(super) fn resume_pelt_clock(&mut self, rq: Rq) {
+    pub(super) fn resume_pelt_clock(&mut self, rq: CfsRqId) {
         let now = self.rq_clock_pelt(self.rqs[rq].cpu);
         let row = &mut self.rqs[rq];
         if std::mem::take(&mut row.pelt_clock_throttled) {
@@ -184,14 +184,14 @@ impl Fair {
         }
     }
 
-    pub(super) fn stop_pelt_clock(&mut self, rq: Rq) {
+    pub(super) fn stop_pelt_clock(&mut self, rq: CfsRqId) {
         self.unlist_leaf(rq);
         self.rqs[rq].throttled_clock_pelt = self.rq_clock_pelt(self.rqs[rq].cpu);
         self.rqs[rq].pelt_clock_throttled = true;
     }
 
     /// Takes a task off its CPU, unless it must pay back lag first (delayed dequeue).
-    pub(super) fn dequeue_task(&mut self, cpu: CpuId, e: Ent, leave: Leave) -> Dequeued {
+    pub(super) fn dequeue_task(&mut self, cpu: CpuId, e: EntityId, leave: Leave) -> Dequeued {
         if !self.ents[e].sched_delayed {
             self.util_est_dequeue(cpu, e);
         }
@@ -208,7 +208,7 @@ impl Fair {
         Dequeued::Done
     }
 
-    fn leave_competition(&mut self, cpu: CpuId, e: Ent, leave: Leave) {
+    fn leave_competition(&mut self, cpu: CpuId, e: EntityId, leave: Leave) {
         let was_idle = self.sched_idle_cpu(cpu);
         if self.cpus[cpu].curr != e {
             self.tree_remove(cpu, e);
@@ -228,11 +228,11 @@ impl Fair {
     }
 
     /// Ends a delayed dequeue: the task sleeps for good.
-    pub(super) fn finish_delayed(&mut self, cpu: CpuId, e: Ent) {
+    pub(super) fn finish_delayed(&mut self, cpu: CpuId, e: EntityId) {
         self.dequeue_task(cpu, e, Leave { sleep: true, delayed: true, ..Leave::default() });
     }
 
-    fn dequeue_hierarchy(&mut self, task: Ent, leave: Leave) {
+    fn dequeue_hierarchy(&mut self, task: EntityId, leave: Leave) {
         let mut h_nr_idle = u32::from(self.has_idle_policy(task));
         // A delayed task was taken out of the count when it fell asleep.
         let h_nr_runnable = u32::from(!self.ents[task].sched_delayed);
@@ -261,10 +261,10 @@ impl Fair {
             leave = Leave { sleep: true, delayed: false, special: false, ..leave };
             at = self.ents[e].parent;
         }
-        self.note_free(self.rqs[self.ents[task].cfs_rq].cpu);
+        self.update_maybe_idle(self.rqs[self.ents[task].cfs_rq].cpu);
     }
 
-    fn dequeue_entity(&mut self, rq: Rq, e: Ent, leave: Leave) {
+    fn dequeue_entity(&mut self, rq: CfsRqId, e: EntityId, leave: Leave) {
         let is_task = self.ents[e].task.is_some();
         let flags = LoadFlags {
             detach: is_task && leave.migrating,
@@ -287,7 +287,7 @@ impl Fair {
     }
 
     /// Makes a delayed task runnable again when it wakes. It keeps what is left of its debt.
-    pub(super) fn requeue_delayed(&mut self, cpu: CpuId, e: Ent) {
+    pub(super) fn requeue_delayed(&mut self, cpu: CpuId, e: EntityId) {
         self.util_est_enqueue(cpu, e);
         self.update_curr_task(cpu);
         if self.update_entity_lag(cpu, e) {
@@ -305,12 +305,12 @@ impl Fair {
         self.count_runnable(e, 1);
     }
 
-    fn set_delayed(&mut self, e: Ent) {
+    fn set_delayed(&mut self, e: EntityId) {
         self.ents[e].sched_delayed = true;
         self.count_runnable(e, -1);
     }
 
-    fn count_runnable(&mut self, task: Ent, by: i32) {
+    fn count_runnable(&mut self, task: EntityId, by: i32) {
         let mut at = task;
         while let Some(e) = at.some() {
             let row = &mut self.rqs[self.ents[e].cfs_rq];
@@ -322,16 +322,16 @@ impl Fair {
     /// Whether only tasks of idle policy or in idle groups are queued: for other tasks the CPU is
     /// as good as idle.
     pub(super) fn sched_idle_cpu(&self, cpu: CpuId) -> bool {
-        let row = &self.rqs[Rq(cpu.0)];
+        let row = &self.rqs[CfsRqId(cpu.0)];
         row.h_nr_queued != 0 && row.h_nr_queued == row.h_nr_idle
     }
 
     /// Inserts a task at the front of its CPU's list. Balancing takes tasks from the back.
-    pub(super) fn list_task(&mut self, e: Ent) {
+    pub(super) fn list_task(&mut self, e: EntityId) {
         let cpu = self.rqs[self.ents[e].cfs_rq].cpu;
         let head = self.cpus[cpu].tasks_head;
         let task = self.task_of_mut(e);
-        task.prev = Ent::NIL;
+        task.prev = EntityId::NIL;
         task.next = head;
         match head.some() {
             Some(head) => self.task_of_mut(head).prev = e,
@@ -340,7 +340,7 @@ impl Fair {
         self.cpus[cpu].tasks_head = e;
     }
 
-    pub(super) fn unlist_task(&mut self, e: Ent) {
+    pub(super) fn unlist_task(&mut self, e: EntityId) {
         let cpu = self.rqs[self.ents[e].cfs_rq].cpu;
         let task = self.task_of_mut(e);
         let (prev, next) = (task.prev, task.next);
@@ -354,7 +354,7 @@ impl Fair {
         }
     }
 
-    pub(super) fn task_of_mut(&mut self, e: Ent) -> &mut super::state::Task {
+    pub(super) fn task_of_mut(&mut self, e: EntityId) -> &mut super::state::FairTask {
         let task = self.ents[e].task.expect("a group entity is in no task list");
         self.task_mut(task)
     }

@@ -9,7 +9,7 @@
 //! v7.3.
 //! Differs: no energy-aware placement, no asymmetric capacity, no clusters.
 
-use super::state::{Ent, Rq, Waker};
+use super::state::{CfsRqId, EntityId, Waker};
 use super::{Env, Fair};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
@@ -95,7 +95,7 @@ impl Fair {
     }
 
     /// Whether the CPU is idle, or busy only with tasks of idle policy that `e` may preempt.
-    pub(super) fn choose_idle(&self, env: &dyn Env, cpu: CpuId, e: Ent) -> bool {
+    pub(super) fn choose_idle(&self, env: &dyn Env, cpu: CpuId, e: EntityId) -> bool {
         self.idle(env, cpu) || self.sched_idle_rq(env, cpu) && !self.has_idle_policy(e)
     }
 
@@ -268,7 +268,7 @@ impl Fair {
         &self,
         env: &dyn Env,
         task: TaskId,
-        e: Ent,
+        e: EntityId,
         target: CpuId,
         prev: CpuId,
     ) -> Option<CpuId> {
@@ -287,7 +287,7 @@ impl Fair {
         &mut self,
         env: &dyn Env,
         task: TaskId,
-        e: Ent,
+        e: EntityId,
         has_idle_core: bool,
         target: CpuId,
     ) -> Option<CpuId> {
@@ -305,7 +305,7 @@ impl Fair {
         if !has_idle_core {
             // CPUs that are not free count as visited.
             let mut busy = 0;
-            while let Some(cpu) = at.next_of(&cpus, &self.free, &mut busy) {
+            while let Some(cpu) = at.next_of(&cpus, &self.maybe_idle_cpus, &mut busy) {
                 left = left.saturating_sub(std::mem::take(&mut busy) + 1);
                 if left == 0 {
                     return None;
@@ -334,7 +334,7 @@ impl Fair {
         &self,
         env: &dyn Env,
         core: CpuId,
-        e: Ent,
+        e: EntityId,
         cpus: &mut Words,
         found: &mut Option<CpuId>,
     ) -> bool {
@@ -386,7 +386,7 @@ impl Fair {
 
     /// Utilisation of a CPU, as if `without` were not there. `boost`: waiting tasks count, too.
     pub(super) fn cpu_util(&self, cpu: CpuId, without: Option<TaskId>, boost: bool) -> u64 {
-        let avg = &self.rqs[Rq(cpu.0)].avg;
+        let avg = &self.rqs[CfsRqId(cpu.0)].avg;
         let mut util = avg.util_avg;
         let mut est = u64::from(avg.util_est);
         let mut runnable = avg.runnable_avg;

@@ -8,7 +8,7 @@
 
 use super::Fair;
 use super::params::CgroupMode;
-use super::state::{Ent, Rq};
+use super::state::{CfsRqId, EntityId};
 use super::weight::{MIN_SHARES, NICE_0_LOAD, nice_weight, scale_load, scale_load_down};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos};
 
@@ -17,7 +17,7 @@ const TG_UPDATE_INTERVAL: Nanos = 1_000_000;
 
 impl Fair {
     /// Recomputes the weight of a group's entity from its queue.
-    pub(super) fn update_group_weight(&mut self, e: Ent) {
+    pub(super) fn update_group_weight(&mut self, e: EntityId) {
         let gq = self.ents[e].my_q;
         // An empty group keeps its weight, because its tasks may come back before their lag is
         // gone.
@@ -28,7 +28,7 @@ impl Fair {
         self.reweight_entity(e, shares);
     }
 
-    fn group_shares(&self, gq: Rq) -> u64 {
+    fn group_shares(&self, gq: CfsRqId) -> u64 {
         let Some(group) = self.rqs[gq].group.and_then(|id| self.group(id)) else {
             return NICE_0_LOAD;
         };
@@ -53,7 +53,7 @@ impl Fair {
     }
 
     /// Sets a new weight of an entity within its queue.
-    pub(super) fn reweight_entity(&mut self, e: Ent, weight: u64) {
+    pub(super) fn reweight_entity(&mut self, e: EntityId, weight: u64) {
         if self.ents[e].load == weight {
             return;
         }
@@ -78,7 +78,7 @@ impl Fair {
     }
 
     /// Applies one level to a task's weight on its CPU: the entity's part of its queue.
-    pub(super) fn prop_weight(&self, e: Ent, weight: u64) -> u64 {
+    pub(super) fn prop_weight(&self, e: EntityId, weight: u64) -> u64 {
         let entity = &self.ents[e];
         let whole = match entity.parent.is_nil() {
             true => NICE_0_LOAD,
@@ -90,13 +90,13 @@ impl Fair {
 
     /// Reports a queue's load to its group if it changed by more than 1/64.
     #[inline]
-    pub(super) fn update_tg_load_avg(&mut self, rq: Rq) {
+    pub(super) fn update_tg_load_avg(&mut self, rq: CfsRqId) {
         if let Some(id) = self.rqs[rq].group {
             self.update_group_load_avg(rq, id);
         }
     }
 
-    fn update_group_load_avg(&mut self, rq: Rq, id: CgroupId) {
+    fn update_group_load_avg(&mut self, rq: CfsRqId, id: CgroupId) {
         let row = &self.rqs[rq];
         let now = self.cpus[row.cpu].clock;
         if !self.cpus[row.cpu].online || now - row.last_update_tg < TG_UPDATE_INTERVAL {
@@ -113,7 +113,7 @@ impl Fair {
 
     fn report_to_group(
         &mut self,
-        rq: Rq,
+        rq: CfsRqId,
         id: scxlab_machine::id::CgroupId,
         load: i64,
         runnable: i64,
@@ -132,7 +132,7 @@ impl Fair {
     /// Removes a CPU that goes off line from the loads of its groups.
     pub(super) fn clear_tg_load_avg(&mut self, cpu: CpuId) {
         for at in 0..self.rqs.0.len() {
-            let rq = Rq(at as u32);
+            let rq = CfsRqId(at as u32);
             let row = &self.rqs[rq];
             if let (true, Some(id)) = (row.cpu == cpu, row.group) {
                 let (load, runnable) = (row.tg_load_avg_contrib, row.tg_runnable_avg_contrib);

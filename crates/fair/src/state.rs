@@ -14,25 +14,25 @@ use std::ops::{Index, IndexMut};
 
 /// Slot of an entity; `NIL`: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ent(pub u32);
+pub(super) struct EntityId(pub u32);
 /// Slot of a queue; `NIL`: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rq(pub u32);
+pub(super) struct CfsRqId(pub u32);
 
-impl Ent {
-    pub const NIL: Ent = Ent(u32::MAX);
+impl EntityId {
+    pub const NIL: EntityId = EntityId(u32::MAX);
     #[inline]
     pub fn is_nil(self) -> bool {
         self.0 == u32::MAX
     }
     #[inline]
-    pub fn some(self) -> Option<Ent> {
+    pub fn some(self) -> Option<EntityId> {
         (!self.is_nil()).then_some(self)
     }
 }
 
-impl Rq {
-    pub const NIL: Rq = Rq(u32::MAX);
+impl CfsRqId {
+    pub const NIL: CfsRqId = CfsRqId(u32::MAX);
     #[inline]
     pub fn is_nil(self) -> bool {
         self.0 == u32::MAX
@@ -46,7 +46,7 @@ pub(super) struct Ents(pub Vec<Entity>);
 #[derive(Debug, Default)]
 pub(super) struct Rqs(pub Vec<CfsRq>);
 #[derive(Debug, Default)]
-pub(super) struct Cpus(pub Vec<Cpu>);
+pub(super) struct Cpus(pub Vec<FairCpu>);
 
 macro_rules! indexed {
     ($table:ident, $id:ident, $row:ident, $i:ident => $at:expr) => {
@@ -65,19 +65,19 @@ macro_rules! indexed {
         }
     };
 }
-indexed!(Ents, Ent, Entity, i => i.0 as usize);
-indexed!(Rqs, Rq, CfsRq, i => i.0 as usize);
-indexed!(Cpus, CpuId, Cpu, i => i.idx());
+indexed!(Ents, EntityId, Entity, i => i.0 as usize);
+indexed!(Rqs, CfsRqId, CfsRq, i => i.0 as usize);
+indexed!(Cpus, CpuId, FairCpu, i => i.idx());
 
 /// A schedulable entity.
 #[derive(Clone, Debug)]
 pub(super) struct Entity {
     /// The task, if the entity is one; None: it is the group whose queue is `my_q`.
     pub task: Option<TaskId>,
-    pub my_q: Rq,
+    pub my_q: CfsRqId,
     /// Queue in which the entity is accounted, and the entity of that queue.
-    pub cfs_rq: Rq,
-    pub parent: Ent,
+    pub cfs_rq: CfsRqId,
+    pub parent: EntityId,
     /// Weight within its queue.
     pub load: u64,
     /// Weight on the CPU: `load` times the shares of all groups above.
@@ -109,8 +109,8 @@ pub(super) struct Entity {
 /// Links of the deadline tree, and the aggregates over the node's subtree (see `tree.rs`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TreeNode {
-    pub left: Ent,
-    pub right: Ent,
+    pub left: EntityId,
+    pub right: EntityId,
     pub prio: u64,
     /// Order of arrival, which decides among equal deadlines.
     pub seq: u64,
@@ -120,12 +120,12 @@ pub(super) struct TreeNode {
 }
 
 impl Entity {
-    pub fn new(task: Option<TaskId>, my_q: Rq, load: u64, slice: Nanos) -> Self {
+    pub fn new(task: Option<TaskId>, my_q: CfsRqId, load: u64, slice: Nanos) -> Self {
         Entity {
             task,
             my_q,
-            cfs_rq: Rq::NIL,
-            parent: Ent::NIL,
+            cfs_rq: CfsRqId::NIL,
+            parent: EntityId::NIL,
             load,
             h_load: load,
             vruntime: 0,
@@ -143,8 +143,8 @@ impl Entity {
             runnable_weight: 0,
             avg: SchedAvg::default(),
             node: TreeNode {
-                left: Ent::NIL,
-                right: Ent::NIL,
+                left: EntityId::NIL,
+                right: EntityId::NIL,
                 prio: 0,
                 seq: 0,
                 min_vruntime: 0,
@@ -162,7 +162,7 @@ pub(super) struct CfsRq {
     /// None: the root group.
     pub group: Option<CgroupId>,
     /// The group's entity on this CPU; NIL for the root.
-    pub ent: Ent,
+    pub ent: EntityId,
     pub depth: u32,
 
     /// Sum of `load` of the entities accounted here.
@@ -174,7 +174,7 @@ pub(super) struct CfsRq {
     pub h_nr_runnable: u32,
     pub h_nr_idle: u32,
     /// Entity of this queue on the path to the running task.
-    pub h_curr: Ent,
+    pub h_curr: EntityId,
     pub idle: bool,
 
     pub avg: SchedAvg,
@@ -212,7 +212,7 @@ pub(super) struct Removed {
 }
 
 impl CfsRq {
-    pub fn new(cpu: CpuId, group: Option<CgroupId>, ent: Ent, depth: u32) -> Self {
+    pub fn new(cpu: CpuId, group: Option<CgroupId>, ent: EntityId, depth: u32) -> Self {
         CfsRq {
             cpu,
             group,
@@ -223,7 +223,7 @@ impl CfsRq {
             h_nr_queued: 0,
             h_nr_runnable: 0,
             h_nr_idle: 0,
-            h_curr: Ent::NIL,
+            h_curr: EntityId::NIL,
             idle: false,
             avg: SchedAvg::default(),
             removed: Removed::default(),
@@ -250,7 +250,7 @@ impl CfsRq {
 
 /// The fair part of a CPU's run queue.
 #[derive(Clone, Debug)]
-pub(super) struct Cpu {
+pub(super) struct FairCpu {
     pub online: bool,
     pub capacity: u64,
     pub clock: Nanos,
@@ -258,10 +258,10 @@ pub(super) struct Cpu {
     pub lost_idle_time: u64,
 
     // The EEVDF state: the tree contains all queued tasks except the running one.
-    pub tree: Ent,
-    pub curr: Ent,
+    pub tree: EntityId,
+    pub curr: EntityId,
     /// Task that the next pick prefers.
-    pub next: Ent,
+    pub next: EntityId,
     pub sum_w_vruntime: i128,
     pub sum_weight: u64,
     pub zero_vruntime: u64,
@@ -269,10 +269,10 @@ pub(super) struct Cpu {
 
     pub resched: Resched,
     /// Queues with load that decays, children before parents.
-    pub leaves: Vec<Rq>,
+    pub leaves: Vec<CfsRqId>,
     /// `cfs_tasks`: queued tasks, most recently run first.
-    pub tasks_head: Ent,
-    pub tasks_tail: Ent,
+    pub tasks_head: EntityId,
+    pub tasks_tail: EntityId,
 
     pub idle_stamp: Nanos,
     pub avg_idle: Nanos,
@@ -310,17 +310,17 @@ pub(super) struct Waker {
     pub decay_at: u64,
 }
 
-impl Cpu {
+impl FairCpu {
     pub fn new(capacity: u64, migration_cost: Nanos, rng: u64) -> Self {
-        Cpu {
+        FairCpu {
             online: true,
             capacity,
             clock: 0,
             clock_pelt: 0,
             lost_idle_time: 0,
-            tree: Ent::NIL,
-            curr: Ent::NIL,
-            next: Ent::NIL,
+            tree: EntityId::NIL,
+            curr: EntityId::NIL,
+            next: EntityId::NIL,
             sum_w_vruntime: 0,
             sum_weight: 0,
             // Starts just below the wrap-around, so that arithmetic that is not modular fails
@@ -329,8 +329,8 @@ impl Cpu {
             seq: 0,
             resched: Resched::No,
             leaves: Vec::new(),
-            tasks_head: Ent::NIL,
-            tasks_tail: Ent::NIL,
+            tasks_head: EntityId::NIL,
+            tasks_tail: EntityId::NIL,
             idle_stamp: 0,
             avg_idle: 2 * migration_cost,
             max_idle_balance_cost: migration_cost,
@@ -348,8 +348,8 @@ impl Cpu {
 
 /// State of a task beside its entity. The entity's slot is kept for the task's life.
 #[derive(Clone, Debug)]
-pub(super) struct Task {
-    pub ent: Ent,
+pub(super) struct FairTask {
+    pub ent: EntityId,
     pub policy: FairPolicy,
     pub group: Option<CgroupId>,
     /// CPU on which its load is accounted; None before its first enqueue.
@@ -361,8 +361,8 @@ pub(super) struct Task {
     pub waker: Waker,
     pub recent_used_cpu: Option<CpuId>,
     // Links of `cfs_tasks`.
-    pub prev: Ent,
-    pub next: Ent,
+    pub prev: EntityId,
+    pub next: EntityId,
 }
 
 /// The policies of this class.
@@ -383,7 +383,7 @@ pub(super) struct Group {
     pub shares: u64,
     pub idle: bool,
     /// Queue slots, indexed by CPU; NIL until the group first has something there.
-    pub rqs: Vec<Rq>,
+    pub rqs: Vec<CfsRqId>,
     /// Number of CPUs that its cpuset allows; None: all on-line ones.
     pub nr_cpus: Option<u32>,
     pub load_avg: i64,
@@ -407,7 +407,7 @@ pub(super) struct Bandwidth {
     pub slack_at: Option<Nanos>,
     pub idle: bool,
     /// Throttled queues, in the order in which they were throttled.
-    pub throttled: Vec<Rq>,
+    pub throttled: Vec<CfsRqId>,
     pub nr_periods: u64,
     pub nr_throttled: u64,
     pub throttled_time: Nanos,
@@ -422,7 +422,7 @@ impl Group {
             children: BTreeSet::new(),
             shares: NICE_0_LOAD,
             idle: false,
-            rqs: vec![Rq::NIL; nr_cpus],
+            rqs: vec![CfsRqId::NIL; nr_cpus],
             nr_cpus: None,
             load_avg: 0,
             runnable_avg: 0,

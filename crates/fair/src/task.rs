@@ -8,7 +8,7 @@
 
 use super::group::nested;
 use super::queue::Leave;
-use super::state::{Ent, Entity, FairPolicy, Resched, Task, Waker};
+use super::state::{Entity, EntityId, FairPolicy, FairTask, Resched, Waker};
 use super::weight::{WEIGHT_IDLEPRIO, nice_weight, scale_load, scale_load_down};
 use super::{EnqueueFlags, Fair, WakeFlags};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
@@ -57,10 +57,10 @@ impl Fair {
     /// Adds a new task, which is not queued. It inherits nothing from its parent here.
     pub fn task_new(&mut self, id: TaskId, params: TaskParams) {
         let weight = task_weight(params.policy, params.nice);
-        let mut entity = Entity::new(Some(id), super::state::Rq::NIL, weight, self.base_slice);
+        let mut entity = Entity::new(Some(id), super::state::CfsRqId::NIL, weight, self.base_slice);
         entity.avg.load_avg = scale_load_down(weight);
         set_slice(&mut entity, params.slice_request, self.base_slice);
-        let task = Task {
+        let task = FairTask {
             ent: self.add_entity(entity),
             policy: params.policy,
             group: nested(params.group),
@@ -69,8 +69,8 @@ impl Fair {
             throttled: false,
             waker: Waker::default(),
             recent_used_cpu: None,
-            prev: Ent::NIL,
-            next: Ent::NIL,
+            prev: EntityId::NIL,
+            next: EntityId::NIL,
         };
         if self.tasks.len() <= id.idx() {
             self.tasks.resize(id.idx() + 1, None);
@@ -208,7 +208,7 @@ impl Fair {
     }
 
     /// Dequeues the task if it is queued, lets `f` change it, and puts it back.
-    fn change(&mut self, id: TaskId, now: Nanos, f: impl FnOnce(&mut Fair, Ent)) {
+    fn change(&mut self, id: TaskId, now: Nanos, f: impl FnOnce(&mut Fair, EntityId)) {
         let e = self.task(id).ent;
         let cpu = self.task(id).cpu;
         if let Some(cpu) = cpu {
@@ -259,7 +259,7 @@ impl Fair {
         self.set_queue(e, group, cpu);
     }
 
-    fn set_queue(&mut self, e: Ent, group: Option<CgroupId>, cpu: CpuId) {
+    fn set_queue(&mut self, e: EntityId, group: Option<CgroupId>, cpu: CpuId) {
         let rq = self.queue_of(group, cpu);
         self.ents[e].cfs_rq = rq;
         self.ents[e].parent = self.rqs[rq].ent;

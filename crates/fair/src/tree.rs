@@ -9,20 +9,20 @@
 //! Models: the augmented rbtree of fair.c (`min_vruntime_cb`).
 //! Differs: a treap; order and results are the same.
 
-use super::state::{Ent, Ents};
+use super::state::{EntityId, Ents};
 
 /// Adds `e`, and returns the new root. The key of `e` (`deadline`, `node.seq`) must be set and must
 /// not change while it is in the tree.
-pub(super) fn insert(ents: &mut Ents, root: Ent, e: Ent) -> Ent {
+pub(super) fn insert(ents: &mut Ents, root: EntityId, e: EntityId) -> EntityId {
     let node = &mut ents[e].node;
     node.prio = mix(node.seq);
-    node.left = Ent::NIL;
-    node.right = Ent::NIL;
+    node.left = EntityId::NIL;
+    node.right = EntityId::NIL;
     refresh(ents, e);
     insert_below(ents, root, e)
 }
 
-fn insert_below(ents: &mut Ents, root: Ent, e: Ent) -> Ent {
+fn insert_below(ents: &mut Ents, root: EntityId, e: EntityId) -> EntityId {
     if root.is_nil() {
         return e;
     }
@@ -45,7 +45,7 @@ fn insert_below(ents: &mut Ents, root: Ent, e: Ent) -> Ent {
 }
 
 /// Removes `e`, which must be in the tree, and returns the new root.
-pub(super) fn remove(ents: &mut Ents, root: Ent, e: Ent) -> Ent {
+pub(super) fn remove(ents: &mut Ents, root: EntityId, e: EntityId) -> EntityId {
     assert!(!root.is_nil(), "an entity to remove is not in the tree");
     if root == e {
         let node = ents[e].node;
@@ -63,7 +63,7 @@ pub(super) fn remove(ents: &mut Ents, root: Ent, e: Ent) -> Ent {
 }
 
 /// Returns the entity with the earliest deadline.
-pub(super) fn first(ents: &Ents, root: Ent) -> Option<Ent> {
+pub(super) fn first(ents: &Ents, root: EntityId) -> Option<EntityId> {
     let mut at = root.some()?;
     while let Some(left) = ents[at].node.left.some() {
         at = left;
@@ -75,9 +75,9 @@ pub(super) fn first(ents: &Ents, root: Ent) -> Option<Ent> {
 /// which must be monotone: if it holds for a vruntime, it holds for every lower one.
 pub(super) fn first_eligible(
     ents: &Ents,
-    root: Ent,
+    root: EntityId,
     eligible: impl Fn(u64) -> bool,
-) -> Option<Ent> {
+) -> Option<EntityId> {
     let mut at = root.some()?;
     loop {
         let node = &ents[at].node;
@@ -90,7 +90,7 @@ pub(super) fn first_eligible(
 }
 
 /// Calls `f` for each entity in order of deadline.
-pub(super) fn for_each(ents: &Ents, root: Ent, f: &mut impl FnMut(Ent)) {
+pub(super) fn for_each(ents: &Ents, root: EntityId, f: &mut impl FnMut(EntityId)) {
     if let Some(e) = root.some() {
         for_each(ents, ents[e].node.left, f);
         f(e);
@@ -104,7 +104,7 @@ pub(super) fn vdiff(a: u64, b: u64) -> i64 {
     a.wrapping_sub(b) as i64
 }
 
-fn before(ents: &Ents, a: Ent, b: Ent) -> bool {
+fn before(ents: &Ents, a: EntityId, b: EntityId) -> bool {
     let (a, b) = (&ents[a], &ents[b]);
     match vdiff(a.deadline, b.deadline) {
         0 => a.node.seq < b.node.seq,
@@ -113,9 +113,9 @@ fn before(ents: &Ents, a: Ent, b: Ent) -> bool {
 }
 
 /// Splits a subtree into the part before `key` and the part after it.
-fn split(ents: &mut Ents, root: Ent, key: Ent) -> (Ent, Ent) {
+fn split(ents: &mut Ents, root: EntityId, key: EntityId) -> (EntityId, EntityId) {
     if root.is_nil() {
-        return (Ent::NIL, Ent::NIL);
+        return (EntityId::NIL, EntityId::NIL);
     }
     if before(ents, root, key) {
         let (left, right) = split(ents, ents[root].node.right, key);
@@ -131,7 +131,7 @@ fn split(ents: &mut Ents, root: Ent, key: Ent) -> (Ent, Ent) {
 }
 
 /// Joins two subtrees, of which the first comes before the second.
-fn merge(ents: &mut Ents, a: Ent, b: Ent) -> Ent {
+fn merge(ents: &mut Ents, a: EntityId, b: EntityId) -> EntityId {
     if a.is_nil() {
         return b;
     }
@@ -152,7 +152,7 @@ fn merge(ents: &mut Ents, a: Ent, b: Ent) -> Ent {
 }
 
 /// Recomputes a node's aggregates over its subtree.
-fn refresh(ents: &mut Ents, e: Ent) {
+fn refresh(ents: &mut Ents, e: EntityId) {
     let (vruntime, slice, node) = (ents[e].vruntime, ents[e].slice, ents[e].node);
     let (mut min_vruntime, mut min_slice, mut max_slice) = (vruntime, slice, slice);
     for child in [node.left, node.right] {

@@ -12,7 +12,7 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
 /// Next step of a task. Time in it passes only while the task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum TaskStep {
     /// Work that takes `work` ns on a full-speed CPU with a warm cache and an idle sibling.
     Compute { work: Nanos },
     /// User code that takes this much wall time on a CPU, whatever the CPU's speed (rt-app
@@ -178,11 +178,11 @@ pub trait Behavior: Any {
     fn start(&mut self, sys: &mut dyn Sys);
     /// Returns the next step of a task that has finished its step and runs. May call `sys` any
     /// number of times first.
-    fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> Step;
+    fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> TaskStep;
     /// Handles a time that was requested with `Sys::post`.
     fn on_timer(&mut self, sys: &mut dyn Sys, token: u64);
     /// Hints that `step` will soon be called for this task, so that its data can be prefetched.
-    fn soon(&self, _task: TaskId) {}
+    fn prefetch_task(&self, _task: TaskId) {}
     /// The unit of `Sys::count_work`, singular: "loop", "message".
     fn unit(&self) -> &str;
     /// Returns what a task waits for, for the report of a deadlock: no event is left and tasks

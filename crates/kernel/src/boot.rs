@@ -3,6 +3,7 @@
 
 use crate::abi;
 use crate::behavior::Behavior;
+use crate::cache_occupancy::CacheTraffic;
 use crate::cgroup::CgroupTable;
 use crate::cpu::Cpu;
 use crate::ext::op::Op;
@@ -10,11 +11,10 @@ use crate::ext::{Ext, ExtCpu};
 use crate::insn_time::InsnTime;
 use crate::kernel::{Exec, Jiffy, Kernel, Limits};
 use crate::metrics::Metrics;
-use crate::mirror::Shared;
+use crate::mirror::SharedGuestStructs;
 use crate::rt::RtQueues;
 use crate::streams::Streams;
 use crate::task::TaskTable;
-use crate::warmth::CacheTouch;
 use scxlab_bpf::mem::{OutOfMemory, Perm};
 use scxlab_bpf::vm::{Config, Vm, Work};
 use scxlab_fair::{Fair, FairTopo, Params};
@@ -39,7 +39,7 @@ pub struct Setup {
 pub struct KernelVars {
     /// Guest address of CPU 0's per-CPU block; CPU n's is `n * PERCPU_STRIDE` further.
     pub percpu: u64,
-    pub(crate) shared: Shared,
+    pub(crate) shared: SharedGuestStructs,
 }
 
 /// Distance between two per-CPU blocks, bytes. As with task slots, it is a cache line more than a
@@ -81,12 +81,12 @@ impl Kernel {
         let tasks = TaskTable::new(&mut vm.mem)?;
         let cgroups = CgroupTable::new(&mut vm.mem)?;
         let percpu = vm.mem.alloc_region(nr_cpus as u64 * PERCPU_STRIDE, Perm::Kernel)?;
-        let looks_ahead = nr_cpus >= crate::ahead::FROM_CPUS;
-        if looks_ahead {
+        let prefetch_enabled = nr_cpus >= crate::prefetch::FROM_CPUS;
+        if prefetch_enabled {
             tasks.expect_many(&mut vm.mem);
             vm.mem.expect_use(percpu, nr_cpus as u64 * PERCPU_STRIDE);
         }
-        let shared = Shared::new(&mut vm.mem)?;
+        let shared = SharedGuestStructs::new(&mut vm.mem)?;
         let ext = Ext::new(&mut vm.mem, nr_cpus, topology.nodes().len())?;
         let tick_ns = machine.costs.tick_period_ns();
         let mut phases = Stream::new(seed, "tick phase", 0);
@@ -105,7 +105,7 @@ impl Kernel {
             fair: Fair::new(&FairTopo::new(topology), params),
             rt: RtQueues::new(nr_cpus),
             ext,
-            touch: CacheTouch::new(topology.cores().len(), topology.llcs().len()),
+            cache_traffic: CacheTraffic::new(topology.cores().len(), topology.llcs().len()),
             guest_locks: Default::default(),
             streams: Streams::new(seed),
             tracer,
@@ -116,7 +116,7 @@ impl Kernel {
             pending_wakeups: 0,
             nr_sync_waiters: 0,
             migrating: None,
-            looks_ahead,
+            prefetch_enabled,
             insn_time: InsnTime::new(machine.costs.bpf.insn_ps),
             tick_ns,
             jiffy: Jiffy::default(),
@@ -124,8 +124,8 @@ impl Kernel {
             vars: KernelVars { percpu, shared },
             init_task: TaskId(nr_cpus as u32),
             until: 0,
-            allowed: 0,
-            rq_seen: Default::default(),
+            event_limit: 0,
+            rq_address_known: Default::default(),
             // Each CPU but the first has come on line since the kernel started.
             hotplug_seq: nr_cpus as u64 - 1,
             kfuncs: crate::ext::kfunc::handlers(),
@@ -185,23 +185,23 @@ impl Ext {
             idle: crate::ext::idle::IdleState::new(mem, nr_cpus, nr_nodes)?,
             frame: None,
             direct: Default::default(),
-            acting: None,
+            deferred_verdict: None,
             remote_activate_flags: 0,
-            arrivals: 0,
+            runnable_count: 0,
             next_tid: 0,
             watchdog_gen: 0,
             watchdog_checked: 0,
             exits: Vec::new(),
             late_faults: Vec::new(),
             op_stats: Default::default(),
-            activity: crate::ext::activity::Activity::new(nr_cpus),
+            recent_ops: crate::ext::recent_ops::RecentOpCounts::new(nr_cpus),
             dump: None,
-            scratch: crate::ext::host::Scratch::new(mem)?,
+            scratch: crate::ext::host::ArgScratch::new(mem)?,
             nr_rejected: 0,
             last_events: Default::default(),
             sched_switch: Vec::new(),
             printk: Vec::new(),
-            witness: None,
+            op_record: None,
         })
     }
 }

@@ -8,8 +8,8 @@
 
 use crate::abi;
 use crate::behavior::{CgroupSpec, SysError};
+use crate::co_scheduling::CoschedTime;
 use crate::kernel::Kernel;
-use crate::together::Together;
 use scxlab_bpf::mem::{Memory, OutOfMemory, Perm};
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
@@ -59,7 +59,7 @@ pub struct Cgroup {
     /// Extended attributes of the directory: `user.NAME`.
     pub xattrs: BTreeMap<String, Vec<u8>>,
     /// Co-scheduling account of its own tasks.
-    pub together: Together,
+    pub cosched: CoschedTime,
     /// `SCX_TG_INITED`: the loaded scheduler has initialised it.
     pub ext_inited: bool,
     /// CPU time of its own tasks.
@@ -89,7 +89,7 @@ impl CgroupTable {
             child_names: BTreeSet::new(),
             nr_tasks: 0,
             xattrs: BTreeMap::new(),
-            together: Together::default(),
+            cosched: CoschedTime::default(),
             ext_inited: false,
             run_ns: 0,
         };
@@ -223,7 +223,7 @@ impl CgroupTable {
             child_names: BTreeSet::new(),
             nr_tasks: 0,
             xattrs: BTreeMap::new(),
-            together: Together::default(),
+            cosched: CoschedTime::default(),
             ext_inited: false,
             run_ns: 0,
         };
@@ -393,7 +393,7 @@ impl Kernel {
         self.tasks[task].cgroup = to;
         self.cgroups.detach(from, task);
         self.cgroups.attach(to, task);
-        self.move_presence(task, from, to);
+        self.move_cosched_state(task, from, to);
         self.mirror_cgroup(task);
         self.ext_cgroup_move(task, from, to);
         self.change_end(change);

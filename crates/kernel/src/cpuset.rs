@@ -8,7 +8,7 @@
 
 use crate::behavior::SysError;
 use crate::kernel::Kernel;
-use crate::task::State;
+use crate::task::TaskState;
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 
@@ -54,7 +54,7 @@ impl Kernel {
     /// CPU is not among them.
     pub(crate) fn apply_affinity(&mut self, task: TaskId) {
         let t = &self.tasks[task];
-        if t.is_idle_task() || t.state == State::Dead {
+        if t.is_idle_task() || t.state == TaskState::Dead {
             return;
         }
         let allowed = self.affinity_in(t.cgroup, &t.user_cpus);
@@ -82,7 +82,7 @@ impl Kernel {
         let Some(target) = cpus.find(usable) else { return };
         if on_cpu && on_rq {
             self.push_away(cpu, task, target);
-        } else if on_rq && self.tasks[task].state == State::Runnable {
+        } else if on_rq && self.tasks[task].state == TaskState::Runnable {
             self.move_queued(task, target);
         }
     }

@@ -7,10 +7,10 @@
 
 use crate::behavior::{CgroupSpec, Policy};
 use crate::cpu::Cpu;
-use crate::event::{Event, Wide, lane};
+use crate::event::{Event, SplitU64, lane};
 use crate::flags::{queue, wake};
-use crate::kernel::{Kernel, Then};
-use crate::task::{Class, State, TaskTable};
+use crate::kernel::{AfterEvent, Kernel};
+use crate::task::{Class, TaskState, TaskTable};
 use scxlab_fair::{
     BandwidthSpec, DequeueFlags, Dequeued, EnqueueFlags, Env, FairPolicy, Resched, TaskParams,
     TimerKind, WakeFlags,
@@ -108,7 +108,7 @@ impl Kernel {
         }
         let flags = DequeueFlags {
             sleep: flags & queue::SLEEP != 0,
-            special: self.tasks[task].state == State::Dead || flags & queue::CLASS != 0,
+            special: self.tasks[task].state == TaskState::Dead || flags & queue::CLASS != 0,
             migrating: self.migrating == Some(task),
         };
         let at = self.clock();
@@ -233,7 +233,7 @@ impl Kernel {
         let at = self.clock();
         self.fair.switched_from(task, at);
         self.mirror_util(task);
-        if self.tasks[task].state != State::Runnable {
+        if self.tasks[task].state != TaskState::Runnable {
             self.set_on_rq(task, false);
         }
     }
@@ -287,13 +287,19 @@ impl Kernel {
         for timer in self.fair.take_timers() {
             let slack = timer.kind == TimerKind::Slack;
             let at = timer.at.max(self.now);
-            let event = Event::Bandwidth { cgroup: timer.group, slack, at: Wide::new(timer.at) };
+            let event =
+                Event::Bandwidth { cgroup: timer.group, slack, at: SplitU64::new(timer.at) };
             self.events.push(at, event);
         }
     }
 
     #[inline(never)]
-    pub(crate) fn bandwidth_timer(&mut self, cgroup: CgroupId, slack: bool, at: Nanos) -> Then {
+    pub(crate) fn bandwidth_timer(
+        &mut self,
+        cgroup: CgroupId,
+        slack: bool,
+        at: Nanos,
+    ) -> AfterEvent {
         let cpu = self.online_or_any(CpuId(0));
         let kind = if slack { TimerKind::Slack } else { TimerKind::Period };
         self.on_cpu_last(cpu, |k| {
@@ -327,14 +333,14 @@ impl Kernel {
 
     /// Handles the slice timer. A timer that was moved since it was armed is ignored.
     #[inline(never)]
-    pub(crate) fn hrtick(&mut self, cpu: CpuId) -> Then {
+    pub(crate) fn hrtick(&mut self, cpu: CpuId) -> AfterEvent {
         let c = &mut self.cpus[cpu.idx()];
         if c.hrtick_at != Some(self.now) {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         }
         c.hrtick_at = None;
         if self.tasks[c.curr].class != Class::Fair {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         }
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
@@ -373,9 +379,9 @@ impl Kernel {
 
     /// Balances for all CPUs that do not tick, on an idle CPU that was kicked for it.
     #[inline(never)]
-    pub(crate) fn fair_balance(&mut self, cpu: CpuId) -> Then {
+    pub(crate) fn fair_balance(&mut self, cpu: CpuId) -> AfterEvent {
         if !self.is_online(cpu) {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         }
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.resched_ns);

@@ -4,7 +4,7 @@
 //! Owns: the assignment of events to handlers.
 //! Does not: implement the handlers.
 
-use crate::kernel::{Exec, Kernel, Stop, Then};
+use crate::kernel::{AfterEvent, Exec, Kernel, Stop};
 use scxlab_bpf::timer::TimerId;
 use scxlab_machine::event::Due;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
@@ -12,11 +12,11 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 /// A u64 in two halves, which keeps an event that contains one at 16 bytes; the queue moves events
 /// a lot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wide(u32, u32);
+pub struct SplitU64(u32, u32);
 
-impl Wide {
+impl SplitU64 {
     pub const fn new(value: u64) -> Self {
-        Wide((value >> 32) as u32, value as u32)
+        SplitU64((value >> 32) as u32, value as u32)
     }
 
     pub const fn get(self) -> u64 {
@@ -42,7 +42,7 @@ pub enum Event {
     /// The interrupt for the tasks on a CPU's wake list arrives.
     WakeList { cpu: CpuId },
     /// `Sys::post`
-    Posted { cpu: CpuId, token: Wide },
+    Posted { cpu: CpuId, token: SplitU64 },
     /// A BPF timer expires.
     BpfTimer { timer: TimerId, cpu: CpuId, generation: u32 },
     /// irq_work that does the deferred sched_ext work of a CPU.
@@ -57,7 +57,7 @@ pub enum Event {
     ExtWatchdog { generation: u32 },
     /// A timer of a group's cpu.max: the period timer or the slack timer. `at` identifies stale
     /// ones.
-    Bandwidth { cgroup: CgroupId, slack: bool, at: Wide },
+    Bandwidth { cgroup: CgroupId, slack: bool, at: SplitU64 },
     /// SCHED_DEADLINE replenishment.
     DlReplenish { task: TaskId, generation: u32 },
     /// The run's duration has passed.
@@ -132,13 +132,13 @@ impl Kernel {
     /// Handles every event up to and including `until`. Returns the reason if the run has ended.
     pub fn advance(&mut self, until: Nanos) -> Option<&Stop> {
         self.until = until;
-        self.allowed = if self.stop.is_none() { self.limits.max_events } else { 0 };
+        self.event_limit = if self.stop.is_none() { self.limits.max_events } else { 0 };
         while self.goes_on() {
             let Some(&Due { time, what: event, .. }) = self.events.pop() else { break };
             assert!(time >= self.now, "time ran backwards");
             self.now = time;
             self.metrics.events += 1;
-            self.look_ahead();
+            self.prefetch_next_events();
             let then = self.handle(event);
             self.finish(then);
         }
@@ -149,7 +149,7 @@ impl Kernel {
     /// are left and no task can ever run again.
     #[inline(always)]
     fn goes_on(&mut self) -> bool {
-        if self.events.all_after(self.until) || self.metrics.events >= self.allowed {
+        if self.events.all_after(self.until) || self.metrics.events >= self.event_limit {
             self.stop_here();
             return false;
         }
@@ -177,7 +177,7 @@ impl Kernel {
         self.events.all_after(at)
             && self.nr_workload > 0
             && at <= self.until
-            && self.metrics.events < self.allowed
+            && self.metrics.events < self.event_limit
     }
 
     /// Runs `f` now as user space outside of the workload, on the first CPU that is on line.
@@ -217,7 +217,7 @@ impl Kernel {
         let ids: Vec<TaskId> = self
             .tasks
             .iter()
-            .filter(|t| t.state == crate::task::State::Sleeping && t.id != self.init_task)
+            .filter(|t| t.state == crate::task::TaskState::Sleeping && t.id != self.init_task)
             .map(|t| t.id)
             .collect();
         let behavior = self.behavior.as_deref();
@@ -233,7 +233,7 @@ impl Kernel {
     /// Calls the handler of an event. Interrupts from outside bring a CPU out of its idle state; a
     /// CPU is awake for the events that it causes itself.
     #[inline(always)]
-    fn handle(&mut self, event: Event) -> Then {
+    fn handle(&mut self, event: Event) -> AfterEvent {
         match event {
             Event::StepEnd { cpu, generation } => self.step_end(cpu, generation),
             Event::Resched { cpu } => {
@@ -267,7 +267,7 @@ impl Kernel {
             Event::DlReplenish { task, generation } => self.dl_replenish(task, generation),
             Event::End => {
                 self.stop_with(Stop::Finished);
-                Then::Nothing
+                AfterEvent::Nothing
             }
         }
     }
@@ -280,10 +280,10 @@ impl Kernel {
         &mut self,
         cpu: CpuId,
         again: impl FnOnce() -> Event,
-        handler: impl FnOnce(&mut Kernel, CpuId) -> Then,
-    ) -> Then {
+        handler: impl FnOnce(&mut Kernel, CpuId) -> AfterEvent,
+    ) -> AfterEvent {
         let awake = self.cpus.get(cpu.idx()).is_some_and(|c| c.online && !c.is_idle());
-        let cpu = if awake { Ok(cpu) } else { self.rouse(cpu) };
+        let cpu = if awake { Ok(cpu) } else { self.awake_cpu(cpu) };
         match cpu {
             Ok(cpu) => handler(self, cpu),
             Err(awake_at) => self.put_off(again(), awake_at),
@@ -292,15 +292,15 @@ impl Kernel {
 
     /// Returns a CPU that is awake, or the time at which it will be.
     #[inline(never)]
-    fn rouse(&mut self, cpu: CpuId) -> Result<CpuId, Nanos> {
+    fn awake_cpu(&mut self, cpu: CpuId) -> Result<CpuId, Nanos> {
         let cpu = self.online_or_any(cpu);
         self.leave_idle_state(cpu).map_or(Ok(cpu), Err)
     }
 
     #[inline(never)]
-    fn put_off(&mut self, event: Event, until: Nanos) -> Then {
+    fn put_off(&mut self, event: Event, until: Nanos) -> AfterEvent {
         self.events.push_in(lane::SOON, until, event);
-        Then::Nothing
+        AfterEvent::Nothing
     }
 
     /// Brings every account up to the last instant. `run` does this at its end.

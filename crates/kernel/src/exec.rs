@@ -9,12 +9,12 @@
 
 use std::any::Any;
 
-use crate::behavior::{Behavior, Step};
+use crate::behavior::{Behavior, TaskStep};
 use crate::cpu::Cpu;
 use crate::event::{Event, lane};
 use crate::flags::queue;
-use crate::kernel::{Kernel, Stop, Then};
-use crate::task::{State, Task, TaskTable};
+use crate::kernel::{AfterEvent, Kernel, Stop};
+use crate::task::{Task, TaskState, TaskTable};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
 /// Work is counted in 1/1024 ns (this is the shift), so that wall time multiplied by a speed in
@@ -45,27 +45,27 @@ impl Kernel {
     }
 
     #[inline(always)]
-    pub(crate) fn step_end(&mut self, cpu: CpuId, generation: u32) -> Then {
+    pub(crate) fn step_end(&mut self, cpu: CpuId, generation: u32) -> AfterEvent {
         let Kernel { cpus, tasks, now, .. } = self;
         let c = &mut cpus[cpu.idx()];
         if c.run_gen != generation {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         }
         c.done_at = Nanos::MAX;
         if c.is_idle() {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         }
         if !c.sync_wait.is_empty() {
             return c.spun_until(*now, tasks);
         }
-        let Some(wall) = tasks[c.curr].wall_left(c.speed) else { return Then::Nothing };
+        let Some(wall) = tasks[c.curr].wall_left(c.speed) else { return AfterEvent::Nothing };
         let at = c.progress_from + wall;
         // Interrupts took time meanwhile. This needs no settling.
         if at > *now && !self.skip_to(at) {
             self.post_step_end(cpu, at, lane::SOON);
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         }
-        Then::NextSteps(cpu)
+        AfterEvent::NextSteps(cpu)
     }
 
     /// Turns the present event into one at `at` if that would be the next one anyway, so that it
@@ -103,27 +103,27 @@ impl Kernel {
 
     /// Starts a step. Returns true if it takes time or leaves the CPU, false if it is over at once.
     #[inline(always)]
-    fn begin_step(&mut self, cpu: CpuId, task: TaskId, step: Step) -> bool {
+    fn begin_step(&mut self, cpu: CpuId, task: TaskId, step: TaskStep) -> bool {
         match step {
-            Step::Compute { work } => self.set_left(task, work.saturating_mul(1 << WORK_SHIFT)),
-            Step::ComputeWall { wall } => self.set_left(task, wall),
-            Step::Spin => !std::mem::take(&mut self.tasks[task].spin_ended),
-            Step::Block => self.block(cpu, task),
-            Step::SleepUntil(until) => self.sleep_until(cpu, task, until),
-            Step::Yield => {
+            TaskStep::Compute { work } => self.set_left(task, work.saturating_mul(1 << WORK_SHIFT)),
+            TaskStep::ComputeWall { wall } => self.set_left(task, wall),
+            TaskStep::Spin => !std::mem::take(&mut self.tasks[task].spin_ended),
+            TaskStep::Block => self.block(cpu, task),
+            TaskStep::SleepUntil(until) => self.sleep_until(cpu, task, until),
+            TaskStep::Yield => {
                 self.charge(self.machine.costs.syscall.entry_ns);
                 self.yield_curr(cpu);
                 self.tasks[task].step = None;
                 true
             }
-            Step::Exec => {
+            TaskStep::Exec => {
                 self.charge(self.machine.costs.syscall.exec_ns);
                 self.tasks[task].execed = true;
                 crate::mirror::identity(&mut self.vm.mem, &self.tasks[task]);
                 self.exec_balance(cpu, task);
                 false
             }
-            Step::Exit => {
+            TaskStep::Exit => {
                 self.exit_curr(cpu, task);
                 true
             }
@@ -131,7 +131,7 @@ impl Kernel {
     }
 
     fn set_left(&mut self, task: TaskId, left: u64) -> bool {
-        self.tasks[task].left = left;
+        self.tasks[task].step_left = left;
         left > 0
     }
 
@@ -162,7 +162,7 @@ impl Kernel {
     #[inline(always)]
     fn deschedule(&mut self, cpu: CpuId, task: TaskId) {
         self.charge(self.machine.costs.sched.dequeue_ns);
-        self.set_state(task, State::Sleeping);
+        self.set_state(task, TaskState::Sleeping);
         self.tasks[task].step = None;
         self.nr_runnable -= 1;
         self.cpus[cpu.idx()].voluntary = true;
@@ -171,13 +171,13 @@ impl Kernel {
     }
 
     #[inline(always)]
-    pub(crate) fn sleep_end(&mut self, task: TaskId, cpu: CpuId, generation: u32) -> Then {
+    pub(crate) fn sleep_end(&mut self, task: TaskId, cpu: CpuId, generation: u32) -> AfterEvent {
         self.pending_wakeups -= 1;
         let stale = self.tasks.get(task).is_none_or(|t| {
-            t.sleep_gen != generation || t.state != State::Sleeping || t.wake_queued.is_some()
+            t.sleep_gen != generation || t.state != TaskState::Sleeping || t.wake_queued.is_some()
         });
         if stale {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         }
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
@@ -202,12 +202,12 @@ impl Kernel {
         behavior.downcast_ref()
     }
 
-    fn ask_step(&mut self, task: TaskId) -> Option<Step> {
+    fn ask_step(&mut self, task: TaskId) -> Option<TaskStep> {
         self.with_behavior(|b, k| b.step(k, task))
     }
 
     #[inline(never)]
-    pub(crate) fn posted(&mut self, cpu: CpuId, token: u64) -> Then {
+    pub(crate) fn posted(&mut self, cpu: CpuId, token: u64) -> AfterEvent {
         self.pending_wakeups -= 1;
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
@@ -237,10 +237,10 @@ impl Kernel {
         let t = &mut self.tasks[task];
         t.spin_ended = true;
         let (cpu, on_cpu) = (t.cpu, t.on_cpu);
-        if on_cpu && self.tasks[task].step == Some(Step::Spin) {
+        if on_cpu && self.tasks[task].step == Some(TaskStep::Spin) {
             self.tasks[task].spin_ended = false;
             self.tasks[task].step = None;
-            self.tasks[task].left = 0;
+            self.tasks[task].step_left = 0;
             let at = self.clock() + self.hand_over(self.exec.cpu, cpu);
             let event = self.cpus[cpu.idx()].expect_step_end(at);
             self.events.push(at, event);
@@ -312,10 +312,10 @@ impl Cpu {
     /// Handles a step-end event on a CPU that spins for others (SCX_KICK_WAIT). Spinning is no
     /// progress, so the step is over only if no work was left before.
     #[cold]
-    fn spun_until(&mut self, now: Nanos, tasks: &mut TaskTable) -> Then {
+    fn spun_until(&mut self, now: Nanos, tasks: &mut TaskTable) -> AfterEvent {
         self.settle(now, tasks);
         let over = self.progress_from <= now && tasks[self.curr].wall_left(self.speed) == Some(0);
-        if over { Then::NextSteps(self.id) } else { Then::Nothing }
+        if over { AfterEvent::NextSteps(self.id) } else { AfterEvent::Nothing }
     }
 
     /// Returns the event for the end of the present step at `at`. All earlier step-end events
@@ -339,15 +339,15 @@ impl Task {
     /// Advances the step by `wall` ns at `speed`, after the payment of cache debt.
     #[inline]
     fn advance(&mut self, wall: Nanos, speed: u64) {
-        let paid = wall.min(self.debt);
-        self.debt -= paid;
+        let paid = wall.min(self.refill_left);
+        self.refill_left -= paid;
         let wall = wall - paid;
         let done = match self.step {
-            Some(Step::Compute { .. }) => wall * speed,
-            Some(Step::ComputeWall { .. }) => wall,
+            Some(TaskStep::Compute { .. }) => wall * speed,
+            Some(TaskStep::ComputeWall { .. }) => wall,
             _ => 0,
         };
-        self.left = self.left.saturating_sub(done);
+        self.step_left = self.step_left.saturating_sub(done);
     }
 
     /// Returns the wall time until the step is done at `speed`; None: the step does not end by
@@ -355,13 +355,15 @@ impl Task {
     #[inline]
     fn wall_left(&self, speed: u64) -> Option<Nanos> {
         match self.step {
-            Some(Step::Spin) if !self.spin_ended => None,
+            Some(TaskStep::Spin) if !self.spin_ended => None,
             // Full speed needs no division.
-            Some(Step::Compute { .. }) if speed == 1 << WORK_SHIFT => {
-                Some(self.debt + self.left.div_ceil(1 << WORK_SHIFT))
+            Some(TaskStep::Compute { .. }) if speed == 1 << WORK_SHIFT => {
+                Some(self.refill_left + self.step_left.div_ceil(1 << WORK_SHIFT))
             }
-            Some(Step::Compute { .. }) => Some(self.debt + self.left.div_ceil(speed.max(1))),
-            _ => Some(self.debt + self.left),
+            Some(TaskStep::Compute { .. }) => {
+                Some(self.refill_left + self.step_left.div_ceil(speed.max(1)))
+            }
+            _ => Some(self.refill_left + self.step_left),
         }
     }
 }

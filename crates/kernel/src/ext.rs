@@ -7,7 +7,6 @@
 //! Models: kernel/sched/ext/*.c, 7.3. Differs: no sub-schedulers or capabilities, no core
 //! scheduling; events are atomic, so the races that the kernel must resolve cannot happen.
 
-pub mod activity;
 pub mod bypass;
 pub mod cgroup;
 pub mod dispatch;
@@ -25,23 +24,24 @@ pub mod kick;
 pub mod lifecycle;
 pub mod object;
 pub mod op;
+pub mod op_record;
 pub mod ops;
 pub mod origin;
 pub mod program;
+pub mod recent_ops;
 pub mod reenq;
 mod stall;
 pub mod stats;
 pub mod tracing;
 pub mod watchdog;
-pub mod witness;
 
-use activity::Activity;
 use dsq::{DsqId, DsqTable};
 use exit::ExitInfo;
 use idle::IdleState;
 use op::Op;
-use origin::{Acting, Caller};
+use origin::{Caller, DeferredVerdict};
 use program::Program;
+use recent_ops::RecentOpCounts;
 use scxlab_bpf::vm::{FuncId, InstanceId};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use stats::{EventStats, OpStats};
@@ -88,7 +88,7 @@ pub struct Sched {
     pub watchdog_timeout: Nanos,
     pub exit: Option<ExitInfo>,
     /// Whether the exit is being carried out.
-    pub leaving: bool,
+    pub disabling: bool,
     pub events: EventStats,
     pub warned_zero_slice: bool,
 }
@@ -130,7 +130,7 @@ pub struct BufferedInsert {
     pub slice: u64,
     pub vtime: u64,
     pub enq_flags: u64,
-    pub by: Option<Caller>,
+    pub inserted_by: Option<Caller>,
 }
 
 /// Insertions of the current `ops.dispatch` call that are not yet carried out.
@@ -163,9 +163,9 @@ pub struct OpFrame {
 impl OpFrame {
     /// Returns whether the call is about the task at guest address `task`.
     pub fn is_about(&self, task: u64) -> bool {
-        use op::Subject::*;
+        use op::TaskArgs::*;
         let [first, second] = self.args;
-        match self.op.map_or(Nothing, Op::subject) {
+        match self.op.map_or(Nothing, Op::task_args) {
             Nothing => false,
             First => first == task,
             Second => second == task,
@@ -202,10 +202,10 @@ pub struct Ext {
     pub frame: Option<OpFrame>,
     pub direct: DirectSlot,
     /// Task whose verdict is being carried out after the call that gave it has returned.
-    pub acting: Option<Acting>,
+    pub deferred_verdict: Option<DeferredVerdict>,
     /// Enqueue flags of the remote move under way (`rq->scx.remote_activate_enq_flags`).
     pub remote_activate_flags: u64,
-    pub arrivals: u64,
+    pub runnable_count: u64,
     pub next_tid: u64,
     pub watchdog_gen: u32,
     pub watchdog_checked: Nanos,
@@ -215,9 +215,9 @@ pub struct Ext {
     /// and `ops.dump()`.
     pub late_faults: Vec<String>,
     pub op_stats: OpStats,
-    pub activity: Activity,
+    pub recent_ops: RecentOpCounts,
     pub dump: Option<dump::DumpBuf>,
-    pub scratch: host::Scratch,
+    pub scratch: host::ArgScratch,
     pub nr_rejected: u64,
     /// Event counters of the last scheduler that left.
     pub last_events: EventStats,
@@ -226,7 +226,7 @@ pub struct Ext {
     /// Lines printed by the kernel and by `bpf_printk`.
     pub printk: Vec<String>,
     /// Record of every call of an operation; None if recording is off.
-    pub witness: Option<Vec<witness::OpCall>>,
+    pub op_record: Option<Vec<op_record::OpCall>>,
 }
 
 impl Ext {

@@ -10,7 +10,7 @@ use crate::ext::exit::ExitKind;
 use crate::ext::op::Op;
 use crate::flags::{ecode, queue};
 use crate::kernel::Kernel;
-use crate::task::State;
+use crate::task::TaskState;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
@@ -93,7 +93,7 @@ impl Kernel {
             .map(|t| t.id)
             .collect();
         for task in here {
-            if self.tasks[task].state == State::Sleeping {
+            if self.tasks[task].state == TaskState::Sleeping {
                 self.fair_end_delay(task);
                 continue;
             }

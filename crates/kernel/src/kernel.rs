@@ -11,6 +11,7 @@
 
 use crate::behavior::Behavior;
 use crate::boot::KernelVars;
+use crate::cache_occupancy::CacheTraffic;
 use crate::cgroup::CgroupTable;
 use crate::cpu::Cpu;
 use crate::event::Event;
@@ -22,7 +23,6 @@ use crate::metrics::Metrics;
 use crate::rt::RtQueues;
 use crate::streams::Streams;
 use crate::task::TaskTable;
-use crate::warmth::CacheTouch;
 use scxlab_bpf::vm::Vm;
 use scxlab_fair::Fair;
 use scxlab_loader::btf::Btf;
@@ -108,7 +108,7 @@ pub struct Exec {
 
 /// Work that remains after an event's handler.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Then {
+pub(crate) enum AfterEvent {
     Nothing,
     /// End the kernel path of the CPU.
     Leave(CpuId),
@@ -136,14 +136,14 @@ pub struct Kernel {
     pub(crate) until: Nanos,
     /// Upper bound on the number of events in one run: the limit, or 0 once the run has been
     /// stopped.
-    pub(crate) allowed: u64,
+    pub(crate) event_limit: u64,
     pub cpus: Vec<Cpu>,
     pub tasks: TaskTable,
     pub cgroups: CgroupTable,
     pub fair: Fair,
     pub rt: RtQueues,
     pub ext: Ext,
-    pub touch: CacheTouch,
+    pub cache_traffic: CacheTraffic,
     pub guest_locks: rustc_hash::FxHashMap<u64, Lock>,
     pub streams: Streams,
     pub tracer: Tracer,
@@ -159,8 +159,8 @@ pub struct Kernel {
     pub(crate) nr_sync_waiters: u32,
     /// The task that is being moved from one run queue to another (`task_on_rq_migrating()`).
     pub(crate) migrating: Option<TaskId>,
-    /// The machine is so large that prefetching pays (see `ahead.rs`).
-    pub(crate) looks_ahead: bool,
+    /// The machine is so large that prefetching pays (see `prefetch.rs`).
+    pub(crate) prefetch_enabled: bool,
     pub(crate) insn_time: InsnTime,
     pub(crate) tick_ns: Nanos,
     pub(crate) jiffy: Jiffy,
@@ -175,7 +175,7 @@ pub struct Kernel {
     pub(crate) behavior: Option<Box<dyn Behavior>>,
     /// A loaded object knows the address of a run queue, so that its clocks must be kept up to date
     /// in guest memory. Shared with `KernelTarget`.
-    pub(crate) rq_seen: Arc<AtomicBool>,
+    pub(crate) rq_address_known: Arc<AtomicBool>,
     /// The task that stands for init: the parent of orphans, and `current` of callers in user
     /// space.
     pub(crate) init_task: TaskId,
@@ -238,10 +238,10 @@ impl Kernel {
 
     /// As `on_cpu`, for the last action of an event's handler: `finish` ends the kernel path.
     #[inline]
-    pub(crate) fn on_cpu_last(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel)) -> Then {
+    pub(crate) fn on_cpu_last(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel)) -> AfterEvent {
         self.enter(cpu);
         f(self);
-        Then::Leave(cpu)
+        AfterEvent::Leave(cpu)
     }
 
     /// Begins a kernel path on `cpu`.
@@ -265,12 +265,12 @@ impl Kernel {
     /// without a passage through the queue; the first step of a task that was switched to begins
     /// this way. The order of events is the same as if each step end were queued.
     #[inline(always)]
-    pub(crate) fn finish(&mut self, mut then: Then) {
+    pub(crate) fn finish(&mut self, mut then: AfterEvent) {
         loop {
             let cpu = match then {
-                Then::Nothing => return,
-                Then::Leave(cpu) => cpu,
-                Then::NextSteps(cpu) => {
+                AfterEvent::Nothing => return,
+                AfterEvent::Leave(cpu) => cpu,
+                AfterEvent::NextSteps(cpu) => {
                     self.enter(cpu);
                     self.next_steps(cpu);
                     cpu
@@ -281,7 +281,7 @@ impl Kernel {
                 return self.post_step_end(cpu, at, lane);
             }
             self.cpus[cpu.idx()].expect_no_step_end();
-            then = Then::NextSteps(cpu);
+            then = AfterEvent::NextSteps(cpu);
         }
     }
 
@@ -331,6 +331,6 @@ impl Kernel {
     /// Stops the run. The first reason is kept.
     pub(crate) fn stop_with(&mut self, stop: Stop) {
         self.stop.get_or_insert(stop);
-        self.allowed = 0;
+        self.event_limit = 0;
     }
 }

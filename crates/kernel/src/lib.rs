@@ -7,10 +7,11 @@
 //! (the paths that all tasks take), `ext.rs` (loaded schedulers).
 
 pub mod abi;
-mod ahead;
 pub mod behavior;
 pub mod boot;
+mod cache_occupancy;
 pub mod cgroup;
+pub mod co_scheduling;
 pub mod cpu;
 mod cpuset;
 mod default_class;
@@ -26,14 +27,13 @@ mod life;
 pub mod lock;
 pub mod metrics;
 mod mirror;
+mod prefetch;
 mod rt;
 mod schedule;
 mod streams;
 mod sys;
 pub mod task;
 mod tick;
-pub mod together;
 mod wake;
-mod warmth;
 
 pub use kernel::Kernel;

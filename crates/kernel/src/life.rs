@@ -11,7 +11,7 @@ use crate::flags::{queue, wake};
 use crate::kernel::{Kernel, Stop};
 use crate::lock::LockId;
 use crate::mirror;
-use crate::task::{Account, Class, State, Task, Warmth};
+use crate::task::{CacheMarks, Class, Task, TaskAccount, TaskState};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 use scxlab_trace::event::Kind;
@@ -22,7 +22,7 @@ impl Kernel {
         let spec = plain_spec(&format!("swapper/{cpu}"));
         let cpus = CpuMask::of(self.machine.topology.nr_cpus(), [cpu]);
         let id = self.new_task(&spec, cpus, cpu, 0, Class::Idle).expect("room for idle tasks");
-        self.set_state(id, State::Runnable);
+        self.set_state(id, TaskState::Runnable);
         self.tasks[id].on_cpu = true;
         id
     }
@@ -35,7 +35,7 @@ impl Kernel {
         let id = self
             .new_task(&plain_spec("init"), cpus, CpuId(0), pid, Class::Fair)
             .expect("room for init");
-        self.set_state(id, State::Sleeping);
+        self.set_state(id, TaskState::Sleeping);
         self.fair_task_new(id);
         id
     }
@@ -57,7 +57,7 @@ impl Kernel {
             tgid: pid,
             leader: id,
             name: spec.name.clone(),
-            state: State::New,
+            state: TaskState::New,
             class,
             on_rq: false,
             on_cpu: false,
@@ -66,7 +66,7 @@ impl Kernel {
             nice: spec.nice.clamp(-20, 19),
             slice_request: spec.slice_request,
             nr_allowed: cpumask::weight(&cpus),
-            anywhere: self.has_all_cpus(&cpus),
+            all_cpus_allowed: self.has_all_cpus(&cpus),
             user_cpus: cpus.clone(),
             cpus,
             cgroup: spec.cgroup,
@@ -75,19 +75,19 @@ impl Kernel {
             // All tasks but init and the idle tasks are forked, and have executed no program yet.
             execed: pid <= 1,
             step: None,
-            left: 0,
-            debt: 0,
+            step_left: 0,
+            refill_left: 0,
             wake_pending: false,
             spin_ended: false,
             sleep_gen: 0,
             footprint_bytes: spec.footprint_bytes,
-            warmth: Warmth::default(),
+            cache_marks: CacheMarks::default(),
             exec_start: 0,
             wake_queued: None,
             ext: ExtEntity::default(),
-            account: Account::default(),
+            account: TaskAccount::default(),
             refs: 0,
-            followers: 0,
+            nr_other_threads: 0,
         };
         mirror::identity(&mut self.vm.mem, &task);
         self.tasks.insert(task);
@@ -120,7 +120,8 @@ impl Kernel {
         let home = parent.map_or(self.exec.cpu, |p| self.tasks[p].cpu);
         let class = self.class_of(spec.policy);
         let Some(id) = self.new_task(&spec, cpus, home, pid, class) else {
-            let why = self.over_memory().unwrap_or_else(|| "the task table is full".into());
+            let why =
+                self.over_memory().unwrap_or_else(|| "the task table is full".into());
             self.stop_with(Stop::OutOfMemory(why));
             return Err(SysError::NoMemory);
         };
@@ -146,7 +147,7 @@ impl Kernel {
 
     /// Undoes a fork that the scheduler refused, as `copy_process()` does. The child has never run.
     fn cancel_fork(&mut self, child: TaskId) {
-        self.set_state(child, State::Dead);
+        self.set_state(child, TaskState::Dead);
         self.nr_workload -= 1;
         self.fair_task_dead(child);
         self.free_task(child);
@@ -154,7 +155,7 @@ impl Kernel {
 
     /// `wake_up_new_task()`
     fn wake_up_new(&mut self, task: TaskId) {
-        self.set_state(task, State::Runnable);
+        self.set_state(task, TaskState::Runnable);
         self.nr_runnable += 1;
         self.name_in_trace(task);
         self.ext_post_fork(task);
@@ -164,9 +165,9 @@ impl Kernel {
         let Kernel { cpus, tasks, vm, cgroups, .. } = self;
         let t = &mut tasks[task];
         t.cpu = cpu;
-        let seen: &mut crate::abi::task_struct = vm.mem.own_mut(t.addr);
-        seen.thread_info.cpu = cpu.0;
-        t.start_wait(seen, at, cgroups, cpus.len() as u32);
+        let guest: &mut crate::abi::task_struct = vm.mem.own_mut(t.addr);
+        guest.thread_info.cpu = cpu.0;
+        t.start_wait(guest, at, cgroups, cpus.len() as u32);
         self.lock(LockId::Rq(cpu));
         self.take_rq_clock(cpu);
         self.charge(self.machine.costs.sched.enqueue_ns);
@@ -198,7 +199,7 @@ impl Kernel {
         // The exit from its autogroup: a change of group, which dequeues and enqueues the task.
         let change = self.change_begin(task, queue::SAVE | queue::MOVE);
         self.change_end(change);
-        self.set_state(task, State::Dead);
+        self.set_state(task, TaskState::Dead);
         self.tasks[task].step = None;
         self.nr_runnable -= 1;
         self.nr_workload -= 1;
@@ -211,13 +212,13 @@ impl Kernel {
     /// `finish_task_switch()`: finishes the task that was switched away if it is dead.
     #[inline]
     pub(crate) fn after_switch(&mut self, prev: TaskId) {
-        if self.tasks[prev].state == State::Dead {
-            self.bury(prev);
+        if self.tasks[prev].state == TaskState::Dead {
+            self.release_dead_task(prev);
         }
     }
 
     #[cold]
-    fn bury(&mut self, prev: TaskId) {
+    fn release_dead_task(&mut self, prev: TaskId) {
         self.ext_dead(prev);
         self.fair_task_dead(prev);
         self.metrics.tasks.push(crate::metrics::TaskReport::of(&self.tasks[prev]));
@@ -236,19 +237,19 @@ impl Kernel {
         self.tasks.unhash(pid);
         self.leave_group(id);
         self.cgroups.detach(cgroup, id);
-        if self.tasks[id].refs == 0 && self.tasks[id].followers == 0 {
+        if self.tasks[id].refs == 0 && self.tasks[id].nr_other_threads == 0 {
             self.tasks.remove(id);
         }
         if leader != id {
-            self.tasks[leader].followers -= 1;
+            self.tasks[leader].nr_other_threads -= 1;
             self.free_if_gone(leader);
         }
     }
 
     #[inline(always)]
-    pub(crate) fn set_state(&mut self, task: TaskId, state: State) {
-        let (t, seen) = self.seen(task);
-        t.set_state(seen, state);
+    pub(crate) fn set_state(&mut self, task: TaskId, state: TaskState) {
+        let (t, guest) = self.task_and_guest(task);
+        t.set_state(guest, state);
     }
 
     pub(crate) fn set_class(&mut self, task: TaskId, class: Class) {
@@ -259,7 +260,8 @@ impl Kernel {
     /// Frees the slot of an unhashed task to which nothing refers any more.
     fn free_if_gone(&mut self, id: TaskId) {
         let t = &self.tasks[id];
-        let gone = t.refs == 0 && t.followers == 0 && t.state == State::Dead && !t.on_cpu;
+        let gone =
+            t.refs == 0 && t.nr_other_threads == 0 && t.state == TaskState::Dead && !t.on_cpu;
         if gone && self.tasks.by_pid(t.pid).is_none() {
             self.tasks.remove(id);
         }

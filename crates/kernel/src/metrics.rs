@@ -8,7 +8,7 @@ use crate::task::Task;
 use scxlab_machine::id::{CgroupId, Nanos};
 use scxlab_machine::topology::Distance;
 
-pub use times::{Times, quantile};
+pub use times::{TimeHistogram, quantile};
 
 mod times;
 
@@ -42,7 +42,7 @@ impl TaskReport {
             switches_voluntary: account.switches_voluntary,
             migrations: account.migrations,
             work_units: account.work_units,
-            exited: task.state == crate::task::State::Dead,
+            exited: task.state == crate::task::TaskState::Dead,
         }
     }
 }
@@ -55,12 +55,12 @@ pub struct Metrics {
     pub wakeups: u64,
     pub forks: u64,
     /// Time from a wake-up until the task runs, or until the end of the run.
-    pub wakeup_latency: Times,
+    pub wakeup_latency: TimeHistogram,
     /// Waits for a CPU: after a wake-up, after preemption, after fork. Waits that the end of the
     /// run cuts off are included.
-    pub run_queue_wait: Times,
+    pub run_queue_wait: TimeHistogram,
     /// Waits for contended locks.
-    pub lock_wait: Times,
+    pub lock_wait: TimeHistogram,
     /// Indexed by `Distance`.
     pub migrations: [u64; 5],
     pub refill_ns: Nanos,

@@ -15,7 +15,7 @@ use crate::behavior::Policy;
 use crate::boot::{PERCPU_STRIDE, percpu};
 use crate::flags::pf;
 use crate::kernel::{BOOT_NS, Kernel};
-use crate::task::{Account, Class, SLOT_BYTES, State, Task};
+use crate::task::{Class, SLOT_BYTES, Task, TaskAccount, TaskState};
 use scxlab_bpf::mem::{Memory, OutOfMemory, Perm};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use std::mem::{offset_of, size_of};
@@ -40,7 +40,7 @@ const CLASS_BYTES: u64 = 64;
 
 /// Guest addresses of the data that all tasks share.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct SharedGuestStructs {
     /// `init_cred`: every task belongs to root.
     cred: u64,
     pid_ns: u64,
@@ -57,13 +57,13 @@ const CLASSES: [(Class, &str); 5] = [
     (Class::Deadline, "dl_sched_class"),
 ];
 
-impl Shared {
-    pub(crate) fn new(mem: &mut Memory) -> Result<Shared, OutOfMemory> {
+impl SharedGuestStructs {
+    pub(crate) fn new(mem: &mut Memory) -> Result<SharedGuestStructs, OutOfMemory> {
         let cred = mem.alloc_region(size_of::<abi::cred>() as u64, Perm::Kernel)?;
         let pid_ns = mem.alloc_region(size_of::<abi::pid_namespace>() as u64, Perm::Kernel)?;
         mem.host_mut::<abi::pid_namespace>(pid_ns).ns.inum = PID_NS_INUM;
         let classes = mem.alloc_region(CLASS_BYTES * CLASSES.len() as u64, Perm::Kernel)?;
-        Ok(Shared { cred, pid_ns, classes })
+        Ok(SharedGuestStructs { cred, pid_ns, classes })
     }
 
     /// Returns the address of a kernel variable that is not per CPU, by its name in kallsyms.
@@ -117,25 +117,25 @@ pub(crate) fn identity(mem: &mut Memory, task: &Task) {
 
 /// `p->__state`. Every sleep is interruptible.
 #[inline(always)]
-pub(crate) fn state(seen: &mut abi::task_struct, state: State) {
-    seen.__state = match state {
-        State::New => 0x800,
-        State::Runnable => 0,
-        State::Sleeping => 1,
-        State::Dead => 0x80,
+pub(crate) fn state(guest: &mut abi::task_struct, state: TaskState) {
+    guest.__state = match state {
+        TaskState::New => 0x800,
+        TaskState::Runnable => 0,
+        TaskState::Sleeping => 1,
+        TaskState::Dead => 0x80,
     };
 }
 
 /// `sched_info_enqueue()`, `sched_info_depart()`: the task waits for a CPU from `at` on.
 #[inline]
-pub(crate) fn wait(seen: &mut abi::task_struct, at: Nanos) {
-    seen.sched_info.last_queued = BOOT_NS + at;
+pub(crate) fn wait(guest: &mut abi::task_struct, at: Nanos) {
+    guest.sched_info.last_queued = BOOT_NS + at;
 }
 
 /// `sched_info_arrive()`: a CPU switches to the task at `at`, after a wait of `waited`.
 #[inline]
-pub(crate) fn arrival(seen: &mut abi::task_struct, at: Nanos, waited: Nanos) {
-    let info = &mut seen.sched_info;
+pub(crate) fn arrival(guest: &mut abi::task_struct, at: Nanos, waited: Nanos) {
+    let info = &mut guest.sched_info;
     info.pcount += 1;
     info.run_delay += waited;
     info.last_arrival = BOOT_NS + at;
@@ -144,10 +144,10 @@ pub(crate) fn arrival(seen: &mut abi::task_struct, at: Nanos, waited: Nanos) {
 
 /// Records that the CPU switched away from the task.
 #[inline]
-pub(crate) fn off_cpu(seen: &mut abi::task_struct, account: &Account) {
-    seen.on_cpu = 0;
-    seen.nvcsw = account.switches_voluntary;
-    seen.nivcsw = account.switches_involuntary;
+pub(crate) fn off_cpu(guest: &mut abi::task_struct, account: &TaskAccount) {
+    guest.on_cpu = 0;
+    guest.nvcsw = account.switches_voluntary;
+    guest.nivcsw = account.switches_involuntary;
 }
 
 impl Kernel {
@@ -159,7 +159,7 @@ impl Kernel {
 
     /// Returns a task and the `task_struct` that programs see of it.
     #[inline(always)]
-    pub(crate) fn seen(&mut self, task: TaskId) -> (&mut Task, &mut abi::task_struct) {
+    pub(crate) fn task_and_guest(&mut self, task: TaskId) -> (&mut Task, &mut abi::task_struct) {
         let Kernel { tasks, vm, .. } = self;
         let t = &mut tasks[task];
         let ts = vm.mem.own_mut(t.addr);
@@ -206,7 +206,7 @@ impl Kernel {
         guest_pid.numbers[0].ns = shared.pid_ns;
         self.mirror_cpu(id);
         self.mirror_class(id);
-        self.set_state(id, State::New);
+        self.set_state(id, TaskState::New);
         self.join_group(id, addr, init);
     }
 
@@ -215,7 +215,7 @@ impl Kernel {
         let (parent, leader_addr) = (self.tasks[parent].addr, self.tasks[leader].addr);
         if leader != id {
             self.leave_group(id);
-            self.tasks[leader].followers += 1;
+            self.tasks[leader].nr_other_threads += 1;
         }
         self.tasks[id].leader = leader;
         self.join_group(id, leader_addr, parent);
@@ -324,7 +324,7 @@ impl Kernel {
     pub(crate) fn take_rq_clock(&mut self, cpu: CpuId) -> Nanos {
         let at = self.clock();
         let last = std::mem::replace(&mut self.cpus[cpu.idx()].rq_clock, at);
-        if self.ext.root.is_some() && self.rq_seen.load(Ordering::Relaxed) {
+        if self.ext.root.is_some() && self.rq_address_known.load(Ordering::Relaxed) {
             self.mirror_clock(cpu, at, at.saturating_sub(last));
         }
         at

@@ -9,8 +9,8 @@
 
 use crate::behavior::Policy;
 use crate::event::Event;
-use crate::kernel::{Kernel, Then};
-use crate::task::{Class, State};
+use crate::kernel::{AfterEvent, Kernel};
+use crate::task::{Class, TaskState};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use std::collections::BTreeMap;
@@ -113,7 +113,7 @@ impl Kernel {
             self.rt_update_curr(cpu);
         }
         self.rt.remove(cpu, task);
-        if self.tasks[task].state == State::Dead {
+        if self.tasks[task].state == TaskState::Dead {
             self.rt.budgets.remove(&task);
             self.rt.rr_left.remove(&task);
         }
@@ -177,22 +177,22 @@ impl Kernel {
     }
 
     #[inline(never)]
-    pub(crate) fn dl_replenish(&mut self, task: TaskId, generation: u32) -> Then {
+    pub(crate) fn dl_replenish(&mut self, task: TaskId, generation: u32) -> AfterEvent {
         self.pending_wakeups -= 1;
         let Some(Policy::Deadline { runtime, period, .. }) = self.tasks.get(task).map(|t| t.policy)
         else {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         };
         let Some(budget) = self.rt.budgets.get_mut(&task).filter(|b| b.generation == generation)
         else {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         };
         budget.throttled = false;
         budget.left = runtime;
         budget.deadline += period;
         let t = &self.tasks[task];
         if !t.on_rq {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         }
         let cpu = t.cpu;
         self.on_cpu_last(cpu, |k| {

@@ -8,13 +8,13 @@
 
 use crate::abi;
 use crate::cgroup::CgroupTable;
+use crate::co_scheduling::CoschedState;
 use crate::event::Event;
 use crate::flags::queue;
-use crate::kernel::{Kernel, Then};
+use crate::kernel::{AfterEvent, Kernel};
 use crate::lock::LockId;
 use crate::mirror;
-use crate::task::{Class, State, Task};
-use crate::together::Presence;
+use crate::task::{Class, Task, TaskState};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use scxlab_trace::event::{Kind, PrevState};
 
@@ -108,8 +108,8 @@ impl Kernel {
 
     fn prev_state(&self, prev: TaskId) -> PrevState {
         match self.tasks[prev].state {
-            State::Dead => PrevState::Exited,
-            State::Sleeping => PrevState::Sleeping,
+            TaskState::Dead => PrevState::Exited,
+            TaskState::Sleeping => PrevState::Sleeping,
             _ => PrevState::Runnable,
         }
     }
@@ -125,9 +125,9 @@ impl Kernel {
                 return task;
             }
             match self.ext_pick(cpu, prev) {
-                crate::ext::dispatch::Pick::Task(task) => return task,
-                crate::ext::dispatch::Pick::Nothing => break,
-                crate::ext::dispatch::Pick::Retry => continue,
+                crate::ext::dispatch::PickResult::Task(task) => return task,
+                crate::ext::dispatch::PickResult::Nothing => break,
+                crate::ext::dispatch::PickResult::Retry => continue,
             }
         }
         self.cpus[cpu.idx()].idle_task
@@ -193,10 +193,10 @@ impl Kernel {
     #[inline(always)]
     fn leave_cpu(&mut self, cpu: CpuId, prev: TaskId) {
         let at = self.clock();
-        let Kernel { cpus, tasks, vm, cgroups, touch, machine, .. } = self;
+        let Kernel { cpus, tasks, vm, cgroups, cache_traffic, machine, .. } = self;
         let nr_cpus = cpus.len() as u32;
         let t = &mut tasks[prev];
-        t.warmth = touch.leave(machine.topology.cpu(cpu));
+        t.cache_marks = cache_traffic.marks(machine.topology.cpu(cpu));
         t.on_cpu = false;
         if t.is_idle_task() {
             return;
@@ -206,22 +206,22 @@ impl Kernel {
         } else {
             t.account.switches_involuntary += 1;
         }
-        let seen = vm.mem.own_mut(t.addr);
-        if t.state == State::Runnable {
-            t.start_wait(seen, at, cgroups, nr_cpus);
+        let guest = vm.mem.own_mut(t.addr);
+        if t.state == TaskState::Runnable {
+            t.start_wait(guest, at, cgroups, nr_cpus);
         } else {
-            t.note_presence(Presence::Absent, at, cgroups, nr_cpus);
+            t.set_cosched_state(CoschedState::Absent, at, cgroups, nr_cpus);
         }
-        mirror::off_cpu(seen, &t.account);
+        mirror::off_cpu(guest, &t.account);
     }
 
     #[inline(always)]
     fn enter_cpu(&mut self, cpu: CpuId, next: TaskId) {
         let at = self.clock();
-        let (t, seen) = self.seen(next);
+        let (t, guest) = self.task_and_guest(next);
         t.on_cpu = true;
         t.cpu = cpu;
-        seen.on_cpu = 1;
+        guest.on_cpu = 1;
         let (class, addr) = (t.class, t.addr);
         self.mirror_curr(cpu, addr, class == Class::Idle);
         let c = &mut self.cpus[cpu.idx()];
@@ -235,7 +235,7 @@ impl Kernel {
             self.fair_enter_idle(cpu);
         } else {
             self.end_wait(next, at);
-            self.warm_up(cpu, next);
+            self.set_refill_debt(cpu, next);
             self.start_tick(cpu);
         }
     }
@@ -257,7 +257,7 @@ impl Kernel {
         let since = t.account.waiting_since.take();
         let wait = since.map_or(0, |since| at.saturating_sub(since));
         t.account.wait_ns += wait;
-        t.note_presence(Presence::Runs, at, cgroups, cpus.len() as u32);
+        t.set_cosched_state(CoschedState::Runs, at, cgroups, cpus.len() as u32);
         mirror::arrival(vm.mem.own_mut(t.addr), at, wait);
         if since.is_none() {
             return;
@@ -315,18 +315,18 @@ impl Kernel {
             return;
         }
         c.resched_sent = true;
-        self.cpu_soon(cpu);
+        self.prefetch_interrupted_cpu(cpu);
         self.charge(self.machine.costs.irq.ipi_send_ns);
         let at = self.clock() + self.ipi_latency(from, cpu);
         self.push_wakeup(at, Event::Resched { cpu });
     }
 
-    pub(crate) fn resched_interrupt(&mut self, cpu: CpuId) -> Then {
+    pub(crate) fn resched_interrupt(&mut self, cpu: CpuId) -> AfterEvent {
         self.pending_wakeups -= 1;
         let c = &mut self.cpus[cpu.idx()];
         c.resched_sent = false;
         if !c.need_resched {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         }
         self.on_cpu_last(cpu, |k| k.charge(k.machine.costs.irq.resched_ns))
     }
@@ -334,7 +334,7 @@ impl Kernel {
     /// Dequeues a task, and puts it if it runs, so that its parameters can be changed.
     pub(crate) fn change_begin(&mut self, task: TaskId, flags: u64) -> Change {
         let t = &self.tasks[task];
-        if t.state == State::Sleeping && t.on_rq {
+        if t.state == TaskState::Sleeping && t.on_rq {
             // A sleeper that is still queued (delayed dequeue) cannot be changed, so its delay ends
             // first.
             self.fair_end_delay(task);
@@ -385,22 +385,22 @@ impl Kernel {
 impl Task {
     /// Sets the state, here and in the `task_struct` that programs see.
     #[inline(always)]
-    pub(crate) fn set_state(&mut self, seen: &mut abi::task_struct, state: State) {
+    pub(crate) fn set_state(&mut self, guest: &mut abi::task_struct, state: TaskState) {
         self.state = state;
-        mirror::state(seen, state);
+        mirror::state(guest, state);
     }
 
     /// Begins a wait for a CPU.
     #[inline(always)]
     pub(crate) fn start_wait(
         &mut self,
-        seen: &mut abi::task_struct,
+        guest: &mut abi::task_struct,
         at: Nanos,
         cgroups: &mut CgroupTable,
         nr_cpus: u32,
     ) {
         self.account.waiting_since = Some(at);
-        self.note_presence(Presence::Waits, at, cgroups, nr_cpus);
-        mirror::wait(seen, at);
+        self.set_cosched_state(CoschedState::Waits, at, cgroups, nr_cpus);
+        mirror::wait(guest, at);
     }
 }

@@ -5,7 +5,7 @@
 //! Does not: hold state.
 
 use crate::behavior::{CgroupSpec, Policy, Sys, SysError, TaskSpec};
-use crate::event::{Event, Wide};
+use crate::event::{Event, SplitU64};
 use crate::flags::{queue, wake};
 use crate::kernel::{Kernel, Stop};
 use crate::mirror;
@@ -56,7 +56,7 @@ impl Sys for Kernel {
 
     fn post(&mut self, at: Nanos, cpu: CpuId, token: u64) {
         let at = at.max(self.now);
-        self.push_timer(at, Event::Posted { cpu, token: Wide::new(token) });
+        self.push_timer(at, Event::Posted { cpu, token: SplitU64::new(token) });
     }
 
     fn set_affinity(&mut self, task: TaskId, cpus: &CpuMask) -> Result<(), SysError> {
@@ -170,11 +170,11 @@ impl Kernel {
     /// `set_cpus_allowed_common()`, with the part of the classes.
     pub(crate) fn do_set_cpus_allowed(&mut self, task: TaskId, cpus: &CpuMask) {
         let change = self.change_begin(task, queue::SAVE);
-        let anywhere = self.has_all_cpus(cpus);
+        let all_cpus_allowed = self.has_all_cpus(cpus);
         let t = &mut self.tasks[task];
         t.cpus = cpus.clone();
         t.nr_allowed = cpumask::weight(cpus);
-        t.anywhere = anywhere;
+        t.all_cpus_allowed = all_cpus_allowed;
         mirror::identity(&mut self.vm.mem, &self.tasks[task]);
         self.ext_set_cpumask(task);
         self.change_end(change);

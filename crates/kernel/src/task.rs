@@ -5,9 +5,9 @@
 //! Owns: allocation of slots and pids.
 //! Does not: decide or charge anything, or fill the guest part of the slots (see `mirror.rs`).
 
-use crate::behavior::{Policy, Step};
+use crate::behavior::{Policy, TaskStep};
+use crate::co_scheduling::CoschedState;
 use crate::ext::entity::ExtEntity;
-use crate::together::Presence;
 use scxlab_bpf::mem::{Memory, Perm};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
@@ -54,7 +54,7 @@ pub enum Class {
 ///                    \--exit--> Dead
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum TaskState {
     New,
     Runnable,
     Sleeping,
@@ -62,9 +62,9 @@ pub enum State {
 }
 
 /// Marks that a task takes along from the caches of its last CPU, for the computation of its cache
-/// refill (see `warmth.rs`).
+/// refill (see `cache_occupancy.rs`).
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Warmth {
+pub struct CacheMarks {
     pub core: Option<u32>,
     pub llc: Option<u32>,
     /// Total bytes that had been touched in that core and in that LLC when the task left.
@@ -74,7 +74,7 @@ pub struct Warmth {
 
 /// Measurements of a task over the run.
 #[derive(Clone, Debug, Default)]
-pub struct Account {
+pub struct TaskAccount {
     /// CPU time, as the kernel charges it (system calls and switches included).
     pub run_ns: Nanos,
     /// Time runnable but not running.
@@ -86,8 +86,8 @@ pub struct Account {
     pub work_units: u64,
     /// Start of the present wait for a CPU.
     pub waiting_since: Option<Nanos>,
-    /// State of the task in its cgroup's co-scheduling account (see `together.rs`).
-    pub presence: Presence,
+    /// State of the task in its cgroup's co-scheduling account (see `co_scheduling.rs`).
+    pub cosched_state: CoschedState,
     /// Time of the wake-up that began the present wait; None if something else began it.
     pub woken_at: Option<Nanos>,
 }
@@ -100,14 +100,14 @@ pub struct Task {
     pub cpu: CpuId,
     /// Guest address of its `task_struct`.
     pub addr: u64,
-    pub state: State,
+    pub state: TaskState,
     pub class: Class,
     /// Enqueued in its class (runnable, running or delayed).
     pub on_rq: bool,
     /// The current task of its CPU.
     pub on_cpu: bool,
     /// `cpus` contains every CPU of the machine, so that checks need not read it.
-    pub anywhere: bool,
+    pub all_cpus_allowed: bool,
     pub exiting: bool,
     /// A wake-up came while the task was awake: its next block or sleep returns at once.
     pub wake_pending: bool,
@@ -119,16 +119,16 @@ pub struct Task {
     pub sleep_gen: u32,
     /// Present step, and its remaining work: 1/1024 ns of full-speed time for `Compute`, wall ns
     /// otherwise.
-    pub step: Option<Step>,
-    pub left: u64,
+    pub step: Option<TaskStep>,
+    pub step_left: u64,
     /// Cache refill time that the task still owes, wall ns.
-    pub debt: Nanos,
+    pub refill_left: Nanos,
     /// Clock up to which its CPU time has been charged.
     pub exec_start: Nanos,
-    pub account: Account,
+    pub account: TaskAccount,
     pub ext: ExtEntity,
     pub footprint_bytes: u64,
-    pub warmth: Warmth,
+    pub cache_marks: CacheMarks,
     /// Enqueue flags while the task is on a remote CPU's wake list and not yet enqueued.
     pub wake_queued: Option<u64>,
     pub pid: u32,
@@ -143,7 +143,7 @@ pub struct Task {
     /// References held by BPF programs. The slot is not freed while there are any.
     pub refs: u32,
     /// Other threads of its group, whose slots refer to this one.
-    pub followers: u32,
+    pub nr_other_threads: u32,
     pub slice_request: Nanos,
     /// `user_cpus`: the affinity that the task requested (`p->user_cpus_ptr`). `cpus`: the CPUs
     /// that it may use within its cpuset (`p->cpus_mask`).
@@ -156,8 +156,8 @@ pub(crate) const HOT_TASK_BYTES: usize = std::mem::offset_of!(Task, wake_queued)
 
 impl Task {
     pub fn allowed_on(&self, cpu: CpuId) -> bool {
-        debug_assert!(!self.anywhere || cpumask::test(&self.cpus, cpu));
-        self.anywhere || cpumask::test(&self.cpus, cpu)
+        debug_assert!(!self.all_cpus_allowed || cpumask::test(&self.cpus, cpu));
+        self.all_cpus_allowed || cpumask::test(&self.cpus, cpu)
     }
 
     /// `p->static_prio`
@@ -203,15 +203,15 @@ pub fn weight_to_cgroup(weight: u64) -> u32 {
 }
 
 /// Id in a slot that holds no task.
-const NOBODY: TaskId = TaskId(u32::MAX);
+const FREE_SLOT_ID: TaskId = TaskId(u32::MAX);
 
 /// All task slots, those of freed tasks included.
 pub struct TaskTable {
-    /// Indexed by task id. A free slot keeps the fields of its last task, with the id `NOBODY`, so
+    /// Indexed by task id. A free slot keeps the fields of its last task, with the id `FREE_SLOT_ID`, so
     /// that a lookup reads one slot and nothing else.
     slots: Vec<Task>,
     base: u64,
-    resting: VecDeque<TaskId>,
+    freed_slots: VecDeque<TaskId>,
     next_pid: u32,
     /// Living tasks by pid.
     by_pid: rustc_hash::FxHashMap<u32, TaskId>,
@@ -224,7 +224,7 @@ impl TaskTable {
         Ok(TaskTable {
             slots: Vec::new(),
             base,
-            resting: VecDeque::new(),
+            freed_slots: VecDeque::new(),
             next_pid: 1,
             by_pid: Default::default(),
             live: 0,
@@ -271,7 +271,7 @@ impl TaskTable {
 
     /// Iterates over the tasks that have a slot, ascending by id.
     pub fn iter(&self) -> impl Iterator<Item = &Task> {
-        self.slots.iter().filter(|t| t.id != NOBODY)
+        self.slots.iter().filter(|t| t.id != FREE_SLOT_ID)
     }
 
     pub fn ids(&self) -> Vec<TaskId> {
@@ -289,13 +289,13 @@ impl TaskTable {
     /// Reserves the slot for the next task to be inserted. Returns its id and guest address; None
     /// if there is no room for another task.
     pub fn reserve(&mut self, mem: &mut Memory) -> Option<(TaskId, u64)> {
-        let id = if self.resting.len() > REUSE_DELAY {
-            self.resting.pop_front()?
+        let id = if self.freed_slots.len() > REUSE_DELAY {
+            self.freed_slots.pop_front()?
         } else if self.slots.len() < MAX_TASKS as usize {
             mem.take(SLOT_BYTES + size_of::<Task>() as u64).ok()?;
             TaskId(self.slots.len() as u32)
         } else {
-            self.resting.pop_front()?
+            self.freed_slots.pop_front()?
         };
         Some((id, self.slot_addr(id)))
     }
@@ -328,9 +328,9 @@ impl TaskTable {
 
     /// Frees the slot of a task. The slot rests before it is used again.
     pub fn remove(&mut self, id: TaskId) {
-        self[id].id = NOBODY;
+        self[id].id = FREE_SLOT_ID;
         self.live -= 1;
-        self.resting.push_back(id);
+        self.freed_slots.push_back(id);
     }
 
     #[inline]

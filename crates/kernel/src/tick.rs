@@ -10,7 +10,7 @@ use crate::cgroup::CgroupTable;
 use crate::cpu::Cpu;
 use crate::event::{Event, lane};
 use crate::ext::op::Op;
-use crate::kernel::{Kernel, Then};
+use crate::kernel::{AfterEvent, Kernel};
 use crate::task::{Class, Task};
 use scxlab_machine::id::{CpuId, Nanos};
 
@@ -41,10 +41,10 @@ impl Kernel {
     }
 
     #[inline(never)]
-    pub(crate) fn tick(&mut self, cpu: CpuId, generation: u32) -> Then {
+    pub(crate) fn tick(&mut self, cpu: CpuId, generation: u32) -> AfterEvent {
         let c = &self.cpus[cpu.idx()];
         if !c.tick_on || c.tick_gen != generation {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         }
         let in_kernel = c.kernel_until > self.now;
         self.events.push_in(lane::TICK, self.now + self.tick_ns, Event::Tick { cpu, generation });

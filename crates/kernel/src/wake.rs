@@ -8,9 +8,9 @@
 
 use crate::event::Event;
 use crate::flags::{queue, wake};
-use crate::kernel::{Kernel, Then};
+use crate::kernel::{AfterEvent, Kernel};
 use crate::lock::LockId;
-use crate::task::{Class, State};
+use crate::task::{Class, TaskState};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
@@ -22,19 +22,19 @@ impl Kernel {
         let Kernel { cpus, tasks, vm, cgroups, .. } = self;
         let t = &mut tasks[task];
         match t.state {
-            State::Dead | State::New => return false,
-            State::Runnable => {
+            TaskState::Dead | TaskState::New => return false,
+            TaskState::Runnable => {
                 t.wake_pending = true;
                 return false;
             }
-            State::Sleeping => {}
+            TaskState::Sleeping => {}
         }
         t.sleep_gen = t.sleep_gen.wrapping_add(1);
         t.account.wakeups += 1;
         t.account.woken_at = Some(at);
-        let seen = vm.mem.own_mut(t.addr);
-        t.set_state(seen, State::Runnable);
-        t.start_wait(seen, at, cgroups, cpus.len() as u32);
+        let guest = vm.mem.own_mut(t.addr);
+        t.set_state(guest, TaskState::Runnable);
+        t.start_wait(guest, at, cgroups, cpus.len() as u32);
         let (class, prev, on_rq) = (t.class, t.cpu, t.on_rq);
         self.exec.clock = at;
         self.nr_runnable += 1;
@@ -111,11 +111,11 @@ impl Kernel {
     }
 
     #[inline(never)]
-    pub(crate) fn wake_list_interrupt(&mut self, cpu: CpuId) -> Then {
+    pub(crate) fn wake_list_interrupt(&mut self, cpu: CpuId) -> AfterEvent {
         self.pending_wakeups -= 1;
         let tasks = std::mem::take(&mut self.cpus[cpu.idx()].wake_list);
         if tasks.is_empty() {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         }
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.resched_ns);
@@ -197,11 +197,11 @@ impl Kernel {
 
     /// Moves the task to another CPU in all accounts outside its class.
     pub(crate) fn count_migration(&mut self, task: TaskId, from: CpuId, to: CpuId) {
-        let (t, seen) = self.seen(task);
+        let (t, guest) = self.task_and_guest(task);
         t.cpu = to;
         t.account.migrations += 1;
-        seen.thread_info.cpu = to.0;
-        seen.se.nr_migrations += 1;
+        guest.thread_info.cpu = to.0;
+        guest.se.nr_migrations += 1;
         if t.on_rq {
             self.mirror_nr_running(from, false);
             self.mirror_nr_running(to, true);
@@ -253,10 +253,10 @@ impl Kernel {
     // One copy for all callers: see "instructions" in docs/internals/performance.md.
     #[inline(never)]
     pub(crate) fn set_on_rq(&mut self, task: TaskId, on_rq: bool) {
-        let (t, seen) = self.seen(task);
+        let (t, guest) = self.task_and_guest(task);
         if t.on_rq != on_rq {
             t.on_rq = on_rq;
-            seen.on_rq = u8::from(on_rq);
+            guest.on_rq = u8::from(on_rq);
             let cpu = t.cpu;
             self.mirror_nr_running(cpu, on_rq);
         }
@@ -283,7 +283,7 @@ impl Kernel {
         if target != cpu && self.is_online(target) {
             self.push_away(cpu, task, target);
         }
-        self.tasks[task].warmth = Default::default();
+        self.tasks[task].cache_marks = Default::default();
     }
 
     /// Makes the stopper move the running task of `cpu` to `target`.

@@ -6,7 +6,7 @@
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::OpsData;
-use scxlab_kernel::ext::dsq::Place;
+use scxlab_kernel::ext::dsq::InsertAt;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::ext::program::{NativeOps, Program};
 use std::cell::Cell;
@@ -62,7 +62,7 @@ impl Canary {
                 k.tasks[task].ext.dsq = None;
             }
             (Crime::QueueTwice, Some(task)) => {
-                k.ext.dsqs.get_mut(dsq).insert(task, Place::Tail);
+                k.ext.dsqs.get_mut(dsq).insert(task, InsertAt::Tail);
             }
             (Crime::StretchTime, _) => k.cpus[0].time.busy += 1,
             (Crime::OverchargeTask, Some(task)) => {

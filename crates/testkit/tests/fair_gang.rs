@@ -61,8 +61,8 @@ fn together(k: &mut Kernel, path: &str, from: u64, to: u64) -> u64 {
         k.advance(until);
         let now = k.now;
         let group = k.cgroups.get_mut(id).expect("a cgroup");
-        group.together.settle(now, cpus);
-        (group.together.some_ns, group.together.all_ns)
+        group.cosched.settle(now, cpus);
+        (group.cosched.some_ns, group.cosched.all_ns)
     };
     let ((some, all), (some_later, all_later)) = (look(from), look(to));
     (all_later - all) * 1000 / (some_later - some).max(1)

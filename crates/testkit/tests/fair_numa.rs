@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
-use scxlab_kernel::task::{Class, State};
+use scxlab_kernel::task::{Class, TaskState};
 use scxlab_loader::btf::Kind;
 use scxlab_loader::link::Loaded;
 use scxlab_machine::id::CpuId;
@@ -146,7 +146,7 @@ fn check_sums(k: &Kernel, loaded: &Loaded, nodes: i64, by_load: bool) {
     let (proc_bytes, share_bytes) = (size_of(loaded, "numa_proc"), size_of(loaded, "numa_share"));
     let (array, node_bytes) = (pointer(k, loaded, "numa_nodes"), size_of(loaded, "numa_node"));
     let (mut real, mut procs) = (vec![0; nodes as usize], BTreeMap::new());
-    for t in k.tasks.iter().filter(|t| t.class == Class::Ext && t.state != State::Dead) {
+    for t in k.tasks.iter().filter(|t| t.class == Class::Ext && t.state != TaskState::Dead) {
         let own = of_task(k, loaded, &t.name, "t");
         procs.insert(at(k, loaded, "fair_task", own, "numa.proc"), ());
         if t.on_rq {

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use scxlab_kernel::behavior::{Behavior, Policy, Step, Sys, SysError};
+use scxlab_kernel::behavior::{Behavior, Policy, Sys, SysError, TaskStep};
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use scxlab_machine::prefetch::prefetch;
@@ -81,7 +81,7 @@ const MAX_FAULTS: usize = 100;
 /// The continuation after an instruction: the next instruction, or a step for the kernel.
 enum Flow {
     Next,
-    Yield(Step),
+    Yield(TaskStep),
 }
 
 /// Runs one program. One object serves all threads of the program.
@@ -250,7 +250,7 @@ impl Behavior for Executor {
         }
     }
 
-    fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> Step {
+    fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> TaskStep {
         let now = sys.now();
         self.step_at(sys, task, now)
     }
@@ -261,7 +261,7 @@ impl Behavior for Executor {
         }
     }
 
-    fn soon(&self, task: TaskId) {
+    fn prefetch_task(&self, task: TaskId) {
         if let Some(t) = self.thread_of(task) {
             prefetch(&self.threads[t]);
         }

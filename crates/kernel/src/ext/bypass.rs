@@ -60,7 +60,7 @@ impl Kernel {
             .tasks
             .iter()
             .filter(|t| t.cpu == cpu)
-            .filter_map(|t| t.ext.runnable.map(|nth| (nth, t.id)))
+            .filter_map(|t| t.ext.runnable_seq.map(|nth| (nth, t.id)))
             .collect();
         tasks.sort_unstable_by(|a, b| b.cmp(a));
         tasks.into_iter().map(|(_, id)| id).collect()

@@ -19,7 +19,7 @@ use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
 /// Result of the class's pick.
-pub enum Pick {
+pub enum PickResult {
     Task(TaskId),
     Nothing,
     /// A higher class got a task meanwhile, so the pick must start again.
@@ -28,7 +28,7 @@ pub enum Pick {
 
 /// Result of the search for a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum SearchResult {
     Nothing,
     Local,
     Prev,
@@ -37,29 +37,29 @@ enum Verdict {
 impl Kernel {
     /// `do_pick_task_scx()`
     #[inline(always)]
-    pub(crate) fn ext_pick(&mut self, cpu: CpuId, prev: TaskId) -> Pick {
+    pub(crate) fn ext_pick(&mut self, cpu: CpuId, prev: TaskId) -> PickResult {
         if !self.ext.enabled {
-            return Pick::Nothing;
+            return PickResult::Nothing;
         }
         self.ext_kick_sync(cpu);
         self.cpus[cpu.idx()].next_class = Class::Ext;
-        let verdict = self.dispatch_one(cpu, prev);
+        let found = self.dispatch_one(cpu, prev);
         if self.cpus[cpu.idx()].next_class > Class::Ext {
-            return Pick::Retry;
+            return PickResult::Retry;
         }
-        if verdict == Verdict::Prev {
+        if found == SearchResult::Prev {
             if self.scx(prev).slice == 0 {
                 self.refill_slice(prev);
             }
-            return Pick::Task(prev);
+            return PickResult::Task(prev);
         }
         let local = self.ext.dsqs.local(cpu);
-        let Some(task) = self.ext.dsqs.get(local).first() else { return Pick::Nothing };
+        let Some(task) = self.ext.dsqs.get(local).first() else { return PickResult::Nothing };
         if self.scx(task).slice == 0 {
             self.warn_zero_slice(cpu, task);
             self.refill_slice(task);
         }
-        Pick::Task(task)
+        PickResult::Task(task)
     }
 
     fn warn_zero_slice(&mut self, cpu: CpuId, task: TaskId) {
@@ -80,19 +80,19 @@ impl Kernel {
 
     /// `dispatch_one()`
     #[inline(always)]
-    fn dispatch_one(&mut self, cpu: CpuId, prev: TaskId) -> Verdict {
+    fn dispatch_one(&mut self, cpu: CpuId, prev: TaskId) -> SearchResult {
         self.ext.cpus[cpu.idx()].in_dispatch = true;
-        let verdict = self.find_work(cpu, prev);
+        let found = self.find_work(cpu, prev);
         let local = self.ext.dsqs.get(self.ext.dsqs.local(cpu));
-        if verdict != Verdict::Nothing && local.len() > 1 && local.nr_immed > 0 {
+        if found != SearchResult::Nothing && local.len() > 1 && local.nr_immed > 0 {
             self.schedule_reenq_local(cpu, 0);
         }
         self.ext.cpus[cpu.idx()].in_dispatch = false;
-        verdict
+        found
     }
 
     #[inline(always)]
-    fn find_work(&mut self, cpu: CpuId, prev: TaskId) -> Verdict {
+    fn find_work(&mut self, cpu: CpuId, prev: TaskId) -> SearchResult {
         if std::mem::take(&mut self.ext.cpus[cpu.idx()].cpu_released)
             && self.ext.has_op(Op::CpuAcquire)
         {
@@ -102,42 +102,46 @@ impl Kernel {
         if prev_ext {
             self.ext_update_curr(cpu);
             if self.may_keep(prev) && !self.ext.bypassing(cpu) {
-                return Verdict::Prev;
+                return SearchResult::Prev;
             }
         }
         if !self.ext.dsqs.get(self.ext.dsqs.local(cpu)).is_empty() {
-            return Verdict::Local;
+            return SearchResult::Local;
         }
-        let verdict = self.dispatch_sched(cpu, prev, prev_ext);
-        if verdict != Verdict::Nothing {
-            return verdict;
+        let found = self.dispatch_sched(cpu, prev, prev_ext);
+        if found != SearchResult::Nothing {
+            return found;
         }
         let keep_last = self.ext.flags() & ops::ENQ_LAST == 0 || self.ext.bypassing(cpu);
         if prev_ext && self.scx_flag(prev, ent::QUEUED) && keep_last {
             self.ext.count(Ev::DispatchKeepLast, 1);
-            return Verdict::Prev;
+            return SearchResult::Prev;
         }
-        Verdict::Nothing
+        SearchResult::Nothing
     }
 
     fn may_keep(&mut self, prev: TaskId) -> bool {
-        let (t, seen) = self.seen(prev);
-        t.ext.flags & ent::QUEUED != 0 && seen.scx.slice != 0
+        let (t, guest) = self.task_and_guest(prev);
+        t.ext.flags & ent::QUEUED != 0 && guest.scx.slice != 0
     }
 
     /// `scx_dispatch_sched()`
     #[inline(always)]
-    fn dispatch_sched(&mut self, cpu: CpuId, prev: TaskId, prev_ext: bool) -> Verdict {
+    fn dispatch_sched(&mut self, cpu: CpuId, prev: TaskId, prev_ext: bool) -> SearchResult {
         let global = self.global_dsq(cpu);
         if self.consume(cpu, global, 0) {
-            return Verdict::Local;
+            return SearchResult::Local;
         }
         if self.ext.bypassing(cpu) {
             let bypass = self.ext.dsqs.bypass(cpu);
-            return if self.consume(cpu, bypass, 0) { Verdict::Local } else { Verdict::Nothing };
+            return if self.consume(cpu, bypass, 0) {
+                SearchResult::Local
+            } else {
+                SearchResult::Nothing
+            };
         }
         if !self.ext.has_op(Op::Dispatch) || !self.ext_cpu_online(cpu) {
-            return Verdict::Nothing;
+            return SearchResult::Nothing;
         }
         let prev_addr = if prev_ext { self.tasks[prev].addr } else { 0 };
         for _ in 0..limit::DSP_MAX_LOOPS {
@@ -145,19 +149,19 @@ impl Kernel {
             self.op_dispatch(cpu, prev_addr);
             self.flush_dispatch(cpu);
             if prev_ext && self.may_keep(prev) {
-                return Verdict::Prev;
+                return SearchResult::Prev;
             }
             if !self.ext.dsqs.get(self.ext.dsqs.local(cpu)).is_empty()
                 || self.consume(cpu, global, 0)
             {
-                return Verdict::Local;
+                return SearchResult::Local;
             }
             if self.ext.cpus[cpu.idx()].dispatch.nr_tasks == 0 {
-                return Verdict::Nothing;
+                return SearchResult::Nothing;
             }
         }
         self.ext_kick(cpu, 0);
-        Verdict::Nothing
+        SearchResult::Nothing
     }
 
     /// `scx_flush_dispatch_buf()`
@@ -192,8 +196,8 @@ impl Kernel {
         if !waiting {
             return;
         }
-        self.tasks[task].ext.by = entry.by;
-        self.acting_for(task, |k| k.dispatch_entry(cpu, entry));
+        self.tasks[task].ext.inserted_by = entry.inserted_by;
+        self.with_verdict_of(task, |k| k.dispatch_entry(cpu, entry));
     }
 
     fn dispatch_entry(&mut self, cpu: CpuId, entry: &BufferedInsert) {
@@ -330,12 +334,12 @@ impl Kernel {
         let Kernel { tasks, ext, .. } = self;
         let t = &mut tasks[task];
         let src = t.cpu;
-        t.ext.by = by;
+        t.ext.inserted_by = by;
         t.ext.unlink(&mut ext.dsqs);
         let q = ext.dsqs.get(dsq);
         let from = q.user_visible_id();
         if let Some(next) = q.first() {
-            self.task_soon(next);
+            self.prefetch_next_task(next);
         }
         self.unlock(LockId::Dsq(dsq));
         self.charge(self.machine.costs.kfunc.dsq_move_ns);
@@ -398,7 +402,7 @@ impl Kernel {
                 self.change_flags(task, 0, ent::REENQ_REASON_MASK);
             } else {
                 let local = self.ext.dsqs.local(cpu);
-                self.tasks[task].ext.by = None;
+                self.tasks[task].ext.inserted_by = None;
                 self.dsq_insert(cpu, local, task, None, enq::HEAD);
             }
             return;

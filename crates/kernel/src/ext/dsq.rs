@@ -76,7 +76,7 @@ pub(crate) const HOT_DSQ_BYTES: usize = std::mem::offset_of!(Dsq, head_pos);
 
 /// Position at which a task is inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum InsertAt {
     Tail,
     Head,
     Vtime(u64),
@@ -124,22 +124,22 @@ impl Dsq {
 
     /// Inserts a task; returns its key, with which it is removed.
     #[inline(always)]
-    pub fn insert(&mut self, task: TaskId, place: Place) -> (i64, u64) {
+    pub fn insert(&mut self, task: TaskId, place: InsertAt) -> (i64, u64) {
         self.seq += 1;
         self.len += 1;
         let seq = self.seq;
         match place {
-            Place::Tail => {
+            InsertAt::Tail => {
                 self.tail_pos += 1;
                 self.fifo.push_back((self.tail_pos, seq, task));
                 (self.tail_pos, seq)
             }
-            Place::Head => {
+            InsertAt::Head => {
                 self.head_pos -= 1;
                 self.fifo.push_front((self.head_pos, seq, task));
                 (self.head_pos, seq)
             }
-            Place::Vtime(vtime) => {
+            InsertAt::Vtime(vtime) => {
                 if self.priq.is_empty() {
                     self.base = vtime;
                 }
@@ -174,27 +174,27 @@ impl Dsq {
     }
 
     /// Returns the next task after `cursor` (before it, if `rev`) that was not inserted after the
-    /// insertion number `upto`.
+    /// insertion number `max_seq`.
     pub fn next_after(
         &self,
         cursor: Option<(i64, u64)>,
-        upto: u64,
+        max_seq: u64,
         rev: bool,
     ) -> Option<((i64, u64), TaskId)> {
         if self.priq.is_empty() {
-            self.next_fifo(cursor, upto, rev)
+            self.next_fifo(cursor, max_seq, rev)
         } else {
-            self.next_priq(cursor, upto, rev)
+            self.next_priq(cursor, max_seq, rev)
         }
     }
 
     fn next_fifo(
         &self,
         cursor: Option<(i64, u64)>,
-        upto: u64,
+        max_seq: u64,
         rev: bool,
     ) -> Option<((i64, u64), TaskId)> {
-        let fits = |e: &&(i64, u64, TaskId)| e.1 <= upto;
+        let fits = |e: &&(i64, u64, TaskId)| e.1 <= max_seq;
         let found = if rev {
             let end = cursor.map_or(self.fifo.len(), |c| self.fifo.partition_point(|e| e.0 < c.0));
             self.fifo.range(..end).rev().find(fits)
@@ -208,10 +208,10 @@ impl Dsq {
     fn next_priq(
         &self,
         cursor: Option<(i64, u64)>,
-        upto: u64,
+        max_seq: u64,
         rev: bool,
     ) -> Option<((i64, u64), TaskId)> {
-        let fits = |e: &((i64, u64), TaskId)| e.0.1 <= upto;
+        let fits = |e: &((i64, u64), TaskId)| e.0.1 <= max_seq;
         if rev { self.priq.before(cursor).find(fits) } else { self.priq.after(cursor).find(fits) }
     }
 }

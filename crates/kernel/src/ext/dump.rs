@@ -19,7 +19,7 @@ use super::stats::Ev;
 use crate::abi;
 use crate::flags::{ent, kick, limit};
 use crate::kernel::Kernel;
-use crate::task::{Class, State, Task};
+use crate::task::{Class, Task, TaskState};
 use buf::hex_bitmap;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CpuId, TaskId};
@@ -148,7 +148,7 @@ impl Kernel {
         let mut waiting: Vec<(u64, CpuId, TaskId)> = self
             .tasks
             .iter()
-            .filter_map(|t| t.ext.runnable.map(|arrival| (arrival, t.cpu, t.id)))
+            .filter_map(|t| t.ext.runnable_seq.map(|arrival| (arrival, t.cpu, t.id)))
             .collect();
         waiting.sort_unstable();
         let mut lists = vec![Vec::new(); self.cpus.len()];
@@ -165,15 +165,15 @@ impl Kernel {
         if idle && !self.ext.has_op(Op::DumpCpu) {
             return;
         }
-        let mark = self.ext.dump.as_ref().map(DumpBuf::mark);
+        let start = self.ext.dump.as_ref().map(DumpBuf::position);
         self.dump_cpu_state(cpu, curr);
-        let before = self.ext.dump.as_ref().map(DumpBuf::mark);
+        let before = self.ext.dump.as_ref().map(DumpBuf::position);
         let args = [ctx.addr, u64::from(cpu.0), u64::from(idle)];
         self.dump_op(Op::DumpCpu, Some(cpu), "  ", &args);
-        let after = self.ext.dump.as_ref().map(DumpBuf::mark);
+        let after = self.ext.dump.as_ref().map(DumpBuf::position);
         if idle && before == after {
-            if let (Some(dump), Some(mark)) = (&mut self.ext.dump, mark) {
-                dump.rewind(mark);
+            if let (Some(dump), Some(start)) = (&mut self.ext.dump, start) {
+                dump.rewind(start);
             }
             return;
         }
@@ -336,9 +336,9 @@ fn ops_state(t: &Task) -> (u32, u64) {
 
 fn state_char(t: &Task) -> char {
     match t.state {
-        State::New | State::Runnable => 'R',
-        State::Sleeping => 'S',
-        State::Dead => 'X',
+        TaskState::New | TaskState::Runnable => 'R',
+        TaskState::Sleeping => 'S',
+        TaskState::Dead => 'X',
     }
 }
 

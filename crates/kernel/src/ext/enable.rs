@@ -67,7 +67,7 @@ impl Kernel {
             slice_dfl: slice::DFL,
             watchdog_timeout: Nanos::from(timeout_ms) * 1_000_000,
             exit: None,
-            leaving: false,
+            disabling: false,
             events: EventStats::default(),
             warned_zero_slice: false,
         }));
@@ -168,7 +168,7 @@ impl Kernel {
     /// Returns all tasks except idle tasks and dead tasks.
     fn schedulable_tasks(&self) -> Vec<scxlab_machine::id::TaskId> {
         let living =
-            |t: &&crate::task::Task| !t.is_idle_task() && t.state != crate::task::State::Dead;
+            |t: &&crate::task::Task| !t.is_idle_task() && t.state != crate::task::TaskState::Dead;
         self.tasks.iter().filter(living).map(|t| t.id).collect()
     }
 
@@ -192,7 +192,7 @@ impl Kernel {
         let dump = if info.kind.is_error() { self.ext_dump() } else { String::new() };
         if let Some(root) = &mut self.ext.root {
             root.exit = Some(ExitInfo { dump, ..info });
-            root.leaving = true;
+            root.disabling = true;
         }
         self.ext_bypass(true);
     }
@@ -200,7 +200,7 @@ impl Kernel {
     /// Completes a claimed exit, with its first half if that is still to do: moves the tasks to the
     /// default class, calls `ops.exit` and removes the scheduler.
     pub(crate) fn ext_disable(&mut self) {
-        if self.ext.root.as_ref().is_some_and(|s| !s.leaving) {
+        if self.ext.root.as_ref().is_some_and(|s| !s.disabling) {
             self.ext_begin_disable();
         }
         let Some(info) = self.ext.root.as_ref().and_then(|s| s.exit.clone()) else { return };
@@ -228,11 +228,11 @@ impl Kernel {
             self.op(Op::Exit, None, &[args]);
         }
         self.ext_bypass(false);
-        self.retire(info);
+        self.unload(info);
     }
 
     /// Removes the scheduler; keeps its exit and its event counters for the results of the run.
-    fn retire(&mut self, info: ExitInfo) {
+    fn unload(&mut self, info: ExitInfo) {
         for dsq in self.ext.dsqs.users() {
             self.ext.dsqs.destroy(dsq);
         }

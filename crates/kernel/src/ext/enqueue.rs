@@ -36,7 +36,7 @@ impl Kernel {
     /// Sets some of `p->scx.flags` and clears others.
     #[inline]
     pub(crate) fn change_flags(&mut self, task: TaskId, set: u32, clear: u32) {
-        let (t, ts) = self.seen(task);
+        let (t, ts) = self.task_and_guest(task);
         t.ext.flags = t.ext.flags & !clear | set;
         ts.scx.flags = t.ext.flags;
     }
@@ -85,7 +85,7 @@ impl Kernel {
             let slice = self.slice_dfl();
             let enq_flags = enq::SLICE_DFL;
             let verdict = DirectDispatch { dsq_id: dsq_id::LOCAL, slice, vtime: 0, enq_flags };
-            self.tasks[task].ext.by = None;
+            self.tasks[task].ext.inserted_by = None;
             self.set_ddsp(task, verdict);
         }
         self.scx(task).selected_cpu = cpu.0 as i32;
@@ -164,7 +164,7 @@ impl Kernel {
     ) {
         if sticky == Some(cpu) {
             if self.migrating != Some(task) {
-                self.tasks[task].ext.by = None;
+                self.tasks[task].ext.inserted_by = None;
             }
             let local = self.ext.dsqs.local(cpu);
             self.dsq_insert(cpu, local, task, None, flags);
@@ -207,13 +207,13 @@ impl Kernel {
         let qseq = e.qseq;
         e.ops_state = OpsState::Queueing;
         self.op_direct(Op::Enqueue, Some(cpu), task, &[flags & !enq::INTERNAL_MASK]);
-        let (t, seen) = self.seen(task);
+        let (t, guest) = self.task_and_guest(task);
         if t.ext.ddsp.is_set() {
             return self.direct_dispatch(cpu, task, flags);
         }
         t.ext.ops_state = OpsState::Queued { qseq };
         t.ext.flags |= ent::IN_CUSTODY;
-        seen.scx.flags = t.ext.flags;
+        guest.scx.flags = t.ext.flags;
     }
 
     fn too_many_reenqueues(&mut self, task: TaskId) -> bool {
@@ -228,7 +228,7 @@ impl Kernel {
         }
         let (name, pid) = (self.tasks[task].name.clone(), self.tasks[task].pid);
         let text = format!("{name}[{pid}] reenqueued {count} times without running");
-        self.acting_for(task, |k| k.ext_exit(ExitKind::ErrorReenq, 0, &text));
+        self.with_verdict_of(task, |k| k.ext_exit(ExitKind::ErrorReenq, 0, &text));
         true
     }
 
@@ -236,7 +236,7 @@ impl Kernel {
     fn insert_refilled(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
         self.refill_slice(task);
         self.clear_ddsp(task);
-        self.tasks[task].ext.by = None;
+        self.tasks[task].ext.inserted_by = None;
         self.dsq_insert(cpu, dsq, task, None, flags);
     }
 
@@ -268,7 +268,7 @@ impl Kernel {
     ) {
         self.ext.direct = DirectSlot::Used;
         if open == DirectSlot::Open(task) {
-            self.tasks[task].ext.by = self.ext_live_caller();
+            self.tasks[task].ext.inserted_by = self.ext_live_caller();
             return self.set_ddsp(task, verdict);
         }
         let t = &self.tasks[task];
@@ -290,7 +290,7 @@ impl Kernel {
     fn direct_dispatch(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
         let t = &self.tasks[task];
         let (mut verdict, task_cpu) = (t.ext.ddsp, t.cpu);
-        let outer = self.act_for(task);
+        let outer = self.begin_verdict_of(task);
         let dsq = self.dsq_for_dispatch(cpu, verdict.dsq_id, task_cpu);
         verdict.enq_flags |= flags;
         let remote = self.ext.dsqs.local_cpu(dsq).is_some_and(|target| target != cpu);
@@ -304,7 +304,7 @@ impl Kernel {
             let flags = verdict.enq_flags | enq::CLEAR_OPSS;
             self.dsq_insert(cpu, dsq, task, Some((verdict.slice, verdict.vtime)), flags);
         }
-        self.ext.acting = outer;
+        self.ext.deferred_verdict = outer;
     }
 
     /// Clears the pending verdict, if there is one.
@@ -318,10 +318,10 @@ impl Kernel {
     /// Sets the pending verdict, in the private state and in the fields that programs see.
     #[inline(always)]
     pub(crate) fn set_ddsp(&mut self, task: TaskId, verdict: DirectDispatch) {
-        let (t, seen) = self.seen(task);
+        let (t, guest) = self.task_and_guest(task);
         let old = std::mem::replace(&mut t.ext.ddsp, verdict);
         if old.is_set() || verdict.is_set() {
-            let e = &mut seen.scx;
+            let e = &mut guest.scx;
             e.ddsp_dsq_id = verdict.dsq_id;
             e.ddsp_slice = verdict.slice;
             e.ddsp_vtime = verdict.vtime;
@@ -332,7 +332,7 @@ impl Kernel {
     /// `ops_dequeue()`: ends the task's wait, and the scheduler's custody of it.
     pub(crate) fn ext_ops_dequeue(&mut self, rq: CpuId, task: TaskId, deq_flags: u64) {
         let e = &mut self.tasks[task].ext;
-        e.runnable = None;
+        e.runnable_seq = None;
         e.ops_state = OpsState::None;
         if e.in_custody() {
             self.end_custody(rq, task, deq_flags);
@@ -393,10 +393,10 @@ impl Kernel {
     /// `set_task_runnable()`; also sets the flags `more`.
     #[inline(always)]
     pub(crate) fn set_runnable(&mut self, task: TaskId, more: u32) {
-        self.ext.arrivals += 1;
-        let (jiffies, arrival) = (self.jiffies(), self.ext.arrivals);
-        let (t, ts) = self.seen(task);
-        t.ext.runnable = Some(arrival);
+        self.ext.runnable_count += 1;
+        let (jiffies, arrival) = (self.jiffies(), self.ext.runnable_count);
+        let (t, ts) = self.task_and_guest(task);
+        t.ext.runnable_seq = Some(arrival);
         if t.ext.flags & ent::RESET_RUNNABLE_AT != 0 {
             ts.scx.runnable_at = jiffies;
         }
@@ -406,7 +406,7 @@ impl Kernel {
 
     /// `scx_set_task_slice()`
     pub(crate) fn set_slice(&mut self, task: TaskId, slice: u64) {
-        let (t, ts) = self.seen(task);
+        let (t, ts) = self.task_and_guest(task);
         ts.scx.slice = slice;
         t.ext.slice_oob = None;
     }
@@ -437,8 +437,8 @@ impl Kernel {
                 self.op_task(Op::Running, Some(cpu), task, &[]);
             }
         }
-        let (t, ts) = self.seen(task);
-        t.ext.runnable = None;
+        let (t, ts) = self.task_and_guest(task);
+        t.ext.runnable_seq = None;
         t.ext.reenq_count = 0;
         apply_slice_oob(&mut t.ext, ts);
         t.ext.flags |= ent::RESET_RUNNABLE_AT;
@@ -450,8 +450,8 @@ impl Kernel {
 
 /// Applies a slice that was set without the run queue's lock.
 #[inline]
-fn apply_slice_oob(e: &mut ExtEntity, seen: &mut abi::task_struct) {
+fn apply_slice_oob(e: &mut ExtEntity, guest: &mut abi::task_struct) {
     if let Some(slice) = e.slice_oob.take() {
-        seen.scx.slice = slice;
+        guest.scx.slice = slice;
     }
 }

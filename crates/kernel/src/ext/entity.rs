@@ -76,11 +76,11 @@ pub struct ExtEntity {
     pub on_priq: bool,
     /// Call that put the task on its DSQ, or that gave the pending verdict. None if the kernel did
     /// so by itself.
-    pub by: Option<Caller>,
+    pub inserted_by: Option<Caller>,
     /// CPU to which the core is moving the task. The enqueue there must use the local DSQ.
     pub sticky_cpu: Option<CpuId>,
     /// Arrival number within the run, if the task is on its run queue's list of runnable tasks.
-    pub runnable: Option<u64>,
+    pub runnable_seq: Option<u64>,
     pub reenq_count: u32,
     /// A slice set by a program that did not hold the run queue's lock, applied at the next check.
     pub slice_oob: Option<u64>,

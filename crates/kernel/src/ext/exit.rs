@@ -8,7 +8,7 @@ use super::op::Op;
 use super::origin::Origin;
 use crate::event::Event;
 use crate::flags::limit;
-use crate::kernel::{Kernel, Then};
+use crate::kernel::{AfterEvent, Kernel};
 use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_trace::event::{Event as Traced, Kind};
 
@@ -132,16 +132,16 @@ impl Kernel {
     }
 
     #[inline(never)]
-    pub(crate) fn ext_disable_event(&mut self) -> Then {
+    pub(crate) fn ext_disable_event(&mut self) -> AfterEvent {
         self.pending_wakeups -= 1;
         let cpu = self.online_or_any(CpuId(0));
-        if self.ext.root.as_ref().is_some_and(|s| s.leaving || s.exit.is_none()) {
+        if self.ext.root.as_ref().is_some_and(|s| s.disabling || s.exit.is_none()) {
             return self.on_cpu_last(cpu, |k| k.ext_disable());
         }
         self.on_cpu(cpu, |k| k.ext_begin_disable());
         let at = self.now + self.machine.costs.sched.rcu_sync_ns;
         self.push_wakeup(at, Event::ExtDisable);
-        Then::Nothing
+        AfterEvent::Nothing
     }
 
     /// Returns whether an exit of the loaded scheduler has been claimed (`sch->aborting`).

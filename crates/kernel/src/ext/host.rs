@@ -12,7 +12,7 @@ use crate::boot::{PERCPU_STRIDE, percpu};
 use crate::cgroup::quota_us;
 use crate::event::Event;
 use crate::flags::limit;
-use crate::kernel::{BOOT_NS, Kernel, Then};
+use crate::kernel::{AfterEvent, BOOT_NS, Kernel};
 use scxlab_bpf::fault::Fault;
 use scxlab_bpf::kfunc::KfuncId;
 use scxlab_bpf::mem::{Memory, OutOfMemory};
@@ -31,7 +31,7 @@ const KERNEL_VERSION: i64 = 7 << 16 | 3 << 8 | 4;
 /// Guest addresses at which arguments of operations are built. One of each is enough, because an
 /// operation that takes one is never called recursively.
 #[derive(Clone, Copy, Debug)]
-pub struct Scratch {
+pub struct ArgScratch {
     init_task: u64,
     exit_task: u64,
     cgroup_init: u64,
@@ -42,10 +42,10 @@ pub struct Scratch {
     pub dump_ctx: u64,
 }
 
-impl Scratch {
+impl ArgScratch {
     pub fn new(mem: &mut Memory) -> Result<Self, OutOfMemory> {
         let mut room = |bytes: usize| mem.alloc_kernel(bytes as u64, 8);
-        Ok(Scratch {
+        Ok(ArgScratch {
             init_task: room(size_of::<abi::scx_init_task_args>())?,
             exit_task: room(size_of::<abi::scx_exit_task_args>())?,
             cgroup_init: room(size_of::<abi::scx_cgroup_init_args>())?,
@@ -121,9 +121,9 @@ impl Kernel {
 
     /// Runs the callback of a BPF timer that expires, unless it was armed again or cancelled.
     #[inline(never)]
-    pub(crate) fn bpf_timer(&mut self, timer: TimerId, cpu: CpuId, generation: u32) -> Then {
+    pub(crate) fn bpf_timer(&mut self, timer: TimerId, cpu: CpuId, generation: u32) -> AfterEvent {
         if self.bpf_timers.get(timer.idx()) != Some(&generation) {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         }
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
@@ -292,9 +292,9 @@ impl KernelTarget {
 pub struct KernelTarget {
     pub btf: Arc<Btf>,
     percpu: u64,
-    shared: crate::mirror::Shared,
+    shared: crate::mirror::SharedGuestStructs,
     hz: u64,
-    rq_seen: Arc<AtomicBool>,
+    rq_address_known: Arc<AtomicBool>,
 }
 
 impl Kernel {
@@ -304,7 +304,7 @@ impl Kernel {
             percpu: self.vars.percpu,
             shared: self.vars.shared,
             hz: self.machine.costs.clock.tick_hz,
-            rq_seen: self.rq_seen.clone(),
+            rq_address_known: self.rq_address_known.clone(),
         }
     }
 }
@@ -316,7 +316,7 @@ impl Target for KernelTarget {
 
     fn kfunc(&self, name: &str) -> Option<KfuncId> {
         if name == "scx_bpf_locked_rq" {
-            self.rq_seen.store(true, Ordering::Relaxed);
+            self.rq_address_known.store(true, Ordering::Relaxed);
         }
         super::kfunc::by_name(name)
     }
@@ -327,7 +327,7 @@ impl Target for KernelTarget {
         }
         let off = match name {
             "runqueues" => {
-                self.rq_seen.store(true, Ordering::Relaxed);
+                self.rq_address_known.store(true, Ordering::Relaxed);
                 percpu::RUNQUEUE
             }
             "sd_llc_id" => percpu::SD_LLC_ID,

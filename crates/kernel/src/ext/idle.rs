@@ -20,11 +20,11 @@ use crate::abi;
 use crate::flags::{ops, pick_idle, wake};
 use crate::kernel::Kernel;
 use objects::CpumaskObjects;
-use pick::{Idle, Query, Waker};
+use pick::{IdleView, PickQuery, Waker};
 use scxlab_bpf::mem::{Memory, OutOfMemory};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, NodeId, TaskId};
-use topo::{InVain, OnlineSpans, Siblings};
+use topo::{FailedSearchWork, OnlineSpans, Siblings};
 
 /// Guest addresses of one pair of masks, and the number of CPUs in each: idle CPUs, and CPUs of
 /// cores that are idle as a whole. On a busy machine both numbers are 0, and no search needs to
@@ -34,17 +34,17 @@ struct IdleMasks {
     cpu: u64,
     smt: u64,
     nr_idle: u32,
-    nr_whole: u32,
+    nr_idle_core_cpus: u32,
 }
 
 impl IdleMasks {
     fn new(mut mask: impl FnMut() -> Result<u64, OutOfMemory>) -> Result<Self, OutOfMemory> {
-        Ok(IdleMasks { cpu: mask()?, smt: mask()?, nr_idle: 0, nr_whole: 0 })
+        Ok(IdleMasks { cpu: mask()?, smt: mask()?, nr_idle: 0, nr_idle_core_cpus: 0 })
     }
 
     #[inline(always)]
     fn is_empty(&self) -> bool {
-        (self.nr_idle | self.nr_whole) == 0
+        (self.nr_idle | self.nr_idle_core_cpus) == 0
     }
 }
 
@@ -62,18 +62,18 @@ struct Cursor {
     /// CPU returned last (`distribute_cpu_mask_prev`).
     last: u32,
     /// Number of words that a search from `last` + 1 reads if it finds nothing.
-    words_in_vain: u32,
+    words_if_none: u32,
 }
 
 impl Cursor {
     fn new(last: u32, nr_cpus: usize) -> Self {
-        Cursor { last, words_in_vain: bits::words_in_vain(nr_cpus, last as usize + 1) as u32 }
+        Cursor { last, words_if_none: bits::words_if_none(nr_cpus, last as usize + 1) as u32 }
     }
 }
 
 /// Buffers for the intersections of a search, kept so that no search allocates.
 #[derive(Debug, Default)]
-struct Scratch {
+struct SearchBuffers {
     allowed: Vec<u64>,
     llc: Vec<u64>,
     numa: Vec<u64>,
@@ -103,12 +103,12 @@ pub struct IdleState {
     spans: Option<Box<OnlineSpans>>,
     /// Work of a failed search, indexed by the CPU that the task ran on last. Recounted when the
     /// siblings or the picker's steps change.
-    in_vain: Vec<InVain>,
+    failed_search: Vec<FailedSearchWork>,
     /// `sched_smt_active()`: some core has two threads on line.
     smt_active: bool,
     /// Indexed by executing CPU.
     cursors: Vec<Cursor>,
-    scratch: Scratch,
+    buffers: SearchBuffers,
     buffer: Vec<u64>,
     work: Work,
     /// Objects made by `bpf_cpumask_create()`.
@@ -140,10 +140,10 @@ impl IdleState {
             none,
             siblings: Vec::new(),
             spans: None,
-            in_vain: Vec::new(),
+            failed_search: Vec::new(),
             smt_active: false,
             cursors: vec![Cursor::new(0, nr_cpus); nr_cpus],
-            scratch: Scratch::default(),
+            buffers: SearchBuffers::default(),
             buffer: Vec::new(),
             work: Work::default(),
             objects: CpumaskObjects::default(),
@@ -223,7 +223,7 @@ impl IdleState {
         for masks in of_nodes.iter_mut().chain(global) {
             mem.words_mut(masks.cpu, nr_words).fill(0);
             mem.words_mut(masks.smt, nr_words).fill(0);
-            (masks.nr_idle, masks.nr_whole) = (0, 0);
+            (masks.nr_idle, masks.nr_idle_core_cpus) = (0, 0);
         }
     }
 
@@ -242,16 +242,16 @@ impl IdleState {
     /// Returns the next CPU in both sets after the one that `here` got last, and wraps around.
     pub(crate) fn any_distribute(&mut self, here: CpuId, a: &[u64], b: &[u64]) -> Option<CpuId> {
         let cursor = &mut self.cursors[here.idx()];
-        let seen = &mut self.work.scanned_words;
-        let found = bits::next_and_wrap(a, b, self.nr_cpus, cursor.last + 1, seen)?;
+        let words_read = &mut self.work.scanned_words;
+        let found = bits::next_and_wrap(a, b, self.nr_cpus, cursor.last + 1, words_read)?;
         *cursor = Cursor::new(found, self.nr_cpus);
         Some(CpuId(found))
     }
 
     /// Returns the number of words that `searches` searches read in a set known to be empty.
     #[inline(always)]
-    fn words_in_vain(&self, here: CpuId, searches: u16) -> u64 {
-        u64::from(searches) * u64::from(self.cursors[here.idx()].words_in_vain)
+    fn words_if_none(&self, here: CpuId, searches: u16) -> u64 {
+        u64::from(searches) * u64::from(self.cursors[here.idx()].words_if_none)
     }
 
     /// Returns the work of the default picker if its search fails for certain: no CPU is idle, and
@@ -264,18 +264,18 @@ impl IdleState {
         if !(none && anywhere && flags & pick_idle::CORE == 0) {
             return None;
         }
-        let InVain { searches, claims } = self.in_vain[prev.idx()];
-        let scanned_words = self.words_in_vain(here, searches);
+        let FailedSearchWork { searches, claims } = self.failed_search[prev.idx()];
+        let scanned_words = self.words_if_none(here, searches);
         Some(Work { scanned_words, claims: claims.into(), mask_words: 0 })
     }
 
-    /// Returns the work of `Idle::pick` in the machine's pair of masks if no CPU is idle. The pick
+    /// Returns the work of `IdleView::pick` in the machine's pair of masks if no CPU is idle. The pick
     /// searches for an idle core if cores have two threads, and for any CPU unless
     /// SCX_PICK_IDLE_CORE is set. None if the search must be made.
     #[inline(always)]
     fn failed_pick(&self, here: CpuId, flags: u64) -> Option<Work> {
         let both = self.smt_active && flags & pick_idle::CORE == 0;
-        let scanned_words = self.words_in_vain(here, 1 + u16::from(both));
+        let scanned_words = self.words_if_none(here, 1 + u16::from(both));
         self.global.is_empty().then_some(Work { scanned_words, ..Work::default() })
     }
 }
@@ -365,7 +365,7 @@ impl Kernel {
     ) -> Option<CpuId> {
         let waker = (wake_flags & wake::SYNC != 0).then(|| self.idle_waker());
         let Kernel { vm, machine, tasks, ext, exec, .. } = self;
-        let mut view = Idle {
+        let mut view = IdleView {
             state: &mut ext.idle,
             mem: &mut vm.mem,
             topology: &machine.topology,
@@ -373,7 +373,7 @@ impl Kernel {
         };
         let t = &tasks[task];
         let (affinity, nr_affine) = (&*t.cpus, t.nr_allowed);
-        let found = view.select(&Query { affinity, nr_affine, allowed, prev, flags, waker });
+        let found = view.select(&PickQuery { affinity, nr_affine, allowed, prev, flags, waker });
         self.charge_idle_work();
         found
     }
@@ -434,9 +434,9 @@ impl Kernel {
         found
     }
 
-    fn with_idle<R>(&mut self, f: impl FnOnce(&mut Idle<'_>) -> R) -> R {
+    fn with_idle<R>(&mut self, f: impl FnOnce(&mut IdleView<'_>) -> R) -> R {
         let Kernel { vm, machine, ext, exec, .. } = self;
-        let mut view = Idle {
+        let mut view = IdleView {
             state: &mut ext.idle,
             mem: &mut vm.mem,
             topology: &machine.topology,

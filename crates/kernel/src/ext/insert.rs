@@ -5,7 +5,7 @@
 //! `dispatch.rs`).
 //! Models: kernel `scx_dispatch_enqueue()`, `find_dsq_for_dispatch()`, `task_leave_custody()`, 7.3.
 
-use super::dsq::{DsqId, DsqKind, DsqTable, Place};
+use super::dsq::{DsqId, DsqKind, DsqTable, InsertAt};
 use super::entity::{ExtEntity, OpsState};
 use super::op::Op;
 use crate::abi;
@@ -89,17 +89,17 @@ impl Kernel {
         let Kernel { tasks, vm, ext, .. } = self;
         let t = &mut tasks[task];
         assert!(t.ext.dsq.is_none(), "task {task} is on a DSQ already");
-        let seen = &mut vm.mem.own_mut::<abi::task_struct>(t.addr).scx;
+        let guest = &mut vm.mem.own_mut::<abi::task_struct>(t.addr).scx;
         let priq = flags & enq::DSQ_PRIQ != 0;
         if let Some((slice, vtime)) = slice_vtime {
-            apply_slice_vtime(&mut t.ext, seen, slice, vtime, flags);
+            apply_slice_vtime(&mut t.ext, guest, slice, vtime, flags);
         }
         let q = ext.dsqs.get_mut(dsq);
         let mixed = if priq { q.has_fifo() } else { q.has_priq() };
         let place = match flags {
-            _ if priq => Place::Vtime(seen.dsq_vtime),
-            f if f & (enq::HEAD | enq::PREEMPT) != 0 => Place::Head,
-            _ => Place::Tail,
+            _ if priq => InsertAt::Vtime(guest.dsq_vtime),
+            f if f & (enq::HEAD | enq::PREEMPT) != 0 => InsertAt::Head,
+            _ => InsertAt::Tail,
         };
         t.ext.dsq_key = q.insert(task, place);
         (t.ext.dsq, t.ext.on_priq) = (Some(dsq), priq);
@@ -219,20 +219,20 @@ impl ExtEntity {
 #[inline]
 fn apply_slice_vtime(
     e: &mut ExtEntity,
-    seen: &mut abi::sched_ext_entity,
+    guest: &mut abi::sched_ext_entity,
     slice: u64,
     vtime: u64,
     flags: u64,
 ) {
     if slice != 0 {
-        seen.slice = slice;
+        guest.slice = slice;
         if flags & enq::SLICE_DFL == 0 {
             e.slice_oob = None;
         }
-    } else if seen.slice == 0 {
-        seen.slice = 1;
+    } else if guest.slice == 0 {
+        guest.slice = 1;
     }
     if flags & enq::DSQ_PRIQ != 0 {
-        seen.dsq_vtime = vtime;
+        guest.dsq_vtime = vtime;
     }
 }

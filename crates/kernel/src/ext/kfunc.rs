@@ -48,9 +48,9 @@ impl Kernel {
     /// Returns the task at a guest address from a program. NULL, or an address that is no task's,
     /// is a fault.
     pub(super) fn kf_task(&self, addr: u64) -> Result<TaskId, Fault> {
-        self.tasks
-            .at(addr)
-            .ok_or_else(|| Fault::bad_argument("kfunc", format!("{addr:#x} is no task")))
+        self.tasks.at(addr).ok_or_else(|| {
+            Fault::bad_argument("kfunc", format!("{addr:#x} is no task"))
+        })
     }
 
     /// Returns whether a task belongs to the loaded scheduler (`scx_task_on_sched()`).

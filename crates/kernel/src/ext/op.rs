@@ -70,7 +70,7 @@ operations! {
 
 /// Arguments of a call that are the tasks that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
+pub enum TaskArgs {
     Nothing,
     First,
     Second,
@@ -85,15 +85,15 @@ impl Op {
     }
 
     /// Returns which of the first two arguments are the tasks that a call is about.
-    pub fn subject(self) -> Subject {
+    pub fn task_args(self) -> TaskArgs {
         use Op::*;
         match self {
             SelectCpu | Enqueue | Dequeue | Tick | Runnable | Running | Stopping | Quiescent
             | SetWeight | SetCpumask | InitTask | ExitTask | Enable | Disable | CgroupPrepMove
-            | CgroupMove | CgroupCancelMove => Subject::First,
-            Dispatch => Subject::Second,
-            Yield | CoreSchedBefore => Subject::Both,
-            _ => Subject::Nothing,
+            | CgroupMove | CgroupCancelMove => TaskArgs::First,
+            Dispatch => TaskArgs::Second,
+            Yield | CoreSchedBefore => TaskArgs::Both,
+            _ => TaskArgs::Nothing,
         }
     }
 

@@ -92,8 +92,8 @@ impl Kernel {
         };
         let start = self.clock();
         let insns = self.vm.executed;
-        if self.ext.witness.is_some() {
-            self.witness(op, &[a, b, c, d]);
+        if self.ext.op_record.is_some() {
+            self.record_op(op, &[a, b, c, d]);
         }
         self.ext.frame = Some(OpFrame { op: Some(op), locked, args: [a, b] });
         self.charge(self.machine.costs.bpf.ops_callback_ns);
@@ -108,7 +108,7 @@ impl Kernel {
         stats.calls += 1;
         stats.ns += cost;
         stats.insns += self.vm.executed - insns;
-        self.ext.activity.count(self.exec.cpu, op);
+        self.ext.recent_ops.count(self.exec.cpu, op);
         self.trace(Kind::Op { op: op as u8, cost_ns: cost, task });
         match result {
             Ok(value) => value,

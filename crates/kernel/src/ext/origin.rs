@@ -24,8 +24,8 @@ pub struct Caller {
 
 /// A verdict that is being carried out after the call that gave it.
 #[derive(Clone, Copy, Debug)]
-pub struct Acting {
-    /// Task of the verdict. Its `ExtEntity::by` is the call that gave the verdict.
+pub struct DeferredVerdict {
+    /// Task of the verdict. Its `ExtEntity::inserted_by` is the call that gave the verdict.
     task: TaskId,
     /// Number of nested programs when the kernel began to carry out the verdict. A program nested
     /// deeper acts for itself.
@@ -57,8 +57,10 @@ fn called_by(frames: &[Place]) -> impl Iterator<Item = String> + '_ {
 impl Kernel {
     /// Returns the call that is being carried out, if a program made one.
     fn ext_caller(&self) -> Option<Caller> {
-        match self.ext.acting {
-            Some(Acting { task, level }) if self.vm.level() <= level => self.tasks[task].ext.by,
+        match self.ext.deferred_verdict {
+            Some(DeferredVerdict { task, level }) if self.vm.level() <= level => {
+                self.tasks[task].ext.inserted_by
+            }
             _ => self.ext_live_caller(),
         }
     }
@@ -71,18 +73,22 @@ impl Kernel {
     }
 
     /// Marks that the kernel now carries out the earlier verdict on `task`. Returns the previous
-    /// `ext.acting`, which the caller restores afterwards.
+    /// `ext.deferred_verdict`, which the caller restores afterwards.
     #[inline(always)]
-    pub(crate) fn act_for(&mut self, task: TaskId) -> Option<Acting> {
-        self.ext.acting.replace(Acting { task, level: self.vm.level() })
+    pub(crate) fn begin_verdict_of(&mut self, task: TaskId) -> Option<DeferredVerdict> {
+        self.ext.deferred_verdict.replace(DeferredVerdict { task, level: self.vm.level() })
     }
 
-    /// Carries out, with `act`, the earlier verdict on `task`, which the call `ExtEntity::by` gave.
+    /// Carries out, with `act`, the earlier verdict on `task`, which the call `ExtEntity::inserted_by` gave.
     #[inline(always)]
-    pub(crate) fn acting_for<R>(&mut self, task: TaskId, act: impl FnOnce(&mut Kernel) -> R) -> R {
-        let outer = self.act_for(task);
+    pub(crate) fn with_verdict_of<R>(
+        &mut self,
+        task: TaskId,
+        act: impl FnOnce(&mut Kernel) -> R,
+    ) -> R {
+        let outer = self.begin_verdict_of(task);
         let result = act(self);
-        self.ext.acting = outer;
+        self.ext.deferred_verdict = outer;
         result
     }
 

@@ -81,7 +81,7 @@ impl Kernel {
     fn deferred_verdict(&mut self, cpu: CpuId, task: TaskId) {
         let verdict = self.tasks[task].ext.ddsp;
         self.set_ddsp(task, Default::default());
-        self.acting_for(task, |k| k.dispatch_verdict(cpu, task, verdict));
+        self.with_verdict_of(task, |k| k.dispatch_verdict(cpu, task, verdict));
     }
 
     fn dispatch_verdict(&mut self, cpu: CpuId, task: TaskId, verdict: DirectDispatch) {

@@ -5,11 +5,11 @@
 //! Owns: the text. Does not: find stalls (see `watchdog.rs`). Differs: the kernel reports only the
 //! task's name and the time.
 
-use super::activity::{cpus_text, seconds};
 use super::dsq::DsqId;
 use super::entity::OpsState;
 use super::op::Op;
 use super::origin::Origin;
+use super::recent_ops::{cpus_text, seconds};
 use crate::abi;
 use crate::flags::slice;
 use crate::kernel::Kernel;
@@ -24,10 +24,10 @@ impl Kernel {
         let usable: Vec<CpuId> = self.online_cpus().filter(|cpu| t.allowed_on(*cpu)).collect();
         let mut lines = vec![self.stalled_since(task, &usable), self.stalled_where(task)];
         lines.extend(self.operations_on(&usable));
-        let by = t.ext.by.filter(|_| t.ext.dsq.is_some());
+        let by = t.ext.inserted_by.filter(|_| t.ext.dsq.is_some());
         let frame = match by {
             Some(caller) => self.vm.place_of(caller.site),
-            None if self.is_held(task) => self.first_line(Op::Enqueue),
+            None if self.in_bpf_scheduler(task) => self.first_line(Op::Enqueue),
             None => None,
         };
         Origin { lines, frames: frame.into_iter().collect() }
@@ -48,8 +48,8 @@ impl Kernel {
     }
 
     fn operations_on(&self, cpus: &[CpuId]) -> Vec<String> {
-        let held = |cpu| self.current(cpu).class > Class::Ext;
-        self.ext.activity.lines(cpus.iter().copied(), held)
+        let higher_class_runs = |cpu| self.current(cpu).class > Class::Ext;
+        self.ext.recent_ops.lines(cpus.iter().copied(), higher_class_runs)
     }
 
     fn stalled_since(&self, task: TaskId, usable: &[CpuId]) -> String {
@@ -69,20 +69,20 @@ impl Kernel {
     fn stalled_where(&self, task: TaskId) -> String {
         let e = &self.tasks[task].ext;
         if let Some(dsq) = e.dsq {
-            let by = match e.by {
+            let by = match e.inserted_by {
                 Some(caller) => self.describe(caller),
                 None => "the kernel".to_owned(),
             };
             return format!("in {}, put there by {by}", self.queue_text(dsq, task));
         }
-        if self.is_held(task) {
+        if self.in_bpf_scheduler(task) {
             let place = self.first_line(Op::Enqueue).map(|first| format!(": {}", first.start()));
             return format!(
                 "in no DSQ: held by the scheduler since ops.enqueue(){}",
                 place.unwrap_or_default()
             );
         }
-        match e.by.filter(|_| e.ddsp.is_set()) {
+        match e.inserted_by.filter(|_| e.ddsp.is_set()) {
             Some(caller) => format!(
                 "in no DSQ yet: on its way to {} by {}",
                 names::dsq(e.ddsp.dsq_id),
@@ -92,7 +92,7 @@ impl Kernel {
         }
     }
 
-    fn is_held(&self, task: TaskId) -> bool {
+    fn in_bpf_scheduler(&self, task: TaskId) -> bool {
         let e = &self.tasks[task].ext;
         e.dsq.is_none() && matches!(e.ops_state, OpsState::Queued { .. })
     }

@@ -9,7 +9,7 @@
 
 use super::OpFrame;
 use crate::kernel::Kernel;
-use crate::task::State;
+use crate::task::TaskState;
 use scxlab_loader::link::Loaded;
 use scxlab_loader::object::{ProgramKind, TraceKind};
 use scxlab_machine::id::TaskId;
@@ -32,8 +32,8 @@ impl Kernel {
         let cpu = self.exec.cpu;
         let preempt = u64::from(!self.cpus[cpu.idx()].voluntary);
         let state = match self.tasks[prev].state {
-            State::Sleeping => TASK_INTERRUPTIBLE,
-            State::Dead => TASK_DEAD,
+            TaskState::Sleeping => TASK_INTERRUPTIBLE,
+            TaskState::Dead => TASK_DEAD,
             _ => 0,
         };
         let args = [preempt, self.tasks[prev].addr, self.tasks[next].addr, state];

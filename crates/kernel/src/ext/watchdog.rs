@@ -6,14 +6,14 @@
 
 use super::exit::ExitKind;
 use crate::event::Event;
-use crate::kernel::{Kernel, Then};
+use crate::kernel::{AfterEvent, Kernel};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
 impl Kernel {
     /// Starts the checks of a scheduler that is being loaded.
     pub(crate) fn watchdog_start(&mut self) {
         self.ext.watchdog_gen = self.ext.watchdog_gen.wrapping_add(1);
-        self.ext.activity.start(self.clock());
+        self.ext.recent_ops.start(self.clock());
         self.watchdog_rearm();
     }
 
@@ -27,16 +27,16 @@ impl Kernel {
     }
 
     #[inline(never)]
-    pub(crate) fn ext_watchdog(&mut self, generation: u32) -> Then {
+    pub(crate) fn ext_watchdog(&mut self, generation: u32) -> AfterEvent {
         if self.ext.watchdog_gen != generation || self.ext.root.is_none() {
-            return Then::Nothing;
+            return AfterEvent::Nothing;
         }
         let cpu = self.online_or_any(CpuId(0));
         self.on_cpu_last(cpu, |k| {
             if let Some((task, waited)) = k.stalled() {
                 k.report_stall(task, waited);
             }
-            k.ext.activity.check(k.clock());
+            k.ext.recent_ops.check(k.clock());
             k.watchdog_rearm();
         })
     }
@@ -48,7 +48,7 @@ impl Kernel {
         let limit = timeout / self.tick_ns;
         let mut found: Option<(CpuId, u64, TaskId, u64)> = None;
         for id in self.tasks.ids() {
-            let Some(nth) = self.tasks[id].ext.runnable else { continue };
+            let Some(nth) = self.tasks[id].ext.runnable_seq else { continue };
             let waited = now.saturating_sub(self.scx(id).runnable_at);
             let cpu = self.tasks[id].cpu;
             if waited > limit && found.is_none_or(|f| (cpu, nth) < (f.0, f.1)) {

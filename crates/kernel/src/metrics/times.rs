@@ -10,7 +10,7 @@ use scxlab_machine::id::Nanos;
 
 /// A distribution of times: three significant digits, up to an hour.
 #[derive(Clone, Debug)]
-pub struct Times {
+pub struct TimeHistogram {
     counts: Box<[u64; SLOTS]>,
     max: Nanos,
 }
@@ -37,14 +37,14 @@ fn of_slot(slot: usize) -> Nanos {
     ((slot - dropped * HALF) as u64) << dropped
 }
 
-impl Default for Times {
+impl Default for TimeHistogram {
     fn default() -> Self {
         let counts = vec![0; SLOTS].into_boxed_slice().try_into();
-        Times { counts: counts.expect("as many as were made"), max: 0 }
+        TimeHistogram { counts: counts.expect("as many as were made"), max: 0 }
     }
 }
 
-impl Times {
+impl TimeHistogram {
     #[inline]
     pub fn record(&mut self, ns: Nanos) {
         let (slot, ns) = match slot(ns) {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn check(values: &[Nanos]) {
-        let mut times = Times::default();
+        let mut times = TimeHistogram::default();
         values.iter().for_each(|&ns| times.record(ns));
         let (ours, theirs) = (times.histogram(), histogram(values));
         assert_eq!((times.count(), times.max()), (theirs.len(), theirs.max()), "{values:?}");

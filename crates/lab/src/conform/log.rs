@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use scxlab_kernel::ext::witness::OpCall;
+use scxlab_kernel::ext::op_record::OpCall;
 
 use super::Case;
 
@@ -59,7 +59,7 @@ pub struct Entry {
     pub op: u32,
     /// The task's pid; -1 if the operation is about no task.
     pub pid: i32,
-    pub told: u64,
+    pub value: u64,
     /// Time on the kernel's monotonic clock, in ns.
     pub at: u64,
     pub comm: String,
@@ -75,7 +75,7 @@ impl Entry {
         Some(Entry {
             op: word(0) as u32,
             pid: word(4),
-            told: wide(8),
+            value: wide(8),
             at: wide(16),
             comm: String::from_utf8_lossy(&comm[..end]).into_owned(),
         })
@@ -89,7 +89,7 @@ impl Entry {
             Some((pid, name)) => (*pid as i32, name[..name.floor_char_boundary(15)].to_owned()),
             None => (-1, String::new()),
         };
-        Some(Entry { op, pid, told: call.told, at: call.at, comm })
+        Some(Entry { op, pid, value: call.value, at: call.at, comm })
     }
 
     fn name(&self) -> &'static str {
@@ -99,8 +99,8 @@ impl Entry {
     fn text(&self) -> String {
         let name = self.name();
         match OPS.get(self.op as usize).map(|(_, arg)| *arg) {
-            Some(Arg::Flags) => format!("{name}({:#x})", self.told),
-            Some(Arg::Number) => format!("{name}({})", self.told),
+            Some(Arg::Flags) => format!("{name}({:#x})", self.value),
+            Some(Arg::Number) => format!("{name}({})", self.value),
             _ => name.to_owned(),
         }
     }

@@ -47,7 +47,7 @@ pub fn simulate(
         at_ms: at / 1_000_000,
         why,
     };
-    kernel.ext.witness = Some(Vec::new());
+    kernel.ext.op_record = Some(Vec::new());
     kernel.start();
     for timed in &case.timeline {
         kernel.advance(timed.at.0);
@@ -57,7 +57,7 @@ pub fn simulate(
     kernel.advance(case.duration.0);
     let exit = kernel.ext.exits.last().map_or("none", |e| e.kind.name()).to_owned();
     kernel.detach();
-    let calls = kernel.ext.witness.take().unwrap_or_default();
+    let calls = kernel.ext.op_record.take().unwrap_or_default();
     let entries: Vec<Entry> = calls.iter().filter_map(Entry::of).collect();
     Ok(Observed {
         sequences: log::sequences(case, &entries, scxlab_kernel::kernel::BOOT_NS),

@@ -12,7 +12,7 @@ use scxlab_kernel::cpu::CpuTime;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::ext::tracing::runs_tracing;
 use scxlab_kernel::kernel::{Kernel, Stop};
-use scxlab_kernel::metrics::{TaskReport, Times, quantile};
+use scxlab_kernel::metrics::{TaskReport, TimeHistogram, quantile};
 use scxlab_kernel::task::Task;
 use scxlab_loader::link::Loaded;
 use scxlab_machine::id::CgroupId;
@@ -123,7 +123,7 @@ fn interpreted(object: &Instance) -> Option<String> {
     Some(format!("{count} of {of} functions of {} are interpreted; {first}: {why}", object.name))
 }
 
-fn times(t: &mut MetricTable, name: &str, times: &Times) {
+fn times(t: &mut MetricTable, name: &str, times: &TimeHistogram) {
     let all = times.histogram();
     t.times(name, all.len(), all.max(), |permille| quantile(&all, permille));
 }
@@ -216,7 +216,7 @@ fn cgroups(k: &Kernel) -> Vec<CgroupResult> {
     let waiters: BTreeSet<CgroupId> =
         reports(k).iter().filter(|r| r.wait_ns > 0).map(|r| r.cgroup).collect();
     let group = |g: &Cgroup| {
-        let mut account = g.together;
+        let mut account = g.cosched;
         account.settle(k.now, k.cpus.len() as u32);
         let together = Together { some_ns: account.some_ns, all_ns: account.all_ns };
         Group {

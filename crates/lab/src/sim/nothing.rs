@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A workload without tasks, for kernels that objects are only linked against.
 
-use scxlab_kernel::behavior::{Behavior, Step, Sys};
+use scxlab_kernel::behavior::{Behavior, Sys, TaskStep};
 use scxlab_machine::id::TaskId;
 
 pub struct Nothing;
@@ -9,8 +9,8 @@ pub struct Nothing;
 impl Behavior for Nothing {
     fn start(&mut self, _: &mut dyn Sys) {}
 
-    fn step(&mut self, _: &mut dyn Sys, _: TaskId) -> Step {
-        Step::Exit
+    fn step(&mut self, _: &mut dyn Sys, _: TaskId) -> TaskStep {
+        TaskStep::Exit
     }
 
     fn on_timer(&mut self, _: &mut dyn Sys, _: u64) {}

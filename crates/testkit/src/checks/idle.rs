@@ -5,7 +5,7 @@
 use super::Broken;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::cpu::Cpu;
-use scxlab_kernel::task::{State, Task};
+use scxlab_kernel::task::{Task, TaskState};
 use scxlab_machine::id::{CpuId, Nanos};
 use std::collections::BTreeMap;
 
@@ -51,5 +51,5 @@ fn idles(c: &Cpu) -> bool {
 }
 
 fn waits(k: &Kernel, t: &Task) -> bool {
-    k.is_workload(t) && t.state == State::Runnable && !t.on_cpu && t.wake_queued.is_none()
+    k.is_workload(t) && t.state == TaskState::Runnable && !t.on_cpu && t.wake_queued.is_none()
 }

@@ -5,7 +5,7 @@
 use super::Broken;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::entity::OpsState;
-use scxlab_kernel::task::{Class, State};
+use scxlab_kernel::task::{Class, TaskState};
 use scxlab_machine::id::TaskId;
 use std::collections::BTreeMap;
 
@@ -37,15 +37,22 @@ pub(super) fn check(k: &Kernel, broken: &mut Vec<Broken>) {
         if task.class == Class::Ext && matches!(task.ext.ops_state, OpsState::Queued { .. }) {
             at.push("in its scheduler's custody".into());
         }
-        if task.class == Class::Fair && task.state == State::Runnable && !task.on_cpu && task.on_rq
+        if task.class == Class::Fair
+            && task.state == TaskState::Runnable
+            && !task.on_cpu
+            && task.on_rq
         {
             at.push("on the default class's queue".into());
         }
-        if task.class > Class::Fair && task.state == State::Runnable && !task.on_cpu && task.on_rq {
+        if task.class > Class::Fair
+            && task.state == TaskState::Runnable
+            && !task.on_cpu
+            && task.on_rq
+        {
             at.push("on a real-time queue".into());
         }
-        let wanted = usize::from(task.state == State::Runnable);
-        if task.state != State::Dead && at.len() != wanted {
+        let wanted = usize::from(task.state == TaskState::Runnable);
+        if task.state != TaskState::Dead && at.len() != wanted {
             let where_ = if at.is_empty() { "nowhere".into() } else { at.join(" and ") };
             say(format!("{}[{}] is {:?} and {where_}", task.name, task.pid, task.state));
         }

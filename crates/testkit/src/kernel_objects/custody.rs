@@ -5,7 +5,7 @@ use super::bench::{Bench, Child, MS, SEC, get};
 use super::ejections::{NONE, UNREG};
 use super::load::{background, seconds};
 use super::script::{Script, spec, yielder};
-use scxlab_kernel::behavior::Step;
+use scxlab_kernel::behavior::TaskStep;
 use scxlab_loader::link::Loaded;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CpuId, Nanos};
@@ -55,8 +55,8 @@ fn worker(id: u64) -> Script {
     Box::new(move |ctx| {
         step += 1;
         match step {
-            2001.. => Step::Exit,
-            _ if step % 2 == 1 => Step::Compute { work: 20_000 },
+            2001.. => TaskStep::Exit,
+            _ if step % 2 == 1 => TaskStep::Compute { work: 20_000 },
             _ => ctx.sleep(MS + id * 100_000),
         }
     })
@@ -69,13 +69,13 @@ fn affinity_hammer(b: &Bench, workers: &[Child]) -> Script {
     let mut i = 0;
     Box::new(move |ctx| {
         if ctx.sys.now() >= end {
-            return Step::Exit;
+            return TaskStep::Exit;
         }
         let cpu = CpuId((i / workers.len() % 4) as u32);
         // Fails if the worker has exited.
         let _ = ctx.sys.set_affinity(workers[i % workers.len()].task, &CpuMask::of(nr, [cpu]));
         i += 1;
-        Step::Compute { work: 10_000 }
+        TaskStep::Compute { work: 10_000 }
     })
 }
 
@@ -126,10 +126,10 @@ fn burst_worker(id: u64, end: Nanos) -> Script {
     Box::new(move |ctx| {
         ran = !ran;
         match ran {
-            true if ctx.sys.now() >= end => Step::Exit,
-            true => Step::Compute { work: 20_000 + id * 1_000 },
+            true if ctx.sys.now() >= end => TaskStep::Exit,
+            true => TaskStep::Compute { work: 20_000 + id * 1_000 },
             false if id % 2 == 1 => ctx.sleep(100_000),
-            false => Step::Yield,
+            false => TaskStep::Yield,
         }
     })
 }
@@ -171,6 +171,6 @@ fn usleep_and_yield() -> Script {
     let mut slept = false;
     Box::new(move |ctx| {
         slept = !slept;
-        if slept { ctx.sleep(MS) } else { Step::Yield }
+        if slept { ctx.sleep(MS) } else { TaskStep::Yield }
     })
 }

@@ -5,7 +5,7 @@ use super::bench::{Bench, Child, MS, SEC, add_flags};
 use super::ejections::{NONE, UNREG};
 use super::load::{background, mixed_in, run_and_progress, seconds};
 use super::script::{block_and_exit, exit_at_once, hog, spec};
-use scxlab_kernel::behavior::{CgroupSpec, Policy, Step, Sys};
+use scxlab_kernel::behavior::{CgroupSpec, Policy, Sys, TaskStep};
 use scxlab_kernel::ext::enable::AttachError;
 use scxlab_kernel::ext::object::ObjectAttachError;
 use scxlab_machine::id::CgroupId;
@@ -159,9 +159,9 @@ fn becomes_ext(back: bool) -> super::script::Script {
         match step {
             1 => ctx.sys.set_policy(me, Policy::Ext).expect("SCHED_EXT"),
             2 if back => ctx.sys.set_policy(me, Policy::Normal).expect("SCHED_OTHER"),
-            _ => return Step::Exit,
+            _ => return TaskStep::Exit,
         }
-        Step::Compute { work: 10_000 }
+        TaskStep::Compute { work: 10_000 }
     })
 }
 

@@ -3,7 +3,7 @@
 
 use super::bench::{Bench, Child, MS, SEC};
 use super::script::{Script, exit_at_once, hog, sleeper, spec, yielder};
-use scxlab_kernel::behavior::{Policy, Step, TaskSpec};
+use scxlab_kernel::behavior::{Policy, TaskSpec, TaskStep};
 use scxlab_machine::id::{CgroupId, Nanos};
 
 pub const fn seconds(n: u64) -> Nanos {
@@ -65,9 +65,9 @@ fn forker() -> Script {
         match state {
             0 => {
                 ctx.fork(spec("child"), exit_at_once()).expect("fork");
-                Step::Compute { work: 50_000 }
+                TaskStep::Compute { work: 50_000 }
             }
-            1 => Step::Compute { work: 100_000 },
+            1 => TaskStep::Compute { work: 100_000 },
             _ => ctx.sleep(10 * MS),
         }
     })

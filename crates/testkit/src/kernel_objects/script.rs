@@ -4,14 +4,14 @@
 //! Owns: the map from tasks to closures. Does not: model locks, pipes or files (see the workload
 //! crate).
 
-use scxlab_kernel::behavior::{Behavior, Policy, Step, Sys, SysError, TaskSpec};
+use scxlab_kernel::behavior::{Behavior, Policy, Sys, SysError, TaskSpec, TaskStep};
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Behaviour of one task: called for each step, until it returns `Step::Exit`.
-pub type Script = Box<dyn FnMut(&mut Ctx) -> Step>;
+/// Behaviour of one task: called for each step, until it returns `TaskStep::Exit`.
+pub type Script = Box<dyn FnMut(&mut Ctx) -> TaskStep>;
 
 /// Context of a script's step.
 pub struct Ctx<'a> {
@@ -28,8 +28,8 @@ impl Ctx<'_> {
     }
 
     /// `nanosleep(2)`
-    pub fn sleep(&self, ns: Nanos) -> Step {
-        Step::SleepUntil(self.sys.now() + ns)
+    pub fn sleep(&self, ns: Nanos) -> TaskStep {
+        TaskStep::SleepUntil(self.sys.now() + ns)
     }
 }
 
@@ -56,15 +56,15 @@ impl Threads {
 impl Behavior for Threads {
     fn start(&mut self, _sys: &mut dyn Sys) {}
 
-    fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> Step {
+    fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> TaskStep {
         // The script is out of the table while it runs, because it may fork, which adds to the
         // table.
         let script = self.0.borrow_mut().remove(&task);
         let Some(mut script) = script else {
-            return Step::Exit;
+            return TaskStep::Exit;
         };
         let step = script(&mut Ctx { sys, me: task, threads: self });
-        if step != Step::Exit {
+        if step != TaskStep::Exit {
             self.0.borrow_mut().insert(task, script);
         }
         step
@@ -98,7 +98,7 @@ pub fn spec(name: &str) -> TaskSpec {
 
 /// Computes for ever.
 pub fn hog() -> Script {
-    Box::new(|_| Step::Compute { work: 1_000_000 })
+    Box::new(|_| TaskStep::Compute { work: 1_000_000 })
 }
 
 /// Computes and sleeps in turn, for ever.
@@ -106,7 +106,7 @@ pub fn sleeper(run: Nanos, sleep: Nanos) -> Script {
     let mut awake = false;
     Box::new(move |ctx| {
         awake = !awake;
-        if awake { Step::Compute { work: run } } else { ctx.sleep(sleep) }
+        if awake { TaskStep::Compute { work: run } } else { ctx.sleep(sleep) }
     })
 }
 
@@ -115,7 +115,7 @@ pub fn yielder(run: Nanos) -> Script {
     let mut ran = false;
     Box::new(move |_| {
         ran = !ran;
-        if ran { Step::Compute { work: run } } else { Step::Yield }
+        if ran { TaskStep::Compute { work: run } } else { TaskStep::Yield }
     })
 }
 
@@ -124,7 +124,7 @@ pub fn sleep_and_exit(ns: Nanos) -> Script {
     let mut slept = false;
     Box::new(
         move |ctx| {
-            if std::mem::replace(&mut slept, true) { Step::Exit } else { ctx.sleep(ns) }
+            if std::mem::replace(&mut slept, true) { TaskStep::Exit } else { ctx.sleep(ns) }
         },
     )
 }
@@ -132,10 +132,14 @@ pub fn sleep_and_exit(ns: Nanos) -> Script {
 /// Waits for a wake-up from outside, then exits.
 pub fn block_and_exit() -> Script {
     let mut waited = false;
-    Box::new(move |_| if std::mem::replace(&mut waited, true) { Step::Exit } else { Step::Block })
+    Box::new(
+        move |_| {
+            if std::mem::replace(&mut waited, true) { TaskStep::Exit } else { TaskStep::Block }
+        },
+    )
 }
 
 /// Exits as soon as it runs.
 pub fn exit_at_once() -> Script {
-    Box::new(|_| Step::Exit)
+    Box::new(|_| TaskStep::Exit)
 }

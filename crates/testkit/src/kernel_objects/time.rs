@@ -5,7 +5,7 @@ use super::bench::{Bench, Child, MS, SEC, add_flags, get, set};
 use super::ejections::NONE;
 use super::load::{background, seconds};
 use super::script::{Script, hog, spec};
-use scxlab_kernel::behavior::{Policy, Step, TaskSpec};
+use scxlab_kernel::behavior::{Policy, TaskSpec, TaskStep};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -45,9 +45,9 @@ fn yield_until(stop: Rc<Cell<bool>>) -> Script {
     Box::new(move |_| {
         ran = !ran;
         match ran {
-            _ if stop.get() => Step::Exit,
-            true => Step::Compute { work: 20_000 },
-            false => Step::Yield,
+            _ if stop.get() => TaskStep::Exit,
+            true => TaskStep::Compute { work: 20_000 },
+            false => TaskStep::Yield,
         }
     })
 }
@@ -70,14 +70,14 @@ pub fn nohz_tick(b: &mut Bench) {
     };
 
     let paused = Rc::new(Cell::new(false));
-    b.spawn(pinned.clone(), run_until(paused.clone(), Step::Block));
+    b.spawn(pinned.clone(), run_until(paused.clone(), TaskStep::Block));
     reach(b, "nr_inf_running", 1);
     paused.set(true);
     b.sleep(100 * MS);
 
     b.put(&loaded, "finite_phase", 1);
     let stop = Rc::new(Cell::new(false));
-    let worker = b.spawn(pinned.clone(), run_until(stop.clone(), Step::Exit));
+    let worker = b.spawn(pinned.clone(), run_until(stop.clone(), TaskStep::Exit));
     reach(b, "nr_finite_running", 1);
     reach(b, "nr_finite_ticks", 3);
     stop.set(true);
@@ -93,8 +93,8 @@ pub fn nohz_tick(b: &mut Bench) {
 }
 
 /// Computes in steps of 100 us until `flag` is set, then returns `then`.
-fn run_until(flag: Rc<Cell<bool>>, then: Step) -> Script {
-    Box::new(move |_| if flag.get() { then } else { Step::Compute { work: 100_000 } })
+fn run_until(flag: Rc<Cell<bool>>, then: TaskStep) -> Script {
+    Box::new(move |_| if flag.get() { then } else { TaskStep::Compute { work: 100_000 } })
 }
 
 /// The scheduler's side of rt_stall: it stays loaded while a real-time task holds a CPU, and its
@@ -112,10 +112,10 @@ pub fn rt_stall(b: &mut Bench) {
         let over = Rc::new(Cell::new(false));
         let ext = b.spawn(
             TaskSpec { affinity: cpu0.clone(), ..spec("ext") },
-            run_until(over.clone(), Step::Exit),
+            run_until(over.clone(), TaskStep::Exit),
         );
         let fifo = TaskSpec { affinity: cpu0, policy: Policy::Fifo { prio: 50 }, ..spec("rt") };
-        let rt = b.spawn(fifo, run_until(stop.clone(), Step::Exit));
+        let rt = b.spawn(fifo, run_until(stop.clone(), TaskStep::Exit));
         b.sleep(5 * SEC);
         let ran = |b: &Bench, c: Child| b.k.tasks[c.task].account.run_ns;
         assert!(ran(b, rt) > 4 * SEC, "the real-time task has the CPU: {}", ran(b, rt));

@@ -7,7 +7,7 @@
 use super::bench::{Bench, Child, set};
 use super::script::{Ctx, Script, spec};
 use scxlab_bpf::map::MapId;
-use scxlab_kernel::behavior::{Policy, Step, TaskSpec};
+use scxlab_kernel::behavior::{Policy, TaskSpec, TaskStep};
 use scxlab_loader::link::Loaded;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -39,13 +39,13 @@ fn main_loop(shared: Rc<RefCell<Option<Scheduler>>>) -> Script {
     Box::new(move |ctx| {
         worked = !worked;
         if !worked {
-            return Step::Yield;
+            return TaskStep::Yield;
         }
         match &mut *shared.borrow_mut() {
             Some(scheduler) => scheduler.pass(ctx),
             None => return ctx.sleep(1_000_000),
         }
-        Step::Compute { work: PASS_NS }
+        TaskStep::Compute { work: PASS_NS }
     })
 }
 

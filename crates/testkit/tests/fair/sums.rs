@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::{CgroupSpec, Sys};
-use scxlab_kernel::task::State;
+use scxlab_kernel::task::TaskState;
 use scxlab_loader::link::Loaded;
 use scxlab_machine::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
@@ -248,7 +248,7 @@ fn workload(nr_cpus: u32, calm: bool) -> String {
 fn change(k: &mut Kernel, dice: &mut Dice) {
     let nr_cpus = k.cpus.len() as u64;
     let alive =
-        |k: &Kernel, t: &scxlab_kernel::task::Task| k.is_workload(t) && t.state != State::Dead;
+        |k: &Kernel, t: &scxlab_kernel::task::Task| k.is_workload(t) && t.state != TaskState::Dead;
     let tasks: Vec<TaskId> = k.tasks.iter().filter(|t| alive(k, t)).map(|t| t.id).collect();
     let task = tasks[dice.below(tasks.len() as u64) as usize];
     let groups: Vec<CgroupId> =

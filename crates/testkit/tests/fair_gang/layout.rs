@@ -2,8 +2,8 @@
 //! The layout of the mailing-list thread (several gangs of eight on eight CPUs) and variants of it.
 
 use scxlab_kernel::Kernel;
+use scxlab_kernel::co_scheduling::CoschedState;
 use scxlab_kernel::task::Task;
-use scxlab_kernel::together::Presence;
 use scxlab_loader::link::Loaded;
 use scxlab_machine::Machine;
 
@@ -103,8 +103,9 @@ pub fn together(k: &mut Kernel, gangs: u32, from: u64, to: u64) -> Vec<u64> {
     for at in (from..to).step_by(STEP as usize) {
         k.advance(at);
         for (seen, members) in seen.iter_mut().zip(&members) {
-            let are = |p| members.iter().filter(|&&t| k.tasks[t].account.presence == p).count();
-            let (waits, runs) = (are(Presence::Waits), are(Presence::Runs));
+            let are =
+                |p| members.iter().filter(|&&t| k.tasks[t].account.cosched_state == p).count();
+            let (waits, runs) = (are(CoschedState::Waits), are(CoschedState::Runs));
             if runs == 0 || waits + runs < 2 {
                 continue;
             }

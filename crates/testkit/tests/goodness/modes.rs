@@ -3,7 +3,7 @@
 //! shares by nice, the longest wait.
 
 use scxlab_kernel::Kernel;
-use scxlab_kernel::task::State;
+use scxlab_kernel::task::TaskState;
 use scxlab_loader::link::Loaded;
 use scxlab_machine::Stream;
 use scxlab_testkit::sim::run_ns;
@@ -15,7 +15,7 @@ use crate::{HAMQ, IN_2_4, MODES, MS, VANILLA, attached};
 /// recalculations so far.
 fn until(k: &mut Kernel, loaded: &Loaded, name: &str, asleep: bool) -> i64 {
     let end = k.now + 5_000 * MS;
-    while (task(k, name).state == State::Sleeping) != asleep {
+    while (task(k, name).state == TaskState::Sleeping) != asleep {
         assert!(k.now < end, "{name}: still not at {} ms", k.now / MS);
         k.advance(k.now + MS / 4);
     }

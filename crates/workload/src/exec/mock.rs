@@ -25,7 +25,7 @@ enum State {
 pub struct Task {
     pub spec: TaskSpec,
     state: State,
-    after: Option<Step>,
+    after: Option<TaskStep>,
     left: Nanos,
     generation: u64,
     wake: bool,
@@ -163,7 +163,7 @@ impl Mock {
     fn advance(&mut self, behavior: &mut dyn Behavior, t: TaskId) {
         for _ in 0..100_000 {
             let task = &mut self.tasks[t.idx()];
-            if task.stop && task.after == Some(Step::Spin) {
+            if task.stop && task.after == Some(TaskStep::Spin) {
                 (task.stop, task.left) = (false, 0);
             }
             if task.left > 0 {
@@ -171,14 +171,16 @@ impl Mock {
                 return self.at(self.now + left, Event::Check(t, generation));
             }
             match self.tasks[t.idx()].after.take() {
-                Some(Step::Block) if !self.take_wake(t) => return self.leave(t, State::Blocked),
-                Some(Step::SleepUntil(at)) if !self.take_wake(t) && at > self.now => {
+                Some(TaskStep::Block) if !self.take_wake(t) => {
+                    return self.leave(t, State::Blocked);
+                }
+                Some(TaskStep::SleepUntil(at)) if !self.take_wake(t) && at > self.now => {
                     self.leave(t, State::Blocked);
                     let generation = self.tasks[t.idx()].generation;
                     return self.at(at, Event::Alarm(t, generation));
                 }
-                Some(Step::Exit) => return self.leave(t, State::Exited),
-                Some(Step::Yield) => {
+                Some(TaskStep::Exit) => return self.leave(t, State::Exited),
+                Some(TaskStep::Yield) => {
                     self.leave(t, State::Blocked);
                     return self.enqueue(t);
                 }
@@ -201,15 +203,15 @@ impl Mock {
         (self.caller, self.charged) = (Some(t), 0);
         let step = behavior.step(self, t);
         let length = match step {
-            Step::Compute { work } => work,
-            Step::ComputeWall { wall } => wall,
-            Step::Spin => Nanos::MAX / 4,
+            TaskStep::Compute { work } => work,
+            TaskStep::ComputeWall { wall } => wall,
+            TaskStep::Spin => Nanos::MAX / 4,
             _ => 0,
         };
         let task = &mut self.tasks[t.idx()];
         task.left = self.charged + length;
         task.after = Some(step);
-        if step == Step::Exit {
+        if step == TaskStep::Exit {
             task.exited_at = Some(self.now + self.charged);
         }
         (self.caller, self.charged) = (None, 0);

@@ -5,7 +5,7 @@
 //! Owns: the system call behind each instruction, and its cost. Does not: know the internals of
 //! objects (`sync`, `pipe`, `spin`).
 
-use scxlab_kernel::behavior::{Step, Sys};
+use scxlab_kernel::behavior::{Sys, TaskStep};
 use scxlab_machine::id::{CgroupId, Nanos};
 
 use super::stats::Pending;
@@ -22,11 +22,11 @@ impl Executor {
             Insn::ComputeWall(0) => Flow::Next,
             Insn::ComputeWall(wall) => {
                 self.threads[t].note_run(sys.now(), wall);
-                Flow::Yield(Step::ComputeWall { wall })
+                Flow::Yield(TaskStep::ComputeWall { wall })
             }
             Insn::Touch(index) => {
                 let work = self.touch_costs[index as usize];
-                if work == 0 { Flow::Next } else { Flow::Yield(Step::Compute { work }) }
+                if work == 0 { Flow::Next } else { Flow::Yield(TaskStep::Compute { work }) }
             }
             Insn::Delay(length) => {
                 let zero = &mut self.threads[t].zero;
@@ -79,15 +79,15 @@ impl Executor {
             }
             Insn::Join if self.threads[t].children > 0 => {
                 self.threads[t].wait = Wait::Join;
-                return Flow::Yield(Step::Block);
+                return Flow::Yield(TaskStep::Block);
             }
             Insn::Exec => {
                 sys.charge(self.costs.exec);
-                return Flow::Yield(Step::Exec);
+                return Flow::Yield(TaskStep::Exec);
             }
             Insn::Yield => {
                 sys.charge(self.costs.yield_call);
-                return Flow::Yield(Step::Yield);
+                return Flow::Yield(TaskStep::Yield);
             }
             Insn::Exit => return self.exit(sys, t),
             Insn::SetAffinity(index) => {
@@ -134,7 +134,7 @@ impl Executor {
 
     fn sleep_until(&mut self, at: Nanos, t: usize) -> Flow {
         self.threads[t].wait = Wait::Until(at);
-        Flow::Yield(Step::SleepUntil(at))
+        Flow::Yield(TaskStep::SleepUntil(at))
     }
 
     /// Executes rt-app's timer. The first period begins at the thread's start plus its delay.
@@ -192,6 +192,6 @@ impl Executor {
             // A timer ends the run, so that this last thread leaves the CPU first.
             sys.post(sys.now(), sys.this_cpu(), FINISH);
         }
-        Flow::Yield(Step::Exit)
+        Flow::Yield(TaskStep::Exit)
     }
 }

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use scxlab_kernel::behavior::{Step, Sys};
+use scxlab_kernel::behavior::{Sys, TaskStep};
 
 use super::{Executor, Flow, Wait};
 use crate::compile::insn::Res;
@@ -119,7 +119,7 @@ impl Executor {
     fn blocked_or_on(&self, t: usize) -> Flow {
         match self.threads[t].wait {
             Wait::None => Flow::Next,
-            _ => Flow::Yield(Step::Block),
+            _ => Flow::Yield(TaskStep::Block),
         }
     }
 

@@ -5,7 +5,7 @@
 //! Does not: execute the others (`ops.rs`). Each of them may make a system call and fail in its own
 //! way; they are out of line, so that this loop keeps its state in registers.
 
-use scxlab_kernel::behavior::{Step, Sys};
+use scxlab_kernel::behavior::{Sys, TaskStep};
 use scxlab_machine::id::{Nanos, TaskId};
 
 use super::stats::Pending;
@@ -17,11 +17,11 @@ impl Executor {
     /// Executes `Behavior::step` at `now`, the caller's `Sys::now`: runs the thread until it has a
     /// step for the kernel.
     #[inline]
-    pub(super) fn step_at(&mut self, sys: &mut dyn Sys, task: TaskId, mut now: Nanos) -> Step {
+    pub(super) fn step_at(&mut self, sys: &mut dyn Sys, task: TaskId, mut now: Nanos) -> TaskStep {
         // A foreign task has `NO_THREAD`, which is not a valid index either.
         let t = self.by_task.get(task.idx()).map_or(usize::MAX, |&t| t as usize);
         let Some(mut thread) = self.threads.get_mut(t) else {
-            return Step::Exit;
+            return TaskStep::Exit;
         };
         if let Some(step) = thread.go_on(now) {
             return step;
@@ -38,13 +38,13 @@ impl Executor {
                     let noise = self.perturb.compute_noise_permille;
                     let exact = noise == 0;
                     let work = if exact { work } else { noisy(work, noise, sys, thread.task) };
-                    break Step::Compute { work };
+                    break TaskStep::Compute { work };
                 }
                 Insn::Sleep(length) => {
                     sys.charge(self.costs.timer);
                     let at = sys.now().saturating_add(length);
                     thread.wait = Wait::Until(at);
-                    break Step::SleepUntil(at);
+                    break TaskStep::SleepUntil(at);
                 }
                 Insn::Count(units) => {
                     sys.count_work(thread.task, units);
@@ -72,7 +72,7 @@ impl Executor {
             };
             pc = start as usize;
             if let Some(work) = thread.turn(now, &mut turned, self.costs.empty_loop) {
-                break Step::Compute { work };
+                break TaskStep::Compute { work };
             }
         };
         thread.pc = pc as u32;
@@ -83,13 +83,13 @@ impl Executor {
 impl Thread {
     /// Returns the step in which the thread still waits, or None if the thread runs on.
     #[inline(always)]
-    fn go_on(&mut self, now: Nanos) -> Option<Step> {
+    fn go_on(&mut self, now: Nanos) -> Option<TaskStep> {
         match self.wait {
             Wait::None => {}
             Wait::Until(at) if now >= at => self.wait = Wait::None,
-            Wait::Until(at) => return Some(Step::SleepUntil(at)),
-            Wait::SpinLock(_) | Wait::SpinBarrier(_) => return Some(Step::Spin),
-            _ => return Some(Step::Block),
+            Wait::Until(at) => return Some(TaskStep::SleepUntil(at)),
+            Wait::SpinLock(_) | Wait::SpinBarrier(_) => return Some(TaskStep::Spin),
+            _ => return Some(TaskStep::Block),
         }
         if self.pending != Pending::None {
             self.settle(now);

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use scxlab_kernel::behavior::{Step, Sys};
+use scxlab_kernel::behavior::{Sys, TaskStep};
 
 use super::{Executor, Flow, Wait};
 use crate::compile::insn::Res;
@@ -38,7 +38,7 @@ impl Executor {
         }
         lock.waiters.push_back(t as u32);
         self.threads[t].wait = Wait::SpinLock(s as u32);
-        Flow::Yield(Step::Spin)
+        Flow::Yield(TaskStep::Spin)
     }
 
     pub(super) fn spin_unlock(&mut self, sys: &mut dyn Sys, t: usize, lock: Res) -> Flow {
@@ -59,7 +59,7 @@ impl Executor {
         if barrier.waiters.len() + 1 < barrier.parties as usize {
             barrier.waiters.push(t as u32);
             self.threads[t].wait = Wait::SpinBarrier(s as u32);
-            return Flow::Yield(Step::Spin);
+            return Flow::Yield(TaskStep::Spin);
         }
         let mut others = std::mem::take(&mut barrier.waiters);
         for &other in &others {

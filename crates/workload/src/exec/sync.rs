@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use scxlab_kernel::behavior::{Step, Sys};
+use scxlab_kernel::behavior::{Sys, TaskStep};
 
 use super::{Executor, Flow, Wait};
 use crate::compile::insn::Res;
@@ -81,7 +81,7 @@ impl Executor {
         self.threads[t].wait = Wait::Cond(c as u32);
         self.unlock_index(sys, t, m);
         sys.charge(self.costs.futex_wait);
-        Flow::Yield(Step::Block)
+        Flow::Yield(TaskStep::Block)
     }
 
     /// Wakes up to `most` waiters. One `futex_wake` call serves them all.
@@ -151,6 +151,6 @@ impl Executor {
     fn block(&mut self, sys: &mut dyn Sys, t: usize, wait: Wait) -> Flow {
         self.threads[t].wait = wait;
         sys.charge(self.costs.futex_wait);
-        Flow::Yield(Step::Block)
+        Flow::Yield(TaskStep::Block)
     }
 }

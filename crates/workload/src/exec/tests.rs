@@ -344,7 +344,7 @@ fn a_stray_wake_up_does_not_end_a_wait() {
     struct NoStart(Executor);
     impl Behavior for NoStart {
         fn start(&mut self, _: &mut dyn Sys) {}
-        fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> Step {
+        fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> TaskStep {
             self.0.step(sys, task)
         }
         fn on_timer(&mut self, sys: &mut dyn Sys, token: u64) {

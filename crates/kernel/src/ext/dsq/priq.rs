@@ -15,37 +15,36 @@ use std::ops::Bound::{Excluded, Unbounded};
 pub type Key = (i64, u64);
 
 /// Maximum number of tasks in the ring. Half as many move there from the tree when it is empty.
-const NEAR: usize = 256;
+const RING_MAX: usize = 256;
 
-/// Ring (`near`) and tree (`far`). All keys of `near` come before those of `far`; `far` is empty if
-/// `near` is.
+/// All keys of `ring` come before those of `tree`; `tree` is empty if `ring` is.
 #[derive(Debug, Default)]
 pub struct Priq {
-    near: VecDeque<(Key, TaskId)>,
-    far: BTreeMap<Key, TaskId>,
+    ring: VecDeque<(Key, TaskId)>,
+    tree: BTreeMap<Key, TaskId>,
 }
 
 impl Priq {
     #[inline]
     pub fn len(&self) -> usize {
-        self.near.len() + self.far.len()
+        self.ring.len() + self.tree.len()
     }
 
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.near.is_empty()
+        self.ring.is_empty()
     }
 
     #[inline]
     pub fn first(&self) -> Option<TaskId> {
-        self.near.front().map(|e| e.1)
+        self.ring.front().map(|e| e.1)
     }
 
     #[inline(always)]
     pub fn insert(&mut self, key: Key, task: TaskId) {
-        let last = self.near.back().is_none_or(|back| back.0 < key);
-        if last && self.far.is_empty() && self.near.len() < NEAR {
-            self.near.push_back((key, task));
+        let last = self.ring.back().is_none_or(|back| back.0 < key);
+        if last && self.tree.is_empty() && self.ring.len() < RING_MAX {
+            self.ring.push_back((key, task));
         } else if last {
             self.insert_far(key, task);
         } else {
@@ -55,22 +54,22 @@ impl Priq {
 
     #[inline(never)]
     fn insert_far(&mut self, key: Key, task: TaskId) {
-        self.far.insert(key, task);
+        self.tree.insert(key, task);
     }
 
     #[inline(never)]
     fn insert_between(&mut self, key: Key, task: TaskId) {
-        self.near.insert(self.upto(key), (key, task));
-        if self.near.len() > NEAR {
-            self.far.extend(self.near.pop_back());
+        self.ring.insert(self.ring_rank(key), (key, task));
+        if self.ring.len() > RING_MAX {
+            self.tree.extend(self.ring.pop_back());
         }
     }
 
     #[inline(always)]
     pub fn remove(&mut self, key: Key) {
-        let first = self.near.front().is_some_and(|e| e.0 == key);
-        if first && (self.near.len() > 1 || self.far.is_empty()) {
-            self.near.pop_front();
+        let first = self.ring.front().is_some_and(|e| e.0 == key);
+        if first && (self.ring.len() > 1 || self.tree.is_empty()) {
+            self.ring.pop_front();
         } else {
             self.remove_any(key);
         }
@@ -78,42 +77,42 @@ impl Priq {
 
     #[inline(never)]
     fn remove_any(&mut self, key: Key) {
-        if self.near.front().is_some_and(|e| e.0 == key) {
-            self.near.pop_front();
-        } else if self.near.back().is_some_and(|e| e.0 < key) {
-            self.far.remove(&key);
-        } else if let Ok(at) = self.near.binary_search_by_key(&key, |e| e.0) {
-            self.near.remove(at);
+        if self.ring.front().is_some_and(|e| e.0 == key) {
+            self.ring.pop_front();
+        } else if self.ring.back().is_some_and(|e| e.0 < key) {
+            self.tree.remove(&key);
+        } else if let Ok(at) = self.ring.binary_search_by_key(&key, |e| e.0) {
+            self.ring.remove(at);
         }
-        if self.near.is_empty() && !self.far.is_empty() {
-            let next = std::iter::from_fn(|| self.far.pop_first());
-            self.near.extend(next.take(NEAR / 2));
+        if self.ring.is_empty() && !self.tree.is_empty() {
+            let next = std::iter::from_fn(|| self.tree.pop_first());
+            self.ring.extend(next.take(RING_MAX / 2));
         }
     }
 
     /// Iterates over the tasks in order.
     pub fn iter(&self) -> impl Iterator<Item = TaskId> + '_ {
-        self.near.iter().map(|e| e.1).chain(self.far.values().copied())
+        self.ring.iter().map(|e| e.1).chain(self.tree.values().copied())
     }
 
     /// Iterates in order over the tasks after `cursor`, or over all tasks if None.
     pub fn after(&self, cursor: Option<Key>) -> impl Iterator<Item = (Key, TaskId)> + '_ {
-        let from = cursor.map_or(0, |key| self.near.partition_point(|e| e.0 <= key));
-        let far = self.far.range((cursor.map_or(Unbounded, Excluded), Unbounded));
-        self.near.range(from..).copied().chain(far.map(|(&key, &task)| (key, task)))
+        let from = cursor.map_or(0, |key| self.ring.partition_point(|e| e.0 <= key));
+        let tree = self.tree.range((cursor.map_or(Unbounded, Excluded), Unbounded));
+        self.ring.range(from..).copied().chain(tree.map(|(&key, &task)| (key, task)))
     }
 
     /// Iterates in reverse over the tasks before `cursor`, or over all tasks if None.
     pub fn before(&self, cursor: Option<Key>) -> impl Iterator<Item = (Key, TaskId)> + '_ {
-        let to = cursor.map_or(self.near.len(), |key| self.upto(key));
-        let far = self.far.range((Unbounded, cursor.map_or(Unbounded, Excluded)));
-        let far = far.rev().map(|(&key, &task)| (key, task));
-        far.chain(self.near.range(..to).rev().copied())
+        let to = cursor.map_or(self.ring.len(), |key| self.ring_rank(key));
+        let tree = self.tree.range((Unbounded, cursor.map_or(Unbounded, Excluded)));
+        let tree = tree.rev().map(|(&key, &task)| (key, task));
+        tree.chain(self.ring.range(..to).rev().copied())
     }
 
     /// Returns the number of tasks in the ring that come before `key`.
-    fn upto(&self, key: Key) -> usize {
-        self.near.partition_point(|e| e.0 < key)
+    fn ring_rank(&self, key: Key) -> usize {
+        self.ring.partition_point(|e| e.0 < key)
     }
 }
 

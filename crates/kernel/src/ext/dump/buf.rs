@@ -17,12 +17,12 @@ pub struct DumpBuf {
     size: usize,
     overflowed: bool,
     /// Set while a dump operation of the scheduler runs.
-    remark: Option<Remark>,
+    op_text: Option<OpText>,
 }
 
 /// State of the text from one dump operation.
 #[derive(Debug)]
-struct Remark {
+struct OpText {
     prefix: &'static str,
     /// Whether nothing has been written yet. A blank line goes before the first line.
     first: bool,
@@ -32,7 +32,7 @@ struct Remark {
 
 /// A position in a dump, for `rewind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct DumpPos {
     len: usize,
     overflowed: bool,
 }
@@ -55,50 +55,50 @@ impl DumpBuf {
         }
     }
 
-    pub(super) fn mark(&self) -> Mark {
-        Mark { len: self.text.len(), overflowed: self.overflowed }
+    pub(super) fn position(&self) -> DumpPos {
+        DumpPos { len: self.text.len(), overflowed: self.overflowed }
     }
 
-    pub(super) fn rewind(&mut self, mark: Mark) {
-        self.text.truncate(mark.len);
-        self.overflowed = mark.overflowed;
+    pub(super) fn rewind(&mut self, to: DumpPos) {
+        self.text.truncate(to.len);
+        self.overflowed = to.overflowed;
     }
 
     /// Starts the text of a dump operation. Its lines get `prefix`.
     pub(super) fn open(&mut self, prefix: &'static str) {
-        self.remark = Some(Remark { prefix, first: true, line: String::new() });
+        self.op_text = Some(OpText { prefix, first: true, line: String::new() });
     }
 
     /// Ends the text of a dump operation. The last line needs no newline.
     pub(super) fn close(&mut self) {
         self.flush();
-        self.remark = None;
+        self.op_text = None;
     }
 
     /// Adds text from a dump operation; returns false if none runs.
     pub(super) fn append(&mut self, text: &str) -> bool {
-        let Some(remark) = &mut self.remark else {
+        let Some(op_text) = &mut self.op_text else {
             return false;
         };
-        let room = limit::EXIT_MSG_LEN - 1 - remark.line.len();
+        let room = limit::EXIT_MSG_LEN - 1 - op_text.line.len();
         let full = text.len() > room;
-        remark.line.push_str(head(text, room));
-        if full || remark.line.ends_with('\n') {
+        op_text.line.push_str(head(text, room));
+        if full || op_text.line.ends_with('\n') {
             self.flush();
         }
         true
     }
 
     fn flush(&mut self) {
-        let Some(remark) = &mut self.remark else {
+        let Some(op_text) = &mut self.op_text else {
             return;
         };
-        if remark.line.is_empty() {
+        if op_text.line.is_empty() {
             return;
         }
-        let text = std::mem::take(&mut remark.line);
-        let prefix = remark.prefix;
-        if std::mem::take(&mut remark.first) {
+        let text = std::mem::take(&mut op_text.line);
+        let prefix = op_text.prefix;
+        if std::mem::take(&mut op_text.first) {
             self.line("");
         }
         for line in text.strip_suffix('\n').unwrap_or(&text).split('\n') {

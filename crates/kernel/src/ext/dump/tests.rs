@@ -91,7 +91,7 @@ fn long_dumps_end_with_a_marker() {
 }
 
 #[test]
-fn remark_lines_are_cut_at_the_kernels_buffer() {
+fn op_text_lines_are_cut_at_the_kernels_buffer() {
     let mut buf = DumpBuf::new(1 << 20);
     assert!(!buf.append("nobody asked"));
     buf.open("> ");

@@ -23,13 +23,13 @@ pub(crate) fn fill(words: &mut [u64], nr_cpus: usize) {
 }
 
 /// Returns the lowest bit in both sets from `from` up to, not including, `end`. Adds the number of
-/// words read to `seen`.
+/// words read to `words_read`.
 pub(crate) fn next_and(
     a: &[u64],
     b: &[u64],
     from: usize,
     end: usize,
-    seen: &mut u64,
+    words_read: &mut u64,
 ) -> Option<u32> {
     let (first, last) = (from / 64, end.div_ceil(64).min(a.len()).min(b.len()));
     if first >= last {
@@ -41,19 +41,19 @@ pub(crate) fn next_and(
     };
     let both = a[first] & b[first] & (u64::MAX << (from % 64));
     if both != 0 {
-        *seen += 1;
+        *words_read += 1;
         return found(first, both);
     }
     // Most searches on a busy machine find nothing, so this loop does as little as possible.
     let rest = || a[first + 1..last].iter().zip(&b[first + 1..last]).map(|(a, b)| a & b);
     match rest().position(|both| both != 0) {
         Some(skipped) => {
-            *seen += skipped as u64 + 2;
+            *words_read += skipped as u64 + 2;
             let at = first + 1 + skipped;
             found(at, a[at] & b[at])
         }
         None => {
-            *seen += (last - first) as u64;
+            *words_read += (last - first) as u64;
             None
         }
     }
@@ -65,36 +65,37 @@ pub(crate) fn next_and_wrap(
     b: &[u64],
     nr_cpus: usize,
     from: u32,
-    seen: &mut u64,
+    words_read: &mut u64,
 ) -> Option<u32> {
     let from = from as usize;
     if let (&[a], &[b]) = (a, b) {
-        return next_in_word(a & b, nr_cpus, from, seen);
+        return next_in_word(a & b, nr_cpus, from, words_read);
     }
-    next_and(a, b, from, nr_cpus, seen).or_else(|| next_and(a, b, 0, from.min(nr_cpus), seen))
+    next_and(a, b, from, nr_cpus, words_read)
+        .or_else(|| next_and(a, b, 0, from.min(nr_cpus), words_read))
 }
 
 /// Returns the number of words that `next_and_wrap` reads if it finds nothing.
-pub(crate) fn words_in_vain(nr_cpus: usize, from: usize) -> u64 {
+pub(crate) fn words_if_none(nr_cpus: usize, from: usize) -> u64 {
     let behind = nr_cpus.div_ceil(64).saturating_sub(from / 64);
     (behind + from.min(nr_cpus).div_ceil(64)) as u64
 }
 
 /// As `next_and_wrap` for sets of one word, which most machines have.
 #[inline]
-fn next_in_word(both: u64, nr_cpus: usize, from: usize, seen: &mut u64) -> Option<u32> {
+fn next_in_word(both: u64, nr_cpus: usize, from: usize, words_read: &mut u64) -> Option<u32> {
     let found = |both: u64, end: usize| {
         let bit = both.trailing_zeros();
         ((bit as usize) < end).then_some(bit)
     };
     if from < 64 {
-        *seen += 1;
+        *words_read += 1;
         if let Some(bit) = found(both & u64::MAX << from, nr_cpus) {
             return Some(bit);
         }
     }
     let end = from.min(nr_cpus);
-    *seen += u64::from(end > 0);
+    *words_read += u64::from(end > 0);
     found(both, end)
 }
 
@@ -107,8 +108,8 @@ pub(crate) fn all_words(
     test: impl Fn(u64, u64) -> bool,
 ) -> bool {
     let last = nr_cpus.div_ceil(64) - 1;
-    let seen = |at| if at == last { tail(nr_cpus) } else { u64::MAX };
-    a.iter().zip(b).enumerate().all(|(at, (a, b))| test(a & seen(at), b & seen(at)))
+    let valid = |at| if at == last { tail(nr_cpus) } else { u64::MAX };
+    a.iter().zip(b).enumerate().all(|(at, (a, b))| test(a & valid(at), b & valid(at)))
 }
 
 /// Returns the number of CPUs in both sets.
@@ -153,9 +154,9 @@ mod tests {
         for (nr_cpus, from) in
             [8usize, 64, 65, 1000].into_iter().flat_map(|n| (0..=n).map(move |f| (n, f)))
         {
-            let (empty, mut seen) = (vec![0; nr_cpus.div_ceil(64)], 0);
-            assert_eq!(next_and_wrap(&empty, &empty, nr_cpus, from as u32, &mut seen), None);
-            assert_eq!(words_in_vain(nr_cpus, from), seen, "{nr_cpus} CPUs from {from}");
+            let (empty, mut words_read) = (vec![0; nr_cpus.div_ceil(64)], 0);
+            assert_eq!(next_and_wrap(&empty, &empty, nr_cpus, from as u32, &mut words_read), None);
+            assert_eq!(words_if_none(nr_cpus, from), words_read, "{nr_cpus} CPUs from {from}");
         }
     }
 }

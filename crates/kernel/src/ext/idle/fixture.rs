@@ -2,7 +2,7 @@
 //! A kernel for unit tests: a machine from a spec, tasks that run for ever, and a scheduler made of
 //! a function.
 
-use crate::behavior::{Behavior, Policy, Step, Sys, TaskSpec};
+use crate::behavior::{Behavior, Policy, Sys, TaskSpec, TaskStep};
 use crate::boot::Setup;
 use crate::ext::OpsData;
 use crate::ext::op::Op;
@@ -35,8 +35,8 @@ impl Behavior for Hogs {
             sys.fork(None, spec).unwrap();
         }
     }
-    fn step(&mut self, _: &mut dyn Sys, _: TaskId) -> Step {
-        Step::Compute { work: 1_000_000_000 }
+    fn step(&mut self, _: &mut dyn Sys, _: TaskId) -> TaskStep {
+        TaskStep::Compute { work: 1_000_000_000 }
     }
     fn on_timer(&mut self, _: &mut dyn Sys, _: u64) {}
     fn unit(&self) -> &str {

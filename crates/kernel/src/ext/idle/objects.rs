@@ -20,7 +20,7 @@ pub(crate) const OBJECT_BYTES: u64 = size_of::<abi::bpf_cpumask>() as u64;
 #[derive(Debug, Default)]
 pub(crate) struct CpumaskObjects {
     live: FxHashSet<u64>,
-    resting: VecDeque<u64>,
+    freed: VecDeque<u64>,
 }
 
 impl CpumaskObjects {
@@ -51,11 +51,11 @@ impl CpumaskObjects {
             return;
         }
         self.live.remove(&addr);
-        self.resting.push_back(addr);
-        if self.resting.len() > REUSE_DELAY
-            && let Some(rested) = self.resting.pop_front()
+        self.freed.push_back(addr);
+        if self.freed.len() > REUSE_DELAY
+            && let Some(reusable) = self.freed.pop_front()
         {
-            mem.free(rested, OBJECT_BYTES);
+            mem.free(reusable, OBJECT_BYTES);
         }
     }
 

@@ -8,8 +8,8 @@
 //! Models: kernel `scx_select_cpu_dfl()`, `scx_pick_idle_cpu()`, `scx_idle_test_and_clear_cpu()`,
 //! `update_builtin_idle()`, 7.3.
 
-use super::topo::{OnlineSpans, Spans};
-use super::{IdleMasks, IdleState, Scratch};
+use super::topo::{OnlineDomains, OnlineSpans};
+use super::{IdleMasks, IdleState, SearchBuffers};
 use crate::flags::pick_idle;
 use scxlab_bpf::mem::Memory;
 use scxlab_machine::Topology;
@@ -17,7 +17,7 @@ use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, NodeId};
 
 /// The idle state, with the memory and the topology that a search needs.
-pub(super) struct Idle<'a> {
+pub(super) struct IdleView<'a> {
     pub state: &'a mut IdleState,
     pub mem: &'a mut Memory,
     pub topology: &'a Topology,
@@ -26,7 +26,7 @@ pub(super) struct Idle<'a> {
 }
 
 /// Request for an idle CPU for a task.
-pub(super) struct Query<'a> {
+pub(super) struct PickQuery<'a> {
     pub affinity: &'a [u64],
     /// Number of CPUs in `affinity`.
     pub nr_affine: u32,
@@ -47,7 +47,7 @@ pub(super) struct Waker {
 }
 
 /// A query with its CPU sets computed.
-struct Search<'a> {
+struct PickSearch<'a> {
     allowed: &'a [u64],
     llc: Option<&'a [u64]>,
     numa: Option<&'a [u64]>,
@@ -58,17 +58,17 @@ struct Search<'a> {
 }
 
 /// Removes a CPU from a set; returns whether it was in the set.
-fn take(words: &mut [u64], cpu: CpuId) -> bool {
+fn test_and_clear(words: &mut [u64], cpu: CpuId) -> bool {
     let was = cpumask::test(words, cpu);
     cpumask::clear(words, cpu);
     was
 }
 
-impl Scratch {
+impl SearchBuffers {
     /// Computes the CPUs on which the task may run, and those of them in prev's LLC and node. A set
     /// without a CPU is left empty. Returns false if the restriction leaves no CPU.
-    fn fill(&mut self, query: &Query<'_>, llc: Option<&[u64]>, numa: Option<&[u64]>) -> bool {
-        let Scratch { allowed, llc: near, numa: node } = self;
+    fn fill(&mut self, query: &PickQuery<'_>, llc: Option<&[u64]>, numa: Option<&[u64]>) -> bool {
+        let SearchBuffers { allowed, llc: near, numa: node } = self;
         match query.allowed {
             None => intersect(allowed, query.affinity, query.affinity),
             Some(only) => intersect(allowed, only, query.affinity),
@@ -88,9 +88,9 @@ fn intersect(out: &mut Vec<u64>, a: &[u64], b: &[u64]) {
     }
 }
 
-impl Idle<'_> {
+impl IdleView<'_> {
     /// Claims a CPU in the default picker's order.
-    pub fn select(&mut self, query: &Query<'_>) -> Option<CpuId> {
+    pub fn select(&mut self, query: &PickQuery<'_>) -> Option<CpuId> {
         let spans = self.state.spans.take();
         let found = self.select_within(query, spans.as_deref());
         self.state.spans = spans;
@@ -99,7 +99,11 @@ impl Idle<'_> {
 
     /// Carries out `select`. The steps in prev's LLC and node are made only if prev is on line and
     /// `update_steps` found that they exist.
-    fn select_within(&mut self, query: &Query<'_>, spans: Option<&OnlineSpans>) -> Option<CpuId> {
+    fn select_within(
+        &mut self,
+        query: &PickQuery<'_>,
+        spans: Option<&OnlineSpans>,
+    ) -> Option<CpuId> {
         let online = self.mem.words(self.state.online, self.state.nr_words());
         let here = spans.filter(|_| cpumask::test(online, query.prev));
         let llc = here.filter(|_| self.state.topo_llc);
@@ -112,7 +116,7 @@ impl Idle<'_> {
         if query.allowed.is_none() && everywhere {
             return self.search(query, query.affinity, llc, numa);
         }
-        let mut sets = std::mem::take(&mut self.state.scratch);
+        let mut sets = std::mem::take(&mut self.state.buffers);
         let found = if sets.fill(query, llc, numa) {
             let own = u64::from(query.allowed.is_some() && !everywhere);
             let steps = u64::from(self.state.topo_llc) + u64::from(self.state.topo_numa);
@@ -123,19 +127,19 @@ impl Idle<'_> {
         } else {
             None
         };
-        self.state.scratch = sets;
+        self.state.buffers = sets;
         found
     }
 
     #[inline(always)]
     fn search(
         &mut self,
-        query: &Query<'_>,
+        query: &PickQuery<'_>,
         allowed: &[u64],
         llc: Option<&[u64]>,
         numa: Option<&[u64]>,
     ) -> Option<CpuId> {
-        let search = Search {
+        let search = PickSearch {
             allowed,
             llc,
             numa,
@@ -155,10 +159,10 @@ impl Idle<'_> {
     /// Keeps the wakee near the waker: on its previous CPU if that is idle and shares the waker's
     /// cache, else on the waker's CPU, because the waker is about to sleep. The waker's CPU is not
     /// taken if all CPUs are busy.
-    fn for_sync_wakeup(&mut self, s: &Search<'_>, waker: &Waker) -> Option<CpuId> {
+    fn for_sync_wakeup(&mut self, s: &PickSearch<'_>, waker: &Waker) -> Option<CpuId> {
         let here = self.here;
         let online = self.mem.words(self.state.online, self.state.nr_words());
-        let near = Spans { online, topology: self.topology }.share_cache(here, s.prev);
+        let near = OnlineDomains { online, topology: self.topology }.share_cache(here, s.prev);
         if s.prev_allowed && near && self.claim(s.prev) {
             return Some(s.prev);
         }
@@ -184,7 +188,7 @@ impl Idle<'_> {
     }
 
     /// Tries the steps in the kernel's order: whole idle cores first, near CPUs before far ones.
-    fn in_order(&mut self, s: &Search<'_>) -> Option<CpuId> {
+    fn in_order(&mut self, s: &PickSearch<'_>) -> Option<CpuId> {
         if self.state.smt_active {
             let core = self.idle_core(s);
             if core.is_some() || s.flags & pick_idle::CORE != 0 {
@@ -202,7 +206,7 @@ impl Idle<'_> {
 
     /// Claims a CPU on a core that is idle as a whole: prev's core, else one in prev's LLC, in its
     /// node, or anywhere.
-    fn idle_core(&mut self, s: &Search<'_>) -> Option<CpuId> {
+    fn idle_core(&mut self, s: &PickSearch<'_>) -> Option<CpuId> {
         let smt = self.mem.words(self.state.masks(s.node).smt, self.state.nr_words());
         if s.prev_allowed && cpumask::test(smt, s.prev) && self.claim(s.prev) {
             return Some(s.prev);
@@ -214,7 +218,7 @@ impl Idle<'_> {
     }
 
     /// Claims another thread of prev's core.
-    fn idle_sibling(&mut self, s: &Search<'_>) -> Option<CpuId> {
+    fn idle_sibling(&mut self, s: &PickSearch<'_>) -> Option<CpuId> {
         if !self.state.smt_active {
             return None;
         }
@@ -265,8 +269,12 @@ impl Idle<'_> {
     fn pick_in(&mut self, allowed: &[u64], node: Option<NodeId>, core_only: bool) -> Option<CpuId> {
         // The loop ends, because each failed claim clears bits of the core mask.
         loop {
-            let IdleMasks { cpu, smt, nr_idle, nr_whole } = self.state.masks(node);
-            let whole = if self.state.smt_active { self.any(smt, nr_whole, allowed) } else { None };
+            let IdleMasks { cpu, smt, nr_idle, nr_idle_core_cpus } = self.state.masks(node);
+            let whole = if self.state.smt_active {
+                self.any(smt, nr_idle_core_cpus, allowed)
+            } else {
+                None
+            };
             if whole.is_none() && core_only && self.state.smt_active {
                 return None;
             }
@@ -283,7 +291,7 @@ impl Idle<'_> {
     #[inline(always)]
     fn any(&mut self, mask: u64, nr: u32, allowed: &[u64]) -> Option<CpuId> {
         if nr == 0 {
-            self.state.work.scanned_words += self.state.words_in_vain(self.here, 1);
+            self.state.work.scanned_words += self.state.words_if_none(self.here, 1);
             return None;
         }
         let words = self.mem.words(mask, self.state.nr_words());
@@ -297,21 +305,21 @@ impl Idle<'_> {
         self.state.work.claims += 1;
         let node = self.node_of(cpu);
         let masks = self.state.masks(node);
-        (masks.nr_idle != 0 || masks.nr_whole != 0) && self.claim_one(cpu, node, masks)
+        (masks.nr_idle != 0 || masks.nr_idle_core_cpus != 0) && self.claim_one(cpu, node, masks)
     }
 
     fn claim_one(&mut self, cpu: CpuId, node: Option<NodeId>, mut masks: IdleMasks) -> bool {
-        let Idle { state, mem, topology, .. } = self;
+        let IdleView { state, mem, topology, .. } = self;
         let nr_words = state.nr_words();
         if state.smt_active {
             let smt = mem.words_mut(masks.smt, nr_words);
-            masks.nr_whole -= match state.siblings(topology, cpu) {
+            masks.nr_idle_core_cpus -= match state.siblings(topology, cpu) {
                 Some(siblings) => siblings.remove_from(smt),
                 // An off-line CPU has no sibling set, so only its own bit is cleared.
-                None => u32::from(take(smt, cpu)),
+                None => u32::from(test_and_clear(smt, cpu)),
             };
         }
-        let was = take(mem.words_mut(masks.cpu, nr_words), cpu);
+        let was = test_and_clear(mem.words_mut(masks.cpu, nr_words), cpu);
         masks.nr_idle -= u32::from(was);
         *state.masks_mut(node) = masks;
         was
@@ -320,12 +328,12 @@ impl Idle<'_> {
     /// `update_builtin_idle()`
     pub fn mark(&mut self, cpu: CpuId, is_idle: bool) {
         let node = self.node_of(cpu);
-        let Idle { state, mem, topology, .. } = self;
+        let IdleView { state, mem, topology, .. } = self;
         state.work.claims += 1;
         let nr_words = state.nr_words();
         let mut masks = state.masks(node);
         let idle = mem.words_mut(masks.cpu, nr_words);
-        let was = take(idle, cpu);
+        let was = test_and_clear(idle, cpu);
         if is_idle {
             cpumask::set(idle, cpu);
         }
@@ -336,9 +344,9 @@ impl Idle<'_> {
             let whole = siblings.all_in(idle);
             let smt = mem.words_mut(masks.smt, nr_words);
             match (is_idle, whole) {
-                (true, true) => masks.nr_whole += siblings.add_to(smt),
+                (true, true) => masks.nr_idle_core_cpus += siblings.add_to(smt),
                 (true, false) => {}
-                (false, _) => masks.nr_whole -= siblings.remove_from(smt),
+                (false, _) => masks.nr_idle_core_cpus -= siblings.remove_from(smt),
             }
         }
         *state.masks_mut(node) = masks;

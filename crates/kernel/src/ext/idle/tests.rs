@@ -4,7 +4,7 @@
 
 mod model;
 
-use super::pick::{Idle, Query, Waker};
+use super::pick::{IdleView, PickQuery, Waker};
 use super::*;
 use crate::flags::pick_idle;
 use model::{Model, Set};
@@ -33,7 +33,7 @@ fn machine(spec: &str) -> Topology {
 
 /// One operation on the idle state.
 #[derive(Clone, Debug)]
-enum Step {
+enum IdleStep {
     Mark {
         cpu: u32,
         idle: bool,
@@ -61,7 +61,7 @@ enum Step {
     },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = IdleStep> {
     let flags = prop::sample::select(vec![0, 0, pick_idle::CORE, pick_idle::IN_NODE, 3]);
     let mask = prop_oneof![Just(u64::MAX), any::<u64>()].boxed();
     let select = (
@@ -71,7 +71,7 @@ fn step() -> impl Strategy<Value = Step> {
         flags.clone(),
         any::<Option<bool>>(),
     )
-        .prop_map(|([here, prev], affinity, allowed, flags, sync)| Step::Select {
+        .prop_map(|([here, prev], affinity, allowed, flags, sync)| IdleStep::Select {
             here,
             prev,
             affinity,
@@ -80,12 +80,12 @@ fn step() -> impl Strategy<Value = Step> {
             sync,
         });
     prop_oneof![
-        6 => (any::<u32>(), any::<bool>()).prop_map(|(cpu, idle)| Step::Mark { cpu, idle }),
-        1 => any::<u32>().prop_map(|cpu| Step::Claim { cpu }),
-        1 => (any::<u32>(), any::<bool>()).prop_map(|(cpu, online)| Step::Online { cpu, online }),
+        6 => (any::<u32>(), any::<bool>()).prop_map(|(cpu, idle)| IdleStep::Mark { cpu, idle }),
+        1 => any::<u32>().prop_map(|cpu| IdleStep::Claim { cpu }),
+        1 => (any::<u32>(), any::<bool>()).prop_map(|(cpu, online)| IdleStep::Online { cpu, online }),
         4 => select,
         2 => (any::<[u32; 2]>(), mask, flags)
-            .prop_map(|([here, node], allowed, flags)| Step::Pick { here, node, allowed, flags }),
+            .prop_map(|([here, node], allowed, flags)| IdleStep::Pick { here, node, allowed, flags }),
     ]
 }
 
@@ -119,9 +119,9 @@ impl<'a> Pair<'a> {
         self.state.update_steps(&self.mem, topology, self.model.per_node);
     }
 
-    fn view(&mut self, here: u32) -> Idle<'_> {
+    fn view(&mut self, here: u32) -> IdleView<'_> {
         let topology = self.model.topology;
-        Idle { state: &mut self.state, mem: &mut self.mem, topology, here: CpuId(here) }
+        IdleView { state: &mut self.state, mem: &mut self.mem, topology, here: CpuId(here) }
     }
 
     fn words(&self, set: &Set) -> CpuMask {
@@ -145,26 +145,26 @@ impl<'a> Pair<'a> {
     }
 
     /// Applies a step to the state and to the model; returns the CPU that each chose.
-    fn step(&mut self, step: &Step) -> (Option<u32>, Option<u32>) {
+    fn step(&mut self, step: &IdleStep) -> (Option<u32>, Option<u32>) {
         let nr = self.model.topology.nr_cpus() as u32;
         match *step {
-            Step::Mark { cpu, idle } => {
+            IdleStep::Mark { cpu, idle } => {
                 self.view(0).mark(CpuId(cpu % nr), idle);
                 self.model.mark(cpu % nr, idle);
                 (None, None)
             }
-            Step::Claim { cpu } => {
+            IdleStep::Claim { cpu } => {
                 let real = self.view(0).claim(CpuId(cpu % nr));
                 (real.then_some(cpu), self.model.claim(cpu % nr).then_some(cpu))
             }
-            Step::Online { cpu, online } => {
+            IdleStep::Online { cpu, online } => {
                 self.set_online(cpu % nr, online);
                 (None, None)
             }
-            Step::Select { here, prev, affinity, allowed, flags, sync } => {
+            IdleStep::Select { here, prev, affinity, allowed, flags, sync } => {
                 self.select(here % nr, prev % nr, affinity, allowed, flags, sync)
             }
-            Step::Pick { here, node, allowed, flags } => {
+            IdleStep::Pick { here, node, allowed, flags } => {
                 let set = pattern(nr, allowed);
                 let words = self.words(&set);
                 let node = node % self.model.topology.nodes().len() as u32;
@@ -192,7 +192,7 @@ impl<'a> Pair<'a> {
         let only = allowed.map(|bits| pattern(nr, bits));
         let both = only.as_ref().map_or(affine.clone(), |only| only & &affine);
         let (affinity, only) = (self.words(&affine), only.map(|set| self.words(&set)));
-        let query = Query {
+        let query = PickQuery {
             affinity: &affinity,
             nr_affine: cpumask::weight(&affinity),
             allowed: only.as_deref(),
@@ -217,7 +217,7 @@ impl<'a> Pair<'a> {
     /// Checks that work counted without a search is the work of that search, which finds nothing.
     fn work_was_counted(&self, found: Option<CpuId>, counted: Option<Work>) {
         if let Some(work) = counted {
-            assert_eq!((found, self.state.work), (None, work), "{:?}", self.state.in_vain);
+            assert_eq!((found, self.state.work), (None, work), "{:?}", self.state.failed_search);
         }
     }
 
@@ -245,7 +245,7 @@ proptest! {
             let (real, model) = pair.step(step);
             prop_assert_eq!(real, model, "step {}: {:?}", nth, step);
             prop_assert_eq!(&pair.sets(|m| m.cpu), &pair.model.idle, "idle, {}: {:?}", nth, step);
-            prop_assert_eq!(&pair.sets(|m| m.smt), &pair.model.whole, "cores, {}: {:?}", nth, step);
+            prop_assert_eq!(&pair.sets(|m| m.smt), &pair.model.idle_core_cpus, "cores, {}: {:?}", nth, step);
             let steps = (pair.state.topo_llc, pair.state.topo_numa);
             let model = (pair.model.llc_step, pair.model.numa_step);
             prop_assert_eq!(steps, model, "steps, {}: {:?}", nth, step);
@@ -256,14 +256,14 @@ proptest! {
 fn all_idle(topology: &Topology, per_node: bool) -> Pair<'_> {
     let mut pair = Pair::new(topology, per_node);
     for cpu in 0..topology.nr_cpus() as u32 {
-        pair.step(&Step::Mark { cpu, idle: true });
+        pair.step(&IdleStep::Mark { cpu, idle: true });
     }
     pair
 }
 
 fn select(pair: &mut Pair<'_>, prev: u32) -> Option<u32> {
     let step =
-        Step::Select { here: 0, prev, affinity: u64::MAX, allowed: None, flags: 0, sync: None };
+        IdleStep::Select { here: 0, prev, affinity: u64::MAX, allowed: None, flags: 0, sync: None };
     let (real, model) = pair.step(&step);
     assert_eq!(real, model);
     real
@@ -329,7 +329,7 @@ fn sync_wakeup_takes_the_wakers_cpu_only_while_some_cpu_is_idle() {
     let topology = machine("2n2c1t");
     let sync = |pair: &mut Pair<'_>, may_take_over| {
         let sync = Some(may_take_over);
-        let (real, model) = pair.step(&Step::Select {
+        let (real, model) = pair.step(&IdleStep::Select {
             here: 0,
             prev: 3,
             affinity: u64::MAX,
@@ -342,7 +342,7 @@ fn sync_wakeup_takes_the_wakers_cpu_only_while_some_cpu_is_idle() {
     };
     let mut pair = Pair::new(&topology, false);
     assert_eq!(sync(&mut pair, true), None, "nothing is idle");
-    pair.step(&Step::Mark { cpu: 2, idle: true });
+    pair.step(&IdleStep::Mark { cpu: 2, idle: true });
     assert_eq!(sync(&mut pair, true), Some(0), "the waker's, though it is not idle");
     assert_eq!(sync(&mut pair, false), Some(2), "something waits on the waker's CPU");
 }
@@ -375,7 +375,7 @@ fn work_is_counted_for_charging() {
     assert_eq!(select(&mut pair, 5), Some(5));
     let work = std::mem::take(&mut pair.state.work);
     assert_eq!((work.scanned_words, work.claims), (0, 1), "prev's core was idle: nothing to scan");
-    pair.step(&Step::Claim { cpu: 4 });
+    pair.step(&IdleStep::Claim { cpu: 4 });
     pair.state.work = Work::default();
     let found = select(&mut pair, 5).unwrap();
     assert!(topology.same_llc(CpuId(found), CpuId(5)));

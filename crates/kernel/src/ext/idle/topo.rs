@@ -108,7 +108,7 @@ impl OnlineSpans {
 
 /// Work of the default picker for a task that may run on all CPUs, when no CPU is idle.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InVain {
+pub(super) struct FailedSearchWork {
     /// Number of searches of a set.
     pub searches: u16,
     /// Number of CPUs that the picker tries to claim.
@@ -117,8 +117,8 @@ pub(super) struct InVain {
 
 impl IdleState {
     /// Counts the work of a failed search per CPU, from the on-line CPUs and the steps that exist.
-    fn count_in_vain(&mut self, topology: &Topology) {
-        let in_vain = |cpu| {
+    fn count_failed_searches(&mut self, topology: &Topology) {
+        let failed_search = |cpu| {
             let threads = self.siblings(topology, cpu).map_or(0, Siblings::weight);
             let here = self.spans.as_ref().filter(|_| threads > 0);
             let llc = here.is_some_and(|s| self.topo_llc && s.llc(topology, cpu).is_some());
@@ -127,11 +127,12 @@ impl IdleState {
             match self.smt_active {
                 // Each set is searched for whole cores first, and later for whole cores and then
                 // single CPUs. The picker tries to claim all threads of prev's core.
-                true => InVain { searches: 3 * sets, claims: threads.max(1) as u16 },
-                false => InVain { searches: sets, claims: 1 },
+                true => FailedSearchWork { searches: 3 * sets, claims: threads.max(1) as u16 },
+                false => FailedSearchWork { searches: sets, claims: 1 },
             }
         };
-        self.in_vain = (0..self.nr_cpus as u32).map(|cpu| in_vain(CpuId(cpu))).collect();
+        self.failed_search =
+            (0..self.nr_cpus as u32).map(|cpu| failed_search(CpuId(cpu))).collect();
     }
 
     /// Updates the sibling sets and spans to the CPUs that are on line.
@@ -141,7 +142,7 @@ impl IdleState {
         self.siblings.clear();
         self.siblings.extend(topology.cores().iter().map(|core| Siblings::of(&core.cpus, online)));
         self.smt_active = self.siblings.iter().any(|core| core.weight() > 1);
-        self.count_in_vain(topology);
+        self.count_failed_searches(topology);
     }
 
     /// `cpu_smt_mask()`: returns the on-line threads of `cpu`'s core, `cpu` included; None if `cpu`
@@ -154,7 +155,7 @@ impl IdleState {
     /// Decides which steps of the picker exist, from the domains of the first on-line CPU, as the
     /// kernel does.
     pub(super) fn update_steps(&mut self, mem: &Memory, topology: &Topology, per_node: bool) {
-        let view = Spans { online: mem.words(self.online, self.nr_words()), topology };
+        let view = OnlineDomains { online: mem.words(self.online, self.nr_words()), topology };
         let Some(first) = cpumask::first(view.online) else {
             return;
         };
@@ -167,17 +168,17 @@ impl IdleState {
             && cpumask::iter(view.online)
                 .any(|c| view.llc_weight(c) != view.numa_weight(c, several));
         (self.topo_llc, self.topo_numa) = (llc, numa);
-        self.count_in_vain(topology);
+        self.count_failed_searches(topology);
     }
 }
 
 /// Domains as the kernel would build them from the on-line CPUs.
-pub(super) struct Spans<'a> {
+pub(super) struct OnlineDomains<'a> {
     pub online: &'a [u64],
     pub topology: &'a Topology,
 }
 
-impl Spans<'_> {
+impl OnlineDomains<'_> {
     /// Returns the number of on-line CPUs that share the last-level cache with `cpu`, `cpu`
     /// included; 0 if no other CPU shares it.
     fn llc_weight(&self, cpu: CpuId) -> u32 {

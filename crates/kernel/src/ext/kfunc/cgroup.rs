@@ -99,7 +99,7 @@ fn task_cgroup(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
 /// Layout of the iterator in the program's `struct bpf_iter_css` (three 64-bit words).
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-struct Iter {
+struct CssIterState {
     /// Guest address of the css at which the walk starts; 0 for an empty walk.
     start: u64,
     /// Number of cgroups returned so far.
@@ -116,14 +116,14 @@ fn css_new(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
         abi::BPF_CGROUP_ITER_ANCESTORS_UP,
     ];
     let valid = known.contains(&order);
-    let iter = Iter { start: if valid { a[1] } else { 0 }, done: 0, order, pad: 0 };
+    let iter = CssIterState { start: if valid { a[1] } else { 0 }, done: 0, order, pad: 0 };
     k.vm.mem.write(a[0], iter)?;
     Ok(if valid { 0 } else { errno(EINVAL) })
 }
 
 /// Returns the next css. Each call looks up the n-th cgroup in the tree as it is at that time.
 fn css_next(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
-    let mut iter: Iter = k.vm.mem.read(a[0])?;
+    let mut iter: CssIterState = k.vm.mem.read(a[0])?;
     if iter.start == 0 {
         return Ok(0);
     }
@@ -159,4 +159,4 @@ impl Kernel {
     }
 }
 
-const _: () = assert!(size_of::<Iter>() == size_of::<abi::bpf_iter_css>());
+const _: () = assert!(size_of::<CssIterState>() == size_of::<abi::bpf_iter_css>());

@@ -162,9 +162,9 @@ fn first_zero(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
 
 fn first_and(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let (x, y) = (readable(k, a[0])?, readable(k, a[1])?);
-    let mut seen = 0;
-    let found = bits::next_and(mask(k, x), mask(k, y), 0, nr_cpu_ids(k), &mut seen);
-    charge_words(k, seen);
+    let mut words_read = 0;
+    let found = bits::next_and(mask(k, x), mask(k, y), 0, nr_cpu_ids(k), &mut words_read);
+    charge_words(k, words_read);
     Ok(cpu_or_end(k, found))
 }
 

@@ -118,7 +118,7 @@ impl Kernel {
             self.mark_direct_dispatch(open, task, verdict);
             return;
         }
-        let (cpu, by) = (self.dispatch_cpu(), self.ext_live_caller());
+        let (cpu, inserted_by) = (self.dispatch_cpu(), self.ext_live_caller());
         let max = self.ext.root.as_ref().map_or(0, |s| batch(s.data.dispatch_max_batch));
         let qseq = match self.tasks[task].ext.ops_state {
             OpsState::Queued { qseq } => qseq,
@@ -130,7 +130,15 @@ impl Kernel {
             return;
         }
         let enq_flags = flags;
-        entries.push(BufferedInsert { task, qseq, dsq_id: dsq, slice, vtime, enq_flags, by });
+        entries.push(BufferedInsert {
+            task,
+            qseq,
+            dsq_id: dsq,
+            slice,
+            vtime,
+            enq_flags,
+            inserted_by,
+        });
     }
 
     /// Returns the CPU for which `ops.dispatch` is being called.
@@ -266,7 +274,7 @@ fn cancel(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
 /// Layout of an iterator in the program's `struct bpf_iter_scx_dsq` (six 64-bit words).
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-struct Iter {
+struct DsqIterState {
     /// Index in the table of DSQs plus 1; 0 for no DSQ.
     dsq: u32,
     /// SCX_DSQ_ITER_REV and `ITER_*`
@@ -275,7 +283,7 @@ struct Iter {
     pos: i64,
     seq: u64,
     /// Number of insertions into the DSQ when the iterator began.
-    upto: u64,
+    max_seq: u64,
     /// Slice and vtime to set with the next move.
     slice: u64,
     vtime: u64,
@@ -287,7 +295,8 @@ const ITER_HAS_VTIME: u32 = 1 << 31;
 
 fn iter_new(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let &[at, id, flags, ..] = a;
-    let mut iter = Iter { dsq: 0, flags: 0, pos: 0, seq: 0, upto: 0, slice: 0, vtime: 0 };
+    let mut iter =
+        DsqIterState { dsq: 0, flags: 0, pos: 0, seq: 0, max_seq: 0, slice: 0, vtime: 0 };
     k.vm.mem.write(at, iter)?;
     if k.ext.root.is_none() {
         return Ok(errno(ENODEV));
@@ -297,19 +306,19 @@ fn iter_new(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     }
     let Some(dsq) = k.user_dsq(id) else { return Ok(errno(ENOENT)) };
     iter.dsq = dsq.0 + 1;
-    iter.upto = k.ext.dsqs.get(dsq).seq;
+    iter.max_seq = k.ext.dsqs.get(dsq).seq;
     iter.flags = flags as u32;
     k.vm.mem.write(at, iter)?;
     Ok(0)
 }
 
 fn iter_next(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
-    let mut iter: Iter = k.vm.mem.read(a[0])?;
+    let mut iter: DsqIterState = k.vm.mem.read(a[0])?;
     let Some(dsq) = iter_dsq(k, &iter) else { return Ok(0) };
     let cursor = (iter.flags & ITER_STARTED != 0).then_some((iter.pos, iter.seq));
     let rev = u64::from(iter.flags) & dsq_id::ITER_REV != 0;
     k.charge(k.machine.costs.kfunc.dsq_scan_task_ns);
-    let Some((key, task)) = k.ext.dsqs.get(dsq).next_after(cursor, iter.upto, rev) else {
+    let Some((key, task)) = k.ext.dsqs.get(dsq).next_after(cursor, iter.max_seq, rev) else {
         return Ok(0);
     };
     (iter.pos, iter.seq) = key;
@@ -323,13 +332,13 @@ fn iter_destroy(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(0)
 }
 
-fn iter_dsq(k: &Kernel, iter: &Iter) -> Option<DsqId> {
+fn iter_dsq(k: &Kernel, iter: &DsqIterState) -> Option<DsqId> {
     let dsq = DsqId(iter.dsq.checked_sub(1)?);
     k.ext.dsqs.has(dsq).then_some(dsq)
 }
 
 fn move_set_slice(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
-    let mut iter: Iter = k.vm.mem.read(a[0])?;
+    let mut iter: DsqIterState = k.vm.mem.read(a[0])?;
     iter.slice = a[1];
     iter.flags |= ITER_HAS_SLICE;
     k.vm.mem.write(a[0], iter)?;
@@ -337,7 +346,7 @@ fn move_set_slice(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
 }
 
 fn move_set_vtime(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
-    let mut iter: Iter = k.vm.mem.read(a[0])?;
+    let mut iter: DsqIterState = k.vm.mem.read(a[0])?;
     iter.vtime = a[1];
     iter.flags |= ITER_HAS_VTIME;
     k.vm.mem.write(a[0], iter)?;
@@ -354,7 +363,7 @@ fn move_vtime(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
 
 /// `scx_dsq_move()`
 fn dsq_move(k: &mut Kernel, a: &[u64; 5], priq: u64) -> KfResult {
-    let mut iter: Iter = k.vm.mem.read(a[0])?;
+    let mut iter: DsqIterState = k.vm.mem.read(a[0])?;
     let Some(src) = iter_dsq(k, &iter) else { return Ok(0) };
     let (has_slice, has_vtime) =
         (iter.flags & ITER_HAS_SLICE != 0, iter.flags & ITER_HAS_VTIME != 0);
@@ -366,7 +375,7 @@ fn dsq_move(k: &mut Kernel, a: &[u64; 5], priq: u64) -> KfResult {
     iter.flags &= !(ITER_HAS_SLICE | ITER_HAS_VTIME);
     k.vm.mem.write(a[0], iter)?;
     let e = &k.tasks[task].ext;
-    if e.dsq != Some(src) || e.dsq_key.1 > iter.upto {
+    if e.dsq != Some(src) || e.dsq_key.1 > iter.max_seq {
         return Ok(0);
     }
     if has_vtime {
@@ -394,7 +403,7 @@ impl Kernel {
                 target = Some(cpu);
             }
         }
-        self.tasks[task].ext.by = self.ext_live_caller();
+        self.tasks[task].ext.inserted_by = self.ext_live_caller();
         let (from, to) = (self.ext.dsqs.traced_id(src), self.ext.dsqs.traced_id(dst));
         self.lock(LockId::Dsq(src));
         self.dsq_unlink(task);
@@ -440,4 +449,4 @@ fn reenqueue_local_sync(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(u64::from(k.reenq_local(cpu, reenq::ANY)))
 }
 
-const _: () = assert!(size_of::<Iter>() == size_of::<abi::bpf_iter_scx_dsq>());
+const _: () = assert!(size_of::<DsqIterState>() == size_of::<abi::bpf_iter_scx_dsq>());

@@ -36,7 +36,7 @@ pub(super) const TABLE: &[(&str, Handler)] = &[
 const NO_NODE: i64 = -1;
 
 /// A query of the default picker, in the form common to its three kfuncs.
-struct Ask {
+struct PickRequest {
     prev: i32,
     wake_flags: u64,
     /// Guest address of a mask; 0 for the task's own affinity.
@@ -50,7 +50,8 @@ pub(super) fn select_cpu_dfl(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
         return Ok(s32(-ENODEV));
     }
     let prev = prev as i32;
-    let cpu = ask(k, task, Ask { prev, wake_flags, allowed: 0, flags: 0 })?;
+    let cpu =
+        select_cpu_from_kfunc(k, task, PickRequest { prev, wake_flags, allowed: 0, flags: 0 })?;
     k.vm.mem.write(is_idle, u8::from(cpu >= 0))?;
     Ok(s32(if cpu >= 0 { cpu } else { i64::from(prev) }))
 }
@@ -60,7 +61,11 @@ pub(super) fn select_cpu_and(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     if k.ext.root.is_none() {
         return Ok(s32(-ENODEV));
     }
-    Ok(s32(ask_within(k, task, Ask { prev: prev as i32, wake_flags, allowed, flags })?))
+    Ok(s32(select_cpu_with_mask(
+        k,
+        task,
+        PickRequest { prev: prev as i32, wake_flags, allowed, flags },
+    )?))
 }
 
 pub(super) fn select_cpu_and_args(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
@@ -69,23 +74,27 @@ pub(super) fn select_cpu_and_args(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
         return Ok(s32(-ENODEV));
     }
     let args: abi::scx_bpf_select_cpu_and_args = k.vm.mem.read(args)?;
-    let ask_for =
-        Ask { prev: args.prev_cpu, wake_flags: args.wake_flags, allowed, flags: args.flags };
-    Ok(s32(ask_within(k, task, ask_for)?))
+    let request = PickRequest {
+        prev: args.prev_cpu,
+        wake_flags: args.wake_flags,
+        allowed,
+        flags: args.flags,
+    };
+    Ok(s32(select_cpu_with_mask(k, task, request)?))
 }
 
-/// As `ask`, not inlined, for the two kfuncs that pass a mask.
+/// As `select_cpu_from_kfunc`, not inlined, for the two kfuncs that pass a mask.
 #[inline(never)]
-fn ask_within(k: &mut Kernel, task: u64, ask_for: Ask) -> Result<i64, Fault> {
-    ask(k, task, ask_for)
+fn select_cpu_with_mask(k: &mut Kernel, task: u64, request: PickRequest) -> Result<i64, Fault> {
+    select_cpu_from_kfunc(k, task, request)
 }
 
 /// `select_cpu_from_kfunc()`
 #[inline(always)]
-fn ask(k: &mut Kernel, task: u64, ask: Ask) -> Result<i64, Fault> {
+fn select_cpu_from_kfunc(k: &mut Kernel, task: u64, request: PickRequest) -> Result<i64, Fault> {
     check_context(k)?;
     let task = k.tasks.at(task).ok_or_else(not_a_task)?;
-    let Some(prev) = k.ext_cpu_valid(ask.prev, "") else {
+    let Some(prev) = k.ext_cpu_valid(request.prev, "") else {
         return Ok(-EINVAL);
     };
     if !check_enabled(k) {
@@ -94,11 +103,11 @@ fn ask(k: &mut Kernel, task: u64, ask: Ask) -> Result<i64, Fault> {
     if !check_task(k, task) {
         return Ok(-EINVAL);
     }
-    let found = if ask.allowed == 0 {
-        select(k, task, prev, None, &ask)
+    let found = if request.allowed == 0 {
+        select(k, task, prev, None, &request)
     } else {
-        let allowed = copy_mask(k, ask.allowed)?;
-        let found = select(k, task, prev, Some(&allowed), &ask);
+        let allowed = copy_mask(k, request.allowed)?;
+        let found = select(k, task, prev, Some(&allowed), &request);
         keep_mask(k, allowed);
         found
     };
@@ -111,12 +120,12 @@ fn select(
     task: TaskId,
     prev: CpuId,
     allowed: Option<&[u64]>,
-    ask: &Ask,
+    request: &PickRequest,
 ) -> Option<CpuId> {
     if k.tasks[task].nr_allowed == 1 {
-        return select_restricted(k, task, prev, allowed, ask.flags);
+        return select_restricted(k, task, prev, allowed, request.flags);
     }
-    k.idle_select_cpu_dfl(task, prev, ask.wake_flags, allowed, ask.flags)
+    k.idle_select_cpu_dfl(task, prev, request.wake_flags, allowed, request.flags)
 }
 
 #[cold]

@@ -6,7 +6,7 @@
 use super::{Handler, KfResult};
 use crate::flags::ops;
 use crate::kernel::Kernel;
-use crate::task::State;
+use crate::task::TaskState;
 use scxlab_bpf::fault::Fault;
 
 pub(super) const TABLE: &[(&str, Handler)] = &[
@@ -27,7 +27,7 @@ fn set_slice(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
         return Ok(0);
     }
     let t = &k.tasks[task];
-    let held = k.ext.locked_rq() == Some(t.cpu) && (t.on_cpu || t.ext.runnable.is_some());
+    let held = k.ext.locked_rq() == Some(t.cpu) && (t.on_cpu || t.ext.runnable_seq.is_some());
     if held {
         k.set_slice(task, a[1]);
     } else {
@@ -63,7 +63,7 @@ fn tid_to_task(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
         k.scx_error("scx_bpf_tid_to_task() requires SCX_OPS_TID_TO_TASK");
         return Ok(0);
     }
-    let found = k.tasks.iter().find(|t| t.ext.tid == a[0] && t.state != State::Dead);
+    let found = k.tasks.iter().find(|t| t.ext.tid == a[0] && t.state != TaskState::Dead);
     Ok(found.map_or(0, |t| t.addr))
 }
 

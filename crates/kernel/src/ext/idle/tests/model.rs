@@ -15,7 +15,7 @@ pub(super) struct Model<'a> {
     pub online: Set,
     pub idle: Set,
     /// CPUs marked as threads of an idle core.
-    pub whole: Set,
+    pub idle_core_cpus: Set,
     cursors: Vec<u32>,
     pub llc_step: bool,
     pub numa_step: bool,
@@ -29,7 +29,7 @@ impl<'a> Model<'a> {
             per_node,
             online: (0..nr).collect(),
             idle: Set::new(),
-            whole: Set::new(),
+            idle_core_cpus: Set::new(),
             cursors: vec![0; nr as usize],
             llc_step: false,
             numa_step: false,
@@ -95,16 +95,16 @@ impl<'a> Model<'a> {
             return;
         }
         if !idle {
-            self.whole.retain(|c| !core.contains(c));
+            self.idle_core_cpus.retain(|c| !core.contains(c));
         } else if core.is_subset(&self.idle) {
-            self.whole.extend(core);
+            self.idle_core_cpus.extend(core);
         }
     }
 
     pub fn claim(&mut self, cpu: u32) -> bool {
         if self.smt() {
             let core = self.core(cpu);
-            self.whole.retain(|c| *c != cpu && !core.contains(c));
+            self.idle_core_cpus.retain(|c| *c != cpu && !core.contains(c));
         }
         self.idle.remove(&cpu)
     }
@@ -112,11 +112,12 @@ impl<'a> Model<'a> {
     /// Claims CPUs of `candidates` by rotation until a claim succeeds.
     fn claim_any(&mut self, here: u32, candidates: &Set, core_only: bool) -> Option<u32> {
         loop {
-            let whole: Set = self.whole.intersection(candidates).copied().collect();
+            let idle_core_cpus: Set =
+                self.idle_core_cpus.intersection(candidates).copied().collect();
             let idle: Set = self.idle.intersection(candidates).copied().collect();
             let from = match (self.smt(), core_only) {
-                (true, true) => whole,
-                (true, false) if !whole.is_empty() => whole,
+                (true, true) => idle_core_cpus,
+                (true, false) if !idle_core_cpus.is_empty() => idle_core_cpus,
                 _ => idle,
             };
             let cursor = &mut self.cursors[here as usize];
@@ -179,7 +180,11 @@ impl<'a> Model<'a> {
         let llc = if self.llc_step { &(&self.llc(prev) & allowed) & &near } else { Set::new() };
         let numa = if self.numa_step { &(&self.node(prev) & allowed) & &near } else { Set::new() };
         if self.smt() {
-            if prev_ok && near.contains(&prev) && self.whole.contains(&prev) && self.claim(prev) {
+            if prev_ok
+                && near.contains(&prev)
+                && self.idle_core_cpus.contains(&prev)
+                && self.claim(prev)
+            {
                 return Some(prev);
             }
             for span in [&llc, &numa] {

@@ -13,7 +13,7 @@ use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 
 /// State of a task in its cgroup's account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Presence {
+pub enum CoschedState {
     Waits,
     Runs,
     /// The task sleeps, is gone, or has not started yet.
@@ -23,9 +23,9 @@ pub enum Presence {
 
 /// Co-scheduling account of one cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Together {
-    /// Number of tasks, indexed by `Presence`. The count of `Absent` is relative (a new task is not
-    /// added), so it may be negative.
+pub struct CoschedTime {
+    /// Number of tasks, indexed by `CoschedState`. The count of `Absent` is relative (a new task is
+    /// not added), so it may be negative.
     tasks: [i32; 3],
     since: Nanos,
     /// Time in which two or more tasks were runnable and at least one ran.
@@ -34,7 +34,7 @@ pub struct Together {
     pub all_ns: Nanos,
 }
 
-impl Together {
+impl CoschedTime {
     /// Accounts the time up to `at`.
     #[inline]
     pub fn settle(&mut self, at: Nanos, nr_cpus: u32) {
@@ -52,30 +52,33 @@ impl Together {
     }
 
     #[inline]
-    fn add(&mut self, presence: Presence) {
-        self.tasks[presence as usize] += 1;
+    fn add(&mut self, state: CoschedState) {
+        self.tasks[state as usize] += 1;
     }
 
     #[inline]
-    fn remove(&mut self, presence: Presence) {
-        let count = &mut self.tasks[presence as usize];
+    fn remove(&mut self, state: CoschedState) {
+        let count = &mut self.tasks[state as usize];
         *count -= 1;
-        debug_assert!(presence == Presence::Absent || *count >= 0, "nobody {presence:?}");
+        debug_assert!(
+            state == CoschedState::Absent || *count >= 0,
+            "the count of {state:?} would be negative"
+        );
     }
 }
 
 impl Kernel {
     /// Moves a task from the account of one cgroup to that of another.
-    pub(crate) fn move_presence(&mut self, task: TaskId, from: CgroupId, to: CgroupId) {
-        let (at, presence) = (self.clock(), self.tasks[task].account.presence);
+    pub(crate) fn move_cosched_state(&mut self, task: TaskId, from: CgroupId, to: CgroupId) {
+        let (at, state) = (self.clock(), self.tasks[task].account.cosched_state);
         let nr_cpus = self.cpus.len() as u32;
         if let Some(group) = self.cgroups.get_mut(from) {
-            group.together.settle(at, nr_cpus);
-            group.together.remove(presence);
+            group.cosched.settle(at, nr_cpus);
+            group.cosched.remove(state);
         }
         if let Some(group) = self.cgroups.get_mut(to) {
-            group.together.settle(at, nr_cpus);
-            group.together.add(presence);
+            group.cosched.settle(at, nr_cpus);
+            group.cosched.add(state);
         }
     }
 }
@@ -83,20 +86,20 @@ impl Kernel {
 impl Task {
     /// Records that the task waits, runs or is absent from `at` on.
     #[inline]
-    pub(crate) fn note_presence(
+    pub(crate) fn set_cosched_state(
         &mut self,
-        presence: Presence,
+        state: CoschedState,
         at: Nanos,
         cgroups: &mut CgroupTable,
         nr_cpus: u32,
     ) {
-        let old = std::mem::replace(&mut self.account.presence, presence);
-        if old != presence
+        let old = std::mem::replace(&mut self.account.cosched_state, state);
+        if old != state
             && let Some(group) = cgroups.get_mut(self.cgroup)
         {
-            group.together.settle(at, nr_cpus);
-            group.together.remove(old);
-            group.together.add(presence);
+            group.cosched.settle(at, nr_cpus);
+            group.cosched.remove(old);
+            group.cosched.add(state);
         }
     }
 }
@@ -106,18 +109,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn together_is_when_as_many_run_as_can() {
-        let mut g = Together::default();
-        let mut at = |time, change: &dyn Fn(&mut Together)| {
+    fn co_scheduled_time_needs_all_tasks_or_all_cpus_to_run() {
+        let mut g = CoschedTime::default();
+        let mut at = |time, change: &dyn Fn(&mut CoschedTime)| {
             g.settle(time, 2);
             change(&mut g);
             (g.some_ns, g.all_ns)
         };
-        at(0, &|g| g.add(Presence::Waits));
-        at(10, &|g| g.add(Presence::Waits));
+        at(0, &|g| g.add(CoschedState::Waits));
+        at(10, &|g| g.add(CoschedState::Waits));
         assert_eq!(at(20, &|g| g.tasks = [1, 1, 0]), (0, 0), "nobody ran");
         assert_eq!(at(30, &|g| g.tasks = [0, 2, 0]), (10, 0), "one of two ran");
-        assert_eq!(at(50, &|g| g.add(Presence::Waits)), (30, 20), "both ran");
+        assert_eq!(at(50, &|g| g.add(CoschedState::Waits)), (30, 20), "both ran");
         assert_eq!(at(60, &|g| g.tasks = [1, 0, 0]), (40, 30), "two of three on two CPUs");
         assert_eq!(at(99, &|g| g.tasks = [0, 1, 0]), (40, 30));
         assert_eq!(at(120, &|_| ()), (40, 30), "one alone is with nobody");

@@ -7,18 +7,18 @@ fn all(nr_cpus: u32) -> impl Iterator<Item = CpuId> {
     (0..nr_cpus).map(CpuId)
 }
 
-fn ran(activity: &mut Activity, cpu: u32, op: Op, times: u32) {
-    (0..times).for_each(|_| activity.count(CpuId(cpu), op));
+fn ran(counts: &mut RecentOpCounts, cpu: u32, op: Op, times: u32) {
+    (0..times).for_each(|_| counts.count(CpuId(cpu), op));
 }
 
 #[test]
 fn counts_begin_with_the_check_before_the_last() {
-    let mut activity = Activity::new(3);
-    ran(&mut activity, 0, Op::Dispatch, 100);
-    activity.start(1_500_000_000);
-    ran(&mut activity, 0, Op::Dispatch, 2);
-    ran(&mut activity, 2, Op::Enqueue, 1);
-    let lines = activity.lines(all(3), |cpu| cpu == CpuId(1));
+    let mut counts = RecentOpCounts::new(3);
+    ran(&mut counts, 0, Op::Dispatch, 100);
+    counts.start(1_500_000_000);
+    ran(&mut counts, 0, Op::Dispatch, 2);
+    ran(&mut counts, 2, Op::Enqueue, 1);
+    let lines = counts.lines(all(3), |cpu| cpu == CpuId(1));
     assert_eq!(
         lines,
         [
@@ -27,21 +27,21 @@ fn counts_begin_with_the_check_before_the_last() {
             "since 1.500000 s on CPU 2: enqueue once",
         ]
     );
-    activity.check(2_000_000_000);
-    assert_eq!(activity.lines(all(1), |_| false), ["since 1.500000 s on CPU 0: dispatch 2 times"]);
-    activity.check(2_500_000_000);
-    assert_eq!(activity.lines(all(3), |_| false), ["since 2.000000 s on CPUs 0-2: no operation"]);
+    counts.check(2_000_000_000);
+    assert_eq!(counts.lines(all(1), |_| false), ["since 1.500000 s on CPU 0: dispatch 2 times"]);
+    counts.check(2_500_000_000);
+    assert_eq!(counts.lines(all(3), |_| false), ["since 2.000000 s on CPUs 0-2: no operation"]);
 }
 
 #[test]
 fn cpus_with_the_same_operations_are_one_line() {
-    let mut activity = Activity::new(4);
-    activity.start(0);
+    let mut counts = RecentOpCounts::new(4);
+    counts.start(0);
     for cpu in [0, 1, 3] {
-        ran(&mut activity, cpu, Op::Dispatch, cpu + 1);
-        ran(&mut activity, cpu, Op::Tick, 20);
+        ran(&mut counts, cpu, Op::Dispatch, cpu + 1);
+        ran(&mut counts, cpu, Op::Tick, 20);
     }
-    let lines = activity.lines(all(4), |_| false);
+    let lines = counts.lines(all(4), |_| false);
     assert_eq!(
         lines,
         [
@@ -55,13 +55,13 @@ fn cpus_with_the_same_operations_are_one_line() {
 #[test]
 fn a_report_is_bounded() {
     let nr_cpus = 600;
-    let mut activity = Activity::new(nr_cpus as usize);
-    activity.start(0);
+    let mut counts = RecentOpCounts::new(nr_cpus as usize);
+    counts.start(0);
     for cpu in 0..nr_cpus {
         let which = Op::ALL.into_iter().filter(|op| cpu >> (*op as u32 % 10) & 1 != 0);
-        which.for_each(|op| ran(&mut activity, cpu, op, 1));
+        which.for_each(|op| ran(&mut counts, cpu, op, 1));
     }
-    let lines = activity.lines(all(nr_cpus), |_| false);
+    let lines = counts.lines(all(nr_cpus), |_| false);
     assert_eq!(lines.len(), GROUPS + 1);
     assert_eq!(lines[GROUPS], "other operations on 592 more CPUs");
     assert!(lines.iter().all(|line| line.len() < 250), "{lines:#?}");

@@ -30,18 +30,18 @@ const NEAR: usize = 0;
 const FAR: usize = 2;
 
 /// Bytes at the start of a `task_struct` that the kernel writes at every switch.
-const HOT_SEEN_BYTES: usize = 512;
+const HOT_TASK_STRUCT_BYTES: usize = 512;
 
 impl Kernel {
     #[inline]
-    pub(crate) fn look_ahead(&self) {
-        if !self.looks_ahead {
+    pub(crate) fn prefetch_next_events(&self) {
+        if !self.prefetch_enabled {
             return;
         }
         if let Some(due) = self.events.ahead(FAR) {
             match due.what {
-                Event::StepEnd { cpu, .. } | Event::Tick { cpu, .. } => self.cpu_ahead(cpu),
-                Event::SleepEnd { task, .. } => self.task_ahead(task),
+                Event::StepEnd { cpu, .. } | Event::Tick { cpu, .. } => self.prefetch_cpu(cpu),
+                Event::SleepEnd { task, .. } => self.prefetch_task(task),
                 _ => {}
             }
         }
@@ -49,13 +49,13 @@ impl Kernel {
             match due.what {
                 Event::StepEnd { cpu, .. } => {
                     let curr = self.cpus[cpu.idx()].curr;
-                    self.task_ahead(curr);
-                    self.behavior_ahead(curr);
+                    self.prefetch_task(curr);
+                    self.prefetch_behavior(curr);
                 }
-                Event::Tick { cpu, .. } => self.task_ahead(self.cpus[cpu.idx()].curr),
+                Event::Tick { cpu, .. } => self.prefetch_task(self.cpus[cpu.idx()].curr),
                 Event::SleepEnd { task, .. } => {
                     if let Some(t) = self.tasks.get(task) {
-                        self.cpu_ahead(t.cpu);
+                        self.prefetch_cpu(t.cpu);
                     }
                 }
                 _ => {}
@@ -65,38 +65,38 @@ impl Kernel {
 
     /// Prefetches a CPU to which an interrupt is on its way.
     #[inline]
-    pub(crate) fn cpu_soon(&self, cpu: CpuId) {
-        if self.looks_ahead {
-            self.cpu_ahead(cpu);
-            self.task_ahead(self.cpus[cpu.idx()].idle_task);
+    pub(crate) fn prefetch_interrupted_cpu(&self, cpu: CpuId) {
+        if self.prefetch_enabled {
+            self.prefetch_cpu(cpu);
+            self.prefetch_task(self.cpus[cpu.idx()].idle_task);
         }
     }
 
     /// Prefetches a task that is next in a queue.
     #[inline]
-    pub(crate) fn task_soon(&self, task: TaskId) {
-        if self.looks_ahead {
-            self.task_ahead(task);
+    pub(crate) fn prefetch_next_task(&self, task: TaskId) {
+        if self.prefetch_enabled {
+            self.prefetch_task(task);
         }
     }
 
-    fn cpu_ahead(&self, cpu: CpuId) {
+    fn prefetch_cpu(&self, cpu: CpuId) {
         prefetch_first(&self.cpus[cpu.idx()], HOT_CPU_BYTES);
         prefetch(&self.ext.cpus[cpu.idx()]);
         prefetch_first(self.ext.dsqs.get(self.ext.dsqs.local(cpu)), HOT_DSQ_BYTES);
         prefetch(self.vm.mem.own_ref::<abi::rq>(self.rq_addr(cpu)));
-        self.fair.soon(cpu);
+        self.fair.prefetch_nr_running(cpu);
     }
 
-    fn task_ahead(&self, task: TaskId) {
+    fn prefetch_task(&self, task: TaskId) {
         let Some((slot, addr)) = self.tasks.slot(task) else { return };
         prefetch_first(slot, HOT_TASK_BYTES);
-        prefetch_first(self.vm.mem.own_ref::<abi::task_struct>(addr), HOT_SEEN_BYTES);
+        prefetch_first(self.vm.mem.own_ref::<abi::task_struct>(addr), HOT_TASK_STRUCT_BYTES);
     }
 
-    fn behavior_ahead(&self, task: TaskId) {
+    fn prefetch_behavior(&self, task: TaskId) {
         if let Some(behavior) = &self.behavior {
-            behavior.soon(task);
+            behavior.prefetch_task(task);
         }
     }
 }
@@ -106,16 +106,16 @@ mod tests {
     use crate::ext::idle::fixture::kernel;
 
     #[test]
-    fn looking_ahead_leaves_no_trace() {
-        let run = |looks_ahead| {
+    fn prefetching_changes_nothing_that_a_run_shows() {
+        let run = |prefetch_enabled| {
             let mut k = kernel("4n32c", &[None; 320]);
-            assert!(k.looks_ahead, "128 CPUs are enough to look ahead");
-            k.looks_ahead = looks_ahead;
+            assert!(k.prefetch_enabled, "128 CPUs are enough for prefetching");
+            k.prefetch_enabled = prefetch_enabled;
             k.run(Some(50_000_000));
             (k.tracer.hash(), k.metrics.switches)
         };
-        let looking = run(true);
-        assert!(looking.1 > 320, "{} switches", looking.1);
-        assert_eq!(looking, run(false));
+        let with = run(true);
+        assert!(with.1 > 320, "{} switches", with.1);
+        assert_eq!(with, run(false));
     }
 }

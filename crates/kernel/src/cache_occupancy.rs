@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Cache warmth: the data that a task must fetch again when it returns to a CPU or moves to
+//! Cache occupancy: the data that a task must fetch again when it returns to a CPU or moves to
 //! another.
 //!
 //! Owns: the number of bytes touched in each core and LLC.
@@ -7,26 +7,26 @@
 //! touched there since; a move to another core or LLC loses all of it there.
 
 use crate::kernel::Kernel;
-use crate::task::Warmth;
+use crate::task::CacheMarks;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_machine::topology::{CpuInfo, Distance};
 
 /// Bytes touched since the start, indexed by core and by LLC.
 #[derive(Clone, Debug, Default)]
-pub struct CacheTouch {
+pub struct CacheTraffic {
     core: Vec<u64>,
     llc: Vec<u64>,
 }
 
-impl CacheTouch {
+impl CacheTraffic {
     pub fn new(cores: usize, llcs: usize) -> Self {
-        CacheTouch { core: vec![0; cores], llc: vec![0; llcs] }
+        CacheTraffic { core: vec![0; cores], llc: vec![0; llcs] }
     }
 
     /// Returns the marks that a task takes along from a CPU.
     #[inline]
-    pub(crate) fn leave(&self, cpu: &CpuInfo) -> Warmth {
-        Warmth {
+    pub(crate) fn marks(&self, cpu: &CpuInfo) -> CacheMarks {
+        CacheMarks {
             core: Some(cpu.core.0),
             llc: Some(cpu.llc.0),
             core_mark: self.core[cpu.core.idx()],
@@ -37,7 +37,7 @@ impl CacheTouch {
 
 impl Kernel {
     /// Computes the time that a task owes for cache refill when it takes the CPU.
-    pub(crate) fn warm_up(&mut self, cpu: CpuId, task: TaskId) {
+    pub(crate) fn set_refill_debt(&mut self, cpu: CpuId, task: TaskId) {
         let footprint = self.tasks[task].footprint_bytes;
         if footprint == 0 {
             return;
@@ -46,33 +46,34 @@ impl Kernel {
         let (core, llc) = (info.core, info.llc);
         let l2 = self.machine.topology.core(core).l2_bytes;
         let l3 = self.machine.topology.llc(llc).size_bytes;
-        let warmth = self.tasks[task].warmth;
-        let same_core = warmth.core == Some(core.0);
-        let same_llc = warmth.llc == Some(llc.0);
+        let cache_marks = self.tasks[task].cache_marks;
+        let same_core = cache_marks.core == Some(core.0);
+        let same_llc = cache_marks.llc == Some(llc.0);
         let others_core =
-            self.touch.core[core.idx()] - if same_core { warmth.core_mark } else { 0 };
-        let others_llc = self.touch.llc[llc.idx()] - if same_llc { warmth.llc_mark } else { 0 };
+            self.cache_traffic.core[core.idx()] - if same_core { cache_marks.core_mark } else { 0 };
+        let others_llc =
+            self.cache_traffic.llc[llc.idx()] - if same_llc { cache_marks.llc_mark } else { 0 };
         let in_l2 = footprint.min(l2);
         let in_l3 = footprint.min(l3);
         let cold_l2 = if same_core { in_l2.min(others_core) } else { in_l2 };
         let cold_l3 = if same_llc { in_l3.min(others_llc) } else { in_l3 };
-        let far = self.refill_distance(warmth, cpu);
+        let far = self.refill_distance(cache_marks, cpu);
         let costs = &self.machine.costs;
         // Bytes missing in the LLC come from beyond it; bytes missing only in the core's cache come
         // from the LLC.
         let debt = costs.refill_ns(far, cold_l3)
             + costs.refill_ns(Distance::Core, cold_l2.saturating_sub(cold_l3));
-        self.tasks[task].debt = debt;
+        self.tasks[task].refill_left = debt;
         self.metrics.refill_ns += debt;
-        self.touch.core[core.idx()] += cold_l2;
-        self.touch.llc[llc.idx()] += cold_l3;
+        self.cache_traffic.core[core.idx()] += cold_l2;
+        self.cache_traffic.llc[llc.idx()] += cold_l3;
     }
 
     /// Returns how far away the missing data is: another node if the task last ran there, else
     /// beyond the LLC.
-    fn refill_distance(&self, warmth: Warmth, cpu: CpuId) -> Distance {
+    fn refill_distance(&self, cache_marks: CacheMarks, cpu: CpuId) -> Distance {
         let here = self.machine.topology.cpu(cpu).node;
-        let left = warmth.llc.map(|llc| {
+        let left = cache_marks.llc.map(|llc| {
             let cpus = &self.machine.topology.llcs()[llc as usize].cpus;
             scxlab_machine::cpumask::first(cpus).map(|c| self.machine.topology.cpu(c).node)
         });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The witness: a record, made on request, of every call of an operation and a value passed to it.
+//! The record, made on request, of every call of an operation and a value passed to it.
 //!
 //! Owns: the choice of the value for each operation, the same as in `bpf/live/witness.bpf.c`, which
 //! records the calls on a real kernel. Does not: compare the records.
@@ -17,31 +17,31 @@ pub struct OpCall {
     pub at: Nanos,
     /// Pid and name of the task that the call is about.
     pub task: Option<(u32, String)>,
-    /// Value passed to the operation, such as flags, a weight or a CPU (see `Kernel::told`). 0 if
+    /// Value passed to the operation, such as flags, a weight or a CPU (see `Kernel::recorded_value`). 0 if
     /// the operation gets nothing that can be compared.
-    pub told: u64,
+    pub value: u64,
 }
 
 impl Kernel {
     /// Records a call of `op`. `args` are the arguments that the program gets.
     #[cold]
     #[inline(never)]
-    pub(super) fn witness(&mut self, op: Op, args: &[u64]) {
+    pub(super) fn record_op(&mut self, op: Op, args: &[u64]) {
         let first = args.first().copied().unwrap_or(0);
         let task = self.tasks.at(first).map(|id| &self.tasks[id]);
         let call = OpCall {
             op,
             task: task.map(|t| (t.pid, t.name.clone())),
-            told: self.told(op, args),
+            value: self.recorded_value(op, args),
             at: self.ktime(),
         };
-        if let Some(calls) = &mut self.ext.witness {
+        if let Some(calls) = &mut self.ext.op_record {
             calls.push(call);
         }
     }
 
     /// Returns the value to record for a call of `op`.
-    fn told(&self, op: Op, args: &[u64]) -> u64 {
+    fn recorded_value(&self, op: Op, args: &[u64]) -> u64 {
         let arg = |n: usize| args.get(n).copied().unwrap_or(0);
         match op {
             Op::SelectCpu => arg(2),
@@ -50,19 +50,19 @@ impl Kernel {
             Op::CpuOnline | Op::CpuOffline => arg(0),
             Op::Yield => u64::from(arg(1) != 0),
             // `scx_init_task_args.fork` and `scx_exit_task_args.cancelled`.
-            Op::InitTask | Op::ExitTask => self.behind::<u8>(arg(1)).into(),
+            Op::InitTask | Op::ExitTask => self.first_member::<u8>(arg(1)).into(),
             // `scx_cgroup_init_args.weight`.
-            Op::CgroupInit => self.behind::<u32>(arg(1)).into(),
+            Op::CgroupInit => self.first_member::<u32>(arg(1)).into(),
             // `scx_exit_info.kind`.
-            Op::Exit => self.behind::<u32>(arg(0)).into(),
+            Op::Exit => self.first_member::<u32>(arg(0)).into(),
             // Number of allowed CPUs among the first 64.
-            Op::SetCpumask => self.behind::<u64>(arg(1)).count_ones().into(),
+            Op::SetCpumask => self.first_member::<u64>(arg(1)).count_ones().into(),
             _ => 0,
         }
     }
 
     /// Reads the first member of the struct at guest address `addr`; 0 if it cannot be read.
-    fn behind<T: AnyBitPattern + Default>(&self, addr: u64) -> T {
+    fn first_member<T: AnyBitPattern + Default>(&self, addr: u64) -> T {
         self.vm.mem.read(addr).unwrap_or_default()
     }
 }

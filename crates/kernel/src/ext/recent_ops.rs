@@ -12,16 +12,17 @@ use std::fmt::Write;
 type Calls = [u32; Op::COUNT];
 
 /// CPUs on which the same set of operations ran, with the sums of their counts.
-struct Group {
+struct CpuGroup {
     cpus: Vec<CpuId>,
     sums: [u64; Op::COUNT],
     /// Whether a task of a higher class runs on these CPUs.
-    held: bool,
+    higher_class_runs: bool,
 }
 
-impl Group {
-    fn is_like(&self, calls: &Calls, held: bool) -> bool {
-        self.held == held && self.sums.iter().zip(calls).all(|(sum, n)| (*sum > 0) == (*n > 0))
+impl CpuGroup {
+    fn is_like(&self, calls: &Calls, higher_class_runs: bool) -> bool {
+        self.higher_class_runs == higher_class_runs
+            && self.sums.iter().zip(calls).all(|(sum, n)| (*sum > 0) == (*n > 0))
     }
 
     fn add(&mut self, cpu: CpuId, calls: &Calls) {
@@ -30,23 +31,26 @@ impl Group {
     }
 
     fn text(&self, nr_cpus: usize) -> String {
-        let held = if self.held { "; a task of a higher class runs there" } else { "" };
+        let note = match self.higher_class_runs {
+            true => "; a task of a higher class runs there",
+            false => "",
+        };
         let mask = CpuMask::of(nr_cpus, self.cpus.iter().copied());
-        format!("{}: {}{held}", cpus_text(&mask), ops_text(&self.sums))
+        format!("{}: {}{note}", cpus_text(&mask), ops_text(&self.sums))
     }
 }
 
 /// Numbers of calls, indexed by CPU and operation. The counts may wrap around, because only
 /// differences between them are used.
 #[derive(Debug, Default)]
-pub struct Activity {
+pub struct RecentOpCounts {
     calls: Vec<Calls>,
     /// Counts at the watchdog's last check but one, and at its last check.
-    checks: [Check; 2],
+    checks: [CountSnapshot; 2],
 }
 
 #[derive(Clone, Debug, Default)]
-struct Check {
+struct CountSnapshot {
     at: Nanos,
     calls: Vec<Calls>,
 }
@@ -58,9 +62,9 @@ const OPS: usize = 6;
 /// Maximum length of a list of CPUs, in characters.
 const LIST_MAX: usize = 60;
 
-impl Activity {
-    pub fn new(nr_cpus: usize) -> Activity {
-        Activity { calls: vec![[0; Op::COUNT]; nr_cpus], ..Activity::default() }
+impl RecentOpCounts {
+    pub fn new(nr_cpus: usize) -> RecentOpCounts {
+        RecentOpCounts { calls: vec![[0; Op::COUNT]; nr_cpus], ..RecentOpCounts::default() }
     }
 
     /// Counts a call of `op` on `cpu`.
@@ -83,19 +87,23 @@ impl Activity {
         self.checks[1].calls.clone_from(&self.calls);
     }
 
-    /// Describes the operations that ran on each of the CPUs since the last check but one. `held`
-    /// tells whether a task of a higher class runs on a CPU.
+    /// Describes the operations that ran on each of the CPUs since the last check but one.
+    /// `higher_class_runs` tells whether a task of a higher class runs on a CPU.
     pub fn lines(
         &self,
         cpus: impl Iterator<Item = CpuId>,
-        held: impl Fn(CpuId) -> bool,
+        higher_class_runs: impl Fn(CpuId) -> bool,
     ) -> Vec<String> {
-        let mut groups: Vec<Group> = Vec::new();
+        let mut groups: Vec<CpuGroup> = Vec::new();
         for cpu in cpus {
-            let (calls, held) = (self.since_check(cpu), held(cpu));
-            match groups.iter_mut().find(|group| group.is_like(&calls, held)) {
+            let (calls, higher_class_runs) = (self.since_check(cpu), higher_class_runs(cpu));
+            match groups.iter_mut().find(|group| group.is_like(&calls, higher_class_runs)) {
                 Some(group) => group.add(cpu, &calls),
-                None => groups.push(Group { cpus: vec![cpu], sums: calls.map(u64::from), held }),
+                None => groups.push(CpuGroup {
+                    cpus: vec![cpu],
+                    sums: calls.map(u64::from),
+                    higher_class_runs,
+                }),
             }
         }
         let since = seconds(self.checks[0].at);
