@@ -77,7 +77,7 @@ impl bindgen::callbacks::ParseCallbacks for PlainData {
 fn libclang_dir(clang: &str) -> Result<PathBuf, String> {
     let resources = run(Command::new(clang).arg("-print-resource-dir"))?;
     let dir = Path::new(resources.trim()).ancestors().nth(2).map(Path::to_path_buf);
-    dir.ok_or(format!("`{clang} -print-resource-dir` says {resources:?}"))
+    dir.ok_or(format!("`{clang} -print-resource-dir` printed an unexpected path: {resources:?}"))
 }
 
 fn run(command: &mut Command) -> Result<String, String> {

@@ -14,19 +14,19 @@ pub enum Violation {
     SumWeight { cpu: CpuId, kept: u64, found: u64 },
     #[error("CPU {cpu}: weighted sum of vruntimes is {kept}, should be {found}")]
     SumVruntime { cpu: CpuId, kept: i128, found: i128 },
-    #[error("CPU {cpu}: the zero-lag point is outside of its tasks' vruntimes")]
+    #[error("CPU {cpu}: the zero-lag point is outside the range of its tasks' vruntimes")]
     ZeroLag { cpu: CpuId },
     #[error("CPU {cpu}: no queued task is eligible")]
     NoneEligible { cpu: CpuId },
     #[error(
-        "CPU {cpu}: task {task} has a wrong least vruntime or slice in the tree, or is out of order"
+        "CPU {cpu}: task {task} is out of order in the tree, or its node has a wrong minimum vruntime or slice"
     )]
     Tree { cpu: CpuId, task: TaskId },
-    #[error("CPU {cpu}: {kept} tasks counted, {found} found")]
+    #[error("CPU {cpu}: a task count is {kept}, should be {found}")]
     Count { cpu: CpuId, kept: u32, found: u32 },
-    #[error("CPU {cpu}: it counts as free though it is not, or as busy")]
+    #[error("CPU {cpu}: the set of possibly idle CPUs is wrong about it")]
     Free { cpu: CpuId },
-    #[error("CPU {cpu}: the tree picks another task than a search of all")]
+    #[error("CPU {cpu}: the tree and a linear search pick different tasks")]
     Pick { cpu: CpuId },
     #[error("CPU {cpu}: a queue's load is {kept}, should be {found}")]
     Load { cpu: CpuId, kept: u64, found: u64 },

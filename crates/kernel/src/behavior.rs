@@ -111,7 +111,7 @@ pub enum SysError {
     #[error("no space left (ENOSPC)")]
     NoSpace,
     /// Only of a fork.
-    #[error("ops.init_task() refused it with errno {0}")]
+    #[error("ops.init_task() refused the new task with errno {0}")]
     Refused(i32),
 }
 

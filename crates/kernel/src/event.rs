@@ -120,7 +120,7 @@ impl Kernel {
     /// Returns a message if the run was refused memory because of its limit.
     pub(crate) fn over_memory(&self) -> Option<String> {
         let mib = self.vm.mem.exceeded()? >> 20;
-        Some(format!("more than the {mib} MiB that the run may use"))
+        Some(format!("the run needed more than its limit of {mib} MiB"))
     }
 
     /// Starts the behaviour. `run` does this; a caller that advances in steps calls it once, then

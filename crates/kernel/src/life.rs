@@ -121,7 +121,7 @@ impl Kernel {
         let class = self.class_of(spec.policy);
         let Some(id) = self.new_task(&spec, cpus, home, pid, class) else {
             let why =
-                self.over_memory().unwrap_or_else(|| "the task table is full".into());
+                self.over_memory().unwrap_or_else(|| "no free task slot (too many tasks)".into());
             self.stop_with(Stop::OutOfMemory(why));
             return Err(SysError::NoMemory);
         };

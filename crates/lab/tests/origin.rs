@@ -219,8 +219,7 @@ fn a_stall_names_the_queue_and_the_line_that_put_the_task_there() {
     for (machine, seed) in [("1n1c1t", 1), ("1n4c1t", 2), ("2n2c2t", 3)] {
         let exit = stalled(0, machine, "0", seed).exit;
         let place = &exit.origin[1];
-        let begin =
-            "in DSQ 0x1 at its head, put there by ops.enqueue(): lapse_enqueue at instruction ";
+        let begin = "on DSQ 0x1 at its head, inserted there by ops.enqueue(): lapse_enqueue at instruction ";
         assert!(place.starts_with(begin) && is_at(place, "puts in 0"), "{exit:#?}");
         assert!(
             exit.dump.contains(&format!("\nBacktrace:\n  {}\n  {place}\n", exit.origin[0])),
@@ -228,7 +227,7 @@ fn a_stall_names_the_queue_and_the_line_that_put_the_task_there() {
         );
         // The task was never inserted, so the operation that received it is named.
         let exit = stalled(1, machine, "0", seed).exit;
-        let begin = "in no DSQ: held by the scheduler since ops.enqueue(): lapse_enqueue (";
+        let begin = "on no DSQ: held by the scheduler since ops.enqueue(): lapse_enqueue (";
         assert!(exit.origin[1].starts_with(begin), "{exit:#?}");
         assert!(exit.dump.contains("\n  #0 lapse_enqueue ["), "{exit:#?}");
         // The task waits behind a task with an endless slice.
@@ -237,7 +236,7 @@ fn a_stall_names_the_queue_and_the_line_that_put_the_task_there() {
         let begin = "in local DSQ of CPU 0 at its head, while fed[";
         assert!(place.starts_with(begin), "{exit:#?}");
         assert!(
-            place.contains("] with an endless slice runs there, put there by ops.enqueue(): "),
+            place.contains("] with an endless slice runs there, inserted there by ops.enqueue(): "),
             "{exit:#?}"
         );
         assert!(is_at(place, "puts in 2"), "{exit:#?}");
@@ -268,7 +267,7 @@ fn a_stall_below_a_real_time_task_says_so() {
     assert_eq!(exit.kind, "error_stall", "{exit:#?}");
     let ran = exit.origin.last().unwrap();
     assert!(
-        ran.ends_with(" on CPU 0: no operation; a task of a higher class runs there"),
+        ran.ends_with(" on CPU 0: no operation; a task of a higher scheduling class runs there"),
         "{exit:#?}"
     );
 }

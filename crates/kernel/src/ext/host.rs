@@ -241,7 +241,7 @@ impl Host for Kernel {
             _ => Ok(()),
         };
         if let Err(fault) = released {
-            self.program_faulted("a map element's end", fault);
+            self.program_faulted("the release of a map element's kptr", fault);
         }
     }
 

@@ -49,7 +49,7 @@ impl Kernel {
     /// is a fault.
     pub(super) fn kf_task(&self, addr: u64) -> Result<TaskId, Fault> {
         self.tasks.at(addr).ok_or_else(|| {
-            Fault::bad_argument("kfunc", format!("{addr:#x} is no task"))
+            Fault::bad_argument("kfunc", format!("{addr:#x} is not the address of a task"))
         })
     }
 

@@ -24,10 +24,10 @@ const OPS_CID_TYPE: &str = "sched_ext_ops_cid";
 pub enum ObjectAttachError {
     #[error("the object has no struct_ops table named `{wanted}`; it has: {present}")]
     NoTable { wanted: String, present: String },
-    #[error("the object has no struct sched_ext_ops: it is no scheduler")]
+    #[error("the object has no struct sched_ext_ops, so it is not a scheduler")]
     NoScheduler,
     #[error(
-        "struct_ops `{table}` is of the cid form (struct sched_ext_ops_cid), which is not modelled"
+        "struct_ops `{table}` is a struct sched_ext_ops_cid (CPUs numbered by topology), which is not modelled"
     )]
     CidForm { table: String },
     #[error("program `{program}` is sleepable (struct_ops.s), and ops.{member}() must not sleep")]

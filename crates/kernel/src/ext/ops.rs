@@ -65,7 +65,7 @@ impl Kernel {
     /// instruction cache.
     #[allow(
         clippy::too_many_arguments,
-        reason = "words: the host's CPU waits for an array that was written by the word and is read at once"
+        reason = "separate words: an array that is written word by word and then read as a whole stalls the host's store forwarding"
     )]
     #[inline(never)]
     fn op_about(

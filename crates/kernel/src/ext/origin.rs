@@ -142,7 +142,7 @@ fn called_in(caller: Caller, frames: &[Place]) -> String {
             "a timer callback".to_owned()
         }
         (None, Some(outermost)) if whole => outermost.section.clone(),
-        _ => "a program that is no operation".to_owned(),
+        _ => "a program that is not an operation".to_owned(),
     };
     frames.first().map_or_else(|| program.clone(), |frame| format!("{program}: {}", frame.brief()))
 }

@@ -32,7 +32,7 @@ impl CpuGroup {
 
     fn text(&self, nr_cpus: usize) -> String {
         let note = match self.higher_class_runs {
-            true => "; a task of a higher class runs there",
+            true => "; a task of a higher scheduling class runs there",
             false => "",
         };
         let mask = CpuMask::of(nr_cpus, self.cpus.iter().copied());
@@ -113,7 +113,7 @@ impl RecentOpCounts {
             .collect();
         let rest: usize = groups.iter().skip(GROUPS).map(|group| group.cpus.len()).sum();
         if rest > 0 {
-            lines.push(format!("other operations on {rest} more CPUs"));
+            lines.push(format!("{rest} more CPUs, with other sets of operations"));
         }
         lines
     }

@@ -60,7 +60,7 @@ impl Kernel {
             format!(" since {}, for {waited}", seconds(since))
         });
         let cpus = match usable {
-            [] => "no CPU that is on line".to_owned(),
+            [] => "no on-line CPU".to_owned(),
             _ => cpus_text(&CpuMask::of(self.cpus.len(), usable.iter().copied())),
         };
         format!("{who}{since}; it may run on {cpus}")
@@ -73,22 +73,22 @@ impl Kernel {
                 Some(caller) => self.describe(caller),
                 None => "the kernel".to_owned(),
             };
-            return format!("in {}, put there by {by}", self.queue_text(dsq, task));
+            return format!("on {}, inserted there by {by}", self.queue_text(dsq, task));
         }
         if self.in_bpf_scheduler(task) {
             let place = self.first_line(Op::Enqueue).map(|first| format!(": {}", first.start()));
             return format!(
-                "in no DSQ: held by the scheduler since ops.enqueue(){}",
+                "on no DSQ: held by the scheduler since ops.enqueue(){}",
                 place.unwrap_or_default()
             );
         }
         match e.inserted_by.filter(|_| e.ddsp.is_set()) {
             Some(caller) => format!(
-                "in no DSQ yet: on its way to {} by {}",
+                "on no DSQ yet: its insertion into {} is deferred; requested by {}",
                 names::dsq(e.ddsp.dsq_id),
                 self.describe(caller)
             ),
-            None => "in no DSQ".to_owned(),
+            None => "on no DSQ".to_owned(),
         }
     }
 
@@ -121,7 +121,7 @@ impl Kernel {
             && self.vm.mem.host_ref::<abi::task_struct>(curr.addr).scx.slice == slice::INF;
         let how = match curr.class {
             Class::Ext if endless => " with an endless slice",
-            class if class > Class::Ext => ", of a higher class,",
+            class if class > Class::Ext => " (of a higher scheduling class)",
             _ => "",
         };
         format!(", while {}[{}]{how} runs there", curr.name, curr.pid)

@@ -92,7 +92,7 @@ fn object(k: &Kernel, call: &'static str, addr: u64) -> Result<u64, Fault> {
     }
     // A bad pointer is reported as a fault of the memory access.
     k.vm.mem.bytes(addr, OBJECT_BYTES)?;
-    Err(Fault::bad_argument(call, format!("{addr:#x} is not a bpf_cpumask in use")))
+    Err(Fault::bad_argument(call, format!("{addr:#x} is not a live bpf_cpumask")))
 }
 
 /// Drops a reference to a `bpf_cpumask`, for a program or for a map element that is freed.

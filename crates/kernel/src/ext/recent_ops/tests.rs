@@ -23,7 +23,7 @@ fn counts_begin_with_the_check_before_the_last() {
         lines,
         [
             "since 1.500000 s on CPU 0: dispatch 2 times",
-            "since 1.500000 s on CPU 1: no operation; a task of a higher class runs there",
+            "since 1.500000 s on CPU 1: no operation; a task of a higher scheduling class runs there",
             "since 1.500000 s on CPU 2: enqueue once",
         ]
     );
@@ -63,7 +63,7 @@ fn a_report_is_bounded() {
     }
     let lines = counts.lines(all(nr_cpus), |_| false);
     assert_eq!(lines.len(), GROUPS + 1);
-    assert_eq!(lines[GROUPS], "other operations on 592 more CPUs");
+    assert_eq!(lines[GROUPS], "592 more CPUs, with other sets of operations");
     assert!(lines.iter().all(|line| line.len() < 250), "{lines:#?}");
     let odd = CpuMask::of(600, all(nr_cpus).filter(|cpu| cpu.0 % 2 == 1));
     let text = cpus_text(&odd);
