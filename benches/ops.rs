@@ -16,7 +16,7 @@ use scxlab_benches::median;
 use scxlab_benches::noting::Noting;
 use scxlab_bpf::vm::{Config, Engine, FuncId, Limits, call};
 use scxlab_lab::sim::kernel_target;
-use scxlab_loader::btf::Kind;
+use scxlab_loader::btf::BtfKind;
 use scxlab_loader::link::{Loaded, OpenObject, Target};
 use scxlab_loader::object::Object;
 use scxlab_machine::Machine;
@@ -174,7 +174,7 @@ impl Ours {
 
 /// Creates the task in guest memory; returns its address.
 fn task(host: &mut Noting, btf: &scxlab_loader::btf::Btf) -> Result<u64, Box<dyn Error>> {
-    let ty = btf.find("task_struct", Kind::Struct).ok_or("no task_struct")?;
+    let ty = btf.find("task_struct", BtfKind::Struct).ok_or("no task_struct")?;
     let at = host.vm.mem.alloc_kernel(btf.size_of(ty)?, 64)?;
     let mut put = |path: &str, bytes: &[u8]| -> Result<(), Box<dyn Error>> {
         let field = btf.path(ty, path)?.byte_off();

@@ -13,7 +13,7 @@ use scxlab_bpf::map::map_type;
 use scxlab_bpf::mem::ARENA_WINDOW;
 use scxlab_bpf::vm::Config;
 use scxlab_bpf::vm::bare::BareHost;
-use scxlab_loader::btf::{Btf, Kind};
+use scxlab_loader::btf::{Btf, BtfKind};
 use scxlab_loader::inspect::inspect;
 use scxlab_loader::link::{KconfigValue, KsymVar, OpenObject, Target};
 use scxlab_loader::object::Object;
@@ -70,11 +70,11 @@ impl Target for Types {
     }
 
     fn kfunc(&self, name: &str) -> Option<KfuncId> {
-        self.0.find(name, Kind::Func).map(|id| KfuncId(id.0))
+        self.0.find(name, BtfKind::Func).map(|id| KfuncId(id.0))
     }
 
     fn ksym_var(&self, name: &str) -> Option<KsymVar> {
-        let var = self.0.find(name, Kind::Var)?;
+        let var = self.0.find(name, BtfKind::Var)?;
         Some(KsymVar { addr: 0, btf_id: var.0, per_cpu: true })
     }
 

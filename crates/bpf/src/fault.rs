@@ -20,7 +20,7 @@ pub struct MemFault {
     pub addr: u64,
     pub len: u32,
     pub access: Access,
-    pub why: MemWhy,
+    pub why: MemFaultReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl fmt::Display for Access {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemWhy {
+pub enum MemFaultReason {
     /// Within the first or last page of the 64-bit space: a NULL (or error) pointer plus an offset.
     Null,
     /// Not an address of the simulation's memory.
@@ -52,14 +52,14 @@ pub enum MemWhy {
     KernelField,
 }
 
-impl fmt::Display for MemWhy {
+impl fmt::Display for MemFaultReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            MemWhy::Null => "NULL pointer",
-            MemWhy::OutOfRange => "no such memory",
-            MemWhy::Unmapped => "nothing is allocated there",
-            MemWhy::ReadOnly => "memory is read-only",
-            MemWhy::KernelField => "programs may not write this kernel memory",
+            MemFaultReason::Null => "NULL pointer",
+            MemFaultReason::OutOfRange => "not an address of simulated memory",
+            MemFaultReason::Unmapped => "nothing is allocated there",
+            MemFaultReason::ReadOnly => "memory is read-only",
+            MemFaultReason::KernelField => "programs may not write this kernel memory",
         })
     }
 }
@@ -73,7 +73,7 @@ pub enum FaultKind {
     InsnLimit { limit: u64 },
     #[error("call depth over {max} frames")]
     CallDepth { max: u32 },
-    #[error("program invocations nested over {max} deep")]
+    #[error("programs called from programs over {max} levels deep")]
     Nesting { max: u32 },
     #[error("call to {addr:#x}, which is not a function of this program")]
     BadCall { addr: u64 },
@@ -102,7 +102,7 @@ pub struct Fault(pub Box<FaultReport>);
 pub struct FaultReport {
     pub kind: FaultKind,
     /// Innermost frame first. Empty until the fault has passed through a frame of a program.
-    pub backtrace: Vec<Place>,
+    pub backtrace: Vec<BacktraceFrame>,
     /// Registers r0 to r10 of the innermost frame; None for a register that no instruction after
     /// the fault would have read.
     pub regs: [Option<u64>; 11],
@@ -110,7 +110,7 @@ pub struct FaultReport {
 
 /// One frame of a backtrace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BacktraceFrame {
     pub instance: InstanceId,
     pub object: String,
     pub func: FuncId,
@@ -185,7 +185,7 @@ impl Fault {
     }
 }
 
-impl Place {
+impl BacktraceFrame {
     /// Function, instruction and source line.
     pub fn brief(&self) -> String {
         let source = self.source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
@@ -199,7 +199,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for BacktraceFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -56,7 +56,7 @@ struct Printer<'a> {
 
 /// Flags and width of a conversion.
 #[derive(Clone, Copy, Default)]
-struct Spec {
+struct ConversionSpec {
     left: bool,
     zero: bool,
     plus: bool,
@@ -108,8 +108,8 @@ impl Printer<'_> {
         }
     }
 
-    fn spec(&self, at: &mut usize) -> Spec {
-        let mut spec = Spec::default();
+    fn spec(&self, at: &mut usize) -> ConversionSpec {
+        let mut spec = ConversionSpec::default();
         loop {
             match self.byte(*at) {
                 b'0' => spec.zero = true,
@@ -129,7 +129,7 @@ impl Printer<'_> {
         spec
     }
 
-    fn integer(&mut self, mut at: usize, spec: Spec) -> Result<usize, i64> {
+    fn integer(&mut self, mut at: usize, spec: ConversionSpec) -> Result<usize, i64> {
         let longs = (at..at + 2).take_while(|&at| self.byte(at) == b'l').count();
         at += longs;
         let size = if longs > 0 { 8 } else { 4 };
@@ -162,7 +162,7 @@ impl Printer<'_> {
     }
 
     /// Writes a number with its sign. Padding zeroes go between the two.
-    fn number(&mut self, sign: &str, text: &str, spec: Spec) {
+    fn number(&mut self, sign: &str, text: &str, spec: ConversionSpec) {
         let (sign, digits) = match text.strip_prefix('-') {
             Some(digits) => ("-", digits),
             None => (sign, text),
@@ -174,7 +174,7 @@ impl Printer<'_> {
         self.pad(text.as_bytes(), spec);
     }
 
-    fn string(&mut self, at: usize, spec: Spec) -> Result<usize, i64> {
+    fn string(&mut self, at: usize, spec: ConversionSpec) -> Result<usize, i64> {
         let next = self.byte(at);
         if next != 0 && !is_space(next) && !next.is_ascii_punctuation() {
             return Err(EINVAL);
@@ -191,7 +191,7 @@ impl Printer<'_> {
     }
 
     /// Formats a pointer conversion. `at` is the index after the `p`.
-    fn pointer(&mut self, at: usize, spec: Spec) -> Result<usize, i64> {
+    fn pointer(&mut self, at: usize, spec: ConversionSpec) -> Result<usize, i64> {
         let (kind, next) = (self.byte(at), self.byte(at + 1));
         let plain = kind == 0 || is_space(kind) || kind.is_ascii_punctuation();
         match (kind, next) {
@@ -210,14 +210,19 @@ impl Printer<'_> {
         }
     }
 
-    fn address(&mut self, end: usize, mut spec: Spec, hashed: bool) -> Result<usize, i64> {
+    fn address(
+        &mut self,
+        end: usize,
+        mut spec: ConversionSpec,
+        hashed: bool,
+    ) -> Result<usize, i64> {
         self.reserve(8, 4)?;
         let ptr = self.arg();
         // NULL and error pointers are shown as they are.
         let keep = !hashed || !(4096..=u64::MAX - 4095).contains(&ptr);
         let shown = if keep { ptr } else { u64::from(hash_pointer(ptr)) };
         if spec.width == 0 {
-            spec = Spec { width: 16, zero: true, ..spec };
+            spec = ConversionSpec { width: 16, zero: true, ..spec };
         }
         self.number("", &format!("{shown:x}"), spec);
         Ok(end)
@@ -241,7 +246,7 @@ impl Printer<'_> {
         Ok(at + 2)
     }
 
-    fn pad(&mut self, text: &[u8], spec: Spec) {
+    fn pad(&mut self, text: &[u8], spec: ConversionSpec) {
         let fill = spec.width.saturating_sub(text.len());
         if !spec.left {
             self.out.resize(self.out.len() + fill, b' ');

@@ -7,7 +7,7 @@
 
 use crate::errno::*;
 use crate::fault::Fault;
-use crate::vm::{CallSite, Host, settle};
+use crate::vm::{CallSite, Host, release_dropped};
 
 mod dynptr;
 mod loops;
@@ -100,7 +100,7 @@ fn settled<H: Host>(
     operation: impl FnOnce(&mut H) -> Result<u64, Fault>,
 ) -> Result<u64, Fault> {
     let result = operation(h);
-    settle(h);
+    release_dropped(h);
     result
 }
 

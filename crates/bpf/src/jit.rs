@@ -24,8 +24,8 @@ mod compile;
 mod ctx;
 mod facts;
 mod foreign;
+mod frames_below;
 mod groups;
-mod height;
 mod helper;
 mod memory;
 mod native;
@@ -44,9 +44,9 @@ use memmap2::Mmap;
 
 pub use compile::Refusal;
 use compile::{Compiler, Isa};
-pub(crate) use ctx::{Contexts, Place};
-use facts::Facts;
-pub use foreign::{Foreign, ForeignFunc, Surroundings, generate, layout};
+pub(crate) use ctx::{Contexts, EntryFrame};
+use facts::FunctionAnalysis;
+pub use foreign::{CrossCompiled, CrossCompiledFunc, TargetLayout, generate, layout};
 pub(crate) use native::{Args, Entry, call, call_in};
 use translate::Input;
 
@@ -66,7 +66,7 @@ pub enum Engine {
 
 /// Cache of compiled code, keyed by content. All clones share it, on any thread.
 #[derive(Clone, Debug, Default)]
-pub struct CodeCache(Arc<Shelf>);
+pub struct CodeCache(Arc<CodeCacheInner>);
 
 #[derive(Debug, Default)]
 struct Shelf {
@@ -80,7 +80,7 @@ struct Shelf {
 const SLOTS_MAX: u32 = 1 << 13;
 
 /// Cost of entering and leaving the interpreter, in interpreted instructions.
-const WAY_IN: u64 = 32;
+const ENTRY_COST_INSNS: u64 = 32;
 
 /// Number of images kept. One object is linked anew for each machine and for each setting of its
 /// knobs.
@@ -169,7 +169,7 @@ pub(crate) struct Code {
     nr_pages: u64,
     compile_after: u64,
     /// Indexed by function. Compiled code contains the addresses of these slots.
-    slots: Box<[Slot]>,
+    slots: Box<[FuncEntry]>,
     /// Code that refused accesses call (see `access_thunk`); NULL until the first function is
     /// compiled.
     access: AtomicPtr<u8>,
@@ -177,11 +177,11 @@ pub(crate) struct Code {
     bounded: bool,
     /// Function by its first slot.
     starts: BTreeMap<u32, FuncId>,
-    work: Mutex<Work>,
+    work: Mutex<CompileState>,
 }
 
 #[derive(Default)]
-struct Slot {
+struct FuncEntry {
     /// NULL until the function is compiled.
     entry: AtomicPtr<u8>,
     /// Number of frames that the function needs below its own. `u8::MAX` until the function is
@@ -190,18 +190,18 @@ struct Slot {
     /// As `needs`, for an entry that passes only r1. `u8::MAX` for ever if the function takes more
     /// arguments.
     needs_simple: AtomicU8,
-    /// Number of frames that the function needs below its own (see `height.rs`), compiled or not. 0
-    /// for all functions of a recursive image, whose calls check their depth.
-    height: u8,
+    /// Number of frames that the function needs below its own (see `frames_below.rs`), compiled or
+    /// not. 0 for all functions of a recursive image, whose calls check their depth.
+    frames_below: u8,
     /// Instructions that the interpreter has executed from its entry on. Approximate when several
     /// threads share the code.
-    warmth: AtomicU64,
-    /// Value of `warmth` at which the function is compiled; `u64::MAX` (never reached) if it was
-    /// refused.
-    due: AtomicU64,
+    interpreted_insns: AtomicU64,
+    /// Value of `interpreted_insns` at which the function is compiled; `u64::MAX` (never reached)
+    /// if it was refused.
+    compile_at: AtomicU64,
 }
 
-impl Slot {
+impl FuncEntry {
     /// Returns the address of the function's machine code, if it has some and `frames` frames (at
     /// most `MAX_FRAMES`) are enough for the function and everything it calls.
     #[inline(always)]
@@ -216,9 +216,9 @@ impl Slot {
 }
 
 #[derive(Default)]
-struct Work {
+struct CompileState {
     compiler: Compiler,
-    /// Cache of `Work::arguments`: the number of arguments that a function takes.
+    /// Cache of `CompileState::arguments`: the number of arguments that a function takes.
     arguments: BTreeMap<FuncId, usize>,
     maps: Vec<Mmap>,
     refused: BTreeMap<FuncId, Refusal>,
@@ -233,14 +233,14 @@ impl std::fmt::Debug for Code {
 impl Code {
     fn new(isa: Isa, image: Arc<Image>, data: Vec<Data>, nr_pages: u64, limits: &Limits) -> Code {
         let starts = image.funcs.iter().enumerate();
-        let due = |func: &Func| u64::from(func.len).saturating_mul(limits.compile_after);
-        let heights = height::heights(&image);
-        let bounded = heights.is_some();
-        let heights = heights.unwrap_or_else(|| vec![0; image.funcs.len()]);
-        let slot = |(func, height)| {
-            let due = due(func).into();
+        let compile_at = |func: &Func| u64::from(func.len).saturating_mul(limits.compile_after);
+        let counts = frames_below::all(&image);
+        let bounded = counts.is_some();
+        let counts = counts.unwrap_or_else(|| vec![0; image.funcs.len()]);
+        let slot = |(func, frames_below)| {
+            let compile_at = compile_at(func).into();
             let [needs, needs_simple] = [u8::MAX, u8::MAX].map(AtomicU8::new);
-            Slot { due, needs, needs_simple, height, ..Slot::default() }
+            FuncEntry { compile_at, needs, needs_simple, frames_below, ..FuncEntry::default() }
         };
         Code {
             isa,
@@ -248,7 +248,7 @@ impl Code {
             data,
             nr_pages,
             compile_after: limits.compile_after,
-            slots: image.funcs.iter().zip(heights).map(slot).collect(),
+            slots: image.funcs.iter().zip(counts).map(slot).collect(),
             access: AtomicPtr::default(),
             starts: starts.map(|(at, func)| (func.start, FuncId(at as u32))).collect(),
             work: Mutex::default(),
@@ -285,23 +285,24 @@ impl Code {
         self.starts.get(&pc).copied().unwrap_or(FuncId(u32::MAX))
     }
 
-    fn slots(&self) -> &[Slot] {
+    fn slots(&self) -> &[FuncEntry] {
         &self.slots
     }
 
     /// Compiles a function if it is due. Returns whether it has machine code now.
     #[inline]
-    pub(crate) fn due(&self, func: FuncId) -> bool {
+    pub(crate) fn compile_if_due(&self, func: FuncId) -> bool {
         let Some(slot) = self.slots.get(func.idx()) else { return false };
-        if slot.warmth.load(Ordering::Relaxed) < slot.due.load(Ordering::Relaxed) {
+        if slot.interpreted_insns.load(Ordering::Relaxed) < slot.compile_at.load(Ordering::Relaxed)
+        {
             return false;
         }
-        self.make(slot, func);
+        self.compile_slot(slot, func);
         !slot.entry.load(Ordering::Relaxed).is_null()
     }
 
     #[cold]
-    fn make(&self, slot: &Slot, func: FuncId) {
+    fn compile_slot(&self, slot: &FuncEntry, func: FuncId) {
         let mut work = match self.work.try_lock() {
             Ok(work) => work,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -313,19 +314,20 @@ impl Code {
             && !work.refused.contains_key(&func)
             && let Err(why) = self.compile(&mut work, slot, func)
         {
-            slot.due.store(u64::MAX, Ordering::Relaxed);
+            slot.compile_at.store(u64::MAX, Ordering::Relaxed);
             work.refused.insert(func, why);
         }
     }
 
     /// Records that the interpreter ran the function and executed `insns` instructions.
     #[inline]
-    pub(crate) fn warm(&self, func: FuncId, insns: u64) {
+    pub(crate) fn count_interpreted(&self, func: FuncId, insns: u64) {
         if let Some(slot) = self.slots.get(func.idx()) {
             // A lost update of another thread only delays compilation a little. The value never
             // reaches "never" (`u64::MAX`).
-            let warmth = slot.warmth.load(Ordering::Relaxed).saturating_add(insns + WAY_IN);
-            slot.warmth.store(warmth.min(u64::MAX - 1), Ordering::Relaxed);
+            let before = slot.interpreted_insns.load(Ordering::Relaxed);
+            let after = before.saturating_add(insns + ENTRY_COST_INSNS);
+            slot.interpreted_insns.store(after.min(u64::MAX - 1), Ordering::Relaxed);
         }
     }
 
@@ -334,7 +336,12 @@ impl Code {
         self.access.load(Ordering::Acquire)
     }
 
-    fn compile(&self, work: &mut Work, slot: &Slot, func: FuncId) -> Result<(), Refusal> {
+    fn compile(
+        &self,
+        work: &mut CompileState,
+        slot: &FuncEntry,
+        func: FuncId,
+    ) -> Result<(), Refusal> {
         let bytes = self.bytes(work, func)?;
         if self.access.load(Ordering::Relaxed).is_null() {
             let map = compile::executable(&work.compiler.access_thunk(&*self.isa)?)?;
@@ -343,15 +350,15 @@ impl Code {
         }
         let map = compile::executable(&bytes)?;
         slot.entry.store(map.as_ptr().cast_mut(), Ordering::Release);
-        slot.needs.store(slot.height, Ordering::Release);
+        slot.needs.store(slot.frames_below, Ordering::Release);
         if work.arguments(&self.image, func) <= 1 {
-            slot.needs_simple.store(slot.height, Ordering::Release);
+            slot.needs_simple.store(slot.frames_below, Ordering::Release);
         }
         work.maps.push(map);
         Ok(())
     }
 
-    fn bytes(&self, work: &mut Work, id: FuncId) -> Result<Vec<u8>, Refusal> {
+    fn bytes(&self, work: &mut CompileState, id: FuncId) -> Result<Vec<u8>, Refusal> {
         let image = &self.image;
         let func = &image.funcs[id.idx()];
         if func.len > SLOTS_MAX {
@@ -381,7 +388,7 @@ impl Code {
         let isa = &*self.isa;
         // A panic of the compiler must not end the run, because the interpreter can take over.
         let bytes = catch_unwind(AssertUnwindSafe(|| compiler.bytes(isa, input, own)))
-            .unwrap_or_else(|_| Err(Refusal::Compiler("it panicked".to_owned())));
+            .unwrap_or_else(|_| Err(Refusal::Compiler("internal panic".to_owned())));
         if bytes.is_ok() {
             work.into_inner().compiler = compiler;
         }
@@ -389,7 +396,7 @@ impl Code {
     }
 }
 
-impl Work {
+impl CompileState {
     fn arguments(&mut self, image: &Image, func: FuncId) -> usize {
         let found = || image.func(func).map_or(0, |func| arguments(&image.code, func));
         *self.arguments.entry(func).or_insert_with(found)
@@ -400,13 +407,13 @@ impl Work {
 /// Both engines report exactly these registers in a fault, because machine code keeps no others.
 pub(crate) fn live(code: &[Insn], func: &Func) -> Vec<RegSet> {
     // Computed without `data`, because callers do not have it.
-    let facts = Facts::of(code, func, &[]);
+    let facts = FunctionAnalysis::of(code, func, &[]);
     uses::live(code, func, |at| facts.next[at])
 }
 
 /// Returns the slots that each slot of a function leads to, ignoring paths that are never taken.
 pub(crate) fn next(code: &[Insn], func: &Func) -> Vec<[Option<u32>; 2]> {
-    Facts::of(code, func, &[]).next
+    FunctionAnalysis::of(code, func, &[]).next
 }
 
 /// Returns how many of r1 to r5 a function takes: up to the last one that is read before it is

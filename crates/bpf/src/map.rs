@@ -165,7 +165,7 @@ pub struct LocalType {
 /// Local types by BTF id in the object.
 pub type LocalTypes = BTreeMap<u32, LocalType>;
 
-/// A timer or reference that a map operation dropped. `vm::settle` tells the host.
+/// A timer or reference that a map operation dropped. `vm::release_dropped` tells the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
     Kptr { instance: InstanceId, kind: KptrKind, ptr: u64 },

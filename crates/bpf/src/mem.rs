@@ -18,7 +18,7 @@
 
 use memmap2::{MmapMut, MmapOptions};
 
-use crate::fault::{Access, MemFault, MemWhy};
+use crate::fault::{Access, MemFault, MemFaultReason};
 
 mod access;
 mod alloc;
@@ -62,9 +62,9 @@ pub(crate) const ASK: u8 = 4;
 pub enum OutOfMemory {
     #[error("the host refused to reserve {size} bytes of address space")]
     Reserve { size: u64 },
-    #[error("no {size} bytes left of {limit} bytes of simulated memory")]
+    #[error("no room for {size} bytes in the simulated memory of {limit} bytes")]
     Exhausted { size: u64, limit: u64 },
-    #[error("{size} bytes more than the {limit} that the run may use")]
+    #[error("{size} more bytes would exceed the run's memory limit of {limit} bytes")]
     Limit { size: u64, limit: u64 },
 }
 
@@ -162,7 +162,7 @@ impl Memory {
 
     /// Charges bytes to the run: memory that scxlab keeps, here or elsewhere on the host, for a
     /// program, a workload or a machine.
-    pub fn take(&mut self, size: u64) -> Result<(), OutOfMemory> {
+    pub fn charge(&mut self, size: u64) -> Result<(), OutOfMemory> {
         let taken = self.taken.saturating_add(size);
         let chosen = self.requests_left == 0;
         self.requests_left = self.requests_left.wrapping_sub(1);
@@ -174,7 +174,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns bytes charged by `take`.
+    /// Returns bytes charged by `charge`.
     pub fn give_back(&mut self, size: u64) {
         self.taken = self.taken.saturating_sub(size);
     }
@@ -235,26 +235,30 @@ impl Memory {
     pub fn fault(&self, addr: u64, len: u32, access: Access) -> MemFault {
         let off = addr.wrapping_sub(GUEST_BASE);
         let why = if addr < PAGE || addr.wrapping_neg() <= PAGE {
-            MemWhy::Null
+            MemFaultReason::Null
         } else if !self.in_range(off, u64::from(len)) {
-            MemWhy::OutOfRange
+            MemFaultReason::OutOfRange
         } else {
             self.page_fault_reason(off, u64::from(len), access)
         };
         MemFault { addr, len, access, why }
     }
 
-    fn page_fault_reason(&self, off: u64, len: u64, access: Access) -> MemWhy {
+    fn page_fault_reason(&self, off: u64, len: u64, access: Access) -> MemFaultReason {
         let pages = off >> PAGE_SHIFT..(off + len).div_ceil(PAGE);
         for byte in pages.map(|page| self.perm_byte(page)) {
             if byte & LOAD == 0 {
-                return MemWhy::Unmapped;
+                return MemFaultReason::Unmapped;
             }
             if access == Access::Store && byte & STORE == 0 {
-                return if byte & ASK != 0 { MemWhy::KernelField } else { MemWhy::ReadOnly };
+                return if byte & ASK != 0 {
+                    MemFaultReason::KernelField
+                } else {
+                    MemFaultReason::ReadOnly
+                };
             }
         }
-        MemWhy::Unmapped
+        MemFaultReason::Unmapped
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) mod tests;
 
 pub use crate::jit::Engine;
 pub(crate) use enter::callback;
-pub use enter::{call, call_raw, fire_timer, remove_instance, settle, storage_owner_gone};
+pub use enter::{call, call_raw, fire_timer, release_dropped, remove_instance, storage_owner_gone};
 pub(crate) use run::run;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -178,9 +178,9 @@ pub struct Limits {
     /// Iterations of `may_goto` loops per frame. The kernel's `BPF_MAX_LOOPS`.
     pub may_goto: u32,
     /// Interpreted instructions per slot of a function after which it is compiled; each entry
-    /// counts as some more (`WAY_IN`). At the default of 10,000 the interpreter has lost about as
-    /// much time as compiling takes: compiling takes 25 us per slot, and an interpreted instruction
-    /// loses 2 ns.
+    /// counts as some more (`ENTRY_COST_INSNS`). At the default of 10,000 the interpreter has lost
+    /// about as much time as compiling takes: compiling takes 25 us per slot, and an interpreted
+    /// instruction loses 2 ns.
     pub compile_after: u64,
 }
 
@@ -205,14 +205,14 @@ pub struct Config {
     pub hz: u32,
     /// Address space of the memory, in bytes.
     pub mem_size: u64,
-    pub work: Work,
+    pub work: WorkCosts,
     pub limits: Limits,
     pub engine: Engine,
 }
 
 /// Work of helpers and kernel functions beyond the cost of a call, from the machine's cost model.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Work {
+pub struct WorkCosts {
     /// Bytes that a helper may handle within the cost of its call.
     pub call_bytes: u64,
     /// Bytes whose handling costs as much as allocating or freeing one arena page.
@@ -225,7 +225,7 @@ impl Default for Config {
             nr_cpus: 1,
             hz: 1000,
             mem_size: crate::mem::DEFAULT_SIZE,
-            work: Work::default(),
+            work: WorkCosts::default(),
             limits: Limits::default(),
             engine: Engine::default(),
         }
@@ -242,7 +242,7 @@ pub struct Vm {
     pub engine: Engine,
     pub nr_cpus: u32,
     pub hz: u32,
-    work: Work,
+    work: WorkCosts,
     /// Instructions executed since the start. Up to date during every call into the host.
     pub executed: u64,
     pub(crate) helper_calls: u64,

@@ -21,7 +21,7 @@ use scxlab_lab::sim::SimError;
 use scxlab_live::LiveError;
 use scxlab_live::gang::GangError;
 use scxlab_live::job::FaultClass;
-use scxlab_loader::link::error::What as LinkWhat;
+use scxlab_loader::link::error::LinkErrorKind;
 use scxlab_loader::link::{GlobalError, LinkError};
 use scxlab_loader::object::ObjectError;
 use scxlab_machine::MachineError;
@@ -422,7 +422,7 @@ fn of_sim(error: &SimError) -> Code {
 fn of_link(error: &LinkError) -> Code {
     match error.what {
         // Another kernel may have the missing function, so the object may be correct.
-        LinkWhat::MissingExterns(_) => Code::Unmodelled,
+        LinkErrorKind::MissingExterns(_) => Code::Unmodelled,
         _ => Code::Input,
     }
 }

@@ -9,8 +9,8 @@ use anyhow::Result;
 use scxlab_bpf::helper;
 use scxlab_lab::recipe;
 use scxlab_lab::sim::kernel_target;
-use scxlab_loader::inspect::{ExternClass, MapInfo, Report, inspect as look};
-use scxlab_loader::link::{ExternState, Knob, OpenObject, Target};
+use scxlab_loader::inspect::{ExternClass, MapInfo, ObjectReport, inspect as look};
+use scxlab_loader::link::{ExternBinding, Knob, OpenObject, Target};
 use scxlab_loader::object::{Object, ProgramKind};
 use scxlab_machine::Machine;
 
@@ -48,7 +48,7 @@ pub fn needs(object: &[u8], name: &str) -> Result<String> {
     Ok(summary(&report) + &verdict(&report))
 }
 
-fn report(object: &[u8], name: &str) -> Result<Report> {
+fn report(object: &[u8], name: &str) -> Result<ObjectReport> {
     let object = Arc::new(Object::parse(object, name)?);
     let target = kernel_target(&Arc::new(Machine::resolve(MACHINE)?))?;
     let mut open = OpenObject::new(object);
@@ -56,7 +56,7 @@ fn report(object: &[u8], name: &str) -> Result<Report> {
     Ok(look(&open, &target)?)
 }
 
-fn summary(r: &Report) -> String {
+fn summary(r: &ObjectReport) -> String {
     let insns: usize = r.programs.iter().map(|p| p.insns).sum();
     let syscall = r.programs.iter().filter(|p| p.kind == ProgramKind::Syscall).count();
     let mut text = format!(
@@ -79,7 +79,7 @@ fn summary(r: &Report) -> String {
     text
 }
 
-fn operations(r: &Report) -> String {
+fn operations(r: &ObjectReport) -> String {
     let mut text = String::new();
     for table in &r.tables {
         let callbacks: Vec<_> = table.callbacks.iter().map(|(name, _)| name.as_str()).collect();
@@ -91,7 +91,7 @@ fn operations(r: &Report) -> String {
     text
 }
 
-fn verdict(r: &Report) -> String {
+fn verdict(r: &ObjectReport) -> String {
     let mut text = String::new();
     if r.missing.is_empty() {
         text.push_str("\nNothing that it needs is missing.\n");
@@ -137,7 +137,7 @@ fn shortened(value: &str) -> Cow<'_, str> {
     }
 }
 
-fn everything(r: &Report) -> String {
+fn everything(r: &ObjectReport) -> String {
     let mut text = String::from("\nPrograms (section, instructions, with what they can reach)\n");
     for p in &r.programs {
         let optional = if p.optional { "  optional" } else { "" };
@@ -163,7 +163,7 @@ fn everything(r: &Report) -> String {
         };
         let weak = if e.weak { "weak" } else { "strong" };
         let state = match &e.state {
-            ExternState::Absent(why) => format!("absent: {why}"),
+            ExternBinding::Absent(why) => format!("absent: {why}"),
             _ => "present".to_owned(),
         };
         let _ = writeln!(text, "  {}  {class}  {weak}  {} sites  {state}", e.name, e.sites);

@@ -16,7 +16,7 @@ use crate::rt::RtQueues;
 use crate::streams::Streams;
 use crate::task::TaskTable;
 use scxlab_bpf::mem::{OutOfMemory, Perm};
-use scxlab_bpf::vm::{Config, Vm, Work};
+use scxlab_bpf::vm::{Config, Vm, WorkCosts};
 use scxlab_fair::{Fair, FairTopo, Params};
 use scxlab_loader::btf::Btf;
 use scxlab_machine::id::{CpuId, TaskId};
@@ -70,7 +70,7 @@ impl Kernel {
             nr_cpus: nr_cpus as u32,
             hz: machine.costs.clock.tick_hz as u32,
             mem_size,
-            work: Work {
+            work: WorkCosts {
                 call_bytes: machine.costs.bpf.call_bytes,
                 arena_page_bytes: machine.costs.bpf.arena_page_bytes,
             },

@@ -207,7 +207,7 @@ impl CgroupTable {
         if bad_name || taken || above.level as usize >= MAX_DEPTH {
             return Err(SysError::Invalid);
         }
-        if id.0 >= MAX_CGROUPS || mem.take(SLOT_BYTES + size_of::<Cgroup>() as u64).is_err() {
+        if id.0 >= MAX_CGROUPS || mem.charge(SLOT_BYTES + size_of::<Cgroup>() as u64).is_err() {
             return Err(SysError::NoMemory);
         }
         let group = Cgroup {

@@ -6,7 +6,7 @@
 
 use crate::kernel::{AfterEvent, Exec, Kernel, Stop};
 use scxlab_bpf::timer::TimerId;
-use scxlab_machine::event::Due;
+use scxlab_machine::event::QueuedEvent;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
 /// A u64 in two halves, which keeps an event that contains one at 16 bytes; the queue moves events
@@ -134,7 +134,7 @@ impl Kernel {
         self.until = until;
         self.event_limit = if self.stop.is_none() { self.limits.max_events } else { 0 };
         while self.goes_on() {
-            let Some(&Due { time, what: event, .. }) = self.events.pop() else { break };
+            let Some(&QueuedEvent { time, what: event, .. }) = self.events.pop() else { break };
             assert!(time >= self.now, "time ran backwards");
             self.now = time;
             self.metrics.events += 1;
@@ -149,7 +149,7 @@ impl Kernel {
     /// are left and no task can ever run again.
     #[inline(always)]
     fn goes_on(&mut self) -> bool {
-        if self.events.all_after(self.until) || self.metrics.events >= self.event_limit {
+        if self.events.nothing_due_by(self.until) || self.metrics.events >= self.event_limit {
             self.stop_here();
             return false;
         }
@@ -163,7 +163,7 @@ impl Kernel {
     #[inline(never)]
     fn stop_here(&mut self) {
         if self.stop.is_none() {
-            if self.events.all_after(self.until) {
+            if self.events.nothing_due_by(self.until) {
                 self.now = self.now.max(self.until);
             } else if !self.has_ended() && !self.events.is_empty() {
                 self.stop_with(Stop::EventLimit { max: self.limits.max_events });
@@ -174,7 +174,7 @@ impl Kernel {
     /// Whether an event at `at` would be handled next if it were queued now.
     #[inline]
     pub(crate) fn would_be_next(&self, at: Nanos) -> bool {
-        self.events.all_after(at)
+        self.events.nothing_due_by(at)
             && self.nr_workload > 0
             && at <= self.until
             && self.metrics.events < self.event_limit

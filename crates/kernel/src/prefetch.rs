@@ -38,14 +38,14 @@ impl Kernel {
         if !self.prefetch_enabled {
             return;
         }
-        if let Some(due) = self.events.ahead(FAR) {
+        if let Some(due) = self.events.peek_behind_head(FAR) {
             match due.what {
                 Event::StepEnd { cpu, .. } | Event::Tick { cpu, .. } => self.prefetch_cpu(cpu),
                 Event::SleepEnd { task, .. } => self.prefetch_task(task),
                 _ => {}
             }
         }
-        if let Some(due) = self.events.ahead(NEAR) {
+        if let Some(due) = self.events.peek_behind_head(NEAR) {
             match due.what {
                 Event::StepEnd { cpu, .. } => {
                     let curr = self.cpus[cpu.idx()].curr;

@@ -292,7 +292,7 @@ impl TaskTable {
         let id = if self.freed_slots.len() > REUSE_DELAY {
             self.freed_slots.pop_front()?
         } else if self.slots.len() < MAX_TASKS as usize {
-            mem.take(SLOT_BYTES + size_of::<Task>() as u64).ok()?;
+            mem.charge(SLOT_BYTES + size_of::<Task>() as u64).ok()?;
             TaskId(self.slots.len() as u32)
         } else {
             self.freed_slots.pop_front()?

@@ -41,7 +41,7 @@ impl TypeId {
 /// Kind of a type, numbered as in the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Kind {
+pub enum BtfKind {
     Void = 0,
     Int = 1,
     Ptr = 2,
@@ -64,26 +64,30 @@ pub enum Kind {
     Enum64 = 19,
 }
 
-impl Kind {
+impl BtfKind {
     pub fn is_composite(self) -> bool {
-        matches!(self, Kind::Struct | Kind::Union)
+        matches!(self, BtfKind::Struct | BtfKind::Union)
     }
 
     pub fn is_enum(self) -> bool {
-        matches!(self, Kind::Enum | Kind::Enum64)
+        matches!(self, BtfKind::Enum | BtfKind::Enum64)
     }
 
     /// Whether the type only wraps another one and has the same layout.
     pub fn is_wrapper(self) -> bool {
         matches!(
             self,
-            Kind::Typedef | Kind::Volatile | Kind::Const | Kind::Restrict | Kind::TypeTag
+            BtfKind::Typedef
+                | BtfKind::Volatile
+                | BtfKind::Const
+                | BtfKind::Restrict
+                | BtfKind::TypeTag
         )
     }
 
-    fn from_raw(raw: u32) -> Option<Kind> {
-        use Kind::*;
-        const KINDS: [Kind; 20] = [
+    fn from_raw(raw: u32) -> Option<BtfKind> {
+        use BtfKind::*;
+        const KINDS: [BtfKind; 20] = [
             Void, Int, Ptr, Array, Struct, Union, Enum, Fwd, Typedef, Volatile, Const, Restrict,
             Func, FuncProto, Var, Datasec, Float, DeclTag, TypeTag, Enum64,
         ];
@@ -94,10 +98,10 @@ impl Kind {
     fn trailing_len(self, vlen: u32) -> u64 {
         let vlen = u64::from(vlen);
         match self {
-            Kind::Int | Kind::Var | Kind::DeclTag => 4,
-            Kind::Array => 12,
-            Kind::Struct | Kind::Union | Kind::Datasec | Kind::Enum64 => vlen * 12,
-            Kind::Enum | Kind::FuncProto => vlen * 8,
+            BtfKind::Int | BtfKind::Var | BtfKind::DeclTag => 4,
+            BtfKind::Array => 12,
+            BtfKind::Struct | BtfKind::Union | BtfKind::Datasec | BtfKind::Enum64 => vlen * 12,
+            BtfKind::Enum | BtfKind::FuncProto => vlen * 8,
             _ => 0,
         }
     }
@@ -105,7 +109,10 @@ impl Kind {
     /// Whether the last word of the fixed record is a type id; otherwise it is a size.
     fn refers_to_type(self) -> bool {
         self.is_wrapper()
-            || matches!(self, Kind::Ptr | Kind::Func | Kind::FuncProto | Kind::Var | Kind::DeclTag)
+            || matches!(
+                self,
+                BtfKind::Ptr | BtfKind::Func | BtfKind::FuncProto | BtfKind::Var | BtfKind::DeclTag
+            )
     }
 }
 
@@ -113,7 +120,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Type {
     name_off: u32,
-    pub kind: Kind,
+    pub kind: BtfKind,
     /// Flag of the format. It marks a struct or union with bitfields, a forward declaration of a
     /// union, or a signed enum.
     pub kflag: bool,
@@ -127,7 +134,7 @@ pub struct Type {
 impl Type {
     /// Size in bytes as recorded, for the kinds that record one.
     pub fn recorded_size(&self) -> Option<u32> {
-        use Kind::*;
+        use BtfKind::*;
         matches!(self.kind, Int | Struct | Union | Enum | Enum64 | Float | Datasec)
             .then_some(self.size_or_type)
     }
@@ -208,8 +215,8 @@ impl Btf {
     }
 
     /// Kind of a type; an id that is out of range counts as `void`.
-    pub fn kind(&self, id: TypeId) -> Kind {
-        self.types.get(id.idx()).map_or(Kind::Void, |t| t.kind)
+    pub fn kind(&self, id: TypeId) -> BtfKind {
+        self.types.get(id.idx()).map_or(BtfKind::Void, |t| t.kind)
     }
 
     /// Name of a type, empty when it has none.
@@ -231,12 +238,12 @@ impl Btf {
     }
 
     /// First type of that kind with exactly that name.
-    pub fn find(&self, name: &str, kind: Kind) -> Option<TypeId> {
-        self.same_essence(name).find(|id| self.kind(*id) == kind && self.name(*id) == name)
+    pub fn find(&self, name: &str, kind: BtfKind) -> Option<TypeId> {
+        self.with_essential_name(name).find(|id| self.kind(*id) == kind && self.name(*id) == name)
     }
 
     /// Ids, in ascending order, of all types whose name without flavour equals that of `name`.
-    pub fn same_essence<'a>(&'a self, name: &'a str) -> impl Iterator<Item = TypeId> + 'a {
+    pub fn with_essential_name<'a>(&'a self, name: &'a str) -> impl Iterator<Item = TypeId> + 'a {
         let wanted = essential_name(name);
         self.names.bucket(wanted).filter(move |id| essential_name(self.name(*id)) == wanted)
     }
@@ -269,9 +276,9 @@ impl Btf {
 
     fn validate_items(&self, id: TypeId, ty: &Type) -> Result<(), BtfError> {
         let stride = match ty.kind {
-            Kind::Struct | Kind::Union | Kind::Enum64 | Kind::Datasec => 3,
-            Kind::Enum | Kind::FuncProto => 2,
-            Kind::Array => {
+            BtfKind::Struct | BtfKind::Union | BtfKind::Enum64 | BtfKind::Datasec => 3,
+            BtfKind::Enum | BtfKind::FuncProto => 2,
+            BtfKind::Array => {
                 self.check_id(id, TypeId(self.word(ty, 0)))?;
                 return self.check_id(id, TypeId(self.word(ty, 1)));
             }
@@ -280,10 +287,10 @@ impl Btf {
         for item in 0..ty.vlen as usize {
             let first = self.word(ty, item * stride);
             match ty.kind {
-                Kind::Datasec => self.check_id(id, TypeId(first))?,
+                BtfKind::Datasec => self.check_id(id, TypeId(first))?,
                 _ => self.check_string(id, first)?,
             }
-            if matches!(ty.kind, Kind::Struct | Kind::Union | Kind::FuncProto) {
+            if matches!(ty.kind, BtfKind::Struct | BtfKind::Union | BtfKind::FuncProto) {
                 self.check_id(id, TypeId(self.word(ty, item * stride + 1)))?;
             }
         }
@@ -333,7 +340,7 @@ pub fn essential_name(name: &str) -> &str {
 }
 
 const VOID_TYPE: Type =
-    Type { name_off: 0, kind: Kind::Void, kflag: false, vlen: 0, size_or_type: 0, items_at: 0 };
+    Type { name_off: 0, kind: BtfKind::Void, kflag: false, vlen: 0, size_or_type: 0, items_at: 0 };
 
 struct Header {
     type_off: usize,
@@ -382,7 +389,7 @@ fn parse_type(blob: &[u8], at: usize, end: usize, id: usize) -> Result<(Type, us
     let word = |o| read_u32(blob, at + o).unwrap_or(0);
     let info = word(4);
     let raw_kind = (info >> 24) & 0x7f;
-    let kind = Kind::from_raw(raw_kind)
+    let kind = BtfKind::from_raw(raw_kind)
         .ok_or(BtfError::UnknownKind { id: id as u32, kind: raw_kind as u8 })?;
     let vlen = info & 0x00ff_ffff;
     let items_at = at + 12;

@@ -18,8 +18,8 @@ mod tests;
 pub use compat::types_are_compat;
 pub use patch::{PatchError, Patched};
 
-use crate::btf::{Btf, BtfError, Kind, TypeId};
-use spec::Spec;
+use crate::btf::{Btf, BtfError, BtfKind, TypeId};
+use spec::AccessPath;
 
 /// A relocation record of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl RelocKind {
     }
 
     /// Whether the relocation only asks if something exists, so that 0 ("no") is a valid answer.
-    pub fn is_question(self) -> bool {
+    pub fn is_existence_check(self) -> bool {
         use RelocKind::*;
         matches!(self, FieldExists | TypeExists | TypeMatches | EnumvalExists)
     }
@@ -102,11 +102,11 @@ pub enum CoreError {
     Ambiguous { what: String, first: u64, second: u64 },
     #[error("{what}: the field cannot be read with one load")]
     Bitfield { what: String },
-    #[error("{what}: not a question that can be asked of an array element")]
+    #[error("{what}: this kind of relocation does not apply to an array element")]
     ArrayElement { what: String },
     #[error("comparing types takes too many steps")]
     TooComplex,
-    #[error("comparing types goes too deep")]
+    #[error("the types to compare are nested too deep")]
     TooDeep,
     #[error(transparent)]
     Btf(#[from] BtfError),
@@ -114,7 +114,7 @@ pub enum CoreError {
 
 /// Result of a relocation against one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolved {
+pub struct RelocResult {
     /// Value that the compiler put into the instruction.
     pub original: u64,
     /// Value that the target requires there.
@@ -154,7 +154,7 @@ impl Budget {
 }
 
 /// Resolves one relocation against `target`.
-pub fn resolve(local: &Btf, target: &Btf, relo: &CoreRelo) -> Result<Resolved, CoreError> {
+pub fn resolve(local: &Btf, target: &Btf, relo: &CoreRelo) -> Result<RelocResult, CoreError> {
     resolve_within(local, target, relo, &mut Budget::default())
 }
 
@@ -164,17 +164,17 @@ pub fn resolve_within(
     target: &Btf,
     relo: &CoreRelo,
     budget: &mut Budget,
-) -> Result<Resolved, CoreError> {
-    let spec = Spec::parse(local, relo)?;
+) -> Result<RelocResult, CoreError> {
+    let spec = AccessPath::parse(local, relo)?;
     if relo.kind == RelocKind::TypeIdLocal {
         let id = u64::from(relo.ty.0);
-        return Ok(Resolved { validate: false, ..plain(id, id, true) });
+        return Ok(RelocResult { validate: false, ..plain(id, id, true) });
     }
     let name = local.name(relo.ty);
     if name.is_empty() {
         return Err(CoreError::Anonymous { what: describe(local, relo) });
     }
-    let mut best: Option<(Spec, Resolved)> = None;
+    let mut best: Option<(AccessPath, RelocResult)> = None;
     for candidate in candidates(local, relo.ty, target) {
         let Some(found) = spec.match_in(target, candidate, budget)? else {
             continue;
@@ -196,7 +196,7 @@ pub fn resolve_within(
 /// Describes a relocation's subject, for messages: `task_struct.scx.slice`, `enum x::VALUE`,
 /// `struct y`.
 pub fn describe(local: &Btf, relo: &CoreRelo) -> String {
-    match Spec::parse(local, relo) {
+    match AccessPath::parse(local, relo) {
         Ok(spec) => spec.describe(),
         Err(_) => format!("{} ({})", local.type_name(relo.ty), relo.access),
     }
@@ -210,18 +210,18 @@ fn candidates<'a>(
     target: &'a Btf,
 ) -> impl Iterator<Item = TypeId> + 'a {
     let kind = local.kind(ty);
-    target.same_essence(local.name(ty)).filter(move |id| kinds_agree(kind, target.kind(*id)))
+    target.with_essential_name(local.name(ty)).filter(move |id| kinds_agree(kind, target.kind(*id)))
 }
 
-fn kinds_agree(a: Kind, b: Kind) -> bool {
+fn kinds_agree(a: BtfKind, b: BtfKind) -> bool {
     a == b || a.is_enum() && b.is_enum()
 }
 
 fn check_agreement(
-    first_spec: &Spec<'_>,
-    first: &Resolved,
-    spec: &Spec<'_>,
-    other: &Resolved,
+    first_spec: &AccessPath<'_>,
+    first: &RelocResult,
+    spec: &AccessPath<'_>,
+    other: &RelocResult,
     what: impl Fn() -> String,
 ) -> Result<(), CoreError> {
     let (a, b) = if first_spec.bit_off != spec.bit_off {
@@ -234,8 +234,8 @@ fn check_agreement(
     Err(CoreError::Ambiguous { what: what(), first: a, second: b })
 }
 
-fn plain(original: u64, value: u64, found: bool) -> Resolved {
-    Resolved {
+fn plain(original: u64, value: u64, found: bool) -> RelocResult {
+    RelocResult {
         original,
         value,
         poison: false,
@@ -249,10 +249,10 @@ fn plain(original: u64, value: u64, found: bool) -> Resolved {
 
 /// Computes the result from the local spec and, if the target has one, from the matching spec.
 fn evaluate(
-    local: &Spec<'_>,
-    found: Option<&Spec<'_>>,
+    local: &AccessPath<'_>,
+    found: Option<&AccessPath<'_>>,
     relo: &CoreRelo,
-) -> Result<Resolved, CoreError> {
+) -> Result<RelocResult, CoreError> {
     if relo.kind.is_field() {
         return evaluate_field(local, found, relo.kind);
     }
@@ -261,7 +261,7 @@ fn evaluate(
     } else if relo.kind == RelocKind::EnumvalExists {
         (1, u64::from(found.is_some()))
     } else {
-        (local.enum_value(), found.map_or(0, Spec::enum_value))
+        (local.enum_value(), found.map_or(0, AccessPath::enum_value))
     };
     let mut answer = plain(original, value, found.is_some());
     answer.poison = relo.kind == RelocKind::EnumvalValue && found.is_none();
@@ -270,7 +270,7 @@ fn evaluate(
     Ok(answer)
 }
 
-fn type_value(spec: Option<&Spec<'_>>, kind: RelocKind) -> Result<u64, CoreError> {
+fn type_value(spec: Option<&AccessPath<'_>>, kind: RelocKind) -> Result<u64, CoreError> {
     let Some(spec) = spec else { return Ok(0) };
     Ok(match kind {
         RelocKind::TypeIdTarget => u64::from(spec.root.0),
@@ -280,10 +280,10 @@ fn type_value(spec: Option<&Spec<'_>>, kind: RelocKind) -> Result<u64, CoreError
 }
 
 fn evaluate_field(
-    local: &Spec<'_>,
-    found: Option<&Spec<'_>>,
+    local: &AccessPath<'_>,
+    found: Option<&AccessPath<'_>>,
     kind: RelocKind,
-) -> Result<Resolved, CoreError> {
+) -> Result<RelocResult, CoreError> {
     if kind == RelocKind::FieldExists {
         return Ok(plain(1, u64::from(found.is_some()), found.is_some()));
     }

@@ -10,15 +10,15 @@ mod tests;
 use std::collections::BTreeMap;
 
 use crate::core_relo::{self, CoreRelo, RelocKind};
-use crate::link::error::What;
-use crate::link::{ExternState, Knob, LinkError, OpenObject, Target, resolve_externs};
+use crate::link::error::LinkErrorKind;
+use crate::link::{ExternBinding, Knob, LinkError, OpenObject, Target, resolve_externs};
 use crate::object::{
     ExternKind, MapSpec, MemberKind, Object, ProgramKind, RelocTarget, code, map_type_name,
 };
 
 /// Report on one object for one kernel.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct ObjectReport {
     pub name: String,
     pub license: String,
     pub programs: Vec<ProgramInfo>,
@@ -90,7 +90,7 @@ pub struct ExternInfo {
     pub name: String,
     pub class: ExternClass,
     pub weak: bool,
-    pub state: ExternState,
+    pub state: ExternBinding,
     /// Instructions that refer to it.
     pub sites: usize,
 }
@@ -112,13 +112,13 @@ pub struct SectionInfo {
 }
 
 /// Reports on an object with the changes that a frontend has made to it.
-pub fn inspect(open: &OpenObject, target: &impl Target) -> Result<Report, LinkError> {
+pub fn inspect(open: &OpenObject, target: &impl Target) -> Result<ObjectReport, LinkError> {
     let object = open.object();
-    let fail = |what: What| LinkError { object: object.name.clone(), what };
+    let fail = |what: LinkErrorKind| LinkError { object: object.name.clone(), what };
     let externs = externs(object, target).map_err(fail)?;
     let fields = fields(object, target).map_err(fail)?;
     let tables = tables(open, target);
-    Ok(Report {
+    Ok(ObjectReport {
         name: object.name.clone(),
         license: object.license.clone(),
         programs: programs(object),
@@ -170,7 +170,7 @@ fn tables(open: &OpenObject, target: &impl Target) -> Vec<TableInfo> {
     let kernel = target.btf();
     let describe = |edit: &crate::link::TableEdit| {
         let table = edit.table();
-        let kernel_ty = kernel.find(&table.type_name, crate::btf::Kind::Struct);
+        let kernel_ty = kernel.find(&table.type_name, crate::btf::BtfKind::Struct);
         let known =
             |name: &str| kernel_ty.is_some_and(|ty| kernel.members(ty).any(|m| m.name == name));
         let mut info = TableInfo {
@@ -220,8 +220,8 @@ fn map_info(map: &MapSpec) -> MapInfo {
     }
 }
 
-fn special_name(kind: &crate::btf::special::SpecialKind) -> String {
-    use crate::btf::special::{KptrTag, SpecialKind::*};
+fn special_name(kind: &crate::btf::special::BtfSpecialKind) -> String {
+    use crate::btf::special::{BtfSpecialKind::*, KptrTag};
     match kind {
         Timer => "bpf_timer".to_owned(),
         SpinLock => "bpf_spin_lock".to_owned(),
@@ -255,7 +255,7 @@ fn helpers(object: &Object) -> Vec<HelperInfo> {
     found.into_iter().map(|(id, sites)| HelperInfo { id, sites }).collect()
 }
 
-fn externs(object: &Object, target: &impl Target) -> Result<Vec<ExternInfo>, What> {
+fn externs(object: &Object, target: &impl Target) -> Result<Vec<ExternInfo>, LinkErrorKind> {
     let states = resolve_externs(object, target)?;
     let mut sites = vec![0; object.externs.len()];
     for reloc in object.functions.iter().flat_map(|f| &f.relocs) {
@@ -279,18 +279,22 @@ fn externs(object: &Object, target: &impl Target) -> Result<Vec<ExternInfo>, Wha
         .collect())
 }
 
-fn fields(object: &Object, target: &impl Target) -> Result<Vec<FieldInfo>, What> {
+fn fields(object: &Object, target: &impl Target) -> Result<Vec<FieldInfo>, LinkErrorKind> {
     let mut found: BTreeMap<(String, RelocKind), (bool, usize)> = BTreeMap::new();
     let mut budget = core_relo::Budget::default();
     for f in &object.functions {
-        for relo in &f.core {
+        for relo in &f.core_relos {
             let key = (core_relo::describe(&object.btf, relo), relo.kind);
             if let Some((_, sites)) = found.get_mut(&key) {
                 *sites += 1;
                 continue;
             }
             let answer = resolve(object, target, relo, &mut budget).map_err(|source| {
-                What::Core { section: f.section.clone(), insn: f.section_start + relo.insn, source }
+                LinkErrorKind::Core {
+                    section: f.section.clone(),
+                    insn: f.section_start + relo.insn,
+                    source,
+                }
             })?;
             found.insert(key, (answer, 1));
         }
@@ -323,12 +327,12 @@ fn sections(object: &Object) -> Vec<SectionInfo> {
 fn missing(externs: &[ExternInfo], tables: &[TableInfo], target: &impl Target) -> Vec<String> {
     let mut lines = Vec::new();
     for ext in externs.iter().filter(|e| !e.weak) {
-        if let ExternState::Absent(why) = ext.state {
+        if let ExternBinding::Absent(why) = ext.state {
             lines.push(format!("{} ({why})", ext.name));
         }
     }
     for table in tables {
-        if target.btf().find(&table.type_name, crate::btf::Kind::Struct).is_none() {
+        if target.btf().find(&table.type_name, crate::btf::BtfKind::Struct).is_none() {
             lines.push(format!("struct_ops type {}", table.type_name));
         } else {
             let settings = table
@@ -344,11 +348,11 @@ fn missing(externs: &[ExternInfo], tables: &[TableInfo], target: &impl Target) -
 fn poisoned(externs: &[ExternInfo], fields: &[FieldInfo]) -> Vec<String> {
     let absent_field = |f: &&FieldInfo| {
         let must_exist = f.kind.is_field() || f.kind == RelocKind::EnumvalValue;
-        !f.found && must_exist && !f.kind.is_question()
+        !f.found && must_exist && !f.kind.is_existence_check()
     };
     let mut lines: Vec<_> = fields.iter().filter(absent_field).map(|f| f.what.clone()).collect();
     for ext in externs.iter().filter(|e| e.weak && e.class == ExternClass::Kfunc && e.sites > 0) {
-        if let ExternState::Absent(why) = ext.state {
+        if let ExternBinding::Absent(why) = ext.state {
             lines.push(format!("{} ({why})", ext.name));
         }
     }

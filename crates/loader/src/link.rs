@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 pub use code::POISON;
 pub use error::LinkError;
-pub use externs::{ExternState, KconfigValue, resolve_externs};
+pub use externs::{ExternBinding, KconfigValue, resolve_externs};
 pub use globals::{GlobalError, GlobalRef, Globals, Knob};
 pub use place::PlacedSection;
 pub use struct_ops::{LoadedMember, LoadedStructOps, MemberValue, TableEdit, TableError};
@@ -162,7 +162,7 @@ impl OpenObject {
         &self,
         host: &mut H,
         target: &impl Target,
-    ) -> Result<Loaded, error::What> {
+    ) -> Result<Loaded, error::LinkErrorKind> {
         // Checks that do not change the virtual machine come first.
         let tables = struct_ops::match_kernel(&self.object, &self.tables, target.btf())?;
         let externs = externs::bind(&self.object, target)?;
@@ -184,10 +184,10 @@ impl OpenObject {
         vm: &mut Vm,
         instance: InstanceId,
         target: &impl Target,
-        externs: &[ExternState],
-        mut code: code::Code,
+        externs: &[ExternBinding],
+        mut code: code::ImageBuilder,
         tables: Vec<struct_ops::MatchedTable>,
-    ) -> Result<Loaded, error::What> {
+    ) -> Result<Loaded, error::LinkErrorKind> {
         let object = &self.object;
         let maps = place::create_maps(vm, instance, object, &self.max_entries, target.btf())?;
         let sections =
@@ -219,9 +219,9 @@ impl OpenObject {
     fn programs_to_load(
         &self,
         tables: &[struct_ops::MatchedTable],
-    ) -> Result<Vec<usize>, error::What> {
+    ) -> Result<Vec<usize>, error::LinkErrorKind> {
         let bound = struct_ops::bound_programs(&self.object, tables);
-        let mentioned = struct_ops::mentioned_programs(&self.object, &self.tables);
+        let mentioned = struct_ops::referenced_programs(&self.object, &self.tables);
         let mut chosen = Vec::new();
         for (index, function, kind) in self.object.programs() {
             let is_struct_ops = matches!(kind, ProgramKind::StructOps { .. });
@@ -231,7 +231,7 @@ impl OpenObject {
                 continue;
             }
             if *kind == ProgramKind::Other && !code::is_known_section(&function.section) {
-                return Err(error::What::ProgramType {
+                return Err(error::LinkErrorKind::ProgramType {
                     program: function.name.clone(),
                     section: function.section.clone(),
                 });

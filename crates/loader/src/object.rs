@@ -27,7 +27,7 @@ pub use sections::{DataSection, SectionKind, Variable};
 pub use struct_ops::{MemberKind, StructOps, StructOpsMember};
 
 use crate::btf::ext::BtfExt;
-use crate::btf::{Btf, Kind};
+use crate::btf::{Btf, BtfKind};
 
 /// A parsed object. Immutable; one serves any number of links and threads.
 #[derive(Debug)]
@@ -86,12 +86,12 @@ impl Object {
         Self::parse_inner(bytes, name).map_err(|what| ObjectError { object: name.to_owned(), what })
     }
 
-    fn parse_inner(bytes: &[u8], name: &str) -> Result<Object, error::What> {
+    fn parse_inner(bytes: &[u8], name: &str) -> Result<Object, error::ObjectErrorKind> {
         elf::Elf::check_machine(bytes)?;
         let elf = elf::Elf::parse(bytes)?;
         let btf = match elf.section_by_name(".BTF") {
             Some(section) => Btf::parse(&elf.relocated_btf(section)?)?,
-            None => return Err(error::What::NoBtf),
+            None => return Err(error::ObjectErrorKind::NoBtf),
         };
         let ext = match elf.section_by_name(".BTF.ext") {
             Some(section) => BtfExt::parse(elf.data(section))?,
@@ -101,7 +101,8 @@ impl Object {
         let maps = maps::collect(&elf, &btf)?;
         let externs = externs::collect(&elf, &btf)?;
         let mut functions = program::collect(&elf, &btf, &ext)?;
-        let index = reloc::Index { elf: &elf, sections: &sections, maps: &maps, externs: &externs };
+        let index =
+            reloc::SymbolTargets { elf: &elf, sections: &sections, maps: &maps, externs: &externs };
         reloc::resolve(&index, &mut functions)?;
         maps::check_arena(&maps, &sections)?;
         let struct_ops = struct_ops::collect(&elf, &btf, &functions)?;
@@ -147,9 +148,9 @@ impl Object {
 
 /// Reads the type table of an ELF file: of a kernel's, or of one compiled only for its types.
 pub fn btf_of_elf(bytes: &[u8], name: &str) -> Result<Btf, ObjectError> {
-    let parse = || -> Result<Btf, error::What> {
+    let parse = || -> Result<Btf, error::ObjectErrorKind> {
         let elf = elf::Elf::parse(bytes)?;
-        let section = elf.section_by_name(".BTF").ok_or(error::What::NoBtf)?;
+        let section = elf.section_by_name(".BTF").ok_or(error::ObjectErrorKind::NoBtf)?;
         Ok(Btf::parse(&elf.relocated_btf(section)?)?)
     };
     parse().map_err(|what| ObjectError { object: name.to_owned(), what })
@@ -157,5 +158,5 @@ pub fn btf_of_elf(bytes: &[u8], name: &str) -> Result<Btf, ObjectError> {
 
 /// The data section in the type table with that name.
 fn datasec(btf: &Btf, name: &str) -> Option<crate::btf::TypeId> {
-    btf.find(name, Kind::Datasec)
+    btf.find(name, BtfKind::Datasec)
 }

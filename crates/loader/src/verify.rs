@@ -17,7 +17,7 @@
 mod tests;
 
 use crate::link::Target;
-use crate::link::error::What;
+use crate::link::error::LinkErrorKind;
 use crate::link::struct_ops::MatchedTable;
 use crate::object::Object;
 use scxlab_bpf::insn::RawInsn;
@@ -27,17 +27,17 @@ pub(crate) fn nullable_args(
     object: &Object,
     tables: &[MatchedTable],
     target: &impl Target,
-) -> Result<(), What> {
+) -> Result<(), LinkErrorKind> {
     for table in tables {
         for (member, program) in table.callbacks() {
             let nullable = target.nullable_args(table.type_name(), member);
             let function = &object.functions[program];
             let Some(found) = first_null_deref(&function.insns, nullable) else { continue };
             let (insn, arg) = (found.insn, found.arg + 1);
-            return Err(What::StructOps {
+            return Err(LinkErrorKind::StructOps {
                 name: table.name().to_owned(),
                 what: format!(
-                    "program `{}`, insn {insn}: uses argument {arg} of `{member}`, which may be NULL, without a test",
+                    "program `{}`, insn {insn}: uses argument {arg} of `{member}`, which may be NULL, without testing it for NULL first",
                     function.name
                 ),
             });
@@ -62,8 +62,8 @@ pub fn first_null_deref(insns: &[RawInsn], nullable: &[u32]) -> Option<NullDeref
     if nullable.is_empty() || insns.len() > INSNS_MAX {
         return None;
     }
-    let mut states: Vec<Option<State>> = vec![None; insns.len()];
-    let mut queue = vec![(0, State::entry())];
+    let mut states: Vec<Option<RegStackState>> = vec![None; insns.len()];
+    let mut queue = vec![(0, RegStackState::entry())];
     while let Some((at, state)) = queue.pop() {
         let Some(slot) = states.get_mut(at) else { continue };
         let merged = match slot {
@@ -78,7 +78,7 @@ pub fn first_null_deref(insns: &[RawInsn], nullable: &[u32]) -> Option<NullDeref
         queue.extend(merged.step(insns, at, nullable).next.into_iter().flatten());
     }
     // Only a use that is untested after all paths have been merged counts.
-    let arg_at = |(insn, state): (usize, &Option<State>)| {
+    let arg_at = |(insn, state): (usize, &Option<RegStackState>)| {
         let arg = state.as_ref()?.step(insns, insn, nullable).deref?;
         Some(NullDeref { insn, arg })
     };
@@ -91,7 +91,7 @@ const INSNS_MAX: usize = 1 << 16;
 
 /// Content of a register or stack slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value {
+enum TrackedValue {
     Other,
     Context,
     /// The argument of this number, counted from 0, untested.
@@ -103,18 +103,18 @@ const STACK_SLOTS: usize = 64;
 const R10: u8 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct State {
-    regs: [Value; 11],
+struct RegStackState {
+    regs: [TrackedValue; 11],
     /// Indexed by distance below r10 in 8 bytes: slot 0 is at r10 - 8.
-    stack: [Value; STACK_SLOTS],
+    stack: [TrackedValue; STACK_SLOTS],
 }
 
 /// Effect of an instruction: the argument that it uses untested, and the slots at which execution
 /// may continue, with the state there.
 #[derive(Default)]
-struct Effect {
+struct StepResult {
     deref: Option<u32>,
-    next: [Option<(usize, State)>; 2],
+    next: [Option<(usize, RegStackState)>; 2],
 }
 
 mod op {
@@ -137,15 +137,15 @@ mod op {
     pub const EXIT: u8 = 0x90;
 }
 
-impl State {
-    fn entry() -> State {
-        let mut regs = [Value::Other; 11];
-        regs[1] = Value::Context;
-        State { regs, stack: [Value::Other; STACK_SLOTS] }
+impl RegStackState {
+    fn entry() -> RegStackState {
+        let mut regs = [TrackedValue::Other; 11];
+        regs[1] = TrackedValue::Context;
+        RegStackState { regs, stack: [TrackedValue::Other; STACK_SLOTS] }
     }
 
-    fn merge(&self, other: &State) -> State {
-        let join = |a: Value, b: Value| if a == b { a } else { Value::Other };
+    fn merge(&self, other: &RegStackState) -> RegStackState {
+        let join = |a: TrackedValue, b: TrackedValue| if a == b { a } else { TrackedValue::Other };
         let mut merged = *self;
         for (to, from) in merged.regs.iter_mut().zip(&other.regs) {
             *to = join(*to, *from);
@@ -156,11 +156,11 @@ impl State {
         merged
     }
 
-    fn reg(&self, reg: u8) -> Value {
-        self.regs.get(usize::from(reg)).copied().unwrap_or(Value::Other)
+    fn reg(&self, reg: u8) -> TrackedValue {
+        self.regs.get(usize::from(reg)).copied().unwrap_or(TrackedValue::Other)
     }
 
-    fn set(&mut self, reg: u8, value: Value) {
+    fn set(&mut self, reg: u8, value: TrackedValue) {
         if let Some(slot) = self.regs.get_mut(usize::from(reg)) {
             *slot = value;
         }
@@ -169,28 +169,28 @@ impl State {
     /// The argument that the register holds untested.
     fn untested(&self, reg: u8) -> Option<u32> {
         match self.reg(reg) {
-            Value::MaybeNull(arg) => Some(u32::from(arg)),
+            TrackedValue::MaybeNull(arg) => Some(u32::from(arg)),
             _ => None,
         }
     }
 
     /// The state with every copy of the argument tested.
-    fn tested(mut self, arg: u32) -> State {
+    fn tested(mut self, arg: u32) -> RegStackState {
         for value in self.regs.iter_mut().chain(&mut self.stack) {
-            if matches!(*value, Value::MaybeNull(held) if u32::from(held) == arg) {
-                *value = Value::Other;
+            if matches!(*value, TrackedValue::MaybeNull(held) if u32::from(held) == arg) {
+                *value = TrackedValue::Other;
             }
         }
         self
     }
 
-    fn step(mut self, insns: &[RawInsn], at: usize, nullable: &[u32]) -> Effect {
+    fn step(mut self, insns: &[RawInsn], at: usize, nullable: &[u32]) -> StepResult {
         let insn = insns[at];
-        let mut effect = Effect::default();
+        let mut effect = StepResult::default();
         let mut next = at + 1;
         match insn.code & 7 {
             op::LD => {
-                self.set(insn.dst(), Value::Other);
+                self.set(insn.dst(), TrackedValue::Other);
                 next += usize::from(insn.code == op::LD | op::DW);
             }
             op::LDX => {
@@ -212,19 +212,19 @@ impl State {
         effect
     }
 
-    fn load(&self, insn: RawInsn, nullable: &[u32]) -> Value {
+    fn load(&self, insn: RawInsn, nullable: &[u32]) -> TrackedValue {
         if insn.code != op::LDX | op::MODE_MEM | op::DW {
-            return Value::Other;
+            return TrackedValue::Other;
         }
         if insn.src() == R10 {
-            return slot(insn.off).map_or(Value::Other, |slot| self.stack[slot]);
+            return slot(insn.off).map_or(TrackedValue::Other, |slot| self.stack[slot]);
         }
         let arg = u8::try_from(insn.off / 8).ok().filter(|_| insn.off % 8 == 0);
         match (self.reg(insn.src()), arg) {
-            (Value::Context, Some(arg)) if nullable.contains(&u32::from(arg)) => {
-                Value::MaybeNull(arg)
+            (TrackedValue::Context, Some(arg)) if nullable.contains(&u32::from(arg)) => {
+                TrackedValue::MaybeNull(arg)
             }
-            _ => Value::Other,
+            _ => TrackedValue::Other,
         }
     }
 
@@ -232,18 +232,18 @@ impl State {
         let atomic = insn.code & 0xe0 == op::MODE_ATOMIC;
         if atomic {
             // With fetch, the source or r0 gets the old value.
-            self.set(insn.src(), Value::Other);
-            self.set(0, Value::Other);
+            self.set(insn.src(), TrackedValue::Other);
+            self.set(0, TrackedValue::Other);
         }
         if insn.dst() != R10 {
             return;
         }
         let whole = insn.code == op::STX | op::MODE_MEM | op::DW;
-        let value = if whole { self.reg(insn.src()) } else { Value::Other };
+        let value = if whole { self.reg(insn.src()) } else { TrackedValue::Other };
         match slot(insn.off) {
             Some(slot) => self.stack[slot] = value,
             // Outside the frame: forget all slots.
-            None => self.stack = [Value::Other; STACK_SLOTS],
+            None => self.stack = [TrackedValue::Other; STACK_SLOTS],
         }
     }
 
@@ -254,27 +254,27 @@ impl State {
         let wide = insn.code & 7 == op::ALU64;
         if kind == op::MOV {
             let whole = wide && by_reg && insn.off == 0;
-            let value = if whole { self.reg(insn.src()) } else { Value::Other };
+            let value = if whole { self.reg(insn.src()) } else { TrackedValue::Other };
             self.set(insn.dst(), value);
             return None;
         }
         let used =
             self.untested(insn.dst()).filter(|_| wide && (kind == op::ADD || kind == op::SUB));
-        self.set(insn.dst(), Value::Other);
+        self.set(insn.dst(), TrackedValue::Other);
         used
     }
 
-    fn jump(mut self, insn: RawInsn, at: usize) -> [Option<(usize, State)>; 2] {
+    fn jump(mut self, insn: RawInsn, at: usize) -> [Option<(usize, RegStackState)>; 2] {
         let wide = insn.code & 7 == op::JMP;
         let over = |by: i64| usize::try_from(at as i64 + 1 + by).ok();
         match insn.code & 0xf0 {
             op::EXIT => return [None, None],
             op::CALL => {
                 for reg in 0..=5 {
-                    self.set(reg, Value::Other);
+                    self.set(reg, TrackedValue::Other);
                 }
                 // The callee may have got an address in the frame, and changed any slot.
-                self.stack = [Value::Other; STACK_SLOTS];
+                self.stack = [TrackedValue::Other; STACK_SLOTS];
                 return [Some((at + 1, self)), None];
             }
             op::JA => {

@@ -30,7 +30,7 @@ fn relocations_against_their_own_types_change_nothing() {
         let object = Object::parse(&std::fs::read(&path).unwrap(), &name).unwrap();
         let (mut same, mut all) = (0, 0);
         for function in &object.functions {
-            for relo in &function.core {
+            for relo in &function.core_relos {
                 all += 1;
                 let what = core_relo::describe(&object.btf, relo);
                 match core_relo::resolve(&object.btf, &object.btf, relo) {

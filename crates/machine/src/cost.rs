@@ -17,7 +17,7 @@ pub use units::{ByDistance, Ratio};
 
 use crate::id::Nanos;
 use crate::topology::LOCAL_DISTANCE;
-use units::Value;
+use units::ConstantValue;
 
 /// Declares the groups of constants, their typed fields and their names in TOML.
 macro_rules! cost_table {
@@ -48,7 +48,7 @@ macro_rules! cost_table {
         impl CostTable {
             /// Fills the fields by asking `get` for each constant by group and key.
             fn fill<E>(
-                mut get: impl FnMut(&'static str, &'static str) -> Result<Value, E>,
+                mut get: impl FnMut(&'static str, &'static str) -> Result<ConstantValue, E>,
                 mistyped: impl Fn(&'static str, &'static str, &'static str) -> E,
                 idle: Vec<IdleState>,
                 constants: Vec<Constant>,

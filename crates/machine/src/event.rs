@@ -51,19 +51,19 @@ const _: () = assert!(HEAP < (1 << PART_BITS) - 1, "no part is that of NEVER");
 /// ```
 #[derive(Clone, Debug)]
 pub struct EventQueue<T> {
-    heap: Vec<Due<T>>,
+    heap: Vec<QueuedEvent<T>>,
     lanes: [Ring<T>; LANES],
     heads: Heads,
     /// The event last popped from the heap.
-    taken: Due<T>,
+    last_popped: QueuedEvent<T>,
     /// The part from which the last event was popped.
-    last: usize,
+    last_part: usize,
     next_seq: u64,
 }
 
 /// One queued event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Due<T> {
+pub struct QueuedEvent<T> {
     /// Time at which the event happens.
     pub time: Nanos,
     /// Order of insertion into the queue. The lowest bits hold the event's part; they never decide
@@ -73,7 +73,7 @@ pub struct Due<T> {
     pub what: T,
 }
 
-impl<T> Due<T> {
+impl<T> QueuedEvent<T> {
     #[inline]
     fn key(&self) -> u128 {
         u128::from(self.time) << 64 | u128::from(self.seq)
@@ -97,8 +97,8 @@ impl<T: Copy + Default> Default for EventQueue<T> {
             heap: Vec::new(),
             lanes: Default::default(),
             heads: Heads::default(),
-            taken: Due::default(),
-            last: HEAP,
+            last_popped: QueuedEvent::default(),
+            last_part: HEAP,
             next_seq: 0,
         }
     }
@@ -113,7 +113,7 @@ impl<T: Copy + Default> EventQueue<T> {
     /// Queues `what` for `time`, behind everything already queued for that time.
     #[inline(always)]
     pub fn push(&mut self, time: Nanos, what: T) {
-        let seq = self.number(HEAP);
+        let seq = self.next_seq_for(HEAP);
         self.push_with_seq(time, seq, what);
     }
 
@@ -122,9 +122,9 @@ impl<T: Copy + Default> EventQueue<T> {
     /// reason as `push_with_seq`.
     #[inline(always)]
     pub fn push_in(&mut self, lane: usize, time: Nanos, what: T) {
-        let seq = self.number(lane);
+        let seq = self.next_seq_for(lane);
         let ring = &mut self.lanes[lane];
-        if !ring.push(Due { time, seq, what }) {
+        if !ring.push(QueuedEvent { time, seq, what }) {
             self.sort_last(lane);
         } else if ring.len() == 1 {
             self.set_earlier_head(lane);
@@ -133,7 +133,7 @@ impl<T: Copy + Default> EventQueue<T> {
 
     /// Returns the next sequence number, for an event that goes to `part`.
     #[inline]
-    fn number(&mut self, part: usize) -> u64 {
+    fn next_seq_for(&mut self, part: usize) -> u64 {
         let seq = self.next_seq | part as u64;
         self.next_seq += 1 << PART_BITS;
         seq
@@ -144,7 +144,7 @@ impl<T: Copy + Default> EventQueue<T> {
     fn sort_last(&mut self, lane: usize) {
         match self.lanes[lane].sort_last() {
             // The number names the lane as the event's part, so it must be changed to the heap.
-            Err(Due { time, seq, what }) => {
+            Err(QueuedEvent { time, seq, what }) => {
                 self.push_with_seq(time, seq - lane as u64 + HEAP as u64, what);
             }
             Ok(true) => self.set_earlier_head(lane),
@@ -154,28 +154,28 @@ impl<T: Copy + Default> EventQueue<T> {
 
     /// Removes and returns the earliest event.
     #[inline]
-    pub fn pop(&mut self) -> Option<&Due<T>> {
-        let part = part_of(self.heads.first);
-        self.last = part;
+    pub fn pop(&mut self) -> Option<&QueuedEvent<T>> {
+        let part = part_of(self.heads.earliest);
+        self.last_part = part;
         if part >= LANES {
             return self.pop_heap();
         }
         let (event, next) = self.lanes[part].pop_front();
-        self.heads.taken(part, next.map_or(NEVER, Due::key));
+        self.heads.head_taken(part, next.map_or(NEVER, QueuedEvent::key));
         Some(event)
     }
 
-    fn pop_heap(&mut self) -> Option<&Due<T>> {
+    fn pop_heap(&mut self) -> Option<&QueuedEvent<T>> {
         let last = self.heap.pop()?;
-        self.taken = match self.heap.first() {
+        self.last_popped = match self.heap.first() {
             None => last,
             Some(&first) => {
                 self.sift_down(last);
                 first
             }
         };
-        self.heads.taken(HEAP, self.heap.first().map_or(NEVER, Due::key));
-        Some(&self.taken)
+        self.heads.head_taken(HEAP, self.heap.first().map_or(NEVER, QueuedEvent::key));
+        Some(&self.last_popped)
     }
 
     /// Updates the head of `part` after an event was put before it, or into an empty part.
@@ -184,19 +184,19 @@ impl<T: Copy + Default> EventQueue<T> {
             Some(ring) => ring.front(),
             None => self.heap.first(),
         };
-        self.heads.earlier(part, head.map_or(NEVER, Due::key));
+        self.heads.set_earlier_head(part, head.map_or(NEVER, QueuedEvent::key));
     }
 
     /// Returns the event `places` behind the head of the lane from which the last event was popped.
     #[inline]
-    pub fn ahead(&self, places: usize) -> Option<&Due<T>> {
-        self.lanes.get(self.last)?.get(places)
+    pub fn peek_behind_head(&self, places: usize) -> Option<&QueuedEvent<T>> {
+        self.lanes.get(self.last_part)?.get(places)
     }
 
     /// Whether every queued event is later than `time`.
     #[inline]
-    pub fn all_after(&self, time: Nanos) -> bool {
-        time_of(self.heads.first) > time
+    pub fn nothing_due_by(&self, time: Nanos) -> bool {
+        time_of(self.heads.earliest) > time
     }
 
     /// Returns the number of queued events.
@@ -208,11 +208,11 @@ impl<T: Copy + Default> EventQueue<T> {
     /// Whether the queue is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.heads.first == NEVER
+        self.heads.earliest == NEVER
     }
 
     /// Returns the queued events in no particular order, for dumps and checkers.
-    pub fn iter_unordered(&self) -> impl Iterator<Item = &Due<T>> {
+    pub fn iter_unordered(&self) -> impl Iterator<Item = &QueuedEvent<T>> {
         self.heap.iter().chain(self.lanes.iter().flat_map(Ring::iter))
     }
 
@@ -222,7 +222,7 @@ impl<T: Copy + Default> EventQueue<T> {
     #[inline(always)]
     fn push_with_seq(&mut self, time: Nanos, seq: u64, what: T) {
         let hole = self.heap.len();
-        self.heap.push(Due { time, seq, what });
+        self.heap.push(QueuedEvent { time, seq, what });
         if hole > 0 && self.heap[hole].key() < self.heap[(hole - 1) / ARITY].key() {
             self.sift_up(hole, self.heap[hole]);
         }
@@ -233,7 +233,7 @@ impl<T: Copy + Default> EventQueue<T> {
     /// smallest children, without a comparison with `event`: it was a leaf, so it nearly always
     /// belongs near the bottom again.
     #[inline]
-    fn sift_down(&mut self, event: Due<T>) {
+    fn sift_down(&mut self, event: QueuedEvent<T>) {
         let heap = &mut self.heap[..];
         let mut hole = 0;
         while let Some(child) = smallest_child(heap, hole) {
@@ -245,7 +245,7 @@ impl<T: Copy + Default> EventQueue<T> {
 
     /// Places `event` at `hole` or above it.
     #[inline]
-    fn sift_up(&mut self, mut hole: usize, event: Due<T>) {
+    fn sift_up(&mut self, mut hole: usize, event: QueuedEvent<T>) {
         let heap = &mut self.heap[..];
         while hole > 0 {
             let parent = (hole - 1) / ARITY;
@@ -261,7 +261,7 @@ impl<T: Copy + Default> EventQueue<T> {
 
 /// Returns the index of the smallest child of `parent`, if it has any.
 #[inline]
-fn smallest_child<T>(heap: &[Due<T>], parent: usize) -> Option<usize> {
+fn smallest_child<T>(heap: &[QueuedEvent<T>], parent: usize) -> Option<usize> {
     let first = parent * ARITY + 1;
     if let Some([a, b, c, d]) = heap.get(first..first + ARITY) {
         // A tournament over values compiles to conditional moves. Branches would be mispredicted

@@ -6,7 +6,7 @@
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::task::Task;
-use scxlab_loader::btf::Kind;
+use scxlab_loader::btf::BtfKind;
 use scxlab_loader::link::Loaded;
 
 /// Returns a counter of the map `stats`, summed over all CPUs.
@@ -99,7 +99,8 @@ fn sign_extend(value: u64, size: usize) -> i64 {
 /// Reads a field of a structure of the scheduler at an address, for example in an arena.
 pub fn at(k: &Kernel, loaded: &Loaded, structure: &str, addr: i64, path: &str) -> i64 {
     let btf = &loaded.object.btf;
-    let ty = btf.find(structure, Kind::Struct).unwrap_or_else(|| panic!("no struct {structure}"));
+    let ty =
+        btf.find(structure, BtfKind::Struct).unwrap_or_else(|| panic!("no struct {structure}"));
     let found = btf.path(ty, &format!(".{path}")).unwrap_or_else(|e| panic!("{structure}: {e}"));
     let size = btf.size_of(found.ty).expect("a size");
     let bytes = k.vm.mem.bytes(addr as u64 + found.byte_off(), size);
@@ -109,7 +110,8 @@ pub fn at(k: &Kernel, loaded: &Loaded, structure: &str, addr: i64, path: &str) -
 /// Returns the size of a structure of the scheduler, in bytes.
 pub fn size_of(loaded: &Loaded, structure: &str) -> i64 {
     let btf = &loaded.object.btf;
-    let ty = btf.find(structure, Kind::Struct).unwrap_or_else(|| panic!("no struct {structure}"));
+    let ty =
+        btf.find(structure, BtfKind::Struct).unwrap_or_else(|| panic!("no struct {structure}"));
     btf.size_of(ty).expect("a size") as i64
 }
 
@@ -123,7 +125,7 @@ pub struct Layout {
 impl Layout {
     pub fn new(loaded: &Loaded, structure: &str, paths: &[&'static str]) -> Layout {
         let btf = &loaded.object.btf;
-        let ty = btf.find(structure, Kind::Struct);
+        let ty = btf.find(structure, BtfKind::Struct);
         let ty = ty.unwrap_or_else(|| panic!("no struct {structure}"));
         let place = |path| {
             let found = btf.path(ty, &format!(".{path}"));

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::task::{Class, TaskState};
-use scxlab_loader::btf::Kind;
+use scxlab_loader::btf::BtfKind;
 use scxlab_loader::link::Loaded;
 use scxlab_machine::id::CpuId;
 use scxlab_testkit::checks;
@@ -192,7 +192,7 @@ fn weights_of_nodes_are_what_is_queued_at_every_event() {
 fn set_memory(k: &mut Kernel, name: &str, node: i32) {
     let addr = k.tasks.iter().find(|t| t.name == name).expect("the task").addr;
     let target = k.target();
-    let ty = target.btf.find("task_struct", Kind::Struct).expect("a task_struct");
+    let ty = target.btf.find("task_struct", BtfKind::Struct).expect("a task_struct");
     let field = target.btf.path(ty, ".numa_preferred_nid").expect("the field");
     let bytes = k.vm.mem.host_slice_mut::<u8>(addr + field.byte_off(), 4);
     bytes.copy_from_slice(&node.to_le_bytes());

@@ -7,7 +7,7 @@ use scxlab_kernel::Kernel;
 use scxlab_kernel::boot::PERCPU_STRIDE;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::ext::program::{NativeOps, Program};
-use scxlab_loader::btf::{Btf, Kind, TypeId};
+use scxlab_loader::btf::{Btf, BtfKind, TypeId};
 use scxlab_loader::link::Target;
 use scxlab_machine::id::CpuId;
 use scxlab_testkit::canary::ops_data;
@@ -57,14 +57,14 @@ impl Seen {
             let at = addr + u64::from(member.bit_off / 8);
             let name = format!("{owner}.{}", member.name);
             match btf.kind(of) {
-                Kind::Struct => self.walk(k, btf, of, at, &name),
-                Kind::Array if self.walk_array(k, btf, of, at) => {}
+                BtfKind::Struct => self.walk(k, btf, of, at, &name),
+                BtfKind::Array if self.walk_array(k, btf, of, at) => {}
                 kind => {
                     let size = btf.size_of(of).expect("a size") as usize;
                     let bytes = k.vm.mem.host_slice::<u8>(at, size);
                     let set = bytes.iter().any(|b| *b != 0);
                     *self.fields.entry(name).or_default() |= set;
-                    if kind == Kind::Ptr && set {
+                    if kind == BtfKind::Ptr && set {
                         self.follow(k, btf, of, bytes);
                     }
                 }
@@ -77,7 +77,7 @@ impl Seen {
         let array = btf.array(ty).expect("an array");
         let of = btf.resolve(array.elem).expect("a type");
         let size = btf.size_of(of).expect("a size");
-        if btf.kind(of) != Kind::Struct {
+        if btf.kind(of) != BtfKind::Struct {
             return false;
         }
         (0..u64::from(array.len)).for_each(|i| self.walk(k, btf, of, addr + i * size, ""));
@@ -89,7 +89,7 @@ impl Seen {
         let target = btf.resolve(target).expect("a type");
         let addr = u64::from_ne_bytes(bytes.try_into().expect("a pointer"));
         let is_list = btf.name(target) == "list_head";
-        if btf.kind(target) == Kind::Struct && !is_list {
+        if btf.kind(target) == BtfKind::Struct && !is_list {
             self.walk(k, btf, target, addr, "");
         }
     }
@@ -125,7 +125,7 @@ impl NativeOps for Looker {
 fn look(k: &Kernel, seen: &mut Seen) {
     let target = k.target();
     let btf = target.btf();
-    let find = |name: &str| btf.find(name, Kind::Struct).expect("a struct of the kernel");
+    let find = |name: &str| btf.find(name, BtfKind::Struct).expect("a struct of the kernel");
     seen.done.clear();
     for task in k.tasks.iter() {
         seen.walk(k, btf, find("task_struct"), task.addr, "");
@@ -194,7 +194,7 @@ fn task_field(k: &Kernel, name: &str, field: &str) -> u64 {
 
 fn place_in_task(k: &Kernel, name: &str, field: &str) -> u64 {
     let target = k.target();
-    let ts = target.btf().find("task_struct", Kind::Struct).expect("a struct of the kernel");
+    let ts = target.btf().find("task_struct", BtfKind::Struct).expect("a struct of the kernel");
     let place = target.btf().path(ts, field).expect("a field");
     let task = k.tasks.iter().find(|t| t.name == name).expect("a task");
     task.addr + place.byte_off()
@@ -202,7 +202,7 @@ fn place_in_task(k: &Kernel, name: &str, field: &str) -> u64 {
 
 fn rq_field(k: &Kernel, cpu: u64, field: &str) -> u64 {
     let target = k.target();
-    let rq = target.btf().find("rq", Kind::Struct).expect("a struct of the kernel");
+    let rq = target.btf().find("rq", BtfKind::Struct).expect("a struct of the kernel");
     let place = target.btf().path(rq, field).expect("a field");
     let addr = target.ksym_var("runqueues").expect("a variable of the kernel").addr;
     *k.vm.mem.host_ref(addr + cpu * PERCPU_STRIDE + place.byte_off())

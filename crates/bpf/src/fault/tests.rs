@@ -10,6 +10,6 @@ fn results_stay_small() {
 fn a_fault_without_a_place_is_its_kind() {
     let fault = Fault::unmodelled("kfunc bpf_throw");
     assert_eq!(fault.to_string(), "not modelled: kfunc bpf_throw");
-    let fault = Fault::bad_argument("bpf_obj_drop", "0x5 is no object");
-    assert_eq!(fault.to_string(), "bpf_obj_drop: bad argument: 0x5 is no object");
+    let fault = Fault::bad_argument("bpf_obj_drop", "0x5 is not an object");
+    assert_eq!(fault.to_string(), "bpf_obj_drop: bad argument: 0x5 is not an object");
 }

@@ -78,7 +78,7 @@ fn commit(vm: &mut Vm, sample: u64, discard: bool) -> Result<(), Fault> {
         }
         None => Err(Fault::bad_argument(
             "bpf_ringbuf_submit",
-            format!("{sample:#x} is no reserved record"),
+            format!("{sample:#x} is not a reserved ring buffer record"),
         )),
     }
 }

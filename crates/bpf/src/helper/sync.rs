@@ -72,7 +72,7 @@ fn timer_init<H: Host>(h: &mut H, addr: u64, map: u64, flags: u64) -> Outcome {
     let (found, ctx) = find(h.vm(), "bpf_timer_init", map)?;
     let field = found.def.special.iter().find(|field| field.kind == SpecialKind::Timer);
     let Some(field) = field else {
-        return Err(Fault::bad_argument("bpf_timer_init", "the map's values hold no timer"));
+        return Err(Fault::bad_argument("bpf_timer_init", "the map's values contain no bpf_timer"));
     };
     ctx.mem.bytes_mut(addr, 16)?;
     let timer = Timer {

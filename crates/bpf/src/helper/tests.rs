@@ -570,7 +570,7 @@ fn timers_fire_and_rearm() {
                 .map_update(bench.map, &1u32.to_ne_bytes(), &[0; 32], 0)
                 .expect("overwritten");
         }
-        crate::vm::settle(&mut bench.h);
+        crate::vm::release_dropped(&mut bench.h);
         assert!(bench.h.timers.is_empty(), "gone with its element");
         let before = bench.h.vm.executed;
         fire_timer(&mut bench.h, id).expect("stale");

@@ -35,15 +35,15 @@ pub enum DecodeErrorKind {
     WriteFramePointer,
     #[error("stack access at r10{0:+} is outside the frame of 512 bytes")]
     StackOffset(i32),
-    #[error("jump to {0}, which is no instruction of this function")]
+    #[error("jump to slot {0}, which is not an instruction of this function")]
     JumpTarget(i64),
-    #[error("call to slot {0}, which is no function")]
+    #[error("call to slot {0}, where no function begins")]
     CallTarget(i64),
-    #[error("64-bit constant without a second half")]
+    #[error("64-bit constant without its second slot")]
     HalfConstant,
-    #[error("control falls off the end of the function")]
+    #[error("execution can run past the end of the function")]
     FallsOff,
-    #[error("the function lies outside the code or overlaps another one")]
+    #[error("the function lies outside the code or overlaps another function")]
     Bounds,
 }
 
@@ -309,7 +309,7 @@ fn move_extended(raw: RawInsn, wide: bool) -> Outcome<Op> {
         // The verifier refuses any other pair. clang 19 generates casts from 0 to 0 from some
         // sources.
         (true, 1, _) => Err(Unsupported(
-            "a cast between address spaces that is not between 0 and 1 (the kernel refuses it, too)",
+            "an address space cast other than between 0 and 1 (the kernel refuses it too)",
         )),
         (true, 8, 0) => Ok(MovSx8To64),
         (true, 16, 0) => Ok(MovSx16To64),

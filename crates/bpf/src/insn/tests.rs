@@ -171,7 +171,7 @@ fn bad_slots_are_refused() {
         (
             RawInsn::new(0xbf, 0, 1, 1, 5),
             Unsupported(
-                "a cast between address spaces that is not between 0 and 1 (the kernel refuses it, too)",
+                "an address space cast other than between 0 and 1 (the kernel refuses it too)",
             ),
         ),
         (RawInsn::new(0xd7, 0, 0, 0, 8), Reserved),

@@ -14,12 +14,12 @@ use crate::insn::{Insn, Op};
 
 /// A two-operand operation and its width.
 pub struct Binary {
-    pub kind: Kind,
+    pub kind: BinaryOp,
     pub ty: Type,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum BinaryOp {
     Add,
     Sub,
     Mul,
@@ -80,58 +80,58 @@ impl Translator<'_, '_> {
         } else {
             self.narrow(insn.src, ty)
         };
-        let value = if kind == Kind::Mov {
+        let value = if kind == BinaryOp::Mov {
             y
         } else {
             let x = self.narrow(insn.dst, ty);
             let by_constant = has_constant(insn.op) && insn.imm != 0;
             match kind {
                 // The compiler turns it into a multiplication.
-                Kind::Div | Kind::Mod if by_constant => self.quotient(kind, x, y),
+                BinaryOp::Div | BinaryOp::Mod if by_constant => self.quotient(kind, x, y),
                 kind => self.apply(kind, x, y, ty),
             }
         };
         if ty == I32 { self.b.ins().uextend(I64, value) } else { value }
     }
 
-    fn apply(&mut self, kind: Kind, x: Value, y: Value, ty: Type) -> Value {
+    fn apply(&mut self, kind: BinaryOp, x: Value, y: Value, ty: Type) -> Value {
         match kind {
-            Kind::Add => self.b.ins().iadd(x, y),
-            Kind::Sub => self.b.ins().isub(x, y),
-            Kind::Mul => self.b.ins().imul(x, y),
-            Kind::Or => self.b.ins().bor(x, y),
-            Kind::And => self.b.ins().band(x, y),
-            Kind::Xor => self.b.ins().bxor(x, y),
+            BinaryOp::Add => self.b.ins().iadd(x, y),
+            BinaryOp::Sub => self.b.ins().isub(x, y),
+            BinaryOp::Mul => self.b.ins().imul(x, y),
+            BinaryOp::Or => self.b.ins().bor(x, y),
+            BinaryOp::And => self.b.ins().band(x, y),
+            BinaryOp::Xor => self.b.ins().bxor(x, y),
             // Cranelift takes shift amounts modulo the width, as BPF does.
-            Kind::Lsh => self.b.ins().ishl(x, y),
-            Kind::Rsh => self.b.ins().ushr(x, y),
-            Kind::Arsh => self.b.ins().sshr(x, y),
-            Kind::Mov => y,
-            Kind::Div | Kind::Mod => self.divide(kind, x, y, ty),
-            Kind::SDiv | Kind::SMod => self.divide_signed(kind, x, y, ty),
+            BinaryOp::Lsh => self.b.ins().ishl(x, y),
+            BinaryOp::Rsh => self.b.ins().ushr(x, y),
+            BinaryOp::Arsh => self.b.ins().sshr(x, y),
+            BinaryOp::Mov => y,
+            BinaryOp::Div | BinaryOp::Mod => self.divide(kind, x, y, ty),
+            BinaryOp::SDiv | BinaryOp::SMod => self.divide_signed(kind, x, y, ty),
         }
     }
 
     /// Divides as BPF does: by zero, the quotient is 0 and the remainder is the dividend. The
     /// machine then divides by 1 instead.
-    fn divide(&mut self, kind: Kind, x: Value, y: Value, ty: Type) -> Value {
+    fn divide(&mut self, kind: BinaryOp, x: Value, y: Value, ty: Type) -> Value {
         let zero = self.b.ins().iconst(ty, 0);
         let one = self.b.ins().iconst(ty, 1);
         let by_zero = self.b.ins().icmp(IntCC::Equal, y, zero);
         let safe = self.b.ins().select(by_zero, one, y);
         let result =
             if ty == I64 { self.divide_wide(kind, x, safe) } else { self.quotient(kind, x, safe) };
-        let otherwise = if kind == Kind::Div { zero } else { x };
+        let otherwise = if kind == BinaryOp::Div { zero } else { x };
         self.b.ins().select(by_zero, otherwise, result)
     }
 
-    fn quotient(&mut self, kind: Kind, x: Value, y: Value) -> Value {
-        if kind == Kind::Div { self.b.ins().udiv(x, y) } else { self.b.ins().urem(x, y) }
+    fn quotient(&mut self, kind: BinaryOp, x: Value, y: Value) -> Value {
+        if kind == BinaryOp::Div { self.b.ins().udiv(x, y) } else { self.b.ins().urem(x, y) }
     }
 
     /// Divides 64-bit numbers. Numbers that fit 32 bits, as most do, take half the time or less in
     /// a 32-bit division; C compilers do the same.
-    fn divide_wide(&mut self, kind: Kind, x: Value, y: Value) -> Value {
+    fn divide_wide(&mut self, kind: BinaryOp, x: Value, y: Value) -> Value {
         let (short, long, done) = (self.block(false), self.block(false), self.block(false));
         let result = self.b.append_block_param(done, I64);
         let both = self.b.ins().bor(x, y);
@@ -151,7 +151,7 @@ impl Translator<'_, '_> {
 
     /// Divides signed numbers. A division by -1 is done as a negation, with remainder 0, because
     /// its one overflow must wrap.
-    fn divide_signed(&mut self, kind: Kind, x: Value, y: Value, ty: Type) -> Value {
+    fn divide_signed(&mut self, kind: BinaryOp, x: Value, y: Value, ty: Type) -> Value {
         let zero = self.b.ins().iconst(ty, 0);
         let one = self.b.ins().iconst(ty, 1);
         let minus_one = self.b.ins().iconst(ty, if ty == I32 { 0xffff_ffff } else { -1 });
@@ -159,7 +159,7 @@ impl Translator<'_, '_> {
         let negated = self.b.ins().icmp(IntCC::Equal, y, minus_one);
         let either = self.b.ins().bor(by_zero, negated);
         let safe = self.b.ins().select(either, one, y);
-        if kind == Kind::SDiv {
+        if kind == BinaryOp::SDiv {
             let quotient = self.b.ins().sdiv(x, safe);
             let negative = self.b.ins().ineg(x);
             let result = self.b.ins().select(negated, negative, quotient);
@@ -215,7 +215,7 @@ impl Translator<'_, '_> {
 }
 
 pub fn binary(op: Op) -> Binary {
-    use Kind::*;
+    use BinaryOp::*;
     use Op::*;
     let (kind, ty) = match op {
         Add64K | Add64X => (Add, I64),

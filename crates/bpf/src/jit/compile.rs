@@ -24,13 +24,13 @@ use super::translate::{Input, Translator, signature};
 /// Reason why a function stays with the interpreter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    #[error("it has {len} slots, and at most {max} are compiled")]
+    #[error("it has {len} instruction slots; functions of more than {max} are not compiled")]
     TooLong { len: u32, max: u32 },
-    #[error("the object calls bpf_tail_call")]
+    #[error("the object uses bpf_tail_call, so none of its functions is compiled")]
     TailCall,
     #[error("the compiler refused it: {0}")]
     Compiler(String),
-    #[error("no memory for its machine code: {0}")]
+    #[error("no executable memory for its machine code: {0}")]
     Memory(String),
 }
 
@@ -105,7 +105,7 @@ impl Compiler {
         let compiled = context.compile(isa, &mut ControlPlane::default());
         let result = match compiled {
             Ok(code) if !code.buffer.relocs().is_empty() => {
-                Err(Refusal::Compiler("its code is not whole".to_owned()))
+                Err(Refusal::Compiler("the generated code contains relocations".to_owned()))
             }
             Ok(code) => Ok(code.code_buffer().to_vec()),
             Err(error) => Err(Refusal::Compiler(error.inner.to_string())),

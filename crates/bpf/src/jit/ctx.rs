@@ -16,7 +16,7 @@ use std::mem::offset_of;
 use std::ptr;
 
 use super::native::{Args, Entry};
-use super::{Code, Slot};
+use super::{Code, FuncEntry};
 use crate::fault::Fault;
 use crate::mem::{GUEST_BASE, Memory};
 use crate::vm::interp::MAX_FRAMES;
@@ -49,7 +49,7 @@ pub struct Calls {
     pub kfunc4: CallFn,
     /// A function of the program that is not compiled yet.
     pub func: CallFn,
-    /// A function by its address, which is in `Out::target`.
+    /// A function by its address, which is in `CallOut::target`.
     pub func_reg: CallFn,
     /// An access that the code's own check refused. The code calls it by way of `Ctx::access`.
     pub access: AccessFn,
@@ -63,7 +63,7 @@ pub const WHY_DEPTH: u64 = 2;
 /// so that the code around the access need not move any register.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub struct Refused {
+pub struct RefusedAccess {
     pub addr: u64,
     pub slot: u64,
     /// Value to store, or the operand of an atomic operation.
@@ -76,14 +76,14 @@ pub struct Refused {
     pub failed: u64,
 }
 
-/// Bit in `Out::pc`: the call is made in the frame in which the code was entered.
+/// Bit in `CallOut::pc`: the call is made in the frame in which the code was entered.
 pub const AT_ENTRY: u32 = 1 << 31;
 
 /// Parameters of a call out. The code writes only those that the callee reads, because in a short
 /// callback these stores are most of the work.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub struct Out {
+pub struct CallOut {
     /// Frame pointer of the caller, not written if `pc` has `AT_ENTRY`; for `Calls::func`, that of
     /// the callee.
     pub fp: u64,
@@ -114,8 +114,8 @@ pub struct Ctx {
     pub calls: *const Calls,
     /// Address of code that calls `Calls::access` and preserves every register.
     pub access: *const u8,
-    pub refused: Refused,
-    pub out: Out,
+    pub refused: RefusedAccess,
+    pub out: CallOut,
     /// CPU that the program runs on.
     pub cpu: u64,
     /// Number of helper calls that the code performed itself, over all entries.
@@ -130,13 +130,13 @@ pub struct Ctx {
     /// Machine code does not access the fields from here on.
     pub host: *mut (),
     /// Instance whose code runs, and the frame in which it is entered. The fields above that depend
-    /// on these, and `code`, are valid while `instance` is not `NOBODY`.
+    /// on these, and `code`, are valid while `instance` is not `NO_INSTANCE`.
     pub instance: InstanceId,
     pub depth: u32,
     pub fp: u64,
     pub code: *const Code,
     /// The slots of `code`.
-    slots: *const [Slot],
+    slots: *const [FuncEntry],
     /// Number of frames available from the entry's frame on.
     frames: u32,
     /// The next context of the stack, if it exists already.
@@ -146,7 +146,7 @@ pub struct Ctx {
 }
 
 /// Frame in which code is entered, and the limits that apply there.
-pub struct Place {
+pub struct EntryFrame {
     pub depth: u32,
     pub frames: u32,
     pub fp: u64,
@@ -167,8 +167,8 @@ impl Ctx {
             may_goto: 0,
             calls: ptr::null(),
             access: ptr::null(),
-            refused: Refused::default(),
-            out: Out::default(),
+            refused: RefusedAccess::default(),
+            out: CallOut::default(),
             cpu: 0,
             helper_calls: 0,
             executed: 0,
@@ -177,7 +177,7 @@ impl Ctx {
             pcs: [0; MAX_FRAMES],
             regs: [0; 10],
             host: ptr::null_mut(),
-            instance: NOBODY,
+            instance: NO_INSTANCE,
             depth: 0,
             fp: 0,
             code: ptr::null(),
@@ -203,19 +203,19 @@ impl Ctx {
     }
 
     /// Sets the context up for code of an instance. Returns false if the instance has no code yet.
-    pub fn introduce(&mut self, found: &Instance, place: &Place) -> bool {
+    pub fn set_up(&mut self, found: &Instance, place: &EntryFrame) -> bool {
         let Some(code) = found.code().filter(|code| !code.access().is_null()) else {
             return false;
         };
         (self.instance, self.arena_base) = (found.id, found.arena_base);
         (self.code, self.slots, self.access) = (ptr::from_ref(code), code.slots(), code.access());
-        let Place { depth, frames, fp, fp_min, may_goto } = *place;
+        let EntryFrame { depth, frames, fp, fp_min, may_goto } = *place;
         (self.depth, self.frames, self.fp) = (depth, frames, fp);
         (self.fp_min, self.may_goto) = (fp_min, may_goto);
         true
     }
 
-    /// Returns the entry into a function. `is_of` or `is_for` must hold, or `introduce` have
+    /// Returns the entry into a function. `is_of` or `is_for` must hold, or `set_up` have
     /// succeeded.
     #[inline(always)]
     pub fn entry(
@@ -236,7 +236,7 @@ impl Ctx {
     /// Returns the origin of the call out that the code is making.
     #[inline(always)]
     pub fn site(&self) -> CallSite {
-        let Out { fp, pc, .. } = self.out;
+        let CallOut { fp, pc, .. } = self.out;
         let frames = if pc & AT_ENTRY == 0 { self.fp.wrapping_sub(fp) / FRAME } else { 0 };
         let depth = self.depth.wrapping_add(frames as u32);
         CallSite { instance: self.instance, pc: pc & !AT_ENTRY, depth }
@@ -250,7 +250,7 @@ impl Ctx {
 }
 
 /// Instance id of a context that is set up for no instance.
-const NOBODY: InstanceId = InstanceId(u32::MAX);
+const NO_INSTANCE: InstanceId = InstanceId(u32::MAX);
 
 /// The contexts of a virtual machine: one for the program that the kernel calls while no other
 /// runs, and a stack of them for entries nested inside it, which end in reverse order.
@@ -297,9 +297,9 @@ impl Contexts {
         unsafe { &mut *self.free }
     }
 
-    /// Returns the context that `take` will take, to be set up with `introduce`. Creates its
+    /// Returns the context that `take` will take, to be set up with `set_up`. Creates its
     /// successor if necessary.
-    pub fn stranger(&mut self, mem: &Memory) -> &mut Ctx {
+    pub fn next_for_setup(&mut self, mem: &Memory) -> &mut Ctx {
         if self.next().next.get().is_null() {
             self.make(mem);
         }
@@ -322,7 +322,7 @@ impl Contexts {
     }
 
     /// As `give_back`, for any context that code was entered with, including the outermost.
-    pub fn left(&mut self, ctx: *mut Ctx) {
+    pub fn release(&mut self, ctx: *mut Ctx) {
         if ctx != self.outermost {
             self.give_back(ctx);
         }
@@ -369,7 +369,7 @@ impl Contexts {
         for ctx in &self.all {
             // SAFETY: as above.
             let ctx = unsafe { &mut **ctx };
-            ctx.instance = NOBODY;
+            ctx.instance = NO_INSTANCE;
             ctx.slots = &[];
         }
     }
@@ -398,20 +398,20 @@ pub mod at {
     pub const ACCESS: i32 = offset_of!(Ctx, access) as i32;
     pub const CALLS_ACCESS: i32 = offset_of!(Calls, access) as i32;
     const REFUSED: i32 = offset_of!(Ctx, refused) as i32;
-    pub const ADDR: i32 = REFUSED + offset_of!(Refused, addr) as i32;
-    pub const SLOT: i32 = REFUSED + offset_of!(Refused, slot) as i32;
-    pub const VALUE: i32 = REFUSED + offset_of!(Refused, value) as i32;
-    pub const R0: i32 = REFUSED + offset_of!(Refused, r0) as i32;
-    pub const COUNT: i32 = REFUSED + offset_of!(Refused, executed) as i32;
-    pub const RESULT: i32 = REFUSED + offset_of!(Refused, result) as i32;
-    pub const REFUSED_FAILED: i32 = REFUSED + offset_of!(Refused, failed) as i32;
+    pub const ADDR: i32 = REFUSED + offset_of!(RefusedAccess, addr) as i32;
+    pub const SLOT: i32 = REFUSED + offset_of!(RefusedAccess, slot) as i32;
+    pub const VALUE: i32 = REFUSED + offset_of!(RefusedAccess, value) as i32;
+    pub const R0: i32 = REFUSED + offset_of!(RefusedAccess, r0) as i32;
+    pub const COUNT: i32 = REFUSED + offset_of!(RefusedAccess, executed) as i32;
+    pub const RESULT: i32 = REFUSED + offset_of!(RefusedAccess, result) as i32;
+    pub const REFUSED_FAILED: i32 = REFUSED + offset_of!(RefusedAccess, failed) as i32;
     const OUT: i32 = offset_of!(Ctx, out) as i32;
-    pub const OUT_FP: i32 = OUT + offset_of!(Out, fp) as i32;
-    pub const OUT_R5: i32 = OUT + offset_of!(Out, r5) as i32;
+    pub const OUT_FP: i32 = OUT + offset_of!(CallOut, fp) as i32;
+    pub const OUT_R5: i32 = OUT + offset_of!(CallOut, r5) as i32;
     /// Slot and number, written as one 64-bit word.
-    pub const OUT_PC: i32 = OUT + offset_of!(Out, pc) as i32;
-    const _: () = assert!(offset_of!(Out, number) == offset_of!(Out, pc) + 4);
-    pub const OUT_TARGET: i32 = OUT + offset_of!(Out, target) as i32;
+    pub const OUT_PC: i32 = OUT + offset_of!(CallOut, pc) as i32;
+    const _: () = assert!(offset_of!(CallOut, number) == offset_of!(CallOut, pc) + 4);
+    pub const OUT_TARGET: i32 = OUT + offset_of!(CallOut, target) as i32;
     pub const CPU: i32 = offset_of!(Ctx, cpu) as i32;
     pub const HELPER_CALLS: i32 = offset_of!(Ctx, helper_calls) as i32;
     pub const EXECUTED: i32 = offset_of!(Ctx, executed) as i32;

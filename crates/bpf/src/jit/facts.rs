@@ -23,10 +23,10 @@ use cranelift_codegen::ir::condcodes::IntCC;
 pub type Regs = [Known; 11];
 
 /// Number of times that the values of a block may grow by plain joins, as a loop counter does at
-/// each visit. After that they grow for `LEAPS` visits, each time to the next number that the
-/// function compares with, where a loop probably ends. Values that still grow are given up.
-const GROWTHS: u32 = 4;
-const LEAPS: u32 = 12;
+/// each visit. After that they grow for `WIDENINGS_MAX` visits, each time to the next number that
+/// the function compares with, where a loop probably ends. Values that still grow are given up.
+const JOINS_BEFORE_WIDENING: u32 = 4;
+const WIDENINGS_MAX: u32 = 12;
 
 /// Returns the registers on entry to a function. Those that carry no argument are zero.
 fn entry() -> Regs {
@@ -45,7 +45,7 @@ struct Function<'a> {
 }
 
 /// Results, indexed by slot of the function.
-pub struct Facts {
+pub struct FunctionAnalysis {
     /// Registers before the first slot of each block; None for slots that begin no block or are
     /// never reached.
     pub blocks: Vec<Option<Regs>>,
@@ -56,21 +56,21 @@ pub struct Facts {
     pub preds: Vec<u32>,
 }
 
-impl Facts {
-    pub fn of(code: &[Insn], func: &Func, data: &[Data]) -> Facts {
+impl FunctionAnalysis {
+    pub fn of(code: &[Insn], func: &Func, data: &[Data]) -> FunctionAnalysis {
         let len = func.len as usize;
-        let mut facts = Facts {
+        let mut facts = FunctionAnalysis {
             blocks: vec![None; len],
             reached: vec![false; len],
             next: vec![[None; 2]; len],
             preds: vec![0; len],
         };
         let leaders = leaders(code, func);
-        let ends = ends(&code[func.start as usize..][..len]);
+        let widening_stops = widening_stops(&code[func.start as usize..][..len]);
         let mut growths = vec![0; len];
         let mut queue = vec![(0usize, entry())];
         while let Some((first, regs)) = queue.pop() {
-            let joined = |old| join(&old, &regs, growths[first], &ends);
+            let joined = |old| join(&old, &regs, growths[first], &widening_stops);
             let merged = facts.blocks[first].map_or(regs, joined);
             if facts.blocks[first] == Some(merged) {
                 continue;
@@ -125,7 +125,7 @@ impl Facts {
 /// Returns the slots that may run after an instruction, given the known registers before it.
 fn next(insn: &Insn, pc: u32, known: &Regs) -> [Option<u32>; 2] {
     let [next, target] = successors(insn, pc);
-    match decided(insn, known) {
+    match known_outcome(insn, known) {
         Some(true) => [None, target],
         Some(false) => [next, None],
         None => [next, target],
@@ -134,7 +134,7 @@ fn next(insn: &Insn, pc: u32, known: &Regs) -> [Option<u32>; 2] {
 
 /// Returns whether a conditional jump is taken, if the known registers decide it. This happens with
 /// headers that choose between versions of a kernel function by their existence.
-pub fn decided(insn: &Insn, known: &Regs) -> Option<bool> {
+pub fn known_outcome(insn: &Insn, known: &Regs) -> Option<bool> {
     if !is_conditional(insn.op) {
         return None;
     }
@@ -190,15 +190,17 @@ fn null_if(insn: &Insn) -> Option<bool> {
     }
 }
 
-fn join(a: &Regs, b: &Regs, growths: u32, ends: &[u64]) -> Regs {
+fn join(a: &Regs, b: &Regs, growths: u32, widening_stops: &[u64]) -> Regs {
     let mut joined = *a;
     for (to, from) in joined.iter_mut().zip(b) {
         let both = to.join(*from);
         *to = match growths {
             _ if both == *to => both,
-            0..GROWTHS => both,
-            _ if growths < GROWTHS + LEAPS => both.grown(*to, ends),
-            _ => both.given_up(),
+            0..JOINS_BEFORE_WIDENING => both,
+            _ if growths < JOINS_BEFORE_WIDENING + WIDENINGS_MAX => {
+                both.widened(*to, widening_stops)
+            }
+            _ => both.unbounded(),
         };
     }
     joined
@@ -206,14 +208,14 @@ fn join(a: &Regs, b: &Regs, growths: u32, ends: &[u64]) -> Regs {
 
 /// Returns the numbers, sorted, at which a range that grows may stop: those that the function
 /// compares with.
-fn ends(code: &[Insn]) -> Vec<u64> {
+fn widening_stops(code: &[Insn]) -> Vec<u64> {
     let compares = |insn: &&Insn| is_conditional(insn.op) && has_constant(insn.op);
     let both = |insn: &Insn| [insn.imm as u64, (insn.imm as u64).wrapping_sub(1)];
-    let mut ends: Vec<u64> = code.iter().filter(compares).flat_map(both).collect();
-    ends.extend([u64::from(u32::MAX), u64::MAX]);
-    ends.sort_unstable();
-    ends.dedup();
-    ends
+    let mut widening_stops: Vec<u64> = code.iter().filter(compares).flat_map(both).collect();
+    widening_stops.extend([u64::from(u32::MAX), u64::MAX]);
+    widening_stops.sort_unstable();
+    widening_stops.dedup();
+    widening_stops
 }
 
 fn is_conditional(op: Op) -> bool {
@@ -223,8 +225,8 @@ fn is_conditional(op: Op) -> bool {
 /// Applies the effect of an instruction to the known registers.
 pub fn step(insn: &Insn, pc: u32, regs: &mut Regs, data: &[Data]) {
     if matches!(insn.op, Op::CallFunc | Op::CallReg | Op::CallHelper | Op::CallKfunc) {
-        // No register can still hold `Found` of this same call: on the first path to the call none
-        // does, and a join keeps only facts that hold on all paths.
+        // No register can still hold `Known::Found` of this same call: on the first path to the
+        // call none does, and a join keeps only facts that hold on all paths.
         regs[0] = found(insn, pc, regs[1], data).map_or(Known::NOTHING, Known::Found);
         regs[1..6].fill(Known::constant(0));
         return;

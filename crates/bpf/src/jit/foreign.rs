@@ -7,8 +7,8 @@
 use std::mem::offset_of;
 
 use super::compile::{Compiler, Isa, named_isa};
-use super::ctx::{Calls, Ctx, Out, Refused};
-use super::height::heights;
+use super::ctx::{CallOut, Calls, Ctx, RefusedAccess};
+use super::frames_below;
 use super::translate::Input;
 use super::{Refusal, SLOTS_MAX, arguments, entered, live};
 use crate::insn::Op;
@@ -17,7 +17,7 @@ use crate::vm::{Func, Image};
 
 /// Properties of the place where the code will run that are compiled into it.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings {
+pub struct TargetLayout {
     /// Pages of the linear memory.
     pub nr_pages: u64,
     /// Address of the table in which the code finds other functions' addresses: 8 bytes each,
@@ -27,14 +27,14 @@ pub struct Surroundings {
 
 /// Machine code of all functions of an image, in the image's order.
 #[derive(Clone, Debug)]
-pub struct Foreign {
-    pub funcs: Vec<ForeignFunc>,
+pub struct CrossCompiled {
+    pub funcs: Vec<CrossCompiledFunc>,
     /// Code that `Ctx::access` must point to.
     pub access_thunk: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
-pub struct ForeignFunc {
+pub struct CrossCompiledFunc {
     pub code: Vec<u8>,
     /// Number of arguments (of r1 to r5) after context, count and frame pointer.
     pub arguments: usize,
@@ -45,27 +45,27 @@ pub struct ForeignFunc {
 pub fn generate(
     image: &Image,
     isa: &str,
-    surroundings: Surroundings,
-) -> Option<Result<Foreign, Refusal>> {
+    layout: TargetLayout,
+) -> Option<Result<CrossCompiled, Refusal>> {
     let isa = named_isa(isa)?;
     // The runner does not check that there are enough frames. There must be, counted from the first
     // frame, and no function may be entered by its address in a deeper frame.
-    let fits = |heights: Vec<u8>| heights.iter().all(|height| usize::from(*height) < MAX_FRAMES);
+    let fits = |counts: Vec<u8>| counts.iter().all(|count| usize::from(*count) < MAX_FRAMES);
     let by_address = image.code.iter().any(|insn| insn.op == Op::CallReg);
-    let bounded = !by_address && heights(image).is_some_and(fits);
-    Some(Generator { image, isa, surroundings, bounded }.all())
+    let bounded = !by_address && frames_below::all(image).is_some_and(fits);
+    Some(Generator { image, isa, layout, bounded }.all())
 }
 
 /// Returns the offsets of the fields that the code uses: `Ctx` up to `access` and `refused`, then
-/// `Refused`, the rest of `Ctx`, `Out`, `Calls`.
+/// `RefusedAccess`, the rest of `Ctx`, `CallOut`, `Calls`.
 pub fn layout() -> Vec<usize> {
     macro_rules! offsets {
         ($type:ty: $($field:ident),*) => { [$(offset_of!($type, $field)),*] };
     }
     let head = offsets!(Ctx: base, mem, perms, deadline, fp_min, arena_base, may_goto, calls, access, refused);
-    let refused = offsets!(Refused: addr, slot, value, r0, executed, result, failed);
+    let refused = offsets!(RefusedAccess: addr, slot, value, r0, executed, result, failed);
     let tail = offsets!(Ctx: out, cpu, helper_calls, executed, why, nr_pcs, pcs, regs, host);
-    let out = offsets!(Out: fp, r5, pc, number, target);
+    let out = offsets!(CallOut: fp, r5, pc, number, target);
     let calls = offsets!(Calls: helper, kfunc, kfunc4, func, func_reg, access);
     [&head[..], &refused, &tail, &out, &calls].concat()
 }
@@ -73,21 +73,21 @@ pub fn layout() -> Vec<usize> {
 struct Generator<'a> {
     image: &'a Image,
     isa: Isa,
-    surroundings: Surroundings,
+    layout: TargetLayout,
     /// Calls need no check of their depth.
     bounded: bool,
 }
 
 impl Generator<'_> {
-    fn all(&self) -> Result<Foreign, Refusal> {
+    fn all(&self) -> Result<CrossCompiled, Refusal> {
         let mut compiler = Compiler::default();
         let funcs = self.image.funcs.iter().map(|func| self.func(&mut compiler, func));
         let funcs = funcs.collect::<Result<_, _>>()?;
         let access_thunk = compiler.access_thunk(&*self.isa)?;
-        Ok(Foreign { funcs, access_thunk })
+        Ok(CrossCompiled { funcs, access_thunk })
     }
 
-    fn func(&self, compiler: &mut Compiler, func: &Func) -> Result<ForeignFunc, Refusal> {
+    fn func(&self, compiler: &mut Compiler, func: &Func) -> Result<CrossCompiledFunc, Refusal> {
         if func.len > SLOTS_MAX {
             return Err(Refusal::TooLong { len: func.len, max: SLOTS_MAX });
         }
@@ -101,11 +101,11 @@ impl Generator<'_> {
             data: &[],
             bounded: self.bounded,
             entered: entered(&self.image.code, func),
-            nr_pages: self.surroundings.nr_pages,
+            nr_pages: self.layout.nr_pages,
             callee: &|pc| self.callee(pc),
         };
         let code = compiler.bytes(&*self.isa, input, arguments)?;
-        Ok(ForeignFunc { code, arguments })
+        Ok(CrossCompiledFunc { code, arguments })
     }
 
     /// Returns the table entry's address and the number of arguments of the function that begins at
@@ -113,6 +113,6 @@ impl Generator<'_> {
     fn callee(&self, pc: u32) -> (u64, usize) {
         let at = self.image.funcs.iter().position(|func| func.start == pc);
         let taken = at.map_or(0, |at| arguments(&self.image.code, &self.image.funcs[at]));
-        (self.surroundings.entries + 8 * at.unwrap_or(0) as u64, taken)
+        (self.layout.entries + 8 * at.unwrap_or(0) as u64, taken)
     }
 }

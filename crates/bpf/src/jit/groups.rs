@@ -9,8 +9,8 @@
 //! allowed, each access of the group goes out separately.
 
 use super::Data;
-use super::facts::{Facts, step};
-use super::memory::Place;
+use super::facts::{FunctionAnalysis, step};
+use super::memory::AccessLocation;
 use crate::insn::uses::{is_load, writes};
 use crate::insn::{Insn, Op, access_size};
 use crate::vm::Func;
@@ -46,7 +46,7 @@ pub struct Groups {
 type Value = (u32, i64);
 
 #[derive(Clone)]
-struct State {
+struct GroupState {
     regs: [Value; 11],
     /// Pairs of value and open group that goes through it.
     open: Vec<(u32, u32)>,
@@ -54,11 +54,11 @@ struct State {
 }
 
 impl Groups {
-    pub fn of(code: &[Insn], func: &Func, facts: &Facts, data: &[Data]) -> Groups {
+    pub fn of(code: &[Insn], func: &Func, facts: &FunctionAnalysis, data: &[Data]) -> Groups {
         let len = func.len as usize;
         let (of, through_r1) = (vec![None; len], vec![false; len]);
         let mut groups = Groups { all: Vec::new(), of, through_r1 };
-        let mut after: Vec<Option<State>> = vec![None; len];
+        let mut after: Vec<Option<GroupState>> = vec![None; len];
         let mut numbers = 0;
         let mut state = None;
         let mut r1 = None;
@@ -102,10 +102,10 @@ impl Groups {
         self.all.len()
     }
 
-    fn access(&mut self, insn: &Insn, slot: usize, state: &mut State, data: &[Data]) {
+    fn access(&mut self, insn: &Insn, slot: usize, state: &mut GroupState, data: &[Data]) {
         let Some(size) = access_size(insn.op) else { return };
         let base = usize::from(if is_load(insn.op) { insn.src } else { insn.dst });
-        if Place::of(insn, &state.known, data) != Place::Anywhere {
+        if AccessLocation::of(insn, &state.known, data) != AccessLocation::Anywhere {
             return;
         }
         let (value, more) = state.regs[base];
@@ -142,8 +142,8 @@ impl Group {
     }
 }
 
-fn fresh(numbers: &mut u32, known: super::facts::Regs) -> State {
-    let mut state = State { regs: [(0, 0); 11], open: Vec::new(), known };
+fn fresh(numbers: &mut u32, known: super::facts::Regs) -> GroupState {
+    let mut state = GroupState { regs: [(0, 0); 11], open: Vec::new(), known };
     for value in &mut state.regs {
         *value = number(numbers);
     }
@@ -155,7 +155,7 @@ fn number(numbers: &mut u32) -> Value {
     (*numbers, 0)
 }
 
-fn advance(insn: &Insn, state: &mut State, numbers: &mut u32) {
+fn advance(insn: &Insn, state: &mut GroupState, numbers: &mut u32) {
     let (dst, src) = (usize::from(insn.dst), usize::from(insn.src));
     match insn.op {
         Op::Mov64X => state.regs[dst] = state.regs[src],

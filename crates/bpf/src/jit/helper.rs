@@ -13,8 +13,8 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value};
 
 use super::ctx::{Way, at};
-use super::memory::{Place, guest};
-use super::range::{Found, Known};
+use super::memory::{AccessLocation, guest};
+use super::range::{Known, LookupResult};
 use super::translate::{I32, I64, Translator, flags};
 use super::{Data, Elements};
 use crate::insn::{Insn, Op};
@@ -49,11 +49,12 @@ impl Translator<'_, '_> {
     fn lookup(&mut self, of_cpu: bool) -> Option<Value> {
         let elements = elements(self.known[1], self.input.data);
         let Elements { percpu, array, .. } = elements.filter(|e| e.percpu || !of_cpu)?;
-        let (from, off) = match Place::at(self.known[2], 0, I32.bytes(), true, self.input.data) {
-            Place::Frame(off) => (self.fp, off),
-            Place::Inside => (self.reg(2), 0),
-            Place::Near | Place::Anywhere => return None,
-        };
+        let (from, off) =
+            match AccessLocation::at(self.known[2], 0, I32.bytes(), true, self.input.data) {
+                AccessLocation::Frame(off) => (self.fp, off),
+                AccessLocation::Inside => (self.reg(2), 0),
+                AccessLocation::LikelyFrame | AccessLocation::Anywhere => return None,
+            };
         let key = self.b.ins().iadd(self.base, from);
         let index = self.b.ins().load(I32, guest(), key, off);
         let index = self.b.ins().uextend(I64, index);
@@ -91,8 +92,8 @@ fn elements(map: Known, data: &[Data]) -> Option<Elements> {
 
 /// Returns what is known of a call's result if it looks up in a known array. `map` is r1 before the
 /// call.
-pub fn found(insn: &Insn, call: u32, map: Known, data: &[Data]) -> Option<Found> {
+pub fn found(insn: &Insn, call: u32, map: Known, data: &[Data]) -> Option<LookupResult> {
     let looks_up = [MAP_LOOKUP_ELEM, MAP_LOOKUP_PERCPU_ELEM].contains(&(insn.imm as u32));
     let array = elements(map, data).filter(|_| insn.op == Op::CallHelper && looks_up)?.array;
-    Some(Found { call, first: array.base, last: array.last() })
+    Some(LookupResult { call, first: array.base, last: array.last() })
 }

@@ -75,45 +75,51 @@ pub fn access_thunk(mut b: FunctionBuilder<'_>, call_conv: CallConv) -> Function
 
 /// What is known of the location of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum AccessLocation {
     /// At this byte of the frame (counted from its end, so negative) and the bytes after it.
     Frame(i32),
     /// Somewhere in the frame, or in data that the access may touch.
     Inside,
     /// Probably in the frame.
-    Near,
+    LikelyFrame,
     Anywhere,
 }
 
-impl Place {
-    pub fn of(insn: &Insn, known: &Regs, data: &[Data]) -> Place {
+impl AccessLocation {
+    pub fn of(insn: &Insn, known: &Regs, data: &[Data]) -> AccessLocation {
         let loads = is_load(insn.op);
         let base = known[usize::from(if loads { insn.src } else { insn.dst })];
-        Place::at(base, insn.off.into(), access_size(insn.op).unwrap_or(8) as u32, loads, data)
+        AccessLocation::at(
+            base,
+            insn.off.into(),
+            access_size(insn.op).unwrap_or(8) as u32,
+            loads,
+            data,
+        )
     }
 
     /// Classifies an access of `size` bytes at `base` plus `off`.
-    pub fn at(base: Known, off: i64, size: u32, loads: bool, data: &[Data]) -> Place {
+    pub fn at(base: Known, off: i64, size: u32, loads: bool, data: &[Data]) -> AccessLocation {
         let (off, size) = (i128::from(off), i128::from(size));
         match base {
             Known::Frame(from, to) => {
                 let (from, to) = (i128::from(from) + off, i128::from(to) + off + size);
                 let inside = from >= -i128::from(FRAME) && to <= 0;
                 match inside {
-                    true if to - from == size => Place::Frame(from as i32),
-                    true => Place::Inside,
-                    false => Place::Near,
+                    true if to - from == size => AccessLocation::Frame(from as i32),
+                    true => AccessLocation::Inside,
+                    false => AccessLocation::LikelyFrame,
                 }
             }
-            Known::Near => Place::Near,
-            Known::Found(_) => Place::Anywhere,
+            Known::LikelyFrame => AccessLocation::LikelyFrame,
+            Known::Found(_) => AccessLocation::Anywhere,
             Known::Number(low, high) => {
                 let (low, end) = (i128::from(low) + off, i128::from(high) + off + size);
                 let may = |data: &Data| {
                     let addr = i128::from(data.addr);
                     (loads || data.writable) && low >= addr && end <= addr + i128::from(data.len)
                 };
-                if data.iter().any(may) { Place::Inside } else { Place::Anywhere }
+                if data.iter().any(may) { AccessLocation::Inside } else { AccessLocation::Anywhere }
             }
         }
     }
@@ -275,10 +281,10 @@ impl Translator<'_, '_> {
 
     /// Returns host address and offset of an access that needs no check.
     fn unchecked(&mut self, insn: &Insn, access: &Access) -> Option<(Value, i32)> {
-        let (from, off) = match Place::of(insn, &self.known, self.input.data) {
-            Place::Near | Place::Anywhere => return None,
-            Place::Frame(off) => (self.fp, off),
-            Place::Inside => match self.offset_in_memory(access) {
+        let (from, off) = match AccessLocation::of(insn, &self.known, self.input.data) {
+            AccessLocation::LikelyFrame | AccessLocation::Anywhere => return None,
+            AccessLocation::Frame(off) => (self.fp, off),
+            AccessLocation::Inside => match self.offset_in_memory(access) {
                 Some(off) => return Some((self.mem, off)),
                 None => (self.reg(access.base), access.off as i32),
             },
@@ -311,7 +317,7 @@ impl Translator<'_, '_> {
         pc: u32,
         slow: Block,
     ) -> Value {
-        if Place::of(insn, &self.known, self.input.data) == Place::Near {
+        if AccessLocation::of(insn, &self.known, self.input.data) == AccessLocation::LikelyFrame {
             return self.in_frame(addr, access, slow);
         }
         if self.of_arguments(access, pc) {

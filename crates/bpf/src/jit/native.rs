@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
 use super::Code;
-use super::ctx::{Calls, Ctx, FAILED, Pair, Refused, WHY_DEPTH};
+use super::ctx::{Calls, Ctx, FAILED, Pair, RefusedAccess, WHY_DEPTH};
 use super::memory::is_atomic;
 use crate::fault::{Fault, FaultKind};
 use crate::insn::uses::is_load;
@@ -122,7 +122,7 @@ unsafe fn jump(entry: Entry, ctx: *mut Ctx, fp: u64, args: Args) -> Pair {
 #[inline(never)]
 fn failed<H: Host>(h: &mut H, at: *mut Ctx) -> Fault {
     let vm = h.vm();
-    vm.contexts.left(at);
+    vm.contexts.release(at);
     // SAFETY: the code has ended, so nothing else uses the context, and nothing takes it before
     // this returns.
     let ctx = unsafe { &mut *at };
@@ -315,7 +315,7 @@ unsafe extern "C" fn func_reg<H: Host>(
         if executed >= h.vm().deadline {
             return Err(over_limit(h.vm()));
         }
-        h.vm().waits_for(depth - 1, ctx.site().pc);
+        h.vm().record_pending_call(depth - 1, ctx.site().pc);
         let value = run(h, ctx.instance, func, depth, |_| args)?;
         Ok(Pair { value, executed: h.vm().executed })
     };
@@ -332,7 +332,7 @@ fn code_of(ctx: &Ctx) -> &Code {
 /// Performs an access that the code's check refused, if it is valid.
 unsafe extern "C" fn access<H: Host>(ctx: *mut Ctx) {
     let work = |h: &mut H, ctx: &Ctx| {
-        let Refused { addr, slot, value, r0, executed, .. } = ctx.refused;
+        let RefusedAccess { addr, slot, value, r0, executed, .. } = ctx.refused;
         let op = code_of(ctx).image.code[slot as usize].op;
         let size = access_size(op).unwrap_or(8) as u32;
         let load = |h: &mut H| load_slow(h, addr, size, probes(op), ctx.arena_base);

@@ -12,7 +12,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::alu::{Binary, Kind, binary, condition};
+use super::alu::{Binary, BinaryOp, binary, condition};
 use super::translate::I32;
 use crate::insn::uses::{has_constant, is_load};
 use crate::insn::{Insn, Op, access_size};
@@ -28,16 +28,16 @@ pub enum Known {
     Frame(i32, i32),
     /// Probably an address in the frame: computed from r10 and an unknown value. It may be
     /// anything.
-    Near,
+    LikelyFrame,
     /// Result of a lookup: 0, or the address of an element.
-    Found(Found),
+    Found(LookupResult),
 }
 
 /// Result of the latest execution of a lookup call: 0, or not below the first element and not above
 /// the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Slot of the call. Registers with the same `Found` hold the same value.
+pub struct LookupResult {
+    /// Slot of the call. Registers with the same `LookupResult` hold the same value.
     pub call: u32,
     pub first: u64,
     pub last: u64,
@@ -62,27 +62,29 @@ impl Known {
         match (self, other) {
             (Known::Number(a, b), Known::Number(c, d)) => Known::Number(a.min(c), b.max(d)),
             (Known::Frame(a, b), Known::Frame(c, d)) => Known::Frame(a.min(c), b.max(d)),
-            (Known::Frame(..) | Known::Near, Known::Frame(..) | Known::Near) => Known::Near,
+            (Known::Frame(..) | Known::LikelyFrame, Known::Frame(..) | Known::LikelyFrame) => {
+                Known::LikelyFrame
+            }
             (Known::Found(one), Known::Found(other)) if one == other => self,
             _ => Known::NOTHING,
         }
     }
 
-    /// Widens a range that has grown since `was`, as far as one of the sorted `ends`, so that the
+    /// Widens a range that has grown since `was`, as far as one of the sorted `stops`, so that the
     /// analysis terminates.
-    pub fn grown(self, was: Known, ends: &[u64]) -> Known {
+    pub fn widened(self, was: Known, stops: &[u64]) -> Known {
         let (Known::Number(low, high), Known::Number(old_low, old_high)) = (self, was) else {
             return self;
         };
-        let end = ends.iter().copied().find(|end| *end >= high).unwrap_or(u64::MAX);
+        let end = stops.iter().copied().find(|end| *end >= high).unwrap_or(u64::MAX);
         Known::Number(if low < old_low { 0 } else { low }, if high > old_high { end } else { high })
     }
 
     /// Returns what remains known of a value that does not stop growing.
-    pub fn given_up(self) -> Known {
+    pub fn unbounded(self) -> Known {
         match self {
             Known::Number(..) => Known::NOTHING,
-            Known::Frame(..) | Known::Near => Known::Near,
+            Known::Frame(..) | Known::LikelyFrame => Known::LikelyFrame,
             Known::Found(_) => Known::NOTHING,
         }
     }
@@ -91,7 +93,7 @@ impl Known {
     fn bounds(self) -> (u64, u64) {
         match self {
             Known::Number(low, high) => (low, high),
-            Known::Frame(..) | Known::Near => (0, u64::MAX),
+            Known::Frame(..) | Known::LikelyFrame => (0, u64::MAX),
             Known::Found(found) => (0, found.last),
         }
     }
@@ -136,25 +138,25 @@ fn loaded(op: Op) -> Known {
 
 /// Returns the exact range of a result or a wider one. With 32 bits, both operands fit 32 bits, and
 /// the caller widens a result that does not to any 32-bit value.
-fn arithmetic(kind: Kind, x: Known, y: Known, bits: u32) -> Known {
+fn arithmetic(kind: BinaryOp, x: Known, y: Known, bits: u32) -> Known {
     let ((a, b), (c, d)) = (x.bounds(), y.bounds());
     let amount = |amount: u64| amount as u32 & (bits - 1);
     let found = match kind {
-        Kind::Mov => return y,
-        Kind::Add | Kind::Sub => return sum(kind, x, y),
-        Kind::Mul => b.checked_mul(d).map(|high| (a.wrapping_mul(c), high)),
-        Kind::And => Some((if (a, c) == (b, d) { a & c } else { 0 }, b.min(d))),
-        Kind::Or => Some((a.max(c), filled(b | d))),
-        Kind::Xor => Some((0, filled(b | d))),
-        Kind::Lsh if c == d && b.leading_zeros() >= amount(c) => {
+        BinaryOp::Mov => return y,
+        BinaryOp::Add | BinaryOp::Sub => return sum(kind, x, y),
+        BinaryOp::Mul => b.checked_mul(d).map(|high| (a.wrapping_mul(c), high)),
+        BinaryOp::And => Some((if (a, c) == (b, d) { a & c } else { 0 }, b.min(d))),
+        BinaryOp::Or => Some((a.max(c), filled(b | d))),
+        BinaryOp::Xor => Some((0, filled(b | d))),
+        BinaryOp::Lsh if c == d && b.leading_zeros() >= amount(c) => {
             Some((a << amount(c), b << amount(c)))
         }
-        Kind::Rsh if c == d => Some((a >> amount(c), b >> amount(c))),
-        Kind::Rsh => Some((0, b)),
+        BinaryOp::Rsh if c == d => Some((a >> amount(c), b >> amount(c))),
+        BinaryOp::Rsh => Some((0, b)),
         // Division by zero gives zero.
-        Kind::Div => Some((if c == 0 { 0 } else { a / d }, b / c.max(1))),
-        Kind::Mod => Some((0, if c == 0 { b } else { b.min(d - 1) })),
-        Kind::Lsh | Kind::Arsh | Kind::SDiv | Kind::SMod => None,
+        BinaryOp::Div => Some((if c == 0 { 0 } else { a / d }, b / c.max(1))),
+        BinaryOp::Mod => Some((0, if c == 0 { b } else { b.min(d - 1) })),
+        BinaryOp::Lsh | BinaryOp::Arsh | BinaryOp::SDiv | BinaryOp::SMod => None,
     };
     found.map_or(Known::NOTHING, |(low, high)| Known::Number(low, high))
 }
@@ -166,8 +168,8 @@ fn filled(value: u64) -> u64 {
 
 /// Returns the range of a sum or difference. A range that wraps as a whole is kept, because
 /// negative constants are large unsigned numbers.
-fn sum(kind: Kind, x: Known, y: Known) -> Known {
-    let minus = kind == Kind::Sub;
+fn sum(kind: BinaryOp, x: Known, y: Known) -> Known {
+    let minus = kind == BinaryOp::Sub;
     match (x, y) {
         (Known::Number(a, b), Known::Number(c, d)) => {
             let [a, b, c, d] = [a, b, c, d].map(i128::from);
@@ -179,8 +181,8 @@ fn sum(kind: Kind, x: Known, y: Known) -> Known {
         }
         (Known::Frame(from, to), y @ Known::Number(..)) => moved(from, to, y, minus),
         (x @ Known::Number(..), Known::Frame(from, to)) if !minus => moved(from, to, x, false),
-        (Known::Near, Known::Number(..)) => Known::Near,
-        (Known::Number(..), Known::Near) if !minus => Known::Near,
+        (Known::LikelyFrame, Known::Number(..)) => Known::LikelyFrame,
+        (Known::Number(..), Known::LikelyFrame) if !minus => Known::LikelyFrame,
         _ => Known::NOTHING,
     }
 }
@@ -190,7 +192,7 @@ fn moved(from: i32, to: i32, by: Known, minus: bool) -> Known {
     // The distance is signed.
     let (low, high) = (low as i64, high as i64);
     if low > high {
-        return Known::Near;
+        return Known::LikelyFrame;
     }
     let (from, to) = if minus {
         (i64::from(from).checked_sub(high), i64::from(to).checked_sub(low))
@@ -200,7 +202,7 @@ fn moved(from: i32, to: i32, by: Known, minus: bool) -> Known {
     let narrow = |at: Option<i64>| at.and_then(|at| i32::try_from(at).ok());
     match (narrow(from), narrow(to)) {
         (Some(from), Some(to)) => Known::Frame(from, to),
-        _ => Known::Near,
+        _ => Known::LikelyFrame,
     }
 }
 

@@ -111,22 +111,22 @@ fn a_panic_of_the_host_goes_through() {
 
 #[test]
 fn code_is_generated_for_both_machines() {
-    let surroundings = Surroundings { nr_pages: 1 << 24, entries: 1 << 40 };
+    let layout = TargetLayout { nr_pages: 1 << 24, entries: 1 << 40 };
     for isa in ["x86_64", "aarch64"] {
-        let code = generate(&image(LOOP), isa, surroundings).expect(isa).expect("both functions");
+        let code = generate(&image(LOOP), isa, layout).expect(isa).expect("both functions");
         assert!(
             code.funcs.len() == 2 && code.funcs.iter().all(|func| func.code.len() >= 12),
             "{isa}"
         );
     }
-    assert!(generate(&image(LOOP), "pdp11", surroundings).is_none());
+    assert!(generate(&image(LOOP), "pdp11", layout).is_none());
 }
 
 #[test]
-fn heights_are_known_without_recursion() {
-    let heights = |text| height::heights(&image(text));
+fn frames_below_are_known_without_recursion() {
+    let counts = |text| frames_below::all(&image(text));
     let tree = "func a:\ncall b\ncall d\nexit\nfunc b:\ncall c\nexit\nfunc c:\nexit\nfunc d:\ncall c\nexit";
-    assert_eq!(heights(tree), Some(vec![2, 1, 0, 1]));
+    assert_eq!(counts(tree), Some(vec![2, 1, 0, 1]));
     let circle = "func a:\ncall b\nexit\nfunc b:\ncall a\nexit\nfunc c:\nexit";
     assert_eq!(heights(circle), None);
 }

@@ -22,7 +22,7 @@ use cranelift_frontend::{FunctionBuilder, Variable};
 
 use super::Data;
 use super::ctx::{FAILED, WHY_LIMIT, Way, at};
-use super::facts::{Facts, Regs, decided, step};
+use super::facts::{FunctionAnalysis, Regs, known_outcome, step};
 use super::groups::Groups;
 use super::memory::access_signature;
 use crate::insn::uses::{RegSet, taken};
@@ -100,7 +100,7 @@ pub fn flags() -> MemFlagsData {
 impl<'a, 'b> Translator<'a, 'b> {
     /// Translates the whole function into `b`, which is empty and has the function's signature.
     pub fn function(mut b: FunctionBuilder<'b>, input: Input<'a>) -> FunctionBuilder<'b> {
-        let facts = Facts::of(input.code, input.func, input.data);
+        let facts = FunctionAnalysis::of(input.code, input.func, input.data);
         let head = b.create_block();
         b.append_block_params_for_function_params(head);
         b.switch_to_block(head);
@@ -173,7 +173,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.b.ins().jump(first, &[]);
     }
 
-    fn body(&mut self, facts: &Facts) {
+    fn body(&mut self, facts: &FunctionAnalysis) {
         let start = self.input.func.start;
         let mut open = false;
         for slot in (0..facts.reached.len()).filter(|slot| facts.reached[*slot]) {
@@ -335,7 +335,7 @@ impl<'a, 'b> Translator<'a, 'b> {
 
     /// Translates a conditional jump. If the known values decide it, only one path is emitted.
     fn branch(&mut self, insn: &Insn, pc: u32) -> bool {
-        match decided(insn, &self.known) {
+        match known_outcome(insn, &self.known) {
             Some(true) => {
                 self.settle();
                 self.jump(insn, pc);

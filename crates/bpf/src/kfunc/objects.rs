@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use super::Builtin;
 use crate::errno::*;
 use crate::fault::Fault;
-use crate::vm::{CallSite, Host, InstanceId, Vm, callback, settle};
+use crate::vm::{CallSite, Host, InstanceId, Vm, callback, release_dropped};
 
 /// Bytes charged per object for its entries in the tables of objects, of owners, and of tree or
 /// list nodes.
@@ -80,10 +80,13 @@ pub fn new<H: Host>(h: &mut H, site: CallSite, local_type: u64) -> Result<u64, F
     let known =
         vm.instance(site.instance).and_then(|instance| instance.local_types.get(&local_type));
     let Some(size) = known.map(|known| known.size) else {
-        return Err(Fault::bad_argument("bpf_obj_new", format!("no local type {local_type}")));
+        return Err(Fault::bad_argument(
+            "bpf_obj_new",
+            format!("the object file has no type with BTF id {local_type}"),
+        ));
     };
     vm.work(size.into())?;
-    if vm.mem.take(ENTRY_BYTES).is_err() {
+    if vm.mem.charge(ENTRY_BYTES).is_err() {
         return Ok(0);
     }
     let Ok(addr) = vm.mem.alloc(size.into(), 8) else {
@@ -97,10 +100,10 @@ pub fn new<H: Host>(h: &mut H, site: CallSite, local_type: u64) -> Result<u64, F
 /// Models `bpf_obj_drop`: drops a reference; the last one frees the object and what it holds.
 pub fn drop<H: Host>(h: &mut H, addr: u64) -> Result<u64, Fault> {
     if !h.vm().objects.live.contains_key(&addr) {
-        return Err(Fault::bad_argument("bpf_obj_drop", format!("{addr:#x} is no object")));
+        return Err(Fault::bad_argument("bpf_obj_drop", format!("{addr:#x} is not an object")));
     }
     h.vm().drop_object(addr);
-    settle(h);
+    release_dropped(h);
     Ok(0)
 }
 
@@ -111,7 +114,9 @@ pub fn acquire<H: Host>(h: &mut H, addr: u64) -> Result<u64, Fault> {
             object.refs += 1;
             Ok(addr)
         }
-        None => Err(Fault::bad_argument("bpf_refcount_acquire", format!("{addr:#x} is no object"))),
+        None => {
+            Err(Fault::bad_argument("bpf_refcount_acquire", format!("{addr:#x} is not an object")))
+        }
     }
 }
 
@@ -174,7 +179,7 @@ pub fn tree_add<H: Host>(
 fn refuse<H: Host>(h: &mut H, node: u64) -> Result<u64, Fault> {
     if let Some(addr) = h.vm().objects.containing(node) {
         h.vm().drop_object(addr);
-        settle(h);
+        release_dropped(h);
     }
     Ok(neg(EINVAL))
 }

@@ -31,16 +31,22 @@ pub struct Arena {
 pub(super) fn check(def: &MapDef) -> Result<(), (i64, &'static str)> {
     let known = map_flag::SEGV_ON_FAULT | map_flag::MMAPABLE | map_flag::NO_USER_CONV;
     if def.key_size != 0 || def.value_size != 0 || def.max_entries == 0 {
-        return Err((EINVAL, "an arena has pages, but no key and no value"));
+        return Err((
+            EINVAL,
+            "an arena needs max_entries (its number of pages), and no key or value size",
+        ));
     }
     if def.map_flags & map_flag::MMAPABLE == 0 || def.map_flags & !known != 0 {
-        return Err((EINVAL, "an arena must have BPF_F_MMAPABLE, and few other flags"));
+        return Err((
+            EINVAL,
+            "an arena needs BPF_F_MMAPABLE, and allows only BPF_F_SEGV_ON_FAULT and BPF_F_NO_USER_CONV besides",
+        ));
     }
     if !def.map_extra.is_multiple_of(PAGE) {
         return Err((EINVAL, "the arena's address is not page-aligned"));
     }
     if u64::from(def.max_entries) * PAGE > ARENA_WINDOW {
-        return Err((E2BIG, "arena over 4 GiB"));
+        return Err((E2BIG, "arena larger than 4 GiB"));
     }
     Ok(())
 }

@@ -95,7 +95,7 @@ impl Vm {
     }
 
     /// Frees a map with all its elements. References that they held are released at the next
-    /// `vm::settle`.
+    /// `vm::release_dropped`.
     pub(crate) fn destroy_map(&mut self, id: MapId) {
         self.clear_map(id);
         let Some(map) = self.maps.remove(id) else {
@@ -154,7 +154,7 @@ fn check_special(def: &MapDef) -> Check {
         if !field.offset.is_multiple_of(size.clamp(4, 8))
             || end.is_none_or(|end| end > def.value_size)
         {
-            return Err((EINVAL, "special field outside the value"));
+            return Err((EINVAL, "a kernel-managed field is misaligned or outside the value"));
         }
     }
     Ok(())
@@ -172,7 +172,7 @@ fn check_array(def: &MapDef) -> Check {
             Err((E2BIG, "per-CPU value over 32 KiB"))
         }
         map_type::PERCPU_ARRAY if def.map_flags & map_flag::MMAPABLE != 0 => {
-            Err((EINVAL, "a per-CPU array cannot be mapped"))
+            Err((EINVAL, "a per-CPU array does not allow BPF_F_MMAPABLE"))
         }
         map_type::ARRAY_OF_MAPS if def.inner.is_none() => {
             Err((EINVAL, "a map of maps needs an inner map"))
@@ -205,10 +205,13 @@ fn check_hash(def: &MapDef) -> Check {
     }
     let lru = matches!(def.map_type, map_type::LRU_HASH | map_type::LRU_PERCPU_HASH);
     if lru && def.map_flags & map_flag::NO_PREALLOC != 0 {
-        return Err((EOPNOTSUPP, "an LRU hash is preallocated"));
+        return Err((
+            EOPNOTSUPP,
+            "an LRU hash is always preallocated and does not allow BPF_F_NO_PREALLOC",
+        ));
     }
     if !lru && def.map_flags & map_flag::NO_COMMON_LRU != 0 {
-        return Err((EINVAL, "flag of an LRU hash"));
+        return Err((EINVAL, "BPF_F_NO_COMMON_LRU is only valid for an LRU hash"));
     }
     if def.map_type == map_type::HASH_OF_MAPS && (def.inner.is_none() || def.value_size != 4) {
         return Err((EINVAL, "a map of maps needs an inner map and 4-byte values"));
@@ -229,7 +232,7 @@ fn check_queue(def: &MapDef) -> Check {
 fn check_ring(def: &MapDef) -> Check {
     let overwrite = def.map_flags & map_flag::RB_OVERWRITE != 0;
     if overwrite {
-        return Err((EOPNOTSUPP, "overwriting ring buffers are not modelled"));
+        return Err((EOPNOTSUPP, "ring buffers with BPF_F_RB_OVERWRITE are not modelled"));
     }
     let pages = u64::from(def.max_entries);
     if def.key_size != 0

@@ -50,7 +50,7 @@ struct Entry {
 }
 
 /// Result of `insert`.
-pub enum Room {
+pub enum Insertion {
     /// A new element, zeroed except for its key; the address is that of its value.
     Made(u64),
     /// The map is full.
@@ -121,11 +121,11 @@ impl Hash {
     }
 
     /// Inserts an element for a key that is not present.
-    pub fn insert(&mut self, mem: &mut Memory, key: &[u8]) -> Result<Room, OutOfMemory> {
+    pub fn insert(&mut self, mem: &mut Memory, key: &[u8]) -> Result<Insertion, OutOfMemory> {
         if self.len >= self.max_entries {
-            return Ok(Room::Full);
+            return Ok(Insertion::Full);
         }
-        mem.take(INDEX_BYTES)?;
+        mem.charge(INDEX_BYTES)?;
         let addr = mem.alloc(self.elem_size, 8).inspect_err(|_| mem.give_back(INDEX_BYTES))?;
         mem.host_slice_mut::<u8>(addr, key.len()).copy_from_slice(key);
         if self.len as usize >= self.buckets.len() {
@@ -141,7 +141,7 @@ impl Hash {
         self.chain(at);
         self.append(at);
         self.len += 1;
-        Ok(Room::Made(addr + self.value_off))
+        Ok(Insertion::Made(addr + self.value_off))
     }
 
     /// Removes the key's element from the index. The caller releases the value and then calls

@@ -5,7 +5,7 @@
 //! Does not: read guest keys (see `helper/map.rs`) or serve user space (see `user.rs`); both call
 //! the operations here.
 
-use super::hash::Room;
+use super::hash::Insertion;
 use super::value::{Ctx, Source};
 use super::{
     Map, MapId, MapKind, MapResult, MapTable, NOT_SUPPORTED, SpecialKind, map_type, update_flag,
@@ -175,8 +175,8 @@ impl Map {
             return Err(EINVAL);
         };
         match hash.insert(ctx.mem, key).map_err(|_| ENOMEM)? {
-            Room::Made(value) => Ok(value),
-            Room::Full => Err(E2BIG),
+            Insertion::Made(value) => Ok(value),
+            Insertion::Full => Err(E2BIG),
         }
     }
 

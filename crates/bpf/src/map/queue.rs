@@ -39,7 +39,7 @@ impl Queue {
         let (room, wanted) = (self.bytes.capacity(), self.bytes.len() + self.value_size);
         if self.len < self.max_entries && wanted > room {
             let all = wanted.max(2 * room);
-            mem.take((all - room) as u64).map_err(|_| ENOMEM)?;
+            mem.charge((all - room) as u64).map_err(|_| ENOMEM)?;
             self.bytes.reserve_exact(all - self.bytes.len());
         }
         Ok(())

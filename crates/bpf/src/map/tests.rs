@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::mem::{ARENA_WINDOW, PAGE};
 use crate::vm::bare::BareHost;
-use crate::vm::{Config, settle};
+use crate::vm::{Config, release_dropped};
 
 fn host() -> (BareHost, InstanceId) {
     let config = Config { nr_cpus: 3, mem_size: 6 * ARENA_WINDOW, ..Config::default() };
@@ -267,18 +267,18 @@ fn values_let_go_of_what_they_hold() {
     assert_eq!(words, [0xffff_ffff_0000_0000, 0, u64::MAX], "lock and pointer are not copied");
     h.vm.mem.write(at + 8, 0x11u64).expect("value");
     h.vm.map_update(hash, &key(1), &[0; 24], 0).expect("replaced");
-    settle(&mut h);
+    release_dropped(&mut h);
     assert_eq!(h.released, [(KptrKind::Kernel(1), 0x11)]);
     h.vm.mem.write(at + 8, 0x22u64).expect("value");
     h.vm.map_delete(hash, &key(1)).expect("deleted");
-    settle(&mut h);
+    release_dropped(&mut h);
     assert_eq!(h.released[1..], [(KptrKind::Kernel(1), 0x22)]);
     for cpu in 0..3 {
         let at = h.vm.maps.get_mut(array).expect("map").lookup(&h.vm.mem, &key(1), cpu);
         h.vm.mem.write(at + 8, 0x30 + u64::from(cpu)).expect("value");
     }
     h.vm.map_update(array, &key(1), &[0; 72], 0).expect("overwritten");
-    settle(&mut h);
+    release_dropped(&mut h);
     assert_eq!(h.released.len(), 2, "an array's value stays, and its reference with it");
     crate::vm::remove_instance(&mut h, instance);
     let last: Vec<u64> = h.released[2..].iter().map(|released| released.1).collect();

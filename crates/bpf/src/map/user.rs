@@ -4,8 +4,8 @@
 //!
 //! Owns: buffer sizes and errnos of the syscall's map commands. Does not: model file descriptors.
 //!
-//! After an operation that may drop a reference or a timer, call `vm::settle`; the next invocation
-//! does so too.
+//! After an operation that may drop a reference or a timer, call `vm::release_dropped`; the next
+//! invocation does so too.
 
 use super::ops::Cpus;
 use super::value::Source;
@@ -215,8 +215,8 @@ impl Vm {
                 match hash.lookup(ctx.mem, key) {
                     Some(slot) => slot,
                     None => match hash.insert(ctx.mem, key).map_err(|_| ENOMEM)? {
-                        super::hash::Room::Made(slot) => slot,
-                        super::hash::Room::Full => return Err(E2BIG),
+                        super::hash::Insertion::Made(slot) => slot,
+                        super::hash::Insertion::Full => return Err(E2BIG),
                     },
                 }
             }

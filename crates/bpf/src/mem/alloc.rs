@@ -121,7 +121,7 @@ impl Memory {
             return Err(self.exhausted(len));
         }
         let pages = len.div_ceil(PAGE).max(1);
-        self.take(pages * PAGE)?;
+        self.charge(pages * PAGE)?;
         let reused = self.alloc.free_regions.get_mut(&pages).and_then(Vec::pop);
         let addr = match reused {
             Some(addr) => addr,
@@ -213,7 +213,7 @@ impl Memory {
 
     /// Makes one page of an arena readable and writable. It reads as zero.
     pub fn alloc_arena_page(&mut self, addr: u64) -> Result<(), OutOfMemory> {
-        self.take(PAGE)?;
+        self.charge(PAGE)?;
         self.set_perm(addr, PAGE, Perm::ReadWrite);
         Ok(())
     }

@@ -64,9 +64,9 @@ fn regions_have_guards_and_end_at_a_page() {
     assert_eq!((addr + 104) % PAGE, 0);
     mem.write(addr + 96, 7u64).expect("last word");
     let fault = mem.write(addr + 97, 7u64).expect_err("one byte over the end");
-    assert_eq!((fault.why, fault.addr), (MemWhy::Unmapped, addr + 97));
+    assert_eq!((fault.why, fault.addr), (MemFaultReason::Unmapped, addr + 97));
     let below = (addr & !(PAGE - 1)) - 1;
-    assert_eq!(mem.read::<u8>(below).expect_err("guard").why, MemWhy::Unmapped);
+    assert_eq!(mem.read::<u8>(below).expect_err("guard").why, MemFaultReason::Unmapped);
 }
 
 #[test]
@@ -75,11 +75,13 @@ fn permissions_are_kept() {
     let ro = mem.alloc_region(8, Perm::Read).expect("region");
     let kernel = mem.alloc_kernel(64, 8).expect("object");
     assert_eq!(mem.read::<u64>(ro), Ok(0));
-    assert_eq!(mem.write(ro, 1u8).expect_err("read-only").why, MemWhy::ReadOnly);
-    assert_eq!(mem.write(kernel, 1u8).expect_err("kernel").why, MemWhy::KernelField);
+    assert_eq!(mem.write(ro, 1u8).expect_err("read-only").why, MemFaultReason::ReadOnly);
+    assert_eq!(mem.write(kernel, 1u8).expect_err("kernel").why, MemFaultReason::KernelField);
     *mem.host_mut::<u64>(kernel) = 5;
     assert_eq!(mem.read::<u64>(kernel), Ok(5));
-    for (addr, why) in [(0, MemWhy::Null), (8, MemWhy::Null), (u64::MAX - 3, MemWhy::Null)] {
+    for (addr, why) in
+        [(0, MemFaultReason::Null), (8, MemFaultReason::Null), (u64::MAX - 3, MemFaultReason::Null)]
+    {
         assert_eq!(mem.read::<u32>(addr).expect_err("null").why, why);
     }
     for addr in [0x1_0000, GUEST_BASE - 1, GUEST_BASE + mem.size(), GUEST_BASE + mem.size() - 1] {
@@ -96,9 +98,9 @@ fn access_over_two_pages_needs_both() {
     assert_eq!(mem.read::<u64>(cross), Ok(0x1122_3344_5566_7788));
     mem.set_perm(addr + PAGE, PAGE, Perm::Read);
     assert_eq!(mem.read::<u64>(cross), Ok(0x1122_3344_5566_7788));
-    assert_eq!(mem.write(cross, 0u64).expect_err("second page").why, MemWhy::ReadOnly);
+    assert_eq!(mem.write(cross, 0u64).expect_err("second page").why, MemFaultReason::ReadOnly);
     mem.set_perm(addr, PAGE, Perm::None);
-    assert_eq!(mem.read::<u64>(cross).expect_err("first page").why, MemWhy::Unmapped);
+    assert_eq!(mem.read::<u64>(cross).expect_err("first page").why, MemFaultReason::Unmapped);
 }
 
 #[test]

@@ -9,7 +9,7 @@ pub mod trial;
 use super::{
     CallSite, Config, FuncId, Host, Image, InstanceId, InstanceParts, KptrKind, Storage, Vm,
 };
-use crate::fault::{Fault, Place};
+use crate::fault::{BacktraceFrame, Fault};
 use crate::insn::asm::assemble;
 use crate::kfunc::KfuncId;
 use crate::map::LocalTypes;
@@ -37,7 +37,7 @@ pub struct BareHost {
     pub kfunc_calls: Vec<(KfuncId, [u64; 5])>,
     /// Backtrace of each kfunc call. A kfunc that runs a program records its own after the program
     /// has run.
-    pub traces: Vec<Vec<Place>>,
+    pub traces: Vec<Vec<BacktraceFrame>>,
     /// Kfunc that panics, as a bug of the simulator would.
     pub panics: Option<KfuncId>,
     /// Kfunc that runs a program, as dispatching to a child scheduler does.

@@ -82,14 +82,14 @@ pub(crate) fn callback<H: Host>(
     args: [u64; 5],
 ) -> Result<u64, Fault> {
     let func = func_of_addr(addr).ok_or_else(|| Fault::new(FaultKind::BadCall { addr }))?;
-    h.vm().waits_for(site.depth, site.pc);
+    h.vm().record_pending_call(site.depth, site.pc);
     run(h, site.instance, func, site.depth + 1, |_| Args::All(args))
 }
 
 /// Tells the host which timers and references map operations have dropped. Every invocation begins
 /// and ends with it.
 #[inline]
-pub fn settle<H: Host>(h: &mut H) {
+pub fn release_dropped<H: Host>(h: &mut H) {
     if !h.vm().dropped.is_empty() {
         tell_dropped(h);
     }
@@ -114,7 +114,7 @@ pub fn storage_owner_gone<H: Host>(h: &mut H, kind: Storage, owner: u64) {
     for id in vm.maps.storage_ids() {
         vm.storage_owner_gone_in(id, kind, owner);
     }
-    settle(h);
+    release_dropped(h);
 }
 
 /// Unloads an object with its maps. None of its programs may be running.
@@ -127,7 +127,7 @@ pub fn remove_instance<H: Host>(h: &mut H, id: InstanceId) {
     for map in instance.maps.clone() {
         h.vm().destroy_map(map);
     }
-    settle(h);
+    release_dropped(h);
     h.vm().instances[id.idx()] = None;
 }
 
@@ -171,7 +171,7 @@ fn invoke<H: Host>(
     func: FuncId,
     setup: impl FnOnce(&mut Vm) -> Args,
 ) -> Result<u64, Fault> {
-    settle(h);
+    release_dropped(h);
     let vm = h.vm();
     if vm.running() {
         return nested(h, instance, func, setup);
@@ -211,7 +211,7 @@ fn nested<H: Host>(
 fn finish<H: Host>(h: &mut H, result: Result<u64, Fault>) -> Result<u64, Fault> {
     let outermost = !h.vm().running();
     let result = if outermost { release_locks(h, result) } else { result };
-    settle(h);
+    release_dropped(h);
     result
 }
 

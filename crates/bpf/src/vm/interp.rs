@@ -17,7 +17,7 @@
 use super::report::place;
 use super::run::missing;
 use super::{CallSite, FuncId, Host, Image, InstanceId};
-use crate::fault::{Fault, FaultKind, MemWhy};
+use crate::fault::{Fault, FaultKind, MemFaultReason};
 use crate::insn::uses::{RegSet, taken};
 use crate::insn::{Insn, Op, func_of_addr};
 use crate::kfunc::{self, KfuncId};
@@ -41,7 +41,7 @@ struct Frame {
 
 /// Parameters of one interpreted invocation, besides the host.
 #[derive(Clone, Copy)]
-pub(crate) struct Start<'a> {
+pub(crate) struct Invocation<'a> {
     pub instance: InstanceId,
     pub image: &'a Image,
     pub arena_base: u64,
@@ -51,8 +51,12 @@ pub(crate) struct Start<'a> {
 }
 
 /// Interprets a function until it returns. The caller has checked call depth and instruction limit.
-pub(crate) fn run<H: Host>(h: &mut H, start: &Start<'_>, args: &[u64; 5]) -> Result<u64, Fault> {
-    let Start { instance, image, arena_base, func, depth, max_depth } = *start;
+pub(crate) fn run<H: Host>(
+    h: &mut H,
+    start: &Invocation<'_>,
+    args: &[u64; 5],
+) -> Result<u64, Fault> {
+    let Invocation { instance, image, arena_base, func, depth, max_depth } = *start;
     let Some(first) = image.func(func).map(|func| func.start) else {
         return Err(missing(format!("no function {} in {}", func.0, image.name)));
     };
@@ -209,7 +213,7 @@ pub(crate) fn run<H: Host>(h: &mut H, start: &Start<'_>, args: &[u64; 5]) -> Res
             check_limit!();
             let saved = [regs[6], regs[7], regs[8], regs[9]];
             frames[depth as usize & (MAX_FRAMES - 1)] = Frame { pc: index(ip), budget, saved };
-            h.vm().waits_for(depth, index(ip).wrapping_sub(1));
+            h.vm().record_pending_call(depth, index(ip).wrapping_sub(1));
             depth += 1;
             budget = may_goto;
             regs[0] = 0;
@@ -578,7 +582,7 @@ pub(crate) fn store_slow<H: Host>(
         mem.arena_stores_dropped += 1;
         return Ok(());
     }
-    if fault.why != MemWhy::KernelField || !h.store_to_kernel(addr, size) {
+    if fault.why != MemFaultReason::KernelField || !h.store_to_kernel(addr, size) {
         return Err(fault.into());
     }
     Ok(h.vm().mem.write_agreed(addr, bytes)?)

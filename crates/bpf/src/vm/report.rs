@@ -3,9 +3,9 @@
 
 use std::{fmt, ptr};
 
-use super::stack::WAITS_FOR;
+use super::stack::CALL_SLOT_OFFSET;
 use super::{CallSite, Func, FuncId, Image, Instance, Line, Vm};
-use crate::fault::Place;
+use crate::fault::BacktraceFrame;
 use crate::insn::disasm;
 use crate::insn::uses::RegSet;
 use crate::jit::{live, next};
@@ -110,14 +110,14 @@ impl Vm {
     }
 
     /// Describes a call site; None if its instance is gone.
-    pub fn place_of(&self, site: CallSite) -> Option<Place> {
+    pub fn place_of(&self, site: CallSite) -> Option<BacktraceFrame> {
         Some(place(self.instance(site.instance)?, site.pc))
     }
 
     /// Returns the frames that lead to a call of the innermost program, innermost first.
-    pub fn backtrace(&self, site: CallSite) -> Vec<Place> {
+    pub fn backtrace(&self, site: CallSite) -> Vec<BacktraceFrame> {
         let callers = (0..site.depth).rev().map(|depth| {
-            let pc = *self.mem.own_ref::<u32>(self.stacks.frame_pointer(depth) + WAITS_FOR);
+            let pc = *self.mem.own_ref::<u32>(self.stacks.frame_pointer(depth) + CALL_SLOT_OFFSET);
             CallSite { pc, depth, ..site }
         });
         std::iter::once(site).chain(callers).filter_map(|site| self.place_of(site)).collect()
@@ -132,21 +132,21 @@ impl Vm {
 
     /// Records the slot of the call that a frame of the running level waits for.
     #[inline]
-    pub(crate) fn waits_for(&mut self, depth: u32, pc: u32) {
-        let at = self.stacks.frame_pointer(depth) + WAITS_FOR;
+    pub(crate) fn record_pending_call(&mut self, depth: u32, pc: u32) {
+        let at = self.stacks.frame_pointer(depth) + CALL_SLOT_OFFSET;
         *self.mem.own_mut::<u32>(at) = pc;
     }
 }
 
 /// Describes a slot of an instance.
-pub(super) fn place(instance: &Instance, pc: u32) -> Place {
+pub(super) fn place(instance: &Instance, pc: u32) -> BacktraceFrame {
     let image = &instance.image;
     let func = image.func_at(pc).unwrap_or(FuncId(0));
     let (name, section, start) = match image.func(func) {
         Some(func) => (func.name.clone(), func.section.clone(), func.start),
         None => (String::from("?"), String::from("?"), 0),
     };
-    Place {
+    BacktraceFrame {
         instance: instance.id,
         object: instance.name.clone(),
         func,

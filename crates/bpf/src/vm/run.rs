@@ -11,10 +11,10 @@
 use std::ptr;
 use std::sync::Arc;
 
-use super::interp::{self, Start};
+use super::interp::{self, Invocation};
 use super::{FuncId, Host, InstanceId, Vm};
 use crate::fault::{Fault, FaultKind};
-use crate::jit::{self, Args, Entry, Place};
+use crate::jit::{self, Args, Entry, EntryFrame};
 
 /// Runs `func` in frame `depth` of the current stack level until it returns. `setup` supplies r1 to
 /// r5.
@@ -48,7 +48,7 @@ pub(crate) fn run_outermost<H: Host>(
     let executed = vm.executed;
     let deadline = executed.saturating_add(vm.limits.insns_per_call);
     vm.deadline = deadline;
-    let known = vm.contexts.outermost().is_of(instance) || vm.introduce_outermost(instance);
+    let known = vm.contexts.outermost().is_of(instance) || vm.prepare_outermost_context(instance);
     if known
         && executed < deadline
         && let Some(entry) = vm.contexts.outermost().entry(func, &args, executed, deadline)
@@ -76,7 +76,7 @@ impl Vm {
             return None;
         }
         let fp = self.stacks.frame_pointer(depth);
-        if !self.contexts.next().is_for(instance, fp) && !self.introduce(instance, depth) {
+        if !self.contexts.next().is_for(instance, fp) && !self.prepare_context(instance, depth) {
             return None;
         }
         let ctx = self.contexts.next();
@@ -87,28 +87,28 @@ impl Vm {
     /// not possible.
     #[cold]
     #[inline(never)]
-    fn introduce(&mut self, instance: InstanceId, depth: u32) -> bool {
+    fn prepare_context(&mut self, instance: InstanceId, depth: u32) -> bool {
         let Some(place) = self.place(depth) else { return false };
         let found = self.instances.get(instance.idx()).and_then(Option::as_ref);
-        found.is_some_and(|found| self.contexts.stranger(&self.mem).introduce(found, &place))
+        found.is_some_and(|found| self.contexts.next_for_setup(&self.mem).set_up(found, &place))
     }
 
-    /// As `introduce`, for a program that the kernel calls while no other runs.
+    /// As `prepare_context`, for a program that the kernel calls while no other runs.
     #[cold]
     #[inline(never)]
-    fn introduce_outermost(&mut self, instance: InstanceId) -> bool {
+    fn prepare_outermost_context(&mut self, instance: InstanceId) -> bool {
         let Some(place) = self.place(0) else { return false };
         let found = self.instances.get(instance.idx()).and_then(Option::as_ref);
-        found.is_some_and(|found| self.contexts.outermost().introduce(found, &place))
+        found.is_some_and(|found| self.contexts.outermost().set_up(found, &place))
     }
 
     /// Describes frame `depth` of the running level; None if that is too deep.
-    fn place(&self, depth: u32) -> Option<Place> {
+    fn place(&self, depth: u32) -> Option<EntryFrame> {
         let max_depth = self.stacks.max_depth();
         let frames = max_depth.checked_sub(depth).filter(|frames| *frames > 0)?;
         let fp = self.stacks.frame_pointer(depth);
         let fp_min = self.stacks.frame_pointer(max_depth - 1);
-        Some(Place { depth, frames, fp, fp_min, may_goto: self.limits.may_goto.into() })
+        Some(EntryFrame { depth, frames, fp, fp_min, may_goto: self.limits.may_goto.into() })
     }
 }
 
@@ -134,7 +134,7 @@ fn begin<H: Host>(
     if vm.executed >= vm.deadline {
         return Err(Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call }));
     }
-    if found.code().is_some_and(|code| code.due(func))
+    if found.code().is_some_and(|code| code.compile_if_due(func))
         && let Some(entry) = h.vm().ready(instance, func, &Args::All(*args), depth)
     {
         return jit::call(h, entry, Args::All(*args));
@@ -149,11 +149,12 @@ fn begin<H: Host>(
     let (image, code) = unsafe {
         (&*Arc::as_ptr(&found.image), found.code.as_ref().map(|code| &*Arc::as_ptr(code)))
     };
-    let start = Start { instance, image, arena_base: found.arena_base, func, depth, max_depth };
+    let start =
+        Invocation { instance, image, arena_base: found.arena_base, func, depth, max_depth };
     let before = vm.executed;
     let result = interp::run(h, &start, args);
     if let Some(code) = code {
-        code.warm(func, h.vm().executed.saturating_sub(before));
+        code.count_interpreted(func, h.vm().executed.saturating_sub(before));
     }
     result
 }

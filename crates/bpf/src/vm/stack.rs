@@ -20,7 +20,7 @@ pub const FRAME: u64 = 512;
 
 /// Offset from a frame's r10 to the word that holds the slot of the call that the frame waits for.
 /// The word lies in the level's upper guard.
-pub const WAITS_FOR: u64 = 2 * PAGE - 8;
+pub const CALL_SLOT_OFFSET: u64 = 2 * PAGE - 8;
 
 const _: () =
     assert!(MAX_FRAMES as u64 * FRAME <= PAGE, "the slots of all frames fit in the guard");

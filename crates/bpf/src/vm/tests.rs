@@ -4,7 +4,7 @@
 
 use super::bare::BareHost;
 use super::*;
-use crate::fault::{FaultKind, MemWhy, Place};
+use crate::fault::{BacktraceFrame, FaultKind, MemFaultReason};
 use crate::map::{MapDef, map_flag, map_type};
 use crate::mem::{ARENA_WINDOW, PAGE, Perm};
 
@@ -65,6 +65,6 @@ fn small(engine: Engine) -> Config {
     let limits =
         Limits { insns_per_call: 10_000, may_goto: 100, compile_after: 0, ..Limits::default() };
     // The values that the simulated machines use.
-    let work = Work { call_bytes: 256, arena_page_bytes: 64 };
+    let work = WorkCosts { call_bytes: 256, arena_page_bytes: 64 };
     Config { nr_cpus: 4, limits, mem_size: 4 * ARENA_WINDOW, work, engine, ..Config::default() }
 }

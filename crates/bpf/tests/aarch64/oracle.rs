@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use scxlab_bpf::fault::{Access, Fault, FaultKind};
 use scxlab_bpf::insn::random::{KFUNCS, Program};
 use scxlab_bpf::insn::{call, decode};
-use scxlab_bpf::jit::{Foreign, Surroundings, generate};
+use scxlab_bpf::jit::{CrossCompiled, TargetLayout, generate};
 use scxlab_bpf::kfunc::KfuncId;
 use scxlab_bpf::map::{MapDef, map_flag, map_type};
 use scxlab_bpf::mem::{ARENA_WINDOW, PAGE, Perm};
@@ -58,7 +58,7 @@ pub enum Arg {
 
 /// Environment of a program.
 #[derive(Clone, Copy, Default)]
-pub struct Around {
+pub struct Environment {
     pub kernel_stores: bool,
     pub arena: bool,
     /// The program accesses no memory but its first frames, so no other memory is compared.
@@ -81,18 +81,18 @@ pub struct Oracle {
 
 impl Oracle {
     /// Adds a program with its runs, one after the other in the same memory.
-    pub fn case(&mut self, name: &str, mut program: Program, around: Around, runs: &[[Arg; 5]]) {
+    pub fn case(&mut self, name: &str, mut program: Program, env: Environment, runs: &[[Arg; 5]]) {
         without_helpers(&mut program);
         let code = decode(&program.raw, &program.funcs, &program.probe);
         let code = code.unwrap_or_else(|error| panic!("{name}: {error}"));
         self.ops.extend(code.iter().map(|insn| insn.op as u8));
         let image =
             Image { name: name.to_owned(), code, funcs: program.funcs.clone(), ..Image::default() };
-        let mut scene = Scene::make(&image, around);
-        let listed = Self::listed(&scene, around);
-        self.head(name, &mut scene, &program, around);
+        let mut scene = TestHost::make(&image, env);
+        let listed = Self::listed(&scene, env);
+        self.head(name, &mut scene, &program, env);
         let before = self.memory(&scene.host, &listed);
-        self.code(&image, around);
+        self.code(&image, env);
         self.runs(&mut scene, &program, listed, before, runs);
         self.nr_cases += 1;
     }
@@ -100,11 +100,11 @@ impl Oracle {
     /// Pages that the harness maps and compares: those near the addresses that a program gets. In
     /// the harness an access elsewhere is a fault. If it is none for the interpreter, the results
     /// differ.
-    fn listed(scene: &Scene, around: Around) -> Vec<u64> {
+    fn listed(scene: &TestHost, env: Environment) -> Vec<u64> {
         // The guard page above the frames. No program reaches it, but code writes there which call
         // each frame waits for.
         let guard = scene.frames + PAGE;
-        if around.frames_only {
+        if env.frames_only {
             return vec![scene.frames - PAGE, guard];
         }
         let mem = &scene.host.vm.mem;
@@ -117,14 +117,14 @@ impl Oracle {
         all.into_iter().filter(|page| *page == guard || mem.perm(*page) != Perm::None).collect()
     }
 
-    fn head(&mut self, name: &str, scene: &mut Scene, program: &Program, around: Around) {
+    fn head(&mut self, name: &str, scene: &mut TestHost, program: &Program, env: Environment) {
         let out = &mut self.cases;
         let name = format!("{name}\0");
         out.word(name.len() as u64);
         out.bytes(name.as_bytes());
         let deepest = scene.frames - u64::from(LIMITS.call_depth - 1) * FRAME;
         out.words([scene.frames, deepest, scene.arena, LIMITS.may_goto.into()]);
-        out.words([CPU.into(), LIMITS.insns_per_call, around.kernel_stores.into()]);
+        out.words([CPU.into(), LIMITS.insns_per_call, env.kernel_stores.into()]);
         out.word(HELPERS.len() as u64);
         for helper in HELPERS {
             let value = scene.ask(&format!("call {helper}\nexit"));
@@ -154,10 +154,10 @@ impl Oracle {
         before
     }
 
-    fn code(&mut self, image: &Image, around: Around) {
-        let surroundings = Surroundings { nr_pages: NR_PAGES, entries: ENTRIES };
-        let code = generate(image, "aarch64", surroundings).expect("a known machine");
-        let Foreign { funcs, access_thunk } =
+    fn code(&mut self, image: &Image, env: Environment) {
+        let layout = TargetLayout { nr_pages: NR_PAGES, entries: ENTRIES };
+        let code = generate(image, "aarch64", layout).expect("a known machine");
+        let CrossCompiled { funcs, access_thunk } =
             code.unwrap_or_else(|why| panic!("{}: {why}", image.name));
         let room = |code: &[u8]| (code.len() as u64).next_multiple_of(PAGE);
         if self.thunk.is_empty() {
@@ -166,7 +166,7 @@ impl Oracle {
         }
         self.cases.word(funcs.len() as u64);
         for (nth, func) in funcs.iter().enumerate() {
-            let compiled = around.not_compiled >> nth & 1 ^ 1;
+            let compiled = env.not_compiled >> nth & 1 ^ 1;
             let start = image.funcs[nth].start;
             self.cases.words([start.into(), compiled, func.code.len() as u64]);
             self.cases.bytes(&func.code);
@@ -176,7 +176,7 @@ impl Oracle {
 
     fn runs(
         &mut self,
-        scene: &mut Scene,
+        scene: &mut TestHost,
         program: &Program,
         listed: Vec<u64>,
         mut pages: Vec<Vec<u8>>,
@@ -199,7 +199,7 @@ impl Oracle {
         }
     }
 
-    fn run(&mut self, scene: &mut Scene, program: &Program, args: &[Arg; 5]) {
+    fn run(&mut self, scene: &mut TestHost, program: &Program, args: &[Arg; 5]) {
         let regs = args.map(|arg| scene.value(arg));
         let out = &mut self.cases;
         let host = &mut scene.host;
@@ -258,7 +258,7 @@ fn write_fault(out: &mut Words, program: &Program, fault: &Fault) {
 }
 
 /// A host with a program and the memory that the program may access.
-struct Scene {
+struct TestHost {
     host: BareHost,
     instance: InstanceId,
     /// Instance for the programs of `ask`.
@@ -269,8 +269,8 @@ struct Scene {
     frames: u64,
 }
 
-impl Scene {
-    fn make(image: &Image, around: Around) -> Scene {
+impl TestHost {
+    fn make(image: &Image, env: Environment) -> TestHost {
         let config = Config {
             nr_cpus: 2,
             mem_size: MEM_SIZE,
@@ -280,10 +280,10 @@ impl Scene {
         };
         let mut host = BareHost::new(config).expect("8 GiB of address space");
         (host.cpu, host.now_ns) = (CPU, 123_456_789_012);
-        host.allow_kernel_stores = around.kernel_stores;
+        host.allow_kernel_stores = env.kernel_stores;
         host.kfuncs = (0..KFUNCS).map(|id| (KfuncId(id), u64::from(id) << 30)).collect();
         let (instance, aside) = (host.vm.add_instance("case"), host.vm.add_instance("aside"));
-        if around.arena {
+        if env.arena {
             let def = MapDef {
                 name: "arena".into(),
                 map_type: map_type::ARENA,
@@ -300,7 +300,7 @@ impl Scene {
         let pages = host.vm.mem.alloc_region(PAGES * PAGE, Perm::ReadWrite).expect("pages");
         let parts = InstanceParts { image: image.clone().into(), ..InstanceParts::default() };
         host.vm.install(instance, parts);
-        let mut scene = Scene { host, instance, aside, pages, arena, frames: 0 };
+        let mut scene = TestHost { host, instance, aside, pages, arena, frames: 0 };
         scene.frames = scene.ask("r0 = r10\nexit");
         scene
     }

@@ -11,7 +11,7 @@ use scxlab_bpf::insn::random::{self, Program};
 use scxlab_bpf::vm::Func;
 
 use crate::oracle::Arg::{self, Value};
-use crate::oracle::{Around, Oracle};
+use crate::oracle::{Environment, Oracle};
 
 pub fn all(oracle: &mut Oracle) {
     for class in [7, 4] {
@@ -45,8 +45,8 @@ const EDGES: [u64; 14] = [
 ];
 const CONSTANTS: [i32; 10] = [0, 1, -1, 7, 31, 32, 63, -4096, i32::MAX, i32::MIN];
 const NONE: Arg = Value(0);
-const REGISTERS_ONLY: Around =
-    Around { frames_only: true, kernel_stores: false, arena: false, not_compiled: 0 };
+const REGISTERS_ONLY: Environment =
+    Environment { frames_only: true, kernel_stores: false, arena: false, not_compiled: 0 };
 
 const MOV64_X: u8 = 0xbf;
 const MOV64_K: u8 = 0xb7;
@@ -114,11 +114,11 @@ fn unary(oracle: &mut Oracle) {
         .into_iter()
         .flat_map(|code| [16, 32, 64].map(|bits| insn(code, 0, 0, 0, bits)));
     let all = moves.into_iter().chain(casts).chain(negations).chain(orders);
-    let around = Around { arena: true, ..REGISTERS_ONLY };
+    let env = Environment { arena: true, ..REGISTERS_ONLY };
     for op in all {
         let name = format!("unary {:#x}, off {}, {}", op.code, op.off, op.imm);
         let raw = [insn(MOV64_X, 0, 1, 0, 0), op, exit()];
-        oracle.case(&name, program(&raw), around, &ones());
+        oracle.case(&name, program(&raw), env, &ones());
     }
 }
 
@@ -168,7 +168,7 @@ fn memory(oracle: &mut Oracle) {
                     ]);
                     made.probe[1] = *probe;
                     let name = format!("memory {store:#x} {load:#x} at r{base} + {off}");
-                    oracle.case(&name, made, Around::default(), &runs);
+                    oracle.case(&name, made, Environment::default(), &runs);
                 }
             }
         }
@@ -193,7 +193,7 @@ fn atomics(oracle: &mut Oracle) {
                     exit(),
                 ];
                 let name = format!("atomic {kind:#x} of {size} at r{base} + {off}");
-                oracle.case(&name, program(&raw), Around::default(), &runs);
+                oracle.case(&name, program(&raw), Environment::default(), &runs);
             }
         }
     }
@@ -240,8 +240,8 @@ fn texts(oracle: &mut Oracle) {
         for not_compiled in [0, 1, 2, 3] {
             let made = assemble(text).unwrap_or_else(|error| panic!("{name}: {error}"));
             let made = Program { raw: made.raw, funcs: made.funcs, probe: made.probe };
-            let around = Around { not_compiled, ..REGISTERS_ONLY };
-            oracle.case(&format!("{name}, {not_compiled}"), made, around, &ones());
+            let env = Environment { not_compiled, ..REGISTERS_ONLY };
+            oracle.case(&format!("{name}, {not_compiled}"), made, env, &ones());
         }
     }
 }
@@ -249,7 +249,7 @@ fn texts(oracle: &mut Oracle) {
 fn random(oracle: &mut Oracle) {
     for seed in 0..400u64 {
         let bytes: Vec<u8> = (0..300).map(|at| scrambled(seed << 32 | at) as u8).collect();
-        let around = Around {
+        let env = Environment {
             kernel_stores: seed & 1 != 0,
             arena: seed & 2 != 0,
             frames_only: false,
@@ -258,7 +258,7 @@ fn random(oracle: &mut Oracle) {
         let runs = [Arg::Arena, Arg::ArenaLow]
             .map(|arena| [Arg::Pages, Arg::Task, arena, Value(seed), Value(7)]);
         let name = format!("random program {seed}");
-        oracle.case(&name, random::program(&bytes), around, &runs);
+        oracle.case(&name, random::program(&bytes), env, &runs);
     }
 }
 

@@ -4,7 +4,7 @@
 
 use core::mem::offset_of;
 
-use scxlab_loader::btf::{Btf, Kind, TypeId};
+use scxlab_loader::btf::{Btf, BtfKind, TypeId};
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn btf() -> Btf {
 }
 
 fn structure(btf: &Btf, name: &str) -> TypeId {
-    btf.find(name, Kind::Struct).unwrap_or_else(|| panic!("BTF has no struct {name}"))
+    btf.find(name, BtfKind::Struct).unwrap_or_else(|| panic!("BTF has no struct {name}"))
 }
 
 /// Byte offset of a member by its dotted path.
@@ -99,14 +99,14 @@ fn what_programs_own_has_the_kernels_size() {
 fn functions_variables_and_constants_are_described() {
     let btf = btf();
     for name in ["scx_bpf_dsq_insert___v2", "bpf_iter_num_new", "bpf_cpumask_create"] {
-        assert!(btf.find(name, Kind::Func).is_some(), "{name}");
+        assert!(btf.find(name, BtfKind::Func).is_some(), "{name}");
     }
     for name in ["sd_llc_id", "runqueues", "cpufreq_cpu_data"] {
-        assert!(btf.find(name, Kind::Var).is_some(), "{name}");
+        assert!(btf.find(name, BtfKind::Var).is_some(), "{name}");
     }
-    let kick = btf.find("scx_kick_flags", Kind::Enum).expect("a 32-bit enum");
+    let kick = btf.find("scx_kick_flags", BtfKind::Enum).expect("a 32-bit enum");
     assert!(btf.enumerators(kick).any(|e| e.name == "SCX_KICK_WAIT" && e.value == 4));
-    let dsq = btf.find("scx_dsq_id_flags", Kind::Enum64).expect("a 64-bit enum");
+    let dsq = btf.find("scx_dsq_id_flags", BtfKind::Enum64).expect("a 64-bit enum");
     assert!(
         btf.enumerators(dsq).any(|e| e.name == "SCX_DSQ_LOCAL_ON" && e.value == SCX_DSQ_LOCAL_ON)
     );
@@ -116,5 +116,5 @@ fn functions_variables_and_constants_are_described() {
 fn a_field_that_is_not_modelled_is_not_there() {
     let btf = btf();
     assert!(btf.path(structure(&btf, "task_struct"), "core_cookie").is_err());
-    assert!(btf.find("scx_bpf_cpu_rq", Kind::Func).is_none());
+    assert!(btf.find("scx_bpf_cpu_rq", BtfKind::Func).is_none());
 }

@@ -18,7 +18,7 @@ use scxlab_bpf::kfunc::KfuncId;
 use scxlab_bpf::mem::{Memory, OutOfMemory};
 use scxlab_bpf::timer::TimerId;
 use scxlab_bpf::vm::{CallSite, Host, KptrKind, Storage, Vm};
-use scxlab_loader::btf::{Btf, Kind, TypeId};
+use scxlab_loader::btf::{Btf, BtfKind, TypeId};
 use scxlab_loader::link::{KconfigValue, KsymVar, Target};
 use scxlab_machine::id::{CpuId, TaskId};
 use std::mem::offset_of;
@@ -337,7 +337,7 @@ impl Target for KernelTarget {
             "__preempt_count" => percpu::PREEMPT_COUNT,
             _ => return None,
         };
-        let btf_id = self.btf.find(name, Kind::Var).map_or(0, |id| id.0);
+        let btf_id = self.btf.find(name, BtfKind::Var).map_or(0, |id| id.0);
         Some(KsymVar { addr: self.percpu + off, btf_id, per_cpu: true })
     }
 

@@ -9,7 +9,7 @@
 use super::op::Op;
 use super::program::Program;
 use crate::kernel::Kernel;
-use scxlab_bpf::fault::{Fault, Place};
+use scxlab_bpf::fault::{BacktraceFrame, Fault};
 use scxlab_bpf::vm::CallSite;
 use scxlab_machine::id::TaskId;
 
@@ -38,7 +38,7 @@ pub struct Origin {
     /// Text for a report. It does not repeat the exit's message.
     pub lines: Vec<String>,
     /// Frames of the program, innermost first; empty if no program ran.
-    pub frames: Vec<Place>,
+    pub frames: Vec<BacktraceFrame>,
 }
 
 impl Origin {
@@ -50,7 +50,7 @@ impl Origin {
     }
 }
 
-fn called_by(frames: &[Place]) -> impl Iterator<Item = String> + '_ {
+fn called_by(frames: &[BacktraceFrame]) -> impl Iterator<Item = String> + '_ {
     frames.iter().skip(1).map(|frame| format!("called by {}", frame.brief()))
 }
 
@@ -107,13 +107,13 @@ impl Kernel {
 
     /// Returns the origin of a value that an operation has returned.
     pub(super) fn origin_of_return(&self, op: Op) -> Origin {
-        let frames: Vec<Place> = self.first_line(op).into_iter().collect();
+        let frames: Vec<BacktraceFrame> = self.first_line(op).into_iter().collect();
         let name = frames.first().map_or(String::new(), |frame| format!(": {}", frame.start()));
         Origin { lines: vec![format!("returned by ops.{}(){name}", op.name())], frames }
     }
 
     /// Returns the place where the program of an operation begins.
-    pub(super) fn first_line(&self, op: Op) -> Option<Place> {
+    pub(super) fn first_line(&self, op: Op) -> Option<BacktraceFrame> {
         let Program::Bpf { instance, funcs } = &self.ext.root.as_ref()?.program else {
             return None;
         };
@@ -125,13 +125,13 @@ impl Kernel {
     /// Describes an earlier call, such as
     /// `ops.enqueue(): simple_enqueue at instruction 12 (simple.bpf.c:40: ...)`.
     pub(super) fn describe(&self, caller: Caller) -> String {
-        let frames: Vec<Place> = self.vm.place_of(caller.site).into_iter().collect();
+        let frames: Vec<BacktraceFrame> = self.vm.place_of(caller.site).into_iter().collect();
         called_in(caller, &frames)
     }
 }
 
 /// Describes a call. `frames` are the known frames of the call and of its callers.
-fn called_in(caller: Caller, frames: &[Place]) -> String {
+fn called_in(caller: Caller, frames: &[BacktraceFrame]) -> String {
     let whole = frames.len() == caller.site.depth as usize + 1;
     let program = match (caller.op, frames.last()) {
         (Some(op), _) => format!("ops.{}()", op.name()),

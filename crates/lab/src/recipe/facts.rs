@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use scxlab_loader::btf::{Btf, Kind};
+use scxlab_loader::btf::{Btf, BtfKind};
 use scxlab_loader::link::Globals;
 use scxlab_loader::link::knob::{closest, parse_int};
 use scxlab_loader::object::Object;
@@ -158,7 +158,7 @@ impl Names for Scope<'_> {
 
     fn size_of(&self, ty: &str) -> Result<i128, ExprError> {
         let btf = &self.object.btf;
-        let kinds = [Kind::Struct, Kind::Union, Kind::Typedef, Kind::Int];
+        let kinds = [BtfKind::Struct, BtfKind::Union, BtfKind::Typedef, BtfKind::Int];
         let found = kinds.into_iter().find_map(|kind| btf.find(ty, kind));
         let size = found.and_then(|id| btf.size_of(id).ok());
         size.map(i128::from).ok_or_else(|| ExprError::NoValue {

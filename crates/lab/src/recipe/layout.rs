@@ -3,7 +3,7 @@
 //!
 //! Owns: finding a field by its path, and the width of its value. Does not: hold the bytes.
 
-use scxlab_loader::btf::{Btf, FieldRef, Kind, TypeId};
+use scxlab_loader::btf::{Btf, BtfKind, FieldRef, TypeId};
 use scxlab_loader::link::knob;
 use scxlab_loader::object::Object;
 
@@ -33,7 +33,7 @@ pub fn put(btf: &Btf, bytes: &mut [u8], place: FieldRef, value: i128) -> Result<
 
 /// Encodes a number as a value of a type. A pointer is encoded as an address.
 pub fn encode(btf: &Btf, ty: TypeId, value: i128) -> Result<Vec<u8>, String> {
-    if btf.resolve(ty).is_ok_and(|ty| btf.kind(ty) == Kind::Ptr) {
+    if btf.resolve(ty).is_ok_and(|ty| btf.kind(ty) == BtfKind::Ptr) {
         let address = u64::try_from(value).map_err(|_| format!("{value} is no address"))?;
         return Ok(address.to_le_bytes().to_vec());
     }
@@ -45,7 +45,8 @@ pub fn get(btf: &Btf, bytes: &[u8], place: FieldRef) -> Result<i128, String> {
     let size = btf.size_of(place.ty).map_err(|e| e.to_string())?;
     let ty = btf.resolve(place.ty).map_err(|e| e.to_string())?;
     let kind = btf.kind(ty);
-    if place.bitfield_bits != 0 || !(kind == Kind::Int || kind == Kind::Ptr || kind.is_enum()) {
+    if place.bitfield_bits != 0 || !(kind == BtfKind::Int || kind == BtfKind::Ptr || kind.is_enum())
+    {
         return Err("it is no number".to_owned());
     }
     let from = usize::try_from(place.byte_off()).unwrap_or(usize::MAX);
@@ -61,9 +62,9 @@ pub fn context_type(object: &Object, program: &str) -> Option<TypeId> {
     let function = &object.functions[object.function(program)?];
     let proto = btf.ty(function.btf_func?).ok()?.target()?;
     let pointer = btf.resolve(btf.params(proto).next()?.ty).ok()?;
-    if btf.kind(pointer) != Kind::Ptr {
+    if btf.kind(pointer) != BtfKind::Ptr {
         return None;
     }
     let target = btf.resolve(btf.ty(pointer).ok()?.target()?).ok()?;
-    (btf.kind(target) == Kind::Struct).then_some(target)
+    (btf.kind(target) == BtfKind::Struct).then_some(target)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Errors in a type table, or in a query of one.
 
-use super::Kind;
+use super::BtfKind;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BtfError {
@@ -23,12 +23,12 @@ pub enum BtfError {
     DanglingString { at: u32, off: u32 },
     #[error("BTF: there is no type [{id}] ({len} types)")]
     NoSuchType { id: u32, len: usize },
-    #[error("BTF: type [{id}] is wrapped too deep or in a cycle")]
+    #[error("BTF: type [{id}] is nested too deep or refers to itself")]
     Cycle { id: u32 },
     #[error("BTF: the size of type [{id}] overflows")]
     SizeOverflow { id: u32 },
     #[error("BTF: type [{id}] ({kind:?}) has no size")]
-    NoSize { id: u32, kind: Kind },
+    NoSize { id: u32, kind: BtfKind },
     #[error("BTF: walking type [{id}] takes too many steps")]
     TooComplex { id: u32 },
     #[error("BTF: type [{id}]: {what}")]

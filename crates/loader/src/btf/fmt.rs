@@ -2,7 +2,7 @@
 //! Names of types as a C programmer would write them, for messages and `inspect`.
 
 use super::walk::MAX_DEPTH;
-use super::{Btf, Kind, TypeId};
+use super::{Btf, BtfKind, TypeId};
 
 impl Btf {
     /// C spelling of a type, for messages: `struct task_struct *`, `u32[4]`, `const char *`.
@@ -26,23 +26,23 @@ impl Btf {
             format!("{prefix}{}", self.spell(target, depth - 1))
         };
         match self.kind(id) {
-            Kind::Void => "void".to_owned(),
-            Kind::Struct => tagged("struct", name),
-            Kind::Union => tagged("union", name),
-            Kind::Fwd => tagged("struct", name),
-            Kind::Enum | Kind::Enum64 => tagged("enum", name),
-            Kind::Ptr => {
+            BtfKind::Void => "void".to_owned(),
+            BtfKind::Struct => tagged("struct", name),
+            BtfKind::Union => tagged("union", name),
+            BtfKind::Fwd => tagged("struct", name),
+            BtfKind::Enum | BtfKind::Enum64 => tagged("enum", name),
+            BtfKind::Ptr => {
                 let target = inner("");
                 if target.ends_with('*') { format!("{target}*") } else { format!("{target} *") }
             }
-            Kind::Const => inner("const "),
-            Kind::Volatile => inner("volatile "),
-            Kind::Restrict | Kind::TypeTag | Kind::DeclTag => inner(""),
-            Kind::Array => match self.array(id) {
+            BtfKind::Const => inner("const "),
+            BtfKind::Volatile => inner("volatile "),
+            BtfKind::Restrict | BtfKind::TypeTag | BtfKind::DeclTag => inner(""),
+            BtfKind::Array => match self.array(id) {
                 Some(a) => format!("{}[{}]", self.spell(a.elem, depth - 1), a.len),
                 None => "?".to_owned(),
             },
-            Kind::FuncProto => {
+            BtfKind::FuncProto => {
                 let params: Vec<_> =
                     self.params(id).take(6).map(|p| self.spell(p.ty, depth / 4)).collect();
                 format!("{}({})", inner(""), params.join(", "))

@@ -3,7 +3,7 @@
 //!
 //! Owns: decoding them. A type without items of the requested sort yields an empty iterator.
 
-use super::{Btf, Kind, Type, TypeId};
+use super::{Btf, BtfKind, Type, TypeId};
 
 /// Size of the largest integer, in bytes.
 const MAX_INT: u32 = 16;
@@ -59,7 +59,7 @@ pub struct SecVar {
 
 impl Btf {
     pub fn members(&self, id: TypeId) -> impl ExactSizeIterator<Item = Member<'_>> {
-        let (ty, n) = self.items_of(id, Kind::is_composite);
+        let (ty, n) = self.items_of(id, BtfKind::is_composite);
         (0..n).map(move |i| {
             let raw = self.word(ty, i * 3 + 2);
             let (bits, bit_off) = if ty.kflag { (raw >> 24, raw & 0x00ff_ffff) } else { (0, raw) };
@@ -77,7 +77,7 @@ impl Btf {
     }
 
     pub fn params(&self, id: TypeId) -> impl ExactSizeIterator<Item = Param<'_>> {
-        let (ty, n) = self.items_of(id, |k| k == Kind::FuncProto);
+        let (ty, n) = self.items_of(id, |k| k == BtfKind::FuncProto);
         (0..n).map(move |i| Param {
             name: self.string(self.word(ty, i * 2)),
             ty: TypeId(self.word(ty, i * 2 + 1)),
@@ -85,9 +85,9 @@ impl Btf {
     }
 
     pub fn enumerators(&self, id: TypeId) -> impl ExactSizeIterator<Item = Enumerator<'_>> {
-        let (ty, n) = self.items_of(id, Kind::is_enum);
+        let (ty, n) = self.items_of(id, BtfKind::is_enum);
         (0..n).map(move |i| match ty.kind {
-            Kind::Enum64 => {
+            BtfKind::Enum64 => {
                 let low = u64::from(self.word(ty, i * 3 + 1));
                 let high = u64::from(self.word(ty, i * 3 + 2));
                 Enumerator { name: self.string(self.word(ty, i * 3)), value: high << 32 | low }
@@ -101,7 +101,7 @@ impl Btf {
     }
 
     pub fn section_vars(&self, id: TypeId) -> impl ExactSizeIterator<Item = SecVar> + '_ {
-        let (ty, n) = self.items_of(id, |k| k == Kind::Datasec);
+        let (ty, n) = self.items_of(id, |k| k == BtfKind::Datasec);
         (0..n).map(move |i| SecVar {
             ty: TypeId(self.word(ty, i * 3)),
             offset: self.word(ty, i * 3 + 1),
@@ -110,13 +110,13 @@ impl Btf {
     }
 
     pub fn array(&self, id: TypeId) -> Option<ArrayInfo> {
-        let ty = self.ty(id).ok().filter(|t| t.kind == Kind::Array)?;
+        let ty = self.ty(id).ok().filter(|t| t.kind == BtfKind::Array)?;
         Some(ArrayInfo { elem: TypeId(self.word(ty, 0)), len: self.word(ty, 2) })
     }
 
     /// Size and encoding of an INT. None for another kind, and for a size of 0 or over 16 bytes.
     pub fn int(&self, id: TypeId) -> Option<IntInfo> {
-        let ty = self.ty(id).ok().filter(|t| t.kind == Kind::Int)?;
+        let ty = self.ty(id).ok().filter(|t| t.kind == BtfKind::Int)?;
         if !(1..=MAX_INT).contains(&ty.size_or_type) {
             return None;
         }
@@ -134,8 +134,8 @@ impl Btf {
     pub fn linkage(&self, id: TypeId) -> Option<u32> {
         let ty = self.ty(id).ok()?;
         match ty.kind {
-            Kind::Var => Some(self.word(ty, 0)),
-            Kind::Func => Some(ty.vlen),
+            BtfKind::Var => Some(self.word(ty, 0)),
+            BtfKind::Func => Some(ty.vlen),
             _ => None,
         }
     }
@@ -143,7 +143,7 @@ impl Btf {
     /// Target of a declaration tag: the tagged type, and the index of its tagged member or
     /// parameter (-1: the type itself).
     pub fn decl_tag(&self, id: TypeId) -> Option<(TypeId, i32)> {
-        let ty = self.ty(id).ok().filter(|t| t.kind == Kind::DeclTag)?;
+        let ty = self.ty(id).ok().filter(|t| t.kind == BtfKind::DeclTag)?;
         Some((TypeId(ty.size_or_type), self.word(ty, 0) as i32))
     }
 
@@ -155,7 +155,7 @@ impl Btf {
             .map(|e| e.value)
     }
 
-    fn items_of(&self, id: TypeId, wanted: impl Fn(Kind) -> bool) -> (&Type, usize) {
+    fn items_of(&self, id: TypeId, wanted: impl Fn(BtfKind) -> bool) -> (&Type, usize) {
         let ty = self.types.get(id.idx()).unwrap_or(&self.types[0]);
         (ty, if wanted(ty.kind) { ty.vlen as usize } else { 0 })
     }

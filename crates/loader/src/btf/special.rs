@@ -7,11 +7,11 @@
 //! Models: kernel `btf_parse_fields()`, v7.3. Differs: the limit per value is `MAX_FIELDS` instead
 //! of 11, because the kernel's limit does not affect what a scheduler does.
 
-use super::{Btf, BtfError, Kind, TypeId};
+use super::{Btf, BtfError, BtfKind, TypeId};
 
 /// Kind of a special field, with the type that it refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SpecialKind {
+pub enum BtfSpecialKind {
     Timer,
     SpinLock,
     ResSpinLock,
@@ -49,10 +49,10 @@ pub struct Contains {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpecialField {
+pub struct BtfSpecialField {
     pub offset: u32,
     pub size: u32,
-    pub kind: SpecialKind,
+    pub kind: BtfSpecialKind,
 }
 
 /// Most special fields in one value.
@@ -64,8 +64,8 @@ const MAX_STEPS: u32 = 50_000;
 
 impl Btf {
     /// Special fields of a value of type `value`, by ascending offset.
-    pub fn special_fields(&self, value: TypeId) -> Result<Vec<SpecialField>, BtfError> {
-        let mut search = Search { btf: self, steps: MAX_STEPS, tags: None };
+    pub fn special_fields(&self, value: TypeId) -> Result<Vec<BtfSpecialField>, BtfError> {
+        let mut search = SpecialFieldSearch { btf: self, steps: MAX_STEPS, tags: None };
         let mut found = Vec::new();
         search.visit(value, 0, None, MAX_NESTING, &mut found)?;
         found.sort_by_key(|f| f.offset);
@@ -73,14 +73,14 @@ impl Btf {
     }
 
     /// Special fields of the variables in a data section, at section offsets.
-    pub fn special_globals(&self, datasec: TypeId) -> Result<Vec<SpecialField>, BtfError> {
-        let mut search = Search { btf: self, steps: MAX_STEPS, tags: None };
+    pub fn special_globals(&self, datasec: TypeId) -> Result<Vec<BtfSpecialField>, BtfError> {
+        let mut search = SpecialFieldSearch { btf: self, steps: MAX_STEPS, tags: None };
         let mut found = Vec::new();
         for var in self.section_vars(datasec) {
             let Some(ty) = self.ty(var.ty)?.target() else {
                 continue;
             };
-            if self.kind(var.ty) == Kind::Var {
+            if self.kind(var.ty) == BtfKind::Var {
                 let declared = Some((var.ty, -1));
                 search.visit(ty, u64::from(var.offset), declared, MAX_NESTING, &mut found)?;
             }
@@ -90,7 +90,7 @@ impl Btf {
     }
 }
 
-struct Search<'a> {
+struct SpecialFieldSearch<'a> {
     btf: &'a Btf,
     steps: u32,
     /// Declaration tags that start with `contains:`, collected on first need.
@@ -100,14 +100,14 @@ struct Search<'a> {
 /// Declaration of a root: a struct and the index of its member, or a variable and -1.
 type Declared = Option<(TypeId, i32)>;
 
-impl<'a> Search<'a> {
+impl<'a> SpecialFieldSearch<'a> {
     fn visit(
         &mut self,
         id: TypeId,
         at: u64,
         declared: Declared,
         depth: usize,
-        found: &mut Vec<SpecialField>,
+        found: &mut Vec<BtfSpecialField>,
     ) -> Result<(), BtfError> {
         self.steps = self.steps.checked_sub(1).ok_or(BtfError::TooComplex { id: id.0 })?;
         let (elem, count) = self.element(id)?;
@@ -116,8 +116,10 @@ impl<'a> Search<'a> {
         }
         let first = found.len();
         match self.btf.kind(elem) {
-            Kind::Ptr => self.visit_pointer(elem, at, found)?,
-            Kind::Struct | Kind::Union => self.visit_struct(elem, at, declared, depth, found)?,
+            BtfKind::Ptr => self.visit_pointer(elem, at, found)?,
+            BtfKind::Struct | BtfKind::Union => {
+                self.visit_struct(elem, at, declared, depth, found)?
+            }
             _ => {}
         }
         self.repeat(first, count, elem, found)
@@ -144,7 +146,7 @@ impl<'a> Search<'a> {
         first: usize,
         count: u64,
         elem: TypeId,
-        found: &mut Vec<SpecialField>,
+        found: &mut Vec<BtfSpecialField>,
     ) -> Result<(), BtfError> {
         let per_elem = found.len() - first;
         if per_elem == 0 || count <= 1 {
@@ -168,12 +170,12 @@ impl<'a> Search<'a> {
         &mut self,
         ptr: TypeId,
         at: u64,
-        found: &mut Vec<SpecialField>,
+        found: &mut Vec<BtfSpecialField>,
     ) -> Result<(), BtfError> {
         let Some(target) = self.btf.ty(ptr)?.target() else {
             return Ok(());
         };
-        if self.btf.kind(target) != Kind::TypeTag {
+        if self.btf.kind(target) != BtfKind::TypeTag {
             return Ok(());
         }
         let tag = match self.btf.name(target) {
@@ -185,8 +187,8 @@ impl<'a> Search<'a> {
         };
         let pointee_id = self.btf.resolve(target)?;
         let pointee = self.btf.name(pointee_id).to_owned();
-        let kind = SpecialKind::Kptr { tag, pointee, pointee_id };
-        found.push(SpecialField { offset: offset(at, ptr)?, size: 8, kind });
+        let kind = BtfSpecialKind::Kptr { tag, pointee, pointee_id };
+        found.push(BtfSpecialField { offset: offset(at, ptr)?, size: 8, kind });
         Ok(())
     }
 
@@ -196,11 +198,11 @@ impl<'a> Search<'a> {
         at: u64,
         declared: Declared,
         depth: usize,
-        found: &mut Vec<SpecialField>,
+        found: &mut Vec<BtfSpecialField>,
     ) -> Result<(), BtfError> {
         if let Some(kind) = self.known_struct(id, declared)? {
             let size = self.btf.size_of(id)? as u32;
-            found.push(SpecialField { offset: offset(at, id)?, size, kind });
+            found.push(BtfSpecialField { offset: offset(at, id)?, size, kind });
             return Ok(());
         }
         if depth == 0 {
@@ -219,21 +221,21 @@ impl<'a> Search<'a> {
         &mut self,
         id: TypeId,
         declared: Declared,
-    ) -> Result<Option<SpecialKind>, BtfError> {
-        if self.btf.kind(id) != Kind::Struct {
+    ) -> Result<Option<BtfSpecialKind>, BtfError> {
+        if self.btf.kind(id) != BtfKind::Struct {
             return Ok(None);
         }
         Ok(Some(match self.btf.name(id) {
-            "bpf_timer" => SpecialKind::Timer,
-            "bpf_spin_lock" => SpecialKind::SpinLock,
-            "bpf_res_spin_lock" => SpecialKind::ResSpinLock,
-            "bpf_wq" => SpecialKind::WorkQueue,
-            "bpf_task_work" => SpecialKind::TaskWork,
-            "bpf_refcount" => SpecialKind::Refcount,
-            "bpf_rb_node" => SpecialKind::RbNode,
-            "bpf_list_node" => SpecialKind::ListNode,
-            "bpf_rb_root" => SpecialKind::RbRoot(self.contains(id, declared)?),
-            "bpf_list_head" => SpecialKind::ListHead(self.contains(id, declared)?),
+            "bpf_timer" => BtfSpecialKind::Timer,
+            "bpf_spin_lock" => BtfSpecialKind::SpinLock,
+            "bpf_res_spin_lock" => BtfSpecialKind::ResSpinLock,
+            "bpf_wq" => BtfSpecialKind::WorkQueue,
+            "bpf_task_work" => BtfSpecialKind::TaskWork,
+            "bpf_refcount" => BtfSpecialKind::Refcount,
+            "bpf_rb_node" => BtfSpecialKind::RbNode,
+            "bpf_list_node" => BtfSpecialKind::ListNode,
+            "bpf_rb_root" => BtfSpecialKind::RbRoot(self.contains(id, declared)?),
+            "bpf_list_head" => BtfSpecialKind::ListHead(self.contains(id, declared)?),
             _ => return Ok(None),
         }))
     }
@@ -251,7 +253,7 @@ impl<'a> Search<'a> {
             .ok_or(bad("a graph root without a `contains:` tag"))?;
         let (ty, node) = text.split_once(':').ok_or(bad("a malformed `contains:` tag"))?;
         let ty_id =
-            btf.find(ty, Kind::Struct).ok_or(bad("a `contains:` tag names no known struct"))?;
+            btf.find(ty, BtfKind::Struct).ok_or(bad("a `contains:` tag names no known struct"))?;
         let field = btf
             .field(ty_id, node)?
             .ok_or(bad("a `contains:` tag names no member of its struct"))?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Hand-assembled type tables: well-formed ones, and ones that no compiler would write.
 
-use super::special::{KptrTag, SpecialKind};
+use super::special::{BtfSpecialKind, KptrTag};
 use super::*;
 
 /// Assembles a `.BTF` blob record by record. Ids count from 1.
@@ -26,7 +26,14 @@ impl Builder {
         at
     }
 
-    pub fn add(&mut self, name: &str, kind: Kind, vlen: u32, size: u32, items: &[u32]) -> TypeId {
+    pub fn add(
+        &mut self,
+        name: &str,
+        kind: BtfKind,
+        vlen: u32,
+        size: u32,
+        items: &[u32],
+    ) -> TypeId {
         let name = self.name(name);
         for word in [name, (kind as u32) << 24 | vlen, size].iter().chain(items) {
             self.types.extend_from_slice(&word.to_le_bytes());
@@ -36,7 +43,7 @@ impl Builder {
     }
 
     pub fn int(&mut self, name: &str, size: u32) -> TypeId {
-        self.add(name, Kind::Int, 0, size, &[size * 8])
+        self.add(name, BtfKind::Int, 0, size, &[size * 8])
     }
 
     /// Members as (name, type, bit offset).
@@ -45,16 +52,16 @@ impl Builder {
         for (member, ty, off) in members {
             items.extend([self.name(member), ty.0, *off]);
         }
-        self.add(name, Kind::Struct, members.len() as u32, size, &items)
+        self.add(name, BtfKind::Struct, members.len() as u32, size, &items)
     }
 
     pub fn array(&mut self, elem: TypeId, len: u32) -> TypeId {
-        self.add("", Kind::Array, 0, 0, &[elem.0, elem.0, len])
+        self.add("", BtfKind::Array, 0, 0, &[elem.0, elem.0, len])
     }
 
     pub fn enumeration(&mut self, name: &str, values: &[(&str, u32)]) -> TypeId {
         let items: Vec<u32> = values.iter().flat_map(|(n, v)| [self.name(n), *v]).collect();
-        self.add(name, Kind::Enum, values.len() as u32, 4, &items)
+        self.add(name, BtfKind::Enum, values.len() as u32, 4, &items)
     }
 
     pub fn blob(&self) -> Vec<u8> {
@@ -95,11 +102,11 @@ fn names_are_found_by_kind_and_by_essence() {
     let first = b.structure("foo", 4, &[("x", int, 0)]);
     let second = b.structure("foo___v2", 4, &[("x", int, 0)]);
     let btf = b.build();
-    assert_eq!(btf.find("foo", Kind::Struct), Some(first));
-    assert_eq!(btf.find("foo___v2", Kind::Struct), Some(second));
-    assert_eq!(btf.find("foo", Kind::Union), None);
-    assert_eq!(btf.find("", Kind::Struct), None);
-    let all: Vec<_> = btf.same_essence("foo___other").collect();
+    assert_eq!(btf.find("foo", BtfKind::Struct), Some(first));
+    assert_eq!(btf.find("foo___v2", BtfKind::Struct), Some(second));
+    assert_eq!(btf.find("foo", BtfKind::Union), None);
+    assert_eq!(btf.find("", BtfKind::Struct), None);
+    let all: Vec<_> = btf.with_essential_name("foo___other").collect();
     assert_eq!(all, [int, first, second]);
 }
 
@@ -107,8 +114,8 @@ fn names_are_found_by_kind_and_by_essence() {
 fn cycles_end_in_an_error() {
     let mut b = Builder::new();
     // 1 and 2 wrap each other; 3 is an array of itself.
-    let a = b.add("a", Kind::Typedef, 0, 2, &[]);
-    b.add("b", Kind::Const, 0, 1, &[]);
+    let a = b.add("a", BtfKind::Typedef, 0, 2, &[]);
+    b.add("b", BtfKind::Const, 0, 1, &[]);
     let array = b.array(TypeId(3), 2);
     let own = b.structure("own", 8, &[("", TypeId(4), 0)]);
     let btf = b.build();
@@ -144,7 +151,7 @@ fn sizes_multiply_and_do_not_overflow() {
     let big = b.array(int, u32::MAX);
     let huge = b.array(big, u32::MAX);
     let empty = b.array(huge, 0);
-    let proto = b.add("", Kind::FuncProto, 0, 0, &[]);
+    let proto = b.add("", BtfKind::FuncProto, 0, 0, &[]);
     let btf = b.build();
     assert_eq!(btf.size_of(nested), Ok(120));
     assert_eq!(btf.size_of(big), Err(BtfError::SizeOverflow { id: big.0 }));
@@ -182,8 +189,8 @@ fn special_fields_repeat_with_their_array() {
     let opaque = b.array(long, 2);
     let timer = b.structure("bpf_timer", 16, &[("opaque", opaque, 0)]);
     let task = b.structure("task_struct", 8, &[("x", long, 0)]);
-    let tagged = b.add("kptr", Kind::TypeTag, 0, task.0, &[]);
-    let ptr = b.add("", Kind::Ptr, 0, tagged.0, &[]);
+    let tagged = b.add("kptr", BtfKind::TypeTag, 0, task.0, &[]);
+    let ptr = b.add("", BtfKind::Ptr, 0, tagged.0, &[]);
     let slot = b.structure("slot", 24, &[("t", timer, 0), ("p", ptr, 128)]);
     let slots = b.array(slot, 3);
     let value = b.structure("value", 80, &[("n", long, 0), ("slots", slots, 64)]);
@@ -192,8 +199,8 @@ fn special_fields_repeat_with_their_array() {
     let found = btf.special_fields(value).unwrap();
     let offsets: Vec<_> = found.iter().map(|f| f.offset).collect();
     assert_eq!(offsets, [8, 24, 32, 48, 56, 72]);
-    assert_eq!(found[0].kind, SpecialKind::Timer);
-    let kptr = SpecialKind::Kptr {
+    assert_eq!(found[0].kind, BtfSpecialKind::Timer);
+    let kptr = BtfSpecialKind::Kptr {
         tag: KptrTag::Owned,
         pointee: "task_struct".to_owned(),
         pointee_id: task,
@@ -212,22 +219,22 @@ fn a_graph_root_needs_its_tag() {
     let untagged = b.build();
     assert!(matches!(untagged.special_fields(value), Err(BtfError::BadSpecialField { .. })));
     b.structure("elem", 40, &[("key", long, 0), ("node", opaque, 64)]);
-    b.add("contains:elem:node", Kind::DeclTag, 0, value.0, &[0]);
+    b.add("contains:elem:node", BtfKind::DeclTag, 0, value.0, &[0]);
     let found = b.build().special_fields(value).unwrap();
-    let SpecialKind::RbRoot(contains) = &found[0].kind else { panic!("{found:?}") };
+    let BtfSpecialKind::RbRoot(contains) = &found[0].kind else { panic!("{found:?}") };
     assert_eq!((contains.ty.as_str(), contains.node_off), ("elem", 8));
 }
 
 #[test]
 fn dangling_references_are_refused() {
     let mut b = Builder::new();
-    b.add("p", Kind::Ptr, 0, 9, &[]);
+    b.add("p", BtfKind::Ptr, 0, 9, &[]);
     assert_eq!(Btf::parse(&b.blob()).unwrap_err(), BtfError::DanglingType { at: 1, id: 9, len: 2 });
     let mut b = Builder::new();
-    b.add("", Kind::Struct, 1, 4, &[1000, 0, 0]);
+    b.add("", BtfKind::Struct, 1, 4, &[1000, 0, 0]);
     assert_eq!(Btf::parse(&b.blob()).unwrap_err(), BtfError::DanglingString { at: 1, off: 1000 });
     let mut b = Builder::new();
-    b.add("f", Kind::FuncProto, 0x00ff_ffff, 0, &[]);
+    b.add("f", BtfKind::FuncProto, 0x00ff_ffff, 0, &[]);
     assert!(matches!(Btf::parse(&b.blob()), Err(BtfError::Truncated { .. })));
     let mut blob = Builder::new().blob();
     blob[0] = 0xeb;
@@ -240,8 +247,8 @@ fn every_prefix_and_every_flipped_byte_is_survived() {
     let int = b.int("u32", 4);
     let array = b.array(int, 3);
     b.structure("s", 12, &[("a", int, 0), ("b", array, 32)]);
-    b.add("e", Kind::Enum, 1, 4, &[0, 7]);
-    b.add("t", Kind::Typedef, 0, 1, &[]);
+    b.add("e", BtfKind::Enum, 1, 4, &[0, 7]);
+    b.add("t", BtfKind::Typedef, 0, 1, &[]);
     let blob = b.blob();
     for len in 0..blob.len() {
         assert!(Btf::parse(&blob[..len]).is_err(), "prefix of {len} bytes");

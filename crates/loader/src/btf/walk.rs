@@ -5,7 +5,7 @@
 //! cyclic typedefs, and of arrays of themselves, end.
 //! Models: libbpf `skip_mods_and_typedefs()`, `btf__resolve_size()`, `btf__align_of()`, v7.3.
 
-use super::{Btf, BtfError, Kind, TypeId};
+use super::{Btf, BtfError, BtfKind, TypeId};
 
 /// Longest chain of wrappers or array dimensions that is followed, as in libbpf.
 pub const MAX_DEPTH: usize = 32;
@@ -40,7 +40,7 @@ pub enum PathError {
     NoField { ty: String, field: String, candidates: Vec<String> },
     #[error("index {index} is past the end of `{ty}`")]
     Index { ty: String, index: u64 },
-    #[error("`{ty}` is neither a struct nor an array, so `{step}` means nothing")]
+    #[error("`{ty}` is neither a struct nor an array, so `{step}` cannot follow it")]
     NotNested { ty: String, step: String },
     #[error(transparent)]
     Btf(#[from] BtfError),
@@ -74,15 +74,15 @@ impl Btf {
         for _ in 0..MAX_DEPTH {
             let ty = self.ty(at)?;
             let unit = match ty.kind {
-                Kind::Ptr => 8,
-                Kind::Array => {
+                BtfKind::Ptr => 8,
+                BtfKind::Array => {
                     count = count
                         .checked_mul(u64::from(self.word(ty, 2)))
                         .ok_or(BtfError::SizeOverflow { id: id.0 })?;
                     at = TypeId(self.word(ty, 0));
                     continue;
                 }
-                Kind::Var => {
+                BtfKind::Var => {
                     at = TypeId(ty.size_or_type);
                     continue;
                 }
@@ -167,9 +167,9 @@ impl Btf {
                 })?;
                 Ok(FieldRef { bit_off: at.bit_off + found.bit_off, ..found })
             }
-            (PathStep::Index(index), Kind::Array) => {
+            (PathStep::Index(index), BtfKind::Array) => {
                 let array =
-                    self.array(ty).ok_or(BtfError::NoSize { id: ty.0, kind: Kind::Array })?;
+                    self.array(ty).ok_or(BtfError::NoSize { id: ty.0, kind: BtfKind::Array })?;
                 if index >= u64::from(array.len) {
                     return Err(PathError::Index { ty: self.type_name(at.ty), index });
                 }

@@ -4,7 +4,7 @@
 //! Models: libbpf `bpf_core_fields_are_compat()` and `__bpf_core_types_are_compat()`, v7.3.
 
 use super::{Budget, CoreError, kinds_agree};
-use crate::btf::{Btf, Kind, TypeId, essential_name};
+use crate::btf::{Btf, BtfKind, TypeId, essential_name};
 
 /// Deepest nesting of prototypes, and of pointers and arrays, as in libbpf.
 const MAX_DEPTH: u32 = 32;
@@ -50,19 +50,24 @@ fn compat_below(
             return Ok(false);
         }
         match kind {
-            Kind::Void | Kind::Struct | Kind::Union | Kind::Enum | Kind::Enum64 | Kind::Fwd => {
+            BtfKind::Void
+            | BtfKind::Struct
+            | BtfKind::Union
+            | BtfKind::Enum
+            | BtfKind::Enum64
+            | BtfKind::Fwd => {
                 return Ok(true);
             }
-            Kind::Int => return Ok(whole_ints(local, local_id, target, target_id)),
-            Kind::Ptr => {
+            BtfKind::Int => return Ok(whole_ints(local, local_id, target, target_id)),
+            BtfKind::Ptr => {
                 local_id = local.ty(local_id)?.target().unwrap_or_default();
                 target_id = target.ty(target_id)?.target().unwrap_or_default();
             }
-            Kind::Array => match (local.array(local_id), target.array(target_id)) {
+            BtfKind::Array => match (local.array(local_id), target.array(target_id)) {
                 (Some(a), Some(b)) => (local_id, target_id) = (a.elem, b.elem),
                 _ => return Ok(false),
             },
-            Kind::FuncProto => {
+            BtfKind::FuncProto => {
                 if local.params(local_id).len() != target.params(target_id).len() {
                     return Ok(false);
                 }
@@ -102,14 +107,14 @@ pub(super) fn fields_are_compat(
             return Ok(false);
         }
         match a {
-            Kind::Ptr | Kind::Float => return Ok(true),
-            Kind::Fwd | Kind::Enum | Kind::Enum64 => {
+            BtfKind::Ptr | BtfKind::Float => return Ok(true),
+            BtfKind::Fwd | BtfKind::Enum | BtfKind::Enum64 => {
                 let a = essential_name(local.name(local_id));
                 let b = essential_name(target.name(target_id));
                 return Ok(a.is_empty() || b.is_empty() || a == b);
             }
-            Kind::Int => return Ok(whole_ints(local, local_id, target, target_id)),
-            Kind::Array => match (local.array(local_id), target.array(target_id)) {
+            BtfKind::Int => return Ok(whole_ints(local, local_id, target, target_id)),
+            BtfKind::Array => match (local.array(local_id), target.array(target_id)) {
                 (Some(a), Some(b)) => (local_id, target_id) = (a.elem, b.elem),
                 _ => return Ok(false),
             },
@@ -128,7 +133,7 @@ pub(super) fn load_size_may_change(
     target: &Btf,
     target_id: TypeId,
 ) -> Result<bool, CoreError> {
-    if local.kind(local_id) == Kind::Ptr && target.kind(target_id) == Kind::Ptr {
+    if local.kind(local_id) == BtfKind::Ptr && target.kind(target_id) == BtfKind::Ptr {
         return Ok(true);
     }
     let unsigned = |btf: &Btf, id| btf.int(id).is_some_and(|i| !i.signed);

@@ -5,11 +5,11 @@
 //! Models: libbpf `__bpf_core_types_match()`, v7.3.
 
 use super::{Budget, CoreError};
-use crate::btf::{Btf, Kind, TypeId, essential_name};
+use crate::btf::{Btf, BtfKind, TypeId, essential_name};
 
 const MAX_DEPTH: u32 = 32;
 
-struct Pair<'a, 'b> {
+struct TypeMatcher<'a, 'b> {
     local: &'a Btf,
     target: &'b Btf,
     budget: &'b mut Budget,
@@ -23,10 +23,10 @@ pub fn types_match(
     target_id: TypeId,
     budget: &mut Budget,
 ) -> Result<bool, CoreError> {
-    Pair { local, target, budget }.types(local_id, target_id, false, MAX_DEPTH)
+    TypeMatcher { local, target, budget }.types(local_id, target_id, false, MAX_DEPTH)
 }
 
-impl Pair<'_, '_> {
+impl TypeMatcher<'_, '_> {
     fn types(
         &mut self,
         mut a: TypeId,
@@ -46,17 +46,17 @@ impl Pair<'_, '_> {
             }
             let (ka, kb) = (self.local.kind(a), self.target.kind(b));
             match ka {
-                Kind::Void => return Ok(ka == kb),
-                Kind::Fwd => return Ok(self.forward(a, b, behind_ptr)),
-                Kind::Enum | Kind::Enum64 => return self.enums(a, b),
-                Kind::Struct | Kind::Union if behind_ptr => {
-                    let union_fwd = kb == Kind::Fwd && self.kflag_b(b) == (ka == Kind::Union);
+                BtfKind::Void => return Ok(ka == kb),
+                BtfKind::Fwd => return Ok(self.forward(a, b, behind_ptr)),
+                BtfKind::Enum | BtfKind::Enum64 => return self.enums(a, b),
+                BtfKind::Struct | BtfKind::Union if behind_ptr => {
+                    let union_fwd = kb == BtfKind::Fwd && self.kflag_b(b) == (ka == BtfKind::Union);
                     return Ok(ka == kb || union_fwd);
                 }
-                Kind::Struct | Kind::Union => {
+                BtfKind::Struct | BtfKind::Union => {
                     return if ka == kb { self.composites(a, b, level) } else { Ok(false) };
                 }
-                Kind::Int => {
+                BtfKind::Int => {
                     let same = match (self.local.int(a), self.target.int(b)) {
                         (Some(x), Some(y)) => x.size == y.size && x.signed == y.signed,
                         _ => false,
@@ -64,15 +64,15 @@ impl Pair<'_, '_> {
                     return Ok(same);
                 }
                 _ if ka != kb => return Ok(false),
-                Kind::Ptr => {
+                BtfKind::Ptr => {
                     behind_ptr = true;
                     (a, b) = self.targets(a, b)?;
                 }
-                Kind::Array => match (self.local.array(a), self.target.array(b)) {
+                BtfKind::Array => match (self.local.array(a), self.target.array(b)) {
                     (Some(x), Some(y)) if x.len == y.len => (a, b) = (x.elem, y.elem),
                     _ => return Ok(false),
                 },
-                Kind::FuncProto => {
+                BtfKind::FuncProto => {
                     if !self.params(a, b, behind_ptr, level)? {
                         return Ok(false);
                     }
@@ -103,9 +103,9 @@ impl Pair<'_, '_> {
     fn forward(&self, a: TypeId, b: TypeId, behind_ptr: bool) -> bool {
         let union = self.kflag_a(a);
         match self.target.kind(b) {
-            Kind::Fwd => union == self.kflag_b(b),
-            Kind::Struct => behind_ptr && !union,
-            Kind::Union => behind_ptr && union,
+            BtfKind::Fwd => union == self.kflag_b(b),
+            BtfKind::Struct => behind_ptr && !union,
+            BtfKind::Union => behind_ptr && union,
             _ => false,
         }
     }

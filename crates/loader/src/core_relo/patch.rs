@@ -6,7 +6,7 @@
 //! Models: libbpf `bpf_core_patch_insn()`, v7.3. Differs: an instruction that must not be executed
 //! is reported as `Poisoned` instead of being replaced by a call of a helper that does not exist.
 
-use super::Resolved;
+use super::RelocResult;
 use crate::object::code;
 use scxlab_bpf::insn::RawInsn;
 
@@ -32,7 +32,7 @@ pub enum PatchError {
 }
 
 /// Patches `insns[at]`, which may be an `ld_imm64` of two slots.
-pub fn patch(insns: &mut [RawInsn], at: usize, r: &Resolved) -> Result<Patched, PatchError> {
+pub fn patch(insns: &mut [RawInsn], at: usize, r: &RelocResult) -> Result<Patched, PatchError> {
     let Some(insn) = insns.get_mut(at) else {
         return Err(PatchError::Instruction { code: 0 });
     };
@@ -44,7 +44,7 @@ pub fn patch(insns: &mut [RawInsn], at: usize, r: &Resolved) -> Result<Patched, 
     }
 }
 
-fn patch_immediate(insn: &mut RawInsn, r: &Resolved) -> Result<Patched, PatchError> {
+fn patch_immediate(insn: &mut RawInsn, r: &RelocResult) -> Result<Patched, PatchError> {
     const SOURCE_REG: u8 = 0x08;
     if insn.code & SOURCE_REG != 0 {
         return Err(PatchError::Instruction { code: insn.code });
@@ -61,7 +61,7 @@ fn patch_immediate(insn: &mut RawInsn, r: &Resolved) -> Result<Patched, PatchErr
     Ok(Patched::Done)
 }
 
-fn patch_access(insn: &mut RawInsn, r: &Resolved) -> Result<Patched, PatchError> {
+fn patch_access(insn: &mut RawInsn, r: &RelocResult) -> Result<Patched, PatchError> {
     if r.poison {
         return Ok(Patched::Poisoned);
     }
@@ -81,7 +81,7 @@ fn patch_access(insn: &mut RawInsn, r: &Resolved) -> Result<Patched, PatchError>
 }
 
 /// Opcode of the same access with the size of the target's field.
-fn resize(code: u8, r: &Resolved) -> Result<u8, PatchError> {
+fn resize(code: u8, r: &RelocResult) -> Result<u8, PatchError> {
     const SIZE_MASK: u8 = 0x18;
     let found = match code & SIZE_MASK {
         0x00 => 4,
@@ -104,7 +104,7 @@ fn resize(code: u8, r: &Resolved) -> Result<u8, PatchError> {
     Ok(code & !SIZE_MASK | size)
 }
 
-fn patch_wide(insns: &mut [RawInsn], at: usize, r: &Resolved) -> Result<Patched, PatchError> {
+fn patch_wide(insns: &mut [RawInsn], at: usize, r: &RelocResult) -> Result<Patched, PatchError> {
     let code = insns[at].code;
     let Some([low, high]) = insns.get_mut(at..at + 2) else {
         return Err(PatchError::Instruction { code });

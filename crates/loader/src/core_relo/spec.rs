@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A field path in one type table: parsed from a record, or matched in a target.
 //!
-//! Owns: `Spec`, finding the same path in another table, and the value of a field relocation.
+//! Owns: `AccessPath`, finding the same path in another table, and the value of a field relocation.
 //!
 //! A record lists every member on the path, anonymous ones included. Only named members and array
 //! indices must be found in the target.
 
 use super::compat::fields_are_compat;
 use super::{Budget, CoreError, CoreRelo, RelocKind};
-use crate::btf::{Btf, Kind, Member, TypeId};
+use crate::btf::{Btf, BtfKind, Member, TypeId};
 
 /// One step that must be found in the target: member `index` of the struct `ty`, or (without a
 /// name) an array index whose element type is `ty`.
@@ -20,7 +20,7 @@ pub struct Accessor<'a> {
 }
 
 #[derive(Clone, Debug)]
-pub struct Spec<'a> {
+pub struct AccessPath<'a> {
     pub btf: &'a Btf,
     pub root: TypeId,
     pub kind: RelocKind,
@@ -44,12 +44,18 @@ pub struct FieldValue {
 /// Longest path, as in libbpf.
 const MAX_STEPS: usize = 64;
 
-impl<'a> Spec<'a> {
-    pub fn parse(btf: &'a Btf, relo: &CoreRelo) -> Result<Spec<'a>, CoreError> {
+impl<'a> AccessPath<'a> {
+    pub fn parse(btf: &'a Btf, relo: &CoreRelo) -> Result<AccessPath<'a>, CoreError> {
         let bad =
             || CoreError::BadAccess { access: relo.access.to_string(), ty: btf.type_name(relo.ty) };
-        let mut spec =
-            Spec { btf, root: relo.ty, kind: relo.kind, steps: Vec::new(), raw_len: 0, bit_off: 0 };
+        let mut spec = AccessPath {
+            btf,
+            root: relo.ty,
+            kind: relo.kind,
+            steps: Vec::new(),
+            raw_len: 0,
+            bit_off: 0,
+        };
         if relo.kind.is_type() {
             return if &*relo.access == "0" { Ok(spec) } else { Err(bad()) };
         }
@@ -108,9 +114,15 @@ impl<'a> Spec<'a> {
         target: &'b Btf,
         root: TypeId,
         budget: &mut Budget,
-    ) -> Result<Option<Spec<'b>>, CoreError> {
-        let mut found =
-            Spec { btf: target, root, kind: self.kind, steps: Vec::new(), raw_len: 0, bit_off: 0 };
+    ) -> Result<Option<AccessPath<'b>>, CoreError> {
+        let mut found = AccessPath {
+            btf: target,
+            root,
+            kind: self.kind,
+            steps: Vec::new(),
+            raw_len: 0,
+            bit_off: 0,
+        };
         if self.kind.is_type() {
             let same = match self.kind {
                 RelocKind::TypeMatches => {
@@ -138,7 +150,10 @@ impl<'a> Spec<'a> {
         Ok(Some(found))
     }
 
-    fn match_enumerator<'b>(&self, mut found: Spec<'b>) -> Result<Option<Spec<'b>>, CoreError> {
+    fn match_enumerator<'b>(
+        &self,
+        mut found: AccessPath<'b>,
+    ) -> Result<Option<AccessPath<'b>>, CoreError> {
         let wanted = crate::btf::essential_name(self.steps[0].name.unwrap_or_default());
         let id = found.btf.resolve(found.root)?;
         let index =
@@ -153,7 +168,7 @@ impl<'a> Spec<'a> {
     fn match_member(
         &self,
         step: &Accessor<'a>,
-        found: &mut Spec<'_>,
+        found: &mut AccessPath<'_>,
         id: TypeId,
         budget: &mut Budget,
     ) -> Result<Option<TypeId>, CoreError> {
@@ -161,18 +176,18 @@ impl<'a> Spec<'a> {
             return Ok(None);
         };
         Ok(match self.search(&wanted, found, id, budget)? {
-            Search::Found(ty) => Some(ty),
-            Search::Incompatible | Search::Absent => None,
+            MemberLookup::Found(ty) => Some(ty),
+            MemberLookup::Incompatible | MemberLookup::Absent => None,
         })
     }
 
     fn search(
         &self,
         wanted: &Member<'_>,
-        found: &mut Spec<'_>,
+        found: &mut AccessPath<'_>,
         id: TypeId,
         budget: &mut Budget,
-    ) -> Result<Search, CoreError> {
+    ) -> Result<MemberLookup, CoreError> {
         let target = found.btf;
         let id = target.resolve(id)?;
         for (index, m) in target.members(id).enumerate() {
@@ -184,20 +199,20 @@ impl<'a> Spec<'a> {
             found.raw_len += 1;
             if m.name.is_empty() {
                 match self.search(wanted, found, m.ty, budget)? {
-                    Search::Absent => {}
+                    MemberLookup::Absent => {}
                     end => return Ok(end),
                 }
             } else if m.name == wanted.name {
                 if !fields_are_compat(self.btf, wanted.ty, target, m.ty)? {
-                    return Ok(Search::Incompatible);
+                    return Ok(MemberLookup::Incompatible);
                 }
                 found.steps.push(Accessor { ty: id, index: index as u32, name: Some(m.name) });
-                return Ok(Search::Found(m.ty));
+                return Ok(MemberLookup::Found(m.ty));
             }
             found.bit_off -= u64::from(m.bit_off);
             found.raw_len -= 1;
         }
-        Ok(Search::Absent)
+        Ok(MemberLookup::Absent)
     }
 
     fn match_index(
@@ -322,7 +337,7 @@ impl<'a> Spec<'a> {
     fn is_signed(&self, ty: TypeId) -> bool {
         match self.btf.kind(ty) {
             kind if kind.is_enum() => self.btf.ty(ty).is_ok_and(|t| t.kflag),
-            Kind::Int => self.btf.int(ty).is_some_and(|i| i.signed),
+            BtfKind::Int => self.btf.int(ty).is_some_and(|i| i.signed),
             _ => false,
         }
     }
@@ -363,7 +378,7 @@ impl<'a> Spec<'a> {
     }
 }
 
-enum Search {
+enum MemberLookup {
     Found(TypeId),
     /// A member of that name has an incompatible type, which excludes the candidate.
     Incompatible,

@@ -7,9 +7,9 @@ use crate::object::Object;
 use crate::object::tests::{core_object, kernel_btf, testdata};
 
 /// Resolves a program's only relocation.
-fn resolved(object: &Object, target: &Btf, program: &str) -> Result<Resolved, CoreError> {
+fn resolved(object: &Object, target: &Btf, program: &str) -> Result<RelocResult, CoreError> {
     let function = &object.functions[object.function(program).unwrap()];
-    resolve(&object.btf, target, &function.core[0])
+    resolve(&object.btf, target, &function.core_relos[0])
 }
 
 /// Checks the value that a program's relocation puts into its instruction.
@@ -54,9 +54,9 @@ fn bitfields() {
 #[test]
 fn types() {
     let (object, target) = (core_object(), kernel_btf());
-    let mine = object.btf.find("mine", Kind::Struct).unwrap();
+    let mine = object.btf.find("mine", BtfKind::Struct).unwrap();
     check("id_local", u64::from(mine.0));
-    check("id_target", u64::from(target.find("list", Kind::Struct).unwrap().0));
+    check("id_target", u64::from(target.find("list", BtfKind::Struct).unwrap().0));
     check("type_exists_yes", 1);
     check("type_exists_no", 0);
     check("type_size", 112);
@@ -80,7 +80,7 @@ fn loads_follow_the_size_where_that_keeps_the_value() {
     let patched = |program: &str| {
         let function = &object.functions[object.function(program).unwrap()];
         let mut insns = function.insns.clone();
-        let relo = &function.core[0];
+        let relo = &function.core_relos[0];
         let answer = resolve(&object.btf, &target, relo).unwrap();
         let outcome = patch::patch(&mut insns, relo.insn as usize, &answer).unwrap();
         (outcome, insns[relo.insn as usize])
@@ -111,7 +111,7 @@ fn relocations_say_what_they_are_about() {
     let object = core_object();
     let text = |program: &str| {
         let function = &object.functions[object.function(program).unwrap()];
-        describe(&object.btf, &function.core[0])
+        describe(&object.btf, &function.core_relos[0])
     };
     assert_eq!(text("byte_offset"), "task_struct.scx.slice");
     assert_eq!(text("load_element"), "task_struct.comm[5]");
@@ -122,8 +122,8 @@ fn relocations_say_what_they_are_about() {
 #[test]
 fn bad_access_strings_are_refused() {
     let (object, target) = (core_object(), kernel_btf());
-    let ty = object.btf.find("task_struct", Kind::Struct).unwrap();
-    let state = object.btf.find("state", Kind::Enum).unwrap();
+    let ty = object.btf.find("task_struct", BtfKind::Struct).unwrap();
+    let state = object.btf.find("state", BtfKind::Enum).unwrap();
     let try_access = |ty, access: &str, kind| {
         let relo = CoreRelo { insn: 0, ty, access: access.into(), kind };
         resolve(&object.btf, &target, &relo)
@@ -143,7 +143,7 @@ fn bad_access_strings_are_refused() {
 fn an_instruction_that_holds_something_else_is_refused() {
     let object = core_object();
     let function = &object.functions[object.function("load_moved").unwrap()];
-    let answer = resolve(&object.btf, &kernel_btf(), &function.core[0]).unwrap();
+    let answer = resolve(&object.btf, &kernel_btf(), &function.core_relos[0]).unwrap();
     let mut insns = function.insns.clone();
     insns[0].off = 1;
     assert!(matches!(

@@ -30,7 +30,7 @@ impl Target for Bare {
     }
 }
 
-fn report(object: Object) -> Report {
+fn report(object: Object) -> ObjectReport {
     inspect(&OpenObject::new(Arc::new(object)), &Bare(kernel_btf())).unwrap()
 }
 

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use indexmap::IndexSet;
 
 use super::Target;
-use super::error::What;
-use super::externs::ExternState;
+use super::error::LinkErrorKind;
+use super::externs::ExternBinding;
 use super::place::PlacedSection;
-use crate::btf::{Btf, Kind, TypeId};
+use crate::btf::{Btf, BtfKind, TypeId};
 use crate::core_relo::patch::{Patched, patch};
 use crate::core_relo::{self, RelocKind};
 use crate::object::{Extern, ExternKind, Function, Object, ProgramKind, Reloc, RelocTarget, code};
@@ -29,7 +29,7 @@ use scxlab_bpf::vm::{Func, FuncId, Image, InstanceParts, Line};
 pub const POISON: u32 = 0xc000_0000;
 
 /// Code under construction. Function `i` of the image is `order[i]` of the object.
-pub struct Code {
+pub struct ImageBuilder {
     order: Vec<usize>,
     /// Indexed by function of the object: its function in the image, if it is loaded.
     index: Vec<Option<usize>>,
@@ -38,13 +38,13 @@ pub struct Code {
     raw: Vec<RawInsn>,
     /// Indexed by slot: whether it is a load through a kernel pointer, which reads 0 where nothing
     /// is mapped.
-    probe: Vec<bool>,
+    is_kernel_load: Vec<bool>,
     /// Descriptions of what poisoned instructions need. `POISON` plus the index is the id.
-    poisons: IndexSet<String>,
+    poison_descriptions: IndexSet<String>,
     /// Indexed by slot.
     poisoned: Vec<bool>,
     /// Indexed by slot: whether a relocation has resolved the call there.
-    called: Vec<bool>,
+    call_bound: Vec<bool>,
 }
 
 /// Addresses and bindings that relocations write into the code.
@@ -52,11 +52,11 @@ pub struct Addresses<'a> {
     pub maps: Vec<u64>,
     pub sections: &'a [PlacedSection],
     pub kconfig: u64,
-    pub externs: &'a [ExternState],
+    pub externs: &'a [ExternBinding],
 }
 
 /// Takes the programs and all functions that they can reach, in the object's order.
-pub fn select(object: &Object, programs: &[usize]) -> Code {
+pub fn select(object: &Object, programs: &[usize]) -> ImageBuilder {
     let mut wanted = vec![false; object.functions.len()];
     let mut queue = programs.to_vec();
     while let Some(f) = queue.pop() {
@@ -69,14 +69,14 @@ pub fn select(object: &Object, programs: &[usize]) -> Code {
         }));
     }
     let order: Vec<usize> = (0..wanted.len()).filter(|f| wanted[*f]).collect();
-    let mut code = Code {
+    let mut code = ImageBuilder {
         index: vec![None; wanted.len()],
         starts: Vec::with_capacity(order.len()),
         raw: Vec::new(),
-        probe: Vec::new(),
-        poisons: IndexSet::new(),
+        is_kernel_load: Vec::new(),
+        poison_descriptions: IndexSet::new(),
         poisoned: Vec::new(),
-        called: Vec::new(),
+        call_bound: Vec::new(),
         order,
     };
     for (at, f) in code.order.iter().enumerate() {
@@ -84,33 +84,38 @@ pub fn select(object: &Object, programs: &[usize]) -> Code {
         code.starts.push(code.raw.len() as u32);
         code.raw.extend_from_slice(&object.functions[*f].insns);
     }
-    code.probe = vec![false; code.raw.len()];
+    code.is_kernel_load = vec![false; code.raw.len()];
     code.poisoned = vec![false; code.raw.len()];
-    code.called = vec![false; code.raw.len()];
+    code.call_bound = vec![false; code.raw.len()];
     code
 }
 
-impl Code {
+impl ImageBuilder {
     /// Applies the CO-RE relocations.
-    pub fn relocate_core(&mut self, object: &Object, target: &Btf) -> Result<(), What> {
+    pub fn relocate_core(&mut self, object: &Object, target: &Btf) -> Result<(), LinkErrorKind> {
         let mut budget = core_relo::Budget::default();
         for (at, f) in self.order.clone().into_iter().enumerate() {
             let function = &object.functions[f];
             let start = self.starts[at] as usize;
             let range = start..start + function.insns.len();
-            for relo in &function.core {
+            for relo in &function.core_relos {
                 let insn = function.section_start + relo.insn;
-                let place = |source| What::Core { section: function.section.clone(), insn, source };
+                let place = |source| LinkErrorKind::Core {
+                    section: function.section.clone(),
+                    insn,
+                    source,
+                };
                 let resolved = core_relo::resolve_within(&object.btf, target, relo, &mut budget)
                     .map_err(place)?;
                 let insns = &mut self.raw[range.clone()];
-                let patched =
-                    patch(insns, relo.insn as usize, &resolved).map_err(|source| What::Patch {
+                let patched = patch(insns, relo.insn as usize, &resolved).map_err(|source| {
+                    LinkErrorKind::Patch {
                         section: function.section.clone(),
                         insn,
                         field: core_relo::describe(&object.btf, relo),
                         source,
-                    })?;
+                    }
+                })?;
                 let slot = start + relo.insn as usize;
                 let what = || core_relo::describe(&object.btf, relo);
                 match patched {
@@ -132,24 +137,24 @@ impl Code {
     /// nothing is mapped.
     fn mark_probe(&mut self, slot: usize, kind: RelocKind) {
         let is_load = code::class(&self.raw[slot]) == code::CLASS_LDX;
-        self.probe[slot] |= is_load && kind == RelocKind::FieldByteOffset;
+        self.is_kernel_load[slot] |= is_load && kind == RelocKind::FieldByteOffset;
     }
 
     /// Replaces an instruction by one that stops the run with `what`. A program that loads may
     /// contain such instructions in code that is not reached: it tests for a field before it uses
     /// the field.
     fn poison(&mut self, slot: usize, what: String) {
-        let (n, _) = self.poisons.insert_full(what);
+        let (n, _) = self.poison_descriptions.insert_full(what);
         let slots = if self.raw[slot].code == code::LD_IMM64 { 2 } else { 1 };
         for at in slot..slot + slots {
             self.set_call(at, insn::call::KFUNC, (POISON | n as u32) as i32);
-            self.probe[at] = false;
+            self.is_kernel_load[at] = false;
             self.poisoned[at] = true;
         }
     }
 
     /// Resolves references to maps, data, functions and externs.
-    pub fn relocate(&mut self, object: &Object, to: &Addresses<'_>) -> Result<(), What> {
+    pub fn relocate(&mut self, object: &Object, to: &Addresses<'_>) -> Result<(), LinkErrorKind> {
         for (at, f) in self.order.clone().into_iter().enumerate() {
             let function = &object.functions[f];
             for reloc in &function.relocs {
@@ -166,9 +171,9 @@ impl Code {
         start: u32,
         reloc: &Reloc,
         to: &Addresses<'_>,
-    ) -> Result<(), What> {
+    ) -> Result<(), LinkErrorKind> {
         let slot = (start + reloc.insn) as usize;
-        let bad = |what: &str| What::Code {
+        let bad = |what: &str| LinkErrorKind::Code {
             section: function.section.clone(),
             insn: function.section_start + reloc.insn,
             what: what.to_owned(),
@@ -199,21 +204,21 @@ impl Code {
             RelocTarget::Extern(ext) => {
                 let name = &object.externs[ext].name;
                 match &to.externs[ext] {
-                    ExternState::Kfunc(id) if is_call => {
+                    ExternBinding::Kfunc(id) if is_call => {
                         self.set_call(slot, insn::call::KFUNC, id.0 as i32);
                     }
-                    ExternState::Kfunc(id) => self.set_imm64(slot, kfunc::kfunc_addr(*id)),
+                    ExternBinding::Kfunc(id) => self.set_imm64(slot, kfunc::kfunc_addr(*id)),
                     _ if is_call
                         && !matches!(object.externs[ext].kind, ExternKind::Func { .. }) =>
                     {
                         return Err(bad("call of a variable"));
                     }
-                    ExternState::Absent(why) if is_call => {
+                    ExternBinding::Absent(why) if is_call => {
                         self.poison(slot, format!("call of {name}: {why}"));
                     }
-                    ExternState::Absent(_) => self.set_imm64(slot, 0),
-                    ExternState::Var { addr, .. } => self.set_imm64(slot, *addr),
-                    ExternState::Kconfig { offset, .. } => {
+                    ExternBinding::Absent(_) => self.set_imm64(slot, 0),
+                    ExternBinding::Var { addr, .. } => self.set_imm64(slot, *addr),
+                    ExternBinding::Kconfig { offset, .. } => {
                         self.set_imm64(slot, to.kconfig + offset);
                     }
                 }
@@ -231,21 +236,21 @@ impl Code {
 
     fn set_call(&mut self, slot: usize, kind: u8, imm: i32) {
         self.raw[slot] = RawInsn::new(code::CALL, 0, kind, 0, imm);
-        self.called[slot] = true;
+        self.call_bound[slot] = true;
     }
 
     /// Refuses calls of kernel functions that no relocation has bound to an extern. The number that
     /// the file has in such a call would select from our table of kernel functions; a real kernel
     /// would take it for a BTF id that nothing has checked.
-    fn refuse_unbound_calls(&self, object: &Object) -> Result<(), What> {
+    fn refuse_unbound_calls(&self, object: &Object) -> Result<(), LinkErrorKind> {
         for (f, start) in self.order.iter().zip(&self.starts) {
             let function = &object.functions[*f];
             for at in 0..function.insns.len() as u32 {
                 let slot = (start + at) as usize;
                 let insn = &self.raw[slot];
                 let is_kfunc = insn.code == code::CALL && insn.src() == insn::call::KFUNC;
-                if is_kfunc && !self.called[slot] {
-                    return Err(What::Code {
+                if is_kfunc && !self.call_bound[slot] {
+                    return Err(LinkErrorKind::Code {
                         section: function.section.clone(),
                         insn: function.section_start + at,
                         what: "call of a kernel function that no relocation names".to_owned(),
@@ -265,8 +270,8 @@ impl Code {
         self,
         object: &Object,
         target: &impl Target,
-        externs: &[ExternState],
-    ) -> Result<InstanceParts, What> {
+        externs: &[ExternBinding],
+    ) -> Result<InstanceParts, LinkErrorKind> {
         let funcs: Vec<Func> = self
             .order
             .iter()
@@ -274,18 +279,18 @@ impl Code {
             .map(|(f, start)| image_func(&object.functions[*f], *start))
             .collect();
         self.refuse_unbound_calls(object)?;
-        let mut code = insn::decode(&self.raw, &funcs, &self.probe)?;
-        note_arguments(&mut code, object, target, externs);
+        let mut code = insn::decode(&self.raw, &funcs, &self.is_kernel_load)?;
+        record_unused_arg_regs(&mut code, object, target, externs);
         let bound = object.externs.iter().zip(externs);
         let mut kfunc_names: BTreeMap<KfuncId, String> = bound
             .filter_map(|(ext, state)| match state {
-                ExternState::Kfunc(id) => {
+                ExternBinding::Kfunc(id) => {
                     Some((*id, crate::btf::essential_name(&ext.name).to_owned()))
                 }
                 _ => None,
             })
             .collect();
-        for (n, what) in self.poisons.iter().enumerate() {
+        for (n, what) in self.poison_descriptions.iter().enumerate() {
             kfunc_names.insert(KfuncId(POISON | n as u32), what.clone());
         }
         let image = Image {
@@ -324,26 +329,26 @@ impl Code {
 /// Writes into the `dst` of each call of a kernel function how many of the 5 argument registers the
 /// function does not take, as far as the kernel's types say. Callers need not keep those registers
 /// for it. Binding has checked that the object's prototype agrees with the kernel's.
-fn note_arguments(
+fn record_unused_arg_regs(
     code: &mut [Insn],
     object: &Object,
     target: &impl Target,
-    externs: &[ExternState],
+    externs: &[ExternBinding],
 ) {
     let btf = target.btf();
-    let untaken = |(ext, state): (&Extern, &ExternState)| {
-        let ExternState::Kfunc(id) = *state else { return None };
-        let func = btf.find(crate::btf::essential_name(&ext.name), Kind::Func)?;
+    let unused_arg_regs = |(ext, state): (&Extern, &ExternBinding)| {
+        let ExternBinding::Kfunc(id) = *state else { return None };
+        let func = btf.find(crate::btf::essential_name(&ext.name), BtfKind::Func)?;
         let proto = btf.ty(func).ok()?.target()?;
         let params = btf.params(proto);
         let nr = params.len();
         let variable = params.last().is_some_and(|param| param.ty == TypeId::VOID);
         (!variable && nr < 5).then_some((i64::from(id.0), 5 - nr as u8))
     };
-    let untaken: BTreeMap<i64, u8> =
-        object.externs.iter().zip(externs).filter_map(untaken).collect();
+    let unused_arg_regs: BTreeMap<i64, u8> =
+        object.externs.iter().zip(externs).filter_map(unused_arg_regs).collect();
     for insn in code.iter_mut().filter(|insn| insn.op == Op::CallKfunc) {
-        insn.dst = untaken.get(&insn.imm).copied().unwrap_or(0);
+        insn.dst = unused_arg_regs.get(&insn.imm).copied().unwrap_or(0);
     }
 }
 
@@ -369,18 +374,18 @@ fn image_func(function: &Function, start: u32) -> Func {
 
 /// Types that programs allocate: those whose id they ask for, those that trees and lists hold, and
 /// those that kptrs point to and the target's types lack.
-fn local_types(object: &Object, target: &Btf) -> Result<LocalTypes, What> {
-    use crate::btf::special::SpecialKind;
+fn local_types(object: &Object, target: &Btf) -> Result<LocalTypes, LinkErrorKind> {
+    use crate::btf::special::BtfSpecialKind;
     let mut found = LocalTypes::new();
-    let asked = object.functions.iter().flat_map(|f| &f.core);
+    let asked = object.functions.iter().flat_map(|f| &f.core_relos);
     let mut queue: Vec<TypeId> =
         asked.filter(|r| r.kind == RelocKind::TypeIdLocal).map(|r| r.ty).collect();
-    let note = |fields: &[crate::btf::special::SpecialField], queue: &mut Vec<TypeId>| {
+    let note = |fields: &[crate::btf::special::BtfSpecialField], queue: &mut Vec<TypeId>| {
         for field in fields {
             match &field.kind {
-                SpecialKind::RbRoot(c) | SpecialKind::ListHead(c) => queue.push(c.ty_id),
-                SpecialKind::Kptr { pointee, pointee_id, .. }
-                    if target.find(pointee, Kind::Struct).is_none() =>
+                BtfSpecialKind::RbRoot(c) | BtfSpecialKind::ListHead(c) => queue.push(c.ty_id),
+                BtfSpecialKind::Kptr { pointee, pointee_id, .. }
+                    if target.find(pointee, BtfKind::Struct).is_none() =>
                 {
                     queue.push(*pointee_id);
                 }
@@ -396,7 +401,7 @@ fn local_types(object: &Object, target: &Btf) -> Result<LocalTypes, What> {
     }
     while let Some(id) = queue.pop() {
         let resolved = object.btf.resolve(id)?;
-        if object.btf.kind(resolved) != Kind::Struct || found.contains_key(&id.0) {
+        if object.btf.kind(resolved) != BtfKind::Struct || found.contains_key(&id.0) {
             continue;
         }
         let fields = object.btf.special_fields(resolved)?;

@@ -12,11 +12,11 @@ use scxlab_bpf::map::MapError;
 pub struct LinkError {
     pub object: String,
     #[source]
-    pub what: What,
+    pub what: LinkErrorKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum What {
+pub enum LinkErrorKind {
     #[error("{}", missing(.0))]
     MissingExterns(Vec<MissingExtern>),
     #[error("extern `{name}`: {what}")]
@@ -35,7 +35,7 @@ pub enum What {
     Arena(String),
     #[error("struct_ops `{name}`: {what}")]
     StructOps { name: String, what: String },
-    #[error("program `{program}`: section \"{section}\" is of no known program type")]
+    #[error("program `{program}`: section \"{section}\" stands for no known program type")]
     ProgramType { program: String, section: String },
     #[error(transparent)]
     Btf(#[from] BtfError),
@@ -50,5 +50,5 @@ pub struct MissingExtern {
 
 fn missing(list: &[MissingExtern]) -> String {
     let names: Vec<_> = list.iter().map(|m| format!("`{}` ({})", m.name, m.why)).collect();
-    format!("the kernel lacks what it cannot do without: {}", names.join(", "))
+    format!("the kernel lacks symbols that the object requires: {}", names.join(", "))
 }

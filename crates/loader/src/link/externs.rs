@@ -6,8 +6,8 @@
 //! fit counts as absent, because objects declare one such extern per version of a function.
 
 use super::Target;
-use super::error::{MissingExtern, What};
-use crate::btf::{Btf, Kind, TypeId, essential_name};
+use super::error::{LinkErrorKind, MissingExtern};
+use crate::btf::{Btf, BtfKind, TypeId, essential_name};
 use crate::core_relo::types_are_compat;
 use crate::object::{Extern, ExternKind, Object};
 use scxlab_bpf::kfunc::{self, KfuncId};
@@ -41,7 +41,7 @@ impl KconfigValue {
 
 /// Binding of an extern.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ExternState {
+pub enum ExternBinding {
     Kfunc(KfuncId),
     Var {
         addr: u64,
@@ -58,30 +58,33 @@ pub enum ExternState {
 
 /// Binds all externs; returns their states in the object's order. A missing strong extern is an
 /// error.
-pub fn bind(object: &Object, target: &impl Target) -> Result<Vec<ExternState>, What> {
+pub fn bind(object: &Object, target: &impl Target) -> Result<Vec<ExternBinding>, LinkErrorKind> {
     let states = resolve_externs(object, target)?;
     let missing: Vec<_> = object
         .externs
         .iter()
         .zip(&states)
         .filter_map(|(ext, state)| match state {
-            ExternState::Absent(why) if !ext.weak => {
+            ExternBinding::Absent(why) if !ext.weak => {
                 Some(MissingExtern { name: ext.name.clone(), why })
             }
             _ => None,
         })
         .collect();
-    if missing.is_empty() { Ok(states) } else { Err(What::MissingExterns(missing)) }
+    if missing.is_empty() { Ok(states) } else { Err(LinkErrorKind::MissingExterns(missing)) }
 }
 
 /// As `bind`, but accepts missing strong externs. For `inspect`.
-pub fn resolve_externs(object: &Object, target: &impl Target) -> Result<Vec<ExternState>, What> {
+pub fn resolve_externs(
+    object: &Object,
+    target: &impl Target,
+) -> Result<Vec<ExternBinding>, LinkErrorKind> {
     let mut kconfig_end = 0;
     object
         .externs
         .iter()
         .map(|ext| {
-            let bad = |what: String| What::Extern { name: ext.name.clone(), what };
+            let bad = |what: String| LinkErrorKind::Extern { name: ext.name.clone(), what };
             Ok(match ext.kind {
                 ExternKind::Func { proto } => bind_func(object, target, ext, proto),
                 ExternKind::Var { ty } => bind_var(object, target, ext, ty).map_err(bad)?,
@@ -92,9 +95,9 @@ pub fn resolve_externs(object: &Object, target: &impl Target) -> Result<Vec<Exte
                     let offset = u64::next_multiple_of(kconfig_end, u64::from(align.max(1)));
                     kconfig_end = offset + bytes.len() as u64;
                     if absent {
-                        ExternState::Absent("no such configuration value")
+                        ExternBinding::Absent("no such configuration value")
                     } else {
-                        ExternState::Kconfig { offset, bytes }
+                        ExternBinding::Kconfig { offset, bytes }
                     }
                 }
             })
@@ -102,19 +105,19 @@ pub fn resolve_externs(object: &Object, target: &impl Target) -> Result<Vec<Exte
         .collect()
 }
 
-fn bind_func(object: &Object, target: &impl Target, ext: &Extern, proto: TypeId) -> ExternState {
+fn bind_func(object: &Object, target: &impl Target, ext: &Extern, proto: TypeId) -> ExternBinding {
     let name = essential_name(&ext.name);
     let Some(id) = kfunc::builtin(name).or_else(|| target.kfunc(name)) else {
-        return ExternState::Absent("no such kernel function");
+        return ExternBinding::Absent("no such kernel function");
     };
     let btf = target.btf();
-    let Some(func) = btf.find(name, Kind::Func) else {
-        return ExternState::Kfunc(id);
+    let Some(func) = btf.find(name, BtfKind::Func) else {
+        return ExternBinding::Kfunc(id);
     };
     let kernel_proto = btf.ty(func).ok().and_then(|t| t.target()).unwrap_or_default();
     match types_are_compat(&object.btf, proto, btf, kernel_proto) {
-        Ok(true) => ExternState::Kfunc(id),
-        _ => ExternState::Absent("the kernel's function has another prototype"),
+        Ok(true) => ExternBinding::Kfunc(id),
+        _ => ExternBinding::Absent("the kernel's function has another prototype"),
     }
 }
 
@@ -123,18 +126,18 @@ fn bind_var(
     target: &impl Target,
     ext: &Extern,
     ty: TypeId,
-) -> Result<ExternState, String> {
+) -> Result<ExternBinding, String> {
     let Some(var) = target.ksym_var(&ext.name) else {
-        return Ok(ExternState::Absent("no such kernel variable"));
+        return Ok(ExternBinding::Absent("no such kernel variable"));
     };
-    let state = ExternState::Var { addr: var.addr, per_cpu: var.per_cpu };
+    let state = ExternBinding::Var { addr: var.addr, per_cpu: var.per_cpu };
     if ty == TypeId::VOID || var.btf_id == 0 {
         return Ok(state);
     }
     let btf = target.btf();
     let id = TypeId(var.btf_id);
     let kernel_ty = match btf.kind(id) {
-        Kind::Var => btf.ty(id).ok().and_then(|t| t.target()).unwrap_or_default(),
+        BtfKind::Var => btf.ty(id).ok().and_then(|t| t.target()).unwrap_or_default(),
         _ => id,
     };
     let kernel_ty = btf.resolve(kernel_ty).map_err(|e| e.to_string())?;
@@ -171,7 +174,7 @@ fn kconfig_bytes(
             Module => b'm',
             _ => b'n',
         }),
-        (None, Kind::Enum | Kind::Enum64, Yes | No | Module)
+        (None, BtfKind::Enum | BtfKind::Enum64, Yes | No | Module)
             if btf.name(ty) == "libbpf_tristate" =>
         {
             match value {
@@ -180,7 +183,7 @@ fn kconfig_bytes(
                 _ => 0,
             }
         }
-        (None, Kind::Array, Str(text)) => {
+        (None, BtfKind::Array, Str(text)) => {
             let room = bytes.len().saturating_sub(1).min(text.len());
             bytes[..room].copy_from_slice(&text.as_bytes()[..room]);
             return Ok(bytes);

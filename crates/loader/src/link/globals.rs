@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::knob::{self, ValueError};
-use crate::btf::{Btf, FieldRef, Kind, PathError, TypeId};
+use crate::btf::{Btf, BtfKind, FieldRef, PathError, TypeId};
 use crate::object::{DataSection, Object, SectionKind, Variable};
 
 /// Contents of one data section: the pages that were written, and the file's bytes elsewhere.
 #[derive(Clone, Debug)]
-pub struct Content {
+pub struct SectionContents {
     pub size: u64,
     /// Written pages by page number. Only these take memory, however large the section is.
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
@@ -84,7 +84,7 @@ pub struct Knob {
 #[derive(Clone, Debug)]
 pub struct Globals {
     object: Arc<Object>,
-    contents: Vec<Content>,
+    contents: Vec<SectionContents>,
 }
 
 impl Globals {
@@ -92,12 +92,12 @@ impl Globals {
         let contents = object
             .sections
             .iter()
-            .map(|s| Content { size: s.size, pages: BTreeMap::new() })
+            .map(|s| SectionContents { size: s.size, pages: BTreeMap::new() })
             .collect();
         Globals { object, contents }
     }
 
-    pub fn content(&self, section: usize) -> &Content {
+    pub fn content(&self, section: usize) -> &SectionContents {
         &self.contents[section]
     }
 
@@ -304,7 +304,7 @@ fn check_len(path: &str, place: GlobalRef, bytes: &[u8]) -> Result<(), GlobalErr
     })
 }
 
-impl Content {
+impl SectionContents {
     fn byte(&self, base: &[u8], at: u64) -> u8 {
         let (page, off) = (at / PAGE as u64, (at % PAGE as u64) as usize);
         match self.pages.get(&page) {
@@ -424,11 +424,11 @@ fn is_volatile(btf: &Btf, ty: TypeId) -> bool {
     let mut at = ty;
     for _ in 0..32 {
         match btf.kind(at) {
-            Kind::Volatile => return true,
-            Kind::Const | Kind::Typedef | Kind::Restrict | Kind::TypeTag => {
+            BtfKind::Volatile => return true,
+            BtfKind::Const | BtfKind::Typedef | BtfKind::Restrict | BtfKind::TypeTag => {
                 at = btf.ty(at).ok().and_then(|t| t.target()).unwrap_or_default();
             }
-            Kind::Array => at = btf.array(at).map(|a| a.elem).unwrap_or_default(),
+            BtfKind::Array => at = btf.array(at).map(|a| a.elem).unwrap_or_default(),
             _ => return false,
         }
     }

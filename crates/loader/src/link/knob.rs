@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::btf::{Btf, FieldRef, Kind, TypeId};
+use crate::btf::{Btf, BtfKind, FieldRef, TypeId};
 
 /// Error of a text that is not a value of a type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +17,7 @@ pub enum ValueError {
     #[error("{text} does not fit {ty} ({min}..={max})")]
     Range { text: String, ty: String, min: i128, max: i128 },
     #[error("a {ty} cannot be set as a whole; set its parts")]
-    Whole { ty: String },
+    NotScalar { ty: String },
 }
 
 /// Longest `char` array, in bytes, that can be set from text.
@@ -35,11 +35,11 @@ pub fn parse_value(btf: &Btf, ty: TypeId, text: &str) -> Result<Vec<u8>, ValueEr
     };
     let resolved = btf.resolve(ty).map_err(|_| fail("its type is malformed"))?;
     match btf.kind(resolved) {
-        Kind::Int => parse_int_type(btf, resolved, text, &name),
-        Kind::Enum | Kind::Enum64 => parse_enum(btf, resolved, text, &name),
-        Kind::Array => parse_char_array(btf, resolved, text, &name),
-        Kind::Ptr => Err(fail("pointers cannot be set")),
-        _ => Err(ValueError::Whole { ty: name }),
+        BtfKind::Int => parse_int_type(btf, resolved, text, &name),
+        BtfKind::Enum | BtfKind::Enum64 => parse_enum(btf, resolved, text, &name),
+        BtfKind::Array => parse_char_array(btf, resolved, text, &name),
+        BtfKind::Ptr => Err(fail("pointers cannot be set")),
+        _ => Err(ValueError::NotScalar { ty: name }),
     }
 }
 
@@ -127,7 +127,7 @@ pub fn enumerator_names(btf: &Btf, ty: TypeId) -> impl Iterator<Item = String> +
 
 /// Parses a string for a `char` array. The rest of the array is zeroed; its last byte stays NUL.
 fn parse_char_array(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u8>, ValueError> {
-    let whole = ValueError::Whole { ty: name.to_owned() };
+    let whole = ValueError::NotScalar { ty: name.to_owned() };
     let Some(array) = btf.array(ty) else {
         return Err(whole);
     };
@@ -183,7 +183,7 @@ pub fn parse_int(text: &str) -> Option<i128> {
 }
 
 /// Longest run of equal values that is written out in an array.
-const RUN_WRITTEN_OUT: usize = 7;
+const MAX_RUN_UNCOMPRESSED: usize = 7;
 
 /// Formats the value that `bytes` hold, in full, because manifests record it.
 pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
@@ -191,7 +191,7 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
         return "?".to_owned();
     };
     match btf.kind(resolved) {
-        Kind::Int => {
+        BtfKind::Int => {
             let info = btf.int(resolved);
             let value = int_of(bytes, info.is_some_and(|i| i.signed));
             match info {
@@ -199,7 +199,7 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
                 _ => value.to_string(),
             }
         }
-        Kind::Enum | Kind::Enum64 => {
+        BtfKind::Enum | BtfKind::Enum64 => {
             let signed = btf.ty(resolved).is_ok_and(|t| t.kflag);
             let value = int_of(bytes, signed);
             let found = btf.enumerators(resolved).find(|e| {
@@ -209,7 +209,7 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
             let prefix = common_prefix(btf, resolved);
             found.map_or_else(|| value.to_string(), |e| short_name(e.name, prefix))
         }
-        Kind::Array => {
+        BtfKind::Array => {
             let Some(array) = btf.array(resolved) else {
                 return "?".to_owned();
             };
@@ -224,8 +224,8 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
             let parts = runs(values);
             format!("[{}]", parts.join(", "))
         }
-        Kind::Ptr => format!("{:#x}", int_of(bytes, false)),
-        Kind::Struct | Kind::Union => {
+        BtfKind::Ptr => format!("{:#x}", int_of(bytes, false)),
+        BtfKind::Struct | BtfKind::Union => {
             // Bitfields are left out: they do not start and end at whole bytes.
             let plain = btf.members(resolved).filter(|m| m.bitfield_bits == 0);
             let fields = plain.map(|m| {
@@ -247,7 +247,7 @@ fn text_of(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(&bytes[..end]).ok().filter(|_| is_rest_empty)
 }
 
-/// Replaces each run of more than `RUN_WRITTEN_OUT` equal values by one text: `0 x 500`.
+/// Replaces each run of more than `MAX_RUN_UNCOMPRESSED` equal values by one text: `0 x 500`.
 fn runs(values: impl Iterator<Item = String>) -> Vec<String> {
     let mut runs: Vec<(String, usize)> = Vec::new();
     for value in values {
@@ -257,7 +257,7 @@ fn runs(values: impl Iterator<Item = String>) -> Vec<String> {
         }
     }
     let text = |(value, count): (String, usize)| match count {
-        0..=RUN_WRITTEN_OUT => vec![value; count],
+        0..=MAX_RUN_UNCOMPRESSED => vec![value; count],
         _ => vec![format!("{value} x {count}")],
     };
     runs.into_iter().flat_map(text).collect()

@@ -5,11 +5,11 @@
 //! both.
 //! Does not: reserve or protect memory itself (the maps do).
 
-use super::error::What;
-use super::externs::ExternState;
+use super::error::LinkErrorKind;
+use super::externs::ExternBinding;
 use super::globals::Globals;
-use crate::btf::special::{KptrTag, SpecialField, SpecialKind};
-use crate::btf::{Btf, Kind, TypeId};
+use crate::btf::special::{BtfSpecialField, BtfSpecialKind, KptrTag};
+use crate::btf::{Btf, BtfKind, TypeId};
 use crate::object::{MapSpec, Object, SectionKind};
 use scxlab_bpf::errno::EINVAL;
 use scxlab_bpf::map::{self, MapDef, MapError, MapId, map_flag, map_type};
@@ -31,7 +31,7 @@ pub fn create_maps(
     object: &Object,
     max_entries: &[Option<u32>],
     target: &Btf,
-) -> Result<Vec<MapId>, What> {
+) -> Result<Vec<MapId>, LinkErrorKind> {
     let mut ids = Vec::with_capacity(object.maps.len());
     for (spec, entries) in object.maps.iter().zip(max_entries) {
         let mut def = definition(spec, target, vm.nr_cpus);
@@ -80,27 +80,29 @@ fn capacity(map_type: u32, entries: u32, nr_cpus: u32) -> u32 {
 }
 
 /// Translates special fields into the form that the maps use.
-pub fn special_fields(fields: &[SpecialField], target: &Btf) -> Vec<map::SpecialField> {
+pub fn special_fields(fields: &[BtfSpecialField], target: &Btf) -> Vec<map::SpecialField> {
     fields
         .iter()
         .map(|f| map::SpecialField { offset: f.offset, kind: special_kind(f, target) })
         .collect()
 }
 
-fn special_kind(field: &SpecialField, target: &Btf) -> map::SpecialKind {
+fn special_kind(field: &BtfSpecialField, target: &Btf) -> map::SpecialKind {
     use map::SpecialKind as To;
     match &field.kind {
-        SpecialKind::Timer => To::Timer,
-        SpecialKind::SpinLock => To::SpinLock,
-        SpecialKind::ResSpinLock => To::ResSpinLock,
-        SpecialKind::WorkQueue | SpecialKind::TaskWork => To::Opaque { size: field.size },
-        SpecialKind::Refcount => To::Refcount,
-        SpecialKind::RbNode => To::RbNode,
-        SpecialKind::ListNode => To::ListNode,
-        SpecialKind::RbRoot(c) => To::RbRoot { local_type: c.ty_id.0, node_offset: c.node_off },
-        SpecialKind::ListHead(c) => To::ListHead { local_type: c.ty_id.0, node_offset: c.node_off },
-        SpecialKind::Kptr { tag: KptrTag::Untrusted | KptrTag::User, .. } => To::Untrusted,
-        SpecialKind::Kptr { pointee, pointee_id, .. } => {
+        BtfSpecialKind::Timer => To::Timer,
+        BtfSpecialKind::SpinLock => To::SpinLock,
+        BtfSpecialKind::ResSpinLock => To::ResSpinLock,
+        BtfSpecialKind::WorkQueue | BtfSpecialKind::TaskWork => To::Opaque { size: field.size },
+        BtfSpecialKind::Refcount => To::Refcount,
+        BtfSpecialKind::RbNode => To::RbNode,
+        BtfSpecialKind::ListNode => To::ListNode,
+        BtfSpecialKind::RbRoot(c) => To::RbRoot { local_type: c.ty_id.0, node_offset: c.node_off },
+        BtfSpecialKind::ListHead(c) => {
+            To::ListHead { local_type: c.ty_id.0, node_offset: c.node_off }
+        }
+        BtfSpecialKind::Kptr { tag: KptrTag::Untrusted | KptrTag::User, .. } => To::Untrusted,
+        BtfSpecialKind::Kptr { pointee, pointee_id, .. } => {
             To::Kptr(kptr_kind(pointee, *pointee_id, target))
         }
     }
@@ -109,7 +111,7 @@ fn special_kind(field: &SpecialField, target: &Btf) -> map::SpecialKind {
 /// Kind of a kptr. A struct that the target's types contain is the kernel's; any other is one that
 /// the program allocates.
 fn kptr_kind(pointee: &str, local: TypeId, target: &Btf) -> KptrKind {
-    match target.find(pointee, Kind::Struct) {
+    match target.find(pointee, BtfKind::Struct) {
         Some(id) => KptrKind::Kernel(id.0),
         None => KptrKind::Local(local.0),
     }
@@ -122,7 +124,7 @@ pub fn create_sections(
     globals: &Globals,
     maps: &[MapId],
     target: &Btf,
-) -> Result<Vec<PlacedSection>, What> {
+) -> Result<Vec<PlacedSection>, LinkErrorKind> {
     let mut placed = Vec::with_capacity(object.sections.len());
     for (index, section) in object.sections.iter().enumerate() {
         let size = globals.content(index).size;
@@ -147,11 +149,11 @@ pub fn create_sections(
 pub fn create_kconfig(
     vm: &mut Vm,
     instance: InstanceId,
-    externs: &[ExternState],
-) -> Result<u64, What> {
+    externs: &[ExternBinding],
+) -> Result<u64, LinkErrorKind> {
     let values = || {
         externs.iter().filter_map(|e| match e {
-            ExternState::Kconfig { offset, bytes } => Some((*offset, bytes)),
+            ExternBinding::Kconfig { offset, bytes } => Some((*offset, bytes)),
             _ => None,
         })
     };
@@ -173,7 +175,7 @@ fn place_as_map(
     size: u64,
     read_only: bool,
     special: Vec<map::SpecialField>,
-) -> Result<PlacedSection, What> {
+) -> Result<PlacedSection, LinkErrorKind> {
     let refuse = |why: &str| MapError { map: name.to_owned(), errno: EINVAL, why: why.to_owned() };
     let def = MapDef {
         name: name.to_owned(),
@@ -199,18 +201,23 @@ fn place_in_arena(
     object: &Object,
     maps: &[MapId],
     size: u64,
-) -> Result<PlacedSection, What> {
+) -> Result<PlacedSection, LinkErrorKind> {
     let arena = object.maps.iter().position(|m| m.map_type == map_type::ARENA);
-    let map = arena.map(|index| maps[index]).ok_or_else(|| What::Arena("no arena".to_owned()))?;
+    let map = arena
+        .map(|index| maps[index])
+        .ok_or_else(|| LinkErrorKind::Arena("no arena".to_owned()))?;
     let pages = size.div_ceil(PAGE);
-    let area = vm.map_area(map).map_err(|_| What::Arena("no arena".to_owned()))?;
+    let area = vm.map_area(map).map_err(|_| LinkErrorKind::Arena("no arena".to_owned()))?;
     let (start, total) = (area.0, area.1 / PAGE);
     let first = total.checked_sub(pages).ok_or_else(|| {
-        What::Arena(format!("an arena of {total} pages cannot hold {size} bytes of variables"))
+        LinkErrorKind::Arena(format!(
+            "an arena of {total} pages cannot hold {size} bytes of variables"
+        ))
     })?;
     let addr = start + first * PAGE;
-    vm.arena_touch(map, addr, size)
-        .map_err(|errno| What::Arena(format!("its variables cannot be placed (errno {errno})")))?;
+    vm.arena_touch(map, addr, size).map_err(|errno| {
+        LinkErrorKind::Arena(format!("its variables cannot be placed (errno {errno})"))
+    })?;
     Ok(PlacedSection { addr, size, map })
 }
 

@@ -5,9 +5,9 @@
 //! Does not: interpret settings; the kernel does so at attach.
 //! Models: libbpf `bpf_map__init_kern_struct_ops()`, v7.3.
 
-use super::error::What;
+use super::error::LinkErrorKind;
 use super::knob::{self, ValueError};
-use crate::btf::{Btf, Kind, TypeId};
+use crate::btf::{Btf, BtfKind, TypeId};
 use crate::object::{MemberKind, Object, StructOps};
 use scxlab_bpf::vm::FuncId;
 
@@ -215,10 +215,10 @@ pub fn match_kernel(
     object: &Object,
     tables: &[TableEdit],
     target: &Btf,
-) -> Result<Vec<MatchedTable>, What> {
-    let mut users = Users { seen: vec![None; object.functions.len()] };
+) -> Result<Vec<MatchedTable>, LinkErrorKind> {
+    let mut roles = ProgramRoles { by_function: vec![None; object.functions.len()] };
     let created = tables.iter().filter(|t| t.create);
-    created.map(|t| match_table(object, &t.table, target, &mut users)).collect()
+    created.map(|t| match_table(object, &t.table, target, &mut roles)).collect()
 }
 
 impl MatchedTable {
@@ -252,7 +252,7 @@ pub fn bound_programs(object: &Object, tables: &[MatchedTable]) -> Vec<bool> {
 
 /// Indexed by function of the object: whether it is a callback of any table, as compiled or as
 /// edited.
-pub fn mentioned_programs(object: &Object, edits: &[TableEdit]) -> Vec<bool> {
+pub fn referenced_programs(object: &Object, edits: &[TableEdit]) -> Vec<bool> {
     let mut mentioned = vec![false; object.functions.len()];
     let tables = object.struct_ops.iter().chain(edits.iter().map(TableEdit::table));
     for member in tables.flat_map(|t| &t.members) {
@@ -267,19 +267,19 @@ pub fn mentioned_programs(object: &Object, edits: &[TableEdit]) -> Vec<bool> {
 
 /// Struct and member for which each function of the object is a callback, if for any. Several
 /// tables may share a program, but only for the same member of the same struct.
-struct Users {
-    seen: Vec<Option<(TypeId, String)>>,
+struct ProgramRoles {
+    by_function: Vec<Option<(TypeId, String)>>,
 }
 
 fn match_table(
     object: &Object,
     table: &StructOps,
     target: &Btf,
-    users: &mut Users,
-) -> Result<MatchedTable, What> {
-    let bad = |what: String| What::StructOps { name: table.name.clone(), what };
+    roles: &mut ProgramRoles,
+) -> Result<MatchedTable, LinkErrorKind> {
+    let bad = |what: String| LinkErrorKind::StructOps { name: table.name.clone(), what };
     let kernel_ty = target
-        .find(&table.type_name, Kind::Struct)
+        .find(&table.type_name, BtfKind::Struct)
         .ok_or_else(|| bad(format!("the kernel has no struct_ops type {}", table.type_name)))?;
     let mut members = Vec::new();
     for m in &table.members {
@@ -296,17 +296,20 @@ fn match_table(
         }
         let (ours, theirs) = (object.btf.resolve(m.ty)?, target.resolve(kernel.ty)?);
         if object.btf.kind(ours) != target.kind(theirs) {
-            return Err(bad(format!("member `{}` is of another kind in the kernel", m.name)));
+            return Err(bad(format!(
+                "member `{}` has a type of another kind in the kernel",
+                m.name
+            )));
         }
         if let MemberKind::Callback(program) = m.kind {
             if let Some(program) = program {
-                users.claim(program, kernel_ty, &m.name, object).map_err(bad)?;
+                roles.claim(program, kernel_ty, &m.name, object).map_err(bad)?;
             }
             members.push((m.name.clone(), MatchedValue::Callback(program)));
             continue;
         }
         if target.size_of(theirs)? != u64::from(m.size) {
-            return Err(bad(format!("member `{}` is of another size in the kernel", m.name)));
+            return Err(bad(format!("member `{}` has another size in the kernel", m.name)));
         }
         members.push((m.name.clone(), MatchedValue::Data(bytes.to_vec())));
     }
@@ -319,7 +322,7 @@ fn match_table(
     })
 }
 
-impl Users {
+impl ProgramRoles {
     fn claim(
         &mut self,
         program: usize,
@@ -330,12 +333,12 @@ impl Users {
         let Some(function) = object.functions.get(program) else {
             return Err(format!("member `{member}` is set to a program that does not exist"));
         };
-        match &self.seen[program] {
+        match &self.by_function[program] {
             Some((other, name)) if *other != ty || name != member => {
                 Err(format!("program `{}` is used as `{name}` and as `{member}`", function.name))
             }
             _ => {
-                self.seen[program] = Some((ty, member.to_owned()));
+                self.by_function[program] = Some((ty, member.to_owned()));
                 Ok(())
             }
         }

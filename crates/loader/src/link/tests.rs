@@ -249,8 +249,8 @@ fn maps_get_their_definitions() {
     assert_eq!(def("ring").max_entries, 8192, "rounded up to a power of two of pages");
     let special = def("hash").special;
     let at = |offset: u32| special.iter().find(|f| f.offset == offset).unwrap().kind;
-    let task = k.target().btf().find("task_struct", crate::btf::Kind::Struct).unwrap();
-    let node = loaded.object.btf.find("node", crate::btf::Kind::Struct).unwrap();
+    let task = k.target().btf().find("task_struct", crate::btf::BtfKind::Struct).unwrap();
+    let node = loaded.object.btf.find("node", crate::btf::BtfKind::Struct).unwrap();
     assert_eq!(at(24), SpecialKind::Kptr(KptrKind::Kernel(task.0)));
     assert_eq!(at(32), SpecialKind::Untrusted);
     assert_eq!(at(56), SpecialKind::Kptr(KptrKind::Local(node.0)));

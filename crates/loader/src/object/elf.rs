@@ -10,7 +10,7 @@ use object::read::elf::{FileHeader, Rel, SectionHeader, SectionTable, Sym, Symbo
 
 use rustc_hash::FxHashMap;
 
-use super::error::What;
+use super::error::ObjectErrorKind;
 
 /// Most symbols of an object, and most relocations of a section. Real objects have a few thousand.
 const MAX_SYMBOLS: usize = 1 << 20;
@@ -69,8 +69,8 @@ pub struct Elf<'a> {
 }
 
 impl<'a> Elf<'a> {
-    pub fn parse(bytes: &'a [u8]) -> Result<Elf<'a>, What> {
-        let elf_err = |e: object::read::Error| What::Elf(e.to_string());
+    pub fn parse(bytes: &'a [u8]) -> Result<Elf<'a>, ObjectErrorKind> {
+        let elf_err = |e: object::read::Error| ObjectErrorKind::Elf(e.to_string());
         let header = elf::FileHeader64::<LE>::parse(bytes).map_err(elf_err)?;
         header.endian().map_err(elf_err)?;
         let table = header.sections(LE, bytes).map_err(elf_err)?;
@@ -90,11 +90,12 @@ impl<'a> Elf<'a> {
 
     /// Refuses files for another machine than BPF. A kernel image that is read only for its types
     /// may be for any machine and is not checked.
-    pub fn check_machine(bytes: &[u8]) -> Result<(), What> {
-        let header = elf::FileHeader64::<LE>::parse(bytes).map_err(|e| What::Elf(e.to_string()))?;
+    pub fn check_machine(bytes: &[u8]) -> Result<(), ObjectErrorKind> {
+        let header = elf::FileHeader64::<LE>::parse(bytes)
+            .map_err(|e| ObjectErrorKind::Elf(e.to_string()))?;
         let machine = header.e_machine.get(LE);
         if machine != elf::EM_BPF {
-            return Err(What::Machine { machine: machine.0 });
+            return Err(ObjectErrorKind::Machine { machine: machine.0 });
         }
         Ok(())
     }
@@ -122,13 +123,13 @@ impl<'a> Elf<'a> {
 
     /// The type table with the offsets of its section variables filled in. The compiler leaves
     /// those of named variables to relocations.
-    pub fn relocated_btf(&self, id: SectionId) -> Result<Vec<u8>, What> {
+    pub fn relocated_btf(&self, id: SectionId) -> Result<Vec<u8>, ObjectErrorKind> {
         let mut blob = self.data(id).to_vec();
         for reloc in self.relocs(id) {
             let place = usize::try_from(reloc.offset).ok();
             let word = place.and_then(|at| blob.get_mut(at..at.checked_add(4)?));
             let (Some(word), Some(symbol)) = (word, self.symbol(reloc.symbol)) else {
-                return Err(What::Reloc {
+                return Err(ObjectErrorKind::Reloc {
                     section: self.sections[id].name.to_owned(),
                     insn: reloc.offset,
                     what: "a relocation of the type table is out of range".to_owned(),
@@ -154,11 +155,12 @@ fn read_section<'a>(
     table: &SectionTable<'a, Header>,
     header: &'a elf::SectionHeader64<LE>,
     bytes: &'a [u8],
-) -> Result<Section<'a>, What> {
-    let elf_err = |e: object::read::Error| What::Elf(e.to_string());
+) -> Result<Section<'a>, ObjectErrorKind> {
+    let elf_err = |e: object::read::Error| ObjectErrorKind::Elf(e.to_string());
     let name = table.section_name(LE, header).map_err(elf_err)?;
     let kind = header.sh_type(LE);
-    let name = std::str::from_utf8(name).map_err(|_| What::Elf("bad section name".to_owned()))?;
+    let name = std::str::from_utf8(name)
+        .map_err(|_| ObjectErrorKind::Elf("bad section name".to_owned()))?;
     Ok(Section {
         name,
         flags: header.sh_flags(LE),
@@ -172,9 +174,9 @@ fn read_section<'a>(
 fn read_symbols<'a>(
     table: &SymbolTable<'a, Header>,
     sections: usize,
-) -> Result<Vec<Symbol<'a>>, What> {
+) -> Result<Vec<Symbol<'a>>, ObjectErrorKind> {
     if table.len() > MAX_SYMBOLS {
-        return Err(What::TooMany {
+        return Err(ObjectErrorKind::TooMany {
             section: ".symtab".to_owned(),
             things: "symbols",
             max: MAX_SYMBOLS,
@@ -185,7 +187,7 @@ fn read_symbols<'a>(
             .symbol_name(LE, sym)
             .ok()
             .and_then(|n| std::str::from_utf8(n).ok())
-            .ok_or_else(|| What::Elf("bad symbol name".to_owned()))?;
+            .ok_or_else(|| ObjectErrorKind::Elf("bad symbol name".to_owned()))?;
         let shndx = usize::from(sym.st_shndx(LE).0);
         Ok(Symbol {
             name,
@@ -205,8 +207,8 @@ fn read_symbols<'a>(
 fn read_relocs<'a>(
     table: &SectionTable<'a, Header>,
     bytes: &'a [u8],
-) -> Result<Vec<RelocSection<'a>>, What> {
-    let elf_err = |e: object::read::Error| What::Elf(e.to_string());
+) -> Result<Vec<RelocSection<'a>>, ObjectErrorKind> {
+    let elf_err = |e: object::read::Error| ObjectErrorKind::Elf(e.to_string());
     let mut found = Vec::new();
     for header in table.iter() {
         let Some((rels, _)) = header.rel(LE, bytes).map_err(elf_err)? else {
@@ -214,10 +216,12 @@ fn read_relocs<'a>(
         };
         let target = header.sh_info(LE) as usize;
         if target == 0 || target >= table.len() {
-            return Err(What::Elf("relocations for a section that does not exist".to_owned()));
+            return Err(ObjectErrorKind::Elf(
+                "relocations for a section that does not exist".to_owned(),
+            ));
         }
         if rels.len() > MAX_RELOCS {
-            return Err(What::TooMany {
+            return Err(ObjectErrorKind::TooMany {
                 section: String::from_utf8_lossy(
                     table.section_name(LE, header).unwrap_or_default(),
                 )

@@ -9,16 +9,16 @@ use crate::btf::BtfError;
 pub struct ObjectError {
     pub object: String,
     #[source]
-    pub what: What,
+    pub what: ObjectErrorKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum What {
+pub enum ObjectErrorKind {
     #[error("not a readable ELF file: {0}")]
     Elf(String),
     #[error("the ELF file is for machine {machine}, not for little-endian 64-bit BPF")]
     Machine { machine: u16 },
-    #[error("it carries no BTF type information (compile with -g)")]
+    #[error("it has no BTF type information (compile with -g)")]
     NoBtf,
     #[error(transparent)]
     Btf(#[from] BtfError),
@@ -54,16 +54,16 @@ pub enum What {
     NoArena { section: String },
 }
 
-impl What {
-    pub fn map(map: &str, what: impl Into<String>) -> What {
-        What::Map { map: map.to_owned(), what: what.into() }
+impl ObjectErrorKind {
+    pub fn map(map: &str, what: impl Into<String>) -> ObjectErrorKind {
+        ObjectErrorKind::Map { map: map.to_owned(), what: what.into() }
     }
 
-    pub fn struct_ops(name: &str, what: impl Into<String>) -> What {
-        What::StructOps { name: name.to_owned(), what: what.into() }
+    pub fn struct_ops(name: &str, what: impl Into<String>) -> ObjectErrorKind {
+        ObjectErrorKind::StructOps { name: name.to_owned(), what: what.into() }
     }
 
-    pub fn external(name: &str, what: impl Into<String>) -> What {
-        What::Extern { name: name.to_owned(), what: what.into() }
+    pub fn external(name: &str, what: impl Into<String>) -> ObjectErrorKind {
+        ObjectErrorKind::Extern { name: name.to_owned(), what: what.into() }
     }
 }

@@ -8,8 +8,8 @@
 use rustc_hash::FxHashMap;
 
 use super::elf::Elf;
-use super::error::What;
-use crate::btf::{Btf, Kind, TypeId};
+use super::error::ObjectErrorKind;
+use crate::btf::{Btf, BtfKind, TypeId};
 
 #[derive(Clone, Debug)]
 pub struct Extern {
@@ -32,7 +32,7 @@ pub enum ExternKind {
 
 const MAX_EXTERNS: usize = 8192;
 
-pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<Extern>, What> {
+pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<Extern>, ObjectErrorKind> {
     let mut found = Vec::new();
     let sections = section_of_types(btf);
     let declared = declarations(btf);
@@ -41,7 +41,7 @@ pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<Extern>, What> {
             continue;
         }
         if found.len() == MAX_EXTERNS {
-            return Err(What::TooMany {
+            return Err(ObjectErrorKind::TooMany {
                 section: ".symtab".to_owned(),
                 things: "externs",
                 max: MAX_EXTERNS,
@@ -59,8 +59,8 @@ fn classify(
     declared: &FxHashMap<&str, TypeId>,
     sections: &FxHashMap<TypeId, ExternSection>,
     name: &str,
-) -> Result<ExternKind, What> {
-    let bad = |what: &str| What::external(name, what);
+) -> Result<ExternKind, ObjectErrorKind> {
+    let bad = |what: &str| ObjectErrorKind::external(name, what);
     let id = *declared.get(name).ok_or_else(|| bad("it has no type information"))?;
     if btf.linkage(id) != Some(LINKAGE_EXTERN) {
         return Err(bad("it is declared with another linkage"));
@@ -68,8 +68,10 @@ fn classify(
     let ty = btf.ty(id)?.target().unwrap_or_default();
     match (btf.kind(id), sections.get(&id)) {
         (_, None) => Err(bad("it is in no section that the kernel fills (.ksyms, .kconfig)")),
-        (Kind::Func, Some(ExternSection::Ksyms)) => Ok(ExternKind::Func { proto: ty }),
-        (Kind::Func, Some(ExternSection::Kconfig)) => Err(bad("a function cannot be in .kconfig")),
+        (BtfKind::Func, Some(ExternSection::Ksyms)) => Ok(ExternKind::Func { proto: ty }),
+        (BtfKind::Func, Some(ExternSection::Kconfig)) => {
+            Err(bad("a function cannot be in .kconfig"))
+        }
         (_, Some(ExternSection::Ksyms)) => Ok(ExternKind::Var { ty: btf.resolve(ty)? }),
         (_, Some(ExternSection::Kconfig)) => {
             let size = btf.size_of(ty)?;
@@ -107,7 +109,7 @@ fn section_of_types(btf: &Btf) -> FxHashMap<TypeId, ExternSection> {
 /// Maps each name to the first variable or function that has it.
 fn declarations(btf: &Btf) -> FxHashMap<&str, TypeId> {
     let mut found = FxHashMap::default();
-    for id in btf.ids().filter(|id| matches!(btf.kind(*id), Kind::Var | Kind::Func)) {
+    for id in btf.ids().filter(|id| matches!(btf.kind(*id), BtfKind::Var | BtfKind::Func)) {
         found.entry(btf.name(id)).or_insert(id);
     }
     found

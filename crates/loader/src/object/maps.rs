@@ -6,10 +6,10 @@
 //! Models: libbpf `parse_btf_map_def()`, v7.3, in its strict form.
 
 use super::elf::Elf;
-use super::error::What;
+use super::error::ObjectErrorKind;
 use super::sections::{DataSection, SectionKind};
-use crate::btf::special::SpecialField;
-use crate::btf::{Btf, Kind, Member, TypeId};
+use crate::btf::special::BtfSpecialField;
+use crate::btf::{Btf, BtfKind, Member, TypeId};
 
 /// Definition of a map in the object. A frontend may change `max_entries` before load.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct MapSpec {
     /// Slots of a map of maps that loading fills: (slot, index of the map).
     pub init_slots: Vec<(u32, usize)>,
     /// Special fields of a value, such as timers, locks and kernel pointers.
-    pub special: Vec<SpecialField>,
+    pub special: Vec<BtfSpecialField>,
     /// Byte offset of the definition in `.maps`; `size` is its length there.
     offset: u64,
     size: u64,
@@ -46,29 +46,36 @@ const SECTION: &str = ".maps";
 const MAX_MAPS: usize = 1024;
 const MAX_INIT_SLOTS: u64 = 1 << 20;
 
-pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<MapSpec>, What> {
+pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<MapSpec>, ObjectErrorKind> {
     let Some(section) = elf.section_by_name(SECTION) else {
         return Ok(Vec::new());
     };
     let Some(datasec) = super::datasec(btf, SECTION) else {
-        return Err(What::map("?", "section .maps has no entry in the type table"));
+        return Err(ObjectErrorKind::map("?", "section .maps has no entry in the type table"));
     };
     let vars: Vec<_> = btf.section_vars(datasec).collect();
     if vars.len() > MAX_MAPS {
-        return Err(What::TooMany { section: SECTION.to_owned(), things: "maps", max: MAX_MAPS });
+        return Err(ObjectErrorKind::TooMany {
+            section: SECTION.to_owned(),
+            things: "maps",
+            max: MAX_MAPS,
+        });
     }
     let mut maps = Vec::with_capacity(vars.len());
     for var in vars {
         let name = btf.name(var.ty);
         let end = u64::from(var.offset) + u64::from(var.size);
-        if name.is_empty() || btf.kind(var.ty) != Kind::Var {
-            return Err(What::map("?", format!("definition at {} is not a variable", var.offset)));
+        if name.is_empty() || btf.kind(var.ty) != BtfKind::Var {
+            return Err(ObjectErrorKind::map(
+                "?",
+                format!("the entry at offset {} of .maps is not a variable", var.offset),
+            ));
         }
         if end > elf.sections[section].size {
-            return Err(What::map(name, "its definition lies past the end of .maps"));
+            return Err(ObjectErrorKind::map(name, "its definition lies past the end of .maps"));
         }
         if btf.linkage(var.ty) != Some(1) {
-            return Err(What::map(
+            return Err(ObjectErrorKind::map(
                 name,
                 "maps must be global variables, neither static nor extern",
             ));
@@ -84,14 +91,19 @@ pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<MapSpec>, What> {
 }
 
 /// Checks that the object has at most one arena, and that it has one if it has arena variables.
-pub fn check_arena(maps: &[MapSpec], sections: &[DataSection]) -> Result<(), What> {
+pub fn check_arena(maps: &[MapSpec], sections: &[DataSection]) -> Result<(), ObjectErrorKind> {
     let mut arenas = maps.iter().filter(|m| m.map_type == TYPE_ARENA);
     let first = arenas.next();
     if let (Some(first), Some(second)) = (first, arenas.next()) {
-        return Err(What::TwoArenas { first: first.name.clone(), second: second.name.clone() });
+        return Err(ObjectErrorKind::TwoArenas {
+            first: first.name.clone(),
+            second: second.name.clone(),
+        });
     }
     match sections.iter().find(|s| s.kind == SectionKind::Arena) {
-        Some(section) if first.is_none() => Err(What::NoArena { section: section.name.clone() }),
+        Some(section) if first.is_none() => {
+            Err(ObjectErrorKind::NoArena { section: section.name.clone() })
+        }
         _ => Ok(()),
     }
 }
@@ -110,10 +122,15 @@ impl MapSpec {
     }
 }
 
-fn parse_def(btf: &Btf, name: &str, ty: TypeId, is_inner: bool) -> Result<MapSpec, What> {
+fn parse_def(
+    btf: &Btf,
+    name: &str,
+    ty: TypeId,
+    is_inner: bool,
+) -> Result<MapSpec, ObjectErrorKind> {
     let def = btf.resolve(ty)?;
-    if btf.kind(def) != Kind::Struct {
-        return Err(What::map(name, "its definition is not a struct"));
+    if btf.kind(def) != BtfKind::Struct {
+        return Err(ObjectErrorKind::map(name, "its definition is not a struct"));
     }
     let mut map = MapSpec {
         name: name.to_owned(),
@@ -136,12 +153,12 @@ fn parse_def(btf: &Btf, name: &str, ty: TypeId, is_inner: bool) -> Result<MapSpe
     let last = btf.members(def).len().saturating_sub(1);
     for (index, member) in btf.members(def).enumerate() {
         if member.name == "values" && index != last {
-            return Err(What::map(name, "member `values` must be the last one"));
+            return Err(ObjectErrorKind::map(name, "member `values` must be the last one"));
         }
         parse_member(btf, &mut map, &member, is_inner)?;
     }
     if map.map_type == 0 {
-        return Err(What::map(name, "its definition has no `type`"));
+        return Err(ObjectErrorKind::map(name, "its definition has no `type`"));
     }
     if let Some(value) = map.value_ty {
         map.special = btf.special_fields(value)?;
@@ -154,7 +171,7 @@ fn parse_member(
     map: &mut MapSpec,
     member: &Member<'_>,
     is_inner: bool,
-) -> Result<(), What> {
+) -> Result<(), ObjectErrorKind> {
     match member.name {
         "type" => map.map_type = int_attr(btf, map, member)?,
         "max_entries" => map.max_entries = int_attr(btf, map, member)?,
@@ -180,14 +197,18 @@ fn parse_member(
             map.value_ty = Some(ty);
         }
         "values" => parse_values(btf, map, member, is_inner)?,
-        "pinning" if is_inner => return Err(What::map(&map.name, "inner maps cannot be pinned")),
+        "pinning" if is_inner => {
+            return Err(ObjectErrorKind::map(&map.name, "inner maps cannot be pinned"));
+        }
         "pinning" => {
             let how = int_attr(btf, map, member)?;
             if how > 1 {
-                return Err(What::map(&map.name, format!("unknown pinning {how}")));
+                return Err(ObjectErrorKind::map(&map.name, format!("unknown pinning {how}")));
             }
         }
-        other => return Err(What::map(&map.name, format!("unknown attribute `{other}`"))),
+        other => {
+            return Err(ObjectErrorKind::map(&map.name, format!("unknown attribute `{other}`")));
+        }
     }
     Ok(())
 }
@@ -198,51 +219,56 @@ fn parse_values(
     map: &mut MapSpec,
     member: &Member<'_>,
     is_inner: bool,
-) -> Result<(), What> {
+) -> Result<(), ObjectErrorKind> {
     if is_inner {
-        return Err(What::map(&map.name, "maps of maps of maps are not supported"));
+        return Err(ObjectErrorKind::map(&map.name, "maps of maps of maps are not supported"));
     }
     if !map.is_map_of_maps() && map.map_type != TYPE_PROG_ARRAY {
-        return Err(What::map(&map.name, "`values` belongs to maps of maps and program arrays"));
+        return Err(ObjectErrorKind::map(
+            &map.name,
+            "`values` belongs to maps of maps and program arrays",
+        ));
     }
     map.value_size = agree(map, "value", map.value_size, 4)?;
     map.values_off = Some(u64::from(member.bit_off) / 8);
-    let array = btf
-        .array(member.ty)
-        .filter(|a| a.len == 0)
-        .ok_or_else(|| What::map(&map.name, "`values` is not an array without a length"))?;
+    let array = btf.array(member.ty).filter(|a| a.len == 0).ok_or_else(|| {
+        ObjectErrorKind::map(&map.name, "`values` is not an array without a length")
+    })?;
     let ptr = btf.resolve(array.elem)?;
     let pointee = match (btf.kind(ptr), btf.ty(ptr)?.target()) {
-        (Kind::Ptr, Some(target)) => btf.resolve(target)?,
-        _ => return Err(What::map(&map.name, "`values` is not an array of pointers")),
+        (BtfKind::Ptr, Some(target)) => btf.resolve(target)?,
+        _ => return Err(ObjectErrorKind::map(&map.name, "`values` is not an array of pointers")),
     };
     match btf.kind(pointee) {
-        Kind::FuncProto if map.map_type == TYPE_PROG_ARRAY => {}
-        Kind::Struct if map.is_map_of_maps() => {
+        BtfKind::FuncProto if map.map_type == TYPE_PROG_ARRAY => {}
+        BtfKind::Struct if map.is_map_of_maps() => {
             let name = format!("{}.inner", map.name);
             map.inner = Some(Box::new(parse_def(btf, &name, pointee, true)?));
         }
         kind => {
-            return Err(What::map(&map.name, format!("`values` holds unexpected {kind:?}")));
+            return Err(ObjectErrorKind::map(
+                &map.name,
+                format!("`values` holds unexpected {kind:?}"),
+            ));
         }
     }
     Ok(())
 }
 
 /// `__uint(name, N)` is a pointer to an array of N ints.
-fn int_attr(btf: &Btf, map: &MapSpec, member: &Member<'_>) -> Result<u32, What> {
+fn int_attr(btf: &Btf, map: &MapSpec, member: &Member<'_>) -> Result<u32, ObjectErrorKind> {
     let ptr = btf.resolve(member.ty)?;
     let target = match btf.kind(ptr) {
-        Kind::Ptr => btf.ty(ptr)?.target(),
+        BtfKind::Ptr => btf.ty(ptr)?.target(),
         _ => None,
     };
     target.and_then(|t| btf.array(t)).map(|a| a.len).ok_or_else(|| {
-        What::map(&map.name, format!("attribute `{}` is not an integer", member.name))
+        ObjectErrorKind::map(&map.name, format!("attribute `{}` is not an integer", member.name))
     })
 }
 
 /// `__ulong(name, N)` is an enum with the single value N.
-fn long_attr(btf: &Btf, map: &MapSpec, member: &Member<'_>) -> Result<u64, What> {
+fn long_attr(btf: &Btf, map: &MapSpec, member: &Member<'_>) -> Result<u64, ObjectErrorKind> {
     let ty = btf.resolve(member.ty)?;
     match btf.enumerators(ty).next() {
         Some(only) => Ok(only.value),
@@ -251,41 +277,58 @@ fn long_attr(btf: &Btf, map: &MapSpec, member: &Member<'_>) -> Result<u64, What>
 }
 
 /// `__type(name, T)` is a pointer to T.
-fn type_attr(btf: &Btf, map: &MapSpec, member: &Member<'_>) -> Result<(TypeId, u32), What> {
+fn type_attr(
+    btf: &Btf,
+    map: &MapSpec,
+    member: &Member<'_>,
+) -> Result<(TypeId, u32), ObjectErrorKind> {
     let ty = match (btf.kind(member.ty), btf.ty(member.ty)?.target()) {
-        (Kind::Ptr, Some(target)) => target,
+        (BtfKind::Ptr, Some(target)) => target,
         _ => {
             let what = format!("attribute `{}` is not a pointer to a type", member.name);
-            return Err(What::map(&map.name, what));
+            return Err(ObjectErrorKind::map(&map.name, what));
         }
     };
     Ok((ty, btf.size_of(ty)? as u32))
 }
 
-fn agree(map: &MapSpec, what: &str, before: u32, now: u32) -> Result<u32, What> {
+fn agree(map: &MapSpec, what: &str, before: u32, now: u32) -> Result<u32, ObjectErrorKind> {
     if before != 0 && before != now {
         let text = format!("conflicting {what} sizes {before} and {now}");
-        return Err(What::map(&map.name, text));
+        return Err(ObjectErrorKind::map(&map.name, text));
     }
     Ok(now)
 }
 
 /// Collects the initial slots of maps of maps. A relocation in `.maps` names the map of a slot.
-fn collect_init_slots(elf: &Elf<'_>, section: usize, maps: &mut [MapSpec]) -> Result<(), What> {
+fn collect_init_slots(
+    elf: &Elf<'_>,
+    section: usize,
+    maps: &mut [MapSpec],
+) -> Result<(), ObjectErrorKind> {
     for reloc in elf.relocs(section) {
         let owner = maps.iter().position(|m| m.contains(reloc.offset));
         let symbol = elf.symbol(reloc.symbol);
         let (Some(owner), Some(symbol)) = (owner, symbol) else {
-            return Err(What::map("?", format!("relocation at {} hits no map", reloc.offset)));
+            return Err(ObjectErrorKind::map(
+                "?",
+                format!("relocation at offset {} lies in no map definition", reloc.offset),
+            ));
         };
         let map = &maps[owner];
         if map.map_type == TYPE_PROG_ARRAY {
-            return Err(What::map(&map.name, "initial programs of an array are not supported"));
+            return Err(ObjectErrorKind::map(
+                &map.name,
+                "initial programs of an array are not supported",
+            ));
         }
         let start = match map.values_off {
             Some(off) if map.is_map_of_maps() => map.offset + off,
             _ => {
-                return Err(What::map(&map.name, "only a map of maps can have initial values"));
+                return Err(ObjectErrorKind::map(
+                    &map.name,
+                    "only a map of maps can have initial values",
+                ));
             }
         };
         let slot = reloc.offset.checked_sub(start).filter(|d| d % 8 == 0).map(|d| d / 8);
@@ -294,7 +337,7 @@ fn collect_init_slots(elf: &Elf<'_>, section: usize, maps: &mut [MapSpec]) -> Re
             maps.iter().position(|m| symbol.section == Some(section) && m.starts_at(symbol.value));
         let (Some(slot), Some(target)) = (slot, target) else {
             let what = format!("initial value `{}` is not a map", symbol.name);
-            return Err(What::map(&map.name, what));
+            return Err(ObjectErrorKind::map(&map.name, what));
         };
         maps[owner].init_slots.push((slot as u32, target));
     }

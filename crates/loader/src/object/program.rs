@@ -6,10 +6,10 @@
 
 use super::code;
 use super::elf::{Elf, SectionId, Symbol};
-use super::error::What;
+use super::error::ObjectErrorKind;
 use super::reloc::Reloc;
 use crate::btf::ext::{BtfExt, SectionRecs};
-use crate::btf::{Btf, Kind, TypeId};
+use crate::btf::{Btf, BtfKind, TypeId};
 use crate::core_relo::{CoreRelo, RelocKind};
 use scxlab_bpf::insn::RawInsn;
 
@@ -29,7 +29,7 @@ pub struct Function {
     /// Sorted by instruction. At most one per instruction.
     pub relocs: Vec<Reloc>,
     /// Sorted by instruction.
-    pub core: Vec<CoreRelo>,
+    pub core_relos: Vec<CoreRelo>,
     /// Sorted by instruction.
     pub lines: Vec<LineInfo>,
     /// First slot, counted from the start of its section.
@@ -110,7 +110,7 @@ const TEXT: &str = ".text";
 /// Most instructions in an object. The largest known has 28 thousand.
 const MAX_INSNS: usize = 1 << 22;
 
-pub fn collect(elf: &Elf<'_>, btf: &Btf, ext: &BtfExt) -> Result<Vec<Function>, What> {
+pub fn collect(elf: &Elf<'_>, btf: &Btf, ext: &BtfExt) -> Result<Vec<Function>, ObjectErrorKind> {
     let mut functions = Vec::new();
     let mut insns = 0;
     for symbol in elf.symbols.iter().filter(|s| s.is_func) {
@@ -120,7 +120,7 @@ pub fn collect(elf: &Elf<'_>, btf: &Btf, ext: &BtfExt) -> Result<Vec<Function>, 
         let function = read_function(elf, section, symbol)?;
         insns += function.insns.len();
         if insns > MAX_INSNS {
-            return Err(What::TooMany {
+            return Err(ObjectErrorKind::TooMany {
                 section: function.section,
                 things: "instructions",
                 max: MAX_INSNS,
@@ -134,7 +134,11 @@ pub fn collect(elf: &Elf<'_>, btf: &Btf, ext: &BtfExt) -> Result<Vec<Function>, 
     Ok(functions)
 }
 
-fn read_function(elf: &Elf<'_>, section: SectionId, symbol: &Symbol<'_>) -> Result<Function, What> {
+fn read_function(
+    elf: &Elf<'_>,
+    section: SectionId,
+    symbol: &Symbol<'_>,
+) -> Result<Function, ObjectErrorKind> {
     let section_name = elf.sections[section].name;
     let data = elf.data(section);
     let (at, size) = (symbol.value, symbol.size);
@@ -144,7 +148,7 @@ fn read_function(elf: &Elf<'_>, section: SectionId, symbol: &Symbol<'_>) -> Resu
         .zip(usize::try_from(size).ok())
         .and_then(|(at, size)| data.get(at..at.checked_add(size)?).filter(|_| whole));
     let Some(bytes) = bytes else {
-        return Err(What::FunctionRange {
+        return Err(ObjectErrorKind::FunctionRange {
             section: section_name.to_owned(),
             function: symbol.name.to_owned(),
             offset: at,
@@ -153,7 +157,7 @@ fn read_function(elf: &Elf<'_>, section: SectionId, symbol: &Symbol<'_>) -> Resu
         });
     };
     if section_name != TEXT && symbol.local {
-        return Err(What::StaticProgram {
+        return Err(ObjectErrorKind::StaticProgram {
             section: section_name.to_owned(),
             function: symbol.name.to_owned(),
         });
@@ -167,18 +171,18 @@ fn read_function(elf: &Elf<'_>, section: SectionId, symbol: &Symbol<'_>) -> Resu
         optional: section_name.starts_with('?'),
         btf_func: None,
         relocs: Vec::new(),
-        core: Vec::new(),
+        core_relos: Vec::new(),
         lines: Vec::new(),
         section_start: (at / code::SLOT) as u32,
         elf_section: section,
     })
 }
 
-fn check_overlap(functions: &[Function]) -> Result<(), What> {
+fn check_overlap(functions: &[Function]) -> Result<(), ObjectErrorKind> {
     for pair in functions.windows(2) {
         let [a, b] = pair else { continue };
         if a.elf_section == b.elf_section && a.section_end() > b.section_start {
-            return Err(What::FunctionOverlap {
+            return Err(ObjectErrorKind::FunctionOverlap {
                 section: a.section.clone(),
                 first: a.name.clone(),
                 second: b.name.clone(),
@@ -209,7 +213,7 @@ fn attach_records(
     btf: &Btf,
     ext: &BtfExt,
     functions: &mut [Function],
-) -> Result<(), What> {
+) -> Result<(), ObjectErrorKind> {
     for_each(
         elf,
         btf,
@@ -218,7 +222,7 @@ fn attach_records(
         |r| r.insn_off,
         |f, insn, r| {
             let func = TypeId(r.type_id);
-            if insn == 0 && btf.kind(func) == Kind::Func {
+            if insn == 0 && btf.kind(func) == BtfKind::Func {
                 f.btf_func = Some(func);
             }
             Ok(())
@@ -248,7 +252,7 @@ fn attach_records(
         &ext.core,
         |r| r.insn_off,
         |f, insn, r| {
-            let bad = |what: String| What::Reloc {
+            let bad = |what: String| ObjectErrorKind::Reloc {
                 section: f.section.clone(),
                 insn: u64::from(f.section_start + insn),
                 what,
@@ -262,13 +266,13 @@ fn attach_records(
                 .checked_string(r.access_off)
                 .ok_or_else(|| bad("CO-RE relocation without an access string".to_owned()))?;
             let relo = CoreRelo { insn, ty: TypeId(r.type_id), access: access.into(), kind };
-            f.core.push(relo);
+            f.core_relos.push(relo);
             Ok(())
         },
     )?;
     for f in functions {
         f.lines.sort_by_key(|l| l.insn);
-        f.core.sort_by_key(|r| r.insn);
+        f.core_relos.sort_by_key(|r| r.insn);
     }
     Ok(())
 }
@@ -281,8 +285,8 @@ fn for_each<T>(
     functions: &mut [Function],
     lists: &[SectionRecs<T>],
     insn_off: impl Fn(&T) -> u32,
-    mut give: impl FnMut(&mut Function, u32, &T) -> Result<(), What>,
-) -> Result<(), What> {
+    mut give: impl FnMut(&mut Function, u32, &T) -> Result<(), ObjectErrorKind>,
+) -> Result<(), ObjectErrorKind> {
     for list in lists {
         let name = btf.string(list.section_name_off);
         let Some(section) = elf.section_by_name(name) else {
@@ -291,7 +295,7 @@ fn for_each<T>(
         for record in &list.records {
             let off = insn_off(record);
             if u64::from(off) % code::SLOT != 0 {
-                return Err(What::Reloc {
+                return Err(ObjectErrorKind::Reloc {
                     section: name.to_owned(),
                     insn: u64::from(off) / code::SLOT,
                     what: "a BTF.ext record points into the middle of an instruction".to_owned(),

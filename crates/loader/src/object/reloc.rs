@@ -18,7 +18,7 @@
 
 use super::code;
 use super::elf::{Elf, RawReloc, SectionId, Symbol};
-use super::error::What;
+use super::error::ObjectErrorKind;
 use super::externs::Extern;
 use super::maps::MapSpec;
 use super::program::{self, Function};
@@ -41,14 +41,17 @@ pub struct Reloc {
 }
 
 /// The parts of an object that a symbol can refer to.
-pub struct Index<'a> {
+pub struct SymbolTargets<'a> {
     pub elf: &'a Elf<'a>,
     pub sections: &'a [DataSection],
     pub maps: &'a [MapSpec],
     pub externs: &'a [Extern],
 }
 
-pub fn resolve(index: &Index<'_>, functions: &mut [Function]) -> Result<(), What> {
+pub fn resolve(
+    index: &SymbolTargets<'_>,
+    functions: &mut [Function],
+) -> Result<(), ObjectErrorKind> {
     let mut found: Vec<Vec<Reloc>> = vec![Vec::new(); functions.len()];
     let mut sections: Vec<SectionId> = functions.iter().map(|f| f.elf_section).collect();
     sections.dedup();
@@ -60,7 +63,7 @@ pub fn resolve(index: &Index<'_>, functions: &mut [Function]) -> Result<(), What
             };
             let f = &functions[owner];
             let insn = slot as u32 - f.section_start;
-            let target = Place { index, functions, f, insn }.resolve(&reloc)?;
+            let target = RelocSite { index, functions, f, insn }.resolve(&reloc)?;
             found[owner].push(Reloc { insn, target });
         }
     }
@@ -75,11 +78,11 @@ pub fn resolve(index: &Index<'_>, functions: &mut [Function]) -> Result<(), What
 /// Adds relocations for calls between functions of `.text`, which need none in the file, so that
 /// linking handles all calls in one way.
 fn add_local_calls(
-    index: &Index<'_>,
+    index: &SymbolTargets<'_>,
     functions: &[Function],
     owner: usize,
     relocs: &mut Vec<Reloc>,
-) -> Result<(), What> {
+) -> Result<(), ObjectErrorKind> {
     let f = &functions[owner];
     if let Some(pair) = relocs.windows(2).find(|w| w[0].insn == w[1].insn) {
         return Err(bad(f, pair[0].insn, "two relocations of one instruction"));
@@ -96,7 +99,7 @@ fn add_local_calls(
             return Err(bad(f, insn, "a function's address without a relocation"));
         }
         let slot = i64::from(f.section_start) + i64::from(insn) + i64::from(raw.imm) + 1;
-        let place = Place { index, functions, f, insn };
+        let place = RelocSite { index, functions, f, insn };
         let target = place.function_at(f.elf_section, slot)?;
         local.push(Reloc { insn, target });
     }
@@ -106,15 +109,15 @@ fn add_local_calls(
 }
 
 /// An instruction under relocation.
-struct Place<'a> {
-    index: &'a Index<'a>,
+struct RelocSite<'a> {
+    index: &'a SymbolTargets<'a>,
     functions: &'a [Function],
     f: &'a Function,
     insn: u32,
 }
 
-impl Place<'_> {
-    fn resolve(&self, reloc: &RawReloc) -> Result<RelocTarget, What> {
+impl RelocSite<'_> {
+    fn resolve(&self, reloc: &RawReloc) -> Result<RelocTarget, ObjectErrorKind> {
         let symbol = self
             .index
             .elf
@@ -145,7 +148,11 @@ impl Place<'_> {
         self.address(section, symbol, raw.imm)
     }
 
-    fn external(&self, symbol_index: usize, symbol: &Symbol<'_>) -> Result<RelocTarget, What> {
+    fn external(
+        &self,
+        symbol_index: usize,
+        symbol: &Symbol<'_>,
+    ) -> Result<RelocTarget, ObjectErrorKind> {
         // Externs are collected in symbol order.
         let found = self.index.externs.binary_search_by_key(&symbol_index, |e| e.symbol);
         let external =
@@ -159,7 +166,7 @@ impl Place<'_> {
         symbol: &Symbol<'_>,
         src: u8,
         imm: i32,
-    ) -> Result<RelocTarget, What> {
+    ) -> Result<RelocTarget, ObjectErrorKind> {
         if src != code::PSEUDO_CALL {
             return Err(self.bad("relocated call of something other than a function"));
         }
@@ -175,7 +182,7 @@ impl Place<'_> {
         section: SectionId,
         symbol: &Symbol<'_>,
         imm: i32,
-    ) -> Result<RelocTarget, What> {
+    ) -> Result<RelocTarget, ObjectErrorKind> {
         let name = self.index.elf.sections[section].name;
         let addend = i64::from(imm);
         let offset = i64::try_from(symbol.value).ok().and_then(|v| v.checked_add(addend));
@@ -200,7 +207,7 @@ impl Place<'_> {
         let data =
             self.index.sections.iter().position(|s| s.elf_id == section).ok_or_else(|| {
                 self.bad(format!(
-                    "reference to `{}` in section {name}, which is no data",
+                    "reference to `{}` in section {name}, which is not a data section",
                     symbol.name
                 ))
             })?;
@@ -209,7 +216,7 @@ impl Place<'_> {
 
     /// Finds the function that starts at exactly that slot. Only functions of `.text` can be
     /// called.
-    fn function_at(&self, section: SectionId, slot: i64) -> Result<RelocTarget, What> {
+    fn function_at(&self, section: SectionId, slot: i64) -> Result<RelocTarget, ObjectErrorKind> {
         let name = self.index.elf.sections[section].name;
         let found = u64::try_from(slot)
             .ok()
@@ -221,12 +228,12 @@ impl Place<'_> {
         })
     }
 
-    fn bad(&self, what: impl Into<String>) -> What {
+    fn bad(&self, what: impl Into<String>) -> ObjectErrorKind {
         bad(self.f, self.insn, what)
     }
 }
 
-fn bad(f: &Function, insn: u32, what: impl Into<String>) -> What {
+fn bad(f: &Function, insn: u32, what: impl Into<String>) -> ObjectErrorKind {
     let insn = u64::from(f.section_start) + u64::from(insn);
-    What::Reloc { section: f.section.clone(), insn, what: what.into() }
+    ObjectErrorKind::Reloc { section: f.section.clone(), insn, what: what.into() }
 }

@@ -7,8 +7,8 @@
 
 use super::datasec;
 use super::elf::{Elf, SectionId};
-use super::error::What;
-use crate::btf::{Btf, Kind, TypeId};
+use super::error::ObjectErrorKind;
+use crate::btf::{Btf, BtfKind, TypeId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SectionKind {
@@ -51,11 +51,11 @@ pub struct DataSection {
 const MAX_SECTIONS: usize = 1024;
 const MAX_SIZE: u64 = u32::MAX as u64;
 
-pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<DataSection>, What> {
+pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<DataSection>, ObjectErrorKind> {
     let mut found = Vec::new();
     for (id, section) in elf.sections.iter().enumerate() {
         if section.name == "maps" {
-            return Err(What::LegacyMaps { section: section.name.to_owned() });
+            return Err(ObjectErrorKind::LegacyMaps { section: section.name.to_owned() });
         }
         let Some(kind) = kind_of(section.name) else {
             continue;
@@ -64,14 +64,14 @@ pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<DataSection>, What> {
             continue;
         }
         if found.len() == MAX_SECTIONS {
-            return Err(What::TooMany {
+            return Err(ObjectErrorKind::TooMany {
                 section: section.name.to_owned(),
                 things: "data sections before it",
                 max: MAX_SECTIONS,
             });
         }
         if section.size > MAX_SIZE {
-            return Err(What::TooMany {
+            return Err(ObjectErrorKind::TooMany {
                 section: section.name.to_owned(),
                 things: "bytes",
                 max: MAX_SIZE as usize,
@@ -114,7 +114,7 @@ fn variables(
     datasec: Option<TypeId>,
     section: &str,
     len: u64,
-) -> Result<Vec<Variable>, What> {
+) -> Result<Vec<Variable>, ObjectErrorKind> {
     let Some(datasec) = datasec else {
         return Ok(Vec::new());
     };
@@ -123,12 +123,12 @@ fn variables(
         let Some(ty) = btf.ty(var.ty)?.target() else {
             continue;
         };
-        if btf.kind(var.ty) != Kind::Var {
+        if btf.kind(var.ty) != BtfKind::Var {
             continue;
         }
         let (offset, size) = (u64::from(var.offset), u64::from(var.size));
         if offset + size > len {
-            return Err(What::Variable {
+            return Err(ObjectErrorKind::Variable {
                 section: section.to_owned(),
                 variable: btf.name(var.ty).to_owned(),
                 offset,

@@ -7,9 +7,9 @@
 
 use super::code;
 use super::elf::{Elf, SectionId};
-use super::error::What;
+use super::error::ObjectErrorKind;
 use super::program::{self, Function, ProgramKind};
-use crate::btf::{Btf, Kind, TypeId};
+use crate::btf::{Btf, BtfKind, TypeId};
 
 #[derive(Clone, Debug)]
 pub struct StructOps {
@@ -55,19 +55,26 @@ const SECTIONS: [(&str, bool); 4] = [
 const MAX_TABLES: usize = 256;
 const MAX_MEMBERS: usize = 1024;
 
-pub fn collect(elf: &Elf<'_>, btf: &Btf, functions: &[Function]) -> Result<Vec<StructOps>, What> {
+pub fn collect(
+    elf: &Elf<'_>,
+    btf: &Btf,
+    functions: &[Function],
+) -> Result<Vec<StructOps>, ObjectErrorKind> {
     let mut tables = Vec::new();
     for (name, link) in SECTIONS {
         let Some(section) = elf.section_by_name(name) else {
             continue;
         };
         let Some(datasec) = super::datasec(btf, name) else {
-            return Err(What::struct_ops(name, "its section has no entry in the type table"));
+            return Err(ObjectErrorKind::struct_ops(
+                name,
+                "its section has no entry in the type table",
+            ));
         };
         let first = tables.len();
         for var in btf.section_vars(datasec) {
             if tables.len() == MAX_TABLES {
-                return Err(What::TooMany {
+                return Err(ObjectErrorKind::TooMany {
                     section: name.to_owned(),
                     things: "struct_ops tables",
                     max: MAX_TABLES,
@@ -83,21 +90,29 @@ pub fn collect(elf: &Elf<'_>, btf: &Btf, functions: &[Function]) -> Result<Vec<S
     Ok(tables)
 }
 
-fn read_table(btf: &Btf, var: TypeId, offset: u64, bytes: &[u8]) -> Result<StructOps, What> {
+fn read_table(
+    btf: &Btf,
+    var: TypeId,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<StructOps, ObjectErrorKind> {
     let name = btf.name(var);
     let declared = btf.ty(var)?.target().unwrap_or_default();
     let ty = btf.resolve(declared)?;
-    if btf.kind(var) != Kind::Var || btf.kind(ty) != Kind::Struct || btf.name(ty).is_empty() {
-        return Err(What::struct_ops(name, "it is not a variable of a named struct type"));
+    if btf.kind(var) != BtfKind::Var || btf.kind(ty) != BtfKind::Struct || btf.name(ty).is_empty() {
+        return Err(ObjectErrorKind::struct_ops(
+            name,
+            "it is not a variable of a named struct type",
+        ));
     }
     let size = btf.size_of(ty)?;
     let data = offset
         .checked_add(size)
         .and_then(|end| bytes.get(offset as usize..end as usize))
-        .ok_or_else(|| What::struct_ops(name, "it lies past the end of its section"))?;
+        .ok_or_else(|| ObjectErrorKind::struct_ops(name, "it lies past the end of its section"))?;
     let mut members = Vec::new();
     if btf.members(ty).len() > MAX_MEMBERS {
-        return Err(What::struct_ops(name, "its struct has too many members"));
+        return Err(ObjectErrorKind::struct_ops(name, "its struct has too many members"));
     }
     for m in btf.members(ty) {
         let kind = if m.bitfield_bits != 0 {
@@ -110,7 +125,7 @@ fn read_table(btf: &Btf, var: TypeId, offset: u64, bytes: &[u8]) -> Result<Struc
         let (at, len) = (u64::from(m.bit_off) / 8, btf.size_of(m.ty)?);
         if at + len > size {
             let what = format!("member `{}` lies past the end of the struct", m.name);
-            return Err(What::struct_ops(name, what));
+            return Err(ObjectErrorKind::struct_ops(name, what));
         }
         members.push(StructOpsMember {
             name: m.name.to_owned(),
@@ -133,10 +148,10 @@ fn read_table(btf: &Btf, var: TypeId, offset: u64, bytes: &[u8]) -> Result<Struc
 }
 
 /// Whether the type is a pointer to a function.
-fn is_callback(btf: &Btf, ty: TypeId) -> Result<bool, What> {
+fn is_callback(btf: &Btf, ty: TypeId) -> Result<bool, ObjectErrorKind> {
     let ptr = btf.resolve(ty)?;
     match (btf.kind(ptr), btf.ty(ptr)?.target()) {
-        (Kind::Ptr, Some(target)) => Ok(btf.kind(btf.resolve(target)?) == Kind::FuncProto),
+        (BtfKind::Ptr, Some(target)) => Ok(btf.kind(btf.resolve(target)?) == BtfKind::FuncProto),
         _ => Ok(false),
     }
 }
@@ -146,22 +161,31 @@ fn fill_callbacks(
     functions: &[Function],
     section: SectionId,
     tables: &mut [StructOps],
-) -> Result<(), What> {
+) -> Result<(), ObjectErrorKind> {
     let section_name = elf.sections[section].name;
     for reloc in elf.relocs(section) {
         let at = reloc.offset;
         let table = tables
             .iter_mut()
             .find(|t| at >= t.offset && at < t.offset + t.data.len() as u64)
-            .ok_or_else(|| What::struct_ops(section_name, format!("offset {at} is no table")))?;
+            .ok_or_else(|| {
+                ObjectErrorKind::struct_ops(
+                    section_name,
+                    format!("a relocation at offset {at} lies in no table"),
+                )
+            })?;
         let member_off = (at - table.offset) as u32;
         let name = table.name.clone();
         let member = table
             .members
             .iter_mut()
             .find(|m| m.offset == member_off && m.kind != MemberKind::Bitfield)
-            .ok_or_else(|| What::struct_ops(&name, format!("no member at {member_off}")))?;
-        let bad = |what: &str| What::struct_ops(&name, format!("member `{}` {what}", member.name));
+            .ok_or_else(|| {
+                ObjectErrorKind::struct_ops(&name, format!("no member at {member_off}"))
+            })?;
+        let bad = |what: &str| {
+            ObjectErrorKind::struct_ops(&name, format!("member `{}` {what}", member.name))
+        };
         if !matches!(member.kind, MemberKind::Callback(_)) {
             return Err(bad("is set to an address, but is not a callback"));
         }

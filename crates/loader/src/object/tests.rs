@@ -2,7 +2,7 @@
 //! Real objects, compiled from `testdata/*.bpf.c`, whole and damaged.
 
 use super::*;
-use crate::btf::special::SpecialKind;
+use crate::btf::special::BtfSpecialKind;
 
 /// Reads a file of `testdata/`. In this crate only tests read files.
 pub(crate) fn testdata(name: &str) -> Vec<u8> {
@@ -83,7 +83,7 @@ fn maps_are_read_with_their_attributes() {
     let hash = map("hash");
     assert_eq!((hash.map_type, hash.key_size, hash.value_size, hash.max_entries), (1, 4, 96, 128));
     assert_eq!(hash.special.len(), 9);
-    let roots = hash.special.iter().filter(|f| matches!(f.kind, SpecialKind::ListHead(_)));
+    let roots = hash.special.iter().filter(|f| matches!(f.kind, BtfSpecialKind::ListHead(_)));
     assert_eq!(roots.count(), 1);
     let outer = map("outer");
     assert_eq!(outer.inner.as_ref().map(|i| (i.map_type, i.max_entries)), Some((2, 4)));

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::units::{ByDistance, Ratio, Value};
+use super::units::{ByDistance, ConstantValue, Ratio};
 use super::{CostTable, NAMES};
 use crate::id::Nanos;
 use crate::machine::MachineError;
@@ -38,7 +38,7 @@ const IDLE_STATES_MAX: usize = 10;
 pub struct Constant {
     /// `group.key`.
     pub name: String,
-    pub value: Value,
+    pub value: ConstantValue,
     pub unit: &'static str,
     /// Source of the value; starts with "estimate:" if it is the authors' judgement.
     pub source: String,
@@ -175,14 +175,14 @@ fn scale(constant: &mut Constant, ratio: Ratio, source: &str) {
     }
     let apply = |n: u64| ratio.of(n).min(NS_MAX);
     constant.value = match constant.value {
-        Value::Number(n) => Value::Number(apply(n)),
-        Value::ByDistance(by) => Value::ByDistance(ByDistance {
+        ConstantValue::Number(n) => ConstantValue::Number(apply(n)),
+        ConstantValue::ByDistance(by) => ConstantValue::ByDistance(ByDistance {
             smt: apply(by.smt),
             core: apply(by.core),
             llc: apply(by.llc),
             node: apply(by.node),
         }),
-        Value::Ratio(_) => return,
+        ConstantValue::Ratio(_) => return,
     };
     constant.source = format!("{ratio} times ({}); {source}", constant.source);
 }
@@ -229,15 +229,15 @@ fn read_source(table: &mut Table<'_>) -> Result<String, MachineError> {
     Ok(source)
 }
 
-fn read_value(item: Item<'_>, unit: &str) -> Result<Value, MachineError> {
+fn read_value(item: Item<'_>, unit: &str) -> Result<ConstantValue, MachineError> {
     if !item.is_table() {
-        return Ok(Value::Number(item.integer(NS_MAX)?));
+        return Ok(ConstantValue::Number(item.integer(NS_MAX)?));
     }
     let mut table = item.table()?;
     let value = if unit == "ratio" {
         let ratio = take_ratio(&mut table)?;
         table.finish(&["num", "den"])?;
-        Value::Ratio(ratio)
+        ConstantValue::Ratio(ratio)
     } else {
         let mut get = |key: &str| table.require(key)?.integer(NS_MAX);
         let by = ByDistance {
@@ -247,7 +247,7 @@ fn read_value(item: Item<'_>, unit: &str) -> Result<Value, MachineError> {
             node: get("node")?,
         };
         table.finish(&["smt", "core", "llc", "node"])?;
-        Value::ByDistance(by)
+        ConstantValue::ByDistance(by)
     };
     Ok(value)
 }

@@ -76,7 +76,7 @@ impl Index<Distance> for ByDistance {
 /// A constant as parsed, before its field is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum Value {
+pub enum ConstantValue {
     Number(u64),
     /// One number per distance.
     ByDistance(ByDistance),
@@ -87,36 +87,36 @@ pub enum Value {
 pub(super) trait FromValue: Sized {
     /// Form of the value in TOML, for messages.
     const FORM: &'static str;
-    fn from_value(value: Value) -> Option<Self>;
+    fn from_value(value: ConstantValue) -> Option<Self>;
 }
 
 impl FromValue for u64 {
     const FORM: &'static str = "an integer";
-    fn from_value(value: Value) -> Option<u64> {
-        if let Value::Number(number) = value { Some(number) } else { None }
+    fn from_value(value: ConstantValue) -> Option<u64> {
+        if let ConstantValue::Number(number) = value { Some(number) } else { None }
     }
 }
 
 impl FromValue for ByDistance {
     const FORM: &'static str = "{ smt = .., core = .., llc = .., node = .. }";
-    fn from_value(value: Value) -> Option<ByDistance> {
-        if let Value::ByDistance(by) = value { Some(by) } else { None }
+    fn from_value(value: ConstantValue) -> Option<ByDistance> {
+        if let ConstantValue::ByDistance(by) = value { Some(by) } else { None }
     }
 }
 
 impl FromValue for Ratio {
     const FORM: &'static str = "{ num = .., den = .. }";
-    fn from_value(value: Value) -> Option<Ratio> {
-        if let Value::Ratio(ratio) = value { Some(ratio) } else { None }
+    fn from_value(value: ConstantValue) -> Option<Ratio> {
+        if let ConstantValue::Ratio(ratio) = value { Some(ratio) } else { None }
     }
 }
 
-impl std::fmt::Display for Value {
+impl std::fmt::Display for ConstantValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Value::Number(number) => number.fmt(f),
-            Value::Ratio(ratio) => ratio.fmt(f),
-            Value::ByDistance(by) => {
+            ConstantValue::Number(number) => number.fmt(f),
+            ConstantValue::Ratio(ratio) => ratio.fmt(f),
+            ConstantValue::ByDistance(by) => {
                 write!(f, "smt {}, core {}, llc {}, node {}", by.smt, by.core, by.llc, by.node)
             }
         }

@@ -10,22 +10,22 @@ pub(super) const NEVER: u128 = u128::MAX;
 
 /// Number of lanes, from the first, whose heads are compared whenever an event was taken. The heads
 /// of the other lanes and the heap are compared only when one of them gave an event; otherwise
-/// their earliest key is known (`seldom`).
-const BUSY_LANES: usize = 3;
+/// their earliest key is known (`earliest_rare`).
+const EAGER_LANES: usize = 3;
 
 #[derive(Clone, Debug)]
 pub(super) struct Heads {
     /// Key of the earliest event of each lane, then of the heap.
     keys: [u128; LANES + 1],
-    /// The earliest key of the parts behind the busy lanes.
-    seldom: u128,
+    /// The earliest key of the parts behind the eager lanes.
+    earliest_rare: u128,
     /// The earliest key of all parts.
-    pub first: u128,
+    pub earliest: u128,
 }
 
 impl Default for Heads {
     fn default() -> Self {
-        Heads { keys: [NEVER; LANES + 1], seldom: NEVER, first: NEVER }
+        Heads { keys: [NEVER; LANES + 1], earliest_rare: NEVER, earliest: NEVER }
     }
 }
 
@@ -33,22 +33,22 @@ impl Heads {
     /// Updates the keys after the head of `part`, the earliest of all, was taken. Free of branches,
     /// because it is random which part is next.
     #[inline]
-    pub fn taken(&mut self, part: usize, next: u128) {
+    pub fn head_taken(&mut self, part: usize, next: u128) {
         self.keys[part] = next;
-        let (busy, others) = self.keys.split_at(BUSY_LANES);
-        if part >= BUSY_LANES {
-            self.seldom = others.iter().fold(NEVER, |a, &b| a.min(b));
+        let (eager, others) = self.keys.split_at(EAGER_LANES);
+        if part >= EAGER_LANES {
+            self.earliest_rare = others.iter().fold(NEVER, |a, &b| a.min(b));
         }
-        self.first = busy.iter().fold(self.seldom, |a, &b| a.min(b));
+        self.earliest = eager.iter().fold(self.earliest_rare, |a, &b| a.min(b));
     }
 
     /// Updates the keys after `part` got an earlier head, or kept its head.
     #[inline]
-    pub fn earlier(&mut self, part: usize, head: u128) {
+    pub fn set_earlier_head(&mut self, part: usize, head: u128) {
         self.keys[part] = head;
-        if part >= BUSY_LANES {
-            self.seldom = self.seldom.min(head);
+        if part >= EAGER_LANES {
+            self.earliest_rare = self.earliest_rare.min(head);
         }
-        self.first = self.first.min(head);
+        self.earliest = self.earliest.min(head);
     }
 }

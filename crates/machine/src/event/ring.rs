@@ -4,7 +4,7 @@
 //! Owns: the places and their growth. Does not: assign sequence numbers; know the heap or other
 //! lanes.
 
-use super::Due;
+use super::QueuedEvent;
 use crate::id::Nanos;
 
 /// Initial number of places; a power of two, like every later number, because the ring grows by
@@ -12,12 +12,12 @@ use crate::id::Nanos;
 const PLACES: usize = 16;
 
 /// Maximum number of places from the end within which an event is sorted in.
-const SLACK: usize = 16;
+const MAX_SORT_DISTANCE: usize = 16;
 
 #[derive(Clone, Debug)]
 pub(super) struct Ring<T> {
     /// The places; their number is a power of two. Places without an event hold arbitrary values.
-    places: Box<[Due<T>]>,
+    places: Box<[QueuedEvent<T>]>,
     /// Numbers of events taken and pushed since the beginning. Modulo the number of places they are
     /// the index of the first event and of the next free place.
     head: usize,
@@ -28,7 +28,7 @@ pub(super) struct Ring<T> {
 
 impl<T: Copy + Default> Default for Ring<T> {
     fn default() -> Self {
-        Ring { places: vec![Due::default(); PLACES].into(), head: 0, tail: 0, latest: 0 }
+        Ring { places: vec![QueuedEvent::default(); PLACES].into(), head: 0, tail: 0, latest: 0 }
     }
 }
 
@@ -40,23 +40,23 @@ impl<T: Copy + Default> Ring<T> {
 
     /// Returns the event `places` behind the front.
     #[inline]
-    pub fn get(&self, places: usize) -> Option<&Due<T>> {
+    pub fn get(&self, places: usize) -> Option<&QueuedEvent<T>> {
         (places < self.len()).then(|| self.at(self.head + places))
     }
 
     #[inline]
-    pub fn front(&self) -> Option<&Due<T>> {
+    pub fn front(&self) -> Option<&QueuedEvent<T>> {
         self.get(0)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Due<T>> {
+    pub fn iter(&self) -> impl Iterator<Item = &QueuedEvent<T>> {
         (self.head..self.tail).map(|i| self.at(i))
     }
 
     /// Removes the front of a ring that is not empty, and returns it with the new front. It stays
     /// in its place until the place is reused.
     #[inline]
-    pub fn pop_front(&mut self) -> (&Due<T>, Option<&Due<T>>) {
+    pub fn pop_front(&mut self) -> (&QueuedEvent<T>, Option<&QueuedEvent<T>>) {
         debug_assert!(self.head < self.tail, "an empty lane gave an event");
         self.head += 1;
         (self.at(self.head - 1), self.front())
@@ -64,7 +64,7 @@ impl<T: Copy + Default> Ring<T> {
 
     /// Puts an event at the end. Returns false if it is out of order there; see `sort_last`.
     #[inline(always)]
-    pub fn push(&mut self, event: Due<T>) -> bool {
+    pub fn push(&mut self, event: QueuedEvent<T>) -> bool {
         if self.len() == self.places.len() {
             self.grow();
         }
@@ -81,10 +81,12 @@ impl<T: Copy + Default> Ring<T> {
     /// Moves the last event to its place. It has the highest number, so among equal times it is the
     /// last. Returns whether it became the front; or the event itself, removed from the ring, if
     /// its place is too far from the end.
-    pub fn sort_last(&mut self) -> Result<bool, Due<T>> {
+    pub fn sort_last(&mut self) -> Result<bool, QueuedEvent<T>> {
         let mut to = self.tail - 1;
         let event = *self.at(to);
-        if self.len() > SLACK && self.at(self.tail - SLACK).time > event.time {
+        if self.len() > MAX_SORT_DISTANCE
+            && self.at(self.tail - MAX_SORT_DISTANCE).time > event.time
+        {
             self.tail = to;
             return Err(event);
         }
@@ -99,7 +101,7 @@ impl<T: Copy + Default> Ring<T> {
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
-        let mut places = vec![Due::default(); 2 * self.places.len()];
+        let mut places = vec![QueuedEvent::default(); 2 * self.places.len()];
         for i in self.head..self.tail {
             places[i & (2 * self.places.len() - 1)] = *self.at(i);
         }
@@ -107,12 +109,12 @@ impl<T: Copy + Default> Ring<T> {
     }
 
     #[inline(always)]
-    fn at(&self, i: usize) -> &Due<T> {
+    fn at(&self, i: usize) -> &QueuedEvent<T> {
         &self.places[i & (self.places.len() - 1)]
     }
 
     #[inline(always)]
-    fn at_mut(&mut self, i: usize) -> &mut Due<T> {
+    fn at_mut(&mut self, i: usize) -> &mut QueuedEvent<T> {
         &mut self.places[i & (self.places.len() - 1)]
     }
 }

@@ -60,9 +60,9 @@ proptest! {
             }
             prop_assert_eq!(queue.len(), model.len());
             prop_assert_eq!(queue.is_empty(), model.is_empty());
-            prop_assert_eq!(queue.all_after(now), model.first().is_none_or(|m| m.0 > now) && now < Nanos::MAX);
+            prop_assert_eq!(queue.nothing_due_by(now), model.first().is_none_or(|m| m.0 > now) && now < Nanos::MAX);
             if let Some(&(first, _)) = model.first() {
-                prop_assert!(!queue.all_after(first) && (first == 0 || queue.all_after(first - 1)));
+                prop_assert!(!queue.nothing_due_by(first) && (first == 0 || queue.nothing_due_by(first - 1)));
             }
         }
         let mut left: Vec<_> = queue.iter_unordered().map(|e| e.what).collect();
@@ -106,6 +106,6 @@ fn ahead_is_the_lane_from_which_the_last_event_came() {
     for taken in 0..40 {
         assert_eq!(queue.pop().map(|e| e.what), Some(taken));
         let ahead = taken + 2 * 3;
-        assert_eq!(queue.ahead(2).map(|e| e.what), (ahead < 40).then_some(ahead));
+        assert_eq!(queue.peek_behind_head(2).map(|e| e.what), (ahead < 40).then_some(ahead));
     }
 }

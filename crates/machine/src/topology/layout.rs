@@ -111,7 +111,7 @@ pub enum TopologyError {
     },
     /// A CPU is in no group of one kind.
     #[error("CPU {cpu} is in no {what}")]
-    Homeless {
+    Unassigned {
         cpu: u32,
         /// "core", "LLC" or "node".
         what: &'static str,
@@ -347,11 +347,11 @@ fn partition<'a>(
             }
         }
     }
-    let homeless = |cpu: usize| TopologyError::Homeless { cpu: cpu as u32, what };
+    let unassigned = |cpu: usize| TopologyError::Unassigned { cpu: cpu as u32, what };
     group_of
         .into_iter()
         .enumerate()
-        .map(|(cpu, group)| group.ok_or_else(|| homeless(cpu)))
+        .map(|(cpu, group)| group.ok_or_else(|| unassigned(cpu)))
         .collect()
 }
 

@@ -14,7 +14,7 @@
 //! ```
 
 mod bounds;
-mod extras;
+mod distances_and_kinds;
 
 use std::collections::BTreeMap;
 
@@ -123,10 +123,10 @@ pub fn parse(xml: &str) -> Result<Topology, LstopoError> {
     if !root.has_tag_name("topology") {
         return Err(LstopoError::NotTopology { root: root.tag_name().name().to_owned() });
     }
-    let mut unmatched = Objects::collect(root)?.into_unmatched();
-    extras::read_distances(root, &mut unmatched.nodes)?;
-    let mut layout = unmatched.into_layout();
-    layout.capacities = extras::read_capacities(root)?;
+    let mut raw = Objects::collect(root)?.into_raw();
+    distances_and_kinds::read_distances(root, &mut raw.nodes)?;
+    let mut layout = raw.into_layout();
+    layout.capacities = distances_and_kinds::read_capacities(root)?;
     scale_capacities(&mut layout.capacities);
     split_llcs_by_node(&mut layout);
     Ok(Topology::build(layout)?)
@@ -161,13 +161,13 @@ struct NumaNode {
 }
 
 /// The layout before distances are matched to nodes by their numbers.
-struct Unmatched {
+struct RawLayout {
     cores: Vec<CoreLayout>,
     llcs: Vec<LlcLayout>,
     nodes: Vec<NumaNode>,
 }
 
-impl Unmatched {
+impl RawLayout {
     fn into_layout(self) -> Layout {
         let nodes = self.nodes.into_iter().map(|node| node.layout).collect();
         Layout { cores: self.cores, llcs: self.llcs, nodes, capacities: Vec::new() }
@@ -254,7 +254,7 @@ impl Objects {
         found
     }
 
-    fn into_unmatched(self) -> Unmatched {
+    fn into_raw(self) -> RawLayout {
         let mut nodes: Vec<NumaNode> = self
             .nodes
             .into_values()
@@ -270,7 +270,7 @@ impl Objects {
             });
         }
         let (cores, llcs) = (self.cores.into_values(), self.llcs.into_values());
-        Unmatched { cores: cores.collect(), llcs: llcs.collect(), nodes }
+        RawLayout { cores: cores.collect(), llcs: llcs.collect(), nodes }
     }
 }
 

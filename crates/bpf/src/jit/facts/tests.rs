@@ -11,7 +11,7 @@ fn marked(text: &str) -> Regs {
 
 fn marked_with(text: &str, data: &[Data]) -> Regs {
     let image = assemble(text).expect("text").image("facts").expect("image");
-    let facts = Facts::of(&image.code, &image.funcs[0], data);
+    let facts = FunctionAnalysis::of(&image.code, &image.funcs[0], data);
     let mark = |insn: &Insn| insn.op == Op::Mov64K && insn.imm == 99;
     let at = image.code.iter().position(mark).expect("a mark");
     let first = (0..=at).rev().find(|slot| facts.blocks[*slot].is_some()).expect("a block");
@@ -39,7 +39,7 @@ fn a_counter_that_is_compared_with_nothing_known_may_be_anything() {
     let down = "r6 = 100\nloop:\nr0 = 99\nr6 += -1\nif r6 < r1 goto loop\nexit";
     assert_eq!(marked(down)[6], Known::NOTHING);
     let pointer = "r6 = r10\nloop:\nr0 = 99\nr6 += -8\nif r6 < r1 goto loop\nexit";
-    assert_eq!(marked(pointer)[6], Known::Near);
+    assert_eq!(marked(pointer)[6], Known::LikelyFrame);
 }
 
 const MAP: u64 = 0xffff_8800_0000_1000;

@@ -35,7 +35,7 @@ fn known() -> impl Strategy<Value = (Known, u64)> {
         (Known::Frame(all[0], all[2]), FRAME_END.wrapping_add(all[1] as u64))
     });
     let found = (1..1u64 << 47, 0..4096u64, any::<bool>()).prop_map(|(first, more, null)| {
-        let found = Found { call: 7, first, last: first + 4096 };
+        let found = LookupResult { call: 7, first, last: first + 4096 };
         (Known::Found(found), if null { 0 } else { first + more })
     });
     prop_oneof![3 => number, 1 => frame, 1 => found]
@@ -44,7 +44,7 @@ fn known() -> impl Strategy<Value = (Known, u64)> {
 fn holds(known: Known, value: u64) -> bool {
     match known {
         Known::Number(low, high) => (low..=high).contains(&value),
-        Known::Near => true,
+        Known::LikelyFrame => true,
         Known::Found(found) => value == 0 || (found.first..=found.last).contains(&value),
         Known::Frame(from, to) => {
             let at = value.wrapping_sub(FRAME_END) as i64;

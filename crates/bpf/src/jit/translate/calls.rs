@@ -12,7 +12,7 @@ use super::{I64, Translator, flags};
 use crate::insn::Insn;
 use crate::jit::ctx::{AT_ENTRY, WHY_DEPTH, Way, at};
 use crate::jit::memory::guest;
-use crate::vm::stack::{FRAME, WAITS_FOR};
+use crate::vm::stack::{CALL_SLOT_OFFSET, FRAME};
 
 impl Translator<'_, '_> {
     /// Calls one of the ways out, in (or for) the frame `fp`, with the first `arguments` of r1 to
@@ -106,7 +106,7 @@ impl Translator<'_, '_> {
         self.check_limit(pc);
         let frame = self.b.ins().iadd(self.base, self.fp);
         let slot = self.iconst(u64::from(pc));
-        self.b.ins().istore32(guest(), slot, frame, WAITS_FOR as i32);
+        self.b.ins().istore32(guest(), slot, frame, CALL_SLOT_OFFSET as i32);
         let (entry_at, arguments) = (self.input.callee)(insn.off as u32);
         let entry_at = self.iconst(entry_at);
         let entry = self.b.ins().load(I64, flags(), entry_at, 0);

@@ -19,7 +19,7 @@ use crate::vm::{Config, Engine, FuncId, Image, InstanceId, InstanceParts, Limits
 
 /// Everything observable of a run.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct Observed {
     /// Return value, or the fault's report.
     pub result: Result<u64, String>,
     pub executed: u64,
@@ -37,7 +37,7 @@ const ARENA_PAGES: u32 = 4;
 /// Runs the first function of a program twice in the same host, because state left by the first run
 /// matters too. Bits of `flags`: 1 allows stores to kernel structures, 2 adds an arena, 4 selects
 /// CPU 1.
-pub fn run(program: &Program, entry: Entry, engine: Engine, flags: u8) -> Option<[Seen; 2]> {
+pub fn run(program: &Program, entry: Entry, engine: Engine, flags: u8) -> Option<[Observed; 2]> {
     let code = decode(&program.raw, &program.funcs, &program.probe).ok()?;
     let limits =
         Limits { insns_per_call: INSN_LIMIT, may_goto: 50, compile_after: 0, ..Limits::default() };
@@ -48,24 +48,24 @@ pub fn run(program: &Program, entry: Entry, engine: Engine, flags: u8) -> Option
     host.cpu = (flags >> 2 & 1).into();
     host.kfuncs = (0..KFUNCS).map(|id| (KfuncId(id), u64::from(id) << 30)).collect();
     let instance = host.vm.add_instance("trial");
-    let around = Around::make(&mut host, instance, flags & 2 != 0);
+    let fixture = Fixture::make(&mut host, instance, flags & 2 != 0);
     let mut image =
         Image { name: "trial".into(), code, funcs: program.funcs.clone(), ..Image::default() };
     for insn in image.code.iter_mut().filter(|insn| insn.op == Op::LdImm64) {
         let map = (insn.imm as u64).wrapping_sub(MAP_MARK);
-        if let Some(addr) = usize::try_from(map).ok().and_then(|map| around.maps.get(map)) {
+        if let Some(addr) = usize::try_from(map).ok().and_then(|map| fixture.maps.get(map)) {
             insn.imm = *addr as i64;
         }
         let byte = (insn.imm as u64).wrapping_sub(VALUE_MARK);
         if byte < VALUES_BYTES as u64 + 8 {
-            insn.imm = (around.values + byte) as i64;
+            insn.imm = (fixture.values + byte) as i64;
         }
     }
     host.vm.install(instance, InstanceParts { image: image.into(), ..InstanceParts::default() });
-    Some([(); 2].map(|()| once(&mut host, instance, &around, entry)))
+    Some([(); 2].map(|()| once(&mut host, instance, &fixture, entry)))
 }
 
-struct Around {
+struct Fixture {
     pages: u64,
     arena: u64,
     maps: Vec<u64>,
@@ -73,8 +73,8 @@ struct Around {
     values: u64,
 }
 
-impl Around {
-    fn make(host: &mut BareHost, instance: InstanceId, arena: bool) -> Around {
+impl Fixture {
+    fn make(host: &mut BareHost, instance: InstanceId, arena: bool) -> Fixture {
         let def = |map_type, key_size, value_size, max_entries| MapDef {
             name: "m".into(),
             map_type,
@@ -106,32 +106,32 @@ impl Around {
         let array = host.vm.maps.iter().find(|map| map.addr == maps[0]).map(|map| &map.kind);
         let Some(MapKind::Array(array)) = array else { unreachable!("the first map is an array") };
         let values = array.element(0, 0).expect("its first element");
-        Around { pages, arena, maps, values }
+        Fixture { pages, arena, maps, values }
     }
 }
 
-fn once(host: &mut BareHost, instance: InstanceId, around: &Around, entry: Entry) -> Seen {
+fn once(host: &mut BareHost, instance: InstanceId, fixture: &Fixture, entry: Entry) -> Observed {
     // In the second run the program gets only the lower half of the arena pointer, which is valid
     // as well.
-    let arena = if host.vm.executed == 0 { around.arena } else { around.arena & 0xffff_ffff };
-    let regs = [around.pages, host.task, arena, around.maps[0], 7];
+    let arena = if host.vm.executed == 0 { fixture.arena } else { fixture.arena & 0xffff_ffff };
+    let regs = [fixture.pages, host.task, arena, fixture.maps[0], 7];
     let (executed, helpers) = (host.vm.executed, host.vm.helper_calls());
     let result = match entry {
         Entry::Registers => call_raw(host, instance, FuncId(0), regs),
         Entry::Array => call(host, instance, FuncId(0), &regs),
     };
-    let mut memory = bytes(host, around.pages, PAGES * PAGE);
+    let mut memory = bytes(host, fixture.pages, PAGES * PAGE);
     memory.extend(bytes(host, host.task, 64));
-    memory.extend(bytes(host, around.values, VALUES_BYTES as u64));
-    if around.arena != 0 {
-        memory.extend(bytes(host, around.arena, 2 * PAGE));
+    memory.extend(bytes(host, fixture.values, VALUES_BYTES as u64));
+    if fixture.arena != 0 {
+        memory.extend(bytes(host, fixture.arena, 2 * PAGE));
     }
     assert!(!host.vm.running(), "the program has left its stack level");
     let outer = host.vm.stacks.enter();
     let frames = host.vm.stacks.frame_pointer(8);
     host.vm.stacks.leave(outer);
     memory.extend(bytes(host, frames, PAGE));
-    Seen {
+    Observed {
         result: result.map_err(|fault| format!("{fault:#}")),
         executed: host.vm.executed - executed,
         helper_calls: host.vm.helper_calls() - helpers,

@@ -126,17 +126,17 @@ fn bad_accesses_fault_with_their_reason() {
     let store = "*(u32 *)(r1 + 16) = 1\nexit";
     let add = "lock *(u64 *)(r1 + 16) += r2\nexit";
     for (text, addr, why) in [
-        (load, 0, MemWhy::Null),
-        (store, 0, MemWhy::Null),
-        (load, 0x1234_5678, MemWhy::OutOfRange),
-        (store, u64::MAX >> 1, MemWhy::OutOfRange),
-        (load, page + PAGE, MemWhy::Unmapped),
-        (store, page + PAGE - 18, MemWhy::Unmapped),
-        (load, page - 32, MemWhy::Unmapped),
-        (store, ro, MemWhy::ReadOnly),
-        (add, ro, MemWhy::ReadOnly),
-        (store, ro - 16 + PAGE - 2, MemWhy::ReadOnly),
-        (add, 0, MemWhy::Null),
+        (load, 0, MemFaultReason::Null),
+        (store, 0, MemFaultReason::Null),
+        (load, 0x1234_5678, MemFaultReason::OutOfRange),
+        (store, u64::MAX >> 1, MemFaultReason::OutOfRange),
+        (load, page + PAGE, MemFaultReason::Unmapped),
+        (store, page + PAGE - 18, MemFaultReason::Unmapped),
+        (load, page - 32, MemFaultReason::Unmapped),
+        (store, ro, MemFaultReason::ReadOnly),
+        (add, ro, MemFaultReason::ReadOnly),
+        (store, ro - 16 + PAGE - 2, MemFaultReason::ReadOnly),
+        (add, 0, MemFaultReason::Null),
     ] {
         let got = mem_fault(text, [addr, 0, 0, 0, 0], &mut h, instance);
         let expected = (why, addr.wrapping_add(16));
@@ -159,7 +159,7 @@ fn stores_to_the_kernel_need_its_consent() {
     let (mut h, instance) = host(text);
     let task = h.task;
     let refused = run(&mut h, instance, [task, 0, 0, 0, 0]).expect_err("not allowed");
-    assert!(matches!(refused.kind(), FaultKind::Mem(fault) if fault.why == MemWhy::KernelField));
+    assert!(matches!(refused.kind(), FaultKind::Mem(fault) if fault.why == MemFaultReason::KernelField));
     h.allow_kernel_stores = true;
     assert_eq!(run(&mut h, instance, [task, 0, 0, 0, 0]), Ok(5));
 }
@@ -277,7 +277,7 @@ fn constants_at_a_known_address_are_not_written() {
     let (mut h, instance, addr) = with_array(text, map_flag::RDONLY_PROG);
     let fault = run(&mut h, instance, [0; 5]).expect_err("read-only");
     let FaultKind::Mem(fault) = fault.kind() else { panic!("{fault}") };
-    assert_eq!((fault.addr, fault.why), (addr + 60, MemWhy::ReadOnly));
+    assert_eq!((fault.addr, fault.why), (addr + 60, MemFaultReason::ReadOnly));
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn an_index_into_the_frame_that_may_be_outside_is_checked() {
     let (mut h, instance) = host(&text.replace("MASK", "0xffff"));
     assert_eq!(run(&mut h, instance, [64, 0, 0, 0, 0]), Ok(9));
     let fault = run(&mut h, instance, [64 + PAGE, 0, 0, 0, 0]).expect_err("the guard");
-    assert!(matches!(fault.kind(), FaultKind::Mem(fault) if fault.why == MemWhy::Unmapped));
+    assert!(matches!(fault.kind(), FaultKind::Mem(fault) if fault.why == MemFaultReason::Unmapped));
 }
 
 /// CPU 2 of 4 looks up an array of 3 elements of 12 bytes: its own elements, and those of a CPU

@@ -14,7 +14,7 @@ fn traced(text: &str, nested: Option<(&str, KfuncId)>) -> Vec<Vec<String>> {
     assert_eq!(h.vm.call_site(), None);
     h.run(instance, "main", [0; 5]).expect(text);
     assert_eq!(h.vm.call_site(), None);
-    let frame = |place: &Place| format!("{}+{}", place.func_name, place.insn);
+    let frame = |place: &BacktraceFrame| format!("{}+{}", place.func_name, place.insn);
     h.traces.iter().map(|trace| trace.iter().map(frame).collect()).collect()
 }
 

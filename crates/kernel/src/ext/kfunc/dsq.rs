@@ -159,7 +159,7 @@ impl Kernel {
         if self.ext.root.is_none() {
             return errno(ENODEV);
         }
-        if self.vm.mem.take(DSQ_BYTES).is_err() {
+        if self.vm.mem.charge(DSQ_BYTES).is_err() {
             return errno(ENOMEM);
         }
         if self.ext.dsqs.create(id).is_some() { 0 } else { errno(EEXIST) }

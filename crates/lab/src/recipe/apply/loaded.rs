@@ -7,7 +7,7 @@
 //! globals and arenas.
 
 use scxlab_bpf::errno::ENOENT;
-use scxlab_loader::btf::{Btf, FieldRef, Kind, TypeId};
+use scxlab_loader::btf::{Btf, BtfKind, FieldRef, TypeId};
 use scxlab_loader::object::ProgramKind;
 use scxlab_machine::CpuId;
 
@@ -279,7 +279,7 @@ fn is_percpu(side: &Side<'_>, map: usize) -> bool {
 }
 
 fn type_named(btf: &Btf, name: &str) -> Option<TypeId> {
-    let kinds = [Kind::Struct, Kind::Union, Kind::Typedef, Kind::Int];
+    let kinds = [BtfKind::Struct, BtfKind::Union, BtfKind::Typedef, BtfKind::Int];
     kinds.into_iter().find_map(|kind| btf.find(name, kind))
 }
 

@@ -58,7 +58,7 @@ fn mistakes_are_explained() {
     refused("cfg.in.c", "1", "no field `c`");
     refused("table[4]", "1", "index 4 is past the end");
     refused("table[x]", "1", "not a path");
-    refused("slice_ns[0]", "1", "means nothing");
+    refused("slice_ns[0]", "1", "cannot follow it");
     refused("port", "70000", "0..=65535");
 }
 

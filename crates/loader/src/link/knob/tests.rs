@@ -108,7 +108,7 @@ fn integers_sign_extend() {
 fn integers_of_no_size_and_wide_bitfields_are_survived() {
     const SIGNED: u32 = 1 << 24;
     let mut types = Builder::new();
-    let sizes = [0, 17].map(|size| types.add("odd", Kind::Int, 0, size, &[SIGNED]));
+    let sizes = [0, 17].map(|size| types.add("odd", BtfKind::Int, 0, size, &[SIGNED]));
     let btf = types.build();
     for ty in sizes {
         assert!(matches!(parse_value(&btf, ty, "1"), Err(ValueError::NotA { .. })));

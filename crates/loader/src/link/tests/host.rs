@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use crate::btf::{Btf, Kind};
+use crate::btf::{Btf, BtfKind};
 use crate::link::{KconfigValue, KsymVar, Target};
 use crate::object::tests::kernel_btf;
 use scxlab_bpf::fault::Fault;
@@ -51,7 +51,7 @@ impl Target for TestTarget {
     }
 
     fn ksym_var(&self, name: &str) -> Option<KsymVar> {
-        let var = self.btf.find(name, Kind::Var).filter(|_| !self.hidden.contains(name))?;
+        let var = self.btf.find(name, BtfKind::Var).filter(|_| !self.hidden.contains(name))?;
         Some(KsymVar { addr: 0x1234, btf_id: var.0, per_cpu: name.starts_with("per_cpu") })
     }
 

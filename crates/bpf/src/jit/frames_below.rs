@@ -11,8 +11,8 @@ use crate::insn::Op;
 use crate::vm::Image;
 use std::collections::BTreeMap;
 
-/// Returns the height of each function of an image; None if there is recursion.
-pub fn heights(image: &Image) -> Option<Vec<u8>> {
+/// Returns the count of each function of an image; None if there is recursion.
+pub fn all(image: &Image) -> Option<Vec<u8>> {
     let at_slot: BTreeMap<u32, usize> =
         image.funcs.iter().enumerate().map(|(at, func)| (func.start, at)).collect();
     let callees: Vec<Vec<usize>> = image
@@ -25,21 +25,21 @@ pub fn heights(image: &Image) -> Option<Vec<u8>> {
             calls.filter_map(|insn| at_slot.get(&(insn.off as u32)).copied()).collect()
         })
         .collect();
-    let mut heights: Vec<Option<u8>> = vec![None; callees.len()];
-    // Each round assigns a height to the functions whose callees all have one. Recursive functions
+    let mut counts: Vec<Option<u8>> = vec![None; callees.len()];
+    // Each round assigns a count to the functions whose callees all have one. Recursive functions
     // never get one.
     loop {
-        let known = |callee: &usize| heights[*callee].map(|height| height.saturating_add(1));
-        let height = |at: usize| {
+        let known = |callee: &usize| counts[*callee].map(|count| count.saturating_add(1));
+        let count = |at: usize| {
             callees[at].iter().map(known).try_fold(0, |most, next| Some(most.max(next?)))
         };
         let found: Vec<(usize, u8)> = (0..callees.len())
-            .filter(|at| heights[*at].is_none())
-            .filter_map(|at| Some((at, height(at)?)))
+            .filter(|at| counts[*at].is_none())
+            .filter_map(|at| Some((at, count(at)?)))
             .collect();
         if found.is_empty() {
-            return heights.into_iter().collect();
+            return counts.into_iter().collect();
         }
-        found.into_iter().for_each(|(at, height)| heights[at] = Some(height));
+        found.into_iter().for_each(|(at, count)| counts[at] = Some(count));
     }
 }
