@@ -179,6 +179,12 @@ impl Memory {
         self.taken = self.taken.saturating_sub(size);
     }
 
+    /// Returns the bytes that are charged to the run.
+    #[cfg(test)]
+    pub(crate) fn charged(&self) -> u64 {
+        self.taken
+    }
+
     /// Returns the bytes of address space, used or not.
     pub fn size(&self) -> u64 {
         self.size

@@ -154,9 +154,13 @@ impl Machine {
     }
 
     /// Returns a hash of everything that can change a run on the machine: all but name, description
-    /// and source.
+    /// and the sources of figures.
     pub fn fingerprint(&self) -> u64 {
-        let behaviour = (&self.topology, &self.costs, self.ple, self.node_reclaim_distance);
+        let mut costs = self.costs.clone();
+        for state in &mut costs.idle {
+            state.source.clear();
+        }
+        let behaviour = (&self.topology, &costs, self.ple, self.node_reclaim_distance);
         let behaviour = serde_json::to_vec(&behaviour);
         hash_bytes(&behaviour.expect("a machine is plain data"))
     }

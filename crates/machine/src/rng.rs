@@ -130,11 +130,15 @@ mod tests {
     #[test]
     fn below_is_within_range_and_even() {
         let mut stream = Stream::new(1, "t", 0);
-        // n is 3/4 of 2^64. A plain remainder would yield the lower third twice as often as the
-        // rest.
+        // n is 3/4 of 2^64. Without redrawing, the high half of `x * n` would be a multiple of 3
+        // for half of all words `x`, because two words lead to each multiple and one to each other
+        // number. A plain remainder would yield the lower third twice as often as the rest.
         let n = (1 << 63) + (1 << 62);
-        let low = (0..30_000).filter(|_| stream.below(n) < n / 3).count();
+        let drawn: Vec<u64> = (0..30_000).map(|_| stream.below(n)).collect();
+        let third = |chosen: fn(u64, u64) -> bool| drawn.iter().filter(|x| chosen(**x, n)).count();
+        let (low, multiples) = (third(|x, n| x < n / 3), third(|x, _| x.is_multiple_of(3)));
         assert!((9_500..10_500).contains(&low), "{low} of 30000 in the lower third");
+        assert!((9_500..10_500).contains(&multiples), "{multiples} of 30000 are multiples of 3");
         for n in [1, 2, 3, 7, u64::MAX] {
             assert!((0..200).all(|_| stream.below(n) < n));
         }

@@ -90,6 +90,7 @@ pub fn new<H: Host>(h: &mut H, site: CallSite, local_type: u64) -> Result<u64, F
         return Ok(0);
     }
     let Ok(addr) = vm.mem.alloc(size.into(), 8) else {
+        vm.mem.give_back(ENTRY_BYTES);
         return Ok(0);
     };
     let object = Object { instance: site.instance, local_type, size, refs: 1 };

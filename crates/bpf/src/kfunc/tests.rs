@@ -156,6 +156,20 @@ const TREE: &str = "\
     r0 = -1
     exit";
 
+/// An allocation that fails after the object's entry was charged gives the charge back.
+#[test]
+fn an_object_that_gets_no_memory_costs_none() {
+    let text = "r1 = 7\nr2 = 0\ncall $bpf_obj_new_impl\nexit";
+    let (mut h, instance) = with_type(text);
+    let before = h.vm.mem.charged();
+    for request in 0..2 {
+        h.vm.mem.refuse_request(request);
+        assert_eq!(h.run(instance, "main", [0; 5]), Ok(0), "request {request}");
+        assert_eq!(h.vm.mem.charged(), before, "request {request}");
+    }
+    assert_ne!(h.run(instance, "main", [0; 5]), Ok(0));
+}
+
 #[test]
 fn trees_are_sorted() {
     let (mut h, instance) = with_type(TREE);

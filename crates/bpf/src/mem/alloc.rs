@@ -86,8 +86,9 @@ impl Memory {
             return Ok(addr);
         }
         if self.alloc.fresh[pool][class].1 - self.alloc.fresh[pool][class].0 < size {
-            self.take(SLAB)?;
-            let slab = self.take_pages(SLAB >> PAGE_SHIFT, 0)?;
+            self.charge(SLAB)?;
+            let slab = self.take_pages(SLAB >> PAGE_SHIFT, 0);
+            let slab = slab.inspect_err(|_| self.give_back(SLAB))?;
             self.set_perm(slab, SLAB, POOLS[pool]);
             let page = ((slab - GUEST_BASE) >> PAGE_SHIFT) as usize;
             self.alloc.class_of_page[page..page + (SLAB >> PAGE_SHIFT) as usize]
@@ -125,7 +126,10 @@ impl Memory {
         let reused = self.alloc.free_regions.get_mut(&pages).and_then(Vec::pop);
         let addr = match reused {
             Some(addr) => addr,
-            None => self.take_pages(pages, 1)?,
+            None => {
+                let fresh = self.take_pages(pages, 1);
+                fresh.inspect_err(|_| self.give_back(pages * PAGE))?
+            }
         };
         self.set_perm(addr, pages * PAGE, perm);
         Ok(addr)

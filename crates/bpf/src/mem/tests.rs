@@ -163,6 +163,20 @@ fn exhaustion_is_an_error() {
     assert!(mem.alloc(100, 8).is_ok(), "a failed allocation leaves the rest intact");
 }
 
+/// A request that finds no room leaves the charged bytes as they were.
+#[test]
+fn exhaustion_charges_nothing() {
+    let mut mem = Memory::with_size(SIZE_MIN).expect("address space");
+    let fill = |mem: &mut Memory, alloc: fn(&mut Memory) -> Result<u64, OutOfMemory>| {
+        while alloc(mem).is_ok() {}
+        let before = mem.charged();
+        assert!(matches!(alloc(mem), Err(OutOfMemory::Exhausted { .. })));
+        assert_eq!(mem.charged(), before);
+    };
+    fill(&mut mem, |mem| mem.alloc_region(300 << 10, Perm::ReadWrite));
+    fill(&mut mem, |mem| mem.alloc(8192, 8));
+}
+
 #[test]
 #[should_panic(expected = "outside the memory")]
 fn host_access_outside_is_our_bug() {

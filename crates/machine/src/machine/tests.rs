@@ -83,6 +83,10 @@ fn canonical_form_and_fingerprint() {
     let mut renamed = a.clone();
     renamed.name = "other".to_owned();
     assert_eq!(renamed.fingerprint(), a.fingerprint());
+    let mut resourced = a.clone();
+    resourced.costs.idle[0].source = "another".to_owned();
+    resourced.source = "another".to_owned();
+    assert_eq!(resourced.fingerprint(), a.fingerprint(), "sources do not matter");
     let mut dearer = a.clone();
     dearer.costs.sched.pick_ns += 1;
     assert_ne!(dearer.fingerprint(), a.fingerprint());
