@@ -3,17 +3,21 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
 /// Returns the CPU time of this thread; time taken by other processes does not count.
 pub fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    read_clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// Returns the CPU time of all threads of this process.
 pub fn process_cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
+    read_clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn read_clock(clock: libc::clockid_t) -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call only writes `time`, which outlives it.
+    let failed = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    assert_eq!(failed, 0, "clock {clock}: {}", std::io::Error::last_os_error());
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
