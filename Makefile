@@ -174,7 +174,8 @@ claims-vm: kernel-objects
 
 tidy:
 	$(call step,tidy)
-	@tools/tidy.sh
+	@tools/tidy_test.py
+	@tools/tidy.py
 
 clean:
 	@$(CARGO) clean

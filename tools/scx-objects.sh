@@ -3,8 +3,8 @@
 # Takes the BPF objects from published scx schedulers.
 #
 #   scx-objects.sh CRATE[@VERSION]...           does what `make scx-objects` does
-#   scx-objects.sh --needs CRATE[@VERSION]...   prints the lines of tools/pins.txt for build scripts'
-#                                               dependencies that Cargo.lock does not name, and
+#   scx-objects.sh --needs CRATE[@VERSION]...   prints the lines of tools/pins.txt for dependencies
+#                                               of build scripts that Cargo.lock does not name, and
 #                                               builds nothing
 #
 # A scheduler's object is the output of its crate's build script, and only that script is run: each

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Builds two files from `abi/*.h`: BTF for objects (with clang), and Rust structs for the simulator
-//! (with bindgen).
+//! Builds two files from `abi/*.h`: BTF for objects (with clang), and Rust structs for the
+//! simulator (with bindgen).
 //!
 //! Writes `kernel.btf` and `bindings.rs` to OUT_DIR. Needs clang 19 or later and its libclang;
 //! `BPF_CLANG` names another compiler, `LIBCLANG_PATH` another library. `make setup` installs both.

@@ -38,6 +38,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+// tidy: allow(static): each caller has its own `CodeCache`; no run can see whether it is filled.
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
 use memmap2::Mmap;
@@ -69,7 +70,8 @@ pub enum Engine {
 pub struct CodeCache(Arc<CodeCacheInner>);
 
 #[derive(Debug, Default)]
-struct Shelf {
+struct CodeCacheInner {
+    // tidy: allow(static): as above; equal for all runs on this host.
     isa: OnceLock<Option<IsaOf>>,
     /// Oldest first.
     codes: Mutex<Vec<Arc<Code>>>,

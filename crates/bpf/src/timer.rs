@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `struct bpf_timer` in map values.
 //!
-//! Owns: which timers exist, their callbacks, and whether they are armed. Does not: keep time; the host's event queue
-//! calls `vm::fire_timer` when one expires.
+//! Owns: which timers exist, their callbacks, and whether they are armed. Does not: keep time; the
+//! host's event queue calls `vm::fire_timer` when one expires.
 //! Models: kernel/bpf/helpers.c, `bpf_timer_*`, v7.3.
 //!
 //! ```text
@@ -22,7 +22,8 @@ impl TimerId {
     }
 }
 
-/// First word of an initialised `struct bpf_timer`: its id plus one, so that zeroed memory is no timer.
+/// First word of an initialised `struct bpf_timer`: its id plus one, so that zeroed memory is no
+/// timer.
 pub(crate) fn word_of_id(id: TimerId) -> u64 {
     u64::from(id.0) + 1
 }

@@ -20,6 +20,8 @@
 //! `put_prev` and `set_next` are left out when the pick is the task that already runs. After any
 //! call that takes a CPU, `take_resched(cpu)` tells whether that CPU should make such a pass.
 
+#![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]
+
 mod balance;
 mod bandwidth;
 mod check;

@@ -24,7 +24,7 @@ mod bindings {
 pub use bindings::*;
 
 /// BTF of the simulated kernel: types, enumerators, kernel functions and per-CPU variables.
-pub static KERNEL_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernel.btf"));
+pub const KERNEL_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernel.btf"));
 
 #[cfg(test)]
 mod tests;

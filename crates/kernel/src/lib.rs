@@ -6,6 +6,8 @@
 //! Start at: `boot.rs` (builds a kernel), `event.rs` (its event loop), `schedule.rs` and `wake.rs`
 //! (the paths that all tasks take), `ext.rs` (loaded schedulers).
 
+#![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]
+
 pub mod abi;
 pub mod behavior;
 pub mod boot;

@@ -6,6 +6,8 @@
 //! later, as a simulation does. Prints nanoseconds per pop and push, the best of several rounds
 //! taken in turn.
 
+#![allow(clippy::disallowed_types, reason = "a benchmark is about the clock")]
+
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
@@ -16,7 +18,7 @@ const STEPS: u32 = 1_000_000;
 const ROUNDS: usize = 7;
 
 /// Payload as large as a simulated kernel's event: a kind and three small ids.
-type What = [u32; 4];
+type Payload = [u32; 4];
 
 fn main() {
     println!("{:>8} {:>12} {:>12} {:>7}", "events", "4-ary ns", "binary ns", "ratio");
@@ -46,7 +48,7 @@ fn ours(len: u32) -> Duration {
 /// An entry of the standard heap, ordered by the same single 128-bit comparison as the event
 /// queue's, with the earliest entry the greatest. A tuple, compared field by field, would be slower
 /// for a reason unrelated to the heap.
-struct Entry(u64, u64, What);
+struct Entry(u64, u64, Payload);
 
 impl Entry {
     fn key(&self) -> u128 {
@@ -90,7 +92,6 @@ fn std_heap(len: u32) -> Duration {
     })
 }
 
-#[allow(clippy::disallowed_methods, reason = "a benchmark is about the clock")]
 fn timed(work: impl FnOnce()) -> Duration {
     let start = Instant::now();
     work();

@@ -29,8 +29,8 @@ impl StableHash {
         self.0 = mixed.rotate_left(31).wrapping_mul(P1);
     }
 
-    /// Adds bytes, as little-endian words, and then their number, so that the boundaries between byte
-    /// strings count ("ab", "c" differs from "a", "bc").
+    /// Adds bytes, as little-endian words, and then their number, so that the boundaries between
+    /// byte strings count ("ab", "c" differs from "a", "bc").
     pub fn add_bytes(&mut self, bytes: &[u8]) {
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];

@@ -4,6 +4,8 @@
 //! Owns: ids, CPU sets, topology, cost tables, the event queue, random streams, the stable hash.
 //! Does not: know tasks or schedulers, open files, read a clock. Start at: [`Machine::resolve`].
 
+#![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]
+
 pub mod cost;
 pub mod cpumask;
 pub mod event;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Cost of an event in ns: hashed only, as in every run, and written as Perfetto.
 
+#![allow(clippy::disallowed_types, reason = "a benchmark is about the clock")]
+
 use std::io;
 use std::time::Instant;
 
@@ -20,7 +22,6 @@ fn main() {
 }
 
 /// Emits a switch, a wake-up and a callback in turn, and returns the mean time per event.
-#[allow(clippy::disallowed_methods, reason = "a benchmark is about the clock")]
 fn ns_per_event(mut tracer: Tracer) -> f64 {
     let start = Instant::now();
     for time in 0..EVENTS {

@@ -6,6 +6,8 @@
 //! Does not: decide when something happens, open files (a sink writes to any `io::Write`).
 //! Start at [`Tracer`].
 
+#![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]
+
 pub mod event;
 pub mod hash;
 pub mod names;
