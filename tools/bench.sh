@@ -3,7 +3,8 @@
 # Runs every benchmark and writes what they print, with the commit and the machine that it was
 # measured on, to docs/internals/figures.md. docs/internals/performance.md explains the figures.
 #
-#     tools/bench.sh [BENCH...]       all, or those named: switches instructions interpreter jit ops trace process
+#     tools/bench.sh [BENCH...]       all, or those named: switches, instructions, interpreter, jit,
+#                                     ops, trace, process
 #
 # Valgrind must be installed for `instructions`. An uncommitted change is refused, because the page
 # names the commit.

@@ -207,8 +207,8 @@ const FREE_SLOT_ID: TaskId = TaskId(u32::MAX);
 
 /// All task slots, those of freed tasks included.
 pub struct TaskTable {
-    /// Indexed by task id. A free slot keeps the fields of its last task, with the id `FREE_SLOT_ID`, so
-    /// that a lookup reads one slot and nothing else.
+    /// Indexed by task id. A free slot keeps the fields of its last task, with the id
+    /// `FREE_SLOT_ID`, so that a lookup reads one slot and nothing else.
     slots: Vec<Task>,
     base: u64,
     freed_slots: VecDeque<TaskId>,

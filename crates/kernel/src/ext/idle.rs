@@ -269,8 +269,8 @@ impl IdleState {
         Some(Work { scanned_words, claims: claims.into(), mask_words: 0 })
     }
 
-    /// Returns the work of `IdleView::pick` in the machine's pair of masks if no CPU is idle. The pick
-    /// searches for an idle core if cores have two threads, and for any CPU unless
+    /// Returns the work of `IdleView::pick` in the machine's pair of masks if no CPU is idle. The
+    /// pick searches for an idle core if cores have two threads, and for any CPU unless
     /// SCX_PICK_IDLE_CORE is set. None if the search must be made.
     #[inline(always)]
     fn failed_pick(&self, here: CpuId, flags: u64) -> Option<Work> {

@@ -17,8 +17,8 @@ pub struct OpCall {
     pub at: Nanos,
     /// Pid and name of the task that the call is about.
     pub task: Option<(u32, String)>,
-    /// Value passed to the operation, such as flags, a weight or a CPU (see `Kernel::recorded_value`). 0 if
-    /// the operation gets nothing that can be compared.
+    /// Value passed to the operation, such as flags, a weight or a CPU (see
+    /// `Kernel::recorded_value`). 0 if the operation gets nothing that can be compared.
     pub value: u64,
 }
 

@@ -79,7 +79,8 @@ impl Kernel {
         self.ext.deferred_verdict.replace(DeferredVerdict { task, level: self.vm.level() })
     }
 
-    /// Carries out, with `act`, the earlier verdict on `task`, which the call `ExtEntity::inserted_by` gave.
+    /// Carries out, with `act`, the earlier verdict on `task`, which the call
+    /// `ExtEntity::inserted_by` gave.
     #[inline(always)]
     pub(crate) fn with_verdict_of<R>(
         &mut self,
