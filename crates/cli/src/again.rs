@@ -87,14 +87,14 @@ fn nothing_kept(folder: &Path, why: String) -> CliError {
 }
 
 /// The contents of a results folder's `request`.
-pub struct Kept {
+pub struct StoredRequest {
     folder: PathBuf,
     request: Request,
     inputs: Inputs,
 }
 
-impl Kept {
-    pub fn read(folder: &Path) -> Result<Kept> {
+impl StoredRequest {
+    pub fn read(folder: &Path) -> Result<StoredRequest> {
         let request = Request::read(folder)?;
         let mut files = BTreeMap::new();
         for File { path, kept } in &request.files {
@@ -104,7 +104,7 @@ impl Kept {
             files.insert(path.clone(), bytes);
         }
         let inputs = Inputs::kept(files, request.sysfs.clone());
-        Ok(Kept { folder: folder.to_owned(), request, inputs })
+        Ok(StoredRequest { folder: folder.to_owned(), request, inputs })
     }
 
     pub fn inputs(&self) -> &Inputs {
@@ -172,13 +172,19 @@ impl Kept {
 }
 
 /// Returns the simulated runs that were not interrupted, without their wall time, which depends on
-/// the host.
+/// the host, and with the present names of fields.
 fn simulated(results: &Value) -> Vec<Value> {
     let runs = results["runs"].as_array().map_or(&[][..], Vec::as_slice);
     let is_whole = |run: &&Value| run["target"] == "sim" && run["stop"]["kind"] != "interrupted";
     let mut whole: Vec<Value> = runs.iter().filter(is_whole).cloned().collect();
     whole.iter_mut().filter_map(Value::as_object_mut).for_each(|run| {
         run.remove("wall_ns");
+        let cgroups = run.get_mut("cgroups").and_then(Value::as_array_mut).into_iter().flatten();
+        for cgroup in cgroups.filter_map(Value::as_object_mut) {
+            if let Some(value) = cgroup.remove("together_permille") {
+                cgroup.insert("coscheduled_permille".to_owned(), value);
+            }
+        }
     });
     whole
 }

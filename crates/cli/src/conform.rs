@@ -21,7 +21,7 @@ pub fn conform(args: &ConformArgs) -> Result<()> {
     let texts = texts(&args.cases)?;
     let mut cases =
         texts.iter().map(|(name, text)| Case::parse(name, text)).collect::<Result<Vec<_>, _>>()?;
-    cases.iter_mut().for_each(|case| case.turns = args.scheduler.is_empty());
+    cases.iter_mut().for_each(|case| case.compare_turns = args.scheduler.is_empty());
     let inputs = Inputs::default();
     let machine = match args.on {
         On::Host => inputs.machine("host")?,
@@ -96,7 +96,7 @@ fn observe(
     let situation = |check: &Check<'_>| {
         let (name, text) = text_of(check.case);
         let (scheduler, simulated) = (check.source.clone(), check.simulated.clone());
-        Situation { scheduler, name, text, turns: check.case.turns, simulated }
+        Situation { scheduler, name, text, compare_turns: check.case.compare_turns, simulated }
     };
     let length: u64 = checks.iter().map(|c| c.case.duration.0 + 10_000_000_000).sum();
     let patience = Duration::from_secs(60) + Duration::from_nanos(length) * args.tries;

@@ -14,7 +14,7 @@ use crate::output;
 use scxlab_kernel::ext::object::ObjectAttachError;
 use scxlab_lab::conform::{CaseError, SimCaseError};
 use scxlab_lab::prepare::PrepareError;
-use scxlab_lab::recipe::{RecipeError, What as RecipeWhat};
+use scxlab_lab::recipe::{RecipeError, RecipeErrorKind};
 use scxlab_lab::scheduler::SchedulerArgError;
 use scxlab_lab::session::SessionError;
 use scxlab_lab::sim::SimError;
@@ -85,7 +85,7 @@ pub enum CliError {
         of: usize,
     },
     /// Runs with a failure, under `--fail-on-exit`.
-    WentBadly(Bad),
+    WentBadly(FailedRuns),
     /// Interruption by Ctrl-C, SIGTERM or `--deadline`, with the numbers of runs in each state.
     Interrupted {
         why: String,
@@ -123,7 +123,7 @@ pub enum CliError {
 
 /// Numbers of runs with a failure.
 #[derive(Clone, Copy, Debug)]
-pub struct Bad {
+pub struct FailedRuns {
     pub runs: usize,
     pub of: usize,
     /// Number of ejected runs. A run may be counted in several of the three fields.
@@ -132,7 +132,7 @@ pub struct Bad {
     pub starved: usize,
 }
 
-impl std::fmt::Display for Bad {
+impl std::fmt::Display for FailedRuns {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kinds = [
             (self.ejected, "ejected"),
@@ -392,7 +392,7 @@ fn of_recipe(error: &RecipeError) -> Code {
     match *error.what {
         // The machine does not suit the scheduler, or lacks a CPU of a list. Both are choices of
         // the command line.
-        RecipeWhat::Required(_) | RecipeWhat::Cpus { .. } => Code::Usage,
+        RecipeErrorKind::Required(_) | RecipeErrorKind::Cpus { .. } => Code::Usage,
         _ if error.unmodelled().is_some() => Code::Unmodelled,
         _ => Code::Input,
     }

@@ -14,7 +14,7 @@ pub fn gang(command: &GangCommand) -> Result<()> {
         GangCommand::On { cgroup } => switch(&gangs, cgroup, true),
         GangCommand::Off { cgroup } => switch(&gangs, cgroup, false),
         GangCommand::List => {
-            let line = |m: scxlab_live::gang::Marked| {
+            let line = |m: scxlab_live::gang::GangCgroup| {
                 let state = match m.value.as_str() {
                     "1" => "on".to_owned(),
                     "0" => "off".to_owned(),

@@ -13,7 +13,7 @@ use scxlab_lab::run::Run;
 use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_lab::session::Session;
 use scxlab_live::job::{Job, RecipeSource, Reply, SchedulerSource, Target, Task};
-use scxlab_live::run::Work;
+use scxlab_live::run::LiveWorkload;
 use scxlab_live::trace::Recording;
 use scxlab_machine::Machine;
 use scxlab_vm::guest::{self, Guest};
@@ -83,14 +83,14 @@ pub fn runs(
         // The guest's PATH differs from this host's.
         Some([program, args @ ..]) if on == On::Vm => {
             let program = find_program(program)?.display().to_string();
-            Work::Command(std::iter::once(program).chain(args.iter().cloned()).collect())
+            LiveWorkload::Command(std::iter::once(program).chain(args.iter().cloned()).collect())
         }
-        Some(words) => Work::Command(words.to_vec()),
-        None => Work::Program(Box::new(session.workload.clone())),
+        Some(words) => LiveWorkload::Command(words.to_vec()),
+        None => LiveWorkload::Program(Box::new(session.workload.clone())),
     };
     let programs = match &workload {
-        Work::Command(words) => words.iter().take(1).cloned().collect(),
-        Work::Program(_) => Vec::new(),
+        LiveWorkload::Command(words) => words.iter().take(1).cloned().collect(),
+        LiveWorkload::Program(_) => Vec::new(),
     };
     let task = Task::Runs {
         schedulers: schedulers.iter().map(|text| source(inputs, text)).collect::<Result<_>>()?,

@@ -47,8 +47,8 @@ pub fn print(text: &str) -> Result<()> {
 /// Writes a file under a temporary name, and renames it when it is complete.
 pub fn write_file(path: &Path, text: &[u8]) -> Result<()> {
     let write = || match place(path) {
-        Place::Stream => File::create(path)?.write_all(text),
-        Place::File(path) => {
+        OutputPath::Stream => File::create(path)?.write_all(text),
+        OutputPath::File(path) => {
             let mut file = beside(&path)?;
             file.write_all(text)?;
             file.persist(&path)?;
@@ -86,8 +86,8 @@ impl Files {
     /// Creates a file for writing. Its errors contain its name.
     pub fn create(&self, path: &Path) -> io::Result<Box<dyn Write + Send>> {
         let file = match place(path) {
-            Place::Stream => File::create(path),
-            Place::File(end) => beside(&end).map(|file| {
+            OutputPath::Stream => File::create(path),
+            OutputPath::File(end) => beside(&end).map(|file| {
                 let (file, written) = file.into_parts();
                 self.0.lock().unwrap_or_else(PoisonError::into_inner).push((written, end));
                 file
@@ -107,18 +107,18 @@ impl Files {
 }
 
 /// Way in which a path is written.
-enum Place {
+enum OutputPath {
     /// An existing device or pipe, which is written to directly.
     Stream,
     /// An existing or new file, with symbolic links resolved.
     File(PathBuf),
 }
 
-fn place(path: &Path) -> Place {
+fn place(path: &Path) -> OutputPath {
     match fs::metadata(path) {
-        Ok(there) if !there.is_file() => Place::Stream,
-        Ok(_) => Place::File(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())),
-        Err(_) => Place::File(path.to_owned()),
+        Ok(there) if !there.is_file() => OutputPath::Stream,
+        Ok(_) => OutputPath::File(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())),
+        Err(_) => OutputPath::File(path.to_owned()),
     }
 }
 

@@ -14,19 +14,19 @@ use scxlab_lab::session::{Progress, Session};
 use scxlab_workload::Perturb;
 use scxlab_workload::program::Dur;
 
-use crate::again::{self, Kept};
+use crate::again::{self, StoredRequest};
 use crate::args::{EngineArg, Format, On, RunArgs};
-use crate::exit::{Bad, CliError};
+use crate::exit::{CliError, FailedRuns};
 use crate::input::Inputs;
 use crate::progress::with_bar;
 use crate::traces::Traces;
 use crate::{live, output, traces};
 
 /// Maximum virtual time of a run, in ns, if neither the workload nor the user gives a duration.
-const MAX_UNASKED_NS: u64 = 60_000_000_000;
+const DEFAULT_DURATION_MAX_NS: u64 = 60_000_000_000;
 
 /// The runs on one of the machines.
-struct Part {
+struct MachineRuns {
     /// The machine as the user named it.
     machine: String,
     session: Session,
@@ -41,7 +41,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let Some(folder) = &args.again else {
         return carry_out(args, &Inputs::default()).map(|_| ());
     };
-    let kept = Kept::read(folder)?;
+    let kept = StoredRequest::read(folder)?;
     let all = carry_out(&kept.args(args)?, kept.inputs())?;
     kept.compare(&all)
 }
@@ -84,7 +84,7 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
 }
 
 /// Returns one part for each machine, in the order given. All inputs are read before anything runs.
-fn parts(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Part>> {
+fn parts(args: &RunArgs, inputs: &Inputs) -> Result<Vec<MachineRuns>> {
     let machines = machines(args);
     let are_many = machines.len() > 1;
     let part = |(machine, short): (String, String)| {
@@ -95,7 +95,7 @@ fn parts(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Part>> {
             true => output::with_name(file, &short),
             false => file.clone(),
         });
-        Ok(Part { machine, session, command, folder, trace })
+        Ok(MachineRuns { machine, session, command, folder, trace })
     };
     machines.into_iter().map(part).collect()
 }
@@ -128,13 +128,18 @@ pub fn machine_folders(args: &RunArgs, folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The outcome of a part.
-struct Done {
+struct MachineResults {
     results: Results,
     timelines: String,
     interrupted: Option<CliError>,
 }
 
-fn run_part(args: &RunArgs, inputs: &Inputs, part: &Part, targets: &[On]) -> Result<Done> {
+fn run_part(
+    args: &RunArgs,
+    inputs: &Inputs,
+    part: &MachineRuns,
+    targets: &[On],
+) -> Result<MachineResults> {
     let session = &part.session;
     let mut timelines = String::new();
     if let Some(folder) = &part.folder {
@@ -177,13 +182,13 @@ fn run_part(args: &RunArgs, inputs: &Inputs, part: &Part, targets: &[On]) -> Res
     let interrupted = interrupted(&runs);
     let results = Results::new(session, request(args, &part.machine), runs);
     files.publish()?;
-    Ok(Done { results, timelines, interrupted })
+    Ok(MachineResults { results, timelines, interrupted })
 }
 
 /// Returns the paths of the trace files on a target. The target's name is inserted if there are
 /// several. The folder of -o gets traces of simulated runs only, because tracing on a real kernel
 /// takes CPU time from the workload; there, only --trace asks for it.
-fn trace_paths(part: &Part, on: On, among: Option<On>) -> Vec<PathBuf> {
+fn trace_paths(part: &MachineRuns, on: On, among: Option<On>) -> Vec<PathBuf> {
     let file = part.trace.as_ref().map(|file| match among {
         Some(on) => output::with_name(file, on.name()),
         None => file.clone(),
@@ -214,10 +219,10 @@ fn interrupted(runs: &[Run]) -> Option<CliError> {
     Some(CliError::Interrupted { why, whole, cut, not_begun })
 }
 
-fn bad<'a>(runs: impl Iterator<Item = &'a Run> + Clone) -> Bad {
+fn bad<'a>(runs: impl Iterator<Item = &'a Run> + Clone) -> FailedRuns {
     let count = |is: fn(&Run) -> bool| runs.clone().filter(|run| is(run)).count();
-    Bad {
-        runs: count(|run| !run.went_well()),
+    FailedRuns {
+        runs: count(|run| !run.succeeded()),
         of: runs.clone().count(),
         ejected: count(Run::was_ejected),
         stopped_early: count(|run| !run.stop.is_regular()),
@@ -254,7 +259,7 @@ fn session(
         runs: args.runs,
         seed: args.seed,
         duration: args.duration.map(|d| d.0),
-        cap: Some(MAX_UNASKED_NS),
+        cap: Some(DEFAULT_DURATION_MAX_NS),
         perturb: Perturb {
             start_offset_max: args.start_offset.0,
             compute_noise_permille: args.compute_noise,
@@ -274,8 +279,9 @@ fn is_unasked(args: &RunArgs, session: &Session) -> bool {
 }
 
 fn note_cut(runs: &mut [Run]) {
-    for run in
-        runs.iter_mut().filter(|r| r.stop.kind == "duration" && r.virtual_ns >= MAX_UNASKED_NS)
+    for run in runs
+        .iter_mut()
+        .filter(|r| r.stop.kind == "duration" && r.virtual_ns >= DEFAULT_DURATION_MAX_NS)
     {
         run.notes.push(
             "the workload has no duration and was stopped after 60s; --duration sets another"
@@ -302,8 +308,8 @@ fn request(args: &RunArgs, machine: &str) -> Request {
 }
 
 /// Prints and writes the results of one machine. JSON is printed at the end, for all machines.
-fn publish(args: &RunArgs, part: &Part, done: &Done) -> Result<()> {
-    let Part { session, folder, .. } = part;
+fn publish(args: &RunArgs, part: &MachineRuns, done: &MachineResults) -> Result<()> {
+    let MachineRuns { session, folder, .. } = part;
     if let Some(folder) = folder {
         output::write_file(&folder.join("results.json"), done.results.to_json().as_bytes())?;
         let report = report(session, &done.results);
@@ -317,7 +323,7 @@ fn publish(args: &RunArgs, part: &Part, done: &Done) -> Result<()> {
 
 /// Prints the output that covers all machines, or those that were reached if the command was
 /// interrupted.
-fn finish(args: &RunArgs, parts: &[Part], all: &[Results]) -> Result<()> {
+fn finish(args: &RunArgs, parts: &[MachineRuns], all: &[Results]) -> Result<()> {
     if args.format == Format::Json {
         let texts: Vec<String> = all.iter().map(Results::to_json).collect();
         return output::print(&match &texts[..] {

@@ -75,7 +75,7 @@ pub fn agreement(first: &[Run], other: &[Run], tolerance_percent: u32) -> Vec<Ag
     };
     let no_runs = !here.counts || !there.counts;
     let mut all = Vec::new();
-    let mut hold = |quantity: String, unit: &str, a: Column, b: Column| {
+    let mut compare = |quantity: String, unit: &str, a: Column, b: Column| {
         let (a, b) = (&known(&a)[..], &known(&b)[..]);
         if !no_runs
             && (a.iter().chain(b).all(|value| *value == 0.0) || a.is_empty() || b.is_empty())
@@ -97,16 +97,16 @@ pub fn agreement(first: &[Run], other: &[Run], tolerance_percent: u32) -> Vec<Ag
     };
     for path in here.cgroups.iter().map(|c| c.path.as_str()).filter(|path| *path != "/") {
         let of = |runs: &[Run]| column(runs, |run| cgroup_percent(run, path));
-        hold(format!("share of {path}"), "%", of(first), of(other));
+        compare(format!("share of {path}"), "%", of(first), of(other));
     }
     let kinds: BTreeSet<&str> = here.tasks.iter().map(kind).collect();
     for kind in kinds.iter().filter(|_| kinds.len() > 1) {
         let of = |runs: &[Run]| column(runs, |run| kind_percent(run, kind));
-        hold(format!("share of {kind}"), "%", of(first), of(other));
+        compare(format!("share of {kind}"), "%", of(first), of(other));
     }
     for name in METRICS {
         if let (Some(metric), true) = (here.metrics.get(*name), there.metrics.contains_key(*name)) {
-            hold((*name).to_owned(), &metric.unit, values(first, name), values(other, name));
+            compare((*name).to_owned(), &metric.unit, values(first, name), values(other, name));
         }
     }
     all

@@ -16,14 +16,14 @@ use crate::stats::{Change, Summary, change, change_between};
 pub struct Comparison {
     pub metric: String,
     pub unit: String,
-    pub baseline: Side,
-    pub treated: Side,
+    pub baseline: ComparedRuns,
+    pub treated: ComparedRuns,
     pub change: Change,
 }
 
 /// The runs of one scheduler on one target.
 #[derive(Clone, Debug, Serialize)]
-pub struct Side {
+pub struct ComparedRuns {
     pub scheduler: String,
     pub target: String,
     /// Number of runs made; `summary.n` of them count and have the metric.
@@ -78,7 +78,7 @@ fn compare_two(baseline: &[Run], treated: &[Run]) -> Vec<Comparison> {
     let (Some(first), Some(other)) = (baseline.first(), treated.first()) else {
         return Vec::new();
     };
-    let side = |runs: &[Run], run: &Run, values: &[Option<f64>]| Side {
+    let side = |runs: &[Run], run: &Run, values: &[Option<f64>]| ComparedRuns {
         scheduler: run.scheduler.clone(),
         target: run.target.clone().into_owned(),
         runs: runs.len(),

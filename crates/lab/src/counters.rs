@@ -34,14 +34,15 @@ impl Counters {
     pub fn read(frontend: &dyn Frontend) -> Counters {
         let object = frontend.object();
         let mut counters = Counters::default();
-        if let Some(map) = Table::named(object, TOTAL, &[map_type::PERCPU_ARRAY, map_type::ARRAY])
+        if let Some(map) =
+            CounterMap::named(object, TOTAL, &[map_type::PERCPU_ARRAY, map_type::ARRAY])
             && object.maps[map.index].max_entries == 1
             && let Ok(bytes) = frontend.lookup(map.index, &0u32.to_le_bytes(), None)
         {
             counters.total = map.sum(&bytes);
         }
         let hashes = [map_type::HASH, map_type::LRU_HASH];
-        if let Some(map) = Table::named(object, BY_TASK, &hashes) {
+        if let Some(map) = CounterMap::named(object, BY_TASK, &hashes) {
             for key in frontend.keys(map.index) {
                 let pid = <[u8; 4]>::try_from(key.as_slice()).map(u32::from_le_bytes);
                 let found = frontend.lookup(map.index, &key, None);
@@ -71,21 +72,21 @@ impl Counters {
 pub const METRIC_PREFIX: &str = "sched.";
 
 /// A map whose value is a struct of numbers.
-struct Table {
+struct CounterMap {
     index: usize,
     /// Size of one copy of an element in bytes, rounded up to 8 as in per-CPU maps.
     stride: usize,
     fields: Vec<(String, usize)>,
 }
 
-impl Table {
-    fn named(object: &Object, name: &str, types: &[u32]) -> Option<Table> {
+impl CounterMap {
+    fn named(object: &Object, name: &str, types: &[u32]) -> Option<CounterMap> {
         let index = object.map(name)?;
         let spec = &object.maps[index];
         let fields = fields(&object.btf, spec)?;
         let fits = types.contains(&spec.map_type) && spec.key_size == 4 && !fields.is_empty();
         let stride = (spec.value_size as usize).next_multiple_of(8);
-        fits.then_some(Table { index, stride, fields })
+        fits.then_some(CounterMap { index, stride, fields })
     }
 
     /// Sums each field over all per-CPU copies in `bytes`.

@@ -91,7 +91,8 @@ fn is_filled_outside(object: &Object, index: usize, map: &MapSpec) -> bool {
         | map_type::QUEUE
         | map_type::STACK => {
             let all: Vec<Option<u32>> = uses.collect();
-            !all.is_empty() && all.iter().all(|call| call.is_some_and(|id| TAKES.contains(&id)))
+            !all.is_empty()
+                && all.iter().all(|call| call.is_some_and(|id| NON_INSERTING_HELPERS.contains(&id)))
         }
         _ => false,
     }
@@ -109,7 +110,7 @@ fn next_call(insns: &[scxlab_bpf::insn::RawInsn], from: usize) -> Option<u32> {
 const MAP_ARGUMENT: u8 = 1;
 /// Ids of helpers that add no element to a map: `bpf_map_lookup_elem`, `bpf_map_delete_elem`,
 /// `bpf_map_pop_elem`, `bpf_map_peek_elem`, `bpf_for_each_map_elem`.
-const TAKES: [u32; 5] = [1, 3, 88, 89, 164];
+const NON_INSERTING_HELPERS: [u32; 5] = [1, 3, 88, 89, 164];
 
 /// Lists the first few names and the number of the rest.
 fn listed(names: &[&str]) -> String {

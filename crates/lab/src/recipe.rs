@@ -47,7 +47,7 @@ pub struct Recipe {
     /// Further remark for the list of schedulers.
     pub remark: Option<String>,
     pub params: Vec<Param>,
-    steps: Vec<Step>,
+    steps: Vec<RecipeStep>,
 }
 
 /// A value that the user may set like a knob of the object.
@@ -63,7 +63,7 @@ pub struct Param {
 enum Default {
     Number(Formula),
     /// A set of CPUs, as a list such as `0-3,8`, `all` or `none`.
-    Cpus(Place, String),
+    Cpus(SourcePos, String),
 }
 
 impl Param {
@@ -87,8 +87,8 @@ enum Phase {
 
 /// One step: an action, repeated for each value of the loop variables that meets the condition.
 #[derive(Clone, Debug)]
-struct Step {
-    place: Place,
+struct RecipeStep {
+    place: SourcePos,
     phase: Phase,
     each: Vec<Loop>,
     when: Option<Formula>,
@@ -174,7 +174,7 @@ struct Assignment {
 
 /// A file and a line in it. A step may come from an included file.
 #[derive(Clone, Debug)]
-struct Place {
+struct SourcePos {
     file: Arc<str>,
     line: usize,
 }
@@ -182,7 +182,7 @@ struct Place {
 /// A formula with its source position.
 #[derive(Clone, Debug)]
 struct Formula {
-    place: Place,
+    place: SourcePos,
     text: String,
     expr: Expr,
 }
@@ -194,13 +194,13 @@ pub struct RecipeError {
     pub recipe: String,
     pub line: usize,
     #[source]
-    pub what: Box<What>,
+    pub what: Box<RecipeErrorKind>,
     /// Advice to the user; empty unless the object is not one that the recipe is for.
     pub advice: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum What {
+pub enum RecipeErrorKind {
     #[error("{0}")]
     Document(String),
     #[error(transparent)]
@@ -254,7 +254,7 @@ pub enum What {
 }
 
 impl RecipeError {
-    fn at(place: &Place, what: What) -> RecipeError {
+    fn at(place: &SourcePos, what: RecipeErrorKind) -> RecipeError {
         let (recipe, line) = (place.file.to_string(), place.line);
         RecipeError { recipe, line, what: Box::new(what), advice: String::new() }
     }
@@ -262,11 +262,13 @@ impl RecipeError {
     /// Adds which objects the recipe is for, if the error shows that this is not one of them.
     fn advised(mut self, recipe: &Recipe) -> RecipeError {
         let lacks = match &*self.what {
-            What::Global(e) => {
+            RecipeErrorKind::Global(e) => {
                 matches!(e, GlobalError::NoVariable { .. } | GlobalError::Path { .. })
             }
-            What::Formula(e) => matches!(e, ExprError::NoName { .. }),
-            What::Missing { .. } | What::Context { .. } | What::NoContext { .. } => true,
+            RecipeErrorKind::Formula(e) => matches!(e, ExprError::NoName { .. }),
+            RecipeErrorKind::Missing { .. }
+            | RecipeErrorKind::Context { .. }
+            | RecipeErrorKind::NoContext { .. } => true,
             _ => false,
         };
         if lacks && !recipe.versions.is_empty() {
@@ -301,18 +303,18 @@ impl Action {
 
 /// Assigns each step its phase. Steps that change the object must not follow a step that needs it
 /// loaded.
-fn schedule(steps: &mut [Step]) -> Result<(), RecipeError> {
+fn schedule(steps: &mut [RecipeStep]) -> Result<(), RecipeError> {
     let mut phase = Phase::Open;
     for step in steps {
         if step.action.needs_loaded() {
             phase = phase.max(Phase::Loaded);
         } else if step.action.needs_open() && phase > Phase::Open {
-            return Err(RecipeError::at(&step.place, What::TooLate));
+            return Err(RecipeError::at(&step.place, RecipeErrorKind::TooLate));
         }
         step.phase = phase;
         if matches!(step.action, Action::Attach) {
             if phase == Phase::Attached {
-                return Err(RecipeError::at(&step.place, What::AttachedTwice));
+                return Err(RecipeError::at(&step.place, RecipeErrorKind::AttachedTwice));
             }
             phase = Phase::Attached;
         }

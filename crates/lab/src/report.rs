@@ -4,9 +4,9 @@
 //!
 //! Owns: the choice and form of the metrics shown. The results file holds all others.
 
-mod fate;
 mod format;
 mod machines;
+mod outcome;
 #[cfg(test)]
 mod tests;
 
@@ -24,13 +24,13 @@ use format::{ABSENT, Align, Scale, grid};
 pub use machines::{OnMachine, across_machines};
 
 /// One row of the metrics table.
-struct Row {
+struct MetricRow {
     label: String,
-    value: Value,
-    kind: Kind,
+    value: RowSource,
+    kind: ValueUnit,
 }
 
-enum Value {
+enum RowSource {
     Metric(&'static str),
     /// Share of all CPU time, in percent.
     CpuShare(&'static str),
@@ -38,7 +38,7 @@ enum Value {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ValueUnit {
     Time,
     Count,
     Percent,
@@ -107,7 +107,7 @@ fn tables(names: &[&str], groups: &[&[Run]]) -> String {
     let mut text = metrics_table(names, groups);
     text.push_str(&cgroups_table(names, groups));
     text.push_str(&legend(groups));
-    text.push_str(&fate::remarks(names, groups));
+    text.push_str(&outcome::remarks(names, groups));
     text
 }
 
@@ -131,44 +131,47 @@ fn header(session: &Session, results: &Results) -> String {
 fn length(results: &Results) -> String {
     let lengths = results.runs.iter().map(|r| r.virtual_ns);
     let (min, max) = (lengths.clone().min().unwrap_or(0), lengths.max().unwrap_or(0));
-    let text = fate::duration;
+    let text = outcome::duration;
     if min == max { text(max) } else { format!("{} to {}", text(min), text(max)) }
 }
 
-fn rows(groups: &[&[Run]]) -> Vec<Row> {
-    let row =
-        |label: &str, name, kind| Row { label: label.into(), value: Value::Metric(name), kind };
-    let share = |label: &str, name| Row {
+fn rows(groups: &[&[Run]]) -> Vec<MetricRow> {
+    let row = |label: &str, name, kind| MetricRow {
         label: label.into(),
-        value: Value::CpuShare(name),
-        kind: Kind::Percent,
+        value: RowSource::Metric(name),
+        kind,
+    };
+    let share = |label: &str, name| MetricRow {
+        label: label.into(),
+        value: RowSource::CpuShare(name),
+        kind: ValueUnit::Percent,
     };
     let first = groups.first().and_then(|g| g.first());
     let unit =
         first.and_then(|r| r.metrics.get("throughput")).map_or("1/s".into(), |m| m.unit.clone());
     let mut rows = vec![
-        row(&format!("throughput, {unit}"), "throughput", Kind::Count),
-        row("wake-up latency p50", "wakeup_latency_p50", Kind::Time),
-        row("wake-up latency p99", "wakeup_latency_p99", Kind::Time),
-        row("wake-up latency p99.9", "wakeup_latency_p99.9", Kind::Time),
-        row("run-queue wait p50", "run_queue_wait_p50", Kind::Time),
-        row("run-queue wait p99", "run_queue_wait_p99", Kind::Time),
-        row("run-queue wait p99.9", "run_queue_wait_p99.9", Kind::Time),
-        row("run-queue wait max", "run_queue_wait_max", Kind::Time),
-        row("timer latency mean", "timer_latency_mean", Kind::Time),
-        row("timer slack min", "timer_slack_min", Kind::Time),
-        row("context switches", "context_switches", Kind::Count),
-        row("  of them involuntary", "switches_involuntary", Kind::Count),
-        row("migrations to SMT sibling", "migrations_smt", Kind::Count),
-        row("migrations in LLC", "migrations_core", Kind::Count),
-        row("migrations across LLCs", "migrations_llc", Kind::Count),
-        row("migrations across nodes", "migrations_node", Kind::Count),
-        row("kicks", "kicks", Kind::Count),
+        row(&format!("throughput, {unit}"), "throughput", ValueUnit::Count),
+        row("wake-up latency p50", "wakeup_latency_p50", ValueUnit::Time),
+        row("wake-up latency p99", "wakeup_latency_p99", ValueUnit::Time),
+        row("wake-up latency p99.9", "wakeup_latency_p99.9", ValueUnit::Time),
+        row("run-queue wait p50", "run_queue_wait_p50", ValueUnit::Time),
+        row("run-queue wait p99", "run_queue_wait_p99", ValueUnit::Time),
+        row("run-queue wait p99.9", "run_queue_wait_p99.9", ValueUnit::Time),
+        row("run-queue wait max", "run_queue_wait_max", ValueUnit::Time),
+        row("timer latency mean", "timer_latency_mean", ValueUnit::Time),
+        row("timer slack min", "timer_slack_min", ValueUnit::Time),
+        row("context switches", "context_switches", ValueUnit::Count),
+        row("  of them involuntary", "switches_involuntary", ValueUnit::Count),
+        row("migrations to SMT sibling", "migrations_smt", ValueUnit::Count),
+        row("migrations in LLC", "migrations_core", ValueUnit::Count),
+        row("migrations across LLCs", "migrations_llc", ValueUnit::Count),
+        row("migrations across nodes", "migrations_node", ValueUnit::Count),
+        row("kicks", "kicks", ValueUnit::Count),
         share("CPU busy", "cpu_busy"),
         share("CPU idle", "cpu_idle"),
         share("CPU overhead", "cpu_overhead"),
         share("CPU waiting for locks", "cpu_lock_wait"),
-        row("lock wait p99", "lock_wait_p99", Kind::Time),
+        row("lock wait p99", "lock_wait_p99", ValueUnit::Time),
     ];
     rows.extend(op_rows(groups));
     rows.extend(counter_rows(groups));
@@ -177,40 +180,40 @@ fn rows(groups: &[&[Run]]) -> Vec<Row> {
 }
 
 /// Returns rows for the mean cost of the main operations that any scheduler has.
-fn op_rows(groups: &[&[Run]]) -> Vec<Row> {
+fn op_rows(groups: &[&[Run]]) -> Vec<MetricRow> {
     let mut seen = BTreeSet::new();
     let names = groups.iter().flat_map(|g| g.iter()).flat_map(|r| r.metrics.keys());
     let ops = names.filter_map(|name| name.strip_prefix("op_")?.strip_suffix("_mean"));
     ops.filter(|op| seen.insert(op.to_owned()))
         .filter(|op| ["select_cpu", "enqueue", "dispatch", "running", "stopping"].contains(op))
-        .map(|op| Row {
+        .map(|op| MetricRow {
             label: format!("ops.{op}() mean"),
-            value: Value::Named(format!("op_{op}_mean")),
-            kind: Kind::Time,
+            value: RowSource::Named(format!("op_{op}_mean")),
+            kind: ValueUnit::Time,
         })
         .collect()
 }
 
 /// Returns rows for the schedulers' own counters.
-fn counter_rows(groups: &[&[Run]]) -> Vec<Row> {
+fn counter_rows(groups: &[&[Run]]) -> Vec<MetricRow> {
     let mut seen = BTreeSet::new();
     let names = groups.iter().flat_map(|g| g.iter()).flat_map(|r| r.metrics.iter());
     names
         .filter(|(name, _)| name.starts_with(METRIC_PREFIX) && seen.insert(name.as_str()))
-        .map(|(name, metric)| Row {
+        .map(|(name, metric)| MetricRow {
             label: name.clone(),
-            value: Value::Named(name.clone()),
-            kind: if metric.unit == "ns" { Kind::Time } else { Kind::Count },
+            value: RowSource::Named(name.clone()),
+            kind: if metric.unit == "ns" { ValueUnit::Time } else { ValueUnit::Count },
         })
         .collect()
 }
 
-impl Row {
+impl MetricRow {
     fn column(&self, runs: &[Run]) -> Column {
         match &self.value {
-            Value::Metric(name) => values(runs, name),
-            Value::Named(name) => values(runs, name),
-            Value::CpuShare(name) => column(runs, |run| cpu_share(run, name)),
+            RowSource::Metric(name) => values(runs, name),
+            RowSource::Named(name) => values(runs, name),
+            RowSource::CpuShare(name) => column(runs, |run| cpu_share(run, name)),
         }
     }
 
@@ -222,9 +225,9 @@ impl Row {
 
     fn scale(&self, largest: f64) -> Scale {
         match self.kind {
-            Kind::Time => Scale::time(largest),
-            Kind::Count => Scale::count(largest),
-            Kind::Percent => Scale::percent(),
+            ValueUnit::Time => Scale::time(largest),
+            ValueUnit::Count => Scale::count(largest),
+            ValueUnit::Percent => Scale::percent(),
         }
     }
 
@@ -248,9 +251,9 @@ impl Row {
     /// gets the same rows, so that the table shows which values are missing.
     fn is_in(&self, run: &Run) -> bool {
         let value = match &self.value {
-            Value::Metric(name) => run.metrics.get(*name).map(|m| m.value),
-            Value::Named(name) => run.metrics.get(name).map(|m| m.value),
-            Value::CpuShare(name) => cpu_share(run, name),
+            RowSource::Metric(name) => run.metrics.get(*name).map(|m| m.value),
+            RowSource::Named(name) => run.metrics.get(name).map(|m| m.value),
+            RowSource::CpuShare(name) => cpu_share(run, name),
         };
         value.is_some_and(|value| value != 0.0)
     }
@@ -267,20 +270,20 @@ fn cpu_share(run: &Run, name: &str) -> Option<f64> {
 fn metrics_table(names: &[&str], groups: &[&[Run]]) -> String {
     let mut head = vec![String::new()];
     for (at, name) in names.iter().enumerate() {
-        head.push(fate::name(name, groups[at]));
+        head.push(outcome::name(name, groups[at]));
         if at > 0 {
             head.push("change".to_owned());
         }
     }
     let mut lines = vec![head];
-    lines.extend(fate::lines(groups));
+    lines.extend(outcome::lines(groups));
     lines.extend(rows(groups).iter().map(|row| line(row, groups)));
     let aligns: Vec<Align> =
         std::iter::once(Align::Left).chain((0..lines[0].len() - 1).map(|_| Align::Right)).collect();
     grid(&lines, &aligns)
 }
 
-fn line(row: &Row, groups: &[&[Run]]) -> Vec<String> {
+fn line(row: &MetricRow, groups: &[&[Run]]) -> Vec<String> {
     let scale = row.scale(row.largest(groups));
     let mut cells = vec![scale.label(&row.label)];
     cells.extend(row.cells(groups, &scale));
@@ -360,7 +363,7 @@ fn together_table(shown: &[&CgroupResult], names: &[&str], groups: &[&[Run]]) ->
     let mut lines = vec![head];
     for cgroup in shown {
         let mut line = vec![cgroup.path.clone()];
-        line.extend(groups.iter().map(|g| percent(g, &cgroup.path, |c| c.together_permille)));
+        line.extend(groups.iter().map(|g| percent(g, &cgroup.path, |c| c.coscheduled_permille)));
         if line[1..].iter().any(|cell| cell != ABSENT) {
             lines.push(line);
         }

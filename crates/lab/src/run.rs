@@ -36,7 +36,7 @@ pub struct Run {
     /// Number of events in the trace of a run on a real kernel; None if it was not traced.
     /// Simulated runs lose no events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trace: Option<Traced>,
+    pub trace: Option<TraceCounts>,
     pub wall_ns: u64,
     pub virtual_ns: u64,
     pub metrics: IndexMap<String, Metric>,
@@ -48,7 +48,7 @@ pub struct Run {
 
 impl Run {
     /// Returns the run with `counts` and `never_ran` filled in from its other fields.
-    pub fn judged(self) -> Run {
+    pub fn with_verdict(self) -> Run {
         let counts = !self.was_ejected() && self.stop.is_regular();
         let never_ran = never_ran(&self.tasks, self.virtual_ns);
         Run { counts, never_ran, ..self }
@@ -85,14 +85,14 @@ impl Run {
     }
 
     /// Tells whether the scheduler stayed, every task ran, and the run ended regularly.
-    pub fn went_well(&self) -> bool {
+    pub fn succeeded(&self) -> bool {
         self.counts && self.never_ran.is_empty()
     }
 }
 
 /// Numbers of events recorded and lost in a run's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Traced {
+pub struct TraceCounts {
     pub events: u64,
     /// Events for which the ring buffer had no room.
     pub lost: u64,
@@ -285,6 +285,6 @@ pub struct CgroupResult {
     /// Fraction of time in which all of its own tasks ran at once, or as many as there are CPUs, in
     /// thousandths. The base is the time in which at least two of them were runnable and at least
     /// one ran; None if there was no such time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub together_permille: Option<f64>,
+    #[serde(default, alias = "together_permille", skip_serializing_if = "Option::is_none")]
+    pub coscheduled_permille: Option<f64>,
 }

@@ -7,7 +7,7 @@ use crate::run::CgroupResult;
 
 /// A cgroup with the CPU time of its own tasks.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct CgroupTime {
     /// Path from the root, which is `/`.
     pub path: String,
     pub weight: u32,
@@ -15,12 +15,12 @@ pub struct Group {
     /// Whether one of its tasks waited for a CPU. Such a cgroup is entitled to a share even if it
     /// got none.
     pub waited: bool,
-    pub together: Together,
+    pub coscheduled: CoscheduledTime,
 }
 
 /// Time in which a cgroup's own tasks ran at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Together {
+pub struct CoscheduledTime {
     /// Time in which two or more were runnable and at least one ran, in ns.
     pub some_ns: u64,
     /// Part of that time in which all of them ran, or one on each CPU, in ns.
@@ -29,7 +29,7 @@ pub struct Together {
 
 /// Sums the CPU time below each cgroup, and computes shares among the children of one parent.
 /// Cgroups that neither ran nor waited do not take part.
-pub fn shares(groups: &[Group]) -> Vec<CgroupResult> {
+pub fn shares(groups: &[CgroupTime]) -> Vec<CgroupResult> {
     let sums = sums::<&str>(groups);
     let all: Vec<(u64, bool)> = groups.iter().map(|g| sums[trimmed(&g.path)]).collect();
     let mut families: BTreeMap<Option<&str>, (u64, u64)> = BTreeMap::new();
@@ -38,7 +38,7 @@ pub fn shares(groups: &[Group]) -> Vec<CgroupResult> {
         family.0 += run;
         family.1 += u64::from(group.weight);
     }
-    let result = |(group, (run, wanted)): (&Group, &(u64, bool))| {
+    let result = |(group, (run, wanted)): (&CgroupTime, &(u64, bool))| {
         let (family_run, family_weight) =
             families.get(&parent(&group.path)).copied().unwrap_or_default();
         let weight = if *wanted { u64::from(group.weight) } else { 0 };
@@ -48,7 +48,7 @@ pub fn shares(groups: &[Group]) -> Vec<CgroupResult> {
             run_ns: *run,
             share_permille: permille(*run, family_run),
             weight_permille: permille(weight, family_weight).unwrap_or_default(),
-            together_permille: permille(group.together.all_ns, group.together.some_ns),
+            coscheduled_permille: permille(group.coscheduled.all_ns, group.coscheduled.some_ns),
         }
     };
     groups.iter().zip(&all).map(result).collect()
@@ -57,7 +57,7 @@ pub fn shares(groups: &[Group]) -> Vec<CgroupResult> {
 /// Returns, by path, each group's CPU time (with the groups below it) and whether any of these
 /// groups ran or waited. Each group is added to its ancestors, which avoids comparing siblings with
 /// each other.
-fn sums<'a, Path: Ord + From<&'a str>>(groups: &'a [Group]) -> BTreeMap<Path, (u64, bool)> {
+fn sums<'a, Path: Ord + From<&'a str>>(groups: &'a [CgroupTime]) -> BTreeMap<Path, (u64, bool)> {
     let mut sums = BTreeMap::new();
     for group in groups {
         for path in std::iter::successors(Some(trimmed(&group.path)), |path| parent(path)) {
@@ -118,14 +118,14 @@ mod tests {
 
     /// Returns the number of path comparisons made while `n` siblings are summed up.
     fn compared(n: u32) -> u64 {
-        let group = |i: u32| Group {
+        let group = |i: u32| CgroupTime {
             path: format!("/all/{i}"),
             weight: 100,
             own_ns: 1,
             waited: false,
-            together: Together::default(),
+            coscheduled: CoscheduledTime::default(),
         };
-        let groups: Vec<Group> = (0..n).map(group).collect();
+        let groups: Vec<CgroupTime> = (0..n).map(group).collect();
         COMPARED.set(0);
         let sums = sums::<Counted<'_>>(&groups);
         let compared = COMPARED.get();
@@ -143,8 +143,8 @@ mod tests {
 
     #[test]
     fn children_share_and_parents_sum_up() {
-        let together = Together { some_ns: 400, all_ns: 100 };
-        let group = |path: &str, weight, own_ns| Group {
+        let together = CoscheduledTime { some_ns: 400, all_ns: 100 };
+        let group = |path: &str, weight, own_ns| CgroupTime {
             path: path.into(),
             weight,
             own_ns,
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(found.iter().map(|g| g.run_ns).collect::<Vec<_>>(), [850, 600, 600, 200, 0]);
         assert_eq!((found[1].share_permille, found[1].weight_permille), (Some(750.0), 750.0));
         assert_eq!(found[2].share_permille, Some(1000.0));
-        assert_eq!(found[2].together_permille, Some(250.0));
+        assert_eq!(found[2].coscheduled_permille, Some(250.0));
         assert_eq!((found[4].share_permille, found[4].weight_permille), (Some(0.0), 0.0));
     }
 
@@ -170,12 +170,12 @@ mod tests {
     /// if neither it nor a sibling ran.
     #[test]
     fn a_starved_cgroup_is_promised_its_share() {
-        let group = |path: &str, own_ns, waited| Group {
+        let group = |path: &str, own_ns, waited| CgroupTime {
             path: path.into(),
             weight: 100,
             own_ns,
             waited,
-            together: Together::default(),
+            coscheduled: CoscheduledTime::default(),
         };
         let starved = shares(&[group("/fed", 500, true), group("/hungry", 0, true)]);
         assert_eq!((starved[1].share_permille, starved[1].weight_permille), (Some(0.0), 500.0));

@@ -5,8 +5,8 @@
 //! Owns: the order of these steps. Does not: read files or clocks, prepare schedulers
 //! (`prepare.rs`).
 
+mod empty;
 mod measure;
-mod nothing;
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use crate::prepare::{Prepared, PreparedObject};
 use crate::recipe::frontend::Simulated;
 use crate::recipe::{RecipeError, Subject};
 use crate::run::Run;
-use measure::Seen;
+use measure::FinishedRun;
 
 /// All inputs of one simulated run.
 #[derive(Clone, Copy)]
@@ -112,7 +112,7 @@ pub fn simulate(
         Counters::read(&Simulated { kernel: &mut kernel, loaded })
     });
     let tracer = std::mem::take(&mut kernel.tracer);
-    let seen = Seen { kernel: &kernel, loaded: loaded.as_ref(), counters: &counters };
+    let seen = FinishedRun { kernel: &kernel, loaded: loaded.as_ref(), counters: &counters };
     Ok((measure::result(seen, spec, &stop, tracer.hash()), tracer))
 }
 
@@ -152,7 +152,7 @@ pub fn kernel_target(machine: &Arc<Machine>) -> Result<KernelTarget, SimError> {
     let limits = Limits::default();
     let tracer = Tracer::default();
     let setup = Setup { machine: machine.clone(), seed: 0, limits, tracer, mem_size: 2 * TABLES };
-    Ok(Kernel::boot(setup, Box::new(nothing::Nothing))?.target())
+    Ok(Kernel::boot(setup, Box::new(empty::EmptyWorkload))?.target())
 }
 
 /// Creates the executor of the workload. The kernel ends the run, because a timer of the executor

@@ -17,7 +17,7 @@ use scxlab_loader::object;
 use scxlab_machine::CpuId;
 
 /// A loaded object. The rest of this crate also reads the object's variables through it.
-pub struct Loaded<'a> {
+pub struct LiveFrontend<'a> {
     pub plan: &'a OpenObject,
     pub object: &'a Object,
 }
@@ -37,7 +37,7 @@ pub fn is_section(map_name: &OsStr, ty: MapType, section: &str) -> bool {
 
 const ARENA_SECTION: &str = ".addr_space.1";
 
-impl Loaded<'_> {
+impl LiveFrontend<'_> {
     /// Returns the present bytes of a variable, or of a part of one.
     pub fn bytes(&self, path: &str) -> Result<Vec<u8>, String> {
         let place = self.plan.globals.find(path).map_err(|e| e.to_string())?;
@@ -102,7 +102,7 @@ impl Loaded<'_> {
 
 const PAGE: u64 = 4096;
 
-impl Frontend for Loaded<'_> {
+impl Frontend for LiveFrontend<'_> {
     fn object(&self) -> &object::Object {
         self.plan.object()
     }

@@ -46,7 +46,7 @@ pub struct Gangs {
 
 /// A cgroup whose attribute is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Marked {
+pub struct GangCgroup {
     /// Path from the top of the hierarchy, such as `/a/b`.
     pub cgroup: String,
     pub value: String,
@@ -68,7 +68,7 @@ impl Gangs {
     }
 
     /// Returns all cgroups whose attribute is set, parents first.
-    pub fn list(&self) -> Result<Vec<Marked>, GangError> {
+    pub fn list(&self) -> Result<Vec<GangCgroup>, GangError> {
         let mut found = Vec::new();
         let mut todo = vec![self.mount.clone()];
         while let Some(path) = todo.pop() {
@@ -84,10 +84,10 @@ impl Gangs {
 
     /// Adds the directory to `found` if its attribute is set, and returns its subdirectories in
     /// reverse order of their names.
-    fn look(&self, path: &Path, found: &mut Vec<Marked>) -> io::Result<Vec<PathBuf>> {
+    fn look(&self, path: &Path, found: &mut Vec<GangCgroup>) -> io::Result<Vec<PathBuf>> {
         if let Some(value) = xattr::get(path, ATTRIBUTE)? {
             let value = String::from_utf8_lossy(&value).into_owned();
-            found.push(Marked { cgroup: self.name_of(path), value });
+            found.push(GangCgroup { cgroup: self.name_of(path), value });
         }
         let mut below = Vec::new();
         for entry in fs::read_dir(path)? {
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(gangs.switch("c", true).expect("on"), "/c");
         gangs.switch("a/b", true).expect("on");
         gangs.switch("/a/b", false).expect("off");
-        let marked = |cgroup: &str, value: &str| Marked {
+        let marked = |cgroup: &str, value: &str| GangCgroup {
             cgroup: cgroup.to_owned(),
             value: value.to_owned(),
         };

@@ -22,7 +22,7 @@ use scxlab_workload::native;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::RunningKernel;
-use crate::run::{LiveSpec, Work, run};
+use crate::run::{LiveSpec, LiveWorkload, run};
 use crate::trace::Recording;
 use crate::{LiveError, conform};
 
@@ -57,7 +57,7 @@ pub enum Task {
     /// affects all of them.
     Runs {
         schedulers: Vec<SchedulerSource>,
-        workload: Work,
+        workload: LiveWorkload,
         runs: u32,
         seed: u64,
         duration: Option<Nanos>,
@@ -98,8 +98,8 @@ pub struct Situation {
     pub scheduler: SchedulerSource,
     pub name: String,
     pub text: String,
-    /// See `Case::turns`.
-    pub turns: bool,
+    /// See `Case::compare_turns`.
+    pub compare_turns: bool,
     pub simulated: Observed,
 }
 
@@ -220,7 +220,7 @@ impl Job {
     /// number of CPU n.
     pub fn renumber_cpus(&mut self, to: &[u32]) {
         let is_same = to.iter().enumerate().all(|(n, t)| n as u32 == *t);
-        if let (Task::Runs { workload: Work::Program(program), .. }, false) =
+        if let (Task::Runs { workload: LiveWorkload::Program(program), .. }, false) =
             (&mut self.task, is_same)
         {
             program.map_cpus(&|cpu| to.get(cpu as usize).copied().unwrap_or(cpu));
@@ -255,8 +255,8 @@ impl Job {
                     .map(|s| s.prepare(&machine, &kernel))
                     .collect::<Result<Vec<_>, _>>()?;
                 let calibration = match workload {
-                    Work::Program(_) => Some(native::calibrate(None)?),
-                    Work::Command(_) => None,
+                    LiveWorkload::Program(_) => Some(native::calibrate(None)?),
+                    LiveWorkload::Command(_) => None,
                 };
                 let mut all: Vec<Vec<Run>> = prepared.iter().map(|_| Vec::new()).collect();
                 let mut recordings = Vec::new();
@@ -289,7 +289,7 @@ impl Job {
                 let mut observed = Vec::new();
                 for situation in cases {
                     let mut case = Case::parse(&situation.name, &situation.text)?;
-                    case.turns = situation.turns;
+                    case.compare_turns = situation.compare_turns;
                     let prepared = situation.scheduler.prepare(&machine, &kernel)?;
                     let mut all = Vec::new();
                     for _ in 0..*tries {

@@ -29,7 +29,7 @@ const DUMP_DEFAULT: u32 = 32768;
 /// `label` is for messages.
 pub fn load(prepared: &PreparedObject, label: &str) -> Result<(OpenObject, Object), LiveError> {
     let mut plan = prepared.open.clone();
-    settle_ops(&mut plan, &prepared.table);
+    set_default_ops(&mut plan, &prepared.table);
     let (result, log) = listen(|| load_quietly(prepared, &plan));
     let object = result.map_err(|what| match refusal(&log) {
         Some(found) => LiveError::Verifier {
@@ -45,7 +45,7 @@ pub fn load(prepared: &PreparedObject, label: &str) -> Result<(OpenObject, Objec
 
 /// Makes the settings that every frontend makes: the ops contain the kernel's count of hotplug
 /// events, and the dump has room.
-fn settle_ops(plan: &mut OpenObject, table: &str) {
+fn set_default_ops(plan: &mut OpenObject, table: &str) {
     let object = plan.object().clone();
     let Some(edit) = plan.table_mut(table) else { return };
     let _ = edit.set(&object.btf, "hotplug_seq", &hotplug_seq().to_string());

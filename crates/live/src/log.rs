@@ -18,7 +18,7 @@ const KEEP: usize = 4 << 20;
 pub fn listen<R>(f: impl FnOnce() -> R) -> (R, String) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     text().clear();
-    let before = set_print(Some((PrintLevel::Warn, hear)));
+    let before = set_print(Some((PrintLevel::Warn, append_log)));
     let result = f();
     set_print(before);
     (result, std::mem::take(&mut *text()))
@@ -28,7 +28,7 @@ fn text() -> MutexGuard<'static, String> {
     TEXT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn hear(_: PrintLevel, line: String) {
+fn append_log(_: PrintLevel, line: String) {
     let mut text = text();
     if text.len() < KEEP {
         text.push_str(&line);

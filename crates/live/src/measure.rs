@@ -8,14 +8,14 @@
 use std::collections::HashMap;
 
 use scxlab_lab::counters::Counters;
-use scxlab_lab::run::{CgroupResult, Exit, MetricTable, StopReason, TaskResult, Traced};
-use scxlab_lab::shares::{Group, shares};
+use scxlab_lab::run::{CgroupResult, Exit, MetricTable, StopReason, TaskResult, TraceCounts};
+use scxlab_lab::shares::{CgroupTime, shares};
 use scxlab_machine::id::CpuId;
 use scxlab_machine::topology::{Distance, Topology};
 use scxlab_workload::Program;
 use scxlab_workload::native::{NativeReport, NativeStop, NativeTask};
 
-use crate::probe::{Reading, TaskSum};
+use crate::probe::{ProbeData, TaskSum};
 use crate::scheduler::OpCost;
 
 /// Returns the thread's key, which the probe and the executor share: its id and its name of at most
@@ -41,13 +41,13 @@ fn seen_task(task: &TaskSum, counters: &Counters) -> TaskResult {
 /// All data measured in one run.
 pub struct Measured<'a> {
     pub report: &'a NativeReport,
-    pub reading: &'a Reading,
+    pub reading: &'a ProbeData,
     pub topology: &'a Topology,
     pub ops: &'a [OpCost],
     pub counters: &'a Counters,
     /// Instructions that the verifier processed, one entry per program.
     pub verified: &'a [u64],
-    pub trace: Option<Traced>,
+    pub trace: Option<TraceCounts>,
 }
 
 impl Measured<'_> {
@@ -144,7 +144,7 @@ impl Measured<'_> {
             let mut inside = self.report.tasks.iter().filter(|t| t.cgroup == path);
             inside.find_map(|t| seen.get(&key(t)).map(|s| s.cgroup))
         };
-        let group = |path: &str, weight| Group {
+        let group = |path: &str, weight| CgroupTime {
             path: path.into(),
             weight,
             own_ns: tasks.iter().filter(|t| t.cgroup == path).map(|t| t.run_ns).sum(),
@@ -192,7 +192,7 @@ impl Measured<'_> {
             let lost = self.reading.lost;
             notes.push(format!("{lost} tasks ended that the probe had no room for"));
         }
-        if let Some(Traced { lost, .. }) = self.trace.filter(|trace| trace.lost > 0) {
+        if let Some(TraceCounts { lost, .. }) = self.trace.filter(|trace| trace.lost > 0) {
             notes.push(format!(
                 "the trace lacks {lost} events, which found no room; --trace-buffer sets another size"
             ));

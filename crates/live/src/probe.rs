@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
-use scxlab_lab::shares::Together;
+use scxlab_lab::shares::CoscheduledTime;
 use scxlab_workload::native::StartSignal;
 
 use crate::LiveError;
@@ -125,7 +125,7 @@ pub struct TaskSum {
 
 /// All data that the probe collected.
 #[derive(Clone, Debug, Default)]
-pub struct Reading {
+pub struct ProbeData {
     pub wakeup_latency: Times,
     pub run_queue_wait: Times,
     /// Time that each CPU spent in tasks and in its idle task, in ns; indexed by CPU.
@@ -137,11 +137,11 @@ pub struct Reading {
     pub lost: u64,
     /// Migrations as (from CPU, to CPU, count).
     pub moves: Vec<(u32, u32, u64)>,
-    /// Tasks in the order of their ends. All tasks have ended, because the reading takes place
+    /// Tasks in the order of their ends. All tasks have ended, because the data is read
     /// after the workload.
     pub tasks: Vec<TaskSum>,
     /// Time in which the tasks of a cgroup ran at once, by inode.
-    pub cgroups: BTreeMap<u64, Together>,
+    pub cgroups: BTreeMap<u64, CoscheduledTime>,
 }
 
 /// Period that the probe measures; the probe measures nothing before it is set.
@@ -222,7 +222,7 @@ impl Probe {
 
     /// Sums up the data between `from` and `until`. Call it after the workload has ended, because
     /// `tasks` holds ended tasks only.
-    pub fn read(&self, from: u64, until: u64) -> Result<Reading, LiveError> {
+    pub fn read(&self, from: u64, until: u64) -> Result<ProbeData, LiveError> {
         let window = self.window()?.get().map_err(|e| LiveError::Probe(e.to_string()))?;
         if window.0 == u64::MAX {
             return Err(LiveError::Probe("nothing has opened its window".into()));
@@ -230,41 +230,41 @@ impl Probe {
         self.read_all(from, until).map_err(|e| LiveError::Probe(e.to_string()))
     }
 
-    fn read_all(&self, from: u64, until: u64) -> Result<Reading, libbpf_rs::Error> {
-        let mut reading = Reading {
+    fn read_all(&self, from: u64, until: u64) -> Result<ProbeData, libbpf_rs::Error> {
+        let mut data = ProbeData {
             wakeup_latency: self.times(WAKEUP_LATENCY)?,
             run_queue_wait: self.times(RUN_QUEUE_WAIT)?,
-            ..Reading::default()
+            ..ProbeData::default()
         };
         for cpu in self.cpus()? {
             // The CPU has not switched since `since`, so the rest of the time belongs to one task.
             let rest = until.saturating_sub(cpu.since.max(from));
             let (busy, idle) = if cpu.is_busy != 0 { (rest, 0) } else { (0, rest) };
-            reading.busy_ns.push(cpu.busy + busy);
-            reading.idle_ns.push(cpu.idle + idle);
-            reading.switches += cpu.switches;
-            reading.wakeups += cpu.wakeups;
-            reading.lost += cpu.lost;
+            data.busy_ns.push(cpu.busy + busy);
+            data.idle_ns.push(cpu.idle + idle);
+            data.switches += cpu.switches;
+            data.wakeups += cpu.wakeups;
+            data.lost += cpu.lost;
         }
         let moves = self.map("moves")?;
         for key in moves.keys() {
             let value = moves.lookup(&key, MapFlags::ANY)?.unwrap_or_default();
             if let (Some(pair), Some(count)) = (plain::<u32>(&key), plain::<u64>(&value)) {
-                reading.moves.push((pair >> 16, pair & 0xffff, count));
+                data.moves.push((pair >> 16, pair & 0xffff, count));
             }
         }
-        reading.moves.sort_unstable();
-        reading.tasks = self.tasks()?;
+        data.moves.sort_unstable();
+        data.tasks = self.tasks()?;
         let cgroups = self.map("cgroups")?;
         for key in cgroups.keys() {
             let value = cgroups.lookup(&key, MapFlags::ANY)?.unwrap_or_default();
             let account = value.get(CGROUP_ACCOUNT..).and_then(plain::<CgroupAccount>);
             if let (Some(inode), Some(account)) = (plain::<u64>(&key), account) {
-                let together = Together { some_ns: account.some, all_ns: account.all };
-                reading.cgroups.insert(inode, together);
+                let together = CoscheduledTime { some_ns: account.some, all_ns: account.all };
+                data.cgroups.insert(inode, together);
             }
         }
-        Ok(reading)
+        Ok(data)
     }
 
     /// Takes all recorded events out of the ring.

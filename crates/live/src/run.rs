@@ -28,25 +28,25 @@ use crate::trace::Recording;
 /// The workload of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Work {
+pub enum LiveWorkload {
     Program(Box<Program>),
     /// An external command. A successful exit counts as one unit of work.
     Command(Vec<String>),
 }
 
-impl Work {
+impl LiveWorkload {
     /// Returns the program; an empty one for a command.
     fn program(&self) -> Program {
         match self {
-            Work::Program(program) => (**program).clone(),
-            Work::Command(_) => Program::default(),
+            LiveWorkload::Program(program) => (**program).clone(),
+            LiveWorkload::Command(_) => Program::default(),
         }
     }
 
     fn run(&self, spec: &LiveSpec<'_>, probe: &Probe) -> Result<NativeReport, LiveError> {
         let program = match self {
-            Work::Program(program) => program,
-            Work::Command(words) => {
+            LiveWorkload::Program(program) => program,
+            LiveWorkload::Command(words) => {
                 let start = now();
                 let until = spec.duration.map_or(u64::MAX, |d| start.saturating_add(d));
                 probe.window()?.set(start, until)?;
@@ -99,7 +99,7 @@ fn of_command(report: CommandReport) -> NativeReport {
 pub struct LiveSpec<'a> {
     /// Description of this machine.
     pub machine: &'a Machine,
-    pub workload: &'a Work,
+    pub workload: &'a LiveWorkload,
     pub scheduler: &'a Prepared,
     pub seed: u64,
     pub duration: Option<Nanos>,
@@ -173,7 +173,7 @@ pub fn run(
         notes: measured.notes(&program, &exit, &notes),
         exit,
     };
-    Ok((run.judged(), recording))
+    Ok((run.with_verdict(), recording))
 }
 
 /// Makes the kernel count calls and run time of BPF programs until dropped.

@@ -21,7 +21,7 @@ use scxlab_machine::Machine;
 
 use crate::LiveError;
 use crate::exit::{KernelLog, from_log, kind_name, time_in_charge};
-use crate::frontend::Loaded;
+use crate::frontend::LiveFrontend;
 use crate::kernel::{self, RunningKernel};
 use crate::load::load;
 
@@ -84,7 +84,7 @@ impl<'a> Scheduler<'a> {
         let subject = Subject { machine, kernel: &kernel.btf, table: &prepared.table };
         let mut applied = None;
         if let Some(r) = &prepared.recipe {
-            let mut frontend = Loaded { plan: &plan, object: &object };
+            let mut frontend = LiveFrontend { plan: &plan, object: &object };
             applied = Some(r.recipe.after_load(subject, &r.applied, &mut frontend)?);
         }
         let mut scheduler = Scheduler {
@@ -105,7 +105,7 @@ impl<'a> Scheduler<'a> {
         // After an early exit of the scheduler, the remaining steps are skipped.
         let stayed = scheduler.is_attached();
         if let (Some(r), Some(applied), true) = (&prepared.recipe, applied, stayed) {
-            let mut frontend = Loaded { plan: &scheduler.plan, object: &scheduler.object };
+            let mut frontend = LiveFrontend { plan: &scheduler.plan, object: &scheduler.object };
             r.recipe.after_attach(subject, &applied, &mut frontend)?;
         }
         Ok(scheduler)
@@ -199,8 +199,8 @@ impl<'a> Scheduler<'a> {
         })
     }
 
-    fn loaded(&self) -> Loaded<'_> {
-        Loaded { plan: &self.plan, object: &self.object }
+    fn loaded(&self) -> LiveFrontend<'_> {
+        LiveFrontend { plan: &self.plan, object: &self.object }
     }
 
     /// Returns the value of a numeric global variable.

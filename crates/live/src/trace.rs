@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::mem::{offset_of, size_of};
 
-use scxlab_lab::run::{Exit, Traced};
+use scxlab_lab::run::{Exit, TraceCounts};
 use scxlab_machine::{CpuId, Nanos, TaskId};
 use scxlab_trace::{Event, Kind, Names, PrevState, TaskName, Tracer};
 use serde::{Deserialize, Serialize};
@@ -69,8 +69,8 @@ pub struct Recording {
 
 impl Recording {
     /// Returns the numbers of recorded and lost events.
-    pub fn counts(&self) -> Traced {
-        Traced { events: self.records().len() as u64, lost: self.lost.iter().sum() }
+    pub fn counts(&self) -> TraceCounts {
+        TraceCounts { events: self.records().len() as u64, lost: self.lost.iter().sum() }
     }
 
     /// Passes the events to a tracer in order of time. Time 0 is the start of the measured period.
@@ -112,8 +112,8 @@ fn emit_exit(exit: &Exit, time: Nanos, tracer: &mut Tracer) {
 
 fn emit(r: &Record, time: Nanos, tasks: &mut BTreeMap<u32, TaskId>, tracer: &mut Tracer) {
     let cpu = CpuId(r.cpu);
-    let task = know(&r.task, tasks, &mut tracer.names);
-    let other = know(&r.other, tasks, &mut tracer.names);
+    let task = task_id(&r.task, tasks, &mut tracer.names);
+    let other = task_id(&r.other, tasks, &mut tracer.names);
     let kind = match (r.kind, task) {
         (SWITCH, _) => {
             if let Some(task) = task.filter(|_| r.arg[0] == DEAD) {
@@ -135,7 +135,7 @@ fn emit(r: &Record, time: Nanos, tasks: &mut BTreeMap<u32, TaskId>, tracer: &mut
 }
 
 /// Returns the id of a task by its pid, and updates its name; None for pid 0.
-fn know(task: &Task, tasks: &mut BTreeMap<u32, TaskId>, names: &mut Names) -> Option<TaskId> {
+fn task_id(task: &Task, tasks: &mut BTreeMap<u32, TaskId>, names: &mut Names) -> Option<TaskId> {
     if task.pid == 0 {
         return None;
     }

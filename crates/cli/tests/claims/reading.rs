@@ -62,12 +62,12 @@ impl Reading {
             Ok(runs) => runs,
             Err(why) => return Some(why.clone()),
         };
-        let went_well = |run: &Value| {
+        let succeeded = |run: &Value| {
             let stop = run["stop"]["kind"].as_str().unwrap_or_default();
             let all_ran = run["never_ran"].as_array().is_none_or(Vec::is_empty);
             run["exit"]["kind"] == "none" && ["duration", "all_exited"].contains(&stop) && all_ran
         };
-        let bad = runs.iter().find(|run| !went_well(run))?;
+        let bad = runs.iter().find(|run| !succeeded(run))?;
         let [scheduler, seed, exit, stop, starved] =
             ["scheduler", "seed", "exit", "stop", "never_ran"].map(|key| &bad[key]);
         Some(format!("{scheduler}, seed {seed}: exit {exit}, stop {stop}, never ran: {starved}"))
@@ -173,7 +173,7 @@ pub fn derived(name: &str) -> &str {
 fn of_cgroup(run: &Value, path: &str, name: &str) -> Option<f64> {
     let group = run["cgroups"].as_array()?.iter().find(|g| g["path"] == path)?;
     match name {
-        "together" => Some(group["together_permille"].as_f64()? / 10.0),
+        "together" => Some(group["coscheduled_permille"].as_f64()? / 10.0),
         "share" => Some(group["share_permille"].as_f64()? / 10.0),
         "cpu" => Some(100.0 * group["run_ns"].as_f64()? / run["virtual_ns"].as_f64()?),
         _ => panic!("a cgroup has no {name}"),

@@ -76,6 +76,22 @@ fn another_result_is_said() {
     assert!(said.contains("vtime with seed 1: "), "{said}");
 }
 
+/// Results that an earlier scxlab wrote have `together_permille` for `coscheduled_permille`.
+#[test]
+fn results_with_the_old_name_of_a_field_are_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kept");
+    let at = path.to_str().unwrap();
+    text(&["run", "-w", "hogs,tasks=3", "-m", "2c", "--duration", "20ms", "-o", at]);
+    let results = path.join("results.json");
+    let now = fs::read_to_string(&results).unwrap();
+    let old = now.replace("coscheduled_permille", "together_permille");
+    assert!(now != old, "{now}");
+    fs::write(&results, old).unwrap();
+    let out = scxlab(&["run", "--again", at]).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
 #[test]
 fn a_folder_without_a_command_is_refused() {
     let folder = tempfile::tempdir().unwrap();

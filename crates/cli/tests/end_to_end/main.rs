@@ -459,7 +459,7 @@ fn a_gang_runs_together_where_the_scheduler_knows_gangs() {
     let together = |run: &Value, path: &str| {
         let groups = run["cgroups"].as_array().unwrap();
         let group = groups.iter().find(|g| g["path"] == path).unwrap();
-        group["together_permille"].as_f64().expect("measured")
+        group["coscheduled_permille"].as_f64().expect("measured")
     };
     let runs = results["runs"].as_array().unwrap();
     for path in ["/left", "/right"] {

@@ -29,7 +29,7 @@ fn run(target: &'static str, switches: u64, heavy_ms: u64) -> Run {
         run_ns: ms * 1_000_000,
         share_permille: Some(ms as f64 * 10.0),
         weight_permille: 500.0,
-        together_permille: None,
+        coscheduled_permille: None,
     };
     Run {
         scheduler: "s".into(),

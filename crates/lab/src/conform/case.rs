@@ -26,7 +26,7 @@ pub struct Case {
     pub ignore: IndexMap<String, String>,
     pub timeline: Vec<Timed>,
     /// Whether slice ends are compared. They are with the tracer, whose knobs determine them.
-    pub turns: bool,
+    pub compare_turns: bool,
 }
 
 /// An action on the system from outside.
@@ -113,7 +113,7 @@ impl Case {
             watch: file.watch,
             ignore: file.ignore,
             timeline,
-            turns: true,
+            compare_turns: true,
         })
     }
 

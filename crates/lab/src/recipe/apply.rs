@@ -19,10 +19,13 @@ use scxlab_loader::object::{Object, ProgramKind};
 use scxlab_machine::Machine;
 use scxlab_machine::topology::sysfs::parse_cpu_list;
 
-use super::expr::{Expr, ExprError, Step as PathStep, Target};
+use super::expr::{Expr, ExprError, PathStep, Target};
 use super::facts::{Scope, Vars, View, indices};
 use super::frontend::Frontend;
-use super::{Action, Default, Formula, Param, Phase, Place, Recipe, RecipeError, Step, What};
+use super::{
+    Action, Default, Formula, Param, Phase, Recipe, RecipeError, RecipeErrorKind, RecipeStep,
+    SourcePos,
+};
 
 /// The machine, kernel and table that a recipe is applied to.
 #[derive(Clone, Copy)]
@@ -57,8 +60,8 @@ impl Recipe {
         open: &mut OpenObject,
         given: &[(String, String)],
     ) -> Outcome<Applied> {
-        let mut work = Work::new(subject);
-        let side = &mut Side::Open(open);
+        let mut work = RecipeExecution::new(subject);
+        let side = &mut ObjectState::Open(open);
         for param in &self.params {
             let given = given.iter().find(|(name, _)| *name == param.name).map(|(_, text)| text);
             work.param(param, given.map(String::as_str), side).map_err(|e| e.advised(self))?;
@@ -99,51 +102,51 @@ impl Recipe {
         applied: &Applied,
         frontend: &mut dyn Frontend,
     ) -> Outcome<Applied> {
-        let mut work = Work { subject, state: applied.clone(), locals: Vec::new() };
-        let done = work.phase(&self.steps, phase, &mut Side::Loaded(frontend));
+        let mut work = RecipeExecution { subject, state: applied.clone(), locals: Vec::new() };
+        let done = work.phase(&self.steps, phase, &mut ObjectState::Loaded(frontend));
         done.map_err(|e| e.advised(self))?;
         Ok(work.state)
     }
 }
 
 /// The object that steps act on: open, or loaded into a kernel.
-enum Side<'a> {
+enum ObjectState<'a> {
     Open(&'a mut OpenObject),
     Loaded(&'a mut dyn Frontend),
 }
 
-impl Side<'_> {
+impl ObjectState<'_> {
     fn object(&self) -> &Object {
         match self {
-            Side::Open(open) => open.object(),
-            Side::Loaded(frontend) => frontend.object(),
+            ObjectState::Open(open) => open.object(),
+            ObjectState::Loaded(frontend) => frontend.object(),
         }
     }
 
     fn view(&self) -> View<'_> {
         match self {
-            Side::Open(open) => View::Open(&open.globals),
-            Side::Loaded(frontend) => View::Loaded(&**frontend),
+            ObjectState::Open(open) => View::Open(&open.globals),
+            ObjectState::Loaded(frontend) => View::Loaded(&**frontend),
         }
     }
 }
 
 /// A recipe in execution.
-struct Work<'a> {
+struct RecipeExecution<'a> {
     subject: Subject<'a>,
     state: Applied,
     /// Loop variables, innermost last.
     locals: Vec<(String, i128)>,
 }
 
-impl<'a> Work<'a> {
-    fn new(subject: Subject<'a>) -> Work<'a> {
+impl<'a> RecipeExecution<'a> {
+    fn new(subject: Subject<'a>) -> RecipeExecution<'a> {
         let state = Applied { params: Vec::new(), vars: Vars::default() };
-        Work { subject, state, locals: Vec::new() }
+        RecipeExecution { subject, state, locals: Vec::new() }
     }
 
     /// Sets a parameter to the user's value or its default.
-    fn param(&mut self, param: &Param, given: Option<&str>, side: &Side<'_>) -> Outcome<()> {
+    fn param(&mut self, param: &Param, given: Option<&str>, side: &ObjectState<'_>) -> Outcome<()> {
         match &param.default {
             Default::Number(default) => {
                 let formula = match given {
@@ -162,7 +165,7 @@ impl<'a> Work<'a> {
                 let list = given.unwrap_or(default);
                 let cpus = self.cpus(list).map_err(|why| {
                     let (param, list) = (param.name.clone(), list.to_owned());
-                    RecipeError::at(place, What::Cpus { param, list, why })
+                    RecipeError::at(place, RecipeErrorKind::Cpus { param, list, why })
                 })?;
                 for cpu in 0..self.subject.machine.topology.nr_cpus() as u32 {
                     let member = cpus.contains(&cpu).into();
@@ -191,7 +194,12 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn phase(&mut self, steps: &[Step], phase: Phase, side: &mut Side<'_>) -> Outcome<()> {
+    fn phase(
+        &mut self,
+        steps: &[RecipeStep],
+        phase: Phase,
+        side: &mut ObjectState<'_>,
+    ) -> Outcome<()> {
         for step in steps.iter().filter(|s| s.phase == phase) {
             if step.sort.is_empty() {
                 self.in_order(step, side)?;
@@ -203,7 +211,7 @@ impl<'a> Work<'a> {
     }
 
     /// Carries out the step as it iterates; each iteration sees the effects of earlier ones.
-    fn in_order(&mut self, step: &Step, side: &mut Side<'_>) -> Outcome<()> {
+    fn in_order(&mut self, step: &RecipeStep, side: &mut ObjectState<'_>) -> Outcome<()> {
         let mut nth = 0;
         self.walk(step, 0, 1, side, &mut |work, side| {
             work.act(step, nth, side)?;
@@ -214,7 +222,7 @@ impl<'a> Work<'a> {
 
     /// Carries out the iterations in the order of their keys. Conditions and keys of all iterations
     /// are evaluated before the first one runs.
-    fn sorted(&mut self, step: &Step, side: &mut Side<'_>) -> Outcome<()> {
+    fn sorted(&mut self, step: &RecipeStep, side: &mut ObjectState<'_>) -> Outcome<()> {
         let mut passes = Vec::new();
         self.walk(step, 0, 1, side, &mut |work, side| {
             let keys = step.sort.iter().map(|key| work.value(side, key));
@@ -235,11 +243,11 @@ impl<'a> Work<'a> {
     /// variables before it.
     fn walk(
         &mut self,
-        step: &Step,
+        step: &RecipeStep,
         depth: usize,
         passes: u64,
-        side: &mut Side<'_>,
-        visit: &mut dyn FnMut(&mut Self, &mut Side<'_>) -> Outcome<()>,
+        side: &mut ObjectState<'_>,
+        visit: &mut dyn FnMut(&mut Self, &mut ObjectState<'_>) -> Outcome<()>,
     ) -> Outcome<()> {
         let Some(inner) = step.each.get(depth) else {
             let holds = match &step.when {
@@ -250,7 +258,7 @@ impl<'a> Work<'a> {
         };
         let count = u64::try_from(self.value(side, &inner.count)?).unwrap_or(0);
         let passes = passes.checked_mul(count.max(1)).filter(|n| *n <= MAX_ITERATIONS);
-        let too_many = What::Iterations { max: MAX_ITERATIONS };
+        let too_many = RecipeErrorKind::Iterations { max: MAX_ITERATIONS };
         let passes = passes.ok_or_else(|| RecipeError::at(&step.place, too_many))?;
         for at in 0..count {
             self.locals.push((inner.var.clone(), at.into()));
@@ -260,12 +268,12 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    fn act(&mut self, step: &Step, nth: i128, side: &mut Side<'_>) -> Outcome<()> {
+    fn act(&mut self, step: &RecipeStep, nth: i128, side: &mut ObjectState<'_>) -> Outcome<()> {
         self.locals.push((PASS.to_owned(), nth));
         let done = match &step.action {
             Action::Require(condition, message) => match self.value(side, condition)? {
                 0 => {
-                    let what = What::Required(message.clone());
+                    let what = RecipeErrorKind::Required(message.clone());
                     return Err(RecipeError::at(&condition.place, what));
                 }
                 _ => Ok(()),
@@ -275,8 +283,8 @@ impl<'a> Work<'a> {
                 self.assign(side, &a.target, value, &a.value.place)
             }),
             action => match side {
-                Side::Open(open) => self.change(open, action),
-                Side::Loaded(frontend) => self.use_loaded(*frontend, action, &step.place),
+                ObjectState::Open(open) => self.change(open, action),
+                ObjectState::Loaded(frontend) => self.use_loaded(*frontend, action, &step.place),
             },
         };
         self.locals.pop();
@@ -286,10 +294,10 @@ impl<'a> Work<'a> {
     /// Assigns a value to a variable of the recipe.
     fn assign(
         &mut self,
-        side: &Side<'_>,
+        side: &ObjectState<'_>,
         target: &Target,
         value: i128,
-        place: &Place,
+        place: &SourcePos,
     ) -> Outcome<()> {
         let error = |e: ExprError| RecipeError::at(place, e.into());
         if target.at.is_some() || target.optional {
@@ -302,21 +310,26 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    fn steps(&self, side: &Side<'_>, target: &Target, place: &Place) -> Outcome<Vec<PathStep>> {
+    fn steps(
+        &self,
+        side: &ObjectState<'_>,
+        target: &Target,
+        place: &SourcePos,
+    ) -> Outcome<Vec<PathStep>> {
         target.steps(&self.scope(side)).map_err(|e| RecipeError::at(place, e.into()))
     }
 
-    fn value(&self, side: &Side<'_>, formula: &Formula) -> Outcome<i128> {
+    fn value(&self, side: &ObjectState<'_>, formula: &Formula) -> Outcome<i128> {
         formula.expr.value(&self.scope(side)).map_err(|e| RecipeError::at(&formula.place, e.into()))
     }
 
     /// Evaluates a formula that gives a number or size. Negative values become 0; where 0 is not a
     /// valid size, the action refuses it.
-    fn count(&self, side: &Side<'_>, formula: &Formula) -> Outcome<u64> {
+    fn count(&self, side: &ObjectState<'_>, formula: &Formula) -> Outcome<u64> {
         Ok(u64::try_from(self.value(side, formula)?.max(0)).unwrap_or(u64::MAX))
     }
 
-    fn scope<'s>(&'s self, side: &'s Side<'_>) -> Scope<'s> {
+    fn scope<'s>(&'s self, side: &'s ObjectState<'_>) -> Scope<'s> {
         Scope {
             machine: self.subject.machine,
             kernel: self.subject.kernel,
@@ -329,13 +342,13 @@ impl<'a> Work<'a> {
     }
 }
 
-fn no_map(object: &Object, place: &Place, name: &str) -> RecipeError {
+fn no_map(object: &Object, place: &SourcePos, name: &str) -> RecipeError {
     missing(object, "map", place, name, object.maps.iter().map(|m| m.name.as_str()))
 }
 
 fn no_program(
     object: &Object,
-    place: &Place,
+    place: &SourcePos,
     name: &str,
     fits: impl Fn(&ProgramKind) -> bool,
 ) -> RecipeError {
@@ -346,7 +359,7 @@ fn no_program(
 fn missing<'a>(
     object: &Object,
     what: &'static str,
-    place: &Place,
+    place: &SourcePos,
     name: &str,
     present: impl Iterator<Item = &'a str>,
 ) -> RecipeError {
@@ -354,7 +367,12 @@ fn missing<'a>(
     let present = if present.is_empty() { "none".into() } else { present.join(", ") };
     RecipeError::at(
         place,
-        What::Missing { object: object.name.clone(), what, name: name.to_owned(), present },
+        RecipeErrorKind::Missing {
+            object: object.name.clone(),
+            what,
+            name: name.to_owned(),
+            present,
+        },
     )
 }
 
@@ -362,7 +380,7 @@ impl RecipeError {
     /// Returns the missing part of the simulation, if a program failed because it needs one.
     pub fn unmodelled(&self) -> Option<&str> {
         match &*self.what {
-            What::Fault { fault, .. } => match Fault::kind(fault) {
+            RecipeErrorKind::Fault { fault, .. } => match Fault::kind(fault) {
                 FaultKind::Unmodelled { what } => Some(what),
                 _ => None,
             },

@@ -45,7 +45,7 @@ pub enum StepExpr {
 
 /// One step of a place with its index evaluated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum PathStep {
     Field(String),
     Index(i128),
 }
@@ -63,9 +63,9 @@ pub struct Target {
 }
 
 /// Provides the values of a formula's names and functions.
-pub trait Names {
+pub trait NameResolver {
     fn name(&self, name: &str) -> Result<i128, ExprError>;
-    fn part(&self, name: &str, steps: &[Step]) -> Result<i128, ExprError>;
+    fn part(&self, name: &str, steps: &[PathStep]) -> Result<i128, ExprError>;
     fn call(&self, name: &str, args: &[i128]) -> Result<i128, ExprError>;
     fn size_of(&self, ty: &str) -> Result<i128, ExprError>;
     fn exists(&self, name: &str) -> bool;
@@ -132,7 +132,7 @@ impl Expr {
         Ok(expr)
     }
 
-    pub fn value(&self, names: &dyn Names) -> Result<i128, ExprError> {
+    pub fn value(&self, names: &dyn NameResolver) -> Result<i128, ExprError> {
         Ok(match self {
             Expr::Number(n) => *n,
             Expr::Name(name) => names.name(name)?,
@@ -170,28 +170,28 @@ impl Target {
     }
 
     /// Returns the steps with their indices evaluated.
-    pub fn steps(&self, names: &dyn Names) -> Result<Vec<Step>, ExprError> {
+    pub fn steps(&self, names: &dyn NameResolver) -> Result<Vec<PathStep>, ExprError> {
         known(&self.steps, names)
     }
 }
 
-fn known(steps: &[StepExpr], names: &dyn Names) -> Result<Vec<Step>, ExprError> {
+fn known(steps: &[StepExpr], names: &dyn NameResolver) -> Result<Vec<PathStep>, ExprError> {
     let known = |step: &StepExpr| {
         Ok(match step {
-            StepExpr::Field(name) => Step::Field(name.clone()),
-            StepExpr::Index(formula) => Step::Index(formula.value(names)?),
+            StepExpr::Field(name) => PathStep::Field(name.clone()),
+            StepExpr::Index(formula) => PathStep::Index(formula.value(names)?),
         })
     };
     steps.iter().map(known).collect()
 }
 
 /// Formats a place in the syntax of BTF paths.
-pub fn path_text(name: &str, steps: &[Step]) -> String {
+pub fn path_text(name: &str, steps: &[PathStep]) -> String {
     let mut text = name.to_owned();
     for step in steps {
         match step {
-            Step::Field(field) => text.extend([".", field]),
-            Step::Index(index) => text.push_str(&format!("[{index}]")),
+            PathStep::Field(field) => text.extend([".", field]),
+            PathStep::Index(index) => text.push_str(&format!("[{index}]")),
         }
     }
     text

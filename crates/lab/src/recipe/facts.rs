@@ -16,7 +16,7 @@ use scxlab_loader::object::Object;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::{CoreId, CpuId, LlcId, Machine, NodeId, Topology};
 
-use super::expr::{ExprError, Names, Step, path_text};
+use super::expr::{ExprError, NameResolver, PathStep, path_text};
 use super::frontend::Frontend;
 
 /// Facts without arguments.
@@ -104,10 +104,10 @@ impl Vars {
 }
 
 /// Returns the indices of a place that consists of indices only.
-pub fn indices(name: &str, steps: &[Step]) -> Result<Vec<i128>, ExprError> {
-    let index = |step: &Step| match step {
-        Step::Index(index) => Ok(*index),
-        Step::Field(_) => Err(ExprError::NoValue {
+pub fn indices(name: &str, steps: &[PathStep]) -> Result<Vec<i128>, ExprError> {
+    let index = |step: &PathStep| match step {
+        PathStep::Index(index) => Ok(*index),
+        PathStep::Field(_) => Err(ExprError::NoValue {
             place: path_text(name, steps),
             why: ": a variable of a recipe has no fields".into(),
         }),
@@ -115,7 +115,7 @@ pub fn indices(name: &str, steps: &[Step]) -> Result<Vec<i128>, ExprError> {
     steps.iter().map(index).collect()
 }
 
-impl Names for Scope<'_> {
+impl NameResolver for Scope<'_> {
     fn name(&self, name: &str) -> Result<i128, ExprError> {
         if let Some((_, value)) = self.locals.iter().rev().find(|(n, _)| n == name) {
             return Ok(*value);
@@ -133,7 +133,7 @@ impl Names for Scope<'_> {
             .ok_or_else(|| self.no_name(name))
     }
 
-    fn part(&self, name: &str, steps: &[Step]) -> Result<i128, ExprError> {
+    fn part(&self, name: &str, steps: &[PathStep]) -> Result<i128, ExprError> {
         let no_value = |why: String| {
             let why = format!(": {why}");
             ExprError::NoValue { place: path_text(name, steps), why }

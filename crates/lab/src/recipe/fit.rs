@@ -8,7 +8,7 @@
 use scxlab_loader::btf::{Btf, PathError, TypeId};
 use scxlab_loader::object::Object;
 
-use super::expr::{Step as PathStep, StepExpr, Target, path_text};
+use super::expr::{PathStep, StepExpr, Target, path_text};
 use super::{Action, Assignment, Content, Named, Recipe, Run, Update, layout};
 
 /// Names that were removed, each once, in the recipe's order.

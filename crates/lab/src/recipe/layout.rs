@@ -7,10 +7,10 @@ use scxlab_loader::btf::{Btf, BtfKind, FieldRef, TypeId};
 use scxlab_loader::link::knob;
 use scxlab_loader::object::Object;
 
-use super::expr::{Step, path_text};
+use super::expr::{PathStep, path_text};
 
 /// Finds the field of a type that `name` and `steps` refer to.
-pub fn field(btf: &Btf, ty: TypeId, name: &str, steps: &[Step]) -> Result<FieldRef, String> {
+pub fn field(btf: &Btf, ty: TypeId, name: &str, steps: &[PathStep]) -> Result<FieldRef, String> {
     btf.path(ty, &path_text(&format!(".{name}"), steps)).map_err(|e| e.to_string())
 }
 

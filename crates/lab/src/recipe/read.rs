@@ -13,8 +13,8 @@ use toml::Spanned;
 use super::expr::{Expr, Target};
 use super::shipped;
 use super::{
-    Action, Assignment, Content, Default, Formula, Loop, Named, Param, Phase, Place, Recipe,
-    RecipeError, Run, Step, Update, What, schedule,
+    Action, Assignment, Content, Default, Formula, Loop, Named, Param, Phase, Recipe, RecipeError,
+    RecipeErrorKind, RecipeStep, Run, SourcePos, Update, schedule,
 };
 
 /// Keys that select the action of a step.
@@ -39,7 +39,7 @@ fn read(name: &str, text: &str, depth: usize) -> Outcome<Recipe> {
     let reader = Reader { file: name.into(), text, depth };
     let file: File = toml::from_str(text).map_err(|e| {
         let at = e.span().unwrap_or(0..0).start;
-        reader.error(at, What::Document(e.message().to_owned()))
+        reader.error(at, RecipeErrorKind::Document(e.message().to_owned()))
     })?;
     let param = |(name, p): (String, Spanned<ParamFile>)| reader.param(name, p);
     let params: Outcome<Vec<Param>> = file.params.into_iter().map(param).collect();
@@ -182,13 +182,13 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn place(&self, offset: usize) -> Place {
+    fn place(&self, offset: usize) -> SourcePos {
         let before = self.text.as_bytes().get(..offset).unwrap_or(self.text.as_bytes());
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
-        Place { file: self.file.clone(), line }
+        SourcePos { file: self.file.clone(), line }
     }
 
-    fn error(&self, offset: usize, what: What) -> RecipeError {
+    fn error(&self, offset: usize, what: RecipeErrorKind) -> RecipeError {
         RecipeError::at(&self.place(offset), what)
     }
 
@@ -197,7 +197,7 @@ impl Reader<'_> {
         self.raw(&place, raw.into_inner())
     }
 
-    fn raw(&self, place: &Place, raw: Raw) -> Outcome<Formula> {
+    fn raw(&self, place: &SourcePos, raw: Raw) -> Outcome<Formula> {
         let text = match raw {
             Raw::Bool(b) => u8::from(b).to_string(),
             Raw::Int(n) => n.to_string(),
@@ -206,7 +206,7 @@ impl Reader<'_> {
         self.text(place, text)
     }
 
-    fn text(&self, place: &Place, text: String) -> Outcome<Formula> {
+    fn text(&self, place: &SourcePos, text: String) -> Outcome<Formula> {
         let expr = Expr::parse(&text).map_err(|e| RecipeError::at(place, e.into()))?;
         Ok(Formula { place: place.clone(), text, expr })
     }
@@ -217,7 +217,7 @@ impl Reader<'_> {
         let default = match (file.default, file.cpus) {
             (Some(number), None) => Default::Number(self.formula(number)?),
             (None, Some(list)) => Default::Cpus(place, list),
-            _ => return Err(RecipeError::at(&place, What::Param { param: name })),
+            _ => return Err(RecipeError::at(&place, RecipeErrorKind::Param { param: name })),
         };
         Ok(Param { name, doc: file.doc, default })
     }
@@ -226,7 +226,7 @@ impl Reader<'_> {
         pairs.into_iter().map(|(key, raw)| Ok((key.into(), self.formula(raw)?))).collect()
     }
 
-    fn target(&self, place: &Place, text: &str) -> Outcome<Target> {
+    fn target(&self, place: &SourcePos, text: &str) -> Outcome<Target> {
         Target::parse(text).map_err(|e| RecipeError::at(place, e.into()))
     }
 
@@ -266,24 +266,24 @@ impl Reader<'_> {
             if looped {
                 return Err(RecipeError::at(
                     &place,
-                    What::Include("it is neither repeated nor left out".into()),
+                    RecipeErrorKind::Include("it is neither repeated nor left out".into()),
                 ));
             }
             if step.actions() > 0 {
                 let found = "include and something else".into();
-                return Err(RecipeError::at(&place, What::Actions { found }));
+                return Err(RecipeError::at(&place, RecipeErrorKind::Actions { found }));
             }
             return self.include(&place, &name, recipe);
         }
         let action = self.action(&place, step)?;
-        recipe.steps.push(Step { place, phase: Phase::Open, each, when, sort, action });
+        recipe.steps.push(RecipeStep { place, phase: Phase::Open, each, when, sort, action });
         Ok(())
     }
 
     /// Inserts the parameters and steps of an included recipe. If both recipes have a parameter,
     /// the including recipe's definition is used. The lists of omissions are joined.
-    fn include(&self, place: &Place, name: &str, recipe: &mut Recipe) -> Outcome<()> {
-        let refuse = |why: String| RecipeError::at(place, What::Include(why));
+    fn include(&self, place: &SourcePos, name: &str, recipe: &mut Recipe) -> Outcome<()> {
+        let refuse = |why: String| RecipeError::at(place, RecipeErrorKind::Include(why));
         let text = shipped::text(name)
             .ok_or_else(|| refuse(format!("\"{name}\" is no shipped recipe")))?;
         if self.depth >= MAX_INCLUDES {
@@ -300,27 +300,29 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn each(&self, place: &Place, text: &str) -> Outcome<Loop> {
+    fn each(&self, place: &SourcePos, text: &str) -> Outcome<Loop> {
         let (var, count) = match text.trim() {
             name @ ("cpu" | "core" | "llc" | "node") => (name, format!("nr_{name}s")),
             other => match other.split_once('<') {
                 Some((var, count)) if is_name(var.trim()) => (var.trim(), count.to_owned()),
-                _ => return Err(RecipeError::at(place, What::Each { text: text.into() })),
+                _ => {
+                    return Err(RecipeError::at(place, RecipeErrorKind::Each { text: text.into() }));
+                }
             },
         };
         Ok(Loop { var: var.to_owned(), count: self.text(place, count)? })
     }
 
-    fn action(&self, place: &Place, step: StepFile) -> Outcome<Action> {
+    fn action(&self, place: &SourcePos, step: StepFile) -> Outcome<Action> {
         let refuse = |what| Err(RecipeError::at(place, what));
         if let Some((key, beside)) = step.lone() {
-            return refuse(What::Lone { key, beside });
+            return refuse(RecipeErrorKind::Lone { key, beside });
         }
         let count = step.actions();
         let names = step.names();
         if count != 1 {
             let found = if count == 0 { "none".into() } else { names.join(" and ") };
-            return refuse(What::Actions { found });
+            return refuse(RecipeErrorKind::Actions { found });
         }
         Ok(if let Some(condition) = step.require {
             let condition = self.formula(condition)?;
@@ -350,7 +352,7 @@ impl Reader<'_> {
         })
     }
 
-    fn run(&self, place: &Place, step: StepFile) -> Outcome<Run> {
+    fn run(&self, place: &SourcePos, step: StepFile) -> Outcome<Run> {
         let returns = match step.returns {
             None => Some(self.text(place, "0".into())?),
             Some(raw) if matches!(raw.get_ref(), Raw::Text(text) if text == "any") => None,
@@ -369,8 +371,8 @@ impl Reader<'_> {
         })
     }
 
-    fn update(&self, place: &Place, step: StepFile) -> Outcome<Update> {
-        let needs = |key| RecipeError::at(place, What::Needs { key });
+    fn update(&self, place: &SourcePos, step: StepFile) -> Outcome<Update> {
+        let needs = |key| RecipeError::at(place, RecipeErrorKind::Needs { key });
         Ok(Update {
             map: step.update.unwrap_or_default().into(),
             key: self.content(step.key.ok_or_else(|| needs("key"))?)?,

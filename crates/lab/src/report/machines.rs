@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use super::format::{Align, grid};
-use super::{Row, fate, legend, rows};
+use super::{MetricRow, legend, outcome, rows};
 use crate::results::Results;
 use crate::run::Run;
 use crate::session::Session;
@@ -47,7 +47,7 @@ fn tables(all: &[OnMachine], target: usize) -> String {
         let scale = row.scale(largest);
         let mut lines = vec![head(&all[0], &scale.label(&row.label))];
         for (machine, groups) in all.iter().zip(&groups) {
-            let mut line = vec![format!("{}{}", machine.name, fate::mark(groups))];
+            let mut line = vec![format!("{}{}", machine.name, outcome::mark(groups))];
             line.extend(row.cells(groups, &scale));
             lines.push(line);
         }
@@ -56,7 +56,7 @@ fn tables(all: &[OnMachine], target: usize) -> String {
             std::iter::once(Align::Left).chain((0..columns).map(|_| Align::Right)).collect();
         let _ = write!(text, "\n{}", grid(&lines, &aligns));
     }
-    if groups.iter().any(|g| !fate::mark(g).is_empty()) {
+    if groups.iter().any(|g| !outcome::mark(g).is_empty()) {
         text.push_str("\n! not all runs count there: see the machine's own table\n");
     }
     text.push_str(&legend(&groups[0]));
@@ -71,7 +71,7 @@ fn groups<'a>(machine: &OnMachine<'a>, target: usize) -> Vec<&'a [Run]> {
 }
 
 /// Compares the label up to the comma, so that p99 does not match p99.9.
-fn is_shown(row: &Row) -> bool {
+fn is_shown(row: &MetricRow) -> bool {
     SHOWN.iter().any(|shown| row.label.split(',').next() == Some(shown))
 }
 

@@ -23,18 +23,18 @@ use super::SimSpec;
 use crate::counters::Counters;
 use crate::prepare::PreparedObject;
 use crate::run::{CgroupResult, Exit, MetricTable, Run, StopReason, TaskResult};
-use crate::shares::{Group, Together, shares};
+use crate::shares::{CgroupTime, CoscheduledTime, shares};
 
 /// The sources of a result, once a run is over.
 #[derive(Clone, Copy)]
-pub struct Seen<'a> {
+pub struct FinishedRun<'a> {
     pub kernel: &'a Kernel,
     pub loaded: Option<&'a Loaded>,
     pub counters: &'a Counters,
 }
 
-pub fn result(seen: Seen<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run {
-    let Seen { kernel: k, loaded, counters } = seen;
+pub fn result(seen: FinishedRun<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run {
+    let FinishedRun { kernel: k, loaded, counters } = seen;
     let executor = executor(k);
     let mut metrics = metrics(k, &spec.workload.unit, executor);
     counters.put(&mut metrics);
@@ -56,7 +56,7 @@ pub fn result(seen: Seen<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run
         cgroups: cgroups(k),
         notes: notes(spec, k, executor, loaded.and_then(|loaded| k.vm.instance(loaded.instance))),
     };
-    run.judged()
+    run.with_verdict()
 }
 
 /// Lists the omitted parts of the scheduler. Tracing programs that the simulated kernel does not
@@ -218,8 +218,8 @@ fn cgroups(k: &Kernel) -> Vec<CgroupResult> {
     let group = |g: &Cgroup| {
         let mut account = g.cosched;
         account.settle(k.now, k.cpus.len() as u32);
-        let together = Together { some_ns: account.some_ns, all_ns: account.all_ns };
-        Group {
+        let together = CoscheduledTime { some_ns: account.some_ns, all_ns: account.all_ns };
+        CgroupTime {
             path: g.path.clone(),
             weight: g.spec.weight,
             own_ns: g.run_ns,

@@ -77,14 +77,14 @@ fn records_become_events_in_order_of_time() {
     let expected = expected.map(|(time, cpu, kind)| Event { time, cpu: CpuId(cpu), kind });
     assert_eq!(sink.events, expected);
     assert_eq!(names.task(b).map(|t| (t.pid, t.comm.as_str())), Some((8, "worker")));
-    assert_eq!(recording.counts(), Traced { events: 5, lost: 0 });
+    assert_eq!(recording.counts(), TraceCounts { events: 5, lost: 0 });
 }
 
 #[test]
 fn losses_and_an_exit_stand_where_they_belong() {
     let lost = vec![3, 0, 4];
     let recording = Recording { lost, ..recording(&story()) };
-    assert_eq!(recording.counts(), Traced { events: 5, lost: 7 });
+    assert_eq!(recording.counts(), TraceCounts { events: 5, lost: 7 });
     let exit = |at_ns| Exit {
         kind: "error_stall".into(),
         message: "failed to run".into(),

@@ -14,24 +14,25 @@ use scxlab_machine::CpuId;
 use super::super::expr::path_text;
 use super::super::frontend::{Frontend, RunFailure};
 use super::super::{
-    Action, Assignment, Content, Formula, Place, RecipeError, Run, Update, What, layout,
+    Action, Assignment, Content, Formula, RecipeError, RecipeErrorKind, Run, SourcePos, Update,
+    layout,
 };
-use super::{Outcome, Side, Work, no_map, no_program};
+use super::{ObjectState, Outcome, RecipeExecution, no_map, no_program};
 
 /// Maximum size in bytes of a program's context, chosen generously.
 const MAX_BYTES: u64 = 1 << 20;
 
-impl Work<'_> {
+impl RecipeExecution<'_> {
     pub(super) fn use_loaded(
         &mut self,
         frontend: &mut dyn Frontend,
         action: &Action,
-        place: &Place,
+        place: &SourcePos,
     ) -> Outcome<()> {
         match action {
             Action::Set(all) => all.iter().try_for_each(|a| self.set_loaded(frontend, a)),
             Action::InnerMaps(pairs) => pairs.iter().try_for_each(|(map, formula)| {
-                let slots = self.count(&Side::Loaded(frontend), formula)?;
+                let slots = self.count(&ObjectState::Loaded(frontend), formula)?;
                 fill_map_of_maps(frontend, &map.name, slots, &formula.place)
             }),
             Action::Run(run) => self.run(frontend, run, place),
@@ -42,7 +43,7 @@ impl Work<'_> {
 
     fn set_loaded(&self, frontend: &mut dyn Frontend, a: &Assignment) -> Outcome<()> {
         let Assignment { target, value: formula } = a;
-        let side = Side::Loaded(&mut *frontend);
+        let side = ObjectState::Loaded(&mut *frontend);
         let steps = self.steps(&side, target, &formula.place)?;
         let value = self.value(&side, formula)?;
         let Some(at) = &target.at else {
@@ -54,7 +55,7 @@ impl Work<'_> {
         let at = at.map_err(|e| RecipeError::at(&formula.place, e.into()))?;
         let place = path_text(&format!("{}({at:#x})", target.name), &steps);
         let refuse = |why: String| {
-            RecipeError::at(&formula.place, What::Memory { place: place.clone(), why })
+            RecipeError::at(&formula.place, RecipeErrorKind::Memory { place: place.clone(), why })
         };
         let btf = &frontend.object().btf;
         let ty = type_named(btf, &target.name)
@@ -64,7 +65,7 @@ impl Work<'_> {
         poke(frontend, address, field, value).map_err(refuse)
     }
 
-    fn run(&mut self, frontend: &mut dyn Frontend, run: &Run, place: &Place) -> Outcome<()> {
+    fn run(&mut self, frontend: &mut dyn Frontend, run: &Run, place: &SourcePos) -> Outcome<()> {
         let program = &run.program.name;
         let is_syscall = |kind: &ProgramKind| *kind == ProgramKind::Syscall;
         let object = frontend.object();
@@ -72,7 +73,7 @@ impl Work<'_> {
             return Err(no_program(object, place, program, is_syscall));
         }
         let ty = layout::context_type(object, program);
-        let side = Side::Loaded(&mut *frontend);
+        let side = ObjectState::Loaded(&mut *frontend);
         let mut ctx = self.context(&side, run, ty, place)?;
         let wanted = run.returns.as_ref().map(|f| self.value(&side, f)).transpose()?;
         let cpu = run.cpu.as_ref().map(|f| self.cpu(&side, f)).transpose()?;
@@ -81,20 +82,23 @@ impl Work<'_> {
             RecipeError::at(
                 place,
                 match failure {
-                    RunFailure::Fault(fault) => What::Fault { program, fault },
+                    RunFailure::Fault(fault) => RecipeErrorKind::Fault { program, fault },
                     RunFailure::NotLoaded => {
-                        What::NotRun { program, why: "it is not loaded".into() }
+                        RecipeErrorKind::NotRun { program, why: "it is not loaded".into() }
                     }
-                    RunFailure::Refused(why) => What::NotRun { program, why },
+                    RunFailure::Refused(why) => RecipeErrorKind::NotRun { program, why },
                 },
             )
         };
         let value = frontend.run(program, &mut ctx, cpu).map_err(failed)?;
-        let side = Side::Loaded(frontend);
+        let side = ObjectState::Loaded(frontend);
         if let Some(wanted) = wanted.filter(|wanted| *wanted != i128::from(value)) {
             let context = self.shown(&side, &run.ctx)?;
             let (program, wanted) = (program.clone(), wanted as i32);
-            return Err(RecipeError::at(place, What::Returned { program, value, wanted, context }));
+            return Err(RecipeError::at(
+                place,
+                RecipeErrorKind::Returned { program, value, wanted, context },
+            ));
         }
         self.read_back(&side, run, ty, &ctx, place)
     }
@@ -102,20 +106,20 @@ impl Work<'_> {
     /// Builds the bytes of a program's context struct.
     fn context(
         &self,
-        side: &Side<'_>,
+        side: &ObjectState<'_>,
         run: &Run,
         ty: Option<TypeId>,
-        place: &Place,
+        place: &SourcePos,
     ) -> Outcome<Vec<u8>> {
         let program = &run.program.name;
         let wants = !run.ctx.is_empty() || !run.into.is_empty();
         let size = ty.and_then(|ty| side.object().btf.size_of(ty).ok());
         let (Some(ty), Some(size)) = (ty, size.filter(|s| *s <= MAX_BYTES)) else {
-            let what = What::NoContext { program: program.clone() };
+            let what = RecipeErrorKind::NoContext { program: program.clone() };
             return if wants { Err(RecipeError::at(place, what)) } else { Ok(Vec::new()) };
         };
         let mut bytes = vec![0; size as usize];
-        self.fill(side, ty, &mut bytes, &run.ctx, |field, why| What::Context {
+        self.fill(side, ty, &mut bytes, &run.ctx, |field, why| RecipeErrorKind::Context {
             program: program.clone(),
             field,
             why,
@@ -126,11 +130,11 @@ impl Work<'_> {
     /// Copies fields of the context, as the program left them, into variables of the recipe.
     fn read_back(
         &mut self,
-        side: &Side<'_>,
+        side: &ObjectState<'_>,
         run: &Run,
         ty: Option<TypeId>,
         ctx: &[u8],
-        place: &Place,
+        place: &SourcePos,
     ) -> Outcome<()> {
         for (variable, field) in &run.into {
             let Some(ty) = ty else { break };
@@ -142,7 +146,7 @@ impl Work<'_> {
                 let field = path_text(&field.name, &steps);
                 RecipeError::at(
                     place,
-                    What::Context { program: run.program.name.clone(), field, why },
+                    RecipeErrorKind::Context { program: run.program.name.clone(), field, why },
                 )
             })?;
             self.assign(side, variable, value, place)?;
@@ -151,7 +155,7 @@ impl Work<'_> {
     }
 
     /// Formats the context's fields, as they were filled, for the error message.
-    fn shown(&self, side: &Side<'_>, fields: &[Assignment]) -> Outcome<String> {
+    fn shown(&self, side: &ObjectState<'_>, fields: &[Assignment]) -> Outcome<String> {
         let mut shown = Vec::new();
         for Assignment { target, value } in fields {
             let name = path_text(&target.name, &self.steps(side, target, &value.place)?);
@@ -160,14 +164,20 @@ impl Work<'_> {
         Ok(if shown.is_empty() { String::new() } else { format!(" (with {})", shown.join(", ")) })
     }
 
-    fn update(&self, frontend: &mut dyn Frontend, update: &Update, place: &Place) -> Outcome<()> {
-        let refuse =
-            |why: String| RecipeError::at(place, What::Map { map: update.map.name.clone(), why });
+    fn update(
+        &self,
+        frontend: &mut dyn Frontend,
+        update: &Update,
+        place: &SourcePos,
+    ) -> Outcome<()> {
+        let refuse = |why: String| {
+            RecipeError::at(place, RecipeErrorKind::Map { map: update.map.name.clone(), why })
+        };
         let Some(index) = frontend.object().map(&update.map.name) else {
             return Err(no_map(frontend.object(), place, &update.map.name));
         };
         let spec = frontend.object().maps[index].clone();
-        let side = Side::Loaded(&mut *frontend);
+        let side = ObjectState::Loaded(&mut *frontend);
         let key = vec![0; spec.key_size as usize];
         let key = self.content(&side, spec.key_ty, key, &update.key, &refuse)?;
         let cpu = update.cpu.as_ref().map(|f| self.cpu(&side, f)).transpose()?;
@@ -189,7 +199,7 @@ impl Work<'_> {
     /// Writes the key or value given by `content` into `bytes`.
     fn content(
         &self,
-        side: &Side<'_>,
+        side: &ObjectState<'_>,
         ty: Option<TypeId>,
         mut bytes: Vec<u8>,
         content: &Content,
@@ -209,7 +219,7 @@ impl Work<'_> {
                 bytes[..len].copy_from_slice(&value.to_le_bytes()[..len]);
             }
             (Content::Fields(fields), Some(ty)) => {
-                let map = |field: String, why: String| What::Context {
+                let map = |field: String, why: String| RecipeErrorKind::Context {
                     program: "an element".into(),
                     field,
                     why,
@@ -223,11 +233,11 @@ impl Work<'_> {
 
     fn fill(
         &self,
-        side: &Side<'_>,
+        side: &ObjectState<'_>,
         ty: TypeId,
         bytes: &mut [u8],
         fields: &[Assignment],
-        wrong: impl Fn(String, String) -> What,
+        wrong: impl Fn(String, String) -> RecipeErrorKind,
     ) -> Outcome<()> {
         let btf = &side.object().btf;
         for Assignment { target, value: formula } in fields {
@@ -243,26 +253,26 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn cpu(&self, side: &Side<'_>, formula: &Formula) -> Outcome<CpuId> {
+    fn cpu(&self, side: &ObjectState<'_>, formula: &Formula) -> Outcome<CpuId> {
         let value = self.value(side, formula)?;
         let nr_cpus = self.subject.machine.topology.nr_cpus();
         let found = u32::try_from(value).ok().filter(|cpu| (*cpu as usize) < nr_cpus);
         found.map(CpuId).ok_or_else(|| {
             let why = format!("the machine has no CPU {value}");
-            RecipeError::at(&formula.place, What::Required(why))
+            RecipeError::at(&formula.place, RecipeErrorKind::Required(why))
         })
     }
 }
 
 /// Returns the present element, one copy per CPU concerned; zeros if the element does not exist.
 fn element(
-    side: &Side<'_>,
+    side: &ObjectState<'_>,
     map: usize,
     key: &[u8],
     size: u32,
     cpu: Option<CpuId>,
 ) -> Result<Vec<Vec<u8>>, i64> {
-    let Side::Loaded(frontend) = side else { return Ok(Vec::new()) };
+    let ObjectState::Loaded(frontend) = side else { return Ok(Vec::new()) };
     let size = size as usize;
     let bytes = match frontend.lookup(map, key, cpu) {
         Err(ENOENT) if cpu.is_some() => vec![0; size],
@@ -274,8 +284,8 @@ fn element(
     Ok(bytes.chunks(stride.max(1)).map(|copy| copy[..size.min(copy.len())].to_vec()).collect())
 }
 
-fn is_percpu(side: &Side<'_>, map: usize) -> bool {
-    matches!(side, Side::Loaded(frontend) if frontend.is_per_cpu(map))
+fn is_percpu(side: &ObjectState<'_>, map: usize) -> bool {
+    matches!(side, ObjectState::Loaded(frontend) if frontend.is_per_cpu(map))
 }
 
 fn type_named(btf: &Btf, name: &str) -> Option<TypeId> {
@@ -303,9 +313,10 @@ fn fill_map_of_maps(
     frontend: &mut dyn Frontend,
     map: &str,
     slots: u64,
-    place: &Place,
+    place: &SourcePos,
 ) -> Outcome<()> {
-    let refuse = |why: String| RecipeError::at(place, What::Map { map: map.to_owned(), why });
+    let refuse =
+        |why: String| RecipeError::at(place, RecipeErrorKind::Map { map: map.to_owned(), why });
     let Some(index) = frontend.object().map(map) else {
         return Err(no_map(frontend.object(), place, map));
     };

@@ -7,26 +7,26 @@ use scxlab_loader::link::{OpenObject, TableError};
 
 use super::super::expr::path_text;
 use super::super::{Action, Assignment, Formula, RecipeError};
-use super::{Outcome, Side, Work, no_map, no_program};
+use super::{ObjectState, Outcome, RecipeExecution, no_map, no_program};
 
-impl Work<'_> {
+impl RecipeExecution<'_> {
     pub(super) fn change(&mut self, open: &mut OpenObject, action: &Action) -> Outcome<()> {
         match action {
             Action::Set(all) => all.iter().try_for_each(|a| self.set_open(open, a)),
             Action::Ops(pairs) => pairs.iter().try_for_each(|(m, f)| self.set_ops(open, m, f)),
             Action::Resize(pairs) => pairs.iter().try_for_each(|(name, formula)| {
-                let len = self.count(&Side::Open(open), formula)?;
+                let len = self.count(&ObjectState::Open(open), formula)?;
                 let resized = open.globals.resize_array(&name.name, len);
                 resized.map_err(|e| RecipeError::at(&formula.place, e.into()))
             }),
             Action::MaxEntries(pairs) => pairs.iter().try_for_each(|(map, formula)| {
-                let entries = self.count(&Side::Open(open), formula)?;
+                let entries = self.count(&ObjectState::Open(open), formula)?;
                 let entries = u32::try_from(entries).unwrap_or(u32::MAX);
                 let found = open.set_max_entries(&map.name, entries);
                 found.then_some(()).ok_or_else(|| no_map(open.object(), &formula.place, &map.name))
             }),
             Action::Autoload(pairs) => pairs.iter().try_for_each(|(program, formula)| {
-                let load = self.value(&Side::Open(open), formula)? != 0;
+                let load = self.value(&ObjectState::Open(open), formula)? != 0;
                 let found = open.set_autoload(&program.name, load);
                 let missing = || no_program(open.object(), &formula.place, &program.name, |_| true);
                 found.then_some(()).ok_or_else(missing)
@@ -38,7 +38,7 @@ impl Work<'_> {
 
     fn set_open(&self, open: &mut OpenObject, assignment: &Assignment) -> Outcome<()> {
         let Assignment { target, value: formula } = assignment;
-        let side = Side::Open(open);
+        let side = ObjectState::Open(open);
         let path = path_text(&target.name, &self.steps(&side, target, &formula.place)?);
         let value = self.value(&side, formula)?;
         let set = open.globals.set(&path, &value.to_string());
@@ -48,7 +48,7 @@ impl Work<'_> {
     /// Sets a member of the ops table. A callback can only be removed, by setting it to 0 as a
     /// frontend would.
     fn set_ops(&self, open: &mut OpenObject, member: &str, formula: &Formula) -> Outcome<()> {
-        let value = self.value(&Side::Open(open), formula)?;
+        let value = self.value(&ObjectState::Open(open), formula)?;
         let object = open.object().clone();
         let Some(table) = open.table_mut(self.subject.table) else { return Ok(()) };
         let set = match table.set(&object.btf, member, &value.to_string()) {

@@ -5,7 +5,7 @@ use super::*;
 
 struct Two;
 
-impl Names for Two {
+impl NameResolver for Two {
     fn name(&self, name: &str) -> Result<i128, ExprError> {
         match name {
             "two" => Ok(2),
@@ -14,11 +14,11 @@ impl Names for Two {
     }
 
     /// Returns 10 i + j for `row[i][j]`, 7 for `row.field`.
-    fn part(&self, name: &str, steps: &[Step]) -> Result<i128, ExprError> {
+    fn part(&self, name: &str, steps: &[PathStep]) -> Result<i128, ExprError> {
         assert_eq!(name, "row");
         Ok(steps.iter().fold(0, |sum, step| match step {
-            Step::Index(index) => sum * 10 + index,
-            Step::Field(field) => {
+            PathStep::Index(index) => sum * 10 + index,
+            PathStep::Field(field) => {
                 assert_eq!(field, "field");
                 7
             }

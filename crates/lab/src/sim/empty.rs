@@ -4,9 +4,9 @@
 use scxlab_kernel::behavior::{Behavior, Sys, TaskStep};
 use scxlab_machine::id::TaskId;
 
-pub struct Nothing;
+pub struct EmptyWorkload;
 
-impl Behavior for Nothing {
+impl Behavior for EmptyWorkload {
     fn start(&mut self, _: &mut dyn Sys) {}
 
     fn step(&mut self, _: &mut dyn Sys, _: TaskId) -> TaskStep {

@@ -91,8 +91,8 @@ fn starving_two_of_three_tasks_shows_ten_seconds() {
     }
     let names: Vec<&str> = starved.never_ran.iter().map(|t| t.name.as_str()).collect();
     assert_eq!(names, ["victim-0", "victim-1"]);
-    assert!(starved.counts && !starved.went_well());
-    assert!(honest.never_ran.is_empty() && honest.went_well());
+    assert!(starved.counts && !starved.succeeded());
+    assert!(honest.never_ran.is_empty() && honest.succeeded());
 }
 
 /// On several machines, with several numbers of victims, lengths and seeds: a wait that has not
@@ -349,7 +349,7 @@ fn a_deadlock_does_not_count() {
         for ms in [20, 60] {
             let run = run(scheduler, work, "1n2c1t", ms, 1);
             assert_eq!(run.stop.kind, "deadlock", "{scheduler}");
-            assert!(!run.counts && !run.was_ejected() && !run.went_well(), "{scheduler}");
+            assert!(!run.counts && !run.was_ejected() && !run.succeeded(), "{scheduler}");
             assert_eq!(run.never_ran, [], "{scheduler}");
         }
     }

@@ -128,7 +128,7 @@ pub fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
             let origin = Some(&run.exit.origin).filter(|lines| !lines.is_empty());
             let shown =
                 origin.is_some_and(|lines| origins.len() < ORIGINS && origins.insert(lines));
-            fate(name, run, shown).into_iter().for_each(&mut add);
+            failures(name, run, shown).into_iter().for_each(&mut add);
         }
         for run in *group {
             run.notes.iter().for_each(|note| add(format!("note: {note}")));
@@ -141,7 +141,7 @@ pub fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
 const ORIGINS: usize = 3;
 
 /// Lists all that went wrong in one run.
-fn fate(name: &str, run: &Run, with_origin: bool) -> Vec<String> {
+fn failures(name: &str, run: &Run, with_origin: bool) -> Vec<String> {
     let Run { seed, exit, stop, .. } = run;
     let mut lines = Vec::new();
     if run.was_ejected() {
