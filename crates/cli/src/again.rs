@@ -163,7 +163,7 @@ impl StoredRequest {
             return Err(CliError::NotTheSame { runs: different.len(), of, first }.into());
         }
         output::say(&match of {
-            0 => "again: a run on a real kernel is never the same twice, and nothing else was compared".into(),
+            0 => "again: runs on a real kernel are not reproducible, and there was no simulated run to compare".into(),
             1 => "again: the simulated run is the same, bit for bit".to_owned(),
             runs => format!("again: all {runs} simulated runs are the same, bit for bit"),
         });
@@ -192,7 +192,7 @@ fn simulated(results: &Value) -> Vec<Value> {
 /// Describes the run and the first field that differs.
 fn difference(before: Option<&Value>, now: Option<&Value>) -> String {
     let (Some(before), Some(now)) = (before, now) else {
-        return "there are not as many of them".to_owned();
+        return "the number of simulated runs differs".to_owned();
     };
     let fields = before.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
     let other = fields.into_iter().find(|name| before[*name] != now[*name]).unwrap_or_default();

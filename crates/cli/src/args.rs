@@ -27,15 +27,15 @@ pub struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  the command did what it was asked; a scheduler that is ejected is a result
-  1  with --fail-on-exit: a scheduler was ejected, a run stopped early, or a task never ran; of attach: the scheduler left
-     by itself; of conform: the kernels differ; and what was cancelled or met its deadline
+  1  with --fail-on-exit: a scheduler was ejected, a run stopped early, or a task never ran; attach: the scheduler exited
+     by itself; conform: the kernels differ; run --again: a run differs; any command: cancelled, or stopped by its deadline
   2  the command line is wrong: a flag, or a name or knob that does not exist
   3  an input file cannot be read, is malformed, or does not fit the machine
-  4  the input needs what is not modelled
+  4  the input needs a feature that the simulator does not model
   5  a fault of scxlab itself
   6  a result could not be written
-  7  the virtual machine or this host cannot do it: no QEMU, no kernel, no sched_ext, no root, a scheduler loaded already
-  8  the virtual machine came up and failed: it panicked, hung, or said nothing";
+  7  this host or the virtual machine lacks something: QEMU, a kernel, sched_ext, root, or a scheduler is already loaded
+  8  the virtual machine booted and then failed: it panicked, hung, or gave no reply";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {

@@ -44,7 +44,7 @@ pub fn build(args: &BuildArgs) -> Result<()> {
 /// Writes an example scheduler to a new file.
 fn begin(source: &Path) -> Result<()> {
     if source.exists() {
-        let why = "it is there already; --new writes a new file";
+        let why = "the file exists already; --new writes only a new file";
         return Err(failed(source, why.to_owned()));
     }
     output::write_file(source, scxlab_sched::EXAMPLE.as_bytes())
@@ -89,7 +89,7 @@ fn compile(source: &Path, include: &[PathBuf]) -> Result<Vec<u8>> {
         linker.link()
     };
     link().map_err(|error| {
-        failed(source, format!("what {clang} made of it cannot be linked: {error:#}"))
+        failed(source, format!("the output of {clang} cannot be linked: {error:#}"))
     })?;
     Ok(fs::read(&linked).map_err(|error| temporary(&linked, error))?)
 }
@@ -157,13 +157,13 @@ fn clang() -> Result<String> {
                 Err(no_clang(format!("{CLANG_VARIABLE} names {named}, which is clang {major}")))
             }
             Err(_) => Err(no_clang(format!(
-                "{CLANG_VARIABLE} names {named}, which is no clang that runs"
+                "{CLANG_VARIABLE} names {named}, which cannot be run or is not clang"
             ))),
         };
     }
     let is_new = |name: &&str| version(name).is_ok_and(|major| major >= CLANG_OLDEST);
     let found = CLANGS.into_iter().find(is_new);
-    found.map(str::to_owned).ok_or_else(|| no_clang("there is none here".to_owned()))
+    found.map(str::to_owned).ok_or_else(|| no_clang("none is installed".to_owned()))
 }
 
 fn no_clang(why: String) -> anyhow::Error {

@@ -95,7 +95,7 @@ fn knobs(name: &str) -> Vec<CompletionCandidate> {
     let mut all = Vec::new();
     for knob in open.globals.knobs() {
         if knob.values.is_empty() {
-            let help = format!("{}, {} unless said", knob.ty, knob.default);
+            let help = format!("{}, default {}", knob.ty, knob.default);
             all.push(named(&format!("{}=", knob.name), &help));
         }
         all.extend(knob.values.iter().map(|v| named(&format!("{}={v}", knob.name), &knob.ty)));

@@ -141,7 +141,7 @@ impl std::fmt::Display for FailedRuns {
         ];
         let some = kinds.iter().filter(|(count, _)| *count > 0);
         let text: Vec<String> = some.map(|(count, kind)| format!("{count} {kind}")).collect();
-        write!(f, "{} of {} runs did not go well: {}", self.runs, self.of, text.join(", "))
+        write!(f, "{} of {} runs failed: {}", self.runs, self.of, text.join(", "))
     }
 }
 
@@ -152,7 +152,7 @@ impl std::fmt::Display for CliError {
             CliError::NotText { path } => write!(f, "{}: not a text file (UTF-8)", path.display()),
             CliError::Write { what, error } => write!(f, "{what} cannot be written: {error}"),
             CliError::Unknown { kind, name, there_are } => {
-                write!(f, "unknown {kind} \"{name}\"; there are {there_are}")
+                write!(f, "unknown {kind} \"{name}\"; available: {there_are}")
             }
             CliError::Live { message, .. } => write!(f, "{message}"),
             CliError::HostMachine { machine } => {
@@ -160,7 +160,7 @@ impl std::fmt::Display for CliError {
             }
             CliError::Numbering { machine } => write!(
                 f,
-                "QEMU numbers the CPUs of {machine} otherwise, and cases name them by number: take another machine"
+                "QEMU numbers the CPUs of {machine} differently, and cases name CPUs by number; use another machine"
             ),
             CliError::NoProgram { name } => write!(f, "no program {name} in PATH"),
             CliError::CommandSimulated { command } => write!(
@@ -172,7 +172,7 @@ impl std::fmt::Display for CliError {
             }
             CliError::Left { name, kind, message, dump } => {
                 let dump = if dump.is_empty() { String::new() } else { format!("\n{dump}") };
-                write!(f, "{name} left: {kind}: {message}{dump}")
+                write!(f, "{name} exited by itself: {kind}: {message}{dump}")
             }
             CliError::Differs { cases, of } => {
                 write!(f, "the kernels differ in {cases} of {of} cases")
@@ -180,7 +180,7 @@ impl std::fmt::Display for CliError {
             CliError::WentBadly(bad) => write!(f, "{bad}"),
             CliError::Interrupted { why, whole, cut, not_begun } => write!(
                 f,
-                "interrupted: {why}; {whole} runs are complete, {cut} were cut short and count for nothing, {not_begun} were not begun"
+                "interrupted: {why}; {whole} runs are complete, {cut} were cut short and do not count, {not_begun} were not begun"
             ),
             CliError::Busy { folder } => {
                 write!(f, "{}: another scxlab is writing its results there", folder.display())
@@ -188,18 +188,18 @@ impl std::fmt::Display for CliError {
             CliError::Source { path, why } => write!(f, "{}: {why}", path.display()),
             CliError::NothingKept { folder, why } => write!(
                 f,
-                "{}: there is nothing that can be run again: {why}; a folder that `scxlab run -o` wrote is needed",
+                "{}: the folder holds no run to repeat: {why}; give a folder that `scxlab run -o` wrote",
                 folder.display()
             ),
             CliError::NotTheSame { runs, of, first } => {
                 write!(
                     f,
-                    "{runs} of {of} simulated runs are not what they were; the first: {first}"
+                    "{runs} of {of} simulated runs differ from the stored results; the first: {first}"
                 )
             }
             CliError::NoCompiler { why, oldest, variable } => write!(
                 f,
-                "no compiler for BPF: {why}. clang {oldest} or later is needed (Debian: apt install clang-{oldest}); {variable} may name one"
+                "no BPF compiler: {why}. clang {oldest} or later is needed (Debian: apt install clang-{oldest}); {variable} can name it"
             ),
         }
     }

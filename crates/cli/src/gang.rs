@@ -29,9 +29,9 @@ pub fn gang(command: &GangCommand) -> Result<()> {
 
 fn switch(gangs: &Gangs, cgroup: &str, on: bool) -> Result<()> {
     let name = gangs.switch(cgroup, on)?;
-    output::say(&format!("{name} is {} gang", if on { "a" } else { "no" }));
+    output::say(&format!("{name} is now {} gang", if on { "a" } else { "no" }));
     if kernel::loaded().is_none() && on {
-        output::say("note: no scheduler is attached that would schedule it as one");
+        output::say("note: no sched_ext scheduler is attached, so nothing schedules gangs");
     }
     Ok(())
 }

@@ -96,13 +96,13 @@ fn verdict(r: &ObjectReport) -> String {
     if r.missing.is_empty() {
         text.push_str("\nNothing that it needs is missing.\n");
     } else {
-        text.push_str("\nIt does not load, for want of:\n");
+        text.push_str("\nIt does not load, because these are missing:\n");
         r.missing.iter().for_each(|line| {
             let _ = writeln!(text, "  {line}");
         });
     }
     if !r.poisoned.is_empty() {
-        text.push_str("Absent, and used only if code that refers to it is reached:\n");
+        text.push_str("Missing, but needed only if the code that refers to them runs:\n");
         r.poisoned.iter().for_each(|line| {
             let _ = writeln!(text, "  {line}");
         });

@@ -125,7 +125,7 @@ pub fn unexpected(reply: &Reply) -> anyhow::Error {
         Reply::Failed { class, message } => {
             CliError::Live { class: *class, message: message.clone() }.into()
         }
-        _ => anyhow::anyhow!("internal: the reply is to another request"),
+        _ => anyhow::anyhow!("internal: the reply belongs to another request"),
     }
 }
 

@@ -50,7 +50,7 @@ pub fn kernel(named: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>)> {
             // Check for QEMU first, because a kernel is useless without it.
             scxlab_vm::find_qemu()?;
             output::say(
-                "there is no kernel for virtual machines yet: getting Debian's, as `scxlab vm setup` does",
+                "no kernel for virtual machines has been prepared; downloading Debian's, as `scxlab vm setup` does",
             );
             prepare()?
         }

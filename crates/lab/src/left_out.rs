@@ -72,7 +72,7 @@ fn frontend(object: &Object) -> Option<String> {
     if !runs.is_empty() {
         alone.push(format!("runs {}", listed(&runs)));
     }
-    (!alone.is_empty()).then(|| format!("its frontend, which alone {}", alone.join(" and ")))
+    (!alone.is_empty()).then(|| format!("its frontend; only user space {}", alone.join(" and ")))
 }
 
 /// Tells whether programs read from the map what only user space can have put there. The map is a

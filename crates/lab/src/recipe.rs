@@ -211,7 +211,7 @@ pub enum RecipeErrorKind {
     Table(#[from] TableError),
     #[error("a step must have one of {}; this one has {found}", read::ACTIONS)]
     Actions { found: String },
-    #[error("\"{key}\" makes sense only beside {beside}")]
+    #[error("\"{key}\" is allowed only together with {beside}")]
     Lone { key: &'static str, beside: &'static str },
     #[error("\"update\" needs \"{key}\"")]
     Needs { key: &'static str },
@@ -246,10 +246,10 @@ pub enum RecipeErrorKind {
     #[error("more than {max} iterations")]
     Iterations { max: u64 },
     #[error(
-        "this step cannot come after a program was run or a map was filled: the object is loaded by then"
+        "this step must come before all steps that run a program or fill a map, because those need the loaded object"
     )]
     TooLate,
-    #[error("the scheduler is attached once")]
+    #[error("the recipe attaches the scheduler twice")]
     AttachedTwice,
 }
 

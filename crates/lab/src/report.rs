@@ -97,7 +97,7 @@ fn agreement_table(first: &str, held: &[&Agreement]) -> String {
     }
     let aligns = [Align::Left, Align::Right, Align::Left, Align::Right, Align::Right, Align::Left];
     format!(
-        "\nWithin {} % of {first}? open: the interval of the change reaches over the limit\n{}",
+        "\nWithin {} % of {first}? (open: the interval of the change includes the limit)\n{}",
         one.tolerance_percent,
         grid(&lines, &aligns)
     )
@@ -328,7 +328,7 @@ fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
     if shown.is_empty() {
         return String::new();
     }
-    let mut head = vec!["cgroup".to_owned(), "weight".to_owned(), "promised".to_owned()];
+    let mut head = vec!["cgroup".to_owned(), "weight".to_owned(), "entitled".to_owned()];
     head.extend(names.iter().map(|n| (*n).to_owned()));
     let mut lines = vec![head];
     for cgroup in &shown {
@@ -397,7 +397,11 @@ fn legend(groups: &[&[Run]]) -> String {
             let paired = is_one_target(groups);
             text.push_str(if paired { "; changes are paired by seed" } else { "" });
             let all_count = groups.iter().all(|g| g.iter().all(|run| run.counts));
-            text.push_str(if paired && !all_count { ", of pairs that both count" } else { "" });
+            text.push_str(if paired && !all_count {
+                ", using pairs in which both runs count"
+            } else {
+                ""
+            });
             text.push_str("; ~ cannot be told from noise; = equal in every run");
         }
         text.push('\n');

@@ -66,7 +66,7 @@ pub enum SessionError {
     Trace { scheduler: String, seed: u64, error: std::io::Error },
     #[error("threads for {threads} runs at a time could not be started: {why}")]
     Threads { threads: usize, why: String },
-    #[error("{what} is {} s; a run is of {} s (a day) at most", seconds(*ns), seconds(MAX_LENGTH))]
+    #[error("{what} is {} s; the maximum for a run is {} s (a day)", seconds(*ns), seconds(MAX_LENGTH))]
     Length { what: &'static str, ns: Nanos },
     #[error("seeds {first} to {first} + {more} do not fit 64 bits")]
     Seeds { first: u64, more: u32 },

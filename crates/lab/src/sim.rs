@@ -70,7 +70,7 @@ pub enum SimError {
         "no memory for the simulation: {0}. `ulimit -v` or a container's limit is too low for it; --memory-limit and --jobs make it need less"
     )]
     Memory(#[from] scxlab_bpf::mem::OutOfMemory),
-    #[error("scheduler \"{label}\" needs what is not modelled: {what}")]
+    #[error("scheduler \"{label}\" needs a feature that the simulator does not model: {what}")]
     Unmodelled { label: String, what: String },
 }
 

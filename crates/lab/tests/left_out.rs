@@ -53,7 +53,7 @@ fn built(folder: &str) -> Vec<(String, Vec<u8>)> {
 fn a_frontend_that_decides_is_missed() {
     let relay = scxlab_sched::find("relay").unwrap();
     let object = prepared("relay", relay.object, RecipeChoice::Auto).unwrap();
-    let frontend = "its frontend, which alone fills decided, urgent and runs which_cpu";
+    let frontend = "its frontend; only user space fills decided, urgent and runs which_cpu";
     let watcher = "programs that watch the kernel: count_exit";
     assert_eq!(simulated(&object), [frontend, watcher]);
     assert_eq!(left_out(&object, |_, _| true), [frontend]);
@@ -81,7 +81,7 @@ fn nothing_is_said_of_a_scheduler_that_runs_whole() {
         marked.extend(simulated(&object).into_iter().map(|line| format!("{name}: {line}")));
     }
     let runs = |name: &str, program: &str| {
-        format!("{name}.bpf.o: its frontend, which alone runs {program}")
+        format!("{name}.bpf.o: its frontend; only user space runs {program}")
     };
     assert_eq!(
         marked,
@@ -90,7 +90,7 @@ fn nothing_is_said_of_a_scheduler_that_runs_whole() {
             runs("enq_select_cpu", "select_cpu_from_user"),
             runs("prog_run", "prog_run_syscall"),
             runs("scx_qmap", "flush_alloc"),
-            "scx_userland.bpf.o: its frontend, which alone fills dispatched".to_owned(),
+            "scx_userland.bpf.o: its frontend; only user space fills dispatched".to_owned(),
         ]
     );
 }
@@ -104,7 +104,7 @@ fn a_recipe_says_what_it_leaves_out() {
         let Some((recipe, _)) = recipe::find(short) else { continue };
         if short == "rustland" {
             assert!(prepared(&name, &bytes, RecipeChoice::Auto).is_none(), "it is refused");
-            let whole = "its frontend, which alone fills dispatched and runs rs_select_cpu";
+            let whole = "its frontend; only user space fills dispatched and runs rs_select_cpu";
             assert_eq!(of(&name, &bytes, RecipeChoice::None), [whole]);
             continue;
         }

@@ -364,7 +364,7 @@ fn faults_of_a_leaving_scheduler_are_said() {
         let run = run(&leaves, &victims(1), "1n2c1t", 20, 1);
         assert_eq!(run.exit.kind, "error_bpf");
         assert!(run.exit.message.contains("its time is over"), "{:?}", run.exit);
-        let said = format!("while it left: BPF fault in ops.{op}(): instruction limit");
+        let said = format!("while it exited: BPF fault in ops.{op}(): instruction limit");
         assert!(run.notes.iter().any(|note| note.starts_with(&said)), "{:?}", run.notes);
         assert!(run.notes.iter().any(|note| note.contains("lapse.bpf.c")), "{:?}", run.notes);
     }

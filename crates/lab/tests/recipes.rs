@@ -197,7 +197,10 @@ fn what_a_program_refuses_is_reported() {
     let after = |set: &str| error(&format!("{run}\n[[step]]\nset = {set}"));
     assert!(after("{ slice_max = 1 }").contains("constant once the object is loaded"));
     assert!(after("{ cpufreq_perf_lvl = 'slice_maxx' }").contains("did you mean slice_max"));
-    assert!(after("{ 'u64(0x1000)' = 1 }").contains("memory `u64(0x1000)`: it lies in no arena"));
+    assert!(
+        after("{ 'u64(0x1000)' = 1 }")
+            .contains("memory `u64(0x1000)`: the address is not in an arena")
+    );
     assert!(after("{ 'no_type(1)' = 1 }").contains("the object has no such type"));
     assert!(error("update = 'no_map'\nkey = 0\nvalue = 0").contains("has no map"));
 }

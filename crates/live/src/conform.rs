@@ -117,7 +117,7 @@ fn act(action: &Action, cgroup_root: &Path) -> Result<(), String> {
                 PolicyDef::Idle => (libc::SCHED_IDLE, 0),
                 PolicyDef::Fifo(priority) => (libc::SCHED_FIFO, i32::from(*priority)),
                 PolicyDef::Rr(priority) => (libc::SCHED_RR, i32::from(*priority)),
-                other => return Err(format!("policy {other:?} cannot be given from outside")),
+                other => return Err(format!("policy {other:?} cannot be set from outside")),
             };
             let param = libc::sched_param { sched_priority: priority };
             // SAFETY: `param` outlives the call.

@@ -80,7 +80,7 @@ impl LiveFrontend<'_> {
 
     /// Refuses a range that does not lie within the arena's mapping.
     fn check_arena(&self, at: u64, len: u64) -> Result<(), String> {
-        let outside = || "it lies in no arena of the object".to_owned();
+        let outside = || "the address is not in an arena of the object".to_owned();
         let arena = self.object.maps().find(|m| m.map_type() == MapType::Arena);
         let arena = arena.ok_or_else(outside)?;
         let mut size = 0usize;

@@ -31,9 +31,11 @@ pub enum GangError {
 
 fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM) => "; it takes root, or a cgroup given to this user",
+        Some(libc::EACCES | libc::EPERM) => {
+            "; this needs root, or a cgroup that belongs to this user"
+        }
         Some(libc::EOPNOTSUPP) => {
-            "; this kernel keeps no user attributes of cgroups (Linux 5.7 does)"
+            "; this kernel has no user attributes on cgroups (Linux 5.7 or later does)"
         }
         _ => "",
     }

@@ -190,15 +190,17 @@ impl Measured<'_> {
         }
         if self.reading.lost > 0 {
             let lost = self.reading.lost;
-            notes.push(format!("{lost} tasks ended that the probe had no room for"));
+            notes.push(format!("the probe had no room for {lost} tasks that ended"));
         }
         if let Some(TraceCounts { lost, .. }) = self.trace.filter(|trace| trace.lost > 0) {
             notes.push(format!(
-                "the trace lacks {lost} events, which found no room; --trace-buffer sets another size"
+                "the trace lacks {lost} events, because its buffer was full; --trace-buffer sets another size"
             ));
         }
         if exit.kind != Exit::NONE {
-            notes.push("the scheduler left; the rest ran under the default class".into());
+            notes.push(
+                "the scheduler exited; the rest of the run was under the default class".into(),
+            );
         }
         notes.extend(scheduler.iter().cloned());
         notes

@@ -68,7 +68,7 @@ fn targets(prepared: &PreparedObject) -> Result<BTreeMap<&str, &str>, LiveError>
         let program = object.functions[function].name.as_str();
         if let Some(other) = used.insert(program, member.name.as_str()) {
             return Err(LiveError::Witness(format!(
-                "ops.{other} and ops.{} are one program, {program}: their calls cannot be told apart",
+                "ops.{other} and ops.{} are the same program, {program}; their calls cannot be distinguished",
                 member.name
             )));
         }

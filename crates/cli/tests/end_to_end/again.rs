@@ -72,7 +72,7 @@ fn another_result_is_said() {
     let out = scxlab(&["run", "--again", at]).output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(1), "{said}");
-    assert!(said.contains("1 of 1 simulated runs are not what they were"), "{said}");
+    assert!(said.contains("1 of 1 simulated runs differ from the stored results"), "{said}");
     assert!(said.contains("vtime with seed 1: "), "{said}");
 }
 
@@ -98,7 +98,7 @@ fn a_folder_without_a_command_is_refused() {
     let out = scxlab(&["run", "--again", folder.path().to_str().unwrap()]).output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(3), "{said}");
-    assert!(said.contains("there is nothing that can be run again"), "{said}");
+    assert!(said.contains("the folder holds no run to repeat"), "{said}");
     // Other options would be ignored with --again, so they are refused.
     let out = scxlab(&["run", "--again", "x", "-s", "eevdf"]).output().unwrap();
     assert_eq!(out.status.code(), Some(2));

@@ -99,7 +99,7 @@ impl Case {
         let file: File = toml::from_str(text)
             .map_err(|e| CaseError::Document { name: name.into(), why: e.to_string() })?;
         if file.duration.0 > MAX_LENGTH {
-            let why = format!("the duration is {}; a case is of a day at most", file.duration);
+            let why = format!("the duration is {}; the maximum for a case is a day", file.duration);
             return Err(CaseError::Document { name: name.into(), why });
         }
         let mut timeline = file.at;

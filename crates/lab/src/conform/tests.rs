@@ -40,7 +40,7 @@ fn case(watch: &str) -> Case {
 fn a_case_of_more_than_a_day_is_refused() {
     let text = |duration| format!("doc = 'd'\nduration = '{duration}'\nwatch = []\nworkload = ''");
     let error = Case::parse("c.toml", &text("86400001ms")).unwrap_err();
-    let wanted = "c.toml: the duration is 86400001ms; a case is of a day at most";
+    let wanted = "c.toml: the duration is 86400001ms; the maximum for a case is a day";
     assert_eq!(error.to_string(), wanted);
 }
 

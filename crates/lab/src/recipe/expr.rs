@@ -92,7 +92,7 @@ pub enum ExprError {
     NoValue { place: String, why: String },
     #[error("division by zero")]
     DivisionByZero,
-    #[error("a number grows past 128 bits")]
+    #[error("a number exceeds 128 bits")]
     Overflow,
 }
 

@@ -73,7 +73,7 @@ impl Simulated<'_> {
 
     /// Makes sure that the range lies in the arena and is backed by memory.
     fn touch_arena(&mut self, at: u64, len: u64) -> Result<(), String> {
-        let outside = || "it lies in no arena of the object".to_owned();
+        let outside = || "the address is not in an arena of the object".to_owned();
         let is_arena = |id: &MapId| self.map_type(*id) == Some(map_type::ARENA);
         let arena = self.loaded.maps.iter().copied().find(is_arena).ok_or_else(outside)?;
         let (start, size) = self.kernel.vm.map_area(arena).map_err(|_| outside())?;

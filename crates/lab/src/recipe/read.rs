@@ -266,7 +266,9 @@ impl Reader<'_> {
             if looped {
                 return Err(RecipeError::at(
                     &place,
-                    RecipeErrorKind::Include("it is neither repeated nor left out".into()),
+                    RecipeErrorKind::Include(
+                        "a step with include takes no each, when or sort".into(),
+                    ),
                 ));
             }
             if step.actions() > 0 {
@@ -306,7 +308,10 @@ impl Reader<'_> {
             other => match other.split_once('<') {
                 Some((var, count)) if is_name(var.trim()) => (var.trim(), count.to_owned()),
                 _ => {
-                    return Err(RecipeError::at(place, RecipeErrorKind::Each { text: text.into() }));
+                    return Err(RecipeError::at(
+                        place,
+                        RecipeErrorKind::Each { text: text.into() },
+                    ));
                 }
             },
         };

@@ -80,12 +80,11 @@ fn a_malformed_recipe_says_where() {
     assert!(parse_error("[[step]]\ninto = { a = 'b' }\nset = {}").contains("only beside \"run\""));
     assert!(parse_error("[[step]]\ninclude = 'no'").contains("\"no\" is no shipped recipe"));
     assert!(
-        parse_error("[[step]]\nwhen = 1\ninclude = 'pair'")
-            .contains("neither repeated nor left out")
+        parse_error("[[step]]\nwhen = 1\ninclude = 'pair'").contains("takes no each, when or sort")
     );
     assert!(
         parse_error("[[step]]\nattach = true\n[[step]]\nattach = true")
-            .starts_with("r.toml:6: the scheduler is attached once")
+            .starts_with("r.toml:6: the recipe attaches the scheduler twice")
     );
     assert!(
         parse_error("[[step]]\neach = 'cpus'\nset = {}")
@@ -93,7 +92,7 @@ fn a_malformed_recipe_says_where() {
     );
     assert!(
         parse_error("[[step]]\nctx = { a = 1 }\nset = {}")
-            .contains("\"ctx\" makes sense only beside \"run\"")
+            .contains("\"ctx\" is allowed only together with \"run\"")
     );
     assert!(
         parse_error("[[step]]\nrun = 'p'\n[[step]]\nops = { a = 1 }")

@@ -106,7 +106,7 @@ fn notes(
 ) -> Vec<String> {
     let mut notes = spec.workload.notes.clone();
     notes.extend(spec.scheduler.object.iter().flat_map(PreparedObject::notes));
-    notes.extend(k.ext.late_faults.iter().map(|fault| format!("while it left: {fault}")));
+    notes.extend(k.ext.late_faults.iter().map(|fault| format!("while it exited: {fault}")));
     notes.extend(object.and_then(interpreted));
     let (faults, total) = executor.faults();
     if let Some(first) = faults.first() {
