@@ -229,6 +229,8 @@ pub enum RecipeErrorKind {
     Missing { object: String, what: &'static str, name: String, present: String },
     #[error("program `{program}` takes no struct that could be filled")]
     NoContext { program: String },
+    #[error("context of `{program}` has {size} bytes; the kernel takes {max} at most")]
+    LargeContext { program: String, size: u64, max: u64 },
     #[error("context of `{program}`, field `{field}`: {why}")]
     Context { program: String, field: String, why: String },
     #[error("program `{program}` returned {value} instead of {wanted}{context}")]

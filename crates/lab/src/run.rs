@@ -158,7 +158,7 @@ impl Exit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopReason {
     /// Kind of the end: `duration`, `all_exited`, `deadlock`, `livelock`, `event_limit`,
-    /// `out_of_memory` or `interrupted`.
+    /// `out_of_memory`, `unmodelled` or `interrupted`.
     pub kind: Cow<'static, str>,
     /// The reason in words; may be empty.
     pub message: String,

@@ -205,6 +205,45 @@ fn what_a_program_refuses_is_reported() {
     assert!(error("update = 'no_map'\nkey = 0\nvalue = 0").contains("has no map"));
 }
 
+/// The kernel runs a program with a context of at most 65535 bytes (`bpf_prog_test_run_syscall()`).
+#[test]
+fn a_context_is_no_larger_than_the_kernel_takes() {
+    let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
+    let recipe = "doc = 'd'\nsource = 's'\nleaves_out = []\n[[step]]
+        run = 'which_cpu'\nctx = { kick = 1 }\nreturns = 'any'";
+    let outcome = |size: u32| {
+        let bytes = with_struct_size(scxlab_sched::find("relay").unwrap().object, "question", size);
+        let source = Source { name: "relay", bytes: &bytes };
+        let arg = SchedulerArg::parse("relay").unwrap();
+        let choice = RecipeChoice::Text("r.toml", recipe);
+        let target = kernel_target(&machine).unwrap();
+        let scheduler = Prepared::object(&arg, source, choice, &machine, &target.btf).unwrap();
+        run(&scheduler, "hogs", &machine).map(|_| ()).map_err(|e| e.to_string())
+    };
+    assert_eq!(outcome(65535), Ok(()));
+    let refused =
+        "r.toml:5: context of `which_cpu` has 65536 bytes; the kernel takes 65535 at most";
+    assert_eq!(outcome(65536), Err(refused.to_owned()));
+}
+
+/// Returns the object with another size of a struct in its BTF.
+fn with_struct_size(object: &[u8], name: &str, size: u32) -> Vec<u8> {
+    let find = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).position(|w| w == what);
+    // `struct btf_header` of version 1: magic, version, flags, length, then offsets and lengths.
+    let btf = find(object, &[0x9f, 0xeb, 1, 0, 24, 0, 0, 0]).expect("the object has BTF");
+    let word = |at: usize| u32::from_le_bytes(object[at..at + 4].try_into().unwrap()) as usize;
+    let (types, len, strings) =
+        (btf + 24 + word(btf + 8), word(btf + 12), btf + 24 + word(btf + 16));
+    let text = [&[0], name.as_bytes(), &[0]].concat();
+    let name = (find(&object[strings..], &text).expect("the name") + 1) as u32;
+    let at = types + find(&object[types..types + len], &name.to_le_bytes()).expect("the struct");
+    // BTF_KIND_STRUCT
+    assert_eq!(word(at + 4) >> 24 & 0x1f, 4);
+    let mut changed = object.to_vec();
+    changed[at + 8..at + 12].copy_from_slice(&size.to_le_bytes());
+    changed
+}
+
 /// Values that a program returns in its context are stored in variables and used in later formulas.
 /// Formulas see variables of the object that were set after load.
 #[test]

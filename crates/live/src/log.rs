@@ -11,8 +11,14 @@ static TEXT: Mutex<String> = Mutex::new(String::new());
 /// Allows one load at a time, because the callback is global to the process.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Size limit of the kept messages in bytes. Later messages are dropped.
+/// Size limit of the kept messages in bytes. Beyond it the first ones are dropped, because a
+/// verifier's log ends with the reason.
 const KEEP: usize = 4 << 20;
+/// Line in place of messages that were dropped.
+const DROPPED: &str = "(earlier lines are dropped)\n";
+/// Marks around a verifier's log. The first one stands in a line with the program's name.
+const BEGIN: &str = "-- BEGIN PROG LOAD LOG --";
+const END: &str = "-- END PROG LOAD LOG --";
 
 /// Runs `f`, and returns its result with libbpf's messages during the call.
 pub fn listen<R>(f: impl FnOnce() -> R) -> (R, String) {
@@ -30,9 +36,24 @@ fn text() -> MutexGuard<'static, String> {
 
 fn append_log(_: PrintLevel, line: String) {
     let mut text = text();
-    if text.len() < KEEP {
-        text.push_str(&line);
+    text.push_str(&line);
+    if text.len() > KEEP {
+        *text = shortened(&text);
     }
+}
+
+/// Drops lines from the start until half of the limit is left, so that the next messages have room.
+/// The first line of a verifier's log stays if the log reaches beyond the dropped lines.
+fn shortened(text: &str) -> String {
+    let cut = text.ceil_char_boundary(text.len() - KEEP / 2);
+    let cut = text[cut..].find('\n').map_or(cut, |at| cut + at + 1);
+    let (dropped, kept) = text.split_at(cut);
+    let begin = dropped.rfind(BEGIN).filter(|at| !dropped[*at..].contains(END));
+    let first = begin.map_or("", |at| {
+        let from = dropped[..at].rfind('\n').map_or(0, |at| at + 1);
+        dropped[from..].split_inclusive('\n').next().unwrap_or_default()
+    });
+    [first, DROPPED, kept].concat()
 }
 
 /// The verifier's rejection of a program as libbpf reports it: the program, the last source line
@@ -49,8 +70,8 @@ pub struct Refusal {
 const SHOWN: usize = 40;
 
 pub fn refusal(text: &str) -> Option<Refusal> {
-    let begin = text.find("-- BEGIN PROG LOAD LOG --")?;
-    let end = text[begin..].find("-- END PROG LOAD LOG --").map_or(text.len(), |at| begin + at);
+    let begin = text.find(BEGIN)?;
+    let end = text[begin..].find(END).map_or(text.len(), |at| begin + at);
     let program = text[..end].rsplit("prog '").next()?.split('\'').next()?.to_owned();
     let log: Vec<&str> = text[begin..end]
         .lines()
@@ -88,6 +109,27 @@ mod tests {
         assert_eq!(found.program, "bad_enqueue");
         assert_eq!(found.source_line.as_deref(), Some("bad.bpf.c:7: *(int *)0 = 1;"));
         assert!(found.end.ends_with("R0 invalid mem access 'scalar'"), "{}", found.end);
+    }
+
+    /// The kernel's log of one program has up to 16 MiB, in one message.
+    #[test]
+    fn the_end_of_a_long_log_is_kept() {
+        let walk = "5: (07) r2 += 8 ; R2=scalar()\n".repeat(1 << 18);
+        let (head, tail) = LOG.split_at(LOG.find("; *(int").expect("a source line"));
+        let long = format!("{head}{walk}{tail}");
+        assert!(long.len() > KEEP);
+        let messages =
+            [vec![long.clone()], long.split_inclusive('\n').map(str::to_owned).collect()];
+        for messages in messages {
+            let ((), log) = listen(|| {
+                messages.into_iter().for_each(|message| append_log(PrintLevel::Warn, message));
+            });
+            assert!(log.len() <= KEEP, "{}", log.len());
+            let found = refusal(&log).expect("there is a log");
+            assert_eq!(found.program, "bad_enqueue");
+            assert_eq!(found.source_line.as_deref(), Some("bad.bpf.c:7: *(int *)0 = 1;"));
+            assert!(found.end.ends_with("R0 invalid mem access 'scalar'"), "{}", found.end);
+        }
     }
 
     #[test]

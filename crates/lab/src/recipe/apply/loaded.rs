@@ -19,8 +19,9 @@ use super::super::{
 };
 use super::{ObjectState, Outcome, RecipeExecution, no_map, no_program};
 
-/// Maximum size in bytes of a program's context, chosen generously.
-const MAX_BYTES: u64 = 1 << 20;
+/// Maximum size in bytes of a program's context: `bpf_prog_test_run_syscall()` of Linux 7.3 refuses
+/// more than `U16_MAX`.
+const CONTEXT_BYTES_MAX: u64 = u16::MAX as u64;
 
 impl RecipeExecution<'_> {
     pub(super) fn use_loaded(
@@ -114,10 +115,18 @@ impl RecipeExecution<'_> {
         let program = &run.program.name;
         let wants = !run.ctx.is_empty() || !run.into.is_empty();
         let size = ty.and_then(|ty| side.object().btf.size_of(ty).ok());
-        let (Some(ty), Some(size)) = (ty, size.filter(|s| *s <= MAX_BYTES)) else {
+        let (Some(ty), Some(size)) = (ty, size) else {
             let what = RecipeErrorKind::NoContext { program: program.clone() };
             return if wants { Err(RecipeError::at(place, what)) } else { Ok(Vec::new()) };
         };
+        if size > CONTEXT_BYTES_MAX {
+            if !wants {
+                return Ok(Vec::new());
+            }
+            let (program, max) = (program.clone(), CONTEXT_BYTES_MAX);
+            let what = RecipeErrorKind::LargeContext { program, size, max };
+            return Err(RecipeError::at(place, what));
+        }
         let mut bytes = vec![0; size as usize];
         self.fill(side, ty, &mut bytes, &run.ctx, |field, why| RecipeErrorKind::Context {
             program: program.clone(),
