@@ -149,7 +149,7 @@ impl Measured<'_> {
             weight,
             own_ns: tasks.iter().filter(|t| t.cgroup == path).map(|t| t.run_ns).sum(),
             waited: tasks.iter().any(|t| t.cgroup == path && t.wait_ns > Some(0)),
-            together: inode_of(path)
+            coscheduled: inode_of(path)
                 .and_then(|inode| self.reading.cgroups.get(&inode).copied())
                 .unwrap_or_default(),
         };

@@ -218,13 +218,13 @@ fn cgroups(k: &Kernel) -> Vec<CgroupResult> {
     let group = |g: &Cgroup| {
         let mut account = g.cosched;
         account.settle(k.now, k.cpus.len() as u32);
-        let together = CoscheduledTime { some_ns: account.some_ns, all_ns: account.all_ns };
+        let coscheduled = CoscheduledTime { some_ns: account.some_ns, all_ns: account.all_ns };
         CgroupTime {
             path: g.path.clone(),
             weight: g.spec.weight,
             own_ns: g.run_ns,
             waited: waiters.contains(&g.id),
-            together,
+            coscheduled,
         }
     };
     shares(&k.cgroups.iter().map(group).collect::<Vec<_>>())
