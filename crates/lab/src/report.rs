@@ -339,10 +339,10 @@ fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
         }
         lines.push(line);
     }
-    let together = together_table(&shown, names, groups);
+    let coscheduled = coscheduled_table(&shown, names, groups);
     let mut aligns = vec![Align::Left];
     aligns.extend(lines[0].iter().skip(1).map(|_| Align::Right));
-    format!("\nCPU time among the cgroups of one parent\n{}{together}", grid(&lines, &aligns))
+    format!("\nCPU time among the cgroups of one parent\n{}{coscheduled}", grid(&lines, &aligns))
 }
 
 /// Formats a cgroup's value in the runs that count.
@@ -357,7 +357,7 @@ fn percent(runs: &[Run], path: &str, permille: fn(&CgroupResult) -> Option<f64>)
 
 /// Returns a table of the time in which each cgroup's tasks ran at once; empty if no cgroup has
 /// several tasks.
-fn together_table(shown: &[&CgroupResult], names: &[&str], groups: &[&[Run]]) -> String {
+fn coscheduled_table(shown: &[&CgroupResult], names: &[&str], groups: &[&[Run]]) -> String {
     let mut head = vec!["cgroup".to_owned()];
     head.extend(names.iter().map(|n| (*n).to_owned()));
     let mut lines = vec![head];

@@ -143,13 +143,13 @@ mod tests {
 
     #[test]
     fn children_share_and_parents_sum_up() {
-        let together = CoscheduledTime { some_ns: 400, all_ns: 100 };
+        let coscheduled = CoscheduledTime { some_ns: 400, all_ns: 100 };
         let group = |path: &str, weight, own_ns| CgroupTime {
             path: path.into(),
             weight,
             own_ns,
             waited: own_ns > 0,
-            together,
+            coscheduled,
         };
         let all = [
             group("/", 100, 50),
