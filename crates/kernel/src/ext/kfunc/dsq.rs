@@ -162,7 +162,11 @@ impl Kernel {
         if self.vm.mem.charge(DSQ_BYTES).is_err() {
             return errno(ENOMEM);
         }
-        if self.ext.dsqs.create(id).is_some() { 0 } else { errno(EEXIST) }
+        if self.ext.dsqs.create(id).is_none() {
+            self.vm.mem.give_back(DSQ_BYTES);
+            return errno(EEXIST);
+        }
+        0
     }
 
     /// `scx_bpf_dsq_move_to_local()`
@@ -450,3 +454,6 @@ fn reenqueue_local_sync(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
 }
 
 const _: () = assert!(size_of::<DsqIterState>() == size_of::<abi::bpf_iter_scx_dsq>());
+
+#[cfg(test)]
+mod tests;
