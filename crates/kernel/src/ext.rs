@@ -87,6 +87,8 @@ pub struct Sched {
     pub slice_dfl: u64,
     pub watchdog_timeout: Nanos,
     pub exit: Option<ExitInfo>,
+    /// `scx_exit_info.flags` (`SCX_EFLAG_*`).
+    pub exit_flags: u64,
     /// Whether the exit is being carried out.
     pub disabling: bool,
     pub events: EventStats,

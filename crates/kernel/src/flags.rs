@@ -2,7 +2,7 @@
 //! Flag words and magic numbers of the kernel that cross the border to BPF, with the kernel's
 //! names.
 //!
-//! Values: Linux 7.3 BTF.
+//! Values: Linux 7.3. `abi/tests.rs` compares them with `abi/enums.h`.
 
 /// `ENQUEUE_*` / `DEQUEUE_*` of kernel/sched/sched.h; a dequeue flag equals its enqueue twin.
 pub mod queue {
@@ -124,6 +124,12 @@ pub mod ecode {
     pub const ACT_RESTART: i64 = 1 << 48;
 }
 
+/// `enum scx_exit_flags`
+pub mod exit {
+    /// `ops.init` returned 0.
+    pub const INITIALIZED: u64 = 1;
+}
+
 /// `SCX_SLICE_*`, ns
 pub mod slice {
     pub const DFL: u64 = 20_000_000;
@@ -138,6 +144,8 @@ pub mod limit {
     pub const REENQ_MAX_REPEAT: u32 = 256;
     pub const EXIT_MSG_LEN: usize = 1024;
     pub const EXIT_DUMP_DFL_LEN: u32 = 32768;
+    /// Addresses in `scx_exit_info.bt`.
+    pub const EXIT_BT_LEN: usize = 64;
     /// `SCX_WATCHDOG_MAX_TIMEOUT`, ms
     pub const WATCHDOG_MAX_MS: u32 = 30_000;
     pub const OPS_NAME_LEN: usize = 128;

@@ -9,7 +9,7 @@ use super::op::Op;
 use super::program::Program;
 use super::stats::EventStats;
 use super::{EnableState, OpsData, Sched};
-use crate::flags::{ecode, limit, ops, queue, slice};
+use crate::flags::{ecode, exit, limit, ops, queue, slice};
 use crate::kernel::Kernel;
 use scxlab_machine::id::{CpuId, Nanos};
 
@@ -67,6 +67,7 @@ impl Kernel {
             slice_dfl: slice::DFL,
             watchdog_timeout: Nanos::from(timeout_ms) * 1_000_000,
             exit: None,
+            exit_flags: 0,
             disabling: false,
             events: EventStats::default(),
             warned_zero_slice: false,
@@ -91,6 +92,9 @@ impl Kernel {
                 let ret = self.sanitize_err(Op::Init, ret);
                 self.returned_error(Op::Init, &format!("ops.init() failed ({ret})"));
                 return Err(());
+            }
+            if let Some(sched) = &mut self.ext.root {
+                sched.exit_flags |= exit::INITIALIZED;
             }
         }
         self.activate(HOTPLUG);
@@ -219,13 +223,12 @@ impl Kernel {
         }
         self.ext.enabled = false;
         let root = self.ext.root.as_mut().expect("checked above");
-        let has_exit = root.program.has(Op::Exit);
+        let (has_exit, exit_flags) = (root.program.has(Op::Exit), root.exit_flags);
         root.active = [false; Op::COUNT];
         self.idle_disable();
         if has_exit {
             self.activate([Op::Exit]);
-            let args = self.scratch_exit_info(&info);
-            self.op(Op::Exit, None, &[args]);
+            self.op_exit(&info, exit_flags);
         }
         self.ext_bypass(false);
         self.unload(info);

@@ -158,3 +158,6 @@ fn truncate(text: &mut String, max: usize) {
     }
     text.truncate(end);
 }
+
+#[cfg(test)]
+mod tests;

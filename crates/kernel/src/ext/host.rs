@@ -6,6 +6,7 @@
 
 use super::OpFrame;
 use super::exit::ExitInfo;
+use super::op::Op;
 use crate::abi;
 use crate::behavior::CgroupSpec;
 use crate::boot::{PERCPU_STRIDE, percpu};
@@ -36,10 +37,6 @@ pub struct ArgScratch {
     exit_task: u64,
     cgroup_init: u64,
     cpu_release: u64,
-    exit_info: u64,
-    text: u64,
-    dump_text: u64,
-    pub dump_ctx: u64,
 }
 
 impl ArgScratch {
@@ -50,10 +47,6 @@ impl ArgScratch {
             exit_task: room(size_of::<abi::scx_exit_task_args>())?,
             cgroup_init: room(size_of::<abi::scx_cgroup_init_args>())?,
             cpu_release: room(size_of::<abi::scx_cpu_release_args>())?,
-            exit_info: room(size_of::<abi::scx_exit_info>())?,
-            text: room(2 * limit::EXIT_MSG_LEN)?,
-            dump_text: room(limit::EXIT_DUMP_DFL_LEN as usize)?,
-            dump_ctx: room(size_of::<abi::scx_dump_ctx>())?,
         })
     }
 }
@@ -93,30 +86,42 @@ impl Kernel {
         at
     }
 
-    /// Writes `struct scx_exit_info` with its strings; returns its guest address.
-    pub(crate) fn scratch_exit_info(&mut self, info: &ExitInfo) -> u64 {
-        let s = self.ext.scratch;
-        let msg = s.text + limit::EXIT_MSG_LEN as u64;
-        self.put_text(s.text, info.kind.reason(), limit::EXIT_MSG_LEN);
-        self.put_text(msg, &info.message, limit::EXIT_MSG_LEN);
-        self.put_text(s.dump_text, &info.dump, limit::EXIT_DUMP_DFL_LEN as usize);
-        let cpu = info.cpu.map_or(-1, |c| c.0 as i32);
-        let ei: &mut abi::scx_exit_info = self.vm.mem.host_mut(s.exit_info);
-        ei.kind = info.kind as u32;
-        ei.exit_cpu = cpu;
-        ei.exit_code = info.code;
-        ei.reason = s.text;
-        ei.msg = msg;
-        ei.dump = s.dump_text;
-        s.exit_info
+    /// Calls `ops.exit` with a `struct scx_exit_info`, which exists only during the call. If memory
+    /// is exhausted, the operation gets NULL.
+    pub(crate) fn op_exit(&mut self, info: &ExitInfo, flags: u64) {
+        let strings = [info.kind.reason(), &info.message, &info.dump];
+        let fixed = size_of::<abi::scx_exit_info>() + 8 * limit::EXIT_BT_LEN;
+        let size = (fixed + strings.iter().map(|text| text.len() + 1).sum::<usize>()) as u64;
+        let at = self.vm.mem.alloc_kernel(size, 8).unwrap_or(0);
+        if at != 0 {
+            let bt = at + size_of::<abi::scx_exit_info>() as u64;
+            self.vm.mem.host_slice_mut::<u64>(bt, limit::EXIT_BT_LEN).fill(0);
+            let mut end = at + fixed as u64;
+            let [reason, msg, dump] = strings.map(|text| {
+                let addr = end;
+                end += self.put_text(addr, text);
+                addr
+            });
+            let ei: &mut abi::scx_exit_info = self.vm.mem.host_mut(at);
+            ei.kind = info.kind as u32;
+            ei.exit_cpu = info.cpu.map_or(-1, |cpu| cpu.0 as i32);
+            ei.exit_code = info.code;
+            // There are no kernel stacks, so the backtrace is empty.
+            (ei.flags, ei.bt, ei.bt_len) = (flags, bt, 0);
+            (ei.reason, ei.msg, ei.dump) = (reason, msg, dump);
+        }
+        self.op(Op::Exit, None, &[at]);
+        if at != 0 {
+            self.vm.mem.free(at, size);
+        }
     }
 
-    /// Writes a C string, cut so that it takes at most `room` bytes with its NUL.
-    fn put_text(&mut self, at: u64, text: &str, room: usize) {
-        let len = text.len().min(room - 1);
-        let bytes = self.vm.mem.host_slice_mut::<u8>(at, len + 1);
-        bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
-        bytes[len] = 0;
+    /// Writes a C string; returns the number of bytes with its NUL.
+    fn put_text(&mut self, at: u64, text: &str) -> u64 {
+        let bytes = self.vm.mem.host_slice_mut::<u8>(at, text.len() + 1);
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        bytes[text.len()] = 0;
+        bytes.len() as u64
     }
 
     /// Runs the callback of a BPF timer that expires, unless it was armed again or cancelled.
