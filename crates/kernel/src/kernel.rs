@@ -37,15 +37,13 @@ use std::sync::atomic::AtomicBool;
 /// a while when a scheduler is loaded.
 pub const BOOT_NS: Nanos = 100_000_000_000;
 
-/// Upper bound on the passes through the scheduler in one kernel path. More count as a livelock.
-const MAX_PASSES: u32 = 1_000_000;
-
 /// Bounds of one run.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Number of events after which the run is stopped (`Stop::EventLimit`).
     pub max_events: u64,
-    /// Upper bound on the zero-time steps that a task takes in a row. More count as a livelock.
+    /// Upper bound on the zero-time steps that a task takes in a row, and on the scheduling passes
+    /// in one kernel path. More count as a livelock.
     pub max_instant_steps: u32,
     /// Bytes that the loaded object and the workload may make the run allocate
     /// (`Stop::OutOfMemory`).
@@ -81,10 +79,14 @@ pub enum Stop {
     EventLimit {
         max: u64,
     },
-    /// A task made `max` steps in a row that took no time, or a CPU passed through the scheduler
-    /// `max` times in a row.
+    /// A task made `max` steps in a row that took no time.
     Livelock {
         task: String,
+        max: u32,
+    },
+    /// A CPU scheduled `max` times in one kernel path, because each pass requested another.
+    ScheduleLoop {
+        cpu: CpuId,
         max: u32,
     },
     /// A BPF program needs a kernel feature that is not modelled. The text names it.
@@ -306,14 +308,14 @@ impl Kernel {
     }
 
     fn schedule_until_done(&mut self, cpu: CpuId) {
-        for _ in 0..MAX_PASSES {
+        let max = self.limits.max_instant_steps;
+        for _ in 0..max {
             self.schedule(cpu);
             if !self.cpus[cpu.idx()].must_schedule() {
                 return;
             }
         }
-        let task = format!("CPU {cpu} in the scheduler");
-        self.stop_with(Stop::Livelock { task, max: MAX_PASSES });
+        self.stop_with(Stop::ScheduleLoop { cpu, max });
     }
 
     /// Always inlined: `kind` is known at each call, so that little code remains.
@@ -332,5 +334,26 @@ impl Kernel {
     pub(crate) fn stop_with(&mut self, stop: Stop) {
         self.stop.get_or_insert(stop);
         self.event_limit = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ext::idle::fixture::{kernel, load};
+    use crate::ext::op::Op;
+    use crate::flags::ops;
+
+    #[test]
+    fn a_cpu_that_never_leaves_the_scheduler_ends_the_run() {
+        let mut k = kernel("2c1t", &[None]);
+        k.limits.max_instant_steps = 1000;
+        load(&mut k, ops::ENQ_LAST, &[Op::Enqueue, Op::Dispatch], |k, op, _| {
+            let cpu = k.exec.cpu;
+            k.cpus[cpu.idx()].need_resched |= op == Op::Dispatch;
+            0
+        });
+        let stop = k.run(Some(100_000_000));
+        assert_eq!(stop, Stop::ScheduleLoop { cpu: CpuId(0), max: 1000 });
     }
 }

@@ -91,6 +91,9 @@ fn stop_reason(stop: &Stop) -> StopReason {
         Stop::Livelock { task, max } => {
             ("livelock", format!("task {task} made {max} steps in a row that took no time"))
         }
+        Stop::ScheduleLoop { cpu, max } => {
+            ("livelock", format!("CPU {cpu} scheduled {max} times in a row and ran no task"))
+        }
         Stop::OutOfMemory(what) => ("out_of_memory", what.clone()),
         Stop::Unmodelled(what) => ("unmodelled", what.clone()),
         Stop::Interrupted(why) => (StopReason::INTERRUPTED, why.clone()),
