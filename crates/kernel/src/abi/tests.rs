@@ -118,3 +118,90 @@ fn a_field_that_is_not_modelled_is_not_there() {
     assert!(btf.path(structure(&btf, "task_struct"), "core_cookie").is_err());
     assert!(btf.find("scx_bpf_cpu_rq", BtfKind::Func).is_none());
 }
+
+/// Asserts that the constants of a module of `flags.rs` have the values of the enumerators of a
+/// kernel enum. Evaluates to the number of constants.
+macro_rules! same_values {
+    ($btf:ident, $module:ident, $enum:literal: $($ours:ident = $theirs:literal),+ $(,)?) => {{
+        let id = $btf.find($enum, Kind::Enum).or_else(|| $btf.find($enum, Kind::Enum64));
+        let id = id.unwrap_or_else(|| panic!("BTF has no enum {}", $enum));
+        $(
+            let theirs = $btf.enumerators(id).find(|e| e.name == $theirs).expect($theirs).value;
+            assert_eq!(crate::flags::$module::$ours as u64, theirs, $theirs);
+        )+
+        [$($theirs),+].len()
+    }};
+}
+
+/// `tools/check-abi.py` compares the enums with a real kernel's. The rest are macros of the kernel,
+/// which have no BTF.
+#[test]
+fn flags_have_the_values_of_the_kernels_enums() {
+    let btf = btf();
+    let tested = same_values!(btf, enq, "scx_enq_flags": WAKEUP = "SCX_ENQ_WAKEUP",
+        HEAD = "SCX_ENQ_HEAD", CPU_SELECTED = "SCX_ENQ_CPU_SELECTED", PREEMPT = "SCX_ENQ_PREEMPT",
+        IMMED = "SCX_ENQ_IMMED", RESCUE = "SCX_ENQ_RESCUE", REENQ = "SCX_ENQ_REENQ",
+        LAST = "SCX_ENQ_LAST", INTERNAL_MASK = "__SCX_ENQ_INTERNAL_MASK",
+        CLEAR_OPSS = "SCX_ENQ_CLEAR_OPSS", DSQ_PRIQ = "SCX_ENQ_DSQ_PRIQ",
+        IGNORE_CAPS = "SCX_ENQ_IGNORE_CAPS", GDSQ_FALLBACK = "SCX_ENQ_GDSQ_FALLBACK",
+        APPLY_SLICE = "SCX_ENQ_APPLY_SLICE", SLICE_DFL = "SCX_ENQ_SLICE_DFL")
+        + same_values!(btf, deq, "scx_deq_flags": SLEEP = "SCX_DEQ_SLEEP",
+            CORE_SCHED_EXEC = "SCX_DEQ_CORE_SCHED_EXEC", SCHED_CHANGE = "SCX_DEQ_SCHED_CHANGE")
+        + same_values!(btf, wake, "scx_wake_flags": FORK = "SCX_WAKE_FORK",
+            TTWU = "SCX_WAKE_TTWU", SYNC = "SCX_WAKE_SYNC")
+        + same_values!(btf, kick, "scx_kick_flags": IDLE = "SCX_KICK_IDLE",
+            PREEMPT = "SCX_KICK_PREEMPT", WAIT = "SCX_KICK_WAIT")
+        + same_values!(btf, pick_idle, "scx_pick_idle_cpu_flags": CORE = "SCX_PICK_IDLE_CORE",
+            IN_NODE = "SCX_PICK_IDLE_IN_NODE")
+        + same_values!(btf, reenq, "scx_reenq_flags": ANY = "SCX_REENQ_ANY",
+            USER_MASK = "__SCX_REENQ_USER_MASK", FILTER_MASK = "__SCX_REENQ_FILTER_MASK")
+        + same_values!(btf, dsq_id, "scx_dsq_id_flags": FLAG_BUILTIN = "SCX_DSQ_FLAG_BUILTIN",
+            FLAG_LOCAL_ON = "SCX_DSQ_FLAG_LOCAL_ON", INVALID = "SCX_DSQ_INVALID",
+            GLOBAL = "SCX_DSQ_GLOBAL", LOCAL = "SCX_DSQ_LOCAL", BYPASS = "SCX_DSQ_BYPASS",
+            LOCAL_ON = "SCX_DSQ_LOCAL_ON", LOCAL_CPU_MASK = "SCX_DSQ_LOCAL_CPU_MASK")
+        + same_values!(btf, dsq_id, "scx_dsq_iter_flags": ITER_REV = "SCX_DSQ_ITER_REV")
+        + same_values!(btf, ops, "scx_ops_flags": KEEP_BUILTIN_IDLE = "SCX_OPS_KEEP_BUILTIN_IDLE",
+            ENQ_LAST = "SCX_OPS_ENQ_LAST", ENQ_EXITING = "SCX_OPS_ENQ_EXITING",
+            SWITCH_PARTIAL = "SCX_OPS_SWITCH_PARTIAL",
+            ENQ_MIGRATION_DISABLED = "SCX_OPS_ENQ_MIGRATION_DISABLED",
+            ALLOW_QUEUED_WAKEUP = "SCX_OPS_ALLOW_QUEUED_WAKEUP",
+            BUILTIN_IDLE_PER_NODE = "SCX_OPS_BUILTIN_IDLE_PER_NODE",
+            ALWAYS_ENQ_IMMED = "SCX_OPS_ALWAYS_ENQ_IMMED", TID_TO_TASK = "SCX_OPS_TID_TO_TASK",
+            ALL = "SCX_OPS_ALL_FLAGS")
+        + same_values!(btf, ent, "scx_ent_flags": QUEUED = "SCX_TASK_QUEUED",
+            IN_CUSTODY = "SCX_TASK_IN_CUSTODY", RESET_RUNNABLE_AT = "SCX_TASK_RESET_RUNNABLE_AT",
+            DEQD_FOR_SLEEP = "SCX_TASK_DEQD_FOR_SLEEP", IMMED = "SCX_TASK_IMMED",
+            STATE_SHIFT = "SCX_TASK_STATE_SHIFT", STATE_MASK = "SCX_TASK_STATE_MASK",
+            REENQ_REASON_MASK = "SCX_TASK_REENQ_REASON_MASK", REENQ_KFUNC = "SCX_TASK_REENQ_KFUNC",
+            REENQ_IMMED = "SCX_TASK_REENQ_IMMED", REENQ_PREEMPTED = "SCX_TASK_REENQ_PREEMPTED")
+        + same_values!(btf, ecode, "scx_exit_code": RSN_HOTPLUG = "SCX_ECODE_RSN_HOTPLUG",
+            ACT_RESTART = "SCX_ECODE_ACT_RESTART")
+        + same_values!(btf, exit, "scx_exit_flags": INITIALIZED = "SCX_EFLAG_INITIALIZED")
+        + same_values!(btf, slice, "scx_public_consts": DFL = "SCX_SLICE_DFL",
+            BYPASS = "SCX_SLICE_BYPASS", INF = "SCX_SLICE_INF")
+        + same_values!(btf, limit, "scx_public_consts": OPS_NAME_LEN = "SCX_OPS_NAME_LEN")
+        + same_values!(btf, limit, "scx_consts": DSP_DFL_MAX_BATCH = "SCX_DSP_DFL_MAX_BATCH",
+            DSP_MAX_LOOPS = "SCX_DSP_MAX_LOOPS", REENQ_MAX_REPEAT = "SCX_REENQ_MAX_REPEAT",
+            EXIT_MSG_LEN = "SCX_EXIT_MSG_LEN", EXIT_BT_LEN = "SCX_EXIT_BT_LEN",
+            EXIT_DUMP_DFL_LEN = "SCX_EXIT_DUMP_DFL_LEN");
+
+    use crate::flags::{deq, enq, pf, queue};
+    let twins = [
+        (queue::WAKEUP, enq::WAKEUP),
+        (queue::SLEEP, deq::SLEEP),
+        (queue::HEAD, enq::HEAD),
+        (queue::RQ_SELECTED, enq::CPU_SELECTED),
+    ];
+    twins.iter().for_each(|(ours, public)| assert_eq!(ours, public));
+    let masks = [
+        (pf::IDLE, PF_IDLE),
+        (pf::EXITING, PF_EXITING),
+        (pf::FORKNOEXEC, PF_FORKNOEXEC),
+        (pf::KTHREAD, PF_KTHREAD),
+    ];
+    masks.iter().for_each(|(ours, declared)| assert_eq!(ours, declared));
+    // `WF_EXEC`, the limit of the watchdog (30 * HZ) and eight values of `queue` have no other
+    // declaration.
+    let declared = include_str!("../flags.rs").matches("pub const ").count();
+    assert_eq!(tested + twins.len() + masks.len() + 10, declared, "a constant has no test");
+}
