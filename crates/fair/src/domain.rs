@@ -60,8 +60,6 @@ pub(super) struct Flags {
     pub wake_affine: bool,
     /// Balancing spreads tasks over this domain's siblings before it fills one.
     pub prefer_sibling: bool,
-    /// Only one CPU of the machine balances at a time.
-    pub serialize: bool,
 }
 
 /// Part of a domain that all its CPUs share.
@@ -472,7 +470,6 @@ fn kind_properties(kind: LevelKind, params: &Params) -> (Flags, u64, u32) {
             let flags = Flags {
                 numa: true,
                 prefer_sibling: false,
-                serialize: true,
                 balance_fork: near,
                 wake_affine: near,
                 ..base

@@ -23,7 +23,8 @@ pub struct BandwidthSpec {
     /// 1 ms to 1 s.
     pub period: Nanos,
     pub burst: Nanos,
-    /// Offset of the period boundaries. The kernel draws it at random below the period.
+    /// Offset of the period boundaries, ns. The kernel draws it below the period when it makes the
+    /// group (`init_cfs_bandwidth()`).
     pub phase: Nanos,
 }
 

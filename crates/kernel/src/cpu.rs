@@ -78,8 +78,6 @@ pub struct Cpu {
     pub hrtick_at: Option<Nanos>,
     /// The other CPUs of its core.
     pub siblings: SmallVec<[CpuId; 4]>,
-    /// Unused.
-    pub accounted: Nanos,
 }
 
 /// Bytes at the start of a `Cpu` that every switch needs.
@@ -115,7 +113,6 @@ impl Cpu {
             rq_lock: Lock::default(),
             wake_list: Vec::new(),
             time: CpuTime::default(),
-            accounted: 0,
             charged_until: 0,
             kicks: 0,
             switches: 0,

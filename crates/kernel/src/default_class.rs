@@ -268,6 +268,7 @@ impl Kernel {
             self.fair.set_group_idle(id, new.idle, at);
         }
         if (old.quota, old.period, old.burst) != (new.quota, new.period, new.burst) {
+            // Differs: the kernel draws the phase (see docs/internals/fidelity-eevdf.md).
             let spec =
                 BandwidthSpec { quota: new.quota, period: new.period, burst: new.burst, phase: 0 };
             self.fair.set_group_bandwidth(id, spec, at);
