@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use scxlab_workload::program::Dur;
 
-use crate::complete;
+use crate::{complete, exit};
 
 /// Run and compare CPU schedulers for a workload, a machine and settings of your choice
 ///
@@ -18,24 +18,11 @@ use crate::complete;
 /// without root and reproducibly. They also run on a real kernel, in a virtual machine or on this
 /// host.
 #[derive(Debug, Parser)]
-#[command(name = "scxlab", version, after_help = examples::ALL, after_long_help = EXIT_CODES)]
+#[command(name = "scxlab", version, after_help = examples::ALL, after_long_help = exit::list())]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
-
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  the command did what it was asked; a scheduler that is ejected is a result
-  1  with --fail-on-exit: a scheduler was ejected, a run stopped early, or a task never ran; attach: the scheduler exited
-     by itself; conform: the kernels differ; run --again: a run differs; any command: cancelled, or stopped by its deadline
-  2  the command line is wrong: a flag, or a name or knob that does not exist
-  3  an input file cannot be read, is malformed, or does not fit the machine
-  4  the input needs a feature that the simulator does not model
-  5  a fault of scxlab itself
-  6  a result could not be written
-  7  this host or the virtual machine lacks something: QEMU, a kernel, sched_ext, root, or a scheduler is already loaded
-  8  the virtual machine booted and then failed: it panicked, hung, or gave no reply";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {

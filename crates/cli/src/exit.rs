@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Exit codes: maps each failure to the code of its cause. No other module decides on exit codes.
 //!
-//! Owns: codes, the catching of panics, the silent end on a closed pipe. The list for users is in
-//! `args.rs`.
+//! Owns: the code of each failure, the catching of panics, the silent end on a closed pipe.
+//! `exit/code.rs` declares the codes.
+
+mod code;
 
 use std::io;
 use std::panic::{self, UnwindSafe};
@@ -11,6 +13,8 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use crate::output;
+use code::Code;
+pub use code::list;
 use scxlab_kernel::ext::object::ObjectAttachError;
 use scxlab_lab::conform::{CaseError, SimCaseError};
 use scxlab_lab::prepare::PrepareError;
@@ -207,27 +211,8 @@ impl std::fmt::Display for CliError {
 
 impl std::error::Error for CliError {}
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Code {
-    Success = 0,
-    Ejected = 1,
-    Usage = 2,
-    Input = 3,
-    Unmodelled = 4,
-    Internal = 5,
-    Output = 6,
-    Target = 7,
-    Guest = 8,
-}
-
 /// Exit status of a process that receives a second signal to stop.
 pub const CANCELLED: i32 = Code::Ejected as i32;
-
-impl From<Code> for ExitCode {
-    fn from(code: Code) -> ExitCode {
-        ExitCode::from(code as u8)
-    }
-}
 
 /// Prints clap's message and returns the exit code: success for help and version, or else a usage
 /// error.
