@@ -87,11 +87,6 @@ struct {
 
 u64 nr_done;
 
-struct cgroup_state {
-	struct bpf_spin_lock lock;
-	struct cgroup_account sum;
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 12);

@@ -1,9 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Interface between the probe and its reader, crates/live/src/probe.rs.
+ * Interface between the probe and its reader, crates/live/src/probe.rs. crates/live/build.rs makes the
+ * reader's types and constants from it.
  */
 #ifndef SCXLAB_PROBE_H
 #define SCXLAB_PROBE_H
+
+#ifdef __BINDGEN__
+/* The kernel's types, which the probe takes from vmlinux.h. */
+typedef unsigned char __u8;
+typedef unsigned int __u32;
+typedef int __s32;
+typedef unsigned long long __u64;
+
+struct bpf_spin_lock {
+	__u32 val;
+};
+#endif
 
 /* Times fall into buckets by their top SUB_BITS + 1 bits: exact below 2^SUB_BITS ns, then within 1.6 %. */
 #define SUB_BITS 6
@@ -49,7 +62,7 @@ struct task_account {
 	__u32 tgid;
 	__s32 nice;
 	__u32 pad;
-	char comm[COMM_BYTES];
+	__u8 comm[COMM_BYTES];
 	__u64 cgroup;	/* inode number */
 };
 
@@ -60,6 +73,12 @@ struct cgroup_account {
 	__u64 all;	/* the part of it in which all of them ran, or one on each CPU */
 	__u32 waits;
 	__u32 runs;
+};
+
+/* A value of the probe's map `cgroups`. */
+struct cgroup_state {
+	struct bpf_spin_lock lock;
+	struct cgroup_account sum;
 };
 
 enum trace_kind {
@@ -81,7 +100,7 @@ struct trace_task {
 	__u32 pid;
 	__u32 tgid;
 	__s32 prio;
-	char comm[COMM_BYTES];
+	__u8 comm[COMM_BYTES];
 };
 
 /* An event of a traced run. */

@@ -8,6 +8,7 @@
 //! Does not: build virtual machines (see the vm crate), or know a scheduler's name.
 //! Start at: `run.rs`; `load.rs` does a frontend's work.
 
+mod abi;
 pub mod conform;
 pub mod error;
 pub mod exit;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The probe's reader: loads `bpf/live/probe.bpf.c`, and sums up its per-CPU data.
 //!
-//! Owns: the layout shared with `bpf/live/probe.h`. Does not: name metrics (see `measure.rs`).
+//! Owns: the maps and variables of the probe; `abi.rs` has the layout of their values.
+//! Does not: name metrics (see `measure.rs`).
 
 use std::collections::BTreeMap;
-use std::mem::{offset_of, size_of};
 use std::os::fd::AsFd;
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
@@ -13,62 +13,15 @@ use scxlab_lab::shares::CoscheduledTime;
 use scxlab_workload::native::StartSignal;
 
 use crate::LiveError;
+use crate::abi::{self, SUB_BITS, plain};
 use crate::log::listen;
 use crate::ring;
 use crate::trace::Recording;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
 
-const SUB_BITS: u32 = 6;
-const SUB: usize = 1 << SUB_BITS;
-const BUCKETS: usize = (65 - SUB_BITS as usize) * SUB;
-const WAKEUP_LATENCY: u32 = 0;
-const RUN_QUEUE_WAIT: u32 = 1;
-
-/// `struct cpu_account`
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CpuAccount {
-    since: u64,
-    is_busy: u64,
-    busy: u64,
-    idle: u64,
-    switches: u64,
-    wakeups: u64,
-    lost: u64,
-    untraced: u64,
-}
-
-/// `struct task_account`
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct TaskAccount {
-    run: u64,
-    wait: u64,
-    voluntary: u64,
-    involuntary: u64,
-    migrations: u64,
-    pid: u32,
-    tgid: u32,
-    nice: i32,
-    pad: u32,
-    comm: [u8; 16],
-    cgroup: u64,
-}
-
-/// `struct cgroup_account`, after the lock of its map's value.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CgroupAccount {
-    since: u64,
-    some: u64,
-    all: u64,
-    waits: u32,
-    runs: u32,
-}
-
-/// Offset of the account in `struct cgroup_state`.
-const CGROUP_ACCOUNT: usize = 8;
+/// Number of buckets per power of two.
+const SUB: usize = abi::SUB as usize;
 
 /// A distribution of times in ns.
 #[derive(Clone, Debug, Default)]
@@ -232,8 +185,8 @@ impl Probe {
 
     fn read_all(&self, from: u64, until: u64) -> Result<ProbeData, libbpf_rs::Error> {
         let mut data = ProbeData {
-            wakeup_latency: self.times(WAKEUP_LATENCY)?,
-            run_queue_wait: self.times(RUN_QUEUE_WAIT)?,
+            wakeup_latency: self.times(abi::WAKEUP_LATENCY)?,
+            run_queue_wait: self.times(abi::RUN_QUEUE_WAIT)?,
             ..ProbeData::default()
         };
         for cpu in self.cpus()? {
@@ -258,10 +211,10 @@ impl Probe {
         let cgroups = self.map("cgroups")?;
         for key in cgroups.keys() {
             let value = cgroups.lookup(&key, MapFlags::ANY)?.unwrap_or_default();
-            let account = value.get(CGROUP_ACCOUNT..).and_then(plain::<CgroupAccount>);
-            if let (Some(inode), Some(account)) = (plain::<u64>(&key), account) {
-                let together = CoscheduledTime { some_ns: account.some, all_ns: account.all };
-                data.cgroups.insert(inode, together);
+            let state = plain::<abi::cgroup_state>(&value);
+            if let (Some(inode), Some(state)) = (plain::<u64>(&key), state) {
+                let time = CoscheduledTime { some_ns: state.sum.some, all_ns: state.sum.all };
+                data.cgroups.insert(inode, time);
             }
         }
         Ok(data)
@@ -281,7 +234,7 @@ impl Probe {
         Ok(Recording { scheduler: 0, from, until, lost, len: records.len(), records })
     }
 
-    fn cpus(&self) -> Result<Vec<CpuAccount>, libbpf_rs::Error> {
+    fn cpus(&self) -> Result<Vec<abi::cpu_account>, libbpf_rs::Error> {
         let copies = self.map("cpus")?.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?;
         Ok(copies.unwrap_or_default().iter().filter_map(|bytes| plain(bytes)).collect())
     }
@@ -291,7 +244,9 @@ impl Probe {
         let mut tasks = Vec::new();
         for key in done.keys() {
             let value = done.lookup(&key, MapFlags::ANY)?.unwrap_or_default();
-            if let (Some(order), Some(task)) = (plain::<u64>(&key), plain::<TaskAccount>(&value)) {
+            if let (Some(order), Some(task)) =
+                (plain::<u64>(&key), plain::<abi::task_account>(&value))
+            {
                 tasks.push((order, summed(&task)));
             }
         }
@@ -301,13 +256,13 @@ impl Probe {
 
     fn times(&self, which: u32) -> Result<Times, libbpf_rs::Error> {
         let map = self.map("times")?;
-        let mut times = Times { max: 0, counts: vec![0; BUCKETS] };
+        let mut times = Times { max: 0, counts: vec![0; abi::BUCKETS as usize] };
         let copies = map.lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
         for bytes in copies {
-            times.max = times.max.max(plain(&bytes).unwrap_or(0));
-            let counts = bytes.get(size_of::<u64>()..).unwrap_or_default().chunks_exact(4);
-            for (sum, count) in times.counts.iter_mut().zip(counts) {
-                *sum += u64::from(plain::<u32>(count).unwrap_or(0));
+            let Some(part) = plain::<abi::distribution>(&bytes) else { continue };
+            times.max = times.max.max(part.max);
+            for (sum, count) in times.counts.iter_mut().zip(part.count) {
+                *sum += u64::from(count);
             }
         }
         Ok(times)
@@ -319,7 +274,7 @@ impl Probe {
     }
 }
 
-fn summed(task: &TaskAccount) -> TaskSum {
+fn summed(task: &abi::task_account) -> TaskSum {
     TaskSum {
         name: text(&task.comm),
         tid: task.pid,
@@ -339,31 +294,6 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
-
-/// Reads a value from the first bytes.
-pub(crate) fn plain<T: Copy + Plain>(bytes: &[u8]) -> Option<T> {
-    let bytes = bytes.get(..size_of::<T>())?;
-    // SAFETY: the slice has as many bytes as T, T is plain data, and no alignment is assumed.
-    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
-}
-
-/// Types for which every bit pattern is valid.
-///
-/// # Safety
-/// Only for integers and `repr(C)` structs of them.
-pub(crate) unsafe trait Plain {}
-// SAFETY: integers, and structs of integers without padding.
-unsafe impl Plain for u32 {}
-// SAFETY: as above.
-unsafe impl Plain for u64 {}
-// SAFETY: as above.
-unsafe impl Plain for CpuAccount {}
-// SAFETY: as above.
-unsafe impl Plain for TaskAccount {}
-// SAFETY: as above.
-unsafe impl Plain for CgroupAccount {}
-
-const _: () = assert!(size_of::<TaskAccount>() == 80 && offset_of!(TaskAccount, comm) == 56);
 
 fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
@@ -387,7 +317,7 @@ mod tests {
     fn a_bucket_ends_within_two_percent_of_what_falls_into_it() {
         for ns in (0..64).map(|bit| 1u64 << bit).flat_map(|n| [n - 1, n, n + n / 3]) {
             let bucket = bucket_of(ns);
-            assert!(bucket < BUCKETS, "{ns}");
+            assert!(bucket < abi::BUCKETS as usize, "{ns}");
             let last = last_of(bucket);
             assert!(last >= ns && last - ns <= ns / 50, "{ns} in a bucket that ends at {last}");
         }
@@ -395,7 +325,7 @@ mod tests {
 
     #[test]
     fn quantiles_come_from_counts() {
-        let mut times = Times { max: 1000, counts: vec![0; BUCKETS] };
+        let mut times = Times { max: 1000, counts: vec![0; abi::BUCKETS as usize] };
         times.counts[bucket_of(10)] = 90;
         times.counts[bucket_of(1000)] = 10;
         assert_eq!((times.count(), times.permille(500), times.permille(900)), (100, 10, 10));

@@ -1,55 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The events of a traced run: as records of the probe, and as events of the trace schema.
 //!
-//! Owns: the layout shared with `bpf/live/probe.h`. Does not: invent events that tracepoints do not
+//! Owns: the meaning of the probe's records (`abi.rs` has their layout). Does not: invent events that tracepoints do not
 //! report; operations, DSQs, kicks and locks are absent.
 
 use std::collections::BTreeMap;
-use std::mem::{offset_of, size_of};
 
 use scxlab_lab::run::{Exit, TraceCounts};
 use scxlab_machine::{CpuId, Nanos, TaskId};
 use scxlab_trace::{Event, Kind, Names, PrevState, TaskName, Tracer};
 use serde::{Deserialize, Serialize};
 
+use crate::abi::{
+    TRACE_DEAD as DEAD, TRACE_FORK as FORK, TRACE_MIGRATE as MIGRATE, TRACE_SLEEPING as SLEEPING,
+    TRACE_SWITCH as SWITCH, TRACE_WAKEUP as WAKEUP, plain, trace_record as Record,
+    trace_task as Task,
+};
 use crate::exit::kind_number;
-use crate::probe::{Plain, plain, text};
-
-/// `enum trace_kind`
-const SWITCH: u32 = 0;
-const WAKEUP: u32 = 1;
-const MIGRATE: u32 = 2;
-const FORK: u32 = 3;
-/// `enum trace_state`
-const SLEEPING: u32 = 1;
-const DEAD: u32 = 2;
-
-/// `struct trace_task`
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Task {
-    pid: u32,
-    tgid: u32,
-    prio: i32,
-    comm: [u8; 16],
-}
-
-/// `struct trace_record`
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Record {
-    at: u64,
-    cpu: u32,
-    kind: u32,
-    task: Task,
-    other: Task,
-    arg: [u32; 2],
-}
-
-// SAFETY: integers without padding, as asserted below.
-unsafe impl Plain for Record {}
-
-const _: () = assert!(size_of::<Record>() == 80 && offset_of!(Record, arg) == 72);
+use crate::probe::text;
 
 /// The recorded events of one run. `records` is transported separately from the other fields.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -24,19 +24,8 @@ fn record(at: u64, cpu: u32, kind: u32, task: Task, other: Task, arg: [u32; 2]) 
 }
 
 fn recording(records: &[Record]) -> Recording {
-    let mut bytes = Vec::new();
-    for r in records {
-        bytes.extend(r.at.to_ne_bytes());
-        let number = |n: u32| n.to_ne_bytes();
-        bytes.extend([r.cpu, r.kind].map(number).concat());
-        for t in [&r.task, &r.other] {
-            bytes.extend([t.pid, t.tgid, t.prio as u32].map(number).concat());
-            bytes.extend(t.comm);
-        }
-        bytes.extend(r.arg.map(number).concat());
-    }
-    let len = bytes.len();
-    Recording { from: FROM, until: 2_000, len, records: bytes, ..Recording::default() }
+    let bytes = bytemuck::cast_slice(records).to_vec();
+    Recording { from: FROM, until: 2_000, len: bytes.len(), records: bytes, ..Recording::default() }
 }
 
 fn replayed(recording: &Recording, exit: &Exit) -> (VecSink, Names) {

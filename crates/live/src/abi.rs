@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The types and constants that the probe shares with its reader, as `build.rs` makes them from
+//! `bpf/live/probe.h`. Every struct is `Pod`: integers without padding.
+
+#[allow(
+    missing_docs,
+    dead_code,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unreachable_pub,
+    clippy::all,
+    reason = "generated from C"
+)]
+mod bindings {
+    include!(concat!(env!("OUT_DIR"), "/probe_abi.rs"));
+}
+
+pub use bindings::*;
+
+/// Reads a value from the first bytes; None if there are too few.
+pub fn plain<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Option<T> {
+    bytes.get(..size_of::<T>()).map(bytemuck::pod_read_unaligned)
+}
