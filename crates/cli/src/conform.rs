@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use scxlab_lab::conform::{Case, Observed, SHIPPED, compare, simulate};
-use scxlab_lab::sim::kernel_target;
+use scxlab_lab::sim::kernel_types;
 use scxlab_live::job::{Reply, SchedulerSource, Situation, Task};
 use scxlab_loader::btf::Btf;
 use scxlab_machine::Machine;
@@ -30,14 +30,14 @@ pub fn conform(args: &ConformArgs) -> Result<()> {
     if !scxlab_vm::numbers_cpus_alike(&machine.topology) {
         return Err(CliError::Numbering { machine: args.machine.clone() }.into());
     }
-    let target = kernel_target(&machine)?;
+    let kernel = kernel_types();
     let mut checks = Vec::new();
     for case in &cases {
         if args.scheduler.is_empty() {
-            checks.push(Check::new(case, &case.tracer(), &machine, &target.btf)?);
+            checks.push(Check::new(case, &case.tracer(), &machine, &kernel)?);
         }
         for scheduler in &args.scheduler {
-            checks.push(Check::new(case, scheduler, &machine, &target.btf)?);
+            checks.push(Check::new(case, scheduler, &machine, &kernel)?);
         }
     }
     let (release, real) = match args.on {

@@ -13,7 +13,7 @@ use anyhow::Result;
 use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
 use scxlab_lab::recipe;
 use scxlab_lab::scheduler::{DEFAULT_CLASS, SchedulerArg};
-use scxlab_lab::sim::kernel_target;
+use scxlab_lab::sim::kernel_types;
 use scxlab_loader::btf::Btf;
 use scxlab_machine::{Machine, SysfsReader};
 use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
@@ -125,8 +125,8 @@ impl Inputs {
 
     /// Prepares all `-s` arguments for the simulated kernel.
     pub fn schedulers(&self, args: &[String], machine: &Arc<Machine>) -> Result<Vec<Prepared>> {
-        let target = kernel_target(machine)?;
-        args.iter().map(|text| self.prepare(text, machine, &target.btf)).collect()
+        let kernel = kernel_types();
+        args.iter().map(|text| self.prepare(text, machine, &kernel)).collect()
     }
 
     /// Prepares one `-s` argument for a kernel with the given types.

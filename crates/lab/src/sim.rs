@@ -13,10 +13,12 @@ use std::sync::Arc;
 use scxlab_bpf::map::map_type;
 use scxlab_bpf::mem::ARENA_WINDOW;
 use scxlab_bpf::vm::Engine;
+use scxlab_kernel::abi::KERNEL_BTF;
 use scxlab_kernel::boot::Setup;
 use scxlab_kernel::ext::host::KernelTarget;
 use scxlab_kernel::ext::object::ObjectAttachError;
 use scxlab_kernel::kernel::{Kernel, Limits, Stop};
+use scxlab_loader::btf::Btf;
 use scxlab_loader::link::{LinkError, Loaded};
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
@@ -146,8 +148,12 @@ fn sleep_on(kernel: &mut Kernel, spec: &SimSpec<'_>, stop: &Stop) {
     }
 }
 
-/// Returns the kernel that objects are linked against, without a workload, for preparing and
-/// inspecting objects.
+/// Returns the types of the simulated kernel, for preparing objects. No kernel is booted.
+pub fn kernel_types() -> Btf {
+    Btf::parse(KERNEL_BTF).expect("the kernel's own BTF is valid")
+}
+
+/// Returns the kernel that objects are linked against, without a workload, for inspecting objects.
 pub fn kernel_target(machine: &Arc<Machine>) -> Result<KernelTarget, SimError> {
     let limits = Limits::default();
     let tracer = Tracer::default();
