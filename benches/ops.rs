@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use scxlab_benches::host::cpu_time;
 use scxlab_benches::median;
-use scxlab_benches::noting::Noting;
+use scxlab_benches::noting::RecordingHost;
 use scxlab_bpf::vm::{Config, Engine, FuncId, Limits, call};
 use scxlab_lab::sim::kernel_target;
 use scxlab_loader::btf::BtfKind;
@@ -142,7 +142,7 @@ fn timed(run: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dy
 
 /// The operation in a virtual machine of this project.
 struct Ours {
-    host: Noting,
+    host: RecordingHost,
     loaded: Loaded,
     func: FuncId,
     args: [u64; 4],
@@ -151,7 +151,7 @@ struct Ours {
 impl Ours {
     fn new(op: &Op, engine: Engine) -> Result<Ours, Box<dyn Error>> {
         let limits = Limits { compile_after: 0, ..Limits::default() };
-        let mut host = Noting::new(Config { limits, engine, ..Config::default() })?;
+        let mut host = RecordingHost::new(Config { limits, engine, ..Config::default() })?;
         let target = kernel_target(&Arc::new(Machine::resolve("1c")?))?;
         let shipped = scxlab_sched::find("vtime").ok_or("vtime is not shipped")?;
         let object = Arc::new(Object::parse(shipped.object, shipped.name)?);
@@ -173,7 +173,7 @@ impl Ours {
 }
 
 /// Creates the task in guest memory; returns its address.
-fn task(host: &mut Noting, btf: &scxlab_loader::btf::Btf) -> Result<u64, Box<dyn Error>> {
+fn task(host: &mut RecordingHost, btf: &scxlab_loader::btf::Btf) -> Result<u64, Box<dyn Error>> {
     let ty = btf.find("task_struct", BtfKind::Struct).ok_or("no task_struct")?;
     let at = host.vm.mem.alloc_kernel(btf.size_of(ty)?, 64)?;
     let mut put = |path: &str, bytes: &[u8]| -> Result<(), Box<dyn Error>> {

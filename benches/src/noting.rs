@@ -13,20 +13,20 @@ use scxlab_bpf::vm::{CallSite, Config, Host, KptrKind, Storage, Vm};
 /// Same as `KEPT` in `native/kfuncs.c`.
 const KEPT: usize = 4096;
 
-pub struct Noting {
+pub struct RecordingHost {
     pub vm: Vm,
     calls: Box<[(KfuncId, [u64; 5]); KEPT]>,
     nr_calls: usize,
 }
 
-impl Noting {
-    pub fn new(config: Config) -> Result<Noting, OutOfMemory> {
+impl RecordingHost {
+    pub fn new(config: Config) -> Result<RecordingHost, OutOfMemory> {
         let calls = Box::new([(KfuncId(0), [0; 5]); KEPT]);
-        Ok(Noting { vm: Vm::new(config)?, calls, nr_calls: 0 })
+        Ok(RecordingHost { vm: Vm::new(config)?, calls, nr_calls: 0 })
     }
 }
 
-impl Host for Noting {
+impl Host for RecordingHost {
     fn vm(&mut self) -> &mut Vm {
         &mut self.vm
     }

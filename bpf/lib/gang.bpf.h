@@ -32,7 +32,7 @@
 struct gang_lead {
 	u64 round;		/* 0: no leader */
 	u64 until;		/* end of the round, ns */
-	u64 fades_at;		/* time since which most of the gang sleeps, ns; 0: it does not */
+	u64 asleep_since;		/* time since which most of the gang sleeps, ns; 0: it does not */
 	u32 width;		/* largest number so far of CPUs with a runnable task of the gang */
 	u32 wants;		/* a gang that was kept from leading and has no task on the leader's CPU; 0: none */
 	u64 pad[4];
@@ -46,7 +46,7 @@ struct gang_cpu {
 	u64 grace_at;		/* time of the last update of `grace` */
 	u32 spare;		/* ns for which it may still stay idle in this way */
 	s32 grace;		/* ns for which it may delay a task of no gang that woke up */
-	u32 keeps;		/* it delays such a task now */
+	u32 delays_outsider;	/* it delays such a task now */
 	u32 tries;		/* its pick is for the domain's round, which it did not take part in */
 	u32 marked;		/* gang of the present pick */
 	u32 domain;		/* first CPU of its domain, in the domains' order of CPUs */

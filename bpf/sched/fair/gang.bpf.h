@@ -134,7 +134,7 @@ static __always_inline void lead_gang(u32 cpu, u32 group, fair_task_t *t, u64 no
 	if (!round)
 		return;
 	l->width = 0;
-	l->fades_at = 0;
+	l->asleep_since = 0;
 	if (next == group)
 		gang_cpu(cpu)->round = round;
 	count(gang_rounds);
@@ -222,8 +222,8 @@ __weak bool tick_gang(u32 cpu, u32 group, bool over, u64 now)
 		if (gang == FAIR_GANG_V1)
 			return over;
 		graced = has_grace(g, now);
-		g->keeps = g->keeps || (over && outsider_is_next(cpu, gang_of(group), true));
-		return (g->keeps && !graced) || turn_is_over(cpu, gang_of(group));
+		g->delays_outsider = g->delays_outsider || (over && outsider_is_next(cpu, gang_of(group), true));
+		return (g->delays_outsider && !graced) || turn_is_over(cpu, gang_of(group));
 	}
 	if (gang == FAIR_GANG_V2 && g->round) {
 		/* The round is over: fairness decides. */
@@ -267,12 +267,12 @@ static __always_inline bool is_asleep(u32 group, u32 cpu, struct gang_lead *l, u
 	if (width > l->width)
 		l->width = width;
 	if (2 * width > l->width) {
-		l->fades_at = 0;
+		l->asleep_since = 0;
 		return false;
 	}
-	if (!l->fades_at)
-		l->fades_at = now;
-	return !width || (s64)(now - l->fades_at) >= (s64)migration_cost_ns;
+	if (!l->asleep_since)
+		l->asleep_since = now;
+	return !width || (s64)(now - l->asleep_since) >= (s64)migration_cost_ns;
 }
 
 /* Before a pick: marks the gang to pick, if any, and ends a round whose gang sleeps. */
@@ -282,9 +282,9 @@ __weak int mark_gang(u32 cpu, bool prev_runs, u64 now)
 	struct fair_lock *l = lock_of(cpu);
 	u64 round = round_of(cpu, now);
 	u32 group = gang_of_round(round);
-	bool graced = has_grace(g, now), keeps, bound;
+	bool graced = has_grace(g, now), delays_outsider, bound;
 
-	g->keeps = 0;
+	g->delays_outsider = 0;
 	if (g->waits_until && (!round || (s64)(g->waits_until - now) <= 0 || rq_at(group, cpu)->h_nr))
 		end_wait(g, now);
 	if (!round || !l)
@@ -295,11 +295,11 @@ __weak int mark_gang(u32 cpu, bool prev_runs, u64 now)
 		count(gang_released_early);
 		return 0;
 	}
-	keeps = gang == FAIR_GANG_V2 && outsider_is_next(cpu, group, prev_runs);
+	delays_outsider = gang == FAIR_GANG_V2 && outsider_is_next(cpu, group, prev_runs);
 	bound = gang_bound(cpu, now);
-	if (bound ? keeps && !graced : keeps || !should_join(cpu, round))
+	if (bound ? delays_outsider && !graced : delays_outsider || !should_join(cpu, round))
 		return 0;
-	g->keeps = keeps;
+	g->delays_outsider = delays_outsider;
 	g->tries |= !bound;
 	if (gang == FAIR_GANG_V1)
 		g->round = round;

@@ -25,7 +25,7 @@ static __always_inline s32 max_grace(void)
  */
 static __always_inline bool has_grace(struct gang_cpu *g, u64 now)
 {
-	s64 passed = now - g->grace_at, left = g->grace + passed / SPARE_PARTS - (g->keeps ? passed : 0);
+	s64 passed = now - g->grace_at, left = g->grace + passed / SPARE_PARTS - (g->delays_outsider ? passed : 0);
 
 	g->grace_at = now;
 	g->grace = left > max_grace() ? max_grace() : left < -(s64)NSEC_PER_SEC ? -(s64)NSEC_PER_SEC : left;
@@ -111,7 +111,7 @@ static __always_inline bool gang_keeps(u32 cpu, u32 group, u64 now)
 		return true;
 	if (!has_grace(g, now))
 		return false;
-	g->keeps = 1;
+	g->delays_outsider = 1;
 	return true;
 }
 

@@ -30,7 +30,7 @@ static bool chance(u32 ppm)
 }
 
 /* Returns a boundary value, or any number. */
-static __noinline u64 odd(void)
+static __noinline u64 boundary_value(void)
 {
 	u64 how = draw();
 	u32 shift = how >> 32 & 63;
@@ -56,7 +56,7 @@ static __noinline u64 odd(void)
 
 static u64 or_odd(u64 right)
 {
-	return chance(wrong_ppm) ? odd() : right;
+	return chance(wrong_ppm) ? boundary_value() : right;
 }
 
 /* Returns the pointer, or one near it, or any number. */
@@ -64,7 +64,7 @@ static void *or_wild(void *right)
 {
 	if (!chance(wrong_ppm))
 		return right;
-	return draw() % 2 ? right + draw() % 4096 : (void *)odd();
+	return draw() % 2 ? right + draw() % 4096 : (void *)boundary_value();
 }
 
 /* A few small ids, as with most schedulers, and some large ones. */

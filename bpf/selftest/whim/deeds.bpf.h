@@ -115,7 +115,7 @@ static __noinline void do_iterate(u64 flags)
 			break;
 		case 4:
 			if (chance(wrong_ppm))
-				((u64 *)&it)[draw() % 6] = odd();
+				((u64 *)&it)[draw() % 6] = boundary_value();
 			break;
 		}
 	}
@@ -136,7 +136,7 @@ static __noinline void do_create(void)
 	if (!scx_bpf_create_dsq(transient_id(i), or_odd(draw() % 2 ? -1 : some_node())))
 		transient |= 1 << i;
 	if (chance(wrong_ppm))
-		scx_bpf_create_dsq(odd(), odd());
+		scx_bpf_create_dsq(boundary_value(), boundary_value());
 }
 
 static __noinline void do_destroy(void)
@@ -183,7 +183,7 @@ static __noinline void do_set(struct task_struct *p)
 		break;
 	}
 	if (chance(wrong_ppm))
-		((u64 *)p)[draw() % 512] = odd();
+		((u64 *)p)[draw() % 512] = boundary_value();
 }
 
 static __noinline void do_look_idle(struct task_struct *p)
@@ -256,7 +256,7 @@ static __noinline void do_timer(void)
 		bpf_timer_start(or_wild(&a->timer), or_odd(draw() % 10000000), or_odd(draw() % 4));
 	}
 	if (chance(wrong_ppm))
-		bpf_timer_init(&a->timer, &alarms, odd());
+		bpf_timer_init(&a->timer, &alarms, boundary_value());
 }
 
 static __noinline void do_leave(void)
@@ -270,7 +270,7 @@ static __noinline void do_leave(void)
 		scx_bpf_error("had enough after %llu draws", draws);
 		break;
 	case 1:
-		scx_bpf_exit(odd(), "left after %llu draws", draws);
+		scx_bpf_exit(boundary_value(), "left after %llu draws", draws);
 		break;
 	case 2:
 		scx_bpf_error_bstr("%d %s %p", data, or_odd(sizeof(data)));
@@ -414,7 +414,7 @@ static __noinline void do_cgroup(struct task_struct *p)
 			if (!css)
 				break;
 			if (chance(wrong_ppm))
-				((u64 *)&it)[draw() % 3] = odd();
+				((u64 *)&it)[draw() % 3] = boundary_value();
 		}
 		bpf_iter_css_destroy(&it);
 		bpf_cgroup_release(or_wild(up));

@@ -173,19 +173,19 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(whim_init_task, struct task_struct *p, struct scx_i
 	more_deeds(p, scx_bpf_task_cpu(p), 0, ON_TASK);
 	if (chance(wrong_ppm))
 		p->scx.disallow = true;
-	return chance(wrong_ppm) ? (s32)odd() : 0;
+	return chance(wrong_ppm) ? (s32)boundary_value() : 0;
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(whim_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)
 {
 	more_deeds(NULL, 0, 0, ELSEWHERE);
-	return chance(wrong_ppm) ? (s32)odd() : 0;
+	return chance(wrong_ppm) ? (s32)boundary_value() : 0;
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(whim_cgroup_prep_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
 	more_deeds(p, 0, 0, ON_TASK);
-	return chance(wrong_ppm) ? (s32)odd() : 0;
+	return chance(wrong_ppm) ? (s32)boundary_value() : 0;
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(whim_init)
@@ -201,7 +201,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(whim_init)
 	}
 	init_timers();
 	more_deeds(NULL, 0, 0, ELSEWHERE);
-	return chance(wrong_ppm) ? (s32)odd() : 0;
+	return chance(wrong_ppm) ? (s32)boundary_value() : 0;
 }
 
 void BPF_STRUCT_OPS(whim_exit, struct scx_exit_info *ei)

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
-use scxlab_workload::program::Dur;
+use scxlab_workload::program::TimeSpan;
 
 use crate::{complete, exit};
 
@@ -55,14 +55,14 @@ pub enum Command {
 /// A span of virtual time.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    pub from: Dur,
-    pub to: Dur,
+    pub from: TimeSpan,
+    pub to: TimeSpan,
 }
 
 impl Span {
     fn parse(text: &str) -> Result<Span, String> {
         let (from, to) = text.split_once("..").ok_or("it has the form FROM..TO: 100ms..140ms")?;
-        let time = |text: &str| text.parse::<Dur>().map_err(|e| e.to_string());
+        let time = |text: &str| text.parse::<TimeSpan>().map_err(|e| e.to_string());
         let span = Span { from: time(from)?, to: time(to)? };
         if span.from.0 >= span.to.0 { Err("it ends before it begins".into()) } else { Ok(span) }
     }
@@ -114,7 +114,7 @@ pub struct RunArgs {
     /// If neither is given, a workload runs until all its threads have exited, at most 60s. The
     /// maximum is one day.
     #[arg(long, value_name = "TIME")]
-    pub duration: Option<Dur>,
+    pub duration: Option<TimeSpan>,
 
     /// Write a Perfetto trace of the first run of each scheduler
     ///
@@ -167,7 +167,7 @@ pub struct RunArgs {
 
     /// Maximum random delay of each thread's start
     #[arg(long, value_name = "TIME", default_value = "1ms")]
-    pub start_offset: Dur,
+    pub start_offset: TimeSpan,
 
     /// Maximum random change of each computation's length, in percent
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = noise)]
@@ -265,7 +265,7 @@ pub struct VmOptions {
     /// Maximum wall time of a virtual machine, or of all simulated runs together; by default, a
     /// virtual machine's limit follows from its work, and simulations have none
     #[arg(long, value_name = "TIME")]
-    pub deadline: Option<Dur>,
+    pub deadline: Option<TimeSpan>,
 
     /// Program of this host to copy into the virtual machine, with its libraries; may be given
     /// several times
@@ -331,7 +331,7 @@ pub struct AttachArgs {
 
     /// Time between statistics; 0 prints none
     #[arg(long, value_name = "TIME", default_value = "1s")]
-    pub interval: Dur,
+    pub interval: TimeSpan,
 
     /// Statistics as lines for people, or as one JSON object per line
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
@@ -339,7 +339,7 @@ pub struct AttachArgs {
 
     /// Detach after this time
     #[arg(long, value_name = "TIME")]
-    pub duration: Option<Dur>,
+    pub duration: Option<TimeSpan>,
 }
 
 #[derive(Debug, Args)]

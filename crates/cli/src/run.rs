@@ -12,7 +12,7 @@ use scxlab_lab::results::{Request, Results, Version};
 use scxlab_lab::run::Run;
 use scxlab_lab::session::{Progress, Session};
 use scxlab_workload::Perturb;
-use scxlab_workload::program::Dur;
+use scxlab_workload::program::TimeSpan;
 
 use crate::again::{self, StoredRequest};
 use crate::args::{EngineArg, Format, On, RunArgs};
@@ -199,7 +199,7 @@ fn trace_paths(part: &MachineRuns, on: On, among: Option<On>) -> Vec<PathBuf> {
 
 /// Returns a function that tells whether simulated runs must end now, and why. Runs on a real
 /// kernel have their own mechanisms.
-fn interrupt(deadline: Option<Dur>) -> impl Fn() -> Option<String> + Sync {
+fn interrupt(deadline: Option<TimeSpan>) -> impl Fn() -> Option<String> + Sync {
     let (cancelled, start) = (output::cancelled(), Instant::now());
     move || {
         if cancelled.load(Ordering::Relaxed) {

@@ -12,9 +12,10 @@ use scxlab_kernel::ext::program::{NativeOps, Program};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// The fault that a canary commits once, after it has run correctly for `HONEST` enqueues.
+/// The fault that a canary commits once, after it has run correctly for `ENQUEUES_BEFORE_FAULT`
+/// enqueues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Crime {
+pub enum InjectedFault {
     None,
     /// Takes a waiting task off its queue and forgets it.
     LoseTask,
@@ -32,22 +33,22 @@ pub enum Crime {
 const QUEUE: u64 = 0;
 const SLICE: u64 = 5_000_000;
 /// Number of enqueues before the fault.
-const HONEST: u32 = 50;
+const ENQUEUES_BEFORE_FAULT: u32 = 50;
 
 /// A scheduler with one global FIFO and one fault.
 pub struct Canary {
-    crime: Crime,
+    fault: InjectedFault,
     enqueues: Cell<u32>,
 }
 
 impl Canary {
     /// Returns the scheduler, ready to be attached.
-    pub fn program(crime: Crime) -> Program {
-        Program::Native(Rc::new(Canary { crime, enqueues: Cell::new(0) }))
+    pub fn program(fault: InjectedFault) -> Program {
+        Program::Native(Rc::new(Canary { fault, enqueues: Cell::new(0) }))
     }
 
     fn is_time(&self) -> bool {
-        self.enqueues.get() > HONEST
+        self.enqueues.get() > ENQUEUES_BEFORE_FAULT
     }
 
     fn commit(&self, k: &mut Kernel) {
@@ -55,17 +56,17 @@ impl Canary {
             return;
         };
         let waiting = k.ext.dsqs.get(dsq).first();
-        match (self.crime, waiting) {
-            (Crime::LoseTask, Some(task)) => {
+        match (self.fault, waiting) {
+            (InjectedFault::LoseTask, Some(task)) => {
                 let (key, priq) = (k.tasks[task].ext.dsq_key, k.tasks[task].ext.on_priq);
                 k.ext.dsqs.get_mut(dsq).remove(key, priq);
                 k.tasks[task].ext.dsq = None;
             }
-            (Crime::QueueTwice, Some(task)) => {
+            (InjectedFault::QueueTwice, Some(task)) => {
                 k.ext.dsqs.get_mut(dsq).insert(task, InsertAt::Tail);
             }
-            (Crime::StretchTime, _) => k.cpus[0].time.busy += 1,
-            (Crime::OverchargeTask, Some(task)) => {
+            (InjectedFault::StretchTime, _) => k.cpus[0].time.busy += 1,
+            (InjectedFault::OverchargeTask, Some(task)) => {
                 k.tasks[task].account.run_ns += 3_600_000_000_000;
             }
             _ => return,
@@ -86,7 +87,7 @@ impl NativeOps for Canary {
                 self.enqueues.set(self.enqueues.get() + 1);
                 k.kf_dsq_insert(args[0], QUEUE, SLICE, None, args[1] & 0xffff_ffff).unwrap_or(0)
             }
-            Op::Dispatch if self.crime == Crime::IgnoreQueue && self.is_time() => 0,
+            Op::Dispatch if self.fault == InjectedFault::IgnoreQueue && self.is_time() => 0,
             Op::Dispatch => {
                 if self.is_time() {
                     self.commit(k);

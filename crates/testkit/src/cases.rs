@@ -8,19 +8,19 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use scxlab_workload::program::Dur;
+use scxlab_workload::program::TimeSpan;
 use serde::Deserialize;
 
 use crate::checks;
 use crate::sim::{attach_shipped, kernel};
-use crate::state::{global, of_task};
+use crate::state::{global, task_field};
 
 /// One case. Each line of `look` has an instant, then `task NAME` or `global`, then the fields to
 /// read. A divisor may follow a field: `left_ns/1000000` is in whole ms, for values that depend on
 /// the cost of an instruction.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
+struct RuleCase {
     /// The rule, in a sentence.
     #[expect(dead_code, reason = "for the reader of the file")]
     claim: String,
@@ -50,7 +50,7 @@ pub fn check_folder(scheduler: &str) {
 fn check_file(scheduler: &str, file: &Path) -> Option<String> {
     let name = file.file_name().expect("a file").to_string_lossy().into_owned();
     let text = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let case: Case = toml::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let case: RuleCase = toml::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
     let got = run(scheduler, &case);
     if got == case.expected {
         return None;
@@ -64,7 +64,7 @@ fn check_file(scheduler: &str, file: &Path) -> Option<String> {
     Some(format!("{name}\nexpected:\n{}got:\n{got}", case.expected))
 }
 
-fn run(scheduler: &str, case: &Case) -> String {
+fn run(scheduler: &str, case: &RuleCase) -> String {
     let mut k = kernel(&case.machine, &case.workload, 1);
     let knobs: Vec<(&str, &str)> =
         case.knobs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
@@ -75,7 +75,7 @@ fn run(scheduler: &str, case: &Case) -> String {
         let mut words = line.split_whitespace();
         let mut next = || words.next().unwrap_or_else(|| panic!("{line:?} is too short"));
         let (at, kind) = (next(), next());
-        k.advance(at.parse::<Dur>().unwrap_or_else(|e| panic!("{line:?}: {e}")).0);
+        k.advance(at.parse::<TimeSpan>().unwrap_or_else(|e| panic!("{line:?}: {e}")).0);
         let (shown, who) = match kind {
             "task" => {
                 let name = next();
@@ -88,7 +88,7 @@ fn run(scheduler: &str, case: &Case) -> String {
         for path in words {
             let (name, unit) = path.split_once('/').unwrap_or((path, "1"));
             let value = match who {
-                Some(task) => of_task(&k, &loaded, task, name),
+                Some(task) => task_field(&k, &loaded, task, name),
                 None => global(&k, &loaded, name),
             };
             let value = value / unit.parse::<i64>().unwrap_or_else(|e| panic!("{path}: {e}"));

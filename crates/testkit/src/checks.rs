@@ -15,7 +15,7 @@ use scxlab_machine::id::Nanos;
 
 /// A violation of a law by the kernel's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken {
+pub struct Violation {
     /// Name of the law.
     pub law: &'static str,
     /// Virtual time at which the violation was found.
@@ -34,15 +34,15 @@ pub struct Contract {
 }
 
 /// A checker that inspects a run step by step.
-pub struct Watch {
+pub struct LawChecker {
     contract: Contract,
     idle: idle::IdleWatch,
-    pub broken: Vec<Broken>,
+    pub broken: Vec<Violation>,
 }
 
-impl Watch {
+impl LawChecker {
     pub fn new(contract: Contract) -> Self {
-        Watch { contract, idle: idle::IdleWatch::default(), broken: Vec::new() }
+        LawChecker { contract, idle: idle::IdleWatch::default(), broken: Vec::new() }
     }
 
     /// Checks the present state.
@@ -61,8 +61,8 @@ pub fn run_checked(
     duration: Nanos,
     step: Nanos,
     contract: Contract,
-) -> Result<Stop, Broken> {
-    let mut watch = Watch::new(contract);
+) -> Result<Stop, Violation> {
+    let mut watch = LawChecker::new(contract);
     k.start();
     let mut at = 0;
     while at < duration && k.stop.is_none() {
@@ -79,7 +79,7 @@ pub fn run_checked(
 
 /// Asserts the laws that hold at any moment of any run; panics with the law and the place.
 pub fn after(k: &Kernel) {
-    let mut watch = Watch::new(Contract::default());
+    let mut watch = LawChecker::new(Contract::default());
     watch.look(k);
     assert!(watch.broken.is_empty(), "{:#?}", watch.broken);
 }

@@ -20,7 +20,7 @@ mod script;
 mod time;
 mod userland;
 
-pub use bench::{Bench, objects_dir};
+pub use bench::{TestMachine, objects_dir};
 use scxlab_bpf::vm::Engine;
 
 use crate::sim::choose_engine;
@@ -39,17 +39,17 @@ pub enum Outcome {
 }
 
 /// One object and its test.
-pub struct Case {
+pub struct KernelObjectTest {
     pub name: &'static str,
     /// Name of the object file without `.bpf.o`.
     pub object: &'static str,
     pub machine: &'static str,
     pub checks: &'static str,
     pub outcome: Outcome,
-    run: fn(&mut Bench),
+    run: fn(&mut TestMachine),
 }
 
-impl Case {
+impl KernelObjectTest {
     /// Runs the test; it panics when the object does not do what is expected.
     pub fn check(&self) {
         self.check_on(Engine::default());
@@ -58,7 +58,7 @@ impl Case {
     /// Runs the test on one engine; returns the hash of all events and the number of instructions
     /// executed.
     pub fn check_on(&self, engine: Engine) -> (u64, u64) {
-        let mut bench = Bench::boot(self.machine);
+        let mut bench = TestMachine::boot(self.machine);
         choose_engine(&mut bench.k, engine);
         (self.run)(&mut bench);
         let seen = (bench.k.tracer.hash(), bench.k.vm.executed);
@@ -69,7 +69,7 @@ impl Case {
 
 macro_rules! cases {
     ($($name:ident $object:literal $machine:literal $outcome:expr, $run:path, $checks:literal;)*) => {
-        [$(Case {
+        [$(KernelObjectTest {
             name: stringify!($name),
             object: $object,
             machine: $machine,
@@ -83,7 +83,7 @@ macro_rules! cases {
 use Outcome::{NotModelled, Partly, Passes, Refused};
 
 /// The examples of tools/sched_ext.
-pub static EXAMPLES: [Case; 8] = cases! {
+pub static EXAMPLES: [KernelObjectTest; 8] = cases! {
     scx_simple "scx_simple" "4c" Passes, examples::simple,
         "weighted vtime and FIFO, 2 s each";
     scx_cpu0 "scx_cpu0" "4c" Passes, examples::cpu0,
@@ -103,7 +103,7 @@ pub static EXAMPLES: [Case; 8] = cases! {
 };
 
 /// The selftests.
-pub static SELFTESTS: [Case; 34] = cases! {
+pub static SELFTESTS: [KernelObjectTest; 34] = cases! {
     allowed_cpus "allowed_cpus" "4c" Passes, placement::allowed_cpus,
         "scx_bpf_select_cpu_and from select_cpu, enqueue and a syscall program; picks stay in the mask";
     create_dsq "create_dsq" "4c" Passes, life::create_dsq,

@@ -9,7 +9,7 @@
 
 mod loads;
 
-pub use loads::{LOADS, Load, load};
+pub use loads::{LOADS, RandomLoad, load};
 
 use std::fmt::Write;
 
@@ -19,14 +19,14 @@ use scxlab_machine::{Machine, Stream};
 const FAR: u64 = 254;
 
 /// A machine with its description as a machine file.
-pub struct Drawn {
+pub struct RandomMachine {
     pub machine: Machine,
     pub text: String,
 }
 
 /// Draws a machine of 1 to `cpus_max` CPUs: 1 to 8 nodes, with or without SMT, regular or not,
 /// hybrid or not.
-pub fn machine(seed: u64, cpus_max: u64) -> Drawn {
+pub fn machine(seed: u64, cpus_max: u64) -> RandomMachine {
     let mut rng = Stream::new(seed, "machine", cpus_max);
     let cores = cores(&mut rng, cpus_max);
     let mut text = String::from(
@@ -39,7 +39,7 @@ pub fn machine(seed: u64, cpus_max: u64) -> Drawn {
     }
     let machine =
         Machine::from_toml("random.toml", &text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    Drawn { machine, text }
+    RandomMachine { machine, text }
 }
 
 /// Number of threads of each core, by node and LLC.

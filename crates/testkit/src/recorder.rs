@@ -101,7 +101,7 @@ impl NativeOps for Recorder {
 }
 
 /// Returns the log lines about one task, one per operation.
-pub fn of_task(log: &Log, name: &str) -> Vec<String> {
+pub fn lines_of_task(log: &Log, name: &str) -> Vec<String> {
     let about = |line: &&String| line.contains(&format!("({name}"));
     log.borrow().iter().filter(about).cloned().collect()
 }

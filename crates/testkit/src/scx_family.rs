@@ -27,25 +27,25 @@ use crate::sim;
 
 /// A scheduler whose crate is `scx_<name>`.
 #[derive(Clone, Copy, Debug)]
-pub struct Scheduler {
+pub struct PublishedScheduler {
     pub name: &'static str,
 }
 
-pub static FAMILY: [Scheduler; 14] = [
-    Scheduler { name: "beerland" },
-    Scheduler { name: "bpfland" },
-    Scheduler { name: "cake" },
-    Scheduler { name: "chaos" },
-    Scheduler { name: "cosmos" },
-    Scheduler { name: "flash" },
-    Scheduler { name: "flow" },
-    Scheduler { name: "forge" },
-    Scheduler { name: "lavd" },
-    Scheduler { name: "layered" },
-    Scheduler { name: "p2dq" },
-    Scheduler { name: "pandemonium" },
-    Scheduler { name: "rusty" },
-    Scheduler { name: "tickless" },
+pub static FAMILY: [PublishedScheduler; 14] = [
+    PublishedScheduler { name: "beerland" },
+    PublishedScheduler { name: "bpfland" },
+    PublishedScheduler { name: "cake" },
+    PublishedScheduler { name: "chaos" },
+    PublishedScheduler { name: "cosmos" },
+    PublishedScheduler { name: "flash" },
+    PublishedScheduler { name: "flow" },
+    PublishedScheduler { name: "forge" },
+    PublishedScheduler { name: "lavd" },
+    PublishedScheduler { name: "layered" },
+    PublishedScheduler { name: "p2dq" },
+    PublishedScheduler { name: "pandemonium" },
+    PublishedScheduler { name: "rusty" },
+    PublishedScheduler { name: "tickless" },
 ];
 
 const MS: Nanos = 1_000_000;
@@ -67,7 +67,7 @@ pub fn objects_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../build/scx/objects")
 }
 
-impl Scheduler {
+impl PublishedScheduler {
     fn object(&self) -> PathBuf {
         objects_dir().join(format!("{}.bpf.o", self.name))
     }

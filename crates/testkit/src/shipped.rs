@@ -30,12 +30,12 @@ pub fn scheduled_on(
 ) -> (Kernel, Loaded) {
     let machine = Arc::new(machine);
     let mut k = sim::kernel_on(Machine::clone(&machine), workload, seed);
-    let loaded = put_on(&mut k, scheduler, &machine);
+    let loaded = attach_with_recipe(&mut k, scheduler, &machine);
     (k, loaded)
 }
 
 /// Attaches a shipped scheduler to a booted machine.
-pub fn put_on(k: &mut Kernel, scheduler: &str, machine: &Arc<Machine>) -> Loaded {
+pub fn attach_with_recipe(k: &mut Kernel, scheduler: &str, machine: &Arc<Machine>) -> Loaded {
     let arg = SchedulerArg::parse(scheduler).unwrap_or_else(|e| panic!("{e}"));
     let name = scheduler.split(',').next().unwrap_or_default();
     let shipped = scxlab_sched::find(name).unwrap_or_else(|| panic!("no scheduler {name}"));

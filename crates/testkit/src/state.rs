@@ -43,7 +43,7 @@ pub fn task<'a>(k: &'a Kernel, name: &str) -> &'a Task {
 
 /// Reads a field that the scheduler keeps for a task in the task storage `tasks`. If the storage
 /// has a field `slot`, the value is read from `slots[slot]` instead.
-pub fn of_task(k: &Kernel, loaded: &Loaded, name: &str, path: &str) -> i64 {
+pub fn task_field(k: &Kernel, loaded: &Loaded, name: &str, path: &str) -> i64 {
     let owner = task(k, name).addr;
     let read = |path: &str| {
         let (map, at) = field(loaded, "tasks", path);
@@ -97,7 +97,7 @@ fn sign_extend(value: u64, size: usize) -> i64 {
 }
 
 /// Reads a field of a structure of the scheduler at an address, for example in an arena.
-pub fn at(k: &Kernel, loaded: &Loaded, structure: &str, addr: i64, path: &str) -> i64 {
+pub fn struct_field(k: &Kernel, loaded: &Loaded, structure: &str, addr: i64, path: &str) -> i64 {
     let btf = &loaded.object.btf;
     let ty =
         btf.find(structure, BtfKind::Struct).unwrap_or_else(|| panic!("no struct {structure}"));
@@ -117,13 +117,13 @@ pub fn size_of(loaded: &Loaded, structure: &str) -> i64 {
 
 /// Offsets and sizes of some fields of a structure of the scheduler, for tests that read many of
 /// them often.
-pub struct Layout {
+pub struct StructLayout {
     size: u64,
     fields: std::collections::BTreeMap<&'static str, (usize, usize)>,
 }
 
-impl Layout {
-    pub fn new(loaded: &Loaded, structure: &str, paths: &[&'static str]) -> Layout {
+impl StructLayout {
+    pub fn new(loaded: &Loaded, structure: &str, paths: &[&'static str]) -> StructLayout {
         let btf = &loaded.object.btf;
         let ty = btf.find(structure, BtfKind::Struct);
         let ty = ty.unwrap_or_else(|| panic!("no struct {structure}"));
@@ -134,7 +134,7 @@ impl Layout {
             (found.byte_off() as usize, size)
         };
         let fields = paths.iter().map(|&path| (path, place(path))).collect();
-        Layout { size: btf.size_of(ty).expect("a size"), fields }
+        StructLayout { size: btf.size_of(ty).expect("a size"), fields }
     }
 
     /// Reads the structure at `addr`, or the one `index` elements after it.
@@ -147,7 +147,7 @@ impl Layout {
 
 /// Present contents of a structure.
 pub struct Record<'a> {
-    layout: &'a Layout,
+    layout: &'a StructLayout,
     bytes: &'a [u8],
     pub at: u64,
 }

@@ -21,7 +21,7 @@ use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use std::sync::{Arc, OnceLock};
 
-use crate::checks::{Contract, Watch};
+use crate::checks::{Contract, LawChecker};
 use crate::machines::{self, LOADS};
 use crate::shipped::selftest_object;
 use crate::sim;
@@ -41,7 +41,7 @@ pub const INPUT: usize = 64 + 8 * SCRIPT_WORDS;
 
 /// Observable results of a run, to be compared between engines.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct RunResult {
     hash: u64,
     events: u64,
     executed: u64,
@@ -59,7 +59,7 @@ pub fn input(seed: u64) -> Vec<u8> {
 
 /// Decodes the bytes and runs the result on both engines for `steps` steps of 5 ms; panics if a
 /// promise is broken.
-pub fn check(data: &[u8], steps: u64) -> Seen {
+pub fn check(data: &[u8], steps: u64) -> RunResult {
     let interp = run(data, steps, Engine::Interp);
     assert_eq!(interp, run(data, steps, Engine::Jit), "the engines differ");
     interp
@@ -84,7 +84,7 @@ impl Choices<'_> {
     }
 }
 
-fn run(data: &[u8], steps: u64, engine: Engine) -> Seen {
+fn run(data: &[u8], steps: u64, engine: Engine) -> RunResult {
     let mut choices = Choices(data);
     let mut k = boot(&mut choices);
     sim::choose_engine(&mut k, engine);
@@ -93,7 +93,7 @@ fn run(data: &[u8], steps: u64, engine: Engine) -> Seen {
     let outside = choices.word();
     let mut ends = Vec::new();
     let mut rng = Stream::new(outside, "outside", 0);
-    let mut watch = Watch::new(Contract { long_paths: true, ..Contract::default() });
+    let mut watch = LawChecker::new(Contract { long_paths: true, ..Contract::default() });
     let loaded = load(&mut k, &open);
     if outside & 1 == 0 {
         attach(&mut k, &loaded, &mut ends);
@@ -272,10 +272,10 @@ fn disturb(k: &mut Kernel, loaded: &Loaded, rng: &mut Stream, ends: &mut Vec<Str
     }
 }
 
-fn seen(k: &Kernel, mut ends: Vec<String>) -> Seen {
+fn seen(k: &Kernel, mut ends: Vec<String>) -> RunResult {
     ends.extend(k.ext.exits.iter().map(|exit| format!("{exit:?}")));
     ends.push(format!("{:?}", k.stop));
-    Seen {
+    RunResult {
         hash: k.tracer.hash(),
         events: k.tracer.count(),
         executed: k.vm.executed,

@@ -13,14 +13,14 @@ use scxlab_loader::link::Loaded;
 use scxlab_machine::Machine;
 use scxlab_testkit::kernel_objects::{EXAMPLES, SELFTESTS};
 use scxlab_testkit::scx_family::FAMILY;
-use scxlab_testkit::shipped::put_on;
+use scxlab_testkit::shipped::attach_with_recipe;
 use scxlab_testkit::sim::{choose_engine, kernel, link};
 
 const MS: u64 = 1_000_000;
 
 /// Observable results of a run.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct EngineResult {
     hash: u64,
     events: u64,
     executed: u64,
@@ -28,8 +28,8 @@ struct Seen {
     exits: String,
 }
 
-fn seen(k: &Kernel) -> Seen {
-    Seen {
+fn seen(k: &Kernel) -> EngineResult {
+    EngineResult {
         hash: k.tracer.hash(),
         events: k.tracer.count(),
         executed: k.vm.executed,
@@ -68,7 +68,7 @@ fn shipped_schedulers_agree() {
             [("2n2l2c2t", "sleepers,tasks=40"), ("1n4c2t", "hackbench,groups=1,loops=10")]
         {
             let resolved = Arc::new(Machine::resolve(machine).expect(machine));
-            let put = |k: &mut Kernel| put_on(k, shipped.name, &resolved);
+            let put = |k: &mut Kernel| attach_with_recipe(k, shipped.name, &resolved);
             let compiled = agree(shipped.name, machine, workload, 150, put);
             assert!(compiled >= 4, "{}: {compiled} functions compiled", shipped.name);
         }

@@ -76,7 +76,7 @@ fn switches(k: &Kernel) -> u64 {
     k.tasks.iter().map(|t| t.account.switches_voluntary + t.account.switches_involuntary).sum()
 }
 
-fn stays(k: &Kernel) {
+fn assert_attached(k: &Kernel) {
     checks::after(k);
     assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
 }
@@ -98,7 +98,7 @@ fn demonstration(gang: &str) -> (u64, u64, u64) {
         k.start();
         sums.0 += together(&mut k, "/left", 100 * MS, 1_100 * MS);
         sums.1 += together(&mut k, "/right", 1_100 * MS, 2_100 * MS);
-        stays(&k);
+        assert_attached(&k);
         sums.2 += work(&k);
     }
     let runs = START_US.len() as u64;
@@ -136,7 +136,7 @@ fn a_domain_has_one_leader_at_every_moment() {
             k.advance(step * 20_000);
             leaders.look(&k, &loaded);
         }
-        stays(&k);
+        assert_attached(&k);
         assert_eq!(leaders.rounds.len() as u64, stat(&k, &loaded, "gang_rounds"), "all were seen");
         assert!(leaders.rounds.len() > 10, "{gang}, {domain}: {}", leaders.rounds.len());
     }
@@ -161,7 +161,7 @@ fn unbound(gang: &str, cpus: u32, first: [&str; 2]) -> (u64, u64) {
     let (mut k, loaded) = attached(&format!("{cpus}c"), &text, &[("gang", gang)]);
     k.start();
     let ratio = together(&mut k, "/left", 500 * MS, 1_500 * MS);
-    stays(&k);
+    assert_attached(&k);
     (ratio, stat(&k, &loaded, "gang_spread"))
 }
 
@@ -185,11 +185,11 @@ fn beside_gangs(gang: &str, before: &'static str) -> (u64, u64) {
     let text = jobs(&[
         Job { before, ..Job::gang("one", 8) },
         Job { before, ..Job::gang("two", 8) },
-        Job { alone: true, ..Job::plain("hog", 8) },
+        Job { no_barrier: true, ..Job::plain("hog", 8) },
     ]);
     let (mut k, loaded) = attached("8c", &text, &[("gang", gang)]);
     run_checked(&mut k, 3_000 * MS, 25 * MS, Contract::default()).unwrap();
-    stays(&k);
+    assert_attached(&k);
     assert!(gang == "off" || stat(&k, &loaded, "gang_favoured") > 100);
     let share = group_ns(&k, "/hog") * 1000 / (8 * 3_000 * MS);
     (share, k.metrics.run_queue_wait.max())
@@ -211,14 +211,15 @@ fn a_gang_does_not_starve_others() {
 #[test]
 fn a_gang_of_one_costs_nothing() {
     let run = |gang: &str| {
-        let text = jobs(&[Job::gang("single", 1), Job { alone: true, ..Job::plain("hog", 6) }]);
+        let text =
+            jobs(&[Job::gang("single", 1), Job { no_barrier: true, ..Job::plain("hog", 6) }]);
         let (mut k, loaded) = attached(
             "4c",
             &text.replace("cpus = \"5\"", "cpus = \"1\"").replace("cpus = \"4\"", "cpus = \"0\""),
             &[("gang", gang)],
         );
         k.run(Some(2_000 * MS));
-        stays(&k);
+        assert_attached(&k);
         assert_eq!(stat(&k, &loaded, "gang_requests"), 0);
         (switches(&k), work(&k), run_ns(&k, "single-0"))
     };
@@ -242,7 +243,7 @@ fn the_switch_works_while_it_runs() {
     let rounds = stat(&k, &loaded, "gang_rounds");
     k.advance(2_000 * MS);
     assert_eq!(stat(&k, &loaded, "gang_rounds"), rounds, "nobody leads what is no gang");
-    stays(&k);
+    assert_attached(&k);
     assert!(on > 900 && before < on - 200, "{before} {on} {after}");
 }
 
@@ -262,7 +263,7 @@ fn the_domain_is_how_far_a_gang_reaches() {
         let (mut k, _) = attached("2n4c1t", &text, &[("gang", "v2"), ("gang_domain", domain)]);
         k.start();
         let ratio = together(&mut k, "/left", 100 * MS, 1_100 * MS);
-        stays(&k);
+        assert_attached(&k);
         ratio
     };
     let (core, node, all) = (run("core"), run("node"), run("all"));
@@ -281,7 +282,7 @@ fn what_is_below_a_gang_is_part_of_it() {
         ]);
         let (mut k, _) = attached("8c", &text, &[("gang", gang)]);
         k.run(Some(1_000 * MS));
-        stays(&k);
+        assert_attached(&k);
         work(&k)
     };
     let (off, v2) = (run("off"), run("v2"));
@@ -294,7 +295,7 @@ fn changes_from_outside_lose_nobody() {
     let text = jobs(&[
         Job::gang("left", 8),
         Job { before: "{ sleep = \"200us\" },", ..Job::gang("right", 8) },
-        Job { alone: true, ..Job::plain("hog", 8) },
+        Job { no_barrier: true, ..Job::plain("hog", 8) },
     ]);
     for gang in ["v1", "v2"] {
         let (mut k, _) = attached("2n4c1t", &text, &[("gang", gang)]);
@@ -308,11 +309,11 @@ fn changes_from_outside_lose_nobody() {
             k.user(|k| k.set_nice(task, (round as i8 % 11) - 5)).expect("a nice value");
             let cpu = CpuId(1 + round % 4);
             k.user(|k| k.set_cpu_online(cpu, round % 8 >= 4)).expect("a CPU");
-            stays(&k);
+            assert_attached(&k);
         }
         let before: Vec<u64> = k.tasks.iter().map(|t| t.account.run_ns).collect();
         k.advance(1_500 * MS);
-        stays(&k);
+        assert_attached(&k);
         for (t, before) in k.tasks.iter().zip(before) {
             assert!(!k.is_workload(t) || t.account.run_ns > before, "{} runs on", t.name);
         }
@@ -336,7 +337,7 @@ fn a_switch_that_is_neither_is_off_and_counted() {
     set_switches(&mut k, &["/left"], b"");
     k.advance(700 * MS);
     assert_eq!(stat(&k, &loaded, "gang_bad_values"), 3);
-    stays(&k);
+    assert_attached(&k);
 }
 
 #[test]
@@ -367,7 +368,7 @@ fn a_gang_may_go_while_it_is_led() {
         k.advance(at + 60 * MS);
         let before: Vec<u64> = k.tasks.iter().map(|t| t.account.run_ns).collect();
         k.advance(at + 500 * MS);
-        stays(&k);
+        assert_attached(&k);
         for (t, before) in k.tasks.iter().zip(before) {
             assert!(!k.is_workload(t) || t.account.run_ns > before, "{} runs on", t.name);
         }

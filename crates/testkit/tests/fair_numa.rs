@@ -19,9 +19,9 @@ use scxlab_machine::id::CpuId;
 use scxlab_testkit::checks;
 use scxlab_testkit::shipped::scheduled;
 use scxlab_testkit::sim::{kernel, link};
-use scxlab_testkit::state::{at, of_task, size_of, stat};
+use scxlab_testkit::state::{size_of, stat, struct_field, task_field};
 
-use fair_numa::settle::{MS, SECOND, Seen, assert_spread, node_of, watch, work};
+use fair_numa::settle::{MS, NodeFigures, SECOND, assert_spread, node_of, watch, work};
 
 /// Default of the knob `numa_settle_ns`, in ns.
 const SETTLE: u64 = 32 * MS;
@@ -43,7 +43,7 @@ fn hogs(processes: u32, threads: u32) -> String {
 }
 
 /// Runs for 3 s; returns the CPU time by process and node after the first second.
-fn settled(numa: &str, machine: &str, workload: &str) -> (Seen, Kernel, Loaded) {
+fn settled(numa: &str, machine: &str, workload: &str) -> (NodeFigures, Kernel, Loaded) {
     let (mut k, loaded) = scheduled(&format!("fair,numa={numa}"), machine, workload, 1);
     k.start();
     k.advance(MS / 2);
@@ -147,24 +147,25 @@ fn check_sums(k: &Kernel, loaded: &Loaded, nodes: i64, by_load: bool) {
     let (array, node_bytes) = (pointer(k, loaded, "numa_nodes"), size_of(loaded, "numa_node"));
     let (mut real, mut procs) = (vec![0; nodes as usize], BTreeMap::new());
     for t in k.tasks.iter().filter(|t| t.class == Class::Ext && t.state != TaskState::Dead) {
-        let own = of_task(k, loaded, &t.name, "t");
-        procs.insert(at(k, loaded, "fair_task", own, "numa.proc"), ());
+        let own = task_field(k, loaded, &t.name, "t");
+        procs.insert(struct_field(k, loaded, "fair_task", own, "numa.proc"), ());
         if t.on_rq {
             let weight = if by_load {
-                at(k, loaded, "fair_task", own, "se.contrib")
+                struct_field(k, loaded, "fair_task", own, "se.contrib")
             } else {
-                at(k, loaded, "fair_task", own, "se.weight")
+                struct_field(k, loaded, "fair_task", own, "se.weight")
             };
             // A task on its way to another CPU counts on its former CPU until it runs on the new
             // one.
-            let counted = CpuId(at(k, loaded, "fair_task", own, "cpu") as u32);
+            let counted = CpuId(struct_field(k, loaded, "fair_task", own, "cpu") as u32);
             real[node_of(k, if t.on_cpu { t.cpu } else { counted })] += weight;
         }
     }
     for node in 0..nodes {
-        let queued = at(k, loaded, "numa_node", array + node * node_bytes, "queued");
+        let queued = struct_field(k, loaded, "numa_node", array + node * node_bytes, "queued");
         let share = |p: &i64| p + proc_bytes + node * share_bytes;
-        let all: i64 = procs.keys().map(|p| at(k, loaded, "numa_share", share(p), "queued")).sum();
+        let all: i64 =
+            procs.keys().map(|p| struct_field(k, loaded, "numa_share", share(p), "queued")).sum();
         assert_eq!(all, queued, "node {node} at {}: its processes, and what is queued", k.now);
         assert_eq!(queued, real[node as usize], "node {node} at {}: of runnable tasks", k.now);
     }
@@ -214,7 +215,7 @@ fn settlers(processes: u32, cpus: &[u32]) -> String {
 
 /// Returns the node on which each of four processes ends, on a machine of four nodes. Each process
 /// has four threads, one on each node at the start; `memory` is the node of each process's memory.
-fn ends(memory: [i32; 4], seed: u64) -> (Vec<usize>, Seen) {
+fn ends(memory: [i32; 4], seed: u64) -> (Vec<usize>, NodeFigures) {
     // Each process has one thread on every node.
     let cpus: Vec<u32> = (0..16).map(|i| i / 4 + (i + i / 4) % 4 * 4).collect();
     let (mut k, _) = scheduled("fair,numa=consolidate+faults", "4n4c1t", &settlers(4, &cpus), seed);

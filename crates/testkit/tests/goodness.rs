@@ -16,7 +16,7 @@ use scxlab_machine::Machine;
 use scxlab_testkit::cases::check_folder;
 use scxlab_testkit::churn::churn;
 use scxlab_testkit::sim::{attach_shipped, kernel, kernel_on, run_ns};
-use scxlab_testkit::state::{global, of_task, stat};
+use scxlab_testkit::state::{global, stat, task_field};
 
 const MS: u64 = 1_000_000;
 const VANILLA: &str = "vanilla";
@@ -135,7 +135,7 @@ fn a_task_that_slept_preempts_a_hog_on_its_cpu() {
         let (mut k, loaded) = attached("1c", text, mode, 1);
         k.run(Some(2_000 * MS));
         assert!(stat(&k, &loaded, "preempted") > 20, "{mode}");
-        assert!(of_task(&k, &loaded, "guest", field) >= 9, "{mode}");
+        assert!(task_field(&k, &loaded, "guest", field) >= 9, "{mode}");
     }
 }
 

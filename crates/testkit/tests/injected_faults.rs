@@ -11,7 +11,7 @@ use scxlab_kernel::ext::program::{NativeOps, Program};
 use scxlab_kernel::kernel::Stop;
 use scxlab_kernel::task::Class;
 use scxlab_loader::object::Object;
-use scxlab_testkit::canary::{Canary, Crime, ops_data};
+use scxlab_testkit::canary::{Canary, InjectedFault, ops_data};
 use scxlab_testkit::checks;
 use scxlab_testkit::sim::{attach, kernel};
 
@@ -52,7 +52,8 @@ fn refuse_task(nth: u32) -> bool {
         let message = &k.ext.exits[0].message;
         assert!(message.starts_with("ops.init_task() failed (-1) for "), "{nth}: {message}");
         assert!(k.tasks.iter().all(|t| t.class != Class::Ext), "{nth}");
-        k.attach(Canary::program(Crime::None), ops_data("next")).expect("nothing is in its way");
+        k.attach(Canary::program(InjectedFault::None), ops_data("next"))
+            .expect("nothing is in its way");
         assert!(k.ext.root.is_some(), "{nth}: {:?}", k.ext.exits);
     }
     k.advance(30 * MS);

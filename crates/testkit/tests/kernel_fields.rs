@@ -39,12 +39,12 @@ const ALWAYS_ZERO: [(&str, &str); 13] = [
 
 /// Fields that were visited, by `struct.field`: true once a non-zero value was seen.
 #[derive(Default)]
-struct Seen {
+struct FieldCoverage {
     fields: BTreeMap<String, bool>,
     done: BTreeSet<(u64, u32)>,
 }
 
-impl Seen {
+impl FieldCoverage {
     /// Visits a struct in guest memory, and those that it points to. `part_of` is the name for an
     /// unnamed struct.
     fn walk(&mut self, k: &Kernel, btf: &Btf, ty: TypeId, addr: u64, part_of: &str) {
@@ -96,9 +96,9 @@ impl Seen {
 }
 
 /// A scheduler that inspects all fields in every operation.
-struct Looker(Rc<RefCell<Seen>>);
+struct FieldReader(Rc<RefCell<FieldCoverage>>);
 
-impl NativeOps for Looker {
+impl NativeOps for FieldReader {
     fn has(&self, op: Op) -> bool {
         use Op::*;
         matches!(op, Init | SelectCpu | Enqueue | Dispatch | Running | Stopping)
@@ -122,7 +122,7 @@ impl NativeOps for Looker {
     }
 }
 
-fn look(k: &Kernel, seen: &mut Seen) {
+fn look(k: &Kernel, seen: &mut FieldCoverage) {
     let target = k.target();
     let btf = target.btf();
     let find = |name: &str| btf.find(name, BtfKind::Struct).expect("a struct of the kernel");
@@ -171,10 +171,10 @@ const BUSY: &str = r#"
 #[test]
 fn every_field_is_filled_or_explained() {
     let mut k = kernel("2n2c1t", BUSY, 1);
-    let seen = Rc::new(RefCell::new(Seen::default()));
+    let seen = Rc::new(RefCell::new(FieldCoverage::default()));
     k.start();
     k.advance(40 * MS);
-    k.attach(Program::Native(Rc::new(Looker(seen.clone()))), ops_data("looker")).unwrap();
+    k.attach(Program::Native(Rc::new(FieldReader(seen.clone()))), ops_data("looker")).unwrap();
     k.advance(120 * MS);
     checks::after(&k);
     assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
@@ -269,8 +269,8 @@ fn a_slow_cpu_loses_time() {
     let second = 100 * MS * 1024 / speed;
     k.start();
     k.advance(first + 10 * MS);
-    let seen = Rc::new(RefCell::new(Seen::default()));
-    k.attach(Program::Native(Rc::new(Looker(seen))), ops_data("looker")).unwrap();
+    let seen = Rc::new(RefCell::new(FieldCoverage::default()));
+    k.attach(Program::Native(Rc::new(FieldReader(seen))), ops_data("looker")).unwrap();
     k.advance(first + 20 * MS + second / 2);
     let lag = |k: &Kernel| rq_field(k, 0, "clock_task") - rq_field(k, 0, "clock_pelt");
     assert!(speed < 1024, "CPU 0 is a little one");

@@ -5,10 +5,10 @@
 //! The objects come from `make kernel-objects`; if they are missing, each test fails with that
 //! hint.
 
-use scxlab_testkit::kernel_objects::{Case, EXAMPLES, SELFTESTS, objects_dir, table};
+use scxlab_testkit::kernel_objects::{EXAMPLES, KernelObjectTest, SELFTESTS, objects_dir, table};
 
 fn check(name: &str) {
-    let find = |c: &&Case| c.name == name;
+    let find = |c: &&KernelObjectTest| c.name == name;
     let case = EXAMPLES.iter().chain(&SELFTESTS).find(find).expect("a case of that name");
     case.check();
 }

@@ -11,8 +11,8 @@ use scxlab_testkit::sim::{attach, group_ns, kernel, kernel_on};
 
 const MS: u64 = 1_000_000;
 
-/// Settings of a run, with defaults in `Case::default`.
-struct Case {
+/// Settings of a run, with defaults in `RunSettings::default`.
+struct RunSettings {
     machine: &'static str,
     tune: fn(&mut Machine),
     workload: &'static str,
@@ -20,9 +20,9 @@ struct Case {
     knobs: &'static [(&'static str, &'static str)],
 }
 
-impl Default for Case {
+impl Default for RunSettings {
     fn default() -> Self {
-        Case {
+        RunSettings {
             machine: "4c",
             tune: |_| {},
             workload: "sleepers,tasks=8",
@@ -32,7 +32,7 @@ impl Default for Case {
     }
 }
 
-fn run(case: Case) -> Kernel {
+fn run(case: RunSettings) -> Kernel {
     let mut machine = Machine::resolve(case.machine).unwrap();
     (case.tune)(&mut machine);
     let mut k = kernel_on(machine, case.workload, 1);
@@ -46,7 +46,7 @@ fn run(case: Case) -> Kernel {
 }
 
 /// Asserts that the metric is greater in the second case than in the first.
-fn grows(metric: fn(&Kernel) -> u64, less: Case, more: Case) {
+fn grows(metric: fn(&Kernel) -> u64, less: RunSettings, more: RunSettings) {
     let (less, more) = (metric(&run(less)), metric(&run(more)));
     assert!(more > less, "{less} should be less than {more}");
 }
@@ -57,34 +57,38 @@ fn overhead(k: &Kernel) -> u64 {
 
 #[test]
 fn throughput_grows_with_cpus() {
-    let hogs = || Case { workload: "hogs,tasks=8", ..Case::default() };
-    grows(|k| k.metrics.work_units, Case { machine: "2c", ..hogs() }, hogs());
+    let hogs = || RunSettings { workload: "hogs,tasks=8", ..RunSettings::default() };
+    grows(|k| k.metrics.work_units, RunSettings { machine: "2c", ..hogs() }, hogs());
 }
 
 #[test]
 fn a_busy_sibling_costs_throughput() {
-    let hogs = || Case { workload: "hogs,tasks=4", ..Case::default() };
-    grows(|k| k.metrics.work_units, Case { machine: "2c2t", ..hogs() }, hogs());
+    let hogs = || RunSettings { workload: "hogs,tasks=4", ..RunSettings::default() };
+    grows(|k| k.metrics.work_units, RunSettings { machine: "2c2t", ..hogs() }, hogs());
 }
 
 #[test]
 fn wakeup_latency_grows_with_load() {
-    let heavy = Case { workload: "sleepers,tasks=24", ..Case::default() };
-    grows(|k| k.metrics.wakeup_latency.permille(900), Case::default(), heavy);
+    let heavy = RunSettings { workload: "sleepers,tasks=24", ..RunSettings::default() };
+    grows(|k| k.metrics.wakeup_latency.permille(900), RunSettings::default(), heavy);
 }
 
 #[test]
 fn wakeup_latency_grows_with_the_idle_states_exit() {
     let slow = |m: &mut Machine| m.costs.idle.iter_mut().for_each(|s| s.exit_latency_ns *= 10);
     // A timer wakes its own CPU before the task; a partner's CPU is woken after the task.
-    let light = || Case { workload: "pingpong,pairs=1,work=1ms", ..Case::default() };
-    grows(|k| k.metrics.wakeup_latency.permille(500), light(), Case { tune: slow, ..light() });
+    let light = || RunSettings { workload: "pingpong,pairs=1,work=1ms", ..RunSettings::default() };
+    grows(
+        |k| k.metrics.wakeup_latency.permille(500),
+        light(),
+        RunSettings { tune: slow, ..light() },
+    );
 }
 
 #[test]
 fn run_queue_wait_grows_with_tasks() {
-    let more = Case { workload: "hogs,tasks=16", ..Case::default() };
-    let few = Case { workload: "hogs,tasks=5", ..Case::default() };
+    let more = RunSettings { workload: "hogs,tasks=16", ..RunSettings::default() };
+    let few = RunSettings { workload: "hogs,tasks=5", ..RunSettings::default() };
     grows(|k| k.metrics.run_queue_wait.max(), few, more);
 }
 
@@ -93,8 +97,12 @@ fn run_queue_wait_grows_with_tasks() {
 fn waits_grow_when_tasks_are_starved() {
     const VICTIMS: &str = "[[thread]]\nname = 'victim'\ninstances = 2\nops = [{ sleep = '10ms' }, { loop = { ops = [{ compute = '1ms' }] } }]\n\
                            [[thread]]\nname = 'fed'\nops = [{ loop = { ops = [{ compute = '1ms' }] } }]";
-    let case =
-        |knobs| Case { workload: VICTIMS, scheduler: Some("lapse"), knobs, ..Case::default() };
+    let case = |knobs| RunSettings {
+        workload: VICTIMS,
+        scheduler: Some("lapse"),
+        knobs,
+        ..RunSettings::default()
+    };
     // 118 is the letter "v". Tasks are starved from their fork on, and with `woken` from the end of
     // their sleep on.
     let starved: &[_] = &[("starve", "118")];
@@ -109,37 +117,48 @@ fn waits_grow_when_tasks_are_starved() {
 
 #[test]
 fn switches_grow_as_slices_shrink() {
-    let hogs = || Case { workload: "hogs,tasks=8", ..Case::default() };
+    let hogs = || RunSettings { workload: "hogs,tasks=8", ..RunSettings::default() };
     let involuntary =
         |k: &Kernel| k.tasks.iter().map(|t| t.account.switches_involuntary).sum::<u64>();
     let long: &[_] = &[("slice_ns", "40000000")];
     let short: &[_] = &[("slice_ns", "4000000")];
-    grows(involuntary, Case { knobs: long, ..hogs() }, Case { knobs: short, ..hogs() });
-    grows(|k| k.metrics.switches, Case { knobs: long, ..hogs() }, Case { knobs: short, ..hogs() });
+    grows(
+        involuntary,
+        RunSettings { knobs: long, ..hogs() },
+        RunSettings { knobs: short, ..hogs() },
+    );
+    grows(
+        |k| k.metrics.switches,
+        RunSettings { knobs: long, ..hogs() },
+        RunSettings { knobs: short, ..hogs() },
+    );
 }
 
 #[test]
 fn migrations_cross_nodes_only_where_there_are_two() {
     let across = |k: &Kernel| k.metrics.migrations[Distance::Node as usize];
     let sleepers = "sleepers,tasks=24";
-    let one = Case { machine: "1n4c", workload: sleepers, ..Case::default() };
+    let one = RunSettings { machine: "1n4c", workload: sleepers, ..RunSettings::default() };
     assert_eq!(across(&run(one)), 0);
-    assert!(across(&run(Case { machine: "2n2c", workload: sleepers, ..Case::default() })) > 0);
+    assert!(
+        across(&run(RunSettings { machine: "2n2c", workload: sleepers, ..RunSettings::default() }))
+            > 0
+    );
 }
 
 #[test]
 fn busy_time_grows_with_work_and_idle_time_shrinks() {
-    let light = || Case { workload: "sleepers,tasks=2", ..Case::default() };
+    let light = || RunSettings { workload: "sleepers,tasks=2", ..RunSettings::default() };
     let busy = |k: &Kernel| k.cpus.iter().map(|c| c.time.busy).sum::<u64>();
     let idle = |k: &Kernel| k.cpus.iter().map(|c| c.time.idle).sum::<u64>();
-    grows(busy, light(), Case::default());
-    grows(idle, Case::default(), light());
+    grows(busy, light(), RunSettings::default());
+    grows(idle, RunSettings::default(), light());
 }
 
 #[test]
 fn overhead_grows_with_the_price_of_a_switch() {
     let dear = |m: &mut Machine| m.costs.sched.context_switch_ns *= 10;
-    grows(overhead, Case::default(), Case { tune: dear, ..Case::default() });
+    grows(overhead, RunSettings::default(), RunSettings { tune: dear, ..RunSettings::default() });
 }
 
 #[test]
@@ -149,15 +168,15 @@ fn time_per_op_grows_with_the_price_of_an_instruction() {
         let cost = k.ext.op_stats.0[Op::Enqueue as usize];
         cost.ns / cost.calls
     };
-    grows(enqueue, Case::default(), Case { tune: dear, ..Case::default() });
+    grows(enqueue, RunSettings::default(), RunSettings { tune: dear, ..RunSettings::default() });
 }
 
 #[test]
 fn lock_wait_grows_with_the_cpus_that_share_a_queue() {
     let short = "sleepers,tasks=64,run=20us,sleep=20us";
     let wait = |k: &Kernel| k.cpus.iter().map(|c| c.time.lock_wait).sum::<u64>();
-    let few = Case { machine: "2c", workload: short, ..Case::default() };
-    grows(wait, few, Case { machine: "16c", workload: short, ..Case::default() });
+    let few = RunSettings { machine: "2c", workload: short, ..RunSettings::default() };
+    grows(wait, few, RunSettings { machine: "16c", workload: short, ..RunSettings::default() });
 }
 
 #[test]
@@ -166,8 +185,8 @@ fn refills_grow_with_the_footprint() {
     const LARGE: &str = "[[thread]]\nname = 't'\ninstances = 12\nfootprint = 1048576\nops = [{ loop = { ops = [{ compute = '1ms' }, { sleep = '1ms' }] } }]";
     grows(
         |k| k.metrics.refill_ns,
-        Case { workload: SMALL, ..Case::default() },
-        Case { workload: LARGE, ..Case::default() },
+        RunSettings { workload: SMALL, ..RunSettings::default() },
+        RunSettings { workload: LARGE, ..RunSettings::default() },
     );
 }
 
@@ -192,8 +211,9 @@ fn throttles_come_with_a_quota() {
 #[test]
 fn overhead_grows_with_ticks() {
     let often = |m: &mut Machine| m.costs.clock.tick_hz = 1000;
-    let hogs = || Case { workload: "hogs,tasks=4", scheduler: None, ..Case::default() };
-    grows(overhead, hogs(), Case { tune: often, ..hogs() });
+    let hogs =
+        || RunSettings { workload: "hogs,tasks=4", scheduler: None, ..RunSettings::default() };
+    grows(overhead, hogs(), RunSettings { tune: often, ..hogs() });
 }
 
 #[test]

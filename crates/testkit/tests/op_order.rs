@@ -8,7 +8,7 @@ use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::CpuId;
 use scxlab_testkit::canary::ops_data;
 use scxlab_testkit::checks;
-use scxlab_testkit::recorder::{Log, of_task, recorder};
+use scxlab_testkit::recorder::{Log, lines_of_task, recorder};
 use scxlab_testkit::sim::kernel;
 
 const MS: u64 = 1_000_000;
@@ -16,7 +16,7 @@ const MS: u64 = 1_000_000;
 /// Returns the names of the operations called for `task`, without arguments.
 fn names(log: &Log, task: &str) -> Vec<String> {
     let bare = |line: String| line.split('(').next().unwrap_or_default().to_owned();
-    of_task(log, task).into_iter().map(bare).collect()
+    lines_of_task(log, task).into_iter().map(bare).collect()
 }
 
 fn thread(ops: &str) -> String {
@@ -32,7 +32,7 @@ fn from_fork_to_exit() {
     k.run(None);
     checks::after(&k);
     assert_eq!(
-        of_task(&log, "t"),
+        lines_of_task(&log, "t"),
         [
             "init_task(t)",
             "enable(t)",
@@ -76,7 +76,7 @@ fn a_slice_that_ends_goes_through_enqueue_again() {
     let (program, log) = recorder(4 * MS, &[Op::Dequeue, Op::Tick]);
     k.attach(program, ops_data("recorder")).unwrap();
     k.run(None);
-    let lines = of_task(&log, "t");
+    let lines = lines_of_task(&log, "t");
     let ended = lines.iter().position(|l| l == "stopping(t, 1)").expect("it was preempted");
     // The task is still runnable, so neither quiescent nor runnable is called.
     assert_eq!(lines[ended + 1..ended + 3], ["enqueue(t, 0x0)", "running(t)"]);
@@ -110,7 +110,7 @@ fn a_change_of_nice_takes_a_queued_task_out_and_back() {
     log.borrow_mut().clear();
     k.user(|k| k.set_nice(waiting, 5)).unwrap();
     assert_eq!(
-        of_task(&log, &name),
+        lines_of_task(&log, &name),
         [
             // SCX_DEQ_SCHED_CHANGE, DEQUEUE_SAVE and NOCLOCK.
             format!("dequeue({name}, 0x20000000a)"),

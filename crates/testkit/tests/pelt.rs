@@ -28,7 +28,7 @@ fn y(n: u64) -> f64 {
 }
 
 /// A kernel with the selftest object loaded.
-struct Bench {
+struct PeltObject {
     k: Kernel,
     loaded: Loaded,
 }
@@ -44,11 +44,11 @@ struct Answer {
     last: u64,
 }
 
-impl Bench {
-    fn new() -> Bench {
+impl PeltObject {
+    fn new() -> PeltObject {
         let mut k = kernel("1c", "hogs,tasks=1", 1);
         let loaded = selftest(&mut k, "pelt");
-        Bench { k, loaded }
+        PeltObject { k, loaded }
     }
 
     fn call(&mut self, program: &str, now: u64, value: u64, n: u64, state: u32) -> Answer {
@@ -115,7 +115,7 @@ fn stretches() -> impl Strategy<Value = Vec<Stretch>> {
 }
 
 thread_local! {
-    static BENCH: RefCell<Bench> = RefCell::new(Bench::new());
+    static BENCH: RefCell<PeltObject> = RefCell::new(PeltObject::new());
 }
 
 proptest! {
@@ -180,7 +180,7 @@ proptest! {
 
 #[test]
 fn a_half_is_worth_a_half_after_32_periods() {
-    let mut b = Bench::new();
+    let mut b = PeltObject::new();
     assert_eq!(b.decay(1 << 20, 32), 1 << 19);
     assert_eq!(b.decay(1 << 20, 64), 1 << 18);
     assert_eq!(b.decay(1000, 0), 1000);
@@ -189,7 +189,7 @@ fn a_half_is_worth_a_half_after_32_periods() {
 
 #[test]
 fn full_periods_add_up() {
-    let mut b = Bench::new();
+    let mut b = PeltObject::new();
     for n in [0, 1, 2, 31, 32, 33, 100, 344, 345, 1000, 5000] {
         let got = b.call("full_periods", 0, 0, n, 0).value as f64;
         let exact: f64 = (1..=n).map(|i| 1024.0 * y(i)).sum();
@@ -199,7 +199,7 @@ fn full_periods_add_up() {
 
 #[test]
 fn a_clock_that_goes_back_adds_nothing() {
-    let mut b = Bench::new();
+    let mut b = PeltObject::new();
     b.restart(1 << 30);
     let before = b.update((1 << 30) + (5 << 20), 3);
     let back = b.update(1 << 30, 3);
@@ -209,7 +209,7 @@ fn a_clock_that_goes_back_adds_nothing() {
 
 #[test]
 fn a_period_ends_when_its_last_unit_passed() {
-    let mut b = Bench::new();
+    let mut b = PeltObject::new();
     b.restart(7);
     assert!(!b.update(7 + (1023 << 10), 1).ended);
     assert!(b.update(7 + (1024 << 10), 1).ended);

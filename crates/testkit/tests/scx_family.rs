@@ -8,9 +8,9 @@ use scxlab_lab::recipe;
 use scxlab_loader::link::Loaded;
 use scxlab_loader::object::Object;
 use scxlab_testkit::scx_family::versions::{Version, crates, pinned};
-use scxlab_testkit::scx_family::{FAMILY, Scheduler, objects_dir, table};
+use scxlab_testkit::scx_family::{FAMILY, PublishedScheduler, objects_dir, table};
 
-fn scheduler(name: &str) -> &'static Scheduler {
+fn scheduler(name: &str) -> &'static PublishedScheduler {
     FAMILY.iter().find(|s| s.name == name).expect("a scheduler of that name")
 }
 

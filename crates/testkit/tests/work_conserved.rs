@@ -9,8 +9,8 @@ use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
 use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_machine::{Machine, Stream, Topology};
-use scxlab_testkit::checks::{Contract, Watch};
-use scxlab_testkit::machines::{self, LOADS, Load};
+use scxlab_testkit::checks::{Contract, LawChecker};
+use scxlab_testkit::machines::{self, LOADS, RandomLoad};
 use scxlab_testkit::{shipped, sim};
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const TICK: Nanos = 4 * MS;
 #[derive(Clone, Copy)]
 struct Promise {
     scheduler: &'static str,
-    bound: fn(&Topology, Load) -> Nanos,
+    bound: fn(&Topology, RandomLoad) -> Nanos,
     /// The scheduler stays loaded when CPUs go off line and come back.
     hotplug: bool,
 }
@@ -35,11 +35,11 @@ struct Promise {
 /// the intervals of nested domains add up to 2n. Where only pinned tasks were found, the interval
 /// grows to up to 1024 ms (twice `MAX_PINNED_INTERVAL`), but no more than n tenths of a second
 /// (`max_load_balance_interval`).
-fn eevdf(t: &Topology, load: Load) -> Nanos {
+fn eevdf(t: &Topology, load: RandomLoad) -> Nanos {
     let n = t.nr_cpus() as Nanos;
     let slowest = t.cpus().iter().map(|cpu| cpu.capacity).min().unwrap_or(1024);
     let pinned = match load {
-        Load::Pinned | Load::Shifting => (1024 * MS).min(n * 100 * MS),
+        RandomLoad::Pinned | RandomLoad::Shifting => (1024 * MS).min(n * 100 * MS),
         _ => 0,
     };
     100 * MS * 1024 / Nanos::from(slowest) + 7 * 2 * n * MS + pinned + TICK
@@ -47,25 +47,25 @@ fn eevdf(t: &Topology, load: Load) -> Nanos {
 
 /// An enqueue kicks an idle CPU at once. The rest of the bound is the interrupt and the lock of the
 /// queue, for which all CPUs may be in line several times, some microseconds each.
-fn vtime(t: &Topology, _: Load) -> Nanos {
+fn vtime(t: &Topology, _: RandomLoad) -> Nanos {
     MS + t.nr_cpus() as Nanos * 50_000
 }
 
 /// Each idle tick (10 ms) makes all idle CPUs look for work while any task waits, and at least one
 /// of them finds some.
-fn o1(t: &Topology, _: Load) -> Nanos {
+fn o1(t: &Topology, _: RandomLoad) -> Nanos {
     (t.nr_cpus() as Nanos + 1) * 10 * MS
 }
 
 /// Each accounting (30 ms) makes all idle CPUs look for work; a task that slept briefly at that
 /// time is found by the next one.
-fn credit(_: &Topology, _: Load) -> Nanos {
+fn credit(_: &Topology, _: RandomLoad) -> Nanos {
     60 * MS
 }
 
 /// An enqueue kicks an idle CPU, as in `vtime`; a CPU that finds nothing looks again at its
 /// kernel's next tick.
-fn goodness(_: &Topology, _: Load) -> Nanos {
+fn goodness(_: &Topology, _: RandomLoad) -> Nanos {
     2 * TICK
 }
 
@@ -73,13 +73,13 @@ fn goodness(_: &Topology, _: Load) -> Nanos {
 /// cores are kicked before their second threads, each at most once a tick: a thread may see other
 /// tasks wait for as many ticks as there are CPUs. Two ticks are added: one for the waiting task's
 /// CPU, one for the idle CPU.
-fn fair(t: &Topology, _: Load) -> Nanos {
+fn fair(t: &Topology, _: RandomLoad) -> Nanos {
     (t.nr_cpus() as Nanos + 2) * TICK
 }
 
 /// With load tracking, CPUs that were not short of time for two half-lives (32 periods of 2^20 ns
 /// each) are left alone.
-fn fair_pelt(t: &Topology, load: Load) -> Nanos {
+fn fair_pelt(t: &Topology, load: RandomLoad) -> Nanos {
     fair(t, load) + ((2 * 32) << 20)
 }
 
@@ -99,14 +99,14 @@ const SCHEDULERS: [Promise; 10] = [
 ];
 
 /// Parameters of one run; they identify it in an error.
-struct Case {
+struct RandomRun {
     promise: Promise,
-    load: Load,
+    load: RandomLoad,
     seed: u64,
     cpus_max: u64,
 }
 
-impl Case {
+impl RandomRun {
     fn run(&self) -> Result<(), String> {
         let drawn = machines::machine(self.seed, self.cpus_max);
         let machine = Arc::new(drawn.machine);
@@ -116,12 +116,12 @@ impl Case {
         let mut rng = Stream::new(self.seed, "off line", 0);
         self.toggle(&mut k, &mut rng);
         if self.promise.scheduler != "eevdf" {
-            shipped::put_on(&mut k, self.promise.scheduler, &machine);
+            shipped::attach_with_recipe(&mut k, self.promise.scheduler, &machine);
         }
         let bound = (self.promise.bound)(&machine.topology, self.load);
         let watched = self.watch(&mut k, &mut rng, bound);
         watched.map_err(|why| {
-            let Case { promise, load, seed, cpus_max } = self;
+            let RandomRun { promise, load, seed, cpus_max } = self;
             let off: Vec<_> = k.cpus.iter().filter(|c| !c.online).map(|c| c.id.0).collect();
             let (name, bound) = (promise.scheduler, bound / MS);
             format!(
@@ -138,7 +138,8 @@ impl Case {
         let step = (bound / 16).clamp(MS / 8, 4 * MS);
         k.start();
         for _ in 0..2 {
-            let mut watch = Watch::new(Contract { idle_grace: Some(bound), ..Contract::default() });
+            let mut watch =
+                LawChecker::new(Contract { idle_grace: Some(bound), ..Contract::default() });
             let end = k.now + bound + 150 * MS;
             while k.now < end && k.stop.is_none() {
                 k.advance((k.now + step).min(end));
@@ -180,14 +181,14 @@ impl Case {
 /// Returns all violations, one line each, and the first in full.
 fn broken(
     promises: &[Promise],
-    loads: &[Load],
+    loads: &[RandomLoad],
     seeds: Range<u64>,
     cpus_max: u64,
 ) -> Option<String> {
     let mut broken = Vec::new();
     for &promise in promises {
         for seed in seeds.clone() {
-            let cases = loads.iter().map(|&load| Case { promise, load, seed, cpus_max });
+            let cases = loads.iter().map(|&load| RandomRun { promise, load, seed, cpus_max });
             broken.extend(cases.filter_map(|case| case.run().err()));
         }
     }
@@ -195,7 +196,7 @@ fn broken(
     broken.first().map(|first| format!("{} broken:\n{}\n\n{first}", heads.len(), heads.join("\n")))
 }
 
-fn hold(promises: &[Promise], loads: &[Load], seeds: Range<u64>, cpus_max: u64) {
+fn hold(promises: &[Promise], loads: &[RandomLoad], seeds: Range<u64>, cpus_max: u64) {
     if let Some(broken) = broken(promises, loads, seeds, cpus_max) {
         panic!("{broken}");
     }
@@ -221,7 +222,7 @@ fn schedulers_conserve_work_on_larger_machines() {
 fn work_is_conserved_on_large_machines() {
     let short = |p: &Promise| !p.scheduler.starts_with("o1");
     let few: Vec<Promise> = SCHEDULERS.into_iter().filter(short).collect();
-    hold(&few, &[Load::Hogs], 200..201, 512);
+    hold(&few, &[RandomLoad::Hogs], 200..201, 512);
 }
 
 /// Two nodes of 128 CPUs: forks are placed across both, because the kernel raises its distance

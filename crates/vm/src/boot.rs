@@ -216,7 +216,7 @@ impl Prepared<'_> {
             Engine::Kvm => self.spec.deadline.min(KVM_BOOT_PATIENCE),
             Engine::Tcg | Engine::TcgCounted | Engine::TcgMulti => self.spec.deadline,
         };
-        Watch { qemu, started: Instant::now(), spec: self.spec, engine, boot_deadline }.run()
+        GuestMonitor { qemu, started: Instant::now(), spec: self.spec, engine, boot_deadline }.run()
     }
 
     fn start(&self, engine: Engine) -> Result<Qemu, VmError> {
@@ -237,7 +237,7 @@ impl Prepared<'_> {
     }
 }
 
-struct Watch<'a> {
+struct GuestMonitor<'a> {
     qemu: Qemu,
     started: Instant,
     spec: &'a VmSpec<'a>,
@@ -262,7 +262,7 @@ struct Ran {
 const BOOTING: &str = "booting";
 const RUNNING: &str = "running";
 
-impl Watch<'_> {
+impl GuestMonitor<'_> {
     fn run(mut self) -> Result<Ran, Failed> {
         let ready = match self.wait(BOOTING) {
             Stop::Frame(Kind::Ready, payload) => Ready::from_bytes(&payload),

@@ -26,7 +26,7 @@ pub enum ElfError {
 
 /// Interpreter and libraries that an executable or a library requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wants {
+pub(crate) struct Dependencies {
     /// Path of the dynamic loader.
     pub interpreter: Option<String>,
     /// Library names, in the file's order.
@@ -51,10 +51,10 @@ fn parse(data: &[u8]) -> Result<(&Header, Endianness), ElfError> {
 }
 
 /// Reads the requirements of a file.
-pub(crate) fn wants(data: &[u8]) -> Result<Wants, ElfError> {
+pub(crate) fn wants(data: &[u8]) -> Result<Dependencies, ElfError> {
     let (header, endian) = parse(data)?;
     let segments = header.program_headers(endian, data).map_err(form)?;
-    let mut wants = Wants::default();
+    let mut wants = Dependencies::default();
     for segment in segments {
         if let Some(path) = segment.interpreter(endian, data).map_err(form)? {
             wants.interpreter = Some(text(path)?);

@@ -45,7 +45,7 @@ pub(crate) struct Launch {
 
 /// A running QEMU.
 pub(crate) struct Qemu {
-    child: Killed,
+    child: KillOnDrop,
     frames: Receiver<Result<Frame, FrameError>>,
     console: Reader,
     stderr: Reader,
@@ -97,7 +97,7 @@ impl Launch {
         };
         std::thread::spawn(receive);
         Ok(Qemu {
-            child: Killed(child),
+            child: KillOnDrop(child),
             frames,
             console: Reader::start(console, CONSOLE_BYTES_MAX),
             stderr: Reader::start(stderr, STDERR_BYTES_MAX),
@@ -146,7 +146,7 @@ pub(crate) fn run_briefly(
     let file = in_memory(data).map_err(host("storing a file in memory"))?;
     let fd = file.as_raw_fd();
     let (child, stderr) = spawn(program, &args(fd), [fd])?;
-    let mut child = Killed(child);
+    let mut child = KillOnDrop(child);
     let mut stderr = Reader::start(stderr, STDERR_BYTES_MAX);
     let has_given_up = || String::from_utf8_lossy(&stderr.so_far()).contains(last_words);
     let status = child.wait_exit_or(patience, has_given_up);
@@ -155,9 +155,9 @@ pub(crate) fn run_briefly(
 }
 
 /// A child that does not outlive its handle.
-struct Killed(Child);
+struct KillOnDrop(Child);
 
-impl Killed {
+impl KillOnDrop {
     /// Waits for the child's exit; returns None after `patience`, or if `stop` says so.
     fn wait_exit_or(&mut self, patience: Duration, stop: impl Fn() -> bool) -> Option<ExitStatus> {
         let started = Instant::now();
@@ -181,7 +181,7 @@ impl Killed {
     }
 }
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         self.end();
     }

@@ -5,8 +5,8 @@
 //! leaves out.
 //! Does not: contain results. A model defines what threads do; the simulation produces the times.
 
-use crate::error::{Place, WorkloadError};
-use crate::program::{Dur, Program};
+use crate::error::{SourcePlace, WorkloadError};
+use crate::program::{Program, TimeSpan};
 
 mod chat;
 mod hackbench;
@@ -99,7 +99,7 @@ pub fn parse_workload_arg(arg: &str) -> Result<WorkloadArg, WorkloadError> {
 /// Splits a command into words.
 fn command(line: &str) -> Result<Vec<String>, WorkloadError> {
     let invalid = |problem: &str| WorkloadError::Invalid {
-        at: Place::file(&format!("{COMMAND}{line}")),
+        at: SourcePlace::file(&format!("{COMMAND}{line}")),
         problem: problem.to_owned(),
     };
     match shlex::split(line) {
@@ -171,16 +171,16 @@ impl Params {
         value.ok_or_else(|| self.bad(name, format!("a whole number from {min} to {max}")))
     }
 
-    fn time(&self, name: &str) -> Result<Dur, WorkloadError> {
+    fn time(&self, name: &str) -> Result<TimeSpan, WorkloadError> {
         self.text(name).parse().map_err(|_| self.bad(name, "a time such as 250us, 4ms or 10s"))
     }
 
     /// Parses a time, or `none`.
-    fn maybe_time(&self, name: &str) -> Result<Option<Dur>, WorkloadError> {
+    fn maybe_time(&self, name: &str) -> Result<Option<TimeSpan>, WorkloadError> {
         match self.text(name) {
             "none" => Ok(None),
             _ => match self.time(name)? {
-                Dur(0) => Err(self.bad(name, "a time above 0, or none")),
+                TimeSpan(0) => Err(self.bad(name, "a time above 0, or none")),
                 time => Ok(Some(time)),
             },
         }

@@ -7,13 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::error::{Place, WorkloadError};
+use crate::error::{SourcePlace, WorkloadError};
 use crate::program::{CgroupDef, CpuList, Op, Program, ThreadTemplate, TimerMode, Touch, names};
 
 mod check;
 pub mod insn;
 
-use insn::{Insn, Kind, NR_KINDS, PolicyTable, ROOT_CGROUP, Res, TimerRef};
+use insn::{Insn, NR_KINDS, ObjectKind, ObjectRef, PolicyTable, ROOT_CGROUP, TimerRef};
 
 /// Maximum number of threads at the start, over all templates.
 pub const MAX_THREADS: u64 = 100_000;
@@ -73,7 +73,7 @@ pub struct Template {
     pub nr_own_timers: u16,
     /// Objects that differ between instances: kind and name pattern. A thread's binding holds the
     /// objects' indices, in the same order.
-    pub slots: Vec<(Kind, String)>,
+    pub slots: Vec<(ObjectKind, String)>,
     /// Index into `Compiled::cgroups`; None: the parent's cgroup, or the root at the start.
     pub cgroup: Option<u32>,
 }
@@ -81,13 +81,13 @@ pub struct Template {
 /// Names of the shared objects, and each object's index within its kind.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
-    index: BTreeMap<(Kind, String), u32>,
+    index: BTreeMap<(ObjectKind, String), u32>,
     names: [Vec<String>; NR_KINDS],
 }
 
 impl Objects {
     /// Returns the index of the object of that name, which is added if it is new.
-    pub fn intern(&mut self, kind: Kind, name: &str) -> u32 {
+    pub fn intern(&mut self, kind: ObjectKind, name: &str) -> u32 {
         if let Some(&index) = self.index.get(&(kind, name.to_owned())) {
             return index;
         }
@@ -99,7 +99,7 @@ impl Objects {
     }
 
     /// Returns the names of a kind, in the order of their indices.
-    pub fn names(&self, kind: Kind) -> &[String] {
+    pub fn names(&self, kind: ObjectKind) -> &[String] {
         &self.names[kind as usize]
     }
 }
@@ -179,7 +179,7 @@ struct Lowering<'a> {
     template_index: BTreeMap<String, u32>,
     cgroup_index: BTreeMap<String, u32>,
     /// This field and the next two belong to the template being compiled.
-    slots: Vec<(Kind, String)>,
+    slots: Vec<(ObjectKind, String)>,
     own_timers: Vec<String>,
     nr_loops: u16,
 }
@@ -223,7 +223,7 @@ impl Lowering<'_> {
         if value <= max {
             return Ok(());
         }
-        let at = Place::file(&self.program.name);
+        let at = SourcePlace::file(&self.program.name);
         Err(WorkloadError::Limit { at, what, value: value as u64, max: max as u64 })
     }
 
@@ -276,23 +276,23 @@ impl Lowering<'_> {
             Op::ComputeWall(d) => Insn::ComputeWall(d.0),
             Op::Sleep(d) => Insn::Sleep(d.0),
             Op::Timer { name, period, unique, .. } => self.timer(thread, name, period.0, *unique),
-            Op::Lock(n) => Insn::Lock(self.object(Kind::Mutex, n)),
-            Op::Unlock(n) => Insn::Unlock(self.object(Kind::Mutex, n)),
+            Op::Lock(n) => Insn::Lock(self.object(ObjectKind::Mutex, n)),
+            Op::Unlock(n) => Insn::Unlock(self.object(ObjectKind::Mutex, n)),
             Op::Wait { cond, mutex } => self.wait(cond, mutex),
-            Op::Signal(n) => Insn::Signal(self.object(Kind::Cond, n)),
-            Op::Broadcast(n) => Insn::Broadcast(self.object(Kind::Cond, n)),
-            Op::Barrier(n) => Insn::Barrier(self.object(Kind::Barrier, n)),
-            Op::SemPost(n) => Insn::SemPost(self.object(Kind::Sem, n)),
-            Op::SemWait(n) => Insn::SemWait(self.object(Kind::Sem, n)),
+            Op::Signal(n) => Insn::Signal(self.object(ObjectKind::Cond, n)),
+            Op::Broadcast(n) => Insn::Broadcast(self.object(ObjectKind::Cond, n)),
+            Op::Barrier(n) => Insn::Barrier(self.object(ObjectKind::Barrier, n)),
+            Op::SemPost(n) => Insn::SemPost(self.object(ObjectKind::Sem, n)),
+            Op::SemWait(n) => Insn::SemWait(self.object(ObjectKind::Sem, n)),
             Op::Write { pipe, bytes } => {
-                Insn::Write { pipe: self.object(Kind::Pipe, pipe), bytes: *bytes }
+                Insn::Write { pipe: self.object(ObjectKind::Pipe, pipe), bytes: *bytes }
             }
             Op::Read { pipe, bytes } => {
-                Insn::Read { pipe: self.object(Kind::Pipe, pipe), bytes: *bytes }
+                Insn::Read { pipe: self.object(ObjectKind::Pipe, pipe), bytes: *bytes }
             }
-            Op::SpinLock(n) => Insn::SpinLock(self.object(Kind::SpinLock, n)),
-            Op::SpinUnlock(n) => Insn::SpinUnlock(self.object(Kind::SpinLock, n)),
-            Op::SpinBarrier(n) => Insn::SpinBarrier(self.object(Kind::SpinBarrier, n)),
+            Op::SpinLock(n) => Insn::SpinLock(self.object(ObjectKind::SpinLock, n)),
+            Op::SpinUnlock(n) => Insn::SpinUnlock(self.object(ObjectKind::SpinLock, n)),
+            Op::SpinBarrier(n) => Insn::SpinBarrier(self.object(ObjectKind::SpinBarrier, n)),
             Op::Touch(touch) => Insn::Touch(push(&mut self.out.touches, *touch)),
             Op::Io { bytes, null } => Insn::Io { bytes: *bytes, null: *null },
             Op::Fork(name) => Insn::Fork(self.template(name)),
@@ -321,21 +321,21 @@ impl Lowering<'_> {
     }
 
     fn wait(&mut self, cond: &str, mutex: &str) -> Insn {
-        let cond = self.object(Kind::Cond, cond);
-        Insn::Wait { cond, mutex: self.object(Kind::Mutex, mutex) }
+        let cond = self.object(ObjectKind::Cond, cond);
+        Insn::Wait { cond, mutex: self.object(ObjectKind::Mutex, mutex) }
     }
 
     fn suspend(&mut self, name: &str) -> Result<(), WorkloadError> {
-        let mutex = self.object(Kind::Mutex, name);
-        let cond = self.object(Kind::Cond, name);
+        let mutex = self.object(ObjectKind::Mutex, name);
+        let cond = self.object(ObjectKind::Cond, name);
         self.emit(Insn::Lock(mutex))?;
         self.emit(Insn::Wait { cond, mutex })?;
         self.emit(Insn::Unlock(mutex))
     }
 
     fn resume(&mut self, name: &str) -> Result<(), WorkloadError> {
-        let mutex = self.object(Kind::Mutex, name);
-        let cond = self.object(Kind::Cond, name);
+        let mutex = self.object(ObjectKind::Mutex, name);
+        let cond = self.object(ObjectKind::Cond, name);
         self.emit(Insn::Lock(mutex))?;
         self.emit(Insn::Broadcast(cond))?;
         self.emit(Insn::Unlock(mutex))
@@ -351,21 +351,21 @@ impl Lowering<'_> {
             });
             TimerRef::Own(u16::try_from(slot).unwrap_or(u16::MAX))
         } else {
-            TimerRef::Shared(self.object(Kind::Timer, name))
+            TimerRef::Shared(self.object(ObjectKind::Timer, name))
         };
         Insn::Timer { timer, period, absolute }
     }
 
-    fn object(&mut self, kind: Kind, name: &str) -> Res {
+    fn object(&mut self, kind: ObjectKind, name: &str) -> ObjectRef {
         if !names::is_pattern(name) {
-            return Res::direct(self.out.objects.intern(kind, name));
+            return ObjectRef::direct(self.out.objects.intern(kind, name));
         }
         let known = self.slots.iter().position(|(k, n)| *k == kind && n == name);
         let slot = known.unwrap_or_else(|| {
             self.slots.push((kind, name.to_owned()));
             self.slots.len() - 1
         });
-        Res::bound(u32::try_from(slot).unwrap_or(u32::MAX >> 1))
+        ObjectRef::bound(u32::try_from(slot).unwrap_or(u32::MAX >> 1))
     }
 
     fn template(&self, name: &str) -> u32 {

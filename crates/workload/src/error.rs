@@ -7,16 +7,16 @@ use std::fmt;
 
 /// A place in an input: file, line and column (from 1). `line` is 0 for the file as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct SourcePlace {
     pub file: String,
     pub line: u32,
     pub col: u32,
 }
 
-impl Place {
+impl SourcePlace {
     /// Returns the place of a whole file.
     pub fn file(name: &str) -> Self {
-        Place { file: name.to_owned(), line: 0, col: 0 }
+        SourcePlace { file: name.to_owned(), line: 0, col: 0 }
     }
 
     /// Returns the place of byte `offset` of `text`; columns count characters.
@@ -29,11 +29,11 @@ impl Place {
         let line = before.bytes().filter(|&b| b == b'\n').count() + 1;
         let col = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
         let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Place { file: file.to_owned(), line: clamp(line), col: clamp(col) }
+        SourcePlace { file: file.to_owned(), line: clamp(line), col: clamp(col) }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourcePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => f.write_str(&self.file),
@@ -46,22 +46,22 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
     #[error("{at}: {found} where {expected} should be")]
-    Syntax { at: Place, found: String, expected: &'static str },
+    Syntax { at: SourcePlace, found: String, expected: &'static str },
     #[error("{at}: unknown key \"{key}\" in {within}{}", listing("; known keys are ", candidates))]
-    UnknownKey { at: Place, key: String, within: String, candidates: Vec<String> },
+    UnknownKey { at: SourcePlace, key: String, within: String, candidates: Vec<String> },
     #[error("{at}: \"{key}\" is {found}, must be {expected}")]
-    WrongType { at: Place, key: String, found: &'static str, expected: &'static str },
+    WrongType { at: SourcePlace, key: String, found: &'static str, expected: &'static str },
     #[error("{at}: \"{key}\" is {value}, must be {allowed}")]
-    OutOfRange { at: Place, key: String, value: String, allowed: String },
+    OutOfRange { at: SourcePlace, key: String, value: String, allowed: String },
     #[error("{at}: {kind} \"{name}\" does not exist{}", listing("; there are ", candidates))]
-    UnknownName { at: Place, kind: &'static str, name: String, candidates: Vec<String> },
+    UnknownName { at: SourcePlace, kind: &'static str, name: String, candidates: Vec<String> },
     /// A violated rule of the grammar or of the ops that has no variant of its own.
     #[error("{at}: {problem}")]
-    Invalid { at: Place, problem: String },
+    Invalid { at: SourcePlace, problem: String },
     #[error("{at}: {what} {value} is past the limit of {max}")]
-    Limit { at: Place, what: &'static str, value: u64, max: u64 },
+    Limit { at: SourcePlace, what: &'static str, value: u64, max: u64 },
     #[error("{at}: {message}")]
-    Document { at: Place, message: String },
+    Document { at: SourcePlace, message: String },
     #[error("workload \"{program}\" has no thread to run")]
     NoThreads { program: String },
     #[error("unknown workload \"{name}\"{}", listing("; there are ", candidates))]

@@ -68,7 +68,7 @@ pub struct ExecConfig {
 /// the call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at} ns, {who}: {what}: {error}")]
-pub struct Fault {
+pub struct RefusedCall {
     pub at: Nanos,
     pub who: String,
     pub what: &'static str,
@@ -76,7 +76,7 @@ pub struct Fault {
 }
 
 /// Maximum number of faults that are kept; the rest are only counted.
-const MAX_FAULTS: usize = 100;
+const MAX_REFUSED_CALLS: usize = 100;
 
 /// The continuation after an instruction: the next instruction, or a step for the kernel.
 enum Flow {
@@ -124,7 +124,7 @@ pub struct Executor {
     all_cpus: CpuMask,
     touch_costs: Vec<Nanos>,
     cgroup_ids: Vec<CgroupId>,
-    faults: Vec<Fault>,
+    faults: Vec<RefusedCall>,
     nr_faults: u64,
     totals: Vec<LoopTotals>,
     observer: Option<Box<dyn LoopObserver + Send>>,
@@ -191,7 +191,7 @@ impl Executor {
 
     /// Returns the first hundred system calls that the kernel refused, and the number of all of
     /// them.
-    pub fn faults(&self) -> (&[Fault], u64) {
+    pub fn faults(&self) -> (&[RefusedCall], u64) {
         (&self.faults, self.nr_faults)
     }
 
@@ -207,8 +207,8 @@ impl Executor {
 
     fn fault(&mut self, at: Nanos, who: String, what: &'static str, error: SysError) {
         self.nr_faults += 1;
-        if self.faults.len() < MAX_FAULTS {
-            self.faults.push(Fault { at, who, what, error });
+        if self.faults.len() < MAX_REFUSED_CALLS {
+            self.faults.push(RefusedCall { at, who, what, error });
         }
     }
 

@@ -17,7 +17,7 @@ pub mod program;
 pub mod rtapp;
 
 pub use benchmarks::{WorkloadArg, parse_workload_arg};
-pub use error::{Place, WorkloadError};
+pub use error::{SourcePlace, WorkloadError};
 pub use exec::{ExecConfig, Executor, Perturb, SyscallCosts};
 pub use program::Program;
 

@@ -48,7 +48,7 @@ mod worker;
 
 pub use cgroup::find_mount as cgroup_mount;
 pub use command::{CommandReport, CommandStatus, Usage, run_command};
-pub use error::{NativeError, OpError, SetupError, What};
+pub use error::{NativeError, OpError, RefusedCallKind, SetupError};
 pub use report::{
     Calibration, NativeReport, NativeStop, NativeTask, PhaseTotals, TaskEnd, Unlisted,
 };
@@ -58,9 +58,10 @@ use plan::{CgroupPlace, Plan};
 
 /// First argument of every process that `run` starts.
 const CHILD: &CStr = c"--scxlab-native-child";
-/// Second argument: `DIRECT` for the director, `AGAIN` for a thread that continues after `execve`.
+/// Second argument: `DIRECT` for the director, `AFTER_EXEC` for a thread that continues after
+/// `execve`.
 const DIRECT: &CStr = c"direct";
-const AGAIN: &CStr = c"again";
+const AFTER_EXEC: &CStr = c"again";
 
 /// Settings of a native run besides the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,13 +120,13 @@ pub fn child_main() {
     }
     let mut number = || args.next()?.to_str()?.parse().ok();
     if let (Some(fd), Some(index)) = (number(), number()) {
-        go_on(fd, index as u32);
+        continue_after_exec(fd, index as u32);
     }
     std::process::exit(2);
 }
 
 /// Continues a thread after its `execve`.
-fn go_on(fd: i32, index: u32) {
+fn continue_after_exec(fd: i32, index: u32) {
     let tables = wire::read_plan().and_then(|plan| plan::Tables::new(plan).ok());
     let Some(tables) = tables else { return };
     let Ok(shared) = shared::Shared::map(&tables, fd) else { return };

@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Place, WorkloadError};
+use crate::error::{SourcePlace, WorkloadError};
 
 pub mod cpus;
 pub mod dump;
-pub mod dur;
 pub mod names;
+pub mod time_span;
 
 pub use cpus::CpuList;
-pub use dur::Dur;
+pub use time_span::TimeSpan;
 
 /// A workload: its threads, shared objects, cgroups and length.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct Program {
     pub unit: String,
     /// Length of the run; absent: until every thread has exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub duration: Option<Dur>,
+    pub duration: Option<TimeSpan>,
     /// Whether mutexes lend their waiters' priority to the owner. Noted, but not modelled.
     #[serde(default)]
     pub pi_enabled: bool,
@@ -74,11 +74,11 @@ pub struct CgroupDef {
     pub weight: u32,
     /// `cpu.max`: quota per period; absent: no limit
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quota: Option<Dur>,
+    pub quota: Option<TimeSpan>,
     #[serde(default = "default_period")]
-    pub period: Dur,
+    pub period: TimeSpan,
     #[serde(default)]
-    pub burst: Dur,
+    pub burst: TimeSpan,
     /// `cpu.idle`
     #[serde(default)]
     pub idle: bool,
@@ -94,8 +94,8 @@ fn default_weight() -> u32 {
     100
 }
 
-fn default_period() -> Dur {
-    Dur(100_000_000)
+fn default_period() -> TimeSpan {
+    TimeSpan(100_000_000)
 }
 
 impl CgroupDef {
@@ -107,7 +107,7 @@ impl CgroupDef {
             weight,
             quota: None,
             period,
-            burst: Dur(0),
+            burst: TimeSpan(0),
             idle: false,
             cpus: None,
             xattrs: BTreeMap::new(),
@@ -188,9 +188,9 @@ pub enum PolicyDef {
     Fifo(u8),
     Rr(u8),
     Deadline {
-        runtime: Dur,
-        deadline: Dur,
-        period: Dur,
+        runtime: TimeSpan,
+        deadline: TimeSpan,
+        period: TimeSpan,
     },
 }
 
@@ -208,7 +208,7 @@ pub struct ThreadTemplate {
     pub nice: i8,
     /// Slice request of a normal task (`sched_attr.sched_runtime`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slice: Option<Dur>,
+    pub slice: Option<TimeSpan>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuList>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -222,7 +222,7 @@ pub struct ThreadTemplate {
     pub footprint: u64,
     /// Time from the start of the run until the first op.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delay: Option<Dur>,
+    pub delay: Option<TimeSpan>,
     pub ops: Vec<Op>,
 }
 
@@ -308,14 +308,14 @@ fn cache_line() -> u64 {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Op {
     /// Work at reference speed, as a time.
-    Compute(Dur),
+    Compute(TimeSpan),
     /// CPU time, independent of the CPU's speed.
-    ComputeWall(Dur),
-    Sleep(Dur),
+    ComputeWall(TimeSpan),
+    Sleep(TimeSpan),
     /// Sleep until the timer's next period ends. `unique` timers belong to one thread.
     Timer {
         name: String,
-        period: Dur,
+        period: TimeSpan,
         #[serde(default)]
         mode: TimerMode,
         #[serde(default)]
@@ -419,7 +419,8 @@ fn map_ops(ops: &mut [Op], to: &dyn Fn(u32) -> u32) {
 pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
     toml::from_str(text).map_err(|e| {
         let start = e.span().map(|s| s.start);
-        let at = start.map_or_else(|| Place::file(name), |s| Place::in_text(name, text, s));
+        let at =
+            start.map_or_else(|| SourcePlace::file(name), |s| SourcePlace::in_text(name, text, s));
         WorkloadError::Document { at, message: e.message().trim_end().to_owned() }
     })
 }
@@ -428,8 +429,11 @@ pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
 pub fn from_json(name: &str, text: &str) -> Result<Program, WorkloadError> {
     serde_json::from_str(text).map_err(|e| {
         let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let at =
-            Place { file: name.to_owned(), line: clamp(e.line()), col: clamp(e.column().max(1)) };
+        let at = SourcePlace {
+            file: name.to_owned(),
+            line: clamp(e.line()),
+            col: clamp(e.column().max(1)),
+        };
         let full = e.to_string();
         let message = full.split(" at line ").next().unwrap_or(&full).to_owned();
         WorkloadError::Document { at, message }

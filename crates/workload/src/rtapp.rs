@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::compile;
 use crate::error::WorkloadError;
-use crate::program::{BarrierDef, Dur, Program};
+use crate::program::{BarrierDef, Program, TimeSpan};
 
 mod event;
 mod global;
@@ -64,7 +64,7 @@ pub fn parse_parts(files: &[(&str, &str)]) -> Result<Program, WorkloadError> {
     let mut program = Program {
         name: crate::stem(place).to_owned(),
         unit: "loop".to_owned(),
-        duration: context.global.duration.map(Dur),
+        duration: context.global.duration.map(TimeSpan),
         pi_enabled: context.global.pi_enabled,
         cumulative_slack: context.global.cumulative_slack,
         threads,

@@ -2,7 +2,7 @@
 //! Tests of the choice between file forms, and of the errors of scxlab's own form.
 
 use super::*;
-use crate::program::Dur;
+use crate::program::TimeSpan;
 use crate::program::dump::dump;
 
 fn error(name: &str, text: &str) -> String {
@@ -43,17 +43,17 @@ fn errors_in_our_form_have_a_place() {
 
 #[test]
 fn durations_are_exact_and_need_a_unit() {
-    let dur = |text: &str| text.parse::<Dur>();
-    assert_eq!(dur("2s"), Ok(Dur(2_000_000_000)));
-    assert_eq!(dur("0.25us"), Ok(Dur(250)));
-    assert_eq!(dur("1 min"), Ok(Dur(60_000_000_000)));
+    let span = |text: &str| text.parse::<TimeSpan>();
+    assert_eq!(span("2s"), Ok(TimeSpan(2_000_000_000)));
+    assert_eq!(span("0.25us"), Ok(TimeSpan(250)));
+    assert_eq!(span("1 min"), Ok(TimeSpan(60_000_000_000)));
     for bad in ["", "ms", "1", "-1ms", "1.ms", "0.0001us", "1h", "1.5.5s", "99999999999999999999s"]
     {
-        assert!(dur(bad).is_err(), "{bad}");
+        assert!(span(bad).is_err(), "{bad}");
     }
-    assert!(dur("1000000001s").unwrap_err().contains("limit"));
+    assert!(span("1000000001s").unwrap_err().contains("limit"));
     for nanos in [0, 1, 999, 1_000, 1_500_000, 2_000_000_000, u64::from(u32::MAX)] {
-        assert_eq!(dur(&Dur(nanos).to_string()), Ok(Dur(nanos)));
+        assert_eq!(span(&TimeSpan(nanos).to_string()), Ok(TimeSpan(nanos)));
     }
 }
 

@@ -7,7 +7,7 @@
 use indexmap::IndexMap;
 use scxlab_workload::Program;
 use scxlab_workload::program::cpus::CpuList;
-use scxlab_workload::program::{Dur, PolicyDef};
+use scxlab_workload::program::{PolicyDef, TimeSpan};
 use serde::Deserialize;
 
 use crate::session::MAX_LENGTH;
@@ -19,7 +19,7 @@ pub struct Case {
     pub doc: String,
     pub knobs: IndexMap<String, toml::Value>,
     pub workload: Program,
-    pub duration: Dur,
+    pub duration: TimeSpan,
     /// Tasks whose operations are compared; `-` stands for operations about no task.
     pub watch: Vec<String>,
     /// Operations that are not compared, each with the reason.
@@ -34,7 +34,7 @@ pub struct Case {
 #[serde(deny_unknown_fields)]
 pub struct Timed {
     /// Time since the start of the workload.
-    pub at: Dur,
+    pub at: TimeSpan,
     #[serde(rename = "do")]
     pub action: Action,
 }
@@ -83,7 +83,7 @@ struct File {
     doc: String,
     #[serde(default)]
     knobs: IndexMap<String, toml::Value>,
-    duration: Dur,
+    duration: TimeSpan,
     watch: Vec<String>,
     #[serde(default)]
     ignore: IndexMap<String, String>,

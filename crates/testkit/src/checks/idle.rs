@@ -2,7 +2,7 @@
 //! Work conservation, for schedulers that promise it: no CPU stays idle while a task waits that may
 //! run there.
 
-use super::Broken;
+use super::Violation;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::cpu::Cpu;
 use scxlab_kernel::task::{Task, TaskState};
@@ -19,7 +19,7 @@ pub(super) struct IdleWatch {
 }
 
 impl IdleWatch {
-    pub(super) fn check(&mut self, k: &Kernel, grace: Nanos, broken: &mut Vec<Broken>) {
+    pub(super) fn check(&mut self, k: &Kernel, grace: Nanos, broken: &mut Vec<Violation>) {
         if !k.cpus.iter().any(idles) {
             return self.since.clear();
         }
@@ -40,7 +40,7 @@ impl IdleWatch {
                 let (cpu, name, pid) = (c.id, &waiter.name, waiter.pid);
                 let what =
                     format!("CPU {cpu} has been idle for {idle} ns while {name}[{pid}] waits");
-                broken.push(Broken { law: LAW, at: k.now, what });
+                broken.push(Violation { law: LAW, at: k.now, what });
             }
         }
     }

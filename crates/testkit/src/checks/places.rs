@@ -2,7 +2,7 @@
 //! No task is lost or in two places: every runnable task runs on one CPU, waits in one queue, or is
 //! in its scheduler's custody.
 
-use super::Broken;
+use super::Violation;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::entity::OpsState;
 use scxlab_kernel::task::{Class, TaskState};
@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 const LAW: &str = "a task is in one place";
 
-pub(super) fn check(k: &Kernel, broken: &mut Vec<Broken>) {
-    let mut say = |what: String| broken.push(Broken { law: LAW, at: k.now, what });
+pub(super) fn check(k: &Kernel, broken: &mut Vec<Violation>) {
+    let mut say = |what: String| broken.push(Violation { law: LAW, at: k.now, what });
     let mut places: BTreeMap<TaskId, Vec<String>> = BTreeMap::new();
     for c in &k.cpus {
         if !c.is_idle() {

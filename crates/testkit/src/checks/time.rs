@@ -3,7 +3,7 @@
 //! charged at most the time for which their CPUs were not idle; with long paths (see `check`), at
 //! most the elapsed time.
 
-use super::Broken;
+use super::Violation;
 use scxlab_kernel::Kernel;
 
 const LAW: &str = "time adds up";
@@ -12,8 +12,8 @@ const LAW: &str = "time adds up";
 /// such as an attach, charges tasks of other CPUs up to its end, and some of these CPUs are idle
 /// before that. With `long_paths` idle time therefore gives no bound, and the check is only that
 /// each moment of each CPU is charged at most once.
-pub(super) fn check(k: &Kernel, long_paths: bool, broken: &mut Vec<Broken>) {
-    let mut say = |what: String| broken.push(Broken { law: LAW, at: k.now, what });
+pub(super) fn check(k: &Kernel, long_paths: bool, broken: &mut Vec<Violation>) {
+    let mut say = |what: String| broken.push(Violation { law: LAW, at: k.now, what });
     let mut used = 0;
     for c in &k.cpus {
         let t = &c.time;

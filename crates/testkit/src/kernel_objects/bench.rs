@@ -31,7 +31,7 @@ const UEI_DUMP_LEN: u64 = 32768;
 const SEED: u64 = 1;
 
 /// A running machine with a test process and one kernel worker thread per CPU.
-pub struct Bench {
+pub struct TestMachine {
     pub k: Kernel,
     pub threads: Threads,
     /// The test process.
@@ -45,8 +45,8 @@ pub struct Child {
     pub pid: u32,
 }
 
-impl Bench {
-    pub fn boot(machine: &str) -> Bench {
+impl TestMachine {
+    pub fn boot(machine: &str) -> TestMachine {
         let machine = Arc::new(Machine::resolve(machine).expect("a machine of the test table"));
         let setup = Setup {
             machine,
@@ -57,7 +57,7 @@ impl Bench {
         };
         let threads = Threads::default();
         let k = Kernel::boot(setup, Box::new(threads.clone())).expect("guest memory");
-        let mut bench = Bench { k, threads, runner: TaskId(0) };
+        let mut bench = TestMachine { k, threads, runner: TaskId(0) };
         bench.k.start();
         bench.runner = bench.spawn(spec("runner"), sleeper(50_000, 2 * MS)).task;
         for cpu in 0..bench.nr_cpus() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Selftests of `ops.dequeue` for tasks in the scheduler's custody, and of peeking into DSQs.
 
-use super::bench::{Bench, Child, MS, SEC, get};
+use super::bench::{Child, MS, SEC, TestMachine, get};
 use super::ejections::{NONE, UNREG};
 use super::load::{background, seconds};
 use super::script::{Script, spec, yielder};
@@ -11,7 +11,7 @@ use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CpuId, Nanos};
 
 /// Runs the seven dispatch scenarios of dequeue.bpf.c, while a task changes the workers' affinity.
-pub fn dequeue(b: &mut Bench) {
+pub fn dequeue(b: &mut TestMachine) {
     let loaded = b.open_and_load("dequeue");
     let mut changes = 0;
     for scenario in 0..7 {
@@ -21,7 +21,7 @@ pub fn dequeue(b: &mut Bench) {
 }
 
 /// Runs one scenario; returns the number of dequeues that were due to a property change.
-fn dequeue_scenario(b: &mut Bench, loaded: &Loaded, scenario: u64) -> u64 {
+fn dequeue_scenario(b: &mut TestMachine, loaded: &Loaded, scenario: u64) -> u64 {
     const NUM_WORKERS: u64 = 8;
     const NAMES: [&str; 4] =
         ["enqueue_cnt", "dequeue_cnt", "dispatch_dequeue_cnt", "change_dequeue_cnt"];
@@ -63,7 +63,7 @@ fn worker(id: u64) -> Script {
 }
 
 /// Pins one worker after the other to one of four CPUs, for 500 ms.
-fn affinity_hammer(b: &Bench, workers: &[Child]) -> Script {
+fn affinity_hammer(b: &TestMachine, workers: &[Child]) -> Script {
     let (nr, workers) = (b.nr_cpus() as usize, workers.to_vec());
     let end = b.k.now + 500 * MS;
     let mut i = 0;
@@ -80,7 +80,7 @@ fn affinity_hammer(b: &Bench, workers: &[Child]) -> Script {
 }
 
 /// `ops.dequeue` iterates the DSQ from which the task was just taken.
-pub fn dequeue_iter(b: &mut Bench) {
+pub fn dequeue_iter(b: &mut TestMachine) {
     background(b);
     let loaded = b.open_and_load("dequeue_iter");
     b.attach(&loaded, "dequeue_iter_ops");
@@ -94,7 +94,7 @@ pub fn dequeue_iter(b: &mut Bench) {
 
 /// Custody ends before a task runs on another CPU, both with LOCAL_ON and with a move to the local
 /// DSQ.
-pub fn dequeue_remote(b: &mut Bench) {
+pub fn dequeue_remote(b: &mut TestMachine) {
     let mut open = b.open("dequeue_remote");
     let loaded = b.try_load(&mut open).unwrap_or_else(|error| panic!("{error}"));
     for move_to_local in [0, 1] {
@@ -136,7 +136,7 @@ fn burst_worker(id: u64, end: Nanos) -> Script {
 
 /// Peeking returns NULL before an insert and the inserted task after it, and finds tasks in a pool
 /// of DSQs.
-pub fn peek_dsq(b: &mut Bench) {
+pub fn peek_dsq(b: &mut TestMachine) {
     background(b);
     let loaded = b.open_and_load("peek_dsq");
     b.attach(&loaded, "peek_dsq_ops");

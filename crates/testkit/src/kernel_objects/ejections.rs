@@ -2,7 +2,7 @@
 //! Selftests in which the scheduler exits: after an error, at its own request, or because of CPU
 //! hotplug.
 
-use super::bench::{Bench, MS, SEC, set};
+use super::bench::{MS, SEC, TestMachine, set};
 use super::load::{background, seconds};
 use super::script::{hog, spec};
 
@@ -18,7 +18,7 @@ const RSN_HOTPLUG: u64 = 1 << 32;
 
 /// Attaches the object, runs for a second, and asserts that it was ejected with an error and that
 /// the tasks continue without it.
-fn ejected(b: &mut Bench, object: &str, says: &str) {
+fn ejected(b: &mut TestMachine, object: &str, says: &str) {
     let hogs: Vec<_> = (0..b.nr_cpus()).map(|_| b.spawn(spec("hog"), hog())).collect();
     background(b);
     let loaded = b.open_and_load(object);
@@ -36,24 +36,24 @@ fn ejected(b: &mut Bench, object: &str, says: &str) {
     }
 }
 
-pub fn ddsp_bogus_dsq(b: &mut Bench) {
+pub fn ddsp_bogus_dsq(b: &mut TestMachine) {
     ejected(b, "ddsp_bogus_dsq_fail", "0xcafef00d");
 }
 
-pub fn ddsp_vtimelocal(b: &mut Bench) {
+pub fn ddsp_vtimelocal(b: &mut TestMachine) {
     ejected(b, "ddsp_vtimelocal_fail", "vtime");
 }
 
-pub fn bad_dsq(b: &mut Bench) {
+pub fn bad_dsq(b: &mut TestMachine) {
     ejected(b, "select_cpu_dispatch_bad_dsq", "0xcafef00d");
 }
 
-pub fn double_dispatch(b: &mut Bench) {
+pub fn double_dispatch(b: &mut TestMachine) {
     ejected(b, "select_cpu_dispatch_dbl_dsp", "already direct-dispatched");
 }
 
 /// Asserts that attach succeeds with a link, and that `ops.exit` has run by then.
-pub fn enq_last_no_enq(b: &mut Bench) {
+pub fn enq_last_no_enq(b: &mut TestMachine) {
     let loaded = b.open_and_load("enq_last_no_enq_fails");
     b.attach(&loaded, "enq_last_no_enq_fails_ops");
     assert_eq!(b.get(&loaded, "exit_kind"), ERROR);
@@ -61,7 +61,7 @@ pub fn enq_last_no_enq(b: &mut Bench) {
 }
 
 /// Calls `scx_bpf_exit()` from each of six operations.
-pub fn exit(b: &mut Bench) {
+pub fn exit(b: &mut TestMachine) {
     background(b);
     for point in 0..6 {
         let mut open = b.open("exit");
@@ -81,7 +81,7 @@ pub fn exit(b: &mut Bench) {
 }
 
 /// A syscall program makes the scheduler exit.
-pub fn prog_run(b: &mut Bench) {
+pub fn prog_run(b: &mut TestMachine) {
     background(b);
     let loaded = b.open_and_load("prog_run");
     b.attach(&loaded, "prog_run_ops");
@@ -94,7 +94,7 @@ pub fn prog_run(b: &mut Bench) {
 
 /// Takes CPU 1 off line or on line while a scheduler with or without hotplug operations is loaded,
 /// or between open and attach.
-pub fn hotplug(b: &mut Bench) {
+pub fn hotplug(b: &mut TestMachine) {
     background(b);
     for (onlining, callbacks) in [(true, true), (false, true), (true, false), (false, false)] {
         hotplug_loaded(b, onlining, callbacks);
@@ -102,7 +102,7 @@ pub fn hotplug(b: &mut Bench) {
     hotplug_before_attach(b);
 }
 
-fn hotplug_loaded(b: &mut Bench, onlining: bool, callbacks: bool) {
+fn hotplug_loaded(b: &mut TestMachine, onlining: bool, callbacks: bool) {
     let loaded = b.open_and_load("hotplug");
     if onlining {
         b.set_online(1, false);
@@ -124,7 +124,7 @@ fn hotplug_loaded(b: &mut Bench, onlining: bool, callbacks: bool) {
     b.detach();
 }
 
-fn hotplug_before_attach(b: &mut Bench) {
+fn hotplug_before_attach(b: &mut TestMachine) {
     let seq = b.k.hotplug_seq();
     assert!(seq > 0, "bringing CPUs up at boot counts");
     let mut open = b.open("hotplug");

@@ -2,7 +2,7 @@
 //! The kernel's example schedulers, prepared as their frontends prepare them, each under a mixed
 //! load.
 
-use super::bench::{Bench, Child, MS, SEC, resize, set};
+use super::bench::{Child, MS, SEC, TestMachine, resize, set};
 use super::ejections::UNREG;
 use super::load::{background, mixed, mixed_in, run_and_progress, seconds};
 use super::script::{Script, hog, sleeper, spec};
@@ -18,19 +18,19 @@ const SLICE_DFL: u64 = 20 * MS;
 type Make = fn() -> Script;
 
 /// Returns one counter of a per-CPU array, summed over CPUs.
-fn stat(b: &Bench, loaded: &Loaded, map: &str, index: u32) -> u64 {
+fn stat(b: &TestMachine, loaded: &Loaded, map: &str, index: u32) -> u64 {
     let map = loaded.map(map).expect("the map of counters");
     let copies = b.k.vm.map_lookup(map, &index.to_le_bytes()).expect("an element");
     copies.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).sum()
 }
 
 /// Detaches, and asserts that no other exit was recorded.
-fn leave(b: &mut Bench, loaded: &Loaded) {
+fn leave(b: &mut TestMachine, loaded: &Loaded) {
     b.detach();
     b.expect_kind(loaded, UNREG);
 }
 
-pub fn simple(b: &mut Bench) {
+pub fn simple(b: &mut TestMachine) {
     let quiet = background(b);
     let mut tasks = Vec::new();
     for fifo in [0, 1] {
@@ -51,7 +51,7 @@ pub fn simple(b: &mut Bench) {
 }
 
 /// All tasks that may run on CPU 0 run there.
-pub fn cpu0(b: &mut Bench) {
+pub fn cpu0(b: &mut TestMachine) {
     let tasks = mixed(b);
     let loaded = b.open_and_load("scx_cpu0");
     b.attach(&loaded, "cpu0_ops");
@@ -66,7 +66,7 @@ pub fn cpu0(b: &mut Bench) {
 }
 
 /// One CPU decides for all, driven by its timer; the others run infinite slices.
-pub fn central(b: &mut Bench) {
+pub fn central(b: &mut TestMachine) {
     let mut open = b.open("scx_central");
     let nr = u64::from(b.nr_cpus());
     set(&mut open, "central_cpu", 0);
@@ -86,7 +86,7 @@ pub fn central(b: &mut Bench) {
 }
 
 /// Every task has arena memory, which the scheduler allocates and frees.
-pub fn sdt(b: &mut Bench) {
+pub fn sdt(b: &mut TestMachine) {
     let tasks = mixed(b);
     let loaded = b.open_and_load("scx_sdt");
     b.attach(&loaded, "sdt_ops");
@@ -95,7 +95,7 @@ pub fn sdt(b: &mut Bench) {
 }
 
 /// CPU time follows the product of weights along the cgroup tree.
-pub fn flatcg(b: &mut Bench) {
+pub fn flatcg(b: &mut TestMachine) {
     let mut open = b.open("scx_flatcg");
     set(&mut open, "nr_cpus", u64::from(b.nr_cpus()));
     set(&mut open, "cgrp_slice_ns", SLICE_DFL);
@@ -123,7 +123,7 @@ pub fn flatcg(b: &mut Bench) {
     }
     b.attach(&loaded, "flatcg_ops");
     run_and_progress(b, &tasks, 1);
-    let used = |b: &Bench| groups.map(|(g, _)| b.k.cgroups.get(g).map_or(0, |g| g.run_ns));
+    let used = |b: &TestMachine| groups.map(|(g, _)| b.k.cgroups.get(g).map_or(0, |g| g.run_ns));
     let before = used(b);
     run_and_progress(b, &tasks, 4);
     let ran: Vec<Nanos> = used(b).iter().zip(before).map(|(now, then)| now - then).collect();
@@ -146,7 +146,7 @@ pub fn flatcg(b: &mut Bench) {
 }
 
 /// The two CPUs of a pair run tasks of one cgroup only.
-pub fn pair(b: &mut Bench) {
+pub fn pair(b: &mut TestMachine) {
     const MAX_CGRPS: u32 = 4096;
     const MAX_QUEUED: u32 = 4096;
     let mut open = b.open("scx_pair");
@@ -169,7 +169,7 @@ pub fn pair(b: &mut Bench) {
         let inner = b.k.vm.create_map(loaded.instance, &queue).expect("a queue");
         b.k.vm.map_set_inner(queues, &i.to_le_bytes(), inner).expect("a slot");
     }
-    let group = |b: &mut Bench, name: &str| {
+    let group = |b: &mut TestMachine, name: &str| {
         b.k.user(|k| k.mkdir(CgroupId(0), name, CgroupSpec::default())).expect("mkdir")
     };
     let groups = [group(b, "one"), group(b, "two")];
@@ -209,7 +209,7 @@ fn pair_up(open: &mut scxlab_loader::link::OpenObject, nr: u32) {
 /// Samples the tasks on both CPUs of each pair, and asserts that tasks of the scheduler mostly have
 /// the same cgroup. They do not always, because the program dispatches through the global DSQ, from
 /// which any CPU may take.
-fn same_cgroup_on_pairs(b: &mut Bench) {
+fn same_cgroup_on_pairs(b: &mut TestMachine) {
     let half = b.k.cpus.len() / 2;
     let (mut together, mut apart) = (0, 0);
     for _ in 0..1000 {
@@ -231,7 +231,7 @@ fn same_cgroup_on_pairs(b: &mut Bench) {
 }
 
 /// A user process orders tasks by virtual time.
-pub fn userland(b: &mut Bench) {
+pub fn userland(b: &mut TestMachine) {
     super::userland::run(b, |b, loaded, scheduler| {
         let tasks: Vec<Child> = mixed(b);
         b.attach(loaded, "userland_ops");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Selftests of attaching and detaching, and of the operations called in a task's life.
 
-use super::bench::{Bench, Child, MS, SEC, add_flags};
+use super::bench::{Child, MS, SEC, TestMachine, add_flags};
 use super::ejections::{NONE, UNREG};
 use super::load::{background, mixed_in, run_and_progress, seconds};
 use super::script::{block_and_exit, exit_at_once, hog, spec};
@@ -12,7 +12,7 @@ use scxlab_machine::id::CgroupId;
 
 const SWITCH_PARTIAL: u64 = 8;
 
-pub fn create_dsq(b: &mut Bench) {
+pub fn create_dsq(b: &mut TestMachine) {
     background(b);
     let loaded = b.open_and_load("create_dsq");
     b.attach(&loaded, "create_dsq_ops");
@@ -24,7 +24,7 @@ pub fn create_dsq(b: &mut Bench) {
 }
 
 /// A scheduler without operations: all tasks go through the global DSQs.
-pub fn minimal(b: &mut Bench) {
+pub fn minimal(b: &mut TestMachine) {
     let loaded = b.open_and_load("minimal");
     for _ in 0..3 {
         b.attach(&loaded, "minimal_ops");
@@ -36,7 +36,7 @@ pub fn minimal(b: &mut Bench) {
     assert!(b.k.ext.exits.iter().all(|e| e.kind as u64 == UNREG), "{:?}", b.k.ext.exits);
 }
 
-fn run_and_progress_once(b: &mut Bench, tasks: &[Child]) {
+fn run_and_progress_once(b: &mut TestMachine, tasks: &[Child]) {
     let left = b.k.ext.exits.len();
     b.sleep(SEC);
     assert_eq!(b.k.ext.exits.len(), left, "{:?}", b.k.ext.exits);
@@ -47,7 +47,7 @@ fn run_and_progress_once(b: &mut Bench, tasks: &[Child]) {
 
 /// Every operation is defined, and each is called without an error, those of cgroups, CPUs and
 /// policies included.
-pub fn maximal(b: &mut Bench) {
+pub fn maximal(b: &mut TestMachine) {
     let loaded = b.open_and_load("maximal");
     b.attach(&loaded, "maximal_ops");
     let group = b.k.user(|k| k.mkdir(CgroupId(0), "work", CgroupSpec::default())).expect("mkdir");
@@ -60,7 +60,7 @@ pub fn maximal(b: &mut Bench) {
 }
 
 /// Makes the changes that operations are called for: nice, affinity, cgroups and hotplug.
-fn change_everything(b: &mut Bench, tasks: &[Child], group: CgroupId) {
+fn change_everything(b: &mut TestMachine, tasks: &[Child], group: CgroupId) {
     let all = b.cpus(0..b.nr_cpus());
     b.k.user(|k| {
         for (i, t) in tasks.iter().enumerate() {
@@ -81,7 +81,7 @@ fn change_everything(b: &mut Bench, tasks: &[Child], group: CgroupId) {
 }
 
 /// Attaching while another scheduler is loaded is refused, in each of 100 rounds.
-pub fn reload_loop(b: &mut Bench) {
+pub fn reload_loop(b: &mut TestMachine) {
     background(b);
     let one = b.open_and_load("maximal");
     let other = b.open_and_load("maximal");
@@ -100,12 +100,12 @@ pub fn reload_loop(b: &mut Bench) {
 
 /// Counts of init_task, exit_task, enable and disable, once with all tasks switched and once with
 /// SCHED_EXT tasks only.
-pub fn init_enable_count(b: &mut Bench) {
+pub fn init_enable_count(b: &mut TestMachine) {
     count_calls(b, true);
     count_calls(b, false);
 }
 
-fn count_calls(b: &mut Bench, global: bool) {
+fn count_calls(b: &mut TestMachine, global: bool) {
     const NUM_CHILDREN: u64 = 5;
     const NUM_PRE_FORKS: u64 = 1024;
     let mut open = b.open("init_enable_count");
@@ -123,7 +123,7 @@ fn count_calls(b: &mut Bench, global: bool) {
         }
     });
     b.detach();
-    let count = |b: &Bench, name: &str| b.get(&loaded, name);
+    let count = |b: &TestMachine, name: &str| b.get(&loaded, name);
     assert!(count(b, "init_task_cnt") >= NUM_PRE_FORKS);
     assert!(count(b, "exit_task_cnt") >= NUM_PRE_FORKS);
     b.wait_exited(&waiting, seconds(5));
@@ -166,7 +166,7 @@ fn becomes_ext(back: bool) -> super::script::Script {
 }
 
 /// The part of total_bw that concerns a scheduler: load on every CPU before, during and after it.
-pub fn total_bw(b: &mut Bench) {
+pub fn total_bw(b: &mut TestMachine) {
     let stress: Vec<Child> = (0..b.nr_cpus()).map(|_| b.spawn(spec("stress"), hog())).collect();
     let loaded = b.open_and_load("minimal");
     for attached in [false, true, false] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tasks that keep a machine busy in many ways, and the check that each of them makes progress.
 
-use super::bench::{Bench, Child, MS, SEC};
+use super::bench::{Child, MS, SEC, TestMachine};
 use super::script::{Script, exit_at_once, hog, sleeper, spec, yielder};
 use scxlab_kernel::behavior::{Policy, TaskSpec, TaskStep};
 use scxlab_machine::id::{CgroupId, Nanos};
@@ -11,7 +11,7 @@ pub const fn seconds(n: u64) -> Nanos {
 }
 
 /// Starts the daemons of an unused machine, which wake up and sleep again.
-pub fn background(b: &mut Bench) -> Vec<Child> {
+pub fn background(b: &mut TestMachine) -> Vec<Child> {
     let names = ["init.d", "journal", "udevd", "cron"];
     let daemon =
         |(i, name): (usize, &&str)| b.spawn(spec(name), sleeper(100_000, (3 + i as u64) * MS));
@@ -20,15 +20,15 @@ pub fn background(b: &mut Bench) -> Vec<Child> {
 
 /// Starts a mix of saturating, sleeping, yielding, pinned, nice, forking and real-time tasks.
 /// Returns those that live on and must make progress.
-pub fn mixed(b: &mut Bench) -> Vec<Child> {
+pub fn mixed(b: &mut TestMachine) -> Vec<Child> {
     mixed_in(b, &[CgroupId(0)])
 }
 
 /// As `mixed`, with the tasks spread over cgroups.
-pub fn mixed_in(b: &mut Bench, groups: &[CgroupId]) -> Vec<Child> {
+pub fn mixed_in(b: &mut TestMachine, groups: &[CgroupId]) -> Vec<Child> {
     let mut tasks = Vec::new();
     let nr = b.nr_cpus();
-    let mut add = |b: &mut Bench, spec: TaskSpec, script: Script| {
+    let mut add = |b: &mut TestMachine, spec: TaskSpec, script: Script| {
         let cgroup = groups[tasks.len() % groups.len()];
         let child = b.spawn(TaskSpec { cgroup, ..spec }, script);
         tasks.push(child);
@@ -75,7 +75,7 @@ fn forker() -> Script {
 
 /// Runs for `seconds`; asserts that the scheduler stays loaded and that every task runs in each
 /// second.
-pub fn run_and_progress(b: &mut Bench, tasks: &[Child], seconds: u64) {
+pub fn run_and_progress(b: &mut TestMachine, tasks: &[Child], seconds: u64) {
     for second in 0..seconds {
         let before: Vec<Nanos> = tasks.iter().map(|t| b.k.tasks[t.task].account.run_ns).collect();
         b.sleep(SEC);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Selftests of idle tracking, CPU selection and direct dispatch.
 
-use super::bench::{Bench, Child, SEC, add_flags, set};
+use super::bench::{Child, SEC, TestMachine, add_flags, set};
 use super::ejections::{NONE, UNREG};
 use super::load::{background, mixed, seconds};
 use super::script::{sleep_and_exit, sleeper, spec};
@@ -12,7 +12,7 @@ const NUM_CHILDREN: u32 = 1028;
 
 /// Runs a mixed load for one second, during which a syscall program picks a CPU for the test
 /// process every 10 ms. Returns the picks.
-fn picks_from_user(b: &mut Bench, object: &str) -> Vec<i32> {
+fn picks_from_user(b: &mut TestMachine, object: &str) -> Vec<i32> {
     background(b);
     let loaded = b.open_and_load(object);
     b.attach(&loaded, &format!("{object}_ops"));
@@ -30,7 +30,7 @@ fn picks_from_user(b: &mut Bench, object: &str) -> Vec<i32> {
     picks
 }
 
-fn pick(b: &mut Bench, loaded: &scxlab_loader::link::Loaded, picks: &mut Vec<i32>) {
+fn pick(b: &mut TestMachine, loaded: &scxlab_loader::link::Loaded, picks: &mut Vec<i32>) {
     let pid = b.k.tasks[b.runner].pid;
     let mut ctx = u64::from(pid).to_le_bytes();
     let cpu = b.run_syscall(loaded, "select_cpu_from_user", &mut ctx);
@@ -38,17 +38,17 @@ fn pick(b: &mut Bench, loaded: &scxlab_loader::link::Loaded, picks: &mut Vec<i32
     picks.push(cpu);
 }
 
-pub fn enq_select_cpu(b: &mut Bench) {
+pub fn enq_select_cpu(b: &mut TestMachine) {
     let picks = picks_from_user(b, "enq_select_cpu");
     assert!(picks.iter().any(|&cpu| cpu >= 0), "some CPU was idle: {picks:?}");
 }
 
-pub fn allowed_cpus(b: &mut Bench) {
+pub fn allowed_cpus(b: &mut TestMachine) {
     let picks = picks_from_user(b, "allowed_cpus");
     assert!(picks.iter().any(|&cpu| cpu >= 0), "some CPU was idle: {picks:?}");
 }
 
-pub fn numa(b: &mut Bench) {
+pub fn numa(b: &mut TestMachine) {
     const BUILTIN_IDLE_PER_NODE: u64 = 64;
     const PICK_IDLE_IN_NODE: u64 = 2;
     let mut open = b.open("numa");
@@ -65,11 +65,11 @@ pub fn numa(b: &mut Bench) {
 }
 
 /// Starts children that sleep for one second, as those of the select_cpu tests.
-fn sleeping_children(b: &mut Bench, name: &str) -> Vec<Child> {
+fn sleeping_children(b: &mut TestMachine, name: &str) -> Vec<Child> {
     (0..NUM_CHILDREN).map(|_| b.spawn(spec(name), sleep_and_exit(SEC))).collect()
 }
 
-pub fn select_cpu_dfl(b: &mut Bench) {
+pub fn select_cpu_dfl(b: &mut TestMachine) {
     let loaded = b.open_and_load("select_cpu_dfl");
     b.attach(&loaded, "select_cpu_dfl_ops");
     // The program looks only at tasks of this name.
@@ -79,7 +79,7 @@ pub fn select_cpu_dfl(b: &mut Bench) {
     b.detach();
 }
 
-pub fn select_cpu_dfl_nodispatch(b: &mut Bench) {
+pub fn select_cpu_dfl_nodispatch(b: &mut TestMachine) {
     let loaded = b.open_and_load("select_cpu_dfl_nodispatch");
     b.attach(&loaded, "select_cpu_dfl_nodispatch_ops");
     let children = sleeping_children(b, "runner");
@@ -89,7 +89,7 @@ pub fn select_cpu_dfl_nodispatch(b: &mut Bench) {
     b.detach();
 }
 
-pub fn select_cpu_dispatch(b: &mut Bench) {
+pub fn select_cpu_dispatch(b: &mut TestMachine) {
     let loaded = b.open_and_load("select_cpu_dispatch");
     b.attach(&loaded, "select_cpu_dispatch_ops");
     let children = sleeping_children(b, "runner");
@@ -98,7 +98,7 @@ pub fn select_cpu_dispatch(b: &mut Bench) {
     b.detach();
 }
 
-pub fn select_cpu_vtime(b: &mut Bench) {
+pub fn select_cpu_vtime(b: &mut TestMachine) {
     let loaded = b.open_and_load("select_cpu_vtime");
     assert_eq!(b.get(&loaded, "consumed"), 0);
     background(b);
@@ -110,7 +110,7 @@ pub fn select_cpu_vtime(b: &mut Bench) {
 }
 
 /// Sends tasks to random CPUs; no task may be put on a CPU where it is not allowed.
-pub fn dsp_local_on(b: &mut Bench) {
+pub fn dsp_local_on(b: &mut TestMachine) {
     let mut open = b.open("dsp_local_on");
     set(&mut open, "nr_cpus", u64::from(b.nr_cpus()));
     let loaded = b.load(open);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Objects that must not load or attach, each with the required reason.
 
-use super::bench::Bench;
+use super::bench::TestMachine;
 
 /// Asserts that the object does not load and that the error contains all of `says`.
-fn refused(b: &mut Bench, object: &str, says: &[&str]) {
+fn refused(b: &mut TestMachine, object: &str, says: &[&str]) {
     let mut open = b.open(object);
     let error = match b.try_load(&mut open) {
         Ok(_) => panic!("{object} loaded"),
@@ -27,7 +27,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Asserts that programs which test their arguments load and run.
-pub fn maybe_null(b: &mut Bench) {
+pub fn maybe_null(b: &mut TestMachine) {
     let loaded = b.open_and_load("maybe_null");
     b.attach(&loaded, "maybe_null_success");
     super::load::background(b);
@@ -36,21 +36,21 @@ pub fn maybe_null(b: &mut Bench) {
     b.detach();
 }
 
-pub fn maybe_null_dispatch(b: &mut Bench) {
+pub fn maybe_null_dispatch(b: &mut TestMachine) {
     refused(b, "maybe_null_fail_dsp", &["maybe_null_fail_dispatch", "NULL"]);
 }
 
-pub fn maybe_null_yield(b: &mut Bench) {
+pub fn maybe_null_yield(b: &mut TestMachine) {
     refused(b, "maybe_null_fail_yld", &["maybe_null_fail_yield", "NULL"]);
 }
 
-pub fn non_scx_kfunc(b: &mut Bench) {
+pub fn non_scx_kfunc(b: &mut TestMachine) {
     refused(b, "non_scx_kfunc_deny", &["tcp_congestion_ops"]);
 }
 
 /// Loads the object as far as possible; the load or attach error must name the form that is not
 /// modelled.
-fn cid_form(b: &mut Bench, object: &str, table: &str) {
+fn cid_form(b: &mut TestMachine, object: &str, table: &str) {
     let mut open = b.open(object);
     let error = match b.try_load(&mut open) {
         Err(error) => chain(&error),
@@ -62,10 +62,10 @@ fn cid_form(b: &mut Bench, object: &str, table: &str) {
     assert!(error.contains("sched_ext_ops_cid"), "\"{error}\" does not name the form");
 }
 
-pub fn enable_cmask(b: &mut Bench) {
+pub fn enable_cmask(b: &mut TestMachine) {
     cid_form(b, "enable_cmask", "enable_cmask_ops");
 }
 
-pub fn qmap(b: &mut Bench) {
+pub fn qmap(b: &mut TestMachine) {
     cid_form(b, "scx_qmap", "qmap_ops");
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Selftests of kicks and ticks, and of competition with real-time tasks.
 
-use super::bench::{Bench, Child, MS, SEC, add_flags, get, set};
+use super::bench::{Child, MS, SEC, TestMachine, add_flags, get, set};
 use super::ejections::NONE;
 use super::load::{background, seconds};
 use super::script::{Script, hog, spec};
@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 /// Three CPUs wait for each other in a circle for five seconds and must all make progress.
-pub fn cyclic_kick_wait(b: &mut Bench) {
+pub fn cyclic_kick_wait(b: &mut TestMachine) {
     let mut open = b.open("cyclic_kick_wait");
     for (name, cpu) in [("test_cpu_a", 0), ("test_cpu_b", 1), ("test_cpu_c", 2)] {
         set(&mut open, name, cpu);
@@ -54,7 +54,7 @@ fn yield_until(stop: Rc<Cell<bool>>) -> Script {
 
 /// The scheduler's side of nohz_tick: infinite slices, then finite ones, during which the CPU must
 /// tick.
-pub fn nohz_tick(b: &mut Bench) {
+pub fn nohz_tick(b: &mut TestMachine) {
     const ENQ_LAST: u64 = 2;
     const SWITCH_PARTIAL: u64 = 8;
     const TEST_CPU: u32 = 1;
@@ -65,7 +65,7 @@ pub fn nohz_tick(b: &mut Bench) {
     b.attach(&loaded, "nohz_tick_ops");
     let pinned =
         TaskSpec { policy: Policy::Ext, affinity: Some(b.cpus([TEST_CPU])), ..spec("worker") };
-    let reach = |b: &mut Bench, counter: &str, value: u64| {
+    let reach = |b: &mut TestMachine, counter: &str, value: u64| {
         b.wait(SEC, counter, |k| get(k, &loaded, counter) >= value);
     };
 
@@ -99,7 +99,7 @@ fn run_until(flag: Rc<Cell<bool>>, then: TaskStep) -> Script {
 
 /// The scheduler's side of rt_stall: it stays loaded while a real-time task holds a CPU, and its
 /// task runs again afterwards.
-pub fn rt_stall(b: &mut Bench) {
+pub fn rt_stall(b: &mut TestMachine) {
     let loaded = b.open_and_load("rt_stall");
     for round in 0..4 {
         let is_ext = round % 2 == 1;
@@ -117,7 +117,7 @@ pub fn rt_stall(b: &mut Bench) {
         let fifo = TaskSpec { affinity: cpu0, policy: Policy::Fifo { prio: 50 }, ..spec("rt") };
         let rt = b.spawn(fifo, run_until(stop.clone(), TaskStep::Exit));
         b.sleep(5 * SEC);
-        let ran = |b: &Bench, c: Child| b.k.tasks[c.task].account.run_ns;
+        let ran = |b: &TestMachine, c: Child| b.k.tasks[c.task].account.run_ns;
         assert!(ran(b, rt) > 4 * SEC, "the real-time task has the CPU: {}", ran(b, rt));
         if is_ext {
             b.expect_kind(&loaded, NONE);

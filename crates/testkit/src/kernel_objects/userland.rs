@@ -4,7 +4,7 @@
 //!
 //! Differs from scx_userland.c: virtual time is in integers.
 
-use super::bench::{Bench, Child, set};
+use super::bench::{Child, TestMachine, set};
 use super::script::{Ctx, Script, spec};
 use scxlab_bpf::map::MapId;
 use scxlab_kernel::behavior::{Policy, TaskSpec, TaskStep};
@@ -20,21 +20,21 @@ const PASS_NS: u64 = 5_000;
 
 /// Loads scx_userland with a process as its user-space scheduler, and calls `test`, which attaches
 /// it.
-pub fn run(b: &mut Bench, test: impl FnOnce(&mut Bench, &Loaded, Child)) {
-    let shared: Rc<RefCell<Option<Scheduler>>> = Rc::default();
+pub fn run(b: &mut TestMachine, test: impl FnOnce(&mut TestMachine, &Loaded, Child)) {
+    let shared: Rc<RefCell<Option<UserScheduler>>> = Rc::default();
     let process = TaskSpec { policy: Policy::Ext, ..spec("scx_userland") };
     let child = b.spawn(process, main_loop(shared.clone()));
     let mut open = b.open("scx_userland");
     set(&mut open, "num_possible_cpus", u64::from(b.nr_cpus()));
     set(&mut open, "usersched_pid", u64::from(child.pid));
     let loaded = b.load(open);
-    *shared.borrow_mut() = Some(Scheduler::new(&loaded));
+    *shared.borrow_mut() = Some(UserScheduler::new(&loaded));
     test(b, &loaded, child);
 }
 
 /// Main loop of the process: one pass and a yield in turn. Until `shared` holds a scheduler the
 /// process sleeps, which stands for its start-up.
-fn main_loop(shared: Rc<RefCell<Option<Scheduler>>>) -> Script {
+fn main_loop(shared: Rc<RefCell<Option<UserScheduler>>>) -> Script {
     let mut worked = false;
     Box::new(move |ctx| {
         worked = !worked;
@@ -50,7 +50,7 @@ fn main_loop(shared: Rc<RefCell<Option<Scheduler>>>) -> Script {
 }
 
 /// State of the user-space scheduler.
-struct Scheduler {
+struct UserScheduler {
     enqueued: MapId,
     dispatched: MapId,
     /// Guest addresses of the two counters that it shares with the BPF half.
@@ -64,11 +64,11 @@ struct Scheduler {
     min_vruntime: u64,
 }
 
-impl Scheduler {
-    fn new(loaded: &Loaded) -> Scheduler {
+impl UserScheduler {
+    fn new(loaded: &Loaded) -> UserScheduler {
         let map = |name| loaded.map(name).expect("a queue");
         let addr = |name| loaded.global(name).expect("a counter").addr;
-        Scheduler {
+        UserScheduler {
             enqueued: map("enqueued"),
             dispatched: map("dispatched"),
             nr_queued: addr("nr_queued"),

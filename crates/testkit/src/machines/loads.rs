@@ -6,7 +6,7 @@ use scxlab_machine::Stream;
 
 /// Kind of workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
+pub enum RandomLoad {
     /// CPU hogs: fewer than CPUs, as many, or more.
     Hogs,
     /// Tasks that run and sleep for up to 5 ms each, and hogs beside them.
@@ -26,55 +26,55 @@ pub enum Load {
 }
 
 /// All kinds.
-pub const LOADS: [Load; 8] = [
-    Load::Hogs,
-    Load::Sleepers,
-    Load::Burst,
-    Load::Pinned,
-    Load::Shifting,
-    Load::Nice,
-    Load::Groups,
-    Load::Idle,
+pub const LOADS: [RandomLoad; 8] = [
+    RandomLoad::Hogs,
+    RandomLoad::Sleepers,
+    RandomLoad::Burst,
+    RandomLoad::Pinned,
+    RandomLoad::Shifting,
+    RandomLoad::Nice,
+    RandomLoad::Groups,
+    RandomLoad::Idle,
 ];
 
 /// Draws a workload of a kind. Affinities name CPU 0 and another CPU, so that a task always has a
 /// CPU while CPU 0 is on line.
-pub fn load(kind: Load, seed: u64, cpus: u64) -> String {
+pub fn load(kind: RandomLoad, seed: u64, cpus: u64) -> String {
     let mut rng = Stream::new(seed, "load", kind as u64);
     let few = rng.between(1, cpus);
     let many = pick(&mut rng, &[cpus, cpus + 1, cpus + cpus / 2, 2 * cpus, 3 * cpus]);
     let hogs = if rng.below(3) == 0 { few } else { many };
     match kind {
-        Load::Hogs => thread("hog", hogs, "", HOG),
-        Load::Sleepers => {
+        RandomLoad::Hogs => thread("hog", hogs, "", HOG),
+        RandomLoad::Sleepers => {
             let (run, sleep) = (rng.between(200, 5000), rng.between(200, 5000));
             let ops = format!("{{ compute = \"{run}us\" }}, {{ sleep = \"{sleep}us\" }}");
             thread("hog", few, "", HOG) + &thread("sleeper", many, "", &ops)
         }
-        Load::Burst => {
+        RandomLoad::Burst => {
             let ops = format!(
                 "{{ loop = {{ times = {many}, ops = [{{ fork = \"hog\" }}] }} }}, {{ sleep = \"1s\" }}"
             );
             thread("burst", 1, "", &ops) + &thread("hog", 0, "", HOG)
         }
-        Load::Pinned => {
+        RandomLoad::Pinned => {
             let other = rng.below(cpus);
             let bound = rng.between(1, 4);
             thread("bound", bound, &format!("cpus = \"0,{other}\""), HOG)
                 + &thread("hog", hogs, "", HOG)
         }
-        Load::Shifting => {
+        RandomLoad::Shifting => {
             let (bound, free) = (rng.between(5, 40), rng.between(5, 200));
             let ops = format!(
                 "{{ compute = \"{free}ms\" }}, {{ set_affinity = \"0\" }}, {{ compute = \"{bound}ms\" }}, \"clear_affinity\""
             );
             thread("shifting", hogs, "", &ops)
         }
-        Load::Nice => {
+        RandomLoad::Nice => {
             let nice = rng.between(0, 39) as i64 - 20;
             thread("nice", few, &format!("nice = {nice}"), HOG) + &thread("hog", hogs, "", HOG)
         }
-        Load::Groups => {
+        RandomLoad::Groups => {
             let cgroup =
                 |path: &str, weight| format!("[[cgroup]]\npath = \"{path}\"\nweight = {weight}\n");
             cgroup("/a", rng.between(1, 1000))
@@ -83,7 +83,9 @@ pub fn load(kind: Load, seed: u64, cpus: u64) -> String {
                 + &thread("hog", hogs, "cgroup = \"/a\"", HOG)
                 + &thread("few", few, "cgroup = \"/b/c\"", HOG)
         }
-        Load::Idle => thread("idle", hogs, "policy = \"idle\"", HOG) + &thread("hog", few, "", HOG),
+        RandomLoad::Idle => {
+            thread("idle", hogs, "policy = \"idle\"", HOG) + &thread("hog", few, "", HOG)
+        }
     }
 }
 

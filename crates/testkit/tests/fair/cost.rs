@@ -7,7 +7,7 @@ use std::sync::Arc;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
 use scxlab_machine::Machine;
-use scxlab_testkit::shipped::put_on;
+use scxlab_testkit::shipped::attach_with_recipe;
 use scxlab_testkit::sim;
 
 use crate::stayed;
@@ -23,7 +23,7 @@ fn done(scheduler: &str, machine: &str, workload: &str, seed: u64) -> Kernel {
     let machine = Arc::new(Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")));
     let mut k = sim::kernel_as_run(Machine::clone(&machine), workload, seed);
     if scheduler != "eevdf" {
-        put_on(&mut k, scheduler, &machine);
+        attach_with_recipe(&mut k, scheduler, &machine);
     }
     k.run(None);
     stayed(&k);

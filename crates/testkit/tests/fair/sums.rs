@@ -11,7 +11,7 @@ use scxlab_loader::link::Loaded;
 use scxlab_machine::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 use scxlab_testkit::shipped::scheduled;
-use scxlab_testkit::state::{Layout, Record, global, pointer, task_pointer};
+use scxlab_testkit::state::{Record, StructLayout, global, pointer, task_pointer};
 
 use crate::{Dice, MS, stayed};
 
@@ -52,7 +52,7 @@ const TASK: &[&str] = &["se.q", "se.on_rq", "se.weight", "se.contrib"];
 
 /// Sums over the runnable entities of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Held {
+struct EntitySums {
     nr: i64,
     weight: i64,
     load: i64,
@@ -60,7 +60,7 @@ struct Held {
 
 /// A queue's state, and the time since when it has been unchanged.
 #[derive(Clone, Copy)]
-struct AsItIs {
+struct QueueSnapshot {
     since: u64,
     weight: i64,
     /// Remaining load, by either kind of load tracking.
@@ -74,29 +74,29 @@ pub struct Sums {
     pelt: bool,
     /// The run has no sleeping tasks and no limits: a weight that is the same at two checks was the
     /// same between them.
-    calm: bool,
-    queue: Layout,
-    group: Layout,
-    task: Layout,
+    steady: bool,
+    queue: StructLayout,
+    group: StructLayout,
+    task: StructLayout,
     /// Indexed by the queue's address.
-    since: BTreeMap<u64, AsItIs>,
+    since: BTreeMap<u64, QueueSnapshot>,
 }
 
 impl Sums {
-    pub fn new(loaded: &Loaded, pelt: bool, calm: bool) -> Sums {
+    pub fn new(loaded: &Loaded, pelt: bool, steady: bool) -> Sums {
         Sums {
             pelt,
-            calm,
-            queue: Layout::new(loaded, "fair_rq", QUEUE),
-            group: Layout::new(loaded, "fair_group", GROUP),
-            task: Layout::new(loaded, "fair_task", TASK),
+            steady,
+            queue: StructLayout::new(loaded, "fair_rq", QUEUE),
+            group: StructLayout::new(loaded, "fair_group", GROUP),
+            task: StructLayout::new(loaded, "fair_task", TASK),
             since: BTreeMap::new(),
         }
     }
 
     /// Sums the entities of each queue (tasks and child cgroups), by the queue's address.
-    fn held(&self, k: &Kernel, loaded: &Loaded, groups: &[Record]) -> BTreeMap<u64, Held> {
-        let mut held: BTreeMap<u64, Held> = BTreeMap::new();
+    fn held(&self, k: &Kernel, loaded: &Loaded, groups: &[Record]) -> BTreeMap<u64, EntitySums> {
+        let mut held: BTreeMap<u64, EntitySums> = BTreeMap::new();
         let mut add = |e: &Record| {
             if e.get("se.on_rq") != 0 {
                 let at = held.entry(e.addr("se.q")).or_default();
@@ -140,7 +140,7 @@ impl Sums {
                 let has = held.get(&q.at).copied().unwrap_or_default();
                 let what = format!("depth {} on CPU {cpu}, {} ns", g.get("depth"), k.now);
                 self.check_queue(q, has, &what);
-                let now = AsItIs {
+                let now = QueueSnapshot {
                     since: k.now,
                     weight: q.get("weight"),
                     left: q.get("load_avg") + q.get("blocked_load"),
@@ -154,7 +154,7 @@ impl Sums {
                 let visited = left || now.ran != entry.ran;
                 let changed = entry.weight != now.weight || (visited && now.weight == 0);
                 let start = if changed || held_up { k.now } else { entry.since };
-                *entry = AsItIs { since: start, ..now };
+                *entry = QueueSnapshot { since: start, ..now };
                 if k.now - start > FADED[usize::from(self.pelt)] && g.get("depth") > 0 {
                     let what = format!("{what}, as it is since {start}");
                     self.check_old(q, &what);
@@ -170,9 +170,10 @@ impl Sums {
         q.get("throttled") != 0 || above.is_some_and(|up| self.is_held(k, &up))
     }
 
-    fn check_queue(&self, q: &Record, has: Held, what: &str) {
-        let found = Held { nr: q.get("nr"), weight: q.get("weight"), load: q.get("runnable_load") };
-        let wanted = if self.pelt { has } else { Held { load: found.load, ..has } };
+    fn check_queue(&self, q: &Record, has: EntitySums, what: &str) {
+        let found =
+            EntitySums { nr: q.get("nr"), weight: q.get("weight"), load: q.get("runnable_load") };
+        let wanted = if self.pelt { has } else { EntitySums { load: found.load, ..has } };
         assert_eq!(found, wanted, "{what}");
         if !self.pelt {
             return;
@@ -208,17 +209,17 @@ impl Sums {
                     assert_eq!(q.get(path), 0, "{what}: {path} of an empty queue: {all:?}");
                 }
             }
-        } else if !self.pelt && self.calm {
+        } else if !self.pelt && self.steady {
             let (weight, told) = (q.get("weight"), q.get("load_contrib"));
             assert!((weight - told).abs() <= told / 8 + 1, "{what}: has {weight}, said {told}");
         }
     }
 }
 
-/// Returns hogs and short-lived tasks in cgroups of three levels; and, unless `calm`, sleepers, and
-/// a limit for one of the cgroups.
-fn workload(nr_cpus: u32, calm: bool) -> String {
-    let limit = if calm { "" } else { "quota = \"3ms\"\nperiod = \"20ms\"\n" };
+/// Returns hogs and short-lived tasks in cgroups of three levels; and, unless `steady`, sleepers,
+/// and a limit for one of the cgroups.
+fn workload(nr_cpus: u32, steady: bool) -> String {
+    let limit = if steady { "" } else { "quota = \"3ms\"\nperiod = \"20ms\"\n" };
     let mut text = String::from("duration = \"60s\"\n");
     for (path, weight, quota) in
         [("/a", 100, ""), ("/a/x", 300, ""), ("/a/x/p", 50, ""), ("/b", 700, ""), ("/c", 40, limit)]
@@ -234,7 +235,7 @@ fn workload(nr_cpus: u32, calm: bool) -> String {
              [[thread]]\nname = \"end{name}\"\ncgroup = \"{path}\"\n\
              ops = [{{ compute = \"9ms\" }}, {{ sleep = \"5ms\" }}, {{ compute = \"9ms\" }}]\n"
         );
-        if !calm {
+        if !steady {
             text += &format!(
                 "[[thread]]\nname = \"nap{name}\"\ninstances = {tasks}\ncgroup = \"{path}\"\n\
                  ops = [{{ loop = {{ ops = [{{ compute = \"700us\" }}, {{ sleep = \"2300us\" }}] }} }}]\n"
@@ -290,9 +291,9 @@ fn change(k: &mut Kernel, dice: &mut Dice) {
 fn keeps_the_sums(scheduler: &str, machine: &str, seed: u64, changes: u32) {
     let pelt = scheduler.contains("PELT");
     let nr_cpus = scxlab_machine::Machine::resolve(machine).unwrap().topology.nr_cpus() as u32;
-    let calm = seed.is_multiple_of(2);
-    let (mut k, loaded) = scheduled(scheduler, machine, &workload(nr_cpus, calm), seed);
-    let mut sums = Sums::new(&loaded, pelt, calm);
+    let steady = seed.is_multiple_of(2);
+    let (mut k, loaded) = scheduled(scheduler, machine, &workload(nr_cpus, steady), seed);
+    let mut sums = Sums::new(&loaded, pelt, steady);
     let mut dice = Dice(seed);
     k.start();
     for round in 0..changes + 40 {

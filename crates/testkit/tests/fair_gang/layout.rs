@@ -29,7 +29,7 @@ pub enum Bound {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Layout {
+pub struct GangLayout {
     pub machine: &'static str,
     pub gangs: u32,
     pub threads: u32,
@@ -40,7 +40,7 @@ pub struct Layout {
     pub seed: u64,
 }
 
-impl Layout {
+impl GangLayout {
     pub fn workload(&self) -> String {
         (0..self.gangs).map(|g| self.gang(g)).collect()
     }
@@ -88,7 +88,7 @@ impl Layout {
 /// Samples of one gang: those in which some of its tasks ran, and those in which all ran that
 /// could.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct GangSamples {
     some: u64,
     all: u64,
 }
@@ -98,7 +98,7 @@ struct Seen {
 /// own account of the cgroup.
 pub fn together(k: &mut Kernel, gangs: u32, from: u64, to: u64) -> Vec<u64> {
     const STEP: u64 = 50_000;
-    let mut seen = vec![Seen::default(); gangs as usize];
+    let mut seen = vec![GangSamples::default(); gangs as usize];
     let members: Vec<Vec<_>> = (0..gangs).map(|g| of_gang(k, g).map(|t| t.id).collect()).collect();
     for at in (from..to).step_by(STEP as usize) {
         k.advance(at);
@@ -125,23 +125,29 @@ fn of_gang(k: &Kernel, g: u32) -> impl Iterator<Item = &Task> {
 /// Result of one run.
 #[derive(Debug)]
 pub struct Outcome {
-    pub together: Vec<u64>,
+    pub coscheduled_permille: Vec<u64>,
     pub work: u64,
     pub longest_wait: u64,
     /// CPU time after the warm-up of the task that got the least, in ns.
     pub least_ns: u64,
 }
 
-/// Runs a layout. `together` is measured from `warm_up` on, because gangs need that time to agree
-/// on an order.
-pub fn run(mut k: Kernel, _loaded: Loaded, layout: &Layout, warm_up: u64, until: u64) -> Outcome {
+/// Runs a layout. `coscheduled_permille` is measured from `warm_up` on, because gangs need that time
+/// to agree on an order.
+pub fn run(
+    mut k: Kernel,
+    _loaded: Loaded,
+    layout: &GangLayout,
+    warm_up: u64,
+    until: u64,
+) -> Outcome {
     k.start();
     k.advance(warm_up);
     let before: Vec<u64> = k.tasks.iter().map(|t| t.account.run_ns).collect();
-    let together = together(&mut k, layout.gangs, warm_up, until);
-    super::stays(&k);
+    let coscheduled_permille = together(&mut k, layout.gangs, warm_up, until);
+    super::assert_attached(&k);
     let workload = k.tasks.iter().zip(before).filter(|(t, _)| k.is_workload(t));
     let least_ns = workload.map(|(t, before)| t.account.run_ns - before).min().expect("tasks");
     let longest_wait = k.metrics.run_queue_wait.max();
-    Outcome { together, work: super::work(&k), longest_wait, least_ns }
+    Outcome { coscheduled_permille, work: super::work(&k), longest_wait, least_ns }
 }

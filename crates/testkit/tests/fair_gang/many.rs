@@ -5,17 +5,17 @@
 //! Owns: the layouts of every size and kind of work, and their bounds. Does not: inspect rounds or
 //! leaders.
 
-use super::layout::{self, Bound, Layout, Outcome, Work};
+use super::layout::{self, Bound, GangLayout, Outcome, Work};
 use super::support::{Job, Leaders, jobs};
 use super::{MACHINES, MS, PERIOD, TICK, WARM_UP};
-use super::{attached, attached_with_seed, stays, together, work};
+use super::{assert_attached, attached, attached_with_seed, together, work};
 use scxlab_testkit::sim::group_ns;
 use std::collections::BTreeSet;
 
 /// Returns the layouts: every number of gangs with every kind of work, bound or not, nested or not;
 /// machines and seeds alternate.
-fn layouts() -> Vec<Layout> {
-    let mut all: Vec<Layout> = Vec::new();
+fn layouts() -> Vec<GangLayout> {
+    let mut all: Vec<GangLayout> = Vec::new();
     for work in [Work::Barrier, Work::BarrierAndSleep, Work::LockAndSleep] {
         for gangs in [2, 4, 6, 8] {
             for (pinned, nested) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -23,21 +23,21 @@ fn layouts() -> Vec<Layout> {
                 let machine = MACHINES[(turn + turn / 4) % MACHINES.len()];
                 let seed = 1 + turn as u64;
                 let bound = if pinned { Bound::Each } else { Bound::Anywhere };
-                all.push(Layout { machine, gangs, threads: 8, work, bound, nested, seed });
+                all.push(GangLayout { machine, gangs, threads: 8, work, bound, nested, seed });
             }
         }
     }
     all
 }
 
-fn outcome(layout: &Layout, gang: &str) -> Outcome {
+fn outcome(layout: &GangLayout, gang: &str) -> Outcome {
     let (k, loaded) =
         attached_with_seed(layout.machine, &layout.workload(), &[("gang", gang)], layout.seed);
     layout::run(k, loaded, layout, WARM_UP, 1_000 * MS)
 }
 
 /// Asserts that no task waits for longer than GANG.md allows, and that every task runs.
-fn all_are_served(layout: &Layout, off: &Outcome, v2: &Outcome) {
+fn all_are_served(layout: &GangLayout, off: &Outcome, v2: &Outcome) {
     let gangs = u64::from(layout.gangs);
     let bound = off.longest_wait + (gangs + 2) * PERIOD + 4 * gangs * TICK;
     assert!(v2.longest_wait <= bound, "{layout:?}: {off:?} {v2:?}: the bound is {bound}");
@@ -46,9 +46,9 @@ fn all_are_served(layout: &Layout, off: &Outcome, v2: &Outcome) {
 
 /// Asserts that each gang runs together for at least 80 % of its time, and that all gangs do at
 /// least 90 % of the work that they do as plain cgroups.
-fn holds(layout: &Layout) {
+fn holds(layout: &GangLayout) {
     let (off, v2) = (outcome(layout, "off"), outcome(layout, "v2"));
-    assert!(v2.together.iter().all(|&t| t >= 800), "{layout:?}: {off:?} {v2:?}");
+    assert!(v2.coscheduled_permille.iter().all(|&t| t >= 800), "{layout:?}: {off:?} {v2:?}");
     assert!(v2.work * 10 >= off.work * 9, "{layout:?}: {off:?} {v2:?}");
     all_are_served(layout, &off, &v2);
 }
@@ -85,10 +85,10 @@ fn two_that_sleep_hold_together(nested: bool) {
         let (mut least, mut off_work, mut v2_work) = (0, 0, 0);
         for seed in 1..=5 {
             let (work, bound) = (Work::LockAndSleep, Bound::Anywhere);
-            let layout = Layout { machine, gangs: 2, threads: 8, work, bound, nested, seed };
+            let layout = GangLayout { machine, gangs: 2, threads: 8, work, bound, nested, seed };
             let (off, v2) = (outcome(&layout, "off"), outcome(&layout, "v2"));
             all_are_served(&layout, &off, &v2);
-            least += v2.together.iter().min().expect("gangs");
+            least += v2.coscheduled_permille.iter().min().expect("gangs");
             off_work += off.work;
             v2_work += v2.work;
         }
@@ -116,19 +116,19 @@ fn gangs_of_odd_sizes_lose_no_work() {
     {
         for work in [Work::Barrier, Work::BarrierAndSleep, Work::LockAndSleep] {
             let (bound, nested, seed) = (Bound::Anywhere, false, u64::from(threads));
-            let layout = Layout { machine, gangs, threads, work, bound, nested, seed };
+            let layout = GangLayout { machine, gangs, threads, work, bound, nested, seed };
             let (off, v2) = (outcome(&layout, "off"), outcome(&layout, "v2"));
             assert!(v2.work * 10 >= off.work * 9, "{layout:?}: {off:?} {v2:?}");
             assert!(v2.least_ns > 0, "{layout:?}: {v2:?}");
             let fit_at_once = u64::from(gangs * threads) <= if machine == "6c" { 6 } else { 12 };
-            let together = v2.together.iter().all(|&t| t >= 800);
+            let together = v2.coscheduled_permille.iter().all(|&t| t >= 800);
             assert!(together || !fit_at_once, "{layout:?}: {off:?} {v2:?}");
         }
     }
     for (machine, threads) in [("6c", 6), ("12c", 12)] {
         for work in [Work::Barrier, Work::BarrierAndSleep, Work::LockAndSleep] {
             let (bound, nested, seed) = (Bound::Anywhere, false, 1);
-            holds(&Layout { machine, gangs: 2, threads, work, bound, nested, seed });
+            holds(&GangLayout { machine, gangs: 2, threads, work, bound, nested, seed });
         }
     }
 }
@@ -143,7 +143,7 @@ fn do_the_same_work(work: Work, bound: Bound, threads: &[u32]) {
             for (i, machine) in MACHINES.into_iter().enumerate() {
                 for seed in 1..=2 {
                     let nested = (turn + i).is_multiple_of(2);
-                    let layout = Layout { machine, gangs, threads, work, bound, nested, seed };
+                    let layout = GangLayout { machine, gangs, threads, work, bound, nested, seed };
                     let (off, v2) = (outcome(&layout, "off"), outcome(&layout, "v2"));
                     all_are_served(&layout, &off, &v2);
                     off_all += off.work;
@@ -183,7 +183,7 @@ fn gangs_larger_than_their_domain_do_the_same_work() {
                 let (work, seed) = (Work::Barrier, 1 + turn as u64);
                 let bound = if pinned { Bound::Each } else { Bound::Anywhere };
                 let nested = false;
-                let layout = Layout { machine, gangs, threads, work, bound, nested, seed };
+                let layout = GangLayout { machine, gangs, threads, work, bound, nested, seed };
                 let (off, v2) = (outcome(&layout, "off"), outcome(&layout, "v2"));
                 let bound =
                     off.longest_wait + u64::from(gangs + 2) * PERIOD + 4 * u64::from(gangs) * TICK;
@@ -207,7 +207,7 @@ fn two_of_a_gang_on_a_cpu_take_turns() {
             let text = text.replace("cpus = \"7\"", "cpus = \"6\"");
             let (mut k, _) = attached(machine, &text, &[("gang", gang)]);
             k.run(Some(1_000 * MS));
-            stays(&k);
+            assert_attached(&k);
             k.metrics.run_queue_wait.max()
         };
         let (off, v2) = (longest_wait("off"), longest_wait("v2"));
@@ -245,7 +245,7 @@ fn gangs_of_different_sizes_all_have_their_turn() {
             k.advance(step * 250_000);
             leaders.look(&k, &loaded);
         }
-        stays(&k);
+        assert_attached(&k);
         let ns = ["/whole", "/half", "/other", "/quarter"].map(|path| group_ns(&k, path));
         let led: BTreeSet<u64> = leaders.rounds.values().map(|round| round.0).collect();
         (ns, work(&k), led.len(), k.metrics.run_queue_wait.max())
@@ -272,7 +272,7 @@ fn gangs_of_different_weights_get_their_shares_together() {
         let (mut k, _) = attached(machine, &text, &[("gang", "v2")]);
         k.start();
         let ratio = together(&mut k, "/light", WARM_UP, 1_500 * MS);
-        stays(&k);
+        assert_attached(&k);
         assert!(ratio >= 800, "{machine}: {ratio}");
         for (path, weight) in [("/light", 50), ("/middle", 100), ("/heavy", 300)] {
             let share = group_ns(&k, path) * 1000 / (8 * 1_500 * MS);

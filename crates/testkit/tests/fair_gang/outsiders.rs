@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tasks of no gang beside gangs: each must do nearly as much work as without gang scheduling.
 
-use super::layout::{Bound, Layout, Work};
-use super::{MACHINES, MS, PERIOD, TICK, WARM_UP, attached_with_seed, stays};
+use super::layout::{Bound, GangLayout, Work};
+use super::{MACHINES, MS, PERIOD, TICK, WARM_UP, assert_attached, attached_with_seed};
 
 /// One task of no gang on each CPU, bound to it.
 #[derive(Clone, Copy, Debug)]
@@ -48,14 +48,14 @@ struct Got {
     longest_wait: u64,
 }
 
-fn got(layout: &Layout, outsiders: &Outsiders, gang: &str) -> Got {
+fn got(layout: &GangLayout, outsiders: &Outsiders, gang: &str) -> Got {
     let text = layout.workload() + &outsiders.workload();
     let (mut k, _) = attached_with_seed(layout.machine, &text, &[("gang", gang)], layout.seed);
     k.start();
     k.advance(WARM_UP);
     let before: Vec<u64> = k.tasks.iter().map(|t| t.account.work_units).collect();
     k.advance(WARM_UP + 1_000 * MS);
-    stays(&k);
+    assert_attached(&k);
     let done = k.tasks.iter().zip(before).map(|(t, before)| (t, t.account.work_units - before));
     let (outside, gangs): (Vec<_>, Vec<_>) =
         done.partition(|(t, _)| t.name.starts_with("outside-"));
@@ -74,7 +74,7 @@ fn outsiders_have_their_share(gangs: u32) {
     for (i, ops) in KINDS.into_iter().enumerate() {
         for work in [Work::Barrier, Work::LockAndSleep] {
             let turn = i + gangs as usize + (work == Work::LockAndSleep) as usize;
-            let layout = Layout {
+            let layout = GangLayout {
                 machine: MACHINES[(turn / 2 + i) % MACHINES.len()],
                 gangs,
                 threads: 8,

@@ -17,14 +17,14 @@ pub struct Job {
     /// Workload operations before the work of each barrier interval.
     pub before: &'static str,
     /// Threads do not meet at a barrier.
-    pub alone: bool,
+    pub no_barrier: bool,
     /// Each thread is in a cgroup of its own below the job's.
     pub nested: bool,
 }
 
 impl Job {
     pub fn plain(name: &'static str, threads: u32) -> Self {
-        Job { name, threads, gang: false, before: "", alone: false, nested: false }
+        Job { name, threads, gang: false, before: "", no_barrier: false, nested: false }
     }
 
     pub fn gang(name: &'static str, threads: u32) -> Self {
@@ -40,7 +40,8 @@ fn job(job: &Job) -> String {
     let Job { name, before, .. } = job;
     let switch = if job.gang { "xattr = { \"user.cpu.gang\" = \"1\" }\n" } else { "" };
     let mut text = format!("[[cgroup]]\npath = \"/{name}\"\n{switch}");
-    let meet = if job.alone { String::new() } else { format!("{{ spin_barrier = \"{name}\" }},") };
+    let meet =
+        if job.no_barrier { String::new() } else { format!("{{ spin_barrier = \"{name}\" }},") };
     for i in 0..job.threads {
         let below = if job.nested { format!("/{i}") } else { String::new() };
         text += &format!(

@@ -13,7 +13,7 @@ use scxlab_kernel::behavior::Sys;
 use scxlab_machine::id::CpuId;
 use scxlab_testkit::shipped::scheduled;
 
-use super::settle::{Load, MS, SECOND, Seen, Sleep, assert_spread, units, watch};
+use super::settle::{MS, NodeFigures, ProcessLoad, SECOND, Sleep, assert_spread, units, watch};
 
 /// `numa_settle_ns` plus four ticks.
 const GRACE: u64 = 48 * MS;
@@ -48,7 +48,13 @@ const ODD: [Place; 5] = [
     Place { machine: "4n4c1t", offline: &[], sizes: &[4, 3, 2] },
 ];
 
-fn run(knobs: &str, place: &Place, load: &Load, seed: u64, seconds: u64) -> (Kernel, Seen) {
+fn run(
+    knobs: &str,
+    place: &Place,
+    load: &ProcessLoad,
+    seed: u64,
+    seconds: u64,
+) -> (Kernel, NodeFigures) {
     let of = scxlab_machine::Machine::resolve(place.machine).expect("a machine").topology;
     let online = (0..of.nr_cpus() as u32).filter(|c| !place.offline.contains(c));
     let cpus: Vec<_> = online.map(|c| (c, of.cpu(CpuId(c)).node.idx())).collect();
@@ -67,7 +73,7 @@ fn run(knobs: &str, place: &Place, load: &Load, seed: u64, seconds: u64) -> (Ker
 }
 
 /// Returns a description of the run if it breaks a bound.
-fn faults(knobs: &str, place: &Place, load: &Load, seed: u64) -> Option<String> {
+fn faults(knobs: &str, place: &Place, load: &ProcessLoad, seed: u64) -> Option<String> {
     let (k, seen) = run(knobs, place, load, seed, 2);
     let (off, _) = run(&knobs.replace("consolidate", "off"), place, load, seed, 2);
     let (together, moves, limit) = (seen.together(), seen.moves, 2 * load.sizes.len() as u64);
@@ -95,7 +101,7 @@ fn check(knobs: &str, places: &[Place], every: usize, percent: usize) {
                 // period.
                 let turn = seed as usize + p + d;
                 let (sleep, period_us) = (SLEEPS[turn % 3], [4000, 10_000, 6700][turn / 3 % 3]);
-                let load = Load { sizes: place.sizes.to_vec(), duty, sleep, period_us };
+                let load = ProcessLoad { sizes: place.sizes.to_vec(), duty, sleep, period_us };
                 cases.push((place, load, seed));
             }
         }

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use scxlab_kernel::Kernel;
 use scxlab_machine::id::CpuId;
 use scxlab_machine::rng::Stream;
-use scxlab_testkit::checks::{Broken, Contract, Watch};
+use scxlab_testkit::checks::{Contract, LawChecker, Violation};
 
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1000 * MS;
@@ -27,7 +27,7 @@ pub enum Sleep {
 }
 
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct ProcessLoad {
     /// Threads of each process.
     pub sizes: Vec<u32>,
     /// Percentage of the time for which a thread wants to run.
@@ -37,7 +37,7 @@ pub struct Load {
     pub period_us: u64,
 }
 
-impl Load {
+impl ProcessLoad {
     /// Returns the workload. Each thread starts bound to one of `cpus` (pairs of CPU and node),
     /// dealt out by the seed, and may run anywhere after a millisecond.
     pub fn workload(&self, cpus: &[(u32, usize)], seed: u64) -> String {
@@ -114,16 +114,16 @@ pub fn assert_spread(k: &Kernel) {
 
 /// Figures of a run, sampled every half millisecond.
 #[derive(Default)]
-pub struct Seen {
+pub struct NodeFigures {
     /// CPU time in ns by process and node.
     pub time: BTreeMap<u32, Vec<u64>>,
     pub moves: u64,
     /// Shortest time between two moves of a task between nodes, in ns.
     pub shortest: Option<u64>,
-    pub broken: Vec<Broken>,
+    pub broken: Vec<Violation>,
 }
 
-impl Seen {
+impl NodeFigures {
     /// Returns the smallest, over all processes, of the largest share of one node in the process's
     /// CPU time, in percent.
     pub fn together(&self) -> u64 {
@@ -134,9 +134,9 @@ impl Seen {
 
 /// Runs until `until`. `grace` is the longest time for which a CPU may be idle beside a waiting
 /// task; None: not checked.
-pub fn watch(k: &mut Kernel, until: u64, grace: Option<u64>) -> Seen {
-    let mut seen = Seen::default();
-    let mut laws = Watch::new(Contract { idle_grace: grace, ..Contract::default() });
+pub fn watch(k: &mut Kernel, until: u64, grace: Option<u64>) -> NodeFigures {
+    let mut seen = NodeFigures::default();
+    let mut laws = LawChecker::new(Contract { idle_grace: grace, ..Contract::default() });
     let mut last: BTreeMap<u32, (u64, usize, Option<u64>)> = BTreeMap::new();
     let nodes = k.machine.topology.nodes().len();
     while k.now < until {

@@ -7,7 +7,7 @@ use scxlab_kernel::task::TaskState;
 use scxlab_loader::link::Loaded;
 use scxlab_machine::Stream;
 use scxlab_testkit::sim::run_ns;
-use scxlab_testkit::state::{global, of_task, task};
+use scxlab_testkit::state::{global, task, task_field};
 
 use crate::{HAMQ, IN_2_4, MODES, MS, VANILLA, attached};
 
@@ -40,10 +40,11 @@ fn only_the_runnable_are_recalculated() {
             k.start();
             k.advance(MS / 2);
             let before = until(&mut k, &loaded, "sleeper", true);
-            let counter = of_task(&k, &loaded, "sleeper", "counter");
+            let counter = task_field(&k, &loaded, "sleeper", "counter");
             let slept_through = until(&mut k, &loaded, "sleeper", false) - before;
             until(&mut k, &loaded, "sleeper", true);
-            let [now, levels] = ["counter", "dyn_prio"].map(|f| of_task(&k, &loaded, "sleeper", f));
+            let [now, levels] =
+                ["counter", "dyn_prio"].map(|f| task_field(&k, &loaded, "sleeper", f));
             let about = format!(
                 "{mode}, seed {seed}, {slept_through} recalculations: {counter} {now} {levels}"
             );

@@ -36,7 +36,7 @@ pub(super) struct Ftrace {
 }
 
 /// A task as tracepoints identify it.
-struct Who {
+struct TaskRef {
     pid: i32,
     comm: String,
     prio: i32,
@@ -166,16 +166,18 @@ impl Ftrace {
         names: &Names,
         cpu: CpuId,
         task: Option<TaskId>,
-    ) -> Who {
+    ) -> TaskRef {
         let Some(task) = task else {
-            return Who { pid: 0, comm: format!("swapper/{cpu}"), prio: DEFAULT_PRIO };
+            return TaskRef { pid: 0, comm: format!("swapper/{cpu}"), prio: DEFAULT_PRIO };
         };
         self.describe(packets, time, names, task);
         match names.task(task) {
-            Some(name) => Who { pid: name.pid as i32, comm: name.comm.clone(), prio: name.prio },
+            Some(name) => {
+                TaskRef { pid: name.pid as i32, comm: name.comm.clone(), prio: name.prio }
+            }
             // An unnamed task gets a track of its own.
             None => {
-                Who { pid: unnamed_pid(task), comm: format!("task {task}"), prio: DEFAULT_PRIO }
+                TaskRef { pid: unnamed_pid(task), comm: format!("task {task}"), prio: DEFAULT_PRIO }
             }
         }
     }

@@ -10,7 +10,7 @@
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;
-use crate::program::{BarrierDef, Dur, Op, PipeDef, PipeKind, Program, ThreadTemplate};
+use crate::program::{BarrierDef, Op, PipeDef, PipeKind, Program, ThreadTemplate, TimeSpan};
 
 pub(super) const GENERATOR: Generator = Generator {
     name: "hackbench",
@@ -39,7 +39,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     let work = params.time("work")?;
 
     let busy = |op: Op| {
-        if work == Dur(0) { vec![op] } else { vec![Op::Compute(work), op] }
+        if work == TimeSpan(0) { vec![op] } else { vec![Op::Compute(work), op] }
     };
     // Receiver r of group g owns pipe fd<g * fds + r>, which is its instance number. A sender
     // computes the first number of its group by removing the remainder of its own (i / fds * fds).

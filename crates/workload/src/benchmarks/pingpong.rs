@@ -7,7 +7,7 @@
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;
-use crate::program::{Dur, Op, PipeDef, PipeKind, Program, ThreadTemplate};
+use crate::program::{Op, PipeDef, PipeKind, Program, ThreadTemplate, TimeSpan};
 
 pub(super) const GENERATOR: Generator = Generator {
     name: "pingpong",
@@ -45,7 +45,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
         _ => Op::Read { pipe: format!("{from}{{i}}"), bytes },
     };
     let busy = |ops: &mut Vec<Op>| {
-        if work > Dur(0) {
+        if work > TimeSpan(0) {
             ops.insert(ops.len() - 1, Op::Compute(work));
         }
     };

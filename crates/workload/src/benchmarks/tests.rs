@@ -2,7 +2,7 @@
 //! Tests of every generator with its defaults, and of the form of workload arguments.
 
 use super::*;
-use crate::exec::mock::{End, Mock};
+use crate::exec::mock::{Mock, MockEnd};
 use crate::exec::{ExecConfig, Executor};
 
 fn program(arg: &str) -> Program {
@@ -12,7 +12,7 @@ fn program(arg: &str) -> Program {
     }
 }
 
-fn run(arg: &str, cpus: u32) -> (Mock, End) {
+fn run(arg: &str, cpus: u32) -> (Mock, MockEnd) {
     let config = ExecConfig { nr_cpus: cpus, ..ExecConfig::default() };
     let mut executor = Executor::new(&program(arg), config).unwrap();
     let mut mock = Mock::new(cpus as usize, 7);
@@ -35,7 +35,7 @@ fn every_generator_runs_with_its_defaults() {
         };
         assert!(generator.generate([]).is_ok(), "{}", generator.name);
         let (mock, end) = run(&format!("{},{short}", generator.name), 4);
-        assert_eq!(end, End::Finished, "{}", generator.name);
+        assert_eq!(end, MockEnd::Finished, "{}", generator.name);
         assert!(mock.total_work() > 0, "{}", generator.name);
     }
 }
@@ -54,7 +54,10 @@ fn the_registry_is_sorted_and_says_what_everything_is() {
 fn hackbench_sends_every_message() {
     for ipc in ["socket", "pipe"] {
         let (mock, end) = run(&format!("hackbench,groups=3,fds=4,loops=50,ipc={ipc}"), 2);
-        assert_eq!((end, mock.total_work(), mock.tasks.len()), (End::Finished, 3 * 16 * 50, 24));
+        assert_eq!(
+            (end, mock.total_work(), mock.tasks.len()),
+            (MockEnd::Finished, 3 * 16 * 50, 24)
+        );
     }
     let threads = program("hackbench,groups=2,mode=thread");
     assert!(threads.threads.iter().all(|t| t.process.is_some()));
@@ -66,7 +69,7 @@ fn chat_passes_each_message_on_to_all_others() {
         let arg = format!("chat,rooms={rooms},users={users},messages={messages}");
         let (mock, end) = run(&arg, 3);
         let units = rooms * users * messages * users;
-        assert_eq!((end, mock.total_work()), (End::Finished, units), "{arg}");
+        assert_eq!((end, mock.total_work()), (MockEnd::Finished, units), "{arg}");
         assert_eq!(mock.tasks.len() as u64, rooms * users * 4, "{arg}");
     }
 }
@@ -80,7 +83,7 @@ fn hackbench_groups_do_not_mix() {
     program.barriers[0].parties = 6;
     let mut executor = Executor::new(&program, config).unwrap();
     let mut mock = Mock::new(2, 1);
-    assert_eq!(mock.run(&mut executor, 10_000), End::Stuck);
+    assert_eq!(mock.run(&mut executor, 10_000), MockEnd::Stuck);
     let work: Vec<_> = mock.tasks.iter().map(|t| t.work).collect();
     assert_eq!(work, [2, 2, 0, 0, 0, 0]);
 }

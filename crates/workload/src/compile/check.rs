@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use scxlab_kernel::cgroup::{MAX_CGROUPS, MAX_DEPTH, NAME_MAX};
 
 use super::{MAX_BYTES, MAX_NESTING, MAX_THREADS};
-use crate::error::{Place, WorkloadError};
+use crate::error::{SourcePlace, WorkloadError};
 use crate::program::dump::op_text;
-use crate::program::dur::MAX_NANOS;
+use crate::program::time_span::MAX_NANOS;
 use crate::program::{CgroupDef, Op, PolicyDef, Program, ThreadTemplate, names};
 
 type Checked = Result<(), WorkloadError>;
@@ -19,7 +19,7 @@ type Checked = Result<(), WorkloadError>;
 /// Checks everything in the program except its cgroups.
 pub(super) fn program(program: &Program) -> Checked {
     let total: u64 = program.threads.iter().map(|t| u64::from(t.instances)).sum();
-    let at = || Place::file(&program.name);
+    let at = || SourcePlace::file(&program.name);
     if total > MAX_THREADS {
         let what = "number of threads";
         return Err(WorkloadError::Limit { at: at(), what, value: total, max: MAX_THREADS });
@@ -46,7 +46,7 @@ pub(super) fn program(program: &Program) -> Checked {
 }
 
 fn invalid(program: &Program, problem: impl Into<String>) -> Checked {
-    Err(WorkloadError::Invalid { at: Place::file(&program.name), problem: problem.into() })
+    Err(WorkloadError::Invalid { at: SourcePlace::file(&program.name), problem: problem.into() })
 }
 
 fn template(program: &Program, thread: &ThreadTemplate) -> Checked {
@@ -241,7 +241,7 @@ fn fork_graph(program: &Program) -> Result<Vec<BTreeSet<usize>>, WorkloadError> 
             }
         });
         if let Some(name) = unknown {
-            let at = Place::file(&program.name);
+            let at = SourcePlace::file(&program.name);
             let candidates = known.keys().map(|k| (*k).to_owned()).collect();
             return Err(WorkloadError::UnknownName { at, kind: "thread", name, candidates });
         }
@@ -349,7 +349,7 @@ pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError
     paths.remove("/");
     if paths.len() >= MAX_CGROUPS as usize {
         let (value, max) = (paths.len() as u64, u64::from(MAX_CGROUPS) - 1);
-        let (at, what) = (Place::file(&program.name), "number of cgroups");
+        let (at, what) = (SourcePlace::file(&program.name), "number of cgroups");
         return Err(WorkloadError::Limit { at, what, value, max });
     }
     Ok(paths.into_values().collect())

@@ -10,7 +10,7 @@ use crate::program::PolicyDef;
 
 /// Kinds of shared objects. Each kind has its own names and indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ObjectKind {
     Mutex,
     Cond,
     Barrier,
@@ -27,17 +27,17 @@ pub const NR_KINDS: usize = 8;
 /// A reference to a shared object of the kind that the instruction implies: an index, or a slot of
 /// the thread's binding if the object differs between instances (bit 31 set).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Res(u32);
+pub struct ObjectRef(u32);
 
 const BOUND: u32 = 1 << 31;
 
-impl Res {
+impl ObjectRef {
     pub(super) fn direct(index: u32) -> Self {
-        Res(index)
+        ObjectRef(index)
     }
 
     pub(super) fn bound(slot: u32) -> Self {
-        Res(slot | BOUND)
+        ObjectRef(slot | BOUND)
     }
 
     /// Returns the object's index for a thread with this binding.
@@ -54,7 +54,7 @@ impl Res {
 /// Location of a timer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimerRef {
-    Shared(Res),
+    Shared(ObjectRef),
     /// Index into the thread's own timers.
     Own(u16),
 }
@@ -77,28 +77,28 @@ pub enum Insn {
         timer: TimerRef,
         period: Nanos,
     },
-    Lock(Res),
-    Unlock(Res),
+    Lock(ObjectRef),
+    Unlock(ObjectRef),
     Wait {
-        cond: Res,
-        mutex: Res,
+        cond: ObjectRef,
+        mutex: ObjectRef,
     },
-    Signal(Res),
-    Broadcast(Res),
-    Barrier(Res),
-    SemPost(Res),
-    SemWait(Res),
+    Signal(ObjectRef),
+    Broadcast(ObjectRef),
+    Barrier(ObjectRef),
+    SemPost(ObjectRef),
+    SemWait(ObjectRef),
     Write {
-        pipe: Res,
+        pipe: ObjectRef,
         bytes: u64,
     },
     Read {
-        pipe: Res,
+        pipe: ObjectRef,
         bytes: u64,
     },
-    SpinLock(Res),
-    SpinUnlock(Res),
-    SpinBarrier(Res),
+    SpinLock(ObjectRef),
+    SpinUnlock(ObjectRef),
+    SpinBarrier(ObjectRef),
     /// Index into `Compiled::touches`.
     Touch(u32),
     Io {

@@ -39,7 +39,7 @@ fn an_instruction_is_small() {
 fn objects_that_differ_by_instance_go_through_a_slot() {
     let text = with_ops("{ lock = 'm{i}' }, { unlock = 'm{i}' }, { sem_post = 's' }");
     let compiled = compile(&from_toml("t", &text).unwrap()).unwrap();
-    assert_eq!(compiled.templates[0].slots, [(Kind::Mutex, "m{i}".to_owned())]);
+    assert_eq!(compiled.templates[0].slots, [(ObjectKind::Mutex, "m{i}".to_owned())]);
     let Insn::Lock(res) = compiled.code[0] else { panic!() };
     assert_eq!(res.index(&[42]), 42);
 }

@@ -14,7 +14,7 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 const SLICE: Nanos = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum TaskState {
     Queued,
     Running,
     Blocked,
@@ -24,7 +24,7 @@ enum State {
 #[derive(Debug)]
 pub struct Task {
     pub spec: TaskSpec,
-    state: State,
+    state: TaskState,
     after: Option<TaskStep>,
     left: Nanos,
     generation: u64,
@@ -45,7 +45,7 @@ enum Event {
 
 /// The reason why a run ended.
 #[derive(Debug, PartialEq, Eq)]
-pub enum End {
+pub enum MockEnd {
     Finished,
     /// No event is left.
     Stuck,
@@ -88,21 +88,21 @@ impl Mock {
     }
 
     /// Runs until the behaviour finishes, no event is left, or `max` events have happened.
-    pub fn run(&mut self, behavior: &mut dyn Behavior, max: u64) -> End {
+    pub fn run(&mut self, behavior: &mut dyn Behavior, max: u64) -> MockEnd {
         behavior.start(self);
         loop {
             self.dispatch(behavior);
             if self.finished {
-                return End::Finished;
+                return MockEnd::Finished;
             }
             let Some(((at, _), event)) = self.pending.pop_first() else {
-                return End::Stuck;
+                return MockEnd::Stuck;
             };
             assert!(at >= self.now, "time runs backwards");
             self.now = at;
             self.events += 1;
             if self.events > max {
-                return End::Events;
+                return MockEnd::Events;
             }
             match event {
                 Event::Timer(token) => behavior.on_timer(self, token),
@@ -135,8 +135,8 @@ impl Mock {
 
     fn enqueue(&mut self, t: TaskId) {
         let task = &mut self.tasks[t.idx()];
-        assert_ne!(task.state, State::Queued, "queued twice");
-        task.state = State::Queued;
+        assert_ne!(task.state, TaskState::Queued, "queued twice");
+        task.state = TaskState::Queued;
         task.generation += 1;
         self.queue.push_back(t);
     }
@@ -153,7 +153,7 @@ impl Mock {
                 };
                 let t = self.queue.remove(i).unwrap();
                 self.cpus[cpu] = Some((t, self.now));
-                self.tasks[t.idx()].state = State::Running;
+                self.tasks[t.idx()].state = TaskState::Running;
                 self.advance(behavior, t);
             }
         }
@@ -172,16 +172,16 @@ impl Mock {
             }
             match self.tasks[t.idx()].after.take() {
                 Some(TaskStep::Block) if !self.take_wake(t) => {
-                    return self.leave(t, State::Blocked);
+                    return self.leave(t, TaskState::Blocked);
                 }
                 Some(TaskStep::SleepUntil(at)) if !self.take_wake(t) && at > self.now => {
-                    self.leave(t, State::Blocked);
+                    self.leave(t, TaskState::Blocked);
                     let generation = self.tasks[t.idx()].generation;
                     return self.at(at, Event::Alarm(t, generation));
                 }
-                Some(TaskStep::Exit) => return self.leave(t, State::Exited),
+                Some(TaskStep::Exit) => return self.leave(t, TaskState::Exited),
                 Some(TaskStep::Yield) => {
-                    self.leave(t, State::Blocked);
+                    self.leave(t, TaskState::Blocked);
                     return self.enqueue(t);
                 }
                 _ => {}
@@ -217,7 +217,7 @@ impl Mock {
         (self.caller, self.charged) = (None, 0);
     }
 
-    fn leave(&mut self, t: TaskId, state: State) {
+    fn leave(&mut self, t: TaskId, state: TaskState) {
         let slot = self.cpus.iter_mut().find(|c| c.is_some_and(|(on, _)| on == t)).unwrap();
         let (_, since) = slot.take().unwrap();
         let task = &mut self.tasks[t.idx()];
@@ -228,7 +228,7 @@ impl Mock {
 
     fn check(&mut self, behavior: &mut dyn Behavior, t: TaskId, generation: u64) {
         let task = &mut self.tasks[t.idx()];
-        if task.generation != generation || task.state != State::Running {
+        if task.generation != generation || task.state != TaskState::Running {
             return;
         }
         let slot = self.cpus.iter_mut().flatten().find(|(on, _)| *on == t).unwrap();
@@ -238,7 +238,7 @@ impl Mock {
         task.left = task.left.saturating_sub(ran);
         task.generation += 1;
         if task.left > 0 && !task.stop && !self.queue.is_empty() {
-            self.leave(t, State::Blocked);
+            self.leave(t, TaskState::Blocked);
             return self.enqueue(t);
         }
         self.advance(behavior, t);
@@ -261,7 +261,7 @@ impl Sys for Mock {
     fn wake(&mut self, task: TaskId, sync: bool) -> bool {
         self.calls.push(format!("wake {task} sync={sync}"));
         let target = &mut self.tasks[task.idx()];
-        if target.state == State::Blocked {
+        if target.state == TaskState::Blocked {
             self.enqueue(task);
             return true;
         }
@@ -271,7 +271,7 @@ impl Sys for Mock {
     fn stop_spin(&mut self, task: TaskId) {
         let target = &mut self.tasks[task.idx()];
         target.stop = true;
-        if target.state == State::Running {
+        if target.state == TaskState::Running {
             let generation = target.generation;
             self.at(self.now, Event::Check(task, generation));
         }
@@ -287,7 +287,7 @@ impl Sys for Mock {
         let id = TaskId(self.tasks.len() as u32);
         self.tasks.push(Task {
             spec,
-            state: State::Blocked,
+            state: TaskState::Blocked,
             after: None,
             left: 0,
             generation: 0,

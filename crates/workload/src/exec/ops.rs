@@ -29,9 +29,9 @@ impl Executor {
                 if work == 0 { Flow::Next } else { Flow::Yield(TaskStep::Compute { work }) }
             }
             Insn::Delay(length) => {
-                let zero = &mut self.threads[t].zero;
-                *zero = zero.saturating_add(length);
-                let at = *zero;
+                let time_zero = &mut self.threads[t].time_zero;
+                *time_zero = time_zero.saturating_add(length);
+                let at = *time_zero;
                 self.sleep_until(at, t)
             }
             Insn::Timer { timer, period, absolute } => self.timer(sys, t, timer, period, absolute),
@@ -154,7 +154,7 @@ impl Executor {
             TimerRef::Own(slot) => &mut thread.timers[slot as usize],
             TimerRef::Shared(res) => &mut self.timers[res.index(&thread.binding)],
         };
-        let next = state.next.unwrap_or(thread.zero).saturating_add(period);
+        let next = state.next.unwrap_or(thread.time_zero).saturating_add(period);
         state.next = Some(next);
         let late = now >= next;
         if late && !absolute {

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use scxlab_kernel::behavior::{Sys, TaskStep};
 
 use super::{Executor, Flow, Wait};
-use crate::compile::insn::Res;
+use crate::compile::insn::ObjectRef;
 use crate::program::PipeKind;
 
 /// Maximum size in bytes of an atomic write.
@@ -86,7 +86,13 @@ impl Pipe {
 }
 
 impl Executor {
-    pub(super) fn write(&mut self, sys: &mut dyn Sys, t: usize, pipe: Res, bytes: u64) -> Flow {
+    pub(super) fn write(
+        &mut self,
+        sys: &mut dyn Sys,
+        t: usize,
+        pipe: ObjectRef,
+        bytes: u64,
+    ) -> Flow {
         let p = pipe.index(&self.threads[t].binding);
         sys.charge(self.costs.pipe(self.pipes[p].kind, bytes));
         let pipe = &mut self.pipes[p];
@@ -98,10 +104,16 @@ impl Executor {
             self.threads[t].wait = Wait::PipeWrite(p as u32);
         }
         self.pump(sys, p);
-        self.blocked_or_on(t)
+        self.block_unless_done(t)
     }
 
-    pub(super) fn read(&mut self, sys: &mut dyn Sys, t: usize, pipe: Res, bytes: u64) -> Flow {
+    pub(super) fn read(
+        &mut self,
+        sys: &mut dyn Sys,
+        t: usize,
+        pipe: ObjectRef,
+        bytes: u64,
+    ) -> Flow {
         let p = pipe.index(&self.threads[t].binding);
         sys.charge(self.costs.pipe(self.pipes[p].kind, bytes));
         let pipe = &mut self.pipes[p];
@@ -112,11 +124,11 @@ impl Executor {
             self.threads[t].wait = Wait::PipeRead(p as u32);
         }
         self.pump(sys, p);
-        self.blocked_or_on(t)
+        self.block_unless_done(t)
     }
 
     /// Blocks unless `pump` has completed the thread's own operation already.
-    fn blocked_or_on(&self, t: usize) -> Flow {
+    fn block_unless_done(&self, t: usize) -> Flow {
         match self.threads[t].wait {
             Wait::None => Flow::Next,
             _ => Flow::Yield(TaskStep::Block),

@@ -23,11 +23,11 @@ impl Executor {
         let Some(mut thread) = self.threads.get_mut(t) else {
             return TaskStep::Exit;
         };
-        if let Some(step) = thread.go_on(now) {
+        if let Some(step) = thread.pending_step(now) {
             return step;
         }
         let mut pc = thread.pc as usize;
-        let mut turned = false;
+        let mut had_pass = false;
         let step = loop {
             let insn = &self.compiled.code[pc];
             pc += 1;
@@ -71,7 +71,7 @@ impl Executor {
                 }
             };
             pc = start as usize;
-            if let Some(work) = thread.turn(now, &mut turned, self.costs.empty_loop) {
+            if let Some(work) = thread.next_pass(now, &mut had_pass, self.costs.empty_loop) {
                 break TaskStep::Compute { work };
             }
         };
@@ -83,7 +83,7 @@ impl Executor {
 impl Thread {
     /// Returns the step in which the thread still waits, or None if the thread runs on.
     #[inline(always)]
-    fn go_on(&mut self, now: Nanos) -> Option<TaskStep> {
+    fn pending_step(&mut self, now: Nanos) -> Option<TaskStep> {
         match self.wait {
             Wait::None => {}
             Wait::Until(at) if now >= at => self.wait = Wait::None,
@@ -101,12 +101,12 @@ impl Thread {
     /// pass, or if it is the second pass without a step in between, so that a loop of ops that take
     /// no time cannot hang the simulation.
     #[inline(always)]
-    fn turn(&mut self, now: Nanos, turned: &mut bool, empty_loop: Nanos) -> Option<Nanos> {
-        let last = std::mem::replace(&mut self.last_turn, now);
+    fn next_pass(&mut self, now: Nanos, had_pass: &mut bool, empty_loop: Nanos) -> Option<Nanos> {
+        let last = std::mem::replace(&mut self.last_pass_at, now);
         if last == now {
             return Some(empty_loop.max(1));
         }
-        std::mem::replace(turned, true).then_some(1)
+        std::mem::replace(had_pass, true).then_some(1)
     }
 }
 

@@ -15,7 +15,7 @@ use super::stats::{Pending, Phase};
 use super::sync::{Barrier, Cond, Mutex, Sem};
 use super::thread::{NEVER, NO_THREAD, Thread, TimerState, Wait};
 use super::{Executor, cpu_mask, kernel_policy};
-use crate::compile::insn::{Insn, Kind};
+use crate::compile::insn::{Insn, ObjectKind};
 use crate::program::{PipeDef, PipeKind, names};
 
 impl Executor {
@@ -71,25 +71,25 @@ impl Executor {
     fn grow_objects(&mut self) {
         let objects = &self.compiled.objects;
         let count = |kind| objects.names(kind).len();
-        self.mutexes.resize_with(count(Kind::Mutex), Mutex::default);
-        self.conds.resize_with(count(Kind::Cond), Cond::default);
-        self.timers.resize_with(count(Kind::Timer), TimerState::default);
-        self.spin_locks.resize_with(count(Kind::SpinLock), SpinLock::default);
-        for name in objects.names(Kind::Barrier).iter().skip(self.barriers.len()) {
+        self.mutexes.resize_with(count(ObjectKind::Mutex), Mutex::default);
+        self.conds.resize_with(count(ObjectKind::Cond), Cond::default);
+        self.timers.resize_with(count(ObjectKind::Timer), TimerState::default);
+        self.spin_locks.resize_with(count(ObjectKind::SpinLock), SpinLock::default);
+        for name in objects.names(ObjectKind::Barrier).iter().skip(self.barriers.len()) {
             let parties = declared_parties(self, name).unwrap_or(1);
             self.barriers.push(Barrier { parties, waiters: Default::default() });
         }
-        for name in objects.names(Kind::SpinBarrier).iter().skip(self.spin_barriers.len()) {
+        for name in objects.names(ObjectKind::SpinBarrier).iter().skip(self.spin_barriers.len()) {
             let parties = declared_parties(self, name).unwrap_or(1);
             self.spin_barriers.push(SpinBarrier::new(parties));
         }
-        for name in objects.names(Kind::Sem).iter().skip(self.sems.len()) {
+        for name in objects.names(ObjectKind::Sem).iter().skip(self.sems.len()) {
             let mut defs = self.program.semaphores.iter();
             let value =
                 defs.find(|d| names::declares(&d.name, name)).map_or(0, |d| u64::from(d.value));
             self.sems.push(Sem::new(value));
         }
-        for name in objects.names(Kind::Pipe).iter().skip(self.pipes.len()) {
+        for name in objects.names(ObjectKind::Pipe).iter().skip(self.pipes.len()) {
             let found = self.program.pipes.iter().find(|d| names::declares(&d.name, name));
             let fallback = PipeDef::new(name, PipeKind::Pipe);
             let def = found.unwrap_or(&fallback);
@@ -100,7 +100,7 @@ impl Executor {
     /// Sets the parties of each barrier without a declaration: every thread of the start that uses
     /// it.
     fn set_parties(&mut self) {
-        let mut users: BTreeMap<(Kind, u32), u32> = BTreeMap::new();
+        let mut users: BTreeMap<(ObjectKind, u32), u32> = BTreeMap::new();
         let compiled = &mut self.compiled;
         let used = |i| compiled.body(i).iter().filter_map(barrier_of).collect();
         let used: Vec<BTreeSet<_>> = (0..compiled.templates.len()).map(used).collect();
@@ -123,7 +123,7 @@ impl Executor {
                 continue;
             }
             match kind {
-                Kind::Barrier => self.barriers[index as usize].parties = count,
+                ObjectKind::Barrier => self.barriers[index as usize].parties = count,
                 _ => self.spin_barriers[index as usize].parties = count,
             }
         }
@@ -157,8 +157,8 @@ impl Executor {
                 return false;
             }
         };
-        let zero = if parent.is_none() { self.start_offset(sys, task) } else { 0 };
-        let thread = self.new_thread(name, task, template, instance, zero);
+        let time_zero = if parent.is_none() { self.start_offset(sys, task) } else { 0 };
+        let thread = self.new_thread(name, task, template, instance, time_zero);
         let t = self.place(Thread {
             cgroup,
             process,
@@ -249,7 +249,7 @@ impl Executor {
         task: TaskId,
         template: usize,
         instance: u32,
-        zero: Nanos,
+        time_zero: Nanos,
     ) -> Thread {
         self.serial += 1;
         let binding = self.bind(template, instance);
@@ -260,11 +260,11 @@ impl Executor {
             name,
             template: template as u32,
             pc: t.entry,
-            wait: if zero > 0 { Wait::Until(zero) } else { Wait::None },
+            wait: if time_zero > 0 { Wait::Until(time_zero) } else { Wait::None },
             phased: self.phased[template],
             pending: Pending::None,
-            zero,
-            last_turn: NEVER,
+            time_zero,
+            last_pass_at: NEVER,
             loops: vec![0; t.nr_loops.into()].into(),
             timers: vec![TimerState::default(); t.nr_own_timers.into()].into(),
             binding,
@@ -312,10 +312,10 @@ impl Executor {
 }
 
 /// Returns the barrier that an instruction uses.
-fn barrier_of(insn: &Insn) -> Option<(Kind, crate::compile::insn::Res)> {
+fn barrier_of(insn: &Insn) -> Option<(ObjectKind, crate::compile::insn::ObjectRef)> {
     match *insn {
-        Insn::Barrier(res) => Some((Kind::Barrier, res)),
-        Insn::SpinBarrier(res) => Some((Kind::SpinBarrier, res)),
+        Insn::Barrier(res) => Some((ObjectKind::Barrier, res)),
+        Insn::SpinBarrier(res) => Some((ObjectKind::SpinBarrier, res)),
         _ => None,
     }
 }

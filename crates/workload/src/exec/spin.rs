@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use scxlab_kernel::behavior::{Sys, TaskStep};
 
 use super::{Executor, Flow, Wait};
-use crate::compile::insn::Res;
+use crate::compile::insn::ObjectRef;
 
 #[derive(Default)]
 pub(super) struct SpinLock {
@@ -29,7 +29,7 @@ impl SpinBarrier {
 }
 
 impl Executor {
-    pub(super) fn spin_lock(&mut self, _sys: &mut dyn Sys, t: usize, lock: Res) -> Flow {
+    pub(super) fn spin_lock(&mut self, _sys: &mut dyn Sys, t: usize, lock: ObjectRef) -> Flow {
         let s = lock.index(&self.threads[t].binding);
         let lock = &mut self.spin_locks[s];
         if lock.owner.is_none() {
@@ -41,7 +41,7 @@ impl Executor {
         Flow::Yield(TaskStep::Spin)
     }
 
-    pub(super) fn spin_unlock(&mut self, sys: &mut dyn Sys, t: usize, lock: Res) -> Flow {
+    pub(super) fn spin_unlock(&mut self, sys: &mut dyn Sys, t: usize, lock: ObjectRef) -> Flow {
         let s = lock.index(&self.threads[t].binding);
         let lock = &mut self.spin_locks[s];
         if lock.owner == Some(t as u32) {
@@ -53,7 +53,7 @@ impl Executor {
         Flow::Next
     }
 
-    pub(super) fn spin_barrier(&mut self, sys: &mut dyn Sys, t: usize, barrier: Res) -> Flow {
+    pub(super) fn spin_barrier(&mut self, sys: &mut dyn Sys, t: usize, barrier: ObjectRef) -> Flow {
         let s = barrier.index(&self.threads[t].binding);
         let barrier = &mut self.spin_barriers[s];
         if barrier.waiters.len() + 1 < barrier.parties as usize {

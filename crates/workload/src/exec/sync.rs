@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use scxlab_kernel::behavior::{Sys, TaskStep};
 
 use super::{Executor, Flow, Wait};
-use crate::compile::insn::Res;
+use crate::compile::insn::ObjectRef;
 
 #[derive(Default)]
 pub(super) struct Mutex {
@@ -43,7 +43,7 @@ impl Sem {
 }
 
 impl Executor {
-    pub(super) fn lock(&mut self, sys: &mut dyn Sys, t: usize, mutex: Res) -> Flow {
+    pub(super) fn lock(&mut self, sys: &mut dyn Sys, t: usize, mutex: ObjectRef) -> Flow {
         let m = mutex.index(&self.threads[t].binding);
         let mutex = &mut self.mutexes[m];
         if mutex.owner.is_none() {
@@ -54,7 +54,7 @@ impl Executor {
         self.block(sys, t, Wait::Mutex(m as u32))
     }
 
-    pub(super) fn unlock(&mut self, sys: &mut dyn Sys, t: usize, mutex: Res) -> Flow {
+    pub(super) fn unlock(&mut self, sys: &mut dyn Sys, t: usize, mutex: ObjectRef) -> Flow {
         let m = mutex.index(&self.threads[t].binding);
         self.unlock_index(sys, t, m);
         Flow::Next
@@ -74,7 +74,13 @@ impl Executor {
         }
     }
 
-    pub(super) fn wait(&mut self, sys: &mut dyn Sys, t: usize, cond: Res, mutex: Res) -> Flow {
+    pub(super) fn wait(
+        &mut self,
+        sys: &mut dyn Sys,
+        t: usize,
+        cond: ObjectRef,
+        mutex: ObjectRef,
+    ) -> Flow {
         let binding = &self.threads[t].binding;
         let (c, m) = (cond.index(binding), mutex.index(binding));
         self.conds[c].waiters.push_back((t as u32, m as u32));
@@ -85,7 +91,13 @@ impl Executor {
     }
 
     /// Wakes up to `most` waiters. One `futex_wake` call serves them all.
-    pub(super) fn signal(&mut self, sys: &mut dyn Sys, t: usize, cond: Res, most: usize) -> Flow {
+    pub(super) fn signal(
+        &mut self,
+        sys: &mut dyn Sys,
+        t: usize,
+        cond: ObjectRef,
+        most: usize,
+    ) -> Flow {
         let c = cond.index(&self.threads[t].binding);
         let waiting = self.conds[c].waiters.len().min(most);
         if waiting > 0 {
@@ -107,7 +119,7 @@ impl Executor {
         Flow::Next
     }
 
-    pub(super) fn barrier(&mut self, sys: &mut dyn Sys, t: usize, barrier: Res) -> Flow {
+    pub(super) fn barrier(&mut self, sys: &mut dyn Sys, t: usize, barrier: ObjectRef) -> Flow {
         let b = barrier.index(&self.threads[t].binding);
         let barrier = &mut self.barriers[b];
         if barrier.waiters.len() + 1 < barrier.parties as usize {
@@ -124,7 +136,7 @@ impl Executor {
         Flow::Next
     }
 
-    pub(super) fn sem_post(&mut self, sys: &mut dyn Sys, t: usize, sem: Res) -> Flow {
+    pub(super) fn sem_post(&mut self, sys: &mut dyn Sys, t: usize, sem: ObjectRef) -> Flow {
         let s = sem.index(&self.threads[t].binding);
         match self.sems[s].waiters.pop_front() {
             None => self.sems[s].value = self.sems[s].value.saturating_add(1),
@@ -136,7 +148,7 @@ impl Executor {
         Flow::Next
     }
 
-    pub(super) fn sem_wait(&mut self, sys: &mut dyn Sys, t: usize, sem: Res) -> Flow {
+    pub(super) fn sem_wait(&mut self, sys: &mut dyn Sys, t: usize, sem: ObjectRef) -> Flow {
         let s = sem.index(&self.threads[t].binding);
         let sem = &mut self.sems[s];
         if sem.value > 0 {

@@ -3,18 +3,18 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::mock::{End, Mock};
+use super::mock::{Mock, MockEnd};
 use super::*;
 use crate::program::from_toml;
 
 const MS: Nanos = 1_000_000;
 
 /// Runs a program in scxlab's TOML form on `cpus` CPUs, without costs or perturbation.
-fn run(text: &str, cpus: u32) -> (Mock, Executor, End) {
+fn run(text: &str, cpus: u32) -> (Mock, Executor, MockEnd) {
     run_with(text, ExecConfig { nr_cpus: cpus, ..ExecConfig::default() }, 1)
 }
 
-fn run_with(text: &str, config: ExecConfig, seed: u64) -> (Mock, Executor, End) {
+fn run_with(text: &str, config: ExecConfig, seed: u64) -> (Mock, Executor, MockEnd) {
     let program = from_toml("test.toml", text).unwrap();
     let mut mock = Mock::new(config.nr_cpus as usize, seed);
     let mut executor = Executor::new(&program, config).unwrap();
@@ -29,7 +29,7 @@ fn compute_and_sleep_take_their_time() {
          { sleep = '3ms' }, { count = 2 }] } }]",
         1,
     );
-    assert_eq!(end, End::Finished);
+    assert_eq!(end, MockEnd::Finished);
     assert_eq!((mock.time(), mock.task("a").run_ns, mock.total_work()), (15 * MS, 6 * MS, 6));
 }
 
@@ -38,7 +38,7 @@ fn a_mutex_excludes_and_is_handed_over_in_order() {
     let text = "[[thread]]\nname = 'a'\ninstances = 3\nops = [{ lock = 'm' }, { compute = '1ms' }, \
                 { sleep = '4ms' }, { unlock = 'm' }]";
     let (mock, _, end) = run(text, 4);
-    assert_eq!(end, End::Finished);
+    assert_eq!(end, MockEnd::Finished);
     let ends: Vec<_> = mock.tasks.iter().map(|t| t.exited_at.unwrap()).collect();
     assert_eq!(ends, [5 * MS, 10 * MS, 15 * MS]);
 }
@@ -54,12 +54,12 @@ fn a_signal_wakes_one_waiter_and_a_broadcast_all() {
         )
     };
     let (mock, executor, end) = run(&text("signal"), 2);
-    assert_eq!((end, mock.total_work()), (End::Stuck, 1));
+    assert_eq!((end, mock.total_work()), (MockEnd::Stuck, 1));
     let stuck = executor.waits_for(TaskId(1)).unwrap();
     assert_eq!(stuck, "a signal of condition \"c\"");
     let (mock, _, end) = run(&text("broadcast"), 2);
     // The waiters compute under the mutex, one after the other.
-    assert_eq!((end, mock.total_work(), mock.time()), (End::Finished, 3, 8 * MS));
+    assert_eq!((end, mock.total_work(), mock.time()), (MockEnd::Finished, 3, 8 * MS));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_deadlock_names_the_lock_and_its_holder() {
     let text = "[[thread]]\nname = 'a'\nops = [{ lock = 'x' }, { sleep = '1ms' }, { lock = 'y' }]\n\
                 [[thread]]\nname = 'b'\nops = [{ lock = 'y' }, { sleep = '1ms' }, { lock = 'x' }]";
     let (_, executor, end) = run(text, 2);
-    assert_eq!(end, End::Stuck);
+    assert_eq!(end, MockEnd::Stuck);
     assert_eq!(executor.waits_for(TaskId(0)).unwrap(), "mutex \"y\", held by b");
     assert_eq!(executor.waits_for(TaskId(1)).unwrap(), "mutex \"x\", held by a");
     assert_eq!(executor.waits_for(TaskId(9)), None);
@@ -84,10 +84,10 @@ fn barriers_hold_everyone_back_every_round() {
         )
     };
     let (mock, _, end) = run(&text("barrier"), 3);
-    assert_eq!((end, mock.time(), mock.total_work()), (End::Finished, 20 * MS, 8));
+    assert_eq!((end, mock.time(), mock.total_work()), (MockEnd::Finished, 20 * MS, 8));
     assert_eq!(mock.task("fast-0").run_ns, 4 * MS);
     let (mock, _, end) = run(&text("spin_barrier"), 3);
-    assert_eq!((end, mock.time()), (End::Finished, 20 * MS));
+    assert_eq!((end, mock.time()), (MockEnd::Finished, 20 * MS));
     assert_eq!(mock.task("fast-0").run_ns, 20 * MS, "a spinner burns its CPU");
 }
 
@@ -96,7 +96,7 @@ fn a_spinner_wastes_the_cpu_that_its_lock_holder_needs() {
     let text = "[[thread]]\nname = 'a'\ninstances = 2\nops = [{ spin_lock = 's' }, \
                 { compute = '3ms' }, { spin_unlock = 's' }]";
     let (mock, _, end) = run(text, 1);
-    assert_eq!(end, End::Finished);
+    assert_eq!(end, MockEnd::Finished);
     // 6 ms of work, and slices of 1 ms that the spinner wastes between those of the holder.
     assert!(mock.time() > 7 * MS, "{}", mock.time());
 }
@@ -108,7 +108,7 @@ fn a_pipe_blocks_when_full_and_when_empty() {
                 { count = 1 }] } }]\n[[thread]]\nname = 'r'\nops = [{ loop = { times = 4, \
                 ops = [{ sleep = '1ms' }, { read = { pipe = 'p', bytes = 60 } }] } }]";
     let (mock, _, end) = run(text, 2);
-    assert_eq!((end, mock.time()), (End::Finished, 4 * MS));
+    assert_eq!((end, mock.time()), (MockEnd::Finished, 4 * MS));
     // One message fits. Each further one waits for a read, at 1, 2 and 3 ms.
     assert_eq!(mock.task("w").exited_at, Some(3 * MS));
     assert!(mock.calls.contains(&"wake 0 sync=true".to_owned()));
@@ -121,7 +121,7 @@ fn a_large_write_goes_through_a_small_pipe_in_parts() {
                 ops = [{ loop = { times = 10, ops = [{ read = { pipe = 'p', bytes = 100000 } }, \
                 { count = 1 }] } }]";
     let (mock, _, end) = run(text, 1);
-    assert_eq!((end, mock.total_work()), (End::Finished, 10));
+    assert_eq!((end, mock.total_work()), (MockEnd::Finished, 10));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_socket_counts_the_overhead_of_each_message() {
                 ops = [{ loop = { times = 3, ops = [{ write = { pipe = 's', bytes = 100 } }, \
                 { count = 1 }] } }]";
     let (mock, executor, end) = run(text, 1);
-    assert_eq!((end, mock.total_work()), (End::Stuck, 2), "768 bytes a message");
+    assert_eq!((end, mock.total_work()), (MockEnd::Stuck, 2), "768 bytes a message");
     assert_eq!(executor.waits_for(TaskId(0)).unwrap(), "room in pipe \"s\"");
 }
 
@@ -139,7 +139,7 @@ fn semaphores_count_and_hand_over() {
     let text = "[[semaphore]]\nname = 's'\nvalue = 2\n[[thread]]\nname = 'a'\ninstances = 4\n\
                 ops = [{ sem_wait = 's' }, { sleep = '1ms' }, { sem_post = 's' }]";
     let (mock, _, end) = run(text, 4);
-    assert_eq!((end, mock.time()), (End::Finished, 2 * MS));
+    assert_eq!((end, mock.time()), (MockEnd::Finished, 2 * MS));
 }
 
 #[derive(Default, Clone)]
@@ -165,7 +165,7 @@ fn overrun(mode: &str) -> Vec<LoopRecord> {
     let mut executor = Executor::new(&program, config).unwrap();
     let rows = Rows::default();
     executor.observe(Box::new(rows.clone()));
-    assert_eq!(Mock::new(1, 1).run(&mut executor, 1000), End::Finished);
+    assert_eq!(Mock::new(1, 1).run(&mut executor, 1000), MockEnd::Finished);
     assert_eq!(executor.loop_totals().next().unwrap().1.loops, 5);
     let rows = rows.0.lock().unwrap();
     rows.clone()
@@ -215,7 +215,7 @@ fn forks_are_numbered_waited_for_and_reuse_their_slots() {
                 [[thread]]\nname = 'child'\ninstances = 0\nprocess = 'p'\n\
                 ops = ['exec', { compute = '1ms' }, { sem_post = 's{i}' }]";
     let (mock, executor, end) = run(text, 2);
-    assert_eq!((end, mock.tasks.len(), mock.time()), (End::Finished, 101, 50 * MS));
+    assert_eq!((end, mock.tasks.len(), mock.time()), (MockEnd::Finished, 101, 50 * MS));
     assert_eq!(executor.threads.len(), 3);
     assert_eq!(mock.tasks[100].spec.name, "child-99");
     assert_eq!(mock.tasks[100].spec.thread_group_of, Some(TaskId(0)));
@@ -228,7 +228,7 @@ fn a_loop_that_does_nothing_cannot_hang_the_run() {
             "duration = '10us'\n[[thread]]\nname = 'a'\nops = [{{ loop = {{ ops = [{op}] }} }}]"
         );
         let (mock, _, end) = run(&text, 1);
-        assert_eq!((end, mock.time()), (End::Finished, 10_000), "{op}");
+        assert_eq!((end, mock.time()), (MockEnd::Finished, 10_000), "{op}");
         assert!(mock.events < 11_000, "{op}: {}", mock.events);
     }
 }
@@ -240,7 +240,7 @@ fn charges_alone_do_not_keep_a_loop_within_one_step() {
                 null = true } }] } }]";
     let costs = SyscallCosts { io_submit: 100, ..SyscallCosts::default() };
     let (mock, _, end) = run_with(text, ExecConfig { nr_cpus: 1, costs, ..Default::default() }, 1);
-    assert_eq!((end, mock.time()), (End::Finished, MS));
+    assert_eq!((end, mock.time()), (MockEnd::Finished, MS));
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn settings_reach_the_kernel() {
                 { move_cgroup = '/a' }, 'clear_affinity', 'yield', \
                 { set_xattr = { cgroup = '/a', name = 'user.y', value = 'on' } }]";
     let (mock, executor, end) = run(text, 2);
-    assert_eq!(end, End::Finished);
+    assert_eq!(end, MockEnd::Finished);
     let expected = [
         "mkdir 0 a weight=100",
         "mkdir 1 b weight=300",
@@ -300,7 +300,7 @@ fn a_refused_fork_is_recorded_and_a_missing_cpu_is_an_error() {
     let mut executor = Executor::new(&program, config).unwrap();
     let mut mock = Mock::new(8, 1);
     mock.refuse_forks = true;
-    assert_eq!(mock.run(&mut executor, 10), End::Finished);
+    assert_eq!(mock.run(&mut executor, 10), MockEnd::Finished);
     assert_eq!(executor.faults().0[0].to_string(), "0 ns, a: fork: out of memory (ENOMEM)");
 }
 
@@ -357,6 +357,6 @@ fn a_stray_wake_up_does_not_end_a_wait() {
             self.0.waits_for(task)
         }
     }
-    assert_eq!(mock.run(&mut NoStart(executor), 1000), End::Finished);
+    assert_eq!(mock.run(&mut NoStart(executor), 1000), MockEnd::Finished);
     assert_eq!(mock.time(), 6 * MS);
 }

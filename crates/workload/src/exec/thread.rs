@@ -45,7 +45,7 @@ pub(super) struct Thread {
     pub wait: Wait,
     pub pending: Pending,
     /// Time of its last pass through a loop's end, or `NEVER`.
-    pub last_turn: Nanos,
+    pub last_pass_at: Nanos,
     /// Whether its program has phases. Without phases nothing reads the measurements.
     pub phased: bool,
     pub phase: Phase,
@@ -58,7 +58,7 @@ pub(super) struct Thread {
     /// Object indices of this instance, indexed by the template's slots.
     pub binding: Box<[u32]>,
     /// Start of its timers' first periods: its start offset and delay.
-    pub zero: Nanos,
+    pub time_zero: Nanos,
     /// Serial number, unique in the run; 0 once the thread has exited.
     pub serial: u64,
     pub name: String,

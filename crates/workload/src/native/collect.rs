@@ -8,14 +8,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use scxlab_machine::id::Nanos;
 
-use super::error::{OpError, What};
+use super::error::{OpError, RefusedCallKind};
 use super::plan::Tables;
 use super::report::{
     Calibration, NativeReport, NativeStop, NativeTask, PhaseTotals, TaskEnd, Unlisted,
 };
-use super::shared::{self, Counts, Fault, Shared, Slot, Waits};
+use super::shared::{self, Counts, RefusedCallRecord, Shared, Slot, WaitObject};
 use super::worker::Env;
-use crate::compile::insn::{Insn, Kind};
+use crate::compile::insn::{Insn, ObjectKind};
 
 /// Base of `Slot::end` for a thread whose process was ended by a signal: the signal's number is
 /// added to it.
@@ -124,8 +124,11 @@ pub fn first_fault(env: &Env) -> Option<OpError> {
     faults(env).into_iter().next()
 }
 
-fn op_error(tables: &Tables, fault: &Fault) -> OpError {
-    let what = What::ALL.get(fault.what.load(Relaxed) as usize).copied().unwrap_or(What::Fork);
+fn op_error(tables: &Tables, fault: &RefusedCallRecord) -> OpError {
+    let what = RefusedCallKind::ALL
+        .get(fault.what.load(Relaxed) as usize)
+        .copied()
+        .unwrap_or(RefusedCallKind::Fork);
     let template = fault.who.template.load(Relaxed) as usize;
     let op = match tables.compiled.code.get(fault.pc.load(Relaxed) as usize) {
         Some(insn) => op_text(tables, *insn, what),
@@ -141,7 +144,7 @@ fn op_error(tables: &Tables, fault: &Fault) -> OpError {
 }
 
 /// Returns the name of an op that can be refused, with its argument.
-fn op_text(tables: &Tables, insn: Insn, what: What) -> String {
+fn op_text(tables: &Tables, insn: Insn, what: RefusedCallKind) -> String {
     let c = &tables.compiled;
     let path = |i: u32| c.cgroups.get(i as usize).map_or("/", |g| g.path.as_str());
     match insn {
@@ -162,16 +165,16 @@ fn op_text(tables: &Tables, insn: Insn, what: What) -> String {
 }
 
 /// Returns the name and value of a template's attribute.
-fn attribute_text(tables: &Tables, template: usize, what: What) -> String {
+fn attribute_text(tables: &Tables, template: usize, what: RefusedCallKind) -> String {
     let def = &tables.plan.program.threads[template];
     match what {
-        What::Policy => format!("policy {:?}", def.policy),
-        What::Nice => format!("nice {}", def.nice),
-        What::Affinity => {
+        RefusedCallKind::Policy => format!("policy {:?}", def.policy),
+        RefusedCallKind::Nice => format!("nice {}", def.nice),
+        RefusedCallKind::Affinity => {
             format!("cpus {}", def.cpus.as_ref().map_or("all".to_owned(), ToString::to_string))
         }
-        What::Cgroup => format!("cgroup {}", def.cgroup.as_deref().unwrap_or("/")),
-        What::Memory => format!("{} bytes to touch", tables.templates[template].touched),
+        RefusedCallKind::Cgroup => format!("cgroup {}", def.cgroup.as_deref().unwrap_or("/")),
+        RefusedCallKind::Memory => format!("{} bytes to touch", tables.templates[template].touched),
         what => what.name().to_owned(),
     }
 }
@@ -187,23 +190,28 @@ pub fn waits(env: &Env) -> Vec<String> {
 
 fn wait(env: &Env, slot: &Slot) -> String {
     let index = slot.waits_index.load(Relaxed) as usize;
-    let name =
-        |kind: Kind| env.tables.compiled.objects.names(kind).get(index).map_or("?", String::as_str);
-    match Waits::ALL.get(slot.waits.load(Relaxed) as usize).unwrap_or(&Waits::Nothing) {
-        Waits::Nothing => "nothing".to_owned(),
-        Waits::Mutex => {
-            format!("mutex \"{}\", held by {}", name(Kind::Mutex), owner(&env.shared, env, index))
+    let name = |kind: ObjectKind| {
+        env.tables.compiled.objects.names(kind).get(index).map_or("?", String::as_str)
+    };
+    match WaitObject::ALL.get(slot.waits.load(Relaxed) as usize).unwrap_or(&WaitObject::Nothing) {
+        WaitObject::Nothing => "nothing".to_owned(),
+        WaitObject::Mutex => {
+            format!(
+                "mutex \"{}\", held by {}",
+                name(ObjectKind::Mutex),
+                owner(&env.shared, env, index)
+            )
         }
-        Waits::Cond => format!("a signal of condition \"{}\"", name(Kind::Cond)),
-        Waits::Barrier => {
+        WaitObject::Cond => format!("a signal of condition \"{}\"", name(ObjectKind::Cond)),
+        WaitObject::Barrier => {
             let barrier = &env.shared.barriers[index];
             let (here, all) = (barrier.here.load(Relaxed), barrier.parties.load(Relaxed));
-            format!("barrier \"{}\", {here} of {all} there", name(Kind::Barrier))
+            format!("barrier \"{}\", {here} of {all} there", name(ObjectKind::Barrier))
         }
-        Waits::Sem => format!("a post of semaphore \"{}\"", name(Kind::Sem)),
-        Waits::PipeRead => format!("bytes in pipe \"{}\"", name(Kind::Pipe)),
-        Waits::PipeWrite => format!("room in pipe \"{}\"", name(Kind::Pipe)),
-        Waits::Join => "its children to exit".to_owned(),
+        WaitObject::Sem => format!("a post of semaphore \"{}\"", name(ObjectKind::Sem)),
+        WaitObject::PipeRead => format!("bytes in pipe \"{}\"", name(ObjectKind::Pipe)),
+        WaitObject::PipeWrite => format!("room in pipe \"{}\"", name(ObjectKind::Pipe)),
+        WaitObject::Join => "its children to exit".to_owned(),
     }
 }
 

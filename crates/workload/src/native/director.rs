@@ -17,7 +17,7 @@ use super::error::SetupError;
 use super::plan::{NO_PROCESS, Plan, Tables};
 use super::report::{Calibration, NativeReport, NativeStop};
 use super::sample;
-use super::shared::{self, Shared, Waits};
+use super::shared::{self, Shared, WaitObject};
 use super::sys::{self, SchedAttr};
 use super::worker::{self, Env};
 use super::{spawn, wire};
@@ -186,7 +186,7 @@ impl Director {
                 Ok(0) => self.leader(all),
                 Ok(_) => {}
                 Err(errno) => {
-                    let advice = super::error::advice(super::error::What::Fork, errno);
+                    let advice = super::error::advice(super::error::RefusedCallKind::Fork, errno);
                     return Err(system("a process of the workload", errno, &advice));
                 }
             }
@@ -201,11 +201,11 @@ impl Director {
         if self.procs >= 0
             && let Err(errno) = sys::write(self.procs, b"0")
         {
-            self.fail(members[0], super::error::What::Cgroup, errno);
+            self.fail(members[0], super::error::RefusedCallKind::Cgroup, errno);
         }
         for &index in &members[1..] {
             if let Err(errno) = spawn::make_thread(index, false) {
-                self.fail(index, super::error::What::Fork, errno);
+                self.fail(index, super::error::RefusedCallKind::Fork, errno);
                 head.ready.fetch_add(1, Release);
             }
         }
@@ -213,7 +213,7 @@ impl Director {
         sys::exit_thread()
     }
 
-    fn fail(&self, index: u32, what: super::error::What, errno: i32) {
+    fn fail(&self, index: u32, what: super::error::RefusedCallKind, errno: i32) {
         let shared = &self.env.shared;
         shared.fault(&shared.slots[index as usize], 0, what, u32::MAX, errno);
         shared.head().failed.store(index + 1, Release);
@@ -328,7 +328,7 @@ impl Director {
                 shared::OVER | shared::FREE => continue,
                 _ => {}
             }
-            if slot.waits.load(Acquire) == Waits::Nothing as u32 {
+            if slot.waits.load(Acquire) == WaitObject::Nothing as u32 {
                 return Vec::new();
             }
             if !sample::sleeps(slot.tgid.load(Relaxed), slot.tid.load(Relaxed)) {

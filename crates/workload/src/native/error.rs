@@ -55,7 +55,7 @@ pub struct OpError {
     pub thread: String,
     /// The op with its argument.
     pub op: String,
-    pub what: What,
+    pub what: RefusedCallKind,
     pub errno: Errno,
 }
 
@@ -63,7 +63,7 @@ pub struct OpError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u32)]
-pub enum What {
+pub enum RefusedCallKind {
     Fork,
     Exec,
     Affinity,
@@ -83,38 +83,40 @@ pub enum What {
     ExecThreads,
 }
 
-impl What {
-    pub const ALL: [What; 14] = [
-        What::Fork,
-        What::Exec,
-        What::Affinity,
-        What::Nice,
-        What::Policy,
-        What::Cgroup,
-        What::Xattr,
-        What::Memory,
-        What::Write,
-        What::Read,
-        What::Io,
-        What::ForkLimit,
-        What::ForeignFork,
-        What::ExecThreads,
+impl RefusedCallKind {
+    pub const ALL: [RefusedCallKind; 14] = [
+        RefusedCallKind::Fork,
+        RefusedCallKind::Exec,
+        RefusedCallKind::Affinity,
+        RefusedCallKind::Nice,
+        RefusedCallKind::Policy,
+        RefusedCallKind::Cgroup,
+        RefusedCallKind::Xattr,
+        RefusedCallKind::Memory,
+        RefusedCallKind::Write,
+        RefusedCallKind::Read,
+        RefusedCallKind::Io,
+        RefusedCallKind::ForkLimit,
+        RefusedCallKind::ForeignFork,
+        RefusedCallKind::ExecThreads,
     ];
 
     /// Name of the op, for calls without a more precise text.
     pub fn name(self) -> &'static str {
         match self {
-            What::Fork | What::ForkLimit | What::ForeignFork => "fork",
-            What::Exec | What::ExecThreads => "exec",
-            What::Affinity => "set_affinity",
-            What::Nice => "set_nice",
-            What::Policy => "set_policy",
-            What::Cgroup => "move_cgroup",
-            What::Xattr => "set_xattr",
-            What::Memory => "touch",
-            What::Write => "write",
-            What::Read => "read",
-            What::Io => "io",
+            RefusedCallKind::Fork | RefusedCallKind::ForkLimit | RefusedCallKind::ForeignFork => {
+                "fork"
+            }
+            RefusedCallKind::Exec | RefusedCallKind::ExecThreads => "exec",
+            RefusedCallKind::Affinity => "set_affinity",
+            RefusedCallKind::Nice => "set_nice",
+            RefusedCallKind::Policy => "set_policy",
+            RefusedCallKind::Cgroup => "move_cgroup",
+            RefusedCallKind::Xattr => "set_xattr",
+            RefusedCallKind::Memory => "touch",
+            RefusedCallKind::Write => "write",
+            RefusedCallKind::Read => "read",
+            RefusedCallKind::Io => "io",
         }
     }
 }
@@ -125,34 +127,46 @@ pub fn text(errno: Errno) -> String {
 }
 
 /// Returns a remedy after a semicolon, or nothing if there is none.
-pub fn advice(what: What, errno: Errno) -> String {
+pub fn advice(what: RefusedCallKind, errno: Errno) -> String {
     let advice = match (what, errno) {
-        (What::Policy | What::Nice, libc::EPERM | libc::EACCES) => "needs root or CAP_SYS_NICE",
-        (What::Policy, libc::EINVAL) => {
+        (RefusedCallKind::Policy | RefusedCallKind::Nice, libc::EPERM | libc::EACCES) => {
+            "needs root or CAP_SYS_NICE"
+        }
+        (RefusedCallKind::Policy, libc::EINVAL) => {
             "the kernel lacks this policy (ext needs CONFIG_SCHED_CLASS_EXT) or refuses its parameters"
         }
-        (What::Policy, libc::EBUSY) => "the deadline tasks would need more CPU time than there is",
-        (What::Affinity, libc::EINVAL) => "none of these CPUs is online and in the thread's cpuset",
-        (What::Affinity, libc::EBUSY) => "a deadline task must be allowed on every CPU",
-        (What::Affinity, libc::EPERM) => "needs root or CAP_SYS_NICE",
-        (What::Fork, libc::EAGAIN) => {
+        (RefusedCallKind::Policy, libc::EBUSY) => {
+            "the deadline tasks would need more CPU time than there is"
+        }
+        (RefusedCallKind::Affinity, libc::EINVAL) => {
+            "none of these CPUs is online and in the thread's cpuset"
+        }
+        (RefusedCallKind::Affinity, libc::EBUSY) => "a deadline task must be allowed on every CPU",
+        (RefusedCallKind::Affinity, libc::EPERM) => "needs root or CAP_SYS_NICE",
+        (RefusedCallKind::Fork, libc::EAGAIN) => {
             "limits: ulimit -u, pids.max, kernel.threads-max, kernel.pid_max"
         }
-        (What::Fork | What::Memory, libc::ENOMEM) => "there is not enough memory",
-        (What::Cgroup, libc::EACCES | libc::EPERM) => "needs root, or a cgroup given to this user",
-        (What::Cgroup, libc::EOPNOTSUPP) => {
+        (RefusedCallKind::Fork | RefusedCallKind::Memory, libc::ENOMEM) => {
+            "there is not enough memory"
+        }
+        (RefusedCallKind::Cgroup, libc::EACCES | libc::EPERM) => {
+            "needs root, or a cgroup given to this user"
+        }
+        (RefusedCallKind::Cgroup, libc::EOPNOTSUPP) => {
             "the process is not below the root of the program's cgroups"
         }
-        (What::Cgroup, libc::ENODEV | libc::ENOENT) => "somebody else removed it",
-        (What::Cgroup, libc::EINVAL) => {
+        (RefusedCallKind::Cgroup, libc::ENODEV | libc::ENOENT) => "somebody else removed it",
+        (RefusedCallKind::Cgroup, libc::EINVAL) => {
             "a real-time thread needs a cgroup with real-time bandwidth"
         }
-        (What::ForkLimit, _) => {
+        (RefusedCallKind::ForkLimit, _) => {
             "1024 forked instances with {i} names per template, and 16384 living forked threads, \
              are the limit"
         }
-        (What::ForeignFork, _) => "a thread cannot be made in another process that lives already",
-        (What::ExecThreads, _) => "it would end the other threads of its process",
+        (RefusedCallKind::ForeignFork, _) => {
+            "a thread cannot be made in another process that lives already"
+        }
+        (RefusedCallKind::ExecThreads, _) => "it would end the other threads of its process",
         _ => return String::new(),
     };
     format!("; {advice}")

@@ -8,9 +8,9 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
-use super::error::{SetupError, What};
+use super::error::{RefusedCallKind, SetupError};
 use super::plan::PipeTable;
-use super::shared::Waits;
+use super::shared::WaitObject;
 use super::sync::Mutex;
 use super::sys::{self, Errno};
 use super::worker::{Flow, Thread};
@@ -88,7 +88,7 @@ fn failed(what: &str, errno: Errno) -> SetupError {
 impl Thread {
     pub fn write(&self, p: usize, bytes: u64) -> Flow {
         let pipe = &self.env.shared.pipes[p];
-        self.transfer(p, bytes, &pipe.writing, Waits::PipeWrite, |chunk| {
+        self.transfer(p, bytes, &pipe.writing, WaitObject::PipeWrite, |chunk| {
             sys::write(pipe.write_fd.load(Relaxed), &ZEROES[..chunk])
         })
     }
@@ -96,7 +96,7 @@ impl Thread {
     pub fn read(&self, p: usize, bytes: u64) -> Flow {
         let pipe = &self.env.shared.pipes[p];
         let mut buffer = [const { MaybeUninit::<u8>::uninit() }; CHUNK];
-        self.transfer(p, bytes, &pipe.reading, Waits::PipeRead, |chunk| {
+        self.transfer(p, bytes, &pipe.reading, WaitObject::PipeRead, |chunk| {
             sys::read(pipe.read_fd.load(Relaxed), &mut buffer[..chunk])
         })
     }
@@ -106,7 +106,7 @@ impl Thread {
         p: usize,
         bytes: u64,
         turn: &Mutex,
-        what: Waits,
+        what: WaitObject,
         mut call: impl FnMut(usize) -> Result<usize, Errno>,
     ) -> Flow {
         let turns = self.env.shared.pipes[p].turns.load(Relaxed) != 0;
@@ -125,13 +125,17 @@ impl Thread {
                 Ok(moved) => left -= moved as u64,
                 Err(libc::EINTR) => {}
                 Err(errno) => {
-                    let kind = if what == Waits::PipeRead { What::Read } else { What::Write };
+                    let kind = if what == WaitObject::PipeRead {
+                        RefusedCallKind::Read
+                    } else {
+                        RefusedCallKind::Write
+                    };
                     self.fault(kind, errno);
                     break;
                 }
             }
         }
-        self.waiting(Waits::Nothing, 0);
+        self.waiting(WaitObject::Nothing, 0);
         if turns {
             self.unlock_mutex(turn);
         }

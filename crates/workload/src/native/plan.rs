@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::report::Calibration;
 use super::sys::{self, Mask};
-use crate::compile::insn::{Insn, Kind, Res};
+use crate::compile::insn::{Insn, ObjectKind, ObjectRef};
 use crate::compile::{self, Compiled, Xattr};
 use crate::error::WorkloadError;
 use crate::program::{CpuList, PipeDef, PipeKind, Program, names};
@@ -199,7 +199,7 @@ impl Tables {
             let patterned = def.process.as_deref().is_some_and(names::is_pattern);
             let mut bindings: Vec<Box<[u32]>> = Vec::new();
             for i in 0..if slots.is_empty() { 1 } else { instances } {
-                let object = |(kind, p): &(Kind, String)| {
+                let object = |(kind, p): &(ObjectKind, String)| {
                     compiled.objects.intern(*kind, &names::instance_name(p, i))
                 };
                 bindings.push(slots.iter().map(object).collect());
@@ -224,7 +224,7 @@ impl Tables {
     /// Sets the parties of each barrier. A barrier without a declaration waits for every thread of
     /// the start that uses it.
     fn parties(&mut self) {
-        let mut users: BTreeMap<(Kind, u32), u32> = BTreeMap::new();
+        let mut users: BTreeMap<(ObjectKind, u32), u32> = BTreeMap::new();
         for (t, def) in self.plan.program.threads.iter().enumerate() {
             let used: BTreeSet<_> = self.body(t).iter().filter_map(barrier_of).collect();
             for instance in 0..if used.is_empty() { 0 } else { def.instances } {
@@ -235,7 +235,7 @@ impl Tables {
             }
         }
         let defs = &self.plan.program.barriers;
-        let parties = |kind: Kind| {
+        let parties = |kind: ObjectKind| {
             let names = self.compiled.objects.names(kind).iter();
             let count = |(i, name): (usize, &String)| {
                 let declared =
@@ -245,12 +245,13 @@ impl Tables {
             };
             names.enumerate().map(count).collect()
         };
-        (self.barriers, self.spin_barriers) = (parties(Kind::Barrier), parties(Kind::SpinBarrier));
+        (self.barriers, self.spin_barriers) =
+            (parties(ObjectKind::Barrier), parties(ObjectKind::SpinBarrier));
     }
 
     fn values(&mut self) {
         let program = &self.plan.program;
-        let names = self.compiled.objects.names(Kind::Sem).iter();
+        let names = self.compiled.objects.names(ObjectKind::Sem).iter();
         let value = |name: &String| {
             program
                 .semaphores
@@ -269,7 +270,7 @@ impl Tables {
                 sizes.get(&(i as u32)).is_none_or(|s| s.iter().all(|n| (1..=PIPE_BUF).contains(n)));
             PipeTable { kind: def.kind, capacity: def.capacity, turns: !(one_size && atomic) }
         };
-        let names = self.compiled.objects.names(Kind::Pipe).iter();
+        let names = self.compiled.objects.names(ObjectKind::Pipe).iter();
         self.pipes = names.enumerate().map(pipe).collect();
     }
 
@@ -350,10 +351,10 @@ fn forked(insn: &Insn) -> Option<u32> {
     }
 }
 
-fn barrier_of(insn: &Insn) -> Option<(Kind, Res)> {
+fn barrier_of(insn: &Insn) -> Option<(ObjectKind, ObjectRef)> {
     match *insn {
-        Insn::Barrier(res) => Some((Kind::Barrier, res)),
-        Insn::SpinBarrier(res) => Some((Kind::SpinBarrier, res)),
+        Insn::Barrier(res) => Some((ObjectKind::Barrier, res)),
+        Insn::SpinBarrier(res) => Some((ObjectKind::SpinBarrier, res)),
         _ => None,
     }
 }
@@ -367,7 +368,7 @@ fn known_cpus(program: &Program, compiled: &Compiled, cpus: &[u32]) -> Result<()
             Err(WorkloadError::NoSuchCpu { thread: who.to_owned(), cpu, nr_cpus })
         }
         Some(cpu) => Err(WorkloadError::Invalid {
-            at: crate::error::Place::file(&program.name),
+            at: crate::error::SourcePlace::file(&program.name),
             problem: format!("thread \"{who}\" names CPU {cpu}, which this run may not use"),
         }),
     };

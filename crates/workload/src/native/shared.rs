@@ -9,12 +9,12 @@
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
-use super::error::What;
+use super::error::RefusedCallKind;
 use super::pipe::Pipe;
 use super::plan::Tables;
 use super::sync::{Barrier, Cond, Guard, Mutex, Sem, SpinBarrier, SpinLock};
 use super::sys::{self, Errno};
-use crate::compile::insn::Kind;
+use crate::compile::insn::ObjectKind;
 
 /// Maximum number of refused calls that are recorded; the rest are only counted.
 pub const MAX_FAULTS: usize = 100;
@@ -86,7 +86,8 @@ pub struct Slot {
     pub next: AtomicU32,
     /// Index of the mutex to take again after a wait on a condition.
     pub retake: AtomicU32,
-    /// Object that the thread waits for (a `Waits` and an index), and the number of waits so far.
+    /// Object that the thread waits for (a `WaitObject` and an index), and the number of waits so
+    /// far.
     pub waits: AtomicU32,
     pub waits_index: AtomicU32,
     pub nr_waits: AtomicU64,
@@ -158,7 +159,7 @@ pub struct Counts {
 
 /// Record of a refused call.
 #[repr(C)]
-pub struct Fault {
+pub struct RefusedCallRecord {
     pub filled: AtomicU32,
     pub at: AtomicU64,
     pub who: Ident,
@@ -180,7 +181,7 @@ pub struct Process {
 /// Objects that a thread can sleep on until another thread acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Waits {
+pub enum WaitObject {
     Nothing,
     Mutex,
     Cond,
@@ -191,16 +192,16 @@ pub enum Waits {
     Join,
 }
 
-impl Waits {
-    pub const ALL: [Waits; 8] = [
-        Waits::Nothing,
-        Waits::Mutex,
-        Waits::Cond,
-        Waits::Barrier,
-        Waits::Sem,
-        Waits::PipeRead,
-        Waits::PipeWrite,
-        Waits::Join,
+impl WaitObject {
+    pub const ALL: [WaitObject; 8] = [
+        WaitObject::Nothing,
+        WaitObject::Mutex,
+        WaitObject::Cond,
+        WaitObject::Barrier,
+        WaitObject::Sem,
+        WaitObject::PipeRead,
+        WaitObject::PipeWrite,
+        WaitObject::Join,
     ];
 }
 
@@ -217,7 +218,7 @@ pub struct Shared {
     pub processes: &'static [Process],
     /// Descriptors of `cgroup.threads` files: first the root's, then one per cgroup.
     pub cgroup_fds: &'static [AtomicI32],
-    pub faults: &'static [Fault],
+    pub faults: &'static [RefusedCallRecord],
     pub mutexes: &'static [Mutex],
     pub conds: &'static [Cond],
     pub barriers: &'static [Barrier],
@@ -288,7 +289,7 @@ impl Shared {
 
     fn layout(t: &Tables, fd: i32, c: &mut Carver) -> Self {
         let slots = t.nr_slots as usize;
-        let count = |kind: Kind| t.compiled.objects.names(kind).len();
+        let count = |kind: ObjectKind| t.compiled.objects.names(kind).len();
         // SAFETY: every T below is made of atomics. `map` maps `bytes` bytes of a file that begins
         // as zeroes and is used with the same tables everywhere; nothing unmaps it.
         unsafe {
@@ -302,14 +303,14 @@ impl Shared {
                 processes: c.take(t.nr_processes as usize),
                 cgroup_fds: c.take(t.compiled.cgroups.len() + 1),
                 faults: c.take(MAX_FAULTS),
-                mutexes: c.take(count(Kind::Mutex)),
-                conds: c.take(count(Kind::Cond)),
-                barriers: c.take(count(Kind::Barrier)),
-                sems: c.take(count(Kind::Sem)),
-                pipes: c.take(count(Kind::Pipe)),
-                spin_locks: c.take(count(Kind::SpinLock)),
-                spin_barriers: c.take(count(Kind::SpinBarrier)),
-                timers: c.take(count(Kind::Timer)),
+                mutexes: c.take(count(ObjectKind::Mutex)),
+                conds: c.take(count(ObjectKind::Cond)),
+                barriers: c.take(count(ObjectKind::Barrier)),
+                sems: c.take(count(ObjectKind::Sem)),
+                pipes: c.take(count(ObjectKind::Pipe)),
+                spin_locks: c.take(count(ObjectKind::SpinLock)),
+                spin_barriers: c.take(count(ObjectKind::SpinBarrier)),
+                timers: c.take(count(ObjectKind::Timer)),
             }
         }
     }
@@ -321,7 +322,7 @@ impl Shared {
 
     /// Records a call that the kernel refused. `pc` is the index of the op's instruction; u32::MAX
     /// stands for an attribute of the template.
-    pub fn fault(&self, slot: &Slot, at: u64, what: What, pc: u32, errno: Errno) {
+    pub fn fault(&self, slot: &Slot, at: u64, what: RefusedCallKind, pc: u32, errno: Errno) {
         use std::sync::atomic::Ordering::{Relaxed, Release};
         let number = self.head().nr_faults.fetch_add(1, Relaxed) as usize;
         let Some(fault) = self.faults.get(number) else { return };

@@ -15,12 +15,12 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use super::error::What;
+use super::error::RefusedCallKind;
 use super::plan::{self, NO_PROCESS, Start};
 use super::shared::{self, Slot};
 use super::sys::{self, Errno};
 use super::worker::{self, Env, Thread};
-use super::{AGAIN, CHILD};
+use super::{AFTER_EXEC, CHILD};
 
 /// Stack size in bytes. A thread needs little: the interpreter and a transfer buffer.
 const STACK: usize = 256 << 10;
@@ -140,7 +140,7 @@ impl Thread {
         }
     }
 
-    fn try_fork(&self, template: u32) -> Result<(), (What, Errno)> {
+    fn try_fork(&self, template: u32) -> Result<(), (RefusedCallKind, Errno)> {
         let own = self.slot.process.load(Relaxed);
         let (index, process) = self.reserve(template, own)?;
         let slot = &self.env.shared.slots[index as usize];
@@ -157,17 +157,17 @@ impl Thread {
                 process.alive.fetch_sub(1, Relaxed);
             }
             slot.state.store(shared::FREE, Release);
-            (What::Fork, errno)
+            (RefusedCallKind::Fork, errno)
         })
     }
 
     /// Reserves a slot and the process for one more thread of the template.
-    fn reserve(&self, template: u32, own: u32) -> Result<(u32, u32), (What, Errno)> {
+    fn reserve(&self, template: u32, own: u32) -> Result<(u32, u32), (RefusedCallKind, Errno)> {
         let (tables, shared) = (&self.env.tables, &self.env.shared);
         let _making = shared.head().making.lock();
         let instance = shared.made_of[template as usize].load(Relaxed);
         let table = &tables.templates[template as usize];
-        let limit = (What::ForkLimit, libc::EAGAIN);
+        let limit = (RefusedCallKind::ForkLimit, libc::EAGAIN);
         let process = match (table.binding(instance), table.process(instance)) {
             (Some(_), Some(process)) => process,
             _ => return Err(limit),
@@ -175,7 +175,7 @@ impl Thread {
         if process != own
             && shared.processes.get(process as usize).is_some_and(|p| p.alive.load(Relaxed) > 0)
         {
-            return Err((What::ForeignFork, libc::EINVAL));
+            return Err((RefusedCallKind::ForeignFork, libc::EINVAL));
         }
         let index = self.free_slot().ok_or(limit)?;
         fill(self.env, index, template, instance, process, Some(self));
@@ -255,14 +255,14 @@ impl Thread {
         let process = self.slot.process.load(Relaxed);
         let alive = |p: &shared::Process| p.alive.load(Relaxed);
         if self.env.shared.processes.get(process as usize).is_some_and(|p| alive(p) > 1) {
-            return self.fault(What::ExecThreads, libc::EINVAL);
+            return self.fault(RefusedCallKind::ExecThreads, libc::EINVAL);
         }
         self.slot.pc.store(self.pc, Relaxed);
         let (fd, index) = (decimal(self.env.shared.fd), decimal(self.index as i32));
         let argv: [*const c_char; 6] = [
             c"scxlab".as_ptr(),
             CHILD.as_ptr(),
-            AGAIN.as_ptr(),
+            AFTER_EXEC.as_ptr(),
             fd.as_ptr().cast(),
             index.as_ptr().cast(),
             std::ptr::null(),
@@ -276,7 +276,7 @@ impl Thread {
         unsafe { libc::execve(c"/proc/self/exe".as_ptr(), argv.as_ptr(), environ) };
         let errno = sys::errno();
         sys::block_stop_signal(false);
-        self.fault(What::Exec, errno);
+        self.fault(RefusedCallKind::Exec, errno);
     }
 
     /// Releases the thread's slot. It is the thread's last access to shared memory.

@@ -14,7 +14,7 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use super::shared::{Slot, Waits};
+use super::shared::{Slot, WaitObject};
 use super::sys::{futex_wait, futex_wake};
 use super::worker::{End, Flow, Thread};
 
@@ -139,23 +139,23 @@ impl Thread {
     }
 
     /// Resets the wake word. Must be called before the thread enters a queue.
-    fn expect(&self) {
+    fn reset_wake_word(&self) {
         self.slot.wake.store(0, Relaxed);
     }
 
     /// Sleeps until another thread calls `release`.
-    fn sleep_on(&self, what: Waits, index: usize) -> Flow {
+    fn sleep_on(&self, what: WaitObject, index: usize) -> Flow {
         self.waiting(what, index);
         while self.slot.wake.load(Acquire) == 0 {
             self.stopped()?;
             futex_wait(&self.slot.wake, 0, None);
         }
-        self.waiting(Waits::Nothing, 0);
+        self.waiting(WaitObject::Nothing, 0);
         Ok(())
     }
 
     /// Records what the thread sleeps on, for the detection of deadlocks.
-    pub fn waiting(&self, what: Waits, index: usize) {
+    pub fn waiting(&self, what: WaitObject, index: usize) {
         self.slot.waits_index.store(index as u32, Relaxed);
         let count = self.slot.nr_waits.load(Relaxed);
         self.slot.nr_waits.store(count.wrapping_add(1), Relaxed);
@@ -163,16 +163,16 @@ impl Thread {
     }
 
     pub fn lock(&self, m: usize) -> Flow {
-        self.lock_mutex(&self.env.shared.mutexes[m], Waits::Mutex, m)
+        self.lock_mutex(&self.env.shared.mutexes[m], WaitObject::Mutex, m)
     }
 
-    pub fn lock_mutex(&self, mutex: &Mutex, what: Waits, index: usize) -> Flow {
+    pub fn lock_mutex(&self, mutex: &Mutex, what: WaitObject, index: usize) -> Flow {
         let held = mutex.guard.lock();
         if mutex.owner.load(Relaxed) == 0 {
             mutex.owner.store(self.index + 1, Relaxed);
             return Ok(());
         }
-        self.expect();
+        self.reset_wake_word();
         mutex.queue.push(self.env.shared.slots, self.index);
         drop(held);
         self.sleep_on(what, index)
@@ -200,14 +200,14 @@ impl Thread {
     pub fn wait(&self, c: usize, m: usize) -> Flow {
         let cond = &self.env.shared.conds[c];
         let held = cond.guard.lock();
-        self.expect();
+        self.reset_wake_word();
         self.slot.retake.store(m as u32, Relaxed);
         cond.queue.push(self.env.shared.slots, self.index);
         drop(held);
         // A signal before the unlock may find the mutex still owned by this thread. This thread
         // then joins the mutex's queue, and the unlock hands the mutex to the queue's first thread.
         self.unlock(m);
-        self.sleep_on(Waits::Cond, c)
+        self.sleep_on(WaitObject::Cond, c)
     }
 
     /// Wakes up to `most` waiters, or moves them to their mutexes' queues.
@@ -249,12 +249,12 @@ impl Thread {
         }
         barrier.here.store(here, Relaxed);
         drop(held);
-        self.waiting(Waits::Barrier, b);
+        self.waiting(WaitObject::Barrier, b);
         while barrier.round.load(Acquire) == round {
             self.stopped()?;
             futex_wait(&barrier.round, round, None);
         }
-        self.waiting(Waits::Nothing, 0);
+        self.waiting(WaitObject::Nothing, 0);
         Ok(())
     }
 
@@ -278,10 +278,10 @@ impl Thread {
             sem.value.store(value - 1, Relaxed);
             return Ok(());
         }
-        self.expect();
+        self.reset_wake_word();
         sem.queue.push(self.env.shared.slots, self.index);
         drop(held);
-        self.sleep_on(Waits::Sem, s)
+        self.sleep_on(WaitObject::Sem, s)
     }
 
     pub fn spin_lock(&self, s: usize) -> Flow {

@@ -15,11 +15,11 @@ use scxlab_machine::Stream;
 use scxlab_machine::id::Nanos;
 
 use super::burn::burn;
-use super::error::What;
+use super::error::RefusedCallKind;
 use super::memory::Buffer;
 use super::plan::Tables;
 use super::sample;
-use super::shared::{self, Shared, Slot, Waits};
+use super::shared::{self, Shared, Slot, WaitObject};
 use super::sys::{self, Errno, SchedAttr};
 use crate::compile::insn::{Insn, TimerRef};
 use crate::program::PolicyDef;
@@ -62,7 +62,7 @@ pub fn run_from_start(env: &'static Env, index: u32) {
     let mut thread = Thread::new(env, index);
     let got = thread.attributes(false).and_then(|()| thread.prepare_memory());
     if let Err((what, errno)) = got {
-        let pc = if what == What::Memory { thread.pc } else { u32::MAX };
+        let pc = if what == RefusedCallKind::Memory { thread.pc } else { u32::MAX };
         env.shared.fault(thread.slot, 0, what, pc, errno);
         env.shared.head().failed.store(index + 1, Release);
     }
@@ -153,7 +153,7 @@ impl Thread {
     }
 
     /// Sets the attributes of the template. Until then a forked thread has its parent's attributes.
-    fn attributes(&mut self, forked: bool) -> Result<(), (What, Errno)> {
+    fn attributes(&mut self, forked: bool) -> Result<(), (RefusedCallKind, Errno)> {
         let slot = self.slot;
         slot.tid.store(sys::gettid(), Relaxed);
         slot.tgid.store(sys::getpid(), Relaxed);
@@ -163,20 +163,23 @@ impl Thread {
         let tables = &self.env.tables;
         let def = &tables.plan.program.threads[self.template as usize];
         if let Some(cgroup) = tables.compiled.templates[self.template as usize].cgroup {
-            self.move_cgroup(cgroup).map_err(|errno| (What::Cgroup, errno))?;
+            self.move_cgroup(cgroup).map_err(|errno| (RefusedCallKind::Cgroup, errno))?;
         }
         let attr = policy_attr(def.policy, def.nice, def.slice.map_or(0, |s| s.0));
-        let now = sys::sched_getattr().map_err(|errno| (What::Policy, errno))?;
+        let now = sys::sched_getattr().map_err(|errno| (RefusedCallKind::Policy, errno))?;
         if (now.policy, now.nice, now.priority) != (attr.policy, attr.nice, attr.priority)
             || now.runtime != attr.runtime && def.slice.is_some()
             || attr.policy == sys::SCHED_DEADLINE
         {
-            let what =
-                if attr.policy == 0 && attr.nice != now.nice { What::Nice } else { What::Policy };
+            let what = if attr.policy == 0 && attr.nice != now.nice {
+                RefusedCallKind::Nice
+            } else {
+                RefusedCallKind::Policy
+            };
             sys::sched_setattr(attr).map_err(|errno| (what, errno))?;
         }
         if now.nice != attr.nice && !is_fair(attr.policy) {
-            sys::set_nice(def.nice).map_err(|errno| (What::Nice, errno))?;
+            sys::set_nice(def.nice).map_err(|errno| (RefusedCallKind::Nice, errno))?;
         }
         slot.nice.store(def.nice.into(), Relaxed);
         let mask = tables.templates[self.template as usize].mask.as_ref();
@@ -184,12 +187,12 @@ impl Thread {
             None if !forked && !tables.plan.restrict => Ok(()),
             mask => sys::set_affinity(mask.unwrap_or(&tables.all_cpus)),
         }
-        .map_err(|errno| (What::Affinity, errno))
+        .map_err(|errno| (RefusedCallKind::Affinity, errno))
     }
 
-    fn prepare_memory(&mut self) -> Result<(), (What, Errno)> {
+    fn prepare_memory(&mut self) -> Result<(), (RefusedCallKind, Errno)> {
         let bytes = self.env.tables.templates[self.template as usize].touched;
-        self.buffer = Buffer::new(bytes).map_err(|errno| (What::Memory, errno))?;
+        self.buffer = Buffer::new(bytes).map_err(|errno| (RefusedCallKind::Memory, errno))?;
         Ok(())
     }
 
@@ -242,11 +245,11 @@ impl Thread {
     }
 
     /// Records that the kernel refused the current op.
-    pub fn fault(&self, what: What, errno: Errno) {
+    pub fn fault(&self, what: RefusedCallKind, errno: Errno) {
         self.env.shared.fault(self.slot, self.now(), what, self.pc.saturating_sub(1), errno);
     }
 
-    fn checked(&self, what: What, got: Result<(), Errno>) {
+    fn checked(&self, what: RefusedCallKind, got: Result<(), Errno>) {
         if let Err(errno) = got {
             self.fault(what, errno);
         }
@@ -323,32 +326,38 @@ impl Thread {
             Insn::Yield => drop(unsafe { libc::sched_yield() }),
             Insn::Exit => return Err(End::Exit),
             Insn::SetAffinity(index) => {
-                self.checked(What::Affinity, sys::set_affinity(&tables.masks[index as usize]));
+                self.checked(
+                    RefusedCallKind::Affinity,
+                    sys::set_affinity(&tables.masks[index as usize]),
+                );
             }
             Insn::ClearAffinity => {
-                self.checked(What::Affinity, sys::set_affinity(&tables.all_cpus));
+                self.checked(RefusedCallKind::Affinity, sys::set_affinity(&tables.all_cpus));
             }
             Insn::SetNice(nice) => {
                 let got = sys::set_nice(nice);
                 if got.is_ok() {
                     self.slot.nice.store(nice.into(), Relaxed);
                 }
-                self.checked(What::Nice, got);
+                self.checked(RefusedCallKind::Nice, got);
             }
             Insn::SetPolicy(index) => {
                 let def = &tables.plan.program.threads[self.template as usize];
                 let nice = self.slot.nice.load(Relaxed) as i8;
                 let slice = def.slice.map_or(0, |s| s.0);
                 let attr = policy_attr(tables.compiled.policies[index as usize], nice, slice);
-                self.checked(What::Policy, sys::sched_setattr(attr));
+                self.checked(RefusedCallKind::Policy, sys::sched_setattr(attr));
             }
             Insn::MoveCgroup(index) => {
                 let got = self.move_cgroup(index);
-                self.checked(What::Cgroup, got);
+                self.checked(RefusedCallKind::Cgroup, got);
             }
             Insn::SetXattr(index) => {
                 let xattr = &tables.xattrs[index as usize];
-                self.checked(What::Xattr, sys::set_xattr(&xattr.path, &xattr.name, &xattr.value));
+                self.checked(
+                    RefusedCallKind::Xattr,
+                    sys::set_xattr(&xattr.path, &xattr.name, &xattr.value),
+                );
             }
             _ => {}
         }
@@ -426,7 +435,7 @@ impl Thread {
         if null {
             let fd = self.env.shared.head().null_fd.load(Relaxed);
             let got = super::memory::write_null(fd, bytes);
-            self.checked(What::Io, got);
+            self.checked(RefusedCallKind::Io, got);
             return Ok(());
         }
         let transfer = u128::from(plan.io_kib) * u128::from(bytes) / 1024;
@@ -520,7 +529,7 @@ impl Thread {
 
     /// Waits until every child has exited.
     fn join(&self) -> Flow {
-        self.waiting(Waits::Join, 0);
+        self.waiting(WaitObject::Join, 0);
         loop {
             let children = self.slot.children.load(Acquire);
             if children == 0 {
@@ -529,7 +538,7 @@ impl Thread {
             self.stopped()?;
             sys::futex_wait(&self.slot.children, children, None);
         }
-        self.waiting(Waits::Nothing, 0);
+        self.waiting(WaitObject::Nothing, 0);
         Ok(())
     }
 }

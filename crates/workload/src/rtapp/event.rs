@@ -10,7 +10,7 @@ use super::Context;
 use super::json::{Member, Node, Pos, Value};
 use super::read::{Source, get};
 use crate::error::WorkloadError;
-use crate::program::{Dur, Op, Pattern, TimerMode, Touch, TouchKind};
+use crate::program::{Op, Pattern, TimeSpan, TimerMode, Touch, TouchKind};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -67,7 +67,7 @@ pub fn of_key(key: &str) -> Option<Event> {
 }
 
 /// The state while the events of one task are parsed.
-pub struct Reading<'c> {
+pub struct TaskReader<'c> {
     pub context: &'c mut Context,
     pub task: &'c str,
     pub instances: u32,
@@ -77,7 +77,7 @@ pub struct Reading<'c> {
     pub footprint: u64,
 }
 
-impl Reading<'_> {
+impl TaskReader<'_> {
     /// Appends the ops of one event.
     pub fn event(
         &mut self,
@@ -88,9 +88,9 @@ impl Reading<'_> {
     ) -> Result<(), WorkloadError> {
         let Member { key, pos, node } = member;
         let op = match event {
-            Event::Run => Op::Compute(Dur(src.micros(key, node)?)),
-            Event::Runtime => Op::ComputeWall(Dur(src.micros(key, node)?)),
-            Event::Sleep => Op::Sleep(Dur(src.micros(key, node)?)),
+            Event::Run => Op::Compute(TimeSpan(src.micros(key, node)?)),
+            Event::Runtime => Op::ComputeWall(TimeSpan(src.micros(key, node)?)),
+            Event::Sleep => Op::Sleep(TimeSpan(src.micros(key, node)?)),
             Event::Mem => self.mem(src, key, node)?,
             Event::Memrun => self.memrun(src, key, node)?,
             Event::Iorun => self.iorun(src, member)?,
@@ -221,7 +221,7 @@ fn timer(src: &Source<'_>, member: &Member) -> Result<Op, WorkloadError> {
     let modes = [("relative", TimerMode::Relative), ("absolute", TimerMode::Absolute)];
     let mode = choice(src, members, "mode", &modes)?;
     let unique = name.starts_with("unique");
-    Ok(Op::Timer { name, period: Dur(period), mode, unique })
+    Ok(Op::Timer { name, period: TimeSpan(period), mode, unique })
 }
 
 /// Parses one of some words; the first is the default.

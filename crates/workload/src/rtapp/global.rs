@@ -7,7 +7,7 @@
 use super::json::{Member, Node, Pos, Value};
 use super::read::Source;
 use crate::error::WorkloadError;
-use crate::program::dur::MAX_NANOS;
+use crate::program::time_span::MAX_NANOS;
 
 /// A policy by rt-app's name. It lacks the priority, so it is not yet a `PolicyDef`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

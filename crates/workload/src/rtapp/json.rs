@@ -7,7 +7,7 @@
 //! repairs.
 //! Does not: know rt-app's keys.
 
-use crate::error::{Place, WorkloadError};
+use crate::error::{SourcePlace, WorkloadError};
 
 /// Maximum nesting depth, the same as json-c's. It also bounds the recursion here.
 pub const MAX_DEPTH: u32 = 32;
@@ -65,7 +65,7 @@ impl Value {
 /// Parses one file. `file` is its number in the positions.
 pub fn parse(file: u16, name: &str, text: &str) -> Result<Node, WorkloadError> {
     if text.len() >= u32::MAX as usize {
-        let (at, max) = (Place::file(name), u64::from(u32::MAX));
+        let (at, max) = (SourcePlace::file(name), u64::from(u32::MAX));
         return Err(WorkloadError::Limit { at, what: "size", value: text.len() as u64, max });
     }
     let mut reader = Reader { file, name, text, at: 0 };
@@ -97,7 +97,7 @@ impl Reader<'_> {
 
     /// Returns an error at the current position, with the character found there and `expected`.
     fn error(&self, expected: &'static str) -> WorkloadError {
-        let at = Place::in_text(self.name, self.text, self.at);
+        let at = SourcePlace::in_text(self.name, self.text, self.at);
         let found = match self.text.get(self.at..).and_then(|rest| rest.chars().next()) {
             None => "the end of the file".to_owned(),
             Some(c) => format!("{c:?}"),

@@ -10,18 +10,18 @@
 
 use std::collections::BTreeMap;
 
-use super::event::{Reading, known_keys, named};
+use super::event::{TaskReader, known_keys, named};
 use super::global::PolicyName;
 use super::json::{Member, Node, Value};
 use super::read::{Source, get};
 use super::sched::Attributes;
 use crate::error::WorkloadError;
-use crate::program::{Dur, Op, TimerMode};
+use crate::program::{Op, TimeSpan, TimerMode};
 
 pub const KEYS: [&str; 6] = ["exec", "period", "deadline", "lock_order", "resources", "sleep"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Type {
+enum ResourceType {
     Mutex,
     Wait,
     Signal,
@@ -33,30 +33,30 @@ enum Type {
     Other,
 }
 
-const TYPES: [(&str, Type); 18] = [
-    ("mutex", Type::Mutex),
-    ("wait", Type::Wait),
-    ("signal", Type::Signal),
-    ("broadcast", Type::Broadcast),
-    ("broad", Type::Broadcast),
-    ("sync", Type::Sync),
-    ("run", Type::Run),
-    ("runtime", Type::Run),
-    ("sleep", Type::Sleep),
-    ("timer", Type::Other),
-    ("suspend", Type::Other),
-    ("resume", Type::Other),
-    ("mem", Type::Other),
-    ("iorun", Type::Other),
-    ("yield", Type::Other),
-    ("barrier", Type::Other),
-    ("fork", Type::Other),
-    ("sem", Type::Other),
+const TYPES: [(&str, ResourceType); 18] = [
+    ("mutex", ResourceType::Mutex),
+    ("wait", ResourceType::Wait),
+    ("signal", ResourceType::Signal),
+    ("broadcast", ResourceType::Broadcast),
+    ("broad", ResourceType::Broadcast),
+    ("sync", ResourceType::Sync),
+    ("run", ResourceType::Run),
+    ("runtime", ResourceType::Run),
+    ("sleep", ResourceType::Sleep),
+    ("timer", ResourceType::Other),
+    ("suspend", ResourceType::Other),
+    ("resume", ResourceType::Other),
+    ("mem", ResourceType::Other),
+    ("iorun", ResourceType::Other),
+    ("yield", ResourceType::Other),
+    ("barrier", ResourceType::Other),
+    ("fork", ResourceType::Other),
+    ("sem", ResourceType::Other),
 ];
 
 /// Declared resources: type, and the condition that a signal is for.
 #[derive(Clone, Debug, Default)]
-pub struct Resources(BTreeMap<String, (Type, Option<String>)>);
+pub struct Resources(BTreeMap<String, (ResourceType, Option<String>)>);
 
 /// Parses the `resources` section.
 pub fn resources(src: &Source<'_>, members: &[Member]) -> Result<Resources, WorkloadError> {
@@ -64,7 +64,7 @@ pub fn resources(src: &Source<'_>, members: &[Member]) -> Result<Resources, Work
     for Member { key, node, .. } in members {
         let fields = src.object(key, node)?;
         known_keys(src, key, fields, &["type", "target"])?;
-        let mut kind = Type::Mutex;
+        let mut kind = ResourceType::Mutex;
         if let Some(member) = get(fields, "type") {
             let text = src.string("type", &member.node)?;
             kind = TYPES.iter().find(|(name, _)| *name == text).map(|t| t.1).ok_or_else(|| {
@@ -125,7 +125,7 @@ pub fn deadline(
 /// Appends the ops of one period.
 pub fn body(
     src: &mut Source<'_>,
-    reading: &mut Reading<'_>,
+    reading: &mut TaskReader<'_>,
     owner: &Member,
     members: &[Member],
     ops: &mut Vec<Op>,
@@ -146,25 +146,25 @@ pub fn body(
         };
         let target = target.unwrap_or_else(|| name.clone());
         match kind {
-            Type::Mutex => usage.mutexes(&name, ops),
-            Type::Run => ops.push(Op::Compute(Dur(usage.duration))),
-            Type::Sleep => ops.push(Op::Sleep(Dur(usage.duration))),
-            Type::Wait => usage.waiting(&name, None, ops),
-            Type::Sync => usage.waiting(&target, Some(Op::Signal(target.clone())), ops),
-            Type::Signal => usage.signalling(Op::Signal(target), ops),
-            Type::Broadcast => usage.signalling(Op::Broadcast(target), ops),
-            Type::Other => {
+            ResourceType::Mutex => usage.mutexes(&name, ops),
+            ResourceType::Run => ops.push(Op::Compute(TimeSpan(usage.duration))),
+            ResourceType::Sleep => ops.push(Op::Sleep(TimeSpan(usage.duration))),
+            ResourceType::Wait => usage.waiting(&name, None, ops),
+            ResourceType::Sync => usage.waiting(&target, Some(Op::Signal(target.clone())), ops),
+            ResourceType::Signal => usage.signalling(Op::Signal(target), ops),
+            ResourceType::Broadcast => usage.signalling(Op::Broadcast(target), ops),
+            ResourceType::Other => {
                 let problem = format!("resource \"{name}\" is not of a type for \"lock_order\"");
                 return Err(src.invalid(owner.pos, problem));
             }
         }
     }
     let rest = times.exec.saturating_sub(spent);
-    ops.push(Op::Compute(Dur(rest)));
+    ops.push(Op::Compute(TimeSpan(rest)));
     let sleeps = get(members, "sleep").map(|m| src.bool("sleep", &m.node)).transpose()?;
     if let (Some(period), true) = (times.period, sleeps.unwrap_or(true)) {
         let (name, mode) = ("unique period".to_owned(), TimerMode::Absolute);
-        ops.push(Op::Timer { name, period: Dur(period), mode, unique: true });
+        ops.push(Op::Timer { name, period: TimeSpan(period), mode, unique: true });
     }
     Ok(())
 }
@@ -221,7 +221,7 @@ impl Usage {
             }
         }
         ops.extend(all.iter().map(|m| Op::Lock((*m).clone())));
-        ops.push(Op::Compute(Dur(self.duration)));
+        ops.push(Op::Compute(TimeSpan(self.duration)));
         ops.extend(all.iter().rev().map(|m| Op::Unlock((*m).clone())));
     }
 

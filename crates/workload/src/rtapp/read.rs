@@ -5,7 +5,7 @@
 //! json-c.
 
 use super::json::{Member, Node, Pos, Value};
-use crate::error::{Place, WorkloadError};
+use crate::error::{SourcePlace, WorkloadError};
 
 /// The files of an input, for turning positions into places, and the notes collected so far.
 pub struct Source<'a> {
@@ -20,10 +20,10 @@ const MAX_NOTES: usize = 1000;
 pub const MAX_MICROS: i64 = 1_000_000_000_000_000;
 
 impl Source<'_> {
-    pub fn place(&self, pos: Pos) -> Place {
+    pub fn place(&self, pos: Pos) -> SourcePlace {
         match self.files.get(usize::from(pos.file)) {
-            Some((name, text)) => Place::in_text(name, text, pos.offset as usize),
-            None => Place::default(),
+            Some((name, text)) => SourcePlace::in_text(name, text, pos.offset as usize),
+            None => SourcePlace::default(),
         }
     }
 

@@ -9,7 +9,7 @@ use super::json::{Member, Node, Value};
 use super::read::{Source, get};
 use crate::error::WorkloadError;
 use crate::program::cpus::parse_range;
-use crate::program::{CpuList, Dur, PolicyDef};
+use crate::program::{CpuList, PolicyDef, TimeSpan};
 
 /// The scheduling attributes that an object sets; None: not set. Times are in nanoseconds.
 #[derive(Clone, Debug, Default)]
@@ -111,7 +111,7 @@ impl Attributes {
             let problem = "SCHED_DEADLINE needs 2 <= dl-runtime <= dl-deadline <= dl-period (us)";
             return Err(src.invalid(pos, problem));
         }
-        let (runtime, deadline, period) = (Dur(runtime), Dur(deadline), Dur(period));
+        let (runtime, deadline, period) = (TimeSpan(runtime), TimeSpan(deadline), TimeSpan(period));
         Ok(PolicyDef::Deadline { runtime, deadline, period })
     }
 }

@@ -6,14 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::event::{self, Reading};
+use super::event::{self, TaskReader};
 use super::global::PolicyName;
 use super::json::{Member, Node};
 use super::read::{Source, get};
 use super::sched::{self, Attributes};
 use super::{Context, legacy};
 use crate::error::WorkloadError;
-use crate::program::{CpuList, Dur, Op, ThreadTemplate};
+use crate::program::{CpuList, Op, ThreadTemplate, TimeSpan};
 
 /// Keys of a task besides scheduling attributes and events.
 const TASK_KEYS: [&str; 4] = ["instance", "delay", "loop", "phases"];
@@ -61,10 +61,10 @@ pub(super) fn read(
 
     let group = attributes.taskgroup.clone();
     let cpus = attributes.cpus.clone();
-    let mut state = State { policy: policy_name, group, cpus, changes: false };
+    let mut state = PhaseState { policy: policy_name, group, cpus, changes: false };
     fair_group(src, member, &state)?;
     let mut reading =
-        Reading { context, task: name, instances, held: BTreeSet::new(), footprint: 0 };
+        TaskReader { context, task: name, instances, held: BTreeSet::new(), footprint: 0 };
     let ops = match phases {
         Some(phases) => phased(src, &mut reading, &mut state, members, &phases.node)?,
         None => {
@@ -79,18 +79,18 @@ pub(super) fn read(
         instances,
         policy,
         nice,
-        slice: attributes.runtime.filter(|r| is_fair && *r > 0).map(Dur),
+        slice: attributes.runtime.filter(|r| is_fair && *r > 0).map(TimeSpan),
         cpus: attributes.cpus,
         cgroup: attributes.taskgroup,
         process: Some("rt-app".to_owned()),
         footprint,
-        delay: delay.filter(|d| *d > 0).map(Dur),
+        delay: delay.filter(|d| *d > 0).map(TimeSpan),
         ..ThreadTemplate::new(name, ops)
     })
 }
 
 /// The attributes in force when a phase begins, if the phases before it ran in order.
-struct State {
+struct PhaseState {
     policy: PolicyName,
     group: Option<String>,
     /// CPUs of the task, to which a phase without CPUs of its own returns.
@@ -207,7 +207,7 @@ fn loops(
 /// Parses the events of a phase, or of a task without phases.
 fn body(
     src: &mut Source<'_>,
-    reading: &mut Reading<'_>,
+    reading: &mut TaskReader<'_>,
     owner: &Member,
     members: &[Member],
 ) -> Result<Vec<Op>, WorkloadError> {
@@ -240,8 +240,8 @@ fn is_attribute(key: &str) -> bool {
 
 fn phased(
     src: &mut Source<'_>,
-    reading: &mut Reading<'_>,
-    state: &mut State,
+    reading: &mut TaskReader<'_>,
+    state: &mut PhaseState,
     task: &[Member],
     phases: &Node,
 ) -> Result<Vec<Op>, WorkloadError> {
@@ -309,7 +309,7 @@ fn phase_policy(
     attributes: &Attributes,
     member: &Member,
     members: &[Member],
-    state: &mut State,
+    state: &mut PhaseState,
     ops: &mut Vec<Op>,
 ) -> Result<(), WorkloadError> {
     let before = state.policy;
@@ -338,7 +338,7 @@ fn phase_policy(
 }
 
 /// Refuses a real-time task in a task group, as rt-app does.
-fn fair_group(src: &Source<'_>, member: &Member, state: &State) -> Result<(), WorkloadError> {
+fn fair_group(src: &Source<'_>, member: &Member, state: &PhaseState) -> Result<(), WorkloadError> {
     match &state.group {
         Some(group) if !state.policy.is_fair() => {
             let problem = format!(

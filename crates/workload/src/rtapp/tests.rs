@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 
 use super::*;
-use crate::exec::mock::{End, Mock};
+use crate::exec::mock::{Mock, MockEnd};
 use crate::exec::{ExecConfig, Executor};
 use crate::program::dump::dump;
 
@@ -59,7 +59,7 @@ fn every_shipped_file_runs() {
         let mut executor = Executor::new(&program, config).unwrap();
         let mut mock = Mock::new(4, 1);
         let end = mock.run(&mut executor, 1_000_000);
-        assert_eq!(end, End::Finished, "{name}");
+        assert_eq!(end, MockEnd::Finished, "{name}");
         let ran: u64 = mock.tasks.iter().map(|t| t.run_ns).sum();
         // Tasks that wait for a resource of another part, or for a timer of 1.2 s, do not compute.
         let idle = name.contains("merge/thread") || name.contains("dvfs");
@@ -78,7 +78,7 @@ fn the_parts_of_a_merged_workload_make_a_whole() {
         .collect();
     let program = parse_parts(&parts).unwrap();
     assert_eq!(program.threads.len(), 4);
-    assert_eq!(program.duration, Some(Dur(5_000_000_000)));
+    assert_eq!(program.duration, Some(TimeSpan(5_000_000_000)));
     assert!(!dump(&program).contains("not declared"), "{}", dump(&program));
 }
 

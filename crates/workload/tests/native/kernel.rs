@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::fs;
 
 use scxlab_workload::native::{
-    self, NativeConfig, NativeError, NativeStop, SetupError, StartSignal, What,
+    self, NativeConfig, NativeError, NativeStop, RefusedCallKind, SetupError, StartSignal,
 };
 use scxlab_workload::program::CpuList;
 
@@ -171,7 +171,10 @@ fn a_refused_op_is_named() {
     assert_eq!(report.work_units(), 1, "the thread goes on");
     assert_eq!(report.nr_errors, 1);
     let error = &report.errors[0];
-    assert_eq!((error.what, error.errno, error.thread.as_str()), (What::Policy, libc::EINVAL, "a"));
+    assert_eq!(
+        (error.what, error.errno, error.thread.as_str()),
+        (RefusedCallKind::Policy, libc::EINVAL, "a")
+    );
     let text = error.to_string();
     assert!(
         text.contains("thread \"a\": set_policy Ext:") && text.contains("CONFIG_SCHED_CLASS_EXT"),
@@ -188,7 +191,10 @@ fn a_refused_attribute_stops_the_start() {
                 [[thread]]\nname = 'b'\npolicy = 'ext'\nops = [{ sleep = '900s' }]";
     let error = native::run(&program(text), &NativeConfig::default()).unwrap_err();
     let NativeError::Setup(SetupError::Op(op)) = &error else { panic!("{error}") };
-    assert_eq!((op.what, op.thread.as_str(), op.op.as_str()), (What::Policy, "b", "policy Ext"));
+    assert_eq!(
+        (op.what, op.thread.as_str(), op.op.as_str()),
+        (RefusedCallKind::Policy, "b", "policy Ext")
+    );
 }
 
 fn unknown_cpus_are_refused() {

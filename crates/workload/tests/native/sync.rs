@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tests of synchronisation objects, within a process and between processes.
 
-use scxlab_workload::native::{self, NativeConfig, NativeReport, NativeStop, What};
+use scxlab_workload::native::{self, NativeConfig, NativeReport, NativeStop, RefusedCallKind};
 
 use crate::{Test, program, run, run_clean, task};
 
@@ -183,6 +183,9 @@ fn forks_have_limits() {
     );
     assert_eq!((report.work_units(), report.nr_errors), (1024, 3));
     let kinds: Vec<_> = report.errors.iter().map(|e| e.what).collect();
-    assert_eq!(kinds, [What::ForkLimit, What::ForkLimit, What::ForeignFork]);
+    assert_eq!(
+        kinds,
+        [RefusedCallKind::ForkLimit, RefusedCallKind::ForkLimit, RefusedCallKind::ForeignFork]
+    );
     assert!(report.errors[2].to_string().contains("thread \"p\": fork d"), "{}", report.errors[2]);
 }

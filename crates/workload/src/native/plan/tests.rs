@@ -79,12 +79,12 @@ fn the_text_of_a_plan_gives_the_same_tables() {
     let json = serde_json::to_string(&first.plan).unwrap();
     let second = Tables::new(serde_json::from_str(&json).unwrap()).unwrap();
     assert_eq!(first.compiled.code, second.compiled.code);
-    let sems = |t: &Tables| t.compiled.objects.names(Kind::Sem).to_vec();
+    let sems = |t: &Tables| t.compiled.objects.names(ObjectKind::Sem).to_vec();
     assert_eq!(sems(&first), sems(&second));
     assert_eq!(sems(&first).len(), 3 + FORKED_BOUND as usize);
     assert_eq!(first.sems[..4], [4, 4, 4, 0]);
     let parties = |name| {
-        let at = first.compiled.objects.names(Kind::Barrier).iter().position(|n| n == name);
+        let at = first.compiled.objects.names(ObjectKind::Barrier).iter().position(|n| n == name);
         first.barriers[at.unwrap()]
     };
     assert_eq!([parties("b0"), parties("b1"), parties("d")], [2, 1, 9]);

@@ -15,18 +15,18 @@ pub const MAX_NANOS: Nanos = 1_000_000_000_000_000_000;
 
 /// A length of time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Dur(pub Nanos);
+pub struct TimeSpan(pub Nanos);
 
 const UNITS: [(&str, Nanos); 5] =
     [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("min", 60_000_000_000)];
 
-impl FromStr for Dur {
+impl FromStr for TimeSpan {
     type Err = String;
 
     /// ```
-    /// use scxlab_workload::program::Dur;
-    /// assert_eq!("1.5ms".parse(), Ok(Dur(1_500_000)));
-    /// assert!("12".parse::<Dur>().is_err());
+    /// use scxlab_workload::program::TimeSpan;
+    /// assert_eq!("1.5ms".parse(), Ok(TimeSpan(1_500_000)));
+    /// assert!("12".parse::<TimeSpan>().is_err());
     /// ```
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("\"{text}\" is not a time: write a number and ns, us, ms, s or min");
@@ -37,7 +37,7 @@ impl FromStr for Dur {
         if nanos > MAX_NANOS {
             return Err(format!("\"{text}\" is longer than the limit of 1000000000s"));
         }
-        Ok(Dur(nanos))
+        Ok(TimeSpan(nanos))
     }
 }
 
@@ -61,7 +61,7 @@ fn scaled(number: &str, scale: Nanos) -> Option<Nanos> {
     u64::try_from(total).ok()
 }
 
-impl fmt::Display for Dur {
+impl fmt::Display for TimeSpan {
     /// Writes the time in the largest unit (up to seconds) that divides it. `from_str` can parse
     /// the text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,13 +71,13 @@ impl fmt::Display for Dur {
     }
 }
 
-impl Serialize for Dur {
+impl Serialize for TimeSpan {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Dur {
+impl<'de> Deserialize<'de> for TimeSpan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
