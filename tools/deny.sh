@@ -15,5 +15,5 @@ deny=build/tools/bin/cargo-deny
 if "$deny" --log-level off fetch db 2>/dev/null; then
     "$deny" --log-level warn check --disable-fetch advisories
 else
-    echo "deny: the list of vulnerabilities cannot be reached from here: not checked"
+    echo "deny: the list of vulnerabilities cannot be downloaded: vulnerabilities not checked"
 fi

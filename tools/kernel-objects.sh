@@ -210,7 +210,7 @@ say "asking $suite for its kernel"
 prepare_apt
 find_versions
 if ! is_pinned "$(printf '%s\n' $packages | grep '^linux-binary-')"; then
-    say "WARNING: $suite has no more of the kernel that is pinned: this is its newest, whose signatures apt checks." \
+    say "WARNING: $suite no longer has the pinned kernel: using its newest, whose signatures apt checks." \
         "\`make pins\` pins it" >&2
 fi
 say "Linux $release: downloading" $packages

@@ -117,7 +117,7 @@ if [ -n "$only_needs" ]; then
     exit 0
 fi
 if [ ${#packages[@]} -eq 0 ]; then
-    say "all are there"
+    say "all objects exist"
 else
     # One workspace for each version of scx_cargo.
     for workspace in "$work"/workspace/*/; do

@@ -35,7 +35,7 @@ install_missing() {
         is_installed "$package" || missing="$missing $package"
     done
     if [ -z "$missing" ]; then
-        say "all packages are here"
+        say "all packages are installed"
         return
     fi
     say "installing:$missing"
@@ -55,6 +55,6 @@ check_rust() {
     cargo clippy --version >/dev/null 2>&1 || die "no clippy: add Rust's component clippy"
 }
 
-command -v dpkg-query >/dev/null || die "not a Debian: install the like of$(echo $packages | sed 's/^/ /')"
+command -v dpkg-query >/dev/null || die "not Debian: install the equivalents of$(echo $packages | sed 's/^/ /')"
 install_missing
 check_rust

@@ -87,13 +87,13 @@ pub static EXAMPLES: [KernelObjectTest; 8] = cases! {
     scx_simple "scx_simple" "4c" Passes, examples::simple,
         "weighted vtime and FIFO, 2 s each";
     scx_cpu0 "scx_cpu0" "4c" Passes, examples::cpu0,
-        "2 s; what wakes up and may run on CPU 0 runs there";
+        "2 s; tasks that wake up and may run on CPU 0 run there";
     scx_central "scx_central" "4c" Passes, examples::central,
         "3 s; one CPU dispatches for all, its timer preempts";
     scx_flatcg "scx_flatcg" "4c" Passes, examples::flatcg,
         "5 s of saturating and napping tasks in nested cgroups: shares within 4 points of the weights, 6 after a change";
     scx_pair "scx_pair" "4c" Passes, examples::pair,
-        "3 s, both cgroups saturated; 4096 inner queues; CPUs of a pair are seen with two cgroups in less than one of ten samples";
+        "3 s, both cgroups saturated; 4096 inner queues; the CPUs of a pair run two cgroups in less than a tenth of the samples";
     scx_sdt "scx_sdt" "4c" Passes, examples::sdt,
         "3 s; per-task data in an arena";
     scx_userland "scx_userland" "4c" Passes, examples::userland,
@@ -131,13 +131,13 @@ pub static SELFTESTS: [KernelObjectTest; 34] = cases! {
     exit "exit" "4c" Passes, ejections::exit,
         "scx_bpf_exit from six operations: kind UNREG_BPF, code and message";
     hotplug "hotplug" "4c" Passes, ejections::hotplug,
-        "a CPU comes and goes with and without operations for it, and between open and attach: kinds and codes";
+        "CPU hotplug with and without operations for it, and between open and attach: exit kinds and codes";
     init_enable_count "init_enable_count" "4c" Passes, life::init_enable_count,
         "counts of init_task, exit_task, enable, disable; all tasks and SCHED_EXT only";
     maximal "maximal" "4c" Passes, life::maximal,
         "every operation defined; mixed load, cgroups, weights, bandwidth, affinity, hotplug";
     reload_loop "maximal" "4c" Passes, life::reload_loop,
-        "attach and detach 200 times, in turn where the kernel's test has two threads; EBUSY while another is loaded";
+        "attach and detach 200 times, sequentially where the kernel's test has two threads; EBUSY while another is loaded";
     maybe_null "maybe_null" "4c" Passes, refusals::maybe_null,
         "loads, since it tests its arguments";
     maybe_null_fail_dsp "maybe_null_fail_dsp" "4c" Refused, refusals::maybe_null_dispatch,

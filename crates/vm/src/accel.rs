@@ -87,7 +87,7 @@ fn probe(engine: &str, cpu: &str) -> Result<(), String> {
     match ended.map_err(|why| why.to_string())? {
         (Some(status), _) if status.code() == Some(i32::from(ANSWER) * 2 + 1) => Ok(()),
         (None, said) if said.contains(KVM_GAVE_UP) => {
-            Err(format!("it cannot execute all of this processor's instructions: {KVM_GAVE_UP}"))
+            Err(format!("it cannot execute some of this processor's instructions: {KVM_GAVE_UP}"))
         }
         (None, _) => Err(format!(
             "a virtual CPU did not execute {} million instructions in {} s",

@@ -297,7 +297,7 @@ impl GuestMonitor<'_> {
                     return match frame.kind {
                         Kind::Failed => Stop::Frame(frame.kind, frame.payload),
                         kind if fits => Stop::Frame(kind, frame.payload),
-                        _ => Stop::Broken("it spoke out of turn".to_owned()),
+                        _ => Stop::Broken("it sent a frame out of order".to_owned()),
                     };
                 }
                 Message::Broken(FrameError::End) => return Stop::Ended,
@@ -309,7 +309,7 @@ impl GuestMonitor<'_> {
     /// Returns a possible cause of a panic.
     fn hint(&self, console: &Console) -> &'static str {
         if self.engine == Engine::TcgMulti && console.has_stray_breakpoint() {
-            " (with a thread for each CPU, QEMU may run code that the kernel has changed: use one)"
+            " (QEMU with a thread for each CPU may run stale code after the kernel has patched it: use one thread)"
         } else {
             ""
         }

@@ -131,7 +131,7 @@ pub enum VmError {
         available_mib: u64,
     },
     /// KVM was requested and does not work.
-    #[error("KVM does not work here: {why} (emulation does: leave the choice open or ask for tcg)")]
+    #[error("KVM does not work here: {why} (emulation does: use --accel auto or --accel tcg)")]
     NoKvm {
         /// The probe's result.
         why: String,

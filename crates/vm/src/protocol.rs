@@ -42,7 +42,7 @@ pub(crate) struct Frame {
 /// Why no frame was received.
 #[derive(Debug, Error)]
 pub(crate) enum FrameError {
-    #[error("the guest closed the result port without a word")]
+    #[error("the guest closed the result port without sending a frame")]
     End,
     #[error("the result was cut off: {got} of {want} bytes came")]
     Truncated { got: u64, want: u64 },
@@ -75,7 +75,7 @@ pub(crate) fn receive(from: &mut impl Read) -> Result<Frame, FrameError> {
         }
     }
     if header[..4] != MAGIC {
-        return Err(FrameError::Damaged { why: "it has not our form" });
+        return Err(FrameError::Damaged { why: "it does not start with the expected magic" });
     }
     let kind = match header[4] {
         0 => Kind::Ready,

@@ -68,7 +68,7 @@ pub(crate) fn note_on_turns(version: &str, nr_cpus: usize) -> Option<String> {
     let (fair_major, fair_minor) = FAIR_TURNS;
     Some(format!(
         "QEMU {major}.{minor} gives counted time to a CPU only while those before it are idle ({fair_major}.{fair_minor} and \
-         later share it): keep what is always busy on the last CPU"
+         later share it): put tasks that never sleep on the last CPU"
     ))
 }
 

@@ -78,7 +78,7 @@ pub enum SetupError {
     },
     /// The kernel is Debian's, and its tools are needed to fetch it.
     #[error(
-        "a kernel is prepared with Debian's {tool}, which is not here: give a kernel with sched_ext and BTF by --kernel"
+        "preparing a kernel needs Debian's {tool}, which is not installed: name a kernel with sched_ext and BTF by --kernel"
     )]
     NotDebian {
         /// The program that is missing.
@@ -94,7 +94,7 @@ pub enum SetupError {
     #[error("Debian's keys are missing: install debian-archive-keyring")]
     NoKeyring,
     /// The machine's apt sources name no Debian archive.
-    #[error("this machine's apt sources name no Debian archive: give a kernel by --kernel")]
+    #[error("this machine's apt sources name no Debian archive: name a kernel by --kernel")]
     NoMirror,
     /// A tool failed.
     #[error("{what} failed: {said}")]

@@ -169,7 +169,7 @@ pub(crate) fn difference(wanted: &str, found: &str) -> Option<String> {
             (Some(a), Some(b)) if a == b => {}
             (Some(a), Some(b)) => return Some(format!("wanted \"{a}\", the kernel says \"{b}\"")),
             (Some(a), None) => return Some(format!("wanted \"{a}\", the kernel has no such line")),
-            (None, Some(b)) => return Some(format!("the kernel has \"{b}\" on top")),
+            (None, Some(b)) => return Some(format!("the kernel also has \"{b}\"")),
             (None, None) => return None,
         }
     }

@@ -103,7 +103,7 @@ fn command(line: &str) -> Result<Vec<String>, WorkloadError> {
         problem: problem.to_owned(),
     };
     match shlex::split(line) {
-        None => Err(invalid("a quote or a backslash without what it is for")),
+        None => Err(invalid("a quote without its end, or a backslash at the end")),
         Some(words) if words.is_empty() => Err(invalid("a command is needed after the colon")),
         Some(words) => Ok(words),
     }

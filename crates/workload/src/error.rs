@@ -58,7 +58,7 @@ pub enum WorkloadError {
     /// A violated rule of the grammar or of the ops that has no variant of its own.
     #[error("{at}: {problem}")]
     Invalid { at: SourcePlace, problem: String },
-    #[error("{at}: {what} {value} is past the limit of {max}")]
+    #[error("{at}: {what} {value} exceeds the limit of {max}")]
     Limit { at: SourcePlace, what: &'static str, value: u64, max: u64 },
     #[error("{at}: {message}")]
     Document { at: SourcePlace, message: String },

@@ -59,7 +59,7 @@ pub fn parse_parts(files: &[(&str, &str)]) -> Result<Program, WorkloadError> {
     }
     let place = files.first().map_or("", |f| f.0);
     if threads.is_empty() {
-        src.notes.push(format!("{place}: no tasks here; this is a part of a workload"));
+        src.notes.push(format!("{place}: the file has no tasks; it is only a part of a workload"));
     }
     let mut program = Program {
         name: crate::stem(place).to_owned(),

@@ -53,7 +53,7 @@ pub(super) fn fetch(
         Some(packages) => packages,
         None => {
             say(&format!(
-                "{SUITE} has no more of the kernel that this scxlab was tested with: taking its newest"
+                "{SUITE} no longer has the kernel that this scxlab was tested with: taking its newest one"
             ));
             apt.newest()?
         }

@@ -29,7 +29,7 @@ pub(super) const GENERATOR: Generator = Generator {
         param("messages", "100", "messages from each user"),
         param("size", "100", "bytes of a message"),
         param("footprint", "4", "KiB that a thread touches while it runs"),
-        param("duration", "none", "length of the run; none: until all messages are through"),
+        param("duration", "none", "length of the run; none: until all messages have arrived"),
     ],
     build,
 };

@@ -24,7 +24,7 @@ pub(super) const GENERATOR: Generator = Generator {
         param("ipc", "socket", "socket or pipe"),
         param("mode", "process", "process, or thread: all in one address space"),
         param("work", "0us", "work of sender and receiver per message"),
-        param("duration", "none", "length of the run; none: until all messages are through"),
+        param("duration", "none", "length of the run; none: until all messages have arrived"),
     ],
     build,
 };

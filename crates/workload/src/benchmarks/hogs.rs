@@ -13,8 +13,8 @@ pub(super) const GENERATOR: Generator = Generator {
     unit: "chunk",
     params: &[
         param("tasks", "4", "number of tasks"),
-        param("nice", "0", "nice values, one task each in turn: 0:5:10"),
-        param("weights", "", "a cgroup of each weight, tasks dealt out in turn: 100:300"),
+        param("nice", "0", "nice values, assigned to the tasks in turn: 0:5:10"),
+        param("weights", "", "one cgroup per weight, tasks assigned in turn: 100:300"),
         param("chunk", "1ms", "work of a unit"),
         param("duration", "10s", "length of the run, or none"),
     ],

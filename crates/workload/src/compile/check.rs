@@ -33,7 +33,7 @@ pub(super) fn program(program: &Program) -> Checked {
         }
     }
     if let Some(barrier) = program.barriers.iter().find(|b| b.parties == 0) {
-        return invalid(program, format!("barrier \"{}\" of 0 parties", barrier.name));
+        return invalid(program, format!("barrier \"{}\" has 0 parties", barrier.name));
     }
     let mut seen = BTreeSet::new();
     for thread in &program.threads {
@@ -119,7 +119,7 @@ fn ops(
             _ => continue,
         };
         if body.is_empty() {
-            return fail("has nothing in it");
+            return fail("its body is empty");
         }
         if depth + 1 >= MAX_NESTING {
             return fail("loops are nested too deeply (32 levels at most)");
@@ -317,7 +317,7 @@ pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError
     for def in &program.cgroups {
         cgroup_limits(program, def)?;
         if paths.insert(def.path.clone(), def.clone()).is_some() {
-            invalid(program, format!("cgroup {} is there twice", def.path))?;
+            invalid(program, format!("cgroup {} is declared twice", def.path))?;
         }
     }
     let mut mentioned: Vec<String> = paths.keys().cloned().collect();

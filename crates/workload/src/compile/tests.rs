@@ -79,7 +79,7 @@ fn mistakes_are_refused_with_the_op_that_makes_them() {
         ("{ unlock = 'm' }", "thread \"a\", op 1 (unlock m): \"m\" is not locked here"),
         ("{ wait = { cond = 'c', mutex = 'm' } }", "\"m\" is not locked here"),
         ("{ spin_unlock = 's' }", "\"s\" is not locked here"),
-        ("{ loop = { ops = [] } }", "has nothing in it"),
+        ("{ loop = { ops = [] } }", "its body is empty"),
         ("{ set_nice = 20 }", "nice is from -20 to 19"),
         ("{ set_policy = { fifo = 0 } }", "real-time priority 0 is not from 1 to 99"),
         ("{ lock = '' }", "an empty name"),
@@ -111,7 +111,7 @@ fn mistakes_outside_the_ops_are_refused() {
     let cases = [
         (format!("{thread}{thread}"), "two threads are named \"a\""),
         (format!("{thread}instances = 0"), "0 instances, and nothing forks it"),
-        (format!("{thread}instances = 4000000000"), "number of threads 4000000000 is past"),
+        (format!("{thread}instances = 4000000000"), "number of threads 4000000000 exceeds"),
         (format!("{thread}nice = 30"), "nice is from"),
         (
             format!(
@@ -121,9 +121,9 @@ fn mistakes_outside_the_ops_are_refused() {
         ),
         (format!("duration = '0s'\n{thread}"), "a duration of 0"),
         (format!("{thread}[[cgroup]]\npath = '/a'\nweight = 0"), "weight is from 1 to 10000"),
-        (format!("{thread}[[cgroup]]\npath = '/a'\n[[cgroup]]\npath = '/a'"), "there twice"),
+        (format!("{thread}[[cgroup]]\npath = '/a'\n[[cgroup]]\npath = '/a'"), "is declared twice"),
         (format!("{thread}[[cgroup]]\npath = '/a/../b'"), "is not of the form"),
-        (format!("{thread}[[barrier]]\nname = 'b'\nparties = 0"), "of 0 parties"),
+        (format!("{thread}[[barrier]]\nname = 'b'\nparties = 0"), "has 0 parties"),
         (format!("{thread}[[pipe]]\nname = 'b'\ncapacity = 0"), "cannot hold a message"),
     ];
     for (text, expected) in cases {

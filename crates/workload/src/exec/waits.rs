@@ -21,7 +21,10 @@ impl Executor {
             Wait::Barrier(b) => {
                 let barrier = &self.barriers[b as usize];
                 let (here, all) = (barrier.waiters.len(), barrier.parties);
-                format!("barrier \"{}\", {here} of {all} there", name(ObjectKind::Barrier, b))
+                format!(
+                    "barrier \"{}\", {here} of {all} have arrived",
+                    name(ObjectKind::Barrier, b)
+                )
             }
             Wait::Sem(s) => format!("a post of semaphore \"{}\"", name(ObjectKind::Sem, s)),
             Wait::PipeRead(p) => format!("bytes in pipe \"{}\"", name(ObjectKind::Pipe, p)),

@@ -83,7 +83,7 @@ impl Tree {
             Ok(()) => self.made.push(path.to_path_buf()),
             Err(e) if may_exist && e.kind() == ErrorKind::AlreadyExists => {}
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                let advice = "; it is not this run's, and is left alone";
+                let advice = "; it does not belong to this run, which leaves it unchanged";
                 return Err(failed(path, "mkdir", code(&e), advice));
             }
             Err(e) => return Err(failed(path, "mkdir", code(&e), "; needs root")),
@@ -214,7 +214,7 @@ fn set_xattr(path: &Path, name: &str, value: &str) -> Result<(), SetupError> {
                     advice: ": Linux 5.7 and later have them".into(),
                 };
             }
-            libc::EACCES | libc::EPERM => "; needs root, or a cgroup given to this user",
+            libc::EACCES | libc::EPERM => "; needs root, or a cgroup delegated to this user",
             _ => "",
         };
         failed(path, &format!("setxattr {name}"), code, advice)
@@ -226,7 +226,7 @@ fn write(path: &Path, file: &str, text: &str) -> Result<(), SetupError> {
     let got = opened.and_then(|mut f| std::io::Write::write_all(&mut f, text.as_bytes()));
     got.map_err(|e| {
         let advice = match code(&e) {
-            libc::EACCES | libc::EPERM => "; needs root, or a cgroup given to this user",
+            libc::EACCES | libc::EPERM => "; needs root, or a cgroup delegated to this user",
             libc::EBUSY => "; a cgroup with processes cannot give controllers to its children",
             libc::EOPNOTSUPP => "; the parent gives controllers that are not threaded",
             libc::ENOENT if path.is_dir() => {

@@ -206,7 +206,7 @@ fn wait(env: &Env, slot: &Slot) -> String {
         WaitObject::Barrier => {
             let barrier = &env.shared.barriers[index];
             let (here, all) = (barrier.here.load(Relaxed), barrier.parties.load(Relaxed));
-            format!("barrier \"{}\", {here} of {all} there", name(ObjectKind::Barrier))
+            format!("barrier \"{}\", {here} of {all} have arrived", name(ObjectKind::Barrier))
         }
         WaitObject::Sem => format!("a post of semaphore \"{}\"", name(ObjectKind::Sem)),
         WaitObject::PipeRead => format!("bytes in pipe \"{}\"", name(ObjectKind::Pipe)),

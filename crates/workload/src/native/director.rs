@@ -380,7 +380,9 @@ impl Director {
         }
         match (names.is_empty(), signal, code) {
             (true, 0, 0) => None,
-            (_, 0, code) => Some(format!("process {pid} ({}) ended with {code}", names.join(", "))),
+            (_, 0, code) => {
+                Some(format!("process {pid} ({}) exited with code {code}", names.join(", ")))
+            }
             (_, signal, _) => {
                 Some(format!("process {pid} ({}) was ended by signal {signal}", names.join(", ")))
             }

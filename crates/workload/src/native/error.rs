@@ -36,11 +36,11 @@ pub enum SetupError {
     /// The kernel, or its boot parameters, lack something; the rights of the caller do not matter.
     #[error("the workload needs {what}, which this kernel lacks{advice}")]
     Lacks { what: String, advice: String },
-    #[error("the program's touched memory is {wanted} bytes, and {available} are available")]
+    #[error("the program touches {wanted} bytes of memory, but only {available} are available")]
     Memory { wanted: u64, available: u64 },
     #[error("interrupted by signal {0} before the start")]
     Interrupted(i32),
-    #[error("{ready} of {total} threads were ready after {seconds} s")]
+    #[error("only {ready} of {total} threads were ready after {seconds} s")]
     Slow { ready: u32, total: u32, seconds: u64 },
     #[error("a process of the workload ended before the start ({how})")]
     Died { how: String },
@@ -136,7 +136,7 @@ pub fn advice(what: RefusedCallKind, errno: Errno) -> String {
             "the kernel lacks this policy (ext needs CONFIG_SCHED_CLASS_EXT) or refuses its parameters"
         }
         (RefusedCallKind::Policy, libc::EBUSY) => {
-            "the deadline tasks would need more CPU time than there is"
+            "the deadline tasks would need more CPU time than is available"
         }
         (RefusedCallKind::Affinity, libc::EINVAL) => {
             "none of these CPUs is online and in the thread's cpuset"
@@ -150,12 +150,14 @@ pub fn advice(what: RefusedCallKind, errno: Errno) -> String {
             "there is not enough memory"
         }
         (RefusedCallKind::Cgroup, libc::EACCES | libc::EPERM) => {
-            "needs root, or a cgroup given to this user"
+            "needs root, or a cgroup delegated to this user"
         }
         (RefusedCallKind::Cgroup, libc::EOPNOTSUPP) => {
             "the process is not below the root of the program's cgroups"
         }
-        (RefusedCallKind::Cgroup, libc::ENODEV | libc::ENOENT) => "somebody else removed it",
+        (RefusedCallKind::Cgroup, libc::ENODEV | libc::ENOENT) => {
+            "the cgroup was removed during the run"
+        }
         (RefusedCallKind::Cgroup, libc::EINVAL) => {
             "a real-time thread needs a cgroup with real-time bandwidth"
         }
@@ -164,9 +166,9 @@ pub fn advice(what: RefusedCallKind, errno: Errno) -> String {
              are the limit"
         }
         (RefusedCallKind::ForeignFork, _) => {
-            "a thread cannot be made in another process that lives already"
+            "a thread cannot be added to another process that already runs"
         }
-        (RefusedCallKind::ExecThreads, _) => "it would end the other threads of its process",
+        (RefusedCallKind::ExecThreads, _) => "exec would end the other threads of the process",
         _ => return String::new(),
     };
     format!("; {advice}")

@@ -160,7 +160,10 @@ impl TaskReader<'_> {
         let mutex = required(src, member, members, "mutex")?;
         let (cond, mutex) = (named(src, "ref", cond)?, named(src, "mutex", mutex)?);
         if self.held.insert(mutex.clone()) {
-            let text = format!("{} without mutex \"{mutex}\": it returns with it", member.key);
+            let text = format!(
+                "{} without mutex \"{mutex}\": it returns with the mutex locked",
+                member.key
+            );
             src.note(member.pos, text);
         }
         Ok(Op::Wait { cond, mutex })

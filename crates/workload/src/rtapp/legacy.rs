@@ -140,7 +140,10 @@ pub fn body(
         let usage = usage(src, details, &name)?;
         spent = spent.saturating_add(usage.duration);
         let Some((kind, target)) = reading.context.resources.0.get(&name).cloned() else {
-            src.note(owner.pos, format!("resource \"{name}\" is not declared: taken as a mutex"));
+            src.note(
+                owner.pos,
+                format!("resource \"{name}\" is not declared: assumed to be a mutex"),
+            );
             usage.mutexes(&name, ops);
             continue;
         };

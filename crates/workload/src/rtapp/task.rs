@@ -115,7 +115,7 @@ fn keys(
             || (is_task && (TASK_KEYS.contains(&key) || OLD_DEADLINE_KEYS.contains(&key)))
             || legacy::KEYS.contains(&key) && (old_form || key == "resources");
         if mine && !seen.insert(key) {
-            return Err(src.invalid(*pos, format!("\"{key}\" is here twice in \"{within}\"")));
+            return Err(src.invalid(*pos, format!("\"{key}\" is repeated in \"{within}\"")));
         }
         if !mine && (old_form || event::of_key(key).is_none()) {
             return Err(unknown_key(src, within, key, *pos, is_task, old_form));
@@ -168,7 +168,7 @@ fn old_deadline(
         if policy == PolicyName::Deadline {
             field.get_or_insert(value);
         } else {
-            src.note(*pos, format!("{key}: only of meaning to SCHED_DEADLINE"));
+            src.note(*pos, format!("{key}: has an effect only with SCHED_DEADLINE"));
         }
     }
     Ok(())
@@ -246,7 +246,10 @@ fn phased(
     phases: &Node,
 ) -> Result<Vec<Op>, WorkloadError> {
     for member in task.iter().filter(|m| !is_attribute(&m.key)) {
-        src.note(member.pos, format!("{}: beside phases, rt-app does not run it", member.key));
+        src.note(
+            member.pos,
+            format!("{}: an event beside \"phases\"; rt-app does not run it", member.key),
+        );
     }
     let phases_members = src.object("phases", phases)?;
     if phases_members.is_empty() {

@@ -46,7 +46,7 @@ fn what_is_not_ours_stays() {
     let error = Tree::create(&place, &defs, &[]).err().map(|e| e.to_string()).unwrap_or_default();
     let kept = base.join("a").exists();
     fs::remove_dir(base.join("a")).and_then(|()| fs::remove_dir(&base)).unwrap();
-    assert!(error.contains("is not this run's"), "{error}");
+    assert!(error.contains("does not belong to this run"), "{error}");
     assert!(kept);
 }
 
