@@ -70,7 +70,8 @@ impl Default for Global {
     }
 }
 
-const KEYS: [&str; 15] = [
+/// `frag` is the key of the example files, `fragment` the one that an rt-app with AQuoSA read.
+const KEYS: [&str; 16] = [
     "duration",
     "calibration",
     "default_policy",
@@ -85,6 +86,7 @@ const KEYS: [&str; 15] = [
     "mem_buffer_size",
     "cumulative_slack",
     "frag",
+    "fragment",
     "spacing",
 ];
 

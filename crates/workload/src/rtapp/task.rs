@@ -20,16 +20,18 @@ const TASK_KEYS: [&str; 4] = ["instance", "delay", "loop", "phases"];
 /// Deadline parameters by their old names.
 const OLD_DEADLINE_KEYS: [&str; 2] = ["period", "deadline"];
 
-/// Returns the tasks with their names. A repeated name gets a number, as from `workgen`.
+/// Returns the tasks with their names. A repeated name gets a number, as from `workgen`. A brace
+/// means nothing in rt-app, so `{i` is changed, lest it become an instance expression.
 pub(super) fn names(tasks: &[Member]) -> Vec<(String, &Member)> {
     let mut taken: BTreeSet<String> = BTreeSet::new();
-    let mut next: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut next: BTreeMap<String, u32> = BTreeMap::new();
     let mut out = Vec::with_capacity(tasks.len());
     for member in tasks {
-        let mut name = member.key.replace("{i", "(i");
+        let plain = member.key.replace("{i", "(i");
+        let mut name = plain.clone();
         while taken.contains(&name) {
-            let number = next.entry(&member.key).or_insert(1);
-            name = format!("{}{number}", member.key);
+            let number = next.entry(plain.clone()).or_insert(1);
+            name = format!("{plain}{number}");
             *number += 1;
         }
         taken.insert(name.clone());
