@@ -8,12 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{SourcePlace, WorkloadError};
-use crate::program::{CgroupDef, CpuList, Op, Program, ThreadTemplate, TimerMode, Touch, names};
+pub use crate::program::arg::MAX_BYTES;
+use crate::program::{CgroupDef, Op, Program, ThreadTemplate, TimerMode, names};
 
 mod check;
 pub mod insn;
 
-use insn::{Insn, NR_KINDS, ObjectKind, ObjectRef, PolicyTable, ROOT_CGROUP, TimerRef};
+use insn::{Insn, NR_KINDS, ObjectKind, ObjectRef, Tables};
 
 /// Maximum number of threads at the start, over all templates.
 pub const MAX_THREADS: u64 = 100_000;
@@ -23,8 +24,6 @@ pub const MAX_INSNS: usize = 1 << 20;
 pub const MAX_OBJECTS: usize = 4096;
 /// Maximum nesting depth of loops and phases.
 pub const MAX_NESTING: u16 = 32;
-/// Maximum number of bytes that one op may transfer or touch.
-pub const MAX_BYTES: u64 = 1 << 40;
 
 /// A compiled program, ready to run.
 #[derive(Clone, Debug)]
@@ -32,13 +31,9 @@ pub struct Compiled {
     pub code: Vec<Insn>,
     pub templates: Vec<Template>,
     pub objects: Objects,
-    pub touches: Vec<Touch>,
-    pub affinities: Vec<CpuList>,
-    pub policies: PolicyTable,
+    pub tables: Tables,
     /// Every cgroup of the program except the root, parents before children.
     pub cgroups: Vec<CgroupDef>,
-    /// Attributes that `Insn::SetXattr` sets, by its index.
-    pub xattrs: Vec<Xattr>,
 }
 
 impl Compiled {
@@ -52,15 +47,6 @@ impl Compiled {
     pub fn has_phases(&self, template: usize) -> bool {
         self.body(template).contains(&Insn::PhaseBegin)
     }
-}
-
-/// An extended attribute of a cgroup's directory, to be set.
-#[derive(Clone, Debug)]
-pub struct Xattr {
-    /// Index into `Compiled::cgroups`; None: the root.
-    pub cgroup: Option<u32>,
-    pub name: String,
-    pub value: String,
 }
 
 /// Properties that all instances of a template share.
@@ -136,11 +122,8 @@ fn lower(program: &Program) -> Result<Compiled, WorkloadError> {
             code: Vec::new(),
             templates: Vec::new(),
             objects: Objects::default(),
-            touches: Vec::new(),
-            affinities: Vec::new(),
-            policies: Vec::new(),
+            tables: Tables::default(),
             cgroups,
-            xattrs: Vec::new(),
         },
         absolute: absolute_timers(program),
         template_index: indices(program.threads.iter().map(|t| t.name.as_str())),
@@ -270,92 +253,6 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn simple(&mut self, thread: usize, op: &Op) -> Result<(), WorkloadError> {
-        let insn = match op {
-            Op::Compute(d) => Insn::Compute(d.0),
-            Op::ComputeWall(d) => Insn::ComputeWall(d.0),
-            Op::Sleep(d) => Insn::Sleep(d.0),
-            Op::Timer { name, period, unique, .. } => self.timer(thread, name, period.0, *unique),
-            Op::Lock(n) => Insn::Lock(self.object(ObjectKind::Mutex, n)),
-            Op::Unlock(n) => Insn::Unlock(self.object(ObjectKind::Mutex, n)),
-            Op::Wait { cond, mutex } => self.wait(cond, mutex),
-            Op::Signal(n) => Insn::Signal(self.object(ObjectKind::Cond, n)),
-            Op::Broadcast(n) => Insn::Broadcast(self.object(ObjectKind::Cond, n)),
-            Op::Barrier(n) => Insn::Barrier(self.object(ObjectKind::Barrier, n)),
-            Op::SemPost(n) => Insn::SemPost(self.object(ObjectKind::Sem, n)),
-            Op::SemWait(n) => Insn::SemWait(self.object(ObjectKind::Sem, n)),
-            Op::Write { pipe, bytes } => {
-                Insn::Write { pipe: self.object(ObjectKind::Pipe, pipe), bytes: *bytes }
-            }
-            Op::Read { pipe, bytes } => {
-                Insn::Read { pipe: self.object(ObjectKind::Pipe, pipe), bytes: *bytes }
-            }
-            Op::SpinLock(n) => Insn::SpinLock(self.object(ObjectKind::SpinLock, n)),
-            Op::SpinUnlock(n) => Insn::SpinUnlock(self.object(ObjectKind::SpinLock, n)),
-            Op::SpinBarrier(n) => Insn::SpinBarrier(self.object(ObjectKind::SpinBarrier, n)),
-            Op::Touch(touch) => Insn::Touch(push(&mut self.out.touches, *touch)),
-            Op::Io { bytes, null } => Insn::Io { bytes: *bytes, null: *null },
-            Op::Fork(name) => Insn::Fork(self.template(name)),
-            Op::Join => Insn::Join,
-            Op::Exec => Insn::Exec,
-            Op::Yield => Insn::Yield,
-            Op::Exit => Insn::Exit,
-            Op::SetAffinity(cpus) => {
-                Insn::SetAffinity(push(&mut self.out.affinities, cpus.clone()))
-            }
-            Op::ClearAffinity => Insn::ClearAffinity,
-            Op::SetNice(nice) => Insn::SetNice(*nice),
-            Op::SetPolicy(policy) => Insn::SetPolicy(push(&mut self.out.policies, *policy)),
-            // `check::cgroups` has listed every path that an op names, except the root.
-            Op::MoveCgroup(path) => Insn::MoveCgroup(self.cgroup(path).unwrap_or(ROOT_CGROUP)),
-            Op::SetXattr { cgroup, name, value } => {
-                let (cgroup, name, value) = (self.cgroup(cgroup), name.clone(), value.clone());
-                Insn::SetXattr(push(&mut self.out.xattrs, Xattr { cgroup, name, value }))
-            }
-            Op::Suspend(name) => return self.suspend(name),
-            Op::Resume(name) => return self.resume(name),
-            Op::Count(units) => Insn::Count(*units),
-            Op::Loop { .. } | Op::Phase { .. } => return Ok(()),
-        };
-        self.emit(insn)
-    }
-
-    fn wait(&mut self, cond: &str, mutex: &str) -> Insn {
-        let cond = self.object(ObjectKind::Cond, cond);
-        Insn::Wait { cond, mutex: self.object(ObjectKind::Mutex, mutex) }
-    }
-
-    fn suspend(&mut self, name: &str) -> Result<(), WorkloadError> {
-        let mutex = self.object(ObjectKind::Mutex, name);
-        let cond = self.object(ObjectKind::Cond, name);
-        self.emit(Insn::Lock(mutex))?;
-        self.emit(Insn::Wait { cond, mutex })?;
-        self.emit(Insn::Unlock(mutex))
-    }
-
-    fn resume(&mut self, name: &str) -> Result<(), WorkloadError> {
-        let mutex = self.object(ObjectKind::Mutex, name);
-        let cond = self.object(ObjectKind::Cond, name);
-        self.emit(Insn::Lock(mutex))?;
-        self.emit(Insn::Broadcast(cond))?;
-        self.emit(Insn::Unlock(mutex))
-    }
-
-    fn timer(&mut self, thread: usize, name: &str, period: u64, unique: bool) -> Insn {
-        let absolute = self.absolute.contains(&(unique.then_some(thread), name.to_owned()));
-        let timer = if unique {
-            let known = self.own_timers.iter().position(|n| n == name);
-            let slot = known.unwrap_or_else(|| {
-                self.own_timers.push(name.to_owned());
-                self.own_timers.len() - 1
-            });
-            TimerRef::Own(u16::try_from(slot).unwrap_or(u16::MAX))
-        } else {
-            TimerRef::Shared(self.object(ObjectKind::Timer, name))
-        };
-        Insn::Timer { timer, period, absolute }
-    }
-
     fn object(&mut self, kind: ObjectKind, name: &str) -> ObjectRef {
         if !names::is_pattern(name) {
             return ObjectRef::direct(self.out.objects.intern(kind, name));
@@ -381,12 +278,6 @@ impl Lowering<'_> {
 /// Returns a map from each name to its position.
 fn indices<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<String, u32> {
     names.map(str::to_owned).zip(0..).collect()
-}
-
-/// Appends an item and returns its index.
-fn push<T>(table: &mut Vec<T>, item: T) -> u32 {
-    table.push(item);
-    u32::try_from(table.len() - 1).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

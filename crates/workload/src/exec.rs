@@ -141,13 +141,13 @@ impl Executor {
         for thread in &program.threads {
             thread.cpus.iter().try_for_each(|list| known_cpus(&thread.name, list, nr_cpus))?;
         }
-        for list in &compiled.affinities {
+        for list in &compiled.tables.affinities {
             known_cpus(&program.name, list, nr_cpus)?;
         }
         let templates = compiled.templates.len();
-        let touch_costs = compiled.touches.iter().map(|t| config.costs.touch(t)).collect();
+        let touch_costs = compiled.tables.touches.iter().map(|t| config.costs.touch(t)).collect();
         Ok(Executor {
-            masks: compiled.affinities.iter().map(|l| cpu_mask(l, nr_cpus)).collect(),
+            masks: compiled.tables.affinities.iter().map(|l| cpu_mask(l, nr_cpus)).collect(),
             all_cpus: CpuMask::all(nr_cpus as usize),
             touch_costs,
             phased: (0..templates).map(|t| compiled.has_phases(t)).collect(),

@@ -2,7 +2,8 @@
 //! Op programs as data: threads, the ops that they run, and the objects that they share.
 //!
 //! Owns: the data types and their text form (TOML or JSON through serde). The name of a shared
-//! object may contain an instance expression such as `{i}`, `{i/20}`, `{i+1%8}` (see `names`).
+//! object may contain an instance expression such as `{i}`, `{i/20}`, `{i+1%8}` (see `names`). The
+//! ops are declared in `op`.
 //! Does not: check meaning (see `compile::check`) or run anything.
 
 use std::collections::BTreeMap;
@@ -11,12 +12,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{SourcePlace, WorkloadError};
 
+pub mod arg;
 pub mod cpus;
 pub mod dump;
 pub mod names;
+pub mod op;
+#[cfg(test)]
+mod reference;
 pub mod time_span;
 
 pub use cpus::CpuList;
+pub use op::Op;
 pub use time_span::TimeSpan;
 
 /// A workload: its threads, shared objects, cgroups and length.
@@ -302,97 +308,6 @@ fn cache_line() -> u64 {
     64
 }
 
-/// An operation of a thread. A string argument names a shared object of the op's kind; naming an
-/// object creates it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Op {
-    /// Work at reference speed, as a time.
-    Compute(TimeSpan),
-    /// CPU time, independent of the CPU's speed.
-    ComputeWall(TimeSpan),
-    Sleep(TimeSpan),
-    /// Sleep until the timer's next period ends. `unique` timers belong to one thread.
-    Timer {
-        name: String,
-        period: TimeSpan,
-        #[serde(default)]
-        mode: TimerMode,
-        #[serde(default)]
-        unique: bool,
-    },
-    Lock(String),
-    Unlock(String),
-    /// `pthread_cond_wait`: releases the mutex, waits, and takes the mutex again.
-    Wait {
-        cond: String,
-        mutex: String,
-    },
-    Signal(String),
-    Broadcast(String),
-    Barrier(String),
-    SemPost(String),
-    SemWait(String),
-    Write {
-        pipe: String,
-        bytes: u64,
-    },
-    Read {
-        pipe: String,
-        bytes: u64,
-    },
-    SpinLock(String),
-    SpinUnlock(String),
-    SpinBarrier(String),
-    Touch(Touch),
-    /// Wait for a device: its latency and the transfer of `bytes`. A `null` device has neither, so
-    /// only the call costs time.
-    Io {
-        bytes: u64,
-        #[serde(default)]
-        null: bool,
-    },
-    /// Start one more thread of a template.
-    Fork(String),
-    /// Wait until every thread that this one forked has exited.
-    Join,
-    Exec,
-    Yield,
-    Exit,
-    SetAffinity(CpuList),
-    /// Allow every CPU again.
-    ClearAffinity,
-    SetNice(i8),
-    SetPolicy(PolicyDef),
-    MoveCgroup(String),
-    /// `setxattr` on a cgroup's directory.
-    SetXattr {
-        cgroup: String,
-        name: String,
-        value: String,
-    },
-    /// rt-app's suspend: wait on the condition variable of that name, under the mutex of that name.
-    Suspend(String),
-    /// rt-app's resume: broadcast the condition variable of that name. A resume before the suspend
-    /// is lost.
-    Resume(String),
-    /// Count this many finished units of work.
-    Count(u64),
-    Loop {
-        /// Absent: for ever.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        times: Option<u64>,
-        ops: Vec<Op>,
-    },
-    /// A loop. Each pass is a row of rt-app's log and one unit of work.
-    Phase {
-        name: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        times: Option<u64>,
-        ops: Vec<Op>,
-    },
-}
-
 impl Program {
     /// Renumbers the program's CPUs, for a machine with other CPU numbers.
     pub fn map_cpus(&mut self, to: &dyn Fn(u32) -> u32) {
@@ -421,7 +336,7 @@ pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
         let start = e.span().map(|s| s.start);
         let at =
             start.map_or_else(|| SourcePlace::file(name), |s| SourcePlace::in_text(name, text, s));
-        WorkloadError::Document { at, message: e.message().trim_end().to_owned() }
+        WorkloadError::Document { at, message: unknown_op(e.message().trim_end()) }
     })
 }
 
@@ -435,9 +350,20 @@ pub fn from_json(name: &str, text: &str) -> Result<Program, WorkloadError> {
             col: clamp(e.column().max(1)),
         };
         let full = e.to_string();
-        let message = full.split(" at line ").next().unwrap_or(&full).to_owned();
+        let message = unknown_op(full.split(" at line ").next().unwrap_or(&full));
         WorkloadError::Document { at, message }
     })
+}
+
+/// Returns the parser's message, in this crate's words if it is about an op that does not exist.
+fn unknown_op(message: &str) -> String {
+    let first = format!("`, expected one of `{}`", op::OPS[0].name);
+    let found = message.strip_prefix("unknown variant `").and_then(|m| m.split_once(&first));
+    let Some((name, _)) = found else {
+        return message.to_owned();
+    };
+    let all: Vec<&str> = op::OPS.iter().map(|op| op.name).collect();
+    format!("unknown op \"{name}\"; there are {}", all.join(", "))
 }
 
 /// Whether JSON text is in scxlab's form: it has a top-level `thread` and none of rt-app's `tasks`.

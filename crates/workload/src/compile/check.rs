@@ -10,9 +10,8 @@ use scxlab_kernel::cgroup::{MAX_CGROUPS, MAX_DEPTH, NAME_MAX};
 
 use super::{MAX_BYTES, MAX_NESTING, MAX_THREADS};
 use crate::error::{SourcePlace, WorkloadError};
-use crate::program::dump::op_text;
-use crate::program::time_span::MAX_NANOS;
-use crate::program::{CgroupDef, Op, PolicyDef, Program, ThreadTemplate, names};
+use crate::program::arg::{self, Arg};
+use crate::program::{CgroupDef, Op, Program, ThreadTemplate, names};
 
 type Checked = Result<(), WorkloadError>;
 
@@ -66,28 +65,9 @@ fn template(program: &Program, thread: &ThreadTemplate) -> Checked {
     if let Some(Err(problem)) = thread.process.as_deref().map(|p| names::resolve(p, 0)) {
         return who(&problem);
     }
-    policy(thread.policy).or_else(|problem| who(&problem))?;
+    arg::Policy::check(&thread.policy).or_else(|problem| who(&problem))?;
     let mut held = Held::default();
     ops(program, thread, &thread.ops, 0, false, &mut held)
-}
-
-/// Checks the ranges of `sched_setattr(2)`.
-fn policy(policy: PolicyDef) -> Result<(), String> {
-    match policy {
-        PolicyDef::Fifo(prio) | PolicyDef::Rr(prio) if !(1..=99).contains(&prio) => {
-            Err(format!("real-time priority {prio} is not from 1 to 99"))
-        }
-        PolicyDef::Deadline { runtime, deadline, period } => {
-            let ordered = runtime.0 >= 1024 && runtime <= deadline && deadline <= period;
-            let rule = "a deadline policy needs 1.024us <= runtime <= deadline <= period";
-            if ordered {
-                Ok(())
-            } else {
-                Err(format!("{rule}, not {runtime}, {deadline}, {period}"))
-            }
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Mutexes and spin locks that the thread holds at this point of its text, if every loop ran once.
@@ -107,10 +87,10 @@ fn ops(
 ) -> Checked {
     for (i, op) in list.iter().enumerate() {
         let fail = |problem: &str| {
-            let at = format!("thread \"{}\", op {} ({})", thread.name, i + 1, op_text(op));
+            let at = format!("thread \"{}\", op {} ({})", thread.name, i + 1, op.text());
             invalid(program, format!("{at}: {problem}"))
         };
-        if let Err(problem) = argument(op).and_then(|()| locking(op, held, program.from_rtapp)) {
+        if let Err(problem) = op.check_args().and_then(|()| locking(op, held, program.from_rtapp)) {
             return fail(&problem);
         }
         let (body, phase) = match op {
@@ -130,52 +110,6 @@ fn ops(
         ops(program, thread, body, depth + 1, in_phase || phase, held)?;
     }
     Ok(())
-}
-
-/// Checks the ranges of an op's own arguments.
-fn argument(op: &Op) -> Result<(), String> {
-    for name in object_names(op) {
-        if name.is_empty() {
-            return Err("an empty name".into());
-        }
-        names::resolve(name, 0)?;
-    }
-    let bytes = match op {
-        Op::Write { bytes, .. } | Op::Read { bytes, .. } | Op::Io { bytes, .. } => *bytes,
-        Op::Touch(t) => {
-            if t.stride == 0 {
-                return Err("a stride of 0".into());
-            }
-            t.size.max(t.count)
-        }
-        _ => 0,
-    };
-    if bytes > MAX_BYTES {
-        return Err("more than 1 TiB".into());
-    }
-    match op {
-        Op::Compute(d) | Op::ComputeWall(d) | Op::Sleep(d) | Op::Timer { period: d, .. }
-            if d.0 > MAX_NANOS =>
-        {
-            Err("longer than 1000000000s".into())
-        }
-        Op::SetNice(nice) if !(-20..=19).contains(nice) => Err("nice is from -20 to 19".into()),
-        Op::SetPolicy(p) => policy(*p),
-        _ => Ok(()),
-    }
-}
-
-/// Returns the names of the shared objects that an op uses.
-fn object_names(op: &Op) -> Vec<&str> {
-    match op {
-        Op::Lock(n) | Op::Unlock(n) | Op::Signal(n) | Op::Broadcast(n) | Op::Barrier(n) => vec![n],
-        Op::SemPost(n) | Op::SemWait(n) | Op::SpinLock(n) | Op::SpinUnlock(n) => vec![n],
-        Op::SpinBarrier(n) | Op::Suspend(n) | Op::Resume(n) => vec![n],
-        Op::Wait { cond, mutex } => vec![cond, mutex],
-        Op::Write { pipe, .. } | Op::Read { pipe, .. } => vec![pipe],
-        Op::Timer { name, .. } => vec![name],
-        _ => Vec::new(),
-    }
 }
 
 /// Updates the set of held locks for one op, and refuses an unlock or a wait without the lock.

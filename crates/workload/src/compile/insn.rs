@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The flat form of a program, which the executors run.
 //!
-//! Owns: the instruction set. An instruction is `Copy` and small: indices replace names, and jumps
+//! Owns: the instruction set, the instructions that each op becomes, and the objects that an
+//! instruction may wait for. An instruction is `Copy` and small: indices replace names, and jumps
 //! replace nesting. Executing one allocates nothing.
 
 use scxlab_machine::id::Nanos;
 
-use crate::program::PolicyDef;
+use super::{Lowering, Objects};
+use crate::error::WorkloadError;
+use crate::program::{CpuList, Op, PolicyDef, Touch};
 
 /// Kinds of shared objects. Each kind has its own names and indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,7 +102,7 @@ pub enum Insn {
     SpinLock(ObjectRef),
     SpinUnlock(ObjectRef),
     SpinBarrier(ObjectRef),
-    /// Index into `Compiled::touches`.
+    /// Index into `Tables::touches`.
     Touch(u32),
     Io {
         bytes: u64,
@@ -111,15 +114,15 @@ pub enum Insn {
     Exec,
     Yield,
     Exit,
-    /// Index into `Compiled::affinities`.
+    /// Index into `Tables::affinities`.
     SetAffinity(u32),
     ClearAffinity,
     SetNice(i8),
-    /// Index into `Compiled::policies`.
+    /// Index into `Tables::policies`.
     SetPolicy(u32),
     /// Index into `Compiled::cgroups`; `ROOT_CGROUP` is "/".
     MoveCgroup(u32),
-    /// Index into `Compiled::xattrs`.
+    /// Index into `Tables::xattrs`.
     SetXattr(u32),
     Count(u64),
     /// Sets a loop counter, or jumps past a loop of 0 passes.
@@ -139,5 +142,191 @@ pub enum Insn {
     PhaseEnd,
 }
 
-/// Policies, indexed by `Insn::SetPolicy`.
-pub type PolicyTable = Vec<PolicyDef>;
+/// Arguments of instructions that are too large for the instruction itself.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    pub touches: Vec<Touch>,
+    pub affinities: Vec<CpuList>,
+    pub policies: Vec<PolicyDef>,
+    pub xattrs: Vec<Xattr>,
+}
+
+/// An extended attribute of a cgroup's directory, to be set.
+#[derive(Clone, Debug)]
+pub struct Xattr {
+    /// Index into `Compiled::cgroups`; None: the root.
+    pub cgroup: Option<u32>,
+    pub name: String,
+    pub value: String,
+}
+
+impl Insn {
+    /// Returns the pipes whose bytes the instruction moves, with the number of bytes.
+    pub fn transfers(self, _tables: &Tables) -> Vec<(ObjectRef, u64)> {
+        match self {
+            Insn::Read { pipe, bytes } | Insn::Write { pipe, bytes } => vec![(pipe, bytes)],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Object that a thread waits for until another thread acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum WaitObject {
+    Nothing,
+    Mutex,
+    Cond,
+    Barrier,
+    Sem,
+    PipeRead,
+    PipeWrite,
+    SpinLock,
+    SpinBarrier,
+    Join,
+}
+
+/// State of an object that a thread waits for, as far as an executor knows it.
+#[derive(Default)]
+pub struct WaitState {
+    /// Name of the thread that holds the lock; None: nobody.
+    pub holder: Option<String>,
+    /// Number of threads at the barrier, and its parties.
+    pub arrived: (u32, u32),
+}
+
+impl WaitObject {
+    /// Indexed by the discriminant.
+    pub const ALL: [WaitObject; 10] = [
+        WaitObject::Nothing,
+        WaitObject::Mutex,
+        WaitObject::Cond,
+        WaitObject::Barrier,
+        WaitObject::Sem,
+        WaitObject::PipeRead,
+        WaitObject::PipeWrite,
+        WaitObject::SpinLock,
+        WaitObject::SpinBarrier,
+        WaitObject::Join,
+    ];
+
+    /// Describes a wait for the object of that index, and who could end it.
+    pub fn text(self, objects: &Objects, index: usize, state: WaitState) -> String {
+        let name = |kind: ObjectKind| objects.names(kind).get(index).map_or("?", String::as_str);
+        let held = state.holder.as_deref().unwrap_or("nobody");
+        let (here, all) = state.arrived;
+        match self {
+            WaitObject::Nothing => "nothing".to_owned(),
+            WaitObject::Mutex => format!("mutex \"{}\", held by {held}", name(ObjectKind::Mutex)),
+            WaitObject::Cond => format!("a signal of condition \"{}\"", name(ObjectKind::Cond)),
+            WaitObject::Barrier => {
+                format!("barrier \"{}\", {here} of {all} have arrived", name(ObjectKind::Barrier))
+            }
+            WaitObject::Sem => format!("a post of semaphore \"{}\"", name(ObjectKind::Sem)),
+            WaitObject::PipeRead => format!("bytes in pipe \"{}\"", name(ObjectKind::Pipe)),
+            WaitObject::PipeWrite => format!("room in pipe \"{}\"", name(ObjectKind::Pipe)),
+            WaitObject::SpinLock => {
+                format!("spin lock \"{}\", held by {held}", name(ObjectKind::SpinLock))
+            }
+            WaitObject::SpinBarrier => {
+                format!("spin barrier \"{}\"", name(ObjectKind::SpinBarrier))
+            }
+            WaitObject::Join => "its children to exit".to_owned(),
+        }
+    }
+}
+
+impl Lowering<'_> {
+    /// Appends the instructions of an op other than a loop or a phase.
+    pub(super) fn simple(&mut self, thread: usize, op: &Op) -> Result<(), WorkloadError> {
+        let insn = match op {
+            Op::Compute(d) => Insn::Compute(d.0),
+            Op::ComputeWall(d) => Insn::ComputeWall(d.0),
+            Op::Sleep(d) => Insn::Sleep(d.0),
+            Op::Timer { name, period, unique, .. } => self.timer(thread, name, period.0, *unique),
+            Op::Lock(n) => Insn::Lock(self.object(ObjectKind::Mutex, n)),
+            Op::Unlock(n) => Insn::Unlock(self.object(ObjectKind::Mutex, n)),
+            Op::Wait { cond, mutex } => self.wait(cond, mutex),
+            Op::Signal(n) => Insn::Signal(self.object(ObjectKind::Cond, n)),
+            Op::Broadcast(n) => Insn::Broadcast(self.object(ObjectKind::Cond, n)),
+            Op::Barrier(n) => Insn::Barrier(self.object(ObjectKind::Barrier, n)),
+            Op::SemPost(n) => Insn::SemPost(self.object(ObjectKind::Sem, n)),
+            Op::SemWait(n) => Insn::SemWait(self.object(ObjectKind::Sem, n)),
+            Op::Write { pipe, bytes } => {
+                Insn::Write { pipe: self.object(ObjectKind::Pipe, pipe), bytes: *bytes }
+            }
+            Op::Read { pipe, bytes } => {
+                Insn::Read { pipe: self.object(ObjectKind::Pipe, pipe), bytes: *bytes }
+            }
+            Op::SpinLock(n) => Insn::SpinLock(self.object(ObjectKind::SpinLock, n)),
+            Op::SpinUnlock(n) => Insn::SpinUnlock(self.object(ObjectKind::SpinLock, n)),
+            Op::SpinBarrier(n) => Insn::SpinBarrier(self.object(ObjectKind::SpinBarrier, n)),
+            Op::Touch(touch) => Insn::Touch(push(&mut self.out.tables.touches, *touch)),
+            Op::Io { bytes, null } => Insn::Io { bytes: *bytes, null: *null },
+            Op::Fork(name) => Insn::Fork(self.template(name)),
+            Op::Join => Insn::Join,
+            Op::Exec => Insn::Exec,
+            Op::Yield => Insn::Yield,
+            Op::Exit => Insn::Exit,
+            Op::SetAffinity(cpus) => {
+                Insn::SetAffinity(push(&mut self.out.tables.affinities, cpus.clone()))
+            }
+            Op::ClearAffinity => Insn::ClearAffinity,
+            Op::SetNice(nice) => Insn::SetNice(*nice),
+            Op::SetPolicy(policy) => Insn::SetPolicy(push(&mut self.out.tables.policies, *policy)),
+            // `check::cgroups` has listed every path that an op names, except the root.
+            Op::MoveCgroup(path) => Insn::MoveCgroup(self.cgroup(path).unwrap_or(ROOT_CGROUP)),
+            Op::SetXattr { cgroup, name, value } => {
+                let (cgroup, name, value) = (self.cgroup(cgroup), name.clone(), value.clone());
+                Insn::SetXattr(push(&mut self.out.tables.xattrs, Xattr { cgroup, name, value }))
+            }
+            Op::Suspend(name) => return self.suspend(name),
+            Op::Resume(name) => return self.resume(name),
+            Op::Count(units) => Insn::Count(*units),
+            Op::Loop { .. } | Op::Phase { .. } => return Ok(()),
+        };
+        self.emit(insn)
+    }
+
+    fn wait(&mut self, cond: &str, mutex: &str) -> Insn {
+        let cond = self.object(ObjectKind::Cond, cond);
+        Insn::Wait { cond, mutex: self.object(ObjectKind::Mutex, mutex) }
+    }
+
+    fn suspend(&mut self, name: &str) -> Result<(), WorkloadError> {
+        let mutex = self.object(ObjectKind::Mutex, name);
+        let cond = self.object(ObjectKind::Cond, name);
+        self.emit(Insn::Lock(mutex))?;
+        self.emit(Insn::Wait { cond, mutex })?;
+        self.emit(Insn::Unlock(mutex))
+    }
+
+    fn resume(&mut self, name: &str) -> Result<(), WorkloadError> {
+        let mutex = self.object(ObjectKind::Mutex, name);
+        let cond = self.object(ObjectKind::Cond, name);
+        self.emit(Insn::Lock(mutex))?;
+        self.emit(Insn::Broadcast(cond))?;
+        self.emit(Insn::Unlock(mutex))
+    }
+
+    fn timer(&mut self, thread: usize, name: &str, period: u64, unique: bool) -> Insn {
+        let absolute = self.absolute.contains(&(unique.then_some(thread), name.to_owned()));
+        let timer = if unique {
+            let known = self.own_timers.iter().position(|n| n == name);
+            let slot = known.unwrap_or_else(|| {
+                self.own_timers.push(name.to_owned());
+                self.own_timers.len() - 1
+            });
+            TimerRef::Own(u16::try_from(slot).unwrap_or(u16::MAX))
+        } else {
+            TimerRef::Shared(self.object(ObjectKind::Timer, name))
+        };
+        Insn::Timer { timer, period, absolute }
+    }
+}
+
+/// Appends an item and returns its index.
+fn push<T>(table: &mut Vec<T>, item: T) -> u32 {
+    table.push(item);
+    u32::try_from(table.len() - 1).unwrap_or(u32::MAX)
+}

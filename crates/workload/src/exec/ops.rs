@@ -11,7 +11,7 @@ use scxlab_machine::id::{CgroupId, Nanos};
 use super::stats::Pending;
 use super::thread::{NO_THREAD, Wait};
 use super::{Executor, FINISH, Flow, kernel_policy};
-use crate::compile::insn::{Insn, TimerRef};
+use crate::compile::insn::{Insn, TimerRef, WaitObject};
 
 impl Executor {
     /// Executes any instruction except those of `step_at`. The cost of a call is small beside their
@@ -78,7 +78,7 @@ impl Executor {
                 self.fork(sys, t, template as usize);
             }
             Insn::Join if self.threads[t].children > 0 => {
-                self.threads[t].wait = Wait::Join;
+                self.threads[t].wait = Wait::On(WaitObject::Join, 0);
                 return Flow::Yield(TaskStep::Block);
             }
             Insn::Exec => {
@@ -107,7 +107,7 @@ impl Executor {
             }
             Insn::SetPolicy(index) => {
                 sys.charge(self.costs.sched_set);
-                let policy = kernel_policy(self.compiled.policies[index as usize]);
+                let policy = kernel_policy(self.compiled.tables.policies[index as usize]);
                 let got = sys.set_policy(task, policy);
                 self.checked(sys, t, "sched_setscheduler", got);
             }
@@ -121,7 +121,7 @@ impl Executor {
             }
             Insn::SetXattr(index) => {
                 sys.charge(self.costs.set_xattr);
-                let xattr = &self.compiled.xattrs[index as usize];
+                let xattr = &self.compiled.tables.xattrs[index as usize];
                 let id = xattr.cgroup.and_then(|c| self.cgroup_ids.get(c as usize).copied());
                 let id = id.unwrap_or(CgroupId(0));
                 let got = sys.set_xattr(id, &xattr.name, xattr.value.as_bytes());
@@ -182,7 +182,7 @@ impl Executor {
             let above = &mut self.threads[parent as usize];
             if above.serial == serial {
                 above.children -= 1;
-                if above.children == 0 && above.wait == Wait::Join {
+                if above.children == 0 && above.wait == Wait::On(WaitObject::Join, 0) {
                     self.release(sys, parent, false);
                 }
             }

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use scxlab_kernel::behavior::{Sys, TaskStep};
 
 use super::{Executor, Flow, Wait};
-use crate::compile::insn::ObjectRef;
+use crate::compile::insn::{ObjectRef, WaitObject};
 use crate::program::PipeKind;
 
 /// Maximum size in bytes of an atomic write.
@@ -101,7 +101,7 @@ impl Executor {
         let left = bytes - moved;
         if left > 0 {
             pipe.writers.push_back((t as u32, left));
-            self.threads[t].wait = Wait::PipeWrite(p as u32);
+            self.threads[t].wait = Wait::On(WaitObject::PipeWrite, p as u32);
         }
         self.pump(sys, p);
         self.block_unless_done(t)
@@ -121,7 +121,7 @@ impl Executor {
         let left = bytes - moved;
         if left > 0 {
             pipe.readers.push_back((t as u32, left));
-            self.threads[t].wait = Wait::PipeRead(p as u32);
+            self.threads[t].wait = Wait::On(WaitObject::PipeRead, p as u32);
         }
         self.pump(sys, p);
         self.block_unless_done(t)

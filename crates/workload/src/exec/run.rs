@@ -88,8 +88,8 @@ impl Thread {
             Wait::None => {}
             Wait::Until(at) if now >= at => self.wait = Wait::None,
             Wait::Until(at) => return Some(TaskStep::SleepUntil(at)),
-            Wait::SpinLock(_) | Wait::SpinBarrier(_) => return Some(TaskStep::Spin),
-            _ => return Some(TaskStep::Block),
+            Wait::On(..) => return Some(TaskStep::Block),
+            Wait::Spin(..) => return Some(TaskStep::Spin),
         }
         if self.pending != Pending::None {
             self.settle(now);

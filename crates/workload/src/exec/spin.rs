@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use scxlab_kernel::behavior::{Sys, TaskStep};
 
 use super::{Executor, Flow, Wait};
-use crate::compile::insn::ObjectRef;
+use crate::compile::insn::{ObjectRef, WaitObject};
 
 #[derive(Default)]
 pub(super) struct SpinLock {
@@ -37,7 +37,7 @@ impl Executor {
             return Flow::Next;
         }
         lock.waiters.push_back(t as u32);
-        self.threads[t].wait = Wait::SpinLock(s as u32);
+        self.threads[t].wait = Wait::Spin(WaitObject::SpinLock, s as u32);
         Flow::Yield(TaskStep::Spin)
     }
 
@@ -58,7 +58,7 @@ impl Executor {
         let barrier = &mut self.spin_barriers[s];
         if barrier.waiters.len() + 1 < barrier.parties as usize {
             barrier.waiters.push(t as u32);
-            self.threads[t].wait = Wait::SpinBarrier(s as u32);
+            self.threads[t].wait = Wait::Spin(WaitObject::SpinBarrier, s as u32);
             return Flow::Yield(TaskStep::Spin);
         }
         let mut others = std::mem::take(&mut barrier.waiters);

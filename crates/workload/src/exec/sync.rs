@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use scxlab_kernel::behavior::{Sys, TaskStep};
 
 use super::{Executor, Flow, Wait};
-use crate::compile::insn::ObjectRef;
+use crate::compile::insn::{ObjectRef, WaitObject};
 
 #[derive(Default)]
 pub(super) struct Mutex {
@@ -51,7 +51,7 @@ impl Executor {
             return Flow::Next;
         }
         mutex.waiters.push_back(t as u32);
-        self.block(sys, t, Wait::Mutex(m as u32))
+        self.block(sys, t, Wait::On(WaitObject::Mutex, m as u32))
     }
 
     pub(super) fn unlock(&mut self, sys: &mut dyn Sys, t: usize, mutex: ObjectRef) -> Flow {
@@ -84,7 +84,7 @@ impl Executor {
         let binding = &self.threads[t].binding;
         let (c, m) = (cond.index(binding), mutex.index(binding));
         self.conds[c].waiters.push_back((t as u32, m as u32));
-        self.threads[t].wait = Wait::Cond(c as u32);
+        self.threads[t].wait = Wait::On(WaitObject::Cond, c as u32);
         self.unlock_index(sys, t, m);
         sys.charge(self.costs.futex_wait);
         Flow::Yield(TaskStep::Block)
@@ -113,7 +113,7 @@ impl Executor {
                 self.release(sys, waiter, false);
             } else {
                 mutex.waiters.push_back(waiter);
-                self.threads[waiter as usize].wait = Wait::Mutex(m);
+                self.threads[waiter as usize].wait = Wait::On(WaitObject::Mutex, m);
             }
         }
         Flow::Next
@@ -124,7 +124,7 @@ impl Executor {
         let barrier = &mut self.barriers[b];
         if barrier.waiters.len() + 1 < barrier.parties as usize {
             barrier.waiters.push_back(t as u32);
-            return self.block(sys, t, Wait::Barrier(b as u32));
+            return self.block(sys, t, Wait::On(WaitObject::Barrier, b as u32));
         }
         let others = std::mem::take(&mut barrier.waiters);
         if !others.is_empty() {
@@ -156,7 +156,7 @@ impl Executor {
             return Flow::Next;
         }
         sem.waiters.push_back(t as u32);
-        self.block(sys, t, Wait::Sem(s as u32))
+        self.block(sys, t, Wait::On(WaitObject::Sem, s as u32))
     }
 
     /// Sleeps on a futex until another thread calls `release`.

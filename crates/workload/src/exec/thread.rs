@@ -6,6 +6,7 @@
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 
 use super::stats::{Pending, Phase};
+use crate::compile::insn::WaitObject;
 
 /// An invalid thread index.
 pub(super) const NO_THREAD: u32 = u32::MAX;
@@ -19,15 +20,10 @@ pub(super) const NEVER: Nanos = Nanos::MAX;
 pub(super) enum Wait {
     None,
     Until(Nanos),
-    Mutex(u32),
-    Cond(u32),
-    Barrier(u32),
-    Sem(u32),
-    PipeRead(u32),
-    PipeWrite(u32),
-    SpinLock(u32),
-    SpinBarrier(u32),
-    Join,
+    /// Asleep until another thread acts on the object of that index.
+    On(WaitObject, u32),
+    /// Spinning until another thread acts on the object of that index.
+    Spin(WaitObject, u32),
 }
 
 /// The end of a timer's current period; None before its first use.

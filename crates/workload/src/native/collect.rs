@@ -13,9 +13,9 @@ use super::plan::Tables;
 use super::report::{
     Calibration, NativeReport, NativeStop, NativeTask, PhaseTotals, TaskEnd, Unlisted,
 };
-use super::shared::{self, Counts, RefusedCallRecord, Shared, Slot, WaitObject};
+use super::shared::{self, Counts, RefusedCallRecord, Slot};
 use super::worker::Env;
-use crate::compile::insn::{Insn, ObjectKind};
+use crate::compile::insn::{Insn, WaitObject, WaitState};
 
 /// Base of `Slot::end` for a thread whose process was ended by a signal: the signal's number is
 /// added to it.
@@ -148,12 +148,12 @@ fn op_text(tables: &Tables, insn: Insn, what: RefusedCallKind) -> String {
     let c = &tables.compiled;
     let path = |i: u32| c.cgroups.get(i as usize).map_or("/", |g| g.path.as_str());
     match insn {
-        Insn::SetPolicy(i) => format!("set_policy {:?}", c.policies[i as usize]),
+        Insn::SetPolicy(i) => format!("set_policy {:?}", c.tables.policies[i as usize]),
         Insn::SetNice(nice) => format!("set_nice {nice}"),
-        Insn::SetAffinity(i) => format!("set_affinity {}", c.affinities[i as usize]),
+        Insn::SetAffinity(i) => format!("set_affinity {}", c.tables.affinities[i as usize]),
         Insn::MoveCgroup(i) => format!("move_cgroup {}", path(i)),
         Insn::SetXattr(i) => {
-            let x = &c.xattrs[i as usize];
+            let x = &c.tables.xattrs[i as usize];
             format!("set_xattr {} {}", x.cgroup.map_or("/", path), x.name)
         }
         Insn::Fork(i) => format!("fork {}", c.templates[i as usize].name),
@@ -190,34 +190,21 @@ pub fn waits(env: &Env) -> Vec<String> {
 
 fn wait(env: &Env, slot: &Slot) -> String {
     let index = slot.waits_index.load(Relaxed) as usize;
-    let name = |kind: ObjectKind| {
-        env.tables.compiled.objects.names(kind).get(index).map_or("?", String::as_str)
-    };
-    match WaitObject::ALL.get(slot.waits.load(Relaxed) as usize).unwrap_or(&WaitObject::Nothing) {
-        WaitObject::Nothing => "nothing".to_owned(),
-        WaitObject::Mutex => {
-            format!(
-                "mutex \"{}\", held by {}",
-                name(ObjectKind::Mutex),
-                owner(&env.shared, env, index)
-            )
-        }
-        WaitObject::Cond => format!("a signal of condition \"{}\"", name(ObjectKind::Cond)),
+    let object = WaitObject::ALL.get(slot.waits.load(Relaxed) as usize);
+    let object = *object.unwrap_or(&WaitObject::Nothing);
+    let mut state = WaitState::default();
+    match object {
+        WaitObject::Mutex => state.holder = owner(env, index),
         WaitObject::Barrier => {
             let barrier = &env.shared.barriers[index];
-            let (here, all) = (barrier.here.load(Relaxed), barrier.parties.load(Relaxed));
-            format!("barrier \"{}\", {here} of {all} have arrived", name(ObjectKind::Barrier))
+            state.arrived = (barrier.here.load(Relaxed), barrier.parties.load(Relaxed));
         }
-        WaitObject::Sem => format!("a post of semaphore \"{}\"", name(ObjectKind::Sem)),
-        WaitObject::PipeRead => format!("bytes in pipe \"{}\"", name(ObjectKind::Pipe)),
-        WaitObject::PipeWrite => format!("room in pipe \"{}\"", name(ObjectKind::Pipe)),
-        WaitObject::Join => "its children to exit".to_owned(),
+        _ => {}
     }
+    object.text(&env.tables.compiled.objects, index, state)
 }
 
-fn owner(shared: &Shared, env: &Env, mutex: usize) -> String {
-    match shared.mutexes[mutex].owner().checked_sub(1) {
-        None => "nobody".to_owned(),
-        Some(slot) => shared.slots[slot as usize].who.name(&env.tables),
-    }
+fn owner(env: &Env, mutex: usize) -> Option<String> {
+    let slot = env.shared.mutexes[mutex].owner().checked_sub(1)?;
+    Some(env.shared.slots[slot as usize].who.name(&env.tables))
 }

@@ -17,10 +17,11 @@ use super::error::SetupError;
 use super::plan::{NO_PROCESS, Plan, Tables};
 use super::report::{Calibration, NativeReport, NativeStop};
 use super::sample;
-use super::shared::{self, Shared, WaitObject};
+use super::shared::{self, Shared};
 use super::sys::{self, SchedAttr};
 use super::worker::{self, Env};
 use super::{spawn, wire};
+use crate::compile::insn::WaitObject;
 
 /// Interval between two checks for a deadlock.
 const LOOK_NS: Nanos = 250_000_000;

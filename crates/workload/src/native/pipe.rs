@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
 use super::error::{RefusedCallKind, SetupError};
 use super::plan::PipeTable;
-use super::shared::WaitObject;
 use super::sync::Mutex;
 use super::sys::{self, Errno};
 use super::worker::{Flow, Thread};
+use crate::compile::insn::WaitObject;
 use crate::program::PipeKind;
 
 /// Maximum number of bytes that one system call transfers.

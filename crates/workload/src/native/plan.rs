@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::report::Calibration;
 use super::sys::{self, Mask};
-use crate::compile::insn::{Insn, ObjectKind, ObjectRef};
-use crate::compile::{self, Compiled, Xattr};
+use crate::compile::insn::{Insn, ObjectKind, ObjectRef, Xattr};
+use crate::compile::{self, Compiled};
 use crate::error::WorkloadError;
 use crate::program::{CpuList, PipeDef, PipeKind, Program, names};
 
@@ -127,7 +127,7 @@ fn xattr_calls(plan: &Plan, compiled: &Compiled) -> Vec<XattrCall> {
             value: x.value.clone().into_bytes(),
         }
     };
-    compiled.xattrs.iter().map(call).collect()
+    compiled.tables.xattrs.iter().map(call).collect()
 }
 
 impl TemplateTable {
@@ -158,7 +158,7 @@ impl Tables {
             spin_barriers: Vec::new(),
             sems: Vec::new(),
             pipes: Vec::new(),
-            masks: compiled.affinities.iter().map(mask).collect(),
+            masks: compiled.tables.affinities.iter().map(mask).collect(),
             xattrs: xattr_calls(&plan, &compiled),
             all_cpus: sys::mask_of(plan.cpus.iter().copied()),
             nr_slots: 0,
@@ -211,7 +211,7 @@ impl Tables {
                 numbers.push(known.map_or(NO_PROCESS, |n| *processes.entry(n).or_insert(next)));
             }
             let touched = self.body(t).iter().filter_map(|insn| match insn {
-                Insn::Touch(i) => Some(self.compiled.touches[*i as usize].size),
+                Insn::Touch(i) => Some(self.compiled.tables.touches[*i as usize].size),
                 _ => None,
             });
             let touched = touched.max().unwrap_or(0);
@@ -279,7 +279,7 @@ impl Tables {
         let mut sizes: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
         for (t, table) in self.templates.iter().enumerate() {
             for insn in self.body(t) {
-                if let Insn::Read { pipe, bytes } | Insn::Write { pipe, bytes } = *insn {
+                for (pipe, bytes) in insn.transfers(&self.compiled.tables) {
                     for binding in &table.bindings {
                         sizes.entry(pipe.index(binding) as u32).or_default().insert(bytes);
                     }
@@ -375,7 +375,7 @@ fn known_cpus(program: &Program, compiled: &Compiled, cpus: &[u32]) -> Result<()
     for thread in &program.threads {
         thread.cpus.iter().try_for_each(|list| check(&thread.name, list))?;
     }
-    compiled.affinities.iter().try_for_each(|list| check(&program.name, list))
+    compiled.tables.affinities.iter().try_for_each(|list| check(&program.name, list))
 }
 
 #[cfg(test)]

@@ -178,33 +178,6 @@ pub struct Process {
     pub alive: AtomicU32,
 }
 
-/// Objects that a thread can sleep on until another thread acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum WaitObject {
-    Nothing,
-    Mutex,
-    Cond,
-    Barrier,
-    Sem,
-    PipeRead,
-    PipeWrite,
-    Join,
-}
-
-impl WaitObject {
-    pub const ALL: [WaitObject; 8] = [
-        WaitObject::Nothing,
-        WaitObject::Mutex,
-        WaitObject::Cond,
-        WaitObject::Barrier,
-        WaitObject::Sem,
-        WaitObject::PipeRead,
-        WaitObject::PipeWrite,
-        WaitObject::Join,
-    ];
-}
-
 /// The mapped memory. It stays mapped for the life of the process.
 pub struct Shared {
     pub fd: i32,

@@ -14,9 +14,10 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use super::shared::{Slot, WaitObject};
+use super::shared::Slot;
 use super::sys::{futex_wait, futex_wake};
 use super::worker::{End, Flow, Thread};
+use crate::compile::insn::WaitObject;
 
 /// A short lock around an object's state: 0 free, 1 held, 2 held and a thread may sleep. A holder
 /// never blocks and never ends while it holds the guard, so the end of the run need not interrupt a

@@ -19,9 +19,9 @@ use super::error::RefusedCallKind;
 use super::memory::Buffer;
 use super::plan::Tables;
 use super::sample;
-use super::shared::{self, Shared, Slot, WaitObject};
+use super::shared::{self, Shared, Slot};
 use super::sys::{self, Errno, SchedAttr};
-use crate::compile::insn::{Insn, TimerRef};
+use crate::compile::insn::{Insn, TimerRef, WaitObject};
 use crate::program::PolicyDef;
 
 /// Approximate CPU time between two checks of the stop flag in a long compute.
@@ -291,7 +291,7 @@ impl Thread {
             Insn::Compute(work) => self.compute(work),
             Insn::ComputeWall(wall) => self.compute_wall(wall),
             Insn::Touch(index) => {
-                let touch = &self.env.tables.compiled.touches[index as usize];
+                let touch = &self.env.tables.compiled.tables.touches[index as usize];
                 let head = self.env.shared.head();
                 self.buffer.touch(touch, || head.stop.load(Relaxed) != 0);
                 Ok(())
@@ -345,7 +345,8 @@ impl Thread {
                 let def = &tables.plan.program.threads[self.template as usize];
                 let nice = self.slot.nice.load(Relaxed) as i8;
                 let slice = def.slice.map_or(0, |s| s.0);
-                let attr = policy_attr(tables.compiled.policies[index as usize], nice, slice);
+                let attr =
+                    policy_attr(tables.compiled.tables.policies[index as usize], nice, slice);
                 self.checked(RefusedCallKind::Policy, sys::sched_setattr(attr));
             }
             Insn::MoveCgroup(index) => {

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::{Op, PolicyDef, Program, ThreadTemplate, TimerMode};
+use super::{Op, PolicyDef, Program, ThreadTemplate};
 
 /// Returns the whole program as text. The same program always gives the same text.
 pub fn dump(program: &Program) -> String {
@@ -76,7 +76,7 @@ fn thread_line(out: &mut String, t: &ThreadTemplate) {
     line(out, 0, &text);
 }
 
-fn policy(policy: PolicyDef) -> String {
+pub(super) fn policy(policy: PolicyDef) -> String {
     match policy {
         PolicyDef::Normal => "normal".into(),
         PolicyDef::Batch => "batch".into(),
@@ -92,80 +92,9 @@ fn policy(policy: PolicyDef) -> String {
 
 fn ops(out: &mut String, list: &[Op], depth: usize) {
     for op in list {
-        match op {
-            Op::Loop { times, ops: body } => {
-                line(out, depth, &times_text("loop", *times));
-                ops(out, body, depth + 1);
-            }
-            Op::Phase { name, times, ops: body } => {
-                line(out, depth, &times_text(&format!("phase {name}"), *times));
-                ops(out, body, depth + 1);
-            }
-            op => line(out, depth, &op_text(op)),
+        line(out, depth, &op.text());
+        if let Op::Loop { ops: body, .. } | Op::Phase { ops: body, .. } = op {
+            ops(out, body, depth + 1);
         }
     }
-}
-
-fn times_text(what: &str, times: Option<u64>) -> String {
-    times.map_or(format!("{what} forever"), |n| format!("{what} x{n}"))
-}
-
-/// Returns the text of one op. Of a loop or phase it is the first line only.
-pub(crate) fn op_text(op: &Op) -> String {
-    match op {
-        Op::Compute(d) => format!("compute {d}"),
-        Op::ComputeWall(d) => format!("compute_wall {d}"),
-        Op::Sleep(d) => format!("sleep {d}"),
-        Op::Timer { name, period, mode, unique } => {
-            let mode = if *mode == TimerMode::Relative { "relative" } else { "absolute" };
-            let unique = if *unique { " unique" } else { "" };
-            format!("timer {name} {period} {mode}{unique}")
-        }
-        Op::Wait { cond, mutex } => format!("wait {cond} {mutex}"),
-        Op::Write { pipe, bytes } => format!("write {pipe} {bytes}"),
-        Op::Read { pipe, bytes } => format!("read {pipe} {bytes}"),
-        Op::Touch(t) => format!(
-            "touch {:?} {:?} size={} count={} stride={}",
-            t.kind, t.pattern, t.size, t.count, t.stride
-        )
-        .to_lowercase(),
-        Op::Io { bytes, null } => format!("io {bytes}{}", if *null { " null" } else { "" }),
-        Op::SetAffinity(cpus) => format!("set_affinity {cpus}"),
-        Op::SetNice(nice) => format!("set_nice {nice}"),
-        Op::SetPolicy(p) => format!("set_policy {}", policy(*p)),
-        Op::Count(n) => format!("count {n}"),
-        Op::Join => "join".into(),
-        Op::Exec => "exec".into(),
-        Op::Yield => "yield".into(),
-        Op::Exit => "exit".into(),
-        Op::ClearAffinity => "clear_affinity".into(),
-        Op::Loop { times, .. } => times_text("loop", *times),
-        Op::Phase { name, times, .. } => times_text(&format!("phase {name}"), *times),
-        named => named_op_text(named),
-    }
-}
-
-/// Returns the text of the ops whose only argument is a name, and of `SetXattr`.
-fn named_op_text(op: &Op) -> String {
-    let (verb, name) = match op {
-        Op::Lock(n) => ("lock", n),
-        Op::Unlock(n) => ("unlock", n),
-        Op::Signal(n) => ("signal", n),
-        Op::Broadcast(n) => ("broadcast", n),
-        Op::Barrier(n) => ("barrier", n),
-        Op::SemPost(n) => ("sem_post", n),
-        Op::SemWait(n) => ("sem_wait", n),
-        Op::SpinLock(n) => ("spin_lock", n),
-        Op::SpinUnlock(n) => ("spin_unlock", n),
-        Op::SpinBarrier(n) => ("spin_barrier", n),
-        Op::Fork(n) => ("fork", n),
-        Op::MoveCgroup(n) => ("move_cgroup", n),
-        Op::SetXattr { cgroup, name, value } => {
-            return format!("set_xattr {cgroup} {name}={value}");
-        }
-        Op::Suspend(n) => ("suspend", n),
-        Op::Resume(n) => ("resume", n),
-        other => return format!("{other:?}"),
-    };
-    format!("{verb} {name}")
 }
