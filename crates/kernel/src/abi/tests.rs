@@ -123,7 +123,7 @@ fn a_field_that_is_not_modelled_is_not_there() {
 /// kernel enum. Evaluates to the number of constants.
 macro_rules! same_values {
     ($btf:ident, $module:ident, $enum:literal: $($ours:ident = $theirs:literal),+ $(,)?) => {{
-        let id = $btf.find($enum, Kind::Enum).or_else(|| $btf.find($enum, Kind::Enum64));
+        let id = $btf.find($enum, BtfKind::Enum).or_else(|| $btf.find($enum, BtfKind::Enum64));
         let id = id.unwrap_or_else(|| panic!("BTF has no enum {}", $enum));
         $(
             let theirs = $btf.enumerators(id).find(|e| e.name == $theirs).expect($theirs).value;

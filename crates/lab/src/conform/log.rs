@@ -123,7 +123,7 @@ pub fn sequences(case: &Case, entries: &[Entry], start: u64) -> Sequences {
             all.entry(about.to_owned()).or_default().push(entry.text());
         }
     }
-    let settled = |ops| fold(if case.turns { ops } else { without_turns(ops) });
+    let settled = |ops| fold(if case.compare_turns { ops } else { without_turns(ops) });
     all.into_iter().map(|(about, ops)| (about, settled(ops))).collect()
 }
 
