@@ -233,7 +233,7 @@ fn a_stall_names_the_queue_and_the_line_that_put_the_task_there() {
         // The task waits behind a task with an endless slice.
         let exit = stalled(2, machine, "0", seed).exit;
         let place = &exit.origin[1];
-        let begin = "in local DSQ of CPU 0 at its head, while fed[";
+        let begin = "on local DSQ of CPU 0 at its head, while fed[";
         assert!(place.starts_with(begin), "{exit:#?}");
         assert!(
             place.contains("] with an endless slice runs there, inserted there by ops.enqueue(): "),
@@ -250,7 +250,7 @@ fn a_stall_says_how_many_are_before_the_task() {
         for (victims, place) in [(1, " at its head"), (2, " behind 1 task"), (5, " behind 4 tasks")]
         {
             let exit = stalled_of(victims, 3, machine, "0", seed).exit;
-            let begin = format!("in local DSQ of CPU 0{place}, while fed[");
+            let begin = format!("on local DSQ of CPU 0{place}, while fed[");
             assert!(exit.origin[1].starts_with(&begin), "{exit:#?}");
             assert!(is_at(&exit.origin[1], "puts in 3"), "{exit:#?}");
         }
