@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The kinds of arguments that ops have.
 //!
-//! Owns: each kind's type, range, text, and the words that describe it in the reference.
+//! Owns: each kind's type, range, text, and the words that describe it in the reference. A kind
+//! that only one op has may stand beside that op (`kinds!` in `op.rs`).
 
-use super::{CpuList, Op, PolicyDef, TimeSpan, TimerMode, Touch, dump, names};
+use super::{CpuList, Op, PolicyDef, TimeSpan, TimerMode, dump, names};
 use crate::program::time_span::MAX_NANOS;
 
 /// Maximum number of bytes that one op may transfer or touch.
@@ -59,14 +60,15 @@ object_names! {
 }
 
 /// Checks the name of a shared object, and the instance expression in it.
-fn object_name(name: &str) -> Result<(), String> {
+pub(super) fn object_name(name: &str) -> Result<(), String> {
     if name.is_empty() {
         return Err("an empty name".into());
     }
     names::resolve(name, 0).map(drop)
 }
 
-macro_rules! plain {
+/// Declares kinds of arguments: type, domain, example, check and text.
+macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident($value:ty): $domain:literal, $example:literal,
         $check:expr, $text:expr;)*) => {$(
         $(#[$doc])*
@@ -90,7 +92,9 @@ macro_rules! plain {
     )*};
 }
 
-plain! {
+pub(super) use kinds;
+
+kinds! {
     /// A length of time.
     Span(TimeSpan): "time with unit (ns, us, ms, s, min), at most 1000000000s", "\"2ms\"",
         |span| within(span.0 <= MAX_NANOS, "longer than 1000000000s"),
@@ -105,16 +109,6 @@ plain! {
     Mode(TimerMode): "`relative` or `absolute`", "\"absolute\"",
         |_| Ok(()),
         |_, mode| if *mode == TimerMode::Relative { "relative" } else { "absolute" }.to_owned();
-    Buffer(Touch): "table: `size` (bytes, at most 1 TiB); `kind` (`read`, `write`, or `chase`: each \
-        access depends on the one before it; default `write`); `count` (accesses; default: one per \
-        stride of the size); `stride` (bytes between accesses; default 64); `pattern` \
-        (`sequential` or `random`; default `sequential`)",
-        "{ size = 65536, kind = \"read\" }",
-        |touch| {
-            within(touch.stride != 0, "a stride of 0")?;
-            within(touch.size.max(touch.count) <= MAX_BYTES, "more than 1 TiB")
-        },
-        |_, touch| touch_text(touch);
     /// Name of a thread template.
     Template(String): "name of a `[[thread]]`", "\"worker\"", |_| Ok(()), |_, name| name.clone();
     Cpus(CpuList): "list of CPUs", "\"0,2-3\"", |_| Ok(()), |_, cpus| cpus.to_string();
@@ -138,7 +132,7 @@ plain! {
     Body(Vec<Op>): "list of ops", "[{ sleep = \"1ms\" }]", |_| Ok(()), |_, _| String::new();
 }
 
-fn within(holds: bool, problem: &str) -> Result<(), String> {
+pub(super) fn within(holds: bool, problem: &str) -> Result<(), String> {
     if holds { Ok(()) } else { Err(problem.to_owned()) }
 }
 
@@ -158,9 +152,4 @@ fn policy(policy: &PolicyDef) -> Result<(), String> {
         }
         _ => Ok(()),
     }
-}
-
-fn touch_text(t: &Touch) -> String {
-    let Touch { kind, pattern, size, count, stride } = t;
-    format!("{kind:?} {pattern:?} size={size} count={count} stride={stride}").to_lowercase()
 }

@@ -9,7 +9,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::arg::{self, Arg};
+use super::Touch;
+use super::arg::*;
 /// Declaration of an op, as a reader needs it.
 #[derive(Debug)]
 pub struct OpDecl {
@@ -59,11 +60,11 @@ macro_rules! ops {
                 $(#[doc = $meaning])*
                 #[serde(rename = $name)]
                 $variant
-                    $( ( <arg::$bare_role as Arg>::Value ) )?
+                    $( ( <$bare_role as Arg>::Value ) )?
                     $( { $(
                         $(#[doc = $arg_meaning])*
                         $(#[serde($($serde)*)])*
-                        $arg: <arg::$role as Arg>::Value,
+                        $arg: <$role as Arg>::Value,
                     )* } )?,
             )*
         }
@@ -76,14 +77,14 @@ macro_rules! ops {
                 args: &[
                     $( ArgDecl {
                         name: stringify!($bare),
-                        domain: arg::$bare_role::DOMAIN,
-                        example: arg::$bare_role::EXAMPLE,
+                        domain: $bare_role::DOMAIN,
+                        example: $bare_role::EXAMPLE,
                         meaning: &[],
                     }, )?
                     $($( ArgDecl {
                         name: stringify!($arg),
-                        domain: arg::$role::DOMAIN,
-                        example: arg::$role::EXAMPLE,
+                        domain: $role::DOMAIN,
+                        example: $role::EXAMPLE,
                         meaning: &[$($arg_meaning),*],
                     }, )*)?
                 ],
@@ -106,8 +107,8 @@ macro_rules! ops {
                 match self {
                     $(
                         Op::$variant $( ( $bare ) )? $( { $($arg),* } )? => {
-                            $( arg::$bare_role::check($bare)?; )?
-                            $($( arg::$role::check($arg)?; )*)?
+                            $( $bare_role::check($bare)?; )?
+                            $($( $role::check($arg)?; )*)?
                         }
                     )*
                 }
@@ -120,8 +121,8 @@ macro_rules! ops {
                 match self {
                     $(
                         Op::$variant $( ( $bare ) )? $( { $($arg),* } )? => {
-                            $( words.push(arg::$bare_role::text(stringify!($bare), $bare)); )?
-                            $($( words.push(arg::$role::text(stringify!($arg), $arg)); )*)?
+                            $( words.push($bare_role::text(stringify!($bare), $bare)); )?
+                            $($( words.push($role::text(stringify!($arg), $arg)); )*)?
                         }
                     )*
                 }
@@ -130,6 +131,24 @@ macro_rules! ops {
             }
         }
     };
+}
+
+kinds! {
+    Buffer(Touch): "table: `size` (bytes, at most 1 TiB); `kind` (`read`, `write`, or `chase`: each \
+        access depends on the one before it; default `write`); `count` (accesses; default: one per \
+        stride of the size); `stride` (bytes between accesses; default 64); `pattern` \
+        (`sequential` or `random`; default `sequential`)",
+        "{ size = 65536, kind = \"read\" }",
+        |touch| {
+            within(touch.stride != 0, "a stride of 0")?;
+            within(touch.size.max(touch.count) <= MAX_BYTES, "more than 1 TiB")
+        },
+        |_, touch| touch_text(touch);
+}
+
+fn touch_text(t: &Touch) -> String {
+    let Touch { kind, pattern, size, count, stride } = t;
+    format!("{kind:?} {pattern:?} size={size} count={count} stride={stride}").to_lowercase()
 }
 
 ops! {
