@@ -99,6 +99,8 @@ pub enum Insn {
         pipe: ObjectRef,
         bytes: u64,
     },
+    /// Index into `Tables::polls`.
+    Poll(u32),
     SpinLock(ObjectRef),
     SpinUnlock(ObjectRef),
     SpinBarrier(ObjectRef),
@@ -149,6 +151,15 @@ pub struct Tables {
     pub affinities: Vec<CpuList>,
     pub policies: Vec<PolicyDef>,
     pub xattrs: Vec<Xattr>,
+    pub polls: Vec<Poll>,
+}
+
+/// Arguments of `Insn::Poll`.
+#[derive(Clone, Debug)]
+pub struct Poll {
+    pub pipes: Vec<ObjectRef>,
+    pub bytes: u64,
+    pub timeout: Option<Nanos>,
 }
 
 /// An extended attribute of a cgroup's directory, to be set.
@@ -162,9 +173,14 @@ pub struct Xattr {
 
 impl Insn {
     /// Returns the pipes whose bytes the instruction moves, with the number of bytes.
-    pub fn transfers(self, _tables: &Tables) -> Vec<(ObjectRef, u64)> {
+    pub fn transfers(self, tables: &Tables) -> Vec<(ObjectRef, u64)> {
         match self {
             Insn::Read { pipe, bytes } | Insn::Write { pipe, bytes } => vec![(pipe, bytes)],
+            Insn::Poll(index) => {
+                let poll = &tables.polls[index as usize];
+                let pipes = poll.pipes.iter().filter(|_| poll.bytes > 0);
+                pipes.map(|&pipe| (pipe, poll.bytes)).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -181,6 +197,8 @@ pub enum WaitObject {
     Sem,
     PipeRead,
     PipeWrite,
+    /// The first of the pipes that the thread polls.
+    PipePoll,
     SpinLock,
     SpinBarrier,
     Join,
@@ -197,7 +215,7 @@ pub struct WaitState {
 
 impl WaitObject {
     /// Indexed by the discriminant.
-    pub const ALL: [WaitObject; 10] = [
+    pub const ALL: [WaitObject; 11] = [
         WaitObject::Nothing,
         WaitObject::Mutex,
         WaitObject::Cond,
@@ -205,6 +223,7 @@ impl WaitObject {
         WaitObject::Sem,
         WaitObject::PipeRead,
         WaitObject::PipeWrite,
+        WaitObject::PipePoll,
         WaitObject::SpinLock,
         WaitObject::SpinBarrier,
         WaitObject::Join,
@@ -225,6 +244,9 @@ impl WaitObject {
             WaitObject::Sem => format!("a post of semaphore \"{}\"", name(ObjectKind::Sem)),
             WaitObject::PipeRead => format!("bytes in pipe \"{}\"", name(ObjectKind::Pipe)),
             WaitObject::PipeWrite => format!("room in pipe \"{}\"", name(ObjectKind::Pipe)),
+            WaitObject::PipePoll => {
+                format!("bytes in pipe \"{}\" or another that it polls", name(ObjectKind::Pipe))
+            }
             WaitObject::SpinLock => {
                 format!("spin lock \"{}\", held by {held}", name(ObjectKind::SpinLock))
             }
@@ -257,6 +279,12 @@ impl Lowering<'_> {
             }
             Op::Read { pipe, bytes } => {
                 Insn::Read { pipe: self.object(ObjectKind::Pipe, pipe), bytes: *bytes }
+            }
+            Op::Poll { pipes, bytes, timeout } => {
+                let pipes = pipes.iter().map(|pipe| self.object(ObjectKind::Pipe, pipe)).collect();
+                let timeout = timeout.map(|span| span.0);
+                let poll = Poll { pipes, bytes: *bytes, timeout };
+                Insn::Poll(push(&mut self.out.tables.polls, poll))
             }
             Op::SpinLock(n) => Insn::SpinLock(self.object(ObjectKind::SpinLock, n)),
             Op::SpinUnlock(n) => Insn::SpinUnlock(self.object(ObjectKind::SpinLock, n)),

@@ -79,6 +79,8 @@ fn mistakes_are_refused_with_the_op_that_makes_them() {
         ("{ unlock = 'm' }", "thread \"a\", op 1 (unlock m): \"m\" is not locked here"),
         ("{ wait = { cond = 'c', mutex = 'm' } }", "\"m\" is not locked here"),
         ("{ spin_unlock = 's' }", "\"s\" is not locked here"),
+        ("{ poll = { pipes = [] } }", "from 1 to 64 pipes"),
+        ("{ poll = { pipes = ['p', ''] } }", "an empty name"),
         ("{ loop = { ops = [] } }", "its body is empty"),
         ("{ set_nice = 20 }", "nice is from -20 to 19"),
         ("{ set_policy = { fifo = 0 } }", "real-time priority 0 is not from 1 to 99"),

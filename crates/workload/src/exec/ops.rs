@@ -45,6 +45,7 @@ impl Executor {
             Insn::SemWait(s) => self.sem_wait(sys, t, s),
             Insn::Write { pipe, bytes } => self.write(sys, t, pipe, bytes),
             Insn::Read { pipe, bytes } => self.read(sys, t, pipe, bytes),
+            Insn::Poll(index) => self.poll(sys, t, index),
             Insn::SpinLock(s) => self.spin_lock(sys, t, s),
             Insn::SpinUnlock(s) => self.spin_unlock(sys, t, s),
             Insn::SpinBarrier(s) => self.spin_barrier(sys, t, s),

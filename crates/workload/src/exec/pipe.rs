@@ -5,12 +5,15 @@
 //! the queue. A write of at most 4,096 bytes (PIPE_BUF) enters whole or not at all. Readers and
 //! writers are served first come, first served. A wake-up carries the sync hint, like those of the
 //! kernel's pipe and socket code.
+//! A thread that polls waits in every one of its pipes until one has bytes. It then executes its
+//! instruction again, because another reader may have been faster.
 //! Simplified: a reader is not woken for a part of its bytes, nor a writer before all its bytes
-//! fit.
+//! fit; a poller is not woken for bytes that a waiting reader takes at once.
 
 use std::collections::VecDeque;
 
 use scxlab_kernel::behavior::{Sys, TaskStep};
+use scxlab_machine::id::Nanos;
 
 use super::{Executor, Flow, Wait};
 use crate::compile::insn::{ObjectRef, WaitObject};
@@ -31,6 +34,16 @@ pub(super) struct Pipe {
     /// Waiting threads, each with the number of bytes that it still has to transfer.
     readers: VecDeque<(u32, u64)>,
     writers: VecDeque<(u32, u64)>,
+    pollers: Vec<Poller>,
+}
+
+/// A thread that waits for bytes in several pipes. It has an entry in each of them until it has
+/// executed its instruction again.
+struct Poller {
+    thread: u32,
+    /// Time at which it stops waiting; None: never.
+    until: Option<Nanos>,
+    woken: bool,
 }
 
 impl Pipe {
@@ -43,6 +56,7 @@ impl Pipe {
             messages: VecDeque::new(),
             readers: VecDeque::new(),
             writers: VecDeque::new(),
+            pollers: Vec::new(),
         }
     }
 
@@ -115,6 +129,73 @@ impl Executor {
         bytes: u64,
     ) -> Flow {
         let p = pipe.index(&self.threads[t].binding);
+        self.read_index(sys, t, p, bytes)
+    }
+
+    /// Reads from the first pipe of the list that has bytes, or waits in all of them.
+    pub(super) fn poll(&mut self, sys: &mut dyn Sys, t: usize, index: u32) -> Flow {
+        let poll = &self.compiled.tables.polls[index as usize];
+        let (bytes, timeout, count) = (poll.bytes, poll.timeout, poll.pipes.len());
+        let pipe = |exec: &Executor, i: usize| {
+            let poll = &exec.compiled.tables.polls[index as usize];
+            poll.pipes[i].index(&exec.threads[t].binding)
+        };
+        let (mut ready, mut waited) = (None, None);
+        for i in 0..count {
+            let p = pipe(self, i);
+            waited = waited.or(self.end_poll(t, p));
+            if ready.is_none() && self.pipes[p].bytes > 0 {
+                ready = Some(p);
+            }
+        }
+        let first = pipe(self, 0);
+        if waited.is_none() {
+            sys.charge(self.costs.pipe(self.pipes[first].kind, 0));
+        }
+        match ready {
+            Some(p) if bytes > 0 => return self.read_index(sys, t, p, bytes),
+            Some(_) => return Flow::Next,
+            None => {}
+        }
+        let now = sys.now();
+        let until = waited.unwrap_or_else(|| timeout.map(|length| now.saturating_add(length)));
+        if until.is_some_and(|at| now >= at) {
+            return Flow::Next;
+        }
+        for i in 0..count {
+            let p = pipe(self, i);
+            self.pipes[p].pollers.push(Poller { thread: t as u32, until, woken: false });
+        }
+        let thread = &mut self.threads[t];
+        // The next step executes this instruction again.
+        thread.pc -= 1;
+        if let Some(at) = until {
+            thread.wait = Wait::Until(at);
+            return Flow::Yield(TaskStep::SleepUntil(at));
+        }
+        thread.wait = Wait::On(WaitObject::PipePoll, first as u32);
+        Flow::Yield(TaskStep::Block)
+    }
+
+    /// Removes a thread from the pollers of a pipe. Returns the end of its wait; the outer None: it
+    /// did not poll.
+    fn end_poll(&mut self, t: usize, p: usize) -> Option<Option<Nanos>> {
+        let pollers = &mut self.pipes[p].pollers;
+        let own = pollers.iter().position(|poller| poller.thread == t as u32)?;
+        Some(pollers.remove(own).until)
+    }
+
+    fn wake_pollers(&mut self, sys: &mut dyn Sys, p: usize) {
+        for i in 0..self.pipes[p].pollers.len() {
+            let poller = &mut self.pipes[p].pollers[i];
+            if !std::mem::replace(&mut poller.woken, true) {
+                let thread = poller.thread;
+                self.release(sys, thread, true);
+            }
+        }
+    }
+
+    fn read_index(&mut self, sys: &mut dyn Sys, t: usize, p: usize, bytes: u64) -> Flow {
         sys.charge(self.costs.pipe(self.pipes[p].kind, bytes));
         let pipe = &mut self.pipes[p];
         let moved = if pipe.readers.is_empty() { pipe.drain(bytes) } else { 0 };
@@ -162,8 +243,12 @@ impl Executor {
                 }
             }
             if !progress {
-                return;
+                break;
             }
+        }
+        let pipe = &self.pipes[p];
+        if !pipe.pollers.is_empty() && pipe.bytes > 0 {
+            self.wake_pollers(sys, p);
         }
     }
 }

@@ -44,6 +44,52 @@ fn a_mutex_excludes_and_is_handed_over_in_order() {
 }
 
 #[test]
+fn a_poll_reads_from_the_first_pipe_that_has_bytes() {
+    let writer = |pipe: &str, at: u32| {
+        format!(
+            "[[thread]]\nname = 'w{pipe}'\nops = [{{ sleep = '{at}ms' }}, \
+             {{ write = {{ pipe = '{pipe}', bytes = 10 }} }}]\n"
+        )
+    };
+    let poll = |n: u32, rest: &str| {
+        format!(
+            "[[thread]]\nname = 'r'\nops = [{{ loop = {{ times = {n}, ops = [\
+             {{ poll = {{ pipes = ['p', 'q']{rest} }} }}, {{ count = 1 }}] }} }}]\n"
+        )
+    };
+    // Bytes in either pipe end the wait, and each message is read once.
+    let both = writer("q", 3) + &writer("p", 5);
+    let (mock, _, end) = run(&(both.clone() + &poll(2, ", bytes = 10")), 4);
+    assert_eq!((end, mock.time(), mock.total_work()), (MockEnd::Finished, 5 * MS, 2));
+    let (mock, executor, end) = run(&(both.clone() + &poll(3, ", bytes = 10")), 4);
+    assert_eq!((end, mock.total_work()), (MockEnd::Stuck, 2));
+    let waits = executor.waits_for(TaskId(2)).unwrap();
+    assert_eq!(waits, "bytes in pipe \"p\" or another that it polls");
+    // A poll that reads nothing returns, too.
+    let (mock, _, end) = run(&(both.clone() + &poll(1, "")), 4);
+    assert_eq!((end, mock.total_work()), (MockEnd::Finished, 1));
+    assert_eq!(mock.task("r").exited_at, Some(3 * MS));
+    // A timeout ends the wait at its time; bytes end it earlier.
+    let (mock, _, end) = run(&(both + &poll(4, ", bytes = 10, timeout = '4ms'")), 4);
+    assert_eq!((end, mock.total_work()), (MockEnd::Finished, 4));
+    assert_eq!(mock.task("r").exited_at, Some(13 * MS));
+}
+
+#[test]
+fn of_two_pollers_one_gets_the_bytes_and_the_other_waits_on() {
+    let text = "[[thread]]\nname = 'r'\ninstances = 2\nops = [\
+                { poll = { pipes = ['p', 'q'], bytes = 10 } }, { count = 1 }]\n\
+                [[thread]]\nname = 'w'\nops = [{ sleep = '1ms' }, \
+                { write = { pipe = 'q', bytes = 10 } }, { sleep = '1ms' }, \
+                { write = { pipe = 'p', bytes = 10 } }]";
+    let (mock, _, end) = run(text, 4);
+    assert_eq!((end, mock.total_work()), (MockEnd::Finished, 2));
+    let mut ends: Vec<_> = mock.tasks[..2].iter().map(|t| t.exited_at.unwrap()).collect();
+    ends.sort_unstable();
+    assert_eq!(ends, [MS, 2 * MS]);
+}
+
+#[test]
 fn a_signal_wakes_one_waiter_and_a_broadcast_all() {
     let text = |wake: &str| {
         format!(

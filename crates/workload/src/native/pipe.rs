@@ -8,16 +8,21 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
+use scxlab_machine::id::Nanos;
+
 use super::error::{RefusedCallKind, SetupError};
 use super::plan::PipeTable;
 use super::sync::Mutex;
 use super::sys::{self, Errno};
 use super::worker::{Flow, Thread};
-use crate::compile::insn::WaitObject;
+use crate::compile::insn::{Poll, WaitObject};
 use crate::program::PipeKind;
 
 /// Maximum number of bytes that one system call transfers.
 const CHUNK: usize = 65_536;
+
+/// Maximum number of pipes of one poll; `program::arg::Pipes` refuses more.
+const MAX_POLLED: usize = 64;
 
 /// Source of the bytes written.
 static ZEROES: [u8; CHUNK] = [0; CHUNK];
@@ -101,6 +106,41 @@ impl Thread {
         })
     }
 
+    /// Waits until one of the pipes can be read, and reads from it.
+    pub fn poll(&self, poll: &Poll, binding: &[u32]) -> Flow {
+        let pipes = &poll.pipes[..poll.pipes.len().min(MAX_POLLED)];
+        let index = |i: usize| pipes[i].index(binding);
+        let mut fds = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; MAX_POLLED];
+        for (i, to) in fds[..pipes.len()].iter_mut().enumerate() {
+            to.fd = self.env.shared.pipes[index(i)].read_fd.load(Relaxed);
+        }
+        let until = poll.timeout.map(|length| self.now().saturating_add(length));
+        // A thread with a timeout goes on by itself: it is in no deadlock.
+        let object = if until.is_some() { WaitObject::Nothing } else { WaitObject::PipePoll };
+        self.waiting(object, index(0));
+        let ready = loop {
+            self.stopped()?;
+            let left = until.map(|at| relative(at.saturating_sub(self.now())));
+            let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            let count = pipes.len() as libc::nfds_t;
+            // SAFETY: `fds` has at least `count` entries; `left` is null or valid for the call.
+            let got = unsafe { libc::ppoll(fds.as_mut_ptr(), count, left, std::ptr::null()) };
+            match sys::checked(got.into()) {
+                Ok(_) => break fds[..pipes.len()].iter().position(|fd| fd.revents != 0),
+                Err(libc::EINTR) => {}
+                Err(errno) => {
+                    self.fault(RefusedCallKind::Read, errno);
+                    break None;
+                }
+            }
+        };
+        self.waiting(WaitObject::Nothing, 0);
+        match ready {
+            Some(i) if poll.bytes > 0 => self.read(index(i), poll.bytes),
+            _ => Ok(()),
+        }
+    }
+
     fn transfer(
         &self,
         p: usize,
@@ -140,5 +180,12 @@ impl Thread {
             self.unlock_mutex(turn);
         }
         Ok(())
+    }
+}
+
+fn relative(ns: Nanos) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
     }
 }

@@ -309,6 +309,9 @@ impl Thread {
             Insn::SemWait(s) => self.sem_wait(s.index(b)),
             Insn::Write { pipe, bytes } => self.write(pipe.index(b), bytes),
             Insn::Read { pipe, bytes } => self.read(pipe.index(b), bytes),
+            Insn::Poll(index) => {
+                self.poll(&self.env.tables.compiled.tables.polls[index as usize], b)
+            }
             Insn::SpinLock(s) => self.spin_lock(s.index(b)),
             Insn::SpinBarrier(s) => self.spin_barrier(s.index(b)),
             insn => self.exec_rare(insn),

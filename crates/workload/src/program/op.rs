@@ -9,8 +9,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Touch;
 use super::arg::*;
+use super::{TimeSpan, Touch};
 /// Declaration of an op, as a reader needs it.
 #[derive(Debug)]
 pub struct OpDecl {
@@ -144,6 +144,16 @@ kinds! {
             within(touch.size.max(touch.count) <= MAX_BYTES, "more than 1 TiB")
         },
         |_, touch| touch_text(touch);
+    /// Names of the pipes that one op watches.
+    Pipes(Vec<String>): "names of 1 to 64 pipes", "[\"p{i}\", \"q\"]",
+        |pipes| {
+            within((1..=64).contains(&pipes.len()), "a poll needs from 1 to 64 pipes")?;
+            pipes.iter().try_for_each(|pipe| object_name(pipe))
+        },
+        |_, pipes| pipes.join(" ");
+    Timeout(Option<TimeSpan>): "time with unit, at most 1000000000s", "\"10ms\"",
+        |span| span.as_ref().map_or(Ok(()), Span::check),
+        |_, span| span.map_or(String::new(), |span| format!("timeout={span}"));
 }
 
 fn touch_text(t: &Touch) -> String {
@@ -231,6 +241,21 @@ ops! {
         bytes: Bytes,
     },
         native: "As `write`.";
+
+    /// Waits until any of the pipes can be read, as `poll(2)` does, and reads from the first of them
+    /// in the order of the list. A thread that is woken looks again: if another reader was faster,
+    /// it goes on waiting.
+    "poll" = Poll {
+        pipes: Pipes,
+        /// Bytes to read; as for `read`, the op returns when it has them all. 0 reads nothing.
+        /// Default: 0.
+        #[serde(default)]
+        bytes: Bytes,
+        /// Time after which the op returns without having read. Default: never.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout: Timeout,
+    },
+        native: "`ppoll` on the read ends of the pipes or sockets, then a read as by `read`.";
 
     /// Takes the spin lock; spins while another thread holds it. A preempted spinner keeps its
     /// ticket, and those behind it wait for it.

@@ -12,6 +12,7 @@ pub const TESTS: &[Test] = &[
     ("a_declared_barrier_lets_some_through", a_declared_barrier_lets_some_through),
     ("conditions_wake_one_or_all", conditions_wake_one_or_all),
     ("semaphores_count", semaphores_count),
+    ("polls_wait_for_any_pipe", polls_wait_for_any_pipe),
     ("suspend_and_resume", suspend_and_resume),
     ("forks_are_joined", forks_are_joined),
     ("forks_within_a_process", forks_within_a_process),
@@ -103,6 +104,29 @@ fn semaphores_count() {
          [[thread]]\nname = 'b'\nops = [{ loop = { times = 10, ops = [{ sem_post = 's' }] } }]",
     );
     assert_eq!(report.work_units(), 15);
+}
+
+fn polls_wait_for_any_pipe() {
+    for kind in ["pipe", "socket"] {
+        // Each message of either writer is read once. The last poll finds nothing until its end.
+        let report = run_clean(&format!(
+            "[[pipe]]\nname = 'p{{i}}'\nkind = '{kind}'\n\
+             [[thread]]\nname = 'w'\ninstances = 2\nops = [{{ loop = {{ times = 100, ops = [\
+             {{ write = {{ pipe = 'p{{i}}', bytes = 10 }} }}, 'yield'] }} }}]\n\
+             [[thread]]\nname = 'r'\nops = [{{ loop = {{ times = 200, ops = [\
+             {{ poll = {{ pipes = ['p0', 'p1'], bytes = 10 }} }}, {{ count = 1 }}] }} }}, \
+             {{ poll = {{ pipes = ['p0', 'p1'], bytes = 10, timeout = '20ms' }} }}]"
+        ));
+        assert_eq!(report.work_units(), 200);
+        let reader = task(&report, "r");
+        assert!(reader.ended_ns - reader.began_ns >= 20_000_000, "{kind}");
+    }
+    // A poll that nothing can end is a deadlock, and is reported with a pipe's name.
+    let program =
+        program("[[thread]]\nname = 'r'\nops = [{ poll = { pipes = ['p', 'q'], bytes = 1 } }]");
+    let report = native::run(&program, &NativeConfig::default()).unwrap();
+    let waits = "r waits for bytes in pipe \"p\" or another that it polls".to_owned();
+    assert_eq!(report.stop, NativeStop::Deadlock(vec![waits]));
 }
 
 fn suspend_and_resume() {
