@@ -17,8 +17,6 @@ pub mod cpus;
 pub mod dump;
 pub mod names;
 pub mod op;
-#[cfg(test)]
-mod reference;
 pub mod time_span;
 
 pub use cpus::CpuList;

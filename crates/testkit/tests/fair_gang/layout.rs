@@ -132,8 +132,8 @@ pub struct Outcome {
     pub least_ns: u64,
 }
 
-/// Runs a layout. `coscheduled_permille` is measured from `warm_up` on, because gangs need that time
-/// to agree on an order.
+/// Runs a layout. `coscheduled_permille` is measured from `warm_up` on, because gangs need that
+/// time to agree on an order.
 pub fn run(
     mut k: Kernel,
     _loaded: Loaded,

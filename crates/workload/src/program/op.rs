@@ -70,7 +70,7 @@ macro_rules! ops {
         }
 
         /// Every op, in the order of the declarations.
-        pub static OPS: &[OpDecl] = &[$(
+        pub const OPS: &[OpDecl] = &[$(
             OpDecl {
                 name: $name,
                 meaning: &[$($meaning),*],
@@ -242,9 +242,9 @@ ops! {
     },
         native: "As `write`.";
 
-    /// Waits until any of the pipes can be read, as `poll(2)` does, and reads from the first of them
-    /// in the order of the list. A thread that is woken looks again: if another reader was faster,
-    /// it goes on waiting.
+    /// Waits until any of the pipes can be read, as `poll(2)` does, and reads from the first of
+    /// them in the order of the list. A thread that is woken looks again: if another reader was
+    /// faster, it goes on waiting.
     "poll" = Poll {
         pipes: Pipes,
         /// Bytes to read; as for `read`, the op returns when it has them all. 0 reads nothing.
@@ -277,7 +277,8 @@ ops! {
     /// Waits for a device: its latency and the transfer.
     "io" = Io {
         bytes: Bytes,
-        /// The device has neither latency nor transfer, so only the call costs time. Default: false.
+        /// The device has neither latency nor transfer, so only the call costs time. Default:
+        /// false.
         #[serde(default)]
         null: Flag,
     },
@@ -329,7 +330,8 @@ ops! {
         value: Text,
     };
 
-    /// rt-app's suspend: waits on the condition variable of that name, under the mutex of that name.
+    /// rt-app's suspend: waits on the condition variable of that name, under the mutex of that
+    /// name.
     "suspend" = Suspend(name: Cond);
 
     /// rt-app's resume: broadcasts the condition variable of that name. A resume before the suspend
@@ -358,3 +360,6 @@ ops! {
     },
         refused: "without ops, within another phase, or more than 32 levels deep.";
 }
+
+#[cfg(test)]
+mod tests;

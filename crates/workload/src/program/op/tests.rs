@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! docs/reference/workload.md, from the declarations of the ops.
+//! Tests of the declarations, from which docs/reference/workload.md is written.
 
 use std::fs;
 use std::path::Path;
 
-use super::from_toml;
-use super::op::{OPS, OpDecl};
+use super::{OPS, OpDecl};
+use crate::program::{from_json, from_toml};
 
 const HEAD: &str = "<!-- SPDX-License-Identifier: GPL-2.0-only -->
 <!-- Generated from crates/workload/src/program/op.rs: BLESS=1 cargo test -p scxlab-workload --lib reference -->
@@ -82,10 +82,8 @@ fn an_unknown_op_is_refused_with_a_list_of_all() {
     let all: Vec<_> = OPS.iter().map(|op| op.name).collect();
     let expected = format!("unknown op \"computed\"; there are {}", all.join(", "));
     let toml = from_toml("a.toml", "[[thread]]\nname = 't'\nops = [{ computed = '1ms' }]");
-    let json = super::from_json(
-        "a.json",
-        r#"{ "thread": [{ "name": "t", "ops": [{ "computed": "1ms" }] }] }"#,
-    );
+    let json =
+        from_json("a.json", r#"{ "thread": [{ "name": "t", "ops": [{ "computed": "1ms" }] }] }"#);
     for (got, place) in [(toml, "a.toml:3:10"), (json, "a.json:1:48")] {
         assert_eq!(got.unwrap_err().to_string(), format!("{place}: {expected}"));
     }
