@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The events of a traced run: as records of the probe, and as events of the trace schema.
 //!
-//! Owns: the meaning of the probe's records (`abi.rs` has their layout). Does not: invent events that tracepoints do not
-//! report; operations, DSQs, kicks and locks are absent.
+//! Owns: the meaning of the probe's records (`abi.rs` has their layout). Does not: invent events
+//! that tracepoints do not report; operations, DSQs, kicks and locks are absent.
 
 use std::collections::BTreeMap;
 
