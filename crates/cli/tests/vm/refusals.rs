@@ -85,7 +85,11 @@ fn what_the_host_lacks_is_named() {
     fs::create_dir(&programs).unwrap();
     symlink(scxlab_vm::find_qemu().unwrap(), programs.join("qemu-system-x86_64")).unwrap();
     let done = bench.output(scxlab(&run).env("XDG_CACHE_HOME", &nowhere).env("PATH", &programs));
-    refused(&done, TARGET, &["there is no kernel", "`scxlab vm setup`", "Debian's", "by --kernel"]);
+    refused(
+        &done,
+        TARGET,
+        &["no kernel for virtual machines", "`scxlab vm setup`", "Debian's", "by --kernel"],
+    );
 
     if scxlab_vm::probe_kvm().is_err() {
         let mut command = scxlab(&["run", "--on", "vm", "-w", "hogs", "-m", "1n2c1t"]);
