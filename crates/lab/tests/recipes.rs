@@ -222,7 +222,7 @@ fn a_context_is_no_larger_than_the_kernel_takes() {
     };
     assert_eq!(outcome(65535), Ok(()));
     let refused =
-        "r.toml:5: context of `which_cpu` has 65536 bytes; the kernel takes 65535 at most";
+        "r.toml:4: context of `which_cpu` has 65536 bytes; the kernel takes 65535 at most";
     assert_eq!(outcome(65536), Err(refused.to_owned()));
 }
 
