@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use scxlab_kernel::behavior::{Behavior, CgroupSpec, Policy, Step, Sys, SysError, TaskSpec};
+use scxlab_kernel::behavior::{Behavior, CgroupSpec, Policy, Sys, SysError, TaskSpec, TaskStep};
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
@@ -87,18 +87,18 @@ impl NullSys {
         }
     }
 
-    fn take(&mut self, id: TaskId, step: Step) {
+    fn take(&mut self, id: TaskId, step: TaskStep) {
         let task = &mut self.tasks[id.idx()];
         let wake = std::mem::take(&mut task.wake);
         let (state, alarm) = match step {
-            Step::Compute { work: time } | Step::ComputeWall { wall: time } => {
+            TaskStep::Compute { work: time } | TaskStep::ComputeWall { wall: time } => {
                 self.now = self.now.saturating_add(time);
                 (State::Ready, None)
             }
-            Step::Spin if !std::mem::take(&mut task.stop) => (State::Spinning, None),
-            Step::Block if !wake => (State::Asleep, None),
-            Step::SleepUntil(at) if !wake && at > self.now => (State::Asleep, Some(at)),
-            Step::Exit => (State::Dead, None),
+            TaskStep::Spin if !std::mem::take(&mut task.stop) => (State::Spinning, None),
+            TaskStep::Block if !wake => (State::Asleep, None),
+            TaskStep::SleepUntil(at) if !wake && at > self.now => (State::Asleep, Some(at)),
+            TaskStep::Exit => (State::Dead, None),
             _ => (State::Ready, None),
         };
         task.state = state;
