@@ -34,11 +34,9 @@ mod rq_flag {
     pub const IN_DISPATCH: u32 = 1 << 17;
 }
 
-/// Guest memory that holds the `struct scx_dump_ctx` for the scheduler's dump operations and its
-/// reason text.
+/// The `struct scx_dump_ctx` of the scheduler's dump operations, in guest memory.
 struct Context {
     addr: u64,
-    len: u64,
     at_jiffies: u64,
 }
 
@@ -65,9 +63,6 @@ impl Kernel {
             self.dump_cpu(&ctx, cpu, &waiting[cpu.idx()]);
         }
         self.dump_events();
-        if ctx.len > 0 {
-            self.vm.mem.free(ctx.addr, ctx.len);
-        }
         self.ext.dump.take().map_or_else(String::new, DumpBuf::finish)
     }
 
@@ -86,24 +81,17 @@ impl Kernel {
         }
     }
 
-    /// Builds the context in guest memory. If memory is exhausted, the dump is still made and the
-    /// operations get NULL.
+    /// Builds the context in guest memory.
     fn dump_context(&mut self, exit: Option<&ExitInfo>) -> Context {
         let (at_ns, at_jiffies) = (self.ktime(), self.jiffies());
-        let reason = exit.map_or("none", |exit| exit.kind.reason()).as_bytes();
-        let size = size_of::<abi::scx_dump_ctx>() as u64;
-        let len = size + reason.len() as u64 + 1;
-        let Ok(addr) = self.vm.mem.alloc_kernel(len, 8) else {
-            return Context { addr: 0, len: 0, at_jiffies };
-        };
-        let text = self.vm.mem.host_slice_mut::<u8>(addr + size, reason.len());
-        text.copy_from_slice(reason);
+        let reason = self.scratch_reason(exit.map_or("none", |exit| exit.kind.reason()));
+        let addr = self.ext.scratch.dump_ctx;
         let ctx = self.vm.mem.host_mut::<abi::scx_dump_ctx>(addr);
         ctx.kind = exit.map_or(0, |exit| exit.kind as u32);
         ctx.exit_code = exit.map_or(0, |exit| exit.code);
-        ctx.reason = addr + size;
+        ctx.reason = reason;
         (ctx.at_ns, ctx.at_jiffies) = (at_ns, at_jiffies);
-        Context { addr, len, at_jiffies }
+        Context { addr, at_jiffies }
     }
 
     fn dump_header(&mut self, name: &str, exit: Option<&ExitInfo>) {

@@ -37,6 +37,19 @@ pub struct ArgScratch {
     exit_task: u64,
     cgroup_init: u64,
     cpu_release: u64,
+    exit_info: u64,
+    /// Text of an exit: see `exit_text`.
+    text: u64,
+    dump_text: u64,
+    pub(super) dump_ctx: u64,
+}
+
+/// Offsets of the parts of `ArgScratch::text`, bytes.
+mod exit_text {
+    /// `scx_exit_info.bt`. It stays zero, because there are no kernel stacks.
+    pub const BT: u64 = 0;
+    pub const REASON: u64 = BT + 8 * super::limit::EXIT_BT_LEN as u64;
+    pub const MSG: u64 = super::limit::EXIT_MSG_LEN as u64;
 }
 
 impl ArgScratch {
@@ -47,6 +60,10 @@ impl ArgScratch {
             exit_task: room(size_of::<abi::scx_exit_task_args>())?,
             cgroup_init: room(size_of::<abi::scx_cgroup_init_args>())?,
             cpu_release: room(size_of::<abi::scx_cpu_release_args>())?,
+            exit_info: room(size_of::<abi::scx_exit_info>())?,
+            text: room(2 * limit::EXIT_MSG_LEN)?,
+            dump_text: room(limit::EXIT_DUMP_DFL_LEN as usize)?,
+            dump_ctx: room(size_of::<abi::scx_dump_ctx>())?,
         })
     }
 }
@@ -86,42 +103,43 @@ impl Kernel {
         at
     }
 
-    /// Calls `ops.exit` with a `struct scx_exit_info`, which exists only during the call. If memory
-    /// is exhausted, the operation gets NULL.
+    /// Calls `ops.exit` with a `struct scx_exit_info`. A dump of more than the default length gets
+    /// memory of its own for the call; without memory it is cut.
     pub(crate) fn op_exit(&mut self, info: &ExitInfo, flags: u64) {
-        let strings = [info.kind.reason(), &info.message, &info.dump];
-        let fixed = size_of::<abi::scx_exit_info>() + 8 * limit::EXIT_BT_LEN;
-        let size = (fixed + strings.iter().map(|text| text.len() + 1).sum::<usize>()) as u64;
-        let at = self.vm.mem.alloc_kernel(size, 8).unwrap_or(0);
-        if at != 0 {
-            let bt = at + size_of::<abi::scx_exit_info>() as u64;
-            self.vm.mem.host_slice_mut::<u64>(bt, limit::EXIT_BT_LEN).fill(0);
-            let mut end = at + fixed as u64;
-            let [reason, msg, dump] = strings.map(|text| {
-                let addr = end;
-                end += self.put_text(addr, text);
-                addr
-            });
-            let ei: &mut abi::scx_exit_info = self.vm.mem.host_mut(at);
-            ei.kind = info.kind as u32;
-            ei.exit_cpu = info.cpu.map_or(-1, |cpu| cpu.0 as i32);
-            ei.exit_code = info.code;
-            // There are no kernel stacks, so the backtrace is empty.
-            (ei.flags, ei.bt, ei.bt_len) = (flags, bt, 0);
-            (ei.reason, ei.msg, ei.dump) = (reason, msg, dump);
-        }
-        self.op(Op::Exit, None, &[at]);
-        if at != 0 {
-            self.vm.mem.free(at, size);
+        let s = self.ext.scratch;
+        let (size, default) = (info.dump.len() + 1, limit::EXIT_DUMP_DFL_LEN as usize);
+        let long = size > default;
+        let own = if long { self.vm.mem.alloc_kernel(size as u64, 8).ok() } else { None };
+        let (dump, room) = own.map_or((s.dump_text, default), |addr| (addr, size));
+        self.put_text(dump, &info.dump, room);
+        let msg = s.text + exit_text::MSG;
+        self.put_text(msg, &info.message, limit::EXIT_MSG_LEN);
+        let reason = self.scratch_reason(info.kind.reason());
+        let ei: &mut abi::scx_exit_info = self.vm.mem.host_mut(s.exit_info);
+        ei.kind = info.kind as u32;
+        ei.exit_cpu = info.cpu.map_or(-1, |cpu| cpu.0 as i32);
+        ei.exit_code = info.code;
+        (ei.flags, ei.bt, ei.bt_len) = (flags, s.text + exit_text::BT, 0);
+        (ei.reason, ei.msg, ei.dump) = (reason, msg, dump);
+        self.op(Op::Exit, None, &[s.exit_info]);
+        if let Some(addr) = own {
+            self.vm.mem.free(addr, size as u64);
         }
     }
 
-    /// Writes a C string; returns the number of bytes with its NUL.
-    fn put_text(&mut self, at: u64, text: &str) -> u64 {
-        let bytes = self.vm.mem.host_slice_mut::<u8>(at, text.len() + 1);
-        bytes[..text.len()].copy_from_slice(text.as_bytes());
-        bytes[text.len()] = 0;
-        bytes.len() as u64
+    /// Writes the reason of an exit; returns its guest address.
+    pub(super) fn scratch_reason(&mut self, reason: &str) -> u64 {
+        let at = self.ext.scratch.text + exit_text::REASON;
+        self.put_text(at, reason, (exit_text::MSG - exit_text::REASON) as usize);
+        at
+    }
+
+    /// Writes a C string, cut so that it takes at most `room` bytes with its NUL.
+    fn put_text(&mut self, at: u64, text: &str, room: usize) {
+        let len = text.len().min(room - 1);
+        let bytes = self.vm.mem.host_slice_mut::<u8>(at, len + 1);
+        bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+        bytes[len] = 0;
     }
 
     /// Runs the callback of a BPF timer that expires, unless it was armed again or cancelled.
