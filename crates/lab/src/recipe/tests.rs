@@ -77,7 +77,10 @@ fn a_malformed_recipe_says_where() {
     assert!(parse_error("[[step]]\nset = { 'a[1' = 1 }").contains("the end where \"]\" should be"));
     assert!(parse_error("[[step]]\nlet = { 'a b' = 1 }").contains("the end should be"));
     assert!(parse_error("[[step]]\nupdate = 'm'\nkey = 0").contains("\"update\" needs \"value\""));
-    assert!(parse_error("[[step]]\ninto = { a = 'b' }\nset = {}").contains("only beside \"run\""));
+    assert!(
+        parse_error("[[step]]\ninto = { a = 'b' }\nset = {}")
+            .contains("only together with \"run\"")
+    );
     assert!(parse_error("[[step]]\ninclude = 'no'").contains("\"no\" is no shipped recipe"));
     assert!(
         parse_error("[[step]]\nwhen = 1\ninclude = 'pair'").contains("takes no each, when or sort")
@@ -96,7 +99,7 @@ fn a_malformed_recipe_says_where() {
     );
     assert!(
         parse_error("[[step]]\nrun = 'p'\n[[step]]\nops = { a = 1 }")
-            .starts_with("r.toml:6: this step cannot come")
+            .starts_with("r.toml:6: this step must come before")
     );
     assert!(parse_error("[[step]]\nset = { a = 1.5 }").contains("r.toml:5"));
     assert!(Recipe::parse("r.toml", "doc = 'd'").unwrap_err().to_string().contains("source"));
