@@ -5,7 +5,7 @@ use crate::abi;
 use crate::behavior::Behavior;
 use crate::cache_occupancy::CacheTraffic;
 use crate::cgroup::CgroupTable;
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, PerCpu};
 use crate::ext::op::Op;
 use crate::ext::{Ext, ExtCpu};
 use crate::insn_time::InsnTime;
@@ -99,7 +99,7 @@ impl Kernel {
             now: 0,
             exec: Exec { cpu: CpuId(0), clock: 0, insns_from: 0, insns_ns: 0 },
             events: EventQueue::new(),
-            cpus: Vec::new(),
+            cpus: PerCpu::default(),
             tasks,
             cgroups,
             fair: Fair::new(&FairTopo::new(topology), params),

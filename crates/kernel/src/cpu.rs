@@ -1,12 +1,106 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The run state of a CPU: its current task, the end of its kernel path, and its pending requests.
 //!
-//! Owns: the per-CPU record. Does not: act on it (see `schedule.rs`, `exec.rs`, `tick.rs`).
+//! Owns: the per-CPU record, and the table type of everything that exists once per CPU. Does not:
+//! act on the record (see `schedule.rs`, `exec.rs`, `tick.rs`).
 
 use crate::lock::Lock;
 use crate::task::Class;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use smallvec::SmallVec;
+use std::ops::{Deref, DerefMut, Index, IndexMut};
+
+/// One value per CPU, indexed by `CpuId`.
+#[derive(Clone, Debug)]
+pub struct PerCpu<T>(Vec<T>);
+
+impl<T> Default for PerCpu<T> {
+    fn default() -> Self {
+        PerCpu(Vec::new())
+    }
+}
+
+impl<T> PerCpu<T> {
+    /// Adds the value of the next CPU.
+    pub(crate) fn push(&mut self, value: T) {
+        self.0.push(value);
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = CpuId> + use<T> {
+        (0..self.0.len() as u32).map(CpuId)
+    }
+}
+
+impl PerCpu<Cpu> {
+    /// Returns whether a CPU is on line; false for a number that no CPU has.
+    #[inline]
+    pub fn is_online(&self, cpu: CpuId) -> bool {
+        self.get(cpu.idx()).is_some_and(|c| c.online)
+    }
+
+    /// Returns `cpu` if it is on line, else some CPU that is.
+    #[inline]
+    pub(crate) fn online_or_any(&self, cpu: CpuId) -> CpuId {
+        if self.is_online(cpu) { cpu } else { self.any_online(cpu) }
+    }
+
+    #[cold]
+    fn any_online(&self, or: CpuId) -> CpuId {
+        self.iter().find(|c| c.online).map_or(or, |c| c.id)
+    }
+}
+
+impl<T> FromIterator<T> for PerCpu<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        PerCpu(values.into_iter().collect())
+    }
+}
+
+impl<T> Deref for PerCpu<T> {
+    type Target = [T];
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for PerCpu<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.0
+    }
+}
+
+impl<'a, T> IntoIterator for &'a PerCpu<T> {
+    type Item = &'a T;
+    type IntoIter = std::slice::Iter<'a, T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+impl<'a, T> IntoIterator for &'a mut PerCpu<T> {
+    type Item = &'a mut T;
+    type IntoIter = std::slice::IterMut<'a, T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter_mut()
+    }
+}
+
+impl<T> Index<CpuId> for PerCpu<T> {
+    type Output = T;
+    #[inline(always)]
+    fn index(&self, cpu: CpuId) -> &T {
+        &self.0[cpu.idx()]
+    }
+}
+
+impl<T> IndexMut<CpuId> for PerCpu<T> {
+    #[inline(always)]
+    fn index_mut(&mut self, cpu: CpuId) -> &mut T {
+        &mut self.0[cpu.idx()]
+    }
+}
 
 /// Breakdown of a CPU's time, ns. `busy`, `idle` and `overhead` add up to the time the CPU was on
 /// line.

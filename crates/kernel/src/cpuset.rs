@@ -78,7 +78,7 @@ impl Kernel {
         }
         let (on_cpu, on_rq) = (t.on_cpu, t.on_rq);
         let mut cpus = self.cpus.iter().map(|c| c.id);
-        let usable = |c: &CpuId| self.is_online(*c) && self.tasks[task].allowed_on(*c);
+        let usable = |c: &CpuId| self.cpus.is_online(*c) && self.tasks[task].allowed_on(*c);
         let Some(target) = cpus.find(usable) else { return };
         if on_cpu && on_rq {
             self.push_away(cpu, task, target);

@@ -6,7 +6,7 @@
 //! Does not: decide (see `fair.rs`).
 
 use crate::behavior::{CgroupSpec, Policy};
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, PerCpu};
 use crate::event::{Event, SplitU64, lane};
 use crate::flags::{queue, wake};
 use crate::kernel::{AfterEvent, Kernel};
@@ -24,7 +24,7 @@ const HRTICK_MIN_NS: Nanos = 10_000;
 
 /// The part of the kernel's state that the class may read.
 struct View<'a> {
-    cpus: &'a [Cpu],
+    cpus: &'a PerCpu<Cpu>,
     tasks: &'a TaskTable,
     costs: &'a CostTable,
     now: Nanos,
@@ -36,17 +36,17 @@ impl Env for View<'_> {
     }
 
     fn cpu_idle(&self, cpu: CpuId) -> bool {
-        let c = &self.cpus[cpu.idx()];
+        let c = &self.cpus[cpu];
         c.online && c.is_idle() && c.wake_list.is_empty()
     }
 
     fn curr_task(&self, cpu: CpuId) -> Option<TaskId> {
-        let c = &self.cpus[cpu.idx()];
+        let c = &self.cpus[cpu];
         (!c.is_idle()).then_some(c.curr)
     }
 
     fn idle_exit_latency(&self, cpu: CpuId) -> Option<u32> {
-        let since = self.cpus[cpu.idx()].idle_since?;
+        let since = self.cpus[cpu].idle_since?;
         let latency = self.costs.idle_state(self.now.saturating_sub(since)).exit_latency_ns;
         Some(u32::try_from(latency).unwrap_or(u32::MAX))
     }
@@ -94,7 +94,7 @@ impl Kernel {
             migrated: flags & queue::MIGRATED != 0 || (restore && self.migrating == Some(task)),
             initial: flags & queue::INITIAL != 0,
         };
-        let at = self.cpus[cpu.idx()].rq_clock;
+        let at = self.cpus[cpu].rq_clock;
         self.fair.enqueue(cpu, task, at, flags);
         self.mirror_util(task);
         self.fair_follow_up(cpu);
@@ -142,13 +142,13 @@ impl Kernel {
     }
 
     fn fair_pick_one(&mut self, cpu: CpuId) -> Option<TaskId> {
-        let curr = self.cpus[cpu.idx()].curr;
+        let curr = self.cpus[cpu].curr;
         if self.tasks[curr].class == Class::Fair {
             self.charge_curr(cpu);
         }
         let at = self.clock();
         let mut picked = self.fair.pick_next(cpu, at);
-        if picked.is_none() && self.is_online(cpu) && self.fair_newidle(cpu) {
+        if picked.is_none() && self.cpus.is_online(cpu) && self.fair_newidle(cpu) {
             let at = self.clock();
             picked = self.fair.pick_next(cpu, at);
         }
@@ -159,10 +159,10 @@ impl Kernel {
     pub(crate) fn fair_set_next(&mut self, cpu: CpuId, task: TaskId) {
         let at = self.clock();
         // Code of another CPU, whose clock is ahead, may already have charged this CPU's time.
-        self.tasks[task].exec_start = at.max(self.cpus[cpu.idx()].charged_until);
+        self.tasks[task].exec_start = at.max(self.cpus[cpu].charged_until);
         self.fair.set_next(cpu, task, at);
         self.fair_follow_up(cpu);
-        self.cpus[cpu.idx()].hrtick_at = None;
+        self.cpus[cpu].hrtick_at = None;
         self.fair_hrtick_start(cpu);
     }
 
@@ -178,7 +178,7 @@ impl Kernel {
         self.charge_curr(cpu);
         let at = self.clock();
         let urgency = self.fair.tick(cpu, at);
-        self.mirror_util(self.cpus[cpu.idx()].curr);
+        self.mirror_util(self.cpus[cpu].curr);
         self.fair_resched(cpu, urgency);
         self.fair_follow_up(cpu);
     }
@@ -191,7 +191,7 @@ impl Kernel {
     }
 
     pub(crate) fn fair_wakeup_preempt(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
-        let curr = self.cpus[cpu.idx()].curr;
+        let curr = self.cpus[cpu].curr;
         if self.tasks[curr].class == Class::Fair {
             self.charge_curr(cpu);
         }
@@ -301,13 +301,13 @@ impl Kernel {
         slack: bool,
         at: Nanos,
     ) -> AfterEvent {
-        let cpu = self.online_or_any(CpuId(0));
+        let cpu = self.cpus.online_or_any(CpuId(0));
         let kind = if slack { TimerKind::Slack } else { TimerKind::Period };
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
             for cpu in k.fair.bandwidth_timer(cgroup, kind, at) {
                 k.fair_follow_up(cpu);
-                if k.cpus[cpu.idx()].is_idle() {
+                if k.cpus[cpu].is_idle() {
                     k.resched(cpu);
                 }
             }
@@ -318,24 +318,24 @@ impl Kernel {
     /// `hrtick_start_fair()`: arms a timer that ends the running task's slice to the nanosecond, if
     /// others wait.
     fn fair_hrtick_start(&mut self, cpu: CpuId) {
-        let c = &self.cpus[cpu.idx()];
+        let c = &self.cpus[cpu];
         if c.next_class != Class::Fair && self.tasks[c.curr].class != Class::Fair {
             return;
         }
         let Some(end) = self.fair.slice_end(cpu) else { return };
         let at = end.max(self.clock() + HRTICK_MIN_NS);
-        if self.cpus[cpu.idx()].hrtick_at == Some(at) {
+        if self.cpus[cpu].hrtick_at == Some(at) {
             return;
         }
         self.charge(self.machine.costs.irq.hrtimer_arm_ns);
-        self.cpus[cpu.idx()].hrtick_at = Some(at);
+        self.cpus[cpu].hrtick_at = Some(at);
         self.events.push_in(lane::SLICE, at, Event::HrTick { cpu });
     }
 
     /// Handles the slice timer. A timer that was moved since it was armed is ignored.
     #[inline(never)]
     pub(crate) fn hrtick(&mut self, cpu: CpuId) -> AfterEvent {
-        let c = &mut self.cpus[cpu.idx()];
+        let c = &mut self.cpus[cpu];
         if c.hrtick_at != Some(self.now) {
             return AfterEvent::Nothing;
         }
@@ -381,7 +381,7 @@ impl Kernel {
     /// Balances for all CPUs that do not tick, on an idle CPU that was kicked for it.
     #[inline(never)]
     pub(crate) fn fair_balance(&mut self, cpu: CpuId) -> AfterEvent {
-        if !self.is_online(cpu) {
+        if !self.cpus.is_online(cpu) {
             return AfterEvent::Nothing;
         }
         self.on_cpu_last(cpu, |k| {
@@ -413,7 +413,7 @@ impl Kernel {
             self.charge(self.machine.costs.sched.migrate_ns);
             self.fair_moved(moved.task, moved.to);
             self.fair_follow_up(moved.to);
-            let to = &self.cpus[moved.to.idx()];
+            let to = &self.cpus[moved.to];
             if to.next_class < Class::Fair && moved.to != self.exec.cpu {
                 self.resched(moved.to);
             }
@@ -433,7 +433,7 @@ impl Kernel {
     /// CPU that asked.
     fn push_for_balance(&mut self, from: CpuId) {
         self.charge(2 * self.machine.costs.sched.context_switch_ns);
-        self.cpus[from.idx()].active_balance = true;
+        self.cpus[from].active_balance = true;
         self.resched(from);
     }
 
@@ -495,7 +495,7 @@ impl Kernel {
     fn fair_resched(&mut self, cpu: CpuId, urgency: Resched) {
         match urgency {
             Resched::No => {}
-            Resched::Lazy => self.cpus[cpu.idx()].resched_lazy = true,
+            Resched::Lazy => self.cpus[cpu].resched_lazy = true,
             Resched::Now => self.resched(cpu),
         }
     }

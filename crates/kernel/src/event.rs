@@ -182,13 +182,13 @@ impl Kernel {
 
     /// Runs `f` now as user space outside of the workload, on the first CPU that is on line.
     pub fn user<R>(&mut self, f: impl FnOnce(&mut Kernel) -> R) -> R {
-        let cpu = self.online_or_any(CpuId(0));
+        let cpu = self.cpus.online_or_any(CpuId(0));
         self.on_cpu(cpu, f)
     }
 
     /// As `user`, for a process that is bound to `cpu`; on another CPU if that one is off line.
     pub fn user_on<R>(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel) -> R) -> R {
-        let cpu = self.online_or_any(cpu);
+        let cpu = self.cpus.online_or_any(cpu);
         self.on_cpu(cpu, f)
     }
 
@@ -293,7 +293,7 @@ impl Kernel {
     /// Returns a CPU that is awake, or the time at which it will be.
     #[inline(never)]
     fn awake_cpu(&mut self, cpu: CpuId) -> Result<CpuId, Nanos> {
-        let cpu = self.online_or_any(cpu);
+        let cpu = self.cpus.online_or_any(cpu);
         self.leave_idle_state(cpu).map_or(Ok(cpu), Err)
     }
 
@@ -307,7 +307,7 @@ impl Kernel {
     pub fn close(&mut self) {
         if self.ext_aborting() {
             // The run ends while a scheduler is being disabled.
-            let cpu = self.online_or_any(CpuId(0));
+            let cpu = self.cpus.online_or_any(CpuId(0));
             self.on_cpu(cpu, |k| k.ext_disable());
         }
         let ids: Vec<CpuId> = self.cpus.iter().map(|c| c.id).collect();

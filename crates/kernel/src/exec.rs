@@ -28,12 +28,12 @@ impl Kernel {
     /// Brings the progress and time accounts of a CPU up to `now`.
     pub(crate) fn settle(&mut self, cpu: CpuId) {
         let Kernel { cpus, tasks, now, .. } = self;
-        cpus[cpu.idx()].settle(*now, tasks);
+        cpus[cpu].settle(*now, tasks);
     }
 
     /// Posts the end of the current step, unless a pending event already serves.
     pub(crate) fn arm_step_end(&mut self, cpu: CpuId) {
-        if let Some((at, lane)) = self.cpus[cpu.idx()].step_end_due(&self.tasks) {
+        if let Some((at, lane)) = self.cpus[cpu].step_end_due(&self.tasks) {
             self.post_step_end(cpu, at, lane);
         }
     }
@@ -41,13 +41,13 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn post_step_end(&mut self, cpu: CpuId, at: Nanos, lane: usize) {
         let Kernel { cpus, events, .. } = self;
-        events.push_in(lane, at, cpus[cpu.idx()].expect_step_end(at));
+        events.push_in(lane, at, cpus[cpu].expect_step_end(at));
     }
 
     #[inline(always)]
     pub(crate) fn step_end(&mut self, cpu: CpuId, generation: u32) -> AfterEvent {
         let Kernel { cpus, tasks, now, .. } = self;
-        let c = &mut cpus[cpu.idx()];
+        let c = &mut cpus[cpu];
         if c.run_gen != generation {
             return AfterEvent::Nothing;
         }
@@ -84,7 +84,7 @@ impl Kernel {
     /// up the CPU.
     #[inline(always)]
     pub(crate) fn next_steps(&mut self, cpu: CpuId) {
-        let task = self.cpus[cpu.idx()].curr;
+        let task = self.cpus[cpu].curr;
         self.take_rq_clock(cpu);
         for _ in 0..self.limits.max_instant_steps {
             let Some(step) = self.ask_step(task) else { return };
@@ -93,7 +93,7 @@ impl Kernel {
                 return;
             }
             self.tasks[task].step = None;
-            if self.cpus[cpu.idx()].need_resched {
+            if self.cpus[cpu].need_resched {
                 return;
             }
         }
@@ -165,9 +165,9 @@ impl Kernel {
         self.set_state(task, TaskState::Sleeping);
         self.tasks[task].step = None;
         self.nr_runnable -= 1;
-        self.cpus[cpu.idx()].voluntary = true;
+        self.cpus[cpu].voluntary = true;
         self.dequeue_task(cpu, task, queue::SLEEP | queue::NOCLOCK);
-        self.cpus[cpu.idx()].need_resched = true;
+        self.cpus[cpu].need_resched = true;
     }
 
     #[inline(always)]
@@ -242,7 +242,7 @@ impl Kernel {
             self.tasks[task].step = None;
             self.tasks[task].step_left = 0;
             let at = self.clock() + self.hand_over(self.exec.cpu, cpu);
-            let event = self.cpus[cpu.idx()].expect_step_end(at);
+            let event = self.cpus[cpu].expect_step_end(at);
             self.events.push(at, event);
         }
     }
@@ -251,11 +251,11 @@ impl Kernel {
     /// run.
     pub(crate) fn refresh_speed(&mut self, cpu: CpuId) {
         let speed = self.speed_of(cpu);
-        if self.cpus[cpu.idx()].speed == speed {
+        if self.cpus[cpu].speed == speed {
             return;
         }
         self.settle(cpu);
-        let c = &mut self.cpus[cpu.idx()];
+        let c = &mut self.cpus[cpu];
         c.speed = speed;
         if c.kernel_until <= self.now {
             c.done_at = Nanos::MAX;
@@ -267,8 +267,8 @@ impl Kernel {
     /// busy.
     fn speed_of(&self, cpu: CpuId) -> u64 {
         let info = self.machine.topology.cpu(cpu);
-        let busy = |s: &CpuId| !self.cpus[s.idx()].is_idle();
-        let busy_sibling = self.cpus[cpu.idx()].siblings.iter().any(busy);
+        let busy = |s: &CpuId| !self.cpus[*s].is_idle();
+        let busy_sibling = self.cpus[cpu].siblings.iter().any(busy);
         let full = u64::from(info.capacity);
         if busy_sibling { self.machine.costs.smt.busy_sibling_speed.of(full) } else { full }
     }

@@ -35,6 +35,7 @@ pub mod stats;
 pub mod tracing;
 pub mod watchdog;
 
+use crate::cpu::PerCpu;
 use dsq::{DsqId, DsqTable};
 use exit::ExitInfo;
 use idle::IdleState;
@@ -189,7 +190,7 @@ pub enum DirectSlot {
 /// All state of the class.
 pub struct Ext {
     pub dsqs: DsqTable,
-    pub cpus: Vec<ExtCpu>,
+    pub cpus: PerCpu<ExtCpu>,
     pub root: Option<Box<Sched>>,
     pub state: EnableState,
     /// Whether tasks may be in the class (`scx_enabled()`).
@@ -246,7 +247,7 @@ impl Ext {
 
     #[inline]
     pub fn bypassing(&self, cpu: CpuId) -> bool {
-        self.cpus[cpu.idx()].bypassing
+        self.cpus[cpu].bypassing
     }
 
     /// Counts an event of the loaded scheduler (`scx_add_event`).

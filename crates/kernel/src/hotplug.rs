@@ -25,7 +25,7 @@ impl Kernel {
         if cpu.idx() >= self.cpus.len() {
             return Err(SysError::Invalid);
         }
-        if self.cpus[cpu.idx()].online == online {
+        if self.cpus[cpu].online == online {
             return Ok(());
         }
         let last = self.cpus.iter().filter(|c| c.online).count() == 1;
@@ -34,10 +34,10 @@ impl Kernel {
         }
         self.charge(self.machine.costs.sched.context_switch_ns);
         self.settle(cpu);
-        self.cpus[cpu.idx()].online = online;
+        self.cpus[cpu].online = online;
         self.mirror_online(cpu, online);
         self.metrics.hotplugged = true;
-        self.cpus[cpu.idx()].progress_from = self.now;
+        self.cpus[cpu].progress_from = self.now;
         self.fair_cpu_online(cpu, online);
         self.idle_set_online(cpu, online);
         let time = self.clock();
@@ -78,7 +78,7 @@ impl Kernel {
             let change = self.change_begin(task, queue::SAVE | queue::MOVE);
             self.change_end(change);
         }
-        let woken = std::mem::take(&mut self.cpus[cpu.idx()].wake_list);
+        let woken = std::mem::take(&mut self.cpus[cpu].wake_list);
         for task in woken {
             let Some(flags) = self.tasks[task].wake_queued.take() else { continue };
             let target = self.fallback_cpu(task, cpu);
@@ -100,7 +100,7 @@ impl Kernel {
             let target = self.fallback_cpu(task, cpu);
             self.move_queued(task, target);
         }
-        let curr = self.cpus[cpu.idx()].curr;
+        let curr = self.cpus[cpu].curr;
         if !self.tasks[curr].is_idle_task() {
             let target = self.fallback_cpu(curr, cpu);
             self.push_away(cpu, curr, target);

@@ -13,7 +13,7 @@ use crate::behavior::Behavior;
 use crate::boot::KernelVars;
 use crate::cache_occupancy::CacheTraffic;
 use crate::cgroup::CgroupTable;
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, PerCpu};
 use crate::event::Event;
 use crate::ext::Ext;
 use crate::ext::kfunc::Handler;
@@ -139,7 +139,7 @@ pub struct Kernel {
     /// Upper bound on the number of events in one run: the limit, or 0 once the run has been
     /// stopped.
     pub(crate) event_limit: u64,
-    pub cpus: Vec<Cpu>,
+    pub cpus: PerCpu<Cpu>,
     pub tasks: TaskTable,
     pub cgroups: CgroupTable,
     pub fair: Fair,
@@ -250,7 +250,7 @@ impl Kernel {
     #[inline(always)]
     fn enter(&mut self, cpu: CpuId) {
         let Kernel { cpus, tasks, now, .. } = self;
-        let c = &mut cpus[cpu.idx()];
+        let c = &mut cpus[cpu];
         let clock = c.kernel_path_start(*now);
         c.settle(*now, tasks);
         self.exec = Exec { cpu, clock, insns_from: self.vm.executed, insns_ns: 0 };
@@ -282,7 +282,7 @@ impl Kernel {
             if !self.skip_to(at) {
                 return self.post_step_end(cpu, at, lane);
             }
-            self.cpus[cpu.idx()].expect_no_step_end();
+            self.cpus[cpu].expect_no_step_end();
             then = AfterEvent::NextSteps(cpu);
         }
     }
@@ -291,12 +291,12 @@ impl Kernel {
     /// None if the CPU is idle or a queued event already serves.
     #[inline(always)]
     fn leave_kernel(&mut self, cpu: CpuId) -> Option<(Nanos, usize)> {
-        if self.cpus[cpu.idx()].must_schedule() {
+        if self.cpus[cpu].must_schedule() {
             self.schedule_until_done(cpu);
         }
         let end = self.clock();
         let Kernel { cpus, tasks, now, .. } = self;
-        let c = &mut cpus[cpu.idx()];
+        let c = &mut cpus[cpu];
         c.time.overhead += end - c.kernel_path_start(*now);
         c.kernel_until = end;
         c.progress_from = end;
@@ -311,7 +311,7 @@ impl Kernel {
         let max = self.limits.max_instant_steps;
         for _ in 0..max {
             self.schedule(cpu);
-            if !self.cpus[cpu.idx()].must_schedule() {
+            if !self.cpus[cpu].must_schedule() {
                 return;
             }
         }
@@ -350,7 +350,7 @@ mod tests {
         k.limits.max_instant_steps = 1000;
         load(&mut k, ops::ENQ_LAST, &[Op::Enqueue, Op::Dispatch], |k, op, _| {
             let cpu = k.exec.cpu;
-            k.cpus[cpu.idx()].need_resched |= op == Op::Dispatch;
+            k.cpus[cpu].need_resched |= op == Op::Dispatch;
             0
         });
         let stop = k.run(Some(100_000_000));

@@ -203,10 +203,10 @@ impl Kernel {
         self.tasks[task].step = None;
         self.nr_runnable -= 1;
         self.nr_workload -= 1;
-        self.cpus[cpu.idx()].voluntary = true;
+        self.cpus[cpu].voluntary = true;
         self.trace(Kind::Exit { task });
         self.dequeue_task(cpu, task, queue::SLEEP | queue::NOCLOCK | queue::SPECIAL);
-        self.cpus[cpu.idx()].need_resched = true;
+        self.cpus[cpu].need_resched = true;
     }
 
     /// `finish_task_switch()`: finishes the task that was switched away if it is dead.

@@ -91,7 +91,7 @@ impl Kernel {
         let (cpu, at) = (self.exec.cpu, self.clock());
         let Kernel { cpus, ext, machine, .. } = self;
         let lock = match id {
-            LockId::Rq(cpu) => &mut cpus[cpu.idx()].rq_lock,
+            LockId::Rq(cpu) => &mut cpus[cpu].rq_lock,
             LockId::Dsq(dsq) => &mut ext.dsqs.get_mut(dsq).lock,
         };
         let transfer = Self::transfer(machine, lock.last, cpu);
@@ -107,7 +107,7 @@ impl Kernel {
     pub(crate) fn unlock(&mut self, id: LockId) {
         let at = self.clock();
         match id {
-            LockId::Rq(cpu) => self.cpus[cpu.idx()].rq_lock.release(at),
+            LockId::Rq(cpu) => self.cpus[cpu].rq_lock.release(at),
             LockId::Dsq(dsq) => self.ext.dsqs.get_mut(dsq).lock.release(at),
         }
     }
@@ -138,7 +138,7 @@ impl Kernel {
             self.tracer.names.set_lock(lock, name);
         }
         let cpu = self.exec.cpu;
-        self.cpus[cpu.idx()].time.lock_wait += wait;
+        self.cpus[cpu].time.lock_wait += wait;
         self.metrics.lock_wait.record(wait);
         self.trace(Kind::LockWait { lock, wait_ns: wait });
     }

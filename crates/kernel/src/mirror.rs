@@ -323,7 +323,7 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn take_rq_clock(&mut self, cpu: CpuId) -> Nanos {
         let at = self.clock();
-        let last = std::mem::replace(&mut self.cpus[cpu.idx()].rq_clock, at);
+        let last = std::mem::replace(&mut self.cpus[cpu].rq_clock, at);
         if self.ext.root.is_some() && self.rq_address_known.load(Ordering::Relaxed) {
             self.mirror_clock(cpu, at, at.saturating_sub(last));
         }
@@ -332,7 +332,7 @@ impl Kernel {
 
     #[inline(never)]
     fn mirror_clock(&mut self, cpu: CpuId, at: Nanos, delta: Nanos) {
-        let c = &self.cpus[cpu.idx()];
+        let c = &self.cpus[cpu];
         let idle = c.curr == c.idle_task;
         let lost = self.fair.lost_idle_time(cpu);
         let rq = self.rq(cpu);

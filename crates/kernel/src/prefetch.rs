@@ -48,11 +48,11 @@ impl Kernel {
         if let Some(due) = self.events.peek_behind_head(NEAR) {
             match due.what {
                 Event::StepEnd { cpu, .. } => {
-                    let curr = self.cpus[cpu.idx()].curr;
+                    let curr = self.cpus[cpu].curr;
                     self.prefetch_task(curr);
                     self.prefetch_behavior(curr);
                 }
-                Event::Tick { cpu, .. } => self.prefetch_task(self.cpus[cpu.idx()].curr),
+                Event::Tick { cpu, .. } => self.prefetch_task(self.cpus[cpu].curr),
                 Event::SleepEnd { task, .. } => {
                     if let Some(t) = self.tasks.get(task) {
                         self.prefetch_cpu(t.cpu);
@@ -68,7 +68,7 @@ impl Kernel {
     pub(crate) fn prefetch_interrupted_cpu(&self, cpu: CpuId) {
         if self.prefetch_enabled {
             self.prefetch_cpu(cpu);
-            self.prefetch_task(self.cpus[cpu.idx()].idle_task);
+            self.prefetch_task(self.cpus[cpu].idle_task);
         }
     }
 
@@ -81,8 +81,8 @@ impl Kernel {
     }
 
     fn prefetch_cpu(&self, cpu: CpuId) {
-        prefetch_first(&self.cpus[cpu.idx()], HOT_CPU_BYTES);
-        prefetch(&self.ext.cpus[cpu.idx()]);
+        prefetch_first(&self.cpus[cpu], HOT_CPU_BYTES);
+        prefetch(&self.ext.cpus[cpu]);
         prefetch_first(self.ext.dsqs.get(self.ext.dsqs.local(cpu)), HOT_DSQ_BYTES);
         prefetch(self.vm.mem.own_ref::<abi::rq>(self.rq_addr(cpu)));
         self.fair.prefetch_nr_running(cpu);

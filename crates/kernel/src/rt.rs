@@ -126,8 +126,7 @@ impl Kernel {
     }
 
     fn rt_pick_one(&mut self, cpu: CpuId) -> Option<TaskId> {
-        if self.rt.queues[cpu.idx()].is_empty()
-            && self.tasks[self.cpus[cpu.idx()].curr].class < Class::Rt
+        if self.rt.queues[cpu.idx()].is_empty() && self.tasks[self.cpus[cpu].curr].class < Class::Rt
         {
             self.rt_pull(cpu);
         }
@@ -136,7 +135,7 @@ impl Kernel {
 
     /// Pulls a waiting real-time task from another CPU to a CPU that has none.
     fn rt_pull(&mut self, cpu: CpuId) {
-        if self.rt.keys.len() <= 1 || !self.is_online(cpu) {
+        if self.rt.keys.len() <= 1 || !self.cpus.is_online(cpu) {
             return;
         }
         let waiting = (0..self.cpus.len()).filter(|&c| c != cpu.idx()).find_map(|c| {
@@ -161,7 +160,7 @@ impl Kernel {
     /// period.
     fn rt_update_curr(&mut self, cpu: CpuId) -> Nanos {
         let delta = self.charge_curr(cpu);
-        let curr = self.cpus[cpu.idx()].curr;
+        let curr = self.cpus[cpu].curr;
         let Policy::Deadline { .. } = self.tasks[curr].policy else { return delta };
         let now = self.now;
         let Some(budget) = self.rt.budgets.get_mut(&curr) else { return delta };
@@ -205,7 +204,7 @@ impl Kernel {
 
     pub(crate) fn rt_tick(&mut self, cpu: CpuId) {
         let delta = self.rt_update_curr(cpu);
-        let curr = self.cpus[cpu.idx()].curr;
+        let curr = self.cpus[cpu].curr;
         if self.rt.budgets.get(&curr).is_some_and(|b| b.throttled) {
             self.resched(cpu);
         }
@@ -222,7 +221,7 @@ impl Kernel {
 
     /// Moves the current task to the end of its priority's list.
     pub(crate) fn rt_yield(&mut self, cpu: CpuId) {
-        let curr = self.cpus[cpu.idx()].curr;
+        let curr = self.cpus[cpu].curr;
         if self.rt.keys.contains_key(&curr) {
             self.rt.remove(cpu, curr);
             let rank = self.rt_rank(curr);
@@ -231,7 +230,7 @@ impl Kernel {
     }
 
     pub(crate) fn rt_wakeup_preempt(&mut self, cpu: CpuId, task: TaskId) {
-        let curr = self.cpus[cpu.idx()].curr;
+        let curr = self.cpus[cpu].curr;
         if self.rt_rank(task) < self.rt_rank(curr) {
             self.resched(cpu);
         }
@@ -241,7 +240,7 @@ impl Kernel {
     /// running task ranks lowest, the lowest number among equals.
     pub(crate) fn rt_select_cpu(&mut self, task: TaskId, prev: CpuId) -> CpuId {
         let rank_there = |c: CpuId| {
-            let curr = self.cpus[c.idx()].curr;
+            let curr = self.cpus[c].curr;
             match self.tasks[curr].class {
                 Class::Idle => u64::MAX,
                 Class::Ext | Class::Fair => u64::MAX - 1,
@@ -249,11 +248,12 @@ impl Kernel {
             }
         };
         let rank = self.rt_rank(task);
-        if self.is_online(prev) && self.tasks[task].allowed_on(prev) && rank_there(prev) > rank {
+        if self.cpus.is_online(prev) && self.tasks[task].allowed_on(prev) && rank_there(prev) > rank
+        {
             return prev;
         }
         cpumask::iter(&self.tasks[task].cpus)
-            .filter(|&c| self.is_online(c))
+            .filter(|&c| self.cpus.is_online(c))
             .max_by_key(|&c| (rank_there(c), std::cmp::Reverse(c)))
             .filter(|&c| rank_there(c) > rank)
             .unwrap_or(prev)

@@ -34,7 +34,7 @@ impl Kernel {
         self.charge(self.machine.costs.sched.pick_ns);
         self.lock(LockId::Rq(cpu));
         self.take_rq_clock(cpu);
-        let c = &mut self.cpus[cpu.idx()];
+        let c = &mut self.cpus[cpu];
         c.need_resched = false;
         c.resched_lazy = false;
         let prev = c.curr;
@@ -43,7 +43,7 @@ impl Kernel {
         } else {
             self.schedule_next(cpu, prev);
         }
-        self.cpus[cpu.idx()].voluntary = false;
+        self.cpus[cpu].voluntary = false;
         self.unlock(LockId::Rq(cpu));
         self.ext_after_schedule(cpu);
     }
@@ -52,7 +52,7 @@ impl Kernel {
     fn schedule_next(&mut self, cpu: CpuId, prev: TaskId) {
         let next = self.pick_next(cpu, prev);
         if next == prev {
-            self.cpus[cpu.idx()].next_class = self.tasks[prev].class;
+            self.cpus[cpu].next_class = self.tasks[prev].class;
             self.kept(cpu, prev);
         } else {
             self.put_prev(cpu, prev, Some(next));
@@ -67,7 +67,7 @@ impl Kernel {
     #[inline(never)]
     fn schedule_stopped(&mut self, cpu: CpuId) {
         self.run_stopper(cpu);
-        let prev = self.cpus[cpu.idx()].curr;
+        let prev = self.cpus[cpu].curr;
         let next = self.pick_next(cpu, prev);
         self.set_next(cpu, next);
         self.switch(cpu, prev, next);
@@ -77,7 +77,7 @@ impl Kernel {
     /// Runs the stopper for the pending requests. The running task is put and switched away, and
     /// may be moved to another CPU. The CPU then counts as idle until the pick.
     fn run_stopper(&mut self, cpu: CpuId) {
-        let c = &mut self.cpus[cpu.idx()];
+        let c = &mut self.cpus[cpu];
         let push = c.pushing.take();
         let balance = std::mem::take(&mut c.active_balance);
         let (prev, idle) = (c.curr, c.idle_task);
@@ -86,7 +86,7 @@ impl Kernel {
         } else {
             self.put_prev(cpu, prev, None);
             self.leave_cpu(cpu, prev);
-            let c = &mut self.cpus[cpu.idx()];
+            let c = &mut self.cpus[cpu];
             c.curr = idle;
             c.next_class = Class::Idle;
             let prev_state = self.prev_state(prev);
@@ -97,7 +97,7 @@ impl Kernel {
             && let Some(t) = self.tasks.get(task)
             && (t.cpu, t.on_rq, t.on_cpu) == (cpu, true, false)
             && t.allowed_on(target)
-            && self.is_online(target)
+            && self.cpus.is_online(target)
         {
             self.move_queued(task, target);
         }
@@ -130,7 +130,7 @@ impl Kernel {
                 crate::ext::dispatch::PickResult::Retry => continue,
             }
         }
-        self.cpus[cpu.idx()].idle_task
+        self.cpus[cpu].idle_task
     }
 
     /// Lets the same task go on. An idle CPU that stays idle reports itself idle again.
@@ -153,7 +153,7 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn set_next(&mut self, cpu: CpuId, next: TaskId) {
         // The search for the next task may already have been charged to the previous one.
-        let c = &self.cpus[cpu.idx()];
+        let c = &self.cpus[cpu];
         let t = &mut self.tasks[next];
         t.exec_start = c.rq_clock.max(c.charged_until);
         match t.class {
@@ -201,7 +201,7 @@ impl Kernel {
         if t.is_idle_task() {
             return;
         }
-        if cpus[cpu.idx()].voluntary {
+        if cpus[cpu].voluntary {
             t.account.switches_voluntary += 1;
         } else {
             t.account.switches_involuntary += 1;
@@ -224,7 +224,7 @@ impl Kernel {
         guest.on_cpu = 1;
         let (class, addr) = (t.class, t.addr);
         self.mirror_curr(cpu, addr, class == Class::Idle);
-        let c = &mut self.cpus[cpu.idx()];
+        let c = &mut self.cpus[cpu];
         c.curr = next;
         c.next_class = class;
         c.switches += 1;
@@ -243,8 +243,8 @@ impl Kernel {
     /// Refreshes the speed of a CPU that became busy or idle, and of its siblings.
     fn refresh_speed_around(&mut self, cpu: CpuId) {
         self.refresh_speed(cpu);
-        for i in 0..self.cpus[cpu.idx()].siblings.len() {
-            self.refresh_speed(self.cpus[cpu.idx()].siblings[i]);
+        for i in 0..self.cpus[cpu].siblings.len() {
+            self.refresh_speed(self.cpus[cpu].siblings[i]);
         }
     }
 
@@ -289,13 +289,13 @@ impl Kernel {
     /// which the interrupt can be handled; None: now.
     #[inline]
     pub(crate) fn leave_idle_state(&mut self, cpu: CpuId) -> Option<Nanos> {
-        let c = &self.cpus[cpu.idx()];
+        let c = &self.cpus[cpu];
         if c.is_idle() && c.online { self.awaken(cpu) } else { None }
     }
 
     fn awaken(&mut self, cpu: CpuId) -> Option<Nanos> {
         let now = self.now;
-        let c = &mut self.cpus[cpu.idx()];
+        let c = &mut self.cpus[cpu];
         if let Some(since) = c.idle_since.take() {
             let slept = now.saturating_sub(since);
             c.awake_at = now + self.machine.costs.idle_state(slept).exit_latency_ns;
@@ -306,7 +306,7 @@ impl Kernel {
     /// `resched_curr()`: makes `cpu` schedule as soon as it can.
     pub(crate) fn resched(&mut self, cpu: CpuId) {
         let from = self.exec.cpu;
-        let c = &mut self.cpus[cpu.idx()];
+        let c = &mut self.cpus[cpu];
         if c.need_resched {
             return;
         }
@@ -323,7 +323,7 @@ impl Kernel {
 
     pub(crate) fn resched_interrupt(&mut self, cpu: CpuId) -> AfterEvent {
         self.pending_wakeups -= 1;
-        let c = &mut self.cpus[cpu.idx()];
+        let c = &mut self.cpus[cpu];
         c.resched_sent = false;
         if !c.need_resched {
             return AfterEvent::Nothing;
@@ -372,7 +372,7 @@ impl Kernel {
 
     fn switched(&mut self, cpu: CpuId, task: TaskId, old: Class, new: Class, running: bool) {
         if running {
-            self.cpus[cpu.idx()].next_class = new;
+            self.cpus[cpu].next_class = new;
             if new < old {
                 self.resched(cpu);
             }

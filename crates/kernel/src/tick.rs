@@ -17,18 +17,18 @@ use scxlab_machine::id::{CpuId, Nanos};
 impl Kernel {
     /// Starts the tick of a CPU that became busy, at the CPU's phase of the period.
     pub(crate) fn start_tick(&mut self, cpu: CpuId) {
-        if std::mem::replace(&mut self.cpus[cpu.idx()].tick_on, true) {
+        if std::mem::replace(&mut self.cpus[cpu].tick_on, true) {
             return;
         }
-        let c = &mut self.cpus[cpu.idx()];
+        let c = &mut self.cpus[cpu];
         c.tick_gen = c.tick_gen.wrapping_add(1);
         let at = self.next_tick_time(cpu);
-        let generation = self.cpus[cpu.idx()].tick_gen;
+        let generation = self.cpus[cpu].tick_gen;
         self.events.push_in(lane::TICK, at, Event::Tick { cpu, generation });
     }
 
     pub(crate) fn stop_tick(&mut self, cpu: CpuId) {
-        self.cpus[cpu.idx()].tick_on = false;
+        self.cpus[cpu].tick_on = false;
     }
 
     /// Returns the time of a CPU's next tick. Each CPU has its own phase in the period, drawn from
@@ -42,7 +42,7 @@ impl Kernel {
 
     #[inline(never)]
     pub(crate) fn tick(&mut self, cpu: CpuId, generation: u32) -> AfterEvent {
-        let c = &self.cpus[cpu.idx()];
+        let c = &self.cpus[cpu];
         if !c.tick_on || c.tick_gen != generation {
             return AfterEvent::Nothing;
         }
@@ -54,7 +54,7 @@ impl Kernel {
     fn tick_work(&mut self, cpu: CpuId, in_kernel: bool) {
         self.charge(self.machine.costs.irq.tick_ns);
         self.take_rq_clock(cpu);
-        let curr = self.cpus[cpu.idx()].curr;
+        let curr = self.cpus[cpu].curr;
         self.mirror_tick(curr, in_kernel);
         match self.tasks[curr].class {
             Class::Ext => self.ext_task_tick(cpu),
@@ -69,7 +69,7 @@ impl Kernel {
     /// `task_tick_scx()`
     fn ext_task_tick(&mut self, cpu: CpuId) {
         self.ext_update_curr(cpu);
-        let curr = self.cpus[cpu.idx()].curr;
+        let curr = self.cpus[cpu].curr;
         if self.ext.bypassing(cpu) {
             self.set_slice(curr, 0);
         } else if self.ext.has_op(Op::Tick) {
@@ -84,7 +84,7 @@ impl Kernel {
     pub(crate) fn charge_curr(&mut self, cpu: CpuId) -> Nanos {
         let at = self.clock();
         let Kernel { cpus, tasks, vm, cgroups, .. } = self;
-        let c = &mut cpus[cpu.idx()];
+        let c = &mut cpus[cpu];
         let t = &mut tasks[c.curr];
         let seen = vm.mem.own_mut(t.addr);
         c.charge(t, seen, cgroups, at)
@@ -92,7 +92,7 @@ impl Kernel {
 
     /// `sched_yield(2)` of the current task.
     pub(crate) fn yield_curr(&mut self, cpu: CpuId) {
-        let curr = self.cpus[cpu.idx()].curr;
+        let curr = self.cpus[cpu].curr;
         match self.tasks[curr].class {
             Class::Ext => {
                 if self.ext.has_op(Op::Yield) {
@@ -106,7 +106,7 @@ impl Kernel {
             Class::Rt | Class::Deadline => self.rt_yield(cpu),
             Class::Idle => {}
         }
-        self.cpus[cpu.idx()].need_resched = true;
+        self.cpus[cpu].need_resched = true;
     }
 }
 

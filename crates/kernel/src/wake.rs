@@ -47,7 +47,7 @@ impl Kernel {
             self.set_on_rq(task, false);
         }
         let (cpu, selected) = self.select_cpu(task, prev, flags | wake::TTWU);
-        let here = &self.cpus[self.exec.cpu.idx()];
+        let here = &self.cpus[self.exec.cpu];
         let waker = (!here.is_idle()).then_some(here.curr);
         self.trace(Kind::Wakeup { task, target: cpu, waker });
         let mut enq =
@@ -92,7 +92,7 @@ impl Kernel {
     fn queue_on_target(&self, class: Class, cpu: CpuId) -> bool {
         let here = self.exec.cpu;
         let allowed = class != Class::Ext || self.ext_allows_queued_wakeup();
-        let target = &self.cpus[cpu.idx()];
+        let target = &self.cpus[cpu];
         if !allowed || !target.online || cpu == here {
             return false;
         }
@@ -101,7 +101,7 @@ impl Kernel {
 
     fn send_to_wake_list(&mut self, task: TaskId, cpu: CpuId, enq: u64) {
         self.tasks[task].wake_queued = Some(enq);
-        let c = &mut self.cpus[cpu.idx()];
+        let c = &mut self.cpus[cpu];
         c.wake_list.push(task);
         if c.wake_list.len() == 1 {
             self.charge(self.machine.costs.irq.ipi_send_ns);
@@ -113,7 +113,7 @@ impl Kernel {
     #[inline(never)]
     pub(crate) fn wake_list_interrupt(&mut self, cpu: CpuId) -> AfterEvent {
         self.pending_wakeups -= 1;
-        let tasks = std::mem::take(&mut self.cpus[cpu.idx()].wake_list);
+        let tasks = std::mem::take(&mut self.cpus[cpu].wake_list);
         if tasks.is_empty() {
             return AfterEvent::Nothing;
         }
@@ -143,24 +143,8 @@ impl Kernel {
         } else {
             cpumask::first(&t.cpus).unwrap_or(prev)
         };
-        let ok = self.tasks[task].allowed_on(cpu) && self.is_online(cpu);
+        let ok = self.tasks[task].allowed_on(cpu) && self.cpus.is_online(cpu);
         (if ok { cpu } else { self.fallback_cpu(task, prev) }, asked)
-    }
-
-    #[inline]
-    pub(crate) fn is_online(&self, cpu: CpuId) -> bool {
-        self.cpus.get(cpu.idx()).is_some_and(|c| c.online)
-    }
-
-    /// Returns `cpu` if it is on line, else some CPU that is.
-    #[inline]
-    pub(crate) fn online_or_any(&self, cpu: CpuId) -> CpuId {
-        if self.is_online(cpu) { cpu } else { self.any_online(cpu) }
-    }
-
-    #[cold]
-    fn any_online(&self, or: CpuId) -> CpuId {
-        self.cpus.iter().find(|c| c.online).map_or(or, |c| c.id)
     }
 
     /// `select_fallback_rq()`: an allowed CPU of the same node, else any allowed CPU, else any CPU.
@@ -169,7 +153,7 @@ impl Kernel {
         let machine = self.machine.clone();
         let topology = &machine.topology;
         let t = &self.tasks[task];
-        let usable = |c: &CpuId| t.allowed_on(*c) && self.is_online(*c);
+        let usable = |c: &CpuId| t.allowed_on(*c) && self.cpus.is_online(*c);
         if usable(&prev) {
             return prev;
         }
@@ -179,7 +163,7 @@ impl Kernel {
         }
         let all = cpumask::CpuMask::all(self.cpus.len());
         self.do_set_cpus_allowed(task, &all);
-        self.online_or_any(prev)
+        self.cpus.online_or_any(prev)
     }
 
     /// `set_task_cpu()`: accounts a migration. The class keeps its own accounts.
@@ -213,7 +197,7 @@ impl Kernel {
 
     /// `wakeup_preempt()`: decides whether a task that arrived on `cpu` interrupts the running one.
     pub(crate) fn wakeup_preempt(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
-        let (class, next) = (self.tasks[task].class, self.cpus[cpu.idx()].next_class);
+        let (class, next) = (self.tasks[task].class, self.cpus[cpu].next_class);
         if class == next {
             match class {
                 Class::Fair => self.fair_wakeup_preempt(cpu, task, flags),
@@ -224,7 +208,7 @@ impl Kernel {
             if next == Class::Ext {
                 self.ext_preempted_by_class(cpu);
             }
-            self.cpus[cpu.idx()].next_class = class;
+            self.cpus[cpu].next_class = class;
             self.resched(cpu);
         }
     }
@@ -280,7 +264,7 @@ impl Kernel {
     /// content to lose now.
     pub(crate) fn exec_balance(&mut self, cpu: CpuId, task: TaskId) {
         let (target, _) = self.select_cpu(task, cpu, wake::EXEC);
-        if target != cpu && self.is_online(target) {
+        if target != cpu && self.cpus.is_online(target) {
             self.push_away(cpu, task, target);
         }
         self.tasks[task].cache_marks = Default::default();
@@ -290,7 +274,7 @@ impl Kernel {
     pub(crate) fn push_away(&mut self, cpu: CpuId, task: TaskId, target: CpuId) {
         // Two switches: to the stopper task and back.
         self.charge(2 * self.machine.costs.sched.context_switch_ns);
-        self.cpus[cpu.idx()].pushing = Some((task, target));
+        self.cpus[cpu].pushing = Some((task, target));
         self.resched(cpu);
     }
 }

@@ -9,6 +9,7 @@ use scxlab_kernel::ext::OpsData;
 use scxlab_kernel::ext::dsq::InsertAt;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::ext::program::{NativeOps, Program};
+use scxlab_machine::id::CpuId;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -65,7 +66,7 @@ impl Canary {
             (InjectedFault::QueueTwice, Some(task)) => {
                 k.ext.dsqs.get_mut(dsq).insert(task, InsertAt::Tail);
             }
-            (InjectedFault::StretchTime, _) => k.cpus[0].time.busy += 1,
+            (InjectedFault::StretchTime, _) => k.cpus[CpuId(0)].time.busy += 1,
             (InjectedFault::OverchargeTask, Some(task)) => {
                 k.tasks[task].account.run_ns += 3_600_000_000_000;
             }

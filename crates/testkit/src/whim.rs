@@ -263,7 +263,7 @@ fn disturb(k: &mut Kernel, loaded: &Loaded, rng: &mut Stream, ends: &mut Vec<Str
         }
         (2 | 3, _) => {
             let cpu = CpuId(rng.below(cpus) as u32);
-            let online = !k.cpus[cpu.idx()].online;
+            let online = !k.cpus[cpu].online;
             // Refused for the last CPU on line.
             let _refused = k.user(|k| k.set_cpu_online(cpu, online));
         }

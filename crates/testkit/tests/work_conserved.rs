@@ -171,7 +171,8 @@ impl RandomRun {
         }
         for cpu in 1..k.cpus.len() {
             if rng.below(3) == 0 {
-                let (cpu, online) = (CpuId(cpu as u32), !k.cpus[cpu].online);
+                let cpu = CpuId(cpu as u32);
+                let online = !k.cpus[cpu].online;
                 k.user(|k| k.set_cpu_online(cpu, online)).unwrap_or_else(|e| panic!("{e}"));
             }
         }

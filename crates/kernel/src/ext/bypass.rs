@@ -37,7 +37,7 @@ impl Kernel {
     }
 
     fn bypass_cpu(&mut self, cpu: CpuId, on: bool) {
-        let pcpu = &mut self.ext.cpus[cpu.idx()];
+        let pcpu = &mut self.ext.cpus[cpu];
         let was = std::mem::replace(&mut pcpu.bypassing, on);
         if was && !on {
             pcpu.idle_renotify = true;
@@ -49,7 +49,7 @@ impl Kernel {
             let change = self.change_begin(task, queue::SAVE | queue::MOVE);
             self.change_end(change);
         }
-        if self.is_online(cpu) {
+        if self.cpus.is_online(cpu) {
             self.resched(cpu);
         }
     }

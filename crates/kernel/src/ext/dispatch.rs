@@ -42,9 +42,9 @@ impl Kernel {
             return PickResult::Nothing;
         }
         self.ext_kick_sync(cpu);
-        self.cpus[cpu.idx()].next_class = Class::Ext;
+        self.cpus[cpu].next_class = Class::Ext;
         let found = self.dispatch_one(cpu, prev);
-        if self.cpus[cpu.idx()].next_class > Class::Ext {
+        if self.cpus[cpu].next_class > Class::Ext {
             return PickResult::Retry;
         }
         if found == SearchResult::Prev {
@@ -81,21 +81,19 @@ impl Kernel {
     /// `dispatch_one()`
     #[inline(always)]
     fn dispatch_one(&mut self, cpu: CpuId, prev: TaskId) -> SearchResult {
-        self.ext.cpus[cpu.idx()].in_dispatch = true;
+        self.ext.cpus[cpu].in_dispatch = true;
         let found = self.find_work(cpu, prev);
         let local = self.ext.dsqs.get(self.ext.dsqs.local(cpu));
         if found != SearchResult::Nothing && local.len() > 1 && local.nr_immed > 0 {
             self.schedule_reenq_local(cpu, 0);
         }
-        self.ext.cpus[cpu.idx()].in_dispatch = false;
+        self.ext.cpus[cpu].in_dispatch = false;
         found
     }
 
     #[inline(always)]
     fn find_work(&mut self, cpu: CpuId, prev: TaskId) -> SearchResult {
-        if std::mem::take(&mut self.ext.cpus[cpu.idx()].cpu_released)
-            && self.ext.has_op(Op::CpuAcquire)
-        {
+        if std::mem::take(&mut self.ext.cpus[cpu].cpu_released) && self.ext.has_op(Op::CpuAcquire) {
             self.op(Op::CpuAcquire, Some(cpu), &[u64::from(cpu.0), 0]);
         }
         let prev_ext = self.tasks[prev].class == Class::Ext;
@@ -145,7 +143,7 @@ impl Kernel {
         }
         let prev_addr = if prev_ext { self.tasks[prev].addr } else { 0 };
         for _ in 0..limit::DSP_MAX_LOOPS {
-            self.ext.cpus[cpu.idx()].dispatch.nr_tasks = 0;
+            self.ext.cpus[cpu].dispatch.nr_tasks = 0;
             self.op_dispatch(cpu, prev_addr);
             self.flush_dispatch(cpu);
             if prev_ext && self.may_keep(prev) {
@@ -156,7 +154,7 @@ impl Kernel {
             {
                 return SearchResult::Local;
             }
-            if self.ext.cpus[cpu.idx()].dispatch.nr_tasks == 0 {
+            if self.ext.cpus[cpu].dispatch.nr_tasks == 0 {
                 return SearchResult::Nothing;
             }
         }
@@ -167,18 +165,18 @@ impl Kernel {
     /// `scx_flush_dispatch_buf()`
     #[inline(always)]
     pub(crate) fn flush_dispatch(&mut self, cpu: CpuId) {
-        if !self.ext.cpus[cpu.idx()].dispatch.entries.is_empty() {
+        if !self.ext.cpus[cpu].dispatch.entries.is_empty() {
             self.flush_entries(cpu);
         }
     }
 
     #[inline(never)]
     fn flush_entries(&mut self, cpu: CpuId) {
-        let entries = std::mem::take(&mut self.ext.cpus[cpu.idx()].dispatch.entries);
+        let entries = std::mem::take(&mut self.ext.cpus[cpu].dispatch.entries);
         for entry in &entries {
             self.finish_dispatch(cpu, entry);
         }
-        let buf = &mut self.ext.cpus[cpu.idx()].dispatch;
+        let buf = &mut self.ext.cpus[cpu].dispatch;
         buf.nr_tasks += entries.len() as u32;
         if buf.entries.is_empty() {
             buf.entries = entries;
@@ -269,7 +267,7 @@ impl Kernel {
     }
 
     fn curr_class(&self, cpu: CpuId) -> Class {
-        self.tasks[self.cpus[cpu.idx()].curr].class
+        self.tasks[self.cpus[cpu].curr].class
     }
 
     /// `move_remote_task_to_local_dsq()`: dequeues the task on `src` and enqueues it on the local
@@ -411,7 +409,7 @@ impl Kernel {
         if to_lower {
             self.ext_do_enqueue(cpu, task, enq::LAST, None);
             if self.tasks[task].ext.dsq == Some(self.ext.dsqs.local(cpu)) {
-                self.cpus[cpu.idx()].need_resched = true;
+                self.cpus[cpu].need_resched = true;
             }
         } else {
             self.ext_do_enqueue(cpu, task, 0, None);
@@ -423,10 +421,10 @@ impl Kernel {
     pub(crate) fn ext_switch_class(&mut self, cpu: CpuId, next: TaskId) {
         let class = self.tasks[next].class;
         let wants = self.ext.root.as_ref().is_some_and(|s| s.has_cpu_preempt);
-        if !wants || class < Class::Ext || self.ext.cpus[cpu.idx()].cpu_released {
+        if !wants || class < Class::Ext || self.ext.cpus[cpu].cpu_released {
             return;
         }
-        self.ext.cpus[cpu.idx()].cpu_released = true;
+        self.ext.cpus[cpu].cpu_released = true;
         if self.ext.has_op(Op::CpuRelease) {
             let reason = match class {
                 Class::Rt => 0,

@@ -99,7 +99,7 @@ impl Kernel {
         let Some(exit) = exit else {
             return self.dump_line("Debug dump triggered by SysRq-D");
         };
-        let current = &self.tasks[self.cpus[self.exec.cpu.idx()].curr];
+        let current = &self.tasks[self.cpus[self.exec.cpu].curr];
         let place = exit.cpu.map_or(String::new(), |cpu| format!(" on CPU {cpu}"));
         let kind = exit.kind as u32;
         let line = format!("{}[{}] triggered exit kind {kind}{place}:", current.name, current.pid);
@@ -148,7 +148,7 @@ impl Kernel {
 
     /// Dumps a CPU. An idle CPU is left out unless the scheduler adds text for it.
     fn dump_cpu(&mut self, ctx: &Context, cpu: CpuId, waiting: &[TaskId]) {
-        let curr = self.cpus[cpu.idx()].curr;
+        let curr = self.cpus[cpu].curr;
         let idle = waiting.is_empty() && self.tasks[curr].is_idle_task();
         if idle && !self.ext.has_op(Op::DumpCpu) {
             return;
@@ -174,7 +174,7 @@ impl Kernel {
     }
 
     fn dump_cpu_state(&mut self, cpu: CpuId, curr: TaskId) {
-        let pcpu = &self.ext.cpus[cpu.idx()];
+        let pcpu = &self.ext.cpus[cpu];
         let head = format!(
             "CPU {:<4}: nr_run={} flags={:#x} cpu_rel={} ksync={}",
             cpu.0,
@@ -198,9 +198,9 @@ impl Kernel {
     }
 
     fn rq_flags(&self, cpu: CpuId) -> u32 {
-        let pcpu = &self.ext.cpus[cpu.idx()];
+        let pcpu = &self.ext.cpus[cpu];
         [
-            (self.cpus[cpu.idx()].online, rq_flag::ONLINE),
+            (self.cpus[cpu].online, rq_flag::ONLINE),
             (pcpu.can_stop_tick, rq_flag::CAN_STOP_TICK),
             (pcpu.balance_pending, rq_flag::BAL_CB_PENDING),
             (pcpu.idle_renotify, rq_flag::ROOT_IDLE_RENOTIFY),
@@ -214,7 +214,7 @@ impl Kernel {
 
     /// Lists the kicks that this CPU has requested and not sent yet.
     fn kick_lines(&self, cpu: CpuId) -> Vec<String> {
-        let pcpu = &self.ext.cpus[cpu.idx()];
+        let pcpu = &self.ext.cpus[cpu];
         let nr = self.cpus.len();
         let kicked = |fits: fn(u64) -> bool| {
             let cpus = pcpu.kick_now.iter().filter(|(_, flags)| fits(*flags)).map(|(cpu, _)| *cpu);

@@ -39,14 +39,14 @@ impl Kernel {
         if self.ext.state != EnableState::Disabled {
             return Err(AttachError::Busy);
         }
-        let cpu = self.online_or_any(CpuId(0));
+        let cpu = self.cpus.online_or_any(CpuId(0));
         self.on_cpu(cpu, |k| k.enable(program, data));
         Ok(())
     }
 
     /// Detaches the loaded scheduler, as closing its link does.
     pub fn detach(&mut self) {
-        let cpu = self.online_or_any(CpuId(0));
+        let cpu = self.cpus.online_or_any(CpuId(0));
         self.on_cpu(cpu, |k| {
             k.ext_exit(ExitKind::Unreg, 0, "");
             k.ext_disable();

@@ -69,9 +69,9 @@ impl Kernel {
             return self.select_cpu_builtin(task, prev, flags);
         }
         let here = self.exec.cpu;
-        self.ext.cpus[here.idx()].in_select_cpu = true;
+        self.ext.cpus[here].in_select_cpu = true;
         let cpu = self.op_direct(Op::SelectCpu, None, task, &[u64::from(prev.0), flags]) as i32;
-        self.ext.cpus[here.idx()].in_select_cpu = false;
+        self.ext.cpus[here].in_select_cpu = false;
         let chosen = self.ext_cpu(cpu).unwrap_or_else(|| self.bad_selection(cpu, prev));
         self.scx(task).selected_cpu = chosen.0 as i32;
         chosen
@@ -131,7 +131,7 @@ impl Kernel {
         let mut sticky = t.ext.sticky_cpu.take();
         let mut flags = core_flags | self.ext.remote_activate_flags;
         if core_flags & queue::WAKEUP != 0 {
-            self.ext.cpus[cpu.idx()].in_wakeup = true;
+            self.ext.cpus[cpu].in_wakeup = true;
         }
         if flags & queue::RESTORE != 0 && on_cpu {
             sticky = Some(cpu);
@@ -142,13 +142,13 @@ impl Kernel {
         }
         if !queued {
             self.set_runnable(task, ent::QUEUED);
-            self.ext.cpus[cpu.idx()].nr_running += 1;
+            self.ext.cpus[cpu].nr_running += 1;
             if self.ext.has_op(Op::Runnable) && self.migrating != Some(task) {
                 self.op_task(Op::Runnable, Some(cpu), task, &[flags]);
             }
             self.ext_do_enqueue(cpu, task, flags, sticky);
         }
-        self.ext.cpus[cpu.idx()].in_wakeup = false;
+        self.ext.cpus[cpu].in_wakeup = false;
         if flags & enq::CPU_SELECTED != 0 && self.scx(task).selected_cpu != cpu.0 as i32 {
             self.ext.count(Ev::SelectCpuFallback, 1);
         }
@@ -256,7 +256,7 @@ impl Kernel {
     }
 
     pub(crate) fn ext_cpu_online(&self, cpu: CpuId) -> bool {
-        self.cpus[cpu.idx()].online
+        self.cpus[cpu].online
     }
 
     /// `mark_direct_dispatch()`
@@ -297,7 +297,7 @@ impl Kernel {
         if remote {
             self.set_ddsp(task, verdict);
             self.tasks[task].ext.ops_state = OpsState::None;
-            self.ext.cpus[cpu.idx()].ddsp_deferred.push_back(task);
+            self.ext.cpus[cpu].ddsp_deferred.push_back(task);
             self.schedule_deferred_locked(cpu);
         } else {
             self.set_ddsp(task, DirectDispatch::default());
@@ -361,7 +361,7 @@ impl Kernel {
         }
         let slept = if flags & deq::SLEEP != 0 { ent::DEQD_FOR_SLEEP } else { 0 };
         self.change_flags(task, slept, ent::DEQD_FOR_SLEEP | ent::QUEUED);
-        self.ext.cpus[cpu.idx()].nr_running -= 1;
+        self.ext.cpus[cpu].nr_running -= 1;
         let e = &self.tasks[task].ext;
         if e.dsq.is_some() || e.ddsp.is_set() {
             self.dispatch_dequeue(task);
@@ -384,7 +384,7 @@ impl Kernel {
                 self.unlock(LockId::Dsq(dsq));
             }
             None if t.ext.ddsp.is_set() => {
-                self.ext.cpus[t.cpu.idx()].ddsp_deferred.retain(|&t| t != task);
+                self.ext.cpus[t.cpu].ddsp_deferred.retain(|&t| t != task);
             }
             None => {}
         }
@@ -417,7 +417,7 @@ impl Kernel {
     pub(crate) fn ext_update_curr(&mut self, cpu: CpuId) {
         let at = self.clock();
         let Kernel { cpus, tasks, vm, cgroups, .. } = self;
-        let c = &mut cpus[cpu.idx()];
+        let c = &mut cpus[cpu];
         let t = &mut tasks[c.curr];
         let ts: &mut abi::task_struct = vm.mem.own_mut(t.addr);
         apply_slice_oob(&mut t.ext, ts);
@@ -444,7 +444,7 @@ impl Kernel {
         t.ext.flags |= ent::RESET_RUNNABLE_AT;
         ts.scx.flags = t.ext.flags;
         let infinite = ts.scx.slice == slice::INF;
-        self.ext.cpus[cpu.idx()].can_stop_tick = infinite;
+        self.ext.cpus[cpu].can_stop_tick = infinite;
     }
 }
 

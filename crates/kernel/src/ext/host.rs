@@ -181,7 +181,7 @@ impl Host for Kernel {
     }
 
     fn current_task(&mut self) -> u64 {
-        self.tasks[self.cpus[self.exec.cpu.idx()].curr].addr
+        self.tasks[self.cpus[self.exec.cpu].curr].addr
     }
 
     fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: &[u64; 5]) -> Result<u64, Fault> {
@@ -195,7 +195,7 @@ impl Host for Kernel {
         self.charge_insns();
         match id {
             helper::GET_CURRENT_PID_TGID => {
-                let t = &self.tasks[self.cpus[self.exec.cpu.idx()].curr];
+                let t = &self.tasks[self.cpus[self.exec.cpu].curr];
                 Ok(u64::from(t.tgid) << 32 | u64::from(t.pid))
             }
             helper::PER_CPU_PTR => Ok(self.per_cpu_ptr(args[0], args[1] as u32)),

@@ -321,7 +321,7 @@ impl Kernel {
         if self.ext.idle.enabled {
             self.with_idle(|view| view.mark(cpu, idle));
         }
-        let pcpu = &mut self.ext.cpus[cpu.idx()];
+        let pcpu = &mut self.ext.cpus[cpu];
         let owed = idle && pcpu.idle_renotify;
         if !do_notify && !owed {
             return;
@@ -381,7 +381,7 @@ impl Kernel {
     /// Describes the waker of a synchronous wake-up, which is the executing CPU's current task.
     fn idle_waker(&self) -> Waker {
         let cpu = self.exec.cpu;
-        let leaves = self.tasks[self.cpus[cpu.idx()].curr].exiting;
+        let leaves = self.tasks[self.cpus[cpu].curr].exiting;
         let local = self.ext.dsqs.get(self.ext.dsqs.local(cpu));
         Waker { may_take_over: !leaves && local.is_empty() }
     }

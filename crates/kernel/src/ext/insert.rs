@@ -138,11 +138,11 @@ impl Kernel {
     /// `rq_is_open()`: returns whether a task put on this local DSQ would run without delay.
     pub(crate) fn rq_is_open(&self, cpu: CpuId, flags: u64) -> bool {
         use crate::task::Class;
-        let next = self.cpus[cpu.idx()].next_class;
+        let next = self.cpus[cpu].next_class;
         if next > Class::Ext {
             return false;
         }
-        next < Class::Ext || self.ext.cpus[cpu.idx()].in_dispatch || flags & enq::PREEMPT != 0
+        next < Class::Ext || self.ext.cpus[cpu].in_dispatch || flags & enq::PREEMPT != 0
     }
 
     /// Completes an insertion into a local DSQ: ends custody, and reschedules the CPU if needed.
@@ -156,13 +156,13 @@ impl Kernel {
         if custody {
             self.end_custody(cpu, task, 0);
         }
-        if class > self.cpus[cpu.idx()].next_class {
+        if class > self.cpus[cpu].next_class {
             self.wakeup_preempt(cpu, task, 0);
         }
-        if self.ext.cpus[cpu.idx()].in_dispatch || flags & enq::PREEMPT == 0 {
+        if self.ext.cpus[cpu].in_dispatch || flags & enq::PREEMPT == 0 {
             return;
         }
-        let curr = self.cpus[cpu.idx()].curr;
+        let curr = self.cpus[cpu].curr;
         if curr != task && self.tasks[curr].class == Class::Ext {
             self.set_slice(curr, 0);
             self.resched(cpu);

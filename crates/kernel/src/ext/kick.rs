@@ -28,9 +28,9 @@ impl Kernel {
             }
         }
         self.trace(Kind::Kick { target: cpu, flags });
-        self.cpus[cpu.idx()].kicks += 1;
+        self.cpus[cpu].kicks += 1;
         let at = self.clock();
-        let pcpu = &mut self.ext.cpus[here.idx()];
+        let pcpu = &mut self.ext.cpus[here];
         pcpu.kick_now.push((cpu, flags));
         if !std::mem::replace(&mut pcpu.kick_posted, true) {
             self.push_wakeup(at, Event::ExtKick { cpu: here });
@@ -38,20 +38,20 @@ impl Kernel {
     }
 
     fn can_skip_idle_kick(&self, cpu: CpuId) -> bool {
-        !self.cpus[cpu.idx()].is_idle() && !self.ext.cpus[cpu.idx()].in_dispatch
+        !self.cpus[cpu].is_idle() && !self.ext.cpus[cpu].in_dispatch
     }
 
     /// `kick_cpus_irq_workfn()` on `here`.
     pub(crate) fn ext_deliver_kicks(&mut self, here: CpuId) {
         self.pending_wakeups -= 1;
-        self.ext.cpus[here.idx()].kick_posted = false;
-        let mut kicks = std::mem::take(&mut self.ext.cpus[here.idx()].kick_now);
+        self.ext.cpus[here].kick_posted = false;
+        let mut kicks = std::mem::take(&mut self.ext.cpus[here].kick_now);
         merge(&mut kicks);
         let mut wait = false;
         for &(cpu, flags) in &kicks {
             if flags & kick::IDLE == 0 {
                 wait |= self.kick_one(here, cpu, flags);
-            } else if !self.can_skip_idle_kick(cpu) && self.is_online(cpu) {
+            } else if !self.can_skip_idle_kick(cpu) && self.cpus.is_online(cpu) {
                 self.resched(cpu);
             }
         }
@@ -62,9 +62,9 @@ impl Kernel {
 
     /// `kick_one_cpu()`: kicks `cpu`; returns whether `here` has to wait for it.
     fn kick_one(&mut self, here: CpuId, cpu: CpuId, flags: u64) -> bool {
-        let curr = self.cpus[cpu.idx()].curr;
+        let curr = self.cpus[cpu].curr;
         let class = self.tasks[curr].class;
-        if !self.is_online(cpu) || class > Class::Ext {
+        if !self.cpus.is_online(cpu) || class > Class::Ext {
             return false;
         }
         let mut wait = false;
@@ -73,8 +73,8 @@ impl Kernel {
                 self.set_slice(curr, 0);
             }
             if flags & kick::WAIT != 0 {
-                let seen = self.ext.cpus[cpu.idx()].kick_sync;
-                self.ext.cpus[here.idx()].sync_pending.push((cpu, seen));
+                let seen = self.ext.cpus[cpu].kick_sync;
+                self.ext.cpus[here].sync_pending.push((cpu, seen));
                 wait = true;
             }
         }
@@ -85,18 +85,18 @@ impl Kernel {
     /// Counts a pass of the CPU through the scheduler, and releases the CPUs that wait for it.
     #[inline(always)]
     pub(crate) fn ext_kick_sync(&mut self, cpu: CpuId) {
-        self.ext.cpus[cpu.idx()].kick_sync += 1;
+        self.ext.cpus[cpu].kick_sync += 1;
         if self.nr_sync_waiters != 0 {
             self.release_waiters(cpu);
         }
     }
 
     fn release_waiters(&mut self, cpu: CpuId) {
-        for waiter in 0..self.cpus.len() {
+        for waiter in self.cpus.ids() {
             let before = self.cpus[waiter].sync_wait.len();
             self.cpus[waiter].sync_wait.retain(|&(target, _)| target != cpu);
             if before > 0 && self.cpus[waiter].sync_wait.is_empty() {
-                self.sync_done(CpuId(waiter as u32));
+                self.sync_done(waiter);
             }
         }
     }
@@ -104,26 +104,26 @@ impl Kernel {
     /// `kick_sync_wait_bal_cb()`: makes a CPU wait, after its own pass, for the CPUs that it kicked
     /// with SCX_KICK_WAIT.
     pub(crate) fn ext_wait_for_kicked(&mut self, cpu: CpuId) {
-        let pending = std::mem::take(&mut self.ext.cpus[cpu.idx()].sync_pending);
+        let pending = std::mem::take(&mut self.ext.cpus[cpu].sync_pending);
         let ext = &self.ext;
         let waiting: Vec<_> = pending
             .into_iter()
-            .filter(|&(c, seen)| c != cpu && ext.cpus[c.idx()].kick_sync == seen)
+            .filter(|&(c, seen)| c != cpu && ext.cpus[c].kick_sync == seen)
             .collect();
         if waiting.is_empty() {
             return;
         }
-        if self.cpus[cpu.idx()].sync_wait.is_empty() {
+        if self.cpus[cpu].sync_wait.is_empty() {
             self.nr_sync_waiters += 1;
         }
-        self.cpus[cpu.idx()].sync_wait = waiting;
+        self.cpus[cpu].sync_wait = waiting;
         self.ext_kick_sync(cpu);
     }
 
     fn sync_done(&mut self, cpu: CpuId) {
         self.nr_sync_waiters -= 1;
         let now = self.now;
-        let c = &mut self.cpus[cpu.idx()];
+        let c = &mut self.cpus[cpu];
         let spun = now.saturating_sub(c.progress_from);
         c.time.overhead += spun;
         c.time.lock_wait += spun;

@@ -16,7 +16,7 @@ use scxlab_machine::id::{CpuId, TaskId};
 impl Kernel {
     /// Schedules `ext_run_deferred` for the first moment that allows it.
     pub(crate) fn schedule_deferred_locked(&mut self, cpu: CpuId) {
-        let pcpu = &mut self.ext.cpus[cpu.idx()];
+        let pcpu = &mut self.ext.cpus[cpu];
         if pcpu.in_wakeup || pcpu.balance_pending {
             return;
         }
@@ -29,24 +29,24 @@ impl Kernel {
 
     fn schedule_deferred(&mut self, cpu: CpuId) {
         let at = self.clock();
-        if !std::mem::replace(&mut self.ext.cpus[cpu.idx()].deferred_posted, true) {
+        if !std::mem::replace(&mut self.ext.cpus[cpu].deferred_posted, true) {
             self.push_wakeup(at, Event::ExtDeferred { cpu });
         }
     }
 
     pub(crate) fn ext_deferred_work(&mut self, cpu: CpuId) {
         self.pending_wakeups -= 1;
-        self.ext.cpus[cpu.idx()].deferred_posted = false;
+        self.ext.cpus[cpu].deferred_posted = false;
         self.ext_run_deferred(cpu);
     }
 
     /// Does the work that a pass through the scheduler left: deferred work, and SCX_KICK_WAIT.
     pub(crate) fn ext_after_schedule(&mut self, cpu: CpuId) {
-        let c = &mut self.ext.cpus[cpu.idx()];
+        let c = &mut self.ext.cpus[cpu];
         let mut waits = !c.sync_pending.is_empty();
         if std::mem::take(&mut c.balance_pending) {
             self.ext_run_deferred(cpu);
-            waits = !self.ext.cpus[cpu.idx()].sync_pending.is_empty();
+            waits = !self.ext.cpus[cpu].sync_pending.is_empty();
         }
         if waits {
             self.ext_wait_for_kicked(cpu);
@@ -56,7 +56,7 @@ impl Kernel {
     /// `run_deferred()`
     #[inline(always)]
     pub(crate) fn ext_run_deferred(&mut self, cpu: CpuId) {
-        let c = &self.ext.cpus[cpu.idx()];
+        let c = &self.ext.cpus[cpu];
         let reenq = c.reenq_local.is_some() || !c.reenq_users.is_empty();
         if reenq || !c.ddsp_deferred.is_empty() {
             self.run_deferred(cpu);
@@ -65,14 +65,14 @@ impl Kernel {
 
     #[inline(never)]
     fn run_deferred(&mut self, cpu: CpuId) {
-        while let Some(task) = self.ext.cpus[cpu.idx()].ddsp_deferred.pop_front() {
+        while let Some(task) = self.ext.cpus[cpu].ddsp_deferred.pop_front() {
             self.deferred_verdict(cpu, task);
         }
-        if let Some(flags) = self.ext.cpus[cpu.idx()].reenq_local.take() {
+        if let Some(flags) = self.ext.cpus[cpu].reenq_local.take() {
             self.reenq_local(cpu, flags);
         }
-        if !self.ext.cpus[cpu.idx()].reenq_users.is_empty() {
-            for (dsq, flags) in std::mem::take(&mut self.ext.cpus[cpu.idx()].reenq_users) {
+        if !self.ext.cpus[cpu].reenq_users.is_empty() {
+            for (dsq, flags) in std::mem::take(&mut self.ext.cpus[cpu].reenq_users) {
                 self.reenq_user(dsq, flags);
             }
         }
@@ -107,10 +107,10 @@ impl Kernel {
 
     /// `scx_schedule_reenq_local()`
     pub(crate) fn schedule_reenq_local(&mut self, cpu: CpuId, flags: u64) {
-        if self.ext.root.as_ref().is_none_or(|s| s.bypass_depth > 0) || !self.is_online(cpu) {
+        if self.ext.root.as_ref().is_none_or(|s| s.bypass_depth > 0) || !self.cpus.is_online(cpu) {
             return;
         }
-        let pending = &mut self.ext.cpus[cpu.idx()].reenq_local;
+        let pending = &mut self.ext.cpus[cpu].reenq_local;
         *pending = Some(pending.unwrap_or(0) | flags);
         self.schedule_deferred_locked(cpu);
     }
@@ -124,7 +124,7 @@ impl Kernel {
                     return;
                 }
                 let cpu = self.exec.cpu;
-                self.ext.cpus[cpu.idx()].reenq_users.push((dsq, flags));
+                self.ext.cpus[cpu].reenq_users.push((dsq, flags));
                 self.schedule_deferred_locked(cpu);
             }
             _ => {

@@ -40,11 +40,11 @@ impl Kernel {
     }
 
     fn online_cpus(&self) -> impl Iterator<Item = CpuId> + '_ {
-        (0..self.cpus.len() as u32).map(CpuId).filter(|cpu| self.is_online(*cpu))
+        (0..self.cpus.len() as u32).map(CpuId).filter(|cpu| self.cpus.is_online(*cpu))
     }
 
     fn current(&self, cpu: CpuId) -> &Task {
-        &self.tasks[self.cpus[cpu.idx()].curr]
+        &self.tasks[self.cpus[cpu].curr]
     }
 
     fn operations_on(&self, cpus: &[CpuId]) -> Vec<String> {

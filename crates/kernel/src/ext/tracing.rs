@@ -30,7 +30,7 @@ impl Kernel {
     /// kfuncs treat the programs as running without a run queue lock.
     pub(crate) fn trace_sched_switch(&mut self, prev: TaskId, next: TaskId) {
         let cpu = self.exec.cpu;
-        let preempt = u64::from(!self.cpus[cpu.idx()].voluntary);
+        let preempt = u64::from(!self.cpus[cpu].voluntary);
         let state = match self.tasks[prev].state {
             TaskState::Sleeping => TASK_INTERRUPTIBLE,
             TaskState::Dead => TASK_DEAD,

@@ -31,7 +31,7 @@ impl Kernel {
         if self.ext.watchdog_gen != generation || self.ext.root.is_none() {
             return AfterEvent::Nothing;
         }
-        let cpu = self.online_or_any(CpuId(0));
+        let cpu = self.cpus.online_or_any(CpuId(0));
         self.on_cpu_last(cpu, |k| {
             if let Some((task, waited)) = k.stalled() {
                 k.report_stall(task, waited);

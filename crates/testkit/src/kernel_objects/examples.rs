@@ -10,7 +10,7 @@ use scxlab_bpf::map::{MapDef, map_type};
 use scxlab_kernel::behavior::{CgroupSpec, Sys, TaskSpec};
 use scxlab_kernel::task::Class;
 use scxlab_loader::link::Loaded;
-use scxlab_machine::id::{CgroupId, Nanos};
+use scxlab_machine::id::{CgroupId, CpuId, Nanos};
 
 const SLICE_DFL: u64 = 20 * MS;
 
@@ -216,7 +216,7 @@ fn same_cgroup_on_pairs(b: &mut TestMachine) {
         b.sleep(MS / 2 + 37_000);
         for cpu in 0..half {
             let of = |cpu: usize| {
-                let task = &b.k.tasks[b.k.cpus[cpu].curr];
+                let task = &b.k.tasks[b.k.cpus[CpuId(cpu as u32)].curr];
                 (task.class == Class::Ext && task.cgroup != CgroupId(0)).then_some(task.cgroup)
             };
             match (of(cpu), of(cpu + half)) {

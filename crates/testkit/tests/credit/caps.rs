@@ -2,6 +2,7 @@
 //! Caps: parked vCPUs do not run, and other vCPUs use the time that a cap leaves.
 
 use super::*;
+use scxlab_machine::id::CpuId;
 use scxlab_testkit::sim::{group_ns, run_ns};
 use scxlab_testkit::state::{stat, task_stat};
 
@@ -68,7 +69,7 @@ fn others_use_what_a_cap_leaves() {
     assert_near("the capped one's fair share is its cap", got[0], 25.0, 1.0);
     assert_near("a third of the rest", got[1], 25.0, 2.0);
     assert_near("two thirds of the rest", got[2], 50.0, 2.0);
-    assert!(k.cpus[0].time.idle < 100 * MS, "{} ns idle", k.cpus[0].time.idle);
+    assert!(k.cpus[CpuId(0)].time.idle < 100 * MS, "{} ns idle", k.cpus[CpuId(0)].time.idle);
 }
 
 #[test]

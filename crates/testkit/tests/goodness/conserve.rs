@@ -127,7 +127,7 @@ fn cpus_that_come_and_go_leave_no_cpu_idle_beside_work() {
             for _ in 0..4 {
                 for cpu in 1..8 {
                     if rng.below(2) == 0 {
-                        let online = !k.cpus[cpu as usize].online;
+                        let online = !k.cpus[CpuId(cpu)].online;
                         k.user(|k| k.set_cpu_online(CpuId(cpu), online)).expect("possible");
                     }
                 }

@@ -45,12 +45,12 @@ fn nr_node_ids(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
 
 fn curr(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let cpu = k.ext_cpu_valid(a[0] as i32, "");
-    Ok(cpu.map_or(0, |cpu| k.tasks[k.cpus[cpu.idx()].curr].addr))
+    Ok(cpu.map_or(0, |cpu| k.tasks[k.cpus[cpu].curr].addr))
 }
 
 fn now(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     if let Some(cpu) = k.ext.locked_rq() {
-        return Ok(BOOT_NS + k.cpus[cpu.idx()].rq_clock);
+        return Ok(BOOT_NS + k.cpus[cpu].rq_clock);
     }
     Ok(k.ktime())
 }
@@ -81,7 +81,7 @@ fn perf_set(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
         k.scx_error(format!("Invalid target CPU {cpu}"));
         return Ok(0);
     }
-    k.ext.cpus[cpu.idx()].cpuperf_target = perf;
+    k.ext.cpus[cpu].cpuperf_target = perf;
     k.metrics.cpuperf_requests += 1;
     Ok(0)
 }

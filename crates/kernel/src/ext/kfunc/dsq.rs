@@ -124,7 +124,7 @@ impl Kernel {
             OpsState::Queued { qseq } => qseq,
             _ => 0,
         };
-        let entries = &mut self.ext.cpus[cpu.idx()].dispatch.entries;
+        let entries = &mut self.ext.cpus[cpu].dispatch.entries;
         if entries.len() >= max as usize {
             self.scx_error("dispatch buffer overflow");
             return;
@@ -184,7 +184,7 @@ impl Kernel {
         if !self.consume(cpu, dsq, flags) {
             return 0;
         }
-        self.ext.cpus[cpu.idx()].dispatch.nr_tasks += 1;
+        self.ext.cpus[cpu].dispatch.nr_tasks += 1;
         1
     }
 }
@@ -264,12 +264,12 @@ fn move_to_local_v1(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
 fn nr_slots(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     let max = k.ext.root.as_ref().map_or(0, |s| batch(s.data.dispatch_max_batch));
     let cpu = k.dispatch_cpu();
-    Ok(u64::from(max) - k.ext.cpus[cpu.idx()].dispatch.entries.len() as u64)
+    Ok(u64::from(max) - k.ext.cpus[cpu].dispatch.entries.len() as u64)
 }
 
 fn cancel(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     let cpu = k.dispatch_cpu();
-    if k.ext.cpus[cpu.idx()].dispatch.entries.pop().is_none() {
+    if k.ext.cpus[cpu].dispatch.entries.pop().is_none() {
         k.scx_error("dispatch buffer underflow");
     }
     Ok(0)

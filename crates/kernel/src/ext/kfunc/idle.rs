@@ -156,7 +156,7 @@ fn bad_context(op: Op) -> Fault {
 #[inline(always)]
 fn check_task(k: &mut Kernel, task: TaskId) -> bool {
     let addr = k.tasks[task].addr;
-    if k.ext.cpus[k.exec.cpu.idx()].in_select_cpu {
+    if k.ext.cpus[k.exec.cpu].in_select_cpu {
         let subject = k.ext.frame.is_some_and(|frame| frame.is_about(addr));
         if !subject {
             k.scx_error("called on a task not being operated on");

@@ -175,7 +175,7 @@ fn picker_is_for_tasks_that_the_caller_may_look_at() {
 
     let mut k = busy("4c1t", 0, &[0, 1]);
     let here = k.exec.cpu;
-    k.ext.cpus[here.idx()].in_select_cpu = true;
+    k.ext.cpus[here].in_select_cpu = true;
     k.ext.frame = Some(frame(Op::SelectCpu, None, own));
     assert_eq!(ask(&mut k, own), -EBUSY);
     assert_eq!(ask(&mut k, other), -EINVAL);
