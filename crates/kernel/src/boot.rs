@@ -3,24 +3,24 @@
 
 use crate::abi;
 use crate::behavior::Behavior;
+use crate::bpf::Bpf;
 use crate::cache_occupancy::CacheTraffic;
 use crate::cgroup::CgroupTable;
 use crate::cpu::{Cpu, PerCpu};
 use crate::ext::op::Op;
 use crate::ext::{Ext, ExtCpu};
-use crate::insn_time::InsnTime;
-use crate::kernel::{Exec, Jiffy, Kernel, Limits};
+use crate::kernel::{Exec, Kernel, Limits, RunEnd};
 use crate::metrics::Metrics;
 use crate::mirror::SharedGuestStructs;
 use crate::rt::RtQueues;
 use crate::streams::Streams;
 use crate::task::TaskTable;
+use crate::tick::Ticks;
 use scxlab_bpf::mem::{OutOfMemory, Perm};
 use scxlab_bpf::vm::{Config, Vm, WorkCosts};
 use scxlab_fair::{Fair, FairTopo, Params};
-use scxlab_loader::btf::Btf;
 use scxlab_machine::id::{CpuId, TaskId};
-use scxlab_machine::{EventQueue, Machine, Stream};
+use scxlab_machine::{EventQueue, Machine};
 use scxlab_trace::Tracer;
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ impl Kernel {
         };
         let mut vm = Vm::new(config)?;
         vm.mem.set_limit(limits.max_memory);
-        let tasks = TaskTable::new(&mut vm.mem)?;
+        let tasks = TaskTable::new(&mut vm.mem, TaskId(nr_cpus as u32))?;
         let cgroups = CgroupTable::new(&mut vm.mem)?;
         let percpu = vm.mem.alloc_region(nr_cpus as u64 * PERCPU_STRIDE, Perm::Kernel)?;
         let prefetch_enabled = nr_cpus >= crate::prefetch::FROM_CPUS;
@@ -89,50 +89,29 @@ impl Kernel {
         let shared = SharedGuestStructs::new(&mut vm.mem)?;
         let ext = Ext::new(&mut vm.mem, nr_cpus, topology.nodes().len())?;
         let tick_ns = machine.costs.tick_period_ns();
-        let mut phases = Stream::new(seed, "tick phase", 0);
-        let tick_phase = (0..nr_cpus).map(|_| phases.below(tick_ns)).collect();
         let node_reclaim_distance = machine.node_reclaim_distance;
         let params = Params { tick_ns, seed, node_reclaim_distance, ..Params::default() };
+        let vars = KernelVars { percpu, shared };
         let mut kernel = Kernel {
             vm,
-            limits,
-            now: 0,
-            exec: Exec { cpu: CpuId(0), clock: 0, insns_from: 0, insns_ns: 0 },
-            events: EventQueue::new(),
+            bpf: Bpf::new(vars, machine.costs.bpf.insn_ps, seed),
             cpus: PerCpu::default(),
+            cache_traffic: CacheTraffic::new(topology.cores().len(), topology.llcs().len()),
+            prefetch_enabled,
             tasks,
             cgroups,
+            behavior: Some(behavior),
             fair: Fair::new(&FairTopo::new(topology), params),
             rt: RtQueues::new(nr_cpus),
             ext,
-            cache_traffic: CacheTraffic::new(topology.cores().len(), topology.llcs().len()),
-            guest_locks: Default::default(),
+            now: 0,
+            exec: Exec { cpu: CpuId(0), clock: 0, insns_from: 0, insns_ns: 0 },
+            events: EventQueue::new(),
+            ticks: Ticks::new(tick_ns, nr_cpus, seed),
+            end: RunEnd::new(limits),
             streams: Streams::new(seed),
             tracer,
             metrics: Metrics::default(),
-            stop: None,
-            nr_workload: 0,
-            nr_runnable: 0,
-            pending_wakeups: 0,
-            nr_sync_waiters: 0,
-            migrating: None,
-            prefetch_enabled,
-            insn_time: InsnTime::new(machine.costs.bpf.insn_ps),
-            tick_ns,
-            jiffy: Jiffy::default(),
-            tick_phase,
-            vars: KernelVars { percpu, shared },
-            init_task: TaskId(nr_cpus as u32),
-            until: 0,
-            event_limit: 0,
-            rq_address_known: Default::default(),
-            // Each CPU but the first has come on line since the kernel started.
-            hotplug_seq: nr_cpus as u64 - 1,
-            kfuncs: crate::ext::kfunc::handlers(),
-            bpf_timers: Vec::new(),
-            btf: Arc::new(Btf::parse(abi::KERNEL_BTF).expect("the kernel's own BTF is valid")),
-            prandom: Stream::new(seed, "bpf_get_prandom_u32", 0),
-            behavior: Some(behavior),
             machine: machine.clone(),
         };
         kernel.boot_cpus();
@@ -147,7 +126,7 @@ impl Kernel {
             let core = scxlab_machine::cpumask::iter(topology.core_mask(cpu));
             let siblings = core.filter(|&c| c != cpu).collect();
             self.cpus.push(Cpu::new(cpu, idle, siblings));
-            let block = self.vars.percpu + u64::from(cpu.0) * PERCPU_STRIDE;
+            let block = self.bpf.vars.percpu + u64::from(cpu.0) * PERCPU_STRIDE;
             let first = scxlab_machine::cpumask::first(topology.llc_mask(cpu)).unwrap_or(cpu);
             let size = scxlab_machine::cpumask::weight(topology.llc_mask(cpu));
             *self.vm.mem.host_mut::<i32>(block + percpu::SD_LLC_ID) = first.0 as i32;
@@ -162,7 +141,7 @@ impl Kernel {
             rq.cpu_capacity = u64::from(topology.cpu(cpu).capacity);
         }
         let init = self.new_init_task();
-        debug_assert_eq!(init, self.init_task);
+        debug_assert_eq!(init, self.tasks.init);
     }
 }
 
@@ -202,6 +181,9 @@ impl Ext {
             sched_switch: Vec::new(),
             printk: Vec::new(),
             op_record: None,
+            nr_sync_waiters: 0,
+            // Each CPU but the first has come on line since the kernel started.
+            hotplug_seq: nr_cpus as u64 - 1,
         })
     }
 }

@@ -91,7 +91,8 @@ impl Kernel {
         let restore = flags & (queue::WAKEUP | queue::INITIAL | queue::MIGRATED) == 0;
         let flags = EnqueueFlags {
             wakeup: flags & queue::WAKEUP != 0,
-            migrated: flags & queue::MIGRATED != 0 || (restore && self.migrating == Some(task)),
+            migrated: flags & queue::MIGRATED != 0
+                || (restore && self.tasks.migrating == Some(task)),
             initial: flags & queue::INITIAL != 0,
         };
         let at = self.cpus[cpu].rq_clock;
@@ -109,7 +110,7 @@ impl Kernel {
         let flags = DequeueFlags {
             sleep: flags & queue::SLEEP != 0,
             special: self.tasks[task].state == TaskState::Dead || flags & queue::CLASS != 0,
-            migrating: self.migrating == Some(task),
+            migrating: self.tasks.migrating == Some(task),
         };
         let at = self.clock();
         let delayed = self.fair.dequeue(cpu, task, at, flags) == Dequeued::Delayed;

@@ -101,20 +101,20 @@ impl Kernel {
             self.events.push(duration, Event::End);
         }
         self.start();
-        while self.stop.is_none() && !self.events.is_empty() {
+        while self.end.stop.is_none() && !self.events.is_empty() {
             self.advance(self.now.saturating_add(WATCH_NS));
             if let Some(why) = self.over_memory() {
                 // A regular end since the refusal does not count, because the run did not get all
                 // the memory it needed.
-                self.stop.take_if(|stop| matches!(stop, Stop::Finished | Stop::AllExited));
-                self.stop_with(Stop::OutOfMemory(why));
+                self.end.stop.take_if(|stop| matches!(stop, Stop::Finished | Stop::AllExited));
+                self.end.stop_with(Stop::OutOfMemory(why));
             }
             if let Some(why) = watch(self.now) {
-                self.stop_with(Stop::Interrupted(why));
+                self.end.stop_with(Stop::Interrupted(why));
             }
         }
         self.close();
-        self.stop.clone().unwrap_or(Stop::Finished)
+        self.end.stop.clone().unwrap_or(Stop::Finished)
     }
 
     /// Returns a message if the run was refused memory because of its limit.
@@ -131,8 +131,7 @@ impl Kernel {
 
     /// Handles every event up to and including `until`. Returns the reason if the run has ended.
     pub fn advance(&mut self, until: Nanos) -> Option<&Stop> {
-        self.until = until;
-        self.event_limit = if self.stop.is_none() { self.limits.max_events } else { 0 };
+        self.end.advance_to(until);
         while self.goes_on() {
             let Some(&QueuedEvent { time, what: event, .. }) = self.events.pop() else { break };
             assert!(time >= self.now, "time ran backwards");
@@ -142,18 +141,20 @@ impl Kernel {
             let then = self.handle(event);
             self.finish(then);
         }
-        self.stop.as_ref()
+        self.end.stop.as_ref()
     }
 
     /// Whether this call of `advance` handles another event. It does not if only periodic events
     /// are left and no task can ever run again.
     #[inline(always)]
     fn goes_on(&mut self) -> bool {
-        if self.events.nothing_due_by(self.until) || self.metrics.events >= self.event_limit {
+        if self.events.nothing_due_by(self.end.until) || self.metrics.events >= self.end.event_limit
+        {
             self.stop_here();
             return false;
         }
-        let may_end = self.nr_workload == 0 || self.pending_wakeups + self.nr_runnable == 0;
+        let may_end =
+            self.tasks.nr_workload == 0 || self.end.pending_wakeups + self.tasks.nr_runnable == 0;
         !(may_end && self.has_ended())
     }
 
@@ -162,11 +163,11 @@ impl Kernel {
     #[cold]
     #[inline(never)]
     fn stop_here(&mut self) {
-        if self.stop.is_none() {
-            if self.events.nothing_due_by(self.until) {
-                self.now = self.now.max(self.until);
+        if self.end.stop.is_none() {
+            if self.events.nothing_due_by(self.end.until) {
+                self.now = self.now.max(self.end.until);
             } else if !self.has_ended() && !self.events.is_empty() {
-                self.stop_with(Stop::EventLimit { max: self.limits.max_events });
+                self.end.stop_with(Stop::EventLimit { max: self.end.limits.max_events });
             }
         }
     }
@@ -175,9 +176,9 @@ impl Kernel {
     #[inline]
     pub(crate) fn would_be_next(&self, at: Nanos) -> bool {
         self.events.nothing_due_by(at)
-            && self.nr_workload > 0
-            && at <= self.until
-            && self.metrics.events < self.event_limit
+            && self.tasks.nr_workload > 0
+            && at <= self.end.until
+            && self.metrics.events < self.end.event_limit
     }
 
     /// Runs `f` now as user space outside of the workload, on the first CPU that is on line.
@@ -196,11 +197,11 @@ impl Kernel {
     #[cold]
     #[inline(never)]
     fn has_ended(&mut self) -> bool {
-        if self.nr_workload == 0 && self.metrics.forks > 0 {
-            self.stop_with(Stop::AllExited);
+        if self.tasks.nr_workload == 0 && self.metrics.forks > 0 {
+            self.end.stop_with(Stop::AllExited);
         } else if self.asleep_for_ever() {
             let waiting = self.describe_waiters();
-            self.stop_with(Stop::Deadlock { waiting });
+            self.end.stop_with(Stop::Deadlock { waiting });
         } else {
             return false;
         }
@@ -210,14 +211,14 @@ impl Kernel {
     /// Whether no event can wake or run a task: all tasks sleep, and no timer, posted call or
     /// wake-up is pending.
     fn asleep_for_ever(&self) -> bool {
-        self.nr_workload > 0 && self.pending_wakeups == 0 && self.nr_runnable == 0
+        self.tasks.nr_workload > 0 && self.end.pending_wakeups == 0 && self.tasks.nr_runnable == 0
     }
 
     fn describe_waiters(&self) -> Vec<String> {
         let ids: Vec<TaskId> = self
             .tasks
             .iter()
-            .filter(|t| t.state == crate::task::TaskState::Sleeping && t.id != self.init_task)
+            .filter(|t| t.state == crate::task::TaskState::Sleeping && t.id != self.tasks.init)
             .map(|t| t.id)
             .collect();
         let behavior = self.behavior.as_deref();
@@ -266,7 +267,7 @@ impl Kernel {
             Event::Bandwidth { cgroup, slack, at } => self.bandwidth_timer(cgroup, slack, at.get()),
             Event::DlReplenish { task, generation } => self.dl_replenish(task, generation),
             Event::End => {
-                self.stop_with(Stop::Finished);
+                self.end.stop_with(Stop::Finished);
                 AfterEvent::Nothing
             }
         }

@@ -86,10 +86,10 @@ impl Kernel {
     pub(crate) fn next_steps(&mut self, cpu: CpuId) {
         let task = self.cpus[cpu].curr;
         self.take_rq_clock(cpu);
-        for _ in 0..self.limits.max_instant_steps {
+        for _ in 0..self.end.limits.max_instant_steps {
             let Some(step) = self.ask_step(task) else { return };
             self.tasks[task].step = Some(step);
-            if self.begin_step(cpu, task, step) || self.stop.is_some() {
+            if self.begin_step(cpu, task, step) || self.end.stop.is_some() {
                 return;
             }
             self.tasks[task].step = None;
@@ -98,7 +98,7 @@ impl Kernel {
             }
         }
         let name = self.tasks[task].name.clone();
-        self.stop_with(Stop::Livelock { task: name, max: self.limits.max_instant_steps });
+        self.end.stop_with(Stop::Livelock { task: name, max: self.end.limits.max_instant_steps });
     }
 
     /// Starts a step. Returns true if it takes time or leaves the CPU, false if it is over at once.
@@ -164,7 +164,7 @@ impl Kernel {
         self.charge(self.machine.costs.sched.dequeue_ns);
         self.set_state(task, TaskState::Sleeping);
         self.tasks[task].step = None;
-        self.nr_runnable -= 1;
+        self.tasks.nr_runnable -= 1;
         self.cpus[cpu].voluntary = true;
         self.dequeue_task(cpu, task, queue::SLEEP | queue::NOCLOCK);
         self.cpus[cpu].need_resched = true;
@@ -172,7 +172,7 @@ impl Kernel {
 
     #[inline(always)]
     pub(crate) fn sleep_end(&mut self, task: TaskId, cpu: CpuId, generation: u32) -> AfterEvent {
-        self.pending_wakeups -= 1;
+        self.end.pending_wakeups -= 1;
         let stale = self.tasks.get(task).is_none_or(|t| {
             t.sleep_gen != generation || t.state != TaskState::Sleeping || t.wake_queued.is_some()
         });
@@ -208,7 +208,7 @@ impl Kernel {
 
     #[inline(never)]
     pub(crate) fn posted(&mut self, cpu: CpuId, token: u64) -> AfterEvent {
-        self.pending_wakeups -= 1;
+        self.end.pending_wakeups -= 1;
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
             k.with_behavior(|b, k| b.on_timer(k, token));
@@ -217,7 +217,7 @@ impl Kernel {
 
     /// Posts an event that may wake a task. While one is pending, sleeping tasks are no deadlock.
     pub(crate) fn push_wakeup(&mut self, at: Nanos, event: Event) {
-        self.pending_wakeups += 1;
+        self.end.pending_wakeups += 1;
         if at < self.now + SOON_NS {
             self.events.push_in(lane::SOON, at, event);
         } else {
@@ -228,7 +228,7 @@ impl Kernel {
     /// As `push_wakeup`, for the expiry of a timer.
     #[inline(always)]
     pub(crate) fn push_timer(&mut self, at: Nanos, event: Event) {
-        self.pending_wakeups += 1;
+        self.end.pending_wakeups += 1;
         self.events.push_in(lane::TIMER, at, event);
     }
 

@@ -228,6 +228,10 @@ pub struct Ext {
     pub sched_switch: Vec<(InstanceId, FuncId)>,
     /// Lines printed by the kernel and by `bpf_printk`.
     pub printk: Vec<String>,
+    /// CPUs that spin for SCX_KICK_WAIT.
+    pub(crate) nr_sync_waiters: u32,
+    /// `scx_hotplug_seq`: number of times that a CPU came on line or went off line.
+    pub(crate) hotplug_seq: u64,
     /// Record of every call of an operation; None if recording is off.
     pub op_record: Option<Vec<op_record::OpCall>>,
 }

@@ -18,7 +18,7 @@ impl Kernel {
     /// Number of times that CPUs came on line or went off line since boot
     /// (`/sys/kernel/sched_ext/hotplug_seq`).
     pub fn hotplug_seq(&self) -> u64 {
-        self.hotplug_seq
+        self.ext.hotplug_seq
     }
 
     pub(crate) fn hotplug(&mut self, cpu: CpuId, online: bool) -> Result<(), SysError> {
@@ -55,7 +55,7 @@ impl Kernel {
 
     /// `handle_hotplug()`
     fn hotplug_notify(&mut self, cpu: CpuId, online: bool) {
-        self.hotplug_seq += 1;
+        self.ext.hotplug_seq += 1;
         if self.ext.root.is_none() {
             return;
         }

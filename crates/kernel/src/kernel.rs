@@ -10,92 +10,32 @@
 //! advances with every cost. Effects on other CPUs are stamped with that clock.
 
 use crate::behavior::Behavior;
-use crate::boot::KernelVars;
+use crate::bpf::Bpf;
 use crate::cache_occupancy::CacheTraffic;
 use crate::cgroup::CgroupTable;
 use crate::cpu::{Cpu, PerCpu};
 use crate::event::Event;
 use crate::ext::Ext;
-use crate::ext::kfunc::Handler;
-use crate::insn_time::InsnTime;
-use crate::lock::Lock;
 use crate::metrics::Metrics;
 use crate::rt::RtQueues;
 use crate::streams::Streams;
 use crate::task::TaskTable;
+use crate::tick::Ticks;
 use scxlab_bpf::vm::Vm;
 use scxlab_fair::Fair;
-use scxlab_loader::btf::Btf;
-use scxlab_machine::id::{CpuId, Nanos, TaskId};
-use scxlab_machine::{EventQueue, Machine, Stream};
+use scxlab_machine::id::{CpuId, Nanos};
+use scxlab_machine::{EventQueue, Machine};
 use scxlab_trace::Tracer;
 use scxlab_trace::event::Kind;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+
+mod end;
+
+pub use end::{Limits, RunEnd, Stop};
 
 /// Value of BPF's clocks at virtual time 0, ns. It is not 0, because a real machine has been up for
 /// a while when a scheduler is loaded.
 pub const BOOT_NS: Nanos = 100_000_000_000;
-
-/// Bounds of one run.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Number of events after which the run is stopped (`Stop::EventLimit`).
-    pub max_events: u64,
-    /// Upper bound on the zero-time steps that a task takes in a row, and on the scheduling passes
-    /// in one kernel path. More count as a livelock.
-    pub max_instant_steps: u32,
-    /// Bytes that the loaded object and the workload may make the run allocate
-    /// (`Stop::OutOfMemory`).
-    pub max_memory: u64,
-}
-
-impl Limits {
-    pub const MAX_MEMORY: u64 = 1 << 30;
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            max_events: u64::MAX,
-            max_instant_steps: 1_000_000,
-            max_memory: Limits::MAX_MEMORY,
-        }
-    }
-}
-
-/// Reason for the end of a run, other than an exit of the loaded scheduler.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// The duration passed, or the behaviour called `Sys::finish`.
-    Finished,
-    /// Every task has exited.
-    AllExited,
-    /// Tasks remain, but no event can wake or run any of them. `waiting` says for each task what it
-    /// waits for.
-    Deadlock {
-        waiting: Vec<String>,
-    },
-    EventLimit {
-        max: u64,
-    },
-    /// A task made `max` steps in a row that took no time.
-    Livelock {
-        task: String,
-        max: u32,
-    },
-    /// A CPU scheduled `max` times in one kernel path, because each pass requested another.
-    ScheduleLoop {
-        cpu: CpuId,
-        max: u32,
-    },
-    /// A BPF program needs a kernel feature that is not modelled. The text names it.
-    Unmodelled(String),
-    /// Guest memory or task slots ran out. The text says which.
-    OutOfMemory(String),
-    /// The caller stopped the run, for this reason.
-    Interrupted(String),
-}
 
 /// CPU and clock of the executing code.
 #[derive(Clone, Copy, Debug)]
@@ -118,70 +58,31 @@ pub(crate) enum AfterEvent {
     NextSteps(CpuId),
 }
 
-/// The jiffy of the last query. Most queries fall into the same jiffy, so that this saves a
-/// division.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Jiffy {
-    began: Nanos,
-    count: u64,
-}
-
 /// All state of one run.
 pub struct Kernel {
+    /// Guest memory and the programs.
     pub vm: Vm,
+    /// The kernel's part of what programs use.
+    pub bpf: Bpf,
     pub machine: Arc<Machine>,
-    pub limits: Limits,
-    pub now: Nanos,
-    pub exec: Exec,
-    pub events: EventQueue<Event>,
-    /// End of the present call of `advance`; later events are left in the queue.
-    pub(crate) until: Nanos,
-    /// Upper bound on the number of events in one run: the limit, or 0 once the run has been
-    /// stopped.
-    pub(crate) event_limit: u64,
     pub cpus: PerCpu<Cpu>,
+    pub cache_traffic: CacheTraffic,
+    /// The machine is so large that prefetching pays (see `prefetch.rs`).
+    pub(crate) prefetch_enabled: bool,
     pub tasks: TaskTable,
     pub cgroups: CgroupTable,
+    pub(crate) behavior: Option<Box<dyn Behavior>>,
     pub fair: Fair,
     pub rt: RtQueues,
     pub ext: Ext,
-    pub cache_traffic: CacheTraffic,
-    pub guest_locks: rustc_hash::FxHashMap<u64, Lock>,
+    pub now: Nanos,
+    pub exec: Exec,
+    pub events: EventQueue<Event>,
+    pub(crate) ticks: Ticks,
+    pub end: RunEnd,
     pub streams: Streams,
     pub tracer: Tracer,
     pub metrics: Metrics,
-    pub stop: Option<Stop>,
-    /// Tasks of the workload that have not exited.
-    pub nr_workload: usize,
-    /// Tasks that run or wait for a CPU.
-    pub nr_runnable: usize,
-    /// Queued events that may wake or run a task.
-    pub(crate) pending_wakeups: usize,
-    /// CPUs that spin for SCX_KICK_WAIT.
-    pub(crate) nr_sync_waiters: u32,
-    /// The task that is being moved from one run queue to another (`task_on_rq_migrating()`).
-    pub(crate) migrating: Option<TaskId>,
-    /// The machine is so large that prefetching pays (see `prefetch.rs`).
-    pub(crate) prefetch_enabled: bool,
-    pub(crate) insn_time: InsnTime,
-    pub(crate) tick_ns: Nanos,
-    pub(crate) jiffy: Jiffy,
-    pub(crate) tick_phase: Box<[Nanos]>,
-    pub(crate) vars: KernelVars,
-    pub(crate) kfuncs: Box<[Handler]>,
-    pub(crate) prandom: Stream,
-    /// Generation of each BPF timer, indexed by timer. An expiry with an older generation is
-    /// ignored.
-    pub(crate) bpf_timers: Vec<u32>,
-    pub(crate) btf: Arc<Btf>,
-    pub(crate) behavior: Option<Box<dyn Behavior>>,
-    /// A loaded object knows the address of a run queue, so that its clocks must be kept up to date
-    /// in guest memory. Shared with `KernelTarget`.
-    pub(crate) rq_address_known: Arc<AtomicBool>,
-    /// The task that stands for init: the parent of orphans, and `current` of callers in user
-    /// space.
-    pub(crate) init_task: TaskId,
-    pub(crate) hotplug_seq: u64,
 }
 
 impl Kernel {
@@ -204,7 +105,7 @@ impl Kernel {
     /// Returns the time of the instructions executed since the executing code began.
     #[inline(always)]
     fn insns_ns(&self) -> Nanos {
-        self.insn_time.of(self.vm.executed - self.exec.insns_from)
+        self.bpf.insn_time.of(self.vm.executed - self.exec.insns_from)
     }
 
     /// Advances the clock of the executing code by `cost`.
@@ -221,11 +122,7 @@ impl Kernel {
     /// Jiffies at the clock of the executing code, as `p->scx.runnable_at` counts them.
     pub fn jiffies(&mut self) -> u64 {
         let at = self.ktime();
-        if at.wrapping_sub(self.jiffy.began) >= self.tick_ns {
-            let count = at / self.tick_ns;
-            self.jiffy = Jiffy { began: count * self.tick_ns, count };
-        }
-        self.jiffy.count
+        self.ticks.jiffy_at(at)
     }
 
     /// Runs `f` as code on `cpu` from `now` on. The time that `f` charges counts as time in the
@@ -308,14 +205,14 @@ impl Kernel {
     }
 
     fn schedule_until_done(&mut self, cpu: CpuId) {
-        let max = self.limits.max_instant_steps;
+        let max = self.end.limits.max_instant_steps;
         for _ in 0..max {
             self.schedule(cpu);
             if !self.cpus[cpu].must_schedule() {
                 return;
             }
         }
-        self.stop_with(Stop::ScheduleLoop { cpu, max });
+        self.end.stop_with(Stop::ScheduleLoop { cpu, max });
     }
 
     /// Always inlined: `kind` is known at each call, so that little code remains.
@@ -327,13 +224,7 @@ impl Kernel {
 
     /// Whether a task is the workload's, not the system's own.
     pub fn is_workload(&self, task: &crate::task::Task) -> bool {
-        task.pid != 0 && task.id != self.init_task
-    }
-
-    /// Stops the run. The first reason is kept.
-    pub(crate) fn stop_with(&mut self, stop: Stop) {
-        self.stop.get_or_insert(stop);
-        self.event_limit = 0;
+        task.pid != 0 && task.id != self.tasks.init
     }
 }
 
@@ -347,7 +238,7 @@ mod tests {
     #[test]
     fn a_cpu_that_never_leaves_the_scheduler_ends_the_run() {
         let mut k = kernel("2c1t", &[None]);
-        k.limits.max_instant_steps = 1000;
+        k.end.limits.max_instant_steps = 1000;
         load(&mut k, ops::ENQ_LAST, &[Op::Enqueue, Op::Dispatch], |k, op, _| {
             let cpu = k.exec.cpu;
             k.cpus[cpu].need_resched |= op == Op::Dispatch;

@@ -11,6 +11,7 @@
 pub mod abi;
 pub mod behavior;
 pub mod boot;
+pub mod bpf;
 mod cache_occupancy;
 pub mod cgroup;
 pub mod co_scheduling;

@@ -122,7 +122,7 @@ impl Kernel {
         let Some(id) = self.new_task(&spec, cpus, home, pid, class) else {
             let why =
                 self.over_memory().unwrap_or_else(|| "no free task slot (too many tasks)".into());
-            self.stop_with(Stop::OutOfMemory(why));
+            self.end.stop_with(Stop::OutOfMemory(why));
             return Err(SysError::NoMemory);
         };
         // `thread_group_of` may be any thread of the group.
@@ -130,11 +130,11 @@ impl Kernel {
         self.tasks[id].tgid = self.tasks[leader].pid;
         self.tasks[id].user_cpus = wanted;
         mirror::identity(&mut self.vm.mem, &self.tasks[id]);
-        self.mirror_family(id, parent.unwrap_or(self.init_task), leader);
+        self.mirror_family(id, parent.unwrap_or(self.tasks.init), leader);
         self.cgroups.attach(spec.cgroup, id);
         self.fair_task_new(id);
         self.ext_init_entity(id);
-        self.nr_workload += 1;
+        self.tasks.nr_workload += 1;
         if let Err(error) = self.ext_fork(id) {
             self.cancel_fork(id);
             return Err(error);
@@ -148,7 +148,7 @@ impl Kernel {
     /// Undoes a fork that the scheduler refused, as `copy_process()` does. The child has never run.
     fn cancel_fork(&mut self, child: TaskId) {
         self.set_state(child, TaskState::Dead);
-        self.nr_workload -= 1;
+        self.tasks.nr_workload -= 1;
         self.fair_task_dead(child);
         self.free_task(child);
     }
@@ -156,7 +156,7 @@ impl Kernel {
     /// `wake_up_new_task()`
     fn wake_up_new(&mut self, task: TaskId) {
         self.set_state(task, TaskState::Runnable);
-        self.nr_runnable += 1;
+        self.tasks.nr_runnable += 1;
         self.name_in_trace(task);
         self.ext_post_fork(task);
         let prev = self.tasks[task].cpu;
@@ -201,8 +201,8 @@ impl Kernel {
         self.change_end(change);
         self.set_state(task, TaskState::Dead);
         self.tasks[task].step = None;
-        self.nr_runnable -= 1;
-        self.nr_workload -= 1;
+        self.tasks.nr_runnable -= 1;
+        self.tasks.nr_workload -= 1;
         self.cpus[cpu].voluntary = true;
         self.trace(Kind::Exit { task });
         self.dequeue_task(cpu, task, queue::SLEEP | queue::NOCLOCK | queue::SPECIAL);

@@ -115,9 +115,9 @@ impl Kernel {
     /// `bpf_spin_lock` and `bpf_res_spin_lock`, named by guest address.
     pub(crate) fn lock_guest(&mut self, addr: u64) {
         let (cpu, at) = (self.exec.cpu, self.clock());
-        let last = self.guest_locks.get(&addr).and_then(|lock| lock.last);
+        let last = self.bpf.locks.get(&addr).and_then(|lock| lock.last);
         let transfer = Self::transfer(&self.machine, last, cpu);
-        let wait = self.guest_locks.entry(addr).or_default().arrive(cpu, at);
+        let wait = self.bpf.locks.entry(addr).or_default().arrive(cpu, at);
         self.charge(wait + transfer);
         if wait > 0 {
             self.spun(addr, wait, |k| k.guest_lock_name(addr));
@@ -126,7 +126,7 @@ impl Kernel {
 
     pub(crate) fn unlock_guest(&mut self, addr: u64) {
         let at = self.clock();
-        if let Some(lock) = self.guest_locks.get_mut(&addr) {
+        if let Some(lock) = self.bpf.locks.get_mut(&addr) {
             lock.release(at);
         }
     }

@@ -174,7 +174,7 @@ impl Kernel {
 
     /// Guest address of a CPU's `struct rq`.
     pub(crate) fn rq_addr(&self, cpu: CpuId) -> u64 {
-        self.vars.percpu + u64::from(cpu.0) * PERCPU_STRIDE + percpu::RUNQUEUE
+        self.bpf.vars.percpu + u64::from(cpu.0) * PERCPU_STRIDE + percpu::RUNQUEUE
     }
 
     /// Guest address of a task's `cpus_mask`.
@@ -186,12 +186,12 @@ impl Kernel {
     /// its own.
     pub(crate) fn mirror_new(&mut self, id: TaskId) {
         let start = self.ktime();
-        let shared = self.vars.shared;
+        let shared = self.bpf.vars.shared;
         let (addr, cgroup, pid) = (self.tasks[id].addr, self.tasks[id].cgroup, self.tasks[id].pid);
         let cpus_ptr = self.cpus_ptr(id);
         let css_set = self.cgroups.css_set_addr(cgroup);
         let group = self.cgroups.task_group_addr(cgroup);
-        let init = self.tasks.get(self.init_task).map_or(addr, |t| t.addr);
+        let init = self.tasks.get(self.tasks.init).map_or(addr, |t| t.addr);
         let ts: &mut abi::task_struct = self.vm.mem.host_mut(addr);
         ts.cpus_ptr = cpus_ptr;
         ts.cgroups = css_set;
@@ -226,7 +226,7 @@ impl Kernel {
         let addr = self.tasks[id].addr;
         let user = !self.tasks[id].kthread && !self.tasks[id].is_idle_task();
         let (signal, node) = (leader + SIGNAL, addr + THREAD_NODE);
-        let init_pid = self.tasks.get(self.init_task).map_or(addr, |t| t.addr) + PID;
+        let init_pid = self.tasks.get(self.tasks.init).map_or(addr, |t| t.addr) + PID;
         let head = signal + THREAD_HEAD;
         if leader == addr {
             self.vm.mem.host_mut::<abi::mm_struct>(addr + MM).owner = addr;
@@ -273,7 +273,7 @@ impl Kernel {
 
     /// `p->sched_class`
     pub(crate) fn mirror_class(&mut self, task: TaskId) {
-        let class = self.vars.shared.class(self.tasks[task].class);
+        let class = self.bpf.vars.shared.class(self.tasks[task].class);
         self.task_struct(task).sched_class = class;
     }
 
@@ -303,7 +303,7 @@ impl Kernel {
     /// Charges a tick to the task that it found running (`account_process_tick()`): the whole
     /// period counts as user time or as system time.
     pub(crate) fn mirror_tick(&mut self, task: TaskId, in_kernel: bool) {
-        let period = self.tick_ns;
+        let period = self.ticks.period_ns;
         let ts = self.task_struct(task);
         *(if in_kernel { &mut ts.stime } else { &mut ts.utime }) += period;
     }
@@ -324,7 +324,7 @@ impl Kernel {
     pub(crate) fn take_rq_clock(&mut self, cpu: CpuId) -> Nanos {
         let at = self.clock();
         let last = std::mem::replace(&mut self.cpus[cpu].rq_clock, at);
-        if self.ext.root.is_some() && self.rq_address_known.load(Ordering::Relaxed) {
+        if self.ext.root.is_some() && self.bpf.rq_address_known.load(Ordering::Relaxed) {
             self.mirror_clock(cpu, at, at.saturating_sub(last));
         }
         at

@@ -177,7 +177,7 @@ impl Kernel {
 
     #[inline(never)]
     pub(crate) fn dl_replenish(&mut self, task: TaskId, generation: u32) -> AfterEvent {
-        self.pending_wakeups -= 1;
+        self.end.pending_wakeups -= 1;
         let Some(Policy::Deadline { runtime, period, .. }) = self.tasks.get(task).map(|t| t.policy)
         else {
             return AfterEvent::Nothing;

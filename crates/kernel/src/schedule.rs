@@ -322,7 +322,7 @@ impl Kernel {
     }
 
     pub(crate) fn resched_interrupt(&mut self, cpu: CpuId) -> AfterEvent {
-        self.pending_wakeups -= 1;
+        self.end.pending_wakeups -= 1;
         let c = &mut self.cpus[cpu];
         c.resched_sent = false;
         if !c.need_resched {

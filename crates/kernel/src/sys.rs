@@ -152,7 +152,7 @@ impl Sys for Kernel {
     }
 
     fn finish(&mut self) {
-        self.stop_with(Stop::Finished);
+        self.end.stop_with(Stop::Finished);
     }
 
     fn bpf(&mut self) -> Option<&mut scxlab_bpf::vm::Vm> {

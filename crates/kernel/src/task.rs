@@ -216,10 +216,20 @@ pub struct TaskTable {
     /// Living tasks by pid.
     by_pid: rustc_hash::FxHashMap<u32, TaskId>,
     live: usize,
+    /// The task that stands for init: the parent of orphans, and `current` of callers in user
+    /// space.
+    pub(crate) init: TaskId,
+    /// Tasks of the workload that have not exited.
+    pub(crate) nr_workload: usize,
+    /// Tasks that run or wait for a CPU.
+    pub(crate) nr_runnable: usize,
+    /// The task that is being moved from one run queue to another (`task_on_rq_migrating()`).
+    pub(crate) migrating: Option<TaskId>,
 }
 
 impl TaskTable {
-    pub fn new(mem: &mut Memory) -> Result<Self, scxlab_bpf::mem::OutOfMemory> {
+    /// Makes a table without tasks. `init` will be the id of the init task.
+    pub fn new(mem: &mut Memory, init: TaskId) -> Result<Self, scxlab_bpf::mem::OutOfMemory> {
         let base = mem.reserve_region(u64::from(MAX_TASKS) * SLOT_BYTES, Perm::Kernel)?;
         Ok(TaskTable {
             slots: Vec::new(),
@@ -228,6 +238,10 @@ impl TaskTable {
             next_pid: 1,
             by_pid: Default::default(),
             live: 0,
+            init,
+            nr_workload: 0,
+            nr_runnable: 0,
+            migrating: None,
         })
     }
 

@@ -7,12 +7,49 @@
 
 use crate::abi;
 use crate::cgroup::CgroupTable;
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, PerCpu};
 use crate::event::{Event, lane};
 use crate::ext::op::Op;
 use crate::kernel::{AfterEvent, Kernel};
 use crate::task::{Class, Task};
+use scxlab_machine::Stream;
 use scxlab_machine::id::{CpuId, Nanos};
+
+/// The tick's period, its phase on each CPU, and the jiffies that it counts.
+pub(crate) struct Ticks {
+    pub period_ns: Nanos,
+    /// Offset of each CPU's ticks in the period, drawn from the seed.
+    phase: PerCpu<Nanos>,
+    /// Start and number of the jiffy of the last query. Most queries fall into the same jiffy, so
+    /// that this saves a division.
+    jiffy: (Nanos, u64),
+}
+
+impl Ticks {
+    pub fn new(period_ns: Nanos, nr_cpus: usize, seed: u64) -> Self {
+        let mut phases = Stream::new(seed, "tick phase", 0);
+        let phase = (0..nr_cpus).map(|_| phases.below(period_ns)).collect();
+        Ticks { period_ns, phase, jiffy: (0, 0) }
+    }
+
+    /// Returns the time of a CPU's first tick after `at`.
+    fn next(&self, cpu: CpuId, at: Nanos) -> Nanos {
+        let phase = self.phase[cpu];
+        let periods = (at + self.period_ns - phase) / self.period_ns;
+        periods * self.period_ns + phase
+    }
+
+    /// Returns the jiffy at a time on BPF's clock.
+    #[inline]
+    pub fn jiffy_at(&mut self, ktime: Nanos) -> u64 {
+        let (began, count) = &mut self.jiffy;
+        if ktime.wrapping_sub(*began) >= self.period_ns {
+            *count = ktime / self.period_ns;
+            *began = *count * self.period_ns;
+        }
+        *count
+    }
+}
 
 impl Kernel {
     /// Starts the tick of a CPU that became busy, at the CPU's phase of the period.
@@ -22,22 +59,13 @@ impl Kernel {
         }
         let c = &mut self.cpus[cpu];
         c.tick_gen = c.tick_gen.wrapping_add(1);
-        let at = self.next_tick_time(cpu);
+        let at = self.ticks.next(cpu, self.exec.clock.max(self.now));
         let generation = self.cpus[cpu].tick_gen;
         self.events.push_in(lane::TICK, at, Event::Tick { cpu, generation });
     }
 
     pub(crate) fn stop_tick(&mut self, cpu: CpuId) {
         self.cpus[cpu].tick_on = false;
-    }
-
-    /// Returns the time of a CPU's next tick. Each CPU has its own phase in the period, drawn from
-    /// the seed.
-    fn next_tick_time(&self, cpu: CpuId) -> Nanos {
-        let phase = self.tick_phase[cpu.idx()];
-        let at = self.exec.clock.max(self.now);
-        let periods = (at + self.tick_ns - phase) / self.tick_ns;
-        periods * self.tick_ns + phase
     }
 
     #[inline(never)]
@@ -47,7 +75,11 @@ impl Kernel {
             return AfterEvent::Nothing;
         }
         let in_kernel = c.kernel_until > self.now;
-        self.events.push_in(lane::TICK, self.now + self.tick_ns, Event::Tick { cpu, generation });
+        self.events.push_in(
+            lane::TICK,
+            self.now + self.ticks.period_ns,
+            Event::Tick { cpu, generation },
+        );
         self.on_cpu_last(cpu, |k| k.tick_work(cpu, in_kernel))
     }
 

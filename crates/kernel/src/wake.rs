@@ -37,7 +37,7 @@ impl Kernel {
         t.start_wait(guest, at, cgroups, cpus.len() as u32);
         let (class, prev, on_rq) = (t.class, t.cpu, t.on_rq);
         self.exec.clock = at;
-        self.nr_runnable += 1;
+        self.tasks.nr_runnable += 1;
         self.metrics.wakeups += 1;
         if class == Class::Fair && self.fair_is_delayed(task) {
             self.wake_delayed(task, flags);
@@ -112,7 +112,7 @@ impl Kernel {
 
     #[inline(never)]
     pub(crate) fn wake_list_interrupt(&mut self, cpu: CpuId) -> AfterEvent {
-        self.pending_wakeups -= 1;
+        self.end.pending_wakeups -= 1;
         let tasks = std::mem::take(&mut self.cpus[cpu].wake_list);
         if tasks.is_empty() {
             return AfterEvent::Nothing;
@@ -250,13 +250,13 @@ impl Kernel {
     pub(crate) fn move_queued(&mut self, task: TaskId, to: CpuId) {
         let from = self.tasks[task].cpu;
         debug_assert!(!self.tasks[task].on_cpu, "a running task is moved by its CPU");
-        self.migrating = Some(task);
+        self.tasks.migrating = Some(task);
         self.take_rq_clock(from);
         self.dequeue_task(from, task, queue::NOCLOCK);
         self.set_task_cpu(task, to);
         self.take_rq_clock(to);
         self.enqueue_task(to, task, queue::MIGRATED);
-        self.migrating = None;
+        self.tasks.migrating = None;
         self.wakeup_preempt(to, task, 0);
     }
 

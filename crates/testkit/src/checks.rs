@@ -65,7 +65,7 @@ pub fn run_checked(
     let mut watch = LawChecker::new(contract);
     k.start();
     let mut at = 0;
-    while at < duration && k.stop.is_none() {
+    while at < duration && k.end.stop.is_none() {
         at = (at + step).min(duration);
         k.advance(at);
         watch.look(k);
@@ -74,7 +74,7 @@ pub fn run_checked(
         }
     }
     k.close();
-    Ok(k.stop.clone().unwrap_or(Stop::Finished))
+    Ok(k.end.stop.clone().unwrap_or(Stop::Finished))
 }
 
 /// Asserts the laws that hold at any moment of any run; panics with the law and the place.

@@ -103,7 +103,7 @@ fn run(data: &[u8], steps: u64, engine: Engine) -> RunResult {
         k.advance(step * STEP);
         watch.look(&k);
         assert!(watch.broken.is_empty(), "{:#?}", watch.broken);
-        if k.stop.is_some() {
+        if k.end.stop.is_some() {
             break;
         }
         if step == 2 && outside & 1 != 0 {
@@ -127,7 +127,7 @@ fn boot(choices: &mut Choices) -> Kernel {
         None => OTHER_LOADS[kind - LOADS.len()].to_owned(),
     };
     let mut k = sim::kernel_on(machine, &text, choices.byte());
-    k.limits.max_events = MAX_EVENTS;
+    k.end.limits.max_events = MAX_EVENTS;
     k
 }
 
@@ -274,7 +274,7 @@ fn disturb(k: &mut Kernel, loaded: &Loaded, rng: &mut Stream, ends: &mut Vec<Str
 
 fn seen(k: &Kernel, mut ends: Vec<String>) -> RunResult {
     ends.extend(k.ext.exits.iter().map(|exit| format!("{exit:?}")));
-    ends.push(format!("{:?}", k.stop));
+    ends.push(format!("{:?}", k.end.stop));
     RunResult {
         hash: k.tracer.hash(),
         events: k.tracer.count(),

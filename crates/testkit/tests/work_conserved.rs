@@ -141,7 +141,7 @@ impl RandomRun {
             let mut watch =
                 LawChecker::new(Contract { idle_grace: Some(bound), ..Contract::default() });
             let end = k.now + bound + 150 * MS;
-            while k.now < end && k.stop.is_none() {
+            while k.now < end && k.end.stop.is_none() {
                 k.advance((k.now + step).min(end));
                 watch.look(k);
                 if let Some(broken) = watch.broken.first() {

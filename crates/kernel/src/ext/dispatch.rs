@@ -281,13 +281,13 @@ impl Kernel {
     ) {
         self.charge(self.machine.costs.kfunc.dsq_move_ns);
         self.tasks[task].ext.sticky_cpu = Some(dst);
-        self.migrating = Some(task);
+        self.tasks.migrating = Some(task);
         self.dequeue_task(src, task, 0);
         self.set_task_cpu(task, dst);
         let outer = std::mem::replace(&mut self.ext.remote_activate_flags, flags);
         self.enqueue_task(dst, task, 0);
         self.ext.remote_activate_flags = outer;
-        self.migrating = None;
+        self.tasks.migrating = None;
     }
 
     /// `task_can_run_on_remote_rq()`

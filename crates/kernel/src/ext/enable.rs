@@ -129,7 +129,7 @@ impl Kernel {
 
     fn check_hotplug_seq(&mut self) -> Result<(), ()> {
         let expected = self.ext.root.as_ref().map_or(0, |s| s.data.hotplug_seq);
-        let actual = self.hotplug_seq;
+        let actual = self.ext.hotplug_seq;
         if expected == 0 || expected == actual {
             return Ok(());
         }

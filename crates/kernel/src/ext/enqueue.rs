@@ -143,7 +143,7 @@ impl Kernel {
         if !queued {
             self.set_runnable(task, ent::QUEUED);
             self.ext.cpus[cpu].nr_running += 1;
-            if self.ext.has_op(Op::Runnable) && self.migrating != Some(task) {
+            if self.ext.has_op(Op::Runnable) && self.tasks.migrating != Some(task) {
                 self.op_task(Op::Runnable, Some(cpu), task, &[flags]);
             }
             self.ext_do_enqueue(cpu, task, flags, sticky);
@@ -163,7 +163,7 @@ impl Kernel {
         sticky: Option<CpuId>,
     ) {
         if sticky == Some(cpu) {
-            if self.migrating != Some(task) {
+            if self.tasks.migrating != Some(task) {
                 self.tasks[task].ext.inserted_by = None;
             }
             let local = self.ext.dsqs.local(cpu);
@@ -356,7 +356,7 @@ impl Kernel {
             self.ext_update_curr(cpu);
             self.op_task(Op::Stopping, Some(cpu), task, &[0]);
         }
-        if self.ext.has_op(Op::Quiescent) && self.migrating != Some(task) {
+        if self.ext.has_op(Op::Quiescent) && self.tasks.migrating != Some(task) {
             self.op_task(Op::Quiescent, Some(cpu), task, &[flags]);
         }
         let slept = if flags & deq::SLEEP != 0 { ent::DEQD_FOR_SLEEP } else { 0 };

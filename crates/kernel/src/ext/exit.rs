@@ -133,7 +133,7 @@ impl Kernel {
 
     #[inline(never)]
     pub(crate) fn ext_disable_event(&mut self) -> AfterEvent {
-        self.pending_wakeups -= 1;
+        self.end.pending_wakeups -= 1;
         let cpu = self.cpus.online_or_any(CpuId(0));
         if self.ext.root.as_ref().is_some_and(|s| s.disabling || s.exit.is_none()) {
             return self.on_cpu_last(cpu, |k| k.ext_disable());

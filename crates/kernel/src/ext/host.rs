@@ -145,7 +145,7 @@ impl Kernel {
     /// Runs the callback of a BPF timer that expires, unless it was armed again or cancelled.
     #[inline(never)]
     pub(crate) fn bpf_timer(&mut self, timer: TimerId, cpu: CpuId, generation: u32) -> AfterEvent {
-        if self.bpf_timers.get(timer.idx()) != Some(&generation) {
+        if !self.bpf.is_current(timer, generation) {
             return AfterEvent::Nothing;
         }
         self.on_cpu_last(cpu, |k| {
@@ -177,7 +177,7 @@ impl Host for Kernel {
     }
 
     fn prandom_u32(&mut self) -> u32 {
-        self.prandom.next_u32()
+        self.bpf.prandom.next_u32()
     }
 
     fn current_task(&mut self) -> u64 {
@@ -187,7 +187,7 @@ impl Host for Kernel {
     fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: &[u64; 5]) -> Result<u64, Fault> {
         self.charge_insns();
         self.charge(self.machine.costs.bpf.kfunc_call_ns);
-        let handler = self.kfuncs[id.0 as usize];
+        let handler = self.bpf.kfuncs[id.0 as usize];
         handler(self, args)
     }
 
@@ -244,20 +244,20 @@ impl Host for Kernel {
     fn timer_arm(&mut self, timer: TimerId, expires_ns: u64, cpu: Option<u32>) {
         self.charge_insns();
         self.charge(self.machine.costs.kfunc.timer_arm_ns);
-        let generation = self.next_timer_generation(timer);
+        let generation = self.bpf.next_timer_generation(timer);
         let at = expires_ns.saturating_sub(BOOT_NS).max(self.clock());
         let cpu = cpu.map_or(self.exec.cpu, CpuId);
         self.events.push(at, Event::BpfTimer { timer, cpu, generation });
     }
 
     fn timer_cancel(&mut self, timer: TimerId) {
-        self.next_timer_generation(timer);
+        self.bpf.next_timer_generation(timer);
     }
 
     fn kptr_release(&mut self, kind: KptrKind, ptr: u64) {
         self.charge_insns();
         let KptrKind::Kernel(btf_id) = kind else { return };
-        let name = self.btf.name(TypeId(btf_id)).to_owned();
+        let name = self.bpf.btf.name(TypeId(btf_id)).to_owned();
         let released = match name.as_str() {
             "bpf_cpumask" => super::kfunc::release_cpumask(self, ptr),
             "task_struct" => super::kfunc::release_task(self, ptr),
@@ -292,15 +292,6 @@ impl Kernel {
     fn per_cpu_ptr(&self, var: u64, cpu: u32) -> u64 {
         if cpu as usize >= self.cpus.len() { 0 } else { var + u64::from(cpu) * PERCPU_STRIDE }
     }
-
-    fn next_timer_generation(&mut self, timer: TimerId) -> u32 {
-        if self.bpf_timers.len() <= timer.idx() {
-            self.bpf_timers.resize(timer.idx() + 1, 0);
-        }
-        let slot = &mut self.bpf_timers[timer.idx()];
-        *slot = slot.wrapping_add(1);
-        *slot
-    }
 }
 
 impl KernelTarget {
@@ -323,11 +314,11 @@ pub struct KernelTarget {
 impl Kernel {
     pub fn target(&self) -> KernelTarget {
         KernelTarget {
-            btf: self.btf.clone(),
-            percpu: self.vars.percpu,
-            shared: self.vars.shared,
+            btf: self.bpf.btf.clone(),
+            percpu: self.bpf.vars.percpu,
+            shared: self.bpf.vars.shared,
             hz: self.machine.costs.clock.tick_hz,
-            rq_address_known: self.rq_address_known.clone(),
+            rq_address_known: self.bpf.rq_address_known.clone(),
         }
     }
 }

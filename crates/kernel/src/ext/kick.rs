@@ -43,7 +43,7 @@ impl Kernel {
 
     /// `kick_cpus_irq_workfn()` on `here`.
     pub(crate) fn ext_deliver_kicks(&mut self, here: CpuId) {
-        self.pending_wakeups -= 1;
+        self.end.pending_wakeups -= 1;
         self.ext.cpus[here].kick_posted = false;
         let mut kicks = std::mem::take(&mut self.ext.cpus[here].kick_now);
         merge(&mut kicks);
@@ -86,7 +86,7 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn ext_kick_sync(&mut self, cpu: CpuId) {
         self.ext.cpus[cpu].kick_sync += 1;
-        if self.nr_sync_waiters != 0 {
+        if self.ext.nr_sync_waiters != 0 {
             self.release_waiters(cpu);
         }
     }
@@ -114,14 +114,14 @@ impl Kernel {
             return;
         }
         if self.cpus[cpu].sync_wait.is_empty() {
-            self.nr_sync_waiters += 1;
+            self.ext.nr_sync_waiters += 1;
         }
         self.cpus[cpu].sync_wait = waiting;
         self.ext_kick_sync(cpu);
     }
 
     fn sync_done(&mut self, cpu: CpuId) {
-        self.nr_sync_waiters -= 1;
+        self.ext.nr_sync_waiters -= 1;
         let now = self.now;
         let c = &mut self.cpus[cpu];
         let spun = now.saturating_sub(c.progress_from);

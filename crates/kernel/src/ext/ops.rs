@@ -160,7 +160,7 @@ impl Kernel {
     pub(crate) fn program_faulted(&mut self, what: &str, fault: Fault) {
         if let FaultKind::Unmodelled { what: name } = fault.kind() {
             let text = format!("{name} (needed by {what}): {fault}");
-            self.stop_with(Stop::Unmodelled(text));
+            self.end.stop_with(Stop::Unmodelled(text));
             return;
         }
         let text = format!("BPF fault in {what}: {fault}");

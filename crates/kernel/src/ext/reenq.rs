@@ -35,7 +35,7 @@ impl Kernel {
     }
 
     pub(crate) fn ext_deferred_work(&mut self, cpu: CpuId) {
-        self.pending_wakeups -= 1;
+        self.end.pending_wakeups -= 1;
         self.ext.cpus[cpu].deferred_posted = false;
         self.ext_run_deferred(cpu);
     }

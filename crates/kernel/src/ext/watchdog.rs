@@ -45,7 +45,7 @@ impl Kernel {
     fn stalled(&mut self) -> Option<(TaskId, u64)> {
         let now = self.jiffies();
         let timeout = self.ext.root.as_ref()?.watchdog_timeout;
-        let limit = timeout / self.tick_ns;
+        let limit = timeout / self.ticks.period_ns;
         let mut found: Option<(CpuId, u64, TaskId, u64)> = None;
         for id in self.tasks.ids() {
             let Some(nth) = self.tasks[id].ext.runnable_seq else { continue };
@@ -59,7 +59,7 @@ impl Kernel {
     }
 
     fn report_stall(&mut self, task: TaskId, waited: u64) {
-        let ms: Nanos = waited * self.tick_ns / 1_000_000;
+        let ms: Nanos = waited * self.ticks.period_ns / 1_000_000;
         let t = &self.tasks[task];
         let text =
             format!("{}[{}] failed to run for {}.{:03}s", t.name, t.pid, ms / 1000, ms % 1000);

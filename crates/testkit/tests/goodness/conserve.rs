@@ -80,7 +80,7 @@ fn loads(seed: u64, cpus: u64) -> [String; 6] {
 /// Runs for `ms` from now; returns a violation of the bound, if any.
 fn watch(k: &mut Kernel, ms: u64, bound: u64) -> Option<String> {
     let (mut idle_since, end) = (vec![None; k.cpus.len()], k.now + ms * MS);
-    while k.now < end && k.stop.is_none() {
+    while k.now < end && k.end.stop.is_none() {
         k.advance(k.now + MS / 20);
         let broken = idle_beside_work(k, &mut idle_since, bound);
         if broken.is_some() {

@@ -126,7 +126,7 @@ fn frame(op: Op, locked: Option<u32>, subject: u64) -> OpFrame {
 fn default_picker_says_whether_the_cpu_is_idle() {
     let mut k = busy("4c1t", 0, &[0, 1]);
     let out = k.vm.mem.alloc(8, 8).unwrap();
-    let init = k.tasks[k.init_task].addr;
+    let init = k.tasks[k.tasks.init].addr;
     let (task, prev) = (init, 2);
     assert_eq!(call(&mut k, "scx_bpf_select_cpu_dfl", &[task, prev, 0, out]), 2);
     assert_eq!(k.vm.mem.read::<u8>(out), Ok(1));
@@ -156,7 +156,7 @@ fn args_struct_is_read_from_the_program() {
     k.vm.mem.words_mut(args, 3).copy_from_slice(&[3, 0, 0]);
     let only = k.vm.mem.alloc(1024, 8).unwrap();
     k.vm.mem.words_mut(only, 1)[0] = 0b0110;
-    let task = k.tasks[k.init_task].addr;
+    let task = k.tasks[k.tasks.init].addr;
     assert_eq!(call(&mut k, "__scx_bpf_select_cpu_and", &[task, only, args]), 2);
     assert_eq!(call(&mut k, "__scx_bpf_select_cpu_and", &[task, only, args]), -EBUSY);
 }

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The kernel's part of what BPF programs use: its types, functions, variables, timers and locks.
+//!
+//! Owns: the generations of timers.
+//! Does not: run programs (`Kernel::vm` does), or implement functions (see `ext/kfunc.rs`).
+
+use crate::abi;
+use crate::boot::KernelVars;
+use crate::ext::kfunc::Handler;
+use crate::insn_time::InsnTime;
+use crate::lock::Lock;
+use scxlab_bpf::timer::TimerId;
+use scxlab_loader::btf::Btf;
+use scxlab_machine::Stream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+pub struct Bpf {
+    pub btf: Arc<Btf>,
+    pub(crate) vars: KernelVars,
+    /// Indexed by `KfuncId`.
+    pub(crate) kfuncs: Box<[Handler]>,
+    pub(crate) insn_time: InsnTime,
+    pub(crate) prandom: Stream,
+    /// Locks of programs, by guest address.
+    pub(crate) locks: rustc_hash::FxHashMap<u64, Lock>,
+    /// Generation of each timer. An expiry with an older generation is ignored.
+    timers: Vec<u32>,
+    /// A loaded object knows the address of a run queue, so that its clocks must be kept up to date
+    /// in guest memory. Shared with `KernelTarget`.
+    pub(crate) rq_address_known: Arc<AtomicBool>,
+}
+
+impl Bpf {
+    pub(crate) fn new(vars: KernelVars, insn_ps: u64, seed: u64) -> Self {
+        Bpf {
+            btf: Arc::new(Btf::parse(abi::KERNEL_BTF).expect("the kernel's own BTF is valid")),
+            vars,
+            kfuncs: crate::ext::kfunc::handlers(),
+            insn_time: InsnTime::new(insn_ps),
+            prandom: Stream::new(seed, "bpf_get_prandom_u32", 0),
+            locks: Default::default(),
+            timers: Vec::new(),
+            rq_address_known: Default::default(),
+        }
+    }
+
+    /// Returns whether a timer has not been armed again or cancelled since `generation`.
+    pub(crate) fn is_current(&self, timer: TimerId, generation: u32) -> bool {
+        self.timers.get(timer.idx()) == Some(&generation)
+    }
+
+    pub(crate) fn next_timer_generation(&mut self, timer: TimerId) -> u32 {
+        if self.timers.len() <= timer.idx() {
+            self.timers.resize(timer.idx() + 1, 0);
+        }
+        let generation = &mut self.timers[timer.idx()];
+        *generation = generation.wrapping_add(1);
+        *generation
+    }
+}
