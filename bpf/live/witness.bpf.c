@@ -2,7 +2,7 @@
 /*
  * Records every operation that the kernel calls of any scheduler, by tracing programs at the entries of the
  * scheduler's programs. crates/live/src/witness.rs sets each program's target; those of operations that the
- * scheduler lacks are not loaded. crates/kernel/src/ext/witness.rs records the same for the simulated kernel.
+ * scheduler lacks are not loaded. crates/kernel/src/ext/op_record.rs records the same for the simulated kernel.
  */
 #include <scx/common.bpf.h>
 #include "witness.h"

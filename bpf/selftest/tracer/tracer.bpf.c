@@ -3,7 +3,7 @@
  * tracer: implements every operation in the simplest way.
  *
  * Shows: the operations that a kernel calls, their flags and order. `scxlab conform` runs it simulated and on a real
- * kernel, and compares the records of the two witnesses (bpf/live/witness.bpf.c, crates/kernel/src/ext/witness.rs).
+ * kernel, and compares the records of the two witnesses (bpf/live/witness.bpf.c, crates/kernel/src/ext/op_record.rs).
  * Suits: tests only. Empty operations exist so that they are called.
  * Fails: on many CPUs, which share one queue.
  *
