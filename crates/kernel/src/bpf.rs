@@ -4,11 +4,16 @@
 //! Owns: the generations of timers.
 //! Does not: run programs (`Kernel::vm` does), or implement functions (see `ext/kfunc.rs`).
 
-use crate::abi;
-use crate::boot::KernelVars;
+pub mod abi;
+pub(crate) mod errno;
+pub mod flags;
+pub(crate) mod insn_time;
+pub(crate) mod mirror;
+
+use crate::bpf::insn_time::InsnTime;
+use crate::cpu::lock::Lock;
 use crate::ext::kfunc::Handler;
-use crate::insn_time::InsnTime;
-use crate::lock::Lock;
+use crate::kernel::boot::KernelVars;
 use scxlab_bpf::timer::TimerId;
 use scxlab_loader::btf::Btf;
 use scxlab_machine::Stream;

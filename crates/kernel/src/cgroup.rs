@@ -6,10 +6,13 @@
 //! Models: kernel `struct cgroup`, `css_set`, `task_group`, 7.3.
 //! Differs: every directory has the cpu controller.
 
-use crate::abi;
-use crate::behavior::{CgroupSpec, SysError};
-use crate::co_scheduling::CoschedTime;
+pub mod co_scheduling;
+mod cpuset;
+
+use crate::bpf::abi;
+use crate::cgroup::co_scheduling::CoschedTime;
 use crate::kernel::Kernel;
+use crate::task::behavior::{CgroupSpec, SysError};
 use scxlab_bpf::mem::{Memory, OutOfMemory, Perm};
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
@@ -388,7 +391,8 @@ impl Kernel {
             return Ok(());
         }
         self.ext_cgroup_can_attach(task, from, to)?;
-        let change = self.change_begin(task, crate::flags::queue::SAVE | crate::flags::queue::MOVE);
+        let change = self
+            .change_begin(task, crate::bpf::flags::queue::SAVE | crate::bpf::flags::queue::MOVE);
         self.fair_set_group(task, to);
         self.tasks[task].cgroup = to;
         self.cgroups.detach(from, task);

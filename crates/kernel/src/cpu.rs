@@ -4,7 +4,12 @@
 //! Owns: the per-CPU record, and the table type of everything that exists once per CPU. Does not:
 //! act on the record (see `schedule.rs`, `exec.rs`, `tick.rs`).
 
-use crate::lock::Lock;
+pub(crate) mod cache_occupancy;
+mod hotplug;
+pub mod lock;
+pub(crate) mod prefetch;
+
+use crate::cpu::lock::Lock;
 use crate::task::Class;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use smallvec::SmallVec;

@@ -1,26 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The simulated kernel: all state of one run, and the clock of the code that runs.
 //!
-//! Owns: construction, the executing CPU's clock, charging of time.
-//! Does not: hold policy; each part has its file (`schedule.rs`, `wake.rs`, `exec.rs`, `tick.rs`,
-//! `ext/`, `fair/`).
+//! Owns: the executing CPU's clock, charging of time.
+//! Does not: hold policy (see `schedule.rs`, `ext.rs` and the crate `fair`), or follow the steps of
+//! a task (see `task/exec.rs`).
 //!
 //! Time: an event is handled atomically at `now`. The code that handles it runs on `exec.cpu`. Its
 //! clock starts at `now`, or at the end of that CPU's previous kernel path if that is later, and
 //! advances with every cost. Effects on other CPUs are stamped with that clock.
 
-use crate::behavior::Behavior;
+pub mod boot;
+mod end;
+pub mod event;
+pub mod streams;
+
+pub use end::{Limits, RunEnd, Stop};
+
 use crate::bpf::Bpf;
-use crate::cache_occupancy::CacheTraffic;
 use crate::cgroup::CgroupTable;
+use crate::cpu::cache_occupancy::CacheTraffic;
 use crate::cpu::{Cpu, PerCpu};
-use crate::event::Event;
 use crate::ext::Ext;
+use crate::kernel::event::Event;
+use crate::kernel::streams::Streams;
 use crate::metrics::Metrics;
-use crate::rt::RtQueues;
-use crate::streams::Streams;
+use crate::schedule::rt::RtQueues;
+use crate::schedule::tick::Ticks;
 use crate::task::TaskTable;
-use crate::tick::Ticks;
+use crate::task::behavior::Behavior;
 use scxlab_bpf::vm::Vm;
 use scxlab_fair::Fair;
 use scxlab_machine::id::{CpuId, Nanos};
@@ -28,10 +35,6 @@ use scxlab_machine::{EventQueue, Machine};
 use scxlab_trace::Tracer;
 use scxlab_trace::event::Kind;
 use std::sync::Arc;
-
-mod end;
-
-pub use end::{Limits, RunEnd, Stop};
 
 /// Value of BPF's clocks at virtual time 0, ns. It is not 0, because a real machine has been up for
 /// a while when a scheduler is loaded.
@@ -231,9 +234,9 @@ impl Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bpf::flags::ops;
     use crate::ext::idle::fixture::{kernel, load};
     use crate::ext::op::Op;
-    use crate::flags::ops;
 
     #[test]
     fn a_cpu_that_never_leaves_the_scheduler_ends_the_run() {

@@ -3,40 +3,32 @@
 //!
 //! Owns: the order and the effects of all events of a run.
 //! Does not: know workloads (a `Behavior` tells it what tasks do) or compute statistics.
-//! Start at: `boot.rs` (builds a kernel), `event.rs` (its event loop), `schedule.rs` and `wake.rs`
-//! (the paths that all tasks take), `ext.rs` (loaded schedulers).
+//! Start at: `kernel/boot.rs` (builds a kernel), `kernel/event.rs` (its event loop), `schedule.rs`
+//! and `schedule/wake.rs` (the paths that all tasks take), `ext.rs` (loaded schedulers).
+//!
+//! ```text
+//!   kernel     one run: all its state, boot, events in order of time, its end
+//!   cpu        CPUs: their state, locks, caches, hotplug
+//!   task       tasks: their table, life, steps, and the behaviour that they ask
+//!   cgroup     cgroups: their table, cpusets, co-scheduling
+//!   schedule   scheduling passes, wake-ups, ticks, the default class and real time
+//!   ext        sched_ext: the class whose policy is a loaded scheduler
+//!   bpf        what programs see and use of the kernel
+//!   metrics    what a run measures
+//! ```
 
 #![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]
 
-pub mod abi;
-pub mod behavior;
-pub mod boot;
 pub mod bpf;
-mod cache_occupancy;
 pub mod cgroup;
-pub mod co_scheduling;
 pub mod cpu;
-mod cpuset;
-mod default_class;
-mod errno;
-pub mod event;
-mod exec;
 pub mod ext;
-pub mod flags;
-mod hotplug;
-mod insn_time;
 pub mod kernel;
-mod life;
-pub mod lock;
 pub mod metrics;
-mod mirror;
-mod prefetch;
-mod rt;
 mod schedule;
-mod streams;
-mod sys;
 pub mod task;
-mod tick;
-mod wake;
 
-pub use kernel::Kernel;
+pub use bpf::{abi, flags};
+pub use cgroup::co_scheduling;
+pub use kernel::{Kernel, boot};
+pub use task::behavior;

@@ -6,14 +6,19 @@
 //! Models: kernel `__schedule()`, `__pick_next_task()`, `resched_curr()`,
 //! `sched_change_begin/end()`, 7.3.
 
-use crate::abi;
+mod default_class;
+pub mod rt;
+pub(crate) mod tick;
+mod wake;
+
+use crate::bpf::abi;
+use crate::bpf::flags::queue;
+use crate::bpf::mirror;
 use crate::cgroup::CgroupTable;
-use crate::co_scheduling::CoschedState;
-use crate::event::Event;
-use crate::flags::queue;
+use crate::cgroup::co_scheduling::CoschedState;
+use crate::cpu::lock::LockId;
+use crate::kernel::event::Event;
 use crate::kernel::{AfterEvent, Kernel};
-use crate::lock::LockId;
-use crate::mirror;
 use crate::task::{Class, Task, TaskState};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use scxlab_trace::event::{Kind, PrevState};

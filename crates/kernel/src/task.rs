@@ -5,9 +5,14 @@
 //! Owns: allocation of slots and pids.
 //! Does not: decide or charge anything, or fill the guest part of the slots (see `mirror.rs`).
 
-use crate::behavior::{Policy, TaskStep};
-use crate::co_scheduling::CoschedState;
+pub mod behavior;
+mod exec;
+mod life;
+mod sys;
+
+use crate::cgroup::co_scheduling::CoschedState;
 use crate::ext::entity::ExtEntity;
+use crate::task::behavior::{Policy, TaskStep};
 use scxlab_bpf::mem::{Memory, Perm};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};

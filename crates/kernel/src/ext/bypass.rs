@@ -5,7 +5,7 @@
 //! Models: kernel `scx_bypass()`, 7.3. Differs: no bypass load balancer.
 
 use super::stats::Ev;
-use crate::flags::{queue, slice};
+use crate::bpf::flags::{queue, slice};
 use crate::kernel::Kernel;
 use scxlab_machine::id::{CpuId, TaskId};
 

@@ -5,9 +5,9 @@
 //! `scx_cgroup_move_task()`, `scx_group_set_*()`, 7.3.
 
 use super::op::Op;
-use crate::behavior::{CgroupSpec, SysError};
 use crate::cgroup::quota_us;
 use crate::kernel::Kernel;
+use crate::task::behavior::{CgroupSpec, SysError};
 use scxlab_machine::id::{CgroupId, TaskId};
 
 impl Kernel {

@@ -11,9 +11,9 @@ use super::entity::OpsState;
 use super::op::Op;
 use super::stats::Ev;
 use super::{BufferedInsert, DirectDispatchArgs};
-use crate::flags::{enq, ent, limit, ops};
+use crate::bpf::flags::{enq, ent, limit, ops};
+use crate::cpu::lock::LockId;
 use crate::kernel::Kernel;
-use crate::lock::LockId;
 use crate::task::Class;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
@@ -341,7 +341,7 @@ impl Kernel {
         }
         self.unlock(LockId::Dsq(dsq));
         self.charge(self.machine.costs.kfunc.dsq_move_ns);
-        let to = crate::flags::dsq_id::LOCAL_ON | u64::from(cpu.0);
+        let to = crate::bpf::flags::dsq_id::LOCAL_ON | u64::from(cpu.0);
         self.trace(Kind::DsqMove { task, from, to });
         if src == cpu {
             let local = self.ext.dsqs.local(cpu);

@@ -8,8 +8,8 @@
 
 mod priq;
 
-use crate::flags::dsq_id;
-use crate::lock::Lock;
+use crate::bpf::flags::dsq_id;
+use crate::cpu::lock::Lock;
 use priq::Priq;
 use scxlab_machine::id::{CpuId, TaskId};
 use std::collections::VecDeque;

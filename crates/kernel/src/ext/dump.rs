@@ -16,8 +16,8 @@ use super::exit::ExitInfo;
 use super::op::Op;
 use super::origin::Origin;
 use super::stats::Ev;
-use crate::abi;
-use crate::flags::{ent, kick, limit};
+use crate::bpf::abi;
+use crate::bpf::flags::{ent, kick, limit};
 use crate::kernel::Kernel;
 use crate::task::{Class, Task, TaskState};
 use buf::hex_bitmap;
@@ -188,7 +188,7 @@ impl Kernel {
             "          curr={}[{}] class={}",
             t.name,
             t.pid,
-            crate::mirror::class_name(t.class)
+            crate::bpf::mirror::class_name(t.class)
         );
         let kicks = self.kick_lines(cpu);
         self.dump_line("");

@@ -9,7 +9,7 @@ use super::op::Op;
 use super::program::Program;
 use super::stats::EventStats;
 use super::{EnableState, OpsData, Sched};
-use crate::flags::{ecode, exit, limit, ops, queue, slice};
+use crate::bpf::flags::{ecode, exit, limit, ops, queue, slice};
 use crate::kernel::Kernel;
 use scxlab_machine::id::{CpuId, Nanos};
 

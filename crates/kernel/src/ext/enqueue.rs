@@ -13,11 +13,11 @@ use super::entity::{DirectDispatch, ExtEntity, OpsState};
 use super::exit::ExitKind;
 use super::op::Op;
 use super::stats::Ev;
-use crate::abi;
-use crate::behavior::Policy;
-use crate::flags::{deq, dsq_id, enq, ent, limit, ops, queue, slice, wake};
+use crate::bpf::abi;
+use crate::bpf::flags::{deq, dsq_id, enq, ent, limit, ops, queue, slice, wake};
+use crate::cpu::lock::LockId;
 use crate::kernel::Kernel;
-use crate::lock::LockId;
+use crate::task::behavior::Policy;
 use scxlab_machine::id::{CpuId, TaskId};
 
 impl Kernel {

@@ -7,7 +7,7 @@
 
 use super::dsq::DsqId;
 use super::origin::Caller;
-use crate::flags::dsq_id;
+use crate::bpf::flags::dsq_id;
 use scxlab_machine::id::CpuId;
 
 /// State of a task under the loaded scheduler (`SCX_TASK_NONE` to `SCX_TASK_DEAD`).

@@ -6,8 +6,8 @@
 
 use super::op::Op;
 use super::origin::Origin;
-use crate::event::Event;
-use crate::flags::limit;
+use crate::bpf::flags::limit;
+use crate::kernel::event::Event;
 use crate::kernel::{AfterEvent, Kernel};
 use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_trace::event::{Event as Traced, Kind};

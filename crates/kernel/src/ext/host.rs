@@ -7,13 +7,13 @@
 use super::OpFrame;
 use super::exit::ExitInfo;
 use super::op::Op;
-use crate::abi;
-use crate::behavior::CgroupSpec;
-use crate::boot::{PERCPU_STRIDE, percpu};
+use crate::bpf::abi;
+use crate::bpf::flags::limit;
 use crate::cgroup::quota_us;
-use crate::event::Event;
-use crate::flags::limit;
+use crate::kernel::boot::{PERCPU_STRIDE, percpu};
+use crate::kernel::event::Event;
 use crate::kernel::{AfterEvent, BOOT_NS, Kernel};
+use crate::task::behavior::CgroupSpec;
 use scxlab_bpf::fault::Fault;
 use scxlab_bpf::kfunc::KfuncId;
 use scxlab_bpf::mem::{Memory, OutOfMemory};
@@ -306,7 +306,7 @@ impl KernelTarget {
 pub struct KernelTarget {
     pub btf: Arc<Btf>,
     percpu: u64,
-    shared: crate::mirror::SharedGuestStructs,
+    shared: crate::bpf::mirror::SharedGuestStructs,
     hz: u64,
     rq_address_known: Arc<AtomicBool>,
 }

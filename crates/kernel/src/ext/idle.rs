@@ -16,8 +16,8 @@ mod pick;
 mod topo;
 
 use super::op::Op;
-use crate::abi;
-use crate::flags::{ops, pick_idle, wake};
+use crate::bpf::abi;
+use crate::bpf::flags::{ops, pick_idle, wake};
 use crate::kernel::Kernel;
 use objects::CpumaskObjects;
 use pick::{IdleView, PickQuery, Waker};

@@ -8,10 +8,10 @@
 use super::dsq::{DsqId, DsqKind, DsqTable, InsertAt};
 use super::entity::{ExtEntity, OpsState};
 use super::op::Op;
-use crate::abi;
-use crate::flags::{dsq_id, enq, ent};
+use crate::bpf::abi;
+use crate::bpf::flags::{dsq_id, enq, ent};
+use crate::cpu::lock::LockId;
 use crate::kernel::Kernel;
-use crate::lock::LockId;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 

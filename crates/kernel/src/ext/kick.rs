@@ -4,9 +4,9 @@
 //! Owns: collected kicks, SCX_KICK_WAIT. Models: kernel `scx_kick_cpu()`, `kick_cpus_irq_workfn()`,
 //! `kick_sync_wait_bal_cb()`, 7.3. Differs: a waiting CPU spins, and its task makes no progress.
 
-use crate::event::Event;
-use crate::flags::kick;
+use crate::bpf::flags::kick;
 use crate::kernel::Kernel;
+use crate::kernel::event::Event;
 use crate::task::Class;
 use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_trace::event::Kind;

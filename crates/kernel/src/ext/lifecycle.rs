@@ -9,9 +9,9 @@
 use super::EnableState;
 use super::entity::{DirectDispatch, TaskPhase};
 use super::op::Op;
-use crate::behavior::{Policy, SysError};
-use crate::flags::{ent, slice};
+use crate::bpf::flags::{ent, slice};
 use crate::kernel::Kernel;
+use crate::task::behavior::{Policy, SysError};
 use crate::task::{Class, weight_to_cgroup};
 use scxlab_machine::id::TaskId;
 
@@ -80,7 +80,7 @@ impl Kernel {
                 if self.tasks[task].policy == Policy::Ext {
                     self.tasks[task].policy = Policy::Normal;
                     self.ext.nr_rejected += 1;
-                    crate::mirror::identity(&mut self.vm.mem, &self.tasks[task]);
+                    crate::bpf::mirror::identity(&mut self.vm.mem, &self.tasks[task]);
                 }
                 return;
             }

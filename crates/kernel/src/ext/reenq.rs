@@ -8,9 +8,9 @@ use super::DirectDispatchArgs;
 use super::dsq::{DsqId, DsqKind};
 use super::entity::DirectDispatch;
 use super::stats::Ev;
-use crate::event::Event;
-use crate::flags::{enq, ent, reenq};
+use crate::bpf::flags::{enq, ent, reenq};
 use crate::kernel::Kernel;
+use crate::kernel::event::Event;
 use scxlab_machine::id::{CpuId, TaskId};
 
 impl Kernel {

@@ -5,7 +5,7 @@
 //! the work item runs on time, unless its CPU spins in the kernel.
 
 use super::exit::ExitKind;
-use crate::event::Event;
+use crate::kernel::event::Event;
 use crate::kernel::{AfterEvent, Kernel};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 

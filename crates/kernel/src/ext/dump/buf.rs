@@ -4,7 +4,7 @@
 //!
 //! Owns: truncation. Models: kernel `struct seq_buf`, `ops_dump_init()`, `ops_dump_flush()`, 7.3.
 
-use crate::flags::limit;
+use crate::bpf::flags::limit;
 
 /// End of a dump that did not fit.
 const TRUNCATED: &str = "\n\n~~~~ TRUNCATED ~~~~\n";

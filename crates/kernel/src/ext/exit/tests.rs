@@ -2,7 +2,7 @@
 //! Tests of what `ops.exit` gets.
 
 use super::*;
-use crate::abi;
+use crate::bpf::abi;
 use crate::ext::idle::fixture::{kernel, load};
 use scxlab_bpf::mem::Memory;
 

@@ -2,12 +2,12 @@
 //! A kernel for unit tests: a machine from a spec, tasks that run for ever, and a scheduler made of
 //! a function.
 
-use crate::behavior::{Behavior, Policy, Sys, TaskSpec, TaskStep};
-use crate::boot::Setup;
 use crate::ext::OpsData;
 use crate::ext::op::Op;
 use crate::ext::program::{NativeOps, Program};
+use crate::kernel::boot::Setup;
 use crate::kernel::{Kernel, Limits};
+use crate::task::behavior::{Behavior, Policy, Sys, TaskSpec, TaskStep};
 use scxlab_machine::Machine;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};

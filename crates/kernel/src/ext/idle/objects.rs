@@ -5,7 +5,7 @@
 //! (see `kfunc/cpumask.rs`).
 //! Models: kernel `bpf_cpumask_create()` and `bpf_cpumask_release()`, 7.3.
 
-use crate::abi;
+use crate::bpf::abi;
 use rustc_hash::FxHashSet;
 use scxlab_bpf::mem::{Memory, OutOfMemory};
 use std::collections::VecDeque;

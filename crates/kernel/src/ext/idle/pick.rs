@@ -10,7 +10,7 @@
 
 use super::topo::{OnlineDomains, OnlineSpans};
 use super::{IdleMasks, IdleState, SearchBuffers};
-use crate::flags::pick_idle;
+use crate::bpf::flags::pick_idle;
 use scxlab_bpf::mem::Memory;
 use scxlab_machine::Topology;
 use scxlab_machine::cpumask;

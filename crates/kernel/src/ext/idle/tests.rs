@@ -6,7 +6,7 @@ mod model;
 
 use super::pick::{IdleView, PickQuery, Waker};
 use super::*;
-use crate::flags::pick_idle;
+use crate::bpf::flags::pick_idle;
 use model::{Model, Set};
 use proptest::prelude::*;
 use scxlab_machine::topology::{CoreLayout, Layout, LlcLayout, NodeLayout};

@@ -6,8 +6,8 @@
 //! readable.
 
 use super::{Handler, KfResult, errno};
-use crate::abi;
-use crate::errno::{EINVAL, ENODATA, EPERM, ERANGE};
+use crate::bpf::abi;
+use crate::bpf::errno::{EINVAL, ENODATA, EPERM, ERANGE};
 use crate::kernel::Kernel;
 use scxlab_bpf::helper::Dynptr;
 use scxlab_machine::id::CgroupId;

@@ -5,16 +5,16 @@
 //! `scx_dsq_move()`, 7.3.
 
 use super::{Handler, KfResult, errno};
-use crate::abi;
-use crate::errno::{EEXIST, EINVAL, ENODEV, ENOENT, ENOMEM};
+use crate::bpf::abi;
+use crate::bpf::errno::{EEXIST, EINVAL, ENODEV, ENOENT, ENOMEM};
+use crate::bpf::flags::{dsq_id, enq, limit, ops, reenq};
+use crate::cpu::lock::LockId;
 use crate::ext::dsq::DsqId;
 use crate::ext::entity::{DirectDispatch, OpsState};
 use crate::ext::op::Op;
 use crate::ext::stats::Ev;
 use crate::ext::{BufferedInsert, DirectSlot};
-use crate::flags::{dsq_id, enq, limit, ops, reenq};
 use crate::kernel::Kernel;
-use crate::lock::LockId;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 

@@ -5,8 +5,8 @@
 //! `__bstr_format()`, 7.3.
 
 use super::{Handler, KfResult};
+use crate::bpf::flags::limit;
 use crate::ext::exit::ExitKind;
-use crate::flags::limit;
 use crate::kernel::Kernel;
 use scxlab_bpf::fault::Fault;
 

@@ -6,9 +6,9 @@
 
 use super::cpumask::{flag, readable, s32};
 use super::{Handler, KfResult};
-use crate::abi;
+use crate::bpf::abi;
+use crate::bpf::flags::pick_idle;
 use crate::ext::op::Op;
-use crate::flags::pick_idle;
 use crate::kernel::Kernel;
 use scxlab_bpf::errno::{EBUSY, EINVAL, ENODEV, ENOENT, EOPNOTSUPP};
 use scxlab_bpf::fault::Fault;

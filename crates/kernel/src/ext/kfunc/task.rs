@@ -4,7 +4,7 @@
 //! Models: kernel `scx_bpf_task_*()`, `bpf_task_from_pid()`, `bpf_task_acquire()`, 7.3.
 
 use super::{Handler, KfResult};
-use crate::flags::ops;
+use crate::bpf::flags::ops;
 use crate::kernel::Kernel;
 use crate::task::TaskState;
 use scxlab_bpf::fault::Fault;

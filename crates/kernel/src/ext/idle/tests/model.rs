@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A model of the picker after its documentation, with plain sets instead of words in guest memory.
 
-use crate::flags::pick_idle;
+use crate::bpf::flags::pick_idle;
 use scxlab_machine::Topology;
 use scxlab_machine::id::{CpuId, NodeId};
 use std::collections::BTreeSet;

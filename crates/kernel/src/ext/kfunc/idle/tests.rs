@@ -2,9 +2,9 @@
 //! Tests of the kfuncs on a kernel with a loaded scheduler: values, error texts, contexts.
 
 use super::*;
+use crate::bpf::flags::ops;
 use crate::ext::OpFrame;
 use crate::ext::idle::fixture::{error, kernel, load};
-use crate::flags::ops;
 use crate::task::{MAX_TASKS, SLOT_BYTES};
 
 /// Returns a kernel that has run for 20 ms with tasks pinned to the CPUs `pins`, under a scheduler

@@ -7,9 +7,9 @@
 //! idle CPU.
 //! Differs: no bandwidth servers, no priority inheritance, no RT throttling.
 
-use crate::behavior::Policy;
-use crate::event::Event;
+use crate::kernel::event::Event;
 use crate::kernel::{AfterEvent, Kernel};
+use crate::task::behavior::Policy;
 use crate::task::{Class, TaskState};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};

@@ -6,9 +6,9 @@
 //! `set_cpus_allowed_ptr()` of each task when one changes.
 //! Differs: no partitions, no memory nodes.
 
-use crate::behavior::SysError;
 use crate::kernel::Kernel;
 use crate::task::TaskState;
+use crate::task::behavior::SysError;
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 

@@ -10,11 +10,11 @@
 //! A task's slot holds its `task_struct` and its `struct pid`. The slot of a thread group's leader
 //! also holds the data that the group shares, and is kept until the last thread is gone.
 
-use crate::abi;
-use crate::behavior::Policy;
-use crate::boot::{PERCPU_STRIDE, percpu};
-use crate::flags::pf;
+use crate::bpf::abi;
+use crate::bpf::flags::pf;
+use crate::kernel::boot::{PERCPU_STRIDE, percpu};
 use crate::kernel::{BOOT_NS, Kernel};
+use crate::task::behavior::Policy;
 use crate::task::{Class, SLOT_BYTES, Task, TaskAccount, TaskState};
 use scxlab_bpf::mem::{Memory, OutOfMemory, Perm};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
@@ -200,7 +200,7 @@ impl Kernel {
         (ts.cred, ts.real_cred) = (shared.cred, shared.cred);
         ts.numa_preferred_nid = NO_NODE;
         (ts.start_time, ts.start_boottime) = (start, start);
-        ts.scx.ddsp_dsq_id = crate::flags::dsq_id::INVALID;
+        ts.scx.ddsp_dsq_id = crate::bpf::flags::dsq_id::INVALID;
         let guest_pid: &mut abi::pid = self.vm.mem.host_mut(addr + PID);
         guest_pid.numbers[0].nr = pid as i32;
         guest_pid.numbers[0].ns = shared.pid_ns;

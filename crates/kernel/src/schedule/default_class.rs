@@ -3,13 +3,13 @@
 //! answers.
 //!
 //! Owns: the costs, events and accounts that follow from these calls.
-//! Does not: decide (see `fair.rs`).
+//! Does not: decide (see the crate `fair`).
 
-use crate::behavior::{CgroupSpec, Policy};
+use crate::bpf::flags::{queue, wake};
 use crate::cpu::{Cpu, PerCpu};
-use crate::event::{Event, SplitU64, lane};
-use crate::flags::{queue, wake};
+use crate::kernel::event::{Event, SplitU64, lane};
 use crate::kernel::{AfterEvent, Kernel};
+use crate::task::behavior::{CgroupSpec, Policy};
 use crate::task::{Class, TaskState, TaskTable};
 use scxlab_fair::{
     BandwidthSpec, DequeueFlags, Dequeued, EnqueueFlags, Env, FairPolicy, Resched, TaskParams,

@@ -127,7 +127,7 @@ macro_rules! same_values {
         let id = id.unwrap_or_else(|| panic!("BTF has no enum {}", $enum));
         $(
             let theirs = $btf.enumerators(id).find(|e| e.name == $theirs).expect($theirs).value;
-            assert_eq!(crate::flags::$module::$ours as u64, theirs, $theirs);
+            assert_eq!(crate::bpf::flags::$module::$ours as u64, theirs, $theirs);
         )+
         [$($theirs),+].len()
     }};
@@ -185,7 +185,7 @@ fn flags_have_the_values_of_the_kernels_enums() {
             EXIT_MSG_LEN = "SCX_EXIT_MSG_LEN", EXIT_BT_LEN = "SCX_EXIT_BT_LEN",
             EXIT_DUMP_DFL_LEN = "SCX_EXIT_DUMP_DFL_LEN");
 
-    use crate::flags::{deq, enq, pf, queue};
+    use crate::bpf::flags::{deq, enq, pf, queue};
     let twins = [
         (queue::WAKEUP, enq::WAKEUP),
         (queue::SLEEP, deq::SLEEP),

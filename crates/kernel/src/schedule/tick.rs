@@ -5,11 +5,11 @@
 //! Models: kernel `sched_tick()`, NO_HZ_IDLE, 7.3.
 //! Differs: no nohz_full.
 
-use crate::abi;
+use crate::bpf::abi;
 use crate::cgroup::CgroupTable;
 use crate::cpu::{Cpu, PerCpu};
-use crate::event::{Event, lane};
 use crate::ext::op::Op;
+use crate::kernel::event::{Event, lane};
 use crate::kernel::{AfterEvent, Kernel};
 use crate::task::{Class, Task};
 use scxlab_machine::Stream;

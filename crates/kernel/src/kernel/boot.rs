@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Construction of a kernel: memory, tables, idle tasks, per-CPU variables that objects may read.
 
-use crate::abi;
-use crate::behavior::Behavior;
 use crate::bpf::Bpf;
-use crate::cache_occupancy::CacheTraffic;
+use crate::bpf::abi;
+use crate::bpf::mirror::SharedGuestStructs;
 use crate::cgroup::CgroupTable;
+use crate::cpu::cache_occupancy::CacheTraffic;
 use crate::cpu::{Cpu, PerCpu};
 use crate::ext::op::Op;
 use crate::ext::{Ext, ExtCpu};
+use crate::kernel::streams::Streams;
 use crate::kernel::{Exec, Kernel, Limits, RunEnd};
 use crate::metrics::Metrics;
-use crate::mirror::SharedGuestStructs;
-use crate::rt::RtQueues;
-use crate::streams::Streams;
+use crate::schedule::rt::RtQueues;
+use crate::schedule::tick::Ticks;
 use crate::task::TaskTable;
-use crate::tick::Ticks;
+use crate::task::behavior::Behavior;
 use scxlab_bpf::mem::{OutOfMemory, Perm};
 use scxlab_bpf::vm::{Config, Vm, WorkCosts};
 use scxlab_fair::{Fair, FairTopo, Params};
@@ -81,7 +81,7 @@ impl Kernel {
         let tasks = TaskTable::new(&mut vm.mem, TaskId(nr_cpus as u32))?;
         let cgroups = CgroupTable::new(&mut vm.mem)?;
         let percpu = vm.mem.alloc_region(nr_cpus as u64 * PERCPU_STRIDE, Perm::Kernel)?;
-        let prefetch_enabled = nr_cpus >= crate::prefetch::FROM_CPUS;
+        let prefetch_enabled = nr_cpus >= crate::cpu::prefetch::FROM_CPUS;
         if prefetch_enabled {
             tasks.expect_many(&mut vm.mem);
             vm.mem.expect_use(percpu, nr_cpus as u64 * PERCPU_STRIDE);

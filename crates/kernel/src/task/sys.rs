@@ -4,12 +4,12 @@
 //! Owns: `impl Sys`.
 //! Does not: hold state.
 
-use crate::behavior::{CgroupSpec, Policy, Sys, SysError, TaskSpec};
-use crate::event::{Event, SplitU64};
-use crate::flags::{queue, wake};
+use crate::bpf::flags::{queue, wake};
+use crate::bpf::mirror;
+use crate::kernel::event::{Event, SplitU64};
 use crate::kernel::{Kernel, Stop};
-use crate::mirror;
 use crate::task::Class;
+use crate::task::behavior::{CgroupSpec, Policy, Sys, SysError, TaskSpec};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
@@ -88,7 +88,7 @@ impl Sys for Kernel {
             return Err(SysError::NoTask);
         }
         let disallowed = policy == Policy::Ext && self.ext.enabled && self.scx(task).disallow != 0;
-        if !crate::life::valid_policy(policy) || disallowed {
+        if !crate::task::life::valid_policy(policy) || disallowed {
             return Err(SysError::Invalid);
         }
         Kernel::charge(self, self.machine.costs.syscall.entry_ns);

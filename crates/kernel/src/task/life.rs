@@ -5,12 +5,12 @@
 //! Models: kernel `sched_fork()`, `sched_cgroup_fork()`, `wake_up_new_task()`, `do_exit()`,
 //! `finish_task_switch()`, 7.3.
 
-use crate::behavior::{Policy, SysError, TaskSpec};
+use crate::bpf::flags::{queue, wake};
+use crate::bpf::mirror;
+use crate::cpu::lock::LockId;
 use crate::ext::entity::ExtEntity;
-use crate::flags::{queue, wake};
 use crate::kernel::{Kernel, Stop};
-use crate::lock::LockId;
-use crate::mirror;
+use crate::task::behavior::{Policy, SysError, TaskSpec};
 use crate::task::{CacheMarks, Class, Task, TaskAccount, TaskState};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
@@ -165,7 +165,7 @@ impl Kernel {
         let Kernel { cpus, tasks, vm, cgroups, .. } = self;
         let t = &mut tasks[task];
         t.cpu = cpu;
-        let guest: &mut crate::abi::task_struct = vm.mem.own_mut(t.addr);
+        let guest: &mut crate::bpf::abi::task_struct = vm.mem.own_mut(t.addr);
         guest.thread_info.cpu = cpu.0;
         t.start_wait(guest, at, cgroups, cpus.len() as u32);
         self.lock(LockId::Rq(cpu));

@@ -5,12 +5,12 @@
 //! `rq_offline_scx()`, 7.3.
 //! Differs: the CPU is emptied in one event, not step by step.
 
-use crate::behavior::SysError;
+use crate::bpf::flags::{ecode, queue};
 use crate::ext::exit::ExitKind;
 use crate::ext::op::Op;
-use crate::flags::{ecode, queue};
 use crate::kernel::Kernel;
 use crate::task::TaskState;
+use crate::task::behavior::SysError;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 

@@ -6,10 +6,10 @@
 //! Models: kernel `try_to_wake_up()`, `ttwu_queue_cond()`, `select_fallback_rq()`,
 //! `wakeup_preempt()`, 7.3.
 
-use crate::event::Event;
-use crate::flags::{queue, wake};
+use crate::bpf::flags::{queue, wake};
+use crate::cpu::lock::LockId;
+use crate::kernel::event::Event;
 use crate::kernel::{AfterEvent, Kernel};
-use crate::lock::LockId;
 use crate::task::{Class, TaskState};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, TaskId};

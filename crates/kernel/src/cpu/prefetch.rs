@@ -11,11 +11,11 @@
 //! the following ones of its kind. For an event two places further on (*far*), its CPU or task is
 //! prefetched; for the next one (*near*), the data that these refer to.
 
-use crate::abi;
+use crate::bpf::abi;
 use crate::cpu::HOT_CPU_BYTES;
-use crate::event::Event;
 use crate::ext::dsq::HOT_DSQ_BYTES;
 use crate::kernel::Kernel;
+use crate::kernel::event::Event;
 use crate::task::HOT_TASK_BYTES;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_machine::prefetch::{prefetch, prefetch_first};

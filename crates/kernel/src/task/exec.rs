@@ -9,11 +9,11 @@
 
 use std::any::Any;
 
-use crate::behavior::{Behavior, TaskStep};
+use crate::bpf::flags::queue;
 use crate::cpu::Cpu;
-use crate::event::{Event, lane};
-use crate::flags::queue;
+use crate::kernel::event::{Event, lane};
 use crate::kernel::{AfterEvent, Kernel, Stop};
+use crate::task::behavior::{Behavior, TaskStep};
 use crate::task::{Task, TaskState, TaskTable};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
@@ -119,7 +119,7 @@ impl Kernel {
             TaskStep::Exec => {
                 self.charge(self.machine.costs.syscall.exec_ns);
                 self.tasks[task].execed = true;
-                crate::mirror::identity(&mut self.vm.mem, &self.tasks[task]);
+                crate::bpf::mirror::identity(&mut self.vm.mem, &self.tasks[task]);
                 self.exec_balance(cpu, task);
                 false
             }
