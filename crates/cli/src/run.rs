@@ -9,7 +9,7 @@ use anyhow::Result;
 use scxlab_bpf::vm::Engine;
 use scxlab_lab::report::{OnMachine, across_machines, report};
 use scxlab_lab::results::{Request, Results, Version};
-use scxlab_lab::run::Run;
+use scxlab_lab::run::{Run, StopKind};
 use scxlab_lab::session::{Progress, Session};
 use scxlab_workload::Perturb;
 use scxlab_workload::program::TimeSpan;
@@ -281,7 +281,7 @@ fn is_unasked(args: &RunArgs, session: &Session) -> bool {
 fn note_cut(runs: &mut [Run]) {
     for run in runs
         .iter_mut()
-        .filter(|r| r.stop.kind == "duration" && r.virtual_ns >= DEFAULT_DURATION_MAX_NS)
+        .filter(|r| r.stop.kind == StopKind::Duration && r.virtual_ns >= DEFAULT_DURATION_MAX_NS)
     {
         run.notes.push(
             "the workload has no duration and was stopped after 60s; --duration sets another"

@@ -2,8 +2,8 @@
 //! Agreement between targets: compares the quantities that all targets define in the same way, for
 //! the same scheduler and workload, against a tolerance.
 //!
-//! Owns: which quantities are compared, and the verdict. Does not: explain why two targets
-//! disagree.
+//! Owns: the comparison of shares, and the verdict; `metric.rs` declares the compared metrics.
+//! Does not: explain why two targets disagree.
 //!
 //! Quantities that another target defines differently are left out: CPU time in the kernel,
 //! operation counts (on a real kernel, the kernel's own threads cause operations too), and
@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::compare::{Column, column, known, values};
+use crate::metric;
 use crate::run::{Run, TaskResult};
 use crate::stats::{Change, Summary, Verdict, change_between};
 
@@ -55,19 +56,6 @@ pub enum Agrees {
     NoRuns,
 }
 
-const METRICS: &[&str] = &[
-    "context_switches",
-    "switches_voluntary",
-    "switches_involuntary",
-    "wakeups",
-    "migrations",
-    "run_queue_wait_p50",
-    "run_queue_wait_p90",
-    "run_queue_wait_p99",
-    "wakeup_latency_p50",
-    "wakeup_latency_p99",
-];
-
 /// Compares the runs of one scheduler on the first target (`first`) with its runs on another.
 pub fn agreement(first: &[Run], other: &[Run], tolerance_percent: u32) -> Vec<Agreement> {
     let (Some(here), Some(there)) = (typical(first), typical(other)) else {
@@ -104,7 +92,7 @@ pub fn agreement(first: &[Run], other: &[Run], tolerance_percent: u32) -> Vec<Ag
         let of = |runs: &[Run]| column(runs, |run| kind_percent(run, kind));
         compare(format!("share of {kind}"), "%", of(first), of(other));
     }
-    for name in METRICS {
+    for name in metric::all().flat_map(|metric| metric.agrees) {
         if let (Some(metric), true) = (here.metrics.get(*name), there.metrics.contains_key(*name)) {
             compare((*name).to_owned(), &metric.unit, values(first, name), values(other, name));
         }

@@ -8,6 +8,7 @@
 use indexmap::IndexMap;
 use serde::Serialize;
 
+use crate::metric::{ONE_CPU_BUSY, ONE_CPU_IDLE, ONE_CPU_OVERHEAD, OP_CALLS};
 use crate::run::Run;
 use crate::stats::{Change, Summary, change, change_between};
 
@@ -120,16 +121,12 @@ fn has(runs: &[Run], metric: &str) -> bool {
 pub fn values(runs: &[Run], metric: &str) -> Column {
     // An operation that appears only in another run was called 0 times in this one. Any other
     // absent metric is unknown, not 0.
-    let otherwise = (is_call_count(metric) && has(runs, metric)).then_some(0.0);
+    let otherwise = (OP_CALLS.declares(metric) && has(runs, metric)).then_some(0.0);
     column(runs, |run| run.metrics.get(metric).map(|m| m.value).or(otherwise))
-}
-
-fn is_call_count(metric: &str) -> bool {
-    metric.starts_with("op_") && metric.ends_with("_calls")
 }
 
 /// Tells whether the metric belongs to one CPU. Comparisons omit these, because there can be
 /// thousands.
 fn is_per_cpu(name: &str) -> bool {
-    name.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    [ONE_CPU_BUSY, ONE_CPU_IDLE, ONE_CPU_OVERHEAD].iter().any(|metric| metric.declares(name))
 }

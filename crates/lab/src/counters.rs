@@ -14,8 +14,8 @@ use scxlab_bpf::map::map_type;
 use scxlab_loader::btf::Btf;
 use scxlab_loader::object::{MapSpec, Object};
 
+use crate::metric::{COUNTER, MetricTable};
 use crate::recipe::frontend::Frontend;
-use crate::run::MetricTable;
 
 const TOTAL: &str = "stats";
 const BY_TASK: &str = "task_stats";
@@ -57,8 +57,7 @@ impl Counters {
     /// Adds the totals to a run's metrics.
     pub fn put(&self, table: &mut MetricTable) {
         for (name, value) in &self.total {
-            let unit = if name.ends_with("_ns") { "ns" } else { "1" };
-            table.put(format!("{METRIC_PREFIX}{name}"), *value as f64, unit);
+            table.count_part(&COUNTER, name, *value);
         }
     }
 
@@ -67,9 +66,6 @@ impl Counters {
         self.tasks.get(&pid).cloned().unwrap_or_default()
     }
 }
-
-/// Prefix of the metrics that come from a scheduler's counters.
-pub const METRIC_PREFIX: &str = "sched.";
 
 /// A map whose value is a struct of numbers.
 struct CounterMap {

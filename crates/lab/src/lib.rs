@@ -12,6 +12,7 @@ pub mod compare;
 pub mod conform;
 pub mod counters;
 pub mod left_out;
+pub mod metric;
 pub mod prepare;
 pub mod recipe;
 pub mod report;

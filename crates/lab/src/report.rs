@@ -2,7 +2,8 @@
 //! Results as text for people: the main metrics in suitable units, with intervals, and a mark on
 //! changes that are noise.
 //!
-//! Owns: the choice and form of the metrics shown. The results file holds all others.
+//! Owns: the form of the metrics shown; `metric.rs` declares which. The results file holds the
+//! others.
 
 mod format;
 mod machines;
@@ -15,7 +16,9 @@ use std::fmt::Write;
 
 use crate::agreement::{Agreement, Agrees};
 use crate::compare::{Column, change_of, column, known, values};
-use crate::counters::METRIC_PREFIX;
+use crate::metric::{
+    self, COUNTER, CPU_BUSY, CPU_IDLE, CPU_OVERHEAD, Metric, OP_MEAN, Row, Show, Unit,
+};
 use crate::results::Results;
 use crate::run::{CgroupResult, Run};
 use crate::session::Session;
@@ -28,13 +31,14 @@ struct MetricRow {
     label: String,
     value: RowSource,
     kind: ValueUnit,
+    /// Whether the table over several machines has the row.
+    is_main: bool,
 }
 
 enum RowSource {
-    Metric(&'static str),
+    Metric(String),
     /// Share of all CPU time, in percent.
     CpuShare(&'static str),
-    Named(String),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -136,43 +140,11 @@ fn length(results: &Results) -> String {
 }
 
 fn rows(groups: &[&[Run]]) -> Vec<MetricRow> {
-    let row = |label: &str, name, kind| MetricRow {
-        label: label.into(),
-        value: RowSource::Metric(name),
-        kind,
-    };
-    let share = |label: &str, name| MetricRow {
-        label: label.into(),
-        value: RowSource::CpuShare(name),
-        kind: ValueUnit::Percent,
-    };
     let first = groups.first().and_then(|g| g.first());
-    let unit =
-        first.and_then(|r| r.metrics.get("throughput")).map_or("1/s".into(), |m| m.unit.clone());
-    let mut rows = vec![
-        row(&format!("throughput, {unit}"), "throughput", ValueUnit::Count),
-        row("wake-up latency p50", "wakeup_latency_p50", ValueUnit::Time),
-        row("wake-up latency p99", "wakeup_latency_p99", ValueUnit::Time),
-        row("wake-up latency p99.9", "wakeup_latency_p99.9", ValueUnit::Time),
-        row("run-queue wait p50", "run_queue_wait_p50", ValueUnit::Time),
-        row("run-queue wait p99", "run_queue_wait_p99", ValueUnit::Time),
-        row("run-queue wait p99.9", "run_queue_wait_p99.9", ValueUnit::Time),
-        row("run-queue wait max", "run_queue_wait_max", ValueUnit::Time),
-        row("timer latency mean", "timer_latency_mean", ValueUnit::Time),
-        row("timer slack min", "timer_slack_min", ValueUnit::Time),
-        row("context switches", "context_switches", ValueUnit::Count),
-        row("  of them involuntary", "switches_involuntary", ValueUnit::Count),
-        row("migrations to SMT sibling", "migrations_smt", ValueUnit::Count),
-        row("migrations in LLC", "migrations_core", ValueUnit::Count),
-        row("migrations across LLCs", "migrations_llc", ValueUnit::Count),
-        row("migrations across nodes", "migrations_node", ValueUnit::Count),
-        row("kicks", "kicks", ValueUnit::Count),
-        share("CPU busy", "cpu_busy"),
-        share("CPU idle", "cpu_idle"),
-        share("CPU overhead", "cpu_overhead"),
-        share("CPU waiting for locks", "cpu_lock_wait"),
-        row("lock wait p99", "lock_wait_p99", ValueUnit::Time),
-    ];
+    let mut rows: Vec<MetricRow> = metric::all()
+        .flat_map(|metric| metric.rows.iter().map(move |row| (metric, row)))
+        .map(|(metric, row)| MetricRow::declared(metric, row, first))
+        .collect();
     rows.extend(op_rows(groups));
     rows.extend(counter_rows(groups));
     rows.retain(|row| groups.iter().any(|g| g.iter().any(|run| row.is_in(run))));
@@ -183,13 +155,14 @@ fn rows(groups: &[&[Run]]) -> Vec<MetricRow> {
 fn op_rows(groups: &[&[Run]]) -> Vec<MetricRow> {
     let mut seen = BTreeSet::new();
     let names = groups.iter().flat_map(|g| g.iter()).flat_map(|r| r.metrics.keys());
-    let ops = names.filter_map(|name| name.strip_prefix("op_")?.strip_suffix("_mean"));
+    let ops = names.filter_map(|name| OP_MEAN.part_of(name));
     ops.filter(|op| seen.insert(op.to_owned()))
         .filter(|op| ["select_cpu", "enqueue", "dispatch", "running", "stopping"].contains(op))
         .map(|op| MetricRow {
             label: format!("ops.{op}() mean"),
-            value: RowSource::Named(format!("op_{op}_mean")),
+            value: RowSource::Metric(OP_MEAN.named(op)),
             kind: ValueUnit::Time,
+            is_main: false,
         })
         .collect()
 }
@@ -199,20 +172,39 @@ fn counter_rows(groups: &[&[Run]]) -> Vec<MetricRow> {
     let mut seen = BTreeSet::new();
     let names = groups.iter().flat_map(|g| g.iter()).flat_map(|r| r.metrics.iter());
     names
-        .filter(|(name, _)| name.starts_with(METRIC_PREFIX) && seen.insert(name.as_str()))
+        .filter(|(name, _)| COUNTER.declares(name) && seen.insert(name.as_str()))
         .map(|(name, metric)| MetricRow {
             label: name.clone(),
-            value: RowSource::Named(name.clone()),
+            value: RowSource::Metric(name.clone()),
             kind: if metric.unit == "ns" { ValueUnit::Time } else { ValueUnit::Count },
+            is_main: false,
         })
         .collect()
 }
 
 impl MetricRow {
+    /// Returns a declared row. `run` is any run, from which the label takes the unit of work.
+    fn declared(metric: &Metric, row: &Row, run: Option<&Run>) -> MetricRow {
+        let kind = match (row.show, metric.unit) {
+            (Show::CpuShare, _) => ValueUnit::Percent,
+            (_, Unit::Ns) => ValueUnit::Time,
+            _ => ValueUnit::Count,
+        };
+        let value = match row.show {
+            Show::CpuShare => RowSource::CpuShare(row.name),
+            Show::Value | Show::Main => RowSource::Metric(row.name.to_owned()),
+        };
+        let mut label = row.label.to_owned();
+        if metric.unit == Unit::WorkPerSecond {
+            let unit = run.and_then(|run| run.metrics.get(row.name)).map(|m| &*m.unit);
+            let _ = write!(label, ", {}", unit.unwrap_or("1/s"));
+        }
+        MetricRow { label, value, kind, is_main: row.show == Show::Main }
+    }
+
     fn column(&self, runs: &[Run]) -> Column {
         match &self.value {
             RowSource::Metric(name) => values(runs, name),
-            RowSource::Named(name) => values(runs, name),
             RowSource::CpuShare(name) => column(runs, |run| cpu_share(run, name)),
         }
     }
@@ -251,8 +243,7 @@ impl MetricRow {
     /// gets the same rows, so that the table shows which values are missing.
     fn is_in(&self, run: &Run) -> bool {
         let value = match &self.value {
-            RowSource::Metric(name) => run.metrics.get(*name).map(|m| m.value),
-            RowSource::Named(name) => run.metrics.get(name).map(|m| m.value),
+            RowSource::Metric(name) => run.metrics.get(name).map(|m| m.value),
             RowSource::CpuShare(name) => cpu_share(run, name),
         };
         value.is_some_and(|value| value != 0.0)
@@ -262,7 +253,7 @@ impl MetricRow {
 /// Returns the state's share of all CPU time in percent; None where the target does not measure it.
 fn cpu_share(run: &Run, name: &str) -> Option<f64> {
     let get = |name: &str| run.metrics.get(name).map(|m| m.value);
-    let all = ["cpu_busy", "cpu_idle", "cpu_overhead"].into_iter().filter_map(get);
+    let all = [CPU_BUSY, CPU_IDLE, CPU_OVERHEAD].iter().filter_map(|metric| get(metric.name));
     let total: f64 = all.sum();
     Some(get(name)? * 100.0 / total).filter(|_| total > 0.0)
 }

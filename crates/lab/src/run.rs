@@ -8,7 +8,6 @@
 use std::borrow::Cow;
 
 use indexmap::IndexMap;
-use scxlab_workload::exec::LoopTotals;
 use serde::{Deserialize, Serialize};
 
 /// The result of one run.
@@ -39,7 +38,8 @@ pub struct Run {
     pub trace: Option<TraceCounts>,
     pub wall_ns: u64,
     pub virtual_ns: u64,
-    pub metrics: IndexMap<String, Metric>,
+    /// Metrics by name, in the order in which they are shown (`metric.rs`).
+    pub metrics: IndexMap<String, MetricValue>,
     pub tasks: Vec<TaskResult>,
     pub cgroups: Vec<CgroupResult>,
     /// Notes for the reader: parts of the workload that are not modelled, system calls that failed.
@@ -61,10 +61,7 @@ impl Run {
             seed,
             target: "sim".into(),
             exit: Exit::none(),
-            stop: StopReason {
-                kind: StopReason::INTERRUPTED.into(),
-                message: format!("not begun: {why}"),
-            },
+            stop: StopReason { kind: StopKind::Interrupted, message: format!("not begun: {why}") },
             counts: false,
             never_ran: Vec::new(),
             left_out: Vec::new(),
@@ -154,98 +151,72 @@ impl Exit {
     }
 }
 
+/// Declares the kinds of ends: name in results, whether the run did all of its work, meaning.
+macro_rules! stop_kinds {
+    ($($kind:ident = $name:literal, $is_regular:literal, $meaning:literal;)+) => {
+        /// Kind of a run's end.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum StopKind {
+            $(#[doc = $meaning] #[serde(rename = $name)] $kind,)+
+        }
+
+        impl StopKind {
+            pub const ALL: &[StopKind] = &[$(StopKind::$kind),+];
+
+            /// Returns the name in results.
+            pub fn name(self) -> &'static str {
+                match self { $(StopKind::$kind => $name,)+ }
+            }
+
+            pub fn meaning(self) -> &'static str {
+                match self { $(StopKind::$kind => $meaning,)+ }
+            }
+
+            /// Tells whether the run did all of its work.
+            pub fn is_regular(self) -> bool {
+                match self { $(StopKind::$kind => $is_regular,)+ }
+            }
+        }
+    };
+}
+
+stop_kinds! {
+    Duration = "duration", true, "its duration has passed";
+    AllExited = "all_exited", true, "all threads of the workload have exited";
+    Deadlock = "deadlock", false, "every thread waits, and nothing will wake one";
+    Livelock = "livelock", false, "a task made too many steps in a row that took no time";
+    EventLimit = "event_limit", false, "it has more events than the limit";
+    OutOfMemory = "out_of_memory", false, "the scheduler and the workload need more memory than \
+        the limit (`--memory-limit`)";
+    Unmodelled = "unmodelled", false, "a program needs what the simulator does not model";
+    Interrupted = "interrupted", false, "Ctrl-C, SIGTERM or `--deadline` ended it; the message tells if it was \
+        not begun";
+}
+
 /// Reason why the run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopReason {
-    /// Kind of the end: `duration`, `all_exited`, `deadlock`, `livelock`, `event_limit`,
-    /// `out_of_memory`, `unmodelled` or `interrupted`.
-    pub kind: Cow<'static, str>,
+    pub kind: StopKind,
     /// The reason in words; may be empty.
     pub message: String,
 }
 
 impl StopReason {
-    /// Kind of a run that was ended from outside.
-    pub const INTERRUPTED: &'static str = "interrupted";
-
     pub fn was_interrupted(&self) -> bool {
-        self.kind == Self::INTERRUPTED
+        self.kind == StopKind::Interrupted
     }
 
     pub fn is_regular(&self) -> bool {
-        matches!(&*self.kind, "duration" | "all_exited")
+        self.kind.is_regular()
     }
 }
 
 /// A measured value with its unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Metric {
+pub struct MetricValue {
     pub value: f64,
     /// Unit of the value; `1` for a count.
     pub unit: Cow<'static, str>,
-}
-
-/// Metrics in the order in which they are shown. Names are the same for all targets
-/// (`docs/reference/metrics.md`). Metrics that a target does not measure are absent.
-#[derive(Debug, Default)]
-pub struct MetricTable(pub IndexMap<String, Metric>);
-
-impl MetricTable {
-    pub fn put(&mut self, name: impl Into<String>, value: f64, unit: impl Into<Cow<'static, str>>) {
-        self.0.insert(name.into(), Metric { value, unit: unit.into() });
-    }
-
-    pub fn count(&mut self, name: impl Into<String>, value: u64) {
-        self.put(name, value as f64, "1");
-    }
-
-    pub fn ns(&mut self, name: impl Into<String>, value: u64) {
-        self.put(name, value as f64, "ns");
-    }
-
-    /// Adds the five figures of a distribution of `count` times, or none if `count` is 0.
-    /// `permille` returns a quantile, given in thousandths.
-    pub fn times(&mut self, name: &str, count: u64, max: u64, permille: impl Fn(u32) -> u64) {
-        if count == 0 {
-            return;
-        }
-        for (suffix, at) in [("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999)] {
-            self.ns(format!("{name}_{suffix}"), permille(at));
-        }
-        self.ns(format!("{name}_max"), max);
-    }
-
-    /// Adds a quotient, unless the divisor is 0.
-    pub fn ratio(
-        &mut self,
-        name: impl Into<String>,
-        sum: f64,
-        count: f64,
-        unit: impl Into<Cow<'static, str>>,
-    ) {
-        if count > 0.0 {
-            self.put(name, sum / count, unit);
-        }
-    }
-
-    /// Adds the timer figures of rt-app's log, over all threads. Each mean is over the loops that
-    /// have the value: a loop without a timer has no slack, and a loop that missed its last timer
-    /// has no latency.
-    pub fn loops(&mut self, totals: &[LoopTotals]) {
-        let sum = |of: fn(&LoopTotals) -> f64| totals.iter().map(of).sum::<f64>();
-        let Some(slack_min) = totals.iter().filter_map(|l| l.slack_min).min() else {
-            return;
-        };
-        self.put("timer_slack_min", slack_min as f64, "ns");
-        self.ratio("timer_slack_mean", sum(|l| l.slack_sum as f64), sum(|l| l.timed as f64), "ns");
-        let woken = sum(|l| l.woken as f64);
-        self.ratio("timer_latency_mean", sum(|l| l.wu_lat_sum as f64), woken, "ns");
-        if woken > 0.0 {
-            let max = totals.iter().map(|l| l.wu_lat_max).max();
-            self.ns("timer_latency_max", max.unwrap_or_default());
-        }
-        self.count("timers_missed", totals.iter().map(|l| l.missed).sum());
-    }
 }
 
 /// The result of one task.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use scxlab_bpf::vm::Engine;
 use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
-use scxlab_lab::run::Run;
+use scxlab_lab::run::{Run, StopKind};
 use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_lab::sim::{SimSpec, kernel_target, simulate};
 use scxlab_machine::Machine;
@@ -50,7 +50,7 @@ fn a_run_that_takes_too_much_memory_ends() {
     for eats in 1..=5 {
         let scheduler = format!("glutton,eats={eats},bites=200");
         let limited = run(&scheduler, Engine::Jit, 48 * MIB);
-        assert_eq!(limited.stop.kind, "out_of_memory", "eats={eats}: {:?}", limited.exit);
+        assert_eq!(limited.stop.kind, StopKind::OutOfMemory, "eats={eats}: {:?}", limited.exit);
         assert!(limited.stop.message.contains("48 MiB"), "{:?}", limited.stop);
         assert!(!limited.counts && limited.virtual_ns < 2_000_000_000);
         // With a higher limit the run lasts longer. Both engines end it at the same moment.
@@ -60,5 +60,5 @@ fn a_run_that_takes_too_much_memory_ends() {
         assert_eq!(interpreted.trace_hash, limited.trace_hash, "eats={eats}");
     }
     let modest = run("glutton", Engine::Jit, 48 * MIB);
-    assert_eq!((&*modest.stop.kind, modest.counts), ("duration", true), "{:?}", modest.stop);
+    assert_eq!((modest.stop.kind, modest.counts), (StopKind::Duration, true), "{:?}", modest.stop);
 }

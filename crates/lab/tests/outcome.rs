@@ -7,7 +7,7 @@ use std::sync::Arc;
 use scxlab_lab::agreement::{Agrees, agreement};
 use scxlab_lab::compare::{Comparison, compare};
 use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
-use scxlab_lab::run::Run;
+use scxlab_lab::run::{Run, StopKind};
 use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_lab::sim::{SimSpec, kernel_target, simulate};
 use scxlab_lab::stats::Verdict;
@@ -84,7 +84,7 @@ fn starving_two_of_three_tasks_shows_ten_seconds() {
                 ops = [{ loop = { ops = [{ sleep = '1ms' }, { compute = '100ms' }] } }]";
     let (starved, honest) =
         (run(STARVING, work, "1n2c1t", 10_000, 1), run("lapse", work, "1n2c1t", 10_000, 1));
-    assert_eq!((starved.exit.kind.as_str(), starved.stop.kind.as_ref()), ("none", "duration"));
+    assert_eq!((starved.exit.kind.as_str(), starved.stop.kind), ("none", StopKind::Duration));
     for name in ["run_queue_wait_p99", "run_queue_wait_p99.9", "run_queue_wait_max"] {
         let (bad, good) = (metric(&starved, name), metric(&honest, name));
         assert!(bad > 9.9e9 && good < 1e7, "{name}: {bad} and {good} ns");
@@ -348,7 +348,7 @@ fn a_deadlock_does_not_count() {
     for scheduler in ["eevdf", "vtime", "lapse"] {
         for ms in [20, 60] {
             let run = run(scheduler, work, "1n2c1t", ms, 1);
-            assert_eq!(run.stop.kind, "deadlock", "{scheduler}");
+            assert_eq!(run.stop.kind, StopKind::Deadlock, "{scheduler}");
             assert!(!run.counts && !run.was_ejected() && !run.succeeded(), "{scheduler}");
             assert_eq!(run.never_ran, [], "{scheduler}");
         }

@@ -8,7 +8,8 @@
 use std::collections::HashMap;
 
 use scxlab_lab::counters::Counters;
-use scxlab_lab::run::{CgroupResult, Exit, MetricTable, StopReason, TaskResult, TraceCounts};
+use scxlab_lab::metric::{self, MetricTable};
+use scxlab_lab::run::{CgroupResult, Exit, StopKind, StopReason, TaskResult, TraceCounts};
 use scxlab_lab::shares::{CgroupTime, shares};
 use scxlab_machine::id::CpuId;
 use scxlab_machine::topology::{Distance, Topology};
@@ -52,35 +53,34 @@ pub struct Measured<'a> {
 
 impl Measured<'_> {
     pub fn metrics(&self) -> MetricTable {
-        let mut t = MetricTable::default();
+        let mut t = MetricTable::new(&self.report.unit);
         let Measured { report, reading, .. } = self;
         let seconds = report.length_ns() as f64 / 1e9;
-        let work = report.work_units() as f64;
-        t.ratio("throughput", work, seconds, format!("{}/s", report.unit));
-        t.put("work_units", work, report.unit.clone());
-        for (name, times) in [
-            ("wakeup_latency", &reading.wakeup_latency),
-            ("run_queue_wait", &reading.run_queue_wait),
+        t.ratio(&metric::THROUGHPUT, report.work_units() as f64, seconds);
+        t.count(&metric::WORK_UNITS, report.work_units());
+        for (metric, times) in [
+            (&metric::WAKEUP_LATENCY, &reading.wakeup_latency),
+            (&metric::RUN_QUEUE_WAIT, &reading.run_queue_wait),
         ] {
-            t.times(name, times.count(), times.max, |permille| times.permille(u64::from(permille)));
+            t.times(metric, times.count(), times.max, |at| times.quantile(u64::from(at)));
         }
         let totals = report.loop_totals();
         t.loops(&totals.into_iter().map(|(_, totals)| totals).collect::<Vec<_>>());
         self.switches(&mut t);
         let of_all = |all: &[u64]| all.iter().sum();
-        t.ns("cpu_busy", of_all(&reading.busy_ns));
-        t.ns("cpu_idle", of_all(&reading.idle_ns));
+        t.count(&metric::CPU_BUSY, of_all(&reading.busy_ns));
+        t.count(&metric::CPU_IDLE, of_all(&reading.idle_ns));
         for (cpu, (busy, idle)) in reading.busy_ns.iter().zip(&reading.idle_ns).enumerate() {
-            t.ns(format!("cpu{cpu}_busy"), *busy);
-            t.ns(format!("cpu{cpu}_idle"), *idle);
+            t.count_part(&metric::ONE_CPU_BUSY, cpu, *busy);
+            t.count_part(&metric::ONE_CPU_IDLE, cpu, *idle);
         }
         for op in self.ops.iter().filter(|op| op.calls > 0) {
-            t.count(format!("op_{}_calls", op.op), op.calls);
-            t.put(format!("op_{}_mean", op.op), op.ns as f64 / op.calls as f64, "ns");
+            t.count_part(&metric::OP_CALLS, &op.op, op.calls);
+            t.put_part(&metric::OP_MEAN, &op.op, op.ns as f64 / op.calls as f64);
         }
         if let Some(max) = self.verified.iter().max() {
-            t.count("verifier_insns", self.verified.iter().sum());
-            t.count("verifier_insns_max", *max);
+            t.count(&metric::VERIFIER_INSNS, self.verified.iter().sum());
+            t.count(&metric::VERIFIER_INSNS_MAX, *max);
         }
         self.counters.put(&mut t);
         t
@@ -88,10 +88,10 @@ impl Measured<'_> {
 
     fn switches(&self, t: &mut MetricTable) {
         let reading = self.reading;
-        t.count("context_switches", reading.switches);
-        t.count("switches_voluntary", reading.tasks.iter().map(|t| t.voluntary).sum());
-        t.count("switches_involuntary", reading.tasks.iter().map(|t| t.involuntary).sum());
-        t.count("wakeups", reading.wakeups);
+        t.count(&metric::CONTEXT_SWITCHES, reading.switches);
+        t.count(&metric::SWITCHES_VOLUNTARY, reading.tasks.iter().map(|t| t.voluntary).sum());
+        t.count(&metric::SWITCHES_INVOLUNTARY, reading.tasks.iter().map(|t| t.involuntary).sum());
+        t.count(&metric::WAKEUPS, reading.wakeups);
         let by_distance = |wanted: Distance| {
             let known = |cpu: u32| (cpu as usize) < self.topology.nr_cpus();
             let of = |(from, to, count): &(u32, u32, u64)| {
@@ -101,9 +101,10 @@ impl Measured<'_> {
             };
             reading.moves.iter().map(of).sum::<u64>()
         };
-        t.count("migrations", reading.moves.iter().map(|(.., count)| count).sum());
+        t.count(&metric::MIGRATIONS, reading.moves.iter().map(|(.., count)| count).sum());
         for distance in [Distance::Smt, Distance::Core, Distance::Llc, Distance::Node] {
-            t.count(format!("migrations_{}", distance.name()), by_distance(distance));
+            let count = by_distance(distance);
+            t.count_part(&metric::MIGRATIONS_BY_DISTANCE, distance.name(), count);
         }
     }
 
@@ -161,12 +162,14 @@ impl Measured<'_> {
 
     pub fn stop(&self) -> StopReason {
         let (kind, message) = match &self.report.stop {
-            NativeStop::Duration => ("duration", String::new()),
-            NativeStop::AllExited => ("all_exited", String::new()),
-            NativeStop::Deadlock(waiting) => ("deadlock", waiting.join("; ")),
-            NativeStop::Interrupted(signal) => ("interrupted", format!("by signal {signal}")),
+            NativeStop::Duration => (StopKind::Duration, String::new()),
+            NativeStop::AllExited => (StopKind::AllExited, String::new()),
+            NativeStop::Deadlock(waiting) => (StopKind::Deadlock, waiting.join("; ")),
+            NativeStop::Interrupted(signal) => {
+                (StopKind::Interrupted, format!("by signal {signal}"))
+            }
         };
-        StopReason { kind: kind.into(), message }
+        StopReason { kind, message }
     }
 
     pub fn notes(&self, program: &Program, exit: &Exit, scheduler: &[String]) -> Vec<String> {

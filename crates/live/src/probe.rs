@@ -35,10 +35,10 @@ impl Times {
         self.counts.iter().sum()
     }
 
-    /// Returns the value at or below which `permille` thousandths of all times lie, to within
-    /// 1.6 %; 0 if there are none.
-    pub fn permille(&self, permille: u64) -> u64 {
-        let wanted = (self.count() * permille).div_ceil(1000).max(1);
+    /// Returns the value at or below which `per_10_000` of 10,000 times lie, to within 1.6 %; 0 if
+    /// there are none.
+    pub fn quantile(&self, per_10_000: u64) -> u64 {
+        let wanted = (self.count() * per_10_000).div_ceil(10_000).max(1);
         let mut below = 0;
         for (bucket, count) in self.counts.iter().enumerate() {
             below += count;
@@ -328,8 +328,8 @@ mod tests {
         let mut times = Times { max: 1000, counts: vec![0; abi::BUCKETS as usize] };
         times.counts[bucket_of(10)] = 90;
         times.counts[bucket_of(1000)] = 10;
-        assert_eq!((times.count(), times.permille(500), times.permille(900)), (100, 10, 10));
-        assert_eq!(times.permille(990), 1000);
-        assert_eq!(Times::default().permille(500), 0);
+        assert_eq!((times.count(), times.quantile(5_000), times.quantile(9_000)), (100, 10, 10));
+        assert_eq!(times.quantile(9_900), 1000);
+        assert_eq!(Times::default().quantile(5_000), 0);
     }
 }

@@ -167,7 +167,7 @@ pub fn run(
         trace,
         wall_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
         virtual_ns: report.length_ns(),
-        metrics: measured.metrics().0,
+        metrics: measured.metrics().into_values(),
         tasks: measured.tasks(),
         cgroups: measured.cgroups(&program),
         notes: measured.notes(&program, &exit, &notes),

@@ -3,6 +3,7 @@
 //! the same seed.
 
 use indexmap::IndexMap;
+use scxlab_lab::metric;
 use serde::Deserialize;
 
 use crate::figures::{between, figure};
@@ -54,6 +55,13 @@ impl Check {
         }
         if self.cgroup.is_some() && self.task.is_some() {
             return Err(format!("{}: of a cgroup or of tasks?", self.metric));
+        }
+        let names = [Some(&self.metric), self.less.as_ref(), self.per.as_ref()];
+        let whole_run = self.cgroup.is_none() && self.task.is_none();
+        for name in names.into_iter().flatten().filter(|_| whole_run) {
+            if derived(name) == name && metric::find(name).is_none() {
+                return Err(format!("{name}: no metric has this name"));
+            }
         }
         Ok(())
     }

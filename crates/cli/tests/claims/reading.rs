@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use scxlab_lab::metric::{self, Metric};
 use serde_json::Value;
 
 /// Name of a figure, with its qualifiers.
@@ -25,8 +26,8 @@ impl Quantity<'_> {
         if self.per.is_some() {
             return if self.metric == "ops_time" { "ns" } else { "1" };
         }
-        let times = ["wakeup_latency_", "run_queue_wait_", "cpu_", "cache_refill"];
-        if times.iter().any(|t| self.metric.starts_with(t)) { "ns" } else { "1" }
+        let is_time = |declared: &Metric| declared.unit_of(self.metric, "1") == "ns";
+        if metric::find(self.metric).is_some_and(is_time) { "ns" } else { "1" }
     }
 }
 

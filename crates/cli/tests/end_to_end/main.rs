@@ -15,6 +15,7 @@ use std::process::{Command, Output, Stdio};
 
 use perfetto_protos::track_event::track_event::Type;
 use schema::Schema;
+use scxlab_lab::metric;
 use serde_json::Value;
 
 const RT_APP: &str = "/usr/share/doc/rt-app/examples/browser-short.json";
@@ -51,6 +52,21 @@ fn check_schema(results: &Value) {
     let schema = Schema::parse(&fs::read_to_string(path).unwrap());
     let faults = schema.faults(results);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The schema knows every metric by name, with its unit.
+#[test]
+fn the_schema_refuses_a_metric_that_is_not_declared() {
+    let path = root().join("docs/reference/results.schema.json");
+    let schema = Schema::parse(&fs::read_to_string(path).unwrap());
+    let mut results = json(&["run", "-w", "hogs,tasks=2", "-m", "2c", "--duration", "10ms"]);
+    assert_eq!(schema.faults(&results), Vec::<String>::new());
+    let metrics = &mut results["runs"][0]["metrics"];
+    metrics["kicks"]["unit"] = Value::from("ns");
+    metrics["cpux_busy"] = metrics["cpu0_busy"].clone();
+    let faults = schema.faults(&results).join("\n");
+    assert!(faults.contains("metrics.kicks.unit: enum [\"1\"]"), "{faults}");
+    assert!(faults.contains("metrics: additionalProperties false"), "{faults}");
 }
 
 /// Returns the results with all wall times set to 0.
@@ -194,18 +210,8 @@ fn every_metric_is_described() {
     )
     .unwrap();
     for name in results["runs"][0]["metrics"].as_object().unwrap().keys() {
-        let quantile = ["p50", "p90", "p99", "p99.9", "max"];
-        let suffix = quantile.iter().find_map(|q| name.strip_suffix(&format!("_{q}")));
-        let described = match (suffix, name.strip_prefix("op_"), name.strip_prefix("cpu")) {
-            (_, Some(op), _) => format!("op_<name>_{}", op.rsplit('_').next().unwrap()),
-            (_, _, Some(rest)) if rest.starts_with(|c: char| c.is_ascii_digit()) => {
-                "cpu<n>_busy".into()
-            }
-            _ if page.contains(&format!("`{name}`")) => name.clone(),
-            (Some(base), ..) => format!("{base}_<q>"),
-            _ => name.clone(),
-        };
-        assert!(page.contains(&format!("`{described}`")), "{name} ({described})");
+        let declared = metric::find(name).unwrap_or_else(|| panic!("{name} is not declared"));
+        assert!(page.contains(&format!("`{}`", declared.name)), "{name} ({})", declared.name);
     }
 }
 

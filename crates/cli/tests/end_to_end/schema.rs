@@ -2,6 +2,7 @@
 //! A validator for the JSON Schema keywords that our schema uses. It panics on any other keyword,
 //! so that no rule is silently skipped.
 
+use regex::Regex;
 use serde_json::{Map, Value};
 
 pub struct Schema(Value);
@@ -61,6 +62,14 @@ impl Schema {
                     }
                     true
                 }
+                "patternProperties" => {
+                    for (key, member) in value.as_object().into_iter().flatten() {
+                        for one in matching(rule, key) {
+                            self.check(one, member, &format!("{path}.{key}"), faults);
+                        }
+                    }
+                    true
+                }
                 "additionalProperties" => self.additional(rule, wanted, value, path, faults),
                 other => {
                     assert!(ANNOTATIONS.contains(&other), "keyword {other} is not supported");
@@ -82,7 +91,9 @@ impl Schema {
         faults: &mut Vec<String>,
     ) -> bool {
         let known = rule.get("properties").and_then(Value::as_object);
-        let is_known = |key: &str| known.is_some_and(|k| k.contains_key(key));
+        let is_known = |key: &str| {
+            known.is_some_and(|k| k.contains_key(key)) || matching(rule, key).next().is_some()
+        };
         let Some(object) = value.as_object() else { return true };
         let mut rest = object.iter().filter(|(key, _)| !is_known(key));
         if let Some(allowed) = wanted.as_bool() {
@@ -97,6 +108,16 @@ impl Schema {
             reference.as_str().and_then(|r| r.strip_prefix("#/$defs/")).expect("a local reference");
         &self.0["$defs"][name]
     }
+}
+
+/// Returns the rules of `patternProperties` for a key.
+fn matching<'a>(rule: &'a Map<String, Value>, key: &str) -> impl Iterator<Item = &'a Value> {
+    let patterns = rule.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
+    patterns
+        .filter(move |(pattern, _)| {
+            Regex::new(pattern).expect("a regular expression").is_match(key)
+        })
+        .map(|(_, one)| one)
 }
 
 fn has_type(wanted: &Value, value: &Value) -> bool {

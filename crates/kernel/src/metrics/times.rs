@@ -71,7 +71,7 @@ impl TimeHistogram {
 
     /// Time below which `permille` of all times lie; 0 if there are none.
     pub fn permille(&self, permille: u32) -> Nanos {
-        quantile(&self.histogram(), permille)
+        quantile(&self.histogram(), permille * 10)
     }
 
     /// Returns a histogram of all recorded times.
@@ -86,11 +86,11 @@ impl TimeHistogram {
     }
 }
 
-/// Value below which `permille` of all values lie; 0 if there are none.
+/// Value below which `per_10_000` of 10,000 values lie; 0 if there are none.
 #[allow(clippy::float_arithmetic, reason = "the result never returns to the run")]
-pub fn quantile(all: &Histogram<u64>, permille: u32) -> Nanos {
+pub fn quantile(all: &Histogram<u64>, per_10_000: u32) -> Nanos {
     // tidy: allow(float): the histogram asks for a fraction; the result never returns to the run.
-    all.value_at_quantile(f64::from(permille) / 1000.0)
+    all.value_at_quantile(f64::from(per_10_000) / 10_000.0)
 }
 
 #[cfg(test)]
@@ -110,9 +110,9 @@ mod tests {
         values.iter().for_each(|&ns| times.record(ns));
         let (ours, theirs) = (times.histogram(), histogram(values));
         assert_eq!((times.count(), times.max()), (theirs.len(), theirs.max()), "{values:?}");
-        for permille in [0, 1, 500, 900, 990, 999, 1000] {
-            let both = [&ours, &theirs].map(|all| quantile(all, permille));
-            assert_eq!(both[0], both[1], "{permille} of {values:?}");
+        for per_10_000 in [0, 1, 5_000, 9_000, 9_900, 9_990, 9_999, 10_000] {
+            let both = [&ours, &theirs].map(|all| quantile(all, per_10_000));
+            assert_eq!(both[0], both[1], "{per_10_000} of {values:?}");
         }
     }
 

@@ -4,15 +4,16 @@
 use indexmap::IndexMap;
 
 use super::*;
-use crate::run::{CgroupResult, Exit, MetricTable, StopReason};
+use crate::metric::MetricTable;
+use crate::run::{CgroupResult, Exit, StopKind, StopReason};
 
 /// Makes a run with `switches` context switches, two kinds of threads, and a cgroup that got
 /// `heavy_ms` of 100 ms.
 fn run(target: &'static str, switches: u64, heavy_ms: u64) -> Run {
-    let mut metrics = MetricTable::default();
-    metrics.count("context_switches", switches);
-    metrics.count("migrations", 0);
-    metrics.count("op_enqueue_calls", switches * 7);
+    let mut metrics = MetricTable::new("loop");
+    metrics.count(&metric::CONTEXT_SWITCHES, switches);
+    metrics.count(&metric::MIGRATIONS, 0);
+    metrics.count_part(&metric::OP_CALLS, "enqueue", switches * 7);
     let task = |name: &str, ms: u64| TaskResult {
         name: name.into(),
         nice: 0,
@@ -36,7 +37,7 @@ fn run(target: &'static str, switches: u64, heavy_ms: u64) -> Run {
         seed: 1,
         target: target.into(),
         exit: Exit::none(),
-        stop: StopReason { kind: "duration".into(), message: String::new() },
+        stop: StopReason { kind: StopKind::Duration, message: String::new() },
         counts: true,
         never_ran: Vec::new(),
         left_out: Vec::new(),
@@ -44,7 +45,7 @@ fn run(target: &'static str, switches: u64, heavy_ms: u64) -> Run {
         trace: None,
         wall_ns: 0,
         virtual_ns: 0,
-        metrics: metrics.0,
+        metrics: metrics.into_values(),
         tasks: vec![
             task("heavy-0", heavy_ms / 2),
             task("heavy-1", heavy_ms - heavy_ms / 2),

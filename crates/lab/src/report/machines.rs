@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! One comparison on several machines, side by side.
 //!
-//! Owns: the choice of metrics shown for a machine. Each machine also has its own full report.
+//! Owns: the form; `metric.rs` declares the rows. Each machine also has its own full report.
 
 use std::fmt::Write;
 
 use super::format::{Align, grid};
-use super::{MetricRow, legend, outcome, rows};
+use super::{legend, outcome, rows};
 use crate::results::Results;
 use crate::run::Run;
 use crate::session::Session;
-
-/// Rows of the report that appear here again, by the first part of their label.
-const SHOWN: [&str; 3] = ["throughput", "wake-up latency p99", "run-queue wait p99"];
 
 /// The session and results of one machine.
 pub struct OnMachine<'a> {
@@ -42,7 +39,7 @@ fn tables(all: &[OnMachine], target: usize) -> String {
     let groups: Vec<Vec<&[Run]>> = all.iter().map(|m| groups(m, target)).collect();
     let every: Vec<&[Run]> = groups.iter().flatten().copied().collect();
     let mut text = String::new();
-    for row in rows(&every).iter().filter(|row| is_shown(row)) {
+    for row in rows(&every).iter().filter(|row| row.is_main) {
         let largest = groups.iter().map(|g| row.largest(g)).fold(0.0, f64::max);
         let scale = row.scale(largest);
         let mut lines = vec![head(&all[0], &scale.label(&row.label))];
@@ -68,11 +65,6 @@ fn groups<'a>(machine: &OnMachine<'a>, target: usize) -> Vec<&'a [Run]> {
     let schedulers = machine.session.schedulers.len();
     let all = machine.results.runs.chunks(machine.session.runs.max(1) as usize);
     all.skip(target * schedulers).take(schedulers).collect()
-}
-
-/// Compares the label up to the comma, so that p99 does not match p99.9.
-fn is_shown(row: &MetricRow) -> bool {
-    SHOWN.iter().any(|shown| row.label.split(',').next() == Some(shown))
 }
 
 fn head(machine: &OnMachine, label: &str) -> Vec<String> {

@@ -162,7 +162,11 @@ fn failures(name: &str, run: &Run, with_origin: bool) -> Vec<String> {
         ));
     }
     if !stop.is_regular() {
-        lines.push(format!("{name}, seed {seed}: stopped early: {}: {}", stop.kind, stop.message));
+        lines.push(format!(
+            "{name}, seed {seed}: stopped early: {}: {}",
+            stop.kind.name(),
+            stop.message
+        ));
     }
     lines
 }

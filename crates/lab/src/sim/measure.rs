@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Reading the result from a finished kernel: metrics with units, tasks, cgroups, exit.
 //!
-//! Owns: the names of metrics and their order. Names are stable, and `docs/reference/metrics.md`
-//! describes each.
+//! Owns: the order of metrics in results. `metric.rs` declares them.
 
 use std::collections::BTreeSet;
 
@@ -21,8 +20,9 @@ use scxlab_workload::Executor;
 
 use super::SimSpec;
 use crate::counters::Counters;
+use crate::metric::{self, Metric, MetricTable};
 use crate::prepare::PreparedObject;
-use crate::run::{CgroupResult, Exit, MetricTable, Run, StopReason, TaskResult};
+use crate::run::{CgroupResult, Exit, Run, StopKind, StopReason, TaskResult};
 use crate::shares::{CgroupTime, CoscheduledTime, shares};
 
 /// The sources of a result, once a run is over.
@@ -51,7 +51,7 @@ pub fn result(seen: FinishedRun<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64)
         trace: None,
         wall_ns: 0,
         virtual_ns: k.now,
-        metrics: metrics.0,
+        metrics: metrics.into_values(),
         tasks: tasks(k, counters),
         cgroups: cgroups(k),
         notes: notes(spec, k, executor, loaded.and_then(|loaded| k.vm.instance(loaded.instance))),
@@ -84,21 +84,22 @@ fn exit(k: &Kernel) -> Exit {
 
 fn stop_reason(stop: &Stop) -> StopReason {
     let (kind, message) = match stop {
-        Stop::Finished => ("duration", String::new()),
-        Stop::AllExited => ("all_exited", String::new()),
-        Stop::Deadlock { waiting } => ("deadlock", waiting.join("; ")),
-        Stop::EventLimit { max } => ("event_limit", format!("more than {max} events")),
+        Stop::Finished => (StopKind::Duration, String::new()),
+        Stop::AllExited => (StopKind::AllExited, String::new()),
+        Stop::Deadlock { waiting } => (StopKind::Deadlock, waiting.join("; ")),
+        Stop::EventLimit { max } => (StopKind::EventLimit, format!("more than {max} events")),
         Stop::Livelock { task, max } => {
-            ("livelock", format!("task {task} made {max} steps in a row that took no time"))
+            (StopKind::Livelock, format!("task {task} made {max} steps in a row that took no time"))
         }
-        Stop::ScheduleLoop { cpu, max } => {
-            ("livelock", format!("CPU {cpu} scheduled {max} times in a row and ran no task"))
-        }
-        Stop::OutOfMemory(what) => ("out_of_memory", what.clone()),
-        Stop::Unmodelled(what) => ("unmodelled", what.clone()),
-        Stop::Interrupted(why) => (StopReason::INTERRUPTED, why.clone()),
+        Stop::ScheduleLoop { cpu, max } => (
+            StopKind::Livelock,
+            format!("CPU {cpu} scheduled {max} times in a row and ran no task"),
+        ),
+        Stop::OutOfMemory(what) => (StopKind::OutOfMemory, what.clone()),
+        Stop::Unmodelled(what) => (StopKind::Unmodelled, what.clone()),
+        Stop::Interrupted(why) => (StopKind::Interrupted, why.clone()),
     };
-    StopReason { kind: kind.into(), message }
+    StopReason { kind, message }
 }
 
 fn notes(
@@ -126,58 +127,59 @@ fn interpreted(object: &Instance) -> Option<String> {
     Some(format!("{count} of {of} functions of {} are interpreted; {first}: {why}", object.name))
 }
 
-fn times(t: &mut MetricTable, name: &str, times: &TimeHistogram) {
+fn times(t: &mut MetricTable, metric: &Metric, times: &TimeHistogram) {
     let all = times.histogram();
-    t.times(name, all.len(), all.max(), |permille| quantile(&all, permille));
+    t.times(metric, all.len(), all.max(), |at| quantile(&all, at));
 }
 
 fn metrics(k: &Kernel, unit: &str, executor: &Executor) -> MetricTable {
-    let mut t = MetricTable::default();
+    let mut t = MetricTable::new(unit);
     let m = &k.metrics;
     let seconds = k.now as f64 / 1e9;
-    t.ratio("throughput", m.work_units as f64, seconds, format!("{unit}/s"));
-    t.put("work_units", m.work_units as f64, unit.to_owned());
-    times(&mut t, "wakeup_latency", &m.wakeup_latency);
-    times(&mut t, "run_queue_wait", &m.run_queue_wait);
+    t.ratio(&metric::THROUGHPUT, m.work_units as f64, seconds);
+    t.count(&metric::WORK_UNITS, m.work_units);
+    times(&mut t, &metric::WAKEUP_LATENCY, &m.wakeup_latency);
+    times(&mut t, &metric::RUN_QUEUE_WAIT, &m.run_queue_wait);
     t.loops(&executor.loop_totals().map(|(_, totals)| totals.clone()).collect::<Vec<_>>());
     switches(&mut t, k);
     cpu_times(&mut t, k);
-    t.ns("cache_refill", m.refill_ns);
-    t.count("lock_waits", m.lock_wait.count());
-    times(&mut t, "lock_wait", &m.lock_wait);
+    t.count(&metric::CACHE_REFILL, m.refill_ns);
+    t.count(&metric::LOCK_WAITS, m.lock_wait.count());
+    times(&mut t, &metric::LOCK_WAIT, &m.lock_wait);
     op_costs(&mut t, k);
-    t.count("events", m.events);
-    t.count("bpf_instructions", k.vm.executed);
+    t.count(&metric::EVENTS, m.events);
+    t.count(&metric::BPF_INSTRUCTIONS, k.vm.executed);
     t
 }
 
 fn switches(t: &mut MetricTable, k: &Kernel) {
     let m = &k.metrics;
     let reports = reports(k);
-    t.count("context_switches", m.switches);
-    t.count("switches_voluntary", reports.iter().map(|r| r.switches_voluntary).sum());
+    t.count(&metric::CONTEXT_SWITCHES, m.switches);
+    t.count(&metric::SWITCHES_VOLUNTARY, reports.iter().map(|r| r.switches_voluntary).sum());
     t.count(
-        "switches_involuntary",
+        &metric::SWITCHES_INVOLUNTARY,
         reports.iter().map(|r| r.switches - r.switches_voluntary).sum(),
     );
-    t.count("wakeups", m.wakeups);
-    t.count("migrations", m.migrations.iter().sum());
+    t.count(&metric::WAKEUPS, m.wakeups);
+    t.count(&metric::MIGRATIONS, m.migrations.iter().sum());
     for distance in [Distance::Smt, Distance::Core, Distance::Llc, Distance::Node] {
-        t.count(format!("migrations_{}", distance.name()), m.migrations[distance as usize]);
+        let count = m.migrations[distance as usize];
+        t.count_part(&metric::MIGRATIONS_BY_DISTANCE, distance.name(), count);
     }
-    t.count("kicks", k.cpus.iter().map(|c| c.kicks).sum());
+    t.count(&metric::KICKS, k.cpus.iter().map(|c| c.kicks).sum());
 }
 
 fn cpu_times(t: &mut MetricTable, k: &Kernel) {
     let sum = |f: fn(&CpuTime) -> u64| k.cpus.iter().map(|c| f(&c.time)).sum();
-    t.ns("cpu_busy", sum(|c| c.busy));
-    t.ns("cpu_idle", sum(|c| c.idle));
-    t.ns("cpu_overhead", sum(|c| c.overhead));
-    t.ns("cpu_lock_wait", sum(|c| c.lock_wait));
+    t.count(&metric::CPU_BUSY, sum(|c| c.busy));
+    t.count(&metric::CPU_IDLE, sum(|c| c.idle));
+    t.count(&metric::CPU_OVERHEAD, sum(|c| c.overhead));
+    t.count(&metric::CPU_LOCK_WAIT, sum(|c| c.lock_wait));
     for c in &k.cpus {
-        t.ns(format!("cpu{}_busy", c.id.0), c.time.busy);
-        t.ns(format!("cpu{}_idle", c.id.0), c.time.idle);
-        t.ns(format!("cpu{}_overhead", c.id.0), c.time.overhead);
+        t.count_part(&metric::ONE_CPU_BUSY, c.id.0, c.time.busy);
+        t.count_part(&metric::ONE_CPU_IDLE, c.id.0, c.time.idle);
+        t.count_part(&metric::ONE_CPU_OVERHEAD, c.id.0, c.time.overhead);
     }
 }
 
@@ -185,9 +187,10 @@ fn op_costs(t: &mut MetricTable, k: &Kernel) {
     for op in Op::ALL {
         let cost = k.ext.op_stats.0[op as usize];
         if cost.calls > 0 {
-            t.count(format!("op_{}_calls", op.name()), cost.calls);
-            t.put(format!("op_{}_mean", op.name()), cost.ns as f64 / cost.calls as f64, "ns");
-            t.put(format!("op_{}_insns", op.name()), cost.insns as f64 / cost.calls as f64, "1");
+            let mean = |sum: u64| sum as f64 / cost.calls as f64;
+            t.count_part(&metric::OP_CALLS, op.name(), cost.calls);
+            t.put_part(&metric::OP_MEAN, op.name(), mean(cost.ns));
+            t.put_part(&metric::OP_INSNS, op.name(), mean(cost.insns));
         }
     }
 }

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The declaration of every metric: name, unit, direction of better, definition on each target,
+//! rows of the report, and whether targets are compared by it.
+//!
+//! Owns: the metrics of results. The report, comparisons between targets, the tables of
+//! `docs/reference/metrics.md` and the JSON schema follow from `SECTIONS`.
+//! Does not: measure; `sim/measure.rs` and the live crate put values into a `MetricTable`.
+
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+
+pub use table::MetricTable;
+
+/// One metric, or a family of metrics whose names differ in one part.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Metric {
+    /// Name in results. In a family's name `<...>` stands for the part that differs.
+    pub name: &'static str,
+    pub unit: Unit,
+    pub better: Better,
+    /// Parts that a name of the family can have; empty if they depend on the run.
+    pub parts: &'static [Part],
+    /// Rows of the report.
+    pub rows: &'static [Row],
+    /// Whole names by which targets are compared, because all of them measure the same.
+    pub agrees: &'static [&'static str],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Ns,
+    /// A number without unit: a count, or a mean of counts.
+    One,
+    /// The workload's unit of work.
+    Work,
+    /// The workload's unit of work per second.
+    WorkPerSecond,
+    /// `ns` if the name ends in `_ns`, or else `1`.
+    ByName,
+}
+
+/// Direction in which a metric is better, other things being equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    Less,
+    More,
+    /// It depends on what the reader wants.
+    Open,
+}
+
+/// The variable part of a name in a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub name: &'static str,
+    /// Fraction of the samples at or below the value, in 1/10,000; None if the part is no quantile.
+    pub quantile: Option<u32>,
+    /// Number of samples below which the metric is absent.
+    pub samples_min: u64,
+}
+
+/// A row of the report, and of the table over several machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The metric's whole name.
+    pub name: &'static str,
+    pub label: &'static str,
+    pub show: Show,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Show {
+    Value,
+    /// The value, in the table over several machines, too.
+    Main,
+    /// Percentage of all CPU time.
+    CpuShare,
+}
+
+/// Metrics that have one definition: a row of `docs/reference/metrics.md`.
+#[derive(Clone, Copy, Debug)]
+pub struct Topic {
+    /// Definition on `sim`, in Markdown; `-` if it is not measured.
+    pub sim: &'static str,
+    /// Definition on `vm` and `host`.
+    pub live: &'static str,
+    pub metrics: &'static [Metric],
+}
+
+/// Declares the metrics once: each becomes a constant, and `SECTIONS` lists all of them.
+macro_rules! metrics {
+    ($($section:literal { $($sim:literal, $live:literal => $($id:ident = $metric:expr),+;)+ })+) => {
+        $($($(pub const $id: Metric = $metric;)+)+)+
+
+        /// All metrics in the order of the report, by section of `docs/reference/metrics.md`.
+        pub const SECTIONS: &[(&str, &[Topic])] = &[
+            $(($section, &[$(Topic { sim: $sim, live: $live, metrics: &[$($id),+] }),+])),+
+        ];
+    };
+}
+
+metrics! {
+    "work" {
+        "finished units of work per second of virtual time; the workload says what a unit is",
+        "the same, per second of CLOCK_MONOTONIC from the release of the threads to the end" =>
+            THROUGHPUT = metric("throughput", Unit::WorkPerSecond).more()
+                .rows(&[main_row("throughput", "throughput")]);
+        "number of finished units of work",
+        "the same; for a command: 1 if it ended with exit status 0" =>
+            WORK_UNITS = metric("work_units", Unit::Work).more();
+    }
+    "waiting" {
+        "from a wake-up until the task runs",
+        "from `sched_waking` until the `sched_switch` to the task; if the task was still on its way \
+         off a CPU, from `sched_wakeup`" =>
+            WAKEUP_LATENCY = metric("wakeup_latency_<q>", Unit::Ns).less()
+                .parts(&[P50, P90, P99, P99_9, MAX])
+                .rows(&[
+                    row("wakeup_latency_p50", "wake-up latency p50"),
+                    main_row("wakeup_latency_p99", "wake-up latency p99"),
+                    row("wakeup_latency_p99.9", "wake-up latency p99.9"),
+                ])
+                .agrees(&["wakeup_latency_p50", "wakeup_latency_p99"]);
+        "every wait for a CPU: after a wake-up, after preemption, after fork",
+        "the same: from the above, from the `sched_switch` away from a runnable task, from \
+         `sched_wakeup_new`" =>
+            RUN_QUEUE_WAIT = metric("run_queue_wait_<q>", Unit::Ns).less()
+                .parts(&[P50, P90, P99, P99_9, MAX])
+                .rows(&[
+                    row("run_queue_wait_p50", "run-queue wait p50"),
+                    main_row("run_queue_wait_p99", "run-queue wait p99"),
+                    row("run_queue_wait_p99.9", "run-queue wait p99.9"),
+                    row("run_queue_wait_max", "run-queue wait max"),
+                ])
+                .agrees(&["run_queue_wait_p50", "run_queue_wait_p90", "run_queue_wait_p99"]);
+    }
+    "timers" {
+        "from a timer's expiry until the thread ran, summed over a loop; over the loops whose last \
+         timer was not missed",
+        "the same" =>
+            TIMER_LATENCY_MEAN = metric("timer_latency_mean", Unit::Ns).less()
+                .rows(&[row("timer_latency_mean", "timer latency mean")]),
+            TIMER_LATENCY_MAX = metric("timer_latency_max", Unit::Ns).less();
+        "time left when a loop reached its timer; negative when it was late; over the loops with a \
+         timer",
+        "the same" =>
+            TIMER_SLACK_MIN = metric("timer_slack_min", Unit::Ns).more()
+                .rows(&[row("timer_slack_min", "timer slack min")]),
+            TIMER_SLACK_MEAN = metric("timer_slack_mean", Unit::Ns).more();
+        "timers that had expired before they were reached",
+        "the same" =>
+            TIMERS_MISSED = metric("timers_missed", Unit::One).less();
+    }
+    "switches" {
+        "every switch of a CPU from one task to another, idle included",
+        "those from or to a task of the workload" =>
+            CONTEXT_SWITCHES = metric("context_switches", Unit::One)
+                .rows(&[row("context_switches", "context switches")])
+                .agrees(&["context_switches"]);
+        "how often tasks of the workload left a CPU because they slept or ended; because they were \
+         preempted",
+        "the same: asleep or dead; preempted or still runnable, which includes yielding" =>
+            SWITCHES_VOLUNTARY = metric("switches_voluntary", Unit::One)
+                .agrees(&["switches_voluntary"]),
+            SWITCHES_INVOLUNTARY = metric("switches_involuntary", Unit::One)
+                .rows(&[row("switches_involuntary", "  of them involuntary")])
+                .agrees(&["switches_involuntary"]);
+        "tasks woken up",
+        "tasks of the workload woken up: `sched_waking`" =>
+            WAKEUPS = metric("wakeups", Unit::One).agrees(&["wakeups"]);
+        "how often a task of the workload came to belong to another CPU, whether it ran there or was \
+         moved on",
+        "the same: `sched_migrate_task`" =>
+            MIGRATIONS = metric("migrations", Unit::One).agrees(&["migrations"]);
+        "migrations by distance: to a thread of the same core, another core of the LLC, another LLC \
+         of the node, another node",
+        "the same" =>
+            MIGRATIONS_BY_DISTANCE = metric("migrations_<distance>", Unit::One)
+                .parts(&[part("smt"), part("core"), part("llc"), part("node")])
+                .rows(&[
+                    row("migrations_smt", "migrations to SMT sibling"),
+                    row("migrations_core", "migrations in LLC"),
+                    row("migrations_llc", "migrations across LLCs"),
+                    row("migrations_node", "migrations across nodes"),
+                ]);
+        "CPUs that a scheduler asked to reschedule",
+        "-" =>
+            KICKS = metric("kicks", Unit::One).rows(&[row("kicks", "kicks")]);
+    }
+    "cpu" {
+        "time of all CPUs in tasks' own work",
+        "time of all CPUs in any task, of the workload or not, including its system calls, kernel \
+         paths and interrupts" =>
+            CPU_BUSY = metric("cpu_busy", Unit::Ns).rows(&[share("cpu_busy", "CPU busy")]);
+        "time of all CPUs in which they are idle",
+        "time of all CPUs in the idle task" =>
+            CPU_IDLE = metric("cpu_idle", Unit::Ns).rows(&[share("cpu_idle", "CPU idle")]);
+        "time of all CPUs in the kernel",
+        "-, it is part of `cpu_busy`" =>
+            CPU_OVERHEAD = metric("cpu_overhead", Unit::Ns).less()
+                .rows(&[share("cpu_overhead", "CPU overhead")]);
+        "the same for one CPU",
+        "the first two" =>
+            ONE_CPU_BUSY = metric("cpu<n>_busy", Unit::Ns),
+            ONE_CPU_IDLE = metric("cpu<n>_idle", Unit::Ns),
+            ONE_CPU_OVERHEAD = metric("cpu<n>_overhead", Unit::Ns).less();
+        "the part of the overhead that was spent spinning for locks",
+        "-" =>
+            CPU_LOCK_WAIT = metric("cpu_lock_wait", Unit::Ns).less()
+                .rows(&[share("cpu_lock_wait", "CPU waiting for locks")]);
+        "time that tasks lost to cold caches",
+        "-" =>
+            CACHE_REFILL = metric("cache_refill", Unit::Ns).less();
+        "waits for contended locks of the kernel and of BPF: their number and their length",
+        "-" =>
+            LOCK_WAITS = metric("lock_waits", Unit::One).less(),
+            LOCK_WAIT = metric("lock_wait_<q>", Unit::Ns).less()
+                .parts(&[P50, P90, P99, P99_9, MAX])
+                .rows(&[row("lock_wait_p99", "lock wait p99")]);
+    }
+    "operations" {
+        "calls of a scheduler's operation",
+        "the same, as the kernel counts runs of the program; for all tasks that the scheduler has, \
+         not only the workload's" =>
+            OP_CALLS = metric("op_<name>_calls", Unit::One);
+        "mean time",
+        "mean time by the kernel's clock (`run_time_ns`), with interrupts that came meanwhile" =>
+            OP_MEAN = metric("op_<name>_mean", Unit::Ns).less();
+        "mean BPF instructions",
+        "-" =>
+            OP_INSNS = metric("op_<name>_insns", Unit::One).less();
+        "events of the simulation",
+        "-" =>
+            EVENTS = metric("events", Unit::One);
+        "BPF instructions executed",
+        "-" =>
+            BPF_INSTRUCTIONS = metric("bpf_instructions", Unit::One).less();
+        "-",
+        "instructions that the kernel's verifier walked through when it loaded the programs: of all, \
+         of the largest; its limit is 1,000,000 for each" =>
+            VERIFIER_INSNS = metric("verifier_insns", Unit::One).less(),
+            VERIFIER_INSNS_MAX = metric("verifier_insns_max", Unit::One).less();
+    }
+    "counters" {
+        "what the scheduler counts itself, from attach to the end of the run; its README says what a \
+         field means",
+        "the same" =>
+            COUNTER = metric("sched.<field>", Unit::ByName);
+    }
+}
+
+const P50: Part = quantile("p50", 5_000);
+const P90: Part = quantile("p90", 9_000);
+const P99: Part = quantile("p99", 9_900);
+const P99_9: Part = quantile("p99.9", 9_990);
+/// The largest sample, exact on every target.
+const MAX: Part = quantile("max", 10_000);
+
+const fn metric(name: &'static str, unit: Unit) -> Metric {
+    Metric { name, unit, better: Better::Open, parts: &[], rows: &[], agrees: &[] }
+}
+
+const fn part(name: &'static str) -> Part {
+    Part { name, quantile: None, samples_min: 0 }
+}
+
+const fn quantile(name: &'static str, per_10_000: u32) -> Part {
+    Part { name, quantile: Some(per_10_000), samples_min: 1 }
+}
+
+const fn row(name: &'static str, label: &'static str) -> Row {
+    Row { name, label, show: Show::Value }
+}
+
+const fn main_row(name: &'static str, label: &'static str) -> Row {
+    Row { name, label, show: Show::Main }
+}
+
+const fn share(name: &'static str, label: &'static str) -> Row {
+    Row { name, label, show: Show::CpuShare }
+}
+
+impl Metric {
+    const fn more(self) -> Metric {
+        Metric { better: Better::More, ..self }
+    }
+
+    const fn less(self) -> Metric {
+        Metric { better: Better::Less, ..self }
+    }
+
+    const fn parts(self, parts: &'static [Part]) -> Metric {
+        Metric { parts, ..self }
+    }
+
+    const fn rows(self, rows: &'static [Row]) -> Metric {
+        Metric { rows, ..self }
+    }
+
+    const fn agrees(self, agrees: &'static [&'static str]) -> Metric {
+        Metric { agrees, ..self }
+    }
+
+    /// Splits a family's name around its variable part; None for a single metric.
+    fn split(&self) -> Option<(&'static str, &'static str, &'static str)> {
+        let (before, rest) = self.name.split_once('<')?;
+        let (variable, after) = rest.split_once('>')?;
+        Some((before, variable, after))
+    }
+
+    /// Returns the name of the metric in the family that has this part.
+    pub fn named(&self, part: impl std::fmt::Display) -> String {
+        let (before, _, after) = self.split().expect("a family");
+        format!("{before}{part}{after}")
+    }
+
+    /// Returns the variable part of a name in the family; None if the name is of another metric.
+    pub fn part_of<'a>(&self, name: &'a str) -> Option<&'a str> {
+        let (before, variable, after) = self.split()?;
+        let part = name.strip_prefix(before)?.strip_suffix(after)?;
+        let fits = match variable {
+            "n" => part.bytes().all(|b| b.is_ascii_digit()),
+            _ => self.parts.is_empty() || self.parts.iter().any(|p| p.name == part),
+        };
+        (fits && !part.is_empty()).then_some(part)
+    }
+
+    /// Returns the unit of the metric with this name. `work` is the workload's unit of work.
+    pub fn unit_of(&self, name: &str, work: &str) -> Cow<'static, str> {
+        match self.unit {
+            Unit::Ns => "ns".into(),
+            Unit::One => "1".into(),
+            Unit::Work => work.to_owned().into(),
+            Unit::WorkPerSecond => format!("{work}/s").into(),
+            Unit::ByName if name.ends_with("_ns") => "ns".into(),
+            Unit::ByName => "1".into(),
+        }
+    }
+
+    /// Tells whether this is the declaration of the metric with this name.
+    pub fn declares(&self, name: &str) -> bool {
+        self.name == name && self.split().is_none() || self.part_of(name).is_some()
+    }
+}
+
+/// Returns all declarations in order.
+pub fn all() -> impl Iterator<Item = &'static Metric> {
+    SECTIONS.iter().flat_map(|(_, topics)| *topics).flat_map(|topic| topic.metrics)
+}
+
+/// Returns the declaration of the metric with this name.
+pub fn find(name: &str) -> Option<&'static Metric> {
+    all().find(|metric| metric.declares(name))
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The metrics of one run, as a target measures them: only declared names, with declared units.
+
+use indexmap::IndexMap;
+use scxlab_workload::exec::LoopTotals;
+
+use super::{
+    Metric, TIMER_LATENCY_MAX, TIMER_LATENCY_MEAN, TIMER_SLACK_MEAN, TIMER_SLACK_MIN, TIMERS_MISSED,
+};
+use crate::run::MetricValue;
+
+/// Metrics in the order in which they were put. Metrics that a target does not measure are absent.
+#[derive(Debug)]
+pub struct MetricTable {
+    values: IndexMap<String, MetricValue>,
+    /// Name of the workload's unit of work.
+    work: String,
+}
+
+impl MetricTable {
+    pub fn new(unit_of_work: &str) -> MetricTable {
+        MetricTable { values: IndexMap::new(), work: unit_of_work.to_owned() }
+    }
+
+    pub fn into_values(self) -> IndexMap<String, MetricValue> {
+        self.values
+    }
+
+    pub fn put(&mut self, metric: &Metric, value: f64) {
+        self.insert(metric, metric.name.to_owned(), value);
+    }
+
+    pub fn count(&mut self, metric: &Metric, value: u64) {
+        self.put(metric, value as f64);
+    }
+
+    /// Adds a metric of a family.
+    pub fn put_part(&mut self, metric: &Metric, part: impl std::fmt::Display, value: f64) {
+        self.insert(metric, metric.named(part), value);
+    }
+
+    pub fn count_part(&mut self, metric: &Metric, part: impl std::fmt::Display, value: u64) {
+        self.put_part(metric, part, value as f64);
+    }
+
+    fn insert(&mut self, metric: &Metric, name: String, value: f64) {
+        assert!(metric.declares(&name), "{name} is no metric of {}", metric.name);
+        let unit = metric.unit_of(&name, &self.work);
+        self.values.insert(name, MetricValue { value, unit });
+    }
+
+    /// Adds the quantiles of a distribution of `count` times that so many support. `quantile`
+    /// returns a quantile, given in 1/10,000.
+    pub fn times(&mut self, metric: &Metric, count: u64, max: u64, quantile: impl Fn(u32) -> u64) {
+        for part in metric.parts.iter().filter(|part| count >= part.samples_min) {
+            let at = part.quantile.expect("a distribution's parts are quantiles");
+            let value = if at == 10_000 { max } else { quantile(at) };
+            self.count_part(metric, part.name, value);
+        }
+    }
+
+    /// Adds a quotient, unless the divisor is 0.
+    pub fn ratio(&mut self, metric: &Metric, sum: f64, count: f64) {
+        if count > 0.0 {
+            self.put(metric, sum / count);
+        }
+    }
+
+    /// Adds the timer figures of rt-app's log, over all threads. Each mean is over the loops that
+    /// have the value: a loop without a timer has no slack, and a loop that missed its last timer
+    /// has no latency.
+    pub fn loops(&mut self, totals: &[LoopTotals]) {
+        let sum = |of: fn(&LoopTotals) -> f64| totals.iter().map(of).sum::<f64>();
+        let Some(slack_min) = totals.iter().filter_map(|l| l.slack_min).min() else {
+            return;
+        };
+        self.put(&TIMER_SLACK_MIN, slack_min as f64);
+        self.ratio(&TIMER_SLACK_MEAN, sum(|l| l.slack_sum as f64), sum(|l| l.timed as f64));
+        let woken = sum(|l| l.woken as f64);
+        self.ratio(&TIMER_LATENCY_MEAN, sum(|l| l.wu_lat_sum as f64), woken);
+        if woken > 0.0 {
+            let max = totals.iter().map(|l| l.wu_lat_max).max();
+            self.count(&TIMER_LATENCY_MAX, max.unwrap_or_default());
+        }
+        self.count(&TIMERS_MISSED, totals.iter().map(|l| l.missed).sum());
+    }
+}
