@@ -42,18 +42,6 @@
  *   - 4096 domains; further cgroups share their parent's. 65536 vCPUs; further tasks are UNDER and
  *     not charged. A parent's cap limits each domain below it, not their sum.
  *   - Slices end at a tick of the kernel, so they are up to a tick longer.
- *
- * Knobs:
- *   tickle                    old: before the change of 2012, new: after it
- *   tickle_one_idle           1: a wake-up kicks one suitable idler, in turn; 0: all of them
- *   weight_of                 domain: a domain's vCPUs share its weight; vcpu: each has all of it
- *                             (Xen 2012)
- *   tslice_ms                 time slice and accounting period, 1 to 1000; a tick is a third of it
- *   ratelimit_us              least run before a preemption; 0: no limit; at most tslice_ms
- *   vcpu_migration_delay_us   a vCPU that ran less than that ago is cache-hot and not stolen
- *   rescue_ms                 longest wait behind better vCPUs before one runs out of turn; 0: no
- *                             limit
- *   park_max_ms               longest time parked; 1 to 8000
  */
 #include "acct.bpf.h"
 

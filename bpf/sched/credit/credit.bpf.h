@@ -6,6 +6,7 @@
 #define SCXLAB_CREDIT_BPF_H
 
 #include <scx/common.bpf.h>
+#include <lib/knob.h>
 #include <lib/kick.bpf.h>
 #include <lib/tickle.bpf.h>
 
@@ -28,14 +29,29 @@ enum credit_weight_of {
 	CREDIT_WEIGHT_OF_VCPU,
 };
 
-const volatile enum tickle_mode tickle = TICKLE_NEW;
-const volatile bool tickle_one_idle = true;
-const volatile enum credit_weight_of weight_of = CREDIT_WEIGHT_OF_DOMAIN;
-const volatile u32 tslice_ms = 30;
-const volatile u32 ratelimit_us = 1000;
-const volatile u32 vcpu_migration_delay_us = 0;
-const volatile u32 rescue_ms = 8000;
-const volatile u32 park_max_ms = 8000;
+KNOB(enum tickle_mode, tickle, TICKLE_NEW,
+	     "old: a woken vCPU of higher priority interrupts the running one, and idlers are "
+	     "kicked as well. new: if a suitable idler exists, only that one is kicked; if there "
+	     "are only unsuitable idlers, the running vCPU is moved to one");
+KNOB(bool, tickle_one_idle, true,
+	     "1: a wake-up kicks one suitable idler, in turn; 0: all");
+KNOB(enum credit_weight_of, weight_of, CREDIT_WEIGHT_OF_DOMAIN,
+	     "domain: a domain's vCPUs share its weight, as a cgroup's tasks do. vcpu: each has "
+	     "all of it, as in Xen of 2012");
+KNOB(u32, tslice_ms, 30,
+	     "time slice and accounting period, 1 to 1000; a tick is a third of it (Xen's "
+	     "sched_credit_tslice_ms)");
+KNOB(u32, ratelimit_us, 1000,
+	     "shortest run before a preemption; 0: no limit; at most tslice_ms (Xen's "
+	     "sched_ratelimit_us)");
+KNOB(u32, vcpu_migration_delay_us, 0,
+	     "a vCPU that ran less than that ago is hot and not stolen (Xen's boot parameter, of "
+	     "that default)");
+KNOB(u32, rescue_ms, 8000,
+	     "a vCPU that has waited so long behind better ones runs out of turn; 0: never, as in "
+	     "Xen");
+KNOB(u32, park_max_ms, 8000,
+	     "longest time for which a vCPU is parked, 1 to 8000");
 
 /* Filled before load by recipes/credit.toml. Without it each CPU is a core, all in one socket. */
 const volatile bool topology_known = false;

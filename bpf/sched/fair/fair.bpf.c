@@ -44,21 +44,6 @@
  *     Every task that waited for rescue_ns runs once, whatever its weight or its cgroup's limit
  *     (README.md).
  *   - A task that is moved to another CPU runs there next; a pass moves one task.
- *
- * Knobs:
- *   load                     window or pelt
- *   gang, gang_domain        off, v1 or v2; core, llc, node or all (gang.bpf.h, GANG.md)
- *   numa, numa_settle_ns     off, consolidate, consolidate+load or consolidate+faults; time for
- *                            which a task from another node stays (numa.bpf.h, consolidate.bpf.h)
- *   sched_latency_ns         time in which all should run once; times 1 + log2(CPUs, at most 8), as
- *                            the next two
- *   min_granularity_ns       shortest slice
- *   wakeup_granularity_ns    lag at which a woken task preempts
- *   migration_cost_ns        a task that ran so lately is not moved
- *   shares_window_ns         load=window: length of a window
- *   bandwidth_slice_ns       time that a CPU takes at once of a cgroup's cpu.max
- *   rescue_ns                wait after which a task runs whatever its weight; 0: never
- *   nr_migrate               tasks that balancing looks at for one that may be moved
  */
 #include "fair.bpf.h"
 #include "group.bpf.h"

@@ -13,6 +13,7 @@
 #define FAIR_BPF_H
 
 #include <scx/common.bpf.h>
+#include <lib/knob.h>
 #include <lib/kick.bpf.h>
 #include <bpf_arena_common.bpf.h>
 #include <lib/gang.bpf.h>
@@ -400,21 +401,38 @@ struct {
 		__s->field++;						\
 })
 
-/* ---- knobs; meaning and bounds in fair.bpf.c ---- */
+/* ---- knobs ---- */
 
-const volatile enum fair_load load = FAIR_LOAD_WINDOW;
-const volatile enum fair_numa numa = FAIR_NUMA_OFF;
-const volatile u64 numa_settle_ns = 32000000;
-const volatile enum fair_gang gang = FAIR_GANG_OFF;
-const volatile enum fair_gang_domain gang_domain = FAIR_GANG_DOMAIN_ALL;
-const volatile u64 sched_latency_ns = 6000000;
-const volatile u64 min_granularity_ns = 750000;
-const volatile u64 wakeup_granularity_ns = 1000000;
-const volatile u64 migration_cost_ns = 500000;
-const volatile u64 shares_window_ns = 10000000;
-const volatile u64 bandwidth_slice_ns = 5000000;
-const volatile u64 rescue_ns = 10000000000ULL;
-const volatile u32 nr_migrate = 32;
+KNOB(enum fair_load, load, FAIR_LOAD_WINDOW,
+	     "measure of load for balancing: shares by windows, or per-entity load tracking");
+KNOB(enum fair_numa, numa, FAIR_NUMA_OFF,
+	     "consolidation on nodes (NUMA.md); consolidate+load needs load=pelt");
+KNOB(u64, numa_settle_ns, 32000000,
+	     "how long a task that came from another node stays, whatever balancing says; an "
+	     "eighth of it: how long one waits before balancing takes it from its process");
+KNOB(enum fair_gang, gang, FAIR_GANG_OFF,
+	     "gangs (GANG.md)");
+KNOB(enum fair_gang_domain, gang_domain, FAIR_GANG_DOMAIN_ALL,
+	     "the CPUs that agree on a gang's turn");
+KNOB(u64, sched_latency_ns, 6000000,
+	     "time in which all should run once. Larger: fewer switches. Smaller: shorter waits. "
+	     "Multiplied by 1 + log2(CPUs, at most 8), as the next two");
+KNOB(u64, min_granularity_ns, 750000,
+	     "shortest slice; when there are more tasks than slices in a latency, the round gets "
+	     "longer");
+KNOB(u64, wakeup_granularity_ns, 1000000,
+	     "how far behind a waking task must be to preempt. Smaller: quicker reactions, more "
+	     "switches");
+KNOB(u64, migration_cost_ns, 500000,
+	     "a task that ran so lately is cache-hot, and a busy CPU does not take it");
+KNOB(u64, shares_window_ns, 10000000,
+	     "load=window: length of a window");
+KNOB(u64, bandwidth_slice_ns, 5000000,
+	     "what a CPU takes at once from a cgroup's limit");
+KNOB(u64, rescue_ns, 10000000000ULL,
+	     "wait after which a task runs whatever its weight; 0: never");
+KNOB(u32, nr_migrate, 32,
+	     "tasks that are looked at for one that may move");
 const volatile u32 tick_hz;
 
 /* ---- the machine, from the recipe ---- */

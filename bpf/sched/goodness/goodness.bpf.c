@@ -41,10 +41,6 @@
  *   - With one queue, a wake-up whose waker is about to sleep interrupts no CPU. If the waker goes
  *     on, or another task is better, its CPU kicks idle CPUs when it next schedules, or at its next
  *     tick.
- *
- * Knobs:
- *   mode             vanilla, hamq or 2.4
- *   affinity_bonus   goodness for the CPU that a task ran on last; up to 100
  */
 #include <scx/common.bpf.h>
 #include "goodness.bpf.h"

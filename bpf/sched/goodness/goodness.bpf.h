@@ -2,6 +2,7 @@
 /* State of goodness per task and per queue: slots, lists of slots, counters of ticks. */
 #pragma once
 #include <scx/common.bpf.h>
+#include <lib/knob.h>
 #include <lib/kick.bpf.h>
 
 /* Powers of two, so that an index can be masked: the verifier needs a proof of the bound. */
@@ -15,8 +16,11 @@
 
 enum goodness_mode { GOODNESS_MODE_VANILLA, GOODNESS_MODE_HAMQ, GOODNESS_MODE_2_4 };
 
-const volatile enum goodness_mode mode = GOODNESS_MODE_VANILLA;
-const volatile u32 affinity_bonus = 15;
+KNOB(enum goodness_mode, mode, GOODNESS_MODE_VANILLA,
+	     "the single-queue scheduler, the multi-queue one, or that of Linux 2.4");
+KNOB(u32, affinity_bonus, 15,
+	     "goodness for the CPU that a task ran on last: PROC_CHANGE_PENALTY of x86; up to 100, "
+	     "or init refuses");
 
 /* Whether a task waits in a queue, and who may take it. */
 enum waiting { NOT_WAITING, WAITING, WAITING_CLAIMED };

@@ -34,12 +34,6 @@
  *   - A slice ends at a tick of the kernel, so up to a tick is used beyond it.
  *   - At most 1024 CPUs, or init refuses. One balancing moves up to 64 tasks and asks up to 4 CPUs.
  *   - Tasks without a context, and tasks of a CPU that goes off line, run from the global queue.
- *
- * Knobs:
- *   mode            d1 or mqo1
- *   min_slice_ns    slice at level 39, about; at least 1 us
- *   max_slice_ns    slice at level 0; not less than min_slice_ns
- *   idle_tick_ns    interval at which idle CPUs look for work; at least 1 ms; 0: never
  */
 #include <scx/common.bpf.h>
 #include <lib/prio_array.bpf.h>

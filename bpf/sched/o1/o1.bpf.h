@@ -2,6 +2,7 @@
 /* State of o1 per task and per CPU, and the rules that both modes share: slices, queue lengths. */
 #pragma once
 #include <scx/common.bpf.h>
+#include <lib/knob.h>
 #include <lib/kick.bpf.h>
 #include <lib/prio_array.bpf.h>
 
@@ -14,10 +15,17 @@
 
 enum o1_mode { O1_MODE_D1, O1_MODE_MQO1 };
 
-const volatile enum o1_mode mode = O1_MODE_D1;
-const volatile u64 min_slice_ns = 20000000;
-const volatile u64 max_slice_ns = 150000000;
-const volatile u64 idle_tick_ns = JIFFY_NS;
+KNOB(enum o1_mode, mode, O1_MODE_D1,
+	     "the form of the O(1) scheduler: that of Linux 2.5.2-D1, or the multi-queue one");
+KNOB(u64, min_slice_ns, 20000000,
+	     "slice at level 39; level u gets min + ceil((39 - u) x (max - min) / 40), in whole "
+	     "jiffies; in ns if the range is less than a jiffy. From 1 us to max_slice_ns, or init "
+	     "refuses");
+KNOB(u64, max_slice_ns, 150000000,
+	     "slice at level 0; from min_slice_ns to 1 s, or init refuses");
+KNOB(u64, idle_tick_ns, JIFFY_NS,
+	     "interval at which idle CPUs look for work; at least 1 ms; 0: only when they become "
+	     "idle");
 
 #define SLEEP_CELLS 4
 

@@ -34,17 +34,19 @@
  *   - Dispatch comes before the task that ran is queued again: on a CPU where others wait, no task
  *     gets two slices in a row, so none gets more than half of the CPU, whatever its weight.
  *   - The map from CPU to LLC is made at load; after a hotplug the kernel asks for a restart.
- *
- * Knobs:
- *   slice_ns   time on a CPU before others get their turn
- *   pull_ns    lag, in vtime, at which a CPU takes from another LLC despite its own work; 0: never
  */
 #include <scx/common.bpf.h>
+#include <lib/knob.h>
 
 char _license[] SEC("license") = "GPL";
 
-const volatile u64 slice_ns = 5000000;
-const volatile u64 pull_ns = 20000000;
+KNOB(u64, slice_ns, 5000000,
+	     "time on a CPU before others get their turn. Larger: fewer switches. Smaller: shorter "
+	     "waits under load; below a tick it has no effect");
+KNOB(u64, pull_ns, 20000000,
+	     "how far (in vtime) another LLC's first waiting task must lag for a CPU to take it "
+	     "although its own LLC has work. Smaller: fairer between LLCs, more migrations; 0: "
+	     "LLCs share only when one is empty");
 
 /* Powers of two, so that an index can be masked: the verifier needs a proof of the bound. */
 #define MAX_CPUS 8192

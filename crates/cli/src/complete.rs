@@ -95,10 +95,14 @@ fn knobs(name: &str) -> Vec<CompletionCandidate> {
     let mut all = Vec::new();
     for knob in open.globals.knobs() {
         if knob.values.is_empty() {
-            let help = format!("{}, default {}", knob.ty, knob.default);
+            let mut help = format!("{}, default {}", knob.ty, knob.default);
+            if !knob.meaning.is_empty() {
+                help = format!("{}; {help}", knob.meaning);
+            }
             all.push(named(&format!("{}=", knob.name), &help));
         }
-        all.extend(knob.values.iter().map(|v| named(&format!("{}={v}", knob.name), &knob.ty)));
+        let help = if knob.meaning.is_empty() { &knob.ty } else { &knob.meaning };
+        all.extend(knob.values.iter().map(|v| named(&format!("{}={v}", knob.name), help)));
     }
     if let Some((recipe, _)) = recipe::for_ops(name) {
         all.extend(recipe.params.iter().map(|p| named(&format!("{}=", p.name), &p.doc)));

@@ -123,6 +123,9 @@ fn knobs(knobs: &[Knob]) -> String {
             let _ = write!(text, "  (one of {})", k.values.join(", "));
         }
         text.push_str(if k.constant { "\n" } else { "  (data: programs may change it)\n" });
+        if !k.meaning.is_empty() {
+            let _ = writeln!(text, "      {}", k.meaning);
+        }
     }
     text
 }

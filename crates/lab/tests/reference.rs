@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Pages and the JSON schema follow from what is declared in code: metrics and kinds of ends.
+//! Pages and the JSON schema follow from what is declared in code: metrics, kinds of ends, knobs.
 //! `BLESS=1 cargo test -p scxlab-lab --test reference` rewrites what is stale.
 
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use scxlab_lab::metric::{self, Better, Metric, SECTIONS, Topic, Unit};
 use scxlab_lab::run::StopKind;
+use scxlab_loader::link::{Knob, OpenObject};
+use scxlab_loader::object::Object;
 use serde_json::{Map, Value, json};
 
 fn path(file: &str) -> PathBuf {
@@ -157,4 +160,36 @@ fn the_results_page_is_fresh() {
         writeln!(text, "| `{}` | {} |", kind.name(), kind.meaning()).unwrap();
     }
     check(file, &found, &with_block(&found, "generated", "stops", &text));
+}
+
+/// The README of a shipped scheduler lists the knobs that its object declares.
+#[test]
+fn the_tables_of_knobs_are_fresh() {
+    for shipped in scxlab_sched::shipped() {
+        let object = Object::parse(shipped.object, shipped.name).unwrap();
+        let knobs = OpenObject::new(Arc::new(object)).globals.knobs();
+        let mut text = "| knob | default | meaning |\n| --- | --- | --- |\n".to_owned();
+        for Knob { name, default, meaning, values, .. } in knobs {
+            if meaning.is_empty() {
+                continue;
+            }
+            let explained = values.iter().any(|v| meaning.starts_with(&format!("{v}: ")));
+            let names: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
+            let names =
+                if names.is_empty() || explained { String::new() } else { names.join(", ") + ": " };
+            writeln!(text, "| `{name}` | `{default}` | {names}{} |", linked(&meaning)).unwrap();
+        }
+        let file = format!("bpf/sched/{0}/README.md", shipped.name);
+        let found = fs::read_to_string(path(&file)).unwrap();
+        check(&file, &found, &with_block(&found, "knobs", shipped.name, &text));
+    }
+}
+
+/// Makes links of the pages in parentheses.
+fn linked(text: &str) -> String {
+    let link = |part: &str| match part.split_once(".md)") {
+        Some((page, rest)) => format!("[{page}.md]({page}.md)){rest}"),
+        None => part.to_owned(),
+    };
+    text.split('(').map(link).collect::<Vec<_>>().join("(")
 }

@@ -78,6 +78,8 @@ pub struct Knob {
     pub constant: bool,
     /// Names of its values if it is an enum.
     pub values: Vec<String>,
+    /// Meaning, as the object declares it (`bpf/lib/knob.h`); empty if it does not.
+    pub meaning: String,
 }
 
 /// All globals of an object that is about to be loaded.
@@ -236,6 +238,7 @@ impl Globals {
     /// Variables that a user may set: global `const volatile` ones, and initialised global data.
     pub fn knobs(&self) -> Vec<Knob> {
         let btf = &self.object.btf;
+        let meanings = meanings(btf);
         let mut knobs = Vec::new();
         for (index, section) in self.object.sections.iter().enumerate() {
             let constant = section.kind == SectionKind::Rodata;
@@ -254,6 +257,7 @@ impl Globals {
                     default: knob::format_value(btf, var.ty, &shown),
                     constant,
                     values: knob::enumerator_names(btf, enum_ty).collect(),
+                    meaning: meanings.get(var.name.as_str()).copied().unwrap_or_default().into(),
                 });
             }
         }
@@ -403,6 +407,16 @@ fn split_name(path: &str) -> (&str, &str) {
 /// object and its frontend.
 fn is_offered(var: &Variable) -> bool {
     var.global && !var.name.starts_with("__")
+}
+
+/// Returns the meanings of knobs by name: the tags `knob: ...` of variables.
+fn meanings(btf: &Btf) -> BTreeMap<&str, &str> {
+    let tagged = |id| {
+        let text = btf.name(id).strip_prefix("knob: ")?;
+        let (variable, member) = btf.decl_tag(id)?;
+        (member < 0 && btf.kind(variable) == BtfKind::Var).then(|| (btf.name(variable), text))
+    };
+    btf.ids().filter_map(tagged).collect()
 }
 
 /// Whether the variable is a knob. A constant must be `const volatile`: the compiler folds other
