@@ -116,11 +116,12 @@ metrics! {
         "from `sched_waking` until the `sched_switch` to the task; if the task was still on its way \
          off a CPU, from `sched_wakeup`" =>
             WAKEUP_LATENCY = metric("wakeup_latency_<q>", Unit::Ns).less()
-                .parts(&[P50, P90, P99, P99_9, MAX])
+                .parts(&[P50, P90, P99, P99_9, P99_99, MAX])
                 .rows(&[
                     row("wakeup_latency_p50", "wake-up latency p50"),
                     main_row("wakeup_latency_p99", "wake-up latency p99"),
                     row("wakeup_latency_p99.9", "wake-up latency p99.9"),
+                    row("wakeup_latency_p99.99", "wake-up latency p99.99"),
                 ])
                 .agrees(&["wakeup_latency_p50", "wakeup_latency_p99"]);
         "every wait for a CPU: after a wake-up, after preemption, after fork",
@@ -255,6 +256,8 @@ const P50: Part = quantile("p50", 5_000);
 const P90: Part = quantile("p90", 9_000);
 const P99: Part = quantile("p99", 9_900);
 const P99_9: Part = quantile("p99.9", 9_990);
+/// Fewer samples have no value above which 1 in 10,000 lies.
+const P99_99: Part = Part { samples_min: 10_000, ..quantile("p99.99", 9_999) };
 /// The largest sample, exact on every target.
 const MAX: Part = quantile("max", 10_000);
 

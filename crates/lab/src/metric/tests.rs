@@ -46,6 +46,17 @@ fn quantiles_are_present_when_samples_support_them() {
     assert_eq!(names(1), wanted.map(|(q, v)| (format!("lock_wait_{q}"), v)).collect::<Vec<_>>());
 }
 
+/// With fewer than 10,000 samples p99.99 would be the largest one.
+#[test]
+fn p99_99_needs_ten_thousand_samples() {
+    let value = |count| {
+        let mut table = MetricTable::new("loop");
+        table.times(&WAKEUP_LATENCY, count, 9, u64::from);
+        table.into_values().get("wakeup_latency_p99.99").map(|m| m.value)
+    };
+    assert_eq!((value(9_999), value(10_000)), (None, Some(9_999.0)));
+}
+
 #[test]
 #[should_panic(expected = "no metric of migrations_<distance>")]
 fn an_undeclared_part_is_our_mistake() {
