@@ -26,8 +26,8 @@
  * its slice is charged. A task that goes on because no task waits is not charged.
  *
  * Limits:
- *   - Sleepers keep at most slice_ns of lag; otherwise a task could starve the rest after a long
- *     sleep.
+ *   - Sleepers keep at most sleep_lag_ns of lag; otherwise a task could starve the rest after a
+ *     long sleep.
  *   - Running beyond the slice, up to a tick, is free; a yield costs the whole slice.
  *   - vtime_now is one word for the machine, written without a lock. The next update repeats a lost
  *     one.
@@ -47,6 +47,9 @@ KNOB(u64, pull_ns, 20000000,
 	     "how far (in vtime) another LLC's first waiting task must lag for a CPU to take it "
 	     "although its own LLC has work. Smaller: fairer between LLCs, more migrations; 0: "
 	     "LLCs share only when one is empty");
+KNOB(u64, sleep_lag_ns, 5000000,
+	     "lag, in vtime, that a task keeps from its sleep at most. Larger: tasks that sleep run "
+	     "sooner after they wake up, and the others wait longer for them; 0: they keep none");
 
 /* Powers of two, so that an index can be masked: the verifier needs a proof of the bound. */
 #define MAX_CPUS 8192
@@ -70,10 +73,10 @@ static u32 llc_of(s32 cpu)
 	return cpu_llc[cpu & (MAX_CPUS - 1)];
 }
 
-/* Vtime of a task that wakes up: the lag from its sleep is cut to one slice. */
+/* Vtime of a task that wakes up: the lag from its sleep is cut to sleep_lag_ns. */
 static u64 waking_vtime(const struct task_struct *p)
 {
-	u64 oldest = vtime_now - slice_ns;
+	u64 oldest = vtime_now - sleep_lag_ns;
 
 	return time_before(p->scx.dsq_vtime, oldest) ? oldest : p->scx.dsq_vtime;
 }

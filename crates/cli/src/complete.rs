@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn knobs_come_after_those_that_are_set() {
-        assert_eq!(values(&schedulers(OsStr::new("vtime,sl"))), ["vtime,slice_ns="]);
+        assert_eq!(values(&schedulers(OsStr::new("vtime,sli"))), ["vtime,slice_ns="]);
         let load = values(&schedulers(OsStr::new("fair,gang=v2,load=")));
         assert!(load.contains(&"fair,gang=v2,load=pelt".to_owned()), "{load:?}");
         assert_eq!(
