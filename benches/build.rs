@@ -9,7 +9,7 @@ use std::process::Command;
 const SCHEDULER: &str = "../bpf/sched/vtime/vtime.bpf.c";
 
 fn main() {
-    for input in ["programs.c", "native", SCHEDULER] {
+    for input in ["programs.c", "native", "../bpf/lib/knob.h", SCHEDULER] {
         println!("cargo:rerun-if-changed={input}");
     }
     println!("cargo:rerun-if-env-changed=BPF_CLANG");
@@ -31,7 +31,7 @@ fn main() {
         .opt_level(2)
         // The scheduler's sources are checked where they are built for BPF.
         .warnings(false)
-        .include("native")
+        .includes(["native", "../bpf"])
         .files([SCHEDULER, "native/kfuncs.c"])
         .compile("bench_scheduler");
 }

@@ -30,14 +30,14 @@ enum credit_weight_of {
 };
 
 KNOB(enum tickle_mode, tickle, TICKLE_NEW,
-	     "old: a woken vCPU of higher priority interrupts the running one, and idlers are "
-	     "kicked as well. new: if a suitable idler exists, only that one is kicked; if there "
-	     "are only unsuitable idlers, the running vCPU is moved to one");
+	     "old: a woken vCPU of higher priority preempts the running one, and idle CPUs are "
+	     "kicked as well. new: if the vCPU may run on an idle CPU, only such a CPU is kicked; "
+	     "if it may run on none of them, the running vCPU moves to one");
 KNOB(bool, tickle_one_idle, true,
-	     "1: a wake-up kicks one suitable idler, in turn; 0: all");
+	     "1: a wake-up kicks one idle CPU, in rotation; 0: it kicks all on which the vCPU may run");
 KNOB(enum credit_weight_of, weight_of, CREDIT_WEIGHT_OF_DOMAIN,
-	     "domain: a domain's vCPUs share its weight, as a cgroup's tasks do. vcpu: each has "
-	     "all of it, as in Xen of 2012");
+	     "domain: a domain's vCPUs share its weight, as a cgroup's tasks do. vcpu: each vCPU "
+	     "has the whole weight, as in Xen of 2012");
 KNOB(u32, tslice_ms, 30,
 	     "time slice and accounting period, 1 to 1000; a tick is a third of it (Xen's "
 	     "sched_credit_tslice_ms)");
@@ -45,11 +45,11 @@ KNOB(u32, ratelimit_us, 1000,
 	     "shortest run before a preemption; 0: no limit; at most tslice_ms (Xen's "
 	     "sched_ratelimit_us)");
 KNOB(u32, vcpu_migration_delay_us, 0,
-	     "a vCPU that ran less than that ago is hot and not stolen (Xen's boot parameter, of "
-	     "that default)");
+	     "a vCPU that ran less than this ago is cache-hot and not stolen (Xen's boot parameter "
+	     "with the same default)");
 KNOB(u32, rescue_ms, 8000,
-	     "a vCPU that has waited so long behind better ones runs out of turn; 0: never, as in "
-	     "Xen");
+	     "a vCPU that has waited longer than this behind vCPUs of higher priority runs next; "
+	     "0: never, as in Xen");
 KNOB(u32, park_max_ms, 8000,
 	     "longest time for which a vCPU is parked, 1 to 8000");
 

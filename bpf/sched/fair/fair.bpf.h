@@ -408,31 +408,32 @@ KNOB(enum fair_load, load, FAIR_LOAD_WINDOW,
 KNOB(enum fair_numa, numa, FAIR_NUMA_OFF,
 	     "consolidation on nodes (NUMA.md); consolidate+load needs load=pelt");
 KNOB(u64, numa_settle_ns, 32000000,
-	     "how long a task that came from another node stays, whatever balancing says; an "
-	     "eighth of it: how long one waits before balancing takes it from its process");
+	     "time for which a task that came from another node stays there; balancing leaves it "
+	     "alone. A task waits an eighth of this before balancing separates it from its process");
 KNOB(enum fair_gang, gang, FAIR_GANG_OFF,
-	     "gangs (GANG.md)");
+	     "tasks of a cgroup run at the same time (GANG.md)");
 KNOB(enum fair_gang_domain, gang_domain, FAIR_GANG_DOMAIN_ALL,
 	     "the CPUs that agree on a gang's turn");
 KNOB(u64, sched_latency_ns, 6000000,
-	     "time in which all should run once. Larger: fewer switches. Smaller: shorter waits. "
-	     "Multiplied by 1 + log2(CPUs, at most 8), as the next two");
+	     "period in which each runnable task of a CPU should run once. Larger: fewer switches. "
+	     "Smaller: shorter waits. The scheduler multiplies it and the next two by 1 + "
+	     "log2(number of CPUs, at most 8)");
 KNOB(u64, min_granularity_ns, 750000,
-	     "shortest slice; when there are more tasks than slices in a latency, the round gets "
-	     "longer");
+	     "shortest slice. With more tasks than sched_latency_ns has such slices, the period "
+	     "grows");
 KNOB(u64, wakeup_granularity_ns, 1000000,
-	     "how far behind a waking task must be to preempt. Smaller: quicker reactions, more "
-	     "switches");
+	     "how far behind the running task's vruntime a waking task must be to preempt it. "
+	     "Smaller: shorter wake-up latency, more switches");
 KNOB(u64, migration_cost_ns, 500000,
-	     "a task that ran so lately is cache-hot, and a busy CPU does not take it");
+	     "a task that ran less than this ago is cache-hot, and a busy CPU does not take it");
 KNOB(u64, shares_window_ns, 10000000,
 	     "load=window: length of a window");
 KNOB(u64, bandwidth_slice_ns, 5000000,
-	     "what a CPU takes at once from a cgroup's limit");
+	     "CPU time that a CPU takes at once from a cgroup's quota");
 KNOB(u64, rescue_ns, 10000000000ULL,
-	     "wait after which a task runs whatever its weight; 0: never");
+	     "a task that has waited longer than this runs next, whatever its weight; 0: never");
 KNOB(u32, nr_migrate, 32,
-	     "tasks that are looked at for one that may move");
+	     "how many tasks of a busy CPU balancing examines to find some that may move");
 const volatile u32 tick_hz;
 
 /* ---- the machine, from the recipe ---- */

@@ -17,10 +17,11 @@
 enum goodness_mode { GOODNESS_MODE_VANILLA, GOODNESS_MODE_HAMQ, GOODNESS_MODE_2_4 };
 
 KNOB(enum goodness_mode, mode, GOODNESS_MODE_VANILLA,
-	     "the single-queue scheduler, the multi-queue one, or that of Linux 2.4");
+	     "vanilla: one run queue, as in Linux 2.5.2-pre9. hamq: a run queue per CPU. 2_4: the "
+	     "scheduler of Linux 2.4");
 KNOB(u32, affinity_bonus, 15,
-	     "goodness for the CPU that a task ran on last: PROC_CHANGE_PENALTY of x86; up to 100, "
-	     "or init refuses");
+	     "goodness that a task gains on the CPU where it ran last (PROC_CHANGE_PENALTY of x86). "
+	     "At most 100, or init refuses");
 
 /* Whether a task waits in a queue, and who may take it. */
 enum waiting { NOT_WAITING, WAITING, WAITING_CLAIMED };

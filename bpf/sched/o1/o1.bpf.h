@@ -16,7 +16,8 @@
 enum o1_mode { O1_MODE_D1, O1_MODE_MQO1 };
 
 KNOB(enum o1_mode, mode, O1_MODE_D1,
-	     "the form of the O(1) scheduler: that of Linux 2.5.2-D1, or the multi-queue one");
+	     "d1: the O(1) scheduler of Linux 2.5.2-D1. mqo1: the multi-queue scheduler with O(1) "
+	     "queues");
 KNOB(u64, min_slice_ns, 20000000,
 	     "slice at level 39; level u gets min + ceil((39 - u) x (max - min) / 40), in whole "
 	     "jiffies; in ns if the range is less than a jiffy. From 1 us to max_slice_ns, or init "
@@ -24,8 +25,8 @@ KNOB(u64, min_slice_ns, 20000000,
 KNOB(u64, max_slice_ns, 150000000,
 	     "slice at level 0; from min_slice_ns to 1 s, or init refuses");
 KNOB(u64, idle_tick_ns, JIFFY_NS,
-	     "interval at which idle CPUs look for work; at least 1 ms; 0: only when they become "
-	     "idle");
+	     "interval at which an idle CPU looks for work, at least 1 ms. 0: it looks only when it "
+	     "becomes idle");
 
 #define SLEEP_CELLS 4
 
