@@ -3,8 +3,8 @@
 
 use scxlab_testkit::whim::{self, INPUT, STEPS};
 
-/// Steps of a run. Runs are short, so that many are tried; an input with more bytes than are used
-/// runs for `STEPS`.
+/// Number of steps of a run. It is small, so that the fuzzer can try many inputs. An input longer
+/// than `INPUT` bytes runs for `STEPS` steps instead.
 const SHORT: u64 = 6;
 
 pub fn check(data: &[u8]) {

@@ -177,7 +177,11 @@ static __always_inline u64 done_with(group_sum_t *s, u64 per_task, u64 load)
 	return s->power * min_u64(per_task, load) / CPU_POWER;
 }
 
-/* Less than a task of imbalance: one moves if this evens the groups or lets them do more work. */
+/*
+ * Imbalance where less than the load of one task should move. Returns the average load of the
+ * busiest group's tasks, so that one task moves, if this evens the groups or lets them do more
+ * work; otherwise 0.
+ */
 static __noinline u64 small_imbalance(balance_t *b)
 {
 	group_sum_t *l, *r;

@@ -4,7 +4,7 @@
  *
  * Shows: CFS as it was before EEVDF: vruntime, group scheduling, wake-up preemption, balancing over
  * domains; and what per-entity load tracking (Paul Turner's series of 2012) changed. Gang and NUMA
- * scheduling build on it.
+ * scheduling extend this CFS.
  * Suits: mixed loads on up to 1024 CPUs; shares by nice and by cgroup weight on every level;
  * cpu.max.
  * Fails: hard latency: a task that wakes up preempts only if it is behind by a granularity, and

@@ -78,7 +78,7 @@ struct fair_entity {
 	u64 skip_round;			/* round of picking that found the cgroup empty */
 	/* load=pelt */
 	struct pelt_avg avg;
-	u64 contrib;			/* its part of the queue's load */
+	u64 contrib;			/* the entity's part of q's load */
 	s64 decays_at;			/* while blocked: q's decays; < 0: periods slept before */
 };
 typedef struct fair_entity __arena fair_entity_t;
@@ -382,7 +382,7 @@ struct fair_stats {
 	u64 gang_requests;		/* CPUs asked that have a task of the gang */
 	u64 gang_favoured;		/* requests that a CPU followed */
 	u64 gang_declined;		/* requests not followed: unfair, too late, or superseded */
-	u64 gang_released_early;	/* rounds that ended before their time */
+	u64 gang_released_early;	/* rounds ended early because the gang slept */
 	u64 gang_spread;		/* tasks put or sent to a CPU with fewer of their gang */
 	u64 gang_bad_values;		/* switches with a value other than 0 and 1 */
 };
@@ -508,7 +508,10 @@ static __always_inline fair_rq_t *rq_at(u32 group, u32 cpu)
 	return group_at(group)->rqs + cpu;
 }
 
-/* Masked: the verifier needs a proof. Without a recipe: a core per CPU, one LLC, one node. */
+/*
+ * The mask proves to the verifier that the index is in bounds. Without a recipe, each CPU is a
+ * core of its own, and all CPUs share one LLC and one node.
+ */
 static __always_inline u32 core_of(u32 cpu)
 {
 	return topo_cpus ? cpu_core[cpu & (MAX_CPUS - 1)] : cpu;

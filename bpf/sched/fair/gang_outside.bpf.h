@@ -5,8 +5,8 @@
  * Owns: which task is a sleeper from outside, when it goes before the gang that has its round, and
  * how long a CPU keeps it waiting.
  *
- * Vruntime compensates a task that always runs for the time of rounds, but not a sleeper. Sleepers
- * may therefore lose a tenth of their time at most. GANG.md, rule 7.
+ * Vruntime makes up for the time that rounds take from a task that always runs, but not from a
+ * sleeper. A CPU therefore keeps sleepers waiting for a tenth of its time at most. GANG.md, rule 7.
  */
 #ifndef FAIR_GANG_OUTSIDE_BPF_H
 #define FAIR_GANG_OUTSIDE_BPF_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Leaf queues: a CPU's queues with load left, in a list that is walked from time to time. The value
- * of a queue in its group's totals is out of date as soon as nothing happens to the queue: it is
- * empty and its load decays, or it waits behind others. The walk updates every queue of the list,
- * tells the group, and removes queues without load from the list.
+ * Leaf queues: a CPU's queues with load left, in a list that is walked from time to time. A
+ * queue's part of its group's totals becomes out of date while nothing happens to the queue: while
+ * the queue is empty and its load decays, or while its tasks wait behind others. The walk updates
+ * every queue of the list and its part of the totals. It removes queues without load from the list.
  *
  * Children come before their parents, because a queue's load is part of its parent's. The parent of
  * a queue in the list is in the list, too.

@@ -194,7 +194,7 @@ static __noinline bool pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 n
 	if (!pelt_update(&se->avg, load_clock(se->mine ?: q, now), se->on_rq, q->curr == se))
 		return false;
 	if (blocked && counted) {
-		/* Its part of the sum is what is left of it. */
+		/* Decay se's load as often as q's blocked load, which contains it. */
 		pelt_decay_blocked(q, now);
 		pelt_sync_decay(se, q);
 		se->decays_at = q->decays;

@@ -9,7 +9,7 @@
  * then brings back another task. Each such move leaves one pair less on one CPU, so the moves come
  * to an end.
  *
- * Models: nothing. The original's users bound their tasks; README, "Gangs".
+ * Models: nothing. The original's users bound their tasks; GANG.md, rule 8.
  */
 #ifndef FAIR_SPREAD_BPF_H
 #define FAIR_SPREAD_BPF_H

@@ -182,8 +182,9 @@ static __always_inline bool all_spent(const struct scan *scan)
 }
 
 /*
- * Finds the queue's best task, and takes it off the list if `take`. Returns its goodness, or the
- * goodness to beat. Global, as its callers are, so that the verifier walks through it once.
+ * Finds the queue's best task, and takes it off the list if `take`. Returns its goodness, or
+ * `scan->best` unchanged if no task of the queue is better. The function is global, as its callers
+ * are, so that the verifier walks through it once.
  */
 __weak s32 scan_queue(u32 queue, struct scan *scan, bool take)
 {

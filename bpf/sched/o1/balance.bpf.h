@@ -4,8 +4,8 @@
  *
  * Owns: which queue to pull from, how many tasks, and which ones. Does not: decide when (o1.bpf.c).
  * All functions are global, so that the verifier walks through each only once. The pulling CPU
- * moves tasks between DSQs in its own dispatch, so no other CPU clears bits of its arrays
- * meanwhile.
+ * moves tasks between DSQs in its own dispatch, so no other CPU clears bits in the bitmaps of its
+ * arrays meanwhile.
  */
 #pragma once
 #include "o1.bpf.h"

@@ -31,7 +31,7 @@
  *
  * Limits:
  *   - Wait, mqo1: at most twice the sum of the slices of all other tasks of the CPU (README.md).
- *   - A slice ends at a tick of the kernel, so up to a tick is used beyond it.
+ *   - A slice ends at a tick of the kernel, so a task may run up to a tick longer than its slice.
  *   - At most 1024 CPUs, or init refuses. One balancing moves up to 64 tasks and asks up to 4 CPUs.
  *   - Tasks without a context, and tasks of a CPU that goes off line, run from the global queue.
  */

@@ -419,7 +419,8 @@ impl Fair {
         !as_idle && busiest.h_nr_running != 1
     }
 
-    /// Number of tasks by which two groups differ, in proportion to their cores.
+    /// Number of tasks by which the busiest group exceeds the local group, scaled by the groups'
+    /// numbers of cores. 0 if this CPU is not idle.
     fn sibling_imbalance(
         &self,
         idle: bool,

@@ -289,8 +289,8 @@ impl Domains {
         shape
     }
 
-    /// Builds the groups of a domain, that of `cpu` first. A group is the span of its CPUs one
-    /// level down.
+    /// Builds the groups of a domain; the first is the group of `cpu`. Each group spans one child
+    /// domain, or a single CPU if no lower level has a smaller domain.
     fn make_groups(
         &mut self,
         topo: &FairTopo,

@@ -5,8 +5,8 @@
  * that names it.
  *
  * Owns: names, types and layout. The layout may differ from the kernel's, because every access of
- * an object is relocated by field name. It is the kernel's where a program puts the struct on its
- * stack or in its maps: iterators, locks, timers, lists, and the argument structs in ops.h.
+ * an object is relocated by field name. Structs that a program puts on its stack or in its maps
+ * have the kernel's layout: iterators, locks, timers, lists, and the argument structs in ops.h.
  * Does not: declare functions (kfuncs.h) or the scheduler's side of sched_ext (ops.h).
  * Models: 7.3, include/linux/sched.h and related headers. tools/check-abi.py checks against a real
  * kernel's BTF that each field exists there with the same kind and size.

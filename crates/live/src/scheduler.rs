@@ -165,9 +165,10 @@ impl<'a> Scheduler<'a> {
         kernel::state() != "disabled" && self.recorded().is_none()
     }
 
-    /// Detaches the scheduler and returns its exit, or `Exit::none()` if it had stayed until then.
-    /// The kernel's first exit reason counts, even if its exit work was still under way. The exit's
-    /// time is relative to `start_ns` (CLOCK_MONOTONIC) and as exact as the kernel's log.
+    /// Detaches the scheduler and returns its exit, or `Exit::none()` if this call ended it. If
+    /// the kernel was already disabling the scheduler, the exit has the kernel's reason. The exit's
+    /// time is relative to `start_ns` (CLOCK_MONOTONIC) and as precise as the time stamps in the
+    /// kernel's log.
     pub fn detach(mut self, start_ns: u64) -> Exit {
         self.link = None;
         let start = Instant::now();

@@ -213,9 +213,10 @@ impl OpenObject {
         })
     }
 
-    /// Returns the programs to load. The user's choice decides, if there is one. Otherwise a
-    /// struct_ops program that any table refers to is loaded only if a table that is created sets
-    /// it for a member that the kernel has, and any other program unless its section is optional.
+    /// Returns the programs to load. If the user made a choice for a program, that choice decides.
+    /// Otherwise, a struct_ops program to which any table of the object refers is loaded only if
+    /// it is a callback in `tables`: the tables to be created, with the members that the kernel
+    /// has. Any other program is loaded unless its section is optional.
     fn programs_to_load(
         &self,
         tables: &[struct_ops::MatchedTable],

@@ -242,7 +242,7 @@ impl RegStackState {
         let value = if whole { self.reg(insn.src()) } else { TrackedValue::Other };
         match slot(insn.off) {
             Some(slot) => self.stack[slot] = value,
-            // Outside the frame: forget all slots.
+            // The store goes outside the frame, so forget all slots.
             None => self.stack = [TrackedValue::Other; STACK_SLOTS],
         }
     }

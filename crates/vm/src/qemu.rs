@@ -31,7 +31,7 @@ const NS_PER_INSN_LOG2: u32 = 1;
 /// The first version of QEMU that gives each busy CPU the same share of the counted time.
 const FAIR_TURNS: (u32, u32) = (8, 1);
 
-/// Parameters of a command line.
+/// Parameters of QEMU's command line.
 pub(crate) struct Command<'a> {
     pub shape: &'a Shape,
     pub engine: Engine,
@@ -178,7 +178,8 @@ impl Command<'_> {
             // Skip parsing certificates for modules, of which there are none: an eighth of an
             // emulated boot.
             "initcall_blacklist=load_system_certificate_list".to_owned(),
-            // Our deadline finds lock-ups; a starved emulated CPU looks like one.
+            // Disable the kernel's detectors of lock-ups: they would report an emulated CPU that
+            // the host starves. Our deadline finds real lock-ups.
             "nowatchdog".to_owned(),
         ];
         if self.engine != Engine::Kvm {

@@ -78,7 +78,7 @@ pub fn parse_parts(files: &[(&str, &str)]) -> Result<Program, WorkloadError> {
     Ok(program)
 }
 
-/// Members of each section, over all files.
+/// The members of each top-level section, collected from all files.
 #[derive(Default)]
 struct Sections {
     tasks: Vec<Member>,

@@ -306,8 +306,8 @@ impl Translator<'_, '_> {
         if access.off == 0 { base } else { self.b.ins().iadd_imm_s(base, access.off) }
     }
 
-    /// Returns the host address of an access that its page allows. Continues at `slow` for all
-    /// others.
+    /// Returns the host address of an access that its page allows. For any other access, the
+    /// generated code branches to `slow`.
     fn checked(
         &mut self,
         insn: &Insn,
@@ -339,7 +339,8 @@ impl Translator<'_, '_> {
         self.b.ins().iadd(self.base, addr)
     }
 
-    /// Returns the host address of an access inside the frame. Continues at `slow` for all others.
+    /// Returns the host address of an access inside the frame. For any other access, the generated
+    /// code branches to `slow`.
     fn in_frame(&mut self, addr: Value, access: &Access, slow: Block) -> Value {
         let end = self.b.ins().isub(addr, self.fp);
         let first = self.b.ins().iadd_imm_s(end, FRAME as i64);
@@ -360,8 +361,8 @@ impl Translator<'_, '_> {
         operation && self.groups.through_r1(slot) && (0..=last).contains(&access.off)
     }
 
-    /// Returns the host address of an access whose base is the end of the frame. Continues at
-    /// `slow` for all others.
+    /// Returns the host address of an access whose base is the end of the frame. For any other
+    /// access, the generated code branches to `slow`.
     fn in_arguments(&mut self, addr: Value, access: &Access, slow: Block) -> Value {
         let base = self.reg(access.base);
         let there = self.b.ins().icmp(IntCC::Equal, base, self.fp);
@@ -401,8 +402,8 @@ impl Translator<'_, '_> {
         perm
     }
 
-    /// Returns the permission of an aligned access's page. Continues at `slow` if the access is
-    /// outside the memory or misaligned.
+    /// Returns the permission of an aligned access's page. The generated code branches to `slow` if
+    /// the access is outside the memory or misaligned.
     fn page_perm(&mut self, addr: Value, access: &Access, slow: Block) -> Value {
         let shift = access.size().trailing_zeros();
         let off = self.b.ins().iadd_imm_s(addr, (GUEST_BASE as i64).wrapping_neg());

@@ -137,7 +137,7 @@ pub mod slice {
     pub const INF: u64 = u64::MAX;
 }
 
-/// Limits of `enum scx_consts` and of other definitions of ext.c
+/// Limits that `enum scx_consts` and other parts of ext.c define
 pub mod limit {
     pub const DSP_DFL_MAX_BATCH: u32 = 32;
     pub const DSP_MAX_LOOPS: u32 = 32;

@@ -36,7 +36,7 @@ const IDLE_STATES_MAX: usize = 10;
 /// A constant with its unit and source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Constant {
-    /// `group.key`.
+    /// Group and key, joined by a dot, such as `clock.tick`.
     pub name: String,
     pub value: ConstantValue,
     pub unit: &'static str,

@@ -42,7 +42,7 @@ pub fn thread_cpu() -> Nanos {
 }
 
 fn timespec(ns: Nanos) -> libc::timespec {
-    // A `tv_sec` that does not fit would be later than the end of any run.
+    // Seconds beyond the range of `tv_sec` become its maximum, which is after the end of any run.
     let secs = libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX);
     libc::timespec { tv_sec: secs, tv_nsec: (ns % 1_000_000_000) as libc::c_long }
 }
