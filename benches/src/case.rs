@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scxlab_bpf::vm::Engine;
-use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::input::{NoFiles, SchedulerInput, Workload};
+use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::Run;
-use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_lab::session::Session;
-use scxlab_lab::sim::{SimSpec, kernel_target, simulate};
+use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_trace::Tracer;
@@ -46,7 +46,8 @@ impl Case {
         let WorkloadArg::Program(workload) = parse_workload_arg(workload)? else {
             return Err(format!("{workload} is a file, not a generator").into());
         };
-        let scheduler = prepare(scheduler, &machine)?;
+        let scheduler = SchedulerInput::resolve(scheduler, &NoFiles)?;
+        let scheduler = Prepared::simulated(&scheduler, &machine)?;
         let engine = Engine::default();
         Ok(Case { machine, workload: *workload, scheduler, duration, engine })
     }
@@ -55,7 +56,7 @@ impl Case {
     pub fn session(self, runs: u32, threads: usize) -> Session {
         Session {
             machine: self.machine,
-            workload: self.workload,
+            workload: Workload::Program(Box::new(self.workload)),
             schedulers: vec![self.scheduler],
             runs,
             seed: 1,
@@ -107,15 +108,4 @@ impl Measured {
     pub fn speed(&self) -> f64 {
         self.run.virtual_ns as f64 / 1e9 / self.took.as_secs_f64()
     }
-}
-
-fn prepare(name: &str, machine: &Arc<Machine>) -> Result<Prepared, Box<dyn Error>> {
-    let arg = SchedulerArg::parse(name)?;
-    if arg.is_default_class() {
-        return Ok(Prepared::default_class(name));
-    }
-    let shipped = scxlab_sched::find(&arg.name).ok_or_else(|| format!("no scheduler {name}"))?;
-    let source = Source { name: shipped.name, bytes: shipped.object };
-    let target = kernel_target(machine)?;
-    Ok(Prepared::object(&arg, source, RecipeChoice::Auto, machine, &target.btf)?)
 }

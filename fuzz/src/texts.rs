@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use scxlab_kernel::abi::KERNEL_BTF;
 use scxlab_lab::compare::compare;
-use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::input::{RecipeInput, SchedulerInput};
+use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::Run;
 use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_loader::btf::Btf;
@@ -100,9 +101,9 @@ pub fn recipe(data: &[u8]) {
         );
     }
     KERNEL.with(|(machine, btf)| {
-        let source = Source { name: shipped.name, bytes: shipped.object };
-        let choice = RecipeChoice::Text("fuzz.toml", recipe);
-        match Prepared::object(&arg, source, choice, machine, btf) {
+        let recipe = RecipeInput::Text { name: "fuzz.toml".into(), text: recipe.into() };
+        let input = SchedulerInput::of_object(&arg.text, shipped.object, recipe).expect("as before");
+        match Prepared::new(&input, machine, btf) {
             Ok(prepared) => assert!(prepared.object.is_some()),
             Err(error) => refused(error),
         }

@@ -68,14 +68,14 @@ fn command(args: &RunArgs) -> Result<Vec<String>> {
         return Ok(Request::read(folder)?.command);
     }
     let words = std::env::args_os().skip(1).map(OsString::into_string);
-    let not_text = |word: OsString| CliError::NotText { path: word.into() };
+    let not_text = |word: OsString| CliError::NotText { word };
     Ok(words.collect::<Result<_, _>>().map_err(not_text)?)
 }
 
 impl Request {
     fn read(folder: &Path) -> Result<Request> {
         let path = folder.join(FOLDER).join(COMMAND);
-        let text = input::read(&path.display().to_string());
+        let text = input::read(&path);
         let text = text.map_err(|e| nothing_kept(folder, e.to_string()))?;
         let read = serde_json::from_slice(&text);
         Ok(read.map_err(|e| nothing_kept(folder, format!("{}: {e}", path.display())))?)
@@ -100,7 +100,7 @@ impl StoredRequest {
         for File { path, kept } in &request.files {
             // Use only the last component, so that the path cannot leave the folder.
             let name = Path::new(kept).file_name().unwrap_or_default();
-            let bytes = input::read(&folder.join(FOLDER).join(name).display().to_string())?;
+            let bytes = input::read(&folder.join(FOLDER).join(name))?;
             files.insert(path.clone(), bytes);
         }
         let inputs = Inputs::kept(files, request.sysfs.clone());
@@ -144,7 +144,7 @@ impl StoredRequest {
         let mut before = Vec::new();
         for folder in machine_folders(&self.first()?, &self.folder) {
             let path = folder.join("results.json");
-            let text = input::read(&path.display().to_string())?;
+            let text = input::read(&path)?;
             let read: Value = serde_json::from_slice(&text)
                 .map_err(|e| nothing_kept(&self.folder, format!("{}: {e}", path.display())))?;
             before.extend(simulated(&read));

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use indexmap::IndexMap;
+use scxlab_lab::input::SchedulerInput;
+use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::Exit;
 use scxlab_live::job::this_machine;
 use scxlab_live::kernel::{self, RunningKernel};
@@ -17,7 +19,7 @@ use serde_json::json;
 use crate::args::{AttachArgs, Format};
 use crate::exit::CliError;
 use crate::input::Inputs;
-use crate::{live, output};
+use crate::output;
 
 const POLL: Duration = Duration::from_millis(50);
 
@@ -26,17 +28,16 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
     let kernel = RunningKernel::open()?;
     kernel.check_free()?;
     let machine = this_machine()?;
-    let prepared = live::source(&Inputs::default(), &args.scheduler)?.prepare(&machine, &kernel)?;
+    let input = SchedulerInput::resolve(&args.scheduler, &Inputs::default())?;
+    let prepared = Prepared::new(&input, &machine, &kernel.btf)?;
     let Some(object) = &prepared.object else {
         return Err(CliError::NothingToAttach { name: args.scheduler.clone() }.into());
     };
-    let scheduler = Scheduler::attach(object, &prepared.label, &machine, &kernel)?;
+    let short = input.arg.short();
+    let scheduler = Scheduler::attach(object, prepared.label(), &machine, &kernel)?;
     let _stats = RunStats::enable();
     if scheduler.is_attached() {
-        output::say(&format!(
-            "{} is attached to {}; Ctrl-C detaches it",
-            prepared.short, kernel.release
-        ));
+        output::say(&format!("{} is attached to {}; Ctrl-C detaches it", short, kernel.release));
     }
     for note in &scheduler.notes {
         output::say(&format!("note: {note}"));
@@ -61,9 +62,9 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
     }
     let exit = scheduler.detach(0);
     if exit.kind != Exit::NONE {
-        return Err(ejected(&prepared.short, &exit).into());
+        return Err(ejected(&short, &exit).into());
     }
-    output::say(&format!("{} is detached", prepared.short));
+    output::say(&format!("{short} is detached"));
     Ok(())
 }
 

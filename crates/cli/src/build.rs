@@ -12,6 +12,7 @@ use std::{env, fs};
 use anyhow::Result;
 use libbpf_rs::Linker;
 use libbpf_rs::libbpf_sys::API_HEADERS;
+use scxlab_lab::input::InputError;
 use tempfile::TempDir;
 
 use crate::args::BuildArgs;
@@ -63,7 +64,7 @@ fn failed(source: &Path, why: String) -> anyhow::Error {
 
 fn compile(source: &Path, include: &[PathBuf]) -> Result<Vec<u8>> {
     let absolute = fs::canonicalize(source)
-        .map_err(|error| CliError::Read { path: source.to_owned(), error })?;
+        .map_err(|error| InputError::Read { path: source.to_owned(), error })?;
     let clang = clang()?;
     let work = TempDir::new().map_err(|error| temporary(&env::temp_dir(), error))?;
     unpack_headers(work.path())?;

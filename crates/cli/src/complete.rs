@@ -15,13 +15,14 @@ use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter, 
 use clap_complete::env::{
     Bash as PlainBash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh,
 };
+use scxlab_lab::input;
 use scxlab_lab::recipe;
 use scxlab_lab::scheduler::DEFAULT_CLASS;
 use scxlab_loader::link::OpenObject;
 use scxlab_loader::object::Object;
 
 use crate::args::Cli;
-use crate::input::{Inputs, ObjectSource};
+use crate::input::Inputs;
 
 const VARIABLE: &str = "SCXLAB_COMPLETE";
 const SHELLS: &[&dyn EnvCompleter] = &[&Bash, &Elvish, &Fish, &Powershell, &Zsh];
@@ -85,11 +86,7 @@ pub fn machines(current: &OsStr) -> Vec<CompletionCandidate> {
 /// Returns the knobs of an object and of its recipe. A knob with named values gives one candidate
 /// per value.
 fn knobs(name: &str) -> Vec<CompletionCandidate> {
-    let bytes = match Inputs::default().object_source(name) {
-        Ok(ObjectSource::Shipped(source)) => source.bytes.to_vec(),
-        Ok(ObjectSource::File(bytes)) => bytes,
-        Err(_) => return Vec::new(),
-    };
+    let Ok((_, bytes)) = input::object(name, &Inputs::default()) else { return Vec::new() };
     let Ok(object) = Object::parse(&bytes, name) else { return Vec::new() };
     let open = OpenObject::new(Arc::new(object));
     let mut all = Vec::new();

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use scxlab_lab::conform::{Case, Observed, SHIPPED, compare, simulate};
-use scxlab_lab::sim::kernel_types;
-use scxlab_live::job::{Reply, SchedulerSource, Situation, Task};
-use scxlab_loader::btf::Btf;
+use scxlab_lab::input::{self, InputError, SchedulerInput};
+use scxlab_lab::prepare::Prepared;
+use scxlab_live::job::{Reply, Situation, Task};
 use scxlab_machine::Machine;
 
 use crate::args::{AccelArg, ConformArgs, On};
@@ -18,26 +18,26 @@ use crate::input::Inputs;
 use crate::{live, output};
 
 pub fn conform(args: &ConformArgs) -> Result<()> {
-    let texts = texts(&args.cases)?;
+    let inputs = Inputs::default();
+    let texts = texts(&args.cases, &inputs)?;
     let mut cases =
         texts.iter().map(|(name, text)| Case::parse(name, text)).collect::<Result<Vec<_>, _>>()?;
     cases.iter_mut().for_each(|case| case.compare_turns = args.scheduler.is_empty());
-    let inputs = Inputs::default();
     let machine = match args.on {
-        On::Host => inputs.machine("host")?,
-        _ => inputs.machine(&args.machine)?,
+        On::Host => "host",
+        _ => &args.machine,
     };
+    let machine = Arc::new(input::machine(machine, &inputs)?);
     if !scxlab_vm::numbers_cpus_alike(&machine.topology) {
         return Err(CliError::Numbering { machine: args.machine.clone() }.into());
     }
-    let kernel = kernel_types();
     let mut checks = Vec::new();
     for case in &cases {
         if args.scheduler.is_empty() {
-            checks.push(Check::new(case, &case.tracer(), &machine, &kernel)?);
+            checks.push(Check::new(case, &case.tracer(), &machine, &inputs)?);
         }
         for scheduler in &args.scheduler {
-            checks.push(Check::new(case, scheduler, &machine, &kernel)?);
+            checks.push(Check::new(case, scheduler, &machine, &inputs)?);
         }
     }
     let (release, real) = match args.on {
@@ -58,9 +58,7 @@ pub fn conform(args: &ConformArgs) -> Result<()> {
 /// A case under a scheduler, with the result of its simulation.
 struct Check<'a> {
     case: &'a Case,
-    /// The scheduler as given with `-s`.
-    scheduler: String,
-    source: SchedulerSource,
+    scheduler: SchedulerInput,
     simulated: Observed,
 }
 
@@ -69,16 +67,15 @@ impl<'a> Check<'a> {
         case: &'a Case,
         scheduler: &str,
         machine: &Arc<Machine>,
-        kernel: &Btf,
+        inputs: &Inputs,
     ) -> Result<Check<'a>> {
-        let inputs = Inputs::default();
-        let source = live::source(&inputs, scheduler)?;
-        let prepared = inputs.prepare(scheduler, machine, kernel)?;
+        let input = SchedulerInput::resolve(scheduler, inputs)?;
+        let prepared = Prepared::simulated(&input, machine)?;
         if prepared.object.is_none() {
             return Err(CliError::NothingToAttach { name: scheduler.to_owned() }.into());
         }
         let simulated = simulate(case, &prepared, machine, 1)?;
-        Ok(Check { case, scheduler: scheduler.to_owned(), source, simulated })
+        Ok(Check { case, scheduler: input, simulated })
     }
 }
 
@@ -95,7 +92,7 @@ fn observe(
     };
     let situation = |check: &Check<'_>| {
         let (name, text) = text_of(check.case);
-        let (scheduler, simulated) = (check.source.clone(), check.simulated.clone());
+        let (scheduler, simulated) = (check.scheduler.clone(), check.simulated.clone());
         Situation { scheduler, name, text, compare_turns: check.case.compare_turns, simulated }
     };
     let length: u64 = checks.iter().map(|c| c.case.duration.0 + 10_000_000_000).sum();
@@ -111,12 +108,12 @@ fn observe(
             notes.iter().for_each(|note| output::say(&format!("note: {note}")));
             Ok((kernel, cases))
         }
-        (other, _) => Err(live::unexpected(&other)),
+        _ => Err(live::unexpected()),
     }
 }
 
 /// Returns names and texts of the cases.
-fn texts(wanted: &[String]) -> Result<Vec<(String, String)>> {
+fn texts(wanted: &[String], inputs: &Inputs) -> Result<Vec<(String, String)>> {
     let shipped = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
     if wanted.is_empty() {
         return Ok(SHIPPED.iter().map(shipped).collect());
@@ -127,10 +124,10 @@ fn texts(wanted: &[String]) -> Result<Vec<(String, String)>> {
         }
         if !name.contains('/') && !name.ends_with(".toml") {
             let names: Vec<&str> = SHIPPED.iter().map(|(n, _)| *n).collect();
-            let there_are = format!("{} and files (a path)", names.join(", "));
-            return Err(CliError::Unknown { kind: "case", name: name.clone(), there_are }.into());
+            let available = format!("{} and files (a path)", names.join(", "));
+            return Err(InputError::Unknown { kind: "case", name: name.clone(), available }.into());
         }
-        Ok((name.clone(), Inputs::default().read_text(name)?))
+        Ok((name.clone(), input::read_text(name, inputs)?))
     };
     wanted.iter().map(one).collect()
 }
@@ -155,7 +152,7 @@ fn report(
         };
         let under = match args.scheduler.is_empty() {
             true => String::new(),
-            false => format!(" under {scheduler}"),
+            false => format!(" under {}", scheduler.arg.text),
         };
         let _ = writeln!(text, "{verdict:8} {}{under}{of}: {}", case.name, case.doc);
         if !agrees {

@@ -6,6 +6,7 @@
 
 mod code;
 
+use std::ffi::OsString;
 use std::io;
 use std::panic::{self, UnwindSafe};
 use std::path::PathBuf;
@@ -13,48 +14,39 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use crate::output;
-use code::Code;
-pub use code::list;
+pub use code::{Code, list};
 use scxlab_kernel::ext::object::ObjectAttachError;
 use scxlab_lab::conform::{CaseError, SimCaseError};
+use scxlab_lab::input::InputError;
 use scxlab_lab::prepare::PrepareError;
 use scxlab_lab::recipe::{RecipeError, RecipeErrorKind};
-use scxlab_lab::scheduler::SchedulerArgError;
 use scxlab_lab::session::SessionError;
 use scxlab_lab::sim::SimError;
 use scxlab_live::LiveError;
 use scxlab_live::gang::GangError;
-use scxlab_live::job::FaultClass;
+use scxlab_loader::link::LinkError;
 use scxlab_loader::link::error::LinkErrorKind;
-use scxlab_loader::link::{GlobalError, LinkError};
 use scxlab_loader::object::ObjectError;
 use scxlab_machine::MachineError;
 use scxlab_vm::setup::SetupError;
 use scxlab_vm::{Fault as VmFault, VmError};
 use scxlab_workload::WorkloadError;
+use scxlab_workload::native::{NativeError, SetupError as NativeSetupError};
 
 /// Failures of the command itself.
 #[derive(Debug)]
 pub enum CliError {
-    Read {
-        path: PathBuf,
-        error: io::Error,
-    },
-    NotText {
-        path: PathBuf,
-    },
     Write {
         what: String,
         error: io::Error,
     },
-    Unknown {
-        kind: &'static str,
-        name: String,
-        there_are: String,
+    /// A word of the command line that is not text.
+    NotText {
+        word: OsString,
     },
-    /// A live target reported a failure.
-    Live {
-        class: FaultClass,
+    /// A failure inside a virtual machine, with the exit code that its cause has there.
+    InGuest {
+        code: Code,
         message: String,
     },
     /// `--on host` with another machine than `host`.
@@ -68,10 +60,6 @@ pub enum CliError {
     /// The program of a workload command is not on this host.
     NoProgram {
         name: String,
-    },
-    /// A command as workload on the simulated machine.
-    CommandSimulated {
-        command: String,
     },
     NothingToAttach {
         name: String,
@@ -152,13 +140,9 @@ impl std::fmt::Display for FailedRuns {
 impl std::fmt::Display for CliError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            CliError::Read { path, error } => write!(f, "{}: {error}", path.display()),
-            CliError::NotText { path } => write!(f, "{}: not a text file (UTF-8)", path.display()),
+            CliError::NotText { word } => write!(f, "{}: not UTF-8", word.display()),
             CliError::Write { what, error } => write!(f, "{what} cannot be written: {error}"),
-            CliError::Unknown { kind, name, there_are } => {
-                write!(f, "unknown {kind} \"{name}\"; available: {there_are}")
-            }
-            CliError::Live { message, .. } => write!(f, "{message}"),
+            CliError::InGuest { message, .. } => write!(f, "{message}"),
             CliError::HostMachine { machine } => {
                 write!(f, "--on host runs on this machine: -m must be host, not {machine}")
             }
@@ -167,10 +151,6 @@ impl std::fmt::Display for CliError {
                 "QEMU numbers the CPUs of {machine} differently, and cases name CPUs by number; use another machine"
             ),
             CliError::NoProgram { name } => write!(f, "no program {name} in PATH"),
-            CliError::CommandSimulated { command } => write!(
-                f,
-                "\"{command}\" is a command: it runs on a real kernel only, with --on vm or --on host"
-            ),
             CliError::NothingToAttach { name } => {
                 write!(f, "\"{name}\" is the kernel's default class: there is nothing to attach")
             }
@@ -267,29 +247,25 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-fn code_of(error: &anyhow::Error) -> Code {
+pub fn code_of(error: &anyhow::Error) -> Code {
     error.chain().find_map(code_of_cause).unwrap_or(Code::Internal)
 }
 
 fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(e) = cause.downcast_ref::<CliError>() {
         return Some(match e {
-            CliError::Read { .. }
-            | CliError::NotText { .. }
-            | CliError::Source { .. }
-            | CliError::NothingKept { .. } => Code::Input,
+            CliError::Source { .. } | CliError::NothingKept { .. } => Code::Input,
             CliError::NoCompiler { .. } => Code::Target,
             CliError::Write { .. } | CliError::Busy { .. } => Code::Output,
-            CliError::Unknown { .. } => Code::Usage,
             CliError::WentBadly(_)
             | CliError::Left { .. }
             | CliError::Differs { .. }
             | CliError::NotTheSame { .. }
             | CliError::Interrupted { .. } => Code::Ejected,
-            CliError::Live { class, .. } => of_class(*class),
+            CliError::InGuest { code, .. } => *code,
             CliError::HostMachine { .. }
+            | CliError::NotText { .. }
             | CliError::Numbering { .. }
-            | CliError::CommandSimulated { .. }
             | CliError::NothingToAttach { .. } => Code::Usage,
             CliError::NoProgram { .. } => Code::Input,
         });
@@ -310,13 +286,16 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
         });
     }
     if let Some(e) = cause.downcast_ref::<LiveError>() {
-        return Some(of_class(e.class()));
+        return Some(of_live(e));
     }
     if let Some(SimCaseError::Sim(e)) = cause.downcast_ref::<SimCaseError>() {
         return Some(of_sim(e));
     }
     if cause.is::<CaseError>() || cause.is::<SimCaseError>() {
         return Some(Code::Input);
+    }
+    if let Some(e) = cause.downcast_ref::<InputError>() {
+        return Some(of_input(e));
     }
     if let Some(e) = cause.downcast_ref::<PrepareError>() {
         return Some(of_prepare(e));
@@ -333,9 +312,6 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(e) = cause.downcast_ref::<WorkloadError>() {
         return Some(of_workload(e));
     }
-    if cause.is::<SchedulerArgError>() {
-        return Some(Code::Usage);
-    }
     if let Some(e) = cause.downcast_ref::<LinkError>() {
         return Some(of_link(e));
     }
@@ -351,26 +327,43 @@ fn of_vm(error: &VmError) -> Code {
     }
 }
 
-fn of_class(class: FaultClass) -> Code {
-    match class {
-        FaultClass::Usage => Code::Usage,
-        FaultClass::Input => Code::Input,
-        FaultClass::Target => Code::Target,
+fn of_input(error: &InputError) -> Code {
+    match error {
+        InputError::Read { .. } | InputError::NotText { .. } => Code::Input,
+        InputError::Unknown { .. } | InputError::Scheduler(_) => Code::Usage,
+        InputError::Machine(e) => of_machine(e),
+        InputError::Workload(e) => of_workload(e),
+    }
+}
+
+fn of_live(error: &LiveError) -> Code {
+    match error {
+        LiveError::NotRoot
+        | LiveError::NoSchedExt { .. }
+        | LiveError::NoBtf { .. }
+        | LiveError::Busy { .. }
+        | LiveError::Probe(_)
+        | LiveError::Workload(NativeError::Setup(NativeSetupError::Lacks { .. }))
+        | LiveError::Machine(_) => Code::Target,
+        LiveError::Prepare(e) => of_prepare(e),
+        LiveError::Recipe(e) => of_recipe(e),
+        LiveError::Witness(_)
+        | LiveError::Load { .. }
+        | LiveError::Verifier { .. }
+        | LiveError::Attach { .. }
+        | LiveError::Workload(_)
+        | LiveError::CaseText(_)
+        | LiveError::Case { .. } => Code::Input,
     }
 }
 
 fn of_prepare(error: &PrepareError) -> Code {
     match error {
-        PrepareError::Argument(_) | PrepareError::NoTable { .. } => Code::Usage,
-        PrepareError::Knob { error, .. } => of_knob(error),
+        // Knobs come from the command line, too.
+        PrepareError::NoTable { .. } | PrepareError::Knob { .. } => Code::Usage,
         PrepareError::Object(_) | PrepareError::NoScheduler { .. } => Code::Input,
         PrepareError::Recipe(e) => of_recipe(e),
     }
-}
-
-/// Returns the code for a knob's error: always usage, because knobs come from the command line.
-fn of_knob(_: &GlobalError) -> Code {
-    Code::Usage
 }
 
 fn of_recipe(error: &RecipeError) -> Code {
@@ -388,7 +381,9 @@ fn of_session(error: &SessionError) -> Code {
         SessionError::Sim(e) => of_sim(e),
         SessionError::Trace { .. } => Code::Output,
         SessionError::Threads { .. } => Code::Internal,
-        SessionError::Seeds { .. } | SessionError::Length { .. } => Code::Usage,
+        SessionError::Seeds { .. } | SessionError::Length { .. } | SessionError::Command { .. } => {
+            Code::Usage
+        }
     }
 }
 

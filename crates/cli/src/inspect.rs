@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use scxlab_bpf::helper;
+use scxlab_lab::input;
 use scxlab_lab::recipe;
 use scxlab_lab::sim::kernel_target;
 use scxlab_loader::inspect::{ExternClass, MapInfo, ObjectReport, inspect as look};
@@ -15,7 +16,7 @@ use scxlab_loader::object::{Object, ProgramKind};
 use scxlab_machine::Machine;
 
 use crate::args::InspectArgs;
-use crate::input::{Inputs, ObjectSource};
+use crate::input::Inputs;
 use crate::output;
 
 /// The machine for the simulated kernel. An object's needs do not depend on it, so the smallest
@@ -23,15 +24,8 @@ use crate::output;
 const MACHINE: &str = "1n1c1t";
 
 pub fn inspect(args: &InspectArgs) -> Result<()> {
-    let bytes;
-    let source = match Inputs::default().object_source(&args.object)? {
-        ObjectSource::Shipped(source) => source.bytes,
-        ObjectSource::File(read) => {
-            bytes = read;
-            &bytes
-        }
-    };
-    let report = report(source, &args.object)?;
+    let (name, bytes) = input::object(&args.object, &Inputs::default())?;
+    let report = report(&bytes, &name)?;
     let mut text = summary(&report);
     text.push_str(&operations(&report));
     text.push_str(&verdict(&report));

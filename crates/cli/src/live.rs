@@ -4,24 +4,28 @@
 //!
 //! Owns: the transfer of a request into a guest. Does not: execute a request (see the live crate).
 
+#[cfg(test)]
+mod tests;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use scxlab_lab::input::{InputError, Workload};
 use scxlab_lab::run::Run;
-use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_lab::session::Session;
-use scxlab_live::job::{Job, RecipeSource, Reply, SchedulerSource, Target, Task};
-use scxlab_live::run::LiveWorkload;
+use scxlab_live::LiveError;
+use scxlab_live::job::{Job, Reply, Target, Task};
 use scxlab_live::trace::Recording;
 use scxlab_machine::Machine;
 use scxlab_vm::guest::{self, Guest};
 use scxlab_vm::{Accel, GuestFile, Need, VmSpec};
+use serde::{Deserialize, Serialize};
 
 use crate::args::{AccelArg, On, VmOptions};
-use crate::exit::CliError;
-use crate::input::{self, Inputs, ObjectSource};
+use crate::exit::{self, CliError, Code};
+use crate::input;
 use crate::{output, vm};
 
 const JOB: &str = "/scxlab/job.json";
@@ -37,7 +41,7 @@ pub fn guest_main() -> ! {
     let guest = guest::enter();
     place_config();
     match read_job(&guest) {
-        Ok(job) => guest.finish(&job.execute().to_bytes()),
+        Ok(job) => guest.finish(&to_host(job.execute())),
         Err(why) => guest.fail(&format!("the request cannot be read: {why}")),
     }
 }
@@ -60,10 +64,6 @@ fn read_job(guest: &Guest) -> std::io::Result<Job> {
 /// The runs to make on a real kernel.
 pub struct Request<'a> {
     pub session: &'a Session,
-    /// The schedulers as given with `-s`.
-    pub schedulers: &'a [String],
-    /// Command to run instead of the session's workload.
-    pub command: Option<&'a [String]>,
     /// Buffer size in bytes for the events of each scheduler's first run; None if runs are not
     /// traced.
     pub trace_buffer: Option<u32>,
@@ -72,28 +72,25 @@ pub struct Request<'a> {
 /// Makes all runs of the session on a real kernel. Returns them in the session's order, with the
 /// recordings of the first runs.
 pub fn runs(
-    inputs: &Inputs,
     request: &Request<'_>,
     on: On,
     options: &VmOptions,
 ) -> Result<(Vec<Run>, Vec<Recording>)> {
-    let Request { session, schedulers, command, trace_buffer } = *request;
-    let duration = session.duration.or(session.workload.duration.map(|d| d.0)).or(session.cap);
-    let workload = match command {
+    let Request { session, trace_buffer } = *request;
+    let duration = session.duration.or(session.workload.duration()).or(session.cap);
+    let mut workload = session.workload.clone();
+    if let (Workload::Command(words), On::Vm) = (&mut workload, on)
+        && let Some(program) = words.first_mut()
+    {
         // The guest's PATH differs from this host's.
-        Some([program, args @ ..]) if on == On::Vm => {
-            let program = find_program(program)?.display().to_string();
-            LiveWorkload::Command(std::iter::once(program).chain(args.iter().cloned()).collect())
-        }
-        Some(words) => LiveWorkload::Command(words.to_vec()),
-        None => LiveWorkload::Program(Box::new(session.workload.clone())),
-    };
+        *program = find_program(program)?.display().to_string();
+    }
     let programs = match &workload {
-        LiveWorkload::Command(words) => words.iter().take(1).cloned().collect(),
-        LiveWorkload::Program(_) => Vec::new(),
+        Workload::Command(words) => words.iter().take(1).cloned().collect(),
+        Workload::Program(_) => Vec::new(),
     };
     let task = Task::Runs {
-        schedulers: schedulers.iter().map(|text| source(inputs, text)).collect::<Result<_>>()?,
+        schedulers: session.schedulers.iter().map(|s| s.input.clone()).collect(),
         workload,
         runs: session.runs,
         seed: session.seed,
@@ -111,7 +108,7 @@ pub fn runs(
             runs.iter_mut().for_each(|run| run.notes.extend(notes.iter().cloned()));
             Ok((runs, recordings))
         }
-        (other, _) => Err(unexpected(&other)),
+        _ => Err(unexpected()),
     }
 }
 
@@ -120,12 +117,41 @@ pub fn runs(
 const PATIENCE: Duration = Duration::from_secs(300);
 const RUN_PATIENCE: Duration = Duration::from_secs(60);
 
-pub fn unexpected(reply: &Reply) -> anyhow::Error {
-    match reply {
-        Reply::Failed { class, message } => {
-            CliError::Live { class: *class, message: message.clone() }.into()
+pub fn unexpected() -> anyhow::Error {
+    anyhow::anyhow!("internal: the reply belongs to another request")
+}
+
+/// A failure inside a virtual machine.
+#[derive(Serialize, Deserialize)]
+struct Failure {
+    code: Code,
+    message: String,
+}
+
+/// First byte of what a guest returns.
+const REPLY: u8 = b'+';
+const FAILURE: u8 = b'-';
+
+fn to_host(result: Result<Reply, LiveError>) -> Vec<u8> {
+    let (kind, bytes) = match result.map_err(anyhow::Error::from) {
+        Ok(reply) => (REPLY, reply.to_bytes()),
+        Err(error) => {
+            let failure = Failure { code: exit::code_of(&error), message: error.to_string() };
+            (FAILURE, serde_json::to_vec(&failure).expect("a failure is plain data"))
         }
-        _ => anyhow::anyhow!("internal: the reply belongs to another request"),
+    };
+    [vec![kind], bytes].concat()
+}
+
+fn from_guest(bytes: &[u8]) -> Result<Reply> {
+    let malformed = |e| anyhow::anyhow!("internal: the guest's reply: {e}");
+    match bytes.split_first() {
+        Some((&FAILURE, failure)) => {
+            let Failure { code, message } = serde_json::from_slice(failure).map_err(malformed)?;
+            Err(CliError::InGuest { code, message }.into())
+        }
+        Some((_, reply)) => Reply::from_bytes(reply).map_err(malformed),
+        None => Reply::from_bytes(&[]).map_err(malformed),
     }
 }
 
@@ -140,7 +166,7 @@ pub fn carry_out(
     patience: Duration,
 ) -> Result<(Reply, Vec<String>)> {
     match on {
-        On::Host => Ok((Job { target: Target::Host, task }.execute(), Vec::new())),
+        On::Host => Ok((Job { target: Target::Host, task }.execute()?, Vec::new())),
         _ => in_vm(&Job { target: Target::Vm, task }, programs, machine, options, patience),
     }
 }
@@ -168,7 +194,7 @@ fn in_vm(
     let file = |path: String, data: Vec<u8>| GuestFile { path, data, mode: 0o644 };
     spec.files.push(file(JOB.into(), serde_json::to_vec(job).expect("a job is plain data")));
     if let Some(config) = config {
-        spec.files.push(file(CONFIG.into(), input::read(&config.display().to_string())?));
+        spec.files.push(file(CONFIG.into(), input::read(&config)?));
     }
     for (index, object) in job.objects().iter().enumerate() {
         spec.files.push(file(object_path(index), object.to_vec()));
@@ -185,15 +211,13 @@ fn in_vm(
         output::write_file(path, text.as_bytes())?;
     }
     let outcome = booted?;
-    let reply = Reply::from_bytes(&outcome.output);
-    let reply = reply.map_err(|e| anyhow::anyhow!("internal: the guest's reply: {e}"))?;
-    Ok((reply, outcome.notes))
+    Ok((from_guest(&outcome.output)?, outcome.notes))
 }
 
 /// Returns a program's absolute path, searching PATH as a shell does.
 fn find_program(name: &str) -> Result<PathBuf> {
     if name.contains('/') {
-        let failed = |error| CliError::Read { path: name.into(), error };
+        let failed = |error| InputError::Read { path: name.into(), error };
         return Ok(std::path::absolute(name).map_err(failed)?);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -208,36 +232,6 @@ fn accel(arg: AccelArg) -> Accel {
         AccelArg::Tcg => Accel::Tcg,
         AccelArg::Counted => Accel::TcgCounted,
     }
-}
-
-/// Returns a scheduler with the contents of its files.
-pub fn source(inputs: &Inputs, text: &str) -> Result<SchedulerSource> {
-    let arg = SchedulerArg::parse(text)?;
-    let mut source = SchedulerSource {
-        text: text.to_owned(),
-        name: String::new(),
-        recipe: RecipeSource::Auto,
-        bytes: Arc::new([]),
-    };
-    if arg.is_default_class() {
-        return Ok(source);
-    }
-    match inputs.object_source(&arg.name)? {
-        ObjectSource::Shipped(shipped) => {
-            source.name = shipped.name.to_owned();
-            source.bytes = shipped.bytes.into();
-        }
-        ObjectSource::File(bytes) => {
-            source.name.clone_from(&arg.name);
-            source.bytes = bytes.into();
-        }
-    }
-    source.recipe = match arg.recipe.as_deref() {
-        None => RecipeSource::Auto,
-        Some("none") => RecipeSource::None,
-        Some(name) => RecipeSource::Text { name: name.to_owned(), text: inputs.recipe_text(name)? },
-    };
-    Ok(source)
 }
 
 /// Refuses `--on host` for any machine but `host`.

@@ -2,15 +2,19 @@
 //! `scxlab run`: makes runs, and compares their results.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use scxlab_bpf::vm::Engine;
+use scxlab_lab::input::{self, SchedulerInput, Workload};
+use scxlab_lab::prepare::Prepared;
 use scxlab_lab::report::{OnMachine, across_machines, report};
 use scxlab_lab::results::{Request, Results, Version};
 use scxlab_lab::run::{Run, StopKind};
 use scxlab_lab::session::{Progress, Session};
+use scxlab_machine::Machine;
 use scxlab_workload::Perturb;
 use scxlab_workload::program::TimeSpan;
 
@@ -30,7 +34,6 @@ struct MachineRuns {
     /// The machine as the user named it.
     machine: String,
     session: Session,
-    command: Option<Vec<String>>,
     /// Folder for the results, if the user asked for one.
     folder: Option<PathBuf>,
     /// File of --trace, with the machine's name inserted if there are several machines.
@@ -51,14 +54,14 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
     let targets = targets(args)?;
     let parts = parts(args, inputs)?;
     for part in &parts {
-        if let (Some(words), true) = (&part.command, targets.contains(&On::Sim)) {
-            return Err(CliError::CommandSimulated { command: words.join(" ") }.into());
+        if targets.contains(&On::Sim) {
+            part.session.program()?;
         }
     }
     let _folder = args.output.as_deref().map(output::lock_folder).transpose()?;
     let mut all: Vec<Results> = Vec::new();
     for part in &parts {
-        let done = run_part(args, inputs, part, &targets)?;
+        let done = run_part(args, part, &targets)?;
         if let Some(folder) = args.output.as_ref().filter(|_| all.is_empty()) {
             // Until now the folder may hold the results of another command, so its request is
             // replaced only now.
@@ -87,15 +90,19 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
 fn parts(args: &RunArgs, inputs: &Inputs) -> Result<Vec<MachineRuns>> {
     let machines = machines(args);
     let are_many = machines.len() > 1;
+    let workload = Workload::resolve(args.workload(), inputs)?;
+    let schedulers = args.scheduler.iter().map(|text| SchedulerInput::resolve(text, inputs));
+    let schedulers = schedulers.collect::<Result<Vec<_>, _>>()?;
     let part = |(machine, short): (String, String)| {
-        let (session, command) = session(args, inputs, &machine)?;
+        let model = Arc::new(input::machine(&machine, inputs)?);
+        let session = session(args, model, &workload, &schedulers)?;
         session.check()?;
         let folder = args.output.as_deref().map(|folder| machine_folder(folder, &short, are_many));
         let trace = args.trace.as_ref().map(|file| match are_many {
             true => output::with_name(file, &short),
             false => file.clone(),
         });
-        Ok(MachineRuns { machine, session, command, folder, trace })
+        Ok(MachineRuns { machine, session, folder, trace })
     };
     machines.into_iter().map(part).collect()
 }
@@ -134,12 +141,7 @@ struct MachineResults {
     interrupted: Option<CliError>,
 }
 
-fn run_part(
-    args: &RunArgs,
-    inputs: &Inputs,
-    part: &MachineRuns,
-    targets: &[On],
-) -> Result<MachineResults> {
+fn run_part(args: &RunArgs, part: &MachineRuns, targets: &[On]) -> Result<MachineResults> {
     let session = &part.session;
     let mut timelines = String::new();
     if let Some(folder) = &part.folder {
@@ -160,16 +162,11 @@ fn run_part(
                 })?
             }
             on => {
-                let command = part.command.as_deref();
-                let request = live::Request {
-                    session,
-                    schedulers: &args.scheduler,
-                    command,
-                    trace_buffer: traces.are_wanted().then_some(args.trace_buffer),
-                };
+                let trace_buffer = traces.are_wanted().then_some(args.trace_buffer);
+                let request = live::Request { session, trace_buffer };
                 // Create the trace files before the work begins, so that errors show early.
                 let tracers = traces.first_runs()?;
-                let (runs, recordings) = live::runs(inputs, &request, *on, &args.vm)?;
+                let (runs, recordings) = live::runs(&request, *on, &args.vm)?;
                 traces.replay(tracers, &runs, &recordings)?;
                 runs
             }
@@ -246,15 +243,15 @@ fn targets(args: &RunArgs) -> Result<Vec<On>> {
 
 fn session(
     args: &RunArgs,
-    inputs: &Inputs,
-    machine: &str,
-) -> Result<(Session, Option<Vec<String>>)> {
-    let machine = inputs.machine(machine)?;
-    let (workload, command) = inputs.workload(args.workload())?;
-    let schedulers = inputs.schedulers(&args.scheduler, &machine)?;
-    let session = Session {
+    machine: Arc<Machine>,
+    workload: &Workload,
+    schedulers: &[SchedulerInput],
+) -> Result<Session> {
+    let schedulers = schedulers.iter().map(|input| Prepared::simulated(input, &machine));
+    let schedulers = schedulers.collect::<Result<_, _>>()?;
+    Ok(Session {
         machine,
-        workload,
+        workload: workload.clone(),
         schedulers,
         runs: args.runs,
         seed: args.seed,
@@ -270,12 +267,11 @@ fn session(
         },
         max_memory: args.memory_limit,
         threads: args.jobs,
-    };
-    Ok((session, command))
+    })
 }
 
 fn is_unasked(args: &RunArgs, session: &Session) -> bool {
-    args.duration.is_none() && session.workload.duration.is_none()
+    args.duration.is_none() && session.workload.duration().is_none()
 }
 
 fn note_cut(runs: &mut [Run]) {

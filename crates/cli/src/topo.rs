@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use anyhow::Result;
+use scxlab_lab::input;
 use scxlab_machine::{CpuId, CpuMask, Machine, Topology};
 
 use crate::args::{Format, TopoArgs};
@@ -11,7 +12,7 @@ use crate::input::Inputs;
 use crate::output;
 
 pub fn topo(args: &TopoArgs) -> Result<()> {
-    let machine = Inputs::default().machine(&args.machine)?;
+    let machine = input::machine(&args.machine, &Inputs::default())?;
     if args.format == Format::Json {
         return output::print(&format!("{}\n", machine.canonical()));
     }

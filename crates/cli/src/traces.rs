@@ -87,7 +87,7 @@ impl<'a> Traces<'a> {
     }
 
     fn failed(&self, key: RunKey, error: io::Error) -> SessionError {
-        let scheduler = self.session.schedulers[key.scheduler].label.clone();
+        let scheduler = self.session.schedulers[key.scheduler].label().to_owned();
         SessionError::Trace { scheduler, seed: self.session.seed_of(key), error }
     }
 
@@ -99,7 +99,10 @@ impl<'a> Traces<'a> {
             let drawn = timeline.text();
             if !drawn.is_empty() {
                 let seed = self.session.seed;
-                text.push_str(&format!("\n{}{on}, seed {seed}\n{drawn}", scheduler.short));
+                text.push_str(&format!(
+                    "\n{}{on}, seed {seed}\n{drawn}",
+                    scheduler.input.arg.short()
+                ));
             }
         }
         text
@@ -123,7 +126,7 @@ pub fn show(format: Format, timelines: &str) -> anyhow::Result<()> {
 
 /// Returns the trace file of each scheduler's first run; empty if no traces are wanted.
 pub fn paths(file: Option<PathBuf>, folder: Option<&Path>, session: &Session) -> Vec<PathBuf> {
-    let shorts: Vec<&str> = session.schedulers.iter().map(|s| s.short.as_str()).collect();
+    let shorts: Vec<String> = session.schedulers.iter().map(|s| s.input.arg.short()).collect();
     match (file, folder) {
         (Some(file), _) if shorts.len() == 1 => vec![file],
         (Some(file), _) => named(&file, &shorts),
@@ -132,7 +135,7 @@ pub fn paths(file: Option<PathBuf>, folder: Option<&Path>, session: &Session) ->
     }
 }
 
-fn named(file: &Path, shorts: &[&str]) -> Vec<PathBuf> {
+fn named(file: &Path, shorts: &[String]) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for (at, short) in shorts.iter().enumerate() {
         let path = output::with_name(file, short);

@@ -3,7 +3,7 @@
 //! comparisons.
 //!
 //! Owns: targets, recipes, results, statistics, reports. Does not: simulate (see the kernel crate),
-//! parse flags, or open files; the caller passes bytes and text.
+//! parse flags, or open files; the caller passes an `InputFiles`.
 //! Start at: `session.rs` (many runs), `run.rs` (the result of a run), `sim.rs` (the simulated
 //! target).
 
@@ -11,6 +11,7 @@ pub mod agreement;
 pub mod compare;
 pub mod conform;
 pub mod counters;
+pub mod input;
 pub mod left_out;
 pub mod metric;
 pub mod prepare;

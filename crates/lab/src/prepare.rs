@@ -2,8 +2,8 @@
 //! Preparation of a scheduler, once for all runs: opens its object, applies its recipe, sets its
 //! knobs.
 //!
-//! Owns: the order constants, recipe, knobs; the choice of the table to attach. Does not: read
-//! files; the caller passes the object's bytes and, if the user named one, the recipe's text.
+//! Owns: the order constants, recipe, knobs; the choice of the table to attach. Does not: resolve
+//! what the user named (see `input`).
 
 #[cfg(test)]
 mod tests;
@@ -18,17 +18,17 @@ use scxlab_loader::object::{Object, ObjectError};
 use scxlab_machine::Machine;
 use scxlab_machine::hash::hash_bytes;
 
+use crate::input::{ObjectInput, RecipeInput, SchedulerInput};
 use crate::recipe::{self, Applied, Recipe, RecipeError, Subject};
-use crate::scheduler::{SchedulerArg, SchedulerArgError};
+use crate::scheduler::SchedulerArg;
+use crate::sim::kernel_types;
 
 /// A prepared scheduler, from which runs can start.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// The scheduler as given with `-s`.
-    pub label: String,
-    /// Short label for tables.
-    pub short: String,
-    /// None for the default class alone.
+    /// The scheduler as the user named it.
+    pub input: SchedulerInput,
+    /// The scheduler's object; None if only the default class runs.
     pub object: Option<PreparedObject>,
 }
 
@@ -59,29 +59,9 @@ pub struct PreparedRecipe {
     pub hash: u64,
 }
 
-/// An object's bytes and their name.
-#[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
-    /// Name for messages: the file's or the shipped scheduler's.
-    pub name: &'a str,
-    pub bytes: &'a [u8],
-}
-
-/// The recipe to use.
-#[derive(Clone, Debug)]
-pub enum RecipeChoice<'a> {
-    /// The shipped recipe for the name of the object's ops, if there is one.
-    Auto,
-    None,
-    /// Name and text of a recipe.
-    Text(&'a str, &'a str),
-}
-
 /// Reason why a scheduler cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    #[error(transparent)]
-    Argument(#[from] SchedulerArgError),
     #[error(transparent)]
     Object(#[from] ObjectError),
     #[error("object \"{object}\" has no struct sched_ext_ops: it is no scheduler")]
@@ -100,26 +80,42 @@ const OPS_TYPE: &str = "sched_ext_ops";
 const OPS_CID_TYPE: &str = "sched_ext_ops_cid";
 
 impl Prepared {
-    /// Returns the kernel's default class, without an object.
-    pub fn default_class(label: &str) -> Prepared {
-        Prepared { label: label.into(), short: label.into(), object: None }
-    }
-
-    /// Opens an object and prepares it for a machine.
-    pub fn object(
-        arg: &SchedulerArg,
-        source: Source<'_>,
-        choice: RecipeChoice<'_>,
+    /// Opens a scheduler's object and prepares it for a machine and a kernel.
+    pub fn new(
+        input: &SchedulerInput,
         machine: &Machine,
         kernel: &Btf,
     ) -> Result<Prepared, PrepareError> {
-        let object = Arc::new(Object::parse(source.bytes, source.name)?);
+        let object = input.object.as_ref();
+        let object = object.map(|o| PreparedObject::new(&input.arg, o, machine, kernel));
+        Ok(Prepared { input: input.clone(), object: object.transpose()? })
+    }
+
+    /// Prepares a scheduler for a machine and the simulated kernel.
+    pub fn simulated(input: &SchedulerInput, machine: &Machine) -> Result<Prepared, PrepareError> {
+        Prepared::new(input, machine, &kernel_types())
+    }
+
+    /// Returns the scheduler as given with `-s`.
+    pub fn label(&self) -> &str {
+        &self.input.arg.text
+    }
+}
+
+impl PreparedObject {
+    fn new(
+        arg: &SchedulerArg,
+        input: &ObjectInput,
+        machine: &Machine,
+        kernel: &Btf,
+    ) -> Result<PreparedObject, PrepareError> {
+        let object = Arc::new(Object::parse(&input.bytes, &input.name)?);
         let mut open = OpenObject::new(object.clone());
         open.globals.fill_enum_globals("__", kernel);
         let table = choose_table(&object, arg.ops.as_deref())?;
         let ops_name = ops_name(&open, &table);
         let subject = Subject { machine, kernel, table: &table };
-        let recipe = choose_recipe(choice, &ops_name)?;
+        let recipe = choose_recipe(&input.recipe, &ops_name)?;
         let params = |knob: &str| {
             recipe.as_ref().is_some_and(|(r, _)| r.params.iter().any(|p| p.name == knob))
         };
@@ -144,14 +140,10 @@ impl Prepared {
             set.map_err(|error| knob_error(arg, error, recipe.as_ref()))?;
         }
         let knobs = open.globals.knobs().into_iter().map(|k| (k.name, k.default)).collect();
-        let hash = hash_bytes(source.bytes);
-        let bytes = Arc::from(source.bytes);
-        let object = PreparedObject { open, bytes, table, ops_name, hash, recipe, knobs };
-        Ok(Prepared { label: arg.text.clone(), short: arg.short(), object: Some(object) })
+        let (bytes, hash) = (input.bytes.clone(), hash_bytes(&input.bytes));
+        Ok(PreparedObject { open, bytes, table, ops_name, hash, recipe, knobs })
     }
-}
 
-impl PreparedObject {
     /// Returns notes on the preparation for readers of the results.
     pub fn notes(&self) -> Vec<String> {
         let recipe = self.recipe.iter().filter(|r| !r.absent.is_empty());
@@ -210,16 +202,11 @@ fn ops_name(open: &OpenObject, table: &str) -> String {
     text.trim_matches('"').to_owned()
 }
 
-fn choose_recipe(
-    choice: RecipeChoice<'_>,
-    ops: &str,
-) -> Result<Option<(Recipe, u64)>, PrepareError> {
+fn choose_recipe(choice: &RecipeInput, ops: &str) -> Result<Option<(Recipe, u64)>, PrepareError> {
     Ok(match choice {
-        RecipeChoice::None => None,
-        RecipeChoice::Auto => {
-            recipe::for_ops(ops).map(|(r, text)| (r, hash_bytes(text.as_bytes())))
-        }
-        RecipeChoice::Text(name, text) => {
+        RecipeInput::None => None,
+        RecipeInput::Auto => recipe::for_ops(ops).map(|(r, text)| (r, hash_bytes(text.as_bytes()))),
+        RecipeInput::Text { name, text } => {
             Some((Recipe::parse(name, text)?, hash_bytes(text.as_bytes())))
         }
     })

@@ -52,7 +52,8 @@ enum ValueUnit {
 pub fn report(session: &Session, results: &Results) -> String {
     let mut text = header(session, results);
     let groups: Vec<&[Run]> = results.runs.chunks(session.runs.max(1) as usize).collect();
-    let shorts: Vec<&str> = session.schedulers.iter().map(|s| s.short.as_str()).collect();
+    let shorts: Vec<String> = session.schedulers.iter().map(|s| s.input.arg.short()).collect();
+    let shorts: Vec<&str> = shorts.iter().map(String::as_str).collect();
     let targets: Vec<&str> = results.manifest.targets.iter().map(String::as_str).collect();
     if targets.len() < 2 {
         text.push_str(&tables(&shorts, &groups));
@@ -63,7 +64,7 @@ pub fn report(session: &Session, results: &Results) -> String {
         let of_it: Vec<&[Run]> = groups.iter().skip(at).step_by(shorts.len()).copied().collect();
         let _ = writeln!(text, "{}{short}", if at > 0 { "\n" } else { "" });
         text.push_str(&tables(&targets, &of_it));
-        let scheduler = &session.schedulers[at].label;
+        let scheduler = session.schedulers[at].label();
         let held = results.agreements.iter().filter(|a| a.scheduler == *scheduler);
         text.push_str(&agreement_table(targets[0], &held.collect::<Vec<_>>()));
     }

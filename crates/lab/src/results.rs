@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agreement::{Agreement, agreement};
 use crate::compare::{Comparison, compare};
+use crate::input::Workload;
 use crate::prepare::Prepared;
 use crate::run::Run;
 use crate::session::Session;
@@ -131,7 +132,11 @@ impl Results {
 
 fn manifest(session: &Session, request: Request) -> Manifest {
     let machine = &session.machine;
-    let program = serde_json::to_vec(&session.workload).expect("a program is plain data");
+    let workload = match &session.workload {
+        Workload::Program(program) => serde_json::to_vec(program),
+        Workload::Command(words) => serde_json::to_vec(words),
+    };
+    let workload = workload.expect("a workload is plain data");
     Manifest {
         scxlab: request.version,
         target: request.targets.first().cloned().unwrap_or_default(),
@@ -139,9 +144,9 @@ fn manifest(session: &Session, request: Request) -> Manifest {
         schedulers: session.schedulers.iter().map(scheduler).collect(),
         workload: WorkloadEntry {
             workload: request.workload,
-            name: session.workload.name.clone(),
-            unit: session.workload.unit.clone(),
-            hash: hex(scxlab_machine::hash::hash_bytes(&program)),
+            name: session.workload.name().to_owned(),
+            unit: session.workload.unit().to_owned(),
+            hash: hex(scxlab_machine::hash::hash_bytes(&workload)),
         },
         machine: MachineEntry {
             machine: request.machine,
@@ -152,7 +157,7 @@ fn manifest(session: &Session, request: Request) -> Manifest {
         },
         runs: session.runs,
         seed: session.seed,
-        duration_ns: session.duration.or(session.workload.duration.map(|d| d.0)),
+        duration_ns: session.duration.or(session.workload.duration()),
         start_offset_max_ns: session.perturb.start_offset_max,
         compute_noise_permille: session.perturb.compute_noise_permille,
     }
@@ -170,7 +175,7 @@ fn scheduler(prepared: &Prepared) -> SchedulerEntry {
         }),
         knobs: o.knobs.clone(),
     });
-    SchedulerEntry { scheduler: prepared.label.clone(), object }
+    SchedulerEntry { scheduler: prepared.label().to_owned(), object }
 }
 
 fn hex(hash: u64) -> String {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The `-s` argument: `eevdf`, a shipped scheduler, or an object file, each with knobs.
 //!
-//! Owns: the `NAME[,knob=value]...` syntax. Does not: read files; the caller supplies an object's
-//! bytes.
+//! Owns: the `NAME[,knob=value]...` syntax. Does not: read files (see `input`).
 
 #[cfg(test)]
 mod tests;
 
+use serde::{Deserialize, Serialize};
+
 /// A scheduler as given with `-s`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SchedulerArg {
     /// The whole argument.
     pub text: String,
@@ -77,11 +78,6 @@ impl SchedulerArg {
     /// Tells whether it is the kernel's own class, with nothing loaded.
     pub fn is_default_class(&self) -> bool {
         self.name == DEFAULT_CLASS
-    }
-
-    /// Tells whether the name is a file path instead of a shipped scheduler.
-    pub fn is_path(&self) -> bool {
-        self.name.contains('/') || self.name.ends_with(".o")
     }
 
     fn has_settings(&self) -> bool {

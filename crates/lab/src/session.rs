@@ -17,6 +17,7 @@ use scxlab_machine::id::Nanos;
 use scxlab_trace::Tracer;
 use scxlab_workload::{Perturb, Program};
 
+use crate::input::Workload;
 use crate::prepare::Prepared;
 use crate::run::Run;
 use crate::sim::{SimError, SimSpec, simulate};
@@ -24,8 +25,8 @@ use crate::sim::{SimError, SimSpec, simulate};
 /// A request for runs.
 pub struct Session {
     pub machine: Arc<Machine>,
-    pub workload: Program,
-    /// The schedulers to run; the first is the baseline.
+    pub workload: Workload,
+    /// The schedulers to run, prepared for the simulated kernel; the first is the baseline.
     pub schedulers: Vec<Prepared>,
     /// Number of runs per scheduler. Run i of each scheduler has seed `seed + i`, so runs are
     /// paired.
@@ -68,6 +69,8 @@ pub enum SessionError {
     Threads { threads: usize, why: String },
     #[error("{what} is {} s; the maximum for a run is {} s (a day)", seconds(*ns), seconds(MAX_LENGTH))]
     Length { what: &'static str, ns: Nanos },
+    #[error("\"{command}\" is a command: it runs on a real kernel only, with --on vm or --on host")]
+    Command { command: String },
     #[error("seeds {first} to {first} + {more} do not fit 64 bits")]
     Seeds { first: u64, more: u32 },
 }
@@ -153,7 +156,7 @@ impl Session {
 
     /// Returns the duration asked for or the workload's own; 0 if there is neither.
     fn length(&self) -> Nanos {
-        self.duration.or(self.workload.duration.map(|d| d.0)).unwrap_or(0)
+        self.duration.or(self.workload.duration()).unwrap_or(0)
     }
 
     /// Refuses requests that no target can carry out, before any run begins.
@@ -169,8 +172,16 @@ impl Session {
         Ok(())
     }
 
-    /// Carries out all runs. If several fail, the first error in the order of the request is
-    /// returned.
+    /// Returns the workload's program; refuses a command, which no simulation can run.
+    pub fn program(&self) -> Result<&Program, SessionError> {
+        match &self.workload {
+            Workload::Program(program) => Ok(program),
+            Workload::Command(words) => Err(SessionError::Command { command: words.join(" ") }),
+        }
+    }
+
+    /// Carries out all runs in the simulation. If several fail, the first error in the order of the
+    /// request is returned.
     pub fn execute(
         &self,
         traces: &TraceFor<'_>,
@@ -178,15 +189,16 @@ impl Session {
         interrupt: &Interrupt<'_>,
     ) -> Result<Vec<Run>, SessionError> {
         self.check()?;
+        let program = self.program()?;
         let keys: Vec<(usize, RunKey)> = self.keys().enumerate().collect();
         let one = |(at, key): (usize, RunKey)| {
             let run = match interrupt() {
                 Some(why) => Ok(Run::not_begun(
-                    &self.schedulers[key.scheduler].label,
+                    self.schedulers[key.scheduler].label(),
                     self.seed_of(key),
                     &why,
                 )),
-                None => self.one(key, traces, &progress.virtual_ns[at], interrupt),
+                None => self.one(key, program, traces, &progress.virtual_ns[at], interrupt),
             };
             progress.done[at].store(true, Ordering::Relaxed);
             run
@@ -205,6 +217,7 @@ impl Session {
     fn one(
         &self,
         key: RunKey,
+        program: &Program,
         traces: &TraceFor<'_>,
         progress: &AtomicU64,
         interrupt: &Interrupt<'_>,
@@ -212,11 +225,11 @@ impl Session {
         let scheduler = &self.schedulers[key.scheduler];
         let seed = self.seed_of(key);
         let failed =
-            |error| SessionError::Trace { scheduler: scheduler.label.clone(), seed, error };
+            |error| SessionError::Trace { scheduler: scheduler.label().to_owned(), seed, error };
         let tracer = traces(key).map_err(failed)?;
         let spec = SimSpec {
             machine: &self.machine,
-            workload: &self.workload,
+            workload: program,
             scheduler,
             seed,
             duration: self.duration,

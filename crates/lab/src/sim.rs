@@ -107,7 +107,7 @@ pub fn simulate(
     let Ready { mut kernel, loaded } = ready(spec, tracer)?;
     let stop = kernel.run_watched(spec.length().or(spec.cap), watch);
     if let Stop::Unmodelled(what) = stop {
-        return Err(SimError::Unmodelled { label: spec.scheduler.label.clone(), what });
+        return Err(SimError::Unmodelled { label: spec.scheduler.label().to_owned(), what });
     }
     sleep_on(&mut kernel, spec, &stop);
     let counters = loaded.as_ref().map_or_else(Counters::default, |loaded| {
@@ -132,7 +132,7 @@ pub(crate) fn ready(spec: &SimSpec<'_>, tracer: Tracer) -> Result<Ready, SimErro
     let setup = Setup { machine: spec.machine.clone(), seed: spec.seed, limits, tracer, mem_size };
     let mut kernel = Kernel::boot(setup, Box::new(executor(spec)?))?;
     kernel.vm.engine = spec.engine;
-    let label = &spec.scheduler.label;
+    let label = spec.scheduler.label();
     let loaded = object.map(|object| attach(&mut kernel, object, label, spec.machine));
     let loaded = loaded.transpose()?;
     Ok(Ready { kernel, loaded })

@@ -7,9 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use scxlab_lab::conform::{Case, Observed, SHIPPED, simulate};
-use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
-use scxlab_lab::scheduler::SchedulerArg;
-use scxlab_lab::sim::kernel_target;
+use scxlab_lab::input::{RecipeInput, SchedulerInput};
+use scxlab_lab::prepare::Prepared;
 use scxlab_machine::Machine;
 
 fn cases() -> Vec<Case> {
@@ -40,14 +39,11 @@ fn shown(case: &Case, observed: &Observed) -> String {
 #[test]
 fn every_case_runs_simulated() {
     let machine = Arc::new(Machine::resolve("2n2c1t").unwrap());
-    let target = kernel_target(&machine).unwrap();
     let object = scxlab_sched::selftests().iter().find(|s| s.name == "tracer").unwrap().object;
     let mut text = String::new();
     for case in cases() {
-        let arg = SchedulerArg::parse(&case.tracer()).unwrap_or_else(|e| panic!("{e}"));
-        let source = Source { name: "tracer", bytes: object };
-        let tracer = Prepared::object(&arg, source, RecipeChoice::None, &machine, &target.btf)
-            .unwrap_or_else(|e| panic!("{e}"));
+        let tracer = SchedulerInput::of_object(&case.tracer(), object, RecipeInput::None);
+        let tracer = Prepared::simulated(&tracer.unwrap(), &machine).unwrap();
         let run = |seed| simulate(&case, &tracer, &machine, seed).unwrap_or_else(|e| panic!("{e}"));
         let observed = run(1);
         assert_eq!(observed.lost, 0, "{}", case.name);

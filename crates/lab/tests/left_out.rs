@@ -3,22 +3,18 @@
 //! Foreign objects come from `make objects`.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use scxlab_kernel::ext::tracing::runs_tracing;
+use scxlab_lab::input::{RecipeInput, SchedulerInput};
 use scxlab_lab::left_out::left_out;
-use scxlab_lab::prepare::{Prepared, PreparedObject, RecipeChoice, Source};
+use scxlab_lab::prepare::{Prepared, PreparedObject};
 use scxlab_lab::recipe;
-use scxlab_lab::scheduler::SchedulerArg;
-use scxlab_lab::sim::kernel_target;
 use scxlab_machine::Machine;
 
-fn prepared(name: &str, bytes: &[u8], choice: RecipeChoice<'_>) -> Option<PreparedObject> {
-    let machine = Arc::new(Machine::resolve("2n4c2t").unwrap());
-    let kernel = kernel_target(&machine).unwrap();
-    let arg = SchedulerArg::parse(name).unwrap();
-    let source = Source { name, bytes };
-    Prepared::object(&arg, source, choice, &machine, &kernel.btf).ok()?.object
+fn prepared(name: &str, bytes: &[u8], recipe: RecipeInput) -> Option<PreparedObject> {
+    let machine = Machine::resolve("2n4c2t").unwrap();
+    let input = SchedulerInput::of_object(name, bytes, recipe).unwrap();
+    Prepared::simulated(&input, &machine).ok()?.object
 }
 
 /// Returns the omissions as in a simulated run.
@@ -26,8 +22,8 @@ fn simulated(object: &PreparedObject) -> Vec<String> {
     left_out(object, |_, kind| runs_tracing(kind))
 }
 
-fn of(name: &str, bytes: &[u8], choice: RecipeChoice<'_>) -> Vec<String> {
-    simulated(&prepared(name, bytes, choice).unwrap_or_else(|| panic!("{name} is prepared")))
+fn of(name: &str, bytes: &[u8], recipe: RecipeInput) -> Vec<String> {
+    simulated(&prepared(name, bytes, recipe).unwrap_or_else(|| panic!("{name} is prepared")))
 }
 
 fn built(folder: &str) -> Vec<(String, Vec<u8>)> {
@@ -52,7 +48,7 @@ fn built(folder: &str) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn a_frontend_that_decides_is_missed() {
     let relay = scxlab_sched::find("relay").unwrap();
-    let object = prepared("relay", relay.object, RecipeChoice::Auto).unwrap();
+    let object = prepared("relay", relay.object, RecipeInput::Auto).unwrap();
     let frontend = "its frontend; only user space fills decided, urgent and runs which_cpu";
     let watcher = "programs that watch the kernel: count_exit";
     assert_eq!(simulated(&object), [frontend, watcher]);
@@ -66,7 +62,7 @@ fn a_frontend_that_decides_is_missed() {
 fn nothing_is_said_of_a_scheduler_that_runs_whole() {
     for shipped in scxlab_sched::shipped() {
         assert_eq!(
-            of(shipped.name, shipped.object, RecipeChoice::Auto),
+            of(shipped.name, shipped.object, RecipeInput::Auto),
             [""; 0],
             "{}",
             shipped.name
@@ -77,7 +73,7 @@ fn nothing_is_said_of_a_scheduler_that_runs_whole() {
     assert!(objects.len() > 30);
     for (name, bytes) in &objects {
         // Some objects are no schedulers, or are only for machines of another size.
-        let Some(object) = prepared(name, bytes, RecipeChoice::Auto) else { continue };
+        let Some(object) = prepared(name, bytes, RecipeInput::Auto) else { continue };
         marked.extend(simulated(&object).into_iter().map(|line| format!("{name}: {line}")));
     }
     let runs = |name: &str, program: &str| {
@@ -103,17 +99,17 @@ fn a_recipe_says_what_it_leaves_out() {
         let short = name.trim_end_matches(".bpf.o");
         let Some((recipe, _)) = recipe::find(short) else { continue };
         if short == "rustland" {
-            assert!(prepared(&name, &bytes, RecipeChoice::Auto).is_none(), "it is refused");
+            assert!(prepared(&name, &bytes, RecipeInput::Auto).is_none(), "it is refused");
             let whole = "its frontend; only user space fills dispatched and runs rs_select_cpu";
-            assert_eq!(of(&name, &bytes, RecipeChoice::None), [whole]);
+            assert_eq!(of(&name, &bytes, RecipeInput::None), [whole]);
             continue;
         }
-        let with = of(&name, &bytes, RecipeChoice::Auto);
+        let with = of(&name, &bytes, RecipeInput::Auto);
         assert_eq!(with[..recipe.leaves_out.len()], recipe.leaves_out, "{name}");
         let rest = &with[recipe.leaves_out.len()..];
         let watched = ["cake", "layered", "chaos"].contains(&short);
         assert_eq!(rest.len(), usize::from(watched), "{name}: {rest:?}");
-        let without = of(&name, &bytes, RecipeChoice::None);
+        let without = of(&name, &bytes, RecipeInput::None);
         let has_frontend = without.iter().any(|line| line.starts_with("its frontend"));
         // The frontends of these schedulers only set constants and fill arrays, which is no proof
         // that a frontend is needed.

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use scxlab_bpf::vm::Engine;
-use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::input::{NoFiles, SchedulerInput};
+use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::{Run, StopKind};
-use scxlab_lab::scheduler::SchedulerArg;
-use scxlab_lab::sim::{SimSpec, kernel_target, simulate};
+use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_machine::Machine;
 use scxlab_workload::{Perturb, Program};
 
@@ -21,17 +21,13 @@ const WORK: &str = "[[thread]]\nname = 'hog-{i}'\ninstances = 4\n\
 
 fn run(scheduler: &str, engine: Engine, max_memory: u64) -> Run {
     let machine = Arc::new(Machine::resolve("2n2c1t").unwrap());
-    let arg = SchedulerArg::parse(scheduler).unwrap();
-    let shipped = scxlab_sched::find(&arg.name).unwrap();
-    let source = Source { name: shipped.name, bytes: shipped.object };
-    let kernel = kernel_target(&machine).unwrap();
-    let prepared =
-        Prepared::object(&arg, source, RecipeChoice::Auto, &machine, &kernel.btf).unwrap();
+    let scheduler = SchedulerInput::resolve(scheduler, &NoFiles).unwrap();
+    let scheduler = Prepared::simulated(&scheduler, &machine).unwrap();
     let workload: Program = scxlab_workload::load("w.toml", WORK).unwrap();
     let spec = SimSpec {
         machine: &machine,
         workload: &workload,
-        scheduler: &prepared,
+        scheduler: &scheduler,
         seed: 1,
         duration: Some(2_000_000_000),
         cap: None,

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use scxlab_bpf::vm::Engine;
-use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::input::{NoFiles, SchedulerInput};
+use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::{Exit, Run};
-use scxlab_lab::scheduler::SchedulerArg;
-use scxlab_lab::sim::{MAX_MEMORY, SimSpec, kernel_target, simulate};
+use scxlab_lab::sim::{MAX_MEMORY, SimSpec, simulate};
 use scxlab_machine::Machine;
 use scxlab_workload::{Perturb, load};
 
@@ -21,15 +21,12 @@ const SLEEPERS: &str = "[[thread]]\nname = 'a'\ninstances = 3\n\
 
 fn run(scheduler: &str, work: &str, machine: &str, engine: Engine, seed: u64, seconds: u64) -> Run {
     let machine = Arc::new(Machine::resolve(machine).unwrap());
-    let arg = SchedulerArg::parse(scheduler).unwrap();
-    let shipped = scxlab_sched::find(&arg.name).unwrap();
-    let source = Source { name: shipped.name, bytes: shipped.object };
-    let kernel = kernel_target(&machine).unwrap();
-    let prepared = Prepared::object(&arg, source, RecipeChoice::Auto, &machine, &kernel.btf);
+    let scheduler = SchedulerInput::resolve(scheduler, &NoFiles).unwrap();
+    let scheduler = Prepared::simulated(&scheduler, &machine).unwrap();
     let spec = SimSpec {
         machine: &machine,
         workload: &load("w.toml", work).unwrap(),
-        scheduler: &prepared.unwrap(),
+        scheduler: &scheduler,
         seed,
         duration: Some(seconds * 1_000_000_000),
         cap: None,

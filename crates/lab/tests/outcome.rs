@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use scxlab_lab::agreement::{Agrees, agreement};
 use scxlab_lab::compare::{Comparison, compare};
-use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::input::{NoFiles, SchedulerInput};
+use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::{Run, StopKind};
-use scxlab_lab::scheduler::SchedulerArg;
-use scxlab_lab::sim::{SimSpec, kernel_target, simulate};
+use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_lab::stats::Verdict;
 use scxlab_machine::Machine;
 use scxlab_workload::{Perturb, Program, WorkloadArg, load, parse_workload_arg};
@@ -21,14 +21,8 @@ const MACHINES: [&str; 4] = ["1n1c1t", "1n2c1t", "1n2c2t", "2n2c1t"];
 const STARVING: &str = "lapse,starve=118";
 
 fn scheduler(text: &str, machine: &Arc<Machine>) -> Prepared {
-    let arg = SchedulerArg::parse(text).unwrap();
-    if arg.is_default_class() {
-        return Prepared::default_class(text);
-    }
-    let shipped = scxlab_sched::find(&arg.name).unwrap();
-    let source = Source { name: shipped.name, bytes: shipped.object };
-    let kernel = kernel_target(machine).unwrap();
-    Prepared::object(&arg, source, RecipeChoice::Auto, machine, &kernel.btf).unwrap()
+    let input = SchedulerInput::resolve(text, &NoFiles).unwrap();
+    Prepared::simulated(&input, machine).unwrap()
 }
 
 fn program(text: &str) -> Program {

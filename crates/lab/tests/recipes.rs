@@ -5,10 +5,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use scxlab_lab::prepare::{PrepareError, Prepared, PreparedObject, RecipeChoice, Source};
+use scxlab_lab::input::{RecipeInput, SchedulerInput};
+use scxlab_lab::prepare::{PrepareError, Prepared, PreparedObject};
 use scxlab_lab::run::Run;
-use scxlab_lab::scheduler::SchedulerArg;
-use scxlab_lab::sim::{SimError, SimSpec, kernel_target, simulate};
+use scxlab_lab::sim::{SimError, SimSpec, simulate};
 use scxlab_machine::Machine;
 use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
 
@@ -26,17 +26,19 @@ fn prepare(
     name: &str,
     knobs: &str,
     machine: &Arc<Machine>,
-    choice: RecipeChoice<'_>,
+    recipe: RecipeInput,
 ) -> Result<Prepared, PrepareError> {
-    let arg = SchedulerArg::parse(&format!("{name}.bpf.o{knobs}")).unwrap();
-    let bytes = object(name);
-    let source = Source { name, bytes: &bytes };
-    Prepared::object(&arg, source, choice, machine, &kernel_target(machine).unwrap().btf)
+    let arg = format!("{name}.bpf.o{knobs}");
+    Prepared::simulated(&SchedulerInput::of_object(&arg, &object(name), recipe).unwrap(), machine)
+}
+
+fn in_text(text: &str) -> RecipeInput {
+    RecipeInput::Text { name: "r.toml".into(), text: text.into() }
 }
 
 fn prepared(name: &str, knobs: &str, machine: &str) -> PreparedObject {
     let machine = Arc::new(Machine::resolve(machine).unwrap());
-    prepare(name, knobs, &machine, RecipeChoice::Auto).unwrap().object.unwrap()
+    prepare(name, knobs, &machine, RecipeInput::Auto).unwrap().object.unwrap()
 }
 
 fn workload(text: &str) -> Program {
@@ -63,7 +65,7 @@ fn run(scheduler: &Prepared, work: &str, machine: &Arc<Machine>) -> Result<Run, 
 
 fn stays(name: &str, knobs: &str, machine: &str) {
     let machine = Arc::new(Machine::resolve(machine).unwrap());
-    let scheduler = prepare(name, knobs, &machine, RecipeChoice::Auto).unwrap();
+    let scheduler = prepare(name, knobs, &machine, RecipeInput::Auto).unwrap();
     for work in ["hogs,tasks=40", "hackbench,groups=1,loops=20", "sleepers,tasks=30", "schbench"] {
         let run = run(&scheduler, work, &machine).unwrap();
         assert_eq!(run.exit.kind, "none", "{name}, {work}: {}", run.exit.message);
@@ -142,11 +144,11 @@ fn pairs_are_those_of_the_frontend() {
         ("2 3 0 1".into(), "0 1 0 1".into(), "0 0 1 1".into())
     );
     let machine = Arc::new(Machine::resolve("1n3c1t").unwrap());
-    let error = prepare("scx_pair", "", &machine, RecipeChoice::Auto).unwrap_err().to_string();
+    let error = prepare("scx_pair", "", &machine, RecipeInput::Auto).unwrap_err().to_string();
     assert!(error.ends_with("scx_pair needs an even number of CPUs"), "{error}");
     let machine = Arc::new(Machine::resolve("1n4c1t").unwrap());
     let error =
-        prepare("scx_pair", ",stride=3", &machine, RecipeChoice::Auto).unwrap_err().to_string();
+        prepare("scx_pair", ",stride=3", &machine, RecipeInput::Auto).unwrap_err().to_string();
     assert!(error.contains("stride must divide"), "{error}");
 }
 
@@ -154,14 +156,14 @@ fn pairs_are_those_of_the_frontend() {
 #[test]
 fn a_recipe_is_needed() {
     let machine = Arc::new(Machine::resolve("2n4c2t").unwrap());
-    let work = |choice: RecipeChoice<'_>| {
-        let scheduler = prepare("scx_central", "", &machine, choice).unwrap();
+    let work = |recipe: RecipeInput| {
+        let scheduler = prepare("scx_central", "", &machine, recipe).unwrap();
         let run = run(&scheduler, "hogs,tasks=40", &machine).unwrap();
         run.metrics["work_units"].value
     };
     // Without the recipe the scheduler uses one CPU of sixteen.
-    assert!(work(RecipeChoice::None) < work(RecipeChoice::Auto) / 5.0);
-    let scheduler = prepare("scx_pair", "", &machine, RecipeChoice::None).unwrap();
+    assert!(work(RecipeInput::None) < work(RecipeInput::Auto) / 5.0);
+    let scheduler = prepare("scx_pair", "", &machine, RecipeInput::None).unwrap();
     let error = run(&scheduler, "hogs,tasks=40", &machine).unwrap_err().to_string();
     assert!(error.contains("map \"pair_ctx\""), "{error}");
 }
@@ -172,8 +174,7 @@ fn what_a_program_refuses_is_reported() {
     let recipe = |step: &str| format!("doc = 'd'\nsource = 's'\nleaves_out = []\n[[step]]\n{step}");
     let error = |step: &str| {
         let text = recipe(step);
-        let scheduler =
-            prepare("bpfland", "", &machine, RecipeChoice::Text("r.toml", &text)).unwrap();
+        let scheduler = prepare("bpfland", "", &machine, in_text(&text)).unwrap();
         run(&scheduler, "hogs", &machine).unwrap_err().to_string()
     };
     let no_cpu = "run = 'enable_sibling_cpu'\nctx = { cpu_id = 70000, sibling_cpu_id = 1 }";
@@ -209,15 +210,12 @@ fn what_a_program_refuses_is_reported() {
 #[test]
 fn a_context_is_no_larger_than_the_kernel_takes() {
     let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
-    let recipe = "doc = 'd'\nsource = 's'\nleaves_out = []\n[[step]]
+    let text = "doc = 'd'\nsource = 's'\nleaves_out = []\n[[step]]
         run = 'which_cpu'\nctx = { kick = 1 }\nreturns = 'any'";
     let outcome = |size: u32| {
         let bytes = with_struct_size(scxlab_sched::find("relay").unwrap().object, "question", size);
-        let source = Source { name: "relay", bytes: &bytes };
-        let arg = SchedulerArg::parse("relay").unwrap();
-        let choice = RecipeChoice::Text("r.toml", recipe);
-        let target = kernel_target(&machine).unwrap();
-        let scheduler = Prepared::object(&arg, source, choice, &machine, &target.btf).unwrap();
+        let input = SchedulerInput::of_object("relay", &bytes, in_text(text)).unwrap();
+        let scheduler = Prepared::simulated(&input, &machine).unwrap();
         run(&scheduler, "hogs", &machine).map(|_| ()).map_err(|e| e.to_string())
     };
     assert_eq!(outcome(65535), Ok(()));
@@ -268,11 +266,11 @@ fn what_programs_answer_is_used() {
         [[step]]
         require = 'cpufreq_perf_lvl == 41'
         message = 'read again'";
-    let scheduler = prepare("bpfland", "", &machine, RecipeChoice::Text("r.toml", text)).unwrap();
+    let scheduler = prepare("bpfland", "", &machine, in_text(text)).unwrap();
     let run = run(&scheduler, "hogs", &machine).unwrap();
     assert_eq!(run.exit.kind, "none", "{}", run.exit.message);
     let wrong = text.replace("== 41", "== 42");
-    let scheduler = prepare("bpfland", "", &machine, RecipeChoice::Text("r.toml", &wrong)).unwrap();
+    let scheduler = prepare("bpfland", "", &machine, in_text(&wrong)).unwrap();
     assert_eq!(
         self::run(&scheduler, "hogs", &machine).unwrap_err().to_string(),
         "r.toml:20: read again"
@@ -285,7 +283,7 @@ fn recipes_are_deterministic() {
     let machine = Arc::new(Machine::resolve("2n2l2c2t").unwrap());
     let hashes = |name: &str| {
         let once = || {
-            let scheduler = prepare(name, "", &machine, RecipeChoice::Auto).unwrap();
+            let scheduler = prepare(name, "", &machine, RecipeInput::Auto).unwrap();
             run(&scheduler, "sleepers,tasks=20", &machine).unwrap().trace_hash
         };
         (once(), once())
@@ -300,8 +298,7 @@ fn recipes_are_deterministic() {
 #[test]
 fn runs_carry_the_argument() {
     let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
-    let scheduler =
-        prepare("scx_simple", ",fifo_sched=true", &machine, RecipeChoice::Auto).unwrap();
+    let scheduler = prepare("scx_simple", ",fifo_sched=true", &machine, RecipeInput::Auto).unwrap();
     let run = run(&scheduler, "hogs", &machine).unwrap();
     assert_eq!(run.scheduler, "scx_simple.bpf.o,fifo_sched=true");
 }

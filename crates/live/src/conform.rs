@@ -36,7 +36,7 @@ pub fn observe(
         witness = Some(Witness::attach(object, loaded)?);
         Ok(())
     };
-    let scheduler = Scheduler::attach_with(object, &scheduler.label, machine, kernel, watched)?;
+    let scheduler = Scheduler::attach_with(object, scheduler.label(), machine, kernel, watched)?;
     let started = native::StartSignal::new().map_err(|e| failed(e.to_string()))?;
     let config = NativeConfig {
         duration: Some(case.duration.0),

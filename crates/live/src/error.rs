@@ -2,9 +2,7 @@
 //! Errors on a real kernel, with advice.
 
 use scxlab_lab::prepare::PrepareError;
-use scxlab_workload::native::{NativeError, SetupError};
-
-use crate::job::FaultClass;
+use scxlab_workload::native::NativeError;
 
 /// Reason why nothing was run.
 #[derive(Debug, thiserror::Error)]
@@ -45,25 +43,6 @@ pub enum LiveError {
     CaseText(#[from] scxlab_lab::conform::CaseError),
     #[error("case {case}: {what}")]
     Case { case: String, what: String },
-}
-
-impl LiveError {
-    /// Returns the class of the error, which names its cause: usage, input or target.
-    pub fn class(&self) -> FaultClass {
-        match self {
-            LiveError::NotRoot
-            | LiveError::NoSchedExt { .. }
-            | LiveError::NoBtf { .. }
-            | LiveError::Busy { .. }
-            | LiveError::Probe(_)
-            | LiveError::Workload(NativeError::Setup(SetupError::Lacks { .. }))
-            | LiveError::Machine(_) => FaultClass::Target,
-            LiveError::Prepare(PrepareError::Argument(_) | PrepareError::Knob { .. }) => {
-                FaultClass::Usage
-            }
-            _ => FaultClass::Input,
-        }
-    }
 }
 
 /// Formats the end of a log, to follow the message on a new line.

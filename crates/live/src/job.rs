@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use scxlab_lab::conform::{Case, Observed, compare};
-use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
+use scxlab_lab::input::{ObjectInput, SchedulerInput, Workload};
+use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::Run;
-use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_machine::topology::sysfs::SysfsReader;
@@ -22,7 +22,7 @@ use scxlab_workload::native;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::RunningKernel;
-use crate::run::{LiveSpec, LiveWorkload, run};
+use crate::run::{LiveSpec, run};
 use crate::trace::Recording;
 use crate::{LiveError, conform};
 
@@ -56,8 +56,8 @@ pub enum Task {
     /// Runs of every scheduler with every seed. The schedulers take turns, so that slow drift
     /// affects all of them.
     Runs {
-        schedulers: Vec<SchedulerSource>,
-        workload: LiveWorkload,
+        schedulers: Vec<SchedulerInput>,
+        workload: Workload,
         runs: u32,
         seed: u64,
         duration: Option<Nanos>,
@@ -72,30 +72,10 @@ pub enum Task {
     Conform { cases: Vec<Situation>, tries: u32 },
 }
 
-/// A scheduler as the user named it, with the contents of its files.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SchedulerSource {
-    /// The scheduler as given with `-s`.
-    pub text: String,
-    /// Name for messages; empty for the default class.
-    pub name: String,
-    pub recipe: RecipeSource,
-    #[serde(skip)]
-    pub bytes: Arc<[u8]>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RecipeSource {
-    Auto,
-    None,
-    Text { name: String, text: String },
-}
-
 /// A conformance case under a scheduler, and the simulated kernel's record of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Situation {
-    pub scheduler: SchedulerSource,
+    pub scheduler: SchedulerInput,
     pub name: String,
     pub text: String,
     /// See `Case::compare_turns`.
@@ -111,20 +91,6 @@ pub enum Reply {
     Runs { kernel: String, runs: Vec<Run>, recordings: Vec<Recording> },
     /// All tries of each case; only the last one can agree with the simulation.
     Observed { kernel: String, cases: Vec<Vec<Observed>> },
-    /// The job failed, with the reason.
-    Failed { class: FaultClass, message: String },
-}
-
-/// Class of an error, by its cause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FaultClass {
-    /// The command line is wrong.
-    Usage,
-    /// An object, recipe or workload is wrong.
-    Input,
-    /// The kernel or its environment lacks something.
-    Target,
 }
 
 impl Reply {
@@ -155,32 +121,10 @@ impl Reply {
     }
 }
 
-impl SchedulerSource {
-    /// Prepares the scheduler for the given kernel, as its frontend would.
-    pub fn prepare(
-        &self,
-        machine: &Machine,
-        kernel: &RunningKernel,
-    ) -> Result<Prepared, LiveError> {
-        let arg = SchedulerArg::parse(&self.text)
-            .map_err(|e| LiveError::Prepare(scxlab_lab::prepare::PrepareError::Argument(e)))?;
-        if self.name.is_empty() {
-            return Ok(Prepared::default_class(&self.text));
-        }
-        let source = Source { name: &self.name, bytes: &self.bytes };
-        let choice = match &self.recipe {
-            RecipeSource::Auto => RecipeChoice::Auto,
-            RecipeSource::None => RecipeChoice::None,
-            RecipeSource::Text { name, text } => RecipeChoice::Text(name, text),
-        };
-        Ok(Prepared::object(&arg, source, choice, machine, &kernel.btf)?)
-    }
-}
-
 impl Job {
     /// Returns the objects, in the order in which `attach_objects` takes them back.
     pub fn objects(&self) -> Vec<Arc<[u8]>> {
-        self.sources().iter().map(|s| s.bytes.clone()).collect()
+        self.schedulers().filter_map(|s| s.object.as_ref()).map(|o| o.bytes.clone()).collect()
     }
 
     /// Puts the objects back into the request after its transport.
@@ -188,12 +132,13 @@ impl Job {
         &mut self,
         mut read: impl FnMut(usize) -> io::Result<Vec<u8>>,
     ) -> io::Result<()> {
-        let sources: Vec<&mut SchedulerSource> = match &mut self.task {
+        let schedulers: Vec<&mut SchedulerInput> = match &mut self.task {
             Task::Runs { schedulers, .. } => schedulers.iter_mut().collect(),
             Task::Conform { cases, .. } => cases.iter_mut().map(|c| &mut c.scheduler).collect(),
         };
-        for (index, source) in sources.into_iter().enumerate() {
-            source.bytes = read(index)?.into();
+        let objects = schedulers.into_iter().filter_map(|s| s.object.as_mut());
+        for (index, ObjectInput { bytes, .. }) in objects.enumerate() {
+            *bytes = read(index)?.into();
         }
         Ok(())
     }
@@ -209,18 +154,19 @@ impl Job {
         }
     }
 
-    fn sources(&self) -> Vec<&SchedulerSource> {
-        match &self.task {
-            Task::Runs { schedulers, .. } => schedulers.iter().collect(),
-            Task::Conform { cases, .. } => cases.iter().map(|c| &c.scheduler).collect(),
-        }
+    fn schedulers(&self) -> impl Iterator<Item = &SchedulerInput> {
+        let (runs, cases) = match &self.task {
+            Task::Runs { schedulers, .. } => (&schedulers[..], &[][..]),
+            Task::Conform { cases, .. } => (&[][..], &cases[..]),
+        };
+        runs.iter().chain(cases.iter().map(|c| &c.scheduler))
     }
 
     /// Translates the workload's CPU lists to the target's CPU numbers: `to[n]` is the target's
     /// number of CPU n.
     pub fn renumber_cpus(&mut self, to: &[u32]) {
         let is_same = to.iter().enumerate().all(|(n, t)| n as u32 == *t);
-        if let (Task::Runs { workload: LiveWorkload::Program(program), .. }, false) =
+        if let (Task::Runs { workload: Workload::Program(program), .. }, false) =
             (&mut self.task, is_same)
         {
             program.map_cpus(&|cpu| to.get(cpu as usize).copied().unwrap_or(cpu));
@@ -228,14 +174,7 @@ impl Job {
     }
 
     /// Executes the job on the running kernel.
-    pub fn execute(&self) -> Reply {
-        self.try_execute().unwrap_or_else(|error| Reply::Failed {
-            class: error.class(),
-            message: error.to_string(),
-        })
-    }
-
-    fn try_execute(&self) -> Result<Reply, LiveError> {
+    pub fn execute(&self) -> Result<Reply, LiveError> {
         let kernel = RunningKernel::open()?;
         kernel.check_free()?;
         let machine = this_machine()?;
@@ -250,13 +189,11 @@ impl Job {
                 compute_noise_permille,
                 trace,
             } => {
-                let prepared = schedulers
-                    .iter()
-                    .map(|s| s.prepare(&machine, &kernel))
-                    .collect::<Result<Vec<_>, _>>()?;
+                let prepare = |s| Prepared::new(s, &machine, &kernel.btf);
+                let prepared = schedulers.iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
                 let calibration = match workload {
-                    LiveWorkload::Program(_) => Some(native::calibrate(None)?),
-                    LiveWorkload::Command(_) => None,
+                    Workload::Program(_) => Some(native::calibrate(None)?),
+                    Workload::Command(_) => None,
                 };
                 let mut all: Vec<Vec<Run>> = prepared.iter().map(|_| Vec::new()).collect();
                 let mut recordings = Vec::new();
@@ -290,7 +227,7 @@ impl Job {
                 for situation in cases {
                     let mut case = Case::parse(&situation.name, &situation.text)?;
                     case.compare_turns = situation.compare_turns;
-                    let prepared = situation.scheduler.prepare(&machine, &kernel)?;
+                    let prepared = Prepared::new(&situation.scheduler, &machine, &kernel.btf)?;
                     let mut all = Vec::new();
                     for _ in 0..*tries {
                         let one =

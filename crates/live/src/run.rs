@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use scxlab_lab::input::Workload;
 use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::{Exit, Run};
 use scxlab_machine::Machine;
@@ -16,7 +17,6 @@ use scxlab_workload::native::{
     Unlisted,
 };
 use scxlab_workload::{Perturb, Program};
-use serde::{Deserialize, Serialize};
 
 use crate::LiveError;
 use crate::kernel::{RunningKernel, now};
@@ -25,45 +25,26 @@ use crate::probe::Probe;
 use crate::scheduler::Scheduler;
 use crate::trace::Recording;
 
-/// The workload of a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LiveWorkload {
-    Program(Box<Program>),
-    /// An external command. A successful exit counts as one unit of work.
-    Command(Vec<String>),
-}
-
-impl LiveWorkload {
-    /// Returns the program; an empty one for a command.
-    fn program(&self) -> Program {
-        match self {
-            LiveWorkload::Program(program) => (**program).clone(),
-            LiveWorkload::Command(_) => Program::default(),
+fn run_workload(spec: &LiveSpec<'_>, probe: &Probe) -> Result<NativeReport, LiveError> {
+    let program = match spec.workload {
+        Workload::Program(program) => program,
+        Workload::Command(words) => {
+            let start = now();
+            let until = spec.duration.map_or(u64::MAX, |d| start.saturating_add(d));
+            probe.window()?.set(start, until)?;
+            return Ok(of_command(native::run_command(words, spec.duration)?));
         }
-    }
-
-    fn run(&self, spec: &LiveSpec<'_>, probe: &Probe) -> Result<NativeReport, LiveError> {
-        let program = match self {
-            LiveWorkload::Program(program) => program,
-            LiveWorkload::Command(words) => {
-                let start = now();
-                let until = spec.duration.map_or(u64::MAX, |d| start.saturating_add(d));
-                probe.window()?.set(start, until)?;
-                return Ok(of_command(native::run_command(words, spec.duration)?));
-            }
-        };
-        let config = NativeConfig {
-            duration: spec.duration,
-            cgroup_root: spec.cgroup_root.clone(),
-            seed: spec.seed,
-            perturb: spec.perturb,
-            calibration: spec.calibration,
-            on_start: Some(probe.window()?.start_signal()?),
-            ..NativeConfig::default()
-        };
-        Ok(native::run(program, &config)?)
-    }
+    };
+    let config = NativeConfig {
+        duration: spec.duration,
+        cgroup_root: spec.cgroup_root.clone(),
+        seed: spec.seed,
+        perturb: spec.perturb,
+        calibration: spec.calibration,
+        on_start: Some(probe.window()?.start_signal()?),
+        ..NativeConfig::default()
+    };
+    Ok(native::run(program, &config)?)
 }
 
 /// Converts a command's report to the form that programs have. It lists no threads; the probe
@@ -99,7 +80,7 @@ fn of_command(report: CommandReport) -> NativeReport {
 pub struct LiveSpec<'a> {
     /// Description of this machine.
     pub machine: &'a Machine,
-    pub workload: &'a LiveWorkload,
+    pub workload: &'a Workload,
     pub scheduler: &'a Prepared,
     pub seed: u64,
     pub duration: Option<Nanos>,
@@ -121,15 +102,18 @@ pub fn run(
 ) -> Result<(Run, Option<Recording>), LiveError> {
     kernel.check_free()?;
     let began = Instant::now();
-    let label = &spec.scheduler.label;
+    let label = spec.scheduler.label();
     let object = spec.scheduler.object.as_ref();
     let attach = |object| Scheduler::attach(object, label, spec.machine, kernel);
     let attached = object.map(attach).transpose()?;
     let stats = RunStats::enable();
     let nr_cpus = spec.machine.topology.nr_cpus() as u32;
     let probe = Probe::attach(std::process::id(), nr_cpus, spec.trace)?;
-    let report = spec.workload.run(spec, &probe)?;
-    let program = spec.workload.program();
+    let report = run_workload(spec, &probe)?;
+    let program = match spec.workload {
+        Workload::Program(program) => Program::clone(program),
+        Workload::Command(_) => Program::default(),
+    };
     let reading = probe.read(report.started_ns, report.ended_ns)?;
     let recording = spec.trace.map(|_| probe.recording()).transpose()?;
     let trace = recording.as_ref().map(Recording::counts);
@@ -155,7 +139,7 @@ pub fn run(
         trace,
     };
     let run = Run {
-        scheduler: label.clone(),
+        scheduler: label.to_owned(),
         seed: spec.seed,
         target: spec.target.into(),
         stop: measured.stop(),

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::kernel::Stop;
-use scxlab_lab::prepare::{Prepared, PreparedObject, RecipeChoice, Source};
+use scxlab_lab::input::{RecipeInput, SchedulerInput};
+use scxlab_lab::prepare::{Prepared, PreparedObject};
 use scxlab_lab::recipe;
-use scxlab_lab::scheduler::SchedulerArg;
-use scxlab_lab::sim::{attach, kernel_target};
+use scxlab_lab::sim::attach;
 use scxlab_loader::link::Loaded;
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
@@ -119,11 +119,10 @@ fn attach_object(
     machine: &str,
 ) -> Result<(Loaded, PreparedObject), String> {
     let machine = Arc::new(Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")));
-    let target = kernel_target(&machine).unwrap_or_else(|e| panic!("{e}"));
-    let arg = SchedulerArg::parse(file_name).unwrap_or_else(|e| panic!("{e}"));
-    let source = Source { name: file_name, bytes };
-    let prepared = Prepared::object(&arg, source, RecipeChoice::Auto, &machine, &target.btf);
-    let prepared = prepared.map_err(|e| e.to_string())?.object.expect("an object");
+    let input = SchedulerInput::of_object(file_name, bytes, RecipeInput::Auto);
+    let input = input.unwrap_or_else(|e| panic!("{e}"));
+    let prepared = Prepared::simulated(&input, &machine).map_err(|e| e.to_string())?;
+    let prepared = prepared.object.expect("an object");
     let loaded = attach(k, &prepared, file_name, &machine).map_err(|e| e.to_string())?;
     Ok((loaded, prepared))
 }

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use scxlab_kernel::Kernel;
-use scxlab_lab::prepare::{Prepared, RecipeChoice, Source};
-use scxlab_lab::scheduler::SchedulerArg;
-use scxlab_lab::sim::{attach, kernel_target};
+use scxlab_lab::input::{NoFiles, SchedulerInput};
+use scxlab_lab::prepare::Prepared;
+use scxlab_lab::sim::attach;
 use scxlab_loader::link::Loaded;
 use scxlab_machine::Machine;
 
@@ -36,14 +36,10 @@ pub fn scheduled_on(
 
 /// Attaches a shipped scheduler to a booted machine.
 pub fn attach_with_recipe(k: &mut Kernel, scheduler: &str, machine: &Arc<Machine>) -> Loaded {
-    let arg = SchedulerArg::parse(scheduler).unwrap_or_else(|e| panic!("{e}"));
-    let name = scheduler.split(',').next().unwrap_or_default();
-    let shipped = scxlab_sched::find(name).unwrap_or_else(|| panic!("no scheduler {name}"));
-    let target = kernel_target(machine).unwrap_or_else(|e| panic!("{e}"));
-    let source = Source { name, bytes: shipped.object };
-    let prepared = Prepared::object(&arg, source, RecipeChoice::Auto, machine, &target.btf);
-    let prepared = prepared.unwrap_or_else(|e| panic!("{e}")).object.expect("an object");
-    attach(k, &prepared, name, machine).unwrap_or_else(|e| panic!("{e}"))
+    let input = SchedulerInput::resolve(scheduler, &NoFiles).unwrap_or_else(|e| panic!("{e}"));
+    let prepared = Prepared::simulated(&input, machine).unwrap_or_else(|e| panic!("{e}"));
+    let object = prepared.object.expect("an object");
+    attach(k, &object, &input.arg.name, machine).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Loads an object of `bpf/selftest` that contains no scheduler, for its syscall programs.

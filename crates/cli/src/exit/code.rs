@@ -3,10 +3,12 @@
 
 use std::process::ExitCode;
 
+use serde::{Deserialize, Serialize};
+
 /// Declares the exit codes once.
 macro_rules! codes {
     ($($code:ident = $number:literal, $meaning:literal;)+) => {
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
         pub enum Code {
             $(#[doc = $meaning] $code = $number,)+
         }

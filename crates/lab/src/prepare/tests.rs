@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Knobs, recipes and tables as the user names them.
 
-use std::sync::Arc;
-
 use super::*;
-use crate::sim::kernel_target;
 
-fn prepare(arg: &str, choice: RecipeChoice<'_>) -> Result<PreparedObject, PrepareError> {
-    let arg = SchedulerArg::parse(arg)?;
-    let shipped = scxlab_sched::find("vtime").unwrap();
-    let machine = Arc::new(Machine::resolve("2n4c2t").unwrap());
-    let target = kernel_target(&machine).unwrap();
-    let source = Source { name: shipped.name, bytes: shipped.object };
-    Ok(Prepared::object(&arg, source, choice, &machine, &target.btf)?.object.unwrap())
+fn prepare(arg: &str, recipe: RecipeInput) -> Result<PreparedObject, PrepareError> {
+    let machine = Machine::resolve("2n4c2t").unwrap();
+    let vtime = scxlab_sched::find("vtime").unwrap();
+    let input = SchedulerInput::of_object(arg, vtime.object, recipe).unwrap();
+    Ok(Prepared::simulated(&input, &machine)?.object.unwrap())
 }
 
 fn error(arg: &str) -> String {
-    prepare(arg, RecipeChoice::Auto).unwrap_err().to_string()
+    prepare(arg, RecipeInput::Auto).unwrap_err().to_string()
 }
 
 const RECIPE: &str = "
@@ -32,7 +27,7 @@ const RECIPE: &str = "
 
 #[test]
 fn knobs_are_resolved_with_their_defaults() {
-    let object = prepare("vtime,slice_ns=3_000_000", RecipeChoice::Auto).unwrap();
+    let object = prepare("vtime,slice_ns=3_000_000", RecipeInput::Auto).unwrap();
     assert_eq!(object.knobs["slice_ns"], "3000000");
     assert_eq!(object.knobs["pull_ns"], "20000000");
     assert_eq!((object.ops_name.as_str(), object.recipe.is_none()), ("vtime", true));
@@ -40,7 +35,7 @@ fn knobs_are_resolved_with_their_defaults() {
 
 #[test]
 fn constants_of_the_kernel_are_filled_in() {
-    let object = prepare("vtime", RecipeChoice::Auto).unwrap();
+    let object = prepare("vtime", RecipeInput::Auto).unwrap();
     assert_eq!(object.open.globals.get("__SCX_SLICE_DFL").unwrap(), "20000000");
 }
 
@@ -54,7 +49,8 @@ fn a_wrong_knob_lists_what_may_have_been_meant() {
 
 #[test]
 fn the_user_has_the_last_word_over_a_recipe() {
-    let with = |arg: &str| prepare(arg, RecipeChoice::Text("r.toml", RECIPE));
+    let with =
+        |arg: &str| prepare(arg, RecipeInput::Text { name: "r.toml".into(), text: RECIPE.into() });
     let object = with("vtime").unwrap();
     assert_eq!((&*object.knobs["slice_ns"], &*object.knobs["pull_ns"]), ("3000000", "3000000"));
     let object = with("vtime,factor=7,pull_ns=1").unwrap();
@@ -66,12 +62,10 @@ fn the_user_has_the_last_word_over_a_recipe() {
 
 #[test]
 fn what_is_no_object_is_refused() {
-    let arg = SchedulerArg::parse("x.o").unwrap();
-    let machine = Arc::new(Machine::resolve("1n1c1t").unwrap());
-    let target = kernel_target(&machine).unwrap();
+    let machine = Machine::resolve("1n1c1t").unwrap();
     for bytes in [&b""[..], b"\x7fELF", &[0; 4096]] {
-        let source = Source { name: "x.o", bytes };
-        let result = Prepared::object(&arg, source, RecipeChoice::Auto, &machine, &target.btf);
+        let input = SchedulerInput::of_object("x.o", bytes, RecipeInput::Auto).unwrap();
+        let result = Prepared::simulated(&input, &machine);
         assert!(matches!(result, Err(PrepareError::Object(_))));
     }
 }

@@ -70,7 +70,7 @@ fn groups<'a>(machine: &OnMachine<'a>, target: usize) -> Vec<&'a [Run]> {
 fn head(machine: &OnMachine, label: &str) -> Vec<String> {
     let mut head = vec![label.to_owned()];
     for (at, scheduler) in machine.session.schedulers.iter().enumerate() {
-        head.push(scheduler.short.clone());
+        head.push(scheduler.input.arg.short());
         if at > 0 {
             head.push("change".to_owned());
         }

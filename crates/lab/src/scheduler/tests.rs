@@ -13,7 +13,7 @@ fn knobs_and_reserved_words_are_told_apart() {
     let knobs = [("x".to_owned(), "1".to_owned()), ("name".to_owned(), "\"p,q\"".to_owned())];
     assert_eq!(arg.knobs, knobs);
     assert_eq!((arg.recipe.as_deref(), arg.ops.as_deref()), (Some("none"), Some("two")));
-    assert!(arg.is_path() && !arg.is_default_class());
+    assert!(!arg.is_default_class());
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub fn result(seen: FinishedRun<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64)
     let mut metrics = metrics(k, &spec.workload.unit, executor);
     counters.put(&mut metrics);
     let run = Run {
-        scheduler: spec.scheduler.label.clone(),
+        scheduler: spec.scheduler.label().to_owned(),
         seed: spec.seed,
         target: "sim".into(),
         exit: exit(k),

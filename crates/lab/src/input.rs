@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The arguments of a run as every target takes them: a machine, a workload and schedulers, with
+//! the contents of all files that they name.
+//!
+//! Owns: the meaning of `-m`, `-w` and `-s`: shipped, generated, or a file. Does not: open files;
+//! the caller passes an `InputFiles`. Nor does it prepare a scheduler for a kernel (see `prepare`).
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use scxlab_machine::{Machine, MachineError, SysfsReader};
+use scxlab_workload::{Program, WorkloadArg, WorkloadError, parse_workload_arg};
+use serde::{Deserialize, Serialize};
+
+use crate::recipe;
+use crate::scheduler::{DEFAULT_CLASS, SchedulerArg, SchedulerArgError};
+
+/// The files that arguments may name, and the sysfs of the host.
+pub trait InputFiles: SysfsReader {
+    /// Tells whether `path` is a file.
+    fn is_file(&self, path: &str) -> bool;
+    fn read(&self, path: &str) -> io::Result<Vec<u8>>;
+}
+
+/// An `InputFiles` without files, for arguments that name shipped things only.
+#[derive(Clone, Copy, Debug)]
+pub struct NoFiles;
+
+impl SysfsReader for NoFiles {
+    fn read(&self, _: &str) -> io::Result<String> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+impl InputFiles for NoFiles {
+    fn is_file(&self, _: &str) -> bool {
+        false
+    }
+
+    fn read(&self, _: &str) -> io::Result<Vec<u8>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+/// Reason why an argument cannot be resolved.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    #[error("{}: {error}", .path.display())]
+    Read { path: PathBuf, error: io::Error },
+    #[error("{}: not a text file (UTF-8)", .path.display())]
+    NotText { path: PathBuf },
+    #[error("unknown {kind} \"{name}\"; available: {available}")]
+    Unknown { kind: &'static str, name: String, available: String },
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    #[error(transparent)]
+    Scheduler(#[from] SchedulerArgError),
+}
+
+/// Reads a file of text.
+pub fn read_text(path: &str, files: &dyn InputFiles) -> Result<String, InputError> {
+    String::from_utf8(read(path, files)?).map_err(|_| InputError::NotText { path: path.into() })
+}
+
+fn read(path: &str, files: &dyn InputFiles) -> Result<Vec<u8>, InputError> {
+    InputFiles::read(files, path).map_err(|error| InputError::Read { path: path.into(), error })
+}
+
+/// Resolves `-m`: a file (by its ending or a slash), `host`, or else a preset or a spec.
+pub fn machine(arg: &str, files: &dyn InputFiles) -> Result<Machine, InputError> {
+    let lower = arg.to_ascii_lowercase();
+    let machine = if arg == "host" {
+        Machine::from_sysfs(files)
+    } else if arg.contains('/') || lower.ends_with(".xml") || lower.ends_with(".toml") {
+        let text = read_text(arg, files)?;
+        let is_lstopo = match () {
+            () if lower.ends_with(".xml") => true,
+            () if lower.ends_with(".toml") => false,
+            () => text.trim_start().starts_with('<'),
+        };
+        if is_lstopo { Machine::from_lstopo(arg, &text) } else { Machine::from_toml(arg, &text) }
+    } else {
+        Machine::resolve(arg)
+    };
+    Ok(machine?)
+}
+
+/// A workload.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Workload {
+    Program(Box<Program>),
+    /// An external command, for targets with a real kernel. A successful exit counts as one unit of
+    /// work.
+    Command(Vec<String>),
+}
+
+impl Workload {
+    /// Resolves `-w`: a generator, a workload file, or a command.
+    pub fn resolve(arg: &str, files: &dyn InputFiles) -> Result<Workload, InputError> {
+        Ok(match parse_workload_arg(arg)? {
+            WorkloadArg::Program(program) => Workload::Program(program),
+            WorkloadArg::File(path) => {
+                let text = read_text(&path, files)?;
+                Workload::Program(Box::new(scxlab_workload::load(&path, &text)?))
+            }
+            WorkloadArg::Command(words) => Workload::Command(words),
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        match self {
+            Workload::Program(program) => &program.name,
+            Workload::Command(words) => words.first().map_or("", String::as_str),
+        }
+    }
+
+    /// Returns what the workload counts as work.
+    pub fn unit(&self) -> &str {
+        match self {
+            Workload::Program(program) => &program.unit,
+            Workload::Command(_) => "run",
+        }
+    }
+
+    /// Returns the duration that the workload itself asks for, in ns.
+    pub fn duration(&self) -> Option<u64> {
+        match self {
+            Workload::Program(program) => program.duration.map(|d| d.0),
+            Workload::Command(_) => None,
+        }
+    }
+}
+
+/// A scheduler as given with `-s`, with the contents of its files. Each target prepares it for its
+/// own kernel.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SchedulerInput {
+    pub arg: SchedulerArg,
+    /// None for the default class.
+    pub object: Option<ObjectInput>,
+}
+
+/// An object file and the choice of its recipe.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ObjectInput {
+    /// Name for messages: the file's or the shipped scheduler's.
+    pub name: String,
+    /// The file's contents. They are transported into a virtual machine as a file.
+    #[serde(skip)]
+    pub bytes: Arc<[u8]>,
+    pub recipe: RecipeInput,
+}
+
+/// The recipe to use.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecipeInput {
+    /// The shipped recipe for the name of the object's ops, if there is one.
+    Auto,
+    None,
+    Text {
+        name: String,
+        text: String,
+    },
+}
+
+impl SchedulerInput {
+    /// Resolves `-s`.
+    ///
+    /// ```
+    /// use scxlab_lab::input::{NoFiles, SchedulerInput};
+    /// let vtime = SchedulerInput::resolve("vtime,slice_ns=3000000", &NoFiles).unwrap();
+    /// assert_eq!(vtime.object.unwrap().name, "vtime");
+    /// assert!(SchedulerInput::resolve("eevdf", &NoFiles).unwrap().object.is_none());
+    /// assert!(SchedulerInput::resolve("vtim", &NoFiles).is_err());
+    /// ```
+    pub fn resolve(text: &str, files: &dyn InputFiles) -> Result<SchedulerInput, InputError> {
+        let arg = SchedulerArg::parse(text)?;
+        if arg.is_default_class() {
+            return Ok(SchedulerInput { arg, object: None });
+        }
+        let (name, bytes) = object(&arg.name, files)?;
+        let recipe = match arg.recipe.as_deref() {
+            None => RecipeInput::Auto,
+            Some("none") => RecipeInput::None,
+            Some(name) => {
+                RecipeInput::Text { name: name.to_owned(), text: recipe_text(name, files)? }
+            }
+        };
+        Ok(SchedulerInput { arg, object: Some(ObjectInput { name, bytes, recipe }) })
+    }
+
+    /// Returns an object that the caller has in memory, under an argument that names it.
+    pub fn of_object(
+        text: &str,
+        bytes: &[u8],
+        recipe: RecipeInput,
+    ) -> Result<SchedulerInput, SchedulerArgError> {
+        let arg = SchedulerArg::parse(text)?;
+        let object = ObjectInput { name: arg.name.clone(), bytes: bytes.into(), recipe };
+        Ok(SchedulerInput { arg, object: Some(object) })
+    }
+}
+
+/// Returns the name and contents of an object file, or of a shipped scheduler's.
+pub fn object(name: &str, files: &dyn InputFiles) -> Result<(String, Arc<[u8]>), InputError> {
+    if let Some(shipped) = scxlab_sched::find(name) {
+        return Ok((shipped.name.to_owned(), shipped.object.into()));
+    }
+    let is_path = name.contains('/') || name.ends_with(".o");
+    if !is_path && !files.is_file(name) {
+        let mut names = vec![DEFAULT_CLASS];
+        names.extend(scxlab_sched::shipped().iter().map(|s| s.name));
+        return Err(InputError::Unknown {
+            kind: "scheduler",
+            name: name.into(),
+            available: format!("{} and object files (a path)", names.join(", ")),
+        });
+    }
+    Ok((name.to_owned(), read(name, files)?.into()))
+}
+
+fn recipe_text(name: &str, files: &dyn InputFiles) -> Result<String, InputError> {
+    if let Some((_, text)) = recipe::find(name) {
+        return Ok(text.to_owned());
+    }
+    if !name.contains('/') && !name.ends_with(".toml") {
+        let names: Vec<&str> = recipe::shipped().iter().map(|(n, _)| *n).collect();
+        return Err(InputError::Unknown {
+            kind: "recipe",
+            name: name.into(),
+            available: format!("{}, none and files (a path)", names.join(", ")),
+        });
+    }
+    read_text(name, files)
+}
