@@ -14,7 +14,7 @@
  *
  * Error: units are counted exactly until a period ends. A decay then rounds down by less than 1 + 2^-16, and
  * a run of full periods is off by less than that in either direction. Errors decay as the sum does, so that
- * none exceeds 1.09 / (1 - y), less than 51 of 47788. crates/testkit/tests/pelt.rs derives and tests it.
+ * none exceeds 1.09 / (1 - y), less than 51 of 47788. crates/sched/tests/pelt.rs derives and tests it.
  *
  * Models: the series "sched: entity load-tracking re-work" (2012), in Linux from 3.8 on. Differs:
  *   - Time below a unit is kept for the next update, and so is the elapsed part of the open period. The

@@ -3,7 +3,7 @@
  * gang: the election alone, one step at a time, on four domains and eight CPUs.
  *
  * Shows: that a domain never has two leaders, and that a round differs from finished ones.
- * Suits: tests only; it is no scheduler. `crates/testkit/tests/gang_parts.rs` runs it.
+ * Suits: tests only; it is no scheduler. `crates/sched/tests/gang_parts.rs` runs it.
  *
  * Knobs: none.
  */

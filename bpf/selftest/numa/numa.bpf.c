@@ -4,7 +4,7 @@
  *
  * Shows: that the weights of processes by node are the sums over their tasks, after any steps;
  * which moves bring a process together; and that the memory of a finished process is used again.
- * Suits: tests only; it is no scheduler. crates/testkit/tests/fair_numa/parts.rs runs it.
+ * Suits: tests only; it is no scheduler. crates/sched/tests/fair_numa/parts.rs runs it.
  *
  * Knobs: none.
  */

@@ -3,7 +3,7 @@
  * o1_estimator: o1's sleep history alone, sample by sample, to compare with an independent model.
  *
  * Shows: that the history equals the one of the diff of January 2002, for any pattern of sleeping.
- * Suits: tests only; it is no scheduler. `crates/testkit/tests/o1_parts.rs` runs it.
+ * Suits: tests only; it is no scheduler. `crates/sched/tests/o1_parts.rs` runs it.
  *
  * Knobs: none.
  */

@@ -4,7 +4,7 @@
  *
  * Shows: that tasks leave an array by level, and within a level in the order of arrival; and, as separate
  * programs, the arithmetic of levels.
- * Suits: tests only: a task of a better level starves all others. crates/testkit/tests/o1_parts.rs runs it.
+ * Suits: tests only: a task of a better level starves all others. crates/sched/tests/o1_parts.rs runs it.
  *
  * Knobs:
  *   slice_ns   slice of every task

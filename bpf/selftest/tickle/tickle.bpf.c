@@ -12,7 +12,7 @@
 
 char _license[] SEC("license") = "GPL";
 
-/* Masks are bits by CPU. Shared with crates/testkit/tests/credit/tickle.rs. */
+/* Masks are bits by CPU. Shared with crates/sched/tests/credit/tickle.rs. */
 struct tickle_case {
 	u64 idlers;
 	u64 affinity;

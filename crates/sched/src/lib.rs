@@ -4,7 +4,7 @@
 //!
 //! Owns: their names and bytes, and the headers for users' schedulers. Does not: compile users'
 //! schedulers (the command does), load objects, or know their contents.
-//! Start at: `bpf/sched/<name>/<name>.bpf.c`.
+//! Start at: `bpf/sched/<name>/<name>.bpf.c`; `tests/<name>.rs` has its promises.
 
 /// The headers that the schedulers were compiled with, as a tar archive compressed with Zstandard.
 /// `bpf/lib` holds scxlab's own, `scx` those of the scx project and the kernel's types.
