@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The errno values that helpers, kfuncs and map operations give, as a BPF program sees them.
+//! The errno values that helpers, kfuncs and map operations return to a BPF program.
 //!
-//! Owns: the numbers (x86-64 and generic). Does not: decide who returns which.
+//! Owns: the numbers, which x86-64 takes from the kernel's generic list. Does not: decide which
+//! operation returns which errno.
 
 /// A negative errno as the 64-bit register value of a helper that returns `long` or `int`.
 pub const fn neg(errno: i64) -> u64 {
@@ -27,5 +28,6 @@ pub const EOPNOTSUPP: i64 = 95;
 pub const ETIMEDOUT: i64 = 110;
 pub const EBADF: i64 = 9;
 pub const ESRCH: i64 = 3;
-/// Not in user space's errno.h, but what the kernel returns for map operations that make no sense.
+/// Errno that user space's errno.h lacks. The kernel returns it for operations that a map's type
+/// does not support.
 pub const ENOTSUPP: i64 = 524;

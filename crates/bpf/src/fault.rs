@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Faults: why and where a BPF program was stopped. A user gets this report instead of a kernel
-//! oops.
+//! Faults: why and where an engine stopped a BPF program. A user gets this report instead of a
+//! kernel oops.
 //!
 //! Owns: fault kinds, the place (function, instruction, source line), registers and backtrace, and
 //! their text form.
@@ -83,21 +83,23 @@ pub enum FaultKind {
     Lock { addr: u64, what: &'static str },
     #[error("out of simulated memory ({what})")]
     OutOfMemory { what: &'static str },
-    /// A poisoned instruction: the kernel lacks the field, enumerator or function that it needs.
+    /// A poisoned instruction: the kernel lacks the field, enumerator or function that the
+    /// instruction needs.
     #[error("use of {what}")]
     Poison { what: String },
     #[error("not modelled: {what}")]
     Unmodelled { what: String },
-    /// For the host: any other error that a kfunc finds.
+    /// Any other error, such as a host's call of an instance or function that does not exist.
     #[error("{0}")]
     Other(String),
 }
 
-/// A fault with its place. Boxed, so that results stay two words wide in the interpreter.
+/// A fault with its place. The report is boxed, so that results stay two words wide in the
+/// interpreter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault(pub Box<FaultReport>);
 
-/// Contents of a fault. The engine adds its frames while the fault passes through them.
+/// Contents of a fault. Each engine adds frames while the fault passes through them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultReport {
     pub kind: FaultKind,
@@ -192,7 +194,7 @@ impl BacktraceFrame {
         format!("{} at instruction {}{source}", self.func_name, self.insn)
     }
 
-    /// Function and source line, for the place of a function's first instruction.
+    /// Function and source line, for a frame at a function's first instruction.
     pub fn start(&self) -> String {
         let source = self.source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
         format!("{}{source}", self.func_name)

@@ -13,12 +13,13 @@ use crate::mem::Memory;
 #[cfg(test)]
 mod tests;
 
-/// Most arguments of one call: MAX_BPRINTF_VARARGS.
+/// Largest number of arguments of one call. The kernel's MAX_BPRINTF_VARARGS.
 pub const MAX_ARGS: usize = 12;
-/// Longest text of `bpf_trace_printk` and similar helpers, in bytes with its NUL: MAX_BPRINTF_BUF.
+/// Longest text of `bpf_trace_printk` and similar helpers, in bytes with its NUL. The kernel's
+/// MAX_BPRINTF_BUF.
 pub const MAX_TEXT: usize = 1024;
-/// Space in bytes for all arguments in binary form: MAX_BPRINTF_BIN_ARGS. A string is cut to the
-/// space that is left.
+/// Space in bytes for all arguments in binary form. The kernel's MAX_BPRINTF_BIN_ARGS. The printer
+/// cuts a string to the space that is left.
 const MAX_BINARY: usize = 512;
 
 /// Formats arguments that a program left in guest memory, as the `*_bstr` kfuncs get them: `data`
@@ -35,8 +36,8 @@ pub fn format_bstr(mem: &Memory, fmt: &[u8], data: u64, data_len: u32) -> Result
     format(mem, fmt, &args[..words])
 }
 
-/// Formats `args`. `fmt` ends at its first NUL or its end. Arguments of string conversions are
-/// guest addresses.
+/// Formats `args`. The format ends at the first NUL of `fmt`, or at its end. Arguments of string
+/// conversions are guest addresses.
 pub fn format(mem: &Memory, fmt: &[u8], args: &[u64]) -> Result<Vec<u8>, i64> {
     let end = fmt.iter().position(|&byte| byte == 0).unwrap_or(fmt.len());
     let mut printer = Printer { mem, fmt: &fmt[..end], args, used: 0, binary: 0, out: Vec::new() };
@@ -49,7 +50,7 @@ struct Printer<'a> {
     fmt: &'a [u8],
     args: &'a [u64],
     used: usize,
-    /// Bytes that the arguments so far take in the kernel's binary form.
+    /// Bytes that the arguments formatted so far take in the kernel's binary form.
     binary: usize,
     out: Vec<u8>,
 }
@@ -84,12 +85,13 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// The byte at an index; NUL at the end, as in C.
+    /// The byte of the format at an index; NUL at the end of the format, as in C.
     fn byte(&self, at: usize) -> u8 {
         self.fmt.get(at).copied().unwrap_or(0)
     }
 
-    /// Formats one conversion. `at` is the index after its `%`; returns the index after it.
+    /// Formats one conversion. `at` is the index after the conversion's `%`. Returns the index
+    /// after the conversion.
     fn conversion(&mut self, mut at: usize) -> Result<usize, i64> {
         if self.used >= self.args.len() {
             return Err(EINVAL);
@@ -121,7 +123,8 @@ impl Printer<'_> {
             *at += 1;
         }
         while self.byte(*at).is_ascii_digit() {
-            // The kernel clamps widths to 16 bits; texts are cut to far fewer bytes.
+            // The kernel clamps widths to 16 bits. The callers of `format` cut the text to far
+            // fewer bytes.
             spec.width =
                 (spec.width * 10 + usize::from(self.byte(*at) - b'0')).min(usize::from(u16::MAX));
             *at += 1;
@@ -161,7 +164,7 @@ impl Printer<'_> {
         Ok(at + 1)
     }
 
-    /// Writes a number with its sign. Padding zeroes go between the two.
+    /// Writes a number with its sign. Padding zeroes go between the sign and the digits.
     fn number(&mut self, sign: &str, text: &str, spec: ConversionSpec) {
         let (sign, digits) = match text.strip_prefix('-') {
             Some(digits) => ("-", digits),
@@ -218,7 +221,7 @@ impl Printer<'_> {
     ) -> Result<usize, i64> {
         self.reserve(8, 4)?;
         let ptr = self.arg();
-        // NULL and error pointers are shown as they are.
+        // The kernel prints NULL and error pointers without hashing them.
         let keep = !hashed || !(4096..=u64::MAX - 4095).contains(&ptr);
         let shown = if keep { ptr } else { u64::from(hash_pointer(ptr)) };
         if spec.width == 0 {
@@ -262,7 +265,8 @@ impl Printer<'_> {
         self.args[self.used - 1]
     }
 
-    /// Reserves space in the binary form; ENOSPC if too little is left.
+    /// Reserves space for an argument in the binary form. Returns ENOSPC if too little space is
+    /// left.
     fn reserve(&mut self, size: usize, align: usize) -> Result<(), i64> {
         let end = self.binary.next_multiple_of(align) + size;
         if end > MAX_BINARY {

@@ -28,7 +28,7 @@ pub fn name(id: u32) -> Option<&'static str> {
     names::NAMES.get(id as usize).filter(|_| id != 0).copied()
 }
 
-/// Returns whether this crate implements a helper. The others are the host's.
+/// Returns whether this crate implements a helper. Calls of other helpers go to `Host::helper`.
 pub fn implemented(id: u32) -> bool {
     IMPLEMENTED.contains(&id)
 }
@@ -94,7 +94,8 @@ pub(crate) fn call<H: Host>(
     }
 }
 
-/// Runs an operation that may drop references or timers, then tells the host of them.
+/// Runs an operation that may drop references or timers, then tells the host which of them it
+/// dropped.
 fn settled<H: Host>(
     h: &mut H,
     operation: impl FnOnce(&mut H) -> Result<u64, Fault>,

@@ -2,10 +2,10 @@
 //! Instructions: the raw 8-byte slots of an object, and the decoded form that the interpreter runs.
 //!
 //! Owns: both formats, the addresses that stand for functions, the text assembler and disassembler.
-//! Does not: resolve relocations (see `link`); execute (see `vm/interp.rs`).
+//! Does not: resolve relocations (see `link` of scxlab-loader); execute (see `vm/interp.rs`).
 //! Models: the BPF ISA, versions 1 to 4 (kernel Documentation/bpf/standardization, v7.3).
-//! Differs: no legacy packet access and no indirect `gotox`. An object that uses them is refused
-//! with an error that names them.
+//! Differs: no legacy packet access and no indirect `gotox`. The decoder refuses an object that
+//! uses them, with an error that names them.
 
 use crate::vm::FuncId;
 
@@ -60,8 +60,8 @@ pub mod call {
 
 /// A decoded instruction. `off` is a byte offset for memory operations and an absolute index into
 /// the image's code for jumps. `imm` is a sign-extended immediate, a 64-bit constant, or the called
-/// helper, kfunc or function. In a kfunc call, `dst` is the number of arguments (of r1 to r5,
-/// counted from r5 down) that the kfunc is known not to take; it receives 0 for them.
+/// helper, kfunc or function. In a kfunc call, `dst` is the number of argument registers, counted
+/// from r5 down, that the kfunc is known not to take; the kfunc receives 0 in place of them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Insn {
@@ -72,8 +72,8 @@ pub struct Insn {
     pub imm: i64,
 }
 
-/// First of the addresses that stand for functions of a program (callbacks). Nothing is mapped
-/// there.
+/// First of the addresses that stand for functions of a program (callbacks). No memory is mapped at
+/// these addresses.
 pub const FUNC_BASE: u64 = 0xffff_ffff_c000_0000;
 
 /// Returns the value that a program holds as a pointer to its own function.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Machine code for programs: the second engine, which behaves exactly like the interpreter.
 //!
-//! Owns: which functions are compiled, and when; sharing of machine code between runs of equal
-//! code.
+//! Owns: the decision which functions to compile, and when; sharing of machine code between runs of
+//! equal code.
 //! Does not: define the meaning of an instruction (`vm/interp.rs` does); compile for hosts other
 //! than x86-64 and aarch64. On other hosts, and for functions that the compiler refuses, the
 //! interpreter runs.
 //!
-//! A function is compiled once the interpreter has executed so many of its instructions that
+//! The JIT compiles a function once the interpreter has executed so many of its instructions that
 //! compiling pays (`Limits::compile_after`). Both engines agree in everything observable: results,
 //! memory, instruction counts, faults and their locations. It therefore does not matter which
 //! functions are compiled, or whether another run compiled them. The engines call each other: the
@@ -65,27 +65,28 @@ pub enum Engine {
     Jit,
 }
 
-/// Cache of compiled code, keyed by content. All clones share it, on any thread.
+/// Cache of compiled code, keyed by content. All clones of a cache share its contents, on any
+/// thread.
 #[derive(Clone, Debug, Default)]
 pub struct CodeCache(Arc<CodeCacheInner>);
 
 #[derive(Debug, Default)]
 struct CodeCacheInner {
-    // tidy: allow(static): as above; equal for all runs on this host.
+    // tidy: allow(static): the host's instruction set is the same for all runs.
     isa: OnceLock<Option<IsaOf>>,
     /// Oldest first.
     codes: Mutex<Vec<Arc<Code>>>,
 }
 
-/// Slots of the longest function that is compiled. The compiler's time and memory grow a little
-/// faster than the slots. The longest known function has 6,562.
+/// Largest number of slots of a function that the JIT compiles. The compiler's time and memory grow
+/// a little faster than the number of slots. The longest known function has 6,562 slots.
 const SLOTS_MAX: u32 = 1 << 13;
 
 /// Cost of entering and leaving the interpreter, in interpreted instructions.
 const ENTRY_COST_INSNS: u64 = 32;
 
-/// Number of images kept. One object is linked anew for each machine and for each setting of its
-/// knobs.
+/// Largest number of images whose code the cache keeps. The loader links an object anew for each
+/// machine and for each setting of its knobs, and so makes several images of the object.
 const MAX_IMAGES: usize = 8;
 
 struct IsaOf(Isa);
@@ -97,8 +98,8 @@ impl std::fmt::Debug for IsaOf {
 }
 
 impl CodeCache {
-    /// Returns the code of an image that runs in a memory of `nr_pages` pages. None if the
-    /// interpreter runs it.
+    /// Returns the code of an image that runs in a memory of `nr_pages` pages. Returns None if the
+    /// interpreter runs the whole image.
     pub(crate) fn code(
         &self,
         image: &Arc<Image>,
@@ -123,7 +124,7 @@ impl CodeCache {
     }
 }
 
-/// Returns the functions of an image that are never compiled, and why.
+/// Returns the functions of an image that the JIT never compiles, each with the reason.
 pub fn refusals(image: &Image) -> Vec<(String, Refusal)> {
     let tail_call = has_tail_call(image);
     let why = |func: &Func| match func.len {
@@ -134,22 +135,22 @@ pub fn refusals(image: &Image) -> Vec<(String, Refusal)> {
     image.funcs.iter().filter_map(|func| Some((func.name.clone(), why(func)?))).collect()
 }
 
-/// Returns whether an image contains a tail call. Such an image is interpreted as a whole, because
-/// a tail call reuses the frame of the program that it replaces, and tail calls are counted over
-/// all frames of an invocation.
+/// Returns whether an image contains a tail call. The interpreter runs the whole of such an image,
+/// because a tail call reuses the frame of the program that it replaces, and the limit on tail
+/// calls counts them over all frames of an invocation.
 fn has_tail_call(image: &Image) -> bool {
     image.code.iter().any(|insn| insn.op == Op::TailCall)
 }
 
-/// The values of an array map, such as a section of global data. They exist, with the same
-/// permission, from before the instance's code is installed until the instance is removed.
+/// The values of an array map, such as a section of global data. They keep their address and
+/// permission from before the instance gets its code until the instance is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Data {
     pub addr: u64,
     pub len: u64,
-    /// Whether programs may write it. Programs may always read it.
+    /// Whether programs may write the values. Programs may always read them.
     pub writable: bool,
-    /// How programs look up its elements; None for a map of maps.
+    /// How programs look up the map's elements; None for a map of maps.
     pub elements: Option<Elements>,
 }
 
@@ -170,12 +171,13 @@ pub(crate) struct Code {
     data: Vec<Data>,
     nr_pages: u64,
     compile_after: u64,
-    /// Indexed by function. Compiled code contains the addresses of these slots.
+    /// Indexed by function. Compiled code contains the addresses of these entries.
     slots: Box<[FuncEntry]>,
-    /// Code that refused accesses call (see `access_thunk`); NULL until the first function is
-    /// compiled.
+    /// Address of the code that a compiled function calls if it refuses an access (see
+    /// `access_thunk`); NULL until the first function is compiled.
     access: AtomicPtr<u8>,
-    /// No function is recursive, so calls within the code need no check of their depth.
+    /// Whether no function is recursive. Calls within the code then need no check of the call
+    /// depth.
     bounded: bool,
     /// Function by its first slot.
     starts: BTreeMap<u32, FuncId>,
@@ -189,17 +191,17 @@ struct FuncEntry {
     /// Number of frames that the function needs below its own. `u8::MAX` until the function is
     /// compiled, which is more than any level has.
     needs: AtomicU8,
-    /// As `needs`, for an entry that passes only r1. `u8::MAX` for ever if the function takes more
-    /// arguments.
+    /// The same number as `needs`, for an entry that passes only r1. It stays `u8::MAX` if the
+    /// function takes more arguments.
     needs_simple: AtomicU8,
     /// Number of frames that the function needs below its own (see `frames_below.rs`), compiled or
     /// not. 0 for all functions of a recursive image, whose calls check their depth.
     frames_below: u8,
-    /// Instructions that the interpreter has executed from its entry on. Approximate when several
-    /// threads share the code.
+    /// Number of instructions that the interpreter has executed in runs that began with this
+    /// function, plus `ENTRY_COST_INSNS` per run. Approximate when several threads share the code.
     interpreted_insns: AtomicU64,
-    /// Value of `interpreted_insns` at which the function is compiled; `u64::MAX` (never reached)
-    /// if it was refused.
+    /// Value of `interpreted_insns` at which the JIT compiles the function; `u64::MAX` (never
+    /// reached) if the compiler has refused the function.
     compile_at: AtomicU64,
 }
 
@@ -308,10 +310,10 @@ impl Code {
         let mut work = match self.work.try_lock() {
             Ok(work) => work,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another thread is compiling; this one interprets meanwhile.
+            // Another thread is compiling. This thread uses the interpreter meanwhile.
             Err(TryLockError::WouldBlock) => return,
         };
-        // Another thread may have compiled it meanwhile.
+        // Another thread may have compiled the function meanwhile.
         if slot.entry.load(Ordering::Acquire).is_null()
             && !work.refused.contains_key(&func)
             && let Err(why) = self.compile(&mut work, slot, func)
@@ -325,15 +327,16 @@ impl Code {
     #[inline]
     pub(crate) fn count_interpreted(&self, func: FuncId, insns: u64) {
         if let Some(slot) = self.slots.get(func.idx()) {
-            // A lost update of another thread only delays compilation a little. The value never
-            // reaches "never" (`u64::MAX`).
+            // A lost update of another thread only delays compilation a little. The count never
+            // reaches `u64::MAX`, the threshold of a refused function.
             let before = slot.interpreted_insns.load(Ordering::Relaxed);
             let after = before.saturating_add(insns + ENTRY_COST_INSNS);
             slot.interpreted_insns.store(after.min(u64::MAX - 1), Ordering::Relaxed);
         }
     }
 
-    /// Returns the code that refused accesses call; NULL until some function has been compiled.
+    /// Returns the address of the code that a compiled function calls if it refuses an access; NULL
+    /// until the first function is compiled.
     fn access(&self) -> *const u8 {
         self.access.load(Ordering::Acquire)
     }
@@ -408,7 +411,7 @@ impl CompileState {
 /// Returns the live registers before each slot of a function, ignoring paths that are never taken.
 /// Both engines report exactly these registers in a fault, because machine code keeps no others.
 pub(crate) fn live(code: &[Insn], func: &Func) -> Vec<RegSet> {
-    // Computed without `data`, because callers do not have it.
+    // The analysis gets no `data`, because callers of this function do not have it.
     let facts = FunctionAnalysis::of(code, func, &[]);
     uses::live(code, func, |at| facts.next[at])
 }
@@ -418,8 +421,8 @@ pub(crate) fn next(code: &[Insn], func: &Func) -> Vec<[Option<u32>; 2]> {
     FunctionAnalysis::of(code, func, &[]).next
 }
 
-/// Returns how many of r1 to r5 a function takes: up to the last one that is read before it is
-/// written.
+/// Returns how many of r1 to r5 a function takes: up to the last one that the function may read
+/// before it writes it.
 fn arguments(code: &[Insn], func: &Func) -> usize {
     let first = live(code, func).first().copied().unwrap_or_default();
     (1..=5u8).rev().find(|reg| first.has(*reg)).unwrap_or(0).into()

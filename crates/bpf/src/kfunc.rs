@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Kernel functions that need no kernel: number iterators, lock markers, objects, trees, lists,
-//! arena pages.
+//! Kernel functions that need no simulated kernel: number iterators, markers, spin locks, objects,
+//! trees, lists, arena pages, dynptrs.
 //!
 //! Owns: the list of built-in kfuncs and their ids.
-//! Does not: implement other kfuncs, which are the host's.
+//! Does not: implement other kfuncs, which the host does.
 //! Models: kernel/bpf/helpers.c, bpf_iter.c, rqspinlock.c and arena.c, v7.3.
 //! Differs: functions for RCU, preemption and interrupts are markers without effect, because
 //! programs run one at a time.
@@ -35,8 +35,8 @@ impl KfuncId {
     }
 }
 
-/// First of the addresses that stand for kernel functions (`bpf_ksym_exists`). Nothing is mapped
-/// there.
+/// First of the addresses that stand for kernel functions (`bpf_ksym_exists`). No memory is mapped
+/// at these addresses.
 pub const KFUNC_BASE: u64 = 0xffff_ffff_8100_0000;
 
 /// Returns the non-zero value that a program sees as the address of a kfunc.
@@ -57,12 +57,13 @@ pub fn name(id: KfuncId) -> Option<&'static str> {
     BUILTINS.get(at).map(|builtin| builtin.0)
 }
 
-/// Returns all names, for `inspect`.
+/// Returns the names of all built-in kfuncs, for `inspect`.
 pub fn builtin_names() -> impl Iterator<Item = &'static str> {
     BUILTINS.iter().map(|builtin| builtin.0)
 }
 
-/// Behaviour of a built-in kfunc. Several names share one: `x_impl` is the older spelling of `x`.
+/// Behaviour of a built-in kfunc. Several kfuncs share one behaviour: for example, `x_impl` is the
+/// older name of `x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Builtin {
     /// Has no effect.
@@ -202,8 +203,8 @@ pub(crate) fn call<H: Host>(
     }
 }
 
-/// Returns the fault of a poisoned call. The linker replaces an instruction that must not be
-/// executed by a call of an id from `link::POISON` on.
+/// Returns the fault of a poisoned call. The linker replaces an instruction that must not run by a
+/// call of a kfunc whose id is at least the linker's `POISON`.
 fn poisoned<H: Host>(h: &mut H, site: CallSite, id: KfuncId) -> Fault {
     let image = h.vm().instance(site.instance).map(|instance| instance.image().clone());
     match image.as_ref().and_then(|image| image.kfunc_names.get(&id)) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The machine that runs BPF programs: two engines that agree, over one linear memory per
-//! simulation.
+//! The machine that runs BPF programs: an interpreter and a compiler to machine code, which behave
+//! alike, over one linear memory per simulation.
 //!
 //! Owns: instructions, memory, maps, helpers without kernel knowledge, the interpreter, machine
 //! code.
-//! Does not: read object files (`scxlab-loader` does), know scheduling. The behaviour of a kernel
-//! function arrives through `vm::Host`.
+//! Does not: read object files (`scxlab-loader` does), know scheduling. `vm::Host` supplies the
+//! behaviour of kernel functions.
 //! Start at: `vm.rs` (running), `jit.rs` (machine code), `mem.rs` (addresses).
 
 #![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]

@@ -3,7 +3,7 @@
 //!
 //! Owns: definitions, creation with the kernel's checks, dispatch by type. Each type has its file
 //! in `map/`.
-//! Does not: know the syscall ABI or names in ELF files (see `link`).
+//! Does not: know the syscall ABI or names in ELF files (see `link` of scxlab-loader).
 //! Models: kernel/bpf/*map*.c, hashtab.c, queue_stack_maps.c, ringbuf.c, arena.c,
 //! bpf_local_storage.c, v7.3.
 //! Differs: nothing is concurrent; hash maps iterate in order of insertion, and an update
@@ -121,7 +121,8 @@ pub enum SpecialKind {
     Kptr(KptrKind),
     /// `__kptr_untrusted`, `__uptr`: a pointer without a reference.
     Untrusted,
-    /// `struct bpf_rb_root` whose nodes lie at this byte offset in objects of this local type.
+    /// `struct bpf_rb_root` whose nodes lie at byte offset `node_offset` in objects of type
+    /// `local_type`.
     RbRoot {
         local_type: u32,
         node_offset: u32,
@@ -133,14 +134,15 @@ pub enum SpecialKind {
     RbNode,
     ListNode,
     Refcount,
-    /// `struct bpf_wq`, `struct bpf_task_work`: excluded from copies of the value, never run.
+    /// `struct bpf_wq`, `struct bpf_task_work`: copies of the value skip the field, and the
+    /// simulator never runs its callback.
     Opaque {
         size: u32,
     },
 }
 
 impl SpecialKind {
-    /// Returns the size of the field in bytes. Copies of a value skip them.
+    /// Returns the size of the field in bytes. Copies of a value skip these bytes.
     pub fn size(self) -> u32 {
         match self {
             SpecialKind::SpinLock | SpecialKind::ResSpinLock | SpecialKind::Refcount => 4,
@@ -172,19 +174,19 @@ pub enum Dropped {
     Timer(crate::timer::TimerId),
 }
 
-/// A map. Its contents are accessed through `Vm`'s `map_*` operations.
+/// A map. Callers access its contents through the `map_*` operations of `Vm`.
 pub struct Map {
     pub id: MapId,
     pub instance: InstanceId,
     /// Address that programs hold as a pointer to the map.
     pub addr: u64,
     pub def: MapDef,
-    /// User space may no longer write it (`BPF_MAP_FREEZE`).
+    /// Whether user space may no longer write the map (`BPF_MAP_FREEZE`).
     pub frozen: bool,
     pub(crate) kind: MapKind,
     /// Value size in bytes, rounded up to a multiple of 8.
     pub(crate) stride: u32,
-    /// Whether the value has a field that must be released when the value goes away.
+    /// Whether the value has a field whose contents the map must release when the value goes away.
     pub(crate) has_special: bool,
 }
 

@@ -25,7 +25,8 @@ mod alloc;
 #[cfg(test)]
 mod tests;
 
-/// First guest address. Kernel-like: negative as a signed number, aligned to 4 GiB.
+/// First guest address. Like a kernel address, it is negative as a signed number. It is aligned to
+/// 4 GiB.
 pub const GUEST_BASE: u64 = 0xffff_8800_0000_0000;
 pub const PAGE: u64 = 4096;
 pub(crate) const PAGE_SHIFT: u32 = 12;
@@ -35,8 +36,8 @@ pub const ARENA_WINDOW: u64 = 1 << 32;
 pub const DEFAULT_SIZE: u64 = 64 << 30;
 /// Smallest size of a memory in bytes (1 MiB). No kernel boots in less.
 const SIZE_MIN: u64 = 1 << 20;
-/// Bytes mapped beyond the end. `own_mut` masks only the address of a structure's first byte, and a
-/// structure that begins in the last bytes must still lie in the mapping.
+/// Bytes mapped beyond the end of the memory. `own_mut` masks only the address of a structure's
+/// first byte, and a structure that begins in the last bytes must still lie in the mapping.
 const TAIL: u64 = 64 << 10;
 /// Largest size of a memory in bytes. `GUEST_BASE` is a multiple of it, so the low bits of a guest
 /// address are its offset.
@@ -72,33 +73,33 @@ pub enum OutOfMemory {
 /// more.
 const WORD: u64 = 8;
 
-/// Bytes before the table of permissions. The last one stands for the page before the first; the
-/// rest keep the table aligned.
+/// Bytes before the table of permissions. The last of them stands for the page before the memory's
+/// first page. The bytes before that one keep the table aligned.
 const BEFORE: u64 = PAGE;
 
-/// One reservation of address space and its page tables. Freed as a whole when dropped.
+/// One reservation of address space, with its table of page permissions. Dropping it frees both.
 pub struct Memory {
     base: *mut u8,
     /// One `Perm` byte per page. The `BEFORE` bytes in front of it are 0 (no permission).
     perms: *mut u8,
     size: u64,
-    /// Mask from an address to its offset, rounded down to a multiple of `WORD`. The size is a
-    /// power of two.
+    /// Mask that turns an address into its offset, rounded down to a multiple of `WORD`. A mask can
+    /// do this because the size is a power of two.
     mask: u64,
     alloc: alloc::Allocator,
     /// Reserved arena windows, newest last.
     arenas: Vec<ArenaRange>,
-    /// Bytes that the run may use, bytes in use, and whether a request beyond the limit was
-    /// refused.
+    /// Bytes that the run may use, bytes in use, and whether `charge` has refused a request.
     limit: u64,
     taken: u64,
     refused: bool,
-    /// Requests granted before one is refused regardless of the limit (see `refuse_request`).
+    /// Number of requests until `charge` refuses one regardless of the limit (see
+    /// `refuse_request`).
     requests_left: u64,
-    /// Number of stores to arena pages that were not allocated. They are dropped, as in the kernel;
-    /// such a store is usually a bug of the program.
+    /// Number of stores to arena pages that were not allocated. The engines drop such a store, as
+    /// the kernel does. It is usually a bug of the program.
     pub arena_stores_dropped: u64,
-    // Keep the mappings alive. All access goes through the raw pointers above.
+    // These fields keep the mappings alive. All access goes through the raw pointers above.
     _data: MmapMut,
     _perms: MmapMut,
 }
@@ -155,7 +156,7 @@ impl Memory {
         self.requests_left = nth;
     }
 
-    /// Returns the limit if a request was refused because of it.
+    /// Returns the limit if `charge` has refused a request because of it.
     pub fn exceeded(&self) -> Option<u64> {
         self.refused.then_some(self.limit)
     }
@@ -174,18 +175,18 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns bytes charged by `charge`.
+    /// Gives bytes back that `charge` has charged to the run.
     pub fn give_back(&mut self, size: u64) {
         self.taken = self.taken.saturating_sub(size);
     }
 
-    /// Returns the bytes that are charged to the run.
+    /// Returns the number of bytes that are charged to the run.
     #[cfg(test)]
     pub(crate) fn charged(&self) -> u64 {
         self.taken
     }
 
-    /// Returns the bytes of address space, used or not.
+    /// Returns the size of the address space in bytes, used or not.
     pub fn size(&self) -> u64 {
         self.size
     }

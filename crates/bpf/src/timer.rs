@@ -2,7 +2,7 @@
 //! `struct bpf_timer` in map values.
 //!
 //! Owns: which timers exist, their callbacks, and whether they are armed. Does not: keep time; the
-//! host's event queue calls `vm::fire_timer` when one expires.
+//! host's event queue calls `vm::fire_timer` when a timer expires.
 //! Models: kernel/bpf/helpers.c, `bpf_timer_*`, v7.3.
 //!
 //! ```text
@@ -22,8 +22,8 @@ impl TimerId {
     }
 }
 
-/// First word of an initialised `struct bpf_timer`: its id plus one, so that zeroed memory is no
-/// timer.
+/// First word of an initialised `struct bpf_timer`: the timer's id plus one, so that zeroed memory
+/// is no timer.
 pub(crate) fn word_of_id(id: TimerId) -> u64 {
     u64::from(id.0) + 1
 }
@@ -37,7 +37,7 @@ pub(crate) fn id_of_word(word: u64) -> Option<TimerId> {
 pub struct Timer {
     /// Address of the `struct bpf_timer`.
     pub addr: u64,
-    /// The map that holds it, and the address of the value, as the callback gets them.
+    /// The map that holds the timer, and the address of the map value, which the callback gets.
     pub map: MapId,
     pub value: u64,
     pub instance: InstanceId,
@@ -45,12 +45,12 @@ pub struct Timer {
     pub armed: bool,
 }
 
-/// All timers of a simulation. An id is reused after its element was freed.
+/// All timers of a simulation. A new timer may get the id of a timer whose map element was freed.
 #[derive(Default)]
 pub struct Timers {
     slots: Vec<Option<Timer>>,
     free: Vec<TimerId>,
-    /// The timer whose callback runs now, if one does: it cannot cancel itself.
+    /// The timer whose callback runs now, if any. A callback cannot cancel its own timer.
     pub(crate) running: Option<TimerId>,
 }
 
@@ -75,7 +75,7 @@ impl Timers {
     pub(crate) fn remove(&mut self, id: TimerId) -> Option<Timer> {
         let timer = self.slots.get_mut(id.idx())?.take()?;
         if self.running == Some(id) {
-            // A timer that takes over the id is another one.
+            // The id may go to a new timer, which is not the one that runs.
             self.running = None;
         }
         self.free.push(id);

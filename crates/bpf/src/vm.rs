@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The virtual machine: loaded objects, calls from the simulated kernel into them, and their calls
-//! back.
+//! The virtual machine: loaded objects, calls of their programs by the simulated kernel, and the
+//! programs' calls into the kernel.
 //!
 //! Owns: instances, counters of executed work, limits, nesting of invocations.
 //! Does not: implement kernel functions (see `Host`), keep time, or choose which program runs.
 //! Models: the kernel's entry into BPF programs (trampolines, callbacks), v7.3.
-//! Differs: programs are not verified in advance but checked while they run.
+//! Differs: the machine checks programs while they run, instead of verifying them in advance.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl FuncId {
     }
 }
 
-/// A linked object: code in which the addresses of one instance are filled in.
+/// A linked object: code that contains the addresses of one instance.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     /// Name of the object, for reports.
@@ -113,14 +113,15 @@ impl Image {
 pub struct Instance {
     pub id: InstanceId,
     pub name: String,
-    /// Written only by `Vm::install`, and never while a program runs, because the interpreter
-    /// borrows it.
+    /// Only `Vm::install` writes this field, and never while a program runs, because the
+    /// interpreter borrows the image.
     image: Arc<Image>,
-    /// Machine code of the image; None if the interpreter runs all of it. Written as `image` is.
+    /// Machine code of the image; None if the interpreter runs the whole image. Only `Vm::install`
+    /// writes this field.
     code: Option<Arc<Code>>,
     /// In order of creation.
     pub maps: Vec<MapId>,
-    /// Guest address of the arena window that its programs use, 0 without an arena.
+    /// Guest address of the arena window that the instance's programs use; 0 without an arena.
     pub arena_base: u64,
     /// Types that `bpf_obj_new` may allocate, by BTF id in the object.
     pub local_types: LocalTypes,
@@ -131,8 +132,8 @@ impl Instance {
         &self.image
     }
 
-    /// Returns the functions that only the interpreter runs, and why: those that are never
-    /// compiled, and those that the compiler refused.
+    /// Returns the functions that only the interpreter runs, each with the reason. They are the
+    /// functions that the JIT never tries to compile, and those that the compiler refused.
     pub fn refusals(&self) -> Vec<(String, Refusal)> {
         let mut all = jit::refusals(&self.image);
         if let Some(code) = &self.code {
@@ -141,7 +142,8 @@ impl Instance {
         all
     }
 
-    /// Returns its machine code; None if the interpreter runs all of it.
+    /// Returns the machine code of the instance's image; None if the interpreter runs the whole
+    /// image.
     #[inline(always)]
     pub(crate) fn code(&self) -> Option<&Code> {
         self.code.as_deref()
@@ -153,7 +155,7 @@ impl Instance {
     }
 }
 
-/// Result of the linker, handed over once all addresses are known.
+/// Result of the linker, which it passes to `Vm::install` once it knows all addresses.
 #[derive(Default)]
 pub struct InstanceParts {
     pub image: Arc<Image>,
@@ -166,10 +168,10 @@ pub struct InstanceParts {
 /// Limits on one outermost invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Instructions of one outermost invocation, including everything called from it. The kernel
-    /// has no such limit at run time: its verifier bounds a path to 1 M instructions, and helpers
-    /// such as `bpf_loop` multiply that by up to 8 M. No scheduler callback has a legitimate need
-    /// for 64 M instructions.
+    /// Instructions of one outermost invocation, including all that the invocation calls. The
+    /// kernel has no such limit at run time: its verifier bounds a path to 1 M instructions, and
+    /// helpers such as `bpf_loop` multiply that by up to 8 M. No scheduler callback has a
+    /// legitimate need for 64 M instructions.
     pub insns_per_call: u64,
     /// Frames of one program with its subprograms and callbacks. The kernel's `MAX_CALL_FRAMES`.
     pub call_depth: u32,
@@ -177,10 +179,11 @@ pub struct Limits {
     pub nesting: u32,
     /// Iterations of `may_goto` loops per frame. The kernel's `BPF_MAX_LOOPS`.
     pub may_goto: u32,
-    /// Interpreted instructions per slot of a function after which it is compiled; each entry
-    /// counts as some more (`ENTRY_COST_INSNS`). At the default of 10,000 the interpreter has lost
-    /// about as much time as compiling takes: compiling takes 25 us per slot, and an interpreted
-    /// instruction loses 2 ns.
+    /// Number of interpreted instructions per slot of a function after which the JIT compiles the
+    /// function. Each entry into the function counts as `ENTRY_COST_INSNS` more instructions. At
+    /// the default of 10,000 the interpreter has lost about as much time as compiling takes:
+    /// compiling takes 25 us per slot, and an interpreted instruction takes 2 ns longer than
+    /// machine code.
     pub compile_after: u64,
 }
 
@@ -199,7 +202,7 @@ impl Default for Limits {
 /// Configuration of a virtual machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Number of possible CPUs, and so of copies that a per-CPU map has.
+    /// Number of possible CPUs, which is also the number of copies of each value of a per-CPU map.
     pub nr_cpus: u32,
     /// `CONFIG_HZ`, for `bpf_jiffies64`.
     pub hz: u32,
@@ -249,7 +252,8 @@ pub struct Vm {
     pub kfunc_calls: u64,
     /// Trees, lists and objects that programs allocated.
     pub(crate) objects: crate::kfunc::Objects,
-    /// References dropped by map operations that the host has not been told of yet.
+    /// References and timers that map operations dropped and that `release_dropped` has not
+    /// reported to the host yet.
     pub(crate) dropped: Vec<Dropped>,
     /// Addresses of the `bpf_spin_lock`s held by running programs, oldest first.
     pub(crate) locks: Vec<u64>,
@@ -259,8 +263,8 @@ pub struct Vm {
     pub(crate) deadline: u64,
     /// Contexts in which machine code runs.
     pub(crate) contexts: Contexts,
-    /// Most recent kernel function call made by the interpreter. Machine code's own is in
-    /// `contexts` (`Contexts::calling`), which takes precedence if set.
+    /// Most recent kernel function call that the interpreter made. `Contexts::calling` holds the
+    /// call that machine code makes, and takes precedence if it is set.
     pub(crate) calling: CallSite,
 }
 
@@ -270,7 +274,7 @@ pub struct CallSite {
     pub instance: InstanceId,
     /// Slot of the call instruction in the image.
     pub pc: u32,
-    /// Frame of the caller; 0 is the program's own.
+    /// Frame of the caller; 0 is the program's first frame.
     pub depth: u32,
 }
 
@@ -281,8 +285,9 @@ pub enum Storage {
     Cgroup,
 }
 
-/// Type of a referenced kernel pointer held by a map value or an object: its BTF id in the target
-/// kernel, or, for an object from `bpf_obj_new`, its BTF id in the loaded object.
+/// Type of a referenced pointer (kptr) in a map value or an allocated object. `Kernel` is a BTF id
+/// in the target kernel. `Local` is a BTF id in the loaded object file, for a pointer to memory
+/// from `bpf_obj_new`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KptrKind {
     Kernel(u32),
@@ -291,8 +296,8 @@ pub enum KptrKind {
 
 /// The simulated kernel as seen by the virtual machine.
 ///
-/// `vm` must be cheap (a field access), because it is called often. `Vm::executed` is up to date
-/// during every call into the host.
+/// `vm` must be cheap (a field access), because the engines call it often. `Vm::executed` is up to
+/// date during every call into the host.
 pub trait Host: Sized {
     fn vm(&mut self) -> &mut Vm;
     /// CPU that the program runs on.
@@ -302,8 +307,8 @@ pub trait Host: Sized {
     /// Guest address of the current task's `task_struct`.
     fn current_task(&mut self) -> u64;
     fn kfunc(&mut self, site: CallSite, id: KfuncId, args: &[u64; 5]) -> Result<u64, Fault>;
-    /// A helper that this crate does not implement. Return `helper::unmodelled(id)` if the host has
-    /// no model of it either.
+    /// A helper that this crate does not implement. An implementation returns
+    /// `helper::unmodelled(id)` if the host has no model of the helper either.
     fn helper(&mut self, site: CallSite, id: u32, args: [u64; 5]) -> Result<u64, Fault>;
     /// Whether the running program may store `len` bytes at this address of a kernel structure.
     fn store_to_kernel(&mut self, addr: u64, len: u32) -> bool;
@@ -313,13 +318,13 @@ pub trait Host: Sized {
     fn lock(&mut self, addr: u64);
     fn unlock(&mut self, addr: u64);
     /// Arms a timer. `expires_ns` is absolute, on the clock of `ktime_ns`; `cpu` pins the timer to
-    /// a CPU. Arming it again replaces the expiry time.
+    /// a CPU. Arming a timer again replaces the expiry time.
     fn timer_arm(&mut self, timer: TimerId, expires_ns: u64, cpu: Option<u32>);
     fn timer_cancel(&mut self, timer: TimerId);
-    /// Releases a reference whose map element or object went away. Never called for
-    /// `KptrKind::Local`.
+    /// Releases a reference whose map element or object went away. The machine never calls this
+    /// function for `KptrKind::Local`.
     fn kptr_release(&mut self, kind: KptrKind, ptr: u64);
-    /// Whether storage may still be created for this task or cgroup.
+    /// Whether a program may still create storage for this task or cgroup.
     fn owner_alive(&self, kind: Storage, addr: u64) -> bool;
 }
 
@@ -365,7 +370,7 @@ impl Vm {
         if more == 0 {
             return Ok(());
         }
-        // Work beyond the limit is neither done nor counted.
+        // The helper does no work beyond the limit, so only the work up to the limit counts.
         let left = self.deadline.saturating_sub(self.executed);
         self.executed += more.min(left);
         if more < left {
@@ -374,8 +379,8 @@ impl Vm {
         Err(Fault::new(FaultKind::InsnLimit { limit: self.limits.insns_per_call }))
     }
 
-    /// Adds an empty instance for an object. Its maps are created in it first, then its code is
-    /// linked against their addresses.
+    /// Adds an empty instance for an object. The loader first creates the object's maps in the
+    /// instance, then links the object's code against their addresses.
     pub fn add_instance(&mut self, name: &str) -> InstanceId {
         let id = InstanceId(self.instances.len() as u32);
         self.instances.push(Some(Instance {
@@ -445,8 +450,8 @@ impl Vm {
         self.stacks.level > 0
     }
 
-    /// Number of nested invocations that run now. Each but the first runs inside a call of the one
-    /// before.
+    /// Number of nested invocations that run now. Every invocation after the first runs inside a
+    /// kernel function call of the previous one.
     #[inline]
     pub fn level(&self) -> u32 {
         self.stacks.level

@@ -47,13 +47,14 @@ impl Dynptr {
         mem.write(at.wrapping_add(8), [word, self.offset])
     }
 
-    /// Returns address and length of the whole range; None if it is null or read-only.
+    /// Returns address and length of the whole range; None if the dynptr is null or read-only.
     pub fn writable(self) -> Option<(u64, u64)> {
         let at = self.data.wrapping_add(u64::from(self.offset));
         (self.data != 0 && !self.rdonly).then_some((at, u64::from(self.size)))
     }
 
-    /// Returns the address of `len` bytes at `offset`; E2BIG if they do not all lie inside.
+    /// Returns the address of `len` bytes at `offset`; E2BIG if not all of these bytes lie in the
+    /// dynptr's range.
     pub fn slice(self, offset: u64, len: u64) -> Result<u64, i64> {
         let size = u64::from(self.size);
         if len > size || offset > size - len {

@@ -32,8 +32,8 @@ pub fn bpf_loop<H: Host>(
     Ok(count.into())
 }
 
-/// Calls `func(map, key, value, ctx)` for each element until it returns non-zero. Returns the
-/// number of calls. Elements of a hash that the callback deletes or adds are not visited.
+/// Calls `func(map, key, value, ctx)` for each element until `func` returns non-zero. Returns the
+/// number of calls. The walk does not visit elements of a hash that `func` has deleted or added.
 pub fn for_each_map_elem<H: Host>(
     h: &mut H,
     site: CallSite,
@@ -50,8 +50,8 @@ pub fn for_each_map_elem<H: Host>(
         return Err(wrong("bpf_for_each_map_elem", "array or hash"));
     }
     let id = found.id;
-    // An array's elements have fixed addresses. Those of a hash may come and go during the walk, so
-    // their addresses are collected first.
+    // An array's elements have fixed addresses. The elements of a hash may come and go during the
+    // walk, so the walk collects their addresses first.
     let array = if let MapKind::Array(array) = &found.kind { Some(*array) } else { None };
     let noted: Vec<u64> = match &found.kind {
         MapKind::Hash(hash) => hash.values().collect(),

@@ -184,7 +184,7 @@ pub(super) fn find<'v>(
     }
 }
 
-/// Copies the key out of guest memory, because the operation may overwrite it there.
+/// Copies the key out of guest memory, because the map operation may overwrite that memory.
 fn copy_key<'k>(
     mem: &Memory,
     key: u64,

@@ -7,11 +7,11 @@ use crate::vm::Host;
 
 type Outcome = Result<u64, Fault>;
 
-/// Number of compared bytes after which a comparison is charged for them.
+/// Number of bytes in whose multiples a comparison counts its work.
 const STRIDE: u64 = 4096;
 
-/// Models `bpf_probe_read*`. If the source is not readable, the destination is zeroed and the
-/// result is -EFAULT.
+/// Models `bpf_probe_read*`. If the source is not readable, the helper zeroes the destination and
+/// returns -EFAULT.
 pub fn probe_read<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outcome {
     let size = u64::from(size as u32);
     h.vm().mem.bytes_mut(dst, size)?;
@@ -25,8 +25,8 @@ pub fn probe_read<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outcome 
     Ok(neg(EFAULT))
 }
 
-/// Models `bpf_probe_read*_str`. Returns the length including the NUL, which is always written; a
-/// longer string is truncated.
+/// Models `bpf_probe_read*_str`. The helper truncates a string that is too long, always writes a
+/// NUL, and returns the length including the NUL.
 pub fn probe_read_str<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outcome {
     let mem = &mut h.vm().mem;
     let size = u64::from(size as u32);

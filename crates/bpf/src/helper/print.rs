@@ -26,8 +26,8 @@ pub fn trace_vprintk<H: Host>(h: &mut H, [fmt, size, data, data_len]: [u64; 4]) 
     Ok(print(h, text))
 }
 
-/// Models `bpf_snprintf`. Returns the length of the complete text with its NUL, even if it was
-/// truncated.
+/// Models `bpf_snprintf`. Returns the length of the complete text with its NUL, even if the buffer
+/// holds less.
 pub fn snprintf<H: Host>(h: &mut H, [out, size, fmt, data, data_len]: [u64; 5]) -> Outcome {
     let mem = &mut h.vm().mem;
     let size = u64::from(size as u32);
@@ -46,7 +46,7 @@ pub fn snprintf<H: Host>(h: &mut H, [out, size, fmt, data, data_len]: [u64; 5]) 
     Ok(text.len() as u64 + 1)
 }
 
-/// Returns the format up to its NUL; None if it has no NUL within its size.
+/// Returns the format up to its NUL; None if the format has no NUL within `size` bytes.
 fn fmt_bytes<H: Host>(h: &mut H, fmt: u64, size: u64) -> Result<Option<Vec<u8>>, Fault> {
     let bytes = h.vm().mem.bytes(fmt, u64::from(size as u32))?;
     let end = bytes.iter().position(|&byte| byte == 0);

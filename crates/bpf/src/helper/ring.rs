@@ -13,7 +13,7 @@ use crate::vm::{CallSite, Host, Vm, callback};
 
 type Outcome = Result<u64, Fault>;
 
-/// BPF_RB_NO_WAKEUP | BPF_RB_FORCE_WAKEUP. They have no effect, because consumers poll.
+/// BPF_RB_NO_WAKEUP | BPF_RB_FORCE_WAKEUP. These flags have no effect, because consumers poll.
 const WAKEUP_FLAGS: u64 = 3;
 /// Largest number of records per drain. The kernel's BPF_MAX_USER_RINGBUF_SAMPLES.
 const MAX_SAMPLES: u64 = 128 << 10;
@@ -118,7 +118,7 @@ fn commit_dynptr(vm: &mut Vm, at: u64, discard: bool) -> Outcome {
     Ok(0)
 }
 
-/// Models `bpf_user_ringbuf_drain`: calls `func(dynptr, ctx)` for each record until it returns
+/// Models `bpf_user_ringbuf_drain`: calls `func(dynptr, ctx)` for each record until `func` returns
 /// non-zero. Returns the number of records, or an error.
 pub fn drain<H: Host>(h: &mut H, site: CallSite, [map, func, ctx, flags]: [u64; 4]) -> Outcome {
     if flags & !WAKEUP_FLAGS != 0 {

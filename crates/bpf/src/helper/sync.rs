@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Spin locks and timers.
 //!
-//! Owns: the rule that a lock is taken once and released by its holder. Does not: spend virtual
-//! time; `Host::lock` does.
+//! Owns: the rules that a program takes a lock only once and that only the holder releases it. Does
+//! not: spend virtual time; `Host::lock` does.
 
 use super::map::find;
 use crate::errno::*;
@@ -110,7 +110,7 @@ fn timer_start<H: Host>(h: &mut H, addr: u64, nsecs: u64, flags: u64) -> Outcome
     if h.vm().timers.get(id).is_none_or(|timer| timer.callback.is_none()) {
         return Ok(neg(EINVAL));
     }
-    // The kernel's times are signed and are clamped to the largest.
+    // The kernel's times are signed, and the kernel clamps an expiry time to the largest one.
     let start = if flags & ABSOLUTE != 0 { 0 } else { h.ktime_ns() };
     let expires = start.saturating_add(nsecs).min(i64::MAX as u64);
     let cpu = (flags & CPU_PIN != 0).then(|| h.cpu());

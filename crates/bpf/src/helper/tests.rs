@@ -9,7 +9,8 @@ use crate::vm::bare::BareHost;
 use crate::vm::tests::host;
 use crate::vm::{InstanceId, KptrKind, fire_timer};
 
-/// A program with a map. At its start, r1 is the map and r2 a page that it may write.
+/// A program with a map. When the program starts, r1 is the map, and r2 a page that the program may
+/// write.
 struct Bench {
     h: BareHost,
     instance: InstanceId,
@@ -168,8 +169,8 @@ fn storage_starts_from_an_initial_value() {
     assert_eq!(bench.run([0x1000, 1, 0]), Ok(99));
 }
 
-/// Repeated copies and comparisons of 64 KiB. Each is charged by its size, and the limit of an
-/// invocation applies to it.
+/// Programs copy and compare 64 KiB repeatedly. Each operation counts work by its size, and the
+/// instruction limit of the invocation includes that work.
 #[test]
 fn large_work_counts_by_its_size() {
     const SIZE: u64 = 64 << 10;
@@ -189,7 +190,7 @@ fn large_work_counts_by_its_size() {
         };
         let (small, _) = took(16, 1);
         assert_eq!(took(256, 1).0, small, "helper {id}: part of its call");
-        // A comparison is charged in strides.
+        // A comparison counts its work only in whole strides.
         assert_eq!(took(264, 1).0, small + u64::from(id == 113), "helper {id}");
         let (large, result) = took(SIZE, 1);
         assert_eq!(result, Ok(0), "helper {id}");

@@ -54,7 +54,7 @@ pub fn assemble(text: &str) -> Result<Assembled, AsmError> {
 struct Assembler {
     out: Assembled,
     labels: BTreeMap<String, usize>,
-    /// References to be resolved: slot, field, label, line of the text.
+    /// Unresolved references: slot, field, label, line of the text.
     fixups: Vec<(usize, Fixup, String, usize)>,
 }
 
@@ -200,7 +200,7 @@ impl Assembler {
         }
     }
 
-    /// `if r1 s> r2 goto label`
+    /// Assembles a conditional jump, such as `if r1 s> r2 goto label`.
     fn branch(&mut self, rest: &str, line: usize) -> Parsed<()> {
         let (condition, target) = rest.split_once(" goto ").ok_or("goto expected")?;
         let mut words = condition.split_whitespace();
@@ -227,7 +227,7 @@ impl Assembler {
         }
     }
 
-    /// `*(u64 *)(r10 - 8) = r1`
+    /// Assembles a store, such as `*(u64 *)(r10 - 8) = r1`.
     fn store(&mut self, code: &str) -> Parsed<()> {
         let (place, value) = code.split_once(" = ").ok_or("= expected")?;
         let (size, _, dst, off) = location(place)?;
@@ -245,7 +245,7 @@ impl Assembler {
         self.emit(0xc3 | size, dst, reg(value)?.0, off, 0x110)
     }
 
-    /// `lock *(u64 *)(r1 + 0) += r2`
+    /// Assembles an atomic operation without a result, such as `lock *(u64 *)(r1 + 0) += r2`.
     fn lock(&mut self, rest: &str) -> Parsed<()> {
         let (place, value) = rest.split_once("= ").ok_or("= expected")?;
         let (place, op) = place.split_at(place.len().checked_sub(1).ok_or("operator")?);
@@ -393,7 +393,7 @@ fn operand(text: &str) -> Parsed<Operand> {
     }
 }
 
-/// Parses a register: its number, and whether its 64-bit name was used.
+/// Parses a register name. Returns the register's number, and whether the name is the 64-bit one.
 fn reg(text: &str) -> Parsed<(u8, bool)> {
     let text = text.trim();
     let wide = text.starts_with('r');
@@ -414,8 +414,8 @@ fn number(text: &str) -> Option<i64> {
     Some(if negative { (magnitude as i64).wrapping_neg() } else { magnitude as i64 })
 }
 
-/// Parses `*(u32 *)(r1 + 4)`, or the same without the first star: size bits, signedness, base,
-/// offset.
+/// Parses `*(u32 *)(r1 + 4)`, with or without the first star. Returns size bits, signedness, base
+/// register and offset.
 fn location(text: &str) -> Parsed<(u8, bool, u8, i16)> {
     let text = text.trim().trim_start_matches('*');
     let (ty, rest) =
@@ -441,7 +441,7 @@ fn location_in(text: &str) -> Parsed<(u8, u8, i16)> {
     Ok((0, base, off))
 }
 
-/// `r1 + 4`
+/// Parses an address, such as `r1 + 4`.
 fn address(text: &str) -> Parsed<(u8, i16)> {
     let mut words = text.split_whitespace();
     let base = reg(words.next().ok_or("base register")?)?.0;

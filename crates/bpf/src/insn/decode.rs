@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Decoding of resolved 8-byte slots, with the checks that let the interpreter trust the result.
+//! Decoding of linked 8-byte slots, with the checks that let the interpreter trust the result.
 //!
 //! Owns: the validity of instructions, jump targets, writes to r10 and direct stack offsets.
 //! Does not: verify data flow.
 //!
-//! After decoding, every jump leads to an instruction of its own function, no function can be left
-//! by falling through its end, r10 is never written, and calls name functions of the image.
+//! In decoded code, every jump leads to an instruction of its own function, execution cannot run
+//! past the end of a function, no instruction writes r10, and every direct call leads to the start
+//! of a function of the image.
 
 use super::{Insn, Op, RawInsn, call};
 use crate::vm::Func;
 
-/// An instruction that no kernel would accept, or that is not supported, with its location.
+/// An instruction that no kernel would accept, or that this crate does not support, with its
+/// location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("function \"{func}\", instruction {insn} (code {code:#04x}): {kind}")]
 pub struct DecodeError {
@@ -50,8 +52,8 @@ pub enum DecodeErrorKind {
 use DecodeErrorKind::*;
 
 /// Decodes the code of an image. `probe` marks the slots of loads through kernel pointers, which
-/// read 0 where nothing is mapped; it may be shorter than the code. Slots outside all functions
-/// become `Pad` and are never executed.
+/// read 0 where no memory is mapped. `probe` may be shorter than the code. Slots outside all
+/// functions become `Pad`, which no program executes.
 pub fn decode(raw: &[RawInsn], funcs: &[Func], probe: &[bool]) -> Result<Vec<Insn>, DecodeError> {
     let mut code = vec![PAD; raw.len()];
     let starts = check_bounds(raw, funcs)?;
@@ -302,12 +304,12 @@ fn byte_order(raw: RawInsn, wide: bool) -> Outcome<Op> {
 fn move_extended(raw: RawInsn, wide: bool) -> Outcome<Op> {
     use Op::*;
     match (wide, raw.off, raw.imm) {
-        // The immediate is destination << 16 | source: from the arena to the kernel's view, and
-        // back.
+        // The immediate is `destination << 16 | source`. Address space 1 is the arena's, 0 the
+        // kernel's.
         (true, 1, 1) => Ok(CastKern),
         (true, 1, 0x1_0000) => Ok(CastUser),
-        // The verifier refuses any other pair. clang 19 generates casts from 0 to 0 from some
-        // sources.
+        // The kernel's verifier refuses any other pair. For some sources, clang 19 generates casts
+        // from address space 0 to 0.
         (true, 1, _) => Err(Unsupported(
             "an address space cast other than between 0 and 1 (the kernel refuses it too)",
         )),
@@ -399,7 +401,8 @@ fn atomic(raw: RawInsn) -> Outcome<Insn> {
     plain(raw, op)
 }
 
-/// Checks that r10 is not written, and that a direct access through r10 lies in the frame.
+/// Checks that an instruction does not write r10, and that a direct access through r10 lies in the
+/// frame.
 fn check_frame_pointer(insn: Insn) -> Outcome<()> {
     if written(insn) == Some(10) {
         return Err(WriteFramePointer);
@@ -411,7 +414,8 @@ fn check_frame_pointer(insn: Insn) -> Outcome<()> {
     if base == 10 && !inside { Err(StackOffset(insn.off)) } else { Ok(()) }
 }
 
-/// Returns the register that an instruction writes, other than r0 to r5 of a call.
+/// Returns the operand register that an instruction writes. A call or a compare-and-exchange writes
+/// fixed registers, which this function leaves out.
 fn written(insn: Insn) -> Option<u8> {
     let op = insn.op as u8;
     let fetches = (Op::AtomicFetchAddW as u8..=Op::AtomicXchgDw as u8).contains(&op);
@@ -455,7 +459,7 @@ pub(super) fn is_jump(op: Op) -> bool {
     (Op::Ja as u8..=Op::Jset32X as u8).contains(&(op as u8))
 }
 
-/// Returns the form of a load that reads 0 where nothing is mapped.
+/// Returns the form of a load that reads 0 where no memory is mapped.
 fn probed(insn: Insn) -> Insn {
     use Op::*;
     let op = match insn.op {

@@ -9,8 +9,8 @@ use super::{Insn, Op};
 use crate::kfunc::{self, KfuncId};
 use crate::vm::Image;
 
-/// Disassembles one instruction. Jump targets are distances in slots; calls are by name if the
-/// image knows it.
+/// Disassembles one instruction. Jump targets are distances in slots. A call shows the name of the
+/// called function, helper or kfunc if the name is known.
 pub fn disasm(insn: &Insn, pc: u32, image: &Image) -> String {
     let name = format!("{:?}", insn.op);
     if let Some(text) = special(insn, pc, image) {
@@ -56,7 +56,8 @@ fn special(insn: &Insn, pc: u32, image: &Image) -> Option<String> {
 fn memory(insn: &Insn, name: &str, size: i32) -> String {
     let (d, s) = (insn.dst, insn.src);
     let bits = size * 8;
-    // Narrow accesses name w registers, but a sign-extending load fills all of r.
+    // Accesses of fewer than 8 bytes name w registers, but a sign-extending load fills a whole r
+    // register.
     let w = if size == 8 { 'r' } else { 'w' };
     let at = |base: u8| {
         let sign = if insn.off < 0 { '-' } else { '+' };

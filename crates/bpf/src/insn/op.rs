@@ -89,7 +89,7 @@ pub enum Op {
     // 64-bit constant, and its second slot, which is never executed
     LdImm64,
     Pad,
-    // loads; Probe: through a kernel pointer, reads 0 where nothing is mapped
+    // loads; a Probe load goes through a kernel pointer and reads 0 where no memory is mapped
     LdxB,
     LdxH,
     LdxW,

@@ -6,8 +6,8 @@
 //! Does not: run them (see `vm::bare::trial`).
 //!
 //! Each function keeps in r6 to r8 the three pointers that it received in r1 to r3: writable
-//! memory, kernel memory, and an arena. Occasionally one is overwritten, so that faults happen as
-//! well.
+//! memory, kernel memory, and an arena. Occasionally an instruction overwrites one of these
+//! pointers, so that faults happen as well.
 
 use super::{RawInsn, call, func_addr};
 use crate::vm::{Func, FuncId};
@@ -16,7 +16,7 @@ use crate::vm::{Func, FuncId};
 pub struct Program {
     pub raw: Vec<RawInsn>,
     pub funcs: Vec<Func>,
-    /// Indexed by slot: loads that read 0 where nothing is mapped.
+    /// Indexed by slot: whether the slot is a load that reads 0 where no memory is mapped.
     pub probe: Vec<bool>,
 }
 
@@ -29,10 +29,11 @@ pub enum Entry {
     Array,
 }
 
-/// Helpers that any program may call with any arguments, and `bpf_loop`. Element lookup is listed
-/// twice, because machine code performs it itself.
+/// Helpers that any program may call with any arguments, and `bpf_loop`. The list contains
+/// `bpf_map_lookup_elem` (1) twice, because machine code performs this helper itself, and programs
+/// should call it often.
 const HELPERS: [i32; 14] = [1, 2, 3, 5, 7, 8, 35, 118, 125, 158, 160, 181, 1, 195];
-/// Number of kernel functions of the trial's host. Their ids begin at 0.
+/// Number of kernel functions that the host of a generated program must have. Their ids begin at 0.
 pub const KFUNCS: u32 = 4;
 const FUNCS_MAX: usize = 4;
 
@@ -41,7 +42,8 @@ pub fn program(bytes: &[u8]) -> Program {
     program_for(bytes, Entry::Registers)
 }
 
-/// As `program`, for a first function that receives its arguments as `entry` says.
+/// Generates a program from arbitrary bytes. Its first function receives its arguments as `entry`
+/// says.
 pub fn program_for(bytes: &[u8], entry: Entry) -> Program {
     let mut bytes = Bytes { bytes, at: 0 };
     let count = 1 + bytes.below(FUNCS_MAX);
@@ -121,7 +123,7 @@ impl Bytes<'_> {
 struct Slot {
     raw: RawInsn,
     probe: bool,
-    /// For a call of a function of the program: index of the callee.
+    /// Index of the called function, if the slot calls a function of the program.
     callee: Option<usize>,
 }
 
@@ -232,7 +234,7 @@ impl Body<'_, '_> {
         };
         match self.bytes.below(16) {
             0..=4 => (R10, within(self.bytes, 512) - 512),
-            // In the frame, through another register than r10.
+            // The access is in the frame, through a register other than r10.
             5 | 6 => {
                 let reg = self.bytes.pick(&[3, 4, 5]);
                 self.push(0xbf, reg, R10, 0, 0);
@@ -240,10 +242,11 @@ impl Body<'_, '_> {
                 (reg, within(self.bytes, 256))
             }
             7..=10 => (6, within(self.bytes, 512)),
-            // Across the end of its page.
+            // The access is at the end of the first page, and may cross it.
             11 => (6, 4096 - 4 + i16::from(self.bytes.next() & 7)),
             12 => (7, within(self.bytes, 64)),
-            // In the data of an array, through its address; sometimes beyond its end.
+            // The access is in the values of the array map, through their address, sometimes beyond
+            // their end.
             13 => {
                 let reg = self.bytes.pick(&[1, 4, 5]);
                 let off = within(self.bytes, VALUES_BYTES + 8);
@@ -377,7 +380,7 @@ impl Body<'_, '_> {
             self.push(0xbf, 3, 6, 0, 0);
             self.push(0xb7, 4, 0, 0, 0);
         } else if helper < 4 || helper == 195 {
-            // A map, and a key in the frame, which is mostly a valid index.
+            // The helper gets a map, and a key in the frame, which is mostly a valid index.
             if !self.bytes.one_in(4) {
                 let index = self.bytes.below(5) as i32;
                 self.push(0x62, R10, 0, -64, index);
@@ -400,7 +403,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// Emits an access to the element that was looked up, mostly after a check that it was found.
+    /// Emits an access to the element that a lookup returned, mostly after a check for NULL.
     fn element(&mut self) {
         let copy = self.bytes.pick(&[9, 1, 5]);
         self.push(0xbf, copy, 0, 0, 0);
@@ -442,5 +445,5 @@ pub const MAP_MARK: u64 = 0x4d41_505f_0000_0000;
 /// Constant `VALUE_MARK + n` stands for the address of byte n of the first map's values, which is
 /// an array. n is below `VALUES_BYTES` + 8, so it may lie beyond the values.
 pub const VALUE_MARK: u64 = 0x5641_4c55_0000_0000;
-/// Bytes of values that the first map has.
+/// Size in bytes of all values of the first map.
 pub const VALUES_BYTES: i16 = 64;

@@ -4,8 +4,8 @@
 //! Owns: these analyses.
 //! Does not: execute.
 //!
-//! Fault reports show only live registers. The others differ in machine code, which does not keep
-//! registers that no path reads.
+//! Fault reports show only live registers, because machine code does not keep the value of a
+//! register that no path reads.
 
 use super::{Insn, Op};
 use crate::vm::Func;
@@ -92,8 +92,8 @@ pub fn successors(insn: &Insn, pc: u32) -> [Option<u32>; 2] {
 }
 
 /// Returns the live registers before each slot of a function. `after` gives the successors of the
-/// function's nth slot. A slot is recomputed only when one of its successors has changed, which
-/// happens at most eleven times per slot.
+/// function's nth slot. The analysis recomputes a slot only after the registers of a successor have
+/// changed, and those of each slot change at most eleven times.
 pub fn live(code: &[Insn], func: &Func, after: impl Fn(usize) -> [Option<u32>; 2]) -> Vec<RegSet> {
     let start = func.start as usize;
     let slots = code.get(start..start + func.len as usize).unwrap_or_default();
@@ -123,7 +123,7 @@ pub(crate) fn is_load(op: Op) -> bool {
     in_range(op, Op::LdxB, Op::LdxProbeWs) || in_range(op, Op::LoadAcqB, Op::LoadAcqDw)
 }
 
-/// Returns whether the second operand is a constant, or there is none.
+/// Returns whether an operation has a constant as its second operand, or no second operand.
 pub(crate) fn has_constant(op: Op) -> bool {
     use Op::*;
     let paired = (op as u8) < Neg64 as u8 || in_range(op, Jeq64K, Jset32X);

@@ -86,7 +86,7 @@ impl Translator<'_, '_> {
             let x = self.narrow(insn.dst, ty);
             let by_constant = has_constant(insn.op) && insn.imm != 0;
             match kind {
-                // The compiler turns it into a multiplication.
+                // The compiler turns a division by a constant into a multiplication.
                 BinaryOp::Div | BinaryOp::Mod if by_constant => self.quotient(kind, x, y),
                 kind => self.apply(kind, x, y, ty),
             }
@@ -112,8 +112,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Divides as BPF does: by zero, the quotient is 0 and the remainder is the dividend. The
-    /// machine then divides by 1 instead.
+    /// Divides as BPF does: if the divisor is zero, the quotient is 0 and the remainder is the
+    /// dividend. The machine then divides by 1 instead of 0.
     fn divide(&mut self, kind: BinaryOp, x: Value, y: Value, ty: Type) -> Value {
         let zero = self.b.ins().iconst(ty, 0);
         let one = self.b.ins().iconst(ty, 1);
@@ -129,8 +129,8 @@ impl Translator<'_, '_> {
         if kind == BinaryOp::Div { self.b.ins().udiv(x, y) } else { self.b.ins().urem(x, y) }
     }
 
-    /// Divides 64-bit numbers. Numbers that fit 32 bits, as most do, take half the time or less in
-    /// a 32-bit division; C compilers do the same.
+    /// Divides 64-bit numbers. If both numbers fit 32 bits, as most do, a 32-bit division takes
+    /// half the time or less. C compilers do the same.
     fn divide_wide(&mut self, kind: BinaryOp, x: Value, y: Value) -> Value {
         let (short, long, done) = (self.block(false), self.block(false), self.block(false));
         let result = self.b.append_block_param(done, I64);
@@ -149,8 +149,8 @@ impl Translator<'_, '_> {
         result
     }
 
-    /// Divides signed numbers. A division by -1 is done as a negation, with remainder 0, because
-    /// its one overflow must wrap.
+    /// Divides signed numbers. A division by -1 becomes a negation, with remainder 0, because the
+    /// one overflow of a signed division must wrap.
     fn divide_signed(&mut self, kind: BinaryOp, x: Value, y: Value, ty: Type) -> Value {
         let zero = self.b.ins().iconst(ty, 0);
         let one = self.b.ins().iconst(ty, 1);

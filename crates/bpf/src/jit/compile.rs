@@ -2,11 +2,11 @@
 //! Compilation of a function's intermediate code to executable bytes.
 //!
 //! Owns: the compiler's settings, executable memory.
-//! Does not: know what code means.
+//! Does not: know what the code does.
 //!
-//! Each function's code is a mapping of its own. It is written once and then made executable, never
-//! both at once. It contains no relocations: every call goes through an address that the code
-//! loads.
+//! The machine code of each function has a mapping of its own, which is first writable and then
+//! executable, never both at once. The code contains no relocations, because every call goes
+//! through an address that the code loads.
 
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ pub fn host_isa() -> Option<Isa> {
     finish(builder)
 }
 
-/// Returns the machine of that name. Unknown names are rejected here, because the library panics at
-/// them.
+/// Returns the machine of that name. The function rejects unknown names itself, because Cranelift
+/// panics at them.
 pub fn named_isa(name: &str) -> Option<Isa> {
     let known = matches!(name, "x86_64" | "aarch64");
     finish(known.then(|| isa::lookup_by_name(name).ok())??)
@@ -66,7 +66,7 @@ fn finish(builder: isa::Builder) -> Option<OwnedTargetIsa> {
     builder.finish(Flags::new(flags)).ok()
 }
 
-/// State that is reused from one compilation to the next.
+/// State that one compilation leaves for the next to reuse.
 #[derive(Default)]
 pub struct Compiler {
     function: FunctionBuilderContext,
@@ -74,7 +74,7 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// Returns the code that refused accesses call.
+    /// Returns the code that a compiled function calls if it refuses an access.
     pub fn access_thunk(&mut self, isa: &dyn TargetIsa) -> Result<Vec<u8>, Refusal> {
         let call_conv = isa.default_call_conv();
         self.build(isa, access_signature(), |builder| access_thunk(builder, call_conv))
@@ -125,14 +125,15 @@ pub fn executable(bytes: &[u8]) -> Result<Mmap, Refusal> {
     Ok(map)
 }
 
-/// Makes every CPU fetch the bytes of new code, not what its address held before.
+/// Makes every CPU fetch the bytes of new code instead of the bytes that were at its address
+/// before.
 fn publish(map: &Mmap) -> std::io::Result<()> {
     let code = map.as_ptr_range();
     // SAFETY: the range is a mapping.
     if !unsafe { clear_cache::clear_cache(code.start, code.end) } {
         return Err(std::io::Error::other("the instruction cache was not cleared"));
     }
-    // On x86-64, CPUs notice by themselves.
+    // x86-64 CPUs notice new code by themselves.
     if cfg!(target_arch = "x86_64") { Ok(()) } else { synchronize_cpus() }
 }
 

@@ -6,9 +6,9 @@
 //! active entry into code.
 //! Does not: generate or call code.
 //!
-//! The code knows nothing of the host's type, so runs with any host share it. A virtual machine
-//! keeps its contexts: an entry into code writes only the fields that differ from the previous
-//! entry, which was mostly of the same instance and in the same frame.
+//! The code knows nothing of the host's type, so runs with different types of host share the code.
+//! A virtual machine keeps its contexts: an entry into code writes only the fields that differ from
+//! the previous entry, which was mostly of the same instance and in the same frame.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -31,13 +31,13 @@ pub struct Pair {
     pub executed: u64,
 }
 
-/// Replaces the count in `Pair::executed` when the program was stopped.
+/// Value of `Pair::executed` if the program was stopped.
 pub const FAILED: u64 = u64::MAX;
 
-/// Arguments: context, instructions executed, r1 to r4. These fit in registers; the rest is in
-/// `Ctx::out`.
+/// Arguments: context, instructions executed, r1 to r4. These fit in registers. The other
+/// parameters are in `Ctx::out`.
 pub type CallFn = unsafe extern "C" fn(*mut Ctx, u64, u64, u64, u64, u64) -> Pair;
-/// Argument: the context. The rest is in `Ctx::refused`.
+/// Argument: the context. The other parameters are in `Ctx::refused`.
 pub type AccessFn = unsafe extern "C" fn(*mut Ctx);
 
 /// Functions that machine code calls out to, for one type of host.
@@ -59,8 +59,8 @@ pub struct Calls {
 pub const WHY_LIMIT: u64 = 1;
 pub const WHY_DEPTH: u64 = 2;
 
-/// Parameters and result of an access that the code's own check refused. They are passed in memory,
-/// so that the code around the access need not move any register.
+/// Parameters and result of an access that the code's own check refused. The code passes them in
+/// memory, so that the code around the access need not move any register.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct RefusedAccess {
@@ -76,7 +76,7 @@ pub struct RefusedAccess {
     pub failed: u64,
 }
 
-/// Bit in `CallOut::pc`: the call is made in the frame in which the code was entered.
+/// Bit in `CallOut::pc`: the caller is the frame in which the code was entered.
 pub const AT_ENTRY: u32 = 1 << 31;
 
 /// Parameters of a call out. The code writes only those that the callee reads, because in a short
@@ -84,8 +84,8 @@ pub const AT_ENTRY: u32 = 1 << 31;
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct CallOut {
-    /// Frame pointer of the caller, not written if `pc` has `AT_ENTRY`; for `Calls::func`, that of
-    /// the callee.
+    /// Frame pointer of the caller, which the code does not write if `pc` has `AT_ENTRY`; for
+    /// `Calls::func`, frame pointer of the callee.
     pub fp: u64,
     /// Argument r5; 0 if the callee does not take it. `Calls::kfunc4` does not read it.
     pub r5: u64,
@@ -120,8 +120,9 @@ pub struct Ctx {
     pub cpu: u64,
     /// Number of helper calls that the code performed itself, over all entries.
     pub helper_calls: u64,
-    /// Set by a failure: `executed` is the instruction count, `why` the reason if `fault` is None,
-    /// `pcs` the slots of the `nr_pcs` frames, innermost first, and `regs` r0 to r9.
+    /// A failure sets these five fields: `executed` is the instruction count, `why` the reason if
+    /// `fault` is None, `pcs` the slots of the `nr_pcs` frames, innermost first, and `regs` r0 to
+    /// r9.
     pub executed: u64,
     pub why: u64,
     pub nr_pcs: u64,
@@ -257,8 +258,8 @@ const NO_INSTANCE: InstanceId = InstanceId(u32::MAX);
 pub struct Contexts {
     all: Vec<*mut Ctx>,
     outermost: *mut Ctx,
-    /// The next free context of the stack. It always exists: a context is set up before it is
-    /// taken, and that creates its successor.
+    /// The next free context of the stack. It always exists, because `next_for_setup` creates the
+    /// successor of a context before `take` takes that context.
     free: *mut Ctx,
     /// Context whose code made the last kernel function call; null if the interpreter made it.
     calling: *const Ctx,
@@ -282,8 +283,8 @@ impl Contexts {
         contexts
     }
 
-    /// Returns the context of programs that run inside no other. Such a program has it as long as
-    /// it runs.
+    /// Returns the context of a program that the kernel calls while no other runs. The program
+    /// keeps the context as long as it runs.
     #[inline(always)]
     pub fn outermost(&mut self) -> &mut Ctx {
         // SAFETY: `all` owns it, and it is not in use, because no program runs.
@@ -321,7 +322,7 @@ impl Contexts {
         self.free = ctx;
     }
 
-    /// As `give_back`, for any context that code was entered with, including the outermost.
+    /// Gives back a context that code was entered with, which may be the outermost one.
     pub fn release(&mut self, ctx: *mut Ctx) {
         if ctx != self.outermost {
             self.give_back(ctx);
@@ -340,7 +341,7 @@ impl Contexts {
         self.calling
     }
 
-    /// Returns the call site of that call, if machine code made it.
+    /// Returns the call site of the last kernel function call, if machine code made the call.
     pub fn calling(&self) -> Option<CallSite> {
         // SAFETY: `all` owns it; while the host carries out the call, the code only waits.
         (!self.calling.is_null()).then(|| unsafe { (*self.calling).site() })
@@ -408,7 +409,7 @@ pub mod at {
     const OUT: i32 = offset_of!(Ctx, out) as i32;
     pub const OUT_FP: i32 = OUT + offset_of!(CallOut, fp) as i32;
     pub const OUT_R5: i32 = OUT + offset_of!(CallOut, r5) as i32;
-    /// Slot and number, written as one 64-bit word.
+    /// Offset of slot and number, which the code writes as one 64-bit word.
     pub const OUT_PC: i32 = OUT + offset_of!(CallOut, pc) as i32;
     const _: () = assert!(offset_of!(CallOut, number) == offset_of!(CallOut, pc) + 4);
     pub const OUT_TARGET: i32 = OUT + offset_of!(CallOut, target) as i32;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Analysis of a function before its translation: reachable slots, block starts, and the known
-//! range of each register there.
+//! Analysis of a function before its translation: reachable slots, starts of blocks, and the known
+//! range of each register at the start of a block.
 //!
 //! Owns: that analysis.
 //! Does not: define the effect of an instruction on a value (see `range.rs`); generate code.
 //!
-//! A register of which nothing is known is checked at every use.
+//! The code checks every access through a register of which the analysis knows nothing.
 
 #[cfg(test)]
 mod tests;
@@ -23,12 +23,13 @@ use cranelift_codegen::ir::condcodes::IntCC;
 pub type Regs = [Known; 11];
 
 /// Number of times that the values of a block may grow by plain joins, as a loop counter does at
-/// each visit. After that they grow for `WIDENINGS_MAX` visits, each time to the next number that
-/// the function compares with, where a loop probably ends. Values that still grow are given up.
+/// each visit. In the next `WIDENINGS_MAX` visits, a value that grows becomes the next number that
+/// the function compares with, where a loop probably ends. A value that grows after these visits
+/// may be anything.
 const JOINS_BEFORE_WIDENING: u32 = 4;
 const WIDENINGS_MAX: u32 = 12;
 
-/// Returns the registers on entry to a function. Those that carry no argument are zero.
+/// Returns the registers on entry to a function. Registers that carry no argument are zero.
 fn entry() -> Regs {
     let mut regs = [Known::constant(0); 11];
     regs[1..6].fill(Known::NOTHING);
@@ -132,8 +133,8 @@ fn next(insn: &Insn, pc: u32, known: &Regs) -> [Option<u32>; 2] {
     }
 }
 
-/// Returns whether a conditional jump is taken, if the known registers decide it. This happens with
-/// headers that choose between versions of a kernel function by their existence.
+/// Returns whether a conditional jump is taken, if the known registers decide it. Such jumps come
+/// from headers that choose between versions of a kernel function by whether the kernel has them.
 pub fn known_outcome(insn: &Insn, known: &Regs) -> Option<bool> {
     if !is_conditional(insn.op) {
         return None;
@@ -162,8 +163,8 @@ fn leaders(code: &[Insn], func: &Func) -> Vec<bool> {
     leaders
 }
 
-/// Returns the registers after a jump that was or was not taken. Other instructions compare
-/// nothing.
+/// Returns what is known of the registers after a jump. `taken` tells whether the program takes the
+/// jump. An instruction that compares nothing changes nothing here.
 fn after(insn: &Insn, mut regs: Regs, taken: bool) -> Regs {
     if !is_conditional(insn.op) {
         return regs;
@@ -180,7 +181,8 @@ fn after(insn: &Insn, mut regs: Regs, taken: bool) -> Regs {
     regs
 }
 
-/// For a comparison with 0: returns whether the jump is taken if the value is 0.
+/// Returns, for a jump that compares with 0, whether the program takes the jump if the value is 0;
+/// None for other instructions.
 fn null_if(insn: &Insn) -> Option<bool> {
     let with_zero = has_constant(insn.op) && insn.imm == 0;
     match condition(insn.op) {
@@ -206,8 +208,8 @@ fn join(a: &Regs, b: &Regs, growths: u32, widening_stops: &[u64]) -> Regs {
     joined
 }
 
-/// Returns the numbers, sorted, at which a range that grows may stop: those that the function
-/// compares with.
+/// Returns the sorted numbers at which a growing range may stop: the constants that the function
+/// compares with, and the numbers just below them.
 fn widening_stops(code: &[Insn]) -> Vec<u64> {
     let compares = |insn: &&Insn| is_conditional(insn.op) && has_constant(insn.op);
     let both = |insn: &Insn| [insn.imm as u64, (insn.imm as u64).wrapping_sub(1)];

@@ -40,16 +40,17 @@ pub struct CrossCompiledFunc {
     pub arguments: usize,
 }
 
-/// Generates machine code of each function of an image for the named machine. None if there is no
-/// such machine.
+/// Generates machine code of each function of an image for the named machine. Returns None if there
+/// is no machine of that name.
 pub fn generate(
     image: &Image,
     isa: &str,
     layout: TargetLayout,
 ) -> Option<Result<CrossCompiled, Refusal>> {
     let isa = named_isa(isa)?;
-    // The runner does not check that there are enough frames. There must be, counted from the first
-    // frame, and no function may be entered by its address in a deeper frame.
+    // The runner does not check the number of frames. Calls may therefore omit their check only if
+    // the frames suffice from the first frame on, and if no function is called by its address,
+    // because such a call enters the function in a deeper frame.
     let fits = |counts: Vec<u8>| counts.iter().all(|count| usize::from(*count) < MAX_FRAMES);
     let by_address = image.code.iter().any(|insn| insn.op == Op::CallReg);
     let bounded = !by_address && frames_below::all(image).is_some_and(fits);
@@ -74,7 +75,7 @@ struct Generator<'a> {
     image: &'a Image,
     isa: Isa,
     layout: TargetLayout,
-    /// Calls need no check of their depth.
+    /// Whether calls need no check of the call depth.
     bounded: bool,
 }
 

@@ -11,7 +11,7 @@ use crate::insn::Op;
 use crate::vm::Image;
 use std::collections::BTreeMap;
 
-/// Returns the count of each function of an image; None if there is recursion.
+/// Returns this number for each function of an image; None if a function is recursive.
 pub fn all(image: &Image) -> Option<Vec<u8>> {
     let at_slot: BTreeMap<u32, usize> =
         image.funcs.iter().enumerate().map(|(at, func)| (func.start, at)).collect();

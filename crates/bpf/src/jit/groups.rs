@@ -4,9 +4,9 @@
 //! Owns: the grouping.
 //! Does not: check (see `memory.rs`).
 //!
-//! A group extends over a tree of blocks, each with one predecessor, and ends at a call out, which
-//! may change permissions. Its first access checks the whole range. If not all of the range is
-//! allowed, each access of the group goes out separately.
+//! A group extends over a tree of blocks, each with one predecessor, and ends at a call, which may
+//! change permissions. The first access of a group checks the whole range. If the pages do not
+//! allow the access to the whole range, the host performs each access of the group separately.
 
 use super::Data;
 use super::facts::{FunctionAnalysis, step};
@@ -15,8 +15,8 @@ use crate::insn::uses::{is_load, writes};
 use crate::insn::{Insn, Op, access_size};
 use crate::vm::Func;
 
-/// Largest range of a group in bytes. It must not exceed a page, and is small so that a group is
-/// seldom refused because of bytes that no access touches.
+/// Largest range of a group in bytes. It must not exceed a page. It is small, so that the check of
+/// a group seldom fails because of bytes that no access touches.
 const SPAN: i64 = 256;
 /// Largest number of groups open for further accesses at a time, so that hostile programs cannot
 /// exhaust memory.
@@ -36,9 +36,9 @@ pub struct Group {
 #[derive(Default)]
 pub struct Groups {
     all: Vec<Group>,
-    /// Indexed by slot of the function: number of its group.
+    /// Indexed by slot of the function: number of the group that the slot's access belongs to.
     of: Vec<Option<u32>>,
-    /// Indexed by slot: whether its access goes through r1 as the function received it.
+    /// Indexed by slot: whether the slot's access goes through r1 as the function received it.
     through_r1: Vec<bool>,
 }
 
@@ -48,7 +48,7 @@ type Value = (u32, i64);
 #[derive(Clone)]
 struct GroupState {
     regs: [Value; 11],
-    /// Pairs of value and open group that goes through it.
+    /// Pairs of the number of an unknown value and an open group of accesses through that value.
     open: Vec<(u32, u32)>,
     known: super::facts::Regs,
 }
@@ -129,7 +129,8 @@ impl Group {
     /// Adds an access to the group if it fits. Returns whether it did.
     fn takes(&mut self, at: i64, size: i32) -> bool {
         let from = at.wrapping_sub(self.first);
-        // Too far apart, or on both sides of the end of the address space.
+        // The access is too far from the group's first access, or the two are on both sides of the
+        // end of the address space.
         if !(-SPAN..=SPAN).contains(&from) {
             return false;
         }

@@ -4,10 +4,10 @@
 //!
 //! Owns: the list of these helpers.
 //! Does not: define their meaning (`crate::helper` and `crate::map` do); perform a lookup whose key
-//! may lie anywhere. Such calls go out, where keys are checked.
+//! may lie anywhere. Such calls leave the code, and the helper checks the key.
 //!
-//! Everything that they read is constant while code runs: an array keeps its address and size as
-//! long as its instance has code, and a program stays on its CPU.
+//! The emitted code relies on facts that are constant while it runs: an array keeps its address and
+//! size as long as its instance has code, and a program stays on its CPU.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value};
@@ -44,8 +44,9 @@ impl Translator<'_, '_> {
         self.b.ins().load(I64, flags().with_readonly(), self.ctx, at::CPU)
     }
 
-    /// Looks up an array element: its address, or 0. Returns None if the map or the location of the
-    /// key is not known well enough. With `of_cpu`, r3 holds the CPU.
+    /// Emits the lookup of an array element. The value is the element's address, or 0. Returns None
+    /// if the analysis does not know the map, or does not know that the key is in memory that needs
+    /// no check. With `of_cpu`, r3 holds the CPU.
     fn lookup(&mut self, of_cpu: bool) -> Option<Value> {
         let elements = elements(self.known[1], self.input.data);
         let Elements { percpu, array, .. } = elements.filter(|e| e.percpu || !of_cpu)?;
@@ -90,8 +91,8 @@ fn elements(map: Known, data: &[Data]) -> Option<Elements> {
     data.iter().filter_map(|data| data.elements).find(here).filter(|_| map == high)
 }
 
-/// Returns what is known of a call's result if it looks up in a known array. `map` is r1 before the
-/// call.
+/// Returns what is known of a call's result if the call looks up an element of a known array. `map`
+/// is what is known of r1 before the call.
 pub fn found(insn: &Insn, call: u32, map: Known, data: &[Data]) -> Option<LookupResult> {
     let looks_up = [MAP_LOOKUP_ELEM, MAP_LOOKUP_PERCPU_ELEM].contains(&(insn.imm as u32));
     let array = elements(map, data).filter(|_| insn.op == Op::CallHelper && looks_up)?.array;

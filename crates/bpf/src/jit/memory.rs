@@ -2,10 +2,10 @@
 //! Loads, stores and atomics in Cranelift's intermediate code.
 //!
 //! Owns: the checks before an access.
-//! Does not: define what a refused access does; the ways out do, with the interpreter's own
+//! Does not: define what a refused access does; `native.rs` does, with the interpreter's own
 //! functions.
 //!
-//! Why bounds hold: an access is made in one of four ways only.
+//! The code accesses no memory out of bounds, because it makes an access in one of four ways only.
 //! - Through a register that is known to point into the frame (`range.rs`), with all bytes of the
 //!   access in the frame's 512. All frames of a level are committed, writable and never freed.
 //!   Calls never use more frames than a level has: a check on entry into the code ensures that, or
@@ -13,17 +13,17 @@
 //!   the frame, a check precedes the access.
 //! - Through a register that is known to point into an array of the instance, which keeps its
 //!   address and permission as long as the code runs.
-//! - Through a register that the code has compared with the end of its frame. The page above that
-//!   holds other frames or the arguments, and may be accessed like a frame.
-//! - After a check of the address itself, alone or with its group. Alone, the offset is rotated
-//!   right by the access's alignment, so that a misaligned offset becomes huge. Its page must then
-//!   be below the number of pages, and the page's permission must allow the access. An aligned
-//!   access of at most eight bytes lies on one page. A group's range is shorter than a page, so the
-//!   pages of its first and last byte are checked.
+//! - Through a register that the code has compared with the end of its frame. The page above the
+//!   end of the frame holds other frames or the arguments, and programs may access it like a frame.
+//! - After a check of the address itself, for this access alone or for its group. For the access
+//!   alone, the code rotates the offset right by the alignment, so that a misaligned offset becomes
+//!   huge. The number of the offset's page must then be below the number of pages, and the page's
+//!   permission must allow the access. An aligned access of at most eight bytes lies on one page. A
+//!   group's range is shorter than a page, so the code checks the pages of its first and last byte.
 //!
-//! All other accesses go out and are checked there byte by byte. Guard pages of the host alone
-//! would not suffice: pages have permissions that do not bind the simulator, which shares the
-//! mapping.
+//! All other accesses go out to the host, which checks every page that they touch. Page protection
+//! by the host's hardware would not suffice, because the permissions bind programs but not the
+//! simulator, which uses the same mapping.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
@@ -44,7 +44,7 @@ use crate::mem::{GUEST_BASE, LOAD, PAGE, PAGE_SHIFT, STORE};
 use crate::vm::ProgramKind;
 use crate::vm::stack::FRAME;
 
-/// Flags of a guest memory access: always inside the mapping, aligned or not.
+/// Flags of a guest memory access, which is always inside the mapping, and aligned or not.
 pub fn guest() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
@@ -56,7 +56,8 @@ pub fn access_signature() -> Signature {
     signature
 }
 
-/// Emits that code. It saves the registers that Rust's calling convention lets a callee change.
+/// Emits the code between a refused access and `Calls::access`. The code saves the registers that
+/// Rust's calling convention lets a callee change.
 pub fn access_thunk(mut b: FunctionBuilder<'_>, call_conv: CallConv) -> FunctionBuilder<'_> {
     let block = b.create_block();
     b.append_block_params_for_function_params(block);
@@ -76,7 +77,8 @@ pub fn access_thunk(mut b: FunctionBuilder<'_>, call_conv: CallConv) -> Function
 /// What is known of the location of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessLocation {
-    /// At this byte of the frame (counted from its end, so negative) and the bytes after it.
+    /// In the frame, from this offset on. The offset is relative to the end of the frame, so it is
+    /// negative.
     Frame(i32),
     /// Somewhere in the frame, or in data that the access may touch.
     Inside,
@@ -125,7 +127,6 @@ impl AccessLocation {
     }
 }
 
-/// A memory access.
 struct Access {
     /// Register with the address, and the offset added to it.
     base: u8,
@@ -258,8 +259,9 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Performs an access outside the code, with the value that it stores or its operand. Continues
-    /// at `done`, with the loaded value if `loads`, or leaves the function.
+    /// Emits an access outside the code. `value` is the value to store, or the operand of an atomic
+    /// operation. The emitted code continues at `done`, with the loaded value if `loads`, or leaves
+    /// the function.
     fn outside(&mut self, addr: Value, value: Option<Value>, done: Block, loads: bool, pc: u32) {
         self.b.ins().store(flags(), addr, self.ctx, at::ADDR);
         let slot = self.iconst(u64::from(pc));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Calls between Rust and machine code: the entry into the code, and the ways out of it, for each
-//! type of host.
+//! Calls between Rust and machine code: the entry into the code, and the ways out of it (the
+//! functions that it calls), for each type of host.
 //!
 //! Owns: the context during a call, the locations in faults, the guarantee that no panic unwinds
 //! through machine code, which has no unwind tables.
 //! Does not: decide which engine runs (see `crate::jit`).
 //!
-//! A panic of the host is caught where the code called out, leaves the code as a failure, and
-//! resumes where the code was entered. Machine code and the ways out never run at the same time,
-//! and nothing else refers to the context or the host meanwhile.
+//! The function that the code calls out to catches a panic of the host. The panic leaves the code
+//! as a failure, and `failed` resumes it where the code was entered. While a way out runs, the code
+//! only waits, and nothing else refers to the context or the host.
 
 use std::any::Any;
 use std::mem::transmute;
@@ -62,7 +62,8 @@ pub fn call<H: Host>(h: &mut H, entry: Entry, args: Args) -> Result<u64, Fault> 
     Ok(value)
 }
 
-/// As `call`, in a given context. A fault gives the context back.
+/// Runs a compiled function, as `call` does, in a given context. If the function faults, `call_in`
+/// gives the context back.
 ///
 /// # Safety
 /// `entry` was just obtained for the context, and nothing else uses the context until the call
@@ -90,8 +91,8 @@ pub unsafe fn call_in<H: Host>(
     Ok(pair.value)
 }
 
-/// Enters compiled code with all arguments that it may take. Both calling conventions let it ignore
-/// arguments that it does not take.
+/// Enters compiled code with all arguments that it may take. The calling conventions of x86-64 and
+/// aarch64 let the code ignore arguments that it does not take.
 ///
 /// # Safety
 /// `entry` is the code of a function that takes at most one argument if only one is passed, and the
@@ -117,7 +118,7 @@ unsafe fn jump(entry: Entry, ctx: *mut Ctx, fp: u64, args: Args) -> Pair {
 }
 
 /// Returns the fault that stopped the code, with the locations of the code's frames, or resumes the
-/// host's panic. The context is given back.
+/// host's panic. Gives the context back.
 #[cold]
 #[inline(never)]
 fn failed<H: Host>(h: &mut H, at: *mut Ctx) -> Fault {
@@ -160,7 +161,8 @@ impl<H: Host> Ways<H> {
     };
 }
 
-/// Runs a part of the host for the code. A fault or panic is stored until the code has been left.
+/// Runs a part of the host for the code. Stores a fault or panic in the context until the code has
+/// ended.
 ///
 /// # Safety
 /// `ctx` is the context that `call` set up for this type of host, and its code is waiting for the
@@ -185,7 +187,7 @@ unsafe fn outside<H: Host, T>(
 /// Stores the fault or panic that is to stop the code.
 ///
 /// # Safety
-/// As `outside`.
+/// The caller guarantees what `outside` requires.
 #[cold]
 #[inline(never)]
 unsafe fn keep<H: Host>(ctx: *mut Ctx, why: Result<Fault, Box<dyn Any + Send>>) {
@@ -200,11 +202,11 @@ unsafe fn keep<H: Host>(ctx: *mut Ctx, why: Result<Fault, Box<dyn Any + Send>>) 
 
 const STOPPED: Pair = Pair { value: 0, executed: FAILED };
 
-/// Calls out of the program. The counter is up to date during the call, and the call may advance
-/// it.
+/// Calls a helper or kfunc for the code. `Vm::executed` is up to date during the call, and the call
+/// may advance it.
 ///
 /// # Safety
-/// As `outside`.
+/// The caller guarantees what `outside` requires.
 #[inline(always)]
 unsafe fn call_out<H: Host>(
     ctx: *mut Ctx,
@@ -246,7 +248,8 @@ unsafe extern "C" fn helper<H: Host>(
     unsafe { call_out::<H>(ctx, executed, [a, b, c, d, (*ctx).out.r5], work) }
 }
 
-/// Without `FIVE`, the function is the host's and takes at most four arguments.
+/// Calls a kernel function. Without `FIVE`, it is a function of the host and takes at most four
+/// arguments.
 unsafe extern "C" fn kfunc<H: Host, const FIVE: bool>(
     ctx: *mut Ctx,
     executed: u64,

@@ -5,9 +5,9 @@
 //! Owns: the effect of arithmetic, loads and comparisons with constants on ranges.
 //! Does not: follow a function (see `facts.rs`).
 //!
-//! The kernel's verifier tracks the same ranges, and single bits besides. An index that is masked
-//! or compared before its use needs no check at run time. Where nothing better is known, a value
-//! may be anything.
+//! The kernel's verifier tracks the same ranges, and single bits besides. An index that the program
+//! masks or compares before its use needs no check at run time. A value of which nothing is known
+//! may be any number.
 
 #[cfg(test)]
 mod tests;
@@ -33,8 +33,8 @@ pub enum Known {
     Found(LookupResult),
 }
 
-/// Result of the latest execution of a lookup call: 0, or not below the first element and not above
-/// the last.
+/// Result of the latest execution of a lookup call: 0, or an address not below `first` and not
+/// above `last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookupResult {
     /// Slot of the call. Registers with the same `LookupResult` hold the same value.
@@ -57,7 +57,7 @@ impl Known {
         Known::Number(value, value)
     }
 
-    /// Returns the range of a value that is one or the other.
+    /// Returns the range of a value that lies in one of two ranges.
     pub fn join(self, other: Known) -> Known {
         match (self, other) {
             (Known::Number(a, b), Known::Number(c, d)) => Known::Number(a.min(c), b.max(d)),
@@ -80,7 +80,7 @@ impl Known {
         Known::Number(if low < old_low { 0 } else { low }, if high > old_high { end } else { high })
     }
 
-    /// Returns what remains known of a value that does not stop growing.
+    /// Returns what remains known of a value whose range does not stop growing.
     pub fn unbounded(self) -> Known {
         match self {
             Known::Number(..) => Known::NOTHING,
@@ -136,8 +136,8 @@ fn loaded(op: Op) -> Known {
     }
 }
 
-/// Returns the exact range of a result or a wider one. With 32 bits, both operands fit 32 bits, and
-/// the caller widens a result that does not to any 32-bit value.
+/// Returns the exact range of a result or a wider one. If `bits` is 32, both operands fit 32 bits,
+/// and the caller replaces a range that does not fit 32 bits by the range of all 32-bit values.
 fn arithmetic(kind: BinaryOp, x: Known, y: Known, bits: u32) -> Known {
     let ((a, b), (c, d)) = (x.bounds(), y.bounds());
     let amount = |amount: u64| amount as u32 & (bits - 1);
@@ -166,8 +166,8 @@ fn filled(value: u64) -> u64 {
     u64::MAX.checked_shr(value.leading_zeros()).unwrap_or(0)
 }
 
-/// Returns the range of a sum or difference. A range that wraps as a whole is kept, because
-/// negative constants are large unsigned numbers.
+/// Returns the range of a sum or difference. If both ends of a range wrap, the function keeps the
+/// wrapped range, because negative constants are large unsigned numbers.
 fn sum(kind: BinaryOp, x: Known, y: Known) -> Known {
     let minus = kind == BinaryOp::Sub;
     match (x, y) {
@@ -206,12 +206,12 @@ fn moved(from: i32, to: i32, by: Known, minus: bool) -> Known {
     }
 }
 
-/// Returns the range of a value after a comparison with a constant that was or was not true. None
-/// if that outcome is impossible.
+/// Returns the range of a value after a jump that compares the value with a constant. `taken` tells
+/// whether the program takes the jump. Returns None if that outcome is impossible.
 pub fn compared(insn: &Insn, value: Known, taken: bool) -> Option<Known> {
     let (Some(test), ty) = condition(insn.op) else { return Some(value) };
     let Known::Number(low, high) = value else { return Some(value) };
-    // A 32-bit comparison says nothing of a longer number's upper half.
+    // A 32-bit comparison says nothing about the upper half of a longer number.
     if !has_constant(insn.op) || ty == I32 && high > u64::from(u32::MAX) {
         return Some(value);
     }

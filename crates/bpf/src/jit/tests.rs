@@ -52,8 +52,8 @@ fn functions_are_compiled_once_they_are_warm() {
         assert_eq!(h.run(instance, "main", [0; 5]), Ok(110));
         seen.push(compiled(&h, instance));
     }
-    // The function that main calls is at first interpreted as part of main, and must reach its own
-    // threshold.
+    // At first the interpreter runs the function that main calls as part of main. That function
+    // must reach its own threshold.
     assert_eq!((seen[0], seen[4] >= 1), (0, true), "{seen:?}");
 }
 
@@ -131,7 +131,7 @@ fn frames_below_are_known_without_recursion() {
     assert_eq!(counts(circle), None);
 }
 
-/// x86-64 does not need this call, but has it.
+/// x86-64 does not need this system call, but Linux has it there too.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_kernel_synchronizes_cpus() {

@@ -6,10 +6,10 @@
 //! Does not: translate arithmetic (`alu.rs`), memory accesses (`memory.rs`) or calls
 //! (`translate/calls.rs`); generate machine code (`compile.rs`).
 //!
-//! The count is exact wherever it can be observed: the `pending` instructions of a stretch are
-//! added at its end, before a call out, or on the path to a fault. Faults are handled out of line:
-//! the live registers are stored in the context, then the slot, and every function on the way out
-//! adds the slot of its call.
+//! The instruction count is exact wherever the host can observe it: the code adds the `pending`
+//! instructions of a stretch at the end of the stretch, before a call out, or on the path to a
+//! fault. The paths to faults are out of line. Such a path stores the live registers in the
+//! context, then the slot, and every calling function adds the slot of its call.
 
 mod calls;
 
@@ -42,21 +42,21 @@ pub struct Input<'a> {
     pub call_conv: CallConv,
     /// Memory at fixed addresses that needs no check.
     pub data: &'a [Data],
-    /// Calls need no check of their depth.
+    /// Whether calls need no check of the call depth.
     pub bounded: bool,
-    /// No function calls this one by number, so its frame is always the one in which the code was
-    /// entered.
+    /// Whether no function calls this one by number. Its frame is then always the one in which the
+    /// code was entered.
     pub entered: bool,
-    /// Pages of the memory, compiled into the code. Code is shared between memories of the same
-    /// size.
+    /// Number of pages of the memory. The code contains this number, so only memories of the same
+    /// size share code.
     pub nr_pages: u64,
-    /// Returns, for the first slot of a called function, the address where its code address is kept
-    /// and the number of arguments that it takes.
+    /// Returns, given the first slot of a called function, the address of the word that holds the
+    /// function's code address, and the number of arguments that the function takes.
     pub callee: &'a dyn Fn(u32) -> (u64, usize),
 }
 
 /// Returns the signature of a compiled function. Parameters: context, count, frame pointer, then
-/// `arguments` of r1 to r5. Results: r0 and the count.
+/// the first `arguments` of r1 to r5. Results: r0 and the count.
 pub fn signature(call_conv: CallConv, arguments: usize) -> Signature {
     let mut signature = Signature::new(call_conv);
     signature.params.extend(vec![AbiParam::new(I64); 3 + arguments]);
@@ -81,14 +81,15 @@ pub struct Translator<'a, 'b> {
     /// Indexed by slot: the block that begins there.
     blocks: Vec<Option<Block>>,
     preds_left: Vec<u32>,
-    /// Block that notes the count of a failure, with parameters slot and count.
+    /// Block that stores the instruction count of a failure, with parameters slot and count.
     fail_here: Block,
     /// Block that adds the slot of one frame to a failure and returns, with the slot as parameter.
     fail_up: Block,
     pub groups: Groups,
-    /// Indexed by group: permission of its pages, once its first access has loaded it.
+    /// Indexed by group: permission of the group's pages, once the group's first access has loaded
+    /// it.
     pub group_perms: Vec<Option<Value>>,
-    /// Indexed linearly: number of parameters, and the signature with that many.
+    /// Pairs of a number of parameters and the signature with that many parameters.
     signatures: Vec<(usize, SigRef)>,
     access_signature: Option<SigRef>,
 }
@@ -107,13 +108,14 @@ impl<'a, 'b> Translator<'a, 'b> {
         b.seal_block(head);
         let params = b.block_params(head).to_vec();
         let ctx = params[0];
-        // A movable load, which the compiler places before its uses, or drops if there are none.
+        // Flags of a load that the compiler may move: it places the load before the uses, or drops
+        // a load without uses.
         let stable = flags().with_readonly().with_can_move();
         let slots = &input.code[input.func.start as usize..][..input.func.len as usize];
         let accesses = slots.iter().filter(|insn| access_size(insn.op).is_some()).count();
         // With several accesses and no loop, load `base` once at the start, because each access
-        // would load it again. In a loop the register is worth more, and the compiler hoists the
-        // load out of the loop anyway.
+        // would otherwise load it again. In a loop the register is worth more, and the compiler
+        // hoists the load out of the loop anyway.
         let at_once = accesses > 1 && !facts.loops(input.func);
         let when = if at_once { flags().with_readonly() } else { stable };
         let base = b.ins().load(I64, when, ctx, at::BASE);
@@ -183,8 +185,8 @@ impl<'a, 'b> Translator<'a, 'b> {
                 }
                 self.b.switch_to_block(block);
                 self.known = known;
-                // Sealed here once all its predecessors are known. For the entry block, the jump
-                // from the prologue exists already.
+                // The block is sealed here if all its predecessors are known by now. For the entry
+                // block, the jump from the prologue exists already.
                 if self.preds_left[slot] == 0 {
                     self.b.seal_block(block);
                 }
@@ -197,8 +199,8 @@ impl<'a, 'b> Translator<'a, 'b> {
         }
     }
 
-    /// Emits the blocks that stop the code: they note the count and this frame's slot and return
-    /// `FAILED`, and the callers then add their slots.
+    /// Emits the blocks that stop the code: they store the count and this frame's slot and return
+    /// `FAILED`. Each caller then adds its own slot.
     fn epilogue(&mut self) {
         self.b.switch_to_block(self.fail_here);
         self.b.set_cold_block(self.fail_here);
@@ -281,7 +283,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         executed
     }
 
-    /// Creates a block. Cold blocks are laid out at the end.
+    /// Creates a block. The compiler puts cold blocks at the end of the function.
     pub fn block(&mut self, cold: bool) -> Block {
         let block = self.b.create_block();
         if cold {
@@ -333,7 +335,8 @@ impl<'a, 'b> Translator<'a, 'b> {
         }
     }
 
-    /// Translates a conditional jump. If the known values decide it, only one path is emitted.
+    /// Translates a conditional jump. If the known values decide the jump, the function emits only
+    /// one path.
     fn branch(&mut self, insn: &Insn, pc: u32) -> bool {
         match known_outcome(insn, &self.known) {
             Some(true) => {
@@ -395,9 +398,9 @@ impl<'a, 'b> Translator<'a, 'b> {
         }
     }
 
-    /// Performs an access outside the code, preserving every register, so that refused accesses
-    /// cost nothing where none happens. The loaded value is in the context afterwards. The result
-    /// is non-zero if the program was stopped.
+    /// Emits an access outside the code. The call preserves every register, so that the possibility
+    /// of a refused access costs nothing where none happens. Afterwards the context holds the
+    /// loaded value. The result is non-zero if the program was stopped.
     pub fn access_outside(&mut self) -> Value {
         let signature = self.access_signature.unwrap_or_else(|| {
             let made = self.b.import_signature(access_signature());

@@ -2,8 +2,8 @@
 //! Objects that programs allocate, and the trees and lists that own them.
 //!
 //! Owns: live objects, their reference counts, the order of every tree and list.
-//! Does not: keep any of that in guest memory. Nodes and roots are opaque to programs and stay
-//! empty here.
+//! Does not: keep these data in guest memory. Nodes and roots are opaque to programs, so their
+//! bytes in guest memory stay unused.
 //! Models: `bpf_obj_new()`, `bpf_rbtree_*`, `bpf_list_*` of kernel/bpf/helpers.c, v7.3.
 //! Differs: a tree is a sorted vector, so an insertion makes the comparisons of a balanced tree,
 //! and removal is linear. `bpf_rbtree_root/left/right` show a perfectly balanced tree.
@@ -25,9 +25,9 @@ const ENTRY_BYTES: u64 = 128;
 pub(crate) struct Objects {
     /// Objects by address.
     live: BTreeMap<u64, Object>,
-    /// Nodes of each tree in order, by address of the root. Only looked up, never iterated.
+    /// Nodes of each tree in order, by address of the root. No code iterates over this table.
     trees: FxHashMap<u64, Vec<u64>>,
-    /// Nodes of each list, by address of the head. Only looked up, never iterated.
+    /// Nodes of each list, by address of the head. No code iterates over this table.
     lists: FxHashMap<u64, VecDeque<u64>>,
     /// Root or head that owns each linked node, by the node's address.
     owners: FxHashMap<u64, u64>,
@@ -98,7 +98,8 @@ pub fn new<H: Host>(h: &mut H, site: CallSite, local_type: u64) -> Result<u64, F
     Ok(addr)
 }
 
-/// Models `bpf_obj_drop`: drops a reference; the last one frees the object and what it holds.
+/// Models `bpf_obj_drop`: drops a reference. Dropping the last reference frees the object and
+/// releases what the object holds.
 pub fn drop<H: Host>(h: &mut H, addr: u64) -> Result<u64, Fault> {
     if !h.vm().objects.live.contains_key(&addr) {
         return Err(Fault::bad_argument("bpf_obj_drop", format!("{addr:#x} is not an object")));
@@ -122,8 +123,8 @@ pub fn acquire<H: Host>(h: &mut H, addr: u64) -> Result<u64, Fault> {
 }
 
 impl Vm {
-    /// Drops a reference. Ignores an address that is not an object, because programs can leave
-    /// stale pointers behind.
+    /// Drops a reference to an object. Ignores an address that is not an object, because programs
+    /// can leave stale pointers behind.
     pub(crate) fn drop_object(&mut self, addr: u64) {
         let Some(object) = self.objects.live.get_mut(&addr) else {
             return;
@@ -145,7 +146,8 @@ impl Vm {
 }
 
 /// Models `bpf_rbtree_add(root, node, less)`: calls `less(node, other)` for each comparison of a
-/// binary search. Adding a node that is already linked fails and drops its reference.
+/// binary search. Adding a node that is already linked fails and drops a reference to the node's
+/// object.
 pub fn tree_add<H: Host>(
     h: &mut H,
     site: CallSite,
@@ -176,7 +178,7 @@ pub fn tree_add<H: Host>(
     Ok(0)
 }
 
-/// Refuses a node that is already linked, and drops its reference.
+/// Refuses a node that is already linked, and drops a reference to the node's object.
 fn refuse<H: Host>(h: &mut H, node: u64) -> Result<u64, Fault> {
     if let Some(addr) = h.vm().objects.containing(node) {
         h.vm().drop_object(addr);
@@ -185,7 +187,8 @@ fn refuse<H: Host>(h: &mut H, node: u64) -> Result<u64, Fault> {
     Ok(neg(EINVAL))
 }
 
-/// Performs removal from and queries of a tree. Returns a node's address, or 0.
+/// Removes a node from a tree, or finds a node by its position in the tree. Returns the node's
+/// address, or 0.
 pub(super) fn tree(vm: &mut Vm, what: Builtin, root: u64, node: u64) -> u64 {
     let objects = &mut vm.objects;
     let Some(nodes) = objects.trees.get_mut(&root) else {
@@ -254,7 +257,7 @@ pub(super) fn list_add<H: Host>(
     }
 }
 
-/// Removes a node from a list. Returns its address, or 0.
+/// Removes a node from a list. Returns the node's address, or 0.
 pub(super) fn list_remove(vm: &mut Vm, what: Builtin, head: u64, node: u64) -> u64 {
     let objects = &mut vm.objects;
     let Some(nodes) = objects.lists.get_mut(&head) else {

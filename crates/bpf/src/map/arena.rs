@@ -11,8 +11,8 @@ use super::{MapDef, map_flag};
 use crate::errno::*;
 use crate::mem::{ARENA_WINDOW, Memory, OutOfMemory, PAGE};
 
-/// Offset of page 0 in the window, for arenas that leave room for it, so that no address has a
-/// lower half of 0 (a NULL arena pointer).
+/// Offset of page 0 in the window, for arenas that leave room for the offset. It keeps any address
+/// in the arena from having a lower half of 0, which is a NULL arena pointer.
 const START: u64 = 16 << 20;
 
 pub struct Arena {
@@ -22,9 +22,10 @@ pub struct Arena {
     pub start: u64,
     pub pages: u64,
     pub allocated: u64,
-    /// User space may not fault pages in (`BPF_F_SEGV_ON_FAULT`).
+    /// Whether an access of user space to a missing page fails (`BPF_F_SEGV_ON_FAULT`) instead of
+    /// allocating the page.
     pub segv_on_fault: bool,
-    /// One bit per page in use. Grows as needed.
+    /// One bit per page, set for pages in use. The vector grows as needed.
     used: Vec<u64>,
 }
 
@@ -67,8 +68,8 @@ impl Arena {
         })
     }
 
-    /// Models `bpf_arena_alloc_pages`: allocates `count` pages at `addr`, or anywhere if it is 0.
-    /// Returns the address of the first, or None.
+    /// Models `bpf_arena_alloc_pages`: allocates `count` pages at `addr`, or anywhere if `addr` is
+    /// 0. Returns the address of the first page, or None.
     pub fn alloc(&mut self, mem: &mut Memory, addr: u64, count: u32) -> Option<u64> {
         let count = u64::from(count);
         if count == 0 || count > self.pages {
@@ -141,8 +142,8 @@ impl Arena {
         Some(off / PAGE).filter(|&page| page < self.pages)
     }
 
-    /// Returns the first fit. The kernel takes the best fit, which is the same as long as no page
-    /// has been freed.
+    /// Returns the first page of the lowest free range that fits. The kernel takes the best fit,
+    /// which is the same range as long as no page has been freed.
     fn find_free(&self, count: u64) -> Option<u64> {
         let (mut first, mut page) = (0, 0);
         while first + count <= self.pages {

@@ -34,7 +34,7 @@ impl Array {
         let len = len.ok_or(OutOfMemory::Exhausted { size: one_cpu, limit: mem.size() })?;
         let perm =
             if def.map_flags & map_flag::RDONLY_PROG != 0 { Perm::Read } else { Perm::ReadWrite };
-        // A mapped section starts at a page boundary, so its end depends on its length.
+        // An mmapable array starts at a page boundary, so its last element need not end at one.
         let base = if def.map_flags & map_flag::MMAPABLE != 0 {
             mem.alloc_region(len, perm)?
         } else {

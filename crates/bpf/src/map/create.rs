@@ -27,8 +27,8 @@ pub struct MapError {
 /// Largest per-CPU value in bytes. The kernel's PCPU_MIN_UNIT_SIZE.
 const PERCPU_VALUE_MAX: u32 = 32 << 10;
 const KEY_MAX: u32 = 512;
-/// Largest storage value in bytes. The kernel's BPF_LOCAL_STORAGE_MAX_VALUE_SIZE on x86-64, less
-/// its own header.
+/// Largest storage value in bytes. The kernel's BPF_LOCAL_STORAGE_MAX_VALUE_SIZE on x86-64, which
+/// leaves room for the header of an element.
 const STORAGE_VALUE_MAX: u32 = 65_408;
 
 impl Vm {

@@ -28,7 +28,7 @@ pub struct Hash {
     max_entries: u32,
     lru: bool,
     len: u32,
-    /// Heads of the chains. The number of buckets is a power of two.
+    /// Heads of the chains of entries. The number of buckets is a power of two.
     buckets: Vec<u32>,
     entries: Vec<Entry>,
     /// Head of the list of unused entries, linked by `next`.
@@ -44,14 +44,14 @@ struct Entry {
     hash: u32,
     /// Next entry in the bucket's chain.
     next: u32,
-    /// Neighbours in order of insertion (for an LRU: of use).
+    /// Neighbours in order of insertion, or in order of use in an LRU map.
     before: u32,
     after: u32,
 }
 
 /// Result of `insert`.
 pub enum Insertion {
-    /// A new element, zeroed except for its key; the address is that of its value.
+    /// A new element, zeroed except for its key. The address is that of the element's value.
     Made(u64),
     /// The map is full.
     Full,
@@ -85,7 +85,8 @@ impl Hash {
         self.lru && self.len >= self.max_entries
     }
 
-    /// Returns the address of the key's value (CPU 0's), if present. Counts as a use for an LRU.
+    /// Returns the address of the key's value (CPU 0's copy), if the map has the key. In an LRU
+    /// map, the lookup counts as a use.
     #[inline]
     pub fn lookup(&mut self, mem: &Memory, key: &[u8]) -> Option<u64> {
         let at = self.find(mem, key)?;
@@ -95,7 +96,7 @@ impl Hash {
         Some(self.entries[at as usize].addr + self.value_off)
     }
 
-    /// As `lookup`, without counting as a use. User space looks up this way.
+    /// Does what `lookup` does, without counting as a use. Lookups of user space use this function.
     pub fn peek(&self, mem: &Memory, key: &[u8]) -> Option<u64> {
         let at = self.find(mem, key)?;
         Some(self.entries[at as usize].addr + self.value_off)

@@ -55,8 +55,8 @@ impl Map {
         matches!(self.def.map_type, map_type::ARRAY_OF_MAPS | map_type::HASH_OF_MAPS)
     }
 
-    /// Returns the address of the value as `cpu` sees it, or 0. For a map of maps: that of the
-    /// inner map, or 0.
+    /// Returns the address of the value as `cpu` sees it, or 0. For a map of maps, returns the
+    /// address of the inner map, or 0.
     #[inline]
     pub(crate) fn lookup(&mut self, mem: &Memory, key: &[u8], cpu: u32) -> u64 {
         let stride = u64::from(self.stride);
@@ -214,8 +214,8 @@ impl Map {
         }
     }
 
-    /// Releases what a hash element holds, and its memory. The element must be out of the index
-    /// already.
+    /// Releases what a hash element holds, and frees its memory. The caller has removed the element
+    /// from the index.
     fn drop_element(&mut self, ctx: &mut Ctx<'_>, value: u64) {
         if self.has_special {
             let copies = if self.is_percpu() { ctx.nr_cpus } else { 1 };
@@ -268,8 +268,8 @@ impl Map {
         }
     }
 
-    /// Returns the value of an owner. With `create`, a missing value is allocated, zeroed, and
-    /// filled from `init`.
+    /// Returns the address of an owner's value. With `create`, allocates and zeroes a missing
+    /// value, and fills it from `init`.
     pub(crate) fn storage_get(
         &mut self,
         ctx: &mut Ctx<'_>,

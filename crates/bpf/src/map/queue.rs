@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! QUEUE and STACK: values that are only copied in and out.
+//! QUEUE and STACK: values that programs only copy in and out.
 //!
 //! Owns: their order and capacity. Models: kernel/bpf/queue_stack_maps.c, v7.3. Differs: storage
 //! grows with use.
@@ -33,8 +33,8 @@ impl Queue {
         self.len
     }
 
-    /// Makes room for one more value. The room is kept when the queue shrinks. Must be called
-    /// before `push`.
+    /// Makes room for one more value. The queue keeps the room when it shrinks. Callers call this
+    /// function before `push`.
     pub fn grow(&mut self, mem: &mut Memory) -> MapResult<()> {
         let (room, wanted) = (self.bytes.capacity(), self.bytes.len() + self.value_size);
         if self.len < self.max_entries && wanted > room {

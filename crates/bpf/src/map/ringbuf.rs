@@ -5,15 +5,16 @@
 //! Owns: positions, headers, the busy and discard bits. Does not: wake consumers; they poll.
 //! Models: kernel/bpf/ringbuf.c, v7.3.
 //! Differs: the kernel maps the data twice in a row so that a record may wrap around. Here the
-//! second half is separate memory, which works because a record is only ever found by its start.
+//! second half is separate memory, which works because the simulator finds a record only by its
+//! start.
 
 use super::{MapDef, MapResult};
 use crate::errno::*;
 use crate::mem::{Memory, OutOfMemory, Perm};
 
-/// Header bit: reserved, not yet committed.
+/// Header bit of a record that is reserved and not yet committed.
 const BUSY: u32 = 1 << 31;
-/// Header bit: committed as discarded; the consumer skips the record.
+/// Header bit of a record that was committed as discarded. The consumer skips such a record.
 const DISCARD: u32 = 1 << 30;
 /// Bytes of a record's header.
 const HEADER: u64 = 8;
@@ -131,7 +132,7 @@ pub struct UserRingbuf {
     size: u64,
     consumer: u64,
     producer: u64,
-    /// Whether a drain is running. A second one gets -EBUSY.
+    /// Whether a drain is running. A second drain gets -EBUSY.
     pub busy: bool,
 }
 
@@ -146,7 +147,8 @@ impl UserRingbuf {
         mem.free_region(self.data, self.size * 2);
     }
 
-    /// Appends a record, for user space. ENOSPC if it does not fit now, E2BIG if it never will.
+    /// Appends a record, for user space. Returns ENOSPC if the record does not fit now, and E2BIG
+    /// if it can never fit.
     pub fn produce(&mut self, mem: &mut Memory, record: &[u8]) -> MapResult<()> {
         let size =
             u32::try_from(record.len()).ok().filter(|&size| size <= DYNPTR_MAX).ok_or(E2BIG)?;

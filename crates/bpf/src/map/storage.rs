@@ -8,8 +8,8 @@
 
 use rustc_hash::FxHashMap;
 
-/// Addresses of values by the address of their owner. The hash map's own order is never used:
-/// `owners` sorts.
+/// Addresses of values by the address of their owner. Nothing depends on the order of the hash map,
+/// because `owners` sorts.
 #[derive(Default)]
 pub struct LocalStorage {
     values: FxHashMap<u64, u64>,
@@ -35,7 +35,7 @@ impl LocalStorage {
 
     /// Returns all owners, sorted by address.
     pub fn owners(&self) -> Vec<u64> {
-        // tidy: allow(hash map): sorted before anybody sees it.
+        // tidy: allow(hash map): the next line sorts the keys.
         let mut owners: Vec<u64> = self.values.keys().copied().collect();
         owners.sort_unstable();
         owners

@@ -14,9 +14,9 @@ pub(super) const MAX_MAPS: usize = 1 << 16;
 pub struct MapTable {
     maps: Vec<Option<Map>>,
     area: u64,
-    /// Local storage maps, which are searched when an owner dies.
+    /// Local storage maps, which `vm::storage_owner_gone` searches when an owner dies.
     storage: Vec<MapId>,
-    /// Ring buffers, which are searched for the ring of a record.
+    /// Ring buffers, among which `ring_of` looks for the ring of a record.
     rings: Vec<MapId>,
 }
 
@@ -84,7 +84,7 @@ impl MapTable {
         self.maps.get_mut(id.idx())?.take()
     }
 
-    /// Returns the ring buffer that a busy record belongs to.
+    /// Returns the ring buffer that a reserved, uncommitted record belongs to.
     pub(crate) fn ring_of(
         &mut self,
         mem: &Memory,

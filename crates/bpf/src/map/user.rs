@@ -4,8 +4,8 @@
 //!
 //! Owns: buffer sizes and errnos of the syscall's map commands. Does not: model file descriptors.
 //!
-//! After an operation that may drop a reference or a timer, call `vm::release_dropped`; the next
-//! invocation does so too.
+//! After an operation that may drop a reference or a timer, the caller calls `vm::release_dropped`.
+//! The next invocation of a program calls it as well.
 
 use super::ops::Cpus;
 use super::value::Source;
@@ -186,7 +186,8 @@ impl Vm {
         })
     }
 
-    /// Puts a map into a map of maps. The inner map's type and sizes must match the template.
+    /// Puts a map into a map of maps. The inner map's type and sizes must match the template of the
+    /// outer map.
     pub fn map_set_inner(&mut self, outer: MapId, key: &[u8], inner: MapId) -> MapResult<()> {
         let template = self.maps.get(outer).and_then(|map| map.def.inner.clone()).ok_or(EINVAL)?;
         let target = self.maps.get(inner).ok_or(EBADF)?;
@@ -293,7 +294,8 @@ impl Vm {
         arena.alloc(&mut self.mem, addr, pages).ok_or(ENOMEM)
     }
 
-    /// Accesses arena memory from user space: missing pages are allocated, as by a page fault.
+    /// Models an access of user space to arena memory: allocates missing pages, as a page fault
+    /// does.
     pub fn arena_touch(&mut self, id: MapId, addr: u64, len: u64) -> MapResult<()> {
         let map = self.maps.get_mut(id).ok_or(EBADF)?;
         let MapKind::Arena(arena) = &mut map.kind else {
@@ -329,7 +331,7 @@ impl Vm {
         }
     }
 
-    /// Returns the address of one CPU's copy, given that of CPU 0.
+    /// Returns the address of one CPU's copy of a value, given the address of CPU 0's copy.
     fn copy_addr(&self, map: &Map, key: &[u8], value: u64, cpu: u32) -> MapResult<u64> {
         match &map.kind {
             MapKind::Array(array) => {

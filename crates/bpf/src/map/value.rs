@@ -30,14 +30,15 @@ pub(crate) enum Source<'a> {
 }
 
 impl Ctx<'_> {
-    /// Releases what a value holds and gives it new contents. Managed fields are zeroed.
+    /// Releases what a value holds and gives the value new contents. Managed fields other than
+    /// locks become zero.
     pub fn replace(&mut self, owner: InstanceId, def: &MapDef, at: u64, source: Source<'_>) {
         self.release(owner, &def.special, at);
         self.fill(def, at, source);
     }
 
-    /// Gives new contents to a value that stays, such as an array's. Timers are cancelled,
-    /// references stay.
+    /// Gives new contents to a value that stays, such as an element of an array. Cancels its timers
+    /// and keeps its references.
     pub fn overwrite(&mut self, def: &MapDef, at: u64, source: Source<'_>) {
         self.fill(def, at, source);
         for field in def.special.iter().filter(|field| field.kind == SpecialKind::Timer) {
@@ -73,7 +74,8 @@ impl Ctx<'_> {
         }
     }
 
-    /// Releases what the managed fields of a value (or object) at `at` hold, and zeroes them.
+    /// Releases what the managed fields of a value (or object) at `at` hold, and zeroes the fields
+    /// other than locks.
     pub fn release(&mut self, owner: InstanceId, special: &[SpecialField], at: u64) {
         for field in special {
             let addr = at + u64::from(field.offset);
@@ -88,8 +90,8 @@ impl Ctx<'_> {
                     let nodes = self.objects.clear_list(addr);
                     self.release_nodes(owner, local_type, node_offset, nodes);
                 }
-                // A lock word keeps its state. The other kinds below hold no reference and are only
-                // zeroed.
+                // A lock word keeps its state. The kinds below hold no reference, so only the
+                // zeroing applies.
                 SpecialKind::SpinLock | SpecialKind::ResSpinLock => continue,
                 SpecialKind::Untrusted | SpecialKind::RbNode | SpecialKind::ListNode => {}
                 SpecialKind::Refcount | SpecialKind::Opaque { .. } => {}
@@ -99,8 +101,8 @@ impl Ctx<'_> {
     }
 
     fn release_timer(&mut self, addr: u64) {
-        // The first word of a timer is its id plus one. Programs may have overwritten it, so it
-        // counts only if that timer has this address.
+        // The first word of a timer is its id plus one. Programs may have overwritten the word, so
+        // it counts only if the timer with that id has this address.
         let word = *self.mem.host_ref::<u64>(addr);
         let Some(id) = crate::timer::id_of_word(word) else {
             return;

@@ -16,13 +16,13 @@ use crate::fault::{Access, MemFault};
 pub(crate) struct Window {
     base: *mut u8,
     perms: *const u8,
-    /// Size less 8, so that one comparison keeps an 8-byte access inside. The last page is a guard
-    /// and loses nothing.
+    /// Size of the memory less 8 bytes, so that one comparison keeps an 8-byte access inside. The
+    /// limit excludes no usable byte, because the last page is a guard.
     limit: u64,
 }
 
 impl Window {
-    /// Loads a `T` (at most 8 bytes). Returns None if the slow path must do it.
+    /// Loads a `T` (at most 8 bytes). Returns None if the slow path must perform the load.
     #[inline(always)]
     pub fn load<T: Copy>(&self, addr: u64) -> Option<T> {
         let off = self.offset_if::<T>(addr, LOAD)?;
@@ -30,7 +30,7 @@ impl Window {
         Some(unsafe { self.base.add(off as usize).cast::<T>().read_unaligned() })
     }
 
-    /// Stores a `T` (at most 8 bytes). Returns false if the slow path must do it.
+    /// Stores a `T` (at most 8 bytes). Returns false if the slow path must perform the store.
     #[inline(always)]
     pub fn store<T: Copy>(&self, addr: u64, value: T) -> bool {
         let Some(off) = self.offset_if::<T>(addr, STORE) else {
@@ -73,7 +73,7 @@ impl Memory {
     }
 
     /// Writes a value as a program may: if every page is writable. Pages of kernel structures are
-    /// not.
+    /// not writable.
     pub fn write<T: NoUninit>(&mut self, addr: u64, value: T) -> Result<(), MemFault> {
         let ptr = self.check(addr, size_of::<T>() as u64, Access::Store)?;
         // SAFETY: the range was checked; writing initialised bytes is sound for any memory.
@@ -154,15 +154,15 @@ impl Memory {
     }
 }
 
-/// Panics: the simulator itself used a wrong address or length.
+/// Panics, because the simulator itself used a wrong address or length.
 #[cold]
 #[inline(never)]
 fn bad_host_access(addr: u64, len: u64) -> ! {
     panic!("host access of {len} bytes at {addr:#x}: not aligned, or outside the memory")
 }
 
-/// Access to the simulator's own structures. Permissions do not apply; range and alignment are
-/// invariants of the simulator and are asserted.
+/// Access to the simulator's own structures. Permissions do not apply. The functions assert range
+/// and alignment, which are invariants of the simulator.
 impl Memory {
     pub fn host_ref<T: Pod>(&self, addr: u64) -> &T {
         // SAFETY: `host_ptr` asserts range and alignment; T accepts any bits; the borrow of self
@@ -175,17 +175,17 @@ impl Memory {
         unsafe { &mut *self.host_ptr::<T>(addr, 1) }
     }
 
-    /// As `host_mut`, for a structure at an address that the simulator keeps and that no program
-    /// supplied. The address is masked instead of checked, which takes half as long; a context
-    /// switch makes about forty such accesses. Debug assertions, on in all tests, check that the
-    /// mask changes nothing.
+    /// Does what `host_mut` does, for a structure at an address that the simulator keeps and that
+    /// no program supplied. The function masks the address instead of checking it, which takes half
+    /// as long. A context switch makes about forty such accesses. Debug assertions, on in all
+    /// tests, check that the mask changes nothing.
     #[inline(always)]
     pub fn own_mut<T: Pod>(&mut self, addr: u64) -> &mut T {
         // SAFETY: `own_ptr` leads to an aligned T inside the mapping; the rest is as in `host_mut`.
         unsafe { &mut *self.own_ptr::<T>(addr) }
     }
 
-    /// As `own_mut`, for reading or prefetching.
+    /// Does what `own_mut` does, for reading or prefetching.
     #[inline(always)]
     pub fn own_ref<T: Pod>(&self, addr: u64) -> &T {
         // SAFETY: as in `own_mut`, and the borrow of self keeps writers away.
@@ -242,7 +242,7 @@ impl Memory {
         unsafe { self.base.add(off as usize).cast::<T>() }
     }
 
-    /// Performs a guest store to kernel memory that the host has agreed to, without asking it
+    /// Performs a guest store to kernel memory that the host has agreed to, without asking the host
     /// again.
     pub(crate) fn write_agreed(&mut self, addr: u64, bytes: &[u8]) -> Result<(), MemFault> {
         let off = addr.wrapping_sub(GUEST_BASE);

@@ -3,7 +3,7 @@
 //!
 //! Owns: the record of which bytes are in use. The same calls in the same order give the same
 //! addresses on every machine.
-//! Does not: shrink; freed memory is kept for the next allocation of its class or length.
+//! Does not: shrink; it keeps freed memory for the next allocation of the same class or length.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,12 @@ use super::{
     ARENA_WINDOW, ArenaRange, GUEST_BASE, Memory, OutOfMemory, PAGE, PAGE_SHIFT, Perm, reserve,
 };
 
-/// Object sizes of the slabs in bytes. A slab of 64 KiB holds many of each with little waste.
+/// Object sizes of the slabs in bytes. A slab of 64 KiB holds many objects of each size with little
+/// waste.
 const CLASSES: [u64; 18] =
     [8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192];
 const SLAB: u64 = 64 << 10;
-/// Permissions that small objects can have. Each has slabs of its own.
+/// Permissions that small objects can have. Each permission has slabs of its own.
 const POOLS: [Perm; 2] = [Perm::ReadWrite, Perm::Kernel];
 
 pub(super) struct Allocator {
@@ -25,8 +26,8 @@ pub(super) struct Allocator {
     heap_page: u64,
     /// Number of the lowest page of any arena window so far.
     arena_page: u64,
-    /// Indexed by page: index of its slab's class (of the pool and size) plus one; 0 for pages of
-    /// regions.
+    /// Indexed by page: one plus the number of the slab's class, counted over all pools; 0 for
+    /// pages of regions.
     class_of_page: MmapMut,
     /// Free objects by pool and class, most recently freed last.
     free: [[Vec<u64>; CLASSES.len()]; POOLS.len()],
@@ -66,8 +67,8 @@ impl Memory {
 
     fn alloc_in(&mut self, pool: usize, size: u64, align: u64) -> Result<u64, OutOfMemory> {
         assert!(align.is_power_of_two() && align <= PAGE, "alignment {align}");
-        // A class is aligned to the largest power of two that divides it, so the size must be a
-        // multiple of `align`.
+        // An object is aligned to the largest power of two (up to a page) that divides the size of
+        // its class, so that size must be a multiple of `align`.
         let need = size.max(1).checked_next_multiple_of(align).ok_or(self.exhausted(size))?;
         if need > self.size {
             return Err(self.exhausted(size));
@@ -101,9 +102,9 @@ impl Memory {
         Ok(addr)
     }
 
-    /// Frees memory from `alloc`, `alloc_kernel` or `alloc_region`, given the size that was
-    /// requested. The contents stay readable until the memory is reused, as after `kfree`; a region
-    /// is unmapped.
+    /// Frees memory from `alloc`, `alloc_kernel` or `alloc_region`, given the size that the caller
+    /// requested. The contents of an object stay readable until an allocation reuses the memory, as
+    /// after `kfree`. The pages of a region become inaccessible at once.
     pub fn free(&mut self, addr: u64, size: u64) {
         let off = addr.wrapping_sub(GUEST_BASE);
         assert!(self.in_range(off, size), "free of {size} bytes at {addr:#x}");
@@ -135,8 +136,8 @@ impl Memory {
         Ok(addr)
     }
 
-    /// As `alloc_region`, for a table that fills gradually: the pages are not charged to the run,
-    /// and the caller charges what it uses.
+    /// Allocates a region for a table that fills gradually. Unlike `alloc_region`, this function
+    /// does not charge the pages to the run; the caller charges the bytes that it uses.
     pub fn reserve_region(&mut self, len: u64, perm: Perm) -> Result<u64, OutOfMemory> {
         let pages = len.div_ceil(PAGE).max(1);
         let addr = self.take_pages(pages, 1)?;
@@ -144,12 +145,13 @@ impl Memory {
         Ok(addr)
     }
 
-    /// Tells the host that most of this range will be used soon, so that it may back it with huge
-    /// pages and spare TLB entries. Does nothing where the host has none.
+    /// Tells the host that the simulator will soon use most of this range, so that the host may
+    /// back the range with huge pages and spare TLB entries. Does nothing on a host without huge
+    /// pages.
     pub fn expect_use(&mut self, addr: u64, len: u64) {
         let off = addr.wrapping_sub(GUEST_BASE);
         assert!(self.in_range(off, len), "{len} bytes at {addr:#x}: outside the memory");
-        // Only a hint: if the host refuses it, the pages stay small.
+        // The advice is only a hint: if the host refuses it, the pages stay small.
         let _refused = self.advise_huge(off as usize, len as usize);
     }
 
@@ -163,16 +165,17 @@ impl Memory {
         Ok(())
     }
 
-    /// As `alloc_region`, but the contents (rounded up to 8 bytes) end at the end of the last page,
-    /// so that an access beyond them faults. The address is aligned to 8.
+    /// Allocates a region as `alloc_region` does, and returns the address at which contents of
+    /// `len` bytes (rounded up to 8) end with the last page, so that an access beyond the contents
+    /// faults. The address is aligned to 8 bytes.
     pub fn alloc_region_end_aligned(&mut self, len: u64, perm: Perm) -> Result<u64, OutOfMemory> {
         let len = len.max(1).checked_next_multiple_of(8).ok_or(self.exhausted(len))?;
         let addr = self.alloc_region(len, perm)?;
         Ok(addr + (len.next_multiple_of(PAGE) - len))
     }
 
-    /// Frees a region by its address and the length that was requested. Its pages read as zero when
-    /// reused.
+    /// Frees a region, given its address and the length that the caller requested. The pages read
+    /// as zero when an allocation reuses them.
     pub fn free_region(&mut self, addr: u64, len: u64) {
         let start = addr & !(PAGE - 1);
         let pages = len.div_ceil(PAGE).max(1);
@@ -182,8 +185,8 @@ impl Memory {
         self.alloc.free_regions.entry(pages).or_default().push(start);
     }
 
-    /// Reserves a 4 GiB window for an arena of `pages` pages. A page has no permission until it is
-    /// allocated.
+    /// Reserves a 4 GiB window for an arena of `pages` pages. A page has no permission until
+    /// `alloc_arena_page` allocates it.
     pub fn reserve_arena(&mut self, pages: u64) -> Result<u64, OutOfMemory> {
         assert!(pages <= ARENA_WINDOW >> PAGE_SHIFT, "arena of {pages} pages");
         let window = match self.alloc.free_windows.pop() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A host without a kernel: time stands still, one task exists, and every call into the host is
-//! recorded.
+//! A host without a kernel: time stands still, one task exists, and the host records kfunc calls,
+//! locks, timers, output and released references.
 //!
-//! For tests, examples, benchmarks and fuzzing of programs that need no kernel functions.
+//! It serves tests, examples, benchmarks and fuzzing of programs that need no kernel.
 
 pub mod trial;
 
@@ -35,8 +35,8 @@ pub struct BareHost {
     /// Results of kfunc calls, by id. Calls of other kfuncs fault.
     pub kfuncs: Vec<(KfuncId, u64)>,
     pub kfunc_calls: Vec<(KfuncId, [u64; 5])>,
-    /// Backtrace of each kfunc call. A kfunc that runs a program records its own after the program
-    /// has run.
+    /// Backtrace of each kfunc call. A kfunc that runs a program records its own backtrace after
+    /// the program has run.
     pub traces: Vec<Vec<BacktraceFrame>>,
     /// Kfunc that panics, as a bug of the simulator would.
     pub panics: Option<KfuncId>,
@@ -68,7 +68,7 @@ impl BareHost {
         })
     }
 
-    /// Gives an instance its code, from a text for `insn::asm`.
+    /// Assembles a text with `insn::asm` and installs it as an instance's code.
     pub fn install_text(
         &mut self,
         instance: InstanceId,

@@ -87,7 +87,7 @@ pub(crate) fn callback<H: Host>(
 }
 
 /// Tells the host which timers and references map operations have dropped. Every invocation begins
-/// and ends with it.
+/// and ends with a call of this function.
 #[inline]
 pub fn release_dropped<H: Host>(h: &mut H) {
     if !h.vm().dropped.is_empty() {
@@ -138,8 +138,8 @@ impl Vm {
         self.stacks.scratch() + CALLBACK_SCRATCH + u64::from(depth) * CALLBACK_STRIDE
     }
 
-    /// Returns the address of a value's map and of its key, for callbacks. An array's key is
-    /// written to `scratch`.
+    /// Returns the address of a value's map and the address of the value's key, for callbacks. For
+    /// an array, the function writes the key to `scratch`.
     pub(crate) fn callback_key(&mut self, map: MapId, value: u64, scratch: u64) -> (u64, u64) {
         let Some(map) = self.maps.get(map) else {
             return (0, 0);
@@ -222,7 +222,7 @@ fn release_locks<H: Host>(h: &mut H, result: Result<u64, Fault>) -> Result<u64, 
         return result;
     };
     while let Some(addr) = h.vm().locks.pop() {
-        // Best effort: the program may have freed the memory meanwhile.
+        // The write may fail, because the program may have freed the memory meanwhile.
         let _gone = h.vm().mem.write(addr, 0u32);
         h.unlock(addr);
     }

@@ -4,12 +4,13 @@
 //! Owns: the meaning of every instruction; it is the specification of execution.
 //! Does not: implement helpers or kfuncs, or know why it was called (see `enter.rs`).
 //! Models: the BPF ISA v4 with arena casts and may_goto (kernel/bpf/core.c and the x86 JIT, v7.3).
-//! Differs: one thread, so atomics are plain; memory is checked at every access; `may_goto` counts
-//! iterations, not time.
+//! Differs: one thread runs all programs, so atomics are plain operations; the interpreter checks
+//! memory at every access; `may_goto` counts iterations, not time.
 //!
-//! Every executed instruction counts one. The counter is local and is written back before every
-//! call out. The limit is checked on entry, at taken backward jumps and at calls, so a stretch
-//! without them may exceed the limit by its own length.
+//! Every executed instruction counts one. The interpreter keeps the counter in a local variable and
+//! writes it back before every call out of the program. The interpreter checks the instruction
+//! limit on entry, at taken backward jumps and at calls, so a stretch of code without these may
+//! exceed the limit by its own length.
 //! Registers that the kernel's verifier would not let a program read are zero: r0 and r6 to r9 on
 //! entry to a function, r1 to r5 after a call. A function's behaviour therefore does not depend on
 //! its caller, and machine code (`crate::jit`) agrees with the interpreter.
@@ -30,7 +31,7 @@ pub(crate) const MAX_FRAMES: usize = 8;
 /// Largest number of tail calls of one program. The kernel's `MAX_TAIL_CALL_CNT`.
 const MAX_TAIL_CALLS: u32 = 33;
 
-/// State saved by a call: the slot to return to, the callee-saved registers r6 to r9, and the
+/// State that a call saves: the slot to return to, the callee-saved registers r6 to r9, and the
 /// frame's remaining `may_goto` budget.
 #[derive(Clone, Copy)]
 struct Frame {
@@ -101,8 +102,8 @@ pub(crate) fn run<H: Host>(
             dst!($i) = u64::from($value);
         }};
     }
-    // Stops the program if it has reached the instruction limit. Used wherever a program could run
-    // for ever.
+    // Stops the program if it has reached the instruction limit. Every kind of call checks the
+    // limit, because a program could otherwise run for ever.
     macro_rules! check_limit {
         () => {
             if executed >= deadline {
@@ -180,14 +181,14 @@ pub(crate) fn run<H: Host>(
             old
         }};
     }
-    // As `atomic`, and the source register receives the old value.
+    // Does what `atomic` does, and puts the old value into the source register.
     macro_rules! fetch {
         ($i:expr, $t:ty, |$old:ident, $arg:ident| $new:expr) => {
             src!($i) = atomic!($i, $t, |$old, $arg| $new) as u64
         };
     }
-    // Calls out of the program. The counter is up to date during the call, and the call may advance
-    // it.
+    // Calls a helper or kfunc. `Vm::executed` is up to date during the call, and the call may
+    // advance it.
     macro_rules! call_out {
         ($counter:ident, |$site:ident, $args:ident| $call:expr) => {{
             let $site = CallSite { instance, pc: index(ip).wrapping_sub(1), depth };
@@ -485,8 +486,9 @@ pub(crate) fn run<H: Host>(
     Err(locate(h, instance, fault, &pcs, |reg| regs[reg]))
 }
 
-/// Adds the frames of one stretch of execution to a fault: their slots, innermost first, and the
-/// innermost frame's live registers.
+/// Adds the frames of one stretch of execution to a fault. `pcs` are the slots of the frames,
+/// innermost first. If the fault has no frame yet, `regs` supplies the live registers of the
+/// innermost frame.
 #[cold]
 pub(crate) fn locate<H: Host>(
     h: &mut H,
@@ -515,8 +517,8 @@ pub(crate) fn call_kfunc<H: Host>(
     if id.is_builtin() { kfunc::call(h, site, id, *args) } else { h.kfunc(site, id, args) }
 }
 
-/// Returns the first slot of a tail call's target. None if the map has no such entry; the program
-/// then continues.
+/// Returns the first slot of a tail call's target. Returns None if the map has no such entry, in
+/// which case the program continues after the call.
 #[cold]
 fn tail_target<H: Host>(
     h: &mut H,
@@ -557,8 +559,8 @@ pub(crate) fn load_slow<H: Host>(
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Performs a store that the fast path refused: across pages, into an arena hole (dropped), to a
-/// kernel structure, or invalid.
+/// Performs a store that the fast path refused: across pages, into an arena hole (where the store
+/// has no effect), to a kernel structure, or invalid.
 #[cold]
 #[inline(never)]
 pub(crate) fn store_slow<H: Host>(
@@ -588,8 +590,9 @@ pub(crate) fn store_slow<H: Host>(
     Ok(h.vm().mem.write_agreed(addr, bytes)?)
 }
 
-/// Completes the lower half of an arena pointer. Programs with an arena may use it as a pointer,
-/// because the kernel adds the arena's base to every access through one.
+/// Returns the full address for the lower half of an arena pointer. Programs with an arena may use
+/// the lower half as a pointer, because the kernel adds the arena's base to every access through an
+/// arena pointer.
 fn arena_low(addr: u64, arena_base: u64) -> u64 {
     let low = addr >> 32 == 0 && arena_base != 0;
     if low { arena_base | addr } else { addr }

@@ -10,8 +10,8 @@ use crate::insn::disasm;
 use crate::insn::uses::RegSet;
 use crate::jit::{live, next};
 
-/// Largest number of further lines listed, beside the first, that may have led to an inlined
-/// instruction.
+/// Largest number of source lines, after the first, that a report lists as possible origins of an
+/// inlined instruction.
 const WAYS: usize = 4;
 
 impl Image {
@@ -21,7 +21,7 @@ impl Image {
         self.funcs.iter().position(inside).map(|at| FuncId(at as u32))
     }
 
-    /// Returns the registers that an instruction from this slot on may read.
+    /// Returns the registers that the instruction in this slot, or one after it, may read.
     pub(crate) fn live_at(&self, pc: u32) -> RegSet {
         let Some(func) = self.func_at(pc).and_then(|id| self.func(id)) else {
             return RegSet::default();
@@ -50,8 +50,8 @@ impl Image {
         self.lines.get(after.checked_sub(1)?).filter(|line| line.pc >= func.start)
     }
 
-    /// For a slot whose line is in another file: returns the last lines of the function's own file
-    /// on all paths to the slot. An object does not record where a function was inlined.
+    /// Returns, for a slot whose line is in another file, the last line of the function's own file
+    /// on each path to the slot. An object does not record where a function was inlined.
     fn lines_before(&self, func: &Func, pc: u32) -> Vec<&Line> {
         let Some(own) = self.line_in(func, func.start).map(|line| &line.file) else {
             return Vec::new();
@@ -79,7 +79,8 @@ impl Image {
         if here { Vec::new() } else { found }
     }
 
-    /// Returns the instruction as llvm-objdump prints it; kfuncs are named where the name is known.
+    /// Returns the instruction as llvm-objdump prints it; a kfunc appears by its name if the image
+    /// knows it.
     pub fn text_at(&self, pc: u32) -> String {
         match self.code.get(pc as usize) {
             Some(insn) => disasm(insn, pc, self),
@@ -103,8 +104,8 @@ impl fmt::Display for Line {
 
 impl Vm {
     /// Returns the kernel function call that the innermost program is making; None while no program
-    /// runs. The host may ask only while that kernel function runs; at other times the result is
-    /// another call.
+    /// runs. The host may ask only while that kernel function runs. At other times the result may
+    /// be a different call.
     pub fn call_site(&self) -> Option<CallSite> {
         self.running().then(|| self.contexts.calling().unwrap_or(self.calling))
     }

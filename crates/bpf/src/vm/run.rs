@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Entry into a function of an instance, on the engine that has it.
+//! Entry into a function of an instance: into its machine code, or into the interpreter if the
+//! function has no machine code.
 //!
 //! Owns: the checks before either engine starts. Does not: execute (see `interp.rs` and
 //! `crate::jit`).
 //!
-//! A scheduler callback executes about ten instructions, so the overhead of an entry matters: a
-//! function that has machine code is entered without a call in between, and everything else is out
-//! of line.
+//! A scheduler callback executes about ten instructions, so the overhead of an entry matters: the
+//! path into machine code is inlined into the caller, and everything else is out of line.
 
 use std::ptr;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ pub(crate) fn run<H: Host>(
     }
 }
 
-/// As `run`, for a program that the kernel calls while no other runs. The instruction limit counts
-/// from here.
+/// Does what `run` does, for a program that the kernel calls while no other program runs. The
+/// instruction limit counts from this call on.
 #[inline(always)]
 pub(crate) fn run_outermost<H: Host>(
     h: &mut H,
@@ -62,7 +62,8 @@ pub(crate) fn run_outermost<H: Host>(
 }
 
 impl Vm {
-    /// Returns the function's machine code if it has some and may be entered now.
+    /// Returns the entry into the function's machine code; None if the function has no machine
+    /// code, or if a limit forbids the entry now.
     #[inline(always)]
     fn ready(
         &mut self,
@@ -83,8 +84,8 @@ impl Vm {
         ctx.entry(func, args, executed, deadline)
     }
 
-    /// Prepares the next context for code of `instance` in frame `depth`. Returns false if that is
-    /// not possible.
+    /// Prepares the next context for code of `instance` in frame `depth`. Returns false if `depth`
+    /// is too deep, or if the instance has no machine code.
     #[cold]
     #[inline(never)]
     fn prepare_context(&mut self, instance: InstanceId, depth: u32) -> bool {
@@ -93,7 +94,8 @@ impl Vm {
         found.is_some_and(|found| self.contexts.next_for_setup(&self.mem).set_up(found, &place))
     }
 
-    /// As `prepare_context`, for a program that the kernel calls while no other runs.
+    /// Does what `prepare_context` does, for a program that the kernel calls while no other program
+    /// runs.
     #[cold]
     #[inline(never)]
     fn prepare_outermost_context(&mut self, instance: InstanceId) -> bool {
@@ -102,7 +104,7 @@ impl Vm {
         found.is_some_and(|found| self.contexts.outermost().set_up(found, &place))
     }
 
-    /// Describes frame `depth` of the running level; None if that is too deep.
+    /// Describes frame `depth` of the running level; None if `depth` is beyond the limit.
     fn place(&self, depth: u32) -> Option<EntryFrame> {
         let max_depth = self.stacks.max_depth();
         let frames = max_depth.checked_sub(depth).filter(|frames| *frames > 0)?;
@@ -112,7 +114,7 @@ impl Vm {
     }
 }
 
-/// As `run`, for a function without machine code, or with something wrong.
+/// Does what `run` does, for a function without machine code and for entries that end in a fault.
 #[inline(never)]
 fn begin<H: Host>(
     h: &mut H,
@@ -129,8 +131,8 @@ fn begin<H: Host>(
     let Some(found) = vm.instance(instance) else {
         return Err(missing(format!("no instance {}", instance.0)));
     };
-    // A helper may call a function without loops back very often, and nothing in it would check the
-    // limit.
+    // A helper may call back a function without loops very often, and no instruction of such a
+    // function checks the limit.
     if vm.executed >= vm.deadline {
         return Err(Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call }));
     }

@@ -28,8 +28,9 @@ const _: () =
 pub struct Stacks {
     /// Nesting levels in use; 0 when nothing runs.
     pub level: u32,
-    /// End of the frames of the running level, where its scratch page begins. While nothing runs it
-    /// is that of the first level, so that most invocations need not change it.
+    /// End of the frames of the running level, where its scratch page begins. While nothing runs,
+    /// the field holds the value of the first level, so that most invocations need not change the
+    /// field.
     top: u64,
     stride: u64,
     max_level: u32,
@@ -67,8 +68,8 @@ impl Stacks {
         self.level == self.max_level
     }
 
-    /// Begins an invocation, for which there must be room (see `full`). `leave` ends it with the
-    /// returned value.
+    /// Begins an invocation. The caller has checked with `full` that a level is free. `leave` takes
+    /// the returned value and ends the invocation.
     #[inline(always)]
     pub fn enter(&mut self) -> Outer {
         let outer = Outer { level: self.level, top: self.top };
@@ -90,8 +91,8 @@ impl Stacks {
         self.level = 0;
     }
 
-    /// Ends an invocation. The surrounding level is restored rather than recomputed, because the
-    /// host's CPU would wait for the result.
+    /// Ends an invocation. The function restores the surrounding level from `outer` instead of
+    /// computing it, because the host's CPU would wait for the result of a computation.
     #[inline(always)]
     pub fn leave(&mut self, outer: Outer) {
         (self.level, self.top) = (outer.level, outer.top);

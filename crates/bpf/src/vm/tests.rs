@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests of the virtual machine. Every test runs on both engines, which must agree; functions are
-//! compiled on first entry.
+//! Tests of the virtual machine. Every test runs on both engines, which must agree. The JIT
+//! compiles each function on its first entry.
 
 use super::bare::BareHost;
 use super::*;
@@ -30,7 +30,7 @@ macro_rules! on_engine {
                 super::host_on($engine, text)
             }
 
-            /// Runs a program with these registers and returns its result.
+            /// Runs a program with these arguments in r1 and up, and returns its result.
             fn exec(text: &str, args: &[u64]) -> Result<u64, Fault> {
                 let (mut h, instance) = host(text);
                 let mut regs = [0; 5];
@@ -64,7 +64,7 @@ pub(crate) fn host_on(engine: Engine, text: &str) -> (BareHost, InstanceId) {
 fn small(engine: Engine) -> Config {
     let limits =
         Limits { insns_per_call: 10_000, may_goto: 100, compile_after: 0, ..Limits::default() };
-    // The values that the simulated machines use.
+    // These are the work costs of the simulated machines.
     let work = WorkCosts { call_bytes: 256, arena_page_bytes: 64 };
     Config { nr_cpus: 4, limits, mem_size: 4 * ARENA_WINDOW, work, engine, ..Config::default() }
 }

@@ -16,7 +16,7 @@
 #define FUNC_BASE 0xffffffffc0000000UL
 #define ARENA_WINDOW (1UL << 32)
 #define FRAME 512
-/* `WAITS_FOR` of vm/stack.rs */
+/* `CALL_SLOT_OFFSET` of vm/stack.rs */
 #define WAITS_FOR (2 * PAGE - 8)
 #define FAILED ~0UL
 
@@ -60,7 +60,7 @@ struct ctx {
 	u64 executed, why, nr_pcs;
 	u32 pcs[MAX_FRAMES];
 	u64 regs[10];
-	/* Code uses no field from here on. `Ctx` has other fields here, for its host. */
+	/* Code uses no field from here on. In place of these fields, `Ctx` has those for its host. */
 	u64 fp, depth;
 };
 
@@ -322,7 +322,7 @@ static struct pair kfunc4(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d
 
 static struct pair enter(u64 func, u64 fp, u64 depth, const u64 *args);
 
-/* Runs a function of the program through the host; returns its result, or a failure. */
+/* Runs a function of the program through the host. Returns the function's result, or a failure. */
 static struct pair inside(struct ctx *ctx, u64 func, u64 fp, u64 count, const u64 *args)
 {
 	struct pair pair;
@@ -367,7 +367,7 @@ static struct pair func_reg(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64
 
 static const struct calls calls = { helper, kfunc, kfunc4, func, func_reg, access };
 
-/* Adds the frames of one entry into the code to a fault; the innermost sets the registers. */
+/* Adds the frames of one entry into the code to a fault. The innermost entry sets the registers. */
 static void left(struct ctx *ctx)
 {
 	if (!fault)
@@ -513,7 +513,7 @@ static void read_funcs(void)
 		flush(code_end, len);
 		funcs[i] = (entry_fn)code_end;
 		entries[i] = compiled ? (u64)code_end : 0;
-		/* The next code starts on a new page: pages that have run are not written. */
+		/* The next code starts on a new page, so that nothing writes to a page whose code has run. */
 		code_end += (len + PAGE - 1) / PAGE * PAGE;
 	}
 }

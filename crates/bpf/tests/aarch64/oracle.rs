@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The expected results: the interpreter's for each run, with the machine code that must give the
-//! same.
+//! The expected results, which are the interpreter's for each run, and the machine code that must
+//! give the same results.
 //!
 //! Owns: the environment of a program, and the choice of what is compared after a run.
 //! Does not: choose programs.
@@ -35,11 +35,11 @@ const CPU: u32 = 1;
 const FRAME: u64 = 512;
 const PAGES: u64 = 2;
 const ARENA_PAGES: u32 = 4;
-/// Number of pages before, and of pages from, each address that a program gets. Those that are
-/// mapped are compared.
+/// Number of pages before, and number of pages from, each address that a program gets. The harness
+/// compares those of these pages that are mapped.
 const NEAR: u64 = 4;
-/// Helpers that return the same value each time. Calls of all others become calls of kernel
-/// functions.
+/// Helpers that return the same value each time. `without_helpers` turns calls of other helpers
+/// into calls of kernel functions.
 const HELPERS: [u32; 5] = [5, 8, 35, 125, 158];
 
 /// Argument of a run, in one register.
@@ -50,9 +50,9 @@ pub enum Arg {
     Pages,
     /// Address of a kernel structure.
     Task,
-    /// Address of the arena, 0 without one. Of its four pages two are mapped.
+    /// Address of the arena; 0 without an arena. Two of its four pages are mapped.
     Arena,
-    /// The lower 32 bits of that address.
+    /// The lower 32 bits of the arena's address.
     ArenaLow,
 }
 
@@ -61,7 +61,8 @@ pub enum Arg {
 pub struct Environment {
     pub kernel_stores: bool,
     pub arena: bool,
-    /// The program accesses no memory but its first frames, so no other memory is compared.
+    /// Whether the program accesses no memory but its first frames. The harness then compares no
+    /// other memory.
     pub frames_only: bool,
     /// Bit mask of the functions without an entry in the table: code calls them through the host.
     pub not_compiled: u64,
@@ -97,12 +98,12 @@ impl Oracle {
         self.nr_cases += 1;
     }
 
-    /// Pages that the harness maps and compares: those near the addresses that a program gets. In
-    /// the harness an access elsewhere is a fault. If it is none for the interpreter, the results
-    /// differ.
+    /// Returns the pages that the harness maps and compares, which are those near the addresses
+    /// that a program gets. In the harness, an access to any other page is a fault. If the access
+    /// is no fault in the interpreter, the results differ and the test fails.
     fn listed(scene: &TestHost, env: Environment) -> Vec<u64> {
-        // The guard page above the frames. No program reaches it, but code writes there which call
-        // each frame waits for.
+        // The guard page above the frames. No program reaches this page, but the code records in it
+        // which call each frame waits for.
         let guard = scene.frames + PAGE;
         if env.frames_only {
             return vec![scene.frames - PAGE, guard];
@@ -327,7 +328,7 @@ fn page_of(host: &BareHost, page: u64) -> &[u8] {
 }
 
 /// Turns calls of helpers that the harness lacks into calls of kernel functions, whose arguments
-/// are compared.
+/// the harness compares.
 fn without_helpers(program: &mut Program) {
     for raw in program.raw.iter_mut().filter(|raw| raw.code == 0x85 && raw.src() == call::HELPER) {
         if !HELPERS.contains(&(raw.imm as u32)) {

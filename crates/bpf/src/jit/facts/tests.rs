@@ -72,7 +72,8 @@ fn what_was_found_is_an_element_wherever_it_was_copied_before() {
     }
     let absent = found("r6 = r0\nif r0 != 0 goto out");
     assert_eq!([absent[0], absent[6]], [Known::constant(0); 2]);
-    // Nothing has compared the result with 0; a different value was compared; the map is not known.
+    // In three cases the register does not become an element: the program compares nothing with 0,
+    // r6 is no longer the result of the lookup, or the map is not known.
     assert!(matches!(found("r6 = r0")[6], Known::Found(_)));
     assert_eq!(found("r6 = r0\nr6 += 8\nif r0 == 0 goto out")[6], Known::NOTHING);
     let unknown = marked(&format!("{LOOK_UP}if r0 == 0 goto out\nr0 = 99\nout:\nexit"));

@@ -15,8 +15,9 @@ use crate::jit::memory::guest;
 use crate::vm::stack::{CALL_SLOT_OFFSET, FRAME};
 
 impl Translator<'_, '_> {
-    /// Calls one of the ways out, in (or for) the frame `fp`, with the first `arguments` of r1 to
-    /// r5. Passing registers that the callee does not read would keep them alive for nothing.
+    /// Emits a call of one of the ways out. `fp` is the frame pointer of the caller, or of the
+    /// callee for `Way::Func`. The call passes only the first `arguments` of r1 to r5, because
+    /// passing registers that the callee does not read would keep them alive for nothing.
     fn way_out(
         &mut self,
         way: Way,
@@ -69,8 +70,9 @@ impl Translator<'_, '_> {
         self.returned(value, executed, pc, true);
     }
 
-    /// Continues after a call with its result, or leaves the code with the failure that it
-    /// reported. `innermost`: the failure is not from another frame of compiled code.
+    /// Emits the code after a call, which continues with the call's result, or leaves the function
+    /// with the failure that the call reported. `innermost` tells that no other frame of compiled
+    /// code has reported the failure.
     fn returned(&mut self, value: Value, executed: Value, pc: u32, innermost: bool) {
         let (out, on) = (self.block(true), self.block(false));
         let failed = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, executed, 0);
@@ -132,7 +134,8 @@ impl Translator<'_, '_> {
         self.returned(value, count, pc, false);
     }
 
-    /// Calls a function by its address. Such calls are rare, so the way out does all the work.
+    /// Calls a function by its address. Such calls are rare, so `Calls::func_reg` does all the
+    /// work.
     pub(super) fn call_reg(&mut self, insn: &Insn, pc: u32) {
         let addr = self.reg(insn.dst);
         self.b.ins().store(flags(), addr, self.ctx, at::OUT_TARGET);

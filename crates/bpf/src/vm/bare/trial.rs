@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One run of a program with all memory it may touch around it, and a record of everything
+//! One run of a program, with all memory that the program may touch, and a record of everything
 //! observable afterwards.
 //!
 //! Owns: the list of observations in which both engines must agree. Does not: compare; the caller

@@ -49,8 +49,8 @@ fn chain(len: usize) -> String {
 fn a_chain_of_calls_has_room_in_eight_frames() {
     assert_eq!(exec(&chain(8), &[]), Ok(8));
     let (mut h, instance) = host(&chain(9));
-    // By now all functions but the first may be compiled, and their code must not skip the depth
-    // check.
+    // With the JIT, this run compiles all functions but `f1`. Their code must not skip the depth
+    // check when `f1` calls them.
     assert_eq!(h.run(instance, "f2", [0; 5]), Ok(9));
     let fault = h.run(instance, "f1", [0; 5]).expect_err("too deep");
     assert_eq!(fault.kind(), &FaultKind::CallDepth { max: 8 });
@@ -359,8 +359,8 @@ proptest! {
     }
 }
 
-/// Cached state of an instance is dropped when the instance is removed, and when another instance
-/// is called.
+/// The machine drops cached state of an instance when the host removes the instance, and when it
+/// calls another instance.
 #[test]
 fn each_call_runs_the_instance_that_it_names() {
     let (mut h, first) = host("func main:\nr0 = 1\nexit");
@@ -408,7 +408,8 @@ fn operations_read_their_arguments_wherever_they_are() {
     assert!(matches!(outside.kind(), FaultKind::Mem(_)), "{outside}");
 }
 
-/// Machine code does not keep such a register, and a report must not depend on the engine.
+/// Machine code does not keep a register that only an unreachable path reads, and a report must not
+/// depend on the engine.
 #[test]
 fn a_fault_shows_no_register_that_only_an_impossible_way_reads() {
     let text = "func main:\nr8 = 0\nr0 = *(u64 *)(r8 + 0)\nif r8 != 0 goto never\nexit\nnever:\nr0 = r4\nexit";
@@ -416,8 +417,8 @@ fn a_fault_shows_no_register_that_only_an_impossible_way_reads() {
     assert_eq!((fault.0.regs[8], fault.0.regs[4]), (Some(0), None));
 }
 
-/// A program without jumps is stopped at its next helper call, even if machine code performs the
-/// helper inline.
+/// The limit stops a program without jumps at the next helper call, even if machine code performs
+/// the helper inline.
 #[test]
 fn the_limit_is_looked_at_after_each_helper() {
     for helper in [5, 8] {

@@ -140,7 +140,7 @@ fn bad_accesses_fault_with_their_reason() {
     ] {
         let got = mem_fault(text, [addr, 0, 0, 0, 0], &mut h, instance);
         let expected = (why, addr.wrapping_add(16));
-        // For an access across two pages, either page's reason may be reported.
+        // The fault of an access across two pages may report either page's reason.
         let crosses = expected.1 % PAGE > PAGE - 4;
         assert!(got.1 == expected.1 && (got.0 == why || crosses), "{text} at {addr:#x}: {got:?}");
     }
@@ -234,8 +234,8 @@ fn casts_keep_null() {
     }
 }
 
-/// A host with an array of 64 bytes at a known address, and a program that contains the address as
-/// `ARRAY`.
+/// Returns a host with an array map of 64 bytes, and the array's address. In the program's text,
+/// `ARRAY` stands for the address.
 fn with_array(text: &str, map_flags: u32) -> (BareHost, InstanceId, u64) {
     let (mut h, instance) = host("exit");
     let def = MapDef {
@@ -262,8 +262,8 @@ fn an_array_at_a_known_address_is_read_and_written_up_to_its_end() {
         assert_eq!(run(&mut h, instance, [index, 0, 0, 0, 0]), Ok(5));
         assert_eq!(h.vm.mem.read::<u64>(addr + (index & 7) * 8), Ok(5));
     }
-    // One index beyond the array: the rest of the array's page may be accessed, the next page may
-    // not.
+    // Indices may lie beyond the array: the program may access the rest of the array's page, but
+    // not the next page.
     let beyond = text.replace("r1 &= 7", "r1 &= 1023");
     let (mut h, instance, addr) = with_array(&beyond, 0);
     assert_eq!(run(&mut h, instance, [511, 0, 0, 0, 0]), Ok(5));

@@ -72,8 +72,8 @@ fn a_callback_has_the_helpers_caller() {
     assert_eq!(traced(text, None), [body.clone(), body, vec!["loop+6", "main+0"]]);
 }
 
-/// A program that runs inside a call has frames of its own. After it returns, the outer call's
-/// frames are reported again.
+/// A program that runs inside a call has frames of its own. After the program returns, a report
+/// shows the outer call's frames again.
 #[test]
 fn a_nested_program_is_told_from_the_outer_one() {
     let outer = "func main:\ncall below\nexit\nfunc below:\ncall $2\ncall $1\nexit";
@@ -121,8 +121,8 @@ fn an_inlined_call_has_the_line_that_leads_to_it() {
     let inlined = |pc| line(pc, "y.h", 9, "load");
     let all = [&own[..], &[inlined(4)]].concat();
     assert_eq!(place(&mut h, all), "y.h:9, from x.c:2 or 4");
-    // Only one path has a line of its own after the branch; on the other the last line is the
-    // branch itself.
+    // Only one path has a line of its own after the branch; on the other path the last line is that
+    // of the branch itself.
     let one = vec![own[0].clone(), own[1].clone(), inlined(3)];
     assert_eq!(place(&mut h, one), "y.h:9, from x.c:1 or 2");
     let alone = vec![own[0].clone(), inlined(1)];
